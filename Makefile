@@ -1,0 +1,90 @@
+# cltrain: build, test, demonstrate. `make help` lists the targets.
+#
+#   make demo     installs what is missing, builds, trains a small model on real text (README.md)
+#   make check    installs what is missing, builds, runs every test
+#
+# Sources are found by folder: a new .c file in a layer's folder, a test/<folder>/test_*.c or a .cl file needs no
+# change here. BUILD=dir builds elsewhere; CC=clang, SANITIZE=address|undefined|thread, WERROR=0 and DEBUG=1 change how.
+
+BUILD ?= build
+CC ?= gcc
+DEBUG ?= 0
+WERROR ?= 1
+SANITIZE ?=
+
+PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto
+MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null || pkg-config --cflags mpich 2>/dev/null)
+MPI_LIBS := $(shell mpicc --showme:link 2>/dev/null || pkg-config --libs mpich 2>/dev/null)
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+
+OPT := $(if $(filter 1,$(DEBUG)),-O0 -DCLT_DEBUG,-O2)
+SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+# -ffp-contract=off: host values that reach the state have defined bits (docs/numerics.md).
+CFLAGS += -std=c11 -D_GNU_SOURCE -DCL_TARGET_OPENCL_VERSION=120 $(OPT) -g -fPIC -ffp-contract=off -Wall -Wextra \
+	-Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),-Werror) $(SAN) -MMD -MP -I. -I$(BUILD)/gen \
+	$(PKG_CFLAGS) $(MPI_CFLAGS)
+LDLIBS := -lOpenCL $(PKG_LIBS) $(MPI_LIBS) -ldl -lpthread -lm
+VERSION := 0.1.0
+GIT_HASH := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+CFLAGS_version := -DCLT_VERSION='"$(VERSION)"' -DCLT_GIT='"$(GIT_HASH)"'
+
+LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c \
+	runtime/data/*.c runtime/checkpoint/*.c runtime/train/*.c collectives/*.c)
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/gen/kernels.o
+CLTRAIN_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/cltrain/*.c))
+CLBENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/clbench/*.c))
+KERNELS := $(sort $(wildcard clkernels/*/*.cl clkernels/*/*.clh clkernels/*/*.vt))
+TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/train/test_*.c test/fault/test_*.c)
+TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
+TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
+
+.PHONY: all lib tests help clean
+all: $(BUILD)/cltrain $(BUILD)/clbench tests
+lib: $(BUILD)/libcltrain.a
+tests: $(TEST_BIN)
+
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+## make all        cltrain, clbench and the test programs, into build/
+## make demo       the whole main job on real text, with a CPU device
+## make check      every test
+## make bench      speed beside the anchors that are installed
+## make lint       layers, formatting, static checks
+
+$(BUILD)/libcltrain.a: $(LIB_OBJ)
+	@rm -f $@
+	@ar rcs $@ $(LIB_OBJ)
+	@echo "  AR    $@"
+
+$(BUILD)/cltrain: $(CLTRAIN_OBJ) $(BUILD)/libcltrain.a
+	@$(CC) $(CFLAGS) -o $@ $(CLTRAIN_OBJ) $(BUILD)/libcltrain.a $(LDFLAGS) $(LDLIBS)
+	@echo "  LINK  $@"
+$(BUILD)/clbench: $(CLBENCH_OBJ) $(BUILD)/libcltrain.a
+	@$(CC) $(CFLAGS) -o $@ $(CLBENCH_OBJ) $(BUILD)/libcltrain.a $(LDFLAGS) $(LDLIBS)
+	@echo "  LINK  $@"
+$(TEST_BIN): $(BUILD)/test/%: $(BUILD)/obj/test/%.o $(TEST_LIB_OBJ) $(BUILD)/libcltrain.a
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(BUILD)/libcltrain.a $(LDFLAGS) -lcmocka $(LDLIBS)
+	@echo "  LINK  $@"
+
+$(BUILD)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) $(CFLAGS_$(notdir $*)) -c -o $@ $<
+	@echo "  CC    $<"
+# The OpenCL C text becomes part of the program.
+$(BUILD)/gen/kernels.c: $(KERNELS) $(BUILD)/embed
+	@mkdir -p $(@D)
+	@$(BUILD)/embed $(KERNELS) > $@.tmp && mv $@.tmp $@
+	@echo "  EMBED $(words $(KERNELS)) kernel files"
+$(BUILD)/obj/gen/kernels.o: $(BUILD)/gen/kernels.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -c -o $@ $<
+$(BUILD)/embed: tools/build/embed.c
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -O1 -Wall -Wextra -o $@ $<
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(LIB_OBJ:.o=.d) $(CLTRAIN_OBJ:.o=.d) $(CLBENCH_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d)

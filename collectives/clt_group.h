@@ -1,0 +1,80 @@
+/* clt_group: the ranks of a run, and the few things they do together. This folder is the only place that
+ * includes mpi.h.
+ *
+ * A component is a table of functions: `loopback` (one rank, the example to copy), `shm` (all ranks on one
+ * host: shared memory windows that each rank's device maps), `mpi` (anything MPI reaches; moves bytes, never
+ * does arithmetic). Sums run on the devices in the order that docs/numerics.md fixes, so the component never
+ * changes a bit. Every wait has a deadline; a rank that is lost or stuck ends the job with one line and
+ * CLT_AGAIN or CLT_FAIL on every rank, promptly. */
+#ifndef CLT_GROUP_H
+#define CLT_GROUP_H
+
+#include "../runtime/device/clt_slab.h"
+
+typedef struct clt_group clt_group;
+
+/* What the launcher says, without MPI_Init: rank 0 of 1 when there is no launcher. */
+typedef struct {
+    int rank, size, local_rank, local_size;
+    const char *launcher; /* "none", "Open MPI", "Slurm", "PMI" */
+} clt_launch_info;
+clt_launch_info clt_launch_detect(void);
+
+/* Joins the group (MPI_Init only under a launcher). A launcher's size above 1 with an MPI size of 1 is
+ * CLT_BAD_CONFIG (wrong mpirun). timeout in seconds, 0: $CLTRAIN_COMM_TIMEOUT or 600. */
+clt_status clt_group_create(double timeout, clt_group **out);
+void clt_group_destroy(clt_group *g);
+/* Ends the whole job at once: prints one line naming rank and reason, tells the launcher, exits with `code`.
+ * Never returns; no atexit handlers, no waiting on devices. */
+void clt_group_abort(clt_group *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4), noreturn));
+
+int clt_group_rank(const clt_group *g);
+int clt_group_size(const clt_group *g);
+int clt_group_local_rank(const clt_group *g);
+int clt_group_local_size(const clt_group *g);
+const char *clt_group_component(const clt_group *g); /* "loopback", "shm", "mpi" */
+
+/* What the rank is doing, for the table printed when a rank is stuck. `phase` is a string constant. */
+void clt_group_note(clt_group *g, int64_t step, const char *phase);
+
+/* Host data. All ranks call the same function in the same order. */
+clt_status clt_group_barrier(clt_group *g);
+clt_status clt_group_broadcast(clt_group *g, int root, void *data, size_t bytes);
+/* Every rank's `bytes` bytes, in rank order, into out[size * bytes] on every rank. */
+clt_status clt_group_all_gather(clt_group *g, const void *mine, size_t bytes, void *out);
+/* Different lengths: lens[size] and *out (caller frees) are set on every rank. */
+clt_status clt_group_all_gatherv(clt_group *g, const void *mine, size_t bytes, size_t *lens, void **out);
+clt_status clt_group_sum_i64(clt_group *g, int64_t *v, int n); /* exact */
+clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n);
+/* CLT_OK everywhere, or on every rank the status of the lowest rank that failed. */
+clt_status clt_group_agree(clt_group *g, clt_status mine);
+
+/* --- gradient reduction over lanes (docs/numerics.md, lanes) --------------------------------------------- */
+
+/* A global batch has `lanes` (a power of two) lanes; rank r owns lanes [lane_begin(r), lane_begin(r+1)). */
+int clt_lane_begin(int lanes, int ranks, int rank); /* floor(lanes * rank / ranks) */
+/* Samples of lane i of a global batch of `samples`: [floor(i*samples/lanes), floor((i+1)*samples/lanes)). */
+int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane);
+
+/* A sum over the lanes of one whole subtree: lanes [first, first + width), width a power of two dividing
+ * first. slab NULL or empty true: all its lanes were empty, there is nothing to add. */
+typedef struct {
+    int first, width;
+    bool empty;
+    clt_slab *slab;
+} clt_lane_sum;
+
+/* Prepares what clt_group_reduce needs for slabs of this table (windows, buffers): all allocation happens
+ * here. `max_sums` is the most subtrees that a rank passes. */
+typedef struct clt_reduce_plan clt_reduce_plan;
+typedef clt_status (*clt_add_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count); /* dst += src, queued */
+clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes,
+                                  clt_add_fn add, void *add_ctx, clt_reduce_plan **out);
+void clt_reduce_plan_destroy(clt_reduce_plan *p);
+/* Device bytes that the plan holds, for the memory plan (also before any device is there). */
+uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks);
+/* The total over all lanes, the binary tree over lane numbers with empty subtrees skipped, into `total` on
+ * every rank (which may be sums[0].slab). `sums`: this rank's maximal whole subtrees, ascending. */
+clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total);
+
+#endif

@@ -1,0 +1,75 @@
+/* clt_base: the small services that every layer uses: checked allocation, growing strings and arrays, paths,
+ * clocks. Includes clt_status.h and clt_log.h. */
+#ifndef CLT_BASE_H
+#define CLT_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "clt_env.h"
+#include "clt_log.h"
+#include "clt_status.h"
+
+#define CLT_COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define CLT_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define CLT_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define CLT_CEIL_DIV(a, b) (((a) + (b)-1) / (b))
+#define CLT_ROUND_UP(a, b) (CLT_CEIL_DIV(a, b) * (b))
+
+/* Memory: never return NULL; out of host memory ends the program with one line (exit 1). clt_calloc checks
+ * the product for overflow. Sizes that come from files must be checked against the file before. */
+void *clt_malloc(size_t bytes);
+void *clt_calloc(size_t count, size_t size);
+void *clt_realloc(void *p, size_t bytes);
+void *clt_memdup(const void *p, size_t bytes);
+char *clt_strdup(const char *s);
+char *clt_strndup(const char *s, size_t n);
+void clt_free(void *p); /* NULL is allowed */
+/* 64-byte aligned, zeroed; free with clt_free. */
+void *clt_aligned_alloc(size_t bytes);
+/* Number of clt_* allocations so far in this process; a test proves that a step makes none. */
+uint64_t clt_alloc_count(void);
+
+/* malloc'ed printf. */
+char *clt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* A growing string. Start from {0}; `s` is always a C string once something was added. */
+typedef struct {
+    char *s;
+    size_t len, cap;
+} clt_str;
+void clt_str_add(clt_str *b, const char *text);
+void clt_str_addn(clt_str *b, const char *text, size_t n);
+void clt_str_addf(clt_str *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void clt_str_free(clt_str *b);
+
+/* A growing list of owned strings. Start from {0}. */
+typedef struct {
+    char **v;
+    size_t n, cap;
+} clt_strv;
+void clt_strv_add(clt_strv *l, const char *s);      /* copies */
+void clt_strv_add_owned(clt_strv *l, char *s);      /* takes over */
+void clt_strv_free(clt_strv *l);
+void clt_strv_sort(clt_strv *l);
+
+/* The nearest of `n` known words by edit distance, or NULL if none is near enough to suggest. */
+const char *clt_nearest(const char *word, const char *const *known, size_t n);
+
+/* Decimal number of the whole string; false if it is not one or does not fit. */
+bool clt_parse_i64(const char *s, int64_t *out);
+bool clt_parse_f64(const char *s, double *out);
+
+/* "1.50 GiB", "12.3 s": written into buf (at least 32 bytes), returned. */
+const char *clt_human_bytes(double bytes, char *buf);
+const char *clt_human_seconds(double s, char *buf);
+const char *clt_human_count(double n, char *buf); /* 1.2 k, 125.3 M, 6.7 B */
+
+/* Seconds on the monotonic clock, and since 1970. */
+double clt_now(void);
+double clt_wall(void);
+void clt_sleep(double seconds);
+
+#endif

@@ -1,0 +1,17 @@
+/* clt_dmath: the few double functions whose results reach the state of a run (schedule, beta^t, ALiBi slopes,
+ * rope tables, initial weights). libm's change their last bit with the CPU's features, so these are written
+ * out from + - * / sqrt and integers only, and give the same bits everywhere (docs/numerics.md). Results are
+ * rounded to fp32 once at the place of use. Relative error below 1e-14 for the stated ranges. */
+#ifndef CLT_DMATH_H
+#define CLT_DMATH_H
+
+double clt_dexp(double x);            /* |x| < 700 */
+double clt_dlog(double x);            /* x > 0, normal */
+double clt_dpow(double x, double y);  /* x > 0; exact for integral y up to 64 by repeated products */
+double clt_dpowi(double x, long n);   /* x^n by binary powering, n >= 0 */
+double clt_dsin(double x);            /* |x| < 1e6 */
+double clt_dcos(double x);
+double clt_dsqrt(double x);           /* IEEE */
+double clt_dtanh(double x);
+
+#endif

@@ -1,0 +1,106 @@
+#include "clt_json.h"
+
+#include <string.h>
+
+#include "clt_io.h"
+
+/* Deepest nesting of a JSON text, counted without parsing, so that a hostile file cannot exhaust the stack. */
+static int json_depth(const char *s, size_t n)
+{
+    int depth = 0, deepest = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = s[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            deepest = CLT_MAX(deepest, ++depth);
+        } else if (c == '}' || c == ']') {
+            depth--;
+        }
+    }
+    return deepest;
+}
+
+clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out)
+{
+    int depth = json_depth(text, bytes);
+    if (depth > max_depth)
+        return clt_error(CLT_BAD_DATA, "%s: JSON is nested %d deep, at most %d is allowed", what, depth, max_depth);
+    json_error_t e;
+    json_t *j = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
+    if (!j) return clt_error(CLT_BAD_DATA, "%s:%d:%d: not valid JSON: %s", what, e.line, e.column, e.text);
+    *out = j;
+    return CLT_OK;
+}
+
+clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out)
+{
+    char *text;
+    size_t n;
+    CLT_TRY(clt_io_read_all(path, limit, &text, &n));
+    clt_status st = clt_json_parse(text, n, max_depth, path, out);
+    clt_free(text);
+    return st;
+}
+
+static clt_status member(json_t *o, const char *key, const char *what, const char *type, bool (*is)(const json_t *),
+                         json_t **out)
+{
+    json_t *v = json_object_get(o, key);
+    if (!v) return clt_error(CLT_BAD_DATA, "%s: key '%s' is missing", what, key);
+    if (!is(v)) return clt_error(CLT_BAD_DATA, "%s: key '%s' must be %s", what, key, type);
+    *out = v;
+    return CLT_OK;
+}
+
+static bool is_int(const json_t *v) { return json_is_integer(v); }
+static bool is_str(const json_t *v) { return json_is_string(v); }
+static bool is_obj(const json_t *v) { return json_is_object(v); }
+static bool is_arr(const json_t *v) { return json_is_array(v); }
+
+clt_status clt_json_get_i64(json_t *o, const char *key, const char *what, int64_t *out)
+{
+    json_t *v = NULL;
+    CLT_TRY(member(o, key, what, "an integer", is_int, &v));
+    *out = json_integer_value(v);
+    return CLT_OK;
+}
+
+clt_status clt_json_get_str(json_t *o, const char *key, const char *what, const char **out)
+{
+    json_t *v = NULL;
+    CLT_TRY(member(o, key, what, "a string", is_str, &v));
+    *out = json_string_value(v);
+    return CLT_OK;
+}
+
+clt_status clt_json_get_obj(json_t *o, const char *key, const char *what, json_t **out)
+{
+    return member(o, key, what, "an object", is_obj, out);
+}
+
+clt_status clt_json_get_arr(json_t *o, const char *key, const char *what, json_t **out)
+{
+    return member(o, key, what, "a list", is_arr, out);
+}
+
+void clt_json_escape(clt_str *b, const char *s)
+{
+    clt_str_add(b, "\"");
+    for (; *s; s++) {
+        unsigned char c = (unsigned char)*s;
+        if (c == '"' || c == '\\')
+            clt_str_addf(b, "\\%c", c);
+        else if (c < 0x20)
+            clt_str_addf(b, "\\u%04x", c);
+        else
+            clt_str_addn(b, s, 1);
+    }
+    clt_str_add(b, "\"");
+}

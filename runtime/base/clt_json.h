@@ -1,0 +1,25 @@
+/* clt_json: reading of untrusted JSON through jansson with the limits that every such file shares: size and
+ * nesting checked before parsing, duplicate keys refused, errors with file, line and column. */
+#ifndef CLT_JSON_H
+#define CLT_JSON_H
+
+#include <jansson.h>
+
+#include "clt_base.h"
+
+/* Parses `bytes` of text; `what` names the source in messages. The caller owns *out (json_decref).
+ * CLT_BAD_DATA if it is not UTF-8 JSON, too deep (max_depth), or has duplicate keys. */
+clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out);
+/* Reads and parses a file of at most `limit` bytes. */
+clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out);
+
+/* Typed members; each prints "WHAT: key 'k' is missing" or "... must be an integer" and returns CLT_BAD_DATA. */
+clt_status clt_json_get_i64(json_t *o, const char *key, const char *what, int64_t *out);
+clt_status clt_json_get_str(json_t *o, const char *key, const char *what, const char **out); /* borrowed */
+clt_status clt_json_get_obj(json_t *o, const char *key, const char *what, json_t **out);     /* borrowed */
+clt_status clt_json_get_arr(json_t *o, const char *key, const char *what, json_t **out);     /* borrowed */
+
+/* Appends s as a JSON string with quotes and escapes. */
+void clt_json_escape(clt_str *b, const char *s);
+
+#endif

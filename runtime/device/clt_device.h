@@ -1,0 +1,186 @@
+/* clt_device: everything between cltrain and OpenCL. This folder is the only place that includes CL/cl.h.
+ *
+ * A clt_device is one opened device: a context, one in-order queue, the kernels built for it, its buffers'
+ * accounts. What a device can do is probed by compiling and running (clt_device_facts), not believed.
+ *
+ *     clt_device *dev;
+ *     CLT_TRY(clt_device_open(&params, &dev));
+ *     clt_kernel *k;
+ *     CLT_TRY(clt_kernel_get(dev, "cast/cast.cl", "cast_f32_bf16", "-DVEC=4", &k));
+ *     CLT_TRY(clt_launch(k, 1, (size_t[]){n}, NULL, (clt_arg[]){CLT_REF(x), CLT_REF(y), CLT_U64(n)}, 5));
+ *
+ * Launches, writes and copies are queued in order and do not wait; reads and clt_device_finish wait, always
+ * with the device's deadline (CLT_AGAIN "device is hung", never an endless wait). A device is used by one
+ * thread at a time. */
+#ifndef CLT_DEVICE_H
+#define CLT_DEVICE_H
+
+#include "../base/clt_base.h"
+
+typedef struct clt_device clt_device;
+typedef struct clt_buffer clt_buffer;
+typedef struct clt_kernel clt_kernel;
+
+typedef enum { CLT_DEVICE_CPU, CLT_DEVICE_GPU, CLT_DEVICE_OTHER } clt_device_type;
+
+/* What is known of a device. The first part is what the driver says; the second part was probed by running. */
+typedef struct {
+    int platform_index, device_index;
+    char platform[128], name[256], vendor[128], driver[128], version[128], c_version[128];
+    clt_device_type type;
+    uint64_t global_mem, max_alloc, local_mem_claimed;
+    uint32_t compute_units, max_work_group, clock_mhz, base_align_bytes, native_float_width;
+    bool says_fp16, says_fp64, says_subgroups, local_is_global;
+    const char *host_cpu; /* CPU devices: the CPU's name, so that two runtimes on one CPU count as one device */
+    /* probed */
+    bool probed;
+    bool half_arithmetic, subgroups, fp64, inline_ptx;
+    uint32_t subgroup_size;       /* 0: none */
+    uint64_t local_mem;           /* largest static __local array that was built and run */
+    bool exact_div, exact_sqrt, exact_fma, denormals, correct_rounding_option;
+    bool exact;                   /* all that numerics: exact needs; else exact_reason says what fails */
+    char exact_reason[160];
+    double copy_gbps;             /* host to device through pinned memory; 0 when not measured */
+} clt_device_facts;
+
+typedef struct {
+    const char *pattern;    /* part of a platform or device name, "P:D" indices, or a comma list with one entry
+                             * per node-local rank; NULL: $CLTRAIN_DEVICE, else the fastest kind there */
+    int local_rank, local_size; /* ranks of this host, to spread devices; 0 and 1 for one process */
+    const char *cache_dir;  /* NULL: the default cache folder */
+    double timeout;         /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, else 120 */
+    bool profile;           /* time every kernel */
+    int threads;            /* CPU devices: use only this many compute units (a sub-device); 0: all */
+    bool need_exact;        /* refuse a device that fails the probes of numerics: exact (CLT_NO_DEVICE) */
+} clt_device_params;
+clt_device_params clt_device_params_default(void);
+
+/* All devices of all platforms; platforms without devices are skipped. With `probe`, each is opened and
+ * probed (cached). No platform or no device: CLT_NO_DEVICE, with advice (which package; a driver library
+ * that is present but not registered is named). The caller frees *list with clt_free. */
+clt_status clt_device_list(bool probe, clt_device_facts **list, int *count);
+
+clt_status clt_device_open(const clt_device_params *p, clt_device **out);
+void clt_device_close(clt_device *dev); /* NULL is allowed; releases kernels, warns about living buffers */
+const clt_device_facts *clt_device_get_facts(const clt_device *dev);
+/* 32 hex digits naming platform, device and driver: part of every cache key. */
+const char *clt_device_id(const clt_device *dev);
+
+/* Waits until all queued work is done. */
+clt_status clt_device_finish(clt_device *dev);
+/* Hands queued work to the device without waiting. */
+clt_status clt_device_flush(clt_device *dev);
+
+/* --- buffers ------------------------------------------------------------------------------------------- */
+
+/* `name` is kept for the memory table and messages. Contents are undefined. CLT_NO_MEMORY names the buffer,
+ * its size, what is in use and what the device has. bytes > max_alloc is CLT_NO_MEMORY too. */
+clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
+/* The buffer is `host` memory (page aligned, stays the caller's): CL_MEM_USE_HOST_PTR. */
+clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out);
+void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
+size_t clt_buffer_bytes(const clt_buffer *b);
+/* Offsets and sizes in bytes. write and fill do not wait for the device, but `src` may be reused on return. */
+clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes);
+clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes);
+clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes); /* multiples of 4 */
+clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset, size_t bytes);
+/* Host pointer to a range, valid until unmap; waits. write: the host will write it. */
+clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr);
+clt_status clt_buffer_unmap(clt_buffer *b, void *ptr);
+
+/* A place in a buffer: `off` counts elements of the tensor's type. buf NULL: an absent optional tensor. */
+typedef struct {
+    clt_buffer *buf;
+    uint64_t off;
+} clt_ref;
+static inline clt_ref clt_ref_none(void) { return (clt_ref){NULL, 0}; }
+static inline clt_ref clt_ref_at(clt_ref r, uint64_t elements) { return (clt_ref){r.buf, r.off + elements}; }
+clt_status clt_ref_read_f32(clt_ref r, float *dst, size_t count);
+clt_status clt_ref_write_f32(clt_ref r, const float *src, size_t count);
+
+/* --- kernels ------------------------------------------------------------------------------------------- */
+
+/* A kernel of a file under clkernels/ ("gemm/gemm_cpu.cl"), built with the project's common options plus
+ * `options`. Programs are built once per (file, options), kept in memory and, where that helps, in the binary
+ * cache on disk; a build failure writes the log to a file and names it (CLT_FAIL). Owned by the device. */
+clt_status clt_kernel_get(clt_device *dev, const char *file, const char *name, const char *options,
+                          clt_kernel **out);
+/* Same from a source text that is not under clkernels/ (probes, tests). `what` names it in messages. */
+clt_status clt_kernel_from_text(clt_device *dev, const char *what, const char *text, const char *name,
+                                const char *options, clt_kernel **out);
+/* Like clt_kernel_get, but a failing build is no message and returns CLT_FAIL quietly. */
+clt_status clt_kernel_try(clt_device *dev, const char *file, const char *name, const char *options,
+                          clt_kernel **out);
+size_t clt_kernel_max_work_group(const clt_kernel *k);
+
+typedef struct {
+    enum { CLT_ARG_BUF, CLT_ARG_I32, CLT_ARG_U32, CLT_ARG_U64, CLT_ARG_F32, CLT_ARG_LOCAL } kind;
+    union {
+        clt_buffer *buf;
+        int32_t i32;
+        uint32_t u32;
+        uint64_t u64;
+        float f32;
+        size_t local;
+    } v;
+} clt_arg;
+#define CLT_BUF(b) ((clt_arg){CLT_ARG_BUF, {.buf = (b)}})
+#define CLT_I32(x) ((clt_arg){CLT_ARG_I32, {.i32 = (int32_t)(x)}})
+#define CLT_U32(x) ((clt_arg){CLT_ARG_U32, {.u32 = (uint32_t)(x)}})
+#define CLT_U64(x) ((clt_arg){CLT_ARG_U64, {.u64 = (uint64_t)(x)}})
+#define CLT_F32(x) ((clt_arg){CLT_ARG_F32, {.f32 = (x)}})
+#define CLT_LOCAL(bytes) ((clt_arg){CLT_ARG_LOCAL, {.local = (bytes)}})
+/* Two arguments: __global T *p, ulong p_off (elements). A NULL buffer is passed as a null pointer. */
+#define CLT_REF(r) CLT_BUF((r).buf), CLT_U64((r).off)
+
+/* Queues a launch. `local` NULL lets the driver choose; otherwise it divides `global`. */
+clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
+                      int count);
+
+/* The text of a file under clkernels/ with its #includes expanded, or NULL if there is none. Borrowed. */
+const char *clt_kernel_text(const char *file);
+/* All embedded files, for tests and offline gates. */
+int clt_kernel_file_count(void);
+const char *clt_kernel_file_name(int i);
+/* Options that every program is built with, for offline gates: "-cl-std=CL1.2 ...". */
+const char *clt_kernel_common_options(void);
+
+/* --- caches, counters, timing -------------------------------------------------------------------------- */
+
+/* Folder of this device's caches, made on demand; NULL when caching is off. */
+const char *clt_device_cache_dir(clt_device *dev);
+
+typedef struct {
+    uint64_t bytes, peak_bytes; /* device memory in buffers now, and the most so far */
+    uint64_t buffers_created, programs_built, programs_loaded, kernels_created, launches;
+    double build_seconds;
+} clt_device_counters;
+void clt_device_get_counters(const clt_device *dev, clt_device_counters *out);
+
+/* From now on a build or a buffer creation is counted as a breach (and with CLTRAIN_ASSERT_STEADY=1 it is an
+ * error): nothing allocates or compiles after the first step. */
+void clt_device_set_steady(clt_device *dev, bool steady);
+
+typedef struct {
+    char name[96]; /* kernel name */
+    uint64_t launches;
+    double seconds;
+} clt_kernel_time;
+/* Device time by kernel since the last reset, largest first; only with params.profile. Caller frees. */
+clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *count);
+void clt_device_profile_reset(clt_device *dev);
+
+/* Living buffers grouped by name, largest first: "who holds the memory". Caller frees. */
+typedef struct {
+    char name[64];
+    uint64_t bytes;
+    int buffers;
+} clt_memory_row;
+clt_status clt_device_memory_table(clt_device *dev, clt_memory_row **rows, int *count);
+
+/* The device's peak rate of fp32 fma (FLOP/s) and of copying (bytes/s, read plus write), measured once by small
+ * kernels and cached; for MFU and clbench. */
+clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes);
+
+#endif

@@ -1,0 +1,43 @@
+/* clt_variant: the tables of kernel variants. clkernels/<op>/<op>.vt lists, one line a row, which kernels can do
+ * an operation, what they require and their parameters; the portable row comes last and requires nothing. The
+ * first row whose requirements hold on this device, and whose check against the oracle passed on it, is used.
+ *
+ *     # id        file                  body   requires               params
+ *     cpu_8x32    gemm/gemm_cpu.cl      cpu    type=cpu               MR=8,NR=32
+ *     portable    gemm/gemm_portable.cl group  -                      WG=16
+ *
+ * requires: comma list of type=cpu|gpu, local_mem>=N, work_group>=N, subgroups, half, ptx, vendor=WORD,
+ * numerics=fast, lib=clblast; `-`: nothing. params become -D options of the build as they stand. */
+#ifndef CLT_VARIANT_H
+#define CLT_VARIANT_H
+
+#include "clt_ops.h"
+
+typedef struct {
+    char op[32], id[48], file[96], body[16], requires[160], params[256];
+    char options[384]; /* params as " -DMR=8 -DNR=32" */
+    bool usable;       /* requirements hold here */
+    int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
+} clt_variant;
+
+/* Value of an integer parameter (MR=8 -> 8), or `fallback`. */
+long clt_variant_param(const clt_variant *v, const char *name, long fallback);
+
+/* The rows of an operation that hold here, best first; *n may be 0 only for an unknown operation. */
+clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n);
+
+/* Runs one variant at a few shapes of its own choosing and compares with the oracle (memcmp in exact mode):
+ * CLT_OK passed, anything else failed. It may print debug lines, no errors. */
+typedef clt_status (*clt_variant_check)(clt_ops *ops, const clt_variant *v, void *ctx);
+
+/* The variant to use for an operation: forced by CLTRAIN_VARIANT, else the first usable row that passes `check`.
+ * Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel text, options), so a
+ * warm start checks nothing. A failing row is reported once and skipped; if none is left: CLT_FAIL. */
+clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
+                            const clt_variant **out);
+
+/* Scratch that grows on demand and is shared by all operations (they run in order): at least `bytes`. Slot 0..3
+ * are different buffers. */
+clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);
+
+#endif

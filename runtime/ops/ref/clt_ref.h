@@ -1,0 +1,109 @@
+/* clt_ref: the oracle. Every operation of clt_ops.h written in plain C over host arrays, for clarity and not for
+ * speed, in exactly the order that docs/numerics.md defines: the executable form of the contract. Tests compare
+ * kernels with it by memcmp. Strides and meanings are those of the params structs in clt_ops.h; pointers here
+ * already include the offset. Functions with a `_f64` suffix compute the formula in double, as the oracle of the
+ * fast modes and of what has no exact definition elsewhere. */
+#ifndef CLT_REF_H
+#define CLT_REF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../clt_ops.h"
+
+/* The row rule: 64 lanes, lane l adds x[l], x[l+64], ... from +0, then the binary tree l += l+32 ... l+1. */
+float clt_ref_row_sum(const float *x, int64_t n);
+
+typedef struct { /* host twin of clt_gemm_params; NULL pointers are absent tensors */
+    clt_gemm_form form;
+    int64_t m, n, k, k_group;
+    const float *a, *b;
+    float *c;
+    int64_t lda, ldb, ldc;
+    bool accumulate;
+    const float *bias;
+    clt_activation act;
+    float *pre;
+    int64_t ldpre;
+    clt_activation grad_act;
+    const float *grad_pre;
+    int64_t ldgrad;
+    const float *residual;
+    int64_t ldres;
+} clt_ref_gemm_params;
+void clt_ref_gemm(const clt_ref_gemm_params *p);
+/* Only output (i, j): for sampled checks at large shapes. Writes c (and pre) at that place only. */
+void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
+
+float clt_ref_act(clt_activation act, float x);      /* the activation */
+float clt_ref_act_grad(clt_activation act, float x); /* its derivative */
+
+typedef struct {
+    bool rms;
+    float eps;
+    int64_t rows, cols, heads, rows_per_sample;
+    const float *x, *w, *b;
+    float *y, *mean, *rstd; /* mean and rstd are inputs of backward */
+    int64_t ldx, ldy;
+    /* backward only */
+    const float *dy, *residual;
+    float *dx, *dw, *db;
+    int64_t lddy, lddx, ldres;
+    bool accumulate;
+} clt_ref_norm_params;
+void clt_ref_norm_forward(const clt_ref_norm_params *p);
+void clt_ref_norm_backward(const clt_ref_norm_params *p);
+void clt_ref_column_sum(int64_t rows, int64_t cols, int64_t rows_per_sample, const float *x, int64_t ldx,
+                        bool accumulate, float *out);
+
+void clt_ref_embedding_forward(int64_t rows, int64_t seq, int64_t cols, const int32_t *ids, const float *wte,
+                               const float *wpe, float fraction, float *out);
+void clt_ref_embedding_backward(int64_t rows, int64_t seq, int64_t cols, const int32_t *ids, const float *dx,
+                                float fraction, float *dwte, float *dwpe); /* both are added to */
+
+typedef struct { /* host twin of clt_attention_params and clt_attention_grad_params */
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    const float *q, *k, *v;
+    float *o, *lse;
+    int64_t ldq, ldk, ldv, ldo;
+    float scale, softcap;
+    const float *slopes;
+    int64_t window;
+    const int32_t *seq_ids;
+    float dropout;
+    uint64_t seed, step;
+    int64_t first_sample;
+    int32_t layer;
+    const float *dout;
+    float *dq, *dk, *dv;
+    int64_t lddout, lddq, lddk, lddv;
+    bool accumulate_kv;
+} clt_ref_attention_params;
+void clt_ref_attention_forward(const clt_ref_attention_params *p);
+void clt_ref_attention_backward(const clt_ref_attention_params *p);
+
+void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
+                  const float *cos_sin, bool inverse);
+void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
+                     uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site, float *y);
+/* Key, counter and threshold of one dropout element, shared by clt_ref_dropout and attention. */
+float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t sample, int32_t layer, int32_t site,
+                             uint64_t element);
+
+void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const int32_t *targets, float scale,
+                  float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
+                  int32_t *correct);
+
+float clt_ref_chunk_sumsq(const float *x);                  /* one chunk */
+float clt_ref_norm(const float *chunk_sums, uint64_t n);    /* sqrt of their row sum */
+float clt_ref_clip_coefficient(float norm, float threshold);
+void clt_ref_adamw(uint64_t n, float *p, const float *g, float *m, float *v, const clt_optimizer_group *group,
+                   float clip);
+void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group, float clip);
+
+uint16_t clt_ref_f32_to_bf16(float x);
+float clt_ref_bf16_to_f32(uint16_t b);
+uint16_t clt_ref_f32_to_f16(float x);
+float clt_ref_f16_to_f32(uint16_t h);
+
+#endif
