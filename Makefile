@@ -27,7 +27,7 @@ CFLAGS += -std=c11 -D_GNU_SOURCE -DCL_TARGET_OPENCL_VERSION=120 $(OPT) -g -fPIC 
 LDLIBS := -lOpenCL $(PKG_LIBS) $(MPI_LIBS) -ldl -lpthread -lm
 VERSION := 0.1.0
 GIT_HASH := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
-CFLAGS_version := -DCLT_VERSION='"$(VERSION)"' -DCLT_GIT='"$(GIT_HASH)"'
+CFLAGS_clt_version := -DCLT_VERSION='"$(VERSION)"' -DCLT_GIT='"$(GIT_HASH)"'
 
 LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c \
 	runtime/data/*.c runtime/checkpoint/*.c runtime/train/*.c collectives/*.c)

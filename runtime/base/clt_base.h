@@ -72,4 +72,8 @@ double clt_now(void);
 double clt_wall(void);
 void clt_sleep(double seconds);
 
+/* "0.1.0", and the short git hash of the source ("unknown" outside a checkout). */
+const char *clt_version(void);
+const char *clt_version_git(void);
+
 #endif
