@@ -36,6 +36,22 @@ typedef clt_status (*clt_variant_check)(clt_ops *ops, const clt_variant *v, void
 clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
                             const clt_variant **out);
 
+/* The same for one row: its verdict from memory, from the cache, or from running `check` now. CLT_OK: it may be used.
+ * For operations that choose among their rows by shape. With skip_check every row passes. */
+clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx);
+
+/* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An unknown
+ * operation or id, or one that cannot run here, is CLT_USAGE with the ids that there are. */
+clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id);
+/* The id that is forced for `op`, or NULL. */
+const char *clt_variant_forced(const clt_ops *ops, const char *op);
+
+/* For checks. fail: keeps the reason for the report (printf format, no newline) and returns CLT_FAIL, printing
+ * nothing. compare: reads n floats and compares them with the oracle's words (a NaN equals any NaN); the first
+ * difference becomes the reason. */
+clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n);
+
 /* Scratch that grows on demand and is shared by all operations (they run in order): at least `bytes`. Slot 0..3
  * are different buffers. */
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);

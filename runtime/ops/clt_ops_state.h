@@ -1,0 +1,31 @@
+/* clt_ops_state: what a clt_ops holds. Private to clt_ops.c and clt_variant.c. */
+#ifndef CLT_OPS_STATE_H
+#define CLT_OPS_STATE_H
+
+#include "clt_variant.h"
+
+enum { CLT_SCRATCH_SLOTS = 4 };
+
+/* The rows of one .vt file. `row` holds those that can be used here first, in the order of the file, then the
+ * others. */
+typedef struct {
+    char op[32];
+    clt_variant *row;
+    int rows, usable;
+    int forced; /* index into row, -1: free choice */
+} clt_variant_table;
+
+struct clt_ops {
+    clt_device *dev;
+    clt_ops_params params;
+    clt_buffer *scratch[CLT_SCRATCH_SLOTS];
+    clt_variant_table *table;
+    int tables;
+    char reason[256]; /* why the last check failed (clt_variant_fail) */
+};
+
+/* Reads every table and CLTRAIN_VARIANT; clt_variant_free_tables releases them. */
+clt_status clt_variant_load_tables(clt_ops *ops);
+void clt_variant_free_tables(clt_ops *ops);
+
+#endif

@@ -1,0 +1,365 @@
+/* Variant tables: reading, filtering by the device's facts, forcing, and the verdicts of the checks. */
+#include "clt_variant.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "../base/clt_hash.h"
+#include "../base/clt_io.h"
+#include "clt_ops_state.h"
+
+/* Goes into every verdict's key; raise it when a check or an oracle changes its meaning. */
+#define VERDICT_FORMAT "verdict 1"
+
+/* --- requirements --------------------------------------------------------------------------------------- */
+
+static bool has_library(const char *name) {
+    static const char *const ending[] = {".so.1", ".so"};
+    for (size_t i = 0; i < CLT_COUNT_OF(ending); i++) {
+        char *file = clt_format("lib%s%s", name, ending[i]);
+        void *h = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+        clt_free(file);
+        if (h) {
+            dlclose(h);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One word of `requires`: 1 holds, 0 does not, -1 unknown word. */
+static int requirement_holds(const clt_ops *ops, const char *word) {
+    const clt_device_facts *f = clt_device_get_facts(ops->dev);
+    int64_t n = 0;
+    if (!strcmp(word, "type=cpu")) return f->type == CLT_DEVICE_CPU;
+    if (!strcmp(word, "type=gpu")) return f->type == CLT_DEVICE_GPU;
+    if (!strcmp(word, "subgroups")) return f->subgroups;
+    if (!strcmp(word, "half")) return f->half_arithmetic;
+    if (!strcmp(word, "ptx")) return f->inline_ptx;
+    if (!strcmp(word, "numerics=fast")) return ops->params.numerics == CLT_FAST;
+    if (!strncmp(word, "vendor=", 7)) return strcasestr(f->vendor, word + 7) != NULL;
+    if (!strncmp(word, "lib=", 4)) return has_library(word + 4);
+    if (!strncmp(word, "local_mem>=", 11) && clt_parse_i64(word + 11, &n)) return f->local_mem >= (uint64_t)n;
+    if (!strncmp(word, "work_group>=", 12) && clt_parse_i64(word + 12, &n)) return f->max_work_group >= n;
+    return -1;
+}
+
+static clt_status row_is_usable(const clt_ops *ops, const clt_variant *v, bool *usable) {
+    *usable = true;
+    if (!strcmp(v->requires, "-")) return CLT_OK;
+    char *copy = clt_strdup(v->requires), *at = NULL;
+    clt_status st = CLT_OK;
+    for (char *w = strtok_r(copy, ",", &at); w && st == CLT_OK; w = strtok_r(NULL, ",", &at)) {
+        int holds = requirement_holds(ops, w);
+        if (holds < 0)
+            st = clt_error(CLT_FAIL, "%s.vt: variant %s has the unknown requirement '%s'", v->op, v->id, w);
+        else if (!holds)
+            *usable = false;
+    }
+    clt_free(copy);
+    return st;
+}
+
+/* --- reading -------------------------------------------------------------------------------------------- */
+
+static clt_status take(const char *op, int line, const char *what, const char *word, char *dst, size_t size) {
+    if (strlen(word) >= size) return clt_error(CLT_FAIL, "%s.vt line %d: %s is too long", op, line, what);
+    memcpy(dst, word, strlen(word) + 1);
+    return CLT_OK;
+}
+
+/* "MR=8,NR=32" -> " -DMR=8 -DNR=32" */
+static clt_status make_options(clt_variant *v, int line) {
+    if (!strcmp(v->params, "-")) return CLT_OK;
+    clt_str b = {0};
+    char *copy = clt_strdup(v->params), *at = NULL;
+    for (char *w = strtok_r(copy, ",", &at); w; w = strtok_r(NULL, ",", &at)) clt_str_addf(&b, " -D%s", w);
+    clt_status st = take(v->op, line, "params", b.s ? b.s : "", v->options, sizeof v->options);
+    clt_free(copy);
+    clt_str_free(&b);
+    return st;
+}
+
+static clt_status parse_row(const char *op, int line, char *text, clt_variant *v) {
+    char *field[5] = {0}, *at = NULL;
+    int n = 0;
+    for (char *w = strtok_r(text, " \t\r", &at); w; w = strtok_r(NULL, " \t\r", &at), n++)
+        if (n < 5) field[n] = w;
+    if (n != 5)
+        return clt_error(CLT_FAIL, "%s.vt line %d: needs id, file, body, requires, params; has %d words", op,
+                         line, n);
+    *v = (clt_variant){0};
+    CLT_TRY(take(op, line, "the name", op, v->op, sizeof v->op));
+    CLT_TRY(take(op, line, "id", field[0], v->id, sizeof v->id));
+    CLT_TRY(take(op, line, "file", field[1], v->file, sizeof v->file));
+    CLT_TRY(take(op, line, "body", field[2], v->body, sizeof v->body));
+    CLT_TRY(take(op, line, "requires", field[3], v->requires, sizeof v->requires));
+    CLT_TRY(take(op, line, "params", field[4], v->params, sizeof v->params));
+    return make_options(v, line);
+}
+
+/* Usable rows first, the order of the file kept within both halves. */
+static void sort_usable_first(clt_variant_table *t) {
+    clt_variant *sorted = clt_calloc((size_t)CLT_MAX(t->rows, 1), sizeof *sorted);
+    for (int i = 0; i < t->rows; i++)
+        if (t->row[i].usable) sorted[t->usable++] = t->row[i];
+    for (int i = 0, n = t->usable; i < t->rows; i++)
+        if (!t->row[i].usable) sorted[n++] = t->row[i];
+    clt_free(t->row);
+    t->row = sorted;
+}
+
+static clt_status parse_table(const clt_ops *ops, const char *text, clt_variant_table *t) {
+    char *copy = clt_strdup(text), *rest = copy;
+    clt_status st = CLT_OK;
+    for (int line = 1; st == CLT_OK && rest; line++) {
+        char *row = strsep(&rest, "\n");
+        row[strcspn(row, "#")] = 0;
+        if (row[strspn(row, " \t\r")] == 0) continue;
+        t->row = clt_realloc(t->row, (size_t)(t->rows + 1) * sizeof *t->row);
+        clt_variant *v = &t->row[t->rows];
+        st = parse_row(t->op, line, row, v);
+        if (st == CLT_OK) st = row_is_usable(ops, v, &v->usable);
+        for (int i = 0; st == CLT_OK && i < t->rows; i++)
+            if (!strcmp(t->row[i].id, v->id))
+                st = clt_error(CLT_FAIL, "%s.vt line %d: variant %s is there twice", t->op, line, v->id);
+        if (st == CLT_OK) t->rows++;
+    }
+    clt_free(copy);
+    if (st == CLT_OK) sort_usable_first(t);
+    return st;
+}
+
+static clt_variant_table *find_table(const clt_ops *ops, const char *op) {
+    for (int i = 0; i < ops->tables; i++)
+        if (!strcmp(ops->table[i].op, op)) return &ops->table[i];
+    return NULL;
+}
+
+/* CLTRAIN_VARIANT=op=id[,op=id...] */
+static clt_status apply_forced(clt_ops *ops) {
+    const char *forced = clt_env(CLT_ENV_VARIANT);
+    if (!forced) return CLT_OK;
+    char *copy = clt_strdup(forced), *at = NULL;
+    clt_status st = CLT_OK;
+    for (char *w = strtok_r(copy, ",", &at); w && st == CLT_OK; w = strtok_r(NULL, ",", &at)) {
+        char *eq = strchr(w, '=');
+        if (!eq) {
+            st = clt_error(CLT_USAGE, "CLTRAIN_VARIANT: '%s' is not op=id", w);
+        } else {
+            *eq = 0;
+            st = clt_variant_force(ops, w, eq + 1);
+        }
+    }
+    clt_free(copy);
+    return st;
+}
+
+clt_status clt_variant_load_tables(clt_ops *ops) {
+    for (int i = 0; i < clt_kernel_file_count(); i++) {
+        const char *file = clt_kernel_file_name(i), *base = clt_path_base(file);
+        size_t n = strlen(base);
+        if (n < 4 || strcmp(base + n - 3, ".vt")) continue;
+        ops->table = clt_realloc(ops->table, (size_t)(ops->tables + 1) * sizeof *ops->table);
+        clt_variant_table *t = &ops->table[ops->tables++];
+        *t = (clt_variant_table){.forced = -1};
+        if (n - 3 >= sizeof t->op) return clt_error(CLT_FAIL, "%s: the name is too long", file);
+        memcpy(t->op, base, n - 3);
+        const char *text = clt_kernel_text(file);
+        if (!text) return clt_error(CLT_FAIL, "%s: the table cannot be read", file);
+        CLT_TRY(parse_table(ops, text, t));
+    }
+    return apply_forced(ops);
+}
+
+void clt_variant_free_tables(clt_ops *ops) {
+    for (int i = 0; i < ops->tables; i++) clt_free(ops->table[i].row);
+    clt_free(ops->table);
+    ops->table = NULL;
+    ops->tables = 0;
+}
+
+/* --- asking --------------------------------------------------------------------------------------------- */
+
+long clt_variant_param(const clt_variant *v, const char *name, long fallback) {
+    size_t n = strlen(name);
+    for (const char *p = v->params; p; p = strchr(p, ',')) {
+        if (*p == ',') p++;
+        if (!strncmp(p, name, n) && p[n] == '=') return strtol(p + n + 1, NULL, 0);
+    }
+    return fallback;
+}
+
+clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n) {
+    clt_variant_table *t = find_table(ops, op);
+    *n = t ? t->usable : 0;
+    return t ? t->row : NULL;
+}
+
+const char *clt_variant_forced(const clt_ops *ops, const char *op) {
+    const clt_variant_table *t = find_table(ops, op);
+    return t && t->forced >= 0 ? t->row[t->forced].id : NULL;
+}
+
+static clt_status unknown_op(const clt_ops *ops, const char *op) {
+    clt_str known = {0};
+    for (int i = 0; i < ops->tables; i++) clt_str_addf(&known, " %s", ops->table[i].op);
+    clt_status st = clt_error(CLT_USAGE, "variant: there is no operation '%s'; operations with variants:%s",
+                              op, known.s ? known.s : " none");
+    clt_str_free(&known);
+    return st;
+}
+
+clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id) {
+    clt_variant_table *t = find_table(ops, op);
+    if (!t) return unknown_op(ops, op);
+    if (!id) {
+        t->forced = -1;
+        return CLT_OK;
+    }
+    clt_str known = {0};
+    for (int i = 0; i < t->rows; i++) {
+        const clt_variant *v = &t->row[i];
+        if (!strcmp(v->id, id)) {
+            clt_str_free(&known);
+            if (!v->usable)
+                return clt_error(CLT_USAGE, "variant %s=%s cannot run on this device: it requires %s", op, id,
+                                 v->requires);
+            t->forced = i;
+            return CLT_OK;
+        }
+        clt_str_addf(&known, " %s%s", v->id, v->usable ? "" : " (not on this device)");
+    }
+    clt_status st = clt_error(CLT_USAGE, "variant: %s has no variant '%s'; it has:%s", op, id,
+                              known.s ? known.s : " none");
+    clt_str_free(&known);
+    return st;
+}
+
+/* --- verdicts ------------------------------------------------------------------------------------------- */
+
+clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(ops->reason, sizeof ops->reason, fmt, ap);
+    va_end(ap);
+    return CLT_FAIL;
+}
+
+static bool is_nan_word(uint32_t w) {
+    return (w & 0x7fffffffu) > 0x7f800000u;
+}
+
+clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n) {
+    float *host = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
+    clt_status st = clt_ref_read_f32(got, host, n);
+    for (size_t i = 0; st == CLT_OK && i < n; i++) {
+        uint32_t a, b;
+        memcpy(&a, &host[i], 4);
+        memcpy(&b, &want[i], 4);
+        if (a != b && !(is_nan_word(a) && is_nan_word(b)))
+            st = clt_variant_fail(ops, "%s: element %zu of %zu is %.9g (%08x), the oracle has %.9g (%08x)",
+                                  what, i, n, (double)host[i], a, (double)want[i], b);
+    }
+    clt_free(host);
+    return st;
+}
+
+static char *verdict_path(clt_ops *ops, const clt_variant *v) {
+    const char *dir = clt_device_cache_dir(ops->dev), *text = clt_kernel_text(v->file);
+    if (!dir || !text) return NULL;
+    const char *part[] = {VERDICT_FORMAT,
+                          clt_device_id(ops->dev),
+                          clt_kernel_common_options(),
+                          v->op,
+                          v->id,
+                          v->body,
+                          v->options,
+                          ops->params.numerics == CLT_FAST ? "fast" : "exact",
+                          text};
+    clt_hash_state *h = clt_hash_begin();
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++) clt_hash_add(h, part[i], strlen(part[i]) + 1);
+    char hex[33];
+    clt_hash_hex(clt_hash_end(h), hex);
+    return clt_format("%s/variant-%s.txt", dir, hex);
+}
+
+/* The file's one line: "passed OP ID" or "failed OP ID: reason". Anything else counts as absent. */
+static int load_verdict(clt_ops *ops, const clt_variant *v, const char *path) {
+    char *data = NULL;
+    size_t n = 0;
+    if (!path || !clt_io_is_file(path) || clt_io_read_all(path, 4096, &data, &n) != CLT_OK) return 0;
+    char *head = clt_format("%s %s", v->op, v->id);
+    int verdict = 0;
+    if (n > 7 + strlen(head) && !strncmp(data + 7, head, strlen(head))) {
+        if (!strncmp(data, "passed ", 7)) verdict = 1;
+        if (!strncmp(data, "failed ", 7)) verdict = -1;
+    }
+    if (verdict < 0) clt_variant_fail(ops, "%.*s", (int)strcspn(data, "\n"), data);
+    clt_free(head);
+    clt_free(data);
+    return verdict;
+}
+
+static void save_verdict(clt_ops *ops, const clt_variant *v, const char *path) {
+    if (!path) return;
+    char *line = v->verdict > 0 ? clt_format("passed %s %s\n", v->op, v->id)
+                                : clt_format("failed %s %s: %s\n", v->op, v->id, ops->reason);
+    if (clt_io_write_atomic(path, line, strlen(line)) != CLT_OK)
+        clt_warn("the verdict on kernel variant %s=%s could not be kept; it will be checked again", v->op,
+                 v->id);
+    clt_free(line);
+}
+
+clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx) {
+    if (ops->params.skip_check || v->verdict > 0) return CLT_OK;
+    if (v->verdict < 0) return CLT_FAIL;
+    char *path = verdict_path(ops, v);
+    int known = load_verdict(ops, v, path);
+    if (known) {
+        v->verdict = known;
+    } else {
+        double start = clt_now();
+        clt_variant_fail(ops, "does not build or run");
+        clt_status st = check(ops, v, ctx);
+        /* A hung device or a full one says nothing about the variant. */
+        if (st == CLT_AGAIN || st == CLT_NO_MEMORY) {
+            clt_free(path);
+            return st;
+        }
+        v->verdict = st == CLT_OK ? 1 : -1;
+        clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
+                  clt_now() - start);
+        save_verdict(ops, v, path);
+    }
+    clt_free(path);
+    if (v->verdict < 0)
+        clt_warn("kernel variant %s=%s is not used on %s: %s", v->op, v->id,
+                 clt_device_get_facts(ops->dev)->name, ops->reason);
+    return v->verdict > 0 ? CLT_OK : CLT_FAIL;
+}
+
+clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
+                            const clt_variant **out) {
+    clt_variant_table *t = find_table(ops, op);
+    if (!t) return unknown_op(ops, op);
+    int first = t->forced >= 0 ? t->forced : 0, end = t->forced >= 0 ? t->forced + 1 : t->usable;
+    for (int i = first; i < end; i++) {
+        clt_status st = clt_variant_verify(ops, &t->row[i], check, ctx);
+        if (st == CLT_OK) {
+            *out = &t->row[i];
+            return CLT_OK;
+        }
+        if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+    }
+    const char *name = clt_device_get_facts(ops->dev)->name;
+    if (t->forced >= 0)
+        return clt_error(CLT_FAIL, "%s: the forced variant %s fails its check on %s: %s", op,
+                         t->row[first].id, name, ops->reason);
+    return clt_error(
+        CLT_FAIL,
+        "%s: no kernel variant gives correct results on %s (last reason: %s); choose another device", op,
+        name, ops->reason);
+}

@@ -1,0 +1,289 @@
+#include "test/test_util.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/clt_philox.h"
+
+enum { MAX_DEVICES = 16, GUARD = 64, MAX_LIVING = 256 };
+static const uint32_t guard_word = 0x7fa5a5a5u; /* a NaN: reading it by mistake shows in every result */
+
+typedef struct {
+    clt_device *dev;
+    clt_ops *ops;
+    char name[256];
+} tu_dev;
+
+typedef struct {
+    clt_buffer *buf;
+    size_t first, count; /* the data; all other words are guards */
+} tu_living;
+
+static struct {
+    bool tiny, opened;
+    tu_dev dev[MAX_DEVICES];
+    int devices;
+    tu_living living[MAX_LIVING];
+    int n_living;
+    void *host[MAX_LIVING];
+    int n_host;
+} tu;
+
+void tu_init(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--tiny")) {
+            tu.tiny = true;
+        } else {
+            fprintf(stderr, "usage: %s [--tiny]\n", argv[0]);
+            exit(2);
+        }
+    }
+}
+
+bool tu_tiny(void) {
+    return tu.tiny;
+}
+
+/* --- devices --- */
+
+static void open_one(const char *pattern, const char *label) {
+    clt_device_params p = clt_device_params_default();
+    p.pattern = pattern;
+    clt_device *dev = NULL;
+    if (tu.devices == MAX_DEVICES || clt_device_open(&p, &dev) != CLT_OK) {
+        fail_msg("device %s could not be opened", label);
+        return;
+    }
+    const clt_device_facts *f = clt_device_get_facts(dev);
+    if (!f->exact) {
+        print_message("[ left out ] %s / %s: not exact: %s\n", f->platform, f->name, f->exact_reason);
+        clt_device_close(dev);
+        return;
+    }
+    tu_dev *d = &tu.dev[tu.devices++];
+    d->dev = dev;
+    snprintf(d->name, sizeof d->name, "%.60s / %.120s", f->platform, f->name);
+    tu_assert_ok(clt_ops_create(dev, NULL, &d->ops), "clt_ops_create");
+}
+
+static void open_all(void) {
+    if (tu.opened) return;
+    tu.opened = true;
+    const char *only = clt_env(CLT_ENV_DEVICE);
+    if (only) {
+        open_one(only, only);
+    } else {
+        clt_device_facts *list = NULL;
+        int n = 0;
+        tu_assert_ok(clt_device_list(false, &list, &n), "clt_device_list");
+        for (int i = 0; i < n; i++) {
+            char pattern[32];
+            snprintf(pattern, sizeof pattern, "%d:%d", list[i].platform_index, list[i].device_index);
+            open_one(pattern, list[i].name);
+        }
+        clt_free(list);
+    }
+    if (tu.devices == 0) fail_msg("no OpenCL device with exact arithmetic: this test needs one");
+}
+
+int tu_device_count(void) {
+    open_all();
+    return tu.devices;
+}
+
+clt_device *tu_device(int i) {
+    open_all();
+    return tu.dev[i].dev;
+}
+
+clt_ops *tu_ops(int i) {
+    open_all();
+    return tu.dev[i].ops;
+}
+
+const char *tu_device_name(int i) {
+    open_all();
+    return tu.dev[i].name;
+}
+
+void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
+    for (int d = 0; d < tu_device_count(); d++) {
+        int n = 0;
+        const clt_variant *v = clt_ops_variants(tu_ops(d), op, &n);
+        assert_true(n > 0);
+        for (int i = 0; i < n; i++) {
+            print_message("[          ]   %s=%s on %s\n", op, v[i].id, tu_device_name(d));
+            tu_assert_ok(clt_variant_force(tu_ops(d), op, v[i].id), "clt_variant_force");
+            run(d, v[i].id);
+            tu_release();
+        }
+        tu_assert_ok(clt_variant_force(tu_ops(d), op, NULL), "clt_variant_force");
+    }
+}
+
+int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n) {
+    int failed = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+    for (int i = 0; i < tu.n_living; i++) clt_buffer_destroy(tu.living[i].buf);
+    for (int i = 0; i < tu.n_host; i++) clt_free(tu.host[i]);
+    for (int i = 0; i < tu.devices; i++) {
+        clt_ops_destroy(tu.dev[i].ops);
+        clt_device_close(tu.dev[i].dev);
+    }
+    return failed ? 1 : 0;
+}
+
+/* --- data --- */
+
+uint32_t tu_random_word(uint64_t seed, uint64_t index) {
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const uint32_t counter[4] = {(uint32_t)(index / 4), (uint32_t)(index >> 34), 0x7e57u, 0};
+    uint32_t out[4];
+    clt_philox4x32(counter, key, out);
+    return out[index % 4];
+}
+
+int64_t tu_random_below(uint64_t seed, uint64_t index, int64_t n) {
+    return (int64_t)(((uint64_t)tu_random_word(seed, index) * (uint64_t)n) >> 32);
+}
+
+float *tu_random(size_t n, uint64_t seed, float scale) {
+    float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = ((float)(tu_random_word(seed, i) >> 8) * (1.0f / 8388608.0f) - 1.0f) * scale;
+    return x;
+}
+
+float *tu_extreme(size_t n, uint64_t seed) {
+    float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t w = tu_random_word(seed, i), sign = w & 0x80000000u, mantissa = w & 0x7fffffu, bits = 0;
+        uint32_t kind = (w >> 23) & 7u;
+        if (kind == 1) bits = mantissa;                                        /* denormal */
+        if (kind == 2) bits = (1u + ((w >> 26) & 15u)) << 23 | mantissa;       /* near the smallest normal */
+        if (kind == 3) bits = (127u + 96u + (mantissa & 3u)) << 23 | mantissa; /* about 1e29 */
+        if (kind >= 4) bits = (120u + ((w >> 26) & 15u)) << 23 | mantissa;     /* 2^-7 .. 2^8 */
+        bits |= sign;                                                          /* kind 0: +0 or -0 */
+        memcpy(&x[i], &bits, 4);
+    }
+    return x;
+}
+
+/* --- buffers --- */
+
+static clt_ref new_buffer(int device, size_t n, uint64_t offset, const void *data) {
+    assert_true(tu.n_living < MAX_LIVING);
+    size_t words = n + offset + GUARD;
+    clt_buffer *b = NULL;
+    tu_assert_ok(clt_buffer_create(tu_device(device), words * 4, "test", &b), "clt_buffer_create");
+    tu.living[tu.n_living++] = (tu_living){b, offset, n};
+    tu_assert_ok(clt_buffer_fill32(b, 0, guard_word, words * 4), "clt_buffer_fill32");
+    if (data && n) tu_assert_ok(clt_buffer_write(b, offset * 4, data, n * 4), "clt_buffer_write");
+    return (clt_ref){b, offset};
+}
+
+clt_ref tu_upload_at(int device, const void *data, size_t n, uint64_t offset) {
+    return new_buffer(device, n, offset, data);
+}
+
+clt_ref tu_upload(int device, const float *data, size_t n) {
+    return new_buffer(device, n, TU_OFFSET, data);
+}
+
+clt_ref tu_upload_i32(int device, const int32_t *data, size_t n) {
+    return new_buffer(device, n, TU_OFFSET, data);
+}
+
+clt_ref tu_blank(int device, size_t n) {
+    return new_buffer(device, n, TU_OFFSET, NULL);
+}
+
+static void check_guards(const tu_living *l) {
+    size_t words = clt_buffer_bytes(l->buf) / 4;
+    uint32_t *all = clt_malloc(words * 4);
+    tu_assert_ok(clt_buffer_read(l->buf, 0, all, words * 4), "clt_buffer_read");
+    size_t bad = words;
+    for (size_t i = 0; i < words && bad == words; i++)
+        if ((i < l->first || i >= l->first + l->count) && all[i] != guard_word) bad = i;
+    clt_free(all);
+    if (bad < words)
+        fail_msg("a kernel wrote outside its tensor: word %zd of %zu", (ssize_t)bad - (ssize_t)l->first,
+                 l->count);
+}
+
+static void *download(clt_ref r, size_t n) {
+    for (int i = 0; i < tu.n_living; i++)
+        if (tu.living[i].buf == r.buf) check_guards(&tu.living[i]);
+    float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
+    assert_true(tu.n_host < MAX_LIVING);
+    tu.host[tu.n_host++] = x;
+    tu_assert_ok(clt_buffer_read(r.buf, r.off * 4, x, n * 4), "clt_buffer_read");
+    return x;
+}
+
+float *tu_download(clt_ref r, size_t n) {
+    return download(r, n);
+}
+
+int32_t *tu_download_i32(clt_ref r, size_t n) {
+    return download(r, n);
+}
+
+void tu_release(void) {
+    while (tu.n_living > 0) {
+        tu_living l = tu.living[--tu.n_living];
+        check_guards(&l);
+        clt_buffer_destroy(l.buf);
+    }
+    while (tu.n_host > 0) clt_free(tu.host[--tu.n_host]);
+}
+
+/* --- comparing --- */
+
+static uint32_t word_of(float x) {
+    uint32_t w;
+    memcpy(&w, &x, 4);
+    return w;
+}
+
+static bool same_word(float a, float b) {
+    return word_of(a) == word_of(b) || (isnan(a) && isnan(b));
+}
+
+void tu_assert_matrix(const char *what, const float *got, const float *want, int64_t rows, int64_t cols,
+                      int64_t ld) {
+    int64_t bad = 0, first = -1;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            if (!same_word(got[r * ld + c], want[r * ld + c]) && bad++ == 0) first = r * ld + c;
+    if (bad)
+        fail_msg(
+            "%s: %lld of %lld words differ, first at row %lld column %lld: got %.9g (%08x), want %.9g (%08x)",
+            what, (long long)bad, (long long)(rows * cols), (long long)(first / ld), (long long)(first % ld),
+            (double)got[first], word_of(got[first]), (double)want[first], word_of(want[first]));
+}
+
+void tu_assert_words(const char *what, const float *got, const float *want, size_t n) {
+    tu_assert_matrix(what, got, want, 1, (int64_t)n, (int64_t)CLT_MAX(n, 1));
+}
+
+void tu_assert_i32(const char *what, const int32_t *got, const int32_t *want, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (got[i] != want[i]) fail_msg("%s: element %zu of %zu is %d, want %d", what, i, n, got[i], want[i]);
+}
+
+double tu_assert_close(const char *what, const float *got, const double *want, size_t n, double tolerance) {
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        double err = fabs((double)got[i] - want[i]) / fmax(1.0, fabs(want[i]));
+        if (!(err <= tolerance))
+            fail_msg("%s: element %zu of %zu is %.9g, the formula gives %.12g (error %.3g, bound %.3g)", what,
+                     i, n, (double)got[i], want[i], err, tolerance);
+        worst = fmax(worst, err);
+    }
+    return worst;
+}
+
+void tu_assert_ok(clt_status st, const char *what) {
+    if (st != CLT_OK) fail_msg("%s: %s: %s", what, clt_status_name(st), clt_last_error());
+}

@@ -1,0 +1,70 @@
+/* test_util: what the test programs share: every device there is, guarded buffers, random data, and comparing words.
+ *
+ *     int main(int argc, char **argv)
+ *     {
+ *         tu_init(argc, argv);                       // --tiny: small shapes (Oclgrind), see tu_tiny
+ *         const struct CMUnitTest tests[] = {cmocka_unit_test(norm_matches_oracle)};
+ *         return tu_run(tests, CLT_COUNT_OF(tests)); // also closes the devices
+ *     }
+ *
+ * Devices: all of all platforms that pass the probes of `numerics: exact`; one that does not is named and left out.
+ * CLTRAIN_DEVICE narrows them to one. No device at all fails the program. */
+#ifndef TEST_UTIL_H
+#define TEST_UTIL_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "runtime/ops/clt_variant.h"
+
+void tu_init(int argc, char **argv);
+bool tu_tiny(void); /* shapes of at most 64^3 are asked for */
+/* Runs the group and closes the devices: the exit code of the program. Use through tu_run. */
+int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
+#define tu_run(tests, n) tu_run_group(__FILE__, tests, n)
+
+/* --- devices (opened at the first call) --- */
+int tu_device_count(void);
+clt_device *tu_device(int i);
+clt_ops *tu_ops(int i); /* numerics exact */
+const char *tu_device_name(int i);
+
+/* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device. Prints
+ * the names. Buffers that run leaves are freed after each call. */
+void tu_each_variant(const char *op, void (*run)(int device, const char *id));
+
+/* --- data: the same numbers for the same seed everywhere --- */
+float *tu_random(size_t n, uint64_t seed, float scale);   /* uniform in [-scale, scale); free with clt_free */
+/* A mixture of +-0, denormals, tiny, ordinary and huge values (up to about 1e30, no inf, no NaN). */
+float *tu_extreme(size_t n, uint64_t seed);
+uint32_t tu_random_word(uint64_t seed, uint64_t index);
+int64_t tu_random_below(uint64_t seed, uint64_t index, int64_t n); /* in [0, n) */
+
+/* --- buffers with guard words before and after the data --- */
+enum { TU_OFFSET = 37 }; /* default place of the data in its buffer, in elements: no power of two */
+clt_ref tu_upload(int device, const float *data, size_t n);
+clt_ref tu_upload_i32(int device, const int32_t *data, size_t n);
+clt_ref tu_upload_at(int device, const void *data, size_t n, uint64_t offset); /* 4-byte elements */
+/* n elements that hold a signalling pattern (NaN), to see what was written. */
+clt_ref tu_blank(int device, size_t n);
+/* The n elements of an uploaded ref (made by the functions above); fails the test if a guard word changed. */
+float *tu_download(clt_ref r, size_t n);
+int32_t *tu_download_i32(clt_ref r, size_t n);
+/* Checks the guards of all living buffers and frees them (and what tu_download returned). */
+void tu_release(void);
+
+/* --- comparing --- */
+/* The same bits (a NaN equals any NaN), else a message with the first difference and their number. */
+void tu_assert_words(const char *what, const float *got, const float *want, size_t n);
+/* Only the given columns of each row; what lies between the rows must still be as uploaded: compare it yourself. */
+void tu_assert_matrix(const char *what, const float *got, const float *want, int64_t rows, int64_t cols, int64_t ld);
+void tu_assert_i32(const char *what, const int32_t *got, const int32_t *want, size_t n);
+/* |got - want| <= tolerance * max(1, |want|) in double, for formula checks; returns the largest such ratio. */
+double tu_assert_close(const char *what, const float *got, const double *want, size_t n, double tolerance);
+void tu_assert_ok(clt_status st, const char *what);
+
+#endif
