@@ -19,7 +19,8 @@ static int json_depth(const char *s, size_t n)
         } else if (c == '"') {
             in_string = true;
         } else if (c == '{' || c == '[') {
-            deepest = CLT_MAX(deepest, ++depth);
+            depth++;
+            deepest = CLT_MAX(deepest, depth);
         } else if (c == '}' || c == ']') {
             depth--;
         }

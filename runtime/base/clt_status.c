@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 static _Thread_local char last_error[2048];
+static _Thread_local int quiet;
 
 static const struct {
     const char *name;
@@ -34,7 +35,7 @@ const char *clt_status_name(clt_status st)
 clt_status clt_verror(clt_status st, const char *fmt, va_list ap)
 {
     vsnprintf(last_error, sizeof last_error, fmt, ap);
-    clt_log(CLT_LOG_ERROR, "%s", last_error);
+    if (!quiet) clt_log(CLT_LOG_ERROR, "%s", last_error);
     return st;
 }
 
@@ -46,5 +47,7 @@ clt_status clt_error(clt_status st, const char *fmt, ...)
     va_end(ap);
     return st;
 }
+
+void clt_error_quiet(bool on) { quiet += on ? 1 : -1; }
 
 const char *clt_last_error(void) { return last_error; }

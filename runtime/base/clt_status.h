@@ -7,6 +7,7 @@
 #define CLT_STATUS_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 
 typedef enum {
     CLT_OK = 0,
@@ -34,6 +35,10 @@ clt_status clt_verror(clt_status st, const char *fmt, va_list ap);
 
 /* The text of this thread's last clt_error, "" if none. Valid until the next one. For tests and reports. */
 const char *clt_last_error(void);
+
+/* Between clt_error_quiet(true) and (false), which nest, clt_error on this thread keeps its text for clt_last_error and
+ * prints nothing: for callers that try something and say themselves what a failure means. */
+void clt_error_quiet(bool on);
 
 /* Forward a failure to the caller. */
 #define CLT_TRY(call)                                                                                        \
