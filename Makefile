@@ -63,9 +63,13 @@ $(BUILD)/cltrain: $(CLTRAIN_OBJ) $(BUILD)/libcltrain.a
 $(BUILD)/clbench: $(CLBENCH_OBJ) $(BUILD)/libcltrain.a
 	@$(CC) $(CFLAGS) -o $@ $(CLBENCH_OBJ) $(BUILD)/libcltrain.a $(LDFLAGS) $(LDLIBS)
 	@echo "  LINK  $@"
-$(TEST_BIN): $(BUILD)/test/%: $(BUILD)/obj/test/%.o $(TEST_LIB_OBJ) $(BUILD)/libcltrain.a
+# An archive, so that a test links only the helpers that it uses.
+$(BUILD)/libtest.a: $(TEST_LIB_OBJ)
+	@rm -f $@
+	@ar rcs $@ $(TEST_LIB_OBJ)
+$(TEST_BIN): $(BUILD)/test/%: $(BUILD)/obj/test/%.o $(BUILD)/libtest.a $(BUILD)/libcltrain.a
 	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(BUILD)/libcltrain.a $(LDFLAGS) -lcmocka $(LDLIBS)
+	@$(CC) $(CFLAGS) -o $@ $< $(BUILD)/libtest.a $(BUILD)/libcltrain.a $(LDFLAGS) -lcmocka $(LDLIBS)
 	@echo "  LINK  $@"
 
 $(BUILD)/obj/%.o: %.c
