@@ -1,0 +1,79 @@
+/* clt_loader: what the trainer sees of the data: batches of tokens, labels and sequence ids as host arrays,
+ * by place in the epoch. It puts clt_mds (the files), clt_order (which sample when) and clt_tokenizer (str
+ * columns under the byte tokenizer) together and keeps the next batch ready in one thread of its own.
+ *
+ * A rank asks for its own part of the global batch: rows are (epoch, first, count), places of the epoch's
+ * sequence (see clt_order.h). Global batch g of size B is (g * B, B); a rank that owns samples [a, b) of it
+ * asks for (g * B + a, b - a). */
+#ifndef CLT_LOADER_H
+#define CLT_LOADER_H
+
+#include "runtime/base/clt_base.h"
+
+#define CLT_LABEL_IGNORE (-100)
+
+typedef struct {
+    const char *local;  /* folder of the dataset */
+    const char *split;  /* sub-folder, NULL or "": none */
+    bool has_streams;   /* the configuration names several streams: refused, with the reason */
+    const char *remote; /* a configured remote: refused unless the local copy is there */
+    int64_t max_seq_len;
+    int64_t vocab_size;    /* of the model: ids outside it are an error that names sample and position */
+    const char *tokenizer; /* name from the configuration; only looked at when text must be tokenized */
+    const char *token_encoding_type; /* of legacy 'bytes' columns; NULL: int64 */
+    /* Evaluation: every sample exactly once, in index order, whatever the order options say. */
+    bool eval;
+    bool shuffle;
+    const char *shuffle_algo;           /* NULL: py1e */
+    const char *partition_algo;         /* NULL: relaxed */
+    uint64_t shuffle_seed;              /* default 9176 */
+    int64_t num_canonical_nodes;        /* 0: default */
+    int64_t shuffle_block_size;         /* 0: default */
+    int64_t eos_token_id, bos_token_id; /* -1: none; one of them turns sequence ids on */
+    int64_t pad_token_id;               /* -1: none; labels that equal it become -100; fills short samples */
+    const char *validate_hash; /* NULL, or the algorithm to check each shard with when it is first read */
+    int64_t max_rows;          /* largest `count` that will be asked for */
+    size_t cache_bytes;        /* for decompressed shards; 0: default 256 MiB (one shard at least) */
+} clt_loader_params;
+
+typedef struct clt_loader clt_loader;
+
+/* count rows of T = max_seq_len. Borrowed from the loader, valid until the next clt_loader_get. */
+typedef struct {
+    int64_t rows, T;
+    const int64_t *samples; /* [rows] sample ids */
+    const int32_t *tokens;  /* [rows, T], short samples padded on the right (with pad, or 0 without one) */
+    const int32_t *targets; /* [rows, T]: tokens shifted by one; -100 at the last place, at padding, and where
+                               the label is the pad id (spec of the text collator) */
+    const int32_t
+        *seq_ids; /* [rows, T], NULL when they are off: number of EOS before the token, or of BOS up to it */
+    const int32_t *row_tokens; /* [rows] tokens of the sample before padding */
+    int64_t loss_tokens;       /* targets that are not -100 */
+    int64_t num_tokens;        /* tokens that are not padding */
+} clt_loader_batch;
+
+void clt_loader_params_default(clt_loader_params *p);
+
+/* CLT_BAD_DATA / CLT_BAD_CONFIG with the folder and the fact. Allocates all it needs. */
+clt_status clt_loader_open(const clt_loader_params *p, clt_loader **out);
+void clt_loader_close(clt_loader *l);
+
+int64_t clt_loader_num_samples(const clt_loader *l);
+/* floor(N / B), or ceil(N / B) when the short last batch is kept. */
+int64_t clt_loader_batches(const clt_loader *l, int64_t global_batch, bool drop_last);
+/* Canonical nodes in effect, for the checkpoint. */
+int64_t clt_loader_canonical_nodes(const clt_loader *l);
+bool clt_loader_has_seq_ids(const clt_loader *l);
+
+/* The rows at places [first, first + count) of epoch `epoch`. Takes them from the thread when they were
+ * announced, otherwise reads them now. count <= max_rows; count 0 gives an empty batch. Makes no allocation.
+ */
+clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_loader_batch *out);
+/* Announces what the next clt_loader_get will ask for; the thread reads it meanwhile. A wrong guess costs
+ * time only; an error of the thread is reported by the clt_loader_get that asks for these rows. */
+void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);
+
+/* Seconds that clt_loader_get waited so far (for the speed report). */
+double clt_loader_wait_seconds(const clt_loader *l);
+
+#endif

@@ -1,0 +1,155 @@
+#include "clt_nprng.h"
+
+#include <string.h>
+
+/* --- SeedSequence ------------------------------------------------------------------------------------------
+ */
+
+enum { POOL = 4 };
+
+static uint32_t hashmix(uint32_t v, uint32_t *h) {
+    v ^= *h;
+    *h *= 0x931e8875u;
+    v *= *h;
+    return v ^ v >> 16;
+}
+
+static uint32_t mix(uint32_t x, uint32_t y) {
+    uint32_t r = 0xca01f9ddu * x - 0x4973f715u * y;
+    return r ^ r >> 16;
+}
+
+static void seed_sequence(const uint32_t *words, size_t n, uint64_t out[4]) {
+    uint32_t pool[POOL], h = 0x43b0d7e5u, hb = 0x8b51f9ddu, w[8];
+    for (size_t i = 0; i < POOL; i++) pool[i] = hashmix(i < n ? words[i] : 0, &h);
+    for (size_t src = 0; src < POOL; src++)
+        for (size_t dst = 0; dst < POOL; dst++)
+            if (src != dst) pool[dst] = mix(pool[dst], hashmix(pool[src], &h));
+    for (size_t src = POOL; src < n; src++)
+        for (size_t dst = 0; dst < POOL; dst++) pool[dst] = mix(pool[dst], hashmix(words[src], &h));
+    for (size_t i = 0; i < 8; i++) {
+        uint32_t v = pool[i % POOL] ^ hb;
+        hb *= 0x58f38dedu;
+        v *= hb;
+        w[i] = v ^ v >> 16;
+    }
+    for (size_t i = 0; i < 4; i++) out[i] = (uint64_t)w[2 * i + 1] << 32 | w[2 * i];
+}
+
+/* --- PCG64
+ * --------------------------------------------------------------------------------------------------- */
+
+static void pcg_step(clt_nprng *r) {
+    const clt_u128 m = (clt_u128)2549297995355413924u << 64 | 4865540595714422341u;
+    r->state = r->state * m + r->inc;
+}
+
+void clt_nprng_seed_words(clt_nprng *r, const uint32_t *words, size_t n) {
+    uint64_t q[4];
+    seed_sequence(words, n, q);
+    *r = (clt_nprng){0};
+    r->inc = ((clt_u128)q[2] << 64 | q[3]) << 1 | 1;
+    pcg_step(r);
+    r->state += (clt_u128)q[0] << 64 | q[1];
+    pcg_step(r);
+}
+
+void clt_nprng_seed(clt_nprng *r, uint64_t seed, uint64_t add) {
+    clt_u128 s = (clt_u128)seed + add;
+    uint32_t words[3];
+    size_t n = 0;
+    do words[n++] = (uint32_t)s;
+    while ((s >>= 32) != 0);
+    clt_nprng_seed_words(r, words, n);
+}
+
+uint64_t clt_nprng_u64(clt_nprng *r) {
+    pcg_step(r);
+    uint64_t x = (uint64_t)(r->state >> 64) ^ (uint64_t)r->state;
+    unsigned rot = (unsigned)(r->state >> 122);
+    return x >> rot | x << (-rot & 63);
+}
+
+uint32_t clt_nprng_u32(clt_nprng *r) {
+    if (r->has32) {
+        r->has32 = false;
+        return r->next32;
+    }
+    uint64_t x = clt_nprng_u64(r);
+    r->has32 = true;
+    r->next32 = (uint32_t)(x >> 32);
+    return (uint32_t)x;
+}
+
+double clt_nprng_double(clt_nprng *r) {
+    return (double)(clt_nprng_u64(r) >> 11) * (1.0 / 9007199254740992.0);
+}
+
+double clt_nprng_uniform(clt_nprng *r, double a, double b) {
+    return a + (b - a) * clt_nprng_double(r);
+}
+
+/* --- bounded integers
+ * ------------------------------------------------------------------------------------------ */
+
+/* Uniform in [0, max] by masked rejection. */
+static uint64_t interval(clt_nprng *r, uint64_t max) {
+    uint64_t mask = max, v;
+    for (int s = 1; s < 64; s *= 2) mask |= mask >> s;
+    if (max <= UINT32_MAX) do
+            v = clt_nprng_u32(r) & mask;
+        while (v > max);
+    else
+        do v = clt_nprng_u64(r) & mask;
+        while (v > max);
+    return v;
+}
+
+static uint64_t lemire32(clt_nprng *r, uint32_t range) {
+    uint32_t n = range + 1, threshold = (UINT32_MAX - range) % n;
+    uint64_t m = (uint64_t)clt_nprng_u32(r) * n;
+    while ((uint32_t)m < threshold) m = (uint64_t)clt_nprng_u32(r) * n;
+    return m >> 32;
+}
+
+static uint64_t lemire64(clt_nprng *r, uint64_t range) {
+    uint64_t n = range + 1, threshold = (UINT64_MAX - range) % n;
+    clt_u128 m = (clt_u128)clt_nprng_u64(r) * n;
+    while ((uint64_t)m < threshold) m = (clt_u128)clt_nprng_u64(r) * n;
+    return (uint64_t)(m >> 64);
+}
+
+int64_t clt_nprng_integer(clt_nprng *r, int64_t lo, int64_t hi) {
+    uint64_t range = (uint64_t)hi - 1 - (uint64_t)lo, v;
+    if (range == 0)
+        v = 0; /* no draw */
+    else if (range < UINT32_MAX)
+        v = lemire32(r, (uint32_t)range);
+    else if (range == UINT32_MAX)
+        v = clt_nprng_u32(r);
+    else
+        v = lemire64(r, range);
+    return (int64_t)((uint64_t)lo + v);
+}
+
+/* --- shuffles
+ * ---------------------------------------------------------------------------------------------------- */
+
+void clt_nprng_shuffle(clt_nprng *r, void *items, size_t n, size_t size) {
+    char *v = items, tmp[64];
+    for (size_t i = n; i-- > 1;) {
+        size_t j = (size_t)interval(r, i);
+        memcpy(tmp, v + i * size, size);
+        memmove(v + i * size, v + j * size, size);
+        memcpy(v + j * size, tmp, size);
+    }
+}
+
+void clt_nprng_shuffle_i64(clt_nprng *r, int64_t *v, size_t n) {
+    for (size_t i = n; i-- > 1;) {
+        size_t j = (size_t)interval(r, i);
+        int64_t t = v[i];
+        v[i] = v[j];
+        v[j] = t;
+    }
+}

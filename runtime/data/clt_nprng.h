@@ -1,0 +1,40 @@
+/* clt_nprng: NumPy's default random generator, bit for bit, because StreamingDataset draws its sample order
+ * from it: SeedSequence (O'Neill's seed_seq design), PCG64 (XSL-RR, 128-bit state), masked rejection for
+ * shuffles, Lemire's method for bounded integers. A run that moves between cltrain and LLM Foundry sees the
+ * same samples in the same order. Nothing else in cltrain uses it (clt_philox is the generator of the rest).
+ */
+#ifndef CLT_NPRNG_H
+#define CLT_NPRNG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef unsigned __int128 clt_u128;
+
+typedef struct {
+    clt_u128 state, inc;
+    bool has32; /* the high half of the last 64-bit draw waits for the next 32-bit request */
+    uint32_t next32;
+} clt_nprng;
+
+/* default_rng(s) where s = sum of words[i] * 2^(32 i); n >= 1, no leading zero word except for s = 0. */
+void clt_nprng_seed_words(clt_nprng *r, const uint32_t *words, size_t n);
+/* default_rng(seed + add); the sum may exceed 64 bits. */
+void clt_nprng_seed(clt_nprng *r, uint64_t seed, uint64_t add);
+
+uint64_t clt_nprng_u64(clt_nprng *r);
+uint32_t clt_nprng_u32(clt_nprng *r);
+double clt_nprng_double(clt_nprng *r); /* [0, 1), 53 bits */
+
+/* integers(lo, hi): lo <= result < hi; requires lo < hi. */
+int64_t clt_nprng_integer(clt_nprng *r, int64_t lo, int64_t hi);
+/* uniform(a, b) = a + (b - a) * double */
+double clt_nprng_uniform(clt_nprng *r, double a, double b);
+
+/* shuffle of n items of `size` bytes (at most 64). The same draws for lists and arrays. */
+void clt_nprng_shuffle(clt_nprng *r, void *items, size_t n, size_t size);
+/* shuffle of n int64 values. */
+void clt_nprng_shuffle_i64(clt_nprng *r, int64_t *v, size_t n);
+
+#endif

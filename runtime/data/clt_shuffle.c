@@ -1,0 +1,273 @@
+#include <string.h>
+
+#include "clt_nprng.h"
+#include "clt_order.h"
+
+/* Ids [begin, end) of one shard, or the part of it that lies in one canonical node. */
+typedef struct {
+    int64_t begin, end;
+} span;
+
+typedef struct {
+    double pos;
+    int64_t id;
+} placed;
+
+struct clt_shuffle {
+    clt_shuffle_algo algo;
+    int64_t n, nodes, block;
+    uint64_t seed;
+    size_t num_shards;
+    int64_t *shard_samples;
+    span *spans;   /* the constant part: spans in shuffled shard order, cut at canonical node borders */
+    size_t *group; /* spans of node c are [group[c], group[c+1]) */
+    span *epoch_spans;
+    int64_t *source; /* py2s: every span's ids in their constant order */
+    int64_t *ids;
+    int64_t *stagger;     /* py1br, one per node */
+    placed *sort, *merge; /* py1e */
+};
+
+static const char *const algo_names[] = {[CLT_SHUFFLE_NAIVE] = "naive",
+                                         [CLT_SHUFFLE_PY1S] = "py1s",
+                                         [CLT_SHUFFLE_PY1E] = "py1e",
+                                         [CLT_SHUFFLE_PY1BR] = "py1br",
+                                         [CLT_SHUFFLE_PY2S] = "py2s"};
+
+clt_status clt_shuffle_parse(const char *name, clt_shuffle_algo *out) {
+    for (size_t i = 0; i < CLT_COUNT_OF(algo_names); i++)
+        if (strcmp(name, algo_names[i]) == 0) {
+            *out = (clt_shuffle_algo)i;
+            return CLT_OK;
+        }
+    const char *near = clt_nearest(name, algo_names, CLT_COUNT_OF(algo_names));
+    return clt_error(CLT_BAD_CONFIG,
+                     "unknown shuffle_algo '%s'%s%s%s; known are naive, py1s, py1e, py1br, py2s", name,
+                     near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+}
+
+/* Cuts the span list where a canonical node ends: node c owns places floor(c N / NCN) .. floor((c+1) N /
+ * NCN). */
+static void divide_spans(clt_shuffle *s, span *in, size_t n_in) {
+    size_t next = 0, n_out = 0;
+    int64_t done = 0;
+    for (int64_t c = 0; c < s->nodes; c++) {
+        int64_t stop = s->n * (c + 1) / s->nodes;
+        s->group[c] = n_out;
+        while (next < n_in && done < stop) {
+            int64_t take = CLT_MIN(in[next].end - in[next].begin, stop - done);
+            s->spans[n_out++] = (span){in[next].begin, in[next].begin + take};
+            in[next].begin += take;
+            done += take;
+            if (in[next].begin == in[next].end) next++;
+        }
+    }
+    s->group[s->nodes] = n_out;
+}
+
+static void fill_range(int64_t *dst, span p) {
+    for (int64_t i = p.begin; i < p.end; i++) *dst++ = i;
+}
+
+/* The part that is the same in every epoch: which node owns which parts of which shards. */
+static void prepare_nodes(clt_shuffle *s) {
+    span *shards = clt_calloc(s->num_shards, sizeof *shards);
+    int64_t at = 0;
+    for (size_t i = 0; i < s->num_shards; i++) {
+        shards[i] = (span){at, at + s->shard_samples[i]};
+        at = shards[i].end;
+    }
+    clt_nprng r;
+    clt_nprng_seed(&r, s->seed, 0);
+    clt_nprng_shuffle(&r, shards, s->num_shards, sizeof *shards);
+    if (s->algo == CLT_SHUFFLE_PY2S) {
+        /* From here on spans are places of `source`, which holds every shard's ids in a constant order. */
+        at = 0;
+        for (size_t i = 0; i < s->num_shards; i++) {
+            int64_t n = shards[i].end - shards[i].begin;
+            fill_range(s->source + at, shards[i]);
+            clt_nprng_shuffle_i64(&r, s->source + at, (size_t)n);
+            shards[i] = (span){at, at + n};
+            at += n;
+        }
+    }
+    divide_spans(s, shards, s->num_shards);
+    clt_free(shards);
+}
+
+static clt_status check_block(const clt_shuffle *s) {
+    int64_t lo = (int64_t)(0.75 * (double)s->block), hi = (int64_t)(1.25 * (double)s->block);
+    if (s->algo == CLT_SHUFFLE_PY1E && lo >= hi)
+        return clt_error(CLT_BAD_CONFIG, "shuffle_block_size %lld is too small", (long long)s->block);
+    if (s->algo == CLT_SHUFFLE_PY1BR && lo < 1)
+        return clt_error(CLT_BAD_CONFIG, "shuffle_block_size %lld is too small for py1br; use 2 or more",
+                         (long long)s->block);
+    if (s->algo == CLT_SHUFFLE_PY1E && s->n < s->nodes)
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "py1e cannot shuffle %lld samples over %lld canonical nodes: a node would have none; "
+            "reduce num_canonical_nodes",
+            (long long)s->n, (long long)s->nodes);
+    return CLT_OK;
+}
+
+clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
+                              int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out) {
+    clt_shuffle probe = {
+        .algo = algo, .nodes = canonical_nodes, .block = block_size, .seed = seed, .num_shards = num_shards};
+    for (size_t i = 0; i < num_shards; i++) probe.n += shard_samples[i];
+    CLT_TRY(check_block(&probe));
+    clt_shuffle *s = clt_memdup(&probe, sizeof probe);
+    size_t n = (size_t)s->n, max_spans = num_shards + (size_t)canonical_nodes;
+    s->shard_samples = clt_memdup(shard_samples, num_shards * sizeof *shard_samples);
+    s->ids = clt_calloc(n, sizeof *s->ids);
+    if (algo != CLT_SHUFFLE_NAIVE) {
+        s->spans = clt_calloc(max_spans, sizeof *s->spans);
+        s->epoch_spans = clt_calloc(max_spans, sizeof *s->spans);
+        s->group = clt_calloc((size_t)canonical_nodes + 1, sizeof *s->group);
+        if (algo == CLT_SHUFFLE_PY2S) s->source = clt_calloc(n, sizeof *s->source);
+        if (algo == CLT_SHUFFLE_PY1BR) s->stagger = clt_calloc((size_t)canonical_nodes, sizeof *s->stagger);
+        prepare_nodes(s);
+    }
+    if (algo == CLT_SHUFFLE_PY1E) {
+        size_t largest = (size_t)CLT_CEIL_DIV(s->n, s->nodes);
+        s->sort = clt_calloc(largest, sizeof *s->sort);
+        s->merge = clt_calloc(largest, sizeof *s->merge);
+    }
+    *out = s;
+    return CLT_OK;
+}
+
+void clt_shuffle_destroy(clt_shuffle *s) {
+    if (!s) return;
+    clt_free(s->shard_samples);
+    clt_free(s->spans);
+    clt_free(s->epoch_spans);
+    clt_free(s->group);
+    clt_free(s->source);
+    clt_free(s->ids);
+    clt_free(s->stagger);
+    clt_free(s->sort);
+    clt_free(s->merge);
+    clt_free(s);
+}
+
+/* A new order of the spans of node c. */
+static void shuffle_node(clt_shuffle *s, clt_nprng *r, int64_t c) {
+    clt_nprng_shuffle(r, s->epoch_spans + s->group[c], s->group[c + 1] - s->group[c], sizeof *s->spans);
+}
+
+/* py1s and py2s: every span's ids shuffled alone, spans one after the other. py2s orders the spans of a node
+ * only when it comes to that node. */
+static void epoch_spans_alone(clt_shuffle *s, clt_nprng *r) {
+    int64_t *at = s->ids;
+    for (int64_t c = 0; c < s->nodes; c++) {
+        if (s->source) shuffle_node(s, r, c);
+        for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
+            span p = s->epoch_spans[i];
+            size_t n = (size_t)(p.end - p.begin);
+            if (s->source)
+                memcpy(at, s->source + p.begin, n * sizeof *at);
+            else
+                fill_range(at, p);
+            clt_nprng_shuffle_i64(r, at, n);
+            at += n;
+        }
+    }
+}
+
+/* Stable merge sort by position; n items of `v`, `tmp` as large. */
+static void sort_placed(placed *v, placed *tmp, size_t n) {
+    placed *src = v, *dst = tmp;
+    for (size_t width = 1; width < n; width *= 2) {
+        for (size_t lo = 0; lo < n; lo += 2 * width) {
+            size_t mid = CLT_MIN(lo + width, n), hi = CLT_MIN(lo + 2 * width, n);
+            for (size_t a = lo, b = mid, k = lo; k < hi; k++)
+                dst[k] = a < mid && (b >= hi || src[a].pos <= src[b].pos) ? src[a++] : src[b++];
+        }
+        placed *t = src;
+        src = dst;
+        dst = t;
+    }
+    if (src != v) memcpy(v, src, n * sizeof *v);
+}
+
+/* py1e: within a node, every span's samples move together-but-randomly by up to half a block. */
+static void epoch_expanded(clt_shuffle *s, clt_nprng *r) {
+    int64_t lo_block = (int64_t)(0.75 * (double)s->block), hi_block = (int64_t)(1.25 * (double)s->block);
+    int64_t *out = s->ids;
+    for (int64_t c = 0; c < s->nodes; c++) {
+        int64_t *at = out;
+        for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
+            span p = s->epoch_spans[i];
+            fill_range(at, p);
+            clt_nprng_shuffle_i64(r, at, (size_t)(p.end - p.begin));
+            at += p.end - p.begin;
+        }
+        int64_t n = at - out, off = 0;
+        for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
+            int64_t z = s->epoch_spans[i].end - s->epoch_spans[i].begin;
+            double cut = (double)(clt_nprng_integer(r, lo_block, hi_block) - z) / 2.0;
+            if (cut < 0) cut = 0;
+            double lo = CLT_MAX(-cut, -(double)off), hi = CLT_MIN(cut, (double)(n - off - z));
+            for (int64_t k = off; k < off + z; k++)
+                s->sort[k] = (placed){(double)k + clt_nprng_uniform(r, lo, hi), out[k]};
+            off += z;
+        }
+        sort_placed(s->sort, s->merge, (size_t)n);
+        for (int64_t k = 0; k < n; k++) out[k] = s->sort[k].id;
+        out = at;
+    }
+}
+
+/* py1br: within a node, blocks of random length, staggered per node, are each shuffled. Blocks may overlap,
+ * and all of a node's lengths are drawn before its first shuffle, so the lengths are drawn twice: once to
+ * move the generator past them, once, from a copy, to use them. */
+static void epoch_blocks(clt_shuffle *s, clt_nprng *r) {
+    int64_t lo_block = (int64_t)(0.75 * (double)s->block), hi_block = (int64_t)(1.25 * (double)s->block);
+    for (int64_t c = 0; c < s->nodes; c++) s->stagger[c] = clt_nprng_integer(r, 0, lo_block);
+    int64_t start = 0;
+    for (int64_t c = 0; c < s->nodes; c++) {
+        int64_t stop = start;
+        for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
+            fill_range(s->ids + stop, s->epoch_spans[i]);
+            stop += s->epoch_spans[i].end - s->epoch_spans[i].begin;
+        }
+        clt_nprng lengths = *r;
+        for (int pass = 0; pass < 2; pass++) {
+            clt_nprng *from = pass == 0 ? r : &lengths;
+            for (int64_t end = start; end < stop;) {
+                int64_t length = clt_nprng_integer(from, lo_block, hi_block);
+                int64_t b = CLT_MAX(end - s->stagger[c], start),
+                        e = CLT_MIN(end + length - s->stagger[c], stop);
+                if (pass == 1) clt_nprng_shuffle_i64(r, s->ids + b, (size_t)(e - b));
+                end += e - b;
+            }
+        }
+        start = stop;
+    }
+}
+
+const int64_t *clt_shuffle_epoch(clt_shuffle *s, int64_t epoch) {
+    clt_nprng r;
+    clt_nprng_seed(&r, s->seed, (uint64_t)epoch);
+    if (s->algo == CLT_SHUFFLE_NAIVE) {
+        fill_range(s->ids, (span){0, s->n});
+        clt_nprng_shuffle_i64(&r, s->ids, (size_t)s->n);
+        return s->ids;
+    }
+    memcpy(s->epoch_spans, s->spans, s->group[s->nodes] * sizeof *s->spans);
+    for (int64_t c = 0; c < s->nodes && s->algo != CLT_SHUFFLE_PY2S; c++) shuffle_node(s, &r, c);
+    switch (s->algo) {
+    case CLT_SHUFFLE_PY1E:
+        epoch_expanded(s, &r);
+        break;
+    case CLT_SHUFFLE_PY1BR:
+        epoch_blocks(s, &r);
+        break;
+    default:
+        epoch_spans_alone(s, &r);
+        break;
+    }
+    return s->ids;
+}

@@ -1,0 +1,302 @@
+/* The sample order against the vectors of the real StreamingDataset and NumPy (test/golden/order). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "runtime/data/clt_nprng.h"
+#include "runtime/data/clt_order.h"
+#include "test/golden_util.h"
+
+/* --- numpy's generator -------------------------------------------------------------------------------------
+ */
+
+static void seed_from_decimal(clt_nprng *r, const char *text) {
+    uint32_t words[16] = {0};
+    size_t n = 1;
+    for (; *text; text++) {
+        uint64_t carry = (uint64_t)(*text - '0');
+        for (size_t i = 0; i < n; i++) {
+            carry += (uint64_t)words[i] * 10;
+            words[i] = (uint32_t)carry;
+            carry >>= 32;
+        }
+        if (carry) words[n++] = (uint32_t)carry;
+    }
+    clt_nprng_seed_words(r, words, n);
+}
+
+static void check_hex128(clt_u128 v, const char *text) {
+    char hex[40];
+    if (v >> 64)
+        snprintf(hex, sizeof hex, "0x%llx%016llx", (unsigned long long)(v >> 64), (unsigned long long)v);
+    else
+        snprintf(hex, sizeof hex, "0x%llx", (unsigned long long)v);
+    assert_string_equal(hex, text);
+}
+
+static void check_shuffle(const char *seed, json_t *want) {
+    size_t n;
+    int64_t *ids = golden_ints(want, &n);
+    int64_t *got = clt_calloc(n, sizeof *got);
+    for (size_t i = 0; i < n; i++) got[i] = (int64_t)i;
+    clt_nprng r;
+    seed_from_decimal(&r, seed);
+    clt_nprng_shuffle_i64(&r, got, n);
+    assert_memory_equal(got, ids, n * sizeof *ids);
+    for (size_t i = 0; i < n; i++) got[i] = (int64_t)i;
+    seed_from_decimal(&r, seed);
+    clt_nprng_shuffle(&r, got, n, sizeof *got);
+    assert_memory_equal(got, ids, n * sizeof *ids);
+    clt_free(ids);
+    clt_free(got);
+}
+
+static void check_integers(clt_nprng *r, json_t *list, int64_t lo, int64_t hi) {
+    for (size_t i = 0; i < json_array_size(list); i++)
+        assert_int_equal(clt_nprng_integer(r, lo, hi), json_integer_value(json_array_get(list, i)));
+}
+
+static void check_generator(json_t *g) {
+    const char *seed = golden_str(g, "seed");
+    clt_nprng r;
+    seed_from_decimal(&r, seed);
+    check_hex128(r.state, golden_str(g, "state"));
+    check_hex128(r.inc, golden_str(g, "inc"));
+    json_t *list = json_object_get(g, "u64");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        assert_true(clt_nprng_u64(&r) == strtoull(json_string_value(json_array_get(list, i)), NULL, 10));
+    seed_from_decimal(&r, seed);
+    list = json_object_get(g, "doubles");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        assert_true(clt_nprng_double(&r) == json_real_value(json_array_get(list, i)));
+    seed_from_decimal(&r, seed);
+    list = json_object_get(g, "uniform_-3_7.5");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        assert_true(clt_nprng_uniform(&r, -3, 7.5) == json_real_value(json_array_get(list, i)));
+    seed_from_decimal(&r, seed);
+    check_integers(&r, json_object_get(g, "integers_0_10"), 0, 10);
+    assert_true(clt_nprng_double(&r) == json_real_value(json_object_get(g, "then_double")));
+    check_integers(&r, json_object_get(g, "then_integers_5_1000003"), 5, 1000003);
+    seed_from_decimal(&r, seed);
+    check_integers(&r, json_object_get(g, "scalar_integers_hi"), 0, 3ll << 30);
+    check_shuffle(seed, json_object_get(g, "permutation_13"));
+    check_shuffle(seed, json_object_get(g, "list_shuffle_9"));
+    check_shuffle(seed, json_object_get(g, "array_shuffle_300"));
+}
+
+static void test_generator(void **state) {
+    (void)state;
+    json_t *all = golden_load("test/golden/order/rng.json"), *list = json_object_get(all, "generators");
+    assert_int_equal(json_array_size(list), 10);
+    for (size_t i = 0; i < json_array_size(list); i++) check_generator(json_array_get(list, i));
+    json_decref(all);
+    clt_nprng a, b; /* seed + epoch beyond 64 bits */
+    clt_nprng_seed(&a, UINT64_MAX, 6);
+    seed_from_decimal(&b, "18446744073709551621");
+    assert_true(a.state == b.state && a.inc == b.inc);
+}
+
+/* --- shuffles ----------------------------------------------------------------------------------------------
+ */
+
+static void test_shuffles(void **state) {
+    (void)state;
+    json_t *all = golden_load("test/golden/order/shuffle.json"), *cases = json_object_get(all, "cases");
+    assert_int_equal(json_array_size(cases), 60);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        json_t *c = json_array_get(cases, i);
+        size_t shards, n;
+        int64_t *sizes = golden_ints(json_object_get(c, "shard_sizes"), &shards);
+        int64_t *ids = golden_ints(json_object_get(c, "ids"), &n);
+        clt_shuffle_algo algo;
+        clt_shuffle *s;
+        assert_int_equal(clt_shuffle_parse(golden_str(c, "algo"), &algo), CLT_OK);
+        assert_int_equal(clt_shuffle_create(algo, sizes, shards, golden_int(c, "num_canonical_nodes"),
+                                            (uint64_t)golden_int(c, "seed"), golden_int(c, "block_size"), &s),
+                         CLT_OK);
+        clt_shuffle_epoch(s, golden_int(c, "epoch") + 1); /* one epoch leaves nothing behind for another */
+        const int64_t *got = clt_shuffle_epoch(s, golden_int(c, "epoch"));
+        if (memcmp(got, ids, n * sizeof *ids))
+            fail_msg("shuffle case %zu (%s) differs", i, golden_str(c, "algo"));
+        clt_shuffle_destroy(s);
+        clt_free(sizes);
+        clt_free(ids);
+    }
+    json_decref(all);
+}
+
+/* --- whole orders ------------------------------------------------------------------------------------------
+ */
+
+static void case_params(json_t *c, int64_t *sizes, size_t shards, clt_order_params *p, clt_order_world *w) {
+    json_t *resume = json_object_get(c, "resume");
+    clt_order_params_default(p);
+    p->shard_samples = sizes;
+    p->num_shards = shards;
+    p->physical_nodes = golden_int(c, "physical_nodes");
+    p->canonical_nodes = golden_int_or(c, "num_canonical_nodes_given", 0);
+    p->block_size = golden_int_or(c, "block_size_given", 0);
+    p->seed = (uint64_t)golden_int(c, "seed");
+    p->shuffle = json_is_true(json_object_get(c, "shuffle"));
+    p->algo = golden_str(c, "algo");
+    p->partition_algo = golden_str(c, "partition_algo");
+    if (json_is_object(resume)) {
+        p->canonical_nodes = golden_int(resume, "num_canonical_nodes");
+        p->initial_nodes = golden_int_or(resume, "initial_physical_nodes", 0);
+    }
+    *w = (clt_order_world){golden_int(c, "ranks_per_node"), golden_int(c, "batch_size"),
+                           golden_int(c, "epoch"), golden_int(c, "sample_in_epoch")};
+}
+
+/* Padding (-1) may stand anywhere in the last batch. */
+static void check_batches(json_t *want, const int64_t *batch, int64_t size, const char *name) {
+    size_t n, at = 0;
+    int64_t *ids = golden_ints(want, &n);
+    for (int64_t s = 0; s < size; s++)
+        if (batch[s] >= 0 && (at >= n || batch[s] != ids[at++])) fail_msg("%s: a batch differs", name);
+    if (at != n) fail_msg("%s: a batch is too short", name);
+    clt_free(ids);
+}
+
+/* Compacts the batches to their real ids; returns how many batches have any. */
+static int64_t count_batches(int64_t *ids, int64_t count, int64_t b, int64_t *samples) {
+    int64_t batches = 0;
+    *samples = 0;
+    for (int64_t g = 0; g * b < count; g++) {
+        int64_t before = *samples;
+        for (int64_t s = 0; s < b; s++)
+            if (ids[g * b + s] >= 0) ids[(*samples)++] = ids[g * b + s];
+        batches += *samples > before;
+    }
+    return batches;
+}
+
+static void check_rank(clt_order *o, const clt_order_world *w, json_t *r, const char *name) {
+    int64_t *ids, count, samples, b = w->batch_size;
+    assert_int_equal(clt_order_rank(o, w, golden_int(r, "node"), golden_int(r, "rank_of_node"), &ids, &count),
+                     CLT_OK);
+    json_t *first = json_object_get(r, "batches");
+    if (!first) first = json_object_get(r, "first_batches");
+    for (size_t i = 0; i < json_array_size(first); i++)
+        check_batches(json_array_get(first, i), ids + (int64_t)i * b, b, name);
+    int64_t batches = count_batches(ids, count, b, &samples);
+    if (samples != golden_int(r, "num_samples") || batches != golden_int(r, "num_batches"))
+        fail_msg("%s: %lld samples in %lld batches", name, (long long)samples, (long long)batches);
+    char hex[65];
+    golden_sha256(ids, (size_t)samples * sizeof *ids, hex);
+    if (strcmp(hex, golden_str(r, "sha256_int64_le"))) fail_msg("%s: the ids of a rank differ", name);
+    clt_free(ids);
+}
+
+/* A case that is one long run's place: the global view gives the same ids as the ranks' views together. */
+static void check_global(clt_order *o, const clt_order_params *p, const clt_order_world *w) {
+    int64_t world = p->physical_nodes * w->ranks_per_node, gbs = world * w->batch_size;
+    int64_t from = w->from / p->physical_nodes * p->physical_nodes;
+    if (from + gbs > clt_order_length(o)) return;
+    int64_t *global = clt_calloc((size_t)gbs, sizeof *global);
+    assert_int_equal(clt_order_batch(o, w->epoch, from, gbs, global), CLT_OK);
+    for (int64_t x = 0; x < gbs; x++) {
+        int64_t *ids, count, node = x % p->physical_nodes, rank = x / p->physical_nodes % w->ranks_per_node;
+        assert_int_equal(clt_order_rank(o, w, node, rank, &ids, &count), CLT_OK);
+        assert_int_equal(ids[x / world], global[x]);
+        clt_free(ids);
+    }
+    clt_free(global);
+}
+
+static void check_case(json_t *c) {
+    size_t shards;
+    int64_t *sizes = golden_ints(json_object_get(c, "shard_sizes"), &shards);
+    clt_order_params p;
+    clt_order_world w;
+    case_params(c, sizes, shards, &p, &w);
+    clt_order *o = NULL;
+    int64_t *ids = NULL, count;
+    clt_status st = clt_order_create(&p, &o);
+    if (golden_str(c, "error")) {
+        if (st == CLT_OK) st = clt_order_rank(o, &w, 0, 0, &ids, &count);
+        if (st == CLT_OK) fail_msg("%s: must be refused", golden_str(c, "name"));
+    } else {
+        assert_int_equal(st, CLT_OK);
+        assert_int_equal(clt_order_canonical_nodes(o), golden_int(c, "num_canonical_nodes"));
+        assert_int_equal(clt_order_block_size(o), golden_int(c, "block_size"));
+        json_t *ranks = json_object_get(c, "ranks");
+        for (size_t i = 0; i < json_array_size(ranks); i++)
+            check_rank(o, &w, json_array_get(ranks, i), golden_str(c, "name"));
+        bool moved =
+            p.initial_nodes && p.canonical_nodes % p.physical_nodes && p.physical_nodes % p.canonical_nodes;
+        if (!moved) check_global(o, &p, &w);
+    }
+    clt_order_destroy(o);
+    clt_free(sizes);
+}
+
+static void test_orders(void **state) {
+    (void)state;
+    json_t *all = golden_load("test/golden/order/order.json"), *cases = json_object_get(all, "cases");
+    assert_int_equal(json_array_size(cases), 82);
+    for (size_t i = 0; i < json_array_size(cases); i++) check_case(json_array_get(cases, i));
+    json_decref(all);
+}
+
+static void test_small_table(void **state) {
+    (void)state;
+    static const int64_t fifteen = 15, want[] = {0, 7, 1, 8, 2, 9, 3, 10, 4, 11, 5, 12, 6, 13, 6, 14};
+    clt_order_params p;
+    clt_order_params_default(&p);
+    p.shard_samples = &fifteen;
+    p.num_shards = 1;
+    p.canonical_nodes = 2;
+    p.shuffle = false;
+    clt_order *o;
+    int64_t ids[16];
+    assert_int_equal(clt_order_create(&p, &o), CLT_OK);
+    assert_int_equal(clt_order_length(o), 16);
+    assert_int_equal(clt_order_batches(o, 4, true), 3);
+    assert_int_equal(clt_order_batches(o, 4, false), 4);
+    assert_int_equal(clt_order_batch(o, 0, 0, 16, ids), CLT_OK);
+    assert_memory_equal(ids, want, sizeof want);
+    assert_int_equal(clt_order_batch(o, 0, 15, 1, ids), CLT_OK);
+    assert_int_equal(clt_order_batch(o, 0, 15, 2, ids), CLT_BAD_CONFIG);
+    assert_int_equal(clt_order_batch(o, 0, -1, 2, ids), CLT_BAD_CONFIG);
+    clt_order_destroy(o);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    static const int64_t three = 3;
+    clt_order_params p;
+    clt_order *o;
+    clt_order_params_default(&p);
+    p.shard_samples = &three;
+    p.num_shards = 1;
+    p.algo = "py1ee";
+    assert_int_equal(clt_order_create(&p, &o), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "did you mean 'py1e'"));
+    p.algo = "py1e";
+    p.partition_algo = "none";
+    assert_int_equal(clt_order_create(&p, &o), CLT_BAD_CONFIG);
+    p.partition_algo = "orig";
+    p.canonical_nodes = 8;
+    assert_int_equal(clt_order_create(&p, &o), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "canonical nodes"));
+    p.num_shards = 0;
+    assert_int_equal(clt_order_create(&p, &o), CLT_BAD_DATA);
+    static const int64_t two = 2;
+    p.shard_samples = &two;
+    p.num_shards = 1;
+    p.canonical_nodes = 1;
+    p.physical_nodes = 4; /* the copied tail would start before the row */
+    assert_int_equal(clt_order_create(&p, &o), CLT_BAD_CONFIG);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_generator),   cmocka_unit_test(test_shuffles), cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_small_table), cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
