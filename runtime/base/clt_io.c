@@ -231,7 +231,7 @@ static int kind_of(const char *path)
 bool clt_io_is_file(const char *path) { return kind_of(path) == 1; }
 bool clt_io_is_dir(const char *path) { return kind_of(path) == 2; }
 
-clt_status clt_io_mkdirs(const char *path)
+int clt_io_try_mkdirs(const char *path)
 {
     char *p = clt_strdup(path);
     int e = 0;
@@ -247,6 +247,12 @@ clt_status clt_io_mkdirs(const char *path)
         if (!keep) break;
     }
     clt_free(p);
+    return e;
+}
+
+clt_status clt_io_mkdirs(const char *path)
+{
+    int e = clt_io_try_mkdirs(path);
     return e ? failed("create folder", path, e) : CLT_OK;
 }
 

@@ -53,6 +53,8 @@ clt_status clt_io_exchange(const char *a, const char *b);
 clt_status clt_io_unlink(const char *path);
 clt_status clt_io_sync_dir(const char *path);
 clt_status clt_io_mkdirs(const char *path);              /* like mkdir -p */
+/* The same without a message, for folders that may as well be absent: 0 or an errno value. */
+int clt_io_try_mkdirs(const char *path);
 clt_status clt_io_remove_tree(const char *path);         /* like rm -r; absent is success */
 clt_status clt_io_list(const char *path, clt_strv *names); /* sorted */
 bool clt_io_is_file(const char *path);

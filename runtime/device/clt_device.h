@@ -23,7 +23,8 @@ typedef struct clt_kernel clt_kernel;
 
 typedef enum { CLT_DEVICE_CPU, CLT_DEVICE_GPU, CLT_DEVICE_OTHER } clt_device_type;
 
-/* What is known of a device. The first part is what the driver says; the second part was probed by running. */
+/* What is known of a device. The first part is what the driver says; the second part was probed by running.
+ */
 typedef struct {
     int platform_index, device_index;
     char platform[128], name[256], vendor[128], driver[128], version[128], c_version[128];
@@ -31,27 +32,28 @@ typedef struct {
     uint64_t global_mem, max_alloc, local_mem_claimed;
     uint32_t compute_units, max_work_group, clock_mhz, base_align_bytes, native_float_width;
     bool says_fp16, says_fp64, says_subgroups, local_is_global;
-    const char *host_cpu; /* CPU devices: the CPU's name, so that two runtimes on one CPU count as one device */
+    const char
+        *host_cpu; /* CPU devices: the CPU's name, so that two runtimes on one CPU count as one device */
     /* probed */
     bool probed;
     bool half_arithmetic, subgroups, fp64, inline_ptx;
-    uint32_t subgroup_size;       /* 0: none */
-    uint64_t local_mem;           /* largest static __local array that was built and run */
+    uint32_t subgroup_size; /* 0: none */
+    uint64_t local_mem;     /* largest static __local array that was built and run */
     bool exact_div, exact_sqrt, exact_fma, denormals, correct_rounding_option;
-    bool exact;                   /* all that numerics: exact needs; else exact_reason says what fails */
+    bool exact; /* all that numerics: exact needs; else exact_reason says what fails */
     char exact_reason[160];
-    double copy_gbps;             /* host to device through pinned memory; 0 when not measured */
+    double copy_gbps; /* host to device through pinned memory; 0 when not measured */
 } clt_device_facts;
 
 typedef struct {
-    const char *pattern;    /* part of a platform or device name, "P:D" indices, or a comma list with one entry
-                             * per node-local rank; NULL: $CLTRAIN_DEVICE, else the fastest kind there */
+    const char *pattern; /* part of a platform or device name, "P:D" indices, or a comma list with one entry
+                          * per node-local rank; NULL: $CLTRAIN_DEVICE, else the fastest kind there */
     int local_rank, local_size; /* ranks of this host, to spread devices; 0 and 1 for one process */
-    const char *cache_dir;  /* NULL: the default cache folder */
-    double timeout;         /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, else 120 */
-    bool profile;           /* time every kernel */
-    int threads;            /* CPU devices: use only this many compute units (a sub-device); 0: all */
-    bool need_exact;        /* refuse a device that fails the probes of numerics: exact (CLT_NO_DEVICE) */
+    const char *cache_dir;      /* NULL: the default cache folder */
+    double timeout;             /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, else 120 */
+    bool profile;               /* time every kernel */
+    int threads;                /* CPU devices: use only this many compute units (a sub-device); 0: all */
+    bool need_exact;            /* refuse a device that fails the probes of numerics: exact (CLT_NO_DEVICE) */
 } clt_device_params;
 clt_device_params clt_device_params_default(void);
 
@@ -80,11 +82,13 @@ clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, cl
 clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out);
 void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
 size_t clt_buffer_bytes(const clt_buffer *b);
-/* Offsets and sizes in bytes. write and fill do not wait for the device, but `src` may be reused on return. */
+/* Offsets and sizes in bytes. write and fill do not wait for the device, but `src` may be reused on return.
+ */
 clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes);
 clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes);
 clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes); /* multiples of 4 */
-clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset, size_t bytes);
+clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
+                           size_t bytes);
 /* Host pointer to a range, valid until unmap; waits. write: the host will write it. */
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr);
 clt_status clt_buffer_unmap(clt_buffer *b, void *ptr);
@@ -94,8 +98,12 @@ typedef struct {
     clt_buffer *buf;
     uint64_t off;
 } clt_ref;
-static inline clt_ref clt_ref_none(void) { return (clt_ref){NULL, 0}; }
-static inline clt_ref clt_ref_at(clt_ref r, uint64_t elements) { return (clt_ref){r.buf, r.off + elements}; }
+static inline clt_ref clt_ref_none(void) {
+    return (clt_ref){NULL, 0};
+}
+static inline clt_ref clt_ref_at(clt_ref r, uint64_t elements) {
+    return (clt_ref){r.buf, r.off + elements};
+}
 clt_status clt_ref_read_f32(clt_ref r, float *dst, size_t count);
 clt_status clt_ref_write_f32(clt_ref r, const float *src, size_t count);
 
@@ -155,6 +163,7 @@ typedef struct {
     uint64_t bytes, peak_bytes; /* device memory in buffers now, and the most so far */
     uint64_t buffers_created, programs_built, programs_loaded, kernels_created, launches;
     double build_seconds;
+    uint64_t steady_breaches; /* builds and buffer creations while steady */
 } clt_device_counters;
 void clt_device_get_counters(const clt_device *dev, clt_device_counters *out);
 
@@ -179,8 +188,8 @@ typedef struct {
 } clt_memory_row;
 clt_status clt_device_memory_table(clt_device *dev, clt_memory_row **rows, int *count);
 
-/* The device's peak rate of fp32 fma (FLOP/s) and of copying (bytes/s, read plus write), measured once by small
- * kernels and cached; for MFU and clbench. */
+/* The device's peak rate of fp32 fma (FLOP/s) and of copying (bytes/s, read plus write), measured once by
+ * small kernels and cached; for MFU and clbench. */
 clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes);
 
 #endif

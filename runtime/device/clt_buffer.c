@@ -1,0 +1,235 @@
+/* Device memory. Reads and maps wait with the device's deadline; writes leave a copy of small data behind. */
+#include "clt_device_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Writes up to this size are copied and queued; larger ones wait until the device has the data. */
+enum { STAGE_LIMIT = 16 << 20 };
+
+static clt_status no_memory(const clt_device *dev, const char *name, size_t bytes, const char *why) {
+    char want[32], used[32], total[32], most[32];
+    return clt_error(
+        CLT_NO_MEMORY,
+        "buffer '%s' of %s does not fit on %s: %s; %s in use, the device has %s (largest single buffer "
+        "%s): use a smaller microbatch or model",
+        name, clt_human_bytes((double)bytes, want), dev->facts.name, why,
+        clt_human_bytes((double)dev->counters.bytes, used),
+        clt_human_bytes((double)dev->facts.global_mem, total),
+        clt_human_bytes((double)dev->facts.max_alloc, most));
+}
+
+/* Drivers allocate at the first use, and only then say that there is no memory: use it now, where the message
+ * can name the buffer. */
+static cl_int touch(clt_device *dev, cl_mem mem, size_t bytes) {
+#ifdef CLT_DEBUG
+    cl_uint word = 0xffffffffu; /* a NaN in every type: undefined contents show */
+    size_t n = bytes - bytes % 4;
+#else
+    cl_uint word = 0;
+    size_t n = CLT_MIN(bytes, (size_t)4);
+#endif
+    if (n < 4 || (dev->facts.type == CLT_DEVICE_CPU && n == 4)) return CL_SUCCESS;
+    return clEnqueueFillBuffer(dev->queue, mem, &word, sizeof word, 0, n, 0, NULL, NULL);
+}
+
+static clt_status create(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out) {
+    CLT_TRY(clt_steady_check(dev, "creating buffer", name));
+    if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' would have no bytes", name);
+    if (bytes > dev->facts.max_alloc)
+        return no_memory(dev, name, bytes, "it is larger than one buffer may be");
+    if (!host && dev->counters.bytes + bytes > dev->facts.global_mem)
+        return no_memory(dev, name, bytes, "the memory is used up");
+    cl_int e;
+    cl_mem mem =
+        clCreateBuffer(dev->context, CL_MEM_READ_WRITE | (host ? CL_MEM_USE_HOST_PTR : 0), bytes, host, &e);
+    if (e == CL_SUCCESS && !host && (e = touch(dev, mem, bytes)) != CL_SUCCESS) clReleaseMemObject(mem);
+    if (e != CL_SUCCESS) return no_memory(dev, name, bytes, clt_cl_name(e));
+    clt_buffer *b = clt_calloc(1, sizeof *b);
+    *b = (clt_buffer){.dev = dev, .mem = mem, .bytes = bytes, .wrapped = host != NULL, .next = dev->buffers};
+    snprintf(b->name, sizeof b->name, "%s", name);
+    if (b->next) b->next->prev = b;
+    dev->buffers = b;
+    dev->counters.buffers_created++;
+    if (!host) dev->counters.bytes += bytes;
+    dev->counters.peak_bytes = CLT_MAX(dev->counters.peak_bytes, dev->counters.bytes);
+    *out = b;
+    return CLT_OK;
+}
+
+clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, clt_buffer **out) {
+    return create(dev, NULL, bytes, name, out);
+}
+
+clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out) {
+    if (!host) return clt_error(CLT_FAIL, "buffer '%s' would wrap a null pointer", name);
+    return create(dev, host, bytes, name, out);
+}
+
+void clt_buffer_destroy(clt_buffer *b) {
+    if (!b) return;
+    if (b->dev) {
+        if (b->prev) b->prev->next = b->next;
+        if (b->next) b->next->prev = b->prev;
+        if (b->dev->buffers == b) b->dev->buffers = b->next;
+        if (!b->wrapped) b->dev->counters.bytes -= b->bytes;
+        if (!b->dev->hung) clReleaseMemObject(b->mem);
+    }
+    clt_free(b);
+}
+
+size_t clt_buffer_bytes(const clt_buffer *b) {
+    return b->bytes;
+}
+
+static clt_status check_range(const clt_buffer *b, size_t offset, size_t bytes, const char *verb) {
+    if (offset <= b->bytes && bytes <= b->bytes - offset) return CLT_OK;
+    return clt_error(CLT_FAIL, "%s %zu bytes at %zu of buffer '%s', which has %zu bytes", verb, bytes, offset,
+                     b->name, b->bytes);
+}
+
+/* --- writing
+ * -------------------------------------------------------------------------------------------------- */
+
+static void staging_poll(clt_staging *s) {
+    cl_int status = CL_QUEUED;
+    if (!s->event) return;
+    clGetEventInfo(s->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
+    if (status > CL_COMPLETE) return;
+    clReleaseEvent(s->event);
+    s->event = NULL;
+}
+
+/* A free staging block of at least `bytes`: the smallest that fits, else a free one is enlarged, else the
+ * oldest is waited for. Nothing is allocated once the blocks have grown to what a step needs. */
+static clt_status staging_get(clt_device *dev, size_t bytes, clt_staging **out) {
+    clt_staging *best = NULL, *any = NULL;
+    for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
+        clt_staging *s = &dev->staging[i];
+        staging_poll(s);
+        if (s->event) continue;
+        if (!any || s->cap > any->cap) any = s;
+        if (s->cap >= bytes && (!best || s->cap < best->cap)) best = s;
+    }
+    if (!best && !any) {
+        any = &dev->staging[0];
+        cl_event e = any->event;
+        any->event = NULL;
+        CLT_TRY(clt_event_wait(dev, e, "writing to a buffer"));
+    }
+    if (!best) best = any;
+    if (best->cap < bytes) {
+        size_t cap = CLT_ROUND_UP(bytes, (size_t)4096);
+        clt_free(best->mem);
+        best->mem = clt_aligned_alloc(cap);
+        best->cap = cap;
+    }
+    *out = best;
+    return CLT_OK;
+}
+
+clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes) {
+    CLT_TRY(check_range(b, offset, bytes, "writing"));
+    if (bytes == 0) return CLT_OK;
+    clt_device *dev = b->dev;
+    cl_event e;
+    if (bytes > STAGE_LIMIT) {
+        CLT_CL(dev, clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
+               b->name);
+        return clt_event_wait(dev, e, b->name);
+    }
+    clt_staging *s;
+    CLT_TRY(staging_get(dev, bytes, &s));
+    memcpy(s->mem, src, bytes);
+    CLT_CL(dev, clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, s->mem, 0, NULL, &s->event),
+           b->name);
+    return clt_device_flush(dev);
+}
+
+clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes) {
+    CLT_TRY(check_range(b, offset, bytes, "filling"));
+    if (offset % 4 || bytes % 4)
+        return clt_error(CLT_FAIL, "filling %zu bytes at %zu of buffer '%s': not multiples of 4", bytes,
+                         offset, b->name);
+    if (bytes == 0) return CLT_OK;
+    CLT_CL(b->dev, clEnqueueFillBuffer(b->dev->queue, b->mem, &word, 4, offset, bytes, 0, NULL, NULL),
+           b->name);
+    return CLT_OK;
+}
+
+clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
+                           size_t bytes) {
+    CLT_TRY(check_range(src, src_offset, bytes, "copying"));
+    CLT_TRY(check_range(dst, dst_offset, bytes, "copying"));
+    if (dst->dev != src->dev)
+        return clt_error(CLT_FAIL, "copying '%s' to '%s': they are on different devices", src->name,
+                         dst->name);
+    if (bytes == 0) return CLT_OK;
+    CLT_CL(dst->dev,
+           clEnqueueCopyBuffer(dst->dev->queue, src->mem, dst->mem, src_offset, dst_offset, bytes, 0, NULL,
+                               NULL),
+           dst->name);
+    return CLT_OK;
+}
+
+/* --- reading
+ * -------------------------------------------------------------------------------------------------- */
+
+clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes) {
+    CLT_TRY(check_range(b, offset, bytes, "reading"));
+    if (bytes == 0) return CLT_OK;
+    cl_event e;
+    CLT_CL(b->dev, clEnqueueReadBuffer(b->dev->queue, b->mem, CL_FALSE, offset, bytes, dst, 0, NULL, &e),
+           b->name);
+    return clt_event_wait(b->dev, e, b->name);
+}
+
+clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr) {
+    CLT_TRY(check_range(b, offset, bytes, "mapping"));
+    cl_event event;
+    cl_int e;
+    void *p = clEnqueueMapBuffer(b->dev->queue, b->mem, CL_FALSE, CL_MAP_READ | (write ? CL_MAP_WRITE : 0),
+                                 offset, bytes, 0, NULL, &event, &e);
+    CLT_CL(b->dev, e, b->name);
+    CLT_TRY(clt_event_wait(b->dev, event, b->name));
+    *ptr = p;
+    return CLT_OK;
+}
+
+clt_status clt_buffer_unmap(clt_buffer *b, void *ptr) {
+    CLT_CL(b->dev, clEnqueueUnmapMemObject(b->dev->queue, b->mem, ptr, 0, NULL, NULL), b->name);
+    return CLT_OK;
+}
+
+clt_status clt_ref_read_f32(clt_ref r, float *dst, size_t count) {
+    return clt_buffer_read(r.buf, r.off * sizeof *dst, dst, count * sizeof *dst);
+}
+
+clt_status clt_ref_write_f32(clt_ref r, const float *src, size_t count) {
+    return clt_buffer_write(r.buf, r.off * sizeof *src, src, count * sizeof *src);
+}
+
+/* --- who holds the memory
+ * ------------------------------------------------------------------------------------- */
+
+static int by_bytes(const void *a, const void *b) {
+    const clt_memory_row *x = a, *y = b;
+    return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : strcmp(x->name, y->name);
+}
+
+clt_status clt_device_memory_table(clt_device *dev, clt_memory_row **rows, int *count) {
+    int n = 0, cap = 0;
+    for (const clt_buffer *b = dev->buffers; b; b = b->next) cap++;
+    clt_memory_row *t = clt_calloc((size_t)cap + 1, sizeof *t);
+    for (const clt_buffer *b = dev->buffers; b; b = b->next) {
+        int at = 0;
+        while (at < n && strcmp(t[at].name, b->name) != 0) at++;
+        if (at == n) snprintf(t[n++].name, sizeof t[0].name, "%s", b->name);
+        t[at].bytes += b->bytes;
+        t[at].buffers++;
+    }
+    qsort(t, (size_t)n, sizeof *t, by_bytes);
+    *rows = t;
+    *count = n;
+    return CLT_OK;
+}

@@ -1,0 +1,104 @@
+/* The cache folder: entries that prove themselves whole, written under a temporary name and renamed. */
+#include "clt_device_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "../base/clt_io.h"
+
+enum { MAX_ENTRY = 256 << 20 };
+
+typedef struct {
+    char magic[8];
+    uint32_t format, unused;
+    uint64_t bytes;
+    clt_hash128 hash;
+} header;
+static const char MAGIC[8] = "cltcach";
+
+char *clt_cache_default_dir(void) {
+    if (clt_env_long(CLT_ENV_NO_CACHE, 0)) return NULL;
+    const char *own = clt_env(CLT_ENV_CACHE_DIR), *xdg = clt_env(CLT_ENV_XDG_CACHE_HOME),
+               *home = clt_env(CLT_ENV_HOME);
+    if (own) return clt_strdup(own);
+    if (xdg) return clt_path_join(xdg, "cltrain");
+    return home ? clt_path_join(home, ".cache/cltrain") : NULL;
+}
+
+static bool whole(const char *data, size_t bytes) {
+    header h;
+    if (bytes < sizeof h) return false;
+    memcpy(&h, data, sizeof h);
+    if (memcmp(h.magic, MAGIC, sizeof MAGIC) != 0 || h.format != CLT_CACHE_FORMAT ||
+        h.bytes != bytes - sizeof h)
+        return false;
+    clt_hash128 now = clt_hash(data + sizeof h, bytes - sizeof h);
+    return now.hi == h.hash.hi && now.lo == h.hash.lo;
+}
+
+bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes) {
+    if (!dir) return false;
+    char *path = clt_path_join(dir, name), *all = NULL;
+    size_t n = 0;
+    int kind = 0;
+    uint64_t size = 0;
+    bool there = clt_io_get()->kind(path, &kind, &size) == 0 && kind == 1 && size <= MAX_ENTRY &&
+                 access(path, R_OK) == 0 && clt_io_read_all(path, MAX_ENTRY, &all, &n) == CLT_OK;
+    bool ok = there && whole(all, n);
+    if (there && !ok) {
+        clt_debug("cache entry %s is damaged or of another version and is dropped", path);
+        clt_io_get()->unlink(path);
+    }
+    if (ok) {
+        *bytes = n - sizeof(header);
+        *data = clt_malloc(*bytes + 1);
+        memcpy(*data, all + sizeof(header), *bytes);
+        (*data)[*bytes] = 0;
+    }
+    clt_free(all);
+    clt_free(path);
+    return ok;
+}
+
+void clt_cache_put(const char *dir, const char *name, const void *data, size_t bytes) {
+    if (!dir) return;
+    header h = {.format = CLT_CACHE_FORMAT, .bytes = bytes, .hash = clt_hash(data, bytes)};
+    memcpy(h.magic, MAGIC, sizeof MAGIC);
+    char *path = clt_path_join(dir, name), *tmp = clt_format("%s.tmp.%ld", path, (long)getpid());
+    /* Without fsync: what a crash leaves behind fails its hash and is dropped. */
+    FILE *f = fopen(tmp, "wb");
+    bool ok = f && fwrite(&h, sizeof h, 1, f) == 1 && fwrite(data, 1, bytes, f) == bytes;
+    if (f) ok &= fclose(f) == 0;
+    if (!ok || rename(tmp, path) != 0) {
+        clt_debug("cannot write cache entry %s: %s", path, strerror(errno));
+        unlink(tmp);
+    }
+    clt_free(tmp);
+    clt_free(path);
+}
+
+int clt_cache_lock(const char *dir, clt_hash128 key, double timeout) {
+    /* A few files serve all keys, so that locks do not pile up in the folder. */
+    char *path = clt_format("%s/lock.%02x", dir, (unsigned)(key.lo & 63));
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    double start = clt_now();
+    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if ((errno == EWOULDBLOCK || errno == EINTR) && clt_now() - start < timeout) {
+            clt_sleep(0.002);
+            continue;
+        }
+        clt_debug("lock %s: %s; going on without it", path, strerror(errno));
+        close(fd);
+        fd = -1;
+    }
+    clt_free(path);
+    return fd;
+}
+
+void clt_cache_unlock(int lock) {
+    if (lock >= 0) close(lock);
+}

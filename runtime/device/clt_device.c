@@ -1,0 +1,167 @@
+/* Opening and closing a device. */
+#include "clt_device_private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+
+#include "../base/clt_io.h"
+
+clt_device_params clt_device_params_default(void) {
+    return (clt_device_params){.local_size = 1};
+}
+
+static void CL_CALLBACK context_message(const char *text, const void *private_info, size_t cb, void *user) {
+    (void)private_info, (void)cb, (void)user;
+    clt_debug("driver: %s", text);
+}
+
+/* Only some of a CPU's compute units: `count` of them, the share-th portion if there are several ranks. */
+static void take_units(clt_device *dev, int count, int share) {
+    cl_device_partition_property props[] = {CL_DEVICE_PARTITION_EQUALLY, count, 0};
+    cl_device_id sub[64];
+    cl_uint n = 0;
+    if (count <= 0 || (uint32_t)count >= dev->facts.compute_units) return;
+    if (clCreateSubDevices(dev->root, props, 64, sub, &n) != CL_SUCCESS || n == 0) {
+        clt_debug("%s cannot be divided; all of its %u compute units are used", dev->facts.name,
+                  dev->facts.compute_units);
+        return;
+    }
+    cl_uint mine = (cl_uint)share % n;
+    for (cl_uint i = 0; i < n; i++)
+        if (i != mine) clReleaseDevice(sub[i]);
+    dev->device = sub[mine];
+    dev->facts.compute_units = (uint32_t)count;
+}
+
+static void open_cache(clt_device *dev, const char *dir) {
+    dev->cache_dir = dir ? clt_strdup(dir) : clt_cache_default_dir();
+    if (!dev->cache_dir) return;
+    int e = clt_io_try_mkdirs(dev->cache_dir);
+    if (e == 0) return;
+    clt_debug("no cache folder %s: %s", dev->cache_dir, strerror(e));
+    clt_free(dev->cache_dir);
+    dev->cache_dir = NULL;
+}
+
+/* Which driver keeps compiled programs itself is not something that can be asked for or probed. */
+static void driver_habits(clt_device *dev) {
+    bool pocl = strcasecmp(dev->facts.platform, "Portable Computing Language") == 0;
+    bool nvidia = strncasecmp(dev->facts.platform, "NVIDIA", 6) == 0;
+    bool simulator = strcasecmp(dev->facts.platform, "Oclgrind") == 0;
+    dev->driver_caches = pocl || nvidia || simulator;
+    dev->lazy_compile = pocl;
+}
+
+static clt_status create_queue(clt_device *dev) {
+    cl_int e;
+    dev->context = clCreateContext(NULL, 1, &dev->device, context_message, NULL, &e);
+    CLT_CL(dev, e, "creating a context");
+    dev->queue =
+        clCreateCommandQueue(dev->context, dev->device, dev->profile ? CL_QUEUE_PROFILING_ENABLE : 0, &e);
+    CLT_CL(dev, e, "creating a queue");
+    return CLT_OK;
+}
+
+static clt_status open_found(const clt_found *f, const clt_device_params *p, int share, int sharing,
+                             clt_device **out) {
+    clt_device *dev = clt_calloc(1, sizeof *dev);
+    dev->platform = f->platform;
+    dev->root = dev->device = f->device;
+    dev->facts = f->facts;
+    memcpy(dev->id, f->id, sizeof dev->id);
+    double env = (double)clt_env_long(CLT_ENV_DEVICE_TIMEOUT, 0);
+    dev->timeout = p->timeout > 0 ? p->timeout : env > 0 ? env : 120;
+    dev->profile = p->profile || clt_env_long(CLT_ENV_PROFILE, 0) != 0;
+    dev->assert_steady = clt_env_long(CLT_ENV_ASSERT_STEADY, 0) != 0;
+    driver_habits(dev);
+    open_cache(dev, p->cache_dir);
+    if (f->facts.type == CLT_DEVICE_CPU) {
+        int fair = sharing > 1 ? (int)f->facts.compute_units / sharing : 0;
+        take_units(dev, p->threads > 0 ? p->threads : fair, share);
+    }
+    clt_status st = create_queue(dev);
+    if (st == CLT_OK) st = clt_probe(dev);
+    if (st == CLT_OK && p->need_exact && !dev->facts.exact)
+        st = clt_error(
+            CLT_NO_DEVICE,
+            "%s cannot compute with numerics: exact: %s; choose another --device, or set numerics: fast",
+            dev->facts.name, dev->facts.exact_reason);
+    if (st != CLT_OK) {
+        clt_device_close(dev);
+        return st;
+    }
+    *out = dev;
+    return CLT_OK;
+}
+
+clt_status clt_device_open(const clt_device_params *p, clt_device **out) {
+    clt_found *found;
+    int n, index = 0, share = 0, sharing = 1;
+    CLT_TRY(clt_platform_find(&found, &n));
+    clt_status st = clt_select(found, n, p->pattern, p->local_rank, p->local_size, &index, &share, &sharing);
+    if (st == CLT_OK) st = open_found(&found[index], p, share, sharing, out);
+    clt_free(found);
+    return st;
+}
+
+clt_status clt_device_list(bool probe, clt_device_facts **list, int *count) {
+    clt_found *found;
+    int n;
+    CLT_TRY(clt_platform_find(&found, &n));
+    clt_device_facts *facts = clt_calloc((size_t)n, sizeof *facts);
+    clt_device_params params = clt_device_params_default();
+    for (int i = 0; i < n; i++) {
+        clt_device *dev;
+        facts[i] = found[i].facts;
+        if (!probe || open_found(&found[i], &params, 0, 1, &dev) != CLT_OK) continue;
+        facts[i] = dev->facts;
+        clt_device_close(dev);
+    }
+    clt_free(found);
+    *list = facts;
+    *count = n;
+    return CLT_OK;
+}
+
+static void warn_living(clt_device *dev) {
+    int n = 0;
+    for (clt_buffer *b = dev->buffers, *next; b; b = next) {
+        next = b->next;
+        if (n++ == 0) clt_warn("device %s is closed while buffer '%s' lives", dev->facts.name, b->name);
+        if (!dev->hung) clReleaseMemObject(b->mem);
+        b->dev = NULL;
+        b->prev = b->next = NULL;
+    }
+    if (n > 1) clt_warn("... and %d more buffers", n - 1);
+}
+
+void clt_device_close(clt_device *dev) {
+    if (!dev) return;
+    warn_living(dev);
+    /* Releasing a queue waits for it, without a deadline: a hung one is left alone. */
+    if (!dev->hung) {
+        clt_queue_free(dev);
+        if (dev->queue) clt_device_finish(dev);
+        clt_kernels_free(dev);
+        for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
+            if (dev->staging[i].event) clReleaseEvent(dev->staging[i].event);
+            clt_free(dev->staging[i].mem);
+        }
+        if (dev->queue) clReleaseCommandQueue(dev->queue);
+        if (dev->context) clReleaseContext(dev->context);
+        if (dev->device != dev->root) clReleaseDevice(dev->device);
+    }
+    clt_free(dev->cache_dir);
+    clt_free(dev);
+}
+
+const clt_device_facts *clt_device_get_facts(const clt_device *dev) {
+    return &dev->facts;
+}
+const char *clt_device_id(const clt_device *dev) {
+    return dev->id;
+}
+const char *clt_device_cache_dir(clt_device *dev) {
+    return dev->cache_dir;
+}

@@ -1,0 +1,133 @@
+/* What the files of runtime/device share among themselves. Nothing outside this folder includes it: it is the
+ * one header with OpenCL's types in it. */
+#ifndef CLT_DEVICE_PRIVATE_H
+#define CLT_DEVICE_PRIVATE_H
+
+#define CL_USE_DEPRECATED_OPENCL_1_2_APIS
+#include <CL/cl.h>
+
+#include "../base/clt_hash.h"
+#include "clt_device.h"
+
+/* Bumped when what is stored in the caches changes its meaning. */
+enum { CLT_CACHE_FORMAT = 1 };
+
+/* A device that was found, before it is opened. */
+typedef struct {
+    cl_platform_id platform;
+    cl_device_id device;
+    clt_device_facts facts;
+    char id[33];
+    bool unified; /* shares its memory with the host: an integrated GPU */
+} clt_found;
+
+typedef struct {
+    clt_hash128 key;
+    cl_program program; /* NULL: it was tried and does not build */
+} clt_program;
+
+struct clt_kernel {
+    clt_hash128 key;
+    clt_device *dev;
+    cl_kernel kernel;
+    cl_uint args;
+    char name[96];
+    size_t max_group;
+    size_t warm[8]; /* local sizes (product) that were launched before, so that their code exists */
+    uint64_t launches;
+    double seconds;
+};
+
+struct clt_buffer {
+    clt_device *dev; /* NULL once the device was closed */
+    cl_mem mem;
+    size_t bytes;
+    bool wrapped;
+    char name[64];
+    clt_buffer *prev, *next;
+};
+
+/* Host memory that a queued write reads from. */
+typedef struct {
+    void *mem;
+    size_t cap;
+    cl_event event; /* NULL: free */
+} clt_staging;
+
+typedef struct {
+    clt_kernel *kernel;
+    cl_event event;
+} clt_timed;
+
+struct clt_device {
+    cl_platform_id platform;
+    cl_device_id root, device; /* device is a sub-device of root, or root */
+    cl_context context;
+    cl_command_queue queue;
+    clt_device_facts facts;
+    char id[33];
+    char *cache_dir; /* NULL: caching is off */
+    double timeout;
+    bool profile, hung, steady, assert_steady;
+    bool driver_caches; /* the driver has a program cache of its own */
+    bool lazy_compile;  /* code is made at the first launch of each work-group size */
+    clt_device_counters counters;
+    clt_buffer *buffers;
+    clt_program *programs;
+    int programs_n, programs_cap;
+    clt_kernel **kernels;
+    int kernels_n, kernels_cap;
+    clt_staging staging[8];
+    clt_timed *timed;
+    int timed_n, timed_cap;
+    cl_event gate; /* test hook, see clt_device_gate */
+};
+
+/* clt_platform.c: all devices; *out is the caller's (clt_free). CLT_NO_DEVICE with advice when there are
+ * none. */
+clt_status clt_platform_find(clt_found **out, int *count);
+/* clt_select.c: index of the device that `pattern` (NULL: the default) gives to this rank; *sharing is how
+ * many of the host's ranks get the same device and *share this rank's place among them. */
+clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
+                      int *index, int *share, int *sharing);
+/* clt_probe.c: fills the probed part of dev->facts, from the cache or by running. */
+clt_status clt_probe(clt_device *dev);
+
+/* clt_error.c: OpenCL's name of an error code. */
+const char *clt_cl_name(cl_int e);
+/* The message and status of a failed call: "WHAT on DEVICE failed: CL_...", with what to do where that is
+ * known. */
+clt_status clt_cl_error(const clt_device *dev, cl_int e, const char *what);
+#define CLT_CL(dev, call, what)                                                                              \
+    do {                                                                                                     \
+        cl_int clt_e_ = (call);                                                                              \
+        if (clt_e_ != CL_SUCCESS) return clt_cl_error(dev, clt_e_, what);                                    \
+    } while (0)
+
+/* clt_queue.c */
+/* Waits for `event` with the device's deadline and releases it. */
+clt_status clt_event_wait(clt_device *dev, cl_event event, const char *what);
+/* Keeps the event of a launch for the profile. */
+void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event);
+/* Counts a build or an allocation; once the device is steady it is a breach. */
+clt_status clt_steady_check(clt_device *dev, const char *what, const char *name);
+void clt_queue_free(clt_device *dev);
+
+/* clt_kernel.c */
+void clt_kernels_free(clt_device *dev);
+
+/* clt_cache.c: entries are files "<name>" in the cache folder, with magic, format version and hash in front.
+ * All are quiet: a cache that cannot be read or written is only slower. */
+char *clt_cache_default_dir(void); /* malloc'ed, NULL when caching is off or there is no place */
+bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes);
+void clt_cache_put(const char *dir, const char *name, const void *data, size_t bytes);
+/* Holds other processes of this host off the same piece of work; -1 when that is not possible. */
+int clt_cache_lock(const char *dir, clt_hash128 key, double timeout);
+void clt_cache_unlock(int lock);
+
+/* clt_source.c */
+/* Text with `#include "..."` of files under clkernels/ expanded; `file` names it and anchors relative paths.
+ */
+char *clt_source_expand(const char *file, const char *text);
+
+#endif

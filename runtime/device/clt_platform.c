@@ -1,0 +1,170 @@
+/* Which devices there are, and what their drivers say about them. */
+#include "clt_device_private.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+static void device_text(cl_device_id d, cl_device_info what, char *out, size_t cap) {
+    char text[1024] = "";
+    if (clGetDeviceInfo(d, what, sizeof text, text, NULL) != CL_SUCCESS) text[0] = 0;
+    text[sizeof text - 1] = 0;
+    size_t lead = strspn(text, " ");
+    snprintf(out, cap, "%.*s", (int)cap - 1, text + lead);
+    for (size_t n = strlen(out); n > 0 && out[n - 1] == ' ';) out[--n] = 0;
+}
+
+static void platform_text(cl_platform_id p, cl_platform_info what, char *out, size_t cap) {
+    char text[1024] = "";
+    if (clGetPlatformInfo(p, what, sizeof text, text, NULL) != CL_SUCCESS) text[0] = 0;
+    text[sizeof text - 1] = 0;
+    snprintf(out, cap, "%.*s", (int)cap - 1, text);
+}
+
+static uint64_t device_number(cl_device_id d, cl_device_info what, size_t size) {
+    union {
+        cl_uint u;
+        cl_ulong l;
+    } v = {.l = 0};
+    if (clGetDeviceInfo(d, what, size, &v, NULL) != CL_SUCCESS) return 0;
+    return size == sizeof v.u ? v.u : v.l;
+}
+#define NUMBER(d, what, type) ((uint64_t)device_number(d, what, sizeof(type)))
+
+/* "model name" of the host's CPU. Two OpenCL runtimes on this host drive the same one. */
+static const char *host_cpu(void) {
+    static char name[128];
+    if (name[0]) return name;
+    snprintf(name, sizeof name, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[512];
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, "model name", 10) != 0) continue;
+        char *s = strchr(line, ':');
+        if (s) snprintf(name, sizeof name, "%.*s", (int)strcspn(s + 2, "\n"), s + 2);
+        break;
+    }
+    if (f) fclose(f);
+    return name;
+}
+
+static bool has_word(const char *list, const char *word) {
+    for (const char *s = list; (s = strstr(s, word)) != NULL; s += strlen(word))
+        if ((s == list || s[-1] == ' ') && (s[strlen(word)] == ' ' || s[strlen(word)] == 0)) return true;
+    return false;
+}
+
+static void read_facts(clt_found *f) {
+    clt_device_facts *x = &f->facts;
+    cl_device_id d = f->device;
+    platform_text(f->platform, CL_PLATFORM_NAME, x->platform, sizeof x->platform);
+    device_text(d, CL_DEVICE_NAME, x->name, sizeof x->name);
+    device_text(d, CL_DEVICE_VENDOR, x->vendor, sizeof x->vendor);
+    device_text(d, CL_DRIVER_VERSION, x->driver, sizeof x->driver);
+    device_text(d, CL_DEVICE_VERSION, x->version, sizeof x->version);
+    device_text(d, CL_DEVICE_OPENCL_C_VERSION, x->c_version, sizeof x->c_version);
+    uint64_t type = NUMBER(d, CL_DEVICE_TYPE, cl_device_type);
+    x->type = type & CL_DEVICE_TYPE_GPU   ? CLT_DEVICE_GPU
+              : type & CL_DEVICE_TYPE_CPU ? CLT_DEVICE_CPU
+                                          : CLT_DEVICE_OTHER;
+    if (x->type == CLT_DEVICE_CPU) x->host_cpu = host_cpu();
+    x->global_mem = NUMBER(d, CL_DEVICE_GLOBAL_MEM_SIZE, cl_ulong);
+    x->max_alloc = NUMBER(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, cl_ulong);
+    x->local_mem_claimed = NUMBER(d, CL_DEVICE_LOCAL_MEM_SIZE, cl_ulong);
+    x->compute_units = (uint32_t)NUMBER(d, CL_DEVICE_MAX_COMPUTE_UNITS, cl_uint);
+    x->max_work_group = (uint32_t)NUMBER(d, CL_DEVICE_MAX_WORK_GROUP_SIZE, size_t);
+    x->clock_mhz = (uint32_t)NUMBER(d, CL_DEVICE_MAX_CLOCK_FREQUENCY, cl_uint);
+    x->base_align_bytes = (uint32_t)NUMBER(d, CL_DEVICE_MEM_BASE_ADDR_ALIGN, cl_uint) / 8;
+    x->native_float_width = (uint32_t)NUMBER(d, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, cl_uint);
+    x->local_is_global = NUMBER(d, CL_DEVICE_LOCAL_MEM_TYPE, cl_uint) == CL_GLOBAL;
+    f->unified = NUMBER(d, CL_DEVICE_HOST_UNIFIED_MEMORY, cl_uint) != 0;
+    char ext[8192] = "";
+    if (clGetDeviceInfo(d, CL_DEVICE_EXTENSIONS, sizeof ext - 1, ext, NULL) != CL_SUCCESS) ext[0] = 0;
+    x->says_fp16 = has_word(ext, "cl_khr_fp16");
+    x->says_fp64 = has_word(ext, "cl_khr_fp64") || NUMBER(d, CL_DEVICE_DOUBLE_FP_CONFIG, cl_ulong) != 0;
+    x->says_subgroups = has_word(ext, "cl_khr_subgroups") || has_word(ext, "cl_intel_subgroups");
+}
+
+static void make_id(clt_found *f) {
+    char version[256];
+    platform_text(f->platform, CL_PLATFORM_VERSION, version, sizeof version);
+    const clt_device_facts *x = &f->facts;
+    char *text = clt_format("%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", CLT_CACHE_FORMAT, x->platform, version,
+                            x->vendor, x->name, x->driver, x->version, x->host_cpu ? x->host_cpu : "");
+    clt_hash_hex(clt_hash(text, strlen(text)), f->id);
+    clt_free(text);
+}
+
+/* --- advice when there is nothing
+ * ----------------------------------------------------------------------------- */
+
+/* Driver libraries that do nothing until an .icd file names them. */
+static const struct {
+    const char *lib, *icd;
+} drivers[] = {
+    {"libnvidia-opencl.so.1", "nvidia.icd"},
+    {"libamdocl64.so", "amdocl64.icd"},
+    {"libintelocl.so", "intel-cpu.icd"},
+    {"libigdrcl.so", "intel-gpu.icd"},
+    {"libpocl.so.2", "pocl.icd"},
+    {"libRusticlOpenCL.so.1", "rusticl.icd"},
+};
+
+static clt_status no_device(const char *found) {
+    const char *vendors = clt_env(CLT_ENV_OCL_ICD_VENDORS);
+    const char *dir = vendors ? vendors : "/etc/OpenCL/vendors";
+    clt_str b = {0};
+    for (size_t i = 0; i < CLT_COUNT_OF(drivers); i++) {
+        void *h = dlopen(drivers[i].lib, RTLD_LAZY | RTLD_LOCAL);
+        if (!h) continue;
+        clt_str_addf(&b,
+                     "\n  the driver %s is present but not registered; write its .icd file: echo %s > %s/%s",
+                     drivers[i].lib, drivers[i].lib, dir, drivers[i].icd);
+        dlclose(h);
+    }
+    clt_status st = clt_error(
+        CLT_NO_DEVICE,
+        "%s (drivers are listed in %s)%s\n  a driver for CPUs: apt install pocl-opencl-icd; for GPUs "
+        "install the vendor's OpenCL driver; `clinfo -l` lists what is there",
+        found, dir, b.s ? b.s : "");
+    clt_str_free(&b);
+    return st;
+}
+
+/* --- enumeration
+ * ---------------------------------------------------------------------------------------------- */
+
+clt_status clt_platform_find(clt_found **out, int *count) {
+    cl_uint np = 0;
+    cl_platform_id platform[32];
+    if (clGetPlatformIDs(32, platform, &np) != CL_SUCCESS || np == 0)
+        return no_device("there is no OpenCL platform");
+    np = CLT_MIN(np, 32u);
+    clt_found *list = NULL;
+    int n = 0;
+    for (cl_uint p = 0; p < np; p++) {
+        cl_device_id device[64];
+        cl_uint nd = 0;
+        if (clGetDeviceIDs(platform[p], CL_DEVICE_TYPE_ALL, 64, device, &nd) != CL_SUCCESS) continue;
+        nd = CLT_MIN(nd, 64u);
+        list = clt_realloc(list, (size_t)(n + (int)nd + 1) * sizeof *list);
+        for (cl_uint d = 0; d < nd; d++) {
+            cl_bool ok = CL_FALSE, compiler = CL_FALSE;
+            clGetDeviceInfo(device[d], CL_DEVICE_AVAILABLE, sizeof ok, &ok, NULL);
+            clGetDeviceInfo(device[d], CL_DEVICE_COMPILER_AVAILABLE, sizeof compiler, &compiler, NULL);
+            if (!ok || !compiler) continue;
+            clt_found *f = &list[n++];
+            *f = (clt_found){.platform = platform[p], .device = device[d]};
+            f->facts.platform_index = (int)p;
+            f->facts.device_index = (int)d;
+            read_facts(f);
+            make_id(f);
+        }
+    }
+    if (n == 0) {
+        clt_free(list);
+        return no_device("there are OpenCL platforms, but none has a usable device");
+    }
+    *out = list;
+    *count = n;
+    return CLT_OK;
+}

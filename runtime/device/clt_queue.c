@@ -1,0 +1,164 @@
+/* Waiting with a deadline, per-kernel times, the steady state. */
+#include "clt_device_private.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clt_device_test.h"
+
+static clt_status hung(clt_device *dev, const char *what, double seconds) {
+    dev->hung = true;
+    return clt_error(
+        CLT_AGAIN,
+        "device %s gave no answer for %.0f s (%s): it is hung; run again (CLTRAIN_DEVICE_TIMEOUT "
+        "changes the limit)",
+        dev->facts.name, seconds, what);
+}
+
+/* Sleeps a thirty-second part of what was waited already: late by about 3 % at most, and the CPU's cores are
+ * left to a driver that computes on them. */
+static void back_off(double waited) {
+    if (waited < 20e-6)
+        sched_yield();
+    else
+        clt_sleep(CLT_MIN(waited / 32 + 5e-6, 1e-3));
+}
+
+clt_status clt_event_wait(clt_device *dev, cl_event event, const char *what) {
+    cl_int status = CL_QUEUED, e = dev->hung ? CL_SUCCESS : clFlush(dev->queue);
+    double start = clt_now();
+    while (e == CL_SUCCESS) {
+        e = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
+        if (e != CL_SUCCESS || status <= CL_COMPLETE) break;
+        double waited = clt_now() - start;
+        if (dev->hung || waited > dev->timeout) return hung(dev, what, dev->timeout);
+        back_off(waited);
+    }
+    /* Seeing "complete" is no synchronisation point; waiting for a completed event is, and costs nothing. */
+    if (e == CL_SUCCESS && status == CL_COMPLETE) e = clWaitForEvents(1, &event);
+    clReleaseEvent(event);
+    CLT_CL(dev, e, what);
+    CLT_CL(dev, status, what);
+    return CLT_OK;
+}
+
+clt_status clt_device_flush(clt_device *dev) {
+    CLT_CL(dev, clFlush(dev->queue), "handing over queued work");
+    return CLT_OK;
+}
+
+clt_status clt_device_finish(clt_device *dev) {
+    cl_event e;
+    CLT_CL(dev, clEnqueueMarkerWithWaitList(dev->queue, 0, NULL, &e), "waiting for queued work");
+    return clt_event_wait(dev, e, "waiting for queued work");
+}
+
+clt_status clt_device_gate(clt_device *dev, bool closed) {
+    cl_int e = CL_SUCCESS;
+    if (closed && !dev->gate) {
+        dev->gate = clCreateUserEvent(dev->context, &e);
+        CLT_CL(dev, e, "creating a user event");
+        CLT_CL(dev, clEnqueueBarrierWithWaitList(dev->queue, 1, &dev->gate, NULL), "closing the gate");
+    } else if (!closed && dev->gate) {
+        e = clSetUserEventStatus(dev->gate, CL_COMPLETE);
+        clReleaseEvent(dev->gate);
+        dev->gate = NULL;
+        dev->hung = false;
+        CLT_CL(dev, e, "opening the gate");
+    }
+    return CLT_OK;
+}
+
+/* --- steady state
+ * --------------------------------------------------------------------------------------------- */
+
+clt_status clt_steady_check(clt_device *dev, const char *what, const char *name) {
+    if (!dev->steady) return CLT_OK;
+    dev->counters.steady_breaches++;
+    if (dev->assert_steady)
+        return clt_error(CLT_FAIL, "%s '%s' after the first step (CLTRAIN_ASSERT_STEADY=1)", what, name);
+    clt_debug("%s '%s' after the first step", what, name);
+    return CLT_OK;
+}
+
+void clt_device_set_steady(clt_device *dev, bool steady) {
+    dev->steady = steady;
+}
+
+void clt_device_get_counters(const clt_device *dev, clt_device_counters *out) {
+    *out = dev->counters;
+}
+
+/* --- times by kernel
+ * ------------------------------------------------------------------------------------------ */
+
+/* Takes the times of the events that are complete; the rest stays. */
+static void collect(clt_device *dev) {
+    int kept = 0;
+    for (int i = 0; i < dev->timed_n; i++) {
+        clt_timed t = dev->timed[i];
+        cl_int status = CL_QUEUED;
+        cl_ulong from = 0, to = 0;
+        if (clGetEventInfo(t.event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) ==
+                CL_SUCCESS &&
+            status > CL_COMPLETE) {
+            dev->timed[kept++] = t;
+            continue;
+        }
+        clGetEventProfilingInfo(t.event, CL_PROFILING_COMMAND_START, sizeof from, &from, NULL);
+        clGetEventProfilingInfo(t.event, CL_PROFILING_COMMAND_END, sizeof to, &to, NULL);
+        if (to > from) t.kernel->seconds += 1e-9 * (double)(to - from);
+        clReleaseEvent(t.event);
+    }
+    dev->timed_n = kept;
+}
+
+void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event) {
+    if (dev->timed_n == dev->timed_cap) {
+        if (dev->timed_cap) collect(dev);
+        if (2 * dev->timed_n >= dev->timed_cap) {
+            dev->timed_cap = dev->timed_cap ? 2 * dev->timed_cap : 4096;
+            dev->timed = clt_realloc(dev->timed, (size_t)dev->timed_cap * sizeof *dev->timed);
+        }
+    }
+    dev->timed[dev->timed_n++] = (clt_timed){k, event};
+}
+
+static int by_seconds(const void *a, const void *b) {
+    double x = ((const clt_kernel_time *)a)->seconds, y = ((const clt_kernel_time *)b)->seconds;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *count) {
+    CLT_TRY(clt_device_finish(dev));
+    collect(dev);
+    clt_kernel_time *t = clt_calloc((size_t)dev->kernels_n + 1, sizeof *t);
+    int n = 0;
+    for (int i = 0; i < dev->kernels_n; i++) {
+        const clt_kernel *k = dev->kernels[i];
+        if (!k->launches) continue;
+        int at = 0;
+        while (at < n && strcmp(t[at].name, k->name) != 0) at++;
+        if (at == n) snprintf(t[n++].name, sizeof t[0].name, "%s", k->name);
+        t[at].launches += k->launches;
+        t[at].seconds += k->seconds;
+    }
+    qsort(t, (size_t)n, sizeof *t, by_seconds);
+    *rows = t;
+    *count = n;
+    return CLT_OK;
+}
+
+void clt_device_profile_reset(clt_device *dev) {
+    if (clt_device_finish(dev) == CLT_OK) collect(dev);
+    for (int i = 0; i < dev->kernels_n; i++) {
+        dev->kernels[i]->launches = 0;
+        dev->kernels[i]->seconds = 0;
+    }
+}
+
+void clt_queue_free(clt_device *dev) {
+    for (int i = 0; i < dev->timed_n; i++) clReleaseEvent(dev->timed[i].event);
+    clt_free(dev->timed);
+}

@@ -1,0 +1,126 @@
+/* The table's layout rules, the cutting into pieces, and access across pieces. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "runtime/device/clt_slab.h"
+
+static clt_device *dev;
+
+static int open_device(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    return clt_device_open(&p, &dev) == CLT_OK ? 0 : -1;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    clt_device_close(dev);
+    return 0;
+}
+
+static void add(clt_slab_table *t, const char *name, int64_t rows, int64_t cols) {
+    int64_t shape[2] = {rows, cols};
+    int before = t->n;
+    assert_int_equal(clt_slab_table_add(t, name, cols ? 2 : 1, shape), before);
+}
+
+/* Sizes on both sides of every border of the layout rules. */
+static void make_table(clt_slab_table *t) {
+    add(t, "small.0", 1, 0);
+    add(t, "small.1", 65, 0);
+    add(t, "almost", 65535, 0);
+    add(t, "chunk", 256, 256);
+    add(t, "small.2", 64, 0);
+    add(t, "small.3", 7, 3);
+    add(t, "big", 5, 65536);
+    add(t, "odd", 65537, 0);
+    add(t, "tail", 10, 0);
+    clt_slab_table_finish(t);
+}
+
+static void table_layout(void **state) {
+    (void)state;
+    clt_slab_table t = {0};
+    make_table(&t);
+    /* By hand: multiples of 64 for small tensors, of 65,536 for those of at least 65,536 elements. */
+    static const uint64_t offset[] = {0, 64, 192, 131072, 196608, 196672, 262144, 589824, 589824 + 65600};
+    for (int i = 0; i < t.n; i++) assert_int_equal(t.entry[i].offset, offset[i]);
+    assert_int_equal(t.total, 589824 + 131072);
+    assert_int_equal(clt_slab_table_find(&t, "odd"), 7);
+    assert_int_equal(clt_slab_table_find(&t, "od"), -1);
+    assert_int_equal(t.entry[5].count, 21);
+    assert_int_equal(t.entry[5].dims, 2);
+    clt_slab_table_free(&t);
+}
+
+static void check_pieces(const clt_slab *s, const clt_slab_table *t, uint64_t limit) {
+    assert_int_equal(s->start[0], 0);
+    assert_int_equal(s->start[s->n], t->total);
+    for (int i = 0; i < s->n; i++) {
+        assert_true(s->start[i] < s->start[i + 1]);
+        assert_int_equal(s->start[i] % CLT_CHUNK, 0);
+        assert_int_equal(clt_buffer_bytes(s->piece[i]), (s->start[i + 1] - s->start[i]) * 4);
+        int first = 0, tensors = 0;
+        for (int e = 0; e < t->n; e++) {
+            first += t->entry[e].offset == s->start[i];
+            tensors += t->entry[e].offset >= s->start[i] && t->entry[e].offset < s->start[i + 1] &&
+                       t->entry[e].count >= CLT_CHUNK;
+        }
+        assert_int_equal(first, 1);
+        /* Above the limit only where no border would have allowed less. */
+        if (s->start[i + 1] - s->start[i] > limit) assert_true(tensors <= 1);
+    }
+    for (int e = 0; e < t->n; e++) {
+        clt_ref r = clt_slab_ref(s, e);
+        assert_true((r.off + t->entry[e].count) * 4 <= clt_buffer_bytes(r.buf));
+    }
+}
+
+static void pieces_and_access(void **state) {
+    (void)state;
+    clt_slab_table t = {0};
+    make_table(&t);
+    static const int expected[] = {1, 5, 3, 2};
+    static const uint64_t limit[] = {0, 65536, 4 * 65536, 9 * 65536};
+    float *x = clt_calloc(t.total, sizeof *x), *y = clt_calloc(t.total, sizeof *y);
+    for (size_t c = 0; c < CLT_COUNT_OF(limit); c++) {
+        clt_slab *s;
+        assert_int_equal(clt_slab_create(dev, &t, limit[c] * 4, "test", &s), CLT_OK);
+        assert_int_equal(s->n, expected[c]);
+        check_pieces(s, &t, limit[c] ? limit[c] : (uint64_t)1 << 28);
+        memset(y, 0xff, t.total * sizeof *y);
+        memset(x, 0, t.total * sizeof *x);
+        assert_int_equal(clt_slab_read(s, 0, y, t.total), CLT_OK);
+        assert_memory_equal(x, y, t.total * sizeof *x);
+        for (uint64_t i = 0; i < t.total; i++) x[i] = (float)(i % 8191) + 0.5f;
+        /* A window that begins and ends inside pieces. */
+        assert_int_equal(clt_slab_write(s, 1000, x + 1000, t.total - 2000), CLT_OK);
+        assert_int_equal(clt_slab_read(s, 1000, y + 1000, t.total - 2000), CLT_OK);
+        assert_memory_equal(x + 1000, y + 1000, (t.total - 2000) * sizeof *x);
+        assert_int_equal(clt_slab_read(s, 0, y, 1001), CLT_OK);
+        assert_true(y[999] == 0 && y[1000] == x[1000]);
+        uint64_t run;
+        clt_ref r = clt_slab_at(s, t.entry[6].offset + 5, &run);
+        float one;
+        assert_int_equal(clt_ref_read_f32(r, &one, 1), CLT_OK);
+        assert_true(one == x[t.entry[6].offset + 5]);
+        assert_true(run >= t.entry[6].count - 5);
+        assert_int_equal(clt_slab_read(s, t.total - 1, y, 2), CLT_FAIL);
+        assert_int_equal(clt_slab_zero(s), CLT_OK);
+        assert_int_equal(clt_slab_read(s, 5000, y, 1), CLT_OK);
+        assert_true(y[0] == 0);
+        clt_slab_destroy(s);
+    }
+    clt_free(x);
+    clt_free(y);
+    clt_slab_table_free(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout), cmocka_unit_test(pieces_and_access)};
+    return cmocka_run_group_tests_name("slab", tests, open_device, close_device);
+}
