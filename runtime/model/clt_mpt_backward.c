@@ -1,0 +1,286 @@
+/* The backward pass of an MPT, from the gradient of norm_f's output down to the embedding. Weight gradients
+ * go to the lane's accumulator (clt_mpt_batch.grads). */
+#include "clt_mpt_internal.h"
+
+#include <string.h>
+
+typedef struct {
+    clt_mpt *m;
+    const clt_mpt_batch *b;
+    int64_t rows;
+    bool kv_written[CLT_MPT_MAX_LAYERS]; /* a later block has already put its part into this source's dk and
+                                            dv */
+} backward_pass;
+
+static clt_ref grad_of(const backward_pass *p, int entry) {
+    return entry < 0 ? clt_ref_none() : clt_slab_ref(p->b->grads, entry);
+}
+
+/* Gradients of weight w and bias `bias` of a Linear from dy [R, out] and its input x [R, in]. */
+static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, int64_t lddy, clt_ref x,
+                                 int64_t ldx, const char *what) {
+    clt_mpt *m = p->m;
+    const clt_slab_entry *e = &m->weights->table->entry[w];
+    clt_gemm_params g = {.form = CLT_GEMM_TN,
+                         .m = e->shape[0],
+                         .n = e->shape[1],
+                         .k = p->rows,
+                         .k_group = m->shape.seq,
+                         .a = dy,
+                         .lda = lddy,
+                         .b = x,
+                         .ldb = ldx,
+                         .c = grad_of(p, w),
+                         .ldc = e->shape[1],
+                         .accumulate = !p->b->lane_first};
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    CLT_TRY(clt_mpt_made(m, g.c, e->count, "gradient of %s (%s)", e->name, what));
+    if (bias < 0) return CLT_OK;
+    return clt_op_column_sum(m->ops, &(clt_column_sum_params){.rows = p->rows,
+                                                              .cols = e->shape[0],
+                                                              .rows_per_sample = m->shape.seq,
+                                                              .ldx = lddy,
+                                                              .x = dy,
+                                                              .out = grad_of(p, bias),
+                                                              .accumulate = !p->b->lane_first});
+}
+
+/* dx [R, in] (+)= dy [R, out] * W. */
+static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, clt_ref dx,
+                                   int64_t lddx, bool accumulate) {
+    const clt_slab_entry *e = &p->m->weights->table->entry[w];
+    return (clt_gemm_params){.form = CLT_GEMM_NN,
+                             .m = p->rows,
+                             .n = e->shape[1],
+                             .k = e->shape[0],
+                             .a = dy,
+                             .lda = lddy,
+                             .b = clt_mpt_weight(p->m, w),
+                             .ldb = e->shape[1],
+                             .c = dx,
+                             .ldc = lddx,
+                             .accumulate = accumulate};
+}
+
+/* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator. */
+static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_ref rstd, int w, int b,
+                                clt_ref dy, clt_ref residual, clt_ref dx) {
+    clt_mpt *m = p->m;
+    int64_t C = m->cfg.d_model;
+    return clt_op_norm_backward(m->ops, &(clt_norm_grad_params){.rms = m->cfg.rms_norm,
+                                                                .eps = (float)m->cfg.norm_eps,
+                                                                .rows = p->rows,
+                                                                .cols = C,
+                                                                .heads = 1,
+                                                                .rows_per_sample = m->shape.seq,
+                                                                .x = x,
+                                                                .w = clt_mpt_weight(m, w),
+                                                                .mean = mean,
+                                                                .rstd = rstd,
+                                                                .dy = dy,
+                                                                .dx = dx,
+                                                                .residual = residual,
+                                                                .dw = grad_of(p, w),
+                                                                .db = grad_of(p, b),
+                                                                .ldx = C,
+                                                                .lddy = C,
+                                                                .lddx = C,
+                                                                .ldres = C,
+                                                                .accumulate = !p->b->lane_first});
+}
+
+/* The gradient that enters a branch: dx itself, or dx through the branch's dropout. */
+static clt_status branch_gradient(backward_pass *p, int layer, int site, clt_ref *out) {
+    clt_mpt *m = p->m;
+    *out = m->dx;
+    if (!(p->b->dropout && m->cfg.resid_pdrop > 0)) return CLT_OK;
+    *out = m->dbranch;
+    return clt_mpt_dropout(m, p->b, m->cfg.resid_pdrop, layer, site, m->dx, clt_ref_none(), m->dbranch);
+}
+
+static clt_status mlp_backward(backward_pass *p, int layer) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t R = p->rows, C = c->d_model, F = c->ffn_hidden;
+    clt_ref d;
+    CLT_TRY(branch_gradient(p, layer, CLT_SITE_FFN_BRANCH, &d));
+    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
+    clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
+    if (!c->glu) {
+        g.grad_act = c->activation;
+        g.grad_pre = a->up;
+        g.ldgrad = F;
+    }
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    if (c->glu)
+        CLT_TRY(clt_op_glu_backward(m->ops, c->activation, R, F, a->gate, F, a->up, F, m->dact, F, m->dgate,
+                                    F, m->dup, F));
+    CLT_TRY(
+        clt_mpt_made(m, m->dup, (uint64_t)(R * F), "block %d: gradient of the mlp's hidden values", layer));
+    CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
+    g = linear_data(p, x->wup, m->dup, F, m->dnorm, C, false);
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    if (c->glu) {
+        CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
+        g = linear_data(p, x->wgate, m->dgate, F, m->dnorm, C, true);
+        CLT_TRY(clt_op_gemm(m->ops, &g));
+    }
+    CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx));
+    return clt_mpt_made(m, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_2", layer);
+}
+
+static clt_status qk_norm_backward(backward_pass *p, int64_t heads, int64_t col, clt_ref in, int w, int b,
+                                   clt_ref mean, clt_ref rstd, clt_ref dqkv) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    clt_ref d = clt_ref_at(dqkv, (uint64_t)col);
+    return clt_op_norm_backward(m->ops,
+                                &(clt_norm_grad_params){.eps = 1e-5f,
+                                                        .rows = p->rows,
+                                                        .cols = c->qk_gn ? c->head_dim : heads * c->head_dim,
+                                                        .heads = c->qk_gn ? heads : 1,
+                                                        .rows_per_sample = m->shape.seq,
+                                                        .x = clt_ref_at(in, (uint64_t)col),
+                                                        .w = clt_mpt_weight(m, w),
+                                                        .mean = mean,
+                                                        .rstd = rstd,
+                                                        .dy = d,
+                                                        .dx = d,
+                                                        .dw = grad_of(p, w),
+                                                        .db = grad_of(p, b),
+                                                        .ldx = m->width,
+                                                        .lddy = m->width,
+                                                        .lddx = m->width,
+                                                        .accumulate = !p->b->lane_first});
+}
+
+/* Back through positions, qk norms and clip, in place on dqkv. */
+static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    bool own_kv = c->layer[layer].reuse_kv < 0;
+    int64_t R = p->rows, T = m->shape.seq, W = m->width, Q = c->n_heads * c->head_dim;
+    if (m->rope.buf && !c->layer[layer].nope) {
+        CLT_TRY(clt_op_rope(m->ops, R, T, c->n_heads, c->head_dim, dqkv, W, m->rope, true));
+        if (own_kv)
+            CLT_TRY(clt_op_rope(m->ops, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(dqkv, (uint64_t)Q), W,
+                                m->rope, true));
+    }
+    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, R, T, Q, dqkv, W, m->temperature));
+    if (c->qk_ln || c->qk_gn) {
+        clt_ref in = c->clip_qkv > 0 ? a->clipped : a->raw;
+        CLT_TRY(qk_norm_backward(p, c->n_heads, 0, in, x->q_ln_w, x->q_ln_b, a->q_mean, a->q_rstd, dqkv));
+        if (own_kv)
+            CLT_TRY(
+                qk_norm_backward(p, c->kv_n_heads, Q, in, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd, dqkv));
+    }
+    if (c->clip_qkv > 0)
+        CLT_TRY(
+            clt_op_clip_backward(m->ops, (float)c->clip_qkv, R, own_kv ? W : Q, a->raw, W, dqkv, W, dqkv, W));
+    return CLT_OK;
+}
+
+static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t C = c->d_model, W = m->width, Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
+    clt_gemm_params g;
+    if (x->wqkv >= 0) {
+        CLT_TRY(linear_weights(p, x->wqkv, x->bqkv, dqkv, W, a->n1, C, "attention"));
+        g = linear_data(p, x->wqkv, dqkv, W, m->dnorm, C, false);
+        return clt_op_gemm(m->ops, &g);
+    }
+    const int w[] = {x->wq, x->wk, x->wv}, b[] = {x->bq, x->bk, x->bv};
+    const int64_t at[] = {0, Q, Q + K};
+    for (int i = 0; i < (c->layer[layer].reuse_kv < 0 ? 3 : 1); i++) {
+        clt_ref d = clt_ref_at(dqkv, (uint64_t)at[i]);
+        CLT_TRY(linear_weights(p, w[i], b[i], d, W, a->n1, C, "attention"));
+        g = linear_data(p, w[i], d, W, m->dnorm, C, i > 0);
+        CLT_TRY(clt_op_gemm(m->ops, &g));
+    }
+    return CLT_OK;
+}
+
+static clt_status attention_backward(backward_pass *p, int layer) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t R = p->rows, C = c->d_model, W = m->width, Q = c->n_heads * c->head_dim,
+            K = c->kv_n_heads * c->head_dim;
+    int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
+    clt_ref d, dqkv = m->dqkv[layer], dkv = m->dqkv[source];
+    CLT_TRY(branch_gradient(p, layer, CLT_SITE_ATTN_BRANCH, &d));
+    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
+    clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
+                                     .dout = m->datt,
+                                     .dq = dqkv,
+                                     .dk = clt_ref_at(dkv, (uint64_t)Q),
+                                     .dv = clt_ref_at(dkv, (uint64_t)(Q + K)),
+                                     .lddout = Q,
+                                     .lddq = W,
+                                     .lddk = W,
+                                     .lddv = W,
+                                     .accumulate_kv = p->kv_written[source]};
+    CLT_TRY(clt_op_attention_backward(m->ops, &att));
+    p->kv_written[source] = true;
+    CLT_TRY(clt_mpt_made(m, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));
+    CLT_TRY(qkv_backward(p, layer, dqkv));
+    CLT_TRY(projections_backward(p, layer, dqkv));
+    CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx));
+    return clt_mpt_made(m, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_1", layer);
+}
+
+static clt_status embedding_backward(backward_pass *p) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_batch *b = p->b;
+    int64_t C = c->d_model;
+    clt_ref dwte = grad_of(p, m->index.wte);
+    if (b->dropout && c->emb_pdrop > 0)
+        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, -1, CLT_SITE_EMB, m->dx, clt_ref_none(), m->dx));
+    /* Untied, the table's own accumulator takes the lookups: rows that no token names must be +0. */
+    if (!c->tie_word_embeddings && b->lane_first)
+        CLT_TRY(clt_buffer_fill32(dwte.buf, dwte.off * 4, 0, (size_t)(c->vocab_size * C) * 4));
+
+    CLT_TRY(clt_op_embedding_backward(
+        m->ops, &(clt_embedding_grad_params){.rows = p->rows,
+                                             .seq = m->shape.seq,
+                                             .cols = C,
+                                             .unique = m->unique,
+                                             .dx = m->dx,
+                                             .ids = m->unique_ids,
+                                             .first = m->unique_first,
+                                             .row_begin = m->unique_begin,
+                                             .row_of = m->row_of,
+                                             .dwte = c->tie_word_embeddings ? m->lookup : dwte,
+                                             .dwpe = grad_of(p, m->index.wpe),
+                                             .accumulate_wpe = !b->lane_first,
+                                             .fraction = (float)c->embedding_fraction}));
+    if (!b->lane_last || !c->tie_word_embeddings) return CLT_OK;
+    CLT_TRY(clt_buffer_write(m->lane_ids.buf, 0, m->lane_list, (size_t)m->lane_count * sizeof *m->lane_list));
+    CLT_TRY(clt_op_embedding_add_rows(m->ops, dwte, m->lookup, m->lane_ids, m->lane_count, C));
+    return clt_mpt_made(m, dwte, (uint64_t)(c->vocab_size * C), "gradient of transformer.wte.weight");
+}
+
+clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b) {
+    backward_pass p = {.m = m, .b = b, .rows = b->samples * m->shape.seq};
+    CLT_TRY(norm_backward(&p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnorm,
+                          clt_ref_none(), m->dx));
+    CLT_TRY(clt_mpt_made(m, m->dx, (uint64_t)(p.rows * m->cfg.d_model), "gradient before norm_f"));
+    for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) {
+        /* x_last is free by now: the recomputed block's output goes there and is not looked at. */
+        if (m->shape.recompute) CLT_TRY(clt_mpt_block_forward(m, b, i, m->x_last));
+        CLT_TRY(mlp_backward(&p, i));
+        CLT_TRY(attention_backward(&p, i));
+    }
+    return embedding_backward(&p);
+}

@@ -1,0 +1,92 @@
+/* What goes to the device with each microbatch, and what tests and tools read back. */
+#include "clt_mpt_internal.h"
+
+#include "../ops/ref/clt_ref.h"
+
+#include <string.h>
+
+/* Groups the microbatch's rows by token id: unique ids in order of first appearance, each with its rows
+ * ascending.
+ */
+static int64_t sort_lookups(clt_mpt *m, const clt_mpt_batch *b) {
+    int64_t rows = b->samples * m->shape.seq, unique = 0;
+    bool tied = m->cfg.tie_word_embeddings;
+    if (b->lane_first) {
+        for (int64_t i = 0; i < m->lane_count; i++) m->seen_in_lane[m->lane_list[i]] = 0;
+        m->lane_count = 0;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        int32_t id = b->tokens[r];
+        if (m->slot_of_id[id] < 0) {
+            m->slot_of_id[id] = (int32_t)unique;
+            m->ids[unique] = id;
+            m->fill[unique] = 0;
+            m->first[unique] = tied && !m->seen_in_lane[id];
+            if (!m->seen_in_lane[id]) m->lane_list[m->lane_count++] = id;
+            m->seen_in_lane[id] = 1;
+            unique++;
+        }
+        m->fill[m->slot_of_id[id]]++;
+    }
+    m->begin[0] = 0;
+    for (int64_t u = 0; u < unique; u++) {
+        m->begin[u + 1] = m->begin[u] + m->fill[u];
+        m->fill[u] = m->begin[u];
+    }
+    for (int64_t r = 0; r < rows; r++) m->order[m->fill[m->slot_of_id[b->tokens[r]]]++] = (int32_t)r;
+    for (int64_t u = 0; u < unique; u++) m->slot_of_id[m->ids[u]] = -1;
+    return unique;
+}
+
+static clt_status put(clt_ref to, const void *from, int64_t count) {
+    return clt_buffer_write(to.buf, to.off * 4, from, (size_t)count * 4);
+}
+
+clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad) {
+    int64_t rows = b->samples * m->shape.seq;
+    CLT_TRY(put(m->tokens, b->tokens, rows));
+    CLT_TRY(put(m->targets, b->targets, rows));
+    if (m->seq_ids.buf) CLT_TRY(put(m->seq_ids, b->seq_ids, rows));
+    if (b->row_weight) CLT_TRY(put(m->row_weight, b->row_weight, rows));
+    if (!grad) return CLT_OK;
+    int64_t unique = sort_lookups(m, b);
+    CLT_TRY(put(m->unique_ids, m->ids, unique));
+    CLT_TRY(put(m->unique_first, m->first, unique));
+    CLT_TRY(put(m->unique_begin, m->begin, unique + 1));
+    CLT_TRY(put(m->row_of, m->order, rows));
+    m->unique = unique;
+    return CLT_OK;
+}
+
+clt_status clt_mpt_logits(clt_mpt *m, const clt_mpt_batch *b, int64_t first, int64_t rows, float *logits) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t C = c->d_model, V = c->vocab_size;
+    CLT_TRY(clt_mpt_upload(m, b, false));
+    CLT_TRY(clt_mpt_forward(m, b));
+    for (int64_t at = 0; at < rows; at += m->head_rows) {
+        int64_t n = CLT_MIN(m->head_rows, rows - at);
+        clt_gemm_params g = clt_mpt_linear(m, n, m->index.lm_head, -1,
+                                           clt_ref_at(m->nf, (uint64_t)((first + at) * C)), C, m->logits, V);
+        CLT_TRY(clt_op_gemm(m->ops, &g));
+        CLT_TRY(clt_ref_read_f32(m->logits, logits + at * V, (size_t)(n * V)));
+    }
+    float scale = (float)c->logit_scale, cap = (float)c->final_logit_softcapping;
+    for (int64_t i = 0; i < rows * V; i++) {
+        float z = logits[i] * scale;
+        logits[i] = cap > 0 ? cap * clt_ref_act(CLT_ACT_TANH, z / cap) : z;
+    }
+    return CLT_OK;
+}
+
+clt_status clt_mpt_activation(clt_mpt *m, const char *name, float *out, size_t count) {
+    clt_ref r = clt_ref_none();
+    int64_t layer;
+    if (strcmp(name, "emb") == 0) r = m->acts[0].x;
+    if (strcmp(name, "norm_f") == 0) r = m->nf;
+    if (strncmp(name, "block", 5) == 0 && clt_parse_i64(name + 5, &layer) && layer >= 0 &&
+        layer < m->cfg.n_layers)
+        r = layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
+    if (!r.buf || !m->shape.training)
+        return clt_error(CLT_FAIL, "the model keeps no activation named '%s'", name);
+    return clt_ref_read_f32(r, out, count);
+}

@@ -1,0 +1,271 @@
+/* Where a model's activations and workspaces lie, and how much they take. The same walk plans and allocates.
+ */
+#include "clt_mpt_internal.h"
+
+#include <string.h>
+
+#include "clt_positions.h"
+
+enum { DEFAULT_LOGITS_BYTES = 256 << 20 };
+
+/* Takes `count` 4-byte elements: adds to the plan and, with a device, creates the buffer. */
+static clt_status take(clt_mpt *m, uint64_t *pool, const char *name, int64_t count, clt_ref *out) {
+    uint64_t bytes = (uint64_t)CLT_MAX(count, 1) * 4;
+    *pool += bytes;
+    m->memory.largest = CLT_MAX(m->memory.largest, bytes);
+    if (!m->ops) return CLT_OK;
+    clt_buffer *b;
+    CLT_TRY(clt_buffer_create(clt_ops_device(m->ops), bytes, name, &b));
+    if (m->n_buffers == m->cap_buffers) {
+        m->cap_buffers = CLT_MAX(64, 2 * m->cap_buffers);
+        m->buffers = clt_realloc(m->buffers, (size_t)m->cap_buffers * sizeof *m->buffers);
+    }
+    m->buffers[m->n_buffers++] = b;
+    *out = (clt_ref){b, 0};
+    return CLT_OK;
+}
+
+static clt_status take_act(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
+    return take(m, &m->memory.activations, name, count, out);
+}
+
+/* What one block needs between forward and backward, without its input and its q|k|v. */
+static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden;
+    bool qk_norm = c->qk_ln || c->qk_gn, clip = c->clip_qkv > 0;
+    CLT_TRY(take_act(m, "norm_1", R * C, &a->n1));
+    CLT_TRY(take_act(m, "norm statistics", R, &a->mean1));
+    CLT_TRY(take_act(m, "norm statistics", R, &a->rstd1));
+    if (clip || qk_norm) CLT_TRY(take_act(m, "qkv before clip or norm", R * m->width, &a->raw));
+    if (clip && qk_norm) CLT_TRY(take_act(m, "qkv before norm", R * m->width, &a->clipped));
+    if (qk_norm) {
+        CLT_TRY(take_act(m, "norm statistics", R * c->n_heads, &a->q_mean));
+        CLT_TRY(take_act(m, "norm statistics", R * c->n_heads, &a->q_rstd));
+        CLT_TRY(take_act(m, "norm statistics", R * c->kv_n_heads, &a->k_mean));
+        CLT_TRY(take_act(m, "norm statistics", R * c->kv_n_heads, &a->k_rstd));
+    }
+    CLT_TRY(take_act(m, "attention output", R * c->n_heads * c->head_dim, &a->att));
+    CLT_TRY(take_act(m, "attention log-sum-exp", R * c->n_heads, &a->lse));
+    CLT_TRY(take_act(m, "residual", R * C, &a->mid));
+    CLT_TRY(take_act(m, "norm_2", R * C, &a->n2));
+    CLT_TRY(take_act(m, "norm statistics", R, &a->mean2));
+    CLT_TRY(take_act(m, "norm statistics", R, &a->rstd2));
+    if (c->glu) CLT_TRY(take_act(m, "mlp gate", R * F, &a->gate));
+    if (c->glu || m->shape.training) CLT_TRY(take_act(m, "mlp up", R * F, &a->up));
+    return take_act(m, "mlp activation", R * F, &a->act);
+}
+
+/* Blocks keep their own places in training; with recomputation or without training they share one set, except
+ * the inputs (recomputation starts from them) and the keys and values that later blocks use. */
+static clt_status take_blocks(clt_mpt *m) {
+    bool share = !m->shape.training || m->shape.recompute;
+    int64_t R = m->rows, C = m->cfg.d_model;
+    clt_mpt_acts shared = {0};
+    clt_ref shared_qkv = clt_ref_none(), pair[2] = {clt_ref_none(), clt_ref_none()};
+    if (share) {
+        CLT_TRY(take_block(m, &shared));
+        CLT_TRY(take_act(m, "qkv", R * m->width, &shared_qkv));
+    }
+    if (!m->shape.training)
+        for (int i = 0; i < 2; i++) CLT_TRY(take_act(m, "residual", R * C, &pair[i]));
+    for (int i = 0; i < m->cfg.n_layers; i++) {
+        clt_mpt_acts *a = &m->acts[i];
+        *a = shared;
+        if (!share) CLT_TRY(take_block(m, a));
+        a->qkv = shared_qkv;
+        if (!share || m->source_of_kv[i]) CLT_TRY(take_act(m, "qkv", R * m->width, &a->qkv));
+        a->x = pair[i % 2];
+        if (m->shape.training) CLT_TRY(take_act(m, "residual", R * C, &a->x));
+    }
+    m->x_last = pair[m->cfg.n_layers % 2];
+    if (m->shape.training) CLT_TRY(take_act(m, "residual", R * C, &m->x_last));
+    return CLT_OK;
+}
+
+static clt_status take_gradients(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden;
+    clt_ref shared = clt_ref_none();
+    CLT_TRY(take_act(m, "gradient", R * C, &m->dx));
+    CLT_TRY(take_act(m, "gradient", R * C, &m->dnorm));
+    if (c->resid_pdrop > 0) CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
+    CLT_TRY(take_act(m, "gradient of attention", R * c->n_heads * c->head_dim, &m->datt));
+    CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &shared));
+    for (int i = 0; i < c->n_layers; i++) {
+        m->dqkv[i] = shared;
+        if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
+    }
+    CLT_TRY(take_act(m, "gradient of mlp", R * F, &m->dup));
+    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * F, &m->dgate));
+    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * F, &m->dact));
+    if (c->tie_word_embeddings)
+        CLT_TRY(take(m, &m->memory.other, "gradient of lookups", c->vocab_size * C, &m->lookup));
+    uint64_t *other = &m->memory.other;
+    CLT_TRY(take(m, other, "lookup lists", R, &m->unique_ids));
+    CLT_TRY(take(m, other, "lookup lists", R, &m->unique_first));
+    CLT_TRY(take(m, other, "lookup lists", R + 1, &m->unique_begin));
+    CLT_TRY(take(m, other, "lookup lists", R, &m->row_of));
+    return take(m, other, "lookup lists", c->vocab_size, &m->lane_ids);
+}
+
+static clt_status take_inputs(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, T = m->shape.seq;
+    uint64_t *other = &m->memory.other;
+    CLT_TRY(take(m, other, "tokens", R, &m->tokens));
+    CLT_TRY(take(m, other, "targets", R, &m->targets));
+    CLT_TRY(take(m, other, "token losses", R, &m->token_loss));
+    CLT_TRY(take(m, other, "row weights", R, &m->row_weight));
+    if (c->attn_uses_sequence_id) CLT_TRY(take(m, other, "sequence ids", R, &m->seq_ids));
+    if (c->alibi) CLT_TRY(take(m, other, "alibi slopes", c->n_heads, &m->slopes));
+    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take(m, other, "rope table", T * c->head_dim, &m->rope));
+    if (c->temperature_attn_scale != 0) CLT_TRY(take(m, other, "temperature factors", T, &m->temperature));
+    return CLT_OK;
+}
+
+static clt_status upload_tables(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t T = m->shape.seq, most = CLT_MAX(T * c->head_dim, c->n_heads);
+    float *t = clt_malloc((size_t)most * sizeof *t);
+    clt_status st = CLT_OK;
+    if (m->slopes.buf) {
+        clt_alibi_slopes(c->n_heads, c->alibi_bias_max, t);
+        st = clt_ref_write_f32(m->slopes, t, (size_t)c->n_heads);
+    }
+    if (m->rope.buf && st == CLT_OK) {
+        clt_rope_table(c, T, t);
+        st = clt_ref_write_f32(m->rope, t, (size_t)(T * c->head_dim));
+    }
+    if (m->temperature.buf && st == CLT_OK) {
+        clt_temperature_factors(c, T, t);
+        st = clt_ref_write_f32(m->temperature, t, (size_t)T);
+    }
+    clt_free(t);
+    return st;
+}
+
+/* Largest workspace that any operation of a step asks for: a bound from the shapes, without a device. */
+static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden, V = c->vocab_size, W = m->width, T = m->shape.seq;
+    const int64_t linear[][3] = {
+        {R, W, C}, {R, C, c->n_heads * c->head_dim}, {R, F, C}, {R, C, F}, {m->head_rows, V, C}};
+    uint64_t most = 0;
+    for (size_t i = 0; i < CLT_COUNT_OF(linear); i++) {
+        int64_t rows = linear[i][0], out = linear[i][1], in = linear[i][2];
+        clt_gemm_params g[] = {{.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in},
+                               {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out},
+                               {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T}};
+        for (int f = 0; f < (m->shape.training ? 3 : 1); f++)
+            most = CLT_MAX(most, clt_op_gemm_workspace(type, &g[f]));
+    }
+    clt_attention_params a = {.batch = m->shape.microbatch,
+                              .seq = T,
+                              .heads = c->n_heads,
+                              .kv_heads = c->kv_n_heads,
+                              .head_dim = c->head_dim,
+                              .window = -1};
+    return most + clt_op_attention_workspace(type, &a);
+}
+
+clt_status clt_mpt_layout(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t T = m->shape.seq, C = c->d_model;
+    uint64_t budget = m->shape.logits_bytes ? m->shape.logits_bytes : DEFAULT_LOGITS_BYTES;
+    int64_t group = (int64_t)(budget / ((uint64_t)T * (uint64_t)c->vocab_size * 4));
+    m->rows = m->shape.microbatch * T;
+    m->width = (c->n_heads + 2 * c->kv_n_heads) * c->head_dim;
+    m->head_rows = CLT_MAX(CLT_MIN(group, m->shape.microbatch), 1) * T;
+    m->acts = clt_calloc((size_t)c->n_layers, sizeof *m->acts);
+    m->dqkv = clt_calloc((size_t)c->n_layers, sizeof *m->dqkv);
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].reuse_kv >= 0) m->source_of_kv[c->layer[i].reuse_kv] = true;
+
+    CLT_TRY(take_blocks(m));
+    CLT_TRY(take_act(m, "norm_f", m->rows * C, &m->nf));
+    CLT_TRY(take_act(m, "norm statistics", m->rows, &m->meanf));
+    CLT_TRY(take_act(m, "norm statistics", m->rows, &m->rstdf));
+    CLT_TRY(take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size, &m->logits));
+    CLT_TRY(take_inputs(m));
+    if (m->shape.training) CLT_TRY(take_gradients(m));
+    if (!m->ops) return CLT_OK;
+    return upload_tables(m);
+}
+
+clt_status clt_mpt_plan(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_device_type type,
+                        clt_mpt_memory *out) {
+    clt_mpt *m = clt_calloc(1, sizeof *m);
+    m->cfg = *cfg;
+    m->shape = *shape;
+    clt_status st = clt_mpt_layout(m);
+    if (st == CLT_OK) {
+        m->memory.workspace = workspace_bound(m, type);
+        m->memory.total = m->memory.activations + m->memory.logits + m->memory.workspace + m->memory.other;
+        *out = m->memory;
+    }
+    clt_mpt_destroy(m);
+    return st;
+}
+
+clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_ops *ops,
+                          clt_slab *weights, clt_mpt **out) {
+    clt_mpt *m = clt_calloc(1, sizeof *m);
+    m->cfg = *cfg;
+    m->shape = *shape;
+    m->ops = ops;
+    m->weights = weights;
+    clt_mpt_index_create(cfg, weights->table, &m->index);
+    clt_status st = clt_mpt_layout(m);
+    if (st != CLT_OK) {
+        clt_mpt_destroy(m);
+        return st;
+    }
+    size_t rows = (size_t)m->rows, vocab = (size_t)cfg->vocab_size;
+    if (shape->training) {
+        m->slot_of_id = clt_malloc(vocab * sizeof *m->slot_of_id);
+        memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
+        m->seen_in_lane = clt_calloc(vocab, 1);
+        m->lane_list = clt_malloc(vocab * sizeof *m->lane_list);
+        m->ids = clt_malloc(rows * sizeof *m->ids);
+        m->first = clt_malloc(rows * sizeof *m->first);
+        m->begin = clt_malloc((rows + 1) * sizeof *m->begin);
+        m->fill = clt_malloc(rows * sizeof *m->fill);
+        m->order = clt_malloc(rows * sizeof *m->order);
+    }
+    *out = m;
+    return CLT_OK;
+}
+
+void clt_mpt_destroy(clt_mpt *m) {
+    if (!m) return;
+    for (int i = 0; i < m->n_buffers; i++) clt_buffer_destroy(m->buffers[i]);
+    clt_free(m->buffers);
+    clt_free(m->acts);
+    clt_free(m->dqkv);
+    clt_free(m->slot_of_id);
+    clt_free(m->seen_in_lane);
+    clt_free(m->lane_list);
+    clt_free(m->ids);
+    clt_free(m->first);
+    clt_free(m->begin);
+    clt_free(m->fill);
+    clt_free(m->order);
+    clt_mpt_index_free(&m->index);
+    clt_free(m);
+}
+
+void clt_mpt_set_watch(clt_mpt *m, clt_mpt_watch watch, void *ctx) {
+    m->watch = watch;
+    m->watch_ctx = ctx;
+}
+
+clt_status clt_mpt_made(clt_mpt *m, clt_ref made, uint64_t count, const char *fmt, ...) {
+    if (!m->watch) return CLT_OK;
+    char what[128];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return m->watch(m->watch_ctx, what, made, count);
+}
