@@ -64,10 +64,26 @@ typedef struct {
     clt_slab *slab;
 } clt_lane_sum;
 
+/* Lanes of one rank in order: hands out a slab for each lane's gradients, and adds whole neighbouring subtrees together
+ * as they become complete, like a binary counter, so that few slabs are enough. */
+typedef clt_status (*clt_add_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count); /* dst += src, queued */
+typedef struct clt_lane_stack clt_lane_stack;
+/* Slabs that lanes [first, last) of a global batch of `samples` need at the same time, at least 1. */
+int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples);
+/* `slabs` (n >= clt_lane_slabs_needed) are borrowed. */
+clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add, void *add_ctx);
+void clt_lane_stack_destroy(clt_lane_stack *s);
+void clt_lane_stack_begin(clt_lane_stack *s);      /* a new global batch */
+clt_slab *clt_lane_stack_slab(clt_lane_stack *s);  /* for the next lane's gradients; contents undefined */
+clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty); /* the next lane is done (or has no sample) */
+/* After the last lane: the maximal whole subtrees, ascending, for clt_group_reduce. Borrowed until begin. */
+const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n);
+/* The slab that takes the total: the first non-empty sum's, or a free one. */
+clt_slab *clt_lane_stack_total(clt_lane_stack *s);
+
 /* Prepares what clt_group_reduce needs for slabs of this table (windows, buffers): all allocation happens
  * here. `max_sums` is the most subtrees that a rank passes. */
 typedef struct clt_reduce_plan clt_reduce_plan;
-typedef clt_status (*clt_add_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count); /* dst += src, queued */
 clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes,
                                   clt_add_fn add, void *add_ctx, clt_reduce_plan **out);
 void clt_reduce_plan_destroy(clt_reduce_plan *p);

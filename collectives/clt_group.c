@@ -1,0 +1,163 @@
+/* The functions of clt_group.h: which component serves, and what all components share. */
+#include "clt_group_internal.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+clt_launch_info clt_launch_detect(void)
+{
+    static const struct {
+        const char *name;
+        clt_env_id rank, size, local_rank, local_size;
+    } known[] = {
+        {"Open MPI", CLT_ENV_OMPI_RANK, CLT_ENV_OMPI_SIZE, CLT_ENV_OMPI_LOCAL_RANK, CLT_ENV_OMPI_LOCAL_SIZE},
+        {"PMI", CLT_ENV_PMI_RANK, CLT_ENV_PMI_SIZE, CLT_ENV_MPI_LOCALRANKID, CLT_ENV_MPI_LOCALNRANKS},
+        {"Slurm", CLT_ENV_SLURM_PROCID, CLT_ENV_SLURM_STEP_NUM_TASKS, CLT_ENV_SLURM_LOCALID, CLT_ENV_SLURM_STEP_NUM_TASKS},
+    };
+    for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
+        if (clt_env(known[i].rank) && clt_env(known[i].size))
+            return (clt_launch_info){(int)clt_env_long(known[i].rank, 0), (int)clt_env_long(known[i].size, 1),
+                                     (int)clt_env_long(known[i].local_rank, 0),
+                                     (int)clt_env_long(known[i].local_size, 1), known[i].name};
+    return (clt_launch_info){0, 1, 0, 1, "none"};
+}
+
+clt_status clt_group_create(double timeout, clt_group **out)
+{
+    enum { DEFAULT_TIMEOUT = 600 };
+    clt_group *g = clt_calloc(1, sizeof *g);
+    g->timeout = timeout > 0 ? timeout : (double)clt_env_long(CLT_ENV_COMM_TIMEOUT, DEFAULT_TIMEOUT);
+    g->ops = &clt_group_loopback;
+    clt_status st = g->ops->join(g);
+    if (st != CLT_OK) {
+        clt_free(g);
+        return st;
+    }
+    clt_log_set_rank(g->rank, g->size);
+    *out = g;
+    return CLT_OK;
+}
+
+void clt_group_destroy(clt_group *g)
+{
+    if (!g) return;
+    g->ops->leave(g);
+    clt_free(g);
+}
+
+void clt_group_abort(clt_group *g, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    clt_verror(CLT_FAIL, fmt, ap);
+    va_end(ap);
+    g->ops->abort(g, code);
+    abort();
+}
+
+int clt_group_rank(const clt_group *g) { return g->rank; }
+int clt_group_size(const clt_group *g) { return g->size; }
+int clt_group_local_rank(const clt_group *g) { return g->local_rank; }
+int clt_group_local_size(const clt_group *g) { return g->local_size; }
+const char *clt_group_component(const clt_group *g) { return g->ops->name; }
+void clt_group_note(clt_group *g, int64_t step, const char *phase) { g->ops->note(g, step, phase); }
+clt_status clt_group_barrier(clt_group *g) { return g->ops->barrier(g); }
+
+clt_status clt_group_broadcast(clt_group *g, int root, void *data, size_t bytes)
+{
+    return g->ops->broadcast(g, root, data, bytes);
+}
+
+clt_status clt_group_all_gather(clt_group *g, const void *mine, size_t bytes, void *out)
+{
+    return g->ops->all_gather(g, mine, bytes, out);
+}
+
+clt_status clt_group_all_gatherv(clt_group *g, const void *mine, size_t bytes, size_t *lens, void **out)
+{
+    uint64_t n = bytes, most = 0, *all = clt_calloc((size_t)g->size, sizeof *all);
+    size_t total = 0;
+    clt_status st = g->ops->all_gather(g, &n, sizeof n, all);
+    for (int r = 0; st == CLT_OK && r < g->size; r++) most = CLT_MAX(most, all[r]);
+    char *padded = clt_calloc(1, most), *gathered = clt_calloc((size_t)g->size, most);
+    if (bytes) memcpy(padded, mine, bytes);
+    if (st == CLT_OK && most) st = g->ops->all_gather(g, padded, most, gathered);
+    for (int r = 0; st == CLT_OK && r < g->size; r++) {
+        memmove(gathered + total, gathered + (size_t)r * most, all[r]);
+        lens[r] = all[r];
+        total += all[r];
+    }
+    clt_free(padded);
+    clt_free(all);
+    if (st == CLT_OK)
+        *out = gathered;
+    else
+        clt_free(gathered);
+    return st;
+}
+
+/* Gathers v of every rank and combines in rank order. */
+static clt_status combine_i64(clt_group *g, int64_t *v, int n, bool max)
+{
+    size_t bytes = (size_t)n * sizeof *v;
+    int64_t *all = clt_calloc((size_t)g->size, bytes);
+    clt_status st = g->ops->all_gather(g, v, bytes, all);
+    for (int i = 0; st == CLT_OK && i < n; i++) {
+        v[i] = all[i];
+        for (int r = 1; r < g->size; r++) v[i] = max ? CLT_MAX(v[i], all[r * n + i]) : v[i] + all[r * n + i];
+    }
+    clt_free(all);
+    return st;
+}
+
+clt_status clt_group_sum_i64(clt_group *g, int64_t *v, int n) { return combine_i64(g, v, n, false); }
+clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n) { return combine_i64(g, v, n, true); }
+
+clt_status clt_group_agree(clt_group *g, clt_status mine)
+{
+    int32_t m = (int32_t)mine, *all = clt_calloc((size_t)g->size, sizeof *all);
+    clt_status st = g->ops->all_gather(g, &m, sizeof m, all);
+    for (int r = 0; st == CLT_OK && r < g->size; r++) st = (clt_status)all[r];
+    clt_free(all);
+    return st;
+}
+
+clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes, clt_add_fn add,
+                                  void *add_ctx, clt_reduce_plan **out)
+{
+    if (g->size > lanes)
+        return clt_error(CLT_BAD_CONFIG,
+                         "%d ranks but only %d lanes: a rank owns at least one lane; start fewer ranks or raise "
+                         "cltrain.exact_lanes (a new run only)",
+                         g->size, lanes);
+    clt_reduce_plan *p = clt_calloc(1, sizeof *p);
+    *p = (clt_reduce_plan){.group = g, .dev = dev, .table = t, .lanes = lanes, .add = add, .add_ctx = add_ctx};
+    clt_status st = g->ops->plan(p);
+    if (st != CLT_OK) {
+        clt_free(p);
+        return st;
+    }
+    *out = p;
+    return CLT_OK;
+}
+
+void clt_reduce_plan_destroy(clt_reduce_plan *p)
+{
+    if (!p) return;
+    p->group->ops->unplan(p);
+    clt_free(p);
+}
+
+uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks)
+{
+    (void)t;
+    (void)lanes;
+    (void)ranks;
+    return 0; /* loopback needs nothing */
+}
+
+clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total)
+{
+    return p->group->ops->reduce(p, sums, n, total);
+}

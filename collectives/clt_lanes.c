@@ -1,0 +1,152 @@
+/* Lanes: who owns which, and the binary-counter merge of their gradients (docs/numerics.md). */
+#include "clt_group_internal.h"
+
+int clt_lane_begin(int lanes, int ranks, int rank) { return (int)((int64_t)lanes * rank / ranks); }
+
+int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane) { return (int64_t)lane * samples / lanes; }
+
+clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src)
+{
+    for (uint64_t at = 0; at < dst->table->total;) {
+        uint64_t run_dst, run_src;
+        clt_ref d = clt_slab_at(dst, at, &run_dst), s = clt_slab_at(src, at, &run_src);
+        uint64_t n = CLT_MIN(run_dst, run_src);
+        CLT_TRY(add(ctx, d, s, n));
+        at += n;
+    }
+    return CLT_OK;
+}
+
+clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src)
+{
+    for (uint64_t at = 0; at < dst->table->total;) {
+        uint64_t run_dst, run_src;
+        clt_ref d = clt_slab_at(dst, at, &run_dst), s = clt_slab_at(src, at, &run_src);
+        uint64_t n = CLT_MIN(run_dst, run_src);
+        CLT_TRY(clt_buffer_copy(d.buf, d.off * 4, s.buf, s.off * 4, n * 4));
+        at += n;
+    }
+    return CLT_OK;
+}
+
+struct clt_lane_stack {
+    int first, last, next; /* lanes */
+    clt_slab **slabs;
+    bool *used;
+    int n;
+    clt_lane_sum *sum; /* complete subtrees so far, ascending */
+    int n_sums;
+    clt_add_fn add;
+    void *add_ctx;
+};
+
+clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add, void *add_ctx)
+{
+    clt_lane_stack *s = clt_calloc(1, sizeof *s);
+    s->first = s->next = first;
+    s->last = last;
+    s->slabs = clt_memdup(slabs, (size_t)n * sizeof *slabs);
+    s->used = clt_calloc((size_t)n, sizeof *s->used);
+    s->n = n;
+    s->sum = clt_calloc((size_t)(last - first) + 1, sizeof *s->sum);
+    s->add = add;
+    s->add_ctx = add_ctx;
+    return s;
+}
+
+void clt_lane_stack_destroy(clt_lane_stack *s)
+{
+    if (!s) return;
+    clt_free(s->slabs);
+    clt_free(s->used);
+    clt_free(s->sum);
+    clt_free(s);
+}
+
+void clt_lane_stack_begin(clt_lane_stack *s)
+{
+    s->next = s->first;
+    s->n_sums = 0;
+    for (int i = 0; i < s->n; i++) s->used[i] = false;
+}
+
+static int free_slab(const clt_lane_stack *s)
+{
+    for (int i = 0; i < s->n; i++)
+        if (!s->used[i]) return i;
+    return -1;
+}
+
+clt_slab *clt_lane_stack_slab(clt_lane_stack *s)
+{
+    int i = free_slab(s);
+    return i < 0 ? NULL : s->slabs[i];
+}
+
+static bool buddies(const clt_lane_sum *a, const clt_lane_sum *b)
+{
+    return a->width == b->width && a->first % (2 * a->width) == 0 && b->first == a->first + a->width;
+}
+
+/* a = a + b; returns through a, and frees b's slab. */
+static clt_status merge(clt_lane_stack *s, clt_lane_sum *a, clt_lane_sum *b)
+{
+    if (a->empty) {
+        a->slab = b->slab;
+        a->empty = b->empty;
+    } else if (!b->empty) {
+        if (s->add) CLT_TRY(clt_slab_add(s->add, s->add_ctx, a->slab, b->slab));
+        for (int i = 0; i < s->n; i++)
+            if (s->slabs[i] == b->slab) s->used[i] = false;
+    }
+    a->width *= 2;
+    return CLT_OK;
+}
+
+clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty)
+{
+    clt_lane_sum *top = &s->sum[s->n_sums++];
+    *top = (clt_lane_sum){.first = s->next++, .width = 1, .empty = empty};
+    if (!empty) {
+        int i = free_slab(s);
+        if (i < 0) return clt_error(CLT_FAIL, "lane %d has no gradient slab left; this is a bug", top->first);
+        s->used[i] = true;
+        top->slab = s->slabs[i];
+    }
+    for (; s->n_sums >= 2 && buddies(&s->sum[s->n_sums - 2], &s->sum[s->n_sums - 1]); s->n_sums--)
+        CLT_TRY(merge(s, &s->sum[s->n_sums - 2], &s->sum[s->n_sums - 1]));
+    return CLT_OK;
+}
+
+const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n)
+{
+    *n = s->n_sums;
+    return s->sum;
+}
+
+clt_slab *clt_lane_stack_total(clt_lane_stack *s)
+{
+    for (int i = 0; i < s->n_sums; i++)
+        if (!s->sum[i].empty) return s->sum[i].slab;
+    return s->slabs[0];
+}
+
+int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples)
+{
+    /* The stack itself, run without adding, on as many slabs as there are lanes. */
+    int n = CLT_MAX(last - first, 1), most = 1;
+    clt_slab *dummy = clt_calloc((size_t)n, sizeof *dummy), **slabs = clt_calloc((size_t)n, sizeof *slabs);
+    for (int i = 0; i < n; i++) slabs[i] = &dummy[i];
+    clt_lane_stack *s = clt_lane_stack_create(first, last, slabs, n, NULL, NULL);
+    for (int lane = first; lane < last; lane++) {
+        bool empty = clt_lane_sample_begin(samples, lanes, lane) == clt_lane_sample_begin(samples, lanes, lane + 1);
+        int used = !empty;
+        for (int i = 0; i < n; i++) used += s->used[i];
+        most = CLT_MAX(most, used);
+        clt_lane_stack_push(s, empty);
+    }
+    clt_lane_stack_destroy(s);
+    clt_free(slabs);
+    clt_free(dummy);
+    return most;
+}
