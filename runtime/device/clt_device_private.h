@@ -107,6 +107,9 @@ clt_status clt_cl_error(const clt_device *dev, cl_int e, const char *what);
 /* clt_queue.c */
 /* Waits for `event` with the device's deadline and releases it. */
 clt_status clt_event_wait(clt_device *dev, cl_event event, const char *what);
+/* The same without a message: OpenCL's error, or dev->hung is set. */
+cl_int clt_event_quiet(clt_device *dev, cl_event event);
+clt_status clt_hung_error(clt_device *dev, const char *what);
 /* Keeps the event of a launch for the profile. */
 void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event);
 /* Counts a build or an allocation; once the device is steady it is a breach. */

@@ -1,12 +1,374 @@
+/* What a device can really do: each fact is a tiny program that was built and run. The results are stored in
+ * the cache under the device's id, so only the first start on a device pays for them. */
 #include "clt_device_private.h"
-clt_status clt_probe(clt_device *dev) {
-    dev->facts.correct_rounding_option = true;
-    dev->facts.local_mem = dev->facts.local_mem_claimed;
-    dev->facts.exact = true;
-    return CLT_OK;
+
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../base/clt_philox.h"
+
+enum { PROBE_TRIPLES = 4096, COPY_BYTES = 32 << 20, LOCAL_TOP = 256 << 10 };
+
+/* --- one probe
+ * ------------------------------------------------------------------------------------------------ */
+
+/* Builds `source` with exactly these options, without a message; NULL if it does not build. Some drivers write
+ * their compiler's complaints to stderr past the build log, where they would look like errors of this program. */
+static cl_program try_build(clt_device *dev, const char *source, const char *options) {
+    cl_int e;
+    cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
+    if (e != CL_SUCCESS) return NULL;
+    fflush(stderr);
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC), saved = null >= 0 ? dup(STDERR_FILENO) : -1;
+    if (saved >= 0) dup2(null, STDERR_FILENO);
+    e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    if (saved >= 0) {
+        dup2(saved, STDERR_FILENO);
+        close(saved);
+    }
+    if (null >= 0) close(null);
+    if (e == CL_SUCCESS) return p;
+    clReleaseProgram(p);
+    return NULL;
 }
-clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes) {
-    (void)dev;
-    *fma_flops = *copy_bytes = 0;
+
+/* Runs kernel `probe(in, out)` once over `items` in groups of `group`; false if anything refuses. */
+static bool try_run(clt_device *dev, cl_program p, const void *in, size_t in_bytes, void *out,
+                    size_t out_bytes, size_t items, size_t group) {
+    cl_int e1, e2, e3;
+    cl_event event;
+    cl_kernel k = clCreateKernel(p, "probe", &e1);
+    cl_mem a =
+        clCreateBuffer(dev->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, in_bytes, (void *)in, &e2);
+    cl_mem b = clCreateBuffer(dev->context, CL_MEM_READ_WRITE, out_bytes, NULL, &e3);
+    bool ok =
+        e1 == CL_SUCCESS && e2 == CL_SUCCESS && e3 == CL_SUCCESS &&
+        clSetKernelArg(k, 0, sizeof a, &a) == CL_SUCCESS &&
+        clSetKernelArg(k, 1, sizeof b, &b) == CL_SUCCESS &&
+        clEnqueueNDRangeKernel(dev->queue, k, 1, NULL, &items, &group, 0, NULL, NULL) == CL_SUCCESS &&
+        clEnqueueReadBuffer(dev->queue, b, CL_FALSE, 0, out_bytes, out, 0, NULL, &event) == CL_SUCCESS &&
+        clt_event_quiet(dev, event) == CL_SUCCESS;
+    if (e1 == CL_SUCCESS) clReleaseKernel(k);
+    if (e2 == CL_SUCCESS) clReleaseMemObject(a);
+    if (e3 == CL_SUCCESS) clReleaseMemObject(b);
+    return ok;
+}
+
+/* Builds and runs over 64 items in one group; each item reads and writes one word. */
+static bool probe64(clt_device *dev, const char *source, const char *options, const uint32_t *in,
+                    uint32_t *out) {
+    cl_program p = try_build(dev, source, options);
+    bool ok = p && try_run(dev, p, in, 64 * sizeof *in, out, 64 * sizeof *out, 64, 64);
+    if (p) clReleaseProgram(p);
+    return ok;
+}
+
+/* --- features
+ * ------------------------------------------------------------------------------------------------- */
+
+static bool probe_half(clt_device *dev, const uint32_t *in) {
+    static const char source[] = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
+                                 "__kernel void probe(__global const uint *in, __global uint *out)\n"
+                                 "{\n"
+                                 "    size_t i = get_global_id(0);\n"
+                                 "    half h = (half)(float)in[i];\n"
+                                 "    out[i] = (uint)(float)(h * (half)0.5f + (half)1.0f);\n"
+                                 "}\n";
+    uint32_t out[64];
+    if (!probe64(dev, source, "-cl-std=CL1.2", in, out)) return false;
+    for (uint32_t i = 0; i < 64; i++)
+        if (out[i] != i / 2 + 1) return false;
+    return true;
+}
+
+static bool probe_fp64(clt_device *dev, const uint32_t *in) {
+    static const char source[] = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
+                                 "__kernel void probe(__global const uint *in, __global uint *out)\n"
+                                 "{\n"
+                                 "    size_t i = get_global_id(0);\n"
+                                 "    double d = 1.0 + (double)in[i] * 0x1p-40;\n"
+                                 "    out[i] = (uint)((d - 1.0) * 0x1p40);\n"
+                                 "}\n";
+    uint32_t out[64];
+    return probe64(dev, source, "-cl-std=CL1.2", in, out) && memcmp(in, out, sizeof out) == 0;
+}
+
+/* Returns the size of a sub-group, 0 if the reduction over one does not build or run. */
+static uint32_t probe_subgroups(clt_device *dev, const uint32_t *in) {
+    static const char source[] = "#ifdef KHR\n"
+                                 "#pragma OPENCL EXTENSION cl_khr_subgroups : enable\n"
+                                 "#endif\n"
+                                 "__kernel void probe(__global const uint *in, __global uint *out)\n"
+                                 "{\n"
+                                 "    size_t i = get_global_id(0);\n"
+                                 "    uint all = sub_group_reduce_add(1u) * (in[i] == i);\n"
+                                 "    out[i] = all == get_sub_group_size() ? get_max_sub_group_size() : 0;\n"
+                                 "}\n";
+    static const char *const options[] = {"-cl-std=CL1.2 -DKHR", "-cl-std=CL3.0", "-cl-std=CL2.0 -DKHR"};
+    uint32_t out[64];
+    for (size_t o = 0; o < CLT_COUNT_OF(options); o++)
+        if (probe64(dev, source, options[o], in, out)) return out[0];
+    return 0;
+}
+
+/* Only asked of GPUs: a CPU's compiler may end the program over an instruction that it does not know. */
+static bool probe_ptx(clt_device *dev, const uint32_t *in) {
+    static const char source[] = "__kernel void probe(__global const uint *in, __global uint *out)\n"
+                                 "{\n"
+                                 "    size_t i = get_global_id(0);\n"
+                                 "    uint lane;\n"
+                                 "    __asm__ volatile(\"mov.u32 %0, %%laneid;\" : \"=r\"(lane));\n"
+                                 "    out[i] = lane + (in[i] & 32u);\n"
+                                 "}\n";
+    uint32_t out[64];
+    if (dev->facts.type != CLT_DEVICE_GPU) return false;
+    return probe64(dev, source, "-cl-std=CL1.2", in, out) && memcmp(in, out, sizeof out) == 0;
+}
+
+/* A static local array of `bytes` whose every word is written by one item and read by another. */
+static bool local_works(clt_device *dev, const uint32_t *in, size_t bytes) {
+    static const char source[] = "__kernel void probe(__global const uint *in, __global uint *out)\n"
+                                 "{\n"
+                                 "    __local uint t[WORDS];\n"
+                                 "    uint i = (uint)get_local_id(0), sum = 0;\n"
+                                 "    for (uint j = i; j < WORDS; j += 64) t[j] = j + in[i] - i;\n"
+                                 "    barrier(CLK_LOCAL_MEM_FENCE);\n"
+                                 "    for (uint j = 63 - i; j < WORDS; j += 64) sum += t[j];\n"
+                                 "    out[i] = sum;\n"
+                                 "}\n";
+    char options[64];
+    uint32_t out[64], words = (uint32_t)(bytes / 4);
+    snprintf(options, sizeof options, "-cl-std=CL1.2 -DWORDS=%u", words);
+    if (!probe64(dev, source, options, in, out)) return false;
+    for (uint32_t i = 0; i < 64; i++) {
+        uint32_t sum = 0;
+        for (uint32_t j = 63 - i; j < words; j += 64) sum += j;
+        if (out[i] != sum) return false;
+    }
+    return true;
+}
+
+/* The claim holds for arrays passed as arguments; arrays declared in a kernel may be smaller or far larger.
+ * On a CPU it is plain memory, and more than the claim is not tried. */
+static uint64_t probe_local(clt_device *dev, const uint32_t *in) {
+    uint64_t claim = CLT_MIN(dev->facts.local_mem_claimed, (uint64_t)LOCAL_TOP) >> 10;
+    bool claim_works = claim > 0 && local_works(dev, in, claim << 10);
+    if (claim_works && (dev->facts.local_is_global || dev->facts.type == CLT_DEVICE_CPU)) return claim << 10;
+    uint64_t good = claim_works ? claim : 0, bad = claim_works ? (LOCAL_TOP >> 10) + 1 : claim;
+    while (bad > good + 1) {
+        uint64_t mid = (good + bad) / 2;
+        if (local_works(dev, in, mid << 10))
+            good = mid;
+        else
+            bad = mid;
+    }
+    return good << 10;
+}
+
+/* --- arithmetic
+ * ----------------------------------------------------------------------------------------------- */
+
+/* Per triple: a/b, sqrt(a), fma(a, b, c), a*b, a+b. The pragma keeps the last two apart. */
+static const char arithmetic_source[] = "#pragma OPENCL FP_CONTRACT OFF\n"
+                                        "__kernel void probe(__global const float *in, __global float *out)\n"
+                                        "{\n"
+                                        "    size_t i = get_global_id(0);\n"
+                                        "    float a = in[3 * i], b = in[3 * i + 1], c = in[3 * i + 2];\n"
+                                        "    out[5 * i] = a / b;\n"
+                                        "    out[5 * i + 1] = sqrt(a);\n"
+                                        "    out[5 * i + 2] = fma(a, b, c);\n"
+                                        "    out[5 * i + 3] = a * b;\n"
+                                        "    out[5 * i + 4] = a + b;\n"
+                                        "}\n";
+
+static float from_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* Any bits; every fourth triple is near the denormals, the first ones are all triples of special values. */
+static void make_triples(float *in) {
+    static const uint32_t special[] = {0,           0x80000000u, 1,           0x80000001u, 0x007fffffu,
+                                       0x00800000u, 0x00800001u, 0x3f800000u, 0x3f800001u, 0xbf7fffffu,
+                                       0x7f7fffffu, 0x7f800000u, 0xff800000u};
+    enum { S = CLT_COUNT_OF(special) };
+    for (uint32_t i = 0; i < PROBE_TRIPLES; i++)
+        for (uint32_t j = 0; j < 3; j++) {
+            uint32_t place = j == 0 ? i % S : j == 1 ? i / S % S : i / (S * S) % S;
+            uint32_t u = special[place];
+            if (i >= S * S * S) {
+                uint32_t r[4], counter[4] = {i, j, 0, 0}, key[2] = {0, 0};
+                clt_philox4x32(counter, key, r);
+                u = i % 4 ? r[0] : (r[0] & 0x807fffffu) | ((r[1] % 48 + (j == 1 ? 104 : 0)) << 23);
+            }
+            in[3 * i + j] = from_bits(u);
+        }
+}
+
+static bool denormal(float x) {
+    return x != 0 && fabsf(x) < 0x1p-126f;
+}
+
+/* Equal bits, or both NaN: which NaN is not defined. */
+static bool same(float x, float y) {
+    return memcmp(&x, &y, sizeof x) == 0 || (x != x && y != y);
+}
+
+/* Compares the device's results with the host's, whose own division, sqrt and fma are IEEE 754's. */
+static void judge(clt_device_facts *f, const float *in, const float *out) {
+    int wrong[5] = {0}, flushed = 0;
+    for (int i = 0; i < PROBE_TRIPLES; i++) {
+        float a = in[3 * i], b = in[3 * i + 1], c = in[3 * i + 2];
+        float want[5] = {a / b, sqrtf(a), fmaf(a, b, c), a * b, a + b};
+        for (int j = 0; j < 5; j++) {
+            if (same(want[j], out[5 * i + j])) continue;
+            wrong[j]++;
+            bool small = denormal(want[j]) || denormal(a) || denormal(b) || (j == 2 && denormal(c));
+            flushed += small;
+        }
+    }
+    f->exact_div = wrong[0] == 0;
+    f->exact_sqrt = wrong[1] == 0;
+    f->exact_fma = wrong[2] == 0;
+    f->denormals = flushed == 0;
+    static const char *const name[] = {"division", "sqrt", "fma", "multiplication", "addition"};
+    f->exact = true;
+    for (int j = 0; j < 5 && f->exact; j++) {
+        if (!wrong[j]) continue;
+        f->exact = false;
+        snprintf(f->exact_reason, sizeof f->exact_reason,
+                 "%s is not correctly rounded (%d of %d results differ)%s", name[j], wrong[j], PROBE_TRIPLES,
+                 flushed ? ", denormals are flushed" : "");
+    }
+}
+
+static void probe_arithmetic(clt_device *dev) {
+    clt_device_facts *f = &dev->facts;
+    float *in = clt_calloc(3 * PROBE_TRIPLES, sizeof *in), *out = clt_calloc(5 * PROBE_TRIPLES, sizeof *out);
+    make_triples(in);
+    cl_program p = try_build(dev, arithmetic_source, clt_kernel_common_options());
+    f->correct_rounding_option = p != NULL;
+    if (!p) p = try_build(dev, arithmetic_source, "-cl-std=CL1.2");
+    if (p && try_run(dev, p, in, 3 * PROBE_TRIPLES * sizeof *in, out, 5 * PROBE_TRIPLES * sizeof *out,
+                     PROBE_TRIPLES, 64))
+        judge(f, in, out);
+    else
+        snprintf(f->exact_reason, sizeof f->exact_reason, "the arithmetic probe does not build or run");
+    if (p) clReleaseProgram(p);
+    clt_free(in);
+    clt_free(out);
+}
+
+/* --- pinned copy
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Best of three copies from pinned, mapped host memory; 0 if the driver refuses anything. */
+static double copy_speed(clt_device *dev, cl_mem pinned, cl_mem target) {
+    cl_int e;
+    cl_event event;
+    double best = 0;
+    void *p =
+        clEnqueueMapBuffer(dev->queue, pinned, CL_FALSE, CL_MAP_WRITE, 0, COPY_BYTES, 0, NULL, &event, &e);
+    if (e != CL_SUCCESS || clt_event_quiet(dev, event) != CL_SUCCESS) return 0;
+    memset(p, 1, COPY_BYTES);
+    for (int i = 0; i < 4; i++) { /* the first one allocates */
+        double start = clt_now();
+        if (clEnqueueWriteBuffer(dev->queue, target, CL_FALSE, 0, COPY_BYTES, p, 0, NULL, &event) !=
+                CL_SUCCESS ||
+            clt_event_quiet(dev, event) != CL_SUCCESS)
+            break;
+        double rate = 1e-9 * COPY_BYTES / (clt_now() - start);
+        if (i > 0) best = CLT_MAX(best, rate);
+    }
+    clEnqueueUnmapMemObject(dev->queue, pinned, p, 0, NULL, NULL);
+    return best;
+}
+
+static double probe_copy(clt_device *dev) {
+    cl_int e1, e2;
+    if (dev->facts.max_alloc < COPY_BYTES || dev->facts.global_mem < 8ull * COPY_BYTES) return 0;
+    cl_mem pinned = clCreateBuffer(dev->context, CL_MEM_ALLOC_HOST_PTR, COPY_BYTES, NULL, &e1);
+    cl_mem target = clCreateBuffer(dev->context, CL_MEM_READ_WRITE, COPY_BYTES, NULL, &e2);
+    double rate = e1 == CL_SUCCESS && e2 == CL_SUCCESS ? copy_speed(dev, pinned, target) : 0;
+    if (e1 == CL_SUCCESS) clReleaseMemObject(pinned);
+    if (e2 == CL_SUCCESS) clReleaseMemObject(target);
+    return rate;
+}
+
+/* --- storing the facts
+ * ---------------------------------------------------------------------------------------- */
+
+static void store(clt_device *dev, const char *name) {
+    const clt_device_facts *f = &dev->facts;
+    char *text = clt_format("%d %d %d %d %u %llu %d %d %d %d %d %d %.3f %s", f->half_arithmetic, f->subgroups,
+                            f->fp64, f->inline_ptx, f->subgroup_size, (unsigned long long)f->local_mem,
+                            f->exact_div, f->exact_sqrt, f->exact_fma, f->denormals,
+                            f->correct_rounding_option, f->exact, f->copy_gbps, f->exact_reason);
+    clt_cache_put(dev->cache_dir, name, text, strlen(text));
+    clt_free(text);
+}
+
+static bool restore(clt_device *dev, const char *name) {
+    clt_device_facts *f = &dev->facts;
+    char *text;
+    size_t bytes;
+    if (!clt_cache_get(dev->cache_dir, name, &text, &bytes)) return false;
+    int flag[10], at = 0;
+    unsigned long long local;
+    bool ok = sscanf(text, "%d %d %d %d %u %llu %d %d %d %d %d %d %lf %n", &flag[0], &flag[1], &flag[2],
+                     &flag[3], &f->subgroup_size, &local, &flag[4], &flag[5], &flag[6], &flag[7], &flag[8],
+                     &flag[9], &f->copy_gbps, &at) == 13;
+    if (ok) {
+        bool *const to[] = {&f->half_arithmetic,
+                            &f->subgroups,
+                            &f->fp64,
+                            &f->inline_ptx,
+                            &f->exact_div,
+                            &f->exact_sqrt,
+                            &f->exact_fma,
+                            &f->denormals,
+                            &f->correct_rounding_option,
+                            &f->exact};
+        for (size_t i = 0; i < CLT_COUNT_OF(to); i++) *to[i] = flag[i] != 0;
+        f->local_mem = local;
+        snprintf(f->exact_reason, sizeof f->exact_reason, "%s", text + at);
+    }
+    clt_free(text);
+    return ok;
+}
+
+static void run_probes(clt_device *dev) {
+    uint32_t in[64];
+    for (uint32_t i = 0; i < 64; i++) in[i] = i;
+    clt_device_facts *f = &dev->facts;
+    probe_arithmetic(dev);
+    f->half_arithmetic = probe_half(dev, in);
+    f->fp64 = probe_fp64(dev, in);
+    f->subgroup_size = probe_subgroups(dev, in);
+    f->subgroups = f->subgroup_size > 0;
+    f->inline_ptx = probe_ptx(dev, in);
+    f->local_mem = probe_local(dev, in);
+    f->copy_gbps = probe_copy(dev);
+}
+
+clt_status clt_probe(clt_device *dev) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.facts", dev->id);
+    dev->facts.probed = true;
+    if (restore(dev, name)) return CLT_OK;
+    clt_hash128 key;
+    clt_hash_parse(dev->id, &key);
+    int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, key, dev->timeout) : -1;
+    if (!restore(dev, name)) {
+        double start = clt_now();
+        run_probes(dev);
+        clt_debug("probed %s in %.2f s", dev->facts.name, clt_now() - start);
+        if (!dev->hung) store(dev, name);
+    }
+    clt_cache_unlock(lock);
+    if (dev->hung) return clt_hung_error(dev, "probing");
     return CLT_OK;
 }

@@ -7,13 +7,12 @@
 
 #include "clt_device_test.h"
 
-static clt_status hung(clt_device *dev, const char *what, double seconds) {
-    dev->hung = true;
+clt_status clt_hung_error(clt_device *dev, const char *what) {
     return clt_error(
         CLT_AGAIN,
-        "device %s gave no answer for %.0f s (%s): it is hung; run again (CLTRAIN_DEVICE_TIMEOUT "
-        "changes the limit)",
-        dev->facts.name, seconds, what);
+        "device %s gave no answer for %g s (%s): it is hung or far too slow; run again, or raise "
+        "CLTRAIN_DEVICE_TIMEOUT",
+        dev->facts.name, dev->timeout, what);
 }
 
 /* Sleeps a thirty-second part of what was waited already: late by about 3 % at most, and the CPU's cores are
@@ -25,21 +24,29 @@ static void back_off(double waited) {
         clt_sleep(CLT_MIN(waited / 32 + 5e-6, 1e-3));
 }
 
-clt_status clt_event_wait(clt_device *dev, cl_event event, const char *what) {
+cl_int clt_event_quiet(clt_device *dev, cl_event event) {
     cl_int status = CL_QUEUED, e = dev->hung ? CL_SUCCESS : clFlush(dev->queue);
     double start = clt_now();
     while (e == CL_SUCCESS) {
         e = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
         if (e != CL_SUCCESS || status <= CL_COMPLETE) break;
         double waited = clt_now() - start;
-        if (dev->hung || waited > dev->timeout) return hung(dev, what, dev->timeout);
+        if (dev->hung || waited > dev->timeout) {
+            dev->hung = true;
+            return CL_DEVICE_NOT_AVAILABLE;
+        }
         back_off(waited);
     }
     /* Seeing "complete" is no synchronisation point; waiting for a completed event is, and costs nothing. */
     if (e == CL_SUCCESS && status == CL_COMPLETE) e = clWaitForEvents(1, &event);
     clReleaseEvent(event);
+    return e != CL_SUCCESS ? e : status;
+}
+
+clt_status clt_event_wait(clt_device *dev, cl_event event, const char *what) {
+    cl_int e = clt_event_quiet(dev, event);
+    if (dev->hung) return clt_hung_error(dev, what);
     CLT_CL(dev, e, what);
-    CLT_CL(dev, status, what);
     return CLT_OK;
 }
 
