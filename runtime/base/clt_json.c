@@ -1,5 +1,6 @@
 #include "clt_json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "clt_io.h"
@@ -104,4 +105,14 @@ void clt_json_escape(clt_str *b, const char *s)
             clt_str_addn(b, s, 1);
     }
     clt_str_add(b, "\"");
+}
+
+const char *clt_json_real_text(double v, char *buf)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(buf, 32, "%.*g", digits, v);
+        if (strtod(buf, NULL) == v) break;
+    }
+    if (!strpbrk(buf, ".en")) strcat(buf, ".0");
+    return buf;
 }

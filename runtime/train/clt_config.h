@@ -1,0 +1,153 @@
+/* clt_config: a training configuration, read from an LLM Foundry YAML with dotted overrides into plain
+ * structs.
+ *
+ * Every key of Foundry's TrainConfig and of its sections is in one table (clt_config_*.c) and is honoured,
+ * accepted with one line that says it has no effect here, or refused with the reason; anything else is an
+ * error with file, line, column and the nearest known key. What only this program knows sits under
+ * `cltrain:`. */
+#ifndef CLT_CONFIG_H
+#define CLT_CONFIG_H
+
+#include "../model/clt_mpt_config.h"
+#include "clt_schedule.h"
+#include "clt_yaml.h"
+
+typedef struct {
+    const char *label;          /* eval loaders: "eval" unless several are listed with their labels */
+    const char *local, *remote; /* NULL: not given */
+    const char *split;          /* NULL: the shards lie in `local` itself */
+    bool shuffle;
+    const char *shuffle_algo;
+    int64_t shuffle_seed;
+    int64_t shuffle_block_size;  /* 0: not given */
+    int64_t num_canonical_nodes; /* 0: not given */
+    const char *partition_algo, *sampling_method, *batching_method;
+    int64_t replication; /* 0: not given */
+    int64_t predownload; /* 0: not given */
+    const char *token_encoding_type;
+    int64_t max_seq_len;
+    int64_t eos_token_id, bos_token_id; /* -1: not given; either turns sequence ids on */
+    bool drop_last;
+    int64_t num_workers;
+} clt_loader_config;
+
+typedef enum { CLT_OPTIMIZER_ADAMW, CLT_OPTIMIZER_LIONW } clt_optimizer_kind;
+
+typedef struct {
+    const char *match; /* regular expression searched in tensor names; NULL: the default group */
+    double lr, beta1, beta2, eps, weight_decay;
+} clt_param_group;
+
+typedef struct {
+    clt_optimizer_kind kind;
+    int n_groups; /* at least 1; group 0 is the default group, the rest in listed order */
+    clt_param_group groups[CLT_MAX_PARAM_GROUPS];
+    clt_strv disable_grad; /* regular expressions: tensors whose name matches are frozen */
+} clt_optimizer_config;
+
+typedef enum { CLT_CLIP_NONE, CLT_CLIP_NORM, CLT_CLIP_VALUE } clt_clip_type;
+
+typedef struct { /* callbacks: those that do something here */
+    bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator, optimizer_monitor;
+    int64_t speed_window;
+    double gpu_flops_available; /* 0: not given */
+    const char *speed_time_unit;
+    bool optimizer_log_metrics;
+} clt_callbacks_config;
+
+typedef struct clt_config clt_config;
+struct clt_config {
+    /* the run */
+    const char *run_name; /* never NULL: RUN_NAME or "llm" when not given, as in Foundry */
+    int64_t seed;
+    clt_time max_duration;
+    int64_t max_seq_len;
+    double dist_timeout;
+    clt_mpt_config model;
+    const char *tokenizer;        /* tokenizer.name */
+    int64_t tokenizer_max_length; /* kwargs.model_max_length; 0: not given */
+
+    /* data and batches */
+    clt_loader_config train;
+    clt_loader_config *evals;
+    int n_evals;
+    int64_t global_train_batch_size;
+    int64_t device_train_microbatch_size; /* 0: auto */
+    int64_t device_eval_batch_size;
+    bool accumulate_on_tokens;                                 /* accumulate_train_batch_on_tokens */
+    int64_t train_subset_num_batches, eval_subset_num_batches; /* -1: all */
+
+    /* optimization */
+    clt_optimizer_config optimizer;
+    clt_schedule_config schedule;
+    clt_clip_type clip_type;
+    double clip_threshold;
+
+    /* evaluation and logging */
+    clt_time eval_interval;
+    bool eval_first;
+    bool progress_bar, log_to_console, log_config;
+    clt_time console_log_interval; /* epochs or batches */
+    clt_callbacks_config callbacks;
+    bool tensorboard;
+    const char *tensorboard_dir; /* NULL: in the run's folder */
+
+    /* checkpoints; templates keep {run_name}, {epoch}, {batch} ... for clt_config_expand; {rank} is already 0
+     * and a trailing .pt is gone */
+    const char *save_folder; /* NULL: no checkpoints; {run_name} is already replaced */
+    const char *save_filename, *save_latest_filename;
+    clt_time save_interval;
+    int64_t save_num_checkpoints_to_keep; /* -1: all */
+    bool save_overwrite, save_weights_only;
+    const char *load_path; /* NULL: none */
+    bool load_weights_only, load_strict_model_weights;
+    clt_strv load_ignore_keys;
+    bool autoresume;
+
+    /* cltrain: */
+    clt_strv devices; /* patterns; empty: choose. Several: one per node-local rank */
+    clt_numerics numerics;
+    int64_t exact_lanes;
+    bool recompute;    /* cltrain.recompute or fsdp_config.activation_checkpointing */
+    bool save_on_stop; /* cltrain.guards.save_on_stop */
+
+    /* how it was read */
+    const char *path;
+    clt_yaml *yaml;   /* the document after overrides and references */
+    json_t *merged;   /* the same as values */
+    clt_strv strings; /* owns every string above */
+    clt_strv notices; /* "key X has no effect here: ..." */
+};
+
+/* Reads PATH, applies `n` overrides ("key.sub=value", later ones win), resolves ${...}, checks everything
+ * that does not need data, devices or ranks. CLT_BAD_CONFIG after one message; CLT_USAGE for an override
+ * without '='. */
+clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out);
+void clt_config_free(clt_config *c);
+
+/* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
+ * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
+clt_status clt_config_check_run(const clt_config *c, int ranks);
+
+/* One info line per accepted key without effect. */
+void clt_config_notices(const clt_config *c);
+
+/* The merged configuration as sorted YAML, as Composer prints it. with_origin adds the defaults that apply
+ * and, at each value, where it came from. */
+void clt_config_print(const clt_config *c, bool with_origin, clt_str *out);
+
+/* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */
+void clt_config_list_keys(clt_str *out);
+bool clt_config_knows(const char *dotted_key);
+
+/* Replaces {run_name}, {epoch}, {batch}, {sample}, {token}, {batch_in_epoch}, {sample_in_epoch},
+ * {token_in_epoch}, {rank}, {local_rank}, {node_rank} (0), {world_size}, {local_world_size} (1), {total_wct}
+ * and the like; unknown placeholders stay. malloc'ed. */
+char *clt_config_expand(const clt_config *c, const char *template_text, const clt_timestamp *t);
+
+/* Which group each named tensor belongs to (the listed groups claim in order, the rest is group 0) and
+ * whether it is frozen. CLT_BAD_CONFIG for a regular expression that cannot be compiled. */
+clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const *names, size_t n,
+                                uint8_t *group, bool *frozen);
+
+#endif
