@@ -1,106 +1,95 @@
-/* clt_mpt_config: what an MPT model is, as plain numbers: the `model:` section of a training configuration
- * and the config.json of a Hugging Face folder, with all defaults applied, every value checked, and per-layer
- * overrides resolved. What a key means follows LLM Foundry's MPTConfig; what this program does not compute is
- * refused with the reason. */
+/* clt_mpt_config: what defines an MPT model, with LLM Foundry's names and defaults (its MPTConfig), checked
+ * and with per-layer overrides resolved. Read from the `model` section of a run's YAML or from a Hugging Face
+ * config.json. */
 #ifndef CLT_MPT_CONFIG_H
 #define CLT_MPT_CONFIG_H
 
+#include <jansson.h>
+
 #include "../base/clt_schema.h"
+
 #include "../ops/clt_ops.h"
 
-typedef enum { CLT_MPT_LAYERNORM, CLT_MPT_RMSNORM } clt_mpt_norm;
-typedef enum {
-    CLT_MPT_ROPE_PLAIN,
-    CLT_MPT_ROPE_LINEAR,
-    CLT_MPT_ROPE_DYNAMIC,
-    CLT_MPT_ROPE_LLAMA3
-} clt_mpt_rope_type;
-typedef enum {
-    CLT_MPT_INIT_KAIMING_NORMAL,
-    CLT_MPT_INIT_KAIMING_UNIFORM,
-    CLT_MPT_INIT_XAVIER_NORMAL,
-    CLT_MPT_INIT_XAVIER_UNIFORM,
-    CLT_MPT_INIT_BASELINE, /* N(0, init_std^2) */
-    CLT_MPT_INIT_SMALL,    /* N(0, 2/(5 d_model)) */
-    CLT_MPT_INIT_NEOX,     /* small, residual outputs divided by n_layers / sqrt(10) */
-    CLT_MPT_INIT_DEFAULT   /* torch's reset_parameters */
-} clt_mpt_init;
+enum { CLT_MPT_MAX_LAYERS = 512 };
 
-/* One block, after its overrides. */
-typedef struct {
-    int64_t window;  /* query i sees keys i - window .. i; -1: all */
-    int64_t kv_from; /* the layer whose keys and values this one uses: its own index, or an earlier one,
-                        in which case it has Wq alone instead of Wqkv and no k_ln */
-    bool nope;       /* neither rope nor ALiBi in this block */
-    double temperature_scale; /* 0: off; query of position p (from 0) times log(floor((p+1)/floor) + 1) *
-                                 scale + 1 */
-    double temperature_floor;
-} clt_mpt_layer;
+typedef enum {
+    CLT_ROPE_NONE,
+    CLT_ROPE_PLAIN,
+    CLT_ROPE_LINEAR,
+    CLT_ROPE_DYNAMIC,
+    CLT_ROPE_LLAMA3
+} clt_rope_kind;
+
+typedef enum {
+    CLT_INIT_KAIMING_NORMAL,
+    CLT_INIT_KAIMING_UNIFORM,
+    CLT_INIT_XAVIER_NORMAL,
+    CLT_INIT_XAVIER_UNIFORM,
+    CLT_INIT_BASELINE, /* N(0, init_std) */
+    CLT_INIT_SMALL,    /* N(0, 2 / (5 d)) */
+    CLT_INIT_NEOX,     /* small, residual layers divided by L / sqrt(10) */
+    CLT_INIT_DEFAULT   /* torch's reset_parameters */
+} clt_init_kind;
 
 typedef struct {
-    int64_t d_model, n_heads, n_layers, max_seq_len, vocab_size;
-    int64_t head_dim;   /* d_model / n_heads unless given */
-    int64_t kv_heads;   /* n_heads; 1 with multiquery_attention; kv_n_heads with grouped_query_attention */
-    int64_t ffn_hidden; /* expansion_ratio * d_model unless ffn_config.ffn_hidden_size is given */
-    double expansion_ratio;
+    int64_t window;   /* sliding_window_size, -1: off */
+    int64_t reuse_kv; /* layer whose keys and values are used, -1: its own (always an earlier layer with its
+                         own) */
+    bool nope;        /* no rotary positions in this layer */
+} clt_mpt_layer_config;
+
+typedef struct {
+    int64_t d_model, n_heads, kv_n_heads, head_dim, n_layers, ffn_hidden, max_seq_len, vocab_size;
     double resid_pdrop, emb_pdrop, attn_pdrop;
-    bool learned_pos_emb; /* already false under alibi or rope */
-    bool no_bias;         /* no bias in Linear layers and norms; qkv_bias decides about Wqkv alone */
-    bool qkv_bias;
-    bool tie_word_embeddings;
-    clt_mpt_norm norm;
+    bool learned_pos_emb, no_bias, attention_bias, tie_word_embeddings, fused_qkv;
+    bool rms_norm; /* norm_type */
     double norm_eps;
     double embedding_fraction;
-    double logit_scale;         /* 1: none */
-    double final_logit_softcap; /* 0: none */
-
-    bool fused_qkv, qk_ln, qk_gn;
-    double clip_qkv;      /* 0: none */
-    double softmax_scale; /* 1/sqrt(d_model / n_heads) unless given */
-    double attn_softcap;  /* 0: none */
+    double logit_scale;             /* 1: none */
+    double final_logit_softcapping; /* 0: off */
+    bool qk_ln, qk_gn;
+    double clip_qkv;               /* 0: off */
+    double softmax_scale;          /* resolved: never 0 */
+    double attn_logit_softcapping; /* 0: off */
     bool attn_uses_sequence_id;
     bool alibi;
     double alibi_bias_max;
-    bool rope;
-    double rope_theta;
-    clt_mpt_rope_type rope_type;
-    double rope_factor;                                 /* linear, dynamic, llama3 */
-    double rope_low_freq_factor, rope_high_freq_factor; /* llama3 */
-    int64_t rope_original_max_positions;                /* llama3 */
-
-    bool ffn_gated; /* mptglu: down(act(gate(x)) * up(x)) */
-    clt_activation ffn_act;
-
-    clt_mpt_init init;
-    bool init_fan_out;        /* init_config.fan_mode */
-    double init_gain;         /* xavier: gain; kaiming: already sqrt(2) for relu, 1 for linear ... */
-    double init_std;          /* baseline */
-    double init_div_residual; /* out_proj and down_proj weights are divided by it; 1: not */
-    double emb_init_std;      /* -1: none */
-    bool emb_init_uniform;    /* U(low, high) for the embeddings */
+    clt_rope_kind rope;
+    double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    int64_t rope_original_max_positions;
+    double temperature_floor_scale, temperature_attn_scale; /* attn_scale 0: off */
+    bool glu;                                               /* ffn_type mptglu */
+    clt_activation activation;
+    clt_init_kind init;
+    bool init_fan_out;             /* fan_mode fan_out */
+    double init_gain, init_std;    /* init_std 0: unset */
+    double init_nonlinearity_gain; /* sqrt(2) for relu, 1 for linear ... */
+    double init_div_is_residual;   /* divisor of residual-output layers: 0 none, else the number (true: sqrt(2
+                                      L)) */
+    double emb_init_std;           /* < 0: unset */
+    bool emb_init_uniform;         /* emb_init_uniform_lim is set */
     double emb_init_low, emb_init_high;
-
-    clt_mpt_layer *layers; /* n_layers, owned */
+    clt_mpt_layer_config layer[CLT_MPT_MAX_LAYERS];
 } clt_mpt_config;
 
-/* From the merged `model:` section or a config.json; r says how errors look (clt_schema.h), path is "model"
- * or "". r->ignore_unknown is set for files that carry keys of others (transformers_version ...). On failure
- * nothing is owned by *out. */
-clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *object, clt_mpt_config *out);
+/* Defaults of Foundry's MPTConfig (d_model 2048, 16 heads, 24 layers, ...). Not yet resolved. */
+void clt_mpt_config_default(clt_mpt_config *cfg);
+
+/* From a JSON object with MPTConfig's keys (a config.json, or a YAML section turned into JSON). `where(ctx,
+ * path)` gives the place of a key path such as "attn_config.alibi" for messages ("run.yaml:12:5"); NULL: only
+ * the path is printed. Unknown keys are errors with the nearest known one; keys that belong to Hugging Face
+ * (architectures, ...) are skipped when `hf` is set. Warnings as Foundry's (learned_pos_emb is forced off by
+ * alibi or rope). */
+typedef const char *(*clt_where_fn)(void *ctx, const char *path);
+clt_status clt_mpt_config_from_json(json_t *o, bool hf, clt_where_fn where, void *ctx, clt_mpt_config *out);
+
+/* MPTConfig's keys as JSON: what checkpoints and exports carry; clt_mpt_config_from_json reads it back. */
+json_t *clt_mpt_config_to_json(const clt_mpt_config *cfg);
+
+/* The same through a reader (clt_schema.h), for a map that stands at `path` of a larger document. */
+clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_mpt_config *out);
 /* The config.json of an HF folder. */
-clt_status clt_mpt_config_from_json(json_t *object, const char *what, clt_mpt_config *out);
 clt_status clt_mpt_config_load_hf(const char *path, clt_mpt_config *out);
-void clt_mpt_config_clear(clt_mpt_config *c);
-/* Deep copy. */
-void clt_mpt_config_copy(const clt_mpt_config *from, clt_mpt_config *to);
-
-/* config.json text of this model (caller owns): what HF's remote code and this program read back. */
-json_t *clt_mpt_config_to_json(const clt_mpt_config *c);
-
-/* The first difference that makes weights of one unusable for the other ("d_model is 64 there and 96 here"),
- * or NULL; malloc'ed. */
-char *clt_mpt_config_difference(const clt_mpt_config *there, const clt_mpt_config *here);
-
 /* The table of keys below `model`. */
 const clt_schema *clt_mpt_config_schema(void);
 
