@@ -1,0 +1,155 @@
+/* norm_group: normalisation with a work-group of 64 per row; the dw and db block sums have one work-item per
+ * (column, block of 64 rows). README.md defines the bits.
+ *
+ * Macros: RMS 0|1; forward HAS_B; HAS_W; backward HAS_DW, HAS_DB, HAS_RES. Local size 64. */
+#define W 1
+#include "norm_columns.clh"
+#include "../include/clt_reduce.clh"
+
+#ifndef RMS
+#define RMS 0
+#endif
+#ifndef HAS_W
+#define HAS_W 1
+#endif
+#ifndef HAS_B
+#define HAS_B 1
+#endif
+#ifndef HAS_DW
+#define HAS_DW 1
+#endif
+#ifndef HAS_DB
+#define HAS_DB 1
+#endif
+#ifndef HAS_RES
+#define HAS_RES 1
+#endif
+
+/* The row sum of the 64 items' lane sums, to all of them. */
+static inline float row_sum(float v, __local float *s, uint lane) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    s[lane] = v;
+    return clt_tree64(s, lane);
+}
+
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
+norm_forward(__global const float *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
+             ulong b_off, __global float *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
+             ulong rstd_off, ulong cols, ulong heads, ulong ldx, ulong ldy, float eps) {
+    __local float s[64];
+    const size_t row = get_group_id(0), token = row / heads, head = row % heads, n = cols;
+    const uint lane = (uint)get_local_id(0);
+    x += x_off + token * ldx + head * n;
+    y += y_off + token * ldy + head * n;
+    w += w_off;
+    b += b_off;
+    float m = 0.0f, acc = 0.0f;
+#if !RMS
+    for (size_t i = lane; i < n; i += 64) acc = acc + x[i];
+    m = row_sum(acc, s, lane) / (float)n;
+    if (lane == 0 && mean) mean[mean_off + row] = m;
+    acc = 0.0f;
+#endif
+    for (size_t i = lane; i < n; i += 64) {
+        const float d = RMS ? x[i] : x[i] - m;
+        acc = fma(d, d, acc);
+    }
+    const float r = 1.0f / sqrt(row_sum(acc, s, lane) / (float)n + eps);
+    if (lane == 0 && rstd) rstd[rstd_off + row] = r;
+    for (size_t i = lane; i < n; i += 64) {
+        const float v = (RMS ? x[i] : x[i] - m) * r;
+#if HAS_W && HAS_B
+        y[i] = fma(v, w[i], b[i]);
+#elif HAS_W
+        y[i] = v * w[i];
+#elif HAS_B
+        y[i] = v + b[i];
+#else
+        y[i] = v;
+#endif
+    }
+}
+
+/* Values of one element of backward. */
+static inline float xhat_of(float x, float m, float r) {
+    return RMS ? x * r : (x - m) * r;
+}
+#if HAS_W
+#define G_OF(i) (dy[i] * w[i])
+#else
+#define G_OF(i) dy[i]
+#endif
+
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
+norm_backward_dx(__global const float *x, ulong x_off, __global const float *w, ulong w_off,
+                 __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
+                 __global const float *dy, ulong dy_off, __global const float *res, ulong res_off, __global float *dx,
+                 ulong dx_off, ulong cols, ulong heads, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
+    __local float s[64];
+    const size_t row = get_group_id(0), token = row / heads, at = row % heads * cols, n = cols;
+    const uint lane = (uint)get_local_id(0);
+    x += x_off + token * ldx + at;
+    dy += dy_off + token * lddy + at;
+    res += res_off + token * ldres + at;
+    dx += dx_off + token * lddx + at;
+    w += w_off;
+    const float m = RMS ? 0.0f : mean[mean_off + row], r = rstd[rstd_off + row];
+    float a1 = 0.0f, a2 = 0.0f, c1 = 0.0f;
+    for (size_t i = lane; i < n; i += 64) {
+        const float g = G_OF(i);
+        a1 = a1 + g;
+        a2 = fma(g, xhat_of(x[i], m, r), a2);
+    }
+#if !RMS
+    c1 = row_sum(a1, s, lane) / (float)n;
+#endif
+    const float c2 = row_sum(a2, s, lane) / (float)n;
+    for (size_t i = lane; i < n; i += 64) {
+        const float g = G_OF(i), xhat = xhat_of(x[i], m, r);
+        float v = RMS ? g - xhat * c2 : (g - c1) - xhat * c2;
+        v = v * r;
+#if HAS_RES
+        v = res[i] + v;
+#endif
+        dx[i] = v;
+    }
+}
+
+/* Block sums for dw and db; global size (columns rounded up to 64, samples * blocks). */
+__kernel void norm_backward_w(__global const float *x, ulong x_off, __global const float *mean, ulong mean_off,
+                              __global const float *rstd, ulong rstd_off, __global const float *dy, ulong dy_off,
+                              __global float *part, ulong part_w, ulong part_b, ulong cols, ulong heads,
+                              ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy) {
+    const size_t c = get_global_id(0), block = get_global_id(1), sample = block / blocks;
+    const size_t begin = (block % blocks) * 64, end = begin + 64 < rows_per_sample ? begin + 64 : rows_per_sample;
+    if (c >= cols) return;
+    float aw = 0.0f, ab = 0.0f;
+    for (size_t k = begin; k < end; k++) {
+        const size_t row = sample * rows_per_sample + k, token = row / heads, at = row % heads * cols + c;
+        const float d = dy[dy_off + token * lddy + at];
+#if HAS_DW
+        const float m = RMS ? 0.0f : mean[mean_off + row];
+        aw = fma(d, xhat_of(x[x_off + token * ldx + at], m, rstd[rstd_off + row]), aw);
+#endif
+        ab = ab + d;
+    }
+#if HAS_DW
+    part[part_w + block * cols + c] = aw;
+#endif
+#if HAS_DB
+    part[part_b + block * cols + c] = ab;
+#endif
+}
+
+/* Block sums of plain columns; global size (columns rounded up to 64, samples * blocks). `span` belongs to the other
+ * body. */
+__kernel void columns_blocks(__global const float *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
+                             ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {
+    const size_t c = get_global_id(0), block = get_global_id(1), sample = block / blocks;
+    const size_t begin = (block % blocks) * 64, end = begin + 64 < rows_per_sample ? begin + 64 : rows_per_sample;
+    if (c >= cols) return;
+    x += x_off + sample * rows_per_sample * ldx + c;
+    float acc = 0.0f;
+    for (size_t r = begin; r < end; r++) acc = acc + x[r * ldx];
+    part[part_off + block * cols + c] = acc;
+}

@@ -1,0 +1,59 @@
+#include "clt_check.h"
+
+#include "../base/clt_philox.h"
+
+enum { OFFSET = 5 };
+
+static void *keep_host(clt_check *c, void *p) {
+    if (c->hosts == CLT_CHECK_MAX) {
+        c->st = clt_variant_fail(c->ops, "the check uses too many arrays");
+        c->hosts--;
+        clt_free(c->host[c->hosts]);
+    }
+    return c->host[c->hosts++] = p;
+}
+
+float *clt_check_zeros(clt_check *c, size_t n) {
+    return keep_host(c, clt_calloc(CLT_MAX(n, 1), sizeof(float)));
+}
+
+float *clt_check_random(clt_check *c, size_t n, uint64_t seed) {
+    float *x = clt_check_zeros(c, n);
+    const uint32_t key[2] = {(uint32_t)seed, 0xc4ec4u};
+    for (size_t i = 0; i < n; i += 4) {
+        const uint32_t counter[4] = {(uint32_t)(i / 4), 0, 0, 0};
+        uint32_t word[4];
+        clt_philox4x32(counter, key, word);
+        for (size_t j = 0; j < 4 && i + j < n; j++)
+            x[i + j] = (float)(word[j] >> 8) * (1.0f / 8388608.0f) - 1.0f;
+    }
+    return x;
+}
+
+clt_ref clt_check_upload(clt_check *c, const void *data, size_t n) {
+    clt_buffer *b = NULL;
+    if (c->st == CLT_OK && c->bufs == CLT_CHECK_MAX)
+        c->st = clt_variant_fail(c->ops, "the check uses too many buffers");
+    if (c->st != CLT_OK) return clt_ref_none();
+    size_t words = CLT_MAX(n, 1) + 2 * OFFSET;
+    c->st = clt_buffer_create(clt_ops_device(c->ops), words * 4, "variant check", &b);
+    if (c->st != CLT_OK) return clt_ref_none();
+    c->buf[c->bufs++] = b;
+    c->st = clt_buffer_fill32(b, 0, 0x7fc0dead, words * 4);
+    if (c->st == CLT_OK && data && n) c->st = clt_buffer_write(b, OFFSET * 4, data, n * 4);
+    return (clt_ref){b, OFFSET};
+}
+
+clt_ref clt_check_blank(clt_check *c, size_t n) {
+    return clt_check_upload(c, NULL, n);
+}
+
+void clt_check_compare(clt_check *c, const char *what, clt_ref got, const float *want, size_t n) {
+    if (c->st == CLT_OK) c->st = clt_variant_compare(c->ops, what, got, want, n);
+}
+
+clt_status clt_check_end(clt_check *c) {
+    while (c->bufs > 0) clt_buffer_destroy(c->buf[--c->bufs]);
+    while (c->hosts > 0) clt_free(c->host[--c->hosts]);
+    return c->st;
+}

@@ -1,0 +1,39 @@
+/* clt_check: small helpers for the checks of kernel variants: device tensors for one check, with one status
+ * for all of them.
+ *
+ *     clt_check c = {.ops = ops};
+ *     float *x = clt_check_random(&c, n, seed);
+ *     clt_ref dx = clt_check_upload(&c, x, n), dy = clt_check_blank(&c, n);
+ *     if (c.st == CLT_OK) c.st = run_variant(ops, v, dx, dy);
+ *     if (c.st == CLT_OK) c.st = clt_variant_compare(ops, "y", dy, want, n);
+ *     return clt_check_end(&c);
+ *
+ * Data lies at an odd offset in its buffer. After a failure the functions do nothing but return empty places
+ * (and host memory, which is always there). */
+#ifndef CLT_CHECK_H
+#define CLT_CHECK_H
+
+#include "clt_variant.h"
+
+enum { CLT_CHECK_MAX = 32 };
+
+typedef struct {
+    clt_ops *ops;
+    clt_status st;
+    clt_buffer *buf[CLT_CHECK_MAX];
+    void *host[CLT_CHECK_MAX];
+    int bufs, hosts;
+} clt_check;
+
+/* n floats, uniform in [-1, 1), and n that are 0; freed by clt_check_end. */
+float *clt_check_random(clt_check *c, size_t n, uint64_t seed);
+float *clt_check_zeros(clt_check *c, size_t n);
+/* n 4-byte elements on the device: a copy of `data`, or a pattern of NaNs. */
+clt_ref clt_check_upload(clt_check *c, const void *data, size_t n);
+clt_ref clt_check_blank(clt_check *c, size_t n);
+/* Compares unless something failed before. */
+void clt_check_compare(clt_check *c, const char *what, clt_ref got, const float *want, size_t n);
+/* Frees everything; returns c->st. */
+clt_status clt_check_end(clt_check *c);
+
+#endif

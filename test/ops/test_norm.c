@@ -1,0 +1,309 @@
+/* Normalisation and column sums: every kernel variant on every device gives the oracle's words; the oracle
+ * itself is held against the formulas in double. */
+#include "test/test_util.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/ref/clt_ref.h"
+
+typedef struct {
+    int64_t samples, per_sample, cols, heads,
+        gap; /* gap: elements between a token's rows and the next token */
+    bool w, b, rms, extreme, in_place;
+} shape;
+
+static const shape tiny[] = {
+    {1, 3, 5, 1, 0, true, true, false, false, false},  {2, 5, 64, 1, 3, true, false, false, false, true},
+    {1, 2, 70, 2, 1, true, true, false, true, false},  {2, 3, 33, 1, 0, true, false, true, false, true},
+    {1, 1, 1, 1, 0, false, false, true, false, false},
+};
+static const shape small[] = {
+    {1, 1, 768, 1, 0, true, true, false, false, false},
+    {2, 96, 768, 1, 0, true, false, false, false, true},
+    {3, 65, 127, 1, 5, true, true, false, false, false},
+    {2, 64, 128, 1, 0, false, false, false, false, false},
+    {1, 70, 64, 12, 13, true, true, false, false, true},
+    {2, 33, 80, 3, 0, true, true, true, false, false},
+    {2, 129, 257, 1, 7, true, false, true, false, true},
+    {1, 5, 1, 1, 0, true, true, false, false, false},
+    {1, 3, 1600, 1, 0, false, true, false, false, false},
+    {2, 31, 191, 2, 1, true, true, false, true, false},
+    {1, 67, 63, 1, 0, true, true, true, true, false},
+    {1, 2, 4099, 1, 0, true, true, false, false, false},
+};
+
+typedef struct {
+    clt_ref_norm_params ref;
+    float *x, *w, *b, *dy, *res;
+    size_t n, rows;
+} problem;
+
+static float *data(const shape *s, size_t n, uint64_t seed) {
+    return s->extreme ? tu_extreme(n, seed) : tu_random(n, seed, 2.0f);
+}
+
+static problem make(const shape *s) {
+    problem q = {0};
+    int64_t ld = s->cols * s->heads + s->gap;
+    q.rows = (size_t)(s->samples * s->per_sample * s->heads);
+    q.n = (size_t)(s->samples * s->per_sample * ld);
+    q.x = data(s, q.n, 1), q.w = data(s, (size_t)s->cols, 2), q.b = data(s, (size_t)s->cols, 3);
+    q.dy = data(s, q.n, 4), q.res = data(s, q.n, 5);
+    q.ref = (clt_ref_norm_params){.rms = s->rms,
+                                  .eps = 1e-5f,
+                                  .rows = s->samples * s->per_sample,
+                                  .cols = s->cols,
+                                  .heads = s->heads,
+                                  .rows_per_sample = s->per_sample,
+                                  .x = q.x,
+                                  .w = s->w ? q.w : NULL,
+                                  .b = s->b ? q.b : NULL,
+                                  .ldx = ld,
+                                  .ldy = ld,
+                                  .lddy = ld,
+                                  .lddx = ld,
+                                  .ldres = ld,
+                                  .dy = q.dy};
+    q.ref.y = clt_calloc(q.n, 4), q.ref.mean = clt_calloc(q.rows, 4), q.ref.rstd = clt_calloc(q.rows, 4);
+    q.ref.dx = clt_calloc(q.n, 4), q.ref.dw = clt_calloc((size_t)s->cols, 4);
+    q.ref.db = clt_calloc((size_t)s->cols, 4);
+    return q;
+}
+
+static void done(problem *q) {
+    float *all[] = {q->x,        q->w,        q->b,      q->dy,     q->res,   q->ref.y,
+                    q->ref.mean, q->ref.rstd, q->ref.dx, q->ref.dw, q->ref.db};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_free(all[i]);
+}
+
+/* Forward, then backward with dx over dy (in_place) or elsewhere, twice: the second time dw and db
+ * accumulate. */
+static void run_shape(int d, const shape *s) {
+    problem q = make(s);
+    clt_ref_norm_params *r = &q.ref;
+    const size_t cols = (size_t)s->cols;
+    clt_ref none = clt_ref_none();
+    clt_norm_params f = {.rms = s->rms,
+                         .eps = r->eps,
+                         .rows = r->rows,
+                         .cols = r->cols,
+                         .heads = r->heads,
+                         .x = tu_upload(d, q.x, q.n),
+                         .y = tu_upload(d, r->y, q.n),
+                         .w = s->w ? tu_upload(d, q.w, cols) : none,
+                         .b = s->b ? tu_upload(d, q.b, cols) : none,
+                         .mean = s->rms ? none : tu_blank(d, q.rows),
+                         .rstd = tu_blank(d, q.rows),
+                         .ldx = r->ldx,
+                         .ldy = r->ldy};
+    tu_assert_ok(clt_op_norm_forward(tu_ops(d), &f), "norm forward");
+    clt_ref_norm_forward(r);
+    tu_assert_words("y", tu_download(f.y, q.n), r->y, q.n);
+    tu_assert_words("rstd", tu_download(f.rstd, q.rows), r->rstd, q.rows);
+    if (!s->rms) tu_assert_words("mean", tu_download(f.mean, q.rows), r->mean, q.rows);
+    clt_norm_grad_params g = {.rms = s->rms,
+                              .eps = r->eps,
+                              .rows = r->rows,
+                              .cols = r->cols,
+                              .heads = r->heads,
+                              .rows_per_sample = s->per_sample,
+                              .x = f.x,
+                              .w = f.w,
+                              .mean = f.mean,
+                              .rstd = f.rstd,
+                              .dy = tu_upload(d, q.dy, q.n),
+                              .dw = s->w ? tu_blank(d, cols) : none,
+                              .db = s->b ? tu_blank(d, cols) : none,
+                              .ldx = r->ldx,
+                              .lddy = r->lddy,
+                              .lddx = r->lddx,
+                              .ldres = r->ldres};
+    g.dx = s->in_place ? g.dy : tu_upload(d, r->dx, q.n);
+    if (!s->in_place) g.residual = tu_upload(d, q.res, q.n);
+    if (!s->w) clt_free(r->dw), r->dw = NULL;
+    if (!s->b) clt_free(r->db), r->db = NULL;
+    if (s->in_place) memcpy(r->dx, q.dy, q.n * 4), r->dy = r->dx;
+    r->residual = s->in_place ? NULL : q.res;
+    for (int pass = 0; pass < 2; pass++, g.accumulate = r->accumulate = true) {
+        tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
+        clt_ref_norm_backward(r);
+        tu_assert_words("dx", tu_download(g.dx, q.n), r->dx, q.n);
+        if (s->w) tu_assert_words("dw", tu_download(g.dw, cols), r->dw, cols);
+        if (s->b) tu_assert_words("db", tu_download(g.db, cols), r->db, cols);
+    }
+    done(&q);
+    tu_release();
+}
+
+static void each_shape(int d, const char *id) {
+    (void)id;
+    const shape *s = tu_tiny() ? tiny : small;
+    size_t n = tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
+    for (size_t i = 0; i < n; i++) run_shape(d, &s[i]);
+}
+
+static void norm_gives_the_oracles_words(void **state) {
+    (void)state;
+    tu_each_variant("norm", each_shape);
+}
+
+static void each_column_shape(int d, const char *id) {
+    (void)id;
+    static const int64_t shapes[][4] = {/* samples, rows per sample, columns, gap */
+                                        {1, 3, 5, 0},     {2, 5, 64, 2},   {3, 65, 33, 1}, {2, 130, 768, 0},
+                                        {1, 64, 1027, 5}, {2, 7, 3072, 0}, {5, 1, 1, 3}};
+    size_t n = tu_tiny() ? 3 : CLT_COUNT_OF(shapes);
+    for (size_t i = 0; i < n; i++) {
+        const int64_t *s = shapes[i], rows = s[0] * s[1], ld = s[2] + s[3];
+        float *x = i % 2 ? tu_extreme((size_t)(rows * ld), i) : tu_random((size_t)(rows * ld), i, 1.0f);
+        float *out = tu_random((size_t)s[2], 100 + i, 1.0f);
+        clt_column_sum_params p = {.rows = rows,
+                                   .cols = s[2],
+                                   .rows_per_sample = s[1],
+                                   .ldx = ld,
+                                   .x = tu_upload(d, x, (size_t)(rows * ld)),
+                                   .out = tu_upload(d, out, (size_t)s[2])};
+        for (int pass = 0; pass < 2; pass++, p.accumulate = true) {
+            tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "column sum");
+            clt_ref_column_sum(rows, s[2], s[1], x, ld, p.accumulate, out);
+            tu_assert_words("column sum", tu_download(p.out, (size_t)s[2]), out, (size_t)s[2]);
+        }
+        clt_free(x);
+        clt_free(out);
+        tu_release();
+    }
+}
+
+static void column_sum_gives_the_oracles_words(void **state) {
+    (void)state;
+    tu_each_variant("norm", each_column_shape);
+}
+
+/* Two microbatches of one sample each add up to the bits of one microbatch of two. */
+static void microbatch_borders_are_invisible(void **state) {
+    (void)state;
+    const size_t cols = 100, per = 70, n = 2 * per * cols;
+    float *x = tu_random(n, 1, 1.0f);
+    for (int d = 0; d < tu_device_count(); d++) {
+        clt_ref dx = tu_upload(d, x, n), whole = tu_blank(d, cols), parts = tu_blank(d, cols);
+        clt_column_sum_params p = {
+            .rows = 2 * per, .cols = cols, .rows_per_sample = per, .ldx = cols, .x = dx, .out = whole};
+        tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "both samples");
+        p.rows = per, p.out = parts;
+        tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "first sample");
+        p.x = clt_ref_at(dx, per * cols), p.accumulate = true;
+        tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "second sample");
+        tu_assert_words("sum", tu_download(parts, cols), tu_download(whole, cols), cols);
+        tu_release();
+    }
+    clt_free(x);
+}
+
+/* --- the oracle against the formulas in double --- */
+
+typedef struct {
+    double *y, *dx, *dw, *db;
+} formula;
+
+static void formula_row(const problem *q, int64_t row, formula *o) {
+    const clt_ref_norm_params *p = &q->ref;
+    const int64_t at = row / p->heads * p->ldx + row % p->heads * p->cols, n = p->cols;
+    double mean = 0, var = 0, c1 = 0, c2 = 0;
+    for (int64_t i = 0; i < n; i++) mean += p->rms ? 0.0 : (double)q->x[at + i] / (double)n;
+    for (int64_t i = 0; i < n; i++) var += pow((double)q->x[at + i] - mean, 2) / (double)n;
+    double rstd = 1 / sqrt(var + (double)p->eps);
+    for (int64_t i = 0; i < n; i++) {
+        double xhat = ((double)q->x[at + i] - mean) * rstd, g = (double)q->dy[at + i] * (double)q->w[i];
+        o->y[at + i] = xhat * (double)q->w[i] + (double)q->b[i];
+        o->dw[i] += (double)q->dy[at + i] * xhat;
+        o->db[i] += (double)q->dy[at + i];
+        c1 += p->rms ? 0.0 : g / (double)n;
+        c2 += g * xhat / (double)n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double xhat = ((double)q->x[at + i] - mean) * rstd, g = (double)q->dy[at + i] * (double)q->w[i];
+        o->dx[at + i] = (double)q->res[at + i] + rstd * (g - c1 - xhat * c2);
+    }
+}
+
+static void oracle_follows_the_formula(void **state) {
+    (void)state;
+    const shape shapes[] = {{2, 70, 96, 1, 0, true, true, false, false, false},
+                            {2, 9, 40, 3, 0, true, true, false, false, false},
+                            {1, 65, 768, 1, 0, true, true, true, false, false}};
+    for (size_t i = 0; i < (tu_tiny() ? 1 : CLT_COUNT_OF(shapes)); i++) {
+        problem q = make(&shapes[i]);
+        size_t cols = (size_t)shapes[i].cols;
+        formula o = {clt_calloc(q.n, 8), clt_calloc(q.n, 8), clt_calloc(cols, 8), clt_calloc(cols, 8)};
+        q.ref.residual = q.res;
+        clt_ref_norm_forward(&q.ref);
+        clt_ref_norm_backward(&q.ref);
+        for (int64_t row = 0; row < (int64_t)q.rows; row++) formula_row(&q, row, &o);
+        /* a few ulp of values up to about 10, sums of up to 140 terms */
+        tu_assert_close("y", q.ref.y, o.y, q.n, 2e-6);
+        tu_assert_close("dx", q.ref.dx, o.dx, q.n, 4e-6);
+        tu_assert_close("dw", q.ref.dw, o.dw, cols, 2e-5);
+        tu_assert_close("db", q.ref.db, o.db, cols, 2e-5);
+        clt_free(o.y), clt_free(o.dx), clt_free(o.dw), clt_free(o.db);
+        done(&q);
+    }
+}
+
+/* The derivative in the oracle is that of its own forward formula: central differences in double. */
+static double objective(const problem *q, const double *x) {
+    const clt_ref_norm_params *p = &q->ref;
+    double mean = 0, var = 0, sum = 0;
+    const double n = (double)p->cols;
+    for (int64_t i = 0; i < p->cols; i++) mean += p->rms ? 0.0 : x[i] / n;
+    for (int64_t i = 0; i < p->cols; i++) var += (x[i] - mean) * (x[i] - mean) / n;
+    for (int64_t i = 0; i < p->cols; i++)
+        sum += (double)q->dy[i] *
+               ((x[i] - mean) / sqrt(var + (double)p->eps) * (double)q->w[i] + (double)q->b[i]);
+    return sum;
+}
+
+static void oracle_gradient_is_the_slope(void **state) {
+    (void)state;
+    for (int rms = 0; rms < 2; rms++) {
+        const shape s = {1, 1, 37, 1, 0, true, true, rms, false, false};
+        problem q = make(&s);
+        double x[37], slope[37];
+        for (int i = 0; i < 37; i++) x[i] = (double)q.x[i];
+        for (int i = 0; i < 37; i++) {
+            double keep = x[i], h = 1e-5;
+            x[i] = keep + h;
+            double up = objective(&q, x);
+            x[i] = keep - h;
+            slope[i] = (up - objective(&q, x)) / (2 * h);
+            x[i] = keep;
+        }
+        clt_ref_norm_forward(&q.ref);
+        clt_ref_norm_backward(&q.ref);
+        tu_assert_close("dx against differences", q.ref.dx, slope, 37, 4e-6);
+        done(&q);
+    }
+}
+
+static void nonsense_sizes_are_refused(void **state) {
+    (void)state;
+    clt_norm_params f = {.rows = 4, .cols = 0, .heads = 1};
+    assert_int_equal(clt_op_norm_forward(tu_ops(0), &f), CLT_FAIL);
+    clt_column_sum_params p = {.rows = 5, .cols = 8, .rows_per_sample = 2};
+    assert_int_equal(clt_op_column_sum(tu_ops(0), &p), CLT_FAIL);
+    clt_norm_grad_params g = {.rows = 5, .cols = 8, .heads = 1, .rows_per_sample = 0};
+    assert_int_equal(clt_op_norm_backward(tu_ops(0), &g), CLT_FAIL);
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_follows_the_formula),
+        cmocka_unit_test(oracle_gradient_is_the_slope),
+        cmocka_unit_test(norm_gives_the_oracles_words),
+        cmocka_unit_test(column_sum_gives_the_oracles_words),
+        cmocka_unit_test(microbatch_borders_are_invisible),
+        cmocka_unit_test(nonsense_sizes_are_refused),
+    };
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
