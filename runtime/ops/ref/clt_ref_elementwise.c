@@ -1,52 +1,76 @@
-/* The oracle of the elementwise operations. The activations compile the kernels' own text (clkernels/include) as
- * C: what is tested is that a device computes the same bits; their error is measured by test/ops/test_math. */
+/* The oracle of the elementwise operations. The activations compile the kernels' own text (clkernels/include)
+ * as C: what is tested is that a device computes the same bits; their error is measured by
+ * test/ops/test_math. */
 #include "clt_ref.h"
 
 #include "../clt_dropout.h"
 #include "clt_clc.h"
 #include "../../../clkernels/include/clt_act.clh"
 
-float clt_ref_act(clt_activation act, float x)
-{
+float clt_ref_act(clt_activation act, float x) {
     switch (act) {
-    case CLT_ACT_GELU: return clt_gelu(x);
-    case CLT_ACT_GELU_TANH: return clt_gelu_tanh(x);
-    case CLT_ACT_QUICK_GELU: return clt_quick_gelu(x);
-    case CLT_ACT_RELU: return clt_relu(x);
-    case CLT_ACT_SILU: return clt_silu(x);
-    case CLT_ACT_TANH: return clt_tanh(x);
-    case CLT_ACT_SIGMOID: return clt_sigmoid(x);
-    case CLT_ACT_RELU2: return clt_relu2(x);
-    case CLT_ACT_ELU: return clt_elu(x);
-    case CLT_ACT_LEAKY_RELU: return clt_leaky_relu(x);
-    case CLT_ACT_SOFTPLUS: return clt_softplus(x);
-    case CLT_ACT_MISH: return clt_mish(x);
-    default: return clt_none(x);
+    case CLT_ACT_GELU:
+        return clt_gelu(x);
+    case CLT_ACT_GELU_TANH:
+        return clt_gelu_tanh(x);
+    case CLT_ACT_QUICK_GELU:
+        return clt_quick_gelu(x);
+    case CLT_ACT_RELU:
+        return clt_relu(x);
+    case CLT_ACT_SILU:
+        return clt_silu(x);
+    case CLT_ACT_TANH:
+        return clt_tanh(x);
+    case CLT_ACT_SIGMOID:
+        return clt_sigmoid(x);
+    case CLT_ACT_RELU2:
+        return clt_relu2(x);
+    case CLT_ACT_ELU:
+        return clt_elu(x);
+    case CLT_ACT_LEAKY_RELU:
+        return clt_leaky_relu(x);
+    case CLT_ACT_SOFTPLUS:
+        return clt_softplus(x);
+    case CLT_ACT_MISH:
+        return clt_mish(x);
+    default:
+        return clt_none(x);
     }
 }
 
-float clt_ref_act_grad(clt_activation act, float x)
-{
+float clt_ref_act_grad(clt_activation act, float x) {
     switch (act) {
-    case CLT_ACT_GELU: return clt_gelu_grad(x);
-    case CLT_ACT_GELU_TANH: return clt_gelu_tanh_grad(x);
-    case CLT_ACT_QUICK_GELU: return clt_quick_gelu_grad(x);
-    case CLT_ACT_RELU: return clt_relu_grad(x);
-    case CLT_ACT_SILU: return clt_silu_grad(x);
-    case CLT_ACT_TANH: return clt_tanh_grad(x);
-    case CLT_ACT_SIGMOID: return clt_sigmoid_grad(x);
-    case CLT_ACT_RELU2: return clt_relu2_grad(x);
-    case CLT_ACT_ELU: return clt_elu_grad(x);
-    case CLT_ACT_LEAKY_RELU: return clt_leaky_relu_grad(x);
-    case CLT_ACT_SOFTPLUS: return clt_softplus_grad(x);
-    case CLT_ACT_MISH: return clt_mish_grad(x);
-    default: return clt_none_grad(x);
+    case CLT_ACT_GELU:
+        return clt_gelu_grad(x);
+    case CLT_ACT_GELU_TANH:
+        return clt_gelu_tanh_grad(x);
+    case CLT_ACT_QUICK_GELU:
+        return clt_quick_gelu_grad(x);
+    case CLT_ACT_RELU:
+        return clt_relu_grad(x);
+    case CLT_ACT_SILU:
+        return clt_silu_grad(x);
+    case CLT_ACT_TANH:
+        return clt_tanh_grad(x);
+    case CLT_ACT_SIGMOID:
+        return clt_sigmoid_grad(x);
+    case CLT_ACT_RELU2:
+        return clt_relu2_grad(x);
+    case CLT_ACT_ELU:
+        return clt_elu_grad(x);
+    case CLT_ACT_LEAKY_RELU:
+        return clt_leaky_relu_grad(x);
+    case CLT_ACT_SOFTPLUS:
+        return clt_softplus_grad(x);
+    case CLT_ACT_MISH:
+        return clt_mish_grad(x);
+    default:
+        return clt_none_grad(x);
     }
 }
 
 void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
-                  const float *cos_sin, bool inverse)
-{
+                  const float *cos_sin, bool inverse) {
     int64_t half = head_dim / 2;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t h = 0; h < heads; h++)
@@ -59,9 +83,8 @@ void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, fl
             }
 }
 
-float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t sample, int32_t layer, int32_t site,
-                             uint64_t element)
-{
+float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t sample, int32_t layer,
+                             int32_t site, uint64_t element) {
     clt_dropout_constants k = clt_dropout_constants_of(p, seed);
     uint64_t quad = element / 4;
     uint32_t place = (uint32_t)(layer * 8 + site) | (uint32_t)(quad >> 32) << 16;
@@ -71,8 +94,8 @@ float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t samp
 }
 
 void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
-                     uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site, float *y)
-{
+                     uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site,
+                     float *y) {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
             float f = clt_ref_dropout_factor(p, seed, step, first_sample + r / seq, layer, site,

@@ -5,34 +5,29 @@
 
 #include "../../device/clt_slab.h"
 
-static float tree64(float lane[64])
-{
+static float tree64(float lane[64]) {
     for (int d = 32; d > 0; d >>= 1)
         for (int l = 0; l < d; l++) lane[l] += lane[l + d];
     return lane[0];
 }
 
-float clt_ref_row_sum(const float *x, int64_t n)
-{
+float clt_ref_row_sum(const float *x, int64_t n) {
     float lane[64] = {0};
     for (int64_t i = 0; i < n; i++) lane[i % 64] += x[i];
     return tree64(lane);
 }
 
-float clt_ref_chunk_sumsq(const float *x)
-{
+float clt_ref_chunk_sumsq(const float *x) {
     float lane[64] = {0};
     for (int64_t i = 0; i < CLT_CHUNK; i++) lane[i % 64] = fmaf(x[i], x[i], lane[i % 64]);
     return tree64(lane);
 }
 
-float clt_ref_norm(const float *chunk_sums, uint64_t n)
-{
+float clt_ref_norm(const float *chunk_sums, uint64_t n) {
     return sqrtf(clt_ref_row_sum(chunk_sums, (int64_t)n));
 }
 
-float clt_ref_clip_coefficient(float norm, float threshold)
-{
+float clt_ref_clip_coefficient(float norm, float threshold) {
     if (!(threshold > 0.0f)) return 1.0f;
     float c = threshold / (norm + 1e-6f);
     return c < 1.0f ? c : 1.0f;

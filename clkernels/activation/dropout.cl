@@ -1,0 +1,46 @@
+/* y = [residual +] x * factor, where factor is +0 or 1/(1-p) by the words of Philox (include/clt_philox.clh). One
+ * work-item makes SEG elements of one sample, four for each counter; a sample has `count` elements (seq * cols).
+ *
+ *   SEG       elements a work-item makes, a multiple of 4
+ *   RESIDUAL  1: there is a residual
+ *
+ * Global size {work-items per sample, samples}. Requires nothing. `total`: elements of all samples. */
+#include "../include/clt_philox.clh"
+
+#ifndef SEG
+#define SEG 4
+#endif
+#ifndef RESIDUAL
+#define RESIDUAL 0
+#endif
+#if SEG % 4 != 0
+#error "SEG is a multiple of 4"
+#endif
+
+__kernel void dropout(ulong count, ulong total, __global const float *x, ulong x_off,
+                      __global const float *residual, ulong residual_off, __global float *y, ulong y_off,
+                      uint key0, uint key1, uint step, uint first_sample, uint place, uint threshold,
+                      float scale) {
+    size_t sample = get_global_id(1), base = sample * count;
+    size_t begin = get_global_id(0) * SEG, end = begin + SEG < count ? begin + SEG : count;
+    if (base + end > total) end = base < total ? total - base : 0;
+    x += x_off + base;
+    y += y_off + base;
+#if RESIDUAL
+    residual += residual_off + base;
+#endif
+    for (size_t e = begin; e < end; e += 4) {
+        float factor[4];
+        vstore4(clt_dropout4((uint2)(key0, key1), step, first_sample + (uint)sample, place, e / 4, threshold,
+                             scale),
+                0, factor);
+        for (size_t i = 0; i < 4 && e + i < end; i++) {
+            float v = x[e + i] * factor[i];
+#if RESIDUAL
+            y[e + i] = residual[e + i] + v;
+#else
+            y[e + i] = v;
+#endif
+        }
+    }
+}

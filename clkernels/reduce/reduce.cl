@@ -1,0 +1,71 @@
+/* Sums along rows by the row rule (include/clt_reduce.clh), and the status of the gradient's norm.
+ *
+ *   LANES   16: one row a work-item, work-group of one (CPU); 1: 64 work-items a row, work-group of 64 (portable)
+ *
+ * Global size: rows, or 64 * rows. Requires nothing. */
+#include "../include/clt_reduce.clh"
+
+#ifndef LANES
+#define LANES 1
+#endif
+
+#if LANES == 16
+#define ROW get_global_id(0)
+#define FIRST_ITEM 1
+#define STEP16(acc, v) (square ? fma(v, v, acc) : (acc) + (v))
+
+/* Sum of x[0..n), or of its squares (one fma each). */
+static inline float row_reduce(__global const float *x, size_t n, int square, __local float *unused) {
+    clt_lanes s = clt_lanes_zero();
+    for (size_t i = 0; i < n; i += 64) {
+        size_t left = n - i;
+        float16 a = clt_load16(x + i, left), b = clt_load16(x + i + 16, clt_lanes_left(left, 1));
+        float16 c = clt_load16(x + i + 32, clt_lanes_left(left, 2));
+        float16 d = clt_load16(x + i + 48, clt_lanes_left(left, 3));
+        s.a = STEP16(s.a, a);
+        s.b = STEP16(s.b, b);
+        s.c = STEP16(s.c, c);
+        s.d = STEP16(s.d, d);
+    }
+    return clt_lanes_tree(s);
+}
+#else
+#define ROW get_group_id(0)
+#define FIRST_ITEM (get_local_id(0) == 0)
+
+static inline float row_reduce(__global const float *x, size_t n, int square, __local float *lane) {
+    float s = 0.0f;
+    for (size_t i = get_local_id(0); i < n; i += 64) s = square ? fma(x[i], x[i], s) : s + x[i];
+    lane[get_local_id(0)] = s;
+    return clt_tree64(lane, get_local_id(0));
+}
+#endif
+
+/* out[r] = sum of row r */
+__kernel void row_sum(ulong cols, __global const float *x, ulong x_off, ulong ldx, __global float *out,
+                      ulong out_off) {
+    __local float lane[64];
+    float s = row_reduce(x + x_off + ROW * ldx, cols, 0, lane);
+    if (FIRST_ITEM) out[out_off + ROW] = s;
+}
+
+/* out[r] = sum of the squares of row r */
+__kernel void row_sumsq(ulong cols, __global const float *x, ulong x_off, ulong ldx, __global float *out,
+                        ulong out_off) {
+    __local float lane[64];
+    float s = row_reduce(x + x_off + ROW * ldx, cols, 1, lane);
+    if (FIRST_ITEM) out[out_off + ROW] = s;
+}
+
+/* status = {norm, clip coefficient, 1 if the norm is finite}: one row */
+__kernel void norm_status(ulong count, __global const float *sums, ulong sums_off, float threshold,
+                          __global float *status, ulong status_off) {
+    __local float lane[64];
+    float norm = sqrt(row_reduce(sums + sums_off, count, 0, lane));
+    if (FIRST_ITEM) {
+        float c = threshold / (norm + 1e-6f);
+        status[status_off] = norm;
+        status[status_off + 1] = threshold > 0.0f && c < 1.0f ? c : 1.0f;
+        status[status_off + 2] = (as_uint(norm) & 0x7f800000u) != 0x7f800000u ? 1.0f : 0.0f;
+    }
+}

@@ -1,0 +1,193 @@
+/* Sums, copies, clamps, row factors, rotary positions, dropout, and the count of elements that are not
+ * finite. */
+#include <string.h>
+
+#include "clt_dropout.h"
+#include "clt_rowwise.h"
+#include "ref/clt_ref.h"
+
+static clt_status add(clt_ops *ops, const clt_variant *v, clt_ref dst, clt_ref src, uint64_t count) {
+    int64_t n = (int64_t)count;
+    return clt_rowwise_launch(ops, v, "add", "", true, 1, n, (clt_rows[]){{dst, n}, {src, n}}, 2, NULL, 0);
+}
+
+static clt_status clip_forward(clt_ops *ops, const clt_variant *v, float limit, int64_t rows, int64_t cols,
+                               clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
+    return clt_rowwise_launch(ops, v, "clip_forward", "", true, rows, cols, (clt_rows[]){{x, ldx}, {y, ldy}},
+                              2, (clt_arg[]){CLT_F32(limit)}, 1);
+}
+
+static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    (void)ctx;
+    enum { N = 133 };
+    float x[N], y[N], want[N];
+    clt_ref part[CLT_CHECK_PARTS];
+    CLT_TRY(clt_check_parts(ops, N, part));
+    clt_check_fill(x, N, 3);
+    clt_check_fill(y, N, 4);
+    CLT_TRY(clt_ref_write_f32(part[0], x, N));
+    CLT_TRY(clt_ref_write_f32(part[1], y, N));
+    CLT_TRY(add(ops, v, part[0], part[1], N));
+    for (int i = 0; i < N; i++) want[i] = x[i] + y[i];
+    return clt_variant_compare(ops, "add", part[0], want, N);
+}
+
+static clt_status pick(clt_ops *ops, const clt_variant **v) {
+    return clt_variant_pick(ops, "elementwise", check, NULL, v);
+}
+
+clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, &v));
+    return add(ops, v, dst, src, count);
+}
+
+clt_status clt_op_copy_rows(clt_ops *ops, int64_t rows, int64_t cols, clt_ref src, int64_t ldsrc, clt_ref dst,
+                            int64_t lddst) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, &v));
+    return clt_rowwise_launch(ops, v, "copy_rows", "", true, rows, cols,
+                              (clt_rows[]){{src, ldsrc}, {dst, lddst}}, 2, NULL, 0);
+}
+
+clt_status clt_op_clip_forward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
+                               clt_ref y, int64_t ldy) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, &v));
+    return clip_forward(ops, v, limit, rows, cols, x, ldx, y, ldy);
+}
+
+clt_status clt_op_clip_backward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
+                                clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, &v));
+    return clt_rowwise_launch(ops, v, "clip_backward", "", true, rows, cols,
+                              (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, (clt_arg[]){CLT_F32(limit)},
+                              1);
+}
+
+clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, &v));
+    int64_t n = (int64_t)count;
+    return clip_forward(ops, v, limit, 1, n, g, n, g, n);
+}
+
+clt_status clt_op_scale_rows(clt_ops *ops, int64_t rows, int64_t seq, int64_t cols, clt_ref x, int64_t ldx,
+                             clt_ref factor) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, &v));
+    return clt_rowwise_launch(ops, v, "scale_rows", "", false, rows, cols, (clt_rows[]){{x, ldx}}, 1,
+                              (clt_arg[]){CLT_REF(factor), CLT_U64(seq)}, 3);
+}
+
+clt_status clt_op_count_nonfinite(clt_ops *ops, clt_ref x, uint64_t count, clt_ref counter) {
+    const clt_variant *v;
+    CLT_TRY(pick(ops, &v));
+    int64_t n = (int64_t)count;
+    return clt_rowwise_launch(ops, v, "count_nonfinite", "", true, 1, n, (clt_rows[]){{x, n}}, 1,
+                              (clt_arg[]){CLT_REF(counter)}, 2);
+}
+
+/* --- rotary positions
+ * ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t rows, seq, heads, half;
+    clt_ref x;
+    int64_t ldx;
+    clt_ref cos_sin;
+    bool inverse;
+} rope_params;
+
+static clt_status rope(clt_ops *ops, const clt_variant *v, const rope_params *p) {
+    bool cpu = !strcmp(v->body, "cpu");
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, cpu ? "rope_row" : "rope", v->options, &k));
+    size_t wg = (size_t)clt_variant_param(v, "WG", 1), pairs = (size_t)(p->heads * p->half);
+    size_t global[2] = {cpu ? (size_t)p->rows : CLT_ROUND_UP(pairs, wg), (size_t)p->rows}, local[2] = {wg, 1};
+    if (pairs == 0) return CLT_OK;
+    clt_arg args[] = {CLT_U64(p->seq),
+                      CLT_U64(p->heads),
+                      CLT_U64(p->half),
+                      CLT_REF(p->x),
+                      CLT_U64(p->ldx),
+                      CLT_REF(p->cos_sin),
+                      CLT_F32(p->inverse ? -1.0f : 1.0f)};
+    return clt_launch(k, cpu ? 1 : 2, global, local, args, CLT_COUNT_OF(args));
+}
+
+static clt_status rope_check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    (void)ctx;
+    enum { ROWS = 3, SEQ = 2, HEADS = 2, DIM = 36, LD = HEADS * DIM + 3, N = ROWS * LD, TABLE = SEQ * DIM };
+    float x[N], table[TABLE];
+    clt_ref part[CLT_CHECK_PARTS];
+    CLT_TRY(clt_check_parts(ops, N, part));
+    clt_check_fill(x, N, 5);
+    clt_check_fill(table, TABLE, 6);
+    CLT_TRY(clt_ref_write_f32(part[0], x, N));
+    CLT_TRY(clt_ref_write_f32(part[1], table, TABLE));
+    rope_params p = {ROWS, SEQ, HEADS, DIM / 2, part[0], LD, part[1], true};
+    CLT_TRY(rope(ops, v, &p));
+    clt_ref_rope(ROWS, SEQ, HEADS, DIM, x, LD, table, true);
+    return clt_variant_compare(ops, "rope", part[0], x, N);
+}
+
+clt_status clt_op_rope(clt_ops *ops, int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, clt_ref x,
+                       int64_t ldx, clt_ref cos_sin, bool inverse) {
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "rope", rope_check, NULL, &v));
+    return rope(ops, v, &(rope_params){rows, seq, heads, head_dim / 2, x, ldx, cos_sin, inverse});
+}
+
+/* --- dropout
+ * -------------------------------------------------------------------------------------------------- */
+
+static clt_status dropout(clt_ops *ops, const clt_variant *v, const clt_dropout_params *p) {
+    char options[512];
+    snprintf(options, sizeof options, "%s -DRESIDUAL=%d", v->options, p->residual.buf != NULL);
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "dropout", options, &k));
+    clt_dropout_constants c = clt_dropout_constants_of(p->p, p->seed);
+    uint64_t count = (uint64_t)(p->seq * p->cols), total = (uint64_t)(p->rows * p->cols);
+    uint64_t seg = (uint64_t)clt_variant_param(v, "SEG", 4), wg = (uint64_t)clt_variant_param(v, "WG", 1);
+    if (total == 0) return CLT_OK;
+    size_t global[2] = {CLT_ROUND_UP(CLT_CEIL_DIV(count, seg), wg), CLT_CEIL_DIV(total, count)};
+    clt_arg args[] = {CLT_U64(count),
+                      CLT_U64(total),
+                      CLT_REF(p->x),
+                      CLT_REF(p->residual.buf ? p->residual : p->x),
+                      CLT_REF(p->y),
+                      CLT_U32(c.key[0]),
+                      CLT_U32(c.key[1]),
+                      CLT_U32(p->step),
+                      CLT_U32(p->first_sample),
+                      CLT_U32(p->layer * 8 + p->site),
+                      CLT_U32(c.threshold),
+                      CLT_F32(c.scale)};
+    return clt_launch(k, 2, global, (size_t[]){wg, 1}, args, CLT_COUNT_OF(args));
+}
+
+static clt_status dropout_check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    (void)ctx;
+    enum { ROWS = 6, SEQ = 3, COLS = 7, N = ROWS * COLS };
+    float x[N], residual[N], want[N];
+    clt_ref part[CLT_CHECK_PARTS];
+    CLT_TRY(clt_check_parts(ops, N, part));
+    clt_check_fill(x, N, 7);
+    clt_check_fill(residual, N, 8);
+    CLT_TRY(clt_ref_write_f32(part[0], x, N));
+    CLT_TRY(clt_ref_write_f32(part[1], residual, N));
+    clt_dropout_params p = {ROWS, SEQ, COLS, part[0], part[0], part[1], 0.3f, 17, 5, 11, 2, CLT_SITE_FFN_OUT};
+    CLT_TRY(dropout(ops, v, &p));
+    clt_ref_dropout(ROWS, SEQ, COLS, x, residual, p.p, p.seed, p.step, p.first_sample, p.layer, p.site, want);
+    return clt_variant_compare(ops, "dropout", part[0], want, N);
+}
+
+clt_status clt_op_dropout(clt_ops *ops, const clt_dropout_params *p) {
+    if (!(p->p >= 0.0f && p->p < 1.0f))
+        return clt_error(CLT_BAD_CONFIG, "dropout probability %g is not in [0, 1)", (double)p->p);
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "dropout", dropout_check, NULL, &v));
+    return dropout(ops, v, p);
+}

@@ -1,0 +1,66 @@
+/* Decoupled AdamW and Lion over pieces of the slab. */
+#include "../device/clt_slab.h"
+#include "clt_rowwise.h"
+#include "ref/clt_ref.h"
+
+static clt_status adamw(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
+    return clt_vector_launch(ops, v, "adamw", "", count,
+                             (clt_arg[]){CLT_REF(p->p), CLT_REF(p->g), CLT_REF(p->m), CLT_REF(p->v),
+                                         CLT_REF(p->groups), CLT_REF(p->group_of_block), CLT_REF(p->status)},
+                             14);
+}
+
+static clt_status lion(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
+    return clt_vector_launch(ops, v, "lion", "", count,
+                             (clt_arg[]){CLT_REF(p->p), CLT_REF(p->g), CLT_REF(p->m), CLT_REF(p->groups),
+                                         CLT_REF(p->group_of_block), CLT_REF(p->status)},
+                             12);
+}
+
+static const clt_optimizer_group check_group = {.lr = 1e-3f,
+                                                .decay = 0.99f,
+                                                .step_size = 0.02f,
+                                                .bias_correction = 0.3f,
+                                                .beta1 = 0.9f,
+                                                .beta2 = 0.95f,
+                                                .one_minus_beta1 = 0.1f,
+                                                .one_minus_beta2 = 0.05f,
+                                                .eps = 1e-8f,
+                                                .frozen = 0.0f};
+
+/* Two blocks of 64 elements of one group, both optimizers one after the other. */
+static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    (void)ctx;
+    enum { N = 128, P = 0, G, M, V, EXTRA };
+    float h[EXTRA][N];
+    clt_ref part[CLT_CHECK_PARTS];
+    CLT_TRY(clt_check_parts(ops, N, part));
+    for (int i = 0; i < EXTRA; i++) clt_check_fill(h[i], N, 11u + (uint32_t)i);
+    for (int i = 0; i < N; i++) h[V][i] *= h[V][i];
+    for (int i = 0; i < EXTRA; i++) CLT_TRY(clt_ref_write_f32(part[i], h[i], N));
+    float status[4] = {1.0f, 0.5f, 1.0f, 0.0f}; /* the last word: group 0 for both blocks */
+    clt_ref groups = part[EXTRA], st = part[EXTRA + 1];
+    clt_ref blocks = {st.buf, (st.off + 3) * 4};
+    CLT_TRY(clt_ref_write_f32(groups, (const float *)&check_group, sizeof check_group / 4));
+    CLT_TRY(clt_ref_write_f32(st, status, 4));
+    clt_optimizer_params p = {0, part[P], part[G], part[M], part[V], groups, blocks, st};
+    CLT_TRY(adamw(ops, v, &p, N));
+    clt_ref_adamw(N, h[P], h[G], h[M], h[V], &check_group, status[1]);
+    CLT_TRY(lion(ops, v, &p, N));
+    clt_ref_lion(N, h[P], h[G], h[M], &check_group, status[1]);
+    static const char *const name[] = {"optimizer, weights", "gradients", "first moment", "second moment"};
+    for (int i = 0; i < EXTRA; i++) CLT_TRY(clt_variant_compare(ops, name[i], part[i], h[i], N));
+    return CLT_OK;
+}
+
+clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p) {
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "optimizer", check, NULL, &v));
+    return adamw(ops, v, p, p->chunks * CLT_CHUNK);
+}
+
+clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p) {
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "optimizer", check, NULL, &v));
+    return lion(ops, v, p, p->chunks * CLT_CHUNK);
+}

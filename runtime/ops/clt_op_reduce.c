@@ -1,0 +1,52 @@
+/* Row sums, sums of squares of the slab's chunks, and the status of the gradient's norm. */
+#include "../device/clt_slab.h"
+#include "clt_variant.h"
+#include "clt_rowwise.h"
+#include "ref/clt_ref.h"
+
+/* One row a work-group: of one item, or of 64. */
+static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, uint64_t rows,
+                         const clt_arg *args, int n) {
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
+    size_t wg = (size_t)clt_variant_param(v, "WG", 1);
+    return clt_launch(k, 1, (size_t[]){rows * wg}, (size_t[]){wg}, args, n);
+}
+
+static clt_status row_sum(clt_ops *ops, const clt_variant *v, const char *name, uint64_t rows, uint64_t cols,
+                          clt_ref x, uint64_t ldx, clt_ref out) {
+    return launch(ops, v, name, rows, (clt_arg[]){CLT_U64(cols), CLT_REF(x), CLT_U64(ldx), CLT_REF(out)}, 6);
+}
+
+static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    (void)ctx;
+    enum { ROWS = 3, COLS = 203, LD = 211, N = ROWS * LD };
+    float x[N], want[ROWS];
+    clt_ref part[CLT_CHECK_PARTS];
+    CLT_TRY(clt_check_parts(ops, N, part));
+    clt_check_fill(x, N, 10);
+    CLT_TRY(clt_ref_write_f32(part[0], x, N));
+    CLT_TRY(row_sum(ops, v, "row_sum", ROWS, COLS, part[0], LD, part[1]));
+    for (int r = 0; r < ROWS; r++) want[r] = clt_ref_row_sum(x + r * LD, COLS);
+    return clt_variant_compare(ops, "row sum", part[1], want, ROWS);
+}
+
+clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_ref x, int64_t ldx, clt_ref out) {
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
+    return row_sum(ops, v, "row_sum", (uint64_t)rows, (uint64_t)cols, x, (uint64_t)ldx, out);
+}
+
+clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref out) {
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
+    return row_sum(ops, v, "row_sumsq", chunks, CLT_CHUNK, x, CLT_CHUNK, out);
+}
+
+clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold,
+                              clt_ref status) {
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
+    return launch(ops, v, "norm_status", 1,
+                  (clt_arg[]){CLT_U64(chunks), CLT_REF(chunk_sums), CLT_F32(threshold), CLT_REF(status)}, 6);
+}
