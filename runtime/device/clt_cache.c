@@ -1,9 +1,7 @@
-/* The cache folder: entries that prove themselves whole, written under a temporary name and renamed. */
-#include "clt_device_private.h"
+#include "clt_cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -64,19 +62,34 @@ bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes
     return ok;
 }
 
+bool clt_cache_write_file(const char *path, const void *data, size_t bytes) {
+    const clt_io_ops *io = clt_io_get();
+    void *f;
+    if (io->open(path, CLT_IO_CREATE, &f) != 0) return false;
+    bool ok = true;
+    for (size_t at = 0; ok && at < bytes;) {
+        size_t n = 0;
+        int e = io->pwrite(f, (const char *)data + at, bytes - at, at, &n);
+        ok = e == EINTR || (e == 0 && n > 0);
+        at += n;
+    }
+    ok &= io->close(f) == 0;
+    if (!ok) io->unlink(path);
+    return ok;
+}
+
 void clt_cache_put(const char *dir, const char *name, const void *data, size_t bytes) {
     if (!dir) return;
     header h = {.format = CLT_CACHE_FORMAT, .bytes = bytes, .hash = clt_hash(data, bytes)};
     memcpy(h.magic, MAGIC, sizeof MAGIC);
     char *path = clt_path_join(dir, name), *tmp = clt_format("%s.tmp.%ld", path, (long)getpid());
+    clt_str entry = {0};
+    clt_str_addn(&entry, (const char *)&h, sizeof h);
+    clt_str_addn(&entry, data, bytes);
     /* Without fsync: what a crash leaves behind fails its hash and is dropped. */
-    FILE *f = fopen(tmp, "wb");
-    bool ok = f && fwrite(&h, sizeof h, 1, f) == 1 && fwrite(data, 1, bytes, f) == bytes;
-    if (f) ok &= fclose(f) == 0;
-    if (!ok || rename(tmp, path) != 0) {
-        clt_debug("cannot write cache entry %s: %s", path, strerror(errno));
-        unlink(tmp);
-    }
+    if (!clt_cache_write_file(tmp, entry.s, entry.len) || clt_io_get()->rename(tmp, path) != 0)
+        clt_debug("cannot write cache entry %s", path);
+    clt_str_free(&entry);
     clt_free(tmp);
     clt_free(path);
 }

@@ -81,7 +81,7 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
     clt_status st = create_queue(dev);
-    if (st == CLT_OK) st = clt_probe(dev);
+    if (st == CLT_OK) st = clt_probe(dev, p->reprobe);
     if (st == CLT_OK && p->need_exact && !dev->facts.exact)
         st = clt_error(
             CLT_NO_DEVICE,

@@ -54,6 +54,7 @@ typedef struct {
     bool profile;               /* time every kernel */
     int threads;                /* CPU devices: use only this many compute units (a sub-device); 0: all */
     bool need_exact;            /* refuse a device that fails the probes of numerics: exact (CLT_NO_DEVICE) */
+    bool reprobe;               /* run the probes again instead of using what is stored */
 } clt_device_params;
 clt_device_params clt_device_params_default(void);
 
@@ -61,6 +62,10 @@ clt_device_params clt_device_params_default(void);
  * probed (cached). No platform or no device: CLT_NO_DEVICE, with advice (which package; a driver library
  * that is present but not registered is named). The caller frees *list with clt_free. */
 clt_status clt_device_list(bool probe, clt_device_facts **list, int *count);
+
+/* Lines that name the drivers which are on this machine but not registered, each with the command that
+ * registers it; NULL if there are none. The caller frees it. */
+char *clt_device_unregistered(void);
 
 clt_status clt_device_open(const clt_device_params *p, clt_device **out);
 void clt_device_close(clt_device *dev); /* NULL is allowed; releases kernels, warns about living buffers */

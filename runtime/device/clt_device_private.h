@@ -7,10 +7,8 @@
 #include <CL/cl.h>
 
 #include "../base/clt_hash.h"
+#include "clt_cache.h"
 #include "clt_device.h"
-
-/* Bumped when what is stored in the caches changes its meaning. */
-enum { CLT_CACHE_FORMAT = 1 };
 
 /* A device that was found, before it is opened. */
 typedef struct {
@@ -32,6 +30,7 @@ struct clt_kernel {
     cl_kernel kernel;
     cl_uint args;
     char name[96];
+    char *file, *options; /* how clt_kernel_get asked for it; NULL from a text */
     size_t max_group;
     size_t warm[8]; /* local sizes (product) that were launched before, so that their code exists */
     uint64_t launches;
@@ -90,8 +89,8 @@ clt_status clt_platform_find(clt_found **out, int *count);
  * many of the host's ranks get the same device and *share this rank's place among them. */
 clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
                       int *index, int *share, int *sharing);
-/* clt_probe.c: fills the probed part of dev->facts, from the cache or by running. */
-clt_status clt_probe(clt_device *dev);
+/* clt_probe.c: fills the probed part of dev->facts, from the cache (unless `again`) or by running. */
+clt_status clt_probe(clt_device *dev, bool again);
 
 /* clt_error.c: OpenCL's name of an error code. */
 const char *clt_cl_name(cl_int e);
@@ -118,15 +117,6 @@ void clt_queue_free(clt_device *dev);
 
 /* clt_kernel.c */
 void clt_kernels_free(clt_device *dev);
-
-/* clt_cache.c: entries are files "<name>" in the cache folder, with magic, format version and hash in front.
- * All are quiet: a cache that cannot be read or written is only slower. */
-char *clt_cache_default_dir(void); /* malloc'ed, NULL when caching is off or there is no place */
-bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes);
-void clt_cache_put(const char *dir, const char *name, const void *data, size_t bytes);
-/* Holds other processes of this host off the same piece of work; -1 when that is not possible. */
-int clt_cache_lock(const char *dir, clt_hash128 key, double timeout);
-void clt_cache_unlock(int lock);
 
 /* clt_source.c */
 /* Text with `#include "..."` of files under clkernels/ expanded; `file` names it and anchors relative paths.

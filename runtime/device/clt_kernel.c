@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "../base/clt_io.h"
-
 #define LANGUAGE "-cl-std=CL1.2"
 #define ROUNDING "-cl-fp32-correctly-rounded-divide-sqrt"
 
@@ -58,9 +56,7 @@ static clt_status build_failed(clt_device *dev, cl_program p, const char *what, 
     clt_str_addf(&text, "%s on %s / %s, driver %s\noptions: %s\n\n%s\n\n---- source ----\n%s", what,
                  dev->facts.platform, dev->facts.name, dev->facts.driver, options, log, source);
     first_errors(&lines, log);
-    FILE *f = fopen(path, "w");
-    bool saved = f && fwrite(text.s, 1, text.len, f) == text.len;
-    if (f) saved &= fclose(f) == 0;
+    bool saved = clt_cache_write_file(path, text.s, text.len);
     clt_status st =
         clt_error(CLT_FAIL, "%s does not build on %s: %s%s%s%s", what, dev->facts.name, clt_cl_name(e),
                   saved ? "; log and source: " : "", saved ? path : "", lines.s ? lines.s : "");
@@ -198,12 +194,12 @@ static clt_status create_kernel(clt_device *dev, cl_program program, const char 
     return CLT_OK;
 }
 
-/* `source` is what identifies the text: the text itself, or a borrowed text that never changes. */
 static clt_status kernel_of(clt_device *dev, const char *what, const char *source, const char *name,
                             const char *options, bool quiet, clt_kernel **out) {
-    char *opts = full_options(dev, options), *text = NULL;
+    char *opts = full_options(dev, options);
     clt_hash128 pkey = key_of(dev, source, opts);
-    text = clt_format("%016llx%016llx %s", (unsigned long long)pkey.hi, (unsigned long long)pkey.lo, name);
+    char *text =
+        clt_format("%016llx%016llx %s", (unsigned long long)pkey.hi, (unsigned long long)pkey.lo, name);
     clt_hash128 key = clt_hash(text, strlen(text));
     clt_free(text);
     clt_status st = CLT_FAIL;
@@ -221,12 +217,35 @@ static clt_status kernel_of(clt_device *dev, const char *what, const char *sourc
     return st;
 }
 
+/* A kernel that was asked for before: found without hashing and without allocating. */
+static clt_kernel *known(const clt_device *dev, const char *file, const char *name, const char *options) {
+    for (int i = 0; i < dev->kernels_n; i++) {
+        clt_kernel *k = dev->kernels[i];
+        if (k->file && strcmp(k->name, name) == 0 && strcmp(k->file, file) == 0 &&
+            strcmp(k->options, options) == 0)
+            return k;
+    }
+    return NULL;
+}
+
 static clt_status from_file(clt_device *dev, const char *file, const char *name, const char *options,
                             bool quiet, clt_kernel **out) {
+    if (!options) options = "";
+    clt_kernel *k = known(dev, file, name, options);
+    if (k) {
+        *out = k;
+        return CLT_OK;
+    }
     const char *text = clt_kernel_text(file);
     if (!text && quiet) return CLT_FAIL;
     if (!text) return clt_error(CLT_FAIL, "there is no kernel file %s", file);
-    return kernel_of(dev, file, text, name, options, quiet, out);
+    CLT_TRY(kernel_of(dev, file, text, name, options, quiet, &k));
+    if (!k->file) {
+        k->file = clt_strdup(file);
+        k->options = clt_strdup(options);
+    }
+    *out = k;
+    return CLT_OK;
 }
 
 clt_status clt_kernel_get(clt_device *dev, const char *file, const char *name, const char *options,
@@ -254,6 +273,8 @@ size_t clt_kernel_max_work_group(const clt_kernel *k) {
 void clt_kernels_free(clt_device *dev) {
     for (int i = 0; i < dev->kernels_n; i++) {
         clReleaseKernel(dev->kernels[i]->kernel);
+        clt_free(dev->kernels[i]->file);
+        clt_free(dev->kernels[i]->options);
         clt_free(dev->kernels[i]);
     }
     for (int i = 0; i < dev->programs_n; i++)

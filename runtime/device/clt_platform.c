@@ -4,6 +4,10 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "../base/clt_io.h"
+
+enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
+
 static void device_text(cl_device_id d, cl_device_info what, char *out, size_t cap) {
     char text[1024] = "";
     if (clGetDeviceInfo(d, what, sizeof text, text, NULL) != CL_SUCCESS) text[0] = 0;
@@ -94,39 +98,90 @@ static void make_id(clt_found *f) {
     clt_free(text);
 }
 
-/* --- advice when there is nothing
- * ----------------------------------------------------------------------------- */
+/* --- advice -----------------------------------------------------------------------------------------------
+ */
 
-/* Driver libraries that do nothing until an .icd file names them. */
+/* Driver libraries that do nothing until an .icd file names them, and a part of their platform's name. */
 static const struct {
-    const char *lib, *icd;
+    const char *lib, *icd, *platform;
 } drivers[] = {
-    {"libnvidia-opencl.so.1", "nvidia.icd"},
-    {"libamdocl64.so", "amdocl64.icd"},
-    {"libintelocl.so", "intel-cpu.icd"},
-    {"libigdrcl.so", "intel-gpu.icd"},
-    {"libpocl.so.2", "pocl.icd"},
-    {"libRusticlOpenCL.so.1", "rusticl.icd"},
+    {"libnvidia-opencl.so.1", "nvidia.icd", "NVIDIA"},  {"libamdocl64.so", "amdocl64.icd", "AMD"},
+    {"libintelocl.so", "intel-cpu.icd", "Intel"},       {"libigdrcl.so", "intel-gpu.icd", "Intel"},
+    {"libpocl.so.2", "pocl.icd", "Portable Computing"}, {"libRusticlOpenCL.so.1", "rusticl.icd", "rusticl"},
 };
+
+/* Where vendors install without telling the dynamic linker; "" is the linker's own search. */
+static const char *const driver_dirs[] = {"",
+                                          "/opt/rocm/lib/",
+                                          "/opt/rocm/opencl/lib/",
+                                          "/opt/intel/oneapi/compiler/latest/lib/",
+                                          "/usr/lib/x86_64-linux-gnu/intel-opencl/",
+                                          "/usr/local/nvidia/lib64/",
+                                          "/usr/lib/wsl/lib/"};
+
+/* The name under which this driver can be loaded here, malloc'ed, or NULL. */
+static char *find_driver(const char *lib) {
+    for (size_t i = 0; i < CLT_COUNT_OF(driver_dirs); i++) {
+        char *path = clt_format("%s%s", driver_dirs[i], lib);
+        void *h = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+        if (h) {
+            dlclose(h);
+            return path;
+        }
+        clt_free(path);
+    }
+    return NULL;
+}
+
+/* Whether an .icd file in `dir` names the library. */
+static bool is_registered(const char *dir, const char *lib) {
+    clt_strv names = {0};
+    bool found = false;
+    if (clt_io_is_dir(dir)) clt_io_list(dir, &names);
+    for (size_t i = 0; i < names.n && !found; i++) {
+        char *path = clt_path_join(dir, names.v[i]), *text = NULL;
+        if (strstr(names.v[i], ".icd") && clt_io_is_file(path) &&
+            clt_io_read_all(path, 4096, &text, NULL) == CLT_OK)
+            found = strstr(text, lib) != NULL;
+        clt_free(text);
+        clt_free(path);
+    }
+    clt_strv_free(&names);
+    return found;
+}
+
+char *clt_device_unregistered(void) {
+    const char *vendors = clt_env(CLT_ENV_OCL_ICD_VENDORS), *dir = vendors ? vendors : "/etc/OpenCL/vendors";
+    cl_platform_id platform[MAX_PLATFORMS];
+    cl_uint np = 0;
+    if (clGetPlatformIDs(MAX_PLATFORMS, platform, &np) != CL_SUCCESS) np = 0;
+    clt_str b = {0};
+    for (size_t i = 0; i < CLT_COUNT_OF(drivers); i++) {
+        bool registered = is_registered(dir, drivers[i].lib);
+        for (cl_uint p = 0; p < CLT_MIN(np, (cl_uint)MAX_PLATFORMS); p++) {
+            char name[128];
+            platform_text(platform[p], CL_PLATFORM_NAME, name, sizeof name);
+            registered |= strstr(name, drivers[i].platform) != NULL;
+        }
+        char *path = registered ? NULL : find_driver(drivers[i].lib);
+        if (path)
+            clt_str_addf(&b,
+                         "\n  the driver %s is present but not registered; to register it: echo %s > %s/%s",
+                         path, path, dir, drivers[i].icd);
+        clt_free(path);
+    }
+    return b.s;
+}
 
 static clt_status no_device(const char *found) {
     const char *vendors = clt_env(CLT_ENV_OCL_ICD_VENDORS);
-    const char *dir = vendors ? vendors : "/etc/OpenCL/vendors";
-    clt_str b = {0};
-    for (size_t i = 0; i < CLT_COUNT_OF(drivers); i++) {
-        void *h = dlopen(drivers[i].lib, RTLD_LAZY | RTLD_LOCAL);
-        if (!h) continue;
-        clt_str_addf(&b,
-                     "\n  the driver %s is present but not registered; write its .icd file: echo %s > %s/%s",
-                     drivers[i].lib, drivers[i].lib, dir, drivers[i].icd);
-        dlclose(h);
-    }
-    clt_status st = clt_error(
-        CLT_NO_DEVICE,
-        "%s (drivers are listed in %s)%s\n  a driver for CPUs: apt install pocl-opencl-icd; for GPUs "
-        "install the vendor's OpenCL driver; `clinfo -l` lists what is there",
-        found, dir, b.s ? b.s : "");
-    clt_str_free(&b);
+    char *present = clt_device_unregistered();
+    clt_status st = clt_error(CLT_NO_DEVICE,
+                              "%s (drivers are listed in %s)%s\n  a driver for CPUs: apt install "
+                              "pocl-opencl-icd; for GPUs install the vendor's "
+                              "OpenCL driver; then `cltrain devices` shows it",
+                              found, vendors ? vendors : "/etc/OpenCL/vendors", present ? present : "");
+    clt_free(present);
     return st;
 }
 
@@ -135,17 +190,17 @@ static clt_status no_device(const char *found) {
 
 clt_status clt_platform_find(clt_found **out, int *count) {
     cl_uint np = 0;
-    cl_platform_id platform[32];
-    if (clGetPlatformIDs(32, platform, &np) != CL_SUCCESS || np == 0)
+    cl_platform_id platform[MAX_PLATFORMS];
+    if (clGetPlatformIDs(MAX_PLATFORMS, platform, &np) != CL_SUCCESS || np == 0)
         return no_device("there is no OpenCL platform");
-    np = CLT_MIN(np, 32u);
+    np = CLT_MIN(np, (cl_uint)MAX_PLATFORMS);
     clt_found *list = NULL;
     int n = 0;
     for (cl_uint p = 0; p < np; p++) {
-        cl_device_id device[64];
+        cl_device_id device[MAX_DEVICES];
         cl_uint nd = 0;
-        if (clGetDeviceIDs(platform[p], CL_DEVICE_TYPE_ALL, 64, device, &nd) != CL_SUCCESS) continue;
-        nd = CLT_MIN(nd, 64u);
+        if (clGetDeviceIDs(platform[p], CL_DEVICE_TYPE_ALL, MAX_DEVICES, device, &nd) != CL_SUCCESS) continue;
+        nd = CLT_MIN(nd, (cl_uint)MAX_DEVICES);
         list = clt_realloc(list, (size_t)(n + (int)nd + 1) * sizeof *list);
         for (cl_uint d = 0; d < nd; d++) {
             cl_bool ok = CL_FALSE, compiler = CL_FALSE;

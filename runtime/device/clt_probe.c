@@ -14,8 +14,9 @@ enum { PROBE_TRIPLES = 4096, COPY_BYTES = 32 << 20, LOCAL_TOP = 256 << 10 };
 /* --- one probe
  * ------------------------------------------------------------------------------------------------ */
 
-/* Builds `source` with exactly these options, without a message; NULL if it does not build. Some drivers write
- * their compiler's complaints to stderr past the build log, where they would look like errors of this program. */
+/* Builds `source` with exactly these options, without a message; NULL if it does not build. Some drivers
+ * write their compiler's complaints to stderr past the build log, where they would look like errors of this
+ * program. */
 static cl_program try_build(clt_device *dev, const char *source, const char *options) {
     cl_int e;
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
@@ -354,15 +355,15 @@ static void run_probes(clt_device *dev) {
     f->copy_gbps = probe_copy(dev);
 }
 
-clt_status clt_probe(clt_device *dev) {
+clt_status clt_probe(clt_device *dev, bool again) {
     char name[64];
     snprintf(name, sizeof name, "%s.facts", dev->id);
     dev->facts.probed = true;
-    if (restore(dev, name)) return CLT_OK;
+    if (!again && restore(dev, name)) return CLT_OK;
     clt_hash128 key;
     clt_hash_parse(dev->id, &key);
     int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, key, dev->timeout) : -1;
-    if (!restore(dev, name)) {
+    if (again || !restore(dev, name)) {
         double start = clt_now();
         run_probes(dev);
         clt_debug("probed %s in %.2f s", dev->facts.name, clt_now() - start);

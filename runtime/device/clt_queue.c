@@ -15,13 +15,13 @@ clt_status clt_hung_error(clt_device *dev, const char *what) {
         dev->facts.name, dev->timeout, what);
 }
 
-/* Sleeps a thirty-second part of what was waited already: late by about 3 % at most, and the CPU's cores are
- * left to a driver that computes on them. */
+/* Sleeps a small part of what was waited already: late by about 1 % at most, and the CPU's cores are left to
+ * a driver that computes on them. */
 static void back_off(double waited) {
     if (waited < 20e-6)
         sched_yield();
     else
-        clt_sleep(CLT_MIN(waited / 32 + 5e-6, 1e-3));
+        clt_sleep(CLT_MIN(waited / 128 + 2e-6, 0.5e-3));
 }
 
 cl_int clt_event_quiet(clt_device *dev, cl_event event) {

@@ -1,0 +1,132 @@
+/* The device's peak rates, as a loop of nothing but fma and a loop of nothing but copying reach them. */
+#include "clt_device_private.h"
+
+#include <string.h>
+
+/* ACC independent chains of type T per work-item, `n` fma each. The chains end in one store, so that nothing
+ * can be left out. */
+static const char fma_source[] =
+    "__kernel void peak_fma(__global T *out, ulong out_off, float m, float c, ulong n)\n"
+    "{\n"
+    "    T x[ACC];\n"
+    "#pragma unroll\n"
+    "    for (int a = 0; a < ACC; a++) x[a] = (T)(m * (float)a);\n"
+    "    for (ulong i = 0; i < n; i++) {\n"
+    "#pragma unroll\n"
+    "        for (int a = 0; a < ACC; a++) x[a] = fma(x[a], (T)m, (T)c);\n"
+    "    }\n"
+    "    T sum = x[0];\n"
+    "#pragma unroll\n"
+    "    for (int a = 1; a < ACC; a++) sum += x[a];\n"
+    "    out[out_off + get_global_id(0)] = sum;\n"
+    "}\n";
+
+static const char copy_source[] =
+    "__kernel void peak_copy(__global const T *x, ulong x_off, __global T *y, ulong y_off, ulong run)\n"
+    "{\n"
+    "    size_t first = get_global_id(0) * RUN_OF_ITEM, step = STEP;\n"
+    "    for (ulong i = 0; i < run; i++) y[y_off + first + i * step] = x[x_off + first + i * step];\n"
+    "}\n";
+
+typedef struct {
+    clt_kernel *kernel;
+    size_t items, group;
+    clt_arg arg[5];
+} work;
+
+/* Seconds of the fastest of `rounds` launches. */
+static clt_status best_of(clt_device *dev, const work *w, int rounds, double *seconds) {
+    double best = 0;
+    for (int i = 0; i < rounds; i++) {
+        CLT_TRY(clt_device_finish(dev));
+        double start = clt_now();
+        CLT_TRY(clt_launch(w->kernel, 1, &w->items, &w->group, w->arg, 5));
+        CLT_TRY(clt_device_finish(dev));
+        double took = clt_now() - start;
+        best = i == 0 ? took : CLT_MIN(best, took);
+    }
+    *seconds = best;
+    return CLT_OK;
+}
+
+/* `lanes` floats per item and accumulator. */
+static clt_status fma_rate(clt_device *dev, const char *options, int lanes, int acc, clt_buffer *out,
+                           double *flops) {
+    bool cpu = dev->facts.type == CLT_DEVICE_CPU;
+    work w = {.items = cpu ? dev->facts.compute_units * 4u : dev->facts.compute_units * 2048u,
+              .group = cpu ? 1 : 256};
+    CLT_TRY(clt_kernel_from_text(dev, "peak_fma", fma_source, "peak_fma", options, &w.kernel));
+    w.group = CLT_MIN(w.group, clt_kernel_max_work_group(w.kernel));
+    w.items -= w.items % w.group;
+    double seconds = 0;
+    uint64_t n = 1000;
+    for (;; n *= 4) { /* until a launch is long beside the time that starting and waiting take */
+        const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.999f), CLT_F32(0.001f), CLT_U64(n)};
+        memcpy(w.arg, arg, sizeof arg);
+        CLT_TRY(best_of(dev, &w, 2, &seconds));
+        if (seconds > 0.01) break;
+    }
+    CLT_TRY(best_of(dev, &w, 6, &seconds));
+    *flops = CLT_MAX(*flops, 2.0 * (double)n * (double)w.items * lanes * acc / seconds);
+    return CLT_OK;
+}
+
+static clt_status copy_rate(clt_device *dev, clt_buffer *x, clt_buffer *y, double *bytes_per_second) {
+    bool cpu = dev->facts.type == CLT_DEVICE_CPU;
+    size_t wide = cpu ? 64 : 16, elements = clt_buffer_bytes(x) / wide, run = cpu ? 1024 : 4;
+    work w = {.items = CLT_MAX(elements / run, (size_t)1), .group = cpu ? 1 : 256};
+    char options[128];
+    /* CPU: an item copies a contiguous run. GPU: neighbouring items take neighbouring elements. */
+    snprintf(options, sizeof options,
+             cpu ? "-DT=float16 -DRUN_OF_ITEM=%zu -DSTEP=1" : "-DT=float4 -DRUN_OF_ITEM=1 -DSTEP=%zu",
+             cpu ? run : w.items);
+    CLT_TRY(clt_kernel_from_text(dev, "peak_copy", copy_source, "peak_copy", options, &w.kernel));
+    const clt_arg arg[5] = {CLT_REF(((clt_ref){x, 0})), CLT_REF(((clt_ref){y, 0})), CLT_U64(run)};
+    memcpy(w.arg, arg, sizeof arg);
+    double seconds;
+    CLT_TRY(best_of(dev, &w, 6, &seconds));
+    *bytes_per_second = 2.0 * (double)clt_buffer_bytes(x) / seconds;
+    return CLT_OK;
+}
+
+static clt_status measure(clt_device *dev, double *flops, double *copy) {
+    bool cpu = dev->facts.type == CLT_DEVICE_CPU;
+    size_t bytes = cpu ? (size_t)64 << 20 : (size_t)256 << 20;
+    while (bytes > dev->facts.max_alloc || bytes > dev->facts.global_mem / 8) bytes /= 2;
+    clt_buffer *x = NULL, *y = NULL;
+    clt_status st = clt_buffer_create(dev, bytes, "peak", &x);
+    if (st == CLT_OK) st = clt_buffer_create(dev, bytes, "peak", &y);
+    if (st == CLT_OK) st = clt_buffer_fill32(x, 0, 0, bytes);
+    if (st == CLT_OK) st = clt_buffer_fill32(y, 0, 0, bytes);
+    if (st == CLT_OK) st = copy_rate(dev, x, y, copy);
+    *flops = 0;
+    /* 16 floats are one, two or four registers; 12 chains fill wide machines, 6 do not spill on narrow ones.
+     */
+    if (st == CLT_OK && cpu) st = fma_rate(dev, "-DT=float16 -DACC=12", 16, 12, x, flops);
+    if (st == CLT_OK && cpu) st = fma_rate(dev, "-DT=float16 -DACC=6", 16, 6, x, flops);
+    if (st == CLT_OK && !cpu) st = fma_rate(dev, "-DT=float -DACC=8", 1, 8, x, flops);
+    clt_buffer_destroy(x);
+    clt_buffer_destroy(y);
+    return st;
+}
+
+clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes) {
+    char name[64], *text;
+    size_t bytes;
+    double flops = 0, copy = 0;
+    snprintf(name, sizeof name, "%s.%u.peak", dev->id, dev->facts.compute_units);
+    bool found = clt_cache_get(dev->cache_dir, name, &text, &bytes);
+    if (found) {
+        found = sscanf(text, "%lf %lf", &flops, &copy) == 2;
+        clt_free(text);
+    }
+    if (!found) {
+        CLT_TRY(measure(dev, &flops, &copy));
+        text = clt_format("%.6g %.6g", flops, copy);
+        clt_cache_put(dev->cache_dir, name, text, strlen(text));
+        clt_free(text);
+    }
+    *fma_flops = flops;
+    *copy_bytes = copy;
+    return CLT_OK;
+}

@@ -1,0 +1,179 @@
+/* cltrain devices: what there is, what it was found to be able to do, and what it would run. */
+#include <string.h>
+
+#include "commands.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/base/clt_options.h"
+#include "runtime/device/clt_device.h"
+
+static const char *type_name(clt_device_type t) {
+    return t == CLT_DEVICE_GPU ? "GPU" : t == CLT_DEVICE_CPU ? "CPU" : "accelerator";
+}
+
+static const char *yes(bool b) {
+    return b ? "yes" : "no";
+}
+
+/* Opens every device, so that its facts are probed; one that cannot be opened keeps what its driver says. */
+static void probe_all(clt_device_facts *list, int n, bool again) {
+    for (int i = 0; i < n; i++) {
+        char pattern[32];
+        snprintf(pattern, sizeof pattern, "%d:%d", list[i].platform_index, list[i].device_index);
+        clt_device_params p = clt_device_params_default();
+        p.pattern = pattern;
+        p.reprobe = again;
+        clt_device *dev;
+        if (clt_device_open(&p, &dev) != CLT_OK) continue;
+        list[i] = *clt_device_get_facts(dev);
+        clt_device_close(dev);
+    }
+}
+
+/* The device that a run without --device takes: its place in the list, or -1. */
+static int default_device(const clt_device_facts *list, int n) {
+    clt_device_params p = clt_device_params_default();
+    clt_device *dev;
+    int found = -1;
+    if (clt_device_open(&p, &dev) != CLT_OK) return -1;
+    const clt_device_facts *f = clt_device_get_facts(dev);
+    for (int i = 0; i < n; i++)
+        if (list[i].platform_index == f->platform_index && list[i].device_index == f->device_index) found = i;
+    clt_device_close(dev);
+    return found;
+}
+
+static void print_probed(const clt_device_facts *f, const char *bar) {
+    char local[32], claim[32];
+    if (!f->probed) {
+        printf("%s      could not be opened, so nothing was probed\n", bar);
+        return;
+    }
+    printf("%s      local memory  %s in a kernel (driver says %s%s)\n", bar,
+           clt_human_bytes((double)f->local_mem, local), clt_human_bytes((double)f->local_mem_claimed, claim),
+           f->local_is_global ? ", in main memory" : "");
+    printf("%s      arithmetic    half %s, fp64 %s, division %s, sqrt %s, fma %s, denormals %s\n", bar,
+           yes(f->half_arithmetic), yes(f->fp64), f->exact_div ? "exact" : "not exact",
+           f->exact_sqrt ? "exact" : "not exact", f->exact_fma ? "exact" : "not exact",
+           f->denormals ? "kept" : "flushed");
+    if (f->subgroups)
+        printf("%s      sub-groups    %u wide%s\n", bar, f->subgroup_size,
+               f->inline_ptx ? ", inline PTX" : "");
+    else
+        printf("%s      sub-groups    none%s\n", bar, f->inline_ptx ? ", inline PTX" : "");
+    if (f->copy_gbps > 0) printf("%s      pinned copy   %.1f GB/s to the device\n", bar, f->copy_gbps);
+    if (f->exact)
+        printf("%s      runs          numerics: exact yes, fast yes\n", bar);
+    else
+        printf("%s      runs          numerics: exact no (%s), fast yes\n", bar, f->exact_reason);
+}
+
+static void print_tree(const clt_device_facts *list, int n, int preferred) {
+    for (int i = 0; i < n; i++) {
+        const clt_device_facts *f = &list[i];
+        char memory[32], most[32];
+        bool first = i == 0 || list[i - 1].platform_index != f->platform_index;
+        bool last = i + 1 == n || list[i + 1].platform_index != f->platform_index;
+        const char *bar = last ? "    " : " |  ";
+        if (first) printf("Platform #%d: %s\n", f->platform_index, f->platform);
+        printf(" %s Device #%d: %s (%s)%s\n", last ? "`--" : "+--", f->device_index, f->name,
+               type_name(f->type), i == preferred ? "  <- default" : "");
+        printf("%s      --device      %d:%d or a part of the name\n", bar, f->platform_index,
+               f->device_index);
+        printf("%s      driver        %s; %s; %s\n", bar, f->driver, f->version, f->c_version);
+        printf("%s      units         %u at %u MHz, work-groups up to %u\n", bar, f->compute_units,
+               f->clock_mhz, f->max_work_group);
+        printf("%s      memory        %s, largest buffer %s\n", bar,
+               clt_human_bytes((double)f->global_mem, memory), clt_human_bytes((double)f->max_alloc, most));
+        print_probed(f, bar);
+    }
+}
+
+static void json_text(clt_str *b, const char *key, const char *value) {
+    clt_str_addf(b, "\"%s\":", key);
+    clt_json_escape(b, value);
+    clt_str_add(b, ",");
+}
+
+static void json_bool(clt_str *b, const char *key, bool value) {
+    clt_str_addf(b, "\"%s\":%s,", key, value ? "true" : "false");
+}
+
+static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
+    clt_str_addf(b, "{\"index\":\"%d:%d\",", f->platform_index, f->device_index);
+    json_text(b, "platform", f->platform);
+    json_text(b, "name", f->name);
+    json_text(b, "vendor", f->vendor);
+    json_text(b, "driver", f->driver);
+    json_text(b, "version", f->version);
+    json_text(b, "c_version", f->c_version);
+    json_text(b, "type", type_name(f->type));
+    json_bool(b, "default", preferred);
+    clt_str_addf(b,
+                 "\"global_mem\":%llu,\"max_alloc\":%llu,\"local_mem_claimed\":%llu,\"compute_units\":%u,"
+                 "\"max_work_group\":%u,\"clock_mhz\":%u,\"native_float_width\":%u,",
+                 (unsigned long long)f->global_mem, (unsigned long long)f->max_alloc,
+                 (unsigned long long)f->local_mem_claimed, f->compute_units, f->max_work_group, f->clock_mhz,
+                 f->native_float_width);
+    json_bool(b, "probed", f->probed);
+    json_bool(b, "half_arithmetic", f->half_arithmetic);
+    json_bool(b, "subgroups", f->subgroups);
+    json_bool(b, "fp64", f->fp64);
+    json_bool(b, "inline_ptx", f->inline_ptx);
+    json_bool(b, "exact_div", f->exact_div);
+    json_bool(b, "exact_sqrt", f->exact_sqrt);
+    json_bool(b, "exact_fma", f->exact_fma);
+    json_bool(b, "denormals", f->denormals);
+    json_bool(b, "correct_rounding_option", f->correct_rounding_option);
+    json_bool(b, "exact", f->exact);
+    json_text(b, "exact_reason", f->exact_reason);
+    clt_str_addf(b, "\"subgroup_size\":%u,\"local_mem\":%llu,\"copy_gbps\":%.3f}", f->subgroup_size,
+                 (unsigned long long)f->local_mem, f->copy_gbps);
+}
+
+static void print_json(const clt_device_facts *list, int n, int preferred) {
+    clt_str b = {0};
+    clt_str_add(&b, "[");
+    for (int i = 0; i < n; i++) {
+        if (i) clt_str_add(&b, ",\n ");
+        json_device(&b, &list[i], i == preferred);
+    }
+    clt_str_add(&b, "]");
+    puts(b.s);
+    clt_str_free(&b);
+}
+
+int cmd_devices(int argc, char **argv) {
+    bool json = false, again = false;
+    const clt_option options[] = {
+        {"json", 0, CLT_OPT_FLAG, &json, NULL, "a list of objects for programs"},
+        {"probe", 0, CLT_OPT_FLAG, &again, NULL, "probe again instead of showing what is stored from before"},
+    };
+    const clt_command command = {
+        .name = "cltrain devices",
+        .usage = "[--json] [--probe]",
+        .summary = "Lists OpenCL platforms and devices with what was found by running small "
+                   "programs on them, and what each would run.",
+        .examples = "  cltrain devices\n  cltrain devices --json\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
+    clt_strv rest = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n > 0) code = clt_options_fail(&command, "'%s' is not expected", rest.v[0]);
+    clt_strv_free(&rest);
+    if (code >= 0) return code;
+    clt_device_facts *list;
+    int n;
+    clt_status st = clt_device_list(false, &list, &n);
+    if (st != CLT_OK) return clt_status_exit_code(st);
+    probe_all(list, n, again);
+    int preferred = default_device(list, n);
+    if (json)
+        print_json(list, n, preferred);
+    else
+        print_tree(list, n, preferred);
+    char *present = clt_device_unregistered();
+    if (present) clt_info("there are more drivers:%s", present);
+    clt_free(present);
+    clt_free(list);
+    return 0;
+}
