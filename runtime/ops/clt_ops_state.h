@@ -21,6 +21,8 @@ struct clt_ops {
     clt_buffer *scratch[CLT_SCRATCH_SLOTS];
     clt_variant_table *table;
     int tables;
+    clt_variant **special; /* rows with more options (clt_variant_pick_with) */
+    int specials;
     char reason[256]; /* why the last check failed (clt_variant_fail) */
 };
 

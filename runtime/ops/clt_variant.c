@@ -177,8 +177,11 @@ clt_status clt_variant_load_tables(clt_ops *ops) {
 void clt_variant_free_tables(clt_ops *ops) {
     for (int i = 0; i < ops->tables; i++) clt_free(ops->table[i].row);
     clt_free(ops->table);
+    for (int i = 0; i < ops->specials; i++) clt_free(ops->special[i]);
+    clt_free(ops->special);
     ops->table = NULL;
-    ops->tables = 0;
+    ops->special = NULL;
+    ops->tables = ops->specials = 0;
 }
 
 /* --- asking --------------------------------------------------------------------------------------------- */
@@ -341,15 +344,50 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
     return v->verdict > 0 ? CLT_OK : CLT_FAIL;
 }
 
+/* Row v with `options` behind its own, kept by ops. */
+static clt_status specialise(clt_ops *ops, clt_variant *v, const char *options, clt_variant **out) {
+    if (!*options) {
+        *out = v;
+        return CLT_OK;
+    }
+    size_t n = strlen(v->options), more = strlen(options);
+    if (n + more >= sizeof v->options)
+        return clt_error(CLT_FAIL, "%s=%s: the build options '%s%s' are too long", v->op, v->id, v->options,
+                         options);
+    for (int i = 0; i < ops->specials; i++) {
+        clt_variant *s = ops->special[i];
+        if (!strcmp(s->id, v->id) && !strcmp(s->op, v->op) && !strncmp(s->options, v->options, n) &&
+            !strcmp(s->options + n, options)) {
+            *out = s;
+            return CLT_OK;
+        }
+    }
+    clt_variant *s = clt_malloc(sizeof *s);
+    *s = *v;
+    memcpy(s->options + n, options, more + 1);
+    s->verdict = 0;
+    ops->special = clt_realloc(ops->special, (size_t)(ops->specials + 1) * sizeof *ops->special);
+    ops->special[ops->specials++] = s;
+    *out = s;
+    return CLT_OK;
+}
+
 clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
                             const clt_variant **out) {
+    return clt_variant_pick_with(ops, op, "", check, ctx, out);
+}
+
+clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *options, clt_variant_check check,
+                                 void *ctx, const clt_variant **out) {
     clt_variant_table *t = find_table(ops, op);
     if (!t) return unknown_op(ops, op);
     int first = t->forced >= 0 ? t->forced : 0, end = t->forced >= 0 ? t->forced + 1 : t->usable;
     for (int i = first; i < end; i++) {
-        clt_status st = clt_variant_verify(ops, &t->row[i], check, ctx);
+        clt_variant *v = NULL;
+        CLT_TRY(specialise(ops, &t->row[i], options, &v));
+        clt_status st = clt_variant_verify(ops, v, check, ctx);
         if (st == CLT_OK) {
-            *out = &t->row[i];
+            *out = v;
             return CLT_OK;
         }
         if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;

@@ -40,6 +40,11 @@ clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check chec
  * For operations that choose among their rows by shape. With skip_check every row passes. */
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx);
 
+/* clt_variant_pick for an operation whose programs are made for one model: every row gets `options`
+ * (" -DHEAD_DIM=64") behind its own and is checked, and has its verdict, with them. */
+clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *options, clt_variant_check check,
+                                 void *ctx, const clt_variant **out);
+
 /* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An unknown
  * operation or id, or one that cannot run here, is CLT_USAGE with the ids that there are. */
 clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id);

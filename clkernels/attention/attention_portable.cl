@@ -1,0 +1,406 @@
+/* Attention for any device, in work-groups with tiles in local memory (README.md is the definition).
+ *
+ * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv), and has
+ * 4 * ROWS work items, seen as 16 columns by ROWS / 4. A work item holds 4 rows by 4 columns of a ROWS x 64 tile
+ * of scores, and 4 rows by HEAD_DIM / 16 columns of the result. Launch: local {4 * ROWS}, global {tiles * 4 * ROWS,
+ * heads (backward_kv: key/value heads), batch}.
+ *
+ * Options: ROWS (16, 32, 64), those of attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS + 65)
+ * and 16 * HEAD_DIM + 6 * ROWS) floats at most. */
+#include "attention.clh"
+
+#ifndef ROWS
+#define ROWS 16
+#endif
+#define ITEMS (4 * ROWS)
+#define TY (ROWS / 4)
+/* elements of a head that a tile of operands holds; columns of the result per work item */
+#define DEPTH 16
+#define COLS ((HEAD_DIM + 15) / 16)
+#define PITCH 68
+#define TILE_A (DEPTH * (ROWS + 1))
+#define TILE_B (DEPTH * 65)
+#define TILE_V (16 * HEAD_DIM)
+#define TILE ((TILE_A + TILE_B) > TILE_V ? (TILE_A + TILE_B) : TILE_V)
+
+/* dst[d][r] = x[r][d0 + d] for r < n rows (+0 beyond `valid`) and the DEPTH elements from d0. */
+static inline void load_operand(__local float *dst, int n, __global const float *x, ulong ld, int valid, int d0,
+                                int item) {
+    for (int e = item; e < n * DEPTH; e += ITEMS) {
+        int r = e / DEPTH, d = e % DEPTH;
+        dst[d * (n + 1) + r] = r < valid && d0 + d < HEAD_DIM ? x[(size_t)r * ld + d0 + d] : 0.0f;
+    }
+}
+
+/* acc[r][c] = chain over the head of a[row] * b[column], with rows ty + TY * r and columns tx + 16 * c. */
+static inline void products(float acc[4][4], __local float *tile, __global const float *a, ulong lda, int valid_a,
+                            __global const float *b, ulong ldb, int valid_b, int item) {
+    int tx = item % 16, ty = item / 16;
+    __local float *ta = tile, *tb = tile + TILE_A;
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) acc[r][c] = 0.0f;
+    for (int d0 = 0; d0 < HEAD_DIM; d0 += DEPTH) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        load_operand(ta, ROWS, a, lda, valid_a, d0, item);
+        load_operand(tb, BLOCK, b, ldb, valid_b, d0, item);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        int depth = HEAD_DIM - d0 < DEPTH ? HEAD_DIM - d0 : DEPTH;
+        for (int d = 0; d < depth; d++) {
+            float x[4], y[4];
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                x[r] = ta[d * (ROWS + 1) + ty + TY * r];
+                y[r] = tb[d * 65 + tx + 16 * r];
+            }
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) acc[r][c] = fma(x[r], y[c], acc[r][c]);
+        }
+    }
+}
+
+/* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where w is
+ * ROWS x PITCH in local memory. With `partial`, only indices with begin[r] <= x < end[r] take part. */
+static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile, __global const float *b,
+                              ulong ldb, int count, bool partial, const int begin[4], const int end[4], int item) {
+    int tx = item % 16, ty = item / 16;
+    for (int x0 = 0; x0 < count; x0 += 16) {
+        int n = count - x0 < 16 ? count - x0 : 16;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int e = item; e < n * HEAD_DIM; e += ITEMS)
+            tile[e] = b[(size_t)(x0 + e / HEAD_DIM) * ldb + e % HEAD_DIM];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int x = 0; x < n; x++) {
+            float y[COLS];
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                int d = tx + 16 * c;
+                y[c] = tile[x * HEAD_DIM + (HEAD_DIM % 16 == 0 || d < HEAD_DIM ? d : 0)];
+            }
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                float p = w[(ty + TY * r) * PITCH + x0 + x];
+                bool on = !partial || (x0 + x >= begin[r] && x0 + x < end[r]);
+#pragma unroll
+                for (int c = 0; c < COLS; c++) {
+                    float z = fma(p, y[c], acc[r][c]);
+                    acc[r][c] = on ? z : acc[r][c];
+                }
+            }
+        }
+    }
+}
+
+/* Keys of the block at j0 that are in the range of row i, as offsets into the block. */
+static inline void range_in_block(size_t i, size_t j0, size_t window, int *begin, int *end) {
+    size_t first = attention_first(i, window);
+    *begin = first > j0 ? (int)min(first - j0, (size_t)BLOCK) : 0;
+    *end = i < j0 ? 0 : (int)min(i - j0 + 1, (size_t)BLOCK);
+}
+
+/* Places of the tile that are outside the range or whose sequence ids differ get -inf. */
+#if SEQ_IDS
+#define SAME_SEQUENCE(i, j) (seq_ids[seq_ids_off + (i)] == seq_ids[seq_ids_off + (j)])
+#else
+#define SAME_SEQUENCE(i, j) true
+#endif
+#if ALIBI
+#define SLOPE(h) slopes[slopes_off + (h)]
+#else
+#define SLOPE(h) 0.0f
+#endif
+#if DROPOUT
+#define FACTOR(b, h, i, j) ATTENTION_FACTOR(b, ((ulong)(h) * seq + (i)) * seq + (j))
+#endif
+
+static inline float scored(float s, float scale, float softcap, float slope, int distance, float *t) {
+    s = s * scale;
+#if SOFTCAP
+    *t = clt_tanh(s / softcap);
+    s = softcap * *t;
+#endif
+#if ALIBI
+    s = fma(slope, (float)distance, s);
+#endif
+    return s;
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, ulong ldo, __global float *lse, ulong lse_off) {
+    __local float tile[TILE], w[ROWS * PITCH], red[ITEMS], factor[ROWS];
+    int item = get_local_id(0), tx = item % 16, ty = item / 16, row = item / 4, quarter = item % 4;
+    size_t h = get_group_id(1), b = get_group_id(2);
+    size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
+    size_t base = b * seq;
+    int rows = (int)min((size_t)ROWS, seq - i0);
+    __global const float *qt = q + q_off + (base + i0) * ldq + h * HEAD_DIM;
+    __global const float *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
+    __global const float *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
+    float slope = SLOPE(h);
+    seq_ids_off += base;
+
+    float m = -attention_inf(), l = 0.0f, acc[4][COLS];
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
+
+    size_t last = i0 + rows - 1;
+    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+        int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
+        float s[4][4];
+        products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            size_t i = i0 + ty + TY * r;
+            range_in_block(i, j0, window, &begin[r], &end[r]);
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                int x = tx + 16 * c;
+                size_t j = j0 + x;
+                float t, y = scored(s[r][c], scale, softcap, slope, (int)j - (int)i, &t);
+                bool on = x >= begin[r] && x < end[r] && i < seq;
+                if (on) on = SAME_SEQUENCE(i, j);
+                w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+
+        /* Softmax of the block: 4 work items a row, lane x of the row rule belongs to item x % 4. */
+        float p[16], n = m;
+#pragma unroll
+        for (int x = 0; x < 16; x++) {
+            p[x] = w[row * PITCH + quarter + 4 * x];
+            n = p[x] > n ? p[x] : n;
+        }
+        red[item] = n;
+        barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+        for (int x = 0; x < 4; x++) n = red[4 * row + x] > n ? red[4 * row + x] : n;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        float ref = n == -attention_inf() ? 0.0f : n, a = clt_exp(m - ref);
+        m = n;
+#pragma unroll
+        for (int x = 0; x < 16; x++) {
+            p[x] = clt_exp(p[x] - ref);
+#if DROPOUT
+            size_t i = i0 + row, j = j0 + quarter + 4 * x;
+            w[row * PITCH + quarter + 4 * x] = j <= i ? p[x] * FACTOR(b, h, i, j) : 0.0f;
+#else
+            w[row * PITCH + quarter + 4 * x] = p[x];
+#endif
+        }
+#pragma unroll
+        for (int step = 8; step > 0; step /= 2)
+#pragma unroll
+            for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
+        red[item] = p[0];
+        if (quarter == 0) factor[row] = a;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        l = fma(l, a, (red[4 * row] + red[4 * row + 2]) + (red[4 * row + 1] + red[4 * row + 3]));
+
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+#pragma unroll
+            for (int c = 0; c < COLS; c++) acc[r][c] = acc[r][c] * factor[ty + TY * r];
+        bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
+        int count = (int)min((size_t)BLOCK, last - j0 + 1);
+        accumulate(acc, w, tile, vh + j0 * ldv, ldv, count, partial, begin, end, item);
+    }
+
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (quarter == 0) {
+        factor[row] = 1.0f / l;
+        if (row < rows) lse[lse_off + (b * heads + h) * seq + i0 + row] = m + clt_log(l);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int y = ty + TY * r;
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            if (y < rows && tx + 16 * c < HEAD_DIM)
+                o[o_off + (base + i0 + y) * ldo + h * HEAD_DIM + tx + 16 * c] = acc[r][c] * factor[y];
+    }
+}
+
+/* delta[b, h, i] = chain over the head of dout * o. Global {T, H, B}. */
+__kernel void attention_delta(__global const float *dout, ulong dout_off, ulong lddout, __global const float *o,
+                              ulong o_off, ulong ldo, __global float *delta, uint seq, uint heads) {
+    size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
+    if (i >= seq) return;
+    __global const float *x = dout + dout_off + (b * seq + i) * lddout + h * HEAD_DIM;
+    __global const float *y = o + o_off + (b * seq + i) * ldo + h * HEAD_DIM;
+    float s = 0.0f;
+    for (int d = 0; d < HEAD_DIM; d++) s = fma(x[d], y[d], s);
+    delta[(b * heads + h) * seq + i] = s;
+}
+
+/* From a raw product and dout . v to the probability (times the dropout factor) and ds. */
+#if DROPOUT
+#define DROP(p, dp, b, h, i, j)                                                                              \
+    {                                                                                                        \
+        float f = FACTOR(b, h, i, j);                                                                        \
+        p = p * f;                                                                                           \
+        dp = dp * f;                                                                                         \
+    }
+#else
+#define DROP(p, dp, b, h, i, j)
+#endif
+#if SOFTCAP
+#define CAP(ds, t) ds = ds * fma(-t, t, 1.0f)
+#else
+#define CAP(ds, t)
+#endif
+#define PROBABILITY(raw, dprod, i, j, lse_i, delta_i, out_p, out_ds)                                         \
+    {                                                                                                        \
+        float t_ = 0.0f, s_ = scored(raw, scale, softcap, slope, (int)(j) - (int)(i), &t_);                  \
+        if (!SAME_SEQUENCE(i, j)) s_ = -attention_inf();                                                     \
+        float prob_ = clt_exp(s_ - (lse_i)), drop_p_ = prob_, dp_ = dprod;                                   \
+        DROP(drop_p_, dp_, b, h, i, j)                                                                       \
+        float ds_ = prob_ * (dp_ - (delta_i));                                                               \
+        CAP(ds_, t_);                                                                                        \
+        out_p = drop_p_;                                                                                     \
+        out_ds = ds_ * scale;                                                                                \
+    }
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
+                     __global const float *dout, ulong dout_off, ulong lddout, __global float *dq, ulong dq_off,
+                     ulong lddq) {
+    __local float tile[TILE], w[ROWS * PITCH];
+    int item = get_local_id(0), tx = item % 16, ty = item / 16;
+    size_t h = get_group_id(1), b = get_group_id(2);
+    size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
+    size_t base = b * seq, stat = (b * heads + h) * seq;
+    int rows = (int)min((size_t)ROWS, seq - i0);
+    __global const float *qt = q + q_off + (base + i0) * ldq + h * HEAD_DIM;
+    __global const float *dt = dout + dout_off + (base + i0) * lddout + h * HEAD_DIM;
+    __global const float *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
+    __global const float *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
+    float slope = SLOPE(h);
+    seq_ids_off += base;
+
+    float acc[4][COLS], lse_r[4], delta_r[4];
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int y = ty + TY * r;
+        lse_r[r] = y < rows ? lse[lse_off + stat + i0 + y] : 0.0f;
+        delta_r[r] = y < rows ? delta[stat + i0 + y] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
+    }
+    size_t last = i0 + rows - 1;
+    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+        int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
+        float s[4][4], dp[4][4];
+        products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
+        products(dp, tile, dt, lddout, rows, vh + j0 * ldv, ldv, keys, item);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            size_t i = i0 + ty + TY * r;
+            range_in_block(i, j0, window, &begin[r], &end[r]);
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                int x = tx + 16 * c;
+                float p = 0.0f, ds = 0.0f;
+                if (x >= begin[r] && x < end[r] && i < seq)
+                    PROBABILITY(s[r][c], dp[r][c], i, j0 + x, lse_r[r], delta_r[r], p, ds)
+                w[(ty + TY * r) * PITCH + x] = ds;
+            }
+        }
+        bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
+        int count = (int)min((size_t)BLOCK, last - j0 + 1);
+        accumulate(acc, w, tile, kh + j0 * ldk, ldk, count, partial, begin, end, item);
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int y = ty + TY * r;
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            if (y < rows && tx + 16 * c < HEAD_DIM)
+                dq[dq_off + (base + i0 + y) * lddq + h * HEAD_DIM + tx + 16 * c] = acc[r][c];
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
+                      __global const float *dout, ulong dout_off, ulong lddout, __global float *dk, ulong dk_off,
+                      ulong lddk, __global float *dv, ulong dv_off, ulong lddv, uint add) {
+    __local float tile[TILE], wp[ROWS * PITCH], wd[ROWS * PITCH];
+    int item = get_local_id(0), tx = item % 16, ty = item / 16;
+    size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS;
+    size_t base = b * seq;
+    int keys = (int)min((size_t)ROWS, seq - j0);
+    __global const float *kt = k + k_off + (base + j0) * ldk + g * HEAD_DIM;
+    __global const float *vt = v + v_off + (base + j0) * ldv + g * HEAD_DIM;
+    dk += dk_off + (base + j0) * lddk + g * HEAD_DIM;
+    dv += dv_off + (base + j0) * lddv + g * HEAD_DIM;
+    seq_ids_off += base;
+
+    float acc_k[4][COLS], acc_v[4][COLS];
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            int y = ty + TY * r, d = tx + 16 * c;
+            bool old = add && y < keys && d < HEAD_DIM;
+            acc_k[r][c] = old ? dk[(size_t)y * lddk + d] : 0.0f;
+            acc_v[r][c] = old ? dv[(size_t)y * lddv + d] : 0.0f;
+        }
+    size_t stop = seq;
+#if WINDOW
+    stop = min(stop, j0 + keys + window);
+#endif
+    for (size_t h = g * group; h < (g + 1) * group; h++) {
+        __global const float *qh = q + q_off + base * ldq + h * HEAD_DIM;
+        __global const float *dh = dout + dout_off + base * lddout + h * HEAD_DIM;
+        size_t stat = (b * heads + h) * seq;
+        float slope = SLOPE(h);
+        for (size_t i0 = j0 / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
+            int rows = (int)min((size_t)BLOCK, stop - i0), begin[4], end[4];
+            float s[4][4], dp[4][4];
+            products(s, tile, kt, ldk, keys, qh + i0 * ldq, ldq, rows, item);
+            products(dp, tile, vt, ldv, keys, dh + i0 * lddout, lddout, rows, item);
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                size_t j = j0 + ty + TY * r;
+                begin[r] = j > i0 ? (int)min(j - i0, (size_t)BLOCK) : 0;
+                end[r] = rows;
+#if WINDOW
+                end[r] = j + window < i0 ? 0 : (int)min(j + window - i0 + 1, (size_t)rows);
+#endif
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    int x = tx + 16 * c;
+                    float p = 0.0f, ds = 0.0f;
+                    if (x >= begin[r] && x < end[r]) {
+                        size_t i = i0 + x;
+                        PROBABILITY(s[r][c], dp[r][c], i, j, lse[lse_off + stat + i], delta[stat + i], p, ds)
+                    }
+                    wp[(ty + TY * r) * PITCH + x] = p;
+                    wd[(ty + TY * r) * PITCH + x] = ds;
+                }
+            }
+            bool partial = i0 < j0 + keys - 1;
+#if WINDOW
+            partial = partial || j0 + window < i0 + rows - 1;
+#endif
+            accumulate(acc_v, wp, tile, dh + i0 * lddout, lddout, rows, partial, begin, end, item);
+            accumulate(acc_k, wd, tile, qh + i0 * ldq, ldq, rows, partial, begin, end, item);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int y = ty + TY * r;
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            if (y < keys && tx + 16 * c < HEAD_DIM) {
+                dk[(size_t)y * lddk + tx + 16 * c] = acc_k[r][c];
+                dv[(size_t)y * lddv + tx + 16 * c] = acc_v[r][c];
+            }
+    }
+}

@@ -1,0 +1,131 @@
+/* The oracle of attention: clkernels/attention/README.md, line for line. */
+#include "clt_ref.h"
+
+#include "../clt_dropout.h"
+#include "clt_clc.h"
+#include "../../../clkernels/include/clt_math.clh"
+
+enum { BLOCK = 64 };
+
+typedef clt_ref_attention_params params;
+
+static int64_t range_begin(const params *p, int64_t i) {
+    return p->window >= 0 && i > p->window ? i - p->window : 0;
+}
+
+static const float *row(const float *x, int64_t ld, const params *p, int64_t b, int64_t i, int64_t head) {
+    return x + (b * p->seq + i) * ld + head * p->head_dim;
+}
+
+static float chain(const float *x, const float *y, int64_t n) {
+    float s = 0.0f;
+    for (int64_t d = 0; d < n; d++) s = fma(x[d], y[d], s);
+    return s;
+}
+
+/* The score of a pair inside the range; *t: the tanh of the softcap, for its derivative. */
+static float score(const params *p, int64_t b, int64_t h, int64_t i, int64_t j, float *t) {
+    int64_t g = h / (p->heads / p->kv_heads);
+    float s = chain(row(p->q, p->ldq, p, b, i, h), row(p->k, p->ldk, p, b, j, g), p->head_dim) * p->scale;
+    *t = 0.0f;
+    if (p->softcap > 0.0f) {
+        *t = clt_tanh(s / p->softcap);
+        s = p->softcap * *t;
+    }
+    if (p->slopes) s = fma(p->slopes[h], (float)(j - i), s);
+    if (p->seq_ids && p->seq_ids[b * p->seq + i] != p->seq_ids[b * p->seq + j]) s = -INFINITY;
+    return s;
+}
+
+static float dropout_factor(const params *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (!(p->dropout > 0.0f)) return 1.0f;
+    uint64_t element = (uint64_t)((h * p->seq + i) * p->seq + j);
+    return clt_ref_dropout_factor(p->dropout, p->seed, p->step, p->first_sample + b, p->layer,
+                                  CLT_SITE_ATTENTION, element);
+}
+
+/* One block of keys [begin, end) of a row; m, l and o go on. */
+static void forward_block(const params *p, int64_t b, int64_t h, int64_t i, int64_t begin, int64_t end,
+                          float *m, float *l, float *o) {
+    float s[BLOCK], w[BLOCK] = {0}, n = *m, unused;
+    for (int64_t j = begin; j < end; j++) {
+        s[j % BLOCK] = score(p, b, h, i, j, &unused);
+        if (s[j % BLOCK] > n) n = s[j % BLOCK];
+    }
+    float r = n == -INFINITY ? 0.0f : n, a = clt_exp(*m - r);
+    for (int64_t j = begin; j < end; j++) w[j % BLOCK] = clt_exp(s[j % BLOCK] - r);
+    *l = fma(*l, a, clt_ref_row_sum(w, BLOCK));
+    *m = n;
+    for (int64_t d = 0; d < p->head_dim; d++) o[d] = o[d] * a;
+    for (int64_t j = begin; j < end; j++) {
+        const float *v = row(p->v, p->ldv, p, b, j, h / (p->heads / p->kv_heads));
+        float x = w[j % BLOCK];
+        if (p->dropout > 0.0f) x = x * dropout_factor(p, b, h, i, j);
+        for (int64_t d = 0; d < p->head_dim; d++) o[d] = fma(x, v[d], o[d]);
+    }
+}
+
+static void forward_row(const params *p, int64_t b, int64_t h, int64_t i) {
+    float *o = p->o + (b * p->seq + i) * p->ldo + h * p->head_dim;
+    float m = -INFINITY, l = 0.0f;
+    for (int64_t d = 0; d < p->head_dim; d++) o[d] = 0.0f;
+    int64_t first = range_begin(p, i);
+    for (int64_t block = first / BLOCK; block * BLOCK <= i; block++) {
+        int64_t begin = CLT_MAX(first, block * BLOCK), end = CLT_MIN(i + 1, (block + 1) * BLOCK);
+        forward_block(p, b, h, i, begin, end, &m, &l, o);
+    }
+    float inv = 1.0f / l;
+    for (int64_t d = 0; d < p->head_dim; d++) o[d] = o[d] * inv;
+    p->lse[(b * p->heads + h) * p->seq + i] = m + clt_log(l);
+}
+
+void clt_ref_attention_forward(const clt_ref_attention_params *p) {
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->heads; h++)
+            for (int64_t i = 0; i < p->seq; i++) forward_row(p, b, h, i);
+}
+
+static void backward_row(const params *p, int64_t b, int64_t h, int64_t i) {
+    int64_t n = p->head_dim, g = h / (p->heads / p->kv_heads);
+    const float *q = row(p->q, p->ldq, p, b, i, h), *dout = row(p->dout, p->lddout, p, b, i, h);
+    float *dq = p->dq + (b * p->seq + i) * p->lddq + h * n;
+    float delta = chain(dout, row(p->o, p->ldo, p, b, i, h), n),
+          lse = p->lse[(b * p->heads + h) * p->seq + i];
+    for (int64_t d = 0; d < n; d++) dq[d] = 0.0f;
+    for (int64_t j = range_begin(p, i); j <= i; j++) {
+        const float *k = row(p->k, p->ldk, p, b, j, g);
+        float *dk = p->dk + (b * p->seq + j) * p->lddk + g * n;
+        float *dv = p->dv + (b * p->seq + j) * p->lddv + g * n;
+        float t, s = score(p, b, h, i, j, &t), w = clt_exp(s - lse), prob = w;
+        float dp = chain(dout, row(p->v, p->ldv, p, b, j, g), n);
+        if (p->dropout > 0.0f) {
+            float factor = dropout_factor(p, b, h, i, j);
+            w = w * factor;
+            dp = dp * factor;
+        }
+        float ds = prob * (dp - delta);
+        if (p->softcap > 0.0f) ds = ds * fma(-t, t, 1.0f);
+        ds = ds * p->scale;
+        for (int64_t d = 0; d < n; d++) {
+            dq[d] = fma(ds, k[d], dq[d]);
+            dk[d] = fma(ds, q[d], dk[d]);
+            dv[d] = fma(w, dout[d], dv[d]);
+        }
+    }
+}
+
+static void clear_kv(const params *p, int64_t b) {
+    for (int64_t j = 0; j < p->seq; j++)
+        for (int64_t c = 0; c < p->kv_heads * p->head_dim; c++) {
+            p->dk[(b * p->seq + j) * p->lddk + c] = 0.0f;
+            p->dv[(b * p->seq + j) * p->lddv + c] = 0.0f;
+        }
+}
+
+void clt_ref_attention_backward(const clt_ref_attention_params *p) {
+    for (int64_t b = 0; b < p->batch; b++) {
+        if (!p->accumulate_kv) clear_kv(p, b);
+        for (int64_t h = 0; h < p->heads; h++)
+            for (int64_t i = 0; i < p->seq; i++) backward_row(p, b, h, i);
+    }
+}
