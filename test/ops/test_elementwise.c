@@ -1,0 +1,288 @@
+/* Activations, gated MLPs, clamps, rotary positions, row factors, dropout, sums and copies: every variant on
+ * every device against the oracle, word for word. */
+#include "test/test_util.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/clt_dropout.h"
+#include "runtime/ops/ref/clt_ref.h"
+
+typedef struct {
+    int64_t rows, cols, ld;
+} shape;
+
+/* One element; one row; odd and prime sizes; rows apart; more than one segment of the CPU body. */
+static const shape shapes[] = {{1, 1, 1},   {1, 7, 7},     {3, 16, 16},
+                               {5, 31, 47}, {2, 127, 130}, {3, 4099, 4099}};
+static const shape tiny_shapes[] = {{1, 1, 1}, {3, 16, 16}, {2, 19, 23}};
+
+static size_t shape_count(void) {
+    return tu_tiny() ? CLT_COUNT_OF(tiny_shapes) : CLT_COUNT_OF(shapes);
+}
+static const shape *shape_at(size_t i) {
+    return tu_tiny() ? &tiny_shapes[i] : &shapes[i];
+}
+static size_t elements(const shape *s) {
+    return (size_t)(s->rows * s->ld);
+}
+
+/* Calls fn for each element inside the rows; the others keep what was there. */
+#define FOR_ELEMENTS(s, i)                                                                                   \
+    for (size_t i = 0; i < elements(s); i++)                                                                 \
+        if ((int64_t)i % (s)->ld < (s)->cols)
+
+/* Ordinary values for even seeds; extreme ones, infinities and NaN for odd ones. */
+static float *make(size_t n, uint64_t seed) {
+    if (seed % 2 == 0) return tu_random(n, seed, 8.0f);
+    float *x = tu_extreme(n, seed);
+    if (n > 20) {
+        x[3] = INFINITY;
+        x[11] = -INFINITY;
+        x[17] = NAN;
+    }
+    return x;
+}
+
+static void activation_case(int d, clt_activation act, const shape *s, uint64_t seed) {
+    size_t n = elements(s);
+    float *x = make(n, seed), *dy = make(n, seed + 2), *want = clt_memdup(dy, n * sizeof *dy);
+    clt_ref rx = tu_upload(d, x, n), ry = tu_upload(d, dy, n), rdy = tu_upload(d, dy, n);
+    tu_assert_ok(clt_op_activation_forward(tu_ops(d), act, s->rows, s->cols, rx, s->ld, ry, s->ld),
+                 "forward");
+    FOR_ELEMENTS(s, i) want[i] = clt_ref_act(act, x[i]);
+    tu_assert_words("activation forward", tu_download(ry, n), want, n);
+    tu_assert_ok(
+        clt_op_activation_backward(tu_ops(d), act, s->rows, s->cols, rx, s->ld, rdy, s->ld, rdy, s->ld),
+        "backward");
+    memcpy(want, dy, n * sizeof *dy);
+    FOR_ELEMENTS(s, i) want[i] = dy[i] * clt_ref_act_grad(act, x[i]);
+    tu_assert_words("activation backward", tu_download(rdy, n), want, n);
+    tu_release();
+    clt_free(x);
+    clt_free(dy);
+    clt_free(want);
+}
+
+static void glu_case(int d, clt_activation act, const shape *s, uint64_t seed) {
+    size_t n = elements(s);
+    float *gate = make(n, seed), *up = make(n, seed + 2), *dy = make(n, seed + 4);
+    float *y = clt_memdup(dy, n * sizeof *dy), *dgate = clt_memdup(gate, n * sizeof *gate),
+          *dup = clt_memdup(up, n * sizeof *up);
+    clt_ref rg = tu_upload(d, gate, n), ru = tu_upload(d, up, n), rdy = tu_upload(d, dy, n),
+            ry = tu_upload(d, dy, n);
+    tu_assert_ok(clt_op_glu_forward(tu_ops(d), act, s->rows, s->cols, rg, s->ld, ru, s->ld, ry, s->ld),
+                 "glu");
+    FOR_ELEMENTS(s, i) {
+        y[i] = clt_ref_act(act, gate[i]) * up[i];
+        dgate[i] = dy[i] * up[i] * clt_ref_act_grad(act, gate[i]);
+        dup[i] = dy[i] * clt_ref_act(act, gate[i]);
+    }
+    tu_assert_words("glu forward", tu_download(ry, n), y, n);
+    /* the gradients take the place of the inputs */
+    tu_assert_ok(clt_op_glu_backward(tu_ops(d), act, s->rows, s->cols, rg, s->ld, ru, s->ld, rdy, s->ld, rg,
+                                     s->ld, ru, s->ld),
+                 "glu backward");
+    tu_assert_words("glu dgate", tu_download(rg, n), dgate, n);
+    tu_assert_words("glu dup", tu_download(ru, n), dup, n);
+    tu_release();
+    float *all[] = {gate, up, dy, y, dgate, dup};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_free(all[i]);
+}
+
+static void run_activations(int d, const char *id) {
+    (void)id;
+    for (clt_activation act = CLT_ACT_NONE; act < CLT_ACT_COUNT; act++)
+        for (uint64_t seed = 0; seed < 2; seed++)
+            activation_case(d, act, shape_at(shape_count() - 2 + seed), seed);
+    for (size_t i = 0; i < shape_count(); i++)
+        for (uint64_t seed = 0; seed < 2; seed++) {
+            activation_case(d, CLT_ACT_GELU, shape_at(i), seed);
+            glu_case(d, CLT_ACT_SILU, shape_at(i), seed);
+        }
+}
+
+static void activations_match(void **state) {
+    (void)state;
+    tu_each_variant("activation", run_activations);
+}
+
+static float clamp(float x, float limit) {
+    return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+static void simple_case(int d, const shape *s, uint64_t seed) {
+    const float limit = 1.25f;
+    size_t n = elements(s);
+    float *a = make(n, seed), *b = make(n, seed + 2), *want = clt_memdup(b, n * sizeof *b);
+    clt_ref ra = tu_upload(d, a, n), rb = tu_upload(d, b, n), rc = tu_upload(d, b, n);
+    clt_ops *ops = tu_ops(d);
+
+    tu_assert_ok(clt_op_clip_forward(ops, limit, s->rows, s->cols, ra, s->ld, rc, s->ld), "clip");
+    FOR_ELEMENTS(s, i) want[i] = clamp(a[i], limit);
+    tu_assert_words("clip forward", tu_download(rc, n), want, n);
+
+    tu_assert_ok(clt_op_clip_backward(ops, limit, s->rows, s->cols, ra, s->ld, rb, s->ld, rc, s->ld), "clip");
+    FOR_ELEMENTS(s, i) want[i] = fabsf(a[i]) <= limit ? b[i] : 0.0f;
+    tu_assert_words("clip backward", tu_download(rc, n), want, n);
+
+    tu_assert_ok(clt_op_copy_rows(ops, s->rows, s->cols, ra, s->ld, rc, s->ld), "copy");
+    FOR_ELEMENTS(s, i) want[i] = a[i];
+    tu_assert_words("copy rows", tu_download(rc, n), want, n);
+
+    tu_assert_ok(clt_op_add(ops, rc, rb, n), "add");
+    for (size_t i = 0; i < n; i++) want[i] += b[i];
+    tu_assert_words("add", tu_download(rc, n), want, n);
+
+    tu_assert_ok(clt_op_clip_values(ops, rc, n, limit), "clip values");
+    for (size_t i = 0; i < n; i++) want[i] = clamp(want[i], limit);
+    tu_assert_words("clip values", tu_download(rc, n), want, n);
+
+    float factor[2] = {0.3f, -1.7f};
+    tu_assert_ok(clt_op_scale_rows(ops, s->rows, 2, s->cols, ra, s->ld, tu_upload(d, factor, 2)),
+                 "scale rows");
+    FOR_ELEMENTS(s, i) a[i] *= factor[(int64_t)i / s->ld % 2];
+    tu_assert_words("scale rows", tu_download(ra, n), a, n);
+
+    int32_t count = 5;
+    clt_ref counter = tu_upload_i32(d, &count, 1);
+    for (size_t i = 0; i < n; i++) count += !isfinite(a[i]);
+    tu_assert_ok(clt_op_count_nonfinite(ops, ra, n, counter), "count");
+    assert_int_equal(*tu_download_i32(counter, 1), count);
+    tu_release();
+    clt_free(a);
+    clt_free(b);
+    clt_free(want);
+}
+
+static void run_simple(int d, const char *id) {
+    (void)id;
+    for (size_t i = 0; i < shape_count(); i++)
+        for (uint64_t seed = 0; seed < 2; seed++) simple_case(d, shape_at(i), seed);
+}
+
+static void simple_operations_match(void **state) {
+    (void)state;
+    tu_each_variant("elementwise", run_simple);
+}
+
+static void rope_case(int d, int64_t rows, int64_t seq, int64_t heads, int64_t dim, int64_t ld,
+                      uint64_t seed) {
+    size_t n = (size_t)(rows * ld), table = (size_t)(seq * dim);
+    float *x = make(n, seed), *cs = tu_random(table, seed + 2, 1.0f);
+    clt_ref rx = tu_upload(d, x, n), rc = tu_upload(d, cs, table);
+    for (int inverse = 0; inverse < 2; inverse++) {
+        tu_assert_ok(clt_op_rope(tu_ops(d), rows, seq, heads, dim, rx, ld, rc, inverse), "rope");
+        clt_ref_rope(rows, seq, heads, dim, x, ld, cs, inverse);
+        tu_assert_words("rope", tu_download(rx, n), x, n);
+    }
+    tu_release();
+    clt_free(x);
+    clt_free(cs);
+}
+
+static void run_rope(int d, const char *id) {
+    (void)id;
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        rope_case(d, 1, 1, 1, 2, 2, seed);
+        rope_case(d, 7, 3, 2, 38, 81, seed);
+        rope_case(d, 8, 4, 3, 64, 192, seed);
+    }
+}
+
+static void rope_matches(void **state) {
+    (void)state;
+    tu_each_variant("rope", run_rope);
+}
+
+/* The definition by its own words: a pair turned by +-angle, in double. */
+static void rope_turns_pairs(void **state) {
+    (void)state;
+    float x[4] = {1.0f, 2.0f, 3.0f, 4.0f},
+          cs[4] = {(float)cos(0.3), (float)sin(0.3), (float)cos(0.7), (float)sin(0.7)};
+    clt_ref_rope(1, 1, 1, 4, x, 4, cs, false);
+    double want[4] = {cos(0.3) - 3 * sin(0.3), 2 * cos(0.7) - 4 * sin(0.7), 3 * cos(0.3) + sin(0.3),
+                      4 * cos(0.7) + 2 * sin(0.7)};
+    tu_assert_close("rope", x, want, 4, 1e-6);
+    clt_ref_rope(1, 1, 1, 4, x, 4, cs, true);
+    tu_assert_close("rope and back", x, (double[]){1, 2, 3, 4}, 4, 1e-6);
+}
+
+static void dropout_case(int d, clt_dropout_params p, bool residual) {
+    size_t n = (size_t)(p.rows * p.cols);
+    float *x = tu_random(n, 4, 3.0f), *r = tu_random(n, 6, 3.0f), *want = clt_malloc(n * sizeof *want);
+    p.x = tu_upload(d, x, n);
+    p.y = residual ? tu_blank(d, n) : p.x;
+    if (residual) p.residual = tu_upload(d, r, n);
+    tu_assert_ok(clt_op_dropout(tu_ops(d), &p), "dropout");
+    clt_ref_dropout(p.rows, p.seq, p.cols, x, residual ? r : NULL, p.p, p.seed, p.step, p.first_sample,
+                    p.layer, p.site, want);
+    tu_assert_words("dropout", tu_download(p.y, n), want, n);
+    tu_release();
+    clt_free(x);
+    clt_free(r);
+    clt_free(want);
+}
+
+static void run_dropout(int d, const char *id) {
+    (void)id;
+    static const int64_t size[][3] = {{1, 1, 1}, {3, 1, 5}, {8, 4, 7}, {6, 3, 64}, {4, 2, 2053}};
+    for (size_t i = 0; i < (tu_tiny() ? 4 : CLT_COUNT_OF(size)); i++)
+        for (int residual = 0; residual < 2; residual++)
+            dropout_case(d,
+                         (clt_dropout_params){.rows = size[i][0],
+                                              .seq = size[i][1],
+                                              .cols = size[i][2],
+                                              .p = 0.1f + 0.2f * (float)i,
+                                              .seed = 0x123456789abcdefull,
+                                              .step = 1000 + i,
+                                              .first_sample = (int64_t)i * 100,
+                                              .layer = (int32_t)i,
+                                              .site = CLT_SITE_ATTENTION_OUT},
+                         residual);
+}
+
+static void dropout_matches(void **state) {
+    (void)state;
+    tu_each_variant("dropout", run_dropout);
+}
+
+/* The share of dropped elements, the factor of the kept ones, and that no part of the counter is ignored. */
+static void dropout_factors(void **state) {
+    (void)state;
+    enum { N = 20000 };
+    int dropped = 0, differs[5] = {0};
+    for (uint64_t e = 0; e < N; e++) {
+        float f = clt_ref_dropout_factor(0.25f, 7, 1, 2, 3, 1, e);
+        if (f != 0.0f) assert_true(f == (float)(1.0 / 0.75));
+        dropped += f == 0.0f;
+        differs[0] += f != clt_ref_dropout_factor(0.25f, 8, 1, 2, 3, 1, e);
+        differs[1] += f != clt_ref_dropout_factor(0.25f, 7, 2, 2, 3, 1, e);
+        differs[2] += f != clt_ref_dropout_factor(0.25f, 7, 1, 3, 3, 1, e);
+        differs[3] += f != clt_ref_dropout_factor(0.25f, 7, 1, 2, 4, 1, e);
+        differs[4] += f != clt_ref_dropout_factor(0.25f, 7, 1, 2, 3, 2, e);
+    }
+    assert_in_range(dropped, (int)(0.24 * N), (int)(0.26 * N));
+    for (size_t i = 0; i < CLT_COUNT_OF(differs); i++)
+        assert_in_range(differs[i], (int)(0.35 * N), (int)(0.40 * N));
+    assert_true(clt_ref_dropout_factor(0.0f, 7, 1, 2, 3, 1, 5) == 1.0f);
+}
+
+static void bad_dropout_is_refused(void **state) {
+    (void)state;
+    clt_dropout_params p = {.rows = 1, .seq = 1, .cols = 1, .p = 1.0f};
+    assert_int_equal(clt_op_dropout(tu_ops(0), &p), CLT_BAD_CONFIG);
+    p.p = NAN;
+    assert_int_equal(clt_op_dropout(tu_ops(0), &p), CLT_BAD_CONFIG);
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(activations_match),      cmocka_unit_test(simple_operations_match),
+        cmocka_unit_test(rope_turns_pairs),       cmocka_unit_test(rope_matches),
+        cmocka_unit_test(dropout_factors),        cmocka_unit_test(dropout_matches),
+        cmocka_unit_test(bad_dropout_is_refused),
+    };
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}

@@ -1,0 +1,179 @@
+/* AdamW and Lion over pieces of the slab: every variant on every device against the oracle, and the oracle
+ * against the published formulas in double. */
+#include "test/test_util.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/device/clt_slab.h"
+#include "runtime/ops/ref/clt_ref.h"
+
+enum { GROUPS = 3, BLOCK = 64 };
+
+/* As the trainer makes them: in double, rounded once. Group 2 is frozen, group 1 has no weight decay. */
+static void make_groups(clt_optimizer_group g[GROUPS], int step) {
+    const double lr0 = 2e-3, lr = 1.5e-3, b1 = 0.9, b2 = 0.95, wd = 0.01;
+    for (int i = 0; i < GROUPS; i++)
+        g[i] = (clt_optimizer_group){.lr = (float)lr,
+                                     .decay = i == 1 ? 1.0f : (float)(1.0 - lr / lr0 * wd),
+                                     .step_size = (float)(lr / (1.0 - pow(b1, step))),
+                                     .bias_correction = (float)sqrt(1.0 - pow(b2, step)),
+                                     .beta1 = (float)b1,
+                                     .beta2 = (float)b2,
+                                     .one_minus_beta1 = (float)(1.0 - b1),
+                                     .one_minus_beta2 = (float)(1.0 - b2),
+                                     .eps = 1e-8f,
+                                     .frozen = i == 2 ? 1.0f : 0.0f};
+}
+
+typedef struct {
+    size_t n;
+    float *p, *g, *m, *v;
+    uint8_t *block;
+} host_state;
+
+static host_state make_state(uint64_t chunks, bool extreme) {
+    host_state s = {.n = chunks * CLT_CHUNK};
+    s.p = tu_random(s.n, 2, 1.0f);
+    s.g = extreme ? tu_extreme(s.n, 3) : tu_random(s.n, 4, 1e-2f);
+    s.m = extreme ? tu_extreme(s.n, 5) : tu_random(s.n, 6, 1e-2f);
+    s.v = extreme ? tu_extreme(s.n, 7) : tu_random(s.n, 8, 1e-2f);
+    for (size_t i = 0; i < s.n; i++) s.v[i] = fabsf(s.v[i]);
+    s.block = clt_malloc(s.n / BLOCK);
+    for (size_t i = 0; i < s.n / BLOCK; i++) s.block[i] = (uint8_t)(tu_random_word(9, i) % GROUPS);
+    return s;
+}
+
+static void free_state(host_state *s) {
+    clt_free(s->p);
+    clt_free(s->g);
+    clt_free(s->m);
+    clt_free(s->v);
+    clt_free(s->block);
+}
+
+static void expect(const char *what, clt_ref r, const float *want, size_t n) {
+    tu_assert_words(what, tu_download(r, n), want, n);
+}
+
+/* One step; flag 0: nothing may change. */
+static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, float flag) {
+    host_state s = make_state(chunks, extreme);
+    clt_optimizer_group group[GROUPS];
+    make_groups(group, 3);
+    float status[3] = {2.5f, 0.37f, flag};
+    clt_ref block = tu_upload_at(d, s.block, s.n / BLOCK / 4, TU_OFFSET);
+    clt_optimizer_params p = {.chunks = chunks,
+                              .p = tu_upload(d, s.p, s.n),
+                              .g = tu_upload(d, s.g, s.n),
+                              .m = tu_upload(d, s.m, s.n),
+                              .v = tu_upload(d, s.v, s.n),
+                              .groups =
+                                  tu_upload(d, (float *)group, GROUPS * (sizeof *group / sizeof(float))),
+                              .group_of_block = {block.buf, block.off * 4},
+                              .status = tu_upload(d, status, 3)};
+    tu_assert_ok(lion ? clt_op_lion(tu_ops(d), &p) : clt_op_adamw(tu_ops(d), &p), "optimizer");
+    for (size_t b = 0; flag == 1.0f && b < s.n / BLOCK; b++) {
+        size_t i = b * BLOCK;
+        const clt_optimizer_group *g = &group[s.block[b]];
+        if (lion)
+            clt_ref_lion(BLOCK, s.p + i, s.g + i, s.m + i, g, status[1]);
+        else
+            clt_ref_adamw(BLOCK, s.p + i, s.g + i, s.m + i, s.v + i, g, status[1]);
+    }
+    expect("weights", p.p, s.p, s.n);
+    expect("gradients", p.g, s.g, s.n);
+    expect("first moment", p.m, s.m, s.n);
+    expect("second moment", p.v, s.v, s.n);
+    tu_release();
+    free_state(&s);
+}
+
+static void run_variant(int d, const char *id) {
+    (void)id;
+    for (int lion = 0; lion < 2; lion++) {
+        optimizer_case(d, lion, 1, false, 1.0f);
+        if (tu_tiny()) continue;
+        optimizer_case(d, lion, 3, true, 1.0f);
+        optimizer_case(d, lion, 1, false, 0.0f);
+    }
+}
+
+static void optimizers_match(void **state) {
+    (void)state;
+    tu_each_variant("optimizer", run_variant);
+}
+
+/* Five steps of AdamW by its formula in double. */
+static void adamw_follows_its_formula(void **state) {
+    (void)state;
+    enum { N = 200, STEPS = 5 };
+    float *p = tu_random(N, 2, 1.0f), m[N] = {0}, v[N] = {0};
+    double dp[N], dm[N] = {0}, dv[N] = {0};
+    const double lr0 = 2e-3, lr = 1.5e-3, b1 = 0.9, b2 = 0.95, wd = 0.01, clip = 0.5;
+    for (int i = 0; i < N; i++) dp[i] = p[i];
+    for (int t = 1; t <= STEPS; t++) {
+        clt_optimizer_group g[GROUPS];
+        make_groups(g, t);
+        float *grad = tu_random(N, 10 + (uint64_t)t, 0.1f);
+        clt_ref_adamw(N, p, grad, m, v, &g[0], (float)clip);
+        for (int i = 0; i < N; i++) {
+            double x = grad[i] * clip;
+            dp[i] *= 1.0 - lr / lr0 * wd;
+            dm[i] = b1 * dm[i] + (1 - b1) * x;
+            dv[i] = b2 * dv[i] + (1 - b2) * x * x;
+            dp[i] -= lr / (1 - pow(b1, t)) * dm[i] / (sqrt(dv[i]) / sqrt(1 - pow(b2, t)) + 1e-8);
+        }
+        clt_free(grad);
+    }
+    tu_assert_close("AdamW", p, dp, N, 1e-6);
+    clt_free(p);
+}
+
+static void lion_follows_its_formula(void **state) {
+    (void)state;
+    enum { N = 200, STEPS = 5 };
+    float *p = tu_random(N, 2, 1.0f), m[N] = {0};
+    double dp[N], dm[N] = {0};
+    const double lr0 = 2e-3, lr = 1.5e-3, b1 = 0.9, b2 = 0.95, wd = 0.01;
+    for (int i = 0; i < N; i++) dp[i] = p[i];
+    for (int t = 1; t <= STEPS; t++) {
+        clt_optimizer_group g[GROUPS];
+        make_groups(g, t);
+        float *grad = tu_random(N, 20 + (uint64_t)t, 0.1f);
+        grad[7] = 0.0f; /* sign 0: only the decay moves it */
+        clt_ref_lion(N, p, grad, m, &g[0], 1.0f);
+        for (int i = 0; i < N; i++) {
+            double u = dm[i] + (1 - b1) * (grad[i] - dm[i]);
+            dp[i] = dp[i] * (1.0 - lr / lr0 * wd) - lr * ((u > 0) - (u < 0));
+            dm[i] += (1 - b2) * (grad[i] - dm[i]);
+        }
+        clt_free(grad);
+    }
+    tu_assert_close("Lion", p, dp, N, 1e-6);
+    clt_free(p);
+}
+
+static void idle_moments_become_zero(void **state) {
+    (void)state;
+    clt_optimizer_group g[GROUPS];
+    make_groups(g, 100);
+    float p = 1.0f, grad = 0.0f, m = 1e-30f, v = 1e-36f;
+    for (int t = 0; t < 400; t++) {
+        clt_ref_adamw(1, &p, &grad, &m, &v, &g[1], 1.0f);
+        assert_true(m == 0.0f || m >= 0x1p-126f);
+        assert_true(v == 0.0f || v >= 0x1p-126f);
+    }
+    assert_true(m == 0.0f && v == 0.0f && !signbit(m));
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adamw_follows_its_formula),
+        cmocka_unit_test(lion_follows_its_formula),
+        cmocka_unit_test(idle_moments_become_zero),
+        cmocka_unit_test(optimizers_match),
+    };
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}

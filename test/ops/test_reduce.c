@@ -1,0 +1,102 @@
+/* Row sums, chunk sums of squares and the norm's status: every variant on every device against the oracle. */
+#include "test/test_util.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/device/clt_slab.h"
+#include "runtime/ops/ref/clt_ref.h"
+
+static void row_sum_case(int d, int64_t rows, int64_t cols, int64_t ld, bool extreme) {
+    size_t n = (size_t)(rows * ld);
+    float *x = extreme ? tu_extreme(n, 3) : tu_random(n, 2, 1.0f),
+          *want = clt_malloc((size_t)rows * sizeof *want);
+    clt_ref out = tu_blank(d, (size_t)rows);
+    tu_assert_ok(clt_op_row_sum(tu_ops(d), rows, cols, tu_upload(d, x, n), ld, out), "row sum");
+    for (int64_t r = 0; r < rows; r++) want[r] = clt_ref_row_sum(x + r * ld, cols);
+    tu_assert_words("row sum", tu_download(out, (size_t)rows), want, (size_t)rows);
+    tu_release();
+    clt_free(x);
+    clt_free(want);
+}
+
+static void chunks_case(int d, uint64_t chunks, float scale) {
+    size_t n = chunks * CLT_CHUNK;
+    float *x = tu_random(n, 5, scale), *want = clt_malloc(chunks * sizeof *want);
+    clt_ref sums = tu_blank(d, chunks), status = tu_blank(d, 3);
+    tu_assert_ok(clt_op_chunk_sumsq(tu_ops(d), tu_upload(d, x, n), chunks, sums), "chunk sums");
+    for (uint64_t c = 0; c < chunks; c++) want[c] = clt_ref_chunk_sumsq(x + c * CLT_CHUNK);
+    tu_assert_words("chunk sums", tu_download(sums, chunks), want, chunks);
+    static const float thresholds[] = {0.0f, 1.0f, 1e30f, -1.0f};
+    for (size_t i = 0; i < CLT_COUNT_OF(thresholds); i++) {
+        tu_assert_ok(clt_op_norm_status(tu_ops(d), sums, chunks, thresholds[i], status), "status");
+        float norm = clt_ref_norm(want, chunks);
+        float expected[3] = {norm, clt_ref_clip_coefficient(norm, thresholds[i]),
+                             isfinite(norm) ? 1.0f : 0.0f};
+        tu_assert_words("status", tu_download(status, 3), expected, 3);
+    }
+    tu_release();
+    clt_free(x);
+    clt_free(want);
+}
+
+static void run_variant(int d, const char *id) {
+    (void)id;
+    static const int64_t size[][3] = {{1, 1, 1},   {2, 63, 63},   {3, 64, 70},
+                                      {5, 65, 65}, {4, 131, 137}, {2, 1021, 1021}};
+    for (size_t i = 0; i < CLT_COUNT_OF(size); i++)
+        for (int extreme = 0; extreme < 2; extreme++)
+            row_sum_case(d, size[i][0], size[i][1], size[i][2], extreme);
+    chunks_case(d, 1, 0.5f);
+    if (tu_tiny()) return;
+    chunks_case(d, 67, 1e-3f);
+    chunks_case(d, 2, 1e25f); /* the norm overflows: the step must not be applied */
+}
+
+static void reductions_match(void **state) {
+    (void)state;
+    tu_each_variant("reduce", run_variant);
+}
+
+static void status_sees_bad_sums(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) {
+        static const float bad[] = {NAN, INFINITY};
+        for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+            float sums[70] = {0};
+            sums[66] = bad[i];
+            clt_ref status = tu_blank(d, 3);
+            tu_assert_ok(clt_op_norm_status(tu_ops(d), tu_upload(d, sums, 70), 70, 1.0f, status), "status");
+            assert_true(tu_download(status, 3)[2] == 0.0f);
+            tu_release();
+        }
+    }
+}
+
+/* The order itself, by an example whose sum depends on it: lane 0 takes 0 and 64, the tree pairs lanes 0
+ * and 32. */
+static void the_order_is_the_row_rule(void **state) {
+    (void)state;
+    float x[128] = {0};
+    x[0] = 1.0f, x[64] = 0x1p-24f, x[1] = -1.0f, x[33] = 0x1p-24f;
+    /* lane 0: 1 + 2^-24 = 1 (tie to even); lane 1: -1 + 2^-24 (from lane 33), exact; their sum is 2^-24 */
+    assert_true(clt_ref_row_sum(x, 128) == 0x1p-24f);
+    double sum = 0;
+    float *r = tu_random(5000, 9, 1.0f);
+    for (int i = 0; i < 5000; i++) sum += (double)r[i];
+    float got = clt_ref_row_sum(r, 5000);
+    tu_assert_close("row sum", &got, &sum, 1, 1e-5);
+    clt_free(r);
+    assert_true(clt_ref_clip_coefficient(3.0f, 1.0f) == 1.0f / (3.0f + 1e-6f));
+    assert_true(clt_ref_clip_coefficient(0.5f, 1.0f) == 1.0f && clt_ref_clip_coefficient(5.0f, 0.0f) == 1.0f);
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_order_is_the_row_rule),
+        cmocka_unit_test(reductions_match),
+        cmocka_unit_test(status_sees_bad_sums),
+    };
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
