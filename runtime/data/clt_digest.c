@@ -1,0 +1,112 @@
+#include "clt_digest.h"
+
+#include <openssl/evp.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Sorted by name, as index files want their lists. `speed`: rough bytes a cycle, only to choose by. */
+static const struct {
+    const char *name, *evp;
+    int hex, speed;
+} algos[] = {
+    {"blake2b", "blake2b512", 128, 10}, {"blake2s", "blake2s256", 64, 6}, {"md5", "md5", 32, 7},
+    {"sha1", "sha1", 40, 12},           {"sha224", "sha224", 56, 8},      {"sha256", "sha256", 64, 8},
+    {"sha384", "sha384", 96, 6},        {"sha3_224", "sha3-224", 56, 4},  {"sha3_256", "sha3-256", 64, 4},
+    {"sha3_384", "sha3-384", 96, 3},    {"sha3_512", "sha3-512", 128, 2}, {"sha512", "sha512", 128, 6},
+    {"xxh128", NULL, 32, 90},           {"xxh32", NULL, 8, 40},           {"xxh3_128", NULL, 32, 90},
+    {"xxh3_64", NULL, 16, 100},         {"xxh64", NULL, 16, 80},
+};
+
+struct clt_digest {
+    int algo;
+    EVP_MD_CTX *evp;
+    XXH32_state_t *x32;
+    XXH64_state_t *x64;
+    XXH3_state_t *x3;
+};
+
+int clt_digest_find(const char *name) {
+    for (size_t i = 0; i < CLT_COUNT_OF(algos); i++)
+        if (strcmp(name, algos[i].name) == 0) return (int)i;
+    return -1;
+}
+
+const char *clt_digest_name(int algo) {
+    return algos[algo].name;
+}
+size_t clt_digest_hex_size(int algo) {
+    return (size_t)algos[algo].hex;
+}
+
+int clt_digest_fastest(const int *list, size_t n) {
+    int best = -1;
+    for (size_t i = 0; i < n; i++)
+        if (best < 0 || algos[list[i]].speed > algos[best].speed) best = list[i];
+    return best;
+}
+
+static bool is(const clt_digest *d, const char *name) {
+    return strcmp(algos[d->algo].name, name) == 0;
+}
+
+clt_digest *clt_digest_begin(int algo) {
+    clt_digest *d = clt_calloc(1, sizeof *d);
+    d->algo = algo;
+    if (algos[algo].evp) {
+        d->evp = EVP_MD_CTX_new();
+        EVP_DigestInit_ex(d->evp, EVP_get_digestbyname(algos[algo].evp), NULL);
+    } else if (is(d, "xxh32")) {
+        XXH32_reset(d->x32 = XXH32_createState(), 0);
+    } else if (is(d, "xxh64")) {
+        XXH64_reset(d->x64 = XXH64_createState(), 0);
+    } else {
+        d->x3 = XXH3_createState();
+        if (is(d, "xxh3_64"))
+            XXH3_64bits_reset(d->x3);
+        else
+            XXH3_128bits_reset(d->x3);
+    }
+    return d;
+}
+
+void clt_digest_add(clt_digest *d, const void *data, size_t bytes) {
+    if (d->evp)
+        EVP_DigestUpdate(d->evp, data, bytes);
+    else if (d->x32)
+        XXH32_update(d->x32, data, bytes);
+    else if (d->x64)
+        XXH64_update(d->x64, data, bytes);
+    else if (is(d, "xxh3_64"))
+        XXH3_64bits_update(d->x3, data, bytes);
+    else
+        XXH3_128bits_update(d->x3, data, bytes);
+}
+
+void clt_digest_end(clt_digest *d, char hex[CLT_DIGEST_MAX_HEX]) {
+    if (d->evp) {
+        unsigned char value[EVP_MAX_MD_SIZE];
+        unsigned n = 0;
+        EVP_DigestFinal_ex(d->evp, value, &n);
+        for (unsigned i = 0; i < n; i++) snprintf(hex + 2 * i, 3, "%02x", value[i]);
+    } else if (d->x32) {
+        snprintf(hex, 9, "%08x", (unsigned)XXH32_digest(d->x32));
+    } else if (d->x64) {
+        snprintf(hex, 17, "%016llx", (unsigned long long)XXH64_digest(d->x64));
+    } else if (is(d, "xxh3_64")) {
+        snprintf(hex, 17, "%016llx", (unsigned long long)XXH3_64bits_digest(d->x3));
+    } else {
+        XXH128_hash_t h = XXH3_128bits_digest(d->x3);
+        snprintf(hex, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+    }
+    EVP_MD_CTX_free(d->evp);
+    XXH32_freeState(d->x32);
+    XXH64_freeState(d->x64);
+    XXH3_freeState(d->x3);
+    clt_free(d);
+}
+
+void clt_digest_of(int algo, const void *data, size_t bytes, char hex[CLT_DIGEST_MAX_HEX]) {
+    clt_digest *d = clt_digest_begin(algo);
+    clt_digest_add(d, data, bytes);
+    clt_digest_end(d, hex);
+}

@@ -1,0 +1,30 @@
+/* clt_digest: checksums of files by the names that MDS index files use: blake2b, blake2s, md5, sha1, sha224,
+ * sha256, sha384, sha512, sha3_224, sha3_256, sha3_384, sha3_512 (libcrypto) and xxh32, xxh64, xxh128,
+ * xxh3_64, xxh3_128 (libxxhash). They find damage; a dataset that must be protected against change needs a
+ * signature. */
+#ifndef CLT_DIGEST_H
+#define CLT_DIGEST_H
+
+#include <stddef.h>
+
+#include "runtime/base/clt_base.h"
+
+enum { CLT_DIGEST_MAX_HEX = 129 };
+
+/* Number of the algorithm, or -1 if there is no such name. */
+int clt_digest_find(const char *name);
+const char *clt_digest_name(int algo);
+/* Hex digits of its value. */
+size_t clt_digest_hex_size(int algo);
+/* The one to check when any will do: the fastest of a list of algorithm numbers. -1 for an empty list. */
+int clt_digest_fastest(const int *algos, size_t n);
+
+typedef struct clt_digest clt_digest;
+clt_digest *clt_digest_begin(int algo);
+void clt_digest_add(clt_digest *d, const void *data, size_t bytes);
+void clt_digest_end(clt_digest *d, char hex[CLT_DIGEST_MAX_HEX]); /* lower case; frees d */
+
+/* Of one block of memory. */
+void clt_digest_of(int algo, const void *data, size_t bytes, char hex[CLT_DIGEST_MAX_HEX]);
+
+#endif

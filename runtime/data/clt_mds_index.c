@@ -1,0 +1,436 @@
+#include "clt_mds_index.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clt_digest.h"
+#include "clt_utf8.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+
+enum { MAX_DEPTH = 16, MAX_COLUMNS = 1024, MAX_DIMS = 63, MAX_ZSTD_RATIO = 1 << 16 };
+static const size_t max_index_bytes = (size_t)1 << 29;
+
+/* --- element types and encodings -------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *name;
+    int code, size;
+} dtypes[] = {
+    {"uint8", MDS_U8, 1},    {"int8", MDS_I8, 1},    {"uint16", MDS_U16, 2},  {"int16", MDS_I16, 2},
+    {"float16", MDS_F16, 2}, {"uint32", MDS_U32, 4}, {"int32", MDS_I32, 4},   {"float32", MDS_F32, 4},
+    {"uint64", MDS_U64, 8},  {"int64", MDS_I64, 8},  {"float64", MDS_F64, 8},
+};
+
+static const char *const variable_encodings[] = {"str_int",   "str_float", "str_decimal", "json",
+                                                 "pil",       "jpeg",      "png",         "jpeg_array",
+                                                 "jpegarray", "list[pil]", "list[jpeg]",  "list[png]"};
+
+int64_t mds_dtype_size(int dtype) {
+    for (size_t i = 0; i < CLT_COUNT_OF(dtypes); i++)
+        if (dtypes[i].code == dtype) return dtypes[i].size;
+    return 0;
+}
+
+int mds_dtype_find(const char *name, size_t len) {
+    for (size_t i = 0; i < CLT_COUNT_OF(dtypes); i++)
+        if (strlen(dtypes[i].name) == len && strncmp(dtypes[i].name, name, len) == 0) return dtypes[i].code;
+    return 0;
+}
+
+bool mds_dtype_is_integer(int dtype) {
+    return mds_dtype_size(dtype) > 0 && dtype % 8 < 2;
+}
+
+/* "d0,d1,..." -> dimensions and their product; false if it is no shape or too large. */
+static bool parse_shape(const char *s, int *ndim, int64_t *elements) {
+    *ndim = 0;
+    *elements = 1;
+    for (;;) {
+        if (*s < '0' || *s > '9' || ++*ndim > MAX_DIMS) return false;
+        char *end;
+        errno = 0;
+        long long d = strtoll(s, &end, 10);
+        if (errno || d < 1 || d > ((long long)1 << 32) / *elements) return false;
+        *elements *= d;
+        if (*end == 0) return true;
+        if (*end != ',') return false;
+        s = end + 1;
+    }
+}
+
+/* ndarray, ndarray:dtype, ndarray:dtype:shape. */
+static bool parse_ndarray(const char *s, mds_column *c) {
+    c->kind = MDS_NDARRAY;
+    s += strlen("ndarray");
+    if (*s == 0) return true;
+    if (*s++ != ':') return false;
+    size_t n = strcspn(s, ":");
+    c->dtype = mds_dtype_find(s, n);
+    if (!c->dtype) return false;
+    if (s[n] == 0) return true;
+    if (!parse_shape(s + n + 1, &c->ndim, &c->elements)) return false;
+    c->size = c->elements * mds_dtype_size(c->dtype);
+    return true;
+}
+
+/* Fills kind, dtype, shape and the size that the encoding implies. */
+static bool parse_encoding(mds_column *c) {
+    const char *s = c->encoding;
+    c->size = -1;
+    c->kind = MDS_OTHER;
+    if (strncmp(s, "ndarray", strlen("ndarray")) == 0) return parse_ndarray(s, c);
+    if (strcmp(s, "bytes") == 0)
+        c->kind = MDS_BYTES;
+    else if (strcmp(s, "str") == 0)
+        c->kind = MDS_STR;
+    else if (strcmp(s, "int") == 0)
+        c->size = 8;
+    else if (mds_dtype_find(s, strlen(s)))
+        c->size = mds_dtype_size(mds_dtype_find(s, strlen(s)));
+    else {
+        for (size_t i = 0; i < CLT_COUNT_OF(variable_encodings); i++)
+            if (strcmp(s, variable_encodings[i]) == 0) return true;
+        return false;
+    }
+    return true;
+}
+
+/* --- columns ---------------------------------------------------------------------------------------------
+ */
+
+static clt_status read_column(json_t *name, json_t *encoding, json_t *size, const char *what, mds_column *c) {
+    if (!json_is_string(name) || !json_is_string(encoding))
+        return clt_error(CLT_BAD_DATA, "%s: column_names and column_encodings must hold strings", what);
+    c->name = clt_strdup(json_string_value(name));
+    c->encoding = clt_strdup(json_string_value(encoding));
+    if (strcmp(c->encoding, "pkl") == 0)
+        return clt_error(
+            CLT_BAD_DATA,
+            "%s: column encoding pkl (column '%s') is refused as unsafe: it runs code of the file; write the "
+            "dataset without it",
+            what, c->name);
+    if (!parse_encoding(c))
+        return clt_error(CLT_BAD_DATA, "%s: unknown column encoding %s (column '%s')", what, c->encoding,
+                         c->name);
+    if (c->size < 0 ? !json_is_null(size) : !json_is_integer(size) || json_integer_value(size) != c->size) {
+        char *text = json_dumps(size, JSON_ENCODE_ANY);
+        clt_status st = clt_error(CLT_BAD_DATA, "%s: column size %s is not that of %s (column '%s')", what,
+                                  text ? text : "?", c->encoding, c->name);
+        free(text);
+        return st;
+    }
+    return CLT_OK;
+}
+
+/* Which column a run reads, and whether it can. */
+static clt_status choose_column(mds_schema *s, const char *what) {
+    size_t text = s->n;
+    for (size_t i = 0; i < s->n; i++) {
+        mds_column *c = &s->columns[i];
+        if (strcmp(c->name, "text") == 0 && c->kind == MDS_STR) text = i;
+        if (strcmp(c->name, "tokens") != 0) continue;
+        bool array = c->kind == MDS_NDARRAY && (!c->dtype || mds_dtype_is_integer(c->dtype)) && c->ndim <= 1;
+        if (!array && c->kind != MDS_BYTES)
+            return clt_error(CLT_BAD_DATA,
+                             "%s: column tokens is %s; it must be a one-dimensional integer ndarray or bytes",
+                             what, c->encoding);
+        s->main = i;
+        s->has_tokens = true;
+        return CLT_OK;
+    }
+    if (text == s->n)
+        return clt_error(
+            CLT_BAD_DATA,
+            "%s: no column tokens or text; a run needs one of them (`cltrain data convert` writes tokens)",
+            what);
+    s->main = text;
+    return CLT_OK;
+}
+
+static void schema_free(mds_schema *s) {
+    if (!s) return;
+    for (size_t i = 0; i < s->n; i++) {
+        clt_free(s->columns[i].name);
+        clt_free(s->columns[i].encoding);
+    }
+    clt_free(s->columns);
+    clt_free(s);
+}
+
+static clt_status schema_read(json_t *shard, const char *what, mds_schema **out) {
+    json_t *names, *encodings, *sizes;
+    CLT_TRY(clt_json_get_arr(shard, "column_names", what, &names));
+    CLT_TRY(clt_json_get_arr(shard, "column_encodings", what, &encodings));
+    CLT_TRY(clt_json_get_arr(shard, "column_sizes", what, &sizes));
+    size_t n = json_array_size(names);
+    if (n != json_array_size(encodings) || n != json_array_size(sizes))
+        return clt_error(CLT_BAD_DATA, "%s: column_names, column_encodings and column_sizes differ in length",
+                         what);
+    if (n > MAX_COLUMNS)
+        return clt_error(CLT_BAD_DATA, "%s: %zu columns, at most %d are supported", what, n, MAX_COLUMNS);
+    mds_schema *s = clt_calloc(1, sizeof *s);
+    s->columns = clt_calloc(n + 1, sizeof *s->columns);
+    s->n = n;
+    clt_status st = CLT_OK;
+    for (size_t i = 0; i < n && st == CLT_OK; i++) {
+        st = read_column(json_array_get(names, i), json_array_get(encodings, i), json_array_get(sizes, i),
+                         what, &s->columns[i]);
+        s->num_variable += st == CLT_OK && s->columns[i].size < 0;
+    }
+    if (st == CLT_OK) st = choose_column(s, what);
+    if (st == CLT_OK)
+        *out = s;
+    else
+        schema_free(s);
+    return st;
+}
+
+/* --- files of a shard ------------------------------------------------------------------------------------
+ */
+
+static clt_status read_hashes(json_t *hashes, const char *what, mds_file *f) {
+    const char *name;
+    json_t *value;
+    f->hashes = clt_calloc(json_object_size(hashes) + 1, sizeof *f->hashes);
+    json_object_foreach(hashes, name, value) {
+        int algo = clt_digest_find(name);
+        if (algo < 0) return clt_error(CLT_BAD_DATA, "%s: unknown hash algorithm %s", what, name);
+        const char *hex = json_string_value(value);
+        size_t digits = clt_digest_hex_size(algo);
+        if (!hex || strlen(hex) != digits || strspn(hex, "0123456789abcdef") != digits)
+            return clt_error(CLT_BAD_DATA, "%s: %s hash value of %s is not %zu hex digits", what, name,
+                             f->name, digits);
+        f->hashes[f->num_hashes++] = (mds_hash){algo, clt_strdup(hex)};
+    }
+    return CLT_OK;
+}
+
+static clt_status read_file_entry(json_t *o, const char *what, const char *part, mds_file *f) {
+    const char *name;
+    int64_t bytes;
+    json_t *hashes;
+    CLT_TRY(clt_json_get_str(o, "basename", what, &name));
+    CLT_TRY(clt_json_get_i64(o, "bytes", what, &bytes));
+    if (!*name) return clt_error(CLT_BAD_DATA, "%s: %s basename is empty", what, part);
+    if (!clt_path_is_safe(name))
+        return clt_error(CLT_BAD_DATA,
+                         "%s: %s basename %s is not a plain file name inside the dataset's folder", what,
+                         part, name);
+    if (bytes < 0 || bytes > UINT32_MAX)
+        return clt_error(CLT_BAD_DATA, "%s: %s.bytes is %lld, negative or over 2^32, which no shard can be",
+                         what, part, (long long)bytes);
+    f->name = clt_strdup(name);
+    f->bytes = (uint64_t)bytes;
+    CLT_TRY(clt_json_get_obj(o, "hashes", what, &hashes));
+    return read_hashes(hashes, what, f);
+}
+
+static clt_status read_compression(json_t *shard, const char *what, char **out) {
+    static const char *const known[] = {"zstd", "gz", "bz2", "br", "snappy"};
+    json_t *v = json_object_get(shard, "compression");
+    if (!v || json_is_null(v)) return CLT_OK;
+    const char *name = json_string_value(v);
+    if (!name) return clt_error(CLT_BAD_DATA, "%s: compression must be a string or null", what);
+    size_t n = strcspn(name, ":");
+    for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
+        if (strlen(known[i]) == n && strncmp(name, known[i], n) == 0) {
+            *out = clt_strdup(name);
+            return CLT_OK;
+        }
+    return clt_error(CLT_BAD_DATA, "%s: unknown compression %s", what, name);
+}
+
+static clt_status stat_file(const char *dir, const char *name, int *kind, uint64_t *bytes) {
+    char *path = clt_path_join(dir, name);
+    int e = clt_io_get()->kind(path, kind, bytes);
+    clt_status st = e ? clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e)) : CLT_OK;
+    clt_free(path);
+    return st;
+}
+
+/* A file whose size is not the one index.json has. */
+static clt_status wrong_size(const char *dir, const char *name, const char *part, uint64_t have,
+                             uint64_t want, int64_t samples) {
+    if (have == 0) return clt_error(CLT_BAD_DATA, "%s/%s is empty; fetch or write it again", dir, name);
+    bool in_table = strcmp(part, "raw_data") == 0 && have < 4 + 4 * ((uint64_t)samples + 1);
+    return clt_error(
+        CLT_BAD_DATA,
+        "%s/%s has %s bytes than index.json says: size %llu is not %s.bytes %llu%s; fetch or write it again",
+        dir, name, have < want ? "fewer" : "more", (unsigned long long)have, part, (unsigned long long)want,
+        in_table ? "; it ends inside its offset table" : "");
+}
+
+/* Chooses the file to read and compares its size. A raw file beside a compressed one (what a cache leaves)
+ * wins. */
+static clt_status check_files(const char *dir, mds_shard *s) {
+    int kind;
+    uint64_t bytes;
+    CLT_TRY(stat_file(dir, s->raw.name, &kind, &bytes));
+    s->use_zip = s->compression && !(kind == 1 && bytes == s->raw.bytes);
+    if (s->use_zip && strncmp(s->compression, "zstd", 4) != 0)
+        return clt_error(CLT_BAD_DATA,
+                         "%s/%s: compression %s is not supported, only zstd is; decompress every shard "
+                         "beside its compressed "
+                         "file (%s), or write the dataset with compression zstd or none",
+                         dir, s->zip.name, s->compression, s->raw.name);
+    mds_file *f = s->use_zip ? &s->zip : &s->raw;
+    if (s->use_zip) CLT_TRY(stat_file(dir, f->name, &kind, &bytes));
+    if (kind != 1)
+        return clt_error(CLT_BAD_DATA,
+                         "%s/%s %s; index.json names it: fetch the missing shard or write the dataset again",
+                         dir, f->name, kind ? "is not a file" : "does not exist");
+    if (bytes != f->bytes)
+        return wrong_size(dir, f->name, s->use_zip ? "zip_data" : "raw_data", bytes, f->bytes, s->samples);
+    if (s->use_zip && s->raw.bytes / MAX_ZSTD_RATIO > s->zip.bytes)
+        return clt_error(CLT_BAD_DATA, "%s/%s: %llu bytes cannot decompress to raw_data.bytes %llu", dir,
+                         f->name, (unsigned long long)s->zip.bytes, (unsigned long long)s->raw.bytes);
+    return CLT_OK;
+}
+
+/* --- shards and the whole --------------------------------------------------------------------------------
+ */
+
+static clt_status check_version(json_t *o, const char *what, const char *kind) {
+    int64_t version;
+    CLT_TRY(clt_json_get_i64(o, "version", what, &version));
+    if (version != 2)
+        return clt_error(CLT_BAD_DATA, "%s: %s version %lld is not supported, only 2 is", what, kind,
+                         (long long)version);
+    return CLT_OK;
+}
+
+static clt_status read_samples(json_t *shard, const char *what, mds_shard *s) {
+    CLT_TRY(clt_json_get_i64(shard, "samples", what, &s->samples));
+    if (s->samples < 0)
+        return clt_error(CLT_BAD_DATA, "%s: sample count %lld is negative", what, (long long)s->samples);
+    if (s->raw.bytes < 8 || (uint64_t)s->samples > (s->raw.bytes - 8) / 4)
+        return clt_error(CLT_BAD_DATA, "%s: sample count %lld cannot fit in the %llu bytes of %s", what,
+                         (long long)s->samples, (unsigned long long)s->raw.bytes, s->raw.name);
+    return CLT_OK;
+}
+
+static clt_status read_shard(json_t *shard, const char *what, mds_shard *s) {
+    const char *format;
+    json_t *raw, *zip = json_object_get(shard, "zip_data");
+    if (!json_is_object(shard)) return clt_error(CLT_BAD_DATA, "%s is not an object", what);
+    CLT_TRY(check_version(shard, what, "shard"));
+    CLT_TRY(clt_json_get_str(shard, "format", what, &format));
+    if (strcmp(format, "mds") != 0)
+        return clt_error(CLT_BAD_DATA, "%s: shard format %s is not mds", what, format);
+    CLT_TRY(read_compression(shard, what, &s->compression));
+    CLT_TRY(clt_json_get_obj(shard, "raw_data", what, &raw));
+    CLT_TRY(read_file_entry(raw, what, "raw_data", &s->raw));
+    if (s->compression) {
+        if (!json_is_object(zip))
+            return clt_error(CLT_BAD_DATA, "%s: compression is %s but zip_data is %s", what, s->compression,
+                             json_is_null(zip) || !zip ? "null" : "not an object");
+        CLT_TRY(read_file_entry(zip, what, "zip_data", &s->zip));
+    }
+    return read_samples(shard, what, s);
+}
+
+/* Neighbours with the same columns share one schema. */
+static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_index *x) {
+    static const char *const keys[] = {"column_names", "column_encodings", "column_sizes"};
+    json_t *now = json_array_get(shards, i), *before = i ? json_array_get(shards, i - 1) : NULL;
+    bool same = before != NULL;
+    for (size_t k = 0; k < CLT_COUNT_OF(keys) && same; k++)
+        same = json_equal(json_object_get(now, keys[k]), json_object_get(before, keys[k]));
+    x->shards[i].owns_schema = !same;
+    if (same)
+        x->shards[i].schema = x->shards[i - 1].schema;
+    else
+        CLT_TRY(schema_read(now, what, &x->shards[i].schema));
+    if (i && x->shards[i].schema->has_tokens != x->shards[0].schema->has_tokens)
+        return clt_error(CLT_BAD_DATA, "%s: some shards hold tokens and some text", what);
+    return CLT_OK;
+}
+
+static clt_status read_shards(json_t *shards, const char *dir, const char *path, mds_index *x) {
+    size_t n = json_array_size(shards);
+    x->shards = clt_calloc(n + 1, sizeof *x->shards);
+    for (size_t i = 0; i < n; i++) {
+        char what[4096];
+        snprintf(what, sizeof what, "%s: shard %zu", path, i);
+        x->n = i + 1;
+        mds_shard *s = &x->shards[i];
+        CLT_TRY(read_shard(json_array_get(shards, i), what, s));
+        CLT_TRY(share_schema(shards, i, what, x));
+        CLT_TRY(check_files(dir, s));
+        s->first = x->num_samples;
+        x->num_samples += s->samples; /* both below 2^30 times the number of shards: no overflow */
+    }
+    if (x->num_samples == 0) return clt_error(CLT_BAD_DATA, "%s: the dataset has no samples", path);
+    return CLT_OK;
+}
+
+static clt_status parse_index(const char *path, json_t **out) {
+    char *text;
+    size_t bytes;
+    CLT_TRY(clt_io_read_all(path, max_index_bytes, &text, &bytes));
+    clt_status st;
+    if (bytes == 0)
+        st = clt_error(CLT_BAD_DATA, "%s is empty; fetch or write it again", path);
+    else if (!clt_utf8_valid(text, bytes))
+        st = clt_error(CLT_BAD_DATA, "%s is not UTF-8", path);
+    else
+        st = clt_json_parse(text, bytes, MAX_DEPTH, path, out);
+    clt_free(text);
+    return st;
+}
+
+static clt_status load(const char *dir, const char *path, mds_index *x) {
+    json_t *root, *shards;
+    CLT_TRY(parse_index(path, &root));
+    clt_status st;
+    if (!json_is_object(root))
+        st = clt_error(CLT_BAD_DATA, "%s: the JSON is not an object", path);
+    else if ((st = check_version(root, path, "index")) == CLT_OK &&
+             (st = clt_json_get_arr(root, "shards", path, &shards)) == CLT_OK)
+        st = read_shards(shards, dir, path, x);
+    json_decref(root);
+    return st;
+}
+
+clt_status mds_index_load(const char *dir, mds_index *out) {
+    mds_index x = {0};
+    if (!clt_io_is_dir(dir))
+        return clt_error(CLT_BAD_DATA, "dataset folder %s does not exist; check `local` and `split`", dir);
+    char *path = clt_path_join(dir, "index.json");
+    clt_status st;
+    if (!clt_io_is_file(path))
+        st = clt_error(
+            CLT_BAD_DATA,
+            "no index.json in %s: it is no MDS dataset; check `local` and `split`, or make one with "
+            "`cltrain data convert`",
+            dir);
+    else
+        st = load(dir, path, &x);
+    clt_free(path);
+    if (st == CLT_OK)
+        *out = x;
+    else
+        mds_index_free(&x);
+    return st;
+}
+
+static void file_free(mds_file *f) {
+    for (size_t i = 0; i < f->num_hashes; i++) clt_free(f->hashes[i].hex);
+    clt_free(f->hashes);
+    clt_free(f->name);
+}
+
+void mds_index_free(mds_index *x) {
+    for (size_t i = 0; i < x->n; i++) {
+        mds_shard *s = &x->shards[i];
+        if (s->owns_schema) schema_free(s->schema);
+        clt_free(s->compression);
+        file_free(&s->raw);
+        file_free(&s->zip);
+    }
+    clt_free(x->shards);
+    *x = (mds_index){0};
+}

@@ -1,0 +1,79 @@
+/* clt_mds_index: index.json as a table. Internal to clt_mds. */
+#ifndef CLT_MDS_INDEX_H
+#define CLT_MDS_INDEX_H
+
+#include "runtime/base/clt_base.h"
+
+typedef enum { MDS_BYTES, MDS_STR, MDS_NDARRAY, MDS_OTHER } mds_kind;
+
+/* Element types with their bytes in array headers; 0 where a header or nothing says it. */
+enum {
+    MDS_U8 = 8,
+    MDS_I8 = 9,
+    MDS_U16 = 16,
+    MDS_I16 = 17,
+    MDS_F16 = 18,
+    MDS_U32 = 32,
+    MDS_I32 = 33,
+    MDS_F32 = 34,
+    MDS_U64 = 64,
+    MDS_I64 = 65,
+    MDS_F64 = 66
+};
+
+typedef struct {
+    char *name, *encoding;
+    mds_kind kind;
+    int dtype;        /* of an ndarray whose encoding names it, else 0 */
+    int64_t size;     /* bytes when fixed, else -1 */
+    int ndim;         /* of an ndarray whose encoding has a shape, else 0 */
+    int64_t elements; /* product of that shape */
+} mds_column;
+
+typedef struct {
+    mds_column *columns;
+    size_t n;
+    size_t num_variable;
+    size_t main; /* the column that a run reads: tokens, or text */
+    bool has_tokens;
+} mds_schema;
+
+typedef struct {
+    int algo;
+    char *hex;
+} mds_hash;
+
+typedef struct {
+    char *name;
+    uint64_t bytes;
+    mds_hash *hashes;
+    size_t num_hashes;
+} mds_file;
+
+typedef struct {
+    mds_schema *schema; /* shared by neighbours with equal columns */
+    bool owns_schema;
+    char *compression; /* NULL: none; otherwise as in index.json */
+    mds_file raw, zip; /* zip.name NULL without compression */
+    int64_t first, samples;
+    bool use_zip; /* false where the raw file lies beside a compressed one */
+    bool checked;
+} mds_shard;
+
+typedef struct {
+    mds_shard *shards;
+    size_t n;
+    int64_t num_samples;
+} mds_index;
+
+/* Bytes of an element, 0 if `dtype` is none of the list above. */
+int64_t mds_dtype_size(int dtype);
+/* By name ("int32"); 0 if unknown. */
+int mds_dtype_find(const char *name, size_t len);
+bool mds_dtype_is_integer(int dtype);
+
+/* Reads and checks dir/index.json and the sizes of the files it names. */
+clt_status mds_index_load(const char *dir, mds_index *out);
+void mds_index_free(mds_index *x);
+
+#endif

@@ -1,0 +1,260 @@
+#include "clt_mds_shards.h"
+
+#include <string.h>
+
+#include "clt_digest.h"
+
+void mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_bytes) {
+    s->dir = dir;
+    s->x = x;
+    s->check_algo = -1;
+    for (size_t i = 0; i < MDS_OPEN_FILES; i++) s->files[i].shard = SIZE_MAX;
+    uint64_t largest = 0, largest_zip = 0;
+    size_t zips = 0;
+    for (size_t i = 0; i < x.n; i++) {
+        if (!x.shards[i].use_zip) continue;
+        zips++;
+        largest = CLT_MAX(largest, x.shards[i].raw.bytes);
+        largest_zip = CLT_MAX(largest_zip, x.shards[i].zip.bytes);
+    }
+    if (zips == 0) return;
+    s->num_slots = CLT_MIN(CLT_MAX((size_t)(cache_bytes / largest), 1), zips);
+    s->slots = clt_calloc(s->num_slots, sizeof *s->slots);
+    for (size_t i = 0; i < s->num_slots; i++) s->slots[i] = (mds_slot){clt_malloc(largest), SIZE_MAX, 0};
+    s->zip = clt_malloc(largest_zip + 1);
+    s->zstd = ZSTD_createDCtx();
+}
+
+void mds_shards_free(mds_shards *s) {
+    for (size_t i = 0; i < MDS_OPEN_FILES; i++) clt_file_close(s->files[i].file);
+    for (size_t i = 0; i < s->num_slots; i++) clt_free(s->slots[i].data);
+    clt_free(s->slots);
+    clt_free(s->zip);
+    ZSTD_freeDCtx(s->zstd);
+    mds_index_free(&s->x);
+}
+
+/* --- checksums -------------------------------------------------------------------------------------------
+ */
+
+static clt_status compare_hash(const mds_shards *s, const mds_file *f, const mds_hash *h, const char *have,
+                               const char *note) {
+    if (strcmp(have, h->hex) == 0) return CLT_OK;
+    return clt_error(
+        CLT_BAD_DATA,
+        "%s/%s: %s checksum mismatch%s: index.json says %s, the data have %s; fetch or write it again",
+        s->dir, f->name, clt_digest_name(h->algo), note, h->hex, have);
+}
+
+/* Whether the checks in force ask for this checksum. */
+static bool wanted(const mds_shards *s, const mds_file *f, const mds_hash *h, bool raw) {
+    if (s->check_all || h->algo == s->check_algo) return true;
+    if (!s->check_any || !raw) return false;
+    for (size_t i = 0; i < f->num_hashes; i++)
+        if (clt_digest_fastest((int[]){f->hashes[i].algo, h->algo}, 2) != h->algo) return false;
+    return true;
+}
+
+static clt_status check_in_memory(const mds_shards *s, const mds_file *f, const void *data, bool raw,
+                                  const char *note) {
+    for (size_t i = 0; i < f->num_hashes; i++) {
+        char hex[CLT_DIGEST_MAX_HEX];
+        if (!wanted(s, f, &f->hashes[i], raw)) continue;
+        clt_digest_of(f->hashes[i].algo, data, f->bytes, hex);
+        CLT_TRY(compare_hash(s, f, &f->hashes[i], hex, note));
+    }
+    return CLT_OK;
+}
+
+static clt_status check_on_disk(mds_shards *s, size_t shard) {
+    const mds_file *f = &s->x.shards[shard].raw;
+    for (size_t i = 0; i < f->num_hashes; i++) {
+        char hex[CLT_DIGEST_MAX_HEX];
+        clt_status st = CLT_OK;
+        if (!wanted(s, f, &f->hashes[i], true)) continue;
+        clt_digest *d = clt_digest_begin(f->hashes[i].algo);
+        for (uint64_t at = 0; at < f->bytes && st == CLT_OK; at += MDS_BUFFER) {
+            size_t n = (size_t)CLT_MIN(f->bytes - at, (uint64_t)MDS_BUFFER);
+            st = mds_shard_read(s, shard, at, n, s->buffer);
+            clt_digest_add(d, s->buffer, n);
+        }
+        clt_digest_end(d, hex);
+        CLT_TRY(st);
+        CLT_TRY(compare_hash(s, f, &f->hashes[i], hex, ""));
+    }
+    return CLT_OK;
+}
+
+/* --- the header ------------------------------------------------------------------------------------------
+ */
+
+static clt_status check_count(const mds_shards *s, const mds_shard *sh, uint32_t n) {
+    if (n > (sh->raw.bytes - 8) / 4)
+        return clt_error(CLT_BAD_DATA, "%s/%s: sample count %u in the shard header does not fit in the file",
+                         s->dir, sh->raw.name, n);
+    if (n != sh->samples)
+        return clt_error(
+            CLT_BAD_DATA,
+            "%s/%s: the shard header says %u samples, index.json says %lld: it holds %s samples than "
+            "index.json says",
+            s->dir, sh->raw.name, n, (long long)sh->samples, n < sh->samples ? "fewer" : "more");
+    return CLT_OK;
+}
+
+/* Number i of n + 1 offsets, after `before`. */
+static clt_status check_offset(const mds_shards *s, const mds_shard *sh, int64_t i, uint32_t before,
+                               uint32_t offset) {
+    long long size = (long long)sh->raw.bytes;
+    if (i == 0 && offset < 4 + 4 * ((uint64_t)sh->samples + 1))
+        return clt_error(CLT_BAD_DATA, "%s/%s: first sample offset %u lies inside the offset table", s->dir,
+                         sh->raw.name, offset);
+    if (i > 0 && offset < before)
+        return clt_error(CLT_BAD_DATA, "%s/%s: sample offsets decrease: %u, then %u (sample %lld)", s->dir,
+                         sh->raw.name, before, offset, (long long)i - 1);
+    if (i == sh->samples && offset != sh->raw.bytes)
+        return clt_error(CLT_BAD_DATA, "%s/%s: last offset %u is not the file size %lld", s->dir,
+                         sh->raw.name, offset, size);
+    if (offset > sh->raw.bytes)
+        return clt_error(CLT_BAD_DATA,
+                         "%s/%s: sample offset %u is past the end of the file, %lld bytes (sample %lld)",
+                         s->dir, sh->raw.name, offset, size, (long long)i);
+    return CLT_OK;
+}
+
+static clt_status check_header(mds_shards *s, size_t shard) {
+    const mds_shard *sh = &s->x.shards[shard];
+    const uint32_t *words = (const uint32_t *)(const void *)s->buffer;
+    uint32_t n, before = 0;
+    CLT_TRY(mds_shard_read(s, shard, 0, sizeof n, &n));
+    CLT_TRY(check_count(s, sh, n));
+    for (int64_t i = 0; i <= sh->samples;) {
+        int64_t take = CLT_MIN(sh->samples + 1 - i, MDS_BUFFER / 4);
+        CLT_TRY(mds_shard_read(s, shard, 4 + 4 * (uint64_t)i, (size_t)take * 4, s->buffer));
+        for (int64_t k = 0; k < take; k++, i++) {
+            CLT_TRY(check_offset(s, sh, i, before, words[k]));
+            before = words[k];
+        }
+    }
+    return CLT_OK;
+}
+
+/* --- plain shards ----------------------------------------------------------------------------------------
+ */
+
+static clt_status use_file(mds_shards *s, size_t shard) {
+    mds_open_file *oldest = &s->files[0];
+    for (size_t i = 0; i < MDS_OPEN_FILES; i++) {
+        mds_open_file *f = &s->files[i];
+        if (f->shard == shard) {
+            f->used = ++s->clock;
+            return CLT_OK;
+        }
+        if (f->used < oldest->used) oldest = f;
+    }
+    char *path = clt_path_join(s->dir, s->x.shards[shard].raw.name);
+    clt_file *file = NULL;
+    clt_status st = clt_file_open(path, CLT_IO_READ, &file);
+    clt_free(path);
+    CLT_TRY(st);
+    clt_file_close(oldest->file);
+    *oldest = (mds_open_file){file, shard, ++s->clock};
+    return CLT_OK;
+}
+
+/* --- zstd shards -----------------------------------------------------------------------------------------
+ */
+
+static clt_status read_zip(mds_shards *s, const mds_shard *sh) {
+    char *path = clt_path_join(s->dir, sh->zip.name);
+    clt_file *f = NULL;
+    clt_status st = clt_file_open(path, CLT_IO_READ, &f);
+    clt_free(path);
+    if (st == CLT_OK) st = clt_file_pread(f, s->zip, sh->zip.bytes, 0);
+    clt_file_close(f);
+    return st;
+}
+
+/* The file must be one whole frame, of the size that index.json has; the output never exceeds that size. */
+static clt_status unzip(mds_shards *s, const mds_shard *sh, char *dst) {
+    const char *dir = s->dir, *name = sh->zip.name;
+    unsigned long long size = ZSTD_getFrameContentSize(s->zip, sh->zip.bytes), want = sh->raw.bytes;
+    if (sh->zip.bytes < 4 || memcmp(s->zip, "\x28\xb5\x2f\xfd", 4) != 0)
+        return clt_error(CLT_BAD_DATA, "%s/%s is not a zstd frame", dir, name);
+    size_t frame = ZSTD_findFrameCompressedSize(s->zip, sh->zip.bytes);
+    bool cut = ZSTD_isError(frame) || size == ZSTD_CONTENTSIZE_ERROR;
+    if (cut)
+        return clt_error(CLT_BAD_DATA,
+                         "zstd frame of %s/%s is incomplete or damaged; fetch or write it again", dir, name);
+    if (frame != sh->zip.bytes)
+        return clt_error(CLT_BAD_DATA, "%s/%s has %zu bytes after its zstd frame", dir, name,
+                         (size_t)sh->zip.bytes - frame);
+    size_t n = size != ZSTD_CONTENTSIZE_UNKNOWN && size > want
+                   ? (size_t)-1
+                   : ZSTD_decompressDCtx(s->zstd, dst, want, s->zip, sh->zip.bytes);
+    if (n == (size_t)-1 ||
+        (ZSTD_isError(n) && strcmp(ZSTD_getErrorName(n), "Destination buffer is too small") == 0))
+        return clt_error(
+            CLT_BAD_DATA,
+            "%s/%s: the decompressed data are larger than raw_data.bytes %llu: it decompresses to another "
+            "size than raw_data.bytes",
+            dir, name, want);
+    if (ZSTD_isError(n))
+        return clt_error(CLT_BAD_DATA, "%s/%s: damaged zstd data: %s; fetch or write it again", dir, name,
+                         ZSTD_getErrorName(n));
+    if (n != want)
+        return clt_error(CLT_BAD_DATA,
+                         "%s/%s decompresses to another size than raw_data.bytes: %zu bytes, not %llu", dir,
+                         name, n, want);
+    return CLT_OK;
+}
+
+static clt_status use_slot(mds_shards *s, size_t shard) {
+    const mds_shard *sh = &s->x.shards[shard];
+    mds_slot *slot = &s->slots[0];
+    for (size_t i = 0; i < s->num_slots; i++) {
+        if (s->slots[i].shard == shard) {
+            s->slots[i].used = ++s->clock;
+            return CLT_OK;
+        }
+        if (s->slots[i].used < slot->used) slot = &s->slots[i];
+    }
+    slot->shard = SIZE_MAX;
+    CLT_TRY(read_zip(s, sh));
+    if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->zip, s->zip, false, ""));
+    CLT_TRY(unzip(s, sh, slot->data));
+    if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->raw, slot->data, true, " after decompression"));
+    *slot = (mds_slot){slot->data, shard, ++s->clock};
+    return CLT_OK;
+}
+
+/* --- both ------------------------------------------------------------------------------------------------
+ */
+
+clt_status mds_shard_use(mds_shards *s, size_t shard) {
+    mds_shard *sh = &s->x.shards[shard];
+    CLT_TRY(sh->use_zip ? use_slot(s, shard) : use_file(s, shard));
+    if (sh->checked) return CLT_OK;
+    CLT_TRY(check_header(s, shard));
+    if (!sh->use_zip) CLT_TRY(check_on_disk(s, shard));
+    sh->checked = true;
+    return CLT_OK;
+}
+
+void mds_shards_forget(mds_shards *s, size_t shard) {
+    s->x.shards[shard].checked = false;
+    for (size_t i = 0; i < s->num_slots; i++)
+        if (s->slots[i].shard == shard) s->slots[i].shard = SIZE_MAX;
+}
+
+clt_status mds_shard_read(mds_shards *s, size_t shard, uint64_t offset, size_t n, void *dst) {
+    if (s->x.shards[shard].use_zip) {
+        for (size_t i = 0; i < s->num_slots; i++)
+            if (s->slots[i].shard == shard) {
+                memcpy(dst, s->slots[i].data + offset, n);
+                return CLT_OK;
+            }
+    }
+    for (size_t i = 0; i < MDS_OPEN_FILES; i++)
+        if (s->files[i].shard == shard) return clt_file_pread(s->files[i].file, dst, n, offset);
+    return clt_error(CLT_FAIL, "shard %zu of %s is not open", shard, s->dir);
+}

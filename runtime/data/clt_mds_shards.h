@@ -1,0 +1,51 @@
+/* clt_mds_shards: the bytes of checked shards. Plain shards are read in place through a small cache of open
+ * files; zstd shards are decompressed whole into slots that are reused, least recently used first. A shard's
+ * header is checked the first time. Internal to clt_mds. */
+#ifndef CLT_MDS_SHARDS_H
+#define CLT_MDS_SHARDS_H
+
+#include <zstd.h>
+
+#include "clt_mds_index.h"
+#include "runtime/base/clt_io.h"
+
+enum { MDS_OPEN_FILES = 128, MDS_BUFFER = 1 << 16 };
+
+typedef struct {
+    clt_file *file;
+    size_t shard; /* SIZE_MAX: free */
+    uint64_t used;
+} mds_open_file;
+
+typedef struct {
+    char *data;
+    size_t shard;
+    uint64_t used;
+} mds_slot;
+
+typedef struct {
+    const char *dir; /* borrowed */
+    mds_index x;
+    bool check_any, check_all; /* the fastest checksum of the raw bytes; every one of both files */
+    int check_algo;            /* or this one, of both files; -1: none */
+    mds_open_file files[MDS_OPEN_FILES];
+    mds_slot *slots;
+    size_t num_slots;
+    char *zip; /* a compressed file, before it is decompressed */
+    ZSTD_DCtx *zstd;
+    uint64_t clock;
+    _Alignas(16) char buffer[MDS_BUFFER]; /* for passing through files piece by piece */
+} mds_shards;
+
+/* x is taken over. */
+void mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_bytes);
+void mds_shards_free(mds_shards *s);
+
+/* Makes the shard readable, checking what was not checked yet. */
+clt_status mds_shard_use(mds_shards *s, size_t shard);
+/* Makes the next mds_shard_use read and check the shard anew. */
+void mds_shards_forget(mds_shards *s, size_t shard);
+/* Bytes [offset, offset + n) of the raw shard; the range lies inside it; mds_shard_use came before. */
+clt_status mds_shard_read(mds_shards *s, size_t shard, uint64_t offset, size_t n, void *dst);
+
+#endif

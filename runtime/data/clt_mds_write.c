@@ -1,0 +1,288 @@
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include "clt_digest.h"
+#include "clt_mds.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+
+enum { MAX_HASHES = 32 };
+
+typedef struct {
+    char *data;
+    size_t len, cap;
+} bytes;
+
+struct clt_mds_writer {
+    char *dir;
+    char *columns; /* `"column_encodings": ... "size_limit": N, ` as both JSON texts of a shard begin */
+    char *config;  /* the JSON inside a shard */
+    char *compression;
+    int level;
+    int hashes[MAX_HASHES];
+    size_t num_hashes;
+    int64_t size_limit, samples;
+    uint64_t file_bytes;
+    clt_str index;  /* the shards of index.json so far */
+    clt_strv files; /* names written */
+    /* the open shard */
+    bytes body, offsets, raw, zip;
+    uint32_t in_shard;
+};
+
+void clt_mds_writer_params_default(clt_mds_writer_params *p) {
+    *p = (clt_mds_writer_params){.size_limit = (int64_t)1 << 26};
+}
+
+static void *room(bytes *b, size_t n) {
+    if (b->len + n > b->cap) {
+        b->cap = CLT_MAX(2 * b->cap, b->len + n);
+        b->data = clt_realloc(b->data, b->cap);
+    }
+    void *p = b->data + b->len;
+    b->len += n;
+    return p;
+}
+
+static void put(bytes *b, const void *data, size_t n) {
+    memcpy(room(b, n), data, n);
+}
+static void put_u32(bytes *b, uint32_t v) {
+    put(b, &v, sizeof v);
+}
+
+/* --- options ---------------------------------------------------------------------------------------------
+ */
+
+static clt_status parse_compression(clt_mds_writer *w, const char *text) {
+    int64_t level = 3;
+    if (!text || !*text) return CLT_OK;
+    size_t n = strcspn(text, ":");
+    if (n != strlen("zstd") || strncmp(text, "zstd", n) != 0)
+        return clt_error(CLT_BAD_CONFIG,
+                         "compression '%s' cannot be written; known are zstd and zstd:1 to zstd:22", text);
+    if (text[n] && (!clt_parse_i64(text + n + 1, &level) || level < 1 || level > 22))
+        return clt_error(CLT_BAD_CONFIG, "compression '%s': the level must be 1 to 22", text);
+    w->compression = clt_strdup(text);
+    w->level = (int)level;
+    return CLT_OK;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(clt_digest_name(*(const int *)a), clt_digest_name(*(const int *)b));
+}
+
+static clt_status parse_hashes(clt_mds_writer *w, const char *text) {
+    while (text && *text) {
+        size_t n = strcspn(text, ",");
+        char *name = clt_strndup(text, n);
+        int algo = clt_digest_find(name);
+        clt_status st = algo < 0 ? clt_error(CLT_BAD_CONFIG, "unknown hash algorithm '%s'", name) : CLT_OK;
+        clt_free(name);
+        CLT_TRY(st);
+        bool known = false;
+        for (size_t i = 0; i < w->num_hashes; i++) known |= w->hashes[i] == algo;
+        if (!known && w->num_hashes < MAX_HASHES) w->hashes[w->num_hashes++] = algo;
+        text += n + (text[n] == ',');
+    }
+    qsort(w->hashes, w->num_hashes, sizeof *w->hashes, by_name);
+    return CLT_OK;
+}
+
+/* Keys in sorted order, ", " and ": " between: byte for byte what the reference writes. */
+static void make_config(clt_mds_writer *w) {
+    clt_str a = {0}, b = {0};
+    clt_str_add(&a, "\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], "
+                    "\"column_sizes\": [null], ");
+    clt_str_addf(&a, w->compression ? "\"compression\": \"%s\", " : "\"compression\": null, ",
+                 w->compression);
+    clt_str_add(&a, "\"format\": \"mds\", \"hashes\": [");
+    for (size_t i = 0; i < w->num_hashes; i++)
+        clt_str_addf(&a, "%s\"%s\"", i ? ", " : "", clt_digest_name(w->hashes[i]));
+    clt_str_add(&a, "], ");
+    clt_str_addf(&b, "{%s\"size_limit\": %lld, \"version\": 2}", a.s, (long long)w->size_limit);
+    w->columns = a.s;
+    w->config = b.s;
+}
+
+static void writer_free(clt_mds_writer *w) {
+    clt_free(w->dir);
+    clt_free(w->columns);
+    clt_free(w->config);
+    clt_free(w->compression);
+    clt_str_free(&w->index);
+    clt_strv_free(&w->files);
+    clt_free(w->body.data);
+    clt_free(w->offsets.data);
+    clt_free(w->raw.data);
+    clt_free(w->zip.data);
+    clt_free(w);
+}
+
+static clt_status prepare(clt_mds_writer *w, const clt_mds_writer_params *p) {
+    CLT_TRY(parse_compression(w, p->compression));
+    CLT_TRY(parse_hashes(w, p->hashes));
+    if (p->size_limit < 1 || p->size_limit >= (int64_t)1 << 32)
+        return clt_error(CLT_BAD_CONFIG, "size_limit %lld must be between 1 and 2^32 - 1 bytes",
+                         (long long)p->size_limit);
+    CLT_TRY(clt_io_mkdirs(w->dir));
+    char *index = clt_path_join(w->dir, "index.json");
+    bool there = clt_io_is_file(index);
+    clt_free(index);
+    if (there)
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s already holds a dataset (index.json); remove it or choose another folder",
+                         w->dir);
+    return CLT_OK;
+}
+
+clt_status clt_mds_writer_create(const char *dir, const clt_mds_writer_params *p, clt_mds_writer **out) {
+    clt_mds_writer *w = clt_calloc(1, sizeof *w);
+    w->dir = clt_strdup(dir);
+    w->size_limit = p->size_limit;
+    clt_status st = prepare(w, p);
+    if (st == CLT_OK) {
+        make_config(w);
+        *out = w;
+    } else {
+        writer_free(w);
+    }
+    return st;
+}
+
+int64_t clt_mds_writer_samples(const clt_mds_writer *w) {
+    return w->samples;
+}
+size_t clt_mds_writer_shards(const clt_mds_writer *w) {
+    return w->files.n;
+}
+uint64_t clt_mds_writer_bytes(const clt_mds_writer *w) {
+    return w->file_bytes;
+}
+
+/* --- shards ----------------------------------------------------------------------------------------------
+ */
+
+static clt_status write_file(clt_mds_writer *w, const char *name, const bytes *b) {
+    char *path = clt_path_join(w->dir, name);
+    clt_file *f = NULL;
+    clt_status st = clt_file_open(path, CLT_IO_CREATE, &f);
+    clt_free(path);
+    CLT_TRY(st);
+    clt_strv_add(&w->files, name);
+    st = clt_file_pwrite(f, b->data, b->len, 0);
+    if (st == CLT_OK) st = clt_file_sync(f);
+    clt_status closed = clt_file_close(f);
+    w->file_bytes += b->len;
+    return st == CLT_OK ? closed : st;
+}
+
+/* {"basename": ..., "bytes": ..., "hashes": {...}} */
+static void describe(clt_mds_writer *w, const char *name, const bytes *b) {
+    clt_str_addf(&w->index, "{\"basename\": \"%s\", \"bytes\": %zu, \"hashes\": {", name, b->len);
+    for (size_t i = 0; i < w->num_hashes; i++) {
+        char hex[CLT_DIGEST_MAX_HEX];
+        clt_digest_of(w->hashes[i], b->data, b->len, hex);
+        clt_str_addf(&w->index, "%s\"%s\": \"%s\"", i ? ", " : "", clt_digest_name(w->hashes[i]), hex);
+    }
+    clt_str_add(&w->index, "}}");
+}
+
+static void assemble(clt_mds_writer *w) {
+    size_t config = strlen(w->config);
+    uint32_t start = (uint32_t)(4 + 4 * ((size_t)w->in_shard + 1) + config);
+    w->raw.len = 0;
+    put_u32(&w->raw, w->in_shard);
+    put_u32(&w->raw, start);
+    for (uint32_t i = 0, end; i < w->in_shard; i++) {
+        memcpy(&end, w->offsets.data + 4 * (size_t)i, sizeof end);
+        put_u32(&w->raw, start + end);
+    }
+    put(&w->raw, w->config, config);
+    put(&w->raw, w->body.data, w->body.len);
+}
+
+static clt_status compress(clt_mds_writer *w) {
+    w->zip.len = 0;
+    size_t bound = ZSTD_compressBound(w->raw.len),
+           n = ZSTD_compress(room(&w->zip, bound), bound, w->raw.data, w->raw.len, w->level);
+    if (ZSTD_isError(n)) return clt_error(CLT_FAIL, "zstd cannot compress a shard: %s", ZSTD_getErrorName(n));
+    w->zip.len = n;
+    return CLT_OK;
+}
+
+static clt_status flush_shard(clt_mds_writer *w) {
+    char raw_name[32], zip_name[40];
+    snprintf(raw_name, sizeof raw_name, "shard.%05zu.mds", w->files.n);
+    snprintf(zip_name, sizeof zip_name, "%s.zstd", raw_name);
+    assemble(w);
+    if (w->files.n) clt_str_add(&w->index, ", ");
+    clt_str_addf(&w->index, "{%s\"raw_data\": ", w->columns);
+    describe(w, raw_name, &w->raw);
+    clt_str_addf(&w->index,
+                 ", \"samples\": %u, \"size_limit\": %lld, \"version\": 2, \"zip_data\": ", w->in_shard,
+                 (long long)w->size_limit);
+    if (w->compression) {
+        CLT_TRY(compress(w));
+        describe(w, zip_name, &w->zip);
+    } else {
+        clt_str_add(&w->index, "null");
+    }
+    clt_str_add(&w->index, "}");
+    CLT_TRY(w->compression ? write_file(w, zip_name, &w->zip) : write_file(w, raw_name, &w->raw));
+    w->in_shard = 0;
+    w->body.len = w->offsets.len = 0;
+    return CLT_OK;
+}
+
+clt_status clt_mds_writer_add(clt_mds_writer *w, const int32_t *tokens, size_t n) {
+    size_t width = n <= UINT8_MAX ? 1 : n <= UINT16_MAX ? 2 : 4, head = 1 + width, size = 4 + head + 4 * n;
+    if (n == 0) return clt_error(CLT_BAD_DATA, "a sample without tokens cannot be written");
+    if (n >= (size_t)1 << 29)
+        return clt_error(CLT_BAD_DATA, "a sample of %zu tokens is too long for a shard", n);
+    /* Every sample also costs its offset; a shard its count, the first offset and its JSON. */
+    uint64_t now = 4 + 4 + strlen(w->config) + w->body.len + w->offsets.len;
+    if (w->in_shard && (uint64_t)w->size_limit < now + size + 4) CLT_TRY(flush_shard(w));
+    put_u32(&w->body, (uint32_t)(head + 4 * n));
+    unsigned char shape = (unsigned char)(1 << 2 | (width == 1 ? 0 : width == 2 ? 1 : 2));
+    uint32_t length = (uint32_t)n;
+    put(&w->body, &shape, 1);
+    put(&w->body, &length, width); /* little-endian */
+    put(&w->body, tokens, 4 * n);
+    put_u32(&w->offsets, (uint32_t)w->body.len);
+    w->in_shard++;
+    w->samples++;
+    return CLT_OK;
+}
+
+static clt_status finish(clt_mds_writer *w) {
+    if (w->in_shard) CLT_TRY(flush_shard(w));
+    if (w->samples == 0) return clt_error(CLT_BAD_DATA, "no sample to write to %s", w->dir);
+    char *path = clt_path_join(w->dir, "index.json");
+    char *text = clt_format("{\"shards\": [%s], \"version\": 2}", w->index.s);
+    clt_status st = clt_io_write_atomic(path, text, strlen(text));
+    clt_free(text);
+    clt_free(path);
+    return st;
+}
+
+clt_status clt_mds_writer_finish(clt_mds_writer *w) {
+    clt_status st = finish(w);
+    if (st == CLT_OK)
+        writer_free(w);
+    else
+        clt_mds_writer_abort(w);
+    return st;
+}
+
+void clt_mds_writer_abort(clt_mds_writer *w) {
+    if (!w) return;
+    for (size_t i = 0; i < w->files.n; i++) {
+        char *path = clt_path_join(w->dir, w->files.v[i]);
+        clt_io_get()->unlink(path);
+        clt_free(path);
+    }
+    writer_free(w);
+}

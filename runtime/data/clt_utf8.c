@@ -1,0 +1,39 @@
+#include "clt_utf8.h"
+
+/* What may follow a leading byte: table 3-7 of the Unicode standard. */
+static bool lead(clt_utf8 *u, unsigned char c) {
+    u->lo = 0x80;
+    u->hi = 0xbf;
+    if (c < 0x80) return true;
+    if (c < 0xc2 || c > 0xf4) return false;
+    u->left = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    if (c == 0xe0) u->lo = 0xa0;
+    if (c == 0xed) u->hi = 0x9f;
+    if (c == 0xf0) u->lo = 0x90;
+    if (c == 0xf4) u->hi = 0x8f;
+    return true;
+}
+
+void clt_utf8_add(clt_utf8 *u, const char *s, size_t n) {
+    for (size_t i = 0; i < n && !u->bad; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (u->left == 0) {
+            u->bad = !lead(u, c);
+        } else {
+            u->bad = c < u->lo || c > u->hi;
+            u->left--;
+            u->lo = 0x80;
+            u->hi = 0xbf;
+        }
+    }
+}
+
+bool clt_utf8_ok(const clt_utf8 *u) {
+    return !u->bad && u->left == 0;
+}
+
+bool clt_utf8_valid(const char *s, size_t n) {
+    clt_utf8 u = {0};
+    clt_utf8_add(&u, s, n);
+    return clt_utf8_ok(&u);
+}

@@ -1,0 +1,21 @@
+/* clt_utf8: is this UTF-8 (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF)? Works on pieces, so
+ * a long text need not be in memory at once. */
+#ifndef CLT_UTF8_H
+#define CLT_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Start from {0}. */
+typedef struct {
+    unsigned char left;   /* continuation bytes still to come */
+    unsigned char lo, hi; /* range of the next one */
+    bool bad;
+} clt_utf8;
+
+void clt_utf8_add(clt_utf8 *u, const char *s, size_t n);
+/* Whether everything so far was whole characters. */
+bool clt_utf8_ok(const clt_utf8 *u);
+bool clt_utf8_valid(const char *s, size_t n);
+
+#endif
