@@ -1,0 +1,135 @@
+/* loss_group: softmax cross-entropy, a work-group of WG items per row. The largest value and the gradient are free of
+ * order and use all items; the sum has 64 lanes. README.md defines the bits.
+ *
+ * Macros: WG (a power of two, at least 64), SOFTCAP 0|1, GRAD 0|1. */
+#include "../include/clt_math.clh"
+#include "../include/clt_reduce.clh"
+
+#ifndef WG
+#define WG 64
+#endif
+#if WG < 64 || (WG & (WG - 1))
+#error "WG is a power of two, at least 64"
+#endif
+#ifndef SOFTCAP
+#define SOFTCAP 0
+#endif
+#ifndef GRAD
+#define GRAD 1
+#endif
+
+/* z of a logit, or of what the first pass left in its place. */
+static inline float first_z(float v, float scale, float cap, float *t) {
+#if SOFTCAP
+    *t = clt_tanh(v * scale / cap);
+    return *t * cap;
+#else
+    *t = v;
+    return v * scale;
+#endif
+}
+static inline float second_z(float v, float scale, float cap) {
+#if SOFTCAP && GRAD
+    return v * cap;
+#else
+    float t;
+    return first_z(v, scale, cap, &t);
+#endif
+}
+
+/* The largest of the items' v (never NaN), to all of them. */
+static inline float group_max(float v, __local float *s, uint item) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    s[item] = v;
+    for (uint d = WG / 2; d > 0; d >>= 1) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (item < d) s[item] = s[item + d] > s[item] ? s[item + d] : s[item];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return s[0];
+}
+
+/* The tree over the sums of items 0..63, to all items. What they read of the row may be written afterwards. */
+static inline float group_tree(float v, __local float *s, uint item) {
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    s[item] = v;
+    return clt_tree64(s, item);
+}
+
+/* Row sum of exp(z - m). Where the gradient wants the exponentials they are left in place, by all items; then the
+ * lanes only add. */
+static inline float row_exp_sum(__global float *x, size_t n, float m, float scale, float cap, __local float *s,
+                                uint item) {
+    float acc = 0.0f;
+#if GRAD && !SOFTCAP
+    for (size_t i = item; i < n; i += WG) x[i] = clt_exp(second_z(x[i], scale, cap) - m);
+    barrier(CLK_GLOBAL_MEM_FENCE);
+    if (item < 64)
+        for (size_t i = item; i < n; i += 64) acc = acc + x[i];
+#else
+    if (item < 64)
+        for (size_t i = item; i < n; i += 64) acc = acc + clt_exp(second_z(x[i], scale, cap) - m);
+#endif
+    return group_tree(acc, s, item);
+}
+
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
+loss(__global float *logits, ulong logits_off, __global const int *targets, ulong targets_off,
+     __global float *token_loss, ulong token_loss_off, __global int *correct, ulong correct_off,
+     __global const float *row_weight, ulong row_weight_off, ulong vocab, ulong ld, float scale, float softcap,
+     float weight) {
+    __local float s[WG];
+    __local float target_z;
+    const size_t row = get_group_id(0), n = vocab;
+    const uint item = (uint)get_local_id(0);
+    const int target = targets[targets_off + row];
+    __global float *x = logits + logits_off + row * ld;
+    float t;
+    if (target < 0 || (ulong)target >= vocab) {
+        if (item == 0) token_loss[token_loss_off + row] = target < 0 ? 0.0f : NAN;
+        if (item == 0 && correct) correct[correct_off + row] = 0;
+#if GRAD
+        for (size_t i = item; i < n; i += WG) x[i] = 0.0f;
+#endif
+        return;
+    }
+    /* Element i belongs to item i % WG in every pass, so the one that owns the target reads it before it changes it. */
+    const bool owner = item == (uint)target % WG;
+    if (owner) target_z = first_z(x[target], scale, softcap, &t);
+    float m = -INFINITY;
+    for (size_t i = item; i < n; i += WG) {
+        const float z = first_z(x[i], scale, softcap, &t);
+        m = z > m ? z : m;
+#if SOFTCAP && GRAD
+        x[i] = t;
+#endif
+    }
+    m = group_max(m, s, item);
+    const float z = target_z;
+    if (correct) {
+        float lower = 0.0f;
+        if (z == m)
+            for (size_t i = item; i < (size_t)target; i += WG)
+                if (second_z(x[i], scale, softcap) == m) lower = 1.0f;
+        lower = group_max(lower, s, item);
+        if (item == 0) correct[correct_off + row] = z == m && lower == 0.0f;
+    }
+    const float sum = row_exp_sum(x, n, m, scale, softcap, s, item);
+    if (item == 0) token_loss[token_loss_off + row] = clt_log(sum) + (m - z);
+#if GRAD
+    const float r = 1.0f / sum, w = row_weight ? row_weight[row_weight_off + row] : weight;
+    for (size_t i = item; i < n; i += WG) {
+#if SOFTCAP
+        t = x[i];
+        float d = clt_exp(t * softcap - m) * r;
+#else
+        float d = x[i] * r;
+#endif
+        d = (i == (size_t)target ? d - 1.0f : d) * w;
+#if SOFTCAP
+        d = d * fma(-t, t, 1.0f);
+#endif
+        x[i] = d * scale;
+    }
+#endif
+}

@@ -1,0 +1,66 @@
+/* The oracle of the softmax cross-entropy. clkernels/loss/README.md has the formulas. */
+#include "clt_ref.h"
+
+#include <math.h>
+
+#include "../../base/clt_base.h"
+#include "clt_clc.h"
+
+#include "../../../clkernels/include/clt_math.clh"
+
+/* z of one logit; *t is its tanh (softcap only). */
+static float z_of(float x, float scale, float softcap, float *t) {
+    *t = softcap > 0.0f ? clt_tanh(x * scale / softcap) : 0.0f;
+    return softcap > 0.0f ? *t * softcap : x * scale;
+}
+
+static void gradient_row(float *x, const float *e, int64_t vocab, int32_t target, float scale, float softcap,
+                         float weight, float sum) {
+    const float r = 1.0f / sum;
+    for (int64_t v = 0; v < vocab; v++) {
+        float t, d = e[v] * r;
+        z_of(x[v], scale, softcap, &t);
+        if (v == target) d = d - 1.0f;
+        d = d * weight;
+        if (softcap > 0.0f) d = d * fmaf(-t, t, 1.0f);
+        x[v] = d * scale;
+    }
+}
+
+/* One row with a target inside the vocabulary; e: room for a row. */
+static void loss_row(float *x, float *e, int64_t vocab, int32_t target, float scale, float softcap, bool grad,
+                     float weight, float *token_loss, int32_t *correct) {
+    float m = -INFINITY, t;
+    int64_t best = -1;
+    for (int64_t v = 0; v < vocab; v++) {
+        float z = z_of(x[v], scale, softcap, &t);
+        if (z > m || best < 0) {
+            if (z > m || z == m) best = v;
+            m = z > m ? z : m;
+        }
+    }
+    for (int64_t v = 0; v < vocab; v++) e[v] = clt_exp(z_of(x[v], scale, softcap, &t) - m);
+    float sum = clt_ref_row_sum(e, vocab);
+    *token_loss = clt_log(sum) + (m - z_of(x[target], scale, softcap, &t));
+    if (correct) *correct = best == target;
+    if (grad) gradient_row(x, e, vocab, target, scale, softcap, weight, sum);
+}
+
+void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const int32_t *targets, float scale,
+                  float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
+                  int32_t *correct) {
+    float *e = clt_malloc((size_t)vocab * sizeof *e);
+    for (int64_t r = 0; r < rows; r++) {
+        float *x = logits + r * ld;
+        int32_t *ok = correct ? &correct[r] : NULL;
+        if (targets[r] >= 0 && targets[r] < vocab) {
+            loss_row(x, e, vocab, targets[r], scale, softcap, grad, row_weight ? row_weight[r] : weight,
+                     &token_loss[r], ok);
+            continue;
+        }
+        token_loss[r] = targets[r] < 0 ? 0.0f : NAN;
+        if (ok) *ok = 0;
+        for (int64_t v = 0; grad && v < vocab; v++) x[v] = 0.0f;
+    }
+    clt_free(e);
+}

@@ -1,0 +1,191 @@
+/* Softmax cross-entropy: every variant on every device gives the oracle's words; the oracle is held against
+ * the formula in double. */
+#include "test/test_util.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/ref/clt_ref.h"
+
+typedef struct {
+    int64_t rows, vocab, gap;
+    float spread, scale, softcap;
+    enum { PLAIN, IGNORED, ALL_IGNORED, TIES, EXTREME } kind;
+} shape;
+
+static const shape tiny[] = {{3, 7, 1, 4.0f, 1.0f, 0.0f, IGNORED},
+                             {2, 64, 0, 4.0f, 0.5f, 0.0f, TIES},
+                             {2, 70, 0, 4.0f, 1.0f, 3.0f, PLAIN}};
+static const shape small[] = {
+    {1, 1, 0, 3.0f, 1.0f, 0.0f, PLAIN},         {4, 50368, 0, 6.0f, 1.0f, 0.0f, IGNORED},
+    {3, 50257, 11, 3.0f, 0.25f, 0.0f, PLAIN},   {2, 50368, 0, 60.0f, 1.0f, 30.0f, PLAIN},
+    {7, 331, 5, 8.0f, 1.0f, 0.0f, TIES},        {5, 1021, 3, 20.0f, 2.0f, 5.0f, TIES},
+    {6, 128, 0, 5.0f, 1.0f, 0.0f, ALL_IGNORED}, {16, 65, 0, 200.0f, 1.0f, 0.0f, PLAIN},
+    {9, 257, 2, 1.0f, 1.0f, 0.0f, EXTREME},     {9, 63, 0, 1.0f, 1.0f, 4.0f, EXTREME},
+    {3, 4096, 0, 0.0f, 1.0f, 0.0f, PLAIN},
+};
+
+static float *make_logits(const shape *s) {
+    size_t n = (size_t)(s->rows * (s->vocab + s->gap));
+    float *x = s->kind == EXTREME ? tu_extreme(n, 1) : tu_random(n, 1, s->spread);
+    for (size_t i = 0; s->kind == TIES && i < n; i++) x[i] = floorf(x[i]); /* few different values */
+    return x;
+}
+
+static int32_t *make_targets(const shape *s, const float *x) {
+    int32_t *t = clt_malloc((size_t)s->rows * 4);
+    for (int64_t r = 0; r < s->rows; r++) {
+        t[r] = (int32_t)tu_random_below(2, (uint64_t)r, s->vocab);
+        if (s->kind == ALL_IGNORED || (s->kind == IGNORED && r % 2)) t[r] = r % 3 ? -100 : -1;
+        if (s->kind != TIES) continue;
+        /* rows in turn: the first of the largest, the last of them, any */
+        const float *row = x + r * (s->vocab + s->gap);
+        int32_t first = 0, last = 0;
+        for (int32_t v = 1; v < s->vocab; v++) {
+            if (row[v] > row[first]) first = v;
+            if (row[v] >= row[last]) last = v;
+        }
+        if (r % 3 < 2) t[r] = r % 3 ? last : first;
+    }
+    return t;
+}
+
+static void run_shape(int d, const shape *s, bool grad, bool weights, bool correct) {
+    const int64_t ld = s->vocab + s->gap;
+    const size_t n = (size_t)(s->rows * ld), rows = (size_t)s->rows;
+    float *x = make_logits(s), *loss = clt_calloc(rows, 4), *w = tu_random(rows, 3, 1.0f);
+    int32_t *targets = make_targets(s, x), *hit = clt_calloc(rows, 4);
+    clt_loss_params p = {.rows = s->rows,
+                         .vocab = s->vocab,
+                         .ld = ld,
+                         .logits = tu_upload(d, x, n),
+                         .targets = tu_upload_i32(d, targets, rows),
+                         .token_loss = tu_blank(d, rows),
+                         .correct = correct ? tu_blank(d, rows) : clt_ref_none(),
+                         .scale = s->scale,
+                         .softcap = s->softcap,
+                         .grad = grad,
+                         .weight = 1.0f / 37.0f,
+                         .row_weight = weights ? tu_upload(d, w, rows) : clt_ref_none()};
+    tu_assert_ok(clt_op_loss(tu_ops(d), &p), "loss");
+    clt_ref_loss(s->rows, s->vocab, ld, x, targets, s->scale, s->softcap, grad, p.weight, weights ? w : NULL,
+                 loss, correct ? hit : NULL);
+    tu_assert_words("token losses", tu_download(p.token_loss, rows), loss, rows);
+    tu_assert_matrix(grad ? "gradients" : "logits", tu_download(p.logits, n), x, s->rows, s->vocab, ld);
+    const float *got = tu_download(p.logits, n);
+    for (int64_t r = 0; r < s->rows; r++) /* between the rows nothing changes */
+        tu_assert_words("gap", got + r * ld + s->vocab, x + r * ld + s->vocab, (size_t)s->gap);
+    if (correct) tu_assert_i32("correct", tu_download_i32(p.correct, rows), hit, rows);
+    clt_free(x), clt_free(loss), clt_free(w), clt_free(targets), clt_free(hit);
+    tu_release();
+}
+
+static void each_shape(int d, const char *id) {
+    (void)id;
+    const shape *s = tu_tiny() ? tiny : small;
+    for (size_t i = 0; i < (tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small)); i++) {
+        run_shape(d, &s[i], true, i % 2, true);
+        run_shape(d, &s[i], false, false, i % 2);
+    }
+}
+
+static void loss_gives_the_oracles_words(void **state) {
+    (void)state;
+    tu_each_variant("loss", each_shape);
+}
+
+/* Damaged rows: targets outside, NaN and infinite logits. */
+static void each_hostile(int d, const char *id) {
+    (void)id;
+    enum { V = 100, R = 6 };
+    float *x = tu_random(R * V, 1, 4.0f), loss[R];
+    const int32_t targets[R] = {100, INT32_MAX, 5, 6, 7, INT32_MIN};
+    int32_t hit[R];
+    x[2 * V + 50] = NAN;
+    x[3 * V + 50] = INFINITY;
+    for (int v = 0; v < V; v++) x[4 * V + v] = -INFINITY;
+    clt_loss_params p = {.rows = R,
+                         .vocab = V,
+                         .ld = V,
+                         .logits = tu_upload(d, x, R * V),
+                         .targets = tu_upload_i32(d, targets, R),
+                         .token_loss = tu_blank(d, R),
+                         .correct = tu_blank(d, R),
+                         .scale = 1.0f,
+                         .grad = true,
+                         .weight = 1.0f};
+    tu_assert_ok(clt_op_loss(tu_ops(d), &p), "loss");
+    clt_ref_loss(R, V, V, x, targets, 1.0f, 0.0f, true, 1.0f, NULL, loss, hit);
+    const float *got = tu_download(p.token_loss, R);
+    for (int r = 0; r < 5; r++) assert_true(isnan(got[r]));
+    tu_assert_words("token losses", got, loss, R);
+    tu_assert_words("gradients", tu_download(p.logits, R * V), x, R * V);
+    tu_assert_i32("correct", tu_download_i32(p.correct, R), hit, R);
+    clt_free(x);
+}
+
+static void damaged_rows_are_loud_and_safe(void **state) {
+    (void)state;
+    tu_each_variant("loss", each_hostile);
+}
+
+/* --- the oracle against the formula in double --- */
+
+static double z_of(double x, const shape *s) {
+    double z = x * (double)s->scale;
+    return s->softcap > 0 ? (double)s->softcap * tanh(z / (double)s->softcap) : z;
+}
+
+static double loss_of(const double *x, const shape *s, int32_t target) {
+    double m = -INFINITY, sum = 0;
+    for (int64_t v = 0; v < s->vocab; v++) m = fmax(m, z_of(x[v], s));
+    for (int64_t v = 0; v < s->vocab; v++) sum += exp(z_of(x[v], s) - m);
+    return log(sum) + m - z_of(x[target], s);
+}
+
+/* The loss against its formula, each gradient against the slope of that formula (central differences). */
+static void oracle_follows_the_formula(void **state) {
+    (void)state;
+    const shape shapes[] = {{6, 83, 0, 6.0f, 1.0f, 0.0f, PLAIN},
+                            {6, 83, 0, 6.0f, 0.5f, 0.0f, PLAIN},
+                            {6, 83, 0, 9.0f, 1.0f, 5.0f, PLAIN},
+                            {6, 83, 0, 9.0f, 0.5f, 3.0f, PLAIN}};
+    for (size_t i = 0; i < CLT_COUNT_OF(shapes); i++) {
+        const shape *s = &shapes[i];
+        enum { N = 6 * 83 };
+        float *x = make_logits(s), loss[6];
+        double wide[N], want[6], slope[N];
+        int32_t *targets = make_targets(s, x), hit[6];
+        for (int k = 0; k < N; k++) wide[k] = (double)x[k];
+        for (int r = 0; r < 6; r++) {
+            double *row = wide + r * 83;
+            want[r] = loss_of(row, s, targets[r]);
+            for (int v = 0; v < 83; v++) {
+                const double keep = row[v], h = 1e-5;
+                row[v] = keep + h;
+                double up = loss_of(row, s, targets[r]);
+                row[v] = keep - h;
+                slope[r * 83 + v] = 0.75 * (up - loss_of(row, s, targets[r])) / (2 * h);
+                row[v] = keep;
+            }
+        }
+        clt_ref_loss(6, 83, 83, x, targets, s->scale, s->softcap, true, 0.75f, NULL, loss, hit);
+        tu_assert_close("loss", loss, want, 6, 5e-7);
+        tu_assert_close("gradient", x, slope, N, 5e-7);
+        for (int r = 0; r < 6; r++) {
+            int best = 0;
+            for (int v = 1; v < 83; v++)
+                if (wide[r * 83 + v] > wide[r * 83 + best]) best = v;
+            assert_int_equal(hit[r], best == targets[r]);
+        }
+        clt_free(x), clt_free(targets);
+    }
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(oracle_follows_the_formula),
+                                       cmocka_unit_test(loss_gives_the_oracles_words),
+                                       cmocka_unit_test(damaged_rows_are_loud_and_safe)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
