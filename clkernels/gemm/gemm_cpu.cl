@@ -1,0 +1,336 @@
+/* gemm_cpu: GEMM for CPU devices: work-groups of one, float16 lanes, a register tile of MR rows x NR columns.
+ *
+ * As in every fast CPU GEMM the tile reads packed panels: A as [k][MR] (broadcast one by one), B as [k][NR]. The
+ * activations are packed once per call by a kernel of their own; the other operand, which is the weights or may be
+ * as wide as the vocabulary, is packed piece by piece into local memory by the work-item that uses it, so it is
+ * read from memory once and never written back.
+ *
+ *   NT, NN  gemm_pack_a (rows of a), then gemm_rows: an item owns some panels of NR columns, all along k
+ *   TN      gemm_pack_b (rows of b), then gemm_columns: an item owns some panels of MR columns of a
+ *
+ *   -DMR=8|12|14|16 -DNV=1|2|3   register tile, NR = 16 * NV
+ *   -DKC                        steps along k whose B panel (KC * NR) is packed at a time: the L1 cache
+ *   -DLA                        floats of local memory for A in gemm_columns: a part of the L2 cache
+ *   -DACT -DGRAD_ACT            gemm_epilogue.clh
+ *
+ * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; a chain that stops at a border of
+ * a block is stored as it is (in `part`) and goes on from there. Lanes beyond an edge repeat what is at the edge or
+ * are zero, and are never stored; nothing is padded along k.
+ *
+ * Requires: local memory of KC * NR and of LA floats, work-groups of one. */
+#include "gemm_epilogue.clh"
+
+#ifndef MR
+#define MR 8
+#define NV 2
+#define KC 256
+#define LA 24576
+#endif
+#define NR (16 * NV)
+
+/* Flags of a launch besides CLT_EP_*: where the chain stands. */
+#define CLT_CHAIN_FIRST 256u /* the chain starts here; else it goes on from part */
+#define CLT_CHAIN_LAST 512u  /* the chain ends here; else it stops into part */
+#define CLT_B_ROWS 1024u     /* gemm_rows: b is [k,n] (NN), else [n,k] (NT) */
+
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+
+/* --- packing ------------------------------------------------------------------------------------------------ */
+
+#define UNPACK_LO(a, b)                                                                                      \
+    ((float16)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5, a.s8, b.s8, a.s9, b.s9, a.sc, b.sc, a.sd, b.sd))
+#define UNPACK_HI(a, b)                                                                                      \
+    ((float16)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7, a.sa, b.sa, a.sb, b.sb, a.se, b.se, a.sf, b.sf))
+#define UNPACK2_LO(a, b) ((float16)(a.s01, b.s01, a.s45, b.s45, a.s89, b.s89, a.scd, b.scd))
+#define UNPACK2_HI(a, b) ((float16)(a.s23, b.s23, a.s67, b.s67, a.sab, b.sab, a.sef, b.sef))
+#define QUADS_EVEN(a, b) ((float16)(a.s0123, a.s89ab, b.s0123, b.s89ab))
+#define QUADS_ODD(a, b) ((float16)(a.s4567, a.scdef, b.s4567, b.scdef))
+
+/* 16 x 16: lane j of vector i goes to lane i of vector j; in steps that are one shuffle each. */
+static inline void transpose16(float16 *r)
+{
+    float16 t[16];
+    EACH(i, 8)
+    {
+        t[2 * i] = UNPACK_LO(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = UNPACK_HI(r[2 * i], r[2 * i + 1]);
+    }
+    EACH(g, 4)
+    {
+        r[4 * g] = UNPACK2_LO(t[4 * g], t[4 * g + 2]);
+        r[4 * g + 1] = UNPACK2_HI(t[4 * g], t[4 * g + 2]);
+        r[4 * g + 2] = UNPACK2_LO(t[4 * g + 1], t[4 * g + 3]);
+        r[4 * g + 3] = UNPACK2_HI(t[4 * g + 1], t[4 * g + 3]);
+    }
+    EACH(c, 4)
+    {
+        t[c] = QUADS_EVEN(r[c], r[4 + c]);
+        t[4 + c] = QUADS_ODD(r[c], r[4 + c]);
+        t[8 + c] = QUADS_EVEN(r[8 + c], r[12 + c]);
+        t[12 + c] = QUADS_ODD(r[8 + c], r[12 + c]);
+    }
+    EACH(c, 4)
+    {
+        r[c] = QUADS_EVEN(t[c], t[8 + c]);
+        r[8 + c] = QUADS_ODD(t[c], t[8 + c]);
+        r[4 + c] = QUADS_EVEN(t[4 + c], t[12 + c]);
+        r[12 + c] = QUADS_ODD(t[4 + c], t[12 + c]);
+    }
+}
+
+/* The first MR lanes of v to p. */
+#if MR == 8
+#define STORE_MR(v, p) vstore8((v).lo, 0, p)
+#elif MR == 12
+#define STORE_MR(v, p) (vstore8((v).lo, 0, p), vstore4((v).s89ab, 0, (p) + 8))
+#elif MR == 14
+#define STORE_MR(v, p) (vstore8((v).lo, 0, p), vstore4((v).s89ab, 0, (p) + 8), vstore2((v).scd, 0, (p) + 12))
+#elif MR == 16
+#define STORE_MR(v, p) vstore16(v, 0, p)
+#else
+#error "MR must be 8, 12, 14 or 16"
+#endif
+
+/* Rows of a [m,k] (a points at this call's first k) to panels [ceil(m/MR)][k][MR]; one item a panel. */
+__kernel void gemm_pack_a(uint m, uint k, __global const float *a, ulong a_off, ulong lda, __global float *to)
+{
+    const size_t panel = get_global_id(0), row0 = panel * MR;
+    __global const float *row[MR];
+    EACH(i, MR) row[i] = a + a_off + min(row0 + i, (size_t)m - 1) * lda;
+    to += panel * MR * k;
+    size_t kk = 0;
+    for (; kk + 16 <= k; kk += 16) {
+        float16 r[16];
+        EACH(i, 16) r[i] = i < MR ? vload16(0, row[i < MR ? i : 0] + kk) : (float16)(0.0f);
+        transpose16(r);
+        EACH(j, 16) STORE_MR(r[j], to + (kk + j) * MR);
+    }
+    for (; kk < k; kk++)
+        for (int i = 0; i < MR; i++) to[kk * MR + i] = a[a_off + min(row0 + i, (size_t)m - 1) * lda + kk];
+}
+
+/* Columns n0 .. n0+NR of `rows` rows of b [k,n] to [rows][NR]. */
+#define DEFINE_COPY_ROWS(NAME, SPACE)                                                                        \
+    static inline void NAME(SPACE float *to, __global const float *b, size_t ldb, size_t left, size_t rows)  \
+    {                                                                                                        \
+        if (left >= NR) {                                                                                    \
+            for (size_t kk = 0; kk < rows; kk++, b += ldb)                                                   \
+                EACH(j, NV) vstore16(vload16(j, b), j, to + kk * NR);                                        \
+        } else {                                                                                             \
+            for (size_t kk = 0; kk < rows; kk++, b += ldb)                                                   \
+                for (size_t j = 0; j < NR; j++) to[kk * NR + j] = j < left ? b[j] : 0.0f;                    \
+        }                                                                                                    \
+    }
+DEFINE_COPY_ROWS(copy_rows_local, __local)
+DEFINE_COPY_ROWS(copy_rows_global, __global)
+
+/* Rows of b [k,n] to panels [ceil(n/NR)][k][NR]; one item a panel. */
+__kernel void gemm_pack_b(uint n, uint k, __global const float *b, ulong b_off, ulong ldb, __global float *to)
+{
+    const size_t panel = get_global_id(0);
+    copy_rows_global(to + panel * NR * k, b + b_off + panel * NR, ldb, n - panel * NR, k);
+}
+
+/* NR rows of b [n,k] (only `left` are there) to [steps][NR]. */
+static inline void turn_rows(__local float *to, __global const float *b, size_t ldb, size_t left, size_t steps)
+{
+    for (size_t h = 0; h < NR; h += 16) {
+        __global const float *row[16];
+        EACH(i, 16) row[i] = b + min(h + i, left - 1) * ldb;
+        size_t kk = 0;
+        for (; kk + 16 <= steps; kk += 16) {
+            float16 r[16];
+            EACH(i, 16) r[i] = vload16(0, row[i] + kk);
+            transpose16(r);
+            EACH(j, 16) vstore16(r[j], 0, to + (kk + j) * NR + h);
+        }
+        for (; kk < steps; kk++)
+            for (size_t i = 0; i < 16; i++) to[kk * NR + h + i] = b[min(h + i, left - 1) * ldb + kk];
+    }
+}
+
+/* MR columns of `rows` rows of a [k,m] (only `left` are there) to [rows][MR]. */
+static inline void copy_columns(__local float *to, __global const float *a, size_t lda, size_t left, size_t rows)
+{
+    for (size_t kk = 0; kk < rows; kk++, a += lda) {
+        if (left >= 16) {
+            float16 v = vload16(0, a);
+            STORE_MR(v, to + kk * MR);
+        } else {
+            for (size_t i = 0; i < MR; i++) to[kk * MR + i] = i < left ? a[i] : 0.0f;
+        }
+    }
+}
+
+/* --- the register tile --------------------------------------------------------------------------------------- */
+
+/* acc[i][j] goes on over `steps` steps of packed panels. */
+#define DEFINE_TILE(NAME, A_SPACE, B_SPACE)                                                                  \
+    static inline void NAME(float16 (*acc)[NV], A_SPACE const float *a, B_SPACE const float *b, size_t steps) \
+    {                                                                                                        \
+        for (size_t kk = 0; kk < steps; kk++, a += MR, b += NR) {                                            \
+            float16 bv[NV];                                                                                  \
+            EACH(j, NV) bv[j] = vload16(j, b);                                                               \
+            EACH(i, MR)                                                                                      \
+            {                                                                                                \
+                float16 av = (float16)(a[i]);                                                                \
+                EACH(j, NV) acc[i][j] = fma(av, bv[j], acc[i][j]);                                           \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+DEFINE_TILE(tile_rows, __global, __local)
+DEFINE_TILE(tile_columns, __local, __global)
+
+/* Where a tile's outputs stand in a matrix of row distance ld, and how many of them are there. */
+typedef struct {
+    size_t row, column, rows, columns;
+} tile_place;
+
+static inline void load_tile(float16 (*acc)[NV], __global const float *from, size_t ld, tile_place at)
+{
+    from += at.row * ld + at.column;
+    if (at.rows == MR && at.columns == NR) {
+        EACH(i, MR) EACH(j, NV) acc[i][j] = vload16(j, from + i * ld);
+        return;
+    }
+    float16 t[MR * NV];
+    for (size_t i = 0; i < MR * NV; i++) {
+        size_t j = i % NV * 16;
+        t[i] = i / NV < at.rows && j < at.columns ? clt_load16(from + i / NV * ld + j, min(at.columns - j, (size_t)16))
+                                                  : (float16)(0.0f);
+    }
+    EACH(i, MR) EACH(j, NV) acc[i][j] = t[i * NV + j];
+}
+
+static inline void store_tile(float16 (*acc)[NV], __global float *to, size_t ld, tile_place at)
+{
+    to += at.row * ld + at.column;
+    if (at.rows == MR && at.columns == NR) {
+        EACH(i, MR) EACH(j, NV) vstore16(acc[i][j], j, to + i * ld);
+        return;
+    }
+    float16 t[MR * NV];
+    EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j += 16)
+            clt_store16(t[i * NV + j / 16], to + i * ld + j, min(at.columns - j, (size_t)16));
+}
+
+static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_place at)
+{
+    float16 t[MR * NV];
+    EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j += 16)
+            clt_ep_lanes16(ep, t[i * NV + j / 16], at.row + i, at.column + j, min(at.columns - j, (size_t)16));
+}
+
+/* --- NT and NN ------------------------------------------------------------------------------------------------ */
+
+/* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. part [m,n]
+ * (row distance ldpart) holds chains that are not finished. Launch: {ceil(panels / panels_each),
+ * ceil(m / rows_each)}; rows_each is a multiple of MR. */
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global const float *a_packed,
+          __global const float *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
+          CLT_EP_ARGS)
+{
+    __local float b_panel[KC * NR];
+    const clt_gemm_ep ep = CLT_EP_INIT;
+    const size_t panels = ((size_t)n + NR - 1) / NR, p0 = get_global_id(0) * panels_each;
+    const size_t p1 = min(p0 + panels_each, panels), row0 = get_global_id(1) * rows_each;
+    const size_t row1 = min(row0 + rows_each, (size_t)m);
+    part += part_off;
+    b += b_off;
+    for (size_t k0 = 0; k0 < k; k0 += KC) {
+        const size_t steps = min((size_t)k - k0, (size_t)KC);
+        const bool first = (flags & CLT_CHAIN_FIRST) && k0 == 0, last = (flags & CLT_CHAIN_LAST) && k0 + steps == k;
+        for (size_t p = p0; p < p1; p++) {
+            tile_place at = {row0, p * NR, 0, min((size_t)n - p * NR, (size_t)NR)};
+            if (flags & CLT_B_ROWS)
+                copy_rows_local(b_panel, b + k0 * ldb + at.column, ldb, at.columns, steps);
+            else
+                turn_rows(b_panel, b + at.column * ldb + k0, ldb, at.columns, steps);
+            for (; at.row < row1; at.row += MR) {
+                float16 acc[MR][NV];
+                at.rows = min(row1 - at.row, (size_t)MR);
+                if (first) {
+                    EACH(i, MR) EACH(j, NV) acc[i][j] = (float16)(0.0f);
+                } else {
+                    load_tile(acc, part, ldpart, at);
+                }
+                tile_rows(acc, a_packed + at.row * k + k0 * MR, b_panel, steps);
+                if (!last)
+                    store_tile(acc, part, ldpart, at);
+                else if ((flags & 255u) == 0)
+                    store_tile(acc, ep.c, ep.ldc, at);
+                else
+                    finish_tile(acc, &ep, at);
+            }
+        }
+    }
+}
+
+/* --- TN -------------------------------------------------------------------------------------------------------- */
+
+#ifdef __clang__
+#define PREFETCH(p) __builtin_prefetch((const void *)(size_t)(p))
+#else
+#define PREFETCH(p) prefetch(p, 1)
+#endif
+
+/* sum = (sum or +0) + acc */
+static inline void add_tile(float16 (*acc)[NV], __global float *sum, size_t ld, tile_place at, bool from_zero)
+{
+    float16 old[MR][NV];
+    if (from_zero) {
+        EACH(i, MR) EACH(j, NV) old[i][j] = (float16)(0.0f);
+    } else {
+        load_tile(old, sum, ld, at);
+    }
+    EACH(i, MR) EACH(j, NV) acc[i][j] = old[i][j] + acc[i][j];
+    store_tile(acc, sum, ld, at);
+}
+
+/* Outputs of `m_each` panels of MR rows x `n_each` panels of NR columns; k rows of b are packed; a [k,m]. `block`
+ * rows of a (a multiple of k_group) are packed at a time: block * m_each * MR <= LA. Each k_group rows are one chain
+ * whose result is added to c; with CLT_CHAIN_FIRST or CLT_CHAIN_LAST missing, all k rows are one piece of one chain.
+ * Launch: {ceil(m / (MR * m_each)), ceil(n / (NR * n_each))}. */
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint n_each, __global const float *a,
+             ulong a_off, ulong lda, __global const float *b_packed, __global float *part, ulong part_off,
+             ulong ldpart, uint flags, __global float *c, ulong c_off, ulong ldc)
+{
+    __local float a_panels[LA];
+    const size_t row0 = get_global_id(0) * m_each * MR, row1 = min(row0 + m_each * MR, (size_t)m);
+    const size_t column0 = get_global_id(1) * n_each * NR, column1 = min(column0 + n_each * NR, (size_t)n);
+    part += part_off;
+    a += a_off;
+    c += c_off;
+    for (size_t k0 = 0; k0 < k; k0 += block) {
+        const size_t rows = min((size_t)k - k0, (size_t)block);
+        for (size_t row = row0; row < row1; row += MR)
+            copy_columns(a_panels + (row - row0) * rows, a + k0 * lda + row, lda, m - row, rows);
+        for (size_t column = column0; column < column1; column += NR) {
+            for (size_t row = row0; row < row1; row += MR) {
+                const tile_place at = {row, column, min(row1 - row, (size_t)MR), min(column1 - column, (size_t)NR)};
+                for (size_t i = 0; i < at.rows; i++)
+                    EACH(j, NV) PREFETCH(c + (row + i) * ldc + column + 16 * j);
+                for (size_t g = 0; g < rows; g += k_group) {
+                    float16 acc[MR][NV];
+                    if (flags & CLT_CHAIN_FIRST) {
+                        EACH(i, MR) EACH(j, NV) acc[i][j] = (float16)(0.0f);
+                    } else {
+                        load_tile(acc, part, ldpart, at);
+                    }
+                    tile_columns(acc, a_panels + (row - row0) * rows + g * MR,
+                                 b_packed + column * k + (k0 + g) * NR, k_group);
+                    if (flags & CLT_CHAIN_LAST)
+                        add_tile(acc, c, ldc, at, !(flags & CLT_EP_ACCUMULATE) && k0 + g == 0);
+                    else
+                        store_tile(acc, part, ldpart, at);
+                }
+            }
+        }
+    }
+}
