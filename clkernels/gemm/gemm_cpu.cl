@@ -10,6 +10,8 @@
  *
  *   -DMR=8|12|14|16 -DNV=1|2|3   register tile, NR = 16 * NV
  *   -DKC                        steps along k whose B panel (KC * NR) is packed at a time: the L1 cache
+ *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains and the
+ *                               packed rows of a stay in the L2 cache
  *   -DLA                        floats of local memory for A in gemm_columns: a part of the L2 cache
  *   -DACT -DGRAD_ACT            gemm_epilogue.clh
  *
@@ -17,13 +19,14 @@
  * a block is stored as it is (in `part`) and goes on from there. Lanes beyond an edge repeat what is at the edge or
  * are zero, and are never stored; nothing is padded along k.
  *
- * Requires: local memory of KC * NR and of LA floats, work-groups of one. */
+ * Requires: local memory of (KC + ROWS) * NR and of LA floats, work-groups of one. */
 #include "gemm_epilogue.clh"
 
 #ifndef MR
 #define MR 8
 #define NV 2
 #define KC 256
+#define ROWS 512
 #define LA 24576
 #endif
 #define NR (16 * NV)
@@ -181,39 +184,38 @@ static inline void copy_columns(__local float *to, __global const float *a, size
 DEFINE_TILE(tile_rows, __global, __local)
 DEFINE_TILE(tile_columns, __local, __global)
 
-/* Where a tile's outputs stand in a matrix of row distance ld, and how many of them are there. */
+/* Where a tile's outputs stand in the matrix, and how many of them are there. */
 typedef struct {
     size_t row, column, rows, columns;
 } tile_place;
 
+#define IS_WHOLE(at) ((at).rows == MR && (at).columns == NR)
+#define LANES(at, j) min((at).columns - (j), (size_t)16)
+
+static inline void clear_tile(float16 (*acc)[NV]) { EACH(i, MR) EACH(j, NV) acc[i][j] = (float16)(0.0f); }
+
+/* acc = a tile at the corner or inside of a matrix of row distance ld */
 static inline void load_tile(float16 (*acc)[NV], __global const float *from, size_t ld, tile_place at)
 {
-    from += at.row * ld + at.column;
-    if (at.rows == MR && at.columns == NR) {
-        EACH(i, MR) EACH(j, NV) acc[i][j] = vload16(j, from + i * ld);
-        return;
-    }
     float16 t[MR * NV];
-    for (size_t i = 0; i < MR * NV; i++) {
-        size_t j = i % NV * 16;
-        t[i] = i / NV < at.rows && j < at.columns ? clt_load16(from + i / NV * ld + j, min(at.columns - j, (size_t)16))
-                                                  : (float16)(0.0f);
-    }
+    from += at.row * ld + at.column;
+    EACH(i, MR * NV) t[i] = (float16)(0.0f);
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j += 16) t[i * NV + j / 16] = clt_load16(from + i * ld + j, LANES(at, j));
     EACH(i, MR) EACH(j, NV) acc[i][j] = t[i * NV + j];
 }
 
 static inline void store_tile(float16 (*acc)[NV], __global float *to, size_t ld, tile_place at)
 {
+    float16 t[MR * NV];
     to += at.row * ld + at.column;
-    if (at.rows == MR && at.columns == NR) {
+    if (IS_WHOLE(at)) {
         EACH(i, MR) EACH(j, NV) vstore16(acc[i][j], j, to + i * ld);
         return;
     }
-    float16 t[MR * NV];
     EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
     for (size_t i = 0; i < at.rows; i++)
-        for (size_t j = 0; j < at.columns; j += 16)
-            clt_store16(t[i * NV + j / 16], to + i * ld + j, min(at.columns - j, (size_t)16));
+        for (size_t j = 0; j < at.columns; j += 16) clt_store16(t[i * NV + j / 16], to + i * ld + j, LANES(at, j));
 }
 
 static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_place at)
@@ -222,50 +224,62 @@ static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_p
     EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
     for (size_t i = 0; i < at.rows; i++)
         for (size_t j = 0; j < at.columns; j += 16)
-            clt_ep_lanes16(ep, t[i * NV + j / 16], at.row + i, at.column + j, min(at.columns - j, (size_t)16));
+            clt_ep_lanes16(ep, t[i * NV + j / 16], at.row + i, at.column + j, LANES(at, j));
 }
+
+/* Asks for a line that a later panel or tile will read; a hint, no access. */
+#ifdef __clang__
+#define PREFETCH(p) __builtin_prefetch((const void *)(size_t)(p))
+#else
+#define PREFETCH(p) prefetch(p, 1)
+#endif
 
 /* --- NT and NN ------------------------------------------------------------------------------------------------ */
 
-/* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. part [m,n]
- * (row distance ldpart) holds chains that are not finished. Launch: {ceil(panels / panels_each),
- * ceil(m / rows_each)}; rows_each is a multiple of MR. */
+/* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. Chains go from
+ * block to block of KC steps through local memory, and from launch to launch through part [m,n] (row distance
+ * ldpart). Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each <= ROWS is a multiple of MR. */
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
 gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global const float *a_packed,
           __global const float *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
           CLT_EP_ARGS)
 {
-    __local float b_panel[KC * NR];
+    __local float b_panel[KC * NR], chains[ROWS * NR];
     const clt_gemm_ep ep = CLT_EP_INIT;
-    const size_t panels = ((size_t)n + NR - 1) / NR, p0 = get_global_id(0) * panels_each;
-    const size_t p1 = min(p0 + panels_each, panels), row0 = get_global_id(1) * rows_each;
-    const size_t row1 = min(row0 + rows_each, (size_t)m);
+    const size_t row0 = get_global_id(1) * rows_each, row1 = min(row0 + rows_each, (size_t)m);
+    const size_t column0 = get_global_id(0) * panels_each * NR;
+    const size_t column1 = min(column0 + panels_each * NR, (size_t)n);
     part += part_off;
     b += b_off;
-    for (size_t k0 = 0; k0 < k; k0 += KC) {
-        const size_t steps = min((size_t)k - k0, (size_t)KC);
-        const bool first = (flags & CLT_CHAIN_FIRST) && k0 == 0, last = (flags & CLT_CHAIN_LAST) && k0 + steps == k;
-        for (size_t p = p0; p < p1; p++) {
-            tile_place at = {row0, p * NR, 0, min((size_t)n - p * NR, (size_t)NR)};
+    for (size_t column = column0; column < column1; column += NR) {
+        tile_place at = {row0, column, 0, min(column1 - column, (size_t)NR)};
+        for (size_t k0 = 0; k0 < k; k0 += KC) {
+            const size_t steps = min((size_t)k - k0, (size_t)KC);
             if (flags & CLT_B_ROWS)
-                copy_rows_local(b_panel, b + k0 * ldb + at.column, ldb, at.columns, steps);
+                copy_rows_local(b_panel, b + k0 * ldb + column, ldb, at.columns, steps);
             else
-                turn_rows(b_panel, b + at.column * ldb + k0, ldb, at.columns, steps);
-            for (; at.row < row1; at.row += MR) {
+                turn_rows(b_panel, b + column * ldb + k0, ldb, at.columns, steps);
+            for (at.row = row0; at.row < row1; at.row += MR) {
                 float16 acc[MR][NV];
+                __local float *chain = chains + (at.row - row0) * NR;
                 at.rows = min(row1 - at.row, (size_t)MR);
-                if (first) {
-                    EACH(i, MR) EACH(j, NV) acc[i][j] = (float16)(0.0f);
+                if (k0 > 0) {
+                    EACH(i, MR) EACH(j, NV) acc[i][j] = vload16(i * NV + j, chain);
+                } else if (flags & CLT_CHAIN_FIRST) {
+                    clear_tile(acc);
                 } else {
                     load_tile(acc, part, ldpart, at);
                 }
                 tile_rows(acc, a_packed + at.row * k + k0 * MR, b_panel, steps);
-                if (!last)
+                if (k0 + steps < k) {
+                    EACH(i, MR) EACH(j, NV) vstore16(acc[i][j], i * NV + j, chain);
+                } else if (!(flags & CLT_CHAIN_LAST)) {
                     store_tile(acc, part, ldpart, at);
-                else if ((flags & 255u) == 0)
+                } else if ((flags & 255u) == 0) {
                     store_tile(acc, ep.c, ep.ldc, at);
-                else
+                } else {
                     finish_tile(acc, &ep, at);
+                }
             }
         }
     }
@@ -273,23 +287,21 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
 
 /* --- TN -------------------------------------------------------------------------------------------------------- */
 
-#ifdef __clang__
-#define PREFETCH(p) __builtin_prefetch((const void *)(size_t)(p))
-#else
-#define PREFETCH(p) prefetch(p, 1)
-#endif
-
 /* sum = (sum or +0) + acc */
 static inline void add_tile(float16 (*acc)[NV], __global float *sum, size_t ld, tile_place at, bool from_zero)
 {
-    float16 old[MR][NV];
-    if (from_zero) {
-        EACH(i, MR) EACH(j, NV) old[i][j] = (float16)(0.0f);
-    } else {
-        load_tile(old, sum, ld, at);
+    float16 t[MR * NV];
+    sum += at.row * ld + at.column;
+    if (IS_WHOLE(at) && !from_zero) {
+        EACH(i, MR) EACH(j, NV) vstore16(vload16(j, sum + i * ld) + acc[i][j], j, sum + i * ld);
+        return;
     }
-    EACH(i, MR) EACH(j, NV) acc[i][j] = old[i][j] + acc[i][j];
-    store_tile(acc, sum, ld, at);
+    EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
+    for (size_t i = 0; i < at.rows; i++)
+        for (size_t j = 0; j < at.columns; j += 16) {
+            float16 old = from_zero ? (float16)(0.0f) : clt_load16(sum + i * ld + j, LANES(at, j));
+            clt_store16(old + t[i * NV + j / 16], sum + i * ld + j, LANES(at, j));
+        }
 }
 
 /* Outputs of `m_each` panels of MR rows x `n_each` panels of NR columns; k rows of b are packed; a [k,m]. `block`
@@ -319,7 +331,7 @@ gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint
                 for (size_t g = 0; g < rows; g += k_group) {
                     float16 acc[MR][NV];
                     if (flags & CLT_CHAIN_FIRST) {
-                        EACH(i, MR) EACH(j, NV) acc[i][j] = (float16)(0.0f);
+                        clear_tile(acc);
                     } else {
                         load_tile(acc, part, ldpart, at);
                     }

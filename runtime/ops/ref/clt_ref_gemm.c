@@ -3,33 +3,28 @@
 
 #include <math.h>
 
-static float element_a(const clt_ref_gemm_params *p, int64_t i, int64_t k)
-{
+static float element_a(const clt_ref_gemm_params *p, int64_t i, int64_t k) {
     return p->form == CLT_GEMM_TN ? p->a[k * p->lda + i] : p->a[i * p->lda + k];
 }
 
-static float element_b(const clt_ref_gemm_params *p, int64_t j, int64_t k)
-{
+static float element_b(const clt_ref_gemm_params *p, int64_t j, int64_t k) {
     return p->form == CLT_GEMM_NT ? p->b[j * p->ldb + k] : p->b[k * p->ldb + j];
 }
 
 /* One chain over k in [from, to), from +0. */
-static float chain(const clt_ref_gemm_params *p, int64_t i, int64_t j, int64_t from, int64_t to)
-{
+static float chain(const clt_ref_gemm_params *p, int64_t i, int64_t j, int64_t from, int64_t to) {
     float acc = 0.0f;
     for (int64_t k = from; k < to; k++) acc = fmaf(element_a(p, i, k), element_b(p, j, k), acc);
     return acc;
 }
 
-static void weight_gradient_at(const clt_ref_gemm_params *p, int64_t i, int64_t j)
-{
+static void weight_gradient_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
     float sum = p->accumulate ? p->c[i * p->ldc + j] : 0.0f;
     for (int64_t k = 0; k < p->k; k += p->k_group) sum = sum + chain(p, i, j, k, k + p->k_group);
     p->c[i * p->ldc + j] = sum;
 }
 
-void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j)
-{
+void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
     if (p->form == CLT_GEMM_TN) {
         weight_gradient_at(p, i, j);
         return;
@@ -44,8 +39,7 @@ void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j)
     *c = p->accumulate ? *c + v : v;
 }
 
-void clt_ref_gemm(const clt_ref_gemm_params *p)
-{
+void clt_ref_gemm(const clt_ref_gemm_params *p) {
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) clt_ref_gemm_at(p, i, j);
 }

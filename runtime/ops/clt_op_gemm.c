@@ -1,0 +1,149 @@
+/* GEMM: checks the call, picks the variant, hands it to the body. */
+#include "clt_op_gemm.h"
+
+#include <limits.h>
+#include <string.h>
+
+uint32_t clt_gemm_flags(const clt_gemm_params *p) {
+    return (p->bias.buf ? CLT_EP_BIAS : 0) | (p->pre.buf ? CLT_EP_PRE : 0) | (p->act ? CLT_EP_ACT : 0) |
+           (p->grad_act ? CLT_EP_GRAD : 0) | (p->residual.buf ? CLT_EP_RESIDUAL : 0) |
+           (p->accumulate ? CLT_EP_ACCUMULATE : 0);
+}
+
+static clt_ref place(clt_ref r, int64_t row, int64_t ld, int64_t column) {
+    return r.buf ? clt_ref_at(r, (uint64_t)(row * ld + column)) : clt_ref_none();
+}
+
+void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t row, int64_t column,
+                            clt_arg *args) {
+    const clt_arg all[CLT_EP_ARG_COUNT] = {CLT_U32(flags),
+                                           CLT_REF(place(p->c, row, p->ldc, column)),
+                                           CLT_U64(p->ldc),
+                                           CLT_REF(place(p->bias, 0, 0, column)),
+                                           CLT_REF(place(p->pre, row, p->ldpre, column)),
+                                           CLT_U64(p->ldpre),
+                                           CLT_REF(place(p->grad_pre, row, p->ldgrad, column)),
+                                           CLT_U64(p->ldgrad),
+                                           CLT_REF(place(p->residual, row, p->ldres, column)),
+                                           CLT_U64(p->ldres)};
+    memcpy(args, all, sizeof all);
+}
+
+void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
+                      size_t size) {
+    int n = snprintf(out, size, "%s%s", v->options, more);
+    if (p->act) n += snprintf(out + n, size - (size_t)n, " -DACT=%d", (int)p->act);
+    if (p->grad_act) snprintf(out + n, size - (size_t)n, " -DGRAD_ACT=%d", (int)p->grad_act);
+}
+
+/* --- checking the call ---------------------------------------------------------------------------------- */
+
+static clt_status check_matrix(const char *name, clt_ref r, int64_t rows, int64_t cols, int64_t ld) {
+    if (!r.buf) return clt_error(CLT_FAIL, "gemm: matrix %s is missing", name);
+    if (rows > 1 && ld < cols)
+        return clt_error(CLT_FAIL, "gemm: rows of %s are %lld apart but %lld long", name, (long long)ld,
+                         (long long)cols);
+    const uint64_t have = clt_buffer_bytes(r.buf) / 4;
+    const uint64_t need = (uint64_t)(rows - 1) * (uint64_t)ld + (uint64_t)cols;
+    if (r.off > have || need > have - r.off)
+        return clt_error(
+            CLT_FAIL, "gemm: %s [%lld, %lld] from element %llu on does not fit its buffer of %llu", name,
+            (long long)rows, (long long)cols, (unsigned long long)r.off, (unsigned long long)have);
+    return CLT_OK;
+}
+
+static clt_status check_epilogue(const clt_gemm_params *p) {
+    if ((unsigned)p->act >= CLT_ACT_COUNT || (unsigned)p->grad_act >= CLT_ACT_COUNT)
+        return clt_error(CLT_FAIL, "gemm: activation %d, %d does not exist", (int)p->act, (int)p->grad_act);
+    if (p->form == CLT_GEMM_TN && (clt_gemm_flags(p) & ~(uint32_t)CLT_EP_ACCUMULATE))
+        return clt_error(CLT_FAIL, "gemm: a weight gradient (TN) takes no bias, activation or residual");
+    if ((p->grad_act != CLT_ACT_NONE) != (p->grad_pre.buf != NULL))
+        return clt_error(CLT_FAIL, "gemm: grad_act and grad_pre come together");
+    if (p->bias.buf) CLT_TRY(check_matrix("bias", p->bias, 1, p->n, p->n));
+    if (p->pre.buf) CLT_TRY(check_matrix("pre", p->pre, p->m, p->n, p->ldpre));
+    if (p->grad_pre.buf) CLT_TRY(check_matrix("grad_pre", p->grad_pre, p->m, p->n, p->ldgrad));
+    if (p->residual.buf) CLT_TRY(check_matrix("residual", p->residual, p->m, p->n, p->ldres));
+    return CLT_OK;
+}
+
+static clt_status check_call(const clt_gemm_params *p) {
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->m > INT_MAX || p->n > INT_MAX || p->k > INT_MAX)
+        return clt_error(CLT_FAIL, "gemm: sizes %lld x %lld x %lld are not in 1..%d", (long long)p->m,
+                         (long long)p->n, (long long)p->k, INT_MAX);
+    if (p->form == CLT_GEMM_TN && (p->k_group < 1 || p->k % p->k_group))
+        return clt_error(CLT_FAIL, "gemm: groups of %lld rows do not divide %lld rows", (long long)p->k_group,
+                         (long long)p->k);
+    const bool tn = p->form == CLT_GEMM_TN, nt = p->form == CLT_GEMM_NT;
+    CLT_TRY(check_matrix("a", p->a, tn ? p->k : p->m, tn ? p->m : p->k, p->lda));
+    CLT_TRY(check_matrix("b", p->b, nt ? p->n : p->k, nt ? p->k : p->n, p->ldb));
+    CLT_TRY(check_matrix("c", p->c, p->m, p->n, p->ldc));
+    return check_epilogue(p);
+}
+
+/* --- choosing ---------------------------------------------------------------------------------------------
+ */
+
+/* A row may ask for a least size by MIN_M and MIN_N: large tiles waste work on small matrices. */
+static bool shape_fits(const clt_variant *v, const clt_gemm_params *p) {
+    return p->m >= clt_variant_param(v, "MIN_M", 0) && p->n >= clt_variant_param(v, "MIN_N", 0);
+}
+
+static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_variant **out) {
+    if (!clt_variant_forced(ops, "gemm")) {
+        int n;
+        clt_variant *row = clt_ops_variants(ops, "gemm", &n);
+        for (int i = 0; i < n; i++) {
+            if (!shape_fits(&row[i], p)) continue;
+            const clt_status st = clt_variant_verify(ops, &row[i], clt_gemm_check, NULL);
+            if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+            if (st != CLT_OK) continue;
+            *out = &row[i];
+            return CLT_OK;
+        }
+    }
+    return clt_variant_pick(ops, "gemm", clt_gemm_check, NULL, out);
+}
+
+clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+    if (!strcmp(v->body, "cpu")) return clt_gemm_run_cpu(ops, v, p);
+    if (!strcmp(v->body, "group")) return clt_gemm_run_group(ops, v, p);
+    return clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
+}
+
+clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p) {
+    const clt_variant *v;
+    CLT_TRY(check_call(p));
+    CLT_TRY(choose(ops, p, &v));
+    return clt_gemm_run(ops, v, p);
+}
+
+/* The smallest call with the same programs, on scratch: a driver that compiles at the first launch does it
+ * now. */
+static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+    enum { SLOT = 2 };
+    clt_gemm_params tiny = *p;
+    clt_ref at = clt_ref_none();
+    CLT_TRY(clt_ops_scratch(ops, SLOT, 64, &at.buf));
+    tiny.m = tiny.n = tiny.k = tiny.k_group = 1;
+    tiny.lda = tiny.ldb = tiny.ldc = tiny.ldpre = tiny.ldgrad = tiny.ldres = 1;
+    tiny.a = tiny.b = tiny.c = at;
+    if (p->bias.buf) tiny.bias = at;
+    if (p->pre.buf) tiny.pre = at;
+    if (p->grad_pre.buf) tiny.grad_pre = at;
+    if (p->residual.buf) tiny.residual = at;
+    return clt_gemm_run(ops, v, &tiny);
+}
+
+clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p) {
+    const clt_variant *v;
+    clt_buffer *b;
+    CLT_TRY(check_call(p));
+    CLT_TRY(choose(ops, p, &v));
+    const uint64_t need = strcmp(v->body, "cpu") ? 0 : clt_gemm_cpu_workspace(p);
+    if (need) CLT_TRY(clt_ops_scratch(ops, 0, need, &b));
+    return warm_up(ops, v, p);
+}
+
+uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p) {
+    return type == CLT_DEVICE_CPU ? clt_gemm_cpu_workspace(p) : 0;
+}

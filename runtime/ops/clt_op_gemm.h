@@ -1,0 +1,39 @@
+/* clt_op_gemm: what the parts of the GEMM operation share. Private to runtime/ops/clt_op_gemm*.c.
+ *
+ * clt_op_gemm.c checks a call and picks the variant; each kind of body has a file that turns a call into
+ * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels). */
+#ifndef CLT_OP_GEMM_H
+#define CLT_OP_GEMM_H
+
+#include "clt_variant.h"
+
+/* Flags of the kernels' epilogue: clkernels/gemm/gemm_epilogue.clh. */
+enum {
+    CLT_EP_BIAS = 1,
+    CLT_EP_PRE = 2,
+    CLT_EP_ACT = 4,
+    CLT_EP_GRAD = 8,
+    CLT_EP_RESIDUAL = 16,
+    CLT_EP_ACCUMULATE = 32
+};
+uint32_t clt_gemm_flags(const clt_gemm_params *p);
+enum { CLT_EP_ARG_COUNT = 15 };
+/* Fills the kernel arguments of CLT_EP_ARGS, for the outputs from (row, column) on. */
+void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t row, int64_t column,
+                            clt_arg *args);
+/* The variant's options with the activations of this call. */
+void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
+                      size_t size);
+
+/* The bodies. The call was checked; the kernels are built here if they are not yet. */
+clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+/* Upper bound of the CPU body's scratch, over all its variants. */
+uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p);
+
+/* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c). */
+clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
+/* Runs a checked call with this variant. */
+clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+
+#endif

@@ -1,0 +1,206 @@
+/* GEMM on CPU devices: clkernels/gemm/gemm_cpu.cl. One operand is packed into panels by a launch of its own
+ * (the activations; for weight gradients b, the layer's input), the other one by the items of the main
+ * launch.
+ *
+ * Packed panels go through scratch slot 0 in blocks of at most PACK_LIMIT floats, so that they stay in the
+ * last level cache and the workspace does not grow with the batch. */
+#include "clt_op_gemm.h"
+
+enum {
+    SLOT_PACKED = 0,
+    SLOT_CHAINS = 1,
+    PACK_LIMIT = 1 << 21, /* floats */
+    LONG_K = 8192,        /* NT, NN: chains longer than this are cut when the rows do not fit the limit */
+    TASKS_PER_UNIT = 6,   /* work-items per compute unit that a launch should have, for balance */
+    WIDEST_PANEL = 96,    /* multiple of every variant's MR and NR, for the workspace */
+    LONGEST_PIECE = 2048, /* TN: what every variant's LA / MR reaches */
+    CHAIN_FIRST = 256,    /* flags of gemm_cpu.cl */
+    CHAIN_LAST = 512,
+    B_ROWS = 1024
+};
+
+typedef struct {
+    int64_t mr, nr, kc, rows, la;
+    int64_t units;
+    clt_kernel *pack, *main;
+    clt_buffer *packed;
+    clt_ref part; /* chains that go on in the next launch */
+    int64_t ldpart;
+} cpu_plan;
+
+static int64_t overlap_end(clt_ref r, int64_t rows, int64_t cols, int64_t ld) {
+    return (int64_t)r.off + (rows - 1) * ld + cols;
+}
+
+static bool overlaps(const clt_gemm_params *p, clt_ref r, int64_t ld) {
+    return r.buf && r.buf == p->c.buf && (int64_t)r.off < overlap_end(p->c, p->m, p->n, p->ldc) &&
+           (int64_t)p->c.off < overlap_end(r, p->m, p->n, ld);
+}
+
+/* Whether c may hold unfinished chains: nothing that the epilogue reads may lie there. */
+static bool c_is_free(const clt_gemm_params *p) {
+    return !p->accumulate && !overlaps(p, p->residual, p->ldres) && !overlaps(p, p->grad_pre, p->ldgrad);
+}
+
+/* Rows (NT, NN) or columns (TN) and steps along k of one packed block, for a panel of `width`. */
+static void pack_block(int64_t across, int64_t k, int64_t width, int64_t *block_across, int64_t *block_k) {
+    const int64_t steps = CLT_MIN(k, LONG_K), fit = CLT_MAX(PACK_LIMIT / steps / width, 1) * width;
+    const int64_t blocks = CLT_CEIL_DIV(across, fit);
+    *block_across = CLT_ROUND_UP(CLT_CEIL_DIV(across, blocks), width);
+    *block_k = CLT_CEIL_DIV(k, CLT_CEIL_DIV(k, LONG_K));
+}
+
+/* TN: steps of a packed block: whole groups, or a piece of one that is too long. */
+static int64_t column_steps(const clt_gemm_params *p, int64_t longest) {
+    const int64_t group = p->k_group > 0 ? p->k_group : p->k;
+    if (group > longest) return longest;
+    return CLT_MIN(p->k, CLT_MAX(LONG_K / 4 / group, 1) * group);
+}
+
+uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p) {
+    const bool tn = p->form == CLT_GEMM_TN;
+    const int64_t across = CLT_ROUND_UP(tn ? p->n : p->m, WIDEST_PANEL);
+    const int64_t k = tn ? column_steps(p, LONGEST_PIECE) : p->k;
+    int64_t width, steps;
+    pack_block(across, k, WIDEST_PANEL, &width, &steps);
+    uint64_t floats = (uint64_t)(width * steps);
+    if (tn ? p->k_group > LONGEST_PIECE : steps < p->k && !c_is_free(p)) floats += (uint64_t)(p->m * p->n);
+    return floats * 4;
+}
+
+static clt_status get_kernels(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p, cpu_plan *plan) {
+    const bool tn = p->form == CLT_GEMM_TN;
+    clt_device *dev = clt_ops_device(ops);
+    char options[512];
+    plan->mr = clt_variant_param(v, "MR", 8);
+    plan->nr = 16 * clt_variant_param(v, "NV", 2);
+    plan->kc = clt_variant_param(v, "KC", 256);
+    plan->rows = clt_variant_param(v, "ROWS", 512);
+    plan->la = clt_variant_param(v, "LA", 24576);
+    plan->units = CLT_MAX(clt_device_get_facts(dev)->compute_units, 1);
+    clt_gemm_options(p, v, "", options, sizeof options);
+    CLT_TRY(clt_kernel_get(dev, v->file, tn ? "gemm_pack_b" : "gemm_pack_a", options, &plan->pack));
+    return clt_kernel_get(dev, v->file, tn ? "gemm_columns" : "gemm_rows", options, &plan->main);
+}
+
+static clt_status launch(clt_kernel *k, int64_t gx, int64_t gy, const clt_arg *args, int count) {
+    return clt_launch(k, 2, (size_t[]){(size_t)gx, (size_t)gy}, (size_t[]){1, 1}, args, count);
+}
+
+/* --- NT and NN ------------------------------------------------------------------------------------------ */
+
+/* One block: rows [row, row + rows) of a and c, steps [k0, k0 + k) of the chains. */
+static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan, int64_t row, int64_t rows,
+                                 int64_t k0, int64_t k) {
+    const int64_t panels = CLT_CEIL_DIV(p->n, plan->nr), want = plan->units * TASKS_PER_UNIT;
+    int64_t parts = CLT_CEIL_DIV(rows, plan->rows);
+    if (panels * parts < want) parts = CLT_MIN(CLT_CEIL_DIV(want, panels), CLT_CEIL_DIV(rows, 4 * plan->mr));
+    const int64_t rows_each = CLT_ROUND_UP(CLT_CEIL_DIV(rows, parts), plan->mr);
+    const int64_t panels_each = CLT_MAX(panels * parts / (want * 4), 1);
+    const int64_t b_at = p->form == CLT_GEMM_NN ? k0 * p->ldb : k0;
+    uint32_t flags = clt_gemm_flags(p) | (k0 == 0 ? CHAIN_FIRST : 0) | (k0 + k == p->k ? CHAIN_LAST : 0) |
+                     (p->form == CLT_GEMM_NN ? B_ROWS : 0);
+    const clt_arg pack[] = {CLT_U32(rows), CLT_U32(k),
+                            CLT_REF(clt_ref_at(p->a, (uint64_t)(row * p->lda + k0))), CLT_U64(p->lda),
+                            CLT_BUF(plan->packed)};
+    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(rows, plan->mr), 1, pack, CLT_COUNT_OF(pack)));
+    clt_arg args[12 + CLT_EP_ARG_COUNT] = {CLT_U32(rows),
+                                           CLT_U32(p->n),
+                                           CLT_U32(k),
+                                           CLT_U32(panels_each),
+                                           CLT_U32(rows_each),
+                                           CLT_BUF(plan->packed),
+                                           CLT_REF(clt_ref_at(p->b, (uint64_t)b_at)),
+                                           CLT_U64(p->ldb),
+                                           CLT_REF(clt_ref_at(plan->part, (uint64_t)(row * plan->ldpart))),
+                                           CLT_U64(plan->ldpart)};
+    clt_gemm_epilogue_args(p, flags, row, 0, args + 12);
+    return launch(plan->main, CLT_CEIL_DIV(panels, panels_each), CLT_CEIL_DIV(rows, rows_each), args,
+                  CLT_COUNT_OF(args));
+}
+
+static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *plan) {
+    int64_t rows, steps;
+    pack_block(p->m, p->k, plan->mr, &rows, &steps);
+    CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, (uint64_t)(rows * steps) * 4, &plan->packed));
+    plan->part = p->c;
+    plan->ldpart = p->ldc;
+    if (steps < p->k && !c_is_free(p)) {
+        plan->part = clt_ref_none();
+        plan->ldpart = p->n;
+        CLT_TRY(clt_ops_scratch(ops, SLOT_CHAINS, (uint64_t)(p->m * p->n) * 4, &plan->part.buf));
+    }
+    for (int64_t row = 0; row < p->m; row += rows)
+        for (int64_t k0 = 0; k0 < p->k; k0 += steps)
+            CLT_TRY(run_rows_block(p, plan, row, CLT_MIN(rows, p->m - row), k0, CLT_MIN(steps, p->k - k0)));
+    return CLT_OK;
+}
+
+/* --- TN ---------------------------------------------------------------------------------------------------
+ */
+
+/* Columns [column, column + columns) of b and c, rows [k0, k0 + k) of a and b; first, last: where this stands
+ * in the chain of a group (both true: whole groups). */
+static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *plan, int64_t column,
+                                    int64_t columns, int64_t k0, int64_t k, bool first, bool last) {
+    const int64_t group = first && last ? p->k_group : k;
+    const int64_t block = CLT_MIN(k, CLT_MAX(plan->kc / group, 1) * group);
+    const int64_t m_panels = CLT_CEIL_DIV(p->m, plan->mr), n_panels = CLT_CEIL_DIV(columns, plan->nr);
+    const int64_t want = plan->units * TASKS_PER_UNIT;
+    int64_t m_each = CLT_MIN(CLT_MAX(plan->la / (block * plan->mr), 1), m_panels);
+    const int64_t m_parts = CLT_CEIL_DIV(m_panels, m_each);
+    m_each = CLT_CEIL_DIV(m_panels, m_parts);
+    const int64_t n_parts = CLT_MIN(CLT_CEIL_DIV(want, m_parts), n_panels);
+    const int64_t n_each = CLT_CEIL_DIV(n_panels, n_parts);
+    uint32_t flags = (first ? CHAIN_FIRST : 0) | (last ? CHAIN_LAST : 0) |
+                     (p->accumulate || k0 >= p->k_group ? CLT_EP_ACCUMULATE : 0);
+    const clt_arg pack[] = {CLT_U32(columns), CLT_U32(k),
+                            CLT_REF(clt_ref_at(p->b, (uint64_t)(k0 * p->ldb + column))), CLT_U64(p->ldb),
+                            CLT_BUF(plan->packed)};
+    CLT_TRY(launch(plan->pack, n_panels, 1, pack, CLT_COUNT_OF(pack)));
+    const clt_arg args[] = {CLT_U32(p->m),
+                            CLT_U32(columns),
+                            CLT_U32(k),
+                            CLT_U32(group),
+                            CLT_U32(block),
+                            CLT_U32(m_each),
+                            CLT_U32(n_each),
+                            CLT_REF(clt_ref_at(p->a, (uint64_t)(k0 * p->lda))),
+                            CLT_U64(p->lda),
+                            CLT_BUF(plan->packed),
+                            CLT_REF(clt_ref_at(plan->part, (uint64_t)column)),
+                            CLT_U64(plan->ldpart),
+                            CLT_U32(flags),
+                            CLT_REF(clt_ref_at(p->c, (uint64_t)column)),
+                            CLT_U64(p->ldc)};
+    return launch(plan->main, CLT_CEIL_DIV(m_panels, m_each), CLT_CEIL_DIV(n_panels, n_each), args,
+                  CLT_COUNT_OF(args));
+}
+
+static clt_status run_columns(clt_ops *ops, const clt_gemm_params *p, cpu_plan *plan) {
+    const int64_t longest = LONGEST_PIECE, most = column_steps(p, longest);
+    const bool pieces = p->k_group > longest;
+    int64_t columns, steps;
+    pack_block(p->n, most, plan->nr, &columns, &steps);
+    CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, (uint64_t)(columns * most) * 4, &plan->packed));
+    plan->part = clt_ref_none();
+    plan->ldpart = p->n;
+    if (pieces) CLT_TRY(clt_ops_scratch(ops, SLOT_CHAINS, (uint64_t)(p->m * p->n) * 4, &plan->part.buf));
+    for (int64_t column = 0; column < p->n; column += columns) {
+        const int64_t here = CLT_MIN(columns, p->n - column);
+        for (int64_t k0 = 0, k = 0; k0 < p->k; k0 += k) {
+            const int64_t in_group = k0 % p->k_group;
+            k = CLT_MIN(most, p->k - k0);
+            if (pieces) k = CLT_MIN(k, p->k_group - in_group);
+            CLT_TRY(run_columns_block(p, plan, column, here, k0, k, !pieces || in_group == 0,
+                                      !pieces || in_group + k == p->k_group));
+        }
+    }
+    return CLT_OK;
+}
+
+clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+    cpu_plan plan = {0};
+    CLT_TRY(get_kernels(ops, v, p, &plan));
+    return p->form == CLT_GEMM_TN ? run_columns(ops, p, &plan) : run_rows(ops, p, &plan);
+}

@@ -1,0 +1,361 @@
+/* Every GEMM variant of every device against the oracle, word for word: all forms and epilogues, odd shapes,
+ * the shapes of a model by sampled outputs, extreme values, strides, offsets, and NaN around the matrices. */
+#include "../test_util.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/ref/clt_ref.h"
+
+typedef struct {
+    clt_gemm_form form;
+    int64_t m, n, k, k_group;
+    bool bias, pre, residual, accumulate, extreme;
+    clt_activation act, grad_act;
+    int64_t pad;  /* elements between the rows of every matrix */
+    int samples;  /* compare only that many outputs; 0: all */
+    int in_place; /* 1: residual is c, 2: grad_pre is c */
+} gemm_case;
+
+typedef struct { /* one matrix on both sides */
+    float *host;
+    clt_ref ref;
+    size_t n;
+} matrix;
+
+static const char *form_name[] = {"NT", "NN", "TN"};
+
+/* rows x cols with `pad` NaN after each row. */
+static matrix make_matrix(int device, int64_t rows, int64_t cols, int64_t pad, uint64_t seed, bool extreme) {
+    const size_t n = (size_t)(rows * (cols + pad));
+    matrix x = {.n = n, .host = extreme ? tu_extreme(n, seed) : tu_random(n, seed, 1.0f)};
+    for (int64_t r = 0; pad && r < rows; r++)
+        for (int64_t j = cols; j < cols + pad; j++) x.host[r * (cols + pad) + j] = NAN;
+    x.ref = tu_upload(device, x.host, n);
+    return x;
+}
+
+static void compare_samples(const char *what, const gemm_case *t, const clt_ref_gemm_params *r,
+                            const float *got_c, const float *got_pre, const float *before) {
+    for (int s = 0; s < t->samples; s++) {
+        /* the last rows and columns are where edges are */
+        const int64_t i =
+            s % 8 == 0 ? t->m - 1 - s / 8 % CLT_MIN(t->m, 17) : tu_random_below(91, 2 * (uint64_t)s, t->m);
+        const int64_t j = s % 8 == 1 ? t->n - 1 - s / 8 % CLT_MIN(t->n, 49)
+                                     : tu_random_below(91, 2 * (uint64_t)s + 1, t->n);
+        const size_t at = (size_t)(i * r->ldc + j);
+        r->c[at] = before[at];
+        clt_ref_gemm_at(r, i, j);
+        tu_assert_words(what, got_c + at, r->c + at, 1);
+        if (r->pre) tu_assert_words(what, got_pre + i * r->ldpre + j, r->pre + i * r->ldpre + j, 1);
+    }
+}
+
+static void run_case(int device, const char *id, const gemm_case *t) {
+    const bool tn = t->form == CLT_GEMM_TN, nt = t->form == CLT_GEMM_NT;
+    char what[256];
+    snprintf(what, sizeof what, "%s %s %lldx%lldx%lld/%lld act %d grad %d %s%s%s%s%s pad %lld in place %d",
+             id, form_name[t->form], (long long)t->m, (long long)t->n, (long long)t->k, (long long)t->k_group,
+             (int)t->act, (int)t->grad_act, t->bias ? "bias " : "", t->pre ? "pre " : "",
+             t->residual ? "residual " : "", t->accumulate ? "accumulate " : "", t->extreme ? "extreme" : "",
+             (long long)t->pad, t->in_place);
+    matrix a = make_matrix(device, tn ? t->k : t->m, tn ? t->m : t->k, t->pad, 1, t->extreme);
+    matrix b = make_matrix(device, nt ? t->n : t->k, nt ? t->k : t->n, t->pad, 2, t->extreme);
+    matrix c = make_matrix(device, t->m, t->n, t->pad, 3, false), bias = {0}, pre = {0}, grad = {0},
+           res = {0};
+    if (t->bias) bias = make_matrix(device, 1, t->n, 0, 4, false);
+    if (t->pre) pre = make_matrix(device, t->m, t->n, t->pad, 5, false);
+    if (t->grad_act) grad = t->in_place == 2 ? c : make_matrix(device, t->m, t->n, t->pad, 6, false);
+    if (t->residual) res = t->in_place == 1 ? c : make_matrix(device, t->m, t->n, t->pad, 7, false);
+    clt_gemm_params p = {.form = t->form, .m = t->m, .n = t->n, .k = t->k, .k_group = t->k_group};
+    p.accumulate = t->accumulate, p.act = t->act, p.grad_act = t->grad_act;
+    p.a = a.ref, p.b = b.ref, p.c = c.ref, p.bias = bias.ref, p.pre = pre.ref;
+    p.grad_pre = grad.ref, p.residual = res.ref;
+    p.lda = (tn ? t->m : t->k) + t->pad, p.ldb = (nt ? t->k : t->n) + t->pad;
+    p.ldc = p.ldpre = p.ldgrad = p.ldres = t->n + t->pad;
+    clt_ref_gemm_params r = {.form = p.form, .m = p.m, .n = p.n, .k = p.k, .k_group = p.k_group};
+    r.a = a.host, r.b = b.host, r.c = c.host, r.lda = p.lda, r.ldb = p.ldb, r.ldc = p.ldc;
+    r.accumulate = p.accumulate, r.bias = bias.host, r.act = p.act, r.pre = pre.host, r.ldpre = p.ldpre;
+    r.grad_act = p.grad_act, r.grad_pre = grad.host, r.ldgrad = p.ldgrad, r.residual = res.host,
+    r.ldres = p.ldres;
+
+    tu_assert_ok(clt_op_gemm(tu_ops(device), &p), what);
+    float *got_c = tu_download(c.ref, c.n), *got_pre = pre.host ? tu_download(pre.ref, pre.n) : NULL;
+    if (t->samples) {
+        float *before = clt_memdup(c.host, c.n * sizeof(float));
+        compare_samples(what, t, &r, got_c, got_pre, before);
+        clt_free(before);
+    } else {
+        clt_ref_gemm(&r);
+        tu_assert_words(what, got_c, c.host, c.n);
+        if (pre.host) tu_assert_words(what, got_pre, pre.host, pre.n);
+    }
+    float *hosts[] = {a.host,
+                      b.host,
+                      c.host,
+                      bias.host,
+                      pre.host,
+                      t->in_place == 2 ? NULL : grad.host,
+                      t->in_place == 1 ? NULL : res.host};
+    for (size_t i = 0; i < CLT_COUNT_OF(hosts); i++) clt_free(hosts[i]);
+    tu_release();
+}
+
+static void run_cases(int device, const char *id, const gemm_case *t, size_t n) {
+    for (size_t i = 0; i < n; i++) run_case(device, id, &t[i]);
+}
+
+/* --- edges: every form at sizes around the tiles' borders
+ * ---------------------------------------------------- */
+
+static void edges(int device, const char *id) {
+    static const int64_t shape[][3] = {{1, 1, 1},    {1, 1, 7},    {1, 70, 5},  {5, 1, 3},    {13, 17, 19},
+                                       {31, 37, 41}, {64, 64, 64}, {8, 32, 16}, {61, 59, 53}, {33, 65, 2}};
+    static const int64_t large[][3] = {{127, 131, 137}, {1, 97, 611}, {257, 33, 1031}, {17, 259, 513}};
+    const int64_t(*list[])[3] = {shape, large};
+    const size_t count[] = {CLT_COUNT_OF(shape), tu_tiny() ? 0 : CLT_COUNT_OF(large)};
+    for (int l = 0; l < 2; l++)
+        for (size_t i = 0; i < count[l]; i++)
+            for (int form = 0; form < 3; form++) {
+                const int64_t *s = list[l][i];
+                gemm_case t = {.form = (clt_gemm_form)form, .m = s[0], .n = s[1], .k = s[2], .k_group = s[2]};
+                run_case(device, id, &t);
+                t.pad = 3 + (int64_t)i;
+                t.accumulate = true;
+                run_case(device, id, &t);
+            }
+}
+
+static void edges_match(void **state) {
+    (void)state;
+    tu_each_variant("gemm", edges);
+}
+
+/* --- epilogues: every combination of tensors
+ * ------------------------------------------------------------------- */
+
+static void epilogues(int device, const char *id) {
+    for (int bits = 0; bits < 64; bits++) {
+        const bool act = bits & 8, grad = bits & 16;
+        if (act && grad && bits % 3) continue; /* no model has both; a third of these is enough */
+        gemm_case t = {
+            .form = bits & 1 ? CLT_GEMM_NN : CLT_GEMM_NT, .m = 29, .n = 43, .k = 35, .pad = bits % 5};
+        t.bias = bits & 2, t.pre = bits & 4, t.residual = bits & 32, t.accumulate = (bits / 2) % 3 == 1;
+        t.act = act ? CLT_ACT_GELU : CLT_ACT_NONE;
+        t.grad_act = grad ? CLT_ACT_GELU : CLT_ACT_NONE;
+        run_case(device, id, &t);
+    }
+}
+
+static void epilogues_match(void **state) {
+    (void)state;
+    tu_each_variant("gemm", epilogues);
+}
+
+static void activations(int device, const char *id) {
+    for (int act = 1; act < CLT_ACT_COUNT; act++) {
+        gemm_case t = {
+            .form = CLT_GEMM_NT, .m = 9, .n = 37, .k = 11, .act = (clt_activation)act, .pre = true};
+        run_case(device, id, &t);
+        t = (gemm_case){.form = CLT_GEMM_NN, .m = 9, .n = 37, .k = 11, .grad_act = (clt_activation)act};
+        run_case(device, id, &t);
+    }
+}
+
+static void activations_match(void **state) {
+    (void)state;
+    if (tu_tiny()) {
+        print_message("[  left out ] every activation: 24 builds take minutes under an interpreter\n");
+        return;
+    }
+    tu_each_variant("gemm", activations);
+}
+
+/* --- places that are read and written by one call, long chains, groups
+ * ------------------------------------------- */
+
+static void special(int device, const char *id) {
+    static const gemm_case t[] = {
+        {.form = CLT_GEMM_NT, .m = 21, .n = 45, .k = 60, .residual = true, .in_place = 1},
+        {.form = CLT_GEMM_NN, .m = 21, .n = 45, .k = 60, .grad_act = CLT_ACT_GELU, .in_place = 2},
+        {.form = CLT_GEMM_TN, .m = 40, .n = 50, .k = 60, .k_group = 1},
+        {.form = CLT_GEMM_TN, .m = 40, .n = 50, .k = 60, .k_group = 12, .accumulate = true, .pad = 1},
+        {.form = CLT_GEMM_TN, .m = 7, .n = 3, .k = 64, .k_group = 32},
+    };
+    /* chains that no body keeps in one block */
+    static const gemm_case large[] = {
+        {.form = CLT_GEMM_NT,
+         .m = 300,
+         .n = 40,
+         .k = 9001,
+         .bias = true,
+         .residual = true,
+         .in_place = 1,
+         .samples = 500},
+        {.form = CLT_GEMM_NN, .m = 300, .n = 70, .k = 17003, .accumulate = true, .samples = 500},
+        {.form = CLT_GEMM_NN, .m = 300, .n = 70, .k = 17003, .pad = 2, .samples = 500},
+        {.form = CLT_GEMM_TN, .m = 50, .n = 70, .k = 9000, .k_group = 4500, .samples = 500},
+        {.form = CLT_GEMM_TN,
+         .m = 50,
+         .n = 70,
+         .k = 9002,
+         .k_group = 4501,
+         .accumulate = true,
+         .samples = 500},
+        {.form = CLT_GEMM_TN,
+         .m = 150,
+         .n = 330,
+         .k = 3000,
+         .k_group = 500,
+         .accumulate = true,
+         .samples = 500},
+        {.form = CLT_GEMM_TN, .m = 150, .n = 1300, .k = 5120, .k_group = 1280, .samples = 500},
+    };
+    run_cases(device, id, t, CLT_COUNT_OF(t));
+    if (!tu_tiny()) run_cases(device, id, large, CLT_COUNT_OF(large));
+}
+
+static void special_cases_match(void **state) {
+    (void)state;
+    tu_each_variant("gemm", special);
+}
+
+static void extremes(int device, const char *id) {
+    static const gemm_case t[] = {
+        {.form = CLT_GEMM_NT, .m = 31, .n = 61, .k = 47, .extreme = true, .pad = 2},
+        {.form = CLT_GEMM_NN, .m = 31, .n = 61, .k = 47, .extreme = true, .pad = 2, .residual = true},
+        {.form = CLT_GEMM_TN, .m = 31, .n = 61, .k = 48, .k_group = 12, .extreme = true, .pad = 2},
+    };
+    run_cases(device, id, t, CLT_COUNT_OF(t));
+}
+
+static void extreme_values_match(void **state) {
+    (void)state;
+    tu_each_variant("gemm", extremes);
+}
+
+/* One inf in a and one NaN in b reach their row and their column and nothing else. */
+static void nonfinite(int device, const char *id) {
+    enum { M = 20, N = 40, K = 30 };
+    float *a = tu_random(M * K, 1, 1.0f), *b = tu_random(N * K, 2, 1.0f), *c = tu_random(M * N, 3, 1.0f);
+    a[4 * K + 5] = INFINITY;
+    b[7 * K + 9] = NAN;
+    clt_gemm_params p = {.form = CLT_GEMM_NT, .m = M, .n = N, .k = K, .lda = K, .ldb = K, .ldc = N};
+    p.a = tu_upload(device, a, M * K), p.b = tu_upload(device, b, N * K), p.c = tu_upload(device, c, M * N);
+    tu_assert_ok(clt_op_gemm(tu_ops(device), &p), id);
+    float *got = tu_download(p.c, M * N);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) assert_int_equal(!isfinite(got[i * N + j]), i == 4 || j == 7);
+    clt_free(a), clt_free(b), clt_free(c);
+    tu_release();
+}
+
+static void nonfinite_values_spread(void **state) {
+    (void)state;
+    tu_each_variant("gemm", nonfinite);
+}
+
+/* --- a model's shapes
+ * --------------------------------------------------------------------------------------------- */
+
+static void model_shapes(int device, const char *id) {
+    static const gemm_case t[] = {
+        {.form = CLT_GEMM_NT, .m = 256, .n = 2304, .k = 768, .bias = true, .samples = 4096},
+        {.form = CLT_GEMM_NT,
+         .m = 256,
+         .n = 3072,
+         .k = 768,
+         .act = CLT_ACT_GELU,
+         .pre = true,
+         .samples = 4096},
+        {.form = CLT_GEMM_NT, .m = 256, .n = 768, .k = 3072, .residual = true, .samples = 4096},
+        {.form = CLT_GEMM_NN, .m = 256, .n = 3072, .k = 768, .grad_act = CLT_ACT_GELU, .samples = 4096},
+        {.form = CLT_GEMM_NN, .m = 256, .n = 768, .k = 2304, .samples = 4096},
+        {.form = CLT_GEMM_TN,
+         .m = 2304,
+         .n = 768,
+         .k = 512,
+         .k_group = 256,
+         .accumulate = true,
+         .samples = 4096},
+        {.form = CLT_GEMM_TN, .m = 768, .n = 3072, .k = 256, .k_group = 256, .samples = 4096},
+    };
+    run_cases(device, id, t, CLT_COUNT_OF(t));
+}
+
+static void model_shapes_match(void **state) {
+    (void)state;
+    if (tu_tiny()) {
+        print_message("[  left out ] shapes of a model: too large for an interpreter\n");
+        return;
+    }
+    tu_each_variant("gemm", model_shapes);
+}
+
+/* --- calls that must be refused
+ * ------------------------------------------------------------------------------------- */
+
+static void bad_calls_are_refused(void **state) {
+    (void)state;
+    float x[64] = {0};
+    clt_ref r = tu_upload(0, x, 64);
+    const clt_gemm_params good = {
+        .form = CLT_GEMM_NT, .m = 4, .n = 4, .k = 4, .a = r, .b = r, .c = r, .lda = 4, .ldb = 4, .ldc = 4};
+    clt_gemm_params bad[9];
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) bad[i] = good;
+    bad[0].m = 0;
+    bad[1].k = -1;
+    bad[2].lda = 3;
+    bad[3].a = clt_ref_none();
+    bad[4].n = 1000;
+    bad[5].form = CLT_GEMM_TN, bad[5].k_group = 3;
+    bad[6].form = CLT_GEMM_TN, bad[6].k_group = 4, bad[6].bias = r;
+    bad[7].grad_act = CLT_ACT_GELU;
+    bad[8].c.off = 1u << 30;
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++)
+        assert_int_equal(clt_op_gemm(tu_ops(0), &bad[i]), CLT_FAIL);
+    tu_assert_ok(clt_op_gemm_prepare(tu_ops(0), &good), "prepare");
+    tu_release();
+}
+
+/* After prepare, a call neither builds nor allocates, and holds no more than the plan said. */
+static void prepared_calls_are_steady(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) {
+        enum { M = 50, N = 60, K = 70 };
+        matrix a = make_matrix(d, M, K, 0, 1, false), b = make_matrix(d, K, N, 0, 2, false),
+               c = make_matrix(d, M, N, 0, 3, false);
+        clt_gemm_params p = {.form = CLT_GEMM_NN,
+                             .m = M,
+                             .n = N,
+                             .k = K,
+                             .a = a.ref,
+                             .b = b.ref,
+                             .c = c.ref,
+                             .lda = K,
+                             .ldb = N,
+                             .ldc = N};
+        tu_assert_ok(clt_op_gemm_prepare(tu_ops(d), &p), "prepare");
+        clt_device_counters before, after;
+        clt_device_get_counters(tu_device(d), &before);
+        tu_assert_ok(clt_op_gemm(tu_ops(d), &p), "gemm");
+        clt_device_get_counters(tu_device(d), &after);
+        assert_int_equal(before.programs_built + before.programs_loaded,
+                         after.programs_built + after.programs_loaded);
+        assert_int_equal(before.buffers_created, after.buffers_created);
+        clt_free(a.host), clt_free(b.host), clt_free(c.host);
+        tu_release();
+    }
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_calls_are_refused), cmocka_unit_test(prepared_calls_are_steady),
+        cmocka_unit_test(edges_match),           cmocka_unit_test(epilogues_match),
+        cmocka_unit_test(activations_match),     cmocka_unit_test(special_cases_match),
+        cmocka_unit_test(extreme_values_match),  cmocka_unit_test(nonfinite_values_spread),
+        cmocka_unit_test(model_shapes_match),
+    };
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
