@@ -1,49 +1,594 @@
+/* The device layer: buffers, kernels, deadlines, accounts, selection, and what a user sees without a driver.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include "runtime/device/clt_device.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/device/clt_clblast.h"
+#include "runtime/device/clt_device_private.h"
+#include "runtime/device/clt_device_test.h"
+
+static clt_device *dev;
+static char folder[64];  /* scratch of this run */
+static const char *self; /* this program */
+
+static clt_device *open_with(clt_device_params p) {
+    clt_device *d = NULL;
+    assert_int_equal(clt_device_open(&p, &d), CLT_OK);
+    return d;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_device.XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    clt_device_params p = clt_device_params_default();
+    return clt_device_open(&p, &dev) == CLT_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    clt_device_close(dev);
+    return clt_io_remove_tree(folder) == CLT_OK ? 0 : -1;
+}
+
+static void assert_says(const char *part) {
+    if (!strstr(clt_last_error(), part)) fail_msg("'%s' does not say '%s'", clt_last_error(), part);
+}
+
+static clt_buffer *buffer(size_t bytes, const char *name) {
+    clt_buffer *b;
+    assert_int_equal(clt_buffer_create(dev, bytes, name, &b), CLT_OK);
+    return b;
+}
+
+/* --- kernels
+ * ------------------------------------------------------------------------------------------------ */
 
 static const char *const saxpy =
     "__kernel void saxpy(__global const float *x, ulong x_off, __global float *y, ulong y_off,\n"
     "                    float a, ulong n)\n"
     "{\n"
     "    size_t i = get_global_id(0);\n"
-    "    if (i < n) y[y_off + i] = a * x[x_off + i] + y[y_off + i];\n"
+    "    if (i < n) y[y_off + i] = a * x[x_off + i] + (y ? y[y_off + i] : 0.0f);\n"
     "}\n";
 
-static void launch_and_read(void **state) {
-    (void)state;
-    clt_device_params p = clt_device_params_default();
-    clt_device *dev;
-    assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
-    enum { N = 1000 };
+enum { N = 1000 };
+
+static void run_saxpy(clt_device *d) {
     float x[N], y[N], z[N];
     for (int i = 0; i < N; i++) {
         x[i] = (float)i;
         y[i] = (float)(i * i % 97);
     }
     clt_buffer *bx, *by;
-    assert_int_equal(clt_buffer_create(dev, sizeof x + 64, "x", &bx), CLT_OK);
-    assert_int_equal(clt_buffer_create(dev, sizeof y, "y", &by), CLT_OK);
+    assert_int_equal(clt_buffer_create(d, sizeof x + 64, "x", &bx), CLT_OK);
+    assert_int_equal(clt_buffer_create(d, sizeof y, "y", &by), CLT_OK);
     assert_int_equal(clt_buffer_write(bx, 64, x, sizeof x), CLT_OK);
     assert_int_equal(clt_buffer_write(by, 0, y, sizeof y), CLT_OK);
-    clt_kernel *k;
-    assert_int_equal(clt_kernel_from_text(dev, "saxpy.cl", saxpy, "saxpy", NULL, &k), CLT_OK);
+    clt_kernel *k, *again;
+    assert_int_equal(clt_kernel_from_text(d, "saxpy.cl", saxpy, "saxpy", NULL, &k), CLT_OK);
+    assert_int_equal(clt_kernel_from_text(d, "saxpy.cl", saxpy, "saxpy", NULL, &again), CLT_OK);
+    assert_ptr_equal(k, again);
     clt_ref rx = {bx, 16}, ry = {by, 0};
     clt_arg args[] = {CLT_REF(rx), CLT_REF(ry), CLT_F32(2), CLT_U64(N)};
     assert_int_equal(clt_launch(k, 1, (size_t[]){1024}, (size_t[]){64}, args, 6), CLT_OK);
     assert_int_equal(clt_buffer_read(by, 0, z, sizeof z), CLT_OK);
     for (int i = 0; i < N; i++) assert_true(z[i] == 2 * x[i] + y[i]);
+    assert_int_equal(clt_launch(k, 1, (size_t[]){0}, NULL, args, 6), CLT_OK);
+    assert_int_equal(clt_launch(k, 1, (size_t[]){1024}, NULL, args, 5), CLT_FAIL);
+    assert_says("takes 6 arguments, 5 were given");
     clt_buffer_destroy(bx);
     clt_buffer_destroy(by);
-    clt_device_close(dev);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(launch_and_read)};
-    return cmocka_run_group_tests_name("device", tests, NULL, NULL);
+static void kernels_run(void **state) {
+    (void)state;
+    run_saxpy(dev);
+}
+
+static void failing_builds_name_a_log(void **state) {
+    (void)state;
+    clt_kernel *k = NULL;
+    const char *bad = "__kernel void bad(__global float *x)\n{\n    x[0] = nonsense;\n}\n";
+    assert_int_equal(clt_kernel_from_text(dev, "bad.cl", bad, "bad", "-DX=1", &k), CLT_FAIL);
+    assert_null(k);
+    assert_says("bad.cl does not build");
+    assert_says("nonsense");
+    const char *at = strstr(clt_last_error(), "log and source: ");
+    assert_non_null(at);
+    at += strlen("log and source: ");
+    char *path = clt_strndup(at, strcspn(at, "\n")), *text;
+    assert_int_equal(clt_io_read_all(path, 1 << 20, &text, NULL), CLT_OK);
+    assert_non_null(strstr(text, "-DX=1"));
+    assert_non_null(strstr(text, "x[0] = nonsense;"));
+    assert_int_equal(clt_io_unlink(path), CLT_OK);
+    clt_free(text);
+    clt_free(path);
+    assert_int_equal(clt_kernel_from_text(dev, "saxpy.cl", saxpy, "saxpyy", NULL, &k), CLT_FAIL);
+    assert_says("has no kernel 'saxpyy'");
+    assert_int_equal(clt_kernel_get(dev, "no/such.cl", "x", NULL, &k), CLT_FAIL);
+    assert_says("no kernel file no/such.cl");
+}
+
+static void put_text(const char *name, const char *text) {
+    char *path = clt_path_join(folder, name), *dir = clt_path_dir(path);
+    assert_int_equal(clt_io_mkdirs(dir), CLT_OK);
+    assert_true(clt_cache_write_file(path, text, strlen(text)));
+    clt_free(dir);
+    clt_free(path);
+}
+
+static void includes_are_expanded(void **state) {
+    (void)state;
+    put_text("clkernels/include/one.clh", "#ifndef ONE\n#define ONE\n#include \"two.clh\"\n#endif\n");
+    put_text("clkernels/include/two.clh", "#define TWO 2u");
+    put_text("clkernels/a/k.cl", "#include \"../include/one.clh\"\n # include \"../include/one.clh\"\n"
+                                 "__kernel void k(__global uint *x) { x[0] = TWO + LINE; }\n");
+    put_text("clkernels/a/absent.cl",
+             "#include \"../include/three.clh\"\n__kernel void k(__global uint *x) { }\n");
+    put_text("clkernels/a/out.cl", "#include \"../../secret.clh\"\n__kernel void k(__global uint *x) { }\n");
+    put_text("secret.clh", "int secret;\n");
+    setenv("CLTRAIN_KERNEL_PATH", folder, 1);
+    clt_kernel *k = NULL;
+    assert_int_equal(clt_kernel_try(dev, "a/absent.cl", "k", NULL, &k), CLT_FAIL);
+    assert_non_null(strstr(clt_kernel_text("a/absent.cl"), "#error"));
+    assert_null(strstr(clt_kernel_text("a/out.cl"), "int secret"));
+    assert_int_equal(clt_kernel_get(dev, "a/k.cl", "k", "-DLINE=40", &k), CLT_OK);
+    unsetenv("CLTRAIN_KERNEL_PATH");
+    clt_kernel *same = NULL;
+    assert_int_equal(clt_kernel_get(dev, "a/k.cl", "k", "-DLINE=40", &same), CLT_OK);
+    assert_ptr_equal(k, same);
+    clt_buffer *b = buffer(4, "word");
+    clt_arg args[] = {CLT_BUF(b)};
+    uint32_t word = 0;
+    assert_int_equal(clt_launch(k, 1, (size_t[]){1}, NULL, args, 1), CLT_OK);
+    assert_int_equal(clt_buffer_read(b, 0, &word, 4), CLT_OK);
+    assert_int_equal(word, 42);
+    clt_buffer_destroy(b);
+    assert_null(clt_kernel_text("../test/unit/test_device.c"));
+}
+
+/* --- buffers
+ * ------------------------------------------------------------------------------------------------ */
+
+static void buffers_move_bytes(void **state) {
+    (void)state;
+    enum { BYTES = 40000 };
+    unsigned char *src = clt_malloc(BYTES), *dst = clt_calloc(BYTES, 1);
+    for (int i = 0; i < BYTES; i++) src[i] = (unsigned char)(i * 31 + i / 256);
+    clt_buffer *a = buffer(BYTES, "a"), *b = buffer(BYTES, "b");
+    assert_int_equal(clt_buffer_bytes(a), BYTES);
+    assert_int_equal(clt_buffer_fill32(a, 0, 0xdeadbeef, BYTES), CLT_OK);
+    assert_int_equal(clt_buffer_write(a, 3, src, 1000), CLT_OK);
+    memset(src, 0x55, 1000); /* the data was taken: changing it now has no effect */
+    assert_int_equal(clt_buffer_copy(b, 100, a, 1, 2000), CLT_OK);
+    assert_int_equal(clt_buffer_read(b, 100, dst, 2000), CLT_OK);
+    static const unsigned char edge[] = {0xbe, 0xad};
+    assert_memory_equal(dst, edge, 2);
+    for (int i = 0; i < 1000; i++) assert_int_equal(dst[2 + i], (unsigned char)(i * 31 + i / 256));
+    assert_int_equal(dst[1002], 0xde); /* byte 1003 of the fill pattern ef be ad de */
+    void *p;
+    assert_int_equal(clt_buffer_map(a, true, 8, 16, &p), CLT_OK);
+    assert_int_equal(*(unsigned char *)p, (unsigned char)(5 * 31));
+    memset(p, 7, 16);
+    assert_int_equal(clt_buffer_unmap(a, p), CLT_OK);
+    assert_int_equal(clt_buffer_read(a, 0, dst, 32), CLT_OK);
+    assert_true(dst[8] == 7 && dst[23] == 7 && dst[24] == (unsigned char)(21 * 31));
+    assert_int_equal(clt_buffer_read(a, BYTES - 10, dst, 11), CLT_FAIL);
+    assert_says("buffer 'a'");
+    assert_int_equal(clt_buffer_write(a, SIZE_MAX, dst, 2), CLT_FAIL);
+    assert_int_equal(clt_buffer_fill32(a, 2, 0, 4), CLT_FAIL);
+    assert_int_equal(clt_buffer_copy(a, BYTES, b, 0, 1), CLT_FAIL);
+    clt_buffer_destroy(a);
+    clt_buffer_destroy(b);
+    clt_buffer_destroy(NULL);
+    clt_free(src);
+    clt_free(dst);
+}
+
+/* Many writes in a row reuse a few staging blocks; one above their limit goes straight to the device. */
+static void writes_are_queued(void **state) {
+    (void)state;
+    enum { BIG = 17 << 20 };
+    unsigned char *x = clt_malloc(BIG), *y = clt_malloc(BIG);
+    clt_buffer *b = buffer(BIG, "big");
+    for (int i = 0; i < BIG; i++) x[i] = (unsigned char)(i ^ i >> 8 ^ i >> 16);
+    assert_int_equal(clt_buffer_write(b, 0, x, BIG), CLT_OK);
+    assert_int_equal(clt_buffer_read(b, 0, y, BIG), CLT_OK);
+    assert_memory_equal(x, y, BIG);
+    for (uint32_t i = 0; i < 200; i++) assert_int_equal(clt_buffer_write(b, 4 * i, &i, 4), CLT_OK);
+    uint32_t words[200];
+    assert_int_equal(clt_buffer_read(b, 0, words, sizeof words), CLT_OK);
+    for (uint32_t i = 0; i < 200; i++) assert_int_equal(words[i], i);
+    uint64_t allocations = clt_alloc_count();
+    for (uint32_t i = 0; i < 200; i++) assert_int_equal(clt_buffer_write(b, 4 * i, &i, 4), CLT_OK);
+    assert_int_equal(clt_alloc_count(), allocations);
+    clt_buffer_destroy(b);
+    clt_free(x);
+    clt_free(y);
+}
+
+static void wrapped_memory_is_shared(void **state) {
+    (void)state;
+    enum { BYTES = 8192 };
+    void *host;
+    assert_int_equal(posix_memalign(&host, 4096, BYTES), 0);
+    memset(host, 1, BYTES);
+    clt_buffer *b;
+    assert_int_equal(clt_buffer_wrap(dev, host, BYTES, "window", &b), CLT_OK);
+    assert_int_equal(clt_buffer_fill32(b, 4096, 0x02020202, 4096), CLT_OK);
+    void *p;
+    assert_int_equal(clt_buffer_map(b, false, 0, BYTES, &p), CLT_OK);
+    assert_ptr_equal(p, host);
+    assert_true(((char *)host)[4095] == 1 && ((char *)host)[4096] == 2 && ((char *)host)[8191] == 2);
+    assert_int_equal(clt_buffer_unmap(b, p), CLT_OK);
+    assert_int_equal(clt_device_finish(dev), CLT_OK);
+    clt_buffer_destroy(b);
+    free(host);
+}
+
+static void too_large_is_said(void **state) {
+    (void)state;
+    const clt_device_facts *f = clt_device_get_facts(dev);
+    clt_buffer *b = NULL;
+    assert_int_equal(clt_buffer_create(dev, f->max_alloc + 1, "huge logits", &b), CLT_NO_MEMORY);
+    assert_null(b);
+    assert_says("huge logits");
+    assert_says("larger than one buffer may be");
+    /* As many as the memory holds: the first one beyond is refused, and nothing was written to any. */
+    clt_buffer *list[64];
+    int n = 0;
+    clt_status st = CLT_OK;
+    while (n < 64 && (st = clt_buffer_create(dev, f->max_alloc, "big", &list[n])) == CLT_OK) n++;
+    assert_true(n > 0 && n < 64);
+    assert_int_equal(st, CLT_NO_MEMORY);
+    assert_says("in use");
+    while (n > 0) clt_buffer_destroy(list[--n]);
+}
+
+/* --- accounts
+ * ----------------------------------------------------------------------------------------------- */
+
+static void memory_is_accounted(void **state) {
+    (void)state;
+    clt_device_counters before, now;
+    clt_device_get_counters(dev, &before);
+    clt_buffer *a = buffer(3000, "grad"), *b = buffer(1000, "act"), *c = buffer(500, "act");
+    clt_device_get_counters(dev, &now);
+    assert_int_equal(now.bytes - before.bytes, 4500);
+    assert_int_equal(now.buffers_created - before.buffers_created, 3);
+    clt_memory_row *rows;
+    int n;
+    assert_int_equal(clt_device_memory_table(dev, &rows, &n), CLT_OK);
+    assert_int_equal(n, 2);
+    assert_string_equal(rows[0].name, "grad");
+    assert_string_equal(rows[1].name, "act");
+    assert_int_equal(rows[1].bytes, 1500);
+    assert_int_equal(rows[1].buffers, 2);
+    clt_free(rows);
+    clt_buffer_destroy(b);
+    clt_buffer_destroy(a);
+    clt_buffer_destroy(c);
+    clt_device_get_counters(dev, &now);
+    assert_int_equal(now.bytes, before.bytes);
+    assert_true(now.peak_bytes >= before.bytes + 4500);
+}
+
+static void kernels_are_timed(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    p.profile = true;
+    clt_device *d = open_with(p);
+    run_saxpy(d);
+    run_saxpy(d);
+    clt_kernel_time *rows;
+    int n;
+    assert_int_equal(clt_device_profile(d, &rows, &n), CLT_OK);
+    assert_int_equal(n, 1);
+    assert_string_equal(rows[0].name, "saxpy");
+    assert_int_equal(rows[0].launches, 2);
+    assert_true(rows[0].seconds > 0 && rows[0].seconds < 10);
+    clt_free(rows);
+    clt_device_profile_reset(d);
+    assert_int_equal(clt_device_profile(d, &rows, &n), CLT_OK);
+    assert_int_equal(n, 0);
+    clt_free(rows);
+    clt_device_close(d);
+}
+
+static void steady_state_is_watched(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    clt_device *d = open_with(p);
+    clt_device_counters c;
+    clt_buffer *b = NULL;
+    clt_kernel *k;
+    assert_int_equal(clt_kernel_from_text(d, "saxpy.cl", saxpy, "saxpy", NULL, &k), CLT_OK);
+    clt_device_set_steady(d, true);
+    assert_int_equal(clt_buffer_create(d, 100, "late", &b), CLT_OK);
+    assert_int_equal(clt_kernel_from_text(d, "saxpy.cl", saxpy, "saxpy", NULL, &k), CLT_OK);
+    clt_device_get_counters(d, &c);
+    assert_int_equal(c.steady_breaches, 1);
+    clt_buffer_destroy(b);
+    clt_device_close(d);
+    setenv("CLTRAIN_ASSERT_STEADY", "1", 1);
+    d = open_with(p);
+    unsetenv("CLTRAIN_ASSERT_STEADY");
+    clt_device_set_steady(d, true);
+    b = NULL;
+    assert_int_equal(clt_buffer_create(d, 100, "late", &b), CLT_FAIL);
+    assert_null(b);
+    assert_says("creating buffer 'late' after the first step");
+    assert_int_equal(clt_kernel_from_text(d, "late.cl", "__kernel void late(__global int *x) { x[0] = 1; }",
+                                          "late", "-DLATE", &k),
+                     CLT_FAIL);
+    assert_says("building program 'late.cl' after the first step");
+    clt_device_set_steady(d, false);
+    assert_int_equal(clt_buffer_create(d, 100, "early", &b), CLT_OK);
+    clt_buffer_destroy(b);
+    clt_device_close(d);
+}
+
+/* --- deadlines
+ * ---------------------------------------------------------------------------------------------- */
+
+static void hung_device_is_given_up(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    p.timeout = 0.2;
+    clt_device *d = open_with(p);
+    clt_buffer *b;
+    float x = 1;
+    assert_int_equal(clt_buffer_create(d, 64, "b", &b), CLT_OK);
+    assert_int_equal(clt_device_gate(d, true), CLT_OK);
+    assert_int_equal(clt_buffer_write(b, 0, &x, sizeof x), CLT_OK); /* queued */
+    double start = clt_now();
+    assert_int_equal(clt_device_finish(d), CLT_AGAIN);
+    double took = clt_now() - start;
+    assert_true(took >= 0.2 && took < 2);
+    assert_says("gave no answer for 0.2 s");
+    start = clt_now();
+    static float y; /* outlives the read that stays queued */
+    assert_int_equal(clt_buffer_read(b, 0, &y, sizeof y), CLT_AGAIN);
+    assert_true(clt_now() - start < 0.1); /* nobody waits for a hung device a second time */
+    assert_int_equal(clt_device_gate(d, false), CLT_OK);
+    assert_int_equal(clt_device_finish(d), CLT_OK);
+    assert_int_equal(clt_buffer_read(b, 0, &y, sizeof y), CLT_OK);
+    assert_true(y == 1);
+    clt_buffer_destroy(b);
+    clt_device_close(d);
+}
+
+/* --- facts
+ * -------------------------------------------------------------------------------------------------- */
+
+static void facts_are_probed(void **state) {
+    (void)state;
+    clt_device_facts *list;
+    int n;
+    assert_int_equal(clt_device_list(true, &list, &n), CLT_OK);
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++) {
+        const clt_device_facts *f = &list[i];
+        assert_true(f->probed && f->global_mem > 0 && f->max_alloc > 0 && f->compute_units > 0);
+        assert_true(f->local_mem >= 16384);
+        assert_int_equal(f->exact, f->exact_reason[0] == 0);
+        if (f->exact) assert_true(f->exact_div && f->exact_sqrt && f->exact_fma && f->denormals);
+        assert_int_equal(f->subgroups, f->subgroup_size > 0);
+    }
+    clt_free(list);
+}
+
+static void units_can_be_limited(void **state) {
+    (void)state;
+    const clt_device_facts *f = clt_device_get_facts(dev);
+    if (f->type != CLT_DEVICE_CPU || f->compute_units < 2) {
+        print_message("skipped: needs a CPU device with at least 2 compute units\n");
+        skip();
+    }
+    clt_device_params p = clt_device_params_default();
+    p.threads = 1;
+    clt_device *d = open_with(p);
+    assert_int_equal(clt_device_get_facts(d)->compute_units, 1);
+    run_saxpy(d);
+    clt_device_close(d);
+}
+
+static void peak_is_measured_once(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    p.cache_dir = folder;
+    clt_device *d = open_with(p);
+    double flops = 0, copy = 0, flops2 = 0, copy2 = 0;
+    assert_int_equal(clt_device_peak(d, &flops, &copy), CLT_OK);
+    print_message("peak: %.1f GFLOP/s, %.1f GB/s\n", 1e-9 * flops, 1e-9 * copy);
+    assert_true(flops > 1e9 && copy > 1e8);
+    clt_device_close(d);
+    d = open_with(p);
+    double start = clt_now();
+    assert_int_equal(clt_device_peak(d, &flops2, &copy2), CLT_OK);
+    assert_true(clt_now() - start < 0.02);
+    assert_true(flops2 > 0.999 * flops && flops2 < 1.001 * flops && copy2 > 0.999 * copy &&
+                copy2 < 1.001 * copy);
+    clt_device_close(d);
+}
+
+/* --- selection
+ * ---------------------------------------------------------------------------------------------- */
+
+static clt_found make_found(int p, int d, const char *platform, const char *name, clt_device_type type,
+                            bool unified) {
+    clt_found f = {.unified = unified};
+    f.facts.platform_index = p;
+    f.facts.device_index = d;
+    f.facts.type = type;
+    snprintf(f.facts.platform, sizeof f.facts.platform, "%s", platform);
+    snprintf(f.facts.name, sizeof f.facts.name, "%s", name);
+    if (type == CLT_DEVICE_CPU) f.facts.host_cpu = "the CPU";
+    return f;
+}
+
+static int pick(const clt_found *f, int n, const char *pattern, int rank, int size, int *sharing) {
+    int index = -1, share, all = 0;
+    if (clt_select(f, n, pattern, rank, size, &index, &share, &all) != CLT_OK) return -1;
+    if (sharing) *sharing = all;
+    return index;
+}
+
+static void ranks_get_devices(void **state) {
+    (void)state;
+    const clt_found f[] = {
+        make_found(0, 0, "Intel(R) OpenCL", "AMD EPYC", CLT_DEVICE_CPU, true),
+        make_found(1, 0, "Portable Computing Language", "pthread-EPYC", CLT_DEVICE_CPU, true),
+        make_found(2, 0, "Intel(R) OpenCL Graphics", "UHD", CLT_DEVICE_GPU, true),
+        make_found(3, 0, "NVIDIA CUDA", "H100", CLT_DEVICE_GPU, false),
+        make_found(3, 1, "NVIDIA CUDA", "H100", CLT_DEVICE_GPU, false),
+    };
+    enum { ALL = 5, CPUS = 2 };
+    int sharing;
+    /* Default: the GPUs with their own memory, in turn. */
+    for (int r = 0; r < 4; r++) assert_int_equal(pick(f, ALL, "", r, 4, &sharing), 3 + r % 2);
+    assert_int_equal(sharing, 2);
+    /* Two runtimes on one CPU are one device. */
+    for (int r = 0; r < 3; r++) assert_int_equal(pick(f, CPUS, "", r, 3, &sharing), 0);
+    assert_int_equal(sharing, 3);
+    assert_int_equal(pick(f, ALL, "portable", 0, 1, NULL), 1);
+    assert_int_equal(pick(f, ALL, "PTHREAD", 0, 1, NULL), 1);
+    assert_int_equal(pick(f, ALL, "3:1", 0, 1, NULL), 4);
+    assert_int_equal(pick(f, ALL, "1:0", 5, 8, NULL), 1);
+    /* A list has one entry per rank, and ranks with the same entry take turns. */
+    assert_int_equal(pick(f, ALL, "nvidia, pthread", 0, 4, NULL), 3);
+    assert_int_equal(pick(f, ALL, "nvidia, pthread", 1, 4, &sharing), 1);
+    assert_int_equal(sharing, 2);
+    assert_int_equal(pick(f, ALL, "nvidia, pthread", 2, 4, NULL), 4);
+    assert_int_equal(pick(f, ALL, "nvidia, pthread", 3, 4, NULL), 1);
+    /* Ranks on the two runtimes of one CPU share its cores. */
+    assert_int_equal(pick(f, ALL, "0:0,1:0", 1, 2, &sharing), 1);
+    assert_int_equal(sharing, 2);
+    assert_int_equal(pick(f, ALL, "9:0", 0, 1, NULL), -1);
+    assert_int_equal(pick(f, ALL, "radeon", 0, 1, NULL), -1);
+    assert_says("no device matches 'radeon'");
+    assert_says("3:1  NVIDIA CUDA / H100");
+}
+
+/* --- without a driver
+ * --------------------------------------------------------------------------------------- */
+
+/* Runs this program in `mode` under `env`; its output is malloc'ed, its exit code returned. */
+static int run_self(const char *env, const char *mode, char **output) {
+    char *command = clt_format("%s %s %s 2>&1", env, self, mode);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    clt_str b = {0};
+    char part[4096];
+    clt_str_add(&b, "");
+    for (size_t n; (n = fread(part, 1, sizeof part, f)) > 0;) clt_str_addn(&b, part, n);
+    int status = pclose(f);
+    clt_free(command);
+    *output = b.s;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void no_platform_gives_advice(void **state) {
+    (void)state;
+    char *env = clt_format("OCL_ICD_VENDORS=%s/icd", folder), *dir = clt_format("%s/icd", folder), *output;
+    assert_int_equal(clt_io_mkdirs(dir), CLT_OK);
+    assert_int_equal(run_self(env, "open", &output), 69);
+    assert_non_null(strstr(output, "no OpenCL platform"));
+    assert_non_null(strstr(output, "apt install pocl-opencl-icd"));
+    clt_free(output);
+    clt_free(dir);
+    clt_free(env);
+}
+
+/* A driver library that the linker finds, but that no .icd file names. */
+static void unregistered_driver_is_named(void **state) {
+    (void)state;
+    char *dir = clt_format("%s/icd", folder), *output;
+    assert_int_equal(clt_io_mkdirs(dir), CLT_OK);
+    char *build = clt_format("echo 'int x;' > %s/x.c && cc -shared -fPIC -o %s/libnvidia-opencl.so.1 %s/x.c",
+                             folder, folder, folder);
+    char *env = clt_format("LD_LIBRARY_PATH=%s OCL_ICD_VENDORS=%s/icd", folder, folder);
+    assert_int_equal(system(build), 0);
+    assert_int_equal(run_self(env, "open", &output), 69);
+    char *line = clt_format("echo libnvidia-opencl.so.1 > %s/icd/nvidia.icd", folder);
+    assert_non_null(strstr(output, "libnvidia-opencl.so.1 is present but not registered"));
+    assert_non_null(strstr(output, line));
+    clt_free(line);
+    clt_free(output);
+    clt_free(env);
+    clt_free(build);
+    clt_free(dir);
+}
+
+/* --- CLBlast
+ * ------------------------------------------------------------------------------------------------ */
+
+static void clblast_multiplies(void **state) {
+    (void)state;
+    if (!clt_clblast_available()) {
+        print_message("skipped: libclblast.so.1 is not installed\n");
+        skip();
+    }
+    enum { ROWS = 5, COLS = 7, DEEP = 3 };
+    /* Small integers: every order of sums gives the same, exact result. a is stored [k,m], b [n,k]. */
+    float a[DEEP * ROWS], b[COLS * DEEP], c[ROWS * COLS], want[ROWS * COLS];
+    for (int i = 0; i < DEEP * ROWS; i++) a[i] = (float)(i * 7 % 11 - 5);
+    for (int i = 0; i < COLS * DEEP; i++) b[i] = (float)(i * 5 % 13 - 6);
+    for (int i = 0; i < ROWS * COLS; i++) {
+        want[i] = (float)(3 * i);
+        for (int k = 0; k < DEEP; k++) want[i] += 2 * a[k * ROWS + i / COLS] * b[i % COLS * DEEP + k];
+        c[i] = (float)i;
+    }
+    clt_buffer *ba = buffer(sizeof a + 8, "a"), *bb = buffer(sizeof b, "b"), *bc = buffer(sizeof c, "c");
+    clt_ref ra = {ba, 2}, rb = {bb, 0}, rc = {bc, 0};
+    assert_int_equal(clt_ref_write_f32(ra, a, CLT_COUNT_OF(a)), CLT_OK);
+    assert_int_equal(clt_ref_write_f32(rb, b, CLT_COUNT_OF(b)), CLT_OK);
+    assert_int_equal(clt_ref_write_f32(rc, c, CLT_COUNT_OF(c)), CLT_OK);
+    assert_int_equal(clt_clblast_sgemm(dev, true, true, ROWS, COLS, DEEP, 2, ra, ROWS, rb, DEEP, 3, rc, COLS),
+                     CLT_OK);
+    assert_int_equal(clt_ref_read_f32(rc, c, CLT_COUNT_OF(c)), CLT_OK);
+    for (int i = 0; i < ROWS * COLS; i++) assert_true(c[i] == want[i]);
+    assert_int_equal(clt_clblast_sgemm(dev, true, true, ROWS, COLS, DEEP, 2, ra, 1, rb, DEEP, 3, rc, COLS),
+                     CLT_FAIL);
+    clt_buffer_destroy(ba);
+    clt_buffer_destroy(bb);
+    clt_buffer_destroy(bc);
+}
+
+int main(int argc, char **argv) {
+    self = argv[0];
+    if (argc > 1) { /* the child of run_self */
+        clt_device_params p = clt_device_params_default();
+        return clt_status_exit_code(clt_device_open(&p, &dev));
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_run),
+        cmocka_unit_test(failing_builds_name_a_log),
+        cmocka_unit_test(includes_are_expanded),
+        cmocka_unit_test(buffers_move_bytes),
+        cmocka_unit_test(writes_are_queued),
+        cmocka_unit_test(wrapped_memory_is_shared),
+        cmocka_unit_test(too_large_is_said),
+        cmocka_unit_test(memory_is_accounted),
+        cmocka_unit_test(kernels_are_timed),
+        cmocka_unit_test(steady_state_is_watched),
+        cmocka_unit_test(hung_device_is_given_up),
+        cmocka_unit_test(facts_are_probed),
+        cmocka_unit_test(units_can_be_limited),
+        cmocka_unit_test(peak_is_measured_once),
+        cmocka_unit_test(ranks_get_devices),
+        cmocka_unit_test(no_platform_gives_advice),
+        cmocka_unit_test(unregistered_driver_is_named),
+        cmocka_unit_test(clblast_multiplies),
+    };
+    return cmocka_run_group_tests_name("device", tests, set_up, tear_down);
 }
