@@ -94,6 +94,12 @@ void clt_cache_put(const char *dir, const char *name, const void *data, size_t b
     clt_free(path);
 }
 
+void clt_cache_drop(const char *dir, const char *name) {
+    char *path = clt_path_join(dir, name);
+    clt_io_get()->unlink(path);
+    clt_free(path);
+}
+
 int clt_cache_lock(const char *dir, clt_hash128 key, double timeout) {
     /* A few files serve all keys, so that locks do not pile up in the folder. */
     char *path = clt_format("%s/lock.%02x", dir, (unsigned)(key.lo & 63));

@@ -21,6 +21,9 @@ char *clt_cache_default_dir(void);
 bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes);
 void clt_cache_put(const char *dir, const char *name, const void *data, size_t bytes);
 
+/* Removes an entry that is whole but of no use. */
+void clt_cache_drop(const char *dir, const char *name);
+
 /* Writes a file in one go, without a message: false, and no file, if that fails. */
 bool clt_cache_write_file(const char *path, const void *data, size_t bytes);
 

@@ -77,7 +77,7 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     driver_habits(dev);
     open_cache(dev, p->cache_dir);
     if (f->facts.type == CLT_DEVICE_CPU) {
-        int fair = sharing > 1 ? (int)f->facts.compute_units / sharing : 0;
+        int fair = sharing > 1 ? CLT_MAX((int)f->facts.compute_units / sharing, 1) : 0;
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
     clt_status st = create_queue(dev);

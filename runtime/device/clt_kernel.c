@@ -92,6 +92,7 @@ static cl_program load_binary(clt_device *dev, const char *name, const char *opt
         return p;
     }
     clt_debug("cache entry %s does not load and is built again", name);
+    clt_cache_drop(dev->cache_dir, name);
     if (e == CL_SUCCESS) clReleaseProgram(p);
     return NULL;
 }

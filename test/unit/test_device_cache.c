@@ -1,0 +1,296 @@
+/* What devices keep on disk: entries that prove themselves whole, facts, program binaries, and one build per
+ * host. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/clt_io.h"
+#include "runtime/device/clt_cache.h"
+#include "runtime/device/clt_device.h"
+
+static char folder[64];
+static const char *self;
+
+static int set_up(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_cache.XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return clt_io_remove_tree(folder) == CLT_OK ? 0 : -1;
+}
+
+/* Changes one byte of a file, or with at < 0 cuts its last byte off. */
+static void damage(const char *path, long at) {
+    char *data;
+    size_t n;
+    assert_int_equal(clt_io_read_all(path, 1 << 26, &data, &n), CLT_OK);
+    assert_true((long)n > at);
+    if (at >= 0) data[at] ^= 1;
+    assert_true(clt_cache_write_file(path, data, at < 0 ? n - 1 : n));
+    clt_free(data);
+}
+
+static void entries_prove_themselves(void **state) {
+    (void)state;
+    const char text[] = "some \0 data";
+    char *path = clt_path_join(folder, "entry"), *data;
+    size_t n;
+    /* A byte of the magic, the version, the length, the hash, the data; a lost byte; a file shorter than a
+     * header. */
+    static const long at[] = {0, 8, 16, 24, 44, -1};
+    for (size_t i = 0; i < CLT_COUNT_OF(at); i++) {
+        clt_cache_put(folder, "entry", text, sizeof text);
+        assert_true(clt_cache_get(folder, "entry", &data, &n));
+        assert_int_equal(n, sizeof text);
+        assert_memory_equal(data, text, n);
+        clt_free(data);
+        damage(path, at[i]);
+        assert_false(clt_cache_get(folder, "entry", &data, &n));
+        assert_false(clt_io_is_file(path)); /* dropped */
+    }
+    assert_true(clt_cache_write_file(path, "x", 1));
+    assert_false(clt_cache_get(folder, "entry", &data, &n));
+    assert_false(clt_cache_get(folder, "entry", &data, &n));
+    assert_false(clt_cache_get(NULL, "entry", &data, &n));
+    clt_cache_put(NULL, "entry", text, sizeof text);
+    clt_strv names = {0};
+    assert_int_equal(clt_io_list(folder, &names), CLT_OK);
+    assert_int_equal(names.n, 0); /* no temporary names left behind */
+    clt_strv_free(&names);
+    clt_free(path);
+}
+
+static void unusable_folder_is_quiet(void **state) {
+    (void)state;
+    char *file = clt_path_join(folder, "file"), *data;
+    size_t n;
+    assert_true(clt_cache_write_file(file, "x", 1));
+    char *below = clt_path_join(file, "cache");
+    clt_cache_put(below, "entry", "x", 1);
+    assert_false(clt_cache_get(below, "entry", &data, &n));
+    assert_int_equal(clt_cache_lock(below, (clt_hash128){1, 1}, 0.1), -1);
+    clt_device_params p = clt_device_params_default();
+    p.cache_dir = below;
+    clt_device *dev;
+    assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
+    assert_null(clt_device_cache_dir(dev));
+    clt_device_close(dev);
+    assert_int_equal(clt_io_unlink(file), CLT_OK);
+    clt_free(below);
+    clt_free(file);
+}
+
+static void locks_exclude_and_time_out(void **state) {
+    (void)state;
+    clt_hash128 key = {7, 7}, other = {7, 8};
+    int a = clt_cache_lock(folder, key, 1);
+    assert_true(a >= 0);
+    double start = clt_now();
+    assert_int_equal(clt_cache_lock(folder, key, 0.2),
+                     -1); /* another open file excludes as another process does */
+    assert_true(clt_now() - start >= 0.2);
+    int b = clt_cache_lock(folder, other, 1);
+    assert_true(b >= 0);
+    clt_cache_unlock(a);
+    a = clt_cache_lock(folder, key, 1);
+    assert_true(a >= 0);
+    clt_cache_unlock(a);
+    clt_cache_unlock(b);
+    clt_cache_unlock(-1);
+}
+
+static void facts_are_kept(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    char *dir = clt_path_join(folder, "facts");
+    p.cache_dir = dir;
+    clt_device_facts seen[3];
+    for (int i = 0; i < 3; i++) {
+        clt_device *dev;
+        double start = clt_now();
+        assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
+        double took = clt_now() - start;
+        if (i > 0) print_message("opening with kept facts: %.3f s\n", took);
+        seen[i] = *clt_device_get_facts(dev);
+        char *name = clt_format("%s.facts", clt_device_id(dev)), *path = clt_path_join(dir, name);
+        assert_true(clt_io_is_file(path));
+        if (i == 1) damage(path, 60);
+        clt_free(path);
+        clt_free(name);
+        clt_device_close(dev);
+    }
+    for (int i = 1; i < 3; i++) {
+        assert_true(seen[i].probed);
+        assert_int_equal(seen[i].local_mem, seen[0].local_mem);
+        assert_int_equal(seen[i].half_arithmetic, seen[0].half_arithmetic);
+        assert_int_equal(seen[i].fp64, seen[0].fp64);
+        assert_int_equal(seen[i].subgroup_size, seen[0].subgroup_size);
+        assert_int_equal(seen[i].exact, seen[0].exact);
+        assert_int_equal(seen[i].correct_rounding_option, seen[0].correct_rounding_option);
+        assert_string_equal(seen[i].exact_reason, seen[0].exact_reason);
+    }
+    assert_true(seen[1].copy_gbps > seen[0].copy_gbps - 0.001 &&
+                seen[1].copy_gbps < seen[0].copy_gbps + 0.001);
+    clt_free(dir);
+}
+
+/* --- program binaries, where the driver has no cache of its own
+ * --------------------------------------------- */
+
+static const char *const twice = "__kernel void twice(__global uint *x) { x[get_global_id(0)] *= FACTOR; }\n";
+
+/* Opens the device of `pattern`, builds and runs the program, and reports what was built and loaded. */
+static clt_status use(const char *pattern, const char *dir, uint32_t factor, clt_device_counters *c) {
+    clt_device_params p = clt_device_params_default();
+    p.pattern = pattern;
+    p.cache_dir = dir;
+    clt_device *dev;
+    clt_kernel *k;
+    clt_buffer *b;
+    char options[32];
+    uint32_t x[4] = {1, 2, 3, 4};
+    snprintf(options, sizeof options, "-DFACTOR=%uu", factor);
+    CLT_TRY(clt_device_open(&p, &dev));
+    CLT_TRY(clt_kernel_from_text(dev, "twice.cl", twice, "twice", options, &k));
+    CLT_TRY(clt_buffer_create(dev, sizeof x, "x", &b));
+    CLT_TRY(clt_buffer_write(b, 0, x, sizeof x));
+    CLT_TRY(clt_launch(k, 1, (size_t[]){4}, NULL, (clt_arg[]){CLT_BUF(b)}, 1));
+    CLT_TRY(clt_buffer_read(b, 0, x, sizeof x));
+    clt_device_get_counters(dev, c);
+    clt_buffer_destroy(b);
+    clt_device_close(dev);
+    for (uint32_t i = 0; i < 4; i++)
+        if (x[i] != (i + 1) * factor) return CLT_FAIL;
+    return CLT_OK;
+}
+
+/* A platform whose programs go through our own cache; NULL if there is none here. */
+static const char *caching_platform(void) {
+    static char pattern[32];
+    clt_device_facts *list;
+    int n;
+    pattern[0] = 0;
+    if (clt_device_list(false, &list, &n) != CLT_OK) return NULL;
+    for (int i = 0; i < n; i++)
+        if (strstr(list[i].platform, "Intel"))
+            snprintf(pattern, sizeof pattern, "%d:%d", list[i].platform_index, list[i].device_index);
+    clt_free(list);
+    return pattern[0] ? pattern : NULL;
+}
+
+static void warm_start_builds_nothing(void **state) {
+    (void)state;
+    const char *pattern = caching_platform();
+    if (!pattern) {
+        print_message("skipped: needs Intel's CPU runtime (OCL_ICD_VENDORS)\n");
+        skip();
+    }
+    char *dir = clt_path_join(folder, "programs");
+    clt_device_counters c;
+    assert_int_equal(use(pattern, dir, 2, &c), CLT_OK);
+    assert_int_equal(c.programs_built, 1);
+    assert_int_equal(c.programs_loaded, 0);
+    assert_int_equal(use(pattern, dir, 2, &c), CLT_OK);
+    assert_int_equal(c.programs_built, 0);
+    assert_int_equal(c.programs_loaded, 1);
+    assert_int_equal(use(pattern, dir, 3, &c), CLT_OK); /* other options, another program */
+    assert_int_equal(c.programs_built, 1);
+    clt_strv names = {0};
+    assert_int_equal(clt_io_list(dir, &names), CLT_OK);
+    int entries = 0;
+    for (size_t i = 0; i < names.n; i++) {
+        if (!strstr(names.v[i], ".bin")) continue;
+        char *path = clt_path_join(dir, names.v[i]);
+        damage(path, 2000);
+        clt_free(path);
+        entries++;
+    }
+    assert_int_equal(entries, 2);
+    clt_strv_free(&names);
+    assert_int_equal(use(pattern, dir, 2, &c), CLT_OK);
+    assert_int_equal(c.programs_built, 1);
+    assert_int_equal(c.programs_loaded, 0);
+    assert_int_equal(use(pattern, dir, 2, &c), CLT_OK);
+    assert_int_equal(c.programs_loaded, 1);
+    clt_free(dir);
+}
+
+/* An entry that is whole but that the driver does not take is dropped and built again. */
+static void strange_binary_is_rebuilt(void **state) {
+    (void)state;
+    const char *pattern = caching_platform();
+    if (!pattern) {
+        print_message("skipped: needs Intel's CPU runtime (OCL_ICD_VENDORS)\n");
+        skip();
+    }
+    char *dir = clt_path_join(folder, "programs");
+    clt_device_counters c;
+    assert_int_equal(use(pattern, dir, 5, &c), CLT_OK);
+    clt_strv names = {0};
+    assert_int_equal(clt_io_list(dir, &names), CLT_OK);
+    for (size_t i = 0; i < names.n; i++)
+        if (strstr(names.v[i], ".bin")) clt_cache_put(dir, names.v[i], "not a program", 13);
+    clt_strv_free(&names);
+    assert_int_equal(use(pattern, dir, 5, &c), CLT_OK);
+    assert_int_equal(c.programs_built, 1);
+    assert_int_equal(use(pattern, dir, 5, &c), CLT_OK);
+    assert_int_equal(c.programs_loaded, 1);
+    clt_free(dir);
+}
+
+/* Processes that start together: one builds, the others load its binary. */
+static void one_process_builds(void **state) {
+    (void)state;
+    const char *pattern = caching_platform();
+    if (!pattern) {
+        print_message("skipped: needs Intel's CPU runtime (OCL_ICD_VENDORS)\n");
+        skip();
+    }
+    enum { PROCESSES = 3 };
+    char *dir = clt_path_join(folder, "together");
+    FILE *f[PROCESSES];
+    for (int i = 0; i < PROCESSES; i++) {
+        char *command = clt_format("%s use %s %s", self, pattern, dir);
+        f[i] = popen(command, "r");
+        assert_non_null(f[i]);
+        clt_free(command);
+    }
+    int built = 0, loaded = 0;
+    for (int i = 0; i < PROCESSES; i++) {
+        int b = -1, l = -1;
+        assert_int_equal(fscanf(f[i], "%d %d", &b, &l), 2);
+        assert_int_equal(pclose(f[i]), 0);
+        built += b;
+        loaded += l;
+    }
+    assert_int_equal(built, 1);
+    assert_int_equal(loaded, PROCESSES - 1);
+    clt_free(dir);
+}
+
+int main(int argc, char **argv) {
+    self = argv[0];
+    if (argc == 4) { /* the child of one_process_builds: "use", pattern, folder */
+        clt_device_counters c;
+        clt_status st = use(argv[2], argv[3], 9, &c);
+        if (st == CLT_OK) printf("%d %d\n", (int)c.programs_built, (int)c.programs_loaded);
+        return clt_status_exit_code(st);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_prove_themselves),   cmocka_unit_test(unusable_folder_is_quiet),
+        cmocka_unit_test(locks_exclude_and_time_out), cmocka_unit_test(facts_are_kept),
+        cmocka_unit_test(warm_start_builds_nothing),  cmocka_unit_test(strange_binary_is_rebuilt),
+        cmocka_unit_test(one_process_builds),
+    };
+    return cmocka_run_group_tests_name("device cache", tests, set_up, tear_down);
+}
