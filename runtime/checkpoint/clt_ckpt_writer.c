@@ -370,10 +370,12 @@ static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
     return CLT_OK;
 }
 
-/* Removes a checkpoint so that a crash in between leaves a temporary folder, never a damaged checkpoint. */
+/* Removes a checkpoint so that a crash in between leaves a temporary folder, never a damaged checkpoint: the new name
+ * is durable before the first file goes. */
 static clt_status remove_checkpoint(const clt_ckpt_writer *w, const char *path) {
     char *tmp = clt_format("%s.tmp.%s", path, w->run_id);
     clt_status st = clt_io_rename(path, tmp);
+    if (st == CLT_OK) st = clt_io_sync_dir(w->folder);
     if (st == CLT_OK) st = clt_io_remove_tree(tmp);
     clt_free(tmp);
     return st;

@@ -41,6 +41,14 @@ static clt_status add_shard(clt_weight_source *s, const char *path) {
     clt_safetensors *f;
     CLT_TRY(clt_safetensors_open(path, &f));
     int n = clt_safetensors_count(f);
+    for (int i = 0; i < n; i++) {
+        const clt_st_tensor *t = clt_safetensors_at(f, i);
+        if (t->dims <= CLT_MAX_DIMS) continue;
+        clt_status st = clt_error(CLT_BAD_DATA, "%s: tensor '%s' has %d dimensions, a weight has at most %d", path,
+                                  t->name, t->dims, CLT_MAX_DIMS);
+        clt_safetensors_close(f);
+        return st;
+    }
     s->shard = clt_realloc(s->shard, ((size_t)s->shards + 1) * sizeof *s->shard);
     s->view = clt_realloc(s->view, (size_t)(s->views + n) * sizeof *s->view);
     for (int i = 0; i < n; i++)
@@ -202,9 +210,8 @@ void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *ou
         return;
     }
     const clt_st_tensor *t = clt_safetensors_at(s->shard[s->view[i].shard], s->view[i].tensor);
-    /* More dimensions than a parameter can have never fit a table: dims stays what it is, and differs. */
     *out = (clt_ckpt_tensor){.name = s->view[i].name, .role = "weight", .dims = t->dims, .count = t->count};
-    for (int d = 0; d < CLT_MIN(t->dims, (int)CLT_MAX_DIMS); d++) out->shape[d] = (int64_t)t->shape[d];
+    for (int d = 0; d < t->dims; d++) out->shape[d] = (int64_t)t->shape[d];
 }
 
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name) {
