@@ -13,6 +13,8 @@
 
 typedef struct clt_group clt_group;
 
+enum { CLT_GROUP_MAX_RANKS = 1024 };
+
 /* What the launcher says, without MPI_Init: rank 0 of 1 when there is no launcher. */
 typedef struct {
     int rank, size, local_rank, local_size;

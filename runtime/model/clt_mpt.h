@@ -1,10 +1,10 @@
-/* clt_mpt: the MPT transformer of LLM Foundry: its parameter table, its initial weights, its memory plan, and its
- * forward and backward passes written as plain calls to operations, in order.
+/* clt_mpt: the MPT transformer of LLM Foundry: its parameter table, its initial weights, its memory plan, and
+ * its forward and backward passes written as plain calls to operations, in order.
  *
  * The model owns activations and workspaces; weights and gradients live in slabs of the caller. Everything is
  * allocated by clt_mpt_create for a largest microbatch; a step afterwards allocates nothing. Places: rows are
- * tokens, sample after sample; C d_model, H query heads, KV key/value heads, D head size, F hidden width of the
- * MLP, V vocabulary, T sequence.
+ * tokens, sample after sample; C d_model, H query heads, KV key/value heads, D head size, F hidden width of
+ * the MLP, V vocabulary, T sequence.
  *
  * Formulas: docs/numerics.md (orders), LLM Foundry's MPT (structure). */
 #ifndef CLT_MPT_H
@@ -16,24 +16,27 @@
 
 typedef struct clt_mpt clt_mpt;
 
-/* --- parameters -------------------------------------------------------------------------------------------- */
+/* --- parameters --------------------------------------------------------------------------------------------
+ */
 
-/* Fills `table` (start from {0}) with the model's tensors under Foundry's names, in the order of its state dict. */
+/* Fills `table` (start from {0}) with the model's tensors under Foundry's names, in the order of its state
+ * dict. */
 clt_status clt_mpt_table(const clt_mpt_config *cfg, clt_slab_table *table);
 /* Number of trained parameters (tied embeddings counted once). */
 uint64_t clt_mpt_param_count(const clt_mpt_config *cfg);
 /* FLOP of one training step per token by MosaicML's formula 6 N + 12 L C T (published-throughput tables). */
 double clt_mpt_train_flops_per_token(const clt_mpt_config *cfg, int64_t seq);
 
-/* Initial value of every tensor as init_config says (kaiming_normal_ by default), from counter-based random numbers
- * keyed by the seed: the same on every device and rank count. */
+/* Initial value of every tensor as init_config says (kaiming_normal_ by default), from counter-based random
+ * numbers keyed by the seed: the same on every device and rank count. */
 clt_status clt_mpt_init_weights(const clt_mpt_config *cfg, const clt_slab_table *table, uint64_t seed,
                                 clt_slab *weights);
 /* The same for elements [first, first + count) of tensor `entry`, into host memory. */
 void clt_mpt_init_range(const clt_mpt_config *cfg, const clt_slab_table *table, int entry, uint64_t seed,
                         uint64_t first, uint64_t count, float *out);
 
-/* --- memory --------------------------------------------------------------------------------------------------- */
+/* --- memory
+ * --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t microbatch;    /* samples at most */
@@ -53,11 +56,12 @@ typedef struct {
 clt_status clt_mpt_plan(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_device_type type,
                         clt_mpt_memory *out);
 
-/* --- the model on a device -------------------------------------------------------------------------------------- */
+/* --- the model on a device
+ * -------------------------------------------------------------------------------------- */
 
 /* `weights` is borrowed and must use the table of clt_mpt_table. */
-clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_ops *ops, clt_slab *weights,
-                          clt_mpt **out);
+clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_ops *ops,
+                          clt_slab *weights, clt_mpt **out);
 void clt_mpt_destroy(clt_mpt *m);
 
 /* One microbatch. Arrays are on the host, [samples * seq], and are copied before the call returns. */
@@ -84,15 +88,16 @@ clt_status clt_mpt_train(clt_mpt *m, const clt_mpt_batch *b);
 /* Forward only. correct (device, int32 [samples * seq], optional): 1 where the target is the argmax. */
 clt_status clt_mpt_eval(clt_mpt *m, const clt_mpt_batch *b, clt_ref correct);
 
-/* Forward only; the final-norm output of positions [first, first + rows) of sample 0 is multiplied by the head: logits
- * after logit_scale and softcap, into host memory [rows, V]. Waits. */
-clt_status clt_mpt_logits(clt_mpt *m, const clt_mpt_batch *b, int64_t first, int64_t rows, float *logits);
+/* Forward over `len` <= seq tokens of one text (model.shape.microbatch may be 1), and the logits of positions
+ * [first, first + rows), after logit_scale and softcap, into host memory [rows, V]. Waits. */
+clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+                          float *logits);
 
 /* Activations of the last forward for tests: "emb", "block<i>", "norm_f", [samples * seq, C]. */
 clt_status clt_mpt_activation(clt_mpt *m, const char *name, float *out, size_t count);
 
-/* Called after every operation with what it made; used to name the first operation of a step that made a NaN or an
- * infinity. Return other than CLT_OK stops the pass. */
+/* Called after every operation with what it made; used to name the first operation of a step that made a NaN
+ * or an infinity. Return other than CLT_OK stops the pass. */
 typedef clt_status (*clt_mpt_watch)(void *ctx, const char *what, clt_ref made, uint64_t count);
 void clt_mpt_set_watch(clt_mpt *m, clt_mpt_watch watch, void *ctx);
 

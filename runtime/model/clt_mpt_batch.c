@@ -58,24 +58,41 @@ clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad) {
     return CLT_OK;
 }
 
-clt_status clt_mpt_logits(clt_mpt *m, const clt_mpt_batch *b, int64_t first, int64_t rows, float *logits) {
-    const clt_mpt_config *c = &m->cfg;
-    int64_t C = c->d_model, V = c->vocab_size;
-    CLT_TRY(clt_mpt_upload(m, b, false));
-    CLT_TRY(clt_mpt_forward(m, b));
+/* The head on some rows of the last forward pass. */
+static clt_status head_logits(clt_mpt *m, int64_t first, int64_t rows, float *logits) {
+    int64_t C = m->cfg.d_model, V = m->cfg.vocab_size;
     for (int64_t at = 0; at < rows; at += m->head_rows) {
         int64_t n = CLT_MIN(m->head_rows, rows - at);
-        clt_gemm_params g = clt_mpt_linear(m, n, m->index.lm_head, -1,
-                                           clt_ref_at(m->nf, (uint64_t)((first + at) * C)), C, m->logits, V);
+        clt_ref x = clt_ref_at(m->nf, (uint64_t)((first + at) * C));
+        clt_gemm_params g = clt_mpt_linear(m, n, m->index.lm_head, -1, x, C, m->logits, V);
         CLT_TRY(clt_op_gemm(m->ops, &g));
         CLT_TRY(clt_ref_read_f32(m->logits, logits + at * V, (size_t)(n * V)));
     }
-    float scale = (float)c->logit_scale, cap = (float)c->final_logit_softcapping;
+    float scale = (float)m->cfg.logit_scale, cap = (float)m->cfg.final_logit_softcapping;
     for (int64_t i = 0; i < rows * V; i++) {
         float z = logits[i] * scale;
         logits[i] = cap > 0 ? cap * clt_ref_act(CLT_ACT_TANH, z / cap) : z;
     }
     return CLT_OK;
+}
+
+clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+                          float *logits) {
+    int64_t seq = m->shape.seq;
+    if (len < 1 || len > seq)
+        return clt_error(CLT_BAD_CONFIG, "a text of %lld tokens does not fit max_seq_len %lld",
+                         (long long)len, (long long)seq);
+    int32_t *targets = clt_malloc((size_t)len * sizeof *targets), *ids = clt_calloc((size_t)len, sizeof *ids);
+    for (int64_t i = 0; i < len; i++) targets[i] = -100;
+    clt_mpt_batch b = {.samples = 1, .tokens = tokens, .targets = targets, .seq_ids = ids};
+    m->shape.seq = len; /* one shorter sample in the places of a full one */
+    clt_status st = clt_mpt_upload(m, &b, false);
+    if (st == CLT_OK) st = clt_mpt_forward(m, &b);
+    if (st == CLT_OK) st = head_logits(m, first, rows, logits);
+    m->shape.seq = seq;
+    clt_free(targets);
+    clt_free(ids);
+    return st;
 }
 
 clt_status clt_mpt_activation(clt_mpt *m, const char *name, float *out, size_t count) {

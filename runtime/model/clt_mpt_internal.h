@@ -6,8 +6,8 @@
 
 /* Index of each tensor of a block in the parameter table; -1: the model has no such tensor. */
 typedef struct {
-    int norm1_w, norm1_b, wqkv, bqkv, wq, bq, wk, bk, wv, bv, q_ln_w, q_ln_b, k_ln_w, k_ln_b, wout, bout, norm2_w,
-        norm2_b, wgate, bgate, wup, bup, wdown, bdown;
+    int norm1_w, norm1_b, wqkv, bqkv, wq, bq, wk, bk, wv, bv, q_ln_w, q_ln_b, k_ln_w, k_ln_b, wout, bout,
+        norm2_w, norm2_b, wgate, bgate, wup, bup, wdown, bdown;
 } clt_mpt_block_index;
 
 typedef struct {
@@ -21,16 +21,16 @@ void clt_mpt_index_free(clt_mpt_index *x);
 
 /* What a block keeps from its forward pass for its backward pass. R rows. */
 typedef struct {
-    clt_ref x;                             /* block input [R, C] */
-    clt_ref n1, mean1, rstd1;              /* norm_1 [R, C], [R] */
-    clt_ref raw;                           /* q|k|v as the GEMM made it, where clip or a qk norm follows [R, W] */
-    clt_ref clipped;                       /* after clip, where a qk norm follows too [R, W] */
+    clt_ref x;                /* block input [R, C] */
+    clt_ref n1, mean1, rstd1; /* norm_1 [R, C], [R] */
+    clt_ref raw;              /* q|k|v as the GEMM made it, where clip or a qk norm follows [R, W] */
+    clt_ref clipped;          /* after clip, where a qk norm follows too [R, W] */
     clt_ref q_mean, q_rstd, k_mean, k_rstd; /* qk norms [R * heads] */
-    clt_ref qkv;                           /* final q|k|v [R, W] */
-    clt_ref att, lse;                      /* attention output [R, H*D], [B, H, T] */
-    clt_ref mid;                           /* after the attention branch [R, C] */
+    clt_ref qkv;                            /* final q|k|v [R, W] */
+    clt_ref att, lse;                       /* attention output [R, H*D], [B, H, T] */
+    clt_ref mid;                            /* after the attention branch [R, C] */
     clt_ref n2, mean2, rstd2;
-    clt_ref gate, up, act;                 /* MLP [R, F]; gate only with GLU */
+    clt_ref gate, up, act; /* MLP [R, F]; gate only with GLU */
 } clt_mpt_acts;
 
 struct clt_mpt {
@@ -39,30 +39,30 @@ struct clt_mpt {
     clt_ops *ops; /* NULL while planning */
     clt_slab *weights;
     clt_mpt_index index;
-    int64_t rows;       /* microbatch * seq */
-    int64_t width;      /* columns of q|k|v: (H + 2 KV) * D */
-    int64_t head_rows;  /* rows of the logits buffer: whole samples */
+    int64_t rows;                          /* microbatch * seq */
+    int64_t width;                         /* columns of q|k|v: (H + 2 KV) * D */
+    int64_t head_rows;                     /* rows of the logits buffer: whole samples */
     bool source_of_kv[CLT_MPT_MAX_LAYERS]; /* later blocks use this block's keys and values */
 
     clt_mpt_acts *acts; /* [n_layers]; blocks may share places (recompute, evaluation) */
     clt_ref x_last;     /* output of the last block [R, C] */
     clt_ref nf, meanf, rstdf;
     clt_ref logits, token_loss, correct;
-    clt_ref dx, dbranch, dnorm;  /* [R, C] */
-    clt_ref datt;                /* [R, H*D] */
-    clt_ref *dqkv;               /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
-    clt_ref dup, dgate, dact;    /* [R, F] */
-    clt_ref lookup;              /* tied wte: lookup accumulator [V, C] */
+    clt_ref dx, dbranch, dnorm; /* [R, C] */
+    clt_ref datt;               /* [R, H*D] */
+    clt_ref *dqkv;            /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
+    clt_ref dup, dgate, dact; /* [R, F] */
+    clt_ref lookup;           /* tied wte: lookup accumulator [V, C] */
     clt_ref slopes, rope, temperature;
-    clt_ref tokens, targets, seq_ids, row_weight;             /* int32 / float [R] */
-    clt_ref unique_ids, unique_first, unique_begin, row_of;   /* int32: see clt_embedding_grad_params */
-    clt_ref lane_ids;                                         /* int32 [most ids of a lane] */
+    clt_ref tokens, targets, seq_ids, row_weight;           /* int32 / float [R] */
+    clt_ref unique_ids, unique_first, unique_begin, row_of; /* int32: see clt_embedding_grad_params */
+    clt_ref lane_ids;                                       /* int32 [most ids of a lane] */
 
     /* host side of the lookup gradients, allocated once */
-    int32_t *slot_of_id;   /* [V]: place among the microbatch's unique ids, -1 */
-    uint8_t *seen_in_lane; /* [V] */
+    int32_t *slot_of_id;                         /* [V]: place among the microbatch's unique ids, -1 */
+    uint8_t *seen_in_lane;                       /* [V] */
     int32_t *ids, *first, *begin, *fill, *order; /* [R], [R], [R+1], [R], [R] */
-    int32_t *lane_list;    /* [V] */
+    int32_t *lane_list;                          /* [V] */
     int64_t lane_count, unique;
 
     clt_buffer **buffers;
@@ -82,8 +82,8 @@ clt_status clt_mpt_made(clt_mpt *m, clt_ref made, uint64_t count, const char *fm
     __attribute__((format(printf, 4, 5)));
 
 /* y = x * W^T (+ bias), W [n, k] entry w of the weights; see clt_gemm_params for the rest. */
-clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx, clt_ref y,
-                               int64_t ldy);
+clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
+                               clt_ref y, int64_t ldy);
 clt_ref clt_mpt_weight(const clt_mpt *m, int entry); /* none for -1 */
 
 /* Forward pass of one block on its places; also used again in backward with recomputation. */
@@ -95,8 +95,8 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref c
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
 clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad);
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer);
-clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site, clt_ref x, clt_ref residual,
-                           clt_ref y);
+clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site, clt_ref x,
+                           clt_ref residual, clt_ref y);
 
 /* Dropout sites of a block (docs/numerics.md); the embedding's dropout has layer -1. */
 enum { CLT_SITE_EMB = 0, CLT_SITE_ATTN_BRANCH = 1, CLT_SITE_FFN_BRANCH = 2, CLT_SITE_ATTENTION = 3 };

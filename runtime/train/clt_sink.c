@@ -1,0 +1,180 @@
+#include "clt_sink.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../base/clt_json.h"
+
+struct clt_sinks {
+    const clt_config *cfg;
+    clt_file *jsonl;
+    bool main_rank, warned;
+    clt_time max;
+};
+
+clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank, clt_time max,
+                            clt_sinks **out) {
+    clt_sinks *s = clt_calloc(1, sizeof *s);
+    *s = (clt_sinks){.cfg = cfg, .main_rank = main_rank, .max = max};
+    if (folder && main_rank) {
+        char *path = clt_path_join(folder, "metrics.jsonl");
+        clt_status st = clt_file_open(path, CLT_IO_APPEND, &s->jsonl);
+        clt_free(path);
+        if (st != CLT_OK) {
+            clt_free(s);
+            return st;
+        }
+    }
+    *out = s;
+    return CLT_OK;
+}
+
+void clt_sinks_destroy(clt_sinks *s) {
+    if (!s) return;
+    clt_progress_end();
+    clt_file_close(s->jsonl);
+    clt_free(s);
+}
+
+/* JSON has no NaN and no infinity: they become null. */
+static void number(clt_str *b, const char *key, double v, const char *fmt) {
+    clt_str_addf(b, ",\"%s\":", key);
+    if (isfinite(v))
+        clt_str_addf(b, fmt, v);
+    else
+        clt_str_add(b, "null");
+}
+
+/* A full disk must not stop training: the first failed line is reported, the run goes on. */
+static void write_line(clt_sinks *s, clt_str *line) {
+    clt_str_add(line, "}\n");
+    if (s->jsonl && clt_file_append(s->jsonl, line->s, line->len) != CLT_OK && !s->warned) {
+        s->warned = true;
+        clt_warn("metrics.jsonl is incomplete from here on; training goes on");
+    }
+    clt_str_free(line);
+}
+
+static void step_json(clt_sinks *s, const clt_step_row *r) {
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"batch\":%lld,\"epoch\":%lld,\"sample\":%lld,\"token\":%lld",
+                 (long long)r->after.batch, (long long)r->after.epoch, (long long)r->after.sample,
+                 (long long)r->after.token);
+    number(&b, "loss", r->loss, "%.9g");
+    number(&b, "lr", r->lr, "%.9g");
+    number(&b, "grad_norm", (double)r->grad_norm, "%.9g");
+    number(&b, "step_seconds", r->step_seconds, "%.6f");
+    number(&b, "tokens_per_sec", r->tokens_per_second, "%.2f");
+    number(&b, "flops_per_sec", r->flops_per_second, "%.6g");
+    if (r->mfu > 0) number(&b, "mfu", r->mfu, "%.5f");
+    clt_str_addf(&b, ",\"device_memory_bytes\":%llu", (unsigned long long)r->device_memory);
+    write_line(s, &b);
+}
+
+static const char *optimizer_name(const clt_config *c) {
+    return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "DecoupledAdamW" : "DecoupledLionW";
+}
+
+/* Composer's header of a console block: in batches or epochs, with the end of the run. */
+static void header(const clt_sinks *s, const clt_step_row *r, clt_str *b) {
+    char max[40];
+    if (s->max.unit == CLT_TIME_BATCH)
+        clt_str_addf(b, "[batch=%lld/%lld]:", (long long)r->after.batch, (long long)s->max.value);
+    else if (s->max.unit == CLT_TIME_EPOCH)
+        clt_str_addf(b, "[epoch=%lld/%lld][batch=%lld]:", (long long)r->before.epoch + 1,
+                     (long long)s->max.value, (long long)r->after.batch);
+    else
+        clt_str_addf(b, "[batch=%lld, until %s]:", (long long)r->after.batch, clt_time_text(s->max, max));
+}
+
+static void step_console(clt_sinks *s, const clt_step_row *r) {
+    const clt_config *c = s->cfg;
+    clt_str b = {0};
+    header(s, r, &b);
+    clt_str_addf(&b,
+                 "\n\t Train time/epoch: %lld\n\t Train time/batch: %lld\n\t Train time/sample: %lld\n"
+                 "\t Train time/token: %lld",
+                 (long long)r->before.epoch, (long long)r->before.batch, (long long)r->before.sample,
+                 (long long)r->before.token);
+    clt_str_addf(&b, "\n\t Train trainer/device_train_microbatch_size: %lld", (long long)r->microbatch);
+    clt_str_addf(&b, "\n\t Train loss/train/total: %.4f", r->loss);
+    clt_str_addf(&b, "\n\t Train metrics/train/LanguageCrossEntropy: %.4f", r->loss);
+    clt_str_addf(&b, "\n\t Train metrics/train/LanguagePerplexity: %.4f", exp(r->loss));
+    clt_str_addf(&b, "\n\t Train l2_norm/grad/global: %.4f", (double)r->grad_norm);
+    if (c->callbacks.speed_monitor) {
+        clt_str_addf(&b, "\n\t Train throughput/tokens_per_sec: %.1f", r->tokens_per_second);
+        clt_str_addf(&b, "\n\t Train throughput/flops_per_sec: %.4g", r->flops_per_second);
+        if (r->mfu > 0) clt_str_addf(&b, "\n\t Train throughput/device/mfu: %.4f", r->mfu);
+    }
+    clt_str_addf(&b, "\n\t Train time/train: %.4f\n\t Train time/val: %.4f\n\t Train time/total: %.4f",
+                 r->after.wall_seconds / 3600, r->eval_seconds / 3600,
+                 (r->after.wall_seconds + r->eval_seconds) / 3600);
+    if (c->callbacks.lr_monitor) clt_str_addf(&b, "\n\t Train lr-%s/group0: %.4g", optimizer_name(c), r->lr);
+    if (c->callbacks.memory_monitor)
+        clt_str_addf(&b, "\n\t Train memory/current_allocated_mem: %.4f", (double)r->device_memory / 1e9);
+    if (c->callbacks.runtime_estimator && r->eta_seconds > 0)
+        clt_str_addf(&b, "\n\t Train time/remaining_estimate: %.4f", r->eta_seconds / 3600);
+    clt_info("%s", b.s);
+    clt_str_free(&b);
+}
+
+/* Share of the run that is done, by its own unit. */
+static double done(const clt_sinks *s, const clt_timestamp *t) {
+    return s->max.value > 0 ? CLT_MIN(1.0, (double)clt_timestamp_get(t, s->max.unit) / (double)s->max.value)
+                            : 0.0;
+}
+
+static void bar(const clt_sinks *s, const clt_step_row *r) {
+    enum { WIDTH = 24 };
+    double part = done(s, &r->after);
+    char cells[WIDTH + 1], eta[32], rate[32];
+    for (int i = 0; i < WIDTH; i++) cells[i] = i < (int)(part * WIDTH) ? '#' : '.';
+    cells[WIDTH] = 0;
+    clt_progress(part >= 1.0, "train %3.0f%% |%s| batch %lld  loss %.4f  %s tok/s  %s left", part * 100,
+                 cells, (long long)r->after.batch, r->loss, clt_human_count(r->tokens_per_second, rate),
+                 clt_human_seconds(r->eta_seconds, eta));
+}
+
+void clt_sinks_step(clt_sinks *s, const clt_step_row *r) {
+    if (!s->main_rank) return;
+    step_json(s, r);
+    bool first = r->before.batch == 0, last = clt_timestamp_reached(&r->after, s->max);
+    bool due = clt_timestamp_crossed(&r->before, &r->after, s->cfg->console_log_interval);
+    if (s->cfg->log_to_console && (first || last || due)) step_console(s, r);
+    bar(s, r);
+}
+
+void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t n) {
+    if (!s->main_rank) return;
+    clt_progress(false, "eval %s: batch %lld/%lld", label, (long long)i, (long long)n);
+    bool decile = i == n || i * 10 / n != (i - 1) * 10 / n;
+    if (s->cfg->log_to_console && decile && i < n)
+        clt_info("[Eval batch=%lld/%lld] Eval on %s data", (long long)i, (long long)n, label);
+}
+
+void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r) {
+    if (!s->main_rank) return;
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"batch\":%lld", (long long)r->batch);
+    if (strcmp(r->label, "eval") != 0) {
+        clt_str_add(&b, ",\"label\":");
+        clt_json_escape(&b, r->label);
+    }
+    number(&b, "eval_loss", r->loss, "%.9g");
+    number(&b, "eval_perplexity", r->perplexity, "%.9g");
+    number(&b, "eval_accuracy", r->accuracy, "%.9g");
+    number(&b, "eval_seconds", r->seconds, "%.3f");
+    write_line(s, &b);
+    clt_info("[Eval on %s data, %lld samples]:\n\t Eval metrics/%s/LanguageCrossEntropy: %.4f\n"
+             "\t Eval metrics/%s/LanguagePerplexity: %.4f\n\t Eval metrics/%s/TokenAccuracy: %.4f",
+             r->label, (long long)r->samples, r->label, r->loss, r->label, r->perplexity, r->label,
+             r->accuracy);
+}
+
+void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char *fields) {
+    if (!s->main_rank) return;
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"event\":\"%s\",\"batch\":%lld%s%s", event, (long long)batch, fields ? "," : "",
+                 fields ? fields : "");
+    write_line(s, &b);
+}
