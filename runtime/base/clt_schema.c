@@ -160,8 +160,9 @@ static bool is_default(const clt_key *k, json_t *v) {
 
 static clt_status read_key(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v, char *out) {
     if (json_is_null(v)) {
-        bool may = k->nullable || k->type == CLT_KEY_SECTION || k->type == CLT_KEY_ANY ||
-                   k->status != CLT_KEY_HONOURED;
+        bool required = k->def && strcmp(k->def, CLT_KEY_REQUIRED) == 0;
+        bool may = !required && (k->nullable || k->type == CLT_KEY_SECTION || k->type == CLT_KEY_ANY ||
+                                 k->status != CLT_KEY_HONOURED);
         return may ? CLT_OK : clt_schema_fail(r, path, "must be %s, not empty", clt_key_type_name(k->type));
     }
     if (k->status == CLT_KEY_REFUSED)

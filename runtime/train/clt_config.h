@@ -52,7 +52,6 @@ typedef struct { /* callbacks: those that do something here */
     int64_t speed_window;
     double gpu_flops_available; /* 0: not given */
     const char *speed_time_unit;
-    bool optimizer_log_metrics;
 } clt_callbacks_config;
 
 typedef struct clt_config clt_config;
@@ -89,8 +88,6 @@ struct clt_config {
     bool progress_bar, log_to_console, log_config;
     clt_time console_log_interval; /* epochs or batches */
     clt_callbacks_config callbacks;
-    bool tensorboard;
-    const char *tensorboard_dir; /* NULL: in the run's folder */
 
     /* checkpoints; templates keep {run_name}, {epoch}, {batch} ... for clt_config_expand; {rank} is already 0
      * and a trailing .pt is gone */
@@ -100,16 +97,15 @@ struct clt_config {
     int64_t save_num_checkpoints_to_keep; /* -1: all */
     bool save_overwrite, save_weights_only;
     const char *load_path; /* NULL: none */
-    bool load_weights_only, load_strict_model_weights;
-    clt_strv load_ignore_keys;
-    bool autoresume;
+    bool load_weights_only;
+    clt_strv load_ignore_keys; /* shell patterns of tensor names */
+    bool autoresume; /* on with a save_folder unless save_overwrite, save_weights_only or autoresume: false */
 
     /* cltrain: */
     clt_strv devices; /* patterns; empty: choose. Several: one per node-local rank */
     clt_numerics numerics;
     int64_t exact_lanes;
-    bool recompute;    /* cltrain.recompute or fsdp_config.activation_checkpointing */
-    bool save_on_stop; /* cltrain.guards.save_on_stop */
+    bool recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
 
     /* how it was read */
     const char *path;

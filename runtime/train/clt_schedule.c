@@ -53,13 +53,6 @@ static clt_status check_end(const clt_schedule *s, clt_time max_duration, int64_
             "scheduler.t_max (%lld %s) ends before max_duration (%lld %s): raise t_max or leave it out",
             (long long)s->t_max, clt_time_unit_name(s->unit), (long long)end.value,
             clt_time_unit_name(s->unit));
-    bool decays = s->kind == CLT_SCHEDULE_COSINE || s->kind == CLT_SCHEDULE_LINEAR;
-    if (decays && s->t_max <= s->t_warmup)
-        return clt_error(
-            CLT_BAD_CONFIG,
-            "scheduler.t_warmup (%lld %s) leaves no time before t_max (%lld %s): shorten the warm-up",
-            (long long)s->t_warmup, clt_time_unit_name(s->unit), (long long)s->t_max,
-            clt_time_unit_name(s->unit));
     return CLT_OK;
 }
 

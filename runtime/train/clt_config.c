@@ -1,0 +1,256 @@
+#include "clt_config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "clt_config_internal.h"
+
+static char *place_of(void *ctx, const char *path) {
+    const clt_config *c = ctx;
+    return clt_yaml_place(c->yaml, path);
+}
+
+/* --- rules that go across keys
+ * ------------------------------------------------------------------------------- */
+
+static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
+    const struct {
+        const char *key;
+        int64_t v, least, most;
+    } counts[] = {{"max_seq_len", c->max_seq_len, 2, 1 << 24},
+                  {"global_train_batch_size", c->global_train_batch_size, 1, 1 << 30},
+                  {"device_eval_batch_size", c->device_eval_batch_size, 1, 1 << 30},
+                  {"train_subset_num_batches", c->train_subset_num_batches, -1, INT64_MAX},
+                  {"eval_subset_num_batches", c->eval_subset_num_batches, -1, INT64_MAX},
+                  {"save_num_checkpoints_to_keep", c->save_num_checkpoints_to_keep, -1, INT64_MAX},
+                  {"cltrain.exact_lanes", c->exact_lanes, 1, 1024}};
+    for (size_t i = 0; i < CLT_COUNT_OF(counts); i++) {
+        if (counts[i].v < counts[i].least)
+            return clt_schema_fail(r, counts[i].key, "is %lld: it must be at least %lld",
+                                   (long long)counts[i].v, (long long)counts[i].least);
+        if (counts[i].v > counts[i].most)
+            return clt_schema_fail(r, counts[i].key, "is %lld: it must be at most %lld",
+                                   (long long)counts[i].v, (long long)counts[i].most);
+    }
+    if (c->exact_lanes & (c->exact_lanes - 1))
+        return clt_schema_fail(r, "cltrain.exact_lanes", "is %lld: it must be a power of two",
+                               (long long)c->exact_lanes);
+    if (!(c->dist_timeout > 0)) return clt_schema_fail(r, "dist_timeout", "must be above 0 seconds");
+    if (c->seed < 0) return clt_schema_fail(r, "seed", "must not be negative");
+    return CLT_OK;
+}
+
+static clt_status check_times(clt_schema_reader *r, const clt_config *c) {
+    clt_time_unit u = c->max_duration.unit;
+    if (u == CLT_TIME_DURATION || u == CLT_TIME_ITERATION || u == CLT_TIME_SECOND)
+        return clt_schema_fail(r, "max_duration",
+                               "must be in epochs (ep), batches (ba), samples (sp) or tokens (tok)");
+    if (c->max_duration.value < 1) return clt_schema_fail(r, "max_duration", "must be above 0");
+    const struct {
+        const char *key;
+        clt_time t;
+    } times[] = {{"eval_interval", c->eval_interval},
+                 {"save_interval", c->save_interval},
+                 {"console_log_interval", c->console_log_interval}};
+    for (size_t i = 0; i < CLT_COUNT_OF(times); i++)
+        if (times[i].t.unit == CLT_TIME_ITERATION)
+            return clt_schema_fail(r, times[i].key, "cannot be in iterations: use ba, ep, sp, tok or dur");
+    u = c->console_log_interval.unit;
+    if (u != CLT_TIME_EPOCH && u != CLT_TIME_BATCH)
+        return clt_schema_fail(r, "console_log_interval", "must be in epochs (ep) or batches (ba)");
+    return CLT_OK;
+}
+
+static clt_status check_precision(clt_schema_reader *r, const clt_config_builder *b) {
+    if (b->precision == 0) return CLT_OK;
+    static const char *const names[] = {"fp32", "amp_fp16", "amp_bf16", "amp_fp8"};
+    if (!clt_yaml_has(b->c.yaml, "precision"))
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "%s: key 'precision' is not given, which means amp_bf16, and this build computes fp32 only: set "
+            "precision: fp32",
+            r->what);
+    return clt_schema_fail(r, "precision", "is %s, and this build computes fp32 only: set precision: fp32",
+                           names[b->precision]);
+}
+
+static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
+    const struct {
+        const char *key, *path;
+    } paths[] = {{"save_folder", c->save_folder}, {"load_path", c->load_path}};
+    for (size_t i = 0; i < CLT_COUNT_OF(paths); i++)
+        if (paths[i].path && strstr(paths[i].path, "://"))
+            return clt_schema_fail(
+                r, paths[i].key, "is '%.80s': object stores are not supported, use a folder", paths[i].path);
+    const struct {
+        const char *key, *name;
+    } names[] = {{"save_filename", c->save_filename}, {"save_latest_filename", c->save_latest_filename}};
+    for (size_t i = 0; i < CLT_COUNT_OF(names); i++)
+        if (!*names[i].name || strchr(names[i].name, '/') || names[i].name[0] == '.')
+            return clt_schema_fail(r, names[i].key, "is '%.80s': it must be a plain name inside save_folder",
+                                   names[i].name);
+    return CLT_OK;
+}
+
+/* --- names
+ * ----------------------------------------------------------------------------------------------------- */
+
+static const char *own(clt_config *c, char *s) {
+    clt_strv_add_owned(&c->strings, s);
+    return s;
+}
+
+/* {rank} and {local_rank} are 0 and a trailing .pt is gone: checkpoints belong to no rank. */
+static const char *checkpoint_name(clt_config *c, const char *s) {
+    clt_str out = {0};
+    clt_str_add(&out, "");
+    while (*s) {
+        size_t n = !strncmp(s, "{rank}", 6) ? 6 : !strncmp(s, "{local_rank}", 12) ? 12 : 0;
+        clt_str_addn(&out, n ? "0" : s, 1);
+        s += n ? n : 1;
+    }
+    if (out.len > 3 && strcmp(out.s + out.len - 3, ".pt") == 0) out.s[out.len - 3] = 0;
+    return own(c, out.s);
+}
+
+static const char *with_run_name(clt_config *c, const char *s) {
+    clt_str out = {0};
+    clt_str_add(&out, "");
+    while (*s) {
+        bool here = !strncmp(s, "{run_name}", 10);
+        if (here)
+            clt_str_add(&out, c->run_name);
+        else
+            clt_str_addn(&out, s, 1);
+        s += here ? 10 : 1;
+    }
+    return own(c, out.s);
+}
+
+static clt_status finish_names(clt_schema_reader *r, clt_config_builder *b) {
+    clt_config *c = &b->c;
+    if (!c->run_name || !*c->run_name) {
+        const char *env = clt_env(CLT_ENV_RUN_NAME);
+        c->run_name = own(c, clt_strdup(env ? env : "llm"));
+    }
+    if (strchr(c->run_name, '/') || c->run_name[0] == '.')
+        return clt_schema_fail(
+            r, "run_name", "is '%.80s': it names a folder, so it has no '/' and no leading dot", c->run_name);
+    if (c->save_folder) c->save_folder = with_run_name(c, c->save_folder);
+    if (c->load_path) c->load_path = checkpoint_name(c, with_run_name(c, c->load_path));
+    c->save_filename = checkpoint_name(c, with_run_name(c, c->save_filename));
+    c->save_latest_filename = checkpoint_name(c, with_run_name(c, c->save_latest_filename));
+    bool resume = c->save_folder && !c->save_overwrite && !c->save_weights_only;
+    c->autoresume = b->autoresume < 0 ? resume : b->autoresume;
+    if (b->autoresume == 1 && !c->save_folder) return clt_schema_fail(r, "autoresume", "needs a save_folder");
+    return CLT_OK;
+}
+
+static void finish_devices(clt_config *c) {
+    const char *env = clt_env(CLT_ENV_DEVICE);
+    if (c->devices.n > 0 || !env) return;
+    while (*env) {
+        size_t n = strcspn(env, ",");
+        if (n) clt_strv_add_owned(&c->devices, clt_strndup(env, n));
+        env += n + (env[n] == ',');
+    }
+}
+
+/* --- reading
+ * ----------------------------------------------------------------------------------------------------- */
+
+/* A callback or logger named without arguments ("lr_monitor:") is on, with the defaults. */
+static void fill_empty_children(json_t *section) {
+    const char *key;
+    json_t *v;
+    json_object_foreach(section, key, v) {
+        if (json_is_null(v)) json_object_set_new(section, key, json_object());
+    }
+}
+
+static clt_status read_document(clt_config_builder *b, const char *path, const char *const *overrides,
+                                size_t n) {
+    CLT_TRY(clt_yaml_load(path, &b->c.yaml));
+    for (size_t i = 0; i < n; i++) CLT_TRY(clt_yaml_override(b->c.yaml, overrides[i]));
+    CLT_TRY(clt_yaml_interpolate(b->c.yaml));
+    return clt_yaml_to_json(b->c.yaml, &b->c.merged);
+}
+
+static void preset(clt_config_builder *b) {
+    b->autoresume = -1;
+    clt_config_optimizer_raw *o = &b->optimizer;
+    o->lr = o->beta1 = o->beta2 = o->eps = o->weight_decay = NAN;
+    clt_config_scheduler_raw *s = &b->scheduler;
+    s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
+    s->t_scale.value = s->t_cooldown.value = -1;
+    b->c.train.eos_token_id = b->c.train.bos_token_id = -1;
+}
+
+static clt_status read_all(clt_config_builder *b, const char *path, const char *const *overrides, size_t n) {
+    clt_config *c = &b->c;
+    CLT_TRY(read_document(b, path, overrides, n));
+    preset(b);
+    fill_empty_children(json_object_get(c->merged, "callbacks"));
+    fill_empty_children(json_object_get(c->merged, "loggers"));
+    clt_schema_reader r = {.what = c->path,
+                           .place = place_of,
+                           .ctx = c,
+                           .status = CLT_BAD_CONFIG,
+                           .strings = &c->strings,
+                           .notices = &c->notices};
+    CLT_TRY(clt_schema_read(&r, &clt_config_top_schema, "", c->merged, b));
+    if (!json_is_object(b->model)) return clt_schema_fail(&r, "model", "must be a map");
+    CLT_TRY(clt_mpt_config_read(&r, "model", b->model, &c->model));
+    CLT_TRY(check_precision(&r, b));
+    CLT_TRY(check_counts(&r, c));
+    CLT_TRY(check_times(&r, c));
+    CLT_TRY(clt_config_resolve_loaders(&r, b));
+    CLT_TRY(clt_config_resolve_optimizer(&r, b));
+    CLT_TRY(clt_config_resolve_scheduler(&r, b));
+    CLT_TRY(finish_names(&r, b));
+    CLT_TRY(check_paths(&r, c));
+    finish_devices(c);
+    c->recompute |= b->activation_checkpointing;
+    return CLT_OK;
+}
+
+clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out) {
+    clt_config_builder *b = clt_calloc(1, sizeof *b);
+    b->c.path = own(&b->c, clt_strdup(path));
+    clt_status st = read_all(b, path, overrides, n);
+    if (st == CLT_OK)
+        *out = &b->c; /* the first member: freeing the configuration frees the builder */
+    else
+        clt_config_free(&b->c);
+    return st;
+}
+
+void clt_config_free(clt_config *c) {
+    if (!c) return;
+    clt_free(c->evals);
+    clt_strv_free(&c->optimizer.disable_grad);
+    clt_strv_free(&c->load_ignore_keys);
+    clt_strv_free(&c->devices);
+    clt_strv_free(&c->strings);
+    clt_strv_free(&c->notices);
+    clt_yaml_free(c->yaml);
+    json_decref(c->merged);
+    clt_free(c);
+}
+
+clt_status clt_config_check_run(const clt_config *c, int ranks) {
+    clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
+    if (c->numerics == CLT_EXACT && ranks > c->exact_lanes)
+        return clt_schema_fail(
+            &r, "cltrain.exact_lanes",
+            "is %lld, fewer than the %d ranks: a rank owns at least one lane, so use at most %lld ranks "
+            "or start a new run with more lanes",
+            (long long)c->exact_lanes, ranks, (long long)c->exact_lanes);
+    if (c->numerics == CLT_FAST && c->global_train_batch_size % ranks != 0)
+        return clt_schema_fail(&r, "global_train_batch_size", "is %lld, which %d ranks do not divide",
+                               (long long)c->global_train_batch_size, ranks);
+    if (!c->train.local)
+        return clt_schema_fail(&r, "train_loader.dataset.local",
+                               "is not given: name the folder of the MDS shards");
+    return CLT_OK;
+}
