@@ -2,7 +2,7 @@
  * (column, block of 64 rows). README.md defines the bits.
  *
  * Macros: RMS 0|1; forward HAS_B; HAS_W; backward HAS_DW, HAS_DB, HAS_RES. Local size 64. */
-#define W 1
+#define LANES 1
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
 

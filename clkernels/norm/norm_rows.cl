@@ -2,7 +2,7 @@
  * four vectors, so the order is that of the row rule. README.md defines the bits.
  *
  * Macros: RMS 0|1; forward HAS_B; HAS_W; backward HAS_DX, HAS_DW, HAS_DB, HAS_RES. */
-#define W 16
+#define LANES 16
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
 

@@ -2,7 +2,7 @@
 #include "clt_check.h"
 #include "ref/clt_ref.h"
 
-/* Launches over (spans of a row, count). */
+/* Launches over (segments of a row, count). */
 static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, bool wpe, float fraction,
                          int64_t cols, int64_t count, const clt_arg *args, int n) {
     char options[448];
@@ -10,13 +10,8 @@ static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, b
     if (count == 0) return CLT_OK;
     snprintf(options, sizeof options, "-DHAS_WPE=%d -DFRACTION=%d%s", wpe, fraction != 1.0f, v->options);
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, options, &k));
-    size_t span = (size_t)clt_variant_param(v, "SPAN", 1);
-    size_t global[] = {CLT_CEIL_DIV((size_t)cols, span), (size_t)count}, local[] = {1, 1};
-    /* One column per item: whole rows of a work-group read what lies together. */
-    if (span == 1) {
-        local[0] = CLT_MIN(clt_kernel_max_work_group(k), 64);
-        global[0] = CLT_ROUND_UP(global[0], local[0]);
-    }
+    size_t seg = (size_t)clt_variant_param(v, "SEG", 1), wg = (size_t)clt_variant_param(v, "WG", 1);
+    size_t global[] = {CLT_ROUND_UP(CLT_CEIL_DIV((size_t)cols, seg), wg), (size_t)count}, local[] = {wg, 1};
     return clt_launch(k, 2, global, local, args, n);
 }
 
