@@ -26,6 +26,8 @@ struct clt_ops {
     char reason[256]; /* why the last check failed (clt_variant_fail) */
 };
 
+/* Adds the table `op` from the text of a .vt file; a damaged one is CLT_FAIL and named with its line. */
+clt_status clt_variant_add_table(clt_ops *ops, const char *op, const char *text);
 /* Reads every table and CLTRAIN_VARIANT; clt_variant_free_tables releases them. */
 clt_status clt_variant_load_tables(clt_ops *ops);
 void clt_variant_free_tables(clt_ops *ops);

@@ -157,19 +157,25 @@ static clt_status apply_forced(clt_ops *ops) {
     return st;
 }
 
+clt_status clt_variant_add_table(clt_ops *ops, const char *op, const char *text) {
+    ops->table = clt_realloc(ops->table, (size_t)(ops->tables + 1) * sizeof *ops->table);
+    clt_variant_table *t = &ops->table[ops->tables++];
+    *t = (clt_variant_table){.forced = -1};
+    CLT_TRY(take(op, 0, "the name", op, t->op, sizeof t->op));
+    return parse_table(ops, text, t);
+}
+
 clt_status clt_variant_load_tables(clt_ops *ops) {
     for (int i = 0; i < clt_kernel_file_count(); i++) {
         const char *file = clt_kernel_file_name(i), *base = clt_path_base(file);
         size_t n = strlen(base);
         if (n < 4 || strcmp(base + n - 3, ".vt")) continue;
-        ops->table = clt_realloc(ops->table, (size_t)(ops->tables + 1) * sizeof *ops->table);
-        clt_variant_table *t = &ops->table[ops->tables++];
-        *t = (clt_variant_table){.forced = -1};
-        if (n - 3 >= sizeof t->op) return clt_error(CLT_FAIL, "%s: the name is too long", file);
-        memcpy(t->op, base, n - 3);
         const char *text = clt_kernel_text(file);
         if (!text) return clt_error(CLT_FAIL, "%s: the table cannot be read", file);
-        CLT_TRY(parse_table(ops, text, t));
+        char *op = clt_strndup(base, n - 3);
+        clt_status st = clt_variant_add_table(ops, op, text);
+        clt_free(op);
+        CLT_TRY(st);
     }
     return apply_forced(ops);
 }
@@ -290,7 +296,7 @@ static char *verdict_path(clt_ops *ops, const clt_variant *v) {
 }
 
 /* The file's one line: "passed OP ID" or "failed OP ID: reason". Anything else counts as absent. */
-static int load_verdict(clt_ops *ops, const clt_variant *v, const char *path) {
+static int load_verdict(clt_variant *v, const char *path) {
     char *data = NULL;
     size_t n = 0;
     if (!path || !clt_io_is_file(path) || clt_io_read_all(path, 4096, &data, &n) != CLT_OK) return 0;
@@ -300,16 +306,20 @@ static int load_verdict(clt_ops *ops, const clt_variant *v, const char *path) {
         if (!strncmp(data, "passed ", 7)) verdict = 1;
         if (!strncmp(data, "failed ", 7)) verdict = -1;
     }
-    if (verdict < 0) clt_variant_fail(ops, "%.*s", (int)strcspn(data, "\n"), data);
+    if (verdict < 0) {
+        const char *reason = data + 7 + strlen(head);
+        reason += strspn(reason, ": ");
+        snprintf(v->reason, sizeof v->reason, "%.*s", (int)strcspn(reason, "\n"), reason);
+    }
     clt_free(head);
     clt_free(data);
     return verdict;
 }
 
-static void save_verdict(clt_ops *ops, const clt_variant *v, const char *path) {
+static void save_verdict(const clt_variant *v, const char *path) {
     if (!path) return;
     char *line = v->verdict > 0 ? clt_format("passed %s %s\n", v->op, v->id)
-                                : clt_format("failed %s %s: %s\n", v->op, v->id, ops->reason);
+                                : clt_format("failed %s %s: %s\n", v->op, v->id, v->reason);
     if (clt_io_write_atomic(path, line, strlen(line)) != CLT_OK)
         clt_warn("the verdict on kernel variant %s=%s could not be kept; it will be checked again", v->op,
                  v->id);
@@ -320,7 +330,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
     if (ops->params.skip_check || v->verdict > 0) return CLT_OK;
     if (v->verdict < 0) return CLT_FAIL;
     char *path = verdict_path(ops, v);
-    int known = load_verdict(ops, v, path);
+    int known = load_verdict(v, path);
     if (known) {
         v->verdict = known;
     } else {
@@ -333,14 +343,15 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
             return st;
         }
         v->verdict = st == CLT_OK ? 1 : -1;
+        if (st != CLT_OK) snprintf(v->reason, sizeof v->reason, "%s", ops->reason);
         clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
                   clt_now() - start);
-        save_verdict(ops, v, path);
+        save_verdict(v, path);
     }
     clt_free(path);
     if (v->verdict < 0)
         clt_warn("kernel variant %s=%s is not used on %s: %s", v->op, v->id,
-                 clt_device_get_facts(ops->dev)->name, ops->reason);
+                 clt_device_get_facts(ops->dev)->name, v->reason);
     return v->verdict > 0 ? CLT_OK : CLT_FAIL;
 }
 
@@ -381,6 +392,7 @@ clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *optio
                                  void *ctx, const clt_variant **out) {
     clt_variant_table *t = find_table(ops, op);
     if (!t) return unknown_op(ops, op);
+    const char *reason = "none can run here";
     int first = t->forced >= 0 ? t->forced : 0, end = t->forced >= 0 ? t->forced + 1 : t->usable;
     for (int i = first; i < end; i++) {
         clt_variant *v = NULL;
@@ -391,13 +403,14 @@ clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *optio
             return CLT_OK;
         }
         if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+        reason = v->reason;
     }
     const char *name = clt_device_get_facts(ops->dev)->name;
     if (t->forced >= 0)
         return clt_error(CLT_FAIL, "%s: the forced variant %s fails its check on %s: %s", op,
-                         t->row[first].id, name, ops->reason);
+                         t->row[first].id, name, reason);
     return clt_error(
         CLT_FAIL,
         "%s: no kernel variant gives correct results on %s (last reason: %s); choose another device", op,
-        name, ops->reason);
+        name, reason);
 }

@@ -1,0 +1,331 @@
+/* The variant tables: reading, filtering, forcing, checks, verdicts in memory and on disk, scratch. */
+#include "test/test_util.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/clt_io.h"
+#include "runtime/ops/clt_ops_state.h"
+
+static char cache[] = "/tmp/clt_variant_XXXXXX";
+static clt_device *dev;
+
+static clt_ops *new_ops(bool skip_check) {
+    clt_ops *ops = NULL;
+    clt_ops_params p = clt_ops_params_default();
+    p.skip_check = skip_check;
+    tu_assert_ok(clt_ops_create(dev, &p, &ops), "clt_ops_create");
+    return ops;
+}
+
+static int open_device(void **state) {
+    (void)state;
+    if (!mkdtemp(cache)) return -1;
+    clt_device_params p = clt_device_params_default();
+    p.cache_dir = cache;
+    tu_assert_ok(clt_device_open(&p, &dev), "clt_device_open");
+    return 0;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    clt_device_close(dev);
+    return clt_io_remove_tree(cache) == CLT_OK ? 0 : -1;
+}
+
+static void says(const char *what) {
+    if (!strstr(clt_last_error(), what))
+        fail_msg("the message '%s' does not say '%s'", clt_last_error(), what);
+}
+
+/* --- reading --- */
+
+static void rows_are_filtered_and_ordered(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(false);
+    const char *text = "# a comment\n\n"
+                       "never     a/b.cl  body  vendor=NoSuchVendor      -   # of nobody\n"
+                       "big       a/b.cl  body  local_mem>=999999999999  X=1\n"
+                       "fast      a/b.cl  body  numerics=fast            -\n"
+                       "tuned     a/b.cl  tile  work_group>=1,local_mem>=1  MR=8,NR=0x20,MODE=-3\r\n"
+                       "portable  a/b.cl  body  -                        -";
+    tu_assert_ok(clt_variant_add_table(ops, "fake", text), "a good table");
+    int n = 0;
+    const clt_variant *v = clt_ops_variants(ops, "fake", &n);
+    assert_int_equal(n, 2);
+    assert_string_equal(v[0].id, "tuned");
+    assert_string_equal(v[0].body, "tile");
+    assert_string_equal(v[0].options, " -DMR=8 -DNR=0x20 -DMODE=-3");
+    assert_int_equal(clt_variant_param(&v[0], "MR", 0), 8);
+    assert_int_equal(clt_variant_param(&v[0], "NR", 0), 32);
+    assert_int_equal(clt_variant_param(&v[0], "MODE", 0), -3);
+    assert_int_equal(clt_variant_param(&v[0], "R", 7), 7);
+    assert_int_equal(clt_variant_param(&v[0], "M", 7), 7);
+    assert_string_equal(v[1].id, "portable");
+    assert_string_equal(v[1].options, "");
+    assert_null(clt_ops_variants(ops, "unheard", &n));
+    assert_int_equal(n, 0);
+    clt_ops_destroy(ops);
+}
+
+static void damaged_tables_are_refused(void **state) {
+    (void)state;
+    char wide[400];
+    memset(wide, 'x', sizeof wide - 1);
+    wide[sizeof wide - 1] = 0;
+    char *long_id = clt_format("%.60s f b - -", wide), *long_params = clt_format("a f b - %s", wide);
+    const struct {
+        const char *text, *message;
+    } bad[] = {{"a b c -", "line 1: needs id, file, body"},
+               {"\n\na b c - - extra", "line 3: needs id, file, body"},
+               {"a f b ptx,warp_speed -", "unknown requirement 'warp_speed'"},
+               {"a f b local_mem>=many -", "unknown requirement 'local_mem>=many'"},
+               {"a f b - -\nc f b - -\na f b - -", "line 3: variant a is there twice"},
+               {long_id, "line 1: id is too long"},
+               {long_params, "line 1: params is too long"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        clt_ops *ops = new_ops(false);
+        assert_int_equal(clt_variant_add_table(ops, "fake", bad[i].text), CLT_FAIL);
+        says(bad[i].message);
+        clt_ops_destroy(ops);
+    }
+    clt_free(long_id);
+    clt_free(long_params);
+}
+
+/* Every table in the program: each kernel file is there, and the last row asks for nothing. */
+static void built_in_tables_are_complete(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(false);
+    assert_true(ops->tables > 0);
+    for (int i = 0; i < ops->tables; i++) {
+        const clt_variant_table *t = &ops->table[i];
+        int portable = 0;
+        for (int r = 0; r < t->rows; r++) {
+            if (!clt_kernel_text(t->row[r].file))
+                fail_msg("%s=%s: no file %s", t->op, t->row[r].id, t->row[r].file);
+            portable += !strcmp(t->row[r].requires, "-");
+        }
+        if (portable == 0) fail_msg("%s: no row without requirements", t->op);
+        if (strcmp(t->row[t->usable - 1].requires, "-")) fail_msg("%s: the portable row is not last", t->op);
+    }
+    clt_ops_destroy(ops);
+}
+
+/* --- forcing --- */
+
+static const char three[] = "first f.cl b - -\nsecond f.cl b - -\nnever f.cl b vendor=NoSuchVendor -\n";
+
+static void forcing_names_what_there_is(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(false);
+    tu_assert_ok(clt_variant_add_table(ops, "fake", three), "table");
+    assert_null(clt_variant_forced(ops, "fake"));
+    assert_int_equal(clt_variant_force(ops, "fake", "third"), CLT_USAGE);
+    says("fake has no variant 'third'; it has: first second never (not on this device)");
+    assert_int_equal(clt_variant_force(ops, "fake", "never"), CLT_USAGE);
+    says("cannot run on this device: it requires vendor=NoSuchVendor");
+    assert_int_equal(clt_variant_force(ops, "flake", "first"), CLT_USAGE);
+    says("there is no operation 'flake'");
+    says("fake");
+    assert_null(clt_variant_forced(ops, "fake"));
+    tu_assert_ok(clt_variant_force(ops, "fake", "second"), "force");
+    assert_string_equal(clt_variant_forced(ops, "fake"), "second");
+    tu_assert_ok(clt_variant_force(ops, "fake", NULL), "free again");
+    assert_null(clt_variant_forced(ops, "fake"));
+    clt_ops_destroy(ops);
+}
+
+static void environment_forces(void **state) {
+    (void)state;
+    clt_ops *ops = NULL;
+    setenv("CLTRAIN_VARIANT", "norm=portable,loss=group64", 1);
+    tu_assert_ok(clt_ops_create(dev, NULL, &ops), "known ids");
+    assert_string_equal(clt_variant_forced(ops, "norm"), "portable");
+    assert_string_equal(clt_variant_forced(ops, "loss"), "group64");
+    assert_null(clt_variant_forced(ops, "embedding"));
+    clt_ops_destroy(ops);
+    setenv("CLTRAIN_VARIANT", "norm=portable,norm=best", 1);
+    assert_int_equal(clt_ops_create(dev, NULL, &ops), CLT_USAGE);
+    says("norm has no variant 'best'");
+    setenv("CLTRAIN_VARIANT", "portable", 1);
+    assert_int_equal(clt_ops_create(dev, NULL, &ops), CLT_USAGE);
+    says("'portable' is not op=id");
+    unsetenv("CLTRAIN_VARIANT");
+}
+
+/* --- checks and verdicts --- */
+
+typedef struct {
+    int calls;
+    const char *bad;   /* the id whose check fails */
+    clt_status status; /* what it returns */
+} script;
+
+static clt_status scripted_check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    script *s = ctx;
+    s->calls++;
+    if (!s->bad || strcmp(v->id, s->bad)) return CLT_OK;
+    return s->status == CLT_FAIL ? clt_variant_fail(ops, "element 7 is wrong") : s->status;
+}
+
+/* A table whose rows no other test uses: verdicts on disk have the operation's name in their key. */
+static clt_ops *ops_with(const char *op, bool skip_check) {
+    clt_ops *ops = new_ops(skip_check);
+    tu_assert_ok(
+        clt_variant_add_table(ops, op, "first reduce/reduce.cl b - A=1\nsecond reduce/reduce.cl b - -\n"),
+        "table");
+    return ops;
+}
+
+static void failing_rows_are_passed_over_and_remembered(void **state) {
+    (void)state;
+    script s = {.bad = "first", .status = CLT_FAIL};
+    const clt_variant *v = NULL;
+    clt_ops *ops = ops_with("quarantine", false);
+    tu_assert_ok(clt_variant_pick(ops, "quarantine", scripted_check, &s, &v), "pick");
+    assert_string_equal(v->id, "second");
+    assert_int_equal(s.calls, 2);
+    tu_assert_ok(clt_variant_pick(ops, "quarantine", scripted_check, &s, &v), "pick again");
+    assert_int_equal(s.calls, 2);
+    /* forced, the failing row is refused with the reason */
+    tu_assert_ok(clt_variant_force(ops, "quarantine", "first"), "force");
+    assert_int_equal(clt_variant_pick(ops, "quarantine", scripted_check, &s, &v), CLT_FAIL);
+    says("the forced variant first fails its check");
+    says("element 7 is wrong");
+    clt_ops_destroy(ops);
+    /* another start reads both verdicts from the cache */
+    ops = ops_with("quarantine", false);
+    tu_assert_ok(clt_variant_pick(ops, "quarantine", scripted_check, &s, &v), "warm pick");
+    assert_string_equal(v->id, "second");
+    assert_int_equal(s.calls, 2);
+    int n = 0;
+    assert_string_equal(clt_ops_variants(ops, "quarantine", &n)[0].reason, "element 7 is wrong");
+    clt_ops_destroy(ops);
+    /* without checks (tests of the checker) the row is used */
+    ops = ops_with("quarantine", true);
+    tu_assert_ok(clt_variant_pick(ops, "quarantine", scripted_check, &s, &v), "unchecked pick");
+    assert_string_equal(v->id, "first");
+    clt_ops_destroy(ops);
+}
+
+static void no_good_row_is_an_error(void **state) {
+    (void)state;
+    script s = {.bad = "only", .status = CLT_FAIL};
+    const clt_variant *v = NULL;
+    clt_ops *ops = new_ops(false);
+    tu_assert_ok(clt_variant_add_table(ops, "alone", "only reduce/reduce.cl b - -"), "table");
+    assert_int_equal(clt_variant_pick(ops, "alone", scripted_check, &s, &v), CLT_FAIL);
+    says("no kernel variant gives correct results");
+    says("element 7 is wrong");
+    assert_null(v);
+    assert_int_equal(clt_variant_pick(ops, "nothing", scripted_check, &s, &v), CLT_USAGE);
+    clt_ops_destroy(ops);
+}
+
+/* What says nothing about the kernel is forwarded and not remembered. */
+static void a_full_device_is_no_verdict(void **state) {
+    (void)state;
+    script s = {.bad = "first", .status = CLT_NO_MEMORY};
+    const clt_variant *v = NULL;
+    clt_ops *ops = ops_with("full", false);
+    assert_int_equal(clt_variant_pick(ops, "full", scripted_check, &s, &v), CLT_NO_MEMORY);
+    s.bad = NULL;
+    tu_assert_ok(clt_variant_pick(ops, "full", scripted_check, &s, &v), "pick");
+    assert_string_equal(v->id, "first");
+    assert_int_equal(s.calls, 2);
+    clt_ops_destroy(ops);
+}
+
+static int for_each_verdict(const char *op, const char *text) {
+    clt_strv names = {0};
+    const char *dir = clt_device_cache_dir(dev);
+    int found = 0;
+    tu_assert_ok(clt_io_list(dir, &names), "list");
+    for (size_t i = 0; i < names.n; i++) {
+        char *path = clt_path_join(dir, names.v[i]), *data = NULL;
+        if (!strncmp(names.v[i], "variant-", 8) && clt_io_read_all(path, 4096, &data, NULL) == CLT_OK &&
+            strstr(data, op)) {
+            found++;
+            if (text) tu_assert_ok(clt_io_write_atomic(path, text, strlen(text)), "damage");
+        }
+        clt_free(data);
+        clt_free(path);
+    }
+    clt_strv_free(&names);
+    return found;
+}
+
+static void damaged_verdicts_are_made_again(void **state) {
+    (void)state;
+    static const char *const damage[] = {"", "passed", "passed damaged firs", "maybe damaged first\n",
+                                         "passed other first\n"};
+    script s = {0};
+    const clt_variant *v = NULL;
+    for (size_t i = 0; i < CLT_COUNT_OF(damage); i++) {
+        s.calls = 0;
+        char *op = clt_format("damaged%zu", i);
+        for (int round = 0; round < 3; round++) { /* cold, warm, damaged */
+            if (round == 2) assert_int_equal(for_each_verdict(op, damage[i]), 1);
+            clt_ops *ops = ops_with(op, false);
+            tu_assert_ok(clt_variant_pick(ops, op, scripted_check, &s, &v), "pick");
+            assert_int_equal(s.calls, round == 2 ? 2 : 1);
+            clt_ops_destroy(ops);
+        }
+        clt_free(op);
+    }
+}
+
+static void compare_finds_the_first_difference(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(false);
+    float x[100], y[100];
+    clt_buffer *b = NULL;
+    for (int i = 0; i < 100; i++) x[i] = y[i] = (float)i;
+    x[3] = __builtin_nanf("1"), y[3] = -__builtin_nanf("2");
+    tu_assert_ok(clt_buffer_create(dev, sizeof x, "test", &b), "buffer");
+    tu_assert_ok(clt_buffer_write(b, 0, x, sizeof x), "write");
+    tu_assert_ok(clt_variant_compare(ops, "x", (clt_ref){b, 0}, y, 100), "the same words, and any NaN");
+    y[0] = -0.0f;
+    assert_int_equal(clt_variant_compare(ops, "x", (clt_ref){b, 0}, y, 100), CLT_FAIL);
+    assert_non_null(strstr(ops->reason, "x: element 0 of 100 is 0 (00000000), the oracle has -0 (80000000)"));
+    tu_assert_ok(clt_variant_compare(ops, "x", (clt_ref){b, 1}, y + 1, 99), "the rest");
+    clt_buffer_destroy(b);
+    clt_ops_destroy(ops);
+}
+
+static void scratch_grows_and_is_counted(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(false);
+    clt_buffer *a = NULL, *b = NULL, *again = NULL;
+    assert_int_equal(clt_ops_workspace_bytes(ops), 0);
+    tu_assert_ok(clt_ops_scratch(ops, 0, 100, &a), "slot 0");
+    tu_assert_ok(clt_ops_scratch(ops, 3, 100, &b), "slot 3");
+    assert_true(a != b);
+    tu_assert_ok(clt_ops_scratch(ops, 0, 50, &again), "smaller");
+    assert_ptr_equal(a, again);
+    tu_assert_ok(clt_ops_scratch(ops, 0, 1 << 20, &again), "larger");
+    assert_true(clt_buffer_bytes(again) >= 1 << 20);
+    assert_int_equal(clt_ops_workspace_bytes(ops), clt_buffer_bytes(again) + clt_buffer_bytes(b));
+    assert_int_equal(clt_ops_scratch(ops, 4, 1, &a), CLT_FAIL);
+    assert_int_equal(clt_ops_scratch(ops, 1, UINT64_C(1) << 60, &a), CLT_NO_MEMORY);
+    clt_ops_destroy(ops);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_filtered_and_ordered),
+        cmocka_unit_test(damaged_tables_are_refused),
+        cmocka_unit_test(built_in_tables_are_complete),
+        cmocka_unit_test(forcing_names_what_there_is),
+        cmocka_unit_test(environment_forces),
+        cmocka_unit_test(failing_rows_are_passed_over_and_remembered),
+        cmocka_unit_test(no_good_row_is_an_error),
+        cmocka_unit_test(a_full_device_is_no_verdict),
+        cmocka_unit_test(damaged_verdicts_are_made_again),
+        cmocka_unit_test(compare_finds_the_first_difference),
+        cmocka_unit_test(scratch_grows_and_is_counted),
+    };
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
