@@ -1,0 +1,214 @@
+/* clt_checkpoint: checkpoints that belong to no device and no rank count (docs/checkpoint-format.md).
+ *
+ * A checkpoint is a folder: data files with compressed chunks of tensors in global coordinates, and
+ * manifest.json, written last, which lists tensors, chunks with their hashes, and the state of the run as
+ * numbers. Saving is a commit: everything is written under NAME.tmp.RUNID, made durable, read back, and only
+ * then renamed to NAME, so a name without ".tmp." is a whole checkpoint or none.
+ *
+ *     clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
+ *     p.group = group, p.folder = "runs/a", p.run_id = id, p.table = &table;
+ *     p.parts = (clt_ckpt_part[]){{"weight", weights}, {"exp_avg", m}, {"exp_avg_sq", v}}, p.part_count = 3;
+ *     CLT_TRY(clt_ckpt_writer_create(&p, &writer));
+ *     ...
+ *     clt_status st = clt_ckpt_save(writer, "ep0-ba100", &state); // CLT_IO: not saved, training may go on
+ *
+ * Functions that take a group are collective: every rank calls them in the same order and gets the same
+ * status. A NULL group means one rank. Hashes find damage, not tampering. */
+#ifndef CLT_CHECKPOINT_H
+#define CLT_CHECKPOINT_H
+
+#include "../../collectives/clt_group.h"
+#include "../base/clt_hash.h"
+
+enum {
+    CLT_CKPT_VERSION = 1,
+    CLT_CKPT_CHUNK = 16 * CLT_CHUNK, /* elements of a chunk; the last one of a tensor has fewer */
+    CLT_RUN_ID_BYTES = 17            /* 16 hex digits and a 0 */
+};
+
+/* --- what is saved
+ * ---------------------------------------------------------------------------------------------- */
+
+/* A named number of the optimizer or the loss scaler ("loss_scale", "good_steps", ...). */
+typedef struct {
+    const char *name;
+    double value;
+} clt_ckpt_number;
+
+/* The state of a run beside its tensors. Texts may be NULL. When saving, everything is borrowed until the
+ * call returns; when reading, everything belongs to what it was read from. */
+typedef struct {
+    /* timestamp: what is finished */
+    int64_t epoch, batch, sample, token;
+    int64_t batch_in_epoch, sample_in_epoch, token_in_epoch;
+    double train_seconds; /* time spent in training so far */
+    /* the next sample to read, in global order */
+    int64_t data_epoch, data_sample_in_epoch, num_canonical_nodes, shuffle_seed, initial_physical_nodes;
+    int64_t seed;
+    int64_t lanes;
+    int64_t optimizer_step;
+    double loss;           /* of the last finished step; NaN: unknown */
+    const char *optimizer; /* "decoupled_adamw" */
+    const char *run_name;
+    const char *model;  /* JSON object with MPTConfig's keys: what builds the model again */
+    const char *config; /* the merged configuration, as text */
+    /* who wrote it */
+    int64_t ranks;
+    const char *device, *driver, *version, *variants;
+    const clt_ckpt_number *numbers;
+    int number_count;
+} clt_checkpoint_state;
+
+/* All numbers 0, loss NaN, texts NULL, version this program's. */
+clt_checkpoint_state clt_checkpoint_state_default(void);
+
+/* The tensors of one role ("weight", "exp_avg", "exp_avg_sq"), in the layout of a table. Exactly one of slab,
+ * host and read is set; host is the whole slab in memory (table->total elements); read gives elements of one
+ * tensor and serves saving and hashing only. */
+typedef clt_status (*clt_ckpt_read_fn)(void *ctx, int entry, uint64_t first, float *dst, uint64_t count);
+typedef struct {
+    const char *role;
+    clt_slab *slab;
+    float *host;
+    clt_ckpt_read_fn read;
+    void *ctx;
+} clt_ckpt_part;
+
+/* --- writing
+ * ------------------------------------------------------------------------------------------------------ */
+
+typedef struct clt_ckpt_writer clt_ckpt_writer;
+
+typedef struct {
+    clt_group *group;
+    const char *folder;          /* save_folder; made when absent */
+    const char *run_id;          /* from clt_run_id */
+    const clt_slab_table *table; /* borrowed */
+    const clt_ckpt_part *parts;  /* copied; the slabs are borrowed */
+    int part_count;
+    int64_t keep;       /* newest checkpoints to keep, negative: all; never fewer than two are kept */
+    bool overwrite;     /* save_overwrite: a checkpoint of the same name is swapped out, then deleted */
+    const char *latest; /* name of the hint file, NULL: "latest" */
+    int threads;        /* that compress, hash and write; 0: the calling thread; negative: by the machine */
+    bool snapshot;      /* begin() copies this rank's share to host memory and returns; otherwise it returns
+                         * when the share is compressed, with bounded memory */
+} clt_ckpt_writer_params;
+clt_ckpt_writer_params clt_ckpt_writer_params_default(void); /* keep -1, threads -1 */
+
+/* Makes the folder, removes temporary folders that killed runs left, and proves that it can be written
+ * (CLT_IO otherwise, at once). Buffers are allocated once: a save allocates nothing that stays. */
+clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writer **out);
+void clt_ckpt_writer_destroy(clt_ckpt_writer *w); /* NULL is allowed; a save under way is given up */
+
+/* Begins a save. `name` is one path component. After it the slabs may change, `state` too. Failures of one
+ * rank's device or disk are kept for finish; only what every rank knows fails here (then finish must not be
+ * called). */
+clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
+/* Not collective: is this rank's share written, so that finish would not wait for it? */
+bool clt_ckpt_save_ready(clt_ckpt_writer *w);
+/* Waits, commits, verifies, prunes. CLT_OK: the checkpoint is durable. Otherwise the temporary folder is
+ * gone, one warning says so, and the checkpoints before are untouched. A checkpoint of this name that this
+ * run has already saved for this batch is CLT_OK; another one of this name is CLT_IO unless overwrite is set.
+ */
+clt_status clt_ckpt_save_finish(clt_ckpt_writer *w);
+/* begin and finish. */
+clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
+
+/* --- a folder of checkpoints
+ * ---------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char *name, *path;
+    bool valid; /* the manifest verifies and every data file has its size */
+    char *why;  /* the reason when it does not, else NULL */
+    int64_t epoch, batch, token;
+    double loss;    /* NaN: unknown */
+    double saved;   /* seconds since 1970 */
+    uint64_t bytes; /* on disk */
+    char run_id[CLT_RUN_ID_BYTES];
+} clt_ckpt_info;
+
+/* All checkpoints of a folder, newest first (by batch number; invalid ones last). Temporary and superseded
+ * ones are left out. Prints nothing about invalid ones. */
+clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n);
+void clt_ckpt_scan_free(clt_ckpt_info *list, int n);
+
+/* The newest valid checkpoint of `folder` as rank 0 sees it, the same on every rank; *path NULL when there is
+ * none. Invalid ones are named in a warning. The caller frees *path. */
+clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **path);
+
+/* What `path` means for load_path: itself when it is a checkpoint, an HF folder or a .safetensors file; the
+ * newest valid checkpoint when it is a folder of checkpoints; what a hint file names. Missing: CLT_IO.
+ * Nothing usable in it: CLT_BAD_DATA. Decided by rank 0. The caller frees *resolved. */
+clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved);
+
+/* Before a run goes on at `batch` in this folder: later and invalid checkpoints are renamed to
+ * NAME.superseded.RUNID, so that nothing is ever overwritten. One line names each. */
+clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id);
+
+/* 16 hex digits that name a run, the same on every rank. */
+clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
+
+/* One run per folder: rank 0 holds an flock on FOLDER/run.lock, which also says who holds it. The folder is
+ * made when absent. Held by another process: CLT_IO on every rank, naming it. */
+typedef struct clt_run_lock clt_run_lock;
+clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock **out);
+void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
+
+/* --- reading
+ * ------------------------------------------------------------------------------------------------------ */
+
+typedef struct clt_ckpt_reader clt_ckpt_reader;
+
+typedef struct {
+    const char *name, *role;
+    int dims;
+    int64_t shape[CLT_MAX_DIMS];
+    uint64_t count;
+    uint64_t stored; /* bytes on disk */
+    int chunks;
+} clt_ckpt_tensor;
+
+/* Opens a checkpoint folder: reads and verifies the manifest, checks every number in it and the data files'
+ * sizes. CLT_BAD_DATA names what is wrong. */
+clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out);
+void clt_ckpt_close(clt_ckpt_reader *r); /* NULL is allowed */
+const char *clt_ckpt_path(const clt_ckpt_reader *r);
+const clt_checkpoint_state *clt_ckpt_state(const clt_ckpt_reader *r);
+const char *clt_ckpt_run_id(const clt_ckpt_reader *r);
+int clt_ckpt_count(const clt_ckpt_reader *r); /* tensors of all roles */
+void clt_ckpt_at(const clt_ckpt_reader *r, int i, clt_ckpt_tensor *out);
+int clt_ckpt_find(const clt_ckpt_reader *r, const char *role, const char *name); /* -1: absent */
+/* Elements [first, first + count) of tensor i; every chunk that is touched is verified. CLT_BAD_DATA names
+ * file, tensor, chunk and offset of damage. Cheapest in ascending order. */
+clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, uint64_t count);
+/* Reads and verifies every chunk, names all that are damaged, CLT_BAD_DATA if there was one. */
+clt_status clt_ckpt_verify(clt_ckpt_reader *r);
+
+typedef struct {
+    const char *const *ignore; /* load_ignore_keys: names (shell patterns) that are left as they are */
+    int ignore_count;
+    bool loose; /* load_strict_model_weights: false. Missing and extra tensors are only warned about */
+} clt_load_options;
+
+/* Fills the parts by name from a checkpoint. Another model's checkpoint: names the first tensor that differs.
+ * opt NULL: strict. */
+clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const clt_ckpt_part *parts, int n,
+                         const clt_load_options *opt);
+
+/* --- the hash of a state
+ * ------------------------------------------------------------------------------------------ */
+
+/* XXH3-128 over, for every tensor in table order: role, 0, name, 0, number of dimensions (u64), each
+ * dimension (u64), all elements as fp32; little endian. Independent of chunks, ranks, devices and
+ * compression. `optimizer` covers all roles but "weight", role after role in alphabetical order; any is false
+ * when there are none. */
+typedef struct {
+    clt_hash128 weights, optimizer;
+    bool has_optimizer;
+} clt_state_hash;
+clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part *parts, int n,
+                               clt_state_hash *out);
+clt_status clt_ckpt_hash(clt_ckpt_reader *r, clt_state_hash *out);
+
+#endif

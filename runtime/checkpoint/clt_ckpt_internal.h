@@ -1,0 +1,152 @@
+/* What the files of runtime/checkpoint share and nobody else sees: the manifest, the chunk codec, the write
+ * pipe, and group calls that accept a NULL group. */
+#ifndef CLT_CKPT_INTERNAL_H
+#define CLT_CKPT_INTERNAL_H
+
+#include "../base/clt_io.h"
+#include "../base/clt_json.h"
+#include "clt_checkpoint.h"
+
+#define CLT_MANIFEST "manifest.json"
+#define CLT_MANIFEST_LIMIT ((size_t)512 << 20)
+#define CLT_CKPT_LATEST "latest"
+
+/* --- the manifest (clt_ckpt_manifest.c)
+ * ----------------------------------------------------------------------------- */
+
+/* Where a chunk is, and what its stored bytes hash to. */
+typedef struct {
+    uint64_t offset, stored;
+    clt_hash128 hash;
+} clt_ckpt_stored;
+
+typedef struct {
+    char *role, *name;
+    int dims;
+    int64_t shape[CLT_MAX_DIMS];
+    uint64_t count;
+    size_t first_chunk;
+    int chunks;
+} clt_man_tensor;
+
+typedef struct {
+    uint32_t tensor, file, count; /* count: elements */
+    uint64_t first;               /* element of the tensor */
+    clt_ckpt_stored at;
+} clt_man_chunk;
+
+typedef struct {
+    char *name;
+    uint64_t bytes;
+} clt_man_file;
+
+typedef struct {
+    char *name, *model;
+    char run_id[CLT_RUN_ID_BYTES];
+    double saved;
+    uint64_t manifest_bytes;
+    clt_checkpoint_state state; /* texts belong to `root` and `model` */
+    json_t *root;
+    clt_ckpt_number *numbers;
+    clt_man_tensor *tensor;
+    size_t tensors;
+    clt_man_file *file;
+    size_t files;
+    clt_man_chunk *chunk; /* by tensor, then first element */
+    size_t chunks;
+} clt_manifest;
+
+/* Reads FOLDER/manifest.json; with `sizes`, also looks that every data file is there with its size. */
+clt_status clt_manifest_load(const char *folder, bool sizes, clt_manifest **out);
+/* The same checks on a text; `what` names it in messages. */
+clt_status clt_manifest_parse(const char *text, size_t bytes, const char *what, clt_manifest **out);
+void clt_manifest_free(clt_manifest *m);
+
+/* The text of a manifest is its head (who, when, state), then its lists, then its hash. */
+clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
+                             const clt_checkpoint_state *s, clt_str *out);
+void clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_man_file *file, size_t files,
+                        const clt_man_chunk *chunk, size_t chunks, clt_str *out);
+void clt_manifest_seal(clt_str *text);
+
+/* --- one chunk (clt_ckpt_chunk.c)
+ * ---------------------------------------------------------------------------------------- */
+
+/* Contexts and a buffer for one thread. */
+typedef struct clt_chunk_codec clt_chunk_codec;
+clt_chunk_codec *clt_chunk_codec_create(void);
+void clt_chunk_codec_destroy(clt_chunk_codec *c);
+/* Room for the stored form of a chunk. */
+void *clt_chunk_codec_buffer(clt_chunk_codec *c);
+size_t clt_chunk_codec_bytes(void);
+/* Compresses `count` floats into the buffer and hashes it. */
+clt_status clt_chunk_encode(clt_chunk_codec *c, const float *src, size_t count, clt_ckpt_stored *out);
+/* The other way round: checks the buffer's hash, then decompresses exactly `count` floats into dst. Returns
+ * NULL, or what is wrong. dst NULL: only the checks. */
+const char *clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count);
+
+/* --- the write pipe (clt_ckpt_pipe.c)
+ * --------------------------------------------------------------------------------- */
+
+/* Compresses, hashes and writes the chunks of one data file on threads, in the order of submission, then
+ * makes the file durable and reads it back. Everything is allocated by create. */
+typedef struct clt_pipe clt_pipe;
+/* chunks: the most of one file. buffers: of CLT_CKPT_CHUNK floats each, for clt_pipe_buffer. */
+clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks);
+void clt_pipe_destroy(clt_pipe *p);
+/* Starts a file of `chunks` chunks; rows[i] gets where chunk i went. With 0 chunks there is no file. */
+void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows);
+/* A free buffer; waits for one. NULL when writing has failed already. */
+float *clt_pipe_buffer(clt_pipe *p);
+/* The next chunk; `data` from clt_pipe_buffer goes back there, other memory must live until the end. */
+void clt_pipe_submit(clt_pipe *p, float *data, size_t count, bool from_pipe);
+/* No more chunks will come (the producer failed with `st`). */
+void clt_pipe_cancel(clt_pipe *p, clt_status st);
+bool clt_pipe_ready(clt_pipe *p);
+clt_status clt_pipe_finish(clt_pipe *p); /* waits */
+
+/* --- loading, shared by all sources (clt_ckpt_load.c)
+ * --------------------------------------------------------------------- */
+
+typedef struct {
+    const char *path; /* for messages */
+    void *ctx;
+    int (*count)(void *ctx);
+    void (*at)(void *ctx, int i, clt_ckpt_tensor *out);
+    int (*find)(void *ctx, const char *role, const char *name);
+    clt_status (*read)(void *ctx, int i, uint64_t first, float *dst, uint64_t count);
+    bool tied_head; /* an extra lm_head.weight is no difference */
+} clt_tensor_set;
+clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
+                               const clt_ckpt_part *parts, int n, const clt_load_options *opt);
+
+/* Adds all tensors of one part to a hash, as clt_state_hash describes. */
+clt_status clt_ckpt_hash_role(const clt_slab_table *table, const clt_ckpt_part *part, clt_hash_state *h);
+
+clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
+                              float *dst, uint64_t count);
+clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
+                               const float *src, uint64_t count);
+
+/* --- names, and groups that may be NULL (clt_ckpt_store.c)
+ * ---------------------------------------------------------- */
+
+/* NAME.tmp.RUNID and NAME.superseded.RUNID are no checkpoints. */
+bool clt_ckpt_name_is_special(const char *name);
+
+static inline int clt_ckpt_rank(const clt_group *g) {
+    return g ? clt_group_rank(g) : 0;
+}
+static inline int clt_ckpt_size(const clt_group *g) {
+    return g ? clt_group_size(g) : 1;
+}
+static inline clt_status clt_ckpt_agree(clt_group *g, clt_status st) {
+    return g ? clt_group_agree(g, st) : st;
+}
+static inline clt_status clt_ckpt_broadcast(clt_group *g, void *data, size_t bytes) {
+    return g ? clt_group_broadcast(g, 0, data, bytes) : CLT_OK;
+}
+/* Rank 0's status and text, on every rank. *text (may be NULL) is owned by the caller. */
+clt_status clt_ckpt_share_text(clt_group *g, clt_status st, char **text);
+
+#endif

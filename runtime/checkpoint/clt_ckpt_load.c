@@ -1,0 +1,168 @@
+#include "clt_ckpt_internal.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- parts
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
+                              float *dst, uint64_t count) {
+    if (p->read) return p->read(p->ctx, entry, first, dst, count);
+    uint64_t at = t->entry[entry].offset + first;
+    if (p->slab) return clt_slab_read(p->slab, at, dst, count);
+    memcpy(dst, p->host + at, count * sizeof *dst);
+    return CLT_OK;
+}
+
+clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
+                               const float *src, uint64_t count) {
+    uint64_t at = t->entry[entry].offset + first;
+    if (p->slab) return clt_slab_write(p->slab, at, src, count);
+    memcpy(p->host + at, src, count * sizeof *src);
+    return CLT_OK;
+}
+
+/* --- hash
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static void hash_u64(clt_hash_state *h, uint64_t v) {
+    unsigned char raw[8];
+    for (int i = 0; i < 8; i++) raw[i] = (unsigned char)(v >> (8 * i));
+    clt_hash_add(h, raw, sizeof raw);
+}
+
+clt_status clt_ckpt_hash_role(const clt_slab_table *table, const clt_ckpt_part *part, clt_hash_state *h) {
+    float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    clt_status st = CLT_OK;
+    for (int e = 0; e < table->n && st == CLT_OK; e++) {
+        const clt_slab_entry *t = &table->entry[e];
+        clt_hash_add(h, part->role, strlen(part->role) + 1);
+        clt_hash_add(h, t->name, strlen(t->name) + 1);
+        hash_u64(h, (uint64_t)t->dims);
+        for (int d = 0; d < t->dims; d++) hash_u64(h, (uint64_t)t->shape[d]);
+        for (uint64_t at = 0; at < t->count && st == CLT_OK; at += CLT_CKPT_CHUNK) {
+            uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
+            st = clt_ckpt_part_read(part, table, e, at, block, n);
+            if (st == CLT_OK) clt_hash_add(h, block, n * sizeof *block);
+        }
+    }
+    clt_free(block);
+    return st;
+}
+
+static int by_role(const void *a, const void *b) {
+    const clt_ckpt_part *x = *(const clt_ckpt_part *const *)a, *y = *(const clt_ckpt_part *const *)b;
+    return strcmp(x->role, y->role);
+}
+
+clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part *parts, int n,
+                               clt_state_hash *out) {
+    clt_hash_state *weights = clt_hash_begin(), *optimizer = clt_hash_begin();
+    const clt_ckpt_part **sorted = clt_calloc((size_t)n, sizeof *sorted);
+    clt_state_hash h = {.has_optimizer = false};
+    clt_status st = CLT_OK;
+    for (int i = 0; i < n; i++) sorted[i] = &parts[i];
+    if (n > 1) qsort(sorted, (size_t)n, sizeof *sorted, by_role);
+    for (int i = 0; i < n && st == CLT_OK; i++) {
+        bool weight = !strcmp(sorted[i]->role, "weight");
+        h.has_optimizer |= !weight;
+        st = clt_ckpt_hash_role(table, sorted[i], weight ? weights : optimizer);
+    }
+    h.weights = clt_hash_end(weights);
+    h.optimizer = clt_hash_end(optimizer);
+    clt_free(sorted);
+    if (st == CLT_OK) *out = h;
+    return st;
+}
+
+/* --- load
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static bool ignored(const clt_load_options *opt, const char *name) {
+    for (int i = 0; opt && i < opt->ignore_count; i++)
+        if (fnmatch(opt->ignore[i], name, 0) == 0) return true;
+    return false;
+}
+
+static char *shape_text(int dims, const int64_t *shape) {
+    clt_str s = {0};
+    clt_str_add(&s, "[");
+    for (int d = 0; d < dims; d++) clt_str_addf(&s, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    clt_str_add(&s, "]");
+    return s.s;
+}
+
+/* Does the set's tensor fit the entry? Prints the difference. */
+static clt_status check_shape(const clt_tensor_set *set, const clt_slab_entry *e, const clt_ckpt_tensor *t) {
+    if (e->dims == t->dims && !memcmp(e->shape, t->shape, (size_t)e->dims * sizeof *e->shape)) return CLT_OK;
+    char *want = shape_text(e->dims, e->shape), *have = shape_text(t->dims, t->shape);
+    clt_status st = clt_error(
+        CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) has shape %s there, this model needs %s",
+        set->path, t->name, t->role, have, want);
+    clt_free(want);
+    clt_free(have);
+    return st;
+}
+
+/* The first difference in table order decides: missing tensors, other shapes, then tensors the model does not
+ * have. */
+static clt_status check_role(const clt_tensor_set *set, const clt_slab_table *table, const char *role,
+                             const clt_load_options *opt) {
+    bool loose = opt && opt->loose;
+    for (int e = 0; e < table->n; e++) {
+        const char *name = table->entry[e].name;
+        int i = set->find(set->ctx, role, name);
+        clt_ckpt_tensor t;
+        if (ignored(opt, name)) continue;
+        if (i < 0 && !loose)
+            return clt_error(CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) is missing there",
+                             set->path, name, role);
+        if (i < 0) {
+            clt_warn("%s has no tensor '%s' (%s); it keeps its value", set->path, name, role);
+            continue;
+        }
+        set->at(set->ctx, i, &t);
+        CLT_TRY(check_shape(set, &table->entry[e], &t));
+    }
+    for (int i = 0, n = set->count(set->ctx); i < n; i++) {
+        clt_ckpt_tensor t;
+        set->at(set->ctx, i, &t);
+        if (strcmp(t.role, role) || clt_slab_table_find(table, t.name) >= 0 || ignored(opt, t.name)) continue;
+        if (set->tied_head && !strcmp(t.name, "lm_head.weight")) continue;
+        if (!loose)
+            return clt_error(CLT_BAD_DATA, "%s belongs to another model: this model has no tensor '%s' (%s)",
+                             set->path, t.name, role);
+        clt_warn("%s: tensor '%s' (%s) is not used by this model", set->path, t.name, role);
+    }
+    return CLT_OK;
+}
+
+static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *table, const clt_ckpt_part *part,
+                            const clt_load_options *opt, float *block) {
+    for (int e = 0; e < table->n; e++) {
+        const clt_slab_entry *t = &table->entry[e];
+        int i = set->find(set->ctx, part->role, t->name);
+        if (i < 0 || ignored(opt, t->name)) continue;
+        for (uint64_t at = 0; at < t->count; at += CLT_CKPT_CHUNK) {
+            uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
+            CLT_TRY(set->read(set->ctx, i, at, block, n));
+            CLT_TRY(clt_ckpt_part_write(part, table, e, at, block, n));
+        }
+    }
+    return CLT_OK;
+}
+
+clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
+                               const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
+    for (int p = 0; p < n; p++) CLT_TRY(check_role(set, table, parts[p].role, opt));
+    float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    clt_status st = CLT_OK;
+    for (int p = 0; p < n && st == CLT_OK; p++) st = load_role(set, table, &parts[p], opt, block);
+    clt_free(block);
+    return st;
+}

@@ -1,0 +1,251 @@
+#include "clt_ckpt_internal.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+typedef struct {
+    float *data;
+    size_t count;
+    bool from_pipe;
+} job;
+
+struct clt_pipe {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* anything below changed */
+    pthread_t *thread;
+    int threads;
+    bool stop;
+    clt_chunk_codec **codec; /* one per thread; at least one, for the calling thread */
+    int codecs;
+
+    float **buffer; /* all */
+    float **free_buffer;
+    int buffers, free_buffers;
+
+    /* the file under way */
+    char *path;
+    clt_file *file;
+    clt_ckpt_stored *row;
+    job *jobs;
+    size_t total, submitted, taken, placed, done;
+    uint64_t end; /* bytes given out */
+    clt_status status;
+    bool finished;
+};
+
+/* --- one chunk
+ * --------------------------------------------------------------------------------------------------- */
+
+/* The place of chunk i: right after chunk i - 1, so that equal states make equal files. Called by every
+ * chunk, also after a failure, or the next one would wait for ever. */
+static uint64_t take_place(clt_pipe *p, size_t i, uint64_t bytes) {
+    pthread_mutex_lock(&p->lock);
+    while (p->placed != i) pthread_cond_wait(&p->changed, &p->lock);
+    uint64_t at = p->end;
+    p->end += bytes;
+    p->placed++;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    return at;
+}
+
+static clt_status write_chunk(clt_pipe *p, size_t i, clt_chunk_codec *codec, bool skip) {
+    clt_ckpt_stored *row = &p->row[i];
+    clt_status st = skip ? CLT_FAIL : clt_chunk_encode(codec, p->jobs[i].data, p->jobs[i].count, row);
+    row->offset = take_place(p, i, st == CLT_OK ? row->stored : 0);
+    return st == CLT_OK ? clt_file_pwrite(p->file, clt_chunk_codec_buffer(codec), row->stored, row->offset)
+                        : st;
+}
+
+/* What the disk gives back has to be what was hashed: a checkpoint that cannot be read must not replace one
+ * that can. */
+static clt_status read_back(clt_pipe *p, clt_chunk_codec *codec) {
+    for (size_t i = 0; i < p->total; i++) {
+        const clt_ckpt_stored *row = &p->row[i];
+        void *raw = clt_chunk_codec_buffer(codec);
+        CLT_TRY(clt_file_pread(p->file, raw, row->stored, row->offset));
+        clt_hash128 h = clt_hash(raw, row->stored);
+        if (h.hi != row->hash.hi || h.lo != row->hash.lo)
+            return clt_error(CLT_IO, "%s: bytes [%llu, +%llu) read back differently from what was written",
+                             p->path, (unsigned long long)row->offset, (unsigned long long)row->stored);
+    }
+    return CLT_OK;
+}
+
+/* After the last chunk: durable, checked, closed. */
+static clt_status close_file(clt_pipe *p, clt_chunk_codec *codec) {
+    clt_status st = p->status;
+    if (st == CLT_OK) st = clt_file_datasync(p->file);
+    if (st == CLT_OK) st = read_back(p, codec);
+    clt_status closed = clt_file_close(p->file);
+    p->file = NULL;
+    return st == CLT_OK ? closed : st;
+}
+
+/* Called with the lock held; returns with it held. */
+static void fail(clt_pipe *p, clt_status st) {
+    if (p->status == CLT_OK) p->status = st;
+}
+
+static void end_if_done(clt_pipe *p, clt_chunk_codec *codec) {
+    if (p->finished || p->done != p->total) return;
+    pthread_mutex_unlock(&p->lock);
+    clt_status st = close_file(p, codec);
+    pthread_mutex_lock(&p->lock);
+    fail(p, st);
+    p->finished = true;
+    pthread_cond_broadcast(&p->changed);
+}
+
+static void run_job(clt_pipe *p, clt_chunk_codec *codec) {
+    size_t i = p->taken++;
+    bool skip = p->status != CLT_OK;
+    pthread_mutex_unlock(&p->lock);
+    clt_status st = write_chunk(p, i, codec, skip);
+    pthread_mutex_lock(&p->lock);
+    if (st != CLT_OK) fail(p, st);
+    if (p->jobs[i].from_pipe) p->free_buffer[p->free_buffers++] = p->jobs[i].data;
+    p->done++;
+    pthread_cond_broadcast(&p->changed);
+    end_if_done(p, codec);
+}
+
+/* --- threads
+ * ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    clt_pipe *pipe;
+    int index;
+} worker_arg;
+
+static void *worker(void *arg) {
+    worker_arg a = *(worker_arg *)arg;
+    clt_free(arg);
+    clt_pipe *p = a.pipe;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (!p->stop && p->taken == p->submitted) pthread_cond_wait(&p->changed, &p->lock);
+        if (p->taken == p->submitted) break; /* stop, and nothing is left */
+        run_job(p, p->codec[a.index]);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* Signals are for the main thread, which turns them into "save and stop". */
+static void start_threads(clt_pipe *p, int threads) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    for (; p->threads < threads; p->threads++) {
+        worker_arg *a = clt_malloc(sizeof *a);
+        *a = (worker_arg){p, p->threads};
+        if (pthread_create(&p->thread[p->threads], NULL, worker, a) != 0) {
+            clt_free(a); /* fewer threads, or none, do the same work */
+            break;
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks) {
+    clt_pipe *p = clt_calloc(1, sizeof *p);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    p->jobs = clt_calloc(chunks, sizeof *p->jobs);
+    p->codecs = CLT_MAX(threads, 1);
+    p->codec = clt_calloc((size_t)p->codecs, sizeof *p->codec);
+    for (int i = 0; i < p->codecs; i++) p->codec[i] = clt_chunk_codec_create();
+    p->buffer = clt_calloc((size_t)buffers, sizeof *p->buffer);
+    p->free_buffer = clt_calloc((size_t)buffers, sizeof *p->free_buffer);
+    for (int i = 0; i < buffers; i++)
+        p->buffer[i] = p->free_buffer[i] = clt_aligned_alloc(CLT_CKPT_CHUNK * sizeof(float));
+    p->buffers = p->free_buffers = buffers;
+    p->finished = true;
+    p->thread = clt_calloc((size_t)p->codecs, sizeof *p->thread);
+    start_threads(p, threads);
+    return p;
+}
+
+void clt_pipe_destroy(clt_pipe *p) {
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    fail(p, CLT_FAIL); /* what is queued is dropped */
+    p->stop = true;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
+    clt_file_close(p->file);
+    for (int i = 0; i < p->buffers; i++) clt_free(p->buffer[i]);
+    for (int i = 0; i < p->codecs; i++) clt_chunk_codec_destroy(p->codec[i]);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+    clt_free(p->buffer);
+    clt_free(p->free_buffer);
+    clt_free(p->codec);
+    clt_free(p->thread);
+    clt_free(p->jobs);
+    clt_free(p->path);
+    clt_free(p);
+}
+
+/* --- the producer's side
+ * -------------------------------------------------------------------------------------------- */
+
+void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows) {
+    pthread_mutex_lock(&p->lock);
+    clt_free(p->path);
+    p->path = clt_strdup(path);
+    p->row = rows;
+    p->total = chunks;
+    p->submitted = p->taken = p->placed = p->done = 0;
+    p->end = 0;
+    p->status = CLT_OK;
+    p->finished = chunks == 0;
+    if (p->buffers) memcpy(p->free_buffer, p->buffer, (size_t)p->buffers * sizeof *p->buffer);
+    p->free_buffers = p->buffers;
+    if (chunks) p->status = clt_file_open(path, CLT_IO_CREATE, &p->file);
+    pthread_mutex_unlock(&p->lock);
+}
+
+float *clt_pipe_buffer(clt_pipe *p) {
+    pthread_mutex_lock(&p->lock);
+    while (p->free_buffers == 0 && p->status == CLT_OK) pthread_cond_wait(&p->changed, &p->lock);
+    float *b = p->status == CLT_OK ? p->free_buffer[--p->free_buffers] : NULL;
+    pthread_mutex_unlock(&p->lock);
+    return b;
+}
+
+void clt_pipe_submit(clt_pipe *p, float *data, size_t count, bool from_pipe) {
+    pthread_mutex_lock(&p->lock);
+    p->jobs[p->submitted++] = (job){data, count, from_pipe};
+    if (p->threads)
+        pthread_cond_broadcast(&p->changed);
+    else
+        run_job(p, p->codec[0]);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void clt_pipe_cancel(clt_pipe *p, clt_status st) {
+    pthread_mutex_lock(&p->lock);
+    fail(p, st);
+    p->total = p->submitted;
+    end_if_done(p, p->codec[0]);
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool clt_pipe_ready(clt_pipe *p) {
+    pthread_mutex_lock(&p->lock);
+    bool ready = p->finished;
+    pthread_mutex_unlock(&p->lock);
+    return ready;
+}
+
+clt_status clt_pipe_finish(clt_pipe *p) {
+    pthread_mutex_lock(&p->lock);
+    while (!p->finished) pthread_cond_wait(&p->changed, &p->lock);
+    clt_status st = p->status;
+    pthread_mutex_unlock(&p->lock);
+    return st;
+}

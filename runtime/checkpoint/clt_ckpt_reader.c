@@ -1,0 +1,229 @@
+#include "clt_ckpt_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct clt_ckpt_reader {
+    char *path;
+    clt_manifest *m;
+    size_t *by_name; /* tensors sorted by role, then name */
+    clt_chunk_codec *codec;
+    float *buffer;       /* the chunk decoded last */
+    size_t chunk_loaded; /* SIZE_MAX: none */
+    clt_file *file;      /* the data file open now */
+    uint32_t file_index;
+};
+
+static int by_key(const void *a, const void *b, void *tensors) {
+    const clt_man_tensor *t = tensors, *x = &t[*(const size_t *)a], *y = &t[*(const size_t *)b];
+    int c = strcmp(x->role, y->role);
+    return c ? c : strcmp(x->name, y->name);
+}
+
+clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out) {
+    clt_manifest *m;
+    CLT_TRY(clt_manifest_load(path, true, &m));
+    clt_ckpt_reader *r = clt_calloc(1, sizeof *r);
+    r->path = clt_strdup(path);
+    r->m = m;
+    r->by_name = clt_calloc(m->tensors, sizeof *r->by_name);
+    for (size_t i = 0; i < m->tensors; i++) r->by_name[i] = i;
+    if (m->tensors > 1) qsort_r(r->by_name, m->tensors, sizeof *r->by_name, by_key, m->tensor);
+    r->codec = clt_chunk_codec_create();
+    r->buffer = clt_aligned_alloc(CLT_CKPT_CHUNK * sizeof *r->buffer);
+    r->chunk_loaded = SIZE_MAX;
+    *out = r;
+    return CLT_OK;
+}
+
+void clt_ckpt_close(clt_ckpt_reader *r) {
+    if (!r) return;
+    clt_file_close(r->file);
+    clt_manifest_free(r->m);
+    clt_chunk_codec_destroy(r->codec);
+    clt_free(r->buffer);
+    clt_free(r->by_name);
+    clt_free(r->path);
+    clt_free(r);
+}
+
+const char *clt_ckpt_path(const clt_ckpt_reader *r) {
+    return r->path;
+}
+const clt_checkpoint_state *clt_ckpt_state(const clt_ckpt_reader *r) {
+    return &r->m->state;
+}
+const char *clt_ckpt_run_id(const clt_ckpt_reader *r) {
+    return r->m->run_id;
+}
+int clt_ckpt_count(const clt_ckpt_reader *r) {
+    return (int)r->m->tensors;
+}
+
+void clt_ckpt_at(const clt_ckpt_reader *r, int i, clt_ckpt_tensor *out) {
+    const clt_man_tensor *t = &r->m->tensor[i];
+    *out = (clt_ckpt_tensor){
+        .name = t->name, .role = t->role, .dims = t->dims, .count = t->count, .chunks = t->chunks};
+    memcpy(out->shape, t->shape, sizeof t->shape);
+    for (int k = 0; k < t->chunks; k++) out->stored += r->m->chunk[t->first_chunk + (size_t)k].at.stored;
+}
+
+int clt_ckpt_find(const clt_ckpt_reader *r, const char *role, const char *name) {
+    size_t lo = 0, hi = r->m->tensors;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        const clt_man_tensor *t = &r->m->tensor[r->by_name[mid]];
+        int c = strcmp(role, t->role);
+        if (c == 0) c = strcmp(name, t->name);
+        if (c == 0) return (int)r->by_name[mid];
+        if (c < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return -1;
+}
+
+/* --- chunks
+ * ----------------------------------------------------------------------------------------------------- */
+
+static clt_status damaged(const clt_ckpt_reader *r, const clt_man_chunk *c, const char *why) {
+    const clt_man_tensor *t = &r->m->tensor[c->tensor];
+    return clt_error(
+        CLT_BAD_DATA, "%s/%s is damaged: tensor '%s' (%s), chunk %d of %d, bytes [%llu, +%llu): %s", r->path,
+        r->m->file[c->file].name, t->name, t->role, (int)((size_t)(c - r->m->chunk) - t->first_chunk),
+        t->chunks, (unsigned long long)c->at.offset, (unsigned long long)c->at.stored, why);
+}
+
+static clt_status switch_file(clt_ckpt_reader *r, uint32_t file) {
+    if (r->file && r->file_index == file) return CLT_OK;
+    clt_file_close(r->file);
+    r->file = NULL;
+    char *path = clt_path_join(r->path, r->m->file[file].name);
+    clt_status st = clt_file_open(path, CLT_IO_READ, &r->file);
+    clt_free(path);
+    r->file_index = file;
+    return st;
+}
+
+static clt_status load_chunk(clt_ckpt_reader *r, size_t i) {
+    const clt_man_chunk *c = &r->m->chunk[i];
+    if (r->chunk_loaded == i) return CLT_OK;
+    r->chunk_loaded = SIZE_MAX;
+    CLT_TRY(switch_file(r, c->file));
+    CLT_TRY(clt_file_pread(r->file, clt_chunk_codec_buffer(r->codec), c->at.stored, c->at.offset));
+    const char *why = clt_chunk_decode(r->codec, &c->at, r->buffer, c->count);
+    if (why) return damaged(r, c, why);
+    r->chunk_loaded = i;
+    return CLT_OK;
+}
+
+/* The chunk of tensor t that holds element `first`. */
+static size_t chunk_of(const clt_ckpt_reader *r, const clt_man_tensor *t, uint64_t first) {
+    size_t lo = t->first_chunk, hi = t->first_chunk + (size_t)t->chunks - 1;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo + 1) / 2;
+        if (r->m->chunk[mid].first <= first)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, uint64_t count) {
+    const clt_man_tensor *t = &r->m->tensor[i];
+    if (first > t->count || count > t->count - first)
+        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) are outside of its %llu", r->path,
+                         t->name, (unsigned long long)first, (unsigned long long)count,
+                         (unsigned long long)t->count);
+    for (uint64_t done = 0; done < count;) {
+        size_t k = chunk_of(r, t, first + done);
+        const clt_man_chunk *c = &r->m->chunk[k];
+        CLT_TRY(load_chunk(r, k));
+        uint64_t at = first + done - c->first, n = CLT_MIN(c->count - at, count - done);
+        memcpy(dst + done, r->buffer + at, n * sizeof *dst);
+        done += n;
+    }
+    return CLT_OK;
+}
+
+clt_status clt_ckpt_verify(clt_ckpt_reader *r) {
+    clt_status worst = CLT_OK;
+    for (size_t i = 0; i < r->m->chunks; i++) {
+        clt_status st = load_chunk(r, i);
+        if (st != CLT_OK && worst != CLT_BAD_DATA) worst = st;
+    }
+    return worst;
+}
+
+/* --- loading and hashing
+ * ----------------------------------------------------------------------------------------- */
+
+static int set_count(void *ctx) {
+    return clt_ckpt_count(ctx);
+}
+static void set_at(void *ctx, int i, clt_ckpt_tensor *out) {
+    clt_ckpt_at(ctx, i, out);
+}
+static int set_find(void *ctx, const char *role, const char *name) {
+    return clt_ckpt_find(ctx, role, name);
+}
+static clt_status set_read(void *ctx, int i, uint64_t first, float *dst, uint64_t count) {
+    return clt_ckpt_read(ctx, i, first, dst, count);
+}
+
+clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const clt_ckpt_part *parts, int n,
+                         const clt_load_options *opt) {
+    clt_tensor_set set = {r->path, r, set_count, set_at, set_find, set_read, false};
+    return clt_tensor_set_load(&set, table, parts, n, opt);
+}
+
+/* The tensors of one role in the checkpoint's order, as a part over a table of their own. */
+typedef struct {
+    clt_ckpt_reader *r;
+    int *tensor; /* entry -> tensor of the checkpoint */
+} role_view;
+
+static clt_status read_view(void *ctx, int entry, uint64_t first, float *dst, uint64_t count) {
+    role_view *v = ctx;
+    return clt_ckpt_read(v->r, v->tensor[entry], first, dst, count);
+}
+
+static clt_status hash_role(clt_ckpt_reader *r, const char *role, clt_hash_state *h) {
+    role_view v = {r, clt_calloc(r->m->tensors, sizeof(int))};
+    clt_slab_table table = {.entry = clt_calloc(r->m->tensors, sizeof(clt_slab_entry))};
+    for (size_t i = 0; i < r->m->tensors; i++) {
+        const clt_man_tensor *t = &r->m->tensor[i];
+        if (strcmp(t->role, role)) continue;
+        clt_slab_entry *e = &table.entry[table.n];
+        *e = (clt_slab_entry){.name = t->name, .dims = t->dims, .count = t->count};
+        memcpy(e->shape, t->shape, sizeof e->shape);
+        v.tensor[table.n++] = (int)i;
+    }
+    clt_status st =
+        clt_ckpt_hash_role(&table, &(clt_ckpt_part){.role = role, .read = read_view, .ctx = &v}, h);
+    clt_free(table.entry);
+    clt_free(v.tensor);
+    return st;
+}
+
+clt_status clt_ckpt_hash(clt_ckpt_reader *r, clt_state_hash *out) {
+    clt_hash_state *weights = clt_hash_begin(), *optimizer = clt_hash_begin();
+    clt_state_hash h = {.has_optimizer = false};
+    clt_status st = hash_role(r, "weight", weights);
+    const char *last = "";
+    for (size_t i = 0; i < r->m->tensors && st == CLT_OK;
+         i++) { /* by_name: the roles in alphabetical order */
+        const char *role = r->m->tensor[r->by_name[i]].role;
+        if (!strcmp(role, last)) continue;
+        last = role;
+        if (!strcmp(role, "weight")) continue;
+        h.has_optimizer = true;
+        st = hash_role(r, role, optimizer);
+    }
+    h.weights = clt_hash_end(weights);
+    h.optimizer = clt_hash_end(optimizer);
+    if (st == CLT_OK) *out = h;
+    return st;
+}

@@ -1,0 +1,227 @@
+#include "clt_ckpt_internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SUPERSEDED ".superseded."
+
+bool clt_ckpt_name_is_special(const char *name) {
+    return strstr(name, ".tmp.") || strstr(name, SUPERSEDED);
+}
+
+/* --- what ranks agree on
+ * ------------------------------------------------------------------------------------------- */
+
+clt_status clt_ckpt_share_text(clt_group *g, clt_status st, char **text) {
+    struct {
+        clt_status st;
+        size_t bytes; /* with the 0; 0: NULL */
+    } head = {st, *text ? strlen(*text) + 1 : 0};
+    CLT_TRY(clt_ckpt_broadcast(g, &head, sizeof head));
+    if (head.st == CLT_OK && head.bytes) {
+        if (clt_ckpt_rank(g) != 0) *text = clt_malloc(head.bytes);
+        CLT_TRY(clt_ckpt_broadcast(g, *text, head.bytes));
+    }
+    return head.st;
+}
+
+clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]) {
+    struct {
+        char host[256];
+        double wall, now;
+        long pid;
+    } seed = {.wall = clt_wall(), .now = clt_now(), .pid = (long)getpid()};
+    char id[33];
+    gethostname(seed.host, sizeof seed.host - 1);
+    clt_hash_hex(clt_hash(&seed, sizeof seed), id);
+    id[CLT_RUN_ID_BYTES - 1] = 0;
+    CLT_TRY(clt_ckpt_broadcast(group, id, CLT_RUN_ID_BYTES));
+    memcpy(out, id, CLT_RUN_ID_BYTES);
+    return CLT_OK;
+}
+
+/* --- scan
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+static bool has_file(const char *folder, const char *name) {
+    char *path = clt_path_join(folder, name);
+    bool yes = clt_io_is_file(path);
+    clt_free(path);
+    return yes;
+}
+
+static clt_ckpt_info look_at(const char *folder, const char *name) {
+    clt_ckpt_info c = {
+        .name = clt_strdup(name), .path = clt_path_join(folder, name), .batch = -1, .loss = NAN};
+    clt_manifest *m = NULL;
+    clt_error_quiet(true);
+    c.valid = clt_manifest_load(c.path, true, &m) == CLT_OK;
+    clt_error_quiet(false);
+    if (!c.valid) {
+        c.why = clt_strdup(clt_last_error());
+        return c;
+    }
+    c.epoch = m->state.epoch;
+    c.batch = m->state.batch;
+    c.token = m->state.token;
+    c.loss = m->state.loss;
+    c.saved = m->saved;
+    c.bytes = m->manifest_bytes;
+    for (size_t i = 0; i < m->files; i++) c.bytes += m->file[i].bytes;
+    memcpy(c.run_id, m->run_id, sizeof c.run_id);
+    clt_manifest_free(m);
+    return c;
+}
+
+static int newest_first(const void *a, const void *b) {
+    const clt_ckpt_info *x = a, *y = b;
+    if (x->valid != y->valid) return x->valid ? -1 : 1;
+    if (x->batch != y->batch) return x->batch > y->batch ? -1 : 1;
+    if (x->saved != y->saved) return x->saved > y->saved ? -1 : 1;
+    return strcmp(y->name, x->name);
+}
+
+clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
+    clt_strv names = {0};
+    CLT_TRY(clt_io_list(folder, &names));
+    clt_ckpt_info *found = clt_calloc(names.n, sizeof *found);
+    int count = 0;
+    for (size_t i = 0; i < names.n; i++) {
+        if (clt_ckpt_name_is_special(names.v[i])) continue;
+        char *path = clt_path_join(folder, names.v[i]);
+        if (has_file(path, CLT_MANIFEST)) found[count++] = look_at(folder, names.v[i]);
+        clt_free(path);
+    }
+    if (count > 1) qsort(found, (size_t)count, sizeof *found, newest_first);
+    clt_strv_free(&names);
+    *list = found;
+    *n = count;
+    return CLT_OK;
+}
+
+void clt_ckpt_scan_free(clt_ckpt_info *list, int n) {
+    for (int i = 0; i < n; i++) {
+        clt_free(list[i].name);
+        clt_free(list[i].path);
+        clt_free(list[i].why);
+    }
+    clt_free(list);
+}
+
+/* --- which one
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* *path NULL: no valid one; *seen: how many there are in all. */
+static clt_status newest(const char *folder, char **path, int *seen) {
+    clt_ckpt_info *list;
+    CLT_TRY(clt_ckpt_scan(folder, &list, seen));
+    for (int i = 0; i < *seen; i++)
+        if (!list[i].valid) clt_warn("%s is not usable: %s", list[i].path, list[i].why);
+    if (*seen && list[0].valid) *path = clt_strdup(list[0].path);
+    clt_ckpt_scan_free(list, *seen);
+    return CLT_OK;
+}
+
+clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **path) {
+    char *found = NULL;
+    int seen = 0;
+    clt_status st = CLT_OK;
+    if (clt_ckpt_rank(group) == 0 && clt_io_is_dir(folder)) st = newest(folder, &found, &seen);
+    CLT_TRY(clt_ckpt_share_text(group, st, &found));
+    *path = found;
+    return CLT_OK;
+}
+
+static bool is_hf_folder(const char *path) {
+    return has_file(path, "config.json") &&
+           (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"));
+}
+
+/* A hint file names a checkpoint beside it. */
+static clt_status follow_hint(const char *path, char **resolved) {
+    enum { LIMIT = 4096 };
+    char *text;
+    CLT_TRY(clt_io_read_all(path, LIMIT, &text, NULL));
+    text[strcspn(text, "\r\n")] = 0;
+    char *dir = clt_path_dir(path), *target = clt_path_join(dir, text);
+    bool usable = clt_path_is_safe(text) && has_file(target, CLT_MANIFEST);
+    clt_status st =
+        usable ? CLT_OK
+               : clt_error(CLT_BAD_DATA, "%s is neither a .safetensors file nor names a checkpoint beside it",
+                           path);
+    if (usable)
+        *resolved = target;
+    else
+        clt_free(target);
+    clt_free(dir);
+    clt_free(text);
+    return st;
+}
+
+static clt_status resolve(const char *path, char **resolved) {
+    size_t n = strlen(path);
+    int kind = 0, seen = 0, e = clt_io_get()->kind(path, &kind, NULL);
+    if (e) return clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e));
+    if (kind == 0) return clt_error(CLT_IO, "%s does not exist", path);
+    if (kind == 2 && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
+        CLT_TRY(newest(path, resolved, &seen));
+        if (*resolved) return CLT_OK;
+        return clt_error(
+            CLT_BAD_DATA, "%s has no usable checkpoint%s", path,
+            seen ? "; cltrain ckpt verify says more"
+                 : ", is none itself, and is no Hugging Face folder (config.json, model.safetensors)");
+    }
+    if (kind == 1 && (n < 12 || strcmp(path + n - 12, ".safetensors"))) return follow_hint(path, resolved);
+    *resolved = clt_strdup(path);
+    return CLT_OK;
+}
+
+clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved) {
+    char *found = NULL;
+    clt_status st = clt_ckpt_rank(group) == 0 ? resolve(path, &found) : CLT_OK;
+    CLT_TRY(clt_ckpt_share_text(group, st, &found));
+    *resolved = found;
+    return CLT_OK;
+}
+
+/* --- superseded
+ * -------------------------------------------------------------------------------------------------------- */
+
+static clt_status step_aside(const clt_ckpt_info *c, const char *run_id) {
+    char *to = clt_format("%s" SUPERSEDED "%s", c->path, run_id);
+    int kind = 0;
+    for (int i = 2; clt_io_get()->kind(to, &kind, NULL) == 0 && kind != 0; i++) {
+        clt_free(to);
+        to = clt_format("%s" SUPERSEDED "%s-%d", c->path, run_id, i);
+    }
+    clt_status st = clt_io_rename(c->path, to);
+    if (st == CLT_OK)
+        clt_info("%s (%s) is now %s", c->path, c->valid ? "later than the point of resumption" : "not usable",
+                 to);
+    clt_free(to);
+    return st;
+}
+
+static clt_status supersede(const char *folder, int64_t batch, const char *run_id) {
+    clt_ckpt_info *list;
+    int n, renamed = 0;
+    if (!clt_io_is_dir(folder)) return CLT_OK;
+    CLT_TRY(clt_ckpt_scan(folder, &list, &n));
+    clt_status st = CLT_OK;
+    for (int i = 0; i < n && st == CLT_OK; i++) {
+        if (list[i].valid && list[i].batch <= batch) continue;
+        st = step_aside(&list[i], run_id);
+        renamed++;
+    }
+    if (st == CLT_OK && renamed) st = clt_io_sync_dir(folder);
+    clt_ckpt_scan_free(list, n);
+    return st;
+}
+
+clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id) {
+    return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? supersede(folder, batch, run_id) : CLT_OK);
+}

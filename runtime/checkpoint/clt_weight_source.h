@@ -1,0 +1,37 @@
+/* clt_weight_source: weights by name, wherever they come from: a cltrain checkpoint, a Hugging Face folder
+ * (config.json and model.safetensors, or its sharded form), or a single .safetensors file. What load_path,
+ * eval, generate, import, export and diff read from. */
+#ifndef CLT_WEIGHT_SOURCE_H
+#define CLT_WEIGHT_SOURCE_H
+
+#include "clt_checkpoint.h"
+
+typedef struct clt_weight_source clt_weight_source;
+
+typedef enum { CLT_SOURCE_CHECKPOINT, CLT_SOURCE_HF, CLT_SOURCE_SAFETENSORS } clt_source_kind;
+
+/* `path` as clt_ckpt_resolve takes it (not collective: ranks resolve first). */
+clt_status clt_weight_source_open(const char *path, clt_weight_source **out);
+void clt_weight_source_close(clt_weight_source *s); /* NULL is allowed */
+
+clt_source_kind clt_weight_source_kind(const clt_weight_source *s);
+const char *clt_weight_source_path(const clt_weight_source *s); /* what was opened */
+const char *
+clt_weight_source_model(const clt_weight_source *s); /* the model's configuration (JSON), NULL: none */
+/* The checkpoint behind it, NULL if it is none. */
+clt_ckpt_reader *clt_weight_source_checkpoint(const clt_weight_source *s);
+
+/* Tensors of every role; those of HF files have the role "weight". Names are MPT's
+ * ("transformer.wte.weight"): a prefix "model." as Composer writes it is taken off. `stored` and `chunks` are
+ * 0 when they mean nothing. */
+int clt_weight_source_count(const clt_weight_source *s);
+void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out);
+int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name); /* -1: absent */
+clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count);
+
+/* As clt_ckpt_load. An lm_head.weight that the table does not have is the tied copy in HF files and is left
+ * out. */
+clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
+                                  const clt_ckpt_part *parts, int n, const clt_load_options *opt);
+
+#endif

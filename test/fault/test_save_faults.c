@@ -1,0 +1,260 @@
+/* Saving when things go wrong: every single operation fails once, a write is cut, the process dies at any
+ * operation, and the machine loses power. Whatever happens, a folder that had a valid checkpoint still has
+ * one, and a save that said OK is there. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "test/ckpt_util.h"
+#include "test/memfs.h"
+
+#define RUN "/run"
+
+/* What a test needs again and again: the state of the older checkpoint and of the one that is being saved. */
+typedef struct {
+    cu_state old, new;
+    mem_state
+        *before; /* the folder with ba1 and ba2 (durable), and perhaps the name that will be overwritten */
+    const char *name; /* what is saved */
+    bool overwrite;
+} scene;
+
+static clt_ckpt_writer_params params(scene *c, cu_state *s) {
+    clt_ckpt_writer_params p = cu_params(s, RUN);
+    p.keep = 2;
+    p.overwrite = c->overwrite;
+    p.run_id = s == &c->old ? "00000000000000aa" : "00000000000000bb";
+    return p;
+}
+
+static void set_up(scene *c, bool overwrite) {
+    clt_ckpt_writer *w;
+    *c = (scene){.overwrite = overwrite, .name = overwrite ? "ba2" : "ba3"};
+    cu_state_create(&c->old, false, 1);
+    cu_state_create(&c->new, false, 2);
+    mem_reset();
+    clt_io_set(&mem_io);
+    clt_ckpt_writer_params p = params(c, &c->old);
+    p.overwrite = false;
+    assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
+    for (int b = 1; b <= 2; b++) {
+        char name[8];
+        clt_checkpoint_state n = cu_numbers(b);
+        snprintf(name, sizeof name, "ba%d", b);
+        assert_int_equal(clt_ckpt_save(w, name, &n), CLT_OK);
+    }
+    clt_ckpt_writer_destroy(w);
+    assert_int_equal(clt_io_sync_dir("/"), CLT_OK);
+    mem_crash(1);
+    c->before = mem_save();
+}
+
+static void tear_down(scene *c) {
+    mem_free(c->before);
+    mem_reset();
+    clt_io_set(&clt_io_local);
+    cu_state_free(&c->old);
+    cu_state_free(&c->new);
+}
+
+/* One save of the new state with a fault at operation n. */
+static clt_status save_with_fault(scene *c, long n, mem_fault fault, int error, bool *fired,
+                                  clt_ckpt_writer **w) {
+    clt_ckpt_writer_params p = params(c, &c->new);
+    clt_checkpoint_state numbers = cu_numbers(3);
+    mem_restore(c->before);
+    assert_int_equal(clt_ckpt_writer_create(&p, w), CLT_OK);
+    mem_arm(n, fault, error);
+    clt_status st = clt_ckpt_save(*w, c->name, &numbers);
+    *fired = mem_fired();
+    return st;
+}
+
+/* The newest valid checkpoint is whole and is one of the two states; returns whether it is the new one. */
+static bool check_newest(scene *c, const char *when, long n) {
+    char *path = NULL;
+    if (clt_ckpt_find_newest(NULL, RUN, &path) != CLT_OK || !path)
+        fail_msg("%s %ld: no checkpoint is left", when, n);
+    bool is_new = cu_check(path, &c->new) == CLT_OK;
+    if (!is_new && cu_check(path, &c->old) != CLT_OK) fail_msg("%s %ld: %s is damaged", when, n, path);
+    clt_free(path);
+    return is_new;
+}
+
+static bool any_temporary(void) {
+    clt_strv names = {0};
+    bool found = false;
+    assert_int_equal(clt_io_list(RUN, &names), CLT_OK);
+    for (size_t i = 0; i < names.n; i++) found |= strstr(names.v[i], ".tmp.") != NULL;
+    clt_strv_free(&names);
+    return found;
+}
+
+static long every_operation(scene *c, mem_fault fault, int error) {
+    clt_checkpoint_state numbers = cu_numbers(4);
+    long n = 1;
+    for (;; n++) {
+        bool fired;
+        clt_ckpt_writer *w;
+        clt_status st = save_with_fault(c, n, fault, error, &fired, &w);
+        mem_arm(0, MEM_FAIL, 0);
+        if (st != CLT_OK && st != CLT_IO) fail_msg("operation %ld: the status is %s", n, clt_status_name(st));
+        if (!fired && st != CLT_OK) fail_msg("without a fault the save fails: %s", clt_last_error());
+        bool is_new = check_newest(c, "operation", n);
+        if (st == CLT_OK && !is_new) fail_msg("operation %ld: the save said OK and is not there", n);
+        if (st != CLT_OK && any_temporary()) fail_msg("operation %ld: a temporary folder is left", n);
+        /* Training goes on, and the next save works. */
+        if (clt_ckpt_save(w, "ba4", &numbers) != CLT_OK) fail_msg("operation %ld: the next save fails", n);
+        assert_true(check_newest(c, "the save after operation", n));
+        clt_ckpt_writer_destroy(w);
+        if (!fired) break;
+    }
+    return n - 1;
+}
+
+static void test_every_operation_fails(void **state) {
+    (void)state;
+    for (int overwrite = 0; overwrite < 2; overwrite++) {
+        scene c;
+        set_up(&c, overwrite);
+        clt_error_quiet(true);
+        long n = every_operation(&c, MEM_FAIL, ENOSPC);
+        assert_int_equal(every_operation(&c, MEM_FAIL, EIO), n);
+        assert_int_equal(every_operation(&c, MEM_SHORT, ENOSPC), n);
+        clt_error_quiet(false);
+        assert_true(n > 40); /* a save is many operations */
+        tear_down(&c);
+    }
+}
+
+static int no_exchange(const char *a, const char *b) {
+    (void)a;
+    (void)b;
+    return EINVAL;
+}
+
+/* A file system that cannot swap two names: the slower way round works, too. */
+static void test_no_exchange(void **state) {
+    (void)state;
+    scene c;
+    set_up(&c, true);
+    clt_io_ops without = mem_io;
+    clt_ckpt_writer_params p = params(&c, &c.new);
+    clt_checkpoint_state numbers = cu_numbers(3);
+    clt_ckpt_writer *w;
+    without.exchange = no_exchange;
+    clt_io_set(&without);
+    assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
+    assert_int_equal(clt_ckpt_save(w, "ba2", &numbers), CLT_OK);
+    clt_ckpt_writer_destroy(w);
+    assert_true(check_newest(&c, "without exchange", 0));
+    assert_false(any_temporary());
+    tear_down(&c);
+}
+
+/* The process dies at operation n; then the machine loses power, in several ways. */
+static void test_crash(void **state) {
+    (void)state;
+    enum { WAYS = 24 };
+    long states = 0;
+    for (int overwrite = 0; overwrite < 2; overwrite++) {
+        scene c;
+        bool fired = true;
+        set_up(&c, overwrite);
+        clt_error_quiet(true);
+        for (long n = 1; fired; n++) {
+            clt_ckpt_writer *w;
+            clt_status st = save_with_fault(&c, n, MEM_DIE, EIO, &fired, &w);
+            clt_ckpt_writer_destroy(w);
+            mem_state *after = mem_save();
+            for (uint64_t seed = 0; seed < WAYS; seed++, states++) {
+                mem_restore(after);
+                mem_crash(seed < 2 ? seed : seed * 1000003 + (uint64_t)n);
+                bool is_new = check_newest(&c, "crash at operation", n);
+                if (st == CLT_OK && !is_new) fail_msg("crash after operation %ld: what was saved is lost", n);
+                /* The next run cleans up and saves. */
+                clt_ckpt_writer_params p = params(&c, &c.new);
+                clt_checkpoint_state numbers = cu_numbers(4);
+                p.run_id = "00000000000000cc";
+                assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
+                assert_false(any_temporary());
+                if (clt_ckpt_save(w, "ba4", &numbers) != CLT_OK)
+                    fail_msg("crash at %ld: the next save fails", n);
+                clt_ckpt_writer_destroy(w);
+            }
+            mem_free(after);
+        }
+        clt_error_quiet(false);
+        tear_down(&c);
+    }
+    print_message("%ld crash states\n", states);
+    assert_true(states > 2000);
+}
+
+/* A device that cannot be read in the middle of a save: nothing of it stays. */
+static clt_status broken_read(void *ctx, int entry, uint64_t first, float *dst, uint64_t count) {
+    (void)ctx, (void)first;
+    memset(dst, 0, count * sizeof *dst);
+    return entry < 2 ? CLT_OK : clt_error(CLT_AGAIN, "device is hung");
+}
+
+static void test_broken_device(void **state) {
+    (void)state;
+    for (int threads = 0; threads < 3; threads += 2) {
+        scene c;
+        set_up(&c, false);
+        clt_ckpt_writer_params p = params(&c, &c.new);
+        clt_checkpoint_state numbers = cu_numbers(3);
+        clt_ckpt_part part = {.role = "weight", .read = broken_read};
+        clt_ckpt_writer *w;
+        p.threads = threads;
+        p.parts = &part;
+        p.part_count = 1;
+        clt_error_quiet(true);
+        assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
+        assert_int_equal(clt_ckpt_save(w, "ba3", &numbers), CLT_AGAIN);
+        clt_error_quiet(false);
+        assert_false(any_temporary());
+        assert_false(check_newest(&c, "broken device", threads));
+        clt_ckpt_writer_destroy(w);
+        tear_down(&c);
+    }
+}
+
+/* Disk full already when a run begins. */
+static void test_not_writable(void **state) {
+    (void)state;
+    scene c;
+    set_up(&c, false);
+    clt_error_quiet(true);
+    for (long n = 1;; n++) {
+        clt_ckpt_writer *w = NULL;
+        clt_ckpt_writer_params p = params(&c, &c.new);
+        mem_restore(c.before);
+        mem_arm(n, MEM_FAIL, ENOSPC);
+        clt_status st = clt_ckpt_writer_create(&p, &w);
+        bool fired = mem_fired();
+        mem_arm(0, MEM_FAIL, 0);
+        assert_true(st == CLT_OK || (st == CLT_IO && !w));
+        assert_false(check_newest(&c, "start", n));
+        clt_ckpt_writer_destroy(w);
+        if (!fired) break;
+    }
+    clt_error_quiet(false);
+    tear_down(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_operation_fails),
+        cmocka_unit_test(test_no_exchange),
+        cmocka_unit_test(test_crash),
+        cmocka_unit_test(test_broken_device),
+        cmocka_unit_test(test_not_writable),
+    };
+    clt_log_set_level(CLT_LOG_ERROR); /* the warnings are wanted, thousands of times */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
