@@ -23,7 +23,7 @@ __kernel void dropout(ulong count, ulong total, __global const float *x, ulong x
                       float scale) {
     size_t sample = get_global_id(1), base = sample * count;
     size_t begin = get_global_id(0) * SEG, end = begin + SEG < count ? begin + SEG : count;
-    if (base + end > total) end = base < total ? total - base : 0;
+    if (base + end > total) end = total - base; /* the last sample may be cut short */
     x += x_off + base;
     y += y_off + base;
 #if RESIDUAL
