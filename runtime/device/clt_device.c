@@ -74,6 +74,7 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     dev->timeout = p->timeout > 0 ? p->timeout : env > 0 ? env : 120;
     dev->profile = p->profile || clt_env_long(CLT_ENV_PROFILE, 0) != 0;
     dev->assert_steady = clt_env_long(CLT_ENV_ASSERT_STEADY, 0) != 0;
+    dev->again = p->reprobe;
     driver_habits(dev);
     open_cache(dev, p->cache_dir);
     if (f->facts.type == CLT_DEVICE_CPU) {
@@ -81,7 +82,7 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
     clt_status st = create_queue(dev);
-    if (st == CLT_OK) st = clt_probe(dev, p->reprobe);
+    if (st == CLT_OK) st = clt_probe(dev);
     if (st == CLT_OK && p->need_exact && !dev->facts.exact)
         st = clt_error(
             CLT_NO_DEVICE,

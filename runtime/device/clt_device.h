@@ -54,7 +54,7 @@ typedef struct {
     bool profile;               /* time every kernel */
     int threads;                /* CPU devices: use only this many compute units (a sub-device); 0: all */
     bool need_exact;            /* refuse a device that fails the probes of numerics: exact (CLT_NO_DEVICE) */
-    bool reprobe;               /* run the probes again instead of using what is stored */
+    bool reprobe;               /* probe and measure again instead of using what is stored */
 } clt_device_params;
 clt_device_params clt_device_params_default(void);
 

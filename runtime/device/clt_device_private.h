@@ -68,6 +68,7 @@ struct clt_device {
     char *cache_dir; /* NULL: caching is off */
     double timeout;
     bool profile, hung, steady, assert_steady;
+    bool again;         /* measure instead of using what is stored */
     bool driver_caches; /* the driver has a program cache of its own */
     bool lazy_compile;  /* code is made at the first launch of each work-group size */
     clt_device_counters counters;
@@ -89,8 +90,8 @@ clt_status clt_platform_find(clt_found **out, int *count);
  * many of the host's ranks get the same device and *share this rank's place among them. */
 clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
                       int *index, int *share, int *sharing);
-/* clt_probe.c: fills the probed part of dev->facts, from the cache (unless `again`) or by running. */
-clt_status clt_probe(clt_device *dev, bool again);
+/* clt_probe.c: fills the probed part of dev->facts, from the cache or by running. */
+clt_status clt_probe(clt_device *dev);
 
 /* clt_error.c: OpenCL's name of an error code. */
 const char *clt_cl_name(cl_int e);

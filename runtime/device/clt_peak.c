@@ -115,7 +115,7 @@ clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_byte
     size_t bytes;
     double flops = 0, copy = 0;
     snprintf(name, sizeof name, "%s.%u.peak", dev->id, dev->facts.compute_units);
-    bool found = clt_cache_get(dev->cache_dir, name, &text, &bytes);
+    bool found = !dev->again && clt_cache_get(dev->cache_dir, name, &text, &bytes);
     if (found) {
         found = sscanf(text, "%lf %lf", &flops, &copy) == 2;
         clt_free(text);

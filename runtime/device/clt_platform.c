@@ -1,7 +1,6 @@
 /* Which devices there are, and what their drivers say about them. */
 #include "clt_device_private.h"
 
-#include <dlfcn.h>
 #include <string.h>
 
 #include "../base/clt_io.h"
@@ -110,27 +109,38 @@ static const struct {
     {"libpocl.so.2", "pocl.icd", "Portable Computing"}, {"libRusticlOpenCL.so.1", "rusticl.icd", "rusticl"},
 };
 
-/* Where vendors install without telling the dynamic linker; "" is the linker's own search. */
-static const char *const driver_dirs[] = {"",
-                                          "/opt/rocm/lib/",
-                                          "/opt/rocm/opencl/lib/",
-                                          "/opt/intel/oneapi/compiler/latest/lib/",
-                                          "/usr/lib/x86_64-linux-gnu/intel-opencl/",
-                                          "/usr/local/nvidia/lib64/",
-                                          "/usr/lib/wsl/lib/"};
+/* Where drivers are installed: the dynamic linker's usual folders, then what vendors choose. */
+static const char *const driver_dirs[] = {"/usr/lib/x86_64-linux-gnu",
+                                          "/usr/lib/aarch64-linux-gnu",
+                                          "/usr/lib64",
+                                          "/usr/lib",
+                                          "/usr/local/lib",
+                                          "/usr/local/nvidia/lib64",
+                                          "/usr/local/nvidia/lib",
+                                          "/usr/local/cuda/compat",
+                                          "/opt/rocm/lib",
+                                          "/opt/rocm/opencl/lib",
+                                          "/opt/intel/oneapi/compiler/latest/lib",
+                                          "/usr/lib/x86_64-linux-gnu/intel-opencl",
+                                          "/usr/lib/wsl/lib"};
 
-/* The name under which this driver can be loaded here, malloc'ed, or NULL. */
-static char *find_driver(const char *lib) {
-    for (size_t i = 0; i < CLT_COUNT_OF(driver_dirs); i++) {
-        char *path = clt_format("%s%s", driver_dirs[i], lib);
-        void *h = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-        if (h) {
-            dlclose(h);
-            return path;
-        }
+/* Full name of the library if it is in one of the folders of a colon list, malloc'ed, or NULL. Not loaded: a
+ * driver that somebody forgot to register may also be one that does not work. */
+static char *find_in(const char *list, const char *lib) {
+    for (const char *s = list; s && *s;) {
+        size_t n = strcspn(s, ":");
+        char *path = clt_format("%.*s/%s", (int)n, s, lib);
+        if (n > 0 && clt_io_is_file(path)) return path;
         clt_free(path);
+        s += n + (s[n] == ':');
     }
     return NULL;
+}
+
+static char *find_driver(const char *lib) {
+    char *path = find_in(clt_env(CLT_ENV_LD_LIBRARY_PATH), lib);
+    for (size_t i = 0; i < CLT_COUNT_OF(driver_dirs) && !path; i++) path = find_in(driver_dirs[i], lib);
+    return path;
 }
 
 /* Whether an .icd file in `dir` names the library. */

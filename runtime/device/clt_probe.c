@@ -355,15 +355,15 @@ static void run_probes(clt_device *dev) {
     f->copy_gbps = probe_copy(dev);
 }
 
-clt_status clt_probe(clt_device *dev, bool again) {
+clt_status clt_probe(clt_device *dev) {
     char name[64];
     snprintf(name, sizeof name, "%s.facts", dev->id);
     dev->facts.probed = true;
-    if (!again && restore(dev, name)) return CLT_OK;
+    if (!dev->again && restore(dev, name)) return CLT_OK;
     clt_hash128 key;
     clt_hash_parse(dev->id, &key);
     int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, key, dev->timeout) : -1;
-    if (again || !restore(dev, name)) {
+    if (dev->again || !restore(dev, name)) {
         double start = clt_now();
         run_probes(dev);
         clt_debug("probed %s in %.2f s", dev->facts.name, clt_now() - start);

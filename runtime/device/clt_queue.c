@@ -25,15 +25,16 @@ static void back_off(double waited) {
 }
 
 cl_int clt_event_quiet(clt_device *dev, cl_event event) {
-    cl_int status = CL_QUEUED, e = dev->hung ? CL_SUCCESS : clFlush(dev->queue);
+    cl_int status = CL_QUEUED, e = dev->hung ? CL_DEVICE_NOT_AVAILABLE : clFlush(dev->queue);
     double start = clt_now();
     while (e == CL_SUCCESS) {
         e = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
         if (e != CL_SUCCESS || status <= CL_COMPLETE) break;
         double waited = clt_now() - start;
-        if (dev->hung || waited > dev->timeout) {
+        if (waited > dev->timeout) {
             dev->hung = true;
-            return CL_DEVICE_NOT_AVAILABLE;
+            e = CL_DEVICE_NOT_AVAILABLE;
+            break;
         }
         back_off(waited);
     }
