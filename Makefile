@@ -91,4 +91,4 @@ $(BUILD)/embed: tools/build/embed.c
 clean:
 	rm -rf $(BUILD)
 
--include $(LIB_OBJ:.o=.d) $(CLTRAIN_OBJ:.o=.d) $(CLBENCH_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d)
+-include $(LIB_OBJ:.o=.d) $(CLTRAIN_OBJ:.o=.d) $(CLBENCH_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) $(TEST_LIB_OBJ:.o=.d)
