@@ -45,12 +45,12 @@ static void open_cache(clt_device *dev, const char *dir) {
 }
 
 /* Which driver keeps compiled programs itself is not something that can be asked for or probed. */
-static void driver_habits(clt_device *dev) {
+static void driver_habits(clt_device *dev, int local_size) {
     bool pocl = strcasecmp(dev->facts.platform, "Portable Computing Language") == 0;
     bool nvidia = strncasecmp(dev->facts.platform, "NVIDIA", 6) == 0;
     bool simulator = strcasecmp(dev->facts.platform, "Oclgrind") == 0;
     dev->driver_caches = pocl || nvidia || simulator;
-    dev->lazy_compile = pocl;
+    dev->lazy_compile = pocl && local_size > 1; /* only matters if others compile the same */
 }
 
 static clt_status create_queue(clt_device *dev) {
@@ -75,7 +75,7 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     dev->profile = p->profile || clt_env_long(CLT_ENV_PROFILE, 0) != 0;
     dev->assert_steady = clt_env_long(CLT_ENV_ASSERT_STEADY, 0) != 0;
     dev->again = p->reprobe;
-    driver_habits(dev);
+    driver_habits(dev, p->local_size);
     open_cache(dev, p->cache_dir);
     if (f->facts.type == CLT_DEVICE_CPU) {
         int fair = sharing > 1 ? CLT_MAX((int)f->facts.compute_units / sharing, 1) : 0;

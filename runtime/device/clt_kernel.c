@@ -305,9 +305,11 @@ static cl_int set_arg(clt_kernel *k, cl_uint i, const clt_arg *a) {
     return CL_INVALID_ARG_VALUE;
 }
 
-/* Where code is made at the first launch of a work-group size, only one process of the host makes it. */
+/* Where code is made at the first launch of a work-group size, one process of the host makes it and the
+ * others wait until it is in the driver's cache. -1: nothing to wait for. */
 static int first_launch_lock(clt_kernel *k, int dims, const size_t *local) {
     size_t size = 1;
+    if (!k->dev->lazy_compile || !k->dev->cache_dir) return -1;
     for (int d = 0; d < dims && local; d++) size = size * 65537 + local[d];
     for (size_t i = 0; i < CLT_COUNT_OF(k->warm); i++) {
         if (k->warm[i] == size) return -1;
@@ -332,9 +334,10 @@ clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_
                              dev->facts.name, clt_cl_name(e));
     }
     cl_event event;
-    int lock = dev->lazy_compile && dev->cache_dir ? first_launch_lock(k, dims, local) : -1;
+    int lock = first_launch_lock(k, dims, local);
     cl_int e = clEnqueueNDRangeKernel(dev->queue, k->kernel, (cl_uint)dims, NULL, global, local, 0, NULL,
                                       dev->profile ? &event : NULL);
+    clt_status st = e == CL_SUCCESS && lock >= 0 ? clt_device_finish(dev) : CLT_OK;
     clt_cache_unlock(lock);
     if (e != CL_SUCCESS) {
         char what[160];
@@ -347,5 +350,5 @@ clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_
     k->launches++;
     dev->counters.launches++;
     if (dev->profile) clt_profile_add(dev, k, event);
-    return CLT_OK;
+    return st;
 }

@@ -114,7 +114,8 @@ static uint32_t probe_subgroups(clt_device *dev, const uint32_t *in) {
     return 0;
 }
 
-/* Only asked of NVIDIA's GPUs: other compilers may end the program over an instruction that they do not know. */
+/* Only asked of NVIDIA's GPUs: other compilers may end the program over an instruction that they do not know.
+ */
 static bool probe_ptx(clt_device *dev, const uint32_t *in) {
     static const char source[] = "__kernel void probe(__global const uint *in, __global uint *out)\n"
                                  "{\n"
