@@ -108,12 +108,42 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
     return launch_tiles(ops, v, "attention_backward_kv", p, p->kv_heads, &kv);
 }
 
+/* --- bodies: one work item a group
+ * ----------------------------------------------------------------------------- */
+
+static clt_status cpu_forward(clt_ops *ops, const clt_variant *v, const params *p) {
+    arg_list l = common_args(p);
+    add_matrix(&l, p->o, p->ldo);
+    add_ref(&l, p->lse);
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_forward", v->options, &k));
+    size_t blocks = CLT_CEIL_DIV((size_t)p->seq, BLOCK);
+    return clt_launch(k, 3, (size_t[]){blocks, (size_t)p->heads, (size_t)p->batch}, (size_t[]){1, 1, 1}, l.a,
+                      l.n);
+}
+
+static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
+    const params *p = &g->fwd;
+    arg_list l = common_args(p);
+    add_matrix(&l, p->o, p->ldo);
+    add_ref(&l, p->lse);
+    add_matrix(&l, g->dout, g->lddout);
+    add_matrix(&l, g->dq, g->lddq);
+    add_matrix(&l, g->dk, g->lddk);
+    add_matrix(&l, g->dv, g->lddv);
+    add(&l, CLT_U32(g->accumulate_kv));
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_backward", v->options, &k));
+    return clt_launch(k, 3, (size_t[]){(size_t)p->kv_heads, (size_t)p->batch, 1}, (size_t[]){1, 1, 1}, l.a,
+                      l.n);
+}
+
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const params *p) {
-    return group_forward(ops, v, p);
+    return strcmp(v->body, "cpu") ? group_forward(ops, v, p) : cpu_forward(ops, v, p);
 }
 
 static clt_status run_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
-    return group_backward(ops, v, g);
+    return strcmp(v->body, "cpu") ? group_backward(ops, v, g) : cpu_backward(ops, v, g);
 }
 
 /* --- the check
