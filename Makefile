@@ -11,6 +11,7 @@ CC ?= gcc
 DEBUG ?= 0
 WERROR ?= 1
 SANITIZE ?=
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto
 MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null || pkg-config --cflags mpich 2>/dev/null)
@@ -39,18 +40,23 @@ TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/train/test_*.c 
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests help clean
+.PHONY: all lib tests help clean setup setup-check demo check test lint bench asan ubsan docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
-## make all        cltrain, clbench and the test programs, into build/
-## make demo       the whole main job on real text, with a CPU device
-## make check      every test
-## make bench      speed beside the anchors that are installed
-## make lint       layers, formatting, static checks
+## make all          cltrain, clbench and the test programs, into build/
+## make demo         the whole main job on real text, with a CPU device
+## make check        installs what is missing, builds, runs every test
+## make test         builds and runs every test (T="PATTERN ..." picks some), installs nothing
+## make lint         layers, formatting, static checks
+## make bench        speed beside the anchors that are installed
+## make asan ubsan   every test under a sanitizer, in build-asan/ and build-ubsan/
+## make docs         docs/configuration.md from the program's own table
+## make install      into PREFIX (default /usr/local), DESTDIR is honoured
+## make setup        installs what is missing to build and run
 
 $(BUILD)/libcltrain.a: $(LIB_OBJ)
 	@rm -f $@
@@ -88,7 +94,47 @@ $(BUILD)/embed: tools/build/embed.c
 	@mkdir -p $(@D)
 	@$(CC) -std=c11 -O1 -Wall -Wextra -o $@ $<
 
+# What setup installs changes the flags above, so the build is a make of its own.
+setup:
+	@BUILD=$(BUILD) tools/setup.sh
+setup-check:
+	@BUILD=$(BUILD) tools/setup.sh --check
+demo: setup
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) tools/demo.sh
+check: setup-check
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) test/run.sh $(T)
+test:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) test/run.sh $(T)
+lint:
+	@tools/lint.sh
+bench:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) tools/bench.sh
+asan:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all BUILD=build-asan SANITIZE=address
+	@LSAN_OPTIONS=suppressions=$(CURDIR)/test/lsan.supp:print_suppressions=0 BUILD=build-asan test/run.sh $(T)
+ubsan:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all BUILD=build-ubsan SANITIZE=undefined
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 BUILD=build-ubsan test/run.sh $(T)
+docs: $(BUILD)/cltrain
+	@tools/docs.sh $(BUILD)/cltrain
+
+PREFIX ?= /usr/local
+SHARE := $(DESTDIR)$(PREFIX)/share
+install: $(BUILD)/cltrain $(BUILD)/clbench
+	install -D -m 755 $(BUILD)/cltrain $(DESTDIR)$(PREFIX)/bin/cltrain
+	install -D -m 755 $(BUILD)/clbench $(DESTDIR)$(PREFIX)/bin/clbench
+	install -D -m 644 -t $(SHARE)/man/man1 tools/man/cltrain.1 tools/man/clbench.1
+	install -D -m 644 -t $(SHARE)/cltrain/presets tools/presets/*.yaml
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/cltrain $(DESTDIR)$(PREFIX)/bin/clbench
+	rm -f $(SHARE)/man/man1/cltrain.1 $(SHARE)/man/man1/clbench.1
+	rm -rf $(SHARE)/cltrain
+
 clean:
-	rm -rf $(BUILD)
+	rm -rf $(BUILD) build-asan build-ubsan
 
 -include $(LIB_OBJ:.o=.d) $(CLTRAIN_OBJ:.o=.d) $(CLBENCH_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) $(TEST_LIB_OBJ:.o=.d)

@@ -5,9 +5,9 @@
 
 #include "clt_io.h"
 
-/* Deepest nesting of a JSON text, counted without parsing, so that a hostile file cannot exhaust the stack. */
-static int json_depth(const char *s, size_t n)
-{
+/* Deepest nesting of a JSON text, counted without parsing, so that a hostile file cannot exhaust the stack.
+ */
+static int json_depth(const char *s, size_t n) {
     int depth = 0, deepest = 0;
     bool in_string = false;
     for (size_t i = 0; i < n; i++) {
@@ -29,11 +29,11 @@ static int json_depth(const char *s, size_t n)
     return deepest;
 }
 
-clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out)
-{
+clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out) {
     int depth = json_depth(text, bytes);
     if (depth > max_depth)
-        return clt_error(CLT_BAD_DATA, "%s: JSON is nested %d deep, at most %d is allowed", what, depth, max_depth);
+        return clt_error(CLT_BAD_DATA, "%s: JSON is nested %d deep, at most %d is allowed", what, depth,
+                         max_depth);
     json_error_t e;
     json_t *j = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
     if (!j) return clt_error(CLT_BAD_DATA, "%s:%d:%d: not valid JSON: %s", what, e.line, e.column, e.text);
@@ -41,8 +41,7 @@ clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const c
     return CLT_OK;
 }
 
-clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out)
-{
+clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out) {
     char *text;
     size_t n;
     CLT_TRY(clt_io_read_all(path, limit, &text, &n));
@@ -51,9 +50,8 @@ clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t *
     return st;
 }
 
-static clt_status member(json_t *o, const char *key, const char *what, const char *type, bool (*is)(const json_t *),
-                         json_t **out)
-{
+static clt_status member(json_t *o, const char *key, const char *what, const char *type,
+                         bool (*is)(const json_t *), json_t **out) {
     json_t *v = json_object_get(o, key);
     if (!v) return clt_error(CLT_BAD_DATA, "%s: key '%s' is missing", what, key);
     if (!is(v)) return clt_error(CLT_BAD_DATA, "%s: key '%s' must be %s", what, key, type);
@@ -61,39 +59,42 @@ static clt_status member(json_t *o, const char *key, const char *what, const cha
     return CLT_OK;
 }
 
-static bool is_int(const json_t *v) { return json_is_integer(v); }
-static bool is_str(const json_t *v) { return json_is_string(v); }
-static bool is_obj(const json_t *v) { return json_is_object(v); }
-static bool is_arr(const json_t *v) { return json_is_array(v); }
+static bool is_int(const json_t *v) {
+    return json_is_integer(v);
+}
+static bool is_str(const json_t *v) {
+    return json_is_string(v);
+}
+static bool is_obj(const json_t *v) {
+    return json_is_object(v);
+}
+static bool is_arr(const json_t *v) {
+    return json_is_array(v);
+}
 
-clt_status clt_json_get_i64(json_t *o, const char *key, const char *what, int64_t *out)
-{
+clt_status clt_json_get_i64(json_t *o, const char *key, const char *what, int64_t *out) {
     json_t *v = NULL;
     CLT_TRY(member(o, key, what, "an integer", is_int, &v));
     *out = json_integer_value(v);
     return CLT_OK;
 }
 
-clt_status clt_json_get_str(json_t *o, const char *key, const char *what, const char **out)
-{
+clt_status clt_json_get_str(json_t *o, const char *key, const char *what, const char **out) {
     json_t *v = NULL;
     CLT_TRY(member(o, key, what, "a string", is_str, &v));
     *out = json_string_value(v);
     return CLT_OK;
 }
 
-clt_status clt_json_get_obj(json_t *o, const char *key, const char *what, json_t **out)
-{
+clt_status clt_json_get_obj(json_t *o, const char *key, const char *what, json_t **out) {
     return member(o, key, what, "an object", is_obj, out);
 }
 
-clt_status clt_json_get_arr(json_t *o, const char *key, const char *what, json_t **out)
-{
+clt_status clt_json_get_arr(json_t *o, const char *key, const char *what, json_t **out) {
     return member(o, key, what, "a list", is_arr, out);
 }
 
-void clt_json_escape(clt_str *b, const char *s)
-{
+void clt_json_escape(clt_str *b, const char *s) {
     clt_str_add(b, "\"");
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
@@ -107,12 +108,18 @@ void clt_json_escape(clt_str *b, const char *s)
     clt_str_add(b, "\"");
 }
 
-const char *clt_json_real_text(double v, char *buf)
-{
+const char *clt_json_real_text(double v, char *buf) {
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(buf, 32, "%.*g", digits, v);
         if (strtod(buf, NULL) == v) break;
     }
-    if (!strpbrk(buf, ".en")) strcat(buf, ".0");
+    char *e = strchr(buf, 'e');
+    if (e && v > -1e16 && v < 1e16 && (v >= 1 || v <= -1)) /* 6e+02: a whole number */
+        snprintf(buf, 32, "%.1f", v);
+    else if (e && !strchr(buf, '.')) { /* 1e-08 -> 1.0e-08 */
+        memmove(e + 2, e, strlen(e) + 1);
+        memcpy(e, ".0", 2);
+    } else if (!strpbrk(buf, ".en"))
+        strcat(buf, ".0");
     return buf;
 }

@@ -22,7 +22,7 @@ clt_status clt_json_get_arr(json_t *o, const char *key, const char *what, json_t
 /* Appends s as a JSON string with quotes and escapes. */
 void clt_json_escape(clt_str *b, const char *s);
 
-/* The shortest text that reads back as the same double, with a dot or an exponent ("0.1", "1.0", "1e-08");
+/* The shortest text that reads back as the same double, as PyYAML writes it ("0.1", "600.0", "1.0e-08");
  * buf holds at least 32 bytes; returns buf. */
 const char *clt_json_real_text(double v, char *buf);
 

@@ -83,7 +83,8 @@ static clt_status read_choice(clt_schema_reader *r, const clt_key *k, const char
         }
         clt_str_addf(&all, "%s%s", i ? ", " : "", k->choices[i]);
     }
-    clt_status st = clt_schema_fail(r, path, "is '%.60s'; known are: %s", json_string_value(v), all.s);
+    clt_status st =
+        clt_schema_fail(r, path, "is '%.60s'; known are: %s (%s)", json_string_value(v), all.s, k->help);
     clt_str_free(&all);
     return st;
 }

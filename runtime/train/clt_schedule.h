@@ -35,9 +35,9 @@ typedef struct {
 } clt_schedule;
 
 /* Turns times into one unit: "dur" into max_duration's, epochs into batches (batches_per_epoch).
- * CLT_BAD_CONFIG when units differ after that, when t_max ends before max_duration, when t_max is not after
- * t_warmup, when a unit is one that no schedule can follow (iter, sec), and for inv_sqrt when a time is given
- * in "dur" or alpha_f_decay < alpha_f_cooldown. */
+ * CLT_BAD_CONFIG when units differ after that, when t_max ends before max_duration, when a unit is one that
+ * no schedule can follow (iter, sec), and for inv_sqrt when a time is given in "dur" or alpha_f_decay <
+ * alpha_f_cooldown. */
 clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_duration,
                                 int64_t batches_per_epoch, clt_schedule *out);
 

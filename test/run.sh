@@ -1,0 +1,63 @@
+#!/bin/bash
+# Runs every test program of the build and every script test/*/*.sh, one line each, and shows what failed.
+#   test/run.sh [PATTERN ...]   only tests whose name holds one of the patterns
+# A test that takes more than TEST_TIMEOUT seconds (default 300; a script can raise it for itself with a line
+# "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+BUILD=${BUILD:-build}
+export BUILD
+LIMIT=${TEST_TIMEOUT:-300}
+logs=$BUILD/test-logs
+mkdir -p "$logs"
+if [ -d "$BUILD/intel/icd" ] && [ -z "${OCL_ICD_VENDORS:-}" ]; then
+    OCL_ICD_VENDORS=$(readlink -f "$BUILD/intel/icd")
+    export OCL_ICD_VENDORS
+fi
+: "${CLTRAIN_CACHE_DIR:=$(readlink -f "$BUILD")/test-cache}"
+export CLTRAIN_CACHE_DIR
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+passed=0
+failed=0
+
+wants() {
+    [ $# = 1 ] && return 0
+    local name=$1 p
+    shift
+    for p in "$@"; do case $name in *"$p"*) return 0 ;; esac; done
+    return 1
+}
+
+run_one() {
+    local name=$1 limit=$LIMIT own log start seconds code
+    shift
+    log=$logs/$(echo "$name" | tr / _).log
+    if [[ $name == *.sh ]]; then
+        own=$(sed -n 's/^# timeout: *\([0-9][0-9]*\).*/\1/p' "$name" | head -n 1)
+        limit=${own:-$LIMIT}
+    fi
+    start=$(date +%s.%N)
+    timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null
+    code=$?
+    seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
+    if [ $code = 0 ]; then
+        passed=$((passed + 1))
+        printf 'PASS  %-44s %7s s\n' "$name" "$seconds"
+        grep -hi '^skip' "$log" | sed 's/^/      /'
+        return
+    fi
+    failed=$((failed + 1))
+    printf 'FAIL  %-44s %7s s  ' "$name" "$seconds"
+    if [ $code = 124 ] || [ $code = 137 ]; then echo "took more than $limit s"; else echo "exit $code"; fi
+    tail -n 60 "$log" | sed 's/^/      | /'
+}
+
+for source in test/*/test_*.c; do
+    name=${source%.c}
+    [ -x "$BUILD/$name" ] && wants "$name" "$@" && run_one "$name" "$BUILD/$name"
+done
+for script in test/*/*.sh; do
+    [ -f "$script" ] && wants "$script" "$@" && run_one "$script" bash "$script"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" != 0 ]
