@@ -1,0 +1,311 @@
+/* cltrain data: look at, check and make MDS datasets (docs/data.md). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "data_commands.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/base/clt_options.h"
+#include "runtime/data/clt_mds.h"
+#include "runtime/data/clt_tokenizer.h"
+
+enum { SHOWN_SHARDS = 20, SHOWN_TOKENS = 32 };
+
+/* --- datasets of a folder ----------------------------------------------------------------------------------
+ */
+
+static bool is_dataset(const char *dir) {
+    char *index = clt_path_join(dir, "index.json");
+    bool yes = clt_io_is_file(index);
+    clt_free(index);
+    return yes;
+}
+
+/* The folder itself, or those of its sub-folders that are datasets (splits); the folder itself when there is
+ * none, so that opening it says what is missing. */
+static clt_status find_datasets(const char *dir, clt_strv *found) {
+    clt_strv names = {0};
+    clt_status st = CLT_OK;
+    if (!is_dataset(dir) && clt_io_is_dir(dir)) st = clt_io_list(dir, &names);
+    for (size_t i = 0; i < names.n; i++) {
+        char *sub = clt_path_join(dir, names.v[i]);
+        if (is_dataset(sub)) clt_strv_add(found, sub);
+        clt_free(sub);
+    }
+    clt_strv_free(&names);
+    if (st == CLT_OK && found->n == 0) clt_strv_add(found, dir);
+    return st;
+}
+
+/* --- show --------------------------------------------------------------------------------------------------
+ */
+
+static void print_columns(const clt_mds *m, size_t shard, clt_str *out, bool json) {
+    clt_mds_shard s;
+    clt_mds_shard_info(m, shard, &s);
+    for (size_t i = 0; i < s.num_columns; i++) {
+        const char *name, *encoding;
+        int64_t size;
+        clt_mds_column_info(m, shard, i, &name, &encoding, &size);
+        if (!json) {
+            clt_str_addf(out, "%s%s %s", i ? ", " : "", name, encoding);
+            continue;
+        }
+        clt_str_add(out, i ? ",{\"name\":" : "{\"name\":");
+        clt_json_escape(out, name);
+        clt_str_add(out, ",\"encoding\":");
+        clt_json_escape(out, encoding);
+        clt_str_addf(out, size < 0 ? ",\"size\":null}" : ",\"size\":%lld}", (long long)size);
+    }
+}
+
+static void print_hashes(const clt_mds *m, clt_str *out, const char *quote) {
+    const char *names[32];
+    size_t n = CLT_MIN(clt_mds_hash_names(m, 0, names, CLT_COUNT_OF(names)), CLT_COUNT_OF(names));
+    for (size_t i = 0; i < n; i++)
+        clt_str_addf(out, "%s%s%s%s", i ? (*quote ? "," : ", ") : "", quote, names[i], quote);
+}
+
+static void show_dataset_json(const clt_mds *m) {
+    clt_str b = {0};
+    clt_str_add(&b, "{\"folder\":");
+    clt_json_escape(&b, clt_mds_dir(m));
+    clt_str_addf(&b, ",\"samples\":%lld,\"columns\":[", (long long)clt_mds_num_samples(m));
+    print_columns(m, 0, &b, true);
+    clt_str_add(&b, "],\"hashes\":[");
+    print_hashes(m, &b, "\"");
+    clt_str_add(&b, "],\"shards\":[");
+    for (size_t i = 0; i < clt_mds_num_shards(m); i++) {
+        clt_mds_shard s;
+        clt_mds_shard_info(m, i, &s);
+        clt_str_add(&b, i ? ",\n {\"file\":" : "{\"file\":");
+        clt_json_escape(&b, s.file);
+        clt_str_addf(&b,
+                     ",\"compression\":\"%s\",\"first\":%lld,\"samples\":%lld,\"raw_bytes\":%llu,"
+                     "\"file_bytes\":%llu}",
+                     s.compression, (long long)s.first, (long long)s.samples, (unsigned long long)s.raw_bytes,
+                     (unsigned long long)s.file_bytes);
+    }
+    printf("%s]}\n", b.s);
+    clt_str_free(&b);
+}
+
+static void show_dataset(const clt_mds *m) {
+    clt_str columns = {0}, hashes = {0};
+    uint64_t raw = 0, files = 0;
+    char a[32], b[32];
+    clt_mds_shard s;
+    size_t n = clt_mds_num_shards(m);
+    for (size_t i = 0; i < n; i++) {
+        clt_mds_shard_info(m, i, &s);
+        raw += s.raw_bytes;
+        files += s.file_bytes;
+    }
+    clt_mds_shard_info(m, 0, &s);
+    print_columns(m, 0, &columns, false);
+    print_hashes(m, &hashes, "");
+    printf("%s\n  samples      %lld in %zu shard%s\n  columns      %s\n", clt_mds_dir(m),
+           (long long)clt_mds_num_samples(m), n, n == 1 ? "" : "s", columns.s ? columns.s : "none");
+    printf("  compression  %s, %s in files, %s raw\n  hashes       %s\n", s.compression,
+           clt_human_bytes((double)files, a), clt_human_bytes((double)raw, b), hashes.s ? hashes.s : "none");
+    for (size_t i = 0; i < CLT_MIN(n, SHOWN_SHARDS); i++) {
+        clt_mds_shard_info(m, i, &s);
+        printf("  %-24s samples %lld to %lld, %s\n", s.file, (long long)s.first,
+               (long long)(s.first + s.samples - 1), clt_human_bytes((double)s.file_bytes, a));
+    }
+    if (n > SHOWN_SHARDS) printf("  ... and %zu more (--json lists all)\n", n - SHOWN_SHARDS);
+    clt_str_free(&columns);
+    clt_str_free(&hashes);
+}
+
+/* The tokens as text, where the byte tokenizer could have made them. */
+static void print_as_bytes(const int32_t *tokens, int64_t n) {
+    clt_tokenizer *t;
+    clt_str text = {0}, quoted = {0};
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] > 256) return;
+    if (clt_tokenizer_open("bytes", &t) != CLT_OK) return;
+    if (clt_tokenizer_decode(t, tokens, (size_t)n, &text) == CLT_OK && text.s) {
+        clt_json_escape(&quoted, text.s);
+        printf("  as bytes  %s\n", quoted.s);
+    }
+    clt_tokenizer_close(t);
+    clt_str_free(&text);
+    clt_str_free(&quoted);
+}
+
+static clt_status show_tokens(clt_mds *m, int64_t sample, bool json) {
+    int64_t full, n;
+    CLT_TRY(clt_mds_get_tokens(m, sample, 0, 0, NULL, &n, &full));
+    int32_t *tokens = clt_calloc((size_t)full + 1, sizeof *tokens);
+    clt_status st = clt_mds_get_tokens(m, sample, full, 0, tokens, &n, NULL);
+    int64_t shown = json ? n : CLT_MIN(n, SHOWN_TOKENS);
+    if (st == CLT_OK) {
+        printf(json ? "{\"sample\":%lld,\"num_tokens\":%lld,\"tokens\":["
+                    : "sample %lld\n  length    %lld tokens\n  tokens    ",
+               (long long)sample, (long long)n);
+        for (int64_t i = 0; i < shown; i++) printf(i ? json ? ",%d" : " %d" : "%d", tokens[i]);
+        puts(json ? "]}" : shown < n ? " ... (--json lists all)" : "");
+        if (!json) print_as_bytes(tokens, n);
+    }
+    clt_free(tokens);
+    return st;
+}
+
+static clt_status show_text(clt_mds *m, int64_t sample, bool json) {
+    clt_str text = {0};
+    clt_status st = clt_mds_get_text(m, sample, &text);
+    if (st == CLT_OK) {
+        json_t *s = json_stringn(text.s, text.len);
+        char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
+        printf(json ? "{\"sample\":%lld,\"text\":%s}\n" : "sample %lld\n  text  %s\n", (long long)sample,
+               quoted ? quoted : "\"\"");
+        free(quoted);
+        json_decref(s);
+    }
+    clt_str_free(&text);
+    return st;
+}
+
+static clt_status show_one(const char *dir, int64_t sample, bool json) {
+    clt_mds *m;
+    clt_status st = CLT_OK;
+    CLT_TRY(clt_mds_open(dir, NULL, &m));
+    if (sample >= 0)
+        st = clt_mds_has_tokens(m) ? show_tokens(m, sample, json) : show_text(m, sample, json);
+    else if (json)
+        show_dataset_json(m);
+    else
+        show_dataset(m);
+    clt_mds_close(m);
+    return st;
+}
+
+static int data_show(int argc, char **argv) {
+    int64_t sample = -1;
+    bool json = false;
+    const clt_option options[] = {
+        {"sample", 's', CLT_OPT_INT, &sample, "I", "show this sample instead of the dataset"},
+        {"json", 0, CLT_OPT_FLAG, &json, NULL, "as JSON, with everything"},
+    };
+    const clt_command command = {.name = "cltrain data show",
+                                 .usage = "DIR [--sample I] [--json]",
+                                 .summary = "shows what an MDS dataset or one of its samples holds",
+                                 .examples = "  cltrain data show data/train\n"
+                                             "  cltrain data show data/train --sample 0\n",
+                                 .options = options,
+                                 .n_options = CLT_COUNT_OF(options)};
+    clt_strv rest = {0}, dirs = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "name one dataset folder");
+    if (code < 0) {
+        clt_status st = find_datasets(rest.v[0], &dirs);
+        for (size_t i = 0; i < dirs.n && st == CLT_OK; i++) st = show_one(dirs.v[i], sample, json);
+        code = clt_status_exit_code(st);
+    }
+    clt_strv_free(&rest);
+    clt_strv_free(&dirs);
+    return code;
+}
+
+/* --- verify ------------------------------------------------------------------------------------------------
+ */
+
+static void verify_progress(void *user, size_t shards, int64_t samples) {
+    const clt_mds *m = user;
+    clt_progress(false, "%s: shard %zu of %zu, sample %lld of %lld", clt_mds_dir(m), shards,
+                 clt_mds_num_shards(m), (long long)samples, (long long)clt_mds_num_samples(m));
+}
+
+static clt_status verify_one(const char *dir, int64_t vocab_size, const clt_mds_params *p) {
+    clt_mds *m;
+    clt_str hashes = {0};
+    size_t bad;
+    CLT_TRY(clt_mds_open(dir, p, &m));
+    clt_status st = clt_mds_verify(m, vocab_size, verify_progress, m, &bad);
+    clt_progress_end();
+    print_hashes(m, &hashes, "");
+    if (st == CLT_OK)
+        printf("%s: good: %zu shards, %lld samples, checksums %s\n", dir, clt_mds_num_shards(m),
+               (long long)clt_mds_num_samples(m), hashes.s ? hashes.s : "none");
+    else
+        printf("%s: bad: %zu of %zu shards are damaged\n", dir, bad, clt_mds_num_shards(m));
+    clt_str_free(&hashes);
+    clt_mds_close(m);
+    return st;
+}
+
+static int data_verify(int argc, char **argv) {
+    int64_t vocab_size = 0;
+    clt_mds_params p = {0};
+    const clt_option options[] = {
+        {"vocab-size", 0, CLT_OPT_INT, &vocab_size, "N", "every token id must be below N"},
+        {"token-encoding-type", 0, CLT_OPT_STR, &p.token_encoding_type, "TYPE",
+         "element type of 'bytes' columns (default int64)"},
+    };
+    const clt_command command = {
+        .name = "cltrain data verify",
+        .usage = "DIR... [--vocab-size N]",
+        .summary = "checks every shard, offset, checksum and sample; exit 65 names the fact that is wrong",
+        .examples = "  cltrain data verify data\n"
+                    "  cltrain data verify data/train --vocab-size 50368\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
+    clt_strv rest = {0}, dirs = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "name a dataset folder");
+    if (code < 0) {
+        clt_status st = CLT_OK;
+        for (size_t i = 0; i < rest.n && st == CLT_OK; i++) st = find_datasets(rest.v[i], &dirs);
+        for (size_t i = 0; i < dirs.n; i++) {
+            clt_status one = verify_one(dirs.v[i], vocab_size, &p);
+            if (st == CLT_OK) st = one;
+        }
+        code = clt_status_exit_code(st);
+    }
+    clt_strv_free(&rest);
+    clt_strv_free(&dirs);
+    return code;
+}
+
+/* --- data --------------------------------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} actions[] = {
+    {"convert", "text or token files to an MDS dataset", data_convert},
+    {"show", "what a dataset or a sample holds", data_show},
+    {"verify", "check every shard, offset, checksum and sample", data_verify},
+    {"order", "which rank gets which samples", data_order},
+};
+
+static void print_help(void) {
+    puts("cltrain data: make, look at and check MDS datasets\n\n"
+         "  cltrain data convert texts/ --out data --concat-tokens 256 --eos --val-fraction 0.05\n"
+         "  cltrain data verify data\n\n"
+         "Actions (cltrain data ACTION --help says more)");
+    for (size_t i = 0; i < CLT_COUNT_OF(actions); i++)
+        printf("  %-10s %s\n", actions[i].name, actions[i].summary);
+}
+
+int cmd_data(int argc, char **argv) {
+    const char *names[CLT_COUNT_OF(actions)], *word = argc > 1 ? argv[1] : "";
+    if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
+        print_help();
+        return 0;
+    }
+    for (size_t i = 0; i < CLT_COUNT_OF(actions); i++) {
+        names[i] = actions[i].name;
+        if (!strcmp(word, names[i])) return actions[i].run(argc - 1, argv + 1);
+    }
+    const char *near = clt_nearest(word, names, CLT_COUNT_OF(names));
+    if (*word)
+        clt_error(CLT_USAGE, "cltrain data: action '%s' is not known%s%s (see cltrain data --help)", word,
+                  near ? "; did you mean " : "", near ? near : "");
+    else
+        print_help();
+    return clt_status_exit_code(CLT_USAGE);
+}
