@@ -92,6 +92,8 @@ typedef struct {
     int threads;        /* that compress, hash and write; 0: the calling thread; negative: by the machine */
     bool snapshot;      /* begin() copies this rank's share to host memory and returns; otherwise it returns
                          * when the share is compressed, with bounded memory */
+    bool single; /* one checkpoint in a folder that no run owns (import): no hint file, no pruning, and what
+                  * other runs left stays */
 } clt_ckpt_writer_params;
 clt_ckpt_writer_params clt_ckpt_writer_params_default(void); /* keep -1, threads -1 */
 

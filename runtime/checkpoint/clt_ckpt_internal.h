@@ -117,6 +117,9 @@ typedef struct {
     clt_status (*read)(void *ctx, int i, uint64_t first, float *dst, uint64_t count);
     bool tied_head; /* an extra lm_head.weight is no difference */
 } clt_tensor_set;
+/* Names the first difference between the set's tensors of one role and the table. */
+clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,
+                                const clt_load_options *opt);
 clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt);
 

@@ -111,8 +111,8 @@ static clt_status check_shape(const clt_tensor_set *set, const clt_slab_entry *e
 
 /* The first difference in table order decides: missing tensors, other shapes, then tensors the model does not
  * have. */
-static clt_status check_role(const clt_tensor_set *set, const clt_slab_table *table, const char *role,
-                             const clt_load_options *opt) {
+clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,
+                                const clt_load_options *opt) {
     bool loose = opt && opt->loose;
     for (int e = 0; e < table->n; e++) {
         const char *name = table->entry[e].name;
@@ -159,7 +159,7 @@ static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *tab
 
 clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
-    for (int p = 0; p < n; p++) CLT_TRY(check_role(set, table, parts[p].role, opt));
+    for (int p = 0; p < n; p++) CLT_TRY(clt_tensor_set_check(set, table, parts[p].role, opt));
     float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;
     for (int p = 0; p < n && st == CLT_OK; p++) st = load_role(set, table, &parts[p], opt, block);

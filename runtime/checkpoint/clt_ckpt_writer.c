@@ -3,7 +3,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "../base/clt_thread.h"
 
 /* A chunk of the whole checkpoint; the list is the same on every rank. */
 typedef struct {
@@ -77,9 +78,8 @@ static char *data_file_name(int rank) {
  * -------------------------------------------------------------------------------------------------- */
 
 static int default_threads(const clt_group *g) {
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN), here = g ? clt_group_local_size(g) : 1;
-    long n = cpus / CLT_MAX(here, 1L);
-    return (int)CLT_MIN(CLT_MAX(n, 1L), 4L);
+    int here = g ? clt_group_local_size(g) : 1;
+    return CLT_MIN(CLT_MAX(clt_cpu_count() / CLT_MAX(here, 1), 1), 4);
 }
 
 /* NAME.tmp.RUNID, or a half-written hint: what a save that was killed leaves. */
@@ -124,7 +124,7 @@ static clt_status prepare_folder(const clt_ckpt_writer *w) {
     clt_status st = CLT_OK;
     if (clt_ckpt_rank(w->p.group) == 0) {
         st = clt_io_mkdirs(w->folder);
-        if (st == CLT_OK) remove_leftovers(w);
+        if (st == CLT_OK && !w->p.single) remove_leftovers(w);
     }
     CLT_TRY(clt_ckpt_agree(w->p.group, st));
     return clt_ckpt_agree(w->p.group, probe(w));
@@ -203,10 +203,11 @@ static clt_status open_temporary(clt_ckpt_writer *w, const clt_checkpoint_state 
         w->skip = saved_before(w);
         if (w->skip) return CLT_OK;
         if (!w->p.overwrite)
-            return clt_error(CLT_IO,
-                             "%s exists already and is not overwritten; use save_overwrite: true or another "
-                             "save_folder",
-                             w->final);
+            return clt_error(
+                CLT_IO,
+                "%s exists already and is not overwritten; choose another name or folder, or allow it "
+                "(save_overwrite: true, ckpt import --overwrite)",
+                w->final);
     }
     CLT_TRY(clt_manifest_head(w->name, w->run_id, clt_wall(), state, &w->head));
     CLT_TRY(clt_io_remove_tree(w->tmp));
@@ -405,13 +406,19 @@ static void prune(const clt_ckpt_writer *w) {
     clt_ckpt_scan_free(list, n);
 }
 
-static void after_commit(clt_ckpt_writer *w) {
+static void write_hint(const clt_ckpt_writer *w) {
     char *hint = clt_path_join(w->folder, w->latest), *text = clt_format("%s\n", w->name);
     if (clt_io_write_atomic(hint, text, strlen(text)) != CLT_OK) clt_warn("%s could not be written", hint);
-    if (w->p.overwrite && clt_io_remove_tree(w->tmp) != CLT_OK) clt_warn("%s could not be removed", w->tmp);
-    prune(w);
     clt_free(text);
     clt_free(hint);
+}
+
+/* After an exchange, the temporary name holds what was there before. */
+static void after_commit(const clt_ckpt_writer *w) {
+    if (w->p.overwrite && clt_io_remove_tree(w->tmp) != CLT_OK) clt_warn("%s could not be removed", w->tmp);
+    if (w->p.single) return;
+    write_hint(w);
+    prune(w);
 }
 
 static clt_status finish(clt_ckpt_writer *w) {

@@ -227,6 +227,21 @@ clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, f
     return clt_safetensors_read_f32(s->shard[s->view[i].shard], s->view[i].tensor, first, dst, count);
 }
 
+clt_status clt_weight_source_verify(clt_weight_source *s, int *hashed) {
+    int sum = 0;
+    if (s->ckpt) {
+        CLT_TRY(clt_ckpt_verify(s->ckpt));
+        sum = clt_ckpt_count(s->ckpt);
+    }
+    for (int i = 0; i < s->shards; i++) {
+        int n = 0;
+        CLT_TRY(clt_safetensors_verify(s->shard[i], &n));
+        sum += n;
+    }
+    if (hashed) *hashed = sum;
+    return CLT_OK;
+}
+
 static int set_count(void *ctx) {
     return clt_weight_source_count(ctx);
 }
@@ -240,9 +255,19 @@ static clt_status set_read(void *ctx, int i, uint64_t first, float *dst, uint64_
     return clt_weight_source_read(ctx, i, first, dst, count);
 }
 
+static clt_tensor_set set_of(clt_weight_source *s) {
+    return (clt_tensor_set){
+        s->path, s, set_count, set_at, set_find, set_read, s->kind != CLT_SOURCE_CHECKPOINT};
+}
+
 clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
                                   const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
-    clt_tensor_set set = {
-        s->path, s, set_count, set_at, set_find, set_read, s->kind != CLT_SOURCE_CHECKPOINT};
+    clt_tensor_set set = set_of(s);
     return clt_tensor_set_load(&set, table, parts, n, opt);
+}
+
+clt_status clt_weight_source_check(clt_weight_source *s, const clt_slab_table *table, const char *role,
+                                   const clt_load_options *opt) {
+    clt_tensor_set set = set_of(s);
+    return clt_tensor_set_check(&set, table, role, opt);
 }

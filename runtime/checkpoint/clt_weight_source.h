@@ -28,10 +28,16 @@ int clt_weight_source_count(const clt_weight_source *s);
 void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out);
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name); /* -1: absent */
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count);
+/* Checks all that can be checked: every chunk of a checkpoint; the hashes that a safetensors file has in its
+ * metadata. *hashed (may be NULL): how many tensors had one. */
+clt_status clt_weight_source_verify(clt_weight_source *s, int *hashed);
 
 /* As clt_ckpt_load. An lm_head.weight that the table does not have is the tied copy in HF files and is left
  * out. */
 clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
                                   const clt_ckpt_part *parts, int n, const clt_load_options *opt);
+/* Only the comparison that a load begins with: does the source have this table's tensors of that role? */
+clt_status clt_weight_source_check(clt_weight_source *s, const clt_slab_table *table, const char *role,
+                                   const clt_load_options *opt);
 
 #endif

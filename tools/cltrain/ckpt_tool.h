@@ -1,0 +1,36 @@
+/* The subcommands of `cltrain ckpt`. argv[0] is the subcommand's name; the value returned is the exit code.
+ */
+#ifndef CKPT_TOOL_H
+#define CKPT_TOOL_H
+
+#include "runtime/base/clt_options.h"
+#include "runtime/checkpoint/clt_weight_source.h"
+
+int ckpt_ls(int argc, char **argv);
+int ckpt_show(int argc, char **argv);
+int ckpt_verify(int argc, char **argv);
+int ckpt_hash(int argc, char **argv);
+int ckpt_diff(int argc, char **argv);
+int ckpt_import(int argc, char **argv);
+int ckpt_export(int argc, char **argv);
+
+/* Parses the options and wants exactly `n` positional arguments, or at least -n when n is negative. Returns
+ * -1 to go on, else the exit code. */
+int ckpt_parse(const clt_command *c, int argc, char **argv, int n, clt_strv *rest);
+
+/* "[512, 64]", written into buf (at least 96 bytes), returned. */
+const char *ckpt_shape(const clt_ckpt_tensor *t, char *buf);
+
+/* Weights of a source as a part over a table: the model's own table when the source has a model
+ * configuration, otherwise (a lone .safetensors file) all its tensors by name. Then the hash of the same
+ * weights is the same wherever they are. Other differences from the model are CLT_BAD_DATA. */
+typedef struct {
+    clt_weight_source *source; /* borrowed */
+    clt_slab_table table;
+    clt_ckpt_part part;
+    char *model; /* MPTConfig's keys as JSON; NULL: the source has no configuration */
+} ckpt_weights;
+clt_status ckpt_weights_open(clt_weight_source *source, ckpt_weights *out);
+void ckpt_weights_close(ckpt_weights *w);
+
+#endif
