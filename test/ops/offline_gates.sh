@@ -1,0 +1,177 @@
+#!/bin/bash
+# Compiles every row of the variant tables (clkernels/*/*.vt) for every GPU target that the row admits, without the
+# hardware, and fails on a compile error, an unresolved function, a register spill or scratch memory.
+#
+#     test/ops/offline_gates.sh [--fetch] [--verbose] [word ...]
+#
+#   --fetch    gets what is missing: libclc-19 with apt-get download, ptxas with pip (nvidia-cuda-nvcc); both are
+#              unpacked into $BUILD/tools, nothing is installed
+#   --verbose  one line per compilation (registers where the tool tells them), not only failures
+#   word       only rows whose "table/id" contains one of the words
+#
+# Targets: gfx90a gfx942 gfx1100 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
+# Intel dg2 (ocloc). A target whose tools are absent is left out with the reason.
+#
+# A table may add option sets for the gates, one a line; every row is compiled with each of them as well:
+#     #gate -DACT=12
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+BUILD=${BUILD:-build}
+FETCH=0 VERBOSE=0 WORDS=()
+for a in "$@"; do
+    case $a in
+    --fetch) FETCH=1 ;;
+    --verbose) VERBOSE=1 ;;
+    -*) echo "usage: $0 [--fetch] [--verbose] [word ...]" >&2; exit 2 ;;
+    *) WORDS+=("$a") ;;
+    esac
+done
+TOOLS=$BUILD/tools
+WORK=$(mktemp -d) || exit 2
+trap 'rm -rf "$WORK"' EXIT
+COMMON="-x cl -cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -O3 -Wall -Wno-unused -Werror"
+ROCM=/usr/lib/x86_64-linux-gnu/amdgcn/bitcode
+
+# --- tools --------------------------------------------------------------------------------------------------
+
+fetch_tools() {
+    mkdir -p "$TOOLS"
+    if ! find_libclc >/dev/null; then
+        (cd "$TOOLS" && apt-get download -qq libclc-19 && dpkg -x libclc-19_*.deb libclc) >/dev/null 2>&1
+    fi
+    if ! find_ptxas >/dev/null; then
+        (cd "$TOOLS" && python3 -m pip download -q --no-deps -d . nvidia-cuda-nvcc-cu12 &&
+            python3 -m zipfile -e nvidia_cuda_nvcc*.whl nvcc && chmod +x nvcc/nvidia/cuda_nvcc/bin/ptxas) >/dev/null 2>&1
+    fi
+}
+find_libclc() {
+    find /usr/lib/clc "$TOOLS/libclc" -name 'nvptx64--nvidiacl.bc' 2>/dev/null | grep -m1 .
+}
+find_ptxas() {
+    command -v ptxas || find /usr/local/cuda*/bin "$TOOLS/nvcc" -name ptxas -perm -u+x 2>/dev/null | grep -m1 .
+}
+
+TARGETS=()
+choose_targets() {
+    local missing
+    CLANG=$(command -v clang-19) READELF=$(command -v llvm-readelf-19) NM=$(command -v llvm-nm-19)
+    missing=""
+    [ -n "$CLANG" ] || missing="clang-19"
+    [ -n "$READELF" ] && [ -n "$NM" ] || missing="$missing llvm-19"
+    command -v ld.lld-19 >/dev/null || missing="$missing lld-19"
+    [ -f $ROCM/ocml.bc ] || missing="$missing rocm-device-libs"
+    if [ -z "$missing" ]; then TARGETS+=(gfx90a gfx942 gfx1100); else echo "left out: gfx90a gfx942 gfx1100 (not found: $missing)"; fi
+    LIBCLC=$(find_libclc) PTXAS=$(find_ptxas) missing=""
+    [ -n "$CLANG" ] || missing="clang-19"
+    [ -n "$LIBCLC" ] || missing="$missing libclc-19"
+    [ -n "$PTXAS" ] || missing="$missing ptxas"
+    if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "left out: sm_90 (not found: $missing; --fetch gets libclc-19 and ptxas)"; fi
+    if command -v ocloc >/dev/null; then TARGETS+=(dg2); else echo "left out: dg2 (not found: ocloc, package intel-opencl-icd)"; fi
+}
+
+# --- one compilation: prints "ok ..." or the reason; $1 file, $2 options, $3 work name ------------------------
+
+gate_amd() {
+    local isa wave libs="" o="$WORK/$4" out
+    case $1 in
+    gfx90a) isa=90a wave=on ;;
+    gfx942) isa=940 wave=on ;; # the nearest that the packaged device libraries have
+    *) isa=1036 wave=off ;;
+    esac
+    for f in opencl ocml ockl oclc_isa_version_$isa oclc_wavefrontsize64_$wave oclc_daz_opt_off \
+        oclc_correctly_rounded_sqrt_on oclc_unsafe_math_off oclc_finite_only_off oclc_abi_version_500; do
+        libs="$libs -Xclang -mlink-builtin-bitcode -Xclang $ROCM/$f.bc"
+    done
+    # shellcheck disable=SC2086
+    "$CLANG" $COMMON -target amdgcn-amd-amdhsa -mcpu="$1" -nogpulib $libs $3 "$2" -o "$o.co" 2>"$o.log" ||
+        { grep -m1 -E 'error|warning' "$o.log"; return; }
+    out=$("$NM" -u "$o.co")
+    [ -z "$out" ] || { echo "unresolved: $out"; return; }
+    "$READELF" --notes "$o.co" | awk '
+        /\.symbol:/ { n = $NF } /private_segment_fixed/ { p = $NF } /\.sgpr_spill/ { ss = $NF } /\.vgpr_count/ { v = $NF }
+        /\.vgpr_spill/ { if (p || ss || $NF) bad = bad " " n " scratch=" p " sgpr_spill=" ss " vgpr_spill=" $NF
+                         if (v > most) most = v }
+        END { if (bad) print "spills:" bad; else print "ok vgpr<=" most }'
+}
+
+gate_nvidia() {
+    local o="$WORK/$4"
+    # shellcheck disable=SC2086
+    "$CLANG" $COMMON -target nvptx64--nvidiacl -Xclang -target-cpu -Xclang sm_90a -Xclang -target-feature -Xclang +ptx83 \
+        -Xclang -mlink-builtin-bitcode -Xclang "$LIBCLC" $3 -S "$2" -o "$o.ptx" 2>"$o.log" ||
+        { grep -m1 -E 'error|warning' "$o.log"; return; }
+    "$PTXAS" -arch=sm_90a -v "$o.ptx" -o "$o.cubin" >"$o.log" 2>&1 || { grep -m1 -E 'error|fatal' "$o.log"; return; }
+    awk '/Function properties for/ { n = $NF }
+         /bytes stack frame/ { if ($1 + $5 + $9 > 0) bad = bad " " n ": " $0 }
+         /Used [0-9]+ registers/ { for (i = 1; i < NF; i++) if ($i == "Used" && $(i + 1) + 0 > most) most = $(i + 1) + 0 }
+         END { if (bad) print "spills:" bad; else print "ok registers<=" most }' "$o.log"
+}
+
+gate_intel() {
+    local o="$WORK/$4"
+    mkdir -p "$o"
+    ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
+        -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3" >"$o.log" 2>&1 ||
+        { grep -m1 -i 'error' "$o.log" || echo "ocloc failed: $(tail -1 "$o.log")"; return; }
+    grep -m1 -i 'spill' "$o.log" || echo ok
+}
+
+gate() { # target file options label number
+    local result
+    case $1 in
+    gfx*) result=$(gate_amd "$1" "$2" "$3" "$5") ;;
+    sm_*) result=$(gate_nvidia "$1" "$2" "$3" "$5") ;;
+    *) result=$(gate_intel "$1" "$2" "$3" "$5") ;;
+    esac
+    case $result in
+    ok*) [ "$VERBOSE" = 0 ] || echo "ok   $1 $4 [$3 ] ${result#ok}" ;;
+    *) echo "FAIL $1 $4 [$3 ] ${result:-no result}" ;;
+    esac
+    echo "${result:-failed}" >"$WORK/result.$5"
+    rm -rf "$WORK/$5" "$WORK/$5".*
+}
+
+# Whether a row with these requirements can run on this target at all.
+admits() {
+    case ",$2," in
+    *,type=cpu,* | *,lib=*) return 1 ;;
+    *,vendor=NVIDIA,* | *,ptx,*) [[ $1 == sm_* ]] ;;
+    *,vendor=AMD,* | *,vendor=Advanced,*) [[ $1 == gfx* ]] ;;
+    *,vendor=Intel,*) [[ $1 == dg2 ]] ;;
+    esac
+}
+
+wanted() {
+    [ ${#WORDS[@]} -eq 0 ] && return 0
+    for w in "${WORDS[@]}"; do [[ $1 == *"$w"* ]] && return 0; done
+    return 1
+}
+
+# --- all of them, as many at a time as there are processors ----------------------------------------------------
+
+[ $FETCH = 1 ] && fetch_tools
+choose_targets
+[ ${#TARGETS[@]} -gt 0 ] || { echo "no target can be compiled for on this machine"; exit 0; }
+n=0 jobs=$(nproc)
+for table in clkernels/*/*.vt; do
+    op=$(basename "$table" .vt)
+    mapfile -t extra < <(sed -n 's/^#gate //p' "$table")
+    while read -r id file _ requires params; do
+        case $id in '' | \#*) continue ;; esac
+        wanted "$op/$id" || continue
+        options=""
+        [ "$params" = - ] || options=" -D${params//,/ -D}"
+        for target in "${TARGETS[@]}"; do
+            admits "$target" "$requires" || continue
+            for more in "" "${extra[@]}"; do
+                while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+                n=$((n + 1))
+                gate "$target" "clkernels/$file" "$options${more:+ $more}" "$op/$id" $n &
+            done
+        done
+    done <"$table"
+done
+wait
+failed=$(cat "$WORK"/result.* 2>/dev/null | grep -vc '^ok')
+echo "offline gates: $n compilations for ${TARGETS[*]}, $failed failed"
+[ "$failed" -eq 0 ]
