@@ -1,0 +1,103 @@
+#include <math.h>
+
+#include "../base/clt_json.h"
+#include "clt_run.h"
+
+/* Targets of the whole global batch. */
+static clt_status global_targets(clt_run *r, int64_t mine, int64_t *all) {
+    *all = mine;
+    return clt_group_sum_i64(r->group, all, 1);
+}
+
+typedef struct {
+    double loss_sum;
+    int64_t targets, correct;
+} eval_sums;
+
+static clt_status eval_batch(clt_run *r, clt_loader *l, int64_t first, int64_t samples, eval_sums *sums) {
+    int64_t mine, last;
+    clt_loader_batch rows;
+    clt_engine_result res;
+    clt_engine_share(r->engine, samples, &mine, &last);
+    clt_status st = clt_loader_get(l, 0, first + mine, last - mine, &rows);
+    CLT_TRY(clt_group_agree(r->group, st));
+    clt_engine_batch b = {
+        .samples = samples, .tokens = rows.tokens, .labels = rows.targets, .seq_ids = rows.seq_ids};
+    CLT_TRY(global_targets(r, rows.loss_tokens, &b.targets));
+    CLT_TRY(clt_engine_eval(r->engine, &b, &res));
+    sums->loss_sum += res.loss_sum;
+    sums->targets += b.targets;
+    sums->correct += res.correct;
+    return CLT_OK;
+}
+
+static clt_status eval_loader(clt_run *r, int index, bool json) {
+    const clt_loader_config *lc = &r->cfg->evals[index];
+    clt_loader *l = r->evals[index];
+    int64_t B = r->cfg->device_eval_batch_size * clt_group_size(r->group), N = clt_loader_num_samples(l);
+    int64_t batches = clt_loader_batches(l, B, lc->drop_last), limit = r->cfg->eval_subset_num_batches;
+    if (limit >= 0) batches = CLT_MIN(batches, limit);
+    eval_sums sums = {0};
+    double start = clt_now();
+    for (int64_t i = 0; i < batches; i++) {
+        CLT_TRY(eval_batch(r, l, i * B, CLT_MIN(B, N - i * B), &sums));
+        clt_sinks_eval_progress(r->sinks, lc->label, i + 1, batches);
+    }
+    double n = (double)CLT_MAX(sums.targets, 1), loss = sums.loss_sum / n;
+    clt_eval_row row = {.batch = r->now.batch,
+                        .label = lc->label,
+                        .loss = loss,
+                        .perplexity = exp(loss),
+                        .accuracy = (double)sums.correct / n,
+                        .samples = CLT_MIN(N, batches * B),
+                        .seconds = clt_now() - start};
+    clt_progress_end();
+    clt_sinks_eval(r->sinks, &row);
+    if (json && clt_group_rank(r->group) == 0) {
+        clt_str b = {0};
+        clt_json_escape(&b, lc->label);
+        printf(
+            "{\"label\":%s,\"batch\":%lld,\"eval_loss\":%.9g,\"eval_perplexity\":%.9g,\"eval_accuracy\":%.9g,"
+            "\"samples\":%lld}\n",
+            b.s, (long long)row.batch, row.loss, row.perplexity, row.accuracy, (long long)row.samples);
+        clt_str_free(&b);
+    }
+    return CLT_OK;
+}
+
+clt_status clt_run_eval(clt_run *r, bool json) {
+    double start = clt_now();
+    clt_group_note(r->group, r->now.batch, "evaluation");
+    for (int i = 0; i < r->cfg->n_evals; i++) CLT_TRY(eval_loader(r, i, json));
+    r->eval_seconds += clt_now() - start;
+    return CLT_OK;
+}
+
+clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
+    clt_run r = {0};
+    char *path = NULL;
+    clt_status st = clt_run_open(&r, cfg, opt);
+    if (st == CLT_OK && cfg->n_evals == 0) st = clt_error(CLT_BAD_CONFIG, "%s has no eval_loader", cfg->path);
+    if (st == CLT_OK && !cfg->load_path)
+        st = clt_error(CLT_BAD_CONFIG,
+                       "nothing to evaluate: set load_path to a checkpoint or a Hugging Face folder");
+    int64_t B = cfg->device_eval_batch_size;
+    r.evals = clt_calloc((size_t)cfg->n_evals, sizeof *r.evals);
+    for (int i = 0; st == CLT_OK && i < cfg->n_evals; i++)
+        st = clt_run_open_loader(&r, &cfg->evals[i], true, B * clt_group_size(r.group), &r.evals[i]);
+    if (st == CLT_OK) st = clt_ckpt_resolve(r.group, cfg->load_path, &path);
+    int ranks = st == CLT_OK ? clt_group_size(r.group) : 1;
+    clt_engine_params p = {.cfg = r.cfg,
+                           .group = r.group,
+                           .ops = r.ops,
+                           .microbatch = CLT_MIN(B, 4),
+                           .lanes = (int)CLT_MAX(cfg->exact_lanes, ranks)};
+    if (st == CLT_OK) st = clt_group_agree(r.group, clt_engine_create(&p, &r.engine));
+    if (st == CLT_OK) st = clt_run_load(&r, path, false);
+    if (st == CLT_OK)
+        st = clt_sinks_create(cfg, NULL, clt_group_rank(r.group) == 0, cfg->max_duration, &r.sinks);
+    if (st == CLT_OK) st = clt_run_eval(&r, true);
+    clt_free(path);
+    clt_run_close(&r);
+    return st;
+}

@@ -1,0 +1,146 @@
+/* Where a run starts and what it leaves behind: checkpoints, load_path, automatic resumption. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../checkpoint/clt_weight_source.h"
+#include "clt_run.h"
+
+/* On resume seed, lanes and the data's order come from the checkpoint; what the YAML says else is named. */
+static void keep(const char *what, int64_t saved, int64_t *now) {
+    if (saved != *now)
+        clt_warn("%s: %lld from the checkpoint is kept, not %lld", what, (long long)saved, (long long)*now);
+    *now = saved;
+}
+
+static clt_status adopt(clt_run *r, const char *path) {
+    clt_ckpt_reader *reader;
+    CLT_TRY(clt_ckpt_open(path, &reader));
+    const clt_checkpoint_state *s = clt_ckpt_state(reader);
+    clt_config *c = r->cfg;
+    keep("seed", s->seed, &c->seed);
+    keep("cltrain.exact_lanes", s->lanes, &c->exact_lanes);
+    if (c->train.local) {
+        if (c->train.shuffle)
+            keep("train_loader.dataset.shuffle_seed", s->shuffle_seed, &c->train.shuffle_seed);
+        c->train.num_canonical_nodes = s->num_canonical_nodes;
+    }
+    r->now = (clt_timestamp){.epoch = s->epoch,
+                             .batch = s->batch,
+                             .sample = s->sample,
+                             .token = s->token,
+                             .batch_in_epoch = s->batch_in_epoch,
+                             .sample_in_epoch = s->sample_in_epoch,
+                             .token_in_epoch = s->token_in_epoch,
+                             .wall_seconds = s->train_seconds};
+    r->optimizer_step = s->optimizer_step;
+    r->last_loss = s->loss;
+    clt_ckpt_close(reader);
+    return clt_config_check_run(c, clt_group_size(r->group));
+}
+
+clt_status clt_run_find_start(clt_run *r, char **path, bool *resume) {
+    const clt_config *c = r->cfg;
+    char *found = NULL;
+    *resume = false;
+    if (c->save_folder && c->autoresume) CLT_TRY(clt_ckpt_find_newest(r->group, c->save_folder, &found));
+    if (found) {
+        *resume = true;
+    } else if (c->load_path) {
+        CLT_TRY(clt_ckpt_resolve(r->group, c->load_path, &found));
+        char *manifest = clt_path_join(found, "manifest.json");
+        *resume = clt_io_is_file(manifest) && !c->load_weights_only;
+        clt_free(manifest);
+    }
+    clt_status st = found && *resume ? adopt(r, found) : CLT_OK;
+    if (st != CLT_OK) {
+        clt_free(found);
+        return st;
+    }
+    *path = found;
+    return CLT_OK;
+}
+
+clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
+    const clt_config *c = r->cfg;
+    clt_weight_source *src = NULL;
+    int n;
+    const clt_ckpt_part *parts = clt_engine_parts(r->engine, &n);
+    clt_load_options opt = {.ignore = (const char *const *)c->load_ignore_keys.v,
+                            .ignore_count = (int)c->load_ignore_keys.n};
+    clt_status st = clt_weight_source_open(path, &src);
+    if (st == CLT_OK)
+        st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, &opt);
+    clt_weight_source_close(src);
+    st = clt_group_agree(r->group, st);
+    if (st == CLT_OK) clt_info("%s %s", resume ? "resumed from" : "weights loaded from", path);
+    return st;
+}
+
+clt_status clt_run_create_writer(clt_run *r) {
+    const clt_config *c = r->cfg;
+    clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
+    p.group = r->group;
+    p.folder = r->folder;
+    p.run_id = r->run_id;
+    p.table = clt_engine_table(r->engine);
+    p.parts = clt_engine_parts(r->engine, &p.part_count);
+    if (c->save_weights_only) p.part_count = 1;
+    p.keep = c->save_num_checkpoints_to_keep;
+    p.overwrite = c->save_overwrite;
+    p.latest = c->save_latest_filename;
+    return clt_ckpt_writer_create(&p, &r->writer);
+}
+
+clt_status clt_run_save(clt_run *r) {
+    const clt_config *c = r->cfg;
+    const clt_device_facts *f = clt_device_get_facts(r->dev);
+    clt_str config = {0};
+    clt_config_print(c, false, &config);
+    json_t *model = clt_mpt_config_to_json(&c->model);
+    char *model_text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT),
+         *name = clt_config_expand(c, c->save_filename, &r->now);
+    clt_checkpoint_state s = clt_checkpoint_state_default();
+    s.epoch = r->now.epoch;
+    s.batch = r->now.batch;
+    s.sample = r->now.sample;
+    s.token = r->now.token;
+    s.batch_in_epoch = r->now.batch_in_epoch;
+    s.sample_in_epoch = s.data_sample_in_epoch = r->now.sample_in_epoch;
+    s.token_in_epoch = r->now.token_in_epoch;
+    s.data_epoch = r->now.epoch;
+    s.train_seconds = r->now.wall_seconds;
+    s.num_canonical_nodes = clt_loader_canonical_nodes(r->train);
+    s.shuffle_seed = c->train.shuffle_seed;
+    s.initial_physical_nodes = 1;
+    s.seed = c->seed;
+    s.lanes = c->exact_lanes;
+    s.optimizer_step = r->optimizer_step;
+    s.loss = r->last_loss;
+    s.optimizer = c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "decoupled_adamw" : "decoupled_lionw";
+    s.run_name = c->run_name;
+    s.model = model_text;
+    s.config = config.s;
+    s.ranks = clt_group_size(r->group);
+    s.device = f->name;
+    s.driver = f->driver;
+    clt_group_note(r->group, r->now.batch, "saving a checkpoint");
+    double start = clt_now();
+    clt_status st = clt_ckpt_save(r->writer, name, &s);
+    r->save_failed = st != CLT_OK;
+    if (st == CLT_OK) {
+        char seconds[32], *fields = NULL;
+        clt_info("checkpoint saved: %s/%s (%s)", r->folder, name,
+                 clt_human_seconds(clt_now() - start, seconds));
+        fields = clt_format("\"name\":\"%s\",\"seconds\":%.3f", name, clt_now() - start);
+        clt_sinks_event(r->sinks, "checkpoint", r->now.batch, fields);
+        clt_free(fields);
+    } else {
+        clt_warn("no checkpoint at batch %lld: training goes on, the checkpoints before are untouched",
+                 (long long)r->now.batch);
+    }
+    clt_free(name);
+    json_decref(model);
+    free(model_text);
+    clt_str_free(&config);
+    return CLT_OK;
+}

@@ -1,0 +1,64 @@
+/* clt_run: the parts of a run on this rank, opened in order and closed in reverse: group, device, operations,
+ * data, engine, sinks. Shared by training and evaluation; not for other folders. */
+#ifndef CLT_RUN_H
+#define CLT_RUN_H
+
+#include "../data/clt_loader.h"
+#include "clt_engine.h"
+#include "clt_sink.h"
+#include "clt_trainer.h"
+
+typedef struct {
+    clt_config *cfg; /* a copy whose exact_lanes, seed and data-set state may come from a checkpoint */
+    const clt_run_options *opt;
+    clt_group *group;
+    clt_device *dev;
+    clt_ops *ops;
+    clt_loader *train;
+    clt_loader **evals;
+    clt_engine *engine;
+    clt_sinks *sinks;
+    clt_run_memory memory;
+    char *folder; /* the run's folder */
+    FILE *log;
+    clt_run_lock *lock;
+    clt_ckpt_writer *writer;
+    char run_id[CLT_RUN_ID_BYTES];
+
+    clt_timestamp now;
+    int64_t optimizer_step;
+    int64_t batches_per_epoch;
+    clt_time max; /* max_duration in what a timestamp counts */
+    clt_schedule schedule;
+    double eval_seconds, peak_flops, last_loss;
+    bool save_failed;
+} clt_run;
+
+/* Group, device (checked for the numerics asked for) and operations. */
+clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options *opt);
+void clt_run_close(clt_run *r);
+
+clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
+                               clt_loader **out);
+
+/* --- clt_resume.c: state from and to checkpoints
+ * ------------------------------------------------------------------ */
+
+/* Decides where the run starts (autoresume, load_path, initial weights) and reads what shapes it: seed,
+ * lanes, data order. Before the engine exists. *path (the caller frees) is NULL for a fresh start; *resume
+ * tells whether the whole state is taken or the weights only. */
+clt_status clt_run_find_start(clt_run *r, char **path, bool *resume);
+/* Fills the engine's slabs. */
+clt_status clt_run_load(clt_run *r, const char *path, bool resume);
+/* Saves the state of the last finished step; a failure is remembered in r->save_failed and training goes on.
+ * Only an inconsistency between ranks is returned. */
+clt_status clt_run_save(clt_run *r);
+clt_status clt_run_create_writer(clt_run *r);
+
+/* --- clt_evaluator.c
+ * --------------------------------------------------------------------------------------------- */
+
+/* All eval loaders, at r->now. json: also one line a loader on stdout. */
+clt_status clt_run_eval(clt_run *r, bool json);
+
+#endif

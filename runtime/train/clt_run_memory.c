@@ -1,0 +1,72 @@
+/* How much device memory a run takes, and the microbatch that fits: all from the configuration, before the
+ * run. */
+#include "clt_engine.h"
+
+/* The busiest rank: most gradient slabs. */
+static int most_gradient_slabs(const clt_config *c, int ranks) {
+    int lanes = (int)c->exact_lanes, most = 1;
+    for (int r = 0; r < ranks; r++)
+        most = CLT_MAX(most, clt_lane_slabs_needed(lanes, clt_lane_begin(lanes, ranks, r),
+                                                   clt_lane_begin(lanes, ranks, r + 1),
+                                                   c->global_train_batch_size));
+    return most;
+}
+
+static int64_t most_samples_of_lane(const clt_config *c) {
+    return CLT_CEIL_DIV(c->global_train_batch_size, c->exact_lanes);
+}
+
+clt_status clt_run_memory_plan(const clt_config *c, clt_device_type type, int ranks, int64_t microbatch,
+                               clt_run_memory *out) {
+    clt_slab_table t = {0};
+    clt_run_memory m = {.microbatch = microbatch};
+    clt_mpt_shape shape = {
+        .microbatch = microbatch, .seq = c->max_seq_len, .training = true, .recompute = c->recompute};
+    CLT_TRY(clt_mpt_plan(&c->model, &shape, type, &m.model));
+    CLT_TRY(clt_mpt_table(&c->model, &t));
+    m.gradient_slabs = most_gradient_slabs(c, ranks);
+    m.weights = t.total * 4;
+    m.gradients = m.weights * (uint64_t)m.gradient_slabs;
+    m.optimizer = m.weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1) + t.total / 64;
+    m.reduction = clt_reduce_plan_bytes(&t, (int)c->exact_lanes, ranks);
+    m.total = m.weights + m.gradients + m.optimizer + m.reduction + m.model.total;
+    m.largest = m.model.largest;
+    for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * 4);
+    clt_slab_table_free(&t);
+    *out = m;
+    return CLT_OK;
+}
+
+uint64_t clt_run_capacity(const clt_device_facts *d, int ranks_on_device) {
+    /* What a driver reports is not all there to take: leave a tenth. */
+    return d->global_mem / 10 * 9 / (uint64_t)CLT_MAX(ranks_on_device, 1);
+}
+
+clt_status clt_run_choose_microbatch(const clt_config *c, clt_device_type type, int ranks, uint64_t capacity,
+                                     uint64_t max_alloc, clt_run_memory *out) {
+    int64_t wanted = c->device_train_microbatch_size, most = most_samples_of_lane(c);
+    clt_run_memory m = {0};
+    /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */
+    for (int64_t mb = wanted ? CLT_MIN(wanted, most) : most; mb >= 1; mb--) {
+        CLT_TRY(clt_run_memory_plan(c, type, ranks, mb, &m));
+        if (m.total <= capacity && m.largest <= max_alloc) {
+            *out = m;
+            return CLT_OK;
+        }
+        if (wanted) break;
+    }
+    char need[32], have[32], largest[32], alloc[32];
+    clt_human_bytes((double)m.total, need);
+    clt_human_bytes((double)capacity, have);
+    clt_human_bytes((double)m.largest, largest);
+    clt_human_bytes((double)max_alloc, alloc);
+    if (m.largest > max_alloc)
+        return clt_error(CLT_NO_MEMORY, "the largest buffer needs %s, the device allows %s at a time",
+                         largest, alloc);
+    const char *hint = !c->recompute
+                           ? "; set cltrain.recompute: true, a shorter max_seq_len or a smaller model"
+                           : "; use a shorter max_seq_len, a smaller model or more ranks";
+    return clt_error(CLT_NO_MEMORY, "the run needs %s of device memory with microbatch %lld, %s are free%s",
+                     need, (long long)m.microbatch, have,
+                     wanted > 1 ? "; set device_train_microbatch_size: auto" : hint);
+}

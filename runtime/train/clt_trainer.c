@@ -1,0 +1,290 @@
+#include "clt_trainer.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/clt_signal.h"
+#include "clt_run.h"
+
+/* --- start
+ * -------------------------------------------------------------------------------------------------------- */
+
+static void print_config(clt_run *r) {
+    static const char stars[] = "******************************";
+    if (!r->cfg->log_config) return;
+    clt_str b = {0};
+    clt_config_print(r->cfg, false, &b);
+    clt_info("%s\nConfig:\n%s%s", stars, b.s, stars);
+    clt_str_free(&b);
+}
+
+/* The run's folder with its log, its lock and the merged configuration. */
+static clt_status open_folder(clt_run *r) {
+    const clt_config *c = r->cfg;
+    r->folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
+    CLT_TRY(clt_run_lock_take(r->group, r->folder, &r->lock));
+    if (clt_group_rank(r->group) != 0) return CLT_OK;
+    char *log = clt_path_join(r->folder, "log.txt"), *config = clt_path_join(r->folder, "config.yaml");
+    clt_str text = {0};
+    clt_config_print(c, false, &text);
+    clt_status st = clt_io_write_atomic(config, text.s, text.len);
+    r->log = fopen(log, "a");
+    if (st == CLT_OK && !r->log) st = clt_error(CLT_IO, "cannot write %s", log);
+    clt_log_set_file(r->log);
+    clt_str_free(&text);
+    clt_free(log);
+    clt_free(config);
+    return st;
+}
+
+static clt_status open_data(clt_run *r) {
+    const clt_config *c = r->cfg;
+    int64_t G = c->global_train_batch_size;
+    CLT_TRY(clt_run_open_loader(r, &c->train, false, G, &r->train));
+    r->evals = clt_calloc((size_t)c->n_evals, sizeof *r->evals);
+    for (int i = 0; i < c->n_evals; i++)
+        CLT_TRY(clt_run_open_loader(r, &c->evals[i], true,
+                                    c->device_eval_batch_size * clt_group_size(r->group), &r->evals[i]));
+    r->batches_per_epoch = clt_loader_batches(r->train, G, c->train.drop_last);
+    if (c->train_subset_num_batches > 0)
+        r->batches_per_epoch = CLT_MIN(r->batches_per_epoch, c->train_subset_num_batches);
+    if (r->batches_per_epoch == 0)
+        return clt_error(
+            CLT_BAD_DATA,
+            "%s has %lld samples, fewer than global_train_batch_size %lld: there is no full batch",
+            c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
+    CLT_TRY(
+        clt_time_resolve(c->max_duration, c->max_duration, r->batches_per_epoch, "max_duration", &r->max));
+    return clt_schedule_resolve(&c->schedule, c->max_duration, r->batches_per_epoch, &r->schedule);
+}
+
+static clt_status open_engine(clt_run *r) {
+    const clt_config *c = r->cfg;
+    const clt_device_facts *f = clt_device_get_facts(r->dev);
+    int ranks = clt_group_size(r->group), local = clt_group_local_size(r->group);
+    /* Ranks of a host share a CPU's memory; on other devices each is taken to have its own. */
+    int sharing = f->type == CLT_DEVICE_CPU ? local : 1;
+    clt_status st =
+        clt_run_choose_microbatch(c, f->type, ranks, clt_run_capacity(f, sharing), f->max_alloc, &r->memory);
+    CLT_TRY(clt_group_agree(r->group, st));
+    clt_engine_params p = {.cfg = c,
+                           .group = r->group,
+                           .ops = r->ops,
+                           .microbatch = r->memory.microbatch,
+                           .lanes = (int)c->exact_lanes,
+                           .training = true};
+    CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
+    char total[32], params[32];
+    clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s",
+             clt_human_count((double)clt_mpt_param_count(&c->model), params), (long long)r->memory.microbatch,
+             c->device_train_microbatch_size ? "" : " (auto)",
+             clt_human_bytes((double)r->memory.total, total), c->recompute ? ", activations recomputed" : "");
+    return CLT_OK;
+}
+
+static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options *opt) {
+    char *path = NULL;
+    bool resume = false;
+    CLT_TRY(clt_run_open(r, cfg, opt));
+    print_config(r);
+    clt_config_notices(r->cfg);
+    CLT_TRY(clt_group_agree(r->group, open_folder(r)));
+    CLT_TRY(clt_run_find_start(r, &path, &resume));
+    clt_status st = open_data(r);
+    if (st == CLT_OK) st = open_engine(r);
+    if (st == CLT_OK)
+        st = clt_sinks_create(r->cfg, r->folder, clt_group_rank(r->group) == 0, r->max, &r->sinks);
+    if (st == CLT_OK && path)
+        st = clt_run_load(r, path, resume);
+    else if (st == CLT_OK)
+        st = clt_mpt_init_weights(&r->cfg->model, clt_engine_table(r->engine), (uint64_t)r->cfg->seed,
+                                  clt_engine_parts(r->engine, &(int){0})[0].slab);
+    clt_free(path);
+    CLT_TRY(clt_group_agree(r->group, st));
+    if (r->cfg->save_folder) {
+        CLT_TRY(clt_ckpt_supersede(r->group, r->folder, r->now.batch, r->run_id));
+        CLT_TRY(clt_run_create_writer(r));
+    }
+    if (resume) clt_sinks_event(r->sinks, "resume", r->now.batch, NULL);
+    double fma, copy;
+    if (clt_device_peak(r->dev, &fma, &copy) == CLT_OK) r->peak_flops = fma;
+    return CLT_OK;
+}
+
+/* --- one step
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Samples of the next global batch; the last one of an epoch may be short without drop_last. */
+static int64_t next_samples(const clt_run *r) {
+    int64_t left = clt_loader_num_samples(r->train) - r->now.sample_in_epoch;
+    return CLT_MIN(r->cfg->global_train_batch_size, left);
+}
+
+/* This rank's rows of the batch at the current position, the targets of the whole batch, and whether any rank
+ * was asked to stop: one exchange for all of it. */
+static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens, int *stop) {
+    int64_t first, last;
+    clt_loader_batch rows = {0};
+    b->samples = next_samples(r);
+    clt_engine_share(r->engine, b->samples, &first, &last);
+    clt_status st =
+        clt_loader_get(r->train, r->now.epoch, r->now.sample_in_epoch + first, last - first, &rows);
+    CLT_TRY(clt_group_agree(r->group, st));
+    int64_t sums[] = {rows.loss_tokens, rows.num_tokens};
+    CLT_TRY(clt_group_sum_i64(r->group, sums, 2));
+    int64_t sig = clt_signal_received();
+    CLT_TRY(clt_group_max_i64(r->group, &sig, 1));
+    *stop = (int)sig;
+    *tokens = sums[1];
+    b->targets = sums[0];
+    b->tokens = rows.tokens;
+    b->labels = rows.targets;
+    b->seq_ids = rows.seq_ids;
+    return CLT_OK;
+}
+
+static double seconds_left(const clt_run *r, double step_seconds) {
+    double done = (double)clt_timestamp_get(&r->now, r->max.unit), all = (double)r->max.value;
+    return done > 0 ? step_seconds * (double)r->now.batch * (all - done) / done : 0;
+}
+
+static void report(clt_run *r, const clt_timestamp *before, const clt_engine_result *res, double lr,
+                   double seconds, int64_t tokens) {
+    clt_device_counters counters;
+    clt_device_get_counters(r->dev, &counters);
+    double rate = (double)tokens / seconds;
+    double flops = rate * clt_mpt_train_flops_per_token(&r->cfg->model, r->cfg->max_seq_len);
+    clt_step_row row = {.before = *before,
+                        .after = r->now,
+                        .loss = res->loss,
+                        .lr = lr,
+                        .grad_norm = res->grad_norm,
+                        .step_seconds = seconds,
+                        .tokens_per_second = rate,
+                        .flops_per_second = flops,
+                        .mfu = r->peak_flops > 0 ? flops / (r->peak_flops * clt_group_size(r->group)) : 0,
+                        .device_memory = counters.bytes,
+                        .microbatch = r->memory.microbatch,
+                        .eval_seconds = r->eval_seconds,
+                        .eta_seconds = seconds_left(r, seconds)};
+    clt_sinks_step(r->sinks, &row);
+}
+
+static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
+    const clt_config *c = r->cfg;
+    clt_timestamp before = r->now;
+    clt_engine_result res;
+    double start = clt_now();
+    int64_t s = r->optimizer_step + 1, G = c->global_train_batch_size;
+    double alpha = clt_schedule_alpha_of_step(&r->schedule, s, G, G * c->max_seq_len);
+    CLT_TRY(clt_engine_step(r->engine, b, s, alpha, &res));
+    if (!res.finite) {
+        CLT_TRY(clt_engine_explain(r->engine, b, s));
+        if (clt_group_rank(r->group) != 0) return CLT_FAIL;
+        return clt_error(
+            CLT_FAIL,
+            "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last "
+            "checkpoint is good: lower the learning rate, clip the gradients or look at the data",
+            (long long)r->now.batch + 1, res.loss, (double)res.grad_norm);
+    }
+    double seconds = clt_now() - start;
+    r->optimizer_step = s;
+    r->last_loss = res.loss;
+    clt_timestamp_next_batch(&r->now, b->samples, tokens, r->batches_per_epoch);
+    r->now.wall_seconds += seconds;
+    report(r, &before, &res, c->optimizer.groups[0].lr * alpha, seconds, tokens);
+    return CLT_OK;
+}
+
+/* --- the loop
+ * -------------------------------------------------------------------------------------------------------- */
+
+/* A signal: save the last finished step together and say that the run can go on. */
+static clt_status stop_run(clt_run *r, int sig, bool saved) {
+    clt_progress_end();
+    if (r->writer) {
+        if (!saved) CLT_TRY(clt_run_save(r));
+        if (!r->save_failed) {
+            clt_info("stopped at batch %lld after a save; the same command goes on from there",
+                     (long long)r->now.batch);
+            return CLT_AGAIN;
+        }
+    }
+    clt_warn("stopped at batch %lld without a checkpoint%s", (long long)r->now.batch,
+             r->writer ? "" : " (no save_folder)");
+    return sig == SIGINT ? CLT_INTERRUPTED : CLT_TERMINATED;
+}
+
+static void first_step_done(clt_run *r) {
+    char s[32];
+    clt_device_set_steady(r->dev, true);
+    clt_info("first step done %s after the start", clt_human_seconds(clt_now() - r->opt->started, s));
+}
+
+static clt_status resolve_intervals(clt_run *r, clt_time *eval, clt_time *save) {
+    const clt_config *c = r->cfg;
+    CLT_TRY(clt_time_resolve(c->eval_interval, c->max_duration, r->batches_per_epoch, "eval_interval", eval));
+    return clt_time_resolve(c->save_interval, c->max_duration, r->batches_per_epoch, "save_interval", save);
+}
+
+static clt_status loop(clt_run *r) {
+    clt_time eval_every, save_every;
+    int64_t evaluated = -1, saved = r->now.batch, first = r->now.batch;
+    CLT_TRY(resolve_intervals(r, &eval_every, &save_every));
+    if (r->cfg->eval_first && r->now.batch == 0) CLT_TRY(clt_run_eval(r, false));
+    while (!clt_timestamp_reached(&r->now, r->max)) {
+        clt_engine_batch b;
+        int64_t tokens;
+        int stop;
+        clt_timestamp before = r->now;
+        CLT_TRY(fetch(r, &b, &tokens, &stop));
+        if (stop) return stop_run(r, stop, saved == r->now.batch && saved > 0);
+        CLT_TRY(step(r, &b, tokens));
+        if (before.batch == first) first_step_done(r);
+        if (r->cfg->n_evals && clt_timestamp_crossed(&before, &r->now, eval_every)) {
+            CLT_TRY(clt_run_eval(r, false));
+            evaluated = r->now.batch;
+        }
+        if (r->writer && clt_timestamp_crossed(&before, &r->now, save_every)) {
+            CLT_TRY(clt_run_save(r));
+            saved = r->save_failed ? -1 : r->now.batch;
+        }
+    }
+    if (r->cfg->n_evals && evaluated != r->now.batch) CLT_TRY(clt_run_eval(r, false));
+    if (r->writer && (saved != r->now.batch || r->now.batch == first)) CLT_TRY(clt_run_save(r));
+    return CLT_OK;
+}
+
+static void print_profile(clt_run *r) {
+    clt_kernel_time *rows = NULL;
+    int n = 0;
+    if (!r->opt->profile && !clt_env_long(CLT_ENV_PROFILE, 0)) return;
+    if (clt_device_profile(r->dev, &rows, &n) != CLT_OK) return;
+    double all = 0;
+    for (int i = 0; i < n; i++) all += rows[i].seconds;
+    clt_info("device time by kernel (%.3f s):", all);
+    for (int i = 0; i < n; i++)
+        clt_info("  %5.1f %%  %9.3f ms  %6llu x  %s", 100 * rows[i].seconds / all, rows[i].seconds * 1e3,
+                 (unsigned long long)rows[i].launches, rows[i].name);
+    clt_free(rows);
+}
+
+clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
+    clt_run r = {.last_loss = NAN};
+    clt_signal_install();
+    clt_status st = start(&r, cfg, opt);
+    if (st == CLT_OK) st = loop(&r);
+    if (st == CLT_OK) {
+        clt_progress_end();
+        char s[32];
+        clt_info("done: %lld batches, %lld tokens in %s of training, loss %.4f; logs in %s",
+                 (long long)r.now.batch, (long long)r.now.token, clt_human_seconds(r.now.wall_seconds, s),
+                 r.last_loss, r.folder);
+        if (r.save_failed) st = clt_error(CLT_IO, "the last checkpoint could not be saved in %s", r.folder);
+    }
+    if (r.dev) print_profile(&r);
+    clt_run_close(&r);
+    return st;
+}

@@ -1,0 +1,133 @@
+/* cltrain plan: what a run would take, from the configuration alone. */
+#include <string.h>
+
+#include "commands.h"
+#include "runtime/base/clt_options.h"
+#include "runtime/train/clt_engine.h"
+
+/* A device that need not be here. */
+typedef struct {
+    const char *name;
+    clt_device_facts facts;
+} known_device;
+
+#define GIB (1024ull * 1024 * 1024)
+static const known_device known[] = {
+    {"h200",
+     {.name = "NVIDIA H200", .type = CLT_DEVICE_GPU, .global_mem = 139 * GIB, .max_alloc = 139 * GIB / 4}},
+    {"h100",
+     {.name = "NVIDIA H100 80GB", .type = CLT_DEVICE_GPU, .global_mem = 79 * GIB, .max_alloc = 79 * GIB / 4}},
+    {"a100-40",
+     {.name = "NVIDIA A100 40GB", .type = CLT_DEVICE_GPU, .global_mem = 39 * GIB, .max_alloc = 39 * GIB / 4}},
+    {"mi250",
+     {.name = "AMD MI250 (one die)", .type = CLT_DEVICE_GPU, .global_mem = 64 * GIB, .max_alloc = 54 * GIB}},
+    {"mi300",
+     {.name = "AMD MI300X", .type = CLT_DEVICE_GPU, .global_mem = 192 * GIB, .max_alloc = 163 * GIB}},
+    {"24gb",
+     {.name = "a GPU with 24 GB", .type = CLT_DEVICE_GPU, .global_mem = 24 * GIB, .max_alloc = 6 * GIB}},
+};
+
+static clt_status find_device(const char *name, clt_device_facts *out) {
+    for (size_t i = 0; name && i < CLT_COUNT_OF(known); i++)
+        if (strcasecmp(name, known[i].name) == 0) {
+            *out = known[i].facts;
+            return CLT_OK;
+        }
+    clt_device_params p = clt_device_params_default();
+    clt_device *dev;
+    p.pattern = name;
+    CLT_TRY(clt_device_open(&p, &dev));
+    *out = *clt_device_get_facts(dev);
+    clt_device_close(dev);
+    return CLT_OK;
+}
+
+static void row(const char *what, uint64_t bytes, const char *note) {
+    char b[32];
+    printf("  %-22s %12s  %s\n", what, clt_human_bytes((double)bytes, b), note);
+}
+
+static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_run_memory *m, int ranks,
+                       uint64_t capacity) {
+    char b[32], n[32], slabs[64];
+    double tokens = (double)c->global_train_batch_size * (double)c->max_seq_len;
+    uint64_t params = clt_mpt_param_count(&c->model);
+    double flops = clt_mpt_train_flops_per_token(&c->model, c->max_seq_len);
+    printf("model        %llu parameters (%s), d_model %lld, %lld layers, %lld heads, vocabulary %lld, "
+           "sequence %lld\n",
+           (unsigned long long)params, clt_human_count((double)params, n), (long long)c->model.d_model,
+           (long long)c->model.n_layers, (long long)c->model.n_heads, (long long)c->model.vocab_size,
+           (long long)c->max_seq_len);
+    printf("step         %lld samples, %s tokens, %.4g FLOP (%.4g a token)\n",
+           (long long)c->global_train_batch_size, clt_human_count(tokens, n), flops * tokens, flops);
+    printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
+           clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)m->microbatch,
+           c->device_train_microbatch_size ? "" : " (auto)", c->recompute ? ", activations recomputed" : "");
+    puts("memory of the busiest rank");
+    snprintf(slabs, sizeof slabs, "%d slab%s of the weights' size: lanes are added in a fixed tree",
+             m->gradient_slabs, m->gradient_slabs == 1 ? "" : "s");
+    row("weights", m->weights, "fp32");
+    row("gradients", m->gradients, slabs);
+    row("optimizer", m->optimizer,
+        c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "exp_avg, exp_avg_sq" : "exp_avg");
+    row("activations", m->model.activations, "");
+    row("logits", m->model.logits, "in groups of whole samples");
+    row("workspaces", m->model.workspace, "");
+    row("exchange", m->reduction, ranks > 1 ? "between ranks" : "");
+    row("other", m->model.other, "lookups, tables, inputs");
+    row("total", m->total, "");
+    row("there", capacity, "nine tenths of the device, shared by its ranks");
+}
+
+int cmd_plan(int argc, char **argv) {
+    const char *device = NULL;
+    int64_t ranks = 1;
+    bool json = false;
+    const clt_option options[] = {
+        {"device", 'd', CLT_OPT_STR, &device, "NAME",
+         "a device here (pattern), or h200, h100, a100-40, mi250, mi300, 24gb"},
+        {"ranks", 'r', CLT_OPT_INT, &ranks, "N", "number of ranks (default 1)"},
+        {"json", 0, CLT_OPT_FLAG, &json, NULL, "one object for programs"},
+    };
+    const clt_command command = {
+        .name = "cltrain plan",
+        .usage = "CONFIG.yaml [key.sub=value ...]",
+        .summary = "Prints parameters, memory by pool, the microbatch that fits and the work of a step, "
+                   "without running "
+                   "it; also for a device that is not here.",
+        .examples =
+            "  cltrain plan run.yaml\n  cltrain plan tools/presets/mpt-1b.yaml --device h200 --ranks 4\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
+    clt_strv rest = {0};
+    clt_config *c = NULL;
+    clt_device_facts f = {0};
+    clt_run_memory m;
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0 && ranks < 1) code = clt_options_fail(&command, "--ranks must be at least 1");
+    if (code < 0) {
+        clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &c);
+        if (st == CLT_OK) st = find_device(device, &f);
+        uint64_t capacity = clt_run_capacity(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
+        if (st == CLT_OK) st = clt_run_choose_microbatch(c, f.type, (int)ranks, capacity, f.max_alloc, &m);
+        if (st == CLT_OK && json)
+            printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"gradients\":%llu,"
+                   "\"optimizer\":%llu,"
+                   "\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,\"other\":%llu,"
+                   "\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g}\n",
+                   (unsigned long long)clt_mpt_param_count(&c->model), (long long)m.microbatch,
+                   (unsigned long long)m.weights, (unsigned long long)m.gradients,
+                   (unsigned long long)m.optimizer, (unsigned long long)m.model.activations,
+                   (unsigned long long)m.model.logits, (unsigned long long)m.model.workspace,
+                   (unsigned long long)m.reduction, (unsigned long long)m.model.other,
+                   (unsigned long long)m.total, (unsigned long long)capacity,
+                   clt_mpt_train_flops_per_token(&c->model, c->max_seq_len));
+        else if (st == CLT_OK)
+            print_plan(c, &f, &m, (int)ranks, capacity);
+        code = clt_status_exit_code(st);
+    }
+    clt_config_free(c);
+    clt_strv_free(&rest);
+    return code;
+}

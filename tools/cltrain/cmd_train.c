@@ -1,0 +1,61 @@
+/* cltrain train: trains a model from a configuration. Under a launcher every rank runs this. */
+#include "commands.h"
+#include "runtime/base/clt_options.h"
+#include "runtime/train/clt_trainer.h"
+
+static int finish(clt_status st) {
+    return clt_status_exit_code(st);
+}
+
+int cmd_train(int argc, char **argv) {
+    const char *device = NULL;
+    bool print = false, list = false, profile = false, check = false;
+    const clt_option options[] = {
+        {"device", 'd', CLT_OPT_STR, &device, "PATTERN",
+         "part of a platform's or device's name, P:D, or a list by rank"},
+        {"print-config", 0, CLT_OPT_FLAG, &print, NULL,
+         "print the merged configuration and where each value came from"},
+        {"list-keys", 0, CLT_OPT_FLAG, &list, NULL,
+         "print every key of the configuration and what happens to it"},
+        {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL, "check the configuration, then end"},
+        {"profile", 0, CLT_OPT_FLAG, &profile, NULL, "time every kernel and print a table at the end"},
+    };
+    const clt_command command = {
+        .name = "cltrain train",
+        .usage = "CONFIG.yaml [key.sub=value ...]",
+        .summary =
+            "Trains a model as an LLM Foundry YAML says. Values on the command line win over the file.",
+        .examples = "  cltrain train run.yaml\n"
+                    "  cltrain train run.yaml max_duration=100ba optimizer.lr=1e-3 save_folder=runs/a\n"
+                    "  cltrain train run.yaml --device pocl --print-config\n"
+                    "  mpirun --bind-to none -np 2 cltrain train run.yaml\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
+    clt_run_options opt = {.started = clt_now()};
+    clt_strv rest = {0};
+    clt_config *cfg = NULL;
+    clt_str text = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && list) {
+        clt_config_list_keys(&text);
+        fputs(text.s, stdout);
+        code = 0;
+    }
+    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0) {
+        clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &cfg);
+        if (st != CLT_OK) code = finish(st);
+    }
+    if (code < 0 && (print || check)) {
+        clt_config_print(cfg, true, &text);
+        if (print) fputs(text.s, stdout);
+        code = 0;
+    }
+    opt.device = device;
+    opt.profile = profile;
+    if (code < 0) code = finish(clt_train(cfg, &opt));
+    clt_str_free(&text);
+    clt_config_free(cfg);
+    clt_strv_free(&rest);
+    return code;
+}

@@ -1,0 +1,102 @@
+#include "report_chart.h"
+
+#include <math.h>
+
+enum { WIDTH = 760, HEIGHT = 260, LEFT = 70, RIGHT = 16, TOP = 34, BOTTOM = 40, TICKS = 5 };
+
+typedef struct {
+    double x0, x1, y0, y1;
+    bool log_y;
+} frame;
+
+static double place_y_value(const frame *f, double y) {
+    return f->log_y ? log10(fmax(y, 1e-30)) : y;
+}
+
+static double px(const frame *f, double x) {
+    return LEFT + (x - f->x0) / (f->x1 - f->x0) * (WIDTH - LEFT - RIGHT);
+}
+
+static double py(const frame *f, double y) {
+    return HEIGHT - BOTTOM - (place_y_value(f, y) - f->y0) / (f->y1 - f->y0) * (HEIGHT - TOP - BOTTOM);
+}
+
+/* A round step such that about TICKS of them cover the range. */
+static double round_step(double range) {
+    double raw = range / TICKS, power = pow(10, floor(log10(raw))), m = raw / power;
+    return (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10) * power;
+}
+
+static frame fit(const chart_series *s, size_t n, bool log_y) {
+    frame f = {INFINITY, -INFINITY, INFINITY, -INFINITY, log_y};
+    for (size_t k = 0; k < n; k++)
+        for (size_t i = 0; i < s[k].n; i++) {
+            if (!isfinite(s[k].y[i])) continue;
+            double y = place_y_value(&f, s[k].y[i]);
+            f.x0 = fmin(f.x0, s[k].x[i]);
+            f.x1 = fmax(f.x1, s[k].x[i]);
+            f.y0 = fmin(f.y0, y);
+            f.y1 = fmax(f.y1, y);
+        }
+    if (!isfinite(f.x0)) f = (frame){0, 1, 0, 1, log_y};
+    if (f.x1 <= f.x0) f.x1 = f.x0 + 1;
+    double room = (f.y1 - f.y0) * 0.06;
+    if (room <= 0) room = fmax(fabs(f.y1) * 0.1, 1e-9);
+    f.y0 -= room;
+    f.y1 += room;
+    return f;
+}
+
+static void axes(clt_str *out, const frame *f, const char *x_label) {
+    double step = round_step(f->x1 - f->x0);
+    for (double x = ceil(f->x0 / step) * step; x <= f->x1 + step * 1e-6; x += step)
+        clt_str_addf(out, "<text x='%.1f' y='%d' class='t' text-anchor='middle'>%g</text>", px(f, x),
+                     HEIGHT - BOTTOM + 16, x);
+    step = round_step(f->y1 - f->y0);
+    for (double v = ceil(f->y0 / step) * step; v <= f->y1 + step * 1e-6; v += step) {
+        double y = f->log_y ? pow(10, v) : fabs(v) < step * 1e-6 ? 0 : v;
+        clt_str_addf(out, "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' class='g'/>", LEFT, WIDTH - RIGHT,
+                     py(f, y), py(f, y));
+        clt_str_addf(out, "<text x='%d' y='%.1f' class='t' text-anchor='end'>%.4g</text>", LEFT - 6,
+                     py(f, y) + 4, y);
+    }
+    clt_str_addf(out, "<text x='%d' y='%d' class='t' text-anchor='middle'>%s</text>",
+                 (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label);
+}
+
+static void line(clt_str *out, const frame *f, const chart_series *s) {
+    bool pen = false;
+    clt_str_addf(out, "<path fill='none' stroke='%s' stroke-width='1.6' d='", s->color);
+    for (size_t i = 0; i < s->n; i++) {
+        if (!isfinite(s->y[i])) {
+            pen = false;
+            continue;
+        }
+        clt_str_addf(out, "%c%.1f %.1f", pen ? 'L' : 'M', px(f, s->x[i]), py(f, s->y[i]));
+        pen = true;
+    }
+    clt_str_add(out, "'/>");
+}
+
+static void dots(clt_str *out, const frame *f, const chart_series *s) {
+    for (size_t i = 0; i < s->n; i++)
+        if (isfinite(s->y[i]))
+            clt_str_addf(out, "<circle r='3.5' fill='%s' cx='%.1f' cy='%.1f'><title>%g: %g</title></circle>",
+                         s->color, px(f, s->x[i]), py(f, s->y[i]), s->x[i], s->y[i]);
+}
+
+void chart_add(clt_str *out, const char *title, const char *x_label, const chart_series *series, size_t n,
+               bool log_y) {
+    frame f = fit(series, n, log_y);
+    clt_str_addf(out, "<svg viewBox='0 0 %d %d' role='img' aria-label='%s'>", WIDTH, HEIGHT, title);
+    clt_str_addf(out, "<text x='%d' y='20' class='h'>%s</text>", LEFT, title);
+    axes(out, &f, x_label);
+    int legend = WIDTH - RIGHT;
+    for (size_t i = n; i-- > 0 && n > 1;) {
+        clt_str_addf(out, "<text x='%d' y='20' text-anchor='end' class='t' style='fill:%s'>%s</text>", legend,
+                     series[i].color, series[i].label);
+        legend -= 100;
+    }
+    for (size_t i = 0; i < n; i++) (series[i].dots ? dots : line)(out, &f, &series[i]);
+    clt_str_add(out, "</svg>\n");
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The main job of cltrain on real text, from files to generated text and a report. `make demo` runs it.
+#   text found on this machine -> data convert -> train -> the same run on two ranks -> eval -> generate -> report
+# Everything goes to one folder (default demo/), which is made anew.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+CLTRAIN=${CLTRAIN:-build/cltrain}
+OUT=${1:-demo}
+DEVICE=${DEMO_DEVICE:-}
+start=$SECONDS
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+[ -t 1 ] || say() { printf '\n%s\n' "$*"; }
+
+rm -rf "$OUT"
+mkdir -p "$OUT/text"
+
+say "1. Collecting about 1 MB of text from this machine"
+# Licence texts, package documentation and manual pages; the project's own texts where a slim image has none.
+collect() {
+    local want=1000000 have=0 n=0 f size
+    while IFS= read -r f; do
+        [ "$have" -lt "$want" ] || break
+        n=$((n + 1))
+        case $f in
+            *.gz) gzip -dc -- "$f" 2>/dev/null | sed 's/\\f[BIRP]//g; s/^\.[A-Za-z]* *//' > "$OUT/text/$n.txt" || true ;;
+            *) cat -- "$f" > "$OUT/text/$n.txt" 2>/dev/null || true ;;
+        esac
+        size=$(wc -c < "$OUT/text/$n.txt")
+        have=$((have + size))
+    done < <(
+        find /usr/share/common-licenses -type f -size +2k 2>/dev/null | sort
+        find /usr/share/doc -type f \( -name 'copyright' -o -name 'README*' -o -name 'NEWS*' \) -size +4k -size -200k 2>/dev/null | sort
+        find /usr/share/man/man1 /usr/share/man/man7 -type f -name '*.gz' -size +2k 2>/dev/null | sort
+        find . -path ./build -prune -o -type f \( -name '*.md' -o -name '*.h' -o -name '*.c' -o -name '*.cl' \) -print | sort
+    )
+    echo "$n files, $have bytes"
+}
+collect
+
+say "2. cltrain data convert: bytes as tokens, MDS shards with zstd and hashes"
+"$CLTRAIN" data convert "$OUT/text" --out "$OUT/data" --split train --val-fraction 0.05 --concat-tokens 256 --eos \
+    --compression zstd --hashes sha1,xxh64
+"$CLTRAIN" data verify "$OUT/data/train"
+
+sed "s|@OUT@|$OUT|g" tools/demo.yaml > "$OUT/run.yaml"
+overrides=()
+[ -z "$DEVICE" ] || overrides+=("cltrain.device=$DEVICE")
+
+say "3. cltrain train: a byte-level MPT of about 1 M parameters"
+"$CLTRAIN" train "$OUT/run.yaml" max_duration=240ba "${overrides[@]}"
+
+say "4. The same run goes on with two ranks (cltrain launch -n 2)"
+"$CLTRAIN" launch -n 2 train "$OUT/run.yaml" "${overrides[@]}"
+
+say "5. cltrain eval"
+"$CLTRAIN" eval "$OUT/run.yaml" load_path="$OUT/run" "${overrides[@]}"
+
+say "6. cltrain generate"
+"$CLTRAIN" generate "$OUT/run" --prompt "The License" --max-new-tokens 300 ${DEVICE:+--device "$DEVICE"}
+
+say "7. cltrain report"
+"$CLTRAIN" report "$OUT/run"
+
+say "Done in $((SECONDS - start)) s. What was made:"
+cat <<TXT
+  $OUT/data          the data set (MDS: $("$CLTRAIN" data show "$OUT/data/train" | head -1))
+  $OUT/run.yaml      the configuration, LLM Foundry's format
+  $OUT/run           checkpoints, metrics.jsonl, log.txt, report.html
+Try next:
+  $CLTRAIN devices                                          what this machine could train on
+  $CLTRAIN generate $OUT/run --prompt "Copyright" -t 0.5
+  $CLTRAIN train $OUT/run.yaml max_duration=600ba           goes on from the last checkpoint
+  $CLTRAIN ckpt ls $OUT/run
+  $CLTRAIN plan tools/presets/mpt-125m.yaml                 what a larger model needs
+TXT
