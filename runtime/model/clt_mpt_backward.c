@@ -105,7 +105,7 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t R = p->rows, C = c->d_model, F = c->ffn_hidden;
     clt_ref d;
-    CLT_TRY(branch_gradient(p, layer, CLT_SITE_FFN_BRANCH, &d));
+    CLT_TRY(branch_gradient(p, layer, CLT_SITE_FFN_OUT, &d));
     CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
     clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
     if (!c->glu) {
@@ -216,7 +216,7 @@ static clt_status attention_backward(backward_pass *p, int layer) {
             K = c->kv_n_heads * c->head_dim;
     int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
     clt_ref d, dqkv = m->dqkv[layer], dkv = m->dqkv[source];
-    CLT_TRY(branch_gradient(p, layer, CLT_SITE_ATTN_BRANCH, &d));
+    CLT_TRY(branch_gradient(p, layer, CLT_SITE_ATTENTION_OUT, &d));
     CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
     CLT_TRY(clt_op_gemm(m->ops, &g));
@@ -246,7 +246,7 @@ static clt_status embedding_backward(backward_pass *p) {
     int64_t C = c->d_model;
     clt_ref dwte = grad_of(p, m->index.wte);
     if (b->dropout && c->emb_pdrop > 0)
-        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, -1, CLT_SITE_EMB, m->dx, clt_ref_none(), m->dx));
+        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, m->dx, clt_ref_none(), m->dx));
     /* Untied, the table's own accumulator takes the lookups: rows that no token names must be +0. */
     if (!c->tie_word_embeddings && b->lane_first)
         CLT_TRY(clt_buffer_fill32(dwte.buf, dwte.off * 4, 0, (size_t)(c->vocab_size * C) * 4));

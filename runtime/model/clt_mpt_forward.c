@@ -202,7 +202,7 @@ clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, 
     clt_attention_params att = clt_mpt_attention(m, b, layer);
     CLT_TRY(clt_op_attention_forward(m->ops, &att));
     CLT_TRY(clt_mpt_made(m, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
-    CLT_TRY(branch_end(m, b, layer, CLT_SITE_ATTN_BRANCH, x->wout, x->bout, a->att, Q, a->x, a->mid));
+    CLT_TRY(branch_end(m, b, layer, CLT_SITE_ATTENTION_OUT, x->wout, x->bout, a->att, Q, a->x, a->mid));
     CLT_TRY(clt_mpt_made(m, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj", layer));
 
     CLT_TRY(norm(m, R, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
@@ -210,7 +210,7 @@ clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, 
     CLT_TRY(mlp_hidden(m, R, layer));
     CLT_TRY(clt_mpt_made(m, a->act, (uint64_t)(R * c->ffn_hidden), "block %d: mlp's up_proj and activation",
                          layer));
-    CLT_TRY(branch_end(m, b, layer, CLT_SITE_FFN_BRANCH, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid,
+    CLT_TRY(branch_end(m, b, layer, CLT_SITE_FFN_OUT, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid,
                        x_out));
     return clt_mpt_made(m, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
 }
@@ -235,7 +235,7 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_mpt_batch *b) {
                                                                  .out = x0,
                                                                  .fraction = (float)c->embedding_fraction}));
     if (b->dropout && c->emb_pdrop > 0)
-        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, -1, CLT_SITE_EMB, x0, clt_ref_none(), x0));
+        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, x0, clt_ref_none(), x0));
     CLT_TRY(clt_mpt_made(m, x0, (uint64_t)(R * C), "embedding"));
     for (int i = 0; i < c->n_layers; i++) CLT_TRY(clt_mpt_block_forward(m, b, i, block_output(m, i)));
     CLT_TRY(norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));

@@ -2,6 +2,7 @@
 #ifndef CLT_MPT_INTERNAL_H
 #define CLT_MPT_INTERNAL_H
 
+#include "../ops/clt_dropout.h"
 #include "clt_mpt.h"
 
 /* Index of each tensor of a block in the parameter table; -1: the model has no such tensor. */
@@ -97,8 +98,5 @@ clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad);
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer);
 clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site, clt_ref x,
                            clt_ref residual, clt_ref y);
-
-/* Dropout sites of a block (docs/numerics.md); the embedding's dropout has layer -1. */
-enum { CLT_SITE_EMB = 0, CLT_SITE_ATTN_BRANCH = 1, CLT_SITE_FFN_BRANCH = 2, CLT_SITE_ATTENTION = 3 };
 
 #endif
