@@ -30,7 +30,7 @@ int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
 /* --- devices (opened at the first call) --- */
 int tu_device_count(void);
 clt_device *tu_device(int i);
-clt_ops *tu_ops(int i); /* numerics exact */
+clt_ops *tu_ops(int i); /* numerics exact; variants are checked before use, but not with --tiny */
 const char *tu_device_name(int i);
 
 /* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device. Prints

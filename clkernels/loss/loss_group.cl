@@ -67,6 +67,9 @@ static inline float row_exp_sum(__global float *x, size_t n, float m, float scal
     if (item < 64)
         for (size_t i = item; i < n; i += 64) acc = acc + x[i];
 #else
+#if GRAD
+    barrier(CLK_GLOBAL_MEM_FENCE); /* the first pass has put other items' tanh there */
+#endif
     if (item < 64)
         for (size_t i = item; i < n; i += 64) acc = acc + clt_exp(second_z(x[i], scale, cap) - m);
 #endif
