@@ -51,8 +51,7 @@ static struct {
     bool fired, dead, pending_short;
 } trap;
 
-/* --- state
- * -------------------------------------------------------------------------------------------------------- */
+/* --- state ------------------------------------------------------------------------------------------- */
 
 static void forget_changes(inode *n) {
     for (int i = 0; i < n->n_writes; i++) clt_free(n->writes[i].data);
@@ -108,9 +107,7 @@ void mem_free(mem_state *s) {
     clt_free(s);
 }
 
-/* --- faults
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- faults ------------------------------------------------------------------------------------------ */
 
 void mem_arm(long n, mem_fault fault, int error) {
     memset(&trap, 0, sizeof trap);
@@ -136,9 +133,7 @@ static int step(void) {
     return trap.fault == MEM_DIE ? EIO : trap.error;
 }
 
-/* --- names
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- names ------------------------------------------------------------------------------------------- */
 
 static entry *find(entries *d, const char *name) {
     for (int i = 0; i < d->n; i++)
@@ -226,8 +221,7 @@ static int make(const char *path, int kind, int *out) {
     return 0;
 }
 
-/* --- operations
- * -------------------------------------------------------------------------------------------------------- */
+/* --- operations -------------------------------------------------------------------------------------- */
 
 static inode *file_of(void *h) {
     return &fs.node[(int)(intptr_t)h];
@@ -239,7 +233,7 @@ static void put(unsigned char **data, size_t *size, uint64_t offset, const void 
         memset(*data + *size, 0, offset + bytes - *size);
         *size = offset + bytes;
     }
-    memcpy(*data + offset, src, bytes);
+    if (bytes) memcpy(*data + offset, src, bytes);
 }
 
 static void log_write(inode *n, uint64_t offset, const void *src, size_t bytes) {
@@ -395,8 +389,7 @@ unsigned char *mem_file(const char *path, size_t *bytes) {
     return fs.node[i].data;
 }
 
-/* --- power loss
- * ------------------------------------------------------------------------------------------------------- */
+/* --- power loss -------------------------------------------------------------------------------------- */
 
 static uint64_t next(uint64_t *seed) { /* splitmix64 */
     uint64_t z = *seed += 0x9E3779B97F4A7C15u;

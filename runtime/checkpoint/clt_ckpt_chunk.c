@@ -6,22 +6,20 @@
 enum { LEVEL = -5 };
 
 struct clt_chunk_codec {
-    ZSTD_CCtx *c;
+    ZSTD_CCtx *c; /* made at the first use */
     ZSTD_DCtx *d;
     void *buffer;
+    size_t bytes;
 };
 
-size_t clt_chunk_codec_bytes(void) {
-    return ZSTD_COMPRESSBOUND(CLT_CKPT_CHUNK * sizeof(float));
+size_t clt_chunk_stored_bound(size_t count) {
+    return ZSTD_COMPRESSBOUND(count * sizeof(float));
 }
 
-clt_chunk_codec *clt_chunk_codec_create(void) {
+clt_chunk_codec *clt_chunk_codec_create(size_t count) {
     clt_chunk_codec *k = clt_calloc(1, sizeof *k);
-    k->c = ZSTD_createCCtx();
-    k->d = ZSTD_createDCtx();
-    k->buffer = clt_malloc(clt_chunk_codec_bytes());
-    ZSTD_CCtx_setParameter(k->c, ZSTD_c_compressionLevel, LEVEL);
-    ZSTD_CCtx_setParameter(k->c, ZSTD_c_checksumFlag, 1);
+    k->bytes = clt_chunk_stored_bound(count);
+    k->buffer = clt_malloc(k->bytes);
     return k;
 }
 
@@ -37,8 +35,18 @@ void *clt_chunk_codec_buffer(clt_chunk_codec *k) {
     return k->buffer;
 }
 
+static clt_status compressor(clt_chunk_codec *k) {
+    if (k->c) return CLT_OK;
+    k->c = ZSTD_createCCtx();
+    if (!k->c) return clt_error(CLT_NO_MEMORY, "out of host memory for compression");
+    ZSTD_CCtx_setParameter(k->c, ZSTD_c_compressionLevel, LEVEL);
+    ZSTD_CCtx_setParameter(k->c, ZSTD_c_checksumFlag, 1);
+    return CLT_OK;
+}
+
 clt_status clt_chunk_encode(clt_chunk_codec *k, const float *src, size_t count, clt_ckpt_stored *out) {
-    size_t n = ZSTD_compress2(k->c, k->buffer, clt_chunk_codec_bytes(), src, count * sizeof *src);
+    CLT_TRY(compressor(k));
+    size_t n = ZSTD_compress2(k->c, k->buffer, k->bytes, src, count * sizeof *src);
     if (ZSTD_isError(n)) return clt_error(CLT_FAIL, "cannot compress a chunk: %s", ZSTD_getErrorName(n));
     out->stored = n;
     out->hash = clt_hash(k->buffer, n);
@@ -51,7 +59,8 @@ const char *clt_chunk_decode(clt_chunk_codec *k, const clt_ckpt_stored *at, floa
     if (h.hi != at->hash.hi || h.lo != at->hash.lo) return "the hash of its stored bytes differs";
     if (ZSTD_getFrameContentSize(k->buffer, stored) != bytes) return "its frame has another length";
     if (ZSTD_findFrameCompressedSize(k->buffer, stored) != stored) return "there are bytes after its frame";
-    if (!dst) return NULL;
+    if (!k->d) k->d = ZSTD_createDCtx();
+    if (!k->d) return "there is no memory to decompress it";
     size_t n = ZSTD_decompressDCtx(k->d, dst, bytes, k->buffer, stored);
     if (ZSTD_isError(n)) return ZSTD_getErrorName(n);
     return n == bytes ? NULL : "its frame ends early";

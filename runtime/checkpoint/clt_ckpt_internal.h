@@ -11,8 +11,7 @@
 #define CLT_MANIFEST_LIMIT ((size_t)512 << 20)
 #define CLT_CKPT_LATEST "latest"
 
-/* --- the manifest (clt_ckpt_manifest.c)
- * ----------------------------------------------------------------------------- */
+/* --- the manifest (clt_ckpt_manifest.c) -------------------------------------------------------------- */
 
 /* Where a chunk is, and what its stored bytes hash to. */
 typedef struct {
@@ -69,30 +68,28 @@ void clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_
                         const clt_man_chunk *chunk, size_t chunks, clt_str *out);
 void clt_manifest_seal(clt_str *text);
 
-/* --- one chunk (clt_ckpt_chunk.c)
- * ---------------------------------------------------------------------------------------- */
+/* --- one chunk (clt_ckpt_chunk.c) -------------------------------------------------------------------- */
 
 /* Contexts and a buffer for one thread. */
 typedef struct clt_chunk_codec clt_chunk_codec;
-clt_chunk_codec *clt_chunk_codec_create(void);
+clt_chunk_codec *clt_chunk_codec_create(size_t count); /* for chunks of up to `count` floats */
 void clt_chunk_codec_destroy(clt_chunk_codec *c);
-/* Room for the stored form of a chunk. */
+/* Room for the stored form of a chunk, and how long that can be. */
 void *clt_chunk_codec_buffer(clt_chunk_codec *c);
-size_t clt_chunk_codec_bytes(void);
+size_t clt_chunk_stored_bound(size_t count);
 /* Compresses `count` floats into the buffer and hashes it. */
 clt_status clt_chunk_encode(clt_chunk_codec *c, const float *src, size_t count, clt_ckpt_stored *out);
 /* The other way round: checks the buffer's hash, then decompresses exactly `count` floats into dst. Returns
- * NULL, or what is wrong. dst NULL: only the checks. */
+ * NULL, or what is wrong. */
 const char *clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count);
 
-/* --- the write pipe (clt_ckpt_pipe.c)
- * --------------------------------------------------------------------------------- */
+/* --- the write pipe (clt_ckpt_pipe.c) ---------------------------------------------------------------- */
 
 /* Compresses, hashes and writes the chunks of one data file on threads, in the order of submission, then
  * makes the file durable and reads it back. Everything is allocated by create. */
 typedef struct clt_pipe clt_pipe;
-/* chunks: the most of one file. buffers: of CLT_CKPT_CHUNK floats each, for clt_pipe_buffer. */
-clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks);
+/* chunks: the most of one file; count: the most floats of one chunk. buffers: for clt_pipe_buffer. */
+clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks, size_t count);
 void clt_pipe_destroy(clt_pipe *p);
 /* Starts a file of `chunks` chunks; rows[i] gets where chunk i went. With 0 chunks there is no file. */
 void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows);
@@ -105,8 +102,7 @@ void clt_pipe_cancel(clt_pipe *p, clt_status st);
 bool clt_pipe_ready(clt_pipe *p);
 clt_status clt_pipe_finish(clt_pipe *p); /* waits */
 
-/* --- loading, shared by all sources (clt_ckpt_load.c)
- * --------------------------------------------------------------------- */
+/* --- loading, shared by all sources (clt_ckpt_load.c) ------------------------------------------------ */
 
 typedef struct {
     const char *path; /* for messages */
@@ -131,8 +127,7 @@ clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, i
 clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                                const float *src, uint64_t count);
 
-/* --- names, and groups that may be NULL (clt_ckpt_store.c)
- * ---------------------------------------------------------- */
+/* --- names, and groups that may be NULL (clt_ckpt_store.c) ------------------------------------------- */
 
 /* NAME.tmp.RUNID and NAME.superseded.RUNID are no checkpoints. */
 bool clt_ckpt_name_is_special(const char *name);

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- parts
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- parts ------------------------------------------------------------------------------------------- */
 
 clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                               float *dst, uint64_t count) {
@@ -25,9 +23,7 @@ clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, 
     return CLT_OK;
 }
 
-/* --- hash
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- hash -------------------------------------------------------------------------------------------- */
 
 static void hash_u64(clt_hash_state *h, uint64_t v) {
     unsigned char raw[8];
@@ -79,9 +75,7 @@ clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part 
     return st;
 }
 
-/* --- load
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- load -------------------------------------------------------------------------------------------- */
 
 static bool ignored(const clt_load_options *opt, const char *name) {
     for (int i = 0; opt && i < opt->ignore_count; i++)

@@ -21,8 +21,7 @@ clt_checkpoint_state clt_checkpoint_state_default(void) {
     return (clt_checkpoint_state){.loss = NAN, .version = clt_version()};
 }
 
-/* --- the state's fields
- * ------------------------------------------------------------------------------------- */
+/* --- the state's fields ------------------------------------------------------------------------------ */
 
 typedef enum { COUNT /* an integer >= 0 */, INTEGER, REAL, TEXT } field_kind;
 
@@ -109,8 +108,7 @@ static void add_state(clt_str *b, const clt_checkpoint_state *s) {
     clt_str_add(b, "},\n");
 }
 
-/* --- writing
- * ---------------------------------------------------------------------------------------------------- */
+/* --- writing ----------------------------------------------------------------------------------------- */
 
 clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
                              const clt_checkpoint_state *s, clt_str *out) {
@@ -169,8 +167,7 @@ void clt_manifest_seal(clt_str *text) {
     clt_str_addf(text, ",\n\"xxh3\":\"%s\"}\n", hex);
 }
 
-/* --- reading
- * ---------------------------------------------------------------------------------------------------- */
+/* --- reading ----------------------------------------------------------------------------------------- */
 
 /* The last 45 bytes carry the hash of all before. */
 static clt_status check_seal(const char *text, size_t bytes, const char *what) {
@@ -349,7 +346,7 @@ static clt_status read_chunk(const clt_manifest *m, json_t *row, size_t i, const
         v[k] = json_integer_value(n);
     }
     ok = ok && (uint64_t)v[0] < m->tensors && (uint64_t)v[3] < m->files && v[2] >= 1 &&
-         v[2] <= CLT_CKPT_CHUNK && v[5] >= 1 && (uint64_t)v[5] <= clt_chunk_codec_bytes() &&
+         v[2] <= CLT_CKPT_CHUNK && v[5] >= 1 && (uint64_t)v[5] <= clt_chunk_stored_bound((size_t)v[2]) &&
          (uint64_t)v[4] <= m->file[v[3]].bytes && (uint64_t)v[5] <= m->file[v[3]].bytes - (uint64_t)v[4];
     if (!ok) return clt_error(CLT_BAD_DATA, "%s: row %zu of 'chunks' is not usable", what, i);
     c->tensor = (uint32_t)v[0];

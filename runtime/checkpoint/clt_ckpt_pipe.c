@@ -34,8 +34,7 @@ struct clt_pipe {
     bool finished;
 };
 
-/* --- one chunk
- * --------------------------------------------------------------------------------------------------- */
+/* --- one chunk --------------------------------------------------------------------------------------- */
 
 /* The place of chunk i: right after chunk i - 1, so that equal states make equal files. Called by every
  * chunk, also after a failure, or the next one would wait for ever. */
@@ -111,8 +110,7 @@ static void run_job(clt_pipe *p, clt_chunk_codec *codec) {
     end_if_done(p, codec);
 }
 
-/* --- threads
- * ------------------------------------------------------------------------------------------------------- */
+/* --- threads ----------------------------------------------------------------------------------------- */
 
 typedef struct {
     clt_pipe *pipe;
@@ -149,18 +147,18 @@ static void start_threads(clt_pipe *p, int threads) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks) {
+clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks, size_t count) {
     clt_pipe *p = clt_calloc(1, sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     p->jobs = clt_calloc(chunks, sizeof *p->jobs);
     p->codecs = CLT_MAX(threads, 1);
     p->codec = clt_calloc((size_t)p->codecs, sizeof *p->codec);
-    for (int i = 0; i < p->codecs; i++) p->codec[i] = clt_chunk_codec_create();
+    for (int i = 0; i < p->codecs; i++) p->codec[i] = clt_chunk_codec_create(count);
     p->buffer = clt_calloc((size_t)buffers, sizeof *p->buffer);
     p->free_buffer = clt_calloc((size_t)buffers, sizeof *p->free_buffer);
     for (int i = 0; i < buffers; i++)
-        p->buffer[i] = p->free_buffer[i] = clt_aligned_alloc(CLT_CKPT_CHUNK * sizeof(float));
+        p->buffer[i] = p->free_buffer[i] = clt_aligned_alloc(count * sizeof(float));
     p->buffers = p->free_buffers = buffers;
     p->finished = true;
     p->thread = clt_calloc((size_t)p->codecs, sizeof *p->thread);
@@ -190,8 +188,7 @@ void clt_pipe_destroy(clt_pipe *p) {
     clt_free(p);
 }
 
-/* --- the producer's side
- * -------------------------------------------------------------------------------------------- */
+/* --- the producer's side ----------------------------------------------------------------------------- */
 
 void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows) {
     pthread_mutex_lock(&p->lock);

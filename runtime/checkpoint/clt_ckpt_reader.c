@@ -29,8 +29,10 @@ clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out) {
     r->by_name = clt_calloc(m->tensors, sizeof *r->by_name);
     for (size_t i = 0; i < m->tensors; i++) r->by_name[i] = i;
     if (m->tensors > 1) qsort_r(r->by_name, m->tensors, sizeof *r->by_name, by_key, m->tensor);
-    r->codec = clt_chunk_codec_create();
-    r->buffer = clt_aligned_alloc(CLT_CKPT_CHUNK * sizeof *r->buffer);
+    size_t largest = 1;
+    for (size_t i = 0; i < m->chunks; i++) largest = CLT_MAX(largest, (size_t)m->chunk[i].count);
+    r->codec = clt_chunk_codec_create(largest);
+    r->buffer = clt_malloc(largest * sizeof *r->buffer);
     r->chunk_loaded = SIZE_MAX;
     *out = r;
     return CLT_OK;
@@ -84,8 +86,7 @@ int clt_ckpt_find(const clt_ckpt_reader *r, const char *role, const char *name) 
     return -1;
 }
 
-/* --- chunks
- * ----------------------------------------------------------------------------------------------------- */
+/* --- chunks ------------------------------------------------------------------------------------------ */
 
 static clt_status damaged(const clt_ckpt_reader *r, const clt_man_chunk *c, const char *why) {
     const clt_man_tensor *t = &r->m->tensor[c->tensor];
@@ -157,8 +158,7 @@ clt_status clt_ckpt_verify(clt_ckpt_reader *r) {
     return worst;
 }
 
-/* --- loading and hashing
- * ----------------------------------------------------------------------------------------- */
+/* --- loading and hashing ----------------------------------------------------------------------------- */
 
 static int set_count(void *ctx) {
     return clt_ckpt_count(ctx);

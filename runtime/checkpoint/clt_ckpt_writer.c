@@ -38,8 +38,7 @@ clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
     return (clt_ckpt_writer_params){.keep = -1, .threads = -1};
 }
 
-/* --- the plan: which rank writes what
- * -------------------------------------------------------------------------- */
+/* --- the plan: which rank writes what ---------------------------------------------------------------- */
 
 static void make_plan(clt_ckpt_writer *w) {
     const clt_slab_table *t = w->p.table;
@@ -74,8 +73,7 @@ static char *data_file_name(int rank) {
     return clt_format("data.%05d.bin", rank);
 }
 
-/* --- creation
- * -------------------------------------------------------------------------------------------------- */
+/* --- creation ---------------------------------------------------------------------------------------- */
 
 static int default_threads(const clt_group *g) {
     int here = g ? clt_group_local_size(g) : 1;
@@ -145,10 +143,13 @@ clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writ
     make_plan(w);
     w->row = clt_calloc(w->mine, sizeof *w->row);
     int threads = p->threads < 0 ? default_threads(p->group) : p->threads;
-    uint64_t share = 0;
-    for (size_t i = 0; i < w->mine; i++) share += w->plan[w->mine_begin + i].count;
+    uint64_t share = 0, largest = 1;
+    for (size_t i = 0; i < w->mine; i++) {
+        share += w->plan[w->mine_begin + i].count;
+        largest = CLT_MAX(largest, w->plan[w->mine_begin + i].count);
+    }
     if (p->snapshot) w->arena = clt_aligned_alloc((size_t)share * sizeof *w->arena);
-    w->pipe = clt_pipe_create(threads, p->snapshot ? 0 : threads + 2, w->mine);
+    w->pipe = clt_pipe_create(threads, p->snapshot ? 0 : threads + 2, w->mine, (size_t)largest);
     *out = w;
     return CLT_OK;
 }
@@ -177,8 +178,7 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
     clt_free(w);
 }
 
-/* --- begin
- * -------------------------------------------------------------------------------------------------------- */
+/* --- begin ------------------------------------------------------------------------------------------- */
 
 /* Is NAME this run's own checkpoint of this very batch? */
 static bool saved_before(const clt_ckpt_writer *w) {
@@ -271,8 +271,7 @@ bool clt_ckpt_save_ready(clt_ckpt_writer *w) {
     return !w->active || w->skip || clt_pipe_ready(w->pipe);
 }
 
-/* --- finish
- * -------------------------------------------------------------------------------------------------------- */
+/* --- finish ------------------------------------------------------------------------------------------ */
 
 /* Every rank's rows, in the order of the plan. */
 static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {

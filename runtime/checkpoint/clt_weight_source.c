@@ -34,8 +34,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* --- opening
- * --------------------------------------------------------------------------------------------------- */
+/* --- opening ----------------------------------------------------------------------------------------- */
 
 static clt_status add_shard(clt_weight_source *s, const char *path) {
     clt_safetensors *f;
@@ -185,8 +184,7 @@ void clt_weight_source_close(clt_weight_source *s) {
     clt_free(s);
 }
 
-/* --- looking and reading
- * ----------------------------------------------------------------------------------------- */
+/* --- looking and reading ----------------------------------------------------------------------------- */
 
 clt_source_kind clt_weight_source_kind(const clt_weight_source *s) {
     return s->kind;

@@ -10,8 +10,7 @@
 
 enum { MAX_DEPTH = 32 };
 
-/* --- weights in the model's order
- * --------------------------------------------------------------------------------------- */
+/* --- weights in the model's order -------------------------------------------------------------------- */
 
 static clt_status read_weights(void *ctx, int entry, uint64_t first, float *dst, uint64_t count) {
     const ckpt_weights *w = ctx;
@@ -70,9 +69,7 @@ void ckpt_weights_close(ckpt_weights *w) {
     w->model = NULL;
 }
 
-/* --- import
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* --- import ------------------------------------------------------------------------------------------ */
 
 static clt_status write_checkpoint(ckpt_weights *w, const char *out, bool overwrite) {
     char *folder = clt_path_dir(out), id[CLT_RUN_ID_BYTES];
@@ -129,9 +126,7 @@ int ckpt_import(int argc, char **argv) {
     return clt_status_exit_code(st);
 }
 
-/* --- export
- * ----------------------------------------------------------------------------------------------------------------
- */
+/* --- export ------------------------------------------------------------------------------------------ */
 
 static clt_status write_config(const ckpt_weights *w, const char *path, bool bf16) {
     json_t *o;

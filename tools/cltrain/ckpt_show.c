@@ -9,8 +9,7 @@
 
 enum { MANIFEST_LIMIT = 512 << 20, MAX_DEPTH = 32 };
 
-/* --- safetensors
- * ------------------------------------------------------------------------------------------------------ */
+/* --- safetensors ------------------------------------------------------------------------------------- */
 
 static void safetensors_json(const clt_safetensors *s) {
     clt_str b = {0};
@@ -72,8 +71,7 @@ static clt_status show_safetensors(const char *path, bool json) {
     return CLT_OK;
 }
 
-/* --- checkpoints and Hugging Face folders
- * ------------------------------------------------------------------------------- */
+/* --- checkpoints and Hugging Face folders ------------------------------------------------------------ */
 
 /* A verified manifest as it is, without its list of chunks. */
 static clt_status manifest(const char *folder, json_t **out) {
