@@ -15,6 +15,7 @@ void clt_options_help(const clt_command *c, FILE *out) {
     if (c->examples) {
         fprintf(out, "Examples\n");
         for (const char *line = c->examples; *line;) {
+            line += strspn(line, " ");
             const char *end = strchr(line, '\n');
             int n = end ? (int)(end - line) : (int)strlen(line);
             fprintf(out, "  %.*s\n", n, line);
