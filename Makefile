@@ -43,7 +43,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench asan ubsan docs install uninstall
+.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench asan ubsan fuzz-run docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -55,6 +55,7 @@ help:
 ## make demo         the whole main job on real text, with a CPU device
 ## make check        installs what is missing, builds, runs every test
 ## make test         builds and runs every test (T="PATTERN ..." picks some), installs nothing
+## make fuzz-run     every fuzz target under libFuzzer, SECONDS=60 each, in build-fuzz/
 ## make lint         layers, formatting, static checks
 ## make bench        speed beside the anchors that are installed
 ## make asan ubsan   every test under a sanitizer, in build-asan/ and build-ubsan/
@@ -128,6 +129,13 @@ asan:
 ubsan:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all BUILD=build-ubsan SANITIZE=undefined
 	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 BUILD=build-ubsan test/run.sh $(T)
+# Each target of test/fuzz for SECONDS seconds, with clang's libFuzzer; finds are left in build-fuzz/.
+SECONDS ?= 60
+fuzz-run:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) lib BUILD=build-fuzz CC=clang SANITIZE=address,undefined,fuzzer-no-link
+	@for f in test/fuzz/fuzz_*.c; do n=build-fuzz/$$(basename $$f .c); mkdir -p $$n.corpus; \
+	  clang $(CFLAGS) -Ibuild-fuzz/gen -fsanitize=address,undefined,fuzzer -o $$n $$f build-fuzz/libcltrain.a $(LDLIBS) && \
+	  $$n -max_total_time=$(SECONDS) -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$$n- $$n.corpus || exit 1; done
 docs: $(BUILD)/cltrain
 	@tools/docs.sh $(BUILD)/cltrain
 
@@ -144,6 +152,6 @@ uninstall:
 	rm -rf $(SHARE)/cltrain
 
 clean:
-	rm -rf $(BUILD) build-asan build-ubsan
+	rm -rf $(BUILD) build-asan build-ubsan build-fuzz
 
 -include $(LIB_OBJ:.o=.d) $(CLTRAIN_OBJ:.o=.d) $(CLBENCH_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) $(TEST_LIB_OBJ:.o=.d)

@@ -141,3 +141,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     clt_free(made);
     return 0;
 }
+
+#ifdef FUZZ_REPLAY
+/* fuzz_mds FILE ...: runs the inputs that a fuzzer left. */
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        char *data;
+        size_t n;
+        if (clt_io_read_all(argv[i], 1 << 28, &data, &n) != CLT_OK) return 1;
+        LLVMFuzzerTestOneInput((const uint8_t *)data, n);
+        clt_free(data);
+    }
+    return 0;
+}
+#endif

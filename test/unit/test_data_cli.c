@@ -293,6 +293,30 @@ static void test_convert_refusals(void **state) {
     clt_free(args);
 }
 
+/* --- tokenize ----------------------------------------------------------------------------------------------
+ */
+
+static void check_tokenize(const char *in, const char *options, int code, const char *text) {
+    put_file("lines", in, strlen(in));
+    char *args = clt_format("tokenize %s < %s/lines", options, dir);
+    expect(args, code, text);
+    clt_free(args);
+}
+
+static void test_tokenize(void **state) {
+    (void)state;
+    check_tokenize("\"h\\u00e9\"\n\"\"\n\"a\\u0000\"\n", "", 0, "[104,195,169]\n[]\n[97,0]\n");
+    check_tokenize("[104,195,169,256]\n[]\n", "--decode", 0, "\"h\xc3\xa9<|endoftext|>\"\n\"\"\n");
+    /* Broken characters: one U+FFFD for each that was begun. */
+    check_tokenize("[226,130,65,255,195]", "-d", 0,
+                   "\"\xef\xbf\xbd"
+                   "A\xef\xbf\xbd\xef\xbf\xbd\"\n");
+    check_tokenize("[1,257]", "-d", 65, "outside the byte tokenizer's vocabulary");
+    check_tokenize("[1]", "", 65, "line 1 is not a JSON string");
+    check_tokenize("\"a\"\n{", "", 65, "line 2 is not JSON");
+    check_tokenize("", "--tokenizer gpt2", 78, "only 'bytes' is built in");
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     char *unit = clt_path_dir(argv[0]);
@@ -310,6 +334,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_convert_text),
         cmocka_unit_test(test_convert_tokens),
         cmocka_unit_test(test_convert_refusals),
+        cmocka_unit_test(test_tokenize),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

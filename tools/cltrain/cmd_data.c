@@ -280,6 +280,7 @@ static const struct {
     {"show", "what a dataset or a sample holds", data_show},
     {"verify", "check every shard, offset, checksum and sample", data_verify},
     {"order", "which rank gets which samples", data_order},
+    {"tokenize", "strings to token ids and back", data_tokenize},
 };
 
 static void print_help(void) {

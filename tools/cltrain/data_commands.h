@@ -5,5 +5,6 @@
 
 int data_convert(int argc, char **argv);
 int data_order(int argc, char **argv);
+int data_tokenize(int argc, char **argv);
 
 #endif

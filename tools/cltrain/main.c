@@ -16,7 +16,7 @@ static const struct {
 static void print_help(void) {
     puts("Examples\n"
          "  cltrain devices\n"
-         "  cltrain data convert --out data/train text/*.txt\n"
+         "  cltrain data convert text/ --out data --concat-tokens 256 --eos\n"
          "  cltrain train run.yaml\n"
          "  cltrain train run.yaml max_duration=100ba optimizer.lr=1e-3\n"
          "  cltrain launch -n 4 train run.yaml\n"
