@@ -1,0 +1,110 @@
+#!/bin/bash
+# `cltrain ckpt` as users and scripts call it: output, exit codes, messages.
+set -u
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+cltrain=$BUILD/cltrain
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+
+# expect CODE TEXT ARGS...: `cltrain ckpt ARGS` ends with CODE and prints TEXT (on stdout or stderr).
+expect() {
+    local code=$1 text=$2 got
+    shift 2
+    "$cltrain" ckpt "$@" >"$tmp/out" 2>&1
+    got=$?
+    if [ "$got" != "$code" ] || ! grep -qF -- "$text" "$tmp/out"; then
+        echo "FAIL: ckpt $*: exit $got (wanted $code), wanted '$text' in:"
+        sed 's/^/    /' "$tmp/out"
+        failed=1
+    fi
+}
+
+hf=test/golden/mpt-learned/hf
+other=test/golden/mpt-alibi/hf
+run=$tmp/run
+
+# usage
+expect 2 'Usage: cltrain ckpt'
+expect 0 'Examples' --help
+expect 2 'did you mean verify' verfy
+expect 2 'expected SOURCE' show
+expect 2 'did you mean --json' show --jsno "$hf"
+expect 0 'cltrain ckpt import' import --help
+
+# safetensors: every file of the golden set, valid and not
+for f in test/golden/safetensors/valid/*; do
+    expect 0 '"tensors":[' show "$f" --json
+    expect 0 'tensors' show "$f"
+done
+for f in test/golden/safetensors/invalid/*; do expect 65 "error: $f" show "$f" --json; done
+expect 0 '{"name":"layers.0.attn.weight","dtype":"F32","shape":[2,3,1],"data_offsets":[24,48]}' \
+    show test/golden/safetensors/valid/f32_basic.safetensors --json
+
+# import, and looking at what came out
+expect 0 '28 tensors' import "$hf" "$run/ba0"
+expect 74 'exists already' import "$hf" "$run/ba0"
+expect 0 '28 tensors' import --overwrite "$hf" "$run/ba0/"
+expect 0 'ba0' ls "$run"
+expect 0 '"valid":true' ls "$run" --json
+expect 0 'transformer.blocks.1.ffn.up_proj.weight' show "$run"
+expect 0 '"d_model": 64' show "$run" --json
+expect 0 'ok ' verify "$run"
+expect 0 'ok ' verify "$run/ba0" "$hf" "$hf/model.safetensors"
+expect 0 'bit-equal: 28 tensors' diff "$run" "$hf"
+expect 0 'bit-equal: 28 tensors' diff "$run/ba0" "$hf/model.safetensors"
+expect 1 'differ' diff "$run" test/golden/mpt-learned/final.safetensors
+expect 0 'within the tolerance' diff -t 10 "$run" test/golden/mpt-learned/final.safetensors
+expect 1 'shapes [512, 64] and [512, 96]' diff "$run" "$other"
+expect 1 '"state":"differs"' diff "$run" test/golden/mpt-learned/final.safetensors --json
+
+# the hash does not depend on where the weights are
+a=$("$cltrain" ckpt hash "$run")
+b=$("$cltrain" ckpt hash "$hf")
+c=$("$cltrain" ckpt hash "$other")
+if [ -z "$a" ] || [ "$a" != "$b" ] || [ "$a" = "$c" ]; then
+    echo "FAIL: hashes: '$a', '$b', '$c'"
+    failed=1
+fi
+
+# things that are not there or not what they should be
+expect 74 'does not exist' show "$tmp/nothing"
+expect 74 'nothing' ls "$tmp/nothing"
+mkdir "$tmp/empty"
+expect 65 'no usable checkpoint' show "$tmp/empty"
+expect 65 'has no checkpoints' verify "$tmp/empty"
+expect 0 '' ls "$tmp/empty"
+mkdir "$tmp/mixed"
+cp "$hf/config.json" "$tmp/mixed/"
+cp "$other/model.safetensors" "$tmp/mixed/"
+expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96] there, this model needs [512, 64]" \
+    import "$tmp/mixed" "$run/ba1"
+expect 65 'no model configuration' import "$hf/model.safetensors" "$run/ba1"
+
+# damage
+cp -r "$run" "$tmp/bad"
+printf '\x55' | dd of="$tmp/bad/ba0/data.00000.bin" bs=1 seek=140000 conv=notrunc 2>/dev/null
+expect 65 "data.00000.bin is damaged: tensor 'transformer." verify "$tmp/bad"
+expect 65 'is damaged' hash "$tmp/bad/ba0"
+expect 65 'is damaged' diff "$tmp/bad" "$hf"
+cp -r "$run" "$tmp/cut"
+truncate -s 100000 "$tmp/cut/ba0/data.00000.bin"
+expect 65 'the manifest says' verify "$tmp/cut"
+expect 0 'damaged' ls "$tmp/cut"
+cp -r "$run" "$tmp/gone"
+rm "$tmp/gone/ba0/data.00000.bin"
+expect 65 'is missing' verify "$tmp/gone/ba0"
+cp -r "$run" "$tmp/edit"
+sed -i 's/"d_model":64/"d_model":65/' "$tmp/edit/ba0/manifest.json"
+expect 65 'its own hash does not match' show "$tmp/edit/ba0"
+
+# export, in both types
+expect 0 '28 tensors' export "$run" "$tmp/hf32"
+expect 0 'bit-equal' diff "$tmp/hf32" "$hf"
+expect 0 '28 tensors' export "$run" "$tmp/hf16" --dtype bf16
+expect 0 'within the tolerance' diff "$tmp/hf16" "$hf" --tolerance 0.004
+expect 2 'f32 or bf16' export "$run" "$tmp/hf8" --dtype fp8
+
+[ $failed = 0 ] && echo "all as expected"
+exit $failed
