@@ -1,11 +1,8 @@
-/* Device memory. Reads and maps wait with the device's deadline; writes leave a copy of small data behind. */
+/* Device memory: created, wrapped, filled, copied, mapped; and who holds it. */
 #include "clt_device_private.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Writes up to this size are copied and queued; larger ones wait until the device has the data. */
-enum { STAGE_LIMIT = 16 << 20 };
 
 static clt_status no_memory(const clt_device *dev, const char *name, size_t bytes, const char *why) {
     char want[32], used[32], total[32], most[32];
@@ -82,72 +79,17 @@ size_t clt_buffer_bytes(const clt_buffer *b) {
     return b->bytes;
 }
 
-static clt_status check_range(const clt_buffer *b, size_t offset, size_t bytes, const char *verb) {
+clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb) {
     if (offset <= b->bytes && bytes <= b->bytes - offset) return CLT_OK;
     return clt_error(CLT_FAIL, "%s %zu bytes at %zu of buffer '%s', which has %zu bytes", verb, bytes, offset,
                      b->name, b->bytes);
 }
 
-/* --- writing
- * -------------------------------------------------------------------------------------------------- */
-
-static void staging_poll(clt_staging *s) {
-    cl_int status = CL_QUEUED;
-    if (!s->event) return;
-    clGetEventInfo(s->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
-    if (status > CL_COMPLETE) return;
-    clReleaseEvent(s->event);
-    s->event = NULL;
-}
-
-/* A free staging block of at least `bytes`: the smallest that fits, else a free one is enlarged, else the
- * oldest is waited for. Nothing is allocated once the blocks have grown to what a step needs. */
-static clt_status staging_get(clt_device *dev, size_t bytes, clt_staging **out) {
-    clt_staging *best = NULL, *any = NULL;
-    for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
-        clt_staging *s = &dev->staging[i];
-        staging_poll(s);
-        if (s->event) continue;
-        if (!any || s->cap > any->cap) any = s;
-        if (s->cap >= bytes && (!best || s->cap < best->cap)) best = s;
-    }
-    if (!best && !any) {
-        any = &dev->staging[0];
-        cl_event e = any->event;
-        any->event = NULL;
-        CLT_TRY(clt_event_wait(dev, e, "writing to a buffer"));
-    }
-    if (!best) best = any;
-    if (best->cap < bytes) {
-        size_t cap = CLT_ROUND_UP(bytes, (size_t)4096);
-        clt_free(best->mem);
-        best->mem = clt_aligned_alloc(cap);
-        best->cap = cap;
-    }
-    *out = best;
-    return CLT_OK;
-}
-
-clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes) {
-    CLT_TRY(check_range(b, offset, bytes, "writing"));
-    if (bytes == 0) return CLT_OK;
-    clt_device *dev = b->dev;
-    cl_event e;
-    if (bytes > STAGE_LIMIT) {
-        CLT_CL(dev, clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
-               b->name);
-        return clt_event_wait(dev, e, b->name);
-    }
-    clt_staging *s;
-    CLT_TRY(staging_get(dev, bytes, &s));
-    memcpy(s->mem, src, bytes);
-    CLT_CL(dev, clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, s->mem, 0, NULL, &s->event),
-           b->name);
-    return clt_device_flush(dev);
-}
+/* --- on the device
+ * ------------------------------------------------------------------------------------------ */
 
 clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes) {
-    CLT_TRY(check_range(b, offset, bytes, "filling"));
+    CLT_TRY(clt_buffer_check(b, offset, bytes, "filling"));
     if (offset % 4 || bytes % 4)
         return clt_error(CLT_FAIL, "filling %zu bytes at %zu of buffer '%s': not multiples of 4", bytes,
                          offset, b->name);
@@ -159,8 +101,8 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
 
 clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
                            size_t bytes) {
-    CLT_TRY(check_range(src, src_offset, bytes, "copying"));
-    CLT_TRY(check_range(dst, dst_offset, bytes, "copying"));
+    CLT_TRY(clt_buffer_check(src, src_offset, bytes, "copying"));
+    CLT_TRY(clt_buffer_check(dst, dst_offset, bytes, "copying"));
     if (dst->dev != src->dev)
         return clt_error(CLT_FAIL, "copying '%s' to '%s': they are on different devices", src->name,
                          dst->name);
@@ -172,20 +114,11 @@ clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, 
     return CLT_OK;
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------------------- */
-
-clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes) {
-    CLT_TRY(check_range(b, offset, bytes, "reading"));
-    if (bytes == 0) return CLT_OK;
-    cl_event e;
-    CLT_CL(b->dev, clEnqueueReadBuffer(b->dev->queue, b->mem, CL_FALSE, offset, bytes, dst, 0, NULL, &e),
-           b->name);
-    return clt_event_wait(b->dev, e, b->name);
-}
+/* --- mapping
+ * ------------------------------------------------------------------------------------------------ */
 
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr) {
-    CLT_TRY(check_range(b, offset, bytes, "mapping"));
+    CLT_TRY(clt_buffer_check(b, offset, bytes, "mapping"));
     cl_event event;
     cl_int e;
     void *p = clEnqueueMapBuffer(b->dev->queue, b->mem, CL_FALSE, CL_MAP_READ | (write ? CL_MAP_WRITE : 0),
@@ -199,14 +132,6 @@ clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes
 clt_status clt_buffer_unmap(clt_buffer *b, void *ptr) {
     CLT_CL(b->dev, clEnqueueUnmapMemObject(b->dev->queue, b->mem, ptr, 0, NULL, NULL), b->name);
     return CLT_OK;
-}
-
-clt_status clt_ref_read_f32(clt_ref r, float *dst, size_t count) {
-    return clt_buffer_read(r.buf, r.off * sizeof *dst, dst, count * sizeof *dst);
-}
-
-clt_status clt_ref_write_f32(clt_ref r, const float *src, size_t count) {
-    return clt_buffer_write(r.buf, r.off * sizeof *src, src, count * sizeof *src);
 }
 
 /* --- who holds the memory

@@ -145,10 +145,7 @@ void clt_device_close(clt_device *dev) {
         clt_queue_free(dev);
         if (dev->queue) clt_device_finish(dev);
         clt_kernels_free(dev);
-        for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
-            if (dev->staging[i].event) clReleaseEvent(dev->staging[i].event);
-            clt_free(dev->staging[i].mem);
-        }
+        clt_transfer_free(dev);
         if (dev->queue) clReleaseCommandQueue(dev->queue);
         if (dev->context) clReleaseContext(dev->context);
         if (dev->device != dev->root) clReleaseDevice(dev->device);

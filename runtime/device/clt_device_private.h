@@ -46,11 +46,13 @@ struct clt_buffer {
     clt_buffer *prev, *next;
 };
 
-/* Host memory that a queued write reads from. */
+/* Host memory on its way to or from the device. */
 typedef struct {
     void *mem;
     size_t cap;
-    cl_event event; /* NULL: free */
+    cl_mem pinned;  /* what mem is mapped from; NULL: ordinary memory */
+    cl_event event; /* the transfer under way; NULL: none */
+    bool held;      /* its contents are still wanted after the transfer */
 } clt_staging;
 
 typedef struct {
@@ -115,6 +117,11 @@ void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event);
 /* Counts a build or an allocation; once the device is steady it is a breach. */
 clt_status clt_steady_check(clt_device *dev, const char *what, const char *name);
 void clt_queue_free(clt_device *dev);
+
+/* clt_buffer.c: a range inside the buffer, or CLT_FAIL "VERB n bytes at ..." */
+clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
+/* clt_transfer.c */
+void clt_transfer_free(clt_device *dev);
 
 /* clt_kernel.c */
 void clt_kernels_free(clt_device *dev);

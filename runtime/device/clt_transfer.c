@@ -1,0 +1,160 @@
+/* Moving bytes between the host and a device, through staging blocks. A write leaves its data in a block and
+ * returns; a device with memory of its own is only ever given pinned blocks, because drivers copy from other
+ * host memory in pieces of their own, and wait for the queue while they do: without a deadline. */
+#include "clt_device_private.h"
+
+#include <string.h>
+
+/* The largest block, and what is moved at a time. */
+enum { BLOCK = 16 << 20, SMALLEST_BLOCK = 64 << 10 };
+
+static void block_poll(clt_staging *s) {
+    cl_int status = CL_QUEUED;
+    if (!s->event || s->held) return;
+    clGetEventInfo(s->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
+    if (status > CL_COMPLETE) return;
+    clReleaseEvent(s->event);
+    s->event = NULL;
+}
+
+static void block_free(clt_device *dev, clt_staging *s) {
+    if (s->pinned) {
+        clEnqueueUnmapMemObject(dev->queue, s->pinned, s->mem, 0, NULL, NULL);
+        clReleaseMemObject(s->pinned);
+    } else {
+        clt_free(s->mem);
+    }
+    *s = (clt_staging){0};
+}
+
+static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
+    size_t cap = SMALLEST_BLOCK;
+    while (cap < bytes) cap *= 2;
+    block_free(dev, s);
+    if (dev->facts.type != CLT_DEVICE_CPU) {
+        cl_int e;
+        cl_event event;
+        cl_mem m = clCreateBuffer(dev->context, CL_MEM_ALLOC_HOST_PTR | CL_MEM_READ_WRITE, cap, NULL, &e);
+        void *p = e != CL_SUCCESS ? NULL
+                                  : clEnqueueMapBuffer(dev->queue, m, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                                       cap, 0, NULL, &event, &e);
+        if (p) {
+            CLT_TRY(clt_event_wait(dev, event, "getting pinned memory"));
+            *s = (clt_staging){.mem = p, .cap = cap, .pinned = m};
+            return CLT_OK;
+        }
+        clt_debug("no pinned memory on %s: %s", dev->facts.name, clt_cl_name(e));
+        if (m) clReleaseMemObject(m);
+    }
+    *s = (clt_staging){.mem = clt_aligned_alloc(cap), .cap = cap};
+    return CLT_OK;
+}
+
+/* A free block of at least `bytes`: the smallest that fits, else the largest free one is enlarged, else one
+ * that is in use is waited for. Nothing is allocated once the blocks have grown to what a step needs. */
+static clt_status block_get(clt_device *dev, size_t bytes, clt_staging **out) {
+    clt_staging *best = NULL, *any = NULL, *busy = NULL;
+    for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
+        clt_staging *s = &dev->staging[i];
+        block_poll(s);
+        if (!s->held && s->event) busy = s;
+        if (s->held || s->event) continue;
+        if (!any || s->cap > any->cap) any = s;
+        if (s->cap >= bytes && (!best || s->cap < best->cap)) best = s;
+    }
+    if (!any) {
+        cl_event e = busy->event;
+        busy->event = NULL;
+        any = busy;
+        CLT_TRY(clt_event_wait(dev, e, "writing to a buffer"));
+    }
+    if (!best) best = any;
+    if (best->cap < bytes) CLT_TRY(block_grow(dev, best, bytes));
+    *out = best;
+    return CLT_OK;
+}
+
+void clt_transfer_free(clt_device *dev) {
+    for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
+        if (dev->staging[i].event) clReleaseEvent(dev->staging[i].event);
+        block_free(dev, &dev->staging[i]);
+    }
+}
+
+clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes) {
+    CLT_TRY(clt_buffer_check(b, offset, bytes, "writing"));
+    clt_device *dev = b->dev;
+    cl_event e;
+    if (bytes > BLOCK && dev->facts.type == CLT_DEVICE_CPU) { /* one copy less */
+        CLT_CL(dev, clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
+               b->name);
+        return clt_event_wait(dev, e, b->name);
+    }
+    for (size_t at = 0; at < bytes;) {
+        size_t n = CLT_MIN(bytes - at, (size_t)BLOCK);
+        clt_staging *s;
+        CLT_TRY(block_get(dev, n, &s));
+        memcpy(s->mem, (const char *)src + at, n);
+        cl_int status =
+            clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset + at, n, s->mem, 0, NULL, &s->event);
+        CLT_CL(dev, status, b->name);
+        at += n;
+        if (bytes > BLOCK) CLT_TRY(clt_device_flush(dev)); /* moves while the next part is copied */
+    }
+    return CLT_OK;
+}
+
+/* Two blocks in flight: one arrives while the other is copied out. */
+static clt_status read_staged(clt_buffer *b, size_t offset, char *dst, size_t bytes) {
+    clt_device *dev = b->dev;
+    clt_staging *slot[2] = {NULL, NULL};
+    size_t size[2] = {0, 0}, queued = 0, done = 0;
+    clt_status st = CLT_OK;
+    for (unsigned turn = 0; done < bytes && st == CLT_OK; turn ^= 1) {
+        clt_staging *s = slot[turn];
+        if (s) { /* queued two turns ago */
+            cl_event e = s->event;
+            s->event = NULL;
+            st = clt_event_wait(dev, e, b->name);
+            if (st == CLT_OK) memcpy(dst + done, s->mem, size[turn]);
+            s->held = false;
+            slot[turn] = NULL;
+            done += size[turn];
+        }
+        if (st != CLT_OK || queued == bytes) continue;
+        size[turn] = CLT_MIN(bytes - queued, (size_t)BLOCK);
+        st = block_get(dev, size[turn], &s);
+        if (st != CLT_OK) continue;
+        cl_int e = clEnqueueReadBuffer(dev->queue, b->mem, CL_FALSE, offset + queued, size[turn], s->mem, 0,
+                                       NULL, &s->event);
+        if (e != CL_SUCCESS) {
+            st = clt_cl_error(dev, e, b->name);
+            continue;
+        }
+        s->held = true;
+        slot[turn] = s;
+        queued += size[turn];
+        st = clt_device_flush(dev);
+    }
+    for (int i = 0; i < 2; i++)
+        if (slot[i]) slot[i]->held = false;
+    return st;
+}
+
+clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes) {
+    CLT_TRY(clt_buffer_check(b, offset, bytes, "reading"));
+    if (bytes == 0) return CLT_OK;
+    if (b->dev->facts.type != CLT_DEVICE_CPU) return read_staged(b, offset, dst, bytes);
+    cl_event e;
+    CLT_CL(b->dev, clEnqueueReadBuffer(b->dev->queue, b->mem, CL_FALSE, offset, bytes, dst, 0, NULL, &e),
+           b->name);
+    return clt_event_wait(b->dev, e, b->name);
+}
+
+clt_status clt_ref_read_f32(clt_ref r, float *dst, size_t count) {
+    return clt_buffer_read(r.buf, r.off * sizeof *dst, dst, count * sizeof *dst);
+}
+
+clt_status clt_ref_write_f32(clt_ref r, const float *src, size_t count) {
+    return clt_buffer_write(r.buf, r.off * sizeof *src, src, count * sizeof *src);
+}
