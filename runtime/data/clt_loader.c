@@ -95,8 +95,7 @@ static clt_status fill(clt_loader *l, buffer *b) {
     return CLT_OK;
 }
 
-/* --- the thread
- * ---------------------------------------------------------------------------------------------- */
+/* --- the thread ----------------------------------------------------------------------------------------- */
 
 static void *read_ahead(void *arg) {
     clt_loader *l = arg;
@@ -170,8 +169,7 @@ void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t co
     pthread_mutex_unlock(&l->lock);
 }
 
-/* --- opening
- * --------------------------------------------------------------------------------------------------- */
+/* --- opening -------------------------------------------------------------------------------------------- */
 
 static clt_status check_params(const clt_loader_params *p) {
     if (p->has_streams)

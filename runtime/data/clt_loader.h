@@ -33,7 +33,7 @@ typedef struct {
     int64_t pad_token_id;               /* -1: none; labels that equal it become -100; fills short samples */
     const char *validate_hash; /* NULL, or the algorithm to check each shard with when it is first read */
     int64_t max_rows;          /* largest `count` that will be asked for */
-    size_t cache_bytes;        /* for decompressed shards; 0: default 256 MiB (one shard at least) */
+    size_t cache_bytes;        /* for decompressed shards; 0: 1 GiB (one shard at least) */
 } clt_loader_params;
 
 typedef struct clt_loader clt_loader;

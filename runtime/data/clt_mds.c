@@ -339,9 +339,7 @@ clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, in
     return CLT_OK;
 }
 
-/* --- text
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- text ----------------------------------------------------------------------------------------------- */
 
 /* Appends the column's bytes to *out (NULL: only checked) and checks that they are UTF-8. */
 static clt_status read_text(clt_mds *m, const place *p, range r, clt_str *out) {

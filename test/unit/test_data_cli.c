@@ -140,8 +140,7 @@ static void test_order_of_folder(void **state) {
     json_decref(got);
 }
 
-/* --- show and verify
- * ----------------------------------------------------------------------------------------- */
+/* --- show and verify ------------------------------------------------------------------------------------ */
 
 static void test_show(void **state) {
     (void)state;
@@ -185,8 +184,7 @@ static void test_verify(void **state) {
     json_decref(manifest);
 }
 
-/* --- convert
- * --------------------------------------------------------------------------------------------------- */
+/* --- convert -------------------------------------------------------------------------------------------- */
 
 static void put_file(const char *name, const void *data, size_t n) {
     char *path = clt_path_join(dir, name), *folder = clt_path_dir(path);
