@@ -1,5 +1,6 @@
 /* The functions of clt_group.h: which component serves, and what all components share. */
-#include "clt_group_internal.h"
+#include "clt_mpi.h"
+#include "clt_launch.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -23,17 +24,31 @@ clt_launch_info clt_launch_detect(void)
     return (clt_launch_info){0, 1, 0, 1, "none"};
 }
 
-clt_status clt_group_create(double timeout, clt_group **out)
-{
+/* One rank: loopback. Several on one host: shm, unless CLTRAIN_TRANSPORT=mpi. Otherwise mpi. */
+static clt_status join_component(clt_group *g) {
+    clt_launch_info info = clt_launch_detect();
+    const char *want = clt_env(CLT_ENV_TRANSPORT);
+    if (want && strcmp(want, "shm") != 0 && strcmp(want, "mpi") != 0)
+        return clt_error(CLT_BAD_CONFIG, "CLTRAIN_TRANSPORT is '%s', it can be shm or mpi", want);
+    g->ops = info.size > 1 ? &clt_group_mpi : &clt_group_loopback;
+    CLT_TRY(g->ops->join(g));
+    if (g->ops == &clt_group_mpi && g->local_size == g->size && !(want && strcmp(want, "mpi") == 0))
+        g->ops = &clt_group_shm;
+    return CLT_OK;
+}
+
+clt_status clt_group_create(double timeout, clt_group **out) {
     enum { DEFAULT_TIMEOUT = 600 };
     clt_group *g = clt_calloc(1, sizeof *g);
-    g->timeout = timeout > 0 ? timeout : (double)clt_env_long(CLT_ENV_COMM_TIMEOUT, DEFAULT_TIMEOUT);
-    g->ops = &clt_group_loopback;
-    clt_status st = g->ops->join(g);
+    double set = (double)clt_env_long(CLT_ENV_COMM_TIMEOUT, 0);
+    g->timeout = set > 0 ? set : timeout > 0 ? timeout : DEFAULT_TIMEOUT;
+    clt_status st = join_component(g);
     if (st != CLT_OK) {
+        if (g->ops && g->state) g->ops->leave(g);
         clt_free(g);
         return st;
     }
+    clt_launch_register(g->rank);
     clt_log_set_rank(g->rank, g->size);
     *out = g;
     return CLT_OK;
@@ -147,14 +162,6 @@ void clt_reduce_plan_destroy(clt_reduce_plan *p)
     if (!p) return;
     p->group->ops->unplan(p);
     clt_free(p);
-}
-
-uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks)
-{
-    (void)t;
-    (void)lanes;
-    (void)ranks;
-    return 0; /* loopback needs nothing */
 }
 
 clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total)

@@ -23,7 +23,7 @@ typedef struct {
 clt_launch_info clt_launch_detect(void);
 
 /* Joins the group (MPI_Init only under a launcher). A launcher's size above 1 with an MPI size of 1 is
- * CLT_BAD_CONFIG (wrong mpirun). timeout in seconds, 0: $CLTRAIN_COMM_TIMEOUT or 600. */
+ * CLT_BAD_CONFIG (wrong mpirun). timeout in seconds, 0: 600; $CLTRAIN_COMM_TIMEOUT wins. */
 clt_status clt_group_create(double timeout, clt_group **out);
 void clt_group_destroy(clt_group *g);
 /* Ends the whole job at once: prints one line naming rank and reason, tells the launcher, exits with `code`.

@@ -1,0 +1,242 @@
+/* Gradient reduction of several ranks, block by block.
+ *
+ * Every rank brings the sums of its maximal whole subtrees of lanes. For each block of the slab: the ranks put their
+ * subtree sums where the others can read them; each rank adds up its own share of the block on its device, in the order
+ * of the binary tree over lane numbers; the shares are put together and every rank takes the whole block. The additions
+ * and their order are those that one rank with all lanes makes (a node is left + right, a node with an empty side is
+ * its other side), so the bits are the same; who adds which elements, and how bytes travel, changes nothing. */
+#include "clt_mpi.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCK = 64 * CLT_CHUNK /* elements: 16 MiB */, MAX_SUMS = 64 };
+
+typedef struct {
+    int32_t first, width, empty, rank, slot;
+} sum_entry;
+
+typedef struct {
+    bool shm;
+    int most;               /* subtree sums of a rank at most */
+    uint64_t block, share;  /* elements at most */
+    size_t window_bytes;
+    float *window;          /* shm: [ranks][most][block], then [block] for the total; mpi: own [most][block] */
+    float *inbox;           /* mpi: [ranks * most][share] */
+    float *total;           /* [block] */
+    clt_buffer *scratch;    /* [places][share] on the device */
+    int places;
+    sum_entry entry[CLT_GROUP_MAX_RANKS];
+    int n_entries;
+} block_state;
+
+/* Subtrees of a rank: at most two of each size. */
+static int most_sums(int lanes, int ranks) {
+    int most = 1;
+    for (int r = 0; r < ranks; r++) {
+        int first = clt_lane_begin(lanes, ranks, r), last = clt_lane_begin(lanes, ranks, r + 1), n = 0;
+        for (int at = first; at < last; n++) {
+            int w = 1;
+            while (at % (2 * w) == 0 && at + 2 * w <= last) w *= 2;
+            at += w;
+        }
+        most = CLT_MAX(most, n);
+    }
+    return most;
+}
+
+static uint64_t share_elements(uint64_t block, int ranks) {
+    return CLT_ROUND_UP(CLT_CEIL_DIV(block, (uint64_t)ranks), (uint64_t)64);
+}
+
+static uint64_t scratch_elements(const clt_slab_table *t, int lanes, int ranks) {
+    uint64_t block = CLT_MIN(t->total, (uint64_t)BLOCK);
+    return share_elements(block, ranks) * (uint64_t)most_sums(lanes, ranks) * (uint64_t)ranks;
+}
+
+uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks) {
+    return ranks > 1 ? scratch_elements(t, lanes, ranks) * 4 : 0;
+}
+
+static clt_status map_window(clt_reduce_plan *p, block_state *b) {
+    clt_group *g = p->group;
+    char name[64];
+    void *w = NULL;
+    snprintf(name, sizeof name, "/cltrain.w.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
+    CLT_TRY(clt_group_broadcast(g, 0, name, sizeof name));
+    b->window_bytes = ((uint64_t)g->size * (uint64_t)b->most + 1) * b->block * 4;
+    clt_status st = g->rank == 0 ? clt_shm_map(name, b->window_bytes, true, &w) : CLT_OK;
+    CLT_TRY(clt_group_agree(g, st));
+    if (g->rank != 0) st = clt_shm_map(name, b->window_bytes, false, &w);
+    st = clt_group_agree(g, st);
+    if (g->rank == 0) clt_shm_unlink(name);
+    b->window = w;
+    b->total = b->window + (uint64_t)g->size * (uint64_t)b->most * b->block;
+    return st;
+}
+
+clt_status clt_blocks_plan(clt_reduce_plan *p) {
+    clt_group *g = p->group;
+    block_state *b = clt_calloc(1, sizeof *b);
+    p->state = b;
+    b->shm = g->ops == &clt_group_shm;
+    b->most = most_sums(p->lanes, g->size);
+    b->block = CLT_MIN(p->table->total, (uint64_t)BLOCK);
+    b->share = share_elements(b->block, g->size);
+    b->places = g->size * b->most;
+    if (b->places > CLT_GROUP_MAX_RANKS || b->most > MAX_SUMS)
+        return clt_error(CLT_BAD_CONFIG, "%d lanes on %d ranks are too many", p->lanes, g->size);
+    CLT_TRY(clt_buffer_create(p->dev, scratch_elements(p->table, p->lanes, g->size) * 4, "exchange", &b->scratch));
+    if (b->shm) return map_window(p, b);
+    b->window = clt_aligned_alloc((uint64_t)b->most * b->block * 4);
+    b->inbox = clt_aligned_alloc((uint64_t)b->places * b->share * 4);
+    b->total = clt_aligned_alloc((uint64_t)g->size * b->share * 4);
+    return CLT_OK;
+}
+
+void clt_blocks_unplan(clt_reduce_plan *p) {
+    block_state *b = p->state;
+    if (!b) return;
+    clt_buffer_destroy(b->scratch);
+    if (b->shm) {
+        clt_shm_unmap(b->window, b->window_bytes);
+    } else {
+        clt_free(b->window);
+        clt_free(b->inbox);
+        clt_free(b->total);
+    }
+    clt_free(b);
+}
+
+/* Everybody's subtrees in the order of their lanes. */
+static clt_status list_sums(clt_reduce_plan *p, const clt_lane_sum *sums, int n) {
+    block_state *b = p->state;
+    sum_entry mine[MAX_SUMS] = {{0}}, *all = clt_calloc((size_t)b->places, sizeof *all);
+    for (int i = 0; i < b->most; i++) {
+        mine[i] = (sum_entry){.rank = p->group->rank, .slot = i};
+        if (i < n) {
+            mine[i].first = sums[i].first;
+            mine[i].width = sums[i].width;
+            mine[i].empty = sums[i].empty;
+        }
+    }
+    clt_status st = clt_group_all_gather(p->group, mine, (size_t)b->most * sizeof *mine, all);
+    b->n_entries = 0;
+    for (int i = 0; i < b->places; i++)
+        if (all[i].width > 0) b->entry[b->n_entries++] = all[i];
+    clt_free(all);
+    return st;
+}
+
+/* This rank's part [*first, *first + *count) of a block of n elements. */
+static void share_of(const block_state *b, int rank, uint64_t n, uint64_t *first, uint64_t *count) {
+    *first = CLT_MIN((uint64_t)rank * b->share, n);
+    *count = CLT_MIN(n, ((uint64_t)rank + 1) * b->share) - *first;
+}
+
+/* Where the share of entry i lies on the host, after the exchange. */
+static const float *piece(const block_state *b, int i, uint64_t share_first) {
+    const sum_entry *e = &b->entry[i];
+    uint64_t place = (uint64_t)(e->rank * b->most + e->slot);
+    return b->shm ? b->window + place * b->block + share_first : b->inbox + place * b->share;
+}
+
+static clt_status exchange_mpi(clt_reduce_plan *p, uint64_t n) {
+    block_state *b = p->state;
+    clt_group *g = p->group;
+    MPI_Comm world = ((clt_mpi_state *)g->state)->world;
+    MPI_Request req[2 * CLT_GROUP_MAX_RANKS];
+    int k = 0;
+    uint64_t first, count;
+    share_of(b, g->rank, n, &first, &count);
+    for (int i = 0; i < b->n_entries; i++) {
+        const sum_entry *e = &b->entry[i];
+        if (e->empty) continue;
+        if (e->rank != g->rank)
+            MPI_Irecv((void *)piece(b, i, 0), (int)(count * 4), MPI_BYTE, e->rank, e->slot, world, &req[k++]);
+        if (e->rank != g->rank) continue;
+        const float *from = b->window + (uint64_t)e->slot * b->block;
+        memcpy((void *)piece(b, i, 0), from + first, count * 4);
+    }
+    for (int r = 0; r < g->size; r++) {
+        uint64_t to, m;
+        share_of(b, r, n, &to, &m);
+        for (int i = 0; r != g->rank && i < b->n_entries; i++) {
+            const sum_entry *e = &b->entry[i];
+            if (e->rank != g->rank || e->empty) continue;
+            MPI_Isend(b->window + (uint64_t)e->slot * b->block + to, (int)(m * 4), MPI_BYTE, r, e->slot, world, &req[k++]);
+            if (k == 2 * CLT_GROUP_MAX_RANKS) return clt_error(CLT_FAIL, "too many messages at once; this is a bug");
+        }
+    }
+    return clt_mpi_wait(g, k, req, "gradient reduction");
+}
+
+static clt_status gather_mpi(clt_reduce_plan *p) {
+    block_state *b = p->state;
+    MPI_Request r;
+    /* Shares lie at multiples of b->share; the last ones may be short or empty, which costs nothing but bytes. */
+    MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, b->total, (int)(b->share * 4), MPI_BYTE,
+                   ((clt_mpi_state *)p->group->state)->world, &r);
+    return clt_mpi_wait(p->group, 1, &r, "gradient reduction");
+}
+
+/* Adds the entries' shares on the device: a stack of complete subtrees, merged as soon as two are buddies. */
+static clt_status add_tree(clt_reduce_plan *p, uint64_t share_first, uint64_t count, float *out) {
+    block_state *b = p->state;
+    struct {
+        int first, width, place; /* place -1: empty */
+    } stack[CLT_GROUP_MAX_RANKS], *top = stack - 1;
+    for (int i = 0; i < b->n_entries; i++) {
+        const sum_entry *e = &b->entry[i];
+        top++;
+        top->first = e->first;
+        top->width = e->width;
+        top->place = e->empty ? -1 : i;
+        if (!e->empty)
+            CLT_TRY(clt_buffer_write(b->scratch, (uint64_t)i * b->share * 4, piece(b, i, share_first), count * 4));
+        while (top > stack && top[-1].width == top->width && top[-1].first % (2 * top->width) == 0) {
+            if (top[-1].place < 0)
+                top[-1].place = top->place;
+            else if (top->place >= 0)
+                CLT_TRY(p->add(p->add_ctx, (clt_ref){b->scratch, (uint64_t)top[-1].place * b->share},
+                               (clt_ref){b->scratch, (uint64_t)top->place * b->share}, count));
+            top--;
+            top->width *= 2;
+        }
+    }
+    if (top != stack || stack->width != p->lanes)
+        return clt_error(CLT_FAIL, "the ranks' lanes do not make up all %d; this is a bug", p->lanes);
+    if (stack->place < 0) {
+        memset(out, 0, count * 4);
+        return CLT_OK;
+    }
+    return clt_buffer_read(b->scratch, (uint64_t)stack->place * b->share * 4, out, count * 4);
+}
+
+static clt_status reduce_block(clt_reduce_plan *p, const clt_lane_sum *sums, int n_sums, clt_slab *total, uint64_t at,
+                               uint64_t n) {
+    block_state *b = p->state;
+    clt_group *g = p->group;
+    uint64_t first, count;
+    float *mine = b->shm ? b->window + (uint64_t)g->rank * (uint64_t)b->most * b->block : b->window;
+    for (int i = 0; i < n_sums; i++)
+        if (!sums[i].empty) CLT_TRY(clt_slab_read(sums[i].slab, at, mine + (uint64_t)i * b->block, n));
+    CLT_TRY(b->shm ? clt_shm_barrier(g) : exchange_mpi(p, n));
+    share_of(b, g->rank, n, &first, &count);
+    float *out = b->shm ? b->total + first : b->total + (uint64_t)g->rank * b->share;
+    if (count) CLT_TRY(add_tree(p, first, count, out));
+    CLT_TRY(b->shm ? clt_shm_barrier(g) : gather_mpi(p));
+    return clt_slab_write(total, at, b->total, n);
+}
+
+clt_status clt_blocks_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
+    block_state *b = p->state;
+    CLT_TRY(list_sums(p, sums, n));
+    for (uint64_t at = 0; at < p->table->total; at += b->block) {
+        uint64_t m = CLT_MIN(b->block, p->table->total - at);
+        CLT_TRY(reduce_block(p, sums, n, total, at, m));
+        /* Nobody may overwrite a window that somebody still reads. */
+        if (b->shm) CLT_TRY(clt_shm_barrier(p->group));
+    }
+    return CLT_OK;
+}
