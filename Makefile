@@ -43,7 +43,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench asan ubsan fuzz-run docs install uninstall
+.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench asan ubsan fuzz-run man docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -136,15 +136,17 @@ fuzz-run:
 	@for f in test/fuzz/fuzz_*.c; do n=build-fuzz/$$(basename $$f .c); mkdir -p $$n.corpus; \
 	  clang $(CFLAGS) -Ibuild-fuzz/gen -fsanitize=address,undefined,fuzzer -o $$n $$f build-fuzz/libcltrain.a $(LDLIBS) && \
 	  $$n -max_total_time=$(SECONDS) -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$$n- $$n.corpus || exit 1; done
+man: $(BUILD)/cltrain $(BUILD)/clbench
+	@tools/man/make.sh $(BUILD) $(BUILD)/man
 docs: $(BUILD)/cltrain
 	@tools/docs.sh $(BUILD)/cltrain
 
 PREFIX ?= /usr/local
 SHARE := $(DESTDIR)$(PREFIX)/share
-install: $(BUILD)/cltrain $(BUILD)/clbench
+install: man
 	install -D -m 755 $(BUILD)/cltrain $(DESTDIR)$(PREFIX)/bin/cltrain
 	install -D -m 755 $(BUILD)/clbench $(DESTDIR)$(PREFIX)/bin/clbench
-	install -D -m 644 -t $(SHARE)/man/man1 tools/man/cltrain.1 tools/man/clbench.1
+	install -D -m 644 -t $(SHARE)/man/man1 $(BUILD)/man/cltrain.1 $(BUILD)/man/clbench.1
 	install -D -m 644 -t $(SHARE)/cltrain/presets tools/presets/*.yaml
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/cltrain $(DESTDIR)$(PREFIX)/bin/clbench

@@ -11,35 +11,37 @@
 
 static atomic_uint_fast64_t alloc_count;
 
-static void *checked(void *p, size_t bytes)
-{
+static void *checked(void *p, size_t bytes) {
     atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
     if (p || bytes == 0) return p;
     fprintf(stderr, "error: out of host memory (%zu bytes asked for)\n", bytes);
     exit(1);
 }
 
-void *clt_malloc(size_t bytes) { return checked(malloc(bytes ? bytes : 1), bytes ? bytes : 1); }
+void *clt_malloc(size_t bytes) {
+    return checked(malloc(bytes ? bytes : 1), bytes ? bytes : 1);
+}
 
-void *clt_calloc(size_t count, size_t size)
-{
+void *clt_calloc(size_t count, size_t size) {
     if (count == 0 || size == 0) count = size = 1;
     return checked(calloc(count, size), count > SIZE_MAX / size ? SIZE_MAX : count * size);
 }
 
-void *clt_realloc(void *p, size_t bytes) { return checked(realloc(p, bytes ? bytes : 1), bytes ? bytes : 1); }
+void *clt_realloc(void *p, size_t bytes) {
+    return checked(realloc(p, bytes ? bytes : 1), bytes ? bytes : 1);
+}
 
-void *clt_memdup(const void *p, size_t bytes)
-{
+void *clt_memdup(const void *p, size_t bytes) {
     void *q = clt_malloc(bytes);
     if (bytes) memcpy(q, p, bytes);
     return q;
 }
 
-char *clt_strdup(const char *s) { return clt_memdup(s, strlen(s) + 1); }
+char *clt_strdup(const char *s) {
+    return clt_memdup(s, strlen(s) + 1);
+}
 
-char *clt_strndup(const char *s, size_t n)
-{
+char *clt_strndup(const char *s, size_t n) {
     n = strnlen(s, n);
     char *q = clt_malloc(n + 1);
     memcpy(q, s, n);
@@ -47,18 +49,20 @@ char *clt_strndup(const char *s, size_t n)
     return q;
 }
 
-void clt_free(void *p) { free(p); }
+void clt_free(void *p) {
+    free(p);
+}
 
-void *clt_aligned_alloc(size_t bytes)
-{
+void *clt_aligned_alloc(size_t bytes) {
     size_t n = CLT_ROUND_UP(bytes ? bytes : 1, (size_t)64);
     return memset(checked(aligned_alloc(64, n), n), 0, n);
 }
 
-uint64_t clt_alloc_count(void) { return atomic_load_explicit(&alloc_count, memory_order_relaxed); }
+uint64_t clt_alloc_count(void) {
+    return atomic_load_explicit(&alloc_count, memory_order_relaxed);
+}
 
-char *clt_format(const char *fmt, ...)
-{
+char *clt_format(const char *fmt, ...) {
     char *s = NULL;
     va_list ap;
     va_start(ap, fmt);
@@ -67,8 +71,7 @@ char *clt_format(const char *fmt, ...)
     return checked(n < 0 ? NULL : s, n < 0 ? 1 : (size_t)n + 1);
 }
 
-void clt_str_addn(clt_str *b, const char *text, size_t n)
-{
+void clt_str_addn(clt_str *b, const char *text, size_t n) {
     if (b->len + n + 1 > b->cap) {
         b->cap = CLT_MAX(b->cap * 2, b->len + n + 64);
         b->s = clt_realloc(b->s, b->cap);
@@ -78,10 +81,11 @@ void clt_str_addn(clt_str *b, const char *text, size_t n)
     b->s[b->len] = 0;
 }
 
-void clt_str_add(clt_str *b, const char *text) { clt_str_addn(b, text, strlen(text)); }
+void clt_str_add(clt_str *b, const char *text) {
+    clt_str_addn(b, text, strlen(text));
+}
 
-void clt_str_addf(clt_str *b, const char *fmt, ...)
-{
+void clt_str_addf(clt_str *b, const char *fmt, ...) {
     char *s = NULL;
     va_list ap;
     va_start(ap, fmt);
@@ -92,14 +96,12 @@ void clt_str_addf(clt_str *b, const char *fmt, ...)
     free(s);
 }
 
-void clt_str_free(clt_str *b)
-{
+void clt_str_free(clt_str *b) {
     free(b->s);
     *b = (clt_str){0};
 }
 
-void clt_strv_add_owned(clt_strv *l, char *s)
-{
+void clt_strv_add_owned(clt_strv *l, char *s) {
     if (l->n == l->cap) {
         l->cap = CLT_MAX(l->cap * 2, (size_t)8);
         l->v = clt_realloc(l->v, l->cap * sizeof *l->v);
@@ -107,25 +109,26 @@ void clt_strv_add_owned(clt_strv *l, char *s)
     l->v[l->n++] = s;
 }
 
-void clt_strv_add(clt_strv *l, const char *s) { clt_strv_add_owned(l, clt_strdup(s)); }
+void clt_strv_add(clt_strv *l, const char *s) {
+    clt_strv_add_owned(l, clt_strdup(s));
+}
 
-void clt_strv_free(clt_strv *l)
-{
+void clt_strv_free(clt_strv *l) {
     for (size_t i = 0; i < l->n; i++) free(l->v[i]);
     free(l->v);
     *l = (clt_strv){0};
 }
 
-static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
-void clt_strv_sort(clt_strv *l)
-{
+void clt_strv_sort(clt_strv *l) {
     if (l->n > 1) qsort(l->v, l->n, sizeof *l->v, by_text);
 }
 
 /* Edit distance with transpositions of neighbours (optimal string alignment), case-insensitive. */
-static int edit_distance(const char *a, const char *b)
-{
+static int edit_distance(const char *a, const char *b) {
     enum { LIMIT = 64 };
     int n = (int)strnlen(a, LIMIT), m = (int)strnlen(b, LIMIT), d[LIMIT + 1][LIMIT + 1];
     for (int i = 0; i <= n; i++) d[i][0] = i;
@@ -134,14 +137,14 @@ static int edit_distance(const char *a, const char *b)
         for (int j = 1; j <= m; j++) {
             int x = tolower((unsigned char)a[i - 1]), y = tolower((unsigned char)b[j - 1]);
             d[i][j] = CLT_MIN(CLT_MIN(d[i - 1][j], d[i][j - 1]) + 1, d[i - 1][j - 1] + (x != y));
-            if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2]) && y == tolower((unsigned char)a[i - 2]))
+            if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2]) &&
+                y == tolower((unsigned char)a[i - 2]))
                 d[i][j] = CLT_MIN(d[i][j], d[i - 2][j - 2] + 1);
         }
     return d[n][m];
 }
 
-const char *clt_nearest(const char *word, const char *const *known, size_t n)
-{
+const char *clt_nearest(const char *word, const char *const *known, size_t n) {
     const char *best = NULL;
     int best_d = (int)strlen(word) / 3 + 2;
     for (size_t i = 0; i < n; i++) {
@@ -154,8 +157,7 @@ const char *clt_nearest(const char *word, const char *const *known, size_t n)
     return best;
 }
 
-bool clt_parse_i64(const char *s, int64_t *out)
-{
+bool clt_parse_i64(const char *s, int64_t *out) {
     char *end;
     errno = 0;
     long long v = strtoll(s, &end, 10);
@@ -164,8 +166,7 @@ bool clt_parse_i64(const char *s, int64_t *out)
     return true;
 }
 
-bool clt_parse_f64(const char *s, double *out)
-{
+bool clt_parse_f64(const char *s, double *out) {
     char *end;
     errno = 0;
     double v = strtod(s, &end);
@@ -174,8 +175,7 @@ bool clt_parse_f64(const char *s, double *out)
     return true;
 }
 
-const char *clt_human_bytes(double bytes, char *buf)
-{
+const char *clt_human_bytes(double bytes, char *buf) {
     static const char *unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     int u = 0;
     for (; bytes >= 1024 && u < 5; u++) bytes /= 1024;
@@ -183,8 +183,7 @@ const char *clt_human_bytes(double bytes, char *buf)
     return buf;
 }
 
-const char *clt_human_seconds(double s, char *buf)
-{
+const char *clt_human_seconds(double s, char *buf) {
     if (s < 1e-3)
         snprintf(buf, 32, "%.1f us", s * 1e6);
     else if (s < 1)
@@ -198,8 +197,7 @@ const char *clt_human_seconds(double s, char *buf)
     return buf;
 }
 
-const char *clt_human_count(double n, char *buf)
-{
+const char *clt_human_count(double n, char *buf) {
     static const char *unit[] = {"", " k", " M", " B", " T"};
     int u = 0;
     for (; n >= 1000 && u < 4; u++) n /= 1000;
@@ -207,18 +205,21 @@ const char *clt_human_count(double n, char *buf)
     return buf;
 }
 
-static double clock_seconds(clockid_t id)
-{
+static double clock_seconds(clockid_t id) {
     struct timespec t;
     clock_gettime(id, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-double clt_now(void) { return clock_seconds(CLOCK_MONOTONIC); }
-double clt_wall(void) { return clock_seconds(CLOCK_REALTIME); }
+double clt_now(void) {
+    return clock_seconds(CLOCK_MONOTONIC);
+}
+double clt_wall(void) {
+    return clock_seconds(CLOCK_REALTIME);
+}
 
-void clt_sleep(double seconds)
-{
+void clt_sleep(double seconds) {
     struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
+    while (nanosleep(&t, &t) != 0 && errno == EINTR) {
+    }
 }

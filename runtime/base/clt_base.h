@@ -50,8 +50,8 @@ typedef struct {
     char **v;
     size_t n, cap;
 } clt_strv;
-void clt_strv_add(clt_strv *l, const char *s);      /* copies */
-void clt_strv_add_owned(clt_strv *l, char *s);      /* takes over */
+void clt_strv_add(clt_strv *l, const char *s); /* copies */
+void clt_strv_add_owned(clt_strv *l, char *s); /* takes over */
 void clt_strv_free(clt_strv *l);
 void clt_strv_sort(clt_strv *l);
 

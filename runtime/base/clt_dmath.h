@@ -5,13 +5,13 @@
 #ifndef CLT_DMATH_H
 #define CLT_DMATH_H
 
-double clt_dexp(double x);            /* |x| < 700 */
-double clt_dlog(double x);            /* x > 0, normal */
-double clt_dpow(double x, double y);  /* x > 0; exact for integral y up to 64 by repeated products */
-double clt_dpowi(double x, long n);   /* x^n by binary powering, n >= 0 */
-double clt_dsin(double x);            /* |x| < 1e6 */
+double clt_dexp(double x);           /* |x| < 700 */
+double clt_dlog(double x);           /* x > 0, normal */
+double clt_dpow(double x, double y); /* x > 0; exact for integral y up to 64 by repeated products */
+double clt_dpowi(double x, long n);  /* x^n by binary powering, n >= 0 */
+double clt_dsin(double x);           /* |x| < 1e6 */
 double clt_dcos(double x);
-double clt_dsqrt(double x);           /* IEEE */
+double clt_dsqrt(double x); /* IEEE */
 double clt_dtanh(double x);
 
 #endif

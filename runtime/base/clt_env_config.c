@@ -13,24 +13,25 @@ static const struct {
 #undef CLT_ENV
 };
 
-const char *clt_env(clt_env_id id)
-{
+const char *clt_env(clt_env_id id) {
     const char *v = getenv(env_table[id].name);
     return v && *v ? v : NULL;
 }
 
-long clt_env_long(clt_env_id id, long fallback)
-{
+long clt_env_long(clt_env_id id, long fallback) {
     int64_t n;
     const char *v = clt_env(id);
     return v && clt_parse_i64(v, &n) ? (long)n : fallback;
 }
 
-const char *clt_env_name(clt_env_id id) { return env_table[id].name; }
-const char *clt_env_help(clt_env_id id) { return env_table[id].help; }
+const char *clt_env_name(clt_env_id id) {
+    return env_table[id].name;
+}
+const char *clt_env_help(clt_env_id id) {
+    return env_table[id].help;
+}
 
-void clt_env_warn_unknown(void)
-{
+void clt_env_warn_unknown(void) {
     const char *known[CLT_ENV_COUNT];
     for (int i = 0; i < CLT_ENV_COUNT; i++) known[i] = env_table[i].name;
     for (char **e = environ; *e; e++) {
@@ -43,6 +44,7 @@ void clt_env_warn_unknown(void)
         for (int i = 0; i < CLT_ENV_COUNT; i++) found |= strcmp(known[i], name) == 0;
         if (found) continue;
         const char *near = clt_nearest(name, known, CLT_ENV_COUNT);
-        clt_warn("environment variable %s is not known%s%s", name, near ? "; did you mean " : "", near ? near : "");
+        clt_warn("environment variable %s is not known%s%s", name, near ? "; did you mean " : "",
+                 near ? near : "");
     }
 }

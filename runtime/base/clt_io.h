@@ -28,7 +28,7 @@ typedef struct {
     int (*rmdir)(const char *path);
     int (*mkdir)(const char *path);
     int (*sync_dir)(const char *path);
-    int (*list)(const char *path, clt_strv *names); /* without . and .., unsorted */
+    int (*list)(const char *path, clt_strv *names);            /* without . and .., unsorted */
     int (*kind)(const char *path, int *kind, uint64_t *bytes); /* kind: 0 absent, 1 file, 2 folder, 3 other */
 } clt_io_ops;
 
@@ -41,7 +41,8 @@ clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out);
 /* Exactly `bytes`, or CLT_BAD_DATA "ends early" (pread past the end), or CLT_IO. */
 clt_status clt_file_pread(clt_file *f, void *dst, size_t bytes, uint64_t offset);
 clt_status clt_file_pwrite(clt_file *f, const void *src, size_t bytes, uint64_t offset);
-clt_status clt_file_append(clt_file *f, const void *src, size_t bytes); /* one write call if the OS takes it whole */
+clt_status clt_file_append(clt_file *f, const void *src,
+                           size_t bytes); /* one write call if the OS takes it whole */
 clt_status clt_file_size(clt_file *f, uint64_t *bytes);
 clt_status clt_file_datasync(clt_file *f);
 clt_status clt_file_sync(clt_file *f);
@@ -52,10 +53,10 @@ clt_status clt_io_rename(const char *from, const char *to);
 clt_status clt_io_exchange(const char *a, const char *b);
 clt_status clt_io_unlink(const char *path);
 clt_status clt_io_sync_dir(const char *path);
-clt_status clt_io_mkdirs(const char *path);              /* like mkdir -p */
+clt_status clt_io_mkdirs(const char *path); /* like mkdir -p */
 /* The same without a message, for folders that may as well be absent: 0 or an errno value. */
 int clt_io_try_mkdirs(const char *path);
-clt_status clt_io_remove_tree(const char *path);         /* like rm -r; absent is success */
+clt_status clt_io_remove_tree(const char *path);           /* like rm -r; absent is success */
 clt_status clt_io_list(const char *path, clt_strv *names); /* sorted */
 bool clt_io_is_file(const char *path);
 bool clt_io_is_dir(const char *path);

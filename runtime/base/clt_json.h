@@ -13,7 +13,8 @@ clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const c
 /* Reads and parses a file of at most `limit` bytes. */
 clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out);
 
-/* Typed members; each prints "WHAT: key 'k' is missing" or "... must be an integer" and returns CLT_BAD_DATA. */
+/* Typed members; each prints "WHAT: key 'k' is missing" or "... must be an integer" and returns CLT_BAD_DATA.
+ */
 clt_status clt_json_get_i64(json_t *o, const char *key, const char *what, int64_t *out);
 clt_status clt_json_get_str(json_t *o, const char *key, const char *what, const char **out); /* borrowed */
 clt_status clt_json_get_obj(json_t *o, const char *key, const char *what, json_t **out);     /* borrowed */

@@ -18,8 +18,7 @@ static struct {
     double bar_time;
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = CLT_LOG_INFO, .size = 1};
 
-static clt_log_level level_now(void)
-{
+static clt_log_level level_now(void) {
     if (!log_state.level_set) {
         const char *names[] = {"error", "warn", "info", "debug"}, *e = clt_env(CLT_ENV_LOG);
         for (int i = 0; e && i < 4; i++)
@@ -29,37 +28,35 @@ static clt_log_level level_now(void)
     return log_state.level;
 }
 
-void clt_log_set_level(clt_log_level level)
-{
+void clt_log_set_level(clt_log_level level) {
     log_state.level = level;
     log_state.level_set = true;
 }
 
-clt_log_level clt_log_get_level(void) { return level_now(); }
+clt_log_level clt_log_get_level(void) {
+    return level_now();
+}
 
-void clt_log_set_rank(int rank, int size)
-{
+void clt_log_set_rank(int rank, int size) {
     log_state.rank = rank;
     log_state.size = size;
 }
 
-void clt_log_set_file(FILE *f)
-{
+void clt_log_set_file(FILE *f) {
     pthread_mutex_lock(&log_state.lock);
     log_state.file = f;
     pthread_mutex_unlock(&log_state.lock);
 }
 
-static void erase_bar(void)
-{
+static void erase_bar(void) {
     if (!log_state.bar_shown) return;
     fputs("\r\033[K", stderr);
     log_state.bar_shown = false;
 }
 
-void clt_log(clt_log_level level, const char *fmt, ...)
-{
-    if (level > level_now() || (level >= CLT_LOG_INFO && level < CLT_LOG_DEBUG && log_state.rank != 0)) return;
+void clt_log(clt_log_level level, const char *fmt, ...) {
+    if (level > level_now() || (level >= CLT_LOG_INFO && level < CLT_LOG_DEBUG && log_state.rank != 0))
+        return;
     static const char *label[] = {"error: ", "warning: ", "", "debug: "};
     static const char *paint[] = {"\033[1;31m", "\033[1;33m", "", "\033[2m"};
     char *text = NULL, prefix[32] = "";
@@ -82,8 +79,7 @@ void clt_log(clt_log_level level, const char *fmt, ...)
     free(text);
 }
 
-bool clt_progress_active(void)
-{
+bool clt_progress_active(void) {
     static int active = -1;
     if (active < 0) {
         const char *term = clt_env(CLT_ENV_TERM);
@@ -92,8 +88,7 @@ bool clt_progress_active(void)
     return active && log_state.rank == 0;
 }
 
-void clt_progress(bool force, const char *fmt, ...)
-{
+void clt_progress(bool force, const char *fmt, ...) {
     if (!clt_progress_active()) return;
     double now = clt_now();
     if (!force && now - log_state.bar_time < 0.1) return;
@@ -113,20 +108,22 @@ void clt_progress(bool force, const char *fmt, ...)
     pthread_mutex_unlock(&log_state.lock);
 }
 
-void clt_progress_end(void)
-{
+void clt_progress_end(void) {
     pthread_mutex_lock(&log_state.lock);
     if (log_state.bar_shown) fputc('\n', stderr);
     log_state.bar_shown = false;
     pthread_mutex_unlock(&log_state.lock);
 }
 
-void clt_color_set(clt_color_mode mode) { log_state.color = mode; }
+void clt_color_set(clt_color_mode mode) {
+    log_state.color = mode;
+}
 
-static bool forced(const char *v) { return v && strcmp(v, "0") != 0; }
+static bool forced(const char *v) {
+    return v && strcmp(v, "0") != 0;
+}
 
-bool clt_color(FILE *f)
-{
+bool clt_color(FILE *f) {
     if (log_state.color != CLT_COLOR_AUTO) return log_state.color == CLT_COLOR_ALWAYS;
     if (clt_env(CLT_ENV_NO_COLOR)) return false;
     if (forced(clt_env(CLT_ENV_CLICOLOR_FORCE)) || forced(clt_env(CLT_ENV_FORCE_COLOR))) return true;

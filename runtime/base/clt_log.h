@@ -32,7 +32,8 @@ void clt_progress_end(void);
 /* Whether clt_progress draws anything; otherwise callers print plain lines at intervals. */
 bool clt_progress_active(void);
 
-/* Colour allowed on this stream? --color and NO_COLOR, CLICOLOR_FORCE, FORCE_COLOR, CLICOLOR, TERM, isatty. */
+/* Colour allowed on this stream? --color and NO_COLOR, CLICOLOR_FORCE, FORCE_COLOR, CLICOLOR, TERM, isatty.
+ */
 bool clt_color(FILE *f);
 typedef enum { CLT_COLOR_AUTO, CLT_COLOR_ALWAYS, CLT_COLOR_NEVER } clt_color_mode;
 void clt_color_set(clt_color_mode mode);

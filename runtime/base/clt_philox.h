@@ -1,6 +1,6 @@
-/* clt_philox: the counter-based random numbers of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
- * (SC 2011), Philox4x32-10. A number is a pure function of (key, counter): nothing to save, no order, no rank
- * in it. The same routine is in clkernels/include/clt_philox.clh; both are tested against the published
+/* clt_philox: the counter-based random numbers of Salmon et al., "Parallel random numbers: as easy as 1, 2,
+ * 3" (SC 2011), Philox4x32-10. A number is a pure function of (key, counter): nothing to save, no order, no
+ * rank in it. The same routine is in clkernels/include/clt_philox.clh; both are tested against the published
  * vectors. What the key and the counter mean at each place of use is listed in docs/numerics.md. */
 #ifndef CLT_PHILOX_H
 #define CLT_PHILOX_H

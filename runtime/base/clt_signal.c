@@ -6,9 +6,9 @@
 
 static volatile sig_atomic_t received, interrupts;
 
-static void on_signal(int sig)
-{
-    static const char once[] = "\nstopping: finishing the step and saving; press Ctrl-C again to stop at once\n";
+static void on_signal(int sig) {
+    static const char once[] =
+        "\nstopping: finishing the step and saving; press Ctrl-C again to stop at once\n";
     static const char twice[] = "\nstopped at once, nothing was saved\n";
     ssize_t ignored = 0;
     if (sig == SIGINT && ++interrupts > 1) {
@@ -22,8 +22,7 @@ static void on_signal(int sig)
     (void)ignored;
 }
 
-void clt_signal_install(void)
-{
+void clt_signal_install(void) {
     struct sigaction a;
     memset(&a, 0, sizeof a);
     a.sa_handler = on_signal;
@@ -34,4 +33,6 @@ void clt_signal_install(void)
     sigaction(SIGUSR1, &a, NULL);
 }
 
-int clt_signal_received(void) { return received; }
+int clt_signal_received(void) {
+    return received;
+}

@@ -1,5 +1,6 @@
-/* clt_signal: what SIGINT, SIGTERM and SIGUSR1 mean for a run. The first one only sets a flag that the run looks at in
- * every phase: it finishes what it is doing, saves, and ends. A second SIGINT ends the process at once with 130. */
+/* clt_signal: what SIGINT, SIGTERM and SIGUSR1 mean for a run. The first one only sets a flag that the run
+ * looks at in every phase: it finishes what it is doing, saves, and ends. A second SIGINT ends the process at
+ * once with 130. */
 #ifndef CLT_SIGNAL_H
 #define CLT_SIGNAL_H
 

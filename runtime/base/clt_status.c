@@ -22,25 +22,21 @@ static const struct {
     [CLT_TERMINATED] = {"terminated", 143},
 };
 
-int clt_status_exit_code(clt_status st)
-{
+int clt_status_exit_code(clt_status st) {
     return (size_t)st < CLT_COUNT_OF(status_info) ? status_info[st].code : 1;
 }
 
-const char *clt_status_name(clt_status st)
-{
+const char *clt_status_name(clt_status st) {
     return (size_t)st < CLT_COUNT_OF(status_info) ? status_info[st].name : "unknown status";
 }
 
-clt_status clt_verror(clt_status st, const char *fmt, va_list ap)
-{
+clt_status clt_verror(clt_status st, const char *fmt, va_list ap) {
     vsnprintf(last_error, sizeof last_error, fmt, ap);
     if (!quiet) clt_log(CLT_LOG_ERROR, "%s", last_error);
     return st;
 }
 
-clt_status clt_error(clt_status st, const char *fmt, ...)
-{
+clt_status clt_error(clt_status st, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     clt_verror(st, fmt, ap);
@@ -48,6 +44,10 @@ clt_status clt_error(clt_status st, const char *fmt, ...)
     return st;
 }
 
-void clt_error_quiet(bool on) { quiet += on ? 1 : -1; }
+void clt_error_quiet(bool on) {
+    quiet += on ? 1 : -1;
+}
 
-const char *clt_last_error(void) { return last_error; }
+const char *clt_last_error(void) {
+    return last_error;
+}

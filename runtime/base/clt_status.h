@@ -36,8 +36,9 @@ clt_status clt_verror(clt_status st, const char *fmt, va_list ap);
 /* The text of this thread's last clt_error, "" if none. Valid until the next one. For tests and reports. */
 const char *clt_last_error(void);
 
-/* Between clt_error_quiet(true) and (false), which nest, clt_error on this thread keeps its text for clt_last_error and
- * prints nothing: for callers that try something and say themselves what a failure means. */
+/* Between clt_error_quiet(true) and (false), which nest, clt_error on this thread keeps its text for
+ * clt_last_error and prints nothing: for callers that try something and say themselves what a failure means.
+ */
 void clt_error_quiet(bool on);
 
 /* Forward a failure to the caller. */

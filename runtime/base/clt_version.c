@@ -1,4 +1,8 @@
 #include "clt_base.h"
 
-const char *clt_version(void) { return CLT_VERSION; }
-const char *clt_version_git(void) { return CLT_GIT; }
+const char *clt_version(void) {
+    return CLT_VERSION;
+}
+const char *clt_version_git(void) {
+    return CLT_GIT;
+}

@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         FILE *f = fopen(argv[i], "rb");
         if (!f) {
@@ -18,7 +17,8 @@ int main(int argc, char **argv)
         printf("0};\nenum { bytes_%d = %ld };\n", i, n);
         fclose(f);
     }
-    printf("typedef struct { const char *name; const unsigned char *text; unsigned long bytes; } clt_embedded_file;\n"
+    printf("typedef struct { const char *name; const unsigned char *text; unsigned long bytes; } "
+           "clt_embedded_file;\n"
            "extern const clt_embedded_file clt_embedded[];\nextern const int clt_embedded_count;\n"
            "const clt_embedded_file clt_embedded[] = {\n");
     for (int i = 1; i < argc; i++) {

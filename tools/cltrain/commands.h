@@ -1,5 +1,5 @@
-/* The subcommands of cltrain, one file each (cmd_NAME.c). argv[0] is the subcommand's name; the value returned is
- * the program's exit code. */
+/* The subcommands of cltrain, one file each (cmd_NAME.c). argv[0] is the subcommand's name; the value
+ * returned is the program's exit code. */
 #ifndef CLTRAIN_COMMANDS_H
 #define CLTRAIN_COMMANDS_H
 

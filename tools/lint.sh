@@ -1,0 +1,150 @@
+#!/bin/bash
+# The rules of the house that a program can check: make lint. Prints one line per offence; exit 1 if there is any.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+offences=0
+complain() {
+    echo "lint: $*" >&2
+    offences=$((offences + 1))
+}
+
+if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    mapfile -t files < <(git ls-files --cached --others --exclude-standard | sort -u)
+else
+    mapfile -t files < <(find . -type f -not -path './build*' -not -path './.git/*' | sed 's|^\./||' | sort)
+fi
+sources=()
+scripts=()
+for f in "${files[@]}"; do
+    [ -f "$f" ] || continue
+    case $f in
+    test/golden/*) ;;
+    *.c | *.h) sources+=("$f") ;;
+    *.sh) scripts+=("$f") ;;
+    esac
+done
+
+# Folders are layers: which folders' headers each one may include (docs/architecture.md).
+may_include() {
+    case $1 in
+    runtime/base) echo "runtime/base" ;;
+    runtime/device) echo "runtime/base runtime/device" ;;
+    # The oracle and the kernels share the text of their functions.
+    runtime/ops) echo "runtime/base runtime/device runtime/ops clkernels" ;;
+    collectives) echo "runtime/base runtime/device collectives" ;;
+    runtime/model) echo "runtime/base runtime/device runtime/ops runtime/model" ;;
+    runtime/data) echo "runtime/base runtime/data" ;;
+    runtime/checkpoint) echo "runtime/base runtime/device collectives runtime/checkpoint" ;;
+    runtime/train) echo "runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint runtime/train" ;;
+    *) echo "runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint runtime/train $1" ;;
+    esac
+}
+layer_of() {
+    case $1 in
+    runtime/*/*) echo "$1" | cut -d/ -f1-2 ;;
+    tools/*/*) echo "$1" | cut -d/ -f1-2 ;;
+    *) echo "$1" | cut -d/ -f1 ;;
+    esac
+}
+declare -A layer_cache
+check_layers() {
+    local f line layer dir target allowed
+    for f in "${sources[@]}"; do
+        case $f in test/*) continue ;; esac
+        layer=$(layer_of "$f")
+        dir=${f%/*}
+        allowed=" $(may_include "$layer") "
+        while IFS= read -r line; do
+            case $line in
+            ../* | */*) ;;
+            *) continue ;; # in the same folder
+            esac
+            target=${layer_cache[$dir:$line]:-}
+            if [ -z "$target" ]; then
+                target=$(realpath -m --relative-to=. "$dir/$line")
+                [ -f "$target" ] || target=$line # named from the root
+                target=$(layer_of "$target")
+                layer_cache[$dir:$line]=$target
+            fi
+            [[ $allowed == *" $target "* ]] || complain "$f: $layer may not include $line ($target)"
+        done < <(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$f")
+    done
+}
+
+# only_in PATTERN MESSAGE ALLOWED-PATH-PREFIX ...
+only_in() {
+    local pattern=$1 message=$2 f prefix ok
+    shift 2
+    while IFS= read -r f; do
+        ok=0
+        for prefix in "$@"; do [[ $f == "$prefix"* ]] && ok=1; done
+        [ $ok = 1 ] || complain "$f: $message"
+    done < <(grep -lE "$pattern" "${sources[@]}")
+}
+
+check_words() {
+    local f
+    while IFS= read -r f; do
+        complain "$f"
+    done < <(grep -nE '\b(TODO|FIXME|XXX)\b' "${sources[@]}" "${scripts[@]}" | grep -v '^tools/lint.sh:' | grep -v 'XXXXXX')
+}
+
+check_lengths() {
+    local f n
+    for f in "${sources[@]}"; do
+        n=$(wc -l <"$f")
+        [ "$n" -le 700 ] || complain "$f: $n lines; files stay below 700"
+    done
+}
+
+check_readmes() {
+    local d
+    for d in clkernels collectives docs runtime runtime/* tools tools/* test; do
+        [ -d "$d" ] && [ "$d" != tools/man ] || continue
+        [ -f "$d/README.md" ] || complain "$d: no README.md"
+    done
+}
+
+check_kernels() {
+    local f
+    while IFS= read -r f; do
+        grep -q 'FP_CONTRACT OFF' "$f" || grep -q 'include' "$f" || complain "$f: no '#pragma OPENCL FP_CONTRACT OFF'"
+    done < <(printf '%s\n' "${files[@]}" | grep '^clkernels/.*\.cl$')
+}
+
+check_format() {
+    command -v clang-format >/dev/null || {
+        echo "lint: no clang-format here, the formatting was not checked"
+        return
+    }
+    local major f
+    major=$(clang-format --version | sed 's/.*version \([0-9]*\).*/\1/')
+    if [ "$major" != 14 ]; then
+        echo "lint: clang-format $major formats some lines differently from 14, the formatting was not checked"
+        return
+    fi
+    while IFS= read -r f; do complain "$f"; done < <(clang-format --dry-run "${sources[@]}" 2>&1 |
+        sed -n 's/^\([^ :]*\):\([0-9]*\):.*warning: code should be clang-formatted.*/\1:\2: not formatted (clang-format -i)/p' |
+        awk -F: '!seen[$1]++')
+}
+
+check_scripts() {
+    command -v shellcheck >/dev/null || {
+        echo "lint: no shellcheck here, the scripts were not checked"
+        return
+    }
+    shellcheck -S warning "${scripts[@]}" .ci/run || offences=$((offences + 1))
+}
+
+check_layers
+only_in '# *include *<CL/' "CL/cl.h is included in runtime/device only" runtime/device/
+only_in '# *include *<mpi\.h>' "mpi.h is included in collectives only" collectives/
+only_in '\bgetenv *\(' "getenv is called through clt_env only" runtime/base/clt_env test/
+check_words
+check_lengths
+check_readmes
+check_kernels
+check_format
+check_scripts
+[ $offences = 0 ] && echo "lint: ${#sources[@]} C files and ${#scripts[@]} scripts keep the rules"
+[ $offences = 0 ]
