@@ -1,11 +1,13 @@
 #!/bin/bash
 # Compiles every row of the variant tables (clkernels/*/*.vt) for every GPU target that the row admits, without the
-# hardware, and fails on a compile error, an unresolved function, a register spill or scratch memory.
+# hardware, and fails on a compile error, an unresolved function, a register spilled to memory or scratch memory.
+# Printed as a note only: AMD's scalar registers kept in lanes of vector registers, which touches no memory; and
+# spills of a fallback row, which is a row below one whose needs all of these GPUs meet.
 #
-#     test/ops/offline_gates.sh [--fetch] [--verbose] [word ...]
+#     test/ops/offline_gates.sh [--no-fetch] [--verbose] [word ...]
 #
-#   --fetch    gets what is missing: libclc-19 with apt-get download, ptxas with pip (nvidia-cuda-nvcc); both are
-#              unpacked into $BUILD/tools, nothing is installed
+#   --no-fetch does not get what is missing. Otherwise libclc-19 is fetched with apt-get download and ptxas with pip
+#              (nvidia-cuda-nvcc), and unpacked into $BUILD/tools; nothing is installed
 #   --verbose  one line per compilation (registers where the tool tells them), not only failures
 #   word       only rows whose "table/id" contains one of the words
 #
@@ -14,15 +16,16 @@
 #
 # A table may add option sets for the gates, one a line; every row is compiled with each of them as well:
 #     #gate -DACT=12
+# timeout: 900
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 BUILD=${BUILD:-build}
-FETCH=0 VERBOSE=0 WORDS=()
+FETCH=1 VERBOSE=0 WORDS=()
 for a in "$@"; do
     case $a in
-    --fetch) FETCH=1 ;;
+    --no-fetch) FETCH=0 ;;
     --verbose) VERBOSE=1 ;;
-    -*) echo "usage: $0 [--fetch] [--verbose] [word ...]" >&2; exit 2 ;;
+    -*) echo "usage: $0 [--no-fetch] [--verbose] [word ...]" >&2; exit 2 ;;
     *) WORDS+=("$a") ;;
     esac
 done
@@ -65,7 +68,7 @@ choose_targets() {
     [ -n "$CLANG" ] || missing="clang-19"
     [ -n "$LIBCLC" ] || missing="$missing libclc-19"
     [ -n "$PTXAS" ] || missing="$missing ptxas"
-    if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "left out: sm_90 (not found: $missing; --fetch gets libclc-19 and ptxas)"; fi
+    if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "left out: sm_90 (not found: $missing)"; fi
     if command -v ocloc >/dev/null; then TARGETS+=(dg2); else echo "left out: dg2 (not found: ocloc, package intel-opencl-icd)"; fi
 }
 
@@ -89,9 +92,10 @@ gate_amd() {
     [ -z "$out" ] || { echo "unresolved: $out"; return; }
     "$READELF" --notes "$o.co" | awk '
         /\.symbol:/ { n = $NF } /private_segment_fixed/ { p = $NF } /\.sgpr_spill/ { ss = $NF } /\.vgpr_count/ { v = $NF }
-        /\.vgpr_spill/ { if (p || ss || $NF) bad = bad " " n " scratch=" p " sgpr_spill=" ss " vgpr_spill=" $NF
+        /\.vgpr_spill/ { if (p || $NF) bad = bad " " n " scratch=" p " sgpr_spill=" ss " vgpr_spill=" $NF
+                         else if (ss) lanes = lanes " " n " keeps " ss " scalar registers in vector lanes"
                          if (v > most) most = v }
-        END { if (bad) print "spills:" bad; else print "ok vgpr<=" most }'
+        END { if (bad) print "spills:" bad; else if (lanes) print "note:" lanes; else print "ok vgpr<=" most }'
 }
 
 gate_nvidia() {
@@ -113,17 +117,19 @@ gate_intel() {
     ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
         -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3" >"$o.log" 2>&1 ||
         { grep -m1 -i 'error' "$o.log" || echo "ocloc failed: $(tail -1 "$o.log")"; return; }
-    grep -m1 -i 'spill' "$o.log" || echo ok
+    if grep -q -i 'spill' "$o.log"; then echo "spills: $(grep -m1 -i 'spill' "$o.log")"; else echo ok; fi
 }
 
-gate() { # target file options label number
+gate() { # target file options label number fallback
     local result
     case $1 in
     gfx*) result=$(gate_amd "$1" "$2" "$3" "$5") ;;
     sm_*) result=$(gate_nvidia "$1" "$2" "$3" "$5") ;;
     *) result=$(gate_intel "$1" "$2" "$3" "$5") ;;
     esac
+    case $6:$result in 1:spills:*) result="note: fallback row $result" ;; esac
     case $result in
+    note:*) echo "note $1 $4 [$3 ] ${result#note: }" && result="ok" ;;
     ok*) [ "$VERBOSE" = 0 ] || echo "ok   $1 $4 [$3 ] ${result#ok}" ;;
     *) echo "FAIL $1 $4 [$3 ] ${result:-no result}" ;;
     esac
@@ -141,6 +147,20 @@ admits() {
     esac
 }
 
+# Whether every GPU of the list meets these needs at every shape, so that the rows below are fallbacks.
+always_taken() { # requires params
+    local word
+    [[ $2 == *MIN_* ]] && return 1
+    for word in ${1//,/ }; do
+        case $word in
+        type=gpu) ;;
+        'work_group>='*) [ "${word#*=}" -le 256 ] || return 1 ;;
+        'local_mem>='*) [ "${word#*=}" -le 32768 ] || return 1 ;;
+        *) return 1 ;;
+        esac
+    done
+}
+
 wanted() {
     [ ${#WORDS[@]} -eq 0 ] && return 0
     for w in "${WORDS[@]}"; do [[ $1 == *"$w"* ]] && return 0; done
@@ -155,18 +175,20 @@ choose_targets
 n=0 jobs=$(nproc)
 for table in clkernels/*/*.vt; do
     op=$(basename "$table" .vt)
+    fallback=0
     mapfile -t extra < <(sed -n 's/^#gate //p' "$table")
     while read -r id file _ requires params; do
         case $id in '' | \#*) continue ;; esac
+        below=$fallback options=""
+        always_taken "$requires" "$params" && fallback=1
         wanted "$op/$id" || continue
-        options=""
         [ "$params" = - ] || options=" -D${params//,/ -D}"
         for target in "${TARGETS[@]}"; do
             admits "$target" "$requires" || continue
             for more in "" "${extra[@]}"; do
                 while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
                 n=$((n + 1))
-                gate "$target" "clkernels/$file" "$options${more:+ $more}" "$op/$id" $n &
+                gate "$target" "clkernels/$file" "$options${more:+ $more}" "$op/$id" $n $below &
             done
         done
     done <"$table"
