@@ -1,6 +1,7 @@
 /* cltrain: finds the subcommand and hands over. Everything else is in cmd_*.c and in the library. */
 #include <string.h>
 
+#include "collectives/clt_launch.h"
 #include "commands.h"
 #include "runtime/base/clt_options.h"
 
@@ -58,7 +59,11 @@ static int run_command(int argc, char **argv) {
     for (size_t i = 0; i < CLT_COUNT_OF(commands); i++) {
         names[i] = commands[i].name;
         if (strcmp(argv[0], names[i]) != 0) continue;
-        if (commands[i].run) return commands[i].run(argc, argv);
+        if (commands[i].run) {
+            int code = commands[i].run(argc, argv);
+            clt_launch_report(code);
+            return code;
+        }
         clt_error(CLT_FAIL, "cltrain %s is not in this build", argv[0]);
         return clt_status_exit_code(CLT_FAIL);
     }
