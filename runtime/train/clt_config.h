@@ -21,14 +21,11 @@ typedef struct {
     int64_t shuffle_seed;
     int64_t shuffle_block_size;  /* 0: not given */
     int64_t num_canonical_nodes; /* 0: not given */
-    const char *partition_algo, *sampling_method, *batching_method;
-    int64_t replication; /* 0: not given */
-    int64_t predownload; /* 0: not given */
+    const char *partition_algo;
     const char *token_encoding_type;
     int64_t max_seq_len;
     int64_t eos_token_id, bos_token_id; /* -1: not given; either turns sequence ids on */
     bool drop_last;
-    int64_t num_workers;
 } clt_loader_config;
 
 typedef enum { CLT_OPTIMIZER_ADAMW, CLT_OPTIMIZER_LIONW } clt_optimizer_kind;
@@ -48,10 +45,7 @@ typedef struct {
 typedef enum { CLT_CLIP_NONE, CLT_CLIP_NORM, CLT_CLIP_VALUE } clt_clip_type;
 
 typedef struct { /* callbacks: those that do something here */
-    bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator, optimizer_monitor;
-    int64_t speed_window;
-    double gpu_flops_available; /* 0: not given */
-    const char *speed_time_unit;
+    bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator;
 } clt_callbacks_config;
 
 typedef struct clt_config clt_config;
@@ -63,8 +57,7 @@ struct clt_config {
     int64_t max_seq_len;
     double dist_timeout;
     clt_mpt_config model;
-    const char *tokenizer;        /* tokenizer.name */
-    int64_t tokenizer_max_length; /* kwargs.model_max_length; 0: not given */
+    const char *tokenizer; /* tokenizer.name */
 
     /* data and batches */
     clt_loader_config train;
@@ -85,7 +78,7 @@ struct clt_config {
     /* evaluation and logging */
     clt_time eval_interval;
     bool eval_first;
-    bool progress_bar, log_to_console, log_config;
+    bool log_to_console, log_config;
     clt_time console_log_interval; /* epochs or batches */
     clt_callbacks_config callbacks;
 

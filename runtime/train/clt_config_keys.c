@@ -110,14 +110,10 @@ static clt_status read_present(clt_schema_reader *r, const clt_key *k, const cha
 /* --- callbacks
  * ---------------------------------------------------------------------------------------------------- */
 
-static const char *const time_units[] = {"seconds", "minutes", "hours", "days", NULL};
 static const clt_key speed_keys[] = {
-    KEY("window_size", CLT_KEY_INT, false, "100", "batches that throughput is averaged over",
-        c.callbacks.speed_window),
-    KEY("gpu_flops_available", CLT_KEY_FLOAT, true, "null", "peak FLOP per second of a device, for mfu",
-        c.callbacks.gpu_flops_available),
-    {"time_unit", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"hours\"", "unit of time/train",
-     AT(c.callbacks.speed_time_unit), time_units, NULL, clt_config_read_name},
+    NO_EFFECT("window_size", "100", "throughput is that of each step"),
+    NO_EFFECT("gpu_flops_available", "null", "the device's peak is measured"),
+    NO_EFFECT("time_unit", "\"hours\"", "times are in hours"),
 };
 static const clt_schema speed_schema = CLT_SCHEMA(speed_keys);
 
@@ -127,8 +123,6 @@ static clt_status read_speed_monitor(clt_schema_reader *r, const clt_key *k, con
     clt_config_builder *b = (clt_config_builder *)((char *)field - AT(c.callbacks.speed_monitor));
     if (!json_is_object(v)) return clt_schema_fail(r, path, "must be a map such as {window_size: 10}");
     CLT_TRY(clt_schema_read(r, &speed_schema, path, v, b));
-    if (b->c.callbacks.speed_window < 1 || b->c.callbacks.speed_window > 1000000)
-        return clt_schema_fail(r, path, "has a window_size that is not from 1 to 1000000");
     b->c.callbacks.speed_monitor = true;
     return CLT_OK;
 }
@@ -140,7 +134,8 @@ static const clt_key callback_keys[] = {
     MONITOR("lr_monitor", "learning rates", lr_monitor),
     MONITOR("memory_monitor", "device memory", memory_monitor),
     MONITOR("runtime_estimator", "remaining time", runtime_estimator),
-    MONITOR("optimizer_monitor", "global gradient norm", optimizer_monitor),
+    NO_EFFECT("optimizer_monitor", NULL,
+              "the global gradient norm is always recorded, norms of single tensors are not"),
     NO_EFFECT("memory_snapshot", NULL, "memory is planned before the run (cltrain plan)"),
     NO_EFFECT("oom_observer", NULL, "memory is planned before the run (cltrain plan)"),
     NO_EFFECT("system_metrics_monitor", NULL, "only the run's own numbers are recorded"),
@@ -259,8 +254,10 @@ static const clt_key fsdp_keys[] = {
 static const clt_schema fsdp_schema = CLT_SCHEMA(fsdp_keys);
 
 static const clt_key tokenizer_kwargs_keys[] = {
-    KEY("model_max_length", CLT_KEY_INT, true, "null", "remembered", c.tokenizer_max_length),
-    {"*", CLT_KEY_ANY, CLT_KEY_HONOURED, true, NULL, "for the tokenizer", NOWHERE, NULL, NULL, NULL},
+    {"model_max_length", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null",
+     "kept in config.yaml; max_seq_len says how long samples are", NOWHERE, NULL, NULL, NULL},
+    {"*", CLT_KEY_ANY, CLT_KEY_HONOURED, true, NULL, "kept in config.yaml for the tokenizer", NOWHERE, NULL,
+     NULL, NULL},
 };
 static const clt_schema tokenizer_kwargs_schema = CLT_SCHEMA(tokenizer_kwargs_keys);
 static const clt_key tokenizer_keys[] = {
@@ -348,7 +345,7 @@ static const clt_key top_keys[] = {
     SECTION("loggers", "null", "where metrics go", 0, &logger_schema),
     SECTION("callbacks", "null", "what is measured", 0, &callback_schema),
     SECTION("algorithms", "null", "changes to the training step", 0, &algorithm_schema),
-    KEY("progress_bar", CLT_KEY_BOOL, false, "false", "a bar on terminals", c.progress_bar),
+    NO_EFFECT("progress_bar", "false", "a bar is drawn whenever stderr is a terminal"),
     KEY("log_to_console", CLT_KEY_BOOL, false, "true", "metrics on stderr", c.log_to_console),
     CUSTOM("console_log_interval", false, "\"1ba\"", "in batches or epochs", c.console_log_interval,
            clt_config_read_time),

@@ -50,16 +50,16 @@ static const clt_key dataset_keys[] = {
      "groups that the sample order is made of", AT(num_canonical_nodes), NULL, NULL, NULL},
     {"partition_algo", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"relaxed\"",
      "how samples are dealt to ranks", AT(partition_algo), partition_algos, NULL, clt_config_read_name},
-    {"sampling_method", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"balanced\"",
-     "matters with several streams", AT(sampling_method), sampling_methods, NULL, clt_config_read_name},
-    {"sampling_granularity", CLT_KEY_INT, CLT_KEY_ACCEPTED, false, "1", "matters with several streams",
-     NOWHERE, NULL, NULL, NULL},
-    {"batching_method", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"random\"", "matters with several streams",
-     AT(batching_method), batching_methods, NULL, clt_config_read_name},
-    {"replication", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "ranks that see the same samples",
-     AT(replication), NULL, NULL, NULL},
-    {"predownload", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "samples read ahead", AT(predownload), NULL,
+    {"sampling_method", CLT_KEY_CUSTOM, CLT_KEY_ACCEPTED, false, "\"balanced\"", "there is one stream",
+     NOWHERE, sampling_methods, NULL, clt_config_read_name},
+    {"sampling_granularity", CLT_KEY_INT, CLT_KEY_ACCEPTED, false, "1", "there is one stream", NOWHERE, NULL,
      NULL, NULL},
+    {"batching_method", CLT_KEY_CUSTOM, CLT_KEY_ACCEPTED, false, "\"random\"", "there is one stream", NOWHERE,
+     batching_methods, NULL, clt_config_read_name},
+    {"replication", CLT_KEY_INT, CLT_KEY_REFUSED, true, "null",
+     "ranks that see the same samples are not supported", NOWHERE, NULL, NULL, NULL},
+    {"predownload", CLT_KEY_INT, CLT_KEY_ACCEPTED, true, "null", "nothing is downloaded", NOWHERE, NULL, NULL,
+     NULL},
     {"token_encoding_type", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"int64\"",
      "type of token bytes in the shards", AT(token_encoding_type), token_types, NULL, clt_config_read_name},
     {"eos_token_id", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "ends documents: sequence ids count them",
@@ -95,8 +95,9 @@ static const clt_key loader_keys[] = {
      "where the samples are and in which order they come", 0, NULL, &dataset_schema, NULL},
     {"drop_last", CLT_KEY_BOOL, CLT_KEY_HONOURED, false, "false",
      "leave out a last batch that is not full; training always does", AT(drop_last), NULL, NULL, NULL},
-    {"num_workers", CLT_KEY_INT, CLT_KEY_HONOURED, false, "0", "part of the sample order's definition",
-     AT(num_workers), NULL, NULL, NULL},
+    {"num_workers", CLT_KEY_INT, CLT_KEY_ACCEPTED, false, "0",
+     "a thread of each rank reads ahead, and the order of samples does not depend on workers", NOWHERE, NULL,
+     NULL, NULL},
     {"pin_memory", CLT_KEY_BOOL, CLT_KEY_ACCEPTED, false, "true", "the device decides", NOWHERE, NULL, NULL,
      NULL},
     {"prefetch_factor", CLT_KEY_INT, CLT_KEY_ACCEPTED, true, "2", "batches are always read ahead", NOWHERE,
@@ -125,15 +126,12 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
         const char *name;
         int64_t v;
     } counts[] = {{"num_canonical_nodes", l->num_canonical_nodes},
-                  {"shuffle_block_size", l->shuffle_block_size},
-                  {"replication", l->replication},
-                  {"predownload", l->predownload}};
+                  {"shuffle_block_size", l->shuffle_block_size}};
     for (size_t i = 0; i < CLT_COUNT_OF(counts) && st == CLT_OK; i++) {
         key = clt_format("%s.dataset.%s", path, counts[i].name);
         if (counts[i].v < 0) st = clt_schema_fail(r, key, "must be above 0");
         clt_free(key);
     }
-    if (st == CLT_OK && l->num_workers < 0) st = clt_schema_fail(r, path, "has a negative num_workers");
     return st;
 }
 

@@ -44,7 +44,6 @@ static void golden_runs_load(void **state) {
     assert_true(c->optimizer.groups[0].lr == 4.0e-3 && c->optimizer.groups[0].eps == 1e-8);
     assert_int_equal(c->clip_type, CLT_CLIP_NORM);
     assert_true(c->callbacks.lr_monitor && c->callbacks.speed_monitor && !c->callbacks.memory_monitor);
-    assert_int_equal(c->callbacks.speed_window, 10);
     assert_null(c->save_folder);
     assert_false(c->autoresume);
     clt_config_free(c);
@@ -222,7 +221,7 @@ static void wrong_values_are_refused(void **state) {
         {"model.attn_config=3", "must be a map", "a whole number"},
         {"model=3", "model", "must be a map"},
         {"optimizer.lr=abc", "must be a number", "abc"},
-        {"progress_bar=no", "must be true or false", "no"},
+        {"eval_first=no", "must be true or false", "no"},
         {"seed=1.5", "seed", "a whole number"},
         {"max_duration=", "max_duration", "must be"},
         {"scheduler=", "scheduler", "must be"},
@@ -288,12 +287,14 @@ static void wrong_values_are_refused(void **state) {
         {"algorithms.gradient_clipping.clipping_threshold=0", "clipping_threshold", "above 0"},
         {"algorithms.alibi={}", "algorithms.alibi", "model.attn_config.alibi"},
         {"callbacks.early_stopper={}", "early_stopper", "refused"},
-        {"callbacks.speed_monitor={window_size: 0}", "speed_monitor", "window_size"},
+        {"callbacks.speed_monitor={windowsize: 0}", "callbacks.speed_monitor.windowsize",
+         "did you mean 'window_size'"},
         {"tp_config={strategy: ffn}", "tp_config", "tensor parallelism"},
         {"icl_tasks=[]", "icl_tasks", "refused"},
         {"code_paths=[x.py]", "code_paths", "Python"},
         {"train_loader.name=finetuning", "finetuning", "token samples"},
         {"train_loader.name=other", "train_loader.name", "must be text"},
+        {"train_loader.dataset.replication=2", "replication", "refused"},
         {"train_loader.dataset.streams={a: {}}", "streams", "refused"},
         {"train_loader.dataset.shuffle_algo=py2x", "py2x", "not known"},
         {"train_loader.dataset.num_canonical_nodes=-2", "num_canonical_nodes", "above 0"},
