@@ -352,7 +352,7 @@ static void hung_device_is_given_up(void **state) {
     (void)state;
     skip_on_simulator();
     clt_device_params p = clt_device_params_default();
-    p.timeout = 0.2;
+    p.timeout = 1;
     clt_device *d = open_with(p);
     clt_buffer *b;
     float x = 1;
@@ -362,12 +362,12 @@ static void hung_device_is_given_up(void **state) {
     double start = clt_now();
     assert_int_equal(clt_device_finish(d), CLT_AGAIN);
     double took = clt_now() - start;
-    assert_true(took >= 0.2 && took < 2);
-    assert_says("gave no answer for 0.2 s");
+    assert_true(took >= 1 && took < 10);
+    assert_says("gave no answer for 1 s");
     start = clt_now();
     static float y; /* outlives the read that stays queued */
     assert_int_equal(clt_buffer_read(b, 0, &y, sizeof y), CLT_AGAIN);
-    assert_true(clt_now() - start < 0.1); /* nobody waits for a hung device a second time */
+    assert_true(clt_now() - start < 0.9); /* nobody waits for a hung device a second time */
     assert_int_equal(clt_device_gate(d, false), CLT_OK);
     assert_int_equal(clt_device_finish(d), CLT_OK);
     assert_int_equal(clt_buffer_read(b, 0, &y, sizeof y), CLT_OK);
@@ -423,9 +423,10 @@ static void peak_is_measured_once(void **state) {
     assert_true(flops > 1e9 && copy > 1e8);
     clt_device_close(d);
     d = open_with(p);
-    double start = clt_now();
     assert_int_equal(clt_device_peak(d, &flops2, &copy2), CLT_OK);
-    assert_true(clt_now() - start < 0.02);
+    clt_device_counters c;
+    clt_device_get_counters(d, &c);
+    assert_int_equal(c.launches, 0); /* it was read */
     assert_true(flops2 > 0.999 * flops && flops2 < 1.001 * flops && copy2 > 0.999 * copy &&
                 copy2 < 1.001 * copy);
     clt_device_close(d);
