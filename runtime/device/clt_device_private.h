@@ -65,6 +65,7 @@ struct clt_device {
     cl_device_id root, device; /* device is a sub-device of root, or root */
     cl_context context;
     cl_command_queue queue;
+    cl_command_queue side; /* maps pinned memory; NULL until there is some */
     clt_device_facts facts;
     char id[33];
     char *cache_dir; /* NULL: caching is off */
@@ -125,6 +126,8 @@ void clt_transfer_free(clt_device *dev);
 
 /* clt_kernel.c */
 void clt_kernels_free(clt_device *dev);
+/* clBuildProgram whose failure nobody shall see. */
+cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options);
 
 /* clt_source.c */
 /* Text with `#include "..."` of files under clkernels/ expanded; `file` names it and anchors relative paths.

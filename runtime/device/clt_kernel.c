@@ -1,7 +1,9 @@
 /* Programs and kernels: built once per (source, options), launched with arguments checked. */
 #include "clt_device_private.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LANGUAGE "-cl-std=CL1.2"
 #define ROUNDING "-cl-fp32-correctly-rounded-divide-sqrt"
@@ -107,13 +109,29 @@ static void save_binary(clt_device *dev, const char *name, cl_program p) {
     clt_free(binary);
 }
 
+/* Some drivers write their compiler's complaints to stderr past the build log, where they would look like
+ * errors of this program. */
+cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options) {
+    fflush(stderr);
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int saved = null >= 0 ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+    if (saved >= 0) dup2(null, STDERR_FILENO);
+    cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    if (saved >= 0) {
+        dup2(saved, STDERR_FILENO);
+        close(saved);
+    }
+    if (null >= 0) close(null);
+    return e;
+}
+
 static clt_status build_source(clt_device *dev, const char *what, const char *source, const char *options,
                                clt_hash128 key, bool quiet, cl_program *out) {
     cl_int e;
     double start = clt_now();
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
     CLT_CL(dev, e, what);
-    e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    e = quiet ? clt_build_quietly(dev, p, options) : clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
     double took = clt_now() - start;
     dev->counters.build_seconds += took;
     dev->counters.programs_built++;

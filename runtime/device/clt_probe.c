@@ -2,10 +2,8 @@
  * the cache under the device's id, so only the first start on a device pays for them. */
 #include "clt_device_private.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "../base/clt_philox.h"
 
@@ -14,23 +12,12 @@ enum { PROBE_TRIPLES = 4096, COPY_BYTES = 32 << 20, LOCAL_TOP = 256 << 10 };
 /* --- one probe
  * ------------------------------------------------------------------------------------------------ */
 
-/* Builds `source` with exactly these options, without a message; NULL if it does not build. Some drivers
- * write their compiler's complaints to stderr past the build log, where they would look like errors of this
- * program. */
+/* Builds `source` with exactly these options, without a message; NULL if it does not build. */
 static cl_program try_build(clt_device *dev, const char *source, const char *options) {
     cl_int e;
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
     if (e != CL_SUCCESS) return NULL;
-    fflush(stderr);
-    int null = open("/dev/null", O_WRONLY | O_CLOEXEC), saved = null >= 0 ? dup(STDERR_FILENO) : -1;
-    if (saved >= 0) dup2(null, STDERR_FILENO);
-    e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
-    if (saved >= 0) {
-        dup2(saved, STDERR_FILENO);
-        close(saved);
-    }
-    if (null >= 0) close(null);
-    if (e == CL_SUCCESS) return p;
+    if (clt_build_quietly(dev, p, options) == CL_SUCCESS) return p;
     clReleaseProgram(p);
     return NULL;
 }

@@ -35,8 +35,10 @@ static int candidates(const clt_found *found, int n, const char *entry, size_t l
     bool indices = is_indices(entry, len, &p, &d);
     for (int i = 0; i < n && count < MAX_CANDIDATES; i++) {
         const clt_device_facts *f = &found[i].facts;
+        /* The version says "PoCL" where neither name does. */
         bool match = indices ? f->platform_index == p && f->device_index == d
-                             : contains(f->name, entry, len) || contains(f->platform, entry, len);
+                             : contains(f->name, entry, len) || contains(f->platform, entry, len) ||
+                                   contains(f->version, entry, len);
         if (!match || kind(&found[i]) < best) continue;
         if (kind(&found[i]) > best) count = 0;
         best = kind(&found[i]);

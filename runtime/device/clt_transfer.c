@@ -19,7 +19,7 @@ static void block_poll(clt_staging *s) {
 
 static void block_free(clt_device *dev, clt_staging *s) {
     if (s->pinned) {
-        clEnqueueUnmapMemObject(dev->queue, s->pinned, s->mem, 0, NULL, NULL);
+        clEnqueueUnmapMemObject(dev->side, s->pinned, s->mem, 0, NULL, NULL);
         clReleaseMemObject(s->pinned);
     } else {
         clt_free(s->mem);
@@ -27,24 +27,36 @@ static void block_free(clt_device *dev, clt_staging *s) {
     *s = (clt_staging){0};
 }
 
+/* Pinned memory is a mapped buffer. It is mapped through a queue of its own, so that getting it does not wait
+ * for the device's work. */
+static cl_int get_pinned(clt_device *dev, clt_staging *s, size_t cap) {
+    cl_int e = CL_SUCCESS;
+    if (!dev->side) dev->side = clCreateCommandQueue(dev->context, dev->device, 0, &e);
+    if (e != CL_SUCCESS) return e;
+    cl_mem m = clCreateBuffer(dev->context, CL_MEM_ALLOC_HOST_PTR | CL_MEM_READ_WRITE, cap, NULL, &e);
+    if (e != CL_SUCCESS) return e;
+    cl_event event;
+    void *p =
+        clEnqueueMapBuffer(dev->side, m, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0, cap, 0, NULL, &event, &e);
+    if (e == CL_SUCCESS) e = clFlush(dev->side);
+    if (e == CL_SUCCESS) e = clt_event_quiet(dev, event);
+    if (e != CL_SUCCESS) {
+        clReleaseMemObject(m);
+        return e;
+    }
+    *s = (clt_staging){.mem = p, .cap = cap, .pinned = m};
+    return CL_SUCCESS;
+}
+
 static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
     size_t cap = SMALLEST_BLOCK;
     while (cap < bytes) cap *= 2;
     block_free(dev, s);
     if (dev->facts.type != CLT_DEVICE_CPU) {
-        cl_int e;
-        cl_event event;
-        cl_mem m = clCreateBuffer(dev->context, CL_MEM_ALLOC_HOST_PTR | CL_MEM_READ_WRITE, cap, NULL, &e);
-        void *p = e != CL_SUCCESS ? NULL
-                                  : clEnqueueMapBuffer(dev->queue, m, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0,
-                                                       cap, 0, NULL, &event, &e);
-        if (p) {
-            CLT_TRY(clt_event_wait(dev, event, "getting pinned memory"));
-            *s = (clt_staging){.mem = p, .cap = cap, .pinned = m};
-            return CLT_OK;
-        }
+        cl_int e = get_pinned(dev, s, cap);
+        if (e == CL_SUCCESS) return CLT_OK;
+        if (dev->hung) return clt_hung_error(dev, "getting pinned memory");
         clt_debug("no pinned memory on %s: %s", dev->facts.name, clt_cl_name(e));
-        if (m) clReleaseMemObject(m);
     }
     *s = (clt_staging){.mem = clt_aligned_alloc(cap), .cap = cap};
     return CLT_OK;
@@ -79,6 +91,7 @@ void clt_transfer_free(clt_device *dev) {
         if (dev->staging[i].event) clReleaseEvent(dev->staging[i].event);
         block_free(dev, &dev->staging[i]);
     }
+    if (dev->side) clReleaseCommandQueue(dev->side);
 }
 
 clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes) {

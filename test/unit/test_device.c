@@ -456,7 +456,7 @@ static int pick(const clt_found *f, int n, const char *pattern, int rank, int si
 
 static void ranks_get_devices(void **state) {
     (void)state;
-    const clt_found f[] = {
+    clt_found f[] = {
         make_found(0, 0, "Intel(R) OpenCL", "AMD EPYC", CLT_DEVICE_CPU, true),
         make_found(1, 0, "Portable Computing Language", "pthread-EPYC", CLT_DEVICE_CPU, true),
         make_found(2, 0, "Intel(R) OpenCL Graphics", "UHD", CLT_DEVICE_GPU, true),
@@ -464,6 +464,7 @@ static void ranks_get_devices(void **state) {
         make_found(3, 1, "NVIDIA CUDA", "H100", CLT_DEVICE_GPU, false),
     };
     enum { ALL = 5, CPUS = 2 };
+    snprintf(f[1].facts.version, sizeof f[1].facts.version, "OpenCL 3.0 PoCL HSTR: pthread");
     int sharing;
     /* Default: the GPUs with their own memory, in turn. */
     for (int r = 0; r < 4; r++) assert_int_equal(pick(f, ALL, "", r, 4, &sharing), 3 + r % 2);
@@ -472,7 +473,8 @@ static void ranks_get_devices(void **state) {
     for (int r = 0; r < 3; r++) assert_int_equal(pick(f, CPUS, "", r, 3, &sharing), 0);
     assert_int_equal(sharing, 3);
     assert_int_equal(pick(f, ALL, "portable", 0, 1, NULL), 1);
-    assert_int_equal(pick(f, ALL, "PTHREAD", 0, 1, NULL), 1);
+    assert_int_equal(pick(f, ALL, "PTHREAD-epyc", 0, 1, NULL), 1);
+    assert_int_equal(pick(f, ALL, "pocl", 0, 1, NULL), 1);
     assert_int_equal(pick(f, ALL, "3:1", 0, 1, NULL), 4);
     assert_int_equal(pick(f, ALL, "1:0", 5, 8, NULL), 1);
     /* A list has one entry per rank, and ranks with the same entry take turns. */
@@ -495,7 +497,7 @@ static void ranks_get_devices(void **state) {
 
 /* Runs this program in `mode` under `env`; its output is malloc'ed, its exit code returned. */
 static int run_self(const char *env, const char *mode, char **output) {
-    char *command = clt_format("%s %s %s 2>&1", env, self, mode);
+    char *command = clt_format("env -u OCL_ICD_FILENAMES -u CLTRAIN_DEVICE %s %s %s 2>&1", env, self, mode);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     clt_str b = {0};
