@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-clt_launch_info clt_launch_detect(void)
-{
+clt_launch_info clt_launch_detect(void) {
     static const struct {
         const char *name;
         clt_env_id rank, size, local_rank, local_size;
     } known[] = {
         {"Open MPI", CLT_ENV_OMPI_RANK, CLT_ENV_OMPI_SIZE, CLT_ENV_OMPI_LOCAL_RANK, CLT_ENV_OMPI_LOCAL_SIZE},
         {"PMI", CLT_ENV_PMI_RANK, CLT_ENV_PMI_SIZE, CLT_ENV_MPI_LOCALRANKID, CLT_ENV_MPI_LOCALNRANKS},
-        {"Slurm", CLT_ENV_SLURM_PROCID, CLT_ENV_SLURM_STEP_NUM_TASKS, CLT_ENV_SLURM_LOCALID, CLT_ENV_SLURM_STEP_NUM_TASKS},
+        {"Slurm", CLT_ENV_SLURM_PROCID, CLT_ENV_SLURM_STEP_NUM_TASKS, CLT_ENV_SLURM_LOCALID,
+         CLT_ENV_SLURM_STEP_NUM_TASKS},
     };
     for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
         if (clt_env(known[i].rank) && clt_env(known[i].size))
@@ -54,15 +54,13 @@ clt_status clt_group_create(double timeout, clt_group **out) {
     return CLT_OK;
 }
 
-void clt_group_destroy(clt_group *g)
-{
+void clt_group_destroy(clt_group *g) {
     if (!g) return;
     g->ops->leave(g);
     clt_free(g);
 }
 
-void clt_group_abort(clt_group *g, int code, const char *fmt, ...)
-{
+void clt_group_abort(clt_group *g, int code, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     clt_verror(CLT_FAIL, fmt, ap);
@@ -71,26 +69,37 @@ void clt_group_abort(clt_group *g, int code, const char *fmt, ...)
     abort();
 }
 
-int clt_group_rank(const clt_group *g) { return g->rank; }
-int clt_group_size(const clt_group *g) { return g->size; }
-int clt_group_local_rank(const clt_group *g) { return g->local_rank; }
-int clt_group_local_size(const clt_group *g) { return g->local_size; }
-const char *clt_group_component(const clt_group *g) { return g->ops->name; }
-void clt_group_note(clt_group *g, int64_t step, const char *phase) { g->ops->note(g, step, phase); }
-clt_status clt_group_barrier(clt_group *g) { return g->ops->barrier(g); }
+int clt_group_rank(const clt_group *g) {
+    return g->rank;
+}
+int clt_group_size(const clt_group *g) {
+    return g->size;
+}
+int clt_group_local_rank(const clt_group *g) {
+    return g->local_rank;
+}
+int clt_group_local_size(const clt_group *g) {
+    return g->local_size;
+}
+const char *clt_group_component(const clt_group *g) {
+    return g->ops->name;
+}
+void clt_group_note(clt_group *g, int64_t step, const char *phase) {
+    g->ops->note(g, step, phase);
+}
+clt_status clt_group_barrier(clt_group *g) {
+    return g->ops->barrier(g);
+}
 
-clt_status clt_group_broadcast(clt_group *g, int root, void *data, size_t bytes)
-{
+clt_status clt_group_broadcast(clt_group *g, int root, void *data, size_t bytes) {
     return g->ops->broadcast(g, root, data, bytes);
 }
 
-clt_status clt_group_all_gather(clt_group *g, const void *mine, size_t bytes, void *out)
-{
+clt_status clt_group_all_gather(clt_group *g, const void *mine, size_t bytes, void *out) {
     return g->ops->all_gather(g, mine, bytes, out);
 }
 
-clt_status clt_group_all_gatherv(clt_group *g, const void *mine, size_t bytes, size_t *lens, void **out)
-{
+clt_status clt_group_all_gatherv(clt_group *g, const void *mine, size_t bytes, size_t *lens, void **out) {
     uint64_t n = bytes, most = 0, *all = clt_calloc((size_t)g->size, sizeof *all);
     size_t total = 0;
     clt_status st = g->ops->all_gather(g, &n, sizeof n, all);
@@ -113,8 +122,7 @@ clt_status clt_group_all_gatherv(clt_group *g, const void *mine, size_t bytes, s
 }
 
 /* Gathers v of every rank and combines in rank order. */
-static clt_status combine_i64(clt_group *g, int64_t *v, int n, bool max)
-{
+static clt_status combine_i64(clt_group *g, int64_t *v, int n, bool max) {
     size_t bytes = (size_t)n * sizeof *v;
     int64_t *all = clt_calloc((size_t)g->size, bytes);
     clt_status st = g->ops->all_gather(g, v, bytes, all);
@@ -126,11 +134,14 @@ static clt_status combine_i64(clt_group *g, int64_t *v, int n, bool max)
     return st;
 }
 
-clt_status clt_group_sum_i64(clt_group *g, int64_t *v, int n) { return combine_i64(g, v, n, false); }
-clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n) { return combine_i64(g, v, n, true); }
+clt_status clt_group_sum_i64(clt_group *g, int64_t *v, int n) {
+    return combine_i64(g, v, n, false);
+}
+clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n) {
+    return combine_i64(g, v, n, true);
+}
 
-clt_status clt_group_agree(clt_group *g, clt_status mine)
-{
+clt_status clt_group_agree(clt_group *g, clt_status mine) {
     int32_t m = (int32_t)mine, *all = clt_calloc((size_t)g->size, sizeof *all);
     clt_status st = g->ops->all_gather(g, &m, sizeof m, all);
     for (int r = 0; st == CLT_OK && r < g->size; r++) st = (clt_status)all[r];
@@ -138,16 +149,17 @@ clt_status clt_group_agree(clt_group *g, clt_status mine)
     return st;
 }
 
-clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes, clt_add_fn add,
-                                  void *add_ctx, clt_reduce_plan **out)
-{
+clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes,
+                                  clt_add_fn add, void *add_ctx, clt_reduce_plan **out) {
     if (g->size > lanes)
-        return clt_error(CLT_BAD_CONFIG,
-                         "%d ranks but only %d lanes: a rank owns at least one lane; start fewer ranks or raise "
-                         "cltrain.exact_lanes (a new run only)",
-                         g->size, lanes);
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "%d ranks but only %d lanes: a rank owns at least one lane; start fewer ranks or raise "
+            "cltrain.exact_lanes (a new run only)",
+            g->size, lanes);
     clt_reduce_plan *p = clt_calloc(1, sizeof *p);
-    *p = (clt_reduce_plan){.group = g, .dev = dev, .table = t, .lanes = lanes, .add = add, .add_ctx = add_ctx};
+    *p =
+        (clt_reduce_plan){.group = g, .dev = dev, .table = t, .lanes = lanes, .add = add, .add_ctx = add_ctx};
     clt_status st = g->ops->plan(p);
     if (st != CLT_OK) {
         clt_free(p);
@@ -157,14 +169,12 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_
     return CLT_OK;
 }
 
-void clt_reduce_plan_destroy(clt_reduce_plan *p)
-{
+void clt_reduce_plan_destroy(clt_reduce_plan *p) {
     if (!p) return;
     p->group->ops->unplan(p);
     clt_free(p);
 }
 
-clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total)
-{
+clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
     return p->group->ops->reduce(p, sums, n, total);
 }

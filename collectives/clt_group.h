@@ -28,7 +28,8 @@ clt_status clt_group_create(double timeout, clt_group **out);
 void clt_group_destroy(clt_group *g);
 /* Ends the whole job at once: prints one line naming rank and reason, tells the launcher, exits with `code`.
  * Never returns; no atexit handlers, no waiting on devices. */
-void clt_group_abort(clt_group *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4), noreturn));
+void clt_group_abort(clt_group *g, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4), noreturn));
 
 int clt_group_rank(const clt_group *g);
 int clt_group_size(const clt_group *g);
@@ -51,7 +52,8 @@ clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n);
 /* CLT_OK everywhere, or on every rank the status of the lowest rank that failed. */
 clt_status clt_group_agree(clt_group *g, clt_status mine);
 
-/* --- gradient reduction over lanes (docs/numerics.md, lanes) --------------------------------------------- */
+/* --- gradient reduction over lanes (docs/numerics.md, lanes) ---------------------------------------------
+ */
 
 /* A global batch has `lanes` (a power of two) lanes; rank r owns lanes [lane_begin(r), lane_begin(r+1)). */
 int clt_lane_begin(int lanes, int ranks, int rank); /* floor(lanes * rank / ranks) */
@@ -66,17 +68,19 @@ typedef struct {
     clt_slab *slab;
 } clt_lane_sum;
 
-/* Lanes of one rank in order: hands out a slab for each lane's gradients, and adds whole neighbouring subtrees together
- * as they become complete, like a binary counter, so that few slabs are enough. */
-typedef clt_status (*clt_add_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count); /* dst += src, queued */
+/* Lanes of one rank in order: hands out a slab for each lane's gradients, and adds whole neighbouring
+ * subtrees together as they become complete, like a binary counter, so that few slabs are enough. */
+typedef clt_status (*clt_add_fn)(void *ctx, clt_ref dst, clt_ref src,
+                                 uint64_t count); /* dst += src, queued */
 typedef struct clt_lane_stack clt_lane_stack;
 /* Slabs that lanes [first, last) of a global batch of `samples` need at the same time, at least 1. */
 int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples);
 /* `slabs` (n >= clt_lane_slabs_needed) are borrowed. */
-clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add, void *add_ctx);
+clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add,
+                                      void *add_ctx);
 void clt_lane_stack_destroy(clt_lane_stack *s);
-void clt_lane_stack_begin(clt_lane_stack *s);      /* a new global batch */
-clt_slab *clt_lane_stack_slab(clt_lane_stack *s);  /* for the next lane's gradients; contents undefined */
+void clt_lane_stack_begin(clt_lane_stack *s);     /* a new global batch */
+clt_slab *clt_lane_stack_slab(clt_lane_stack *s); /* for the next lane's gradients; contents undefined */
 clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty); /* the next lane is done (or has no sample) */
 /* After the last lane: the maximal whole subtrees, ascending, for clt_group_reduce. Borrowed until begin. */
 const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n);

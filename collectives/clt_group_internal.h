@@ -1,6 +1,7 @@
 /* clt_group_internal: the seam between clt_group's functions and the components. Not for other folders.
  *
- * A component fills clt_group_ops. `loopback` is the example to copy: it does everything that one rank needs. */
+ * A component fills clt_group_ops. `loopback` is the example to copy: it does everything that one rank needs.
+ */
 #ifndef CLT_GROUP_INTERNAL_H
 #define CLT_GROUP_INTERNAL_H
 

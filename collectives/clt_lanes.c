@@ -1,12 +1,15 @@
 /* Lanes: who owns which, and the binary-counter merge of their gradients (docs/numerics.md). */
 #include "clt_group_internal.h"
 
-int clt_lane_begin(int lanes, int ranks, int rank) { return (int)((int64_t)lanes * rank / ranks); }
+int clt_lane_begin(int lanes, int ranks, int rank) {
+    return (int)((int64_t)lanes * rank / ranks);
+}
 
-int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane) { return (int64_t)lane * samples / lanes; }
+int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane) {
+    return (int64_t)lane * samples / lanes;
+}
 
-clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src)
-{
+clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src) {
     for (uint64_t at = 0; at < dst->table->total;) {
         uint64_t run_dst, run_src;
         clt_ref d = clt_slab_at(dst, at, &run_dst), s = clt_slab_at(src, at, &run_src);
@@ -17,8 +20,7 @@ clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const cl
     return CLT_OK;
 }
 
-clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src)
-{
+clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src) {
     for (uint64_t at = 0; at < dst->table->total;) {
         uint64_t run_dst, run_src;
         clt_ref d = clt_slab_at(dst, at, &run_dst), s = clt_slab_at(src, at, &run_src);
@@ -40,8 +42,8 @@ struct clt_lane_stack {
     void *add_ctx;
 };
 
-clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add, void *add_ctx)
-{
+clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add,
+                                      void *add_ctx) {
     clt_lane_stack *s = clt_calloc(1, sizeof *s);
     s->first = s->next = first;
     s->last = last;
@@ -54,8 +56,7 @@ clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int
     return s;
 }
 
-void clt_lane_stack_destroy(clt_lane_stack *s)
-{
+void clt_lane_stack_destroy(clt_lane_stack *s) {
     if (!s) return;
     clt_free(s->slabs);
     clt_free(s->used);
@@ -63,34 +64,29 @@ void clt_lane_stack_destroy(clt_lane_stack *s)
     clt_free(s);
 }
 
-void clt_lane_stack_begin(clt_lane_stack *s)
-{
+void clt_lane_stack_begin(clt_lane_stack *s) {
     s->next = s->first;
     s->n_sums = 0;
     for (int i = 0; i < s->n; i++) s->used[i] = false;
 }
 
-static int free_slab(const clt_lane_stack *s)
-{
+static int free_slab(const clt_lane_stack *s) {
     for (int i = 0; i < s->n; i++)
         if (!s->used[i]) return i;
     return -1;
 }
 
-clt_slab *clt_lane_stack_slab(clt_lane_stack *s)
-{
+clt_slab *clt_lane_stack_slab(clt_lane_stack *s) {
     int i = free_slab(s);
     return i < 0 ? NULL : s->slabs[i];
 }
 
-static bool buddies(const clt_lane_sum *a, const clt_lane_sum *b)
-{
+static bool buddies(const clt_lane_sum *a, const clt_lane_sum *b) {
     return a->width == b->width && a->first % (2 * a->width) == 0 && b->first == a->first + a->width;
 }
 
 /* a = a + b; returns through a, and frees b's slab. */
-static clt_status merge(clt_lane_stack *s, clt_lane_sum *a, clt_lane_sum *b)
-{
+static clt_status merge(clt_lane_stack *s, clt_lane_sum *a, clt_lane_sum *b) {
     if (a->empty) {
         a->slab = b->slab;
         a->empty = b->empty;
@@ -103,8 +99,7 @@ static clt_status merge(clt_lane_stack *s, clt_lane_sum *a, clt_lane_sum *b)
     return CLT_OK;
 }
 
-clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty)
-{
+clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty) {
     clt_lane_sum *top = &s->sum[s->n_sums++];
     *top = (clt_lane_sum){.first = s->next++, .width = 1, .empty = empty};
     if (!empty) {
@@ -118,28 +113,26 @@ clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty)
     return CLT_OK;
 }
 
-const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n)
-{
+const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n) {
     *n = s->n_sums;
     return s->sum;
 }
 
-clt_slab *clt_lane_stack_total(clt_lane_stack *s)
-{
+clt_slab *clt_lane_stack_total(clt_lane_stack *s) {
     for (int i = 0; i < s->n_sums; i++)
         if (!s->sum[i].empty) return s->sum[i].slab;
     return s->slabs[0];
 }
 
-int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples)
-{
+int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples) {
     /* The stack itself, run without adding, on as many slabs as there are lanes. */
     int n = CLT_MAX(last - first, 1), most = 1;
     clt_slab *dummy = clt_calloc((size_t)n, sizeof *dummy), **slabs = clt_calloc((size_t)n, sizeof *slabs);
     for (int i = 0; i < n; i++) slabs[i] = &dummy[i];
     clt_lane_stack *s = clt_lane_stack_create(first, last, slabs, n, NULL, NULL);
     for (int lane = first; lane < last; lane++) {
-        bool empty = clt_lane_sample_begin(samples, lanes, lane) == clt_lane_sample_begin(samples, lanes, lane + 1);
+        bool empty =
+            clt_lane_sample_begin(samples, lanes, lane) == clt_lane_sample_begin(samples, lanes, lane + 1);
         int used = !empty;
         for (int i = 0; i < n; i++) used += s->used[i];
         most = CLT_MAX(most, used);

@@ -20,4 +20,6 @@ void clt_launch_register(int rank) {
     leave_number("pid", (long)getpid());
 }
 
-void clt_launch_report(int code) { leave_number("exit", code); }
+void clt_launch_report(int code) {
+    leave_number("exit", code);
+}

@@ -1,6 +1,6 @@
-/* clt_launch: what a rank and the `cltrain launch` that started it tell each other through a small folder: the rank's
- * process number, so that signals reach it directly (mpirun passes them late or not at all), and its exit code, which
- * mpirun does not always keep. Without such a folder the functions do nothing. */
+/* clt_launch: what a rank and the `cltrain launch` that started it tell each other through a small folder:
+ * the rank's process number, so that signals reach it directly (mpirun passes them late or not at all), and
+ * its exit code, which mpirun does not always keep. Without such a folder the functions do nothing. */
 #ifndef CLT_LAUNCH_H
 #define CLT_LAUNCH_H
 

@@ -4,36 +4,33 @@
 #include <string.h>
 #include <unistd.h>
 
-static clt_status join(clt_group *g)
-{
+static clt_status join(clt_group *g) {
     g->rank = g->local_rank = 0;
     g->size = g->local_size = 1;
     return CLT_OK;
 }
 
-static void leave(clt_group *g) { (void)g; }
+static void leave(clt_group *g) {
+    (void)g;
+}
 
-static void end(clt_group *g, int code)
-{
+static void end(clt_group *g, int code) {
     (void)g;
     _exit(code);
 }
 
-static void note(clt_group *g, int64_t step, const char *phase)
-{
+static void note(clt_group *g, int64_t step, const char *phase) {
     (void)g;
     (void)step;
     (void)phase;
 }
 
-static clt_status barrier(clt_group *g)
-{
+static clt_status barrier(clt_group *g) {
     (void)g;
     return CLT_OK;
 }
 
-static clt_status broadcast(clt_group *g, int root, void *data, size_t bytes)
-{
+static clt_status broadcast(clt_group *g, int root, void *data, size_t bytes) {
     (void)g;
     (void)root;
     (void)data;
@@ -41,24 +38,23 @@ static clt_status broadcast(clt_group *g, int root, void *data, size_t bytes)
     return CLT_OK;
 }
 
-static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void *out)
-{
+static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void *out) {
     (void)g;
     if (bytes) memmove(out, mine, bytes);
     return CLT_OK;
 }
 
-static clt_status plan(clt_reduce_plan *p)
-{
+static clt_status plan(clt_reduce_plan *p) {
     (void)p;
     return CLT_OK;
 }
 
-static void unplan(clt_reduce_plan *p) { (void)p; }
+static void unplan(clt_reduce_plan *p) {
+    (void)p;
+}
 
 /* One rank owns all lanes, so its lane stack has already made the one sum over all of them. */
-static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total)
-{
+static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
     if (n != 1 || sums[0].width != p->lanes)
         return clt_error(CLT_FAIL, "one rank must bring one sum over all %d lanes; this is a bug", p->lanes);
     if (sums[0].empty) return clt_slab_zero(total);

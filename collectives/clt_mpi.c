@@ -7,11 +7,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static clt_mpi_state *state(clt_group *g) { return g->state; }
+static clt_mpi_state *state(clt_group *g) {
+    return g->state;
+}
 
-static int64_t now_ms(void) { return (int64_t)(clt_now() * 1e3); }
+static int64_t now_ms(void) {
+    return (int64_t)(clt_now() * 1e3);
+}
 
-/* --- joining and leaving ----------------------------------------------------------------------------------------- */
+/* --- joining and leaving
+ * ----------------------------------------------------------------------------------------- */
 
 /* Rank 0 of the host names and creates the page, everybody maps it, then the name goes. */
 static clt_status map_page(clt_group *g) {
@@ -43,10 +48,11 @@ static clt_status join(clt_group *g) {
     MPI_Comm_size(s->world, &size);
     g->size = size;
     if (info.size > 1 && size == 1)
-        return clt_error(CLT_BAD_CONFIG,
-                         "%s started %d processes, but MPI sees one: this mpirun belongs to another MPI than the one "
-                         "cltrain was built with; use `cltrain launch` or the matching mpirun",
-                         info.launcher, info.size);
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "%s started %d processes, but MPI sees one: this mpirun belongs to another MPI than the one "
+            "cltrain was built with; use `cltrain launch` or the matching mpirun",
+            info.launcher, info.size);
     MPI_Comm_split_type(s->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &s->local);
     MPI_Comm_rank(s->local, &g->local_rank);
     MPI_Comm_size(s->local, &g->local_size);
@@ -81,9 +87,12 @@ static void note(clt_group *g, int64_t step, const char *phase) {
     atomic_store(&n->since_ms, now_ms());
 }
 
-/* --- waiting ---------------------------------------------------------------------------------------------------------- */
+/* --- waiting
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
-/* The rank that is behind: the one that has been in its phase the longest among those with the lowest step. */
+/* The rank that is behind: the one that has been in its phase the longest among those with the lowest step.
+ */
 static void name_the_stuck(clt_group *g, const char *what) {
     clt_mpi_state *s = state(g);
     int slow = 0;
@@ -93,7 +102,8 @@ static void name_the_stuck(clt_group *g, const char *what) {
     }
     const clt_shm_note *n = &s->page->note[slow];
     clt_error(CLT_AGAIN,
-              "no answer for %.0f s in %s: local rank %d (process %d) is at step %lld, %s, for %.0f s; the job ends, run "
+              "no answer for %.0f s in %s: local rank %d (process %d) is at step %lld, %s, for %.0f s; the "
+              "job ends, run "
               "it again (timeout: dist_timeout or CLTRAIN_COMM_TIMEOUT)",
               g->timeout, what, slow, (int)n->pid, (long long)n->step, n->phase[0] ? n->phase : "start",
               (double)(now_ms() - n->since_ms) / 1e3);
@@ -130,7 +140,9 @@ clt_status clt_shm_barrier(clt_group *g) {
     return CLT_OK;
 }
 
-/* --- host data --------------------------------------------------------------------------------------------------------- */
+/* --- host data
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 enum { MPI_PART = 1 << 28 }; /* counts are int: long data goes in parts */
 
@@ -143,7 +155,8 @@ static clt_status barrier(clt_group *g) {
 static clt_status broadcast(clt_group *g, int root, void *data, size_t bytes) {
     for (size_t at = 0; at < bytes; at += MPI_PART) {
         MPI_Request r;
-        MPI_Ibcast((char *)data + at, (int)CLT_MIN(bytes - at, (size_t)MPI_PART), MPI_BYTE, root, state(g)->world, &r);
+        MPI_Ibcast((char *)data + at, (int)CLT_MIN(bytes - at, (size_t)MPI_PART), MPI_BYTE, root,
+                   state(g)->world, &r);
         CLT_TRY(clt_mpi_wait(g, 1, &r, "a broadcast"));
     }
     return CLT_OK;
@@ -157,10 +170,28 @@ static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void 
 }
 
 const clt_group_ops clt_group_mpi = {
-    "mpi",     join,       leave,           end_job,           note,              barrier,
-    broadcast, all_gather, clt_blocks_plan, clt_blocks_unplan, clt_blocks_reduce,
+    "mpi",
+    join,
+    leave,
+    end_job,
+    note,
+    barrier,
+    broadcast,
+    all_gather,
+    clt_blocks_plan,
+    clt_blocks_unplan,
+    clt_blocks_reduce,
 };
 const clt_group_ops clt_group_shm = {
-    "shm",     join,       leave,           end_job,           note,              barrier,
-    broadcast, all_gather, clt_blocks_plan, clt_blocks_unplan, clt_blocks_reduce,
+    "shm",
+    join,
+    leave,
+    end_job,
+    note,
+    barrier,
+    broadcast,
+    all_gather,
+    clt_blocks_plan,
+    clt_blocks_unplan,
+    clt_blocks_reduce,
 };

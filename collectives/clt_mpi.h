@@ -1,5 +1,5 @@
-/* clt_mpi: the component for several ranks. Host data goes through MPI; gradients go through shared memory where all
- * ranks are on one host ("shm"), else through MPI ("mpi"). Not for other folders. */
+/* clt_mpi: the component for several ranks. Host data goes through MPI; gradients go through shared memory
+ * where all ranks are on one host ("shm"), else through MPI ("mpi"). Not for other folders. */
 #ifndef CLT_MPI_H
 #define CLT_MPI_H
 
@@ -19,8 +19,8 @@ typedef struct {
     int collectives; /* made so far */
 } clt_mpi_state;
 
-/* Waits for `n` requests with the group's deadline. When it passes, the ranks of this host and what they were doing are
- * printed and the whole job ends (exit 75): never returns then. */
+/* Waits for `n` requests with the group's deadline. When it passes, the ranks of this host and what they were
+ * doing are printed and the whole job ends (exit 75): never returns then. */
 clt_status clt_mpi_wait(clt_group *g, int n, MPI_Request *req, const char *what);
 /* All ranks of this host (shm: all ranks). */
 clt_status clt_shm_barrier(clt_group *g);

@@ -1,10 +1,11 @@
 /* Gradient reduction of several ranks, block by block.
  *
- * Every rank brings the sums of its maximal whole subtrees of lanes. For each block of the slab: the ranks put their
- * subtree sums where the others can read them; each rank adds up its own share of the block on its device, in the order
- * of the binary tree over lane numbers; the shares are put together and every rank takes the whole block. The additions
- * and their order are those that one rank with all lanes makes (a node is left + right, a node with an empty side is
- * its other side), so the bits are the same; who adds which elements, and how bytes travel, changes nothing. */
+ * Every rank brings the sums of its maximal whole subtrees of lanes. For each block of the slab: the ranks
+ * put their subtree sums where the others can read them; each rank adds up its own share of the block on its
+ * device, in the order of the binary tree over lane numbers; the shares are put together and every rank takes
+ * the whole block. The additions and their order are those that one rank with all lanes makes (a node is left
+ * + right, a node with an empty side is its other side), so the bits are the same; who adds which elements,
+ * and how bytes travel, changes nothing. */
 #include "clt_mpi.h"
 
 #include <string.h>
@@ -18,13 +19,13 @@ typedef struct {
 
 typedef struct {
     bool shm;
-    int most;               /* subtree sums of a rank at most */
-    uint64_t block, share;  /* elements at most */
+    int most;              /* subtree sums of a rank at most */
+    uint64_t block, share; /* elements at most */
     size_t window_bytes;
-    float *window;          /* shm: [ranks][most][block], then [block] for the total; mpi: own [most][block] */
-    float *inbox;           /* mpi: [ranks * most][share] */
-    float *total;           /* [block] */
-    clt_buffer *scratch;    /* [places][share] on the device */
+    float *window;       /* shm: [ranks][most][block], then [block] for the total; mpi: own [most][block] */
+    float *inbox;        /* mpi: [ranks * most][share] */
+    float *total;        /* [block] */
+    clt_buffer *scratch; /* [places][share] on the device */
     int places;
     sum_entry entry[CLT_GROUP_MAX_RANKS];
     int n_entries;
@@ -86,7 +87,8 @@ clt_status clt_blocks_plan(clt_reduce_plan *p) {
     b->places = g->size * b->most;
     if (b->places > CLT_GROUP_MAX_RANKS || b->most > MAX_SUMS)
         return clt_error(CLT_BAD_CONFIG, "%d lanes on %d ranks are too many", p->lanes, g->size);
-    CLT_TRY(clt_buffer_create(p->dev, scratch_elements(p->table, p->lanes, g->size) * 4, "exchange", &b->scratch));
+    CLT_TRY(clt_buffer_create(p->dev, scratch_elements(p->table, p->lanes, g->size) * 4, "exchange",
+                              &b->scratch));
     if (b->shm) return map_window(p, b);
     b->window = clt_aligned_alloc((uint64_t)b->most * b->block * 4);
     b->inbox = clt_aligned_alloc((uint64_t)b->places * b->share * 4);
@@ -164,8 +166,10 @@ static clt_status exchange_mpi(clt_reduce_plan *p, uint64_t n) {
         for (int i = 0; r != g->rank && i < b->n_entries; i++) {
             const sum_entry *e = &b->entry[i];
             if (e->rank != g->rank || e->empty) continue;
-            MPI_Isend(b->window + (uint64_t)e->slot * b->block + to, (int)(m * 4), MPI_BYTE, r, e->slot, world, &req[k++]);
-            if (k == 2 * CLT_GROUP_MAX_RANKS) return clt_error(CLT_FAIL, "too many messages at once; this is a bug");
+            MPI_Isend(b->window + (uint64_t)e->slot * b->block + to, (int)(m * 4), MPI_BYTE, r, e->slot,
+                      world, &req[k++]);
+            if (k == 2 * CLT_GROUP_MAX_RANKS)
+                return clt_error(CLT_FAIL, "too many messages at once; this is a bug");
         }
     }
     return clt_mpi_wait(g, k, req, "gradient reduction");
@@ -174,7 +178,8 @@ static clt_status exchange_mpi(clt_reduce_plan *p, uint64_t n) {
 static clt_status gather_mpi(clt_reduce_plan *p) {
     block_state *b = p->state;
     MPI_Request r;
-    /* Shares lie at multiples of b->share; the last ones may be short or empty, which costs nothing but bytes. */
+    /* Shares lie at multiples of b->share; the last ones may be short or empty, which costs nothing but
+     * bytes. */
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, b->total, (int)(b->share * 4), MPI_BYTE,
                    ((clt_mpi_state *)p->group->state)->world, &r);
     return clt_mpi_wait(p->group, 1, &r, "gradient reduction");
@@ -193,7 +198,8 @@ static clt_status add_tree(clt_reduce_plan *p, uint64_t share_first, uint64_t co
         top->width = e->width;
         top->place = e->empty ? -1 : i;
         if (!e->empty)
-            CLT_TRY(clt_buffer_write(b->scratch, (uint64_t)i * b->share * 4, piece(b, i, share_first), count * 4));
+            CLT_TRY(clt_buffer_write(b->scratch, (uint64_t)i * b->share * 4, piece(b, i, share_first),
+                                     count * 4));
         while (top > stack && top[-1].width == top->width && top[-1].first % (2 * top->width) == 0) {
             if (top[-1].place < 0)
                 top[-1].place = top->place;
@@ -213,8 +219,8 @@ static clt_status add_tree(clt_reduce_plan *p, uint64_t share_first, uint64_t co
     return clt_buffer_read(b->scratch, (uint64_t)stack->place * b->share * 4, out, count * 4);
 }
 
-static clt_status reduce_block(clt_reduce_plan *p, const clt_lane_sum *sums, int n_sums, clt_slab *total, uint64_t at,
-                               uint64_t n) {
+static clt_status reduce_block(clt_reduce_plan *p, const clt_lane_sum *sums, int n_sums, clt_slab *total,
+                               uint64_t at, uint64_t n) {
     block_state *b = p->state;
     clt_group *g = p->group;
     uint64_t first, count;

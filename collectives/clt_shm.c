@@ -11,7 +11,8 @@
 clt_status clt_shm_map(const char *name, size_t bytes, bool create, void **out) {
     int fd = shm_open(name, O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
     if (fd < 0)
-        return clt_error(CLT_IO, "cannot %s shared memory %s: %s", create ? "create" : "open", name, strerror(errno));
+        return clt_error(CLT_IO, "cannot %s shared memory %s: %s", create ? "create" : "open", name,
+                         strerror(errno));
     /* posix_fallocate finds a /dev/shm that is too small now, not by a bus error in the middle of a step. */
     int e = create ? posix_fallocate(fd, 0, (off_t)bytes) : 0;
     void *p = e ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -20,16 +21,19 @@ clt_status clt_shm_map(const char *name, size_t bytes, bool create, void **out) 
     if (e) {
         char size[32];
         if (create) shm_unlink(name);
-        return clt_error(CLT_NO_MEMORY,
-                         "cannot map %s of shared memory: %s; enlarge /dev/shm (in a container: --shm-size) or set "
-                         "CLTRAIN_TRANSPORT=mpi",
-                         clt_human_bytes((double)bytes, size), strerror(e));
+        return clt_error(
+            CLT_NO_MEMORY,
+            "cannot map %s of shared memory: %s; enlarge /dev/shm (in a container: --shm-size) or set "
+            "CLTRAIN_TRANSPORT=mpi",
+            clt_human_bytes((double)bytes, size), strerror(e));
     }
     *out = p;
     return CLT_OK;
 }
 
-void clt_shm_unlink(const char *name) { shm_unlink(name); }
+void clt_shm_unlink(const char *name) {
+    shm_unlink(name);
+}
 
 void clt_shm_unmap(void *p, size_t bytes) {
     if (p) munmap(p, bytes);

@@ -1,4 +1,5 @@
-/* test_util: what the test programs share: every device there is, guarded buffers, random data, and comparing words.
+/* test_util: what the test programs share: every device there is, guarded buffers, random data, and comparing
+ * words.
  *
  *     int main(int argc, char **argv)
  *     {
@@ -7,8 +8,8 @@
  *         return tu_run(tests, CLT_COUNT_OF(tests)); // also closes the devices
  *     }
  *
- * Devices: all of all platforms that pass the probes of `numerics: exact`; one that does not is named and left out.
- * CLTRAIN_DEVICE narrows them to one. No device at all fails the program. */
+ * Devices: all of all platforms that pass the probes of `numerics: exact`; one that does not is named and
+ * left out. CLTRAIN_DEVICE narrows them to one. No device at all fails the program. */
 #ifndef TEST_UTIL_H
 #define TEST_UTIL_H
 
@@ -33,12 +34,12 @@ clt_device *tu_device(int i);
 clt_ops *tu_ops(int i); /* numerics exact; variants are checked before use, but not with --tiny */
 const char *tu_device_name(int i);
 
-/* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device. Prints
- * the names. Buffers that run leaves are freed after each call. */
+/* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device.
+ * Prints the names. Buffers that run leaves are freed after each call. */
 void tu_each_variant(const char *op, void (*run)(int device, const char *id));
 
 /* --- data: the same numbers for the same seed everywhere --- */
-float *tu_random(size_t n, uint64_t seed, float scale);   /* uniform in [-scale, scale); free with clt_free */
+float *tu_random(size_t n, uint64_t seed, float scale); /* uniform in [-scale, scale); free with clt_free */
 /* A mixture of +-0, denormals, tiny, ordinary and huge values (up to about 1e30, no inf, no NaN). */
 float *tu_extreme(size_t n, uint64_t seed);
 uint32_t tu_random_word(uint64_t seed, uint64_t index);
@@ -60,10 +61,13 @@ void tu_release(void);
 /* --- comparing --- */
 /* The same bits (a NaN equals any NaN), else a message with the first difference and their number. */
 void tu_assert_words(const char *what, const float *got, const float *want, size_t n);
-/* Only the given columns of each row; what lies between the rows must still be as uploaded: compare it yourself. */
-void tu_assert_matrix(const char *what, const float *got, const float *want, int64_t rows, int64_t cols, int64_t ld);
+/* Only the given columns of each row; what lies between the rows must still be as uploaded: compare it
+ * yourself. */
+void tu_assert_matrix(const char *what, const float *got, const float *want, int64_t rows, int64_t cols,
+                      int64_t ld);
 void tu_assert_i32(const char *what, const int32_t *got, const int32_t *want, size_t n);
-/* |got - want| <= tolerance * max(1, |want|) in double, for formula checks; returns the largest such ratio. */
+/* |got - want| <= tolerance * max(1, |want|) in double, for formula checks; returns the largest such ratio.
+ */
 double tu_assert_close(const char *what, const float *got, const double *want, size_t n, double tolerance);
 void tu_assert_ok(clt_status st, const char *what);
 

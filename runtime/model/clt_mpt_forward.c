@@ -210,8 +210,8 @@ clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, 
     CLT_TRY(mlp_hidden(m, R, layer));
     CLT_TRY(clt_mpt_made(m, a->act, (uint64_t)(R * c->ffn_hidden), "block %d: mlp's up_proj and activation",
                          layer));
-    CLT_TRY(branch_end(m, b, layer, CLT_SITE_FFN_OUT, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid,
-                       x_out));
+    CLT_TRY(
+        branch_end(m, b, layer, CLT_SITE_FFN_OUT, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid, x_out));
     return clt_mpt_made(m, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
 }
 

@@ -2,8 +2,8 @@
  *
  * An operation is a C function that takes a params struct of sizes and places (clt_ref), picks the kernel
  * variant for this device and shape, and queues launches; it never waits and never allocates after its first
- * call at a shape. What it computes, to the last bit, is defined in docs/numerics.md and written out in plain C
- * by the oracle of the same name in runtime/ops/ref/clt_ref.h; every variant gives the oracle's bits in
+ * call at a shape. What it computes, to the last bit, is defined in docs/numerics.md and written out in plain
+ * C by the oracle of the same name in runtime/ops/ref/clt_ref.h; every variant gives the oracle's bits in
  * `numerics: exact`, and is checked against it on this device before it may be used.
  *
  * Conventions. Matrices are row-major fp32. Dimension letters: B batch, T sequence, C d_model, H heads,
@@ -33,7 +33,8 @@ clt_numerics clt_ops_numerics(const clt_ops *ops);
 /* Device scratch bytes that the operations hold now (their workspaces), for the memory table. */
 uint64_t clt_ops_workspace_bytes(const clt_ops *ops);
 
-/* --- GEMM (clt_op_gemm.c, clkernels/gemm) ----------------------------------------------------------------- */
+/* --- GEMM (clt_op_gemm.c, clkernels/gemm) -----------------------------------------------------------------
+ */
 
 typedef enum {
     CLT_GEMM_NT, /* c[m,n] = a[m,k] * b[n,k]^T    forward: x * W^T */
@@ -84,14 +85,17 @@ typedef struct {
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p);
 /* Allocates workspaces and checks and compiles what this shape class needs, without a launch that counts. */
 clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p);
-/* Upper bound of the workspace that this call needs on this kind of device, for the memory plan (no device). */
+/* Upper bound of the workspace that this call needs on this kind of device, for the memory plan (no device).
+ */
 uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p);
 
-/* --- normalisation (clt_op_norm.c, clkernels/norm) ---------------------------------------------------------- */
+/* --- normalisation (clt_op_norm.c, clkernels/norm)
+ * ---------------------------------------------------------- */
 
-/* y = (x - mean) * rstd * w + b (layernorm), y = x * rstd * w (rms). One row is `cols` elements; with heads > 1 a
- * token row holds `heads` such rows side by side (row r: token r / heads, columns (r % heads) * cols ...).
- * mean and rstd: [rows * heads], saved for backward (mean unused and absent with rms). w, b [cols] optional. */
+/* y = (x - mean) * rstd * w + b (layernorm), y = x * rstd * w (rms). One row is `cols` elements; with heads >
+ * 1 a token row holds `heads` such rows side by side (row r: token r / heads, columns (r % heads) * cols
+ * ...). mean and rstd: [rows * heads], saved for backward (mean unused and absent with rms). w, b [cols]
+ * optional. */
 typedef struct {
     bool rms;
     float eps;
@@ -113,7 +117,8 @@ typedef struct {
 } clt_norm_grad_params;
 clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p);
 
-/* out[cols] (+)= sum over rows of x, in the order of docs/numerics.md rule "down a column" (bias gradients). */
+/* out[cols] (+)= sum over rows of x, in the order of docs/numerics.md rule "down a column" (bias gradients).
+ */
 typedef struct {
     int64_t rows, cols, rows_per_sample, ldx;
     clt_ref x, out;
@@ -121,7 +126,8 @@ typedef struct {
 } clt_column_sum_params;
 clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p);
 
-/* --- embedding (clt_op_embedding.c, clkernels/embedding) ------------------------------------------------------ */
+/* --- embedding (clt_op_embedding.c, clkernels/embedding)
+ * ------------------------------------------------------ */
 
 /* out[r] = wte[ids[r]] (+ wpe[r % T]); fraction f != 1: f*x + (1-f)*x, as the model's embedding_fraction. */
 typedef struct {
@@ -149,7 +155,8 @@ clt_status clt_op_embedding_backward(clt_ops *ops, const clt_embedding_grad_para
 clt_status clt_op_embedding_add_rows(clt_ops *ops, clt_ref dst, clt_ref src, clt_ref ids, int64_t unique,
                                      int64_t cols);
 
-/* --- attention (clt_op_attention.c, clkernels/attention) ------------------------------------------------------ */
+/* --- attention (clt_op_attention.c, clkernels/attention)
+ * ------------------------------------------------------ */
 
 /* Causal attention in the flash form. Column h*D of a q row is head h; query head h uses key/value head
  * h / (H / KV). Query i sees keys j with j <= i, j >= i - window (window >= 0), seq_ids equal. */
@@ -157,13 +164,13 @@ typedef struct {
     int64_t batch, seq, heads, kv_heads, head_dim;
     clt_ref q, k, v, o, lse; /* lse: [B, H, T] */
     int64_t ldq, ldk, ldv, ldo;
-    float scale;          /* softmax scale */
-    float softcap;        /* 0: off */
-    clt_ref slopes;       /* ALiBi: [H] */
-    int64_t window;       /* -1: off */
-    clt_ref seq_ids;      /* int32 [B, T] */
-    float dropout;        /* probability, 0: off */
-    uint64_t seed;        /* dropout: counter words, docs/numerics.md */
+    float scale;     /* softmax scale */
+    float softcap;   /* 0: off */
+    clt_ref slopes;  /* ALiBi: [H] */
+    int64_t window;  /* -1: off */
+    clt_ref seq_ids; /* int32 [B, T] */
+    float dropout;   /* probability, 0: off */
+    uint64_t seed;   /* dropout: counter words, docs/numerics.md */
     uint64_t step;
     int64_t first_sample; /* place of sample 0 in the global batch */
     int32_t layer;
@@ -174,12 +181,13 @@ typedef struct {
     clt_attention_params fwd; /* o and lse are inputs here */
     clt_ref dout, dq, dk, dv; /* dq, dk, dv are written, not added to */
     int64_t lddout, lddq, lddk, lddv;
-    bool accumulate_kv;       /* dk and dv are added to (layers that share keys and values) */
+    bool accumulate_kv; /* dk and dv are added to (layers that share keys and values) */
 } clt_attention_grad_params;
 clt_status clt_op_attention_backward(clt_ops *ops, const clt_attention_grad_params *p);
 uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_params *p);
 
-/* --- elementwise (clt_op_activation.c, clkernels/activation) --------------------------------------------------- */
+/* --- elementwise (clt_op_activation.c, clkernels/activation)
+ * --------------------------------------------------- */
 
 /* y = act(x), [rows, cols]. */
 clt_status clt_op_activation_forward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref x,
@@ -191,15 +199,15 @@ clt_status clt_op_activation_backward(clt_ops *ops, clt_activation act, int64_t 
 clt_status clt_op_glu_forward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref gate,
                               int64_t ldgate, clt_ref up, int64_t ldup, clt_ref y, int64_t ldy);
 clt_status clt_op_glu_backward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref gate,
-                               int64_t ldgate, clt_ref up, int64_t ldup, clt_ref dy, int64_t lddy, clt_ref dgate,
-                               int64_t lddgate, clt_ref dup, int64_t lddup);
+                               int64_t ldgate, clt_ref up, int64_t ldup, clt_ref dy, int64_t lddy,
+                               clt_ref dgate, int64_t lddgate, clt_ref dup, int64_t lddup);
 /* y = clamp(x, -limit, limit);  dx = |x| <= limit ? dy : +0 (x: the values before the clamp). */
 clt_status clt_op_clip_forward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
                                clt_ref y, int64_t ldy);
 clt_status clt_op_clip_backward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
                                 clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx);
-/* Rotary positions, half-split pairs (i, i + D/2), in place on `heads` heads of each row; cos_sin: [T, D/2, 2]
- * from the host (clt_rope_table). inverse: the gradient (rotation by the negative angle). */
+/* Rotary positions, half-split pairs (i, i + D/2), in place on `heads` heads of each row; cos_sin: [T, D/2,
+ * 2] from the host (clt_rope_table). inverse: the gradient (rotation by the negative angle). */
 clt_status clt_op_rope(clt_ops *ops, int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, clt_ref x,
                        int64_t ldx, clt_ref cos_sin, bool inverse);
 /* x[r, :] *= factor[r % seq] (attn_temperature_tuning); the same for the gradient. */
@@ -222,13 +230,14 @@ clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count);
 clt_status clt_op_copy_rows(clt_ops *ops, int64_t rows, int64_t cols, clt_ref src, int64_t ldsrc, clt_ref dst,
                             int64_t lddst);
 
-/* --- loss (clt_op_loss.c, clkernels/loss) ----------------------------------------------------------------------- */
+/* --- loss (clt_op_loss.c, clkernels/loss)
+ * ----------------------------------------------------------------------- */
 
 /* Softmax cross-entropy over rows of logits [rows, V]. z = logits * scale; softcap c: z = c * tanh(z / c).
- * targets: int32 [rows], -100 (any negative): ignored. token_loss[r] = log sum exp(z) - z[target], +0 if ignored.
- * With `grad`, logits are replaced in place by d(sum of token losses * weight)/d(logits): no second copy.
- * weight: 1/N of the global batch, rounded once. correct (optional, int32 [rows]): 1 if target is the argmax
- * (the lowest index on ties). */
+ * targets: int32 [rows], -100 (any negative): ignored. token_loss[r] = log sum exp(z) - z[target], +0 if
+ * ignored. With `grad`, logits are replaced in place by d(sum of token losses * weight)/d(logits): no second
+ * copy. weight: 1/N of the global batch, rounded once. correct (optional, int32 [rows]): 1 if target is the
+ * argmax (the lowest index on ties). */
 typedef struct {
     int64_t rows, vocab, ld;
     clt_ref logits, targets, token_loss, correct;
@@ -241,29 +250,34 @@ clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p);
 /* out[s] = sum of a sample's token losses along the row rule: x [samples, seq] -> out [samples]. */
 clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_ref x, int64_t ldx, clt_ref out);
 
-/* --- slab operations (clt_op_optimizer.c, clt_op_reduce.c; clkernels/optimizer, reduce) --------------------------- */
+/* --- slab operations (clt_op_optimizer.c, clt_op_reduce.c; clkernels/optimizer, reduce)
+ * --------------------------- */
 
-/* Sum of squares of each chunk (65,536 elements) of x [chunks * 65536] into out[chunks], along the row rule. */
+/* Sum of squares of each chunk (65,536 elements) of x [chunks * 65536] into out[chunks], along the row rule.
+ */
 clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref out);
-/* From all chunk sums of the slab: status[0] = norm = sqrt(sum along the row rule); status[1] = clip coefficient
- * min(1, threshold / (norm + 1e-6)) (1 when threshold <= 0); status[2] = 1 if norm is finite, else 0. */
-clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold, clt_ref status);
+/* From all chunk sums of the slab: status[0] = norm = sqrt(sum along the row rule); status[1] = clip
+ * coefficient min(1, threshold / (norm + 1e-6)) (1 when threshold <= 0); status[2] = 1 if norm is finite,
+ * else 0. */
+clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold,
+                              clt_ref status);
 /* g = clamp(g, -limit, limit) (clipping_type value). */
 clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit);
 
-typedef struct { /* one parameter group; host doubles rounded once, docs/numerics.md */
-    float lr;           /* Lion: lr_t */
-    float decay;        /* wf = 1 - (lr_t/lr_0) * wd; exactly 1: not applied */
-    float step_size;    /* AdamW: st = lr_t / (1 - b1^t) */
+typedef struct {           /* one parameter group; host doubles rounded once, docs/numerics.md */
+    float lr;              /* Lion: lr_t */
+    float decay;           /* wf = 1 - (lr_t/lr_0) * wd; exactly 1: not applied */
+    float step_size;       /* AdamW: st = lr_t / (1 - b1^t) */
     float bias_correction; /* AdamW: bc = sqrt(1 - b2^t) */
     float beta1, beta2, one_minus_beta1, one_minus_beta2, eps;
-    float frozen;       /* not 0: this group is not updated */
+    float frozen; /* not 0: this group is not updated */
 } clt_optimizer_group;
 enum { CLT_MAX_PARAM_GROUPS = 64 };
 
-/* One launch over a contiguous piece of the slab of `chunks` chunks. groups: floats on the device, laid out as an
- * array of clt_optimizer_group; group_of_block: one byte per 64 elements (tensors start at multiples of 64) with the
- * index of its group. status as of clt_op_norm_status: nothing is written unless status[2] is 1. */
+/* One launch over a contiguous piece of the slab of `chunks` chunks. groups: floats on the device, laid out
+ * as an array of clt_optimizer_group; group_of_block: one byte per 64 elements (tensors start at multiples of
+ * 64) with the index of its group. status as of clt_op_norm_status: nothing is written unless status[2] is 1.
+ */
 typedef struct {
     uint64_t chunks;
     clt_ref p, g, m, v; /* v unused by Lion */
@@ -274,13 +288,15 @@ typedef struct {
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p);
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p);
 
-/* --- casts (clt_op_cast.c, clkernels/cast) ----------------------------------------------------------------------- */
+/* --- casts (clt_op_cast.c, clkernels/cast)
+ * ----------------------------------------------------------------------- */
 
 typedef enum { CLT_F32, CLT_BF16, CLT_F16 } clt_dtype; /* 16-bit types are stored as ushort bits */
 /* dst = (type) src, round to nearest even, NaN stays NaN (quiet, sign kept). */
 clt_status clt_op_cast(clt_ops *ops, clt_dtype from, clt_dtype to, clt_ref src, clt_ref dst, uint64_t count);
 
-/* --- finding what broke ------------------------------------------------------------------------------------------- */
+/* --- finding what broke
+ * ------------------------------------------------------------------------------------------- */
 
 /* count[0] (uint32) += number of elements that are NaN or infinite; for the replay of a bad step. */
 clt_status clt_op_count_nonfinite(clt_ops *ops, clt_ref x, uint64_t count, clt_ref counter);

@@ -1,5 +1,6 @@
 /* clt_rowwise: launching of elementwise kernels over rows x cols elements, whose work-items walk along rows
- * (clkernels/include/clt_lane.clh), and the small checks of their variants. For the files of runtime/ops only. */
+ * (clkernels/include/clt_lane.clh), and the small checks of their variants. For the files of runtime/ops
+ * only. */
 #ifndef CLT_ROWWISE_H
 #define CLT_ROWWISE_H
 
@@ -13,20 +14,21 @@ typedef struct {
 
 enum { CLT_ROWWISE_MAX = 8 };
 
-/* Launches kernel `name` of v's file, built with v's options and `options` ("" or " -DX=1"), with the arguments
- * (ulong cols, then for each matrix: pointer, offset, ld; then `more`). Matrices that are all contiguous, with no
- * need of the row number (`flat`), are taken as one long row. No elements: nothing is done. */
+/* Launches kernel `name` of v's file, built with v's options and `options` ("" or " -DX=1"), with the
+ * arguments (ulong cols, then for each matrix: pointer, offset, ld; then `more`). Matrices that are all
+ * contiguous, with no need of the row number (`flat`), are taken as one long row. No elements: nothing is
+ * done. */
 clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
                               bool flat, int64_t rows, int64_t cols, const clt_rows *matrix, int matrices,
                               const clt_arg *more, int n_more);
 
-/* The same for vectors of `count` elements without row distances: arguments (ulong count, then args). SEG and WG of
- * the variant decide the number of work-items. */
+/* The same for vectors of `count` elements without row distances: arguments (ulong count, then args). SEG and
+ * WG of the variant decide the number of work-items. */
 clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
                              uint64_t count, const clt_arg *args, int n);
 
-/* For checks: a scratch buffer (slot 3) as `n` equal parts of `count` floats, each starting 5 elements after a
- * multiple of 64, so that offsets are not aligned. */
+/* For checks: a scratch buffer (slot 3) as `n` equal parts of `count` floats, each starting 5 elements after
+ * a multiple of 64, so that offsets are not aligned. */
 enum { CLT_CHECK_PARTS = 6 };
 clt_status clt_check_parts(clt_ops *ops, size_t count, clt_ref part[CLT_CHECK_PARTS]);
 /* Test data: values of both signs from 2^-20 to 2^6, the same for the same seed. */

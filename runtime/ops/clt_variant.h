@@ -1,6 +1,7 @@
-/* clt_variant: the tables of kernel variants. clkernels/<op>/<op>.vt lists, one line a row, which kernels can do
- * an operation, what they require and their parameters; the portable row comes last and requires nothing. The
- * first row whose requirements hold on this device, and whose check against the oracle passed on it, is used.
+/* clt_variant: the tables of kernel variants. clkernels/<op>/<op>.vt lists, one line a row, which kernels can
+ * do an operation, what they require and their parameters; the portable row comes last and requires nothing.
+ * The first row whose requirements hold on this device, and whose check against the oracle passed on it, is
+ * used.
  *
  *     # id        file                  body   requires               params
  *     cpu_8x32    gemm/gemm_cpu.cl      cpu    type=cpu               MR=8,NR=32
@@ -31,14 +32,15 @@ clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n);
  * CLT_OK passed, anything else failed. It may print debug lines, no errors. */
 typedef clt_status (*clt_variant_check)(clt_ops *ops, const clt_variant *v, void *ctx);
 
-/* The variant to use for an operation: forced by CLTRAIN_VARIANT, else the first usable row that passes `check`.
- * Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel text, options), so a
- * warm start checks nothing. A failing row is reported once and skipped; if none is left: CLT_FAIL. */
+/* The variant to use for an operation: forced by CLTRAIN_VARIANT, else the first usable row that passes
+ * `check`. Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel text,
+ * options), so a warm start checks nothing. A failing row is reported once and skipped; if none is left:
+ * CLT_FAIL. */
 clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
                             const clt_variant **out);
 
-/* The same for one row: its verdict from memory, from the cache, or from running `check` now. CLT_OK: it may be used.
- * For operations that choose among their rows by shape. With skip_check every row passes. */
+/* The same for one row: its verdict from memory, from the cache, or from running `check` now. CLT_OK: it may
+ * be used. For operations that choose among their rows by shape. With skip_check every row passes. */
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx);
 
 /* clt_variant_pick for an operation whose programs are made for one model: every row gets `options`
@@ -46,20 +48,20 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
 clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *options, clt_variant_check check,
                                  void *ctx, const clt_variant **out);
 
-/* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An unknown
- * operation or id, or one that cannot run here, is CLT_USAGE with the ids that there are. */
+/* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An
+ * unknown operation or id, or one that cannot run here, is CLT_USAGE with the ids that there are. */
 clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id);
 /* The id that is forced for `op`, or NULL. */
 const char *clt_variant_forced(const clt_ops *ops, const char *op);
 
-/* For checks. fail: keeps the reason for the report (printf format, no newline) and returns CLT_FAIL, printing
- * nothing. compare: reads n floats and compares them with the oracle's words (a NaN equals any NaN); the first
- * difference becomes the reason. */
+/* For checks. fail: keeps the reason for the report (printf format, no newline) and returns CLT_FAIL,
+ * printing nothing. compare: reads n floats and compares them with the oracle's words (a NaN equals any NaN);
+ * the first difference becomes the reason. */
 clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n);
 
-/* Scratch that grows on demand and is shared by all operations (they run in order): at least `bytes`. Slot 0..3
- * are different buffers. */
+/* Scratch that grows on demand and is shared by all operations (they run in order): at least `bytes`. Slot
+ * 0..3 are different buffers. */
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);
 
 #endif

@@ -134,7 +134,7 @@ gate() { # target file options label number fallback
     *) echo "FAIL $1 $4 [$3 ] ${result:-no result}" ;;
     esac
     echo "${result:-failed}" >"$WORK/result.$5"
-    rm -rf "$WORK/$5" "$WORK/$5".*
+    rm -rf "${WORK:?}/$5" "${WORK:?}/$5".*
 }
 
 # Whether a row with these requirements can run on this target at all.

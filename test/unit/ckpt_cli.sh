@@ -1,7 +1,7 @@
 #!/bin/bash
 # `cltrain ckpt` as users and scripts call it: output, exit codes, messages.
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
 cltrain=$BUILD/cltrain
 tmp=$(mktemp -d)

@@ -1,5 +1,5 @@
-/* cltrain launch: the same command on several ranks, under mpirun or srun with the flags that work. It takes the signals
- * itself and hands them to the ranks directly, and returns the ranks' own exit code. */
+/* cltrain launch: the same command on several ranks, under mpirun or srun with the flags that work. It takes
+ * the signals itself and hands them to the ranks directly, and returns the ranks' own exit code. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -24,9 +24,12 @@ typedef struct {
 
 static volatile sig_atomic_t pending[3]; /* SIGINT, SIGTERM, SIGUSR1: how many came */
 
-static void on_signal(int sig) { pending[sig == SIGINT ? 0 : sig == SIGTERM ? 1 : 2]++; }
+static void on_signal(int sig) {
+    pending[sig == SIGINT ? 0 : sig == SIGTERM ? 1 : 2]++;
+}
 
-/* --- finding the launcher ------------------------------------------------------------------------------------------- */
+/* --- finding the launcher
+ * ------------------------------------------------------------------------------------------- */
 
 static char *find_program(const char *name) {
     const char *path = clt_env(CLT_ENV_PATH);
@@ -62,13 +65,16 @@ static clt_status find_launcher(launch *l, const char *want) {
     if (srun && want) return clt_error(CLT_FAIL, "srun is not on the PATH");
     l->path = find_program("mpirun");
     if (!l->path)
-        return clt_error(CLT_FAIL, "mpirun is not on the PATH; install it (Debian, Ubuntu: apt-get install openmpi-bin) or "
-                                   "start the ranks another way");
+        return clt_error(
+            CLT_FAIL,
+            "mpirun is not on the PATH; install it (Debian, Ubuntu: apt-get install openmpi-bin) or "
+            "start the ranks another way");
     l->kind = kind_of_mpirun(l->path);
     return CLT_OK;
 }
 
-/* --- the command line -------------------------------------------------------------------------------------------------- */
+/* --- the command line
+ * -------------------------------------------------------------------------------------------------- */
 
 static void add_all(clt_strv *v, const char *const *words) {
     for (; *words; words++) clt_strv_add(v, *words);
@@ -84,13 +90,15 @@ static void launcher_words(const launch *l, clt_strv *v) {
         return;
     }
     add_all(v, (const char *const[]){"-np", n, NULL});
-    if (l->hosts) add_all(v, (const char *const[]){l->kind == OPEN_MPI ? "--hostfile" : "-f", l->hosts, NULL});
+    if (l->hosts)
+        add_all(v, (const char *const[]){l->kind == OPEN_MPI ? "--hostfile" : "-f", l->hosts, NULL});
     if (l->kind == MPICH) {
         add_all(v, (const char *const[]){"-bind-to", "none", NULL});
         return;
     }
-    add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe", "--quiet", "-x", "CLTRAIN_LAUNCH_DIR",
-                                     "--mca", "odls_base_sigkill_timeout", "30", "--mca", "orte_abort_print_stack", "0",
+    add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe", "--quiet", "-x",
+                                     "CLTRAIN_LAUNCH_DIR", "--mca", "odls_base_sigkill_timeout", "30",
+                                     "--mca", "orte_abort_print_stack", "0",
                                      /* containers often forbid what this would use */
                                      "--mca", "btl_vader_single_copy_mechanism", "none", NULL});
     if (geteuid() == 0) clt_strv_add(v, "--allow-run-as-root");
@@ -111,7 +119,9 @@ static void command_words(const launch *l, const clt_strv *rest, clt_strv *v) {
     if (l->device) add_all(v, (const char *const[]){"--device", l->device, NULL});
 }
 
-/* --- running ------------------------------------------------------------------------------------------------------------ */
+/* --- running
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 /* The number in DIR/RANK.what, or -1. */
 static long read_number(const launch *l, int rank, const char *what) {
@@ -147,7 +157,8 @@ static int ranks_code(const launch *l, int launcher_code) {
     for (int r = 0; r < l->ranks; r++) {
         long c = read_number(l, r, "exit");
         if (c < 0 && read_number(l, r, "pid") >= 0) {
-            clt_error(CLT_FAIL, "rank %d ended without a word (killed?); the last checkpoint is good, run it again", r);
+            clt_error(CLT_FAIL,
+                      "rank %d ended without a word (killed?); the last checkpoint is good, run it again", r);
             return launcher_code ? launcher_code : 1;
         }
         if (c > 0 && (code == 0 || code == 75)) code = (int)c;
@@ -165,7 +176,8 @@ static int run(launch *l, clt_strv *words) {
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGUSR1, &a, NULL);
     pid_t child = fork();
-    if (child < 0) return clt_status_exit_code(clt_error(CLT_FAIL, "cannot start %s: %s", words->v[0], strerror(errno)));
+    if (child < 0)
+        return clt_status_exit_code(clt_error(CLT_FAIL, "cannot start %s: %s", words->v[0], strerror(errno)));
     if (child == 0) {
         setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
         setenv("CLTRAIN_LAUNCH_DIR", l->dir, 1);
@@ -214,9 +226,11 @@ int cmd_launch(int argc, char **argv) {
     const clt_command command = {
         .name = "cltrain launch",
         .usage = "-n N COMMAND [arguments of the command]",
-        .summary = "Runs a cltrain command on several ranks: finds mpirun or srun and gives it the flags that root, "
-                   "containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach every rank: the run saves and "
-                   "ends with 75.",
+        .summary =
+            "Runs a cltrain command on several ranks: finds mpirun or srun and gives it the flags that root, "
+            "containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach every rank: the run saves "
+            "and "
+            "ends with 75.",
         .examples = "  cltrain launch -n 4 train run.yaml\n"
                     "  cltrain launch -n 2 --device nvidia,pocl train run.yaml\n"
                     "  cltrain launch -n 16 --hosts hosts.txt train run.yaml\n",
@@ -225,8 +239,10 @@ int cmd_launch(int argc, char **argv) {
         .stop_at_positional = true};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which command? For example: train run.yaml");
-    if (code < 0 && (l.ranks < 1 || l.ranks > 1024)) code = clt_options_fail(&command, "-n must be 1 to 1024");
+    if (code < 0 && rest.n == 0)
+        code = clt_options_fail(&command, "which command? For example: train run.yaml");
+    if (code < 0 && (l.ranks < 1 || l.ranks > 1024))
+        code = clt_options_fail(&command, "-n must be 1 to 1024");
     if (code < 0) code = start(&l, &rest, want);
     clt_strv_free(&rest);
     return code;

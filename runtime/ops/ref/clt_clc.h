@@ -1,5 +1,5 @@
-/* clt_clc: the little of OpenCL C that clkernels/include needs, as C11, so that the oracle runs the same text as
- * the kernels. Include it before a .clh file. The program is built with -ffp-contract=off. */
+/* clt_clc: the little of OpenCL C that clkernels/include needs, as C11, so that the oracle runs the same text
+ * as the kernels. Include it before a .clh file. The program is built with -ffp-contract=off. */
 #ifndef CLT_CLC_H
 #define CLT_CLC_H
 
@@ -8,15 +8,13 @@
 #include <string.h>
 #include <sys/types.h> /* uint, ulong */
 
-static inline float as_float(uint32_t u)
-{
+static inline float as_float(uint32_t u) {
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
 
-static inline uint32_t as_uint(float f)
-{
+static inline uint32_t as_uint(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;

@@ -1,8 +1,8 @@
-/* clt_ref: the oracle. Every operation of clt_ops.h written in plain C over host arrays, for clarity and not for
- * speed, in exactly the order that docs/numerics.md defines: the executable form of the contract. Tests compare
- * kernels with it by memcmp. Strides and meanings are those of the params structs in clt_ops.h; pointers here
- * already include the offset. Functions with a `_f64` suffix compute the formula in double, as the oracle of the
- * fast modes and of what has no exact definition elsewhere. */
+/* clt_ref: the oracle. Every operation of clt_ops.h written in plain C over host arrays, for clarity and not
+ * for speed, in exactly the order that docs/numerics.md defines: the executable form of the contract. Tests
+ * compare kernels with it by memcmp. Strides and meanings are those of the params structs in clt_ops.h;
+ * pointers here already include the offset. Functions with a `_f64` suffix compute the formula in double, as
+ * the oracle of the fast modes and of what has no exact definition elsewhere. */
 #ifndef CLT_REF_H
 #define CLT_REF_H
 
@@ -85,21 +85,23 @@ void clt_ref_attention_backward(const clt_ref_attention_params *p);
 void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
                   const float *cos_sin, bool inverse);
 void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
-                     uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site, float *y);
+                     uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site,
+                     float *y);
 /* Key, counter and threshold of one dropout element, shared by clt_ref_dropout and attention. */
-float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t sample, int32_t layer, int32_t site,
-                             uint64_t element);
+float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t sample, int32_t layer,
+                             int32_t site, uint64_t element);
 
 void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const int32_t *targets, float scale,
                   float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
                   int32_t *correct);
 
-float clt_ref_chunk_sumsq(const float *x);                  /* one chunk */
-float clt_ref_norm(const float *chunk_sums, uint64_t n);    /* sqrt of their row sum */
+float clt_ref_chunk_sumsq(const float *x);               /* one chunk */
+float clt_ref_norm(const float *chunk_sums, uint64_t n); /* sqrt of their row sum */
 float clt_ref_clip_coefficient(float norm, float threshold);
 void clt_ref_adamw(uint64_t n, float *p, const float *g, float *m, float *v, const clt_optimizer_group *group,
                    float clip);
-void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group, float clip);
+void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
+                  float clip);
 
 uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);
