@@ -239,7 +239,7 @@ INLINE float16 tree64(const float16 p[BLOCK][NV], int w) {
 }
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, ulong ldo, __global float *lse, ulong lse_off) {
+attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __global float *lse, ulong lse_off) {
     float16 rows[BLOCK][DV], qt[HEAD_DIM][NV], ot[HEAD_DIM][NV], p[BLOCK][NV], m[NV], l[NV], a[NV];
     size_t h = get_global_id(1), b = get_global_id(2), base = b * seq;
     size_t i0 = (get_global_size(0) - 1 - get_global_id(0)) * BLOCK;
@@ -367,9 +367,9 @@ INLINE void add_keys(int kind, __global float *x, size_t ld, const float16 p[BLO
 }
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-attention_backward(ATTENTION_ARGS, __global const float *o, ulong o_off, ulong ldo, __global const float *lse, ulong lse_off,
-                   __global const float *dout, ulong dout_off, ulong lddout, __global float *dq, ulong dq_off, ulong lddq,
-                   __global float *dk, ulong dk_off, ulong lddk, __global float *dv, ulong dv_off, ulong lddv, uint add) {
+attention_backward(ATTENTION_ARGS, __global const float *o, ulong o_off, uint ldo, __global const float *lse, ulong lse_off,
+                   __global const float *dout, ulong dout_off, uint lddout, __global float *dq, ulong dq_off, uint lddq,
+                   __global float *dk, ulong dk_off, uint lddk, __global float *dv, ulong dv_off, uint lddv, uint add) {
     float16 qr[BLOCK][DV], dr[BLOCK][DV], kr[BLOCK][DV], qt[HEAD_DIM][NV], dt[HEAD_DIM][NV], dqt[HEAD_DIM][NV];
     float16 p[BLOCK][NV], ds[BLOCK][NV], stat[NV], delta[NV];
     size_t g = get_global_id(0), b = get_global_id(1), base = b * seq;

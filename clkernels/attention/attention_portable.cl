@@ -24,7 +24,7 @@
 #define TILE ((TILE_A + TILE_B) > TILE_V ? (TILE_A + TILE_B) : TILE_V)
 
 /* dst[d][r] = x[r][d0 + d] for r < n rows (+0 beyond `valid`) and the DEPTH elements from d0. */
-static inline void load_operand(__local float *dst, int n, __global const float *x, ulong ld, int valid, int d0,
+static inline void load_operand(__local float *dst, int n, __global const float *x, uint ld, int valid, int d0,
                                 int item) {
     for (int e = item; e < n * DEPTH; e += ITEMS) {
         int r = e / DEPTH, d = e % DEPTH;
@@ -33,8 +33,8 @@ static inline void load_operand(__local float *dst, int n, __global const float 
 }
 
 /* acc[r][c] = chain over the head of a[row] * b[column], with rows ty + TY * r and columns tx + 16 * c. */
-static inline void products(float acc[4][4], __local float *tile, __global const float *a, ulong lda, int valid_a,
-                            __global const float *b, ulong ldb, int valid_b, int item) {
+static inline void products(float acc[4][4], __local float *tile, __global const float *a, uint lda, int valid_a,
+                            __global const float *b, uint ldb, int valid_b, int item) {
     int tx = item % 16, ty = item / 16;
     __local float *ta = tile, *tb = tile + TILE_A;
 #pragma unroll
@@ -65,7 +65,7 @@ static inline void products(float acc[4][4], __local float *tile, __global const
 /* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where w is
  * ROWS x PITCH in local memory. With `partial`, only indices with begin[r] <= x < end[r] take part. */
 static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile, __global const float *b,
-                              ulong ldb, int count, bool partial, const int begin[4], const int end[4], int item) {
+                              uint ldb, int count, bool partial, const int begin[4], const int end[4], int item) {
     int tx = item % 16, ty = item / 16;
     for (int x0 = 0; x0 < count; x0 += 16) {
         int n = count - x0 < 16 ? count - x0 : 16;
@@ -96,14 +96,13 @@ static inline void accumulate(float acc[4][COLS], __local float *w, __local floa
 
 /* Keys of the block at j0 that are in the range of row i, as offsets into the block. */
 static inline void range_in_block(size_t i, size_t j0, size_t window, int *begin, int *end) {
-    size_t first = attention_first(i, window);
-    *begin = first > j0 ? (int)min(first - j0, (size_t)BLOCK) : 0;
-    *end = i < j0 ? 0 : (int)min(i - j0 + 1, (size_t)BLOCK);
+    *begin = max(0, min((int)attention_first(i, window) - (int)j0, BLOCK));
+    *end = max(0, min((int)i - (int)j0 + 1, BLOCK));
 }
 
-/* Places of the tile that are outside the range or whose sequence ids differ get -inf. */
 #if SEQ_IDS
-#define SAME_SEQUENCE(i, j) (seq_ids[seq_ids_off + (i)] == seq_ids[seq_ids_off + (j)])
+#define SEQUENCE_OF(i) seq_ids[seq_ids_off + min((uint)(i), seq - 1)]
+#define SAME_SEQUENCE(i, j) (SEQUENCE_OF(i) == SEQUENCE_OF(j))
 #else
 #define SAME_SEQUENCE(i, j) true
 #endif
@@ -129,7 +128,7 @@ static inline float scored(float s, float scale, float softcap, float slope, int
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, ulong ldo, __global float *lse, ulong lse_off) {
+attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __global float *lse, ulong lse_off) {
     __local float tile[TILE], w[ROWS * PITCH], red[ITEMS], factor[ROWS];
     int item = get_local_id(0), tx = item % 16, ty = item / 16, row = item / 4, quarter = item % 4;
     size_t h = get_group_id(1), b = get_group_id(2);
@@ -162,8 +161,7 @@ attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, ulong ldo, __g
                 int x = tx + 16 * c;
                 size_t j = j0 + x;
                 float t, y = scored(s[r][c], scale, softcap, slope, (int)j - (int)i, &t);
-                bool on = x >= begin[r] && x < end[r] && i < seq;
-                if (on) on = SAME_SEQUENCE(i, j);
+                bool on = x >= begin[r] && x < end[r] && SAME_SEQUENCE(i, j);
                 w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();
             }
         }
@@ -228,8 +226,8 @@ attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, ulong ldo, __g
 }
 
 /* delta[b, h, i] = chain over the head of dout * o. Global {T, H, B}. */
-__kernel void attention_delta(__global const float *dout, ulong dout_off, ulong lddout, __global const float *o,
-                              ulong o_off, ulong ldo, __global float *delta, uint seq, uint heads) {
+__kernel void attention_delta(__global const float *dout, ulong dout_off, uint lddout, __global const float *o,
+                              ulong o_off, uint ldo, __global float *delta, uint seq, uint heads) {
     size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
     if (i >= seq) return;
     __global const float *x = dout + dout_off + (b * seq + i) * lddout + h * HEAD_DIM;
@@ -239,7 +237,8 @@ __kernel void attention_delta(__global const float *dout, ulong dout_off, ulong 
     delta[(b * heads + h) * seq + i] = s;
 }
 
-/* From a raw product and dout . v to the probability (times the dropout factor) and ds. */
+/* From a raw product and dout . v to the probability (times the dropout factor) and ds. Pairs outside the range get
+ * numbers that nothing uses. */
 #if DROPOUT
 #define DROP(p, dp, b, h, i, j)                                                                              \
     {                                                                                                        \
@@ -269,8 +268,8 @@ __kernel void attention_delta(__global const float *dout, ulong dout_off, ulong 
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
-                     __global const float *dout, ulong dout_off, ulong lddout, __global float *dq, ulong dq_off,
-                     ulong lddq) {
+                     __global const float *dout, ulong dout_off, uint lddout, __global float *dq, ulong dq_off,
+                     uint lddq) {
     __local float tile[TILE], w[ROWS * PITCH];
     int item = get_local_id(0), tx = item % 16, ty = item / 16;
     size_t h = get_group_id(1), b = get_group_id(2);
@@ -306,9 +305,8 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 int x = tx + 16 * c;
-                float p = 0.0f, ds = 0.0f;
-                if (x >= begin[r] && x < end[r] && i < seq)
-                    PROBABILITY(s[r][c], dp[r][c], i, j0 + x, lse_r[r], delta_r[r], p, ds)
+                float p, ds;
+                PROBABILITY(s[r][c], dp[r][c], i, j0 + x, lse_r[r], delta_r[r], p, ds)
                 w[(ty + TY * r) * PITCH + x] = ds;
             }
         }
@@ -328,8 +326,8 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
-                      __global const float *dout, ulong dout_off, ulong lddout, __global float *dk, ulong dk_off,
-                      ulong lddk, __global float *dv, ulong dv_off, ulong lddv, uint add) {
+                      __global const float *dout, ulong dout_off, uint lddout, __global float *dk, ulong dk_off,
+                      uint lddk, __global float *dv, ulong dv_off, uint lddv, uint add) {
     __local float tile[TILE], wp[ROWS * PITCH], wd[ROWS * PITCH];
     int item = get_local_id(0), tx = item % 16, ty = item / 16;
     size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS;
@@ -339,6 +337,10 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
     __global const float *vt = v + v_off + (base + j0) * ldv + g * HEAD_DIM;
     dk += dk_off + (base + j0) * lddk + g * HEAD_DIM;
     dv += dv_off + (base + j0) * lddv + g * HEAD_DIM;
+    q += q_off + base * ldq;
+    dout += dout_off + base * lddout;
+    lse += lse_off + b * heads * seq;
+    delta += b * heads * seq;
     seq_ids_off += base;
 
     float acc_k[4][COLS], acc_v[4][COLS];
@@ -356,31 +358,33 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
     stop = min(stop, j0 + keys + window);
 #endif
     for (size_t h = g * group; h < (g + 1) * group; h++) {
-        __global const float *qh = q + q_off + base * ldq + h * HEAD_DIM;
-        __global const float *dh = dout + dout_off + base * lddout + h * HEAD_DIM;
-        size_t stat = (b * heads + h) * seq;
+        __global const float *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
         float slope = SLOPE(h);
         for (size_t i0 = j0 / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
             int rows = (int)min((size_t)BLOCK, stop - i0), begin[4], end[4];
             float s[4][4], dp[4][4];
             products(s, tile, kt, ldk, keys, qh + i0 * ldq, ldq, rows, item);
             products(dp, tile, vt, ldv, keys, dh + i0 * lddout, lddout, rows, item);
+            float lse_c[4], delta_c[4];
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                size_t i = h * seq + min(i0 + tx + 16 * c, (size_t)seq - 1);
+                lse_c[c] = lse[i];
+                delta_c[c] = delta[i];
+            }
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 size_t j = j0 + ty + TY * r;
-                begin[r] = j > i0 ? (int)min(j - i0, (size_t)BLOCK) : 0;
+                begin[r] = max(0, min((int)j - (int)i0, BLOCK));
                 end[r] = rows;
 #if WINDOW
-                end[r] = j + window < i0 ? 0 : (int)min(j + window - i0 + 1, (size_t)rows);
+                end[r] = max(0, min((int)(j + window) - (int)i0 + 1, rows));
 #endif
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
                     int x = tx + 16 * c;
-                    float p = 0.0f, ds = 0.0f;
-                    if (x >= begin[r] && x < end[r]) {
-                        size_t i = i0 + x;
-                        PROBABILITY(s[r][c], dp[r][c], i, j, lse[lse_off + stat + i], delta[stat + i], p, ds)
-                    }
+                    float p, ds;
+                    PROBABILITY(s[r][c], dp[r][c], i0 + x, j, lse_c[c], delta_c[c], p, ds)
                     wp[(ty + TY * r) * PITCH + x] = p;
                     wd[(ty + TY * r) * PITCH + x] = ds;
                 }

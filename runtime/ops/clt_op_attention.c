@@ -29,7 +29,7 @@ static void add_ref(arg_list *l, clt_ref r) {
 
 static void add_matrix(arg_list *l, clt_ref r, int64_t ld) {
     add_ref(l, r);
-    add(l, CLT_U64(ld));
+    add(l, CLT_U32(ld));
 }
 
 /* ATTENTION_ARGS of clkernels/attention/attention.clh. */
