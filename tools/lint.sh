@@ -1,5 +1,7 @@
 #!/bin/bash
 # The rules of the house that a program can check: make lint. Prints one line per offence; exit 1 if there is any.
+#   tools/lint.sh            everything
+#   tools/lint.sh --rules    without clang-format and shellcheck, whose verdicts change with their versions
 set -u
 cd "$(dirname "$0")/.." || exit 1
 offences=0
@@ -144,7 +146,9 @@ check_words
 check_lengths
 check_readmes
 check_kernels
-check_format
-check_scripts
+if [ "${1:-}" != --rules ]; then
+    check_format
+    check_scripts
+fi
 [ $offences = 0 ] && echo "lint: ${#sources[@]} C files and ${#scripts[@]} scripts keep the rules"
 [ $offences = 0 ]

@@ -1,0 +1,62 @@
+#!/bin/bash
+# The command frame: help, version, exit codes, suggestions; and configuration errors as a user meets them.
+set -u
+c=$BUILD/cltrain
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+bad=0
+complain() {
+    echo "wrong: $*"
+    bad=1
+}
+
+# expect CODE WORD ARGUMENTS...: the exit code, and a word somewhere in what is printed.
+expect() {
+    local code=$1 word=$2 out got
+    shift 2
+    out=$("$c" "$@" 2>&1)
+    got=$?
+    [ $got = "$code" ] || complain "cltrain $*: exit $got, not $code"
+    [[ $out == *"$word"* ]] || complain "cltrain $*: no '$word' in: $out"
+}
+
+expect 0 "Examples" --help
+expect 0 "Examples" -h
+expect 0 "cltrain 0." --version
+expect 0 "CLTRAIN_CACHE_DIR" --help-env
+expect 2 "Usage"
+expect 2 "did you mean train" trian
+expect 2 "did you mean --version" --verson
+expect 2 "--color" --color=sometimes devices
+expect 2 "did you mean --json" devices --jsn
+expect 2 "needs a value" generate --prompt
+expect 2 "whole number" generate --seed many x
+expect 2 "takes no value" devices --json=1
+expect 2 "configuration" train
+
+for name in $("$c" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
+    out=$("$c" "$name" --help 2>"$dir/err") || complain "cltrain $name --help fails"
+    [ -s "$dir/err" ] && complain "cltrain $name --help writes to stderr"
+    [[ $out == *"  cltrain $name"* ]] || complain "cltrain $name --help has no example"
+done
+
+run=test/golden/mpt-learned/train.yaml
+expect 78 "no such file" train "$dir/none.yaml"
+expect 78 "did you mean 'optimizer'" train $run optimzer.lr=1
+expect 78 "precision: fp32" train $run precision=amp_bf16
+expect 2 "key.sub=value" train $run nonsense
+expect 0 "exact_lanes: 8  # default" train $run --print-config
+expect 0 "lr: 0.5  # command line (optimizer.lr=0.5)" train $run --print-config optimizer.lr=0.25 optimizer.lr=0.5
+expect 0 "seed: 17  # $run:3:7" train --print-config $run
+printf 'model:\n  d_model: 64\n  d_model: 65\n' >"$dir/twice.yaml"
+expect 78 "twice.yaml:3:3" train "$dir/twice.yaml"
+printf 'model: &a {}\nx: *a\n' >"$dir/anchor.yaml"
+expect 78 "anchor.yaml:1:8" train "$dir/anchor.yaml"
+
+out=$(CLTRAIN_DEVIC=x "$c" --version 2>&1)
+[[ $out == *"did you mean CLTRAIN_DEVICE"* ]] || complain "a mistyped environment variable is not named: $out"
+out=$("$c" --color=always trian 2>&1)
+[[ $out == *$'\033['* ]] || complain "--color=always gives no colour"
+out=$(NO_COLOR=1 "$c" trian 2>&1)
+[[ $out != *$'\033['* ]] || complain "NO_COLOR is not honoured"
+exit $bad
