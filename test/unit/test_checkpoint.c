@@ -66,7 +66,7 @@ static void check_numbers(const clt_checkpoint_state *got, const clt_checkpoint_
     assert_string_equal(got->run_name, want->run_name);
     assert_string_equal(got->config, want->config);
     assert_string_equal(got->device, want->device);
-    assert_string_equal(got->version, clt_version());
+    assert_string_equal(got->version, want->version);
     assert_int_equal(got->number_count, 2);
     assert_string_equal(got->numbers[1].name, "odd");
     assert_true(got->numbers[0].value == 65536.0 && got->numbers[1].value == 0.1);
@@ -122,6 +122,24 @@ static void test_round_trip(void **state) {
     assert_int_equal(clt_io_remove_tree(dir), CLT_OK);
     clt_free(path);
     clt_free(dir);
+}
+
+/* A checkpoint that an earlier version wrote, kept as a file. */
+static void test_old_version(void **state) {
+    (void)state;
+    const char *path = "test/golden/checkpoint-v1/ep1-ba7";
+    cu_state s;
+    clt_ckpt_reader *r;
+    clt_checkpoint_state want = cu_numbers(7);
+    cu_state_create(&s, false, 42);
+    assert_int_equal(cu_check(path, &s), CLT_OK);
+    assert_int_equal(clt_ckpt_open(path, &r), CLT_OK);
+    assert_int_equal(clt_ckpt_verify(r), CLT_OK);
+    assert_string_equal(clt_ckpt_state(r)->version, "0.1.0");
+    want.version = "0.1.0";
+    check_numbers(clt_ckpt_state(r), &want);
+    clt_ckpt_close(r);
+    cu_state_free(&s);
 }
 
 /* The hash as docs/checkpoint-format.md defines it, over bytes laid out here by hand. */
@@ -525,11 +543,17 @@ static void test_steady(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_hash_definition),
-        cmocka_unit_test(test_every_byte),       cmocka_unit_test(test_swapped_chunks),
-        cmocka_unit_test(test_hostile_manifest), cmocka_unit_test(test_another_model),
-        cmocka_unit_test(test_folder),           cmocka_unit_test(test_overwrite_and_leftovers),
-        cmocka_unit_test(test_resolve),          cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_old_version),
+        cmocka_unit_test(test_hash_definition),
+        cmocka_unit_test(test_every_byte),
+        cmocka_unit_test(test_swapped_chunks),
+        cmocka_unit_test(test_hostile_manifest),
+        cmocka_unit_test(test_another_model),
+        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_overwrite_and_leftovers),
+        cmocka_unit_test(test_resolve),
+        cmocka_unit_test(test_lock),
         cmocka_unit_test(test_steady),
     };
     clt_log_set_level(CLT_LOG_WARN);
