@@ -19,19 +19,20 @@ static void CL_CALLBACK context_message(const char *text, const void *private_in
 /* Only some of a CPU's compute units: `count` of them, the share-th portion if there are several ranks. */
 static void take_units(clt_device *dev, int count, int share) {
     cl_device_partition_property props[] = {CL_DEVICE_PARTITION_EQUALLY, count, 0};
-    cl_device_id sub[64];
-    cl_uint n = 0;
     if (count <= 0 || (uint32_t)count >= dev->facts.compute_units) return;
-    if (clCreateSubDevices(dev->root, props, 64, sub, &n) != CL_SUCCESS || n == 0) {
+    cl_uint n = 0, cap = dev->facts.compute_units / (uint32_t)count;
+    cl_device_id *sub = clt_calloc(cap, sizeof(cl_device_id));
+    if (clCreateSubDevices(dev->root, props, cap, sub, &n) == CL_SUCCESS && n > 0) {
+        cl_uint mine = (cl_uint)share % n;
+        for (cl_uint i = 0; i < n; i++)
+            if (i != mine) clReleaseDevice(sub[i]);
+        dev->device = sub[mine];
+        dev->facts.compute_units = (uint32_t)count;
+    } else {
         clt_debug("%s cannot be divided; all of its %u compute units are used", dev->facts.name,
                   dev->facts.compute_units);
-        return;
     }
-    cl_uint mine = (cl_uint)share % n;
-    for (cl_uint i = 0; i < n; i++)
-        if (i != mine) clReleaseDevice(sub[i]);
-    dev->device = sub[mine];
-    dev->facts.compute_units = (uint32_t)count;
+    clt_free(sub);
 }
 
 static void open_cache(clt_device *dev, const char *dir) {

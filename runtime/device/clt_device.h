@@ -46,8 +46,9 @@ typedef struct {
 } clt_device_facts;
 
 typedef struct {
-    const char *pattern; /* part of a platform or device name, "P:D" indices, or a comma list with one entry
-                          * per node-local rank; NULL: $CLTRAIN_DEVICE, else the fastest kind there */
+    const char *pattern; /* part of a platform or device name or of the version text ("pocl"), "P:D" indices,
+                          * or a comma list of these with one entry per node-local rank, used in turn; NULL:
+                          * $CLTRAIN_DEVICE, else the fastest kind there */
     int local_rank, local_size; /* ranks of this host, to spread devices; 0 and 1 for one process */
     const char *cache_dir;      /* NULL: the default cache folder */
     double timeout;             /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, else 120 */

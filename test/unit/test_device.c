@@ -409,6 +409,16 @@ static void units_can_be_limited(void **state) {
     assert_int_equal(clt_device_get_facts(d)->compute_units, 1);
     run_saxpy(d);
     clt_device_close(d);
+    /* Ranks that share the CPU get a part each, also when there are more ranks than units. */
+    for (int ranks = 2; ranks <= 200; ranks += 198) {
+        p = clt_device_params_default();
+        p.local_size = ranks;
+        p.local_rank = ranks - 1;
+        d = open_with(p);
+        assert_int_equal(clt_device_get_facts(d)->compute_units, CLT_MAX((int)f->compute_units / ranks, 1));
+        run_saxpy(d);
+        clt_device_close(d);
+    }
 }
 
 static void peak_is_measured_once(void **state) {
