@@ -64,6 +64,7 @@ static void open_one(const char *pattern, const char *label) {
     tu_dev *d = &tu.dev[tu.devices++];
     d->dev = dev;
     snprintf(d->name, sizeof d->name, "%.60s / %.120s", f->platform, f->name);
+    print_message("[  device  ] %s\n", d->name);
     /* The tests compare every variant with the oracle themselves; where each launch is slow, once is enough.
      */
     clt_ops_params op = clt_ops_params_default();

@@ -296,7 +296,7 @@ attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __gl
     for (int w = 0; w < NV; w++) {
         a[w] = 1.0f / l[w];
         clt_store16(m[w] + clt_log16(l[w]), lse + lse_off + (b * heads + h) * seq + i0 + 16 * w,
-                    live > 16 * w ? live - 16 * w : 0);
+                    clt_above(live, 16 * w));
     }
     for (int d = 0; d < HEAD_DIM; d++)
 #pragma unroll
@@ -393,7 +393,7 @@ attention_backward(ATTENTION_ARGS, __global const float *o, ulong o_off, uint ld
                 delta[w] = (float16)(0.0f);
                 for (int d = 0; d < HEAD_DIM; d++) delta[w] = fma(dt[d][w], qt[d][w], delta[w]);
                 stat[w] = clt_load16(lse + lse_off + (b * heads + h) * seq + i0 + 16 * w,
-                                     live > 16 * w ? live - 16 * w : 0);
+                                     clt_above(live, 16 * w));
             }
             load_rows(qr, q + q_off + row * ldq + col, ldq, live);
             transpose_rows(qt, qr);

@@ -115,7 +115,7 @@ static void edges(int device, const char *id) {
     const int64_t(*list[])[3] = {shape, large};
     const size_t count[] = {CLT_COUNT_OF(shape), tu_tiny() ? 0 : CLT_COUNT_OF(large)};
     for (int l = 0; l < 2; l++)
-        for (size_t i = 0; i < count[l]; i++)
+        for (size_t i = 0; i < count[l]; i += tu_tiny() ? 2 : 1)
             for (int form = 0; form < 3; form++) {
                 const int64_t *s = list[l][i];
                 gemm_case t = {.form = (clt_gemm_form)form, .m = s[0], .n = s[1], .k = s[2], .k_group = s[2]};
@@ -135,7 +135,7 @@ static void edges_match(void **state) {
  * ------------------------------------------------------------------- */
 
 static void epilogues(int device, const char *id) {
-    for (int bits = 0; bits < 64; bits++) {
+    for (int bits = 0; bits < 64; bits += tu_tiny() ? 5 : 1) {
         const bool act = bits & 8, grad = bits & 16;
         if (act && grad && bits % 3) continue; /* no model has both; a third of these is enough */
         gemm_case t = {

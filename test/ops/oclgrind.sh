@@ -1,0 +1,39 @@
+#!/bin/bash
+# Runs the operations' test programs at small shapes under Oclgrind, which interprets every kernel and reports data races,
+# accesses outside buffers and wrong API calls. Fails if a program fails or a log is not empty (Oclgrind's own exit code
+# says nothing about what it found).
+#
+# usage: test/ops/oclgrind.sh [PROGRAM...]     from the root, after `make`; default: every build/test/ops/test_*
+#   BUILD=dir      where the programs are (build)
+#   JOBS=n         programs at a time (2)
+#   TIME_LIMIT=s   for each program (600)
+set -u
+BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-600}
+command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get install oclgrind)"; exit 1; }
+[ $# -gt 0 ] || set -- "$BUILD"/test/ops/test_*
+[ -x "$1" ] || { echo "$1: no such program; run make first"; exit 1; }
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+
+run_one() { # program, folder of its logs
+    local name=${1##*/} start=$SECONDS rc why=
+    CLTRAIN_NO_CACHE=1 timeout "$TIME_LIMIT" oclgrind --data-races --check-api --max-errors 20 --log "$2/$name.log" \
+        "$1" --tiny >"$2/$name.out" 2>&1
+    rc=$?
+    [ $rc -eq 124 ] && why="no end after $TIME_LIMIT s"
+    [ $rc -ne 0 ] && [ -z "$why" ] && why="exit code $rc"
+    [ -s "$2/$name.log" ] && why="${why:+$why, }Oclgrind's log is not empty"
+    grep -q "device  ] Oclgrind" "$2/$name.out" || why="${why:+$why, }it did not run on Oclgrind"
+    if [ -n "$why" ]; then
+        echo "FAILED $name ($((SECONDS - start)) s): $why"
+        head -n 60 "$2/$name.log" 2>/dev/null
+        grep -E "^\[  (ERROR|FAILED)|ERROR|error:" "$2/$name.out" | head -n 20
+        return 1
+    fi
+    echo "ok     $name ($((SECONDS - start)) s)"
+}
+export -f run_one
+export TIME_LIMIT
+
+# The longest first, so that the last one does not run alone.
+ls -S "$@" | xargs -P "$JOBS" -I{} bash -c 'run_one "$1" "$2"' _ {} "$dir"
