@@ -36,7 +36,18 @@
 #define CLT_CHAIN_LAST 512u  /* the chain ends here; else it stops into part */
 #define CLT_B_ROWS 1024u     /* gemm_rows: b is [k,n] (NN), else [n,k] (NT) */
 
+/* The hint tells compilers that vectorise across work-items (Intel's) that the body is vectors already: they would
+ * spend seconds on versions that are never run. */
+#define CLT_ONE_ITEM __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16)))
+
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+
+/* Asks for a line that a later panel or tile will read; a hint, no access. */
+#ifdef __clang__
+#define PREFETCH(p, level) __builtin_prefetch((const void *)(size_t)(p), 0, level)
+#else
+#define PREFETCH(p, level) prefetch(p, 1)
+#endif
 
 /* --- packing ------------------------------------------------------------------------------------------------ */
 
@@ -93,45 +104,70 @@ static inline void transpose16(float16 *r)
 #else
 #error "MR must be 8, 12, 14 or 16"
 #endif
+#define PACK_STEPS 16
+#define ROUND_UP(x, to) (((size_t)(x) + (to) - 1) / (to) * (to))
+/* Rows that one turn of 16 x 16 packs: two panels of 8, or one panel. */
+#define PACK_ROWS (MR == 8 ? 16 : MR)
 
-/* Rows of a [m,k] (a points at this call's first k) to panels [ceil(m/MR)][k][MR]; one item a panel. */
-__kernel void gemm_pack_a(uint m, uint k, __global const float *a, ulong a_off, ulong lda, __global float *to)
+/* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][steps][MR]: what is used together lies together, or
+ * equal distances would put it into the same few sets of the caches. Launch: {ceil(m / PACK_ROWS), ceil(k / KC)}. */
+__kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const float *a, ulong a_off, ulong lda,
+                                       __global float *to)
 {
-    const size_t panel = get_global_id(0), row0 = panel * MR;
-    __global const float *row[MR];
-    EACH(i, MR) row[i] = a + a_off + min(row0 + i, (size_t)m - 1) * lda;
-    to += panel * MR * k;
+    const size_t row0 = get_global_id(0) * PACK_ROWS, last = (size_t)m - 1, k0 = get_global_id(1) * KC;
+    const size_t steps = min((size_t)k - k0, (size_t)KC);
+    const bool second = MR == 8 && row0 + MR < m;
+    __global const float *row[PACK_ROWS];
+    to += k0 * ROUND_UP(m, MR) + row0 * steps;
+    __global float *to2 = to + MR * steps;
+    a += a_off + k0;
+    EACH(i, PACK_ROWS) row[i] = a + min(row0 + i, last) * lda;
     size_t kk = 0;
-    for (; kk + 16 <= k; kk += 16) {
+    for (; kk + 16 <= steps; kk += 16) {
         float16 r[16];
-        EACH(i, 16) r[i] = i < MR ? vload16(0, row[i < MR ? i : 0] + kk) : (float16)(0.0f);
+        EACH(i, 16) r[i] = i < PACK_ROWS ? vload16(0, row[i < PACK_ROWS ? i : 0] + kk) : (float16)(0.0f);
         transpose16(r);
         EACH(j, 16) STORE_MR(r[j], to + (kk + j) * MR);
+        if (second) EACH(j, 16) vstore8(r[j].hi, 0, to2 + (kk + j) * MR);
     }
-    for (; kk < k; kk++)
-        for (int i = 0; i < MR; i++) to[kk * MR + i] = a[a_off + min(row0 + i, (size_t)m - 1) * lda + kk];
+    for (; kk < steps; kk++)
+        for (size_t i = 0; i < MR; i++) {
+            to[kk * MR + i] = a[min(row0 + i, last) * lda + kk];
+            if (second) to2[kk * MR + i] = a[min(row0 + MR + i, last) * lda + kk];
+        }
 }
 
-/* Columns n0 .. n0+NR of `rows` rows of b [k,n] to [rows][NR]. */
+/* `steps` rows of NR floats (only `left` are there) to [steps][NR]. */
 #define DEFINE_COPY_ROWS(NAME, SPACE)                                                                        \
-    static inline void NAME(SPACE float *to, __global const float *b, size_t ldb, size_t left, size_t rows)  \
+    static inline void NAME(SPACE float *to, __global const float *b, size_t ldb, size_t left, size_t steps) \
     {                                                                                                        \
-        if (left >= NR) {                                                                                    \
-            for (size_t kk = 0; kk < rows; kk++, b += ldb)                                                   \
-                EACH(j, NV) vstore16(vload16(j, b), j, to + kk * NR);                                        \
-        } else {                                                                                             \
-            for (size_t kk = 0; kk < rows; kk++, b += ldb)                                                   \
-                for (size_t j = 0; j < NR; j++) to[kk * NR + j] = j < left ? b[j] : 0.0f;                    \
+        for (size_t kk = 0; kk < steps; kk++, b += ldb, to += NR) {                                          \
+            if (left >= NR) {                                                                                \
+                EACH(j, NV) vstore16(vload16(j, b), j, to);                                                  \
+            } else {                                                                                         \
+                for (size_t j = 0; j < NR; j++) to[j] = j < left ? b[j] : 0.0f;                              \
+            }                                                                                                \
         }                                                                                                    \
     }
 DEFINE_COPY_ROWS(copy_rows_local, __local)
 DEFINE_COPY_ROWS(copy_rows_global, __global)
 
-/* Rows of b [k,n] to panels [ceil(n/NR)][k][NR]; one item a panel. */
-__kernel void gemm_pack_b(uint n, uint k, __global const float *b, ulong b_off, ulong ldb, __global float *to)
+/* Rows of b [k,n] to blocks of `block` rows, each [ceil(n/NR)][rows][NR]. An item takes PACK_STEPS rows, so that
+ * rows are read along memory. Launch: {ceil(block / PACK_STEPS), ceil(k / block)}. */
+__kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global const float *b, ulong b_off, ulong ldb,
+                                       __global float *to)
 {
-    const size_t panel = get_global_id(0);
-    copy_rows_global(to + panel * NR * k, b + b_off + panel * NR, ldb, n - panel * NR, k);
+    const size_t k0 = get_global_id(1) * block, rows = min((size_t)k - k0, (size_t)block);
+    const size_t first = get_global_id(0) * PACK_STEPS;
+    if (first >= rows) return; /* the last block may be shorter */
+    const size_t steps = min(rows - first, (size_t)PACK_STEPS);
+    b += b_off + (k0 + first) * ldb;
+    to += k0 * ROUND_UP(n, NR) + first * NR;
+    for (size_t column = 0; column < n; column += NR) {
+        for (size_t kk = 0; kk < steps; kk++)
+            EACH(j, NV) PREFETCH(b + kk * ldb + column + 4 * NR + 16 * j, 3);
+        copy_rows_global(to + column * rows, b + column, ldb, n - column, steps);
+    }
 }
 
 /* NR rows of b [n,k] (only `left` are there) to [steps][NR]. */
@@ -152,16 +188,18 @@ static inline void turn_rows(__local float *to, __global const float *b, size_t 
     }
 }
 
-/* MR columns of `rows` rows of a [k,m] (only `left` are there) to [rows][MR]. */
-static inline void copy_columns(__local float *to, __global const float *a, size_t lda, size_t left, size_t rows)
+/* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][rows][MR]. */
+static inline void copy_columns(__local float *to, __global const float *a, size_t lda, size_t width, size_t rows)
 {
-    for (size_t kk = 0; kk < rows; kk++, a += lda) {
-        if (left >= 16) {
-            float16 v = vload16(0, a);
-            STORE_MR(v, to + kk * MR);
-        } else {
-            for (size_t i = 0; i < MR; i++) to[kk * MR + i] = i < left ? a[i] : 0.0f;
+    for (size_t kk = 0; kk < rows; kk++, a += lda, to += MR) {
+        size_t i = 0;
+        for (; i + 16 <= width; i += MR) {
+            const float16 v = vload16(0, a + i);
+            PREFETCH(a + 8 * lda + i, 3);
+            STORE_MR(v, to + i * rows);
         }
+        for (; i < width; i += MR)
+            for (size_t j = 0; j < MR; j++) to[i * rows + j] = i + j < width ? a[i + j] : 0.0f;
     }
 }
 
@@ -227,19 +265,22 @@ static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_p
             clt_ep_lanes16(ep, t[i * NV + j / 16], at.row + i, at.column + j, LANES(at, j));
 }
 
-/* Asks for a line that a later panel or tile will read; a hint, no access. */
-#ifdef __clang__
-#define PREFETCH(p) __builtin_prefetch((const void *)(size_t)(p))
-#else
-#define PREFETCH(p) prefetch(p, 1)
-#endif
-
 /* --- NT and NN ------------------------------------------------------------------------------------------------ */
+
+/* Asks for lines [line, line + count) of the block of b at (column, k0) that is packed next. */
+static inline void prefetch_block(__global const float *b, size_t ldb, bool b_rows, size_t column, size_t k0,
+                                  size_t line, size_t count)
+{
+    for (size_t l = line; l < line + count; l++) {
+        const size_t across = b_rows ? l % NV * 16 : l / (KC / 16), along = b_rows ? l / NV : l % (KC / 16) * 16;
+        PREFETCH(b + (b_rows ? (k0 + along) * ldb + column + across : (column + across) * ldb + k0 + along), 2);
+    }
+}
 
 /* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. Chains go from
  * block to block of KC steps through local memory, and from launch to launch through part [m,n] (row distance
  * ldpart). Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each <= ROWS is a multiple of MR. */
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+__kernel CLT_ONE_ITEM void
 gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global const float *a_packed,
           __global const float *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
           CLT_EP_ARGS)
@@ -248,14 +289,17 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
     const clt_gemm_ep ep = CLT_EP_INIT;
     const size_t row0 = get_global_id(1) * rows_each, row1 = min(row0 + rows_each, (size_t)m);
     const size_t column0 = get_global_id(0) * panels_each * NR;
-    const size_t column1 = min(column0 + panels_each * NR, (size_t)n);
+    const size_t column1 = min(column0 + panels_each * NR, (size_t)n), m_up = ROUND_UP(m, MR);
+    const size_t tiles = (row1 - row0 + MR - 1) / MR, lines = (KC * NV + tiles - 1) / tiles;
+    const bool b_rows = flags & CLT_B_ROWS;
     part += part_off;
     b += b_off;
     for (size_t column = column0; column < column1; column += NR) {
         tile_place at = {row0, column, 0, min(column1 - column, (size_t)NR)};
         for (size_t k0 = 0; k0 < k; k0 += KC) {
             const size_t steps = min((size_t)k - k0, (size_t)KC);
-            if (flags & CLT_B_ROWS)
+            const bool ends = k0 + steps == k;
+            if (b_rows)
                 copy_rows_local(b_panel, b + k0 * ldb + column, ldb, at.columns, steps);
             else
                 turn_rows(b_panel, b + column * ldb + k0, ldb, at.columns, steps);
@@ -263,6 +307,8 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                 float16 acc[MR][NV];
                 __local float *chain = chains + (at.row - row0) * NR;
                 at.rows = min(row1 - at.row, (size_t)MR);
+                prefetch_block(b, ldb, b_rows, ends ? column + NR : column, ends ? 0 : k0 + KC,
+                               (at.row - row0) / MR * lines, lines);
                 if (k0 > 0) {
                     EACH(i, MR) EACH(j, NV) acc[i][j] = vload16(i * NV + j, chain);
                 } else if (flags & CLT_CHAIN_FIRST) {
@@ -270,8 +316,8 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                 } else {
                     load_tile(acc, part, ldpart, at);
                 }
-                tile_rows(acc, a_packed + at.row * k + k0 * MR, b_panel, steps);
-                if (k0 + steps < k) {
+                tile_rows(acc, a_packed + k0 * m_up + at.row * steps, b_panel, steps);
+                if (!ends) {
                     EACH(i, MR) EACH(j, NV) vstore16(acc[i][j], i * NV + j, chain);
                 } else if (!(flags & CLT_CHAIN_LAST)) {
                     store_tile(acc, part, ldpart, at);
@@ -308,7 +354,7 @@ static inline void add_tile(float16 (*acc)[NV], __global float *sum, size_t ld, 
  * rows of a (a multiple of k_group) are packed at a time: block * m_each * MR <= LA. Each k_group rows are one chain
  * whose result is added to c; with CLT_CHAIN_FIRST or CLT_CHAIN_LAST missing, all k rows are one piece of one chain.
  * Launch: {ceil(m / (MR * m_each)), ceil(n / (NR * n_each))}. */
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+__kernel CLT_ONE_ITEM void
 gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint n_each, __global const float *a,
              ulong a_off, ulong lda, __global const float *b_packed, __global float *part, ulong part_off,
              ulong ldpart, uint flags, __global float *c, ulong c_off, ulong ldc)
@@ -320,14 +366,16 @@ gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint
     a += a_off;
     c += c_off;
     for (size_t k0 = 0; k0 < k; k0 += block) {
-        const size_t rows = min((size_t)k - k0, (size_t)block);
-        for (size_t row = row0; row < row1; row += MR)
-            copy_columns(a_panels + (row - row0) * rows, a + k0 * lda + row, lda, m - row, rows);
+        const size_t rows = min((size_t)k - k0, (size_t)block), lines = (rows * NV + m_each - 1) / m_each;
+        copy_columns(a_panels, a + k0 * lda + row0, lda, row1 - row0, rows);
         for (size_t column = column0; column < column1; column += NR) {
+            __global const float *panel = b_packed + k0 * ROUND_UP(n, NR) + column * rows, *next = panel + NR * rows;
             for (size_t row = row0; row < row1; row += MR) {
+                const size_t line = (row - row0) / MR * lines;
+                for (size_t l = line; l < line + lines; l++) PREFETCH(next + l * 16, 2);
                 const tile_place at = {row, column, min(row1 - row, (size_t)MR), min(column1 - column, (size_t)NR)};
                 for (size_t i = 0; i < at.rows; i++)
-                    EACH(j, NV) PREFETCH(c + (row + i) * ldc + column + 16 * j);
+                    EACH(j, NV) PREFETCH(c + (row + i) * ldc + column + 16 * j, 3);
                 for (size_t g = 0; g < rows; g += k_group) {
                     float16 acc[MR][NV];
                     if (flags & CLT_CHAIN_FIRST) {
@@ -336,7 +384,7 @@ gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint
                         load_tile(acc, part, ldpart, at);
                     }
                     tile_columns(acc, a_panels + (row - row0) * rows + g * MR,
-                                 b_packed + column * k + (k0 + g) * NR, k_group);
+                                 panel + g * NR, k_group);
                     if (flags & CLT_CHAIN_LAST)
                         add_tile(acc, c, ldc, at, !(flags & CLT_EP_ACCUMULATE) && k0 + g == 0);
                     else

@@ -16,7 +16,8 @@ enum {
     LONGEST_PIECE = 2048, /* TN: what every variant's LA / MR reaches */
     CHAIN_FIRST = 256,    /* flags of gemm_cpu.cl */
     CHAIN_LAST = 512,
-    B_ROWS = 1024
+    B_ROWS = 1024,
+    PACK_STEPS = 16 /* rows per item of gemm_pack_b */
 };
 
 typedef struct {
@@ -103,7 +104,8 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
     const clt_arg pack[] = {CLT_U32(rows), CLT_U32(k),
                             CLT_REF(clt_ref_at(p->a, (uint64_t)(row * p->lda + k0))), CLT_U64(p->lda),
                             CLT_BUF(plan->packed)};
-    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(rows, plan->mr), 1, pack, CLT_COUNT_OF(pack)));
+    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(rows, plan->mr == 8 ? 16 : plan->mr), CLT_CEIL_DIV(k, plan->kc),
+                   pack, CLT_COUNT_OF(pack)));
     clt_arg args[12 + CLT_EP_ARG_COUNT] = {CLT_U32(rows),
                                            CLT_U32(p->n),
                                            CLT_U32(k),
@@ -155,9 +157,10 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
     uint32_t flags = (first ? CHAIN_FIRST : 0) | (last ? CHAIN_LAST : 0) |
                      (p->accumulate || k0 >= p->k_group ? CLT_EP_ACCUMULATE : 0);
     const clt_arg pack[] = {CLT_U32(columns), CLT_U32(k),
-                            CLT_REF(clt_ref_at(p->b, (uint64_t)(k0 * p->ldb + column))), CLT_U64(p->ldb),
-                            CLT_BUF(plan->packed)};
-    CLT_TRY(launch(plan->pack, n_panels, 1, pack, CLT_COUNT_OF(pack)));
+                            CLT_U32(block),   CLT_REF(clt_ref_at(p->b, (uint64_t)(k0 * p->ldb + column))),
+                            CLT_U64(p->ldb),  CLT_BUF(plan->packed)};
+    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(block, PACK_STEPS), CLT_CEIL_DIV(k, block), pack,
+                   CLT_COUNT_OF(pack)));
     const clt_arg args[] = {CLT_U32(p->m),
                             CLT_U32(columns),
                             CLT_U32(k),
