@@ -8,7 +8,8 @@
 # loses most of its speed, and every figure here moves. DEVICES: the runtimes to measure (default: those that are there).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-CLTRAIN=${CLTRAIN:-build/cltrain} CLBENCH=${CLBENCH:-build/clbench} PYTHON=${PYTHON:-python3} LLMC=${LLMC:-}
+BUILD=${BUILD:-build}; case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
+CLTRAIN=${CLTRAIN:-$BUILD/cltrain} CLBENCH=${CLBENCH:-$BUILD/clbench} PYTHON=${PYTHON:-python3} LLMC=${LLMC:-}
 THREADS=$(nproc)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 [ -n "${OCL_ICD_VENDORS:-}" ] || { [ ! -d build/intel/icd ] || export OCL_ICD_VENDORS=$PWD/build/intel/icd; }
@@ -33,7 +34,7 @@ ours() {
     local name=$1 dev=$2 seq=$3 batch=$4; shift 4
     [ -d "$work/data$seq" ] || "$CLTRAIN" -q data convert "$work/text.txt" --out "$work/data$seq" --split train --concat-tokens "$seq" > /dev/null
     rm -rf "$work/run"
-    (cd "$work" && "$OLDPWD/$CLTRAIN" -q train "$OLDPWD/tools/bench/bench.yaml" --device "$dev" run_name=run \
+    (cd "$work" && "$CLTRAIN" -q train "$OLDPWD/tools/bench/bench.yaml" --device "$dev" run_name=run \
         train_loader.dataset.local="$work/data$seq" max_seq_len="$seq" model.max_seq_len="$seq" \
         train_loader.dataset.max_seq_len="$seq" global_train_batch_size="$batch" "$@") > "$work/log" 2>&1 ||
         { cat "$work/log"; return 1; }
@@ -71,7 +72,7 @@ for d in $DEVICES; do
     for state in cold warm; do
         [ "$state" = warm ] || { rm -rf "$work/cache"; mkdir -p "$work/cache"; }
         rm -rf "$work/runs"
-        (cd "$work" && XDG_CACHE_HOME=$work/cache POCL_CACHE_DIR=$work/cache/pocl "$OLDPWD/$CLTRAIN" train "$OLDPWD/tools/bench/bench.yaml" --device "$d" \
+        (cd "$work" && XDG_CACHE_HOME=$work/cache POCL_CACHE_DIR=$work/cache/pocl "$CLTRAIN" train "$OLDPWD/tools/bench/bench.yaml" --device "$d" \
             run_name=run train_loader.dataset.local="$work/data256" max_duration=1ba) 2>&1 |
             sed -n "s/^first step done \(.*\) after the start/$d $state: \1/p"
     done

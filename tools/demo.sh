@@ -4,7 +4,7 @@
 # Everything goes to one folder (default demo/), which is made anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-CLTRAIN=${CLTRAIN:-build/cltrain}
+CLTRAIN=${CLTRAIN:-${BUILD:-build}/cltrain}
 OUT=${1:-demo}
 DEVICE=${DEMO_DEVICE:-}
 start=$SECONDS

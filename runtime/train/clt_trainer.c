@@ -122,6 +122,18 @@ static int64_t next_samples(const clt_run *r) {
     return CLT_MIN(r->cfg->global_train_batch_size, left);
 }
 
+/* Announces this rank's rows of the batch after this one: the loader reads them meanwhile. */
+static void prefetch(clt_run *r, int64_t samples) {
+    int64_t first, last, epoch = r->now.epoch, next = r->now.sample_in_epoch + samples;
+    if (r->now.batch_in_epoch + 1 >= r->batches_per_epoch) {
+        epoch++;
+        next = 0;
+    }
+    int64_t left = clt_loader_num_samples(r->train) - next;
+    clt_engine_share(r->engine, CLT_MIN(r->cfg->global_train_batch_size, left), &first, &last);
+    clt_loader_prefetch(r->train, epoch, next + first, last - first);
+}
+
 /* This rank's rows of the batch at the current position, the targets of the whole batch, and whether any rank
  * was asked to stop: one exchange for all of it. */
 static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens, int *stop) {
@@ -132,6 +144,7 @@ static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens, int *s
     clt_status st =
         clt_loader_get(r->train, r->now.epoch, r->now.sample_in_epoch + first, last - first, &rows);
     CLT_TRY(clt_group_agree(r->group, st));
+    prefetch(r, b->samples);
     int64_t sums[] = {rows.loss_tokens, rows.num_tokens};
     CLT_TRY(clt_group_sum_i64(r->group, sums, 2));
     int64_t sig = clt_signal_received();
