@@ -31,7 +31,7 @@ median() { sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
 
 # ours NAME DEVICE SEQ BATCH overrides...: median tokens a second of the steps after the third, and part of the FMA peak
 ours() {
-    local name=$1 dev=$2 seq=$3 batch=$4; shift 4
+    local dev=$2 seq=$3 batch=$4; shift 4
     [ -d "$work/data$seq" ] || "$CLTRAIN" -q data convert "$work/text.txt" --out "$work/data$seq" --split train --concat-tokens "$seq" > /dev/null
     rm -rf "$work/run"
     (cd "$work" && "$CLTRAIN" -q train "$OLDPWD/tools/bench/bench.yaml" --device "$dev" run_name=run \

@@ -101,9 +101,22 @@ check_lengths() {
 
 check_readmes() {
     local d
-    for d in clkernels collectives docs runtime runtime/* tools tools/* test; do
-        [ -d "$d" ] && [ "$d" != tools/man ] || continue
+    for d in clkernels collectives docs runtime runtime/* tools tools/build tools/cl* tools/presets test; do
+        [ -d "$d" ] || continue
         [ -f "$d/README.md" ] || complain "$d: no README.md"
+    done
+}
+
+# Links of the documentation to files of the project.
+check_links() {
+    local f target
+    for f in "${files[@]}"; do
+        case $f in test/golden/*) continue ;; *.md) ;; *) continue ;; esac
+        while IFS= read -r target; do
+            target=${target%%#*}
+            case $target in '' | http*) continue ;; esac
+            [ -e "$(dirname "$f")/$target" ] || complain "$f: links to $target, which is not there"
+        done < <(grep -o '](\([^)]*\))' "$f" | sed 's/^](//; s/)$//')
     done
 }
 
@@ -145,6 +158,7 @@ only_in '\bgetenv *\(' "getenv is called through clt_env only" runtime/base/clt_
 check_words
 check_lengths
 check_readmes
+check_links
 check_kernels
 if [ "${1:-}" != --rules ]; then
     check_format

@@ -36,4 +36,5 @@ export -f run_one
 export TIME_LIMIT
 
 # The longest first, so that the last one does not run alone.
+# shellcheck disable=SC2011  # names of our own, without blanks
 ls -S "$@" | xargs -P "$JOBS" -I{} bash -c 'run_one "$1" "$2"' _ {} "$dir"
