@@ -129,6 +129,8 @@ static clt_status build_source(clt_device *dev, const char *what, const char *so
                                clt_hash128 key, bool quiet, cl_program *out) {
     cl_int e;
     double start = clt_now();
+    clt_progress(false, "compiling kernels for this device: %s (%llu programs, %.1f s so far)", what,
+                 (unsigned long long)dev->counters.programs_built, dev->counters.build_seconds);
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
     CLT_CL(dev, e, what);
     e = quiet ? clt_build_quietly(dev, p, options) : clBuildProgram(p, 1, &dev->device, options, NULL, NULL);

@@ -230,10 +230,18 @@ static clt_status stop_run(clt_run *r, int sig, bool saved) {
     return sig == SIGINT ? CLT_INTERRUPTED : CLT_TERMINATED;
 }
 
+/* A cold start says where its time went; the caches make the next one quick. */
 static void first_step_done(clt_run *r) {
+    enum { WORTH_SAYING = 2 };
     char s[32];
+    double took = clt_now() - r->opt->started;
+    clt_device_counters c;
+    clt_device_get_counters(r->dev, &c);
     clt_device_set_steady(r->dev, true);
-    clt_info("first step done %s after the start", clt_human_seconds(clt_now() - r->opt->started, s));
+    clt_info("first step done %s after the start%s", clt_human_seconds(took, s),
+             took > WORTH_SAYING && c.programs_built > 0
+                 ? " (kernels were compiled and checked for this device; the next start is quick)"
+                 : "");
 }
 
 static clt_status resolve_intervals(clt_run *r, clt_time *eval, clt_time *save) {

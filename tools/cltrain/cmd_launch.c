@@ -115,6 +115,8 @@ static char *own_path(void) {
 static void command_words(const launch *l, const clt_strv *rest, clt_strv *v) {
     if (l->ranks > 1) launcher_words(l, v);
     clt_strv_add_owned(v, own_path());
+    if (clt_log_get_level() < CLT_LOG_INFO) clt_strv_add(v, "--quiet");
+    if (clt_log_get_level() > CLT_LOG_INFO) clt_strv_add(v, "--verbose");
     for (size_t i = 0; i < rest->n; i++) clt_strv_add(v, rest->v[i]);
     if (l->device) add_all(v, (const char *const[]){"--device", l->device, NULL});
 }
