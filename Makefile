@@ -147,10 +147,12 @@ install: man
 	install -D -m 755 $(BUILD)/cltrain $(DESTDIR)$(PREFIX)/bin/cltrain
 	install -D -m 755 $(BUILD)/clbench $(DESTDIR)$(PREFIX)/bin/clbench
 	install -D -m 644 -t $(SHARE)/man/man1 $(BUILD)/man/cltrain.1 $(BUILD)/man/clbench.1
+	install -D -m 644 tools/man/cltrain.bash $(SHARE)/bash-completion/completions/cltrain
 	install -D -m 644 -t $(SHARE)/cltrain/presets tools/presets/*.yaml
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/cltrain $(DESTDIR)$(PREFIX)/bin/clbench
 	rm -f $(SHARE)/man/man1/cltrain.1 $(SHARE)/man/man1/clbench.1
+	rm -f $(SHARE)/bash-completion/completions/cltrain
 	rm -rf $(SHARE)/cltrain
 
 clean:
