@@ -10,7 +10,7 @@ export BUILD
 LIMIT=${TEST_TIMEOUT:-300}
 logs=$BUILD/test-logs
 mkdir -p "$logs"
-if [ -d "$BUILD/intel/icd" ] && [ -z "${OCL_ICD_VENDORS:-}" ]; then
+if [ -f "$BUILD/intel/icd/intel.icd" ] && [ -z "${OCL_ICD_VENDORS:-}" ]; then
     OCL_ICD_VENDORS=$(readlink -f "$BUILD/intel/icd")
     export OCL_ICD_VENDORS
 fi

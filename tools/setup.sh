@@ -110,20 +110,31 @@ install_wanted() {
     for p in "${list[@]}"; do apt_install "$p" || give_up_on "$p" "could not be installed"; done
 }
 
+# A folder with the drivers that this machine has and Intel's for CPUs. The system's intel.icd is the one for GPUs.
+register_intel() {
+    local f name
+    mkdir -p "$BUILD/intel/icd"
+    for f in /etc/OpenCL/vendors/*.icd; do
+        name=$(basename "$f")
+        [ "$name" = intel.icd ] && name=intel-gpu.icd
+        [ -f "$f" ] && cp "$f" "$BUILD/intel/icd/$name"
+    done
+    echo "$1" >"$BUILD/intel/icd/intel.icd"
+}
+
 # A second vendor's runtime for the same CPU: Intel's, from PyPI, into the build folder. It is not redistributed.
 install_intel() {
-    local venv=$BUILD/intel/V lib abs
+    local venv=$BUILD/intel/V lib
     [ -f "$BUILD/intel/icd/intel.icd" ] && [ -f "$(cat "$BUILD/intel/icd/intel.icd")" ] && return 0
     [ -f "$BUILD/intel/absent" ] && return 0
     [ "$(uname -m)" = x86_64 ] || return 0
-    mkdir -p "$BUILD/intel/icd"
+    mkdir -p "$BUILD/intel"
+    rm -rf "$BUILD/intel/icd"
     say "fetching Intel's OpenCL runtime for CPUs into $BUILD/intel (about 0.8 GB)"
     if python3 -m venv "$venv" >"$BUILD/intel/log" 2>&1 &&
         "$venv/bin/pip" install -q --disable-pip-version-check "${intel_packages[@]}" >>"$BUILD/intel/log" 2>&1 &&
         lib=$(find "$venv" -name libintelocl.so | head -n 1) && [ -n "$lib" ]; then
-        abs=$(readlink -f "$lib")
-        echo "$abs" >"$BUILD/intel/icd/intel.icd"
-        [ -f /etc/OpenCL/vendors/pocl.icd ] && cp /etc/OpenCL/vendors/pocl.icd "$BUILD/intel/icd/"
+        register_intel "$(readlink -f "$lib")"
         return 0
     fi
     tail -n 3 "$BUILD/intel/log" >&2
