@@ -117,6 +117,11 @@ clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p) {
     return clt_gemm_run(ops, v, p);
 }
 
+const char *clt_op_gemm_variant(clt_ops *ops, const clt_gemm_params *p) {
+    const clt_variant *v;
+    return choose(ops, p, &v) == CLT_OK ? v->id : "";
+}
+
 /* The smallest call with the same programs, on scratch: a driver that compiles at the first launch does it
  * now. */
 static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {

@@ -85,6 +85,8 @@ typedef struct {
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p);
 /* Allocates workspaces and checks and compiles what this shape class needs, without a launch that counts. */
 clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p);
+/* Id of the variant that this call takes, "" if there is none (the reason was printed). Borrowed from ops. */
+const char *clt_op_gemm_variant(clt_ops *ops, const clt_gemm_params *p);
 /* Upper bound of the workspace that this call needs on this kind of device, for the memory plan (no device).
  */
 uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p);

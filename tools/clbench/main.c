@@ -1,5 +1,58 @@
-#include <stdio.h>
-int main(void) {
-    puts("clbench");
-    return 0;
+/* clbench: finds the benchmark and hands over. */
+#include <string.h>
+
+#include "bench.h"
+
+static const struct {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} benchmarks[] = {
+    {"gemm", "matrix products, beside OpenBLAS and CLBlast", bench_gemm},
+    {"attention", "flash attention, forward and backward", bench_attention},
+    {"norm", "layer normalisation and sums down columns", bench_norm},
+    {"optimizer", "AdamW and Lion over the parameter slab", bench_optimizer},
+};
+
+static void print_help(void) {
+    puts("Examples\n"
+         "  clbench gemm --suite mpt-125m --check\n"
+         "  clbench gemm --suite square --anchor openblas --device pocl\n"
+         "  clbench attention --json attention.json\n"
+         "\n"
+         "Usage: clbench BENCHMARK [options]\n"
+         "Measures kernels on one device, as fractions of its measured peak, and checks them against the "
+         "oracle.\n"
+         "\n"
+         "Benchmarks (clbench BENCHMARK --help says more)");
+    for (size_t i = 0; i < CLT_COUNT_OF(benchmarks); i++)
+        printf("  %-10s %s\n", benchmarks[i].name, benchmarks[i].summary);
+    puts("\n"
+         "Options\n"
+         "  -h, --help     this text\n"
+         "  -V, --version  version and git hash\n"
+         "\n"
+         "Exit codes: 0 done, 1 a check failed, 2 usage, 69 no device.");
+}
+
+int main(int argc, char **argv) {
+    clt_env_warn_unknown();
+    const char *word = argc > 1 ? argv[1] : "--help";
+    if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
+        print_help();
+        return argc > 1 ? 0 : clt_status_exit_code(CLT_USAGE);
+    }
+    if (!strcmp(word, "-V") || !strcmp(word, "--version")) {
+        printf("clbench %s (%s)\n", clt_version(), clt_version_git());
+        return 0;
+    }
+    if (!strcmp(word, "openblas-rate")) return anchor_openblas_rate();
+    const char *names[CLT_COUNT_OF(benchmarks)];
+    for (size_t i = 0; i < CLT_COUNT_OF(benchmarks); i++) {
+        names[i] = benchmarks[i].name;
+        if (!strcmp(word, names[i])) return benchmarks[i].run(argc - 1, argv + 1);
+    }
+    const char *near = clt_nearest(word, names, CLT_COUNT_OF(names));
+    clt_error(CLT_USAGE, "clbench: benchmark '%s' is not known%s%s (see clbench --help)", word,
+              near ? "; did you mean " : "", near ? near : "");
+    return clt_status_exit_code(CLT_USAGE);
 }

@@ -1,0 +1,267 @@
+/* The frame of a benchmark: options, device, timing, table and JSON. */
+#include "bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/base/clt_philox.h"
+
+const char *const bench_anchor_names[BENCH_ANCHORS] = {"openblas", "clblast"};
+
+/* --- start -----------------------------------------------------------------------------------------------
+ */
+
+static clt_status open_device(bench *b) {
+    clt_device_params p = clt_device_params_default();
+    p.pattern = b->device;
+    p.threads = (int)b->threads;
+    p.need_exact = !b->fast;
+    CLT_TRY(clt_device_open(&p, &b->dev));
+    clt_ops_params o = clt_ops_params_default();
+    o.numerics = b->fast ? CLT_FAST : CLT_EXACT;
+    CLT_TRY(clt_ops_create(b->dev, &o, &b->ops));
+    return clt_device_peak(b->dev, &b->peak_flops, &b->peak_bytes);
+}
+
+static void print_head(const bench *b) {
+    const clt_device_facts *f = clt_device_get_facts(b->dev);
+    printf("device   %s (%s, driver %s), %u units\n", f->name, f->platform, f->driver, f->compute_units);
+    printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->peak_flops * 1e-9,
+           b->peak_bytes * 1e-9);
+    printf("numerics %s\n\n", b->fast ? "fast" : "exact");
+    printf("%-14s %-28s %-16s %11s %9s %8s %6s", "op", "shape", "variant", "time", "GFLOP/s", "GB/s", "peak");
+    for (size_t i = 0; i < b->anchors.n; i++) printf(" %13s", b->anchors.v[i]);
+    printf("%s\n", b->check ? "  check" : "");
+}
+
+/* Anchors that are not there are named and left out. */
+static int take_anchors(bench *b, const clt_command *c) {
+    for (size_t i = 0; i < b->anchors.n; i++)
+        if (strcmp(b->anchors.v[i], "openblas") != 0 && strcmp(b->anchors.v[i], "clblast") != 0)
+            return clt_options_fail(c, "--anchor %s is not known (openblas, clblast)", b->anchors.v[i]);
+    return -1;
+}
+
+int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
+                bool anchors, int argc, char **argv) {
+    const char *suite = b->suite;
+    *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact"};
+    char *suite_help = clt_format("what to measure: %s (default %s)", suites, suite);
+    const clt_option options[] = {
+        {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suite_help},
+        {"device", 'd', CLT_OPT_STR, &b->device, "PATTERN", "part of a platform or device name, or P:D"},
+        {"check", 'c', CLT_OPT_FLAG, &b->check, NULL, "compare every row with the oracle"},
+        {"json", 'j', CLT_OPT_STR, &b->json, "FILE", "write the rows as JSON"},
+        {"seconds", 't', CLT_OPT_FLOAT, &b->seconds, "S", "time to spend measuring a row (default 0.5)"},
+        {"threads", 0, CLT_OPT_INT, &b->threads, "N", "CPU devices: use only N compute units"},
+        {"numerics", 0, CLT_OPT_STR, &b->numerics, "MODE", "exact (default) or fast"},
+        {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME",
+         "measure another library beside: openblas, clblast"},
+    };
+    char *full = clt_format("clbench %s", name);
+    const clt_command command = {
+        full, "[options]", summary, examples, options, CLT_COUNT_OF(options) - (anchors ? 0 : 1), false};
+    clt_strv rest = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
+    if (code < 0 && strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
+        code = clt_options_fail(&command, "--numerics is exact or fast, not '%s'", b->numerics);
+    if (code < 0 && !(b->seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
+    if (code < 0) code = take_anchors(b, &command);
+    clt_strv_free(&rest);
+    clt_free(suite_help);
+    clt_free(full);
+    if (code >= 0) return code;
+    b->fast = !strcmp(b->numerics, "fast");
+    const clt_status st = open_device(b);
+    if (st != CLT_OK) return bench_end(b, st);
+    return -1;
+}
+
+/* --- results ---------------------------------------------------------------------------------------------
+ */
+
+static double peak_fraction(const bench *b, const bench_row *r) {
+    return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
+}
+
+static void print_rate(double rate) {
+    if (rate > 0)
+        printf(" %9.1f", rate * 1e-9);
+    else
+        printf(" %9s", "-");
+}
+
+void bench_add(bench *b, const bench_row *row) {
+    if (b->n_rows == 0) print_head(b);
+    b->rows = clt_realloc(b->rows, (b->n_rows + 1) * sizeof *b->rows);
+    b->rows[b->n_rows++] = *row;
+    printf("%-14s %-28s %-16s %8.3f ms", row->op, row->shape, row->variant, row->seconds * 1e3);
+    print_rate(row->flops / row->seconds);
+    print_rate(row->bytes / row->seconds);
+    printf(" %6.3f", peak_fraction(b, row));
+    for (size_t i = 0; i < b->anchors.n; i++)
+        for (int a = 0; a < BENCH_ANCHORS; a++) {
+            if (strcmp(b->anchors.v[i], bench_anchor_names[a]) != 0) continue;
+            if (row->anchor_seconds[a] > 0)
+                printf("  %9.3f x ", row->anchor_seconds[a] / row->seconds);
+            else
+                printf(" %13s", "-");
+        }
+    if (row->checked) printf("  %s (max error %.3g)", row->ok ? "ok" : "WRONG", row->max_error);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void row_json(const bench *b, const bench_row *r, clt_str *out) {
+    clt_str_add(out, "{\"op\": ");
+    clt_json_escape(out, r->op);
+    clt_str_add(out, ", \"shape\": ");
+    clt_json_escape(out, r->shape);
+    clt_str_add(out, ", \"dtype\": \"fp32\", \"variant\": ");
+    clt_json_escape(out, r->variant);
+    clt_str_addf(out, ", \"seconds\": %.9g, \"tflops\": ", r->seconds);
+    if (r->flops > 0)
+        clt_str_addf(out, "%.6g", r->flops / r->seconds * 1e-12);
+    else
+        clt_str_add(out, "null");
+    if (r->bytes > 0)
+        clt_str_addf(out, ", \"gbps\": %.6g", r->bytes / r->seconds * 1e-9);
+    else
+        clt_str_add(out, ", \"gbps\": null");
+    clt_str_addf(out, ", \"peak_fraction\": %.4f", peak_fraction(b, r));
+    if (r->checked && isfinite(r->max_error))
+        clt_str_addf(out, ", \"max_error\": %.9g, \"ok\": %s", r->max_error, r->ok ? "true" : "false");
+    else
+        clt_str_addf(out, ", \"max_error\": null, \"ok\": %s", r->checked ? "false" : "null");
+    for (int a = 0; a < BENCH_ANCHORS; a++)
+        if (r->anchor_seconds[a] > 0)
+            clt_str_addf(out, ", \"%s_seconds\": %.9g", bench_anchor_names[a], r->anchor_seconds[a]);
+    clt_str_add(out, ", \"device\": ");
+    clt_json_escape(out, clt_device_get_facts(b->dev)->name);
+    clt_str_add(out, ", \"driver\": ");
+    clt_json_escape(out, clt_device_get_facts(b->dev)->driver);
+    clt_str_add(out, "}");
+}
+
+static clt_status write_json(const bench *b) {
+    clt_str out = {0};
+    clt_str_add(&out, "[");
+    for (size_t i = 0; i < b->n_rows; i++) {
+        clt_str_add(&out, i ? ",\n " : "\n ");
+        row_json(b, &b->rows[i], &out);
+    }
+    clt_str_add(&out, "\n]\n");
+    const clt_status st = clt_io_write_atomic(b->json, out.s, out.len);
+    clt_str_free(&out);
+    return st;
+}
+
+int bench_end(bench *b, clt_status st) {
+    if (st == CLT_OK && b->json) st = write_json(b);
+    size_t wrong = 0;
+    for (size_t i = 0; i < b->n_rows; i++) wrong += b->rows[i].checked && !b->rows[i].ok;
+    if (st == CLT_OK && wrong)
+        st = clt_error(CLT_FAIL, "clbench: %zu of %zu rows differ from the oracle", wrong, b->n_rows);
+    clt_ops_destroy(b->ops);
+    clt_device_close(b->dev);
+    clt_strv_free(&b->anchors);
+    clt_free(b->rows);
+    return clt_status_exit_code(st);
+}
+
+void bench_variant(bench *b, const char *op, char *out, size_t size) {
+    int n;
+    const clt_variant *row = clt_ops_variants(b->ops, op, &n);
+    const char *id = clt_variant_forced(b->ops, op);
+    for (int i = 0; i < n && !id; i++)
+        if (row[i].verdict > 0) id = row[i].id;
+    snprintf(out, size, "%s", id ? id : "?");
+}
+
+/* --- timing ----------------------------------------------------------------------------------------------
+ */
+
+clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *seconds) {
+    CLT_TRY(clt_device_finish(b->dev));
+    const double start = clt_now();
+    for (int i = 0; i < calls; i++) CLT_TRY(call(ctx));
+    CLT_TRY(clt_device_finish(b->dev));
+    *seconds = (clt_now() - start) / calls;
+    return CLT_OK;
+}
+
+clt_status bench_calibrate(bench *b, bench_call call, void *ctx, int *calls) {
+    double first, once;
+    CLT_TRY(bench_block(b, call, ctx, 1, &first));
+    CLT_TRY(bench_block(b, call, ctx, 1, &once));
+    const double wanted = CLT_MIN(b->seconds / 8, 0.05);
+    *calls = (int)CLT_MAX(1, CLT_MIN(wanted / once, 1000));
+    return CLT_OK;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+}
+
+clt_status bench_time(bench *b, bench_call call, void *ctx, double *seconds) {
+    enum { MOST = 200 };
+    double v[MOST];
+    int calls, n = 0;
+    CLT_TRY(bench_calibrate(b, call, ctx, &calls));
+    const double start = clt_now();
+    do {
+        CLT_TRY(bench_block(b, call, ctx, calls, &v[n]));
+        n++;
+    } while (n < MOST && (n < 3 || clt_now() - start < b->seconds));
+    *seconds = bench_median(v, n);
+    return CLT_OK;
+}
+
+/* --- data ------------------------------------------------------------------------------------------------
+ */
+
+clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, clt_ref *out, float **host) {
+    float *x = clt_malloc(n * sizeof *x + 12);
+    const uint32_t key[2] = {(uint32_t)seed, 0x636c62};
+    for (uint64_t i = 0; i < n; i += 4) {
+        const uint32_t counter[4] = {(uint32_t)i, (uint32_t)(i >> 32), 0, 0};
+        uint32_t word[4];
+        clt_philox4x32(counter, key, word);
+        for (int j = 0; j < 4 && i + (uint64_t)j < n; j++)
+            x[i + (uint64_t)j] = (float)(int32_t)word[j] * 0x1p-31f;
+    }
+    *out = clt_ref_none();
+    clt_status st = clt_buffer_create(b->dev, n * sizeof *x, name, &out->buf);
+    if (st == CLT_OK) st = clt_buffer_write(out->buf, 0, x, n * sizeof *x);
+    if (st == CLT_OK && host)
+        *host = x;
+    else
+        clt_free(x);
+    return st;
+}
+
+void bench_free(clt_ref r) {
+    clt_buffer_destroy(r.buf);
+}
+
+double bench_difference(const float *got, const float *want, size_t n, bool *same) {
+    double most = 0;
+    *same = true;
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(got[i]) && isnan(want[i])) continue;
+        const double d = fabs((double)got[i] - (double)want[i]);
+        if (memcmp(&got[i], &want[i], sizeof(float)) != 0) *same = false;
+        if (!(d <= most)) most = isnan(d) ? INFINITY : d;
+    }
+    return most;
+}

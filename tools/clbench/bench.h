@@ -1,0 +1,89 @@
+/* bench: what the benchmarks share: their common options, opening the device, timing, and the result rows as
+ * a table and as JSON. A benchmark is one file bench_NAME.c that fills bench_row after bench_row. */
+#ifndef CLBENCH_BENCH_H
+#define CLBENCH_BENCH_H
+
+#include "runtime/base/clt_options.h"
+#include "runtime/ops/clt_variant.h"
+
+typedef struct {
+    const char *suite, *device, *json, *numerics;
+    bool check;
+    double seconds; /* time spent measuring one row */
+    int64_t threads;
+    clt_strv anchors;
+    /* opened */
+    clt_device *dev;
+    clt_ops *ops;
+    bool fast;
+    double peak_flops, peak_bytes; /* per second, of this device */
+    struct bench_row *rows;
+    size_t n_rows;
+} bench;
+
+enum { BENCH_ANCHORS = 2 };
+
+typedef struct bench_row {
+    char op[32], shape[64], variant[48];
+    double seconds;
+    double flops, bytes;                  /* of one call; 0: not counted */
+    double anchor_seconds[BENCH_ANCHORS]; /* 0: not measured */
+    bool checked, ok;
+    double max_error; /* largest absolute difference from the oracle */
+} bench_row;
+
+/* Names of the anchors, by their place in anchor_seconds. */
+extern const char *const bench_anchor_names[BENCH_ANCHORS];
+
+/* The common options plus `more` (may be NULL): parses, opens the device, measures its peaks. Returns -1 to
+ * go on, else the exit code. b is zeroed first except for suite, which is the default. */
+int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
+                bool anchors, int argc, char **argv);
+/* Prints the table's foot, writes the JSON file, closes the device; returns the exit code: 1 if a check
+ * failed. */
+int bench_end(bench *b, clt_status st);
+
+/* One thing to time: queues one call and does not wait. */
+typedef clt_status (*bench_call)(void *ctx);
+/* Calls per timed block, so that a block takes some milliseconds. The first call (compilation) is not
+ * counted. */
+clt_status bench_calibrate(bench *b, bench_call call, void *ctx, int *calls);
+/* Seconds per call of one block: `calls` calls, then waiting for the device. */
+clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *seconds);
+double bench_median(double *v, int n); /* sorts v */
+/* All of it: the median over blocks until b->seconds are spent. */
+clt_status bench_time(bench *b, bench_call call, void *ctx, double *seconds);
+
+/* Adds the row and prints it. */
+void bench_add(bench *b, const bench_row *row);
+/* The variant that an operation has been using: the forced one, or the first that passed its check. */
+void bench_variant(bench *b, const char *op, char *out, size_t size);
+
+/* Device tensors of random numbers in [-1, 1), the same for the same seed; *host (optional) gets a copy to
+ * free. */
+clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, clt_ref *out, float **host);
+void bench_free(clt_ref r);
+/* Largest |got - want|; NaN against anything else is infinite. Bits are compared too: *same. */
+double bench_difference(const float *got, const float *want, size_t n, bool *same);
+
+/* --- anchors: other libraries' matrix product, c = op(a) op(b) + beta c, row-major
+ * ------------------------------- */
+
+typedef struct {
+    bool trans_a, trans_b;
+    int64_t m, n, k, lda, ldb, ldc;
+    float beta;
+} anchor_shape;
+/* Loads OpenBLAS with the core type that is fastest here, for `threads` threads. false: not installed. */
+bool anchor_openblas_load(int threads);
+const char *anchor_openblas_core(void); /* its name, for the report */
+void anchor_openblas(const anchor_shape *s, const float *a, const float *b, float *c);
+/* The hidden subcommand that finds out how fast a core type is: prints GFLOP/s. */
+int anchor_openblas_rate(void);
+
+int bench_gemm(int argc, char **argv);
+int bench_attention(int argc, char **argv);
+int bench_norm(int argc, char **argv);
+int bench_optimizer(int argc, char **argv);
+
+#endif

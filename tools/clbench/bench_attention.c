@@ -1,0 +1,154 @@
+/* clbench attention: causal flash attention with ALiBi, forward and backward. */
+#include "bench.h"
+
+#include <string.h>
+
+#include "runtime/ops/ref/clt_ref.h"
+
+typedef struct {
+    int64_t batch, seq, heads, dim;
+} attention_shape;
+
+enum { Q, K, V, O, DOUT, DQ, DK, DV, TENSORS };
+
+typedef struct {
+    bench *b;
+    attention_shape s;
+    clt_attention_grad_params p; /* p.fwd: the forward call */
+    clt_ref t[TENSORS], lse, slopes;
+    float *host[TENSORS], *hslopes;
+} attention_work;
+
+static clt_status call_forward(void *ctx) {
+    attention_work *w = ctx;
+    return clt_op_attention_forward(w->b->ops, &w->p.fwd);
+}
+static clt_status call_backward(void *ctx) {
+    attention_work *w = ctx;
+    return clt_op_attention_backward(w->b->ops, &w->p);
+}
+
+static clt_status make_work(bench *b, attention_shape s, attention_work *w) {
+    const int64_t ld = s.heads * s.dim;
+    const uint64_t n = (uint64_t)(s.batch * s.seq * ld);
+    *w = (attention_work){.b = b, .s = s};
+    for (int i = 0; i < TENSORS; i++)
+        CLT_TRY(bench_tensor(b, n, (uint64_t)i + 1, "bench attention", &w->t[i], &w->host[i]));
+    CLT_TRY(bench_tensor(b, (uint64_t)(s.batch * s.heads * s.seq), 20, "bench lse", &w->lse, NULL));
+    CLT_TRY(bench_tensor(b, (uint64_t)s.heads, 21, "bench slopes", &w->slopes, &w->hslopes));
+    clt_attention_params *f = &w->p.fwd;
+    *f = (clt_attention_params){.batch = s.batch, .seq = s.seq, .heads = s.heads, .kv_heads = s.heads};
+    f->head_dim = s.dim, f->scale = 0.125f, f->window = -1, f->slopes = w->slopes, f->lse = w->lse;
+    f->q = w->t[Q], f->k = w->t[K], f->v = w->t[V], f->o = w->t[O];
+    f->ldq = f->ldk = f->ldv = f->ldo = ld;
+    w->p.dout = w->t[DOUT], w->p.dq = w->t[DQ], w->p.dk = w->t[DK], w->p.dv = w->t[DV];
+    w->p.lddout = w->p.lddq = w->p.lddk = w->p.lddv = ld;
+    return CLT_OK;
+}
+
+static void free_work(attention_work *w) {
+    for (int i = 0; i < TENSORS; i++) {
+        bench_free(w->t[i]);
+        clt_free(w->host[i]);
+    }
+    bench_free(w->lse);
+    bench_free(w->slopes);
+    clt_free(w->hslopes);
+}
+
+static clt_status compare(attention_work *w, int from, int to, bench_row *row) {
+    const attention_shape *s = &w->s;
+    const size_t n = (size_t)(s->batch * s->seq * s->heads * s->dim);
+    float *got = clt_malloc(n * sizeof *got);
+    clt_status st = CLT_OK;
+    for (int i = from; i <= to && st == CLT_OK; i++) {
+        bool same = false;
+        st = clt_ref_read_f32(w->t[i], got, n);
+        if (st == CLT_OK)
+            row->max_error = CLT_MAX(row->max_error, bench_difference(got, w->host[i], n, &same));
+        row->ok = row->ok && same;
+    }
+    clt_free(got);
+    return st;
+}
+
+/* The oracle is slow, so a long row is checked on a smaller shape of the same head size. */
+static clt_status check(bench *b, attention_shape s, bench_row *forward, bench_row *backward) {
+    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim};
+    attention_work w;
+    clt_status st = make_work(b, small, &w);
+    if (st == CLT_OK) st = call_forward(&w);
+    if (st == CLT_OK) st = call_backward(&w);
+    if (st == CLT_OK) {
+        const clt_attention_params *f = &w.p.fwd;
+        float *lse = clt_malloc((size_t)(small.batch * small.heads * small.seq) * sizeof *lse);
+        clt_ref_attention_params r = {
+            .batch = f->batch, .seq = f->seq, .heads = f->heads, .kv_heads = f->kv_heads};
+        r.head_dim = f->head_dim, r.q = w.host[Q], r.k = w.host[K], r.v = w.host[V], r.o = w.host[O],
+        r.lse = lse;
+        r.ldq = r.ldk = r.ldv = r.ldo = r.lddout = r.lddq = r.lddk = r.lddv = f->ldq;
+        r.scale = f->scale, r.slopes = w.hslopes, r.window = -1;
+        r.dout = w.host[DOUT], r.dq = w.host[DQ], r.dk = w.host[DK], r.dv = w.host[DV];
+        clt_ref_attention_forward(&r);
+        clt_ref_attention_backward(&r);
+        clt_free(lse);
+        forward->checked = forward->ok = backward->checked = backward->ok = true;
+        st = compare(&w, O, O, forward);
+        if (st == CLT_OK) st = compare(&w, DQ, DV, backward);
+    }
+    free_work(&w);
+    return st;
+}
+
+static clt_status run_shape(bench *b, attention_shape s) {
+    attention_work w;
+    /* two products of T x T x D forward, five backward, half of them masked */
+    const double flops = 2.0 * (double)(s.batch * s.heads * s.dim) * (double)(s.seq * (s.seq + 1));
+    bench_row row[2] = {{.op = "attention fwd", .flops = flops},
+                        {.op = "attention bwd", .flops = 2.5 * flops}};
+    clt_status st = make_work(b, s, &w);
+    if (st == CLT_OK) st = bench_time(b, call_forward, &w, &row[0].seconds);
+    if (st == CLT_OK) st = bench_time(b, call_backward, &w, &row[1].seconds);
+    free_work(&w);
+    if (st == CLT_OK && b->check) st = check(b, s, &row[0], &row[1]);
+    for (int i = 0; i < 2 && st == CLT_OK; i++) {
+        snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld", (long long)s.batch,
+                 (long long)s.seq, (long long)s.heads, (long long)s.dim);
+        bench_variant(b, "attention", row[i].variant, sizeof row[i].variant);
+        bench_add(b, &row[i]);
+    }
+    return st;
+}
+
+static clt_status run_suite(bench *b) {
+    static const struct {
+        const char *name;
+        attention_shape s;
+    } suite[] = {{"mpt-small", {4, 256, 4, 64}},
+                 {"mpt-125m", {1, 256, 12, 64}},
+                 {"mpt-125m", {1, 2048, 12, 64}},
+                 {"mpt-1b", {1, 2048, 16, 128}}};
+    bool known = false;
+    for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
+        if (!strcmp(suite[i].name, b->suite)) {
+            known = true;
+            CLT_TRY(run_shape(b, suite[i].s));
+        }
+    return known ? CLT_OK
+                 : clt_error(CLT_USAGE,
+                             "clbench attention: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b)",
+                             b->suite);
+}
+
+int bench_attention(int argc, char **argv) {
+    bench b = {.suite = "mpt-125m"};
+    int code = bench_start(
+        &b, "attention",
+        "Measures causal attention with ALiBi. Counted are two T x T x D products forward and five backward, "
+        "without the masked half. With --check long sequences are checked on 200 tokens of two heads.",
+        "  clbench attention --check\n"
+        "  clbench attention --suite mpt-1b --seconds 2\n",
+        "mpt-small, mpt-125m, mpt-1b", false, argc, argv);
+    if (code >= 0) return code;
+    return bench_end(&b, run_suite(&b));
+}

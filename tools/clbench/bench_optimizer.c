@@ -1,0 +1,113 @@
+/* clbench optimizer: AdamW and Lion over a slab, one launch; bound by memory. */
+#include "bench.h"
+
+#include <string.h>
+
+#include "runtime/ops/ref/clt_ref.h"
+
+enum { CHUNK = 65536, BLOCKS = 1024 /* of 64 elements in a chunk */ };
+
+typedef struct {
+    bench *b;
+    clt_optimizer_params p;
+    clt_optimizer_group group;
+    bool lion;
+} optimizer_work;
+
+static clt_status call_step(void *ctx) {
+    optimizer_work *w = ctx;
+    return w->lion ? clt_op_lion(w->b->ops, &w->p) : clt_op_adamw(w->b->ops, &w->p);
+}
+
+static clt_status make_work(bench *b, uint64_t chunks, bool lion, optimizer_work *w) {
+    const uint64_t n = chunks * CHUNK;
+    *w = (optimizer_work){.b = b, .lion = lion, .p.chunks = chunks};
+    w->group =
+        (clt_optimizer_group){.lr = 1e-4f, .decay = 0.9999f, .step_size = 1e-3f, .bias_correction = 0.9f};
+    w->group.beta1 = 0.9f, w->group.beta2 = 0.95f, w->group.eps = 1e-8f;
+    w->group.one_minus_beta1 = (float)(1 - 0.9), w->group.one_minus_beta2 = (float)(1 - 0.95);
+    CLT_TRY(bench_tensor(b, n, 1, "bench p", &w->p.p, NULL));
+    CLT_TRY(bench_tensor(b, n, 2, "bench g", &w->p.g, NULL));
+    CLT_TRY(bench_tensor(b, n, 3, "bench m", &w->p.m, NULL));
+    CLT_TRY(bench_tensor(b, n, 4, "bench v", &w->p.v, NULL));
+    CLT_TRY(clt_buffer_fill32(w->p.v.buf, 0, 0x3c23d70au, n * 4)); /* 0.01: never negative */
+    CLT_TRY(clt_buffer_create(b->dev, sizeof w->group, "bench groups", &w->p.groups.buf));
+    CLT_TRY(clt_buffer_write(w->p.groups.buf, 0, &w->group, sizeof w->group));
+    CLT_TRY(clt_buffer_create(b->dev, chunks * BLOCKS, "bench group of block", &w->p.group_of_block.buf));
+    CLT_TRY(clt_buffer_fill32(w->p.group_of_block.buf, 0, 0, chunks * BLOCKS));
+    const float status[4] = {1, 1, 1, 0}; /* norm, clip, finite */
+    CLT_TRY(clt_buffer_create(b->dev, sizeof status, "bench status", &w->p.status.buf));
+    return clt_buffer_write(w->p.status.buf, 0, status, sizeof status);
+}
+
+static void free_work(optimizer_work *w) {
+    clt_ref all[] = {w->p.p, w->p.g, w->p.m, w->p.v, w->p.groups, w->p.group_of_block, w->p.status};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
+}
+
+/* One more step, compared on the first chunk. */
+static clt_status check(optimizer_work *w, bench_row *row) {
+    float *before[4], *after[4]; /* p, g, m, v */
+    const clt_ref ref[4] = {w->p.p, w->p.g, w->p.m, w->p.v};
+    clt_status st = CLT_OK;
+    for (int i = 0; i < 4; i++) {
+        before[i] = clt_malloc(CHUNK * sizeof(float));
+        after[i] = clt_malloc(CHUNK * sizeof(float));
+        if (st == CLT_OK) st = clt_ref_read_f32(ref[i], before[i], CHUNK);
+    }
+    if (st == CLT_OK) st = call_step(w);
+    for (int i = 0; i < 4 && st == CLT_OK; i++) st = clt_ref_read_f32(ref[i], after[i], CHUNK);
+    if (w->lion)
+        clt_ref_lion(CHUNK, before[0], before[1], before[2], &w->group, 1.0f);
+    else
+        clt_ref_adamw(CHUNK, before[0], before[1], before[2], before[3], &w->group, 1.0f);
+    row->checked = row->ok = true;
+    for (int i = 0; i < 4; i++) {
+        bool same;
+        row->max_error = CLT_MAX(row->max_error, bench_difference(after[i], before[i], CHUNK, &same));
+        row->ok = row->ok && same;
+        clt_free(before[i]);
+        clt_free(after[i]);
+    }
+    return st;
+}
+
+static clt_status run(bench *b, uint64_t chunks, bool lion) {
+    optimizer_work w;
+    bench_row row = {.bytes = (lion ? 20.0 : 28.0) * (double)chunks * CHUNK};
+    snprintf(row.op, sizeof row.op, "%s", lion ? "lion" : "adamw");
+    snprintf(row.shape, sizeof row.shape, "%.1f M elements", (double)chunks * CHUNK * 1e-6);
+    clt_status st = make_work(b, chunks, lion, &w);
+    if (st == CLT_OK) st = bench_time(b, call_step, &w, &row.seconds);
+    if (st == CLT_OK && b->check) st = check(&w, &row);
+    bench_variant(b, "optimizer", row.variant, sizeof row.variant);
+    if (st == CLT_OK) bench_add(b, &row);
+    free_work(&w);
+    return st;
+}
+
+int bench_optimizer(int argc, char **argv) {
+    bench b = {.suite = "mpt-125m"};
+    int code = bench_start(&b, "optimizer",
+                           "Measures one optimizer step over the parameters of a model: AdamW moves 28 bytes "
+                           "an element, Lion 20.",
+                           "  clbench optimizer --check\n"
+                           "  clbench optimizer --suite mpt-1b --device nvidia\n",
+                           "mpt-small (4 M), mpt-125m, mpt-1b", false, argc, argv);
+    if (code >= 0) return code;
+    static const struct {
+        const char *name;
+        uint64_t chunks;
+    } suite[] = {{"mpt-small", 64}, {"mpt-125m", 1910}, {"mpt-1b", 20020}};
+    uint64_t chunks = 0;
+    for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
+        if (!strcmp(suite[i].name, b.suite)) chunks = suite[i].chunks;
+    clt_status st =
+        chunks
+            ? CLT_OK
+            : clt_error(CLT_USAGE, "clbench optimizer: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b)",
+                        b.suite);
+    if (st == CLT_OK) st = run(&b, chunks, false);
+    if (st == CLT_OK) st = run(&b, chunks, true);
+    return bench_end(&b, st);
+}
