@@ -1,12 +1,12 @@
 /* Attention for any device, in work-groups with tiles in local memory (README.md is the definition).
  *
- * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv), and has
- * 4 * ROWS work items, seen as 16 columns by ROWS / 4. A work item holds 4 rows by 4 columns of a ROWS x 64 tile
- * of scores, and 4 rows by HEAD_DIM / 16 columns of the result. Launch: local {4 * ROWS}, global {tiles * 4 * ROWS,
- * heads (backward_kv: key/value heads), batch}.
+ * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv), and
+ * has 4 * ROWS work items, seen as 16 columns by ROWS / 4. A work item holds 4 rows by 4 columns of a ROWS x
+ * 64 tile of scores, and 4 rows by HEAD_DIM / 16 columns of the result. Launch: local {4 * ROWS}, global
+ * {tiles * 4 * ROWS, heads (backward_kv: key/value heads), batch}.
  *
- * Options: ROWS (16, 32, 64), those of attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS + 65)
- * and 16 * HEAD_DIM + 6 * ROWS) floats at most. */
+ * Options: ROWS (16, 32, 64), those of attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS
+ * + 65) and 16 * HEAD_DIM + 6 * ROWS) floats at most. */
 #include "attention.clh"
 
 #ifndef ROWS
@@ -24,8 +24,8 @@
 #define TILE ((TILE_A + TILE_B) > TILE_V ? (TILE_A + TILE_B) : TILE_V)
 
 /* dst[d][r] = x[r][d0 + d] for r < n rows (+0 beyond `valid`) and the DEPTH elements from d0. */
-static inline void load_operand(__local float *dst, int n, __global const float *x, uint ld, int valid, int d0,
-                                int item) {
+static inline void load_operand(__local float *dst, int n, __global const float *x, uint ld, int valid,
+                                int d0, int item) {
     for (int e = item; e < n * DEPTH; e += ITEMS) {
         int r = e / DEPTH, d = e % DEPTH;
         dst[d * (n + 1) + r] = r < valid && d0 + d < HEAD_DIM ? x[(size_t)r * ld + d0 + d] : 0.0f;
@@ -33,8 +33,8 @@ static inline void load_operand(__local float *dst, int n, __global const float 
 }
 
 /* acc[r][c] = chain over the head of a[row] * b[column], with rows ty + TY * r and columns tx + 16 * c. */
-static inline void products(float acc[4][4], __local float *tile, __global const float *a, uint lda, int valid_a,
-                            __global const float *b, uint ldb, int valid_b, int item) {
+static inline void products(float acc[4][4], __local float *tile, __global const float *a, uint lda,
+                            int valid_a, __global const float *b, uint ldb, int valid_b, int item) {
     int tx = item % 16, ty = item / 16;
     __local float *ta = tile, *tb = tile + TILE_A;
 #pragma unroll
@@ -62,10 +62,11 @@ static inline void products(float acc[4][4], __local float *tile, __global const
     }
 }
 
-/* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where w is
- * ROWS x PITCH in local memory. With `partial`, only indices with begin[r] <= x < end[r] take part. */
-static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile, __global const float *b,
-                              uint ldb, int count, bool partial, const int begin[4], const int end[4], int item) {
+/* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where
+ * w is ROWS x PITCH in local memory. With `partial`, only indices with begin[r] <= x < end[r] take part. */
+static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile,
+                              __global const float *b, uint ldb, int count, bool partial, const int begin[4],
+                              const int end[4], int item) {
     int tx = item % 16, ty = item / 16;
     for (int x0 = 0; x0 < count; x0 += 16) {
         int n = count - x0 < 16 ? count - x0 : 16;
@@ -112,7 +113,7 @@ static inline void range_in_block(size_t i, size_t j0, size_t window, int *begin
 #define SLOPE(h) 0.0f
 #endif
 #if DROPOUT
-#define FACTOR(b, h, i, j) ATTENTION_FACTOR(b, ((ulong)(h) * seq + (i)) * seq + (j))
+#define FACTOR(b, h, i, j) ATTENTION_FACTOR(b, ((ulong)(h)*seq + (i)) * seq + (j))
 #endif
 
 static inline float scored(float s, float scale, float softcap, float slope, int distance, float *t) {
@@ -128,7 +129,8 @@ static inline float scored(float s, float scale, float softcap, float slope, int
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __global float *lse, ulong lse_off) {
+attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __global float *lse,
+                  ulong lse_off) {
     __local float tile[TILE], w[ROWS * PITCH], red[ITEMS], factor[ROWS];
     int item = get_local_id(0), tx = item % 16, ty = item / 16, row = item / 4, quarter = item % 4;
     size_t h = get_group_id(1), b = get_group_id(2);
@@ -226,8 +228,9 @@ attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __gl
 }
 
 /* delta[b, h, i] = chain over the head of dout * o. Global {T, H, B}. */
-__kernel void attention_delta(__global const float *dout, ulong dout_off, uint lddout, __global const float *o,
-                              ulong o_off, uint ldo, __global float *delta, uint seq, uint heads) {
+__kernel void attention_delta(__global const float *dout, ulong dout_off, uint lddout,
+                              __global const float *o, ulong o_off, uint ldo, __global float *delta, uint seq,
+                              uint heads) {
     size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
     if (i >= seq) return;
     __global const float *x = dout + dout_off + (b * seq + i) * lddout + h * HEAD_DIM;
@@ -237,8 +240,8 @@ __kernel void attention_delta(__global const float *dout, ulong dout_off, uint l
     delta[(b * heads + h) * seq + i] = s;
 }
 
-/* From a raw product and dout . v to the probability (times the dropout factor) and ds. Pairs outside the range get
- * numbers that nothing uses. */
+/* From a raw product and dout . v to the probability (times the dropout factor) and ds. Pairs outside the
+ * range get numbers that nothing uses. */
 #if DROPOUT
 #define DROP(p, dp, b, h, i, j)                                                                              \
     {                                                                                                        \
@@ -268,8 +271,8 @@ __kernel void attention_delta(__global const float *dout, ulong dout_off, uint l
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
-                     __global const float *dout, ulong dout_off, uint lddout, __global float *dq, ulong dq_off,
-                     uint lddq) {
+                     __global const float *dout, ulong dout_off, uint lddout, __global float *dq,
+                     ulong dq_off, uint lddq) {
     __local float tile[TILE], w[ROWS * PITCH];
     int item = get_local_id(0), tx = item % 16, ty = item / 16;
     size_t h = get_group_id(1), b = get_group_id(2);
@@ -326,8 +329,8 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
-                      __global const float *dout, ulong dout_off, uint lddout, __global float *dk, ulong dk_off,
-                      uint lddk, __global float *dv, ulong dv_off, uint lddv, uint add) {
+                      __global const float *dout, ulong dout_off, uint lddout, __global float *dk,
+                      ulong dk_off, uint lddk, __global float *dv, ulong dv_off, uint lddv, uint add) {
     __local float tile[TILE], wp[ROWS * PITCH], wd[ROWS * PITCH];
     int item = get_local_id(0), tx = item % 16, ty = item / 16;
     size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS;

@@ -111,15 +111,20 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
 /* --- bodies: one work item a group
  * ----------------------------------------------------------------------------- */
 
+static clt_status launch_blocks(clt_ops *ops, const clt_variant *v, const char *name, const params *p,
+                                int64_t heads, const arg_list *l) {
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
+    size_t blocks = CLT_CEIL_DIV((size_t)p->seq, BLOCK);
+    return clt_launch(k, 3, (size_t[]){blocks, (size_t)heads, (size_t)p->batch}, (size_t[]){1, 1, 1}, l->a,
+                      l->n);
+}
+
 static clt_status cpu_forward(clt_ops *ops, const clt_variant *v, const params *p) {
     arg_list l = common_args(p);
     add_matrix(&l, p->o, p->ldo);
     add_ref(&l, p->lse);
-    clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_forward", v->options, &k));
-    size_t blocks = CLT_CEIL_DIV((size_t)p->seq, BLOCK);
-    return clt_launch(k, 3, (size_t[]){blocks, (size_t)p->heads, (size_t)p->batch}, (size_t[]){1, 1, 1}, l.a,
-                      l.n);
+    return launch_blocks(ops, v, "attention_forward", p, p->heads, &l);
 }
 
 static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
@@ -132,6 +137,10 @@ static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_pa
     add_matrix(&l, g->dk, g->lddk);
     add_matrix(&l, g->dv, g->lddv);
     add(&l, CLT_U32(g->accumulate_kv));
+    if (strstr(v->options, "-DSPLIT=1")) {
+        CLT_TRY(launch_blocks(ops, v, "attention_backward_q", p, p->heads, &l));
+        return launch_blocks(ops, v, "attention_backward_kv", p, p->kv_heads, &l);
+    }
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_backward", v->options, &k));
     return clt_launch(k, 3, (size_t[]){(size_t)p->kv_heads, (size_t)p->batch, 1}, (size_t[]){1, 1, 1}, l.a,
@@ -285,14 +294,22 @@ static clt_status validate(const params *p) {
     return CLT_OK;
 }
 
+/* Whether the CPU body's backward pass goes in two launches. One launch has a work item per key/value head of
+ * a sample and does 5 products a block, two launches have many more items and do 7: so they pay where heads
+ * leave cores idle. The batch is left out, because it may change during a run and programs must not. */
+static bool split_backward(const clt_ops *ops, const params *p) {
+    int64_t cores = CLT_MAX((int64_t)clt_device_get_facts(clt_ops_device(ops))->compute_units, 1);
+    return p->kv_heads * 7 < CLT_ROUND_UP(p->kv_heads, cores) * 5;
+}
+
 /* The body for the head size and the features of p. */
 static clt_status choose(clt_ops *ops, const params *p, const clt_variant **out) {
     CLT_TRY(validate(p));
     char options[160];
     snprintf(options, sizeof options,
-             " -DHEAD_DIM=%lld -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d",
+             " -DHEAD_DIM=%lld -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d -DSPLIT=%d",
              (long long)p->head_dim, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
-             p->seq_ids.buf != NULL, p->dropout > 0.0f);
+             p->seq_ids.buf != NULL, p->dropout > 0.0f, split_backward(ops, p));
     params copy = *p;
     return clt_variant_pick_with(ops, "attention", options, check, &copy, out);
 }
