@@ -183,7 +183,8 @@ static int run(launch *l, clt_strv *words) {
     if (child == 0) {
         setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
         setenv("CLTRAIN_LAUNCH_DIR", l->dir, 1);
-        /* mpirun's hwloc would load OpenCL, whose loader cuts OCL_ICD_FILENAMES short in the ranks' environment. */
+        /* mpirun's hwloc would load OpenCL, whose loader cuts OCL_ICD_FILENAMES short in the ranks'
+         * environment. */
         setenv("HWLOC_COMPONENTS", "-opencl", 0);
         execv(words->v[0], words->v);
         fprintf(stderr, "error: cannot run %s: %s\n", words->v[0], strerror(errno));
