@@ -1,11 +1,15 @@
 /* norm_group: normalisation with a work-group of 64 per row; the dw and db block sums have one work-item per
  * (column, block of 64 rows). README.md defines the bits.
  *
- * Macros: RMS 0|1; forward HAS_B; HAS_W; backward HAS_DW, HAS_DB, HAS_RES. Local size 64. */
+ * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DW,
+ * HAS_DB, HAS_RES. Local size 64. */
 #define LANES 1
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
 
+#ifndef PART
+#define PART 0
+#endif
 #ifndef RMS
 #define RMS 0
 #endif
@@ -32,6 +36,7 @@ static inline float row_sum(float v, __local float *s, uint lane) {
     return clt_tree64(s, lane);
 }
 
+#if PART == 0 || PART == 1
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
 norm_forward(__global const float *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
              ulong b_off, __global float *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
@@ -69,7 +74,9 @@ norm_forward(__global const float *x, ulong x_off, __global const float *w, ulon
 #endif
     }
 }
+#endif
 
+#if PART == 0 || PART == 2
 /* Values of one element of backward. */
 static inline float xhat_of(float x, float m, float r) {
     return RMS ? x * r : (x - m) * r;
@@ -140,7 +147,9 @@ __kernel void norm_backward_w(__global const float *x, ulong x_off, __global con
     part[part_b + block * cols + c] = ab;
 #endif
 }
+#endif
 
+#if PART == 0 || PART == 3
 /* Block sums of plain columns; global size (columns rounded up to 64, samples * blocks). `span` belongs to the other
  * body. */
 __kernel void columns_blocks(__global const float *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
@@ -153,3 +162,4 @@ __kernel void columns_blocks(__global const float *x, ulong x_off, __global floa
     for (size_t r = begin; r < end; r++) acc = acc + x[r * ldx];
     part[part_off + block * cols + c] = acc;
 }
+#endif

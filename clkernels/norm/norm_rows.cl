@@ -1,11 +1,15 @@
 /* norm_rows: normalisation with one work-item per row (backward: per block of 64 rows), in float16: 64 lanes are
  * four vectors, so the order is that of the row rule. README.md defines the bits.
  *
- * Macros: RMS 0|1; forward HAS_B; HAS_W; backward HAS_DX, HAS_DW, HAS_DB, HAS_RES. */
+ * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DX,
+ * HAS_DW, HAS_DB, HAS_RES. */
 #define LANES 16
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
 
+#ifndef PART
+#define PART 0
+#endif
 #ifndef RMS
 #define RMS 0
 #endif
@@ -66,6 +70,7 @@ static inline float16 square_step(float16 acc, float16 d) {
 #define TIMES_W(v, i, left) (v)
 #endif
 
+#if PART == 0 || PART == 1
 static inline float16 norm_out(float16 v, __global const float *w, __global const float *b, size_t i,
                                size_t left) {
 #if HAS_W && HAS_B
@@ -104,7 +109,9 @@ __kernel void norm_forward(__global const float *x, ulong x_off, __global const 
     for (; i + 16 <= n; i += 16) vstore16(norm_out(DEVIATION(i, 16) * r, w, b, i, 16), 0, y + i);
     if (i < n) clt_store16(norm_out(DEVIATION(i, n - i) * r, w, b, i, n - i), y + i, n - i);
 }
+#endif
 
+#if PART == 0 || PART == 2
 /* One row of backward. pw and pb: the block's sums so far. */
 static inline void backward_row(__global const float *x, __global const float *w, __global const float *dy,
                                 __global const float *res, __global float *dx, __global float *pw,
@@ -177,7 +184,9 @@ __kernel void norm_backward(__global const float *x, ulong x_off, __global const
                      rstd[rstd_off + row]);
     }
 }
+#endif
 
+#if PART == 0 || PART == 3
 /* Block sums of plain columns: item (span of `span` columns, block). Rows stream by, four at a time. */
 __kernel void columns_blocks(__global const float *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
                              ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {
@@ -202,3 +211,4 @@ __kernel void columns_blocks(__global const float *x, ulong x_off, __global floa
         for (size_t c = first; c < last; c += 16)
             clt_store16(clt_load16(p + c, last - c) + clt_load16(x + r * ldx + c, last - c), p + c, last - c);
 }
+#endif

@@ -3,13 +3,11 @@
 #include "ref/clt_ref.h"
 
 /* Launches over (segments of a row, count). */
-static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, bool wpe, float fraction,
-                         int64_t cols, int64_t count, const clt_arg *args, int n) {
-    char options[448];
+static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, int64_t cols, int64_t count,
+                         const clt_arg *args, int n) {
     clt_kernel *k;
     if (count == 0) return CLT_OK;
-    snprintf(options, sizeof options, "-DHAS_WPE=%d -DFRACTION=%d%s", wpe, fraction != 1.0f, v->options);
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, options, &k));
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
     size_t seg = (size_t)clt_variant_param(v, "SEG", 1), wg = (size_t)clt_variant_param(v, "WG", 1);
     size_t global[] = {CLT_ROUND_UP(CLT_CEIL_DIV((size_t)cols, seg), wg), (size_t)count}, local[] = {wg, 1};
     return clt_launch(k, 2, global, local, args, n);
@@ -18,29 +16,26 @@ static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, b
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_embedding_params *p) {
     clt_arg args[] = {CLT_REF(p->ids), CLT_REF(p->wte),  CLT_REF(p->wpe),   CLT_REF(p->out),
                       CLT_U64(p->seq), CLT_U64(p->cols), CLT_U64(p->vocab), CLT_F32(p->fraction)};
-    return launch(ops, v, "embedding_forward", p->wpe.buf != NULL, p->fraction, p->cols, p->rows, args,
-                  CLT_COUNT_OF(args));
+    return launch(ops, v, "embedding_forward", p->cols, p->rows, args, CLT_COUNT_OF(args));
 }
 
 static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_embedding_grad_params *p) {
     if (p->dwte.buf) {
         clt_arg args[] = {CLT_REF(p->dx),     CLT_REF(p->ids),  CLT_REF(p->first), CLT_REF(p->row_begin),
                           CLT_REF(p->row_of), CLT_REF(p->dwte), CLT_U64(p->cols),  CLT_F32(p->fraction)};
-        CLT_TRY(launch(ops, v, "embedding_backward", false, p->fraction, p->cols, p->unique, args,
-                       CLT_COUNT_OF(args)));
+        CLT_TRY(launch(ops, v, "embedding_backward", p->cols, p->unique, args, CLT_COUNT_OF(args)));
     }
     if (!p->dwpe.buf) return CLT_OK;
     clt_arg args[] = {CLT_REF(p->dx),   CLT_REF(p->dwpe),           CLT_U64(p->rows),    CLT_U64(p->seq),
                       CLT_U64(p->cols), CLT_I32(p->accumulate_wpe), CLT_F32(p->fraction)};
     int64_t positions = p->accumulate_wpe ? CLT_MIN(p->seq, p->rows) : p->seq;
-    return launch(ops, v, "positions_backward", false, p->fraction, p->cols, positions, args,
-                  CLT_COUNT_OF(args));
+    return launch(ops, v, "positions_backward", p->cols, positions, args, CLT_COUNT_OF(args));
 }
 
 static clt_status run_add_rows(clt_ops *ops, const clt_variant *v, clt_ref dst, clt_ref src, clt_ref ids,
                                int64_t unique, int64_t cols) {
     clt_arg args[] = {CLT_REF(dst), CLT_REF(src), CLT_REF(ids), CLT_U64(cols)};
-    return launch(ops, v, "add_rows", false, 1.0f, cols, unique, args, CLT_COUNT_OF(args));
+    return launch(ops, v, "add_rows", cols, unique, args, CLT_COUNT_OF(args));
 }
 
 /* --- the check: 6 rows of 2 samples look up 3 ids of a table of 5 --- */
@@ -50,7 +45,14 @@ static const int32_t check_ids[ROWS] = {4, 1, 4, 2, 4, 1}, unique_ids[UNIQUE] = 
 static const int32_t check_first[UNIQUE] = {0, 1, 0}, check_begin[UNIQUE + 1] = {0, 2, 3, 6};
 static const int32_t check_rows[ROWS] = {1, 5, 3, 0, 2, 4};
 
-static void check_with(clt_check *c, const clt_variant *v, float fraction) {
+/* wpe and fraction as in the call that wants the variant */
+typedef struct {
+    bool wpe;
+    float fraction;
+} form;
+
+static void check_with(clt_check *c, const clt_variant *v, const form *call) {
+    const float fraction = call->fraction != 1.0f ? 0.3f : 1.0f;
     float *wte = clt_check_random(c, VOCAB * COLS, 1), *wpe = clt_check_random(c, SEQ * COLS, 2);
     float *dx = clt_check_random(c, ROWS * COLS, 3), *out = clt_check_zeros(c, ROWS * COLS);
     clt_ref dwte = clt_check_upload(c, wte, VOCAB * COLS), dwpe = clt_check_upload(c, wpe, SEQ * COLS);
@@ -62,7 +64,7 @@ static void check_with(clt_check *c, const clt_variant *v, float fraction) {
                               .fraction = fraction,
                               .ids = clt_check_upload(c, check_ids, ROWS),
                               .wte = source,
-                              .wpe = positions,
+                              .wpe = call->wpe ? positions : clt_ref_none(),
                               .out = clt_check_blank(c, ROWS * COLS)};
     clt_embedding_grad_params g = {.rows = ROWS,
                                    .seq = SEQ,
@@ -80,7 +82,7 @@ static void check_with(clt_check *c, const clt_variant *v, float fraction) {
     if (c->st == CLT_OK) c->st = run_forward(c->ops, v, &f);
     if (c->st == CLT_OK) c->st = run_backward(c->ops, v, &g);
     if (c->st == CLT_OK) c->st = run_add_rows(c->ops, v, dwte, source, g.ids, UNIQUE, COLS);
-    clt_ref_embedding_forward(ROWS, SEQ, COLS, check_ids, wte, wpe, fraction, out);
+    clt_ref_embedding_forward(ROWS, SEQ, COLS, check_ids, wte, call->wpe ? wpe : NULL, fraction, out);
     clt_check_compare(c, "embedding", f.out, out, ROWS * COLS);
     float *sum = clt_check_zeros(c, VOCAB * COLS);
     for (int i = 0; i < VOCAB * COLS; i++) sum[i] = i / COLS == unique_ids[1] ? 0.0f : wte[i];
@@ -92,43 +94,44 @@ static void check_with(clt_check *c, const clt_variant *v, float fraction) {
 }
 
 static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
-    (void)ctx;
     clt_kernel *k;
     if (clt_kernel_try(clt_ops_device(ops), v->file, "add_rows", v->options, &k) != CLT_OK)
         return clt_variant_fail(ops, "%s does not build", v->file);
-    for (int i = 0; i < 2; i++) {
-        clt_check c = {.ops = ops};
-        check_with(&c, v, i ? 0.3f : 1.0f);
-        CLT_TRY(clt_check_end(&c));
-    }
-    return CLT_OK;
+    clt_check c = {.ops = ops};
+    check_with(&c, v, ctx);
+    return clt_check_end(&c);
 }
 
 /* --- the operations --- */
 
 static clt_status pick(clt_ops *ops, const char *what, int64_t rows, int64_t seq, int64_t cols,
-                       int64_t unique, const clt_variant **v) {
+                       int64_t unique, form call, const clt_variant **v) {
     if (rows < 0 || seq < 1 || cols < 1 || unique < 0 || rows > INT32_MAX)
         return clt_error(CLT_FAIL, "%s: %lld rows of %lld columns, sequences of %lld, %lld ids make no sense",
                          what, (long long)rows, (long long)cols, (long long)seq, (long long)unique);
-    return clt_variant_pick(ops, "embedding", check_variant, NULL, v);
+    char options[64];
+    snprintf(options, sizeof options, " -DHAS_WPE=%d -DFRACTION=%d", call.wpe, call.fraction != 1.0f);
+    return clt_variant_pick_with(ops, "embedding", options, check_variant, &call, v);
 }
 
 clt_status clt_op_embedding_forward(clt_ops *ops, const clt_embedding_params *p) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, "embedding", p->rows, p->seq, p->cols, 0, &v));
+    CLT_TRY(pick(ops, "embedding", p->rows, p->seq, p->cols, 0, (form){p->wpe.buf != NULL, p->fraction}, &v));
     return run_forward(ops, v, p);
 }
 
+/* Without positions' gradients the form is that of a model without positions: the same program as its
+ * forward. */
 clt_status clt_op_embedding_backward(clt_ops *ops, const clt_embedding_grad_params *p) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, "embedding backward", p->rows, p->seq, p->cols, p->unique, &v));
+    CLT_TRY(pick(ops, "embedding backward", p->rows, p->seq, p->cols, p->unique,
+                 (form){p->dwpe.buf != NULL, p->fraction}, &v));
     return run_backward(ops, v, p);
 }
 
 clt_status clt_op_embedding_add_rows(clt_ops *ops, clt_ref dst, clt_ref src, clt_ref ids, int64_t unique,
                                      int64_t cols) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, "embedding rows", 0, 1, cols, unique, &v));
+    CLT_TRY(pick(ops, "embedding rows", 0, 1, cols, unique, (form){true, 1.0f}, &v));
     return run_add_rows(ops, v, dst, src, ids, unique, cols);
 }
