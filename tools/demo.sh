@@ -47,7 +47,7 @@ overrides=()
 [ -z "$DEVICE" ] || overrides+=("cltrain.device=$DEVICE")
 
 say "3. cltrain train: a byte-level MPT of about 1 M parameters"
-"$CLTRAIN" train "$OUT/run.yaml" max_duration=240ba "${overrides[@]}"
+"$CLTRAIN" train "$OUT/run.yaml" max_duration=600ba "${overrides[@]}"
 
 say "4. The same run goes on with two ranks (cltrain launch -n 2)"
 "$CLTRAIN" launch -n 2 train "$OUT/run.yaml" "${overrides[@]}"
@@ -56,20 +56,20 @@ say "5. cltrain eval"
 "$CLTRAIN" eval "$OUT/run.yaml" load_path="$OUT/run" "${overrides[@]}"
 
 say "6. cltrain generate"
-"$CLTRAIN" generate "$OUT/run" --prompt "The License" --max-new-tokens 300 ${DEVICE:+--device "$DEVICE"}
+"$CLTRAIN" generate "$OUT/run" --prompt "The License" --max-new-tokens 300 --temperature 0.6 ${DEVICE:+--device "$DEVICE"}
 
 say "7. cltrain report"
 "$CLTRAIN" report "$OUT/run"
 
 say "Done in $((SECONDS - start)) s. What was made:"
 cat <<TXT
-  $OUT/data          the data set (MDS: $("$CLTRAIN" data show "$OUT/data/train" | head -1))
+  $OUT/data          the data set (MDS: $("$CLTRAIN" data show "$OUT/data/train" | sed -n 2p))
   $OUT/run.yaml      the configuration, LLM Foundry's format
   $OUT/run           checkpoints, metrics.jsonl, log.txt, report.html
 Try next:
   $CLTRAIN devices                                          what this machine could train on
   $CLTRAIN generate $OUT/run --prompt "Copyright" -t 0.5
-  $CLTRAIN train $OUT/run.yaml max_duration=600ba           goes on from the last checkpoint
+  $CLTRAIN train $OUT/run.yaml max_duration=1500ba          goes on from the last checkpoint
   $CLTRAIN ckpt ls $OUT/run
   $CLTRAIN plan tools/presets/mpt-125m.yaml                 what a larger model needs
 TXT
