@@ -1,13 +1,13 @@
 #!/bin/bash
 # Runs every test program of the build and every script test/*/*.sh, one line each, and shows what failed.
 #   test/run.sh [PATTERN ...]   only tests whose name holds one of the patterns
-# A test that takes more than TEST_TIMEOUT seconds (default 300; a script can raise it for itself with a line
+# A test that takes more than TEST_TIMEOUT seconds (default 600; a script can raise it for itself with a line
 # "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
 export BUILD
-LIMIT=${TEST_TIMEOUT:-300}
+LIMIT=${TEST_TIMEOUT:-600}
 logs=$BUILD/test-logs
 mkdir -p "$logs"
 if [ -f "$BUILD/intel/icd/intel.icd" ] && [ -z "${OCL_ICD_VENDORS:-}" ]; then

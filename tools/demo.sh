@@ -69,7 +69,7 @@ cat <<TXT
 Try next:
   $CLTRAIN devices                                          what this machine could train on
   $CLTRAIN generate $OUT/run --prompt "Copyright" -t 0.5
-  $CLTRAIN train $OUT/run.yaml max_duration=1500ba          goes on from the last checkpoint
+  $CLTRAIN train $OUT/run.yaml max_duration=1500ba scheduler.t_max=1500ba   goes on from the last checkpoint
   $CLTRAIN ckpt ls $OUT/run
   $CLTRAIN plan tools/presets/mpt-125m.yaml                 what a larger model needs
 TXT
