@@ -3,8 +3,11 @@
 #include "runtime/base/clt_options.h"
 #include "runtime/train/clt_generate.h"
 
+/* The prompt comes first, with the first text: after a failed start nothing stands on stdout. */
 static void print_text(void *ctx, const char *text, size_t bytes) {
-    (void)ctx;
+    const char **prompt = ctx;
+    if (*prompt) fputs(*prompt, stdout);
+    *prompt = NULL;
     fwrite(text, 1, bytes, stdout);
     fflush(stdout);
 }
@@ -38,9 +41,9 @@ int cmd_generate(int argc, char **argv) {
         code = clt_options_fail(&command, "temperature, top-k and max-new-tokens cannot be negative");
     if (code < 0) {
         p.source = rest.v[0];
-        fputs(p.prompt, stdout);
-        clt_status st = clt_generate(&p, print_text, NULL);
-        putchar('\n');
+        const char *prompt = p.prompt;
+        clt_status st = clt_generate(&p, print_text, &prompt);
+        if (st == CLT_OK) putchar('\n');
         code = clt_status_exit_code(st);
     }
     clt_strv_free(&rest);
