@@ -36,6 +36,19 @@ void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char
     if (p->grad_act) snprintf(out + n, size - (size_t)n, " -DGRAD_ACT=%d", (int)p->grad_act);
 }
 
+static int64_t overlap_end(clt_ref r, int64_t rows, int64_t cols, int64_t ld) {
+    return (int64_t)r.off + (rows - 1) * ld + cols;
+}
+
+static bool overlaps(const clt_gemm_params *p, clt_ref r, int64_t ld) {
+    return r.buf && r.buf == p->c.buf && (int64_t)r.off < overlap_end(p->c, p->m, p->n, p->ldc) &&
+           (int64_t)p->c.off < overlap_end(r, p->m, p->n, ld);
+}
+
+bool clt_gemm_c_is_free(const clt_gemm_params *p) {
+    return !p->accumulate && !overlaps(p, p->residual, p->ldres) && !overlaps(p, p->grad_pre, p->ldgrad);
+}
+
 /* --- checking the call ---------------------------------------------------------------------------------- */
 
 static clt_status check_matrix(const char *name, clt_ref r, int64_t rows, int64_t cols, int64_t ld) {
@@ -107,6 +120,7 @@ static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_varia
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     if (!strcmp(v->body, "cpu")) return clt_gemm_run_cpu(ops, v, p);
     if (!strcmp(v->body, "group")) return clt_gemm_run_group(ops, v, p);
+    if (!strcmp(v->body, "clblast")) return clt_gemm_run_clblast(ops, v, p);
     return clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
 }
 

@@ -1,7 +1,8 @@
 /* clt_op_gemm: what the parts of the GEMM operation share. Private to runtime/ops/clt_op_gemm*.c.
  *
  * clt_op_gemm.c checks a call and picks the variant; each kind of body has a file that turns a call into
- * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels). */
+ * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels),
+ * clt_op_gemm_clblast.c (another library's product). */
 #ifndef CLT_OP_GEMM_H
 #define CLT_OP_GEMM_H
 
@@ -28,6 +29,9 @@ void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char
 /* The bodies. The call was checked; the kernels are built here if they are not yet. */
 clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+/* Whether c may hold unfinished chains: nothing that the epilogue reads lies there. */
+bool clt_gemm_c_is_free(const clt_gemm_params *p);
 /* Upper bound of the CPU body's scratch, over all its variants. */
 uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p);
 

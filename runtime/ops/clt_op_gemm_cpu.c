@@ -9,10 +9,13 @@
 enum {
     SLOT_PACKED = 0,
     SLOT_CHAINS = 1,
-    PACK_LIMIT = 1 << 21, /* floats */
-    LONG_K = 8192,        /* NT, NN: chains longer than this are cut when the rows do not fit the limit */
-    TASKS_PER_UNIT = 6,   /* work-items per compute unit that a launch should have, for balance */
-    WIDEST_PANEL = 96,    /* multiple of every variant's MR and NR, for the workspace */
+    PACK_LIMIT =
+        1 << 19,        /* floats: 2 MiB stay near the processors even when others use the last level cache */
+    LONG_K = 2048,      /* NT, NN: longer chains are cut when the rows do not fit the limit */
+    TASKS_PER_UNIT = 6, /* work-items per compute unit that a launch should have, for balance */
+    WIDEST_PANEL = 96,  /* multiple of every variant's MR and NR, for the workspace */
+    ALONG_K = 256,      /* cuts along k are multiples of this: whole packed blocks */
+    LONG_GROUPS = 1024, /* TN: rows packed at a time, if groups are shorter */
     LONGEST_PIECE = 2048, /* TN: what every variant's LA / MR reaches */
     CHAIN_FIRST = 256,    /* flags of gemm_cpu.cl */
     CHAIN_LAST = 512,
@@ -29,33 +32,19 @@ typedef struct {
     int64_t ldpart;
 } cpu_plan;
 
-static int64_t overlap_end(clt_ref r, int64_t rows, int64_t cols, int64_t ld) {
-    return (int64_t)r.off + (rows - 1) * ld + cols;
-}
-
-static bool overlaps(const clt_gemm_params *p, clt_ref r, int64_t ld) {
-    return r.buf && r.buf == p->c.buf && (int64_t)r.off < overlap_end(p->c, p->m, p->n, p->ldc) &&
-           (int64_t)p->c.off < overlap_end(r, p->m, p->n, ld);
-}
-
-/* Whether c may hold unfinished chains: nothing that the epilogue reads may lie there. */
-static bool c_is_free(const clt_gemm_params *p) {
-    return !p->accumulate && !overlaps(p, p->residual, p->ldres) && !overlaps(p, p->grad_pre, p->ldgrad);
-}
-
 /* Rows (NT, NN) or columns (TN) and steps along k of one packed block, for a panel of `width`. */
 static void pack_block(int64_t across, int64_t k, int64_t width, int64_t *block_across, int64_t *block_k) {
     const int64_t steps = CLT_MIN(k, LONG_K), fit = CLT_MAX(PACK_LIMIT / steps / width, 1) * width;
     const int64_t blocks = CLT_CEIL_DIV(across, fit);
     *block_across = CLT_ROUND_UP(CLT_CEIL_DIV(across, blocks), width);
-    *block_k = CLT_CEIL_DIV(k, CLT_CEIL_DIV(k, LONG_K));
+    *block_k = CLT_MIN(k, CLT_ROUND_UP(CLT_CEIL_DIV(k, CLT_CEIL_DIV(k, LONG_K)), ALONG_K));
 }
 
 /* TN: steps of a packed block: whole groups, or a piece of one that is too long. */
 static int64_t column_steps(const clt_gemm_params *p, int64_t longest) {
     const int64_t group = p->k_group > 0 ? p->k_group : p->k;
     if (group > longest) return longest;
-    return CLT_MIN(p->k, CLT_MAX(LONG_K / 4 / group, 1) * group);
+    return CLT_MIN(p->k, CLT_MAX(LONG_GROUPS / group, 1) * group);
 }
 
 uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p) {
@@ -65,7 +54,9 @@ uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p) {
     int64_t width, steps;
     pack_block(across, k, WIDEST_PANEL, &width, &steps);
     uint64_t floats = (uint64_t)(width * steps);
-    if (tn ? p->k_group > LONGEST_PIECE : steps < p->k && !c_is_free(p)) floats += (uint64_t)(p->m * p->n);
+    /* without places it is not known whether c may hold unfinished chains */
+    if (tn ? p->k_group > LONGEST_PIECE : steps < p->k && (!p->c.buf || !clt_gemm_c_is_free(p)))
+        floats += (uint64_t)(p->m * p->n);
     return floats * 4;
 }
 
@@ -127,7 +118,7 @@ static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *pla
     CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, (uint64_t)(rows * steps) * 4, &plan->packed));
     plan->part = p->c;
     plan->ldpart = p->ldc;
-    if (steps < p->k && !c_is_free(p)) {
+    if (steps < p->k && !clt_gemm_c_is_free(p)) {
         plan->part = clt_ref_none();
         plan->ldpart = p->n;
         CLT_TRY(clt_ops_scratch(ops, SLOT_CHAINS, (uint64_t)(p->m * p->n) * 4, &plan->part.buf));

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/device/clt_clblast.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 typedef struct {
@@ -354,6 +355,43 @@ static void prepared_calls_are_steady(void **state) {
     }
 }
 
+/* CLBlast in numerics: fast. Its check against the oracle runs when it is first used. */
+static void clblast_is_close(void **state) {
+    (void)state;
+    enum { M = 70, N = 90, K = 110 };
+    if (tu_tiny() || !clt_clblast_available()) {
+        print_message("[  left out ] CLBlast: %s\n",
+                      tu_tiny() ? "too slow under an interpreter" : "it is not installed");
+        return;
+    }
+    clt_ops_params fast = clt_ops_params_default();
+    clt_ops *ops;
+    fast.numerics = CLT_FAST;
+    tu_assert_ok(clt_ops_create(tu_device(0), &fast, &ops), "ops");
+    tu_assert_ok(clt_variant_force(ops, "gemm", "clblast"), "force");
+    matrix a = make_matrix(0, M, K, 0, 1, false), b = make_matrix(0, K, N, 0, 2, false),
+           c = make_matrix(0, M, N, 2, 3, false), bias = make_matrix(0, 1, N, 0, 4, false);
+    clt_gemm_params p = {
+        .form = CLT_GEMM_NN, .m = M, .n = N, .k = K, .lda = K, .ldb = N, .ldc = N + 2, .ldres = N + 2};
+    p.a = a.ref, p.b = b.ref, p.c = c.ref, p.residual = c.ref, p.bias = bias.ref;
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
+    float *got = tu_download(c.ref, c.n);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            double sum = 0, size = 0;
+            for (int k = 0; k < K; k++) {
+                const double v = (double)a.host[i * K + k] * (double)b.host[k * N + j];
+                sum += v, size += fabs(v);
+            }
+            const double want = sum + (double)bias.host[j] + (double)c.host[i * (N + 2) + j];
+            assert_true(fabs((double)got[i * (N + 2) + j] - want) <= (K + 4) * 0x1p-24 * (size + 2));
+        }
+    for (int i = 0; i < M; i++) assert_true(isnan(got[i * (N + 2) + N]) && isnan(got[i * (N + 2) + N + 1]));
+    clt_free(a.host), clt_free(b.host), clt_free(c.host), clt_free(bias.host);
+    tu_release();
+    clt_ops_destroy(ops);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
@@ -361,7 +399,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(edges_match),           cmocka_unit_test(epilogues_match),
         cmocka_unit_test(activations_match),     cmocka_unit_test(special_cases_match),
         cmocka_unit_test(extreme_values_match),  cmocka_unit_test(nonfinite_values_spread),
-        cmocka_unit_test(model_shapes_match),
+        cmocka_unit_test(model_shapes_match),    cmocka_unit_test(clblast_is_close),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

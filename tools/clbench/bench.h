@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *suite, *device, *json, *numerics;
-    bool check;
+    bool check, cpu_time;
     double seconds; /* time spent measuring one row */
     int64_t threads;
     clt_strv anchors;
@@ -43,6 +43,8 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
  * failed. */
 int bench_end(bench *b, clt_status st);
 
+/* Now, in seconds of the wall clock or, with --cpu-time, of this process's processors. */
+double bench_now(const bench *b);
 /* One thing to time: queues one call and does not wait. */
 typedef clt_status (*bench_call)(void *ctx);
 /* Calls per timed block, so that a block takes some milliseconds. The first call (compilation) is not
