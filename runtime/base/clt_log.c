@@ -1,4 +1,5 @@
 #include "clt_base.h"
+#include "clt_hash.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -16,6 +17,12 @@ static struct {
     clt_color_mode color;
     bool bar_shown;
     double bar_time;
+    bool hold;
+    struct {
+        clt_log_level level;
+        char *text;
+    } held[CLT_LOG_HELD];
+    int n_held;
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = CLT_LOG_INFO, .size = 1};
 
 static clt_log_level level_now(void) {
@@ -54,29 +61,71 @@ static void erase_bar(void) {
     log_state.bar_shown = false;
 }
 
-void clt_log(clt_log_level level, const char *fmt, ...) {
-    if (level > level_now() || (level >= CLT_LOG_INFO && level < CLT_LOG_DEBUG && log_state.rank != 0))
-        return;
+/* One finished line; the lock is held. */
+static void print_line(clt_log_level level, const char *text) {
     static const char *label[] = {"error: ", "warning: ", "", "debug: "};
     static const char *paint[] = {"\033[1;31m", "\033[1;33m", "", "\033[2m"};
-    char *text = NULL, prefix[32] = "";
-    va_list ap;
-    va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0) text = NULL;
-    va_end(ap);
-    if (log_state.size > 1) snprintf(prefix, sizeof prefix, "[rank %d] ", log_state.rank);
-    if (level == CLT_LOG_INFO) prefix[0] = 0;
+    char prefix[32] = "";
+    if (log_state.rank > 0) snprintf(prefix, sizeof prefix, "[rank %d] ", log_state.rank);
     bool color = clt_color(stderr) && paint[level][0];
-    pthread_mutex_lock(&log_state.lock);
     erase_bar();
     fprintf(stderr, "%s%s%s%s%s\n", prefix, color ? paint[level] : "", label[level], color ? "\033[0m" : "",
-            text ? text : fmt);
-    if (log_state.file) {
-        fprintf(log_state.file, "%s%s%s\n", prefix, label[level], text ? text : fmt);
-        fflush(log_state.file);
+            text);
+    if (!log_state.file) return;
+    fprintf(log_state.file, "%s%s%s\n", prefix, label[level], text);
+    fflush(log_state.file);
+}
+
+/* Rank 0 has printed its lines already: it only remembers them. */
+static void release_held(const bool *drop) {
+    for (int i = 0; i < log_state.n_held; i++) {
+        if (log_state.rank > 0 && !(drop && drop[i]))
+            print_line(log_state.held[i].level, log_state.held[i].text);
+        free(log_state.held[i].text);
     }
+    log_state.n_held = 0;
+}
+
+static void hold_line(clt_log_level level, const char *text) {
+    if (log_state.n_held == CLT_LOG_HELD) release_held(NULL);
+    log_state.held[log_state.n_held].level = level;
+    log_state.held[log_state.n_held++].text = strdup(text);
+}
+
+void clt_log(clt_log_level level, const char *fmt, ...) {
+    if (level > level_now() || (level == CLT_LOG_INFO && log_state.rank != 0)) return;
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0) text = strdup(fmt);
+    va_end(ap);
+    pthread_mutex_lock(&log_state.lock);
+    bool hold = log_state.hold && level <= CLT_LOG_WARN;
+    if (!hold || log_state.rank == 0) print_line(level, text);
+    if (hold) hold_line(level, text);
     pthread_mutex_unlock(&log_state.lock);
     free(text);
+}
+
+void clt_log_hold(bool on) {
+    pthread_mutex_lock(&log_state.lock);
+    release_held(NULL);
+    log_state.hold = on;
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+int clt_log_held(unsigned long long hash[CLT_LOG_HELD]) {
+    pthread_mutex_lock(&log_state.lock);
+    int n = log_state.n_held;
+    for (int i = 0; i < n; i++) hash[i] = clt_hash(log_state.held[i].text, strlen(log_state.held[i].text)).lo;
+    pthread_mutex_unlock(&log_state.lock);
+    return n;
+}
+
+void clt_log_release(const bool drop[CLT_LOG_HELD]) {
+    pthread_mutex_lock(&log_state.lock);
+    release_held(drop);
+    pthread_mutex_unlock(&log_state.lock);
 }
 
 bool clt_progress_active(void) {

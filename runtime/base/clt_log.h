@@ -18,8 +18,17 @@ void clt_log(clt_log_level level, const char *fmt, ...) __attribute__((format(pr
 void clt_log_set_level(clt_log_level level);
 clt_log_level clt_log_get_level(void);
 
-/* Who speaks: with size > 1 every line starts with "[rank R] ". */
+/* Who speaks: lines of ranks other than 0 start with "[rank R] "; rank 0 speaks for the run. */
 void clt_log_set_rank(int rank, int size);
+
+/* With several ranks the same error or warning often comes to all of them. While holding is on, rank 0 prints
+ * at once and the other ranks keep their errors and warnings, a few at most, until clt_log_release. */
+enum { CLT_LOG_HELD = 8 };
+void clt_log_hold(bool on);
+/* Hashes of the lines that are held (rank 0: that were printed) since the last release. Returns how many. */
+int clt_log_held(unsigned long long hash[CLT_LOG_HELD]);
+/* Prints the held lines that are not in drop (NULL: all of them) and forgets all. */
+void clt_log_release(const bool drop[CLT_LOG_HELD]);
 
 /* Also append every line, without colour, to this stream; NULL stops. The caller owns and closes it. */
 void clt_log_set_file(FILE *f);
