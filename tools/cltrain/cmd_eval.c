@@ -1,4 +1,5 @@
 /* cltrain eval: loss and perplexity of load_path's weights on the configuration's eval loaders. */
+#include "collectives/clt_group.h"
 #include "commands.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/clt_trainer.h"
@@ -26,7 +27,7 @@ int cmd_eval(int argc, char **argv) {
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &cfg);
         clt_run_options opt = {.device = device, .started = clt_now()};
-        if (st == CLT_OK) st = clt_evaluate(cfg, &opt);
+        st = st == CLT_OK ? clt_evaluate(cfg, &opt) : clt_group_refuse(st);
         code = clt_status_exit_code(st);
     }
     clt_config_free(cfg);

@@ -1,14 +1,13 @@
 /* cltrain launch: the same command on several ranks, under mpirun or srun with the flags that work. It takes
  * the signals itself and hands them to the ranks directly, and returns the ranks' own exit code. */
-#include <dirent.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "commands.h"
+#include "launch_run.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 
@@ -19,14 +18,8 @@ typedef struct {
     const char *hosts, *device;
     int64_t ranks;
     char *path; /* of mpirun or srun */
-    char dir[64];
+    char *dir;  /* CLTRAIN_LAUNCH_DIR of the ranks */
 } launch;
-
-static volatile sig_atomic_t pending[3]; /* SIGINT, SIGTERM, SIGUSR1: how many came */
-
-static void on_signal(int sig) {
-    pending[sig == SIGINT ? 0 : sig == SIGTERM ? 1 : 2]++;
-}
 
 /* --- finding the launcher
  * ------------------------------------------------------------------------------------------- */
@@ -42,15 +35,32 @@ static char *find_program(const char *name) {
     return NULL;
 }
 
-/* Which MPI this mpirun belongs to: its version text says. */
-static launcher_kind kind_of_mpirun(const char *path) {
-    char line[256] = "", *command = clt_format("'%s' --version 2>/dev/null", path);
-    FILE *p = popen(command, "r");
-    if (p) {
-        if (!fgets(line, sizeof line, p)) line[0] = 0;
-        pclose(p);
+/* The first line that `path --version` prints. */
+static void version_of(const char *path, char *line, size_t cap) {
+    int ends[2];
+    line[0] = 0;
+    if (pipe(ends) != 0) return;
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], 1);
+        close(ends[0]);
+        close(ends[1]);
+        execl(path, path, "--version", (char *)NULL);
+        _exit(1);
     }
-    clt_free(command);
+    close(ends[1]);
+    FILE *f = fdopen(ends[0], "r");
+    if (f && !fgets(line, (int)cap, f)) line[0] = 0;
+    if (f)
+        fclose(f);
+    else
+        close(ends[0]);
+    if (child > 0) waitpid(child, NULL, 0);
+}
+
+static launcher_kind kind_of_mpirun(const char *path) {
+    char line[256];
+    version_of(path, line, sizeof line);
     return strstr(line, "Open MPI") || strstr(line, "OpenRTE") ? OPEN_MPI : MPICH;
 }
 
@@ -80,6 +90,19 @@ static void add_all(clt_strv *v, const char *const *words) {
     for (; *words; words++) clt_strv_add(v, *words);
 }
 
+/* Open MPI hands the environment to the ranks of this host only; what cltrain and its drivers read goes
+ * along. */
+static void environment_words(clt_strv *v) {
+    static const clt_env_id others[] = {CLT_ENV_OCL_ICD_VENDORS, CLT_ENV_LD_LIBRARY_PATH,
+                                        CLT_ENV_POCL_MAX_PTHREAD_COUNT, CLT_ENV_DPCPP_CPU_NUM_CUS};
+    for (int i = 0; i < CLT_ENV_COUNT; i++) {
+        bool wanted = strncmp(clt_env_name((clt_env_id)i), "CLTRAIN_", 8) == 0;
+        for (size_t k = 0; k < CLT_COUNT_OF(others); k++) wanted |= others[k] == (clt_env_id)i;
+        if (wanted && clt_env((clt_env_id)i))
+            add_all(v, (const char *const[]){"-x", clt_env_name((clt_env_id)i), NULL});
+    }
+}
+
 /* Binding is off because Open MPI would tie one or two ranks to a core each, which halves a CPU device. */
 static void launcher_words(const launch *l, clt_strv *v) {
     char n[24];
@@ -87,6 +110,7 @@ static void launcher_words(const launch *l, clt_strv *v) {
     clt_strv_add(v, l->path);
     if (l->kind == SRUN) {
         add_all(v, (const char *const[]){"-n", n, "--kill-on-bad-exit=1", "--cpu-bind=none", NULL});
+        if (l->hosts) add_all(v, (const char *const[]){"--nodefile", l->hosts, NULL});
         return;
     }
     add_all(v, (const char *const[]){"-np", n, NULL});
@@ -96,11 +120,10 @@ static void launcher_words(const launch *l, clt_strv *v) {
         add_all(v, (const char *const[]){"-bind-to", "none", NULL});
         return;
     }
-    add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe", "--quiet", "-x",
-                                     "CLTRAIN_LAUNCH_DIR", "--mca", "odls_base_sigkill_timeout", "30",
-                                     "--mca", "orte_abort_print_stack", "0",
+    add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe", "--quiet",
                                      /* containers often forbid what this would use */
                                      "--mca", "btl_vader_single_copy_mechanism", "none", NULL});
+    if (l->hosts) environment_words(v);
     if (geteuid() == 0) clt_strv_add(v, "--allow-run-as-root");
 }
 
@@ -125,96 +148,37 @@ static void command_words(const launch *l, const clt_strv *rest, clt_strv *v) {
  * ------------------------------------------------------------------------------------------------------------
  */
 
-/* The number in DIR/RANK.what, or -1. */
-static long read_number(const launch *l, int rank, const char *what) {
-    char *path = clt_format("%s/%d.%s", l->dir, rank, what);
-    FILE *f = fopen(path, "r");
-    long v = -1;
-    if (f) {
-        if (fscanf(f, "%ld", &v) != 1) v = -1;
-        fclose(f);
-    }
-    clt_free(path);
-    return v;
-}
-
-/* Hands signals that came to every rank of this host; ranks elsewhere hear of it from them. */
-static void pass_signals(const launch *l, pid_t child, int passed[3]) {
-    static const int sig[3] = {SIGINT, SIGTERM, SIGUSR1};
-    for (int k = 0; k < 3; k++) {
-        if (passed[k] == pending[k]) continue;
-        passed[k] = pending[k];
-        int reached = 0;
-        for (int r = 0; r < l->ranks; r++) {
-            long pid = read_number(l, r, "pid");
-            if (pid > 0 && kill((pid_t)pid, sig[k]) == 0) reached++;
-        }
-        if (!reached) kill(child, SIGTERM); /* no rank has started yet */
-    }
-}
-
-/* The code of the lowest rank that failed; a stop after a save only if nobody failed otherwise. */
-static int ranks_code(const launch *l, int launcher_code) {
-    int code = 0;
-    for (int r = 0; r < l->ranks; r++) {
-        long c = read_number(l, r, "exit");
-        if (c < 0 && read_number(l, r, "pid") >= 0) {
-            clt_error(CLT_FAIL,
-                      "rank %d ended without a word (killed?); the last checkpoint is good, run it again", r);
-            return launcher_code ? launcher_code : 1;
-        }
-        if (c > 0 && (code == 0 || code == 75)) code = (int)c;
-    }
-    return code ? code : launcher_code;
-}
-
-static int run(launch *l, clt_strv *words) {
-    struct sigaction a;
-    int passed[3] = {0}, status = 0;
-    clt_strv_add_owned(words, NULL);
-    memset(&a, 0, sizeof a);
-    a.sa_handler = on_signal;
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
-    sigaction(SIGUSR1, &a, NULL);
-    pid_t child = fork();
-    if (child < 0)
-        return clt_status_exit_code(clt_error(CLT_FAIL, "cannot start %s: %s", words->v[0], strerror(errno)));
-    if (child == 0) {
-        setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
-        setenv("CLTRAIN_LAUNCH_DIR", l->dir, 1);
-        /* mpirun's hwloc would load OpenCL, whose loader cuts OCL_ICD_FILENAMES short in the ranks'
-         * environment. */
-        setenv("HWLOC_COMPONENTS", "-opencl", 0);
-        execv(words->v[0], words->v);
-        fprintf(stderr, "error: cannot run %s: %s\n", words->v[0], strerror(errno));
-        _exit(127);
-    }
-    while (waitpid(child, &status, WNOHANG) == 0) {
-        pass_signals(l, child, passed);
-        clt_sleep(0.02);
-    }
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return code == 127 ? 127 : ranks_code(l, code);
+static int run(launch *l, const clt_strv *rest) {
+    clt_strv words = {0};
+    command_words(l, rest, &words);
+    clt_strv_add_owned(&words, NULL);
+    clt_launch_run_params p = {.argv = words.v,
+                               .dir = l->dir,
+                               .ranks = (int)l->ranks,
+                               .elsewhere = l->ranks > 1 && (l->hosts || l->kind == SRUN),
+                               .forwards = l->ranks > 1 && l->kind == SRUN,
+                               .filter = l->ranks > 1 && l->kind == OPEN_MPI};
+    int code = clt_launch_run(&p);
+    words.n--; /* the end mark */
+    clt_strv_free(&words);
+    return code;
 }
 
 static int start(launch *l, const clt_strv *rest, const char *want) {
-    clt_strv words = {0};
     const char *tmp = clt_env(CLT_ENV_TMPDIR);
-    snprintf(l->dir, sizeof l->dir, "%s/cltrain-launch.XXXXXX", tmp && strlen(tmp) < 32 ? tmp : "/tmp");
     if (l->ranks > 1) {
         clt_status st = find_launcher(l, want);
         if (st != CLT_OK) return clt_status_exit_code(st);
     }
-    if (!mkdtemp(l->dir)) {
+    l->dir = clt_format("%s/cltrain-launch.XXXXXX", tmp ? tmp : "/tmp");
+    int code = clt_status_exit_code(CLT_IO);
+    if (mkdtemp(l->dir)) {
+        code = run(l, rest);
+        clt_io_remove_tree(l->dir);
+    } else {
         clt_error(CLT_IO, "cannot make a folder %s: %s", l->dir, strerror(errno));
-        return clt_status_exit_code(CLT_IO);
     }
-    command_words(l, rest, &words);
-    int code = run(l, &words);
-    clt_io_remove_tree(l->dir);
-    words.n--; /* the end mark */
-    clt_strv_free(&words);
+    clt_free(l->dir);
     clt_free(l->path);
     return code;
 }

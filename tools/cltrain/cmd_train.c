@@ -1,4 +1,5 @@
 /* cltrain train: trains a model from a configuration. Under a launcher every rank runs this. */
+#include "collectives/clt_group.h"
 #include "commands.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/clt_trainer.h"
@@ -44,7 +45,7 @@ int cmd_train(int argc, char **argv) {
     if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &cfg);
-        if (st != CLT_OK) code = finish(st);
+        if (st != CLT_OK) code = finish(clt_group_refuse(st));
     }
     if (code < 0 && (print || check)) {
         clt_config_print(cfg, true, &text);

@@ -59,11 +59,7 @@ static int run_command(int argc, char **argv) {
     for (size_t i = 0; i < CLT_COUNT_OF(commands); i++) {
         names[i] = commands[i].name;
         if (strcmp(argv[0], names[i]) != 0) continue;
-        if (commands[i].run) {
-            int code = commands[i].run(argc, argv);
-            clt_launch_report(code);
-            return code;
-        }
+        if (commands[i].run) return commands[i].run(argc, argv);
         clt_error(CLT_FAIL, "cltrain %s is not in this build", argv[0]);
         return clt_status_exit_code(CLT_FAIL);
     }
@@ -100,8 +96,7 @@ static int global_option(int argc, char **argv, int *i) {
     return -1;
 }
 
-int main(int argc, char **argv) {
-    clt_env_warn_unknown();
+static int run_words(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] != '-') return run_command(argc - i, argv + i);
         int code = global_option(argc, argv, &i);
@@ -109,4 +104,10 @@ int main(int argc, char **argv) {
     }
     print_help();
     return clt_status_exit_code(CLT_USAGE);
+}
+
+int main(int argc, char **argv) {
+    clt_launch_begin();
+    clt_env_warn_unknown();
+    return clt_launch_end(run_words(argc, argv));
 }

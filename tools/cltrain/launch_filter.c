@@ -1,0 +1,69 @@
+#include <string.h>
+#include <unistd.h>
+
+#include "launch_run.h"
+
+static void put(clt_str *s) {
+    for (size_t at = 0; at < s->len;) {
+        ssize_t n = write(2, s->s + at, s->len - at);
+        if (n <= 0) break;
+        at += (size_t)n;
+    }
+    clt_str_free(s);
+}
+
+static bool is_border(const clt_str *line) {
+    enum { SHORTEST = 40 };
+    return line->len > SHORTEST && strspn(line->s, "-") == line->len - 1;
+}
+
+/* Texts about the end of a process: cltrain says itself which rank ended and why. */
+static bool is_known(const char *box) {
+    static const char *const about[] = {
+        "MPI_ABORT was invoked", "non-zero exit code",           "non-zero status",
+        "exited on signal",      "without calling \"finalize\"", "was killed"};
+    for (size_t i = 0; i < CLT_COUNT_OF(about); i++)
+        if (strstr(box, about[i])) return true;
+    return false;
+}
+
+static void end_box(clt_launch_filter *f) {
+    f->boxed = false;
+    if (is_known(f->box.s)) clt_str_free(&f->box);
+    put(&f->box);
+}
+
+static void take_line(clt_launch_filter *f) {
+    bool border = is_border(&f->line);
+    if (!border && !f->boxed) {
+        put(&f->line);
+        return;
+    }
+    clt_str_addn(&f->box, f->line.s, f->line.len);
+    clt_str_free(&f->line);
+    if (border && f->boxed)
+        end_box(f);
+    else
+        f->boxed = true;
+}
+
+void clt_launch_filter_add(clt_launch_filter *f, const char *text, size_t n) {
+    while (n > 0) {
+        const char *end = memchr(text, '\n', n);
+        size_t m = end ? (size_t)(end - text) + 1 : n;
+        clt_str_addn(&f->line, text, m);
+        if (end) take_line(f);
+        text += m;
+        n -= m;
+    }
+}
+
+void clt_launch_filter_flush(clt_launch_filter *f) {
+    if (f->line.len && f->line.s[0] != '-' && !f->boxed) put(&f->line);
+}
+
+void clt_launch_filter_end(clt_launch_filter *f) {
+    if (f->line.len) clt_str_addn(&f->box, f->line.s, f->line.len);
+    clt_str_free(&f->line);
+    if (f->box.len) end_box(f);
+}

@@ -1,0 +1,220 @@
+#include "launch_run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SIGNALS = 3, STOPPED_TWICE = 130, CANNOT_RUN = 127 };
+static const int signal_of[SIGNALS] = {SIGINT, SIGTERM, SIGUSR1};
+static volatile sig_atomic_t came[SIGNALS];
+
+typedef struct {
+    long pid;  /* 0: has not come yet, or runs on another host */
+    int code;  /* -1: not ended, or without a word */
+    bool gone; /* no process any more */
+    bool told[SIGNALS];
+} rank_info;
+
+typedef struct {
+    const clt_launch_run_params *p;
+    rank_info *rank;
+    pid_t child;
+    char host[256];
+    bool forwarded[SIGNALS]; /* to the launcher */
+    int lost;                /* the first rank that was gone without a word, or -1 */
+    double trouble;          /* when a rank failed or went; 0: not yet */
+    double asked;            /* when the first signal came; 0: none */
+    bool at_once;            /* a second SIGINT */
+} job;
+
+static void on_signal(int sig) {
+    for (int k = 0; k < SIGNALS; k++)
+        if (signal_of[k] == sig) came[k]++;
+}
+
+/* --- ranks
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* "NUMBER WORD" of DIR/RANK.what; false if it is not there (yet). */
+static bool read_left(const job *j, int rank, const char *what, long *number, char word[256]) {
+    char *path = clt_format("%s/%d.%s", j->p->dir, rank, what);
+    FILE *f = fopen(path, "r");
+    clt_free(path);
+    word[0] = 0;
+    if (!f) return false;
+    int n = fscanf(f, "%ld %255s", number, word);
+    fclose(f);
+    return n >= 1;
+}
+
+static void look_at_rank(job *j, int r) {
+    rank_info *k = &j->rank[r];
+    char word[256];
+    long n;
+    if (k->gone) return;
+    if (!k->pid && read_left(j, r, "pid", &n, word) && strcmp(word, j->host) == 0) k->pid = n;
+    bool gone = k->pid && kill((pid_t)k->pid, 0) != 0 && errno == ESRCH;
+    if (k->code < 0 && read_left(j, r, "exit", &n, word))
+        k->code = (int)n; /* after the look: it wrote before it went */
+    k->gone = gone;
+    bool lost = gone && k->code < 0;
+    if (lost && j->lost < 0) j->lost = r;
+    if ((lost || k->code > 0) && j->trouble == 0) j->trouble = clt_now();
+}
+
+static void kill_ranks(const job *j) {
+    for (int r = 0; r < j->p->ranks; r++)
+        if (j->rank[r].pid && !j->rank[r].gone) kill((pid_t)j->rank[r].pid, SIGKILL);
+}
+
+/* --- signals
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Hands each signal to every rank once, as soon as the rank is there. A rank on another host hears of it from
+ * these. */
+static void pass_signal(job *j, int k) {
+    enum { START_SECONDS = 20 };
+    int reached = 0;
+    if (j->asked == 0) j->asked = clt_now();
+    for (int r = 0; r < j->p->ranks; r++) {
+        rank_info *x = &j->rank[r];
+        if (!x->pid) continue;
+        reached++;
+        if (!x->told[k] && !x->gone) kill((pid_t)x->pid, signal_of[k]);
+        x->told[k] = true;
+    }
+    if (reached || j->forwarded[k]) return;
+    /* No rank of this host: the launcher has to do, which for mpirun leaves the ranks a second. */
+    if (!j->p->elsewhere && clt_now() - j->asked < START_SECONDS) return;
+    kill(j->child, j->p->forwards && signal_of[k] != SIGINT ? signal_of[k] : SIGTERM);
+    j->forwarded[k] = true;
+}
+
+static void look_at_signals(job *j) {
+    static const char text[] = "stopped at once\n";
+    for (int k = 0; k < SIGNALS; k++)
+        if (came[k]) pass_signal(j, k);
+    if (came[0] < 2 || j->at_once) return;
+    j->at_once = true;
+    if (write(2, text, sizeof text - 1) < 0) clt_debug("stderr is closed");
+    kill_ranks(j);
+    kill(j->child, SIGTERM);
+}
+
+/* Ranks that have not followed a failed one, or a second SIGINT, are ended; then the launcher is. */
+static void end_what_stays(job *j, double *killed) {
+    enum { GRACE = 3, LAUNCHER_GRACE = 4 };
+    double now = clt_now();
+    if (*killed == 0 && (j->at_once || (j->trouble > 0 && now - j->trouble > GRACE))) {
+        kill_ranks(j);
+        *killed = now;
+    }
+    if (*killed > 0 && now - *killed > LAUNCHER_GRACE) {
+        kill(j->child, SIGKILL);
+        *killed = now;
+    }
+}
+
+/* --- running
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static pid_t start_child(const clt_launch_run_params *p, int out) {
+    pid_t child = fork();
+    if (child != 0) return child;
+    int null = open("/dev/null", O_RDONLY);
+    setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
+    if (null >= 0) dup2(null, 0);
+    if (out >= 0) dup2(out, 2);
+    setenv("CLTRAIN_LAUNCH_DIR", p->dir, 1);
+    /* mpirun's hwloc would load OpenCL, whose loader cuts OCL_ICD_FILENAMES short in the ranks' environment.
+     */
+    setenv("HWLOC_COMPONENTS", "-opencl", 0);
+    if (out >= 0 && clt_color(stderr)) setenv("CLICOLOR_FORCE", "1", 0);
+    for (int k = 0; k < SIGNALS; k++) signal(signal_of[k], SIG_DFL);
+    execv(p->argv[0], p->argv);
+    fprintf(stderr, "error: cannot run %s: %s\n", p->argv[0], strerror(errno));
+    _exit(CANNOT_RUN);
+}
+
+/* Waits up to `ms` for text and passes it on. False at its end. */
+static bool pump(int in, clt_launch_filter *f, int ms) {
+    char text[4096];
+    struct pollfd fd = {.fd = in, .events = POLLIN};
+    if (in < 0) {
+        clt_sleep(ms / 1e3);
+        return true;
+    }
+    if (poll(&fd, 1, ms) <= 0) {
+        clt_launch_filter_flush(f);
+        return true;
+    }
+    ssize_t n = read(in, text, sizeof text);
+    if (n > 0) clt_launch_filter_add(f, text, (size_t)n);
+    return n > 0 || (n < 0 && errno == EINTR);
+}
+
+static int watch(job *j, int in) {
+    enum { LOOK_MS = 20, RANKS_PER_LOOK = 16 };
+    clt_launch_filter f = {0};
+    int status = 0;
+    double next = 0, killed = 0;
+    bool open = in >= 0;
+    while (waitpid(j->child, &status, WNOHANG) == 0) {
+        open = pump(open ? in : -1, &f, LOOK_MS) && open;
+        if (clt_now() < next) continue;
+        next = clt_now() + LOOK_MS / 1e3 * (1 + j->p->ranks / RANKS_PER_LOOK);
+        for (int r = 0; r < j->p->ranks; r++) look_at_rank(j, r);
+        look_at_signals(j);
+        end_what_stays(j, &killed);
+    }
+    while (open && pump(in, &f, 0) && poll(&(struct pollfd){.fd = in, .events = POLLIN}, 1, 0) > 0) {
+    }
+    clt_launch_filter_end(&f);
+    for (int r = 0; r < j->p->ranks; r++) look_at_rank(j, r);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The code of the lowest rank that failed; a stop after a save only if nobody failed otherwise. */
+static int job_code(const job *j, int launcher_code) {
+    int code = 0;
+    if (j->at_once) return STOPPED_TWICE;
+    for (int r = 0; r < j->p->ranks; r++) {
+        int c = j->rank[r].code;
+        if (c > 0 && (code == 0 || code == clt_status_exit_code(CLT_AGAIN))) code = c;
+    }
+    if (code == 0 && j->lost >= 0 && launcher_code != 0 && j->asked == 0)
+        clt_error(CLT_FAIL,
+                  "rank %d (process %ld) is gone%s; run it again: it goes on from the last checkpoint",
+                  j->lost, j->rank[j->lost].pid, launcher_code == 128 + SIGKILL ? ", killed" : "");
+    return code ? code : launcher_code;
+}
+
+int clt_launch_run(const clt_launch_run_params *p) {
+    job j = {.p = p, .lost = -1, .rank = clt_calloc((size_t)p->ranks, sizeof(rank_info))};
+    int pipe_ends[2] = {-1, -1};
+    struct sigaction a;
+    memset(&a, 0, sizeof a);
+    a.sa_handler = on_signal;
+    for (int k = 0; k < SIGNALS; k++) sigaction(signal_of[k], &a, NULL);
+    for (int r = 0; r < p->ranks; r++) j.rank[r].code = -1;
+    gethostname(j.host, sizeof j.host - 1);
+    if (p->filter && pipe2(pipe_ends, O_CLOEXEC) != 0) pipe_ends[0] = pipe_ends[1] = -1;
+    j.child = start_child(p, pipe_ends[1]);
+    if (pipe_ends[1] >= 0) close(pipe_ends[1]);
+    int code;
+    if (j.child < 0)
+        code = clt_status_exit_code(clt_error(CLT_FAIL, "cannot start %s: %s", p->argv[0], strerror(errno)));
+    else
+        code = job_code(&j, watch(&j, pipe_ends[0]));
+    if (pipe_ends[0] >= 0) close(pipe_ends[0]);
+    clt_free(j.rank);
+    return code == CANNOT_RUN ? clt_status_exit_code(CLT_FAIL) : code;
+}
