@@ -1,28 +1,11 @@
 /* The functions of clt_group.h: which component serves, and what all components share. */
-#include "clt_mpi.h"
-#include "clt_launch.h"
-
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-clt_launch_info clt_launch_detect(void) {
-    static const struct {
-        const char *name;
-        clt_env_id rank, size, local_rank, local_size;
-    } known[] = {
-        {"Open MPI", CLT_ENV_OMPI_RANK, CLT_ENV_OMPI_SIZE, CLT_ENV_OMPI_LOCAL_RANK, CLT_ENV_OMPI_LOCAL_SIZE},
-        {"PMI", CLT_ENV_PMI_RANK, CLT_ENV_PMI_SIZE, CLT_ENV_MPI_LOCALRANKID, CLT_ENV_MPI_LOCALNRANKS},
-        {"Slurm", CLT_ENV_SLURM_PROCID, CLT_ENV_SLURM_STEP_NUM_TASKS, CLT_ENV_SLURM_LOCALID,
-         CLT_ENV_SLURM_STEP_NUM_TASKS},
-    };
-    for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
-        if (clt_env(known[i].rank) && clt_env(known[i].size))
-            return (clt_launch_info){(int)clt_env_long(known[i].rank, 0), (int)clt_env_long(known[i].size, 1),
-                                     (int)clt_env_long(known[i].local_rank, 0),
-                                     (int)clt_env_long(known[i].local_size, 1), known[i].name};
-    return (clt_launch_info){0, 1, 0, 1, "none"};
-}
+#include "../runtime/base/clt_signal.h"
+#include "clt_launch.h"
+#include "clt_mpi.h"
 
 /* One rank: loopback. Several on one host: shm, unless CLTRAIN_TRANSPORT=mpi. Otherwise mpi. */
 static clt_status join_component(clt_group *g) {
@@ -37,21 +20,41 @@ static clt_status join_component(clt_group *g) {
     return CLT_OK;
 }
 
-clt_status clt_group_create(double timeout, clt_group **out) {
+static clt_status choose_timeout(double timeout, double *out) {
     enum { DEFAULT_TIMEOUT = 600 };
+    const char *text = clt_env(CLT_ENV_COMM_TIMEOUT);
+    int64_t set = 0;
+    if (text && (!clt_parse_i64(text, &set) || set < 1 || set > 1000000))
+        return clt_error(CLT_BAD_CONFIG,
+                         "CLTRAIN_COMM_TIMEOUT is '%s', it must be a number of seconds from 1 on", text);
+    *out = text ? (double)set : timeout > 0 ? timeout : DEFAULT_TIMEOUT;
+    return CLT_OK;
+}
+
+/* `ready`: whether this rank can take part; the ranks' first exchange. */
+static clt_status create(double timeout, clt_status ready, clt_group **out) {
     clt_group *g = clt_calloc(1, sizeof *g);
-    double set = (double)clt_env_long(CLT_ENV_COMM_TIMEOUT, 0);
-    g->timeout = set > 0 ? set : timeout > 0 ? timeout : DEFAULT_TIMEOUT;
-    clt_status st = join_component(g);
+    clt_status st = choose_timeout(timeout, &g->timeout);
+    clt_launch_register();
+    if (st == CLT_OK) st = join_component(g);
+    if (st == CLT_OK) st = clt_group_agree(g, ready);
     if (st != CLT_OK) {
         if (g->ops && g->state) g->ops->leave(g);
         clt_free(g);
         return st;
     }
-    clt_launch_register(g->rank);
-    clt_log_set_rank(g->rank, g->size);
     *out = g;
     return CLT_OK;
+}
+
+clt_status clt_group_create(double timeout, clt_group **out) {
+    return create(timeout, CLT_OK, out);
+}
+
+clt_status clt_group_refuse(clt_status why) {
+    clt_group *none = NULL;
+    if (clt_launch_detect().size > 1) create(0, why, &none);
+    return why;
 }
 
 void clt_group_destroy(clt_group *g) {
@@ -67,6 +70,11 @@ void clt_group_abort(clt_group *g, int code, const char *fmt, ...) {
     va_end(ap);
     g->ops->abort(g, code);
     abort();
+}
+
+void clt_group_give_up(clt_group *g, clt_status st) {
+    if (g->failed || g->size == 1) return;
+    g->ops->abort(g, clt_status_exit_code(st));
 }
 
 int clt_group_rank(const clt_group *g) {
@@ -141,12 +149,52 @@ clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n) {
     return combine_i64(g, v, n, true);
 }
 
+/* What every rank tells the others when they agree. */
+typedef struct {
+    int32_t status, signal, n_lines;
+    unsigned long long line[CLT_LOG_HELD]; /* hashes of the messages since the last time */
+} report;
+
+static bool said_below(const report *all, int rank, unsigned long long line) {
+    for (int r = 0; r < rank; r++)
+        for (int i = 0; i < all[r].n_lines; i++)
+            if (all[r].line[i] == line) return true;
+    return false;
+}
+
+/* Of the ranks that hold the same message the lowest prints it. */
+static void release_messages(const clt_group *g, const report *all) {
+    bool drop[CLT_LOG_HELD] = {false};
+    const report *mine = &all[g->rank];
+    for (int i = 0; i < mine->n_lines; i++) drop[i] = said_below(all, g->rank, mine->line[i]);
+    clt_log_release(drop);
+}
+
 clt_status clt_group_agree(clt_group *g, clt_status mine) {
-    int32_t m = (int32_t)mine, *all = clt_calloc((size_t)g->size, sizeof *all);
-    clt_status st = g->ops->all_gather(g, &m, sizeof m, all);
-    for (int r = 0; st == CLT_OK && r < g->size; r++) st = (clt_status)all[r];
+    report r = {.status = (int32_t)mine, .signal = clt_signal_received()}, *all;
+    r.n_lines = g->size > 1 ? clt_log_held(r.line) : 0;
+    all = clt_calloc((size_t)g->size, sizeof *all);
+    clt_status st = g->ops->all_gather(g, &r, sizeof r, all);
+    if (st == CLT_OK) {
+        if (g->size > 1) release_messages(g, all);
+        for (int i = g->size - 1; i >= 0; i--) {
+            if (all[i].status != CLT_OK) st = (clt_status)all[i].status;
+            if (all[i].signal) g->stop = all[i].signal;
+        }
+        g->failed = st != CLT_OK;
+    }
     clt_free(all);
     return st;
+}
+
+int clt_group_stop(const clt_group *g) {
+    return g->stop;
+}
+
+bool clt_group_stop_asked(clt_group *g) {
+    int mine = clt_signal_received();
+    if (mine && g->stop_hint) atomic_store(g->stop_hint, mine);
+    return mine || (g->stop_hint && atomic_load(g->stop_hint));
 }
 
 clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes,

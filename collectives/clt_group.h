@@ -23,9 +23,16 @@ typedef struct {
 clt_launch_info clt_launch_detect(void);
 
 /* Joins the group (MPI_Init only under a launcher). A launcher's size above 1 with an MPI size of 1 is
- * CLT_BAD_CONFIG (wrong mpirun). timeout in seconds, 0: 600; $CLTRAIN_COMM_TIMEOUT wins. */
+ * CLT_BAD_CONFIG (wrong mpirun). timeout in seconds, 0: 600; $CLTRAIN_COMM_TIMEOUT wins. Fails on every rank
+ * with the status of a rank that called clt_group_refuse instead. */
 clt_status clt_group_create(double timeout, clt_group **out);
 void clt_group_destroy(clt_group *g);
+/* For a rank that cannot take part, because of `why`, before it has joined: joins only so that the others end
+ * too. Returns why. Without a launcher it does nothing else. */
+clt_status clt_group_refuse(clt_status why);
+/* For a rank whose run has failed with st, before it cleans up: returns if the last clt_group_agree failed,
+ * so that every rank knows; otherwise ends the job with st's exit code, as clt_group_abort does. */
+void clt_group_give_up(clt_group *g, clt_status st);
 /* Ends the whole job at once: prints one line naming rank and reason, tells the launcher, exits with `code`.
  * Never returns; no atexit handlers, no waiting on devices. */
 void clt_group_abort(clt_group *g, int code, const char *fmt, ...)
@@ -49,8 +56,16 @@ clt_status clt_group_all_gather(clt_group *g, const void *mine, size_t bytes, vo
 clt_status clt_group_all_gatherv(clt_group *g, const void *mine, size_t bytes, size_t *lens, void **out);
 clt_status clt_group_sum_i64(clt_group *g, int64_t *v, int n); /* exact */
 clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n);
-/* CLT_OK everywhere, or on every rank the status of the lowest rank that failed. */
+/* CLT_OK everywhere, or on every rank the status of the lowest rank that failed. Messages that several ranks
+ * hold (clt_log_hold) are printed by the lowest of them. */
 clt_status clt_group_agree(clt_group *g, clt_status mine);
+
+/* The signal that asked some rank to stop before the last clt_group_agree, the same on every rank; 0: none.
+ */
+int clt_group_stop(const clt_group *g);
+/* Whether this rank, or as far as is known another, was asked to stop by now. Ranks see it at different
+ * times: for giving up work early, not for decisions. */
+bool clt_group_stop_asked(clt_group *g);
 
 /* --- gradient reduction over lanes (docs/numerics.md, lanes) ---------------------------------------------
  */
@@ -96,7 +111,8 @@ void clt_reduce_plan_destroy(clt_reduce_plan *p);
 /* Device bytes that the plan holds, for the memory plan (also before any device is there). */
 uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks);
 /* The total over all lanes, the binary tree over lane numbers with empty subtrees skipped, into `total` on
- * every rank (which may be sums[0].slab). `sums`: this rank's maximal whole subtrees, ascending. */
+ * every rank (which may be sums[0].slab). `sums`: this rank's maximal whole subtrees, ascending. n < 0: this
+ * rank gives the step up; then no rank gets a total and all return CLT_AGAIN, without a message. */
 clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total);
 
 #endif

@@ -5,6 +5,8 @@
 #ifndef CLT_GROUP_INTERNAL_H
 #define CLT_GROUP_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "clt_group.h"
 
 typedef struct {
@@ -12,7 +14,7 @@ typedef struct {
     /* Joins; sets g->rank, size, local_rank, local_size and g->state. */
     clt_status (*join)(clt_group *g);
     void (*leave)(clt_group *g);
-    /* Ends the job; must not return. */
+    /* Ends the job; prints what the log holds, unless another rank has said it; must not return. */
     void (*abort)(clt_group *g, int code);
     void (*note)(clt_group *g, int64_t step, const char *phase);
     clt_status (*barrier)(clt_group *g);
@@ -31,6 +33,9 @@ struct clt_group {
     int rank, size, local_rank, local_size;
     double timeout;
     void *state;
+    bool failed;                /* the last clt_group_agree was a failure, on all ranks */
+    int stop;                   /* as of the last clt_group_agree */
+    _Atomic int32_t *stop_hint; /* where ranks of this host tell each other of a signal, or NULL */
 };
 
 struct clt_reduce_plan {
@@ -45,7 +50,6 @@ struct clt_reduce_plan {
 
 /* dst += src over all pieces. */
 clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src);
-/* Adds this rank's own subtree sums up the tree as far as they meet; for one rank that is the total. */
 clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src);
 
 #endif

@@ -1,25 +1,74 @@
 #include "clt_launch.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
-static int my_rank = -1;
+#include "../runtime/base/clt_thread.h"
+#include "clt_group.h"
 
-static void leave_number(const char *what, long value) {
+clt_launch_info clt_launch_detect(void) {
+    static const struct {
+        const char *name;
+        clt_env_id rank, size, local_rank, local_size;
+    } known[] = {
+        {"Open MPI", CLT_ENV_OMPI_RANK, CLT_ENV_OMPI_SIZE, CLT_ENV_OMPI_LOCAL_RANK, CLT_ENV_OMPI_LOCAL_SIZE},
+        {"PMI", CLT_ENV_PMI_RANK, CLT_ENV_PMI_SIZE, CLT_ENV_MPI_LOCALRANKID, CLT_ENV_MPI_LOCALNRANKS},
+        {"Slurm", CLT_ENV_SLURM_PROCID, CLT_ENV_SLURM_STEP_NUM_TASKS, CLT_ENV_SLURM_LOCALID,
+         CLT_ENV_SLURM_STEP_TASKS_PER_NODE},
+    };
+    for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
+        if (clt_env(known[i].rank) && clt_env(known[i].size))
+            return (clt_launch_info){(int)clt_env_long(known[i].rank, 0), (int)clt_env_long(known[i].size, 1),
+                                     (int)clt_env_long(known[i].local_rank, 0),
+                                     (int)clt_env_long(known[i].local_size, 1), known[i].name};
+    return (clt_launch_info){0, 1, 0, 1, "none"};
+}
+
+static void leave_line(const char *what, const char *text) {
     const char *dir = clt_env(CLT_ENV_LAUNCH_DIR);
     char path[512];
-    if (!dir || my_rank < 0) return;
-    snprintf(path, sizeof path, "%s/%d.%s", dir, my_rank, what);
+    if (!dir) return;
+    snprintf(path, sizeof path, "%s/%d.%s", dir, clt_launch_detect().rank, what);
     FILE *f = fopen(path, "w");
     if (!f) return;
-    fprintf(f, "%ld\n", value);
+    fputs(text, f);
     fclose(f);
 }
 
-void clt_launch_register(int rank) {
-    my_rank = rank;
-    leave_number("pid", (long)getpid());
+void clt_launch_register(void) {
+    char host[256] = "", text[300];
+    gethostname(host, sizeof host - 1);
+    snprintf(text, sizeof text, "%ld %s\n", (long)getpid(), host);
+    leave_line("pid", text);
 }
 
 void clt_launch_report(int code) {
-    leave_number("exit", code);
+    char text[32];
+    snprintf(text, sizeof text, "%d\n", code);
+    leave_line("exit", text);
+}
+
+/* CPU runtimes start a thread for every core of the host; ranks that share the host would have too many. What
+ * is set already stays. */
+static void share_cores(int ranks) {
+    char n[16];
+    snprintf(n, sizeof n, "%d", CLT_MAX(clt_cpu_count() / ranks, 1));
+    setenv("POCL_MAX_PTHREAD_COUNT", n, 0);
+    setenv("DPCPP_CPU_NUM_CUS", n, 0);
+}
+
+void clt_launch_begin(void) {
+    clt_launch_info l = clt_launch_detect();
+    if (l.size <= 1) return;
+    clt_log_set_rank(l.rank, l.size);
+    clt_log_hold(true);
+    if (l.local_size > 1) share_cores(l.local_size);
+}
+
+int clt_launch_end(int code) {
+    /* The command line is the same on every rank: rank 0 has said what is wrong with it. */
+    static const bool all[CLT_LOG_HELD] = {true, true, true, true, true, true, true, true};
+    clt_log_release(code == clt_status_exit_code(CLT_USAGE) ? all : NULL);
+    clt_launch_report(code);
+    return code;
 }

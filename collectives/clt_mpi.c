@@ -1,9 +1,8 @@
-/* Several ranks: joining, host data, deadlines, and the end of a job. */
+/* Several ranks: joining, leaving, and host data. */
 #include "clt_mpi.h"
 
-#include "clt_launch.h"
-
 #include <limits.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,132 +10,146 @@ static clt_mpi_state *state(clt_group *g) {
     return g->state;
 }
 
-static int64_t now_ms(void) {
-    return (int64_t)(clt_now() * 1e3);
+/* --- calls of MPI that cannot be given a deadline
+ * -------------------------------------------------------------------- */
+
+static void on_alarm(int sig) {
+    static const char text[] = "error: MPI does not answer while the ranks start or end; run it again\n";
+    (void)sig;
+    if (write(2, text, sizeof text - 1) < 0) _exit(74);
+    _exit(75);
+}
+
+/* Between guard(timeout) and guard(0) the process ends if that takes longer. */
+static void guard(double seconds) {
+    struct sigaction a;
+    memset(&a, 0, sizeof a);
+    a.sa_handler = seconds > 0 ? on_alarm : SIG_DFL;
+    sigemptyset(&a.sa_mask);
+    alarm(0);
+    sigaction(SIGALRM, &a, NULL);
+    if (seconds > 0) alarm((unsigned)seconds + 1);
 }
 
 /* --- joining and leaving
- * ----------------------------------------------------------------------------------------- */
+ * --------------------------------------------------------------------------------------------- */
+
+/* Everybody's, as long as there is no page and no clt_group_agree. */
+static clt_status worst(clt_group *g, clt_status mine) {
+    int m = (int)mine, all = 0;
+    MPI_Request r;
+    MPI_Iallreduce(&m, &all, 1, MPI_INT, MPI_MAX, state(g)->world, &r);
+    CLT_TRY(clt_mpi_wait(g, 1, &r, "joining"));
+    return (clt_status)all;
+}
+
+/* The processes of a host may live in containers of their own: then their numbers mean nothing to each other.
+ */
+static bool sees_all(const clt_group *g, const clt_shm_page *page) {
+    for (int r = 0; r < g->local_size; r++)
+        if (kill(page->note[r].pid, 0) != 0) return false;
+    return true;
+}
 
 /* Rank 0 of the host names and creates the page, everybody maps it, then the name goes. */
 static clt_status map_page(clt_group *g) {
     clt_mpi_state *s = state(g);
     char name[64];
     void *p = NULL;
-    snprintf(name, sizeof name, "/cltrain.%ld.%lld", (long)getpid(), (long long)now_ms());
+    MPI_Request r;
+    snprintf(name, sizeof name, "/cltrain.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
     s->page_bytes = sizeof(clt_shm_page) + (size_t)g->local_size * sizeof(clt_shm_note);
-    MPI_Bcast(name, sizeof name, MPI_CHAR, 0, s->local);
-    clt_status st = g->local_rank == 0 ? clt_shm_map(name, s->page_bytes, true, &p) : CLT_OK;
-    MPI_Barrier(s->local);
-    if (g->local_rank != 0) st = clt_shm_map(name, s->page_bytes, false, &p);
-    MPI_Barrier(s->local);
+    MPI_Ibcast(name, sizeof name, MPI_CHAR, 0, s->local, &r);
+    CLT_TRY(clt_mpi_wait(g, 1, &r, "joining"));
+    CLT_TRY(worst(g, g->local_rank == 0 ? clt_shm_map(name, s->page_bytes, true, &p) : CLT_OK));
+    clt_status st = g->local_rank != 0 ? clt_shm_map(name, s->page_bytes, false, &p) : CLT_OK;
+    clt_shm_page *page = p;
+    if (page) {
+        atomic_store(&page->note[g->local_rank].rank, g->rank);
+        atomic_store(&page->note[g->local_rank].pid, (int32_t)getpid());
+    }
+    st = worst(g, st);
     if (g->local_rank == 0) clt_shm_unlink(name);
-    s->page = p;
-    if (p) atomic_store(&s->page->note[g->local_rank].pid, (int32_t)getpid());
-    return st;
+    if (st != CLT_OK) {
+        clt_shm_unmap(p, s->page_bytes);
+        return st;
+    }
+    s->see_processes = sees_all(g, page);
+    s->page = page;
+    g->stop_hint = &page->stop;
+    return CLT_OK;
+}
+
+/* Every process that a wrong mpirun has started is alone and sees the same: the first one says it. */
+static clt_status wrong_mpirun(const clt_launch_info *l) {
+    if (l->rank == 0)
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s started %d processes, but MPI sees one: this mpirun belongs to another MPI than "
+                         "the one cltrain was built "
+                         "with; use `cltrain launch` or the matching mpirun",
+                         l->launcher, l->size);
+    return CLT_BAD_CONFIG;
 }
 
 static clt_status join(clt_group *g) {
-    int provided, size;
+    int provided;
     clt_launch_info info = clt_launch_detect();
     clt_mpi_state *s = clt_calloc(1, sizeof *s);
     g->state = s;
+    guard(g->timeout);
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
         return clt_error(CLT_FAIL, "MPI could not start");
     s->world = MPI_COMM_WORLD;
+    MPI_Comm_set_errhandler(s->world, MPI_ERRORS_RETURN);
     MPI_Comm_rank(s->world, &g->rank);
-    MPI_Comm_size(s->world, &size);
-    g->size = size;
-    if (info.size > 1 && size == 1)
-        return clt_error(
-            CLT_BAD_CONFIG,
-            "%s started %d processes, but MPI sees one: this mpirun belongs to another MPI than the one "
-            "cltrain was built with; use `cltrain launch` or the matching mpirun",
-            info.launcher, info.size);
+    MPI_Comm_size(s->world, &g->size);
+    if (info.size > 1 && g->size == 1) return wrong_mpirun(&info);
     MPI_Comm_split_type(s->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &s->local);
     MPI_Comm_rank(s->local, &g->local_rank);
     MPI_Comm_size(s->local, &g->local_size);
+    guard(0);
+    clt_log_set_rank(g->rank, g->size);
     if (g->size > CLT_GROUP_MAX_RANKS)
-        return clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", g->size, CLT_GROUP_MAX_RANKS);
-    s->phase = "start";
+        return worst(
+            g, clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", g->size, CLT_GROUP_MAX_RANKS));
     return map_page(g);
 }
 
 static void leave(clt_group *g) {
     clt_mpi_state *s = state(g);
-    int done = 0;
+    int started = 0, done = 0;
+    MPI_Initialized(&started);
     MPI_Finalized(&done);
-    if (s->page) clt_shm_unmap(s->page, s->page_bytes);
-    if (!done) MPI_Finalize();
+    if (s->page) {
+        atomic_store(&s->page->note[g->local_rank].left, 1);
+        clt_shm_unmap(s->page, s->page_bytes);
+    }
+    guard(g->timeout);
+    if (started && !done) MPI_Finalize();
+    guard(0);
     clt_free(s);
 }
 
-static void end_job(clt_group *g, int code) {
-    clt_launch_report(code);
-    MPI_Abort(state(g)->world, code);
-    _exit(code);
-}
-
-static void note(clt_group *g, int64_t step, const char *phase) {
-    clt_mpi_state *s = state(g);
-    clt_shm_note *n = &s->page->note[g->local_rank];
-    s->step = step;
-    s->phase = phase;
-    atomic_store(&n->step, step);
-    strncpy(n->phase, phase, sizeof n->phase - 1);
-    atomic_store(&n->since_ms, now_ms());
-}
-
 /* --- waiting
- * ----------------------------------------------------------------------------------------------------------
+ * ---------------------------------------------------------------------------------------------------------
  */
-
-/* The rank that is behind: the one that has been in its phase the longest among those with the lowest step.
- */
-static void name_the_stuck(clt_group *g, const char *what) {
-    clt_mpi_state *s = state(g);
-    int slow = 0;
-    for (int r = 1; r < g->local_size; r++) {
-        const clt_shm_note *a = &s->page->note[r], *b = &s->page->note[slow];
-        if (a->step < b->step || (a->step == b->step && a->since_ms < b->since_ms)) slow = r;
-    }
-    const clt_shm_note *n = &s->page->note[slow];
-    clt_error(CLT_AGAIN,
-              "no answer for %.0f s in %s: local rank %d (process %d) is at step %lld, %s, for %.0f s; the "
-              "job ends, run "
-              "it again (timeout: dist_timeout or CLTRAIN_COMM_TIMEOUT)",
-              g->timeout, what, slow, (int)n->pid, (long long)n->step, n->phase[0] ? n->phase : "start",
-              (double)(now_ms() - n->since_ms) / 1e3);
-}
-
-static void deadline_passed(clt_group *g, const char *what) {
-    name_the_stuck(g, what);
-    end_job(g, clt_status_exit_code(CLT_AGAIN));
-}
 
 clt_status clt_mpi_wait(clt_group *g, int n, MPI_Request *req, const char *what) {
-    double start = clt_now();
-    unsigned spins = 0;
-    int done = 0;
-    for (;;) {
+    clt_watch w = clt_watch_begin(g);
+    for (int done = 0;;) {
         if (MPI_Testall(n, req, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             return clt_error(CLT_FAIL, "MPI failed in %s", what);
         if (done) return CLT_OK;
-        clt_wait_pause(&spins);
-        if (clt_now() - start > g->timeout) deadline_passed(g, what);
+        clt_watch_pause(g, &w, what);
     }
 }
 
 clt_status clt_shm_barrier(clt_group *g) {
+    clt_watch w = clt_watch_begin(g);
     clt_shm_page *page = state(g)->page;
     uint64_t n = (uint64_t)g->local_size, mine = atomic_fetch_add(&page->arrived, 1) + 1;
     uint64_t target = CLT_CEIL_DIV(mine, n) * n;
-    double start = clt_now();
-    unsigned spins = 0;
-    while (atomic_load(&page->arrived) < target) {
-        clt_wait_pause(&spins);
-        if (clt_now() - start > g->timeout) deadline_passed(g, "gradient reduction");
-    }
+    while (atomic_load(&page->arrived) < target) clt_watch_pause(g, &w, "gradient reduction");
     return CLT_OK;
 }
 
@@ -170,28 +183,10 @@ static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void 
 }
 
 const clt_group_ops clt_group_mpi = {
-    "mpi",
-    join,
-    leave,
-    end_job,
-    note,
-    barrier,
-    broadcast,
-    all_gather,
-    clt_blocks_plan,
-    clt_blocks_unplan,
-    clt_blocks_reduce,
+    "mpi",     join,       leave,           clt_watch_end_job, clt_watch_note,    barrier,
+    broadcast, all_gather, clt_blocks_plan, clt_blocks_unplan, clt_blocks_reduce,
 };
 const clt_group_ops clt_group_shm = {
-    "shm",
-    join,
-    leave,
-    end_job,
-    note,
-    barrier,
-    broadcast,
-    all_gather,
-    clt_blocks_plan,
-    clt_blocks_unplan,
-    clt_blocks_reduce,
+    "shm",     join,       leave,           clt_watch_end_job, clt_watch_note,    barrier,
+    broadcast, all_gather, clt_blocks_plan, clt_blocks_unplan, clt_blocks_reduce,
 };

@@ -12,18 +12,29 @@ extern const clt_group_ops clt_group_mpi, clt_group_shm;
 
 typedef struct {
     MPI_Comm world, local;
-    clt_shm_page *page; /* of this host */
+    clt_shm_page *page; /* of this host; NULL until the group is joined */
     size_t page_bytes;
-    int64_t step;
-    const char *phase;
-    int collectives; /* made so far */
+    bool see_processes; /* the ranks of this host can see each other's process numbers */
 } clt_mpi_state;
 
-/* Waits for `n` requests with the group's deadline. When it passes, the ranks of this host and what they were
- * doing are printed and the whole job ends (exit 75): never returns then. */
+/* Waits for `n` requests with the group's deadline. When it passes, or a rank of this host is gone, the rank
+ * that is missing is named with what it was doing, and the whole job ends: never returns then. */
 clt_status clt_mpi_wait(clt_group *g, int n, MPI_Request *req, const char *what);
 /* All ranks of this host (shm: all ranks). */
 clt_status clt_shm_barrier(clt_group *g);
+
+/* clt_watch.c: what a rank does while it waits for others. */
+typedef struct {
+    double start, looked;
+    unsigned spins;
+} clt_watch;
+clt_watch clt_watch_begin(clt_group *g);
+/* Pauses a moment; now and then looks for ranks that are gone and at the deadline, and ends the job then.
+ * `what` is waited for. */
+void clt_watch_pause(clt_group *g, clt_watch *w, const char *what);
+void clt_watch_note(clt_group *g, int64_t step, const char *phase);
+/* Ends the job with `code`: the first rank of a host says why (what the log holds), the others follow. */
+void clt_watch_end_job(clt_group *g, int code) __attribute__((noreturn));
 
 /* clt_reduce.c */
 clt_status clt_blocks_plan(clt_reduce_plan *p);

@@ -11,24 +11,30 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 64 * CLT_CHUNK /* elements: 16 MiB */, MAX_SUMS = 64 };
+enum { BLOCK = 64 * CLT_CHUNK /* elements: 16 MiB */, GAVE_UP = -1 /* as a width */ };
 
 typedef struct {
     int32_t first, width, empty, rank, slot;
 } sum_entry;
 
 typedef struct {
+    int first, width, place; /* place -1: empty */
+} subtree;
+
+typedef struct {
     bool shm;
     int most;              /* subtree sums of a rank at most */
+    int places;            /* ranks * most */
     uint64_t block, share; /* elements at most */
     size_t window_bytes;
-    float *window;       /* shm: [ranks][most][block], then [block] for the total; mpi: own [most][block] */
-    float *inbox;        /* mpi: [ranks * most][share] */
+    float *window;       /* shm: [places][block], then [block] for the total; mpi: own [most][block] */
+    float *inbox;        /* mpi: [places][share] */
     float *total;        /* [block] */
     clt_buffer *scratch; /* [places][share] on the device */
-    int places;
-    sum_entry entry[CLT_GROUP_MAX_RANKS];
+    sum_entry *entry;    /* [places]: everybody's subtrees in the order of their lanes */
     int n_entries;
+    subtree *stack;       /* [places] */
+    MPI_Request *request; /* mpi: [2 * places] */
 } block_state;
 
 /* Subtrees of a rank: at most two of each size. */
@@ -59,41 +65,58 @@ uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks) {
     return ranks > 1 ? scratch_elements(t, lanes, ranks) * 4 : 0;
 }
 
+/* Smaller blocks where the host's shared memory is small: containers often have 64 MiB. Only the speed
+ * changes. */
+static clt_status fit_block(clt_group *g, block_state *b, uint64_t total) {
+    uint64_t block = CLT_MIN(total, (uint64_t)BLOCK), room = clt_shm_free() / 2;
+    while (block > CLT_CHUNK && ((uint64_t)b->places + 1) * block * 4 > room)
+        block = CLT_ROUND_UP(block / 2, (uint64_t)CLT_CHUNK);
+    b->block = block;
+    return clt_group_broadcast(g, 0, &b->block, sizeof b->block);
+}
+
 static clt_status map_window(clt_reduce_plan *p, block_state *b) {
     clt_group *g = p->group;
     char name[64];
     void *w = NULL;
     snprintf(name, sizeof name, "/cltrain.w.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
     CLT_TRY(clt_group_broadcast(g, 0, name, sizeof name));
-    b->window_bytes = ((uint64_t)g->size * (uint64_t)b->most + 1) * b->block * 4;
+    b->window_bytes = ((uint64_t)b->places + 1) * b->block * 4;
     clt_status st = g->rank == 0 ? clt_shm_map(name, b->window_bytes, true, &w) : CLT_OK;
     CLT_TRY(clt_group_agree(g, st));
     if (g->rank != 0) st = clt_shm_map(name, b->window_bytes, false, &w);
+    b->window = w;
     st = clt_group_agree(g, st);
     if (g->rank == 0) clt_shm_unlink(name);
-    b->window = w;
-    b->total = b->window + (uint64_t)g->size * (uint64_t)b->most * b->block;
+    if (st == CLT_OK) b->total = b->window + (uint64_t)b->places * b->block;
     return st;
 }
 
-clt_status clt_blocks_plan(clt_reduce_plan *p) {
+static clt_status prepare(clt_reduce_plan *p, block_state *b) {
     clt_group *g = p->group;
-    block_state *b = clt_calloc(1, sizeof *b);
-    p->state = b;
     b->shm = g->ops == &clt_group_shm;
     b->most = most_sums(p->lanes, g->size);
-    b->block = CLT_MIN(p->table->total, (uint64_t)BLOCK);
-    b->share = share_elements(b->block, g->size);
     b->places = g->size * b->most;
-    if (b->places > CLT_GROUP_MAX_RANKS || b->most > MAX_SUMS)
-        return clt_error(CLT_BAD_CONFIG, "%d lanes on %d ranks are too many", p->lanes, g->size);
-    CLT_TRY(clt_buffer_create(p->dev, scratch_elements(p->table, p->lanes, g->size) * 4, "exchange",
-                              &b->scratch));
+    b->block = CLT_MIN(p->table->total, (uint64_t)BLOCK);
+    if (b->shm) CLT_TRY(fit_block(g, b, p->table->total));
+    b->share = share_elements(b->block, g->size);
+    b->entry = clt_calloc((size_t)b->places, sizeof *b->entry);
+    b->stack = clt_calloc((size_t)b->places, sizeof *b->stack);
+    uint64_t bytes = (uint64_t)b->places * b->share * 4;
+    CLT_TRY(clt_group_agree(g, clt_buffer_create(p->dev, bytes, "exchange", &b->scratch)));
     if (b->shm) return map_window(p, b);
     b->window = clt_aligned_alloc((uint64_t)b->most * b->block * 4);
-    b->inbox = clt_aligned_alloc((uint64_t)b->places * b->share * 4);
+    b->inbox = clt_aligned_alloc(bytes);
     b->total = clt_aligned_alloc((uint64_t)g->size * b->share * 4);
+    b->request = clt_calloc((size_t)(2 * b->places), sizeof(MPI_Request));
     return CLT_OK;
+}
+
+clt_status clt_blocks_plan(clt_reduce_plan *p) {
+    p->state = clt_calloc(1, sizeof(block_state));
+    clt_status st = prepare(p, p->state);
+    if (st != CLT_OK) clt_blocks_unplan(p);
+    return st;
 }
 
 void clt_blocks_unplan(clt_reduce_plan *p) {
@@ -107,27 +130,35 @@ void clt_blocks_unplan(clt_reduce_plan *p) {
         clt_free(b->inbox);
         clt_free(b->total);
     }
+    clt_free(b->entry);
+    clt_free(b->stack);
+    clt_free(b->request);
     clt_free(b);
+    p->state = NULL;
 }
 
-/* Everybody's subtrees in the order of their lanes. */
+/* Lists everybody's subtrees in the order of their lanes; CLT_AGAIN on all ranks if one gives up (n < 0). */
 static clt_status list_sums(clt_reduce_plan *p, const clt_lane_sum *sums, int n) {
     block_state *b = p->state;
-    sum_entry mine[MAX_SUMS] = {{0}}, *all = clt_calloc((size_t)b->places, sizeof *all);
+    sum_entry *mine = clt_calloc((size_t)b->most, sizeof *mine),
+              *all = clt_calloc((size_t)b->places, sizeof *all);
+    bool gave_up = false;
     for (int i = 0; i < b->most; i++) {
-        mine[i] = (sum_entry){.rank = p->group->rank, .slot = i};
-        if (i < n) {
-            mine[i].first = sums[i].first;
-            mine[i].width = sums[i].width;
-            mine[i].empty = sums[i].empty;
-        }
+        mine[i] = (sum_entry){.rank = p->group->rank, .slot = i, .width = n < 0 ? GAVE_UP : 0};
+        if (i >= n) continue;
+        mine[i].first = sums[i].first;
+        mine[i].width = sums[i].width;
+        mine[i].empty = sums[i].empty;
     }
     clt_status st = clt_group_all_gather(p->group, mine, (size_t)b->most * sizeof *mine, all);
     b->n_entries = 0;
-    for (int i = 0; i < b->places; i++)
+    for (int i = 0; i < b->places; i++) {
         if (all[i].width > 0) b->entry[b->n_entries++] = all[i];
+        gave_up |= all[i].width == GAVE_UP;
+    }
+    clt_free(mine);
     clt_free(all);
-    return st;
+    return st == CLT_OK && gave_up ? CLT_AGAIN : st;
 }
 
 /* This rank's part [*first, *first + *count) of a block of n elements. */
@@ -137,7 +168,7 @@ static void share_of(const block_state *b, int rank, uint64_t n, uint64_t *first
 }
 
 /* Where the share of entry i lies on the host, after the exchange. */
-static const float *piece(const block_state *b, int i, uint64_t share_first) {
+static float *piece(const block_state *b, int i, uint64_t share_first) {
     const sum_entry *e = &b->entry[i];
     uint64_t place = (uint64_t)(e->rank * b->most + e->slot);
     return b->shm ? b->window + place * b->block + share_first : b->inbox + place * b->share;
@@ -147,7 +178,8 @@ static clt_status exchange_mpi(clt_reduce_plan *p, uint64_t n) {
     block_state *b = p->state;
     clt_group *g = p->group;
     MPI_Comm world = ((clt_mpi_state *)g->state)->world;
-    MPI_Request req[2 * CLT_GROUP_MAX_RANKS];
+    MPI_Request *req =
+        b->request; /* one for each place of another rank, and one for each place there at most */
     int k = 0;
     uint64_t first, count;
     share_of(b, g->rank, n, &first, &count);
@@ -155,10 +187,10 @@ static clt_status exchange_mpi(clt_reduce_plan *p, uint64_t n) {
         const sum_entry *e = &b->entry[i];
         if (e->empty) continue;
         if (e->rank != g->rank)
-            MPI_Irecv((void *)piece(b, i, 0), (int)(count * 4), MPI_BYTE, e->rank, e->slot, world, &req[k++]);
+            MPI_Irecv(piece(b, i, 0), (int)(count * 4), MPI_BYTE, e->rank, e->slot, world, &req[k++]);
         if (e->rank != g->rank) continue;
         const float *from = b->window + (uint64_t)e->slot * b->block;
-        memcpy((void *)piece(b, i, 0), from + first, count * 4);
+        memcpy(piece(b, i, 0), from + first, count * 4);
     }
     for (int r = 0; r < g->size; r++) {
         uint64_t to, m;
@@ -185,38 +217,39 @@ static clt_status gather_mpi(clt_reduce_plan *p) {
     return clt_mpi_wait(p->group, 1, &r, "gradient reduction");
 }
 
-/* Adds the entries' shares on the device: a stack of complete subtrees, merged as soon as two are buddies. */
+/* left = left + right on the device, or the one of them that is not empty. */
+static clt_status join_subtrees(clt_reduce_plan *p, subtree *left, const subtree *right, uint64_t count) {
+    block_state *b = p->state;
+    if (left->place < 0)
+        left->place = right->place;
+    else if (right->place >= 0)
+        CLT_TRY(p->add(p->add_ctx, (clt_ref){b->scratch, (uint64_t)left->place * b->share},
+                       (clt_ref){b->scratch, (uint64_t)right->place * b->share}, count));
+    left->width *= 2;
+    return CLT_OK;
+}
+
+/* Adds the entries' shares on the device: a stack of complete subtrees, joined as soon as two are buddies. */
 static clt_status add_tree(clt_reduce_plan *p, uint64_t share_first, uint64_t count, float *out) {
     block_state *b = p->state;
-    struct {
-        int first, width, place; /* place -1: empty */
-    } stack[CLT_GROUP_MAX_RANKS], *top = stack - 1;
+    subtree *s = b->stack;
+    int n = 0;
     for (int i = 0; i < b->n_entries; i++) {
         const sum_entry *e = &b->entry[i];
-        top++;
-        top->first = e->first;
-        top->width = e->width;
-        top->place = e->empty ? -1 : i;
         if (!e->empty)
             CLT_TRY(clt_buffer_write(b->scratch, (uint64_t)i * b->share * 4, piece(b, i, share_first),
                                      count * 4));
-        while (top > stack && top[-1].width == top->width && top[-1].first % (2 * top->width) == 0) {
-            if (top[-1].place < 0)
-                top[-1].place = top->place;
-            else if (top->place >= 0)
-                CLT_TRY(p->add(p->add_ctx, (clt_ref){b->scratch, (uint64_t)top[-1].place * b->share},
-                               (clt_ref){b->scratch, (uint64_t)top->place * b->share}, count));
-            top--;
-            top->width *= 2;
-        }
+        s[n++] = (subtree){e->first, e->width, e->empty ? -1 : i};
+        for (; n > 1 && s[n - 2].width == s[n - 1].width && s[n - 2].first % (2 * s[n - 2].width) == 0; n--)
+            CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], count));
     }
-    if (top != stack || stack->width != p->lanes)
+    if (n != 1 || s[0].width != p->lanes)
         return clt_error(CLT_FAIL, "the ranks' lanes do not make up all %d; this is a bug", p->lanes);
-    if (stack->place < 0) {
+    if (s[0].place < 0) {
         memset(out, 0, count * 4);
         return CLT_OK;
     }
-    return clt_buffer_read(b->scratch, (uint64_t)stack->place * b->share * 4, out, count * 4);
+    return clt_buffer_read(b->scratch, (uint64_t)s[0].place * b->share * 4, out, count * 4);
 }
 
 static clt_status reduce_block(clt_reduce_plan *p, const clt_lane_sum *sums, int n_sums, clt_slab *total,

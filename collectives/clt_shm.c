@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 clt_status clt_shm_map(const char *name, size_t bytes, bool create, void **out) {
@@ -37,6 +38,11 @@ void clt_shm_unlink(const char *name) {
 
 void clt_shm_unmap(void *p, size_t bytes) {
     if (p) munmap(p, bytes);
+}
+
+uint64_t clt_shm_free(void) {
+    struct statvfs v;
+    return statvfs("/dev/shm", &v) == 0 ? (uint64_t)v.f_bavail * v.f_frsize : UINT64_MAX;
 }
 
 void clt_wait_pause(unsigned *spins) {

@@ -9,17 +9,24 @@
 
 #include "clt_group.h"
 
-/* What one rank is doing, for the table that is printed when a rank is stuck. */
+/* What one rank is doing, for the message when a rank is stuck. Times are on the monotonic clock, which all
+ * processes of a host share. */
 typedef struct {
+    _Atomic int32_t pid, rank;
+    _Atomic int32_t left; /* 1: it has ended in order */
+    _Atomic uint64_t met; /* exchanges that it has come to */
     _Atomic int64_t step;
+    _Atomic int64_t since_ms; /* when the phase began */
+    _Atomic int64_t seen_ms;  /* last sign of life while it waits for others */
     char phase[48];
-    _Atomic int64_t since_ms; /* on the monotonic clock, which all processes of a host share */
-    _Atomic int32_t pid;
 } clt_shm_note;
 
 typedef struct {
     _Atomic uint64_t arrived; /* ever growing count of arrivals: barrier k is over at k * ranks */
-    clt_shm_note note[];      /* [ranks] */
+    _Atomic int32_t stop;     /* a signal that some rank got */
+    _Atomic int32_t ended;    /* 1 + exit code once a rank has ended the job */
+    _Atomic uint64_t said;    /* hash of the message that it printed */
+    clt_shm_note note[];      /* [ranks of the host] */
 } clt_shm_page;
 
 /* Creates (first) or opens the file `name` of `bytes` bytes in the host's shared memory and maps it, page
@@ -28,6 +35,8 @@ clt_status clt_shm_map(const char *name, size_t bytes, bool create, void **out);
 /* The name can go as soon as every rank has mapped it: nothing stays behind when a run is killed. */
 void clt_shm_unlink(const char *name);
 void clt_shm_unmap(void *p, size_t bytes);
+/* Bytes that the host's shared memory can still take; a very large number if that cannot be found out. */
+uint64_t clt_shm_free(void);
 
 /* Sleeps a little longer each time it is called, without giving up speed for short waits: *spins starts at 0.
  */

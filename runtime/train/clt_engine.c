@@ -166,6 +166,7 @@ static clt_mpt_batch microbatch(clt_engine *e, const clt_engine_batch *b, int64_
                            .sample_loss = {e->losses, (uint64_t)(at - mine)}};
 }
 
+/* CLT_AGAIN, without a message, once some rank was asked to stop. */
 static clt_status run_lane(clt_engine *e, const clt_engine_batch *b, int64_t step, int lane,
                            const clt_slab *grads) {
     int64_t mine, end, first = clt_lane_sample_begin(b->samples, e->lanes, lane);
@@ -173,6 +174,7 @@ static clt_status run_lane(clt_engine *e, const clt_engine_batch *b, int64_t ste
     clt_engine_share(e, b->samples, &mine, &end);
     for (int64_t at = first; at < last; at += e->microbatch) {
         int64_t n = CLT_MIN(e->microbatch, last - at);
+        if (clt_group_stop_asked(e->group)) return CLT_AGAIN;
         clt_mpt_batch mb = microbatch(e, b, mine, at, n);
         mb.row_weight = row_weights(e, b, mb.targets, n);
         mb.step = (uint64_t)step;
@@ -301,13 +303,19 @@ static clt_status mean_losses(clt_engine *e, const clt_engine_batch *b) {
 
 clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
                            clt_engine_result *out) {
-    clt_group_note(e->group, step, "forward and backward");
-    CLT_TRY(run_lanes(e, b, step));
     int n;
+    clt_group_note(e->group, step, "forward and backward");
+    clt_status st = run_lanes(e, b, step);
+    if (st != CLT_OK && st != CLT_AGAIN) return st;
     const clt_lane_sum *sums = clt_lane_stack_sums(e->stack, &n);
     clt_slab *total = clt_lane_stack_total(e->stack);
     clt_group_note(e->group, step, "gradient reduction");
-    CLT_TRY(clt_group_reduce(e->reduce, sums, n, total));
+    st = clt_group_reduce(e->reduce, sums, st == CLT_AGAIN ? -1 : n, total);
+    if (st == CLT_AGAIN) {
+        *out = (clt_engine_result){.given_up = true};
+        return CLT_OK;
+    }
+    CLT_TRY(st);
     clt_group_note(e->group, step, "optimizer");
     CLT_TRY(clear_frozen(e, total));
     CLT_TRY(measure_norm(e, total));

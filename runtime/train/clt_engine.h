@@ -64,6 +64,8 @@ typedef struct {
     double loss;     /* token-weighted mean over the global batch (or mean of sample means) */
     float grad_norm; /* before clipping */
     bool finite;     /* false: nothing was updated */
+    bool given_up; /* some rank was asked to stop in the middle of the step: nothing was updated, nothing else
+                      is set */
     int64_t correct; /* evaluation */
     double loss_sum; /* evaluation: sum of token losses over the batch */
 } clt_engine_result;

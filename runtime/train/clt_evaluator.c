@@ -21,6 +21,7 @@ static clt_status eval_batch(clt_run *r, clt_loader *l, int64_t first, int64_t s
     clt_engine_share(r->engine, samples, &mine, &last);
     clt_status st = clt_loader_get(l, 0, first + mine, last - mine, &rows);
     CLT_TRY(clt_group_agree(r->group, st));
+    if (clt_group_stop(r->group)) return CLT_OK;
     clt_engine_batch b = {
         .samples = samples, .tokens = rows.tokens, .labels = rows.targets, .seq_ids = rows.seq_ids};
     CLT_TRY(global_targets(r, rows.loss_tokens, &b.targets));
@@ -41,6 +42,7 @@ static clt_status eval_loader(clt_run *r, int index, bool json) {
     double start = clt_now();
     for (int64_t i = 0; i < batches; i++) {
         CLT_TRY(eval_batch(r, l, i * B, CLT_MIN(B, N - i * B), &sums));
+        if (clt_group_stop(r->group)) return CLT_OK;
         clt_sinks_eval_progress(r->sinks, lc->label, i + 1, batches);
     }
     double n = (double)CLT_MAX(sums.targets, 1), loss = sums.loss_sum / n;
@@ -77,10 +79,12 @@ clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
     clt_run r = {0};
     char *path = NULL;
     clt_status st = clt_run_open(&r, cfg, opt);
+    bool opened = st == CLT_OK;
     if (st == CLT_OK && cfg->n_evals == 0) st = clt_error(CLT_BAD_CONFIG, "%s has no eval_loader", cfg->path);
     if (st == CLT_OK && !cfg->load_path)
         st = clt_error(CLT_BAD_CONFIG,
                        "nothing to evaluate: set load_path to a checkpoint or a Hugging Face folder");
+    if (opened) st = clt_group_agree(r.group, st);
     int64_t B = cfg->device_eval_batch_size;
     r.evals = clt_calloc((size_t)cfg->n_evals, sizeof *r.evals);
     for (int i = 0; st == CLT_OK && i < cfg->n_evals; i++)
@@ -97,6 +101,7 @@ clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
     if (st == CLT_OK)
         st = clt_sinks_create(cfg, NULL, clt_group_rank(r.group) == 0, cfg->max_duration, &r.sinks);
     if (st == CLT_OK) st = clt_run_eval(&r, true);
+    if (st != CLT_OK && r.group) clt_group_give_up(r.group, st);
     clt_free(path);
     clt_run_close(&r);
     return st;

@@ -35,7 +35,7 @@ clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options
     r->opt = opt;
     r->cfg = clt_memdup(cfg, sizeof *cfg);
     CLT_TRY(clt_group_create(cfg->dist_timeout, &r->group));
-    CLT_TRY(clt_config_check_run(cfg, clt_group_size(r->group)));
+    CLT_TRY(clt_group_agree(r->group, clt_config_check_run(cfg, clt_group_size(r->group))));
     CLT_TRY(clt_run_id(r->group, r->run_id));
     CLT_TRY(open_device(r));
     clt_ops_params p = clt_ops_params_default();

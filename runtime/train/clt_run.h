@@ -58,7 +58,8 @@ clt_status clt_run_create_writer(clt_run *r);
 /* --- clt_evaluator.c
  * --------------------------------------------------------------------------------------------- */
 
-/* All eval loaders, at r->now. json: also one line a loader on stdout. */
+/* All eval loaders, at r->now. json: also one line a loader on stdout. Breaks off, without a result, once
+ * clt_group_stop says that the run is to stop. */
 clt_status clt_run_eval(clt_run *r, bool json);
 
 #endif

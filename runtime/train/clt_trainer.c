@@ -91,11 +91,12 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     print_config(r);
     clt_config_notices(r->cfg);
     CLT_TRY(clt_group_agree(r->group, open_folder(r)));
-    CLT_TRY(clt_run_find_start(r, &path, &resume));
-    clt_status st = open_data(r);
+    CLT_TRY(clt_group_agree(r->group, clt_run_find_start(r, &path, &resume)));
+    clt_status st = clt_group_agree(r->group, open_data(r));
     if (st == CLT_OK) st = open_engine(r);
     if (st == CLT_OK)
-        st = clt_sinks_create(r->cfg, r->folder, clt_group_rank(r->group) == 0, r->max, &r->sinks);
+        st = clt_group_agree(
+            r->group, clt_sinks_create(r->cfg, r->folder, clt_group_rank(r->group) == 0, r->max, &r->sinks));
     if (st == CLT_OK && path)
         st = clt_run_load(r, path, resume);
     else if (st == CLT_OK)
@@ -134,9 +135,8 @@ static void prefetch(clt_run *r, int64_t samples) {
     clt_loader_prefetch(r->train, epoch, next + first, last - first);
 }
 
-/* This rank's rows of the batch at the current position, the targets of the whole batch, and whether any rank
- * was asked to stop: one exchange for all of it. */
-static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens, int *stop) {
+/* This rank's rows of the batch at the current position, and the targets of the whole batch. */
+static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens) {
     int64_t first, last;
     clt_loader_batch rows = {0};
     b->samples = next_samples(r);
@@ -147,9 +147,6 @@ static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens, int *s
     prefetch(r, b->samples);
     int64_t sums[] = {rows.loss_tokens, rows.num_tokens};
     CLT_TRY(clt_group_sum_i64(r->group, sums, 2));
-    int64_t sig = clt_signal_received();
-    CLT_TRY(clt_group_max_i64(r->group, &sig, 1));
-    *stop = (int)sig;
     *tokens = sums[1];
     b->targets = sums[0];
     b->tokens = rows.tokens;
@@ -185,6 +182,7 @@ static void report(clt_run *r, const clt_timestamp *before, const clt_engine_res
     clt_sinks_step(r->sinks, &row);
 }
 
+/* The step that the clock shows next; the clock stays where it is if the step is given up. */
 static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     const clt_config *c = r->cfg;
     clt_timestamp before = r->now;
@@ -193,14 +191,14 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     int64_t s = r->optimizer_step + 1, G = c->global_train_batch_size;
     double alpha = clt_schedule_alpha_of_step(&r->schedule, s, G, G * c->max_seq_len);
     CLT_TRY(clt_engine_step(r->engine, b, s, alpha, &res));
+    if (res.given_up) return CLT_OK;
     if (!res.finite) {
         CLT_TRY(clt_engine_explain(r->engine, b, s));
-        if (clt_group_rank(r->group) != 0) return CLT_FAIL;
-        return clt_error(
-            CLT_FAIL,
-            "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last "
-            "checkpoint is good: lower the learning rate, clip the gradients or look at the data",
-            (long long)r->now.batch + 1, res.loss, (double)res.grad_norm);
+        clt_error(CLT_FAIL,
+                  "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last "
+                  "checkpoint is good: lower the learning rate, clip the gradients or look at the data",
+                  (long long)r->now.batch + 1, res.loss, (double)res.grad_norm);
+        return clt_group_agree(r->group, CLT_FAIL);
     }
     double seconds = clt_now() - start;
     r->optimizer_step = s;
@@ -214,20 +212,22 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
 /* --- the loop
  * -------------------------------------------------------------------------------------------------------- */
 
-/* A signal: save the last finished step together and say that the run can go on. */
-static clt_status stop_run(clt_run *r, int sig, bool saved) {
+/* A signal: save the last finished step together and say that the run can go on. All ranks come here
+ * together. */
+static clt_status stop_run(clt_run *r, bool saved) {
     clt_progress_end();
     if (r->writer) {
         if (!saved) CLT_TRY(clt_run_save(r));
         if (!r->save_failed) {
             clt_info("stopped at batch %lld after a save; the same command goes on from there",
                      (long long)r->now.batch);
-            return CLT_AGAIN;
+            return clt_group_agree(r->group, CLT_AGAIN);
         }
     }
     clt_warn("stopped at batch %lld without a checkpoint%s", (long long)r->now.batch,
              r->writer ? "" : " (no save_folder)");
-    return sig == SIGINT ? CLT_INTERRUPTED : CLT_TERMINATED;
+    bool interrupted = clt_group_stop(r->group) == SIGINT;
+    return clt_group_agree(r->group, interrupted ? CLT_INTERRUPTED : CLT_TERMINATED);
 }
 
 /* A cold start says where its time went; the caches make the next one quick. */
@@ -258,14 +258,15 @@ static clt_status loop(clt_run *r) {
     while (!clt_timestamp_reached(&r->now, r->max)) {
         clt_engine_batch b;
         int64_t tokens;
-        int stop;
         clt_timestamp before = r->now;
-        CLT_TRY(fetch(r, &b, &tokens, &stop));
-        if (stop) return stop_run(r, stop, saved == r->now.batch && saved > 0);
+        CLT_TRY(fetch(r, &b, &tokens));
+        if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch && saved > 0);
         CLT_TRY(step(r, &b, tokens));
+        if (before.batch == r->now.batch) continue; /* given up: the next exchange says why */
         if (before.batch == first) first_step_done(r);
         if (r->cfg->n_evals && clt_timestamp_crossed(&before, &r->now, eval_every)) {
             CLT_TRY(clt_run_eval(r, false));
+            if (clt_group_stop(r->group)) return stop_run(r, false);
             evaluated = r->now.batch;
         }
         if (r->writer && clt_timestamp_crossed(&before, &r->now, save_every)) {
@@ -273,7 +274,10 @@ static clt_status loop(clt_run *r) {
             saved = r->save_failed ? -1 : r->now.batch;
         }
     }
-    if (r->cfg->n_evals && evaluated != r->now.batch) CLT_TRY(clt_run_eval(r, false));
+    if (r->cfg->n_evals && evaluated != r->now.batch) {
+        CLT_TRY(clt_run_eval(r, false));
+        if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch);
+    }
     if (r->writer && (saved != r->now.batch || r->now.batch == first)) CLT_TRY(clt_run_save(r));
     return CLT_OK;
 }
@@ -294,7 +298,7 @@ static void print_profile(clt_run *r) {
 
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
     clt_run r = {.last_loss = NAN};
-    clt_signal_install();
+    clt_signal_install(clt_launch_detect().rank == 0);
     clt_status st = start(&r, cfg, opt);
     if (st == CLT_OK) st = loop(&r);
     if (st == CLT_OK) {
@@ -304,7 +308,9 @@ clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
                  (long long)r.now.batch, (long long)r.now.token, clt_human_seconds(r.now.wall_seconds, s),
                  r.last_loss, r.folder);
         if (r.save_failed) st = clt_error(CLT_IO, "the last checkpoint could not be saved in %s", r.folder);
+        st = clt_group_agree(r.group, st);
     }
+    if (st != CLT_OK && r.group) clt_group_give_up(r.group, st);
     if (r.dev) print_profile(&r);
     clt_run_close(&r);
     return st;
