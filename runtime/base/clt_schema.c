@@ -61,8 +61,10 @@ static clt_status fail_unknown(clt_schema_reader *r, const clt_schema *s, const 
     for (size_t i = 0; i < s->n; i++) known[i] = s->keys[i].name;
     const char *near = clt_nearest(name, known, s->n);
     clt_free(known);
-    return near ? clt_schema_fail(r, path, "is not known; did you mean '%s'?", near)
-                : clt_schema_fail(r, path, "is not known");
+    clt_schema_reader at_key = *r;
+    if (r->key_place) at_key.place = r->key_place;
+    return near ? clt_schema_fail(&at_key, path, "is not known; did you mean '%s'?", near)
+                : clt_schema_fail(&at_key, path, "is not known");
 }
 
 static clt_status fail_type(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {

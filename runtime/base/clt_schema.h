@@ -63,6 +63,7 @@ struct clt_schema_reader {
     const char *what; /* file name for messages */
     char *(*place)(void *ctx,
                    const char *path); /* malloc'ed "run.yaml:3:5" of a dotted path, or NULL: `what` */
+    char *(*key_place)(void *ctx, const char *path); /* where the key itself stands; NULL: as place */
     void *ctx;
     clt_status status;   /* what a wrong value returns: CLT_BAD_CONFIG or CLT_BAD_DATA */
     bool ignore_unknown; /* keys that the table does not have are skipped */

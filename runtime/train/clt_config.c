@@ -10,6 +10,11 @@ static char *place_of(void *ctx, const char *path) {
     return clt_yaml_place(c->yaml, path);
 }
 
+static char *key_place_of(void *ctx, const char *path) {
+    const clt_config *c = ctx;
+    return clt_yaml_key_place(c->yaml, path);
+}
+
 /* --- rules that go across keys
  * ------------------------------------------------------------------------------- */
 
@@ -194,6 +199,7 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
     fill_empty_children(json_object_get(c->merged, "loggers"));
     clt_schema_reader r = {.what = c->path,
                            .place = place_of,
+                           .key_place = key_place_of,
                            .ctx = c,
                            .status = CLT_BAD_CONFIG,
                            .strings = &c->strings,

@@ -83,6 +83,12 @@ char *clt_yaml_place(const clt_yaml *y, const char *path) {
     return clt_yaml_node_place(n);
 }
 
+char *clt_yaml_key_place(const clt_yaml *y, const char *path) {
+    const clt_yaml_node *n = clt_yaml_node_find(y, path, NULL);
+    return n && n->key_line ? clt_format("%s:%d:%d", n->source, n->key_line, n->key_column)
+                            : clt_yaml_place(y, path);
+}
+
 bool clt_yaml_has(const clt_yaml *y, const char *path) {
     return clt_yaml_node_find(y, path, NULL) != NULL;
 }
@@ -164,7 +170,11 @@ static clt_status read_map(reader *r, clt_yaml_node *map, int depth) {
         clt_yaml_node *child = NULL;
         clt_status st = read_key(r, map, &e);
         if (st == CLT_OK) st = read_child(r, depth, &child);
-        if (st == CLT_OK) clt_yaml_node_add(map, (const char *)e.data.scalar.value, child);
+        if (st == CLT_OK) {
+            child->key_line = (int)e.start_mark.line + 1;
+            child->key_column = (int)e.start_mark.column + 1;
+            clt_yaml_node_add(map, (const char *)e.data.scalar.value, child);
+        }
         yaml_event_delete(&e);
         CLT_TRY(st);
     }

@@ -38,6 +38,8 @@ clt_status clt_yaml_to_json(const clt_yaml *y, json_t **out);
 /* Where the value at a dotted path stands: "run.yaml:3:5", "command line (a.b=1)"; of the nearest parent that
  * is there when the path is not. malloc'ed. */
 char *clt_yaml_place(const clt_yaml *y, const char *path);
+/* The same of the key, where the document has it. malloc'ed. */
+char *clt_yaml_key_place(const clt_yaml *y, const char *path);
 /* Whether the path itself is in the document. */
 bool clt_yaml_has(const clt_yaml *y, const char *path);
 

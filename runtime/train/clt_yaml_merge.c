@@ -30,7 +30,7 @@ static void merge_into(clt_yaml_node **slot, clt_yaml_node *from) {
 /* Makes every node of an override say that it came from the command line. */
 static void set_source(clt_yaml_node *n, const char *source) {
     n->source = source;
-    n->line = n->column = 0;
+    n->line = n->column = n->key_line = n->key_column = 0;
     for (size_t i = 0; i < n->n; i++) set_source(n->child[i], source);
 }
 

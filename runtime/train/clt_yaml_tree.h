@@ -17,6 +17,7 @@ struct clt_yaml_node {
     size_t n, cap;
     const char *source;                                        /* owned by the document */
     int line, column;                                          /* from 1; 0 on the command line */
+    int key_line, key_column;                                  /* of the key in a map; 0: none */
     enum { CLT_YAML_RAW, CLT_YAML_BUSY, CLT_YAML_DONE } state; /* interpolation */
 };
 
