@@ -91,7 +91,7 @@ clt_status clt_run_create_writer(clt_run *r) {
     return clt_ckpt_writer_create(&p, &r->writer);
 }
 
-clt_status clt_run_save(clt_run *r) {
+void clt_run_save(clt_run *r) {
     const clt_config *c = r->cfg;
     const clt_device_facts *f = clt_device_get_facts(r->dev);
     clt_str config = {0};
@@ -142,5 +142,4 @@ clt_status clt_run_save(clt_run *r) {
     json_decref(model);
     free(model_text);
     clt_str_free(&config);
-    return CLT_OK;
 }

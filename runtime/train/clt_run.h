@@ -31,6 +31,7 @@ typedef struct {
     clt_time max; /* max_duration in what a timestamp counts */
     clt_schedule schedule;
     double eval_seconds, peak_flops, last_loss;
+    bool resumed; /* the whole state came from a checkpoint */
     bool save_failed;
 } clt_run;
 
@@ -51,8 +52,8 @@ clt_status clt_run_find_start(clt_run *r, char **path, bool *resume);
 /* Fills the engine's slabs. */
 clt_status clt_run_load(clt_run *r, const char *path, bool resume);
 /* Saves the state of the last finished step; a failure is remembered in r->save_failed and training goes on.
- * Only an inconsistency between ranks is returned. */
-clt_status clt_run_save(clt_run *r);
+ */
+void clt_run_save(clt_run *r);
 clt_status clt_run_create_writer(clt_run *r);
 
 /* --- clt_evaluator.c

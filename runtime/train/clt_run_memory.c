@@ -42,9 +42,66 @@ uint64_t clt_run_capacity(const clt_device_facts *d, int ranks_on_device) {
     return d->global_mem / 10 * 9 / (uint64_t)CLT_MAX(ranks_on_device, 1);
 }
 
+typedef struct {
+    clt_device_type type;
+    int ranks;
+    uint64_t capacity, max_alloc;
+} room;
+
+static bool fits(const clt_config *c, const room *r, int64_t microbatch, clt_run_memory *m) {
+    return clt_run_memory_plan(c, r->type, r->ranks, microbatch, m) == CLT_OK && m->total <= r->capacity &&
+           m->largest <= r->max_alloc;
+}
+
+/* One change to the configuration that would make the run fit, the mildest first, for the message; NULL: none
+ * of these would. */
+static char *what_would_fit(const clt_config *cfg, const room *r, int64_t microbatch) {
+    clt_config c = *cfg;
+    clt_run_memory m;
+    char b[32];
+    while (--microbatch >= 1)
+        if (fits(&c, r, microbatch, &m))
+            return clt_format("device_train_microbatch_size: %lld (%s)", (long long)microbatch,
+                              clt_human_bytes((double)m.total, b));
+    c.recompute = true;
+    if (!cfg->recompute && fits(&c, r, 1, &m))
+        return clt_format("cltrain.recompute: true with microbatch 1 (%s)",
+                          clt_human_bytes((double)m.total, b));
+    for (c.max_seq_len /= 2; c.max_seq_len >= 64; c.max_seq_len /= 2)
+        if (fits(&c, r, 1, &m))
+            return clt_format("max_seq_len: %lld with cltrain.recompute: true and microbatch 1 (%s)",
+                              (long long)c.max_seq_len, clt_human_bytes((double)m.total, b));
+    c.max_seq_len = cfg->max_seq_len;
+    while (--c.model.n_layers >= 1)
+        if (fits(&c, r, 1, &m))
+            return clt_format("model.n_layers: %lld with cltrain.recompute: true and microbatch 1 (%s)",
+                              (long long)c.model.n_layers, clt_human_bytes((double)m.total, b));
+    return NULL;
+}
+
+static clt_status too_big(const clt_config *c, const room *r, const clt_run_memory *m) {
+    char need[32], have[32], *advice = what_would_fit(c, r, m->microbatch);
+    const char *lead = advice ? "; what would fit: "
+                              : "; no change of microbatch, sequence or layers makes "
+                                "it fit: use a smaller model or a larger device";
+    clt_status st;
+    if (m->largest > r->max_alloc)
+        st = clt_error(CLT_NO_MEMORY, "the largest buffer needs %s, the device allows %s at a time%s%s",
+                       clt_human_bytes((double)m->largest, need), clt_human_bytes((double)r->max_alloc, have),
+                       lead, advice ? advice : "");
+    else
+        st = clt_error(CLT_NO_MEMORY,
+                       "the run needs %s of device memory with microbatch %lld, %s are free%s%s",
+                       clt_human_bytes((double)m->total, need), (long long)m->microbatch,
+                       clt_human_bytes((double)r->capacity, have), lead, advice ? advice : "");
+    clt_free(advice);
+    return st;
+}
+
 clt_status clt_run_choose_microbatch(const clt_config *c, clt_device_type type, int ranks, uint64_t capacity,
                                      uint64_t max_alloc, clt_run_memory *out) {
     int64_t wanted = c->device_train_microbatch_size, most = most_samples_of_lane(c);
+    room r = {type, ranks, capacity, max_alloc};
     clt_run_memory m = {0};
     /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */
     for (int64_t mb = wanted ? CLT_MIN(wanted, most) : most; mb >= 1; mb--) {
@@ -55,18 +112,5 @@ clt_status clt_run_choose_microbatch(const clt_config *c, clt_device_type type, 
         }
         if (wanted) break;
     }
-    char need[32], have[32], largest[32], alloc[32];
-    clt_human_bytes((double)m.total, need);
-    clt_human_bytes((double)capacity, have);
-    clt_human_bytes((double)m.largest, largest);
-    clt_human_bytes((double)max_alloc, alloc);
-    if (m.largest > max_alloc)
-        return clt_error(CLT_NO_MEMORY, "the largest buffer needs %s, the device allows %s at a time",
-                         largest, alloc);
-    const char *hint = !c->recompute
-                           ? "; set cltrain.recompute: true, a shorter max_seq_len or a smaller model"
-                           : "; use a shorter max_seq_len, a smaller model or more ranks";
-    return clt_error(CLT_NO_MEMORY, "the run needs %s of device memory with microbatch %lld, %s are free%s",
-                     need, (long long)m.microbatch, have,
-                     wanted > 1 ? "; set device_train_microbatch_size: auto" : hint);
+    return too_big(c, &r, &m);
 }

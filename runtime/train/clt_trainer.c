@@ -108,6 +108,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
         CLT_TRY(clt_ckpt_supersede(r->group, r->folder, r->now.batch, r->run_id));
         CLT_TRY(clt_run_create_writer(r));
     }
+    r->resumed = resume;
     if (resume) clt_sinks_event(r->sinks, "resume", r->now.batch, NULL);
     double fma, copy;
     if (clt_device_peak(r->dev, &fma, &copy) == CLT_OK) r->peak_flops = fma;
@@ -197,7 +198,7 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
         clt_error(CLT_FAIL,
                   "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last "
                   "checkpoint is good: lower the learning rate, clip the gradients or look at the data",
-                  (long long)r->now.batch + 1, res.loss, (double)res.grad_norm);
+                  (long long)r->now.batch + 1, fabs(res.loss), (double)res.grad_norm);
         return clt_group_agree(r->group, CLT_FAIL);
     }
     double seconds = clt_now() - start;
@@ -217,7 +218,7 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
 static clt_status stop_run(clt_run *r, bool saved) {
     clt_progress_end();
     if (r->writer) {
-        if (!saved) CLT_TRY(clt_run_save(r));
+        if (!saved) clt_run_save(r);
         if (!r->save_failed) {
             clt_info("stopped at batch %lld after a save; the same command goes on from there",
                      (long long)r->now.batch);
@@ -252,7 +253,8 @@ static clt_status resolve_intervals(clt_run *r, clt_time *eval, clt_time *save) 
 
 static clt_status loop(clt_run *r) {
     clt_time eval_every, save_every;
-    int64_t evaluated = -1, saved = r->now.batch, first = r->now.batch;
+    /* What is resumed was saved, and evaluated if that was due; a fresh start has neither. */
+    int64_t first = r->now.batch, saved = r->resumed ? first : -1, evaluated = saved;
     CLT_TRY(resolve_intervals(r, &eval_every, &save_every));
     if (r->cfg->eval_first && r->now.batch == 0) CLT_TRY(clt_run_eval(r, false));
     while (!clt_timestamp_reached(&r->now, r->max)) {
@@ -260,7 +262,7 @@ static clt_status loop(clt_run *r) {
         int64_t tokens;
         clt_timestamp before = r->now;
         CLT_TRY(fetch(r, &b, &tokens));
-        if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch && saved > 0);
+        if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch);
         CLT_TRY(step(r, &b, tokens));
         if (before.batch == r->now.batch) continue; /* given up: the next exchange says why */
         if (before.batch == first) first_step_done(r);
@@ -270,7 +272,7 @@ static clt_status loop(clt_run *r) {
             evaluated = r->now.batch;
         }
         if (r->writer && clt_timestamp_crossed(&before, &r->now, save_every)) {
-            CLT_TRY(clt_run_save(r));
+            clt_run_save(r);
             saved = r->save_failed ? -1 : r->now.batch;
         }
     }
@@ -278,7 +280,7 @@ static clt_status loop(clt_run *r) {
         CLT_TRY(clt_run_eval(r, false));
         if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch);
     }
-    if (r->writer && (saved != r->now.batch || r->now.batch == first)) CLT_TRY(clt_run_save(r));
+    if (r->writer && saved != r->now.batch) clt_run_save(r);
     return CLT_OK;
 }
 
