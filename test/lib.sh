@@ -1,0 +1,36 @@
+# shellcheck shell=bash disable=SC2034
+# lib.sh: what the test scripts share. A script starts with
+#     cd "$(dirname "$0")/../.." && . test/lib.sh
+# and then has $cltrain (the program), $tmp (a folder that goes away at the end) and the functions below.
+set -u
+BUILD=$(readlink -f "${BUILD:-build}")
+cltrain=$BUILD/cltrain
+golden=$PWD/test/golden
+tmp=$(mktemp -d)
+failed=0
+trap 'rm -rf "$tmp"' EXIT
+export CLTRAIN_CACHE_DIR=${CLTRAIN_CACHE_DIR:-$BUILD/test-cache}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Short names for devices patterns must not be bent by what the caller has set.
+unset CLTRAIN_DEVICE CLTRAIN_TRANSPORT CLTRAIN_VARIANT CLTRAIN_LOG
+
+# Platforms in this machine: has_platform "Intel" etc.
+has_platform() { "$cltrain" devices 2>/dev/null | grep -qi "^Platform.*$1"; }
+
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+# finish: the last line of a script.
+finish() {
+    [ $failed = 0 ] || { echo "some of it failed"; exit 1; }
+    exit 0
+}
+
+# The finished batches of a run's folder, one line each: batch, loss and gradient norm as they were printed. After a
+# stop the last row of a batch is the one that counts.
+steps_of() {
+    sed -n 's/^{"batch":\([0-9]*\),.*"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1/metrics.jsonl" |
+        awk '{ row[$1] = $0; if ($1 > last) last = $1 } END { for (i = 1; i <= last; i++) print row[i] }'
+}

@@ -1,0 +1,146 @@
+#!/bin/bash
+# One run, the same bits: losses, gradient norms and hashes of weights and optimizer state after 20 steps do not depend on
+# ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being stopped and resumed at every step.
+#   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
+#                                          plain oclgrind
+# timeout: 1200
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+pocl=pocl
+parts=" ${*:-ranks mixed microbatch drivers transport recompute resume plain oclgrind} "
+intel=$(has_platform intel && echo yes)
+[ -n "$intel" ] || echo "SKIP: no Intel runtime for CPUs here (make check fetches it): PoCL alone is compared"
+
+# Grouped queries, qk norm, clipping, rmsnorm, three kinds of dropout, shuffled data, three samples in a lane, two batches
+# an epoch.
+options=(train.yaml global_train_batch_size=24 max_duration=20ba train_loader.dataset.shuffle=true
+    model.emb_pdrop=0.1 model.resid_pdrop=0.1 model.attn_config.attn_pdrop=0.1)
+# Multi-head attention, layernorm with bias, tied weights, learned positions; one sample in a lane.
+plain=(train.yaml max_duration=20ba)
+set=mpt-variants
+conf=("${options[@]}")
+
+# run FOLDER DEVICE RANKS [key=value ...]
+run() {
+    local folder=$tmp/$1 device=$2 ranks=$3
+    shift 3
+    (cd "$golden/$set" && "$cltrain" launch -n "$ranks" train -q --device "$device" "${conf[@]}" \
+        save_folder="$folder" "$@") >"$folder.log" 2>&1
+}
+
+# same NAME FOLDER: is it the reference's run?
+same() {
+    local hash
+    hash=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
+    if ! diff <(steps_of "$tmp/$reference") <(steps_of "$tmp/$2") >"$tmp/diff" 2>&1; then
+        fail "$1: other losses or gradient norms:"
+        head -n 6 "$tmp/diff"
+        tail -n 5 "$tmp/$2.log"
+    elif [ "$hash" != "$want" ]; then
+        fail "$1: other hashes: $hash"
+    else
+        echo "same: $1"
+    fi
+    rm -rf "${tmp:?}/$2"
+}
+
+# A comparison that cannot fail proves nothing: another seed must not give the same run.
+sensitive() {
+    run other $pocl 1 seed=18 max_duration=2ba
+    if diff -q <(steps_of "$tmp/$reference" | head -n 2) <(steps_of "$tmp/other") >/dev/null; then fail "another seed gives the same losses"; fi
+    [ "$("$cltrain" ckpt hash "$tmp/other")" != "$want" ] || fail "other weights have the same hash"
+}
+
+# make_reference FOLDER: the run that the others are compared with: PoCL, one rank.
+make_reference() {
+    reference=$1
+    run "$1" $pocl 1 || { cat "$tmp/$1.log"; fail "the reference run"; finish; }
+    want=$("$cltrain" ckpt hash "$tmp/$1")
+    [ "$(steps_of "$tmp/$1" | wc -l)" = 20 ] || { fail "the reference has not 20 steps"; finish; }
+    echo "reference ($set): $(echo $want)"
+}
+
+# compare NAME DEVICE RANKS [key=value ...]
+compare() {
+    local name=$1
+    shift
+    run x "$@" || true
+    same "$name" x
+}
+
+ranks() {
+    local n
+    for n in 2 3 4 8; do compare "$n ranks" $pocl $n; done
+}
+
+mixed() {
+    [ -n "$intel" ] || return
+    compare "2 ranks: PoCL, Intel" pocl,intel 2
+    compare "4 ranks: Intel, PoCL, PoCL, Intel" intel,pocl,pocl,intel 4
+}
+
+microbatch() {
+    local n
+    for n in 1 2 3 8 auto; do compare "microbatch $n" $pocl 1 device_train_microbatch_size=$n; done
+}
+
+drivers() {
+    POCL_MAX_PTHREAD_COUNT=1 compare "PoCL on one thread" $pocl 1
+    POCL_DEVICES=basic compare "PoCL's basic driver" $pocl 1
+    [ -n "$intel" ] && compare "Intel's runtime" intel 1
+}
+
+transport() {
+    CLTRAIN_TRANSPORT=shm compare "shared memory, 3 ranks" $pocl 3
+    CLTRAIN_TRANSPORT=mpi compare "MPI, 3 ranks" $pocl 3
+}
+
+recompute() {
+    compare "recomputation" $pocl 1 cltrain.recompute=true
+    compare "recomputation, 2 ranks, microbatch 1" $pocl 2 cltrain.recompute=true device_train_microbatch_size=1
+}
+
+# Twenty runs of one step each, every one with another number of ranks, another microbatch.
+resume() {
+    local n=(1 2 4 3 1 8 1 2 5 1 3 7 2 1 6 4 1 2 1 3) m=(auto 1 2 3) i device
+    for i in $(seq 1 20); do
+        device=$pocl
+        [ -n "$intel" ] && [ $((i % 5)) = 0 ] && device=intel
+        run resumed $device "${n[i - 1]}" max_duration="${i}ba" device_train_microbatch_size="${m[i % 4]}" \
+            save_num_checkpoints_to_keep=2 || { tail -n 5 "$tmp/resumed.log"; fail "leg $i"; return; }
+    done
+    [ "$(grep -c '"event":"resume"' "$tmp/resumed/metrics.jsonl")" = 19 ] || fail "not 19 resumptions"
+    same "stopped and resumed after every step, each time with another rank count" resumed
+}
+
+plain() {
+    set=mpt-learned
+    conf=("${plain[@]}")
+    make_reference plain
+    compare "plain: 3 ranks" $pocl 3
+    compare "plain: microbatch auto, recomputation" $pocl 1 device_train_microbatch_size=auto cltrain.recompute=true
+    [ -n "$intel" ] && compare "plain: 2 ranks: Intel, PoCL" intel,pocl 2
+}
+
+# Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.
+under_oclgrind() {
+    command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not there"; return; }
+    set=mpt-variants
+    conf=(train.yaml max_duration=2ba load_path= model.d_model=16 model.n_heads=2 model.attn_config.kv_n_heads=1
+        model.n_layers=1 model.max_seq_len=8 max_seq_len=8 train_loader.dataset.max_seq_len=8 model.emb_pdrop=0.1
+        global_train_batch_size=2)
+    run tiny $pocl 1 || fail "the tiny run on PoCL: $(tail -n 3 "$tmp/tiny.log")"
+    (cd "$golden/$set" && oclgrind "$cltrain" train -q --device oclgrind "${conf[@]}" save_folder="$tmp/grind") \
+        >"$tmp/grind.log" 2>&1 || fail "under Oclgrind: $(tail -n 5 "$tmp/grind.log")"
+    reference=tiny
+    want=$("$cltrain" ckpt hash "$tmp/tiny")
+    same "two steps under Oclgrind" grind
+}
+
+wants() { [[ $parts == *" $1 "* ]]; }
+make_reference options
+sensitive
+for part in ranks mixed microbatch drivers transport recompute resume plain; do
+    wants $part && $part
+done
+wants oclgrind && under_oclgrind
+finish
