@@ -20,6 +20,7 @@ static clt_status open_device(bench *b) {
     p.pattern = b->device;
     p.threads = (int)b->threads;
     p.need_exact = !b->fast;
+    p.profile = b->kernel_only;
     CLT_TRY(clt_device_open(&p, &b->dev));
     clt_ops_params o = clt_ops_params_default();
     o.numerics = b->fast ? CLT_FAST : CLT_EXACT;
@@ -62,12 +63,14 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
         {"cpu-time", 0, CLT_OPT_FLAG, &b->cpu_time, NULL,
          "count processor time of all threads instead of wall time: ratios hold on a busy machine (with "
          "--threads 1)"},
+        {"kernel-only", 0, CLT_OPT_FLAG, &b->kernel_only, NULL,
+         "gemm: count the main kernel alone, its panels packed by another"},
         {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME",
          "measure another library beside: openblas, clblast"},
     };
     char *full = clt_format("clbench %s", name);
     const clt_command command = {
-        full, "[options]", summary, examples, options, CLT_COUNT_OF(options) - (anchors ? 0 : 1), false};
+        full, "[options]", summary, examples, options, CLT_COUNT_OF(options) - (anchors ? 0 : 2), false};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
@@ -213,6 +216,18 @@ clt_status bench_calibrate(bench *b, bench_call call, void *ctx, int *calls) {
     const double wanted = CLT_MIN(b->seconds / 8, 0.05);
     *calls = (int)CLT_MAX(1, CLT_MIN(wanted / once, 1000));
     return CLT_OK;
+}
+
+clt_status bench_kernel_time(bench *b, bench_call call, void *ctx, int calls, double *seconds) {
+    clt_kernel_time *rows;
+    int n;
+    CLT_TRY(clt_device_finish(b->dev));
+    clt_device_profile_reset(b->dev);
+    for (int i = 0; i < calls; i++) CLT_TRY(call(ctx));
+    CLT_TRY(clt_device_profile(b->dev, &rows, &n));
+    *seconds = n > 0 ? rows[0].seconds / calls : 0;
+    clt_free(rows);
+    return n > 0 ? CLT_OK : clt_error(CLT_FAIL, "clbench: the driver reports no kernel times");
 }
 
 static int by_value(const void *a, const void *b) {

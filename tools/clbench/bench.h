@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *suite, *device, *json, *numerics;
-    bool check, cpu_time;
+    bool check, cpu_time, kernel_only;
     double seconds; /* time spent measuring one row */
     int64_t threads;
     clt_strv anchors;
@@ -52,6 +52,8 @@ typedef clt_status (*bench_call)(void *ctx);
 clt_status bench_calibrate(bench *b, bench_call call, void *ctx, int *calls);
 /* Seconds per call of one block: `calls` calls, then waiting for the device. */
 clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *seconds);
+/* Seconds per call that the device spent in the kernel that took longest, over `calls` calls. */
+clt_status bench_kernel_time(bench *b, bench_call call, void *ctx, int calls, double *seconds);
 double bench_median(double *v, int n); /* sorts v */
 /* All of it: the median over blocks until b->seconds are spent. */
 clt_status bench_time(bench *b, bench_call call, void *ctx, double *seconds);

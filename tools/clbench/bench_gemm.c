@@ -130,7 +130,8 @@ static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *r
         for (int a = 0; a < BENCH_ANCHORS; a++)
             if (with[a]) CLT_TRY(bench_block(b, anchor[a], w, calls, &other[a][n]));
         if (with[OPENBLAS]) clt_sleep(0.05);
-        CLT_TRY(bench_block(b, call_ours, w, calls, &ours[n]));
+        CLT_TRY(b->kernel_only ? bench_kernel_time(b, call_ours, w, calls, &ours[n])
+                               : bench_block(b, call_ours, w, calls, &ours[n]));
         n++;
     } while (n < MOST && (n < 3 || clt_now() - start < b->seconds));
     row->seconds = bench_median(ours, n);
