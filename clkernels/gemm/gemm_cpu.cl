@@ -8,7 +8,7 @@
  *   NT, NN  gemm_pack_a (rows of a), then gemm_rows: an item owns some panels of NR columns, all along k
  *   TN      gemm_pack_b (rows of b), then gemm_columns: an item owns some panels of MR columns of a
  *
- *   -DMR=8|12|14|16 -DNV=1|2|3   register tile, NR = 16 * NV
+ *   -DMR=8 -DNV=1|2|3           register tile, NR = 16 * NV; packing turns two panels of 8 rows at a time
  *   -DKC                        steps along k whose B panel (KC * NR) is packed at a time: the L1 cache
  *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains and the
  *                               packed rows of a stay in the L2 cache
@@ -30,6 +30,9 @@
 #define LA 24576
 #endif
 #define NR (16 * NV)
+#if MR != 8
+#error "MR must be 8"
+#endif
 
 /* Flags of a launch besides CLT_EP_*: where the chain stands. */
 #define CLT_CHAIN_FIRST 256u /* the chain starts here; else it goes on from part */
@@ -39,6 +42,12 @@
 /* The hint tells compilers that vectorise across work-items (Intel's) that the body is vectors already: they would
  * spend seconds on versions that are never run. */
 #define CLT_ONE_ITEM __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16)))
+
+/* 16 or 8 floats at any float's place. vload16 does the same, but some compilers leave it in pieces when they copy. */
+typedef float16 unaligned16 __attribute__((aligned(4)));
+typedef float8 unaligned8 __attribute__((aligned(4)));
+#define AT16(SPACE, p) (*(SPACE unaligned16 *)(p))
+#define AT8(SPACE, p) (*(SPACE unaligned8 *)(p))
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
@@ -92,43 +101,29 @@ static inline void transpose16(float16 *r)
     }
 }
 
-/* The first MR lanes of v to p. */
-#if MR == 8
-#define STORE_MR(v, p) vstore8((v).lo, 0, p)
-#elif MR == 12
-#define STORE_MR(v, p) (vstore8((v).lo, 0, p), vstore4((v).s89ab, 0, (p) + 8))
-#elif MR == 14
-#define STORE_MR(v, p) (vstore8((v).lo, 0, p), vstore4((v).s89ab, 0, (p) + 8), vstore2((v).scd, 0, (p) + 12))
-#elif MR == 16
-#define STORE_MR(v, p) vstore16(v, 0, p)
-#else
-#error "MR must be 8, 12, 14 or 16"
-#endif
 #define PACK_STEPS 16
 #define ROUND_UP(x, to) (((size_t)(x) + (to) - 1) / (to) * (to))
-/* Rows that one turn of 16 x 16 packs: two panels of 8, or one panel. */
-#define PACK_ROWS (MR == 8 ? 16 : MR)
 
 /* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][steps][MR]: what is used together lies together, or
- * equal distances would put it into the same few sets of the caches. Launch: {ceil(m / PACK_ROWS), ceil(k / KC)}. */
+ * equal distances would put it into the same few sets of the caches. One turn of 16 x 16 gives two panels. Launch:
+ * {ceil(m / (2 * MR)), ceil(k / KC)}. */
 __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const float *a, ulong a_off, ulong lda,
-                                       __global float *to)
-{
-    const size_t row0 = get_global_id(0) * PACK_ROWS, last = (size_t)m - 1, k0 = get_global_id(1) * KC;
+                                       __global float *to) {
+    const size_t row0 = get_global_id(0) * 2 * MR, last = (size_t)m - 1, k0 = get_global_id(1) * KC;
     const size_t steps = min((size_t)k - k0, (size_t)KC);
-    const bool second = MR == 8 && row0 + MR < m;
-    __global const float *row[PACK_ROWS];
+    const bool second = row0 + MR < m;
+    __global const float *row[2 * MR];
     to += k0 * ROUND_UP(m, MR) + row0 * steps;
     __global float *to2 = to + MR * steps;
     a += a_off + k0;
-    EACH(i, PACK_ROWS) row[i] = a + min(row0 + i, last) * lda;
+    EACH(i, 2 * MR) row[i] = a + min(row0 + i, last) * lda;
     size_t kk = 0;
     for (; kk + 16 <= steps; kk += 16) {
         float16 r[16];
-        EACH(i, 16) r[i] = i < PACK_ROWS ? vload16(0, row[i < PACK_ROWS ? i : 0] + kk) : (float16)(0.0f);
+        EACH(i, 16) r[i] = AT16(__global const, row[i] + kk);
         transpose16(r);
-        EACH(j, 16) STORE_MR(r[j], to + (kk + j) * MR);
-        if (second) EACH(j, 16) vstore8(r[j].hi, 0, to2 + (kk + j) * MR);
+        EACH(j, 16) AT8(__global, to + (kk + j) * MR) = r[j].lo;
+        if (second) EACH(j, 16) AT8(__global, to2 + (kk + j) * MR) = r[j].hi;
     }
     for (; kk < steps; kk++)
         for (size_t i = 0; i < MR; i++) {
@@ -143,7 +138,7 @@ __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const float *a, 
     {                                                                                                        \
         for (size_t kk = 0; kk < steps; kk++, b += ldb, to += NR) {                                          \
             if (left >= NR) {                                                                                \
-                EACH(j, NV) vstore16(vload16(j, b), j, to);                                                  \
+                EACH(j, NV) AT16(SPACE, to + 16 * j) = AT16(__global const, b + 16 * j);                      \
             } else {                                                                                         \
                 for (size_t j = 0; j < NR; j++) to[j] = j < left ? b[j] : 0.0f;                              \
             }                                                                                                \
@@ -179,9 +174,9 @@ static inline void turn_rows(__local float *to, __global const float *b, size_t 
         size_t kk = 0;
         for (; kk + 16 <= steps; kk += 16) {
             float16 r[16];
-            EACH(i, 16) r[i] = vload16(0, row[i] + kk);
+            EACH(i, 16) r[i] = AT16(__global const, row[i] + kk);
             transpose16(r);
-            EACH(j, 16) vstore16(r[j], 0, to + (kk + j) * NR + h);
+            EACH(j, 16) AT16(__local, to + (kk + j) * NR + h) = r[j];
         }
         for (; kk < steps; kk++)
             for (size_t i = 0; i < 16; i++) to[kk * NR + h + i] = b[min(h + i, left - 1) * ldb + kk];
@@ -193,10 +188,9 @@ static inline void copy_columns(__local float *to, __global const float *a, size
 {
     for (size_t kk = 0; kk < rows; kk++, a += lda, to += MR) {
         size_t i = 0;
-        for (; i + 16 <= width; i += MR) {
-            const float16 v = vload16(0, a + i);
+        for (; i + MR <= width; i += MR) {
+            AT8(__local, to + i * rows) = AT8(__global const, a + i);
             PREFETCH(a + 8 * lda + i, 3);
-            STORE_MR(v, to + i * rows);
         }
         for (; i < width; i += MR)
             for (size_t j = 0; j < MR; j++) to[i * rows + j] = i + j < width ? a[i + j] : 0.0f;

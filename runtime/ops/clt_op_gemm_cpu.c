@@ -95,8 +95,8 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
     const clt_arg pack[] = {CLT_U32(rows), CLT_U32(k),
                             CLT_REF(clt_ref_at(p->a, (uint64_t)(row * p->lda + k0))), CLT_U64(p->lda),
                             CLT_BUF(plan->packed)};
-    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(rows, plan->mr == 8 ? 16 : plan->mr), CLT_CEIL_DIV(k, plan->kc),
-                   pack, CLT_COUNT_OF(pack)));
+    CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(rows, 2 * plan->mr), CLT_CEIL_DIV(k, plan->kc), pack,
+                   CLT_COUNT_OF(pack)));
     clt_arg args[12 + CLT_EP_ARG_COUNT] = {CLT_U32(rows),
                                            CLT_U32(p->n),
                                            CLT_U32(k),
