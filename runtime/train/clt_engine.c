@@ -336,6 +336,19 @@ clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t ste
 /* --- evaluation
  * --------------------------------------------------------------------------------------------------- */
 
+clt_status clt_engine_prepare_eval(clt_engine *e) {
+    int32_t *zeros = clt_calloc((size_t)e->seq, sizeof *zeros);
+    clt_mpt_batch mb = {.samples = 1,
+                        .tokens = zeros,
+                        .targets = zeros,
+                        .seq_ids = e->cfg->model.attn_uses_sequence_id ? zeros : NULL,
+                        .sample_loss = {e->losses, 0}};
+    clt_status st = clt_mpt_eval(e->model, &mb, (clt_ref){e->correct, 0});
+    if (st == CLT_OK) st = clt_device_finish(clt_ops_device(e->ops));
+    clt_free(zeros);
+    return st;
+}
+
 clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_result *out) {
     int64_t mine, last, correct = 0;
     clt_engine_share(e, b->samples, &mine, &last);

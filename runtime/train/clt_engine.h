@@ -80,6 +80,10 @@ clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t ste
  * gradients. Collective. */
 clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step);
 
+/* Builds what clt_engine_eval needs, by running it on one sample of zeros: an evaluation between steps then
+ * compiles nothing. Not collective. */
+clt_status clt_engine_prepare_eval(clt_engine *e);
+
 /* Forward only over this rank's share; losses are added in global order. Collective. */
 clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_result *out);
 

@@ -103,6 +103,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
         st = clt_mpt_init_weights(&r->cfg->model, clt_engine_table(r->engine), (uint64_t)r->cfg->seed,
                                   clt_engine_parts(r->engine, &(int){0})[0].slab);
     clt_free(path);
+    if (st == CLT_OK && r->cfg->n_evals) st = clt_engine_prepare_eval(r->engine);
     CLT_TRY(clt_group_agree(r->group, st));
     if (r->cfg->save_folder) {
         CLT_TRY(clt_ckpt_supersede(r->group, r->folder, r->now.batch, r->run_id));
@@ -194,6 +195,7 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     CLT_TRY(clt_engine_step(r->engine, b, s, alpha, &res));
     if (res.given_up) return CLT_OK;
     if (!res.finite) {
+        clt_device_set_steady(r->dev, false); /* looking into a step needs a kernel more */
         CLT_TRY(clt_engine_explain(r->engine, b, s));
         clt_error(CLT_FAIL,
                   "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last "

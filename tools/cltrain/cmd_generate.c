@@ -43,6 +43,7 @@ int cmd_generate(int argc, char **argv) {
         p.source = rest.v[0];
         const char *prompt = p.prompt;
         clt_status st = clt_generate(&p, print_text, &prompt);
+        if (st == CLT_OK) print_text(&prompt, "", 0);
         if (st == CLT_OK) putchar('\n');
         code = clt_status_exit_code(st);
     }
