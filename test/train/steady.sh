@@ -1,0 +1,40 @@
+#!/bin/bash
+# After the first step nothing is allocated on the device and nothing is compiled, with evaluations, checkpoints and a short
+# last batch in between; and the device memory of a run is what `cltrain plan` said, within a tenth.
+# timeout: 600
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+export CLTRAIN_ASSERT_STEADY=1
+
+# steady NAME SET DEVICE RANKS override...
+steady() {
+    local name=$1 set=$2 device=$3 ranks=$4 plan used
+    shift 4
+    rm -rf "$tmp/run"
+    if ! (cd "$golden/$set" && "$cltrain" launch -n "$ranks" train -q --device "$device" train.yaml "$@" save_folder="$tmp/run") >"$tmp/log" 2>&1; then
+        fail "$name"
+        tail -n 8 "$tmp/log"
+        return
+    fi
+    plan=$(cd "$golden/$set" && "$cltrain" plan train.yaml "$@" --json --device "$device" --ranks "$ranks" 2>&1 |
+        sed -n 's/.*"total":\([0-9]*\).*/\1/p')
+    used=$(sed -n 's/.*"device_memory_bytes":\([0-9]*\).*/\1/p' "$tmp/run/metrics.jsonl" | sort -n | tail -n 1)
+    if awk -v p="$plan" -v u="$used" 'BEGIN { exit !(p > 0 && u > 0 && u <= 1.1 * p && u >= 0.9 * p) }'; then
+        echo "steady: $name: $used bytes, plan $plan"
+    else
+        fail "$name: the device holds '$used' bytes, the plan says '$plan'"
+    fi
+}
+
+devices=(pocl)
+if has_platform intel; then devices+=(intel); else echo "SKIP: no Intel runtime for CPUs here: PoCL alone"; fi
+short=(max_duration=5ba scheduler.t_max=5ba scheduler.t_warmup=1ba)
+for device in "${devices[@]}"; do
+    steady "$device, evaluations and checkpoints" e2e "$device" 1 "${short[@]}" load_path=hf load_weights_only=true \
+        eval_interval=2ba save_interval=2ba
+    steady "$device, short last batch, microbatch auto" mpt-variants "$device" 1 "${short[@]}" global_train_batch_size=24 \
+        train_loader.drop_last=false device_train_microbatch_size=auto model.emb_pdrop=0.1
+done
+steady "recomputation, Lion" mpt-variants pocl 1 "${short[@]}" cltrain.recompute=true optimizer.name=decoupled_lionw
+steady "two ranks, evaluations" e2e pocl 2 "${short[@]}" load_path=hf load_weights_only=true eval_interval=2ba
+steady "fast numerics" mpt-learned pocl 1 "${short[@]}" cltrain.numerics=fast
+finish

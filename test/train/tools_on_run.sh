@@ -1,0 +1,129 @@
+#!/bin/bash
+# The tools around a run, on a real run over bytes: data convert, generate, report, and every ckpt command.
+# timeout: 300
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+
+# ok COMMAND...: exit 0; what it printed on stdout is in $tmp/out, on stderr in $tmp/err.
+ok() {
+    "$@" >"$tmp/out" 2>"$tmp/err" || { fail "exit $?: $*"; tail -n 5 "$tmp/err"; return 1; }
+}
+# code N COMMAND...: exit N.
+code() {
+    local want=$1 got=0
+    shift
+    "$@" >"$tmp/out" 2>"$tmp/err" || got=$?
+    [ $got = "$want" ] || { fail "exit $got, not $want: $*"; tail -n 5 "$tmp/err"; }
+}
+says() { grep -qF -- "$1" "$tmp/out" || { fail "no '$1' in:"; head -n 8 "$tmp/out"; }; }
+
+mkdir "$tmp/text"
+cp LICENSE README.md test/golden/mpt-learned/train.json "$tmp/text"
+ok "$cltrain" data convert -q "$tmp/text" --out "$tmp/data" --val-fraction 0.1 --concat-tokens 32 --eos --hashes xxh64
+cat >"$tmp/run.yaml" <<YAML
+run_name: tools <b>&"quoted"
+max_seq_len: 32
+model: {name: mpt_causal_lm, d_model: 32, n_heads: 2, n_layers: 1, max_seq_len: 32, vocab_size: 257}
+tokenizer: {name: bytes}
+train_loader: {name: text, dataset: {local: $tmp/data, split: train, max_seq_len: 32, shuffle: true}, drop_last: true}
+eval_loader: {name: text, dataset: {local: $tmp/data, split: val, max_seq_len: 32}, drop_last: false}
+optimizer: {name: decoupled_adamw, lr: 1.0e-3, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.0}
+scheduler: {name: cosine_with_warmup, t_warmup: 2ba, alpha_f: 0.1}
+algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}
+global_train_batch_size: 8
+device_eval_batch_size: 8
+device_train_microbatch_size: auto
+max_duration: 8ba
+eval_interval: 4ba
+save_interval: 4ba
+save_folder: $tmp/run
+precision: fp32
+seed: 3
+YAML
+ok "$cltrain" train -q "$tmp/run.yaml" || finish
+
+# --- generate ----------------------------------------------------------------------------------------------------------
+
+# text FILE ARGUMENTS...: what generate prints, into $tmp/FILE.
+text() {
+    local to=$tmp/$1
+    shift
+    ok "$cltrain" generate -q "$@" && cp "$tmp/out" "$to"
+}
+differ() { if cmp -s "$tmp/$1" "$tmp/$2"; then fail "$3"; fi; }
+equal() { cmp -s "$tmp/$1" "$tmp/$2" || fail "$3"; }
+
+text a "$tmp/run" --prompt "The licence" -n 40 --seed 5
+text b "$tmp/run" --prompt "The licence" -n 40 --seed 5
+text c "$tmp/run" --prompt "The licence" -n 40 --seed 6
+equal a b "the same seed gives another text"
+differ a c "another seed gives the same text"
+head -c 11 "$tmp/a" | grep -q "^The licence$" || fail "the prompt does not come first"
+text d "$tmp/run" --prompt "The licence" -n 40 --temperature 0 --seed 5
+text e "$tmp/run" --prompt "The licence" -n 40 --temperature 0 --seed 6
+equal d e "at temperature 0 the seed plays a part"
+text f "$tmp/run/ep0-ba4" --prompt "The licence" -n 40 --temperature 0
+differ d f "a model of 4 steps continues like one of 8"
+# Longer than the model's 32 positions: the last 32 tokens count, so what comes before them changes nothing.
+tail32="01234567890123456789012345678901"
+text g "$tmp/run" --prompt "a long beginning $tail32" -n 20 --temperature 0
+text h "$tmp/run" --prompt "another one, longer still, $tail32" -n 20 --temperature 0
+cmp -s <(sed "s/.*$tail32//" "$tmp/g") <(sed "s/.*$tail32//" "$tmp/h") || fail "a prompt longer than max_seq_len: not the last tokens count"
+text i "$tmp/run" -n 5
+text j "$tmp/run" --prompt "nothing more" -n 0
+[ "$(cat "$tmp/j")" = "nothing more" ] || fail "no new tokens: '$(cat "$tmp/j")'"
+code 2 "$cltrain" generate "$tmp/run" --temperature -1
+code 2 "$cltrain" generate
+code 74 "$cltrain" generate "$tmp/nowhere"
+if has_platform intel; then
+    text k "$tmp/run" --prompt "The licence" -n 40 --seed 5 --device intel
+    text l "$tmp/run" --prompt "The licence" -n 40 --seed 5 --device pocl
+    equal k l "Intel's runtime and PoCL continue in different ways"
+else
+    echo "SKIP: no Intel runtime for CPUs here"
+fi
+
+# --- checkpoints -------------------------------------------------------------------------------------------------------
+
+ok "$cltrain" ckpt ls "$tmp/run" && says ep0-ba8 && says ep0-ba4
+ok "$cltrain" ckpt show "$tmp/run/ep0-ba8" && says transformer.wte.weight && says "257"
+ok "$cltrain" ckpt verify "$tmp/run"
+ok "$cltrain" ckpt hash "$tmp/run/ep0-ba8" && cp "$tmp/out" "$tmp/hash8"
+ok "$cltrain" ckpt hash "$tmp/run" && equal out hash8 "a folder of checkpoints is not its newest one"
+ok "$cltrain" ckpt hash "$tmp/run/ep0-ba4" && differ out hash8 "two states have one hash"
+code 0 "$cltrain" ckpt diff "$tmp/run/ep0-ba8" "$tmp/run"
+code 1 "$cltrain" ckpt diff "$tmp/run/ep0-ba4" "$tmp/run/ep0-ba8"
+says transformer.
+ok "$cltrain" ckpt export "$tmp/run" "$tmp/hf"
+[ -s "$tmp/hf/config.json" ] && [ -s "$tmp/hf/model.safetensors" ] || fail "export wrote no config.json or model.safetensors"
+text m "$tmp/hf" --prompt "The licence" -n 40 --seed 5
+equal a m "the exported model continues in another way"
+ok "$cltrain" ckpt import "$tmp/hf" "$tmp/back/ep0-ba0"
+ok "$cltrain" ckpt hash "$tmp/back" && head -n 1 "$tmp/out" >"$tmp/line"
+head -n 1 "$tmp/hash8" >"$tmp/line8" && equal line line8 "weights change on the way out and in"
+# An export is a place to start from.
+ok "$cltrain" eval -q "$tmp/run.yaml" load_path="$tmp/hf" && cp "$tmp/out" "$tmp/eval-hf"
+ok "$cltrain" eval -q "$tmp/run.yaml" load_path="$tmp/run" && says '"eval_loss"'
+cmp -s <(sed 's/"seconds".*//' "$tmp/out") <(sed 's/"seconds".*//' "$tmp/eval-hf") || fail "the export evaluates to something else"
+logged=$(sed -n 's/.*"batch":8,.*"eval_loss":\([^,]*\),.*/\1/p' "$tmp/run/metrics.jsonl")
+grep -qF "\"eval_loss\":$logged," "$tmp/out" || fail "eval gives $(cat "$tmp/out"), the run's own evaluation $logged"
+
+# --- report ------------------------------------------------------------------------------------------------------------
+
+ok "$cltrain" report "$tmp/run" --out "$tmp/report.html"
+page=$tmp/report.html
+head -c 15 "$page" | grep -qi '^<!doctype html>' || fail "the report does not begin with a doctype"
+tail -c 10 "$page" | grep -q '</html>' || fail "the report does not end with </html>"
+for tag in html head body style svg table title; do
+    [ "$(grep -oE "<$tag[ >]" "$page" | wc -l)" = "$(grep -o "</$tag>" "$page" | wc -l)" ] || fail "the report: <$tag> and </$tag> do not match"
+done
+[ "$(grep -o '<svg' "$page" | wc -l)" -ge 2 ] || fail "the report has no curves"
+if grep -qiE '<link|<img|src *=|@import|url\(|href *= *"?http' "$page"; then fail "the report needs other files"; fi
+if grep -q '<b>&"' "$page"; then fail "the report holds the run's name as HTML"; fi
+grep -q '&lt;b&gt;&amp;' "$page" || fail "the report does not name the run"
+if grep -qiE '[^a-z](nan|inf)[^a-z]' <(sed -n '/<svg/,/<\/svg>/p' "$page"); then fail "the report's curves hold numbers that are none"; fi
+code 74 "$cltrain" report "$tmp/nowhere"
+mkdir "$tmp/torn"
+head -c 700 "$tmp/run/metrics.jsonl" >"$tmp/torn/metrics.jsonl"
+printf '\n{"batch":"x"}\n[1]\nnot json <script>\n' >>"$tmp/torn/metrics.jsonl"
+ok "$cltrain" report "$tmp/torn" # a torn line costs that line
+finish
