@@ -91,7 +91,9 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
 /* --- results ---------------------------------------------------------------------------------------------
  */
 
+/* NaN with --cpu-time: the peak is one of wall time. */
 static double peak_fraction(const bench *b, const bench_row *r) {
+    if (b->cpu_time) return NAN;
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }
 
@@ -109,7 +111,10 @@ void bench_add(bench *b, const bench_row *row) {
     printf("%-14s %-28s %-16s %8.3f ms", row->op, row->shape, row->variant, row->seconds * 1e3);
     print_rate(row->flops / row->seconds);
     print_rate(row->bytes / row->seconds);
-    printf(" %6.3f", peak_fraction(b, row));
+    if (b->cpu_time)
+        printf(" %6s", "-");
+    else
+        printf(" %6.3f", peak_fraction(b, row));
     for (size_t i = 0; i < b->anchors.n; i++)
         for (int a = 0; a < BENCH_ANCHORS; a++) {
             if (strcmp(b->anchors.v[i], bench_anchor_names[a]) != 0) continue;
@@ -139,7 +144,10 @@ static void row_json(const bench *b, const bench_row *r, clt_str *out) {
         clt_str_addf(out, ", \"gbps\": %.6g", r->bytes / r->seconds * 1e-9);
     else
         clt_str_add(out, ", \"gbps\": null");
-    clt_str_addf(out, ", \"peak_fraction\": %.4f", peak_fraction(b, r));
+    if (b->cpu_time)
+        clt_str_add(out, ", \"peak_fraction\": null");
+    else
+        clt_str_addf(out, ", \"peak_fraction\": %.4f", peak_fraction(b, r));
     if (r->checked && isfinite(r->max_error))
         clt_str_addf(out, ", \"max_error\": %.9g, \"ok\": %s", r->max_error, r->ok ? "true" : "false");
     else
@@ -194,18 +202,22 @@ void bench_variant(bench *b, const char *op, char *out, size_t size) {
 /* --- timing ----------------------------------------------------------------------------------------------
  */
 
-double bench_now(const bench *b) {
+static double clock_seconds(clockid_t id) {
     struct timespec t;
-    clock_gettime(b->cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    clock_gettime(id, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *seconds) {
+    const clockid_t id = b->cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
     CLT_TRY(clt_device_finish(b->dev));
-    const double start = bench_now(b);
+    const double start = clock_seconds(id);
     for (int i = 0; i < calls; i++) CLT_TRY(call(ctx));
+    const double waits = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
     CLT_TRY(clt_device_finish(b->dev));
-    *seconds = (bench_now(b) - start) / calls;
+    /* this thread only looks whether the device is done */
+    const double idle = b->cpu_time ? clock_seconds(CLOCK_THREAD_CPUTIME_ID) - waits : 0;
+    *seconds = (clock_seconds(id) - start - idle) / calls;
     return CLT_OK;
 }
 

@@ -43,14 +43,13 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
  * failed. */
 int bench_end(bench *b, clt_status st);
 
-/* Now, in seconds of the wall clock or, with --cpu-time, of this process's processors. */
-double bench_now(const bench *b);
 /* One thing to time: queues one call and does not wait. */
 typedef clt_status (*bench_call)(void *ctx);
 /* Calls per timed block, so that a block takes some milliseconds. The first call (compilation) is not
  * counted. */
 clt_status bench_calibrate(bench *b, bench_call call, void *ctx, int *calls);
-/* Seconds per call of one block: `calls` calls, then waiting for the device. */
+/* Seconds per call of one block: `calls` calls, then waiting for the device; with --cpu-time processor
+ * seconds. */
 clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *seconds);
 /* Seconds per call that the device spent in the kernel that took longest, over `calls` calls. */
 clt_status bench_kernel_time(bench *b, bench_call call, void *ctx, int calls, double *seconds);
