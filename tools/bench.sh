@@ -12,6 +12,7 @@ BUILD=${BUILD:-build}; case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
 CLTRAIN=${CLTRAIN:-$BUILD/cltrain} CLBENCH=${CLBENCH:-$BUILD/clbench} PYTHON=${PYTHON:-python3} LLMC=${LLMC:-}
 THREADS=$(nproc)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+export CLTRAIN_CACHE_DIR=$work/kernels # peak rates are measured now, not taken from a busier day
 [ -n "${OCL_ICD_VENDORS:-}" ] || { [ ! -d build/intel/icd ] || export OCL_ICD_VENDORS=$PWD/build/intel/icd; }
 names=$("$CLTRAIN" devices --json)
 DEVICES=${DEVICES:-$(for d in portable intel; do grep -qi "\"platform\":\"[^\"]*$d" <<< "$names" && echo "$d"; done)}
@@ -72,7 +73,7 @@ for d in $DEVICES; do
     for state in cold warm; do
         [ "$state" = warm ] || { rm -rf "$work/cache"; mkdir -p "$work/cache"; }
         rm -rf "$work/runs"
-        (cd "$work" && XDG_CACHE_HOME=$work/cache POCL_CACHE_DIR=$work/cache/pocl "$CLTRAIN" train "$OLDPWD/tools/bench/bench.yaml" --device "$d" \
+        (cd "$work" && CLTRAIN_CACHE_DIR=$work/cache POCL_CACHE_DIR=$work/cache/pocl "$CLTRAIN" train "$OLDPWD/tools/bench/bench.yaml" --device "$d" \
             run_name=run train_loader.dataset.local="$work/data256" max_duration=1ba) 2>&1 |
             sed -n "s/^first step done \(.*\) after the start/$d $state: \1/p"
     done
