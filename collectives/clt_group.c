@@ -24,20 +24,21 @@ static clt_status choose_timeout(double timeout, double *out) {
     enum { DEFAULT_TIMEOUT = 600 };
     const char *text = clt_env(CLT_ENV_COMM_TIMEOUT);
     int64_t set = 0;
+    *out = timeout > 0 ? timeout : DEFAULT_TIMEOUT;
     if (text && (!clt_parse_i64(text, &set) || set < 1 || set > 1000000))
         return clt_error(CLT_BAD_CONFIG,
                          "CLTRAIN_COMM_TIMEOUT is '%s', it must be a number of seconds from 1 on", text);
-    *out = text ? (double)set : timeout > 0 ? timeout : DEFAULT_TIMEOUT;
+    if (text) *out = (double)set;
     return CLT_OK;
 }
 
 /* `ready`: whether this rank can take part; the ranks' first exchange. */
 static clt_status create(double timeout, clt_status ready, clt_group **out) {
     clt_group *g = clt_calloc(1, sizeof *g);
-    clt_status st = choose_timeout(timeout, &g->timeout);
+    clt_status usable = choose_timeout(timeout, &g->timeout);
     clt_launch_register();
-    if (st == CLT_OK) st = join_component(g);
-    if (st == CLT_OK) st = clt_group_agree(g, ready);
+    clt_status st = join_component(g);
+    if (st == CLT_OK) st = clt_group_agree(g, ready != CLT_OK ? ready : usable);
     if (st != CLT_OK) {
         if (g->ops && g->state) g->ops->leave(g);
         clt_free(g);

@@ -88,7 +88,7 @@ typedef struct {
 typedef clt_status (*clt_add_fn)(void *ctx, clt_ref dst, clt_ref src,
                                  uint64_t count); /* dst += src, queued */
 typedef struct clt_lane_stack clt_lane_stack;
-/* Slabs that lanes [first, last) of a global batch of `samples` need at the same time, at least 1. */
+/* Slabs that lanes [first, last) of global batches of at most `samples` need at the same time, at least 1. */
 int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples);
 /* `slabs` (n >= clt_lane_slabs_needed) are borrowed. */
 clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add,

@@ -124,20 +124,31 @@ clt_slab *clt_lane_stack_total(clt_lane_stack *s) {
     return s->slabs[0];
 }
 
-int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples) {
-    /* The stack itself, run without adding, on as many slabs as there are lanes. */
-    int n = CLT_MAX(last - first, 1), most = 1;
-    clt_slab *dummy = clt_calloc((size_t)n, sizeof *dummy), **slabs = clt_calloc((size_t)n, sizeof *slabs);
-    for (int i = 0; i < n; i++) slabs[i] = &dummy[i];
-    clt_lane_stack *s = clt_lane_stack_create(first, last, slabs, n, NULL, NULL);
-    for (int lane = first; lane < last; lane++) {
+/* The stack itself, run without adding, for one size of the batch. */
+static int most_used(clt_lane_stack *s, int lanes, int64_t samples) {
+    int most = 1;
+    clt_lane_stack_begin(s);
+    for (int lane = s->first; lane < s->last; lane++) {
         bool empty =
             clt_lane_sample_begin(samples, lanes, lane) == clt_lane_sample_begin(samples, lanes, lane + 1);
         int used = !empty;
-        for (int i = 0; i < n; i++) used += s->used[i];
+        for (int i = 0; i < s->n; i++) used += s->used[i];
         most = CLT_MAX(most, used);
         clt_lane_stack_push(s, empty);
     }
+    return most;
+}
+
+int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples) {
+    int n = 2;
+    for (int w = 1; w < lanes; w *= 2) n += 2; /* at most two subtrees of each size stand at once */
+    clt_slab *dummy = clt_calloc((size_t)n, sizeof *dummy), **slabs = clt_calloc((size_t)n, sizeof *slabs);
+    for (int i = 0; i < n; i++) slabs[i] = &dummy[i];
+    clt_lane_stack *s = clt_lane_stack_create(first, last, slabs, n, NULL, NULL);
+    int most = most_used(s, lanes, CLT_MIN(samples, (int64_t)lanes));
+    /* From as many samples as lanes on no lane is empty. Below that, fewer samples can need more slabs. */
+    for (int64_t fewer = 1; fewer < CLT_MIN(samples, (int64_t)lanes); fewer++)
+        most = CLT_MAX(most, most_used(s, lanes, fewer));
     clt_lane_stack_destroy(s);
     clt_free(slabs);
     clt_free(dummy);

@@ -56,9 +56,12 @@ void clt_watch_end_job(clt_group *g, int code) {
     _exit(code);
 }
 
-/* Another rank has ended the job and said why. */
+/* Another rank of this host ends the job. A launcher kills all ranks once the first has gone: that one must
+ * have said why by then. */
 static void follow(int code) {
+    static const double its_time = 0.5;
     clt_log_release(NULL);
+    clt_sleep(its_time);
     clt_launch_report(code);
     _exit(code);
 }

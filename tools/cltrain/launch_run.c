@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,7 +131,8 @@ static pid_t start_child(const clt_launch_run_params *p, int out) {
     pid_t child = fork();
     if (child != 0) return child;
     int null = open("/dev/null", O_RDONLY);
-    setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing stays when the launch is killed */
+    setpgid(0, 0);                    /* a Ctrl-C on the terminal is for the launch, which hands it on */
     if (null >= 0) dup2(null, 0);
     if (out >= 0) dup2(out, 2);
     setenv("CLTRAIN_LAUNCH_DIR", p->dir, 1);
@@ -161,6 +163,25 @@ static bool pump(int in, clt_launch_filter *f, int ms) {
     return n > 0 || (n < 0 && errno == EINTR);
 }
 
+static void look_at_ranks(job *j) {
+    for (int r = 0; r < j->p->ranks; r++) look_at_rank(j, r);
+}
+
+static bool any_left(const job *j) {
+    for (int r = 0; r < j->p->ranks; r++)
+        if (j->rank[r].pid && !j->rank[r].gone) return true;
+    return false;
+}
+
+/* The launcher has ended, and its ranks with it, unless somebody killed it. */
+static void end_ranks(job *j) {
+    static const double grace = 2;
+    double start = clt_now();
+    for (look_at_ranks(j); any_left(j) && clt_now() - start < grace; look_at_ranks(j)) clt_sleep(0.02);
+    kill_ranks(j);
+}
+
+/* Returns the launcher's status, as waitpid gives it. */
 static int watch(job *j, int in) {
     enum { LOOK_MS = 20, RANKS_PER_LOOK = 16 };
     clt_launch_filter f = {0};
@@ -171,30 +192,38 @@ static int watch(job *j, int in) {
         open = pump(open ? in : -1, &f, LOOK_MS) && open;
         if (clt_now() < next) continue;
         next = clt_now() + LOOK_MS / 1e3 * (1 + j->p->ranks / RANKS_PER_LOOK);
-        for (int r = 0; r < j->p->ranks; r++) look_at_rank(j, r);
+        look_at_ranks(j);
         look_at_signals(j);
         end_what_stays(j, &killed);
     }
-    while (open && pump(in, &f, 0) && poll(&(struct pollfd){.fd = in, .events = POLLIN}, 1, 0) > 0) {
-    }
+    while (open && poll(&(struct pollfd){.fd = in, .events = POLLIN}, 1, 0) > 0) open = pump(in, &f, 0);
     clt_launch_filter_end(&f);
-    for (int r = 0; r < j->p->ranks; r++) look_at_rank(j, r);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    end_ranks(j);
+    return status;
+}
+
+/* Says what no rank could say. */
+static void explain(const job *j, int status) {
+    static const char advice[] = "; run it again: it goes on from the last checkpoint";
+    const char *launcher = strrchr(j->p->argv[0], '/') + 1;
+    if (WIFSIGNALED(status))
+        clt_error(CLT_FAIL, "%s was killed (signal %d)%s", launcher, WTERMSIG(status), advice);
+    else if (j->lost >= 0 && WEXITSTATUS(status) != 0)
+        clt_error(CLT_FAIL, "rank %d (process %ld) is gone%s%s", j->lost, j->rank[j->lost].pid,
+                  WEXITSTATUS(status) == 128 + SIGKILL ? ", killed" : "", advice);
 }
 
 /* The code of the lowest rank that failed; a stop after a save only if nobody failed otherwise. */
-static int job_code(const job *j, int launcher_code) {
+static int job_code(const job *j, int status) {
     int code = 0;
     if (j->at_once) return STOPPED_TWICE;
     for (int r = 0; r < j->p->ranks; r++) {
         int c = j->rank[r].code;
         if (c > 0 && (code == 0 || code == clt_status_exit_code(CLT_AGAIN))) code = c;
     }
-    if (code == 0 && j->lost >= 0 && launcher_code != 0 && j->asked == 0)
-        clt_error(CLT_FAIL,
-                  "rank %d (process %ld) is gone%s; run it again: it goes on from the last checkpoint",
-                  j->lost, j->rank[j->lost].pid, launcher_code == 128 + SIGKILL ? ", killed" : "");
-    return code ? code : launcher_code;
+    if (code) return code;
+    if (j->asked == 0) explain(j, status);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 int clt_launch_run(const clt_launch_run_params *p) {

@@ -1,0 +1,66 @@
+#!/bin/bash
+# The functions of a group under mpirun: all of them on 1, 2, 3, 4 and 8 ranks over both transports, and what the other
+# ranks do when one stalls, dies, fails or cannot take part.
+# timeout: 240
+set -u
+B=${BUILD:-build}
+program=$B/test/train/test_group
+bad=0
+
+if ! command -v mpirun >/dev/null; then
+    echo "skipped: mpirun is not installed (package openmpi-bin)"
+    exit 0
+fi
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+run=(timeout -k 5 100 mpirun --bind-to none --oversubscribe --quiet --mca btl_vader_single_copy_mechanism none)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+report() { # NAME, 0 for good
+    if [ "$2" = 0 ]; then
+        echo "ok    $1"
+    else
+        echo "FAIL  $1"
+        sed 's/^/      | /' "$log"
+        bad=1
+    fi
+}
+
+for transport in shm mpi; do
+    for ranks in 1 2 3 4 8; do
+        CLTRAIN_TRANSPORT=$transport "${run[@]}" -np $ranks "$program" >"$log" 2>&1
+        code=$?
+        want="$ranks ranks, $transport: all the same"
+        [ $ranks = 1 ] && want="1 ranks, loopback: all the same"
+        [ $code = 0 ] && grep -qx "$want" "$log"
+        report "$ranks ranks over $transport" $?
+    done
+done
+
+# NAME, WHAT, RANK, wanted exit code, text that must come exactly once
+misbehave() {
+    local start end
+    start=$(date +%s)
+    CLTRAIN_COMM_TIMEOUT=3 "${run[@]}" -np 3 "$program" --do "$2" --rank "$3" >"$log" 2>&1
+    local code=$?
+    end=$(date +%s)
+    [ $code = "$4" ] && [ "$(grep -c "$5" "$log")" = 1 ] && [ $((end - start)) -le 10 ]
+    report "$1: exit $code after $((end - start)) s" $?
+}
+misbehave "a rank stalls" stall 2 75 "rank 2 .* does not answer: step 7, a phase of the test"
+misbehave "rank 0 stalls" stall 0 75 "rank 0 .* does not answer: step 7, a phase of the test"
+misbehave "a rank fails alone" fail 1 65 "^\[rank 1\] error: sample 12 is broken"
+misbehave "a rank cannot take part" refuse 1 65 "^\[rank 1\] error: the file is not here"
+misbehave "rank 0 cannot take part" refuse 0 65 "^error: the file is not here"
+
+# The launcher's own exit code and the survivors' race; the line about the rank comes from one of the two.
+start=$(date +%s)
+"${run[@]}" -np 3 "$program" --do die --rank 1 >"$log" 2>&1
+code=$?
+[ $code != 0 ] && [ $(($(date +%s) - start)) -le 8 ] && grep -q "rank 1 .*\(is gone: it was at step 7\|signal 9\)" "$log"
+report "a rank dies: exit $code after $(($(date +%s) - start)) s" $?
+
+left=$(pgrep -f "^$program --do" | wc -l)
+[ "$left" = 0 ]
+report "no process is left" $?
+exit $bad
