@@ -23,7 +23,7 @@ struct clt_ops {
     int tables;
     clt_variant **special; /* rows with more options (clt_variant_pick_with) */
     int specials;
-    char reason[256]; /* why the last check failed (clt_variant_fail) */
+    char reason[512]; /* why the last check failed (clt_variant_fail) */
 };
 
 /* Adds the table `op` from the text of a .vt file; a damaged one is CLT_FAIL and named with its line. */

@@ -326,6 +326,14 @@ static void save_verdict(const clt_variant *v, const char *path) {
     clt_free(line);
 }
 
+/* Why a check failed: what it said itself (clt_variant_fail), else the first line of the error that stopped
+ * it, which names the log of a failed build. */
+static void keep_reason(clt_ops *ops, clt_variant *v) {
+    const char *why = *ops->reason ? ops->reason : clt_last_error();
+    snprintf(v->reason, sizeof v->reason, "%.*s", (int)strcspn(why, "\n"), why);
+    if (!*v->reason) snprintf(v->reason, sizeof v->reason, "does not build or run");
+}
+
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx) {
     if (ops->params.skip_check || v->verdict > 0) return CLT_OK;
     if (v->verdict < 0) return CLT_FAIL;
@@ -335,7 +343,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         v->verdict = known;
     } else {
         double start = clt_now();
-        clt_variant_fail(ops, "does not build or run");
+        *ops->reason = 0;
         clt_status st = check(ops, v, ctx);
         /* A hung device or a full one says nothing about the variant. */
         if (st == CLT_AGAIN || st == CLT_NO_MEMORY) {
@@ -343,7 +351,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
             return st;
         }
         v->verdict = st == CLT_OK ? 1 : -1;
-        if (st != CLT_OK) snprintf(v->reason, sizeof v->reason, "%s", ops->reason);
+        if (st != CLT_OK) keep_reason(ops, v);
         clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
                   clt_now() - start);
         save_verdict(v, path);

@@ -19,7 +19,7 @@ typedef struct {
     char options[384]; /* params as " -DMR=8 -DNR=32" */
     bool usable;       /* requirements hold here */
     int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
-    char reason[256];  /* why it failed */
+    char reason[512];  /* why it failed */
 } clt_variant;
 
 /* Value of an integer parameter (MR=8 -> 8), or `fallback`. */
