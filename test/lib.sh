@@ -17,6 +17,13 @@ unset CLTRAIN_DEVICE CLTRAIN_TRANSPORT CLTRAIN_VARIANT CLTRAIN_LOG
 # Platforms in this machine: has_platform "Intel" etc.
 has_platform() { "$cltrain" devices 2>/dev/null | grep -qi "^Platform.*$1"; }
 
+# on_ranks N COMMAND...: cltrain on N ranks. What MPI's plugins leak has no names left by the time leaks are looked for.
+on_ranks() {
+    local n=$1
+    shift
+    ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 "$cltrain" launch -n "$n" "$@"
+}
+
 fail() {
     echo "FAIL: $*"
     failed=1

@@ -27,13 +27,19 @@ expect() {
     cases=$((cases + 1))
     local start=$SECONDS
     (cd "$work" && timeout 120 "$@") >"$tmp/said" 2>&1 || got=$?
+    # The search for leaks can itself crash while a driver's threads end.
+    if grep -q 'LeakSanitizer has encountered a fatal error' "$tmp/said"; then
+        got=0
+        (cd "$work" && timeout 120 "$@") >"$tmp/said" 2>&1 || got=$?
+    fi
     [ $got = "$code" ] || { fail "$name: exit $got, not $code"; tail -n 8 "$tmp/said"; return 1; }
     for t in "${texts[@]}"; do
         grep -qF -- "$t" "$tmp/said" || { fail "$name: does not say '$t':"; grep -a error "$tmp/said" || tail -n 5 "$tmp/said"; return 1; }
     done
-    if grep -qE 'AddressSanitizer|LeakSanitizer|runtime error:|Segmentation' "$tmp/said"; then
+    # Leaks count where this program allocated; what MPI's plugins lose at the end has no names left to suppress.
+    if grep -qE 'ERROR: AddressSanitizer|runtime error:|Segmentation|#1 0x[0-9a-f]* in clt_' "$tmp/said"; then
         fail "$name: a sanitizer's report"
-        grep -aE -A12 'Sanitizer|runtime error:' "$tmp/said" | head -n 20
+        grep -aE -A12 'Sanitizer|runtime error:' "$tmp/said" | head -n 40
         return 1
     fi
     t=$(grep -acE '^(\[rank [0-9]+\] )?error' "$tmp/said")
@@ -197,7 +203,13 @@ big=(model.d_model=1024 model.n_heads=16 model.n_layers=64 load_path=)
 expect "device out of memory" 1 "device memory" "would fit" -- env POCL_MEMORY_LIMIT=1 "${train[@]}" --device pocl "${big[@]}"
 cp -r clkernels "$tmp/broken"
 sed -i '1i #error this file is broken' "$tmp"/broken/optimizer/*.cl
-expect "kernel that does not compile" 1 "optimizer/" ".log" -- env CLTRAIN_KERNEL_PATH="$tmp/broken" "${train[@]}"
+# The second time the verdict on the kernel comes from the cache.
+for time in first second; do
+    expect "kernel that does not compile, $time time" 1 "optimizer/" "does not build" ".log" \
+        -- env CLTRAIN_KERNEL_PATH="$tmp/broken" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}"
+    log=$(sed -n 's/.*log and source: \([^ );]*\.log\).*/\1/p' "$tmp/said" | head -n 1)
+    [ ! -e "$tmp/said" ] || ! wanted "kernel that" || grep -q 'this file is broken' "$log" || fail "no log of the build at '$log'"
+done
 
 # --- numbers -----------------------------------------------------------------------------------------------------------
 
@@ -212,13 +224,13 @@ expect "loss that explodes" 1 "batch 2" "not changed" "first operation" "block 0
 
 # --- signals -----------------------------------------------------------------------------------------------------------
 
-# A run with steps of about half a second, so that two signals fall into one.
+# A run with steps of about a second, so that two signals fall into one.
 long_run() {
     rm -rf "$tmp/sig"
-    (cd "$work" && exec "$@" train -q train.yaml save_folder="$tmp/sig" global_train_batch_size=64 max_duration=100000ba \
-        scheduler.t_max=100000ba) >"$tmp/sig.log" 2>&1 &
+    (cd "$work" && exec "$@" train -q train.yaml save_folder="$tmp/sig" global_train_batch_size=64 load_path= \
+        model.n_layers=12 max_duration=100000ba scheduler.t_max=100000ba) >"$tmp/sig.log" 2>&1 &
     pid=$!
-    wait_for_steps "$tmp/sig" 2
+    wait_for_steps "$tmp/sig" 1
 }
 
 # once NAME COMMAND...: SIGINT once; a checkpoint of the last finished step is there and can be resumed.

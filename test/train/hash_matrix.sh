@@ -23,7 +23,7 @@ conf=("${options[@]}")
 run() {
     local folder=$tmp/$1 device=$2 ranks=$3
     shift 3
-    (cd "$golden/$set" && "$cltrain" launch -n "$ranks" train -q --device "$device" "${conf[@]}" \
+    (cd "$golden/$set" && on_ranks "$ranks" train -q --device "$device" "${conf[@]}" \
         save_folder="$folder" "$@") >"$folder.log" 2>&1
 }
 

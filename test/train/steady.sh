@@ -10,7 +10,7 @@ steady() {
     local name=$1 set=$2 device=$3 ranks=$4 plan used
     shift 4
     rm -rf "$tmp/run"
-    if ! (cd "$golden/$set" && "$cltrain" launch -n "$ranks" train -q --device "$device" train.yaml "$@" save_folder="$tmp/run") >"$tmp/log" 2>&1; then
+    if ! (cd "$golden/$set" && on_ranks "$ranks" train -q --device "$device" train.yaml "$@" save_folder="$tmp/run") >"$tmp/log" 2>&1; then
         fail "$name"
         tail -n 8 "$tmp/log"
         return

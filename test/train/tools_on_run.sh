@@ -114,7 +114,7 @@ page=$tmp/report.html
 head -c 15 "$page" | grep -qi '^<!doctype html>' || fail "the report does not begin with a doctype"
 tail -c 10 "$page" | grep -q '</html>' || fail "the report does not end with </html>"
 for tag in html head body style svg table title; do
-    [ "$(grep -oE "<$tag[ >]" "$page" | wc -l)" = "$(grep -o "</$tag>" "$page" | wc -l)" ] || fail "the report: <$tag> and </$tag> do not match"
+    [ "$(grep -oE "<${tag}[ >]" "$page" | wc -l)" = "$(grep -o "</$tag>" "$page" | wc -l)" ] || fail "the report: <$tag> and </$tag> do not match"
 done
 [ "$(grep -o '<svg' "$page" | wc -l)" -ge 2 ] || fail "the report has no curves"
 if grep -qiE '<link|<img|src *=|@import|url\(|href *= *"?http' "$page"; then fail "the report needs other files"; fi
