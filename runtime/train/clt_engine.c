@@ -328,8 +328,7 @@ clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t ste
            count = (double)(e->cfg->accumulate_on_tokens ? b->targets : b->samples);
     *out = (clt_engine_result){.loss = count > 0 ? sum / count : 0.0,
                                .grad_norm = status[0],
-                               .finite = status[2] == 1.0f && isfinite(sum),
-                               .loss_sum = sum};
+                               .finite = status[2] == 1.0f && isfinite(sum)};
     return CLT_OK;
 }
 
@@ -349,7 +348,7 @@ clt_status clt_engine_prepare_eval(clt_engine *e) {
     return st;
 }
 
-clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_result *out) {
+clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_sums *sums) {
     int64_t mine, last, correct = 0;
     clt_engine_share(e, b->samples, &mine, &last);
     for (int64_t at = mine; at < last; at += e->microbatch) {
@@ -361,11 +360,9 @@ clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_
     }
     CLT_TRY(gather_losses(e, b->samples));
     CLT_TRY(clt_group_sum_i64(e->group, &correct, 1));
-    double sum = sum_losses(e, b->samples);
-    *out = (clt_engine_result){.loss = b->targets ? sum / (double)b->targets : 0.0,
-                               .finite = isfinite(sum),
-                               .correct = correct,
-                               .loss_sum = sum};
+    for (int64_t i = 0; i < b->samples; i++) sums->loss += (double)e->host_losses[i];
+    sums->targets += b->targets;
+    sums->correct += correct;
     return CLT_OK;
 }
 
@@ -406,17 +403,17 @@ clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t 
     } mine = {.lane = -1}, all[CLT_GROUP_MAX_RANKS];
     finder f = {.e = e};
     CLT_TRY(look_at_weights(&f));
+    if (f.what[0]) mine.lane = e->first_lane;
     clt_mpt_set_watch(e->model, look, &f);
     clt_status st = CLT_OK;
-    int lane = e->first_lane;
-    for (; lane < e->last_lane && !f.what[0] && st == CLT_OK; lane++)
+    for (int lane = e->first_lane; lane < e->last_lane && !f.what[0] && st == CLT_OK; lane++) {
+        mine.lane = lane;
         st = run_lane(e, b, step, lane, e->grads[0]);
+    }
     clt_mpt_set_watch(e->model, NULL, NULL);
     CLT_TRY(st);
-    if (f.what[0]) {
-        mine.lane = CLT_MAX(lane - 1, 0);
-        memcpy(mine.what, f.what, sizeof mine.what);
-    }
+    if (!f.what[0]) mine.lane = -1;
+    memcpy(mine.what, f.what, sizeof mine.what);
     CLT_TRY(clt_group_all_gather(e->group, &mine, sizeof mine, all));
     for (int r = 0; r < clt_group_size(e->group); r++) {
         if (all[r].lane < 0) continue;

@@ -66,9 +66,14 @@ typedef struct {
     bool finite;     /* false: nothing was updated */
     bool given_up; /* some rank was asked to stop in the middle of the step: nothing was updated, nothing else
                       is set */
-    int64_t correct; /* evaluation */
-    double loss_sum; /* evaluation: sum of token losses over the batch */
 } clt_engine_result;
+
+/* Sums over the batches of an evaluation so far. */
+typedef struct {
+    double
+        loss; /* of all targets: sample by sample in global order, so batches and ranks do not show in it */
+    int64_t targets, correct;
+} clt_engine_sums;
 
 /* Forward, backward, reduction, clipping, update. step: from 1, Adam's count. alpha: multiplier of the
  * learning rates. Collective; every rank gets the same result. */
@@ -84,7 +89,7 @@ clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t 
  * compiles nothing. Not collective. */
 clt_status clt_engine_prepare_eval(clt_engine *e);
 
-/* Forward only over this rank's share; losses are added in global order. Collective. */
-clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_result *out);
+/* Forward only over this rank's share; what the batch gives is added to *sums. Collective. */
+clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_sums *sums);
 
 #endif

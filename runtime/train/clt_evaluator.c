@@ -9,15 +9,10 @@ static clt_status global_targets(clt_run *r, int64_t mine, int64_t *all) {
     return clt_group_sum_i64(r->group, all, 1);
 }
 
-typedef struct {
-    double loss_sum;
-    int64_t targets, correct;
-} eval_sums;
-
-static clt_status eval_batch(clt_run *r, clt_loader *l, int64_t first, int64_t samples, eval_sums *sums) {
+static clt_status eval_batch(clt_run *r, clt_loader *l, int64_t first, int64_t samples,
+                             clt_engine_sums *sums) {
     int64_t mine, last;
     clt_loader_batch rows;
-    clt_engine_result res;
     clt_engine_share(r->engine, samples, &mine, &last);
     clt_status st = clt_loader_get(l, 0, first + mine, last - mine, &rows);
     CLT_TRY(clt_group_agree(r->group, st));
@@ -25,11 +20,7 @@ static clt_status eval_batch(clt_run *r, clt_loader *l, int64_t first, int64_t s
     clt_engine_batch b = {
         .samples = samples, .tokens = rows.tokens, .labels = rows.targets, .seq_ids = rows.seq_ids};
     CLT_TRY(global_targets(r, rows.loss_tokens, &b.targets));
-    CLT_TRY(clt_engine_eval(r->engine, &b, &res));
-    sums->loss_sum += res.loss_sum;
-    sums->targets += b.targets;
-    sums->correct += res.correct;
-    return CLT_OK;
+    return clt_engine_eval(r->engine, &b, sums);
 }
 
 static clt_status eval_loader(clt_run *r, int index, bool json) {
@@ -38,14 +29,14 @@ static clt_status eval_loader(clt_run *r, int index, bool json) {
     int64_t B = r->cfg->device_eval_batch_size * clt_group_size(r->group), N = clt_loader_num_samples(l);
     int64_t batches = clt_loader_batches(l, B, lc->drop_last), limit = r->cfg->eval_subset_num_batches;
     if (limit >= 0) batches = CLT_MIN(batches, limit);
-    eval_sums sums = {0};
+    clt_engine_sums sums = {0};
     double start = clt_now();
     for (int64_t i = 0; i < batches; i++) {
         CLT_TRY(eval_batch(r, l, i * B, CLT_MIN(B, N - i * B), &sums));
         if (clt_group_stop(r->group)) return CLT_OK;
         clt_sinks_eval_progress(r->sinks, lc->label, i + 1, batches);
     }
-    double n = (double)CLT_MAX(sums.targets, 1), loss = sums.loss_sum / n;
+    double n = (double)CLT_MAX(sums.targets, 1), loss = sums.loss / n;
     clt_eval_row row = {.batch = r->now.batch,
                         .label = lc->label,
                         .loss = loss,

@@ -12,11 +12,29 @@ static void keep(const char *what, int64_t saved, int64_t *now) {
     *now = saved;
 }
 
+static const char *optimizer_name(const clt_config *c) {
+    return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "decoupled_adamw" : "decoupled_lionw";
+}
+
+/* Moments of one optimizer mean nothing to another. */
+static clt_status check_optimizer(const clt_config *c, const char *path, const char *saved) {
+    if (!saved || strcmp(saved, optimizer_name(c)) == 0) return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG,
+                     "%s was made with optimizer %s, optimizer.name is %s: go on with the same one, or take "
+                     "the weights alone (load_weights_only: true, another save_folder)",
+                     path, saved, optimizer_name(c));
+}
+
 static clt_status adopt(clt_run *r, const char *path) {
     clt_ckpt_reader *reader;
     CLT_TRY(clt_ckpt_open(path, &reader));
     const clt_checkpoint_state *s = clt_ckpt_state(reader);
     clt_config *c = r->cfg;
+    clt_status st = check_optimizer(c, path, s->optimizer);
+    if (st != CLT_OK) {
+        clt_ckpt_close(reader);
+        return st;
+    }
     keep("seed", s->seed, &c->seed);
     keep("cltrain.exact_lanes", s->lanes, &c->exact_lanes);
     if (c->train.local) {
@@ -60,6 +78,18 @@ clt_status clt_run_find_start(clt_run *r, char **path, bool *resume) {
     return CLT_OK;
 }
 
+/* A checkpoint of weights alone (save_weights_only) can be started from, not resumed. */
+static clt_status check_complete(const clt_run *r, clt_weight_source *src) {
+    const char *first = clt_engine_table(r->engine)->entry[0].name;
+    if (clt_weight_source_find(src, "weight", first) < 0 ||
+        clt_weight_source_find(src, "exp_avg", first) >= 0)
+        return CLT_OK;
+    return clt_error(CLT_BAD_DATA,
+                     "%s holds weights without the optimizer's state (exp_avg): a run cannot go on from it, "
+                     "only start with its weights (load_weights_only: true)",
+                     clt_weight_source_path(src));
+}
+
 clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
     const clt_config *c = r->cfg;
     clt_weight_source *src = NULL;
@@ -68,6 +98,7 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
     clt_load_options opt = {.ignore = (const char *const *)c->load_ignore_keys.v,
                             .ignore_count = (int)c->load_ignore_keys.n};
     clt_status st = clt_weight_source_open(path, &src);
+    if (st == CLT_OK && resume) st = check_complete(r, src);
     if (st == CLT_OK)
         st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, &opt);
     clt_weight_source_close(src);
@@ -116,7 +147,7 @@ void clt_run_save(clt_run *r) {
     s.lanes = c->exact_lanes;
     s.optimizer_step = r->optimizer_step;
     s.loss = r->last_loss;
-    s.optimizer = c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "decoupled_adamw" : "decoupled_lionw";
+    s.optimizer = optimizer_name(c);
     s.run_name = c->run_name;
     s.model = model_text;
     s.config = config.s;

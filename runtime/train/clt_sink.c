@@ -12,6 +12,18 @@ struct clt_sinks {
     clt_time max;
 };
 
+/* A run that was cut off in the middle of a line: the next one starts on its own. */
+static clt_status end_torn_line(clt_file *f, const char *path) {
+    clt_file *in;
+    uint64_t bytes;
+    char last = '\n';
+    CLT_TRY(clt_file_open(path, CLT_IO_READ, &in));
+    clt_status st = clt_file_size(in, &bytes);
+    if (st == CLT_OK && bytes > 0) st = clt_file_pread(in, &last, 1, bytes - 1);
+    clt_file_close(in);
+    return st == CLT_OK && last != '\n' ? clt_file_append(f, "\n", 1) : st;
+}
+
 clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank, clt_time max,
                             clt_sinks **out) {
     clt_sinks *s = clt_calloc(1, sizeof *s);
@@ -19,9 +31,10 @@ clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main
     if (folder && main_rank) {
         char *path = clt_path_join(folder, "metrics.jsonl");
         clt_status st = clt_file_open(path, CLT_IO_APPEND, &s->jsonl);
+        if (st == CLT_OK) st = end_torn_line(s->jsonl, path);
         clt_free(path);
         if (st != CLT_OK) {
-            clt_free(s);
+            clt_sinks_destroy(s);
             return st;
         }
     }
