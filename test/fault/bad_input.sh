@@ -134,6 +134,8 @@ expect "hash mismatch" 65 "mismatch/train" "shard.00000" -- "$cltrain" data veri
 "$cltrain" train -q "$work/train.yaml" load_path="$work/hf" train_loader.dataset.local="$work/mds" \
     save_folder="$tmp/good" max_duration=2ba >"$tmp/said" 2>&1 || { fail "a good run"; cat "$tmp/said"; }
 good=$tmp/good/ep0-ba2
+"$cltrain" train -q "$work/train.yaml" load_path="$work/hf" train_loader.dataset.local="$work/mds" \
+    save_folder="$tmp/bare" max_duration=2ba save_weights_only=true >"$tmp/said" 2>&1 || { fail "a run that saves weights"; cat "$tmp/said"; }
 expect "checkpoint of another model" 65 "transformer" -- "${train[@]}" load_path="$good" model.d_model=32
 expect "weights of another model" 65 "transformer.wpe.weight" -- "${train[@]}" load_path="$golden/mpt-rope/hf"
 cp -r "$good" "$tmp/damaged"
@@ -144,6 +146,9 @@ expect "damaged checkpoint, seen by ckpt verify" 65 "$(basename "$file")" "trans
 cp -r "$good" "$tmp/cut"
 truncate -s 1000 "$tmp/cut/$(basename "$file")"
 expect "cut checkpoint" 65 "$(basename "$file")" -- "${train[@]}" load_path="$tmp/cut"
+expect "checkpoint of another optimizer" 78 "decoupled_adamw" "decoupled_lionw" "load_weights_only" \
+    -- "${train[@]}" load_path="$good" optimizer.name=decoupled_lionw
+expect "weights without an optimizer's state" 65 "exp_avg" "load_weights_only" -- "${train[@]}" load_path="$tmp/bare/ep0-ba2"
 expect "no checkpoint at load_path" 74 "$tmp/absent" -- "${train[@]}" load_path="$tmp/absent"
 
 # --- the file system ---------------------------------------------------------------------------------------------------
@@ -187,6 +192,18 @@ wait_for_steps() {
     fail "no steps in $1"
 }
 second_run
+
+# A run that was cut off in the middle of a line of metrics.jsonl: the next run's lines are whole.
+torn_metrics() {
+    wanted "torn metrics" || return
+    cp -r "$tmp/good" "$tmp/torn"
+    printf '{"batch":3,"epoch":0,"los' >>"$tmp/torn/metrics.jsonl"
+    (cd "$work" && "$cltrain" train -q train.yaml save_folder="$tmp/torn" max_duration=4ba) >"$tmp/said" 2>&1 || { fail "torn metrics"; cat "$tmp/said"; }
+    [ "$(steps_of "$tmp/torn" | wc -l)" = 4 ] || { fail "torn metrics: batches are missing"; cat "$tmp/torn/metrics.jsonl"; }
+    [ "$(grep -c '^{.*}$' "$tmp/torn/metrics.jsonl")" = $(($(wc -l <"$tmp/torn/metrics.jsonl") - 1)) ] || fail "torn metrics: more than one line is torn"
+    echo "ok: torn metrics"
+}
+torn_metrics
 
 # --- devices -----------------------------------------------------------------------------------------------------------
 

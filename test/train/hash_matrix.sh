@@ -2,11 +2,11 @@
 # One run, the same bits: losses, gradient norms and hashes of weights and optimizer state after 20 steps do not depend on
 # ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being stopped and resumed at every step.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
-#                                          plain oclgrind
+#                                          evaluation plain oclgrind
 # timeout: 1200
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts=" ${*:-ranks mixed microbatch drivers transport recompute resume plain oclgrind} "
+parts=" ${*:-ranks mixed microbatch drivers transport recompute resume evaluation plain oclgrind} "
 intel=$(has_platform intel && echo yes)
 [ -n "$intel" ] || echo "SKIP: no Intel runtime for CPUs here (make check fetches it): PoCL alone is compared"
 
@@ -112,6 +112,21 @@ resume() {
     same "stopped and resumed after every step, each time with another rank count" resumed
 }
 
+# An evaluation is the same for any number of ranks, though each evaluates its own part of other batches.
+evaluation() {
+    local n out first=
+    for n in 1 2 3 8; do
+        out=$(cd "$golden/e2e" && on_ranks "$n" eval -q --device $pocl train.yaml load_path=hf 2>"$tmp/eval.log" | grep '"eval_loss"')
+        first=${first:-$out}
+        if [ -z "$out" ] || [ "$out" != "$first" ]; then
+            fail "evaluation on $n ranks: '$out', not '$first'"
+            tail -n 3 "$tmp/eval.log"
+        else
+            echo "same: evaluation on $n ranks"
+        fi
+    done
+}
+
 plain() {
     set=mpt-learned
     conf=("${plain[@]}")
@@ -139,7 +154,7 @@ under_oclgrind() {
 wants() { [[ $parts == *" $1 "* ]]; }
 make_reference options
 sensitive
-for part in ranks mixed microbatch drivers transport recompute resume plain; do
+for part in ranks mixed microbatch drivers transport recompute resume evaluation plain; do
     wants $part && $part
 done
 wants oclgrind && under_oclgrind
