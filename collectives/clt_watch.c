@@ -59,7 +59,7 @@ void clt_watch_end_job(clt_group *g, int code) {
 /* Another rank of this host ends the job. A launcher kills all ranks once the first has gone: that one must
  * have said why by then. */
 static void follow(int code) {
-    static const double its_time = 0.5;
+    static const double its_time = 0.7;
     clt_log_release(NULL);
     clt_sleep(its_time);
     clt_launch_report(code);
@@ -82,17 +82,20 @@ static const char *phase_of(const clt_shm_note *n) {
     return n->phase[0] ? n->phase : "start";
 }
 
-/* Returns false if the ranks of this host all wait: then the one that is missing is on another host. */
-static bool name_the_stuck(clt_group *g, const char *what) {
+/* The rank of this host that is missing; NULL if all of them wait: then it is on another host. */
+static const clt_shm_note *find_stuck(clt_group *g) {
     enum { ALIVE_SECONDS = 2 };
-    clt_shm_page *page = state(g)->page;
-    const clt_shm_note *n = &page->note[0], *mine = my_note(g);
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
+    const clt_shm_note *n = &state(g)->page->note[0];
     for (int r = 1; r < g->local_size; r++)
-        if (behind(&page->note[r], n)) n = &page->note[r];
-    bool here = n->met < mine->met || seconds_since(n->seen_ms) > ALIVE_SECONDS;
-    if (here)
+        if (behind(&state(g)->page->note[r], n)) n = &state(g)->page->note[r];
+    return n->met < my_note(g)->met || seconds_since(n->seen_ms) > ALIVE_SECONDS ? n : NULL;
+}
+
+static void name_the_stuck(clt_group *g, const char *what) {
+    char host[256] = "";
+    const clt_shm_note *n = find_stuck(g), *mine = my_note(g);
+    gethostname(host, sizeof host - 1);
+    if (n) {
         clt_error(
             CLT_AGAIN,
             "rank %d (host %s, process %d) does not answer: step %lld, %s for %.0f s; waited %.0f s for %s "
@@ -100,13 +103,15 @@ static bool name_the_stuck(clt_group *g, const char *what) {
             "checkpoint",
             (int)n->rank, host, (int)n->pid, (long long)n->step, phase_of(n), seconds_since(n->since_ms),
             g->timeout, what);
-    else
-        clt_error(CLT_AGAIN,
-                  "a rank on another host than %s does not answer: the ranks here are at step %lld, %s, and "
-                  "waited %.0f s "
-                  "for %s (dist_timeout or CLTRAIN_COMM_TIMEOUT). The job ends; run it again",
-                  host, (long long)mine->step, phase_of(mine), g->timeout, what);
-    return here;
+        return;
+    }
+    clt_sleep(1); /* the other host knows more, and ends the job meanwhile */
+    clt_error(CLT_AGAIN,
+              "a rank on another host than %s does not answer: the ranks here are at step %lld, %s, and "
+              "waited %.0f s for "
+              "%s (dist_timeout or CLTRAIN_COMM_TIMEOUT). The job ends; run it again: it goes on from the "
+              "last checkpoint",
+              host, (long long)mine->step, phase_of(mine), g->timeout, what);
 }
 
 static void deadline_passed(clt_group *g, const char *what) {
@@ -118,8 +123,7 @@ static void deadline_passed(clt_group *g, const char *what) {
     }
     int32_t none = 0;
     if (!atomic_compare_exchange_strong(&state(g)->page->ended, &none, 1 + code)) follow(none - 1);
-    /* The host with the missing rank speaks first. */
-    if (!name_the_stuck(g, what)) clt_sleep(1);
+    name_the_stuck(g, what);
     clt_watch_end_job(g, code);
 }
 
