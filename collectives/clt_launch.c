@@ -1,9 +1,7 @@
 #include "clt_launch.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
-#include "../runtime/base/clt_thread.h"
 #include "clt_group.h"
 
 clt_launch_info clt_launch_detect(void) {
@@ -48,21 +46,11 @@ void clt_launch_report(int code) {
     leave_line("exit", text);
 }
 
-/* CPU runtimes start a thread for every core of the host; ranks that share the host would have too many. What
- * is set already stays. */
-static void share_cores(int ranks) {
-    char n[16];
-    snprintf(n, sizeof n, "%d", CLT_MAX(clt_cpu_count() / ranks, 1));
-    setenv("POCL_MAX_PTHREAD_COUNT", n, 0);
-    setenv("DPCPP_CPU_NUM_CUS", n, 0);
-}
-
 void clt_launch_begin(void) {
     clt_launch_info l = clt_launch_detect();
     if (l.size <= 1) return;
     clt_log_set_rank(l.rank, l.size);
     clt_log_hold(true);
-    if (l.local_size > 1) share_cores(l.local_size);
 }
 
 int clt_launch_end(int code) {

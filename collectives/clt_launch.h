@@ -8,8 +8,7 @@
 
 #include "../runtime/base/clt_base.h"
 
-/* At the start of the program: with several ranks, messages are held (clt_log_hold) and the ranks of a host
- * share its cores (see docs/launching.md). */
+/* At the start of the program: with several ranks, messages are held (clt_log_hold). */
 void clt_launch_begin(void);
 /* Leaves this process's number and host name: from here on it can be sent signals. */
 void clt_launch_register(void);

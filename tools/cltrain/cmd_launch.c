@@ -93,8 +93,7 @@ static void add_all(clt_strv *v, const char *const *words) {
 /* Open MPI hands the environment to the ranks of this host only; what cltrain and its drivers read goes
  * along. */
 static void environment_words(clt_strv *v) {
-    static const clt_env_id others[] = {CLT_ENV_OCL_ICD_VENDORS, CLT_ENV_LD_LIBRARY_PATH,
-                                        CLT_ENV_POCL_MAX_PTHREAD_COUNT, CLT_ENV_DPCPP_CPU_NUM_CUS};
+    static const clt_env_id others[] = {CLT_ENV_OCL_ICD_VENDORS, CLT_ENV_LD_LIBRARY_PATH};
     for (int i = 0; i < CLT_ENV_COUNT; i++) {
         bool wanted = strncmp(clt_env_name((clt_env_id)i), "CLTRAIN_", 8) == 0;
         for (size_t k = 0; k < CLT_COUNT_OF(others); k++) wanted |= others[k] == (clt_env_id)i;
