@@ -63,7 +63,7 @@ say "7. cltrain report"
 
 say "Done in $((SECONDS - start)) s. What was made:"
 cat <<TXT
-  $OUT/data          the data set (MDS: $("$CLTRAIN" data show "$OUT/data/train" | sed -n 2p))
+  $OUT/data          the data set (MDS: $("$CLTRAIN" data show "$OUT/data/train" | sed -n 's/^ *samples *//p'))
   $OUT/run.yaml      the configuration, LLM Foundry's format
   $OUT/run           checkpoints, metrics.jsonl, log.txt, report.html
 Try next:
