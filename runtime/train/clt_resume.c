@@ -166,8 +166,7 @@ void clt_run_save(clt_run *r) {
         clt_sinks_event(r->sinks, "checkpoint", r->now.batch, fields);
         clt_free(fields);
     } else {
-        clt_warn("no checkpoint at batch %lld: training goes on, the checkpoints before are untouched",
-                 (long long)r->now.batch);
+        clt_warn("training goes on without a checkpoint of batch %lld", (long long)r->now.batch);
     }
     clt_free(name);
     json_decref(model);
