@@ -197,10 +197,13 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     if (!res.finite) {
         clt_device_set_steady(r->dev, false); /* looking into a step needs a kernel more */
         CLT_TRY(clt_engine_explain(r->engine, b, s));
-        clt_error(CLT_FAIL,
-                  "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last "
-                  "checkpoint is good: lower the learning rate, clip the gradients or look at the data",
-                  (long long)r->now.batch + 1, fabs(res.loss), (double)res.grad_norm);
+        /* The device gates the update by the norm: a loss that alone is not finite comes too late for it. */
+        clt_error(
+            CLT_FAIL,
+            "batch %lld: loss %g, gradient norm %g; the weights %s. The last checkpoint is good: lower the "
+            "learning rate, clip the gradients or look at the data",
+            (long long)r->now.batch + 1, fabs(res.loss), (double)res.grad_norm,
+            isfinite(res.grad_norm) ? "were updated and are lost with this run" : "were not changed");
         return clt_group_agree(r->group, CLT_FAIL);
     }
     double seconds = clt_now() - start;
