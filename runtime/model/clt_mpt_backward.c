@@ -115,8 +115,8 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     }
     CLT_TRY(clt_op_gemm(m->ops, &g));
     if (c->glu)
-        CLT_TRY(clt_op_glu_backward(m->ops, c->activation, R, F, a->gate, F, a->up, F, m->dact, F, m->dgate,
-                                    F, m->dup, F));
+        CLT_TRY(clt_op_glu_backward(m->ops, CLT_F32, c->activation, R, F, a->gate, F, a->up, F, m->dact, F,
+                                    m->dgate, F, m->dup, F));
     CLT_TRY(
         clt_mpt_made(m, m->dup, (uint64_t)(R * F), "block %d: gradient of the mlp's hidden values", layer));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
@@ -165,12 +165,12 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
     bool own_kv = c->layer[layer].reuse_kv < 0;
     int64_t R = p->rows, T = m->shape.seq, W = m->width, Q = c->n_heads * c->head_dim;
     if (m->rope.buf && !c->layer[layer].nope) {
-        CLT_TRY(clt_op_rope(m->ops, R, T, c->n_heads, c->head_dim, dqkv, W, m->rope, true));
+        CLT_TRY(clt_op_rope(m->ops, CLT_F32, R, T, c->n_heads, c->head_dim, dqkv, W, m->rope, true));
         if (own_kv)
-            CLT_TRY(clt_op_rope(m->ops, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(dqkv, (uint64_t)Q), W,
-                                m->rope, true));
+            CLT_TRY(clt_op_rope(m->ops, CLT_F32, R, T, c->kv_n_heads, c->head_dim,
+                                clt_ref_at(dqkv, (uint64_t)Q), W, m->rope, true));
     }
-    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, R, T, Q, dqkv, W, m->temperature));
+    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, CLT_F32, R, T, Q, dqkv, W, m->temperature));
     if (c->qk_ln || c->qk_gn) {
         clt_ref in = c->clip_qkv > 0 ? a->clipped : a->raw;
         CLT_TRY(qk_norm_backward(p, c->n_heads, 0, in, x->q_ln_w, x->q_ln_b, a->q_mean, a->q_rstd, dqkv));
@@ -179,8 +179,8 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
                 qk_norm_backward(p, c->kv_n_heads, Q, in, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd, dqkv));
     }
     if (c->clip_qkv > 0)
-        CLT_TRY(
-            clt_op_clip_backward(m->ops, (float)c->clip_qkv, R, own_kv ? W : Q, a->raw, W, dqkv, W, dqkv, W));
+        CLT_TRY(clt_op_clip_backward(m->ops, CLT_F32, (float)c->clip_qkv, R, own_kv ? W : Q, a->raw, W, dqkv,
+                                     W, dqkv, W));
     return CLT_OK;
 }
 

@@ -113,7 +113,7 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     CLT_TRY(clt_mpt_made(m, made, (uint64_t)(R * W), "block %d: attention's q, k, v projection", layer));
     if (clip) {
         clt_ref to = norms ? a->clipped : a->qkv;
-        CLT_TRY(clt_op_clip_forward(m->ops, (float)c->clip_qkv, R, cols, made, W, to, W));
+        CLT_TRY(clt_op_clip_forward(m->ops, CLT_F32, (float)c->clip_qkv, R, cols, made, W, to, W));
         made = to;
     }
     if (!norms) return CLT_OK;
@@ -121,7 +121,7 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     if (!own_kv) return CLT_OK;
     CLT_TRY(qk_norm(m, R, c->kv_n_heads, Q, made, a->qkv, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd));
     uint64_t v = (uint64_t)(Q + K);
-    CLT_TRY(clt_op_copy_rows(m->ops, R, K, clt_ref_at(made, v), W, clt_ref_at(a->qkv, v), W));
+    CLT_TRY(clt_op_copy_rows(m->ops, CLT_F32, R, K, clt_ref_at(made, v), W, clt_ref_at(a->qkv, v), W));
     return clt_mpt_made(m, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
 }
 
@@ -130,12 +130,12 @@ static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
     clt_mpt_acts *a = &m->acts[layer];
     int64_t T = m->shape.seq, Q = c->n_heads * c->head_dim, W = m->width;
-    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, R, T, Q, a->qkv, W, m->temperature));
+    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, CLT_F32, R, T, Q, a->qkv, W, m->temperature));
     if (!m->rope.buf || c->layer[layer].nope) return CLT_OK;
-    CLT_TRY(clt_op_rope(m->ops, R, T, c->n_heads, c->head_dim, a->qkv, W, m->rope, false));
+    CLT_TRY(clt_op_rope(m->ops, CLT_F32, R, T, c->n_heads, c->head_dim, a->qkv, W, m->rope, false));
     if (c->layer[layer].reuse_kv >= 0) return CLT_OK;
-    return clt_op_rope(m->ops, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(a->qkv, (uint64_t)Q), W, m->rope,
-                       false);
+    return clt_op_rope(m->ops, CLT_F32, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(a->qkv, (uint64_t)Q), W,
+                       m->rope, false);
 }
 
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer) {
@@ -186,7 +186,7 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     up.c = a->up;
     CLT_TRY(clt_op_gemm(m->ops, &up));
     CLT_TRY(clt_op_gemm(m->ops, &gate));
-    return clt_op_glu_forward(m->ops, c->activation, R, F, a->gate, F, a->up, F, a->act, F);
+    return clt_op_glu_forward(m->ops, CLT_F32, c->activation, R, F, a->gate, F, a->up, F, a->act, F);
 }
 
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, clt_ref x_out) {

@@ -47,22 +47,27 @@ static clt_status pick(clt_ops *ops, clt_activation act, const clt_variant **v) 
     return clt_variant_pick(ops, "activation", check, NULL, v);
 }
 
-clt_status clt_op_activation_forward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref x,
-                                     int64_t ldx, clt_ref y, int64_t ldy) {
+clt_status clt_op_activation_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows,
+                                     int64_t cols, clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(pick(ops, act, &v));
     return forward(ops, v, act, rows, cols, x, ldx, y, ldy);
 }
 
-clt_status clt_op_activation_backward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref x,
-                                      int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
+clt_status clt_op_activation_backward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows,
+                                      int64_t cols, clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy,
+                                      clt_ref dx, int64_t lddx) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(pick(ops, act, &v));
     return backward(ops, v, act, rows, cols, x, ldx, dy, lddy, dx, lddx);
 }
 
-clt_status clt_op_glu_forward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref gate,
-                              int64_t ldgate, clt_ref up, int64_t ldup, clt_ref y, int64_t ldy) {
+clt_status clt_op_glu_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows, int64_t cols,
+                              clt_ref gate, int64_t ldgate, clt_ref up, int64_t ldup, clt_ref y,
+                              int64_t ldy) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     char option[32];
     CLT_TRY(pick(ops, act, &v));
@@ -70,9 +75,10 @@ clt_status clt_op_glu_forward(clt_ops *ops, clt_activation act, int64_t rows, in
                               (clt_rows[]){{gate, ldgate}, {up, ldup}, {y, ldy}}, 3, NULL, 0);
 }
 
-clt_status clt_op_glu_backward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref gate,
-                               int64_t ldgate, clt_ref up, int64_t ldup, clt_ref dy, int64_t lddy,
-                               clt_ref dgate, int64_t lddgate, clt_ref dup, int64_t lddup) {
+clt_status clt_op_glu_backward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows, int64_t cols,
+                               clt_ref gate, int64_t ldgate, clt_ref up, int64_t ldup, clt_ref dy,
+                               int64_t lddy, clt_ref dgate, int64_t lddgate, clt_ref dup, int64_t lddup) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     char option[32];
     CLT_TRY(pick(ops, act, &v));

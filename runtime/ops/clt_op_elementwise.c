@@ -42,23 +42,26 @@ clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count) {
     return add(ops, v, dst, src, count);
 }
 
-clt_status clt_op_copy_rows(clt_ops *ops, int64_t rows, int64_t cols, clt_ref src, int64_t ldsrc, clt_ref dst,
-                            int64_t lddst) {
+clt_status clt_op_copy_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t cols, clt_ref src,
+                            int64_t ldsrc, clt_ref dst, int64_t lddst) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(pick(ops, &v));
     return clt_rowwise_launch(ops, v, "copy_rows", "", true, rows, cols,
                               (clt_rows[]){{src, ldsrc}, {dst, lddst}}, 2, NULL, 0);
 }
 
-clt_status clt_op_clip_forward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
-                               clt_ref y, int64_t ldy) {
+clt_status clt_op_clip_forward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
+                               clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(pick(ops, &v));
     return clip_forward(ops, v, limit, rows, cols, x, ldx, y, ldy);
 }
 
-clt_status clt_op_clip_backward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
-                                clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
+clt_status clt_op_clip_backward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
+                                clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(pick(ops, &v));
     return clt_rowwise_launch(ops, v, "clip_backward", "", true, rows, cols,
@@ -73,15 +76,17 @@ clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float lim
     return clip_forward(ops, v, limit, 1, n, g, n, g, n);
 }
 
-clt_status clt_op_scale_rows(clt_ops *ops, int64_t rows, int64_t seq, int64_t cols, clt_ref x, int64_t ldx,
-                             clt_ref factor) {
+clt_status clt_op_scale_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, int64_t cols, clt_ref x,
+                             int64_t ldx, clt_ref factor) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(pick(ops, &v));
     return clt_rowwise_launch(ops, v, "scale_rows", "", false, rows, cols, (clt_rows[]){{x, ldx}}, 1,
                               (clt_arg[]){CLT_REF(factor), CLT_U64(seq)}, 3);
 }
 
-clt_status clt_op_count_nonfinite(clt_ops *ops, clt_ref x, uint64_t count, clt_ref counter) {
+clt_status clt_op_count_nonfinite(clt_ops *ops, clt_dtype type, clt_ref x, uint64_t count, clt_ref counter) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(pick(ops, &v));
     int64_t n = (int64_t)count;
@@ -133,8 +138,9 @@ static clt_status rope_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     return clt_variant_compare(ops, "rope", part[0], x, N);
 }
 
-clt_status clt_op_rope(clt_ops *ops, int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, clt_ref x,
-                       int64_t ldx, clt_ref cos_sin, bool inverse) {
+clt_status clt_op_rope(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, int64_t heads,
+                       int64_t head_dim, clt_ref x, int64_t ldx, clt_ref cos_sin, bool inverse) {
+    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
     CLT_TRY(clt_variant_pick(ops, "rope", rope_check, NULL, &v));
     return rope(ops, v, &(rope_params){rows, seq, heads, head_dim / 2, x, ldx, cos_sin, inverse});

@@ -6,7 +6,13 @@
  * C by the oracle of the same name in runtime/ops/ref/clt_ref.h; every variant gives the oracle's bits in
  * `numerics: exact`, and is checked against it on this device before it may be used.
  *
- * Conventions. Matrices are row-major fp32. Dimension letters: B batch, T sequence, C d_model, H heads,
+ * Types. Tensors are fp32 unless a params struct names a type field for them (zero: CLT_F32). 16-bit elements
+ * are stored as their bits; an operation widens what it reads to fp32 (exactly), computes in fp32 and rounds
+ * to nearest even once at each store. A row that requires nothing more gives the bits of the fp32 oracle on
+ * the widened inputs, rounded; rows for matrix units add in an order of their own and are checked against a
+ * stated bound.
+ *
+ * Conventions. Matrices are row-major. Dimension letters: B batch, T sequence, C d_model, H heads,
  * D head size, V vocabulary. Rows are tokens, sample after sample: row = sample * T + position. `ld*` is the
  * distance between rows in elements. A clt_ref with buf NULL is an absent optional tensor. `accumulate` false
  * means the target starts from +0 (it need not be cleared), true that the result is added to it. */
@@ -18,6 +24,10 @@
 typedef struct clt_ops clt_ops;
 
 typedef enum { CLT_EXACT, CLT_FAST } clt_numerics;
+typedef enum { CLT_F32, CLT_BF16, CLT_F16 } clt_dtype; /* 16-bit types are stored as ushort bits */
+static inline uint64_t clt_dtype_bytes(clt_dtype t) {
+    return t == CLT_F32 ? 4 : 2;
+}
 
 typedef struct {
     clt_numerics numerics;
@@ -79,8 +89,11 @@ typedef struct {
     clt_activation grad_act;
     clt_ref grad_pre; /* [m,n] */
     int64_t ldgrad;
-    clt_ref residual; /* [m,n] */
+    clt_ref residual; /* [m,n], fp32 */
     int64_t ldres;
+    clt_dtype in_type;  /* of a and b */
+    clt_dtype c_type;   /* of c; accumulate wants fp32 */
+    clt_dtype aux_type; /* of pre and grad_pre */
 } clt_gemm_params;
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p);
 /* Allocates workspaces and checks and compiles what this shape class needs, without a launch that counts. */
@@ -104,6 +117,7 @@ typedef struct {
     int64_t rows, cols, heads; /* rows: tokens */
     clt_ref x, y, w, b, mean, rstd;
     int64_t ldx, ldy;
+    clt_dtype x_type, y_type;
 } clt_norm_params;
 clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p);
 
@@ -116,6 +130,8 @@ typedef struct {
     clt_ref x, w, mean, rstd, dy, dx, residual, dw, db;
     int64_t ldx, lddy, lddx, ldres;
     bool accumulate; /* dw and db */
+    clt_dtype x_type, dy_type;
+    clt_dtype dx_type; /* of dx and residual */
 } clt_norm_grad_params;
 clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p);
 
@@ -125,6 +141,7 @@ typedef struct {
     int64_t rows, cols, rows_per_sample, ldx;
     clt_ref x, out;
     bool accumulate;
+    clt_dtype x_type;
 } clt_column_sum_params;
 clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p);
 
@@ -176,6 +193,7 @@ typedef struct {
     uint64_t step;
     int64_t first_sample; /* place of sample 0 in the global batch */
     int32_t layer;
+    clt_dtype type; /* of q, k, v, o, and in the backward pass of dout, dq, dk, dv */
 } clt_attention_params;
 clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p);
 
@@ -191,30 +209,33 @@ uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_pa
 /* --- elementwise (clt_op_activation.c, clkernels/activation)
  * --------------------------------------------------- */
 
+/* All tensors of one call are of `type`, factors and tables fp32. */
+
 /* y = act(x), [rows, cols]. */
-clt_status clt_op_activation_forward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref x,
-                                     int64_t ldx, clt_ref y, int64_t ldy);
+clt_status clt_op_activation_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows,
+                                     int64_t cols, clt_ref x, int64_t ldx, clt_ref y, int64_t ldy);
 /* dx = dy * act'(x); dx may be dy. */
-clt_status clt_op_activation_backward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref x,
-                                      int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx);
+clt_status clt_op_activation_backward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows,
+                                      int64_t cols, clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy,
+                                      clt_ref dx, int64_t lddx);
 /* Gated MLP: y = act(gate) * up;  dgate = dy * up * act'(gate), dup = dy * act(gate). */
-clt_status clt_op_glu_forward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref gate,
-                              int64_t ldgate, clt_ref up, int64_t ldup, clt_ref y, int64_t ldy);
-clt_status clt_op_glu_backward(clt_ops *ops, clt_activation act, int64_t rows, int64_t cols, clt_ref gate,
-                               int64_t ldgate, clt_ref up, int64_t ldup, clt_ref dy, int64_t lddy,
-                               clt_ref dgate, int64_t lddgate, clt_ref dup, int64_t lddup);
+clt_status clt_op_glu_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows, int64_t cols,
+                              clt_ref gate, int64_t ldgate, clt_ref up, int64_t ldup, clt_ref y, int64_t ldy);
+clt_status clt_op_glu_backward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows, int64_t cols,
+                               clt_ref gate, int64_t ldgate, clt_ref up, int64_t ldup, clt_ref dy,
+                               int64_t lddy, clt_ref dgate, int64_t lddgate, clt_ref dup, int64_t lddup);
 /* y = clamp(x, -limit, limit);  dx = |x| <= limit ? dy : +0 (x: the values before the clamp). */
-clt_status clt_op_clip_forward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
-                               clt_ref y, int64_t ldy);
-clt_status clt_op_clip_backward(clt_ops *ops, float limit, int64_t rows, int64_t cols, clt_ref x, int64_t ldx,
-                                clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx);
+clt_status clt_op_clip_forward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
+                               clt_ref x, int64_t ldx, clt_ref y, int64_t ldy);
+clt_status clt_op_clip_backward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
+                                clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx);
 /* Rotary positions, half-split pairs (i, i + D/2), in place on `heads` heads of each row; cos_sin: [T, D/2,
  * 2] from the host (clt_rope_table). inverse: the gradient (rotation by the negative angle). */
-clt_status clt_op_rope(clt_ops *ops, int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, clt_ref x,
-                       int64_t ldx, clt_ref cos_sin, bool inverse);
+clt_status clt_op_rope(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, int64_t heads,
+                       int64_t head_dim, clt_ref x, int64_t ldx, clt_ref cos_sin, bool inverse);
 /* x[r, :] *= factor[r % seq] (attn_temperature_tuning); the same for the gradient. */
-clt_status clt_op_scale_rows(clt_ops *ops, int64_t rows, int64_t seq, int64_t cols, clt_ref x, int64_t ldx,
-                             clt_ref factor);
+clt_status clt_op_scale_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, int64_t cols, clt_ref x,
+                             int64_t ldx, clt_ref factor);
 /* y = [residual +] x * mask * 1/(1-p): counter {step, sample in the global batch, layer and site, element/4}.
  * The backward pass is the same call on the gradient. y may be x. */
 typedef struct {
@@ -224,13 +245,15 @@ typedef struct {
     uint64_t seed, step;
     int64_t first_sample;
     int32_t layer, site;
+    clt_dtype x_type;
+    clt_dtype y_type; /* of y and residual */
 } clt_dropout_params;
 clt_status clt_op_dropout(clt_ops *ops, const clt_dropout_params *p);
 /* dst += src, `count` contiguous elements. */
 clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count);
 /* dst[r, 0..cols) = src[r, 0..cols) */
-clt_status clt_op_copy_rows(clt_ops *ops, int64_t rows, int64_t cols, clt_ref src, int64_t ldsrc, clt_ref dst,
-                            int64_t lddst);
+clt_status clt_op_copy_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t cols, clt_ref src,
+                            int64_t ldsrc, clt_ref dst, int64_t lddst);
 
 /* --- loss (clt_op_loss.c, clkernels/loss)
  * ----------------------------------------------------------------------- */
@@ -247,6 +270,7 @@ typedef struct {
     bool grad;
     float weight;
     clt_ref row_weight; /* optional [rows]: used instead of weight (per-sample means) */
+    clt_dtype type;     /* of logits */
 } clt_loss_params;
 clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p);
 /* out[s] = sum of a sample's token losses along the row rule: x [samples, seq] -> out [samples]. */
@@ -286,6 +310,8 @@ typedef struct {
     clt_ref groups;
     clt_ref group_of_block; /* uint8 [chunks * 1024] */
     clt_ref status;
+    clt_ref copy; /* optional: gets the new weights as copy_type, for 16-bit compute; also of frozen groups */
+    clt_dtype copy_type;
 } clt_optimizer_params;
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p);
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p);
@@ -293,7 +319,6 @@ clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p);
 /* --- casts (clt_op_cast.c, clkernels/cast)
  * ----------------------------------------------------------------------- */
 
-typedef enum { CLT_F32, CLT_BF16, CLT_F16 } clt_dtype; /* 16-bit types are stored as ushort bits */
 /* dst = (type) src, round to nearest even, NaN stays NaN (quiet, sign kept). */
 clt_status clt_op_cast(clt_ops *ops, clt_dtype from, clt_dtype to, clt_ref src, clt_ref dst, uint64_t count);
 
@@ -301,6 +326,6 @@ clt_status clt_op_cast(clt_ops *ops, clt_dtype from, clt_dtype to, clt_ref src, 
  * ------------------------------------------------------------------------------------------- */
 
 /* count[0] (uint32) += number of elements that are NaN or infinite; for the replay of a bad step. */
-clt_status clt_op_count_nonfinite(clt_ops *ops, clt_ref x, uint64_t count, clt_ref counter);
+clt_status clt_op_count_nonfinite(clt_ops *ops, clt_dtype type, clt_ref x, uint64_t count, clt_ref counter);
 
 #endif

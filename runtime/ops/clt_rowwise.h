@@ -27,6 +27,11 @@ clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const char *na
 clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
                              uint64_t count, const clt_arg *args, int n);
 
+/* Operations that have no 16-bit form yet say so. */
+static inline clt_status clt_only_f32(clt_dtype type) {
+    return type == CLT_F32 ? CLT_OK : clt_error(CLT_FAIL, "this operation has no 16-bit form");
+}
+
 /* For checks: a scratch buffer (slot 3) as `n` equal parts of `count` floats, each starting 5 elements after
  * a multiple of 64, so that offsets are not aligned. */
 enum { CLT_CHECK_PARTS = 6 };

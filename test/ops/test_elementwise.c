@@ -48,13 +48,13 @@ static void activation_case(int d, clt_activation act, const shape *s, uint64_t 
     size_t n = elements(s);
     float *x = make(n, seed), *dy = make(n, seed + 2), *want = clt_memdup(dy, n * sizeof *dy);
     clt_ref rx = tu_upload(d, x, n), ry = tu_upload(d, dy, n), rdy = tu_upload(d, dy, n);
-    tu_assert_ok(clt_op_activation_forward(tu_ops(d), act, s->rows, s->cols, rx, s->ld, ry, s->ld),
+    tu_assert_ok(clt_op_activation_forward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rx, s->ld, ry, s->ld),
                  "forward");
     FOR_ELEMENTS(s, i) want[i] = clt_ref_act(act, x[i]);
     tu_assert_words("activation forward", tu_download(ry, n), want, n);
-    tu_assert_ok(
-        clt_op_activation_backward(tu_ops(d), act, s->rows, s->cols, rx, s->ld, rdy, s->ld, rdy, s->ld),
-        "backward");
+    tu_assert_ok(clt_op_activation_backward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rx, s->ld, rdy, s->ld,
+                                            rdy, s->ld),
+                 "backward");
     memcpy(want, dy, n * sizeof *dy);
     FOR_ELEMENTS(s, i) want[i] = dy[i] * clt_ref_act_grad(act, x[i]);
     tu_assert_words("activation backward", tu_download(rdy, n), want, n);
@@ -71,8 +71,9 @@ static void glu_case(int d, clt_activation act, const shape *s, uint64_t seed) {
           *dup = clt_memdup(up, n * sizeof *up);
     clt_ref rg = tu_upload(d, gate, n), ru = tu_upload(d, up, n), rdy = tu_upload(d, dy, n),
             ry = tu_upload(d, dy, n);
-    tu_assert_ok(clt_op_glu_forward(tu_ops(d), act, s->rows, s->cols, rg, s->ld, ru, s->ld, ry, s->ld),
-                 "glu");
+    tu_assert_ok(
+        clt_op_glu_forward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rg, s->ld, ru, s->ld, ry, s->ld),
+        "glu");
     FOR_ELEMENTS(s, i) {
         y[i] = clt_ref_act(act, gate[i]) * up[i];
         dgate[i] = dy[i] * up[i] * clt_ref_act_grad(act, gate[i]);
@@ -80,8 +81,8 @@ static void glu_case(int d, clt_activation act, const shape *s, uint64_t seed) {
     }
     tu_assert_words("glu forward", tu_download(ry, n), y, n);
     /* the gradients take the place of the inputs */
-    tu_assert_ok(clt_op_glu_backward(tu_ops(d), act, s->rows, s->cols, rg, s->ld, ru, s->ld, rdy, s->ld, rg,
-                                     s->ld, ru, s->ld),
+    tu_assert_ok(clt_op_glu_backward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rg, s->ld, ru, s->ld, rdy,
+                                     s->ld, rg, s->ld, ru, s->ld),
                  "glu backward");
     tu_assert_words("glu dgate", tu_download(rg, n), dgate, n);
     tu_assert_words("glu dup", tu_download(ru, n), dup, n);
@@ -118,15 +119,16 @@ static void simple_case(int d, const shape *s, uint64_t seed) {
     clt_ref ra = tu_upload(d, a, n), rb = tu_upload(d, b, n), rc = tu_upload(d, b, n);
     clt_ops *ops = tu_ops(d);
 
-    tu_assert_ok(clt_op_clip_forward(ops, limit, s->rows, s->cols, ra, s->ld, rc, s->ld), "clip");
+    tu_assert_ok(clt_op_clip_forward(ops, CLT_F32, limit, s->rows, s->cols, ra, s->ld, rc, s->ld), "clip");
     FOR_ELEMENTS(s, i) want[i] = clamp(a[i], limit);
     tu_assert_words("clip forward", tu_download(rc, n), want, n);
 
-    tu_assert_ok(clt_op_clip_backward(ops, limit, s->rows, s->cols, ra, s->ld, rb, s->ld, rc, s->ld), "clip");
+    tu_assert_ok(clt_op_clip_backward(ops, CLT_F32, limit, s->rows, s->cols, ra, s->ld, rb, s->ld, rc, s->ld),
+                 "clip");
     FOR_ELEMENTS(s, i) want[i] = fabsf(a[i]) <= limit ? b[i] : 0.0f;
     tu_assert_words("clip backward", tu_download(rc, n), want, n);
 
-    tu_assert_ok(clt_op_copy_rows(ops, s->rows, s->cols, ra, s->ld, rc, s->ld), "copy");
+    tu_assert_ok(clt_op_copy_rows(ops, CLT_F32, s->rows, s->cols, ra, s->ld, rc, s->ld), "copy");
     FOR_ELEMENTS(s, i) want[i] = a[i];
     tu_assert_words("copy rows", tu_download(rc, n), want, n);
 
@@ -139,7 +141,7 @@ static void simple_case(int d, const shape *s, uint64_t seed) {
     tu_assert_words("clip values", tu_download(rc, n), want, n);
 
     float factor[2] = {0.3f, -1.7f};
-    tu_assert_ok(clt_op_scale_rows(ops, s->rows, 2, s->cols, ra, s->ld, tu_upload(d, factor, 2)),
+    tu_assert_ok(clt_op_scale_rows(ops, CLT_F32, s->rows, 2, s->cols, ra, s->ld, tu_upload(d, factor, 2)),
                  "scale rows");
     FOR_ELEMENTS(s, i) a[i] *= factor[(int64_t)i / s->ld % 2];
     tu_assert_words("scale rows", tu_download(ra, n), a, n);
@@ -147,7 +149,7 @@ static void simple_case(int d, const shape *s, uint64_t seed) {
     int32_t count = 5;
     clt_ref counter = tu_upload_i32(d, &count, 1);
     for (size_t i = 0; i < n; i++) count += !isfinite(a[i]);
-    tu_assert_ok(clt_op_count_nonfinite(ops, ra, n, counter), "count");
+    tu_assert_ok(clt_op_count_nonfinite(ops, CLT_F32, ra, n, counter), "count");
     assert_int_equal(*tu_download_i32(counter, 1), count);
     tu_release();
     clt_free(a);
@@ -172,7 +174,7 @@ static void rope_case(int d, int64_t rows, int64_t seq, int64_t heads, int64_t d
     float *x = make(n, seed), *cs = tu_random(table, seed + 2, 1.0f);
     clt_ref rx = tu_upload(d, x, n), rc = tu_upload(d, cs, table);
     for (int inverse = 0; inverse < 2; inverse++) {
-        tu_assert_ok(clt_op_rope(tu_ops(d), rows, seq, heads, dim, rx, ld, rc, inverse), "rope");
+        tu_assert_ok(clt_op_rope(tu_ops(d), CLT_F32, rows, seq, heads, dim, rx, ld, rc, inverse), "rope");
         clt_ref_rope(rows, seq, heads, dim, x, ld, cs, inverse);
         tu_assert_words("rope", tu_download(rx, n), x, n);
     }
