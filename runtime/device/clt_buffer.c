@@ -66,6 +66,7 @@ clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char
 void clt_buffer_destroy(clt_buffer *b) {
     if (!b) return;
     if (b->dev) {
+        clt_tensor_map_forget(b->dev, b);
         if (b->prev) b->prev->next = b->next;
         if (b->next) b->next->prev = b->prev;
         if (b->dev->buffers == b) b->dev->buffers = b->next;

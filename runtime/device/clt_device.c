@@ -140,6 +140,7 @@ static void warn_living(clt_device *dev) {
 
 void clt_device_close(clt_device *dev) {
     if (!dev) return;
+    clt_tensor_map_free(dev);
     warn_living(dev);
     /* Releasing a queue waits for it, without a deadline: a hung one is left alone. */
     if (!dev->hung) {

@@ -37,6 +37,8 @@ typedef struct {
     /* probed */
     bool probed;
     bool half_arithmetic, subgroups, fp64, inline_ptx;
+    bool mma_bf16;          /* inline PTX has mma.sync m16n8k16 on bf16 */
+    bool wgmma;             /* inline PTX has wgmma, through the second pass (clt_ptx.h) */
     uint32_t subgroup_size; /* 0: none */
     uint64_t local_mem;     /* largest static __local array that was built and run */
     bool exact_div, exact_sqrt, exact_fma, denormals, correct_rounding_option;

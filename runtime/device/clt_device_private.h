@@ -42,6 +42,7 @@ struct clt_buffer {
     cl_mem mem;
     size_t bytes;
     bool wrapped;
+    uint64_t address; /* on the device, as a kernel sees it; 0: nobody asked yet */
     char name[64];
     clt_buffer *prev, *next;
 };
@@ -81,6 +82,7 @@ struct clt_device {
     clt_kernel **kernels;
     int kernels_n, kernels_cap;
     clt_staging staging[8];
+    struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until there is one */
     clt_timed *timed;
     int timed_n, timed_cap;
     cl_event gate; /* test hook, see clt_device_gate */
@@ -124,10 +126,18 @@ clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, co
 /* clt_transfer.c */
 void clt_transfer_free(clt_device *dev);
 
+/* clt_tensor_map.c: drops the maps of a buffer that goes away; releases everything. */
+void clt_tensor_map_forget(clt_device *dev, const clt_buffer *b);
+void clt_tensor_map_free(clt_device *dev);
+
 /* clt_kernel.c */
 void clt_kernels_free(clt_device *dev);
 /* clBuildProgram whose failure nobody shall see. */
 cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options);
+/* Builds *p, and for a source marked for the second pass (clt_ptx.h) on a device with inline PTX puts the
+ * program of that pass in its place. *text gets the rewritten PTX, for the caller to free. */
+cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
+                        char **text);
 
 /* clt_source.c */
 /* Text with `#include "..."` of files under clkernels/ expanded; `file` names it and anchors relative paths.

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clt_ptx.h"
+
 #define LANGUAGE "-cl-std=CL1.2"
 #define ROUNDING "-cl-fp32-correctly-rounded-divide-sqrt"
 
@@ -99,13 +101,21 @@ static cl_program load_binary(clt_device *dev, const char *name, const char *opt
     return NULL;
 }
 
+/* The program's binary for the device with a terminating zero, or NULL. */
+static unsigned char *binary_of(cl_program p, size_t *bytes) {
+    *bytes = 0;
+    if (clGetProgramInfo(p, CL_PROGRAM_BINARY_SIZES, sizeof *bytes, bytes, NULL) != CL_SUCCESS || *bytes == 0)
+        return NULL;
+    unsigned char *binary = clt_calloc(*bytes + 1, 1);
+    if (clGetProgramInfo(p, CL_PROGRAM_BINARIES, sizeof binary, &binary, NULL) == CL_SUCCESS) return binary;
+    clt_free(binary);
+    return NULL;
+}
+
 static void save_binary(clt_device *dev, const char *name, cl_program p) {
-    size_t bytes = 0;
-    if (clGetProgramInfo(p, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, NULL) != CL_SUCCESS || bytes == 0)
-        return;
-    unsigned char *binary = clt_malloc(bytes);
-    if (clGetProgramInfo(p, CL_PROGRAM_BINARIES, sizeof binary, &binary, NULL) == CL_SUCCESS)
-        clt_cache_put(dev->cache_dir, name, binary, bytes);
+    size_t bytes;
+    unsigned char *binary = binary_of(p, &bytes);
+    if (binary) clt_cache_put(dev->cache_dir, name, binary, bytes);
     clt_free(binary);
 }
 
@@ -125,25 +135,62 @@ cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options) {
     return e;
 }
 
+/* The second pass (clt_ptx.h): *p, built from a marked source, becomes the program of its rewritten PTX.
+ * *text gets that PTX, for the message of a failure. */
+static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **text) {
+    const char *why = "the driver does not hand out the program";
+    size_t bytes;
+    unsigned char *first = binary_of(*p, &bytes);
+    *text = first ? clt_ptx_rewrite((const char *)first, &why) : NULL;
+    clt_free(first);
+    if (!*text) {
+        if (!quiet) clt_warn("instructions for the assembler alone cannot be built: %s", why);
+        return CL_BUILD_PROGRAM_FAILURE;
+    }
+    cl_int e, status = CL_SUCCESS;
+    bytes = strlen(*text);
+    const unsigned char *binary = (const unsigned char *)*text;
+    cl_program second =
+        clCreateProgramWithBinary(dev->context, 1, &dev->device, &bytes, &binary, &status, &e);
+    if (e != CL_SUCCESS) return e;
+    clReleaseProgram(*p);
+    *p = second;
+    if (status != CL_SUCCESS) return status;
+    return quiet ? clt_build_quietly(dev, second, "")
+                 : clBuildProgram(second, 1, &dev->device, "", NULL, NULL);
+}
+
+cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
+                        char **text) {
+    cl_int e = quiet ? clt_build_quietly(dev, *p, options)
+                     : clBuildProgram(*p, 1, &dev->device, options, NULL, NULL);
+    if (e == CL_SUCCESS && dev->facts.inline_ptx && clt_ptx_is_marked(source))
+        e = second_pass(dev, p, quiet, text);
+    return e;
+}
+
 static clt_status build_source(clt_device *dev, const char *what, const char *source, const char *options,
                                clt_hash128 key, bool quiet, cl_program *out) {
     cl_int e;
+    char *ptx = NULL;
     double start = clt_now();
     clt_progress(false, "compiling kernels for this device: %s (%llu programs, %.1f s so far)", what,
                  (unsigned long long)dev->counters.programs_built, dev->counters.build_seconds);
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
     CLT_CL(dev, e, what);
-    e = quiet ? clt_build_quietly(dev, p, options) : clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    e = clt_build_passes(dev, &p, source, options, quiet, &ptx);
     double took = clt_now() - start;
     dev->counters.build_seconds += took;
     dev->counters.programs_built++;
+    clt_status st = CLT_OK;
     if (e == CL_SUCCESS) {
         clt_debug("built %s [%s] in %.3f s", what, options, took);
         *out = p;
-        return CLT_OK;
+    } else {
+        st = quiet ? CLT_FAIL : build_failed(dev, p, what, ptx ? ptx : source, options, key, e);
+        clReleaseProgram(p);
     }
-    clt_status st = quiet ? CLT_FAIL : build_failed(dev, p, what, source, options, key, e);
-    clReleaseProgram(p);
+    clt_free(ptx);
     return st;
 }
 

@@ -15,9 +15,12 @@ enum { PROBE_TRIPLES = 4096, COPY_BYTES = 32 << 20, LOCAL_TOP = 256 << 10 };
 /* Builds `source` with exactly these options, without a message; NULL if it does not build. */
 static cl_program try_build(clt_device *dev, const char *source, const char *options) {
     cl_int e;
+    char *ptx = NULL;
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
     if (e != CL_SUCCESS) return NULL;
-    if (clt_build_quietly(dev, p, options) == CL_SUCCESS) return p;
+    e = clt_build_passes(dev, &p, source, options, true, &ptx);
+    clt_free(ptx);
+    if (e == CL_SUCCESS) return p;
     clReleaseProgram(p);
     return NULL;
 }
@@ -114,6 +117,98 @@ static bool probe_ptx(clt_device *dev, const uint32_t *in) {
     uint32_t out[64];
     if (dev->facts.type != CLT_DEVICE_GPU || !strstr(dev->facts.vendor, "NVIDIA")) return false;
     return probe64(dev, source, "-cl-std=CL1.2", in, out) && memcmp(in, out, sizeof out) == 0;
+}
+
+/* The bits of a small integer as bf16. */
+#define BF16(x) "(as_uint((float)(" x ")) >> 16)"
+#define PAIR(x, y) BF16(x) " | " BF16(y) " << 16"
+
+/* c[m, n] = a[m, n] for a = m + k and b the unit matrix: every element's place in the fragments shows. */
+static bool probe_mma(clt_device *dev, const uint32_t *in) {
+    static const char source[] =
+        "__kernel void probe(__global const uint *in, __global float *out)\n"
+        "{\n"
+        "    uint i = (uint)get_local_id(0), r = (i & 31) >> 2, k = (i & 3) * 2 + (in[i] & 64u);\n"
+        "    uint a0 = " PAIR("r + k", "r + k + 1") ", a1 = " PAIR(
+            "r + 8 + k",
+            "r + 8 + k + 1") ";\n"
+                             "    uint a2 = " PAIR("r + k + 8", "r + k + 9") ", a3 = " PAIR(
+                                 "r + k + 16",
+                                 "r + k + 17") ";\n"
+                                               "    uint b0 = " PAIR(
+                                                   "k == r",
+                                                   "k + 1 == r") ", b1 = 0;\n"
+                                                                 "    float c0 = 0, c1 = 0, c2 = 0, c3 = 0;\n"
+                                                                 "    __asm__ "
+                                                                 "volatile(\"mma.sync.aligned.m16n8k16.row."
+                                                                 "col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                                                                 "\"\n"
+                                                                 "                     \"{%4, %5, %6, %7}, "
+                                                                 "{%8, %9}, {%0, %1, %2, %3};\"\n"
+                                                                 "                     : \"+f\"(c0), "
+                                                                 "\"+f\"(c1), \"+f\"(c2), \"+f\"(c3)\n"
+                                                                 "                     : \"r\"(a0), "
+                                                                 "\"r\"(a1), \"r\"(a2), \"r\"(a3), "
+                                                                 "\"r\"(b0), \"r\"(b1));\n"
+                                                                 "    if (i >= 32) return;\n"
+                                                                 "    out[r * 8 + k] = c0;\n"
+                                                                 "    out[r * 8 + k + 1] = c1;\n"
+                                                                 "    out[(r + 8) * 8 + k] = c2;\n"
+                                                                 "    out[(r + 8) * 8 + k + 1] = c3;\n"
+                                                                 "}\n";
+    float out[16 * 8];
+    cl_program p = dev->facts.inline_ptx ? try_build(dev, source, "-cl-std=CL1.2") : NULL;
+    bool ok = p && try_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 64, 64);
+    if (p) clReleaseProgram(p);
+    for (int i = 0; ok && i < 16 * 8; i++) ok = out[i] == (float)(i / 8 + i % 8);
+    return ok;
+}
+
+/* The same product with a (64 x 16) and b (8 x 16) in local memory, in blocks of 8 rows by 16 bytes. */
+static bool probe_wgmma(clt_device *dev, const uint32_t *in) {
+    static const char source[] =
+        "#define DESC(p) ((ulong)(((uint)(ulong)(p) & 0x3ffffu) >> 4) | 8ul << 16 | 16ul << 32)\n"
+        "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
+        "void probe(__global const uint *in, __global float *out)\n"
+        "{\n"
+        "    __local ushort a[64 * 16] __attribute__((aligned(128)));\n"
+        "    __local ushort b[8 * 16] __attribute__((aligned(128)));\n"
+        "    uint t = (uint)get_local_id(0), zero = in[t & 63] & 64u;\n"
+        "    for (uint i = t; i < 64 * 16; i += 128) {\n"
+        "        uint r = i / 16, k = i % 16, at = ((r / 8) * 2 + k / 8) * 64 + (r % 8) * 8 + k % 8;\n"
+        "        a[at] = (ushort)" BF16(
+            "r + k + zero") ";\n"
+                            "        if (r < 8) b[at] = (ushort)" BF16(
+                                "r == k") ";\n"
+                                          "    }\n"
+                                          "    __asm__ volatile(\"fence.proxy.async.shared::cta;\" ::: "
+                                          "\"memory\");\n"
+                                          "    barrier(CLK_LOCAL_MEM_FENCE);\n"
+                                          "    float c0 = 0, c1 = 0, c2 = 0, c3 = 0;\n"
+                                          "    __asm__ volatile(\"//@wgmma.fence.sync.aligned;\\n\"\n"
+                                          "                     "
+                                          "\"//@wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, "
+                                          "%2, %3}, \"\n"
+                                          "                     \"%4, %5, 1, 1, 1, 0, 0;\\n\"\n"
+                                          "                     \"//@wgmma.commit_group.sync.aligned;\\n\"\n"
+                                          "                     \"//@wgmma.wait_group.sync.aligned 0;\"\n"
+                                          "                     : \"+f\"(c0), \"+f\"(c1), \"+f\"(c2), "
+                                          "\"+f\"(c3)\n"
+                                          "                     : \"l\"(DESC(a)), \"l\"(DESC(b)) : "
+                                          "\"memory\");\n"
+                                          "    uint at = ((t >> 5) * 16 + ((t & 31) >> 2)) * 8 + (t & 3) * "
+                                          "2;\n"
+                                          "    out[at] = c0;\n"
+                                          "    out[at + 1] = c1;\n"
+                                          "    out[at + 64] = c2;\n"
+                                          "    out[at + 65] = c3;\n"
+                                          "}\n";
+    float out[64 * 8];
+    cl_program p = dev->facts.inline_ptx ? try_build(dev, source, "-cl-std=CL1.2") : NULL;
+    bool ok = p && try_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 128, 128);
+    if (p) clReleaseProgram(p);
+    for (int i = 0; ok && i < 64 * 8; i++) ok = out[i] == (float)(i / 8 + i % 8);
+    return ok;
 }
 
 /* A static local array of `bytes` whose every word is written by one item and read by another. */
@@ -292,10 +387,11 @@ static double probe_copy(clt_device *dev) {
 
 static void store(clt_device *dev, const char *name) {
     const clt_device_facts *f = &dev->facts;
-    char *text = clt_format("%d %d %d %d %u %llu %d %d %d %d %d %d %.3f %s", f->half_arithmetic, f->subgroups,
-                            f->fp64, f->inline_ptx, f->subgroup_size, (unsigned long long)f->local_mem,
-                            f->exact_div, f->exact_sqrt, f->exact_fma, f->denormals,
-                            f->correct_rounding_option, f->exact, f->copy_gbps, f->exact_reason);
+    char *text =
+        clt_format("%d %d %d %d %d %d %u %llu %d %d %d %d %d %d %.3f %s", f->half_arithmetic, f->subgroups,
+                   f->fp64, f->inline_ptx, f->mma_bf16, f->wgmma, f->subgroup_size,
+                   (unsigned long long)f->local_mem, f->exact_div, f->exact_sqrt, f->exact_fma, f->denormals,
+                   f->correct_rounding_option, f->exact, f->copy_gbps, f->exact_reason);
     clt_cache_put(dev->cache_dir, name, text, strlen(text));
     clt_free(text);
 }
@@ -305,16 +401,18 @@ static bool restore(clt_device *dev, const char *name) {
     char *text;
     size_t bytes;
     if (!clt_cache_get(dev->cache_dir, name, &text, &bytes)) return false;
-    int flag[10], at = 0;
+    int flag[12], at = 0;
     unsigned long long local;
-    bool ok = sscanf(text, "%d %d %d %d %u %llu %d %d %d %d %d %d %lf %n", &flag[0], &flag[1], &flag[2],
-                     &flag[3], &f->subgroup_size, &local, &flag[4], &flag[5], &flag[6], &flag[7], &flag[8],
-                     &flag[9], &f->copy_gbps, &at) == 13;
+    bool ok = sscanf(text, "%d %d %d %d %d %d %u %llu %d %d %d %d %d %d %lf %n", &flag[0], &flag[1], &flag[2],
+                     &flag[3], &flag[4], &flag[5], &f->subgroup_size, &local, &flag[6], &flag[7], &flag[8],
+                     &flag[9], &flag[10], &flag[11], &f->copy_gbps, &at) == 15;
     if (ok) {
         bool *const to[] = {&f->half_arithmetic,
                             &f->subgroups,
                             &f->fp64,
                             &f->inline_ptx,
+                            &f->mma_bf16,
+                            &f->wgmma,
                             &f->exact_div,
                             &f->exact_sqrt,
                             &f->exact_fma,
@@ -339,6 +437,8 @@ static void run_probes(clt_device *dev) {
     f->subgroup_size = probe_subgroups(dev, in);
     f->subgroups = f->subgroup_size > 0;
     f->inline_ptx = probe_ptx(dev, in);
+    f->mma_bf16 = probe_mma(dev, in);
+    f->wgmma = probe_wgmma(dev, in);
     f->local_mem = probe_local(dev, in);
     f->copy_gbps = probe_copy(dev);
 }

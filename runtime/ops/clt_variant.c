@@ -8,6 +8,7 @@
 
 #include "../base/clt_hash.h"
 #include "../base/clt_io.h"
+#include "../device/clt_tensor_map.h"
 #include "clt_ops_state.h"
 
 /* Goes into every verdict's key; raise it when a check or an oracle changes its meaning. */
@@ -38,6 +39,9 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strcmp(word, "subgroups")) return f->subgroups;
     if (!strcmp(word, "half")) return f->half_arithmetic;
     if (!strcmp(word, "ptx")) return f->inline_ptx;
+    if (!strcmp(word, "mma_bf16")) return f->mma_bf16;
+    if (!strcmp(word, "wgmma")) return f->wgmma;
+    if (!strcmp(word, "tensor_map")) return clt_tensor_map_available(ops->dev);
     if (!strcmp(word, "numerics=fast")) return ops->params.numerics == CLT_FAST;
     if (!strncmp(word, "vendor=", 7)) return strcasestr(f->vendor, word + 7) != NULL;
     if (!strncmp(word, "lib=", 4)) return has_library(word + 4);

@@ -7,8 +7,9 @@
  *     cpu_8x32    gemm/gemm_cpu.cl      cpu    type=cpu               MR=8,NR=32
  *     portable    gemm/gemm_portable.cl group  -                      WG=16
  *
- * requires: comma list of type=cpu|gpu, local_mem>=N, work_group>=N, subgroups, half, ptx, vendor=WORD,
- * numerics=fast, lib=clblast; `-`: nothing. params become -D options of the build as they stand. */
+ * requires: comma list of type=cpu|gpu, local_mem>=N, work_group>=N, subgroups, half, ptx, mma_bf16, wgmma,
+ * tensor_map, vendor=WORD, numerics=fast, lib=clblast; `-`: nothing. params become -D options of the build as
+ * they stand. */
 #ifndef CLT_VARIANT_H
 #define CLT_VARIANT_H
 

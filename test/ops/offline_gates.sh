@@ -104,6 +104,10 @@ gate_nvidia() {
     "$CLANG" $COMMON -target nvptx64--nvidiacl -Xclang -target-cpu -Xclang sm_90a -Xclang -target-feature -Xclang +ptx83 \
         -Xclang -mlink-builtin-bitcode -Xclang "$LIBCLC" $3 -S "$2" -o "$o.ptx" 2>"$o.log" ||
         { grep -m1 -E 'error|warning' "$o.log"; return; }
+    # Instructions for the assembler alone (clt_ptx.h).
+    if grep -q '//@' "$o.ptx"; then
+        "$BUILD/test/unit/test_ptx" --rewrite <"$o.ptx" >"$o.second" && mv "$o.second" "$o.ptx" || { echo "not rewritten"; return; }
+    fi
     "$PTXAS" -arch=sm_90a -v "$o.ptx" -o "$o.cubin" >"$o.log" 2>&1 || { grep -m1 -E 'error|fatal' "$o.log"; return; }
     awk '/Function properties for/ { n = $NF }
          /bytes stack frame/ { if ($1 + $5 + $9 > 0) bad = bad " " n ": " $0 }
@@ -141,7 +145,7 @@ gate() { # target file options label number fallback
 admits() {
     case ",$2," in
     *,type=cpu,* | *,lib=*) return 1 ;;
-    *,vendor=NVIDIA,* | *,ptx,*) [[ $1 == sm_* ]] ;;
+    *,vendor=NVIDIA,* | *,ptx,* | *,mma_bf16,* | *,wgmma,*) [[ $1 == sm_* ]] ;;
     *,vendor=AMD,* | *,vendor=Advanced,*) [[ $1 == gfx* ]] ;;
     *,vendor=Intel,*) [[ $1 == dg2 ]] ;;
     esac

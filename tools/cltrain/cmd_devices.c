@@ -55,11 +55,14 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
            yes(f->half_arithmetic), yes(f->fp64), f->exact_div ? "exact" : "not exact",
            f->exact_sqrt ? "exact" : "not exact", f->exact_fma ? "exact" : "not exact",
            f->denormals ? "kept" : "flushed");
+    const char *ptx = !f->inline_ptx ? ""
+                      : f->wgmma     ? ", inline PTX with mma, wgmma"
+                      : f->mma_bf16  ? ", inline PTX with mma"
+                                     : ", inline PTX";
     if (f->subgroups)
-        printf("%s      sub-groups    %u wide%s\n", bar, f->subgroup_size,
-               f->inline_ptx ? ", inline PTX" : "");
+        printf("%s      sub-groups    %u wide%s\n", bar, f->subgroup_size, ptx);
     else
-        printf("%s      sub-groups    none%s\n", bar, f->inline_ptx ? ", inline PTX" : "");
+        printf("%s      sub-groups    none%s\n", bar, ptx);
     if (f->copy_gbps > 0) printf("%s      pinned copy   %.1f GB/s to the device\n", bar, f->copy_gbps);
     if (f->exact)
         printf("%s      runs          numerics: exact yes, fast yes\n", bar);
@@ -119,6 +122,8 @@ static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
     json_bool(b, "subgroups", f->subgroups);
     json_bool(b, "fp64", f->fp64);
     json_bool(b, "inline_ptx", f->inline_ptx);
+    json_bool(b, "mma_bf16", f->mma_bf16);
+    json_bool(b, "wgmma", f->wgmma);
     json_bool(b, "exact_div", f->exact_div);
     json_bool(b, "exact_sqrt", f->exact_sqrt);
     json_bool(b, "exact_fma", f->exact_fma);

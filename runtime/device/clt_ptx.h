@@ -1,0 +1,32 @@
+/* clt_ptx: instructions that a driver's OpenCL front end does not let through.
+ *
+ * NVIDIA's front end writes PTX for the plain architecture (.target sm_90), and its assembler then refuses
+ * the instructions that only the architecture's own target (sm_90a) has: wgmma, setmaxnreg. A kernel writes
+ * such an instruction as a PTX comment inside inline assembly,
+ *
+ *     __asm__ volatile("//@wgmma.fence.sync.aligned;" ::: "memory");
+ *
+ * with its operands, which the front end replaces by register names as everywhere else. The program is built
+ * in two passes: the first is an ordinary build, and its "binary" is PTX text; that text is rewritten here,
+ * and the second pass assembles it. clt_kernel_get and clt_kernel_try do this by themselves for a source with
+ * the mark on a device with inline PTX.
+ *
+ * Each line needs its own mark ("//@a;\n//@b;"), because the comment of the first pass ends with the line.
+ *
+ * "//@entry TEXT" anywhere in a kernel puts TEXT, a directive such as `.reqnctapercluster 2, 1, 1`, in front
+ * of the kernel's body. */
+#ifndef CLT_PTX_H
+#define CLT_PTX_H
+
+#include "../base/clt_base.h"
+
+#define CLT_PTX_MARK "//@"
+
+/* Whether this source (OpenCL C or PTX) has instructions for the second pass. */
+bool clt_ptx_is_marked(const char *text);
+
+/* The PTX text of the second pass, for the caller to free; NULL with *why (a constant) set if `ptx` cannot be
+ * rewritten: it is no PTX text, or its target is older than sm_90. */
+char *clt_ptx_rewrite(const char *ptx, const char **why);
+
+#endif
