@@ -54,7 +54,7 @@ static void what_cannot_be_rewritten_is_said(void **state) {
  */
 
 /* One box of 16 rows by 64 elements at (x, y), as it lies in local memory. The marked line proves the second
- * pass: only its assembler takes setmaxnreg. */
+ * pass: only its assembler takes wgmma. */
 static const char box_source[] =
     "__kernel __attribute__((reqd_work_group_size(128, 1, 1)))\n"
     "void copy_box(__global const ulong *maps, ulong map_off, int x, int y, __global const ushort *unused,\n"
@@ -63,7 +63,7 @@ static const char box_source[] =
     "    __local ushort box[16 * 64] __attribute__((aligned(1024)));\n"
     "    __local ulong bar;\n"
     "    uint t = (uint)get_local_id(0), b = (uint)(ulong)&bar, done;\n"
-    "    __asm__ volatile(\"//@setmaxnreg.dec.sync.aligned.u32 40;\" ::: \"memory\");\n"
+    "    __asm__ volatile(\"//@wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
     "    if (t == 0) {\n"
     "        __asm__ volatile(\"mbarrier.init.shared::cta.b64 [%0], 1;\" :: \"r\"(b) : \"memory\");\n"
     "        __asm__ volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
