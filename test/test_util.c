@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/clt_philox.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 enum { MAX_DEVICES = 16, GUARD = 64, MAX_LIVING = 256 };
 static const uint32_t guard_word = 0x7fa5a5a5u; /* a NaN: reading it by mistake shows in every result */
@@ -232,6 +233,32 @@ float *tu_download(clt_ref r, size_t n) {
 
 int32_t *tu_download_i32(clt_ref r, size_t n) {
     return download(r, n);
+}
+
+static const uint16_t guard_half = 0xa5a5u;
+
+clt_ref tu_upload_as(int device, clt_dtype type, const float *data, size_t n) {
+    if (type == CLT_F32) return tu_upload(device, data, n);
+    size_t words = n / 2 + 1;
+    uint16_t *u = clt_malloc(words * 4);
+    u[0] = u[2 * words - 1] = guard_half;
+    clt_ref_narrow(type, data, n, u + 1);
+    clt_ref r = new_buffer(device, words, TU_OFFSET, u);
+    clt_free(u);
+    return (clt_ref){r.buf, 2 * r.off + 1};
+}
+
+float *tu_download_as(clt_ref r, clt_dtype type, size_t n) {
+    if (type == CLT_F32) return tu_download(r, n);
+    size_t words = n / 2 + 1;
+    const uint16_t *u = download((clt_ref){r.buf, r.off / 2}, words);
+    if (u[0] != guard_half || (n % 2 == 0 && u[2 * words - 1] != guard_half))
+        fail_msg("a kernel wrote outside its tensor: next to its first or last element of %zu", n);
+    float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
+    assert_true(tu.n_host < MAX_LIVING);
+    tu.host[tu.n_host++] = x;
+    clt_ref_widen(type, u + 1, n, x);
+    return x;
 }
 
 void tu_release(void) {

@@ -55,11 +55,11 @@ INLINE void transpose16(float16 a[16]) {
 #define WIDTH(c) ((c)*16 + 16 <= HEAD_DIM ? 16 : HEAD_DIM - (c)*16)
 
 /* rows[r][c] = the c-th vector of row r; rows from `n` on are +0. */
-INLINE void load_rows(float16 rows[BLOCK][DV], __global const float *x, size_t ld, int n) {
+INLINE void load_rows(float16 rows[BLOCK][DV], __global const ELEM *x, size_t ld, int n) {
     for (int r = 0; r < BLOCK; r++)
 #pragma unroll
         for (int c = 0; c < DV; c++)
-            rows[r][c] = r < n ? clt_load16(x + r * ld + 16 * c, WIDTH(c)) : (float16)(0.0f);
+            rows[r][c] = r < n ? CLT_LOAD16(TYPE, x + r * ld + 16 * c, WIDTH(c)) : (float16)(0.0f);
 }
 
 /* t[d][w] = element d of rows 16 w .. 16 w + 15. */
@@ -77,7 +77,7 @@ INLINE void transpose_rows(float16 t[HEAD_DIM][NV], const float16 rows[BLOCK][DV
 }
 
 /* The way back, to n rows in global memory. */
-INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global float *x, size_t ld, int n) {
+INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global ELEM *x, size_t ld, int n) {
     for (int w = 0; w < NV; w++)
         for (int c = 0; c < DV; c++) {
             float16 a[16];
@@ -86,7 +86,7 @@ INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global float *x, size_t 
             transpose16(a);
 #pragma unroll
             for (int r = 0; r < 16; r++)
-                if (16 * w + r < n) clt_store16(a[r], x + (16 * w + r) * ld + 16 * c, WIDTH(c));
+                if (16 * w + r < n) CLT_STORE16(TYPE, a[r], x + (16 * w + r) * ld + 16 * c, WIDTH(c));
         }
 }
 
@@ -254,7 +254,7 @@ INLINE float16 tree64(const float16 p[BLOCK][NV], int w) {
 }
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_forward(ATTENTION_ARGS,
-                                                                               __global float *o, ulong o_off,
+                                                                               __global ELEM *o, ulong o_off,
                                                                                uint ldo, __global float *lse,
                                                                                ulong lse_off) {
     float16 rows[BLOCK][DV], qt[HEAD_DIM][NV], ot[HEAD_DIM][NV], p[BLOCK][NV], m[NV], l[NV], a[NV];
@@ -376,11 +376,29 @@ INLINE void add_keys(place at, __global float *x, size_t ld, const float16 p[BLO
     }
 }
 
+#if TYPE
+/* Keys j .. end - 1 of one head between gradients in memory and their sums in fp32. */
+INLINE void widen_keys(__global float *sum, size_t ldsum, __global const ELEM *x, size_t ld, size_t j,
+                       size_t end) {
+    for (; j < end; j++)
+        for (int c = 0; c < DV; c++)
+            clt_store16(CLT_LOAD16(TYPE, x + j * ld + 16 * c, WIDTH(c)), sum + j * ldsum + 16 * c, WIDTH(c));
+}
+INLINE void narrow_keys(__global ELEM *x, size_t ld, __global const float *sum, size_t ldsum, size_t j,
+                        size_t end) {
+    for (; j < end; j++)
+        for (int c = 0; c < DV; c++)
+            CLT_STORE16(TYPE, clt_load16(sum + j * ldsum + 16 * c, WIDTH(c)), x + j * ld + 16 * c, WIDTH(c));
+}
+#endif
+
+/* sums: with 16-bit elements, dk and dv in fp32 as [B * T, KV * HEAD_DIM], dv sums_half behind dk: they are
+ * sums over many row blocks and are rounded once, at the end. */
 #define BACKWARD_ARGS                                                                                        \
-    ATTENTION_ARGS, __global const float *o, ulong o_off, uint ldo, __global const float *lse,               \
-        ulong lse_off, __global const float *dout, ulong dout_off, uint lddout, __global float *dq,          \
-        ulong dq_off, uint lddq, __global float *dk, ulong dk_off, uint lddk, __global float *dv,            \
-        ulong dv_off, uint lddv, uint add
+    ATTENTION_ARGS, __global const ELEM *o, ulong o_off, uint ldo, __global const float *lse, ulong lse_off, \
+        __global const ELEM *dout, ulong dout_off, uint lddout, __global ELEM *dq, ulong dq_off, uint lddq,  \
+        __global ELEM *dk, ulong dk_off, uint lddk, __global ELEM *dv, ulong dv_off, uint lddv, uint add,    \
+        __global float *sums, ulong sums_half
 
 /* The pairs of query heads h0 .. h1 - 1 (which share key/value head g), row blocks from i_begin to before
  * i_end and key blocks from j_begin to before j_end (and up to the row block); dq if with_q, dk and dv if
@@ -397,6 +415,18 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
     dk += dk_off + base * lddk + g * HEAD_DIM;
     dv += dv_off + base * lddv + g * HEAD_DIM;
     seq_ids += SEQ_IDS ? seq_ids_off + base : 0;
+#if TYPE
+    size_t ldsum_k = (size_t)(heads / group) * HEAD_DIM, ldsum_v = ldsum_k;
+    size_t key_end = min(j_begin + (j_end - j_begin + BLOCK - 1) / BLOCK * BLOCK, (size_t)seq);
+    __global float *dk_sum = sums + base * ldsum_k + g * HEAD_DIM, *dv_sum = dk_sum + sums_half;
+    if (with_kv && add) {
+        widen_keys(dk_sum, ldsum_k, dk, lddk, j_begin, key_end);
+        widen_keys(dv_sum, ldsum_v, dv, lddv, j_begin, key_end);
+    }
+#else
+    size_t ldsum_k = lddk, ldsum_v = lddv;
+    __global float *dk_sum = dk, *dv_sum = dv;
+#endif
 
     for (size_t h = h0; h < h1; h++) {
         float slope = SLOPE(h);
@@ -406,9 +436,9 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
             /* dout, then o (for delta; it is replaced), then q */
 #pragma unroll 1
             for (int pass = 0; pass < 3; pass++) {
-                __global const float *from = pass == 0   ? dout + dout_off + row * lddout
-                                             : pass == 1 ? o + o_off + row * ldo
-                                                         : q + q_off + row * ldq;
+                __global const ELEM *from = pass == 0   ? dout + dout_off + row * lddout
+                                            : pass == 1 ? o + o_off + row * ldo
+                                                        : q + q_off + row * ldq;
                 load_rows(rows[pass == 0], from + col, pass == 0 ? lddout : pass == 1 ? ldo : ldq, live);
                 transpose_rows(cols[pass == 0], rows[pass == 0]);
                 if (pass != 1) continue;
@@ -461,20 +491,27 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
                     bool clear = !add && h == g * group && i0 == j0;
 #pragma unroll 1
                     for (int pass = 0; pass < 2; pass++)
-                        add_keys(at, pass ? dv + j0 * lddv : dk + j0 * lddk, pass ? lddv : lddk, part[pass],
-                                 rows[pass], clear);
+                        add_keys(at, pass ? dv_sum + j0 * ldsum_v : dk_sum + j0 * ldsum_k,
+                                 pass ? ldsum_v : ldsum_k, part[pass], rows[pass], clear);
                 }
             }
             if (with_q) store_rows(dqt, dq + dq_off + row * lddq + col, lddq, live);
         }
     }
+#if TYPE
+    if (with_kv) {
+        narrow_keys(dk, lddk, dk_sum, ldsum_k, j_begin, key_end);
+        narrow_keys(dv, lddv, dv_sum, ldsum_v, j_begin, key_end);
+    }
+#endif
 }
 
 #define BACKWARD(with_q, with_kv, ...)                                                                       \
     backward(with_q, with_kv, q, q_off, ldq, k, k_off, ldk, v, v_off, ldv, slopes, slopes_off, seq_ids,      \
              seq_ids_off, seq, heads, group, scale, softcap, window, drop_key0, drop_key1, drop_step,        \
              drop_sample, drop_place, drop_threshold, drop_scale, o, o_off, ldo, lse, lse_off, dout,         \
-             dout_off, lddout, dq, dq_off, lddq, dk, dk_off, lddk, dv, dv_off, lddv, add, __VA_ARGS__)
+             dout_off, lddout, dq, dq_off, lddq, dk, dk_off, lddk, dv, dv_off, lddv, add, sums, sums_half,   \
+             __VA_ARGS__)
 
 #if SPLIT
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_backward_q(BACKWARD_ARGS) {

@@ -24,17 +24,17 @@
 #define TILE ((TILE_A + TILE_B) > TILE_V ? (TILE_A + TILE_B) : TILE_V)
 
 /* dst[d][r] = x[r][d0 + d] for r < n rows (+0 beyond `valid`) and the DEPTH elements from d0. */
-static inline void load_operand(__local float *dst, int n, __global const float *x, uint ld, int valid,
-                                int d0, int item) {
+static inline void load_operand(__local float *dst, int n, __global const ELEM *x, uint ld, int valid, int d0,
+                                int item) {
     for (int e = item; e < n * DEPTH; e += ITEMS) {
         int r = e / DEPTH, d = e % DEPTH;
-        dst[d * (n + 1) + r] = r < valid && d0 + d < HEAD_DIM ? x[(size_t)r * ld + d0 + d] : 0.0f;
+        dst[d * (n + 1) + r] = r < valid && d0 + d < HEAD_DIM ? GET(x[(size_t)r * ld + d0 + d]) : 0.0f;
     }
 }
 
 /* acc[r][c] = chain over the head of a[row] * b[column], with rows ty + TY * r and columns tx + 16 * c. */
-static inline void products(float acc[4][4], __local float *tile, __global const float *a, uint lda,
-                            int valid_a, __global const float *b, uint ldb, int valid_b, int item) {
+static inline void products(float acc[4][4], __local float *tile, __global const ELEM *a, uint lda,
+                            int valid_a, __global const ELEM *b, uint ldb, int valid_b, int item) {
     int tx = item % 16, ty = item / 16;
     __local float *ta = tile, *tb = tile + TILE_A;
 #pragma unroll
@@ -65,14 +65,14 @@ static inline void products(float acc[4][4], __local float *tile, __global const
 /* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where
  * w is ROWS x PITCH in local memory. With `partial`, only indices with begin[r] <= x < end[r] take part. */
 static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile,
-                              __global const float *b, uint ldb, int count, bool partial, const int begin[4],
+                              __global const ELEM *b, uint ldb, int count, bool partial, const int begin[4],
                               const int end[4], int item) {
     int tx = item % 16, ty = item / 16;
     for (int x0 = 0; x0 < count; x0 += 16) {
         int n = count - x0 < 16 ? count - x0 : 16;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int e = item; e < n * HEAD_DIM; e += ITEMS)
-            tile[e] = b[(size_t)(x0 + e / HEAD_DIM) * ldb + e % HEAD_DIM];
+            tile[e] = GET(b[(size_t)(x0 + e / HEAD_DIM) * ldb + e % HEAD_DIM]);
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int x = 0; x < n; x++) {
             float y[COLS];
@@ -129,7 +129,7 @@ static inline float scored(float s, float scale, float softcap, float slope, int
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __global float *lse,
+attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse,
                   ulong lse_off) {
     __local float tile[TILE], w[ROWS * PITCH], red[ITEMS], factor[ROWS];
     int item = get_local_id(0), tx = item % 16, ty = item / 16, row = item / 4, quarter = item % 4;
@@ -137,9 +137,9 @@ attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __gl
     size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
     size_t base = b * seq;
     int rows = (int)min((size_t)ROWS, seq - i0);
-    __global const float *qt = q + q_off + (base + i0) * ldq + h * HEAD_DIM;
-    __global const float *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
-    __global const float *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
+    __global const ELEM *qt = q + q_off + (base + i0) * ldq + h * HEAD_DIM;
+    __global const ELEM *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
+    __global const ELEM *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
     float slope = SLOPE(h);
     seq_ids_off += base;
 
@@ -223,20 +223,19 @@ attention_forward(ATTENTION_ARGS, __global float *o, ulong o_off, uint ldo, __gl
 #pragma unroll
         for (int c = 0; c < COLS; c++)
             if (y < rows && tx + 16 * c < HEAD_DIM)
-                o[o_off + (base + i0 + y) * ldo + h * HEAD_DIM + tx + 16 * c] = acc[r][c] * factor[y];
+                o[o_off + (base + i0 + y) * ldo + h * HEAD_DIM + tx + 16 * c] = PUT(acc[r][c] * factor[y]);
     }
 }
 
 /* delta[b, h, i] = chain over the head of dout * o. Global {T, H, B}. */
-__kernel void attention_delta(__global const float *dout, ulong dout_off, uint lddout,
-                              __global const float *o, ulong o_off, uint ldo, __global float *delta, uint seq,
-                              uint heads) {
+__kernel void attention_delta(__global const ELEM *dout, ulong dout_off, uint lddout, __global const ELEM *o,
+                              ulong o_off, uint ldo, __global float *delta, uint seq, uint heads) {
     size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
     if (i >= seq) return;
-    __global const float *x = dout + dout_off + (b * seq + i) * lddout + h * HEAD_DIM;
-    __global const float *y = o + o_off + (b * seq + i) * ldo + h * HEAD_DIM;
+    __global const ELEM *x = dout + dout_off + (b * seq + i) * lddout + h * HEAD_DIM;
+    __global const ELEM *y = o + o_off + (b * seq + i) * ldo + h * HEAD_DIM;
     float s = 0.0f;
-    for (int d = 0; d < HEAD_DIM; d++) s = fma(x[d], y[d], s);
+    for (int d = 0; d < HEAD_DIM; d++) s = fma(GET(x[d]), GET(y[d]), s);
     delta[(b * heads + h) * seq + i] = s;
 }
 
@@ -271,18 +270,18 @@ __kernel void attention_delta(__global const float *dout, ulong dout_off, uint l
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
-                     __global const float *dout, ulong dout_off, uint lddout, __global float *dq,
-                     ulong dq_off, uint lddq) {
+                     __global const ELEM *dout, ulong dout_off, uint lddout, __global ELEM *dq, ulong dq_off,
+                     uint lddq) {
     __local float tile[TILE], w[ROWS * PITCH];
     int item = get_local_id(0), tx = item % 16, ty = item / 16;
     size_t h = get_group_id(1), b = get_group_id(2);
     size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
     size_t base = b * seq, stat = (b * heads + h) * seq;
     int rows = (int)min((size_t)ROWS, seq - i0);
-    __global const float *qt = q + q_off + (base + i0) * ldq + h * HEAD_DIM;
-    __global const float *dt = dout + dout_off + (base + i0) * lddout + h * HEAD_DIM;
-    __global const float *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
-    __global const float *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
+    __global const ELEM *qt = q + q_off + (base + i0) * ldq + h * HEAD_DIM;
+    __global const ELEM *dt = dout + dout_off + (base + i0) * lddout + h * HEAD_DIM;
+    __global const ELEM *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
+    __global const ELEM *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
     float slope = SLOPE(h);
     seq_ids_off += base;
 
@@ -323,21 +322,21 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 #pragma unroll
         for (int c = 0; c < COLS; c++)
             if (y < rows && tx + 16 * c < HEAD_DIM)
-                dq[dq_off + (base + i0 + y) * lddq + h * HEAD_DIM + tx + 16 * c] = acc[r][c];
+                dq[dq_off + (base + i0 + y) * lddq + h * HEAD_DIM + tx + 16 * c] = PUT(acc[r][c]);
     }
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,
-                      __global const float *dout, ulong dout_off, uint lddout, __global float *dk,
-                      ulong dk_off, uint lddk, __global float *dv, ulong dv_off, uint lddv, uint add) {
+                      __global const ELEM *dout, ulong dout_off, uint lddout, __global ELEM *dk, ulong dk_off,
+                      uint lddk, __global ELEM *dv, ulong dv_off, uint lddv, uint add) {
     __local float tile[TILE], wp[ROWS * PITCH], wd[ROWS * PITCH];
     int item = get_local_id(0), tx = item % 16, ty = item / 16;
     size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS;
     size_t base = b * seq;
     int keys = (int)min((size_t)ROWS, seq - j0);
-    __global const float *kt = k + k_off + (base + j0) * ldk + g * HEAD_DIM;
-    __global const float *vt = v + v_off + (base + j0) * ldv + g * HEAD_DIM;
+    __global const ELEM *kt = k + k_off + (base + j0) * ldk + g * HEAD_DIM;
+    __global const ELEM *vt = v + v_off + (base + j0) * ldv + g * HEAD_DIM;
     dk += dk_off + (base + j0) * lddk + g * HEAD_DIM;
     dv += dv_off + (base + j0) * lddv + g * HEAD_DIM;
     q += q_off + base * ldq;
@@ -353,15 +352,15 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
         for (int c = 0; c < COLS; c++) {
             int y = ty + TY * r, d = tx + 16 * c;
             bool old = add && y < keys && d < HEAD_DIM;
-            acc_k[r][c] = old ? dk[(size_t)y * lddk + d] : 0.0f;
-            acc_v[r][c] = old ? dv[(size_t)y * lddv + d] : 0.0f;
+            acc_k[r][c] = old ? GET(dk[(size_t)y * lddk + d]) : 0.0f;
+            acc_v[r][c] = old ? GET(dv[(size_t)y * lddv + d]) : 0.0f;
         }
     size_t stop = seq;
 #if WINDOW
     stop = min(stop, j0 + keys + window);
 #endif
     for (size_t h = g * group; h < (g + 1) * group; h++) {
-        __global const float *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
+        __global const ELEM *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
         float slope = SLOPE(h);
         for (size_t i0 = j0 / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
             int rows = (int)min((size_t)BLOCK, stop - i0), begin[4], end[4];
@@ -406,8 +405,8 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
 #pragma unroll
         for (int c = 0; c < COLS; c++)
             if (y < keys && tx + 16 * c < HEAD_DIM) {
-                dk[(size_t)y * lddk + tx + 16 * c] = acc_k[r][c];
-                dv[(size_t)y * lddv + tx + 16 * c] = acc_v[r][c];
+                dk[(size_t)y * lddk + tx + 16 * c] = PUT(acc_k[r][c]);
+                dv[(size_t)y * lddv + tx + 16 * c] = PUT(acc_v[r][c]);
             }
     }
 }

@@ -2,58 +2,52 @@
 #include <string.h>
 
 #include "clt_dropout.h"
-#include "clt_variant.h"
-#include "ref/clt_ref.h"
+#include "clt_op_attention.h"
 
-enum { BLOCK = 64, MAX_ARGS = 64 };
+enum { BLOCK = 64 };
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
+typedef clt_attention_args arg_list;
 
 /* --- arguments --------------------------------------------------------------------------------------------
  */
 
-typedef struct {
-    clt_arg a[MAX_ARGS];
-    int n;
-} arg_list;
-
-static void add(arg_list *l, clt_arg a) {
+void clt_attention_add(arg_list *l, clt_arg a) {
     l->a[l->n++] = a;
 }
 
-static void add_ref(arg_list *l, clt_ref r) {
-    add(l, CLT_BUF(r.buf));
-    add(l, CLT_U64(r.off));
+void clt_attention_add_ref(arg_list *l, clt_ref r) {
+    clt_attention_add(l, CLT_BUF(r.buf));
+    clt_attention_add(l, CLT_U64(r.off));
 }
 
-static void add_matrix(arg_list *l, clt_ref r, int64_t ld) {
-    add_ref(l, r);
-    add(l, CLT_U32(ld));
+void clt_attention_add_matrix(arg_list *l, clt_ref r, int64_t ld) {
+    clt_attention_add_ref(l, r);
+    clt_attention_add(l, CLT_U32(ld));
 }
 
-/* ATTENTION_ARGS of clkernels/attention/attention.clh. */
-static arg_list common_args(const params *p) {
+arg_list clt_attention_common_args(const params *p) {
     arg_list l = {.n = 0};
-    add_matrix(&l, p->q, p->ldq);
-    add_matrix(&l, p->k, p->ldk);
-    add_matrix(&l, p->v, p->ldv);
-    add_ref(&l, p->slopes);
-    add_ref(&l, p->seq_ids);
-    add(&l, CLT_U32(p->seq));
-    add(&l, CLT_U32(p->heads));
-    add(&l, CLT_U32(p->heads / p->kv_heads));
-    add(&l, CLT_F32(p->scale));
-    add(&l, CLT_F32(p->softcap));
-    add(&l, CLT_U32(p->window >= 0 ? CLT_MIN(p->window, p->seq) : 0));
+    clt_attention_add_matrix(&l, p->q, p->ldq);
+    clt_attention_add_matrix(&l, p->k, p->ldk);
+    clt_attention_add_matrix(&l, p->v, p->ldv);
+    clt_attention_add_ref(&l, p->slopes);
+    clt_attention_add_ref(&l, p->seq_ids);
+    clt_attention_add(&l, CLT_U32(p->seq));
+    clt_attention_add(&l, CLT_U32(p->heads));
+    clt_attention_add(&l, CLT_U32(p->heads / p->kv_heads));
+    clt_attention_add(&l, CLT_F32(p->scale));
+    clt_attention_add(&l, CLT_F32(p->softcap));
+    clt_attention_add(&l, CLT_U32(p->window >= 0 ? CLT_MIN(p->window, p->seq) : 0));
     clt_dropout_constants c = clt_dropout_constants_of(p->dropout, p->seed);
-    add(&l, CLT_U32(c.key[0]));
-    add(&l, CLT_U32(c.key[1]));
-    add(&l, CLT_U32(p->step));
-    add(&l, CLT_U32(p->first_sample));
-    add(&l, CLT_U32(p->layer * 8 + CLT_SITE_ATTENTION));
-    add(&l, CLT_U32(c.threshold));
-    add(&l, CLT_F32(c.scale));
+    clt_attention_add(&l, CLT_U32(c.key[0]));
+    clt_attention_add(&l, CLT_U32(c.key[1]));
+    clt_attention_add(&l, CLT_U32(p->step));
+    clt_attention_add(&l, CLT_U32(p->first_sample));
+    clt_attention_add(&l, CLT_U32(p->layer * 8 + CLT_SITE_ATTENTION));
+    clt_attention_add(&l, CLT_U32(c.threshold));
+    clt_attention_add(&l, CLT_F32(c.scale));
     return l;
 }
 
@@ -70,20 +64,20 @@ static clt_status launch_tiles(clt_ops *ops, const clt_variant *v, const char *n
 }
 
 static clt_status group_forward(clt_ops *ops, const clt_variant *v, const params *p) {
-    arg_list l = common_args(p);
-    add_matrix(&l, p->o, p->ldo);
-    add_ref(&l, p->lse);
+    arg_list l = clt_attention_common_args(p);
+    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_ref(&l, p->lse);
     return launch_tiles(ops, v, "attention_forward", p, p->heads, &l);
 }
 
 static clt_status group_delta(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *delta) {
     const params *p = &g->fwd;
     arg_list l = {.n = 0};
-    add_matrix(&l, g->dout, g->lddout);
-    add_matrix(&l, p->o, p->ldo);
-    add(&l, CLT_BUF(delta));
-    add(&l, CLT_U32(p->seq));
-    add(&l, CLT_U32(p->heads));
+    clt_attention_add_matrix(&l, g->dout, g->lddout);
+    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add(&l, CLT_BUF(delta));
+    clt_attention_add(&l, CLT_U32(p->seq));
+    clt_attention_add(&l, CLT_U32(p->heads));
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_delta", v->options, &k));
     return clt_launch(k, 3, (size_t[]){CLT_ROUND_UP((size_t)p->seq, 64), (size_t)p->heads, (size_t)p->batch},
@@ -95,16 +89,16 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
     clt_buffer *delta;
     CLT_TRY(clt_ops_scratch(ops, 0, (uint64_t)(p->batch * p->heads * p->seq) * sizeof(float), &delta));
     CLT_TRY(group_delta(ops, v, g, delta));
-    arg_list l = common_args(p);
-    add_ref(&l, p->lse);
-    add(&l, CLT_BUF(delta));
-    add_matrix(&l, g->dout, g->lddout);
+    arg_list l = clt_attention_common_args(p);
+    clt_attention_add_ref(&l, p->lse);
+    clt_attention_add(&l, CLT_BUF(delta));
+    clt_attention_add_matrix(&l, g->dout, g->lddout);
     arg_list kv = l;
-    add_matrix(&l, g->dq, g->lddq);
+    clt_attention_add_matrix(&l, g->dq, g->lddq);
     CLT_TRY(launch_tiles(ops, v, "attention_backward_q", p, p->heads, &l));
-    add_matrix(&kv, g->dk, g->lddk);
-    add_matrix(&kv, g->dv, g->lddv);
-    add(&kv, CLT_U32(g->accumulate_kv));
+    clt_attention_add_matrix(&kv, g->dk, g->lddk);
+    clt_attention_add_matrix(&kv, g->dv, g->lddv);
+    clt_attention_add(&kv, CLT_U32(g->accumulate_kv));
     return launch_tiles(ops, v, "attention_backward_kv", p, p->kv_heads, &kv);
 }
 
@@ -121,22 +115,27 @@ static clt_status launch_blocks(clt_ops *ops, const clt_variant *v, const char *
 }
 
 static clt_status cpu_forward(clt_ops *ops, const clt_variant *v, const params *p) {
-    arg_list l = common_args(p);
-    add_matrix(&l, p->o, p->ldo);
-    add_ref(&l, p->lse);
+    arg_list l = clt_attention_common_args(p);
+    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_ref(&l, p->lse);
     return launch_blocks(ops, v, "attention_forward", p, p->heads, &l);
 }
 
 static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
     const params *p = &g->fwd;
-    arg_list l = common_args(p);
-    add_matrix(&l, p->o, p->ldo);
-    add_ref(&l, p->lse);
-    add_matrix(&l, g->dout, g->lddout);
-    add_matrix(&l, g->dq, g->lddq);
-    add_matrix(&l, g->dk, g->lddk);
-    add_matrix(&l, g->dv, g->lddv);
-    add(&l, CLT_U32(g->accumulate_kv));
+    arg_list l = clt_attention_common_args(p);
+    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_ref(&l, p->lse);
+    clt_attention_add_matrix(&l, g->dout, g->lddout);
+    clt_attention_add_matrix(&l, g->dq, g->lddq);
+    clt_attention_add_matrix(&l, g->dk, g->lddk);
+    clt_attention_add_matrix(&l, g->dv, g->lddv);
+    clt_attention_add(&l, CLT_U32(g->accumulate_kv));
+    uint64_t half = p->type == CLT_F32 ? 0 : (uint64_t)(p->batch * p->seq * p->kv_heads * p->head_dim);
+    clt_buffer *sums = NULL;
+    if (half) CLT_TRY(clt_ops_scratch(ops, 0, 2 * half * sizeof(float), &sums));
+    clt_attention_add(&l, CLT_BUF(sums));
+    clt_attention_add(&l, CLT_U64(half));
     if (strstr(v->options, "-DSPLIT=1")) {
         CLT_TRY(launch_blocks(ops, v, "attention_backward_q", p, p->heads, &l));
         return launch_blocks(ops, v, "attention_backward_kv", p, p->kv_heads, &l);
@@ -147,134 +146,12 @@ static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_pa
                       l.n);
 }
 
-static clt_status run_forward(clt_ops *ops, const clt_variant *v, const params *p) {
+clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const params *p) {
     return strcmp(v->body, "cpu") ? group_forward(ops, v, p) : cpu_forward(ops, v, p);
 }
 
-static clt_status run_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
+clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
     return strcmp(v->body, "cpu") ? group_backward(ops, v, g) : cpu_backward(ops, v, g);
-}
-
-/* --- the check
- * ------------------------------------------------------------------------------------------------ */
-
-/* A small problem with the head size and the features of the real one: two blocks of keys, one of them partly
- * filled, two query heads on one key/value head. */
-enum { CHECK_SEQ = 75, CHECK_HEADS = 2, CHECK_TENSORS = 9 };
-enum { T_Q, T_K, T_V, T_DOUT, T_O, T_LSE, T_DQ, T_DK, T_DV };
-
-typedef struct {
-    grad_params g;
-    clt_ref_attention_params ref;
-    clt_buffer *buf; /* all tensors, then slopes and sequence ids */
-    float *want;     /* the oracle's copy of it */
-    size_t at[CHECK_TENSORS + 1], slopes, ids, total;
-} check_case;
-
-static void check_layout(check_case *c, const params *p) {
-    int64_t wide = CHECK_HEADS * p->head_dim, narrow = p->head_dim;
-    const int64_t cols[CHECK_TENSORS] = {wide, narrow, narrow, wide, wide, CHECK_HEADS, wide, narrow, narrow};
-    for (int i = 0; i < CHECK_TENSORS; i++) c->at[i + 1] = c->at[i] + (size_t)(CHECK_SEQ * cols[i]);
-    c->slopes = c->at[CHECK_TENSORS];
-    c->ids = c->slopes + CHECK_HEADS;
-    c->total = c->ids + CHECK_SEQ;
-}
-
-/* Inputs: a fixed sequence of numbers in [-2, 2); the sequence ids change in the middle of the first block.
- */
-static void check_fill(check_case *c) {
-    uint32_t x = 12345;
-    for (size_t i = 0; i < c->slopes; i++) {
-        x = x * 1664525u + 1013904223u;
-        c->want[i] = (float)(x >> 8) * 0x1p-22f - 2.0f;
-    }
-    for (int i = 0; i < CHECK_HEADS; i++) c->want[c->slopes + (size_t)i] = 1.0f / (float)(4 << i);
-    for (int i = 0; i < CHECK_SEQ; i++) ((int32_t *)c->want)[c->ids + (size_t)i] = i / 30;
-}
-
-static void check_params(check_case *c, const params *like) {
-    int64_t d = like->head_dim;
-    params *p = &c->g.fwd;
-    *p = *like;
-    p->batch = 1, p->seq = CHECK_SEQ, p->heads = CHECK_HEADS, p->kv_heads = 1;
-    p->window = like->window >= 0 ? 40 : -1;
-    p->ldq = p->ldo = c->g.lddout = c->g.lddq = CHECK_HEADS * d;
-    p->ldk = p->ldv = c->g.lddk = c->g.lddv = d;
-    clt_ref *const place[CHECK_TENSORS] = {&p->q,   &p->k,    &p->v,    &c->g.dout, &p->o,
-                                           &p->lse, &c->g.dq, &c->g.dk, &c->g.dv};
-    for (int i = 0; i < CHECK_TENSORS; i++) *place[i] = (clt_ref){c->buf, c->at[i]};
-    if (like->slopes.buf) p->slopes = (clt_ref){c->buf, c->slopes};
-    if (like->seq_ids.buf) p->seq_ids = (clt_ref){c->buf, c->ids};
-}
-
-static void check_oracle(check_case *c) {
-    const params *p = &c->g.fwd;
-    float *t[CHECK_TENSORS];
-    for (int i = 0; i < CHECK_TENSORS; i++) t[i] = c->want + c->at[i];
-    c->ref = (clt_ref_attention_params){.batch = p->batch,
-                                        .seq = p->seq,
-                                        .heads = p->heads,
-                                        .kv_heads = p->kv_heads,
-                                        .head_dim = p->head_dim,
-                                        .q = t[T_Q],
-                                        .k = t[T_K],
-                                        .v = t[T_V],
-                                        .o = t[T_O],
-                                        .lse = t[T_LSE],
-                                        .ldq = p->ldq,
-                                        .ldk = p->ldk,
-                                        .ldv = p->ldv,
-                                        .ldo = p->ldo,
-                                        .scale = p->scale,
-                                        .softcap = p->softcap,
-                                        .slopes = p->slopes.buf ? c->want + c->slopes : NULL,
-                                        .window = p->window,
-                                        .seq_ids = p->seq_ids.buf ? (const int32_t *)c->want + c->ids : NULL,
-                                        .dropout = p->dropout,
-                                        .seed = p->seed,
-                                        .step = p->step,
-                                        .first_sample = p->first_sample,
-                                        .layer = p->layer,
-                                        .dout = t[T_DOUT],
-                                        .dq = t[T_DQ],
-                                        .dk = t[T_DK],
-                                        .dv = t[T_DV],
-                                        .lddout = c->g.lddout,
-                                        .lddq = c->g.lddq,
-                                        .lddk = c->g.lddk,
-                                        .lddv = c->g.lddv};
-    clt_ref_attention_forward(&c->ref);
-    clt_ref_attention_backward(&c->ref);
-}
-
-static clt_status check_run(clt_ops *ops, const clt_variant *v, check_case *c) {
-    CLT_TRY(clt_buffer_write(c->buf, 0, c->want, c->total * sizeof(float)));
-    CLT_TRY(run_forward(ops, v, &c->g.fwd));
-    CLT_TRY(run_backward(ops, v, &c->g));
-    check_oracle(c);
-    static const struct {
-        int tensor;
-        const char *name;
-    } out[] = {{T_O, "output"}, {T_LSE, "log-sum-exp"}, {T_DQ, "dq"}, {T_DK, "dk"}, {T_DV, "dv"}};
-    for (size_t i = 0; i < CLT_COUNT_OF(out); i++) {
-        size_t at = c->at[out[i].tensor];
-        CLT_TRY(clt_variant_compare(ops, out[i].name, (clt_ref){c->buf, at}, c->want + at,
-                                    c->at[out[i].tensor + 1] - at));
-    }
-    return CLT_OK;
-}
-
-static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    check_case c = {.buf = NULL};
-    check_layout(&c, ctx);
-    CLT_TRY(clt_buffer_create(clt_ops_device(ops), c.total * sizeof(float), "attention check", &c.buf));
-    c.want = clt_malloc(c.total * sizeof(float));
-    check_fill(&c);
-    check_params(&c, ctx);
-    clt_status st = check_run(ops, v, &c);
-    clt_free(c.want);
-    clt_buffer_destroy(c.buf);
-    return st;
 }
 
 /* --- choosing
@@ -288,6 +165,8 @@ static clt_status validate(const params *p) {
             "attention: bad sizes: batch %lld, sequence %lld, heads %lld, kv heads %lld, head size %lld",
             (long long)p->batch, (long long)p->seq, (long long)p->heads, (long long)p->kv_heads,
             (long long)p->head_dim);
+    if ((unsigned)p->type > CLT_F16)
+        return clt_error(CLT_FAIL, "attention: there is no type %d", (int)p->type);
     if (p->seq > INT32_MAX / 2 || !(p->dropout >= 0.0f && p->dropout < 1.0f))
         return clt_error(CLT_FAIL, "attention: sequence %lld or dropout %g is out of range",
                          (long long)p->seq, (double)p->dropout);
@@ -302,31 +181,57 @@ static bool split_backward(const clt_ops *ops, const params *p) {
     return p->kv_heads * 7 < CLT_ROUND_UP(p->kv_heads, cores) * 5;
 }
 
-/* The body for the head size and the features of p. */
-static clt_status choose(clt_ops *ops, const params *p, const clt_variant **out) {
-    CLT_TRY(validate(p));
-    char options[160];
-    snprintf(options, sizeof options,
-             " -DHEAD_DIM=%lld -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d -DSPLIT=%d",
-             (long long)p->head_dim, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
-             p->seq_ids.buf != NULL, p->dropout > 0.0f, split_backward(ops, p));
-    params copy = *p;
-    return clt_variant_pick_with(ops, "attention", options, check, &copy, out);
+/* Build options for the head size, the type and the features of p. */
+static void make_options(const clt_ops *ops, const params *p, char *out, size_t size) {
+    snprintf(
+        out, size,
+        " -DHEAD_DIM=%lld -DTYPE=%d -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d -DSPLIT=%d",
+        (long long)p->head_dim, (int)p->type, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
+        p->seq_ids.buf != NULL, p->dropout > 0.0f, split_backward(ops, p));
+}
+
+bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
+    (void)v, (void)p;
+    return true;
+}
+
+bool clt_attention_takes_backward(const clt_variant *v, const grad_params *g) {
+    (void)v, (void)g;
+    return true;
+}
+
+static bool takes_forward(const clt_variant *v, const void *call) {
+    return clt_attention_takes_forward(v, call);
+}
+
+static bool takes_backward(const clt_variant *v, const void *call) {
+    return clt_attention_takes_backward(v, call);
 }
 
 clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p) {
     const clt_variant *v;
-    CLT_TRY(choose(ops, p, &v));
-    return run_forward(ops, v, p);
+    char options[192];
+    CLT_TRY(validate(p));
+    make_options(ops, p, options, sizeof options);
+    CLT_TRY(
+        clt_variant_pick_for(ops, "attention", options, takes_forward, clt_attention_check_forward, p, &v));
+    return clt_attention_run_forward(ops, v, p);
 }
 
 clt_status clt_op_attention_backward(clt_ops *ops, const clt_attention_grad_params *p) {
     const clt_variant *v;
-    CLT_TRY(choose(ops, &p->fwd, &v));
-    return run_backward(ops, v, p);
+    char options[192];
+    CLT_TRY(validate(&p->fwd));
+    make_options(ops, &p->fwd, options, sizeof options);
+    CLT_TRY(clt_variant_pick_for(ops, "attention_backward", options, takes_backward,
+                                 clt_attention_check_backward, p, &v));
+    return clt_attention_run_backward(ops, v, p);
 }
 
 uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_params *p) {
-    (void)type; /* any device may fall back to the body that keeps delta */
-    return CLT_ROUND_UP((uint64_t)(p->batch * p->heads * p->seq) * sizeof(float), 4096);
+    uint64_t delta = (uint64_t)(p->batch * p->heads * p->seq), sums = 0;
+    if (type == CLT_DEVICE_CPU && p->type != CLT_F32)
+        sums = (uint64_t)(2 * p->batch * p->seq * p->kv_heads * p->head_dim);
+    /* any device may fall back to the body that keeps delta */
+    return CLT_ROUND_UP(CLT_MAX(delta, sums) * sizeof(float), 4096);
 }

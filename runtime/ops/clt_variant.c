@@ -402,6 +402,11 @@ clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check chec
 
 clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *options, clt_variant_check check,
                                  void *ctx, const clt_variant **out) {
+    return clt_variant_pick_for(ops, op, options, NULL, check, ctx, out);
+}
+
+clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *options, clt_variant_takes takes,
+                                clt_variant_check check, const void *call, const clt_variant **out) {
     clt_variant_table *t = find_table(ops, op);
     if (!t) return unknown_op(ops, op);
     const char *reason = "none can run here";
@@ -409,7 +414,12 @@ clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *optio
     for (int i = first; i < end; i++) {
         clt_variant *v = NULL;
         CLT_TRY(specialise(ops, &t->row[i], options, &v));
-        clt_status st = clt_variant_verify(ops, v, check, ctx);
+        if (takes && !takes(v, call)) {
+            if (t->forced < 0) continue;
+            return clt_error(CLT_FAIL, "%s: the forced variant %s does not do this call (%s )", op, v->id,
+                             options);
+        }
+        clt_status st = clt_variant_verify(ops, v, check, (void *)(uintptr_t)call);
         if (st == CLT_OK) {
             *out = v;
             return CLT_OK;

@@ -49,6 +49,11 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
 clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *options, clt_variant_check check,
                                  void *ctx, const clt_variant **out);
 
+/* The same among the rows that can do one call: takes(row, call) says which. `check` gets `call` too. */
+typedef bool (*clt_variant_takes)(const clt_variant *v, const void *call);
+clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *options, clt_variant_takes takes,
+                                clt_variant_check check, const void *call, const clt_variant **out);
+
 /* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An
  * unknown operation or id, or one that cannot run here, is CLT_USAGE with the ids that there are. */
 clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id);

@@ -15,6 +15,7 @@ typedef struct {
     bool fused, accumulate, extreme;
     int rows; /* work-group bodies differ by their tile only: which of them gets this case; 0: the smallest,
                  -1: none */
+    clt_dtype type;
 } shape;
 
 static const shape cases[] = {
@@ -40,6 +41,17 @@ static const shape cases[] = {
     {2, 131, 2, 1, 16, .dropout = 0.25f, .rows = -1},
     {2, 150, 4, 2, 16, .alibi = true, .softcap = 1.5f, .window = 71, .ids = true, .dropout = 0.1f,
      .fused = true, .accumulate = true},
+    {2, 7, 2, 2, 4, .type = CLT_BF16},
+    {1, 65, 3, 3, 24, .type = CLT_F16},
+    {1, 66, 1, 1, 5, .type = CLT_BF16, .accumulate = true},
+    {1, 130, 4, 1, 64, .type = CLT_BF16, .fused = true, .rows = 64},
+    {1, 200, 4, 1, 64, .type = CLT_F16, .accumulate = true, .rows = 64},
+    {1, 70, 2, 1, 64, .type = CLT_BF16, .extreme = true, .rows = 64},
+    {1, 130, 2, 1, 64, .type = CLT_F16, .amplitude = 40.0f, .rows = 64},
+    {1, 129, 2, 2, 80, .type = CLT_BF16, .fused = true, .rows = 32},
+    {1, 300, 1, 1, 16, .type = CLT_F16, .window = 130, .accumulate = true},
+    {2, 150, 4, 2, 16, .type = CLT_BF16, .alibi = true, .softcap = 1.5f, .window = 71, .ids = true,
+     .dropout = 0.1f, .fused = true, .accumulate = true},
 };
 static const shape tiny_cases[] = {
     {1, 1, 1, 1, 4},
@@ -47,6 +59,7 @@ static const shape tiny_cases[] = {
     {1, 67, 1, 1, 4},
     {1, 67, 2, 1, 4, .alibi = true, .softcap = 1.5f, .window = 31, .ids = true, .dropout = 0.1f,
      .fused = true},
+    {1, 67, 2, 1, 4, .type = CLT_BF16, .window = 31, .fused = true, .accumulate = true},
 };
 
 enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV, TENSORS };
@@ -65,6 +78,15 @@ typedef struct {
 static int64_t cols(const problem *x, int t) {
     return t == Q || t == O || t == DOUT || t == DQ ? x->s.heads * x->s.head_dim
                                                     : x->s.kv_heads * x->s.head_dim;
+}
+
+static void round_all(problem *x) {
+    for (int i = 0; i < (x->s.fused ? 1 : 3); i++) {
+        clt_ref_round(x->s.type, x->qkv[i], x->n_qkv[i]);
+        clt_ref_round(x->s.type, x->dqkv[i], x->n_qkv[i]);
+    }
+    clt_ref_round(x->s.type, x->o, x->n_o);
+    clt_ref_round(x->s.type, x->dout, x->n_o);
 }
 
 static void fill(problem *x, uint64_t seed) {
@@ -88,6 +110,7 @@ static void fill(problem *x, uint64_t seed) {
     x->lse = tu_random(x->n_lse, seed + 7, 1.0f);
     x->dout = tu_random(x->n_o, seed + 8, 1.0f);
     x->slopes = tu_random((size_t)s->heads, seed + 9, 0.25f);
+    round_all(x);
     x->ids = clt_malloc((size_t)tokens * sizeof *x->ids);
     for (int64_t i = 0, id = 0; i < tokens; i++) {
         if (tu_random_below(seed + 10, (uint64_t)i, 20) == 0) id = tu_random_below(seed + 11, (uint64_t)i, 3);
@@ -308,6 +331,23 @@ static void close_to(const char *label, int t, const float *got, int64_t ld, con
     for (int64_t r = 0; r < rows; r++) tu_assert_close(what, got + r * ld, want + r * n, (size_t)n, 2e-5);
 }
 
+/* clt_ref_attention_row, which checks rows for matrix units, is the formula too. */
+static void rows_match_formula(const f64 *f, const char *label) {
+    const shape *s = &f->x->s;
+    double *o = clt_malloc((size_t)(2 * s->head_dim) * sizeof *o), *bound = o + s->head_dim;
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t h = 0; h < s->heads; h++)
+            for (int64_t i = 0; i < s->seq; i++) {
+                clt_ref_attention_bound r =
+                    clt_ref_attention_row(&f->x->p, CLT_F32, (clt_ref_attention_at){b, h, i}, o, bound);
+                const double *want = rows_of(f, b, h, i, 0).o;
+                double lse = f->lse[(b * s->heads + h) * s->seq + i], worst = fabs(r.lse - lse);
+                for (int64_t d = 0; d < s->head_dim; d++) worst = fmax(worst, fabs(o[d] - want[d]));
+                if (!(worst < 1e-12)) fail_msg("%s: row %lld is wrong by %g", label, (long long)i, worst);
+            }
+    clt_free(o);
+}
+
 static void oracle_matches_formula(void **state) {
     (void)state;
     static const shape some[] = {
@@ -327,6 +367,7 @@ static void oracle_matches_formula(void **state) {
         f64_run(&f, f64_forward_row);
         f64_run(&f, f64_backward_row);
         if (!tu_tiny()) formula_matches_differences(&f, label);
+        rows_match_formula(&f, label);
         clt_ref_attention_forward(&x->p);
         clt_ref_attention_backward(&x->p);
         int64_t rows = x->s.batch * x->s.seq;
@@ -377,7 +418,9 @@ static void solve_all(void) {
         fresh[c] = problem_create(&list[c], 50 * c + 1);
         solved[c] = problem_create(&list[c], 50 * c + 1);
         clt_ref_attention_forward(&solved[c]->p);
+        round_all(solved[c]); /* the output as it is stored, which backward reads */
         clt_ref_attention_backward(&solved[c]->p);
+        round_all(solved[c]);
     }
 }
 
@@ -391,12 +434,12 @@ static uploaded upload(int device, const problem *x) {
     const clt_ref_attention_params *p = &x->p;
     for (int i = 0; i < 3; i++) {
         bool shared = x->s.fused && i > 0;
-        u.qkv[i] = shared ? u.qkv[0] : tu_upload(device, x->qkv[i], x->n_qkv[i]);
-        u.dqkv[i] = shared ? u.dqkv[0] : tu_upload(device, x->dqkv[i], x->n_qkv[i]);
+        u.qkv[i] = shared ? u.qkv[0] : tu_upload_as(device, x->s.type, x->qkv[i], x->n_qkv[i]);
+        u.dqkv[i] = shared ? u.dqkv[0] : tu_upload_as(device, x->s.type, x->dqkv[i], x->n_qkv[i]);
     }
-    u.o = tu_upload(device, x->o, x->n_o);
+    u.o = tu_upload_as(device, x->s.type, x->o, x->n_o);
     u.lse = tu_upload(device, x->lse, x->n_lse);
-    clt_ref dout = tu_upload(device, x->dout, x->n_o), none = clt_ref_none();
+    clt_ref dout = tu_upload_as(device, x->s.type, x->dout, x->n_o), none = clt_ref_none();
     u.g = (clt_attention_grad_params){
         .fwd = {.batch = p->batch,
                 .seq = p->seq,
@@ -421,7 +464,8 @@ static uploaded upload(int device, const problem *x) {
                 .seed = p->seed,
                 .step = p->step,
                 .first_sample = p->first_sample,
-                .layer = p->layer},
+                .layer = p->layer,
+                .type = x->s.type},
         .dout = dout,
         .dq = u.dqkv[0],
         .dk = clt_ref_at(u.dqkv[1], (uint64_t)(p->dk - x->dqkv[1])),
@@ -440,13 +484,13 @@ static void run_case(int device, const char *id, size_t c) {
     char what[96];
     tu_assert_ok(clt_op_attention_forward(tu_ops(device), &u.g.fwd), "forward");
     snprintf(what, sizeof what, "%s, case %zu: o", id, c);
-    tu_assert_words(what, tu_download(u.o, x->n_o), x->o, x->n_o);
+    tu_assert_words(what, tu_download_as(u.o, x->s.type, x->n_o), x->o, x->n_o);
     snprintf(what, sizeof what, "%s, case %zu: lse", id, c);
     tu_assert_words(what, tu_download(u.lse, x->n_lse), x->lse, x->n_lse);
     tu_assert_ok(clt_op_attention_backward(tu_ops(device), &u.g), "backward");
     for (int i = 0; i < (x->s.fused ? 1 : 3); i++) {
         snprintf(what, sizeof what, "%s, case %zu: %s", id, c, x->s.fused ? "dqkv" : name_of[DQ + i]);
-        tu_assert_words(what, tu_download(u.dqkv[i], x->n_qkv[i]), x->dqkv[i], x->n_qkv[i]);
+        tu_assert_words(what, tu_download_as(u.dqkv[i], x->s.type, x->n_qkv[i]), x->dqkv[i], x->n_qkv[i]);
     }
     tu_release();
 }
@@ -460,8 +504,10 @@ static bool wanted(const char *id, const shape *s) {
 
 static void run_variant(int device, const char *id) {
     int n = 0;
+    tu_assert_ok(clt_variant_force(tu_ops(device), "attention_backward", id), "clt_variant_force");
     for (size_t c = 0; c < n_cases; c++)
         if (tu_tiny() || wanted(id, &solved[c]->s)) run_case(device, id, c), n++;
+    tu_assert_ok(clt_variant_force(tu_ops(device), "attention_backward", NULL), "clt_variant_force");
     assert_true(n > 0);
 }
 
@@ -509,6 +555,9 @@ static void bad_sizes_are_refused(void **state) {
     clt_attention_params p = {.batch = 1, .seq = 8, .heads = 3, .kv_heads = 2, .head_dim = 4, .window = -1};
     assert_int_not_equal(clt_op_attention_forward(tu_ops(0), &p), CLT_OK);
     p.kv_heads = 3;
+    p.type = (clt_dtype)3;
+    assert_int_not_equal(clt_op_attention_forward(tu_ops(0), &p), CLT_OK);
+    p.type = CLT_F32;
     p.dropout = 1.0f;
     assert_int_not_equal(clt_op_attention_forward(tu_ops(0), &p), CLT_OK);
 }

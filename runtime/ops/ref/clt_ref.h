@@ -82,6 +82,17 @@ typedef struct { /* host twin of clt_attention_params and clt_attention_grad_par
 void clt_ref_attention_forward(const clt_ref_attention_params *p);
 void clt_ref_attention_backward(const clt_ref_attention_params *p);
 
+/* One query row by the formula in double, for bodies that add in another order (numerics: fast) and keep
+ * probabilities as `type`: o[D], and by how much each element (bound[D]) and the log-sum-exp may differ. */
+typedef struct {
+    int64_t sample, head, row;
+} clt_ref_attention_at;
+typedef struct {
+    double lse, lse_bound;
+} clt_ref_attention_bound;
+clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p, clt_dtype type,
+                                              clt_ref_attention_at at, double *o, double *bound);
+
 void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
                   const float *cos_sin, bool inverse);
 void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
@@ -107,5 +118,9 @@ uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);
 uint16_t clt_ref_f32_to_f16(float x);
 float clt_ref_f16_to_f32(uint16_t h);
+/* n elements between fp32 and storage as `type` (4 or 2 bytes each), and rounded to `type` in place. */
+void clt_ref_narrow(clt_dtype type, const float *x, size_t n, void *out);
+void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x);
+void clt_ref_round(clt_dtype type, float *x, size_t n);
 
 #endif

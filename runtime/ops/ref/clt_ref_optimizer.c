@@ -77,3 +77,27 @@ float clt_ref_f16_to_f32(uint16_t h) {
     double a = e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
     return float_of(sign | bits_of((float)a));
 }
+
+void clt_ref_narrow(clt_dtype type, const float *x, size_t n, void *out) {
+    uint16_t *u = out;
+    if (type == CLT_F32)
+        memcpy(out, x, n * sizeof *x);
+    else
+        for (size_t i = 0; i < n; i++)
+            u[i] = type == CLT_BF16 ? clt_ref_f32_to_bf16(x[i]) : clt_ref_f32_to_f16(x[i]);
+}
+
+void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x) {
+    const uint16_t *u = in;
+    if (type == CLT_F32)
+        memcpy(x, in, n * sizeof *x);
+    else
+        for (size_t i = 0; i < n; i++)
+            x[i] = type == CLT_BF16 ? clt_ref_bf16_to_f32(u[i]) : clt_ref_f16_to_f32(u[i]);
+}
+
+void clt_ref_round(clt_dtype type, float *x, size_t n) {
+    for (size_t i = 0; i < n && type != CLT_F32; i++)
+        x[i] = type == CLT_BF16 ? clt_ref_bf16_to_f32(clt_ref_f32_to_bf16(x[i]))
+                                : clt_ref_f16_to_f32(clt_ref_f32_to_f16(x[i]));
+}

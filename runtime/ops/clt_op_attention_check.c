@@ -1,0 +1,224 @@
+/* The checks of attention's rows: a small problem with the head size, the type and the features of the call,
+ * two query heads on one key/value head. Exact rows: two blocks of keys, one of them partly filled, the
+ * oracle's bits. Rows that require numerics=fast: two samples of a few tiles, against the formula in double.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "clt_op_attention.h"
+#include "ref/clt_ref.h"
+
+enum { HEADS = 2, EXACT_SEQ = 75, FAST_SEQ = 299 };
+enum { T_Q, T_K, T_V, T_DOUT, T_O, T_DQ, T_DK, T_DV, TENSORS };
+static const char *const name_of[TENSORS] = {"q", "k", "v", "dout", "output", "dq", "dk", "dv"};
+
+typedef clt_attention_params params;
+
+typedef struct {
+    clt_ops *ops;
+    bool fast;
+    clt_attention_grad_params g;
+    clt_ref_attention_params ref;
+    clt_buffer *data, *stat; /* the tensors above; log-sum-exp, slopes, sequence ids */
+    float *host, *host_stat; /* the oracle's copies, fp32 */
+    size_t at[TENSORS + 1], slopes, ids, stats;
+} check_case;
+
+static void place_tensors(check_case *c, const params *p) {
+    size_t rows = (size_t)(p->batch * p->seq), wide = (size_t)(HEADS * p->head_dim),
+           narrow = (size_t)p->head_dim;
+    const size_t cols[TENSORS] = {wide, narrow, narrow, wide, wide, wide, narrow, narrow};
+    for (int i = 0; i < TENSORS; i++) c->at[i + 1] = CLT_ROUND_UP(c->at[i] + rows * cols[i], 64);
+    c->slopes = rows * HEADS;
+    c->ids = c->slopes + HEADS;
+    c->stats = c->ids + rows;
+}
+
+/* Inputs: a fixed sequence of numbers in [-2, 2), rounded to the type; the sequence ids change in the middle
+ * of the first block. */
+static void fill(check_case *c) {
+    const params *p = &c->g.fwd;
+    uint32_t x = 12345;
+    for (size_t i = 0; i < c->at[TENSORS]; i++) {
+        x = x * 1664525u + 1013904223u;
+        c->host[i] = (float)(x >> 8) * 0x1p-22f - 2.0f;
+    }
+    clt_ref_round(p->type, c->host, c->at[TENSORS]);
+    for (int i = 0; i < HEADS; i++) c->host_stat[c->slopes + (size_t)i] = 1.0f / (float)(4 << i);
+    int32_t *ids = (int32_t *)(void *)(c->host_stat + c->ids);
+    for (int64_t i = 0; i < p->batch * p->seq; i++) ids[i] = (int32_t)(i % p->seq / 30);
+}
+
+static void make_call(check_case *c, const params *like) {
+    int64_t d = like->head_dim;
+    params *p = &c->g.fwd;
+    *p = *like;
+    p->batch = c->fast ? 2 : 1, p->seq = c->fast ? FAST_SEQ : EXACT_SEQ, p->heads = HEADS, p->kv_heads = 1;
+    p->window = like->window >= 0 ? 40 : -1;
+    p->ldq = p->ldo = c->g.lddout = c->g.lddq = HEADS * d;
+    p->ldk = p->ldv = c->g.lddk = c->g.lddv = d;
+    place_tensors(c, p);
+}
+
+static clt_status make_buffers(check_case *c, const params *like) {
+    params *p = &c->g.fwd;
+    clt_device *dev = clt_ops_device(c->ops);
+    CLT_TRY(clt_buffer_create(dev, c->at[TENSORS] * clt_dtype_bytes(p->type), "attention check", &c->data));
+    CLT_TRY(clt_buffer_create(dev, c->stats * sizeof(float), "attention check", &c->stat));
+    clt_ref *const place[TENSORS] = {&p->q, &p->k, &p->v, &c->g.dout, &p->o, &c->g.dq, &c->g.dk, &c->g.dv};
+    for (int i = 0; i < TENSORS; i++) *place[i] = (clt_ref){c->data, c->at[i]};
+    p->lse = (clt_ref){c->stat, 0};
+    if (like->slopes.buf) p->slopes = (clt_ref){c->stat, c->slopes};
+    if (like->seq_ids.buf) p->seq_ids = (clt_ref){c->stat, c->ids};
+    return CLT_OK;
+}
+
+static void make_oracle(check_case *c) {
+    const params *p = &c->g.fwd;
+    float *t[TENSORS];
+    for (int i = 0; i < TENSORS; i++) t[i] = c->host + c->at[i];
+    c->ref = (clt_ref_attention_params){.batch = p->batch,
+                                        .seq = p->seq,
+                                        .heads = p->heads,
+                                        .kv_heads = p->kv_heads,
+                                        .head_dim = p->head_dim};
+    clt_ref_attention_params *r = &c->ref;
+    r->q = t[T_Q], r->k = t[T_K], r->v = t[T_V], r->o = t[T_O], r->lse = c->host_stat;
+    r->ldq = p->ldq, r->ldk = p->ldk, r->ldv = p->ldv, r->ldo = p->ldo;
+    r->scale = p->scale, r->softcap = p->softcap, r->window = p->window;
+    r->slopes = p->slopes.buf ? c->host_stat + c->slopes : NULL;
+    r->seq_ids = p->seq_ids.buf ? (const int32_t *)(const void *)(c->host_stat + c->ids) : NULL;
+    r->dropout = p->dropout, r->seed = p->seed, r->step = p->step;
+    r->first_sample = p->first_sample, r->layer = p->layer;
+    r->dout = t[T_DOUT], r->dq = t[T_DQ], r->dk = t[T_DK], r->dv = t[T_DV];
+    r->lddout = c->g.lddout, r->lddq = c->g.lddq, r->lddk = c->g.lddk, r->lddv = c->g.lddv;
+    r->accumulate_kv = c->g.accumulate_kv;
+}
+
+static clt_status write_all(const check_case *c) {
+    size_t n = c->at[TENSORS], bytes = n * clt_dtype_bytes(c->g.fwd.type);
+    void *packed = clt_malloc(bytes);
+    clt_ref_narrow(c->g.fwd.type, c->host, n, packed);
+    clt_status st = clt_buffer_write(c->data, 0, packed, bytes);
+    clt_free(packed);
+    if (st == CLT_OK) st = clt_buffer_write(c->stat, 0, c->host_stat, c->stats * sizeof(float));
+    return st;
+}
+
+static size_t elements(const check_case *c, int t) {
+    int64_t heads = t == T_K || t == T_V || t == T_DK || t == T_DV ? 1 : HEADS;
+    return (size_t)(c->g.fwd.batch * c->g.fwd.seq * heads * c->g.fwd.head_dim);
+}
+
+/* The device's tensor t, widened; freed by the caller. */
+static clt_status read_tensor(const check_case *c, int t, float **out) {
+    size_t n = elements(c, t), size = clt_dtype_bytes(c->g.fwd.type);
+    void *raw = clt_malloc(n * size);
+    *out = clt_malloc(n * sizeof(float));
+    clt_status st = clt_buffer_read(c->data, c->at[t] * size, raw, n * size);
+    if (st == CLT_OK) clt_ref_widen(c->g.fwd.type, raw, n, *out);
+    clt_free(raw);
+    return st;
+}
+
+static clt_status compare_bits(const check_case *c, int t) {
+    float *got;
+    clt_status st = read_tensor(c, t, &got);
+    const float *want = c->host + c->at[t];
+    for (size_t i = 0; i < elements(c, t) && st == CLT_OK; i++)
+        if (memcmp(&got[i], &want[i], 4) != 0 && !(isnan(got[i]) && isnan(want[i])))
+            st = clt_variant_fail(c->ops, "%s: element %zu is %.9g, the oracle has %.9g", name_of[t], i,
+                                  (double)got[i], (double)want[i]);
+    clt_free(got);
+    return st;
+}
+
+/* --- forward -------------------------------------------------------------------------------------------- */
+
+/* Row (b, h, i) of the output and of the log-sum-exp within the bound. */
+static clt_status compare_row(const check_case *c, const float *o, const float *lse, clt_ref_attention_at at,
+                              double *work) {
+    const params *p = &c->g.fwd;
+    double *want = work, *bound = work + p->head_dim;
+    clt_ref_attention_bound b = clt_ref_attention_row(&c->ref, p->type, at, want, bound);
+    double got = (double)lse[(at.sample * HEADS + at.head) * p->seq + at.row];
+    if (!(fabs(got - b.lse) <= b.lse_bound))
+        return clt_variant_fail(c->ops, "log-sum-exp of row %lld, head %lld: %.9g, the formula gives %.9g",
+                                (long long)at.row, (long long)at.head, got, b.lse);
+    o += (at.sample * p->seq + at.row) * p->ldo + at.head * p->head_dim;
+    for (int64_t d = 0; d < p->head_dim; d++)
+        if (!(fabs((double)o[d] - want[d]) <= bound[d]))
+            return clt_variant_fail(c->ops,
+                                    "output of row %lld, head %lld, element %lld: %.9g, the formula gives "
+                                    "%.9g, bound %.3g",
+                                    (long long)at.row, (long long)at.head, (long long)d, (double)o[d],
+                                    want[d], bound[d]);
+    return CLT_OK;
+}
+
+static clt_status compare_formula(const check_case *c) {
+    const params *p = &c->g.fwd;
+    float *o, *lse = clt_malloc(c->slopes * sizeof *lse);
+    double *work = clt_malloc((size_t)(2 * p->head_dim) * sizeof *work);
+    clt_status st = read_tensor(c, T_O, &o);
+    if (st == CLT_OK) st = clt_buffer_read(c->stat, 0, lse, c->slopes * sizeof *lse);
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < HEADS; h++)
+            for (int64_t i = 0; i < p->seq && st == CLT_OK; i++)
+                st = compare_row(c, o, lse, (clt_ref_attention_at){b, h, i}, work);
+    clt_free(work);
+    clt_free(lse);
+    clt_free(o);
+    return st;
+}
+
+static clt_status forward(check_case *c, const clt_variant *v) {
+    CLT_TRY(write_all(c));
+    CLT_TRY(clt_attention_run_forward(c->ops, v, &c->g.fwd));
+    if (c->fast) return compare_formula(c);
+    clt_ref_attention_forward(&c->ref);
+    clt_ref_round(c->g.fwd.type, c->host + c->at[T_O], elements(c, T_O));
+    CLT_TRY(clt_variant_compare(c->ops, "log-sum-exp", c->g.fwd.lse, c->host_stat, c->slopes));
+    return compare_bits(c, T_O);
+}
+
+/* --- backward ------------------------------------------------------------------------------------------- */
+
+/* The oracle makes the output and the log-sum-exp that the body starts from. */
+static clt_status backward(check_case *c, const clt_variant *v) {
+    clt_ref_attention_forward(&c->ref);
+    clt_ref_round(c->g.fwd.type, c->host + c->at[T_O], elements(c, T_O));
+    CLT_TRY(write_all(c));
+    CLT_TRY(clt_attention_run_backward(c->ops, v, &c->g));
+    clt_ref_attention_backward(&c->ref);
+    clt_ref_round(c->g.fwd.type, c->host + c->at[T_DQ], c->at[TENSORS] - c->at[T_DQ]);
+    for (int t = T_DQ; t <= T_DV; t++) CLT_TRY(compare_bits(c, t));
+    return CLT_OK;
+}
+
+static clt_status run(clt_ops *ops, const clt_variant *v, const params *like, bool accumulate_kv,
+                      clt_status (*pass)(check_case *, const clt_variant *)) {
+    check_case c = {.ops = ops, .fast = strstr(v->requires, "numerics=fast") != NULL};
+    c.g.accumulate_kv = accumulate_kv;
+    make_call(&c, like);
+    c.host = clt_malloc(c.at[TENSORS] * sizeof(float));
+    c.host_stat = clt_calloc(c.stats, sizeof(float));
+    fill(&c);
+    clt_status st = make_buffers(&c, like);
+    make_oracle(&c);
+    if (st == CLT_OK) st = pass(&c, v);
+    clt_free(c.host);
+    clt_free(c.host_stat);
+    clt_buffer_destroy(c.data);
+    clt_buffer_destroy(c.stat);
+    return st;
+}
+
+clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
+    return run(ops, v, ctx, false, forward);
+}
+
+clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx) {
+    const clt_attention_grad_params *g = ctx;
+    return run(ops, v, &g->fwd, g->accumulate_kv, backward);
+}
