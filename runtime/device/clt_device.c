@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "../base/clt_io.h"
+#include "clt_record.h"
 
 clt_device_params clt_device_params_default(void) {
     return (clt_device_params){.local_size = 1};
@@ -89,6 +90,8 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
             CLT_NO_DEVICE,
             "%s cannot compute with numerics: exact: %s; choose another --device, or set numerics: fast",
             dev->facts.name, dev->facts.exact_reason);
+    const char *record = clt_env(CLT_ENV_RECORD);
+    if (st == CLT_OK && record) st = clt_record_start(dev, record, true);
     if (st != CLT_OK) {
         clt_device_close(dev);
         return st;
@@ -140,6 +143,7 @@ static void warn_living(clt_device *dev) {
 
 void clt_device_close(clt_device *dev) {
     if (!dev) return;
+    clt_record_stop(dev);
     clt_tensor_map_free(dev);
     warn_living(dev);
     /* Releasing a queue waits for it, without a deadline: a hung one is left alone. */

@@ -61,6 +61,8 @@ typedef struct {
     cl_event event;
 } clt_timed;
 
+typedef struct clt_recorder clt_recorder;
+
 struct clt_device {
     cl_platform_id platform;
     cl_device_id root, device; /* device is a sub-device of root, or root */
@@ -85,7 +87,8 @@ struct clt_device {
     struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until there is one */
     clt_timed *timed;
     int timed_n, timed_cap;
-    cl_event gate; /* test hook, see clt_device_gate */
+    cl_event gate;          /* test hook, see clt_device_gate */
+    clt_recorder *recorder; /* NULL: launches are not recorded */
 };
 
 /* clt_platform.c: all devices; *out is the caller's (clt_free). CLT_NO_DEVICE with advice when there are
@@ -138,6 +141,19 @@ cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options);
  * program of that pass in its place. *text gets the rewritten PTX, for the caller to free. */
 cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
                         char **text);
+
+/* The arguments of clt_launch. */
+typedef struct {
+    clt_kernel *kernel;
+    int dims;
+    const size_t *global, *local;
+    const clt_arg *args;
+    int count;
+} clt_launch_call;
+/* The launch itself, checked; clt_launch and the recorder call it. */
+clt_status clt_launch_now(const clt_launch_call *c);
+/* clt_record.c: the launch, and what it did to its buffers written down. Only with dev->recorder. */
+clt_status clt_record_launch(const clt_launch_call *c);
 
 /* clt_source.c */
 /* Text with `#include "..."` of files under clkernels/ expanded; `file` names it and anchors relative paths.

@@ -387,9 +387,12 @@ static int first_launch_lock(clt_kernel *k, int dims, const size_t *local) {
     return -1;
 }
 
-clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
-                      int count) {
+clt_status clt_launch_now(const clt_launch_call *c) {
+    clt_kernel *k = c->kernel;
     clt_device *dev = k->dev;
+    int dims = c->dims, count = c->count;
+    const size_t *global = c->global, *local = c->local;
+    const clt_arg *args = c->args;
     if (count < 0 || (cl_uint)count != k->args)
         return clt_error(CLT_FAIL, "kernel %s takes %u arguments, %d were given", k->name, k->args, count);
     for (int d = 0; d < dims; d++)
@@ -418,4 +421,10 @@ clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_
     dev->counters.launches++;
     if (dev->profile) clt_profile_add(dev, k, event);
     return st;
+}
+
+clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
+                      int count) {
+    clt_launch_call c = {k, dims, global, local, args, count};
+    return k->dev->recorder ? clt_record_launch(&c) : clt_launch_now(&c);
 }

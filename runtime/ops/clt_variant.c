@@ -8,6 +8,7 @@
 
 #include "../base/clt_hash.h"
 #include "../base/clt_io.h"
+#include "../device/clt_record.h"
 #include "../device/clt_tensor_map.h"
 #include "clt_ops_state.h"
 
@@ -348,7 +349,9 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
     } else {
         double start = clt_now();
         *ops->reason = 0;
+        clt_record_pause(ops->dev, true); /* a check is no part of the work */
         clt_status st = check(ops, v, ctx);
+        clt_record_pause(ops->dev, false);
         /* A hung device or a full one says nothing about the variant. */
         if (st == CLT_AGAIN || st == CLT_NO_MEMORY) {
             clt_free(path);

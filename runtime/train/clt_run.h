@@ -26,7 +26,7 @@ typedef struct {
     char run_id[CLT_RUN_ID_BYTES];
 
     clt_timestamp now;
-    int64_t optimizer_step;
+    int64_t optimizer_step, first_step; /* the last one done; the first one of this process */
     int64_t batches_per_epoch;
     clt_time max; /* max_duration in what a timestamp counts */
     clt_schedule schedule;

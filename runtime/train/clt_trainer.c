@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/clt_signal.h"
+#include "../device/clt_record.h"
 #include "clt_run.h"
 
 /* --- start
@@ -184,6 +185,25 @@ static void report(clt_run *r, const clt_timestamp *before, const clt_engine_res
     clt_sinks_step(r->sinks, &row);
 }
 
+/* clt_engine_step, its launches recorded if step s is to be. Ranks have folders of their own. */
+static clt_status engine_step(clt_run *r, const clt_engine_batch *b, int64_t s, double alpha,
+                              clt_engine_result *res) {
+    const clt_run_options *o = r->opt;
+    int64_t first = o->record_first ? o->record_first : r->first_step;
+    int64_t last = o->record_last ? o->record_last : first;
+    bool record = o->record && s >= first && s <= last;
+    if (record) {
+        char rank[32];
+        snprintf(rank, sizeof rank, "rank%d", clt_group_rank(r->group));
+        char *dir = clt_path_join(o->record, clt_group_size(r->group) > 1 ? rank : "");
+        clt_status st = clt_record_start(r->dev, dir, false);
+        clt_free(dir);
+        CLT_TRY(st);
+    }
+    CLT_TRY(clt_engine_step(r->engine, b, s, alpha, res));
+    return record ? clt_record_stop(r->dev) : CLT_OK;
+}
+
 /* The step that the clock shows next; the clock stays where it is if the step is given up. */
 static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     const clt_config *c = r->cfg;
@@ -192,7 +212,7 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     double start = clt_now();
     int64_t s = r->optimizer_step + 1, G = c->global_train_batch_size;
     double alpha = clt_schedule_alpha_of_step(&r->schedule, s, G, G * c->max_seq_len);
-    CLT_TRY(clt_engine_step(r->engine, b, s, alpha, &res));
+    CLT_TRY(engine_step(r, b, s, alpha, &res));
     if (res.given_up) return CLT_OK;
     if (!res.finite) {
         clt_device_set_steady(r->dev, false); /* looking into a step needs a kernel more */
@@ -259,6 +279,7 @@ static clt_status resolve_intervals(clt_run *r, clt_time *eval, clt_time *save) 
 static clt_status loop(clt_run *r) {
     clt_time eval_every, save_every;
     /* What is resumed was saved, and evaluated if that was due; a fresh start has neither. */
+    r->first_step = r->optimizer_step + 1;
     int64_t first = r->now.batch, saved = r->resumed ? first : -1, evaluated = saved;
     CLT_TRY(resolve_intervals(r, &eval_every, &save_every));
     if (r->cfg->eval_first && r->now.batch == 0) CLT_TRY(clt_run_eval(r, false));

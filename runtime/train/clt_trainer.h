@@ -11,7 +11,9 @@
 typedef struct {
     const char *device; /* --device, over the configuration's; NULL: not given */
     bool profile;       /* print device time by kernel at the end */
-    double started;     /* clt_now() at program start, for the start-up time */
+    const char *record; /* write the launches of some steps to this folder (clt_record.h); NULL: none */
+    int64_t record_first, record_last; /* optimizer steps, from 1; 0, 0: the first step of this run */
+    double started;                    /* clt_now() at program start, for the start-up time */
 } clt_run_options;
 
 /* Trains until max_duration. CLT_OK: done. CLT_AGAIN: stopped by a signal after a save. CLT_INTERRUPTED or
