@@ -64,6 +64,7 @@ clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t pi
     if (piece_bytes == 0) piece_bytes = CLT_MIN((uint64_t)1 << 30, most);
     clt_slab *s = clt_calloc(1, sizeof *s);
     s->table = t;
+    s->element_bytes = sizeof(float);
     s->start = clt_calloc((size_t)t->n + 2, sizeof *s->start);
     s->n = cut(t, piece_bytes / sizeof(float), s->start);
     s->piece = clt_calloc((size_t)s->n, sizeof(clt_buffer *));
@@ -81,6 +82,26 @@ clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t pi
         else
             st = clt_buffer_create(dev, (size_t)bytes, name, &s->piece[i]);
     }
+    if (st == CLT_OK) st = clt_slab_zero(s);
+    if (st != CLT_OK) {
+        clt_slab_destroy(s);
+        return st;
+    }
+    *out = s;
+    return CLT_OK;
+}
+
+clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out) {
+    clt_slab *s = clt_calloc(1, sizeof *s);
+    s->table = like->table;
+    s->element_bytes = sizeof(uint16_t);
+    s->n = like->n;
+    s->start = clt_memdup(like->start, ((size_t)like->n + 1) * sizeof *s->start);
+    s->piece = clt_calloc((size_t)s->n, sizeof(clt_buffer *));
+    clt_status st = CLT_OK;
+    for (int i = 0; i < s->n && st == CLT_OK; i++)
+        st = clt_buffer_create(dev, (size_t)(s->start[i + 1] - s->start[i]) * s->element_bytes, name,
+                               &s->piece[i]);
     if (st == CLT_OK) st = clt_slab_zero(s);
     if (st != CLT_OK) {
         clt_slab_destroy(s);

@@ -5,7 +5,10 @@
  * are packed after each other at multiples of 64, padding is +0. The same table is the sharding plan and the
  * checkpoint's table. On a device the slab is cut into pieces of at most `piece_bytes` (default 1 GiB), only
  * at chunk borders where a tensor starts, so no tensor straddles two pieces; a tensor larger than that has a
- * piece of its own. Each piece is one buffer. */
+ * piece of its own. Each piece is one buffer.
+ *
+ * Elements are fp32; clt_slab_create_narrow makes a second slab of 16-bit elements with the same borders, for
+ * a copy of the weights that matrix units read. */
 #ifndef CLT_SLAB_H
 #define CLT_SLAB_H
 
@@ -38,12 +41,16 @@ typedef struct {
     clt_buffer **piece;
     uint64_t *start; /* n + 1 element offsets: piece i holds [start[i], start[i+1]) */
     int n;
+    uint32_t element_bytes; /* 4, or 2 in a narrow slab */
 } clt_slab;
 
 /* piece_bytes 0: 1 GiB, or the device's largest allocation if smaller. Contents are +0. `name` is for the
  * memory table. A tensor above the device's largest allocation is CLT_NO_MEMORY and named. */
 clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t piece_bytes, const char *name,
                            clt_slab **out);
+/* A slab of 16-bit elements with the table and the pieces of `like`, so that a launch over piece i of one
+ * fits piece i of the other. Contents are 0. clt_slab_read and clt_slab_write are for fp32 slabs only. */
+clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out);
 void clt_slab_destroy(clt_slab *s);
 /* Where tensor `entry` lies. */
 clt_ref clt_slab_ref(const clt_slab *s, int entry);

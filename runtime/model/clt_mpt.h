@@ -38,12 +38,24 @@ void clt_mpt_init_range(const clt_mpt_config *cfg, const clt_slab_table *table, 
 /* --- memory
  * --------------------------------------------------------------------------------------------------- */
 
+/* What the backward pass computes again instead of keeping it. */
+typedef enum {
+    CLT_RECOMPUTE_NONE,
+    CLT_RECOMPUTE_NORMS, /* outputs of norms and activations, from what they were made of: about 2 % of a step
+                            for a third of the activations' memory */
+    CLT_RECOMPUTE_BLOCKS /* whole blocks from their inputs: another forward pass */
+} clt_recompute;
+
 typedef struct {
-    int64_t microbatch;    /* samples at most */
-    int64_t seq;           /* tokens of a sample */
-    bool training;         /* false: forward only */
-    bool recompute;        /* keep only the layers' inputs, compute the rest again in backward */
-    uint64_t logits_bytes; /* largest logits buffer; samples are taken in groups that fit. 0: 256 MiB */
+    int64_t microbatch;      /* samples at most */
+    int64_t seq;             /* tokens of a sample */
+    bool training;           /* false: forward only */
+    clt_recompute recompute; /* training only */
+    clt_numerics numerics;   /* CLT_FAST: a tied wte has one accumulator for head and lookups */
+    clt_dtype type; /* of the branches' activations and their gradients, and of the weights that GEMMs read;
+                       residuals, statistics, losses and weight gradients are fp32 in any case */
+    uint64_t logits_bytes; /* largest logits buffer; samples are taken in groups that fit. 0: 256 MiB for
+                              fp32, 512 MiB for 16-bit logits */
 } clt_mpt_shape;
 
 typedef struct {
@@ -59,9 +71,11 @@ clt_status clt_mpt_plan(const clt_mpt_config *cfg, const clt_mpt_shape *shape, c
 /* --- the model on a device
  * -------------------------------------------------------------------------------------- */
 
-/* `weights` is borrowed and must use the table of clt_mpt_table. */
+/* `weights` (fp32) and `narrow` (NULL with type CLT_F32; else the weights as shape->type, a narrow slab that
+ * the caller keeps equal to the rounded weights) are borrowed and must use the table of clt_mpt_table. Norms,
+ * biases and embeddings read `weights`, GEMMs read `narrow`. */
 clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_ops *ops,
-                          clt_slab *weights, clt_mpt **out);
+                          clt_slab *weights, clt_slab *narrow, clt_mpt **out);
 void clt_mpt_destroy(clt_mpt *m);
 
 /* One microbatch. Arrays are on the host, [samples * seq], and are copied before the call returns. */
@@ -70,7 +84,7 @@ typedef struct {
     const int32_t *tokens;
     const int32_t *targets;  /* negative: ignored */
     const int32_t *seq_ids;  /* NULL unless attn_uses_sequence_id */
-    float weight;            /* 1/N, N targets of the global batch, rounded once */
+    float weight;            /* 1/N, N targets of the global batch, rounded once; times the loss scale */
     const float *row_weight; /* [samples * seq] instead of weight, or NULL (per-sample means) */
     int64_t first_sample;    /* place of sample 0 in the global batch (dropout) */
     uint64_t step;           /* dropout */
@@ -98,7 +112,8 @@ clt_status clt_mpt_activation(clt_mpt *m, const char *name, float *out, size_t c
 
 /* Called after every operation with what it made; used to name the first operation of a step that made a NaN
  * or an infinity. Return other than CLT_OK stops the pass. */
-typedef clt_status (*clt_mpt_watch)(void *ctx, const char *what, clt_ref made, uint64_t count);
+typedef clt_status (*clt_mpt_watch)(void *ctx, const char *what, clt_dtype type, clt_ref made,
+                                    uint64_t count);
 void clt_mpt_set_watch(clt_mpt *m, clt_mpt_watch watch, void *ctx);
 
 #endif

@@ -32,9 +32,10 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .ldb = ldx,
                          .c = grad_of(p, w),
                          .ldc = e->shape[1],
-                         .accumulate = !p->b->lane_first};
+                         .accumulate = !p->b->lane_first,
+                         .in_type = m->type};
     CLT_TRY(clt_op_gemm(m->ops, &g));
-    CLT_TRY(clt_mpt_made(m, g.c, e->count, "gradient of %s (%s)", e->name, what));
+    CLT_TRY(clt_mpt_made(m, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what));
     if (bias < 0) return CLT_OK;
     return clt_op_column_sum(m->ops, &(clt_column_sum_params){.rows = p->rows,
                                                               .cols = e->shape[0],
@@ -42,10 +43,11 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                                                               .ldx = lddy,
                                                               .x = dy,
                                                               .out = grad_of(p, bias),
-                                                              .accumulate = !p->b->lane_first});
+                                                              .accumulate = !p->b->lane_first,
+                                                              .x_type = m->type});
 }
 
-/* dx [R, in] (+)= dy [R, out] * W. */
+/* dx [R, in] (+)= dy [R, out] * W, all of the branches' type. */
 static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, clt_ref dx,
                                    int64_t lddx, bool accumulate) {
     const clt_slab_entry *e = &p->m->weights->table->entry[w];
@@ -55,11 +57,21 @@ static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t 
                              .k = e->shape[0],
                              .a = dy,
                              .lda = lddy,
-                             .b = clt_mpt_weight(p->m, w),
+                             .b = clt_mpt_matrix(p->m, w),
                              .ldb = e->shape[1],
                              .c = dx,
                              .ldc = lddx,
-                             .accumulate = accumulate};
+                             .accumulate = accumulate,
+                             .in_type = p->m->type,
+                             .c_type = p->m->type,
+                             .aux_type = p->m->type};
+}
+
+/* The same into the gradient of a norm's output. */
+static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate) {
+    clt_gemm_params g = linear_data(p, w, dy, lddy, p->m->dnorm, p->m->cfg.d_model, accumulate);
+    g.c_type = p->m->dnorm_type;
+    return clt_op_gemm(p->m->ops, &g);
 }
 
 /* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator. */
@@ -86,19 +98,42 @@ static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_r
                                                                 .lddy = C,
                                                                 .lddx = C,
                                                                 .ldres = C,
-                                                                .accumulate = !p->b->lane_first});
+                                                                .accumulate = !p->b->lane_first,
+                                                                .dy_type = m->dnorm_type});
 }
 
-/* The gradient that enters a branch: dx itself, or dx through the branch's dropout. */
+/* The gradient that enters a branch: dx itself, rounded to the branches' type, or through the branch's
+ * dropout. */
 static clt_status branch_gradient(backward_pass *p, int layer, int site, clt_ref *out) {
     clt_mpt *m = p->m;
-    *out = m->dx;
-    if (!(p->b->dropout && m->cfg.resid_pdrop > 0)) return CLT_OK;
     *out = m->dbranch;
-    return clt_mpt_dropout(m, p->b, m->cfg.resid_pdrop, layer, site, m->dx, clt_ref_none(), m->dbranch);
+    if (p->b->dropout && m->cfg.resid_pdrop > 0)
+        return clt_mpt_dropout(m, p->b, m->cfg.resid_pdrop, layer, site, CLT_F32, m->dx, clt_ref_none(),
+                               m->type, m->dbranch);
+    if (m->type != CLT_F32)
+        return clt_op_cast(m->ops, CLT_F32, m->type, m->dx, m->dbranch, (uint64_t)(p->rows * m->cfg.d_model));
+    *out = m->dx;
+    return CLT_OK;
 }
 
-static clt_status mlp_backward(backward_pass *p, int layer) {
+/* The hidden values again, from what was before the activation. */
+static clt_status hidden_again(backward_pass *p, const clt_mpt_acts *a) {
+    clt_mpt *m = p->m;
+    int64_t R = p->rows, F = m->cfg.ffn_hidden;
+    if (m->shape.recompute != CLT_RECOMPUTE_NORMS) return CLT_OK;
+    if (m->cfg.glu)
+        return clt_op_glu_forward(m->ops, m->type, m->cfg.activation, R, F, a->gate, F, a->up, F, a->act, F);
+    return clt_op_activation_forward(m->ops, m->type, m->cfg.activation, R, F, a->up, F, a->act, F);
+}
+
+static clt_status norm_again(backward_pass *p, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
+                             clt_ref rstd) {
+    if (p->m->shape.recompute != CLT_RECOMPUTE_NORMS) return CLT_OK;
+    return clt_mpt_norm(p->m, p->rows, x, w, b, y, mean, rstd);
+}
+
+/* Gradient of the hidden values in front of the activation, and of the down projection. */
+static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     clt_mpt *m = p->m;
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_block_index *x = &m->index.block[layer];
@@ -106,6 +141,7 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     int64_t R = p->rows, C = c->d_model, F = c->ffn_hidden;
     clt_ref d;
     CLT_TRY(branch_gradient(p, layer, CLT_SITE_FFN_OUT, &d));
+    CLT_TRY(hidden_again(p, a));
     CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
     clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
     if (!c->glu) {
@@ -115,20 +151,29 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     }
     CLT_TRY(clt_op_gemm(m->ops, &g));
     if (c->glu)
-        CLT_TRY(clt_op_glu_backward(m->ops, CLT_F32, c->activation, R, F, a->gate, F, a->up, F, m->dact, F,
+        CLT_TRY(clt_op_glu_backward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, m->dact, F,
                                     m->dgate, F, m->dup, F));
-    CLT_TRY(
-        clt_mpt_made(m, m->dup, (uint64_t)(R * F), "block %d: gradient of the mlp's hidden values", layer));
+    return clt_mpt_made(m, m->type, m->dup, (uint64_t)(R * F),
+                        "block %d: gradient of the mlp's hidden values", layer);
+}
+
+static clt_status mlp_backward(backward_pass *p, int layer) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t C = c->d_model, F = c->ffn_hidden;
+    CLT_TRY(mlp_hidden_backward(p, layer));
+    CLT_TRY(norm_again(p, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
-    g = linear_data(p, x->wup, m->dup, F, m->dnorm, C, false);
-    CLT_TRY(clt_op_gemm(m->ops, &g));
+    CLT_TRY(norm_data(p, x->wup, m->dup, F, false));
     if (c->glu) {
         CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
-        g = linear_data(p, x->wgate, m->dgate, F, m->dnorm, C, true);
-        CLT_TRY(clt_op_gemm(m->ops, &g));
+        CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
     }
     CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx));
-    return clt_mpt_made(m, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_2", layer);
+    return clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(p->rows * C), "block %d: gradient before norm_2",
+                        layer);
 }
 
 static clt_status qk_norm_backward(backward_pass *p, int64_t heads, int64_t col, clt_ref in, int w, int b,
@@ -153,7 +198,10 @@ static clt_status qk_norm_backward(backward_pass *p, int64_t heads, int64_t col,
                                                         .ldx = m->width,
                                                         .lddy = m->width,
                                                         .lddx = m->width,
-                                                        .accumulate = !p->b->lane_first});
+                                                        .accumulate = !p->b->lane_first,
+                                                        .x_type = m->type,
+                                                        .dy_type = m->type,
+                                                        .dx_type = m->type});
 }
 
 /* Back through positions, qk norms and clip, in place on dqkv. */
@@ -165,12 +213,12 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
     bool own_kv = c->layer[layer].reuse_kv < 0;
     int64_t R = p->rows, T = m->shape.seq, W = m->width, Q = c->n_heads * c->head_dim;
     if (m->rope.buf && !c->layer[layer].nope) {
-        CLT_TRY(clt_op_rope(m->ops, CLT_F32, R, T, c->n_heads, c->head_dim, dqkv, W, m->rope, true));
+        CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, dqkv, W, m->rope, true));
         if (own_kv)
-            CLT_TRY(clt_op_rope(m->ops, CLT_F32, R, T, c->kv_n_heads, c->head_dim,
+            CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim,
                                 clt_ref_at(dqkv, (uint64_t)Q), W, m->rope, true));
     }
-    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, CLT_F32, R, T, Q, dqkv, W, m->temperature));
+    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, m->type, R, T, Q, dqkv, W, m->temperature));
     if (c->qk_ln || c->qk_gn) {
         clt_ref in = c->clip_qkv > 0 ? a->clipped : a->raw;
         CLT_TRY(qk_norm_backward(p, c->n_heads, 0, in, x->q_ln_w, x->q_ln_b, a->q_mean, a->q_rstd, dqkv));
@@ -179,7 +227,7 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
                 qk_norm_backward(p, c->kv_n_heads, Q, in, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd, dqkv));
     }
     if (c->clip_qkv > 0)
-        CLT_TRY(clt_op_clip_backward(m->ops, CLT_F32, (float)c->clip_qkv, R, own_kv ? W : Q, a->raw, W, dqkv,
+        CLT_TRY(clt_op_clip_backward(m->ops, m->type, (float)c->clip_qkv, R, own_kv ? W : Q, a->raw, W, dqkv,
                                      W, dqkv, W));
     return CLT_OK;
 }
@@ -190,19 +238,17 @@ static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv
     const clt_mpt_block_index *x = &m->index.block[layer];
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t C = c->d_model, W = m->width, Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
-    clt_gemm_params g;
+    CLT_TRY(norm_again(p, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
     if (x->wqkv >= 0) {
         CLT_TRY(linear_weights(p, x->wqkv, x->bqkv, dqkv, W, a->n1, C, "attention"));
-        g = linear_data(p, x->wqkv, dqkv, W, m->dnorm, C, false);
-        return clt_op_gemm(m->ops, &g);
+        return norm_data(p, x->wqkv, dqkv, W, false);
     }
     const int w[] = {x->wq, x->wk, x->wv}, b[] = {x->bq, x->bk, x->bv};
     const int64_t at[] = {0, Q, Q + K};
     for (int i = 0; i < (c->layer[layer].reuse_kv < 0 ? 3 : 1); i++) {
         clt_ref d = clt_ref_at(dqkv, (uint64_t)at[i]);
         CLT_TRY(linear_weights(p, w[i], b[i], d, W, a->n1, C, "attention"));
-        g = linear_data(p, w[i], d, W, m->dnorm, C, i > 0);
-        CLT_TRY(clt_op_gemm(m->ops, &g));
+        CLT_TRY(norm_data(p, w[i], d, W, i > 0));
     }
     return CLT_OK;
 }
@@ -232,11 +278,11 @@ static clt_status attention_backward(backward_pass *p, int layer) {
                                      .accumulate_kv = p->kv_written[source]};
     CLT_TRY(clt_op_attention_backward(m->ops, &att));
     p->kv_written[source] = true;
-    CLT_TRY(clt_mpt_made(m, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));
+    CLT_TRY(clt_mpt_made(m, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));
     CLT_TRY(qkv_backward(p, layer, dqkv));
     CLT_TRY(projections_backward(p, layer, dqkv));
     CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx));
-    return clt_mpt_made(m, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_1", layer);
+    return clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_1", layer);
 }
 
 static clt_status embedding_backward(backward_pass *p) {
@@ -246,7 +292,8 @@ static clt_status embedding_backward(backward_pass *p) {
     int64_t C = c->d_model;
     clt_ref dwte = grad_of(p, m->index.wte);
     if (b->dropout && c->emb_pdrop > 0)
-        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, m->dx, clt_ref_none(), m->dx));
+        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, m->dx, clt_ref_none(),
+                                CLT_F32, m->dx));
     /* Untied, the table's own accumulator takes the lookups: rows that no token names must be +0. */
     if (!c->tie_word_embeddings && b->lane_first)
         CLT_TRY(clt_buffer_fill32(dwte.buf, dwte.off * 4, 0, (size_t)(c->vocab_size * C) * 4));
@@ -261,24 +308,25 @@ static clt_status embedding_backward(backward_pass *p) {
                                              .first = m->unique_first,
                                              .row_begin = m->unique_begin,
                                              .row_of = m->row_of,
-                                             .dwte = c->tie_word_embeddings ? m->lookup : dwte,
+                                             .dwte = m->lookup.buf ? m->lookup : dwte,
                                              .dwpe = grad_of(p, m->index.wpe),
                                              .accumulate_wpe = !b->lane_first,
                                              .fraction = (float)c->embedding_fraction}));
-    if (!b->lane_last || !c->tie_word_embeddings) return CLT_OK;
+    if (!b->lane_last || !m->lookup.buf) return CLT_OK;
     CLT_TRY(clt_buffer_write(m->lane_ids.buf, 0, m->lane_list, (size_t)m->lane_count * sizeof *m->lane_list));
     CLT_TRY(clt_op_embedding_add_rows(m->ops, dwte, m->lookup, m->lane_ids, m->lane_count, C));
-    return clt_mpt_made(m, dwte, (uint64_t)(c->vocab_size * C), "gradient of transformer.wte.weight");
+    return clt_mpt_made(m, CLT_F32, dwte, (uint64_t)(c->vocab_size * C),
+                        "gradient of transformer.wte.weight");
 }
 
 clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b) {
     backward_pass p = {.m = m, .b = b, .rows = b->samples * m->shape.seq};
     CLT_TRY(norm_backward(&p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnorm,
                           clt_ref_none(), m->dx));
-    CLT_TRY(clt_mpt_made(m, m->dx, (uint64_t)(p.rows * m->cfg.d_model), "gradient before norm_f"));
+    CLT_TRY(clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(p.rows * m->cfg.d_model), "gradient before norm_f"));
     for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) {
         /* x_last is free by now: the recomputed block's output goes there and is not looked at. */
-        if (m->shape.recompute) CLT_TRY(clt_mpt_block_forward(m, b, i, m->x_last));
+        if (m->shape.recompute == CLT_RECOMPUTE_BLOCKS) CLT_TRY(clt_mpt_block_forward(m, b, i, m->x_last));
         CLT_TRY(mlp_backward(&p, i));
         CLT_TRY(attention_backward(&p, i));
     }

@@ -10,7 +10,9 @@
  */
 static int64_t sort_lookups(clt_mpt *m, const clt_mpt_batch *b) {
     int64_t rows = b->samples * m->shape.seq, unique = 0;
-    bool tied = m->cfg.tie_word_embeddings;
+    bool own = m->lookup.buf; /* an accumulator of their own, whose rows start from +0 */
+    int32_t *ids = clt_mpt_host(m, m->unique_ids), *first = clt_mpt_host(m, m->unique_first),
+            *begin = clt_mpt_host(m, m->unique_begin), *order = clt_mpt_host(m, m->row_of);
     if (b->lane_first) {
         for (int64_t i = 0; i < m->lane_count; i++) m->seen_in_lane[m->lane_list[i]] = 0;
         m->lane_count = 0;
@@ -19,43 +21,48 @@ static int64_t sort_lookups(clt_mpt *m, const clt_mpt_batch *b) {
         int32_t id = b->tokens[r];
         if (m->slot_of_id[id] < 0) {
             m->slot_of_id[id] = (int32_t)unique;
-            m->ids[unique] = id;
+            ids[unique] = id;
             m->fill[unique] = 0;
-            m->first[unique] = tied && !m->seen_in_lane[id];
+            first[unique] = own && !m->seen_in_lane[id];
             if (!m->seen_in_lane[id]) m->lane_list[m->lane_count++] = id;
             m->seen_in_lane[id] = 1;
             unique++;
         }
         m->fill[m->slot_of_id[id]]++;
     }
-    m->begin[0] = 0;
+    begin[0] = 0;
     for (int64_t u = 0; u < unique; u++) {
-        m->begin[u + 1] = m->begin[u] + m->fill[u];
-        m->fill[u] = m->begin[u];
+        begin[u + 1] = begin[u] + m->fill[u];
+        m->fill[u] = begin[u];
     }
-    for (int64_t r = 0; r < rows; r++) m->order[m->fill[m->slot_of_id[b->tokens[r]]]++] = (int32_t)r;
-    for (int64_t u = 0; u < unique; u++) m->slot_of_id[m->ids[u]] = -1;
+    for (int64_t r = 0; r < rows; r++) order[m->fill[m->slot_of_id[b->tokens[r]]]++] = (int32_t)r;
+    for (int64_t u = 0; u < unique; u++) m->slot_of_id[ids[u]] = -1;
     return unique;
 }
 
-static clt_status put(clt_ref to, const void *from, int64_t count) {
-    return clt_buffer_write(to.buf, to.off * 4, from, (size_t)count * 4);
+int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place) {
+    return m->host + place.off;
 }
 
 clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad) {
-    int64_t rows = b->samples * m->shape.seq;
-    CLT_TRY(put(m->tokens, b->tokens, rows));
-    CLT_TRY(put(m->targets, b->targets, rows));
-    if (m->seq_ids.buf) CLT_TRY(put(m->seq_ids, b->seq_ids, rows));
-    if (b->row_weight) CLT_TRY(put(m->row_weight, b->row_weight, rows));
-    if (!grad) return CLT_OK;
-    int64_t unique = sort_lookups(m, b);
-    CLT_TRY(put(m->unique_ids, m->ids, unique));
-    CLT_TRY(put(m->unique_first, m->first, unique));
-    CLT_TRY(put(m->unique_begin, m->begin, unique + 1));
-    CLT_TRY(put(m->row_of, m->order, rows));
-    m->unique = unique;
-    return CLT_OK;
+    size_t bytes = (size_t)(b->samples * m->shape.seq) * 4;
+    memcpy(clt_mpt_host(m, m->tokens), b->tokens, bytes);
+    memcpy(clt_mpt_host(m, m->targets), b->targets, bytes);
+    if (m->seq_ids.buf) memcpy(clt_mpt_host(m, m->seq_ids), b->seq_ids, bytes);
+    if (b->row_weight) memcpy(clt_mpt_host(m, m->row_weight), b->row_weight, bytes);
+    if (grad) m->unique = sort_lookups(m, b);
+    return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)(grad ? m->words : m->forward_words) * 4);
+}
+
+/* Reads a tensor of any type as fp32. */
+static clt_status read_wide(clt_dtype type, clt_ref r, float *out, size_t count) {
+    if (type == CLT_F32) return clt_ref_read_f32(r, out, count);
+    uint16_t *bits = clt_malloc(count * sizeof *bits);
+    clt_status st = clt_buffer_read(r.buf, r.off * sizeof *bits, bits, count * sizeof *bits);
+    for (size_t i = 0; st == CLT_OK && i < count; i++)
+        out[i] = type == CLT_BF16 ? clt_ref_bf16_to_f32(bits[i]) : clt_ref_f16_to_f32(bits[i]);
+    clt_free(bits);
+    return st;
 }
 
 /* The head on some rows of the last forward pass. */
@@ -66,7 +73,7 @@ static clt_status head_logits(clt_mpt *m, int64_t first, int64_t rows, float *lo
         clt_ref x = clt_ref_at(m->nf, (uint64_t)((first + at) * C));
         clt_gemm_params g = clt_mpt_linear(m, n, m->index.lm_head, -1, x, C, m->logits, V);
         CLT_TRY(clt_op_gemm(m->ops, &g));
-        CLT_TRY(clt_ref_read_f32(m->logits, logits + at * V, (size_t)(n * V)));
+        CLT_TRY(read_wide(m->type, m->logits, logits + at * V, (size_t)(n * V)));
     }
     float scale = (float)m->cfg.logit_scale, cap = (float)m->cfg.final_logit_softcapping;
     for (int64_t i = 0; i < rows * V; i++) {
@@ -97,13 +104,17 @@ clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_
 
 clt_status clt_mpt_activation(clt_mpt *m, const char *name, float *out, size_t count) {
     clt_ref r = clt_ref_none();
+    clt_dtype type = CLT_F32;
     int64_t layer;
     if (strcmp(name, "emb") == 0) r = m->acts[0].x;
-    if (strcmp(name, "norm_f") == 0) r = m->nf;
+    if (strcmp(name, "norm_f") == 0) {
+        r = m->nf;
+        type = m->type;
+    }
     if (strncmp(name, "block", 5) == 0 && clt_parse_i64(name + 5, &layer) && layer >= 0 &&
         layer < m->cfg.n_layers)
         r = layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
     if (!r.buf || !m->shape.training)
         return clt_error(CLT_FAIL, "the model keeps no activation named '%s'", name);
-    return clt_ref_read_f32(r, out, count);
+    return read_wide(type, r, out, count);
 }

@@ -7,6 +7,10 @@ clt_ref clt_mpt_weight(const clt_mpt *m, int entry) {
     return entry < 0 ? clt_ref_none() : clt_slab_ref(m->weights, entry);
 }
 
+clt_ref clt_mpt_matrix(const clt_mpt *m, int entry) {
+    return clt_slab_ref(m->narrow ? m->narrow : m->weights, entry);
+}
+
 clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
                                clt_ref y, int64_t ldy) {
     const clt_slab_entry *e = &m->weights->table->entry[w];
@@ -16,15 +20,18 @@ clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt
                              .k = e->shape[1],
                              .a = x,
                              .lda = ldx,
-                             .b = clt_mpt_weight(m, w),
+                             .b = clt_mpt_matrix(m, w),
                              .ldb = e->shape[1],
                              .c = y,
                              .ldc = ldy,
-                             .bias = clt_mpt_weight(m, b)};
+                             .bias = clt_mpt_weight(m, b),
+                             .in_type = m->type,
+                             .c_type = m->type,
+                             .aux_type = m->type};
 }
 
-static clt_status norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
-                       clt_ref rstd) {
+clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
+                        clt_ref rstd) {
     const clt_mpt_config *c = &m->cfg;
     return clt_op_norm_forward(m->ops, &(clt_norm_params){.rms = c->rms_norm,
                                                           .eps = (float)c->norm_eps,
@@ -38,11 +45,12 @@ static clt_status norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_re
                                                           .y = y,
                                                           .ldy = c->d_model,
                                                           .mean = mean,
-                                                          .rstd = rstd});
+                                                          .rstd = rstd,
+                                                          .y_type = m->type});
 }
 
-clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site, clt_ref x,
-                           clt_ref residual, clt_ref y) {
+clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site,
+                           clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y) {
     return clt_op_dropout(m->ops, &(clt_dropout_params){.rows = b->samples * m->shape.seq,
                                                         .seq = m->shape.seq,
                                                         .cols = m->cfg.d_model,
@@ -54,7 +62,9 @@ clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int lay
                                                         .step = b->step,
                                                         .first_sample = b->first_sample,
                                                         .layer = layer,
-                                                        .site = site});
+                                                        .site = site,
+                                                        .x_type = x_type,
+                                                        .y_type = y_type});
 }
 
 /* y = x + dropout(in * W^T + bias): the end of both branches of a block. */
@@ -65,11 +75,12 @@ static clt_status branch_end(clt_mpt *m, const clt_mpt_batch *b, int layer, int 
     if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
         g.residual = x;
         g.ldres = C;
+        g.c_type = CLT_F32;
         return clt_op_gemm(m->ops, &g);
     }
     g.c = m->dbranch;
     CLT_TRY(clt_op_gemm(m->ops, &g));
-    return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, site, m->dbranch, x, y);
+    return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, site, m->type, m->dbranch, x, CLT_F32, y);
 }
 
 /* The qk norms (always layer norms with eps 1e-5) of `heads` heads of the columns at `col`. */
@@ -87,7 +98,9 @@ static clt_status qk_norm(clt_mpt *m, int64_t rows, int64_t heads, int64_t col, 
                          .w = clt_mpt_weight(m, w),
                          .b = clt_mpt_weight(m, b),
                          .mean = mean,
-                         .rstd = rstd};
+                         .rstd = rstd,
+                         .x_type = m->type,
+                         .y_type = m->type};
     return clt_op_norm_forward(m->ops, &p);
 }
 
@@ -110,10 +123,11 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
         clt_gemm_params g = clt_mpt_linear(m, R, w[i], b[i], a->n1, C, clt_ref_at(made, (uint64_t)at[i]), W);
         CLT_TRY(clt_op_gemm(m->ops, &g));
     }
-    CLT_TRY(clt_mpt_made(m, made, (uint64_t)(R * W), "block %d: attention's q, k, v projection", layer));
+    CLT_TRY(
+        clt_mpt_made(m, m->type, made, (uint64_t)(R * W), "block %d: attention's q, k, v projection", layer));
     if (clip) {
         clt_ref to = norms ? a->clipped : a->qkv;
-        CLT_TRY(clt_op_clip_forward(m->ops, CLT_F32, (float)c->clip_qkv, R, cols, made, W, to, W));
+        CLT_TRY(clt_op_clip_forward(m->ops, m->type, (float)c->clip_qkv, R, cols, made, W, to, W));
         made = to;
     }
     if (!norms) return CLT_OK;
@@ -121,8 +135,8 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     if (!own_kv) return CLT_OK;
     CLT_TRY(qk_norm(m, R, c->kv_n_heads, Q, made, a->qkv, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd));
     uint64_t v = (uint64_t)(Q + K);
-    CLT_TRY(clt_op_copy_rows(m->ops, CLT_F32, R, K, clt_ref_at(made, v), W, clt_ref_at(a->qkv, v), W));
-    return clt_mpt_made(m, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
+    CLT_TRY(clt_op_copy_rows(m->ops, m->type, R, K, clt_ref_at(made, v), W, clt_ref_at(a->qkv, v), W));
+    return clt_mpt_made(m, m->type, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
 }
 
 /* Positions act on q and k in place: temperature, then rotation. */
@@ -130,11 +144,11 @@ static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
     clt_mpt_acts *a = &m->acts[layer];
     int64_t T = m->shape.seq, Q = c->n_heads * c->head_dim, W = m->width;
-    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, CLT_F32, R, T, Q, a->qkv, W, m->temperature));
+    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, m->type, R, T, Q, a->qkv, W, m->temperature));
     if (!m->rope.buf || c->layer[layer].nope) return CLT_OK;
-    CLT_TRY(clt_op_rope(m->ops, CLT_F32, R, T, c->n_heads, c->head_dim, a->qkv, W, m->rope, false));
+    CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, a->qkv, W, m->rope, false));
     if (c->layer[layer].reuse_kv >= 0) return CLT_OK;
-    return clt_op_rope(m->ops, CLT_F32, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(a->qkv, (uint64_t)Q), W,
+    return clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(a->qkv, (uint64_t)Q), W,
                        m->rope, false);
 }
 
@@ -166,7 +180,8 @@ clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b,
                                   .seed = b->seed,
                                   .step = b->step,
                                   .first_sample = b->first_sample,
-                                  .layer = layer};
+                                  .layer = layer,
+                                  .type = m->type};
 }
 
 /* act = activation(n2 * Wup^T + bias), or activation(gate) * up. */
@@ -186,7 +201,7 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     up.c = a->up;
     CLT_TRY(clt_op_gemm(m->ops, &up));
     CLT_TRY(clt_op_gemm(m->ops, &gate));
-    return clt_op_glu_forward(m->ops, CLT_F32, c->activation, R, F, a->gate, F, a->up, F, a->act, F);
+    return clt_op_glu_forward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, a->act, F);
 }
 
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, clt_ref x_out) {
@@ -195,24 +210,24 @@ clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, 
     clt_mpt_acts *a = &m->acts[layer];
     int64_t R = b->samples * m->shape.seq, C = c->d_model, Q = c->n_heads * c->head_dim;
 
-    CLT_TRY(norm(m, R, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
-    CLT_TRY(clt_mpt_made(m, a->n1, (uint64_t)(R * C), "block %d: norm_1", layer));
+    CLT_TRY(clt_mpt_norm(m, R, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
+    CLT_TRY(clt_mpt_made(m, m->type, a->n1, (uint64_t)(R * C), "block %d: norm_1", layer));
     CLT_TRY(make_qkv(m, R, layer));
     CLT_TRY(place_qk(m, R, layer));
     clt_attention_params att = clt_mpt_attention(m, b, layer);
     CLT_TRY(clt_op_attention_forward(m->ops, &att));
-    CLT_TRY(clt_mpt_made(m, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
+    CLT_TRY(clt_mpt_made(m, m->type, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
     CLT_TRY(branch_end(m, b, layer, CLT_SITE_ATTENTION_OUT, x->wout, x->bout, a->att, Q, a->x, a->mid));
-    CLT_TRY(clt_mpt_made(m, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj", layer));
+    CLT_TRY(clt_mpt_made(m, CLT_F32, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj", layer));
 
-    CLT_TRY(norm(m, R, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
-    CLT_TRY(clt_mpt_made(m, a->n2, (uint64_t)(R * C), "block %d: norm_2", layer));
+    CLT_TRY(clt_mpt_norm(m, R, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
+    CLT_TRY(clt_mpt_made(m, m->type, a->n2, (uint64_t)(R * C), "block %d: norm_2", layer));
     CLT_TRY(mlp_hidden(m, R, layer));
-    CLT_TRY(clt_mpt_made(m, a->act, (uint64_t)(R * c->ffn_hidden), "block %d: mlp's up_proj and activation",
-                         layer));
+    CLT_TRY(clt_mpt_made(m, m->type, a->act, (uint64_t)(R * c->ffn_hidden),
+                         "block %d: mlp's up_proj and activation", layer));
     CLT_TRY(
         branch_end(m, b, layer, CLT_SITE_FFN_OUT, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid, x_out));
-    return clt_mpt_made(m, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
+    return clt_mpt_made(m, CLT_F32, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
 }
 
 static clt_ref block_output(const clt_mpt *m, int layer) {
@@ -235,11 +250,12 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_mpt_batch *b) {
                                                                  .out = x0,
                                                                  .fraction = (float)c->embedding_fraction}));
     if (b->dropout && c->emb_pdrop > 0)
-        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, x0, clt_ref_none(), x0));
-    CLT_TRY(clt_mpt_made(m, x0, (uint64_t)(R * C), "embedding"));
+        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
+                                CLT_F32, x0));
+    CLT_TRY(clt_mpt_made(m, CLT_F32, x0, (uint64_t)(R * C), "embedding"));
     for (int i = 0; i < c->n_layers; i++) CLT_TRY(clt_mpt_block_forward(m, b, i, block_output(m, i)));
-    CLT_TRY(norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
-    return clt_mpt_made(m, m->nf, (uint64_t)(R * C), "norm_f");
+    CLT_TRY(clt_mpt_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
+    return clt_mpt_made(m, m->type, m->nf, (uint64_t)(R * C), "norm_f");
 }
 
 /* Gradients of the head for the rows whose d(logits) lie in m->logits. */
@@ -252,10 +268,12 @@ static clt_status head_backward(clt_mpt *m, const clt_mpt_batch *b, int64_t firs
                             .k = V,
                             .a = m->logits,
                             .lda = V,
-                            .b = clt_mpt_weight(m, m->index.lm_head),
+                            .b = clt_mpt_matrix(m, m->index.lm_head),
                             .ldb = C,
                             .c = clt_ref_at(m->dnorm, at),
-                            .ldc = C};
+                            .ldc = C,
+                            .in_type = m->type,
+                            .c_type = m->dnorm_type};
     clt_gemm_params weight = {.form = CLT_GEMM_TN,
                               .m = V,
                               .n = C,
@@ -267,11 +285,12 @@ static clt_status head_backward(clt_mpt *m, const clt_mpt_batch *b, int64_t firs
                               .ldb = C,
                               .c = clt_slab_ref(b->grads, m->index.lm_head),
                               .ldc = C,
-                              .accumulate = !(b->lane_first && first == 0)};
+                              .accumulate = !(b->lane_first && first == 0),
+                              .in_type = m->type};
     CLT_TRY(clt_op_gemm(m->ops, &data));
-    CLT_TRY(clt_mpt_made(m, data.c, (uint64_t)(rows * C), "gradient of the head's input"));
+    CLT_TRY(clt_mpt_made(m, m->dnorm_type, data.c, (uint64_t)(rows * C), "gradient of the head's input"));
     CLT_TRY(clt_op_gemm(m->ops, &weight));
-    return clt_mpt_made(m, weight.c, (uint64_t)(V * C), "gradient of the head's weight");
+    return clt_mpt_made(m, CLT_F32, weight.c, (uint64_t)(V * C), "gradient of the head's weight");
 }
 
 clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref correct) {
@@ -283,7 +302,7 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref c
         clt_gemm_params g = clt_mpt_linear(m, rows, m->index.lm_head, -1, clt_ref_at(m->nf, at * (uint64_t)C),
                                            C, m->logits, V);
         CLT_TRY(clt_op_gemm(m->ops, &g));
-        CLT_TRY(clt_mpt_made(m, m->logits, (uint64_t)(rows * V), "logits"));
+        CLT_TRY(clt_mpt_made(m, m->type, m->logits, (uint64_t)(rows * V), "logits"));
         CLT_TRY(
             clt_op_loss(m->ops, &(clt_loss_params){.rows = rows,
                                                    .vocab = V,
@@ -295,11 +314,12 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref c
                                                    .scale = (float)c->logit_scale,
                                                    .softcap = (float)c->final_logit_softcapping,
                                                    .grad = grad,
+                                                   .type = m->type,
                                                    .weight = b->weight,
                                                    .row_weight = b->row_weight ? clt_ref_at(m->row_weight, at)
                                                                                : clt_ref_none()}));
-        CLT_TRY(clt_mpt_made(m, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
-        if (grad) CLT_TRY(clt_mpt_made(m, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
+        CLT_TRY(clt_mpt_made(m, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
+        if (grad) CLT_TRY(clt_mpt_made(m, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
         if (grad) CLT_TRY(head_backward(m, b, first, rows));
     }
     return clt_op_row_sum(m->ops, b->samples, T, m->token_loss, T, b->sample_loss);

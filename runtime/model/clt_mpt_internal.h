@@ -20,7 +20,8 @@ typedef struct {
 void clt_mpt_index_create(const clt_mpt_config *cfg, const clt_slab_table *table, clt_mpt_index *out);
 void clt_mpt_index_free(clt_mpt_index *x);
 
-/* What a block keeps from its forward pass for its backward pass. R rows. */
+/* What a block keeps from its forward pass for its backward pass. R rows. x, mid and the statistics are fp32,
+ * the rest is of the branches' type. */
 typedef struct {
     clt_ref x;                /* block input [R, C] */
     clt_ref n1, mean1, rstd1; /* norm_1 [R, C], [R] */
@@ -38,7 +39,9 @@ struct clt_mpt {
     clt_mpt_config cfg;
     clt_mpt_shape shape;
     clt_ops *ops; /* NULL while planning */
-    clt_slab *weights;
+    clt_slab *weights, *narrow;
+    clt_dtype type;       /* of branches: shape.type */
+    clt_dtype dnorm_type; /* of the gradient of a norm's output: fp32 where several GEMMs add to it */
     clt_mpt_index index;
     int64_t rows;                          /* microbatch * seq */
     int64_t width;                         /* columns of q|k|v: (H + 2 KV) * D */
@@ -49,21 +52,27 @@ struct clt_mpt {
     clt_ref x_last;     /* output of the last block [R, C] */
     clt_ref nf, meanf, rstdf;
     clt_ref logits, token_loss, correct;
-    clt_ref dx, dbranch, dnorm; /* [R, C] */
-    clt_ref datt;               /* [R, H*D] */
+    clt_ref dx;               /* gradient of the residual stream [R, C], fp32 */
+    clt_ref dbranch;          /* what enters a branch backward (and leaves it before dropout) [R, C] */
+    clt_ref dnorm;            /* [R, C], dnorm_type */
+    clt_ref datt;             /* [R, H*D] */
     clt_ref *dqkv;            /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
     clt_ref dup, dgate, dact; /* [R, F] */
     clt_ref lookup;           /* tied wte: lookup accumulator [V, C] */
     clt_ref slopes, rope, temperature;
+    /* What each microbatch brings, in one buffer that one write fills from `host`; words: its 4-byte
+     * elements. */
     clt_ref tokens, targets, seq_ids, row_weight;           /* int32 / float [R] */
     clt_ref unique_ids, unique_first, unique_begin, row_of; /* int32: see clt_embedding_grad_params */
-    clt_ref lane_ids;                                       /* int32 [most ids of a lane] */
+    int32_t *host;
+    int64_t forward_words, words; /* a forward pass alone takes the first forward_words */
+    clt_ref lane_ids;             /* int32 [most ids of a lane] */
 
     /* host side of the lookup gradients, allocated once */
-    int32_t *slot_of_id;                         /* [V]: place among the microbatch's unique ids, -1 */
-    uint8_t *seen_in_lane;                       /* [V] */
-    int32_t *ids, *first, *begin, *fill, *order; /* [R], [R], [R+1], [R], [R] */
-    int32_t *lane_list;                          /* [V] */
+    int32_t *slot_of_id;   /* [V]: place among the microbatch's unique ids, -1 */
+    uint8_t *seen_in_lane; /* [V] */
+    int32_t *fill;         /* [R] */
+    int32_t *lane_list;    /* [V] */
     int64_t lane_count, unique;
 
     clt_buffer **buffers;
@@ -77,15 +86,22 @@ struct clt_mpt {
 
 /* Lays out (and with ops, allocates) all buffers. */
 clt_status clt_mpt_layout(clt_mpt *m);
+/* Places of the microbatch's arrays within m->host, in words. */
+int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place);
 
-/* Calls the watch, if there is one. `what` is printf text. */
-clt_status clt_mpt_made(clt_mpt *m, clt_ref made, uint64_t count, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+/* Calls the watch, if there is one. The text is printf's. */
+clt_status clt_mpt_made(clt_mpt *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 
-/* y = x * W^T (+ bias), W [n, k] entry w of the weights; see clt_gemm_params for the rest. */
+/* y = x * W^T (+ bias), W [n, k] entry w of the weights; x, y and the places of the epilogue are of the
+ * branches' type unless the caller changes that. */
 clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
                                clt_ref y, int64_t ldy);
-clt_ref clt_mpt_weight(const clt_mpt *m, int entry); /* none for -1 */
+clt_ref clt_mpt_weight(const clt_mpt *m, int entry); /* fp32; none for -1 */
+clt_ref clt_mpt_matrix(const clt_mpt *m, int entry); /* as GEMMs read it: of the branches' type */
+/* A norm over rows of C: y (branches' type) from x (fp32). */
+clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
+                        clt_ref rstd);
 
 /* Forward pass of one block on its places; also used again in backward with recomputation. */
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, clt_ref x_out);
@@ -96,7 +112,7 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref c
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
 clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad);
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer);
-clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site, clt_ref x,
-                           clt_ref residual, clt_ref y);
+clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site,
+                           clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y);
 
 #endif

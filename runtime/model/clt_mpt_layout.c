@@ -6,11 +6,16 @@
 
 #include "clt_positions.h"
 
-enum { DEFAULT_LOGITS_BYTES = 256 << 20 };
+enum { LOGITS_BYTES_FP32 = 256 << 20, LOGITS_BYTES_NARROW = 512 << 20 };
 
-/* Takes `count` 4-byte elements: adds to the plan and, with a device, creates the buffer. */
-static clt_status take(clt_mpt *m, uint64_t *pool, const char *name, int64_t count, clt_ref *out) {
-    uint64_t bytes = (uint64_t)CLT_MAX(count, 1) * 4;
+/* Places that share a buffer start at multiples of this many elements: vector loads and tensor maps want it.
+ */
+enum { PLACE = 512 };
+
+/* Takes `count` elements of `bytes` bytes: adds to the plan and, with a device, creates the buffer. */
+static clt_status take(clt_mpt *m, uint64_t *pool, const char *name, int64_t count, uint64_t element,
+                       clt_ref *out) {
+    uint64_t bytes = CLT_ROUND_UP((uint64_t)CLT_MAX(count, 1) * element, (uint64_t)4);
     *pool += bytes;
     m->memory.largest = CLT_MAX(m->memory.largest, bytes);
     if (!m->ops) return CLT_OK;
@@ -25,8 +30,19 @@ static clt_status take(clt_mpt *m, uint64_t *pool, const char *name, int64_t cou
     return CLT_OK;
 }
 
+/* Activations: fp32 ones, and those of the branches' type. */
+static clt_status take_wide(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
+    return take(m, &m->memory.activations, name, count, 4, out);
+}
 static clt_status take_act(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
-    return take(m, &m->memory.activations, name, count, out);
+    return take(m, &m->memory.activations, name, count, clt_dtype_bytes(m->type), out);
+}
+static clt_status take_other(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
+    return take(m, &m->memory.other, name, count, 4, out);
+}
+
+static bool norms_again(const clt_mpt *m) {
+    return m->shape.training && m->shape.recompute == CLT_RECOMPUTE_NORMS;
 }
 
 /* What one block needs between forward and backward, without its input and its q|k|v. */
@@ -34,32 +50,35 @@ static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden;
     bool qk_norm = c->qk_ln || c->qk_gn, clip = c->clip_qkv > 0;
-    CLT_TRY(take_act(m, "norm_1", R * C, &a->n1));
-    CLT_TRY(take_act(m, "norm statistics", R, &a->mean1));
-    CLT_TRY(take_act(m, "norm statistics", R, &a->rstd1));
+    if (!norms_again(m)) {
+        CLT_TRY(take_act(m, "norm_1", R * C, &a->n1));
+        CLT_TRY(take_act(m, "norm_2", R * C, &a->n2));
+        CLT_TRY(take_act(m, "mlp activation", R * F, &a->act));
+    }
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->mean1));
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->rstd1));
     if (clip || qk_norm) CLT_TRY(take_act(m, "qkv before clip or norm", R * m->width, &a->raw));
     if (clip && qk_norm) CLT_TRY(take_act(m, "qkv before norm", R * m->width, &a->clipped));
     if (qk_norm) {
-        CLT_TRY(take_act(m, "norm statistics", R * c->n_heads, &a->q_mean));
-        CLT_TRY(take_act(m, "norm statistics", R * c->n_heads, &a->q_rstd));
-        CLT_TRY(take_act(m, "norm statistics", R * c->kv_n_heads, &a->k_mean));
-        CLT_TRY(take_act(m, "norm statistics", R * c->kv_n_heads, &a->k_rstd));
+        CLT_TRY(take_wide(m, "norm statistics", R * c->n_heads, &a->q_mean));
+        CLT_TRY(take_wide(m, "norm statistics", R * c->n_heads, &a->q_rstd));
+        CLT_TRY(take_wide(m, "norm statistics", R * c->kv_n_heads, &a->k_mean));
+        CLT_TRY(take_wide(m, "norm statistics", R * c->kv_n_heads, &a->k_rstd));
     }
     CLT_TRY(take_act(m, "attention output", R * c->n_heads * c->head_dim, &a->att));
-    CLT_TRY(take_act(m, "attention log-sum-exp", R * c->n_heads, &a->lse));
-    CLT_TRY(take_act(m, "residual", R * C, &a->mid));
-    CLT_TRY(take_act(m, "norm_2", R * C, &a->n2));
-    CLT_TRY(take_act(m, "norm statistics", R, &a->mean2));
-    CLT_TRY(take_act(m, "norm statistics", R, &a->rstd2));
+    CLT_TRY(take_wide(m, "attention log-sum-exp", R * c->n_heads, &a->lse));
+    CLT_TRY(take_wide(m, "residual", R * C, &a->mid));
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->mean2));
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->rstd2));
     if (c->glu) CLT_TRY(take_act(m, "mlp gate", R * F, &a->gate));
     if (c->glu || m->shape.training) CLT_TRY(take_act(m, "mlp up", R * F, &a->up));
-    return take_act(m, "mlp activation", R * F, &a->act);
+    return CLT_OK;
 }
 
-/* Blocks keep their own places in training; with recomputation or without training they share one set, except
- * the inputs (recomputation starts from them) and the keys and values that later blocks use. */
+/* Blocks keep their own places in training; with recomputation of blocks or without training they share one
+ * set, except the inputs (recomputation starts from them) and the keys and values that later blocks use. */
 static clt_status take_blocks(clt_mpt *m) {
-    bool share = !m->shape.training || m->shape.recompute;
+    bool share = !m->shape.training || m->shape.recompute == CLT_RECOMPUTE_BLOCKS;
     int64_t R = m->rows, C = m->cfg.d_model;
     clt_mpt_acts shared = {0};
     clt_ref shared_qkv = clt_ref_none(), pair[2] = {clt_ref_none(), clt_ref_none()};
@@ -68,7 +87,7 @@ static clt_status take_blocks(clt_mpt *m) {
         CLT_TRY(take_act(m, "qkv", R * m->width, &shared_qkv));
     }
     if (!m->shape.training)
-        for (int i = 0; i < 2; i++) CLT_TRY(take_act(m, "residual", R * C, &pair[i]));
+        for (int i = 0; i < 2; i++) CLT_TRY(take_wide(m, "residual", R * C, &pair[i]));
     for (int i = 0; i < m->cfg.n_layers; i++) {
         clt_mpt_acts *a = &m->acts[i];
         *a = shared;
@@ -76,51 +95,111 @@ static clt_status take_blocks(clt_mpt *m) {
         a->qkv = shared_qkv;
         if (!share || m->source_of_kv[i]) CLT_TRY(take_act(m, "qkv", R * m->width, &a->qkv));
         a->x = pair[i % 2];
-        if (m->shape.training) CLT_TRY(take_act(m, "residual", R * C, &a->x));
+        if (m->shape.training) CLT_TRY(take_wide(m, "residual", R * C, &a->x));
     }
     m->x_last = pair[m->cfg.n_layers % 2];
-    if (m->shape.training) CLT_TRY(take_act(m, "residual", R * C, &m->x_last));
+    if (m->shape.training) CLT_TRY(take_wide(m, "residual", R * C, &m->x_last));
+    return CLT_OK;
+}
+
+/* Columns of a row of the largest things that live only inside one branch's backward pass. */
+static int64_t mlp_places(const clt_mpt_config *c) {
+    return (c->glu ? 3 : 1) * c->ffn_hidden; /* dup, and with GLU dgate and dact */
+}
+
+/* With recomputation of norms, what lives only inside one branch or the head shares one buffer: a branch's
+ * hidden values with their gradients, the gradients inside attention, the logits. */
+static clt_status take_scratch(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, F = c->ffn_hidden, hidden = CLT_ROUND_UP(R * F, (int64_t)PLACE);
+    int64_t qkv = CLT_ROUND_UP(R * m->width, (int64_t)PLACE), att = R * c->n_heads * c->head_dim;
+    int64_t most =
+        CLT_MAX(CLT_MAX(hidden * (1 + mlp_places(c) / F), qkv + att), m->head_rows * c->vocab_size);
+    clt_ref s, n;
+    CLT_TRY(take_act(m, "branch", most, &s));
+    CLT_TRY(take_act(m, "norm", R * c->d_model, &n));
+    if (!m->ops) return CLT_OK;
+    m->logits = s;
+    m->nf = n;
+    m->dup = clt_ref_at(s, (uint64_t)hidden);
+    if (c->glu) m->dgate = clt_ref_at(s, (uint64_t)(2 * hidden));
+    if (c->glu) m->dact = clt_ref_at(s, (uint64_t)(3 * hidden));
+    m->datt = clt_ref_at(s, (uint64_t)qkv);
+    for (int i = 0; i < c->n_layers; i++) {
+        m->acts[i].n1 = m->acts[i].n2 = n;
+        m->acts[i].act = m->dqkv[i] = s;
+    }
+    return CLT_OK;
+}
+
+/* The same with a buffer for each. */
+static clt_status take_places(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows;
+    clt_ref shared = clt_ref_none();
+    CLT_TRY(take_act(m, "norm_f", R * c->d_model, &m->nf));
+    CLT_TRY(take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size, clt_dtype_bytes(m->type),
+                 &m->logits));
+    if (!m->shape.training) return CLT_OK;
+    CLT_TRY(take_act(m, "gradient of attention", R * c->n_heads * c->head_dim, &m->datt));
+    CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &shared));
+    for (int i = 0; i < c->n_layers; i++) m->dqkv[i] = shared;
+    CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dup));
+    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dgate));
+    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dact));
     return CLT_OK;
 }
 
 static clt_status take_gradients(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
-    int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden;
-    clt_ref shared = clt_ref_none();
-    CLT_TRY(take_act(m, "gradient", R * C, &m->dx));
-    CLT_TRY(take_act(m, "gradient", R * C, &m->dnorm));
-    if (c->resid_pdrop > 0) CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
-    CLT_TRY(take_act(m, "gradient of attention", R * c->n_heads * c->head_dim, &m->datt));
-    CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &shared));
-    for (int i = 0; i < c->n_layers; i++) {
-        m->dqkv[i] = shared;
+    int64_t R = m->rows, C = c->d_model;
+    CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
+    CLT_TRY(take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
+    if (c->resid_pdrop > 0 || m->type != CLT_F32) CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
+    for (int i = 0; i < c->n_layers; i++)
         if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
+    if (!c->tie_word_embeddings || m->shape.numerics == CLT_FAST) return CLT_OK;
+    CLT_TRY(take_other(m, "gradient of lookups", c->vocab_size * C, &m->lookup));
+    return take_other(m, "lookup lists", c->vocab_size, &m->lane_ids);
+}
+
+/* What a microbatch brings: one buffer, places in the order of clt_mpt_host. */
+static clt_status take_batch(clt_mpt *m) {
+    int64_t R = m->rows, words = 0;
+    const struct {
+        clt_ref *place;
+        int64_t count;
+        bool there;
+    } part[] = {{&m->tokens, R, true},
+                {&m->targets, R, true},
+                {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
+                {&m->row_weight, R, m->shape.training},
+                {&m->unique_ids, R, m->shape.training},
+                {&m->unique_first, R, m->shape.training},
+                {&m->unique_begin, R + 1, m->shape.training},
+                {&m->row_of, R, m->shape.training}};
+    clt_ref all = clt_ref_none();
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++) {
+        if (part[i].place == &m->unique_ids) m->forward_words = words;
+        if (!part[i].there) continue;
+        part[i].place->off = (uint64_t)words;
+        words += CLT_ROUND_UP(part[i].count, (int64_t)PLACE);
     }
-    CLT_TRY(take_act(m, "gradient of mlp", R * F, &m->dup));
-    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * F, &m->dgate));
-    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * F, &m->dact));
-    if (c->tie_word_embeddings)
-        CLT_TRY(take(m, &m->memory.other, "gradient of lookups", c->vocab_size * C, &m->lookup));
-    uint64_t *other = &m->memory.other;
-    CLT_TRY(take(m, other, "lookup lists", R, &m->unique_ids));
-    CLT_TRY(take(m, other, "lookup lists", R, &m->unique_first));
-    CLT_TRY(take(m, other, "lookup lists", R + 1, &m->unique_begin));
-    CLT_TRY(take(m, other, "lookup lists", R, &m->row_of));
-    return take(m, other, "lookup lists", c->vocab_size, &m->lane_ids);
+    m->words = words;
+    CLT_TRY(take_other(m, "microbatch", words, &all));
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++)
+        if (part[i].there) part[i].place->buf = all.buf;
+    return CLT_OK;
 }
 
 static clt_status take_inputs(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, T = m->shape.seq;
-    uint64_t *other = &m->memory.other;
-    CLT_TRY(take(m, other, "tokens", R, &m->tokens));
-    CLT_TRY(take(m, other, "targets", R, &m->targets));
-    CLT_TRY(take(m, other, "token losses", R, &m->token_loss));
-    CLT_TRY(take(m, other, "row weights", R, &m->row_weight));
-    if (c->attn_uses_sequence_id) CLT_TRY(take(m, other, "sequence ids", R, &m->seq_ids));
-    if (c->alibi) CLT_TRY(take(m, other, "alibi slopes", c->n_heads, &m->slopes));
-    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take(m, other, "rope table", T * c->head_dim, &m->rope));
-    if (c->temperature_attn_scale != 0) CLT_TRY(take(m, other, "temperature factors", T, &m->temperature));
+    CLT_TRY(take_batch(m));
+    CLT_TRY(take_other(m, "token losses", R, &m->token_loss));
+    if (c->alibi) CLT_TRY(take_other(m, "alibi slopes", c->n_heads, &m->slopes));
+    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->head_dim, &m->rope));
+    if (c->temperature_attn_scale != 0) CLT_TRY(take_other(m, "temperature factors", T, &m->temperature));
     return CLT_OK;
 }
 
@@ -154,9 +233,10 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     uint64_t most = 0;
     for (size_t i = 0; i < CLT_COUNT_OF(linear); i++) {
         int64_t rows = linear[i][0], out = linear[i][1], in = linear[i][2];
-        clt_gemm_params g[] = {{.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in},
-                               {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out},
-                               {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T}};
+        clt_gemm_params g[] = {
+            {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .in_type = m->type},
+            {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .in_type = m->type},
+            {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .in_type = m->type}};
         for (int f = 0; f < (m->shape.training ? 3 : 1); f++)
             most = CLT_MAX(most, clt_op_gemm_workspace(type, &g[f]));
     }
@@ -165,28 +245,43 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
                               .heads = c->n_heads,
                               .kv_heads = c->kv_n_heads,
                               .head_dim = c->head_dim,
-                              .window = -1};
+                              .window = -1,
+                              .type = m->type};
     return most + clt_op_attention_workspace(type, &a);
+}
+
+/* Rows of the logits buffer: groups of whole samples, as even as they can be, within the budget and what the
+ * buffer has anyway. */
+static int64_t head_rows(const clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    uint64_t bytes = clt_dtype_bytes(m->type), budget = m->shape.logits_bytes;
+    if (!budget) budget = m->type == CLT_F32 ? LOGITS_BYTES_FP32 : LOGITS_BYTES_NARROW;
+    if (norms_again(m))
+        budget = CLT_MAX(budget, (uint64_t)(m->rows * (c->ffn_hidden + mlp_places(c))) * bytes);
+    int64_t fit = (int64_t)(budget / ((uint64_t)m->shape.seq * (uint64_t)c->vocab_size * bytes));
+    int64_t groups = CLT_CEIL_DIV(m->shape.microbatch, CLT_MAX(fit, 1));
+    return CLT_CEIL_DIV(m->shape.microbatch, groups) * m->shape.seq;
 }
 
 clt_status clt_mpt_layout(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
-    int64_t T = m->shape.seq, C = c->d_model;
-    uint64_t budget = m->shape.logits_bytes ? m->shape.logits_bytes : DEFAULT_LOGITS_BYTES;
-    int64_t group = (int64_t)(budget / ((uint64_t)T * (uint64_t)c->vocab_size * 4));
-    m->rows = m->shape.microbatch * T;
+    bool split_qkv = false;
+    m->type = m->shape.type;
+    m->rows = m->shape.microbatch * m->shape.seq;
     m->width = (c->n_heads + 2 * c->kv_n_heads) * c->head_dim;
-    m->head_rows = CLT_MAX(CLT_MIN(group, m->shape.microbatch), 1) * T;
+    m->head_rows = head_rows(m);
     m->acts = clt_calloc((size_t)c->n_layers, sizeof *m->acts);
     m->dqkv = clt_calloc((size_t)c->n_layers, sizeof *m->dqkv);
-    for (int i = 0; i < c->n_layers; i++)
+    for (int i = 0; i < c->n_layers; i++) {
         if (c->layer[i].reuse_kv >= 0) m->source_of_kv[c->layer[i].reuse_kv] = true;
+        split_qkv |= !c->fused_qkv && c->layer[i].reuse_kv < 0;
+    }
+    m->dnorm_type = c->glu || split_qkv ? CLT_F32 : m->type;
 
     CLT_TRY(take_blocks(m));
-    CLT_TRY(take_act(m, "norm_f", m->rows * C, &m->nf));
-    CLT_TRY(take_act(m, "norm statistics", m->rows, &m->meanf));
-    CLT_TRY(take_act(m, "norm statistics", m->rows, &m->rstdf));
-    CLT_TRY(take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size, &m->logits));
+    CLT_TRY(norms_again(m) ? take_scratch(m) : take_places(m));
+    CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->meanf));
+    CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->rstdf));
     CLT_TRY(take_inputs(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
     if (!m->ops) return CLT_OK;
@@ -209,12 +304,13 @@ clt_status clt_mpt_plan(const clt_mpt_config *cfg, const clt_mpt_shape *shape, c
 }
 
 clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_ops *ops,
-                          clt_slab *weights, clt_mpt **out) {
+                          clt_slab *weights, clt_slab *narrow, clt_mpt **out) {
     clt_mpt *m = clt_calloc(1, sizeof *m);
     m->cfg = *cfg;
     m->shape = *shape;
     m->ops = ops;
     m->weights = weights;
+    m->narrow = narrow;
     clt_mpt_index_create(cfg, weights->table, &m->index);
     clt_status st = clt_mpt_layout(m);
     if (st != CLT_OK) {
@@ -222,16 +318,13 @@ clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape,
         return st;
     }
     size_t rows = (size_t)m->rows, vocab = (size_t)cfg->vocab_size;
+    m->host = clt_calloc((size_t)m->words, sizeof *m->host);
     if (shape->training) {
         m->slot_of_id = clt_malloc(vocab * sizeof *m->slot_of_id);
         memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
         m->seen_in_lane = clt_calloc(vocab, 1);
         m->lane_list = clt_malloc(vocab * sizeof *m->lane_list);
-        m->ids = clt_malloc(rows * sizeof *m->ids);
-        m->first = clt_malloc(rows * sizeof *m->first);
-        m->begin = clt_malloc((rows + 1) * sizeof *m->begin);
         m->fill = clt_malloc(rows * sizeof *m->fill);
-        m->order = clt_malloc(rows * sizeof *m->order);
     }
     *out = m;
     return CLT_OK;
@@ -246,11 +339,8 @@ void clt_mpt_destroy(clt_mpt *m) {
     clt_free(m->slot_of_id);
     clt_free(m->seen_in_lane);
     clt_free(m->lane_list);
-    clt_free(m->ids);
-    clt_free(m->first);
-    clt_free(m->begin);
     clt_free(m->fill);
-    clt_free(m->order);
+    clt_free(m->host);
     clt_mpt_index_free(&m->index);
     clt_free(m);
 }
@@ -260,12 +350,12 @@ void clt_mpt_set_watch(clt_mpt *m, clt_mpt_watch watch, void *ctx) {
     m->watch_ctx = ctx;
 }
 
-clt_status clt_mpt_made(clt_mpt *m, clt_ref made, uint64_t count, const char *fmt, ...) {
+clt_status clt_mpt_made(clt_mpt *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...) {
     if (!m->watch) return CLT_OK;
     char what[128];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return m->watch(m->watch_ctx, what, made, count);
+    return m->watch(m->watch_ctx, what, type, made, count);
 }

@@ -85,7 +85,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     if (st == CLT_OK)
         st = clt_buffer_create(dev, (size_t)(p->microbatch * e->seq) * 4, "correct", &e->correct);
     if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
-    if (st == CLT_OK) st = clt_mpt_create(&c->model, &shape, p->ops, e->weights, &e->model);
+    if (st == CLT_OK) st = clt_mpt_create(&c->model, &shape, p->ops, e->weights, NULL, &e->model);
     if (st != CLT_OK) {
         clt_engine_destroy(e);
         return st;
@@ -374,12 +374,12 @@ typedef struct {
     char what[160]; /* the first operation that made something that is not finite; "" so far */
 } finder;
 
-static clt_status look(void *ctx, const char *what, clt_ref made, uint64_t count) {
+static clt_status look(void *ctx, const char *what, clt_dtype type, clt_ref made, uint64_t count) {
     finder *f = ctx;
     uint32_t bad = 0;
     if (f->what[0]) return CLT_OK;
     CLT_TRY(clt_buffer_fill32(f->e->nonfinite, 0, 0, 4));
-    CLT_TRY(clt_op_count_nonfinite(f->e->ops, CLT_F32, made, count, (clt_ref){f->e->nonfinite, 0}));
+    CLT_TRY(clt_op_count_nonfinite(f->e->ops, type, made, count, (clt_ref){f->e->nonfinite, 0}));
     CLT_TRY(clt_buffer_read(f->e->nonfinite, 0, &bad, 4));
     if (bad) snprintf(f->what, sizeof f->what, "%s: %u of %llu values", what, bad, (unsigned long long)count);
     return CLT_OK;
@@ -391,7 +391,7 @@ static clt_status look_at_weights(finder *f) {
     char what[200];
     for (int i = 0; i < t->n && !f->what[0]; i++) {
         snprintf(what, sizeof what, "weight %s", t->entry[i].name);
-        CLT_TRY(look(f, what, clt_slab_ref(f->e->weights, i), t->entry[i].count));
+        CLT_TRY(look(f, what, CLT_F32, clt_slab_ref(f->e->weights, i), t->entry[i].count));
     }
     return CLT_OK;
 }

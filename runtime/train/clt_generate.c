@@ -105,7 +105,7 @@ static clt_status open_generator(generator *g, const clt_generate_params *p) {
     clt_ckpt_part part = {.role = "weight", .slab = g->weights};
     CLT_TRY(clt_weight_source_load(g->src, &g->table, &part, 1, NULL));
     clt_mpt_shape shape = {.microbatch = 1, .seq = g->cfg.max_seq_len};
-    return clt_mpt_create(&g->cfg, &shape, g->ops, g->weights, &g->model);
+    return clt_mpt_create(&g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
 }
 
 static void close_generator(generator *g) {

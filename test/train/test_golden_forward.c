@@ -70,7 +70,7 @@ static void load_tokens(golden *g, const char *set) {
     clt_safetensors_close(s);
 }
 
-static void open_golden(golden *g, const char *set, int device, bool recompute) {
+static void open_golden(golden *g, const char *set, int device, clt_recompute recompute) {
     char *path = in_set(set, "hf/config.json");
     json_t *j;
     tu_assert_ok(clt_json_load(path, 1 << 20, 16, &j), path);
@@ -85,7 +85,7 @@ static void open_golden(golden *g, const char *set, int device, bool recompute) 
     load_weights(g, set);
     load_tokens(g, set);
     clt_mpt_shape shape = {.microbatch = SAMPLES, .seq = g->T, .training = true, .recompute = recompute};
-    tu_assert_ok(clt_mpt_create(&g->cfg, &shape, tu_ops(device), g->weights, &g->model), "model");
+    tu_assert_ok(clt_mpt_create(&g->cfg, &shape, tu_ops(device), g->weights, NULL, &g->model), "model");
     g->want = open_tensors(set, "forward.safetensors");
 }
 
@@ -173,7 +173,7 @@ static void check_gradients(golden *g, double want_norm) {
     assert_true(fabs(sqrt(sum) / want_norm - 1) < 1e-5);
 }
 
-static void check_set(const char *set, int device, bool recompute) {
+static void check_set(const char *set, int device, clt_recompute recompute) {
     golden g = {0};
     clt_buffer *loss;
     float sums[SAMPLES];
@@ -181,7 +181,10 @@ static void check_set(const char *set, int device, bool recompute) {
     json_t *j;
     tu_assert_ok(clt_json_load(path, 1 << 20, 16, &j), path);
     clt_free(path);
-    printf("  %s on %s%s\n", set, tu_device_name(device), recompute ? ", recomputed" : "");
+    printf("  %s on %s%s\n", set, tu_device_name(device),
+           recompute == CLT_RECOMPUTE_BLOCKS  ? ", blocks recomputed"
+           : recompute == CLT_RECOMPUTE_NORMS ? ", norms recomputed"
+                                              : "");
     open_golden(&g, set, device, recompute);
     tu_assert_ok(clt_buffer_create(tu_device(device), sizeof sums, "losses", &loss), "losses");
     int64_t targets = SAMPLES * (g.T - 1);
@@ -215,7 +218,8 @@ static void every_set_agrees(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++)
         for (size_t i = 0; i < CLT_COUNT_OF(sets); i++)
-            for (int recompute = 0; recompute < 2; recompute++) check_set(sets[i], d, recompute);
+            for (clt_recompute again = CLT_RECOMPUTE_NONE; again <= CLT_RECOMPUTE_BLOCKS; again++)
+                check_set(sets[i], d, again);
 }
 
 int main(int argc, char **argv) {
