@@ -248,6 +248,11 @@ clt_ref tu_upload_as(int device, clt_dtype type, const float *data, size_t n) {
     return (clt_ref){r.buf, 2 * r.off + 1};
 }
 
+clt_ref tu_upload_rounded(int device, clt_dtype type, float *data, size_t n) {
+    clt_ref_round(type, data, n);
+    return tu_upload_as(device, type, data, n);
+}
+
 float *tu_download_as(clt_ref r, clt_dtype type, size_t n) {
     if (type == CLT_F32) return tu_download(r, n);
     size_t words = n / 2 + 1;

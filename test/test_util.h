@@ -58,6 +58,8 @@ int32_t *tu_download_i32(clt_ref r, size_t n);
 /* The same for tensors stored as `type`: values are rounded to it on the way up and widened on the way down.
  * 16-bit data starts at an odd element, and its neighbours in the first and last word are guards too. */
 clt_ref tu_upload_as(int device, clt_dtype type, const float *data, size_t n);
+/* Rounds `data` itself first, so that an oracle sees what the device has. */
+clt_ref tu_upload_rounded(int device, clt_dtype type, float *data, size_t n);
 float *tu_download_as(clt_ref r, clt_dtype type, size_t n);
 /* Checks the guards of all living buffers and frees them (and what tu_download returned). */
 void tu_release(void);

@@ -1,61 +1,66 @@
 /* Activations and gated MLPs, forward and backward, over rows x cols elements with row distances ld*.
  *
  *   ACT          number of the activation (clt_activation)
+ *   TYPE         clt_dtype of all tensors (include/clt_store.clh)
  *   LANES, SEG   include/clt_lane.clh
  *
- * Global size {work-items per row, rows}. Requires nothing. Memory bound: 2 to 5 streams of 4 bytes an element. */
+ * Global size {work-items per row, rows}. Requires nothing. Memory bound: 2 to 5 streams of an element's bytes. */
 #include "../include/clt_act.clh"
 #include "../include/clt_lane.clh"
 
 #ifndef ACT
 #define ACT 1
 #endif
+#ifndef TYPE
+#define TYPE 0
+#endif
+typedef CLT_T(TYPE) elem;
 #define ACT_OF VFN(CLT_ACT_FN(ACT))
 #define GRAD_OF VFN(CLT_ACT_GRAD_FN(ACT))
 
 /* y = act(x) */
-__kernel void act_forward(ulong cols, __global const float *x, ulong x_off, ulong ldx, __global float *y,
+__kernel void act_forward(ulong cols, __global const elem *x, ulong x_off, ulong ldx, __global elem *y,
                           ulong y_off, ulong ldy) {
     x += x_off + get_global_id(1) * ldx;
     y += y_off + get_global_id(1) * ldy;
-    CLT_SPAN(c, end, cols) VSTORE(ACT_OF(VLOAD(x + c, end - c)), y + c, end - c);
+    CLT_SPAN(c, end, cols) VSTORE_AS(TYPE, ACT_OF(VLOAD_AS(TYPE, x + c, end - c)), y + c, end - c);
 }
 
 /* dx = dy * act'(x) */
-__kernel void act_backward(ulong cols, __global const float *x, ulong x_off, ulong ldx,
-                           __global const float *dy, ulong dy_off, ulong lddy, __global float *dx,
+__kernel void act_backward(ulong cols, __global const elem *x, ulong x_off, ulong ldx,
+                           __global const elem *dy, ulong dy_off, ulong lddy, __global elem *dx,
                            ulong dx_off, ulong lddx) {
     x += x_off + get_global_id(1) * ldx;
     dy += dy_off + get_global_id(1) * lddy;
     dx += dx_off + get_global_id(1) * lddx;
     CLT_SPAN(c, end, cols)
-    VSTORE(VLOAD(dy + c, end - c) * GRAD_OF(VLOAD(x + c, end - c)), dx + c, end - c);
+    VSTORE_AS(TYPE, VLOAD_AS(TYPE, dy + c, end - c) * GRAD_OF(VLOAD_AS(TYPE, x + c, end - c)), dx + c, end - c);
 }
 
 /* y = act(gate) * up */
-__kernel void glu_forward(ulong cols, __global const float *gate, ulong gate_off, ulong ldgate,
-                          __global const float *up, ulong up_off, ulong ldup, __global float *y, ulong y_off,
+__kernel void glu_forward(ulong cols, __global const elem *gate, ulong gate_off, ulong ldgate,
+                          __global const elem *up, ulong up_off, ulong ldup, __global elem *y, ulong y_off,
                           ulong ldy) {
     gate += gate_off + get_global_id(1) * ldgate;
     up += up_off + get_global_id(1) * ldup;
     y += y_off + get_global_id(1) * ldy;
     CLT_SPAN(c, end, cols)
-    VSTORE(ACT_OF(VLOAD(gate + c, end - c)) * VLOAD(up + c, end - c), y + c, end - c);
+    VSTORE_AS(TYPE, ACT_OF(VLOAD_AS(TYPE, gate + c, end - c)) * VLOAD_AS(TYPE, up + c, end - c), y + c, end - c);
 }
 
 /* dgate = (dy * up) * act'(gate), dup = dy * act(gate); the results may take the place of the inputs */
-__kernel void glu_backward(ulong cols, __global const float *gate, ulong gate_off, ulong ldgate,
-                           __global const float *up, ulong up_off, ulong ldup, __global const float *dy,
-                           ulong dy_off, ulong lddy, __global float *dgate, ulong dgate_off, ulong lddgate,
-                           __global float *dup, ulong dup_off, ulong lddup) {
+__kernel void glu_backward(ulong cols, __global const elem *gate, ulong gate_off, ulong ldgate,
+                           __global const elem *up, ulong up_off, ulong ldup, __global const elem *dy,
+                           ulong dy_off, ulong lddy, __global elem *dgate, ulong dgate_off, ulong lddgate,
+                           __global elem *dup, ulong dup_off, ulong lddup) {
     gate += gate_off + get_global_id(1) * ldgate;
     up += up_off + get_global_id(1) * ldup;
     dy += dy_off + get_global_id(1) * lddy;
     dgate += dgate_off + get_global_id(1) * lddgate;
     dup += dup_off + get_global_id(1) * lddup;
     CLT_SPAN(c, end, cols) {
-        VEC g = VLOAD(gate + c, end - c), u = VLOAD(up + c, end - c), d = VLOAD(dy + c, end - c);
-        VSTORE((d * u) * GRAD_OF(g), dgate + c, end - c);
-        VSTORE(d * ACT_OF(g), dup + c, end - c);
+        VEC g = VLOAD_AS(TYPE, gate + c, end - c), u = VLOAD_AS(TYPE, up + c, end - c), d = VLOAD_AS(TYPE, dy + c, end - c);
+        VSTORE_AS(TYPE, (d * u) * GRAD_OF(g), dgate + c, end - c);
+        VSTORE_AS(TYPE, d * ACT_OF(g), dup + c, end - c);
     }
 }

@@ -3,9 +3,11 @@
  *
  *   SEG       elements a work-item makes, a multiple of 4
  *   RESIDUAL  1: there is a residual
+ *   X_TYPE    clt_dtype of x;  Y_TYPE: of y and residual (include/clt_store.clh)
  *
  * Global size {work-items per sample, samples}. Requires nothing. `total`: elements of all samples. */
 #include "../include/clt_philox.clh"
+#include "../include/clt_store.clh"
 
 #ifndef SEG
 #define SEG 4
@@ -13,12 +15,18 @@
 #ifndef RESIDUAL
 #define RESIDUAL 0
 #endif
+#ifndef X_TYPE
+#define X_TYPE 0
+#endif
+#ifndef Y_TYPE
+#define Y_TYPE 0
+#endif
 #if SEG % 4 != 0
 #error "SEG is a multiple of 4"
 #endif
 
-__kernel void dropout(ulong count, ulong total, __global const float *x, ulong x_off,
-                      __global const float *residual, ulong residual_off, __global float *y, ulong y_off,
+__kernel void dropout(ulong count, ulong total, __global const CLT_T(X_TYPE) *x, ulong x_off,
+                      __global const CLT_T(Y_TYPE) *residual, ulong residual_off, __global CLT_T(Y_TYPE) *y, ulong y_off,
                       uint key0, uint key1, uint step, uint first_sample, uint place, uint threshold,
                       float scale) {
     size_t sample = get_global_id(1), base = sample * count;
@@ -35,11 +43,11 @@ __kernel void dropout(ulong count, ulong total, __global const float *x, ulong x
                              scale),
                 0, factor);
         for (size_t i = 0; i < 4 && e + i < end; i++) {
-            float v = x[e + i] * factor[i];
+            const float v = CLT_LOAD(X_TYPE, x + e + i) * factor[i];
 #if RESIDUAL
-            y[e + i] = residual[e + i] + v;
+            CLT_STORE(Y_TYPE, CLT_LOAD(Y_TYPE, residual + e + i) + v, y + e + i);
 #else
-            y[e + i] = v;
+            CLT_STORE(Y_TYPE, v, y + e + i);
 #endif
         }
     }

@@ -1,9 +1,12 @@
 /* loss_group: softmax cross-entropy, a work-group of WG items per row. The largest value and the gradient are free of
  * order and use all items; the sum has 64 lanes. README.md defines the bits.
  *
- * Macros: WG (a power of two, at least 64), SOFTCAP 0|1, GRAD 0|1. */
+ * Macros: WG (a power of two, at least 64), SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With fp32 logits and
+ * a gradient to come, tanh and exponentials stay in the row between the passes; in 16 bits they would be rounded, so
+ * they are computed again. */
 #include "../include/clt_math.clh"
 #include "../include/clt_reduce.clh"
+#include "../include/clt_store.clh"
 
 #ifndef WG
 #define WG 64
@@ -17,6 +20,11 @@
 #ifndef GRAD
 #define GRAD 1
 #endif
+#ifndef TYPE
+#define TYPE 0
+#endif
+#define KEEP (GRAD && TYPE == 0)
+typedef CLT_T(TYPE) elem;
 
 /* z of a logit, or of what the first pass left in its place. */
 static inline float first_z(float v, float scale, float cap, float *t) {
@@ -29,7 +37,7 @@ static inline float first_z(float v, float scale, float cap, float *t) {
 #endif
 }
 static inline float second_z(float v, float scale, float cap) {
-#if SOFTCAP && GRAD
+#if SOFTCAP && KEEP
     return v * cap;
 #else
     float t;
@@ -58,26 +66,26 @@ static inline float group_tree(float v, __local float *s, uint item) {
 
 /* Row sum of exp(z - m). Where the gradient wants the exponentials they are left in place, by all items; then the
  * lanes only add. */
-static inline float row_exp_sum(__global float *x, size_t n, float m, float scale, float cap, __local float *s,
+static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale, float cap, __local float *s,
                                 uint item) {
     float acc = 0.0f;
-#if GRAD && !SOFTCAP
+#if KEEP && !SOFTCAP
     for (size_t i = item; i < n; i += WG) x[i] = clt_exp(second_z(x[i], scale, cap) - m);
     barrier(CLK_GLOBAL_MEM_FENCE);
     if (item < 64)
         for (size_t i = item; i < n; i += 64) acc = acc + x[i];
 #else
-#if GRAD
+#if KEEP
     barrier(CLK_GLOBAL_MEM_FENCE); /* the first pass has put other items' tanh there */
 #endif
     if (item < 64)
-        for (size_t i = item; i < n; i += 64) acc = acc + clt_exp(second_z(x[i], scale, cap) - m);
+        for (size_t i = item; i < n; i += 64) acc = acc + clt_exp(second_z(CLT_LOAD(TYPE, x + i), scale, cap) - m);
 #endif
     return group_tree(acc, s, item);
 }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
-loss(__global float *logits, ulong logits_off, __global const int *targets, ulong targets_off,
+loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong targets_off,
      __global float *token_loss, ulong token_loss_off, __global int *correct, ulong correct_off,
      __global const float *row_weight, ulong row_weight_off, ulong vocab, ulong ld, float scale, float softcap,
      float weight) {
@@ -86,24 +94,24 @@ loss(__global float *logits, ulong logits_off, __global const int *targets, ulon
     const size_t row = get_group_id(0), n = vocab;
     const uint item = (uint)get_local_id(0);
     const int target = targets[targets_off + row];
-    __global float *x = logits + logits_off + row * ld;
+    __global elem *x = logits + logits_off + row * ld;
     float t;
     if (target < 0 || (ulong)target >= vocab) {
         if (item == 0) token_loss[token_loss_off + row] = target < 0 ? 0.0f : NAN;
         if (item == 0 && correct) correct[correct_off + row] = 0;
 #if GRAD
-        for (size_t i = item; i < n; i += WG) x[i] = 0.0f;
+        for (size_t i = item; i < n; i += WG) CLT_STORE(TYPE, 0.0f, x + i);
 #endif
         return;
     }
     /* Element i belongs to item i % WG in every pass, so the one that owns the target reads it before it changes it. */
     const bool owner = item == (uint)target % WG;
-    if (owner) target_z = first_z(x[target], scale, softcap, &t);
+    if (owner) target_z = first_z(CLT_LOAD(TYPE, x + target), scale, softcap, &t);
     float m = -INFINITY;
     for (size_t i = item; i < n; i += WG) {
-        const float z = first_z(x[i], scale, softcap, &t);
+        const float z = first_z(CLT_LOAD(TYPE, x + i), scale, softcap, &t);
         m = z > m ? z : m;
-#if SOFTCAP && GRAD
+#if SOFTCAP && KEEP
         x[i] = t;
 #endif
     }
@@ -113,7 +121,7 @@ loss(__global float *logits, ulong logits_off, __global const int *targets, ulon
         float lower = 0.0f;
         if (z == m)
             for (size_t i = item; i < (size_t)target; i += WG)
-                if (second_z(x[i], scale, softcap) == m) lower = 1.0f;
+                if (second_z(CLT_LOAD(TYPE, x + i), scale, softcap) == m) lower = 1.0f;
         lower = group_max(lower, s, item);
         if (item == 0) correct[correct_off + row] = z == m && lower == 0.0f;
     }
@@ -122,7 +130,9 @@ loss(__global float *logits, ulong logits_off, __global const int *targets, ulon
 #if GRAD
     const float r = 1.0f / sum, w = row_weight ? row_weight[row_weight_off + row] : weight;
     for (size_t i = item; i < n; i += WG) {
-#if SOFTCAP
+#if !KEEP
+        float d = clt_exp(first_z(CLT_LOAD(TYPE, x + i), scale, softcap, &t) - m) * r;
+#elif SOFTCAP
         t = x[i];
         float d = clt_exp(t * softcap - m) * r;
 #else
@@ -132,7 +142,7 @@ loss(__global float *logits, ulong logits_off, __global const int *targets, ulon
 #if SOFTCAP
         d = d * fma(-t, t, 1.0f);
 #endif
-        x[i] = d * scale;
+        CLT_STORE(TYPE, d * scale, x + i);
     }
 #endif
 }

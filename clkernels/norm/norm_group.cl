@@ -2,7 +2,7 @@
  * (column, block of 64 rows). README.md defines the bits.
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DW,
- * HAS_DB, HAS_RES. Local size 64. */
+ * HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh). Local size 64. */
 #define LANES 1
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
@@ -38,8 +38,8 @@ static inline float row_sum(float v, __local float *s, uint lane) {
 
 #if PART == 0 || PART == 1
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
-norm_forward(__global const float *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
-             ulong b_off, __global float *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
+norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
+             ulong b_off, __global y_elem *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
              ulong rstd_off, ulong cols, ulong heads, ulong ldx, ulong ldy, float eps) {
     __local float s[64];
     const size_t row = get_group_id(0), token = row / heads, head = row % heads, n = cols;
@@ -50,28 +50,27 @@ norm_forward(__global const float *x, ulong x_off, __global const float *w, ulon
     b += b_off;
     float m = 0.0f, acc = 0.0f;
 #if !RMS
-    for (size_t i = lane; i < n; i += 64) acc = acc + x[i];
+    for (size_t i = lane; i < n; i += 64) acc = acc + CLT_LOAD(X_TYPE, x + i);
     m = row_sum(acc, s, lane) / (float)n;
     if (lane == 0 && mean) mean[mean_off + row] = m;
     acc = 0.0f;
 #endif
     for (size_t i = lane; i < n; i += 64) {
-        const float d = RMS ? x[i] : x[i] - m;
+        const float d = RMS ? CLT_LOAD(X_TYPE, x + i) : CLT_LOAD(X_TYPE, x + i) - m;
         acc = fma(d, d, acc);
     }
     const float r = 1.0f / sqrt(row_sum(acc, s, lane) / (float)n + eps);
     if (lane == 0 && rstd) rstd[rstd_off + row] = r;
     for (size_t i = lane; i < n; i += 64) {
-        const float v = (RMS ? x[i] : x[i] - m) * r;
+        float v = (RMS ? CLT_LOAD(X_TYPE, x + i) : CLT_LOAD(X_TYPE, x + i) - m) * r;
 #if HAS_W && HAS_B
-        y[i] = fma(v, w[i], b[i]);
+        v = fma(v, w[i], b[i]);
 #elif HAS_W
-        y[i] = v * w[i];
+        v = v * w[i];
 #elif HAS_B
-        y[i] = v + b[i];
-#else
-        y[i] = v;
+        v = v + b[i];
 #endif
+        CLT_STORE(Y_TYPE, v, y + i);
     }
 }
 #endif
@@ -82,15 +81,15 @@ static inline float xhat_of(float x, float m, float r) {
     return RMS ? x * r : (x - m) * r;
 }
 #if HAS_W
-#define G_OF(i) (dy[i] * w[i])
+#define G_OF(i) (CLT_LOAD(DY_TYPE, dy + (i)) * w[i])
 #else
-#define G_OF(i) dy[i]
+#define G_OF(i) CLT_LOAD(DY_TYPE, dy + (i))
 #endif
 
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
-norm_backward_dx(__global const float *x, ulong x_off, __global const float *w, ulong w_off,
+norm_backward_dx(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
                  __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
-                 __global const float *dy, ulong dy_off, __global const float *res, ulong res_off, __global float *dx,
+                 __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off, __global dx_elem *dx,
                  ulong dx_off, ulong cols, ulong heads, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
     __local float s[64];
     const size_t row = get_group_id(0), token = row / heads, at = row % heads * cols, n = cols;
@@ -105,26 +104,26 @@ norm_backward_dx(__global const float *x, ulong x_off, __global const float *w, 
     for (size_t i = lane; i < n; i += 64) {
         const float g = G_OF(i);
         a1 = a1 + g;
-        a2 = fma(g, xhat_of(x[i], m, r), a2);
+        a2 = fma(g, xhat_of(CLT_LOAD(X_TYPE, x + i), m, r), a2);
     }
 #if !RMS
     c1 = row_sum(a1, s, lane) / (float)n;
 #endif
     const float c2 = row_sum(a2, s, lane) / (float)n;
     for (size_t i = lane; i < n; i += 64) {
-        const float g = G_OF(i), xhat = xhat_of(x[i], m, r);
+        const float g = G_OF(i), xhat = xhat_of(CLT_LOAD(X_TYPE, x + i), m, r);
         float v = RMS ? g - xhat * c2 : (g - c1) - xhat * c2;
         v = v * r;
 #if HAS_RES
-        v = res[i] + v;
+        v = CLT_LOAD(DX_TYPE, res + i) + v;
 #endif
-        dx[i] = v;
+        CLT_STORE(DX_TYPE, v, dx + i);
     }
 }
 
 /* Block sums for dw and db; global size (columns rounded up to 64, samples * blocks). */
-__kernel void norm_backward_w(__global const float *x, ulong x_off, __global const float *mean, ulong mean_off,
-                              __global const float *rstd, ulong rstd_off, __global const float *dy, ulong dy_off,
+__kernel void norm_backward_w(__global const x_elem *x, ulong x_off, __global const float *mean, ulong mean_off,
+                              __global const float *rstd, ulong rstd_off, __global const dy_elem *dy, ulong dy_off,
                               __global float *part, ulong part_w, ulong part_b, ulong cols, ulong heads,
                               ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy) {
     const size_t c = get_global_id(0), block = get_global_id(1), sample = block / blocks;
@@ -133,10 +132,11 @@ __kernel void norm_backward_w(__global const float *x, ulong x_off, __global con
     float aw = 0.0f, ab = 0.0f;
     for (size_t k = begin; k < end; k++) {
         const size_t row = sample * rows_per_sample + k, token = row / heads, at = row % heads * cols + c;
-        const float d = dy[dy_off + token * lddy + at];
+        const float d = CLT_LOAD(DY_TYPE, dy + dy_off + token * lddy + at);
 #if HAS_DW
         const float m = RMS ? 0.0f : mean[mean_off + row];
-        aw = fma(d, xhat_of(x[x_off + token * ldx + at], m, rstd[rstd_off + row]), aw);
+        const float v = CLT_LOAD(X_TYPE, x + x_off + token * ldx + at);
+        aw = fma(d, xhat_of(v, m, rstd[rstd_off + row]), aw);
 #endif
         ab = ab + d;
     }
@@ -152,14 +152,14 @@ __kernel void norm_backward_w(__global const float *x, ulong x_off, __global con
 #if PART == 0 || PART == 3
 /* Block sums of plain columns; global size (columns rounded up to 64, samples * blocks). `span` belongs to the other
  * body. */
-__kernel void columns_blocks(__global const float *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
+__kernel void columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
                              ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {
     const size_t c = get_global_id(0), block = get_global_id(1), sample = block / blocks;
     const size_t begin = (block % blocks) * 64, end = begin + 64 < rows_per_sample ? begin + 64 : rows_per_sample;
     if (c >= cols) return;
     x += x_off + sample * rows_per_sample * ldx + c;
     float acc = 0.0f;
-    for (size_t r = begin; r < end; r++) acc = acc + x[r * ldx];
+    for (size_t r = begin; r < end; r++) acc = acc + CLT_LOAD(X_TYPE, x + r * ldx);
     part[part_off + block * cols + c] = acc;
 }
 #endif

@@ -2,7 +2,7 @@
  * four vectors, so the order is that of the row rule. README.md defines the bits.
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DX,
- * HAS_DW, HAS_DB, HAS_RES. */
+ * HAS_DW, HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh). */
 #define LANES 16
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
@@ -82,8 +82,8 @@ static inline float16 norm_out(float16 v, __global const float *w, __global cons
 #endif
 }
 
-__kernel void norm_forward(__global const float *x, ulong x_off, __global const float *w, ulong w_off,
-                           __global const float *b, ulong b_off, __global float *y, ulong y_off,
+__kernel void norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
+                           __global const float *b, ulong b_off, __global y_elem *y, ulong y_off,
                            __global float *mean, ulong mean_off, __global float *rstd, ulong rstd_off, ulong cols,
                            ulong heads, ulong ldx, ulong ldy, float eps) {
     const size_t row = get_global_id(0), token = row / heads, head = row % heads, n = cols;
@@ -93,35 +93,35 @@ __kernel void norm_forward(__global const float *x, ulong x_off, __global const 
     b += b_off;
     float m = 0.0f, q;
 #if RMS
-#define DEVIATION(i, left) clt_load16(x + (i), left)
+#define DEVIATION(i, left) CLT_LOAD16(X_TYPE, x + (i), left)
 #else
-#define SUM_STEP(acc, i, left) ((acc) + clt_load16(x + (i), left))
+#define SUM_STEP(acc, i, left) ((acc) + CLT_LOAD16(X_TYPE, x + (i), left))
     ROW_RULE(m, n, SUM_STEP);
     m = m / (float)n;
     if (mean) mean[mean_off + row] = m;
-#define DEVIATION(i, left) (clt_load16(x + (i), left) - m)
+#define DEVIATION(i, left) (CLT_LOAD16(X_TYPE, x + (i), left) - m)
 #endif
 #define SQUARE_STEP(acc, i, left) square_step(acc, DEVIATION(i, left))
     ROW_RULE(q, n, SQUARE_STEP);
     const float r = 1.0f / sqrt(q / (float)n + eps);
     if (rstd) rstd[rstd_off + row] = r;
     size_t i = 0;
-    for (; i + 16 <= n; i += 16) vstore16(norm_out(DEVIATION(i, 16) * r, w, b, i, 16), 0, y + i);
-    if (i < n) clt_store16(norm_out(DEVIATION(i, n - i) * r, w, b, i, n - i), y + i, n - i);
+    for (; i + 16 <= n; i += 16) CLT_STORE16(Y_TYPE, norm_out(DEVIATION(i, 16) * r, w, b, i, 16), y + i, 16);
+    if (i < n) CLT_STORE16(Y_TYPE, norm_out(DEVIATION(i, n - i) * r, w, b, i, n - i), y + i, n - i);
 }
 #endif
 
 #if PART == 0 || PART == 2
 /* One row of backward. pw and pb: the block's sums so far. */
-static inline void backward_row(__global const float *x, __global const float *w, __global const float *dy,
-                                __global const float *res, __global float *dx, __global float *pw,
+static inline void backward_row(__global const x_elem *x, __global const float *w, __global const dy_elem *dy,
+                                __global const dx_elem *res, __global dx_elem *dx, __global float *pw,
                                 __global float *pb, size_t n, float m, float r) {
 #if RMS
-#define XHAT(i, left) (clt_load16(x + (i), left) * r)
+#define XHAT(i, left) (CLT_LOAD16(X_TYPE, x + (i), left) * r)
 #else
-#define XHAT(i, left) ((clt_load16(x + (i), left) - m) * r)
+#define XHAT(i, left) ((CLT_LOAD16(X_TYPE, x + (i), left) - m) * r)
 #endif
-#define G(i, left) TIMES_W(clt_load16(dy + (i), left), i, left)
+#define G(i, left) TIMES_W(CLT_LOAD16(DY_TYPE, dy + (i), left), i, left)
 #define C1_STEP(acc, i, left) ((acc) + G(i, left))
 #define C2_STEP(acc, i, left) fma(G(i, left), XHAT(i, left), acc)
     float c1 = 0.0f, c2 = 0.0f;
@@ -139,15 +139,15 @@ static inline void backward_row(__global const float *x, __global const float *w
 #if HAS_DX
         const float16 g = G(i, left);
         /* dx may lie where dy lies: dw and db read dy first */
-        const float16 dyv = clt_load16(dy + i, left);
+        const float16 dyv = CLT_LOAD16(DY_TYPE, dy + i, left);
         float16 v = RMS ? g - xhat * c2 : (g - c1) - xhat * c2;
         v = v * r;
 #if HAS_RES
-        v = clt_load16(res + i, left) + v;
+        v = CLT_LOAD16(DX_TYPE, res + i, left) + v;
 #endif
-        clt_store16(v, dx + i, left);
+        CLT_STORE16(DX_TYPE, v, dx + i, left);
 #else
-        const float16 dyv = clt_load16(dy + i, left);
+        const float16 dyv = CLT_LOAD16(DY_TYPE, dy + i, left);
 #endif
 #if HAS_DW
         clt_store16(fma(dyv, xhat, clt_load16(pw + i, left)), pw + i, left);
@@ -159,10 +159,10 @@ static inline void backward_row(__global const float *x, __global const float *w
 }
 
 /* One work-item per block of 64 rows inside a sample; part_w and part_b: [samples * blocks, cols]. */
-__kernel void norm_backward(__global const float *x, ulong x_off, __global const float *w, ulong w_off,
+__kernel void norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
                             __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
-                            __global const float *dy, ulong dy_off, __global const float *res, ulong res_off,
-                            __global float *dx, ulong dx_off, __global float *part, ulong part_w, ulong part_b,
+                            __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
+                            __global dx_elem *dx, ulong dx_off, __global float *part, ulong part_w, ulong part_b,
                             ulong cols, ulong heads, ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy,
                             ulong ldres, ulong lddx) {
     const size_t block = get_global_id(0), sample = block / blocks, n = cols;
@@ -188,7 +188,7 @@ __kernel void norm_backward(__global const float *x, ulong x_off, __global const
 
 #if PART == 0 || PART == 3
 /* Block sums of plain columns: item (span of `span` columns, block). Rows stream by, four at a time. */
-__kernel void columns_blocks(__global const float *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
+__kernel void columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
                              ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {
     const size_t block = get_global_id(1), sample = block / blocks, first = get_global_id(0) * span;
     const size_t begin = (block % blocks) * 64, end = begin + 64 < rows_per_sample ? begin + 64 : rows_per_sample;
@@ -198,17 +198,18 @@ __kernel void columns_blocks(__global const float *x, ulong x_off, __global floa
     for (size_t c = first; c < last; c += 16) clt_store16((float16)(0.0f), p + c, last - c);
     size_t r = begin;
     for (; r + 4 <= end; r += 4) {
-        __global const float *x0 = x + r * ldx, *x1 = x0 + ldx, *x2 = x1 + ldx, *x3 = x2 + ldx;
+        __global const x_elem *x0 = x + r * ldx, *x1 = x0 + ldx, *x2 = x1 + ldx, *x3 = x2 + ldx;
         for (size_t c = first; c < last; c += 16) {
             const size_t left = last - c;
-            float16 v = clt_load16(p + c, left) + clt_load16(x0 + c, left);
-            v = v + clt_load16(x1 + c, left);
-            v = v + clt_load16(x2 + c, left);
-            clt_store16(v + clt_load16(x3 + c, left), p + c, left);
+            float16 v = clt_load16(p + c, left) + CLT_LOAD16(X_TYPE, x0 + c, left);
+            v = v + CLT_LOAD16(X_TYPE, x1 + c, left);
+            v = v + CLT_LOAD16(X_TYPE, x2 + c, left);
+            clt_store16(v + CLT_LOAD16(X_TYPE, x3 + c, left), p + c, left);
         }
     }
     for (; r < end; r++)
         for (size_t c = first; c < last; c += 16)
-            clt_store16(clt_load16(p + c, last - c) + clt_load16(x + r * ldx + c, last - c), p + c, last - c);
+            clt_store16(clt_load16(p + c, last - c) + CLT_LOAD16(X_TYPE, x + r * ldx + c, last - c), p + c,
+                        last - c);
 }
 #endif

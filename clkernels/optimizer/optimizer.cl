@@ -5,10 +5,24 @@
  *   groups            array of clt_optimizer_group (10 floats each, see GROUP_* below)
  *   group_of_block    one byte per 64 elements
  *   status            {norm, clip coefficient, finite flag}
+ *   copy              gets the new weights as COPY_TYPE, also those of frozen groups; there with HAS_COPY 1
  *   LANES, SEG        include/clt_lane.clh; SEG is 1 or a multiple of 64
  *
- * Global size {work-items}. Requires nothing. Memory bound: AdamW 28, Lion 20 bytes an element. */
+ * Global size {work-items}. Requires nothing. Memory bound: AdamW 28, Lion 20 bytes an element, a 16-bit copy 2 more. */
 #include "../include/clt_lane.clh"
+
+#ifndef HAS_COPY
+#define HAS_COPY 0
+#endif
+#ifndef COPY_TYPE
+#define COPY_TYPE 1
+#endif
+typedef CLT_T(COPY_TYPE) copy_elem;
+#if HAS_COPY
+#define PUT_COPY(v, at) VSTORE_AS(COPY_TYPE, v, copy + (at), LANES)
+#else
+#define PUT_COPY(v, at)
+#endif
 
 #define GROUP_FLOATS 10
 #define LR s[0]
@@ -33,17 +47,24 @@ static inline VEC flush(VEC x) {
     for (size_t b = get_global_id(0) * SEG, b##_end = b + SEG < (count) ? b + SEG : (count); b < b##_end;    \
          b += BLOCK)
 
+#define COPY_BLOCK(b)                                                                                        \
+    for (size_t i_ = b; HAS_COPY && i_ < b + BLOCK; i_ += LANES) PUT_COPY(VLOAD(p + i_, LANES), i_)
+
 __kernel void adamw(ulong count, __global float *p, ulong p_off, __global const float *g, ulong g_off,
                     __global float *m, ulong m_off, __global float *v, ulong v_off,
                     __global const float *groups, ulong groups_off, __global const uchar *group_of_block,
-                    ulong group_of_block_off, __global const float *status, ulong status_off) {
+                    ulong group_of_block_off, __global const float *status, ulong status_off,
+                    __global copy_elem *copy, ulong copy_off) {
     if (status[status_off + 2] != 1.0f) return;
     float clip = status[status_off + 1];
-    p += p_off, g += g_off, m += m_off, v += v_off;
+    p += p_off, g += g_off, m += m_off, v += v_off, copy += copy_off;
     FOR_BLOCKS(b, count) {
         __global const float *s =
             groups + groups_off + group_of_block[group_of_block_off + b / 64] * (size_t)GROUP_FLOATS;
-        if (FROZEN != 0.0f) continue;
+        if (FROZEN != 0.0f) {
+            COPY_BLOCK(b);
+            continue;
+        }
         float decay = DECAY, step_size = STEP_SIZE, bc = BIAS_CORRECTION, eps = EPS;
         float b1 = BETA1, b2 = BETA2, omb1 = ONE_MINUS_BETA1, omb2 = ONE_MINUS_BETA2;
         for (size_t i = b; i < b + BLOCK; i += LANES) {
@@ -51,7 +72,9 @@ __kernel void adamw(ulong count, __global float *p, ulong p_off, __global const 
             VEC mi = flush(fma((VEC)(b1), VLOAD(m + i, LANES), omb1 * gi));
             VEC vi = flush(fma((VEC)(b2), VLOAD(v + i, LANES), omb2 * (gi * gi)));
             VEC pi = VLOAD(p + i, LANES) * decay;
-            VSTORE(pi - step_size * (mi / (sqrt(vi) / bc + eps)), p + i, LANES);
+            pi = pi - step_size * (mi / (sqrt(vi) / bc + eps));
+            VSTORE(pi, p + i, LANES);
+            PUT_COPY(pi, i);
             VSTORE(mi, m + i, LANES);
             VSTORE(vi, v + i, LANES);
         }
@@ -61,21 +84,27 @@ __kernel void adamw(ulong count, __global float *p, ulong p_off, __global const 
 __kernel void lion(ulong count, __global float *p, ulong p_off, __global const float *g, ulong g_off,
                    __global float *m, ulong m_off, __global const float *groups, ulong groups_off,
                    __global const uchar *group_of_block, ulong group_of_block_off,
-                   __global const float *status, ulong status_off) {
+                   __global const float *status, ulong status_off,
+                    __global copy_elem *copy, ulong copy_off) {
     if (status[status_off + 2] != 1.0f) return;
     float clip = status[status_off + 1];
-    p += p_off, g += g_off, m += m_off;
+    p += p_off, g += g_off, m += m_off, copy += copy_off;
     FOR_BLOCKS(b, count) {
         __global const float *s =
             groups + groups_off + group_of_block[group_of_block_off + b / 64] * (size_t)GROUP_FLOATS;
-        if (FROZEN != 0.0f) continue;
+        if (FROZEN != 0.0f) {
+            COPY_BLOCK(b);
+            continue;
+        }
         float decay = DECAY, lr = LR, omb1 = ONE_MINUS_BETA1, omb2 = ONE_MINUS_BETA2;
         for (size_t i = b; i < b + BLOCK; i += LANES) {
             VEC mi = VLOAD(m + i, LANES);
             VEC d = VLOAD(g + i, LANES) * clip - mi;
             VEC u = fma((VEC)(omb1), d, mi);
             VEC sign = u > 0.0f ? (VEC)(1.0f) : (u < 0.0f ? (VEC)(-1.0f) : (VEC)(0.0f));
-            VSTORE(VLOAD(p + i, LANES) * decay - lr * sign, p + i, LANES);
+            VEC pi = VLOAD(p + i, LANES) * decay - lr * sign;
+            VSTORE(pi, p + i, LANES);
+            PUT_COPY(pi, i);
             VSTORE(flush(fma((VEC)(omb2), d, mi)), m + i, LANES);
         }
     }

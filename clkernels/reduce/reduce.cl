@@ -57,15 +57,16 @@ __kernel void row_sumsq(ulong cols, __global const float *x, ulong x_off, ulong 
     if (FIRST_ITEM) out[out_off + ROW] = s;
 }
 
-/* status = {norm, clip coefficient, 1 if the norm is finite}: one row */
+/* status = {norm, clip coefficient, 1 if the norm is finite}: one row. The sums are those of gradients that carry a
+ * factor 1 / inv_scale: norm and coefficient take it away. */
 __kernel void norm_status(ulong count, __global const float *sums, ulong sums_off, float threshold,
-                          __global float *status, ulong status_off) {
+                          float inv_scale, __global float *status, ulong status_off) {
     __local float lane[64];
-    float norm = sqrt(row_reduce(sums + sums_off, count, 0, lane));
+    float norm = inv_scale * sqrt(row_reduce(sums + sums_off, count, 0, lane));
     if (FIRST_ITEM) {
         float c = threshold / (norm + 1e-6f);
         status[status_off] = norm;
-        status[status_off + 1] = threshold > 0.0f && c < 1.0f ? c : 1.0f;
+        status[status_off + 1] = inv_scale * (threshold > 0.0f && c < 1.0f ? c : 1.0f);
         status[status_off + 2] = (as_uint(norm) & 0x7f800000u) != 0x7f800000u ? 1.0f : 0.0f;
     }
 }

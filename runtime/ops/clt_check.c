@@ -1,6 +1,7 @@
 #include "clt_check.h"
 
 #include "../base/clt_philox.h"
+#include "ref/clt_ref.h"
 
 enum { OFFSET = 5 };
 
@@ -44,12 +45,33 @@ clt_ref clt_check_upload(clt_check *c, const void *data, size_t n) {
     return (clt_ref){b, OFFSET};
 }
 
+clt_ref clt_check_upload_as(clt_check *c, clt_dtype type, float *data, size_t n) {
+    clt_ref r = clt_check_upload(c, NULL, n);
+    if (c->st == CLT_OK) c->st = clt_check_write(type, r, data, n);
+    return r;
+}
+
 clt_ref clt_check_blank(clt_check *c, size_t n) {
     return clt_check_upload(c, NULL, n);
 }
 
 void clt_check_compare(clt_check *c, const char *what, clt_ref got, const float *want, size_t n) {
     if (c->st == CLT_OK) c->st = clt_variant_compare(c->ops, what, got, want, n);
+}
+
+void clt_check_compare_as(clt_check *c, clt_dtype type, const char *what, clt_ref got, const float *want,
+                          size_t n) {
+    if (c->st == CLT_OK) c->st = clt_variant_compare_as(c->ops, type, what, got, want, n);
+}
+
+clt_status clt_check_write(clt_dtype type, clt_ref to, float *x, size_t n) {
+    void *stored = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
+    clt_ref_round(type, x, n);
+    clt_ref_narrow(type, x, n, stored);
+    clt_status st =
+        clt_buffer_write(to.buf, to.off * clt_dtype_bytes(type), stored, n * clt_dtype_bytes(type));
+    clt_free(stored);
+    return st;
 }
 
 clt_status clt_check_end(clt_check *c) {

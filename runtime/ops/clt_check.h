@@ -31,8 +31,15 @@ float *clt_check_zeros(clt_check *c, size_t n);
 /* n 4-byte elements on the device: a copy of `data`, or a pattern of NaNs. */
 clt_ref clt_check_upload(clt_check *c, const void *data, size_t n);
 clt_ref clt_check_blank(clt_check *c, size_t n);
-/* Compares unless something failed before. */
+/* n elements of `type`: a copy of `data`, which is rounded to the type first, so that an oracle sees what the
+ * device has. */
+clt_ref clt_check_upload_as(clt_check *c, clt_dtype type, float *data, size_t n);
+/* Compares unless something failed before; `want` are the oracle's fp32 values, rounded to the type here. */
 void clt_check_compare(clt_check *c, const char *what, clt_ref got, const float *want, size_t n);
+void clt_check_compare_as(clt_check *c, clt_dtype type, const char *what, clt_ref got, const float *want,
+                          size_t n);
+/* Writes x to `to`, a place counted in elements of `type`, and rounds x itself to the type. */
+clt_status clt_check_write(clt_dtype type, clt_ref to, float *x, size_t n);
 /* Frees everything; returns c->st. */
 clt_status clt_check_end(clt_check *c);
 

@@ -18,52 +18,51 @@ static clt_status clip_forward(clt_ops *ops, const clt_variant *v, float limit, 
 }
 
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    (void)ctx;
+    const clt_dtype type = *(const clt_dtype *)ctx;
     enum { N = 133 };
     float x[N], y[N], want[N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
+    clt_ref dst = clt_check_part_as(type, part[0]), src = clt_check_part_as(type, part[1]);
     clt_check_fill(x, N, 3);
     clt_check_fill(y, N, 4);
-    CLT_TRY(clt_ref_write_f32(part[0], x, N));
-    CLT_TRY(clt_ref_write_f32(part[1], y, N));
-    CLT_TRY(add(ops, v, part[0], part[1], N));
+    CLT_TRY(clt_check_write(type, dst, x, N));
+    CLT_TRY(clt_check_write(type, src, y, N));
+    CLT_TRY(add(ops, v, dst, src, N));
     for (int i = 0; i < N; i++) want[i] = x[i] + y[i];
-    return clt_variant_compare(ops, "add", part[0], want, N);
+    return clt_variant_compare_as(ops, type, "add", dst, want, N);
 }
 
-static clt_status pick(clt_ops *ops, const clt_variant **v) {
-    return clt_variant_pick(ops, "elementwise", check, NULL, v);
+static clt_status pick(clt_ops *ops, clt_dtype type, const clt_variant **v) {
+    char option[16];
+    return clt_variant_pick_with(ops, "elementwise", clt_type_option(type, option), check, &type, v);
 }
 
 clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, &v));
+    CLT_TRY(pick(ops, CLT_F32, &v));
     return add(ops, v, dst, src, count);
 }
 
 clt_status clt_op_copy_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t cols, clt_ref src,
                             int64_t ldsrc, clt_ref dst, int64_t lddst) {
-    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
-    CLT_TRY(pick(ops, &v));
+    CLT_TRY(pick(ops, type, &v));
     return clt_rowwise_launch(ops, v, "copy_rows", "", true, rows, cols,
                               (clt_rows[]){{src, ldsrc}, {dst, lddst}}, 2, NULL, 0);
 }
 
 clt_status clt_op_clip_forward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
                                clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
-    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
-    CLT_TRY(pick(ops, &v));
+    CLT_TRY(pick(ops, type, &v));
     return clip_forward(ops, v, limit, rows, cols, x, ldx, y, ldy);
 }
 
 clt_status clt_op_clip_backward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
                                 clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
-    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
-    CLT_TRY(pick(ops, &v));
+    CLT_TRY(pick(ops, type, &v));
     return clt_rowwise_launch(ops, v, "clip_backward", "", true, rows, cols,
                               (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, (clt_arg[]){CLT_F32(limit)},
                               1);
@@ -71,24 +70,22 @@ clt_status clt_op_clip_backward(clt_ops *ops, clt_dtype type, float limit, int64
 
 clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, &v));
+    CLT_TRY(pick(ops, CLT_F32, &v));
     int64_t n = (int64_t)count;
     return clip_forward(ops, v, limit, 1, n, g, n, g, n);
 }
 
 clt_status clt_op_scale_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, int64_t cols, clt_ref x,
                              int64_t ldx, clt_ref factor) {
-    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
-    CLT_TRY(pick(ops, &v));
+    CLT_TRY(pick(ops, type, &v));
     return clt_rowwise_launch(ops, v, "scale_rows", "", false, rows, cols, (clt_rows[]){{x, ldx}}, 1,
                               (clt_arg[]){CLT_REF(factor), CLT_U64(seq)}, 3);
 }
 
 clt_status clt_op_count_nonfinite(clt_ops *ops, clt_dtype type, clt_ref x, uint64_t count, clt_ref counter) {
-    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
-    CLT_TRY(pick(ops, &v));
+    CLT_TRY(pick(ops, type, &v));
     int64_t n = (int64_t)count;
     return clt_rowwise_launch(ops, v, "count_nonfinite", "", true, 1, n, (clt_rows[]){{x, n}}, 1,
                               (clt_arg[]){CLT_REF(counter)}, 2);
@@ -123,26 +120,27 @@ static clt_status rope(clt_ops *ops, const clt_variant *v, const rope_params *p)
 }
 
 static clt_status rope_check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    (void)ctx;
+    const clt_dtype type = *(const clt_dtype *)ctx;
     enum { ROWS = 3, SEQ = 2, HEADS = 2, DIM = 36, LD = HEADS * DIM + 3, N = ROWS * LD, TABLE = SEQ * DIM };
     float x[N], table[TABLE];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
     clt_check_fill(x, N, 5);
     clt_check_fill(table, TABLE, 6);
-    CLT_TRY(clt_ref_write_f32(part[0], x, N));
+    part[0] = clt_check_part_as(type, part[0]);
+    CLT_TRY(clt_check_write(type, part[0], x, N));
     CLT_TRY(clt_ref_write_f32(part[1], table, TABLE));
     rope_params p = {ROWS, SEQ, HEADS, DIM / 2, part[0], LD, part[1], true};
     CLT_TRY(rope(ops, v, &p));
     clt_ref_rope(ROWS, SEQ, HEADS, DIM, x, LD, table, true);
-    return clt_variant_compare(ops, "rope", part[0], x, N);
+    return clt_variant_compare_as(ops, type, "rope", part[0], x, N);
 }
 
 clt_status clt_op_rope(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, int64_t heads,
                        int64_t head_dim, clt_ref x, int64_t ldx, clt_ref cos_sin, bool inverse) {
-    CLT_TRY(clt_only_f32(type));
     const clt_variant *v;
-    CLT_TRY(clt_variant_pick(ops, "rope", rope_check, NULL, &v));
+    char option[16];
+    CLT_TRY(clt_variant_pick_with(ops, "rope", clt_type_option(type, option), rope_check, &type, &v));
     return rope(ops, v, &(rope_params){rows, seq, heads, head_dim / 2, x, ldx, cos_sin, inverse});
 }
 
@@ -150,10 +148,8 @@ clt_status clt_op_rope(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, 
  * -------------------------------------------------------------------------------------------------- */
 
 static clt_status dropout(clt_ops *ops, const clt_variant *v, const clt_dropout_params *p) {
-    char options[512];
-    snprintf(options, sizeof options, "%s -DRESIDUAL=%d", v->options, p->residual.buf != NULL);
     clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "dropout", options, &k));
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "dropout", v->options, &k));
     clt_dropout_constants c = clt_dropout_constants_of(p->p, p->seed);
     uint64_t count = (uint64_t)(p->seq * p->cols), total = (uint64_t)(p->rows * p->cols);
     uint64_t seg = (uint64_t)clt_variant_param(v, "SEG", 4), wg = (uint64_t)clt_variant_param(v, "WG", 1);
@@ -162,7 +158,7 @@ static clt_status dropout(clt_ops *ops, const clt_variant *v, const clt_dropout_
     clt_arg args[] = {CLT_U64(count),
                       CLT_U64(total),
                       CLT_REF(p->x),
-                      CLT_REF(p->residual.buf ? p->residual : p->x),
+                      CLT_REF(p->residual),
                       CLT_REF(p->y),
                       CLT_U32(c.key[0]),
                       CLT_U32(c.key[1]),
@@ -175,25 +171,35 @@ static clt_status dropout(clt_ops *ops, const clt_variant *v, const clt_dropout_
 }
 
 static clt_status dropout_check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    (void)ctx;
+    const clt_dropout_params *call = ctx;
     enum { ROWS = 6, SEQ = 3, COLS = 7, N = ROWS * COLS };
     float x[N], residual[N], want[N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
+    clt_dropout_params p = {ROWS, SEQ, COLS, part[0], part[2], part[1], 0.3f, 17, 5, 11, 2, CLT_SITE_FFN_OUT};
+    p.x_type = call->x_type;
+    p.y_type = call->y_type;
+    p.x = clt_check_part_as(p.x_type, p.x);
+    p.y = clt_check_part_as(p.y_type, p.y);
+    p.residual = call->residual.buf ? clt_check_part_as(p.y_type, p.residual) : clt_ref_none();
     clt_check_fill(x, N, 7);
     clt_check_fill(residual, N, 8);
-    CLT_TRY(clt_ref_write_f32(part[0], x, N));
-    CLT_TRY(clt_ref_write_f32(part[1], residual, N));
-    clt_dropout_params p = {ROWS, SEQ, COLS, part[0], part[0], part[1], 0.3f, 17, 5, 11, 2, CLT_SITE_FFN_OUT};
+    CLT_TRY(clt_check_write(p.x_type, p.x, x, N));
+    if (p.residual.buf) CLT_TRY(clt_check_write(p.y_type, p.residual, residual, N));
     CLT_TRY(dropout(ops, v, &p));
-    clt_ref_dropout(ROWS, SEQ, COLS, x, residual, p.p, p.seed, p.step, p.first_sample, p.layer, p.site, want);
-    return clt_variant_compare(ops, "dropout", part[0], want, N);
+    clt_ref_dropout(ROWS, SEQ, COLS, x, p.residual.buf ? residual : NULL, p.p, p.seed, p.step, p.first_sample,
+                    p.layer, p.site, want);
+    return clt_variant_compare_as(ops, p.y_type, "dropout", p.y, want, N);
 }
 
 clt_status clt_op_dropout(clt_ops *ops, const clt_dropout_params *p) {
     if (!(p->p >= 0.0f && p->p < 1.0f))
         return clt_error(CLT_BAD_CONFIG, "dropout probability %g is not in [0, 1)", (double)p->p);
     const clt_variant *v;
-    CLT_TRY(clt_variant_pick(ops, "dropout", dropout_check, NULL, &v));
+    char options[64];
+    clt_dropout_params call = *p;
+    snprintf(options, sizeof options, " -DRESIDUAL=%d -DX_TYPE=%d -DY_TYPE=%d", p->residual.buf != NULL,
+             (int)p->x_type, (int)p->y_type);
+    CLT_TRY(clt_variant_pick_with(ops, "dropout", options, dropout_check, &call, &v));
     return dropout(ops, v, p);
 }

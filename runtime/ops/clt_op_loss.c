@@ -20,7 +20,7 @@ static clt_status run_loss(clt_ops *ops, const clt_variant *v, const clt_loss_pa
 
 enum { ROWS = 5, VOCAB = 331, LD = 340 };
 
-static void check_with(clt_check *c, const clt_variant *v, bool grad, float softcap) {
+static void check_with(clt_check *c, const clt_variant *v, clt_dtype type, bool grad, float softcap) {
     const int32_t targets[ROWS] = {0, 330, -100, 77, 100};
     float *x = clt_check_random(c, ROWS * LD, 1), *loss = clt_check_zeros(c, ROWS);
     int32_t correct[ROWS];
@@ -34,14 +34,15 @@ static void check_with(clt_check *c, const clt_variant *v, bool grad, float soft
                          .softcap = softcap,
                          .grad = grad,
                          .weight = 0.125f,
-                         .logits = clt_check_upload(c, x, ROWS * LD),
+                         .type = type,
+                         .logits = clt_check_upload_as(c, type, x, ROWS * LD),
                          .targets = clt_check_upload(c, targets, ROWS),
                          .token_loss = clt_check_blank(c, ROWS),
                          .correct = clt_check_blank(c, ROWS)};
     if (c->st == CLT_OK) c->st = run_loss(c->ops, v, &p);
     clt_ref_loss(ROWS, VOCAB, LD, x, targets, p.scale, softcap, grad, p.weight, NULL, loss, correct);
     clt_check_compare(c, "token losses", p.token_loss, loss, ROWS);
-    clt_check_compare(c, grad ? "gradients" : "logits", p.logits, x, ROWS * LD);
+    clt_check_compare_as(c, type, grad ? "gradients" : "logits", p.logits, x, ROWS * LD);
     /* 0 and 1 as words: compared like floats */
     float *words = clt_check_zeros(c, ROWS);
     memcpy(words, correct, sizeof correct);
@@ -54,7 +55,7 @@ static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
     if (clt_kernel_try(clt_ops_device(ops), v->file, "loss", v->options, &k) != CLT_OK)
         return clt_variant_fail(ops, "%s does not build", v->file);
     clt_check c = {.ops = ops};
-    check_with(&c, v, call->grad, call->softcap > 0.0f ? 5.0f : 0.0f);
+    check_with(&c, v, call->type, call->grad, call->softcap > 0.0f ? 5.0f : 0.0f);
     return clt_check_end(&c);
 }
 
@@ -68,7 +69,8 @@ clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p) {
     char options[64];
     clt_loss_params call = *p;
     const clt_variant *v;
-    snprintf(options, sizeof options, " -DSOFTCAP=%d -DGRAD=%d", p->softcap > 0.0f, p->grad);
+    snprintf(options, sizeof options, " -DSOFTCAP=%d -DGRAD=%d -DTYPE=%d", p->softcap > 0.0f, p->grad,
+             (int)p->type);
     CLT_TRY(clt_variant_pick_with(ops, "loss", options, check_variant, &call, &v));
     return run_loss(ops, v, p);
 }

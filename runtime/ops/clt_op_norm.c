@@ -12,17 +12,24 @@ static bool is_rows(const clt_variant *v) {
 
 /* The kernels are specialised for what a call has; variants are checked, and have their verdicts, as
  * specialised. */
-static const char columns_options[] = " -DPART=3";
+enum { OPTIONS = 160 };
 
-static void forward_options(const clt_norm_params *p, char buf[128]) {
-    snprintf(buf, 128, " -DPART=1 -DRMS=%d -DHAS_W=%d -DHAS_B=%d", p->rms, p->w.buf != NULL,
-             p->b.buf != NULL);
+static const char *columns_options(clt_dtype type, char buf[OPTIONS]) {
+    snprintf(buf, OPTIONS, " -DPART=3 -DX_TYPE=%d", (int)type);
+    return buf;
 }
 
-static void backward_options(const clt_norm_grad_params *p, char buf[128]) {
-    snprintf(buf, 128, " -DPART=2 -DRMS=%d -DHAS_W=%d -DHAS_DX=%d -DHAS_DW=%d -DHAS_DB=%d -DHAS_RES=%d",
+static void forward_options(const clt_norm_params *p, char buf[OPTIONS]) {
+    snprintf(buf, OPTIONS, " -DPART=1 -DRMS=%d -DHAS_W=%d -DHAS_B=%d -DX_TYPE=%d -DY_TYPE=%d", p->rms,
+             p->w.buf != NULL, p->b.buf != NULL, (int)p->x_type, (int)p->y_type);
+}
+
+static void backward_options(const clt_norm_grad_params *p, char buf[OPTIONS]) {
+    snprintf(buf, OPTIONS,
+             " -DPART=2 -DRMS=%d -DHAS_W=%d -DHAS_DX=%d -DHAS_DW=%d -DHAS_DB=%d -DHAS_RES=%d -DX_TYPE=%d"
+             " -DDY_TYPE=%d -DDX_TYPE=%d",
              p->rms, p->w.buf != NULL, p->dx.buf != NULL, p->dw.buf != NULL, p->db.buf != NULL,
-             p->residual.buf != NULL);
+             p->residual.buf != NULL, (int)p->x_type, (int)p->dy_type, (int)p->dx_type);
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {
@@ -41,7 +48,9 @@ static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer 
                                  clt_ref out, int64_t samples, int64_t blocks, int64_t cols,
                                  bool accumulate) {
     clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_finish", columns_options, &k));
+    char options[OPTIONS];
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_finish", columns_options(CLT_F32, options),
+                           &k));
     size_t local = is_rows(v) ? 1 : LANES, width = is_rows(v) ? 16 : LANES;
     size_t global = CLT_CEIL_DIV((size_t)cols, width) * local;
     clt_arg args[] = {CLT_BUF(part),   CLT_U64(at),   CLT_REF(out),       CLT_U64(samples),
@@ -120,7 +129,7 @@ static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_nor
 static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p,
                                 int64_t samples, int64_t blocks, clt_buffer *part) {
     clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_blocks", columns_options, &k));
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_blocks", v->options, &k));
     size_t width = is_rows(v) ? SPAN : LANES, local[] = {is_rows(v) ? 1 : LANES, 1};
     size_t global[] = {CLT_CEIL_DIV((size_t)p->cols, width) * local[0], (size_t)(samples * blocks)};
     clt_arg args[] = {
@@ -163,6 +172,11 @@ static clt_ref upload_if(clt_check *c, bool there, const float *data, size_t n) 
     return there ? clt_check_upload(c, data, n) : clt_ref_none();
 }
 
+/* Inputs of the oracle, which this file made and may round. */
+static float *check_data(const float *x) {
+    return (float *)x;
+}
+
 static clt_ref_norm_params check_oracle(clt_check *c, bool rms) {
     return (clt_ref_norm_params){.rms = rms,
                                  .eps = 1e-5f,
@@ -196,15 +210,17 @@ static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
                          .heads = HEADS,
                          .ldx = LD,
                          .ldy = LD,
-                         .x = clt_check_upload(&c, r.x, ELEMENTS),
-                         .y = clt_check_upload(&c, r.y, ELEMENTS),
+                         .x_type = call->x_type,
+                         .y_type = call->y_type,
+                         .x = clt_check_upload_as(&c, call->x_type, check_data(r.x), ELEMENTS),
+                         .y = clt_check_upload_as(&c, call->y_type, r.y, ELEMENTS),
                          .w = upload_if(&c, r.w, r.w, COLS),
                          .b = upload_if(&c, r.b, r.b, COLS),
                          .mean = upload_if(&c, !r.rms, NULL, ROWS),
                          .rstd = clt_check_blank(&c, ROWS)};
     if (c.st == CLT_OK) c.st = run_forward(ops, v, &p);
     clt_ref_norm_forward(&r);
-    clt_check_compare(&c, "y", p.y, r.y, ELEMENTS);
+    clt_check_compare_as(&c, p.y_type, "y", p.y, r.y, ELEMENTS);
     clt_check_compare(&c, "rstd", p.rstd, r.rstd, ROWS);
     if (!r.rms) clt_check_compare(&c, "mean", p.mean, r.mean, ROWS);
     return clt_check_end(&c);
@@ -212,11 +228,13 @@ static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
 
 static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_grad_params *call = ctx;
+    char columns[OPTIONS];
     if (!builds(ops, v, strcmp(v->body, "rows") ? "norm_backward_dx" : "norm_backward", v->options) ||
-        !builds(ops, v, "columns_finish", columns_options))
+        !builds(ops, v, "columns_finish", columns_options(CLT_F32, columns)))
         return does_not_build(ops, v);
     clt_check c = {.ops = ops};
     clt_ref_norm_params r = check_oracle(&c, call->rms);
+    clt_ref_round(call->x_type, check_data(r.x), ELEMENTS);
     clt_ref_norm_forward(&r);
     r.dy = clt_check_random(&c, ELEMENTS, 4);
     if (call->w.buf) r.w = clt_check_random(&c, COLS, 2);
@@ -235,33 +253,37 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
                               .lddx = LD,
                               .ldres = LD,
                               .accumulate = true,
-                              .x = clt_check_upload(&c, r.x, ELEMENTS),
+                              .x_type = call->x_type,
+                              .dy_type = call->dy_type,
+                              .dx_type = call->dx_type,
+                              .x = clt_check_upload_as(&c, call->x_type, check_data(r.x), ELEMENTS),
                               .w = upload_if(&c, r.w, r.w, COLS),
                               .mean = upload_if(&c, !r.rms, r.mean, ROWS),
                               .rstd = clt_check_upload(&c, r.rstd, ROWS),
-                              .dy = clt_check_upload(&c, r.dy, ELEMENTS),
-                              .dx = upload_if(&c, r.dx, r.dx, ELEMENTS),
+                              .dy = clt_check_upload_as(&c, call->dy_type, check_data(r.dy), ELEMENTS),
                               .dw = upload_if(&c, r.dw, r.dw, COLS),
                               .db = upload_if(&c, r.db, r.db, COLS)};
+    if (r.dx) p.dx = clt_check_upload_as(&c, p.dx_type, r.dx, ELEMENTS);
     if (r.residual) p.residual = p.dx;
     if (c.st == CLT_OK) c.st = run_backward(ops, v, &p);
     clt_ref_norm_backward(&r);
-    if (r.dx) clt_check_compare(&c, "dx", p.dx, r.dx, ELEMENTS);
+    if (r.dx) clt_check_compare_as(&c, p.dx_type, "dx", p.dx, r.dx, ELEMENTS);
     if (r.dw) clt_check_compare(&c, "dw", p.dw, r.dw, COLS);
     if (r.db) clt_check_compare(&c, "db", p.db, r.db, COLS);
     return clt_check_end(&c);
 }
 
 static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx) {
-    (void)ctx;
-    if (!builds(ops, v, "columns_blocks", columns_options)) return does_not_build(ops, v);
+    const clt_dtype type = *(const clt_dtype *)ctx;
+    if (!builds(ops, v, "columns_blocks", v->options)) return does_not_build(ops, v);
     clt_check c = {.ops = ops};
     float *x = clt_check_random(&c, ELEMENTS, 8), *out = clt_check_random(&c, LD, 9);
     clt_column_sum_params p = {.rows = TOKENS,
                                .cols = LD,
                                .rows_per_sample = PER_SAMPLE,
                                .ldx = LD,
-                               .x = clt_check_upload(&c, x, ELEMENTS),
+                               .x_type = type,
+                               .x = clt_check_upload_as(&c, type, x, ELEMENTS),
                                .out = clt_check_upload(&c, out, LD),
                                .accumulate = true};
     if (c.st == CLT_OK) c.st = run_column_sum(ops, v, &p);
@@ -277,7 +299,7 @@ clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
         return clt_error(CLT_FAIL, "norm: %lld rows of %lld x %lld columns make no sense", (long long)p->rows,
                          (long long)p->heads, (long long)p->cols);
     if (p->rows == 0) return CLT_OK;
-    char options[128];
+    char options[OPTIONS];
     clt_norm_params call = *p;
     const clt_variant *v;
     forward_options(p, options);
@@ -294,7 +316,7 @@ static clt_status check_samples(const char *op, int64_t rows, int64_t cols, int6
 clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p) {
     CLT_TRY(check_samples("norm backward", p->rows, p->heads < 1 ? 0 : p->cols, p->rows_per_sample));
     if (p->residual.buf && !p->dx.buf) return clt_error(CLT_FAIL, "norm backward: a residual without dx");
-    char options[128];
+    char options[OPTIONS];
     clt_norm_grad_params call = *p;
     const clt_variant *v;
     backward_options(p, options);
@@ -305,6 +327,8 @@ clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p) {
 clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {
     CLT_TRY(check_samples("column sum", p->rows, p->cols, p->rows_per_sample));
     const clt_variant *v;
-    CLT_TRY(clt_variant_pick_with(ops, "norm", columns_options, check_column_sum, NULL, &v));
+    char options[OPTIONS];
+    clt_dtype type = p->x_type;
+    CLT_TRY(clt_variant_pick_with(ops, "norm", columns_options(type, options), check_column_sum, &type, &v));
     return run_column_sum(ops, v, p);
 }

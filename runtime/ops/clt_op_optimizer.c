@@ -6,15 +6,16 @@
 static clt_status adamw(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
     return clt_vector_launch(ops, v, "adamw", "", count,
                              (clt_arg[]){CLT_REF(p->p), CLT_REF(p->g), CLT_REF(p->m), CLT_REF(p->v),
-                                         CLT_REF(p->groups), CLT_REF(p->group_of_block), CLT_REF(p->status)},
-                             14);
+                                         CLT_REF(p->groups), CLT_REF(p->group_of_block), CLT_REF(p->status),
+                                         CLT_REF(p->copy)},
+                             16);
 }
 
 static clt_status lion(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
     return clt_vector_launch(ops, v, "lion", "", count,
                              (clt_arg[]){CLT_REF(p->p), CLT_REF(p->g), CLT_REF(p->m), CLT_REF(p->groups),
-                                         CLT_REF(p->group_of_block), CLT_REF(p->status)},
-                             12);
+                                         CLT_REF(p->group_of_block), CLT_REF(p->status), CLT_REF(p->copy)},
+                             14);
 }
 
 static const clt_optimizer_group check_group = {.lr = 1e-3f,
@@ -28,13 +29,13 @@ static const clt_optimizer_group check_group = {.lr = 1e-3f,
                                                 .eps = 1e-8f,
                                                 .frozen = 0.0f};
 
-/* Two blocks of 64 elements of one group, both optimizers one after the other. */
+/* Two blocks of 64 elements of one group, both optimizers one after the other, with a copy as in the call. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    (void)ctx;
+    const clt_optimizer_params *call = ctx;
     enum { N = 128, P = 0, G, M, V, EXTRA };
     float h[EXTRA][N];
     clt_ref part[CLT_CHECK_PARTS];
-    CLT_TRY(clt_check_parts(ops, N, part));
+    CLT_TRY(clt_check_parts(ops, 2 * N, part));
     for (int i = 0; i < EXTRA; i++) clt_check_fill(h[i], N, 11u + (uint32_t)i);
     for (int i = 0; i < N; i++) h[V][i] *= h[V][i];
     for (int i = 0; i < EXTRA; i++) CLT_TRY(clt_ref_write_f32(part[i], h[i], N));
@@ -44,23 +45,37 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     CLT_TRY(clt_ref_write_f32(groups, (const float *)&check_group, sizeof check_group / 4));
     CLT_TRY(clt_ref_write_f32(st, status, 4));
     clt_optimizer_params p = {0, part[P], part[G], part[M], part[V], groups, blocks, st};
-    CLT_TRY(adamw(ops, v, &p, N));
-    clt_ref_adamw(N, h[P], h[G], h[M], h[V], &check_group, status[1]);
-    CLT_TRY(lion(ops, v, &p, N));
-    clt_ref_lion(N, h[P], h[G], h[M], &check_group, status[1]);
+    p.copy_type = call->copy_type;
+    if (call->copy.buf) p.copy = clt_check_part_as(p.copy_type, clt_ref_at(part[P], N));
+    for (int l = 0; l < 2; l++) {
+        CLT_TRY(l ? lion(ops, v, &p, N) : adamw(ops, v, &p, N));
+        if (l)
+            clt_ref_lion(N, h[P], h[G], h[M], &check_group, status[1]);
+        else
+            clt_ref_adamw(N, h[P], h[G], h[M], h[V], &check_group, status[1]);
+        if (p.copy.buf) CLT_TRY(clt_variant_compare_as(ops, p.copy_type, "optimizer, copy", p.copy, h[P], N));
+    }
     static const char *const name[] = {"optimizer, weights", "gradients", "first moment", "second moment"};
     for (int i = 0; i < EXTRA; i++) CLT_TRY(clt_variant_compare(ops, name[i], part[i], h[i], N));
     return CLT_OK;
 }
 
+static clt_status pick(clt_ops *ops, const clt_optimizer_params *p, const clt_variant **v) {
+    char options[64];
+    clt_optimizer_params call = *p;
+    snprintf(options, sizeof options, " -DHAS_COPY=%d -DCOPY_TYPE=%d", p->copy.buf != NULL,
+             (int)(p->copy.buf ? p->copy_type : CLT_F32));
+    return clt_variant_pick_with(ops, "optimizer", options, check, &call, v);
+}
+
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p) {
     const clt_variant *v;
-    CLT_TRY(clt_variant_pick(ops, "optimizer", check, NULL, &v));
+    CLT_TRY(pick(ops, p, &v));
     return adamw(ops, v, p, p->chunks * CLT_CHUNK);
 }
 
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p) {
     const clt_variant *v;
-    CLT_TRY(clt_variant_pick(ops, "optimizer", check, NULL, &v));
+    CLT_TRY(pick(ops, p, &v));
     return lion(ops, v, p, p->chunks * CLT_CHUNK);
 }

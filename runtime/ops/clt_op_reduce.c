@@ -44,9 +44,11 @@ clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref 
 }
 
 clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold,
-                              clt_ref status) {
+                              float inv_scale, clt_ref status) {
     const clt_variant *v;
     CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
     return launch(ops, v, "norm_status", 1,
-                  (clt_arg[]){CLT_U64(chunks), CLT_REF(chunk_sums), CLT_F32(threshold), CLT_REF(status)}, 6);
+                  (clt_arg[]){CLT_U64(chunks), CLT_REF(chunk_sums), CLT_F32(threshold), CLT_F32(inv_scale),
+                              CLT_REF(status)},
+                  7);
 }

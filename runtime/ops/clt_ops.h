@@ -282,11 +282,12 @@ clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_ref x, i
 /* Sum of squares of each chunk (65,536 elements) of x [chunks * 65536] into out[chunks], along the row rule.
  */
 clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref out);
-/* From all chunk sums of the slab: status[0] = norm = sqrt(sum along the row rule); status[1] = clip
- * coefficient min(1, threshold / (norm + 1e-6)) (1 when threshold <= 0); status[2] = 1 if norm is finite,
- * else 0. */
+/* From all chunk sums of the slab: status[0] = norm = inv_scale * sqrt(sum along the row rule); status[1] =
+ * clip coefficient inv_scale * min(1, threshold / (norm + 1e-6)) (inv_scale * 1 when threshold <= 0);
+ * status[2] = 1 if norm is finite, else 0. inv_scale takes away the factor of a loss that was scaled (the
+ * flag then tells the scaler whether the step counted); a power of two, so exact; 1 without scaling. */
 clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold,
-                              clt_ref status);
+                              float inv_scale, clt_ref status);
 /* g = clamp(g, -limit, limit) (clipping_type value). */
 clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit);
 

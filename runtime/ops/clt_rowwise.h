@@ -4,7 +4,7 @@
 #ifndef CLT_ROWWISE_H
 #define CLT_ROWWISE_H
 
-#include "clt_variant.h"
+#include "clt_check.h"
 
 /* A matrix argument of a kernel: pointer, offset, and the distance between rows. */
 typedef struct {
@@ -27,15 +27,20 @@ clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const char *na
 clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
                              uint64_t count, const clt_arg *args, int n);
 
-/* Operations that have no 16-bit form yet say so. */
-static inline clt_status clt_only_f32(clt_dtype type) {
-    return type == CLT_F32 ? CLT_OK : clt_error(CLT_FAIL, "this operation has no 16-bit form");
+/* " -DTYPE=1": the option that every kernel for tensors of one type is built with. */
+static inline const char *clt_type_option(clt_dtype type, char buf[16]) {
+    snprintf(buf, 16, " -DTYPE=%d", (int)type);
+    return buf;
 }
 
 /* For checks: a scratch buffer (slot 3) as `n` equal parts of `count` floats, each starting 5 elements after
  * a multiple of 64, so that offsets are not aligned. */
 enum { CLT_CHECK_PARTS = 6 };
 clt_status clt_check_parts(clt_ops *ops, size_t count, clt_ref part[CLT_CHECK_PARTS]);
+/* A part as a place of elements of `type`, not aligned either. */
+static inline clt_ref clt_check_part_as(clt_dtype type, clt_ref part) {
+    return type == CLT_F32 ? part : (clt_ref){part.buf, part.off * 2 + 1};
+}
 /* Test data: values of both signs from 2^-20 to 2^6, the same for the same seed. */
 void clt_check_fill(float *x, size_t n, uint32_t seed);
 

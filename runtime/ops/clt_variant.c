@@ -11,6 +11,7 @@
 #include "../device/clt_record.h"
 #include "../device/clt_tensor_map.h"
 #include "clt_ops_state.h"
+#include "ref/clt_ref.h"
 
 /* Goes into every verdict's key; raise it when a check or an oracle changes its meaning. */
 #define VERDICT_FORMAT "verdict 1"
@@ -266,19 +267,30 @@ static bool is_nan_word(uint32_t w) {
     return (w & 0x7fffffffu) > 0x7f800000u;
 }
 
-clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n) {
+clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what, clt_ref got,
+                                  const float *want, size_t n) {
     float *host = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
-    clt_status st = clt_ref_read_f32(got, host, n);
+    void *stored = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
+    const uint64_t size = clt_dtype_bytes(type);
+    clt_status st = clt_buffer_read(got.buf, got.off * size, stored, n * size);
+    if (st == CLT_OK) clt_ref_widen(type, stored, n, host);
     for (size_t i = 0; st == CLT_OK && i < n; i++) {
+        float rounded = want[i];
         uint32_t a, b;
+        clt_ref_round(type, &rounded, 1);
         memcpy(&a, &host[i], 4);
-        memcpy(&b, &want[i], 4);
+        memcpy(&b, &rounded, 4);
         if (a != b && !(is_nan_word(a) && is_nan_word(b)))
             st = clt_variant_fail(ops, "%s: element %zu of %zu is %.9g (%08x), the oracle has %.9g (%08x)",
-                                  what, i, n, (double)host[i], a, (double)want[i], b);
+                                  what, i, n, (double)host[i], a, (double)rounded, b);
     }
+    clt_free(stored);
     clt_free(host);
     return st;
+}
+
+clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n) {
+    return clt_variant_compare_as(ops, CLT_F32, what, got, want, n);
 }
 
 static char *verdict_path(clt_ops *ops, const clt_variant *v) {

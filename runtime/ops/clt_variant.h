@@ -66,6 +66,11 @@ const char *clt_variant_forced(const clt_ops *ops, const char *op);
 clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n);
 
+/* The same for n elements of `type` (got.off counts them); `want` are the oracle's fp32 values before the
+ * store. */
+clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what, clt_ref got,
+                                  const float *want, size_t n);
+
 /* Scratch that grows on demand and is shared by all operations (they run in order): at least `bytes`. Slot
  * 0..3 are different buffers. */
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);

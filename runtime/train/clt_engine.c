@@ -239,7 +239,7 @@ static clt_status measure_norm(clt_engine *e, clt_slab *total) {
                                    (total->start[i + 1] - total->start[i]) / CLT_CHUNK,
                                    (clt_ref){e->chunk_sums, total->start[i] / CLT_CHUNK}));
     float threshold = c->clip_type == CLT_CLIP_NORM ? (float)c->clip_threshold : 0.0f;
-    CLT_TRY(clt_op_norm_status(e->ops, (clt_ref){e->chunk_sums, 0}, e->table.total / CLT_CHUNK, threshold,
+    CLT_TRY(clt_op_norm_status(e->ops, (clt_ref){e->chunk_sums, 0}, e->table.total / CLT_CHUNK, threshold, 1.0f,
                                (clt_ref){e->status, 0}));
     for (int i = 0; c->clip_type == CLT_CLIP_VALUE && i < total->n; i++)
         CLT_TRY(clt_op_clip_values(e->ops, (clt_ref){total->piece[i], 0},

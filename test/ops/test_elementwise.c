@@ -44,48 +44,55 @@ static float *make(size_t n, uint64_t seed) {
     return x;
 }
 
-static void activation_case(int d, clt_activation act, const shape *s, uint64_t seed) {
+/* The oracle's values, rounded, are those on the device. */
+static void assert_stored(const char *what, clt_dtype type, clt_ref got, float *want, size_t n) {
+    clt_ref_round(type, want, n);
+    tu_assert_words(what, tu_download_as(got, type, n), want, n);
+}
+
+static void activation_case(int d, clt_dtype type, clt_activation act, const shape *s, uint64_t seed) {
     size_t n = elements(s);
-    float *x = make(n, seed), *dy = make(n, seed + 2), *want = clt_memdup(dy, n * sizeof *dy);
-    clt_ref rx = tu_upload(d, x, n), ry = tu_upload(d, dy, n), rdy = tu_upload(d, dy, n);
-    tu_assert_ok(clt_op_activation_forward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rx, s->ld, ry, s->ld),
+    float *x = make(n, seed), *dy = make(n, seed + 2), *want = clt_malloc(n * sizeof *dy);
+    clt_ref rx = tu_upload_rounded(d, type, x, n), ry = tu_upload_rounded(d, type, dy, n),
+            rdy = tu_upload_rounded(d, type, dy, n);
+    memcpy(want, dy, n * sizeof *dy);
+    tu_assert_ok(clt_op_activation_forward(tu_ops(d), type, act, s->rows, s->cols, rx, s->ld, ry, s->ld),
                  "forward");
     FOR_ELEMENTS(s, i) want[i] = clt_ref_act(act, x[i]);
-    tu_assert_words("activation forward", tu_download(ry, n), want, n);
-    tu_assert_ok(clt_op_activation_backward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rx, s->ld, rdy, s->ld,
-                                            rdy, s->ld),
-                 "backward");
+    assert_stored("activation forward", type, ry, want, n);
+    tu_assert_ok(
+        clt_op_activation_backward(tu_ops(d), type, act, s->rows, s->cols, rx, s->ld, rdy, s->ld, rdy, s->ld),
+        "backward");
     memcpy(want, dy, n * sizeof *dy);
     FOR_ELEMENTS(s, i) want[i] = dy[i] * clt_ref_act_grad(act, x[i]);
-    tu_assert_words("activation backward", tu_download(rdy, n), want, n);
+    assert_stored("activation backward", type, rdy, want, n);
     tu_release();
     clt_free(x);
     clt_free(dy);
     clt_free(want);
 }
 
-static void glu_case(int d, clt_activation act, const shape *s, uint64_t seed) {
+static void glu_case(int d, clt_dtype type, clt_activation act, const shape *s, uint64_t seed) {
     size_t n = elements(s);
     float *gate = make(n, seed), *up = make(n, seed + 2), *dy = make(n, seed + 4);
+    clt_ref rg = tu_upload_rounded(d, type, gate, n), ru = tu_upload_rounded(d, type, up, n),
+            rdy = tu_upload_rounded(d, type, dy, n), ry = tu_upload_rounded(d, type, dy, n);
     float *y = clt_memdup(dy, n * sizeof *dy), *dgate = clt_memdup(gate, n * sizeof *gate),
           *dup = clt_memdup(up, n * sizeof *up);
-    clt_ref rg = tu_upload(d, gate, n), ru = tu_upload(d, up, n), rdy = tu_upload(d, dy, n),
-            ry = tu_upload(d, dy, n);
-    tu_assert_ok(
-        clt_op_glu_forward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rg, s->ld, ru, s->ld, ry, s->ld),
-        "glu");
+    tu_assert_ok(clt_op_glu_forward(tu_ops(d), type, act, s->rows, s->cols, rg, s->ld, ru, s->ld, ry, s->ld),
+                 "glu");
     FOR_ELEMENTS(s, i) {
         y[i] = clt_ref_act(act, gate[i]) * up[i];
         dgate[i] = dy[i] * up[i] * clt_ref_act_grad(act, gate[i]);
         dup[i] = dy[i] * clt_ref_act(act, gate[i]);
     }
-    tu_assert_words("glu forward", tu_download(ry, n), y, n);
+    assert_stored("glu forward", type, ry, y, n);
     /* the gradients take the place of the inputs */
-    tu_assert_ok(clt_op_glu_backward(tu_ops(d), CLT_F32, act, s->rows, s->cols, rg, s->ld, ru, s->ld, rdy,
-                                     s->ld, rg, s->ld, ru, s->ld),
+    tu_assert_ok(clt_op_glu_backward(tu_ops(d), type, act, s->rows, s->cols, rg, s->ld, ru, s->ld, rdy, s->ld,
+                                     rg, s->ld, ru, s->ld),
                  "glu backward");
-    tu_assert_words("glu dgate", tu_download(rg, n), dgate, n);
-    tu_assert_words("glu dup", tu_download(ru, n), dup, n);
+    assert_stored("glu dgate", type, rg, dgate, n);
+    assert_stored("glu dup", type, ru, dup, n);
     tu_release();
     float *all[] = {gate, up, dy, y, dgate, dup};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_free(all[i]);
@@ -95,11 +102,13 @@ static void run_activations(int d, const char *id) {
     (void)id;
     for (clt_activation act = CLT_ACT_NONE; act < CLT_ACT_COUNT; act++)
         for (uint64_t seed = 0; seed < 2; seed++)
-            activation_case(d, act, shape_at(shape_count() - 2 + seed), seed);
+            activation_case(d, (clt_dtype)((act + seed) % 3), act, shape_at(shape_count() - 2 + seed), seed);
     for (size_t i = 0; i < shape_count(); i++)
         for (uint64_t seed = 0; seed < 2; seed++) {
-            activation_case(d, CLT_ACT_GELU, shape_at(i), seed);
-            glu_case(d, CLT_ACT_SILU, shape_at(i), seed);
+            for (clt_dtype type = CLT_F32; type <= CLT_F16; type++) {
+                activation_case(d, type, CLT_ACT_GELU, shape_at(i), seed);
+                glu_case(d, type, CLT_ACT_SILU, shape_at(i), seed);
+            }
         }
 }
 
@@ -112,44 +121,38 @@ static float clamp(float x, float limit) {
     return x > limit ? limit : x < -limit ? -limit : x;
 }
 
-static void simple_case(int d, const shape *s, uint64_t seed) {
+static void simple_case(int d, clt_dtype type, const shape *s, uint64_t seed) {
     const float limit = 1.25f;
     size_t n = elements(s);
-    float *a = make(n, seed), *b = make(n, seed + 2), *want = clt_memdup(b, n * sizeof *b);
-    clt_ref ra = tu_upload(d, a, n), rb = tu_upload(d, b, n), rc = tu_upload(d, b, n);
+    float *a = make(n, seed), *b = make(n, seed + 2), *want = clt_malloc(n * sizeof *b);
+    clt_ref ra = tu_upload_rounded(d, type, a, n), rb = tu_upload_rounded(d, type, b, n),
+            rc = tu_upload_rounded(d, type, b, n);
+    memcpy(want, b, n * sizeof *b);
     clt_ops *ops = tu_ops(d);
 
-    tu_assert_ok(clt_op_clip_forward(ops, CLT_F32, limit, s->rows, s->cols, ra, s->ld, rc, s->ld), "clip");
+    tu_assert_ok(clt_op_clip_forward(ops, type, limit, s->rows, s->cols, ra, s->ld, rc, s->ld), "clip");
     FOR_ELEMENTS(s, i) want[i] = clamp(a[i], limit);
-    tu_assert_words("clip forward", tu_download(rc, n), want, n);
+    assert_stored("clip forward", type, rc, want, n);
 
-    tu_assert_ok(clt_op_clip_backward(ops, CLT_F32, limit, s->rows, s->cols, ra, s->ld, rb, s->ld, rc, s->ld),
+    tu_assert_ok(clt_op_clip_backward(ops, type, limit, s->rows, s->cols, ra, s->ld, rb, s->ld, rc, s->ld),
                  "clip");
     FOR_ELEMENTS(s, i) want[i] = fabsf(a[i]) <= limit ? b[i] : 0.0f;
-    tu_assert_words("clip backward", tu_download(rc, n), want, n);
+    assert_stored("clip backward", type, rc, want, n);
 
-    tu_assert_ok(clt_op_copy_rows(ops, CLT_F32, s->rows, s->cols, ra, s->ld, rc, s->ld), "copy");
+    tu_assert_ok(clt_op_copy_rows(ops, type, s->rows, s->cols, ra, s->ld, rc, s->ld), "copy");
     FOR_ELEMENTS(s, i) want[i] = a[i];
-    tu_assert_words("copy rows", tu_download(rc, n), want, n);
-
-    tu_assert_ok(clt_op_add(ops, rc, rb, n), "add");
-    for (size_t i = 0; i < n; i++) want[i] += b[i];
-    tu_assert_words("add", tu_download(rc, n), want, n);
-
-    tu_assert_ok(clt_op_clip_values(ops, rc, n, limit), "clip values");
-    for (size_t i = 0; i < n; i++) want[i] = clamp(want[i], limit);
-    tu_assert_words("clip values", tu_download(rc, n), want, n);
+    assert_stored("copy rows", type, rc, want, n);
 
     float factor[2] = {0.3f, -1.7f};
-    tu_assert_ok(clt_op_scale_rows(ops, CLT_F32, s->rows, 2, s->cols, ra, s->ld, tu_upload(d, factor, 2)),
+    tu_assert_ok(clt_op_scale_rows(ops, type, s->rows, 2, s->cols, ra, s->ld, tu_upload(d, factor, 2)),
                  "scale rows");
     FOR_ELEMENTS(s, i) a[i] *= factor[(int64_t)i / s->ld % 2];
-    tu_assert_words("scale rows", tu_download(ra, n), a, n);
+    assert_stored("scale rows", type, ra, a, n);
 
     int32_t count = 5;
     clt_ref counter = tu_upload_i32(d, &count, 1);
     for (size_t i = 0; i < n; i++) count += !isfinite(a[i]);
-    tu_assert_ok(clt_op_count_nonfinite(ops, CLT_F32, ra, n, counter), "count");
+    tu_assert_ok(clt_op_count_nonfinite(ops, type, ra, n, counter), "count");
     assert_int_equal(*tu_download_i32(counter, 1), count);
     tu_release();
     clt_free(a);
@@ -157,10 +160,34 @@ static void simple_case(int d, const shape *s, uint64_t seed) {
     clt_free(want);
 }
 
+/* What exists for fp32 only. */
+static void slab_case(int d, const shape *s, uint64_t seed) {
+    const float limit = 1.25f;
+    size_t n = elements(s);
+    float *want = make(n, seed), *b = make(n, seed + 2);
+    clt_ref x = tu_upload(d, want, n), y = tu_upload(d, b, n);
+    clt_ops *ops = tu_ops(d);
+
+    tu_assert_ok(clt_op_add(ops, x, y, n), "add");
+    for (size_t i = 0; i < n; i++) want[i] += b[i];
+    tu_assert_words("add", tu_download(x, n), want, n);
+
+    tu_assert_ok(clt_op_clip_values(ops, x, n, limit), "clip values");
+    for (size_t i = 0; i < n; i++) want[i] = clamp(want[i], limit);
+    tu_assert_words("clip values", tu_download(x, n), want, n);
+
+    tu_release();
+    clt_free(want);
+    clt_free(b);
+}
+
 static void run_simple(int d, const char *id) {
     (void)id;
     for (size_t i = 0; i < shape_count(); i++)
-        for (uint64_t seed = 0; seed < 2; seed++) simple_case(d, shape_at(i), seed);
+        for (uint64_t seed = 0; seed < 2; seed++) {
+            for (clt_dtype type = CLT_F32; type <= CLT_F16; type++) simple_case(d, type, shape_at(i), seed);
+            slab_case(d, shape_at(i), seed);
+        }
 }
 
 static void simple_operations_match(void **state) {
@@ -168,15 +195,15 @@ static void simple_operations_match(void **state) {
     tu_each_variant("elementwise", run_simple);
 }
 
-static void rope_case(int d, int64_t rows, int64_t seq, int64_t heads, int64_t dim, int64_t ld,
-                      uint64_t seed) {
+static void rope_case(int d, clt_dtype type, int64_t rows, int64_t seq, int64_t heads, int64_t dim,
+                      int64_t ld, uint64_t seed) {
     size_t n = (size_t)(rows * ld), table = (size_t)(seq * dim);
     float *x = make(n, seed), *cs = tu_random(table, seed + 2, 1.0f);
-    clt_ref rx = tu_upload(d, x, n), rc = tu_upload(d, cs, table);
+    clt_ref rx = tu_upload_rounded(d, type, x, n), rc = tu_upload(d, cs, table);
     for (int inverse = 0; inverse < 2; inverse++) {
-        tu_assert_ok(clt_op_rope(tu_ops(d), CLT_F32, rows, seq, heads, dim, rx, ld, rc, inverse), "rope");
+        tu_assert_ok(clt_op_rope(tu_ops(d), type, rows, seq, heads, dim, rx, ld, rc, inverse), "rope");
         clt_ref_rope(rows, seq, heads, dim, x, ld, cs, inverse);
-        tu_assert_words("rope", tu_download(rx, n), x, n);
+        assert_stored("rope", type, rx, x, n);
     }
     tu_release();
     clt_free(x);
@@ -185,10 +212,11 @@ static void rope_case(int d, int64_t rows, int64_t seq, int64_t heads, int64_t d
 
 static void run_rope(int d, const char *id) {
     (void)id;
-    for (uint64_t seed = 0; seed < 2; seed++) {
-        rope_case(d, 1, 1, 1, 2, 2, seed);
-        rope_case(d, 7, 3, 2, 38, 81, seed);
-        rope_case(d, 8, 4, 3, 64, 192, seed);
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        const clt_dtype type = (clt_dtype)(seed / 2);
+        rope_case(d, type, 1, 1, 1, 2, 2, seed);
+        rope_case(d, type, 7, 3, 2, 38, 81, seed);
+        rope_case(d, type, 8, 4, 3, 64, 192, seed);
     }
 }
 
@@ -213,13 +241,13 @@ static void rope_turns_pairs(void **state) {
 static void dropout_case(int d, clt_dropout_params p, bool residual) {
     size_t n = (size_t)(p.rows * p.cols);
     float *x = tu_random(n, 4, 3.0f), *r = tu_random(n, 6, 3.0f), *want = clt_malloc(n * sizeof *want);
-    p.x = tu_upload(d, x, n);
-    p.y = residual ? tu_blank(d, n) : p.x;
-    if (residual) p.residual = tu_upload(d, r, n);
+    p.x = tu_upload_rounded(d, p.x_type, x, n);
+    p.y = residual || p.x_type != p.y_type ? tu_upload_rounded(d, p.y_type, r, n) : p.x;
+    if (residual) p.residual = tu_upload_rounded(d, p.y_type, r, n);
     tu_assert_ok(clt_op_dropout(tu_ops(d), &p), "dropout");
     clt_ref_dropout(p.rows, p.seq, p.cols, x, residual ? r : NULL, p.p, p.seed, p.step, p.first_sample,
                     p.layer, p.site, want);
-    tu_assert_words("dropout", tu_download(p.y, n), want, n);
+    assert_stored("dropout", p.y_type, p.y, want, n);
     tu_release();
     clt_free(x);
     clt_free(r);
@@ -229,8 +257,10 @@ static void dropout_case(int d, clt_dropout_params p, bool residual) {
 static void run_dropout(int d, const char *id) {
     (void)id;
     static const int64_t size[][3] = {{1, 1, 1}, {3, 1, 5}, {8, 4, 7}, {6, 3, 64}, {4, 2, 2053}};
+    static const clt_dtype types[][2] = {
+        {CLT_F32, CLT_F32}, {CLT_BF16, CLT_F32}, {CLT_BF16, CLT_BF16}, {CLT_F16, CLT_F16}};
     for (size_t i = 0; i < (tu_tiny() ? 4 : CLT_COUNT_OF(size)); i++)
-        for (int residual = 0; residual < 2; residual++)
+        for (size_t form = 0; form < 2 * CLT_COUNT_OF(types); form++)
             dropout_case(d,
                          (clt_dropout_params){.rows = size[i][0],
                                               .seq = size[i][1],
@@ -240,8 +270,10 @@ static void run_dropout(int d, const char *id) {
                                               .step = 1000 + i,
                                               .first_sample = (int64_t)i * 100,
                                               .layer = (int32_t)i,
-                                              .site = CLT_SITE_ATTENTION_OUT},
-                         residual);
+                                              .site = CLT_SITE_ATTENTION_OUT,
+                                              .x_type = types[form / 2][0],
+                                              .y_type = types[form / 2][1]},
+                         form % 2);
 }
 
 static void dropout_matches(void **state) {

@@ -50,15 +50,17 @@ static int32_t *make_targets(const shape *s, const float *x) {
     return t;
 }
 
-static void run_shape(int d, const shape *s, bool grad, bool weights, bool correct) {
+static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool weights, bool correct) {
     const int64_t ld = s->vocab + s->gap;
     const size_t n = (size_t)(s->rows * ld), rows = (size_t)s->rows;
     float *x = make_logits(s), *loss = clt_calloc(rows, 4), *w = tu_random(rows, 3, 1.0f);
+    clt_ref_round(type, x, n);
     int32_t *targets = make_targets(s, x), *hit = clt_calloc(rows, 4);
     clt_loss_params p = {.rows = s->rows,
                          .vocab = s->vocab,
                          .ld = ld,
-                         .logits = tu_upload(d, x, n),
+                         .type = type,
+                         .logits = tu_upload_rounded(d, type, x, n),
                          .targets = tu_upload_i32(d, targets, rows),
                          .token_loss = tu_blank(d, rows),
                          .correct = correct ? tu_blank(d, rows) : clt_ref_none(),
@@ -71,8 +73,9 @@ static void run_shape(int d, const shape *s, bool grad, bool weights, bool corre
     clt_ref_loss(s->rows, s->vocab, ld, x, targets, s->scale, s->softcap, grad, p.weight, weights ? w : NULL,
                  loss, correct ? hit : NULL);
     tu_assert_words("token losses", tu_download(p.token_loss, rows), loss, rows);
-    tu_assert_matrix(grad ? "gradients" : "logits", tu_download(p.logits, n), x, s->rows, s->vocab, ld);
-    const float *got = tu_download(p.logits, n);
+    clt_ref_round(type, x, n);
+    const float *got = tu_download_as(p.logits, type, n);
+    tu_assert_matrix(grad ? "gradients" : "logits", got, x, s->rows, s->vocab, ld);
     for (int64_t r = 0; r < s->rows; r++) /* between the rows nothing changes */
         tu_assert_words("gap", got + r * ld + s->vocab, x + r * ld + s->vocab, (size_t)s->gap);
     if (correct) tu_assert_i32("correct", tu_download_i32(p.correct, rows), hit, rows);
@@ -84,8 +87,8 @@ static void each_shape(int d, const char *id) {
     (void)id;
     const shape *s = tu_tiny() ? tiny : small;
     for (size_t i = 0; i < (tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small)); i++) {
-        run_shape(d, &s[i], true, i % 2, true);
-        run_shape(d, &s[i], false, false, i % 2);
+        for (clt_dtype type = CLT_F32; type <= CLT_F16; type++) run_shape(d, &s[i], type, true, i % 2, true);
+        run_shape(d, &s[i], (clt_dtype)(i % 3), false, false, i % 2);
     }
 }
 

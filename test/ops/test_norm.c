@@ -77,9 +77,21 @@ static void done(problem *q) {
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_free(all[i]);
 }
 
-/* Forward, then backward with dx over dy (in_place) or elsewhere, twice: the second time dw and db
- * accumulate. */
-static void run_shape(int d, const shape *s) {
+typedef struct {
+    clt_dtype x, y, dy, dx;
+} types;
+static const types all_types[] = {{CLT_F32, CLT_F32, CLT_F32, CLT_F32},
+                                  {CLT_F32, CLT_BF16, CLT_BF16, CLT_F32},
+                                  {CLT_BF16, CLT_BF16, CLT_BF16, CLT_BF16},
+                                  {CLT_F16, CLT_F16, CLT_F16, CLT_F16},
+                                  {CLT_F32, CLT_F16, CLT_F16, CLT_F32}};
+
+/* Forward, then backward with dx over dy (in_place, where the types allow it) or elsewhere, twice: the second
+ * time dw and db accumulate. */
+static void run_shape(int d, const shape *shape_, types t) {
+    shape copy = *shape_;
+    const shape *s = &copy;
+    copy.in_place = copy.in_place && t.dx == t.dy;
     problem q = make(s);
     clt_ref_norm_params *r = &q.ref;
     const size_t cols = (size_t)s->cols;
@@ -89,8 +101,10 @@ static void run_shape(int d, const shape *s) {
                          .rows = r->rows,
                          .cols = r->cols,
                          .heads = r->heads,
-                         .x = tu_upload(d, q.x, q.n),
-                         .y = tu_upload(d, r->y, q.n),
+                         .x_type = t.x,
+                         .y_type = t.y,
+                         .x = tu_upload_rounded(d, t.x, q.x, q.n),
+                         .y = tu_upload_rounded(d, t.y, r->y, q.n),
                          .w = s->w ? tu_upload(d, q.w, cols) : none,
                          .b = s->b ? tu_upload(d, q.b, cols) : none,
                          .mean = s->rms ? none : tu_blank(d, q.rows),
@@ -99,7 +113,8 @@ static void run_shape(int d, const shape *s) {
                          .ldy = r->ldy};
     tu_assert_ok(clt_op_norm_forward(tu_ops(d), &f), "norm forward");
     clt_ref_norm_forward(r);
-    tu_assert_words("y", tu_download(f.y, q.n), r->y, q.n);
+    clt_ref_round(t.y, r->y, q.n);
+    tu_assert_words("y", tu_download_as(f.y, t.y, q.n), r->y, q.n);
     tu_assert_words("rstd", tu_download(f.rstd, q.rows), r->rstd, q.rows);
     if (!s->rms) tu_assert_words("mean", tu_download(f.mean, q.rows), r->mean, q.rows);
     clt_norm_grad_params g = {.rms = s->rms,
@@ -112,15 +127,18 @@ static void run_shape(int d, const shape *s) {
                               .w = f.w,
                               .mean = f.mean,
                               .rstd = f.rstd,
-                              .dy = tu_upload(d, q.dy, q.n),
+                              .x_type = t.x,
+                              .dy_type = t.dy,
+                              .dx_type = t.dx,
+                              .dy = tu_upload_rounded(d, t.dy, q.dy, q.n),
                               .dw = s->w ? tu_blank(d, cols) : none,
                               .db = s->b ? tu_blank(d, cols) : none,
                               .ldx = r->ldx,
                               .lddy = r->lddy,
                               .lddx = r->lddx,
                               .ldres = r->ldres};
-    g.dx = s->in_place ? g.dy : tu_upload(d, r->dx, q.n);
-    if (!s->in_place) g.residual = tu_upload(d, q.res, q.n);
+    g.dx = s->in_place ? g.dy : tu_upload_rounded(d, t.dx, r->dx, q.n);
+    if (!s->in_place) g.residual = tu_upload_rounded(d, t.dx, q.res, q.n);
     if (!s->w) clt_free(r->dw), r->dw = NULL;
     if (!s->b) clt_free(r->db), r->db = NULL;
     if (s->in_place) memcpy(r->dx, q.dy, q.n * 4), r->dy = r->dx;
@@ -128,7 +146,8 @@ static void run_shape(int d, const shape *s) {
     for (int pass = 0; pass < 2; pass++, g.accumulate = r->accumulate = true) {
         tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
         clt_ref_norm_backward(r);
-        tu_assert_words("dx", tu_download(g.dx, q.n), r->dx, q.n);
+        clt_ref_round(t.dx, r->dx, q.n);
+        tu_assert_words("dx", tu_download_as(g.dx, t.dx, q.n), r->dx, q.n);
         if (s->w) tu_assert_words("dw", tu_download(g.dw, cols), r->dw, cols);
         if (s->b) tu_assert_words("db", tu_download(g.db, cols), r->db, cols);
     }
@@ -140,7 +159,10 @@ static void each_shape(int d, const char *id) {
     (void)id;
     const shape *s = tu_tiny() ? tiny : small;
     size_t n = tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
-    for (size_t i = 0; i < n; i++) run_shape(d, &s[i]);
+    for (size_t i = 0; i < n; i++) {
+        run_shape(d, &s[i], all_types[0]);
+        run_shape(d, &s[i], all_types[1 + i % (CLT_COUNT_OF(all_types) - 1)]);
+    }
 }
 
 static void norm_gives_the_oracles_words(void **state) {
@@ -154,15 +176,17 @@ static void each_column_shape(int d, const char *id) {
                                         {1, 3, 5, 0},     {2, 5, 64, 2},   {2, 65, 17, 1}, {2, 130, 768, 0},
                                         {1, 64, 1027, 5}, {2, 7, 3072, 0}, {5, 1, 1, 3}};
     size_t n = tu_tiny() ? 3 : CLT_COUNT_OF(shapes);
-    for (size_t i = 0; i < n; i++) {
-        const int64_t *s = shapes[i], rows = s[0] * s[1], ld = s[2] + s[3];
+    for (size_t i = 0; i < 2 * n; i++) {
+        const clt_dtype type = i < n ? CLT_F32 : i % 2 ? CLT_BF16 : CLT_F16;
+        const int64_t *s = shapes[i % n], rows = s[0] * s[1], ld = s[2] + s[3];
         float *x = i % 2 ? tu_extreme((size_t)(rows * ld), i) : tu_random((size_t)(rows * ld), i, 1.0f);
         float *out = tu_random((size_t)s[2], 100 + i, 1.0f);
         clt_column_sum_params p = {.rows = rows,
                                    .cols = s[2],
                                    .rows_per_sample = s[1],
                                    .ldx = ld,
-                                   .x = tu_upload(d, x, (size_t)(rows * ld)),
+                                   .x_type = type,
+                                   .x = tu_upload_rounded(d, type, x, (size_t)(rows * ld)),
                                    .out = tu_upload(d, out, (size_t)s[2])};
         for (int pass = 0; pass < 2; pass++, p.accumulate = true) {
             tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "column sum");

@@ -56,8 +56,8 @@ static void expect(const char *what, clt_ref r, const float *want, size_t n) {
     tu_assert_words(what, tu_download(r, n), want, n);
 }
 
-/* One step; flag 0: nothing may change. */
-static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, float flag) {
+/* One step; flag 0: nothing may change. copy_type: a clt_dtype, or -1: no copy. */
+static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, float flag, int copy_type) {
     host_state s = make_state(chunks, extreme);
     clt_optimizer_group group[GROUPS];
     make_groups(group, 3);
@@ -72,6 +72,9 @@ static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, floa
                                   tu_upload(d, (float *)group, GROUPS * (sizeof *group / sizeof(float))),
                               .group_of_block = {block.buf, block.off * 4},
                               .status = tu_upload(d, status, 3)};
+    float *copy = tu_random(s.n, 13, 1.0f);
+    const clt_dtype type = copy_type < 0 ? CLT_F32 : (clt_dtype)copy_type;
+    if (copy_type >= 0) p.copy = tu_upload_rounded(d, type, copy, s.n), p.copy_type = type;
     tu_assert_ok(lion ? clt_op_lion(tu_ops(d), &p) : clt_op_adamw(tu_ops(d), &p), "optimizer");
     for (size_t b = 0; flag == 1.0f && b < s.n / BLOCK; b++) {
         size_t i = b * BLOCK;
@@ -81,6 +84,10 @@ static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, floa
         else
             clt_ref_adamw(BLOCK, s.p + i, s.g + i, s.m + i, s.v + i, g, status[1]);
     }
+    if (flag == 1.0f) memcpy(copy, s.p, s.n * sizeof *copy);
+    clt_ref_round(type, copy, s.n);
+    if (copy_type >= 0) tu_assert_words("copy", tu_download_as(p.copy, type, s.n), copy, s.n);
+    clt_free(copy);
     expect("weights", p.p, s.p, s.n);
     expect("gradients", p.g, s.g, s.n);
     expect("first moment", p.m, s.m, s.n);
@@ -92,10 +99,11 @@ static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, floa
 static void run_variant(int d, const char *id) {
     (void)id;
     for (int lion = 0; lion < 2; lion++) {
-        optimizer_case(d, lion, 1, false, 1.0f);
+        optimizer_case(d, lion, 1, false, 1.0f, -1);
         if (tu_tiny()) continue;
-        optimizer_case(d, lion, 3, true, 1.0f);
-        optimizer_case(d, lion, 1, false, 0.0f);
+        optimizer_case(d, lion, 3, true, 1.0f, CLT_BF16);
+        optimizer_case(d, lion, 1, true, 1.0f, CLT_F16);
+        optimizer_case(d, lion, 1, false, 0.0f, CLT_BF16);
     }
 }
 

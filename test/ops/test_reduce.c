@@ -27,12 +27,13 @@ static void chunks_case(int d, uint64_t chunks, float scale) {
     tu_assert_ok(clt_op_chunk_sumsq(tu_ops(d), tu_upload(d, x, n), chunks, sums), "chunk sums");
     for (uint64_t c = 0; c < chunks; c++) want[c] = clt_ref_chunk_sumsq(x + c * CLT_CHUNK);
     tu_assert_words("chunk sums", tu_download(sums, chunks), want, chunks);
-    static const float thresholds[] = {0.0f, 1.0f, 1e30f, -1.0f};
+    static const float thresholds[] = {0.0f, 1.0f, 1e30f, -1.0f},
+                       inv_scales[] = {1.0f, 1.0f, 0x1p-16f, 0x1p-3f};
     for (size_t i = 0; i < CLT_COUNT_OF(thresholds); i++) {
-        tu_assert_ok(clt_op_norm_status(tu_ops(d), sums, chunks, thresholds[i], status), "status");
-        float norm = clt_ref_norm(want, chunks);
-        float expected[3] = {norm, clt_ref_clip_coefficient(norm, thresholds[i]),
-                             isfinite(norm) ? 1.0f : 0.0f};
+        float expected[3];
+        tu_assert_ok(clt_op_norm_status(tu_ops(d), sums, chunks, thresholds[i], inv_scales[i], status),
+                     "status");
+        clt_ref_norm_status(want, chunks, thresholds[i], inv_scales[i], expected);
         tu_assert_words("status", tu_download(status, 3), expected, 3);
     }
     tu_release();
@@ -66,7 +67,8 @@ static void status_sees_bad_sums(void **state) {
             float sums[70] = {0};
             sums[66] = bad[i];
             clt_ref status = tu_blank(d, 3);
-            tu_assert_ok(clt_op_norm_status(tu_ops(d), tu_upload(d, sums, 70), 70, 1.0f, status), "status");
+            tu_assert_ok(clt_op_norm_status(tu_ops(d), tu_upload(d, sums, 70), 70, 1.0f, 1.0f, status),
+                         "status");
             assert_true(tu_download(status, 3)[2] == 0.0f);
             tu_release();
         }
@@ -87,14 +89,28 @@ static void the_order_is_the_row_rule(void **state) {
     float got = clt_ref_row_sum(r, 5000);
     tu_assert_close("row sum", &got, &sum, 1, 1e-5);
     clt_free(r);
-    assert_true(clt_ref_clip_coefficient(3.0f, 1.0f) == 1.0f / (3.0f + 1e-6f));
-    assert_true(clt_ref_clip_coefficient(0.5f, 1.0f) == 1.0f && clt_ref_clip_coefficient(5.0f, 0.0f) == 1.0f);
+}
+
+/* The coefficient by its formula; a factor of a power of two on the gradients changes no bit of norm and
+ * update. */
+static void status_follows_its_formula(void **state) {
+    (void)state;
+    float status[3], scaled[3], sum = 9.0f, small = 0.25f, large = 9.0f * 0x1p32f;
+    clt_ref_norm_status(&sum, 1, 1.0f, 1.0f, status);
+    assert_true(status[0] == 3.0f && status[1] == 1.0f / (3.0f + 1e-6f) && status[2] == 1.0f);
+    clt_ref_norm_status(&large, 1, 1.0f, 0x1p-16f, scaled);
+    assert_true(scaled[0] == status[0] && scaled[1] == status[1] * 0x1p-16f && scaled[2] == 1.0f);
+    clt_ref_norm_status(&small, 1, 1.0f, 1.0f, status);
+    assert_true(status[1] == 1.0f);
+    clt_ref_norm_status(&sum, 1, 0.0f, 0.5f, status);
+    assert_true(status[0] == 1.5f && status[1] == 0.5f);
 }
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_is_the_row_rule),
+        cmocka_unit_test(status_follows_its_formula),
         cmocka_unit_test(reductions_match),
         cmocka_unit_test(status_sees_bad_sums),
     };

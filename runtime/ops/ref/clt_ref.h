@@ -106,9 +106,10 @@ void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const 
                   float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
                   int32_t *correct);
 
-float clt_ref_chunk_sumsq(const float *x);               /* one chunk */
-float clt_ref_norm(const float *chunk_sums, uint64_t n); /* sqrt of their row sum */
-float clt_ref_clip_coefficient(float norm, float threshold);
+float clt_ref_chunk_sumsq(const float *x); /* one chunk */
+/* status[0..2] of clt_op_norm_status */
+void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, float inv_scale,
+                         float status[3]);
 void clt_ref_adamw(uint64_t n, float *p, const float *g, float *m, float *v, const clt_optimizer_group *group,
                    float clip);
 void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
@@ -121,6 +122,9 @@ float clt_ref_f16_to_f32(uint16_t h);
 /* n elements between fp32 and storage as `type` (4 or 2 bytes each), and rounded to `type` in place. */
 void clt_ref_narrow(clt_dtype type, const float *x, size_t n, void *out);
 void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x);
+/* The oracle of a typed operation: clt_ref_round of its inputs, the fp32 oracle, clt_ref_round of its
+ * results.
+ */
 void clt_ref_round(clt_dtype type, float *x, size_t n);
 
 #endif

@@ -23,12 +23,11 @@ float clt_ref_chunk_sumsq(const float *x) {
     return tree64(lane);
 }
 
-float clt_ref_norm(const float *chunk_sums, uint64_t n) {
-    return sqrtf(clt_ref_row_sum(chunk_sums, (int64_t)n));
-}
-
-float clt_ref_clip_coefficient(float norm, float threshold) {
-    if (!(threshold > 0.0f)) return 1.0f;
-    float c = threshold / (norm + 1e-6f);
-    return c < 1.0f ? c : 1.0f;
+void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, float inv_scale,
+                         float status[3]) {
+    float norm = inv_scale * sqrtf(clt_ref_row_sum(chunk_sums, (int64_t)n)), c = 1.0f;
+    if (threshold > 0.0f && threshold / (norm + 1e-6f) < 1.0f) c = threshold / (norm + 1e-6f);
+    status[0] = norm;
+    status[1] = inv_scale * c;
+    status[2] = isfinite(norm) ? 1.0f : 0.0f;
 }
