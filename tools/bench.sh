@@ -35,7 +35,7 @@ median() { sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
 ours() {
     local dev=$2 seq=$3 batch=$4; shift 4
     [ -d "$work/data$seq" ] || "$CLTRAIN" -q data convert "$work/text.txt" --out "$work/data$seq" --split train --concat-tokens "$seq" > /dev/null
-    rm -rf "$work/run"
+    rm -rf "$work/runs"
     (cd "$work" && "$CLTRAIN" -q train "$OLDPWD/tools/bench/bench.yaml" --device "$dev" run_name=run \
         train_loader.dataset.local="$work/data$seq" max_seq_len="$seq" model.max_seq_len="$seq" \
         train_loader.dataset.max_seq_len="$seq" global_train_batch_size="$batch" "$@") > "$work/log" 2>&1 ||

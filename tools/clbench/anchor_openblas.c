@@ -63,18 +63,17 @@ static double rate_of(const char *type) {
 
 bool anchor_openblas_load(int threads) {
     static const char *const types[] = {"Haswell", "SkylakeX", "Cooperlake", "Zen"};
-    if (!clt_env(CLT_ENV_OPENBLAS_CORETYPE)) {
-        const char *best = NULL;
-        double most = 0;
-        for (size_t i = 0; i < CLT_COUNT_OF(types); i++) {
-            const double rate = rate_of(types[i]);
-            if (rate > most * 1.02) best = types[i], most = rate;
-        }
-        if (best)
-            setenv("OPENBLAS_CORETYPE", best, 1);
-        else
-            unsetenv("OPENBLAS_CORETYPE");
+    /* What the caller's environment asks for may be made for another processor: it is not looked at. */
+    const char *best = NULL;
+    double most = 0;
+    for (size_t i = 0; i < CLT_COUNT_OF(types); i++) {
+        const double rate = rate_of(types[i]);
+        if (rate > most * 1.02) best = types[i], most = rate;
     }
+    if (best)
+        setenv("OPENBLAS_CORETYPE", best, 1);
+    else
+        unsetenv("OPENBLAS_CORETYPE");
     return load(threads);
 }
 
