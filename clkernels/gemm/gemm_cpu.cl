@@ -51,8 +51,9 @@ typedef float8 unaligned8 __attribute__((aligned(4)));
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-/* Asks for a line that a later panel or tile will read; a hint, no access. */
-#ifdef __clang__
+/* Asks for a line that a later panel or tile will read; a hint, no access. Interpreters know no built-in functions of
+ * compilers (-DCLT_NO_BUILTINS). */
+#if defined(__clang__) && !defined(CLT_NO_BUILTINS)
 #define PREFETCH(p, level) __builtin_prefetch((const void *)(size_t)(p), 0, level)
 #else
 #define PREFETCH(p, level) prefetch(p, 1)

@@ -56,6 +56,15 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
+static clt_device_type device_type(cl_device_id d) {
+    const char *wanted = clt_env(CLT_ENV_DEVICE_TYPE);
+    if (wanted && strcmp(wanted, "cpu") == 0) return CLT_DEVICE_CPU;
+    if (wanted && strcmp(wanted, "gpu") == 0) return CLT_DEVICE_GPU;
+    const uint64_t type = NUMBER(d, CL_DEVICE_TYPE, cl_device_type);
+    if (type & CL_DEVICE_TYPE_GPU) return CLT_DEVICE_GPU;
+    return type & CL_DEVICE_TYPE_CPU ? CLT_DEVICE_CPU : CLT_DEVICE_OTHER;
+}
+
 static void read_facts(clt_found *f) {
     clt_device_facts *x = &f->facts;
     cl_device_id d = f->device;
@@ -65,10 +74,7 @@ static void read_facts(clt_found *f) {
     device_text(d, CL_DRIVER_VERSION, x->driver, sizeof x->driver);
     device_text(d, CL_DEVICE_VERSION, x->version, sizeof x->version);
     device_text(d, CL_DEVICE_OPENCL_C_VERSION, x->c_version, sizeof x->c_version);
-    uint64_t type = NUMBER(d, CL_DEVICE_TYPE, cl_device_type);
-    x->type = type & CL_DEVICE_TYPE_GPU   ? CLT_DEVICE_GPU
-              : type & CL_DEVICE_TYPE_CPU ? CLT_DEVICE_CPU
-                                          : CLT_DEVICE_OTHER;
+    x->type = device_type(d);
     if (x->type == CLT_DEVICE_CPU) x->host_cpu = host_cpu();
     x->global_mem = NUMBER(d, CL_DEVICE_GLOBAL_MEM_SIZE, cl_ulong);
     x->max_alloc = NUMBER(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, cl_ulong);

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs the operations' test programs at small shapes under Oclgrind, which interprets every kernel and reports data races,
 # accesses outside buffers and wrong API calls. Fails if a program fails or a log is not empty (Oclgrind's own exit code
-# says nothing about what it found).
+# says nothing about what it found). Each runs twice: as a device of no kind, with the portable rows, and as a CPU, with
+# the rows for CPUs, which want more local memory than Oclgrind gives and call no built-in functions of compilers then.
 #
 # usage: test/ops/oclgrind.sh [PROGRAM...]     from the root, after `make`; default: every build/test/ops/test_*
 #   BUILD=dir      where the programs are (build)
@@ -15,10 +16,12 @@ command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get ins
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 
-run_one() { # program, folder of its logs
-    local name=${1##*/} start=$SECONDS rc why=
-    CLTRAIN_NO_CACHE=1 timeout "$TIME_LIMIT" oclgrind --data-races --check-api --max-errors 20 --log "$2/$name.log" \
-        "$1" --tiny >"$2/$name.out" 2>&1
+run_one() { # program, folder of its logs, "cpu" or "any"
+    local name=${1##*/}.$3 start=$SECONDS rc why=
+    local as=(); [ "$3" = any ] || as=(--local-mem-size 262144 --build-options -DCLT_NO_BUILTINS)
+    if [ "$3" = any ]; then unset CLTRAIN_DEVICE_TYPE; else export CLTRAIN_DEVICE_TYPE=$3; fi
+    CLTRAIN_NO_CACHE=1 timeout "$TIME_LIMIT" oclgrind --data-races --check-api --max-errors 20 "${as[@]}" \
+        --log "$2/$name.log" "$1" --tiny >"$2/$name.out" 2>&1
     rc=$?
     [ $rc -eq 124 ] && why="no end after $TIME_LIMIT s"
     [ $rc -ne 0 ] && [ -z "$why" ] && why="exit code $rc"
@@ -36,5 +39,6 @@ export -f run_one
 export TIME_LIMIT
 
 # The longest first, so that the last one does not run alone.
-# shellcheck disable=SC2011  # names of our own, without blanks
-ls -S "$@" | xargs -P "$JOBS" -I{} bash -c 'run_one "$1" "$2"' _ {} "$dir"
+# shellcheck disable=SC2012,SC2016  # names of our own, without blanks
+ls -S "$@" | sed 's/.*/&\n&/' | awk '{ print $0, NR % 2 ? "any" : "cpu" }' |
+    xargs -P "$JOBS" -L 1 bash -c 'run_one "$2" "$1" "$3"' _ "$dir"
