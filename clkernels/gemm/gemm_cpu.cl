@@ -13,7 +13,7 @@
  *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains and the
  *                               packed rows of a stay in the L2 cache
  *   -DLA                        floats of local memory for A in gemm_columns: a part of the L2 cache
- *   -DACT -DGRAD_ACT            gemm_epilogue.clh
+ *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh; packing widens to fp32
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; a chain that stops at a border of
  * a block is stored as it is (in `part`) and goes on from there. Lanes beyond an edge repeat what is at the edge or
@@ -48,6 +48,22 @@ typedef float16 unaligned16 __attribute__((aligned(4)));
 typedef float8 unaligned8 __attribute__((aligned(4)));
 #define AT16(SPACE, p) (*(SPACE unaligned16 *)(p))
 #define AT8(SPACE, p) (*(SPACE unaligned8 *)(p))
+
+/* The same of a and b, widened. */
+#if IN_TYPE == 0
+#define IN16(p) AT16(__global const, p)
+#define IN8(p) AT8(__global const, p)
+#else
+typedef ushort16 unaligned16s __attribute__((aligned(2)));
+typedef ushort8 unaligned8s __attribute__((aligned(2)));
+#define IN16(p) CLT_WIDEN16(IN_TYPE, *(__global const unaligned16s *)(p))
+static inline float8 widen8(ushort8 s)
+{
+    return CLT_WIDEN16(IN_TYPE, (ushort16)(s, s)).lo; /* the other half is not computed */
+}
+#define IN8(p) widen8(*(__global const unaligned8s *)(p))
+#endif
+#define IN1(p) CLT_LOAD(IN_TYPE, p)
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
@@ -108,12 +124,12 @@ static inline void transpose16(float16 *r)
 /* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][steps][MR]: what is used together lies together, or
  * equal distances would put it into the same few sets of the caches. One turn of 16 x 16 gives two panels. Launch:
  * {ceil(m / (2 * MR)), ceil(k / KC)}. */
-__kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const float *a, ulong a_off, ulong lda,
+__kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_in *a, ulong a_off, ulong lda,
                                        __global float *to) {
     const size_t row0 = get_global_id(0) * 2 * MR, last = (size_t)m - 1, k0 = get_global_id(1) * KC;
     const size_t steps = min((size_t)k - k0, (size_t)KC);
     const bool second = row0 + MR < m;
-    __global const float *row[2 * MR];
+    __global const clt_gemm_in *row[2 * MR];
     to += k0 * ROUND_UP(m, MR) + row0 * steps;
     __global float *to2 = to + MR * steps;
     a += a_off + k0;
@@ -121,27 +137,28 @@ __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const float *a, 
     size_t kk = 0;
     for (; kk + 16 <= steps; kk += 16) {
         float16 r[16];
-        EACH(i, 16) r[i] = AT16(__global const, row[i] + kk);
+        EACH(i, 16) r[i] = IN16(row[i] + kk);
         transpose16(r);
         EACH(j, 16) AT8(__global, to + (kk + j) * MR) = r[j].lo;
         if (second) EACH(j, 16) AT8(__global, to2 + (kk + j) * MR) = r[j].hi;
     }
     for (; kk < steps; kk++)
         for (size_t i = 0; i < MR; i++) {
-            to[kk * MR + i] = a[min(row0 + i, last) * lda + kk];
-            if (second) to2[kk * MR + i] = a[min(row0 + MR + i, last) * lda + kk];
+            to[kk * MR + i] = IN1(a + min(row0 + i, last) * lda + kk);
+            if (second) to2[kk * MR + i] = IN1(a + min(row0 + MR + i, last) * lda + kk);
         }
 }
 
 /* `steps` rows of NR floats (only `left` are there) to [steps][NR]. */
 #define DEFINE_COPY_ROWS(NAME, SPACE)                                                                        \
-    static inline void NAME(SPACE float *to, __global const float *b, size_t ldb, size_t left, size_t steps) \
+    static inline void NAME(SPACE float *to, __global const clt_gemm_in *b, size_t ldb, size_t left,         \
+                            size_t steps)                                                                    \
     {                                                                                                        \
         for (size_t kk = 0; kk < steps; kk++, b += ldb, to += NR) {                                          \
             if (left >= NR) {                                                                                \
-                EACH(j, NV) AT16(SPACE, to + 16 * j) = AT16(__global const, b + 16 * j);                      \
+                EACH(j, NV) AT16(SPACE, to + 16 * j) = IN16(b + 16 * j);                                     \
             } else {                                                                                         \
-                for (size_t j = 0; j < NR; j++) to[j] = j < left ? b[j] : 0.0f;                              \
+                for (size_t j = 0; j < NR; j++) to[j] = j < left ? IN1(b + j) : 0.0f;                         \
             }                                                                                                \
         }                                                                                                    \
     }
@@ -150,8 +167,8 @@ DEFINE_COPY_ROWS(copy_rows_global, __global)
 
 /* Rows of b [k,n] to blocks of `block` rows, each [ceil(n/NR)][rows][NR]. An item takes PACK_STEPS rows, so that
  * rows are read along memory. Launch: {ceil(block / PACK_STEPS), ceil(k / block)}. */
-__kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global const float *b, ulong b_off, ulong ldb,
-                                       __global float *to)
+__kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global const clt_gemm_in *b, ulong b_off,
+                                       ulong ldb, __global float *to)
 {
     const size_t k0 = get_global_id(1) * block, rows = min((size_t)k - k0, (size_t)block);
     const size_t first = get_global_id(0) * PACK_STEPS;
@@ -167,34 +184,35 @@ __kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global cons
 }
 
 /* NR rows of b [n,k] (only `left` are there) to [steps][NR]. */
-static inline void turn_rows(__local float *to, __global const float *b, size_t ldb, size_t left, size_t steps)
+static inline void turn_rows(__local float *to, __global const clt_gemm_in *b, size_t ldb, size_t left, size_t steps)
 {
     for (size_t h = 0; h < NR; h += 16) {
-        __global const float *row[16];
+        __global const clt_gemm_in *row[16];
         EACH(i, 16) row[i] = b + min(h + i, left - 1) * ldb;
         size_t kk = 0;
         for (; kk + 16 <= steps; kk += 16) {
             float16 r[16];
-            EACH(i, 16) r[i] = AT16(__global const, row[i] + kk);
+            EACH(i, 16) r[i] = IN16(row[i] + kk);
             transpose16(r);
             EACH(j, 16) AT16(__local, to + (kk + j) * NR + h) = r[j];
         }
         for (; kk < steps; kk++)
-            for (size_t i = 0; i < 16; i++) to[kk * NR + h + i] = b[min(h + i, left - 1) * ldb + kk];
+            for (size_t i = 0; i < 16; i++) to[kk * NR + h + i] = IN1(b + min(h + i, left - 1) * ldb + kk);
     }
 }
 
 /* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][rows][MR]. */
-static inline void copy_columns(__local float *to, __global const float *a, size_t lda, size_t width, size_t rows)
+static inline void copy_columns(__local float *to, __global const clt_gemm_in *a, size_t lda, size_t width,
+                                size_t rows)
 {
     for (size_t kk = 0; kk < rows; kk++, a += lda, to += MR) {
         size_t i = 0;
         for (; i + MR <= width; i += MR) {
-            AT8(__local, to + i * rows) = AT8(__global const, a + i);
+            AT8(__local, to + i * rows) = IN8(a + i);
             PREFETCH(a + 8 * lda + i, 3);
         }
         for (; i < width; i += MR)
-            for (size_t j = 0; j < MR; j++) to[i * rows + j] = i + j < width ? a[i + j] : 0.0f;
+            for (size_t j = 0; j < MR; j++) to[i * rows + j] = i + j < width ? IN1(a + i + j) : 0.0f;
     }
 }
 
@@ -251,6 +269,13 @@ static inline void store_tile(float16 (*acc)[NV], __global float *to, size_t ld,
         for (size_t j = 0; j < at.columns; j += 16) clt_store16(t[i * NV + j / 16], to + i * ld + j, LANES(at, j));
 }
 
+/* c = acc without an epilogue */
+#if C_TYPE == 0
+#define store_result(acc, ep, at) store_tile(acc, (ep)->c, (ep)->ldc, at)
+#else
+#define store_result(acc, ep, at) finish_tile(acc, ep, at)
+#endif
+
 static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_place at)
 {
     float16 t[MR * NV];
@@ -263,7 +288,7 @@ static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_p
 /* --- NT and NN ------------------------------------------------------------------------------------------------ */
 
 /* Asks for lines [line, line + count) of the block of b at (column, k0) that is packed next. */
-static inline void prefetch_block(__global const float *b, size_t ldb, bool b_rows, size_t column, size_t k0,
+static inline void prefetch_block(__global const clt_gemm_in *b, size_t ldb, bool b_rows, size_t column, size_t k0,
                                   size_t line, size_t count)
 {
     for (size_t l = line; l < line + count; l++) {
@@ -277,7 +302,7 @@ static inline void prefetch_block(__global const float *b, size_t ldb, bool b_ro
  * ldpart). Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each <= ROWS is a multiple of MR. */
 __kernel CLT_ONE_ITEM void
 gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global const float *a_packed,
-          __global const float *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
+          __global const clt_gemm_in *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
           CLT_EP_ARGS)
 {
     __local float b_panel[KC * NR], chains[ROWS * NR];
@@ -317,7 +342,7 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                 } else if (!(flags & CLT_CHAIN_LAST)) {
                     store_tile(acc, part, ldpart, at);
                 } else if ((flags & 255u) == 0) {
-                    store_tile(acc, ep.c, ep.ldc, at);
+                    store_result(acc, &ep, at);
                 } else {
                     finish_tile(acc, &ep, at);
                 }
@@ -329,30 +354,32 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
 /* --- TN -------------------------------------------------------------------------------------------------------- */
 
 /* sum = (sum or +0) + acc */
-static inline void add_tile(float16 (*acc)[NV], __global float *sum, size_t ld, tile_place at, bool from_zero)
+static inline void add_tile(float16 (*acc)[NV], __global clt_gemm_out *sum, size_t ld, tile_place at, bool from_zero)
 {
     float16 t[MR * NV];
     sum += at.row * ld + at.column;
+#if C_TYPE == 0
     if (IS_WHOLE(at) && !from_zero) {
         EACH(i, MR) EACH(j, NV) vstore16(vload16(j, sum + i * ld) + acc[i][j], j, sum + i * ld);
         return;
     }
+#endif
     EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
     for (size_t i = 0; i < at.rows; i++)
         for (size_t j = 0; j < at.columns; j += 16) {
-            float16 old = from_zero ? (float16)(0.0f) : clt_load16(sum + i * ld + j, LANES(at, j));
-            clt_store16(old + t[i * NV + j / 16], sum + i * ld + j, LANES(at, j));
+            float16 old = from_zero ? (float16)(0.0f) : CLT_LOAD16(C_TYPE, sum + i * ld + j, LANES(at, j));
+            CLT_STORE16(C_TYPE, old + t[i * NV + j / 16], sum + i * ld + j, LANES(at, j));
         }
 }
 
 /* Outputs of `m_each` panels of MR rows x `n_each` panels of NR columns; k rows of b are packed; a [k,m]. `block`
  * rows of a (a multiple of k_group) are packed at a time: block * m_each * MR <= LA. Each k_group rows are one chain
- * whose result is added to c; with CLT_CHAIN_FIRST or CLT_CHAIN_LAST missing, all k rows are one piece of one chain.
+ * whose result is added to c (a 16-bit c takes one group, once); with CLT_CHAIN_FIRST or CLT_CHAIN_LAST missing, all k rows are one piece of one chain.
  * Launch: {ceil(m / (MR * m_each)), ceil(n / (NR * n_each))}. */
 __kernel CLT_ONE_ITEM void
-gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint n_each, __global const float *a,
+gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint n_each, __global const clt_gemm_in *a,
              ulong a_off, ulong lda, __global const float *b_packed, __global float *part, ulong part_off,
-             ulong ldpart, uint flags, __global float *c, ulong c_off, ulong ldc)
+             ulong ldpart, uint flags, __global clt_gemm_out *c, ulong c_off, ulong ldc)
 {
     __local float a_panels[LA];
     const size_t row0 = get_global_id(0) * m_each * MR, row1 = min(row0 + m_each * MR, (size_t)m);

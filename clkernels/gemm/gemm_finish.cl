@@ -9,6 +9,7 @@
  * Launch: global {n, m}. Requires: nothing. */
 #include "gemm_epilogue.clh"
 
+/* Tensors are fp32. */
 __kernel void gemm_clear(__global float *c, ulong c_off, ulong ldc) {
     c[c_off + get_global_id(1) * ldc + get_global_id(0)] = 0.0f;
 }

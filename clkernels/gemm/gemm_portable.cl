@@ -6,10 +6,10 @@
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DBM -DBN -DBK -DTM -DTN   tile; TM and TN multiples of 4; BK a power of two
- *   -DACT -DGRAD_ACT           gemm_epilogue.clh
+ *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
- * k_group rows, its result added to the sum in c. k is never padded: fma(0, 0, -0) would be +0.
+ * k_group rows, its result added to the sum in c (a 16-bit c takes one group). k is never padded: fma(0, 0, -0) would be +0.
  *
  * Launch: global {ceil(n / BN) * WG, ceil(m / BM)}, local {WG, 1}. Requires: nothing. */
 #include "gemm_epilogue.clh"
@@ -47,7 +47,7 @@
         int e = lid + f * WG;                                                                                \
         size_t at = first + PLACE(e, along_k, width), kk = k0 + STEP(e, along_k, width);                     \
         bool inside = at < limit && kk < k_end;                                                              \
-        reg[f] = inside ? src[(along_k) ? at * ld + kk : kk * ld + at] : 0.0f;                               \
+        reg[f] = inside ? CLT_LOAD(IN_TYPE, src + ((along_k) ? at * ld + kk : kk * ld + at)) : 0.0f;         \
     }
 #define STORE_TILE(tile, ldt, reg, each, along_k, width)                                                     \
     _Pragma("unroll") for (int f = 0; f < each; f++)                                                         \
@@ -74,8 +74,8 @@
 #define COLUMN(j) (((j) / 4) * (BN / (TN / 4)) + tx * 4 + (j) % 4)
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
-gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off, ulong lda,
-     __global const float *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
+gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong a_off, ulong lda,
+     __global const clt_gemm_in *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
 {
     __local float a_tile[BK * LDA_TILE], b_tile[BK * LDB_TILE];
     const int lid = (int)get_local_id(0), tx = lid % WG_X, ty = lid / WG_X;
@@ -116,8 +116,9 @@ gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off,
             const size_t row = m0 + ROW(i), column = n0 + COLUMN(j);
             if (row >= m || column >= n) continue;
 #if FORM == 2
-            __global float *sum = ep.c + row * ep.ldc + column;
-            *sum = (k_start > 0 || (ep.flags & CLT_EP_ACCUMULATE) ? *sum : 0.0f) + acc[i][j];
+            __global clt_gemm_out *sum = ep.c + row * ep.ldc + column;
+            const float before = k_start > 0 || (ep.flags & CLT_EP_ACCUMULATE) ? CLT_LOAD(C_TYPE, sum) : 0.0f;
+            CLT_STORE(C_TYPE, before + acc[i][j], sum);
 #else
             clt_ep_scalar(&ep, acc[i][j], row, column);
 #endif

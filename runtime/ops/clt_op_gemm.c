@@ -32,31 +32,39 @@ void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t ro
 void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
                       size_t size) {
     int n = snprintf(out, size, "%s%s", v->options, more);
+    if (p->c_type) n += snprintf(out + n, size - (size_t)n, " -DC_TYPE=%d", (int)p->c_type);
+    if (p->aux_type) n += snprintf(out + n, size - (size_t)n, " -DAUX_TYPE=%d", (int)p->aux_type);
     if (p->act) n += snprintf(out + n, size - (size_t)n, " -DACT=%d", (int)p->act);
     if (p->grad_act) snprintf(out + n, size - (size_t)n, " -DGRAD_ACT=%d", (int)p->grad_act);
 }
 
-static int64_t overlap_end(clt_ref r, int64_t rows, int64_t cols, int64_t ld) {
-    return (int64_t)r.off + (rows - 1) * ld + cols;
+/* In bytes: the tensors' types may differ. */
+static uint64_t begin_of(clt_ref r, clt_dtype type) {
+    return r.off * clt_dtype_bytes(type);
+}
+static uint64_t end_of(clt_ref r, const clt_gemm_params *p, int64_t ld, clt_dtype type) {
+    return (r.off + (uint64_t)((p->m - 1) * ld + p->n)) * clt_dtype_bytes(type);
 }
 
-static bool overlaps(const clt_gemm_params *p, clt_ref r, int64_t ld) {
-    return r.buf && r.buf == p->c.buf && (int64_t)r.off < overlap_end(p->c, p->m, p->n, p->ldc) &&
-           (int64_t)p->c.off < overlap_end(r, p->m, p->n, ld);
+static bool overlaps(const clt_gemm_params *p, clt_ref r, int64_t ld, clt_dtype type) {
+    return r.buf && r.buf == p->c.buf && begin_of(r, type) < end_of(p->c, p, p->ldc, p->c_type) &&
+           begin_of(p->c, p->c_type) < end_of(r, p, ld, type);
 }
 
 bool clt_gemm_c_is_free(const clt_gemm_params *p) {
-    return !p->accumulate && !overlaps(p, p->residual, p->ldres) && !overlaps(p, p->grad_pre, p->ldgrad);
+    return p->c_type == CLT_F32 && !p->accumulate && !overlaps(p, p->residual, p->ldres, CLT_F32) &&
+           !overlaps(p, p->grad_pre, p->ldgrad, p->aux_type);
 }
 
 /* --- checking the call ---------------------------------------------------------------------------------- */
 
-static clt_status check_matrix(const char *name, clt_ref r, int64_t rows, int64_t cols, int64_t ld) {
+static clt_status check_matrix(const char *name, clt_ref r, clt_dtype type, int64_t rows, int64_t cols,
+                               int64_t ld) {
     if (!r.buf) return clt_error(CLT_FAIL, "gemm: matrix %s is missing", name);
     if (rows > 1 && ld < cols)
         return clt_error(CLT_FAIL, "gemm: rows of %s are %lld apart but %lld long", name, (long long)ld,
                          (long long)cols);
-    const uint64_t have = clt_buffer_bytes(r.buf) / 4;
+    const uint64_t have = clt_buffer_bytes(r.buf) / clt_dtype_bytes(type);
     const uint64_t need = (uint64_t)(rows - 1) * (uint64_t)ld + (uint64_t)cols;
     if (r.off > have || need > have - r.off)
         return clt_error(
@@ -72,10 +80,24 @@ static clt_status check_epilogue(const clt_gemm_params *p) {
         return clt_error(CLT_FAIL, "gemm: a weight gradient (TN) takes no bias, activation or residual");
     if ((p->grad_act != CLT_ACT_NONE) != (p->grad_pre.buf != NULL))
         return clt_error(CLT_FAIL, "gemm: grad_act and grad_pre come together");
-    if (p->bias.buf) CLT_TRY(check_matrix("bias", p->bias, 1, p->n, p->n));
-    if (p->pre.buf) CLT_TRY(check_matrix("pre", p->pre, p->m, p->n, p->ldpre));
-    if (p->grad_pre.buf) CLT_TRY(check_matrix("grad_pre", p->grad_pre, p->m, p->n, p->ldgrad));
-    if (p->residual.buf) CLT_TRY(check_matrix("residual", p->residual, p->m, p->n, p->ldres));
+    if (p->bias.buf) CLT_TRY(check_matrix("bias", p->bias, CLT_F32, 1, p->n, p->n));
+    if (p->pre.buf) CLT_TRY(check_matrix("pre", p->pre, p->aux_type, p->m, p->n, p->ldpre));
+    if (p->grad_pre.buf) CLT_TRY(check_matrix("grad_pre", p->grad_pre, p->aux_type, p->m, p->n, p->ldgrad));
+    if (p->residual.buf) CLT_TRY(check_matrix("residual", p->residual, CLT_F32, p->m, p->n, p->ldres));
+    return CLT_OK;
+}
+
+static clt_status check_types(const clt_gemm_params *p) {
+    const unsigned most = CLT_F16;
+    if ((unsigned)p->in_type > most || (unsigned)p->c_type > most || (unsigned)p->aux_type > most)
+        return clt_error(CLT_FAIL, "gemm: there is no type %u, %u or %u", p->in_type, p->c_type, p->aux_type);
+    if (p->accumulate && p->c_type != CLT_F32) return clt_error(CLT_FAIL, "gemm: sums are kept in fp32 only");
+    if (p->form == CLT_GEMM_TN && p->c_type != CLT_F32 && p->k_group != p->k)
+        return clt_error(CLT_FAIL, "gemm: a 16-bit weight gradient takes one group of rows");
+    /* An element may be replaced by its own result, but not by another one's. */
+    if ((p->c_type != CLT_F32 && overlaps(p, p->residual, p->ldres, CLT_F32)) ||
+        (p->c_type != p->aux_type && overlaps(p, p->grad_pre, p->ldgrad, p->aux_type)))
+        return clt_error(CLT_FAIL, "gemm: c lies over a tensor of another type");
     return CLT_OK;
 }
 
@@ -87,34 +109,38 @@ static clt_status check_call(const clt_gemm_params *p) {
         return clt_error(CLT_FAIL, "gemm: groups of %lld rows do not divide %lld rows", (long long)p->k_group,
                          (long long)p->k);
     const bool tn = p->form == CLT_GEMM_TN, nt = p->form == CLT_GEMM_NT;
-    CLT_TRY(check_matrix("a", p->a, tn ? p->k : p->m, tn ? p->m : p->k, p->lda));
-    CLT_TRY(check_matrix("b", p->b, nt ? p->n : p->k, nt ? p->k : p->n, p->ldb));
-    CLT_TRY(check_matrix("c", p->c, p->m, p->n, p->ldc));
-    return check_epilogue(p);
+    CLT_TRY(check_matrix("a", p->a, p->in_type, tn ? p->k : p->m, tn ? p->m : p->k, p->lda));
+    CLT_TRY(check_matrix("b", p->b, p->in_type, nt ? p->n : p->k, nt ? p->k : p->n, p->ldb));
+    CLT_TRY(check_matrix("c", p->c, p->c_type, p->m, p->n, p->ldc));
+    CLT_TRY(check_epilogue(p));
+    return check_types(p);
 }
 
 /* --- choosing ---------------------------------------------------------------------------------------------
  */
 
-/* A row may ask for a least size by MIN_M and MIN_N: large tiles waste work on small matrices. */
-static bool shape_fits(const clt_variant *v, const clt_gemm_params *p) {
-    return p->m >= clt_variant_param(v, "MIN_M", 0) && p->n >= clt_variant_param(v, "MIN_N", 0);
+/* Whether the row can do this call at all. TYPES is a set: 1 fp32, 2 bf16, 4 fp16, what a and b may be and,
+ * besides fp32, c, pre and grad_pre. ALIGN: rows of a and b start at multiples of so many elements. */
+static bool can_do(const clt_variant *v, const void *call) {
+    const clt_gemm_params *p = call;
+    const long types = clt_variant_param(v, "TYPES", 1), others = types | 1;
+    const uint64_t align = (uint64_t)clt_variant_param(v, "ALIGN", 1);
+    return (types >> p->in_type & others >> p->c_type & others >> p->aux_type & 1) && p->a.off % align == 0 &&
+           p->b.off % align == 0 && (uint64_t)p->lda % align == 0 && (uint64_t)p->ldb % align == 0;
 }
 
+/* And is made for its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
+static bool does_well(const clt_variant *v, const void *call) {
+    const clt_gemm_params *p = call;
+    return p->m >= clt_variant_param(v, "MIN_M", 0) && p->n >= clt_variant_param(v, "MIN_N", 0) &&
+           can_do(v, call);
+}
+
+/* A row is built, and has a verdict, for each type of a and b. */
 static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_variant **out) {
-    if (!clt_variant_forced(ops, "gemm")) {
-        int n;
-        clt_variant *row = clt_ops_variants(ops, "gemm", &n);
-        for (int i = 0; i < n; i++) {
-            if (!shape_fits(&row[i], p)) continue;
-            const clt_status st = clt_variant_verify(ops, &row[i], clt_gemm_check, NULL);
-            if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
-            if (st != CLT_OK) continue;
-            *out = &row[i];
-            return CLT_OK;
-        }
-    }
-    return clt_variant_pick(ops, "gemm", clt_gemm_check, NULL, out);
+    static const char *const option[] = {"", " -DIN_TYPE=1", " -DIN_TYPE=2"};
+    return clt_variant_pick_for(ops, "gemm", option[p->in_type],
+                                clt_variant_forced(ops, "gemm") ? can_do : does_well, clt_gemm_check, p, out);
 }
 
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
@@ -142,9 +168,9 @@ static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_par
     enum { SLOT = 2 };
     clt_gemm_params tiny = *p;
     clt_ref at = clt_ref_none();
-    CLT_TRY(clt_ops_scratch(ops, SLOT, 64, &at.buf));
+    CLT_TRY(clt_ops_scratch(ops, SLOT, 1024, &at.buf)); /* rows far enough apart for every row's ALIGN */
     tiny.m = tiny.n = tiny.k = tiny.k_group = 1;
-    tiny.lda = tiny.ldb = tiny.ldc = tiny.ldpre = tiny.ldgrad = tiny.ldres = 1;
+    tiny.lda = tiny.ldb = tiny.ldc = tiny.ldpre = tiny.ldgrad = tiny.ldres = 64;
     tiny.a = tiny.b = tiny.c = at;
     if (p->bias.buf) tiny.bias = at;
     if (p->pre.buf) tiny.pre = at;

@@ -22,7 +22,8 @@ enum { CLT_EP_ARG_COUNT = 15 };
 /* Fills the kernel arguments of CLT_EP_ARGS, for the outputs from (row, column) on. */
 void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t row, int64_t column,
                             clt_arg *args);
-/* The variant's options with the activations of this call. */
+/* The variant's options with the types and activations of this call (the type of a and b is among the
+ * variant's). */
 void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
                       size_t size);
 
@@ -30,12 +31,13 @@ void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char
 clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-/* Whether c may hold unfinished chains: nothing that the epilogue reads lies there. */
+/* Whether c may hold unfinished chains: it is fp32 and nothing that the epilogue reads lies there. */
 bool clt_gemm_c_is_free(const clt_gemm_params *p);
 /* Upper bound of the CPU body's scratch, over all its variants. */
 uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p);
 
-/* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c). */
+/* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c).
+ * ctx: the call (clt_gemm_params); its in_type counts. */
 clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
 /* Runs a checked call with this variant. */
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);

@@ -1,4 +1,6 @@
-/* The check of a GEMM variant: small shapes with every kind of edge, against the oracle. */
+/* The check of a GEMM variant: small shapes with every kind of edge, against the oracle. Exact rows must give
+ * its words; rows of `numerics: fast` add in an order of their own and must stay within a bound of the exact
+ * sums. */
 #include "clt_op_gemm.h"
 
 #include <math.h>
@@ -7,106 +9,239 @@
 #include "../base/clt_philox.h"
 #include "ref/clt_ref.h"
 
-/* Places of a case's matrices in its one buffer, in floats. The gaps hold NaN: nothing may leak out of them.
- */
+enum { GAP = 20, MOST_FLOATS = 1 << 20, MOST_PARTS = 8 };
+
+/* Elements of one matrix, gaps between its rows included, from word `at` of the buffer on. */
+typedef struct {
+    size_t at, n;
+    clt_dtype type;
+    size_t shift; /* elements: 16-bit matrices start between two words, unless the row wants alignment */
+} check_part;
+
+/* A case's matrices lie in one buffer, with NaN in all gaps: nothing may leak out of them. The host has a
+ * float for every word of the buffer. */
 typedef struct {
     clt_gemm_params p;
     clt_ref_gemm_params ref;
     float *host;
     size_t used;
     clt_buffer *buf;
+    check_part part[MOST_PARTS];
+    int parts;
+    clt_dtype in;
+    size_t align;
+    float scale;
+    bool one_hot; /* a: one 1 in each row or column of its own */
 } check_case;
 
-enum { GAP = 19, MOST_FLOATS = 1 << 20 };
+typedef struct {
+    clt_gemm_form form;
+    int64_t m, n, k, k_group;
+    bool bias, residual, accumulate;
+    clt_activation act, grad_act;
+    bool wide; /* c in fp32 whatever a and b are */
+} check_shape;
 
-static void fill(float *x, size_t n, uint32_t seed) {
+static void fill(float *x, size_t n, uint32_t seed, float scale) {
     const uint32_t key[2] = {seed, 0x6e6d6d};
     for (size_t i = 0; i < n; i += 4) {
         const uint32_t counter[4] = {(uint32_t)(i / 4), 0, 0, 0};
         uint32_t out[4];
         clt_philox4x32(counter, key, out);
-        for (size_t j = 0; j < 4 && i + j < n; j++) x[i + j] = (float)(int32_t)out[j] * 0x1p-31f;
+        for (size_t j = 0; j < 4 && i + j < n; j++) x[i + j] = scale * ((float)(int32_t)out[j] * 0x1p-31f);
     }
 }
 
 /* A matrix of rows that are `ld` apart; what is not inside it stays NaN. */
-static float *add_matrix(check_case *c, int64_t rows, int64_t cols, int64_t ld, clt_ref *ref) {
-    float *at = c->host + c->used, row[512];
+static float *add_matrix(check_case *c, int64_t rows, int64_t cols, int64_t ld, clt_dtype type, float scale,
+                         clt_ref *ref) {
+    const size_t align = c->align * 4;
+    c->used = CLT_ROUND_UP(c->used, align);
+    check_part part = {c->used, (size_t)(rows * ld), type, c->align == 1 && type != CLT_F32};
+    float *at = c->host + c->used;
     for (int64_t r = 0; r < rows; r++) {
-        fill(row, (size_t)cols, (uint32_t)(c->used + (size_t)r));
-        for (int64_t j = 0; j < cols; j++) at[r * ld + j] = row[j];
+        fill(at + r * ld, (size_t)cols, (uint32_t)(c->used + (size_t)r), scale);
+        for (int64_t j = 0; j < cols; j++) at[r * ld + j] = clt_ref_rounded(type, at[r * ld + j]);
     }
-    *ref = (clt_ref){c->buf, c->used};
-    c->used += (size_t)(rows * ld) + GAP;
+    c->part[c->parts++] = part;
+    *ref = (clt_ref){c->buf, c->used * 4 / clt_dtype_bytes(type) + part.shift};
+    c->used += part.n + GAP;
     return at;
 }
 
-static void build_case(check_case *c, clt_gemm_form form, int64_t m, int64_t n, int64_t k, int64_t k_group,
-                       bool epilogue, clt_activation act, clt_activation grad_act) {
-    const bool tn = form == CLT_GEMM_TN, nt = form == CLT_GEMM_NT;
-    clt_gemm_params *p = &c->p;
-    clt_ref_gemm_params *r = &c->ref;
-    *p = (clt_gemm_params){.form = form, .m = m, .n = n, .k = k, .k_group = k_group, .accumulate = epilogue};
-    *r = (clt_ref_gemm_params){
-        .form = form, .m = m, .n = n, .k = k, .k_group = k_group, .accumulate = epilogue};
-    p->lda = r->lda = (tn ? m : k) + 3;
-    p->ldb = r->ldb = (nt ? k : n) + 5;
-    p->ldc = r->ldc = p->ldpre = r->ldpre = p->ldgrad = r->ldgrad = p->ldres = r->ldres = n + 7;
-    c->used = GAP;
-    for (size_t i = 0; i < MOST_FLOATS; i++) c->host[i] = (float)(0.0 / 0.0);
-    r->a = add_matrix(c, tn ? k : m, tn ? m : k, p->lda, &p->a);
-    r->b = add_matrix(c, nt ? n : k, nt ? k : n, p->ldb, &p->b);
-    r->c = add_matrix(c, m, n, p->ldc, &p->c);
-    if (!epilogue || tn) return;
-    r->bias = add_matrix(c, 1, n, n, &p->bias);
-    r->residual = add_matrix(c, m, n, p->ldres, &p->residual);
-    p->act = r->act = act;
-    p->grad_act = r->grad_act = grad_act;
-    if (act) r->pre = add_matrix(c, m, n, p->ldpre, &p->pre);
-    if (grad_act) r->grad_pre = add_matrix(c, m, n, p->ldgrad, &p->grad_pre);
+static void make_one_hot(float *a, int64_t rows, int64_t cols, int64_t ld, bool columns) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < cols; j++)
+            a[r * ld + j] = columns ? (float)(j * 7 % rows == r) : (float)(r * 7 % cols == j);
 }
 
-/* A product in an order of its own: |a| and |b| are at most 1, so a sum of k terms is off by at most about
- * k^2 2^-24 from the oracle's; activations and their derivatives have slopes below 2. NaN must stay where it
- * is. */
-static clt_status compare_near(clt_ops *ops, const check_case *c, const char *what) {
-    const double k = (double)c->p.k, bound = 4 * k * k * 0x1p-24;
-    float *got = clt_malloc(c->used * sizeof *got);
-    clt_status st = clt_ref_read_f32((clt_ref){c->buf, 0}, got, c->used);
-    for (size_t i = 0; st == CLT_OK && i < c->used; i++)
-        if (isnan(got[i]) != isnan(c->host[i]) || fabs((double)got[i] - (double)c->host[i]) > bound)
-            st = clt_variant_fail(ops, "%s: element %zu is %.9g, the oracle has %.9g, the bound is %.3g",
-                                  what, i, (double)got[i], (double)c->host[i], bound);
-    clt_free(got);
+static void build_case(check_case *c, const check_shape *s) {
+    const bool tn = s->form == CLT_GEMM_TN, nt = s->form == CLT_GEMM_NT;
+    const clt_dtype out = s->wide || tn ? CLT_F32 : c->in;
+    const int64_t align = (int64_t)c->align;
+    clt_gemm_params *p = &c->p;
+    clt_ref_gemm_params *r = &c->ref;
+    *p = (clt_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .k_group = s->k_group};
+    *r = (clt_ref_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .k_group = s->k_group};
+    p->accumulate = r->accumulate = s->accumulate;
+    p->in_type = c->in;
+    p->c_type = r->c_type = out;
+    p->aux_type = r->aux_type = c->in;
+    p->lda = r->lda = CLT_ROUND_UP((tn ? s->m : s->k) + 3, align);
+    p->ldb = r->ldb = CLT_ROUND_UP((nt ? s->k : s->n) + 5, align);
+    p->ldc = r->ldc = p->ldpre = r->ldpre = p->ldgrad = r->ldgrad = p->ldres = r->ldres = s->n + 7;
+    c->used = GAP;
+    c->parts = 0;
+    for (size_t i = 0; i < MOST_FLOATS; i++) c->host[i] = (float)(0.0 / 0.0);
+    float *a = add_matrix(c, tn ? s->k : s->m, tn ? s->m : s->k, p->lda, c->in, c->scale, &p->a);
+    if (c->one_hot) make_one_hot(a, tn ? s->k : s->m, tn ? s->m : s->k, p->lda, tn);
+    r->a = a;
+    r->b = add_matrix(c, nt ? s->n : s->k, nt ? s->k : s->n, p->ldb, c->in, c->scale, &p->b);
+    r->c = add_matrix(c, s->m, s->n, p->ldc, out, 1, &p->c);
+    if (s->bias) r->bias = add_matrix(c, 1, s->n, s->n, CLT_F32, 1, &p->bias);
+    if (s->residual) r->residual = add_matrix(c, s->m, s->n, p->ldres, CLT_F32, 1, &p->residual);
+    p->act = r->act = s->act;
+    p->grad_act = r->grad_act = s->grad_act;
+    if (s->act) r->pre = add_matrix(c, s->m, s->n, p->ldpre, c->in, 1, &p->pre);
+    if (s->grad_act) r->grad_pre = add_matrix(c, s->m, s->n, p->ldgrad, c->in, 1, &p->grad_pre);
+}
+
+/* --- the device's side -----------------------------------------------------------------------------------
+ */
+
+static uint8_t *place_of(const check_case *c, uint8_t *bytes, int i) {
+    return bytes + c->part[i].at * 4 + c->part[i].shift * clt_dtype_bytes(c->part[i].type);
+}
+
+static clt_status upload(const check_case *c) {
+    uint8_t *bytes = clt_malloc(c->used * 4);
+    memset(bytes, 0xff, c->used * 4); /* NaN in every type */
+    for (int i = 0; i < c->parts; i++)
+        clt_ref_narrow(c->part[i].type, c->host + c->part[i].at, c->part[i].n, place_of(c, bytes, i));
+    const clt_status st = clt_buffer_write(c->buf, 0, bytes, c->used * 4);
+    clt_free(bytes);
     return st;
 }
 
-static clt_status run_case(clt_ops *ops, const clt_variant *v, check_case *c, const char *what) {
-    CLT_TRY(clt_buffer_write(c->buf, 0, c->host, c->used * sizeof(float)));
-    CLT_TRY(clt_gemm_run(ops, v, &c->p));
+/* got: a float for every word, as in c->host. What lies outside all matrices must be as it was. */
+static clt_status download(clt_ops *ops, const check_case *c, const char *what, float *got) {
+    uint8_t *bytes = clt_malloc(c->used * 4);
+    clt_status st = clt_buffer_read(c->buf, 0, bytes, c->used * 4);
+    for (int i = 0; st == CLT_OK && i < c->parts; i++) {
+        const check_part *part = &c->part[i];
+        clt_ref_widen(part->type, place_of(c, bytes, i), part->n, got + part->at);
+        memset(place_of(c, bytes, i), 0xff, part->n * clt_dtype_bytes(part->type));
+    }
+    for (size_t i = 0; st == CLT_OK && i < c->used * 4; i++)
+        if (bytes[i] != 0xff)
+            st = clt_variant_fail(ops, "%s: writes outside its tensors, %zu bytes from the buffer's start",
+                                  what, i);
+    clt_free(bytes);
+    return st;
+}
+
+/* --- comparing ---------------------------------------------------------------------------------------------
+ */
+
+static bool same_word(float a, float b) {
+    return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
+}
+
+static clt_status compare_exact(clt_ops *ops, const check_case *c, const char *what, const float *got) {
+    for (int i = 0; i < c->parts; i++)
+        for (size_t e = c->part[i].at; e < c->part[i].at + c->part[i].n; e++)
+            if (!same_word(got[e], c->host[e]))
+                return clt_variant_fail(ops, "%s: word %zu is %.9g, the oracle has %.9g", what, e,
+                                        (double)got[e], (double)c->host[e]);
+    return CLT_OK;
+}
+
+/* `before`: the host's words before the call. */
+static clt_status compare_near(clt_ops *ops, const check_case *c, const char *what, const float *got,
+                               const float *before) {
+    const clt_ref_gemm_params *r = &c->ref;
+    const size_t at_c = (size_t)(r->c - c->host), at_pre = r->pre ? (size_t)(r->pre - c->host) : 0;
+    for (size_t e = 0; e < c->used; e++)
+        if (isnan(got[e]) != isnan(c->host[e]))
+            return clt_variant_fail(ops, "%s: word %zu is %.9g, the oracle has %.9g", what, e, (double)got[e],
+                                    (double)c->host[e]);
+    for (int64_t i = 0; i < r->m; i++)
+        for (int64_t j = 0; j < r->n; j++) {
+            const size_t e = at_c + (size_t)(i * r->ldc + j), f = at_pre + (size_t)(i * r->ldpre + j);
+            const clt_ref_gemm_near near = clt_ref_gemm_near_at(r, i, j, (double)before[e]);
+            if (fabs((double)got[e] - near.c) > near.c_bound ||
+                (r->pre && fabs((double)got[f] - near.pre) > near.pre_bound))
+                return clt_variant_fail(
+                    ops, "%s: output (%lld, %lld) is %.9g, exactly it would be %.9g, the bound is %.3g", what,
+                    (long long)i, (long long)j, (double)got[e], near.c, near.c_bound);
+        }
+    return CLT_OK;
+}
+
+static bool is_fast(const clt_variant *v) {
+    return strstr(v->requires, "numerics=fast") != NULL;
+}
+
+static clt_status run_case(clt_ops *ops, const clt_variant *v, check_case *c, const check_shape *s) {
+    static const char *const form[] = {"NT", "NN", "TN"}, *const type[] = {"fp32", "bf16", "fp16"};
+    char what[128];
+    snprintf(what, sizeof what, "%s %lldx%lldx%lld of %s%s%s%s%s%s%s", form[s->form], (long long)s->m,
+             (long long)s->n, (long long)s->k, type[c->in], s->bias ? ", bias" : "", s->act ? ", act" : "",
+             s->grad_act ? ", derivative" : "", s->residual ? ", residual" : "",
+             s->accumulate ? ", added" : "", c->one_hot ? ", one-hot" : "");
+    build_case(c, s);
+    float *got = clt_memdup(c->host, c->used * sizeof *got),
+          *before = clt_memdup(c->host, c->used * sizeof *got);
+    clt_status st = upload(c);
+    if (st == CLT_OK) st = clt_gemm_run(ops, v, &c->p);
+    if (st == CLT_OK) st = download(ops, c, what, got);
     clt_ref_gemm(&c->ref);
-    if (!strcmp(v->body, "clblast")) return compare_near(ops, c, what);
-    return clt_variant_compare(ops, what, (clt_ref){c->buf, 0}, c->host, c->used);
+    if (st == CLT_OK)
+        st = is_fast(v) && !c->one_hot ? compare_near(ops, c, what, got, before)
+                                       : compare_exact(ops, c, what, got);
+    clt_free(got);
+    clt_free(before);
+    return st;
 }
 
 static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
-    build_case(c, CLT_GEMM_NT, 37, 83, 301, 0, false, CLT_ACT_NONE, CLT_ACT_NONE);
-    CLT_TRY(run_case(ops, v, c, "NT 37x83x301"));
-    build_case(c, CLT_GEMM_NT, 67, 70, 33, 0, true, CLT_ACT_GELU, CLT_ACT_NONE);
-    CLT_TRY(run_case(ops, v, c, "NT 67x70x33 with bias, gelu, residual, accumulate"));
-    build_case(c, CLT_GEMM_NN, 66, 97, 270, 0, false, CLT_ACT_NONE, CLT_ACT_NONE);
-    CLT_TRY(run_case(ops, v, c, "NN 66x97x270"));
-    build_case(c, CLT_GEMM_NN, 33, 65, 40, 0, true, CLT_ACT_NONE, CLT_ACT_GELU);
-    CLT_TRY(run_case(ops, v, c, "NN 33x65x40 with gelu's derivative, residual, accumulate"));
-    build_case(c, CLT_GEMM_TN, 69, 101, 96, 24, true, CLT_ACT_NONE, CLT_ACT_NONE);
-    CLT_TRY(run_case(ops, v, c, "TN 69x101x96 in groups of 24, accumulate"));
-    build_case(c, CLT_GEMM_TN, 130, 35, 600, 300, false, CLT_ACT_NONE, CLT_ACT_NONE);
-    return run_case(ops, v, c, "TN 130x35x600 in groups of 300");
+    static const check_shape shape[] = {
+        {.form = CLT_GEMM_NT, .m = 37, .n = 83, .k = 301},
+        {.form = CLT_GEMM_NT, .m = 67, .n = 70, .k = 33, .bias = true, .act = CLT_ACT_GELU},
+        {.form = CLT_GEMM_NT,
+         .m = 67,
+         .n = 70,
+         .k = 33,
+         .bias = true,
+         .residual = true,
+         .accumulate = true,
+         .wide = true},
+        {.form = CLT_GEMM_NN, .m = 66, .n = 97, .k = 270},
+        {.form = CLT_GEMM_NN, .m = 33, .n = 65, .k = 40, .grad_act = CLT_ACT_GELU},
+        {.form = CLT_GEMM_TN, .m = 69, .n = 101, .k = 96, .k_group = 24, .accumulate = true},
+        {.form = CLT_GEMM_TN, .m = 130, .n = 35, .k = 600, .k_group = 300},
+    };
+    for (size_t i = 0; i < CLT_COUNT_OF(shape); i++) CLT_TRY(run_case(ops, v, c, &shape[i]));
+    if (!is_fast(v)) return CLT_OK;
+    /* Large values: products far above 1, sums below the largest number of the type. One-hot: every output is
+     * an element of b or +0, which any order of additions gives exactly. */
+    static const check_shape hard[] = {
+        {.form = CLT_GEMM_NT, .m = 140, .n = 133, .k = 260, .wide = true},
+        {.form = CLT_GEMM_NN, .m = 140, .n = 133, .k = 260, .wide = true},
+        {.form = CLT_GEMM_TN, .m = 140, .n = 133, .k = 260, .k_group = 260},
+    };
+    for (int hot = 0; hot < 2; hot++)
+        for (size_t i = 0; i < CLT_COUNT_OF(hard); i++) {
+            c->one_hot = hot;
+            c->scale = c->in == CLT_F16 ? 0x1p14f : 0x1p50f;
+            CLT_TRY(run_case(ops, v, c, &hard[i]));
+        }
+    return CLT_OK;
 }
 
 clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    (void)ctx;
-    check_case c = {0};
+    check_case c = {.in = ((const clt_gemm_params *)ctx)->in_type, .scale = 1};
+    c.align = (size_t)clt_variant_param(v, "ALIGN", 1);
     CLT_TRY(clt_buffer_create(clt_ops_device(ops), MOST_FLOATS * sizeof(float), "gemm check", &c.buf));
     c.host = clt_malloc(MOST_FLOATS * sizeof(float));
     const clt_status st = run_cases(ops, v, &c);

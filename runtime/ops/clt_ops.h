@@ -92,7 +92,7 @@ typedef struct {
     clt_ref residual; /* [m,n], fp32 */
     int64_t ldres;
     clt_dtype in_type;  /* of a and b */
-    clt_dtype c_type;   /* of c; accumulate wants fp32 */
+    clt_dtype c_type;   /* of c; accumulate, and TN of more than one group, want fp32 */
     clt_dtype aux_type; /* of pre and grad_pre */
 } clt_gemm_params;
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p);

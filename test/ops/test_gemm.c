@@ -16,24 +16,32 @@ typedef struct {
     int64_t pad;  /* elements between the rows of every matrix */
     int samples;  /* compare only that many outputs; 0: all */
     int in_place; /* 1: residual is c, 2: grad_pre is c */
+    clt_dtype in, out, aux;
 } gemm_case;
 
 typedef struct { /* one matrix on both sides */
     float *host;
     clt_ref ref;
     size_t n;
+    clt_dtype type;
 } matrix;
 
-static const char *form_name[] = {"NT", "NN", "TN"};
+static const char *form_name[] = {"NT", "NN", "TN"}, *type_name[] = {"fp32", "bf16", "fp16"};
 
 /* rows x cols with `pad` NaN after each row. */
-static matrix make_matrix(int device, int64_t rows, int64_t cols, int64_t pad, uint64_t seed, bool extreme) {
+static matrix make_typed(int device, clt_dtype type, int64_t rows, int64_t cols, int64_t pad, uint64_t seed,
+                         bool extreme) {
     const size_t n = (size_t)(rows * (cols + pad));
-    matrix x = {.n = n, .host = extreme ? tu_extreme(n, seed) : tu_random(n, seed, 1.0f)};
+    matrix x = {.n = n, .type = type, .host = extreme ? tu_extreme(n, seed) : tu_random(n, seed, 1.0f)};
+    for (size_t i = 0; i < n; i++) x.host[i] = clt_ref_rounded(type, x.host[i]);
     for (int64_t r = 0; pad && r < rows; r++)
         for (int64_t j = cols; j < cols + pad; j++) x.host[r * (cols + pad) + j] = NAN;
-    x.ref = tu_upload(device, x.host, n);
+    x.ref = tu_upload_as(device, type, x.host, n);
     return x;
+}
+
+static matrix make_matrix(int device, int64_t rows, int64_t cols, int64_t pad, uint64_t seed, bool extreme) {
+    return make_typed(device, CLT_F32, rows, cols, pad, seed, extreme);
 }
 
 static void compare_samples(const char *what, const gemm_case *t, const clt_ref_gemm_params *r,
@@ -55,18 +63,19 @@ static void compare_samples(const char *what, const gemm_case *t, const clt_ref_
 static void run_case(int device, const char *id, const gemm_case *t) {
     const bool tn = t->form == CLT_GEMM_TN, nt = t->form == CLT_GEMM_NT;
     char what[256];
-    snprintf(what, sizeof what, "%s %s %lldx%lldx%lld/%lld act %d grad %d %s%s%s%s%s pad %lld in place %d",
-             id, form_name[t->form], (long long)t->m, (long long)t->n, (long long)t->k, (long long)t->k_group,
+    snprintf(what, sizeof what,
+             "%s %s %lldx%lldx%lld/%lld act %d grad %d %s%s%s%s%s pad %lld in place %d of %s, %s, %s", id,
+             form_name[t->form], (long long)t->m, (long long)t->n, (long long)t->k, (long long)t->k_group,
              (int)t->act, (int)t->grad_act, t->bias ? "bias " : "", t->pre ? "pre " : "",
              t->residual ? "residual " : "", t->accumulate ? "accumulate " : "", t->extreme ? "extreme" : "",
-             (long long)t->pad, t->in_place);
-    matrix a = make_matrix(device, tn ? t->k : t->m, tn ? t->m : t->k, t->pad, 1, t->extreme);
-    matrix b = make_matrix(device, nt ? t->n : t->k, nt ? t->k : t->n, t->pad, 2, t->extreme);
-    matrix c = make_matrix(device, t->m, t->n, t->pad, 3, false), bias = {0}, pre = {0}, grad = {0},
+             (long long)t->pad, t->in_place, type_name[t->in], type_name[t->out], type_name[t->aux]);
+    matrix a = make_typed(device, t->in, tn ? t->k : t->m, tn ? t->m : t->k, t->pad, 1, t->extreme);
+    matrix b = make_typed(device, t->in, nt ? t->n : t->k, nt ? t->k : t->n, t->pad, 2, t->extreme);
+    matrix c = make_typed(device, t->out, t->m, t->n, t->pad, 3, false), bias = {0}, pre = {0}, grad = {0},
            res = {0};
     if (t->bias) bias = make_matrix(device, 1, t->n, 0, 4, false);
-    if (t->pre) pre = make_matrix(device, t->m, t->n, t->pad, 5, false);
-    if (t->grad_act) grad = t->in_place == 2 ? c : make_matrix(device, t->m, t->n, t->pad, 6, false);
+    if (t->pre) pre = make_typed(device, t->aux, t->m, t->n, t->pad, 5, false);
+    if (t->grad_act) grad = t->in_place == 2 ? c : make_typed(device, t->aux, t->m, t->n, t->pad, 6, false);
     if (t->residual) res = t->in_place == 1 ? c : make_matrix(device, t->m, t->n, t->pad, 7, false);
     clt_gemm_params p = {.form = t->form, .m = t->m, .n = t->n, .k = t->k, .k_group = t->k_group};
     p.accumulate = t->accumulate, p.act = t->act, p.grad_act = t->grad_act;
@@ -79,9 +88,11 @@ static void run_case(int device, const char *id, const gemm_case *t) {
     r.accumulate = p.accumulate, r.bias = bias.host, r.act = p.act, r.pre = pre.host, r.ldpre = p.ldpre;
     r.grad_act = p.grad_act, r.grad_pre = grad.host, r.ldgrad = p.ldgrad, r.residual = res.host,
     r.ldres = p.ldres;
+    p.in_type = t->in, p.c_type = r.c_type = t->out, p.aux_type = r.aux_type = t->aux;
 
     tu_assert_ok(clt_op_gemm(tu_ops(device), &p), what);
-    float *got_c = tu_download(c.ref, c.n), *got_pre = pre.host ? tu_download(pre.ref, pre.n) : NULL;
+    float *got_c = tu_download_as(c.ref, c.type, c.n),
+          *got_pre = pre.host ? tu_download_as(pre.ref, pre.type, pre.n) : NULL;
     if (t->samples) {
         float *before = clt_memdup(c.host, c.n * sizeof(float));
         compare_samples(what, t, &r, got_c, got_pre, before);
@@ -299,6 +310,61 @@ static void model_shapes_match(void **state) {
     tu_each_variant("gemm", model_shapes);
 }
 
+/* --- 16-bit tensors: every pair of types, all forms and epilogues, chains that are cut, ragged everywhere
+ * ---- */
+
+static bool takes_halves(int device, const char *id) {
+    int n;
+    const clt_variant *row = clt_ops_variants(tu_ops(device), "gemm", &n);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(row[i].id, id)) return clt_variant_param(&row[i], "TYPES", 1) & 6;
+    return false;
+}
+
+static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
+    const clt_dtype aux = in ? in : out;
+    for (int form = 0; form < 3; form++) {
+        gemm_case t = {
+            .form = (clt_gemm_form)form, .m = 37, .n = 61, .k = 69, .k_group = form == 2 && !out ? 23 : 69};
+        t.pad = form, t.in = in, t.out = out, t.aux = aux, t.accumulate = form == 2 && !out;
+        run_case(device, id, &t);
+        t.extreme = !tu_tiny() && in != CLT_F16;
+        t.m = 15, t.n = 100, t.pad = 3, t.accumulate = false;
+        run_case(device, id, &t);
+    }
+    gemm_case t = {.form = CLT_GEMM_NT, .m = 29, .n = 43, .k = 35, .pad = 1, .bias = true, .residual = true};
+    t.in = in, t.out = out, t.aux = aux;
+    run_case(device, id, &t);
+    t.act = CLT_ACT_GELU, t.pre = true, t.residual = false;
+    run_case(device, id, &t);
+    t.form = CLT_GEMM_NN, t.act = CLT_ACT_NONE, t.pre = t.bias = false, t.grad_act = CLT_ACT_GELU;
+    t.in_place = aux == out ? 2 : 0;
+    run_case(device, id, &t);
+}
+
+static void halves(int device, const char *id) {
+    if (!takes_halves(device, id)) return;
+    for (int in = CLT_F32; in <= CLT_F16; in++)
+        for (int out = CLT_F32; out <= CLT_F16; out++)
+            if ((in || out) && (!tu_tiny() || in == out))
+                half_pair(device, id, (clt_dtype)in, (clt_dtype)out);
+    if (tu_tiny()) return;
+    gemm_case t = {.form = CLT_GEMM_NT, .m = 300, .n = 40, .k = 9001, .bias = true, .samples = 500};
+    t.in = t.out = CLT_BF16;
+    run_case(device, id, &t);
+    t.form = CLT_GEMM_NN, t.bias = false, t.n = 70, t.in = t.out = CLT_F16;
+    run_case(device, id, &t);
+    t.form = CLT_GEMM_TN, t.k_group = 9001, t.m = 150, t.out = CLT_F32;
+    run_case(device, id, &t);
+    t.in = t.out = CLT_BF16;
+    run_case(device, id, &t);
+}
+
+static void halves_match(void **state) {
+    (void)state;
+    tu_each_variant("gemm", halves);
+}
+
 /* --- calls that must be refused
  * ------------------------------------------------------------------------------------- */
 
@@ -308,7 +374,7 @@ static void bad_calls_are_refused(void **state) {
     clt_ref r = tu_upload(0, x, 64);
     const clt_gemm_params good = {
         .form = CLT_GEMM_NT, .m = 4, .n = 4, .k = 4, .a = r, .b = r, .c = r, .lda = 4, .ldb = 4, .ldc = 4};
-    clt_gemm_params bad[9];
+    clt_gemm_params bad[14];
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) bad[i] = good;
     bad[0].m = 0;
     bad[1].k = -1;
@@ -319,6 +385,12 @@ static void bad_calls_are_refused(void **state) {
     bad[6].form = CLT_GEMM_TN, bad[6].k_group = 4, bad[6].bias = r;
     bad[7].grad_act = CLT_ACT_GELU;
     bad[8].c.off = 1u << 30;
+    bad[9].in_type = (clt_dtype)3;
+    bad[10].c_type = CLT_BF16, bad[10].accumulate = true;
+    bad[11].form = CLT_GEMM_TN, bad[11].k_group = 2, bad[11].c_type = CLT_F16;
+    bad[12].c_type = CLT_BF16, bad[12].residual = r, bad[12].ldres = 4, bad[12].c.off *= 2;
+    bad[13].grad_act = CLT_ACT_GELU, bad[13].grad_pre = r, bad[13].ldgrad = 4, bad[13].aux_type = CLT_BF16,
+    bad[13].grad_pre.off *= 2;
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++)
         assert_int_equal(clt_op_gemm(tu_ops(0), &bad[i]), CLT_FAIL);
     tu_assert_ok(clt_op_gemm_prepare(tu_ops(0), &good), "prepare");
@@ -399,7 +471,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(edges_match),           cmocka_unit_test(epilogues_match),
         cmocka_unit_test(activations_match),     cmocka_unit_test(special_cases_match),
         cmocka_unit_test(extreme_values_match),  cmocka_unit_test(nonfinite_values_spread),
-        cmocka_unit_test(model_shapes_match),    cmocka_unit_test(clblast_is_close),
+        cmocka_unit_test(model_shapes_match),    cmocka_unit_test(halves_match),
+        cmocka_unit_test(clblast_is_close),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

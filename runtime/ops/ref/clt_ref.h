@@ -14,7 +14,9 @@
 /* The row rule: 64 lanes, lane l adds x[l], x[l+64], ... from +0, then the binary tree l += l+32 ... l+1. */
 float clt_ref_row_sum(const float *x, int64_t n);
 
-typedef struct { /* host twin of clt_gemm_params; NULL pointers are absent tensors */
+/* Host twin of clt_gemm_params; NULL pointers are absent tensors. Elements of every type are floats here:
+ * those that are read should have values of the type, those of c and pre are rounded to theirs. */
+typedef struct {
     clt_gemm_form form;
     int64_t m, n, k, k_group;
     const float *a, *b;
@@ -30,10 +32,21 @@ typedef struct { /* host twin of clt_gemm_params; NULL pointers are absent tenso
     int64_t ldgrad;
     const float *residual;
     int64_t ldres;
+    clt_dtype c_type, aux_type;
 } clt_ref_gemm_params;
 void clt_ref_gemm(const clt_ref_gemm_params *p);
 /* Only output (i, j): for sampled checks at large shapes. Writes c (and pre) at that place only. */
 void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
+
+/* Output (i, j) with the sum over k in double, and how far from it a row of `numerics: fast` may be. Such a
+ * row may add in any order and drop bits of addends that are smaller than the largest of a block, as matrix
+ * units do: each of its additions, fewer than 2k, is off by at most 2^-23 of a partial sum, so the sum by k
+ * 2^-22 times the sum of |a b|. The epilogue at most doubles that (activations and derivatives with slopes
+ * below 2) and adds a few roundings, the last to c's type. c_before: c's element before the call. */
+typedef struct {
+    double c, c_bound, pre, pre_bound;
+} clt_ref_gemm_near;
+clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before);
 
 float clt_ref_act(clt_activation act, float x);      /* the activation */
 float clt_ref_act_grad(clt_activation act, float x); /* its derivative */
@@ -126,5 +139,6 @@ void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x);
  * results.
  */
 void clt_ref_round(clt_dtype type, float *x, size_t n);
+float clt_ref_rounded(clt_dtype type, float x); /* the same of one */
 
 #endif

@@ -21,7 +21,7 @@ static float chain(const clt_ref_gemm_params *p, int64_t i, int64_t j, int64_t f
 static void weight_gradient_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
     float sum = p->accumulate ? p->c[i * p->ldc + j] : 0.0f;
     for (int64_t k = 0; k < p->k; k += p->k_group) sum = sum + chain(p, i, j, k, k + p->k_group);
-    p->c[i * p->ldc + j] = sum;
+    p->c[i * p->ldc + j] = clt_ref_rounded(p->c_type, sum);
 }
 
 void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
@@ -31,15 +31,45 @@ void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
     }
     float v = chain(p, i, j, 0, p->k);
     if (p->bias) v = v + p->bias[j];
-    if (p->pre) p->pre[i * p->ldpre + j] = v;
+    if (p->pre) p->pre[i * p->ldpre + j] = clt_ref_rounded(p->aux_type, v);
     if (p->act != CLT_ACT_NONE) v = clt_ref_act(p->act, v);
     if (p->grad_act != CLT_ACT_NONE) v = v * clt_ref_act_grad(p->grad_act, p->grad_pre[i * p->ldgrad + j]);
     if (p->residual) v = p->residual[i * p->ldres + j] + v;
     float *c = p->c + i * p->ldc + j;
-    *c = p->accumulate ? *c + v : v;
+    *c = clt_ref_rounded(p->c_type, p->accumulate ? *c + v : v);
 }
 
 void clt_ref_gemm(const clt_ref_gemm_params *p) {
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) clt_ref_gemm_at(p, i, j);
+}
+
+/* Half the distance between neighbours of x in this type, at most. */
+static double half_step(clt_dtype type, double x) {
+    static const double relative[] = {0x1p-24, 0x1p-8, 0x1p-11}, least[] = {0x1p-150, 0x1p-134, 0x1p-25};
+    return relative[type] * fabs(x) + least[type];
+}
+
+clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before) {
+    double v = 0, size = 0;
+    for (int64_t k = 0; k < p->k; k++) {
+        const double ab = (double)element_a(p, i, k) * (double)element_b(p, j, k);
+        v += ab;
+        size += fabs(ab);
+    }
+    clt_ref_gemm_near near;
+    double off = (double)p->k * 0x1p-22 * size, largest = fabs(v);
+    if (p->bias) v += (double)p->bias[j];
+    near.pre = v;
+    near.pre_bound = off + half_step(CLT_F32, v) + half_step(p->aux_type, v);
+    if (p->act != CLT_ACT_NONE) v = (double)clt_ref_act(p->act, (float)v);
+    if (p->grad_act != CLT_ACT_NONE)
+        v *= (double)clt_ref_act_grad(p->grad_act, p->grad_pre[i * p->ldgrad + j]);
+    if (p->residual) v += (double)p->residual[i * p->ldres + j];
+    if (p->accumulate) v += c_before, largest += fabs(c_before);
+    if (p->residual) largest += fabs((double)p->residual[i * p->ldres + j]);
+    if (p->bias) largest += fabs((double)p->bias[j]);
+    near.c = v;
+    near.c_bound = 2 * off + 0x1p-20 * largest + half_step(p->c_type, fabs(v) + 2 * off);
+    return near;
 }

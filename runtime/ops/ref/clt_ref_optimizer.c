@@ -96,6 +96,11 @@ void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x) {
             x[i] = type == CLT_BF16 ? clt_ref_bf16_to_f32(u[i]) : clt_ref_f16_to_f32(u[i]);
 }
 
+float clt_ref_rounded(clt_dtype type, float x) {
+    clt_ref_round(type, &x, 1);
+    return x;
+}
+
 void clt_ref_round(clt_dtype type, float *x, size_t n) {
     for (size_t i = 0; i < n && type != CLT_F32; i++)
         x[i] = type == CLT_BF16 ? clt_ref_bf16_to_f32(clt_ref_f32_to_bf16(x[i]))
