@@ -11,7 +11,7 @@ needed=(gcc libc6-dev make pkg-config libjansson-dev libyaml-dev libxxhash-dev l
     ocl-icd-opencl-dev pocl-opencl-icd libopenmpi-dev openmpi-bin libcmocka-dev)
 # The compilers are for the offline checks of the kernels on targets that are not here; ocloc is in intel-opencl-icd.
 wanted=(oclgrind clang-19 llvm-19 lld-19 rocm-device-libs intel-opencl-icd python3 python3-venv strace
-    libopenblas0-pthread libclblast1 shellcheck procps zstd)
+    libopenblas0-pthread libclblast1 shellcheck procps zstd iproute2)
 intel_packages=(intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0)
 
 say() { echo "setup: $*" >&2; }
