@@ -147,6 +147,7 @@ static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_pa
 }
 
 clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const params *p) {
+    if (!strcmp(v->body, "wgmma")) return clt_attention_wgmma_forward(ops, v, p);
     return strcmp(v->body, "cpu") ? group_forward(ops, v, p) : cpu_forward(ops, v, p);
 }
 
@@ -191,8 +192,7 @@ static void make_options(const clt_ops *ops, const params *p, char *out, size_t 
 }
 
 bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
-    (void)v, (void)p;
-    return true;
+    return strcmp(v->body, "wgmma") != 0 || clt_attention_wgmma_takes(v, p);
 }
 
 bool clt_attention_takes_backward(const clt_variant *v, const grad_params *g) {

@@ -27,9 +27,14 @@ bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad
 clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
 
-/* The checks (clt_variant_check; ctx: the clt_attention_params of the call, for head size, type and
- * features). Rows that require numerics=fast are compared with the formula in double within the bound of
- * clt_ref_attention_row, all others with the oracle's bits. */
+/* Body "wgmma" (clt_op_attention_wgmma.c): 16-bit types, head sizes 64, 80, 96 and 128 within MIN_D .. MAX_D
+ * of the row, tensors aligned as maps need it, no dropout. */
+bool clt_attention_wgmma_takes(const clt_variant *v, const clt_attention_params *p);
+clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
+
+/* The checks (clt_variant_check; ctx: the params of the call, for head size, type and features). Rows that
+ * require numerics=fast are compared with the formula in double within the bound of clt_ref_attention_row,
+ * all others with the oracle's bits. */
 clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void *ctx);
 clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);
 

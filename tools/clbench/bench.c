@@ -9,6 +9,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_philox.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 const char *const bench_anchor_names[BENCH_ANCHORS] = {"openblas", "clblast"};
 
@@ -47,10 +48,21 @@ static int take_anchors(bench *b, const clt_command *c) {
     return -1;
 }
 
+static const char *const type_names[] = {"fp32", "bf16", "fp16"};
+
+static bool take_type(bench *b) {
+    for (size_t i = 0; i < CLT_COUNT_OF(type_names); i++)
+        if (!strcmp(b->type_name, type_names[i])) {
+            b->type = (clt_dtype)i;
+            return true;
+        }
+    return false;
+}
+
 int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
                 bool anchors, int argc, char **argv) {
     const char *suite = b->suite;
-    *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact"};
+    *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact", .type_name = "fp32"};
     char *suite_help = clt_format("what to measure: %s (default %s)", suites, suite);
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suite_help},
@@ -60,6 +72,8 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
         {"seconds", 't', CLT_OPT_FLOAT, &b->seconds, "S", "time to spend measuring a row (default 0.5)"},
         {"threads", 0, CLT_OPT_INT, &b->threads, "N", "CPU devices: use only N compute units"},
         {"numerics", 0, CLT_OPT_STR, &b->numerics, "MODE", "exact (default) or fast"},
+        {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE",
+         "of the tensors, where the operation has 16-bit forms: fp32 (default), bf16, fp16"},
         {"cpu-time", 0, CLT_OPT_FLAG, &b->cpu_time, NULL,
          "count processor time of all threads instead of wall time: ratios hold on a busy machine (with "
          "--threads 1)"},
@@ -76,6 +90,8 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
     if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
     if (code < 0 && strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
         code = clt_options_fail(&command, "--numerics is exact or fast, not '%s'", b->numerics);
+    if (code < 0 && !take_type(b))
+        code = clt_options_fail(&command, "--type is fp32, bf16 or fp16, not '%s'", b->type_name);
     if (code < 0 && !(b->seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
     if (code < 0) code = take_anchors(b, &command);
     clt_strv_free(&rest);
@@ -133,7 +149,9 @@ static void row_json(const bench *b, const bench_row *r, clt_str *out) {
     clt_json_escape(out, r->op);
     clt_str_add(out, ", \"shape\": ");
     clt_json_escape(out, r->shape);
-    clt_str_add(out, ", \"dtype\": \"fp32\", \"variant\": ");
+    clt_str_add(out, ", \"dtype\": ");
+    clt_json_escape(out, type_names[r->type]);
+    clt_str_add(out, ", \"variant\": ");
     clt_json_escape(out, r->variant);
     clt_str_addf(out, ", \"seconds\": %.9g, \"tflops\": ", r->seconds);
     if (r->flops > 0)
@@ -270,6 +288,11 @@ clt_status bench_time(bench *b, bench_call call, void *ctx, double *seconds) {
  */
 
 clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, clt_ref *out, float **host) {
+    return bench_tensor_as(b, CLT_F32, n, seed, name, out, host);
+}
+
+clt_status bench_tensor_as(bench *b, clt_dtype type, uint64_t n, uint64_t seed, const char *name,
+                           clt_ref *out, float **host) {
     float *x = clt_malloc(n * sizeof *x + 12);
     const uint32_t key[2] = {(uint32_t)seed, 0x636c62};
     for (uint64_t i = 0; i < n; i += 4) {
@@ -280,12 +303,26 @@ clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, c
             x[i + (uint64_t)j] = (float)(int32_t)word[j] * 0x1p-31f;
     }
     *out = clt_ref_none();
-    clt_status st = clt_buffer_create(b->dev, n * sizeof *x, name, &out->buf);
-    if (st == CLT_OK) st = clt_buffer_write(out->buf, 0, x, n * sizeof *x);
+    void *stored = clt_malloc(n * sizeof *x);
+    const uint64_t bytes = CLT_ROUND_UP(n * clt_dtype_bytes(type), 4);
+    clt_ref_round(type, x, n);
+    clt_ref_narrow(type, x, n, stored);
+    clt_status st = clt_buffer_create(b->dev, bytes, name, &out->buf);
+    if (st == CLT_OK) st = clt_buffer_write(out->buf, 0, stored, bytes);
+    clt_free(stored);
     if (st == CLT_OK && host)
         *host = x;
     else
         clt_free(x);
+    return st;
+}
+
+clt_status bench_read(clt_ref r, clt_dtype type, float *dst, uint64_t n) {
+    const uint64_t size = clt_dtype_bytes(type);
+    void *stored = clt_malloc(n * size);
+    clt_status st = clt_buffer_read(r.buf, r.off * size, stored, n * size);
+    if (st == CLT_OK) clt_ref_widen(type, stored, n, dst);
+    clt_free(stored);
     return st;
 }
 

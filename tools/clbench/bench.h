@@ -7,7 +7,8 @@
 #include "runtime/ops/clt_variant.h"
 
 typedef struct {
-    const char *suite, *device, *json, *numerics;
+    const char *suite, *device, *json, *numerics, *type_name;
+    clt_dtype type; /* of the tensors that the benchmark has 16-bit forms of */
     bool check, cpu_time, kernel_only;
     double seconds; /* time spent measuring one row */
     int64_t threads;
@@ -25,6 +26,7 @@ enum { BENCH_ANCHORS = 2 };
 
 typedef struct bench_row {
     char op[32], shape[64], variant[48];
+    clt_dtype type;
     double seconds;
     double flops, bytes;                  /* of one call; 0: not counted */
     double anchor_seconds[BENCH_ANCHORS]; /* 0: not measured */
@@ -65,6 +67,10 @@ void bench_variant(bench *b, const char *op, char *out, size_t size);
 /* Device tensors of random numbers in [-1, 1), the same for the same seed; *host (optional) gets a copy to
  * free. */
 clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, clt_ref *out, float **host);
+/* The same stored as `type`; *host has the rounded values. bench_read: n elements, widened. */
+clt_status bench_tensor_as(bench *b, clt_dtype type, uint64_t n, uint64_t seed, const char *name,
+                           clt_ref *out, float **host);
+clt_status bench_read(clt_ref r, clt_dtype type, float *dst, uint64_t n);
 void bench_free(clt_ref r);
 /* Largest |got - want|; NaN against anything else is infinite. Bits are compared too: *same. */
 double bench_difference(const float *got, const float *want, size_t n, bool *same);

@@ -1,12 +1,14 @@
 /* clbench attention: causal flash attention with ALiBi, forward and backward. */
 #include "bench.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "runtime/ops/ref/clt_ref.h"
 
 typedef struct {
     int64_t batch, seq, heads, dim;
+    bool plain; /* without ALiBi */
 } attention_shape;
 
 enum { Q, K, V, O, DOUT, DQ, DK, DV, TENSORS };
@@ -33,12 +35,13 @@ static clt_status make_work(bench *b, attention_shape s, attention_work *w) {
     const uint64_t n = (uint64_t)(s.batch * s.seq * ld);
     *w = (attention_work){.b = b, .s = s};
     for (int i = 0; i < TENSORS; i++)
-        CLT_TRY(bench_tensor(b, n, (uint64_t)i + 1, "bench attention", &w->t[i], &w->host[i]));
+        CLT_TRY(bench_tensor_as(b, b->type, n, (uint64_t)i + 1, "bench attention", &w->t[i], &w->host[i]));
     CLT_TRY(bench_tensor(b, (uint64_t)(s.batch * s.heads * s.seq), 20, "bench lse", &w->lse, NULL));
     CLT_TRY(bench_tensor(b, (uint64_t)s.heads, 21, "bench slopes", &w->slopes, &w->hslopes));
     clt_attention_params *f = &w->p.fwd;
     *f = (clt_attention_params){.batch = s.batch, .seq = s.seq, .heads = s.heads, .kv_heads = s.heads};
-    f->head_dim = s.dim, f->scale = 0.125f, f->window = -1, f->slopes = w->slopes, f->lse = w->lse;
+    f->head_dim = s.dim, f->scale = 1.0f / sqrtf((float)s.dim), f->window = -1, f->lse = w->lse;
+    f->type = b->type, f->slopes = s.plain ? clt_ref_none() : w->slopes;
     f->q = w->t[Q], f->k = w->t[K], f->v = w->t[V], f->o = w->t[O];
     f->ldq = f->ldk = f->ldv = f->ldo = ld;
     w->p.dout = w->t[DOUT], w->p.dq = w->t[DQ], w->p.dk = w->t[DK], w->p.dv = w->t[DV];
@@ -63,7 +66,7 @@ static clt_status compare(attention_work *w, int from, int to, bench_row *row) {
     clt_status st = CLT_OK;
     for (int i = from; i <= to && st == CLT_OK; i++) {
         bool same = false;
-        st = clt_ref_read_f32(w->t[i], got, n);
+        st = bench_read(w->t[i], w->b->type, got, n);
         if (st == CLT_OK)
             row->max_error = CLT_MAX(row->max_error, bench_difference(got, w->host[i], n, &same));
         row->ok = row->ok && same;
@@ -72,25 +75,36 @@ static clt_status compare(attention_work *w, int from, int to, bench_row *row) {
     return st;
 }
 
-/* The oracle is slow, so a long row is checked on a smaller shape of the same head size. */
-static clt_status check(bench *b, attention_shape s, bench_row *forward, bench_row *backward) {
-    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim};
+/* The oracle's twin of the call, on the host's tensors. */
+static clt_ref_attention_params reference(const attention_work *w, float *lse) {
+    const clt_attention_params *f = &w->p.fwd;
+    clt_ref_attention_params r = {.batch = f->batch,
+                                  .seq = f->seq,
+                                  .heads = f->heads,
+                                  .kv_heads = f->kv_heads,
+                                  .head_dim = f->head_dim};
+    r.q = w->host[Q], r.k = w->host[K], r.v = w->host[V], r.o = w->host[O], r.lse = lse;
+    r.ldq = r.ldk = r.ldv = r.ldo = r.lddout = r.lddq = r.lddk = r.lddv = f->ldq;
+    r.scale = f->scale, r.slopes = w->s.plain ? NULL : w->hslopes, r.window = -1;
+    r.dout = w->host[DOUT], r.dq = w->host[DQ], r.dk = w->host[DK], r.dv = w->host[DV];
+    return r;
+}
+
+/* The oracle is slow, so a long row is checked to the last bit on a smaller shape of the same head size. */
+static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, bench_row *backward) {
+    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain};
     attention_work w;
     clt_status st = make_work(b, small, &w);
     if (st == CLT_OK) st = call_forward(&w);
     if (st == CLT_OK) st = call_backward(&w);
     if (st == CLT_OK) {
-        const clt_attention_params *f = &w.p.fwd;
+        const size_t n = (size_t)(small.batch * small.seq * small.heads * small.dim);
         float *lse = clt_malloc((size_t)(small.batch * small.heads * small.seq) * sizeof *lse);
-        clt_ref_attention_params r = {
-            .batch = f->batch, .seq = f->seq, .heads = f->heads, .kv_heads = f->kv_heads};
-        r.head_dim = f->head_dim, r.q = w.host[Q], r.k = w.host[K], r.v = w.host[V], r.o = w.host[O],
-        r.lse = lse;
-        r.ldq = r.ldk = r.ldv = r.ldo = r.lddout = r.lddq = r.lddk = r.lddv = f->ldq;
-        r.scale = f->scale, r.slopes = w.hslopes, r.window = -1;
-        r.dout = w.host[DOUT], r.dq = w.host[DQ], r.dk = w.host[DK], r.dv = w.host[DV];
+        const clt_ref_attention_params r = reference(&w, lse);
         clt_ref_attention_forward(&r);
+        clt_ref_round(b->type, r.o, n);
         clt_ref_attention_backward(&r);
+        for (int i = DQ; i <= DV; i++) clt_ref_round(b->type, w.host[i], n);
         clt_free(lse);
         forward->checked = forward->ok = backward->checked = backward->ok = true;
         st = compare(&w, O, O, forward);
@@ -100,21 +114,54 @@ static clt_status check(bench *b, attention_shape s, bench_row *forward, bench_r
     return st;
 }
 
+/* With numerics fast: rows of the output that was timed, spread over samples, heads and positions, against
+ * the formula in double within the bound of clt_ref_attention_row. */
+static clt_status check_rows(attention_work *w, bench_row *row) {
+    enum { SAMPLES = 60 };
+    const attention_shape *s = &w->s;
+    const uint64_t stats = (uint64_t)(s->batch * s->heads * s->seq), n = stats * (uint64_t)s->dim;
+    float *lse = clt_malloc(stats * sizeof *lse), *o = clt_malloc(n * sizeof *o);
+    double *want = clt_malloc((size_t)(2 * s->dim) * sizeof *want), *bound = want + s->dim;
+    const clt_ref_attention_params r = reference(w, lse);
+    clt_status st = bench_read(w->t[O], w->b->type, o, n);
+    if (st == CLT_OK) st = clt_ref_read_f32(w->lse, lse, stats);
+    row->checked = row->ok = st == CLT_OK;
+    for (int64_t i = 0; i < SAMPLES && st == CLT_OK; i++) {
+        const int64_t pick = i * 7919 + 13;
+        const clt_ref_attention_at at = {pick % s->batch, pick / 3 % s->heads,
+                                         i < 2 ? i * (s->seq - 1) : pick * 31 % s->seq};
+        const clt_ref_attention_bound e = clt_ref_attention_row(&r, w->b->type, at, want, bound);
+        const double got = (double)lse[(at.sample * s->heads + at.head) * s->seq + at.row];
+        row->ok = row->ok && fabs(got - e.lse) <= e.lse_bound;
+        for (int64_t d = 0; d < s->dim; d++) {
+            const double error =
+                fabs((double)o[((at.sample * s->seq + at.row) * s->heads + at.head) * s->dim + d] - want[d]);
+            row->ok = row->ok && error <= bound[d];
+            row->max_error = CLT_MAX(row->max_error, error);
+        }
+    }
+    clt_free(want);
+    clt_free(o);
+    clt_free(lse);
+    return st;
+}
+
 static clt_status run_shape(bench *b, attention_shape s) {
     attention_work w;
     /* two products of T x T x D forward, five backward, half of them masked */
     const double flops = 2.0 * (double)(s.batch * s.heads * s.dim) * (double)(s.seq * (s.seq + 1));
-    bench_row row[2] = {{.op = "attention fwd", .flops = flops},
-                        {.op = "attention bwd", .flops = 2.5 * flops}};
+    bench_row row[2] = {{.op = "attention fwd", .flops = flops, .type = b->type},
+                        {.op = "attention bwd", .flops = 2.5 * flops, .type = b->type}};
     clt_status st = make_work(b, s, &w);
     if (st == CLT_OK) st = bench_time(b, call_forward, &w, &row[0].seconds);
     if (st == CLT_OK) st = bench_time(b, call_backward, &w, &row[1].seconds);
+    if (st == CLT_OK && b->check && b->fast) st = check_rows(&w, &row[0]);
     free_work(&w);
-    if (st == CLT_OK && b->check) st = check(b, s, &row[0], &row[1]);
+    if (st == CLT_OK && b->check && !b->fast) st = check_bits(b, s, &row[0], &row[1]);
     for (int i = 0; i < 2 && st == CLT_OK; i++) {
-        snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld", (long long)s.batch,
-                 (long long)s.seq, (long long)s.heads, (long long)s.dim);
-        bench_variant(b, "attention", row[i].variant, sizeof row[i].variant);
+        snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s", (long long)s.batch,
+                 (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi");
+        bench_variant(b, i ? "attention_backward" : "attention", row[i].variant, sizeof row[i].variant);
         bench_add(b, &row[i]);
     }
     return st;
@@ -124,31 +171,35 @@ static clt_status run_suite(bench *b) {
     static const struct {
         const char *name;
         attention_shape s;
-    } suite[] = {{"mpt-small", {4, 256, 4, 64}},
-                 {"mpt-125m", {1, 256, 12, 64}},
-                 {"mpt-125m", {1, 2048, 12, 64}},
-                 {"mpt-1b", {1, 2048, 16, 128}}};
+    } suite[] = {{"mpt-small", {4, 256, 4, 64}},      {"mpt-125m", {1, 256, 12, 64}},
+                 {"mpt-125m", {1, 2048, 12, 64}},     {"mpt-1b", {1, 2048, 16, 128}},
+                 {"large", {16, 2048, 12, 64, true}}, {"large", {8, 2048, 16, 128, true}},
+                 {"large", {2, 4096, 32, 128, true}}, {"large", {16, 2048, 12, 64, false}},
+                 {"large", {8, 2048, 16, 128, false}}};
     bool known = false;
     for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
         if (!strcmp(suite[i].name, b->suite)) {
             known = true;
             CLT_TRY(run_shape(b, suite[i].s));
         }
-    return known ? CLT_OK
-                 : clt_error(CLT_USAGE,
-                             "clbench attention: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b)",
-                             b->suite);
+    return known
+               ? CLT_OK
+               : clt_error(CLT_USAGE,
+                           "clbench attention: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b, large)",
+                           b->suite);
 }
 
 int bench_attention(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     int code = bench_start(
         &b, "attention",
-        "Measures causal attention with ALiBi. Counted are two T x T x D products forward and five backward, "
-        "without the masked half. With --check long sequences are checked on 200 tokens of two heads.",
+        "Measures causal attention, with ALiBi where the row says so. Counted are two T x T x D products "
+        "forward and five backward, "
+        "without the masked half. With --check long sequences are checked on 200 tokens of two heads; with "
+        "--numerics fast, rows of the timed forward pass are compared with the formula in double.",
         "  clbench attention --check\n"
-        "  clbench attention --suite mpt-1b --seconds 2\n",
-        "mpt-small, mpt-125m, mpt-1b", false, argc, argv);
+        "  clbench attention --suite large --type bf16 --numerics fast --check\n",
+        "mpt-small, mpt-125m, mpt-1b, large", false, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, run_suite(&b));
 }

@@ -25,7 +25,10 @@ static double score(const params *p, place a, int64_t j, double *size) {
     }
     s *= (double)p->scale;
     *size = abs * fabs((double)p->scale);
-    if (p->softcap > 0.0f) s = (double)p->softcap * tanh(s / (double)p->softcap);
+    if (p->softcap > 0.0f) {
+        s = (double)p->softcap * tanh(s / (double)p->softcap);
+        *size += (double)p->softcap;
+    }
     if (!p->slopes) return s;
     double bias = (double)p->slopes[a.head] * (double)(j - a.row);
     *size += fabs(bias);

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Causal attention of PyTorch on one GPU, the yardstick of `clbench attention --suite large`.
+
+    torch_attention.py [--backend cudnn|flash ...] [--shape B,H,T,D ...] [--seconds S] [--json FILE]
+
+q, k and v are bf16 [B, T, H, D] in memory, which is how a model's packed projection has them. Counted are
+4 * B * H * T * T * D / 2 operations forward and 2.5 times that backward. Each figure is the median over blocks of
+calls that are timed with events of the device.
+"""
+import argparse
+import json
+import statistics
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+SHAPES = ["16,12,2048,64", "8,16,2048,128", "2,32,4096,128"]
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+
+
+def timed(call, seconds):
+    """Median seconds of a call."""
+    for _ in range(5):
+        call()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def block(n):
+        start.record()
+        for _ in range(n):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / n
+
+    n = max(1, int(0.02 / block(3)))
+    return statistics.median(block(n) for _ in range(max(3, int(seconds / 0.02))))
+
+
+def measure(shape, backend, seconds):
+    b, h, t, d = shape
+    make = lambda: torch.randn(b, t, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
+    q, k, v = make(), make(), make()
+    flops = 4 * b * h * t * t * d / 2
+    with sdpa_kernel([BACKENDS[backend]]):
+        forward = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        with torch.no_grad():
+            f = timed(forward, seconds)
+        o = forward()
+        do = torch.randn_like(o)
+        w = timed(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), seconds)
+    return {"backend": backend, "shape": f"B{b} T{t} H{h} D{d}", "forward_seconds": f, "backward_seconds": w,
+            "forward_tflops": flops / f * 1e-12, "backward_tflops": 2.5 * flops / w * 1e-12}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--backend", action="append", choices=sorted(BACKENDS))
+    p.add_argument("--shape", action="append")
+    p.add_argument("--seconds", type=float, default=0.3)
+    p.add_argument("--json")
+    a = p.parse_args()
+    rows = []
+    for text in a.shape or SHAPES:
+        for backend in a.backend or ["cudnn", "flash"]:
+            row = measure([int(x) for x in text.split(",")], backend, a.seconds)
+            rows.append(row)
+            print(f"{row['shape']:24} {backend:6} forward {row['forward_seconds'] * 1e3:8.3f} ms "
+                  f"{row['forward_tflops']:7.1f} TFLOP/s   backward {row['backward_seconds'] * 1e3:8.3f} ms "
+                  f"{row['backward_tflops']:7.1f} TFLOP/s", flush=True)
+    if a.json:
+        with open(a.json, "w", encoding="utf-8") as f:
+            json.dump({"torch": torch.__version__, "device": torch.cuda.get_device_name(), "rows": rows}, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()
