@@ -43,7 +43,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench asan ubsan fuzz-run man docs install uninstall
+.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench asan ubsan fuzz-run check-amd man docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -59,6 +59,7 @@ help:
 ## make lint         layers, formatting, static checks
 ## make bench        speed beside the anchors that are installed
 ## make asan ubsan   every test under a sanitizer, in build-asan/ and build-ubsan/
+## make check-amd    the kernels as AMD machine code on an emulator, EMULATOR=its source tree (tools/amd)
 ## make docs         docs/configuration.md from the program's own table
 ## make install      into PREFIX (default /usr/local), DESTDIR is honoured
 ## make setup        installs what is missing to build and run
@@ -136,6 +137,9 @@ fuzz-run:
 	@for f in test/fuzz/fuzz_*.c; do n=build-fuzz/$$(basename $$f .c); mkdir -p $$n.corpus; \
 	  clang $(CFLAGS) -Ibuild-fuzz/gen -fsanitize=address,undefined,fuzzer -o $$n $$f build-fuzz/libcltrain.a $(LDLIBS) && \
 	  $$n -max_total_time=$(SECONDS) -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$$n- $$n.corpus || exit 1; done
+check-amd:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) EMULATOR=$(EMULATOR) tools/amd/check.sh
 man: $(BUILD)/cltrain $(BUILD)/clbench
 	@tools/man/make.sh $(BUILD) $(BUILD)/man
 docs: $(BUILD)/cltrain
