@@ -2,43 +2,18 @@
 # What a user reads when a run of several ranks cannot start or ends early: one line, from one rank, and the exit code
 # of the rank.
 # timeout: 200
-set -u
-cd "$(dirname "$0")/../.." || exit 1
-B=$(readlink -f "${BUILD:-build}")
-cltrain=$B/cltrain
-golden=test/golden/mpt-learned
-bad=0
-
-if ! command -v mpirun >/dev/null; then
-    echo "skipped: mpirun is not installed (package openmpi-bin)"
-    exit 0
-fi
-T=$(mktemp -d)
-trap 'rm -rf "$T"' EXIT
-# Open MPI leaves memory behind, in plugins that are no longer there to be named.
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
-export TMPDIR=$T OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export CLTRAIN_CACHE_DIR=${CLTRAIN_CACHE_DIR:-$B/test-cache}
-settings=("$golden/train.yaml" "train_loader.dataset.local=$golden/mds" "load_path=$golden/hf" max_duration=3ba
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+set=$golden/mpt-learned
+settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" max_duration=3ba
     log_config=false)
-log=$T/log
-
-report() { # NAME, 0 for good, detail
-    if [ "$2" = 0 ]; then
-        echo "ok    $1: $3"
-        return
-    fi
-    echo "FAIL  $1: $3"
-    sed 's/^/      | /' "$log"
-    bad=1
-}
 
 # NAME, wanted exit code, wanted text, command: the text comes once, and of lines that sound like trouble there are
 # $lines (1)
 once() {
     local name=$1 want=$2 text=$3 code
     shift 3
-    rm -rf "$T/run"
+    rm -rf "$tmp/run"
     timeout -k 5 60 "$@" >"$log" 2>&1
     code=$?
     [ $code = "$want" ] && [ "$(grep -c "$text" "$log")" = 1 ] &&
@@ -47,47 +22,47 @@ once() {
 }
 
 once "more ranks than lanes" 78 "^error: .*exact_lanes.* is 8, fewer than the 9 ranks" \
-    "$cltrain" launch -n 9 train "${settings[@]}" "save_folder=$T/run"
+    "$cltrain" launch -n 9 train "${settings[@]}" "save_folder=$tmp/run"
 once "a wrong value" 78 "^error: .*max_duration" "$cltrain" launch -n 3 train "${settings[@]}" max_duration=abc
 once "a wrong key" 78 "^error: .*optimizr" "$cltrain" launch -n 3 train "${settings[@]}" optimizr.lr=1
 once "no such file" 78 "^error: .*absent.yaml" "$cltrain" launch -n 2 train absent.yaml
 once "no such device" 69 "^error: .*nosuchdevice" \
-    "$cltrain" launch -n 2 --device nosuchdevice train "${settings[@]}" "save_folder=$T/run"
+    "$cltrain" launch -n 2 --device nosuchdevice train "${settings[@]}" "save_folder=$tmp/run"
 once "a wrong option" 2 "^error: .*--frob" "$cltrain" launch -n 3 train --frob
 once "a wrong time-out" 78 "^error: CLTRAIN_COMM_TIMEOUT is 'soon'" \
-    env CLTRAIN_COMM_TIMEOUT=soon "$cltrain" launch -n 2 train "${settings[@]}" "save_folder=$T/run"
+    env CLTRAIN_COMM_TIMEOUT=soon "$cltrain" launch -n 2 train "${settings[@]}" "save_folder=$tmp/run"
 
-cp -r "$golden/mds" "$T/mds"
-for f in "$T"/mds/train/shard.*.mds; do truncate -s -100 "$f"; done
+cp -r "$set/mds" "$tmp/mds"
+for f in "$tmp"/mds/train/shard.*.mds; do truncate -s -100 "$f"; done
 once "damaged data" 65 "^error: .*shard" \
-    "$cltrain" launch -n 3 train "${settings[@]}" "train_loader.dataset.local=$T/mds" "save_folder=$T/run"
+    "$cltrain" launch -n 3 train "${settings[@]}" "train_loader.dataset.local=$tmp/mds" "save_folder=$tmp/run"
 
 # A weight that is not finite: every rank sees it, one says which operation, and what to do.
 lines=2 once "a learning rate that breaks the weights" 1 "^error: batch [0-9]*: loss" \
     "$cltrain" launch -n 2 train "${settings[@]}" optimizer.lr=1e38 scheduler.t_warmup=0ba max_duration=20ba \
-    "save_folder=$T/run"
+    "save_folder=$tmp/run"
 
 # Processes that another MPI's mpirun starts are alone.
 for r in 0 1; do
-    OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$r "$cltrain" train "${settings[@]}" "save_folder=$T/run"
+    OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$r "$cltrain" train "${settings[@]}" "save_folder=$tmp/run"
     echo "code $?"
 done >"$log" 2>&1
 [ "$(grep -c '^error: .*MPI sees one: this mpirun belongs to another MPI' "$log")" = 1 ] &&
     [ "$(grep -c '^code 78$' "$log")" = 2 ] && [ "$(wc -l <"$log")" = 3 ]
 report "the wrong mpirun" $? "$(grep -c '^code 78$' "$log") of 2 processes end with 78"
 
-mkdir "$T/empty"
-env PATH="$T/empty" "$cltrain" launch -n 2 train "${settings[@]}" >"$log" 2>&1
+mkdir "$tmp/empty"
+env PATH="$tmp/empty" "$cltrain" launch -n 2 train "${settings[@]}" >"$log" 2>&1
 code=$?
 [ $code = 1 ] && [ "$(wc -l <"$log")" = 1 ] && grep -q "^error: mpirun is not on the PATH.*openmpi-bin" "$log"
 report "two ranks without mpirun" $? "exit $code"
-env PATH="$T/empty" "$cltrain" launch -n 1 train "${settings[@]}" "save_folder=$T/run" >"$log" 2>&1
+env PATH="$tmp/empty" "$cltrain" launch -n 1 train "${settings[@]}" "save_folder=$tmp/run" >"$log" 2>&1
 code=$?
 [ $code = 0 ] && grep -q "^done: 3 batches" "$log"
 report "one rank without mpirun" $? "exit $code"
 
 # Open MPI's texts about the end of a process are dropped, others are not.
-cat >"$T/empty/mpirun" <<'EOF'
+cat >"$tmp/empty/mpirun" <<'EOF'
 #!/bin/sh
 [ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" && exit 0
 {
@@ -99,10 +74,10 @@ cat >"$T/empty/mpirun" <<'EOF'
 } >&2
 exit 3
 EOF
-chmod +x "$T/empty/mpirun"
-env PATH="$T/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml >"$log" 2>&1
+chmod +x "$tmp/empty/mpirun"
+env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml >"$log" 2>&1
 code=$?
 [ $code = 3 ] && [ "$(grep -v -- ------ "$log" | tr '\n' '|')" = "before|There are not enough slots|after|" ]
 report "texts of Open MPI" $? "exit $code"
 
-exit $bad
+finish

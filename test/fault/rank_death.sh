@@ -3,59 +3,34 @@
 # checkpoints staying the same: after every disturbance the newest checkpoint verifies and the next start goes on from
 # there; at the end the weights are those of an undisturbed run.
 # timeout: 400
-set -u
-cd "$(dirname "$0")/../.." || exit 1
-B=$(readlink -f "${BUILD:-build}")
-cltrain=$B/cltrain
-golden=test/golden/mpt-learned
-bad=0
-
-if ! command -v mpirun >/dev/null; then
-    echo "skipped: mpirun is not installed (package openmpi-bin)"
-    exit 0
-fi
-T=$(mktemp -d)
-trap 'rm -rf "$T"' EXIT
-# Open MPI leaves memory behind, in plugins that are no longer there to be named.
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
-export TMPDIR=$T OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export CLTRAIN_CACHE_DIR=${CLTRAIN_CACHE_DIR:-$B/test-cache}
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+set=$golden/mpt-learned
 
 STEPS=1200
-cat "$golden/train.yaml" - >"$T/run.yaml" <<EOF
+cat "$set/train.yaml" - >"$tmp/run.yaml" <<EOF
 eval_interval: 100000ba
 eval_loader:
   name: text
   dataset:
-    local: $golden/mds
+    local: $set/mds
     split: train
     shuffle: false
     max_seq_len: 64
   drop_last: false
 EOF
-settings=("train_loader.dataset.local=$golden/mds" "load_path=$golden/hf" "scheduler.t_max=${STEPS}ba" "max_duration=${STEPS}ba"
+settings=("train_loader.dataset.local=$set/mds" "load_path=$set/hf" "scheduler.t_max=${STEPS}ba" "max_duration=${STEPS}ba"
     save_interval=25ba save_num_checkpoints_to_keep=3 log_config=false console_log_interval=1000ba
     device_train_microbatch_size=2)
 
-report() { # NAME, 0 for good, detail
-    if [ "$2" = 0 ]; then
-        echo "ok    $1${3:+: $3}"
-        return
-    fi
-    echo "FAIL  $1${3:+: $3}"
-    tail -n 40 "$log" | sed 's/^/      | /'
-    bad=1
-}
-
 now() { date +%s%N | sed 's/......$//'; } # milliseconds
 newest() { find "$1" -maxdepth 1 -name 'ep*-ba*' ! -name '*.tmp*' | sed 's/.*-ba\([0-9]*\)$/\1 &/' | sort -n | tail -n 1 | cut -d' ' -f2; }
-rank_pid() { cut -d' ' -f1 "$T"/cltrain-launch.*/"$1".pid; }
+rank_pid() { cut -d' ' -f1 "$tmp"/cltrain-launch.*/"$1".pid; }
 
 # Starts `cltrain launch -n RANKS train` in the background: launch_pid, log.
 start() { # RANKS, more arguments
-    log=$T/log
-    rm -rf "$T"/cltrain-launch.*
-    "$cltrain" launch -n "$1" train "$T/run.yaml" "${settings[@]}" "save_folder=$T/run" "${@:2}" >"$log" 2>&1 &
+    rm -rf "$tmp"/cltrain-launch.*
+    "$cltrain" launch -n "$1" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" "${@:2}" >"$log" 2>&1 &
     launch_pid=$!
 }
 
@@ -69,14 +44,14 @@ wait_for() { # text in the log
 }
 
 # Waits for the end: code, took (milliseconds since began), left (processes of the run that still live).
-finish() {
+ended() {
     wait "$launch_pid" 2>/dev/null
     code=$?
     took=$(($(now) - began))
-    left=$(pgrep -fc "save_folder=$T/run")
+    left=$(pgrep -fc "save_folder=$tmp/run")
 }
 
-verified() { "$cltrain" ckpt verify "$(newest "$T/run")" >"$T/verify.log" 2>&1; }
+verified() { "$cltrain" ckpt verify "$(newest "$tmp/run")" >"$tmp/verify.log" 2>&1; }
 
 # Lines that are neither progress nor news of saving: what is left is what the user has to read.
 told() { grep -cvE '^(\[batch|	 |checkpoint saved|device:|model:|first step|weights loaded|resumed from|remov(ed|ing) |$)' "$log"; }
@@ -93,14 +68,13 @@ disturb() {
     esac
     began=$(now)
     kill "-$1" "$whom"
-    finish
+    ended
 }
 
-log=$T/log
 : >"$log"
-"$cltrain" train "$T/run.yaml" "${settings[@]}" "save_folder=$T/calm" >"$log" 2>&1
+"$cltrain" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/calm" >"$log" 2>&1
 report "an undisturbed run on one rank" $?
-want=$("$cltrain" ckpt hash "$(newest "$T/calm")")
+want=$("$cltrain" ckpt hash "$(newest "$tmp/calm")")
 
 # --- a rank that dies -----------------------------------------------------------------------------------------------
 for case in "1 2" "0 3"; do
@@ -128,7 +102,7 @@ for case in "INT launch" "TERM launch" "USR1 launch" "INT 1" "TERM 0" "USR1 1"; 
     disturb "$1" "$2" 2
     at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save.*/\1/p' "$log")
     [ $code = 75 ] && [ -n "$at" ] && [ "$left" = 0 ] && [ $took -le 5000 ] && verified &&
-        [ "$(newest "$T/run" | sed 's/.*-ba//')" = "$at" ]
+        [ "$(newest "$tmp/run" | sed 's/.*-ba//')" = "$at" ]
     report "SIG$1 to ${2/#[0-9]/rank &}" $? "exit $code after $took ms, saved at batch $at"
 done
 
@@ -136,19 +110,19 @@ start 2
 sleep 0.4
 began=$(now)
 kill -TERM $launch_pid
-finish
+ended
 [ $code = 75 ] && [ "$left" = 0 ] && verified
 report "SIGTERM while the ranks start" $? "exit $code after $took ms"
 
 start 2 eval_interval=1ba
 wait_for "Eval batch=" && began=$(now) && kill -TERM $launch_pid
-finish
+ended
 [ $code = 75 ] && [ "$left" = 0 ] && verified
 report "SIGTERM during an evaluation" $? "exit $code after $took ms"
 
 start 2 save_interval=1ba
 wait_for "checkpoint saved" && began=$(now) && kill -USR1 $launch_pid
-finish
+ended
 [ $code = 75 ] && [ "$left" = 0 ] && verified
 report "SIGUSR1 between saves at every step" $? "exit $code after $took ms"
 
@@ -160,7 +134,7 @@ began=$(now)
 kill -INT $launch_pid
 sleep 0.3
 kill -INT $launch_pid
-finish
+ended
 [ $code = 130 ] && [ $took -le 3000 ] && [ "$left" = 0 ] && verified
 report "SIGINT twice" $? "exit $code after $took ms"
 
@@ -170,16 +144,16 @@ disturb KILL mpirun 2
 report "mpirun is killed" $? "exit $code after $took ms"
 disturb KILL launch 2
 sleep 3
-left=$(pgrep -fc "save_folder=$T/run")
+left=$(pgrep -fc "save_folder=$tmp/run")
 [ $code = 137 ] && [ "$left" = 0 ] && verified
 report "launch is killed" $? "$left processes left after 3 s"
 
 # --- to the end -------------------------------------------------------------------------------------------------------
 start 2
 began=$(now)
-finish
-have=$("$cltrain" ckpt hash "$(newest "$T/run")")
+ended
+have=$("$cltrain" ckpt hash "$(newest "$tmp/run")")
 [ $code = 0 ] && [ -n "$want" ] && [ "$have" = "$want" ]
-report "after all that the weights are those of the undisturbed run" $? "$(basename "$(newest "$T/run")")"
+report "after all that the weights are those of the undisturbed run" $? "$(basename "$(newest "$tmp/run")")"
 
-exit $bad
+finish

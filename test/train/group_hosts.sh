@@ -2,27 +2,24 @@
 # Ranks on two hosts: network namespaces with host names of their own, joined by a virtual cable, and an agent in the
 # place of ssh. Needs root and the right to make namespaces.
 # timeout: 200
-set -u
-cd "$(dirname "$0")/../.." || exit 1
-B=$(readlink -f "${BUILD:-build}")
-golden=$PWD/test/golden/mpt-learned
-bad=0
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+set=$golden/mpt-learned
 tag=clt$$
 a=${tag}a
 b=${tag}b
 
-for need in mpirun ip unshare; do
+for need in ip unshare; do
     command -v $need >/dev/null || { echo "skipped: $need is not installed"; exit 0; }
 done
-T=$(mktemp -d)
 cleanup() {
     ip netns del $a 2>/dev/null
     ip netns del $b 2>/dev/null
-    rm -rf "$T"
+    rm -rf "$tmp"
 }
 trap cleanup EXIT
-if ! { ip netns add $a && ip netns add $b && ip link add v$a netns $a type veth peer name v$b netns $b; } 2>"$T/why"; then
-    echo "skipped: no network namespaces here ($(head -n 1 "$T/why"))"
+if ! { ip netns add $a && ip netns add $b && ip link add v$a netns $a type veth peer name v$b netns $b; } 2>"$tmp/why"; then
+    echo "skipped: no network namespaces here ($(head -n 1 "$tmp/why"))"
     exit 0
 fi
 ip -n $a addr add 10.77.0.1/24 dev v$a
@@ -31,51 +28,38 @@ for n in $a $b; do
     ip -n $n link set lo up
     ip -n $n link set v$n up
 done
-printf '10.77.0.1 slots=4\n10.77.0.2 slots=4\n' >"$T/hosts"
-cat >"$T/agent" <<EOF
+printf '10.77.0.1 slots=4\n10.77.0.2 slots=4\n' >"$tmp/hosts"
+cat >"$tmp/agent" <<EOF
 #!/bin/bash
 while [[ \$1 == -* ]]; do shift; done
 shift
 exec ip netns exec $b unshare --uts bash -c 'hostname host-b; exec bash -c "\$0"' "\$*"
 EOF
-chmod +x "$T/agent"
+chmod +x "$tmp/agent"
 
-# Open MPI leaves memory behind, in plugins that are no longer there to be named.
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 CLTRAIN_COMM_TIMEOUT=60
-export CLTRAIN_CACHE_DIR=${CLTRAIN_CACHE_DIR:-$B/test-cache}
-log=$T/log
+export CLTRAIN_COMM_TIMEOUT=60
 on_hosts() { # RANKS PROGRAM ...: ranks go to the two hosts in turn
     timeout -k 5 100 ip netns exec $a unshare --uts bash -c 'hostname host-a; exec "$@"' _ \
-        mpirun --oversubscribe --quiet --bind-to none --hostfile "$T/hosts" --mca plm_rsh_agent "$T/agent" \
+        mpirun --oversubscribe --quiet --bind-to none --hostfile "$tmp/hosts" --mca plm_rsh_agent "$tmp/agent" \
         --mca btl vader,tcp,self --mca btl_vader_single_copy_mechanism none --mca btl_tcp_if_include 10.77.0.0/24 \
         --mca oob_tcp_if_include 10.77.0.0/24 -x CLTRAIN_CACHE_DIR -x CLTRAIN_COMM_TIMEOUT --map-by node -np "$@"
 }
-report() { # NAME, 0 for good
-    if [ "$2" = 0 ]; then
-        echo "ok    $1"
-        return
-    fi
-    echo "FAIL  $1"
-    tail -n 40 "$log" | sed 's/^/      | /'
-    bad=1
-}
 
 for ranks in 2 3 4; do
-    on_hosts $ranks "$B/test/train/test_group" >"$log" 2>&1 && grep -qx "$ranks ranks, mpi: all the same" "$log"
+    on_hosts $ranks "$BUILD/test/train/test_group" >"$log" 2>&1 && grep -qx "$ranks ranks, mpi: all the same" "$log"
     report "$ranks ranks on two hosts" $?
 done
 
-settings=("$golden/train.yaml" "train_loader.dataset.local=$golden/mds" "load_path=$golden/hf" max_duration=6ba
+settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" max_duration=6ba
     scheduler.t_warmup=1ba log_config=false)
-"$B/cltrain" train "${settings[@]}" "save_folder=$T/one" >"$log" 2>&1 &&
-    on_hosts 4 "$B/cltrain" train "${settings[@]}" "save_folder=$T/four" >"$log" 2>&1 &&
-    [ "$("$B/cltrain" ckpt hash "$T"/one/ep*-ba6)" = "$("$B/cltrain" ckpt hash "$T"/four/ep*-ba6)" ]
+"$cltrain" train "${settings[@]}" "save_folder=$tmp/one" >"$log" 2>&1 &&
+    on_hosts 4 "$cltrain" train "${settings[@]}" "save_folder=$tmp/four" >"$log" 2>&1 &&
+    [ "$("$cltrain" ckpt hash "$tmp"/one/ep*-ba6)" = "$("$cltrain" ckpt hash "$tmp"/four/ep*-ba6)" ]
 report "training on two hosts gives the weights of one rank" $?
 
 export CLTRAIN_COMM_TIMEOUT=3
 for rank in 0 1; do
-    on_hosts 4 "$B/test/train/test_group" --do stall --rank $rank >"$log" 2>&1
+    on_hosts 4 "$BUILD/test/train/test_group" --do stall --rank $rank >"$log" 2>&1
     code=$?
     # Hosts that run out of patience in the same moment both speak; the host of the stalled rank always names it.
     [ $code = 75 ] && [ "$(grep -c 'does not answer' "$log")" -le 2 ] &&
@@ -83,18 +67,18 @@ for rank in 0 1; do
     report "rank $rank stalls: its host names it" $?
 done
 
-"$B/cltrain" train "${settings[@]}" "save_folder=$T/run" max_duration=1ba >"$log" 2>&1
-CLTRAIN_COMM_TIMEOUT=60 on_hosts 4 "$B/cltrain" train "${settings[@]}" "save_folder=$T/run" max_duration=2000ba \
+"$cltrain" train "${settings[@]}" "save_folder=$tmp/run" max_duration=1ba >"$log" 2>&1
+CLTRAIN_COMM_TIMEOUT=60 on_hosts 4 "$cltrain" train "${settings[@]}" "save_folder=$tmp/run" max_duration=2000ba \
     scheduler.t_max=2000ba save_interval=5ba >"$log" 2>&1 &
 job=$!
 for _ in $(seq 300); do
     grep -q "checkpoint saved" "$log" && break
     sleep 0.1
 done
-for pid in $(pgrep -f "^$B/cltrain train .*save_folder=$T/run"); do
+for pid in $(pgrep -f "^$cltrain train .*save_folder=$tmp/run"); do
     tr '\0' '\n' <"/proc/$pid/environ" | grep -qx OMPI_COMM_WORLD_RANK=1 && kill -USR1 "$pid"
 done
 wait $job
 [ $? = 75 ] && grep -q "^stopped at batch [0-9]* after a save" "$log"
 report "SIGUSR1 to a rank on the other host" $?
-exit $bad
+finish

@@ -2,31 +2,10 @@
 # The functions of a group under mpirun: all of them on 1, 2, 3, 4 and 8 ranks over both transports, and what the other
 # ranks do when one stalls, dies, fails or cannot take part.
 # timeout: 240
-set -u
-B=${BUILD:-build}
-program=$B/test/train/test_group
-bad=0
-
-if ! command -v mpirun >/dev/null; then
-    echo "skipped: mpirun is not installed (package openmpi-bin)"
-    exit 0
-fi
-# Open MPI leaves memory behind, in plugins that are no longer there to be named.
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+program=$BUILD/test/train/test_group
 run=(timeout -k 5 100 mpirun --bind-to none --oversubscribe --quiet --mca btl_vader_single_copy_mechanism none)
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-
-report() { # NAME, 0 for good
-    if [ "$2" = 0 ]; then
-        echo "ok    $1"
-    else
-        echo "FAIL  $1"
-        sed 's/^/      | /' "$log"
-        bad=1
-    fi
-}
 
 for transport in shm mpi; do
     for ranks in 1 2 3 4 8; do
@@ -65,4 +44,4 @@ report "a rank dies: exit $code after $(($(date +%s) - start)) s" $?
 left=$(pgrep -f "^$program --do" | wc -l)
 [ "$left" = 0 ]
 report "no process is left" $?
-exit $bad
+finish
