@@ -41,7 +41,8 @@ TEXT
     cat <<'TEXT'
 
 ## Rules between keys
-- `precision` defaults to amp_bf16 as in Foundry. This build computes fp32 only and says so; it never falls back silently.
+- `precision` defaults to amp_bf16 as in Foundry. `cltrain.numerics` and `cltrain.recompute` get their defaults from it. A run may change its
+  precision at a resume: checkpoints hold the fp32 weights and moments in any case.
 - The learning rate of step s (from 1) is `lr * alpha(max(s - 2, 0))`: Composer steps its schedulers before it counts the batch, so steps
   1 and 2 both use time 0. `t_max` must not end before `max_duration`; `t_warmup` and `t_max` must be in the same unit after `dur` and
   epochs were turned into batches, samples or tokens.

@@ -94,6 +94,16 @@ size_t clt_buffer_bytes(const clt_buffer *b);
  */
 clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes);
 clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes);
+/* A read that arrives while the caller goes on: begin queues it (at most 16 MiB, behind everything queued so
+ * far), end waits for it and copies it out. Between the two it holds one of the few staging blocks: end each
+ * soon. */
+typedef struct {
+    clt_buffer *buffer;
+    size_t bytes;
+    int block; /* -1: nothing under way */
+} clt_later;
+clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt_later *out);
+clt_status clt_buffer_read_end(clt_later *l, void *dst);
 clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes); /* multiples of 4 */
 clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
                            size_t bytes);

@@ -54,6 +54,7 @@ typedef struct {
     cl_mem pinned;  /* what mem is mapped from; NULL: ordinary memory */
     cl_event event; /* the transfer under way; NULL: none */
     bool held;      /* its contents are still wanted after the transfer */
+    uint64_t taken; /* counts the uses of all blocks */
 } clt_staging;
 
 typedef struct {
@@ -84,6 +85,7 @@ struct clt_device {
     clt_kernel **kernels;
     int kernels_n, kernels_cap;
     clt_staging staging[8];
+    uint64_t taken;
     struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until there is one */
     clt_timed *timed;
     int timed_n, timed_cap;

@@ -65,11 +65,11 @@ static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
 /* A free block of at least `bytes`: the smallest that fits, else the largest free one is enlarged, else one
  * that is in use is waited for. Nothing is allocated once the blocks have grown to what a step needs. */
 static clt_status block_get(clt_device *dev, size_t bytes, clt_staging **out) {
-    clt_staging *best = NULL, *any = NULL, *busy = NULL;
+    clt_staging *best = NULL, *any = NULL, *busy = NULL; /* busy: the one that was taken longest ago */
     for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
         clt_staging *s = &dev->staging[i];
         block_poll(s);
-        if (!s->held && s->event) busy = s;
+        if (!s->held && s->event && (!busy || s->taken < busy->taken)) busy = s;
         if (s->held || s->event) continue;
         if (!any || s->cap > any->cap) any = s;
         if (s->cap >= bytes && (!best || s->cap < best->cap)) best = s;
@@ -82,6 +82,7 @@ static clt_status block_get(clt_device *dev, size_t bytes, clt_staging **out) {
     }
     if (!best) best = any;
     if (best->cap < bytes) CLT_TRY(block_grow(dev, best, bytes));
+    best->taken = ++dev->taken;
     *out = best;
     return CLT_OK;
 }
@@ -151,6 +152,33 @@ static clt_status read_staged(clt_buffer *b, size_t offset, char *dst, size_t by
     }
     for (int i = 0; i < 2; i++)
         if (slot[i]) slot[i]->held = false;
+    return st;
+}
+
+clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt_later *out) {
+    clt_device *dev = b->dev;
+    clt_staging *s;
+    *out = (clt_later){.block = -1};
+    CLT_TRY(clt_buffer_check(b, offset, bytes, "reading"));
+    if (bytes > BLOCK) return clt_error(CLT_FAIL, "reading %zu bytes of '%s' at a time", bytes, b->name);
+    CLT_TRY(block_get(dev, bytes, &s));
+    CLT_CL(dev, clEnqueueReadBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, s->mem, 0, NULL, &s->event),
+           b->name);
+    s->held = true;
+    *out = (clt_later){.buffer = b, .bytes = bytes, .block = (int)(s - dev->staging)};
+    return clt_device_flush(dev);
+}
+
+clt_status clt_buffer_read_end(clt_later *l, void *dst) {
+    if (l->block < 0) return clt_error(CLT_FAIL, "no read is under way");
+    clt_device *dev = l->buffer->dev;
+    clt_staging *s = &dev->staging[l->block];
+    cl_event e = s->event;
+    s->event = NULL;
+    l->block = -1;
+    clt_status st = clt_event_wait(dev, e, l->buffer->name);
+    if (st == CLT_OK) memcpy(dst, s->mem, l->bytes);
+    s->held = false;
     return st;
 }
 

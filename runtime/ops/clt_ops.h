@@ -288,6 +288,10 @@ clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref 
  * flag then tells the scaler whether the step counted); a power of two, so exact; 1 without scaling. */
 clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold,
                               float inv_scale, clt_ref status);
+/* g[0] becomes NaN if an element of x [count] is not finite or flag[0] is not 1; otherwise it stays as it is.
+ * So a loss that alone is not finite, and a bad step before this one, keep the weights as they are, on every
+ * rank. */
+clt_status clt_op_guard(clt_ops *ops, clt_ref x, uint64_t count, clt_ref flag, clt_ref g);
 /* g = clamp(g, -limit, limit) (clipping_type value). */
 clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit);
 

@@ -66,17 +66,21 @@ static clt_status check_times(clt_schema_reader *r, const clt_config *c) {
     return CLT_OK;
 }
 
-static clt_status check_precision(clt_schema_reader *r, const clt_config_builder *b) {
-    if (b->precision == 0) return CLT_OK;
-    static const char *const names[] = {"fp32", "amp_fp16", "amp_bf16", "amp_fp8"};
-    if (!clt_yaml_has(b->c.yaml, "precision"))
-        return clt_error(
-            CLT_BAD_CONFIG,
-            "%s: key 'precision' is not given, which means amp_bf16, and this build computes fp32 only: set "
-            "precision: fp32",
-            r->what);
-    return clt_schema_fail(r, "precision", "is %s, and this build computes fp32 only: set precision: fp32",
-                           names[b->precision]);
+/* Precision, and the defaults that follow from it. */
+static clt_status resolve_precision(clt_schema_reader *r, clt_config_builder *b) {
+    static const clt_dtype types[] = {CLT_F32, CLT_F16, CLT_BF16}; /* in the order of the key's choices */
+    clt_config *c = &b->c;
+    if (b->precision >= (int)CLT_COUNT_OF(types))
+        return clt_schema_fail(r, "precision",
+                               "is amp_fp8, which is not supported: use amp_bf16, amp_fp16 or fp32");
+    c->precision = types[b->precision];
+    bool narrow = c->precision != CLT_F32;
+    c->numerics = b->numerics >= 0 ? (clt_numerics)b->numerics : narrow ? CLT_FAST : CLT_EXACT;
+    c->recompute = b->recompute >= 0 ? (clt_recompute)b->recompute
+                   : narrow          ? CLT_RECOMPUTE_NORMS
+                                     : CLT_RECOMPUTE_NONE;
+    if (b->activation_checkpointing) c->recompute = CLT_RECOMPUTE_BLOCKS;
+    return CLT_OK;
 }
 
 static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
@@ -182,7 +186,7 @@ static clt_status read_document(clt_config_builder *b, const char *path, const c
 }
 
 static void preset(clt_config_builder *b) {
-    b->autoresume = -1;
+    b->autoresume = b->numerics = b->recompute = -1;
     clt_config_optimizer_raw *o = &b->optimizer;
     o->lr = o->beta1 = o->beta2 = o->eps = o->weight_decay = NAN;
     clt_config_scheduler_raw *s = &b->scheduler;
@@ -207,7 +211,7 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
     CLT_TRY(clt_schema_read(&r, &clt_config_top_schema, "", c->merged, b));
     if (!json_is_object(b->model)) return clt_schema_fail(&r, "model", "must be a map");
     CLT_TRY(clt_mpt_config_read(&r, "model", b->model, &c->model));
-    CLT_TRY(check_precision(&r, b));
+    CLT_TRY(resolve_precision(&r, b));
     CLT_TRY(check_counts(&r, c));
     CLT_TRY(check_times(&r, c));
     CLT_TRY(clt_config_resolve_loaders(&r, b));
@@ -216,7 +220,6 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
     CLT_TRY(finish_names(&r, b));
     CLT_TRY(check_paths(&r, c));
     finish_devices(c);
-    c->recompute |= b->activation_checkpointing;
     return CLT_OK;
 }
 

@@ -8,7 +8,7 @@
 #ifndef CLT_CONFIG_H
 #define CLT_CONFIG_H
 
-#include "../model/clt_mpt_config.h"
+#include "../model/clt_mpt.h"
 #include "clt_schedule.h"
 #include "clt_yaml.h"
 
@@ -98,7 +98,8 @@ struct clt_config {
     clt_strv devices; /* patterns; empty: choose. Several: one per node-local rank */
     clt_numerics numerics;
     int64_t exact_lanes;
-    bool recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
+    clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
+    clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
 
     /* how it was read */
     const char *path;

@@ -19,8 +19,8 @@ typedef struct {
 } clt_config_scheduler_raw;
 
 typedef struct {
-    clt_config c;              /* first, so that a pointer to one is a pointer to the other */
-    int precision, autoresume; /* autoresume -1: not given */
+    clt_config c; /* first, so that a pointer to one is a pointer to the other */
+    int precision, autoresume, numerics, recompute; /* the last three -1: not given */
     bool activation_checkpointing;
     clt_config_optimizer_raw optimizer;
     clt_config_scheduler_raw scheduler;

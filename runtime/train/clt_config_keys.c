@@ -85,6 +85,20 @@ static clt_status read_tristate(clt_schema_reader *r, const clt_key *k, const ch
     return CLT_OK;
 }
 
+/* A clt_recompute by its name; true and false are the whole blocks and nothing. */
+static clt_status read_recompute(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
+                                 void *field) {
+    if (json_is_boolean(v)) {
+        *(int *)field = json_is_true(v) ? CLT_RECOMPUTE_BLOCKS : CLT_RECOMPUTE_NONE;
+        return CLT_OK;
+    }
+    const char *name;
+    CLT_TRY(clt_config_read_name(r, k, path, v, &name));
+    for (int i = 0; k->choices[i]; i++)
+        if (strcmp(name, k->choices[i]) == 0) *(int *)field = i;
+    return CLT_OK;
+}
+
 /* A string or a list of strings. */
 static clt_status read_strings(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
                                void *field) {
@@ -220,8 +234,7 @@ static const clt_key fsdp_keys[] = {
     KEY("activation_checkpointing", CLT_KEY_BOOL, true, "false", "recompute activations in the backward pass",
         activation_checkpointing),
     NO_EFFECT("sharding_strategy", "\"FULL_SHARD\"", ONE_COPY),
-    NO_EFFECT("mixed_precision", "\"FULL\"",
-              "precision decides: fp32 computes, reduces and keeps everything in fp32"),
+    NO_EFFECT("mixed_precision", "\"FULL\"", "precision decides; gradients are summed over ranks in fp32"),
     NO_EFFECT("activation_checkpointing_reentrant", "false", "there is one way of recomputing"),
     NO_EFFECT("activation_checkpointing_target", "null", "whole blocks are recomputed"),
     NO_EFFECT("activation_cpu_offload", "false", "activations stay on the device"),
@@ -269,6 +282,7 @@ static const clt_key tokenizer_keys[] = {
 static const clt_schema tokenizer_schema = CLT_SCHEMA(tokenizer_keys);
 
 static const char *const numerics_names[] = {"exact", "fast", NULL};
+static const char *const recompute_names[] = {"none", "norms", "blocks", NULL};
 static const char *const nonfinite_names[] = {"stop", NULL};
 static const clt_key guard_keys[] = {
     {"nonfinite", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"stop\"",
@@ -280,12 +294,18 @@ static const clt_schema guard_schema = CLT_SCHEMA(guard_keys);
 static const clt_key cltrain_keys[] = {
     CUSTOM("device", true, "null", "part of a device's name, or a list with one per node-local rank",
            c.devices, read_strings),
-    {"numerics", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"exact\"",
-     "exact: the same bits on every device; fast: the order of sums is free", AT(c.numerics), numerics_names,
-     NULL, NULL},
+    {"numerics", CLT_KEY_CHOICE, CLT_KEY_HONOURED, true, "null",
+     "exact: the same bits on every device; fast: the order of sums is free, matrix units and one lane a "
+     "rank; default: exact "
+     "for fp32, fast for the others",
+     AT(numerics), numerics_names, NULL, NULL},
     KEY("exact_lanes", CLT_KEY_INT, false, "8",
         "parts of a batch that are summed in a fixed tree; at least the ranks", c.exact_lanes),
-    KEY("recompute", CLT_KEY_BOOL, false, "false", "as fsdp_config.activation_checkpointing", c.recompute),
+    {"recompute", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, true, "null",
+     "what the backward pass computes again: none; norms: outputs of norms and activations; blocks (or "
+     "true): whole blocks, as "
+     "fsdp_config.activation_checkpointing; default: none for fp32, norms for the others",
+     AT(recompute), recompute_names, NULL, read_recompute},
     SECTION("guards", NULL, "what watches the run", 0, &guard_schema),
 };
 static const clt_schema cltrain_schema = CLT_SCHEMA(cltrain_keys);
@@ -313,7 +333,10 @@ static const clt_key top_keys[] = {
         "samples of an evaluation batch of one rank", c.device_eval_batch_size),
     KEY("seed", CLT_KEY_INT, false, "17", "of weights and dropout", c.seed),
     {"precision", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"amp_bf16\"",
-     "fp32; the others are refused in this build", AT(precision), precisions, NULL, NULL},
+     "fp32; amp_bf16 and amp_fp16: 16-bit activations, fp32 weights, sums, gradients and moments, amp_fp16 "
+     "with a dynamic loss "
+     "scale; amp_fp8 is refused",
+     AT(precision), precisions, NULL, NULL},
     KEY("run_name", CLT_KEY_STR, true, "null", "RUN_NAME of the environment, or llm, unless given",
         c.run_name),
     {"variables", CLT_KEY_MAP, CLT_KEY_HONOURED, true, "null", "values for ${variables.x}", NOWHERE, NULL,

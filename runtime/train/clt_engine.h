@@ -11,18 +11,25 @@
 #include "../checkpoint/clt_checkpoint.h"
 #include "../model/clt_mpt.h"
 #include "clt_config.h"
+#include "clt_loss_scale.h"
 
 typedef struct clt_engine clt_engine;
 
 /* Device bytes of a run, by what they are for. */
 typedef struct {
-    uint64_t weights, gradients, optimizer, reduction;
+    uint64_t weights, copy, gradients, optimizer, reduction; /* copy: the 16-bit weights */
     clt_mpt_memory model;
     uint64_t total, largest;
     int gradient_slabs;
     int64_t microbatch;
 } clt_run_memory;
 
+/* Lanes that a batch is cut into: cltrain.exact_lanes; in the fast mode one a rank, up to a power of two. */
+int clt_run_lanes(const clt_config *cfg, int ranks);
+/* The model as this configuration runs it. */
+clt_mpt_shape clt_run_shape(const clt_config *cfg, int64_t microbatch, bool training);
+/* For lines about a run: ", norms recomputed" or "". */
+const char *clt_recompute_text(clt_recompute r);
 /* What one rank of `ranks` needs; lanes are those of the busiest rank. No device is needed. */
 clt_status clt_run_memory_plan(const clt_config *cfg, clt_device_type type, int ranks, int64_t microbatch,
                                clt_run_memory *out);
@@ -38,7 +45,7 @@ typedef struct {
     clt_group *group;      /* borrowed */
     clt_ops *ops;          /* borrowed */
     int64_t microbatch;
-    int lanes;     /* cfg->exact_lanes, or the checkpoint's */
+    int lanes;     /* clt_run_lanes */
     bool training; /* false: weights and evaluation only */
 } clt_engine_params;
 
@@ -49,6 +56,10 @@ const clt_slab_table *clt_engine_table(const clt_engine *e);
 /* weight, exp_avg, exp_avg_sq: for checkpoints and hashes. Valid as long as the engine. */
 const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n);
 clt_mpt *clt_engine_model(clt_engine *e);
+/* After the weights were loaded or initialised: makes their 16-bit copy anew, where there is one. Queued. */
+clt_status clt_engine_weights_changed(clt_engine *e);
+/* The scale of amp_fp16, to save and restore. */
+clt_loss_scale *clt_engine_loss_scale(clt_engine *e);
 
 /* This rank's samples [first, last) of a global batch of `samples`. */
 void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int64_t *last);
@@ -64,6 +75,9 @@ typedef struct {
     double loss;     /* token-weighted mean over the global batch (or mean of sample means) */
     float grad_norm; /* before clipping */
     bool finite;     /* false: nothing was updated */
+    bool skipped; /* amp_fp16: the gradient overflowed at this loss scale: nothing was updated, training goes
+                     on */
+    double loss_scale; /* amp_fp16: of this step; else 0 */
     bool given_up; /* some rank was asked to stop in the middle of the step: nothing was updated, nothing else
                       is set */
 } clt_engine_result;
@@ -76,7 +90,15 @@ typedef struct {
 } clt_engine_sums;
 
 /* Forward, backward, reduction, clipping, update. step: from 1, Adam's count. alpha: multiplier of the
- * learning rates. Collective; every rank gets the same result. */
+ * learning rates. Collective; every rank gets the same result.
+ *
+ * launch queues a step and returns; collect waits for the oldest queued one. Two may be queued, with amp_fp16
+ * one (its scale follows from the step before). *given_up: nothing was queued. A step that was not finite
+ * keeps those queued behind it from changing anything too. Arrays of the batch are free on return.
+ * clt_engine_step is one after the other. */
+clt_status clt_engine_launch(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
+                             bool *given_up);
+clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out);
 clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
                            clt_engine_result *out);
 

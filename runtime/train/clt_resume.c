@@ -52,6 +52,12 @@ static clt_status adopt(clt_run *r, const char *path) {
                              .wall_seconds = s->train_seconds};
     r->optimizer_step = s->optimizer_step;
     r->last_loss = s->loss;
+    for (int i = 0; i < s->number_count; i++) {
+        double v = s->numbers[i].value;
+        if (!(v >= 0 && v <= 0x1p127)) continue;
+        if (strcmp(s->numbers[i].name, "loss_scale") == 0 && v > 0) r->scale.scale = v;
+        if (strcmp(s->numbers[i].name, "good_steps") == 0) r->scale.good_steps = (int64_t)v;
+    }
     clt_ckpt_close(reader);
     return clt_config_check_run(c, clt_group_size(r->group));
 }
@@ -131,6 +137,11 @@ void clt_run_save(clt_run *r) {
     char *model_text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT),
          *name = clt_config_expand(c, c->save_filename, &r->now);
     clt_checkpoint_state s = clt_checkpoint_state_default();
+    const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
+    const clt_ckpt_number numbers[] = {{"loss_scale", scale->scale},
+                                       {"good_steps", (double)scale->good_steps}};
+    s.numbers = numbers;
+    s.number_count = c->precision == CLT_F16 ? (int)CLT_COUNT_OF(numbers) : 0;
     s.epoch = r->now.epoch;
     s.batch = r->now.batch;
     s.sample = r->now.sample;

@@ -56,6 +56,7 @@ void clt_run_close(clt_run *r) {
     clt_group_destroy(r->group);
     clt_log_set_file(NULL);
     if (r->log) fclose(r->log);
+    for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queued[i].arrays);
     clt_free(r->folder);
     clt_free(r->cfg);
 }

@@ -8,6 +8,17 @@
 #include "clt_sink.h"
 #include "clt_trainer.h"
 
+enum { CLT_RUN_AHEAD = 2 }; /* steps that may be queued */
+
+/* A step that was queued and not looked at yet. */
+typedef struct {
+    clt_timestamp before, after;
+    double lr;
+    int64_t tokens, step;
+    clt_engine_batch batch;
+    int32_t *arrays; /* what batch points into while steps are queued ahead */
+} clt_run_step;
+
 typedef struct {
     clt_config *cfg; /* a copy whose exact_lanes, seed and data-set state may come from a checkpoint */
     const clt_run_options *opt;
@@ -30,6 +41,11 @@ typedef struct {
     int64_t batches_per_epoch;
     clt_time max; /* max_duration in what a timestamp counts */
     clt_schedule schedule;
+    bool ahead;                         /* steps are queued before the one before was looked at */
+    clt_run_step queued[CLT_RUN_AHEAD]; /* oldest first; `now` is the time after the last of them */
+    int n_queued;
+    double mark;          /* clt_now() when the last step was collected, or the first one queued */
+    clt_loss_scale scale; /* where amp_fp16 starts */
     double eval_seconds, peak_flops, last_loss;
     bool resumed; /* the whole state came from a checkpoint */
     bool save_failed;

@@ -2,9 +2,30 @@
  * run. */
 #include "clt_engine.h"
 
+int clt_run_lanes(const clt_config *c, int ranks) {
+    int lanes = 1;
+    if (c->numerics == CLT_EXACT) return (int)c->exact_lanes;
+    while (lanes < ranks) lanes *= 2;
+    return lanes;
+}
+
+const char *clt_recompute_text(clt_recompute r) {
+    static const char *const text[] = {"", ", norms recomputed", ", activations recomputed"};
+    return text[r];
+}
+
+clt_mpt_shape clt_run_shape(const clt_config *c, int64_t microbatch, bool training) {
+    return (clt_mpt_shape){.microbatch = microbatch,
+                           .seq = c->max_seq_len,
+                           .training = training,
+                           .recompute = c->recompute,
+                           .numerics = c->numerics,
+                           .type = c->precision};
+}
+
 /* The busiest rank: most gradient slabs. */
 static int most_gradient_slabs(const clt_config *c, int ranks) {
-    int lanes = (int)c->exact_lanes, most = 1;
+    int lanes = clt_run_lanes(c, ranks), most = 1;
     for (int r = 0; r < ranks; r++)
         most = CLT_MAX(most, clt_lane_slabs_needed(lanes, clt_lane_begin(lanes, ranks, r),
                                                    clt_lane_begin(lanes, ranks, r + 1),
@@ -12,24 +33,24 @@ static int most_gradient_slabs(const clt_config *c, int ranks) {
     return most;
 }
 
-static int64_t most_samples_of_lane(const clt_config *c) {
-    return CLT_CEIL_DIV(c->global_train_batch_size, c->exact_lanes);
+static int64_t most_samples_of_lane(const clt_config *c, int ranks) {
+    return CLT_CEIL_DIV(c->global_train_batch_size, clt_run_lanes(c, ranks));
 }
 
 clt_status clt_run_memory_plan(const clt_config *c, clt_device_type type, int ranks, int64_t microbatch,
                                clt_run_memory *out) {
     clt_slab_table t = {0};
     clt_run_memory m = {.microbatch = microbatch};
-    clt_mpt_shape shape = {
-        .microbatch = microbatch, .seq = c->max_seq_len, .training = true, .recompute = c->recompute};
+    clt_mpt_shape shape = clt_run_shape(c, microbatch, true);
     CLT_TRY(clt_mpt_plan(&c->model, &shape, type, &m.model));
     CLT_TRY(clt_mpt_table(&c->model, &t));
     m.gradient_slabs = most_gradient_slabs(c, ranks);
     m.weights = t.total * 4;
+    if (c->precision != CLT_F32) m.copy = t.total * clt_dtype_bytes(c->precision);
     m.gradients = m.weights * (uint64_t)m.gradient_slabs;
     m.optimizer = m.weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1) + t.total / 64;
-    m.reduction = clt_reduce_plan_bytes(&t, (int)c->exact_lanes, ranks);
-    m.total = m.weights + m.gradients + m.optimizer + m.reduction + m.model.total;
+    m.reduction = clt_reduce_plan_bytes(&t, clt_run_lanes(c, ranks), ranks);
+    m.total = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
     m.largest = m.model.largest;
     for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * 4);
     clt_slab_table_free(&t);
@@ -63,18 +84,22 @@ static char *what_would_fit(const clt_config *cfg, const room *r, int64_t microb
         if (fits(&c, r, microbatch, &m))
             return clt_format("device_train_microbatch_size: %lld (%s)", (long long)microbatch,
                               clt_human_bytes((double)m.total, b));
-    c.recompute = true;
-    if (!cfg->recompute && fits(&c, r, 1, &m))
-        return clt_format("cltrain.recompute: true with microbatch 1 (%s)",
+    c.recompute = CLT_RECOMPUTE_NORMS;
+    if (cfg->recompute < c.recompute && fits(&c, r, 1, &m))
+        return clt_format("cltrain.recompute: norms with microbatch 1 (%s)",
+                          clt_human_bytes((double)m.total, b));
+    c.recompute = CLT_RECOMPUTE_BLOCKS;
+    if (cfg->recompute < c.recompute && fits(&c, r, 1, &m))
+        return clt_format("cltrain.recompute: blocks with microbatch 1 (%s)",
                           clt_human_bytes((double)m.total, b));
     for (c.max_seq_len /= 2; c.max_seq_len >= 64; c.max_seq_len /= 2)
         if (fits(&c, r, 1, &m))
-            return clt_format("max_seq_len: %lld with cltrain.recompute: true and microbatch 1 (%s)",
+            return clt_format("max_seq_len: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
                               (long long)c.max_seq_len, clt_human_bytes((double)m.total, b));
     c.max_seq_len = cfg->max_seq_len;
     while (--c.model.n_layers >= 1)
         if (fits(&c, r, 1, &m))
-            return clt_format("model.n_layers: %lld with cltrain.recompute: true and microbatch 1 (%s)",
+            return clt_format("model.n_layers: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
                               (long long)c.model.n_layers, clt_human_bytes((double)m.total, b));
     return NULL;
 }
@@ -100,7 +125,7 @@ static clt_status too_big(const clt_config *c, const room *r, const clt_run_memo
 
 clt_status clt_run_choose_microbatch(const clt_config *c, clt_device_type type, int ranks, uint64_t capacity,
                                      uint64_t max_alloc, clt_run_memory *out) {
-    int64_t wanted = c->device_train_microbatch_size, most = most_samples_of_lane(c);
+    int64_t wanted = c->device_train_microbatch_size, most = most_samples_of_lane(c, ranks);
     room r = {type, ranks, capacity, max_alloc};
     clt_run_memory m = {0};
     /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */

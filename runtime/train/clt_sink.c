@@ -76,6 +76,7 @@ static void step_json(clt_sinks *s, const clt_step_row *r) {
     number(&b, "loss", r->loss, "%.9g");
     number(&b, "lr", r->lr, "%.9g");
     number(&b, "grad_norm", (double)r->grad_norm, "%.9g");
+    if (r->loss_scale > 0) number(&b, "loss_scale", r->loss_scale, "%.9g");
     number(&b, "step_seconds", r->step_seconds, "%.6f");
     number(&b, "tokens_per_sec", r->tokens_per_second, "%.2f");
     number(&b, "flops_per_sec", r->flops_per_second, "%.6g");

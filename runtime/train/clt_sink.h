@@ -13,6 +13,7 @@ typedef struct {
     clt_timestamp before, after; /* of the step */
     double loss, lr;
     float grad_norm;
+    double loss_scale;                                             /* 0: there is none */
     double step_seconds, tokens_per_second, flops_per_second, mfu; /* mfu 0: unknown */
     uint64_t device_memory;
     int64_t microbatch;

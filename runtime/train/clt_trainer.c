@@ -74,14 +74,17 @@ static clt_status open_engine(clt_run *r) {
                            .group = r->group,
                            .ops = r->ops,
                            .microbatch = r->memory.microbatch,
-                           .lanes = (int)c->exact_lanes,
+                           .lanes = clt_run_lanes(c, ranks),
                            .training = true};
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
+    *clt_engine_loss_scale(r->engine) = r->scale;
+    /* A CPU device works on the cores that would prepare the next step; amp_fp16 asks after every step. */
+    r->ahead = clt_env_long(CLT_ENV_AHEAD, f->type != CLT_DEVICE_CPU) && c->precision != CLT_F16;
     char total[32], params[32];
     clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s",
              clt_human_count((double)clt_mpt_param_count(&c->model), params), (long long)r->memory.microbatch,
              c->device_train_microbatch_size ? "" : " (auto)",
-             clt_human_bytes((double)r->memory.total, total), c->recompute ? ", activations recomputed" : "");
+             clt_human_bytes((double)r->memory.total, total), clt_recompute_text(c->recompute));
     return CLT_OK;
 }
 
@@ -104,6 +107,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
         st = clt_mpt_init_weights(&r->cfg->model, clt_engine_table(r->engine), (uint64_t)r->cfg->seed,
                                   clt_engine_parts(r->engine, &(int){0})[0].slab);
     clt_free(path);
+    if (st == CLT_OK) st = clt_engine_weights_changed(r->engine);
     if (st == CLT_OK && r->cfg->n_evals) st = clt_engine_prepare_eval(r->engine);
     CLT_TRY(clt_group_agree(r->group, st));
     if (r->cfg->save_folder) {
@@ -158,22 +162,22 @@ static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens) {
     return CLT_OK;
 }
 
-static double seconds_left(const clt_run *r, double step_seconds) {
-    double done = (double)clt_timestamp_get(&r->now, r->max.unit), all = (double)r->max.value;
-    return done > 0 ? step_seconds * (double)r->now.batch * (all - done) / done : 0;
+static double seconds_left(const clt_run *r, const clt_timestamp *now, double step_seconds) {
+    double done = (double)clt_timestamp_get(now, r->max.unit), all = (double)r->max.value;
+    return done > 0 ? step_seconds * (double)now->batch * (all - done) / done : 0;
 }
 
-static void report(clt_run *r, const clt_timestamp *before, const clt_engine_result *res, double lr,
-                   double seconds, int64_t tokens) {
+static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *res, double seconds) {
     clt_device_counters counters;
     clt_device_get_counters(r->dev, &counters);
-    double rate = (double)tokens / seconds;
+    double rate = (double)q->tokens / seconds;
     double flops = rate * clt_mpt_train_flops_per_token(&r->cfg->model, r->cfg->max_seq_len);
-    clt_step_row row = {.before = *before,
-                        .after = r->now,
+    clt_step_row row = {.before = q->before,
+                        .after = q->after,
                         .loss = res->loss,
-                        .lr = lr,
+                        .lr = q->lr,
                         .grad_norm = res->grad_norm,
+                        .loss_scale = res->loss_scale,
                         .step_seconds = seconds,
                         .tokens_per_second = rate,
                         .flops_per_second = flops,
@@ -181,58 +185,106 @@ static void report(clt_run *r, const clt_timestamp *before, const clt_engine_res
                         .device_memory = counters.bytes,
                         .microbatch = r->memory.microbatch,
                         .eval_seconds = r->eval_seconds,
-                        .eta_seconds = seconds_left(r, seconds)};
+                        .eta_seconds = seconds_left(r, &q->after, seconds)};
     clt_sinks_step(r->sinks, &row);
 }
 
-/* clt_engine_step, its launches recorded if step s is to be. Ranks have folders of their own. */
-static clt_status engine_step(clt_run *r, const clt_engine_batch *b, int64_t s, double alpha,
-                              clt_engine_result *res) {
+/* The loader's arrays serve the next batch too soon for a step that may have to be looked into later. */
+static void keep_batch(const clt_run *r, clt_run_step *q, const clt_engine_batch *b) {
+    int64_t first, last;
+    q->batch = *b;
+    if (!r->ahead) return;
+    clt_engine_share(r->engine, b->samples, &first, &last);
+    size_t words = (size_t)((last - first) * r->cfg->max_seq_len), bytes = words * sizeof *q->arrays;
+    q->arrays = clt_realloc(q->arrays, CLT_MAX(3 * bytes, (size_t)1));
+    memcpy(q->arrays, b->tokens, bytes);
+    memcpy(q->arrays + words, b->labels, bytes);
+    q->batch.tokens = q->arrays;
+    q->batch.labels = q->arrays + words;
+    if (!b->seq_ids) return;
+    memcpy(q->arrays + 2 * words, b->seq_ids, bytes);
+    q->batch.seq_ids = q->arrays + 2 * words;
+}
+
+static clt_status bad_step(clt_run *r, const clt_run_step *q, const clt_engine_result *res) {
+    clt_device_set_steady(r->dev, false); /* looking into a step needs a kernel more */
+    CLT_TRY(clt_engine_explain(r->engine, &q->batch, q->step));
+    clt_error(CLT_FAIL,
+              "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last checkpoint is "
+              "good: lower the "
+              "learning rate, clip the gradients or look at the data",
+              (long long)q->after.batch, fabs(res->loss), (double)res->grad_norm);
+    return clt_group_agree(r->group, CLT_FAIL);
+}
+
+/* Waits for the oldest queued step and tells what came of it. */
+static clt_status collect(clt_run *r) {
+    clt_run_step q = r->queued[0];
+    clt_engine_result res;
+    CLT_TRY(clt_engine_collect(r->engine, &res));
+    if (!res.finite) return bad_step(r, &q, &res);
+    if (res.skipped) {
+        r->optimizer_step--;
+        clt_info(
+            "batch %lld: the gradient overflowed at loss scale %g: the step is left out, the scale halved",
+            (long long)q.after.batch, res.loss_scale);
+    }
+    double now = clt_now(), seconds = now - r->mark;
+    r->mark = now;
+    r->last_loss = res.loss;
+    r->now.wall_seconds += seconds;
+    q.after.wall_seconds = r->now.wall_seconds;
+    report(r, &q, &res, seconds);
+    r->queued[0] = r->queued[1];
+    r->queued[1] = (clt_run_step){.arrays = q.arrays}; /* its memory serves again */
+    r->n_queued--;
+    return CLT_OK;
+}
+
+/* Until the clock shows what the device has done: before anything that looks at the weights. */
+static clt_status collect_all(clt_run *r) {
+    while (r->n_queued > 0) CLT_TRY(collect(r));
+    return CLT_OK;
+}
+
+/* Ranks record into folders of their own. */
+static clt_status record_start(clt_run *r, int64_t s, bool *recording) {
     const clt_run_options *o = r->opt;
     int64_t first = o->record_first ? o->record_first : r->first_step;
     int64_t last = o->record_last ? o->record_last : first;
-    bool record = o->record && s >= first && s <= last;
-    if (record) {
-        char rank[32];
-        snprintf(rank, sizeof rank, "rank%d", clt_group_rank(r->group));
-        char *dir = clt_path_join(o->record, clt_group_size(r->group) > 1 ? rank : "");
-        clt_status st = clt_record_start(r->dev, dir, false);
-        clt_free(dir);
-        CLT_TRY(st);
-    }
-    CLT_TRY(clt_engine_step(r->engine, b, s, alpha, res));
-    return record ? clt_record_stop(r->dev) : CLT_OK;
+    *recording = o->record && s >= first && s <= last;
+    if (!*recording) return CLT_OK;
+    char rank[32];
+    snprintf(rank, sizeof rank, "rank%d", clt_group_rank(r->group));
+    char *dir = clt_path_join(o->record, clt_group_size(r->group) > 1 ? rank : "");
+    clt_status st = clt_record_start(r->dev, dir, false);
+    clt_free(dir);
+    return st;
 }
 
-/* The step that the clock shows next; the clock stays where it is if the step is given up. */
+/* Queues the step that the clock shows next and moves the clock on, unless the step is given up. What came of
+ * earlier steps is waited for only as far as the engine's queue asks for it. */
 static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     const clt_config *c = r->cfg;
-    clt_timestamp before = r->now;
-    clt_engine_result res;
-    double start = clt_now();
     int64_t s = r->optimizer_step + 1, G = c->global_train_batch_size;
-    double alpha = clt_schedule_alpha_of_step(&r->schedule, s, G, G * c->max_seq_len);
-    CLT_TRY(engine_step(r, b, s, alpha, &res));
-    if (res.given_up) return CLT_OK;
-    if (!res.finite) {
-        clt_device_set_steady(r->dev, false); /* looking into a step needs a kernel more */
-        CLT_TRY(clt_engine_explain(r->engine, b, s));
-        /* The device gates the update by the norm: a loss that alone is not finite comes too late for it. */
-        clt_error(
-            CLT_FAIL,
-            "batch %lld: loss %g, gradient norm %g; the weights %s. The last checkpoint is good: lower the "
-            "learning rate, clip the gradients or look at the data",
-            (long long)r->now.batch + 1, fabs(res.loss), (double)res.grad_norm,
-            isfinite(res.grad_norm) ? "were updated and are lost with this run" : "were not changed");
-        return clt_group_agree(r->group, CLT_FAIL);
-    }
-    double seconds = clt_now() - start;
-    r->optimizer_step = s;
-    r->last_loss = res.loss;
+    double alpha = clt_schedule_alpha_of_step(&r->schedule, r->now.batch + 1, G, G * c->max_seq_len);
+    bool given_up, recording;
+    clt_run_step *q = &r->queued[r->n_queued];
+    if (r->n_queued == 0) r->mark = clt_now();
+    CLT_TRY(record_start(r, s, &recording));
+    CLT_TRY(clt_engine_launch(r->engine, b, s, alpha, &given_up));
+    if (recording) CLT_TRY(clt_record_stop(r->dev));
+    if (given_up) return CLT_OK;
+    keep_batch(r, q, b);
+    q->before = r->now;
+    q->lr = c->optimizer.groups[0].lr * alpha;
+    q->tokens = tokens;
+    q->step = s;
     clt_timestamp_next_batch(&r->now, b->samples, tokens, r->batches_per_epoch);
-    r->now.wall_seconds += seconds;
-    report(r, &before, &res, c->optimizer.groups[0].lr * alpha, seconds, tokens);
-    return CLT_OK;
+    q->after = r->now;
+    r->optimizer_step = s;
+    r->n_queued++;
+    return !r->ahead ? collect_all(r) : r->n_queued == CLT_RUN_AHEAD ? collect(r) : CLT_OK;
 }
 
 /* --- the loop
@@ -288,20 +340,27 @@ static clt_status loop(clt_run *r) {
         int64_t tokens;
         clt_timestamp before = r->now;
         CLT_TRY(fetch(r, &b, &tokens));
-        if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch);
+        if (clt_group_stop(r->group)) {
+            CLT_TRY(collect_all(r));
+            return stop_run(r, saved == r->now.batch);
+        }
         CLT_TRY(step(r, &b, tokens));
         if (before.batch == r->now.batch) continue; /* given up: the next exchange says why */
+        bool eval = r->cfg->n_evals && clt_timestamp_crossed(&before, &r->now, eval_every);
+        bool save = r->writer && clt_timestamp_crossed(&before, &r->now, save_every);
+        if (eval || save || before.batch == first) CLT_TRY(collect_all(r));
         if (before.batch == first) first_step_done(r);
-        if (r->cfg->n_evals && clt_timestamp_crossed(&before, &r->now, eval_every)) {
+        if (eval) {
             CLT_TRY(clt_run_eval(r, false));
             if (clt_group_stop(r->group)) return stop_run(r, false);
             evaluated = r->now.batch;
         }
-        if (r->writer && clt_timestamp_crossed(&before, &r->now, save_every)) {
+        if (save) {
             clt_run_save(r);
             saved = r->save_failed ? -1 : r->now.batch;
         }
     }
+    CLT_TRY(collect_all(r));
     if (r->cfg->n_evals && evaluated != r->now.batch) {
         CLT_TRY(clt_run_eval(r, false));
         if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch);
@@ -325,7 +384,7 @@ static void print_profile(clt_run *r) {
 }
 
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
-    clt_run r = {.last_loss = NAN};
+    clt_run r = {.last_loss = NAN, .scale = clt_loss_scale_default()};
     clt_signal_install(clt_launch_detect().rank == 0);
     clt_status st = start(&r, cfg, opt);
     if (st == CLT_OK) st = loop(&r);

@@ -41,6 +41,34 @@ static void chunks_case(int d, uint64_t chunks, float scale) {
     clt_free(want);
 }
 
+static void guard_case(int d, size_t n, size_t bad, float value, float flag) {
+    float *x = tu_random(n, 7, 1.0f), g[2] = {-0.0f, 3.0f}, want[2] = {-0.0f, 3.0f};
+    if (bad < n) x[bad] = value;
+    clt_ref place = tu_upload(d, g, 2);
+    tu_assert_ok(clt_op_guard(tu_ops(d), tu_upload(d, x, n), n, tu_upload(d, &flag, 1), place), "guard");
+    clt_ref_guard(n, x, flag, want);
+    tu_assert_words("guard", tu_download(place, 2), want, 2);
+    tu_release();
+    clt_free(x);
+}
+
+static void guard_variant(int d, const char *id) {
+    (void)id;
+    static const size_t size[] = {1, 63, 64, 65, 1000};
+    for (size_t i = 0; i < CLT_COUNT_OF(size); i++) {
+        guard_case(d, size[i], size[i], 0.0f, 1.0f);
+        guard_case(d, size[i], size[i] - 1, NAN, 1.0f);
+        guard_case(d, size[i], 0, -HUGE_VALF, 1.0f);
+        guard_case(d, size[i], 0, 1e38f, 0.0f);
+        guard_case(d, size[i], size[i] / 2, 1e38f, 1.0f);
+    }
+}
+
+static void guards_match(void **state) {
+    (void)state;
+    tu_each_variant("guard", guard_variant);
+}
+
 static void run_variant(int d, const char *id) {
     (void)id;
     static const int64_t size[][3] = {{1, 1, 1},   {2, 63, 63},   {3, 64, 70},
@@ -112,6 +140,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_order_is_the_row_rule),
         cmocka_unit_test(status_follows_its_formula),
         cmocka_unit_test(reductions_match),
+        cmocka_unit_test(guards_match),
         cmocka_unit_test(status_sees_bad_sums),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));

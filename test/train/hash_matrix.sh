@@ -96,6 +96,8 @@ transport() {
 
 recompute() {
     compare "recomputation" $pocl 1 cltrain.recompute=true
+    compare "recomputation of norms" $pocl 1 cltrain.recompute=norms
+    CLTRAIN_AHEAD=1 compare "steps queued ahead" $pocl 2
     compare "recomputation, 2 ranks, microbatch 1" $pocl 2 cltrain.recompute=true device_train_microbatch_size=1
 }
 

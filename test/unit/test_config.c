@@ -76,13 +76,17 @@ static void presets_have_foundrys_sizes(void **state) {
         uint64_t params;
         int64_t batch, duration, microbatch;
         double lr;
-        bool recompute;
-    } all[] = {
-        {"small-cpu", 823200, 256, 10, 16, 6e-4, false},   {"125m", 125311488, 256, 4800, 16, 6e-4, false},
-        {"350m", 355985408, 256, 13400, 8, 3e-4, false},   {"760m", 760470528, 256, 29000, 4, 2.5e-4, false},
-        {"1b", 1315950592, 512, 24800, 4, 2e-4, false},    {"3b", 2651837440, 512, 51500, 8, 1.6e-4, true},
-        {"7b", 6658859008, 1024, 63900, 8, 1.2e-4, true},  {"13b", 12853954560, 1024, 124000, 8, 1e-4, true},
-        {"30b", 29975214080, 2048, 143100, 8, 1e-4, true}, {"70b", 64862437376, 2048, 333800, 4, 8e-5, true}};
+        clt_recompute recompute;
+    } all[] = {{"small-cpu", 823200, 256, 10, 16, 6e-4, CLT_RECOMPUTE_NONE},
+               {"125m", 125311488, 256, 4800, 16, 6e-4, CLT_RECOMPUTE_NONE},
+               {"350m", 355985408, 256, 13400, 8, 3e-4, CLT_RECOMPUTE_NONE},
+               {"760m", 760470528, 256, 29000, 4, 2.5e-4, CLT_RECOMPUTE_NONE},
+               {"1b", 1315950592, 512, 24800, 4, 2e-4, CLT_RECOMPUTE_NONE},
+               {"3b", 2651837440, 512, 51500, 8, 1.6e-4, CLT_RECOMPUTE_BLOCKS},
+               {"7b", 6658859008, 1024, 63900, 8, 1.2e-4, CLT_RECOMPUTE_BLOCKS},
+               {"13b", 12853954560, 1024, 124000, 8, 1e-4, CLT_RECOMPUTE_BLOCKS},
+               {"30b", 29975214080, 2048, 143100, 8, 1e-4, CLT_RECOMPUTE_BLOCKS},
+               {"70b", 64862437376, 2048, 333800, 4, 8e-5, CLT_RECOMPUTE_BLOCKS}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
         char *path = clt_format("tools/presets/mpt-%s.yaml", all[i].name);
         clt_config *c = load(path);
@@ -228,7 +232,8 @@ static void wrong_values_are_refused(void **state) {
         {"max_duration=10xx", "max_duration", "must be a time"},
         {"max_duration=0ba", "max_duration", "above 0"},
         {"max_duration=0.5dur", "max_duration", "epochs"},
-        {"precision=amp_bf16", "this build computes fp32 only", "precision: fp32"},
+        {"precision=amp_fp8", "not supported", "amp_bf16"},
+        {"cltrain.recompute=all", "'all'", "not known"},
         {"precision=fp64", "fp64", "known are"},
         {"device_train_microbatch_size=0", "device_train_microbatch_size", "at least 1"},
         {"device_train_microbatch_size=0.5", "device_train_microbatch_size", "whole number"},
@@ -331,7 +336,6 @@ static void wrong_keys_in_a_file_are_placed(void **state) {
         const char *from, *to, *place;
     } edits[] = {{"  n_heads: 4", "  n_haeds: 4", ":6:"},
                  {"  lr: 0.004", "  lr: fast", ":36:7"},
-                 {"precision: fp32\n", "", "precision"},
                  {"max_duration: 30ba\n", "", "max_duration"},
                  {"seed: 17", "seed: [17]", ":3:7"}};
     char *text;
@@ -364,7 +368,7 @@ static void keys_without_effect_say_so(void **state) {
         load_with("fsdp_config={sharding_strategy: SHARD_GRAD_OP, activation_checkpointing: true}");
     assert_int_equal(c->notices.n, 1);
     assert_non_null(strstr(c->notices.v[0], "key fsdp_config.sharding_strategy has no effect here: "));
-    assert_true(c->recompute);
+    assert_int_equal(c->recompute, CLT_RECOMPUTE_BLOCKS);
     clt_config_free(c);
     c = load_with("loggers={wandb: }");
     assert_int_equal(c->notices.n, 1);
@@ -372,6 +376,27 @@ static void keys_without_effect_say_so(void **state) {
     c = load_with("spin_dataloaders=true"); /* its default: nothing to say */
     assert_int_equal(c->notices.n, 0);
     clt_config_free(c);
+}
+
+static void precision_decides_defaults(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        clt_dtype precision;
+        clt_numerics numerics;
+        clt_recompute recompute;
+    } all[] = {{"precision=fp32", CLT_F32, CLT_EXACT, CLT_RECOMPUTE_NONE},
+               {"precision=amp_bf16", CLT_BF16, CLT_FAST, CLT_RECOMPUTE_NORMS},
+               {"precision=amp_fp16", CLT_F16, CLT_FAST, CLT_RECOMPUTE_NORMS},
+               {"cltrain={recompute: norms}", CLT_F32, CLT_EXACT, CLT_RECOMPUTE_NORMS},
+               {"cltrain={recompute: true, numerics: fast}", CLT_F32, CLT_FAST, CLT_RECOMPUTE_BLOCKS}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c = load_with(all[i].over);
+        assert_int_equal(c->precision, all[i].precision);
+        assert_int_equal(c->numerics, all[i].numerics);
+        assert_int_equal(c->recompute, all[i].recompute);
+        clt_config_free(c);
+    }
 }
 
 static void ranks_are_checked(void **state) {
@@ -541,6 +566,7 @@ int main(void) {
         cmocka_unit_test(wrong_keys_in_a_file_are_placed),
         cmocka_unit_test(keys_without_effect_say_so),
         cmocka_unit_test(ranks_are_checked),
+        cmocka_unit_test(precision_decides_defaults),
         cmocka_unit_test(names_are_normalised),
         cmocka_unit_test(groups_claim_tensors_in_order),
         cmocka_unit_test(block_overrides_reach_their_layers),

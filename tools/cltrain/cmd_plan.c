@@ -62,16 +62,17 @@ static void print_plan(const clt_config *c, const clt_device_facts *f, const clt
            (long long)c->global_train_batch_size, clt_human_count(tokens, n), flops * tokens, flops);
     printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
            clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)m->microbatch,
-           c->device_train_microbatch_size ? "" : " (auto)", c->recompute ? ", activations recomputed" : "");
+           c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(c->recompute));
     puts("memory of the busiest rank");
     snprintf(slabs, sizeof slabs, "%d slab%s of the weights' size: lanes are added in a fixed tree",
              m->gradient_slabs, m->gradient_slabs == 1 ? "" : "s");
     row("weights", m->weights, "fp32");
+    if (m->copy) row("16-bit weights", m->copy, "what matrix units read");
     row("gradients", m->gradients, slabs);
     row("optimizer", m->optimizer,
         c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "exp_avg, exp_avg_sq" : "exp_avg");
     row("activations", m->model.activations, "");
-    row("logits", m->model.logits, "in groups of whole samples");
+    if (m->model.logits) row("logits", m->model.logits, "in groups of whole samples");
     row("workspaces", m->model.workspace, "");
     row("exchange", m->reduction, ranks > 1 ? "between ranks" : "");
     row("other", m->model.other, "lookups, tables, inputs");
@@ -112,12 +113,13 @@ int cmd_plan(int argc, char **argv) {
         uint64_t capacity = clt_run_capacity(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
         if (st == CLT_OK) st = clt_run_choose_microbatch(c, f.type, (int)ranks, capacity, f.max_alloc, &m);
         if (st == CLT_OK && json)
-            printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"gradients\":%llu,"
+            printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,"
+                   "\"gradients\":%llu,"
                    "\"optimizer\":%llu,"
                    "\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,\"other\":%llu,"
                    "\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g}\n",
                    (unsigned long long)clt_mpt_param_count(&c->model), (long long)m.microbatch,
-                   (unsigned long long)m.weights, (unsigned long long)m.gradients,
+                   (unsigned long long)m.weights, (unsigned long long)m.copy, (unsigned long long)m.gradients,
                    (unsigned long long)m.optimizer, (unsigned long long)m.model.activations,
                    (unsigned long long)m.model.logits, (unsigned long long)m.model.workspace,
                    (unsigned long long)m.reduction, (unsigned long long)m.model.other,

@@ -31,3 +31,9 @@ void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, f
     status[1] = inv_scale * c;
     status[2] = isfinite(norm) ? 1.0f : 0.0f;
 }
+
+void clt_ref_guard(uint64_t n, const float *x, float flag, float *g) {
+    bool bad = flag != 1.0f;
+    for (uint64_t i = 0; i < n; i++) bad |= !isfinite(x[i]);
+    if (bad) g[0] = NAN;
+}

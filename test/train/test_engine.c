@@ -1,0 +1,160 @@
+/* The engine's promises around a step that is not good: nothing changes, whether the loss or the gradient is
+ * what broke, also for steps queued behind it; and the dynamic loss scale. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/train/clt_engine.h"
+#include "test/test_util.h"
+
+typedef struct {
+    clt_config *cfg;
+    clt_group *group;
+    clt_engine *engine;
+    int64_t G, T;
+    int32_t *tokens, *labels;
+} rig;
+
+static void open_rig(rig *r, const char *const *over, size_t n) {
+    tu_assert_ok(clt_config_load("test/golden/mpt-learned/train.yaml", over, n, &r->cfg), "train.yaml");
+    r->G = r->cfg->global_train_batch_size;
+    r->T = r->cfg->max_seq_len;
+    tu_assert_ok(clt_group_create(0, &r->group), "group");
+    clt_engine_params p = {.cfg = r->cfg,
+                           .group = r->group,
+                           .ops = tu_ops(0),
+                           .microbatch = 2,
+                           .lanes = clt_run_lanes(r->cfg, 1),
+                           .training = true};
+    tu_assert_ok(clt_engine_create(&p, &r->engine), "engine");
+    int parts;
+    clt_slab *weights = clt_engine_parts(r->engine, &parts)[0].slab;
+    tu_assert_ok(clt_mpt_init_weights(&r->cfg->model, clt_engine_table(r->engine), 17, weights), "weights");
+    size_t count = (size_t)(r->G * r->T);
+    r->tokens = clt_malloc(count * sizeof *r->tokens);
+    r->labels = clt_malloc(count * sizeof *r->labels);
+    for (size_t i = 0; i < count; i++)
+        r->tokens[i] = (int32_t)tu_random_below(3, i, r->cfg->model.vocab_size);
+    for (size_t i = 0; i < count; i++) r->labels[i] = (int64_t)(i + 1) % r->T ? r->tokens[i + 1] : -100;
+}
+
+static void close_rig(rig *r) {
+    clt_engine_destroy(r->engine);
+    clt_group_destroy(r->group);
+    clt_config_free(r->cfg);
+    clt_free(r->tokens);
+    clt_free(r->labels);
+}
+
+static clt_engine_batch batch(const rig *r) {
+    return (clt_engine_batch){
+        .samples = r->G, .targets = r->G * (r->T - 1), .tokens = r->tokens, .labels = r->labels};
+}
+
+static clt_state_hash hash(const rig *r) {
+    clt_state_hash h;
+    int n;
+    const clt_ckpt_part *parts = clt_engine_parts(r->engine, &n);
+    tu_assert_ok(clt_ckpt_hash_parts(clt_engine_table(r->engine), parts, n, &h), "hash");
+    return h;
+}
+
+static void assert_same(clt_state_hash a, clt_state_hash b) {
+    assert_memory_equal(&a.weights, &b.weights, sizeof a.weights);
+    assert_memory_equal(&a.optimizer, &b.optimizer, sizeof a.optimizer);
+}
+
+/* Multiplies all of one tensor. */
+static void scale_tensor(rig *r, const char *name, float by) {
+    const clt_slab_table *t = clt_engine_table(r->engine);
+    const clt_slab_entry *e = &t->entry[clt_slab_table_find(t, name)];
+    int n;
+    const clt_slab *w = clt_engine_parts(r->engine, &n)[0].slab;
+    float *x = clt_malloc(e->count * sizeof *x);
+    tu_assert_ok(clt_slab_read(w, e->offset, x, e->count), name);
+    for (uint64_t i = 0; i < e->count; i++) x[i] *= by;
+    tu_assert_ok(clt_slab_write(w, e->offset, x, e->count), name);
+    tu_assert_ok(clt_engine_weights_changed(r->engine), "weights");
+    clt_free(x);
+}
+
+/* A head of its own with huge weights, which alone is trained: its gradient (p - y) x is small, token losses
+ * are huge but finite, and their sum over a sample is not. */
+static void loss_alone_is_infinite(void **state) {
+    (void)state;
+    static const char *const over[] = {"model.tie_word_embeddings=false",
+                                       "optimizer.disable_grad=[\"transformer[.]\"]"};
+    rig r = {0};
+    clt_engine_result res;
+    open_rig(&r, over, CLT_COUNT_OF(over));
+    clt_engine_batch b = batch(&r);
+    tu_assert_ok(clt_engine_step(r.engine, &b, 1, 1.0, &res), "step");
+    assert_true(res.finite && isfinite(res.grad_norm));
+    scale_tensor(&r, "lm_head.weight", 4e37f);
+    clt_state_hash before = hash(&r);
+    tu_assert_ok(clt_engine_step(r.engine, &b, 2, 1.0, &res), "step");
+    assert_false(res.finite);
+    assert_true(isinf(res.loss));
+    assert_same(before, hash(&r));
+    close_rig(&r);
+}
+
+/* Two steps are queued at once: the first is bad through a label's weight that is not finite, the second
+ * would be good. */
+static void steps_behind_a_bad_one(void **state) {
+    (void)state;
+    static const char *const over[] = {"optimizer.lr=1e-2"};
+    rig r = {0};
+    clt_engine_result res;
+    bool given_up;
+    open_rig(&r, over, CLT_COUNT_OF(over));
+    clt_engine_batch good = batch(&r);
+    tu_assert_ok(clt_engine_step(r.engine, &good, 1, 1.0, &res), "step");
+    assert_true(res.finite);
+    scale_tensor(&r, "transformer.blocks.0.norm_1.weight", NAN);
+    tu_assert_ok(clt_engine_launch(r.engine, &good, 2, 1.0, &given_up), "bad step");
+    /* Writes are queued behind the bad step: the next one finds good weights. */
+    const clt_slab_table *t = clt_engine_table(r.engine);
+    const clt_slab_entry *e = &t->entry[clt_slab_table_find(t, "transformer.blocks.0.norm_1.weight")];
+    int n;
+    const clt_slab *w = clt_engine_parts(r.engine, &n)[0].slab;
+    float ones[64];
+    assert_int_equal(e->count, CLT_COUNT_OF(ones));
+    for (size_t i = 0; i < CLT_COUNT_OF(ones); i++) ones[i] = 1.0f;
+    tu_assert_ok(clt_slab_write(w, e->offset, ones, e->count), "norm_1");
+    clt_state_hash before = hash(&r);
+    tu_assert_ok(clt_engine_launch(r.engine, &good, 3, 1.0, &given_up), "step behind");
+    tu_assert_ok(clt_engine_collect(r.engine, &res), "bad step");
+    assert_false(res.finite);
+    assert_true(isnan(res.loss));
+    tu_assert_ok(clt_engine_collect(r.engine, &res), "step behind");
+    assert_false(res.finite);
+    assert_true(isfinite(res.loss)); /* it was only kept from changing anything */
+    assert_same(before, hash(&r));
+    close_rig(&r);
+}
+
+static void scale_follows_the_rule(void **state) {
+    (void)state;
+    clt_loss_scale s = clt_loss_scale_default();
+    assert_true(s.scale == 65536);
+    assert_int_equal(clt_loss_scale_update(&s, false), CLT_OK);
+    assert_true(s.scale == 32768);
+    for (int i = 0; i < 1999; i++) assert_int_equal(clt_loss_scale_update(&s, true), CLT_OK);
+    assert_true(s.scale == 32768 && s.good_steps == 1999);
+    assert_int_equal(clt_loss_scale_update(&s, true), CLT_OK);
+    assert_true(s.scale == 65536 && s.good_steps == 0);
+    assert_int_equal(clt_loss_scale_update(&s, true), CLT_OK);
+    assert_int_equal(clt_loss_scale_update(&s, false), CLT_OK);
+    assert_true(s.scale == 32768 && s.good_steps == 0);
+    int halvings = 0;
+    while (clt_loss_scale_update(&s, false) == CLT_OK) halvings++;
+    assert_int_equal(halvings, 31); /* 2^15 down to 2^-16 */
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loss_alone_is_infinite),
+                                       cmocka_unit_test(steps_behind_a_bad_one),
+                                       cmocka_unit_test(scale_follows_the_rule)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
