@@ -46,6 +46,9 @@ uint32_t tu_random_word(uint64_t seed, uint64_t index);
 int64_t tu_random_below(uint64_t seed, uint64_t index, int64_t n); /* in [0, n) */
 
 /* --- buffers with guard words before and after the data --- */
+/* Whether data starts at a multiple of 64 elements instead, for rows that want that; tu_each_variant ends it.
+ */
+void tu_align(bool aligned);
 enum { TU_OFFSET = 37 }; /* default place of the data in its buffer, in elements: no power of two */
 clt_ref tu_upload(int device, const float *data, size_t n);
 clt_ref tu_upload_i32(int device, const int32_t *data, size_t n);

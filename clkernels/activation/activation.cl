@@ -15,15 +15,18 @@
 #define TYPE 0
 #endif
 typedef CLT_T(TYPE) elem;
-#define ACT_OF VFN(CLT_ACT_FN(ACT))
-#define GRAD_OF VFN(CLT_ACT_GRAD_FN(ACT))
+#define ACT_OF(v) VMAP(CLT_ACT_FN(ACT), v)
+#define GRAD_OF(v) VMAP(CLT_ACT_GRAD_FN(ACT), v)
 
 /* y = act(x) */
 __kernel void act_forward(ulong cols, __global const elem *x, ulong x_off, ulong ldx, __global elem *y,
                           ulong y_off, ulong ldy) {
     x += x_off + get_global_id(1) * ldx;
     y += y_off + get_global_id(1) * ldy;
-    CLT_SPAN(c, end, cols) VSTORE_AS(TYPE, ACT_OF(VLOAD_AS(TYPE, x + c, end - c)), y + c, end - c);
+    CLT_SPAN(c, end, cols) {
+        const VEC v = VLOAD_AS(TYPE, x + c, end - c);
+        VSTORE_AS(TYPE, ACT_OF(v), y + c, end - c);
+    }
 }
 
 /* dx = dy * act'(x) */
@@ -33,8 +36,10 @@ __kernel void act_backward(ulong cols, __global const elem *x, ulong x_off, ulon
     x += x_off + get_global_id(1) * ldx;
     dy += dy_off + get_global_id(1) * lddy;
     dx += dx_off + get_global_id(1) * lddx;
-    CLT_SPAN(c, end, cols)
-    VSTORE_AS(TYPE, VLOAD_AS(TYPE, dy + c, end - c) * GRAD_OF(VLOAD_AS(TYPE, x + c, end - c)), dx + c, end - c);
+    CLT_SPAN(c, end, cols) {
+        const VEC v = VLOAD_AS(TYPE, x + c, end - c), d = VLOAD_AS(TYPE, dy + c, end - c);
+        VSTORE_AS(TYPE, d * GRAD_OF(v), dx + c, end - c);
+    }
 }
 
 /* y = act(gate) * up */
@@ -44,8 +49,10 @@ __kernel void glu_forward(ulong cols, __global const elem *gate, ulong gate_off,
     gate += gate_off + get_global_id(1) * ldgate;
     up += up_off + get_global_id(1) * ldup;
     y += y_off + get_global_id(1) * ldy;
-    CLT_SPAN(c, end, cols)
-    VSTORE_AS(TYPE, ACT_OF(VLOAD_AS(TYPE, gate + c, end - c)) * VLOAD_AS(TYPE, up + c, end - c), y + c, end - c);
+    CLT_SPAN(c, end, cols) {
+        const VEC g = VLOAD_AS(TYPE, gate + c, end - c), u = VLOAD_AS(TYPE, up + c, end - c);
+        VSTORE_AS(TYPE, ACT_OF(g) * u, y + c, end - c);
+    }
 }
 
 /* dgate = (dy * up) * act'(gate), dup = dy * act(gate); the results may take the place of the inputs */
@@ -59,7 +66,8 @@ __kernel void glu_backward(ulong cols, __global const elem *gate, ulong gate_off
     dgate += dgate_off + get_global_id(1) * lddgate;
     dup += dup_off + get_global_id(1) * lddup;
     CLT_SPAN(c, end, cols) {
-        VEC g = VLOAD_AS(TYPE, gate + c, end - c), u = VLOAD_AS(TYPE, up + c, end - c), d = VLOAD_AS(TYPE, dy + c, end - c);
+        const VEC g = VLOAD_AS(TYPE, gate + c, end - c), u = VLOAD_AS(TYPE, up + c, end - c);
+        const VEC d = VLOAD_AS(TYPE, dy + c, end - c);
         VSTORE_AS(TYPE, (d * u) * GRAD_OF(g), dgate + c, end - c);
         VSTORE_AS(TYPE, d * ACT_OF(g), dup + c, end - c);
     }

@@ -11,6 +11,14 @@
 #define NARROW(fn, c)                                                                                        \
     vstore16(convert_ushort16(CLT_PASTE(fn, 16)(vload16(0, src + c))), 0, dst + c)
 #define WIDEN(fn, c) vstore16(CLT_PASTE(fn, 16)(convert_uint16(vload16(0, src + c))), 0, dst + c)
+#elif LANES == 8
+#define FULL(c, end) 1
+#define NARROW(fn, c) CLT_STORE8(CLT_PASTE(TYPE_OF_, fn), clt_load8_0(src + c), dst + c)
+#define WIDEN(fn, c) clt_store8_0(CLT_LOAD8(CLT_PASTE(TYPE_OF_, fn), src + c), dst + c)
+#define TYPE_OF_clt_f32_to_bf16 1
+#define TYPE_OF_clt_f32_to_f16 2
+#define TYPE_OF_clt_bf16_to_f32 1
+#define TYPE_OF_clt_f16_to_f32 2
 #else
 #define FULL(c, end) 0
 #define NARROW(fn, c)

@@ -21,38 +21,42 @@ static clt_status backward(clt_ops *ops, const clt_variant *v, clt_activation ac
                               (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, NULL, 0);
 }
 
-/* GELU forward and backward over two rows of 75 elements that lie 83 apart. */
+/* GELU forward and backward over two rows of 75 elements (wide rows: 72) that lie 88 apart. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    const clt_dtype type = *(const clt_dtype *)ctx;
-    enum { ROWS = 2, COLS = 75, LD = 83, N = ROWS * LD };
+    const clt_dtype type = ((const clt_rowwise_call *)ctx)->type;
+    const int cols = clt_variant_wide(v) ? 72 : 75;
+    enum { ROWS = 2, LD = 88, N = ROWS * LD };
     float x[N], dy[N], want[N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
-    for (int i = 0; i < 3; i++) part[i] = clt_check_part_as(type, part[i]);
+    for (int i = 0; i < 3; i++) part[i] = clt_check_place(v, type, part[i]);
     clt_check_fill(x, N, 1);
     clt_check_fill(dy, N, 2);
     CLT_TRY(clt_check_write(type, part[0], x, N));
     CLT_TRY(clt_check_write(type, part[1], dy, N));
     CLT_TRY(clt_check_write(type, part[2], dy, N));
-    CLT_TRY(forward(ops, v, CLT_ACT_GELU, ROWS, COLS, part[0], LD, part[2], LD));
-    for (int i = 0; i < N; i++) want[i] = i % LD < COLS ? clt_ref_act(CLT_ACT_GELU, x[i]) : dy[i];
+    CLT_TRY(forward(ops, v, CLT_ACT_GELU, ROWS, cols, part[0], LD, part[2], LD));
+    for (int i = 0; i < N; i++) want[i] = i % LD < cols ? clt_ref_act(CLT_ACT_GELU, x[i]) : dy[i];
     CLT_TRY(clt_variant_compare_as(ops, type, "gelu", part[2], want, N));
-    CLT_TRY(backward(ops, v, CLT_ACT_GELU, ROWS, COLS, part[0], LD, part[1], LD, part[1], LD));
+    CLT_TRY(backward(ops, v, CLT_ACT_GELU, ROWS, cols, part[0], LD, part[1], LD, part[1], LD));
     for (int i = 0; i < N; i++)
-        want[i] = i % LD < COLS ? dy[i] * clt_ref_act_grad(CLT_ACT_GELU, x[i]) : dy[i];
+        want[i] = i % LD < cols ? dy[i] * clt_ref_act_grad(CLT_ACT_GELU, x[i]) : dy[i];
     return clt_variant_compare_as(ops, type, "gelu backward", part[1], want, N);
 }
 
-static clt_status pick(clt_ops *ops, clt_dtype type, clt_activation act, const clt_variant **v) {
+static clt_status pick(clt_ops *ops, clt_dtype type, clt_activation act, int64_t cols, const clt_rows *m,
+                       int n, const clt_variant **v) {
     char option[16];
+    const clt_rowwise_call call = {type, clt_rowwise_wide(cols, m, n)};
     if (act < 0 || act >= CLT_ACT_COUNT) return clt_error(CLT_FAIL, "there is no activation %d", (int)act);
-    return clt_variant_pick_with(ops, "activation", clt_type_option(type, option), check, &type, v);
+    return clt_variant_pick_for(ops, "activation", clt_type_option(type, option), clt_rowwise_takes, check,
+                                &call, v);
 }
 
 clt_status clt_op_activation_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows,
                                      int64_t cols, clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, type, act, &v));
+    CLT_TRY(pick(ops, type, act, cols, (clt_rows[]){{x, ldx}, {y, ldy}}, 2, &v));
     return forward(ops, v, act, rows, cols, x, ldx, y, ldy);
 }
 
@@ -60,27 +64,28 @@ clt_status clt_op_activation_backward(clt_ops *ops, clt_dtype type, clt_activati
                                       int64_t cols, clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy,
                                       clt_ref dx, int64_t lddx) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, type, act, &v));
+    CLT_TRY(pick(ops, type, act, cols, (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, &v));
     return backward(ops, v, act, rows, cols, x, ldx, dy, lddy, dx, lddx);
+}
+
+static clt_status glu(clt_ops *ops, const char *name, clt_dtype type, clt_activation act, int64_t rows,
+                      int64_t cols, const clt_rows *m, int n) {
+    const clt_variant *v;
+    char option[32];
+    CLT_TRY(pick(ops, type, act, cols, m, n, &v));
+    return clt_rowwise_launch(ops, v, name, act_option(act, option), true, rows, cols, m, n, NULL, 0);
 }
 
 clt_status clt_op_glu_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows, int64_t cols,
                               clt_ref gate, int64_t ldgate, clt_ref up, int64_t ldup, clt_ref y,
                               int64_t ldy) {
-    const clt_variant *v;
-    char option[32];
-    CLT_TRY(pick(ops, type, act, &v));
-    return clt_rowwise_launch(ops, v, "glu_forward", act_option(act, option), true, rows, cols,
-                              (clt_rows[]){{gate, ldgate}, {up, ldup}, {y, ldy}}, 3, NULL, 0);
+    const clt_rows m[] = {{gate, ldgate}, {up, ldup}, {y, ldy}};
+    return glu(ops, "glu_forward", type, act, rows, cols, m, 3);
 }
 
 clt_status clt_op_glu_backward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows, int64_t cols,
                                clt_ref gate, int64_t ldgate, clt_ref up, int64_t ldup, clt_ref dy,
                                int64_t lddy, clt_ref dgate, int64_t lddgate, clt_ref dup, int64_t lddup) {
-    const clt_variant *v;
-    char option[32];
-    CLT_TRY(pick(ops, type, act, &v));
     const clt_rows m[] = {{gate, ldgate}, {up, ldup}, {dy, lddy}, {dgate, lddgate}, {dup, lddup}};
-    return clt_rowwise_launch(ops, v, "glu_backward", act_option(act, option), true, rows, cols, m, 5, NULL,
-                              0);
+    return glu(ops, "glu_backward", type, act, rows, cols, m, 5);
 }

@@ -18,23 +18,28 @@ static clt_status cast(clt_ops *ops, const clt_variant *v, const char *name, clt
 /* fp32 -> bf16 -> fp32. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     (void)ctx;
-    enum { N = 77 };
+    enum { N = 80 };
+    const uint64_t n = clt_variant_wide(v) ? N : 77;
     float x[N], want[N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
     clt_check_fill(x, N, 9);
-    CLT_TRY(clt_ref_write_f32(part[0], x, N));
-    clt_ref half = {part[1].buf, part[1].off * 2 + 1};
-    CLT_TRY(cast(ops, v, kernel_name(CLT_F32, CLT_BF16), part[0], half, N));
-    CLT_TRY(cast(ops, v, kernel_name(CLT_BF16, CLT_F32), half, part[2], N));
-    for (int i = 0; i < N; i++) want[i] = clt_ref_bf16_to_f32(clt_ref_f32_to_bf16(x[i]));
-    return clt_variant_compare(ops, "cast", part[2], want, N);
+    clt_ref from = clt_check_place(v, CLT_F32, part[0]), half = clt_check_place(v, CLT_BF16, part[1]);
+    clt_ref to = clt_check_place(v, CLT_F32, part[2]);
+    CLT_TRY(clt_ref_write_f32(from, x, N));
+    CLT_TRY(clt_ref_write_f32(to, x, N));
+    CLT_TRY(cast(ops, v, kernel_name(CLT_F32, CLT_BF16), from, half, n));
+    CLT_TRY(cast(ops, v, kernel_name(CLT_BF16, CLT_F32), half, to, n));
+    for (uint64_t i = 0; i < N; i++) want[i] = i < n ? clt_ref_bf16_to_f32(clt_ref_f32_to_bf16(x[i])) : x[i];
+    return clt_variant_compare(ops, "cast", to, want, N);
 }
 
 clt_status clt_op_cast(clt_ops *ops, clt_dtype from, clt_dtype to, clt_ref src, clt_ref dst, uint64_t count) {
     const char *name = kernel_name(from, to);
     if (!name) return clt_error(CLT_FAIL, "there is no cast from type %d to type %d", (int)from, (int)to);
     const clt_variant *v;
-    CLT_TRY(clt_variant_pick(ops, "cast", check, NULL, &v));
+    const int64_t n = (int64_t)count;
+    const clt_rowwise_call call = {to, clt_rowwise_wide(n, (clt_rows[]){{src, n}, {dst, n}}, 2)};
+    CLT_TRY(clt_variant_pick_for(ops, "cast", "", clt_rowwise_takes, check, &call, &v));
     return cast(ops, v, name, src, dst, count);
 }

@@ -11,84 +11,72 @@ static clt_status add(clt_ops *ops, const clt_variant *v, clt_ref dst, clt_ref s
     return clt_rowwise_launch(ops, v, "add", "", true, 1, n, (clt_rows[]){{dst, n}, {src, n}}, 2, NULL, 0);
 }
 
-static clt_status clip_forward(clt_ops *ops, const clt_variant *v, float limit, int64_t rows, int64_t cols,
-                               clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
-    return clt_rowwise_launch(ops, v, "clip_forward", "", true, rows, cols, (clt_rows[]){{x, ldx}, {y, ldy}},
-                              2, (clt_arg[]){CLT_F32(limit)}, 1);
-}
-
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    const clt_dtype type = *(const clt_dtype *)ctx;
-    enum { N = 133 };
+    const clt_dtype type = ((const clt_rowwise_call *)ctx)->type;
+    enum { N = 136 };
+    const uint64_t n = clt_variant_wide(v) ? N : 133;
     float x[N], y[N], want[N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
-    clt_ref dst = clt_check_part_as(type, part[0]), src = clt_check_part_as(type, part[1]);
+    clt_ref dst = clt_check_place(v, type, part[0]), src = clt_check_place(v, type, part[1]);
     clt_check_fill(x, N, 3);
     clt_check_fill(y, N, 4);
     CLT_TRY(clt_check_write(type, dst, x, N));
     CLT_TRY(clt_check_write(type, src, y, N));
-    CLT_TRY(add(ops, v, dst, src, N));
-    for (int i = 0; i < N; i++) want[i] = x[i] + y[i];
+    CLT_TRY(add(ops, v, dst, src, n));
+    for (uint64_t i = 0; i < N; i++) want[i] = i < n ? x[i] + y[i] : x[i];
     return clt_variant_compare_as(ops, type, "add", dst, want, N);
 }
 
-static clt_status pick(clt_ops *ops, clt_dtype type, const clt_variant **v) {
+/* Picks the row for these matrices and launches kernel `name`. */
+static clt_status run(clt_ops *ops, const char *name, clt_dtype type, bool flat, int64_t rows, int64_t cols,
+                      const clt_rows *m, int n, const clt_arg *more, int n_more) {
     char option[16];
-    return clt_variant_pick_with(ops, "elementwise", clt_type_option(type, option), check, &type, v);
+    const clt_variant *v;
+    const clt_rowwise_call call = {type, clt_rowwise_wide(cols, m, n)};
+    CLT_TRY(clt_variant_pick_for(ops, "elementwise", clt_type_option(type, option), clt_rowwise_takes, check,
+                                 &call, &v));
+    return clt_rowwise_launch(ops, v, name, "", flat, rows, cols, m, n, more, n_more);
 }
 
 clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count) {
-    const clt_variant *v;
-    CLT_TRY(pick(ops, CLT_F32, &v));
-    return add(ops, v, dst, src, count);
+    int64_t n = (int64_t)count;
+    return run(ops, "add", CLT_F32, true, 1, n, (clt_rows[]){{dst, n}, {src, n}}, 2, NULL, 0);
 }
 
 clt_status clt_op_copy_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t cols, clt_ref src,
                             int64_t ldsrc, clt_ref dst, int64_t lddst) {
-    const clt_variant *v;
-    CLT_TRY(pick(ops, type, &v));
-    return clt_rowwise_launch(ops, v, "copy_rows", "", true, rows, cols,
-                              (clt_rows[]){{src, ldsrc}, {dst, lddst}}, 2, NULL, 0);
+    return run(ops, "copy_rows", type, true, rows, cols, (clt_rows[]){{src, ldsrc}, {dst, lddst}}, 2, NULL,
+               0);
 }
 
 clt_status clt_op_clip_forward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
                                clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
-    const clt_variant *v;
-    CLT_TRY(pick(ops, type, &v));
-    return clip_forward(ops, v, limit, rows, cols, x, ldx, y, ldy);
+    return run(ops, "clip_forward", type, true, rows, cols, (clt_rows[]){{x, ldx}, {y, ldy}}, 2,
+               (clt_arg[]){CLT_F32(limit)}, 1);
 }
 
 clt_status clt_op_clip_backward(clt_ops *ops, clt_dtype type, float limit, int64_t rows, int64_t cols,
                                 clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
-    const clt_variant *v;
-    CLT_TRY(pick(ops, type, &v));
-    return clt_rowwise_launch(ops, v, "clip_backward", "", true, rows, cols,
-                              (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, (clt_arg[]){CLT_F32(limit)},
-                              1);
+    return run(ops, "clip_backward", type, true, rows, cols, (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}},
+               3, (clt_arg[]){CLT_F32(limit)}, 1);
 }
 
 clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit) {
-    const clt_variant *v;
-    CLT_TRY(pick(ops, CLT_F32, &v));
     int64_t n = (int64_t)count;
-    return clip_forward(ops, v, limit, 1, n, g, n, g, n);
+    return clt_op_clip_forward(ops, CLT_F32, limit, 1, n, g, n, g, n);
 }
 
 clt_status clt_op_scale_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, int64_t cols, clt_ref x,
                              int64_t ldx, clt_ref factor) {
-    const clt_variant *v;
-    CLT_TRY(pick(ops, type, &v));
-    return clt_rowwise_launch(ops, v, "scale_rows", "", false, rows, cols, (clt_rows[]){{x, ldx}}, 1,
-                              (clt_arg[]){CLT_REF(factor), CLT_U64(seq)}, 3);
+    return run(ops, "scale_rows", type, false, rows, cols, (clt_rows[]){{x, ldx}}, 1,
+               (clt_arg[]){CLT_REF(factor), CLT_U64(seq)}, 3);
 }
 
 clt_status clt_op_count_nonfinite(clt_ops *ops, clt_dtype type, clt_ref x, uint64_t count, clt_ref counter) {
-    const clt_variant *v;
-    CLT_TRY(pick(ops, type, &v));
     int64_t n = (int64_t)count;
-    return clt_rowwise_launch(ops, v, "count_nonfinite", "", true, 1, n, (clt_rows[]){{x, n}}, 1,
-                              (clt_arg[]){CLT_REF(counter)}, 2);
+    return run(ops, "count_nonfinite", type, true, 1, n, (clt_rows[]){{x, n}}, 1,
+               (clt_arg[]){CLT_REF(counter)}, 2);
 }
 
 /* --- rotary positions
@@ -127,7 +115,7 @@ static clt_status rope_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     CLT_TRY(clt_check_parts(ops, N, part));
     clt_check_fill(x, N, 5);
     clt_check_fill(table, TABLE, 6);
-    part[0] = clt_check_part_as(type, part[0]);
+    part[0] = clt_check_place(v, type, part[0]);
     CLT_TRY(clt_check_write(type, part[0], x, N));
     CLT_TRY(clt_ref_write_f32(part[1], table, TABLE));
     rope_params p = {ROWS, SEQ, HEADS, DIM / 2, part[0], LD, part[1], true};
@@ -179,9 +167,9 @@ static clt_status dropout_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     clt_dropout_params p = {ROWS, SEQ, COLS, part[0], part[2], part[1], 0.3f, 17, 5, 11, 2, CLT_SITE_FFN_OUT};
     p.x_type = call->x_type;
     p.y_type = call->y_type;
-    p.x = clt_check_part_as(p.x_type, p.x);
-    p.y = clt_check_part_as(p.y_type, p.y);
-    p.residual = call->residual.buf ? clt_check_part_as(p.y_type, p.residual) : clt_ref_none();
+    p.x = clt_check_place(v, p.x_type, p.x);
+    p.y = clt_check_place(v, p.y_type, p.y);
+    p.residual = call->residual.buf ? clt_check_place(v, p.y_type, p.residual) : clt_ref_none();
     clt_check_fill(x, N, 7);
     clt_check_fill(residual, N, 8);
     CLT_TRY(clt_check_write(p.x_type, p.x, x, N));

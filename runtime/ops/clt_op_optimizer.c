@@ -36,6 +36,7 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     float h[EXTRA][N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, 2 * N, part));
+    for (int i = 0; i < EXTRA; i++) part[i] = clt_check_place(v, CLT_F32, part[i]);
     for (int i = 0; i < EXTRA; i++) clt_check_fill(h[i], N, 11u + (uint32_t)i);
     for (int i = 0; i < N; i++) h[V][i] *= h[V][i];
     for (int i = 0; i < EXTRA; i++) CLT_TRY(clt_ref_write_f32(part[i], h[i], N));
@@ -46,7 +47,7 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     CLT_TRY(clt_ref_write_f32(st, status, 4));
     clt_optimizer_params p = {0, part[P], part[G], part[M], part[V], groups, blocks, st};
     p.copy_type = call->copy_type;
-    if (call->copy.buf) p.copy = clt_check_part_as(p.copy_type, clt_ref_at(part[P], N));
+    if (call->copy.buf) p.copy = clt_check_place(v, p.copy_type, clt_ref_at(part[P], N));
     for (int l = 0; l < 2; l++) {
         CLT_TRY(l ? lion(ops, v, &p, N) : adamw(ops, v, &p, N));
         if (l)
@@ -60,12 +61,18 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     return CLT_OK;
 }
 
+/* Chunks are multiples of 8 elements; so must be the places. */
+static bool takes(const clt_variant *v, const void *call) {
+    const clt_optimizer_params *p = call;
+    const clt_rows m[] = {{p->p, 0}, {p->g, 0}, {p->m, 0}, {p->v, 0}, {p->copy, 0}};
+    return !clt_variant_wide(v) || clt_rowwise_wide(0, m, 5);
+}
+
 static clt_status pick(clt_ops *ops, const clt_optimizer_params *p, const clt_variant **v) {
     char options[64];
-    clt_optimizer_params call = *p;
     snprintf(options, sizeof options, " -DHAS_COPY=%d -DCOPY_TYPE=%d", p->copy.buf != NULL,
              (int)(p->copy.buf ? p->copy_type : CLT_F32));
-    return clt_variant_pick_with(ops, "optimizer", options, check, &call, v);
+    return clt_variant_pick_for(ops, "optimizer", options, takes, check, p, v);
 }
 
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p) {

@@ -42,8 +42,18 @@ clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *nam
     return launch(ops, v, name, options, 1, count, all, n + 1);
 }
 
+bool clt_rowwise_wide(int64_t cols, const clt_rows *matrix, int matrices) {
+    bool wide = cols % 8 == 0;
+    for (int i = 0; i < matrices; i++) wide = wide && matrix[i].ld % 8 == 0 && matrix[i].ref.off % 8 == 0;
+    return wide;
+}
+
+bool clt_rowwise_takes(const clt_variant *v, const void *call) {
+    return !clt_variant_wide(v) || ((const clt_rowwise_call *)call)->wide;
+}
+
 clt_status clt_check_parts(clt_ops *ops, size_t count, clt_ref part[CLT_CHECK_PARTS]) {
-    uint64_t step = CLT_ROUND_UP((uint64_t)count + 5, 64);
+    uint64_t step = CLT_ROUND_UP((uint64_t)count + 8, 64);
     clt_buffer *b;
     CLT_TRY(clt_ops_scratch(ops, 3, step * CLT_CHECK_PARTS * sizeof(float), &b));
     for (uint64_t i = 0; i < CLT_CHECK_PARTS; i++) part[i] = (clt_ref){b, i * step + 5};

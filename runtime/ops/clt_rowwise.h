@@ -4,6 +4,8 @@
 #ifndef CLT_ROWWISE_H
 #define CLT_ROWWISE_H
 
+#include <string.h>
+
 #include "clt_check.h"
 
 /* A matrix argument of a kernel: pointer, offset, and the distance between rows. */
@@ -33,13 +35,27 @@ static inline const char *clt_type_option(clt_dtype type, char buf[16]) {
     return buf;
 }
 
+/* Rows with body "wide" want offsets, row distances and `cols` that are multiples of 8 elements. */
+bool clt_rowwise_wide(int64_t cols, const clt_rows *matrix, int matrices);
+static inline bool clt_variant_wide(const clt_variant *v) {
+    return !strcmp(v->body, "wide");
+}
+/* What a check of rowwise kernels has to know of the call, and which rows can do it (clt_variant_takes). */
+typedef struct {
+    clt_dtype type;
+    bool wide; /* of clt_rowwise_wide */
+} clt_rowwise_call;
+bool clt_rowwise_takes(const clt_variant *v, const void *call);
+
 /* For checks: a scratch buffer (slot 3) as `n` equal parts of `count` floats, each starting 5 elements after
  * a multiple of 64, so that offsets are not aligned. */
 enum { CLT_CHECK_PARTS = 6 };
 clt_status clt_check_parts(clt_ops *ops, size_t count, clt_ref part[CLT_CHECK_PARTS]);
-/* A part as a place of elements of `type`, not aligned either. */
-static inline clt_ref clt_check_part_as(clt_dtype type, clt_ref part) {
-    return type == CLT_F32 ? part : (clt_ref){part.buf, part.off * 2 + 1};
+/* A part as a place of elements of `type`: not aligned either, but a multiple of 8 elements for wide rows. */
+static inline clt_ref clt_check_place(const clt_variant *v, clt_dtype type, clt_ref part) {
+    const uint64_t odd = clt_variant_wide(v) ? 0 : 1,
+                   off = clt_variant_wide(v) ? CLT_ROUND_UP(part.off, 8) : part.off;
+    return (clt_ref){part.buf, type == CLT_F32 ? off : off * 2 + odd};
 }
 /* Test data: values of both signs from 2^-20 to 2^6, the same for the same seed. */
 void clt_check_fill(float *x, size_t n, uint32_t seed);
