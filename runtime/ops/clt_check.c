@@ -3,7 +3,7 @@
 #include "../base/clt_philox.h"
 #include "ref/clt_ref.h"
 
-enum { OFFSET = 5 };
+enum { OFFSET = 5, ALIGNED = 8 };
 
 static void *keep_host(clt_check *c, void *p) {
     if (c->hosts == CLT_CHECK_MAX) {
@@ -36,13 +36,13 @@ clt_ref clt_check_upload(clt_check *c, const void *data, size_t n) {
     if (c->st == CLT_OK && c->bufs == CLT_CHECK_MAX)
         c->st = clt_variant_fail(c->ops, "the check uses too many buffers");
     if (c->st != CLT_OK) return clt_ref_none();
-    size_t words = CLT_MAX(n, 1) + 2 * OFFSET;
+    const size_t offset = c->aligned ? ALIGNED : OFFSET, words = CLT_MAX(n, 1) + 2 * ALIGNED;
     c->st = clt_buffer_create(clt_ops_device(c->ops), words * 4, "variant check", &b);
     if (c->st != CLT_OK) return clt_ref_none();
     c->buf[c->bufs++] = b;
     c->st = clt_buffer_fill32(b, 0, 0x7fc0dead, words * 4);
-    if (c->st == CLT_OK && data && n) c->st = clt_buffer_write(b, OFFSET * 4, data, n * 4);
-    return (clt_ref){b, OFFSET};
+    if (c->st == CLT_OK && data && n) c->st = clt_buffer_write(b, offset * 4, data, n * 4);
+    return (clt_ref){b, offset};
 }
 
 clt_ref clt_check_upload_as(clt_check *c, clt_dtype type, float *data, size_t n) {

@@ -8,8 +8,8 @@
  *     if (c.st == CLT_OK) c.st = clt_variant_compare(ops, "y", dy, want, n);
  *     return clt_check_end(&c);
  *
- * Data lies at an odd offset in its buffer. After a failure the functions do nothing but return empty places
- * (and host memory, which is always there). */
+ * Data lies at an odd offset in its buffer unless `aligned` is set. After a failure the functions do nothing
+ * but return empty places (and host memory, which is always there). */
 #ifndef CLT_CHECK_H
 #define CLT_CHECK_H
 
@@ -20,6 +20,7 @@ enum { CLT_CHECK_MAX = 32 };
 typedef struct {
     clt_ops *ops;
     clt_status st;
+    bool aligned; /* data starts at a multiple of 8 elements, else at an odd place */
     clt_buffer *buf[CLT_CHECK_MAX];
     void *host[CLT_CHECK_MAX];
     int bufs, hosts;

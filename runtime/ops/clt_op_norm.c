@@ -12,24 +12,67 @@ static bool is_rows(const clt_variant *v) {
 
 /* The kernels are specialised for what a call has; variants are checked, and have their verdicts, as
  * specialised. */
-enum { OPTIONS = 160 };
+enum { OPTIONS = 200 };
+
+/* Rows of norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements.
+ */
+static bool is_wide(const clt_variant *v) {
+    return strcmp(v->body, "wide") == 0;
+}
+
+static bool aligned(int64_t cols, const clt_ref *r, const int64_t *ld, int n) {
+    bool yes = cols % 64 == 0 && cols <= 8192;
+    for (int i = 0; i < n; i++) yes = yes && r[i].off % 8 == 0 && ld[i] % 8 == 0;
+    return yes;
+}
+
+static bool wide_forward(const clt_norm_params *p) {
+    const clt_ref r[] = {p->x, p->y, p->w, p->b};
+    return aligned(p->cols, r, (int64_t[]){p->ldx, p->ldy, 0, 0}, 4);
+}
+
+/* Rows that a work-group of the wide backward pass has in local memory, 0: none fit. Half of it is left to
+ * another work-group. */
+static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
+    const clt_ref r[] = {p->x, p->dy, p->dx, p->residual, p->w};
+    const uint64_t row =
+        (uint64_t)p->cols * (clt_dtype_bytes(p->x_type) + clt_dtype_bytes(p->dy_type)) + 1024;
+    const uint64_t local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
+    if (!aligned(p->cols, r, (int64_t[]){p->ldx, p->lddy, p->lddx, p->ldres, 0}, 5) || p->cols > 4096)
+        return 0;
+    return 8 * row <= local / 2 ? 8 : 4 * row <= local ? 4 : 0;
+}
+
+static bool wide_columns(const clt_column_sum_params *p) {
+    return p->x.off % 8 == 0 && p->ldx % 8 == 0 && p->cols % 8 == 0;
+}
 
 static const char *columns_options(clt_dtype type, char buf[OPTIONS]) {
     snprintf(buf, OPTIONS, " -DPART=3 -DX_TYPE=%d", (int)type);
     return buf;
 }
 
-static void forward_options(const clt_norm_params *p, char buf[OPTIONS]) {
-    snprintf(buf, OPTIONS, " -DPART=1 -DRMS=%d -DHAS_W=%d -DHAS_B=%d -DX_TYPE=%d -DY_TYPE=%d", p->rms,
-             p->w.buf != NULL, p->b.buf != NULL, (int)p->x_type, (int)p->y_type);
+/* Elements that an item of the wide forward pass takes at a time: it keeps cols * V / 64 in registers. */
+static int forward_vector(const clt_norm_params *p) {
+    return p->cols <= 2048 ? 4 : p->cols <= 4096 ? 2 : 1;
 }
 
-static void backward_options(const clt_norm_grad_params *p, char buf[OPTIONS]) {
-    snprintf(buf, OPTIONS,
-             " -DPART=2 -DRMS=%d -DHAS_W=%d -DHAS_DX=%d -DHAS_DW=%d -DHAS_DB=%d -DHAS_RES=%d -DX_TYPE=%d"
-             " -DDY_TYPE=%d -DDX_TYPE=%d",
-             p->rms, p->w.buf != NULL, p->dx.buf != NULL, p->dw.buf != NULL, p->db.buf != NULL,
-             p->residual.buf != NULL, (int)p->x_type, (int)p->dy_type, (int)p->dx_type);
+static void forward_options(const clt_norm_params *p, char buf[OPTIONS]) {
+    int n = snprintf(buf, OPTIONS, " -DPART=1 -DRMS=%d -DHAS_W=%d -DHAS_B=%d -DX_TYPE=%d -DY_TYPE=%d", p->rms,
+                     p->w.buf != NULL, p->b.buf != NULL, (int)p->x_type, (int)p->y_type);
+    if (wide_forward(p))
+        snprintf(buf + n, OPTIONS - (size_t)n, " -DCOLS=%d -DV=%d", (int)p->cols, forward_vector(p));
+}
+
+static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, char buf[OPTIONS]) {
+    int n =
+        snprintf(buf, OPTIONS,
+                 " -DPART=2 -DRMS=%d -DHAS_W=%d -DHAS_DX=%d -DHAS_DW=%d -DHAS_DB=%d -DHAS_RES=%d -DX_TYPE=%d"
+                 " -DDY_TYPE=%d -DDX_TYPE=%d",
+                 p->rms, p->w.buf != NULL, p->dx.buf != NULL, p->dw.buf != NULL, p->db.buf != NULL,
+                 p->residual.buf != NULL, (int)p->x_type, (int)p->dy_type, (int)p->dx_type);
+    const int rows = wide_backward(ops, p);
+    if (rows) snprintf(buf + n, OPTIONS - (size_t)n, " -DCOLS=%d -DROWS=%d", (int)p->cols, rows);
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {
@@ -37,9 +80,21 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_forward", v->options, &k));
     size_t rows = (size_t)(p->rows * p->heads);
     size_t local = is_rows(v) ? 1 : LANES, global = rows * local;
-    clt_arg args[] = {CLT_REF(p->x),    CLT_REF(p->w),    CLT_REF(p->b),    CLT_REF(p->y),
-                      CLT_REF(p->mean), CLT_REF(p->rstd), CLT_U64(p->cols), CLT_U64(p->heads),
-                      CLT_U64(p->ldx),  CLT_U64(p->ldy),  CLT_F32(p->eps)};
+    if (is_wide(v)) {
+        size_t of_group = (size_t)(128 * forward_vector(p) / 64);
+        local = 128, global = CLT_CEIL_DIV(rows, of_group) * local;
+    }
+    clt_arg args[] = {CLT_REF(p->x),
+                      CLT_REF(p->w),
+                      CLT_REF(p->b),
+                      CLT_REF(p->y),
+                      CLT_REF(p->mean),
+                      CLT_REF(p->rstd),
+                      CLT_U64(is_wide(v) ? (int64_t)rows : p->cols),
+                      CLT_U64(p->heads),
+                      CLT_U64(p->ldx),
+                      CLT_U64(p->ldy),
+                      CLT_F32(p->eps)};
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
@@ -49,12 +104,16 @@ static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer 
                                  bool accumulate) {
     clt_kernel *k;
     char options[OPTIONS];
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_finish", columns_options(CLT_F32, options),
-                           &k));
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file,
+                           is_wide(v) ? "columns_finish_wide" : "columns_finish",
+                           columns_options(CLT_F32, options), &k));
     size_t local = is_rows(v) ? 1 : LANES, width = is_rows(v) ? 16 : LANES;
     size_t global = CLT_CEIL_DIV((size_t)cols, width) * local;
     clt_arg args[] = {CLT_BUF(part),   CLT_U64(at),   CLT_REF(out),       CLT_U64(samples),
                       CLT_U64(blocks), CLT_U64(cols), CLT_I32(accumulate)};
+    if (is_wide(v))
+        return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), 8}, (size_t[]){32, 8}, args,
+                          CLT_COUNT_OF(args));
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
@@ -90,6 +149,19 @@ static clt_status backward_rows(clt_ops *ops, const clt_variant *v, const clt_no
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
+static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p,
+                                const backward_plan *b) {
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
+    size_t local = 256, global = (size_t)(b->samples * b->blocks) * local;
+    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),  CLT_REF(p->rstd),
+                      CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),    CLT_BUF(b->part),
+                      CLT_U64(0),         CLT_U64(b->part_b),   CLT_U64(p->heads), CLT_U64(b->per_sample),
+                      CLT_U64(b->blocks), CLT_U64(p->ldx),      CLT_U64(p->lddy),  CLT_U64(p->ldres),
+                      CLT_U64(p->lddx)};
+    return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
+}
+
 /* The weights' sums come first: dx may lie where dy lies. */
 static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p,
                                  const backward_plan *b) {
@@ -118,7 +190,10 @@ static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_n
 static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p) {
     backward_plan b;
     CLT_TRY(plan_backward(ops, p, &b));
-    if (p->rows > 0) CLT_TRY(is_rows(v) ? backward_rows(ops, v, p, &b) : backward_group(ops, v, p, &b));
+    if (p->rows > 0)
+        CLT_TRY(is_rows(v)   ? backward_rows(ops, v, p, &b)
+                : is_wide(v) ? backward_wide(ops, v, p, &b)
+                             : backward_group(ops, v, p, &b));
     if (p->dw.buf)
         CLT_TRY(finish_columns(ops, v, b.part, 0, p->dw, b.samples, b.blocks, p->cols, p->accumulate));
     if (p->db.buf)
@@ -130,7 +205,7 @@ static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_co
                                 int64_t samples, int64_t blocks, clt_buffer *part) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_blocks", v->options, &k));
-    size_t width = is_rows(v) ? SPAN : LANES, local[] = {is_rows(v) ? 1 : LANES, 1};
+    size_t width = is_rows(v) ? SPAN : is_wide(v) ? 8 * LANES : LANES, local[] = {is_rows(v) ? 1 : LANES, 1};
     size_t global[] = {CLT_CEIL_DIV((size_t)p->cols, width) * local[0], (size_t)(samples * blocks)};
     clt_arg args[] = {
         CLT_REF(p->x),   CLT_BUF(part),   CLT_U64(0),   CLT_U64(p->cols), CLT_U64(p->rows_per_sample),
@@ -148,15 +223,22 @@ static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_c
 
 /* --- the checks: a tail, several samples and blocks, heads; with the tensors that the call has --- */
 
-enum {
-    TOKENS = 140,
-    PER_SAMPLE = 70,
-    COLS = 83,
-    HEADS = 2,
-    LD = 170,
-    ELEMENTS = TOKENS * LD,
-    ROWS = TOKENS * HEADS
-};
+enum { TOKENS = 140, PER_SAMPLE = 70 };
+
+typedef struct {
+    int64_t cols, heads, ld;
+    size_t elements, rows;
+} check_shape;
+
+/* A ragged shape, or for wide rows the call's row length. */
+static check_shape shape_of(const clt_variant *v, int64_t cols) {
+    check_shape s = {.cols = is_wide(v) ? cols : 83};
+    s.heads = is_wide(v) && cols > 256 ? 1 : 2;
+    s.ld = is_wide(v) ? s.cols * s.heads + 8 : 170;
+    s.elements = (size_t)(TOKENS * s.ld);
+    s.rows = (size_t)(TOKENS * s.heads);
+    return s;
+}
 
 static bool builds(clt_ops *ops, const clt_variant *v, const char *name, const char *options) {
     clt_kernel *k;
@@ -177,122 +259,132 @@ static float *check_data(const float *x) {
     return (float *)x;
 }
 
-static clt_ref_norm_params check_oracle(clt_check *c, bool rms) {
+static clt_ref_norm_params check_oracle(clt_check *c, bool rms, const check_shape *s) {
     return (clt_ref_norm_params){.rms = rms,
                                  .eps = 1e-5f,
                                  .rows = TOKENS,
-                                 .cols = COLS,
-                                 .heads = HEADS,
+                                 .cols = s->cols,
+                                 .heads = s->heads,
                                  .rows_per_sample = PER_SAMPLE,
-                                 .ldx = LD,
-                                 .ldy = LD,
-                                 .lddy = LD,
-                                 .lddx = LD,
-                                 .ldres = LD,
+                                 .ldx = s->ld,
+                                 .ldy = s->ld,
+                                 .lddy = s->ld,
+                                 .lddx = s->ld,
+                                 .ldres = s->ld,
                                  .accumulate = true,
-                                 .x = clt_check_random(c, ELEMENTS, 1),
-                                 .y = clt_check_zeros(c, ELEMENTS),
-                                 .mean = clt_check_zeros(c, ROWS),
-                                 .rstd = clt_check_zeros(c, ROWS)};
+                                 .x = clt_check_random(c, s->elements, 1),
+                                 .y = clt_check_zeros(c, s->elements),
+                                 .mean = clt_check_zeros(c, s->rows),
+                                 .rstd = clt_check_zeros(c, s->rows)};
 }
 
 static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_params *call = ctx;
     if (!builds(ops, v, "norm_forward", v->options)) return does_not_build(ops, v);
-    clt_check c = {.ops = ops};
-    clt_ref_norm_params r = check_oracle(&c, call->rms);
-    if (call->w.buf) r.w = clt_check_random(&c, COLS, 2);
-    if (call->b.buf) r.b = clt_check_random(&c, COLS, 3);
+    const check_shape s = shape_of(v, call->cols);
+    clt_check c = {.ops = ops, .aligned = is_wide(v)};
+    clt_ref_norm_params r = check_oracle(&c, call->rms, &s);
+    if (call->w.buf) r.w = clt_check_random(&c, (size_t)s.cols, 2);
+    if (call->b.buf) r.b = clt_check_random(&c, (size_t)s.cols, 3);
     clt_norm_params p = {.rms = r.rms,
                          .eps = r.eps,
                          .rows = TOKENS,
-                         .cols = COLS,
-                         .heads = HEADS,
-                         .ldx = LD,
-                         .ldy = LD,
+                         .cols = s.cols,
+                         .heads = s.heads,
+                         .ldx = s.ld,
+                         .ldy = s.ld,
                          .x_type = call->x_type,
                          .y_type = call->y_type,
-                         .x = clt_check_upload_as(&c, call->x_type, check_data(r.x), ELEMENTS),
-                         .y = clt_check_upload_as(&c, call->y_type, r.y, ELEMENTS),
-                         .w = upload_if(&c, r.w, r.w, COLS),
-                         .b = upload_if(&c, r.b, r.b, COLS),
-                         .mean = upload_if(&c, !r.rms, NULL, ROWS),
-                         .rstd = clt_check_blank(&c, ROWS)};
+                         .x = clt_check_upload_as(&c, call->x_type, check_data(r.x), s.elements),
+                         .y = clt_check_upload_as(&c, call->y_type, r.y, s.elements),
+                         .w = upload_if(&c, r.w, r.w, (size_t)s.cols),
+                         .b = upload_if(&c, r.b, r.b, (size_t)s.cols),
+                         .mean = upload_if(&c, !r.rms, NULL, s.rows),
+                         .rstd = clt_check_blank(&c, s.rows)};
     if (c.st == CLT_OK) c.st = run_forward(ops, v, &p);
     clt_ref_norm_forward(&r);
-    clt_check_compare_as(&c, p.y_type, "y", p.y, r.y, ELEMENTS);
-    clt_check_compare(&c, "rstd", p.rstd, r.rstd, ROWS);
-    if (!r.rms) clt_check_compare(&c, "mean", p.mean, r.mean, ROWS);
+    clt_check_compare_as(&c, p.y_type, "y", p.y, r.y, s.elements);
+    clt_check_compare(&c, "rstd", p.rstd, r.rstd, s.rows);
+    if (!r.rms) clt_check_compare(&c, "mean", p.mean, r.mean, s.rows);
     return clt_check_end(&c);
 }
 
 static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_grad_params *call = ctx;
     char columns[OPTIONS];
-    if (!builds(ops, v, strcmp(v->body, "rows") ? "norm_backward_dx" : "norm_backward", v->options) ||
-        !builds(ops, v, "columns_finish", columns_options(CLT_F32, columns)))
+    if (!builds(ops, v, strcmp(v->body, "group") ? "norm_backward" : "norm_backward_dx", v->options) ||
+        !builds(ops, v, is_wide(v) ? "columns_finish_wide" : "columns_finish",
+                columns_options(CLT_F32, columns)))
         return does_not_build(ops, v);
-    clt_check c = {.ops = ops};
-    clt_ref_norm_params r = check_oracle(&c, call->rms);
-    clt_ref_round(call->x_type, check_data(r.x), ELEMENTS);
+    const check_shape s = shape_of(v, call->cols);
+    clt_check c = {.ops = ops, .aligned = is_wide(v)};
+    clt_ref_norm_params r = check_oracle(&c, call->rms, &s);
+    clt_ref_round(call->x_type, check_data(r.x), s.elements);
     clt_ref_norm_forward(&r);
-    r.dy = clt_check_random(&c, ELEMENTS, 4);
-    if (call->w.buf) r.w = clt_check_random(&c, COLS, 2);
-    if (call->dx.buf) r.dx = clt_check_random(&c, ELEMENTS, 5);
+    r.dy = clt_check_random(&c, s.elements, 4);
+    if (call->w.buf) r.w = clt_check_random(&c, (size_t)s.cols, 2);
+    if (call->dx.buf) r.dx = clt_check_random(&c, s.elements, 5);
     if (call->residual.buf) r.residual = r.dx;
-    if (call->dw.buf) r.dw = clt_check_random(&c, COLS, 6);
-    if (call->db.buf) r.db = clt_check_random(&c, COLS, 7);
+    if (call->dw.buf) r.dw = clt_check_random(&c, (size_t)s.cols, 6);
+    if (call->db.buf) r.db = clt_check_random(&c, (size_t)s.cols, 7);
     clt_norm_grad_params p = {.rms = r.rms,
                               .eps = r.eps,
                               .rows = TOKENS,
-                              .cols = COLS,
-                              .heads = HEADS,
+                              .cols = s.cols,
+                              .heads = s.heads,
                               .rows_per_sample = PER_SAMPLE,
-                              .ldx = LD,
-                              .lddy = LD,
-                              .lddx = LD,
-                              .ldres = LD,
+                              .ldx = s.ld,
+                              .lddy = s.ld,
+                              .lddx = s.ld,
+                              .ldres = s.ld,
                               .accumulate = true,
                               .x_type = call->x_type,
                               .dy_type = call->dy_type,
                               .dx_type = call->dx_type,
-                              .x = clt_check_upload_as(&c, call->x_type, check_data(r.x), ELEMENTS),
-                              .w = upload_if(&c, r.w, r.w, COLS),
-                              .mean = upload_if(&c, !r.rms, r.mean, ROWS),
-                              .rstd = clt_check_upload(&c, r.rstd, ROWS),
-                              .dy = clt_check_upload_as(&c, call->dy_type, check_data(r.dy), ELEMENTS),
-                              .dw = upload_if(&c, r.dw, r.dw, COLS),
-                              .db = upload_if(&c, r.db, r.db, COLS)};
-    if (r.dx) p.dx = clt_check_upload_as(&c, p.dx_type, r.dx, ELEMENTS);
+                              .x = clt_check_upload_as(&c, call->x_type, check_data(r.x), s.elements),
+                              .w = upload_if(&c, r.w, r.w, (size_t)s.cols),
+                              .mean = upload_if(&c, !r.rms, r.mean, s.rows),
+                              .rstd = clt_check_upload(&c, r.rstd, s.rows),
+                              .dy = clt_check_upload_as(&c, call->dy_type, check_data(r.dy), s.elements),
+                              .dw = upload_if(&c, r.dw, r.dw, (size_t)s.cols),
+                              .db = upload_if(&c, r.db, r.db, (size_t)s.cols)};
+    if (r.dx) p.dx = clt_check_upload_as(&c, p.dx_type, r.dx, s.elements);
     if (r.residual) p.residual = p.dx;
     if (c.st == CLT_OK) c.st = run_backward(ops, v, &p);
     clt_ref_norm_backward(&r);
-    if (r.dx) clt_check_compare_as(&c, p.dx_type, "dx", p.dx, r.dx, ELEMENTS);
-    if (r.dw) clt_check_compare(&c, "dw", p.dw, r.dw, COLS);
-    if (r.db) clt_check_compare(&c, "db", p.db, r.db, COLS);
+    if (r.dx) clt_check_compare_as(&c, p.dx_type, "dx", p.dx, r.dx, s.elements);
+    if (r.dw) clt_check_compare(&c, "dw", p.dw, r.dw, (size_t)s.cols);
+    if (r.db) clt_check_compare(&c, "db", p.db, r.db, (size_t)s.cols);
     return clt_check_end(&c);
 }
 
 static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_dtype type = *(const clt_dtype *)ctx;
     if (!builds(ops, v, "columns_blocks", v->options)) return does_not_build(ops, v);
-    clt_check c = {.ops = ops};
-    float *x = clt_check_random(&c, ELEMENTS, 8), *out = clt_check_random(&c, LD, 9);
+    const check_shape s = shape_of(v, 192);
+    clt_check c = {.ops = ops, .aligned = is_wide(v)};
+    float *x = clt_check_random(&c, s.elements, 8), *out = clt_check_random(&c, (size_t)s.ld, 9);
     clt_column_sum_params p = {.rows = TOKENS,
-                               .cols = LD,
+                               .cols = s.ld,
                                .rows_per_sample = PER_SAMPLE,
-                               .ldx = LD,
+                               .ldx = s.ld,
                                .x_type = type,
-                               .x = clt_check_upload_as(&c, type, x, ELEMENTS),
-                               .out = clt_check_upload(&c, out, LD),
+                               .x = clt_check_upload_as(&c, type, x, s.elements),
+                               .out = clt_check_upload(&c, out, (size_t)s.ld),
                                .accumulate = true};
     if (c.st == CLT_OK) c.st = run_column_sum(ops, v, &p);
     clt_ref_column_sum(p.rows, p.cols, p.rows_per_sample, x, p.ldx, true, out);
-    clt_check_compare(&c, "column sum", p.out, out, LD);
+    clt_check_compare(&c, "column sum", p.out, out, (size_t)s.ld);
     return clt_check_end(&c);
 }
 
 /* --- the operations --- */
+
+/* For calls that wide rows cannot do. */
+static bool takes_narrow(const clt_variant *v, const void *call) {
+    (void)call;
+    return !is_wide(v);
+}
 
 clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
     if (p->rows < 0 || p->cols < 1 || p->heads < 1)
@@ -303,7 +395,8 @@ clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
     clt_norm_params call = *p;
     const clt_variant *v;
     forward_options(p, options);
-    CLT_TRY(clt_variant_pick_with(ops, "norm", options, check_forward, &call, &v));
+    CLT_TRY(clt_variant_pick_for(ops, "norm", options, wide_forward(p) ? NULL : takes_narrow, check_forward,
+                                 &call, &v));
     return run_forward(ops, v, p);
 }
 
@@ -319,8 +412,9 @@ clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p) {
     char options[OPTIONS];
     clt_norm_grad_params call = *p;
     const clt_variant *v;
-    backward_options(p, options);
-    CLT_TRY(clt_variant_pick_with(ops, "norm", options, check_backward, &call, &v));
+    backward_options(ops, p, options);
+    CLT_TRY(clt_variant_pick_for(ops, "norm", options, wide_backward(ops, p) ? NULL : takes_narrow,
+                                 check_backward, &call, &v));
     return run_backward(ops, v, p);
 }
 
@@ -328,7 +422,8 @@ clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {
     CLT_TRY(check_samples("column sum", p->rows, p->cols, p->rows_per_sample));
     const clt_variant *v;
     char options[OPTIONS];
-    clt_dtype type = p->x_type;
-    CLT_TRY(clt_variant_pick_with(ops, "norm", columns_options(type, options), check_column_sum, &type, &v));
+    const clt_dtype type = p->x_type;
+    CLT_TRY(clt_variant_pick_for(ops, "norm", columns_options(type, options),
+                                 wide_columns(p) ? NULL : takes_narrow, check_column_sum, &type, &v));
     return run_column_sum(ops, v, p);
 }

@@ -33,6 +33,19 @@ static const shape small[] = {
     {1, 2, 4099, 1, 0, true, true, false, false, false},
 };
 
+/* Multiples of 64, 8 elements apart. */
+static const shape wide[] = {
+    {2, 96, 768, 1, 0, true, false, false, false, true},
+    {3, 65, 128, 1, 8, true, true, false, false, false},
+    {1, 70, 64, 12, 64, true, true, false, false, true},
+    {2, 33, 192, 3, 0, true, true, true, false, false},
+    {2, 129, 256, 1, 8, true, false, true, false, true},
+    {1, 3, 1600, 1, 0, false, true, false, false, false},
+    {2, 31, 1024, 2, 0, false, false, false, true, false},
+    {1, 67, 2048, 1, 0, true, false, false, true, false},
+    {1, 9, 4096, 1, 0, true, true, false, false, true},
+};
+
 typedef struct {
     clt_ref_norm_params ref;
     float *x, *w, *b, *dy, *res;
@@ -156,9 +169,11 @@ static void run_shape(int d, const shape *shape_, types t) {
 }
 
 static void each_shape(int d, const char *id) {
-    (void)id;
-    const shape *s = tu_tiny() ? tiny : small;
-    size_t n = tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
+    const bool is_wide = !strcmp(id, "wide");
+    const shape *s = is_wide ? wide : tu_tiny() ? tiny : small;
+    size_t n = is_wide ? CLT_COUNT_OF(wide) : tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
+    if (is_wide && tu_tiny()) n = 2;
+    tu_align(is_wide);
     for (size_t i = 0; i < n; i++) {
         run_shape(d, &s[i], all_types[0]);
         run_shape(d, &s[i], all_types[1 + i % (CLT_COUNT_OF(all_types) - 1)]);
@@ -171,11 +186,14 @@ static void norm_gives_the_oracles_words(void **state) {
 }
 
 static void each_column_shape(int d, const char *id) {
-    (void)id;
-    static const int64_t shapes[][4] = {/* samples, rows per sample, columns, gap */
-                                        {1, 3, 5, 0},     {2, 5, 64, 2},   {2, 65, 17, 1}, {2, 130, 768, 0},
-                                        {1, 64, 1027, 5}, {2, 7, 3072, 0}, {5, 1, 1, 3}};
-    size_t n = tu_tiny() ? 3 : CLT_COUNT_OF(shapes);
+    static const int64_t any[][4] = {/* samples, rows per sample, columns, gap */
+                                     {1, 3, 5, 0},     {2, 5, 64, 2},   {2, 65, 17, 1}, {2, 130, 768, 0},
+                                     {1, 64, 1027, 5}, {2, 7, 3072, 0}, {5, 1, 1, 3}};
+    static const int64_t eights[][4] = {{1, 3, 8, 0},      {2, 5, 64, 8},    {2, 65, 24, 8}, {2, 130, 768, 0},
+                                        {1, 64, 1032, 16}, {17, 7, 3072, 0}, {9, 70, 40, 24}};
+    const int64_t(*shapes)[4] = strcmp(id, "wide") ? any : eights;
+    tu_align(shapes == eights);
+    size_t n = tu_tiny() ? 3 : CLT_COUNT_OF(any);
     for (size_t i = 0; i < 2 * n; i++) {
         const clt_dtype type = i < n ? CLT_F32 : i % 2 ? CLT_BF16 : CLT_F16;
         const int64_t *s = shapes[i % n], rows = s[0] * s[1], ld = s[2] + s[3];

@@ -1,0 +1,324 @@
+/* norm_wide: normalisation for devices with much bandwidth: every tensor is read once, by loads of up to 16 bytes, and the
+ * weights' gradients come from the same pass as dx. README.md defines the bits.
+ *
+ *   forward    64 / V work-items a row, which keep the row in registers; lane l of the row rule is element l % V of item l / V
+ *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local memory; then 256 /
+ *              ROWS items a row make the two sums, then an item owns four columns, makes dx and continues the column sums
+ *   columns    an item per 8 columns and block of 64 rows
+ *
+ * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; forward
+ * V (1, 2, 4); backward ROWS (4, 8); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE
+ * (norm_columns.clh). Offsets, row distances and columns are multiples of 8 elements.
+ * Local size: forward 128, backward 256, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
+#define LANES 1
+#include "norm_columns.clh"
+
+#ifndef PART
+#define PART 0
+#endif
+#ifndef COLS
+#define COLS 768
+#endif
+#ifndef V
+#define V 4
+#endif
+#ifndef ROWS
+#define ROWS 4
+#endif
+#ifndef RMS
+#define RMS 0
+#endif
+#ifndef HAS_W
+#define HAS_W 1
+#endif
+#ifndef HAS_B
+#define HAS_B 1
+#endif
+#ifndef HAS_DX
+#define HAS_DX 1
+#endif
+#ifndef HAS_DW
+#define HAS_DW 1
+#endif
+#ifndef HAS_DB
+#define HAS_DB 1
+#endif
+#ifndef HAS_RES
+#define HAS_RES 1
+#endif
+#if COLS % 64 != 0 || (V != 1 && V != 2 && V != 4) || (ROWS != 4 && ROWS != 8)
+#error "COLS is a multiple of 64, V is 1, 2 or 4, ROWS is 4 or 8"
+#endif
+
+/* The tree of the row rule over the 64 lane sums at s, by each item for itself. */
+static inline float tree_of(__local const float *lanes) {
+    __local const float4 *s = (__local const float4 *)lanes;
+    const float4 a = (s[0] + s[8]) + (s[4] + s[12]), b = (s[1] + s[9]) + (s[5] + s[13]);
+    const float4 c = (s[2] + s[10]) + (s[6] + s[14]), d = (s[3] + s[11]) + (s[7] + s[15]);
+    const float4 v = (a + c) + (b + d);
+    const float2 u = v.lo + v.hi;
+    return u.x + u.y;
+}
+
+/* W elements on a border of their own size. */
+#define AS_VECTOR(type, w, p) (*(__global const CLT_PASTE(CLT_PASTE(vec_, type), CLT_PASTE(_, w)) *)(p))
+typedef float vec_0_1;
+typedef float2 vec_0_2;
+typedef float4 vec_0_4;
+typedef ushort vec_1_1;
+typedef ushort2 vec_1_2;
+typedef ushort4 vec_1_4;
+typedef ushort vec_2_1;
+typedef ushort2 vec_2_2;
+typedef ushort4 vec_2_4;
+
+#if PART == 0 || PART == 1
+#define ITEMS (64 / V)
+#define STEPS (COLS / 64)
+#if V == 4
+typedef float4 vec;
+#define WIDEN_V(type, u) CLT_WIDEN4(type, u)
+#define ROUND_V(type, v) CLT_ROUND4(type, v)
+#elif V == 2
+typedef float2 vec;
+#define WIDEN_V(type, u) ((float2)(CLT_WIDEN(type, (u).x), CLT_WIDEN(type, (u).y)))
+#define ROUND_V(type, v) CLT_PASTE(round2_, type)(v)
+#define round2_0(v) (v)
+#define round2_1(v) ((ushort2)(clt_round_1((v).x), clt_round_1((v).y)))
+#define round2_2(v) ((ushort2)(clt_round_2((v).x), clt_round_2((v).y)))
+#else
+typedef float vec;
+#define WIDEN_V(type, u) CLT_WIDEN(type, u)
+#define ROUND_V(type, v) CLT_ROUND(type, v)
+#endif
+#define STORE_V(type, v, p)                                                                                  \
+    (*(__global CLT_PASTE(CLT_PASTE(vec_, type), CLT_PASTE(_, V)) *)(p) = ROUND_V(type, v))
+
+__kernel __attribute__((reqd_work_group_size(128, 1, 1))) void
+norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
+             ulong b_off, __global y_elem *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
+             ulong rstd_off, ulong rows, ulong heads, ulong ldx, ulong ldy, float eps) {
+    __local float sum[128 / ITEMS][64] __attribute__((aligned(16)));
+    __local float square[128 / ITEMS][64] __attribute__((aligned(16)));
+    const uint mine = (uint)get_local_id(0) / ITEMS, item = (uint)get_local_id(0) % ITEMS;
+    const size_t own = get_group_id(0) * (128 / ITEMS) + mine;
+    const bool there = own < rows; /* the others compute the last row again and store nothing */
+    const size_t row = there ? own : rows - 1, token = row / heads, at = row % heads * COLS + item * V;
+    x += x_off + token * ldx + at;
+    y += y_off + token * ldy + at;
+    vec v[STEPS];
+    vec acc = (vec)(0.0f);
+    float m = 0.0f;
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        const CLT_PASTE(CLT_PASTE(vec_, X_TYPE), CLT_PASTE(_, V)) u = AS_VECTOR(X_TYPE, V, x + 64 * k);
+        v[k] = WIDEN_V(X_TYPE, u);
+    }
+#if !RMS
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) acc = acc + v[k];
+    *(__local vec *)&sum[mine][item * V] = acc;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    m = tree_of(sum[mine]) / (float)COLS;
+    if (there && item == 0 && mean) mean[mean_off + row] = m;
+    acc = (vec)(0.0f);
+#endif
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        const vec d = RMS ? v[k] : v[k] - m;
+        acc = fma(d, d, acc);
+    }
+    *(__local vec *)&square[mine][item * V] = acc;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const float r = 1.0f / sqrt(tree_of(square[mine]) / (float)COLS + eps);
+    if (!there) return;
+    if (item == 0 && rstd) rstd[rstd_off + row] = r;
+    w += w_off + item * V;
+    b += b_off + item * V;
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        vec o = (RMS ? v[k] : v[k] - m) * r;
+#if HAS_W && HAS_B
+        o = fma(o, AS_VECTOR(0, V, w + 64 * k), AS_VECTOR(0, V, b + 64 * k));
+#elif HAS_W
+        o = o * AS_VECTOR(0, V, w + 64 * k);
+#elif HAS_B
+        o = o + AS_VECTOR(0, V, b + 64 * k);
+#endif
+        STORE_V(Y_TYPE, o, y + 64 * k);
+    }
+}
+#endif
+
+#if PART == 0 || PART == 2
+#define PER_ROW (256 / ROWS) /* items that sum a row */
+#define OWN ((COLS + 1023) / 1024) /* groups of four columns of an item */
+
+static inline float xhat_of(float x, float m, float r) {
+    return RMS ? x * r : (x - m) * r;
+}
+
+/* Eight elements to local memory as they are. */
+static inline void stage_0(__global const float *p, __local float *s) {
+    __global const float4 *q = (__global const float4 *)p;
+    const float4 a = q[0], b = q[1];
+    ((__local float4 *)s)[0] = a;
+    ((__local float4 *)s)[1] = b;
+}
+static inline void stage_1(__global const ushort *p, __local ushort *s) {
+    *(__local uint4 *)s = *(__global const uint4 *)p;
+}
+#define stage_2 stage_1
+#define LOCAL4(type, p) CLT_WIDEN4(type, *(__local const CLT_PASTE(CLT_PASTE(vec_, type), _4) *)(p))
+
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void
+norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
+              __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
+              __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
+              __global dx_elem *dx, ulong dx_off, __global float *part, ulong part_w, ulong part_b, ulong heads,
+              ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
+    __local x_elem xs[ROWS * COLS] __attribute__((aligned(16)));
+    __local dy_elem ds[ROWS * COLS] __attribute__((aligned(16)));
+    __local float lanes1[ROWS][64] __attribute__((aligned(16)));
+    __local float lanes2[ROWS][64] __attribute__((aligned(16)));
+    __local float4 of_row[ROWS]; /* mean, rstd, c1, c2 */
+    const uint item = (uint)get_local_id(0);
+    const size_t block = get_group_id(0), sample = block / blocks;
+    const size_t begin = (block % blocks) * 64, end = begin + 64 < rows_per_sample ? begin + 64 : rows_per_sample;
+    w += w_off;
+    float4 sum_w[OWN], sum_b[OWN];
+#pragma unroll
+    for (int o = 0; o < OWN; o++) sum_w[o] = sum_b[o] = (float4)(0.0f);
+    for (size_t k = begin; k < end; k += ROWS) {
+        const size_t first = sample * rows_per_sample + k;
+        const uint rows = end - k < ROWS ? (uint)(end - k) : ROWS;
+        barrier(CLK_LOCAL_MEM_FENCE); /* the rows before are done with */
+#pragma unroll
+        for (uint e = item * 8; e < ROWS * COLS; e += 2048) {
+            const size_t row = first + e / COLS, token = row / heads, at = row % heads * COLS + e % COLS;
+            if (e / COLS < rows) {
+                CLT_PASTE(stage_, X_TYPE)(x + x_off + token * ldx + at, xs + e);
+                CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + token * lddy + at, ds + e);
+            }
+        }
+        if (item < rows) {
+            const float m = RMS ? 0.0f : mean[mean_off + first + item];
+            of_row[item] = (float4)(m, rstd[rstd_off + first + item], 0.0f, 0.0f);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+#if HAS_DX
+        {
+            const uint r = item / PER_ROW, lane = item % PER_ROW;
+            const float m = of_row[r].x, s = of_row[r].y;
+#pragma unroll
+            for (uint l = lane; l < 64; l += PER_ROW) {
+                float a1 = 0.0f, a2 = 0.0f;
+#pragma unroll 8
+                for (uint i = l; i < COLS; i += 64) {
+                    float g = CLT_LOAD(DY_TYPE, ds + r * COLS + i);
+#if HAS_W
+                    g = g * w[i];
+#endif
+                    a1 = a1 + g;
+                    a2 = fma(g, xhat_of(CLT_LOAD(X_TYPE, xs + r * COLS + i), m, s), a2);
+                }
+                lanes1[r][l] = a1;
+                lanes2[r][l] = a2;
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+            if (lane == 0) {
+                if (!RMS) of_row[r].z = tree_of(lanes1[r]) / (float)COLS;
+                of_row[r].w = tree_of(lanes2[r]) / (float)COLS;
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+#endif
+#pragma unroll
+        for (int o = 0; o < OWN; o++) {
+            const uint c = (item + 256 * o) * 4;
+            if (c >= COLS) break;
+#if HAS_W && HAS_DX
+            const float4 wv = *(__global const float4 *)(w + c);
+#endif
+#pragma unroll
+            for (uint r = 0; r < ROWS; r++) {
+                if (r >= rows) break;
+                const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c), u = LOCAL4(X_TYPE, xs + r * COLS + c);
+                const float4 xhat = RMS ? u * f.y : (u - f.x) * f.y;
+#if HAS_DX
+                const size_t token = (first + r) / heads, at = (first + r) % heads * COLS + c;
+#if HAS_W
+                const float4 g = d * wv;
+#else
+                const float4 g = d;
+#endif
+                float4 v = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
+                v = v * f.y;
+#if HAS_RES
+                v = CLT_WIDEN4(DX_TYPE, AS_VECTOR(DX_TYPE, 4, res + res_off + token * ldres + at)) + v;
+#endif
+                *(__global CLT_PASTE(CLT_PASTE(vec_, DX_TYPE), _4) *)(dx + dx_off + token * lddx + at) =
+                    CLT_ROUND4(DX_TYPE, v);
+#endif
+#if HAS_DW
+                sum_w[o] = fma(d, xhat, sum_w[o]);
+#endif
+#if HAS_DB
+                sum_b[o] = sum_b[o] + d;
+#endif
+            }
+        }
+    }
+#pragma unroll
+    for (int o = 0; o < OWN; o++) {
+        const uint c = (item + 256 * o) * 4;
+        if (c >= COLS) break;
+#if HAS_DW
+        *(__global float4 *)(part + part_w + block * COLS + c) = sum_w[o];
+#endif
+#if HAS_DB
+        *(__global float4 *)(part + part_b + block * COLS + c) = sum_b[o];
+#endif
+    }
+}
+#endif
+
+#if PART == 0 || PART == 3
+/* Block sums of plain columns; global size (columns / 8 rounded up to 64, samples * blocks). */
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
+columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
+               ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {
+    const size_t c = get_global_id(0) * 8, block = get_global_id(1), sample = block / blocks;
+    const size_t begin = (block % blocks) * 64, end = begin + 64 < rows_per_sample ? begin + 64 : rows_per_sample;
+    if (c >= cols) return;
+    x += x_off + sample * rows_per_sample * ldx + c;
+    float8 acc = (float8)(0.0f);
+#pragma unroll 8
+    for (size_t r = begin; r < end; r++) acc = acc + CLT_LOAD8(X_TYPE, x + r * ldx);
+    clt_store8_0(acc, part + part_off + block * cols + c);
+}
+
+/* The last pass, samples side by side: local size (32 columns, 8 samples). */
+__kernel __attribute__((reqd_work_group_size(32, 8, 1))) void
+columns_finish_wide(__global const float *part, ulong part_off, __global float *out, ulong out_off, ulong samples,
+                    ulong blocks, ulong cols, int accumulate) {
+    __local float sums[8][32];
+    const size_t c = get_global_id(0);
+    const uint x = (uint)get_local_id(0), y = (uint)get_local_id(1);
+    const bool there = c < cols;
+    float acc = accumulate && there ? out[out_off + c] : 0.0f;
+    for (size_t s = 0; s < samples; s += 8) {
+        float sum = 0.0f;
+        if (there && s + y < samples) {
+            __global const float *p = part + part_off + (s + y) * blocks * cols + c;
+#pragma unroll 8
+            for (size_t b = 0; b < blocks; b++) sum = sum + p[b * cols];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        sums[y][x] = sum;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (uint i = 0; i < 8 && s + i < samples; i++) acc = acc + sums[i][x];
+    }
+    if (there && y == 0) out[out_off + c] = acc;
+}
+#endif
