@@ -1,20 +1,22 @@
 /* Attention forward on Hopper's matrix units (README.md has the formula; sums run in another order here).
  *
  * A work-group is one producer warpgroup, of which one work item feeds tiles through the copy engine, and WGS
- * consumer warpgroups of 64 query rows each; it stays on its multiprocessor and goes through tiles of 64 * WGS
- * rows. Per block of BN keys, from the diagonal down: s = q k^T, softmax in registers in base 2, o += p v with p as
+ * consumer warpgroups of 64 query rows each; it stays on its multiprocessor and takes tiles of 64 * WGS rows until none
+ * is left. Per block of BN keys, from the diagonal down: s = q k^T, softmax in registers in base 2, o += p v with p as
  * the left operand in registers. The scores of the next block and the sums of this one are in flight together, and
- * softmax of the next runs beside them; warpgroups fill each other's gaps.
+ * softmax of the next runs beside the sums. q has two places, so that the next tile's is there in time; a tile's output
+ * leaves through the place of its q.
  *
  * Order of tiles: heads in sets of `set` that fit the second-level cache; in a set all heads' last rows (the longest
- * tiles) first.
+ * tiles) first. A work-group's first tile is its number, every further one is taken by an atomic.
  *
  * Differences from the definition, in numbers: p is rounded to the element type before it meets v; exp2 is the
  * device's; and within one block of keys a value of v that is not finite reaches rows that do not see it (0 * NaN).
  *
  * Requires wgmma, tensor maps of q, k, v and o as {HEAD_DIM, heads, T, B} with boxes {64, 1, 64 * WGS or BN or 64,
- * 1}, swizzle 128. Launch: local {128 * (WGS + 1)}, global {any number of groups * local}.
- * Options: HEAD_DIM (64, 80, 96, 128), WGS, BN, STAGES (of k and of v), TYPE (1, 2), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
+ * 1}, swizzle 128. Launch: local {128 * (WGS + 1)}, global {any number of groups, at most one a tile, * local}.
+ * Options: HEAD_DIM (64, 80, 96, 128), WGS (2, 3), BN (128), STAGES (of k and of v), PINGPONG (warpgroups take turns at
+ * the matrix unit), TYPE (1, 2), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
@@ -42,6 +44,9 @@
 #ifndef STAGES
 #define STAGES 2
 #endif
+#ifndef PINGPONG
+#define PINGPONG 1
+#endif
 #if TYPE == 2
 #define CLT_MMA_TYPE "f16"
 #else
@@ -49,6 +54,9 @@
 #endif
 #include "../include/clt_hopper.clh"
 
+#if BN != 128 || TYPE < 1 || TYPE > 2 || HEAD_DIM % 16 || HEAD_DIM < 64 || HEAD_DIM > 128
+#error "blocks of 128 keys, 16-bit types, head sizes 64 to 128"
+#endif
 #define BM (64 * WGS)
 #define PARTS ((HEAD_DIM + 63) / 64) /* tiles of 64 elements that a head takes in local memory */
 #define ITEMS (128 * (WGS + 1))
@@ -185,19 +193,18 @@ INLINE void prepare(float *s, const softmax_in *in, int j0, bool edge) {
     const float none = -INFINITY;
     int ahead = j0 + in->c - in->i; /* column minus row of element 0 */
 #if SOFTCAP || ALIBI
-    float bias = in->slope2 * (float)ahead;
+    /* ALiBi of the second row is 8 slopes more than it should be, all along the row: lse makes up for it. */
+    float start = in->slope2 * (float)ahead;
 #pragma unroll
     for (int x = 0; x < BN / 2; x++) {
-        int distance = x / 4 * 8 + (x & 1) - (x & 2) * 4;
-        float t = s[x] * in->scale2;
+        float bias = fma(in->slope2, (float)(x / 4 * 8 + (x & 1)), start);
 #if SOFTCAP
         /* scale2 is 2 log2(e) scale / softcap here: tanh y = 1 - 2 / (1 + e^2y) */
-        t = in->softcap * fma(-2.0f, inverse_fast(1.0f + exp2_fast(t)), 1.0f);
+        float t = exp2_fast(s[x] * in->scale2);
+        s[x] = fma(in->softcap, fma(-2.0f, inverse_fast(1.0f + t), 1.0f), bias);
+#else
+        s[x] = fma(s[x], in->scale2, bias);
 #endif
-#if ALIBI
-        t = t + fma(in->slope2, (float)distance, bias);
-#endif
-        s[x] = t;
     }
 #endif
 #if SEQ_IDS
@@ -278,21 +285,34 @@ INLINE void rescale(float *o, float2 a) {
     }
 }
 
-/* The loads of a work-group, in the order in which the consumers want them. */
-INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, ulong q_map, ulong k_map, ulong v_map,
-                    uint seq, uint heads, uint group, uint all_heads, uint set, uint window) {
-    uint row_tiles = (seq + BM - 1) / BM, stage = 0, parity = 1, q_parity = 1;
+/* The loads of a work-group, in the order in which the consumers want them, and which tiles: its first by its number,
+ * then whatever is next in the order of all (`counter`, 0 before and after a launch). */
+INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, uint tile_at, ulong q_map, ulong k_map,
+                    ulong v_map, __global uint *counter, uint seq, uint heads, uint group, uint all_heads, uint set,
+                    uint window) {
+    uint row_tiles = (seq + BM - 1) / BM, tiles = row_tiles * all_heads, stage = 0, parity = 1;
+    uint slot = 0, q_parity = 1, t = get_group_id(0);
     CLT_MAP_ACQUIRE(q_map);
     CLT_MAP_ACQUIRE(k_map);
     CLT_MAP_ACQUIRE(v_map);
-    for (uint t = get_group_id(0); t < row_tiles * all_heads; t += get_num_groups(0)) {
+    for (;;) {
+        uint bar = q_bar + slot * 16;
+        CLT_BAR_WAIT(bar + 8, q_parity);
+        __asm__ volatile("st.shared.u32 [%0], %1;" ::"r"(tile_at + slot * 4), "r"(t) : "memory");
+        if (t >= tiles) {
+            CLT_BAR_ARRIVE(bar);
+            return;
+        }
+        uint taken = atomic_inc(counter);
+        if (taken == tiles - 1) *counter = 0; /* each tile takes one number, so this was the last */
         tile x = tile_of(t, row_tiles, all_heads, set);
         uint b = x.head / heads, h = x.head - b * heads, g = h / group;
-        CLT_BAR_WAIT(q_bar + 8, q_parity);
-        q_parity ^= 1;
-        CLT_BAR_EXPECT(q_bar, Q_BYTES);
+        CLT_BAR_EXPECT(bar, Q_BYTES);
 #pragma unroll
-        for (int d = 0; d < PARTS; d++) CLT_TMA_LOAD4(q + d * BM * 128, q_map, d * 64, h, x.row, b, q_bar);
+        for (int d = 0; d < PARTS; d++)
+            CLT_TMA_LOAD4(q + slot * Q_BYTES + d * BM * 128, q_map, d * 64, h, x.row, b, bar);
+        slot ^= 1;
+        q_parity ^= slot ^ 1;
         uint first = first_block(x.row, window);
         for (uint j = end_block(x.row, BM, seq); j-- > first;) {
             uint to = stage * KV_BYTES, kb = k_bar + stage * 16, vb = v_bar + stage * 16;
@@ -308,17 +328,25 @@ INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, 
                 CLT_TMA_LOAD4(v + to + d * BN * 128, v_map, d * 64, g, j * BN, b, vb);
             STEP(stage, parity);
         }
+        t = get_num_groups(0) + taken;
     }
 }
 
-/* Sums to the output: through local memory at `to` (64 rows of PARTS tiles), 128 work items. */
+/* Warpgroups take turns at the matrix unit, so that softmax of one runs beside products of another. */
+#if PINGPONG
+#define TURN_WAIT(w) __asm__ volatile("bar.sync %0, 256;" ::"r"(4 + (w)) : "memory")
+#define TURN_PASS(w) __asm__ volatile("bar.arrive %0, 256;" ::"r"(4 + ((w) + 1 == WGS ? 0 : (w) + 1)) : "memory")
+#else
+#define TURN_WAIT(w)
+#define TURN_PASS(w)
+#endif
+
+/* Sums to the output, through the place of this warpgroup's q, by its 128 work items. */
 INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint item, uint w, uint h, uint row, uint b) {
     uint r = item / 32 * 16 + item % 32 / 4;
-    if (item == 0) __asm__ volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    __asm__ volatile("bar.sync %0, 128;" ::"r"(w + 1) : "memory");
 #pragma unroll
     for (int x = 0; x < HEAD_DIM / 8; x++) {
-        uint at = to + x / 8 * 8192 + r * 128 + (((x % 8) ^ (r & 7)) * 16) + item % 4 * 4;
+        uint at = to + x / 8 * (BM * 128) + r * 128 + (((x % 8) ^ (r & 7)) * 16) + item % 4 * 4;
         __asm__ volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack(o[4 * x] * factor.x, o[4 * x + 1] * factor.x))
                          : "memory");
         __asm__ volatile("st.shared.b32 [%0], %1;" ::"r"(at + 1024),
@@ -329,7 +357,7 @@ INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint i
     __asm__ volatile("bar.sync %0, 128;" ::"r"(w + 1) : "memory");
     if (item == 0) {
 #pragma unroll
-        for (int d = 0; d < PARTS; d++) STORE4(map, d * 64, h, row, b, to + d * 8192);
+        for (int d = 0; d < PARTS; d++) STORE4(map, d * 64, h, row, b, to + d * (BM * 128));
         __asm__ volatile("cp.async.bulk.commit_group;" ::: "memory");
     }
 }
@@ -337,15 +365,17 @@ INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint i
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulong v_at, ulong o_at,
                         __global const float *slopes, ulong slopes_off, __global const int *seq_ids, ulong seq_ids_off,
-                        __global float *lse, ulong lse_off, uint seq, uint heads, uint group, uint all_heads, uint set,
-                        float scale, float softcap, uint window) {
+                        __global float *lse, ulong lse_off, __global uint *counter, uint seq, uint heads, uint group,
+                        uint all_heads, uint set, float scale, float softcap, uint window) {
     __local uchar memory[2 * Q_BYTES + 2 * STAGES * KV_BYTES] __attribute__((aligned(1024)));
-    __local ulong bars[2 + 4 * STAGES] __attribute__((aligned(8)));
+    __local ulong bars[4 + 4 * STAGES] __attribute__((aligned(8)));
+    __local uint tile_slot[2];
     uint q = CLT_LOCAL_ADDRESS(memory), k = q + 2 * Q_BYTES, v = k + STAGES * KV_BYTES;
-    uint q_bar = CLT_LOCAL_ADDRESS(bars), k_bar = q_bar + 16, v_bar = k_bar + 16 * STAGES;
+    uint q_bar = CLT_LOCAL_ADDRESS(bars), k_bar = q_bar + 32, v_bar = k_bar + 16 * STAGES;
+    uint tile_at = CLT_LOCAL_ADDRESS(tile_slot);
     uint item = get_local_id(0) % 128, w = get_local_id(0) / 128;
     if (get_local_id(0) == 0) {
-        for (uint x = 0; x < 1 + 2 * STAGES; x++) {
+        for (uint x = 0; x < 2 + 2 * STAGES; x++) {
             CLT_BAR_INIT(q_bar + x * 16, 1);
             CLT_BAR_INIT(q_bar + x * 16 + 8, WGS);
         }
@@ -355,16 +385,17 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
     if (w == 0) {
         LESS(REGISTERS_PRODUCER);
         if (item == 0)
-            produce(q, k, v, q_bar, k_bar, v_bar, (ulong)(maps + q_at), (ulong)(maps + k_at), (ulong)(maps + v_at), seq,
-                    heads, group, all_heads, set, window);
+            produce(q, k, v, q_bar, k_bar, v_bar, tile_at, (ulong)(maps + q_at), (ulong)(maps + k_at),
+                    (ulong)(maps + v_at), counter, seq, heads, group, all_heads, set, window);
     } else {
         MORE(REGISTERS_CONSUMER);
         w--;
-        uint row_tiles = (seq + BM - 1) / BM, stage = 0, parity = 0, q_parity = 0;
+        uint row_tiles = (seq + BM - 1) / BM, stage = 0, parity = 0, slot = 0, q_parity = 0;
         uint v_stage = 0, v_parity = 0, row0 = item / 32 * 16 + item % 32 / 4;
         ulong o_map = (ulong)(maps + o_at);
         float s[BN / 2], o[HEAD_DIM / 2];
         uint p[BN / 4];
+        bool stored = false;
         if (item == 0) CLT_MAP_ACQUIRE(o_map);
         softmax_in in;
         in.scale2 = scale * LOG2E;
@@ -376,12 +407,17 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
         in.c = item % 4 * 2;
         in.window = (int)window;
         in.seq = seq;
-        for (uint t = get_group_id(0); t < row_tiles * all_heads; t += get_num_groups(0)) {
+        if (w == WGS - 1) TURN_PASS(w);
+        for (;;) {
+            uint t;
+            CLT_BAR_WAIT(q_bar + slot * 16, q_parity);
+            __asm__ volatile("ld.shared.u32 %0, [%1];" : "=r"(t) : "r"(tile_at + slot * 4) : "memory");
+            if (t >= row_tiles * all_heads) break;
             tile x = tile_of(t, row_tiles, all_heads, set);
             uint b = x.head / heads, h = x.head - b * heads;
             uint row = x.row + 64 * w, first = first_block(x.row, window);
             uint own = max(end_block(row, 64, seq), first + 1), j = end_block(x.row, BM, seq);
-            uint qw = q + w * 8192;
+            uint qw = q + slot * Q_BYTES + w * 8192;
             in.i = (int)(row + row0);
 #if ALIBI
             in.slope2 = slopes[slopes_off + h] * LOG2E;
@@ -403,15 +439,19 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
                     CLT_BAR_ARRIVE(v_bar + stage * 16 + 8);
                 }
                 STEP(stage, parity);
+                TURN_WAIT(w);
+                TURN_PASS(w);
             }
             v_stage = stage, v_parity = parity;
             j--;
-            CLT_BAR_WAIT(q_bar, q_parity);
-            q_parity ^= 1;
             CLT_BAR_WAIT(k_bar + stage * 16, parity);
             CLT_MMA_FENCE();
             scores(s, qw, k + stage * KV_BYTES);
             CLT_MMA_COMMIT();
+            if (item == 0 && stored) { /* the last tile's output has left local memory */
+                __asm__ volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+                CLT_BAR_ARRIVE(q_bar + (slot ^ 1) * 16 + 8);
+            }
             CLT_MMA_WAIT(128, 0, s);
             if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);
             STEP(stage, parity);
@@ -420,6 +460,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
             pack_all(p, s);
             while (j-- > first) {
                 CLT_BAR_WAIT(k_bar + stage * 16, parity);
+                TURN_WAIT(w);
                 finish_sums(o);
                 finish_operand(p);
                 CLT_MMA_FENCE();
@@ -428,6 +469,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
                 CLT_BAR_WAIT(v_bar + v_stage * 16, v_parity);
                 add_values(o, p, v + v_stage * KV_BYTES);
                 CLT_MMA_COMMIT();
+                TURN_PASS(w);
                 CLT_MMA_WAIT(128, 1, s);
                 if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);
                 STEP(stage, parity);
@@ -443,7 +485,6 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
                 pack_all(p, s);
                 rescale(o, a);
             }
-            if (item == 0) CLT_BAR_ARRIVE(q_bar + 8);
             CLT_BAR_WAIT(v_bar + v_stage * 16, v_parity);
             finish_sums(o);
             finish_operand(p);
@@ -453,17 +494,19 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
             l.x = sum_of_row(l.x);
             l.y = sum_of_row(l.y);
             if (item % 4 == 0) {
-                const softmax_in *const at = &in;
                 __global float *to = lse + lse_off + (ulong)x.head * seq;
-                float factor = SOFTCAP || ALIBI ? 1.0f : at->scale2;
+                float factor = SOFTCAP || ALIBI ? 1.0f : in.scale2;
                 if ((uint)in.i < seq) to[in.i] = fma(m.x, factor, log2_fast(l.x)) * LN2;
-                if ((uint)in.i + 8 < seq) to[in.i + 8] = fma(m.y, factor, log2_fast(l.y)) * LN2;
+                if ((uint)in.i + 8 < seq) to[in.i + 8] = (fma(m.y, factor, log2_fast(l.y)) - 8.0f * in.slope2) * LN2;
             }
             CLT_MMA_WAIT(HEAD_DIM, 0, o);
             if (item == 0) CLT_BAR_ARRIVE(v_bar + v_stage * 16 + 8);
             a.x = 1.0f / l.x;
             a.y = 1.0f / l.y;
-            store_rows(o, a, q + Q_BYTES + w * 8192 * PARTS, o_map, item, w, h, row, b);
+            store_rows(o, a, qw, o_map, item, w, h, row, b);
+            stored = true;
+            slot ^= 1;
+            q_parity ^= slot ^ 1;
         }
         if (item == 0) __asm__ volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     }

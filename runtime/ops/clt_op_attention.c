@@ -208,24 +208,41 @@ static bool takes_backward(const clt_variant *v, const void *call) {
     return clt_attention_takes_backward(v, call);
 }
 
-clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p) {
-    const clt_variant *v;
+static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
     char options[192];
     CLT_TRY(validate(p));
     make_options(ops, p, options, sizeof options);
-    CLT_TRY(
-        clt_variant_pick_for(ops, "attention", options, takes_forward, clt_attention_check_forward, p, &v));
+    return clt_variant_pick_for(ops, "attention", options, takes_forward, clt_attention_check_forward, p, v);
+}
+
+static clt_status choose_backward(clt_ops *ops, const grad_params *p, const clt_variant **v) {
+    char options[192];
+    CLT_TRY(validate(&p->fwd));
+    make_options(ops, &p->fwd, options, sizeof options);
+    return clt_variant_pick_for(ops, "attention_backward", options, takes_backward,
+                                clt_attention_check_backward, p, v);
+}
+
+clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p) {
+    const clt_variant *v;
+    CLT_TRY(choose_forward(ops, p, &v));
     return clt_attention_run_forward(ops, v, p);
 }
 
 clt_status clt_op_attention_backward(clt_ops *ops, const clt_attention_grad_params *p) {
     const clt_variant *v;
-    char options[192];
-    CLT_TRY(validate(&p->fwd));
-    make_options(ops, &p->fwd, options, sizeof options);
-    CLT_TRY(clt_variant_pick_for(ops, "attention_backward", options, takes_backward,
-                                 clt_attention_check_backward, p, &v));
+    CLT_TRY(choose_backward(ops, p, &v));
     return clt_attention_run_backward(ops, v, p);
+}
+
+const char *clt_op_attention_variant(clt_ops *ops, const clt_attention_params *p) {
+    const clt_variant *v;
+    return choose_forward(ops, p, &v) == CLT_OK ? v->id : "";
+}
+
+const char *clt_op_attention_backward_variant(clt_ops *ops, const clt_attention_grad_params *p) {
+    const clt_variant *v;
+    return choose_backward(ops, p, &v) == CLT_OK ? v->id : "";
 }
 
 uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_params *p) {

@@ -48,7 +48,9 @@ static int64_t heads_in_set(const params *p) {
 
 clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const params *p) {
     clt_device *dev = clt_ops_device(ops);
+    clt_buffer *counter;
     clt_tensor_map_params map[MAPS];
+    CLT_TRY(clt_ops_counter(ops, &counter));
     clt_ref at[MAPS];
     maps_of(v, p, map);
     for (int i = 0; i < MAPS; i++) CLT_TRY(clt_tensor_map_get(dev, &map[i], &at[i]));
@@ -61,6 +63,7 @@ clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const
     clt_attention_add_ref(&l, p->slopes);
     clt_attention_add_ref(&l, p->seq_ids);
     clt_attention_add_ref(&l, p->lse);
+    clt_attention_add(&l, CLT_BUF(counter));
     clt_attention_add(&l, CLT_U32(p->seq));
     clt_attention_add(&l, CLT_U32(p->heads));
     clt_attention_add(&l, CLT_U32(p->heads / p->kv_heads));

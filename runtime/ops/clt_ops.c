@@ -23,6 +23,7 @@ clt_status clt_ops_create(clt_device *dev, const clt_ops_params *p, clt_ops **ou
 void clt_ops_destroy(clt_ops *ops) {
     if (!ops) return;
     for (int i = 0; i < CLT_SCRATCH_SLOTS; i++) clt_buffer_destroy(ops->scratch[i]);
+    clt_buffer_destroy(ops->counter);
     clt_variant_free_tables(ops);
     clt_free(ops);
 }
@@ -55,5 +56,16 @@ clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **
         ops->scratch[slot] = b;
     }
     *out = b;
+    return CLT_OK;
+}
+
+clt_status clt_ops_counter(clt_ops *ops, clt_buffer **out) {
+    if (!ops->counter) {
+        clt_buffer *b;
+        CLT_TRY(clt_buffer_create(ops->dev, 64, "tile counter", &b));
+        ops->counter = b;
+        CLT_TRY(clt_buffer_fill32(b, 0, 0, 64));
+    }
+    *out = ops->counter;
     return CLT_OK;
 }

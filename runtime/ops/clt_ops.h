@@ -204,6 +204,9 @@ typedef struct {
     bool accumulate_kv; /* dk and dv are added to (layers that share keys and values) */
 } clt_attention_grad_params;
 clt_status clt_op_attention_backward(clt_ops *ops, const clt_attention_grad_params *p);
+/* Ids of the rows that these calls take, "" if there is none (the reason was printed). Borrowed from ops. */
+const char *clt_op_attention_variant(clt_ops *ops, const clt_attention_params *p);
+const char *clt_op_attention_backward_variant(clt_ops *ops, const clt_attention_grad_params *p);
 uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_params *p);
 
 /* --- elementwise (clt_op_activation.c, clkernels/activation)

@@ -155,13 +155,17 @@ static clt_status run_shape(bench *b, attention_shape s) {
     clt_status st = make_work(b, s, &w);
     if (st == CLT_OK) st = bench_time(b, call_forward, &w, &row[0].seconds);
     if (st == CLT_OK) st = bench_time(b, call_backward, &w, &row[1].seconds);
+    if (st == CLT_OK) {
+        snprintf(row[0].variant, sizeof row[0].variant, "%s", clt_op_attention_variant(b->ops, &w.p.fwd));
+        snprintf(row[1].variant, sizeof row[1].variant, "%s",
+                 clt_op_attention_backward_variant(b->ops, &w.p));
+    }
     if (st == CLT_OK && b->check && b->fast) st = check_rows(&w, &row[0]);
     free_work(&w);
     if (st == CLT_OK && b->check && !b->fast) st = check_bits(b, s, &row[0], &row[1]);
     for (int i = 0; i < 2 && st == CLT_OK; i++) {
         snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s", (long long)s.batch,
                  (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi");
-        bench_variant(b, i ? "attention_backward" : "attention", row[i].variant, sizeof row[i].variant);
         bench_add(b, &row[i]);
     }
     return st;
