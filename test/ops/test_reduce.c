@@ -137,10 +137,8 @@ static void status_follows_its_formula(void **state) {
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_order_is_the_row_rule),
-        cmocka_unit_test(status_follows_its_formula),
-        cmocka_unit_test(reductions_match),
-        cmocka_unit_test(guards_match),
+        cmocka_unit_test(the_order_is_the_row_rule), cmocka_unit_test(status_follows_its_formula),
+        cmocka_unit_test(reductions_match),          cmocka_unit_test(guards_match),
         cmocka_unit_test(status_sees_bad_sums),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
