@@ -198,6 +198,18 @@ typedef struct {
 clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *count);
 void clt_device_profile_reset(clt_device *dev);
 
+/* A launch in time, in seconds on clt_now's clock: when it was queued and when the device ran it. The
+ * device's clock is laid over the host's where the distance between the two is smallest, so starts are right
+ * to some ten microseconds. */
+typedef struct {
+    char name[96]; /* kernel name */
+    double queued, start, end;
+} clt_launch_time;
+/* From here on every launch is kept, until clt_device_trace_take waits for the device and hands them over in
+ * the order in which they were queued (the caller frees *rows); only with params.profile. */
+void clt_device_trace_start(clt_device *dev);
+clt_status clt_device_trace_take(clt_device *dev, clt_launch_time **rows, int *count);
+
 /* Living buffers grouped by name, largest first: "who holds the memory". Caller frees. */
 typedef struct {
     char name[64];

@@ -60,6 +60,7 @@ typedef struct {
 typedef struct {
     clt_kernel *kernel;
     cl_event event;
+    double host; /* clt_now() when it had been queued */
 } clt_timed;
 
 typedef struct clt_recorder clt_recorder;
@@ -89,6 +90,10 @@ struct clt_device {
     struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until there is one */
     clt_timed *timed;
     int timed_n, timed_cap;
+    clt_launch_time *trace; /* launches on the device's clock */
+    int trace_n, trace_cap;
+    double trace_shift; /* from the device's clock to clt_now's */
+    bool tracing;
     cl_event gate;          /* test hook, see clt_device_gate */
     clt_recorder *recorder; /* NULL: launches are not recorded */
 };

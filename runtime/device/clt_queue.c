@@ -101,6 +101,24 @@ void clt_device_get_counters(const clt_device *dev, clt_device_counters *out) {
 /* --- times by kernel
  * ------------------------------------------------------------------------------------------ */
 
+/* Keeps a launch. It was queued before the host went on, so the clocks' distance is at most what the host's
+ * clock showed then less the device's: the smallest such difference is the best bound. */
+static void trace_add(clt_device *dev, const clt_timed *t, cl_ulong from, cl_ulong to) {
+    cl_ulong queued = 0;
+    clGetEventProfilingInfo(t->event, CL_PROFILING_COMMAND_QUEUED, sizeof queued, &queued, NULL);
+    if (dev->trace_n == dev->trace_cap) {
+        dev->trace_cap = dev->trace_cap ? 2 * dev->trace_cap : 4096;
+        dev->trace = clt_realloc(dev->trace, (size_t)dev->trace_cap * sizeof *dev->trace);
+    }
+    clt_launch_time *l = &dev->trace[dev->trace_n];
+    *l = (clt_launch_time){
+        .queued = 1e-9 * (double)queued, .start = 1e-9 * (double)from, .end = 1e-9 * (double)to};
+    snprintf(l->name, sizeof l->name, "%s", t->kernel->name);
+    double shift = t->host - l->queued;
+    if (dev->trace_n == 0 || shift < dev->trace_shift) dev->trace_shift = shift;
+    dev->trace_n++;
+}
+
 /* Takes the times of the events that are complete; the rest stays. */
 static void collect(clt_device *dev) {
     int kept = 0;
@@ -117,6 +135,7 @@ static void collect(clt_device *dev) {
         clGetEventProfilingInfo(t.event, CL_PROFILING_COMMAND_START, sizeof from, &from, NULL);
         clGetEventProfilingInfo(t.event, CL_PROFILING_COMMAND_END, sizeof to, &to, NULL);
         if (to > from) t.kernel->seconds += 1e-9 * (double)(to - from);
+        if (dev->tracing) trace_add(dev, &t, from, to);
         clReleaseEvent(t.event);
     }
     dev->timed_n = kept;
@@ -130,7 +149,7 @@ void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event) {
             dev->timed = clt_realloc(dev->timed, (size_t)dev->timed_cap * sizeof *dev->timed);
         }
     }
-    dev->timed[dev->timed_n++] = (clt_timed){k, event};
+    dev->timed[dev->timed_n++] = (clt_timed){k, event, clt_now()};
 }
 
 static int by_seconds(const void *a, const void *b) {
@@ -166,7 +185,30 @@ void clt_device_profile_reset(clt_device *dev) {
     }
 }
 
+void clt_device_trace_start(clt_device *dev) {
+    if (clt_device_finish(dev) == CLT_OK) collect(dev);
+    dev->tracing = true;
+    dev->trace_n = 0;
+}
+
+clt_status clt_device_trace_take(clt_device *dev, clt_launch_time **rows, int *count) {
+    CLT_TRY(clt_device_finish(dev));
+    collect(dev);
+    for (int i = 0; i < dev->trace_n; i++) {
+        dev->trace[i].queued += dev->trace_shift;
+        dev->trace[i].start += dev->trace_shift;
+        dev->trace[i].end += dev->trace_shift;
+    }
+    *rows = dev->trace;
+    *count = dev->trace_n;
+    dev->trace = NULL;
+    dev->trace_n = dev->trace_cap = 0;
+    dev->tracing = false;
+    return CLT_OK;
+}
+
 void clt_queue_free(clt_device *dev) {
+    clt_free(dev->trace);
     for (int i = 0; i < dev->timed_n; i++) clReleaseEvent(dev->timed[i].event);
     clt_free(dev->timed);
 }

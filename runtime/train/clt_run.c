@@ -17,7 +17,7 @@ static clt_status open_device(clt_run *r) {
     p.pattern = pattern;
     p.local_rank = clt_group_local_rank(r->group);
     p.local_size = clt_group_local_size(r->group);
-    p.profile = r->opt->profile || clt_env_long(CLT_ENV_PROFILE, 0);
+    p.profile = r->opt->profile || r->opt->trace || clt_env_long(CLT_ENV_PROFILE, 0);
     p.need_exact = r->cfg->numerics == CLT_EXACT;
     clt_status st = clt_device_open(&p, &r->dev);
     clt_free(pattern);
@@ -45,6 +45,7 @@ clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options
 
 void clt_run_close(clt_run *r) {
     clt_ckpt_writer_destroy(r->writer);
+    clt_trace_destroy(r->trace);
     clt_sinks_destroy(r->sinks);
     clt_engine_destroy(r->engine);
     clt_loader_close(r->train);

@@ -6,6 +6,7 @@
 #include "../data/clt_loader.h"
 #include "clt_engine.h"
 #include "clt_sink.h"
+#include "clt_trace.h"
 #include "clt_trainer.h"
 
 enum { CLT_RUN_AHEAD = 2 }; /* steps that may be queued */
@@ -44,7 +45,9 @@ typedef struct {
     bool ahead;                         /* steps are queued before the one before was looked at */
     clt_run_step queued[CLT_RUN_AHEAD]; /* oldest first; `now` is the time after the last of them */
     int n_queued;
-    double mark;          /* clt_now() when the last step was collected, or the first one queued */
+    double mark;      /* clt_now() when the last step was collected, or the first one queued */
+    clt_trace *trace; /* while one is made, up to step trace_last */
+    int64_t trace_last;
     clt_loss_scale scale; /* where amp_fp16 starts */
     double eval_seconds, peak_flops, last_loss;
     bool resumed; /* the whole state came from a checkpoint */

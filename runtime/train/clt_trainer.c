@@ -221,7 +221,9 @@ static clt_status bad_step(clt_run *r, const clt_run_step *q, const clt_engine_r
 static clt_status collect(clt_run *r) {
     clt_run_step q = r->queued[0];
     clt_engine_result res;
+    double start = clt_now();
     CLT_TRY(clt_engine_collect(r->engine, &res));
+    clt_trace_span(r->trace, start, clt_now(), "wait for step %lld", (long long)q.step);
     if (!res.finite) return bad_step(r, &q, &res);
     if (res.skipped) {
         r->optimizer_step--;
@@ -262,6 +264,23 @@ static clt_status record_start(clt_run *r, int64_t s, bool *recording) {
     return st;
 }
 
+static clt_status trace_start(clt_run *r, int64_t s) {
+    const clt_run_options *o = r->opt;
+    int64_t first = o->trace_first ? o->trace_first : r->first_step + 2;
+    if (!o->trace || s != first || clt_group_rank(r->group) != 0) return CLT_OK;
+    CLT_TRY(collect_all(r));
+    r->trace_last = o->trace_last ? o->trace_last : first + 2;
+    r->trace = clt_trace_create(o->trace, r->dev);
+    return CLT_OK;
+}
+
+static clt_status trace_end(clt_run *r) {
+    CLT_TRY(collect_all(r));
+    clt_trace *t = r->trace;
+    r->trace = NULL;
+    return clt_trace_finish(t, r->dev);
+}
+
 /* Queues the step that the clock shows next and moves the clock on, unless the step is given up. What came of
  * earlier steps is waited for only as far as the engine's queue asks for it. */
 static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
@@ -269,12 +288,15 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     int64_t s = r->optimizer_step + 1, G = c->global_train_batch_size;
     double alpha = clt_schedule_alpha_of_step(&r->schedule, r->now.batch + 1, G, G * c->max_seq_len);
     bool given_up, recording;
-    clt_run_step *q = &r->queued[r->n_queued];
-    if (r->n_queued == 0) r->mark = clt_now();
+    CLT_TRY(trace_start(r, s));
+    double start = clt_now();
+    if (r->n_queued == 0) r->mark = start;
     CLT_TRY(record_start(r, s, &recording));
     CLT_TRY(clt_engine_launch(r->engine, b, s, alpha, &given_up));
+    clt_trace_span(r->trace, start, clt_now(), "queue step %lld", (long long)s);
     if (recording) CLT_TRY(clt_record_stop(r->dev));
     if (given_up) return CLT_OK;
+    clt_run_step *q = &r->queued[r->n_queued];
     keep_batch(r, q, b);
     q->before = r->now;
     q->lr = c->optimizer.groups[0].lr * alpha;
@@ -284,6 +306,7 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     q->after = r->now;
     r->optimizer_step = s;
     r->n_queued++;
+    if (r->trace && s >= r->trace_last) return trace_end(r);
     return !r->ahead ? collect_all(r) : r->n_queued == CLT_RUN_AHEAD ? collect(r) : CLT_OK;
 }
 
@@ -339,7 +362,9 @@ static clt_status loop(clt_run *r) {
         clt_engine_batch b;
         int64_t tokens;
         clt_timestamp before = r->now;
+        double start = clt_now();
         CLT_TRY(fetch(r, &b, &tokens));
+        clt_trace_span(r->trace, start, clt_now(), "fetch samples");
         if (clt_group_stop(r->group)) {
             CLT_TRY(collect_all(r));
             return stop_run(r, saved == r->now.batch);
@@ -366,7 +391,7 @@ static clt_status loop(clt_run *r) {
         if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch);
     }
     if (r->writer && saved != r->now.batch) clt_run_save(r);
-    return CLT_OK;
+    return r->trace ? trace_end(r) : CLT_OK; /* the run ended before the steps that were asked for */
 }
 
 static void print_profile(clt_run *r) {

@@ -13,7 +13,10 @@ typedef struct {
     bool profile;       /* print device time by kernel at the end */
     const char *record; /* write the launches of some steps to this folder (clt_record.h); NULL: none */
     int64_t record_first, record_last; /* optimizer steps, from 1; 0, 0: the first step of this run */
-    double started;                    /* clt_now() at program start, for the start-up time */
+    const char
+        *trace; /* write times of host and kernels during some steps to this file (clt_trace.h); NULL: none */
+    int64_t trace_first, trace_last; /* optimizer steps, from 1; 0, 0: the third to the fifth of this run */
+    double started;                  /* clt_now() at program start, for the start-up time */
 } clt_run_options;
 
 /* Trains until max_duration. CLT_OK: done. CLT_AGAIN: stopped by a signal after a save. CLT_INTERRUPTED or

@@ -20,7 +20,7 @@ static int finish(clt_status st) {
 }
 
 int cmd_train(int argc, char **argv) {
-    const char *device = NULL, *record = NULL, *record_steps = NULL;
+    const char *device = NULL, *record = NULL, *record_steps = NULL, *trace = NULL, *trace_steps = NULL;
     bool print = false, list = false, profile = false, check = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &device, "PATTERN",
@@ -31,6 +31,10 @@ int cmd_train(int argc, char **argv) {
          "print every key of the configuration and what happens to it"},
         {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL, "check the configuration, then end"},
         {"profile", 0, CLT_OPT_FLAG, &profile, NULL, "time every kernel and print a table at the end"},
+        {"trace", 0, CLT_OPT_STR, &trace, "FILE",
+         "write when the host and each kernel worked, for chrome://tracing and Perfetto"},
+        {"trace-steps", 0, CLT_OPT_STR, &trace_steps, "N[:LAST]",
+         "optimizer steps to trace, from 1 (default: the third to the fifth of this run)"},
         {"record", 0, CLT_OPT_STR, &record, "DIR",
          "write every launch of a step with its buffers to DIR (tiny models)"},
         {"record-steps", 0, CLT_OPT_STR, &record_steps, "N[:LAST]",
@@ -64,6 +68,11 @@ int cmd_train(int argc, char **argv) {
                                 record ? "--record-steps wants N or N:LAST, not '%s'"
                                        : "--record-steps %s needs --record DIR",
                                 record_steps);
+    if (code < 0 && trace_steps && (!trace || !parse_steps(trace_steps, &opt.trace_first, &opt.trace_last)))
+        code = clt_options_fail(&command,
+                                trace ? "--trace-steps wants N or N:LAST, not '%s'"
+                                      : "--trace-steps %s needs --trace FILE",
+                                trace_steps);
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &cfg);
         if (st != CLT_OK) code = finish(clt_group_refuse(st));
@@ -76,6 +85,7 @@ int cmd_train(int argc, char **argv) {
     opt.device = device;
     opt.profile = profile;
     opt.record = record;
+    opt.trace = trace;
     if (code < 0) code = finish(clt_train(cfg, &opt));
     clt_str_free(&text);
     clt_config_free(cfg);
