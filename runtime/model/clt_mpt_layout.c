@@ -155,7 +155,11 @@ static clt_status take_gradients(clt_mpt *m) {
     int64_t R = m->rows, C = c->d_model;
     CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
     CLT_TRY(take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
-    if (c->resid_pdrop > 0 || m->type != CLT_F32) CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
+    /* Without dropout it is used backward only, when the last block's output has been. */
+    if (c->resid_pdrop > 0 || m->shape.recompute == CLT_RECOMPUTE_BLOCKS)
+        CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
+    else
+        m->dbranch = m->x_last;
     for (int i = 0; i < c->n_layers; i++)
         if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
     if (!c->tie_word_embeddings || m->shape.numerics == CLT_FAST) return CLT_OK;
