@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "../base/clt_io.h"
+#include "clt_waiter.h"
 #include "clt_record.h"
 
 clt_device_params clt_device_params_default(void) {
@@ -46,11 +47,14 @@ static void open_cache(clt_device *dev, const char *dir) {
     dev->cache_dir = NULL;
 }
 
-/* Which driver keeps compiled programs itself is not something that can be asked for or probed. */
+/* Which driver keeps compiled programs itself, or computes on threads that wait, is not something that can be
+ * asked for or probed. */
 static void driver_habits(clt_device *dev, int local_size) {
     bool pocl = strcasecmp(dev->facts.platform, "Portable Computing Language") == 0;
     bool nvidia = strncasecmp(dev->facts.platform, "NVIDIA", 6) == 0;
     bool simulator = strcasecmp(dev->facts.platform, "Oclgrind") == 0;
+    bool intel_cpu = strncasecmp(dev->facts.platform, "Intel", 5) == 0 && dev->facts.type == CLT_DEVICE_CPU;
+    if (intel_cpu && dev->facts.compute_units > 1) dev->waiter = clt_waiter_create();
     dev->driver_caches = pocl || nvidia || simulator;
     dev->lazy_compile = pocl && local_size > 1; /* only matters if others compile the same */
 }
@@ -77,12 +81,12 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     dev->profile = p->profile || clt_env_long(CLT_ENV_PROFILE, 0) != 0;
     dev->assert_steady = clt_env_long(CLT_ENV_ASSERT_STEADY, 0) != 0;
     dev->again = p->reprobe;
-    driver_habits(dev, p->local_size);
     open_cache(dev, p->cache_dir);
     if (f->facts.type == CLT_DEVICE_CPU) {
         int fair = sharing > 1 ? CLT_MAX((int)f->facts.compute_units / sharing, 1) : 0;
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
+    driver_habits(dev, p->local_size);
     clt_status st = create_queue(dev);
     if (st == CLT_OK) st = clt_probe(dev);
     if (st == CLT_OK && p->need_exact && !dev->facts.exact)
@@ -146,6 +150,7 @@ void clt_device_close(clt_device *dev) {
     clt_record_stop(dev);
     clt_tensor_map_free(dev);
     warn_living(dev);
+    clt_waiter_destroy(dev->waiter, dev->hung);
     /* Releasing a queue waits for it, without a deadline: a hung one is left alone. */
     if (!dev->hung) {
         clt_queue_free(dev);

@@ -64,6 +64,7 @@ typedef struct {
 } clt_timed;
 
 typedef struct clt_recorder clt_recorder;
+typedef struct clt_waiter clt_waiter;
 
 struct clt_device {
     cl_platform_id platform;
@@ -94,6 +95,7 @@ struct clt_device {
     int trace_n, trace_cap;
     double trace_shift; /* from the device's clock to clt_now's */
     bool tracing;
+    clt_waiter *waiter;     /* NULL: the driver computes on threads of its own */
     cl_event gate;          /* test hook, see clt_device_gate */
     clt_recorder *recorder; /* NULL: launches are not recorded */
 };

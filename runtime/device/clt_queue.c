@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "clt_device_test.h"
+#include "clt_waiter.h"
 
 clt_status clt_hung_error(clt_device *dev, const char *what) {
     return clt_error(
@@ -15,10 +16,12 @@ clt_status clt_hung_error(clt_device *dev, const char *what) {
         dev->facts.name, dev->timeout, what);
 }
 
+#define SHORT_WAIT 20e-6 /* seconds that are not worth another thread */
+
 /* Sleeps a small part of what was waited already: late by about 1 % at most, and the CPU's cores are left to
  * a driver that computes on them. */
 static void back_off(double waited) {
-    if (waited < 20e-6)
+    if (waited < SHORT_WAIT)
         sched_yield();
     else
         clt_sleep(CLT_MIN(waited / 128 + 2e-6, 0.5e-3));
@@ -27,6 +30,7 @@ static void back_off(double waited) {
 cl_int clt_event_quiet(clt_device *dev, cl_event event) {
     cl_int status = CL_QUEUED, e = dev->hung ? CL_DEVICE_NOT_AVAILABLE : clFlush(dev->queue);
     double start = clt_now();
+    bool lent = !dev->waiter;
     while (e == CL_SUCCESS) {
         e = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
         if (e != CL_SUCCESS || status <= CL_COMPLETE) break;
@@ -35,6 +39,10 @@ cl_int clt_event_quiet(clt_device *dev, cl_event event) {
             dev->hung = true;
             e = CL_DEVICE_NOT_AVAILABLE;
             break;
+        }
+        if (!lent && waited > SHORT_WAIT) {
+            clt_waiter_give(dev->waiter, event);
+            lent = true;
         }
         back_off(waited);
     }
