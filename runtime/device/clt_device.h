@@ -38,6 +38,7 @@ typedef struct {
     bool probed;
     bool half_arithmetic, subgroups, fp64, inline_ptx;
     bool mma_bf16;          /* inline PTX has mma.sync m16n8k16 on bf16 */
+    uint32_t tile16_wave;   /* lanes of a wave whose matrix unit clt_tile16.clh knows; 0: none (AMD) */
     bool wgmma;             /* inline PTX has wgmma, through the second pass (clt_ptx.h) */
     uint32_t subgroup_size; /* 0: none */
     uint64_t local_mem;     /* largest static __local array that was built and run */

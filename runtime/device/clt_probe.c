@@ -211,6 +211,47 @@ static bool probe_wgmma(clt_device *dev, const uint32_t *in) {
     return ok;
 }
 
+/* A product of two tiles by the first wave, with the text that the kernels use: every number's place shows.
+ */
+static uint32_t probe_tile16(clt_device *dev, const uint32_t *in) {
+    static const char source[] =
+        "#include \"clt_tile16.clh\"\n"
+        "#include \"clt_store.clh\"\n"
+        "__kernel __attribute__((reqd_work_group_size(64, 1, 1)))\n"
+        "void probe(__global const uint *in, __global float *out)\n"
+        "{\n"
+        "    __local ushort a[16 * 16] __attribute__((aligned(16))), b[16 * 16] "
+        "__attribute__((aligned(16)));\n"
+        "    int t = (int)get_local_id(0), l = t % CLT_WAVE;\n"
+        "    for (int i = t; i < 256; i += 64) {\n"
+        "        a[i] = CLT_ROUND(TYPE, (float)(i / 16 - i % 16 + (int)(in[t] & 64u)));\n"
+        "        b[i] = CLT_ROUND(TYPE, (float)(i / 16 + 2 * (i % 16)));\n"
+        "    }\n"
+        "    barrier(CLK_LOCAL_MEM_FENCE);\n"
+        "    clt_acc c = (clt_acc)((float)(in[t] & 64u) + 1.0f);\n"
+        "    c = CLT_TILE16(TYPE, clt_frag_load(a, 16, l), clt_frag_load(b, 16, l), c);\n"
+        "    if (t == 0) out[256] = CLT_WAVE;\n"
+        "    if (t < CLT_WAVE)\n"
+        "        for (int r = 0; r < CLT_ACC; r++) out[CLT_ACC_ROW(l, r) * 16 + l % 16] = c[r];\n"
+        "}\n";
+    static const char *const options[] = {"-cl-std=CL1.2 -DTYPE=1", "-cl-std=CL1.2 -DTYPE=2"};
+    float out[257];
+    bool ok = dev->facts.type == CLT_DEVICE_GPU;
+    char *text = clt_source_expand("include/probe.cl", source);
+    for (size_t o = 0; ok && o < CLT_COUNT_OF(options); o++) {
+        cl_program p = try_build(dev, text, options[o]);
+        ok = p && try_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 64, 64);
+        if (p) clReleaseProgram(p);
+        for (int i = 0; ok && i < 256; i++) {
+            int sum = 1;
+            for (int k = 0; k < 16; k++) sum += (i / 16 - k) * (i % 16 + 2 * k);
+            ok = out[i] == (float)sum;
+        }
+    }
+    clt_free(text);
+    return ok ? (uint32_t)out[256] : 0;
+}
+
 /* A static local array of `bytes` whose every word is written by one item and read by another. */
 static bool local_works(clt_device *dev, const uint32_t *in, size_t bytes) {
     static const char source[] = "__kernel void probe(__global const uint *in, __global uint *out)\n"
@@ -388,8 +429,8 @@ static double probe_copy(clt_device *dev) {
 static void store(clt_device *dev, const char *name) {
     const clt_device_facts *f = &dev->facts;
     char *text =
-        clt_format("%d %d %d %d %d %d %u %llu %d %d %d %d %d %d %.3f %s", f->half_arithmetic, f->subgroups,
-                   f->fp64, f->inline_ptx, f->mma_bf16, f->wgmma, f->subgroup_size,
+        clt_format("%d %d %d %d %d %d %u %u %llu %d %d %d %d %d %d %.3f %s", f->half_arithmetic, f->subgroups,
+                   f->fp64, f->inline_ptx, f->mma_bf16, f->wgmma, f->tile16_wave, f->subgroup_size,
                    (unsigned long long)f->local_mem, f->exact_div, f->exact_sqrt, f->exact_fma, f->denormals,
                    f->correct_rounding_option, f->exact, f->copy_gbps, f->exact_reason);
     clt_cache_put(dev->cache_dir, name, text, strlen(text));
@@ -403,9 +444,9 @@ static bool restore(clt_device *dev, const char *name) {
     if (!clt_cache_get(dev->cache_dir, name, &text, &bytes)) return false;
     int flag[12], at = 0;
     unsigned long long local;
-    bool ok = sscanf(text, "%d %d %d %d %d %d %u %llu %d %d %d %d %d %d %lf %n", &flag[0], &flag[1], &flag[2],
-                     &flag[3], &flag[4], &flag[5], &f->subgroup_size, &local, &flag[6], &flag[7], &flag[8],
-                     &flag[9], &flag[10], &flag[11], &f->copy_gbps, &at) == 15;
+    bool ok = sscanf(text, "%d %d %d %d %d %d %u %u %llu %d %d %d %d %d %d %lf %n", &flag[0], &flag[1],
+                     &flag[2], &flag[3], &flag[4], &flag[5], &f->tile16_wave, &f->subgroup_size, &local,
+                     &flag[6], &flag[7], &flag[8], &flag[9], &flag[10], &flag[11], &f->copy_gbps, &at) == 16;
     if (ok) {
         bool *const to[] = {&f->half_arithmetic,
                             &f->subgroups,
@@ -439,6 +480,7 @@ static void run_probes(clt_device *dev) {
     f->inline_ptx = probe_ptx(dev, in);
     f->mma_bf16 = probe_mma(dev, in);
     f->wgmma = probe_wgmma(dev, in);
+    f->tile16_wave = probe_tile16(dev, in);
     f->local_mem = probe_local(dev, in);
     f->copy_gbps = probe_copy(dev);
 }

@@ -43,6 +43,8 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strcmp(word, "ptx")) return f->inline_ptx;
     if (!strcmp(word, "mma_bf16")) return f->mma_bf16;
     if (!strcmp(word, "wgmma")) return f->wgmma;
+    if (!strcmp(word, "mfma")) return f->tile16_wave == 64;
+    if (!strcmp(word, "wmma")) return f->tile16_wave == 32;
     if (!strcmp(word, "tensor_map")) return clt_tensor_map_available(ops->dev);
     if (!strcmp(word, "numerics=fast")) return ops->params.numerics == CLT_FAST;
     if (!strncmp(word, "vendor=", 7)) return strcasestr(f->vendor, word + 7) != NULL;

@@ -8,8 +8,8 @@
  *     portable    gemm/gemm_portable.cl group  -                      WG=16
  *
  * requires: comma list of type=cpu|gpu, local_mem>=N, work_group>=N, subgroups, half, ptx, mma_bf16, wgmma,
- * tensor_map, vendor=WORD, numerics=fast, lib=clblast; `-`: nothing. params become -D options of the build as
- * they stand. */
+ * mfma, wmma, tensor_map, vendor=WORD, numerics=fast, lib=clblast; `-`: nothing. params become -D options of
+ * the build as they stand. */
 #ifndef CLT_VARIANT_H
 #define CLT_VARIANT_H
 

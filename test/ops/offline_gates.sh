@@ -11,7 +11,7 @@
 #   --verbose  one line per compilation (registers where the tool tells them), not only failures
 #   word       only rows whose "table/id" contains one of the words
 #
-# Targets: gfx90a gfx942 gfx1100 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
+# Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
 # Intel dg2 (ocloc). A target whose tools are absent is left out with the reason.
 #
 # A table may add option sets for the gates, one a line; every row is compiled with each of them as well:
@@ -63,7 +63,7 @@ choose_targets() {
     [ -n "$READELF" ] && [ -n "$NM" ] || missing="$missing llvm-19"
     command -v ld.lld-19 >/dev/null || missing="$missing lld-19"
     [ -f $ROCM/ocml.bc ] || missing="$missing rocm-device-libs"
-    if [ -z "$missing" ]; then TARGETS+=(gfx90a gfx942 gfx1100); else echo "left out: gfx90a gfx942 gfx1100 (not found: $missing)"; fi
+    if [ -z "$missing" ]; then TARGETS+=(gfx90a gfx942 gfx1100 gfx1201); else echo "left out: gfx90a gfx942 gfx1100 gfx1201 (not found: $missing)"; fi
     LIBCLC=$(find_libclc) PTXAS=$(find_ptxas) missing=""
     [ -n "$CLANG" ] || missing="clang-19"
     [ -n "$LIBCLC" ] || missing="$missing libclc-19"
@@ -143,9 +143,12 @@ gate() { # target file options label number fallback
 
 # Whether a row with these requirements can run on this target at all.
 admits() {
+    [[ $1 != gfx1201 || ,$2, == *,wmma,* ]] || return 1 # the others are no news after gfx1100
     case ",$2," in
     *,type=cpu,* | *,lib=*) return 1 ;;
     *,vendor=NVIDIA,* | *,ptx,* | *,mma_bf16,* | *,wgmma,*) [[ $1 == sm_* ]] ;;
+    *,mfma,*) [[ $1 == gfx9* ]] ;;
+    *,wmma,*) [[ $1 == gfx1[12]* ]] ;;
     *,vendor=AMD,* | *,vendor=Advanced,*) [[ $1 == gfx* ]] ;;
     *,vendor=Intel,*) [[ $1 == dg2 ]] ;;
     esac

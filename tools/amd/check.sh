@@ -1,7 +1,8 @@
 #!/bin/bash
 # make check-amd EMULATOR=DIR: records launches with the kernels that an AMD GPU is given - of the operation tests at small
 # shapes, and of whole training steps of tiny models - and runs them as machine code of AMD GPUs on the instruction-set
-# emulator in DIR, a source tree of tinygrad. Every buffer must be the recorded one, word for word.
+# emulator in DIR, a source tree of tinygrad. Every buffer must be the recorded one, word for word. The kernels for matrix
+# units, which no other device can run, must stay within their bound (matrix.py).
 #
 #   TARGETS="gfx90a gfx942 gfx1100"  which GPUs
 #   MOST=0                           at most so many launches of each program of the whole steps (0: all)
@@ -72,8 +73,10 @@ for target in $TARGETS; do
     }
     echo "--- $target: operation tests"
     run 0 "$WORK"/records/test_*
+    echo "--- $target: matrix units"
+    python3 tools/amd/matrix.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" 2>>"$WORK/$target.log" || failed=1
     echo "--- $target: whole steps"
     run "$MOST" "$WORK"/records/step-*
 done
-[ $failed = 0 ] && echo "check-amd: every word of every buffer is right on $TARGETS"
+[ $failed = 0 ] && echo "check-amd: every word of every buffer is right on $TARGETS, and the matrix units stay within their bounds"
 exit $failed

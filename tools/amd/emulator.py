@@ -9,8 +9,9 @@ What is set right here, because the emulator was made for other code than ours:
 - V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP follow the document also for denormals, and where that leaves room (the sign of
   a scale, how often a scaled result is rounded) the reading with which the compiler's division is correctly rounded;
 - S_GETPC_B64, S_SETPC_B64 and S_SWAPPC_B64, with which long kernels reach constants and call functions, are added;
-- cache instructions that the tables lack do nothing; CDNA2's opcodes of the bf16_1k matrix instructions, which the
-  tables know under CDNA3's numbers, are renumbered."""
+- writes to local memory read accumulation registers where the instruction says so (CDNA);
+- cache instructions do nothing; CDNA2's opcodes of the bf16_1k matrix instructions, which the tables know under CDNA3's
+  numbers, are renumbered."""
 import ctypes
 import os
 import struct
@@ -97,6 +98,31 @@ def _fix_arithmetic():
     pcode._FUNCS['scaledFma'] = scaled_fma
 
 
+def _add_memory(emu):
+    from tinygrad.uop.ops import UOp
+
+    class DataInAccumulators(emu._Ctx):
+        __slots__ = ()
+        address = None
+
+        def rvgpr_dyn(self, reg, lane, valid=None):
+            return (super().rvgpr_dyn if reg is self.address else self.raccvgpr_dyn)(reg, lane, valid)
+
+    def local(inst, ctx):
+        if getattr(inst, 'acc', 0):
+            DataInAccumulators.address = ctx.inst_field(type(inst).addr)
+            ctx.__class__ = DataInAccumulators
+        return emu._compile_mem_op(inst, ctx)
+
+    def vector_memory(inst, ctx):
+        if inst.op.name in ('GLOBAL_INV', 'GLOBAL_WB', 'GLOBAL_WBINV'):
+            return UOp.sink(*ctx.inc_pc())
+        return emu._compile_mem_op(inst, ctx)
+
+    emu._INST_HANDLERS[emu.irc.DS] = local
+    emu._INST_HANDLERS[emu.ir4.VGLOBAL] = vector_memory
+
+
 def _add_program_counter(emu):
     from tinygrad.dtype import dtypes
     from tinygrad.uop.ops import UOp
@@ -140,6 +166,7 @@ def load(tree):
     emu._MXCSRContext = AsItIs
     _fix_arithmetic()
     _add_program_counter(emu)
+    _add_memory(emu)
     plain = emu.get_pcode
 
     def get_pcode(op):
@@ -153,6 +180,7 @@ def load(tree):
 
 
 _CDNA2_MATRIX = {0xd3e6: 0xd3e0, 0xd3e7: 0xd3e1}  # v_mfma_f32_32x32x8bf16_1k, 16x16x16bf16_1k
+
 _NO_OP = 0xbf800000
 _CACHE_INVALIDATE = (0xe0ac0000, 0xe0ad0000)  # buffer_gl1_inv, buffer_gl0_inv of gfx11: two words
 

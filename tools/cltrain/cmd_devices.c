@@ -55,10 +55,12 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
            yes(f->half_arithmetic), yes(f->fp64), f->exact_div ? "exact" : "not exact",
            f->exact_sqrt ? "exact" : "not exact", f->exact_fma ? "exact" : "not exact",
            f->denormals ? "kept" : "flushed");
-    const char *ptx = !f->inline_ptx ? ""
-                      : f->wgmma     ? ", inline PTX with mma, wgmma"
-                      : f->mma_bf16  ? ", inline PTX with mma"
-                                     : ", inline PTX";
+    const char *ptx = f->tile16_wave == 64 ? ", MFMA"
+                      : f->tile16_wave     ? ", WMMA"
+                      : !f->inline_ptx     ? ""
+                      : f->wgmma           ? ", inline PTX with mma, wgmma"
+                      : f->mma_bf16        ? ", inline PTX with mma"
+                                           : ", inline PTX";
     if (f->subgroups)
         printf("%s      sub-groups    %u wide%s\n", bar, f->subgroup_size, ptx);
     else
@@ -124,6 +126,7 @@ static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
     json_bool(b, "inline_ptx", f->inline_ptx);
     json_bool(b, "mma_bf16", f->mma_bf16);
     json_bool(b, "wgmma", f->wgmma);
+    clt_str_addf(b, "\"tile16_wave\":%u,", f->tile16_wave);
     json_bool(b, "exact_div", f->exact_div);
     json_bool(b, "exact_sqrt", f->exact_sqrt);
     json_bool(b, "exact_fma", f->exact_fma);

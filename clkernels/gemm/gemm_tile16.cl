@@ -1,0 +1,166 @@
+/* gemm_tile16: GEMM of 16-bit tensors on AMD's matrix units (MFMA of gfx90a and gfx942, WMMA of gfx11 and gfx12).
+ *
+ * A group of 256 items computes BM x BN outputs in steps of BK along k. Both tiles lie in local memory as rows along k,
+ * whatever the form: what lies across is turned on the way, 4 x 4 numbers at a time. Each wave owns a block of 16 x 16
+ * tiles (include/clt_tile16.clh). The next step's numbers are fetched into registers while the current ones are used.
+ * At the end a wave puts one row of its tiles at a time into local memory, and the epilogue goes along rows of c.
+ * Every edge is guarded: no size has to divide; beyond an edge there are zeros, also along k.
+ *
+ *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
+ *   -DBM -DBN -DBK   tile of a group; BM and BN multiples of 64, BK of 16, BM * BK and BN * BK of 4096
+ *   -DWAVES_M        waves of a group along m; the others lie along n
+ *   -DTM -DTN        outputs of an item, for the launch: BM / TM * BN / TN must be 256
+ *   -DIN_TYPE=1|2, -DACT -DGRAD_ACT -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
+ *
+ * Order: the matrix unit's inside 16 steps of k, ascending between them; TN takes all of k as one sum.
+ *
+ * Launch: as gemm_portable. Requires: mfma or wmma, numerics=fast. Compiled and emulated, not yet timed on a card. */
+#ifndef IN_TYPE
+#define IN_TYPE 1
+#endif
+#include "gemm_epilogue.clh"
+
+#include "../include/clt_tile16.clh"
+
+#ifndef FORM
+#define FORM 0
+#endif
+#ifndef BM
+#define BM 128
+#define BN 128
+#define BK 32
+#define WAVES_M 2
+#endif
+
+#define WG 256
+#define WAVES (WG / CLT_WAVE)
+#define WAVES_N (WAVES / WAVES_M)
+#define WM (BM / WAVES_M) /* outputs of a wave */
+#define WN (BN / WAVES_N)
+#define MT (WM / 16) /* and its tiles */
+#define NT (WN / 16)
+/* Numbers between rows of a tile: rows start 16-byte aligned and in different banks. */
+#define PITCH (BK + 8)
+#define A_BLOCKS (BM * BK / 16 / WG) /* 4 x 4 blocks that an item fetches */
+#define B_BLOCKS (BN * BK / 16 / WG)
+
+#if A_BLOCKS * 16 * WG != BM * BK || B_BLOCKS * 16 * WG != BN * BK
+#error "the tile's blocks do not divide among the items"
+#endif
+
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+
+/* Row of the tile and step along k where block e of a tile of `width` rows begins. Neighbouring items are neighbours in
+ * memory. */
+#define BLOCK_ROW(e, along_k, width) (((along_k) ? (e) / (BK / 4) : (e) % ((width) / 4)) * 4)
+#define BLOCK_K(e, along_k, width) (((along_k) ? (e) % (BK / 4) : (e) / ((width) / 4)) * 4)
+
+/* Up to 4 numbers from p[0..left-1], zeros behind them. */
+static inline ushort4 load_edge(__global const ushort *p, long left)
+{
+    ushort4 v = (ushort4)(0);
+    if (left > 0) v.x = p[0];
+    if (left > 1) v.y = p[1];
+    if (left > 2) v.z = p[2];
+    if (left > 3) v.w = p[3];
+    return v;
+}
+
+/* A 4 x 4 block as rows along memory: line i starts at p + i * ld; `lines` of them and `left` numbers of each are there. */
+static inline void fetch(ushort4 *to, __global const ushort *p, size_t ld, long lines, long left)
+{
+    if (lines >= 4 && left >= 4) {
+        EACH(i, 4) to[i] = vload4(0, p + i * ld);
+    } else {
+        EACH(i, 4) to[i] = i < lines ? load_edge(p + i * ld, left) : (ushort4)(0);
+    }
+}
+
+static inline void put(__local ushort *to, const ushort4 *v, bool turn)
+{
+    if (turn) {
+        *(__local ushort4 *)(to) = (ushort4)(v[0].x, v[1].x, v[2].x, v[3].x);
+        *(__local ushort4 *)(to + PITCH) = (ushort4)(v[0].y, v[1].y, v[2].y, v[3].y);
+        *(__local ushort4 *)(to + 2 * PITCH) = (ushort4)(v[0].z, v[1].z, v[2].z, v[3].z);
+        *(__local ushort4 *)(to + 3 * PITCH) = (ushort4)(v[0].w, v[1].w, v[2].w, v[3].w);
+    } else {
+        EACH(i, 4) *(__local ushort4 *)(to + i * PITCH) = v[i];
+    }
+}
+
+/* Block e of a tile: rows from `first` (below `limit`), steps from k0. */
+#define FETCH(reg, blocks, src, ld, along_k, width, first, limit)                                            \
+    EACH(f, blocks)                                                                                          \
+    {                                                                                                        \
+        const int e = lid + f * WG;                                                                          \
+        const size_t at = first + BLOCK_ROW(e, along_k, width), kk = k0 + BLOCK_K(e, along_k, width);        \
+        const long rows = (long)limit - (long)at, steps = (long)k - (long)kk;                                \
+        if (along_k)                                                                                         \
+            fetch(reg[f], src + at * ld + kk, ld, rows, steps);                                              \
+        else                                                                                                 \
+            fetch(reg[f], src + kk * ld + at, ld, steps, rows);                                              \
+    }
+#define PUT(tile, reg, blocks, along_k, width)                                                               \
+    EACH(f, blocks)                                                                                          \
+    {                                                                                                        \
+        const int e = lid + f * WG;                                                                          \
+        put(tile + BLOCK_ROW(e, along_k, width) * PITCH + BLOCK_K(e, along_k, width), reg[f], !(along_k));   \
+    }
+
+#define A_ALONG_K (FORM != 2)
+#define B_ALONG_K (FORM == 0)
+
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
+gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong a_off, ulong lda,
+     __global const clt_gemm_in *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
+{
+    __local float4 shared[((BM + BN) * PITCH * 2 + 15) / 16];
+    __local ushort *a_tile = (__local ushort *)shared, *b_tile = a_tile + BM * PITCH;
+    const int lid = (int)get_local_id(0), lane = lid % CLT_WAVE, wave = lid / CLT_WAVE;
+    const int wm = wave / WAVES_N * WM, wn = wave % WAVES_N * WN;
+    const size_t m0 = get_group_id(1) * BM, n0 = get_group_id(0) * BN;
+    const clt_gemm_ep ep = CLT_EP_INIT;
+    ushort4 ra[A_BLOCKS][4], rb[B_BLOCKS][4];
+    clt_acc acc[MT][NT];
+    a += a_off;
+    b += b_off;
+
+    EACH(i, MT) EACH(j, NT) acc[i][j] = (clt_acc)(0.0f);
+    size_t k0 = 0;
+    FETCH(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0, m)
+    FETCH(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0, n)
+    while (k0 < k) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        PUT(a_tile, ra, A_BLOCKS, A_ALONG_K, BM)
+        PUT(b_tile, rb, B_BLOCKS, B_ALONG_K, BN)
+        barrier(CLK_LOCAL_MEM_FENCE);
+        k0 += BK;
+        if (k0 < k) {
+            FETCH(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0, m)
+            FETCH(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0, n)
+        }
+        EACH(s, BK / 16)
+        {
+            clt_frag fb[NT];
+            EACH(j, NT) fb[j] = clt_frag_load(b_tile + (wn + 16 * j) * PITCH + 16 * s, PITCH, lane);
+            EACH(i, MT)
+            {
+                const clt_frag fa = clt_frag_load(a_tile + (wm + 16 * i) * PITCH + 16 * s, PITCH, lane);
+                EACH(j, NT) acc[i][j] = CLT_TILE16(IN_TYPE, fa, fb[j], acc[i][j]);
+            }
+        }
+    }
+
+    /* 16 rows of WN floats for each wave: less than the tiles that lay there. */
+    __local float *mine = (__local float *)shared + wave * 16 * WN;
+    EACH(i, MT)
+    {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        EACH(j, NT) EACH(r, CLT_ACC) mine[CLT_ACC_ROW(lane, r) * WN + 16 * j + lane % 16] = acc[i][j][r];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int e = lane; e < 16 * WN; e += CLT_WAVE) {
+            const size_t row = m0 + wm + 16 * i + e / WN, column = n0 + wn + e % WN;
+            if (row < m && column < n) clt_ep_scalar(&ep, mine[e], row, column);
+        }
+    }
+}
