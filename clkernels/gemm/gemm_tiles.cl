@@ -1,0 +1,227 @@
+/* gemm_tiles: GEMM of fp32 tensors for large GPUs: big tiles, vector loads, two stages of local memory.
+ *
+ * A group computes BM x BN outputs in steps of BK along k. 32 neighbouring work-items (a warp, where there are any; nothing
+ * depends on it) own 4 * TM rows x 8 * TN columns, each TM x TN of them in blocks of 4 x 4: of every step they read
+ * 4 neighbouring float4 of a's tile and 8 of b's, which local memory delivers at once. While a stage is used, the
+ * next step's elements are on their way into registers; they are stored, turned where k is along memory, into the
+ * other stage: one barrier a step. Groups go through the tiles in bands of 8 rows of tiles, so that what runs at one
+ * time shares its operands in the cache. Results go through local memory, so that rows of c are written whole.
+ *
+ *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
+ *   -DBM -DBN -DBK -DTM -DTN   tile; BK 8 or 16
+ *   -DSLICES=1                 TN: one group of k_group rows per get_group_id(2), each into m x n outputs of its own, the
+ *                              slices one after the other in c; gemm_add adds them up
+ *   -DACT -DGRAD_ACT           gemm_epilogue.clh
+ *
+ * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
+ * k_group rows, its result added to the sum in c. What is read beyond an edge repeats the edge or is zero, and is in
+ * no chain that is stored; k is never padded.
+ *
+ * Launch: global {ceil(n / BN) * WG, ceil(m / BM), slices}, local {WG, 1, 1}.
+ * Requires: offsets and row distances of a and b are multiples of 4. */
+#include "gemm_epilogue.clh"
+
+#ifndef FORM
+#define FORM 0
+#endif
+#ifndef BM
+#define BM 128
+#define BN 128
+#define BK 8
+#define TM 8
+#define TN 8
+#endif
+#ifndef SLICES
+#define SLICES 0
+#endif
+#if IN_TYPE || C_TYPE || AUX_TYPE
+#error "gemm_tiles takes fp32 only"
+#endif
+
+#define WG ((BM / TM) * (BN / TN))
+#define LDA_TILE (BM + 4)
+#define LDB_TILE (BN + 4)
+#define A_STAGE (BK * LDA_TILE)
+#define B_STAGE (BK * LDB_TILE)
+#define A_EACH (BM * BK / 4 / WG) /* float4 per work-item and step */
+#define B_EACH (BN * BK / 4 / WG)
+
+#define A_ALONG_K (FORM != 2) /* neighbours in memory are neighbours along k */
+#define B_ALONG_K (FORM == 0)
+
+/* Where float4 number e of a tile starts: its place along m or n, and along k. */
+#define PLACE(e, along_k, width) ((along_k) ? (e) / (BK / 4) : (e) % ((width) / 4) * 4)
+#define STEP(e, along_k, width) ((along_k) ? (e) % (BK / 4) * 4 : (e) / ((width) / 4))
+
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+#define QUAD(p) (*(__global const float4 *)(p))
+
+/* p[0..left) and zeros */
+static inline float4 quad_part(__global const float *p, int left)
+{
+    return (float4)(left > 0 ? p[0] : 0.0f, left > 1 ? p[1] : 0.0f, left > 2 ? p[2] : 0.0f, 0.0f);
+}
+
+/* This item's elements of a tile, from the places in `at` on; left: elements of the row (columns, if !along_k) there. */
+#define FETCH(reg, each, at, left, along_k)                                                                  \
+    EACH(f, each) reg[f] = (along_k) || left[f] >= 4 ? QUAD(at[f]) : quad_part(at[f], left[f]);
+#define ADVANCE(at, each, step) EACH(f, each) at[f] += step;
+#define STORE_TILE(tile, ldt, reg, each, along_k, width)                                                     \
+    EACH(f, each)                                                                                            \
+    {                                                                                                        \
+        const int e = lid + f * WG;                                                                          \
+        __local float *to = tile + STEP(e, along_k, width) * ldt + PLACE(e, along_k, width);                 \
+        if (along_k) {                                                                                       \
+            to[0] = reg[f].x;                                                                                \
+            to[ldt] = reg[f].y;                                                                              \
+            to[2 * ldt] = reg[f].z;                                                                          \
+            to[3 * ldt] = reg[f].w;                                                                          \
+        } else {                                                                                             \
+            *(__local float4 *)to = reg[f];                                                                  \
+        }                                                                                                    \
+    }
+
+/* The last steps, fewer than BK: element by element. */
+#define STORE_REST(tile, ldt, src, ld, along_k, width, first, limit)                                         \
+    for (int e = lid; e < (width) * BK; e += WG) {                                                           \
+        const int place = (along_k) ? e / BK : e % (width), step = (along_k) ? e % BK : e / (width);         \
+        const uint at = min(first + (uint)place, limit - 1);                                                 \
+        if (step < rest)                                                                                     \
+            tile[step * ldt + place] = (along_k) ? src[(size_t)at * ld + k0 + step] : src[(size_t)(k0 + step) * ld + at]; \
+    }
+
+/* acc += one step along k */
+#define MULTIPLY(a_now, b_now, kk)                                                                           \
+    do {                                                                                                     \
+        float av[TM], bv[TN];                                                                                \
+        EACH(i, TM / 4) vstore4(*(__local const float4 *)(a_now + (kk) * LDA_TILE + 16 * i), i, av);         \
+        EACH(j, TN / 4) vstore4(*(__local const float4 *)(b_now + (kk) * LDB_TILE + 32 * j), j, bv);         \
+        EACH(i, TM) EACH(j, TN) acc[i][j] = fma(av[i], bv[j], acc[i][j]);                                    \
+    } while (0)
+
+/* Outputs leave in TM / 2 parts, of two rows of every item. */
+#define PART_ROWS (2 * BM / TM)
+#define PART_QUADS (PART_ROWS * BN / 4 / WG)
+
+#define STAGES_SIZE (2 * (A_STAGE + B_STAGE))
+#define PART_SIZE (PART_ROWS * BN)
+
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
+gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off, ulong lda, __global const float *b,
+     ulong b_off, ulong ldb, CLT_EP_ARGS)
+{
+    __local float local_memory[STAGES_SIZE > PART_SIZE ? STAGES_SIZE : PART_SIZE] __attribute__((aligned(16)));
+    __local float *const a_tile = local_memory, *const b_tile = local_memory + 2 * A_STAGE;
+    const int lid = (int)get_local_id(0), warp = lid / 32, lane_m = lid % 32 / 8, lane_n = lid % 8;
+    const int row_in_tile = warp % (BM / (4 * TM)) * (4 * TM) + lane_m * 4;
+    const int column_in_tile = warp / (BM / (4 * TM)) * (8 * TN) + lane_n * 4;
+    __local const float *const a_mine = a_tile + row_in_tile, *const b_mine = b_tile + column_in_tile;
+    const uint columns = get_num_groups(0), rows = get_num_groups(1);
+    const uint number = get_group_id(1) * columns + get_group_id(0), band = number / (8 * columns) * 8;
+    const uint band_rows = min(rows - band, 8u), inside = number - band * columns;
+    const uint m0 = (band + inside % band_rows) * BM, n0 = inside / band_rows * BN;
+    a += a_off;
+    b += b_off;
+#if SLICES
+    a += get_group_id(2) * k_group * lda;
+    b += get_group_id(2) * k_group * ldb;
+    c += get_group_id(2) * (size_t)m * n;
+#endif
+    __global const float *a_at[A_EACH], *b_at[B_EACH];
+    int a_left[A_EACH], b_left[B_EACH];
+    EACH(f, A_EACH)
+    {
+        const int e = lid + f * WG;
+        const uint at = m0 + PLACE(e, A_ALONG_K, BM), step = STEP(e, A_ALONG_K, BM);
+        a_left[f] = (int)m - (int)at;
+        a_at[f] = a + (A_ALONG_K ? min(at, m - 1) * lda + step : step * lda + (a_left[f] > 0 ? at : 0));
+    }
+    EACH(f, B_EACH)
+    {
+        const int e = lid + f * WG;
+        const uint at = n0 + PLACE(e, B_ALONG_K, BN), step = STEP(e, B_ALONG_K, BN);
+        b_left[f] = (int)n - (int)at;
+        b_at[f] = b + (B_ALONG_K ? min(at, n - 1) * ldb + step : step * ldb + (b_left[f] > 0 ? at : 0));
+    }
+    const size_t a_step = A_ALONG_K ? BK : BK * lda, b_step = B_ALONG_K ? BK : BK * ldb;
+    const int steps = (int)(k_group / BK), rest = (int)(k_group % BK);
+
+    for (uint k_start = 0; k_start < k; k_start += k_group) {
+        float acc[TM][TN];
+        float4 ra[A_EACH], rb[B_EACH];
+        EACH(i, TM) EACH(j, TN) acc[i][j] = 0.0f;
+        if (steps) {
+            FETCH(ra, A_EACH, a_at, a_left, A_ALONG_K)
+            FETCH(rb, B_EACH, b_at, b_left, B_ALONG_K)
+            ADVANCE(a_at, A_EACH, a_step)
+            ADVANCE(b_at, B_EACH, b_step)
+            STORE_TILE(a_tile, LDA_TILE, ra, A_EACH, A_ALONG_K, BM)
+            STORE_TILE(b_tile, LDB_TILE, rb, B_EACH, B_ALONG_K, BN)
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        for (int s = 0; s < steps; s++) {
+            const int now = s & 1, next = now ^ 1;
+            if (s + 1 < steps) {
+                FETCH(ra, A_EACH, a_at, a_left, A_ALONG_K)
+                FETCH(rb, B_EACH, b_at, b_left, B_ALONG_K)
+                ADVANCE(a_at, A_EACH, a_step)
+                ADVANCE(b_at, B_EACH, b_step)
+            }
+            EACH(kk, BK) MULTIPLY((a_mine + now * A_STAGE), (b_mine + now * B_STAGE), kk);
+            if (s + 1 < steps) {
+                STORE_TILE((a_tile + next * A_STAGE), LDA_TILE, ra, A_EACH, A_ALONG_K, BM)
+                STORE_TILE((b_tile + next * B_STAGE), LDB_TILE, rb, B_EACH, B_ALONG_K, BN)
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        if (rest) {
+            const uint k0 = k_start + steps * BK;
+            STORE_REST(a_tile, LDA_TILE, a, lda, A_ALONG_K, BM, m0, m)
+            STORE_REST(b_tile, LDB_TILE, b, ldb, B_ALONG_K, BN, n0, n)
+            barrier(CLK_LOCAL_MEM_FENCE);
+            for (int kk = 0; kk < rest; kk++) MULTIPLY(a_mine, b_mine, kk);
+            ADVANCE(a_at, A_EACH, (A_ALONG_K ? rest : rest * lda))
+            ADVANCE(b_at, B_EACH, (B_ALONG_K ? rest : rest * ldb))
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        clt_gemm_ep ep = CLT_EP_INIT;
+#if FORM == 2
+        ep.flags = k_start > 0 ? CLT_EP_ACCUMULATE : flags | CLT_EP_ZERO;
+#endif
+        const bool quads = clt_ep_quads(&ep, n);
+        /* The loop is not unrolled, so that the epilogue's code is there once. */
+        _Pragma("nounroll") for (int part = 0; part < TM / 2; part++)
+        {
+            __local float *mine = local_memory + (row_in_tile / (4 * TM) * 8 + lane_m * 2) * BN + column_in_tile;
+            EACH(i, TM)
+            if (i / 2 == part)
+                EACH(j, TN / 4) *(__local float4 *)(mine + i % 2 * BN + 32 * j) = vload4(j, acc[i]);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            _Pragma("nounroll") for (int q = lid; q < PART_ROWS * BN / 4; q += WG)
+            {
+                const int r = q / (BN / 4), c = q % (BN / 4) * 4, i = 2 * part + r % 2;
+                const uint row = m0 + r / 8 * (4 * TM) + i / 4 * 16 + r % 8 / 2 * 4 + i % 4, column = n0 + c;
+                if (row >= m || column >= n) continue;
+                const float4 v = *(__local const float4 *)(local_memory + r * BN + c);
+                if (quads)
+                    clt_ep_quad(&ep, v, row, column);
+                else
+                    clt_ep_part(&ep, v, row, column, min(n - column, 4u));
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+    }
+}
+
+/* c = (c with CLT_EP_ACCUMULATE, else +0) + slice 0 + slice 1 + ..., [m, n] each. Launch: global {ceil(n / 64) * 64, m}. */
+__kernel void gemm_add(uint m, uint n, uint slices, __global const float *slice, ulong slice_off, uint flags,
+                       __global float *c, ulong c_off, ulong ldc)
+{
+    const size_t i = get_global_id(1), j = get_global_id(0), size = (size_t)m * n;
+    if (j >= n) return;
+    slice += slice_off + i * n + j;
+    c += c_off + i * ldc + j;
+    float sum = flags & CLT_EP_ACCUMULATE ? *c : 0.0f;
+    for (uint s = 0; s < slices; s++) sum = sum + slice[s * size];
+    *c = sum;
+}
