@@ -1,4 +1,4 @@
-/* gemm_tiles: GEMM of fp32 tensors for large GPUs: big tiles, vector loads, two stages of local memory.
+/* gemm_tiles: GEMM for large GPUs, computed in fp32: big tiles, vector loads, two stages of local memory.
  *
  * A group computes BM x BN outputs in steps of BK along k. 32 neighbouring work-items (a warp, where there are any; nothing
  * depends on it) own 4 * TM rows x 8 * TN columns, each TM x TN of them in blocks of 4 x 4: of every step they read
@@ -11,7 +11,7 @@
  *   -DBM -DBN -DBK -DTM -DTN   tile; BK 8 or 16
  *   -DSLICES=1                 TN: one group of k_group rows per get_group_id(2), each into m x n outputs of its own, the
  *                              slices one after the other in c; gemm_add adds them up
- *   -DACT -DGRAD_ACT           gemm_epilogue.clh
+ *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
  * k_group rows, its result added to the sum in c. What is read beyond an edge repeats the edge or is zero, and is in
@@ -34,9 +34,12 @@
 #ifndef SLICES
 #define SLICES 0
 #endif
-#if IN_TYPE || C_TYPE || AUX_TYPE
-#error "gemm_tiles takes fp32 only"
+
+#ifndef RESIDENT
+#define RESIDENT 0
 #endif
+#define CLT_TEXT_(x) #x
+#define CLT_TEXT(x) CLT_TEXT_(x)
 
 #define WG ((BM / TM) * (BN / TN))
 #define LDA_TILE (BM + 4)
@@ -54,12 +57,13 @@
 #define STEP(e, along_k, width) ((along_k) ? (e) % (BK / 4) * 4 : (e) / ((width) / 4))
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
-#define QUAD(p) (*(__global const float4 *)(p))
+#define QUAD(p) CLT_EP_LOAD_QUAD(IN_TYPE, p)
 
 /* p[0..left) and zeros */
-static inline float4 quad_part(__global const float *p, int left)
+static inline float4 quad_part(__global const clt_gemm_in *p, int left)
 {
-    return (float4)(left > 0 ? p[0] : 0.0f, left > 1 ? p[1] : 0.0f, left > 2 ? p[2] : 0.0f, 0.0f);
+    return (float4)(left > 0 ? CLT_LOAD(IN_TYPE, p) : 0.0f, left > 1 ? CLT_LOAD(IN_TYPE, p + 1) : 0.0f,
+                    left > 2 ? CLT_LOAD(IN_TYPE, p + 2) : 0.0f, 0.0f);
 }
 
 /* This item's elements of a tile, from the places in `at` on; left: elements of the row (columns, if !along_k) there. */
@@ -87,17 +91,15 @@ static inline float4 quad_part(__global const float *p, int left)
         const int place = (along_k) ? e / BK : e % (width), step = (along_k) ? e % BK : e / (width);         \
         const uint at = min(first + (uint)place, limit - 1);                                                 \
         if (step < rest)                                                                                     \
-            tile[step * ldt + place] = (along_k) ? src[(size_t)at * ld + k0 + step] : src[(size_t)(k0 + step) * ld + at]; \
+            tile[step * ldt + place] = CLT_LOAD(                                                             \
+                IN_TYPE, src + ((along_k) ? (size_t)at * ld + k0 + step : (size_t)(k0 + step) * ld + at));  \
     }
 
-/* acc += one step along k */
-#define MULTIPLY(a_now, b_now, kk)                                                                           \
-    do {                                                                                                     \
-        float av[TM], bv[TN];                                                                                \
-        EACH(i, TM / 4) vstore4(*(__local const float4 *)(a_now + (kk) * LDA_TILE + 16 * i), i, av);         \
-        EACH(j, TN / 4) vstore4(*(__local const float4 *)(b_now + (kk) * LDB_TILE + 32 * j), j, bv);         \
-        EACH(i, TM) EACH(j, TN) acc[i][j] = fma(av[i], bv[j], acc[i][j]);                                    \
-    } while (0)
+/* What one step along k takes, out of local memory; and acc += that step. */
+#define TAKE(av, bv, a_now, b_now, kk)                                                                       \
+    EACH(i, TM / 4) vstore4(*(__local const float4 *)(a_now + (kk) * LDA_TILE + 16 * i), i, av);             \
+    EACH(j, TN / 4) vstore4(*(__local const float4 *)(b_now + (kk) * LDB_TILE + 32 * j), j, bv);
+#define MULTIPLY(av, bv) EACH(i, TM) EACH(j, TN) acc[i][j] = fma(av[i], bv[j], acc[i][j]);
 
 /* Outputs leave in TM / 2 parts, of two rows of every item. */
 #define PART_ROWS (2 * BM / TM)
@@ -107,8 +109,8 @@ static inline float4 quad_part(__global const float *p, int left)
 #define PART_SIZE (PART_ROWS * BN)
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
-gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off, ulong lda, __global const float *b,
-     ulong b_off, ulong ldb, CLT_EP_ARGS)
+gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong a_off, ulong lda,
+     __global const clt_gemm_in *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
 {
     __local float local_memory[STAGES_SIZE > PART_SIZE ? STAGES_SIZE : PART_SIZE] __attribute__((aligned(16)));
     __local float *const a_tile = local_memory, *const b_tile = local_memory + 2 * A_STAGE;
@@ -120,6 +122,9 @@ gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off,
     const uint number = get_group_id(1) * columns + get_group_id(0), band = number / (8 * columns) * 8;
     const uint band_rows = min(rows - band, 8u), inside = number - band * columns;
     const uint m0 = (band + inside % band_rows) * BM, n0 = inside / band_rows * BN;
+#if RESIDENT
+    __asm__ volatile("//@entry .minnctapersm " CLT_TEXT(RESIDENT));
+#endif
     a += a_off;
     b += b_off;
 #if SLICES
@@ -127,7 +132,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off,
     b += get_group_id(2) * k_group * ldb;
     c += get_group_id(2) * (size_t)m * n;
 #endif
-    __global const float *a_at[A_EACH], *b_at[B_EACH];
+    __global const clt_gemm_in *a_at[A_EACH], *b_at[B_EACH];
     int a_left[A_EACH], b_left[B_EACH];
     EACH(f, A_EACH)
     {
@@ -159,6 +164,10 @@ gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off,
             STORE_TILE(b_tile, LDB_TILE, rb, B_EACH, B_ALONG_K, BN)
             barrier(CLK_LOCAL_MEM_FENCE);
         }
+        float av[2][TM], bv[2][TN];
+        if (steps) {
+            TAKE(av[0], bv[0], a_mine, b_mine, 0)
+        }
         for (int s = 0; s < steps; s++) {
             const int now = s & 1, next = now ^ 1;
             if (s + 1 < steps) {
@@ -167,19 +176,28 @@ gemm(uint m, uint n, uint k, uint k_group, __global const float *a, ulong a_off,
                 ADVANCE(a_at, A_EACH, a_step)
                 ADVANCE(b_at, B_EACH, b_step)
             }
-            EACH(kk, BK) MULTIPLY((a_mine + now * A_STAGE), (b_mine + now * B_STAGE), kk);
+            EACH(kk, BK - 1)
+            {
+                TAKE(av[(kk + 1) % 2], bv[(kk + 1) % 2], (a_mine + now * A_STAGE), (b_mine + now * B_STAGE), kk + 1)
+                MULTIPLY(av[kk % 2], bv[kk % 2])
+            }
             if (s + 1 < steps) {
                 STORE_TILE((a_tile + next * A_STAGE), LDA_TILE, ra, A_EACH, A_ALONG_K, BM)
                 STORE_TILE((b_tile + next * B_STAGE), LDB_TILE, rb, B_EACH, B_ALONG_K, BN)
             }
             barrier(CLK_LOCAL_MEM_FENCE);
+            TAKE(av[0], bv[0], (a_mine + next * A_STAGE), (b_mine + next * B_STAGE), 0)
+            MULTIPLY(av[1], bv[1])
         }
         if (rest) {
             const uint k0 = k_start + steps * BK;
             STORE_REST(a_tile, LDA_TILE, a, lda, A_ALONG_K, BM, m0, m)
             STORE_REST(b_tile, LDB_TILE, b, ldb, B_ALONG_K, BN, n0, n)
             barrier(CLK_LOCAL_MEM_FENCE);
-            for (int kk = 0; kk < rest; kk++) MULTIPLY(a_mine, b_mine, kk);
+            for (int kk = 0; kk < rest; kk++) {
+                TAKE(av[0], bv[0], a_mine, b_mine, kk)
+                MULTIPLY(av[0], bv[0])
+            }
             ADVANCE(a_at, A_EACH, (A_ALONG_K ? rest : rest * lda))
             ADVANCE(b_at, B_EACH, (B_ALONG_K ? rest : rest * ldb))
             barrier(CLK_LOCAL_MEM_FENCE);

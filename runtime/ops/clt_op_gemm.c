@@ -184,11 +184,12 @@ clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p) {
     clt_buffer *b;
     CLT_TRY(check_call(p));
     CLT_TRY(choose(ops, p, &v));
+    if (!strcmp(v->body, "group")) CLT_TRY(clt_gemm_group_prepare(ops, v, p));
     const uint64_t need = strcmp(v->body, "cpu") ? 0 : clt_gemm_cpu_workspace(p);
     if (need) CLT_TRY(clt_ops_scratch(ops, 0, need, &b));
     return warm_up(ops, v, p);
 }
 
 uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p) {
-    return type == CLT_DEVICE_CPU ? clt_gemm_cpu_workspace(p) : 0;
+    return type == CLT_DEVICE_CPU ? clt_gemm_cpu_workspace(p) : clt_gemm_group_workspace(p);
 }

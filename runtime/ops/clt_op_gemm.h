@@ -35,6 +35,12 @@ clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_ge
 bool clt_gemm_c_is_free(const clt_gemm_params *p);
 /* Upper bound of the CPU body's scratch, over all its variants. */
 uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p);
+/* The same of the work-groups' body, if no row's GROUPS (work-groups that a weight gradient is cut for) is
+ * above CLT_GEMM_MOST_GROUPS and no tile above 128 x 256. */
+enum { CLT_GEMM_MOST_GROUPS = 1024 };
+uint64_t clt_gemm_group_workspace(const clt_gemm_params *p);
+/* Builds what the call needs and allocates its scratch. */
+clt_status clt_gemm_group_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 
 /* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c).
  * ctx: the call (clt_gemm_params); its in_type counts. */

@@ -1,20 +1,91 @@
-/* GEMM by work-groups: clkernels/gemm/gemm_portable.cl. One launch, no workspace. */
+/* GEMM by work-groups: clkernels/gemm/gemm_portable.cl and gemm_tiles.cl, one launch. A weight gradient with
+ * few tiles goes through scratch slot 0 in gemm_tiles: groups of rows side by side, then a launch that adds
+ * them. */
 #include "clt_op_gemm.h"
 
-clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
-    static const char *const form[] = {" -DFORM=0", " -DFORM=1", " -DFORM=2"};
-    const int64_t bm = clt_variant_param(v, "BM", 64), bn = clt_variant_param(v, "BN", 64);
-    const int64_t group = bm / clt_variant_param(v, "TM", 4) * (bn / clt_variant_param(v, "TN", 4));
-    char options[512];
-    clt_kernel *k;
-    clt_gemm_options(p, v, form[p->form], options, sizeof options);
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "gemm", options, &k));
+enum { SLOT_SLICES = 0 };
 
+/* Groups of rows that are computed side by side: launches of at most about `want` work-groups, all alike. */
+static int64_t slices_of(const clt_gemm_params *p, int64_t bm, int64_t bn, int64_t want) {
+    if (p->form != CLT_GEMM_TN || p->k_group < 1) return 1;
+    const int64_t tiles = CLT_CEIL_DIV(p->m, bm) * CLT_CEIL_DIV(p->n, bn), groups = p->k / p->k_group;
+    const int64_t most = CLT_MAX(1, CLT_MIN(groups, want / tiles));
+    return CLT_CEIL_DIV(groups, CLT_CEIL_DIV(groups, most));
+}
+
+uint64_t clt_gemm_group_workspace(const clt_gemm_params *p) {
+    const int64_t slices =
+        CLT_MAX(slices_of(p, 128, 256, CLT_GEMM_MOST_GROUPS), slices_of(p, 256, 128, CLT_GEMM_MOST_GROUPS));
+    return slices > 1 ? (uint64_t)(slices * p->m * p->n) * 4 : 0;
+}
+
+typedef struct {
+    clt_kernel *kernel, *add;
+    int64_t bm, bn, group, slices;
+} group_plan;
+
+static clt_status make_plan(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
+    static const char *const form[] = {" -DFORM=0", " -DFORM=1", " -DFORM=2", " -DFORM=2 -DSLICES=1"};
+    clt_device *dev = clt_ops_device(ops);
+    char options[512];
+    plan->bm = clt_variant_param(v, "BM", 64), plan->bn = clt_variant_param(v, "BN", 64);
+    plan->group = plan->bm / clt_variant_param(v, "TM", 4) * (plan->bn / clt_variant_param(v, "TN", 4));
+    plan->slices = slices_of(p, plan->bm, plan->bn, clt_variant_param(v, "GROUPS", 1));
+    clt_gemm_options(p, v, form[plan->slices > 1 ? 3 : (int)p->form], options, sizeof options);
+    CLT_TRY(clt_kernel_get(dev, v->file, "gemm", options, &plan->kernel));
+    if (plan->slices > 1) CLT_TRY(clt_kernel_get(dev, v->file, "gemm_add", options, &plan->add));
+    return CLT_OK;
+}
+
+static clt_status get_slices(clt_ops *ops, const clt_gemm_params *p, const group_plan *plan, clt_ref *out) {
+    *out = clt_ref_none();
+    return clt_ops_scratch(ops, SLOT_SLICES, (uint64_t)(plan->slices * p->m * p->n) * 4, &out->buf);
+}
+
+clt_status clt_gemm_group_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+    group_plan plan;
+    clt_ref slices;
+    CLT_TRY(make_plan(ops, v, p, &plan));
+    return plan.slices > 1 ? get_slices(ops, p, &plan, &slices) : CLT_OK;
+}
+
+static clt_status run(const clt_gemm_params *p, const group_plan *plan, int64_t slices) {
     clt_arg args[10 + CLT_EP_ARG_COUNT] = {
         CLT_U32(p->m), CLT_U32(p->n),   CLT_U32(p->k), CLT_U32(p->form == CLT_GEMM_TN ? p->k_group : p->k),
         CLT_REF(p->a), CLT_U64(p->lda), CLT_REF(p->b), CLT_U64(p->ldb)};
     clt_gemm_epilogue_args(p, clt_gemm_flags(p), 0, 0, args + 10);
-    const size_t global[2] = {(size_t)(CLT_CEIL_DIV(p->n, bn) * group), (size_t)CLT_CEIL_DIV(p->m, bm)};
-    const size_t local[2] = {(size_t)group, 1};
-    return clt_launch(k, 2, global, local, args, CLT_COUNT_OF(args));
+    const size_t global[3] = {(size_t)(CLT_CEIL_DIV(p->n, plan->bn) * plan->group),
+                              (size_t)CLT_CEIL_DIV(p->m, plan->bm), (size_t)slices};
+    const size_t local[3] = {(size_t)plan->group, 1, 1};
+    return clt_launch(plan->kernel, 3, global, local, args, CLT_COUNT_OF(args));
+}
+
+static clt_status run_slices(clt_ops *ops, const clt_gemm_params *p, const group_plan *plan) {
+    clt_gemm_params part = *p;
+    CLT_TRY(get_slices(ops, p, plan, &part.c));
+    part.ldc = p->n;
+    part.k = p->k_group;
+    part.accumulate = false;
+    for (int64_t k = 0; k < p->k; k += plan->slices * p->k_group) {
+        const int64_t slices = CLT_MIN(plan->slices, (p->k - k) / p->k_group);
+        part.a = clt_ref_at(p->a, (uint64_t)(k * p->lda));
+        part.b = clt_ref_at(p->b, (uint64_t)(k * p->ldb));
+        CLT_TRY(run(&part, plan, slices));
+        const clt_arg add[] = {CLT_U32(p->m),
+                               CLT_U32(p->n),
+                               CLT_U32(slices),
+                               CLT_REF(part.c),
+                               CLT_U32(k > 0 || p->accumulate ? CLT_EP_ACCUMULATE : 0),
+                               CLT_REF(p->c),
+                               CLT_U64(p->ldc)};
+        const size_t global[2] = {(size_t)CLT_ROUND_UP(p->n, 64), (size_t)p->m};
+        CLT_TRY(clt_launch(plan->add, 2, global, (size_t[]){64, 1}, add, CLT_COUNT_OF(add)));
+    }
+    return CLT_OK;
+}
+
+clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+    group_plan plan;
+    CLT_TRY(make_plan(ops, v, p, &plan));
+    return plan.slices > 1 ? run_slices(ops, p, &plan) : run(p, &plan, 1);
 }

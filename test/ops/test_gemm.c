@@ -40,6 +40,32 @@ static matrix make_typed(int device, clt_dtype type, int64_t rows, int64_t cols,
     return x;
 }
 
+/* a or b. Rows with ALIGN take them at aligned places only; then the distance between rows is rounded up,
+ * too. */
+static matrix make_operand(int device, int64_t align, clt_dtype type, int64_t rows, int64_t cols, int64_t *ld,
+                           uint64_t seed, bool extreme) {
+    const int64_t pad = CLT_ROUND_UP(*ld, align) - cols;
+    matrix x = make_typed(device, type, rows, cols, pad, seed, extreme);
+    *ld = cols + pad;
+    if (align == 1) return x;
+    const uint64_t size = clt_dtype_bytes(type), words = (x.n * size + 3) / 4, at = 64;
+    void *stored = clt_calloc(words, 4);
+    clt_ref_narrow(type, x.host, x.n, stored);
+    x.ref = tu_upload_at(device, stored, words, at);
+    x.ref.off = at * 4 / size;
+    clt_free(stored);
+    return x;
+}
+
+static const clt_variant *row_of(int device, const char *id) {
+    int n;
+    const clt_variant *row = clt_ops_variants(tu_ops(device), "gemm", &n);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(row[i].id, id)) return &row[i];
+    fail_msg("there is no row %s", id);
+    return NULL;
+}
+
 static matrix make_matrix(int device, int64_t rows, int64_t cols, int64_t pad, uint64_t seed, bool extreme) {
     return make_typed(device, CLT_F32, rows, cols, pad, seed, extreme);
 }
@@ -69,8 +95,10 @@ static void run_case(int device, const char *id, const gemm_case *t) {
              (int)t->act, (int)t->grad_act, t->bias ? "bias " : "", t->pre ? "pre " : "",
              t->residual ? "residual " : "", t->accumulate ? "accumulate " : "", t->extreme ? "extreme" : "",
              (long long)t->pad, t->in_place, type_name[t->in], type_name[t->out], type_name[t->aux]);
-    matrix a = make_typed(device, t->in, tn ? t->k : t->m, tn ? t->m : t->k, t->pad, 1, t->extreme);
-    matrix b = make_typed(device, t->in, nt ? t->n : t->k, nt ? t->k : t->n, t->pad, 2, t->extreme);
+    const int64_t align = clt_variant_param(row_of(device, id), "ALIGN", 1);
+    int64_t lda = (tn ? t->m : t->k) + t->pad, ldb = (nt ? t->k : t->n) + t->pad;
+    matrix a = make_operand(device, align, t->in, tn ? t->k : t->m, tn ? t->m : t->k, &lda, 1, t->extreme);
+    matrix b = make_operand(device, align, t->in, nt ? t->n : t->k, nt ? t->k : t->n, &ldb, 2, t->extreme);
     matrix c = make_typed(device, t->out, t->m, t->n, t->pad, 3, false), bias = {0}, pre = {0}, grad = {0},
            res = {0};
     if (t->bias) bias = make_matrix(device, 1, t->n, 0, 4, false);
@@ -81,7 +109,7 @@ static void run_case(int device, const char *id, const gemm_case *t) {
     p.accumulate = t->accumulate, p.act = t->act, p.grad_act = t->grad_act;
     p.a = a.ref, p.b = b.ref, p.c = c.ref, p.bias = bias.ref, p.pre = pre.ref;
     p.grad_pre = grad.ref, p.residual = res.ref;
-    p.lda = (tn ? t->m : t->k) + t->pad, p.ldb = (nt ? t->k : t->n) + t->pad;
+    p.lda = lda, p.ldb = ldb;
     p.ldc = p.ldpre = p.ldgrad = p.ldres = t->n + t->pad;
     clt_ref_gemm_params r = {.form = p.form, .m = p.m, .n = p.n, .k = p.k, .k_group = p.k_group};
     r.a = a.host, r.b = b.host, r.c = c.host, r.lda = p.lda, r.ldb = p.ldb, r.ldc = p.ldc;
@@ -313,14 +341,6 @@ static void model_shapes_match(void **state) {
 /* --- 16-bit tensors: every pair of types, all forms and epilogues, chains that are cut, ragged everywhere
  * ---- */
 
-static bool takes_halves(int device, const char *id) {
-    int n;
-    const clt_variant *row = clt_ops_variants(tu_ops(device), "gemm", &n);
-    for (int i = 0; i < n; i++)
-        if (!strcmp(row[i].id, id)) return clt_variant_param(&row[i], "TYPES", 1) & 6;
-    return false;
-}
-
 static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
     const clt_dtype aux = in ? in : out;
     for (int form = 0; form < 3; form++) {
@@ -343,7 +363,7 @@ static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
 }
 
 static void halves(int device, const char *id) {
-    if (!takes_halves(device, id)) return;
+    if (!(clt_variant_param(row_of(device, id), "TYPES", 1) & 6)) return;
     for (int in = CLT_F32; in <= CLT_F16; in++)
         for (int out = CLT_F32; out <= CLT_F16; out++)
             if ((in || out) && (!tu_tiny() || in == out))

@@ -8,7 +8,8 @@
 
 typedef struct {
     const char *suite, *device, *json, *numerics, *type_name;
-    clt_dtype type; /* of the tensors that the benchmark has 16-bit forms of */
+    const char *only; /* gemm: rows whose shape contains it */
+    clt_dtype type;   /* of the tensors that the benchmark has 16-bit forms of */
     bool check, cpu_time, kernel_only;
     double seconds; /* time spent measuring one row */
     int64_t threads;
@@ -18,6 +19,8 @@ typedef struct {
     clt_ops *ops;
     bool fast;
     double peak_flops, peak_bytes; /* per second, of this device */
+    double peak_matrix;            /* of 16-bit matrix units; 0: none that we know */
+    double nominal;                /* TFLOP/s that the vendor states; 0: not given */
     struct bench_row *rows;
     size_t n_rows;
 } bench;

@@ -9,20 +9,35 @@
 #include "runtime/ops/ref/clt_ref.h"
 
 enum { OPENBLAS, CLBLAST };
-enum { SAMPLES = 4096 };
+enum {
+    PATTERN = (1 << 20) + 7, /* random numbers that a tensor repeats: shares no factor with a matrix's rows */
+    SAMPLED_ROWS = 32,
+    MOST_SAMPLES = 4096
+};
+
+typedef enum { PLAIN, GELU, GELU_GRADIENT, RESIDUAL } gemm_fused;
 
 typedef struct {
     const char *name;
     clt_gemm_form form;
     int64_t m, n, k;
+    gemm_fused fused;
 } gemm_shape;
+
+typedef struct {
+    clt_ref ref;
+    float *pattern; /* element i is pattern[i % PATTERN] */
+} gemm_tensor;
 
 typedef struct {
     bench *b;
     clt_gemm_params p;
     anchor_shape other;
-    float *a, *bm, *c; /* host copies; c: what the anchor writes */
+    gemm_tensor a, bm, c, aux, residual;
+    float *host_a, *host_b, *host_c; /* for the anchor on the host */
 } gemm_work;
+
+#define SUITES "square, mpt-small, mpt-125m, mpt-125m-256, mpt-125m-2k, mpt-1b, mpt-7b"
 
 static const char *const form_name[] = {"NT", "NN", "TN"};
 
@@ -40,79 +55,158 @@ static clt_status call_clblast(void *ctx) {
 
 static clt_status call_openblas(void *ctx) {
     gemm_work *w = ctx;
-    anchor_openblas(&w->other, w->a, w->bm, w->c);
+    anchor_openblas(&w->other, w->host_a, w->host_b, w->host_c);
     return CLT_OK;
 }
 
-static clt_status make_work(bench *b, const gemm_shape *s, gemm_work *w) {
+/* --- tensors ----------------------------------------------------------------------------------------------
+ */
+
+static float element(const gemm_tensor *t, int64_t at) {
+    return t->pattern[at % PATTERN];
+}
+
+/* n elements of `type`; the pattern goes over the bus once and is repeated on the device. */
+static clt_status make_tensor(bench *b, clt_dtype type, int64_t n, uint64_t seed, gemm_tensor *t) {
+    gemm_tensor once;
+    CLT_TRY(bench_tensor_as(b, type, PATTERN, seed, "bench pattern", &once.ref, &t->pattern));
+    const int64_t rows = n / PATTERN, rest = n % PATTERN;
+    clt_status st =
+        clt_buffer_create(b->dev, CLT_ROUND_UP((uint64_t)n * clt_dtype_bytes(type), 4), "bench", &t->ref.buf);
+    if (st == CLT_OK && rows)
+        st = clt_op_copy_rows(b->ops, type, rows, PATTERN, once.ref, 0, t->ref, PATTERN);
+    if (st == CLT_OK && rest)
+        st = clt_op_copy_rows(b->ops, type, 1, rest, once.ref, rest,
+                              clt_ref_at(t->ref, (uint64_t)(rows * PATTERN)), rest);
+    if (st == CLT_OK) st = clt_device_finish(b->dev);
+    bench_free(once.ref);
+    return st;
+}
+
+static float *host_copy(const gemm_tensor *t, int64_t n) {
+    float *x = clt_malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = element(t, i);
+    return x;
+}
+
+static void set_fused(const gemm_shape *s, clt_gemm_params *p) {
+    p->act = s->fused == GELU ? CLT_ACT_GELU : CLT_ACT_NONE;
+    p->grad_act = s->fused == GELU_GRADIENT ? CLT_ACT_GELU : CLT_ACT_NONE;
+    if (s->fused == RESIDUAL) p->c_type = CLT_F32; /* the residual stream */
+    p->ldpre = p->ldgrad = p->ldres = s->n;
+}
+
+static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work *w) {
     const bool tn = s->form == CLT_GEMM_TN, nt = s->form == CLT_GEMM_NT;
     *w = (gemm_work){.b = b};
     clt_gemm_params *p = &w->p;
     *p = (clt_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .accumulate = tn};
-    p->k_group = s->k % 256 ? s->k : 256;
+    p->in_type = p->aux_type = b->type;
+    p->c_type = tn ? CLT_F32 : b->type;
+    p->k_group = s->k % 2048 == 0 && s->k > 8192 ? 2048 : s->k % 256 ? s->k : 256;
     p->lda = tn ? s->m : s->k;
     p->ldb = nt ? s->k : s->n;
     p->ldc = s->n;
+    set_fused(s, p);
     w->other = (anchor_shape){tn, nt, s->m, s->n, s->k, p->lda, p->ldb, p->ldc, tn ? 1.0f : 0.0f};
-    CLT_TRY(bench_tensor(b, (uint64_t)(s->m * s->k), 1, "bench a", &p->a, &w->a));
-    CLT_TRY(bench_tensor(b, (uint64_t)(s->n * s->k), 2, "bench b", &p->b, &w->bm));
-    return bench_tensor(b, (uint64_t)(s->m * s->n), 3, "bench c", &p->c, &w->c);
+    CLT_TRY(make_tensor(b, p->in_type, s->m * s->k, 1, &w->a));
+    CLT_TRY(make_tensor(b, p->in_type, s->n * s->k, 2, &w->bm));
+    CLT_TRY(make_tensor(b, p->c_type, s->m * s->n, 3, &w->c));
+    if (p->act || p->grad_act) CLT_TRY(make_tensor(b, p->aux_type, s->m * s->n, 4, &w->aux));
+    if (s->fused == RESIDUAL) CLT_TRY(make_tensor(b, CLT_F32, s->m * s->n, 5, &w->residual));
+    p->a = w->a.ref, p->b = w->bm.ref, p->c = w->c.ref, p->residual = w->residual.ref;
+    if (p->act) p->pre = w->aux.ref;
+    if (p->grad_act) p->grad_pre = w->aux.ref;
+    if (!host) return CLT_OK;
+    w->host_a = host_copy(&w->a, s->m * s->k);
+    w->host_b = host_copy(&w->bm, s->n * s->k);
+    w->host_c = host_copy(&w->c, s->m * s->n);
+    return CLT_OK;
 }
 
 static void free_work(gemm_work *w) {
-    bench_free(w->p.a);
-    bench_free(w->p.b);
-    bench_free(w->p.c);
-    clt_free(w->a);
-    clt_free(w->bm);
-    clt_free(w->c);
-}
-
-/* |result - exact| of a sum in any order is at most about k 2^-24 sum |a b|. */
-static bool close_enough(const clt_ref_gemm_params *r, int64_t i, int64_t j, double got, double before) {
-    double sum = before, size = fabs(before);
-    for (int64_t k = 0; k < r->k; k++) {
-        const double a = r->form == CLT_GEMM_TN ? r->a[k * r->lda + i] : r->a[i * r->lda + k];
-        const double v = a * (double)(r->form == CLT_GEMM_NT ? r->b[j * r->ldb + k] : r->b[k * r->ldb + j]);
-        sum += v;
-        size += fabs(v);
+    const gemm_tensor *t[] = {&w->a, &w->bm, &w->c, &w->aux, &w->residual};
+    for (size_t i = 0; i < CLT_COUNT_OF(t); i++) {
+        bench_free(t[i]->ref);
+        clt_free(t[i]->pattern);
     }
-    return fabs(got - sum) <= ((double)r->k + 2) * 0x1p-24 * size;
+    clt_free(w->host_a);
+    clt_free(w->host_b);
+    clt_free(w->host_c);
 }
 
-/* One call on fresh data against the oracle, at sampled outputs. */
-static clt_status check(bench *b, gemm_work *w, bench_row *row) {
+/* --- checking ----------------------------------------------------------------------------------------------
+ */
+
+/* Output (i, j) against the oracle on its own row and column: the words, or with numerics fast the bound. x,
+ * y: scratch of k floats. */
+static void check_output(const gemm_work *w, int64_t i, int64_t j, float got, float *x, float *y,
+                         bench_row *row) {
     const clt_gemm_params *p = &w->p;
-    const size_t n = (size_t)(p->m * p->n);
-    float *got = clt_malloc(n * sizeof *got);
-    clt_ref c;
-    float *want;
-    clt_status st = bench_tensor(b, n, 3, "bench check", &c, &want);
+    const bool tn = p->form == CLT_GEMM_TN, nt = p->form == CLT_GEMM_NT;
+    for (int64_t k = 0; k < p->k; k++) {
+        x[k] = element(&w->a, tn ? k * p->lda + i : i * p->lda + k);
+        y[k] = element(&w->bm, nt ? j * p->ldb + k : k * p->ldb + j);
+    }
+    const int64_t at = i * p->ldc + j;
+    const float before = element(&w->c, at), saved = w->aux.pattern ? element(&w->aux, at) : 0;
+    const float residual = w->residual.pattern ? element(&w->residual, at) : 0;
+    float want = before, pre;
+    const clt_ref_gemm_params one = {.form = tn ? CLT_GEMM_TN : CLT_GEMM_NT,
+                                     .m = 1,
+                                     .n = 1,
+                                     .k = p->k,
+                                     .k_group = p->k_group,
+                                     .a = x,
+                                     .b = y,
+                                     .c = &want,
+                                     .lda = tn ? 1 : p->k,
+                                     .ldb = tn ? 1 : p->k,
+                                     .ldc = 1,
+                                     .accumulate = p->accumulate,
+                                     .act = p->act,
+                                     .pre = p->act ? &pre : NULL,
+                                     .grad_act = p->grad_act,
+                                     .grad_pre = p->grad_act ? &saved : NULL,
+                                     .residual = w->residual.pattern ? &residual : NULL,
+                                     .c_type = p->c_type,
+                                     .aux_type = p->aux_type};
+    bool same, near = false;
+    clt_ref_gemm_at(&one, 0, 0);
+    double off = bench_difference(&got, &want, 1, &same);
+    if (w->b->fast) {
+        const clt_ref_gemm_near exact = clt_ref_gemm_near_at(&one, 0, 0, (double)before);
+        off = fabs((double)got - exact.c);
+        near = off <= exact.c_bound;
+    }
+    row->max_error = CLT_MAX(row->max_error, isnan(off) ? INFINITY : off);
+    row->ok = row->ok && (same || near);
+}
+
+/* One call on fresh data, at sampled outputs of sampled rows, the last row among them. */
+static clt_status check(gemm_work *w, bench_row *row) {
+    const clt_gemm_params *p = &w->p;
+    gemm_tensor fresh = {0};
+    clt_status st = make_tensor(w->b, p->c_type, p->m * p->n, 3, &fresh);
     clt_gemm_params call = *p;
-    call.c = c;
-    if (st == CLT_OK) st = clt_op_gemm(b->ops, &call);
-    if (st == CLT_OK) st = clt_ref_read_f32(c, got, n);
-    if (st == CLT_OK) {
-        clt_ref_gemm_params r = {.form = p->form, .m = p->m, .n = p->n, .k = p->k, .k_group = p->k_group};
-        r.a = w->a, r.b = w->bm, r.c = want, r.lda = p->lda, r.ldb = p->ldb, r.ldc = p->ldc;
-        r.accumulate = p->accumulate;
-        row->checked = row->ok = true;
-        const uint64_t samples = CLT_MAX(64, CLT_MIN(SAMPLES, ((uint64_t)1 << 26) / (uint64_t)p->k));
-        for (uint64_t s = 0; s < samples; s++) {
-            const size_t at = (size_t)(s * 2654435761u % n);
-            const int64_t i = (int64_t)at / p->n, j = (int64_t)at % p->n;
-            const double before = p->accumulate ? want[at] : 0;
-            const float fresh = want[at];
-            clt_ref_gemm_at(&r, i, j);
-            bool same;
-            row->max_error = CLT_MAX(row->max_error, bench_difference(&got[at], &want[at], 1, &same));
-            row->ok = row->ok && (same || (b->fast && close_enough(&r, i, j, got[at], before)));
-            want[at] = fresh;
+    call.c = fresh.ref;
+    if (p->grad_act) call.grad_pre = w->aux.ref;
+    if (st == CLT_OK) st = clt_op_gemm(w->b->ops, &call);
+    float *got = clt_malloc((size_t)p->n * sizeof *got), *x = clt_malloc((size_t)p->k * 2 * sizeof *x);
+    const int64_t samples = CLT_MAX(64, CLT_MIN(MOST_SAMPLES, ((int64_t)1 << 24) / p->k));
+    row->checked = row->ok = true;
+    for (int64_t r = 0; st == CLT_OK && r < SAMPLED_ROWS; r++) {
+        const int64_t i = r ? r * 2654435761 % p->m : p->m - 1;
+        st = bench_read(clt_ref_at(fresh.ref, (uint64_t)(i * p->ldc)), p->c_type, got, (uint64_t)p->n);
+        for (int64_t s = 0; st == CLT_OK && s < samples / SAMPLED_ROWS; s++) {
+            const int64_t j = s ? (s + 7 * r) * 2654435761 % p->n : p->n - 1;
+            check_output(w, i, j, got[j], x, x + p->k, row);
         }
-        clt_free(want);
-        bench_free(c);
     }
     clt_free(got);
+    clt_free(x);
+    bench_free(fresh.ref);
+    clt_free(fresh.pattern);
     return st;
 }
 
@@ -140,17 +234,27 @@ static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *r
     return CLT_OK;
 }
 
+static double tensor_bytes(const gemm_work *w) {
+    const clt_gemm_params *p = &w->p;
+    const double in = (double)clt_dtype_bytes(p->in_type), out = (double)clt_dtype_bytes(p->c_type);
+    double each = out * (p->accumulate ? 2 : 1);
+    if (p->act || p->grad_act) each += (double)clt_dtype_bytes(p->aux_type);
+    if (p->residual.buf) each += 4;
+    return in * (double)p->k * ((double)p->m + (double)p->n) + each * (double)p->m * (double)p->n;
+}
+
 static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
+    static const char *const fused[] = {"", " gelu", " dgelu", " add"};
     gemm_work w;
-    bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k};
-    row.bytes =
-        4.0 * ((double)s->m * (double)s->k + (double)s->n * (double)s->k + (double)s->m * (double)s->n);
-    snprintf(row.op, sizeof row.op, "gemm %s", form_name[s->form]);
+    bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .type = b->type};
+    snprintf(row.op, sizeof row.op, "gemm %s%s", form_name[s->form], fused[s->fused]);
     snprintf(row.shape, sizeof row.shape, "%s%s%lldx%lldx%lld", s->name, *s->name ? " " : "", (long long)s->m,
              (long long)s->n, (long long)s->k);
-    clt_status st = make_work(b, s, &w);
+    if (b->only && !strstr(row.shape, b->only)) return CLT_OK;
+    clt_status st = make_work(b, s, with[OPENBLAS], &w);
+    row.bytes = tensor_bytes(&w);
     if (st == CLT_OK) st = measure(b, &w, with, &row);
-    if (st == CLT_OK && b->check) st = check(b, &w, &row);
+    if (st == CLT_OK && b->check) st = check(&w, &row);
     if (st == CLT_OK) {
         snprintf(row.variant, sizeof row.variant, "%s", clt_op_gemm_variant(b->ops, &w.p));
         bench_add(b, &row);
@@ -159,44 +263,54 @@ static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
     return st;
 }
 
-/* The six linear layers' sizes of an MPT, in the three forms of a step. */
-static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, const bool *with) {
+/* The linear layers' sizes of an MPT, in the three forms of a step; `fused`: and with what a step fuses into
+ * them. */
+static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, bool fused,
+                            const bool *with) {
     const struct {
         const char *name;
         int64_t out, in;
     } layer[] = {{"qkv", 3 * d, d}, {"out", d, d}, {"up", 4 * d, d}, {"down", d, 4 * d}, {"head", vocab, d}};
     for (size_t i = 0; i < CLT_COUNT_OF(layer); i++) {
         const int64_t out = layer[i].out, in = layer[i].in;
-        const gemm_shape s[] = {{layer[i].name, CLT_GEMM_NT, tokens, out, in},
-                                {layer[i].name, CLT_GEMM_NN, tokens, in, out},
-                                {layer[i].name, CLT_GEMM_TN, out, in, tokens}};
+        const gemm_shape s[] = {{layer[i].name, CLT_GEMM_NT, tokens, out, in, PLAIN},
+                                {layer[i].name, CLT_GEMM_NN, tokens, in, out, PLAIN},
+                                {layer[i].name, CLT_GEMM_TN, out, in, tokens, PLAIN}};
         for (size_t f = 0; f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f], with));
     }
+    const gemm_shape s[] = {{"up", CLT_GEMM_NT, tokens, 4 * d, d, GELU},
+                            {"down", CLT_GEMM_NT, tokens, d, 4 * d, RESIDUAL},
+                            {"down", CLT_GEMM_NN, tokens, 4 * d, d, GELU_GRADIENT}};
+    for (size_t f = 0; fused && f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f], with));
     return CLT_OK;
 }
 
 static clt_status run_square(bench *b, const bool *with) {
-    for (int64_t n = 256; n <= 2048; n *= 2)
+    const int64_t most = clt_device_get_facts(b->dev)->type == CLT_DEVICE_CPU ? 2048 : 8192;
+    for (int64_t n = 256; n <= most; n *= 2)
         for (int f = 0; f < 3; f++) {
-            const gemm_shape s = {"", (clt_gemm_form)f, n, n, n};
+            const gemm_shape s = {"", (clt_gemm_form)f, n, n, n, PLAIN};
             CLT_TRY(run_shape(b, &s, with));
         }
     return CLT_OK;
 }
 
+/* On a GPU the models' suites have the tokens of one microbatch of published training runs, on a CPU fewer.
+ */
 static clt_status run_suite(bench *b, const bool *with) {
     static const struct {
         const char *name;
-        int64_t d, tokens;
-    } model[] = {
-        {"mpt-small", 256, 1024}, {"mpt-125m", 768, 256}, {"mpt-125m-2k", 768, 2048}, {"mpt-1b", 2048, 2048}};
+        int64_t d, vocab, tokens, gpu_tokens;
+    } model[] = {{"mpt-small", 256, 4096, 1024, 1024},   {"mpt-125m", 768, 50368, 256, 32768},
+                 {"mpt-125m-256", 768, 50368, 256, 256}, {"mpt-125m-2k", 768, 50368, 2048, 2048},
+                 {"mpt-1b", 2048, 50368, 2048, 16384},   {"mpt-7b", 4096, 50368, 2048, 8192}};
+    const bool cpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_CPU;
     if (!strcmp(b->suite, "square")) return run_square(b, with);
     for (size_t i = 0; i < CLT_COUNT_OF(model); i++)
         if (!strcmp(b->suite, model[i].name))
-            return run_model(b, model[i].d, i ? 50368 : 4096, model[i].tokens, with);
-    return clt_error(
-        CLT_USAGE, "clbench gemm: suite '%s' is not known (square, mpt-small, mpt-125m, mpt-125m-2k, mpt-1b)",
-        b->suite);
+            return run_model(b, model[i].d, model[i].vocab, cpu ? model[i].tokens : model[i].gpu_tokens, !cpu,
+                             with);
+    return clt_error(CLT_USAGE, "clbench gemm: suite '%s' is not known (%s)", b->suite, SUITES);
 }
 
 /* An anchor that is not installed is named and left out. */
@@ -219,15 +333,17 @@ static void load_anchors(bench *b, bool *with) {
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     bool with[BENCH_ANCHORS] = {false};
-    int code =
-        bench_start(&b, "gemm",
-                    "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
-                    "weight gradient "
-                    "(added to, in samples of 256 tokens). An anchor's column is its time divided by ours.",
-                    "  clbench gemm --suite mpt-125m --check\n"
-                    "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
-                    "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
-                    "square, mpt-small, mpt-125m, mpt-125m-2k, mpt-1b", true, argc, argv);
+    int code = bench_start(
+        &b, "gemm",
+        "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
+        "weight gradient "
+        "(added to, in samples of 256 or 2048 tokens); gelu, dgelu and add are what a step fuses into them. "
+        "An anchor's column is its time divided by ours.",
+        "  clbench gemm --suite mpt-125m --check\n"
+        "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
+        "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
+        "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
+        SUITES, true, argc, argv);
     if (code >= 0) return code;
     load_anchors(&b, with);
     return bench_end(&b, run_suite(&b, with));
