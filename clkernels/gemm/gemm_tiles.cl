@@ -104,6 +104,12 @@ static inline float4 quad_part(__global const clt_gemm_in *p, int left)
 /* Outputs leave in TM / 2 parts, of two rows of every item. */
 #define PART_ROWS (2 * BM / TM)
 #define PART_QUADS (PART_ROWS * BN / 4 / WG)
+/* Quad q of a part: where it stands in the tile, and itself. */
+#define PART_I(q) (2 * part + (q) / (BN / 4) % 2)
+#define PART_ROW(q) ((q) / (BN / 4) / 8 * (4 * TM) + PART_I(q) / 4 * 16 + (q) / (BN / 4) % 8 / 2 * 4 + PART_I(q) % 4)
+#define PART_COLUMN(q) ((q) % (BN / 4) * 4)
+#define PART(q) (*(__local const float4 *)(local_memory + (q) * 4))
+#define SUM_AT(q) (ep.c + (size_t)(m0 + PART_ROW(q)) * ep.ldc + n0 + PART_COLUMN(q))
 
 #define STAGES_SIZE (2 * (A_STAGE + B_STAGE))
 #define PART_SIZE (PART_ROWS * BN)
@@ -206,7 +212,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
 #if FORM == 2
         ep.flags = k_start > 0 ? CLT_EP_ACCUMULATE : flags | CLT_EP_ZERO;
 #endif
-        const bool quads = clt_ep_quads(&ep, n);
+        const bool quads = clt_ep_quads(&ep, n), whole = m0 + BM <= m && n0 + BN <= n;
         /* The loop is not unrolled, so that the epilogue's code is there once. */
         _Pragma("nounroll") for (int part = 0; part < TM / 2; part++)
         {
@@ -215,16 +221,26 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
             if (i / 2 == part)
                 EACH(j, TN / 4) *(__local float4 *)(mine + i % 2 * BN + 32 * j) = vload4(j, acc[i]);
             barrier(CLK_LOCAL_MEM_FENCE);
-            _Pragma("nounroll") for (int q = lid; q < PART_ROWS * BN / 4; q += WG)
-            {
-                const int r = q / (BN / 4), c = q % (BN / 4) * 4, i = 2 * part + r % 2;
-                const uint row = m0 + r / 8 * (4 * TM) + i / 4 * 16 + r % 8 / 2 * 4 + i % 4, column = n0 + c;
-                if (row >= m || column >= n) continue;
-                const float4 v = *(__local const float4 *)(local_memory + r * BN + c);
-                if (quads)
-                    clt_ep_quad(&ep, v, row, column);
+#if FORM == 2 && C_TYPE == 0
+            if (quads && whole) { /* all old sums are asked for before the first is used */
+                float4 old[PART_QUADS];
+                if (ep.flags & CLT_EP_ACCUMULATE)
+                    EACH(f, PART_QUADS) old[f] = CLT_EP_QUAD(0, SUM_AT(lid + f * WG));
                 else
-                    clt_ep_part(&ep, v, row, column, min(n - column, 4u));
+                    EACH(f, PART_QUADS) old[f] = (float4)(0.0f);
+                EACH(f, PART_QUADS) CLT_EP_QUAD(0, SUM_AT(lid + f * WG)) = old[f] + PART(lid + f * WG);
+            } else
+#endif
+            {
+                _Pragma("nounroll") for (int q = lid; q < PART_ROWS * BN / 4; q += WG)
+                {
+                    const uint row = m0 + PART_ROW(q), column = n0 + PART_COLUMN(q);
+                    if (row >= m || column >= n) continue;
+                    if (quads)
+                        clt_ep_quad(&ep, PART(q), row, column);
+                    else
+                        clt_ep_part(&ep, PART(q), row, column, min(n - column, 4u));
+                }
             }
             barrier(CLK_LOCAL_MEM_FENCE);
         }
