@@ -97,5 +97,6 @@ int bench_gemm(int argc, char **argv);
 int bench_attention(int argc, char **argv);
 int bench_norm(int argc, char **argv);
 int bench_optimizer(int argc, char **argv);
+int bench_step(int argc, char **argv);
 
 #endif

@@ -11,6 +11,7 @@ static const struct {
     {"attention", "flash attention, forward and backward", bench_attention},
     {"norm", "layer normalisation and sums down columns", bench_norm},
     {"optimizer", "AdamW and Lion over the parameter slab", bench_optimizer},
+    {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
 };
 
 static void print_help(void) {
@@ -18,6 +19,7 @@ static void print_help(void) {
          "  clbench gemm --suite mpt-125m --check\n"
          "  clbench gemm --suite square --anchor openblas --device pocl\n"
          "  clbench attention --json attention.json\n"
+         "  clbench step --suite mpt --precision amp_bf16\n"
          "\n"
          "Usage: clbench BENCHMARK [options]\n"
          "Measures kernels on one device, as fractions of its measured peak, and checks them against the "

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""PyTorch training the models of `clbench step`: the other side of its table, on a GPU or a CPU.
+
+usage: torch_step.py [--model NAME,NAME] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS]
+
+MPT with learned positions, no biases, tied embeddings, exact GELU and causal attention from
+scaled_dot_product_attention (cuDNN or flash kernels on a GPU); bf16 by autocast with fp32 weights, fused AdamW,
+torch.compile. Random tokens. MFU as MosaicML counts it: 6 N + 12 layers d_model T FLOP a token over the peak.
+"""
+import argparse
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+# name: d_model, heads, layers, vocabulary, microbatch
+MODELS = {
+    'small': (256, 4, 4, 4096, 4),
+    'mpt-125m': (768, 12, 12, 50368, 16),
+    'mpt-350m': (1024, 16, 24, 50368, 16),
+    'mpt-760m': (1536, 12, 24, 50368, 8),
+    'mpt-1b': (2048, 16, 24, 50368, 8),
+    'mpt-3b': (2560, 20, 32, 50368, 4),
+}
+NOMINAL = {'H100': 989.5, 'H200': 989.5, 'A100': 312.0}  # dense 16-bit TFLOP/s of the data sheets
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        batch, seq, width = x.shape
+        q, k, v = (t.view(batch, seq, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, dim=-1))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Model(nn.Module):
+    def __init__(self, width, heads, layers, vocab, seq):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(seq, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width, bias=False)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, 0.0, 0.02)
+
+    def forward(self, ids, targets):
+        x = self.tokens(ids) + self.positions.weight
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm(x), self.tokens.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+
+
+def wait(device):
+    if device == 'cuda':
+        torch.cuda.synchronize()
+
+
+def measure(name, opt, device):
+    width, heads, layers, vocab, batch = MODELS[name]
+    batch, seq = opt.microbatch or batch, opt.seq
+    torch.manual_seed(0)
+    model = Model(width, heads, layers, vocab, seq).to(device)
+    params = list(model.parameters())
+    optimizer = torch.optim.AdamW(params, lr=6e-4, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    run = model if opt.eager else torch.compile(model)
+    ids = torch.randint(0, vocab, (batch, seq), device=device)
+
+    def step():
+        with torch.autocast(device, torch.bfloat16, enabled=not opt.fp32):
+            loss = run(ids, ids)
+        loss.backward()
+        if opt.clip:
+            nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    began = time.perf_counter()
+    for _ in range(4):
+        step()
+    wait(device)
+    warm = time.perf_counter() - began
+    steps, began = 0, time.perf_counter()
+    while steps < 4 or time.perf_counter() - began < opt.seconds:
+        for _ in range(4 if device == 'cuda' else 1):
+            step()
+            steps += 1
+        wait(device)
+    seconds = (time.perf_counter() - began) / steps
+    count = sum(p.numel() for p in params)
+    tokens = batch * seq / seconds
+    flops = tokens * (6 * count + 12 * layers * width * seq)
+    card = torch.cuda.get_device_name() if device == 'cuda' else ''
+    peak = opt.peak or next((v for k, v in NOMINAL.items() if k in card and not opt.fp32), 0)
+    share = f'{flops / peak * 1e-10:.1f} %' if peak else '-'
+    memory = f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB' if device == 'cuda' else '-'
+    print(f'{name:10} {count / 1e6:7.1f}M {seq:6} {batch:9} {tokens:11.0f} {flops * 1e-12:9.2f} {share:>9} {memory:>10} {warm:7.1f} s',
+          flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--model', default='mpt-125m,mpt-1b')
+    parser.add_argument('--eager', action='store_true')
+    parser.add_argument('--fp32', action='store_true')
+    parser.add_argument('--clip', action='store_true', help='clip the gradient norm at 1, as clbench step does')
+    parser.add_argument('--seq', type=int, default=2048)
+    parser.add_argument('--microbatch', type=int, default=0)
+    parser.add_argument('--seconds', type=float, default=3.0)
+    parser.add_argument('--peak', type=float, default=0.0, help='TFLOP/s for MFU')
+    opt = parser.parse_args()
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    print(f'PyTorch {torch.__version__}, {torch.cuda.get_device_name() if device == "cuda" else "CPU"}, '
+          f'{"fp32" if opt.fp32 else "bf16 autocast"}, {"eager" if opt.eager else "torch.compile"}')
+    print(f'{"model":10} {"params":>8} {"seq":>6} {"mb":>9} {"tok/s":>11} {"TFLOP/s":>9} {"MFU":>9} {"memory":>10} {"4 steps":>9}')
+    for name in opt.model.split(','):
+        measure(name, opt, device)
+        if device == 'cuda':
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,347 @@
+/* clbench step: whole training steps of the MPT family on random tokens, as the table that MosaicML
+ * published: model, sequence, microbatch, tokens a second, TFLOP/s and MFU by the same formula, (6 N + 12
+ * layers d_model T) FLOP a token over the peak of the step's precision. */
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/base/clt_philox.h"
+#include "runtime/train/clt_engine.h"
+
+typedef struct {
+    const char *suite, *name;
+    int64_t d, heads, layers, vocab, seq, microbatch; /* microbatch: the largest that is tried */
+} step_shape;
+
+/* The sizes of LLM Foundry's mpt-*.yaml. Batches: those of the published rows that one device can hold. */
+static const step_shape shapes[] = {
+    {"mpt", "mpt-125m", 768, 12, 12, 50368, 2048, 16}, {"mpt", "mpt-350m", 1024, 16, 24, 50368, 2048, 16},
+    {"mpt", "mpt-760m", 1536, 12, 24, 50368, 2048, 8}, {"mpt", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},
+    {"mpt", "mpt-3b", 2560, 20, 32, 50368, 2048, 4},   {"mpt", "mpt-7b", 4096, 32, 32, 50368, 2048, 1},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 512, 32},   {"seq", "mpt-1b", 2048, 16, 24, 50368, 1024, 16},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 2048, 8},   {"seq", "mpt-1b", 2048, 16, 24, 50368, 4096, 4},
+    {"seq", "mpt-1b", 2048, 16, 24, 50368, 8192, 2},   {"cpu", "small", 256, 4, 4, 4096, 256, 4},
+    {"cpu", "mpt-125m", 768, 12, 12, 50368, 256, 1},
+};
+
+/* Dense rates of a maker's data sheet, TFLOP/s: matrix units with 16-bit inputs, fp32. */
+static const struct {
+    const char *device;
+    double narrow, fp32;
+} nominal[] = {{"H100", 989.5, 67}, {"H200", 989.5, 67}, {"A100", 312, 19.5}};
+
+typedef struct {
+    const char *suite, *device, *precision, *numerics, *recompute, *json, *only;
+    int64_t microbatch, accumulate;
+    double seconds, peak_given;
+    clt_group *group;
+    clt_device *dev;
+    double fma_peak, copy_peak; /* measured, per second */
+    clt_str rows;               /* JSON */
+} step_bench;
+
+typedef struct {
+    const step_shape *shape;
+    clt_config *cfg;
+    clt_ops *ops;
+    clt_engine *engine;
+    clt_run_memory memory;
+    int32_t *tokens;
+    double first_seconds, step_seconds, loss;
+    int steps;
+} step_work;
+
+/* --- the run -------------------------------------------------------------------------------------------- */
+
+/* The keys of a Foundry YAML, in a file of its own for as long as it is read. */
+static clt_status make_config(const step_bench *b, const step_shape *s, int64_t batch, clt_config **out) {
+    const char *tmp = clt_env(CLT_ENV_TMPDIR);
+    char *path = clt_format("%s/clbench-%ld.yaml", tmp ? tmp : "/tmp", (long)getpid());
+    char *text = clt_format(
+        "max_seq_len: %lld\nmodel: {name: mpt_causal_lm, d_model: %lld, n_heads: %lld, n_layers: %lld, "
+        "expansion_ratio: 4, max_seq_len: %lld, vocab_size: %lld}\n"
+        "tokenizer: {name: bytes}\ntrain_loader: {name: text, dataset: {local: none, max_seq_len: %lld}}\n"
+        "optimizer: {name: decoupled_adamw, lr: 6.0e-4, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.0}\n"
+        "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
+        "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n"
+        "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
+        "device_train_microbatch_size: auto\ndevice_eval_batch_size: 1\ncltrain: {recompute: %s%s%s}\n",
+        (long long)s->seq, (long long)s->d, (long long)s->heads, (long long)s->layers, (long long)s->seq,
+        (long long)s->vocab, (long long)s->seq, b->precision, (long long)batch, b->recompute,
+        b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
+    clt_status st = clt_io_write_atomic(path, text, strlen(text));
+    if (st == CLT_OK) {
+        st = clt_config_load(path, NULL, 0, out);
+        clt_io_unlink(path);
+    }
+    clt_free(path);
+    clt_free(text);
+    return st;
+}
+
+/* The largest microbatch up to the shape's (or the one asked for) whose plan fits; 0: none does. */
+static clt_status plan(const step_bench *b, const step_shape *s, step_work *w) {
+    const clt_device_facts *f = clt_device_get_facts(b->dev);
+    for (int64_t mb = b->microbatch ? b->microbatch : s->microbatch; mb >= 1;
+         mb = b->microbatch ? 0 : mb / 2) {
+        CLT_TRY(make_config(b, s, mb * b->accumulate, &w->cfg));
+        const int64_t of_lane = CLT_CEIL_DIV(mb * b->accumulate, clt_run_lanes(w->cfg, 1));
+        CLT_TRY(clt_run_memory_plan(w->cfg, f->type, 1, CLT_MIN(mb, of_lane), &w->memory));
+        if (w->memory.total <= clt_run_capacity(f, 1) && w->memory.largest <= f->max_alloc) return CLT_OK;
+        clt_config_free(w->cfg);
+        w->cfg = NULL;
+    }
+    return CLT_OK;
+}
+
+static clt_status open_engine(const step_bench *b, step_work *w) {
+    const clt_config *c = w->cfg;
+    clt_ops_params o = clt_ops_params_default();
+    o.numerics = c->numerics;
+    CLT_TRY(clt_ops_create(b->dev, &o, &w->ops));
+    const clt_engine_params p = {.cfg = c,
+                                 .group = b->group,
+                                 .ops = w->ops,
+                                 .microbatch = w->memory.microbatch,
+                                 .lanes = clt_run_lanes(c, 1),
+                                 .training = true};
+    int n;
+    CLT_TRY(clt_engine_create(&p, &w->engine));
+    const clt_ckpt_part *parts = clt_engine_parts(w->engine, &n);
+    CLT_TRY(clt_mpt_init_weights(&c->model, clt_engine_table(w->engine), 17, parts[0].slab));
+    return clt_engine_weights_changed(w->engine);
+}
+
+static void random_tokens(step_work *w) {
+    const size_t n = (size_t)(w->cfg->global_train_batch_size * w->cfg->max_seq_len);
+    const uint32_t key[2] = {17, 0x73746570};
+    w->tokens = clt_malloc((n + 4) * sizeof *w->tokens);
+    for (size_t i = 0; i < n; i += 4) {
+        const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0};
+        uint32_t word[4];
+        clt_philox4x32(counter, key, word);
+        for (size_t j = 0; j < 4; j++) w->tokens[i + j] = (int32_t)(word[j] % (uint32_t)w->shape->vocab);
+    }
+}
+
+/* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` were done. */
+static clt_status run_steps(step_work *w, int *step, int least, double seconds, double *took) {
+    const int64_t samples = w->cfg->global_train_batch_size;
+    const int ahead = w->cfg->precision == CLT_F16 ? 1 : 2;
+    const clt_engine_batch batch = {.samples = samples,
+                                    .targets = samples * w->cfg->max_seq_len,
+                                    .tokens = w->tokens,
+                                    .labels = w->tokens};
+    clt_engine_result r;
+    int queued = 0, done = 0;
+    const double start = clt_now();
+    while (queued > 0 || done < least || clt_now() - start < seconds) {
+        const bool more = done + queued < least || clt_now() - start < seconds;
+        bool given_up = false;
+        if (more && queued < ahead) {
+            CLT_TRY(clt_engine_launch(w->engine, &batch, ++*step, 1.0, &given_up));
+            queued++;
+            continue;
+        }
+        CLT_TRY(clt_engine_collect(w->engine, &r));
+        queued--, done++;
+        if (!r.finite && !r.skipped)
+            return clt_error(CLT_FAIL, "step %d of %s is not finite", *step, w->shape->name);
+        w->loss = r.loss;
+    }
+    *took = (clt_now() - start) / done;
+    w->steps = done;
+    return CLT_OK;
+}
+
+static clt_status measure(const step_bench *b, step_work *w) {
+    enum { WARM = 3, LEAST = 4 };
+    int step = 0;
+    double ignored;
+    const double start = clt_now();
+    CLT_TRY(open_engine(b, w));
+    random_tokens(w);
+    CLT_TRY(run_steps(w, &step, 1, 0, &ignored));
+    w->first_seconds = clt_now() - start;
+    CLT_TRY(run_steps(w, &step, WARM, 0, &ignored));
+    return run_steps(w, &step, LEAST, b->seconds, &w->step_seconds);
+}
+
+/* --- peaks ---------------------------------------------------------------------------------------------- */
+
+/* What this device reaches in the step's precision: for 16-bit types the rate of a large matrix product,
+ * which is the best that is known of its matrix units. */
+static clt_status measured_peak(const step_bench *b, step_work *w, double *flops) {
+    *flops = b->fma_peak;
+    if (w->cfg->precision == CLT_F32) return CLT_OK;
+    const int64_t n = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU ? 8192 : 512;
+    bench tensors = {.dev = b->dev, .ops = w->ops};
+    clt_gemm_params p = {.form = CLT_GEMM_NT, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldc = n};
+    p.in_type = p.c_type = w->cfg->precision;
+    clt_status st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 1, "peak a", &p.a, NULL);
+    if (st == CLT_OK) st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 2, "peak b", &p.b, NULL);
+    if (st == CLT_OK) st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 3, "peak c", &p.c, NULL);
+    for (int i = 0; i < 6 && st == CLT_OK; i++) {
+        st = clt_device_finish(b->dev);
+        const double start = clt_now();
+        if (st == CLT_OK) st = clt_op_gemm(w->ops, &p);
+        if (st == CLT_OK) st = clt_device_finish(b->dev);
+        if (i > 0) *flops = CLT_MAX(*flops, 2.0 * (double)n * (double)n * (double)n / (clt_now() - start));
+    }
+    bench_free(p.a);
+    bench_free(p.b);
+    bench_free(p.c);
+    return st;
+}
+
+/* --peak, the maker's figure, or 0. */
+static double nominal_peak(const step_bench *b, clt_dtype precision) {
+    const char *name = clt_device_get_facts(b->dev)->name;
+    if (b->peak_given > 0) return b->peak_given * 1e12;
+    for (size_t i = 0; i < CLT_COUNT_OF(nominal); i++)
+        if (strstr(name, nominal[i].device))
+            return 1e12 * (precision == CLT_F32 ? nominal[i].fp32 : nominal[i].narrow);
+    return 0;
+}
+
+/* --- results -------------------------------------------------------------------------------------------- */
+
+static void print_head(const step_bench *b) {
+    const clt_device_facts *f = clt_device_get_facts(b->dev);
+    printf("device   %s (%s, driver %s), %u units\n", f->name, f->platform, f->driver, f->compute_units);
+    printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->fma_peak * 1e-9,
+           b->copy_peak * 1e-9);
+    printf("step     forward, backward, clipping, AdamW; precision %s%s%s\n\n", b->precision,
+           strcmp(b->recompute, "none") ? ", recomputed: " : "",
+           strcmp(b->recompute, "none") ? b->recompute : "");
+    printf("%-10s %8s %6s %10s %11s %9s %13s %12s %10s %9s\n", "model", "params", "seq", "mb x acc", "tok/s",
+           "TFLOP/s", "MFU measured", "MFU nominal", "memory", "first");
+}
+
+static void add_row(step_bench *b, const step_work *w, double measured, double of_maker) {
+    const clt_config *c = w->cfg;
+    const double tokens = (double)(c->global_train_batch_size * c->max_seq_len) / w->step_seconds;
+    const double flops = tokens * clt_mpt_train_flops_per_token(&c->model, c->max_seq_len);
+    const int64_t mb = w->memory.microbatch, acc = CLT_CEIL_DIV(c->global_train_batch_size, mb);
+    const uint64_t params = clt_mpt_param_count(&c->model);
+    char n[32], bytes[32], batch[48], share[16] = "-";
+    snprintf(batch, sizeof batch, "%lldx%lld", (long long)mb, (long long)acc);
+    if (of_maker > 0) snprintf(share, sizeof share, "%.1f %%", 100 * flops / of_maker);
+    printf("%-10s %8s %6lld %10s %11.0f %9.2f %11.1f %% %12s %10s %7.1f s\n", w->shape->name,
+           clt_human_count((double)params, n), (long long)c->max_seq_len, batch, tokens, flops * 1e-12,
+           100 * flops / measured, share, clt_human_bytes((double)w->memory.total, bytes), w->first_seconds);
+    fflush(stdout);
+    clt_str_addf(&b->rows,
+                 "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
+                 "\"accumulation\": %lld, \"precision\": \"%s\", \"numerics\": \"%s\", \"steps\": %d, "
+                 "\"step_seconds\": %.9g, \"tokens_per_second\": %.6g, \"tflops\": %.6g, "
+                 "\"mfu_measured\": %.4f, \"measured_peak_tflops\": %.6g, ",
+                 b->rows.len ? "," : "", w->shape->name, (unsigned long long)params,
+                 (long long)c->max_seq_len, (long long)mb, (long long)acc, b->precision,
+                 c->numerics == CLT_EXACT ? "exact" : "fast", w->steps, w->step_seconds, tokens,
+                 flops * 1e-12, flops / measured, measured * 1e-12);
+    if (of_maker > 0)
+        clt_str_addf(&b->rows, "\"mfu_nominal\": %.4f, ", flops / of_maker);
+    else
+        clt_str_add(&b->rows, "\"mfu_nominal\": null, ");
+    clt_str_addf(&b->rows, "\"planned_bytes\": %llu, \"first_step_seconds\": %.3f, \"device\": ",
+                 (unsigned long long)w->memory.total, w->first_seconds);
+    clt_json_escape(&b->rows, clt_device_get_facts(b->dev)->name);
+    clt_str_add(&b->rows, ", \"driver\": ");
+    clt_json_escape(&b->rows, clt_device_get_facts(b->dev)->driver);
+    clt_str_add(&b->rows, "}");
+}
+
+static clt_status run_shape(step_bench *b, const step_shape *s) {
+    step_work w = {.shape = s};
+    double peak = 0;
+    clt_status st = plan(b, s, &w);
+    if (st == CLT_OK && !w.cfg) {
+        char need[32];
+        printf("%-10s %8s %6lld %10s  left out: needs %s\n", s->name, "", (long long)s->seq, "",
+               clt_human_bytes((double)w.memory.total, need));
+        return CLT_OK;
+    }
+    if (st == CLT_OK) st = measure(b, &w);
+    clt_engine_destroy(w.engine);
+    if (st == CLT_OK) st = measured_peak(b, &w, &peak);
+    if (st == CLT_OK) add_row(b, &w, peak, nominal_peak(b, w.cfg->precision));
+    clt_ops_destroy(w.ops);
+    clt_config_free(w.cfg);
+    clt_free(w.tokens);
+    return st;
+}
+
+/* --- the command ---------------------------------------------------------------------------------------- */
+
+static clt_status run_suite(step_bench *b) {
+    clt_device_params p = clt_device_params_default();
+    bool any = false;
+    p.pattern = b->device;
+    CLT_TRY(clt_device_open(&p, &b->dev));
+    CLT_TRY(clt_group_create(0, &b->group));
+    CLT_TRY(clt_device_peak(b->dev, &b->fma_peak, &b->copy_peak));
+    for (size_t i = 0; i < CLT_COUNT_OF(shapes); i++) {
+        if (strcmp(shapes[i].suite, b->suite) != 0) continue;
+        if (b->only && strcmp(shapes[i].name, b->only) != 0) continue;
+        if (!any) print_head(b);
+        any = true;
+        CLT_TRY(run_shape(b, &shapes[i]));
+    }
+    if (!any)
+        return clt_error(CLT_USAGE, "clbench step: suite '%s' has no model%s%s (suites: mpt, seq, cpu)",
+                         b->suite, b->only ? " " : "", b->only ? b->only : "");
+    clt_str_add(&b->rows, "\n]\n");
+    char *text = clt_format("[%s", b->rows.s);
+    clt_status st = b->json ? clt_io_write_atomic(b->json, text, strlen(text)) : CLT_OK;
+    clt_free(text);
+    return st;
+}
+
+int bench_step(int argc, char **argv) {
+    step_bench b = {.suite = "mpt", .precision = "fp32", .recompute = "none", .accumulate = 1, .seconds = 3};
+    const clt_option options[] = {
+        {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
+         "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes)"},
+        {"model", 'm', CLT_OPT_STR, &b.only, "NAME", "only this model of the suite"},
+        {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
+        {"precision", 'p', CLT_OPT_STR, &b.precision, "P", "fp32 (default), amp_bf16, amp_fp16"},
+        {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
+        {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none (default), norms, blocks"},
+        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch, instead of what fits"},
+        {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches of a step (default 1)"},
+        {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
+        {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},
+        {"json", 'j', CLT_OPT_STR, &b.json, "FILE", "write the rows as JSON"},
+    };
+    const clt_command command = {
+        "clbench step",
+        "[options]",
+        "Measures training steps of MPT models on random tokens, as the throughput table that MosaicML "
+        "published: MFU counts 6 N + 12 L d T FLOP a token, over the peak that this device reaches in the "
+        "same precision and over its maker's figure.",
+        "  clbench step --suite mpt --precision amp_bf16\n"
+        "  clbench step --suite mpt --model mpt-1b --precision amp_bf16 --json step.json\n"
+        "  clbench step --suite cpu\n",
+        options,
+        CLT_COUNT_OF(options),
+        false};
+    clt_strv rest = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
+    if (code < 0 && (b.microbatch < 0 || b.accumulate < 1))
+        code = clt_options_fail(&command, "--microbatch and --accumulate must be above 0");
+    if (code < 0) {
+        clt_status st = run_suite(&b);
+        clt_group_destroy(b.group);
+        clt_device_close(b.dev);
+        code = clt_status_exit_code(st);
+    }
+    clt_str_free(&b.rows);
+    clt_strv_free(&rest);
+    return code;
+}
