@@ -15,7 +15,7 @@
  *
  * Requires wgmma, tensor maps of q, k, v and o as {HEAD_DIM, heads, T, B} with boxes {64, 1, 64 * WGS or BN or 64,
  * 1}, swizzle 128. Launch: local {128 * (WGS + 1)}, global {any number of groups, at most one a tile, * local}.
- * Options: HEAD_DIM (64, 80, 96, 128), WGS (2, 3), BN (128), STAGES (of k and of v), PINGPONG (warpgroups take turns at
+ * Options: HEAD_DIM (multiples of 8 up to 128), WGS (2, 3), BN (128), STAGES (of k and of v), PINGPONG (turns at
  * the matrix unit), TYPE (1, 2), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
@@ -54,8 +54,18 @@
 #endif
 #include "../include/clt_hopper.clh"
 
-#if BN != 128 || TYPE < 1 || TYPE > 2 || HEAD_DIM % 16 || HEAD_DIM < 64 || HEAD_DIM > 128
-#error "blocks of 128 keys, 16-bit types, head sizes 64 to 128"
+#if BN != 128 || TYPE < 1 || TYPE > 2 || HEAD_DIM % 8 || HEAD_DIM > 128
+#error "blocks of 128 keys, 16-bit types, head sizes up to 128 in steps of 8"
+#endif
+/* Columns of the output's products: what lies beyond the head is +0 in local memory. */
+#if HEAD_DIM <= 64
+#define WIDTH 64
+#elif HEAD_DIM <= 80
+#define WIDTH 80
+#elif HEAD_DIM <= 96
+#define WIDTH 96
+#else
+#define WIDTH 128
 #endif
 #define BM (64 * WGS)
 #define PARTS ((HEAD_DIM + 63) / 64) /* tiles of 64 elements that a head takes in local memory */
@@ -156,7 +166,7 @@ INLINE void scores(float *s, uint q, uint k) {
     ulong a = CLT_TILE_K(q), b = CLT_TILE_K(k);
     CLT_MMA_SS(128, s, a, b, 0, 0);
 #pragma unroll
-    for (int x = 1; x < HEAD_DIM / 16; x++)
+    for (int x = 1; x < (HEAD_DIM + 15) / 16; x++)
         CLT_MMA_SS(128, s, a + (x / 4 * (BM * 8) + x % 4 * 2), b + (x / 4 * (BN * 8) + x % 4 * 2), 1, 0);
 }
 
@@ -164,7 +174,7 @@ INLINE void scores(float *s, uint q, uint k) {
  * products run on. */
 INLINE void finish_sums(float *o) {
 #pragma unroll
-    for (int x = 0; x < HEAD_DIM / 2; x++) __asm__ volatile("" : "+f"(o[x])::"memory");
+    for (int x = 0; x < WIDTH / 2; x++) __asm__ volatile("" : "+f"(o[x])::"memory");
 }
 INLINE void finish_operand(uint *p) {
 #pragma unroll
@@ -175,7 +185,7 @@ INLINE void finish_operand(uint *p) {
 INLINE void add_values(float *o, uint *p, uint v) {
     ulong b = CLT_TILE_MN(v, BN * 128);
 #pragma unroll
-    for (int x = 0; x < BN / 16; x++) CLT_MMA_RS(HEAD_DIM, o, p + 4 * x, b + 128 * x, 1, 1);
+    for (int x = 0; x < BN / 16; x++) CLT_MMA_RS(WIDTH, o, p + 4 * x, b + 128 * x, 1, 1);
 }
 
 /* What softmax needs to know. i: this work item's first row (the second is 8 below); c: its first column. */
@@ -277,7 +287,7 @@ INLINE void pack_all(uint *p, const float *s) {
 
 INLINE void rescale(float *o, float2 a) {
 #pragma unroll
-    for (int x = 0; x < HEAD_DIM / 2; x += 4) {
+    for (int x = 0; x < WIDTH / 2; x += 4) {
         o[x] *= a.x;
         o[x + 1] *= a.x;
         o[x + 2] *= a.y;
@@ -345,7 +355,7 @@ INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, 
 INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint item, uint w, uint h, uint row, uint b) {
     uint r = item / 32 * 16 + item % 32 / 4;
 #pragma unroll
-    for (int x = 0; x < HEAD_DIM / 8; x++) {
+    for (int x = 0; x < WIDTH / 8; x++) {
         uint at = to + x / 8 * (BM * 128) + r * 128 + (((x % 8) ^ (r & 7)) * 16) + item % 4 * 4;
         __asm__ volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack(o[4 * x] * factor.x, o[4 * x + 1] * factor.x))
                          : "memory");
@@ -393,7 +403,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
         uint row_tiles = (seq + BM - 1) / BM, stage = 0, parity = 0, slot = 0, q_parity = 0;
         uint v_stage = 0, v_parity = 0, row0 = item / 32 * 16 + item % 32 / 4;
         ulong o_map = (ulong)(maps + o_at);
-        float s[BN / 2], o[HEAD_DIM / 2];
+        float s[BN / 2], o[WIDTH / 2];
         uint p[BN / 4];
         bool stored = false;
         if (item == 0) CLT_MAP_ACQUIRE(o_map);
@@ -429,7 +439,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
 #endif
             float2 m = (float2)(-INFINITY, -INFINITY), l = (float2)(0.0f, 0.0f), a;
 #pragma unroll
-            for (int e = 0; e < HEAD_DIM / 2; e++) o[e] = 0.0f;
+            for (int e = 0; e < WIDTH / 2; e++) o[e] = 0.0f;
             /* blocks beyond the rows of this warpgroup */
             for (; j > own; j--) {
                 CLT_BAR_WAIT(k_bar + stage * 16, parity);
@@ -479,7 +489,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
 #endif
                 prepare(s, &in, (int)(j * BN), edge);
                 a = softmax(s, &in, &m, &l);
-                CLT_MMA_WAIT(HEAD_DIM, 0, o);
+                CLT_MMA_WAIT(WIDTH, 0, o);
                 if (item == 0) CLT_BAR_ARRIVE(v_bar + v_stage * 16 + 8);
                 STEP(v_stage, v_parity);
                 pack_all(p, s);
@@ -499,7 +509,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
                 if ((uint)in.i < seq) to[in.i] = fma(m.x, factor, log2_fast(l.x)) * LN2;
                 if ((uint)in.i + 8 < seq) to[in.i + 8] = (fma(m.y, factor, log2_fast(l.y)) - 8.0f * in.slope2) * LN2;
             }
-            CLT_MMA_WAIT(HEAD_DIM, 0, o);
+            CLT_MMA_WAIT(WIDTH, 0, o);
             if (item == 0) CLT_BAR_ARRIVE(v_bar + v_stage * 16 + 8);
             a.x = 1.0f / l.x;
             a.y = 1.0f / l.y;

@@ -27,7 +27,7 @@ bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad
 clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
 
-/* Body "wgmma" (clt_op_attention_wgmma.c): 16-bit types, head sizes 64, 80, 96 and 128 within MIN_D .. MAX_D
+/* Body "wgmma" (clt_op_attention_wgmma.c): 16-bit types, head sizes in steps of 8 within MIN_D .. MAX_D
  * of the row, tensors aligned as maps need it, no dropout. */
 bool clt_attention_wgmma_takes(const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
