@@ -152,6 +152,7 @@ clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const p
 }
 
 clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
+    if (!strcmp(v->body, "wgmma")) return clt_attention_wgmma_backward(ops, v, g);
     return strcmp(v->body, "cpu") ? group_backward(ops, v, g) : cpu_backward(ops, v, g);
 }
 
@@ -196,8 +197,7 @@ bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
 }
 
 bool clt_attention_takes_backward(const clt_variant *v, const grad_params *g) {
-    (void)v, (void)g;
-    return true;
+    return strcmp(v->body, "wgmma") || clt_attention_wgmma_takes_backward(g);
 }
 
 static bool takes_forward(const clt_variant *v, const void *call) {
@@ -250,5 +250,8 @@ uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_pa
     if (type == CLT_DEVICE_CPU && p->type != CLT_F32)
         sums = (uint64_t)(2 * p->batch * p->seq * p->kv_heads * p->head_dim);
     /* any device may fall back to the body that keeps delta */
-    return CLT_ROUND_UP(CLT_MAX(delta, sums) * sizeof(float), 4096);
+    uint64_t bytes = CLT_MAX(delta, sums) * sizeof(float);
+    if (type == CLT_DEVICE_GPU && p->type != CLT_F32)
+        bytes = CLT_MAX(bytes, clt_attention_wgmma_workspace(p));
+    return CLT_ROUND_UP(bytes, 4096);
 }

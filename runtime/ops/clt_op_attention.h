@@ -32,8 +32,16 @@ clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const 
 bool clt_attention_wgmma_takes(const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 
+/* The body of that name in attention_backward.vt (clt_op_attention_wgmma_backward.c): the same types, head
+ * sizes and alignment, no dropout. workspace: its scratch in bytes. */
+bool clt_attention_wgmma_takes_backward(const clt_attention_grad_params *g);
+clt_status clt_attention_wgmma_backward(clt_ops *ops, const clt_variant *v,
+                                        const clt_attention_grad_params *g);
+uint64_t clt_attention_wgmma_workspace(const clt_attention_params *p);
+
 /* The checks (clt_variant_check; ctx: the params of the call, for head size, type and features). Rows that
- * require numerics=fast are compared with the formula in double within the bound of clt_ref_attention_row,
+ * require numerics=fast are compared with the formula in double within the bound of clt_ref_attention_row and
+ * clt_ref_attention_gradients,
  * all others with the oracle's bits. */
 clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void *ctx);
 clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);

@@ -184,12 +184,38 @@ static clt_status forward(check_case *c, const clt_variant *v) {
 
 /* --- backward ------------------------------------------------------------------------------------------- */
 
+/* Tensor t within the bound of the formula; both contiguous. */
+static clt_status compare_gradient(const check_case *c, int t, const double *want, const double *bound) {
+    float *got;
+    clt_status st = read_tensor(c, t, &got);
+    for (size_t i = 0; i < elements(c, t) && st == CLT_OK; i++)
+        if (!(fabs((double)got[i] - want[i]) <= bound[i]))
+            st = clt_variant_fail(c->ops, "%s: element %zu is %.9g, the formula gives %.9g, bound %.3g",
+                                  name_of[t], i, (double)got[i], want[i], bound[i]);
+    clt_free(got);
+    return st;
+}
+
+static clt_status compare_gradients(const check_case *c) {
+    const size_t n = elements(c, T_DQ), m = elements(c, T_DK);
+    double *w = clt_malloc((2 * n + 4 * m) * sizeof *w);
+    clt_ref_attention_gradients_out g = {
+        w, w + n, w + n + m, w + n + 2 * m, w + 2 * n + 2 * m, w + 2 * n + 3 * m};
+    clt_ref_attention_gradients(&c->ref, c->g.fwd.type, &g);
+    clt_status st = compare_gradient(c, T_DQ, g.dq, g.dq_bound);
+    if (st == CLT_OK) st = compare_gradient(c, T_DK, g.dk, g.dk_bound);
+    if (st == CLT_OK) st = compare_gradient(c, T_DV, g.dv, g.dv_bound);
+    clt_free(w);
+    return st;
+}
+
 /* The oracle makes the output and the log-sum-exp that the body starts from. */
 static clt_status backward(check_case *c, const clt_variant *v) {
     clt_ref_attention_forward(&c->ref);
     clt_ref_round(c->g.fwd.type, c->host + c->at[T_O], elements(c, T_O));
     CLT_TRY(write_all(c));
     CLT_TRY(clt_attention_run_backward(c->ops, v, &c->g));
+    if (c->fast) return compare_gradients(c);
     clt_ref_attention_backward(&c->ref);
     clt_ref_round(c->g.fwd.type, c->host + c->at[T_DQ], c->at[TENSORS] - c->at[T_DQ]);
     for (int t = T_DQ; t <= T_DV; t++) CLT_TRY(compare_bits(c, t));

@@ -105,6 +105,13 @@ typedef struct {
 } clt_ref_attention_bound;
 clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p, clt_dtype type,
                                               clt_ref_attention_at at, double *o, double *bound);
+/* The gradients in the same way, from p's o and lse: [B, T, heads, D] and [B, T, kv_heads, D], contiguous,
+ * all written; with accumulate_kv the values in p->dk and p->dv are added. */
+typedef struct {
+    double *dq, *dk, *dv, *dq_bound, *dk_bound, *dv_bound;
+} clt_ref_attention_gradients_out;
+void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
+                                 const clt_ref_attention_gradients_out *g);
 
 void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
                   const float *cos_sin, bool inverse);

@@ -2,6 +2,7 @@
 #include "clt_ref.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../clt_dropout.h"
 
@@ -80,4 +81,101 @@ clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p,
     clt_free(far);
     clt_free(s);
     return (clt_ref_attention_bound){lse, 1.01 * (2 * e + adding) + 0x1p-22 * fabs(lse)};
+}
+
+/* --- gradients ------------------------------------------------------------------------------------------ */
+
+typedef struct { /* what a pair contributes, and by how much it may differ */
+    double p, p_error, ds, ds_error;
+} pair;
+
+static double dot(const float *x, const float *y, int64_t n, double *size) {
+    double s = 0;
+    *size = 0;
+    for (int64_t d = 0; d < n; d++) {
+        s += (double)x[d] * (double)y[d];
+        *size += fabs((double)x[d] * (double)y[d]);
+    }
+    return s;
+}
+
+/* Errors to first order. exp2 of a score in units of log2: the score as in the forward pass, lse rounded once
+ * more, 2^-21 for the device's exp2. Products of a head: (head_dim + 8) * 2^-23 of their sizes. p and ds are
+ * rounded to `type` before they are multiplied; fp16 has an absolute step of 2^-25 besides, and what is below
+ * 2^-126 may become 0. */
+static pair pair_of(const params *p, clt_dtype type, place a, int64_t j) {
+    const int64_t n = p->head_dim, row = a.sample * p->seq + a.row, key = a.sample * p->seq + j;
+    const double u = type == CLT_BF16  ? 0x1p-8
+                     : type == CLT_F16 ? 0x1p-11
+                                       : 0x1p-24,
+                 e = (double)(n + 8) * 0x1p-23;
+    const double step = type == CLT_F16 ? 0x1p-25 : 0x1p-126,
+                 lse = (double)p->lse[(a.sample * p->heads + a.head) * p->seq + a.row];
+    double size, dp_size, delta_size;
+    double s = score(p, a, j, &size), w = exp(s - lse), drop = factor(p, a, j);
+    const float *dout = p->dout + row * p->lddout + a.head * n;
+    double dp = drop * dot(dout, p->v + key * p->ldv + a.head / (p->heads / p->kv_heads) * n, n, &dp_size);
+    double delta = dot(dout, p->o + row * p->ldo + a.head * n, n, &delta_size), slope = 1, slope_error = 0;
+    if (p->softcap > 0.0f) {
+        double bias = p->slopes ? (double)p->slopes[a.head] * (double)(j - a.row) : 0;
+        double t = (s - bias) / (double)p->softcap;
+        slope = 1 - t * t, slope_error = 0x1p-20;
+    }
+    double w_error = w * (e * size + 0x1p-21 + 0x1p-22 * fabs(lse)) + 0x1p-126, ds = w * (dp - delta) * slope;
+    pair r = {.p = w * drop, .ds = ds};
+    r.p_error = w_error * drop + r.p * u + step;
+    r.ds_error = w_error * fabs(dp - delta) + fabs(ds) * (u + 0x1p-22) +
+                 w * (e * (drop * dp_size + delta_size) + slope_error * fabs(dp - delta)) + step;
+    return r;
+}
+
+/* out += x * y, its bound += what an error of x, and adding, can do. */
+static void add_row(double x, double error, const float *y, int64_t n, double *out, double *bound) {
+    for (int64_t d = 0; d < n; d++) {
+        out[d] += x * (double)y[d];
+        bound[d] += error * fabs((double)y[d]);
+    }
+}
+
+/* Turns sums of errors into the bound of a stored element that is scale times the sum, plus what was there.
+ */
+static void finish(clt_dtype type, double scale, int64_t rows, int64_t cols, const float *old, int64_t ld,
+                   double *out, double *bound) {
+    const double u = type == CLT_BF16 ? 0x1p-8 : type == CLT_F16 ? 0x1p-11 : 0x1p-24;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            double *x = out + r * cols + c, *b = bound + r * cols + c;
+            *x = *x * scale + (old ? (double)old[r * ld + c] : 0);
+            *b = 1.01 * (*b * fabs(scale) + u * (fabs(*x) + *b * fabs(scale))) +
+                 (type == CLT_F16 ? 0x1p-25 : 0x1p-126);
+        }
+}
+
+void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
+                                 const clt_ref_attention_gradients_out *g) {
+    const int64_t n = p->head_dim, tokens = p->batch * p->seq, wide = p->heads * n, narrow = p->kv_heads * n;
+    memset(g->dq, 0, (size_t)(tokens * wide) * sizeof(double));
+    memset(g->dq_bound, 0, (size_t)(tokens * wide) * sizeof(double));
+    double *const kv[] = {g->dk, g->dv, g->dk_bound, g->dv_bound};
+    for (size_t i = 0; i < CLT_COUNT_OF(kv); i++)
+        memset(kv[i], 0, (size_t)(tokens * narrow) * sizeof(double));
+    for (int64_t at = 0; at < tokens * p->heads; at++) {
+        const place a = {at / p->heads / p->seq, at % p->heads, at / p->heads % p->seq};
+        const int64_t row = a.sample * p->seq + a.row, kv_head = a.head / (p->heads / p->kv_heads);
+        const double adding = 0x1p-21 * (1.0 + (double)p->seq / 64);
+        for (int64_t j = 0; j <= a.row; j++) {
+            if (!visible(p, a, j)) continue;
+            const int64_t key = a.sample * p->seq + j, to = key * narrow + kv_head * n,
+                          from = row * wide + a.head * n;
+            const pair x = pair_of(p, type, a, j);
+            const double ds_error = x.ds_error + adding * fabs(x.ds), p_error = x.p_error + adding * x.p;
+            add_row(x.ds, ds_error, p->k + key * p->ldk + kv_head * n, n, g->dq + from, g->dq_bound + from);
+            add_row(x.ds, ds_error, p->q + row * p->ldq + a.head * n, n, g->dk + to, g->dk_bound + to);
+            add_row(x.p, p_error, p->dout + row * p->lddout + a.head * n, n, g->dv + to, g->dv_bound + to);
+        }
+    }
+    finish(type, (double)p->scale, tokens, wide, NULL, 0, g->dq, g->dq_bound);
+    finish(type, (double)p->scale, tokens, narrow, p->accumulate_kv ? p->dk : NULL, p->lddk, g->dk,
+           g->dk_bound);
+    finish(type, 1, tokens, narrow, p->accumulate_kv ? p->dv : NULL, p->lddv, g->dv, g->dv_bound);
 }

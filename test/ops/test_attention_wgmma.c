@@ -1,0 +1,246 @@
+/* The backward pass of attention on matrix units against the formula in double, within the bound of
+ * clt_ref_attention_gradients; three runs must give the same bits. Tensors lie in a buffer of NaNs, with NaNs
+ * between and behind their rows. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/device/clt_tensor_map.h"
+#include "runtime/ops/ref/clt_ref.h"
+#include "test/test_util.h"
+
+typedef struct {
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    clt_dtype type;
+    int64_t window; /* 0: off; n: n - 1 */
+    float softcap, amplitude;
+    bool alibi, ids, accumulate;
+    bool one_hot; /* queries and keys so that every row looks at one key alone */
+    bool fused;   /* q, k and v side by side in one matrix */
+} shape;
+
+static const shape cases[] = {
+    {1, 1, 1, 1, 64, CLT_BF16},
+    {2, 63, 2, 2, 64, CLT_BF16, .fused = true},
+    {2, 65, 2, 1, 64, CLT_F16},
+    {1, 128, 2, 2, 64, CLT_BF16},
+    {2, 200, 4, 2, 64, CLT_BF16, .fused = true, .accumulate = true},
+    {1, 1000, 2, 1, 64, CLT_BF16, .fused = true},
+    {1, 300, 2, 2, 64, CLT_BF16, .amplitude = 16},
+    {1, 300, 2, 2, 64, CLT_F16, .amplitude = 8},
+    {1, 200, 1, 1, 64, CLT_BF16, .one_hot = true},
+    {2, 300, 4, 2, 64, CLT_BF16, .alibi = true},
+    {1, 300, 2, 1, 64, CLT_BF16, .softcap = 2.5f},
+    {1, 500, 2, 1, 64, CLT_BF16, .window = 101},
+    {1, 300, 2, 1, 64, CLT_BF16, .window = 1},
+    {2, 300, 2, 1, 64, CLT_F16, .ids = true, .accumulate = true},
+    {2, 260, 4, 2, 64, CLT_BF16, .alibi = true, .softcap = 1.5f, .window = 171, .ids = true, .fused = true},
+    {1, 257, 3, 3, 80, CLT_BF16, .fused = true},
+    {1, 300, 2, 1, 80, CLT_F16, .alibi = true},
+    {2, 190, 2, 1, 96, CLT_BF16, .fused = true, .window = 70},
+    {1, 63, 2, 2, 128, CLT_BF16},
+    {1, 1000, 2, 1, 128, CLT_BF16, .fused = true},
+    {1, 300, 2, 2, 128, CLT_F16, .accumulate = true},
+    {2, 260, 4, 2, 128, CLT_BF16, .alibi = true, .softcap = 1.5f, .window = 171, .ids = true, .fused = true},
+};
+
+enum { Q, K, V, O, DOUT, DQ, DK, DV, TENSORS };
+static const char *const name_of[TENSORS] = {"q", "k", "v", "o", "dout", "dq", "dk", "dv"};
+enum { GAP = 64, PAD = 8 }; /* elements of NaN between tensors and at the end of a row */
+
+typedef struct {
+    shape s;
+    clt_ref_attention_params p;
+    float *host; /* all tensors, as in the device's buffer */
+    float *lse, *slopes;
+    int32_t *ids;
+    size_t at[TENSORS], total;
+    int64_t ld[TENSORS];
+    clt_buffer *data, *stat;
+} problem;
+
+static int64_t width(const shape *s, int t) {
+    return s->head_dim * (t == K || t == V || t == DK || t == DV ? s->kv_heads : s->heads);
+}
+
+/* Places of the tensors. Fused: q, k and v (and their gradients) in the columns of one matrix. */
+static void place_tensors(problem *x) {
+    const shape *s = &x->s;
+    int64_t rows = s->batch * s->seq, all = (s->heads + 2 * s->kv_heads) * s->head_dim + PAD;
+    size_t at = GAP;
+    for (int t = 0; t < TENSORS; t++) {
+        bool joins = s->fused && (t == K || t == V || t == DK || t == DV);
+        x->ld[t] = s->fused && t != O && t != DOUT ? all : width(s, t) + PAD;
+        x->at[t] = joins ? x->at[t - 1] + (size_t)width(s, t - 1) : at;
+        if (!joins) at += CLT_ROUND_UP((size_t)(rows * x->ld[t]), GAP) + GAP;
+    }
+    x->total = at + (size_t)(64 * all);
+}
+
+static void fill(problem *x) {
+    const shape *s = &x->s;
+    int64_t rows = s->batch * s->seq;
+    for (size_t i = 0; i < x->total; i++) x->host[i] = NAN;
+    for (int t = 0; t < TENSORS; t++) {
+        int64_t n = width(s, t);
+        float *from =
+            tu_random((size_t)(rows * n), 40 + (uint64_t)t, s->amplitude > 0 && t != DOUT ? s->amplitude : 1);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < n; c++) {
+                float v = from[r * n + c];
+                if (s->one_hot && (t == Q || t == K)) v = (r * 7 % 50 + c) % 50 == 0 ? 30.0f : 0.0f;
+                x->host[x->at[t] + (size_t)(r * x->ld[t] + c)] = v;
+            }
+        clt_free(from);
+    }
+    clt_ref_round(s->type, x->host, x->total);
+    x->slopes = tu_random((size_t)s->heads, 50, 0.25f);
+    x->ids = clt_malloc((size_t)rows * sizeof *x->ids);
+    for (int64_t i = 0; i < rows; i++) x->ids[i] = (int32_t)(i / 45);
+}
+
+static void make_oracle(problem *x) {
+    const shape *s = &x->s;
+    float *t[TENSORS];
+    for (int i = 0; i < TENSORS; i++) t[i] = x->host + x->at[i];
+    x->lse = clt_malloc((size_t)(s->batch * s->heads * s->seq) * sizeof(float));
+    x->p = (clt_ref_attention_params){
+        .batch = s->batch, .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads};
+    clt_ref_attention_params *p = &x->p;
+    p->head_dim = s->head_dim, p->scale = 1.0f / sqrtf((float)s->head_dim), p->softcap = s->softcap;
+    p->window = s->window - 1, p->slopes = s->alibi ? x->slopes : NULL, p->seq_ids = s->ids ? x->ids : NULL;
+    p->q = t[Q], p->k = t[K], p->v = t[V], p->o = t[O], p->lse = x->lse, p->dout = t[DOUT];
+    p->dq = t[DQ], p->dk = t[DK], p->dv = t[DV];
+    p->ldq = x->ld[Q], p->ldk = x->ld[K], p->ldv = x->ld[V], p->ldo = x->ld[O], p->lddout = x->ld[DOUT];
+    p->lddq = x->ld[DQ], p->lddk = x->ld[DK], p->lddv = x->ld[DV], p->accumulate_kv = s->accumulate;
+    clt_ref_attention_forward(p);
+    clt_ref_round(s->type, x->host, x->total);
+}
+
+static void upload(problem *x) {
+    void *packed = clt_malloc(x->total * 2);
+    clt_ref_narrow(x->s.type, x->host, x->total, packed);
+    tu_assert_ok(clt_buffer_write(x->data, 0, packed, x->total * 2), "write");
+    clt_free(packed);
+}
+
+static void make_buffers(problem *x, clt_device *dev, clt_attention_grad_params *g) {
+    const shape *s = &x->s;
+    size_t stats = (size_t)(s->batch * s->heads * s->seq), ids = (size_t)(s->batch * s->seq),
+           slopes = (size_t)s->heads;
+    tu_assert_ok(clt_buffer_create(dev, x->total * 2, "test", &x->data), "buffer");
+    tu_assert_ok(clt_buffer_create(dev, (stats + slopes + ids) * 4, "test", &x->stat), "buffer");
+    tu_assert_ok(clt_buffer_write(x->stat, 0, x->lse, stats * 4), "write");
+    tu_assert_ok(clt_buffer_write(x->stat, stats * 4, x->slopes, slopes * 4), "write");
+    tu_assert_ok(clt_buffer_write(x->stat, (stats + slopes) * 4, x->ids, ids * 4), "write");
+    clt_attention_params *p = &g->fwd;
+    clt_ref *const place[TENSORS] = {&p->q, &p->k, &p->v, &p->o, &g->dout, &g->dq, &g->dk, &g->dv};
+    int64_t *const ld[TENSORS] = {&p->ldq,    &p->ldk,  &p->ldv,  &p->ldo,
+                                  &g->lddout, &g->lddq, &g->lddk, &g->lddv};
+    *g = (clt_attention_grad_params){.accumulate_kv = s->accumulate};
+    for (int t = 0; t < TENSORS; t++) *place[t] = (clt_ref){x->data, x->at[t]}, *ld[t] = x->ld[t];
+    p->batch = s->batch, p->seq = s->seq, p->heads = s->heads, p->kv_heads = s->kv_heads,
+    p->head_dim = s->head_dim;
+    p->lse = (clt_ref){x->stat, 0}, p->scale = x->p.scale, p->softcap = s->softcap, p->window = x->p.window;
+    if (s->alibi) p->slopes = (clt_ref){x->stat, stats};
+    if (s->ids) p->seq_ids = (clt_ref){x->stat, stats + slopes};
+    p->type = s->type;
+}
+
+/* Largest error as a part of its bound. */
+static double worst(const problem *x, int t, const float *got, const double *want, const double *bound) {
+    int64_t n = width(&x->s, t), rows = x->s.batch * x->s.seq;
+    double most = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < n; c++) {
+            double v = (double)got[x->at[t] + (size_t)(r * x->ld[t] + c)], w = want[r * n + c],
+                   b = bound[r * n + c];
+            if (!(fabs(v - w) <= b))
+                fail_msg("%s[%lld, %lld]: %.9g, the formula gives %.9g, bound %.3g", name_of[t], (long long)r,
+                         (long long)c, v, w, b);
+            most = fmax(most, b > 0 ? fabs(v - w) / b : 0);
+        }
+    return most;
+}
+
+/* Everything but the gradients' elements is as it was. */
+static void untouched(const problem *x, const float *got) {
+    bool *mine = clt_calloc(x->total, sizeof *mine);
+    for (int t = DQ; t <= DV; t++)
+        for (int64_t r = 0; r < x->s.batch * x->s.seq; r++)
+            for (int64_t c = 0; c < width(&x->s, t); c++) mine[x->at[t] + (size_t)(r * x->ld[t] + c)] = true;
+    for (size_t i = 0; i < x->total; i++)
+        if (!mine[i] && memcmp(&got[i], &x->host[i], 4) != 0 && !(isnan(got[i]) && isnan(x->host[i])))
+            fail_msg("element %zu, which is no gradient, was written", i);
+    clt_free(mine);
+}
+
+static void compare(problem *x, const uint16_t *bits, const char *label) {
+    size_t wide = (size_t)(x->s.batch * x->s.seq * width(&x->s, Q)),
+           narrow = (size_t)(x->s.batch * x->s.seq * width(&x->s, K));
+    float *got = clt_malloc(x->total * sizeof *got);
+    clt_ref_widen(x->s.type, bits, x->total, got);
+    untouched(x, got);
+    double *w = clt_malloc((2 * wide + 4 * narrow) * sizeof *w), *u = w + 2 * wide;
+    clt_ref_attention_gradients_out g = {w, u, u + narrow, w + wide, u + 2 * narrow, u + 3 * narrow};
+    clt_ref_attention_gradients(&x->p, x->s.type, &g);
+    double q = worst(x, DQ, got, g.dq, g.dq_bound), k = worst(x, DK, got, g.dk, g.dk_bound);
+    print_message("%s: dq %.2f dk %.2f dv %.2f of the bound\n", label, q, k,
+                  worst(x, DV, got, g.dv, g.dv_bound));
+    clt_free(w);
+    clt_free(got);
+}
+
+static void run_case(clt_ops *ops, const shape *s) {
+    char label[96];
+    snprintf(label, sizeof label, "B%d T%d H%d/%d D%d type %d", (int)s->batch, (int)s->seq, (int)s->heads,
+             (int)s->kv_heads, (int)s->head_dim, (int)s->type);
+    problem x = {.s = *s};
+    clt_attention_grad_params g;
+    place_tensors(&x);
+    x.host = clt_malloc(x.total * sizeof *x.host);
+    fill(&x);
+    make_oracle(&x);
+    make_buffers(&x, clt_ops_device(ops), &g);
+    uint16_t *first = clt_malloc(x.total * 2), *again = clt_malloc(x.total * 2);
+    for (int i = 0; i < 3; i++) {
+        upload(&x);
+        tu_assert_ok(clt_op_attention_backward(ops, &g), label);
+        tu_assert_ok(clt_buffer_read(x.data, 0, i ? again : first, x.total * 2), label);
+        if (i && memcmp(first, again, x.total * 2) != 0) fail_msg("%s: run %d has other bits", label, i);
+    }
+    compare(&x, first, label);
+    clt_free(first);
+    clt_free(again);
+    clt_free(x.host);
+    clt_free(x.lse);
+    clt_free(x.slopes);
+    clt_free(x.ids);
+    clt_buffer_destroy(x.data);
+    clt_buffer_destroy(x.stat);
+}
+
+static void backward_is_within_the_bound(void **state) {
+    (void)state;
+    int ran = 0;
+    for (int i = 0; i < tu_device_count(); i++) {
+        if (!clt_device_get_facts(tu_device(i))->wgmma || !clt_tensor_map_available(tu_device(i))) {
+            print_message("%s: left out, it has no wgmma or no tensor maps\n", tu_device_name(i));
+            continue;
+        }
+        clt_ops *ops;
+        clt_ops_params p = clt_ops_params_default();
+        p.numerics = CLT_FAST, p.skip_check = true;
+        tu_assert_ok(clt_ops_create(tu_device(i), &p, &ops), "ops");
+        tu_assert_ok(clt_variant_force(ops, "attention_backward", "wgmma"), "wgmma");
+        for (size_t c = 0; c < CLT_COUNT_OF(cases); c++) run_case(ops, &cases[c]);
+        clt_ops_destroy(ops);
+        ran++;
+    }
+    if (!ran) skip();
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(backward_is_within_the_bound)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
