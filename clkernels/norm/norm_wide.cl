@@ -3,11 +3,12 @@
  *
  *   forward    64 / V work-items a row, which keep the row in registers; lane l of the row rule is element l % V of item l / V
  *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local memory; then 256 /
- *              ROWS items a row make the two sums, then an item owns four columns, makes dx and continues the column sums
+ *              ROWS items a row make the two sums, then an item owns four columns, makes dx (and its copy, and the forward pass's
+ *              output again) and continues the column sums
  *   columns    an item per 8 columns and block of 64 rows
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; forward
- * V (1, 2, 4); backward ROWS (4, 8); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE
+ * V (1, 2, 4); backward ROWS (4, 8); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE, COPY_TYPE
  * (norm_columns.clh). Offsets, row distances and columns are multiples of 8 elements.
  * Local size: forward 128, backward 256, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
 #define LANES 1
@@ -45,6 +46,12 @@
 #endif
 #ifndef HAS_RES
 #define HAS_RES 1
+#endif
+#ifndef HAS_COPY
+#define HAS_COPY 1
+#endif
+#ifndef HAS_Y
+#define HAS_Y 1
 #endif
 #if COLS % 64 != 0 || (V != 1 && V != 2 && V != 4) || (ROWS != 4 && ROWS != 8)
 #error "COLS is a multiple of 64, V is 1, 2 or 4, ROWS is 4 or 8"
@@ -175,7 +182,8 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
               __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
               __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
-              __global dx_elem *dx, ulong dx_off, __global float *part, ulong part_w, ulong part_b, ulong heads,
+              __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y, ulong y_off,
+              __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b, ulong heads,
               ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
     __local x_elem xs[ROWS * COLS] __attribute__((aligned(16)));
     __local dy_elem ds[ROWS * COLS] __attribute__((aligned(16)));
@@ -245,8 +253,19 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
                 if (r >= rows) break;
                 const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c), u = LOCAL4(X_TYPE, xs + r * COLS + c);
                 const float4 xhat = RMS ? u * f.y : (u - f.x) * f.y;
-#if HAS_DX
                 const size_t token = (first + r) / heads, at = (first + r) % heads * COLS + c;
+#if HAS_Y
+                float4 again = xhat;
+#if HAS_W && HAS_B
+                again = fma(again, *(__global const float4 *)(w + c), *(__global const float4 *)(b + b_off + c));
+#elif HAS_W
+                again = again * *(__global const float4 *)(w + c);
+#elif HAS_B
+                again = again + *(__global const float4 *)(b + b_off + c);
+#endif
+                *(__global CLT_PASTE(CLT_PASTE(vec_, Y_TYPE), _4) *)(y + y_off + token * ldx + at) = CLT_ROUND4(Y_TYPE, again);
+#endif
+#if HAS_DX
 #if HAS_W
                 const float4 g = d * wv;
 #else
@@ -259,6 +278,10 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #endif
                 *(__global CLT_PASTE(CLT_PASTE(vec_, DX_TYPE), _4) *)(dx + dx_off + token * lddx + at) =
                     CLT_ROUND4(DX_TYPE, v);
+#if HAS_COPY
+                *(__global CLT_PASTE(CLT_PASTE(vec_, COPY_TYPE), _4) *)(copy + copy_off + token * lddx + at) =
+                    CLT_ROUND4(COPY_TYPE, v);
+#endif
 #endif
 #if HAS_DW
                 sum_w[o] = fma(d, xhat, sum_w[o]);

@@ -74,9 +74,25 @@ static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, b
     return clt_op_gemm(p->m->ops, &g);
 }
 
-/* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator. */
+static bool branches_drop(const backward_pass *p) {
+    return p->b->dropout && p->m->cfg.resid_pdrop > 0;
+}
+
+/* Where the gradient is rounded for the next branch on the way; a branch's dropout does that itself. */
+static clt_ref rounded(const backward_pass *p) {
+    return branches_drop(p) || p->m->type == CLT_F32 ? clt_ref_none() : p->m->dbranch;
+}
+
+/* Where a norm's output is made again on the way: only the weight gradients of what follows the norm need it,
+ * so they come after its backward pass. */
+static clt_ref again(const backward_pass *p, clt_ref y) {
+    return p->m->shape.recompute == CLT_RECOMPUTE_NORMS ? y : clt_ref_none();
+}
+
+/* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator; dx_copy and y: see
+ * clt_norm_grad_params. */
 static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_ref rstd, int w, int b,
-                                clt_ref dy, clt_ref residual, clt_ref dx) {
+                                clt_ref dy, clt_ref residual, clt_ref dx, clt_ref dx_copy, clt_ref y) {
     clt_mpt *m = p->m;
     int64_t C = m->cfg.d_model;
     return clt_op_norm_backward(m->ops, &(clt_norm_grad_params){.rms = m->cfg.rms_norm,
@@ -99,7 +115,12 @@ static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_r
                                                                 .lddx = C,
                                                                 .ldres = C,
                                                                 .accumulate = !p->b->lane_first,
-                                                                .dy_type = m->dnorm_type});
+                                                                .dy_type = m->dnorm_type,
+                                                                .dx_copy = dx_copy,
+                                                                .copy_type = m->type,
+                                                                .y = y,
+                                                                .b = clt_mpt_weight(m, b),
+                                                                .y_type = m->type});
 }
 
 /* The gradient that enters a branch: dx itself, rounded to the branches' type, or through the branch's
@@ -107,12 +128,10 @@ static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_r
 static clt_status branch_gradient(backward_pass *p, int layer, int site, clt_ref *out) {
     clt_mpt *m = p->m;
     *out = m->dbranch;
-    if (p->b->dropout && m->cfg.resid_pdrop > 0)
+    if (branches_drop(p))
         return clt_mpt_dropout(m, p->b, m->cfg.resid_pdrop, layer, site, CLT_F32, m->dx, clt_ref_none(),
                                m->type, m->dbranch);
-    if (m->type != CLT_F32)
-        return clt_op_cast(m->ops, CLT_F32, m->type, m->dx, m->dbranch, (uint64_t)(p->rows * m->cfg.d_model));
-    *out = m->dx;
+    if (m->type == CLT_F32) *out = m->dx; /* else the norm's backward pass left the rounded copy there */
     return CLT_OK;
 }
 
@@ -124,12 +143,6 @@ static clt_status hidden_again(backward_pass *p, const clt_mpt_acts *a) {
     if (m->cfg.glu)
         return clt_op_glu_forward(m->ops, m->type, m->cfg.activation, R, F, a->gate, F, a->up, F, a->act, F);
     return clt_op_activation_forward(m->ops, m->type, m->cfg.activation, R, F, a->up, F, a->act, F);
-}
-
-static clt_status norm_again(backward_pass *p, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
-                             clt_ref rstd) {
-    if (p->m->shape.recompute != CLT_RECOMPUTE_NORMS) return CLT_OK;
-    return clt_mpt_norm(p->m, p->rows, x, w, b, y, mean, rstd);
 }
 
 /* Gradient of the hidden values in front of the activation, and of the down projection. */
@@ -164,14 +177,12 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t C = c->d_model, F = c->ffn_hidden;
     CLT_TRY(mlp_hidden_backward(p, layer));
-    CLT_TRY(norm_again(p, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
-    CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
     CLT_TRY(norm_data(p, x->wup, m->dup, F, false));
-    if (c->glu) {
-        CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
-        CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
-    }
-    CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx));
+    if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
+    CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx,
+                          rounded(p), again(p, a->n2)));
+    CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
+    if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
     return clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(p->rows * C), "block %d: gradient before norm_2",
                         layer);
 }
@@ -232,24 +243,35 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
     return CLT_OK;
 }
 
-static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv) {
-    clt_mpt *m = p->m;
+/* The weight, the bias and the first column of part i of q|k|v, or of all of it where it is one projection;
+ * false: there are no more parts. */
+static bool projection(const clt_mpt *m, int layer, int i, int *w, int *b, uint64_t *col) {
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_block_index *x = &m->index.block[layer];
-    const clt_mpt_acts *a = &m->acts[layer];
-    int64_t C = c->d_model, W = m->width, Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
-    CLT_TRY(norm_again(p, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
-    if (x->wqkv >= 0) {
-        CLT_TRY(linear_weights(p, x->wqkv, x->bqkv, dqkv, W, a->n1, C, "attention"));
-        return norm_data(p, x->wqkv, dqkv, W, false);
-    }
-    const int w[] = {x->wq, x->wk, x->wv}, b[] = {x->bq, x->bk, x->bv};
+    int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
+    const int ws[] = {x->wq, x->wk, x->wv}, bs[] = {x->bq, x->bk, x->bv};
     const int64_t at[] = {0, Q, Q + K};
-    for (int i = 0; i < (c->layer[layer].reuse_kv < 0 ? 3 : 1); i++) {
-        clt_ref d = clt_ref_at(dqkv, (uint64_t)at[i]);
-        CLT_TRY(linear_weights(p, w[i], b[i], d, W, a->n1, C, "attention"));
-        CLT_TRY(norm_data(p, w[i], d, W, i > 0));
-    }
+    bool fused = x->wqkv >= 0;
+    if (i == (fused || c->layer[layer].reuse_kv >= 0 ? 1 : 3)) return false;
+    *w = fused ? x->wqkv : ws[i];
+    *b = fused ? x->bqkv : bs[i];
+    *col = fused ? 0 : (uint64_t)at[i];
+    return true;
+}
+
+static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv) {
+    clt_mpt *m = p->m;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t C = m->cfg.d_model, W = m->width;
+    uint64_t col;
+    int w, b;
+    for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
+        CLT_TRY(norm_data(p, w, clt_ref_at(dqkv, col), W, i > 0));
+    CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx,
+                          rounded(p), again(p, a->n1)));
+    for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
+        CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, a->n1, C, "attention"));
     return CLT_OK;
 }
 
@@ -281,7 +303,6 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     CLT_TRY(clt_mpt_made(m, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));
     CLT_TRY(qkv_backward(p, layer, dqkv));
     CLT_TRY(projections_backward(p, layer, dqkv));
-    CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx));
     return clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_1", layer);
 }
 
@@ -322,7 +343,11 @@ static clt_status embedding_backward(backward_pass *p) {
 clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b) {
     backward_pass p = {.m = m, .b = b, .rows = b->samples * m->shape.seq};
     CLT_TRY(norm_backward(&p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnorm,
-                          clt_ref_none(), m->dx));
+                          clt_ref_none(), m->dx, clt_ref_none(), clt_ref_none()));
+    /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
+    if (rounded(&p).buf)
+        CLT_TRY(
+            clt_op_cast(m->ops, CLT_F32, m->type, m->dx, m->dbranch, (uint64_t)(p.rows * m->cfg.d_model)));
     CLT_TRY(clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(p.rows * m->cfg.d_model), "gradient before norm_f"));
     for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) {
         /* x_last is free by now: the recomputed block's output goes there and is not looked at. */

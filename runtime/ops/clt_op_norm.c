@@ -12,7 +12,7 @@ static bool is_rows(const clt_variant *v) {
 
 /* The kernels are specialised for what a call has; variants are checked, and have their verdicts, as
  * specialised. */
-enum { OPTIONS = 200 };
+enum { OPTIONS = 300 };
 
 /* Rows of norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements.
  */
@@ -34,11 +34,12 @@ static bool wide_forward(const clt_norm_params *p) {
 /* Rows that a work-group of the wide backward pass has in local memory, 0: none fit. Half of it is left to
  * another work-group. */
 static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
-    const clt_ref r[] = {p->x, p->dy, p->dx, p->residual, p->w};
+    const clt_ref r[] = {p->x, p->dy, p->dx, p->residual, p->w, p->dx_copy, p->y, p->b};
     const uint64_t row =
         (uint64_t)p->cols * (clt_dtype_bytes(p->x_type) + clt_dtype_bytes(p->dy_type)) + 1024;
     const uint64_t local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
-    if (!aligned(p->cols, r, (int64_t[]){p->ldx, p->lddy, p->lddx, p->ldres, 0}, 5) || p->cols > 4096)
+    if (!aligned(p->cols, r, (int64_t[]){p->ldx, p->lddy, p->lddx, p->ldres, 0, 0, 0, 0}, 8) ||
+        p->cols > 4096)
         return 0;
     return 8 * row <= local / 2 ? 8 : 4 * row <= local ? 4 : 0;
 }
@@ -72,7 +73,11 @@ static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, 
                  p->rms, p->w.buf != NULL, p->dx.buf != NULL, p->dw.buf != NULL, p->db.buf != NULL,
                  p->residual.buf != NULL, (int)p->x_type, (int)p->dy_type, (int)p->dx_type);
     const int rows = wide_backward(ops, p);
-    if (rows) snprintf(buf + n, OPTIONS - (size_t)n, " -DCOLS=%d -DROWS=%d", (int)p->cols, rows);
+    if (rows)
+        snprintf(buf + n, OPTIONS - (size_t)n,
+                 " -DCOLS=%d -DROWS=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d -DCOPY_TYPE=%d -DY_TYPE=%d",
+                 (int)p->cols, rows, p->dx_copy.buf != NULL, p->y.buf != NULL, p->b.buf != NULL,
+                 (int)p->copy_type, (int)p->y_type);
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {
@@ -154,11 +159,11 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
     size_t local = 256, global = (size_t)(b->samples * b->blocks) * local;
-    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),  CLT_REF(p->rstd),
-                      CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),    CLT_BUF(b->part),
-                      CLT_U64(0),         CLT_U64(b->part_b),   CLT_U64(p->heads), CLT_U64(b->per_sample),
-                      CLT_U64(b->blocks), CLT_U64(p->ldx),      CLT_U64(p->lddy),  CLT_U64(p->ldres),
-                      CLT_U64(p->lddx)};
+    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),       CLT_REF(p->rstd),
+                      CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),         CLT_REF(p->dx_copy),
+                      CLT_REF(p->y),      CLT_REF(p->b),        CLT_BUF(b->part),       CLT_U64(0),
+                      CLT_U64(b->part_b), CLT_U64(p->heads),    CLT_U64(b->per_sample), CLT_U64(b->blocks),
+                      CLT_U64(p->ldx),    CLT_U64(p->lddy),     CLT_U64(p->ldres),      CLT_U64(p->lddx)};
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
@@ -185,6 +190,29 @@ static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_n
                       CLT_U64(p->heads), CLT_U64(p->ldx),      CLT_U64(p->lddy), CLT_U64(p->ldres),
                       CLT_U64(p->lddx)};
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
+}
+
+/* What only wide rows make in the same pass. */
+static clt_status backward_extras(clt_ops *ops, const clt_norm_grad_params *p) {
+    if (p->dx_copy.buf)
+        CLT_TRY(clt_op_cast(ops, p->dx_type, p->copy_type, p->dx, p->dx_copy,
+                            (uint64_t)(p->rows * p->heads * p->cols)));
+    if (!p->y.buf) return CLT_OK;
+    return clt_op_norm_forward(ops, &(clt_norm_params){.rms = p->rms,
+                                                       .eps = p->eps,
+                                                       .rows = p->rows,
+                                                       .cols = p->cols,
+                                                       .heads = p->heads,
+                                                       .x = p->x,
+                                                       .y = p->y,
+                                                       .w = p->w,
+                                                       .b = p->b,
+                                                       .mean = p->mean,
+                                                       .rstd = p->rstd,
+                                                       .ldx = p->ldx,
+                                                       .ldy = p->ldx,
+                                                       .x_type = p->x_type,
+                                                       .y_type = p->y_type});
 }
 
 static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p) {
@@ -323,6 +351,7 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
     clt_ref_norm_forward(&r);
     r.dy = clt_check_random(&c, s.elements, 4);
     if (call->w.buf) r.w = clt_check_random(&c, (size_t)s.cols, 2);
+    if (call->b.buf) r.b = clt_check_random(&c, (size_t)s.cols, 3);
     if (call->dx.buf) r.dx = clt_check_random(&c, s.elements, 5);
     if (call->residual.buf) r.residual = r.dx;
     if (call->dw.buf) r.dw = clt_check_random(&c, (size_t)s.cols, 6);
@@ -350,9 +379,23 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
                               .db = upload_if(&c, r.db, r.db, (size_t)s.cols)};
     if (r.dx) p.dx = clt_check_upload_as(&c, p.dx_type, r.dx, s.elements);
     if (r.residual) p.residual = p.dx;
+    if (is_wide(v) && call->dx_copy.buf) { /* other rows leave the extras to other operations */
+        p.copy_type = call->copy_type;
+        p.dx_copy = clt_check_upload_as(&c, p.copy_type, clt_check_random(&c, s.elements, 5), s.elements);
+    }
+    if (is_wide(v) && call->y.buf) {
+        p.y_type = call->y_type;
+        p.y = clt_check_upload_as(&c, p.y_type, clt_check_zeros(&c, s.elements), s.elements);
+        p.b = upload_if(&c, r.b, r.b, (size_t)s.cols);
+    }
     if (c.st == CLT_OK) c.st = run_backward(ops, v, &p);
     clt_ref_norm_backward(&r);
     if (r.dx) clt_check_compare_as(&c, p.dx_type, "dx", p.dx, r.dx, s.elements);
+    if (p.dx_copy.buf) clt_check_compare_as(&c, p.copy_type, "copy of dx", p.dx_copy, r.dx, s.elements);
+    if (p.y.buf) {
+        clt_ref_norm_forward(&r); /* with the weights that only backward had so far */
+        clt_check_compare_as(&c, p.y_type, "y again", p.y, r.y, s.elements);
+    }
     if (r.dw) clt_check_compare(&c, "dw", p.dw, r.dw, (size_t)s.cols);
     if (r.db) clt_check_compare(&c, "db", p.db, r.db, (size_t)s.cols);
     return clt_check_end(&c);
@@ -409,13 +452,17 @@ static clt_status check_samples(const char *op, int64_t rows, int64_t cols, int6
 clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p) {
     CLT_TRY(check_samples("norm backward", p->rows, p->heads < 1 ? 0 : p->cols, p->rows_per_sample));
     if (p->residual.buf && !p->dx.buf) return clt_error(CLT_FAIL, "norm backward: a residual without dx");
+    bool gaps = p->ldx != p->heads * p->cols || p->lddx != p->heads * p->cols;
+    if ((gaps && (p->dx_copy.buf || p->y.buf)) || (p->dx_copy.buf && p->dx_type != CLT_F32))
+        return clt_error(CLT_FAIL, "norm backward: a copy of rows with gaps, or of 16-bit ones");
     char options[OPTIONS];
     clt_norm_grad_params call = *p;
     const clt_variant *v;
     backward_options(ops, p, options);
     CLT_TRY(clt_variant_pick_for(ops, "norm", options, wide_backward(ops, p) ? NULL : takes_narrow,
                                  check_backward, &call, &v));
-    return run_backward(ops, v, p);
+    CLT_TRY(run_backward(ops, v, p));
+    return is_wide(v) ? CLT_OK : backward_extras(ops, p);
 }
 
 clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {

@@ -168,6 +168,78 @@ static void run_shape(int d, const shape *shape_, types t) {
     tu_release();
 }
 
+/* The extras of the backward pass: dx once more in 16 bits, and the forward pass's output again. */
+static void run_extras(int d, const shape *s, clt_dtype type) {
+    problem q = make(s);
+    clt_ref_norm_params *r = &q.ref;
+    const size_t cols = (size_t)s->cols;
+    clt_ref none = clt_ref_none();
+    clt_norm_params f = {.rms = s->rms,
+                         .eps = r->eps,
+                         .rows = r->rows,
+                         .cols = r->cols,
+                         .heads = r->heads,
+                         .y_type = type,
+                         .x = tu_upload(d, q.x, q.n),
+                         .y = tu_upload_rounded(d, type, r->y, q.n),
+                         .w = s->w ? tu_upload(d, q.w, cols) : none,
+                         .b = s->b ? tu_upload(d, q.b, cols) : none,
+                         .mean = s->rms ? none : tu_blank(d, q.rows),
+                         .rstd = tu_blank(d, q.rows),
+                         .ldx = r->ldx,
+                         .ldy = r->ldy};
+    tu_assert_ok(clt_op_norm_forward(tu_ops(d), &f), "norm forward");
+    clt_norm_grad_params g = {.rms = s->rms,
+                              .eps = r->eps,
+                              .rows = r->rows,
+                              .cols = r->cols,
+                              .heads = r->heads,
+                              .rows_per_sample = s->per_sample,
+                              .x = f.x,
+                              .w = f.w,
+                              .b = f.b,
+                              .mean = f.mean,
+                              .rstd = f.rstd,
+                              .dy_type = type,
+                              .copy_type = type,
+                              .y_type = type,
+                              .dy = tu_upload_rounded(d, type, q.dy, q.n),
+                              .residual = tu_upload(d, q.res, q.n),
+                              .dx = tu_blank(d, q.n),
+                              .dx_copy = tu_upload_rounded(d, type, r->y, q.n),
+                              .y = tu_upload_rounded(d, type, r->y, q.n),
+                              .ldx = r->ldx,
+                              .lddy = r->lddy,
+                              .lddx = r->lddx,
+                              .ldres = r->ldres};
+    tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
+    float *dx = tu_download(g.dx, q.n);
+    clt_ref_round(type, dx, q.n);
+    tu_assert_words("copy of dx", tu_download_as(g.dx_copy, type, q.n), dx, q.n);
+    tu_assert_words("y again", tu_download_as(g.y, type, q.n), tu_download_as(f.y, type, q.n), q.n);
+    done(&q);
+    tu_release();
+}
+
+static void each_shape_with_extras(int d, const char *id) {
+    const bool is_wide = !strcmp(id, "wide");
+    const shape *s = is_wide ? wide : tu_tiny() ? tiny : small;
+    size_t n = is_wide ? CLT_COUNT_OF(wide) : tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
+    if (is_wide && tu_tiny()) n = 2;
+    tu_align(is_wide);
+    for (size_t i = 0; i < n; i++) {
+        shape dense = s[i];
+        dense.gap = 0;
+        dense.in_place = false;
+        run_extras(d, &dense, i % 2 ? CLT_BF16 : CLT_F16);
+    }
+}
+
+static void norm_makes_extras(void **state) {
+    (void)state;
+    tu_each_variant("norm", each_shape_with_extras);
+}
+
 static void each_shape(int d, const char *id) {
     const bool is_wide = !strcmp(id, "wide");
     const shape *s = is_wide ? wide : tu_tiny() ? tiny : small;
@@ -343,6 +415,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(oracle_follows_the_formula),
         cmocka_unit_test(oracle_gradient_is_the_slope),
         cmocka_unit_test(norm_gives_the_oracles_words),
+        cmocka_unit_test(norm_makes_extras),
         cmocka_unit_test(column_sum_gives_the_oracles_words),
         cmocka_unit_test(microbatch_borders_are_invisible),
         cmocka_unit_test(nonsense_sizes_are_refused),
