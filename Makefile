@@ -43,7 +43,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench asan ubsan fuzz-run check-amd man docs install uninstall
+.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -58,6 +58,7 @@ help:
 ## make fuzz-run     every fuzz target under libFuzzer, SECONDS=60 each, in build-fuzz/
 ## make lint         layers, formatting, static checks
 ## make bench        speed beside the anchors that are installed
+## make bench-gpu    speed on a GPU beside PyTorch on the same card
 ## make asan ubsan   every test under a sanitizer, in build-asan/ and build-ubsan/
 ## make check-amd    the kernels as AMD machine code on an emulator, EMULATOR=its source tree (tools/amd)
 ## make docs         docs/configuration.md from the program's own table
@@ -124,6 +125,9 @@ lint:
 bench:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) tools/bench.sh
+bench-gpu:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) tools/bench_gpu.sh
 asan:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all BUILD=build-asan SANITIZE=address
 	@LSAN_OPTIONS=suppressions=$(CURDIR)/test/lsan.supp:print_suppressions=0 BUILD=build-asan test/run.sh $(T)

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Speed on a GPU beside PyTorch (cuBLAS, cuDNN, torch.compile) on the same card, in one run: the tables of
+# docs/performance.md. `make bench-gpu`, or tools/bench_gpu.sh [OUT_FOLDER]; OUT_FOLDER keeps the JSON files.
+#   DEVICE     the device, as --device takes it (default: nvidia)
+#   PYTHON     a python3 with PyTorch for that card; without one the other side is named and left out
+#   CLBENCH    the program (default build/clbench); may be several words
+#   SECTIONS   which of: gemm attention memory fp32 step (default: all)
+# No other program should use the card. Takes about four minutes on an H200.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+read -r -a bench <<< "${CLBENCH:-${BUILD:-build}/clbench}"
+DEVICE=${DEVICE:-nvidia} PYTHON=${PYTHON:-python3} SECTIONS=${SECTIONS:-gemm attention memory fp32 step}
+out=${1:-$(mktemp -d)}
+mkdir -p "$out" || exit 1
+torch=yes
+"$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || torch=no
+[ $torch = yes ] || echo "left out     PyTorch: $PYTHON cannot import torch with a GPU"
+failed=0
+
+section() { [[ " $SECTIONS " == *" $1 "* ]] && printf '\n== %s (%s)\n' "$2" "$(date +%FT%T)"; }
+ours() { "${bench[@]}" "$@" --device "$DEVICE" || failed=1; }
+theirs() { [ $torch = no ] || "$PYTHON" "tools/anchors/$1" "${@:2}" || failed=1; }
+
+# ratios OURS THEIRS: the lines of torch_gemm.py end in "ratio R"; their geometric mean and least.
+summary() {
+    awk '/ratio/ {n++; s += log($NF); if (n == 1 || $NF < least) least = $NF}
+         END {if (n) printf "geometric mean of %d ratios %.3f, least %.3f\n", n, exp(s / n), least}'
+}
+
+if section gemm "GEMM bf16, three forms, beside cuBLAS"; then
+    for suite in mpt-1b mpt-125m; do
+        ours gemm --suite $suite --type bf16 --numerics fast --check --json "$out/gemm-$suite.json"
+        theirs torch_gemm.py "$out/gemm-$suite.json" --json "$out/gemm-$suite-torch.json" | tee "$out/gemm-$suite.txt"
+    done
+    cat "$out"/gemm-mpt-*.txt | grep -v "[+]" | summary
+fi
+if section attention "attention bf16, causal, beside cuDNN and flash"; then
+    ours attention --suite large --type bf16 --numerics fast --check --json "$out/attention.json"
+    theirs torch_attention.py --json "$out/attention-torch.json"
+fi
+if section memory "norms, activations, loss, optimizers"; then
+    for suite in mpt-125m mpt-1b; do
+        ours copy --suite $suite
+        ours norm --suite $suite --type bf16 --check
+        ours activation --suite $suite --type bf16 --numerics fast --check
+        ours loss --suite $suite --type bf16 --numerics fast --check
+        ours optimizer --suite $suite --type bf16 --check
+        theirs torch_memory.py $suite
+    done
+fi
+if section fp32 "GEMM fp32, exact, beside cuBLAS without tf32"; then
+    ours gemm --suite mpt-1b --type fp32 --check --json "$out/fp32.json"
+    theirs torch_gemm.py "$out/fp32.json" | tee "$out/fp32.txt"
+    summary < "$out/fp32.txt"
+fi
+if section step "training steps bf16 beside torch.compile"; then
+    for model in mpt-125m mpt-1b; do
+        ours step --suite mpt --model $model --precision amp_bf16 --recompute norms --json "$out/step-$model.json"
+        theirs torch_step.py --model $model
+    done
+fi
+exit $failed
