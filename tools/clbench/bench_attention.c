@@ -146,6 +146,52 @@ static clt_status check_rows(attention_work *w, bench_row *row) {
     return st;
 }
 
+/* One head of one sample of the device's matrix, from element `from` on, against [seq, dim] values and
+ * bounds. */
+static clt_status compare_head(attention_work *w, int tensor, size_t from, const double *want,
+                               const double *bound, bench_row *row) {
+    const attention_shape *s = &w->s;
+    const size_t ld = (size_t)(s->heads * s->dim), n = (size_t)(s->batch * s->seq) * ld;
+    float *got = clt_malloc(n * sizeof *got);
+    const clt_status st = bench_read(w->t[tensor], w->b->type, got, n);
+    for (size_t i = 0; i < (size_t)s->seq && st == CLT_OK; i++)
+        for (size_t d = 0; d < (size_t)s->dim; d++) {
+            const size_t at = i * (size_t)s->dim + d;
+            const double error = fabs((double)got[from + i * ld + d] - want[at]);
+            row->ok = row->ok && error <= bound[at];
+            row->max_error = CLT_MAX(row->max_error, error);
+        }
+    clt_free(got);
+    return st;
+}
+
+/* The same for the gradients of one head of the last sample, from the output and the log-sum-exp that the
+ * device has. */
+static clt_status check_head(attention_work *w, bench_row *row) {
+    const attention_shape *s = &w->s;
+    const int64_t b = s->batch - 1, h = s->heads / 2;
+    const uint64_t stats = (uint64_t)(s->batch * s->heads * s->seq);
+    const size_t ld = (size_t)(s->heads * s->dim), part = (size_t)(s->seq * s->dim),
+                 from = (size_t)(b * s->seq) * ld + (size_t)(h * s->dim);
+    float *lse = clt_malloc(stats * sizeof *lse);
+    double *out = clt_malloc(6 * part * sizeof *out);
+    clt_ref_attention_params r = reference(w, lse + (b * s->heads + h) * s->seq);
+    r.batch = r.heads = r.kv_heads = 1;
+    r.q += from, r.k += from, r.v += from, r.o += from, r.dout += from;
+    r.slopes = r.slopes ? r.slopes + h : NULL;
+    clt_status st = bench_read(w->t[O], w->b->type, w->host[O], stats * (uint64_t)s->dim);
+    if (st == CLT_OK) st = clt_ref_read_f32(w->lse, lse, stats);
+    row->checked = row->ok = st == CLT_OK;
+    const clt_ref_attention_gradients_out g = {
+        out, out + part, out + 2 * part, out + 3 * part, out + 4 * part, out + 5 * part};
+    if (st == CLT_OK) clt_ref_attention_gradients(&r, w->b->type, &g);
+    for (int i = 0; i < 3 && st == CLT_OK; i++)
+        st = compare_head(w, DQ + i, from, out + (size_t)i * part, out + (size_t)(3 + i) * part, row);
+    clt_free(out);
+    clt_free(lse);
+    return st;
+}
+
 static clt_status run_shape(bench *b, attention_shape s) {
     attention_work w;
     /* two products of T x T x D forward, five backward, half of them masked */
@@ -161,6 +207,7 @@ static clt_status run_shape(bench *b, attention_shape s) {
                  clt_op_attention_backward_variant(b->ops, &w.p));
     }
     if (st == CLT_OK && b->check && b->fast) st = check_rows(&w, &row[0]);
+    if (st == CLT_OK && b->check && b->fast) st = check_head(&w, &row[1]);
     free_work(&w);
     if (st == CLT_OK && b->check && !b->fast) st = check_bits(b, s, &row[0], &row[1]);
     for (int i = 0; i < 2 && st == CLT_OK; i++) {
@@ -198,9 +245,9 @@ int bench_attention(int argc, char **argv) {
     int code = bench_start(
         &b, "attention",
         "Measures causal attention, with ALiBi where the row says so. Counted are two T x T x D products "
-        "forward and five backward, "
-        "without the masked half. With --check long sequences are checked on 200 tokens of two heads; with "
-        "--numerics fast, rows of the timed forward pass are compared with the formula in double.",
+        "forward and five backward, without the masked half. With --check long sequences are checked on 200 "
+        "tokens of two heads; with --numerics fast, rows of the timed forward pass and the gradients of one "
+        "head are compared with the formula in double.",
         "  clbench attention --check\n"
         "  clbench attention --suite large --type bf16 --numerics fast --check\n",
         "mpt-small, mpt-125m, mpt-1b, large", false, argc, argv);
