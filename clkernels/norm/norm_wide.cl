@@ -202,9 +202,10 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         const uint rows = end - k < ROWS ? (uint)(end - k) : ROWS;
         barrier(CLK_LOCAL_MEM_FENCE); /* the rows before are done with */
 #pragma unroll
-        for (uint e = item * 8; e < ROWS * COLS; e += 2048) {
+        for (uint i = 0; i < (ROWS * COLS + 2047) / 2048; i++) {
+            const uint e = item * 8 + 2048 * i;
             const size_t row = first + e / COLS, token = row / heads, at = row % heads * COLS + e % COLS;
-            if (e / COLS < rows) {
+            if (e < ROWS * COLS && e / COLS < rows) {
                 CLT_PASTE(stage_, X_TYPE)(x + x_off + token * ldx + at, xs + e);
                 CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + token * lddy + at, ds + e);
             }
@@ -219,10 +220,12 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             const uint r = item / PER_ROW, lane = item % PER_ROW;
             const float m = of_row[r].x, s = of_row[r].y;
 #pragma unroll
-            for (uint l = lane; l < 64; l += PER_ROW) {
+            for (uint j = 0; j < 64 / PER_ROW; j++) {
+                const uint l = lane + j * PER_ROW;
                 float a1 = 0.0f, a2 = 0.0f;
 #pragma unroll 8
-                for (uint i = l; i < COLS; i += 64) {
+                for (uint n = 0; n < COLS / 64; n++) {
+                    const uint i = l + 64 * n;
                     float g = CLT_LOAD(DY_TYPE, ds + r * COLS + i);
 #if HAS_W
                     g = g * w[i];
@@ -244,13 +247,13 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #pragma unroll
         for (int o = 0; o < OWN; o++) {
             const uint c = (item + 256 * o) * 4;
-            if (c >= COLS) break;
+            if (c >= COLS) continue;
 #if HAS_W && HAS_DX
             const float4 wv = *(__global const float4 *)(w + c);
 #endif
 #pragma unroll
             for (uint r = 0; r < ROWS; r++) {
-                if (r >= rows) break;
+                if (r >= rows) continue;
                 const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c), u = LOCAL4(X_TYPE, xs + r * COLS + c);
                 const float4 xhat = RMS ? u * f.y : (u - f.x) * f.y;
                 const size_t token = (first + r) / heads, at = (first + r) % heads * COLS + c;
@@ -295,7 +298,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #pragma unroll
     for (int o = 0; o < OWN; o++) {
         const uint c = (item + 256 * o) * 4;
-        if (c >= COLS) break;
+        if (c >= COLS) continue;
 #if HAS_DW
         *(__global float4 *)(part + part_w + block * COLS + c) = sum_w[o];
 #endif

@@ -95,6 +95,9 @@ int anchor_openblas_rate(void);
 
 int bench_gemm(int argc, char **argv);
 int bench_attention(int argc, char **argv);
+int bench_copy(int argc, char **argv);
+int bench_activation(int argc, char **argv);
+int bench_loss(int argc, char **argv);
 int bench_norm(int argc, char **argv);
 int bench_optimizer(int argc, char **argv);
 int bench_step(int argc, char **argv);

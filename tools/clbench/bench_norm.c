@@ -5,15 +5,14 @@
 
 #include "runtime/ops/ref/clt_ref.h"
 
-enum { SAMPLE = 256 }; /* tokens */
-
 typedef struct {
     bench *b;
     clt_norm_params fwd;
     clt_norm_grad_params bwd;
     clt_column_sum_params sum;
-    clt_ref x, y, w, bias, mean, rstd, dy, dx, dw, db;
-    float *hx, *hw, *hbias, *hdy;
+    int64_t sample; /* tokens */
+    clt_ref x, y, w, mean, rstd, dy, dx, res, dw, sum_out;
+    float *hx, *hw, *hdy, *hres;
 } norm_work;
 
 static clt_status call_forward(void *ctx) {
@@ -31,44 +30,46 @@ static clt_status call_sum(void *ctx) {
 
 static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) {
     const uint64_t n = (uint64_t)(rows * cols), c = (uint64_t)cols, r = (uint64_t)rows;
-    *w = (norm_work){.b = b};
+    *w = (norm_work){.b = b, .sample = rows % 2048 == 0 ? 2048 : 256};
     CLT_TRY(bench_tensor(b, n, 1, "bench x", &w->x, &w->hx));
-    CLT_TRY(bench_tensor(b, n, 2, "bench dy", &w->dy, &w->hdy));
+    CLT_TRY(bench_tensor_as(b, b->type, n, 2, "bench dy", &w->dy, &w->hdy));
+    CLT_TRY(bench_tensor(b, n, 5, "bench residual", &w->res, &w->hres));
     CLT_TRY(bench_tensor(b, c, 3, "bench w", &w->w, &w->hw));
-    CLT_TRY(bench_tensor(b, c, 4, "bench b", &w->bias, &w->hbias));
-    CLT_TRY(bench_tensor(b, n, 5, "bench y", &w->y, NULL));
-    CLT_TRY(bench_tensor(b, n, 6, "bench dx", &w->dx, NULL));
-    CLT_TRY(bench_tensor(b, r, 7, "bench mean", &w->mean, NULL));
-    CLT_TRY(bench_tensor(b, r, 8, "bench rstd", &w->rstd, NULL));
-    CLT_TRY(bench_tensor(b, c, 9, "bench dw", &w->dw, NULL));
-    CLT_TRY(bench_tensor(b, c, 10, "bench db", &w->db, NULL));
+    CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench y", &w->y.buf));
+    CLT_TRY(clt_buffer_create(b->dev, n * 4, "bench dx", &w->dx.buf));
+    CLT_TRY(clt_buffer_create(b->dev, r * 4, "bench mean", &w->mean.buf));
+    CLT_TRY(clt_buffer_create(b->dev, r * 4, "bench rstd", &w->rstd.buf));
+    CLT_TRY(clt_buffer_create(b->dev, c * 4, "bench dw", &w->dw.buf));
+    CLT_TRY(clt_buffer_create(b->dev, c * 4, "bench sum", &w->sum_out.buf));
     w->fwd =
         (clt_norm_params){.eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .ldx = cols, .ldy = cols};
-    w->fwd.x = w->x, w->fwd.y = w->y, w->fwd.w = w->w, w->fwd.b = w->bias;
+    w->fwd.x = w->x, w->fwd.y = w->y, w->fwd.w = w->w, w->fwd.y_type = b->type;
     w->fwd.mean = w->mean, w->fwd.rstd = w->rstd;
     w->bwd = (clt_norm_grad_params){
-        .eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .rows_per_sample = SAMPLE};
+        .eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .rows_per_sample = w->sample};
     w->bwd.ldx = w->bwd.lddy = w->bwd.lddx = w->bwd.ldres = cols;
     w->bwd.x = w->x, w->bwd.w = w->w, w->bwd.mean = w->mean, w->bwd.rstd = w->rstd;
-    w->bwd.dy = w->dy, w->bwd.dx = w->dx, w->bwd.dw = w->dw, w->bwd.db = w->db;
-    w->sum = (clt_column_sum_params){rows, cols, SAMPLE, cols, w->dy, w->db, false};
+    w->bwd.dy = w->dy, w->bwd.dx = w->dx, w->bwd.dw = w->dw, w->bwd.residual = w->res;
+    w->bwd.dy_type = b->type;
+    w->sum = (clt_column_sum_params){rows, cols, w->sample, cols, w->dy, w->sum_out, false, b->type};
     return CLT_OK;
 }
 
 static void free_work(norm_work *w) {
-    clt_ref all[] = {w->x, w->y, w->w, w->bias, w->mean, w->rstd, w->dy, w->dx, w->dw, w->db};
+    clt_ref all[] = {w->x, w->y, w->w, w->res, w->mean, w->rstd, w->dy, w->dx, w->dw, w->sum_out};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
     clt_free(w->hx);
     clt_free(w->hw);
-    clt_free(w->hbias);
+    clt_free(w->hres);
     clt_free(w->hdy);
 }
 
-/* Reads n floats back and compares them. */
-static clt_status compare(clt_ref r, const float *want, size_t n, bench_row *row) {
+/* Reads n elements of `type` back and compares them with the oracle's fp32 values. */
+static clt_status compare(clt_ref r, clt_dtype type, float *want, size_t n, bench_row *row) {
     float *got = clt_malloc(n * sizeof *got);
-    const clt_status st = clt_ref_read_f32(r, got, n);
+    const clt_status st = bench_read(r, type, got, n);
     bool same = false;
+    clt_ref_round(type, want, n);
     if (st == CLT_OK) row->max_error = CLT_MAX(row->max_error, bench_difference(got, want, n, &same));
     row->ok = row->ok && same;
     clt_free(got);
@@ -77,49 +78,62 @@ static clt_status compare(clt_ref r, const float *want, size_t n, bench_row *row
 
 typedef enum { FORWARD, BACKWARD, SUM } norm_kind;
 
-static clt_status check(norm_work *w, norm_kind kind, bench_row *row) {
-    const size_t rows = (size_t)w->fwd.rows, cols = (size_t)w->fwd.cols, n = rows * cols;
-    float *out = clt_malloc(n * sizeof *out), *mean = clt_malloc(rows * sizeof *mean);
-    float *rstd = clt_malloc(rows * sizeof *rstd), *dw = clt_calloc(cols, sizeof *dw),
-          *db = clt_calloc(cols, sizeof *db);
+enum { CHECK_ROWS = 64, CHECK_COLS = 64 };
+
+/* The oracle over the tokens from `first` on, CHECK_ROWS of them. */
+static clt_status check_rows(norm_work *w, norm_kind kind, size_t first, bench_row *row) {
+    const size_t cols = (size_t)w->fwd.cols, at = first * cols;
+    const size_t rows = CLT_MIN((size_t)w->fwd.rows - first, (size_t)CHECK_ROWS);
+    float *out = clt_malloc(rows * cols * sizeof *out), mean[CHECK_ROWS], rstd[CHECK_ROWS];
     clt_ref_norm_params r = {.eps = 1e-5f, .rows = (int64_t)rows, .cols = (int64_t)cols, .heads = 1};
-    r.rows_per_sample = SAMPLE, r.x = w->hx, r.w = w->hw, r.b = w->hbias, r.y = out, r.mean = mean,
-    r.rstd = rstd;
+    r.rows_per_sample = (int64_t)rows, r.x = w->hx + at, r.w = w->hw, r.y = out, r.mean = mean, r.rstd = rstd;
     r.ldx = r.ldy = r.lddy = r.lddx = r.ldres = (int64_t)cols;
-    clt_status st = CLT_OK;
-    row->checked = row->ok = true;
-    if (kind != SUM) clt_ref_norm_forward(&r);
-    if (kind == FORWARD) {
-        st = compare(w->y, out, n, row);
-    } else if (kind == BACKWARD) {
-        r.dy = w->hdy, r.dx = out, r.dw = dw, r.db = db;
-        clt_ref_norm_backward(&r);
-        st = compare(w->dx, out, n, row);
-        if (st == CLT_OK) st = compare(w->dw, dw, cols, row);
-        if (st == CLT_OK) st = compare(w->db, db, cols, row);
-    } else {
-        clt_ref_column_sum((int64_t)rows, (int64_t)cols, SAMPLE, w->hdy, (int64_t)cols, false, db);
-        st = compare(w->db, db, cols, row);
-    }
+    clt_ref_norm_forward(&r);
+    r.dy = w->hdy + at, r.residual = w->hres + at, r.dx = out;
+    if (kind == BACKWARD) clt_ref_norm_backward(&r);
+    clt_ref got = clt_ref_at(kind == FORWARD ? w->y : w->dx, at);
+    const clt_status st = compare(got, kind == FORWARD ? w->b->type : CLT_F32, out, rows * cols, row);
     clt_free(out);
-    clt_free(mean);
-    clt_free(rstd);
-    clt_free(dw);
-    clt_free(db);
     return st;
 }
 
+/* dw, or the column sum, in the first columns. */
+static clt_status check_columns(norm_work *w, norm_kind kind, bench_row *row) {
+    const size_t rows = (size_t)w->fwd.rows, cols = CLT_MIN((size_t)w->fwd.cols, (size_t)CHECK_COLS);
+    float *mean = clt_malloc(rows * sizeof *mean), *rstd = clt_malloc(rows * sizeof *rstd), sum[CHECK_COLS];
+    clt_ref_norm_params r = {.rows = (int64_t)rows, .cols = (int64_t)cols, .heads = 1};
+    r.rows_per_sample = w->sample, r.ldx = r.lddy = w->fwd.cols, r.x = w->hx, r.dy = w->hdy;
+    r.mean = mean, r.rstd = rstd, r.dw = kind == BACKWARD ? sum : NULL, r.db = kind == SUM ? sum : NULL;
+    clt_status st = clt_ref_read_f32(w->mean, mean, rows);
+    if (st == CLT_OK) st = clt_ref_read_f32(w->rstd, rstd, rows);
+    clt_ref_norm_backward(&r);
+    if (st == CLT_OK) st = compare(kind == BACKWARD ? w->dw : w->sum_out, CLT_F32, sum, cols, row);
+    clt_free(mean);
+    clt_free(rstd);
+    return st;
+}
+
+/* What was timed, at both ends. */
+static clt_status check(norm_work *w, norm_kind kind, bench_row *row) {
+    row->checked = row->ok = true;
+    if (kind != SUM) CLT_TRY(check_rows(w, kind, 0, row));
+    if (kind != SUM) CLT_TRY(check_rows(w, kind, (size_t)CLT_MAX(w->fwd.rows - CHECK_ROWS, 0), row));
+    return kind == FORWARD ? CLT_OK : check_columns(w, kind, row);
+}
+
 static clt_status run_shape(bench *b, int64_t rows, int64_t cols) {
-    static const struct {
+    const double e = (double)clt_dtype_bytes(b->type);
+    const struct {
         const char *op;
         bench_call call;
         double bytes; /* per element */
-    } kinds[] = {
-        {"norm forward", call_forward, 8}, {"norm backward", call_backward, 12}, {"column sum", call_sum, 4}};
+    } kinds[] = {{"norm forward", call_forward, 4 + e},
+                 {"norm backward", call_backward, 12 + e},
+                 {"column sum", call_sum, e}};
     norm_work w;
     clt_status st = make_work(b, rows, cols, &w);
     for (int k = 0; k < 3 && st == CLT_OK; k++) {
-        bench_row row = {.bytes = kinds[k].bytes * (double)rows * (double)cols};
+        bench_row row = {.type = b->type, .bytes = kinds[k].bytes * (double)rows * (double)cols};
         snprintf(row.op, sizeof row.op, "%s", kinds[k].op);
         snprintf(row.shape, sizeof row.shape, "%lldx%lld", (long long)rows, (long long)cols);
         st = bench_time(b, kinds[k].call, &w, &row.seconds);
@@ -135,8 +149,8 @@ static clt_status run_suite(bench *b) {
     static const struct {
         const char *name;
         int64_t rows, cols;
-    } suite[] = {{"mpt-small", 1024, 256}, {"mpt-125m", 256, 768}, {"mpt-125m", 2048, 768},
-                 {"mpt-125m", 16384, 768}, {"mpt-1b", 2048, 2048}, {"mpt-1b", 16384, 2048}};
+    } suite[] = {{"mpt-small", 1024, 256}, {"mpt-125m", 2048, 768}, {"mpt-125m", 32768, 768},
+                 {"mpt-1b", 2048, 2048},   {"mpt-1b", 16384, 2048}, {"mpt-7b", 8192, 4096}};
     bool known = false;
     for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
         if (!strcmp(suite[i].name, b->suite)) {
@@ -144,19 +158,20 @@ static clt_status run_suite(bench *b) {
             CLT_TRY(run_shape(b, suite[i].rows, suite[i].cols));
         }
     return known ? CLT_OK
-                 : clt_error(CLT_USAGE, "clbench norm: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b)",
+                 : clt_error(CLT_USAGE,
+                             "clbench norm: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b, mpt-7b)",
                              b->suite);
 }
 
 int bench_norm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     int code = bench_start(&b, "norm",
-                           "Measures layer normalisation with bias, forward and backward (with the gradients "
-                           "of weight and bias), and "
-                           "the sum down columns of a bias gradient, in samples of 256 tokens.",
+                           "Measures layer normalisation, forward and backward (with the residual and the "
+                           "weight's gradient), and the sum down columns of a bias gradient. x, dx and the "
+                           "residual are fp32, y and dy of the type.",
                            "  clbench norm --check\n"
                            "  clbench norm --suite mpt-1b --json norm.json\n",
-                           "mpt-small, mpt-125m, mpt-1b", false, argc, argv);
+                           "mpt-small, mpt-125m, mpt-1b, mpt-7b", false, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, run_suite(&b));
 }

@@ -1,4 +1,4 @@
-/* clbench optimizer: AdamW and Lion over a slab, one launch; bound by memory. */
+/* clbench optimizer: AdamW and Lion over a slab, one launch, and the global norm; bound by memory. */
 #include "bench.h"
 
 #include <string.h>
@@ -11,6 +11,7 @@ typedef struct {
     bench *b;
     clt_optimizer_params p;
     clt_optimizer_group group;
+    clt_ref sums;
     bool lion;
 } optimizer_work;
 
@@ -19,9 +20,15 @@ static clt_status call_step(void *ctx) {
     return w->lion ? clt_op_lion(w->b->ops, &w->p) : clt_op_adamw(w->b->ops, &w->p);
 }
 
-static clt_status make_work(bench *b, uint64_t chunks, bool lion, optimizer_work *w) {
+static clt_status call_norm(void *ctx) {
+    optimizer_work *w = ctx;
+    CLT_TRY(clt_op_chunk_sumsq(w->b->ops, w->p.g, w->p.chunks, w->sums));
+    return clt_op_norm_status(w->b->ops, w->sums, w->p.chunks, 0.0f, 1.0f, w->p.status);
+}
+
+static clt_status make_work(bench *b, uint64_t chunks, optimizer_work *w) {
     const uint64_t n = chunks * CHUNK;
-    *w = (optimizer_work){.b = b, .lion = lion, .p.chunks = chunks};
+    *w = (optimizer_work){.b = b, .p.chunks = chunks};
     w->group =
         (clt_optimizer_group){.lr = 1e-4f, .decay = 0.9999f, .step_size = 1e-3f, .bias_correction = 0.9f};
     w->group.beta1 = 0.9f, w->group.beta2 = 0.95f, w->group.eps = 1e-8f;
@@ -31,6 +38,11 @@ static clt_status make_work(bench *b, uint64_t chunks, bool lion, optimizer_work
     CLT_TRY(bench_tensor(b, n, 3, "bench m", &w->p.m, NULL));
     CLT_TRY(bench_tensor(b, n, 4, "bench v", &w->p.v, NULL));
     CLT_TRY(clt_buffer_fill32(w->p.v.buf, 0, 0x3c23d70au, n * 4)); /* 0.01: never negative */
+    if (b->type != CLT_F32) {
+        w->p.copy_type = b->type;
+        CLT_TRY(clt_buffer_create(b->dev, n * 2, "bench copy", &w->p.copy.buf));
+    }
+    CLT_TRY(clt_buffer_create(b->dev, chunks * 4, "bench sums", &w->sums.buf));
     CLT_TRY(clt_buffer_create(b->dev, sizeof w->group, "bench groups", &w->p.groups.buf));
     CLT_TRY(clt_buffer_write(w->p.groups.buf, 0, &w->group, sizeof w->group));
     CLT_TRY(clt_buffer_create(b->dev, chunks * BLOCKS, "bench group of block", &w->p.group_of_block.buf));
@@ -41,7 +53,8 @@ static clt_status make_work(bench *b, uint64_t chunks, bool lion, optimizer_work
 }
 
 static void free_work(optimizer_work *w) {
-    clt_ref all[] = {w->p.p, w->p.g, w->p.m, w->p.v, w->p.groups, w->p.group_of_block, w->p.status};
+    clt_ref all[] = {w->p.p,      w->p.g,    w->p.m, w->p.v, w->p.groups, w->p.group_of_block,
+                     w->p.status, w->p.copy, w->sums};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
 }
 
@@ -72,16 +85,38 @@ static clt_status check(optimizer_work *w, bench_row *row) {
     return st;
 }
 
-static clt_status run(bench *b, uint64_t chunks, bool lion) {
-    optimizer_work w;
-    bench_row row = {.bytes = (lion ? 20.0 : 28.0) * (double)chunks * CHUNK};
-    snprintf(row.op, sizeof row.op, "%s", lion ? "lion" : "adamw");
-    snprintf(row.shape, sizeof row.shape, "%.1f M elements", (double)chunks * CHUNK * 1e-6);
-    clt_status st = make_work(b, chunks, lion, &w);
-    if (st == CLT_OK) st = bench_time(b, call_step, &w, &row.seconds);
-    if (st == CLT_OK && b->check) st = check(&w, &row);
-    bench_variant(b, "optimizer", row.variant, sizeof row.variant);
+/* The global norm, from sums of the first chunk as the oracle has them. */
+static clt_status check_norm(optimizer_work *w, bench_row *row) {
+    float *g = clt_malloc(CHUNK * sizeof *g), got = 0;
+    clt_status st = clt_ref_read_f32(w->p.g, g, CHUNK);
+    if (st == CLT_OK) st = clt_ref_read_f32(w->sums, &got, 1);
+    const float want = clt_ref_chunk_sumsq(g);
+    row->checked = true;
+    row->max_error = bench_difference(&got, &want, 1, &row->ok);
+    clt_free(g);
+    return st;
+}
+
+static clt_status run(bench *b, optimizer_work *w, const char *op, bench_call call, double bytes) {
+    bench_row row = {.type = b->type, .bytes = bytes * (double)w->p.chunks * CHUNK};
+    const bool norm = call == call_norm;
+    snprintf(row.op, sizeof row.op, "%s", op);
+    snprintf(row.shape, sizeof row.shape, "%.1f M elements", (double)w->p.chunks * CHUNK * 1e-6);
+    clt_status st = bench_time(b, call, w, &row.seconds);
+    if (st == CLT_OK && b->check) st = norm ? check_norm(w, &row) : check(w, &row);
+    bench_variant(b, norm ? "reduce" : "optimizer", row.variant, sizeof row.variant);
     if (st == CLT_OK) bench_add(b, &row);
+    return st;
+}
+
+static clt_status run_all(bench *b, uint64_t chunks) {
+    const double copy = b->type == CLT_F32 ? 0 : 2;
+    optimizer_work w;
+    clt_status st = make_work(b, chunks, &w);
+    if (st == CLT_OK) st = run(b, &w, "adamw", call_step, 28 + copy);
+    w.lion = true;
+    if (st == CLT_OK) st = run(b, &w, "lion", call_step, 20 + copy);
+    if (st == CLT_OK) st = run(b, &w, "gradient norm", call_norm, 4);
     free_work(&w);
     return st;
 }
@@ -90,7 +125,8 @@ int bench_optimizer(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     int code = bench_start(&b, "optimizer",
                            "Measures one optimizer step over the parameters of a model: AdamW moves 28 bytes "
-                           "an element, Lion 20.",
+                           "an element, Lion 20, with a 16-bit --type 2 more for the copy; and the global "
+                           "norm of the gradient.",
                            "  clbench optimizer --check\n"
                            "  clbench optimizer --suite mpt-1b --device nvidia\n",
                            "mpt-small (4 M), mpt-125m, mpt-1b", false, argc, argv);
@@ -107,7 +143,6 @@ int bench_optimizer(int argc, char **argv) {
             ? CLT_OK
             : clt_error(CLT_USAGE, "clbench optimizer: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b)",
                         b.suite);
-    if (st == CLT_OK) st = run(&b, chunks, false);
-    if (st == CLT_OK) st = run(&b, chunks, true);
+    if (st == CLT_OK) st = run_all(&b, chunks);
     return bench_end(&b, st);
 }

@@ -10,7 +10,10 @@ static const struct {
     {"gemm", "matrix products, beside OpenBLAS and CLBlast", bench_gemm},
     {"attention", "flash attention, forward and backward", bench_attention},
     {"norm", "layer normalisation and sums down columns", bench_norm},
-    {"optimizer", "AdamW and Lion over the parameter slab", bench_optimizer},
+    {"loss", "softmax cross-entropy with its gradient", bench_loss},
+    {"activation", "GELU and its gradient", bench_activation},
+    {"optimizer", "AdamW and Lion over the parameter slab, the gradient's norm", bench_optimizer},
+    {"copy", "copies, sums and casts: the bandwidth there is", bench_copy},
     {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
 };
 

@@ -1,0 +1,259 @@
+/* clbench copy, activation, loss: operations that do little but move bytes. */
+#include "bench.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/ref/clt_ref.h"
+
+typedef struct {
+    bench *b;
+    int64_t rows, cols;
+    clt_ref x, y, z, targets, loss;
+    float *hx, *hy;
+    bool grad;
+} memory_work;
+
+static void free_work(memory_work *w) {
+    clt_ref all[] = {w->x, w->y, w->z, w->targets, w->loss};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
+    clt_free(w->hx);
+    clt_free(w->hy);
+}
+
+static clt_status measure(memory_work *w, const char *op, const char *table, bench_call call, double bytes,
+                          bench_row *row) {
+    *row = (bench_row){.type = w->b->type, .bytes = bytes * (double)w->rows * (double)w->cols};
+    snprintf(row->op, sizeof row->op, "%s", op);
+    snprintf(row->shape, sizeof row->shape, "%lldx%lld", (long long)w->rows, (long long)w->cols);
+    CLT_TRY(bench_time(w->b, call, w, &row->seconds));
+    bench_variant(w->b, table, row->variant, sizeof row->variant);
+    return CLT_OK;
+}
+
+/* Both ends of a tensor that should hold f(x, y) (y: the values of the second input). */
+static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float (*f)(float x, float y),
+                             bench_row *row) {
+    enum { N = 4096 };
+    const uint64_t all = (uint64_t)(w->rows * w->cols), n = CLT_MIN(all, (uint64_t)N);
+    row->checked = row->ok = true;
+    for (uint64_t at = 0, i = 0; i < 2; i++, at = all - n) {
+        float have[N], want[N];
+        bool same;
+        CLT_TRY(bench_read(clt_ref_at(got, at), type, have, n));
+        for (uint64_t k = 0; k < n; k++) want[k] = f(w->hx[at + k], w->hy ? w->hy[at + k] : 0.0f);
+        clt_ref_round(type, want, n);
+        row->max_error = CLT_MAX(row->max_error, bench_difference(have, want, n, &same));
+        row->ok = row->ok && same;
+    }
+    return CLT_OK;
+}
+
+typedef struct {
+    const char *name;
+    int64_t rows, cols;
+} memory_shape;
+
+static clt_status each_shape(bench *b, const char *name, const memory_shape *suite, size_t n,
+                             clt_status (*run)(bench *b, int64_t rows, int64_t cols)) {
+    clt_str known = {0};
+    clt_status st = CLT_OK;
+    bool found = false;
+    for (size_t i = 0; i < n && st == CLT_OK; i++) {
+        clt_str_addf(&known, "%s%s", i ? ", " : "", suite[i].name);
+        if (strcmp(suite[i].name, b->suite) != 0) continue;
+        found = true;
+        st = run(b, suite[i].rows, suite[i].cols);
+    }
+    if (!found)
+        st = clt_error(CLT_USAGE, "clbench %s: suite '%s' is not known (%s)", name, b->suite, known.s);
+    clt_str_free(&known);
+    return st;
+}
+
+/* --- copy ------------------------------------------------------------------------------------------------
+ */
+
+static clt_status call_copy(void *ctx) {
+    memory_work *w = ctx;
+    return clt_op_copy_rows(w->b->ops, w->b->type, 1, w->rows * w->cols, w->x, w->rows * w->cols, w->y,
+                            w->rows * w->cols);
+}
+static clt_status call_add(void *ctx) {
+    memory_work *w = ctx;
+    return clt_op_add(w->b->ops, w->z, w->x, (uint64_t)(w->rows * w->cols));
+}
+static clt_status call_cast(void *ctx) {
+    memory_work *w = ctx;
+    return clt_op_cast(w->b->ops, CLT_F32, w->b->type, w->z, w->y, (uint64_t)(w->rows * w->cols));
+}
+
+static float first_of(float x, float y) {
+    (void)y;
+    return x;
+}
+
+static clt_status run_copy(bench *b, int64_t rows, int64_t cols) {
+    memory_work w = {.b = b, .rows = rows, .cols = cols};
+    const uint64_t n = (uint64_t)(rows * cols), e = clt_dtype_bytes(b->type);
+    bench_row row;
+    clt_status st = bench_tensor_as(b, b->type, n, 1, "bench x", &w.x, &w.hx);
+    if (st == CLT_OK) st = clt_buffer_create(b->dev, n * e, "bench y", &w.y.buf);
+    if (st == CLT_OK) st = clt_buffer_create(b->dev, n * 4, "bench z", &w.z.buf);
+    if (st == CLT_OK) st = clt_buffer_fill32(w.z.buf, 0, 0, n * 4);
+    if (st == CLT_OK) st = measure(&w, "copy", "elementwise", call_copy, 2 * (double)e, &row);
+    if (st == CLT_OK && b->check) st = check_ends(&w, w.y, b->type, first_of, &row);
+    if (st == CLT_OK) bench_add(b, &row);
+    if (st == CLT_OK && b->type == CLT_F32) {
+        st = measure(&w, "add", "elementwise", call_add, 12, &row);
+        if (st == CLT_OK) bench_add(b, &row);
+    } else if (st == CLT_OK) {
+        st = measure(&w, "cast from fp32", "cast", call_cast, 6, &row);
+        if (st == CLT_OK) bench_add(b, &row);
+    }
+    free_work(&w);
+    return st;
+}
+
+int bench_copy(int argc, char **argv) {
+    static const memory_shape suite[] = {
+        {"small", 1, 1 << 20}, {"mpt-125m", 32768, 768}, {"mpt-1b", 16384, 2048}, {"large", 1, 1 << 28}};
+    bench b = {.suite = "large"};
+    int code =
+        bench_start(&b, "copy",
+                    "Measures what a kernel that only moves bytes reaches: a copy of tensors of the type, "
+                    "and the sum of two (fp32) or the cast from fp32 (16-bit types).",
+                    "  clbench copy --device nvidia\n", "small, mpt-125m, mpt-1b, large", false, argc, argv);
+    if (code >= 0) return code;
+    return bench_end(&b, each_shape(&b, "copy", suite, CLT_COUNT_OF(suite), run_copy));
+}
+
+/* --- activation ------------------------------------------------------------------------------------------
+ */
+
+static clt_status call_forward(void *ctx) {
+    memory_work *w = ctx;
+    return clt_op_activation_forward(w->b->ops, w->b->type, CLT_ACT_GELU, w->rows, w->cols, w->x, w->cols,
+                                     w->z, w->cols);
+}
+static clt_status call_backward(void *ctx) {
+    memory_work *w = ctx;
+    return clt_op_activation_backward(w->b->ops, w->b->type, CLT_ACT_GELU, w->rows, w->cols, w->x, w->cols,
+                                      w->y, w->cols, w->z, w->cols);
+}
+
+static float gelu_of(float x, float y) {
+    (void)y;
+    return clt_ref_act(CLT_ACT_GELU, x);
+}
+static float gelu_grad_of(float x, float y) {
+    return y * clt_ref_act_grad(CLT_ACT_GELU, x);
+}
+
+static clt_status run_activation(bench *b, int64_t rows, int64_t cols) {
+    memory_work w = {.b = b, .rows = rows, .cols = cols};
+    const uint64_t n = (uint64_t)(rows * cols), e = clt_dtype_bytes(b->type);
+    bench_row row;
+    clt_status st = bench_tensor_as(b, b->type, n, 1, "bench x", &w.x, &w.hx);
+    if (st == CLT_OK) st = bench_tensor_as(b, b->type, n, 2, "bench dy", &w.y, &w.hy);
+    if (st == CLT_OK) st = clt_buffer_create(b->dev, n * e, "bench out", &w.z.buf);
+    if (st == CLT_OK) st = measure(&w, "gelu forward", "activation", call_forward, 2 * (double)e, &row);
+    if (st == CLT_OK && b->check) st = check_ends(&w, w.z, b->type, gelu_of, &row);
+    if (st == CLT_OK) bench_add(b, &row);
+    if (st == CLT_OK) st = measure(&w, "gelu backward", "activation", call_backward, 3 * (double)e, &row);
+    if (st == CLT_OK && b->check) st = check_ends(&w, w.z, b->type, gelu_grad_of, &row);
+    if (st == CLT_OK) bench_add(b, &row);
+    free_work(&w);
+    return st;
+}
+
+int bench_activation(int argc, char **argv) {
+    static const memory_shape suite[] = {{"mpt-small", 1024, 1024},
+                                         {"mpt-125m", 32768, 3072},
+                                         {"mpt-1b", 16384, 8192},
+                                         {"mpt-7b", 8192, 16384}};
+    bench b = {.suite = "mpt-125m"};
+    int code = bench_start(&b, "activation",
+                           "Measures GELU and its gradient over the hidden layer of a model's MLP.",
+                           "  clbench activation --type bf16 --check\n",
+                           "mpt-small, mpt-125m, mpt-1b, mpt-7b", false, argc, argv);
+    if (code >= 0) return code;
+    return bench_end(&b, each_shape(&b, "activation", suite, CLT_COUNT_OF(suite), run_activation));
+}
+
+/* --- loss ------------------------------------------------------------------------------------------------
+ */
+
+/* Each call takes what the one before left as its logits: gradients, which are logits like any others. */
+static clt_status call_loss(void *ctx) {
+    memory_work *w = ctx;
+    return clt_op_loss(w->b->ops, &(clt_loss_params){.rows = w->rows,
+                                                     .vocab = w->cols,
+                                                     .ld = w->cols,
+                                                     .logits = w->x,
+                                                     .targets = w->targets,
+                                                     .token_loss = w->loss,
+                                                     .scale = 1.0f,
+                                                     .grad = w->grad,
+                                                     .weight = 1.0f,
+                                                     .type = w->b->type});
+}
+
+/* One more call, on logits that are new in the first row, compared with the oracle; in numerics fast within
+ * what the check of the rows allows: 2^-7 of the gradient (its rounding and twice its error) or 1e-6. */
+static clt_status check_loss(memory_work *w, bench_row *row) {
+    const size_t n = (size_t)w->cols;
+    float *want = clt_memdup(w->hx, n * sizeof *want), *got = clt_malloc(n * sizeof *got), loss, have;
+    void *stored = clt_malloc(n * sizeof *want);
+    const int32_t target = 0;
+    clt_ref_round(w->b->type, want, n);
+    clt_ref_narrow(w->b->type, want, n, stored);
+    clt_status st = clt_buffer_write(w->x.buf, 0, stored, n * clt_dtype_bytes(w->b->type));
+    if (st == CLT_OK) st = call_loss(w);
+    if (st == CLT_OK) st = bench_read(w->x, w->b->type, got, n);
+    if (st == CLT_OK) st = clt_ref_read_f32(w->loss, &have, 1);
+    clt_ref_loss(1, w->cols, w->cols, want, &target, 1.0f, 0.0f, w->grad, 1.0f, NULL, &loss, NULL);
+    clt_ref_round(w->b->type, want, n);
+    bool same = false;
+    row->checked = true;
+    row->max_error = bench_difference(got, want, n, &same);
+    row->ok = same && loss == have;
+    if (w->b->fast && !row->ok) {
+        row->ok = fabsf(loss - have) <= 1e-5f * fabsf(loss);
+        for (size_t i = 0; i < n; i++)
+            row->ok = row->ok && fabsf(got[i] - want[i]) <= 0x1p-7f * fabsf(want[i]) + 1e-6f;
+    }
+    clt_free(want);
+    clt_free(got);
+    clt_free(stored);
+    return st;
+}
+
+static clt_status run_loss(bench *b, int64_t rows, int64_t cols) {
+    memory_work w = {.b = b, .rows = rows, .cols = cols, .grad = true};
+    bench_row row;
+    clt_status st = bench_tensor_as(b, b->type, (uint64_t)(rows * cols), 1, "bench logits", &w.x, &w.hx);
+    if (st == CLT_OK) st = clt_buffer_create(b->dev, (uint64_t)rows * 4, "bench targets", &w.targets.buf);
+    if (st == CLT_OK) st = clt_buffer_fill32(w.targets.buf, 0, 0, (uint64_t)rows * 4);
+    if (st == CLT_OK) st = clt_buffer_create(b->dev, (uint64_t)rows * 4, "bench losses", &w.loss.buf);
+    if (st == CLT_OK)
+        st = measure(&w, "loss, gradient", "loss", call_loss, 2 * (double)clt_dtype_bytes(b->type), &row);
+    if (st == CLT_OK && b->check) st = check_loss(&w, &row);
+    if (st == CLT_OK) bench_add(b, &row);
+    free_work(&w);
+    return st;
+}
+
+int bench_loss(int argc, char **argv) {
+    static const memory_shape suite[] = {
+        {"mpt-small", 64, 4096}, {"mpt-125m", 2048, 50368}, {"mpt-1b", 4096, 50368}, {"mpt-7b", 4096, 50432}};
+    bench b = {.suite = "mpt-125m"};
+    int code = bench_start(
+        &b, "loss",
+        "Measures softmax cross-entropy over rows of logits with the gradient in their place. The "
+        "bytes counted are one read and one write of each logit.",
+        "  clbench loss --type bf16 --numerics fast --check\n", "mpt-small, mpt-125m, mpt-1b, mpt-7b", false,
+        argc, argv);
+    if (code >= 0) return code;
+    return bench_end(&b, each_shape(&b, "loss", suite, CLT_COUNT_OF(suite), run_loss));
+}
