@@ -8,7 +8,8 @@
  *   columns    an item per 8 columns and block of 64 rows
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; forward
- * V (1, 2, 4); backward ROWS (4, 8); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE, COPY_TYPE
+ * V (1, 2, 4); backward ROWS (4, 8); HEADS: rows of a token (a macro, because 64-bit divisions are slow); RMS, HAS_W, HAS_B,
+ * HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE, COPY_TYPE
  * (norm_columns.clh). Offsets, row distances and columns are multiples of 8 elements.
  * Local size: forward 128, backward 256, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
 #define LANES 1
@@ -19,6 +20,9 @@
 #endif
 #ifndef COLS
 #define COLS 768
+#endif
+#ifndef HEADS
+#define HEADS 1
 #endif
 #ifndef V
 #define V 4
@@ -105,12 +109,13 @@ __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void
 norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
              ulong b_off, __global y_elem *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
              ulong rstd_off, ulong rows, ulong heads, ulong ldx, ulong ldy, float eps) {
+    (void)heads; /* the arguments are those of the other bodies; the number is HEADS */
     __local float sum[128 / ITEMS][64] __attribute__((aligned(16)));
     __local float square[128 / ITEMS][64] __attribute__((aligned(16)));
     const uint mine = (uint)get_local_id(0) / ITEMS, item = (uint)get_local_id(0) % ITEMS;
     const size_t own = get_group_id(0) * (128 / ITEMS) + mine;
     const bool there = own < rows; /* the others compute the last row again and store nothing */
-    const size_t row = there ? own : rows - 1, token = row / heads, at = row % heads * COLS + item * V;
+    const size_t row = there ? own : rows - 1, token = row / HEADS, at = row % HEADS * COLS + item * V;
     x += x_off + token * ldx + at;
     y += y_off + token * ldy + at;
     vec v[STEPS];
@@ -183,7 +188,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
               __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
               __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
               __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y, ulong y_off,
-              __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b, ulong heads,
+              __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b,
               ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
     __local x_elem xs[ROWS * COLS] __attribute__((aligned(16)));
     __local dy_elem ds[ROWS * COLS] __attribute__((aligned(16)));
@@ -204,12 +209,25 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #pragma unroll
         for (uint i = 0; i < (ROWS * COLS + 2047) / 2048; i++) {
             const uint e = item * 8 + 2048 * i;
-            const size_t row = first + e / COLS, token = row / heads, at = row % heads * COLS + e % COLS;
+            const size_t row = first + e / COLS, token = row / HEADS, at = row % HEADS * COLS + e % COLS;
             if (e < ROWS * COLS && e / COLS < rows) {
                 CLT_PASTE(stage_, X_TYPE)(x + x_off + token * ldx + at, xs + e);
                 CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + token * lddy + at, ds + e);
             }
         }
+#if HAS_DX && HAS_RES
+        /* All of the residual is asked for before anything is stored: dx may be its place, so no compiler does it. */
+        CLT_PASTE(CLT_PASTE(vec_, DX_TYPE), _4) held[OWN][ROWS];
+#pragma unroll
+        for (int o = 0; o < OWN; o++) {
+#pragma unroll
+            for (uint r = 0; r < ROWS; r++) {
+                const uint c = (item + 256 * o) * 4;
+                const size_t token = (first + r) / HEADS, at = (first + r) % HEADS * COLS + c;
+                if (c < COLS && r < rows) held[o][r] = AS_VECTOR(DX_TYPE, 4, res + res_off + token * ldres + at);
+            }
+        }
+#endif
         if (item < rows) {
             const float m = RMS ? 0.0f : mean[mean_off + first + item];
             of_row[item] = (float4)(m, rstd[rstd_off + first + item], 0.0f, 0.0f);
@@ -256,7 +274,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
                 if (r >= rows) continue;
                 const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c), u = LOCAL4(X_TYPE, xs + r * COLS + c);
                 const float4 xhat = RMS ? u * f.y : (u - f.x) * f.y;
-                const size_t token = (first + r) / heads, at = (first + r) % heads * COLS + c;
+                const size_t token = (first + r) / HEADS, at = (first + r) % HEADS * COLS + c;
 #if HAS_Y
                 float4 again = xhat;
 #if HAS_W && HAS_B
@@ -277,7 +295,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
                 float4 v = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
                 v = v * f.y;
 #if HAS_RES
-                v = CLT_WIDEN4(DX_TYPE, AS_VECTOR(DX_TYPE, 4, res + res_off + token * ldres + at)) + v;
+                v = CLT_WIDEN4(DX_TYPE, held[o][r]) + v;
 #endif
                 *(__global CLT_PASTE(CLT_PASTE(vec_, DX_TYPE), _4) *)(dx + dx_off + token * lddx + at) =
                     CLT_ROUND4(DX_TYPE, v);

@@ -41,6 +41,13 @@ void clt_check_compare_as(clt_check *c, clt_dtype type, const char *what, clt_re
                           size_t n);
 /* Writes x to `to`, a place counted in elements of `type`, and rounds x itself to the type. */
 clt_status clt_check_write(clt_dtype type, clt_ref to, float *x, size_t n);
+/* For rows of `numerics: fast`: |got - want| <= relative |want| + absolute + what rounding to the type may do
+ * (half a unit of the result; fp16: of its smallest number). NaN only where the oracle has one. */
+typedef struct {
+    double relative, absolute;
+} clt_check_bound;
+clt_status clt_check_near(clt_ops *ops, clt_dtype type, const char *what, clt_ref got, const float *want,
+                          size_t n, clt_check_bound bound);
 /* Frees everything; returns c->st. */
 clt_status clt_check_end(clt_check *c);
 

@@ -62,7 +62,8 @@ static void forward_options(const clt_norm_params *p, char buf[OPTIONS]) {
     int n = snprintf(buf, OPTIONS, " -DPART=1 -DRMS=%d -DHAS_W=%d -DHAS_B=%d -DX_TYPE=%d -DY_TYPE=%d", p->rms,
                      p->w.buf != NULL, p->b.buf != NULL, (int)p->x_type, (int)p->y_type);
     if (wide_forward(p))
-        snprintf(buf + n, OPTIONS - (size_t)n, " -DCOLS=%d -DV=%d", (int)p->cols, forward_vector(p));
+        snprintf(buf + n, OPTIONS - (size_t)n, " -DCOLS=%d -DHEADS=%d -DV=%d", (int)p->cols, (int)p->heads,
+                 forward_vector(p));
 }
 
 static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, char buf[OPTIONS]) {
@@ -74,10 +75,11 @@ static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, 
                  p->residual.buf != NULL, (int)p->x_type, (int)p->dy_type, (int)p->dx_type);
     const int rows = wide_backward(ops, p);
     if (rows)
-        snprintf(buf + n, OPTIONS - (size_t)n,
-                 " -DCOLS=%d -DROWS=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d -DCOPY_TYPE=%d -DY_TYPE=%d",
-                 (int)p->cols, rows, p->dx_copy.buf != NULL, p->y.buf != NULL, p->b.buf != NULL,
-                 (int)p->copy_type, (int)p->y_type);
+        snprintf(
+            buf + n, OPTIONS - (size_t)n,
+            " -DCOLS=%d -DHEADS=%d -DROWS=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d -DCOPY_TYPE=%d -DY_TYPE=%d",
+            (int)p->cols, (int)p->heads, rows, p->dx_copy.buf != NULL, p->y.buf != NULL, p->b.buf != NULL,
+            (int)p->copy_type, (int)p->y_type);
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {
@@ -159,11 +161,11 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
     size_t local = 256, global = (size_t)(b->samples * b->blocks) * local;
-    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),       CLT_REF(p->rstd),
-                      CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),         CLT_REF(p->dx_copy),
-                      CLT_REF(p->y),      CLT_REF(p->b),        CLT_BUF(b->part),       CLT_U64(0),
-                      CLT_U64(b->part_b), CLT_U64(p->heads),    CLT_U64(b->per_sample), CLT_U64(b->blocks),
-                      CLT_U64(p->ldx),    CLT_U64(p->lddy),     CLT_U64(p->ldres),      CLT_U64(p->lddx)};
+    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),          CLT_REF(p->mean),   CLT_REF(p->rstd),
+                      CLT_REF(p->dy),     CLT_REF(p->residual),   CLT_REF(p->dx),     CLT_REF(p->dx_copy),
+                      CLT_REF(p->y),      CLT_REF(p->b),          CLT_BUF(b->part),   CLT_U64(0),
+                      CLT_U64(b->part_b), CLT_U64(b->per_sample), CLT_U64(b->blocks), CLT_U64(p->ldx),
+                      CLT_U64(p->lddy),   CLT_U64(p->ldres),      CLT_U64(p->lddx)};
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
@@ -258,10 +260,10 @@ typedef struct {
     size_t elements, rows;
 } check_shape;
 
-/* A ragged shape, or for wide rows the call's row length. */
-static check_shape shape_of(const clt_variant *v, int64_t cols) {
+/* A ragged shape, or for wide rows the call's rows, as the programs are made for them. */
+static check_shape shape_of(const clt_variant *v, int64_t cols, int64_t heads) {
     check_shape s = {.cols = is_wide(v) ? cols : 83};
-    s.heads = is_wide(v) && cols > 256 ? 1 : 2;
+    s.heads = is_wide(v) ? heads : 2;
     s.ld = is_wide(v) ? s.cols * s.heads + 8 : 170;
     s.elements = (size_t)(TOKENS * s.ld);
     s.rows = (size_t)(TOKENS * s.heads);
@@ -309,7 +311,7 @@ static clt_ref_norm_params check_oracle(clt_check *c, bool rms, const check_shap
 static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_params *call = ctx;
     if (!builds(ops, v, "norm_forward", v->options)) return does_not_build(ops, v);
-    const check_shape s = shape_of(v, call->cols);
+    const check_shape s = shape_of(v, call->cols, call->heads);
     clt_check c = {.ops = ops, .aligned = is_wide(v)};
     clt_ref_norm_params r = check_oracle(&c, call->rms, &s);
     if (call->w.buf) r.w = clt_check_random(&c, (size_t)s.cols, 2);
@@ -344,7 +346,7 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
         !builds(ops, v, is_wide(v) ? "columns_finish_wide" : "columns_finish",
                 columns_options(CLT_F32, columns)))
         return does_not_build(ops, v);
-    const check_shape s = shape_of(v, call->cols);
+    const check_shape s = shape_of(v, call->cols, call->heads);
     clt_check c = {.ops = ops, .aligned = is_wide(v)};
     clt_ref_norm_params r = check_oracle(&c, call->rms, &s);
     clt_ref_round(call->x_type, check_data(r.x), s.elements);
@@ -404,7 +406,7 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
 static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_dtype type = *(const clt_dtype *)ctx;
     if (!builds(ops, v, "columns_blocks", v->options)) return does_not_build(ops, v);
-    const check_shape s = shape_of(v, 192);
+    const check_shape s = shape_of(v, 192, 1);
     clt_check c = {.ops = ops, .aligned = is_wide(v)};
     float *x = clt_check_random(&c, s.elements, 8), *out = clt_check_random(&c, (size_t)s.ld, 9);
     clt_column_sum_params p = {.rows = TOKENS,

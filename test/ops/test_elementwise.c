@@ -23,7 +23,7 @@ static bool wide;
 
 /* Shapes and places for the rows of this body. */
 static void set_body(const char *id) {
-    wide = !strcmp(id, "wide");
+    wide = !strncmp(id, "wide", 4);
     tu_align(wide);
 }
 
