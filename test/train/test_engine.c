@@ -133,6 +133,39 @@ static void steps_behind_a_bad_one(void **state) {
     close_rig(&r);
 }
 
+/* amp_fp16 at a scale that cannot work: steps are left out, nothing changes but the scale, until it fits. */
+static void overflow_leaves_steps_out(void **state) {
+    (void)state;
+    static const char *const over[] = {"precision=amp_fp16"};
+    rig r = {0};
+    clt_engine_result res;
+    open_rig(&r, over, CLT_COUNT_OF(over));
+    tu_assert_ok(clt_engine_weights_changed(r.engine), "weights");
+    clt_engine_batch b = batch(&r);
+    clt_loss_scale *s = clt_engine_loss_scale(r.engine);
+    s->scale = 0x1p40;
+    clt_state_hash before = hash(&r);
+    int left_out = 0;
+    for (;; left_out++) {
+        double scale = s->scale;
+        tu_assert_ok(clt_engine_step(r.engine, &b, 1, 1.0, &res), "step");
+        assert_true(res.finite && isfinite(res.loss) && res.loss_scale == scale);
+        if (!res.skipped) break;
+        assert_true(s->scale == scale / 2 && s->good_steps == 0);
+        assert_same(before, hash(&r));
+    }
+    assert_in_range(left_out, 10, 30);
+    assert_int_equal(s->good_steps, 1);
+    assert_true(isfinite(res.grad_norm) && res.grad_norm > 1 &&
+                res.grad_norm < 100); /* of the unscaled gradient */
+    clt_state_hash after = hash(&r);
+    assert_memory_not_equal(&before.weights, &after.weights, sizeof after.weights);
+    scale_tensor(&r, "transformer.norm_f.weight", NAN); /* a loss that is not finite is no matter of scale */
+    tu_assert_ok(clt_engine_step(r.engine, &b, 2, 1.0, &res), "step");
+    assert_false(res.finite || res.skipped);
+    close_rig(&r);
+}
+
 static void scale_follows_the_rule(void **state) {
     (void)state;
     clt_loss_scale s = clt_loss_scale_default();
@@ -153,8 +186,8 @@ static void scale_follows_the_rule(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(loss_alone_is_infinite),
-                                       cmocka_unit_test(steps_behind_a_bad_one),
-                                       cmocka_unit_test(scale_follows_the_rule)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_alone_is_infinite), cmocka_unit_test(steps_behind_a_bad_one),
+        cmocka_unit_test(overflow_leaves_steps_out), cmocka_unit_test(scale_follows_the_rule)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

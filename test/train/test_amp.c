@@ -1,0 +1,138 @@
+/* Training in 16 bits: losses stay as near to the runs in double precision (test/golden) as the type allows,
+ * and bits do not depend on anything but the configuration.
+ *
+ * Bound: with u the unit roundoff (2^-8 for bf16, 2^-11 for fp16), logits and hidden values of order 1 are
+ * off by about u each; a loss is a mean over hundreds of targets whose errors are mostly independent, so it
+ * stays within u, its gradient's norm within 2 u. PyTorch's autocast on the CPU, same data
+ * (tools/anchors/torch_drift.py, PyTorch 2.15): bf16 1.5e-3 and 1.2e-3 at worst, fp16 1.7e-4 and 1.8e-4; fp32
+ * 9e-7. */
+#include <math.h>
+
+#include "test/golden_util.h"
+#include "test/run_util.h"
+#include "test/test_util.h"
+
+static double number(json_t *row, const char *key) {
+    json_t *v = json_object_get(row, key);
+    if (!json_is_number(v)) fail_msg("a row has no number %s", key);
+    return json_number_value(v);
+}
+
+static void follows_double(const char *set, const char *precision, const char *numerics, double u) {
+    char *dir = clt_format("test/golden/mpt-%s", set), *steps = clt_path_join(dir, "train.json");
+    char *name = clt_format("%s-%s-%s", set, precision, numerics);
+    const char *run = ru_path(name);
+    double loss = 0, norm = 0;
+    size_t i;
+    json_t *want = golden_load(steps), *row;
+    ru_cltrain_ok(dir, NULL, "-q train train.yaml precision=%s cltrain.numerics=%s save_folder=%s", precision,
+                  numerics, run);
+    json_t *metrics = ru_metrics(run), *rows = ru_rows_with(metrics, "loss");
+    json_array_foreach(rows, i, row) {
+        json_t *w = json_array_get(json_object_get(want, "steps"), i);
+        loss = fmax(loss, fabs(number(row, "loss") - number(w, "loss")));
+        norm = fmax(norm, fabs(number(row, "grad_norm") / number(w, "grad_norm") - 1));
+    }
+    printf("  %-9s %s, %s: %zu steps, loss %.2g, gradient norm %.2g\n", set, precision, numerics, i, loss,
+           norm);
+    assert_int_equal(i, 30);
+    assert_true(loss < u && norm < 2 * u);
+    assert_true(loss > u / 100); /* it was not fp32 */
+    json_decref(rows);
+    json_decref(metrics);
+    json_decref(want);
+    clt_free(dir);
+    clt_free(steps);
+    clt_free(name);
+}
+
+static void losses_follow_double(void **state) {
+    (void)state;
+    static const char *const sets[] = {"learned", "alibi", "rope", "variants"};
+    for (size_t i = 0; i < CLT_COUNT_OF(sets); i++) {
+        follows_double(sets[i], "amp_bf16", "fast", 0x1p-8);
+        follows_double(sets[i], "amp_fp16", "fast", 0x1p-11);
+    }
+    follows_double("variants", "amp_bf16", "exact", 0x1p-8);
+}
+
+static char *hash_of(const char *run) {
+    clt_str out = {0};
+    ru_cltrain_ok(".", &out, "ckpt hash %s", run);
+    return out.s;
+}
+
+/* The state after 30 steps, whatever stands in `options`, is that of `reference`. */
+static void same_bits(const char *name, const char *reference, const char *options) {
+    const char *run = ru_path(name);
+    ru_cltrain_ok("test/golden/mpt-variants", NULL, "-q train train.yaml save_folder=%s %s", run, options);
+    char *got = hash_of(run);
+    assert_string_equal(got, reference);
+    clt_free(got);
+}
+
+/* Twice, resumed in the middle, in another microbatch; in the exact numerics also with other lanes on other
+ * ranks' work (the matrix of hashes has more of that). */
+static void bits_repeat(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"precision=amp_bf16", "precision=amp_fp16",
+                                        "precision=amp_bf16 cltrain.numerics=exact"};
+    for (size_t i = 0; i < CLT_COUNT_OF(kinds); i++) {
+        char *first = clt_format("first%zu", i), *again = clt_format("again%zu", i),
+             *rest = clt_format("rest%zu", i);
+        char *micro = clt_format("micro%zu", i);
+        const char *run = ru_path(first);
+        ru_cltrain_ok("test/golden/mpt-variants", NULL,
+                      "-q train train.yaml save_folder=%s save_interval=11ba %s", run, kinds[i]);
+        char *want = hash_of(run), *middle = clt_format("%s load_path=%s/ep1-ba11", kinds[i], run);
+        char *small = clt_format("%s device_train_microbatch_size=1", kinds[i]);
+        same_bits(again, want, kinds[i]);
+        same_bits(rest, want, middle);
+        if (i == 2) same_bits(micro, want, small);
+        clt_free(first);
+        clt_free(again);
+        clt_free(rest);
+        clt_free(micro);
+        clt_free(want);
+        clt_free(middle);
+        clt_free(small);
+    }
+}
+
+/* fp32, then amp_bf16, then fp32 again, each from the other's checkpoint. */
+static void precision_changes_at_a_resume(void **state) {
+    (void)state;
+    json_t *want = golden_load("test/golden/mpt-learned/train.json"), *row;
+    const char *dir = "test/golden/mpt-learned";
+    char *a = clt_strdup(ru_path("to-amp-a")), *b = clt_strdup(ru_path("to-amp-b")),
+         *c = clt_strdup(ru_path("to-amp-c"));
+    ru_cltrain_ok(dir, NULL, "-q train train.yaml save_folder=%s save_interval=10ba", a);
+    ru_cltrain_ok(
+        dir, NULL,
+        "-q train train.yaml save_folder=%s save_interval=10ba precision=amp_bf16 load_path=%s/ep1-ba10", b,
+        a);
+    ru_cltrain_ok(dir, NULL, "-q train train.yaml save_folder=%s load_path=%s/ep2-ba20", c, b);
+    json_t *metrics = ru_metrics(c), *rows = ru_rows_with(metrics, "loss");
+    size_t i;
+    assert_int_equal(json_array_size(rows), 10);
+    json_array_foreach(rows, i, row) {
+        json_t *w = json_array_get(json_object_get(want, "steps"), i + 20);
+        assert_true(fabs(number(row, "loss") - number(w, "loss")) < 0x1p-8);
+    }
+    json_decref(rows);
+    json_decref(metrics);
+    json_decref(want);
+    clt_free(a);
+    clt_free(b);
+    clt_free(c);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(losses_follow_double), cmocka_unit_test(bits_repeat),
+                                       cmocka_unit_test(precision_changes_at_a_resume)};
+    ru_begin(argv[0]);
+    int failed = tu_run(tests, CLT_COUNT_OF(tests));
+    ru_end();
+    return failed;
+}
