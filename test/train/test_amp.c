@@ -8,6 +8,7 @@
  * 9e-7. */
 #include <math.h>
 
+#include "runtime/base/clt_io.h"
 #include "test/golden_util.h"
 #include "test/run_util.h"
 #include "test/test_util.h"

@@ -78,10 +78,10 @@ static void presets_have_foundrys_sizes(void **state) {
         double lr;
         clt_recompute recompute;
     } all[] = {{"small-cpu", 823200, 256, 10, 16, 6e-4, CLT_RECOMPUTE_NONE},
-               {"125m", 125311488, 256, 4800, 16, 6e-4, CLT_RECOMPUTE_NONE},
-               {"350m", 355985408, 256, 13400, 8, 3e-4, CLT_RECOMPUTE_NONE},
-               {"760m", 760470528, 256, 29000, 4, 2.5e-4, CLT_RECOMPUTE_NONE},
-               {"1b", 1315950592, 512, 24800, 4, 2e-4, CLT_RECOMPUTE_NONE},
+               {"125m", 125311488, 256, 4800, 16, 6e-4, CLT_RECOMPUTE_NORMS},
+               {"350m", 355985408, 256, 13400, 8, 3e-4, CLT_RECOMPUTE_NORMS},
+               {"760m", 760470528, 256, 29000, 4, 2.5e-4, CLT_RECOMPUTE_NORMS},
+               {"1b", 1315950592, 512, 24800, 4, 2e-4, CLT_RECOMPUTE_NORMS},
                {"3b", 2651837440, 512, 51500, 8, 1.6e-4, CLT_RECOMPUTE_BLOCKS},
                {"7b", 6658859008, 1024, 63900, 8, 1.2e-4, CLT_RECOMPUTE_BLOCKS},
                {"13b", 12853954560, 1024, 124000, 8, 1e-4, CLT_RECOMPUTE_BLOCKS},
