@@ -2,7 +2,8 @@
  *
  * A group computes BM x BN outputs in steps of BK along k. 32 neighbouring work-items (a warp, where there are any; nothing
  * depends on it) own 4 * TM rows x 8 * TN columns, each TM x TN of them in blocks of 4 x 4: of every step they read
- * 4 neighbouring float4 of a's tile and 8 of b's, which local memory delivers at once. While a stage is used, the
+ * 4 neighbouring float4 of a's tile and 8 of b's. They are dealt out so that neighbours (lane xor 1, for a xor 2) read the same
+ * place: NVIDIA's local memory then serves half a warp at a time instead of a quarter. While a stage is used, the
  * next step's elements are on their way into registers; they are stored, turned where k is along memory, into the
  * other stage: one barrier a step. Groups go through the tiles in bands of 8 rows of tiles, so that what runs at one
  * time shares its operands in the cache. Results go through local memory, so that rows of c are written whole.
@@ -120,7 +121,8 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
 {
     __local float local_memory[STAGES_SIZE > PART_SIZE ? STAGES_SIZE : PART_SIZE] __attribute__((aligned(16)));
     __local float *const a_tile = local_memory, *const b_tile = local_memory + 2 * A_STAGE;
-    const int lid = (int)get_local_id(0), warp = lid / 32, lane_m = lid % 32 / 8, lane_n = lid % 8;
+    const int lid = (int)get_local_id(0), warp = lid / 32, lane_m = lid % 2 + lid % 32 / 16 * 2,
+              lane_n = lid % 16 / 2;
     const int row_in_tile = warp % (BM / (4 * TM)) * (4 * TM) + lane_m * 4;
     const int column_in_tile = warp / (BM / (4 * TM)) * (8 * TN) + lane_n * 4;
     __local const float *const a_mine = a_tile + row_in_tile, *const b_mine = b_tile + column_in_tile;
@@ -137,6 +139,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     a += get_group_id(2) * k_group * lda;
     b += get_group_id(2) * k_group * ldb;
     c += get_group_id(2) * (size_t)m * n;
+    k = k_group;
 #endif
     __global const clt_gemm_in *a_at[A_EACH], *b_at[B_EACH];
     int a_left[A_EACH], b_left[B_EACH];
@@ -247,15 +250,4 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     }
 }
 
-/* c = (c with CLT_EP_ACCUMULATE, else +0) + slice 0 + slice 1 + ..., [m, n] each. Launch: global {ceil(n / 64) * 64, m}. */
-__kernel void gemm_add(uint m, uint n, uint slices, __global const float *slice, ulong slice_off, uint flags,
-                       __global float *c, ulong c_off, ulong ldc)
-{
-    const size_t i = get_global_id(1), j = get_global_id(0), size = (size_t)m * n;
-    if (j >= n) return;
-    slice += slice_off + i * n + j;
-    c += c_off + i * ldc + j;
-    float sum = flags & CLT_EP_ACCUMULATE ? *c : 0.0f;
-    for (uint s = 0; s < slices; s++) sum = sum + slice[s * size];
-    *c = sum;
-}
+#include "gemm_add.clh"

@@ -3,34 +3,54 @@
  * them. */
 #include "clt_op_gemm.h"
 
+#include <string.h>
+
 enum { SLOT_SLICES = 0 };
-
-/* Groups of rows that are computed side by side: launches of at most about `want` work-groups, all alike. */
-static int64_t slices_of(const clt_gemm_params *p, int64_t bm, int64_t bn, int64_t want) {
-    if (p->form != CLT_GEMM_TN || p->k_group < 1) return 1;
-    const int64_t tiles = CLT_CEIL_DIV(p->m, bm) * CLT_CEIL_DIV(p->n, bn), groups = p->k / p->k_group;
-    const int64_t most = CLT_MAX(1, CLT_MIN(groups, want / tiles));
-    return CLT_CEIL_DIV(groups, CLT_CEIL_DIV(groups, most));
-}
-
-uint64_t clt_gemm_group_workspace(const clt_gemm_params *p) {
-    const int64_t slices =
-        CLT_MAX(slices_of(p, 128, 256, CLT_GEMM_MOST_GROUPS), slices_of(p, 256, 128, CLT_GEMM_MOST_GROUPS));
-    return slices > 1 ? (uint64_t)(slices * p->m * p->n) * 4 : 0;
-}
 
 typedef struct {
     clt_kernel *kernel, *add;
-    int64_t bm, bn, group, slices;
+    int64_t bm, bn, group;
+    int64_t slices;  /* computed side by side */
+    int64_t k_group; /* rows of each */
 } group_plan;
+
+/* How a weight gradient is cut so that launches have about `want` work-groups: whole samples, or where the
+ * order of additions is free (`anywhere`) pieces of the rows. Launches are all alike. */
+static void cut(const clt_gemm_params *p, int64_t bm, int64_t bn, int64_t want, bool anywhere,
+                group_plan *plan) {
+    enum { LEAST_ROWS = 512, STEP = 32 };
+    plan->slices = 1;
+    plan->k_group = p->form == CLT_GEMM_TN && p->k_group > 0 && !anywhere ? p->k_group : p->k;
+    if (p->form != CLT_GEMM_TN || p->k_group < 1 || p->c_type != CLT_F32) return;
+    const int64_t tiles = CLT_CEIL_DIV(p->m, bm) * CLT_CEIL_DIV(p->n, bn);
+    const int64_t groups = anywhere ? CLT_CEIL_DIV(p->k, LEAST_ROWS) : p->k / p->k_group;
+    const int64_t most = CLT_MAX(1, CLT_MIN(groups, want / tiles));
+    if (anywhere) {
+        plan->k_group = CLT_ROUND_UP(CLT_CEIL_DIV(p->k, most), STEP);
+        plan->slices = CLT_CEIL_DIV(p->k, plan->k_group);
+    } else {
+        plan->slices = CLT_CEIL_DIV(groups, CLT_CEIL_DIV(groups, most));
+    }
+}
+
+uint64_t clt_gemm_group_workspace(const clt_gemm_params *p) {
+    int64_t most = 1;
+    for (int i = 0; i < 4; i++) {
+        group_plan plan;
+        cut(p, 128 << i / 2, 256 >> i / 2, CLT_GEMM_MOST_GROUPS, i % 2, &plan);
+        most = CLT_MAX(most, plan.slices);
+    }
+    return most > 1 ? (uint64_t)(most * p->m * p->n) * 4 : 0;
+}
 
 static clt_status make_plan(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
     static const char *const form[] = {" -DFORM=0", " -DFORM=1", " -DFORM=2", " -DFORM=2 -DSLICES=1"};
     clt_device *dev = clt_ops_device(ops);
     char options[512];
-    plan->bm = clt_variant_param(v, "BM", 64), plan->bn = clt_variant_param(v, "BN", 64);
+    *plan = (group_plan){.bm = clt_variant_param(v, "BM", 64), .bn = clt_variant_param(v, "BN", 64)};
     plan->group = plan->bm / clt_variant_param(v, "TM", 4) * (plan->bn / clt_variant_param(v, "TN", 4));
-    plan->slices = slices_of(p, plan->bm, plan->bn, clt_variant_param(v, "GROUPS", 1));
+    const long want = clt_variant_param(v, "GROUPS", 0);
+    cut(p, plan->bm, plan->bn, want, want > 0 && strstr(v->requires, "numerics=fast"), plan);
     clt_gemm_options(p, v, form[plan->slices > 1 ? 3 : (int)p->form], options, sizeof options);
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm", options, &plan->kernel));
     if (plan->slices > 1) CLT_TRY(clt_kernel_get(dev, v->file, "gemm_add", options, &plan->add));
@@ -50,9 +70,9 @@ clt_status clt_gemm_group_prepare(clt_ops *ops, const clt_variant *v, const clt_
 }
 
 static clt_status run(const clt_gemm_params *p, const group_plan *plan, int64_t slices) {
-    clt_arg args[10 + CLT_EP_ARG_COUNT] = {
-        CLT_U32(p->m), CLT_U32(p->n),   CLT_U32(p->k), CLT_U32(p->form == CLT_GEMM_TN ? p->k_group : p->k),
-        CLT_REF(p->a), CLT_U64(p->lda), CLT_REF(p->b), CLT_U64(p->ldb)};
+    clt_arg args[10 + CLT_EP_ARG_COUNT] = {CLT_U32(p->m),          CLT_U32(p->n),  CLT_U32(p->k),
+                                           CLT_U32(plan->k_group), CLT_REF(p->a),  CLT_U64(p->lda),
+                                           CLT_REF(p->b),          CLT_U64(p->ldb)};
     clt_gemm_epilogue_args(p, clt_gemm_flags(p), 0, 0, args + 10);
     const size_t global[3] = {(size_t)(CLT_CEIL_DIV(p->n, plan->bn) * plan->group),
                               (size_t)CLT_CEIL_DIV(p->m, plan->bm), (size_t)slices};
@@ -64,10 +84,10 @@ static clt_status run_slices(clt_ops *ops, const clt_gemm_params *p, const group
     clt_gemm_params part = *p;
     CLT_TRY(get_slices(ops, p, plan, &part.c));
     part.ldc = p->n;
-    part.k = p->k_group;
     part.accumulate = false;
-    for (int64_t k = 0; k < p->k; k += plan->slices * p->k_group) {
-        const int64_t slices = CLT_MIN(plan->slices, (p->k - k) / p->k_group);
+    for (int64_t k = 0; k < p->k; k += plan->slices * plan->k_group) {
+        part.k = CLT_MIN(plan->slices * plan->k_group, p->k - k);
+        const int64_t slices = CLT_CEIL_DIV(part.k, plan->k_group);
         part.a = clt_ref_at(p->a, (uint64_t)(k * p->lda));
         part.b = clt_ref_at(p->b, (uint64_t)(k * p->ldb));
         CLT_TRY(run(&part, plan, slices));

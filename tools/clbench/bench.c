@@ -36,6 +36,7 @@ static void print_head(const bench *b) {
            b->peak_bytes * 1e-9);
     printf("numerics %s\n\n", b->fast ? "fast" : "exact");
     printf("%-14s %-28s %-16s %11s %9s %8s %6s", "op", "shape", "variant", "time", "GFLOP/s", "GB/s", "peak");
+    if (b->nominal > 0) printf(" %7s", "nominal");
     for (size_t i = 0; i < b->anchors.n; i++) printf(" %13s", b->anchors.v[i]);
     printf("%s\n", b->check ? "  check" : "");
 }
@@ -110,9 +111,11 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
 /* --- results ---------------------------------------------------------------------------------------------
  */
 
-/* NaN with --cpu-time: the peak is one of wall time. */
+/* NaN with --cpu-time: the peak is one of wall time; and where matrix units may compute, whose rate is not
+ * measured. */
 static double peak_fraction(const bench *b, const bench_row *r) {
     if (b->cpu_time) return NAN;
+    if (r->flops > 0 && r->type != CLT_F32 && b->fast) return NAN;
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }
 
@@ -130,10 +133,11 @@ void bench_add(bench *b, const bench_row *row) {
     printf("%-14s %-28s %-16s %8.3f ms", row->op, row->shape, row->variant, row->seconds * 1e3);
     print_rate(row->flops / row->seconds);
     print_rate(row->bytes / row->seconds);
-    if (b->cpu_time)
+    if (isnan(peak_fraction(b, row)))
         printf(" %6s", "-");
     else
         printf(" %6.3f", peak_fraction(b, row));
+    if (b->nominal > 0) printf(" %7.3f", row->flops / row->seconds / (b->nominal * 1e12));
     for (size_t i = 0; i < b->anchors.n; i++)
         for (int a = 0; a < BENCH_ANCHORS; a++) {
             if (strcmp(b->anchors.v[i], bench_anchor_names[a]) != 0) continue;
@@ -165,10 +169,12 @@ static void row_json(const bench *b, const bench_row *r, clt_str *out) {
         clt_str_addf(out, ", \"gbps\": %.6g", r->bytes / r->seconds * 1e-9);
     else
         clt_str_add(out, ", \"gbps\": null");
-    if (b->cpu_time)
+    if (isnan(peak_fraction(b, r)))
         clt_str_add(out, ", \"peak_fraction\": null");
     else
         clt_str_addf(out, ", \"peak_fraction\": %.4f", peak_fraction(b, r));
+    if (b->nominal > 0)
+        clt_str_addf(out, ", \"nominal_fraction\": %.4f", r->flops / r->seconds / (b->nominal * 1e12));
     if (r->checked && isfinite(r->max_error))
         clt_str_addf(out, ", \"max_error\": %.9g, \"ok\": %s", r->max_error, r->ok ? "true" : "false");
     else

@@ -244,7 +244,7 @@ static double tensor_bytes(const gemm_work *w) {
 }
 
 static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
-    static const char *const fused[] = {"", " gelu", " dgelu", " add"};
+    static const char *const fused[] = {"", " +gelu", " +dgelu", " +add"};
     gemm_work w;
     bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .type = b->type};
     snprintf(row.op, sizeof row.op, "gemm %s%s", form_name[s->form], fused[s->fused]);
@@ -333,17 +333,18 @@ static void load_anchors(bench *b, bool *with) {
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     bool with[BENCH_ANCHORS] = {false};
-    int code = bench_start(
-        &b, "gemm",
-        "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
-        "weight gradient "
-        "(added to, in samples of 256 or 2048 tokens); gelu, dgelu and add are what a step fuses into them. "
-        "An anchor's column is its time divided by ours.",
-        "  clbench gemm --suite mpt-125m --check\n"
-        "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
-        "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
-        "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
-        SUITES, true, argc, argv);
+    int code =
+        bench_start(&b, "gemm",
+                    "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
+                    "weight gradient "
+                    "(added to, in samples of 256 or 2048 tokens); +gelu, +dgelu and +add are what a step "
+                    "fuses into them. "
+                    "An anchor's column is its time divided by ours.",
+                    "  clbench gemm --suite mpt-125m --check\n"
+                    "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
+                    "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
+                    "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
+                    SUITES, true, argc, argv);
     if (code >= 0) return code;
     load_anchors(&b, with);
     return bench_end(&b, run_suite(&b, with));

@@ -1,0 +1,194 @@
+/* gemm_mma: GEMM of 16-bit matrices on NVIDIA's matrix units as sm_80 and later have them: mma.sync by warps, operands brought
+ * to local memory by asynchronous copies, three stages.
+ *
+ * A group of 8 warps computes 128 x 128 outputs in steps of 32 along k; a warp owns 64 x 32. A tile lies in local memory as it
+ * does in global memory, in units of 16 bytes whose places are permuted so that the 8 rows that one ldmatrix reads lie in
+ * different banks; where k is not along memory ldmatrix turns the tile. The results go through local memory, so
+ * that rows of c are written whole.
+ *
+ *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
+ *   -DIN_TYPE=1 bf16, 2 fp16; -DC_TYPE -DAUX_TYPE -DACT -DGRAD_ACT   gemm_epilogue.clh
+ *   -DSLICES=1                 k_group rows per get_group_id(2), each into m x n outputs of its own (gemm_add.clh)
+ *
+ * Order: the unit's own inside a step of 16 along k, steps ascending, fp32 sums. Of numerics: fast. What lies beyond an edge is
+ * zero: copies write zeros there and read nothing.
+ *
+ * Launch: global {ceil(n / 128) * 256, ceil(m / 128), slices}, local {256, 1, 1}.
+ * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; rows of a and b at multiples of 8 elements. */
+#ifndef IN_TYPE
+#define IN_TYPE 1
+#endif
+#include "gemm_epilogue.clh"
+
+#ifndef FORM
+#define FORM 0
+#endif
+#ifndef SLICES
+#define SLICES 0
+#endif
+#if IN_TYPE == 2
+#define MMA_TYPE "f16"
+#else
+#define MMA_TYPE "bf16"
+#endif
+
+#define BM 128
+#define BN 128
+#define BK 32
+#define WG 256
+#define STAGES 3
+#define TILE (128 * BK * 2) /* bytes */
+#define STAGE (2 * TILE)
+#define UNITS (TILE / 16 / WG)
+
+#define A_ALONG_K (FORM != 2) /* neighbours in memory are neighbours along k */
+#define B_ALONG_K (FORM == 0)
+
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
+
+/* Unit e of a tile: its row and its place in the row, in global memory; and its byte in local memory. */
+#define UNIT_ROW(e, along_k) ((along_k) ? (e) >> 2 : (e) >> 4)
+#define UNIT_AT(e, along_k) ((along_k) ? (e)&3 : (e)&15)
+#define BYTE_ALONG_K(row, unit) ((row) * 64 + (((unit) ^ ((row) >> 1 & 3)) << 4))
+#define BYTE_ACROSS(row, unit) ((row) * 256 + (((unit) ^ ((row)&7)) << 4))
+
+#define COPY(to, from, bytes)                                                                                \
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory")
+#define COPY_COMMIT() __asm__ volatile("cp.async.commit_group;" ::: "memory")
+#define COPY_WAIT(left) __asm__ volatile("cp.async.wait_group " #left ";" ::: "memory")
+#define LDMATRIX(r, at, turn)                                                                                \
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4" turn ".shared.b16 {%0,%1,%2,%3}, [%4];"                   \
+                     : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3])                                  \
+                     : "r"(at)                                                                               \
+                     : "memory")
+#define MMA(d, a, b0, b1)                                                                                    \
+    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE                           \
+                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                              \
+                     : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])                                  \
+                     : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
+
+/* One unit of the tile at row r0 (of m, n or, across, of k), place c0: elements beyond the limits become zeros. */
+static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint row, uint rows, uint column,
+                             uint columns)
+{
+    const int left = row < rows ? (int)columns - (int)column : 0;
+    const uint bytes = left >= 8 ? 16u : left > 0 ? (uint)left * 2u : 0u;
+    COPY(to, (ulong)(src + (bytes ? row * ld + column : 0)), bytes);
+}
+
+/* Both tiles of the step at k0 (below k_end) into one stage. */
+#define COPY_TILE(base, src, ld, along_k, first, limit)                                                      \
+    EACH(f, UNITS)                                                                                           \
+    {                                                                                                        \
+        const uint e = lid + f * WG, row = UNIT_ROW(e, along_k), unit = UNIT_AT(e, along_k);                 \
+        if (along_k)                                                                                         \
+            copy_unit(base + BYTE_ALONG_K(row, unit), src, ld, first + row, limit, k0 + unit * 8, k_end);    \
+        else                                                                                                 \
+            copy_unit(base + BYTE_ACROSS(row, unit), src, ld, k0 + row, k_end, first + unit * 8, limit);     \
+    }
+
+#define PART_LD (BN + 8)
+#define PART_ROWS 32
+
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
+gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off, ulong lda, __global const ushort *b,
+     ulong b_off, ulong ldb, CLT_EP_ARGS)
+{
+    __local float4 local_memory[STAGES * STAGE / 16] __attribute__((aligned(128)));
+    const uint base = (uint)(ulong)local_memory;
+    const uint lid = (uint)get_local_id(0), lane = lid % 32, warp_m = lid / 128, warp_n = lid / 32 % 4;
+    const uint columns = (uint)get_num_groups(0), rows = (uint)get_num_groups(1);
+    const uint number = (uint)(get_group_id(1) * columns + get_group_id(0)), band = number / (8 * columns) * 8;
+    const uint band_rows = min(rows - band, 8u), inside = number - band * columns;
+    const uint m0 = (band + inside % band_rows) * BM, n0 = inside / band_rows * BN;
+    uint k_end = k;
+    a += a_off;
+    b += b_off;
+#if SLICES
+    const uint slice = (uint)get_group_id(2);
+    a += slice * (k_group * lda);
+    b += slice * (k_group * ldb);
+    c += slice * (ulong)m * n;
+    k_end = min(k - slice * k_group, k_group);
+#endif
+    float acc[4][4][4];
+    EACH(i, 4) EACH(j, 4) EACH(t, 4) acc[i][j][t] = 0.0f;
+    const uint steps = (k_end + BK - 1) / BK;
+    EACH(s, STAGES - 1)
+    {
+        const uint k0 = s * BK;
+        if (k0 < k_end) {
+            COPY_TILE(base + s * STAGE, a, lda, A_ALONG_K, m0, m)
+            COPY_TILE(base + s * STAGE + TILE, b, ldb, B_ALONG_K, n0, n)
+        }
+        COPY_COMMIT();
+    }
+    /* Where this lane's row of an ldmatrix lies: 8 lanes for each of 4 matrices of 8 x 8. */
+    const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
+    const uint b_row = B_ALONG_K ? warp_n * 32 + lane % 8 + lane / 16 * 8 : lane % 16;
+    uint stage = 0, filled = STAGES - 1;
+    for (uint s = 0; s < steps; s++) {
+        COPY_WAIT(1);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        const uint k0 = (s + STAGES - 1) * BK, at = base + stage * STAGE;
+        if (k0 < k_end) {
+            COPY_TILE(base + filled * STAGE, a, lda, A_ALONG_K, m0, m)
+            COPY_TILE(base + filled * STAGE + TILE, b, ldb, B_ALONG_K, n0, n)
+        }
+        COPY_COMMIT();
+        EACH(kk, 2)
+        {
+            uint av[4][4], bv[2][4];
+            EACH(i, 4)
+            {
+                if (A_ALONG_K)
+                    LDMATRIX(av[i], at + BYTE_ALONG_K(a_row + i * 16, kk * 2 + lane / 16), "");
+                else
+                    LDMATRIX(av[i], at + BYTE_ACROSS(a_row + kk * 16, warp_m * 8 + i * 2 + lane / 8 % 2), ".trans");
+            }
+            EACH(j, 2)
+            {
+                if (B_ALONG_K)
+                    LDMATRIX(bv[j], at + TILE + BYTE_ALONG_K(b_row + j * 16, kk * 2 + lane / 8 % 2), "");
+                else
+                    LDMATRIX(bv[j], at + TILE + BYTE_ACROSS(b_row + kk * 16, warp_n * 4 + j * 2 + lane / 16), ".trans");
+            }
+            EACH(i, 4) EACH(j, 4) MMA(acc[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);
+        }
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        filled = filled == STAGES - 1 ? 0 : filled + 1;
+    }
+    COPY_WAIT(0);
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    const clt_gemm_ep ep = CLT_EP_INIT;
+    const bool quads = clt_ep_quads(&ep, n);
+    __local float *const out = (__local float *)local_memory;
+    /* 16 rows of either half at a time; the loop is not unrolled, so that the epilogue's code is there once. */
+    _Pragma("nounroll") for (int part = 0; part < 4; part++)
+    {
+        __local float *to = out + (warp_m * 16 + lane / 4) * PART_LD + warp_n * 32 + lane % 4 * 2;
+        EACH(i, 4)
+        if (i == part)
+            EACH(j, 4)
+            {
+                vstore2((float2)(acc[i][j][0], acc[i][j][1]), 0, to + j * 8);
+                vstore2((float2)(acc[i][j][2], acc[i][j][3]), 0, to + j * 8 + 8 * PART_LD);
+            }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        _Pragma("nounroll") for (uint q = lid; q < PART_ROWS * BN / 4; q += WG)
+        {
+            const uint r = q / (BN / 4), column_in_tile = q % (BN / 4) * 4;
+            const uint row = m0 + r / 16 * 64 + (uint)part * 16 + r % 16, column = n0 + column_in_tile;
+            if (row >= m || column >= n) continue;
+            const float4 v = *(__local const float4 *)(out + r * PART_LD + column_in_tile);
+            if (quads)
+                clt_ep_quad(&ep, v, row, column);
+            else
+                clt_ep_part(&ep, v, row, column, min(n - column, 4u));
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+
+#include "gemm_add.clh"
