@@ -21,7 +21,7 @@
  * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. For tuning: KEY_SPAN, QUERY_SPAN: rows of a
  * block that is gone through (64, 128); KEY_STAGES, QUERY_STAGES: blocks in flight; KEY_REGS, QUERY_REGS: the owned rows'
  * tiles sit in registers (1) or in local memory (0); LATE_SCORES: attention_keys asks for the scores of the next block
- * after the sums of this one (1: fewer registers) or before them (0).
+ * after the sums of this one (1: fewer registers) or before them (0); TAKE_TURNS: the warpgroups issue products in turns.
  *
  * Limits: seq_ids and slopes as in the definition, no dropout. Within a block of 64 keys and queries a value that is not
  * finite reaches pairs that do not exist (0 * NaN). */
@@ -64,6 +64,9 @@
 #endif
 #ifndef QUERY_REGS
 #define QUERY_REGS 0
+#endif
+#ifndef TAKE_TURNS
+#define TAKE_TURNS (HEAD_DIM > 96)
 #endif
 #ifndef LATE_SCORES
 #define LATE_SCORES (HEAD_DIM > 96)
