@@ -189,6 +189,7 @@ void clt_device_get_counters(const clt_device *dev, clt_device_counters *out);
 /* From now on a build or a buffer creation is counted as a breach (and with CLTRAIN_ASSERT_STEADY=1 it is an
  * error): nothing allocates or compiles after the first step. */
 void clt_device_set_steady(clt_device *dev, bool steady);
+bool clt_device_is_steady(const clt_device *dev);
 
 typedef struct {
     char name[96]; /* kernel name */

@@ -102,6 +102,10 @@ void clt_device_set_steady(clt_device *dev, bool steady) {
     dev->steady = steady;
 }
 
+bool clt_device_is_steady(const clt_device *dev) {
+    return dev->steady;
+}
+
 void clt_device_get_counters(const clt_device *dev, clt_device_counters *out) {
     *out = dev->counters;
 }

@@ -139,8 +139,17 @@ static bool does_well(const clt_variant *v, const void *call) {
 /* A row is built, and has a verdict, for each type of a and b. */
 static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_variant **out) {
     static const char *const option[] = {"", " -DIN_TYPE=1", " -DIN_TYPE=2"};
-    return clt_variant_pick_for(ops, "gemm", option[p->in_type],
-                                clt_variant_forced(ops, "gemm") ? can_do : does_well, clt_gemm_check, p, out);
+    const bool forced = clt_variant_forced(ops, "gemm") != NULL;
+    if (!forced && clt_ops_tunes(ops)) {
+        char shape[80];
+        clt_gemm_shape(p, shape, sizeof shape);
+        const clt_tune_question q = {"gemm",         shape, option[p->in_type], can_do,
+                                     clt_gemm_check, p,     &clt_gemm_tune};
+        CLT_TRY(clt_tune_pick(ops, &q, out));
+        if (*out) return CLT_OK;
+    }
+    return clt_variant_pick_for(ops, "gemm", option[p->in_type], forced ? can_do : does_well, clt_gemm_check,
+                                p, out);
 }
 
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {

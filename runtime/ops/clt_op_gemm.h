@@ -6,7 +6,7 @@
 #ifndef CLT_OP_GEMM_H
 #define CLT_OP_GEMM_H
 
-#include "clt_variant.h"
+#include "clt_tune.h"
 
 /* Flags of the kernels' epilogue: clkernels/gemm/gemm_epilogue.clh. */
 enum {
@@ -45,6 +45,9 @@ clt_status clt_gemm_group_prepare(clt_ops *ops, const clt_variant *v, const clt_
 /* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c).
  * ctx: the call (clt_gemm_params); its in_type counts. */
 clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
+/* How rows are timed at a shape, and a shape as text (clt_op_gemm_tune.c). */
+extern const clt_tune_kind clt_gemm_tune;
+void clt_gemm_shape(const clt_gemm_params *p, char *out, size_t size);
 /* Runs a checked call with this variant. */
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 

@@ -2,9 +2,10 @@
 #include "clt_ops.h"
 
 #include "clt_ops_state.h"
+#include "clt_tune.h"
 
 clt_ops_params clt_ops_params_default(void) {
-    return (clt_ops_params){.numerics = CLT_EXACT, .skip_check = false};
+    return (clt_ops_params){.numerics = CLT_EXACT, .tune_seconds = 5};
 }
 
 clt_status clt_ops_create(clt_device *dev, const clt_ops_params *p, clt_ops **out) {
@@ -16,12 +17,14 @@ clt_status clt_ops_create(clt_device *dev, const clt_ops_params *p, clt_ops **ou
         clt_ops_destroy(ops);
         return st;
     }
+    clt_tune_open(ops);
     *out = ops;
     return CLT_OK;
 }
 
 void clt_ops_destroy(clt_ops *ops) {
     if (!ops) return;
+    clt_tune_close(ops);
     for (int i = 0; i < CLT_SCRATCH_SLOTS; i++) clt_buffer_destroy(ops->scratch[i]);
     clt_buffer_destroy(ops->counter);
     clt_variant_free_tables(ops);

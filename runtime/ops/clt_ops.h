@@ -29,15 +29,33 @@ static inline uint64_t clt_dtype_bytes(clt_dtype t) {
     return t == CLT_F32 ? 4 : 2;
 }
 
+/* Whether operations that choose among kernels by shape use what was measured: never; what is in the device's
+ * cache folder; and measure what is not there when a shape is first met, within tune_seconds. */
+typedef enum { CLT_TUNE_OFF, CLT_TUNE_CACHE, CLT_TUNE_FILL } clt_tune_mode;
+
 typedef struct {
     clt_numerics numerics;
     bool skip_check; /* tests of the checker only: use variants without their check */
+    clt_tune_mode tune;
+    double tune_seconds;
+    bool tune_again; /* measure anew what is in the cache */
 } clt_ops_params;
 clt_ops_params clt_ops_params_default(void);
 
 /* Loads the variant tables (clkernels/<op>/<op>.vt) and filters them by the device's facts. */
 clt_status clt_ops_create(clt_device *dev, const clt_ops_params *p, clt_ops **out);
 void clt_ops_destroy(clt_ops *ops);
+
+/* A measured choice: a line of tune.csv (clt_tune.h). */
+typedef struct {
+    char op[32], shape[96], variant[48];
+    double seconds; /* of a call; 0: no row could take part */
+    double error;   /* against the oracle, relative to the bound of any order; 0: the same bits */
+    char key[33], device[128], driver[128];
+    int today; /* whether the key is today's: 1 yes, -1 no, 0 not looked at */
+} clt_tuned;
+/* What is known of this and other devices; borrowed until the next operation. */
+const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n);
 clt_device *clt_ops_device(const clt_ops *ops);
 clt_numerics clt_ops_numerics(const clt_ops *ops);
 /* Device scratch bytes that the operations hold now (their workspaces), for the memory table. */

@@ -24,6 +24,7 @@ struct clt_ops {
     int tables;
     clt_variant **special; /* rows with more options (clt_variant_pick_with) */
     int specials;
+    struct clt_tune *tune; /* clt_tune.c; NULL: off */
     char reason[512]; /* why the last check failed (clt_variant_fail) */
 };
 

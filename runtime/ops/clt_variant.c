@@ -295,9 +295,8 @@ clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, cons
     return clt_variant_compare_as(ops, CLT_F32, what, got, want, n);
 }
 
-static char *verdict_path(clt_ops *ops, const clt_variant *v) {
-    const char *dir = clt_device_cache_dir(ops->dev), *text = clt_kernel_text(v->file);
-    if (!dir || !text) return NULL;
+void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]) {
+    const char *text = clt_kernel_text(v->file);
     const char *part[] = {VERDICT_FORMAT,
                           clt_device_id(ops->dev),
                           clt_kernel_common_options(),
@@ -306,12 +305,18 @@ static char *verdict_path(clt_ops *ops, const clt_variant *v) {
                           v->body,
                           v->options,
                           ops->params.numerics == CLT_FAST ? "fast" : "exact",
-                          text};
+                          text ? text : ""};
     clt_hash_state *h = clt_hash_begin();
     for (size_t i = 0; i < CLT_COUNT_OF(part); i++) clt_hash_add(h, part[i], strlen(part[i]) + 1);
-    char hex[33];
-    clt_hash_hex(clt_hash_end(h), hex);
-    return clt_format("%s/variant-%s.txt", dir, hex);
+    clt_hash_hex(clt_hash_end(h), key);
+}
+
+static char *verdict_path(clt_ops *ops, const clt_variant *v) {
+    const char *dir = clt_device_cache_dir(ops->dev);
+    char key[33];
+    if (!dir || !clt_kernel_text(v->file)) return NULL;
+    clt_variant_key(ops, v, key);
+    return clt_format("%s/variant-%s.txt", dir, key);
 }
 
 /* The file's one line: "passed OP ID" or "failed OP ID: reason". Anything else counts as absent. */
@@ -420,6 +425,24 @@ clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check chec
 clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *options, clt_variant_check check,
                                  void *ctx, const clt_variant **out) {
     return clt_variant_pick_for(ops, op, options, NULL, check, ctx, out);
+}
+
+clt_status clt_variant_pick_row(clt_ops *ops, const char *op, const char *id, const char *options,
+                                clt_variant_takes takes, clt_variant_check check, const void *call,
+                                const clt_variant **out) {
+    clt_variant_table *t = find_table(ops, op);
+    *out = NULL;
+    if (!t) return unknown_op(ops, op);
+    for (int i = 0; i < t->usable; i++) {
+        clt_variant *v = NULL;
+        if (strcmp(t->row[i].id, id) != 0) continue;
+        CLT_TRY(specialise(ops, &t->row[i], options, &v));
+        if (takes && !takes(v, call)) return CLT_OK;
+        const clt_status st = clt_variant_verify(ops, v, check, (void *)(uintptr_t)call);
+        if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+        if (st == CLT_OK) *out = v;
+    }
+    return CLT_OK;
 }
 
 clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *options, clt_variant_takes takes,

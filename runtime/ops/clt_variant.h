@@ -54,6 +54,14 @@ typedef bool (*clt_variant_takes)(const clt_variant *v, const void *call);
 clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *options, clt_variant_takes takes,
                                 clt_variant_check check, const void *call, const clt_variant **out);
 
+/* The same for one row: *out NULL if it cannot run here, does not do the call, or fails its check. */
+clt_status clt_variant_pick_row(clt_ops *ops, const char *op, const char *id, const char *options,
+                                clt_variant_takes takes, clt_variant_check check, const void *call,
+                                const clt_variant **out);
+/* What a row's results and times depend on, as 32 hex digits: device, driver, options, kernel text, numerics.
+ */
+void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]);
+
 /* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An
  * unknown operation or id, or one that cannot run here, is CLT_USAGE with the ids that there are. */
 clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id);

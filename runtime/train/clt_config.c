@@ -80,6 +80,7 @@ static clt_status resolve_precision(clt_schema_reader *r, clt_config_builder *b)
                    : narrow          ? CLT_RECOMPUTE_NORMS
                                      : CLT_RECOMPUTE_NONE;
     if (b->activation_checkpointing) c->recompute = CLT_RECOMPUTE_BLOCKS;
+    c->tune = (clt_tune_mode)b->tune;
     return CLT_OK;
 }
 
@@ -187,6 +188,7 @@ static clt_status read_document(clt_config_builder *b, const char *path, const c
 
 static void preset(clt_config_builder *b) {
     b->autoresume = b->numerics = b->recompute = -1;
+    b->tune = CLT_TUNE_CACHE;
     clt_config_optimizer_raw *o = &b->optimizer;
     o->lr = o->beta1 = o->beta2 = o->eps = o->weight_decay = NAN;
     clt_config_scheduler_raw *s = &b->scheduler;

@@ -97,6 +97,7 @@ struct clt_config {
     /* cltrain: */
     clt_strv devices; /* patterns; empty: choose. Several: one per node-local rank */
     clt_numerics numerics;
+    clt_tune_mode tune; /* which kernel variants a shape takes: as measured before, or measured now */
     int64_t exact_lanes;
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */

@@ -20,7 +20,7 @@ typedef struct {
 
 typedef struct {
     clt_config c; /* first, so that a pointer to one is a pointer to the other */
-    int precision, autoresume, numerics, recompute; /* the last three -1: not given */
+    int precision, tune, autoresume, numerics, recompute; /* the last three -1: not given */
     bool activation_checkpointing;
     clt_config_optimizer_raw optimizer;
     clt_config_scheduler_raw scheduler;

@@ -283,6 +283,7 @@ static const clt_schema tokenizer_schema = CLT_SCHEMA(tokenizer_keys);
 
 static const char *const numerics_names[] = {"exact", "fast", NULL};
 static const char *const recompute_names[] = {"none", "norms", "blocks", NULL};
+static const char *const tune_names[] = {"off", "cache", "fill", NULL};
 static const char *const nonfinite_names[] = {"stop", NULL};
 static const clt_key guard_keys[] = {
     {"nonfinite", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"stop\"",
@@ -306,6 +307,11 @@ static const clt_key cltrain_keys[] = {
      "true): whole blocks, as "
      "fsdp_config.activation_checkpointing; default: none for fp32, norms for the others",
      AT(recompute), recompute_names, NULL, read_recompute},
+    {"tune", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"cache\"",
+     "kernel variants by shape: off: the tables' order; cache: what cltrain tune measured on this device; "
+     "fill: "
+     "also measures what is missing, in the first step, within 5 s",
+     AT(tune), tune_names, NULL, NULL},
     SECTION("guards", NULL, "what watches the run", 0, &guard_schema),
 };
 static const clt_schema cltrain_schema = CLT_SCHEMA(cltrain_keys);

@@ -40,6 +40,7 @@ clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options
     CLT_TRY(open_device(r));
     clt_ops_params p = clt_ops_params_default();
     p.numerics = cfg->numerics;
+    p.tune = cfg->tune;
     return clt_group_agree(r->group, clt_ops_create(r->dev, &p, &r->ops));
 }
 

@@ -126,4 +126,19 @@ mkdir "$tmp/torn"
 head -c 700 "$tmp/run/metrics.jsonl" >"$tmp/torn/metrics.jsonl"
 printf '\n{"batch":"x"}\n[1]\nnot json <script>\n' >>"$tmp/torn/metrics.jsonl"
 ok "$cltrain" report "$tmp/torn" # a torn line costs that line
+
+# --- tune: a cache of its own, so that nothing else is decided by what a busy machine measures
+export CLTRAIN_CACHE_DIR=$tmp/cache
+ok "$cltrain" tune "$tmp/run.yaml" --seconds 0.001
+says "were not measured; --seconds gives more time"
+ok "$cltrain" tune "$tmp/run.yaml" --seconds 60
+says "NT 32x96x32 fp32>fp32 exact"
+says "kept in $tmp/cache/tune.csv"
+ok "$cltrain" train -q "$tmp/run.yaml" max_duration=2ba "save_folder=$tmp/tuned"
+cut -d' ' -f1-3 <(steps_of "$tmp/tuned") >"$tmp/tuned.steps"
+ok "$cltrain" train -q "$tmp/run.yaml" max_duration=2ba cltrain.tune=off "save_folder=$tmp/untuned"
+cmp "$tmp/tuned.steps" <(steps_of "$tmp/untuned") || fail "exact bits depend on tuning"
+code 2 "$cltrain" tune "$tmp/run.yaml" --seconds 0
+code 2 "$cltrain" tune
+code 78 "$cltrain" train -n "$tmp/run.yaml" cltrain.tune=often
 finish

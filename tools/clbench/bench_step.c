@@ -69,9 +69,10 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
         "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
         "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n"
         "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
-        "device_train_microbatch_size: auto\ndevice_eval_batch_size: 1\ncltrain: {recompute: %s%s%s}\n",
+        "device_train_microbatch_size: auto\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s}\n",
         (long long)s->seq, (long long)s->d, (long long)s->heads, (long long)s->layers, (long long)s->seq,
-        (long long)s->vocab, (long long)s->seq, b->precision, (long long)batch, b->recompute,
+        (long long)s->vocab, (long long)s->seq, b->precision, (long long)batch,
+        b->recompute ? ", recompute: " : "", b->recompute ? b->recompute : "",
         b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
     clt_status st = clt_io_write_atomic(path, text, strlen(text));
     if (st == CLT_OK) {
@@ -102,6 +103,7 @@ static clt_status open_engine(const step_bench *b, step_work *w) {
     const clt_config *c = w->cfg;
     clt_ops_params o = clt_ops_params_default();
     o.numerics = c->numerics;
+    o.tune = c->tune;
     CLT_TRY(clt_ops_create(b->dev, &o, &w->ops));
     const clt_engine_params p = {.cfg = c,
                                  .group = b->group,
@@ -216,8 +218,7 @@ static void print_head(const step_bench *b) {
     printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->fma_peak * 1e-9,
            b->copy_peak * 1e-9);
     printf("step     forward, backward, clipping, AdamW; precision %s%s%s\n\n", b->precision,
-           strcmp(b->recompute, "none") ? ", recomputed: " : "",
-           strcmp(b->recompute, "none") ? b->recompute : "");
+           b->recompute ? ", recomputed: " : "", b->recompute ? b->recompute : "");
     printf("%-10s %8s %6s %10s %11s %9s %13s %12s %10s %9s\n", "model", "params", "seq", "mb x acc", "tok/s",
            "TFLOP/s", "MFU measured", "MFU nominal", "memory", "first");
 }
@@ -303,7 +304,7 @@ static clt_status run_suite(step_bench *b) {
 }
 
 int bench_step(int argc, char **argv) {
-    step_bench b = {.suite = "mpt", .precision = "fp32", .recompute = "none", .accumulate = 1, .seconds = 3};
+    step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3};
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b.suite, "NAME",
          "mpt (125m to 7b at 2048 tokens, the default), seq (1b from 512 to 8192), cpu (small shapes)"},
@@ -311,7 +312,7 @@ int bench_step(int argc, char **argv) {
         {"device", 'd', CLT_OPT_STR, &b.device, "PATTERN", "part of a platform or device name, or P:D"},
         {"precision", 'p', CLT_OPT_STR, &b.precision, "P", "fp32 (default), amp_bf16, amp_fp16"},
         {"numerics", 0, CLT_OPT_STR, &b.numerics, "MODE", "exact or fast; default as in training"},
-        {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none (default), norms, blocks"},
+        {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
         {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch, instead of what fits"},
         {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches of a step (default 1)"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},

@@ -1,0 +1,244 @@
+#include "clt_tune.h"
+
+#include <string.h>
+
+#include "../base/clt_io.h"
+#include "../device/clt_record.h"
+#include "clt_ops_state.h"
+
+#define HEAD "op,shape,variant,seconds,error,key,device,driver"
+
+struct clt_tune {
+    clt_tuned *line;
+    int lines;
+    double spent; /* seconds of measuring so far */
+    bool announced, changed;
+};
+
+/* --- the file ------------------------------------------------------------------------------------------- */
+
+static char *csv_path(clt_ops *ops) {
+    const char *dir = clt_device_cache_dir(ops->dev);
+    return dir ? clt_format("%s/tune.csv", dir) : NULL;
+}
+
+static bool take(char *dst, size_t size, const char *word) {
+    const bool fits = word && strlen(word) < size;
+    if (fits) memcpy(dst, word, strlen(word) + 1);
+    return fits;
+}
+
+/* A line that is not whole counts as absent. */
+static bool parse_line(char *text, clt_tuned *t) {
+    char *field[8] = {0};
+    int n = 0;
+    for (char *rest = text; rest && n < 8;) field[n++] = strsep(&rest, ",");
+    return n == 8 && take(t->op, sizeof t->op, field[0]) && take(t->shape, sizeof t->shape, field[1]) &&
+           take(t->variant, sizeof t->variant, field[2]) && clt_parse_f64(field[3], &t->seconds) &&
+           clt_parse_f64(field[4], &t->error) && take(t->key, sizeof t->key, field[5]) &&
+           take(t->device, sizeof t->device, field[6]) && take(t->driver, sizeof t->driver, field[7]);
+}
+
+static bool same_place(const clt_tuned *a, const clt_tuned *b) {
+    return !strcmp(a->op, b->op) && !strcmp(a->shape, b->shape) && !strcmp(a->device, b->device) &&
+           !strcmp(a->driver, b->driver);
+}
+
+static void put(struct clt_tune *u, const clt_tuned *t) {
+    for (int i = 0; i < u->lines; i++)
+        if (same_place(&u->line[i], t)) {
+            u->line[i] = *t;
+            return;
+        }
+    u->line = clt_realloc(u->line, (size_t)(u->lines + 1) * sizeof *u->line);
+    u->line[u->lines++] = *t;
+}
+
+static void read_lines(clt_ops *ops, struct clt_tune *u) {
+    char *path = csv_path(ops), *text = NULL;
+    if (path && clt_io_is_file(path) && clt_io_read_all(path, 1 << 20, &text, NULL) == CLT_OK)
+        for (char *rest = text; rest;) {
+            clt_tuned t = {0};
+            char *line = strsep(&rest, "\n");
+            if (parse_line(line, &t)) put(u, &t);
+        }
+    clt_free(text);
+    clt_free(path);
+}
+
+/* Lines that another process has written meanwhile stay. */
+static void write_lines(clt_ops *ops) {
+    struct clt_tune all = {0}, *u = ops->tune;
+    char *path = csv_path(ops);
+    clt_str b = {0};
+    if (!path) return;
+    read_lines(ops, &all);
+    for (int i = 0; i < u->lines; i++) put(&all, &u->line[i]);
+    clt_str_add(&b, HEAD "\n");
+    for (int i = 0; i < all.lines; i++) {
+        const clt_tuned *t = &all.line[i];
+        if (!(t->seconds > 0)) continue;
+        clt_str_addf(&b, "%s,%s,%s,%.6g,%.3g,%s,%s,%s\n", t->op, t->shape, t->variant, t->seconds, t->error,
+                     t->key, t->device, t->driver);
+    }
+    if (clt_io_write_atomic(path, b.s, b.len) != CLT_OK) clt_warn("what was tuned could not be kept");
+    clt_str_free(&b);
+    clt_free(all.line);
+    clt_free(path);
+}
+
+void clt_tune_open(clt_ops *ops) {
+    if (ops->params.tune == CLT_TUNE_OFF) return;
+    ops->tune = clt_calloc(1, sizeof *ops->tune);
+    if (!ops->params.tune_again) read_lines(ops, ops->tune);
+}
+
+void clt_tune_close(clt_ops *ops) {
+    if (!ops->tune) return;
+    if (ops->tune->changed) write_lines(ops);
+    clt_free(ops->tune->line);
+    clt_free(ops->tune);
+    ops->tune = NULL;
+}
+
+const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n) {
+    *n = ops->tune ? ops->tune->lines : 0;
+    return ops->tune ? ops->tune->line : NULL;
+}
+
+/* --- measuring ------------------------------------------------------------------------------------------ */
+
+/* Seconds a call: the best of a few blocks. A row that is far from `best` is left after its first call. */
+static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_variant *v, void *tensors,
+                           double best, double *seconds) {
+    enum { BLOCKS = 3, MOST = 50 };
+    const double block = 0.02;
+    int calls = 1;
+    for (int b = 0; b <= BLOCKS; b++) {
+        CLT_TRY(clt_device_finish(ops->dev));
+        const double start = clt_now();
+        for (int i = 0; i < calls; i++) CLT_TRY(q->kind->run(ops, v, tensors));
+        CLT_TRY(clt_device_finish(ops->dev));
+        const double took = (clt_now() - start) / calls;
+        *seconds = b == 0 ? took : CLT_MIN(*seconds, took);
+        if (b == 0 && best > 0 && took > 4 * best) break;
+        if (b == 0) calls = (int)CLT_MAX(1, CLT_MIN(block / took, MOST));
+    }
+    return CLT_OK;
+}
+
+/* One row: its error at this shape, then its time. A row that cannot take part, or is wrong, is *seconds 0.
+ */
+static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const char *id, void *tensors,
+                              double best, clt_tuned *t) {
+    const clt_variant *v = NULL;
+    t->seconds = 0;
+    CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, q->check, q->call, &v));
+    if (!v) return CLT_OK;
+    CLT_TRY(q->kind->error(ops, v, tensors, &t->error)); /* compiles, too */
+    if (!(t->error <= (ops->params.numerics == CLT_EXACT ? 0 : 1))) {
+        clt_warn("kernel variant %s=%s is not used at %s: its error is %.3g of the bound", q->op, id,
+                 q->shape, t->error);
+        return CLT_OK;
+    }
+    take(t->variant, sizeof t->variant, id);
+    clt_variant_key(ops, v, t->key);
+    return time_row(ops, q, v, tensors, best, &t->seconds);
+}
+
+/* Without a result if time runs out before all rows had their turn. */
+static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *tensors, clt_tuned *best) {
+    int n;
+    const clt_variant *row = clt_ops_variants(ops, q->op, &n);
+    const double end = clt_now() + ops->params.tune_seconds - ops->tune->spent;
+    for (int i = 0; i < n; i++) {
+        clt_tuned t = *best;
+        if (clt_now() >= end) {
+            best->seconds = 0;
+            break;
+        }
+        CLT_TRY(measure_row(ops, q, row[i].id, tensors, best->seconds, &t));
+        if (t.seconds > 0) clt_debug("tune %s %s: %s %.3g s", q->op, q->shape, t.variant, t.seconds);
+        if (t.seconds > 0 && (best->seconds == 0 || t.seconds < best->seconds)) *best = t;
+    }
+    return CLT_OK;
+}
+
+static void describe(const clt_ops *ops, const clt_tune_question *q, clt_tuned *t) {
+    const clt_device_facts *f = clt_device_get_facts(ops->dev);
+    *t = (clt_tuned){0};
+    take(t->op, sizeof t->op, q->op);
+    snprintf(t->shape, sizeof t->shape, "%s %s", q->shape,
+             ops->params.numerics == CLT_EXACT ? "exact" : "fast");
+    snprintf(t->device, sizeof t->device, "%.*s", (int)sizeof t->device - 1, f->name);
+    snprintf(t->driver, sizeof t->driver, "%.*s", (int)sizeof t->driver - 1, f->driver);
+    for (char *s = t->device; *s; s++) *s = *s == ',' ? ' ' : *s;
+    for (char *s = t->driver; *s; s++) *s = *s == ',' ? ' ' : *s;
+}
+
+static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
+    struct clt_tune *u = ops->tune;
+    clt_tuned best;
+    void *tensors = NULL;
+    const double start = clt_now();
+    describe(ops, q, &best);
+    if (!u->announced)
+        clt_info("tuning: timing kernel variants at this model's shapes, for at most %.0f s (cltrain.tune)",
+                 ops->params.tune_seconds);
+    u->announced = true;
+    clt_record_pause(ops->dev, true);
+    clt_status st = q->kind->make(ops, q->call, &tensors);
+    const bool made = st == CLT_OK;
+    if (made) st = measure_rows(ops, q, tensors, &best);
+    if (made) q->kind->drop(tensors);
+    clt_record_pause(ops->dev, false);
+    u->spent += clt_now() - start;
+    if (!made && st == CLT_FAIL) st = CLT_OK;
+    CLT_TRY(st);
+    put(u, &best); /* also without a row: the question does not come again in this run */
+    u->changed |= best.seconds > 0;
+    return CLT_OK;
+}
+
+/* --- asking --------------------------------------------------------------------------------------------- */
+
+static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like) {
+    for (int i = 0; i < u->lines; i++)
+        if (same_place(&u->line[i], like)) return &u->line[i];
+    return NULL;
+}
+
+/* The line's row, if it is the row of today. */
+static clt_status use(clt_ops *ops, const clt_tune_question *q, clt_tuned *t, const clt_variant **out) {
+    if (t->today < 0) return CLT_OK;
+    CLT_TRY(clt_variant_pick_row(ops, q->op, t->variant, q->options, q->takes, q->check, q->call, out));
+    if (!*out || t->today > 0) return CLT_OK;
+    char key[33];
+    clt_variant_key(ops, *out, key);
+    t->today = strcmp(key, t->key) == 0 ? 1 : -1;
+    if (t->today < 0) *out = NULL;
+    return CLT_OK;
+}
+
+bool clt_ops_tunes(const clt_ops *ops) {
+    return ops->tune && (ops->tune->lines > 0 || ops->params.tune == CLT_TUNE_FILL);
+}
+
+clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_variant **out) {
+    struct clt_tune *u = ops->tune;
+    const bool fill = ops->params.tune == CLT_TUNE_FILL;
+    clt_tuned like;
+    *out = NULL;
+    if (!clt_ops_tunes(ops)) return CLT_OK;
+    describe(ops, q, &like);
+    clt_tuned *t = find(u, &like);
+    if (t && t->seconds > 0) CLT_TRY(use(ops, q, t, out));
+    if (*out || !fill || (t && t->seconds == 0) || clt_device_is_steady(ops->dev)) return CLT_OK;
+    if (u->spent >= ops->params.tune_seconds) {
+        put(u, &like);
+        return CLT_OK;
+    }
+    CLT_TRY(measure(ops, q));
+    t = find(u, &like);
+    return t && t->seconds > 0 ? use(ops, q, t, out) : CLT_OK;
+}

@@ -1,0 +1,52 @@
+/* clt_tune: which row of a variant table is the fastest for one shape on this device, as it was measured.
+ *
+ * A table's order is a guess about all shapes. An operation that chooses by shape asks here first: the order
+ * is forced by the user > measured > the table. Measured choices are kept in the device's cache folder,
+ * tune.csv, one line a shape: op, shape, variant, seconds, error, key, device, driver. The key covers device,
+ * driver, kernel text and build options: a line whose key is not today's counts as absent.
+ *
+ * A row takes part only with a passed check (clt_variant_verify), and only if what it computed at this shape
+ * agrees with the oracle at sampled outputs. With numerics exact all rows give the same bits, so measuring
+ * changes nothing but time; with numerics fast another row may add in another order, and a run's bits belong
+ * to the choices that it found.
+ *
+ * For the parts of runtime/ops; programs use clt_ops_params.tune and clt_ops_tuned. */
+#ifndef CLT_TUNE_H
+#define CLT_TUNE_H
+
+#include "clt_variant.h"
+
+/* How an operation measures its rows on tensors of its own. */
+typedef struct {
+    /* Makes tensors for a call of this shape; CLT_FAIL without a message: the shape is not worth the memory.
+     */
+    clt_status (*make)(clt_ops *ops, const void *call, void **tensors);
+    /* Queues one call of this row. */
+    clt_status (*run)(clt_ops *ops, const clt_variant *v, void *tensors);
+    /* The largest error of one call against the oracle at sampled outputs, relative to the bound of any order
+     * of summation: 0 the same bits, above 1 wrong. */
+    clt_status (*error)(clt_ops *ops, const clt_variant *v, void *tensors, double *error);
+    void (*drop)(void *tensors);
+} clt_tune_kind;
+
+/* What is to be chosen. `shape` is the line's second column: no commas, everything that time depends on. */
+typedef struct {
+    const char *op, *shape, *options;
+    clt_variant_takes takes; /* whether a row can do the call at all */
+    clt_variant_check check;
+    const void *call;
+    const clt_tune_kind *kind;
+} clt_tune_question;
+
+/* The measured row for this question, measuring it now if clt_ops_params.tune is CLT_TUNE_FILL, time is left
+ * and the device is not steady yet. *out NULL: none, the table decides. */
+clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_variant **out);
+
+/* Whether there is anything to ask: cheap. */
+bool clt_ops_tunes(const clt_ops *ops);
+
+/* For clt_ops.c: reads the device's tune.csv; releases. */
+void clt_tune_open(clt_ops *ops);
+void clt_tune_close(clt_ops *ops);
+
+#endif

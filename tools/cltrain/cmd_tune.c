@@ -1,0 +1,119 @@
+/* cltrain tune: times the kernel variants at the shapes of a run and keeps the choice for later runs. */
+#include <string.h>
+
+#include "commands.h"
+#include "runtime/base/clt_options.h"
+#include "runtime/train/clt_engine.h"
+
+typedef struct {
+    clt_config *cfg;
+    clt_group *group;
+    clt_device *dev;
+    clt_ops *ops;
+    clt_engine *engine;
+    clt_run_memory memory;
+    int32_t *zeros;
+} tuning;
+
+static clt_status open_all(tuning *t, const char *device, double seconds, bool again) {
+    const clt_config *c = t->cfg;
+    clt_device_params p = clt_device_params_default();
+    p.pattern = device ? device : c->devices.n ? c->devices.v[0] : NULL;
+    p.need_exact = c->numerics == CLT_EXACT;
+    CLT_TRY(clt_device_open(&p, &t->dev));
+    CLT_TRY(clt_group_create(c->dist_timeout, &t->group));
+    clt_ops_params o = clt_ops_params_default();
+    o.numerics = c->numerics;
+    o.tune = CLT_TUNE_FILL;
+    o.tune_seconds = seconds;
+    o.tune_again = again;
+    CLT_TRY(clt_ops_create(t->dev, &o, &t->ops));
+    const clt_device_facts *f = clt_device_get_facts(t->dev);
+    CLT_TRY(clt_run_choose_microbatch(c, f->type, 1, clt_run_capacity(f, 1), f->max_alloc, &t->memory));
+    const clt_engine_params e = {.cfg = c,
+                                 .group = t->group,
+                                 .ops = t->ops,
+                                 .microbatch = t->memory.microbatch,
+                                 .lanes = clt_run_lanes(c, 1),
+                                 .training = true};
+    return clt_engine_create(&e, &t->engine);
+}
+
+/* A step of zeros meets every shape of training, its evaluation those of eval; nobody asks for its numbers.
+ */
+static clt_status meet_shapes(tuning *t) {
+    const int64_t samples = t->cfg->global_train_batch_size, T = t->cfg->max_seq_len;
+    const clt_engine_batch b = {.samples = samples,
+                                .targets = samples * T,
+                                .tokens = t->zeros,
+                                .labels = t->zeros,
+                                .seq_ids = t->cfg->model.attn_uses_sequence_id ? t->zeros : NULL};
+    clt_engine_result r;
+    CLT_TRY(clt_engine_step(t->engine, &b, 1, 1.0, &r));
+    return clt_engine_prepare_eval(t->engine);
+}
+
+static void print_choices(const tuning *t) {
+    int n, left = 0;
+    const clt_tuned *line = clt_ops_tuned(t->ops, &n);
+    const clt_device_facts *f = clt_device_get_facts(t->dev);
+    printf("device   %s (driver %s)\n\n%-8s %-44s %-16s %12s %9s\n", f->name, f->driver, "op", "shape",
+           "variant", "time", "error");
+    for (int i = 0; i < n; i++) {
+        if (strcmp(line[i].device, f->name) != 0 || strcmp(line[i].driver, f->driver) != 0) continue;
+        if (line[i].seconds > 0)
+            printf("%-8s %-44s %-16s %9.3f ms %9.3g\n", line[i].op, line[i].shape, line[i].variant,
+                   line[i].seconds * 1e3, line[i].error);
+        left += !(line[i].seconds > 0);
+    }
+    const char *dir = clt_device_cache_dir(t->dev);
+    if (left) printf("\n%d shapes were not measured; --seconds gives more time\n", left);
+    if (dir)
+        printf("\nkept in %s/tune.csv; runs on this device use it (cltrain.tune: cache)\n", dir);
+    else
+        printf("\nnot kept: there is no cache folder\n");
+}
+
+int cmd_tune(int argc, char **argv) {
+    const char *device = NULL;
+    double seconds = 60;
+    bool again = false;
+    const clt_option options[] = {
+        {"device", 'd', CLT_OPT_STR, &device, "PATTERN", "part of a platform's or device's name, or P:D"},
+        {"seconds", 't', CLT_OPT_FLOAT, &seconds, "S", "time to spend measuring (default 60)"},
+        {"again", 0, CLT_OPT_FLAG, &again, NULL, "measure anew what was measured before"},
+    };
+    const clt_command command = {
+        .name = "cltrain tune",
+        .usage = "CONFIG.yaml [key.sub=value ...]",
+        .summary = "Times the kernel variants that may be used here at the shapes of this run, checks what "
+                   "they compute against the oracle, and keeps the fastest for later runs on this device.",
+        .examples =
+            "  cltrain tune run.yaml\n"
+            "  cltrain tune tools/presets/mpt-1b.yaml precision=amp_bf16 --device nvidia --seconds 120\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
+    clt_strv rest = {0};
+    tuning t = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0 && !(seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
+    if (code < 0) {
+        clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &t.cfg);
+        if (st == CLT_OK)
+            t.zeros =
+                clt_calloc((size_t)(t.cfg->global_train_batch_size * t.cfg->max_seq_len), sizeof *t.zeros);
+        if (st == CLT_OK) st = open_all(&t, device, seconds, again);
+        if (st == CLT_OK) st = meet_shapes(&t);
+        if (st == CLT_OK) print_choices(&t);
+        code = clt_status_exit_code(st);
+    }
+    clt_engine_destroy(t.engine);
+    clt_ops_destroy(t.ops);
+    clt_group_destroy(t.group);
+    clt_device_close(t.dev);
+    clt_config_free(t.cfg);
+    clt_free(t.zeros);
+    clt_strv_free(&rest);
+    return code;
+}
