@@ -120,13 +120,17 @@ static clt_status check_call(const clt_gemm_params *p) {
  */
 
 /* Whether the row can do this call at all. TYPES is a set: 1 fp32, 2 bf16, 4 fp16, what a and b may be and,
- * besides fp32, c, pre and grad_pre. ALIGN: rows of a and b start at multiples of so many elements. */
+ * besides fp32, c, pre and grad_pre. ALIGN: rows of a and b start at multiples of so many elements; ALIGN_C:
+ * those of c and pre. */
 static bool can_do(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
     const long types = clt_variant_param(v, "TYPES", 1), others = types | 1;
     const uint64_t align = (uint64_t)clt_variant_param(v, "ALIGN", 1);
+    const uint64_t align_c = (uint64_t)clt_variant_param(v, "ALIGN_C", 1);
     return (types >> p->in_type & others >> p->c_type & others >> p->aux_type & 1) && p->a.off % align == 0 &&
-           p->b.off % align == 0 && (uint64_t)p->lda % align == 0 && (uint64_t)p->ldb % align == 0;
+           p->b.off % align == 0 && (uint64_t)p->lda % align == 0 && (uint64_t)p->ldb % align == 0 &&
+           p->c.off % align_c == 0 && (uint64_t)p->ldc % align_c == 0 && (uint64_t)p->n % align_c == 0 &&
+           (!p->pre.buf || (p->pre.off % align_c == 0 && (uint64_t)p->ldpre % align_c == 0));
 }
 
 /* And is made for its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
@@ -156,6 +160,7 @@ clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_param
     if (!strcmp(v->body, "cpu")) return clt_gemm_run_cpu(ops, v, p);
     if (!strcmp(v->body, "group")) return clt_gemm_run_group(ops, v, p);
     if (!strcmp(v->body, "clblast")) return clt_gemm_run_clblast(ops, v, p);
+    if (!strcmp(v->body, "wgmma")) return clt_gemm_run_wgmma(ops, v, p);
     return clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
 }
 
@@ -178,7 +183,8 @@ static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_par
     clt_gemm_params tiny = *p;
     clt_ref at = clt_ref_none();
     CLT_TRY(clt_ops_scratch(ops, SLOT, 1024, &at.buf)); /* rows far enough apart for every row's ALIGN */
-    tiny.m = tiny.n = tiny.k = tiny.k_group = 1;
+    tiny.m = tiny.k = tiny.k_group = 1;
+    tiny.n = clt_variant_param(v, "ALIGN_C", 1);
     tiny.lda = tiny.ldb = tiny.ldc = tiny.ldpre = tiny.ldgrad = tiny.ldres = 64;
     tiny.a = tiny.b = tiny.c = at;
     if (p->bias.buf) tiny.bias = at;
@@ -200,5 +206,6 @@ clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p) {
 }
 
 uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p) {
-    return type == CLT_DEVICE_CPU ? clt_gemm_cpu_workspace(p) : clt_gemm_group_workspace(p);
+    if (type == CLT_DEVICE_CPU) return clt_gemm_cpu_workspace(p);
+    return CLT_MAX(clt_gemm_group_workspace(p), clt_gemm_wgmma_workspace(p));
 }

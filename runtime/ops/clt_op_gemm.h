@@ -2,7 +2,8 @@
  *
  * clt_op_gemm.c checks a call and picks the variant; each kind of body has a file that turns a call into
  * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels),
- * clt_op_gemm_clblast.c (another library's product). */
+ * clt_op_gemm_wgmma.c (16-bit operands on NVIDIA's matrix units), clt_op_gemm_clblast.c (another library's
+ * product). */
 #ifndef CLT_OP_GEMM_H
 #define CLT_OP_GEMM_H
 
@@ -31,6 +32,9 @@ void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char
 clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+/* Upper bound of that body's scratch. */
+uint64_t clt_gemm_wgmma_workspace(const clt_gemm_params *p);
 /* Whether c may hold unfinished chains: it is fp32 and nothing that the epilogue reads lies there. */
 bool clt_gemm_c_is_free(const clt_gemm_params *p);
 /* Upper bound of the CPU body's scratch, over all its variants. */

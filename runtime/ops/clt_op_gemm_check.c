@@ -29,7 +29,7 @@ typedef struct {
     check_part part[MOST_PARTS];
     int parts;
     clt_dtype in;
-    size_t align;
+    size_t align, align_c;
     float scale;
     bool one_hot; /* a: one 1 in each row or column of its own */
 } check_case;
@@ -89,7 +89,8 @@ static void build_case(check_case *c, const check_shape *s) {
     p->aux_type = r->aux_type = c->in;
     p->lda = r->lda = CLT_ROUND_UP((tn ? s->m : s->k) + 3, align);
     p->ldb = r->ldb = CLT_ROUND_UP((nt ? s->k : s->n) + 5, align);
-    p->ldc = r->ldc = p->ldpre = r->ldpre = p->ldgrad = r->ldgrad = p->ldres = r->ldres = s->n + 7;
+    p->ldc = r->ldc = p->ldpre = r->ldpre = CLT_ROUND_UP(s->n + 7, (int64_t)c->align_c);
+    p->ldgrad = r->ldgrad = p->ldres = r->ldres = s->n + 7;
     c->used = GAP;
     c->parts = 0;
     for (size_t i = 0; i < MOST_FLOATS; i++) c->host[i] = (float)(0.0 / 0.0);
@@ -221,7 +222,11 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
         {.form = CLT_GEMM_TN, .m = 69, .n = 101, .k = 96, .k_group = 24, .accumulate = true},
         {.form = CLT_GEMM_TN, .m = 130, .n = 35, .k = 600, .k_group = 300},
     };
-    for (size_t i = 0; i < CLT_COUNT_OF(shape); i++) CLT_TRY(run_case(ops, v, c, &shape[i]));
+    for (size_t i = 0; i < CLT_COUNT_OF(shape); i++) {
+        check_shape s = shape[i];
+        s.n = CLT_ROUND_UP(s.n, (int64_t)c->align_c);
+        CLT_TRY(run_case(ops, v, c, &s));
+    }
     if (!is_fast(v)) return CLT_OK;
     /* Large values: products far above 1, sums below the largest number of the type. One-hot: every output is
      * an element of b or +0, which any order of additions gives exactly. */
@@ -234,7 +239,9 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
         for (size_t i = 0; i < CLT_COUNT_OF(hard); i++) {
             c->one_hot = hot;
             c->scale = c->in == CLT_F16 ? 0x1p14f : 0x1p50f;
-            CLT_TRY(run_case(ops, v, c, &hard[i]));
+            check_shape s = hard[i];
+            s.n = CLT_ROUND_UP(s.n, (int64_t)c->align_c);
+            CLT_TRY(run_case(ops, v, c, &s));
         }
     return CLT_OK;
 }
@@ -242,6 +249,7 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
 clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     check_case c = {.in = ((const clt_gemm_params *)ctx)->in_type, .scale = 1};
     c.align = (size_t)clt_variant_param(v, "ALIGN", 1);
+    c.align_c = (size_t)clt_variant_param(v, "ALIGN_C", 1);
     CLT_TRY(clt_buffer_create(clt_ops_device(ops), MOST_FLOATS * sizeof(float), "gemm check", &c.buf));
     c.host = clt_malloc(MOST_FLOATS * sizeof(float));
     const clt_status st = run_cases(ops, v, &c);

@@ -1,0 +1,476 @@
+/* gemm_wgmma: GEMM with 16-bit operands on the matrix units of NVIDIA's sm_90a, fp32 sums.
+ *
+ * A work-group makes BM x BN outputs (BM = MB * 128) in steps of 64 along k and stays for many tiles. Its first
+ * warpgroup copies the operands' boxes into a ring of STAGES buffers in local memory, as far ahead as the ring allows,
+ * also across the end of a tile; each of the other two multiplies MB * 64 rows of the tile. Results go through local
+ * memory and are sent as boxes, by two more warps of the first warpgroup, while the next tile is computed; boxes clip at
+ * the edges, so no size has to divide anything.
+ *
+ *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
+ *   -DMB=1 -DBN=256   blocks of 64 rows of each warpgroup that multiplies, width of a tile; or -DMB=2 -DBN=128
+ *   -DSTAGES=3        ring of buffers of (BM + BN) * 128 bytes
+ *   -DBOXES=4         of 8 KiB for the results of each of the two warpgroups: 1, 2 or 4
+ *   -DIN_TYPE -DC_TYPE -DAUX_TYPE    clt_dtype: 0 fp32, 1 bf16, 2 fp16; operands, c, pre and grad_pre
+ *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: what the epilogue does
+ *   -DACT -DGRAD_ACT  gemm_epilogue.clh
+ *
+ * Tiles `0 .. whole` are dealt out one by one. The steps along k of the others are cut into equal runs, one for each of
+ * `runs` work-groups; a piece that is not a whole tile goes to `part` and gemm_parts adds the pieces of a tile in
+ * ascending k. What is cut depends on sizes and device only, so every launch gives the same bits. The tiles are walked in
+ * `strands` so that as many work-groups are at the same place of k in neighbouring tiles: they share what they read.
+ *
+ * Launch: gemm_wgmma {groups * 384}, local {384}; gemm_parts {BN / 4, BM, tiles - whole}.
+ * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and
+ * pre as a tensor map needs them, and n a multiple of 16 bytes: boxes clip at multiples of 16 bytes. */
+#if defined(IN_TYPE) && IN_TYPE == 2
+#define CLT_MMA_TYPE "f16"
+#endif
+#include "gemm_epilogue.clh"
+#include "../include/clt_hopper.clh"
+
+#ifndef FORM
+#define FORM 0
+#endif
+#ifndef MB
+#define MB 1
+#endif
+#ifndef BN
+#define BN 256
+#endif
+#ifndef STAGES
+#define STAGES 3
+#endif
+#ifndef BOXES
+#define BOXES 4
+#endif
+#ifndef EP
+#define EP 0
+#endif
+#if (MB != 1 || BN != 256) && (MB != 2 || BN != 128)
+#error "MB, BN are 1, 256 or 2, 128"
+#endif
+
+#define BM (MB * 128)
+#define BK 64
+#define ITEMS 384
+#define A_BYTES (BM * BK * 2)
+#define B_BYTES (BN * BK * 2)
+#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define BOX_BYTES 8192   /* of c: 64 rows of 128 bytes */
+#define BLOCK_BYTES 8192 /* of an operand: 64 rows or columns by a step */
+#define A_ALONG_K (FORM != 2)
+#define B_ALONG_K (FORM == 0)
+#if A_ALONG_K
+#define TILE_A(address) CLT_TILE_K(address)
+#define NEXT_A 2
+#else
+#define TILE_A(address) CLT_TILE_MN(address, BLOCK_BYTES)
+#define NEXT_A 128
+#endif
+#if B_ALONG_K
+#define TILE_B(address) CLT_TILE_K(address)
+#define NEXT_B 2
+#else
+#define TILE_B(address) CLT_TILE_MN(address, BLOCK_BYTES)
+#define NEXT_B 128
+#endif
+#define TRANS_A CLT_PASTE(TRANS_A_, FORM)
+#define TRANS_B CLT_PASTE(TRANS_B_, FORM)
+#define TRANS_A_0 "0"
+#define TRANS_A_1 "0"
+#define TRANS_A_2 "1"
+#define TRANS_B_0 "0"
+#define TRANS_B_1 "1"
+#define TRANS_B_2 "1"
+
+/* --- which tile ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    uint m, n, k; /* sizes */
+    uint tiles_m, tiles_n, steps;
+    uint group;        /* rows of tiles that are walked together, for the cache */
+    uint whole, parts; /* tiles that are dealt out whole; steps of the others */
+    uint runs, strands;
+} gemm_plan;
+
+#define PLAN_ARGS                                                                                            \
+    uint m, uint n, uint k, uint tiles_m, uint tiles_n, uint steps, uint group, uint whole, uint parts, uint runs,   \
+        uint strands
+#define PLAN_INIT {m, n, k, tiles_m, tiles_n, steps, group, whole, parts, runs, strands}
+
+/* Row and column of tile t, in tiles. */
+static inline uint2 tile_place(const gemm_plan *p, uint t)
+{
+    const uint per = p->group * p->tiles_n, g = t / per, r = t % per;
+    const uint rows = min(p->group, p->tiles_m - g * p->group);
+    return (uint2)(g * p->group + r % rows, r / rows);
+}
+
+/* The tile that is the t-th one of those that are cut. */
+static inline uint cut_tile(const gemm_plan *p, uint t)
+{
+    const uint length = p->parts / p->steps / p->strands;
+    return p->whole + t % length * p->strands + t / length;
+}
+
+/* Where run r begins among the steps of the tiles that are cut: each strand is cut alike. */
+static inline uint run_begin(const gemm_plan *p, uint r)
+{
+    const uint steps = p->parts / p->strands, runs = p->runs / p->strands;
+    const uint each = steps / runs, longer = steps % runs, i = r % runs;
+    return r / runs * steps + i * each + min(i, longer);
+}
+
+typedef struct {
+    uint next;       /* tile that is dealt out next */
+    uint at, end;    /* run of steps */
+    uint tile, k0, k1;
+    uint slot;       /* of `part`; all ones: this is a whole tile */
+    uint first_slot; /* of this work-group, for its next piece */
+} gemm_walk;
+
+static inline gemm_walk walk_begin(const gemm_plan *p, uint group)
+{
+    gemm_walk w = {group, run_begin(p, group), group < p->runs ? run_begin(p, group + 1) : 0, 0, 0, 0, 0, group * 2};
+    return w;
+}
+
+static inline bool walk_next(const gemm_plan *p, gemm_walk *w)
+{
+    w->slot = ~0u;
+    if (w->next < p->whole) {
+        w->tile = w->next;
+        w->next += (uint)get_num_groups(0);
+        w->k0 = 0;
+        w->k1 = p->steps;
+        return true;
+    }
+    if (w->at >= w->end) return false;
+    const uint t = w->at / p->steps;
+    w->tile = cut_tile(p, t);
+    w->k0 = w->at - t * p->steps;
+    w->k1 = min(p->steps, w->k0 + w->end - w->at);
+    w->at += w->k1 - w->k0;
+    if (w->k0 > 0 || w->k1 < p->steps) w->slot = w->first_slot++;
+    return true;
+}
+
+/* --- copying in -------------------------------------------------------------------------------------------------- */
+
+static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k0, int m0, int n0)
+{
+    CLT_BAR_EXPECT(bar, STAGE_BYTES);
+#if A_ALONG_K
+    CLT_TMA_LOAD2(at, map_a, k0, m0, bar);
+#else
+#pragma unroll
+    for (int i = 0; i < BM / 64; i++) CLT_TMA_LOAD2(at + i * BLOCK_BYTES, map_a, m0 + i * 64, k0, bar);
+#endif
+    at += A_BYTES;
+#if B_ALONG_K
+    CLT_TMA_LOAD2(at, map_b, k0, n0, bar);
+#else
+#pragma unroll
+    for (int i = 0; i < BN / 64; i++) CLT_TMA_LOAD2(at + i * BLOCK_BYTES, map_b, n0 + i * 64, k0, bar);
+#endif
+}
+
+/* --- results ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    __global const float *bias, *residual;
+    __global const clt_gemm_aux *grad_pre;
+    size_t ldgrad, ldres;
+    uint m, n;
+} gemm_results;
+
+/* v[i], v[i + 1]: row `row`, columns j and j + 1. What lies outside is left alone: it is never stored. */
+static inline void add_bias(const gemm_results *o, float *v, uint j)
+{
+    if (j < o->n) v[0] = v[0] + o->bias[j];
+    if (j + 1 < o->n) v[1] = v[1] + o->bias[j + 1];
+}
+
+static inline void finish(const gemm_results *o, float *v, uint i, uint j)
+{
+#if EP & CLT_EP_ACT
+    v[0] = CLT_ACT_FN(ACT)(v[0]);
+    v[1] = CLT_ACT_FN(ACT)(v[1]);
+#endif
+    if (i >= o->m) return;
+#if EP & CLT_EP_GRAD
+    __global const clt_gemm_aux *g = o->grad_pre + i * o->ldgrad + j;
+    if (j < o->n) v[0] = v[0] * CLT_ACT_GRAD_FN(GRAD_ACT)(CLT_LOAD(AUX_TYPE, g));
+    if (j + 1 < o->n) v[1] = v[1] * CLT_ACT_GRAD_FN(GRAD_ACT)(CLT_LOAD(AUX_TYPE, g + 1));
+#endif
+#if EP & CLT_EP_RESIDUAL
+    __global const float *r = o->residual + i * o->ldres + j;
+    if (j < o->n) v[0] = r[0] + v[0];
+    if (j + 1 < o->n) v[1] = r[1] + v[1];
+#endif
+}
+
+/* 64 columns of v (32 values of each item: 8 blocks of 8 columns) in 16 bits at `box`. */
+#define PUT_16(box, v, pack)                                                                                 \
+    _Pragma("unroll") for (uint j = 0; j < 8; j += 2)                                                        \
+    {                                                                                                        \
+        uint r0, r1, r2, r3;                                                                                 \
+        pack(r0, v[4 * j], v[4 * j + 1]);                                                                    \
+        pack(r1, v[4 * j + 2], v[4 * j + 3]);                                                                \
+        pack(r2, v[4 * j + 4], v[4 * j + 5]);                                                                \
+        pack(r3, v[4 * j + 6], v[4 * j + 7]);                                                                \
+        CLT_STORE_MATRIX4((box) + put_row + (((j + put_block) ^ put_swizzle) << 4), r0, r1, r2, r3);         \
+    }
+/* 32 of the columns in fp32, blocks `first` on. */
+#define PUT_32(box, v, first)                                                                                \
+    _Pragma("unroll") for (uint j = 0; j < 4; j++)                                                           \
+    {                                                                                                        \
+        const uint piece = (j * 2 + (lane & 3) / 2) ^ (lane / 4);                                            \
+        const uint to = (box) + (warp * 16 + lane / 4) * 128 + (piece << 4) + (lane & 1) * 8;                \
+        CLT_STORE_FLOAT2(to, v[4 * (j + (first))], v[4 * (j + (first)) + 1]);                                \
+        CLT_STORE_FLOAT2(to + 1024, v[4 * (j + (first)) + 2], v[4 * (j + (first)) + 3]);                     \
+    }
+
+#if C_TYPE == 2
+#define PACK_C CLT_PACK_F16
+#else
+#define PACK_C CLT_PACK_BF16
+#endif
+#if AUX_TYPE == 2
+#define PACK_AUX CLT_PACK_F16
+#else
+#define PACK_AUX CLT_PACK_BF16
+#endif
+/* A warpgroup's results are four chunks of 64 x 64: place of the sums, row and column of chunk q. */
+#define SUMS(q) (d[(q) / (BN / 64)] + (q) % (BN / 64) * 32)
+#define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)
+#define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)
+/* Box number q of a tile is filled when what it held before is gone, and then is the sender's. */
+#define FILL(q, put)                                                                                         \
+    CLT_BAR_WAIT(sent + (q) % BOXES * 8, sent_parity);                                                       \
+    put;                                                                                                     \
+    CLT_FENCE_ASYNC();                                                                                       \
+    CLT_WARP_SYNC();                                                                                         \
+    if (lane == 0) CLT_BAR_ARRIVE(filled + (q) % BOXES * 8);                                                 \
+    if ((q) % BOXES == BOXES - 1) sent_parity ^= 1
+/* `ready` makes a chunk's values what they shall be. */
+#define FILL_16(pack, ready)                                                                                 \
+    _Pragma("unroll") for (int q = 0; q < 4; q++)                                                            \
+    {                                                                                                        \
+        ready(q);                                                                                            \
+        FILL(q, PUT_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q), pack));                                    \
+    }
+#define FILL_32(ready)                                                                                       \
+    _Pragma("unroll") for (int q = 0; q < 8; q++)                                                            \
+    {                                                                                                        \
+        if (q % 2 == 0) {                                                                                    \
+            ready(q / 2);                                                                                    \
+        }                                                                                                    \
+        FILL(q, PUT_32(boxes_at + q % BOXES * BOX_BYTES, SUMS(q / 2), q % 2 * 4));                           \
+    }
+#define AS_IT_IS(q)
+#if EP & CLT_EP_BIAS
+#define WITH_BIAS(q)                                                                                         \
+    _Pragma("unroll") for (int i = 0; i < 32; i += 2)                                                        \
+        add_bias(&out, SUMS(q) + i, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
+#else
+#define WITH_BIAS AS_IT_IS
+#endif
+#if EP & (CLT_EP_ACT | CLT_EP_GRAD | CLT_EP_RESIDUAL)
+#define FINISHED(q)                                                                                          \
+    _Pragma("unroll") for (int i = 0; i < 32; i += 2)                                                        \
+        finish(&out, SUMS(q) + i, i0 + (uint)CHUNK_ROW(q) + (uint)(i & 2) * 4, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
+#else
+#define FINISHED AS_IT_IS
+#endif
+#if EP & CLT_EP_PRE
+#define READY FINISHED
+#else
+#define READY(q)                                                                                             \
+    WITH_BIAS(q);                                                                                            \
+    FINISHED(q)
+#endif
+
+#define SEND(q, copy, map, x, y)                                                                             \
+    CLT_BAR_WAIT(filled + (q) % BOXES * 8, filled_parity);                                                   \
+    copy(map, x, y, boxes_at + (q) % BOXES * BOX_BYTES);                                                     \
+    CLT_TMA_COMMIT();                                                                                        \
+    CLT_TMA_WAIT_READ(0);                                                                                    \
+    CLT_BAR_ARRIVE(sent + (q) % BOXES * 8);                                                                  \
+    if ((q) % BOXES == BOXES - 1) filled_parity ^= 1
+#define SEND_16(map)                                                                                         \
+    for (int q = 0; q < 4; q++) {                                                                            \
+        SEND(q, CLT_TMA_STORE2, map, column0 + CHUNK_COLUMN(q), row0 + CHUNK_ROW(q));                        \
+    }
+#define SEND_32(copy, map)                                                                                   \
+    for (int q = 0; q < 8; q++) {                                                                            \
+        SEND(q, copy, map, column0 + CHUNK_COLUMN(q / 2) + q % 2 * 32, row0 + CHUNK_ROW(q / 2));             \
+    }
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ulong *maps_b, ulong map_b,
+           __global const ulong *maps_c, ulong map_c, __global const ulong *maps_part, ulong map_part,
+           __global const ulong *maps_pre, ulong map_pre, __global const float *bias, ulong bias_off,
+           __global const clt_gemm_aux *grad_pre, ulong grad_off, ulong ldgrad, __global const float *residual,
+           ulong res_off, ulong ldres, __global const void *a_buffer, __global const void *b_buffer,
+           __global const void *c_buffer)
+{
+    __local char ring[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
+    __local char boxes[2 * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
+    __local ulong bars[2 * STAGES + 4 * BOXES];
+    const gemm_plan plan = PLAN_INIT;
+    const uint id = (uint)get_local_id(0), part = id >> 7;
+    const uint ring_at = CLT_LOCAL_ADDRESS(ring), full = CLT_LOCAL_ADDRESS(bars), empty = full + 8 * STAGES;
+    const uint filled_all = empty + 8 * STAGES, boxes_all = CLT_LOCAL_ADDRESS(boxes), lane = id & 31;
+    gemm_walk walk = walk_begin(&plan, (uint)get_group_id(0));
+
+    if (id == 0) {
+        for (uint i = 0; i < STAGES; i++) {
+            CLT_BAR_INIT(full + i * 8, 1);
+            CLT_BAR_INIT(empty + i * 8, 2);
+        }
+        for (uint i = 0; i < 2 * BOXES; i++) {
+            CLT_BAR_INIT(filled_all + i * 8, 4);
+            CLT_BAR_INIT(filled_all + (2 * BOXES + i) * 8, 1);
+        }
+        CLT_BAR_READY();
+        CLT_MAP_ACQUIRE(maps + map_a);
+        CLT_MAP_ACQUIRE(maps_b + map_b);
+    }
+    CLT_GROUP_SYNC(0, ITEMS);
+    if (part == 0) {
+        CLT_REGISTERS_LESS(40);
+        if (id == 0) {
+            uint stage = 0, parity = 1;
+            while (walk_next(&plan, &walk)) {
+                const uint2 place = tile_place(&plan, walk.tile);
+                const int m0 = (int)(place.x * BM), n0 = (int)(place.y * BN);
+                for (uint s = walk.k0; s < walk.k1; s++) {
+                    CLT_BAR_WAIT(empty + stage * 8, parity);
+                    load_stage(ring_at + stage * STAGE_BYTES, full + stage * 8, (ulong)(maps + map_a),
+                               (ulong)(maps_b + map_b), (int)(s * BK), m0, n0);
+                    if (++stage == STAGES) {
+                        stage = 0;
+                        parity ^= 1;
+                    }
+                }
+            }
+        }
+        if (id == 32 || id == 64) { /* sends the results of warpgroup half_ */
+            const uint half_ = (id >> 5) - 1, boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
+            const uint filled = filled_all + half_ * BOXES * 8, sent = filled + 2 * BOXES * 8;
+            uint filled_parity = 0;
+            CLT_MAP_ACQUIRE(maps_c + map_c);
+            if (parts) CLT_MAP_ACQUIRE(maps_part + map_part);
+#if EP & CLT_EP_PRE
+            CLT_MAP_ACQUIRE(maps_pre + map_pre);
+#endif
+            while (walk_next(&plan, &walk)) {
+                const uint2 place = tile_place(&plan, walk.tile);
+                const bool is_part = walk.slot != ~0u;
+                const ulong map_to = (ulong)(is_part ? maps_part + map_part : maps_c + map_c);
+                const int row0 = (int)((is_part ? walk.slot : place.x) * BM), column0 = is_part ? 0 : (int)(place.y * BN);
+#if (EP & CLT_EP_PRE) && AUX_TYPE == 0
+                SEND_32(CLT_TMA_STORE2, (ulong)(maps_pre + map_pre))
+#elif EP & CLT_EP_PRE
+                SEND_16((ulong)(maps_pre + map_pre))
+#endif
+#if C_TYPE == 0
+#if EP & CLT_EP_ACCUMULATE
+                if (!is_part) {
+                    SEND_32(CLT_TMA_ADD2, map_to)
+                    continue;
+                }
+#endif
+                SEND_32(CLT_TMA_STORE2, map_to)
+#else
+                SEND_16(map_to)
+#endif
+            }
+        }
+    } else {
+        CLT_REGISTERS_MORE(232);
+        const uint half_ = part - 1, item = id & 127, warp = item >> 5;
+        const gemm_results out = {bias + bias_off, residual + res_off, grad_pre + grad_off, ldgrad, ldres, m, n};
+        const uint boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
+        const uint filled = filled_all + half_ * BOXES * 8, sent = filled + 2 * BOXES * 8;
+        const uint put_line = warp * 16 + (lane & 15), put_row = put_line * 128, put_block = lane >> 4,
+                   put_swizzle = put_line & 7;
+        uint stage = 0, parity = 0, sent_parity = 1;
+        float d[MB][BN / 2];
+#pragma unroll
+        for (int b = 0; b < MB; b++)
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) d[b][i] = 0.0f;
+        while (walk_next(&plan, &walk)) {
+            uint before = 0;
+            for (uint s = walk.k0; s < walk.k1; s++) {
+                CLT_BAR_WAIT(full + stage * 8, parity);
+                const uint at = ring_at + stage * STAGE_BYTES;
+                const ulong ma = TILE_A(at + half_ * MB * BLOCK_BYTES);
+                const ulong mb = TILE_B(at + A_BYTES);
+                CLT_MMA_FENCE();
+#pragma unroll
+                for (int i = 0; i < BK / 16; i++)
+#pragma unroll
+                    for (int b = 0; b < MB; b++)
+                        CLT_MMA_SS_IF(BN, d[b], ma + b * (BLOCK_BYTES / 16) + i * NEXT_A,
+                                      mb + i * NEXT_B, i > 0 || s > walk.k0, TRANS_A, TRANS_B);
+                CLT_MMA_COMMIT();
+                CLT_MMA_WAIT_ANY(1);
+                if (s > walk.k0 && item == 0) CLT_BAR_ARRIVE(empty + before * 8);
+                before = stage;
+                if (++stage == STAGES) {
+                    stage = 0;
+                    parity ^= 1;
+                }
+            }
+            CLT_MMA_WAIT_ANY(0);
+            if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
+#if EP & ~CLT_EP_ACCUMULATE
+            const uint2 place = tile_place(&plan, walk.tile);
+            const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;
+#endif
+#if (EP & CLT_EP_PRE) && AUX_TYPE == 0
+            FILL_32(WITH_BIAS)
+#elif EP & CLT_EP_PRE
+            FILL_16(PACK_AUX, WITH_BIAS)
+#endif
+#if C_TYPE == 0
+            FILL_32(READY)
+#else
+            FILL_16(PACK_C, READY)
+#endif
+        }
+    }
+}
+
+/* c (+)= the pieces of the tiles that were cut, in ascending k. */
+__kernel void gemm_parts(PLAN_ARGS, __global float *c, ulong c_off, ulong ldc, __global const float *part)
+{
+    const gemm_plan plan = PLAN_INIT;
+    const uint t = (uint)get_global_id(2), first = t * steps, last = first + steps;
+    const uint2 place = tile_place(&plan, cut_tile(&plan, t));
+    const uint line = (uint)get_global_id(1), row = place.x * (BM) + line;
+    const uint column = (uint)get_global_id(0) * 4, to = place.y * BN + column;
+    uint r = first / (parts / runs);
+    while (run_begin(&plan, r) > first) r--;
+    if (row >= m || to >= n || (run_begin(&plan, r) <= first && run_begin(&plan, r + 1) >= last))
+        return; /* one run had it all */
+    float4 sum = (float4)(0.0f);
+    for (; r < runs && run_begin(&plan, r) < last; r++) {
+        /* a run's first piece is in its slot 0; if that was another tile's, this one is its second. */
+        const uint begin = run_begin(&plan, r), slot = r * 2 + (begin < first && begin % steps != 0);
+        sum += vload4(0, part + ((ulong)slot * (BM) + line) * BN + column);
+    }
+    c += c_off + (ulong)row * ldc + to;
+    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (uint i = 0; i < 4; i++)
+        if (to + i < n)
+#if EP & CLT_EP_ACCUMULATE
+            c[i] += v[i];
+#else
+            c[i] = v[i];
+#endif
+}

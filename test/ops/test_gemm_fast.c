@@ -1,0 +1,187 @@
+/* The GEMM rows of `numerics: fast` that take 16-bit tensors, on every device that has them: each must pass
+ * its own check, and larger products, of many tiles, cut tiles and all epilogues, are compared by sampled
+ * outputs. */
+#include "../test_util.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/ref/clt_ref.h"
+
+typedef struct {
+    clt_gemm_form form;
+    int64_t m, n, k;
+    bool bias, residual, accumulate, wide;
+    clt_activation act, grad_act;
+} fast_case;
+
+enum { SAMPLES = 300 };
+
+/* Rows of `ld` elements; between and behind them lies NaN. */
+typedef struct {
+    float *host;
+    clt_ref ref;
+    clt_dtype type;
+    int64_t rows, cols, ld;
+} tensor;
+
+static tensor make(int device, clt_dtype type, int64_t rows, int64_t cols, int64_t ld, uint64_t seed) {
+    const size_t n = (size_t)((rows + 1) * ld), bytes = n * clt_dtype_bytes(type);
+    tensor t = {tu_random(n, seed, 1.0f), clt_ref_none(), type, rows, cols, ld};
+    void *words = clt_malloc(bytes);
+    for (size_t i = 0; i < n; i++) {
+        const bool inside = (int64_t)i / ld < rows && (int64_t)i % ld < cols;
+        t.host[i] = inside ? clt_ref_rounded(type, t.host[i]) : NAN;
+    }
+    clt_ref_narrow(type, t.host, n, words);
+    tu_assert_ok(clt_buffer_create(tu_device(device), bytes, "tensor", &t.ref.buf), "buffer");
+    tu_assert_ok(clt_buffer_write(t.ref.buf, 0, words, bytes), "write");
+    clt_free(words);
+    return t;
+}
+
+static float *fetch(const tensor *t) {
+    const size_t n = (size_t)((t->rows + 1) * t->ld), bytes = n * clt_dtype_bytes(t->type);
+    void *words = clt_malloc(bytes);
+    float *got = clt_malloc(n * sizeof *got);
+    tu_assert_ok(clt_buffer_read(t->ref.buf, 0, words, bytes), "read");
+    clt_ref_widen(t->type, words, n, got);
+    clt_free(words);
+    for (size_t i = 0; i < n; i++) {
+        const bool inside = (int64_t)i / t->ld < t->rows && (int64_t)i % t->ld < t->cols;
+        if (isnan(got[i]) == inside)
+            fail_msg("element %zu (row of %ld) is %g", i, (long)t->ld, (double)got[i]);
+    }
+    return got;
+}
+
+static void drop(tensor *t) {
+    clt_free(t->host);
+    clt_buffer_destroy(t->ref.buf);
+}
+
+static void compare(const fast_case *f, const clt_ref_gemm_params *r, const float *c, const float *pre) {
+    for (int s = 0; s < SAMPLES; s++) {
+        const int64_t i =
+            s % 4 ? tu_random_below(5, 2 * (uint64_t)s, f->m) : f->m - 1 - s / 4 % CLT_MIN(f->m, 9);
+        const int64_t j =
+            s % 4 != 1 ? tu_random_below(6, 2 * (uint64_t)s, f->n) : f->n - 1 - s / 4 % CLT_MIN(f->n, 9);
+        const size_t at = (size_t)(i * r->ldc + j), at_pre = (size_t)(i * r->ldpre + j);
+        const clt_ref_gemm_near near = clt_ref_gemm_near_at(r, i, j, (double)r->c[at]);
+        if (fabs((double)c[at] - near.c) > near.c_bound)
+            fail_msg("form %d, output (%ld, %ld) is %.9g, exactly %.9g, the bound is %.3g", f->form, (long)i,
+                     (long)j, (double)c[at], near.c, near.c_bound);
+        if (pre && fabs((double)pre[at_pre] - near.pre) > near.pre_bound)
+            fail_msg("form %d, pre (%ld, %ld) is %.9g, exactly %.9g", f->form, (long)i, (long)j,
+                     (double)pre[at_pre], near.pre);
+    }
+}
+
+static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
+    const bool tn = f->form == CLT_GEMM_TN, nt = f->form == CLT_GEMM_NT;
+    const clt_dtype out = tn || f->wide ? CLT_F32 : in;
+    const int64_t rows_a = tn ? f->k : f->m, cols_a = tn ? f->m : f->k, rows_b = nt ? f->n : f->k,
+                  cols_b = nt ? f->k : f->n, ld = CLT_ROUND_UP(f->n, 8) + 8;
+    tensor a = make(device, in, rows_a, cols_a, CLT_ROUND_UP(cols_a, 8) + 16, 1),
+           b = make(device, in, rows_b, cols_b, CLT_ROUND_UP(cols_b, 8) + 8, 2),
+           c = make(device, out, f->m, f->n, ld, 3), bias = make(device, CLT_F32, 1, f->n, f->n, 4),
+           pre = make(device, in, f->m, f->n, ld + 8, 5), grad = make(device, in, f->m, f->n, f->n + 3, 6),
+           res = make(device, CLT_F32, f->m, f->n, f->n + 1, 7);
+    clt_gemm_params p = {.form = f->form,
+                         .m = f->m,
+                         .n = f->n,
+                         .k = f->k,
+                         .k_group = f->k,
+                         .a = a.ref,
+                         .b = b.ref,
+                         .c = c.ref,
+                         .lda = a.ld,
+                         .ldb = b.ld,
+                         .ldc = ld,
+                         .accumulate = f->accumulate,
+                         .act = f->act,
+                         .grad_act = f->grad_act,
+                         .in_type = in,
+                         .c_type = out,
+                         .aux_type = in};
+    clt_ref_gemm_params r = {.form = f->form,
+                             .m = f->m,
+                             .n = f->n,
+                             .k = f->k,
+                             .k_group = f->k,
+                             .a = a.host,
+                             .b = b.host,
+                             .c = c.host,
+                             .lda = a.ld,
+                             .ldb = b.ld,
+                             .ldc = ld,
+                             .accumulate = f->accumulate,
+                             .act = f->act,
+                             .grad_act = f->grad_act,
+                             .c_type = out,
+                             .aux_type = in};
+    if (f->bias) p.bias = bias.ref, r.bias = bias.host;
+    if (f->act) p.pre = pre.ref, r.pre = pre.host, p.ldpre = r.ldpre = pre.ld;
+    if (f->grad_act) p.grad_pre = grad.ref, r.grad_pre = grad.host, p.ldgrad = r.ldgrad = grad.ld;
+    if (f->residual) p.residual = res.ref, r.residual = res.host, p.ldres = r.ldres = res.ld;
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
+    float *got = fetch(&c), *got_pre = f->act ? fetch(&pre) : NULL;
+    compare(f, &r, got, got_pre);
+    /* The same bits each time, also where tiles are cut. */
+    if (!f->accumulate) {
+        tu_assert_ok(clt_op_gemm(ops, &p), "gemm again");
+        float *again = fetch(&c);
+        assert_memory_equal(again, got, (size_t)(f->m * ld) * sizeof *got);
+        clt_free(again);
+    }
+    clt_free(got);
+    clt_free(got_pre);
+    tensor *all[] = {&a, &b, &c, &bias, &pre, &grad, &res};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) drop(all[i]);
+}
+
+static const fast_case cases[] = {
+    {.form = CLT_GEMM_NT, .m = 1100, .n = 776, .k = 328},
+    {.form = CLT_GEMM_NT, .m = 333, .n = 656, .k = 200, .bias = true, .act = CLT_ACT_GELU},
+    {.form = CLT_GEMM_NT, .m = 333, .n = 656, .k = 70, .bias = true, .residual = true, .wide = true},
+    {.form = CLT_GEMM_NN, .m = 1100, .n = 328, .k = 777},
+    {.form = CLT_GEMM_NN, .m = 500, .n = 696, .k = 136, .grad_act = CLT_ACT_GELU},
+    {.form = CLT_GEMM_TN, .m = 777, .n = 520, .k = 5000, .accumulate = true},
+    {.form = CLT_GEMM_TN, .m = 264, .n = 136, .k = 9999},
+    {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1},
+};
+
+static bool takes(const clt_variant *v, clt_dtype type) {
+    return strstr(v->requires, "numerics=fast") && (clt_variant_param(v, "TYPES", 1) >> type & 1);
+}
+
+static void fast_rows_are_close(void **state) {
+    (void)state;
+    int found = 0;
+    for (int d = 0; d < tu_device_count(); d++) {
+        clt_ops_params params = clt_ops_params_default();
+        clt_ops *ops;
+        params.numerics = CLT_FAST;
+        tu_assert_ok(clt_ops_create(tu_device(d), &params, &ops), "ops");
+        int n;
+        const clt_variant *row = clt_ops_variants(ops, "gemm", &n);
+        for (int i = 0; i < n; i++)
+            for (clt_dtype type = CLT_BF16; type <= CLT_F16; type++) {
+                if (!takes(&row[i], type)) continue;
+                print_message("[          ]   gemm=%s, type %d on %s\n", row[i].id, (int)type,
+                              tu_device_name(d));
+                tu_assert_ok(clt_variant_force(ops, "gemm", row[i].id), "force");
+                for (size_t k = 0; k < CLT_COUNT_OF(cases); k++) run(d, ops, type, &cases[k]);
+                found++;
+            }
+        clt_ops_destroy(ops);
+    }
+    if (!found) printf("skip: no device has a fast row for 16-bit tensors\n");
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fast_rows_are_close)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
