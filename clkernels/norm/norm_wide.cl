@@ -1,17 +1,19 @@
-/* norm_wide: normalisation for devices with much bandwidth: every tensor is read once, by loads of up to 16 bytes, and the
- * weights' gradients come from the same pass as dx. README.md defines the bits.
+/* norm_wide: normalisation for devices with much bandwidth: every tensor is read once, by loads of up to 16 bytes, and
+ * the weights' gradients come from the same pass as dx. README.md defines the bits.
  *
- *   forward    64 / V work-items a row, which keep the row in registers; lane l of the row rule is element l % V of item l / V
- *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local memory; then 256 /
- *              ROWS items a row make the two sums, then an item owns four columns, makes dx (and its copy, and the forward pass's
- *              output again) and continues the column sums
+ *   forward    64 / V work-items a row, which keep the row in registers; lane l of the row rule is element l % V of item
+ *              l / V
+ *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local memory; then
+ *              ITEMS_B / ROWS items a row (at most 64) make the two sums, then an item owns four columns, makes dx (and
+ *              its copy, and the forward pass's output again) and continues the column sums
  *   columns    an item per 8 columns and block of 64 rows
  *
- * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; forward
- * V (1, 2, 4); backward ROWS (4, 8); HEADS: rows of a token (a macro, because 64-bit divisions are slow); RMS, HAS_W, HAS_B,
- * HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE, COPY_TYPE
- * (norm_columns.clh). Offsets, row distances and columns are multiples of 8 elements.
- * Local size: forward 128, backward 256, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
+ * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; HEADS:
+ * rows of a token (a macro, because 64-bit divisions are slow); forward V (1, 2, 4); backward ROWS (4, 8) and ITEMS_B
+ * (256, 512), its work-group; RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE,
+ * DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); BF16_PTX (include/clt_store.clh). Offsets, row distances and columns are
+ * multiples of 8 elements.
+ * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
 #define LANES 1
 #include "norm_columns.clh"
 
@@ -29,6 +31,9 @@
 #endif
 #ifndef ROWS
 #define ROWS 4
+#endif
+#ifndef ITEMS_B
+#define ITEMS_B 256
 #endif
 #ifndef RMS
 #define RMS 0
@@ -72,7 +77,9 @@ static inline float tree_of(__local const float *lanes) {
 }
 
 /* W elements on a border of their own size. */
-#define AS_VECTOR(type, w, p) (*(__global const CLT_PASTE(CLT_PASTE(vec_, type), CLT_PASTE(_, w)) *)(p))
+#define VECTOR(type, w) CLT_PASTE(CLT_PASTE(vec_, type), CLT_PASTE(_, w))
+#define AS_VECTOR(type, w, p) (*(__global const VECTOR(type, w) *)(p))
+#define STORE_VECTOR4(type, v, p) (*(__global VECTOR(type, 4) *)(p) = CLT_ROUND4(type, v))
 typedef float vec_0_1;
 typedef float2 vec_0_2;
 typedef float4 vec_0_4;
@@ -103,7 +110,7 @@ typedef float vec;
 #define ROUND_V(type, v) CLT_ROUND(type, v)
 #endif
 #define STORE_V(type, v, p)                                                                                  \
-    (*(__global CLT_PASTE(CLT_PASTE(vec_, type), CLT_PASTE(_, V)) *)(p) = ROUND_V(type, v))
+    (*(__global VECTOR(type, V) *)(p) = ROUND_V(type, v))
 
 __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void
 norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
@@ -123,7 +130,7 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
     float m = 0.0f;
 #pragma unroll
     for (int k = 0; k < STEPS; k++) {
-        const CLT_PASTE(CLT_PASTE(vec_, X_TYPE), CLT_PASTE(_, V)) u = AS_VECTOR(X_TYPE, V, x + 64 * k);
+        const VECTOR(X_TYPE, V) u = AS_VECTOR(X_TYPE, V, x + 64 * k);
         v[k] = WIDEN_V(X_TYPE, u);
     }
 #if !RMS
@@ -163,12 +170,16 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #endif
 
 #if PART == 0 || PART == 2
-#define PER_ROW (256 / ROWS) /* items that sum a row */
-#define OWN ((COLS + 1023) / 1024) /* groups of four columns of an item */
-
-static inline float xhat_of(float x, float m, float r) {
-    return RMS ? x * r : (x - m) * r;
-}
+#define PER_ROW (ITEMS_B / ROWS < 64 ? ITEMS_B / ROWS : 64) /* items that sum a row */
+#define OWN ((COLS + 4 * ITEMS_B - 1) / (4 * ITEMS_B)) /* groups of four columns of an item */
+/* 1: an item sums two lanes of the row rule */
+#define TWO_LANES (64 * ROWS > ITEMS_B)
+#if TWO_LANES
+typedef float2 chain;
+#else
+typedef float chain;
+#endif
+#define BATCH 2 /* rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit */
 
 /* Eight elements to local memory as they are. */
 static inline void stage_0(__global const float *p, __local float *s) {
@@ -181,14 +192,14 @@ static inline void stage_1(__global const ushort *p, __local ushort *s) {
     *(__local uint4 *)s = *(__global const uint4 *)p;
 }
 #define stage_2 stage_1
-#define LOCAL4(type, p) CLT_WIDEN4(type, *(__local const CLT_PASTE(CLT_PASTE(vec_, type), _4) *)(p))
+#define LOCAL4(type, p) CLT_WIDEN4(type, *(__local const VECTOR(type, 4) *)(p))
 
-__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(ITEMS_B, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
               __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
               __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
-              __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y, ulong y_off,
-              __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b,
+              __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y,
+              ulong y_off, __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b,
               ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
     __local x_elem xs[ROWS * COLS] __attribute__((aligned(16)));
     __local dy_elem ds[ROWS * COLS] __attribute__((aligned(16)));
@@ -206,116 +217,121 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         const size_t first = sample * rows_per_sample + k;
         const uint rows = end - k < ROWS ? (uint)(end - k) : ROWS;
         barrier(CLK_LOCAL_MEM_FENCE); /* the rows before are done with */
-#pragma unroll
-        for (uint i = 0; i < (ROWS * COLS + 2047) / 2048; i++) {
-            const uint e = item * 8 + 2048 * i;
+#pragma unroll 2
+        for (uint i = 0; i < (ROWS * COLS + 8 * ITEMS_B - 1) / (8 * ITEMS_B); i++) {
+            const uint e = (item + ITEMS_B * i) * 8;
             const size_t row = first + e / COLS, token = row / HEADS, at = row % HEADS * COLS + e % COLS;
             if (e < ROWS * COLS && e / COLS < rows) {
                 CLT_PASTE(stage_, X_TYPE)(x + x_off + token * ldx + at, xs + e);
                 CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + token * lddy + at, ds + e);
             }
         }
-#if HAS_DX && HAS_RES
-        /* All of the residual is asked for before anything is stored: dx may be its place, so no compiler does it. */
-        CLT_PASTE(CLT_PASTE(vec_, DX_TYPE), _4) held[OWN][ROWS];
-#pragma unroll
-        for (int o = 0; o < OWN; o++) {
-#pragma unroll
-            for (uint r = 0; r < ROWS; r++) {
-                const uint c = (item + 256 * o) * 4;
-                const size_t token = (first + r) / HEADS, at = (first + r) % HEADS * COLS + c;
-                if (c < COLS && r < rows) held[o][r] = AS_VECTOR(DX_TYPE, 4, res + res_off + token * ldres + at);
-            }
-        }
-#endif
         if (item < rows) {
             const float m = RMS ? 0.0f : mean[mean_off + first + item];
             of_row[item] = (float4)(m, rstd[rstd_off + first + item], 0.0f, 0.0f);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 #if HAS_DX
-        {
-            const uint r = item / PER_ROW, lane = item % PER_ROW;
-            const float m = of_row[r].x, s = of_row[r].y;
-#pragma unroll
-            for (uint j = 0; j < 64 / PER_ROW; j++) {
-                const uint l = lane + j * PER_ROW;
-                float a1 = 0.0f, a2 = 0.0f;
-#pragma unroll 8
-                for (uint n = 0; n < COLS / 64; n++) {
-                    const uint i = l + 64 * n;
-                    float g = CLT_LOAD(DY_TYPE, ds + r * COLS + i);
-#if HAS_W
-                    g = g * w[i];
+        const uint mine = item / PER_ROW, lane = item % PER_ROW;
+        if (mine < ROWS) {
+            const float m = of_row[mine].x, s = of_row[mine].y;
+#if TWO_LANES
+            const uint l = 2 * lane;
+            float2 a1 = (float2)(0.0f), a2 = a1;
+#define PAIR(type, p) ((float2)(CLT_WIDEN(type, (p).x), CLT_WIDEN(type, (p).y)))
+#define LOCAL(type, p) PAIR(type, (*(__local const VECTOR(type, 2) *)(p)))
+#define WEIGHT(i) (*(__global const float2 *)(w + (i)))
+#else
+            const uint l = lane;
+            float a1 = 0.0f, a2 = 0.0f;
+#define LOCAL(type, p) CLT_LOAD(type, p)
+#define WEIGHT(i) w[i]
 #endif
-                    a1 = a1 + g;
-                    a2 = fma(g, xhat_of(CLT_LOAD(X_TYPE, xs + r * COLS + i), m, s), a2);
-                }
-                lanes1[r][l] = a1;
-                lanes2[r][l] = a2;
+#pragma unroll 4
+            for (uint n = 0; n < COLS / 64; n++) {
+                const uint i = l + 64 * n;
+#if HAS_W
+                const chain g = LOCAL(DY_TYPE, ds + mine * COLS + i) * WEIGHT(i);
+#else
+                const chain g = LOCAL(DY_TYPE, ds + mine * COLS + i);
+#endif
+                const chain u = LOCAL(X_TYPE, xs + mine * COLS + i);
+                a1 = a1 + g;
+                a2 = fma(g, RMS ? u * s : (u - m) * s, a2);
             }
-            barrier(CLK_LOCAL_MEM_FENCE);
-            if (lane == 0) {
-                if (!RMS) of_row[r].z = tree_of(lanes1[r]) / (float)COLS;
-                of_row[r].w = tree_of(lanes2[r]) / (float)COLS;
-            }
-            barrier(CLK_LOCAL_MEM_FENCE);
+            *(__local chain *)&lanes1[mine][l] = a1;
+            *(__local chain *)&lanes2[mine][l] = a2;
         }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (mine < ROWS && lane < 2)
+            ((__local float *)&of_row[mine])[2 + lane] = tree_of(lane ? lanes2[mine] : lanes1[mine]) / (float)COLS;
+        barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 #pragma unroll
         for (int o = 0; o < OWN; o++) {
-            const uint c = (item + 256 * o) * 4;
+            const uint c = (item + ITEMS_B * o) * 4;
             if (c >= COLS) continue;
 #if HAS_W && HAS_DX
             const float4 wv = *(__global const float4 *)(w + c);
 #endif
+            for (uint q = 0; q < rows; q += BATCH) {
+#if HAS_DX && HAS_RES
+                /* Asked for before anything is stored: dx may be its place, so no compiler does that. */
+                VECTOR(DX_TYPE, 4) held[BATCH];
 #pragma unroll
-            for (uint r = 0; r < ROWS; r++) {
-                if (r >= rows) continue;
-                const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c), u = LOCAL4(X_TYPE, xs + r * COLS + c);
-                const float4 xhat = RMS ? u * f.y : (u - f.x) * f.y;
-                const size_t token = (first + r) / HEADS, at = (first + r) % HEADS * COLS + c;
-#if HAS_Y
-                float4 again = xhat;
-#if HAS_W && HAS_B
-                again = fma(again, *(__global const float4 *)(w + c), *(__global const float4 *)(b + b_off + c));
-#elif HAS_W
-                again = again * *(__global const float4 *)(w + c);
-#elif HAS_B
-                again = again + *(__global const float4 *)(b + b_off + c);
+                for (uint j = 0; j < BATCH; j++) {
+                    const size_t row = first + q + j, at = row % HEADS * COLS + c;
+                    if (q + j < rows) held[j] = AS_VECTOR(DX_TYPE, 4, res + res_off + row / HEADS * ldres + at);
+                }
 #endif
-                *(__global CLT_PASTE(CLT_PASTE(vec_, Y_TYPE), _4) *)(y + y_off + token * ldx + at) = CLT_ROUND4(Y_TYPE, again);
+#pragma unroll
+                for (uint j = 0; j < BATCH; j++) {
+                    const uint r = q + j;
+                    if (r >= rows) continue;
+                    const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c);
+                    const float4 u = LOCAL4(X_TYPE, xs + r * COLS + c);
+                    const float4 xhat = RMS ? u * f.y : (u - f.x) * f.y;
+                    const size_t token = (first + r) / HEADS, at = (first + r) % HEADS * COLS + c;
+#if HAS_Y
+                    float4 again = xhat;
+#if HAS_W && HAS_B
+                    again = fma(again, *(__global const float4 *)(w + c), *(__global const float4 *)(b + b_off + c));
+#elif HAS_W
+                    again = again * *(__global const float4 *)(w + c);
+#elif HAS_B
+                    again = again + *(__global const float4 *)(b + b_off + c);
+#endif
+                    STORE_VECTOR4(Y_TYPE, again, y + y_off + token * ldx + at);
 #endif
 #if HAS_DX
 #if HAS_W
-                const float4 g = d * wv;
+                    const float4 g = d * wv;
 #else
-                const float4 g = d;
+                    const float4 g = d;
 #endif
-                float4 v = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
-                v = v * f.y;
+                    float4 v = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
+                    v = v * f.y;
 #if HAS_RES
-                v = CLT_WIDEN4(DX_TYPE, held[o][r]) + v;
+                    v = CLT_WIDEN4(DX_TYPE, held[j]) + v;
 #endif
-                *(__global CLT_PASTE(CLT_PASTE(vec_, DX_TYPE), _4) *)(dx + dx_off + token * lddx + at) =
-                    CLT_ROUND4(DX_TYPE, v);
+                    STORE_VECTOR4(DX_TYPE, v, dx + dx_off + token * lddx + at);
 #if HAS_COPY
-                *(__global CLT_PASTE(CLT_PASTE(vec_, COPY_TYPE), _4) *)(copy + copy_off + token * lddx + at) =
-                    CLT_ROUND4(COPY_TYPE, v);
+                    STORE_VECTOR4(COPY_TYPE, v, copy + copy_off + token * lddx + at);
 #endif
 #endif
 #if HAS_DW
-                sum_w[o] = fma(d, xhat, sum_w[o]);
+                    sum_w[o] = fma(d, xhat, sum_w[o]);
 #endif
 #if HAS_DB
-                sum_b[o] = sum_b[o] + d;
+                    sum_b[o] = sum_b[o] + d;
 #endif
+                }
             }
         }
     }
 #pragma unroll
     for (int o = 0; o < OWN; o++) {
-        const uint c = (item + 256 * o) * 4;
+        const uint c = (item + ITEMS_B * o) * 4;
         if (c >= COLS) continue;
 #if HAS_DW
         *(__global float4 *)(part + part_w + block * COLS + c) = sum_w[o];

@@ -44,6 +44,11 @@ static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
     return 8 * row <= local / 2 ? 8 : 4 * row <= local ? 4 : 0;
 }
 
+/* Its work-group: a row of more columns keeps more work-items busy. */
+static size_t backward_items(const clt_norm_grad_params *p) {
+    return p->cols <= 1024 ? 256 : 512;
+}
+
 static bool wide_columns(const clt_column_sum_params *p) {
     return p->x.off % 8 == 0 && p->ldx % 8 == 0 && p->cols % 8 == 0;
 }
@@ -75,11 +80,11 @@ static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, 
                  p->residual.buf != NULL, (int)p->x_type, (int)p->dy_type, (int)p->dx_type);
     const int rows = wide_backward(ops, p);
     if (rows)
-        snprintf(
-            buf + n, OPTIONS - (size_t)n,
-            " -DCOLS=%d -DHEADS=%d -DROWS=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d -DCOPY_TYPE=%d -DY_TYPE=%d",
-            (int)p->cols, (int)p->heads, rows, p->dx_copy.buf != NULL, p->y.buf != NULL, p->b.buf != NULL,
-            (int)p->copy_type, (int)p->y_type);
+        snprintf(buf + n, OPTIONS - (size_t)n,
+                 " -DCOLS=%d -DHEADS=%d -DROWS=%d -DITEMS_B=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d "
+                 "-DCOPY_TYPE=%d -DY_TYPE=%d",
+                 (int)p->cols, (int)p->heads, rows, (int)backward_items(p), p->dx_copy.buf != NULL,
+                 p->y.buf != NULL, p->b.buf != NULL, (int)p->copy_type, (int)p->y_type);
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {
@@ -160,7 +165,7 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
                                 const backward_plan *b) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
-    size_t local = 256, global = (size_t)(b->samples * b->blocks) * local;
+    size_t local = backward_items(p), global = (size_t)(b->samples * b->blocks) * local;
     clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),          CLT_REF(p->mean),   CLT_REF(p->rstd),
                       CLT_REF(p->dy),     CLT_REF(p->residual),   CLT_REF(p->dx),     CLT_REF(p->dx_copy),
                       CLT_REF(p->y),      CLT_REF(p->b),          CLT_BUF(b->part),   CLT_U64(0),
