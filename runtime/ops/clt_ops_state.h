@@ -25,7 +25,7 @@ struct clt_ops {
     clt_variant **special; /* rows with more options (clt_variant_pick_with) */
     int specials;
     struct clt_tune *tune; /* clt_tune.c; NULL: off */
-    char reason[512]; /* why the last check failed (clt_variant_fail) */
+    char reason[512];      /* why the last check failed (clt_variant_fail) */
 };
 
 /* Adds the table `op` from the text of a .vt file; a damaged one is CLT_FAIL and named with its line. */
