@@ -54,7 +54,18 @@ __kernel void embedding_backward(__global const float *dx, ulong dx_off, __globa
     CLT_SPAN(c, end, cols) {
         VEC acc = (VEC)(0.0f);
         if (!fresh) acc = VLOAD(dwte + c, end - c);
-        for (int i = begin; i < stop; i++) {
+        int i = begin;
+#if LANES == 8
+        /* A word that is everywhere has a long chain: eight of its rows are under way at a time. */
+        for (; i + 8 <= stop; i += 8) {
+            VEC g[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) g[j] = VLOAD(dx + (size_t)row_of[i + j] * cols + c, end - c);
+#pragma unroll
+            for (int j = 0; j < 8; j++) acc = acc + SCALED(g[j]);
+        }
+#endif
+        for (; i < stop; i++) {
             VEC g = VLOAD(dx + (size_t)row_of[i] * cols + c, end - c);
             acc = acc + SCALED(g);
         }

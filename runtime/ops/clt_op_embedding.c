@@ -1,5 +1,5 @@
 /* Token and position lookups, and their gradients: kernels of clkernels/embedding. */
-#include "clt_check.h"
+#include "clt_rowwise.h"
 #include "ref/clt_ref.h"
 
 /* Launches over (segments of a row, count). */
@@ -38,40 +38,50 @@ static clt_status run_add_rows(clt_ops *ops, const clt_variant *v, clt_ref dst, 
     return launch(ops, v, "add_rows", cols, unique, args, CLT_COUNT_OF(args));
 }
 
-/* --- the check: 6 rows of 2 samples look up 3 ids of a table of 5 --- */
+/* --- the check: 14 rows of 2 samples look up 3 ids of a table of 5, one of them 11 times --- */
 
-enum { ROWS = 6, SEQ = 3, COLS = 37, VOCAB = 5, UNIQUE = 3 };
-static const int32_t check_ids[ROWS] = {4, 1, 4, 2, 4, 1}, unique_ids[UNIQUE] = {1, 2, 4};
-static const int32_t check_first[UNIQUE] = {0, 1, 0}, check_begin[UNIQUE + 1] = {0, 2, 3, 6};
-static const int32_t check_rows[ROWS] = {1, 5, 3, 0, 2, 4};
+enum { ROWS = 14, SEQ = 7, VOCAB = 5, UNIQUE = 3 };
+static const int32_t check_ids[ROWS] = {4, 1, 4, 2, 4, 1, 4, 4, 4, 4, 4, 4, 4, 4},
+                     unique_ids[UNIQUE] = {1, 2, 4};
+static const int32_t check_first[UNIQUE] = {0, 1, 0}, check_begin[UNIQUE + 1] = {0, 2, 3, 14};
+static const int32_t check_rows[ROWS] = {1, 5, 3, 0, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13};
 
 /* wpe and fraction as in the call that wants the variant */
 typedef struct {
-    bool wpe;
+    bool wpe, wide; /* wide: offsets and rows are multiples of 8 */
     float fraction;
 } form;
 
+static bool takes(const clt_variant *v, const void *call) {
+    return !clt_variant_wide(v) || ((const form *)call)->wide;
+}
+
+static bool is_wide(int64_t cols, clt_ref a, clt_ref b, clt_ref c) {
+    return clt_rowwise_wide(cols, (clt_rows[]){{a, 0}, {b, 0}, {c, 0}}, 3);
+}
+
 static void check_with(clt_check *c, const clt_variant *v, const form *call) {
+    const int cols = clt_variant_wide(v) ? 40 : 37;
     const float fraction = call->fraction != 1.0f ? 0.3f : 1.0f;
-    float *wte = clt_check_random(c, VOCAB * COLS, 1), *wpe = clt_check_random(c, SEQ * COLS, 2);
-    float *dx = clt_check_random(c, ROWS * COLS, 3), *out = clt_check_zeros(c, ROWS * COLS);
-    clt_ref dwte = clt_check_upload(c, wte, VOCAB * COLS), dwpe = clt_check_upload(c, wpe, SEQ * COLS);
-    clt_ref source = clt_check_upload(c, wte, VOCAB * COLS), positions = clt_check_upload(c, wpe, SEQ * COLS);
+    float *wte = clt_check_random(c, VOCAB * cols, 1), *wpe = clt_check_random(c, SEQ * cols, 2);
+    float *dx = clt_check_random(c, ROWS * cols, 3), *out = clt_check_zeros(c, ROWS * cols);
+    clt_ref dwte = clt_check_upload(c, wte, VOCAB * cols), dwpe = clt_check_upload(c, wpe, SEQ * cols);
+    clt_ref source = clt_check_upload(c, wte, VOCAB * cols), positions = clt_check_upload(c, wpe, SEQ * cols);
     clt_embedding_params f = {.rows = ROWS,
                               .seq = SEQ,
-                              .cols = COLS,
+                              .cols = cols,
                               .vocab = VOCAB,
                               .fraction = fraction,
                               .ids = clt_check_upload(c, check_ids, ROWS),
                               .wte = source,
                               .wpe = call->wpe ? positions : clt_ref_none(),
-                              .out = clt_check_blank(c, ROWS * COLS)};
+                              .out = clt_check_blank(c, ROWS * cols)};
     clt_embedding_grad_params g = {.rows = ROWS,
                                    .seq = SEQ,
-                                   .cols = COLS,
+                                   .cols = cols,
                                    .unique = UNIQUE,
                                    .fraction = fraction,
-                                   .dx = clt_check_upload(c, dx, ROWS * COLS),
+                                   .dx = clt_check_upload(c, dx, ROWS * cols),
                                    .ids = clt_check_upload(c, unique_ids, UNIQUE),
                                    .first = clt_check_upload(c, check_first, UNIQUE),
                                    .row_begin = clt_check_upload(c, check_begin, UNIQUE + 1),
@@ -81,23 +91,23 @@ static void check_with(clt_check *c, const clt_variant *v, const form *call) {
                                    .accumulate_wpe = true};
     if (c->st == CLT_OK) c->st = run_forward(c->ops, v, &f);
     if (c->st == CLT_OK) c->st = run_backward(c->ops, v, &g);
-    if (c->st == CLT_OK) c->st = run_add_rows(c->ops, v, dwte, source, g.ids, UNIQUE, COLS);
-    clt_ref_embedding_forward(ROWS, SEQ, COLS, check_ids, wte, call->wpe ? wpe : NULL, fraction, out);
-    clt_check_compare(c, "embedding", f.out, out, ROWS * COLS);
-    float *sum = clt_check_zeros(c, VOCAB * COLS);
-    for (int i = 0; i < VOCAB * COLS; i++) sum[i] = i / COLS == unique_ids[1] ? 0.0f : wte[i];
-    clt_ref_embedding_backward(ROWS, SEQ, COLS, check_ids, dx, fraction, sum, wpe);
+    if (c->st == CLT_OK) c->st = run_add_rows(c->ops, v, dwte, source, g.ids, UNIQUE, cols);
+    clt_ref_embedding_forward(ROWS, SEQ, cols, check_ids, wte, call->wpe ? wpe : NULL, fraction, out);
+    clt_check_compare(c, "embedding", f.out, out, ROWS * cols);
+    float *sum = clt_check_zeros(c, VOCAB * cols);
+    for (int i = 0; i < VOCAB * cols; i++) sum[i] = i / cols == unique_ids[1] ? 0.0f : wte[i];
+    clt_ref_embedding_backward(ROWS, SEQ, cols, check_ids, dx, fraction, sum, wpe);
     for (int u = 0; u < UNIQUE; u++)
-        for (int i = unique_ids[u] * COLS; i < (unique_ids[u] + 1) * COLS; i++) sum[i] = sum[i] + wte[i];
-    clt_check_compare(c, "embedding gradient", dwte, sum, VOCAB * COLS);
-    clt_check_compare(c, "position gradient", dwpe, wpe, SEQ * COLS);
+        for (int i = unique_ids[u] * cols; i < (unique_ids[u] + 1) * cols; i++) sum[i] = sum[i] + wte[i];
+    clt_check_compare(c, "embedding gradient", dwte, sum, VOCAB * cols);
+    clt_check_compare(c, "position gradient", dwpe, wpe, SEQ * cols);
 }
 
 static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
     clt_kernel *k;
     if (clt_kernel_try(clt_ops_device(ops), v->file, "add_rows", v->options, &k) != CLT_OK)
         return clt_variant_fail(ops, "%s does not build", v->file);
-    clt_check c = {.ops = ops};
+    clt_check c = {.ops = ops, .aligned = clt_variant_wide(v)};
     check_with(&c, v, ctx);
     return clt_check_end(&c);
 }
@@ -111,12 +121,13 @@ static clt_status pick(clt_ops *ops, const char *what, int64_t rows, int64_t seq
                          what, (long long)rows, (long long)cols, (long long)seq, (long long)unique);
     char options[64];
     snprintf(options, sizeof options, " -DHAS_WPE=%d -DFRACTION=%d", call.wpe, call.fraction != 1.0f);
-    return clt_variant_pick_with(ops, "embedding", options, check_variant, &call, v);
+    return clt_variant_pick_for(ops, "embedding", options, takes, check_variant, &call, v);
 }
 
 clt_status clt_op_embedding_forward(clt_ops *ops, const clt_embedding_params *p) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, "embedding", p->rows, p->seq, p->cols, 0, (form){p->wpe.buf != NULL, p->fraction}, &v));
+    CLT_TRY(pick(ops, "embedding", p->rows, p->seq, p->cols, 0,
+                 (form){p->wpe.buf != NULL, is_wide(p->cols, p->wte, p->wpe, p->out), p->fraction}, &v));
     return run_forward(ops, v, p);
 }
 
@@ -125,13 +136,14 @@ clt_status clt_op_embedding_forward(clt_ops *ops, const clt_embedding_params *p)
 clt_status clt_op_embedding_backward(clt_ops *ops, const clt_embedding_grad_params *p) {
     const clt_variant *v;
     CLT_TRY(pick(ops, "embedding backward", p->rows, p->seq, p->cols, p->unique,
-                 (form){p->dwpe.buf != NULL, p->fraction}, &v));
+                 (form){p->dwpe.buf != NULL, is_wide(p->cols, p->dx, p->dwte, p->dwpe), p->fraction}, &v));
     return run_backward(ops, v, p);
 }
 
 clt_status clt_op_embedding_add_rows(clt_ops *ops, clt_ref dst, clt_ref src, clt_ref ids, int64_t unique,
                                      int64_t cols) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, "embedding rows", 0, 1, cols, unique, (form){true, 1.0f}, &v));
+    CLT_TRY(pick(ops, "embedding rows", 0, 1, cols, unique, (form){true, is_wide(cols, dst, src, src), 1.0f},
+                 &v));
     return run_add_rows(ops, v, dst, src, ids, unique, cols);
 }

@@ -18,6 +18,17 @@ static const shape small[] = {{1, 1, 1, 1, 1.0f, true, false},       {2, 16, 768
                               {3, 33, 127, 40, 0.3f, true, false},   {4, 64, 256, 11, 1.0f, false, false},
                               {2, 31, 1030, 100, 1.0f, false, true}, {7, 2, 17, 3, 0.9f, true, false}};
 
+/* For wide rows: multiples of 8; an id with a long chain. */
+static const shape wide[] = {{1, 1, 8, 1, 1.0f, true, false},       {2, 16, 768, 5003, 1.0f, true, false},
+                             {3, 33, 128, 40, 0.3f, true, false},   {4, 64, 256, 11, 1.0f, false, false},
+                             {2, 31, 1032, 100, 1.0f, false, true}, {7, 2, 24, 3, 0.9f, true, false}};
+static bool is_wide;
+
+static void set_body(const char *id) {
+    is_wide = !strcmp(id, "wide");
+    tu_align(is_wide);
+}
+
 static int32_t *make_ids(const shape *s) {
     int64_t rows = s->samples * s->seq;
     int32_t *ids = clt_malloc((size_t)rows * 4);
@@ -106,8 +117,8 @@ static void backward(int d, const shape *s, const int32_t *ids, int64_t micro, c
 }
 
 static void each_shape(int d, const char *id) {
-    (void)id;
-    const shape *list = tu_tiny() ? tiny : small;
+    set_body(id);
+    const shape *list = is_wide ? wide : tu_tiny() ? tiny : small;
     for (size_t i = 0; i < (tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small)); i++) {
         const shape *s = &list[i];
         int64_t rows = s->samples * s->seq;
@@ -131,16 +142,17 @@ static void lookups_give_the_oracles_words(void **state) {
 }
 
 static void each_add(int d, const char *id) {
-    (void)id;
-    enum { VOCAB = 9, COLS = 65, N = VOCAB * COLS };
+    set_body(id);
+    enum { VOCAB = 9, MOST = 72, N = VOCAB * MOST };
+    const int cols = is_wide ? MOST : 65;
     const int32_t ids[] = {8, 0, 3};
     float *a = tu_random(N, 1, 1.0f), *b = tu_random(N, 2, 1.0f);
     clt_ref dst = tu_upload(d, a, N);
     tu_assert_ok(
-        clt_op_embedding_add_rows(tu_ops(d), dst, tu_upload(d, b, N), tu_upload_i32(d, ids, 3), 3, COLS),
+        clt_op_embedding_add_rows(tu_ops(d), dst, tu_upload(d, b, N), tu_upload_i32(d, ids, 3), 3, cols),
         "add rows");
     for (int u = 0; u < 3; u++)
-        for (int c = 0; c < COLS; c++) a[ids[u] * COLS + c] += b[ids[u] * COLS + c];
+        for (int c = 0; c < cols; c++) a[ids[u] * cols + c] += b[ids[u] * cols + c];
     tu_assert_words("add rows", tu_download(dst, N), a, N);
     clt_free(a), clt_free(b);
 }
@@ -152,24 +164,24 @@ static void rows_are_added(void **state) {
 
 /* Ids outside the table read nothing and give NaN; the other rows are as they should be. */
 static void each_hostile(int d, const char *id) {
-    (void)id;
+    set_body(id);
     const int32_t ids[] = {0, -1, 2, 3, INT32_MAX, INT32_MIN};
-    float *wte = tu_random(3 * 20, 1, 1.0f);
+    float *wte = tu_random(3 * 24, 1, 1.0f);
     clt_embedding_params p = {.rows = 6,
                               .seq = 6,
-                              .cols = 20,
+                              .cols = 24,
                               .vocab = 3,
                               .ids = tu_upload_i32(d, ids, 6),
-                              .wte = tu_upload(d, wte, 60),
-                              .out = tu_blank(d, 120),
+                              .wte = tu_upload(d, wte, 72),
+                              .out = tu_blank(d, 144),
                               .fraction = 1.0f};
     tu_assert_ok(clt_op_embedding_forward(tu_ops(d), &p), "embedding forward");
-    const float *out = tu_download(p.out, 120);
+    const float *out = tu_download(p.out, 144);
     for (int r = 0; r < 6; r++) {
         if (ids[r] >= 0 && ids[r] < 3)
-            tu_assert_words("row", out + r * 20, wte + ids[r] * 20, 20);
+            tu_assert_words("row", out + r * 24, wte + ids[r] * 24, 24);
         else
-            for (int c = 0; c < 20; c++) assert_true(isnan(out[r * 20 + c]));
+            for (int c = 0; c < 24; c++) assert_true(isnan(out[r * 24 + c]));
     }
     clt_free(wte);
 }
