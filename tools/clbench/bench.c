@@ -115,7 +115,8 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
  * measured. */
 static double peak_fraction(const bench *b, const bench_row *r) {
     if (b->cpu_time) return NAN;
-    if (r->flops > 0 && r->type != CLT_F32 && b->fast) return NAN;
+    const bool gpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU;
+    if (gpu && r->flops > 0 && r->type != CLT_F32 && b->fast) return NAN;
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }
 
