@@ -56,7 +56,7 @@ fi
 if section step "training steps bf16 beside torch.compile"; then
     for model in mpt-125m mpt-1b; do
         ours step --suite mpt --model $model --precision amp_bf16 --recompute norms --json "$out/step-$model.json"
-        theirs torch_step.py --model $model
+        theirs torch_step.py --model $model --ours "$out/step-$model.json"
     done
 fi
 exit $failed

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """PyTorch training the models of `clbench step`: the other side of its table, on a GPU or a CPU.
 
-usage: torch_step.py [--model NAME,NAME] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS]
+usage: torch_step.py [--model NAME,NAME] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS] [--ours FILE]
 
 MPT with learned positions, no biases, tied embeddings, exact GELU and causal attention from
 scaled_dot_product_attention (cuDNN or flash kernels on a GPU); bf16 by autocast with fp32 weights, fused AdamW,
-torch.compile. Random tokens. MFU as MosaicML counts it: 6 N + 12 layers d_model T FLOP a token over the peak.
+torch.compile. Random tokens. --ours: rows of `clbench step --json`, whose tokens a second are set beside. MFU as MosaicML counts it: 6 N + 12 layers d_model T FLOP a token over the peak.
 """
 import argparse
+import json
 import time
 
 import torch
@@ -103,8 +104,9 @@ def measure(name, opt, device):
     peak = opt.peak or next((v for k, v in NOMINAL.items() if k in card and not opt.fp32), 0)
     share = f'{flops / peak * 1e-10:.1f} %' if peak else '-'
     memory = f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB' if device == 'cuda' else '-'
-    print(f'{name:10} {count / 1e6:7.1f}M {seq:6} {batch:9} {tokens:11.0f} {flops * 1e-12:9.2f} {share:>9} {memory:>10} {warm:7.1f} s',
-          flush=True)
+    ours = [r['tokens_per_second'] for r in opt.rows if r['model'] == name and r['seq'] == seq]
+    print(f'{name:10} {count / 1e6:7.1f}M {seq:6} {batch:9} {tokens:11.0f} {flops * 1e-12:9.2f} {share:>9} {memory:>10} {warm:7.1f} s'
+          + ''.join(f'   ours {o:.0f}, ratio {o / tokens:.3f}' for o in ours), flush=True)
 
 
 def main():
@@ -117,7 +119,12 @@ def main():
     parser.add_argument('--microbatch', type=int, default=0)
     parser.add_argument('--seconds', type=float, default=3.0)
     parser.add_argument('--peak', type=float, default=0.0, help='TFLOP/s for MFU')
+    parser.add_argument('--ours', help='a file of clbench step --json')
     opt = parser.parse_args()
+    opt.rows = []
+    if opt.ours:
+        with open(opt.ours, encoding='utf-8') as f:
+            opt.rows = json.load(f)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     print(f'PyTorch {torch.__version__}, {torch.cuda.get_device_name() if device == "cuda" else "CPU"}, '
           f'{"fp32" if opt.fp32 else "bf16 autocast"}, {"eager" if opt.eager else "torch.compile"}')
