@@ -253,21 +253,24 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
     CLT_WARP_SYNC();                                                                                         \
     if (lane == 0) CLT_BAR_ARRIVE(filled + (q) % BOXES * 8);                                                 \
     if ((q) % BOXES == BOXES - 1) sent_parity ^= 1
-/* `ready` makes a chunk's values what they shall be. */
+/* `ready` makes a chunk's values what they shall be. Written out: not every compiler unrolls a loop with waits in it. */
+#define FILL_ONE_16(q, pack, ready)                                                                          \
+    ready(q);                                                                                                \
+    FILL(q, PUT_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q), pack));
 #define FILL_16(pack, ready)                                                                                 \
-    _Pragma("unroll") for (int q = 0; q < 4; q++)                                                            \
-    {                                                                                                        \
-        ready(q);                                                                                            \
-        FILL(q, PUT_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q), pack));                                    \
-    }
+    FILL_ONE_16(0, pack, ready)                                                                              \
+    FILL_ONE_16(1, pack, ready)                                                                              \
+    FILL_ONE_16(2, pack, ready)                                                                              \
+    FILL_ONE_16(3, pack, ready)
+#define FILL_TWO_32(q, ready)                                                                                \
+    ready(q);                                                                                                \
+    FILL(2 * q, PUT_32(boxes_at + 2 * q % BOXES * BOX_BYTES, SUMS(q), 0));                                   \
+    FILL(2 * q + 1, PUT_32(boxes_at + (2 * q + 1) % BOXES * BOX_BYTES, SUMS(q), 4));
 #define FILL_32(ready)                                                                                       \
-    _Pragma("unroll") for (int q = 0; q < 8; q++)                                                            \
-    {                                                                                                        \
-        if (q % 2 == 0) {                                                                                    \
-            ready(q / 2);                                                                                    \
-        }                                                                                                    \
-        FILL(q, PUT_32(boxes_at + q % BOXES * BOX_BYTES, SUMS(q / 2), q % 2 * 4));                           \
-    }
+    FILL_TWO_32(0, ready)                                                                                    \
+    FILL_TWO_32(1, ready)                                                                                    \
+    FILL_TWO_32(2, ready)                                                                                    \
+    FILL_TWO_32(3, ready)
 #define AS_IT_IS(q)
 #if EP & CLT_EP_BIAS
 #define WITH_BIAS(q)                                                                                         \

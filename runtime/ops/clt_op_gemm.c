@@ -200,6 +200,7 @@ clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p) {
     CLT_TRY(check_call(p));
     CLT_TRY(choose(ops, p, &v));
     if (!strcmp(v->body, "group")) CLT_TRY(clt_gemm_group_prepare(ops, v, p));
+    if (!strcmp(v->body, "wgmma")) CLT_TRY(clt_gemm_wgmma_prepare(ops, v, p));
     const uint64_t need = strcmp(v->body, "cpu") ? 0 : clt_gemm_cpu_workspace(p);
     if (need) CLT_TRY(clt_ops_scratch(ops, 0, need, &b));
     return warm_up(ops, v, p);

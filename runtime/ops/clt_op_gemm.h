@@ -33,7 +33,8 @@ clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm
 clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-/* Upper bound of that body's scratch. */
+/* Makes what the call needs besides its main kernel; upper bound of that body's scratch. */
+clt_status clt_gemm_wgmma_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 uint64_t clt_gemm_wgmma_workspace(const clt_gemm_params *p);
 /* Whether c may hold unfinished chains: it is fp32 and nothing that the epilogue reads lies there. */
 bool clt_gemm_c_is_free(const clt_gemm_params *p);

@@ -93,6 +93,11 @@ static uint64_t part_elements(const clt_variant *v, int64_t runs) {
     return (uint64_t)(runs * 2 * tile_rows(v) * clt_variant_param(v, "BN", 256));
 }
 
+static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_plan *g, clt_ref *out) {
+    out->off = 0;
+    return clt_ops_scratch(ops, SLOT_PARTS, part_elements(v, g->runs) * sizeof(float), &out->buf);
+}
+
 #define PLAN(p, g)                                                                                           \
     CLT_U32((p)->m), CLT_U32((p)->n), CLT_U32((p)->k), CLT_U32((g).tiles_m), CLT_U32((g).tiles_n),           \
         CLT_U32((g).steps), CLT_U32((g).group), CLT_U32((g).whole), CLT_U32((g).parts), CLT_U32((g).runs),   \
@@ -108,6 +113,12 @@ static clt_status add_parts(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     return clt_launch(k, 3, global, (size_t[]){(size_t)bn / 4, 4, 1}, args, CLT_COUNT_OF(args));
 }
 
+static void options_of(const clt_gemm_params *p, const clt_variant *v, char *out, size_t size) {
+    char more[64];
+    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu", (int)p->form, clt_gemm_flags(p));
+    clt_gemm_options(p, v, more, out, size);
+}
+
 clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const int64_t bn = clt_variant_param(v, "BN", 256);
     clt_device *dev = clt_ops_device(ops);
@@ -117,19 +128,18 @@ clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm
     const clt_tensor_map_params box_c = result(p->c, p->c_type, p->m, p->n, p->ldc);
     const clt_tensor_map_params box_pre = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
     clt_ref a, b, c, part = clt_ref_none(), part_map = clt_ref_none(), pre = clt_ref_none();
-    char more[128], options[512];
+    char options[512];
     clt_kernel *k;
-    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu", (int)p->form, clt_gemm_flags(p));
-    clt_gemm_options(p, v, more, options, sizeof options);
+    options_of(p, v, options, sizeof options);
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm_wgmma", options, &k));
     CLT_TRY(clt_tensor_map_get(dev, &box_a, &a));
     CLT_TRY(clt_tensor_map_get(dev, &box_b, &b));
     CLT_TRY(clt_tensor_map_get(dev, &box_c, &c));
     if (p->pre.buf) CLT_TRY(clt_tensor_map_get(dev, &box_pre, &pre));
     if (g.parts) {
-        const uint64_t n = part_elements(v, g.runs);
-        CLT_TRY(clt_ops_scratch(ops, SLOT_PARTS, n * sizeof(float), &part.buf));
-        const clt_tensor_map_params box = result(part, CLT_F32, (int64_t)n / bn, bn, bn);
+        CLT_TRY(parts_place(ops, v, &g, &part));
+        const int64_t rows = (int64_t)part_elements(v, g.runs) / bn;
+        const clt_tensor_map_params box = result(part, CLT_F32, rows, bn, bn);
         CLT_TRY(clt_tensor_map_get(dev, &box, &part_map));
     }
     const clt_arg args[] = {PLAN(p, g),         CLT_REF(a),           CLT_REF(b),        CLT_REF(c),
@@ -141,8 +151,19 @@ clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm
     return g.parts ? add_parts(ops, v, p, &g, options, part) : CLT_OK;
 }
 
+clt_status clt_gemm_wgmma_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+    const gemm_plan g = make_plan(p, v, clt_device_get_facts(clt_ops_device(ops))->compute_units);
+    char options[512];
+    clt_ref part;
+    clt_kernel *k;
+    if (!g.parts) return CLT_OK;
+    options_of(p, v, options, sizeof options);
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "gemm_parts", options, &k));
+    return parts_place(ops, v, &g, &part);
+}
+
 uint64_t clt_gemm_wgmma_workspace(const clt_gemm_params *p) {
-    enum { MOST_UNITS = 160, MOST_TILE = 256 * 192 };
+    enum { MOST_UNITS = 160, MOST_TILE = 128 * 256 };
     return p->in_type == CLT_F32 || p->c_type != CLT_F32
                ? 0
                : (uint64_t)MOST_UNITS * 2 * MOST_TILE * sizeof(float);
