@@ -1,6 +1,7 @@
 /* Where a run starts and what it leaves behind: checkpoints, load_path, automatic resumption. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../checkpoint/clt_weight_source.h"
 #include "clt_run.h"
@@ -113,6 +114,13 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
     return st;
 }
 
+/* Whether this rank's share of a checkpoint may lie in the host's memory while it is written. */
+static bool snapshot_fits(const clt_run *r, int parts) {
+    double share = (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group);
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+    return share * clt_group_local_size(r->group) < memory / 4;
+}
+
 clt_status clt_run_create_writer(clt_run *r) {
     const clt_config *c = r->cfg;
     clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
@@ -125,10 +133,18 @@ clt_status clt_run_create_writer(clt_run *r) {
     p.keep = c->save_num_checkpoints_to_keep;
     p.overwrite = c->save_overwrite;
     p.latest = c->save_latest_filename;
+    p.snapshot = r->ahead && snapshot_fits(r, p.part_count);
     return clt_ckpt_writer_create(&p, &r->writer);
 }
 
-void clt_run_save(clt_run *r) {
+static void tell_failure(clt_run *r) {
+    clt_warn("training goes on without a checkpoint of batch %lld", (long long)r->save.batch);
+    clt_free(r->save.name);
+    r->save.name = NULL;
+}
+
+clt_status clt_run_save_begin(clt_run *r) {
+    clt_run_save_finish(r);
     const clt_config *c = r->cfg;
     const clt_device_facts *f = clt_device_get_facts(r->dev);
     clt_str config = {0};
@@ -166,21 +182,47 @@ void clt_run_save(clt_run *r) {
     s.device = f->name;
     s.driver = f->driver;
     clt_group_note(r->group, r->now.batch, "saving a checkpoint");
-    double start = clt_now();
-    clt_status st = clt_ckpt_save(r->writer, name, &s);
+    r->save = (clt_run_saving){.name = name, .batch = r->now.batch, .start = clt_now()};
+    clt_status st = clt_ckpt_save_begin(r->writer, name, &s);
+    r->save.active = st == CLT_OK;
     r->save_failed = st != CLT_OK;
-    if (st == CLT_OK) {
-        char seconds[32], *fields = NULL;
-        clt_info("checkpoint saved: %s/%s (%s)", r->folder, name,
-                 clt_human_seconds(clt_now() - start, seconds));
-        fields = clt_format("\"name\":\"%s\",\"seconds\":%.3f", name, clt_now() - start);
-        clt_sinks_event(r->sinks, "checkpoint", r->now.batch, fields);
-        clt_free(fields);
-    } else {
-        clt_warn("training goes on without a checkpoint of batch %lld", (long long)r->now.batch);
-    }
-    clt_free(name);
     json_decref(model);
     free(model_text);
     clt_str_free(&config);
+    if (st == CLT_OK) return CLT_OK;
+    tell_failure(r);
+    return st;
+}
+
+void clt_run_save_finish(clt_run *r) {
+    char seconds[32];
+    if (!r->save.active) return;
+    clt_group_note(r->group, r->save.batch, "saving a checkpoint");
+    clt_status st = clt_ckpt_save_finish(r->writer);
+    r->save.active = false;
+    r->save_failed = st != CLT_OK;
+    if (st != CLT_OK) {
+        tell_failure(r);
+        return;
+    }
+    double took = clt_now() - r->save.start;
+    r->saved = r->save.batch;
+    clt_info("checkpoint saved: %s/%s (%s)", r->folder, r->save.name, clt_human_seconds(took, seconds));
+    char *fields = clt_format("\"name\":\"%s\",\"seconds\":%.3f", r->save.name, took);
+    clt_sinks_event(r->sinks, "checkpoint", r->save.batch, fields);
+    clt_free(fields);
+    clt_free(r->save.name);
+    r->save.name = NULL;
+}
+
+clt_status clt_run_save_poll(clt_run *r) {
+    if (!r->save.active) return CLT_OK;
+    int64_t busy = !clt_ckpt_save_ready(r->writer);
+    CLT_TRY(clt_group_max_i64(r->group, &busy, 1));
+    if (!busy) clt_run_save_finish(r);
+    return CLT_OK;
+}
+
+void clt_run_save(clt_run *r) {
+    if (clt_run_save_begin(r) == CLT_OK) clt_run_save_finish(r);
 }

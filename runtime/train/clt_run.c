@@ -46,6 +46,7 @@ clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options
 
 void clt_run_close(clt_run *r) {
     clt_ckpt_writer_destroy(r->writer);
+    clt_free(r->save.name);
     clt_trace_destroy(r->trace);
     clt_sinks_destroy(r->sinks);
     clt_engine_destroy(r->engine);

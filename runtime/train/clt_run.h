@@ -20,6 +20,14 @@ typedef struct {
     int32_t *arrays; /* what batch points into while steps are queued ahead */
 } clt_run_step;
 
+/* A checkpoint that is being written while training goes on. */
+typedef struct {
+    bool active;
+    char *name;
+    int64_t batch;
+    double start;
+} clt_run_saving;
+
 typedef struct {
     clt_config *cfg; /* a copy whose exact_lanes, seed and data-set state may come from a checkpoint */
     const clt_run_options *opt;
@@ -52,6 +60,8 @@ typedef struct {
     double eval_seconds, peak_flops, last_loss;
     bool resumed; /* the whole state came from a checkpoint */
     bool save_failed;
+    clt_run_saving save;
+    int64_t saved; /* batch of the newest checkpoint that is whole, -1: none */
 } clt_run;
 
 /* Group, device (checked for the numerics asked for) and operations. */
@@ -73,6 +83,12 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume);
 /* Saves the state of the last finished step; a failure is remembered in r->save_failed and training goes on.
  */
 void clt_run_save(clt_run *r);
+/* The same in two parts: after begin training may go on, finish waits and tells what came of it (r->saved).
+ * begin finishes one that is under way; its status is every rank's. poll finishes it once no rank would wait:
+ * collective. */
+clt_status clt_run_save_begin(clt_run *r);
+clt_status clt_run_save_poll(clt_run *r);
+void clt_run_save_finish(clt_run *r);
 clt_status clt_run_create_writer(clt_run *r);
 
 /* --- clt_evaluator.c

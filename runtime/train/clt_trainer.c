@@ -207,6 +207,7 @@ static void keep_batch(const clt_run *r, clt_run_step *q, const clt_engine_batch
 }
 
 static clt_status bad_step(clt_run *r, const clt_run_step *q, const clt_engine_result *res) {
+    clt_run_save_finish(r);
     clt_device_set_steady(r->dev, false); /* looking into a step needs a kernel more */
     CLT_TRY(clt_engine_explain(r->engine, &q->batch, q->step));
     clt_error(CLT_FAIL,
@@ -315,10 +316,11 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
 
 /* A signal: save the last finished step together and say that the run can go on. All ranks come here
  * together. */
-static clt_status stop_run(clt_run *r, bool saved) {
+static clt_status stop_run(clt_run *r) {
     clt_progress_end();
     if (r->writer) {
-        if (!saved) clt_run_save(r);
+        clt_run_save_finish(r);
+        if (r->saved != r->now.batch) clt_run_save(r);
         if (!r->save_failed) {
             clt_info("stopped at batch %lld after a save; the same command goes on from there",
                      (long long)r->now.batch);
@@ -355,7 +357,8 @@ static clt_status loop(clt_run *r) {
     clt_time eval_every, save_every;
     /* What is resumed was saved, and evaluated if that was due; a fresh start has neither. */
     r->first_step = r->optimizer_step + 1;
-    int64_t first = r->now.batch, saved = r->resumed ? first : -1, evaluated = saved;
+    int64_t first = r->now.batch, evaluated = r->resumed ? first : -1;
+    r->saved = evaluated;
     CLT_TRY(resolve_intervals(r, &eval_every, &save_every));
     if (r->cfg->eval_first && r->now.batch == 0) CLT_TRY(clt_run_eval(r, false));
     while (!clt_timestamp_reached(&r->now, r->max)) {
@@ -367,8 +370,9 @@ static clt_status loop(clt_run *r) {
         clt_trace_span(r->trace, start, clt_now(), "fetch samples");
         if (clt_group_stop(r->group)) {
             CLT_TRY(collect_all(r));
-            return stop_run(r, saved == r->now.batch);
+            return stop_run(r);
         }
+        CLT_TRY(clt_run_save_poll(r));
         CLT_TRY(step(r, &b, tokens));
         if (before.batch == r->now.batch) continue; /* given up: the next exchange says why */
         bool eval = r->cfg->n_evals && clt_timestamp_crossed(&before, &r->now, eval_every);
@@ -377,20 +381,18 @@ static clt_status loop(clt_run *r) {
         if (before.batch == first) first_step_done(r);
         if (eval) {
             CLT_TRY(clt_run_eval(r, false));
-            if (clt_group_stop(r->group)) return stop_run(r, false);
+            if (clt_group_stop(r->group)) return stop_run(r);
             evaluated = r->now.batch;
         }
-        if (save) {
-            clt_run_save(r);
-            saved = r->save_failed ? -1 : r->now.batch;
-        }
+        if (save && clt_run_save_begin(r) == CLT_OK && !r->ahead) clt_run_save_finish(r);
     }
     CLT_TRY(collect_all(r));
     if (r->cfg->n_evals && evaluated != r->now.batch) {
         CLT_TRY(clt_run_eval(r, false));
-        if (clt_group_stop(r->group)) return stop_run(r, saved == r->now.batch);
+        if (clt_group_stop(r->group)) return stop_run(r);
     }
-    if (r->writer && saved != r->now.batch) clt_run_save(r);
+    clt_run_save_finish(r);
+    if (r->writer && r->saved != r->now.batch) clt_run_save(r);
     return r->trace ? trace_end(r) : CLT_OK; /* the run ended before the steps that were asked for */
 }
 

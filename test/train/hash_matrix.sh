@@ -97,7 +97,7 @@ transport() {
 recompute() {
     compare "recomputation" $pocl 1 cltrain.recompute=true
     compare "recomputation of norms" $pocl 1 cltrain.recompute=norms
-    CLTRAIN_AHEAD=1 compare "steps queued ahead" $pocl 2
+    CLTRAIN_AHEAD=1 compare "steps queued ahead, checkpoints written meanwhile" $pocl 2 save_interval=3ba
     compare "recomputation, 2 ranks, microbatch 1" $pocl 2 cltrain.recompute=true device_train_microbatch_size=1
 }
 
