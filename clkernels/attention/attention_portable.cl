@@ -101,33 +101,6 @@ static inline void range_in_block(size_t i, size_t j0, size_t window, int *begin
     *end = max(0, min((int)i - (int)j0 + 1, BLOCK));
 }
 
-#if SEQ_IDS
-#define SEQUENCE_OF(i) seq_ids[seq_ids_off + min((uint)(i), seq - 1)]
-#define SAME_SEQUENCE(i, j) (SEQUENCE_OF(i) == SEQUENCE_OF(j))
-#else
-#define SAME_SEQUENCE(i, j) true
-#endif
-#if ALIBI
-#define SLOPE(h) slopes[slopes_off + (h)]
-#else
-#define SLOPE(h) 0.0f
-#endif
-#if DROPOUT
-#define FACTOR(b, h, i, j) ATTENTION_FACTOR(b, ((ulong)(h)*seq + (i)) * seq + (j))
-#endif
-
-static inline float scored(float s, float scale, float softcap, float slope, int distance, float *t) {
-    s = s * scale;
-#if SOFTCAP
-    *t = clt_tanh(s / softcap);
-    s = softcap * *t;
-#endif
-#if ALIBI
-    s = fma(slope, (float)distance, s);
-#endif
-    return s;
-}
-
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse,
                   ulong lse_off) {

@@ -48,63 +48,29 @@
 #error "the tile's blocks do not divide among the items"
 #endif
 
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
-
 /* Row of the tile and step along k where block e of a tile of `width` rows begins. Neighbouring items are neighbours in
  * memory. */
 #define BLOCK_ROW(e, along_k, width) (((along_k) ? (e) / (BK / 4) : (e) % ((width) / 4)) * 4)
 #define BLOCK_K(e, along_k, width) (((along_k) ? (e) % (BK / 4) : (e) / ((width) / 4)) * 4)
 
-/* Up to 4 numbers from p[0..left-1], zeros behind them. */
-static inline ushort4 load_edge(__global const ushort *p, long left)
-{
-    ushort4 v = (ushort4)(0);
-    if (left > 0) v.x = p[0];
-    if (left > 1) v.y = p[1];
-    if (left > 2) v.z = p[2];
-    if (left > 3) v.w = p[3];
-    return v;
-}
-
-/* A 4 x 4 block as rows along memory: line i starts at p + i * ld; `lines` of them and `left` numbers of each are there. */
-static inline void fetch(ushort4 *to, __global const ushort *p, size_t ld, long lines, long left)
-{
-    if (lines >= 4 && left >= 4) {
-        EACH(i, 4) to[i] = vload4(0, p + i * ld);
-    } else {
-        EACH(i, 4) to[i] = i < lines ? load_edge(p + i * ld, left) : (ushort4)(0);
-    }
-}
-
-static inline void put(__local ushort *to, const ushort4 *v, bool turn)
-{
-    if (turn) {
-        *(__local ushort4 *)(to) = (ushort4)(v[0].x, v[1].x, v[2].x, v[3].x);
-        *(__local ushort4 *)(to + PITCH) = (ushort4)(v[0].y, v[1].y, v[2].y, v[3].y);
-        *(__local ushort4 *)(to + 2 * PITCH) = (ushort4)(v[0].z, v[1].z, v[2].z, v[3].z);
-        *(__local ushort4 *)(to + 3 * PITCH) = (ushort4)(v[0].w, v[1].w, v[2].w, v[3].w);
-    } else {
-        EACH(i, 4) *(__local ushort4 *)(to + i * PITCH) = v[i];
-    }
-}
-
 /* Block e of a tile: rows from `first` (below `limit`), steps from k0. */
 #define FETCH(reg, blocks, src, ld, along_k, width, first, limit)                                            \
-    EACH(f, blocks)                                                                                          \
+    CLT_EACH(f, blocks)                                                                                          \
     {                                                                                                        \
         const int e = lid + f * WG;                                                                          \
         const size_t at = first + BLOCK_ROW(e, along_k, width), kk = k0 + BLOCK_K(e, along_k, width);        \
         const long rows = (long)limit - (long)at, steps = (long)k - (long)kk;                                \
         if (along_k)                                                                                         \
-            fetch(reg[f], src + at * ld + kk, ld, rows, steps);                                              \
+            clt_block4_fetch(reg[f], src + at * ld + kk, ld, rows, steps);                                              \
         else                                                                                                 \
-            fetch(reg[f], src + kk * ld + at, ld, steps, rows);                                              \
+            clt_block4_fetch(reg[f], src + kk * ld + at, ld, steps, rows);                                              \
     }
 #define PUT(tile, reg, blocks, along_k, width)                                                               \
-    EACH(f, blocks)                                                                                          \
+    CLT_EACH(f, blocks)                                                                                          \
     {                                                                                                        \
         const int e = lid + f * WG;                                                                          \
-        put(tile + BLOCK_ROW(e, along_k, width) * PITCH + BLOCK_K(e, along_k, width), reg[f], !(along_k));   \
+        clt_block4_put(tile + BLOCK_ROW(e, along_k, width) * PITCH + BLOCK_K(e, along_k, width), PITCH,     \
+                       reg[f], !(along_k));   \
     }
 
 #define A_ALONG_K (FORM != 2)
@@ -125,7 +91,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     a += a_off;
     b += b_off;
 
-    EACH(i, MT) EACH(j, NT) acc[i][j] = (clt_acc)(0.0f);
+    CLT_EACH(i, MT) CLT_EACH(j, NT) acc[i][j] = (clt_acc)(0.0f);
     size_t k0 = 0;
     FETCH(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0, m)
     FETCH(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0, n)
@@ -139,24 +105,24 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
             FETCH(ra, A_BLOCKS, a, lda, A_ALONG_K, BM, m0, m)
             FETCH(rb, B_BLOCKS, b, ldb, B_ALONG_K, BN, n0, n)
         }
-        EACH(s, BK / 16)
+        CLT_EACH(s, BK / 16)
         {
             clt_frag fb[NT];
-            EACH(j, NT) fb[j] = clt_frag_load(b_tile + (wn + 16 * j) * PITCH + 16 * s, PITCH, lane);
-            EACH(i, MT)
+            CLT_EACH(j, NT) fb[j] = clt_frag_load(b_tile + (wn + 16 * j) * PITCH + 16 * s, PITCH, lane);
+            CLT_EACH(i, MT)
             {
                 const clt_frag fa = clt_frag_load(a_tile + (wm + 16 * i) * PITCH + 16 * s, PITCH, lane);
-                EACH(j, NT) acc[i][j] = CLT_TILE16(IN_TYPE, fa, fb[j], acc[i][j]);
+                CLT_EACH(j, NT) acc[i][j] = CLT_TILE16(IN_TYPE, fa, fb[j], acc[i][j]);
             }
         }
     }
 
     /* 16 rows of WN floats for each wave: less than the tiles that lay there. */
     __local float *mine = (__local float *)shared + wave * 16 * WN;
-    EACH(i, MT)
+    CLT_EACH(i, MT)
     {
         barrier(CLK_LOCAL_MEM_FENCE);
-        EACH(j, NT) EACH(r, CLT_ACC) mine[CLT_ACC_ROW(lane, r) * WN + 16 * j + lane % 16] = acc[i][j][r];
+        CLT_EACH(j, NT) CLT_EACH(r, CLT_ACC) mine[CLT_ACC_ROW(lane, r) * WN + 16 * j + lane % 16] = acc[i][j][r];
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int e = lane; e < 16 * WN; e += CLT_WAVE) {
             const size_t row = m0 + wm + 16 * i + e / WN, column = n0 + wn + e % WN;

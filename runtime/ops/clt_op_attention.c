@@ -57,10 +57,11 @@ arg_list clt_attention_common_args(const params *p) {
 static clt_status launch_tiles(clt_ops *ops, const clt_variant *v, const char *name, const params *p,
                                int64_t heads, const arg_list *l) {
     size_t rows = (size_t)clt_variant_param(v, "ROWS", 16), tiles = ((size_t)p->seq + rows - 1) / rows;
+    size_t items = (size_t)clt_variant_param(v, "ITEMS", 4 * (long)rows);
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
-    return clt_launch(k, 3, (size_t[]){tiles * 4 * rows, (size_t)heads, (size_t)p->batch},
-                      (size_t[]){4 * rows, 1, 1}, l->a, l->n);
+    return clt_launch(k, 3, (size_t[]){tiles * items, (size_t)heads, (size_t)p->batch},
+                      (size_t[]){items, 1, 1}, l->a, l->n);
 }
 
 static clt_status group_forward(clt_ops *ops, const clt_variant *v, const params *p) {
@@ -193,7 +194,9 @@ static void make_options(const clt_ops *ops, const params *p, char *out, size_t 
 }
 
 bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
-    return strcmp(v->body, "wgmma") != 0 || clt_attention_wgmma_takes(v, p);
+    if (!strcmp(v->body, "wgmma")) return clt_attention_wgmma_takes(v, p);
+    return (clt_variant_param(v, "TYPES", 7) >> p->type & 1) &&
+           p->head_dim <= clt_variant_param(v, "MAX_D", INT32_MAX);
 }
 
 bool clt_attention_takes_backward(const clt_variant *v, const grad_params *g) {

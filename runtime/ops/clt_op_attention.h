@@ -19,7 +19,9 @@ void clt_attention_add_matrix(clt_attention_args *l, clt_ref r, int64_t ld);
 /* ATTENTION_ARGS of clkernels/attention/attention.clh. */
 clt_attention_args clt_attention_common_args(const clt_attention_params *p);
 
-/* Whether a row can do this call; what it cannot do goes to a row below it. */
+/* Whether a row can do this call; what it cannot do goes to a row below it. Params of a row: TYPES, a set of
+ * 1 fp32 + 2 bf16 + 4 fp16 (all if absent), MAX_D, the largest head size; ROWS and ITEMS, rows and items of a
+ * work-group (4 * ROWS if absent). */
 bool clt_attention_takes_forward(const clt_variant *v, const clt_attention_params *p);
 bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad_params *g);
 

@@ -4,7 +4,7 @@
 # emulator in DIR, a source tree of tinygrad. Every buffer must be the recorded one, word for word. The kernels for matrix
 # units, which no other device can run, must stay within their bound (matrix.py).
 #
-#   TARGETS="gfx90a gfx942 gfx1100"  which GPUs
+#   TARGETS="gfx90a gfx942 gfx1100 gfx1201"  which GPUs
 #   MOST=0                           at most so many launches of each program of the whole steps (0: all)
 #   ONLY=word                        only kernels whose "file name" holds the word
 #
@@ -13,7 +13,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 BUILD=$(readlink -f "${BUILD:-build}")
 WORK=$BUILD/amd
-EMULATOR=${EMULATOR:-} TARGETS=${TARGETS:-gfx90a gfx942 gfx1100} MOST=${MOST:-0} ONLY=${ONLY:-}
+EMULATOR=${EMULATOR:-} TARGETS=${TARGETS:-gfx90a gfx942 gfx1100 gfx1201} MOST=${MOST:-0} ONLY=${ONLY:-}
 leave() {
     echo "check-amd: left out: $*"
     exit 0

@@ -9,7 +9,7 @@ What is set right here, because the emulator was made for other code than ours:
 - V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP follow the document also for denormals, and where that leaves room (the sign of
   a scale, how often a scaled result is rounded) the reading with which the compiler's division is correctly rounded;
 - S_GETPC_B64, S_SETPC_B64 and S_SWAPPC_B64, with which long kernels reach constants and call functions, are added;
-- writes to local memory read accumulation registers where the instruction says so (CDNA);
+- WMMA takes a constant as the sum to add to; writes to local memory read accumulation registers where the instruction says so (CDNA);
 - cache instructions do nothing; CDNA2's opcodes of the bf16_1k matrix instructions, which the tables know under CDNA3's
   numbers, are renumbered."""
 import ctypes
@@ -123,6 +123,31 @@ def _add_memory(emu):
     emu._INST_HANDLERS[emu.ir4.VGLOBAL] = vector_memory
 
 
+def _add_constant_accumulators(emu):
+    class ConstantAccumulator(emu._Ctx):
+        __slots__ = ()
+        source = None
+        registers = ()
+
+        def rvgpr_dyn(self, reg, lane, valid=None):
+            value = super().rvgpr_dyn(reg, lane, valid)
+            if not any(reg is r for r in self.registers):
+                return value
+            return (self.source >= 256).where(value, self.rsgpr_dyn(self.source))
+
+    def packed(inst, ctx):
+        if 'WMMA' in getattr(inst.op, 'name', ''):
+            source = ctx.inst_field(type(inst).src2)
+            first = (source >= 256).where(source - emu._c(256), source)
+            ConstantAccumulator.source = source
+            ConstantAccumulator.registers = [first + emu._c(i) for i in range(8)]
+            ctx.__class__ = ConstantAccumulator
+        return emu._compile_vop3p(inst, ctx)
+
+    for kind in (emu.ir3.VOP3P, emu.ir4.VOP3P):
+        emu._INST_HANDLERS[kind] = packed
+
+
 def _add_program_counter(emu):
     from tinygrad.dtype import dtypes
     from tinygrad.uop.ops import UOp
@@ -167,6 +192,7 @@ def load(tree):
     _fix_arithmetic()
     _add_program_counter(emu)
     _add_memory(emu)
+    _add_constant_accumulators(emu)
     plain = emu.get_pcode
 
     def get_pcode(op):

@@ -1,6 +1,6 @@
 """Runs the kernels for AMD's matrix units on an emulator, at small shapes with every kind of edge, against sums in double.
 They add in the hardware's order, so each output must be within the bound of the oracle of fast rows
-(runtime/ops/ref/clt_ref_gemm.c): k * 2^-22 of the sum of absolute products, and half a step of the stored type.
+(clt_ref_gemm_near_at and clt_ref_attention_row in runtime/ops/ref). What lies around the tensors is NaN and must stay.
 
     matrix.py --emulator TREE --target gfx942 --work DIR
 
@@ -167,10 +167,10 @@ def gemm_cases():
         yield Gemm(TN, 130, 7, 3, kind, 0, False)
 
 
-def gemm_rows(target):
-    """The rows of gemm.vt for the target's matrix unit: (id, file, options)."""
+def rows_of(target, table):
+    """The rows of a table for the target's matrix unit: (id, file, options)."""
     unit = 'mfma' if codeobject.TARGETS[target][2] == 'on' else 'wmma'
-    with open(f'{KERNELS}/gemm/gemm.vt') as f:
+    with open(f'{KERNELS}/{table}') as f:
         for line in f:
             word = line.split('#')[0].split()
             if len(word) == 5 and unit in word[3].split(','):
@@ -185,16 +185,116 @@ def compiled(a, file, options):
     return code
 
 
+def report(a, what, case, outputs):
+    worst = case.worst()
+    print(f"{a.target:8} {'FAIL' if worst > 1 else 'ok  '} {what:15} {case.name():55} {outputs:6} outputs, "
+          f'{worst:.2f} of the bound', flush=True)
+    return worst > 1
+
+
 def check_gemm(a):
     failed = 0
-    for row, file, params in gemm_rows(a.target):
+    for row, file, params in rows_of(a.target, 'gemm/gemm.vt'):
         size = {k: int(v) for k, v in (p[2:].split('=') for p in params)}
         for case in gemm_cases():
             case.run(compiled(a, file, params + case.options()), size['BM'], size['BN'])
-            worst = case.worst()
-            failed += worst > 1
-            print(f"{a.target:8} {'FAIL' if worst > 1 else 'ok  '} gemm={row} {case.name():55} {case.m * case.n:6} outputs, "
-                  f'{worst:.2f} of the bound', flush=True)
+            failed += report(a, f'gemm={row}', case, case.m * case.n)
+    return failed
+
+
+# --- attention, forward ---
+
+class Attention:
+    def __init__(self, batch, seq, heads, group, size, kind, alibi=False, window=-1, seq_ids=False, softcap=0.0):
+        self.batch, self.seq, self.heads, self.group, self.size, self.kind = batch, seq, heads, group, size, kind
+        self.window, self.softcap, self.scale = window, softcap, 1 / math.sqrt(size)
+        rows, kv = batch * seq, heads // group
+        self.q = Tensor(kind, rows, heads * size, heads * size + 8, 3, 2)
+        self.k = Tensor(kind, rows, kv * size, kv * size + 5, 1, 2)
+        self.v = Tensor(kind, rows, kv * size, kv * size, 7, 1)
+        # Rows of o start at whole words: the emulator's wide stores drop the lowest bits of an address.
+        self.o = Tensor(kind, rows, heads * size, heads * size + 2, 2, 1)
+        self.lse = Tensor(F32, 1, batch * heads * seq, batch * heads * seq, 4, 1)
+        self.slopes = Tensor(F32, 1, heads, heads, 1, 0.5) if alibi else None
+        self.ids = [r % seq * 3 // seq for r in range(rows)] if seq_ids else None
+        self.id_memory = Memory(struct.pack(f'<{rows}i', *self.ids)) if seq_ids else None
+
+    def name(self):
+        words = [w for w, on in (('alibi', self.slopes), ('window', self.window >= 0), ('ids', self.ids),
+                                 ('softcap', self.softcap)) if on]
+        return (f"B {self.batch} H {self.heads}/{self.group} T {self.seq} D {self.size} "
+                f"{['', 'bf16', 'fp16'][self.kind]} {' '.join(words)}")
+
+    def options(self):
+        return [f'-DHEAD_DIM={self.size}', f'-DTYPE={self.kind}', f'-DALIBI={int(self.slopes is not None)}',
+                f'-DSOFTCAP={int(self.softcap > 0)}', f'-DWINDOW={int(self.window >= 0)}',
+                f'-DSEQ_IDS={int(self.ids is not None)}', '-DDROPOUT=0']
+
+    def run(self, code, rows, items):
+        u32 = lambda x: struct.pack('<I', x)
+        matrix = lambda t: t.args(False) + [u32(t.ld)]
+        ids = [struct.pack('<QQ', self.id_memory.address, 0)[i:i + 8] for i in (0, 8)] if self.ids else NONE
+        args = [*matrix(self.q), *matrix(self.k), *matrix(self.v), *(self.slopes.args(False) if self.slopes else NONE), *ids,
+                u32(self.seq), u32(self.heads), u32(self.group), struct.pack('<f', self.scale),
+                struct.pack('<f', self.softcap), u32(max(self.window, 0)), *[u32(0)] * 6, struct.pack('<f', 1),
+                *matrix(self.o), *self.lse.args(False)]
+        emulator.run(code, 'attention_forward', [-(-self.seq // rows) * items, self.heads, self.batch], [items, 1, 1], args)
+
+    def row(self, b, h, i):
+        """The output row and its bounds, the log-sum-exp and its bound, as clt_ref_attention_row has them."""
+        n, hk = self.size, h // self.group
+        q = [self.q.at(self.q.start, b * self.seq + i, h * n + d) for d in range(n)]
+        scores, largest = {}, 0.0
+        for j in range(max(0, i - self.window) if self.window >= 0 else 0, i + 1):
+            if self.ids and self.ids[i] != self.ids[j]:
+                continue
+            products = [x * self.k.at(self.k.start, b * self.seq + j, hk * n + d) for d, x in enumerate(q)]
+            s, size = math.fsum(products) * self.scale, math.fsum(map(abs, products)) * self.scale
+            if self.softcap:
+                s, size = self.softcap * math.tanh(s / self.softcap), size + self.softcap
+            if self.slopes:
+                bias = self.slopes.at(self.slopes.start, 0, h) * (j - i)
+                s, size = s + bias, size + abs(bias)
+            scores[j], largest = s, max(largest, size)
+        top = max(scores.values())
+        lse = top + math.log(math.fsum(math.exp(s - top) for s in scores.values()))
+        u = {BF16: 2.0 ** -8, F16: 2.0 ** -11}[self.kind]
+        e, adding = (n + 8) * 2.0 ** -23 * largest, 2.0 ** -21 * (1 + (i + 1) / 64)
+        want, bound = [], []
+        for d in range(n):
+            wv = [(math.exp(s - lse), self.v.at(self.v.start, b * self.seq + j, hk * n + d)) for j, s in scores.items()]
+            far = 2.0 ** -25 * (1 + math.fsum(abs(v) for _, v in wv)) if self.kind == F16 else 0
+            want.append(math.fsum(w * v for w, v in wv))
+            bound.append(1.01 * (2 * u + 2 * e + adding) * math.fsum(w * abs(v) for w, v in wv) + far)
+        return want, bound, lse, 1.01 * (2 * e + adding) + 2.0 ** -22 * abs(lse)
+
+    def worst(self):
+        o, lse, most = self.o.values(), self.lse.values(), 0.0
+        for b in range(self.batch):
+            for h in range(self.heads):
+                for i in range(self.seq):
+                    want, bound, want_lse, lse_bound = self.row(b, h, i)
+                    errors = [abs(self.o.at(o, b * self.seq + i, h * self.size + d) - w) / bound[d] for d, w in enumerate(want)]
+                    errors.append(abs(self.lse.at(lse, 0, (b * self.heads + h) * self.seq + i) - want_lse) / lse_bound)
+                    most = math.inf if any(map(math.isnan, errors)) else max(most, *errors)
+        return most if all(t.outside_holds() for t in (self.q, self.k, self.v, self.o, self.lse)) else math.inf
+
+
+def attention_cases():
+    yield Attention(2, 83, 2, 2, 64, BF16)
+    yield Attention(1, 150, 2, 1, 64, F16, alibi=True)
+    yield Attention(1, 70, 1, 1, 128, BF16, window=40)
+    yield Attention(1, 67, 2, 2, 80, F16, seq_ids=True, softcap=3.0)
+    yield Attention(1, 33, 1, 1, 20, BF16)
+
+
+def check_attention(a):
+    failed = 0
+    for row, file, params in rows_of(a.target, 'attention/attention.vt'):
+        size = {k: int(v) for k, v in (p[2:].split('=') for p in params)}
+        for case in attention_cases():
+            case.run(compiled(a, file, params + case.options()), size['ROWS'], size['ITEMS'])
+            failed += report(a, f'attention={row}', case, case.batch * case.heads * case.seq * (case.size + 1))
     return failed
 
 
@@ -207,7 +307,7 @@ def main():
     os.makedirs(a.work, exist_ok=True)
     random.seed(17)
     emulator.load(a.emulator)
-    return 1 if check_gemm(a) else 0
+    return 1 if check_gemm(a) + check_attention(a) else 0
 
 
 if __name__ == '__main__':

@@ -1,0 +1,144 @@
+/* Attention forward on AMD's matrix units, 16-bit types (README.md has the formula; sums run in another order here).
+ *
+ * A wave owns 16 query rows of a head, a work-group ROWS of them; all of it walks over blocks of KEYS keys, k as rows along
+ * the head and v turned over in local memory. A wave computes the scores turned over, keys down and queries across
+ * (s = k q^T): so a lane has one query, its softmax needs its own numbers and those of the 1 or 3 other lanes of that query,
+ * and the probabilities are in place as the operand of o = v^T p (include/clt_tile16.clh).
+ *
+ * Differences from the definition, in numbers: p is rounded to the element type before it meets v; exp is the device's
+ * exp2; and within one block of keys a value of v that is not finite reaches rows that do not see it (0 * NaN).
+ *
+ * Options: ROWS, ITEMS = ROWS / 16 waves, HEAD_DIM up to 128, TYPE (1, 2), features as in attention.clh. Launch: local
+ * {ITEMS}, global {tiles * ITEMS, heads, batch}. Requires: mfma or wmma, numerics=fast. Compiled and emulated, not yet timed
+ * on a card. */
+#ifndef TYPE
+#define TYPE 1
+#endif
+#include "attention.clh"
+
+#include "../include/clt_tile16.clh"
+
+#ifndef ROWS
+#define ROWS (256 / CLT_WAVE * 16)
+#define ITEMS 256
+#endif
+#if ITEMS != ROWS / 16 * CLT_WAVE
+#error "ITEMS must be a wave for 16 rows"
+#endif
+/* Keys of a block: fewer where a lane of 32 has its registers full. */
+#define KEYS (CLT_WAVE == 64 || HEAD_DIM <= 96 ? 64 : DROPOUT ? 16 : 32)
+#define TILES ((HEAD_DIM + 15) / 16) /* along the head */
+#define DEPTH (16 * TILES)
+#define K_PITCH (DEPTH + 8) /* rows start 16-byte aligned and in different banks */
+#define V_PITCH (KEYS + 8)
+#define LOG2E 1.44269504088896341f
+/* Probabilities are kept times 2^SHIFT: fp16's denormals, which a matrix unit may take as zero, are then below 2^-27. With
+ * a dropout factor up to 4 they stay below the largest fp16. */
+#define SHIFT (TYPE == 2 ? 13 : 0)
+
+/* A lane's numbers of a tile whose row is at p, `left` of which are there from number 0 on; they are in device memory. */
+typedef clt_frag unaligned_frag __attribute__((aligned(2)));
+static inline clt_frag frag_of_row(__global const ushort *p, int first, int left)
+{
+    clt_frag f = (clt_frag)(0);
+    if (first + CLT_FRAG <= left) return *(__global const unaligned_frag *)(p + first);
+    CLT_EACH(e, CLT_FRAG) if (first + e < left) f[e] = p[first + e];
+    return f;
+}
+
+/* The block of `keys` keys: k as it is, v turned over, zeros beyond. */
+static inline void load_block(__local ushort *k_tile, __local ushort *v_tile, __global const ushort *k, uint ldk,
+                              __global const ushort *v, uint ldv, int keys, int item)
+{
+    _Pragma("unroll 1") for (int e = item; e < KEYS / 4 * (DEPTH / 4); e += ITEMS)
+    {
+        const int j = e / (DEPTH / 4) * 4, d = e % (DEPTH / 4) * 4;
+        ushort4 block[4];
+        clt_block4_fetch(block, k + (size_t)j * ldk + d, ldk, keys - j, HEAD_DIM - d);
+        clt_block4_put(k_tile + j * K_PITCH + d, K_PITCH, block, false);
+        clt_block4_fetch(block, v + (size_t)j * ldv + d, ldv, keys - j, HEAD_DIM - d);
+        clt_block4_put(v_tile + d * V_PITCH + j, V_PITCH, block, true);
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse, ulong lse_off)
+{
+    __local ushort k_tile[KEYS * K_PITCH] __attribute__((aligned(16)));
+    __local ushort v_tile[DEPTH * V_PITCH] __attribute__((aligned(16)));
+    const int item = (int)get_local_id(0), lane = item % CLT_WAVE, row = item / CLT_WAVE * 16 + lane % 16;
+    const size_t h = get_group_id(1), b = get_group_id(2), base = b * seq;
+    const size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS, i = i0 + row;
+    const bool there = i < seq;
+    __global const ELEM *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
+    __global const ELEM *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
+    const float slope = SLOPE(h);
+    const size_t first = attention_first(i, window), last = min(i0 + ROWS, (size_t)seq) - 1;
+    seq_ids_off += base;
+
+    clt_frag fq[TILES];
+    CLT_EACH(t, TILES)
+    fq[t] = frag_of_row(q + q_off + (base + min(i, (size_t)seq - 1)) * ldq + h * HEAD_DIM,
+                        16 * t + CLT_FRAG_K(lane), there ? HEAD_DIM : 0);
+    float m = -attention_inf(), l = 0.0f;
+    clt_acc acc[TILES];
+    CLT_EACH(t, TILES) acc[t] = (clt_acc)(0.0f);
+
+    for (size_t j0 = attention_first(i0, window) / KEYS * KEYS; j0 <= last; j0 += KEYS) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        load_block(k_tile, v_tile, kh + j0 * ldk, ldk, vh + j0 * ldv, ldv, (int)min((size_t)KEYS, seq - j0), item);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        clt_acc s[KEYS / 16];
+        float n = m;
+        CLT_EACH(x, KEYS / 16)
+        {
+            s[x] = (clt_acc)(0.0f);
+            CLT_EACH(t, TILES)
+            s[x] = CLT_TILE16(TYPE, clt_frag_load(k_tile + 16 * x * K_PITCH + 16 * t, K_PITCH, lane), fq[t], s[x]);
+            CLT_EACH(r, CLT_ACC)
+            {
+                const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
+                float t, y = scored(s[x][r], scale, softcap, slope, (int)j - (int)i, &t);
+                y = j >= first && j <= i && SAME_SEQUENCE(i, j) ? y : -attention_inf();
+                n = y > n ? y : n;
+                s[x][r] = y;
+            }
+        }
+        for (int mask = 16; mask < CLT_WAVE; mask *= 2) {
+            const float other = clt_lane_xor(n, lane, mask);
+            n = other > n ? other : n;
+        }
+        const float ref = n == -attention_inf() ? 0.0f : n, a = native_exp2((m - ref) * LOG2E);
+        m = n;
+        l = l * a;
+        CLT_EACH(t, TILES) acc[t] = acc[t] * a;
+        CLT_EACH(x, KEYS / 16)
+        {
+            CLT_PASTE(ushort, CLT_ACC) p;
+            CLT_EACH(r, CLT_ACC)
+            {
+                float w = native_exp2(fma(s[x][r] - ref, LOG2E, (float)SHIFT));
+                l = l + w;
+#if DROPOUT
+                const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
+                w = j <= i ? w * FACTOR(b, h, i, j) : 0.0f;
+#endif
+                p[r] = CLT_TILE16_BITS(TYPE, w);
+            }
+            const clt_frag fp = clt_frag_of_acc(p, lane);
+            CLT_EACH(t, TILES)
+            acc[t] = CLT_TILE16(TYPE, clt_frag_load(v_tile + 16 * t * V_PITCH + 16 * x, V_PITCH, lane), fp, acc[t]);
+        }
+    }
+
+    for (int mask = 16; mask < CLT_WAVE; mask *= 2) l = l + clt_lane_xor(l, lane, mask);
+    if (!there) return;
+    const float inverse = 1.0f / l;
+    if (lane < 16) lse[lse_off + (b * heads + h) * seq + i] = m + clt_log(l * (1.0f / (1 << SHIFT)));
+    o += o_off + (base + i) * ldo + h * HEAD_DIM;
+    CLT_EACH(t, TILES) CLT_EACH(r, CLT_ACC)
+    {
+        const int d = 16 * t + CLT_ACC_ROW(lane, r);
+        if (d < HEAD_DIM) o[d] = CLT_TILE16_BITS(TYPE, acc[t][r] * inverse);
+    }
+}
