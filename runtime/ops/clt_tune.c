@@ -127,14 +127,14 @@ static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_v
     return CLT_OK;
 }
 
-/* One row: its error at this shape, then its time. A row that cannot take part, or is wrong, is *seconds 0.
- */
+/* One row: its error at this shape, its time, and, if that is less than `best`, its check: checks of slow
+ * rows take longer than all the rest. A row that cannot take part, or is wrong, has no time. */
 static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const char *id, void *tensors,
                               double best, clt_tuned *t) {
     const clt_variant *v = NULL;
     t->seconds = 0;
-    CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, q->check, q->call, &v));
-    if (!v) return CLT_OK;
+    CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, NULL, q->call, &v));
+    if (!v || v->verdict < 0) return CLT_OK;
     CLT_TRY(q->kind->error(ops, v, tensors, &t->error)); /* compiles, too */
     if (!(t->error <= (ops->params.numerics == CLT_EXACT ? 0 : 1))) {
         clt_warn("kernel variant %s=%s is not used at %s: its error is %.3g of the bound", q->op, id,
@@ -143,7 +143,11 @@ static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const ch
     }
     take(t->variant, sizeof t->variant, id);
     clt_variant_key(ops, v, t->key);
-    return time_row(ops, q, v, tensors, best, &t->seconds);
+    CLT_TRY(time_row(ops, q, v, tensors, best, &t->seconds));
+    if (best > 0 && t->seconds >= best) return CLT_OK;
+    CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, q->check, q->call, &v));
+    if (!v) t->seconds = 0;
+    return CLT_OK;
 }
 
 /* Without a result if time runs out before all rows had their turn. */

@@ -5,7 +5,7 @@
  * tune.csv, one line a shape: op, shape, variant, seconds, error, key, device, driver. The key covers device,
  * driver, kernel text and build options: a line whose key is not today's counts as absent.
  *
- * A row takes part only with a passed check (clt_variant_verify), and only if what it computed at this shape
+ * A row is chosen only with a passed check (clt_variant_verify), and only if what it computed at this shape
  * agrees with the oracle at sampled outputs. With numerics exact all rows give the same bits, so measuring
  * changes nothing but time; with numerics fast another row may add in another order, and a run's bits belong
  * to the choices that it found.

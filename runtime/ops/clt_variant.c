@@ -438,7 +438,7 @@ clt_status clt_variant_pick_row(clt_ops *ops, const char *op, const char *id, co
         if (strcmp(t->row[i].id, id) != 0) continue;
         CLT_TRY(specialise(ops, &t->row[i], options, &v));
         if (takes && !takes(v, call)) return CLT_OK;
-        const clt_status st = clt_variant_verify(ops, v, check, (void *)(uintptr_t)call);
+        const clt_status st = check ? clt_variant_verify(ops, v, check, (void *)(uintptr_t)call) : CLT_OK;
         if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
         if (st == CLT_OK) *out = v;
     }

@@ -54,7 +54,8 @@ typedef bool (*clt_variant_takes)(const clt_variant *v, const void *call);
 clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *options, clt_variant_takes takes,
                                 clt_variant_check check, const void *call, const clt_variant **out);
 
-/* The same for one row: *out NULL if it cannot run here, does not do the call, or fails its check. */
+/* The same for one row: *out NULL if it cannot run here, does not do the call, or fails its check (check
+ * NULL: is not asked for one). */
 clt_status clt_variant_pick_row(clt_ops *ops, const char *op, const char *id, const char *options,
                                 clt_variant_takes takes, clt_variant_check check, const void *call,
                                 const clt_variant **out);
