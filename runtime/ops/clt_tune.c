@@ -135,7 +135,9 @@ static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const ch
     t->seconds = 0;
     CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, NULL, q->call, &v));
     if (!v || v->verdict < 0) return CLT_OK;
-    CLT_TRY(q->kind->error(ops, v, tensors, &t->error)); /* compiles, too */
+    const clt_status st = q->kind->error(ops, v, tensors, &t->error); /* compiles, too */
+    if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+    if (st != CLT_OK) return CLT_OK; /* it said why */
     if (!(t->error <= (ops->params.numerics == CLT_EXACT ? 0 : 1))) {
         clt_warn("kernel variant %s=%s is not used at %s: its error is %.3g of the bound", q->op, id,
                  q->shape, t->error);
