@@ -5,7 +5,7 @@
  *   LANES, SEG   include/clt_lane.clh
  *   FAST         1, for numerics fast: GELU with NVIDIA's exponential and reciprocal, off by less than 5e-7 (its
  *                derivative too); other activations as ever
- *   BF16_PTX     include/clt_store.clh
+ *   HALF_PTX     include/clt_store.clh
  *
  * Global size {work-items per row, rows}. Requires nothing. Memory bound: 2 to 5 streams of an element's bytes. */
 #include "../include/clt_act.clh"

@@ -6,7 +6,7 @@
  * logits). Offset and row distance are multiples of 8 elements; no softcap. Local memory: COLS elements. Requires mma_bf16
  * (include/clt_ptx.clh). On an H200 (driver 580), bf16, 4096 x 50368: 3.1 TB/s; loss_group takes eight times as long. */
 #include "../include/clt_math.clh"
-#define BF16_PTX 1
+#define HALF_PTX 1
 #include "../include/clt_ptx.clh"
 #include "../include/clt_store.clh"
 

@@ -11,7 +11,7 @@
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; HEADS:
  * rows of a token (a macro, because 64-bit divisions are slow); forward V (1, 2, 4); backward ROWS (4, 8) and ITEMS_B
  * (256, 512), its work-group; RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE,
- * DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); BF16_PTX (include/clt_store.clh). Offsets, row distances and columns are
+ * DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); HALF_PTX (include/clt_store.clh). Offsets, row distances and columns are
  * multiples of 8 elements.
  * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
 #define LANES 1
@@ -353,8 +353,12 @@ columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulon
     if (c >= cols) return;
     x += x_off + sample * rows_per_sample * ldx + c;
     float8 acc = (float8)(0.0f);
-#pragma unroll 8
-    for (size_t r = begin; r < end; r++) acc = acc + CLT_LOAD8(X_TYPE, x + r * ldx);
+    size_t r = begin;
+    for (; r + 8 <= end; r += 8) {
+#pragma unroll
+        for (uint j = 0; j < 8; j++) acc = acc + CLT_LOAD8(X_TYPE, x + (r + j) * ldx);
+    }
+    for (; r < end; r++) acc = acc + CLT_LOAD8(X_TYPE, x + r * ldx);
     clt_store8_0(acc, part + part_off + block * cols + c);
 }
 
