@@ -342,7 +342,7 @@ static clt_status embedding_backward(backward_pass *p) {
 
 clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b) {
     backward_pass p = {.m = m, .b = b, .rows = b->samples * m->shape.seq};
-    CLT_TRY(norm_backward(&p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnorm,
+    CLT_TRY(norm_backward(&p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
                           clt_ref_none(), m->dx, clt_ref_none(), clt_ref_none()));
     /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
     if (rounded(&p).buf)

@@ -270,7 +270,7 @@ static clt_status head_backward(clt_mpt *m, const clt_mpt_batch *b, int64_t firs
                             .lda = V,
                             .b = clt_mpt_matrix(m, m->index.lm_head),
                             .ldb = C,
-                            .c = clt_ref_at(m->dnorm, at),
+                            .c = clt_ref_at(m->dnf, at),
                             .ldc = C,
                             .in_type = m->type,
                             .c_type = m->dnorm_type};

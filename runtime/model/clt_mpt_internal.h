@@ -54,7 +54,8 @@ struct clt_mpt {
     clt_ref logits, token_loss, correct;
     clt_ref dx;               /* gradient of the residual stream [R, C], fp32 */
     clt_ref dbranch;          /* what enters a branch backward (and leaves it before dropout) [R, C] */
-    clt_ref dnorm;            /* [R, C], dnorm_type */
+    clt_ref dnorm;            /* of a block's norm [R, C], dnorm_type */
+    clt_ref dnf;              /* of norm_f, the same; often the same place */
     clt_ref datt;             /* [R, H*D] */
     clt_ref *dqkv;            /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
     clt_ref dup, dgate, dact; /* [R, F] */
@@ -107,7 +108,7 @@ clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_r
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, clt_ref x_out);
 clt_status clt_mpt_forward(clt_mpt *m, const clt_mpt_batch *b);
 clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b);
-/* Head and loss over groups of samples, with gradients into dnorm (d of norm_f's output) when `grad`. */
+/* Head and loss over groups of samples, with gradients into dnf (d of norm_f's output) when `grad`. */
 clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref correct);
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
 clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad);

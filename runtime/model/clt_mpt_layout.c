@@ -107,20 +107,38 @@ static int64_t mlp_places(const clt_mpt_config *c) {
     return (c->glu ? 3 : 1) * c->ffn_hidden; /* dup, and with GLU dgate and dact */
 }
 
-/* With recomputation of norms, what lives only inside one branch or the head shares one buffer: a branch's
- * hidden values with their gradients, the gradients inside attention, the logits. */
+/* Without dropout the gradient of a branch lies where the last block's output was: it is used backward only.
+ * With recomputation of norms and 16-bit types the other half of that place holds the norms' outputs, forward
+ * too: they are done with when that block's output is written. */
+static bool branches_in_x_last(const clt_mpt *m) {
+    return m->type != CLT_F32 && m->cfg.resid_pdrop == 0 && m->shape.recompute != CLT_RECOMPUTE_BLOCKS;
+}
+
+/* With recomputation of norms, what lives only inside one branch or the head shares one buffer:
+ *   head       logits | norm_f's output | its gradient
+ *   MLP        hidden values | their gradient (with GLU, three)
+ *   attention  gradient of q|k|v | gradient of the attention's output
+ * and the gradient of a norm's output, which follows both from dup and from dqkv, lies over what is done with
+ * by then. */
 static clt_status take_scratch(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, F = c->ffn_hidden, hidden = CLT_ROUND_UP(R * F, (int64_t)PLACE);
-    int64_t qkv = CLT_ROUND_UP(R * m->width, (int64_t)PLACE), att = R * c->n_heads * c->head_dim;
-    int64_t most =
-        CLT_MAX(CLT_MAX(hidden * (1 + mlp_places(c) / F), qkv + att), m->head_rows * c->vocab_size);
-    clt_ref s, n;
+    int64_t norm = CLT_ROUND_UP(R * c->d_model, (int64_t)PLACE),
+            qkv = CLT_ROUND_UP(R * m->width, (int64_t)PLACE);
+    int64_t logits = CLT_ROUND_UP(m->head_rows * c->vocab_size, (int64_t)PLACE);
+    int64_t mlp = hidden * (1 + mlp_places(c) / F), att = qkv + R * c->n_heads * c->head_dim;
+    int64_t dnorm = qkv + norm <= hidden ? qkv : CLT_ROUND_UP(CLT_MAX(mlp, att), (int64_t)PLACE);
+    bool inside = m->dnorm_type == m->type;
+    int64_t most = CLT_MAX(CLT_MAX(mlp, att), logits + (inside ? 2 : 1) * norm);
+    clt_ref s, n = clt_ref_at(m->x_last, (uint64_t)(R * c->d_model));
+    if (inside) most = CLT_MAX(most, dnorm + norm);
     CLT_TRY(take_act(m, "branch", most, &s));
-    CLT_TRY(take_act(m, "norm", R * c->d_model, &n));
+    if (!branches_in_x_last(m)) CLT_TRY(take_act(m, "norm", R * c->d_model, &n));
     if (!m->ops) return CLT_OK;
     m->logits = s;
-    m->nf = n;
+    m->nf = clt_ref_at(s, (uint64_t)logits);
+    if (inside) m->dnf = clt_ref_at(s, (uint64_t)(logits + norm));
+    if (inside) m->dnorm = clt_ref_at(s, (uint64_t)dnorm);
     m->dup = clt_ref_at(s, (uint64_t)hidden);
     if (c->glu) m->dgate = clt_ref_at(s, (uint64_t)(2 * hidden));
     if (c->glu) m->dact = clt_ref_at(s, (uint64_t)(3 * hidden));
@@ -154,12 +172,15 @@ static clt_status take_gradients(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model;
     CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
-    CLT_TRY(take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
-    /* Without dropout it is used backward only, when the last block's output has been. */
-    if (c->resid_pdrop > 0 || m->shape.recompute == CLT_RECOMPUTE_BLOCKS)
-        CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
-    else
+    if (!norms_again(m) || m->dnorm_type != m->type) {
+        CLT_TRY(
+            take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
+        m->dnf = m->dnorm;
+    }
+    if (branches_in_x_last(m))
         m->dbranch = m->x_last;
+    else if (c->resid_pdrop > 0 || m->type != CLT_F32)
+        CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
     for (int i = 0; i < c->n_layers; i++)
         if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
     if (!c->tie_word_embeddings || m->shape.numerics == CLT_FAST) return CLT_OK;
