@@ -422,7 +422,7 @@ static const clt_key top_keys[] = {
     NO_EFFECT("cuda_load_lazy", "false", "it is a setting of CUDA"),
     NO_EFFECT("spin_dataloaders", "true", "the position in the data is computed, nothing is replayed"),
     NO_EFFECT("compile_config", "null", "kernels are always compiled for the model"),
-    NO_EFFECT("profiler", "null", "use the environment variable CLTRAIN_PROFILE=1"),
+    NO_EFFECT("profiler", "null", "use cltrain train --profile or --trace FILE"),
     REFUSED("device_train_batch_size", NULL,
             "it is global_train_batch_size over the ranks and must not be set"),
     REFUSED("device_train_grad_accum", NULL, "it follows from the batch sizes and must not be set"),

@@ -37,4 +37,6 @@ done
 steady "recomputation, Lion" mpt-variants pocl 1 "${short[@]}" cltrain.recompute=true optimizer.name=decoupled_lionw
 steady "two ranks, evaluations" e2e pocl 2 "${short[@]}" load_path=hf load_weights_only=true eval_interval=2ba
 steady "fast numerics" mpt-learned pocl 1 "${short[@]}" cltrain.numerics=fast
+steady "amp_bf16, 16-bit weights" mpt-variants pocl 1 "${short[@]}" precision=amp_bf16
+steady "amp_fp16, two ranks" mpt-learned pocl 2 "${short[@]}" precision=amp_fp16
 finish

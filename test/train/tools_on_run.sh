@@ -41,6 +41,19 @@ seed: 3
 YAML
 ok "$cltrain" train -q "$tmp/run.yaml" || finish
 
+# --- a trace: JSON with the host's phases and kernels of steps 3 and 4, and of no others -----------------------------------
+for ahead in 0 1; do
+    CLTRAIN_AHEAD=$ahead ok "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/traced$ahead" precision=amp_bf16 \
+        --trace "$tmp/trace.json" --trace-steps 3:4
+    for word in '"ph":"X"' '"name":"queue step 3"' '"name":"wait for step 4"' '"name":"attention_forward"' '"name":"adamw"'; do
+        grep -qF -- "$word" "$tmp/trace.json" || fail "no $word in the trace"
+    done
+    if grep -qE 'step (2|5)"' "$tmp/trace.json"; then fail "the trace has other steps"; fi
+    [ "$(grep -c '"name":"guard"' "$tmp/trace.json")" = 2 ] || fail "the trace has not two steps' kernels"
+done
+code 2 "$cltrain" train "$tmp/run.yaml" --trace-steps 3
+code 2 "$cltrain" train "$tmp/run.yaml" --trace "$tmp/trace.json" --trace-steps 4:3
+
 # --- generate ----------------------------------------------------------------------------------------------------------
 
 # text FILE ARGUMENTS...: what generate prints, into $tmp/FILE.
