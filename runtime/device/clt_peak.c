@@ -110,6 +110,50 @@ static clt_status measure(clt_device *dev, double *flops, double *copy) {
     return st;
 }
 
+/* --- matrix units ----------------------------------------------------------------------------------------
+ */
+
+static clt_status matrix_rate(clt_device *dev, bool wgmma, clt_buffer *out, double *flops) {
+    /* of one work-item: 4 products of 64 x 128 x 16 by 128 items, or 8 of 16 x 8 x 16 by 32 */
+    const double each = wgmma ? 4 * 2.0 * 64 * 128 * 16 / 128 : 8 * 2.0 * 16 * 8 * 16 / 32;
+    work w = {.items = dev->facts.compute_units * 8u * 256u, .group = 256};
+    CLT_TRY(clt_kernel_get(dev, "peak/peak_matrix.cl", "peak_matrix", wgmma ? " -DWGMMA=1" : " -DWGMMA=0",
+                           &w.kernel));
+    double seconds = 0;
+    uint64_t n = 1000;
+    for (;; n *= 4) {
+        const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.0f), CLT_F32(0.0f), CLT_U64(n)};
+        memcpy(w.arg, arg, sizeof arg);
+        CLT_TRY(best_of(dev, &w, 2, &seconds));
+        if (seconds > 0.01) break;
+    }
+    CLT_TRY(best_of(dev, &w, 6, &seconds));
+    *flops = each * (double)n * (double)w.items / seconds;
+    return CLT_OK;
+}
+
+clt_status clt_device_matrix_peak(clt_device *dev, double *flops) {
+    char name[64], *text;
+    size_t bytes;
+    *flops = 0;
+    if (!dev->facts.mma_bf16 && !dev->facts.wgmma) return CLT_OK;
+    snprintf(name, sizeof name, "%s.%u.matrixpeak", dev->id, dev->facts.compute_units);
+    if (!dev->again && clt_cache_get(dev->cache_dir, name, &text, &bytes)) {
+        const bool found = sscanf(text, "%lf", flops) == 1;
+        clt_free(text);
+        if (found) return CLT_OK;
+    }
+    clt_buffer *out;
+    CLT_TRY(clt_buffer_create(dev, (uint64_t)dev->facts.compute_units * 8 * 256 * 4, "peak", &out));
+    clt_status st = matrix_rate(dev, dev->facts.wgmma, out, flops);
+    clt_buffer_destroy(out);
+    CLT_TRY(st);
+    text = clt_format("%.6g", *flops);
+    clt_cache_put(dev->cache_dir, name, text, strlen(text));
+    clt_free(text);
+    return CLT_OK;
+}
+
 clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes) {
     char name[64], *text;
     size_t bytes;

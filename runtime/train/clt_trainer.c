@@ -118,6 +118,8 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     if (resume) clt_sinks_event(r->sinks, "resume", r->now.batch, NULL);
     double fma, copy;
     if (clt_device_peak(r->dev, &fma, &copy) == CLT_OK) r->peak_flops = fma;
+    if (r->cfg->precision != CLT_F32 && clt_device_matrix_peak(r->dev, &fma) == CLT_OK && fma > 0)
+        r->peak_flops = fma;
     return CLT_OK;
 }
 

@@ -26,7 +26,8 @@ static clt_status open_device(bench *b) {
     clt_ops_params o = clt_ops_params_default();
     o.numerics = b->fast ? CLT_FAST : CLT_EXACT;
     CLT_TRY(clt_ops_create(b->dev, &o, &b->ops));
-    return clt_device_peak(b->dev, &b->peak_flops, &b->peak_bytes);
+    CLT_TRY(clt_device_peak(b->dev, &b->peak_flops, &b->peak_bytes));
+    return b->type == CLT_F32 || !b->fast ? CLT_OK : clt_device_matrix_peak(b->dev, &b->peak_matrix);
 }
 
 static void print_head(const bench *b) {
@@ -34,6 +35,8 @@ static void print_head(const bench *b) {
     printf("device   %s (%s, driver %s), %u units\n", f->name, f->platform, f->driver, f->compute_units);
     printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->peak_flops * 1e-9,
            b->peak_bytes * 1e-9);
+    if (b->peak_matrix > 0)
+        printf("matrix   %.1f GFLOP/s bf16, the peak of 16-bit rows\n", b->peak_matrix * 1e-9);
     printf("numerics %s\n\n", b->fast ? "fast" : "exact");
     printf("%-14s %-28s %-16s %11s %9s %8s %6s", "op", "shape", "variant", "time", "GFLOP/s", "GB/s", "peak");
     if (b->nominal > 0) printf(" %7s", "nominal");
@@ -111,12 +114,13 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
 /* --- results ---------------------------------------------------------------------------------------------
  */
 
-/* NaN with --cpu-time: the peak is one of wall time; and where matrix units may compute, whose rate is not
- * measured. */
+/* NaN with --cpu-time: the peak is one of wall time; and where matrix units may compute whose rate is
+ * not known. */
 static double peak_fraction(const bench *b, const bench_row *r) {
     if (b->cpu_time) return NAN;
     const bool gpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU;
-    if (gpu && r->flops > 0 && r->type != CLT_F32 && b->fast) return NAN;
+    if (gpu && r->flops > 0 && r->type != CLT_F32 && b->fast)
+        return b->peak_matrix > 0 ? r->flops / r->seconds / b->peak_matrix : NAN;
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }
 

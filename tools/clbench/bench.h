@@ -19,6 +19,7 @@ typedef struct {
     clt_ops *ops;
     bool fast;
     double peak_flops, peak_bytes; /* per second, of this device */
+    double peak_matrix;            /* of 16-bit matrix units; 0: none that we know */
     double nominal;                /* TFLOP/s that the vendor states; 0: not given */
     struct bench_row *rows;
     size_t n_rows;
