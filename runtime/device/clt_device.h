@@ -223,8 +223,8 @@ clt_status clt_device_memory_table(clt_device *dev, clt_memory_row **rows, int *
 /* The device's peak rate of fp32 fma (FLOP/s) and of copying (bytes/s, read plus write), measured once by
  * small kernels and cached; for MFU and clbench. */
 clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes);
-/* The same of the matrix units with bf16 operands and fp32 sums (FLOP/s); 0 where they are not known how to
- * be driven: NVIDIA's are (facts mma_bf16, wgmma). */
+/* The same of the matrix units with bf16 operands and fp32 sums (FLOP/s); 0 where nobody here knows how
+ * to drive them, or the kernel does not build; known are NVIDIA's (facts mma_bf16, wgmma). */
 clt_status clt_device_matrix_peak(clt_device *dev, double *flops);
 
 #endif
