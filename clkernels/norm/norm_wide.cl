@@ -230,7 +230,8 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             const float m = RMS ? 0.0f : mean[mean_off + first + item];
             of_row[item] = (float4)(m, rstd[rstd_off + first + item], 0.0f, 0.0f);
         }
-        barrier(CLK_LOCAL_MEM_FENCE);
+        /* Global too: dx may take the place of x or dy, which other items have read. */
+        barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 #if HAS_DX
         const uint mine = item / PER_ROW, lane = item % PER_ROW;
         if (mine < ROWS) {
