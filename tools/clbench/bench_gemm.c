@@ -210,7 +210,7 @@ static clt_status check(gemm_work *w, bench_row *row) {
     return st;
 }
 
-/* Blocks of ours and of the anchors in turn. After OpenBLAS a pause: its idle threads spin for a while. */
+/* Blocks of ours and of the anchors in turn. After OpenBLAS a pause, until its threads sleep. */
 static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *row) {
     enum { MOST = 100 };
     static const bench_call anchor[BENCH_ANCHORS] = {call_openblas, call_clblast};
