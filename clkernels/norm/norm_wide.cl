@@ -371,7 +371,7 @@ columns_finish_wide(__global const float *part, ulong part_off, __global float *
     const size_t c = get_global_id(0);
     const uint x = (uint)get_local_id(0), y = (uint)get_local_id(1);
     const bool there = c < cols;
-    float acc = accumulate && there ? out[out_off + c] : 0.0f;
+    float acc = accumulate && there && y == 0 ? out[out_off + c] : 0.0f; /* y = 0 stores it */
     for (size_t s = 0; s < samples; s += 8) {
         float sum = 0.0f;
         if (there && s + y < samples) {
