@@ -43,7 +43,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
+.PHONY: all lib tests fuzz help clean setup setup-check demo check check-long test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -54,6 +54,7 @@ help:
 ## make all          cltrain, clbench and the test programs, into build/
 ## make demo         the whole main job on real text, with a CPU device
 ## make check        installs what is missing, builds, runs every test
+## make check-long   the long forms of tests, test/long/*.sh: more kills, crash states, fuzzing (T= picks)
 ## make test         builds and runs every test (T="PATTERN ..." picks some), installs nothing
 ## make fuzz-run     every fuzz target under libFuzzer, SECONDS=60 each, in build-fuzz/
 ## make lint         layers, formatting, static checks
@@ -117,6 +118,9 @@ demo: setup
 check: setup-check
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) test/run.sh $(T)
+check-long: setup-check
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) test/run.sh --long $(T)
 test:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) test/run.sh $(T)

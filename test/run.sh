@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs every test program of the build and every script test/*/*.sh, one line each, and shows what failed.
-#   test/run.sh [PATTERN ...]   only tests whose name holds one of the patterns
+#   test/run.sh [PATTERN ...]          only tests whose name holds one of the patterns
+#   test/run.sh --long [PATTERN ...]   the scripts of test/long/ instead, which run nowhere else
 # A test that takes more than TEST_TIMEOUT seconds (default 600; a script can raise it for itself with a line
 # "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed".
 set -u
@@ -19,6 +20,8 @@ export CLTRAIN_CACHE_DIR
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 passed=0
 failed=0
+long=0
+[ "${1:-}" = --long ] && { long=1; shift; }
 
 wants() {
     [ $# = 1 ] && return 0
@@ -52,11 +55,14 @@ run_one() {
     tail -n 60 "$log" | sed 's/^/      | /'
 }
 
-for source in test/*/test_*.c; do
-    name=${source%.c}
-    [ -x "$BUILD/$name" ] && wants "$name" "$@" && run_one "$name" "$BUILD/$name"
-done
+if [ $long = 0 ]; then
+    for source in test/*/test_*.c; do
+        name=${source%.c}
+        [ -x "$BUILD/$name" ] && wants "$name" "$@" && run_one "$name" "$BUILD/$name"
+    done
+fi
 for script in test/*/*.sh; do
+    case $script in test/long/*) [ $long = 1 ] || continue ;; *) [ $long = 0 ] || continue ;; esac
     [ -f "$script" ] && wants "$script" "$@" && run_one "$script" bash "$script"
 done
 echo "$passed passed, $failed failed"
