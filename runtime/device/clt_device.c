@@ -104,6 +104,17 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
     return CLT_OK;
 }
 
+clt_status clt_device_check_pattern(const char *pattern, int local_size) {
+    clt_found *found;
+    int n, index, share, sharing;
+    CLT_TRY(clt_platform_find(&found, &n));
+    clt_status st = CLT_OK;
+    for (int r = 0; r < local_size && st == CLT_OK; r++)
+        st = clt_select(found, n, pattern, r, local_size, &index, &share, &sharing);
+    clt_free(found);
+    return st;
+}
+
 clt_status clt_device_open(const clt_device_params *p, clt_device **out) {
     clt_found *found;
     int n, index = 0, share = 0, sharing = 1;

@@ -67,6 +67,10 @@ clt_device_params clt_device_params_default(void);
  * that is present but not registered is named). The caller frees *list with clt_free. */
 clt_status clt_device_list(bool probe, clt_device_facts **list, int *count);
 
+/* Whether every one of `local_size` ranks of this host would find a device for this pattern, without opening
+ * one: CLT_NO_DEVICE, with what there is, if not. */
+clt_status clt_device_check_pattern(const char *pattern, int local_size);
+
 /* Lines that name the drivers which are on this machine but not registered, each with the command that
  * registers it; NULL if there are none. The caller frees it. */
 char *clt_device_unregistered(void);

@@ -53,6 +53,7 @@ static clt_status adopt(clt_run *r, const char *path) {
                              .wall_seconds = s->train_seconds};
     r->optimizer_step = s->optimizer_step;
     r->last_loss = s->loss;
+    clt_run_leg_take(&r->leg, s);
     for (int i = 0; i < s->number_count; i++) {
         double v = s->numbers[i].value;
         if (!(v >= 0 && v <= 0x1p127)) continue;
@@ -154,10 +155,13 @@ clt_status clt_run_save_begin(clt_run *r) {
          *name = clt_config_expand(c, c->save_filename, &r->now);
     clt_checkpoint_state s = clt_checkpoint_state_default();
     const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
-    const clt_ckpt_number numbers[] = {{"loss_scale", scale->scale},
-                                       {"good_steps", (double)scale->good_steps}};
+    clt_ckpt_number numbers[2 + CLT_HOP_NUMBERS];
     s.numbers = numbers;
-    s.number_count = c->precision == CLT_F16 ? (int)CLT_COUNT_OF(numbers) : 0;
+    if (c->precision == CLT_F16) {
+        numbers[s.number_count++] = (clt_ckpt_number){"loss_scale", scale->scale};
+        numbers[s.number_count++] = (clt_ckpt_number){"good_steps", (double)scale->good_steps};
+    }
+    s.number_count += clt_run_leg_numbers(&r->leg, &r->now, numbers + s.number_count);
     s.epoch = r->now.epoch;
     s.batch = r->now.batch;
     s.sample = r->now.sample;

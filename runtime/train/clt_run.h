@@ -5,6 +5,7 @@
 
 #include "../data/clt_loader.h"
 #include "clt_engine.h"
+#include "clt_run_leg.h"
 #include "clt_sink.h"
 #include "clt_trace.h"
 #include "clt_trainer.h"
@@ -58,6 +59,7 @@ typedef struct {
     int64_t trace_last;
     clt_loss_scale scale; /* where amp_fp16 starts */
     double eval_seconds, peak_flops, last_loss;
+    clt_run_leg leg;
     bool resumed; /* the whole state came from a checkpoint */
     bool save_failed;
     clt_run_saving save;

@@ -47,6 +47,10 @@ bool clt_time_parse(const char *s, clt_time *out) {
     return true;
 }
 
+bool clt_time_parse_length(const char *s, clt_time *out) {
+    return clt_time_parse(s, out) && out->unit != CLT_TIME_ITERATION && (out->value > 0 || out->fraction > 0);
+}
+
 const char *clt_time_text(clt_time t, char *buf) {
     if (t.unit == CLT_TIME_DURATION)
         snprintf(buf, 40, "%.10gdur", t.fraction);

@@ -37,6 +37,8 @@ const char *clt_time_unit_name(clt_time_unit u);
 /* Value and unit, letter case ignored; a bare whole number means epochs. Negative values are not times.
  * False if `s` is no time string. */
 bool clt_time_parse(const char *s, clt_time *out);
+/* The same for how long something lasts: above 0, and not in iterations. */
+bool clt_time_parse_length(const char *s, clt_time *out);
 /* "4800ba"; buf holds at least 40 bytes; returns buf. */
 const char *clt_time_text(clt_time t, char *buf);
 

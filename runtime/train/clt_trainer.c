@@ -58,6 +58,10 @@ static clt_status open_data(clt_run *r) {
             c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
     CLT_TRY(
         clt_time_resolve(c->max_duration, c->max_duration, r->batches_per_epoch, "max_duration", &r->max));
+    clt_time length = {0};
+    CLT_TRY(
+        clt_time_resolve(r->opt->stop_after, c->max_duration, r->batches_per_epoch, "--stop-after", &length));
+    clt_run_leg_start(&r->leg, &r->now, length);
     return clt_schedule_resolve(&c->schedule, c->max_duration, r->batches_per_epoch, &r->schedule);
 }
 
@@ -94,7 +98,11 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     CLT_TRY(clt_run_open(r, cfg, opt));
     print_config(r);
     clt_config_notices(r->cfg);
-    CLT_TRY(clt_group_agree(r->group, open_folder(r)));
+    clt_status leg = clt_run_leg_from_env(&r->leg);
+    bool stops = opt->stop_after.value > 0 || opt->stop_after.fraction > 0;
+    if (leg == CLT_OK && stops && !r->cfg->save_folder)
+        leg = clt_error(CLT_BAD_CONFIG, "--stop-after saves and ends: it needs save_folder");
+    CLT_TRY(clt_group_agree(r->group, leg != CLT_OK ? leg : open_folder(r)));
     CLT_TRY(clt_group_agree(r->group, clt_run_find_start(r, &path, &resume)));
     clt_status st = clt_group_agree(r->group, open_data(r));
     if (st == CLT_OK) st = open_engine(r);
@@ -236,6 +244,8 @@ static clt_status collect(clt_run *r) {
     }
     double now = clt_now(), seconds = now - r->mark;
     r->mark = now;
+    /* What a clock decides (sec, of an interval or a leg) is decided alike on all ranks. */
+    CLT_TRY(clt_group_broadcast(r->group, 0, &seconds, sizeof seconds));
     r->last_loss = res.loss;
     r->now.wall_seconds += seconds;
     q.after.wall_seconds = r->now.wall_seconds;
@@ -316,6 +326,26 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
 /* --- the loop
  * -------------------------------------------------------------------------------------------------------- */
 
+/* --stop-after: the state at its end is saved for whoever goes on. */
+static clt_status end_leg(clt_run *r) {
+    char length[40];
+    clt_progress_end();
+    CLT_TRY(collect_all(r));
+    clt_run_save_finish(r);
+    if (r->saved != r->now.batch) clt_run_save(r);
+    if (r->save_failed)
+        return clt_group_agree(r->group, clt_error(CLT_IO, "the state at batch %lld could not be saved in %s",
+                                                   (long long)r->now.batch, r->folder));
+    clt_info("stopped at batch %lld after %s, as asked, and saved; the same command goes on from there",
+             (long long)r->now.batch, clt_time_text(r->leg.length, length));
+    char *fields =
+        clt_format("\"from_batch\":%lld,\"leg\":%lld", (long long)r->leg.begun.batch, (long long)r->leg.leg);
+    if (!r->leg.hop) *strchr(fields, ',') = 0;
+    clt_sinks_event(r->sinks, r->leg.hop ? "hop" : "stop", r->now.batch, fields);
+    clt_free(fields);
+    return clt_group_agree(r->group, CLT_AGAIN);
+}
+
 /* A signal: save the last finished step together and say that the run can go on. All ranks come here
  * together. */
 static clt_status stop_run(clt_run *r) {
@@ -364,6 +394,7 @@ static clt_status loop(clt_run *r) {
     CLT_TRY(resolve_intervals(r, &eval_every, &save_every));
     if (r->cfg->eval_first && r->now.batch == 0) CLT_TRY(clt_run_eval(r, false));
     while (!clt_timestamp_reached(&r->now, r->max)) {
+        if (clt_run_leg_over(&r->leg, &r->now)) return end_leg(r);
         clt_engine_batch b;
         int64_t tokens;
         clt_timestamp before = r->now;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "launch_hop.h"
 #include "launch_run.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
@@ -182,18 +183,35 @@ static int start(launch *l, const clt_strv *rest, const char *want) {
     return code;
 }
 
+typedef struct {
+    launch l;
+    const char *want;
+} leg_launch;
+
+static int start_leg(void *ctx, int64_t ranks, const char *device, const clt_strv *command) {
+    const leg_launch *of = ctx;
+    launch l = of->l;
+    l.ranks = ranks;
+    l.device = device;
+    return start(&l, command, of->want);
+}
+
 int cmd_launch(int argc, char **argv) {
-    launch l = {.ranks = 1};
-    const char *want = NULL;
+    enum { NOT_GIVEN = INT32_MIN };
+    launch l = {.ranks = NOT_GIVEN};
+    const char *want = NULL, *hop = NULL;
     const clt_option options[] = {
         {"ranks", 'n', CLT_OPT_INT, &l.ranks, "N", "how many ranks"},
         {"hosts", 0, CLT_OPT_STR, &l.hosts, "FILE", "a host file, as mpirun takes it"},
         {"device", 'd', CLT_OPT_STR, &l.device, "LIST", "device patterns, one for each rank of a host"},
+        {"hop", 0, CLT_OPT_STR, &hop, "LEGS",
+         "change devices: DEVICE*RANKS:TIME,... in turn, round and round until max_duration; for several "
+         "devices in one leg DEVICE+DEVICE"},
         {"launcher", 0, CLT_OPT_STR, &want, "NAME", "mpirun or srun (default: srun inside a Slurm job)"},
     };
     const clt_command command = {
         .name = "cltrain launch",
-        .usage = "-n N COMMAND [arguments of the command]",
+        .usage = "[-n N | --hop LEGS] COMMAND [arguments of the command]",
         .summary =
             "Runs a cltrain command on several ranks: finds mpirun or srun and gives it the flags that root, "
             "containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach every rank: the run saves "
@@ -201,7 +219,8 @@ int cmd_launch(int argc, char **argv) {
             "ends with 75.",
         .examples = "  cltrain launch -n 4 train run.yaml\n"
                     "  cltrain launch -n 2 --device nvidia,pocl train run.yaml\n"
-                    "  cltrain launch -n 16 --hosts hosts.txt train run.yaml\n",
+                    "  cltrain launch -n 16 --hosts hosts.txt train run.yaml\n"
+                    "  cltrain launch --hop \"nvidia*1:200ba,pocl*2:20ba\" train run.yaml\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options),
         .stop_at_positional = true};
@@ -209,9 +228,16 @@ int cmd_launch(int argc, char **argv) {
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0)
         code = clt_options_fail(&command, "which command? For example: train run.yaml");
+    if (code < 0 && hop && (l.ranks != NOT_GIVEN || l.device))
+        code = clt_options_fail(&command, "--hop has the ranks and devices of each leg: leave out %s",
+                                l.device ? "--device" : "-n");
+    if (l.ranks == NOT_GIVEN) l.ranks = 1;
     if (code < 0 && (l.ranks < 1 || l.ranks > 1024))
         code = clt_options_fail(&command, "-n must be 1 to 1024");
-    if (code < 0) code = start(&l, &rest, want);
+    leg_launch leg = {l, want};
+    if (code < 0)
+        code = hop ? clt_launch_hop(hop, &rest, !l.hosts && !clt_env(CLT_ENV_SLURM_JOB_ID), start_leg, &leg)
+                   : start(&l, &rest, want);
     clt_strv_free(&rest);
     return code;
 }

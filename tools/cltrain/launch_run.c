@@ -38,6 +38,12 @@ static void on_signal(int sig) {
         if (signal_of[k] == sig) came[k]++;
 }
 
+bool clt_launch_run_asked(void) {
+    bool any = false;
+    for (int k = 0; k < SIGNALS; k++) any |= came[k] != 0;
+    return any;
+}
+
 /* --- ranks
  * ------------------------------------------------------------------------------------------------------------
  */

@@ -18,6 +18,8 @@ typedef struct {
 /* Runs it to its end. Returns the exit code of the lowest rank that failed (75 only if no rank has another
  * one), else the launcher's; 130 after a second SIGINT. */
 int clt_launch_run(const clt_launch_run_params *p);
+/* Whether a signal has come since the first job of this process began. */
+bool clt_launch_run_asked(void);
 
 /* Copies text to stderr line by line, without boxes (texts between two lines of dashes) about a process that
  * has ended or aborted. `flush`: also what is not a whole line yet. */

@@ -1,0 +1,98 @@
+#!/bin/bash
+# cltrain launch --hop: legs on other devices and ranks in turn give the bits of a straight run; a hop that was stopped,
+# killed or ended in the middle of a leg goes on there; what cannot work is refused before the first leg.
+# timeout: 300
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+other=pocl
+if has_platform intel; then other=intel; else echo "SKIP: no Intel runtime for CPUs here: every leg is on PoCL"; fi
+cd "$golden/mpt-variants" || exit 1
+
+# legs_of FOLDER: "batch:from:leg ..." of the legs that ended.
+legs_of() {
+    sed -n 's/^{"event":"hop","batch":\([0-9]*\),"from_batch":\([0-9]*\),"leg":\([0-9]*\)}$/\1:\2:\3/p' \
+        "$1/metrics.jsonl" | xargs
+}
+
+hop() {
+    local legs=$1 folder=$2
+    shift 2
+    "$cltrain" launch --hop "$legs" train -q train.yaml save_folder="$tmp/$folder" "$@" >"$log" 2>&1
+}
+
+check() { # NAME CONDITION...: reports it
+    local name=$1
+    shift
+    "$@"
+    report "$name" $?
+}
+
+"$cltrain" train -q --device pocl train.yaml max_duration=10ba save_folder="$tmp/straight" >"$log" 2>&1
+report "a straight run" $?
+want=$("$cltrain" ckpt hash "$tmp/straight")
+
+# 16 samples are 2 batches. The first launch ends inside the second leg.
+legs="pocl*1:3ba,$other*2:2ba,pocl+$other*2:16sp"
+hop "$legs" hop max_duration=4ba
+check "a hop that ends in its second leg" [ "$?:$(legs_of "$tmp/hop")" = 0:3:0:0 ]
+hop "$legs" hop max_duration=10ba
+check "the same hop goes on in that leg, and through the round" [ "$?:$(legs_of "$tmp/hop")" = "0:3:0:0 5:3:1 7:5:2" ]
+check "the same bits" [ "$("$cltrain" ckpt hash "$tmp/hop")" = "$want" ]
+check "the same losses" diff <(steps_of "$tmp/straight") <(steps_of "$tmp/hop")
+
+# endless LEGS ARGUMENT ...: a hop in the background that has to be stopped; $launch is its process.
+endless() {
+    "$cltrain" launch --hop "$1" train train.yaml save_folder="$tmp/stopped" max_duration=100000ba \
+        scheduler.t_max=100000ba save_interval=5ba log_config=false >"$log" 2>&1 &
+    launch=$!
+}
+
+# until_there FILE PATTERN: it has got there, or is gone.
+until_there() {
+    while kill -0 $launch 2>/dev/null; do
+        grep -qs "$2" "$1" && return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+endless "pocl*2:2ba,pocl*1:90000ba"
+until_there "$tmp/stopped/metrics.jsonl" '^{"batch":4,'
+kill -TERM $launch
+wait $launch
+check "SIGTERM stops the hop with its leg" [ $? = 75 ]
+grep -q "stopped in leg 2, round 1 (pocl\*1:90000ba).*the same command goes on with it" "$log"
+report "and says where" $?
+
+endless "pocl*2:2ba,pocl*1:90000ba"
+until_there "$log" "leg 2 of 2, round 1"
+report "started again it goes on with the second leg" $?
+saved=$(grep -c '"event":"checkpoint"' "$tmp/stopped/metrics.jsonl")
+until [ "$(grep -c '"event":"checkpoint"' "$tmp/stopped/metrics.jsonl")" -gt "$saved" ]; do
+    kill -0 $launch 2>/dev/null || break
+    sleep 0.1
+done
+kill -9 "$(cut -d' ' -f1 "$tmp"/cltrain-launch.*/0.pid | head -n 1)"
+wait $launch
+code=$?
+check "a leg that is killed ends the hop" [ $code != 0 ]
+grep -q "leg 2, round 1 (pocl\*1:90000ba) ended with code $code; the newest checkpoint is of batch" "$log"
+report "and says which one, and what to do" $?
+
+# refused CODE TEXT LEGS [ARGUMENT ...]
+refused() {
+    local code=$1 text=$2 got
+    shift 2
+    "$cltrain" launch --hop "$1" train -q train.yaml "${@:2}" >"$log" 2>&1
+    got=$?
+    [ "$got" = "$code" ] && grep -q -- "$text" "$log"
+    report "refused ($code): $text" $?
+}
+refused 2 "'pocl' is no leg" pocl save_folder="$tmp/no"
+refused 2 "'pocl\*0:1ba' is no leg" "pocl*1:1ba,pocl*0:1ba" save_folder="$tmp/no"
+refused 78 "set save_folder" pocl:1ba save_folder=null
+refused 78 "fewer than the 9 ranks" "pocl*9:1ba" save_folder="$tmp/no"
+refused 69 "leg 2 (nosuch:1ba) cannot run here" "pocl:1ba,nosuch:1ba" save_folder="$tmp/no"
+refused 2 "leave out --device" pocl:1ba save_folder="$tmp/no" --device pocl
+check "nothing was begun" [ ! -e "$tmp/no" ]
+finish

@@ -1,0 +1,111 @@
+#include "train_args.h"
+
+#include <string.h>
+
+#include "collectives/clt_group.h"
+#include "runtime/base/clt_options.h"
+
+/* "3" or "3:5". */
+static bool parse_steps(const char *text, int64_t *first, int64_t *last) {
+    const char *colon = strchr(text, ':');
+    char *head = clt_strndup(text, colon ? (size_t)(colon - text) : strlen(text));
+    bool ok = clt_parse_i64(head, first) && clt_parse_i64(colon ? colon + 1 : head, last);
+    clt_free(head);
+    return ok && *first >= 1 && *last >= *first;
+}
+
+/* The options that are texts with a form of their own. */
+typedef struct {
+    const char *record_steps, *trace_steps, *stop_after;
+} forms;
+
+static int parse_forms(const clt_command *command, const forms *f, clt_run_options *o) {
+    if (f->record_steps && (!o->record || !parse_steps(f->record_steps, &o->record_first, &o->record_last)))
+        return clt_options_fail(command,
+                                o->record ? "--record-steps wants N or N:LAST, not '%s'"
+                                          : "--record-steps %s needs --record DIR",
+                                f->record_steps);
+    if (f->trace_steps && (!o->trace || !parse_steps(f->trace_steps, &o->trace_first, &o->trace_last)))
+        return clt_options_fail(command,
+                                o->trace ? "--trace-steps wants N or N:LAST, not '%s'"
+                                         : "--trace-steps %s needs --trace FILE",
+                                f->trace_steps);
+    if (f->stop_after && !clt_time_parse_length(f->stop_after, &o->stop_after))
+        return clt_options_fail(command,
+                                "--stop-after wants a time such as 200ba, 1ep, 5000sp, 2000000tok, 0.1dur or "
+                                "3600sec, not '%s'",
+                                f->stop_after);
+    return -1;
+}
+
+/* Reads the configuration; prints it instead if that was asked for. */
+static int load(const clt_strv *rest, bool print, bool check, clt_train_args *out) {
+    clt_str text = {0};
+    clt_status st = clt_config_load(rest->v[0], (const char *const *)rest->v + 1, rest->n - 1, &out->cfg);
+    if (st != CLT_OK) return clt_status_exit_code(clt_group_refuse(st));
+    if (!print && !check) return -1;
+    clt_config_print(out->cfg, true, &text);
+    if (print) fputs(text.s, stdout);
+    clt_str_free(&text);
+    return 0;
+}
+
+static int list_keys(void) {
+    clt_str text = {0};
+    clt_config_list_keys(&text);
+    fputs(text.s, stdout);
+    clt_str_free(&text);
+    return 0;
+}
+
+int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
+    *out = (clt_train_args){.opt = {.started = clt_now()}};
+    clt_run_options *o = &out->opt;
+    forms f = {0};
+    bool print = false, list = false, check = false;
+    const clt_option options[] = {
+        {"device", 'd', CLT_OPT_STR, &o->device, "PATTERN",
+         "part of a platform's or device's name, P:D, or a list by rank"},
+        {"print-config", 0, CLT_OPT_FLAG, &print, NULL,
+         "print the merged configuration and where each value came from"},
+        {"list-keys", 0, CLT_OPT_FLAG, &list, NULL,
+         "print every key of the configuration and what happens to it"},
+        {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL, "check the configuration, then end"},
+        {"stop-after", 0, CLT_OPT_STR, &f.stop_after, "TIME",
+         "train this long (200ba, 1ep, 3600sec ...), then save and end with 75; max_duration and the "
+         "schedule "
+         "stay"},
+        {"profile", 0, CLT_OPT_FLAG, &o->profile, NULL, "time every kernel and print a table at the end"},
+        {"trace", 0, CLT_OPT_STR, &o->trace, "FILE",
+         "write when the host and each kernel worked, for chrome://tracing and Perfetto"},
+        {"trace-steps", 0, CLT_OPT_STR, &f.trace_steps, "N[:LAST]",
+         "optimizer steps to trace, from 1 (default: the third to the fifth of this run)"},
+        {"record", 0, CLT_OPT_STR, &o->record, "DIR",
+         "write every launch of a step with its buffers to DIR (tiny models)"},
+        {"record-steps", 0, CLT_OPT_STR, &f.record_steps, "N[:LAST]",
+         "optimizer steps to record, from 1 (default: the first of this run)"},
+    };
+    const clt_command command = {
+        .name = "cltrain train",
+        .usage = "CONFIG.yaml [key.sub=value ...]",
+        .summary =
+            "Trains a model as an LLM Foundry YAML says. Values on the command line win over the file.",
+        .examples = "  cltrain train run.yaml\n"
+                    "  cltrain train run.yaml max_duration=100ba optimizer.lr=1e-3 save_folder=runs/a\n"
+                    "  cltrain train run.yaml --device pocl --print-config\n"
+                    "  mpirun --bind-to none -np 2 cltrain train run.yaml\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
+    clt_strv rest = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && list) code = list_keys();
+    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0) code = parse_forms(&command, &f, o);
+    if (code < 0) code = load(&rest, print, check, out);
+    clt_strv_free(&rest);
+    return code;
+}
+
+void clt_train_args_free(clt_train_args *a) {
+    clt_config_free(a->cfg);
+}
