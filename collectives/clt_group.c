@@ -61,6 +61,7 @@ clt_status clt_group_refuse(clt_status why) {
 void clt_group_destroy(clt_group *g) {
     if (!g) return;
     g->ops->leave(g);
+    clt_free(g->folder);
     clt_free(g);
 }
 
@@ -94,8 +95,27 @@ const char *clt_group_component(const clt_group *g) {
     return g->ops->name;
 }
 void clt_group_note(clt_group *g, int64_t step, const char *phase) {
-    g->ops->note(g, step, phase);
+    clt_flight_phase(&g->flight[g->local_rank], step, phase);
 }
+const char *clt_group_phase(const clt_group *g) {
+    return clt_flight_phase_of(&g->flight[g->local_rank]);
+}
+void clt_group_set_folder(clt_group *g, const char *folder) {
+    clt_free(g->folder);
+    g->folder = folder ? clt_strdup(folder) : NULL;
+}
+
+void clt_group_end_hung(clt_group *g) {
+    const clt_flight_log *l = &g->flight[g->local_rank];
+    clt_str more = {0};
+    clt_flight_table(g, &more);
+    clt_flight_dump(g, clt_last_error(), &more);
+    clt_group_abort(g, clt_status_exit_code(CLT_AGAIN),
+                    "rank %d ends the job at step %lld, %s: its device hangs. Run it again: it goes on from "
+                    "the last checkpoint%s",
+                    g->rank, (long long)l->step, clt_flight_phase_of(l), more.s);
+}
+
 clt_status clt_group_barrier(clt_group *g) {
     return g->ops->barrier(g);
 }
@@ -193,9 +213,8 @@ int clt_group_stop(const clt_group *g) {
 }
 
 bool clt_group_stop_asked(clt_group *g) {
-    int mine = clt_signal_received();
-    if (mine && g->stop_hint) atomic_store(g->stop_hint, mine);
-    return mine || (g->stop_hint && atomic_load(g->stop_hint));
+    (void)g;
+    return clt_signal_received() != 0;
 }
 
 clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes,

@@ -44,8 +44,14 @@ int clt_group_local_rank(const clt_group *g);
 int clt_group_local_size(const clt_group *g);
 const char *clt_group_component(const clt_group *g); /* "loopback", "shm", "mpi" */
 
-/* What the rank is doing, for the table printed when a rank is stuck. `phase` is a string constant. */
+/* What the rank is doing, for what is told when a rank is stuck or gone: its step and phase, and the last
+ * events of every rank in a file in `folder` (until then, or NULL: nowhere). */
 void clt_group_note(clt_group *g, int64_t step, const char *phase);
+const char *clt_group_phase(const clt_group *g); /* of the last note */
+void clt_group_set_folder(clt_group *g, const char *folder);
+/* Ends the job with 75 because this rank's device does not answer, which has been said: no waiting on it, not
+ * even to leave in order. */
+void clt_group_end_hung(clt_group *g) __attribute__((noreturn));
 
 /* Host data. All ranks call the same function in the same order. */
 clt_status clt_group_barrier(clt_group *g);
@@ -60,8 +66,8 @@ clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n);
  * hold (clt_log_hold) are printed by the lowest of them. */
 clt_status clt_group_agree(clt_group *g, clt_status mine);
 
-/* The signal that asked some rank to stop before the last clt_group_agree, the same on every rank; 0: none.
- */
+/* What asked some rank to stop (clt_signal_received) before the last clt_group_agree, the same on every rank;
+ * 0: nothing. */
 int clt_group_stop(const clt_group *g);
 /* Whether this rank, or as far as is known another, was asked to stop by now. Ranks see it at different
  * times: for giving up work early, not for decisions. */
@@ -112,7 +118,7 @@ void clt_reduce_plan_destroy(clt_reduce_plan *p);
 uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks);
 /* The total over all lanes, the binary tree over lane numbers with empty subtrees skipped, into `total` on
  * every rank (which may be sums[0].slab). `sums`: this rank's maximal whole subtrees, ascending. n < 0: this
- * rank gives the step up; then no rank gets a total and all return CLT_AGAIN, without a message. */
+ * rank gives the step up; then no rank gets a total and all return CLT_STOPPED, without a message. */
 clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total);
 
 #endif

@@ -7,16 +7,15 @@
 
 #include <stdatomic.h>
 
-#include "clt_group.h"
+#include "clt_flight.h"
 
 typedef struct {
     const char *name;
-    /* Joins; sets g->rank, size, local_rank, local_size and g->state. */
+    /* Joins; sets g->rank, size, local_rank, local_size, flight and g->state. */
     clt_status (*join)(clt_group *g);
     void (*leave)(clt_group *g);
     /* Ends the job; prints what the log holds, unless another rank has said it; must not return. */
     void (*abort)(clt_group *g, int code);
-    void (*note)(clt_group *g, int64_t step, const char *phase);
     clt_status (*barrier)(clt_group *g);
     clt_status (*broadcast)(clt_group *g, int root, void *data, size_t bytes);
     clt_status (*all_gather)(clt_group *g, const void *mine, size_t bytes, void *out);
@@ -33,9 +32,10 @@ struct clt_group {
     int rank, size, local_rank, local_size;
     double timeout;
     void *state;
-    bool failed;                /* the last clt_group_agree was a failure, on all ranks */
-    int stop;                   /* as of the last clt_group_agree */
-    _Atomic int32_t *stop_hint; /* where ranks of this host tell each other of a signal, or NULL */
+    bool failed;            /* the last clt_group_agree was a failure, on all ranks */
+    int stop;               /* as of the last clt_group_agree */
+    clt_flight_log *flight; /* [local_size]; join sets it */
+    char *folder;           /* for clt_flight_dump, or NULL */
 };
 
 struct clt_reduce_plan {

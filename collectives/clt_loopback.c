@@ -4,25 +4,24 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clt_launch.h"
+
 static clt_status join(clt_group *g) {
     g->rank = g->local_rank = 0;
     g->size = g->local_size = 1;
+    g->flight = clt_calloc(1, sizeof *g->flight);
+    clt_flight_begin(g->flight, 0);
     return CLT_OK;
 }
 
 static void leave(clt_group *g) {
-    (void)g;
+    clt_free(g->flight);
 }
 
 static void end(clt_group *g, int code) {
     (void)g;
+    clt_launch_report(code);
     _exit(code);
-}
-
-static void note(clt_group *g, int64_t step, const char *phase) {
-    (void)g;
-    (void)step;
-    (void)phase;
 }
 
 static clt_status barrier(clt_group *g) {
@@ -55,7 +54,7 @@ static void unplan(clt_reduce_plan *p) {
 
 /* One rank owns all lanes, so its lane stack has already made the one sum over all of them. */
 static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
-    if (n < 0) return CLT_AGAIN;
+    if (n < 0) return CLT_STOPPED;
     if (n != 1 || sums[0].width != p->lanes)
         return clt_error(CLT_FAIL, "one rank must bring one sum over all %d lanes; this is a bug", p->lanes);
     if (sums[0].empty) return clt_slab_zero(total);
@@ -63,5 +62,5 @@ static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, cl
 }
 
 const clt_group_ops clt_group_loopback = {
-    "loopback", join, leave, end, note, barrier, broadcast, all_gather, plan, unplan, reduce,
+    "loopback", join, leave, end, barrier, broadcast, all_gather, plan, unplan, reduce,
 };

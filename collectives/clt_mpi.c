@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../runtime/base/clt_signal.h"
+
 static clt_mpi_state *state(clt_group *g) {
     return g->state;
 }
@@ -47,7 +49,7 @@ static clt_status worst(clt_group *g, clt_status mine) {
  */
 static bool sees_all(const clt_group *g, const clt_shm_page *page) {
     for (int r = 0; r < g->local_size; r++)
-        if (kill(page->note[r].pid, 0) != 0) return false;
+        if (kill(page->flight[r].pid, 0) != 0) return false;
     return true;
 }
 
@@ -58,15 +60,14 @@ static clt_status map_page(clt_group *g) {
     void *p = NULL;
     MPI_Request r;
     snprintf(name, sizeof name, "/cltrain.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
-    s->page_bytes = sizeof(clt_shm_page) + (size_t)g->local_size * sizeof(clt_shm_note);
+    s->page_bytes = sizeof(clt_shm_page) + (size_t)g->local_size * sizeof(clt_flight_log);
     MPI_Ibcast(name, sizeof name, MPI_CHAR, 0, s->local, &r);
     CLT_TRY(clt_mpi_wait(g, 1, &r, "joining"));
     CLT_TRY(worst(g, g->local_rank == 0 ? clt_shm_map(name, s->page_bytes, true, &p) : CLT_OK));
     clt_status st = g->local_rank != 0 ? clt_shm_map(name, s->page_bytes, false, &p) : CLT_OK;
     clt_shm_page *page = p;
     if (page) {
-        atomic_store(&page->note[g->local_rank].rank, g->rank);
-        atomic_store(&page->note[g->local_rank].pid, (int32_t)getpid());
+        clt_flight_begin(&page->flight[g->local_rank], g->rank);
     }
     st = worst(g, st);
     if (g->local_rank == 0) clt_shm_unlink(name);
@@ -76,8 +77,9 @@ static clt_status map_page(clt_group *g) {
     }
     s->see_processes = sees_all(g, page);
     s->page = page;
-    g->stop_hint = &page->stop;
-    return CLT_OK;
+    g->flight = page->flight;
+    clt_signal_share(&page->stop);
+    return worst(g, clt_watch_start(g));
 }
 
 /* Every process that a wrong mpirun has started is alone and sees the same: the first one says it. */
@@ -120,8 +122,10 @@ static void leave(clt_group *g) {
     int started = 0, done = 0;
     MPI_Initialized(&started);
     MPI_Finalized(&done);
+    clt_watch_stop(g);
+    clt_signal_share(NULL);
     if (s->page) {
-        atomic_store(&s->page->note[g->local_rank].left, 1);
+        atomic_store(&s->page->flight[g->local_rank].left, 1);
         clt_shm_unmap(s->page, s->page_bytes);
     }
     guard(g->timeout);
@@ -135,7 +139,7 @@ static void leave(clt_group *g) {
  */
 
 clt_status clt_mpi_wait(clt_group *g, int n, MPI_Request *req, const char *what) {
-    clt_watch w = clt_watch_begin(g);
+    clt_watch w = clt_watch_begin(g, what);
     for (int done = 0;;) {
         if (MPI_Testall(n, req, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             return clt_error(CLT_FAIL, "MPI failed in %s", what);
@@ -145,7 +149,7 @@ clt_status clt_mpi_wait(clt_group *g, int n, MPI_Request *req, const char *what)
 }
 
 clt_status clt_shm_barrier(clt_group *g) {
-    clt_watch w = clt_watch_begin(g);
+    clt_watch w = clt_watch_begin(g, "gradient reduction");
     clt_shm_page *page = state(g)->page;
     uint64_t n = (uint64_t)g->local_size, mine = atomic_fetch_add(&page->arrived, 1) + 1;
     uint64_t target = CLT_CEIL_DIV(mine, n) * n;
@@ -183,10 +187,10 @@ static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void 
 }
 
 const clt_group_ops clt_group_mpi = {
-    "mpi",     join,       leave,           clt_watch_end_job, clt_watch_note,    barrier,
+    "mpi",     join,       leave,           clt_watch_end_job, barrier,
     broadcast, all_gather, clt_blocks_plan, clt_blocks_unplan, clt_blocks_reduce,
 };
 const clt_group_ops clt_group_shm = {
-    "shm",     join,       leave,           clt_watch_end_job, clt_watch_note,    barrier,
+    "shm",     join,       leave,           clt_watch_end_job, barrier,
     broadcast, all_gather, clt_blocks_plan, clt_blocks_unplan, clt_blocks_reduce,
 };

@@ -10,11 +10,14 @@
 
 extern const clt_group_ops clt_group_mpi, clt_group_shm;
 
+typedef struct clt_watcher clt_watcher; /* clt_watch.c */
+
 typedef struct {
     MPI_Comm world, local;
     clt_shm_page *page; /* of this host; NULL until the group is joined */
     size_t page_bytes;
     bool see_processes; /* the ranks of this host can see each other's process numbers */
+    clt_watcher *watcher;
 } clt_mpi_state;
 
 /* Waits for `n` requests with the group's deadline. When it passes, or a rank of this host is gone, the rank
@@ -25,14 +28,16 @@ clt_status clt_shm_barrier(clt_group *g);
 
 /* clt_watch.c: what a rank does while it waits for others. */
 typedef struct {
-    double start, looked;
+    double waited, looked;
     unsigned spins;
 } clt_watch;
-clt_watch clt_watch_begin(clt_group *g);
-/* Pauses a moment; now and then looks for ranks that are gone and at the deadline, and ends the job then.
- * `what` is waited for. */
+clt_watch clt_watch_begin(clt_group *g, const char *what);
+/* Pauses a moment; ends the job once the deadline has passed. `what` is waited for. */
 void clt_watch_pause(clt_group *g, clt_watch *w, const char *what);
-void clt_watch_note(clt_group *g, int64_t step, const char *phase);
+/* A thread that looks for ranks of this host that are gone or have ended the job, whatever this one does
+ * meanwhile. stop: before the page goes. */
+clt_status clt_watch_start(clt_group *g);
+void clt_watch_stop(clt_group *g);
 /* Ends the job with `code`: the first rank of a host says why (what the log holds), the others follow. */
 void clt_watch_end_job(clt_group *g, int code) __attribute__((noreturn));
 

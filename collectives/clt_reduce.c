@@ -137,7 +137,8 @@ void clt_blocks_unplan(clt_reduce_plan *p) {
     p->state = NULL;
 }
 
-/* Lists everybody's subtrees in the order of their lanes; CLT_AGAIN on all ranks if one gives up (n < 0). */
+/* Lists everybody's subtrees in the order of their lanes; CLT_STOPPED on all ranks if one gives up (n < 0).
+ */
 static clt_status list_sums(clt_reduce_plan *p, const clt_lane_sum *sums, int n) {
     block_state *b = p->state;
     sum_entry *mine = clt_calloc((size_t)b->most, sizeof *mine),
@@ -158,7 +159,7 @@ static clt_status list_sums(clt_reduce_plan *p, const clt_lane_sum *sums, int n)
     }
     clt_free(mine);
     clt_free(all);
-    return st == CLT_OK && gave_up ? CLT_AGAIN : st;
+    return st == CLT_OK && gave_up ? CLT_STOPPED : st;
 }
 
 /* This rank's part [*first, *first + *count) of a block of n elements. */

@@ -1,5 +1,5 @@
 /* clt_shm: memory that the ranks of one host share, with a barrier and a page on which each rank notes what
- * it is doing. Not for other folders. */
+ * it is doing (clt_flight.h). Not for other folders. */
 #ifndef CLT_SHM_H
 #define CLT_SHM_H
 
@@ -7,26 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "clt_group.h"
-
-/* What one rank is doing, for the message when a rank is stuck. Times are on the monotonic clock, which all
- * processes of a host share. */
-typedef struct {
-    _Atomic int32_t pid, rank;
-    _Atomic int32_t left; /* 1: it has ended in order */
-    _Atomic uint64_t met; /* exchanges that it has come to */
-    _Atomic int64_t step;
-    _Atomic int64_t since_ms; /* when the phase began */
-    _Atomic int64_t seen_ms;  /* last sign of life while it waits for others */
-    char phase[48];
-} clt_shm_note;
+#include "clt_flight.h"
 
 typedef struct {
     _Atomic uint64_t arrived; /* ever growing count of arrivals: barrier k is over at k * ranks */
     _Atomic int32_t stop;     /* a signal that some rank got */
     _Atomic int32_t ended;    /* 1 + exit code once a rank has ended the job */
     _Atomic uint64_t said;    /* hash of the message that it printed */
-    clt_shm_note note[];      /* [ranks of the host] */
+    clt_flight_log flight[];  /* [ranks of the host] */
 } clt_shm_page;
 
 /* Creates (first) or opens the file `name` of `bytes` bytes in the host's shared memory and maps it, page

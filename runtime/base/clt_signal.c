@@ -2,13 +2,20 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stddef.h>
 #include <unistd.h>
 
+#include "clt_base.h"
+
 static atomic_int received;
-static bool speaks;
+static _Atomic double stop_at; /* 0: no time */
+static _Atomic int32_t *shared;
+static atomic_bool speaks;
 static sigset_t watched;
+
+static void take(int why) {
+    int none = 0;
+    atomic_compare_exchange_strong(&received, &none, why);
+}
 
 static void say(const char *text, size_t n) {
     if (speaks && write(2, text, n) < 0) speaks = false;
@@ -25,8 +32,7 @@ static void *watch(void *arg) {
             _exit(130);
         }
         if (sig == SIGINT) say(once, sizeof once - 1);
-        int none = 0;
-        atomic_compare_exchange_strong(&received, &none, sig);
+        take(sig);
     }
     return NULL;
 }
@@ -34,8 +40,11 @@ static void *watch(void *arg) {
 /* A thread takes the signals, and handlers none: compilers inside OpenCL drivers set handlers of their own.
  */
 void clt_signal_install(bool speak) {
+    static bool installed;
     pthread_t thread;
     speaks = speak;
+    if (installed) return;
+    installed = true;
     sigemptyset(&watched);
     sigaddset(&watched, SIGINT);
     sigaddset(&watched, SIGTERM);
@@ -48,5 +57,18 @@ void clt_signal_install(bool speak) {
 }
 
 int clt_signal_received(void) {
-    return atomic_load(&received);
+    double at = atomic_load(&stop_at);
+    if (at > 0 && clt_wall() >= at) take(CLT_SIGNAL_TIME);
+    if (shared && atomic_load(shared)) take(atomic_load(shared));
+    int why = atomic_load(&received);
+    if (shared && why) atomic_store(shared, why);
+    return why;
+}
+
+void clt_signal_at(double wall) {
+    atomic_store(&stop_at, wall);
+}
+
+void clt_signal_share(_Atomic int32_t *word) {
+    shared = word;
 }

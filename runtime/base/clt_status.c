@@ -20,6 +20,7 @@ static const struct {
     [CLT_NO_MEMORY] = {"out of memory", 1},
     [CLT_INTERRUPTED] = {"interrupted", 130},
     [CLT_TERMINATED] = {"terminated", 143},
+    [CLT_STOPPED] = {"asked to stop", 75},
 };
 
 int clt_status_exit_code(clt_status st) {

@@ -20,7 +20,8 @@ typedef enum {
     CLT_BAD_CONFIG,  /* exit 78: the configuration is wrong or asks for what cannot be done */
     CLT_NO_MEMORY,   /* exit 1:  host or device memory is not enough */
     CLT_INTERRUPTED, /* exit 130: stopped by SIGINT without a save */
-    CLT_TERMINATED   /* exit 143: stopped by SIGTERM without a save */
+    CLT_TERMINATED,  /* exit 143: stopped by SIGTERM without a save */
+    CLT_STOPPED      /* exit 75: left early because a signal asks for it; the one status without a message */
 } clt_status;
 
 /* The exit code of a program that ends with this status. */

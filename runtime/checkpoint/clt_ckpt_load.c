@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/clt_signal.h"
+
 /* --- parts ------------------------------------------------------------------------------------------- */
 
 clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
@@ -144,6 +146,7 @@ static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *tab
         if (i < 0 || ignored(opt, t->name)) continue;
         for (uint64_t at = 0; at < t->count; at += CLT_CKPT_CHUNK) {
             uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
+            if (clt_signal_received()) return CLT_STOPPED;
             CLT_TRY(set->read(set->ctx, i, at, block, n));
             CLT_TRY(clt_ckpt_part_write(part, table, e, at, block, n));
         }

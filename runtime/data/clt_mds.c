@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "../base/clt_signal.h"
 #include "clt_digest.h"
 #include "clt_mds_shards.h"
 #include "clt_utf8.h"
@@ -80,7 +81,10 @@ clt_status clt_mds_preload(clt_mds *m) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < m->s.x.n; i++) bytes += m->s.x.shards[i].raw.bytes;
     if (bytes > preload_bytes || m->s.x.n > MDS_OPEN_FILES) return CLT_OK;
-    for (size_t i = 0; i < m->s.x.n; i++) CLT_TRY(mds_shard_use(&m->s, i));
+    for (size_t i = 0; i < m->s.x.n; i++) {
+        if (clt_signal_received()) return CLT_STOPPED;
+        CLT_TRY(mds_shard_use(&m->s, i));
+    }
     return CLT_OK;
 }
 

@@ -190,6 +190,9 @@ typedef struct {
 } clt_device_counters;
 void clt_device_get_counters(const clt_device *dev, clt_device_counters *out);
 
+/* Whether a wait ran into the deadline: the device, and what it holds, is then left alone. */
+bool clt_device_is_hung(const clt_device *dev);
+
 /* From now on a build or a buffer creation is counted as a breach (and with CLTRAIN_ASSERT_STEADY=1 it is an
  * error): nothing allocates or compiles after the first step. */
 void clt_device_set_steady(clt_device *dev, bool steady);

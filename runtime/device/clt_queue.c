@@ -27,14 +27,18 @@ static void back_off(double waited) {
         clt_sleep(CLT_MIN(waited / 128 + 2e-6, 0.5e-3));
 }
 
+/* Time in which this process was stopped (Ctrl-Z, a suspended job) is not the device's. */
 cl_int clt_event_quiet(clt_device *dev, cl_event event) {
+    static const double at_most = 1;
     cl_int status = CL_QUEUED, e = dev->hung ? CL_DEVICE_NOT_AVAILABLE : clFlush(dev->queue);
-    double start = clt_now();
+    double looked = clt_now(), waited = 0;
     bool lent = !dev->waiter;
     while (e == CL_SUCCESS) {
         e = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
         if (e != CL_SUCCESS || status <= CL_COMPLETE) break;
-        double waited = clt_now() - start;
+        double now = clt_now();
+        waited += CLT_MIN(now - looked, at_most);
+        looked = now;
         if (waited > dev->timeout) {
             dev->hung = true;
             e = CL_DEVICE_NOT_AVAILABLE;
@@ -96,6 +100,10 @@ clt_status clt_steady_check(clt_device *dev, const char *what, const char *name)
         return clt_error(CLT_FAIL, "%s '%s' after the first step (CLTRAIN_ASSERT_STEADY=1)", what, name);
     clt_debug("%s '%s' after the first step", what, name);
     return CLT_OK;
+}
+
+bool clt_device_is_hung(const clt_device *dev) {
+    return dev->hung;
 }
 
 void clt_device_set_steady(clt_device *dev, bool steady) {

@@ -1,6 +1,7 @@
 /* The context of the operations: device, numerics mode, variant tables, and the shared scratch buffers. */
 #include "clt_ops.h"
 
+#include "../base/clt_signal.h"
 #include "clt_ops_state.h"
 #include "clt_tune.h"
 
@@ -33,6 +34,14 @@ void clt_ops_destroy(clt_ops *ops) {
 
 clt_device *clt_ops_device(const clt_ops *ops) {
     return ops->dev;
+}
+
+void clt_ops_let_stop(clt_ops *ops, bool on) {
+    ops->may_stop = on;
+}
+
+bool clt_ops_stops(const clt_ops *ops) {
+    return ops->may_stop && clt_signal_received();
 }
 
 clt_numerics clt_ops_numerics(const clt_ops *ops) {

@@ -58,6 +58,11 @@ typedef struct {
 const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n);
 clt_device *clt_ops_device(const clt_ops *ops);
 clt_numerics clt_ops_numerics(const clt_ops *ops);
+/* While on, an operation that would check or time kernels first returns CLT_STOPPED once a signal asks the
+ * run to stop (clt_signal_received). Off at first: the caller has to see to it that all ranks leave together.
+ */
+void clt_ops_let_stop(clt_ops *ops, bool on);
+bool clt_ops_stops(const clt_ops *ops); /* whether it would */
 /* Device scratch bytes that the operations hold now (their workspaces), for the memory table. */
 uint64_t clt_ops_workspace_bytes(const clt_ops *ops);
 

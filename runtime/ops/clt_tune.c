@@ -136,7 +136,7 @@ static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const ch
     CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, NULL, q->call, &v));
     if (!v || v->verdict < 0) return CLT_OK;
     const clt_status st = q->kind->error(ops, v, tensors, &t->error); /* compiles, too */
-    if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+    if (clt_variant_says_nothing(st)) return st;
     if (st != CLT_OK) return CLT_OK; /* it said why */
     if (!(t->error <= (ops->params.numerics == CLT_EXACT ? 0 : 1))) {
         clt_warn("kernel variant %s=%s is not used at %s: its error is %.3g of the bound", q->op, id,
@@ -159,6 +159,7 @@ static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *t
     const double end = clt_now() + ops->params.tune_seconds - ops->tune->spent;
     for (int i = 0; i < n; i++) {
         clt_tuned t = *best;
+        if (clt_ops_stops(ops)) return CLT_STOPPED;
         if (clt_now() >= end) {
             best->seconds = 0;
             break;

@@ -358,6 +358,10 @@ static void keep_reason(clt_ops *ops, clt_variant *v) {
     if (!*v->reason) snprintf(v->reason, sizeof v->reason, "does not build or run");
 }
 
+bool clt_variant_says_nothing(clt_status st) {
+    return st == CLT_AGAIN || st == CLT_NO_MEMORY || st == CLT_STOPPED;
+}
+
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx) {
     if (ops->params.skip_check || v->verdict > 0) return CLT_OK;
     if (v->verdict < 0) return CLT_FAIL;
@@ -365,14 +369,16 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
     int known = load_verdict(v, path);
     if (known) {
         v->verdict = known;
+    } else if (clt_ops_stops(ops)) {
+        clt_free(path);
+        return CLT_STOPPED; /* a first step may check kernels for minutes */
     } else {
         double start = clt_now();
         *ops->reason = 0;
         clt_record_pause(ops->dev, true); /* a check is no part of the work */
         clt_status st = check(ops, v, ctx);
         clt_record_pause(ops->dev, false);
-        /* A hung device or a full one says nothing about the variant. */
-        if (st == CLT_AGAIN || st == CLT_NO_MEMORY) {
+        if (clt_variant_says_nothing(st)) {
             clt_free(path);
             return st;
         }
@@ -439,7 +445,7 @@ clt_status clt_variant_pick_row(clt_ops *ops, const char *op, const char *id, co
         CLT_TRY(specialise(ops, &t->row[i], options, &v));
         if (takes && !takes(v, call)) return CLT_OK;
         const clt_status st = check ? clt_variant_verify(ops, v, check, (void *)(uintptr_t)call) : CLT_OK;
-        if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+        if (clt_variant_says_nothing(st)) return st;
         if (st == CLT_OK) *out = v;
     }
     return CLT_OK;
@@ -464,7 +470,7 @@ clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *option
             *out = v;
             return CLT_OK;
         }
-        if (st == CLT_AGAIN || st == CLT_NO_MEMORY) return st;
+        if (clt_variant_says_nothing(st)) return st;
         reason = v->reason;
     }
     const char *name = clt_device_get_facts(ops->dev)->name;

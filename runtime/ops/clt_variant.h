@@ -43,6 +43,8 @@ clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check chec
 /* The same for one row: its verdict from memory, from the cache, or from running `check` now. CLT_OK: it may
  * be used. For operations that choose among their rows by shape. With skip_check every row passes. */
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx);
+/* Whether a check that ended so says nothing about its row: the device hangs or is full, or a signal came. */
+bool clt_variant_says_nothing(clt_status st);
 
 /* clt_variant_pick for an operation whose programs are made for one model: every row gets `options`
  * (" -DHEAD_DIM=64") behind its own and is checked, and has its verdict, with them. */

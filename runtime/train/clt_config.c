@@ -40,6 +40,8 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
     if (c->exact_lanes & (c->exact_lanes - 1))
         return clt_schema_fail(r, "cltrain.exact_lanes", "is %lld: it must be a power of two",
                                (long long)c->exact_lanes);
+    if (!(c->stop_before >= 0))
+        return clt_schema_fail(r, "cltrain.stop_before", "is %g: it must be above 0", c->stop_before);
     if (!(c->dist_timeout > 0)) return clt_schema_fail(r, "dist_timeout", "must be above 0 seconds");
     if (c->seed < 0) return clt_schema_fail(r, "seed", "must not be negative");
     return CLT_OK;

@@ -99,6 +99,7 @@ struct clt_config {
     clt_numerics numerics;
     clt_tune_mode tune; /* which kernel variants a shape takes: as measured before, or measured now */
     int64_t exact_lanes;
+    double stop_before;      /* minutes from the start or seconds since 1970; 0: no end */
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
 

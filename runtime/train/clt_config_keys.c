@@ -302,6 +302,9 @@ static const clt_key cltrain_keys[] = {
      AT(numerics), numerics_names, NULL, NULL},
     KEY("exact_lanes", CLT_KEY_INT, false, "8",
         "parts of a batch that are summed in a fixed tree; at least the ranks", c.exact_lanes),
+    KEY("stop_before", CLT_KEY_FLOAT, true, "null",
+        "save and end with 75 before this: minutes from the start, or a time in seconds since 1970",
+        c.stop_before),
     {"recompute", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, true, "null",
      "what the backward pass computes again: none; norms: outputs of norms and activations; blocks (or "
      "true): whole blocks, as "

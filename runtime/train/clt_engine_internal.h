@@ -50,7 +50,7 @@ bool clt_engine_second_moment(const clt_config *c);
 /* One microbatch: samples [at, at + n) of the global batch, whose arrays start at sample `mine`. */
 clt_mpt_batch clt_engine_microbatch(clt_engine *e, const clt_engine_batch *b, int64_t mine, int64_t at,
                                     int64_t n);
-/* CLT_AGAIN, without a message, once some rank was asked to stop. */
+/* CLT_STOPPED once some rank was asked to stop. */
 clt_status clt_engine_run_lane(clt_engine *e, const clt_engine_batch *b, int64_t step, int lane,
                                const clt_slab *grads);
 /* host_results holds this rank's sample losses: makes them those of all ranks, in global order. */

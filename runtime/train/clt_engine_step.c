@@ -51,7 +51,7 @@ clt_status clt_engine_run_lane(clt_engine *e, const clt_engine_batch *b, int64_t
     clt_engine_share(e, b->samples, &mine, &end);
     for (int64_t at = first; at < last; at += e->microbatch) {
         int64_t n = CLT_MIN(e->microbatch, last - at);
-        if (clt_group_stop_asked(e->group)) return CLT_AGAIN;
+        if (clt_group_stop_asked(e->group)) return CLT_STOPPED;
         clt_mpt_batch mb = clt_engine_microbatch(e, b, mine, at, n);
         mb.row_weight = row_weights(e, b, mb.targets, n);
         mb.step = (uint64_t)step;
@@ -185,15 +185,17 @@ clt_status clt_engine_launch(clt_engine *e, const clt_engine_batch *b, int64_t s
     if (e->n_pending == MOST_PENDING)
         return clt_error(CLT_FAIL, "step %lld: two steps are queued already; this is a bug", (long long)step);
     clt_group_note(e->group, step, "forward and backward");
+    clt_ops_let_stop(e->ops, true); /* all ranks give the step up then */
     clt_status st = run_lanes(e, b, step);
-    if (st != CLT_OK && st != CLT_AGAIN) return st;
+    clt_ops_let_stop(e->ops, false);
+    if (st != CLT_OK && st != CLT_STOPPED) return st;
     clt_engine_share(e, b->samples, &first, &last);
     if (st == CLT_OK) CLT_TRY(guard(e, last - first));
     const clt_lane_sum *sums = clt_lane_stack_sums(e->stack, &n);
     clt_slab *total = clt_lane_stack_total(e->stack);
     clt_group_note(e->group, step, "gradient reduction");
-    st = clt_group_reduce(e->reduce, sums, st == CLT_AGAIN ? -1 : n, total);
-    *given_up = st == CLT_AGAIN;
+    st = clt_group_reduce(e->reduce, sums, st == CLT_STOPPED ? -1 : n, total);
+    *given_up = st == CLT_STOPPED;
     if (*given_up) return CLT_OK;
     CLT_TRY(st);
     clt_group_note(e->group, step, "optimizer");

@@ -211,6 +211,7 @@ void clt_run_save_finish(clt_run *r) {
     }
     double took = clt_now() - r->save.start;
     r->saved = r->save.batch;
+    r->stop.save = CLT_MAX(r->stop.save, took);
     clt_info("checkpoint saved: %s/%s (%s)", r->folder, r->save.name, clt_human_seconds(took, seconds));
     char *fields = clt_format("\"name\":\"%s\",\"seconds\":%.3f", r->save.name, took);
     clt_sinks_event(r->sinks, "checkpoint", r->save.batch, fields);

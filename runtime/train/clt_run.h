@@ -29,6 +29,14 @@ typedef struct {
     double start;
 } clt_run_saving;
 
+/* When a run must have stopped, and what it has measured for that; seconds. */
+typedef struct {
+    double end;       /* since 1970; 0: never */
+    const char *from; /* who says so */
+    double slack;     /* what is left over on purpose */
+    double step, save;
+} clt_run_time;
+
 typedef struct {
     clt_config *cfg; /* a copy whose exact_lanes, seed and data-set state may come from a checkpoint */
     const clt_run_options *opt;
@@ -64,6 +72,8 @@ typedef struct {
     bool save_failed;
     clt_run_saving save;
     int64_t saved; /* batch of the newest checkpoint that is whole, -1: none */
+    int64_t start_batch;
+    clt_run_time stop;
 } clt_run;
 
 /* Group, device (checked for the numerics asked for) and operations. */
@@ -92,6 +102,20 @@ clt_status clt_run_save_begin(clt_run *r);
 clt_status clt_run_save_poll(clt_run *r);
 void clt_run_save_finish(clt_run *r);
 clt_status clt_run_create_writer(clt_run *r);
+
+/* --- clt_run_stop.c
+ * ----------------------------------------------------------------------------------------------- */
+
+/* The time that cltrain.stop_before, CLTRAIN_STOP_BEFORE or the scheduler gives, the earliest of them. Asks
+ * to stop (clt_signal_at) early enough before it. */
+clt_status clt_run_time_open(clt_run *r);
+/* After a step of `seconds`, and before the next one: asks to stop if the time is too short for that step and
+ * a save. */
+void clt_run_time_step(clt_run *r, double seconds);
+void clt_run_time_look(clt_run *r);
+/* Something asks to stop, and all ranks have come here for it: saves the last finished step together and
+ * tells how the run can go on. CLT_AGAIN, or without a save CLT_INTERRUPTED or CLT_TERMINATED. */
+clt_status clt_run_stop(clt_run *r);
 
 /* --- clt_evaluator.c
  * --------------------------------------------------------------------------------------------- */

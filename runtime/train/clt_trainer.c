@@ -1,7 +1,6 @@
 #include "clt_trainer.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,10 +91,20 @@ static clt_status open_engine(clt_run *r) {
     return CLT_OK;
 }
 
+/* A part of the start, unless some rank was asked to stop before it. */
+static clt_status begin_phase(clt_run *r, const char *phase) {
+    if (clt_group_stop(r->group)) return CLT_STOPPED;
+    clt_group_note(r->group, r->now.batch, phase);
+    return CLT_OK;
+}
+
 static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options *opt) {
     char *path = NULL;
     bool resume = false;
     CLT_TRY(clt_run_open(r, cfg, opt));
+    clt_ops_let_stop(r->ops, true);
+    CLT_TRY(begin_phase(r, "looking for checkpoints"));
+    CLT_TRY(clt_group_agree(r->group, clt_run_time_open(r)));
     print_config(r);
     clt_config_notices(r->cfg);
     clt_status leg = clt_run_leg_from_env(&r->leg);
@@ -103,12 +112,17 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     if (leg == CLT_OK && stops && !r->cfg->save_folder)
         leg = clt_error(CLT_BAD_CONFIG, "--stop-after saves and ends: it needs save_folder");
     CLT_TRY(clt_group_agree(r->group, leg != CLT_OK ? leg : open_folder(r)));
+    clt_group_set_folder(r->group, r->folder);
     CLT_TRY(clt_group_agree(r->group, clt_run_find_start(r, &path, &resume)));
-    clt_status st = clt_group_agree(r->group, open_data(r));
+    r->start_batch = r->now.batch;
+    clt_status st = begin_phase(r, "opening data");
+    if (st == CLT_OK) st = clt_group_agree(r->group, open_data(r));
+    if (st == CLT_OK) st = begin_phase(r, "preparing the model");
     if (st == CLT_OK) st = open_engine(r);
     if (st == CLT_OK)
         st = clt_group_agree(
             r->group, clt_sinks_create(r->cfg, r->folder, clt_group_rank(r->group) == 0, r->max, &r->sinks));
+    if (st == CLT_OK) st = begin_phase(r, path ? "loading" : "initial weights");
     if (st == CLT_OK && path)
         st = clt_run_load(r, path, resume);
     else if (st == CLT_OK)
@@ -247,6 +261,7 @@ static clt_status collect(clt_run *r) {
     /* What a clock decides (sec, of an interval or a leg) is decided alike on all ranks. */
     CLT_TRY(clt_group_broadcast(r->group, 0, &seconds, sizeof seconds));
     r->last_loss = res.loss;
+    clt_run_time_step(r, seconds);
     r->now.wall_seconds += seconds;
     q.after.wall_seconds = r->now.wall_seconds;
     report(r, &q, &res, seconds);
@@ -346,25 +361,6 @@ static clt_status end_leg(clt_run *r) {
     return clt_group_agree(r->group, CLT_AGAIN);
 }
 
-/* A signal: save the last finished step together and say that the run can go on. All ranks come here
- * together. */
-static clt_status stop_run(clt_run *r) {
-    clt_progress_end();
-    if (r->writer) {
-        clt_run_save_finish(r);
-        if (r->saved != r->now.batch) clt_run_save(r);
-        if (!r->save_failed) {
-            clt_info("stopped at batch %lld after a save; the same command goes on from there",
-                     (long long)r->now.batch);
-            return clt_group_agree(r->group, CLT_AGAIN);
-        }
-    }
-    clt_warn("stopped at batch %lld without a checkpoint%s", (long long)r->now.batch,
-             r->writer ? "" : " (no save_folder)");
-    bool interrupted = clt_group_stop(r->group) == SIGINT;
-    return clt_group_agree(r->group, interrupted ? CLT_INTERRUPTED : CLT_TERMINATED);
-}
-
 /* A cold start says where its time went; the caches make the next one quick. */
 static void first_step_done(clt_run *r) {
     enum { WORTH_SAYING = 2 };
@@ -391,6 +387,7 @@ static clt_status loop(clt_run *r) {
     r->first_step = r->optimizer_step + 1;
     int64_t first = r->now.batch, evaluated = r->resumed ? first : -1;
     r->saved = evaluated;
+    clt_ops_let_stop(r->ops, false); /* from here on ranks decide together */
     CLT_TRY(resolve_intervals(r, &eval_every, &save_every));
     if (r->cfg->eval_first && r->now.batch == 0) CLT_TRY(clt_run_eval(r, false));
     while (!clt_timestamp_reached(&r->now, r->max)) {
@@ -399,11 +396,12 @@ static clt_status loop(clt_run *r) {
         int64_t tokens;
         clt_timestamp before = r->now;
         double start = clt_now();
+        clt_run_time_look(r);
         CLT_TRY(fetch(r, &b, &tokens));
         clt_trace_span(r->trace, start, clt_now(), "fetch samples");
         if (clt_group_stop(r->group)) {
             CLT_TRY(collect_all(r));
-            return stop_run(r);
+            return clt_run_stop(r);
         }
         CLT_TRY(clt_run_save_poll(r));
         CLT_TRY(step(r, &b, tokens));
@@ -414,7 +412,7 @@ static clt_status loop(clt_run *r) {
         if (before.batch == first) first_step_done(r);
         if (eval) {
             CLT_TRY(clt_run_eval(r, false));
-            if (clt_group_stop(r->group)) return stop_run(r);
+            if (clt_group_stop(r->group)) return clt_run_stop(r);
             evaluated = r->now.batch;
         }
         if (save && clt_run_save_begin(r) == CLT_OK && !r->ahead) clt_run_save_finish(r);
@@ -422,7 +420,7 @@ static clt_status loop(clt_run *r) {
     CLT_TRY(collect_all(r));
     if (r->cfg->n_evals && evaluated != r->now.batch) {
         CLT_TRY(clt_run_eval(r, false));
-        if (clt_group_stop(r->group)) return stop_run(r);
+        if (clt_group_stop(r->group)) return clt_run_stop(r);
     }
     clt_run_save_finish(r);
     if (r->writer && r->saved != r->now.batch) clt_run_save(r);
@@ -457,6 +455,8 @@ clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
         if (r.save_failed) st = clt_error(CLT_IO, "the last checkpoint could not be saved in %s", r.folder);
         st = clt_group_agree(r.group, st);
     }
+    if (st == CLT_STOPPED) st = clt_run_stop(&r);
+    if (st == CLT_AGAIN && r.dev && clt_device_is_hung(r.dev)) clt_group_end_hung(r.group);
     if (st != CLT_OK && r.group) clt_group_give_up(r.group, st);
     if (r.dev) print_profile(&r);
     clt_run_close(&r);

@@ -54,7 +54,7 @@ ended() {
 verified() { "$cltrain" ckpt verify "$(newest "$tmp/run")" >"$tmp/verify.log" 2>&1; }
 
 # Lines that are neither progress nor news of saving: what is left is what the user has to read.
-told() { grep -cvE '^(\[batch|	 |checkpoint saved|device:|model:|first step|weights loaded|resumed from|remov(ed|ing) |$)' "$log"; }
+told() { grep -cvE '^(\[batch|	 |checkpoint saved|device:|model:|first step|  |weights loaded|resumed from|remov(ed|ing) |$)' "$log"; }
 
 # DISTURBANCE, WHOM (launch, mpirun or a rank), ranks
 disturb() {
@@ -81,7 +81,7 @@ for case in "1 2" "0 3"; do
     set -- $case
     disturb KILL "$1" "$2"
     [ $code != 0 ] && [ $took -le 5000 ] && [ "$left" = 0 ] && [ "$(told)" = 1 ] &&
-        grep -q "error: rank $1 (process [0-9]*) is gone" "$log" && verified
+        grep -q "error: rank $1 (host .*, process [0-9]*) is gone" "$log" && verified
     report "rank $1 of $2 is killed" $? "exit $code after $took ms"
 done
 

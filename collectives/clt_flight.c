@@ -1,0 +1,104 @@
+#include "clt_flight.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "clt_group_internal.h"
+
+int64_t clt_flight_now(void) {
+    return (int64_t)(clt_now() * 1e3);
+}
+
+void clt_flight_begin(clt_flight_log *l, int rank) {
+    atomic_store(&l->rank, rank);
+    atomic_store(&l->pid, (int32_t)getpid());
+    atomic_store(&l->since_ms, clt_flight_now());
+}
+
+static void add(clt_flight_log *l, uint64_t met, const char *what) {
+    clt_flight_event *e = &l->event[atomic_load(&l->n) % CLT_FLIGHT_EVENTS];
+    e->ms = clt_flight_now();
+    e->step = atomic_load(&l->step);
+    e->met = met;
+    snprintf(e->what, sizeof e->what, "%s", what);
+    atomic_fetch_add(&l->n, 1);
+}
+
+void clt_flight_phase(clt_flight_log *l, int64_t step, const char *phase) {
+    snprintf(l->phase, sizeof l->phase, "%s", phase);
+    atomic_store(&l->step, step);
+    atomic_store(&l->since_ms, clt_flight_now());
+    add(l, 0, phase);
+}
+
+void clt_flight_meet(clt_flight_log *l, const char *what) {
+    uint64_t met = atomic_fetch_add(&l->met, 1) + 1;
+    atomic_store(&l->seen_ms, clt_flight_now());
+    add(l, met, what);
+}
+
+const char *clt_flight_phase_of(const clt_flight_log *l) {
+    return l->phase[0] ? l->phase : "start";
+}
+
+/* --- telling
+ * -------------------------------------------------------------------------------------------------------- */
+
+static const char *host_name(char host[256]) {
+    host[0] = host[255] = 0;
+    gethostname(host, 255);
+    return host;
+}
+
+static void state_line(const clt_flight_log *l, const char *host, clt_str *out) {
+    clt_str_addf(out, "rank %d (host %s, process %d): step %lld, %s for %.1f s, exchange %llu%s",
+                 (int)l->rank, host, (int)l->pid, (long long)l->step, clt_flight_phase_of(l),
+                 (double)(clt_flight_now() - l->since_ms) / 1e3, (unsigned long long)l->met,
+                 l->left ? ", ended" : "");
+}
+
+void clt_flight_table(const clt_group *g, clt_str *out) {
+    enum { SCREEN = 16 };
+    char host[256];
+    host_name(host);
+    for (int r = 0; r < g->local_size && g->local_size <= SCREEN; r++) {
+        clt_str_add(out, "\n  ");
+        state_line(&g->flight[r], host, out);
+    }
+}
+
+/* Times are seconds before now. A rank that goes on may overwrite an event while it is read. */
+static void events_of(const clt_flight_log *l, clt_str *out) {
+    uint32_t n = atomic_load(&l->n), first = n > CLT_FLIGHT_EVENTS ? n - CLT_FLIGHT_EVENTS : 0;
+    int64_t now = clt_flight_now();
+    for (uint32_t i = first; i < n; i++) {
+        const clt_flight_event *e = &l->event[i % CLT_FLIGHT_EVENTS];
+        clt_str_addf(out, "  %10.3f s  step %lld  ", (double)(e->ms - now) / 1e3, (long long)e->step);
+        if (e->met) clt_str_addf(out, "exchange %llu: ", (unsigned long long)e->met);
+        clt_str_addf(out, "%.*s\n", CLT_FLIGHT_TEXT - 1, e->what);
+    }
+}
+
+void clt_flight_dump(const clt_group *g, const char *why, clt_str *out) {
+    char host[256];
+    if (!g->folder) return;
+    host_name(host);
+    char *path = clt_format("%s/events-%s-%.0f-rank%d.txt", g->folder, host, clt_wall(), g->rank);
+    clt_str text = {0};
+    clt_str_addf(&text, "%s\n", why);
+    for (int r = 0; r < g->local_size; r++) {
+        clt_str_add(&text, "\n");
+        state_line(&g->flight[r], host, &text);
+        clt_str_add(&text, "\n");
+        events_of(&g->flight[r], &text);
+    }
+    /* Without a wait for the disk: this one may be what hangs. */
+    FILE *f = fopen(path, "w");
+    if (f) {
+        fputs(text.s, f);
+        fclose(f);
+        clt_str_addf(out, "\n  last events: %s", path);
+    }
+    clt_str_free(&text);
+    clt_free(path);
+}
