@@ -217,17 +217,18 @@ bool clt_group_stop_asked(clt_group *g) {
     return clt_signal_received() != 0;
 }
 
-clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes,
-                                  clt_add_fn add, void *add_ctx, clt_reduce_plan **out) {
-    if (g->size > lanes)
+clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t,
+                                  const clt_lane_split *split, clt_add_fn add, void *add_ctx,
+                                  clt_reduce_plan **out) {
+    if (g->size > split->lanes)
         return clt_error(
             CLT_BAD_CONFIG,
             "%d ranks but only %d lanes: a rank owns at least one lane; start fewer ranks or raise "
             "cltrain.exact_lanes (a new run only)",
-            g->size, lanes);
+            g->size, split->lanes);
     clt_reduce_plan *p = clt_calloc(1, sizeof *p);
-    *p =
-        (clt_reduce_plan){.group = g, .dev = dev, .table = t, .lanes = lanes, .add = add, .add_ctx = add_ctx};
+    *p = (clt_reduce_plan){
+        .group = g, .dev = dev, .table = t, .split = *split, .add = add, .add_ctx = add_ctx};
     clt_status st = g->ops->plan(p);
     if (st != CLT_OK) {
         clt_free(p);

@@ -76,8 +76,17 @@ bool clt_group_stop_asked(clt_group *g);
 /* --- gradient reduction over lanes (docs/numerics.md, lanes) ---------------------------------------------
  */
 
-/* A global batch has `lanes` (a power of two) lanes; rank r owns lanes [lane_begin(r), lane_begin(r+1)). */
-int clt_lane_begin(int lanes, int ranks, int rank); /* floor(lanes * rank / ranks) */
+/* A global batch has `lanes` (a power of two) lanes; each rank owns whole neighbouring ones, at least one, in
+ * the order of the ranks. Which rank owns which changes no bit. */
+typedef struct {
+    int lanes, ranks;
+    const int *count; /* [ranks] how many each owns, `lanes` in all; NULL: evenly, floor(lanes * rank / ranks)
+                         is a rank's first one. Borrowed */
+} clt_lane_split;
+int clt_lane_begin(const clt_lane_split *s, int rank); /* the rank's first lane; of rank `ranks`: lanes */
+/* Lanes by speed (in any unit, all above 0): the division whose slowest rank is done first, that is with the
+ * smallest largest count / speed. ranks <= lanes. */
+void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count);
 /* Samples of lane i of a global batch of `samples`: [floor(i*samples/lanes), floor((i+1)*samples/lanes)). */
 int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane);
 
@@ -109,13 +118,14 @@ const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n);
 clt_slab *clt_lane_stack_total(clt_lane_stack *s);
 
 /* Prepares what clt_group_reduce needs for slabs of this table (windows, buffers): all allocation happens
- * here. `max_sums` is the most subtrees that a rank passes. */
+ * here. The ranks' sums are those of `split`, the same on every rank. */
 typedef struct clt_reduce_plan clt_reduce_plan;
-clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t, int lanes,
-                                  clt_add_fn add, void *add_ctx, clt_reduce_plan **out);
+clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t,
+                                  const clt_lane_split *split, clt_add_fn add, void *add_ctx,
+                                  clt_reduce_plan **out);
 void clt_reduce_plan_destroy(clt_reduce_plan *p);
 /* Device bytes that the plan holds, for the memory plan (also before any device is there). */
-uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks);
+uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, const clt_lane_split *split);
 /* The total over all lanes, the binary tree over lane numbers with empty subtrees skipped, into `total` on
  * every rank (which may be sums[0].slab). `sums`: this rank's maximal whole subtrees, ascending. n < 0: this
  * rank gives the step up; then no rank gets a total and all return CLT_STOPPED, without a message. */

@@ -42,7 +42,7 @@ struct clt_reduce_plan {
     clt_group *group;
     clt_device *dev;
     const clt_slab_table *table;
-    int lanes;
+    clt_lane_split split;
     clt_add_fn add;
     void *add_ctx;
     void *state;

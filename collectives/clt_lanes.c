@@ -1,8 +1,23 @@
 /* Lanes: who owns which, and the binary-counter merge of their gradients (docs/numerics.md). */
 #include "clt_group_internal.h"
 
-int clt_lane_begin(int lanes, int ranks, int rank) {
-    return (int)((int64_t)lanes * rank / ranks);
+int clt_lane_begin(const clt_lane_split *s, int rank) {
+    int first = 0;
+    if (!s->count) return (int)((int64_t)s->lanes * rank / s->ranks);
+    for (int r = 0; r < rank; r++) first += s->count[r];
+    return first;
+}
+
+/* Greedy is best here: a lane more goes where the rank would still be done first, and no division can give
+ * every rank less than it has at that moment without giving some other rank this much. */
+void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count) {
+    for (int r = 0; r < ranks; r++) count[r] = 1;
+    for (int left = lanes - ranks; left > 0; left--) {
+        int best = 0;
+        for (int r = 1; r < ranks; r++)
+            if ((count[r] + 1) / speed[r] < (count[best] + 1) / speed[best]) best = r;
+        count[best]++;
+    }
 }
 
 int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane) {

@@ -55,8 +55,9 @@ static void unplan(clt_reduce_plan *p) {
 /* One rank owns all lanes, so its lane stack has already made the one sum over all of them. */
 static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
     if (n < 0) return CLT_STOPPED;
-    if (n != 1 || sums[0].width != p->lanes)
-        return clt_error(CLT_FAIL, "one rank must bring one sum over all %d lanes; this is a bug", p->lanes);
+    if (n != 1 || sums[0].width != p->split.lanes)
+        return clt_error(CLT_FAIL, "one rank must bring one sum over all %d lanes; this is a bug",
+                         p->split.lanes);
     if (sums[0].empty) return clt_slab_zero(total);
     return sums[0].slab == total ? CLT_OK : clt_slab_copy(total, sums[0].slab);
 }

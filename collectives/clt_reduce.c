@@ -38,10 +38,10 @@ typedef struct {
 } block_state;
 
 /* Subtrees of a rank: at most two of each size. */
-static int most_sums(int lanes, int ranks) {
+static int most_sums(const clt_lane_split *s) {
     int most = 1;
-    for (int r = 0; r < ranks; r++) {
-        int first = clt_lane_begin(lanes, ranks, r), last = clt_lane_begin(lanes, ranks, r + 1), n = 0;
+    for (int r = 0; r < s->ranks; r++) {
+        int first = clt_lane_begin(s, r), last = clt_lane_begin(s, r + 1), n = 0;
         for (int at = first; at < last; n++) {
             int w = 1;
             while (at % (2 * w) == 0 && at + 2 * w <= last) w *= 2;
@@ -56,13 +56,13 @@ static uint64_t share_elements(uint64_t block, int ranks) {
     return CLT_ROUND_UP(CLT_CEIL_DIV(block, (uint64_t)ranks), (uint64_t)64);
 }
 
-static uint64_t scratch_elements(const clt_slab_table *t, int lanes, int ranks) {
+static uint64_t scratch_elements(const clt_slab_table *t, const clt_lane_split *s) {
     uint64_t block = CLT_MIN(t->total, (uint64_t)BLOCK);
-    return share_elements(block, ranks) * (uint64_t)most_sums(lanes, ranks) * (uint64_t)ranks;
+    return share_elements(block, s->ranks) * (uint64_t)most_sums(s) * (uint64_t)s->ranks;
 }
 
-uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, int lanes, int ranks) {
-    return ranks > 1 ? scratch_elements(t, lanes, ranks) * 4 : 0;
+uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, const clt_lane_split *split) {
+    return split->ranks > 1 ? scratch_elements(t, split) * 4 : 0;
 }
 
 /* Smaller blocks where the host's shared memory is small: containers often have 64 MiB. Only the speed
@@ -95,7 +95,7 @@ static clt_status map_window(clt_reduce_plan *p, block_state *b) {
 static clt_status prepare(clt_reduce_plan *p, block_state *b) {
     clt_group *g = p->group;
     b->shm = g->ops == &clt_group_shm;
-    b->most = most_sums(p->lanes, g->size);
+    b->most = most_sums(&p->split);
     b->places = g->size * b->most;
     b->block = CLT_MIN(p->table->total, (uint64_t)BLOCK);
     if (b->shm) CLT_TRY(fit_block(g, b, p->table->total));
@@ -244,8 +244,8 @@ static clt_status add_tree(clt_reduce_plan *p, uint64_t share_first, uint64_t co
         for (; n > 1 && s[n - 2].width == s[n - 1].width && s[n - 2].first % (2 * s[n - 2].width) == 0; n--)
             CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], count));
     }
-    if (n != 1 || s[0].width != p->lanes)
-        return clt_error(CLT_FAIL, "the ranks' lanes do not make up all %d; this is a bug", p->lanes);
+    if (n != 1 || s[0].width != p->split.lanes)
+        return clt_error(CLT_FAIL, "the ranks' lanes do not make up all %d; this is a bug", p->split.lanes);
     if (s[0].place < 0) {
         memset(out, 0, count * 4);
         return CLT_OK;

@@ -244,6 +244,7 @@ void clt_config_free(clt_config *c) {
     clt_strv_free(&c->optimizer.disable_grad);
     clt_strv_free(&c->load_ignore_keys);
     clt_strv_free(&c->devices);
+    clt_free(c->lanes_per_rank);
     clt_strv_free(&c->strings);
     clt_strv_free(&c->notices);
     clt_yaml_free(c->yaml);
@@ -251,8 +252,26 @@ void clt_config_free(clt_config *c) {
     clt_free(c);
 }
 
+static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c, int ranks) {
+    static const char key[] = "cltrain.lanes_per_rank";
+    int64_t sum = 0;
+    if (c->n_lanes_per_rank == 0) return CLT_OK;
+    for (int i = 0; i < c->n_lanes_per_rank; i++) sum += c->lanes_per_rank[i];
+    if (c->n_lanes_per_rank != ranks)
+        return clt_schema_fail(r, key,
+                               "has %d numbers, but there %s %d rank%s: leave it out, or give one a rank",
+                               c->n_lanes_per_rank, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+    if (c->numerics == CLT_EXACT && sum != c->exact_lanes)
+        return clt_schema_fail(r, key, "adds up to %lld, but the run has %lld lanes (cltrain.exact_lanes)",
+                               (long long)sum, (long long)c->exact_lanes);
+    if (sum & (sum - 1))
+        return clt_schema_fail(r, key, "adds up to %lld: it must be a power of two", (long long)sum);
+    return CLT_OK;
+}
+
 clt_status clt_config_check_run(const clt_config *c, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
+    CLT_TRY(check_lanes_per_rank(&r, c, ranks));
     if (c->numerics == CLT_EXACT && ranks > c->exact_lanes)
         return clt_schema_fail(
             &r, "cltrain.exact_lanes",

@@ -99,7 +99,9 @@ struct clt_config {
     clt_numerics numerics;
     clt_tune_mode tune; /* which kernel variants a shape takes: as measured before, or measured now */
     int64_t exact_lanes;
-    double stop_before;      /* minutes from the start or seconds since 1970; 0: no end */
+    double stop_before;  /* minutes from the start or seconds since 1970; 0: no end */
+    int *lanes_per_rank; /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
+    int n_lanes_per_rank;
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
 

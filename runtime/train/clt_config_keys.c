@@ -112,6 +112,25 @@ static clt_status read_strings(clt_schema_reader *r, const clt_key *k, const cha
     return CLT_OK;
 }
 
+/* Whole numbers of at least 1. */
+static clt_status read_counts(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
+                              void *field) {
+    enum { MOST = 1024 };
+    (void)k;
+    clt_config *c = (clt_config *)((char *)field - offsetof(clt_config, lanes_per_rank));
+    size_t n = json_array_size(v);
+    if (n < 1 || n > MOST) return clt_schema_fail(r, path, "must be a list with a number for each rank");
+    c->lanes_per_rank = clt_calloc(n, sizeof *c->lanes_per_rank);
+    c->n_lanes_per_rank = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        json_int_t x = json_integer_value(json_array_get(v, i));
+        if (x < 1 || x > MOST)
+            return clt_schema_fail(r, path, "must be a list of whole numbers from 1 on, one for each rank");
+        c->lanes_per_rank[i] = (int)x;
+    }
+    return CLT_OK;
+}
+
 /* A callback that is on as soon as it is named; what it takes is not looked into. */
 static clt_status read_present(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
                                void *field) {
@@ -305,6 +324,11 @@ static const clt_key cltrain_keys[] = {
     KEY("stop_before", CLT_KEY_FLOAT, true, "null",
         "save and end with 75 before this: minutes from the start, or a time in seconds since 1970",
         c.stop_before),
+    CUSTOM("lanes_per_rank", true, "null",
+           "lanes that each rank owns, as a list; default: evenly, or by measured speed where ranks have "
+           "different devices; changes "
+           "no bit in numerics exact",
+           c.lanes_per_rank, read_counts),
     {"recompute", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, true, "null",
      "what the backward pass computes again: none; norms: outputs of norms and activations; blocks (or "
      "true): whole blocks, as "

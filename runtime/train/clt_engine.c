@@ -1,4 +1,5 @@
 /* What the engine owns, and evaluation. The step itself is in clt_engine_step.c. */
+#include <math.h>
 #include <string.h>
 
 #include "clt_engine_internal.h"
@@ -40,10 +41,10 @@ static clt_status create_groups(clt_engine *e) {
 
 static clt_status create_training(clt_engine *e) {
     clt_device *dev = clt_ops_device(e->ops);
-    int rank = clt_group_rank(e->group), ranks = clt_group_size(e->group);
+    int rank = clt_group_rank(e->group);
     int64_t G = e->cfg->global_train_batch_size;
-    e->first_lane = clt_lane_begin(e->lanes, ranks, rank);
-    e->last_lane = clt_lane_begin(e->lanes, ranks, rank + 1);
+    e->first_lane = clt_lane_begin(&e->split, rank);
+    e->last_lane = clt_lane_begin(&e->split, rank + 1);
     CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg", &e->m));
     if (clt_engine_second_moment(e->cfg)) CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg_sq", &e->v));
     e->n_grads = clt_lane_slabs_needed(e->lanes, e->first_lane, e->last_lane, G);
@@ -51,7 +52,7 @@ static clt_status create_training(clt_engine *e) {
     for (int i = 0; i < e->n_grads; i++)
         CLT_TRY(clt_slab_create(dev, &e->table, 0, "gradients", &e->grads[i]));
     e->stack = clt_lane_stack_create(e->first_lane, e->last_lane, e->grads, e->n_grads, add_slabs, e->ops);
-    CLT_TRY(clt_reduce_plan_create(e->group, dev, &e->table, e->lanes, add_slabs, e->ops, &e->reduce));
+    CLT_TRY(clt_reduce_plan_create(e->group, dev, &e->table, &e->split, add_slabs, e->ops, &e->reduce));
     CLT_TRY(clt_buffer_create(dev, e->table.total / CLT_CHUNK * 4, "chunk sums", &e->chunk_sums));
     return create_groups(e);
 }
@@ -76,6 +77,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->group = p->group;
     e->ops = p->ops;
     e->lanes = p->lanes;
+    e->split = clt_run_split(c, p->lanes, clt_group_size(p->group));
     e->microbatch = p->microbatch;
     e->seq = c->max_seq_len;
     e->scale = clt_loss_scale_default();
@@ -152,9 +154,51 @@ clt_loss_scale *clt_engine_loss_scale(clt_engine *e) {
 }
 
 void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int64_t *last) {
-    int rank = clt_group_rank(e->group), ranks = clt_group_size(e->group);
-    *first = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(e->lanes, ranks, rank));
-    *last = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(e->lanes, ranks, rank + 1));
+    int rank = clt_group_rank(e->group);
+    *first = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank));
+    *last = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank + 1));
+}
+
+/* --- speed
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* Forward and backward of n samples, and the seconds until the device is done. */
+static clt_status time_samples(clt_engine *e, const int32_t *tokens, int64_t n, double *seconds) {
+    clt_device *dev = clt_ops_device(e->ops);
+    clt_engine_batch b = {.samples = n,
+                          .targets = n * e->seq,
+                          .tokens = tokens,
+                          .labels = tokens,
+                          .seq_ids = e->cfg->model.attn_uses_sequence_id ? tokens + n * e->seq : NULL};
+    clt_mpt_batch mb = clt_engine_microbatch(e, &b, 0, 0, n);
+    mb.step = 1;
+    mb.dropout = mb.lane_first = mb.lane_last = true;
+    mb.grads = e->grads[0];
+    double start = clt_now();
+    CLT_TRY(clt_mpt_train(e->model, &mb));
+    CLT_TRY(clt_device_finish(dev));
+    *seconds = clt_now() - start;
+    return CLT_OK;
+}
+
+clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
+    enum { TRIES = 3 };
+    int64_t n = e->microbatch, words = n * e->seq;
+    int32_t *tokens = clt_calloc((size_t)(2 * words), sizeof *tokens); /* the second half: sequence ids 0 */
+    double seconds = 0, best = INFINITY;
+    for (int64_t i = 0; i < words; i++) tokens[i] = (int32_t)(i % e->cfg->model.vocab_size);
+    clt_status st = CLT_OK;
+    for (int i = 0; st == CLT_OK && i < e->weights->n; i++)
+        st = clt_buffer_fill32(e->weights->piece[i], 0, 0,
+                               (e->weights->start[i + 1] - e->weights->start[i]) * 4);
+    if (st == CLT_OK) st = clt_engine_weights_changed(e);
+    for (int i = 0; st == CLT_OK && i < TRIES; i++) { /* the first one compiles */
+        st = time_samples(e, tokens, n, &seconds);
+        if (i > 0) best = CLT_MIN(best, seconds);
+    }
+    clt_free(tokens);
+    *samples_per_second = (double)n / CLT_MAX(best, 1e-9);
+    return st;
 }
 
 /* --- evaluation

@@ -24,8 +24,12 @@ typedef struct {
     int64_t microbatch;
 } clt_run_memory;
 
-/* Lanes that a batch is cut into: cltrain.exact_lanes; in the fast mode one a rank, up to a power of two. */
+/* Lanes that a batch is cut into: cltrain.exact_lanes; in the fast mode as many as cltrain.lanes_per_rank
+ * has, or one a rank, up to a power of two. */
 int clt_run_lanes(const clt_config *cfg, int ranks);
+/* Who owns which of `lanes`: as cltrain.lanes_per_rank says, where it speaks of so many ranks and lanes, else
+ * evenly. Borrows from cfg. */
+clt_lane_split clt_run_split(const clt_config *cfg, int lanes, int ranks);
 /* The model as this configuration runs it. */
 clt_mpt_shape clt_run_shape(const clt_config *cfg, int64_t microbatch, bool training);
 /* For lines about a run: ", norms recomputed" or "". */
@@ -106,6 +110,11 @@ clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t ste
  * NaN or an infinity, on the rank and lane where it happened first in global order. Changes nothing but
  * gradients. Collective. */
 clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step);
+
+/* How many samples a second this rank's device takes through forward and backward with this engine's
+ * microbatch, on made-up tokens: two runs after a first one. Overwrites weights (with zeros) and gradients.
+ * Not collective, but ranks that share a device should call it together. */
+clt_status clt_engine_measure(clt_engine *e, double *samples_per_second);
 
 /* Builds what clt_engine_eval needs, by running it on one sample of zeros: an evaluation between steps then
  * compiles nothing. Not collective. */

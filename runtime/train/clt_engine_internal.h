@@ -29,6 +29,7 @@ struct clt_engine {
     clt_slab **grads;
     int n_grads;
     int lanes, first_lane, last_lane;
+    clt_lane_split split;
     int64_t microbatch, seq;
     clt_lane_stack *stack;
     clt_reduce_plan *reduce;

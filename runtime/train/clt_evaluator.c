@@ -71,6 +71,7 @@ clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
     char *path = NULL;
     clt_status st = clt_run_open(&r, cfg, opt);
     bool opened = st == CLT_OK;
+    if (opened) r.cfg->n_lanes_per_rank = 0; /* which samples a rank evaluates changes nothing */
     if (st == CLT_OK && cfg->n_evals == 0) st = clt_error(CLT_BAD_CONFIG, "%s has no eval_loader", cfg->path);
     if (st == CLT_OK && !cfg->load_path)
         st = clt_error(CLT_BAD_CONFIG,

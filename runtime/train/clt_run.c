@@ -61,6 +61,7 @@ void clt_run_close(clt_run *r) {
     if (r->log) fclose(r->log);
     for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queued[i].arrays);
     clt_free(r->folder);
+    clt_free(r->lanes_per_rank);
     clt_free(r->cfg);
 }
 

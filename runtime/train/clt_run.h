@@ -68,7 +68,8 @@ typedef struct {
     clt_loss_scale scale; /* where amp_fp16 starts */
     double eval_seconds, peak_flops, last_loss;
     clt_run_leg leg;
-    bool resumed; /* the whole state came from a checkpoint */
+    int *lanes_per_rank; /* what cfg->lanes_per_rank points to, if it was measured */
+    bool resumed;        /* the whole state came from a checkpoint */
     bool save_failed;
     clt_run_saving save;
     int64_t saved; /* batch of the newest checkpoint that is whole, -1: none */
@@ -82,6 +83,16 @@ void clt_run_close(clt_run *r);
 
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
                                clt_loader **out);
+
+/* --- clt_run_split.c: who owns how many lanes
+ * ------------------------------------------------------------------------------ */
+
+/* Before the engine, once a microbatch was chosen for an even division: where ranks have different devices
+ * and the configuration does not say, lanes are given out by measured speed (r->cfg->lanes_per_rank).
+ * Collective. */
+clt_status clt_run_divide_lanes(clt_run *r);
+/* "\"lanes\":[6,2]" for an event; the caller frees it. */
+char *clt_run_lanes_text(const clt_run *r);
 
 /* --- clt_resume.c: state from and to checkpoints
  * ------------------------------------------------------------------ */

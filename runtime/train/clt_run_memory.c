@@ -5,8 +5,20 @@
 int clt_run_lanes(const clt_config *c, int ranks) {
     int lanes = 1;
     if (c->numerics == CLT_EXACT) return (int)c->exact_lanes;
+    if (c->n_lanes_per_rank == ranks) {
+        lanes = 0;
+        for (int r = 0; r < ranks; r++) lanes += c->lanes_per_rank[r];
+    }
     while (lanes < ranks) lanes *= 2;
     return lanes;
+}
+
+clt_lane_split clt_run_split(const clt_config *c, int lanes, int ranks) {
+    clt_lane_split s = {.lanes = lanes, .ranks = ranks};
+    int sum = 0;
+    for (int r = 0; r < c->n_lanes_per_rank; r++) sum += c->lanes_per_rank[r];
+    if (c->n_lanes_per_rank == ranks && sum == lanes) s.count = c->lanes_per_rank;
+    return s;
 }
 
 const char *clt_recompute_text(clt_recompute r) {
@@ -26,10 +38,11 @@ clt_mpt_shape clt_run_shape(const clt_config *c, int64_t microbatch, bool traini
 /* The busiest rank: most gradient slabs. */
 static int most_gradient_slabs(const clt_config *c, int ranks) {
     int lanes = clt_run_lanes(c, ranks), most = 1;
+    clt_lane_split split = clt_run_split(c, lanes, ranks);
     for (int r = 0; r < ranks; r++)
-        most = CLT_MAX(most, clt_lane_slabs_needed(lanes, clt_lane_begin(lanes, ranks, r),
-                                                   clt_lane_begin(lanes, ranks, r + 1),
-                                                   c->global_train_batch_size));
+        most =
+            CLT_MAX(most, clt_lane_slabs_needed(lanes, clt_lane_begin(&split, r),
+                                                clt_lane_begin(&split, r + 1), c->global_train_batch_size));
     return most;
 }
 
@@ -49,7 +62,8 @@ clt_status clt_run_memory_plan(const clt_config *c, clt_device_type type, int ra
     if (c->precision != CLT_F32) m.copy = t.total * clt_dtype_bytes(c->precision);
     m.gradients = m.weights * (uint64_t)m.gradient_slabs;
     m.optimizer = m.weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1) + t.total / 64;
-    m.reduction = clt_reduce_plan_bytes(&t, clt_run_lanes(c, ranks), ranks);
+    clt_lane_split split = clt_run_split(c, clt_run_lanes(c, ranks), ranks);
+    m.reduction = clt_reduce_plan_bytes(&t, &split);
     m.total = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
     m.largest = m.model.largest;
     for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * 4);

@@ -64,15 +64,23 @@ static clt_status open_data(clt_run *r) {
     return clt_schedule_resolve(&c->schedule, c->max_duration, r->batches_per_epoch, &r->schedule);
 }
 
+static clt_status choose_microbatch(clt_run *r) {
+    const clt_device_facts *f = clt_device_get_facts(r->dev);
+    /* Ranks of a host share a CPU's memory; on other devices each is taken to have its own. */
+    int sharing = f->type == CLT_DEVICE_CPU ? clt_group_local_size(r->group) : 1;
+    return clt_group_agree(r->group,
+                           clt_run_choose_microbatch(r->cfg, f->type, clt_group_size(r->group),
+                                                     clt_run_capacity(f, sharing), f->max_alloc, &r->memory));
+}
+
 static clt_status open_engine(clt_run *r) {
     const clt_config *c = r->cfg;
     const clt_device_facts *f = clt_device_get_facts(r->dev);
-    int ranks = clt_group_size(r->group), local = clt_group_local_size(r->group);
-    /* Ranks of a host share a CPU's memory; on other devices each is taken to have its own. */
-    int sharing = f->type == CLT_DEVICE_CPU ? local : 1;
-    clt_status st =
-        clt_run_choose_microbatch(c, f->type, ranks, clt_run_capacity(f, sharing), f->max_alloc, &r->memory);
-    CLT_TRY(clt_group_agree(r->group, st));
+    int ranks = clt_group_size(r->group);
+    CLT_TRY(choose_microbatch(r));
+    bool given = c->n_lanes_per_rank > 0;
+    CLT_TRY(clt_run_divide_lanes(r));
+    if (!given && c->n_lanes_per_rank > 0) CLT_TRY(choose_microbatch(r));
     clt_engine_params p = {.cfg = c,
                            .group = r->group,
                            .ops = r->ops,
@@ -138,6 +146,11 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     }
     r->resumed = resume;
     if (resume) clt_sinks_event(r->sinks, "resume", r->now.batch, NULL);
+    if (clt_group_size(r->group) > 1) {
+        char *lanes = clt_run_lanes_text(r);
+        clt_sinks_event(r->sinks, "lanes", r->now.batch, lanes);
+        clt_free(lanes);
+    }
     double fma, copy;
     if (clt_device_peak(r->dev, &fma, &copy) == CLT_OK) r->peak_flops = fma;
     if (r->cfg->precision != CLT_F32 && clt_device_matrix_peak(r->dev, &fma) == CLT_OK && fma > 0)

@@ -73,6 +73,8 @@ ranks() {
 }
 
 mixed() {
+    compare "2 ranks, lanes 7 and 1" $pocl 2 cltrain.lanes_per_rank="[7,1]"
+    compare "3 ranks, lanes 3, 1 and 4" $pocl 3 cltrain.lanes_per_rank="[3,1,4]"
     [ -n "$intel" ] || return
     compare "2 ranks: PoCL, Intel" pocl,intel 2
     compare "4 ranks: Intel, PoCL, PoCL, Intel" intel,pocl,pocl,intel 4

@@ -197,8 +197,10 @@ static void compare(const clt_slab *total, int lanes, int64_t samples) {
     clt_free(got);
 }
 
+static clt_lane_split split; /* of the lanes under test */
+
 static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, int lanes, int64_t samples) {
-    int n, first = clt_lane_begin(lanes, size, rank), last = clt_lane_begin(lanes, size, rank + 1);
+    int n, first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
     clt_lane_stack_begin(stack);
     for (int lane = first; lane < last; lane++) {
         bool empty =
@@ -223,8 +225,10 @@ static void test_give_up(clt_lane_stack *stack, clt_reduce_plan *plan) {
     CHECK(st == CLT_STOPPED, st, 0, 0);
 }
 
-static void test_lanes(board *b, int lanes, bool brief) {
-    int first = clt_lane_begin(lanes, size, rank), last = clt_lane_begin(lanes, size, rank + 1);
+/* counts NULL: an even division. */
+static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
+    split = (clt_lane_split){lanes, size, counts};
+    int first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
     int need = clt_lane_slabs_needed(lanes, first, last, 2 * lanes);
     clt_reduce_plan *plan = NULL;
     CHECK(need < (int)CLT_COUNT_OF(b->slab), need, lanes, 0);
@@ -233,7 +237,7 @@ static void test_lanes(board *b, int lanes, bool brief) {
                            &b->slab[b->slabs]),
            "slab");
     clt_lane_stack *stack = clt_lane_stack_create(first, last, b->slab, need, add, b->ops);
-    ok(clt_reduce_plan_create(group, b->dev, &b->table, lanes, add, b->ops, &plan), "reduce_plan_create");
+    ok(clt_reduce_plan_create(group, b->dev, &b->table, &split, add, b->ops, &plan), "reduce_plan_create");
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0, lanes - 1, lanes};
     for (size_t i = 0; i < (brief ? 1 : CLT_COUNT_OF(samples)); i++) {
         test_batch(b, stack, plan, lanes, samples[i]);
@@ -269,18 +273,23 @@ static void test_reduction(void) {
     board small = {0}, large = {0};
     open_board(&small, CHUNKS);
     for (int lanes = 1; lanes <= 16; lanes *= 2)
-        if (lanes >= size) test_lanes(&small, lanes, false);
+        if (lanes >= size) {
+            test_lanes(&small, lanes, NULL, false);
+            int counts[CLT_GROUP_MAX_RANKS];
+            for (int r = 0; r < size; r++) counts[r] = r == size / 2 ? lanes - size + 1 : 1;
+            test_lanes(&small, lanes, counts, false);
+        }
     clt_reduce_plan *none = NULL;
     clt_error_quiet(true);
-    clt_status st = size > 1
-                        ? clt_reduce_plan_create(group, small.dev, &small.table, 1, add, small.ops, &none)
-                        : CLT_BAD_CONFIG;
+    clt_status st = size > 1 ? clt_reduce_plan_create(group, small.dev, &small.table,
+                                                      &(clt_lane_split){1, size, NULL}, add, small.ops, &none)
+                             : CLT_BAD_CONFIG;
     clt_error_quiet(false);
     CHECK(st == CLT_BAD_CONFIG && !none, st, 0, 0);
     close_board(&small);
     if (size > 3) return;
     open_board(&large, MANY_CHUNKS);
-    test_lanes(&large, 4, true);
+    test_lanes(&large, 4, NULL, true);
     close_board(&large);
 }
 

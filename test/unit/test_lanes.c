@@ -1,6 +1,7 @@
 /* Lanes against a plain recursion: the binary tree over lane numbers, empty lanes skipped. No device: slabs
  * are words in host memory, and "adding" is a hash that is neither commutative nor associative, so that any
  * other order shows. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -156,7 +157,8 @@ static void order_and_slabs(void **state) {
             for (int64_t samples = 0; samples <= 2 * lanes + 1; samples++) {
                 int at = 0;
                 for (int r = 0; r < ranks; r++) {
-                    int first = clt_lane_begin(lanes, ranks, r), last = clt_lane_begin(lanes, ranks, r + 1);
+                    const clt_lane_split s = {lanes, ranks, NULL};
+                    int first = clt_lane_begin(&s, r), last = clt_lane_begin(&s, r + 1);
                     assert_int_equal(first, at);
                     assert_true(last > first);
                     check_rank(lanes, first, last, samples);
@@ -208,11 +210,44 @@ static void short_batches_fit(void **state) {
                 }
 }
 
+/* The smallest time of the slowest rank over every division of `left` lanes among the ranks from `at` on. */
+static double best_time(int ranks, int at, int left, const double *speed) {
+    double best = INFINITY;
+    if (at == ranks - 1) return left / speed[at];
+    for (int n = 1; n <= left - (ranks - 1 - at); n++)
+        best = fmin(best, fmax(n / speed[at], best_time(ranks, at + 1, left - n, speed)));
+    return best;
+}
+
+static void lanes_by_speed_are_the_best_division(void **state) {
+    (void)state;
+    enum { RANKS = 4, LANES = 16 };
+    static const double speeds[][RANKS] = {{1, 1, 1, 1},           {1, 2, 4, 8},     {1000, 1, 1, 3},
+                                           {0.3, 0.31, 0.29, 0.3}, {5, 3, 2, 0.001}, {7, 1, 7, 2}};
+    for (size_t i = 0; i < CLT_COUNT_OF(speeds); i++)
+        for (int ranks = 1; ranks <= RANKS; ranks++)
+            for (int lanes = 4; lanes <= LANES; lanes *= 2) {
+                int count[RANKS], sum = 0;
+                double slowest = 0;
+                clt_lane_counts_by_speed(lanes, ranks, speeds[i], count);
+                for (int r = 0; r < ranks; r++) {
+                    assert_true(count[r] >= 1);
+                    slowest = fmax(slowest, count[r] / speeds[i][r]);
+                    sum += count[r];
+                }
+                assert_int_equal(sum, lanes);
+                assert_true(slowest <= best_time(ranks, 0, lanes, speeds[i]));
+                const clt_lane_split s = {lanes, ranks, count};
+                assert_int_equal(clt_lane_begin(&s, 0), 0);
+                assert_int_equal(clt_lane_begin(&s, ranks), lanes);
+                assert_int_equal(clt_lane_begin(&s, 1), count[0]);
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_and_slabs),
-        cmocka_unit_test(one_rank_makes_the_total),
-        cmocka_unit_test(lanes_share_the_samples),
+        cmocka_unit_test(order_and_slabs),         cmocka_unit_test(one_rank_makes_the_total),
+        cmocka_unit_test(lanes_share_the_samples), cmocka_unit_test(lanes_by_speed_are_the_best_division),
         cmocka_unit_test(short_batches_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
