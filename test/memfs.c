@@ -44,13 +44,6 @@ struct mem_state {
 };
 
 static mem_state fs;
-static struct {
-    long count, at;
-    mem_fault fault;
-    int error;
-    bool fired, dead, pending_short;
-} trap;
-
 /* --- state ------------------------------------------------------------------------------------------- */
 
 static void forget_changes(inode *n) {
@@ -87,7 +80,6 @@ static void copy(mem_state *to, const mem_state *from) {
 void mem_reset(void) {
     clear(&fs);
     fs.node[0].kind = 2;
-    mem_arm(0, MEM_FAIL, 0);
 }
 
 mem_state *mem_save(void) {
@@ -99,38 +91,11 @@ mem_state *mem_save(void) {
 void mem_restore(const mem_state *s) {
     clear(&fs);
     copy(&fs, s);
-    mem_arm(0, MEM_FAIL, 0);
 }
 
 void mem_free(mem_state *s) {
     clear(s);
     clt_free(s);
-}
-
-/* --- faults ------------------------------------------------------------------------------------------ */
-
-void mem_arm(long n, mem_fault fault, int error) {
-    memset(&trap, 0, sizeof trap);
-    trap.at = n;
-    trap.fault = fault;
-    trap.error = error;
-}
-
-bool mem_fired(void) {
-    return trap.fired;
-}
-long mem_operations(void) {
-    return trap.count;
-}
-
-/* Called by every operation: 0, or the error it has to give. */
-static int step(void) {
-    trap.count++;
-    if (trap.dead) return EIO;
-    if (trap.count != trap.at) return 0;
-    trap.fired = true;
-    trap.dead = trap.fault == MEM_DIE;
-    return trap.fault == MEM_DIE ? EIO : trap.error;
 }
 
 /* --- names ------------------------------------------------------------------------------------------- */
@@ -242,8 +207,7 @@ static void log_write(inode *n, uint64_t offset, const void *src, size_t bytes) 
 }
 
 static int mem_open(const char *path, clt_io_mode mode, void **handle) {
-    int e = step(), i = lookup(path);
-    if (e) return e;
+    int i = lookup(path), e;
     if (i < 0 && mode == CLT_IO_READ) return ENOENT;
     if (i < 0 && (e = make(path, 1, &i)) != 0) return e;
     if (fs.node[i].kind != 1) return EISDIR;
@@ -253,28 +217,14 @@ static int mem_open(const char *path, clt_io_mode mode, void **handle) {
 }
 
 static int mem_pread(void *h, void *dst, size_t bytes, uint64_t offset, size_t *done) {
-    int e = step();
     inode *n = file_of(h);
     *done = 0;
-    if (e) return e;
     if (offset < n->bytes) *done = CLT_MIN(bytes, n->bytes - offset);
     if (*done) memcpy(dst, n->data + offset, *done);
     return 0;
 }
 
 static int mem_pwrite(void *h, const void *src, size_t bytes, uint64_t offset, size_t *done) {
-    *done = 0;
-    if (trap.pending_short) {
-        trap.pending_short = false;
-        return trap.error;
-    }
-    int e = step();
-    if (e && trap.fault == MEM_SHORT && !trap.dead && bytes > 1) {
-        bytes /= 2;
-        trap.pending_short = true;
-        e = 0;
-    }
-    if (e) return e;
     inode *n = file_of(h);
     put(&n->data, &n->bytes, offset, src, bytes);
     log_write(n, offset, src, bytes);
@@ -288,13 +238,11 @@ static int mem_append(void *h, const void *src, size_t bytes, size_t *done) {
 
 static int mem_size(void *h, uint64_t *bytes) {
     *bytes = file_of(h)->bytes;
-    return step();
+    return 0;
 }
 
 static int mem_sync(void *h) {
-    int e = step();
     inode *n = file_of(h);
-    if (e) return e;
     clt_free(n->durable);
     n->durable = clt_memdup(n->data ? n->data : (unsigned char *)"", n->bytes);
     n->durable_bytes = n->bytes;
@@ -304,13 +252,12 @@ static int mem_sync(void *h) {
 
 static int mem_close(void *h) {
     (void)h;
-    return step();
+    return 0;
 }
 
 static int mem_rename(const char *from, const char *to) {
     char a[96], b[96];
-    int e = step(), d = parent_of(from, a), d2 = parent_of(to, b), i = lookup(from), j = lookup(to);
-    if (e) return e;
+    int d = parent_of(from, a), d2 = parent_of(to, b), i = lookup(from), j = lookup(to);
     if (i < 0 || d != d2) return ENOENT;
     if (j >= 0 && fs.node[j].kind == 2 && fs.node[j].now.n) return ENOTEMPTY;
     dir_change c = {.inode = i};
@@ -322,8 +269,7 @@ static int mem_rename(const char *from, const char *to) {
 
 static int mem_exchange(const char *x, const char *y) {
     dir_change c = {.inode = 0};
-    int e = step(), d = parent_of(x, c.swap_a);
-    if (e) return e;
+    int d = parent_of(x, c.swap_a);
     if (lookup(x) < 0 || lookup(y) < 0 || parent_of(y, c.swap_b) != d) return ENOENT;
     change_dir(d, &c);
     return 0;
@@ -331,8 +277,7 @@ static int mem_exchange(const char *x, const char *y) {
 
 static int remove_entry(const char *path, int kind) {
     dir_change c = {.inode = 0};
-    int e = step(), d = parent_of(path, c.remove), i = lookup(path);
-    if (e) return e;
+    int d = parent_of(path, c.remove), i = lookup(path);
     if (i < 0) return ENOENT;
     if (fs.node[i].kind != kind) return kind == 1 ? EISDIR : ENOTDIR;
     if (kind == 2 && fs.node[i].now.n) return ENOTEMPTY;
@@ -348,13 +293,12 @@ static int mem_rmdir(const char *path) {
 }
 
 static int mem_mkdir(const char *path) {
-    int e = step(), i;
-    return e ? e : make(path, 2, &i);
+    int i;
+    return make(path, 2, &i);
 }
 
 static int mem_sync_dir(const char *path) {
-    int e = step(), i = lookup(path);
-    if (e) return e;
+    int i = lookup(path);
     if (i < 0) return ENOENT;
     fs.node[i].synced = fs.node[i].now;
     forget_changes(&fs.node[i]);
@@ -362,16 +306,14 @@ static int mem_sync_dir(const char *path) {
 }
 
 static int mem_list(const char *path, clt_strv *names) {
-    int e = step(), i = lookup(path);
-    if (e) return e;
+    int i = lookup(path);
     if (i < 0) return ENOENT;
     for (int k = 0; k < fs.node[i].now.n; k++) clt_strv_add(names, fs.node[i].now.e[k].name);
     return 0;
 }
 
 static int mem_kind(const char *path, int *kind, uint64_t *bytes) {
-    int e = step(), i = lookup(path);
-    if (e) return e;
+    int i = lookup(path);
     *kind = i < 0 ? 0 : fs.node[i].kind;
     if (bytes) *bytes = i < 0 ? 0 : fs.node[i].bytes;
     return 0;
@@ -398,39 +340,55 @@ static uint64_t next(uint64_t *seed) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-static void crash_file(inode *n, uint64_t seed, uint64_t *random) {
+int mem_pending(mem_change *out, int cap) {
+    int n = 0;
+    for (int i = 0; i < MAX_INODES; i++) {
+        const inode *d = &fs.node[i];
+        for (int k = 0; k < d->n_writes && n < cap; k++)
+            out[n++] = (mem_change){.write = true, .last = k == d->n_writes - 1, .bytes = d->writes[k].bytes};
+        for (int k = 0; k < d->n_changes && n < cap; k++) out[n++] = (mem_change){.bytes = 1};
+    }
+    return n;
+}
+
+static void crash_file(inode *n, const size_t *keep) {
     unsigned char *data = n->durable ? clt_memdup(n->durable, n->durable_bytes) : NULL;
     size_t bytes = n->durable ? n->durable_bytes : 0;
-    int last = n->n_writes - 1;
-    for (int i = 0; i < n->n_writes && seed; i++) {
-        file_change *w = &n->writes[i];
-        size_t part = w->bytes;
-        if (seed > 1 && next(random) % 2) continue;
-        if (seed > 1 && i == last) part = CLT_MIN(part, next(random) % (w->bytes / 512 + 1) * 512);
-        put(&data, &bytes, w->offset, w->data, part);
-    }
+    for (int i = 0; i < n->n_writes; i++)
+        if (keep[i])
+            put(&data, &bytes, n->writes[i].offset, n->writes[i].data, CLT_MIN(n->writes[i].bytes, keep[i]));
     clt_free(n->data);
+    clt_free(n->durable);
     n->data = data;
-    n->bytes = bytes;
+    n->bytes = n->durable_bytes = bytes;
+    n->durable = data ? clt_memdup(data, bytes) : NULL;
+}
+
+void mem_crash_as(const size_t *keep) {
+    for (int i = 0; i < MAX_INODES; i++) {
+        inode *n = &fs.node[i];
+        if (n->kind == 1) crash_file(n, keep);
+        if (n->kind == 2) {
+            n->now = n->synced;
+            for (int k = 0; k < n->n_changes; k++)
+                if (keep[n->n_writes + k]) apply(&n->now, &n->changes[k]);
+            n->synced = n->now;
+        }
+        keep += n->n_writes + n->n_changes;
+        forget_changes(n);
+    }
 }
 
 void mem_crash(uint64_t seed) {
+    mem_change change[MEM_CHANGES];
+    size_t keep[MEM_CHANGES];
     uint64_t random = seed;
-    for (int i = 0; i < MAX_INODES; i++) {
-        inode *n = &fs.node[i];
-        if (n->kind == 1) crash_file(n, seed, &random);
-        if (n->kind == 2) {
-            n->now = n->synced;
-            for (int k = 0; k < n->n_changes && seed; k++)
-                if (seed == 1 || next(&random) % 2) apply(&n->now, &n->changes[k]);
-            n->synced = n->now;
-        }
-        if (n->kind == 1) {
-            clt_free(n->durable);
-            n->durable = n->data ? clt_memdup(n->data, n->bytes) : NULL;
-            n->durable_bytes = n->bytes;
-        }
-        forget_changes(n);
+    int n = mem_pending(change, MEM_CHANGES);
+    if (n == MEM_CHANGES) abort();
+    for (int i = 0; i < n; i++) {
+        keep[i] = seed == 1 || (seed && next(&random) % 2) ? change[i].bytes : 0;
+        if (seed > 1 && change[i].last && keep[i])
+            keep[i] = CLT_MIN(keep[i], next(&random) % (change[i].bytes / 512 + 1) * 512);
     }
-    mem_arm(0, MEM_FAIL, 0);
+    mem_crash_as(keep);
 }

@@ -1,6 +1,6 @@
-/* memfs: a file system in memory behind clt_io, for tests of what goes wrong. It can fail its N-th operation,
- * die at its N-th operation (everything after fails, as if the process were killed), and then lose power:
- * what was not synced is lost, partly there, or torn, as a seed decides. One thread at a time. */
+/* memfs: a file system in memory behind clt_io, for tests of what goes wrong. It can lose power: what was not
+ * synced is lost, partly there, or torn, as a seed or the test decides. clt_io_probe before it lets
+ * operations fail. One thread at a time. */
 #ifndef MEMFS_H
 #define MEMFS_H
 
@@ -8,22 +8,24 @@
 
 extern const clt_io_ops mem_io;
 
-void mem_reset(void); /* an empty file system, no faults */
+void mem_reset(void); /* an empty file system */
 
-typedef enum {
-    MEM_FAIL,  /* the operation fails with `error` */
-    MEM_SHORT, /* a write takes only half of its bytes, and the rest fails with `error`; other operations fail
-                */
-    MEM_DIE    /* this and all later operations fail with EIO */
-} mem_fault;
-/* Operation n from now on (1 is the next) is hit; error is an errno value. n 0: no fault. */
-void mem_arm(long n, mem_fault fault, int error);
-bool mem_fired(void);
-long mem_operations(void); /* since the last mem_arm */
-
-/* The machine loses power and comes back without faults. seed 0: exactly what was synced; seed 1: all that
- * was written; others: any part of what was not synced, the last write torn at a multiple of 512 bytes. */
+/* The machine loses power and comes back. seed 0: exactly what was synced; seed 1: all that was written;
+ * others: any part of what was not synced, the last write torn at a multiple of 512 bytes. */
 void mem_crash(uint64_t seed);
+
+/* What a loss of power decides on, one by one: a write since the last sync of its file (`last`: no later one
+ * of this file), or a change of a folder since its last sync (a name made, removed, renamed, exchanged; bytes
+ * 1). */
+enum { MEM_CHANGES = 256 };
+typedef struct {
+    bool write, last;
+    size_t bytes;
+} mem_change;
+int mem_pending(mem_change *out, int cap);
+/* The machine loses power; of change i keep[i] bytes reach the disk (0: nothing of it), as mem_pending lists
+ * them. */
+void mem_crash_as(const size_t *keep);
 
 /* Keep and bring back the whole state. */
 typedef struct mem_state mem_state;

@@ -2,12 +2,14 @@
  * operation, and the machine loses power. Whatever happens, a folder that had a valid checkpoint still has
  * one, and a save that said OK is there. */
 #include <errno.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "runtime/base/clt_io_probe.h"
 #include "test/ckpt_util.h"
 #include "test/memfs.h"
 
@@ -36,7 +38,7 @@ static void set_up(scene *c, bool overwrite) {
     cu_state_create(&c->old, false, 1);
     cu_state_create(&c->new, false, 2);
     mem_reset();
-    clt_io_set(&mem_io);
+    clt_io_set(clt_io_probe(&mem_io));
     clt_ckpt_writer_params p = params(c, &c->old);
     p.overwrite = false;
     assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
@@ -60,16 +62,27 @@ static void tear_down(scene *c) {
     cu_state_free(&c->new);
 }
 
+/* FAIL and SHORT hit operation n alone; with DIE, it and all later ones fail, as if the process had ended. */
+typedef enum { FAIL, SHORT, DIE } fault_kind;
+
+static void arm(long n, fault_kind fault, int error) {
+    clt_io_fault_arm(&(clt_io_fault){.op = CLT_IO_OPS,
+                                     .first = n,
+                                     .last = fault == DIE ? LONG_MAX : n,
+                                     .kind = fault == SHORT ? CLT_IO_SHORT : CLT_IO_FAIL,
+                                     .error = error});
+}
+
 /* One save of the new state with a fault at operation n. */
-static clt_status save_with_fault(scene *c, long n, mem_fault fault, int error, bool *fired,
+static clt_status save_with_fault(scene *c, long n, fault_kind fault, int error, bool *fired,
                                   clt_ckpt_writer **w) {
     clt_ckpt_writer_params p = params(c, &c->new);
     clt_checkpoint_state numbers = cu_numbers(3);
     mem_restore(c->before);
     assert_int_equal(clt_ckpt_writer_create(&p, w), CLT_OK);
-    mem_arm(n, fault, error);
+    arm(n, fault, error);
     clt_status st = clt_ckpt_save(*w, c->name, &numbers);
-    *fired = mem_fired();
+    *fired = clt_io_fault_fired();
     return st;
 }
 
@@ -93,14 +106,14 @@ static bool any_temporary(void) {
     return found;
 }
 
-static long every_operation(scene *c, mem_fault fault, int error) {
+static long every_operation(scene *c, fault_kind fault, int error) {
     clt_checkpoint_state numbers = cu_numbers(4);
     long n = 1;
     for (;; n++) {
         bool fired;
         clt_ckpt_writer *w;
         clt_status st = save_with_fault(c, n, fault, error, &fired, &w);
-        mem_arm(0, MEM_FAIL, 0);
+        clt_io_fault_arm(NULL);
         if (st != CLT_OK && st != CLT_IO) fail_msg("operation %ld: the status is %s", n, clt_status_name(st));
         if (!fired && st != CLT_OK) fail_msg("without a fault the save fails: %s", clt_last_error());
         bool is_new = check_newest(c, "operation", n);
@@ -121,9 +134,13 @@ static void test_every_operation_fails(void **state) {
         scene c;
         set_up(&c, overwrite);
         clt_error_quiet(true);
-        long n = every_operation(&c, MEM_FAIL, ENOSPC);
-        assert_int_equal(every_operation(&c, MEM_FAIL, EIO), n);
-        assert_int_equal(every_operation(&c, MEM_SHORT, ENOSPC), n);
+        long n = every_operation(&c, FAIL, ENOSPC);
+        assert_int_equal(every_operation(&c, FAIL, EIO), n);
+        assert_int_equal(every_operation(&c, SHORT, ENOSPC), n);
+        long interrupted = every_operation(&c, FAIL, EINTR);
+        long cut = every_operation(&c, SHORT, 0); /* short reads and writes that go on are no failures */
+        print_message("%s: %ld operations; with EINTR %ld, with short reads and writes %ld\n", c.name, n,
+                      interrupted, cut);
         clt_error_quiet(false);
         assert_true(n > 40); /* a save is many operations */
         tear_down(&c);
@@ -167,8 +184,9 @@ static void test_crash(void **state) {
         clt_error_quiet(true);
         for (long n = 1; fired; n++) {
             clt_ckpt_writer *w;
-            clt_status st = save_with_fault(&c, n, MEM_DIE, EIO, &fired, &w);
+            clt_status st = save_with_fault(&c, n, DIE, EIO, &fired, &w);
             clt_ckpt_writer_destroy(w);
+            clt_io_fault_arm(NULL);
             mem_state *after = mem_save();
             for (uint64_t seed = 0; seed < WAYS; seed++, states++) {
                 mem_restore(after);
@@ -234,10 +252,10 @@ static void test_not_writable(void **state) {
         clt_ckpt_writer *w = NULL;
         clt_ckpt_writer_params p = params(&c, &c.new);
         mem_restore(c.before);
-        mem_arm(n, MEM_FAIL, ENOSPC);
+        arm(n, FAIL, ENOSPC);
         clt_status st = clt_ckpt_writer_create(&p, &w);
-        bool fired = mem_fired();
-        mem_arm(0, MEM_FAIL, 0);
+        bool fired = clt_io_fault_fired();
+        clt_io_fault_arm(NULL);
         assert_true(st == CLT_OK || (st == CLT_IO && !w));
         assert_false(check_newest(&c, "start", n));
         clt_ckpt_writer_destroy(w);

@@ -414,7 +414,6 @@ static void test_folder(void **state) {
 
     /* Saving a batch again in the same run is no error and writes nothing; another run must not overwrite. */
     clt_checkpoint_state again = cu_numbers(12);
-    mem_arm(0, MEM_FAIL, 0);
     assert_int_equal(clt_ckpt_save(w, "ep0-ba12", &again), CLT_OK);
     clt_ckpt_writer_destroy(w);
     p.run_id = "fedcba9876543210";

@@ -1,6 +1,4 @@
-/* Checkpoints written and read by several ranks: here the ranks are threads of a group of their own, so that
- * the test needs neither a launcher nor shared memory. */
-#include <pthread.h>
+/* Checkpoints written and read by several ranks (test/thread_group.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -8,70 +6,11 @@
 
 #include <cmocka.h>
 
-#include "collectives/clt_group_internal.h"
 #include "runtime/base/clt_io.h"
 #include "test/ckpt_util.h"
+#include "test/thread_group.h"
 
-enum { MAX_RANKS = 5, SLOT = 1 << 20 };
-
-/* --- a group of threads --- */
-
-typedef struct {
-    pthread_barrier_t barrier;
-    char slot[MAX_RANKS][SLOT];
-} meeting;
-
-static clt_status barrier(clt_group *g) {
-    pthread_barrier_wait(&((meeting *)g->state)->barrier);
-    return CLT_OK;
-}
-
-static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void *out) {
-    meeting *m = g->state;
-    if (bytes > SLOT) abort();
-    if (bytes) memcpy(m->slot[g->rank], mine, bytes);
-    barrier(g);
-    for (int r = 0; r < g->size && bytes; r++) memcpy((char *)out + (size_t)r * bytes, m->slot[r], bytes);
-    return barrier(g);
-}
-
-static clt_status broadcast(clt_group *g, int root, void *data, size_t bytes) {
-    meeting *m = g->state;
-    if (bytes > SLOT) abort();
-    if (g->rank == root) memcpy(m->slot[root], data, bytes);
-    barrier(g);
-    if (g->rank != root) memcpy(data, m->slot[root], bytes);
-    return barrier(g);
-}
-
-static const clt_group_ops ops = {
-    .name = "threads", .barrier = barrier, .broadcast = broadcast, .all_gather = all_gather};
-
-typedef struct {
-    clt_group group;
-    void (*run)(clt_group *g, void *ctx);
-    void *ctx;
-} rank_arg;
-
-static void *rank_main(void *arg) {
-    rank_arg *a = arg;
-    a->run(&a->group, a->ctx);
-    return NULL;
-}
-
-static void with_ranks(int n, void (*run)(clt_group *g, void *ctx), void *ctx) {
-    pthread_t thread[MAX_RANKS];
-    rank_arg arg[MAX_RANKS];
-    meeting *m = clt_calloc(1, sizeof *m);
-    pthread_barrier_init(&m->barrier, NULL, (unsigned)n);
-    for (int r = 0; r < n; r++) {
-        arg[r] = (rank_arg){{&ops, r, n, r, n, 60, m}, run, ctx};
-        assert_int_equal(pthread_create(&thread[r], NULL, rank_main, &arg[r]), 0);
-    }
-    for (int r = 0; r < n; r++) pthread_join(thread[r], NULL);
-    pthread_barrier_destroy(&m->barrier);
-    clt_free(m);
-}
+enum { MAX_RANKS = TG_MAX_RANKS };
 
 /* --- what every rank does: it may not use cmocka's asserts, which leave the thread by longjmp --- */
 
@@ -123,7 +62,7 @@ static void save_and_look(clt_group *g, void *ctx) {
 
 static void check(job *j, int ranks, clt_status want) {
     char *path = clt_path_join(j->dir, "ba7");
-    with_ranks(ranks, save_and_look, j);
+    tg_run(ranks, save_and_look, j);
     for (int r = 0; r < ranks; r++) {
         assert_int_equal(j->locked[r], CLT_OK);
         assert_int_equal(j->status[r], want);

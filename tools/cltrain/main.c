@@ -3,6 +3,7 @@
 
 #include "collectives/clt_launch.h"
 #include "commands.h"
+#include "runtime/base/clt_io_probe.h"
 #include "runtime/base/clt_options.h"
 
 static const struct {
@@ -109,5 +110,6 @@ static int run_words(int argc, char **argv) {
 int main(int argc, char **argv) {
     clt_launch_begin();
     clt_env_warn_unknown();
-    return clt_launch_end(run_words(argc, argv));
+    clt_status st = clt_io_probe_from_env();
+    return clt_launch_end(st == CLT_OK ? run_words(argc, argv) : clt_status_exit_code(st));
 }

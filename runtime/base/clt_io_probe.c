@@ -1,0 +1,340 @@
+#include "clt_io_probe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clt_env.h"
+
+static const char *const op_names[CLT_IO_OPS + 1] = {
+    "open",     "pread",  "pwrite", "append", "size",     "datasync", "sync", "close", "rename",
+    "exchange", "unlink", "rmdir",  "mkdir",  "sync_dir", "list",     "kind", "any"};
+
+const char *clt_io_op_name(clt_io_op op) {
+    return op_names[op];
+}
+
+/* --- the injector ------------------------------------------------------------------------------------ */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const clt_io_ops *under = &clt_io_local;
+static clt_io_fault fault;
+static long seen;
+static bool fired, cut; /* cut: the rest of a write that was cut short comes next */
+static int record_fd = -1;
+
+void clt_io_fault_arm(const clt_io_fault *f) {
+    pthread_mutex_lock(&lock);
+    fault = f ? *f : (clt_io_fault){.first = 0};
+    seen = 0;
+    fired = cut = false;
+    pthread_mutex_unlock(&lock);
+}
+
+bool clt_io_fault_fired(void) {
+    return fired;
+}
+long clt_io_fault_seen(void) {
+    return seen;
+}
+
+/* 0, or the error that the operation has to give. A read or write that is to be short has its *bytes halved.
+ */
+static int hit(clt_io_op op, const char *path, size_t *bytes) {
+    int e = 0;
+    bool writes = op == CLT_IO_PWRITE || op == CLT_IO_APPENDS;
+    pthread_mutex_lock(&lock);
+    if (cut && writes) {
+        cut = false;
+        e = fault.error;
+    } else if ((fault.op == CLT_IO_OPS || fault.op == op) &&
+               (!*fault.name || fnmatch(fault.name, clt_path_base(path), 0) == 0)) {
+        seen++;
+        if (fault.first && seen >= fault.first && seen <= fault.last) {
+            fired = true;
+            if (fault.kind == CLT_IO_KILL) kill(getpid(), SIGKILL);
+            if (fault.kind == CLT_IO_SHORT && bytes && *bytes > 1) {
+                *bytes /= 2;
+                cut = writes && fault.error;
+            } else {
+                e = fault.error;
+            }
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+static bool parse_error(const char *word, clt_io_fault *f) {
+    static const struct {
+        const char *name;
+        int error;
+    } errors[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},     {"EINTR", EINTR},
+                  {"EACCES", EACCES}, {"EROFS", EROFS}, {"EMFILE", EMFILE}};
+    f->kind = strcmp(word, "short") == 0  ? CLT_IO_SHORT
+              : strcmp(word, "kill") == 0 ? CLT_IO_KILL
+                                          : CLT_IO_FAIL;
+    for (size_t i = 0; i < CLT_COUNT_OF(errors); i++)
+        if (strcmp(word, errors[i].name) == 0) f->error = errors[i].error;
+    return f->kind != CLT_IO_FAIL || f->error;
+}
+
+static bool parse_range(char *word, clt_io_fault *f) {
+    char *dash = strchr(word, '-');
+    int64_t first = 0, last = LONG_MAX;
+    if (dash) *dash = 0;
+    if (!clt_parse_i64(word, &first) || first < 1) return false;
+    if (!dash) last = first;
+    if (dash && dash[1] && !clt_parse_i64(dash + 1, &last)) return false;
+    f->first = first;
+    f->last = last;
+    return last >= first;
+}
+
+clt_status clt_io_fault_parse(const char *text, clt_io_fault *out) {
+    char *copy = clt_strdup(text), *part[4] = {0}, *at = copy;
+    *out = (clt_io_fault){.op = CLT_IO_OPS};
+    for (int i = 0; i < 4 && at; i++) part[i] = strsep(&at, ":");
+    bool ok = part[3] && !at && strlen(part[1]) < sizeof out->name;
+    if (ok) {
+        clt_io_op op = 0;
+        while (op < CLT_IO_OPS && strcmp(part[0], op_names[op]) != 0) op++;
+        ok = op < CLT_IO_OPS || strcmp(part[0], op_names[CLT_IO_OPS]) == 0;
+        out->op = op;
+        snprintf(out->name, sizeof out->name, "%s", part[1]);
+        ok = ok && parse_range(part[2], out) && parse_error(part[3], out);
+    }
+    clt_free(copy);
+    if (ok) return CLT_OK;
+    return clt_error(CLT_USAGE,
+                     "'%s' is no fault: it must be OPERATION:NAME:N[-[M]]:WHAT, e.g. pwrite:data.*:3:ENOSPC",
+                     text);
+}
+
+/* --- the recorder ------------------------------------------------------------------------------------ */
+
+/* One entry of the log: this, the two names (without a 0), the data. It is written with one append, so that
+ * threads and processes that share a log do not tear each other's entries. */
+typedef struct {
+    char magic[4];
+    uint32_t op, mode, path_bytes, to_bytes;
+    uint64_t offset, bytes;
+} entry_head;
+static const char magic[4] = {'c', 'i', 'o', '1'};
+
+static void record(clt_io_op op, clt_io_mode mode, const char *path, const char *to, uint64_t offset,
+                   const void *data, size_t bytes) {
+    if (record_fd < 0) return;
+    entry_head h = {.op = op, .mode = mode, .offset = offset, .bytes = bytes};
+    memcpy(h.magic, magic, sizeof magic);
+    h.path_bytes = (uint32_t)strlen(path);
+    h.to_bytes = to ? (uint32_t)strlen(to) : 0;
+    clt_str b = {0};
+    clt_str_addn(&b, (const char *)&h, sizeof h);
+    clt_str_add(&b, path);
+    if (to) clt_str_add(&b, to);
+    if (bytes) clt_str_addn(&b, data, bytes);
+    pthread_mutex_lock(&lock);
+    if (record_fd >= 0 && write(record_fd, b.s, b.len) != (ssize_t)b.len) {
+        clt_warn("the record of file operations is not complete");
+        close(record_fd);
+        record_fd = -1;
+    }
+    pthread_mutex_unlock(&lock);
+    clt_str_free(&b);
+}
+
+clt_status clt_io_record(const char *file) {
+    if (record_fd >= 0) close(record_fd);
+    record_fd = -1;
+    if (!file) return CLT_OK;
+    record_fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (record_fd < 0) return clt_error(CLT_IO, "cannot create %s: %s", file, strerror(errno));
+    return CLT_OK;
+}
+
+static clt_status read_entry(const char *file, const char *text, size_t size, size_t *at, clt_io_entry *e) {
+    entry_head h;
+    bool ok = size - *at >= sizeof h;
+    if (ok) memcpy(&h, text + *at, sizeof h);
+    ok = ok && !memcmp(h.magic, magic, sizeof magic) && h.op < CLT_IO_OPS;
+    size_t left = size - *at - (ok ? sizeof h : 0);
+    ok = ok && h.path_bytes <= left && h.to_bytes <= left - h.path_bytes &&
+         h.bytes <= left - h.path_bytes - h.to_bytes;
+    if (!ok) return clt_error(CLT_BAD_DATA, "%s is no record of file operations (byte %zu)", file, *at);
+    const char *p = text + *at + sizeof h;
+    *e = (clt_io_entry){
+        .op = (clt_io_op)h.op, .mode = (clt_io_mode)h.mode, .offset = h.offset, .bytes = h.bytes};
+    e->path = clt_strndup(p, h.path_bytes);
+    e->to = h.to_bytes ? clt_strndup(p + h.path_bytes, h.to_bytes) : NULL;
+    e->data = h.bytes ? clt_memdup(p + h.path_bytes + h.to_bytes, h.bytes) : NULL;
+    *at += sizeof h + h.path_bytes + h.to_bytes + h.bytes;
+    return CLT_OK;
+}
+
+clt_status clt_io_record_read(const char *file, clt_io_entry **list, size_t *n) {
+    enum { LIMIT = 1 << 30 };
+    char *text;
+    size_t size, at = 0, cap = 0;
+    CLT_TRY(clt_io_read_all(file, LIMIT, &text, &size));
+    clt_status st = CLT_OK;
+    *list = NULL;
+    *n = 0;
+    while (st == CLT_OK && at < size) {
+        if (*n == cap) *list = clt_realloc(*list, (cap = cap * 2 + 64) * sizeof **list);
+        st = read_entry(file, text, size, &at, &(*list)[*n]);
+        if (st == CLT_OK) ++*n;
+    }
+    clt_free(text);
+    if (st != CLT_OK) clt_io_record_free(*list, *n);
+    return st;
+}
+
+void clt_io_record_free(clt_io_entry *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        clt_free(list[i].path);
+        clt_free(list[i].to);
+        clt_free(list[i].data);
+    }
+    clt_free(list);
+}
+
+/* --- the table --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    void *under;
+    char path[];
+} probe_file;
+
+static int probe_open(const char *path, clt_io_mode mode, void **handle) {
+    void *h;
+    int e = hit(CLT_IO_OPEN, path, NULL);
+    if (!e) e = under->open(path, mode, &h);
+    if (e) return e;
+    probe_file *f = clt_malloc(sizeof *f + strlen(path) + 1);
+    f->under = h;
+    strcpy(f->path, path);
+    *handle = f;
+    if (mode != CLT_IO_READ) record(CLT_IO_OPEN, mode, path, NULL, 0, NULL, 0);
+    return 0;
+}
+
+static int probe_pread(void *h, void *dst, size_t bytes, uint64_t offset, size_t *done) {
+    probe_file *f = h;
+    int e = hit(CLT_IO_PREAD, f->path, &bytes);
+    *done = 0;
+    return e ? e : under->pread(f->under, dst, bytes, offset, done);
+}
+
+static int probe_pwrite(void *h, const void *src, size_t bytes, uint64_t offset, size_t *done) {
+    probe_file *f = h;
+    int e = hit(CLT_IO_PWRITE, f->path, &bytes);
+    *done = 0;
+    if (!e) e = under->pwrite(f->under, src, bytes, offset, done);
+    if (!e) record(CLT_IO_PWRITE, 0, f->path, NULL, offset, src, *done);
+    return e;
+}
+
+static int probe_append(void *h, const void *src, size_t bytes, size_t *done) {
+    probe_file *f = h;
+    int e = hit(CLT_IO_APPENDS, f->path, &bytes);
+    *done = 0;
+    if (!e) e = under->append(f->under, src, bytes, done);
+    if (!e) record(CLT_IO_APPENDS, 0, f->path, NULL, 0, src, *done);
+    return e;
+}
+
+static int probe_size(void *h, uint64_t *bytes) {
+    probe_file *f = h;
+    int e = hit(CLT_IO_SIZE, f->path, NULL);
+    return e ? e : under->size(f->under, bytes);
+}
+
+static int sync_with(clt_io_op op, int (*sync)(void *), probe_file *f) {
+    int e = hit(op, f->path, NULL);
+    if (!e) e = sync(f->under);
+    if (!e) record(op, 0, f->path, NULL, 0, NULL, 0);
+    return e;
+}
+static int probe_datasync(void *h) {
+    return sync_with(CLT_IO_DATASYNC, under->datasync, h);
+}
+static int probe_sync(void *h) {
+    return sync_with(CLT_IO_SYNC, under->sync, h);
+}
+
+/* The file is closed in any case, as the system does it. */
+static int probe_close(void *h) {
+    probe_file *f = h;
+    int e = hit(CLT_IO_CLOSE, f->path, NULL), closed = under->close(f->under);
+    clt_free(f);
+    return e ? e : closed;
+}
+
+static int with_path(clt_io_op op, int (*call)(const char *), const char *path) {
+    int e = hit(op, path, NULL);
+    if (!e) e = call(path);
+    if (!e) record(op, 0, path, NULL, 0, NULL, 0);
+    return e;
+}
+static int probe_unlink(const char *path) {
+    return with_path(CLT_IO_UNLINK, under->unlink, path);
+}
+static int probe_rmdir(const char *path) {
+    return with_path(CLT_IO_RMDIR, under->rmdir, path);
+}
+static int probe_mkdir(const char *path) {
+    return with_path(CLT_IO_MKDIR, under->mkdir, path);
+}
+static int probe_sync_dir(const char *path) {
+    return with_path(CLT_IO_SYNC_DIR, under->sync_dir, path);
+}
+
+static int with_two(clt_io_op op, int (*call)(const char *, const char *), const char *a, const char *b) {
+    int e = hit(op, b, NULL);
+    if (!e) e = call(a, b);
+    if (!e) record(op, 0, a, b, 0, NULL, 0);
+    return e;
+}
+static int probe_rename(const char *from, const char *to) {
+    return with_two(CLT_IO_RENAME, under->rename, from, to);
+}
+static int probe_exchange(const char *a, const char *b) {
+    return with_two(CLT_IO_EXCHANGE, under->exchange, a, b);
+}
+
+static int probe_list(const char *path, clt_strv *names) {
+    int e = hit(CLT_IO_LIST, path, NULL);
+    return e ? e : under->list(path, names);
+}
+static int probe_kind(const char *path, int *kind, uint64_t *bytes) {
+    int e = hit(CLT_IO_KIND, path, NULL);
+    return e ? e : under->kind(path, kind, bytes);
+}
+
+static const clt_io_ops probe = {
+    "probe",        probe_open,  probe_pread,    probe_pwrite, probe_append,   probe_size,
+    probe_datasync, probe_sync,  probe_close,    probe_rename, probe_exchange, probe_unlink,
+    probe_rmdir,    probe_mkdir, probe_sync_dir, probe_list,   probe_kind,
+};
+
+const clt_io_ops *clt_io_probe(const clt_io_ops *table) {
+    under = table;
+    return &probe;
+}
+
+clt_status clt_io_probe_from_env(void) {
+    const char *text = clt_env(CLT_ENV_IO_FAULT), *file = clt_env(CLT_ENV_IO_RECORD);
+    clt_io_fault f;
+    if (!text && !file) return CLT_OK;
+    if (text) CLT_TRY(clt_io_fault_parse(text, &f));
+    CLT_TRY(clt_io_record(file));
+    clt_io_fault_arm(text ? &f : NULL);
+    clt_io_set(clt_io_probe(clt_io_get()));
+    return CLT_OK;
+}
