@@ -40,6 +40,7 @@ typedef struct {
 } inode;
 
 struct mem_state {
+    int used; /* nodes from here on are free and zero */
     inode node[MAX_INODES];
 };
 
@@ -56,17 +57,19 @@ static void forget_changes(inode *n) {
 }
 
 static void clear(mem_state *s) {
-    for (int i = 0; i < MAX_INODES; i++) {
+    for (int i = 0; i < s->used; i++) {
         forget_changes(&s->node[i]);
         clt_free(s->node[i].data);
         clt_free(s->node[i].durable);
     }
-    memset(s, 0, sizeof *s);
+    memset(s->node, 0, (size_t)s->used * sizeof *s->node);
+    s->used = 0;
 }
 
 static void copy(mem_state *to, const mem_state *from) {
-    *to = *from;
-    for (int i = 0; i < MAX_INODES; i++) {
+    to->used = from->used;
+    memcpy(to->node, from->node, (size_t)from->used * sizeof *from->node);
+    for (int i = 0; i < to->used; i++) {
         inode *n = &to->node[i];
         if (n->data) n->data = clt_memdup(n->data, n->bytes);
         if (n->durable) n->durable = clt_memdup(n->durable, n->durable_bytes);
@@ -80,10 +83,11 @@ static void copy(mem_state *to, const mem_state *from) {
 void mem_reset(void) {
     clear(&fs);
     fs.node[0].kind = 2;
+    fs.used = 1;
 }
 
 mem_state *mem_save(void) {
-    mem_state *s = clt_malloc(sizeof *s);
+    mem_state *s = clt_calloc(1, sizeof *s);
     copy(s, &fs);
     return s;
 }
@@ -169,6 +173,7 @@ static int new_inode(int kind) {
     for (int i = 1; i < MAX_INODES; i++)
         if (!fs.node[i].kind) {
             fs.node[i].kind = kind;
+            fs.used = CLT_MAX(fs.used, i + 1);
             return i;
         }
     abort();
@@ -342,7 +347,7 @@ static uint64_t next(uint64_t *seed) { /* splitmix64 */
 
 int mem_pending(mem_change *out, int cap) {
     int n = 0;
-    for (int i = 0; i < MAX_INODES; i++) {
+    for (int i = 0; i < fs.used; i++) {
         const inode *d = &fs.node[i];
         for (int k = 0; k < d->n_writes && n < cap; k++)
             out[n++] = (mem_change){.write = true, .last = k == d->n_writes - 1, .bytes = d->writes[k].bytes};
@@ -365,7 +370,7 @@ static void crash_file(inode *n, const size_t *keep) {
 }
 
 void mem_crash_as(const size_t *keep) {
-    for (int i = 0; i < MAX_INODES; i++) {
+    for (int i = 0; i < fs.used; i++) {
         inode *n = &fs.node[i];
         if (n->kind == 1) crash_file(n, keep);
         if (n->kind == 2) {

@@ -234,7 +234,8 @@ bool clt_io_is_dir(const char *path) {
     return kind_of(path) == 2;
 }
 
-int clt_io_try_mkdirs(const char *path) {
+/* With `durable`, the names of the new folders survive a loss of power. */
+static int make_folders(const char *path, bool durable) {
     char *p = clt_strdup(path);
     int e = 0;
     for (char *s = p + 1; e == 0; s++) {
@@ -242,8 +243,12 @@ int clt_io_try_mkdirs(const char *path) {
         char keep = *s;
         *s = 0;
         if (!clt_io_is_dir(p)) {
+            char *parent = clt_path_dir(p);
             e = io->mkdir(p);
             if (e == EEXIST && clt_io_is_dir(p)) e = 0;
+            if (e == 0 && durable && (e = io->sync_dir(parent)) == EACCES)
+                e = 0; /* a parent that may not be read cannot be synced */
+            clt_free(parent);
         }
         *s = keep;
         if (!keep) break;
@@ -252,8 +257,17 @@ int clt_io_try_mkdirs(const char *path) {
     return e;
 }
 
+int clt_io_try_mkdirs(const char *path) {
+    return make_folders(path, false);
+}
+
 clt_status clt_io_mkdirs(const char *path) {
-    int e = clt_io_try_mkdirs(path);
+    int e = make_folders(path, true);
+    return e ? failed("create folder", path, e) : CLT_OK;
+}
+
+clt_status clt_io_mkdir(const char *path) {
+    int e = io->mkdir(path);
     return e ? failed("create folder", path, e) : CLT_OK;
 }
 

@@ -53,7 +53,9 @@ clt_status clt_io_rename(const char *from, const char *to);
 clt_status clt_io_exchange(const char *a, const char *b);
 clt_status clt_io_unlink(const char *path);
 clt_status clt_io_sync_dir(const char *path);
-clt_status clt_io_mkdirs(const char *path); /* like mkdir -p */
+/* Like mkdir -p; each new folder's parent is synced, so that what is made durable inside stays reachable. */
+clt_status clt_io_mkdirs(const char *path);
+clt_status clt_io_mkdir(const char *path); /* one folder, which must not be there; not synced */
 /* The same without a message, for folders that may as well be absent: 0 or an errno value. */
 int clt_io_try_mkdirs(const char *path);
 clt_status clt_io_remove_tree(const char *path);           /* like rm -r; absent is success */

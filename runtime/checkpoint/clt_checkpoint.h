@@ -145,6 +145,10 @@ clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved)
  * NAME.superseded.RUNID, so that nothing is ever overwritten. One line names each. */
 clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id);
 
+/* Finishes an overwriting save that a crash interrupted between two renames, where the file system cannot exchange
+ * names in one. Call with the folder's lock held, before the folder is looked at. */
+clt_status clt_ckpt_recover(clt_group *group, const char *folder);
+
 /* 16 hex digits that name a run, the same on every rank. */
 clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
 

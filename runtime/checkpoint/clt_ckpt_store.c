@@ -217,6 +217,51 @@ static clt_status supersede(const char *folder, int64_t batch, const char *run_i
     return st;
 }
 
+/* --- what a crash interrupted ------------------------------------------------------------------------ */
+
+static bool is_whole(const char *path) {
+    clt_manifest *m = NULL;
+    clt_error_quiet(true);
+    bool whole = clt_manifest_load(path, true, &m) == CLT_OK;
+    clt_error_quiet(false);
+    clt_manifest_free(m);
+    return whole;
+}
+
+/* `aside` is NAME.superseded.RUNID. If the run ended between the renames of an overwriting save, there is no
+ * NAME, and NAME.tmp.RUNID is the new checkpoint, whole and durable. */
+static clt_status finish_swap(const char *folder, const char *aside, bool *done) {
+    const char *mark = strstr(aside, SUPERSEDED);
+    char *name = clt_strndup(aside, (size_t)(mark - aside));
+    char *final = clt_path_join(folder, name);
+    char *tmp = clt_format("%s.tmp.%s", final, mark + strlen(SUPERSEDED));
+    clt_status st = CLT_OK;
+    if (!clt_io_is_dir(final) && clt_io_is_dir(tmp) && is_whole(tmp)) {
+        st = clt_io_rename(tmp, final);
+        *done |= st == CLT_OK;
+        if (st == CLT_OK) clt_info("%s: a save that was interrupted at its last step is finished", final);
+    }
+    clt_free(tmp);
+    clt_free(final);
+    clt_free(name);
+    return st;
+}
+
+static clt_status recover(const char *folder) {
+    clt_strv names = {0};
+    bool done = false;
+    if (!clt_io_is_dir(folder)) return CLT_OK;
+    clt_status st = clt_io_list(folder, &names);
+    for (size_t i = 0; i < names.n && st == CLT_OK; i++)
+        if (strstr(names.v[i], SUPERSEDED)) st = finish_swap(folder, names.v[i], &done);
+    clt_strv_free(&names);
+    return st == CLT_OK && done ? clt_io_sync_dir(folder) : st;
+}
+
+clt_status clt_ckpt_recover(clt_group *group, const char *folder) {
+    return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? recover(folder) : CLT_OK);
+}
+
 clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id) {
     return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? supersede(folder, batch, run_id) : CLT_OK);
 }

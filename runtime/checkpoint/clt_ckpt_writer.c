@@ -29,6 +29,8 @@ struct clt_ckpt_writer {
 
     /* the save under way */
     bool active, skip;
+    bool placed, swapped; /* NAME is the new one; what was NAME before has the temporary name */
+    bool keep_tmp;        /* the temporary folder is not this save's any more */
     char *name, *tmp, *final;
     int64_t batch;
     clt_str head; /* rank 0: the manifest's text up to the lists */
@@ -160,7 +162,7 @@ static void forget_save(clt_ckpt_writer *w) {
     clt_free(w->final);
     clt_str_free(&w->head);
     w->name = w->tmp = w->final = NULL;
-    w->active = w->skip = false;
+    w->active = w->skip = w->placed = w->swapped = w->keep_tmp = false;
 }
 
 void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
@@ -211,7 +213,7 @@ static clt_status open_temporary(clt_ckpt_writer *w, const clt_checkpoint_state 
     }
     CLT_TRY(clt_manifest_head(w->name, w->run_id, clt_wall(), state, &w->head));
     CLT_TRY(clt_io_remove_tree(w->tmp));
-    return clt_io_mkdirs(w->tmp);
+    return clt_io_mkdir(w->tmp); /* the rename and the sync after it make it durable */
 }
 
 /* Feeds this rank's chunks to the pipe. A failure is kept there for finish. */
@@ -337,42 +339,75 @@ static clt_status write_manifest(const clt_ckpt_writer *w) {
     return clt_io_sync_dir(w->tmp);
 }
 
-/* The commit: from here on NAME is the new checkpoint. save_overwrite swaps the two names; where the file
- * system cannot swap, the old one steps aside first, so that there is a whole checkpoint under some name at
- * every moment. */
-static clt_status rename_into_place(const clt_ckpt_writer *w) {
+/* For file systems that cannot exchange names: the old one steps aside first. Each step is durable before the
+ * next one, so that a crash leaves NAME or what clt_ckpt_recover makes NAME of. */
+static clt_status swap_by_renames(clt_ckpt_writer *w) {
     char *aside = clt_format("%s.superseded.%s", w->final, w->run_id);
-    clt_status st = CLT_OK;
-    if (!clt_io_is_dir(w->final)) {
-        st = clt_io_rename(w->tmp, w->final);
-    } else if (w->p.overwrite) {
-        int e = clt_io_get()->exchange(w->tmp, w->final);
-        if (e == EINVAL || e == ENOSYS || e == EOPNOTSUPP) {
-            st = clt_io_rename(w->final, aside);
-            if (st == CLT_OK && (st = clt_io_rename(w->tmp, w->final)) != CLT_OK)
-                clt_io_rename(aside, w->final);
-            if (st == CLT_OK) st = clt_io_rename(aside, w->tmp);
-        } else if (e) {
-            st = clt_error(CLT_IO, "cannot exchange %s and %s: %s", w->tmp, w->final, strerror(e));
-        }
-    } else {
-        st = clt_error(CLT_IO, "%s appeared during the save and is not overwritten", w->final);
+    clt_status st = clt_io_sync_dir(w->folder);
+    if (st == CLT_OK) st = clt_io_rename(w->final, aside);
+    if (st == CLT_OK) {
+        st = clt_io_sync_dir(w->folder);
+        if (st == CLT_OK) st = clt_io_rename(w->tmp, w->final);
+        if (st != CLT_OK) clt_io_rename(aside, w->final);
     }
-    if (st == CLT_OK) st = clt_io_sync_dir(w->folder);
+    if (st == CLT_OK) {
+        st = clt_io_sync_dir(w->folder);
+        /* Where this fails, both checkpoints keep the names that they have now. */
+        w->placed = w->swapped = clt_io_rename(aside, w->tmp) == CLT_OK;
+    }
     clt_free(aside);
     return st;
+}
+
+static clt_status exchange_names(clt_ckpt_writer *w) {
+    int e = clt_io_get()->exchange(w->tmp, w->final);
+    if (e == EINVAL || e == ENOSYS || e == EOPNOTSUPP) return swap_by_renames(w);
+    if (e) return clt_error(CLT_IO, "cannot exchange %s and %s: %s", w->tmp, w->final, strerror(e));
+    w->placed = w->swapped = true;
+    return CLT_OK;
+}
+
+/* The commit: from here on NAME is the new checkpoint. save_overwrite swaps the two names. */
+static clt_status rename_into_place(clt_ckpt_writer *w) {
+    if (!clt_io_is_dir(w->final)) {
+        CLT_TRY(clt_io_rename(w->tmp, w->final));
+        w->placed = true;
+    } else if (w->p.overwrite) {
+        CLT_TRY(exchange_names(w));
+    } else {
+        return clt_error(CLT_IO, "%s appeared during the save and is not overwritten", w->final);
+    }
+    return clt_io_sync_dir(w->folder);
+}
+
+/* The commit could not be made durable or does not read back. The names go back to what they were, so that
+ * the old checkpoint is not deleted for a new one that may not be there after a crash, and so that the new
+ * one is not taken for saved. */
+static void take_back(clt_ckpt_writer *w) {
+    int e = 0;
+    if (w->swapped && clt_io_get()->exchange(w->tmp, w->final) != 0) {
+        /* What is in the temporary name is the old one: it must not be deleted. */
+        char *aside = clt_format("%s.superseded.%s", w->final, w->run_id);
+        e = clt_io_get()->rename(w->tmp, aside);
+        clt_free(aside);
+        w->keep_tmp = true;
+    } else if (w->placed && !w->swapped) {
+        e = clt_io_get()->rename(w->final, w->tmp);
+    }
+    if (e) clt_warn("%s could not be taken back: %s", w->final, strerror(e));
 }
 
 static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
     clt_manifest *m = NULL;
     list_chunks(w, rows);
     CLT_TRY(write_manifest(w));
-    CLT_TRY(rename_into_place(w));
+    clt_status st = rename_into_place(w);
     /* The data files were read back by the ranks that wrote them; the manifest and their sizes are checked
      * here. */
-    CLT_TRY(clt_manifest_load(w->final, true, &m));
+    if (st == CLT_OK) st = clt_manifest_load(w->final, true, &m);
+    if (st != CLT_OK) take_back(w);
     clt_manifest_free(m);
-    return CLT_OK;
+    return st;
 }
 
 /* Removes a checkpoint so that a crash in between leaves a temporary folder, never a damaged checkpoint: the
@@ -438,7 +473,7 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
             after_commit(w);
         } else {
             clt_error_quiet(true);
-            clt_io_remove_tree(w->tmp);
+            if (!w->keep_tmp) clt_io_remove_tree(w->tmp);
             clt_error_quiet(false);
             clt_warn("checkpoint %s was not saved; the checkpoints before it are untouched", w->final);
         }

@@ -25,6 +25,7 @@ static clt_status open_folder(clt_run *r) {
     const clt_config *c = r->cfg;
     r->folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
     CLT_TRY(clt_run_lock_take(r->group, r->folder, &r->lock));
+    CLT_TRY(clt_ckpt_recover(r->group, r->folder));
     if (clt_group_rank(r->group) != 0) return CLT_OK;
     char *log = clt_path_join(r->folder, "log.txt"), *config = clt_path_join(r->folder, "config.yaml");
     clt_str text = {0};
