@@ -8,6 +8,7 @@
  * Options: ROWS (16, 32, 64), those of attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS
  * + 65) and 16 * HEAD_DIM + 6 * ROWS) floats at most. */
 #include "attention.clh"
+#include "attention_delta.clh"
 
 #ifndef ROWS
 #define ROWS 16
@@ -198,18 +199,6 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             if (y < rows && tx + 16 * c < HEAD_DIM)
                 o[o_off + (base + i0 + y) * ldo + h * HEAD_DIM + tx + 16 * c] = PUT(acc[r][c] * factor[y]);
     }
-}
-
-/* delta[b, h, i] = chain over the head of dout * o. Global {T, H, B}. */
-__kernel void attention_delta(__global const ELEM *dout, ulong dout_off, uint lddout, __global const ELEM *o,
-                              ulong o_off, uint ldo, __global float *delta, uint seq, uint heads) {
-    size_t i = get_global_id(0), h = get_global_id(1), b = get_global_id(2);
-    if (i >= seq) return;
-    __global const ELEM *x = dout + dout_off + (b * seq + i) * lddout + h * HEAD_DIM;
-    __global const ELEM *y = o + o_off + (b * seq + i) * ldo + h * HEAD_DIM;
-    float s = 0.0f;
-    for (int d = 0; d < HEAD_DIM; d++) s = fma(GET(x[d]), GET(y[d]), s);
-    delta[(b * heads + h) * seq + i] = s;
 }
 
 /* From a raw product and dout . v to the probability (times the dropout factor) and ds. Pairs outside the

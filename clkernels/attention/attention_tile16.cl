@@ -14,37 +14,12 @@
 #ifndef TYPE
 #define TYPE 1
 #endif
-#include "attention.clh"
+#include "attention_tile16.clh"
 
-#include "../include/clt_tile16.clh"
-
-#ifndef ROWS
-#define ROWS (256 / CLT_WAVE * 16)
-#define ITEMS 256
-#endif
-#if ITEMS != ROWS / 16 * CLT_WAVE
-#error "ITEMS must be a wave for 16 rows"
-#endif
 /* Keys of a block: fewer where a lane of 32 has its registers full. */
 #define KEYS (CLT_WAVE == 64 || HEAD_DIM <= 96 ? 64 : DROPOUT ? 16 : 32)
-#define TILES ((HEAD_DIM + 15) / 16) /* along the head */
-#define DEPTH (16 * TILES)
 #define K_PITCH (DEPTH + 8) /* rows start 16-byte aligned and in different banks */
 #define V_PITCH (KEYS + 8)
-#define LOG2E 1.44269504088896341f
-/* Probabilities are kept times 2^SHIFT: fp16's denormals, which a matrix unit may take as zero, are then below 2^-27. With
- * a dropout factor up to 4 they stay below the largest fp16. */
-#define SHIFT (TYPE == 2 ? 13 : 0)
-
-/* A lane's numbers of a tile whose row is at p, `left` of which are there from number 0 on; they are in device memory. */
-typedef clt_frag unaligned_frag __attribute__((aligned(2)));
-static inline clt_frag frag_of_row(__global const ushort *p, int first, int left)
-{
-    clt_frag f = (clt_frag)(0);
-    if (first + CLT_FRAG <= left) return *(__global const unaligned_frag *)(p + first);
-    CLT_EACH(e, CLT_FRAG) if (first + e < left) f[e] = p[first + e];
-    return f;
-}
 
 /* The block of `keys` keys: k as it is, v turned over, zeros beyond. */
 static inline void load_block(__local ushort *k_tile, __local ushort *v_tile, __global const ushort *k, uint ldk,
@@ -121,7 +96,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
                 l = l + w;
 #if DROPOUT
                 const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
-                w = j <= i ? w * FACTOR(b, h, i, j) : 0.0f;
+                w = j <= i && FACTOR(b, h, i, j) != 0.0f ? w : 0.0f;
 #endif
                 p[r] = CLT_TILE16_BITS(TYPE, w);
             }
@@ -133,7 +108,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
 
     for (int mask = 16; mask < CLT_WAVE; mask *= 2) l = l + clt_lane_xor(l, lane, mask);
     if (!there) return;
-    const float inverse = 1.0f / l;
+    const float inverse = (DROPOUT ? drop_scale : 1.0f) / l;
     if (lane < 16) lse[lse_off + (b * heads + h) * seq + i] = m + clt_log(l * (1.0f / (1 << SHIFT)));
     o += o_off + (base + i) * ldo + h * HEAD_DIM;
     CLT_EACH(t, TILES) CLT_EACH(r, CLT_ACC)

@@ -193,14 +193,17 @@ static void make_options(const clt_ops *ops, const params *p, char *out, size_t 
         p->seq_ids.buf != NULL, p->dropout > 0.0f, split_backward(ops, p));
 }
 
-bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
-    if (!strcmp(v->body, "wgmma")) return clt_attention_wgmma_takes(v, p);
+static bool takes_type_and_size(const clt_variant *v, const params *p) {
     return (clt_variant_param(v, "TYPES", 7) >> p->type & 1) &&
            p->head_dim <= clt_variant_param(v, "MAX_D", INT32_MAX);
 }
 
+bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
+    return strcmp(v->body, "wgmma") ? takes_type_and_size(v, p) : clt_attention_wgmma_takes(v, p);
+}
+
 bool clt_attention_takes_backward(const clt_variant *v, const grad_params *g) {
-    return strcmp(v->body, "wgmma") || clt_attention_wgmma_takes_backward(g);
+    return strcmp(v->body, "wgmma") ? takes_type_and_size(v, &g->fwd) : clt_attention_wgmma_takes_backward(g);
 }
 
 static bool takes_forward(const clt_variant *v, const void *call) {

@@ -14,8 +14,10 @@
 # Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
 # Intel dg2 (ocloc). A target whose tools are absent is left out with the reason.
 #
-# A table may add option sets for the gates, one a line; every row is compiled with each of them as well:
+# A table may add option sets for the gates, one a line; every row, or those that are named, is compiled with each of them
+# as well:
 #     #gate -DACT=12
+#     #gate mfma,wmma -DHEAD_DIM=128
 # timeout: 900
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -193,6 +195,11 @@ for table in clkernels/*/*.vt; do
         for target in "${TARGETS[@]}"; do
             admits "$target" "$requires" || continue
             for more in "" "${extra[@]}"; do
+                case $more in
+                '' | -*) ;;
+                *) [[ ,${more%% *}, == *,$id,* ]] || continue ;;
+                esac
+                more=${more#[a-z]* }
                 while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
                 n=$((n + 1))
                 gate "$target" "clkernels/$file" "$options${more:+ $more}" "$op/$id" $n $below &

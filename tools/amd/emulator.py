@@ -4,6 +4,7 @@ its buffers may end the process, so checks run in a process of their own.
 
 What is set right here, because the emulator was made for other code than ours:
 - its general flush of denormals is off: our kernels run with denormals on (FP32_DENORM in their descriptors);
+- conversions to fp16 give denormals;
 - square roots are one correctly rounded operation of the host instead of exp2(log2(x) / 2), within hardware's 1 ulp;
 - the host code of one instruction keeps signed zeros and divides as written; only fma is contracted;
 - V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP follow the document also for denormals, and where that leaves room (the sign of
@@ -70,6 +71,7 @@ def _render_sqrt(ctx, x):
 
 
 def _fix_arithmetic():
+    from tinygrad.codegen.decomp.dtype import f2f
     from tinygrad.dtype import dtypes
     from tinygrad.renderer import llvmir
     from tinygrad.uop.ops import Ops, PatternMatcher, UOp, UPat
@@ -94,6 +96,14 @@ def _fix_arithmetic():
         large = (x < UOp.const(0.0, dtypes.float64)).where(x.neg(), x) >= UOp.const(2.0, dtypes.float64)
         return (x * large.where(UOp.const(2.0 ** 64, dtypes.float64), UOp.const(2.0 ** -64, dtypes.float64))).cast(dtypes.float32)
 
+    def to_half(x):  # as bits: what has the type fp16 loses its denormals later
+        size = (x < UOp.const(0.0, dtypes.float32)).where(x.neg(), x)
+        steps = (size + UOp.const(0.5, dtypes.float32)).bitcast(dtypes.uint32) - UOp.const(0x3f000000, dtypes.uint32)  # of 2^-24
+        sign = (x.bitcast(dtypes.uint32) >> UOp.const(16, dtypes.uint32)) & UOp.const(0x8000, dtypes.uint32)
+        normal = f2f(x.bitcast(dtypes.uint32), dtypes.float32, dtypes.half, sat=False)
+        return (size < UOp.const(2.0 ** -14, dtypes.float32)).where((steps | sign).cast(dtypes.uint16), normal)
+
+    pcode._FUNCS['f32_to_f16'] = to_half
     pcode._FUNCS['quotientIsDenorm'] = quotient_is_denorm
     pcode._FUNCS['scaledFma'] = scaled_fma
 
@@ -199,7 +209,8 @@ def load(tree):
         name = op.name.replace('_E64', '')
         if name in _DIVISION:
             return _DIVISION[name]
-        return plain(op).replace('UNDERFLOW_F32', '0.0F') if name == 'V_DIV_FIXUP_F32' else plain(op)
+        text = plain(op).replace('D0.f16 = f32_to_f16', 'D0.u16 = f32_to_f16')
+        return text.replace('UNDERFLOW_F32', '0.0F') if name == 'V_DIV_FIXUP_F32' else text
 
     emu.get_pcode = get_pcode
     _emu = emu

@@ -1,11 +1,13 @@
 """Runs the kernels for AMD's matrix units on an emulator, at small shapes with every kind of edge, against sums in double.
 They add in the hardware's order, so each output must be within the bound of the oracle of fast rows
-(clt_ref_gemm_near_at and clt_ref_attention_row in runtime/ops/ref). What lies around the tensors is NaN and must stay.
+(clt_ref_gemm_near_at, clt_ref_attention_row and clt_ref_attention_gradients in runtime/ops/ref). What lies around the
+tensors is NaN and must stay. A program that spills registers fails too.
 
     matrix.py --emulator TREE --target gfx942 --work DIR
 
 Prints one line a case with the largest part of its bound that an output used; exit 1 if one used more than all of it."""
 import argparse
+import ctypes
 import math
 import os
 import random
@@ -44,6 +46,16 @@ def unpack(kind, data):
     return [struct.unpack('<f', struct.pack('<I', w << 16))[0] for w in struct.unpack(f'<{n}H', data)]
 
 
+def philox(counter, key):
+    """Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011)."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [b >> 32 ^ c[1] ^ k[0], b & 0xffffffff, a >> 32 ^ c[3] ^ k[1], a & 0xffffffff]
+        k = [k[0] + 0x9E3779B9 & 0xffffffff, k[1] + 0xBB67AE85 & 0xffffffff]
+    return c
+
+
 def half_step(kind, x):
     return {F32: 2.0 ** -24, BF16: 2.0 ** -8, F16: 2.0 ** -11}[kind] * abs(x) + (2.0 ** -25 if kind == F16 else 0)
 
@@ -63,6 +75,12 @@ class Tensor:
 
     def values(self):
         return unpack(self.kind, self.memory.contents())
+
+    def set(self, values):
+        """Rounds the values, in the order of values(), to the type and puts them in place."""
+        data = b''.join(pack(self.kind, x) for x in values)
+        ctypes.memmove(self.memory.address, data, len(data))
+        self.start = self.values()
 
     def at(self, values, r, c):
         return values[self.offset + r * self.ld + c]
@@ -181,13 +199,16 @@ def compiled(a, file, options):
     path = os.path.join(a.work, f'{a.target}-matrix.co')
     codeobject.compile_kernels(f'{KERNELS}/{file}', a.target, OPTIONS + options, path)
     code = codeobject.CodeObject(path, a.target)
+    for name, kernel in code.kernels.items():
+        if int(kernel['vgpr_spill_count']) + int(kernel['private_segment_fixed_size']):
+            raise RuntimeError(f'{name} of {file} spills registers with {options}')
     emulator.renumber(code)
     return code
 
 
 def report(a, what, case, outputs):
     worst = case.worst()
-    print(f"{a.target:8} {'FAIL' if worst > 1 else 'ok  '} {what:15} {case.name():55} {outputs:6} outputs, "
+    print(f"{a.target:8} {'FAIL' if worst > 1 else 'ok  '} {what:23} {case.name():55} {outputs:6} outputs, "
           f'{worst:.2f} of the bound', flush=True)
     return worst > 1
 
@@ -202,12 +223,14 @@ def check_gemm(a):
     return failed
 
 
-# --- attention, forward ---
+# --- attention ---
 
 class Attention:
-    def __init__(self, batch, seq, heads, group, size, kind, alibi=False, window=-1, seq_ids=False, softcap=0.0):
+    """The forward pass."""
+
+    def __init__(self, batch, seq, heads, group, size, kind, alibi=False, window=-1, seq_ids=False, softcap=0.0, dropout=0.0):
         self.batch, self.seq, self.heads, self.group, self.size, self.kind = batch, seq, heads, group, size, kind
-        self.window, self.softcap, self.scale = window, softcap, 1 / math.sqrt(size)
+        self.window, self.softcap, self.scale, self.dropout = window, softcap, 1 / math.sqrt(size), dropout
         rows, kv = batch * seq, heads // group
         self.q = Tensor(kind, rows, heads * size, heads * size + 8, 3, 2)
         self.k = Tensor(kind, rows, kv * size, kv * size + 5, 1, 2)
@@ -221,33 +244,49 @@ class Attention:
 
     def name(self):
         words = [w for w, on in (('alibi', self.slopes), ('window', self.window >= 0), ('ids', self.ids),
-                                 ('softcap', self.softcap)) if on]
+                                 ('softcap', self.softcap), ('dropout', self.dropout)) if on]
         return (f"B {self.batch} H {self.heads}/{self.group} T {self.seq} D {self.size} "
                 f"{['', 'bf16', 'fp16'][self.kind]} {' '.join(words)}")
 
     def options(self):
         return [f'-DHEAD_DIM={self.size}', f'-DTYPE={self.kind}', f'-DALIBI={int(self.slopes is not None)}',
                 f'-DSOFTCAP={int(self.softcap > 0)}', f'-DWINDOW={int(self.window >= 0)}',
-                f'-DSEQ_IDS={int(self.ids is not None)}', '-DDROPOUT=0']
+                f'-DSEQ_IDS={int(self.ids is not None)}', f'-DDROPOUT={int(self.dropout > 0)}']
 
-    def run(self, code, rows, items):
+    DROP = [11, 13, 17, 19, 23]  # key, step, first sample, layer and site, as the kernel takes them
+
+    def common_args(self):
         u32 = lambda x: struct.pack('<I', x)
         matrix = lambda t: t.args(False) + [u32(t.ld)]
         ids = [struct.pack('<QQ', self.id_memory.address, 0)[i:i + 8] for i in (0, 8)] if self.ids else NONE
-        args = [*matrix(self.q), *matrix(self.k), *matrix(self.v), *(self.slopes.args(False) if self.slopes else NONE), *ids,
+        return [*matrix(self.q), *matrix(self.k), *matrix(self.v), *(self.slopes.args(False) if self.slopes else NONE), *ids,
                 u32(self.seq), u32(self.heads), u32(self.group), struct.pack('<f', self.scale),
-                struct.pack('<f', self.softcap), u32(max(self.window, 0)), *[u32(0)] * 6, struct.pack('<f', 1),
-                *matrix(self.o), *self.lse.args(False)]
-        emulator.run(code, 'attention_forward', [-(-self.seq // rows) * items, self.heads, self.batch], [items, 1, 1], args)
+                struct.pack('<f', self.softcap), u32(max(self.window, 0)), *map(u32, self.DROP),
+                u32(int(self.dropout * 2 ** 32)), struct.pack('<f', 1 / (1 - self.dropout))]
+
+    def run(self, code, rows, items):
+        emulator.run(code, 'attention_forward', [-(-self.seq // rows) * items, self.heads, self.batch], [items, 1, 1],
+                     [*self.common_args(), *self.o.args(False), struct.pack('<I', self.o.ld), *self.lse.args(False)])
+
+    def keep(self, b, h, i, j):
+        """The dropout factor of a pair."""
+        if not self.dropout:
+            return 1.0
+        element, (key0, key1, step, sample, place) = (h * self.seq + i) * self.seq + j, self.DROP
+        words = philox((step, sample + b, place, element // 4), (key0, key1))
+        return 1 / (1 - self.dropout) if words[element % 4] >= int(self.dropout * 2 ** 32) else 0.0
+
+    def keys(self, b, i):
+        """The keys that a row sees."""
+        ids = self.ids and self.ids[b * self.seq:][:self.seq]
+        return [j for j in range(max(0, i - self.window) if self.window >= 0 else 0, i + 1) if not ids or ids[i] == ids[j]]
 
     def row(self, b, h, i):
         """The output row and its bounds, the log-sum-exp and its bound, as clt_ref_attention_row has them."""
         n, hk = self.size, h // self.group
         q = [self.q.at(self.q.start, b * self.seq + i, h * n + d) for d in range(n)]
         scores, largest = {}, 0.0
-        for j in range(max(0, i - self.window) if self.window >= 0 else 0, i + 1):
-            if self.ids and self.ids[i] != self.ids[j]:
-                continue
+        for j in self.keys(b, i):
             products = [x * self.k.at(self.k.start, b * self.seq + j, hk * n + d) for d, x in enumerate(q)]
             s, size = math.fsum(products) * self.scale, math.fsum(map(abs, products)) * self.scale
             if self.softcap:
@@ -262,11 +301,14 @@ class Attention:
         e, adding = (n + 8) * 2.0 ** -23 * largest, 2.0 ** -21 * (1 + (i + 1) / 64)
         want, bound = [], []
         for d in range(n):
-            wv = [(math.exp(s - lse), self.v.at(self.v.start, b * self.seq + j, hk * n + d)) for j, s in scores.items()]
+            wv = [(math.exp(s - lse) * self.keep(b, h, i, j), self.v.at(self.v.start, b * self.seq + j, hk * n + d)) for j, s in scores.items()]
             far = 2.0 ** -25 * (1 + math.fsum(abs(v) for _, v in wv)) if self.kind == F16 else 0
             want.append(math.fsum(w * v for w, v in wv))
             bound.append(1.01 * (2 * u + 2 * e + adding) * math.fsum(w * abs(v) for w, v in wv) + far)
         return want, bound, lse, 1.01 * (2 * e + adding) + 2.0 ** -22 * abs(lse)
+
+    def outputs(self):
+        return self.batch * self.heads * self.seq * (self.size + 1)
 
     def worst(self):
         o, lse, most = self.o.values(), self.lse.values(), 0.0
@@ -280,21 +322,133 @@ class Attention:
         return most if all(t.outside_holds() for t in (self.q, self.k, self.v, self.o, self.lse)) else math.inf
 
 
+class AttentionGradients(Attention):
+    """The backward pass; o and lse are those of the formula."""
+
+    def __init__(self, *args, add=False, **features):
+        super().__init__(*args, **features)
+        n, rows, kv = self.size, self.batch * self.seq, self.heads // self.group
+        self.add, wide, narrow = add, self.heads * n, kv * n
+        even = lambda cols: cols + cols % 2
+        self.dout = Tensor(self.kind, rows, wide, wide + 4, 5, 1)
+        self.dq = Tensor(self.kind, rows, wide, even(wide), 2, 1)
+        self.dk = Tensor(self.kind, rows, narrow, even(narrow) + 6, 4, 1)
+        self.dv = Tensor(self.kind, rows, narrow, even(narrow) + 2, 0, 1)
+        self.delta = Tensor(F32, 1, self.batch * self.heads * self.seq, self.batch * self.heads * self.seq, 0, 1)
+        o, lse = self.o.start, self.lse.start
+        for b, h, i in self.places():
+            want, _, row_lse, _ = self.row(b, h, i)
+            for d, x in enumerate(want):
+                o[self.o.offset + (b * self.seq + i) * self.o.ld + h * n + d] = x
+            lse[self.lse.offset + (b * self.heads + h) * self.seq + i] = row_lse
+        self.o.set(o)
+        self.lse.set(lse)
+
+    def places(self):
+        return [(b, h, i) for b in range(self.batch) for h in range(self.heads) for i in range(self.seq)]
+
+    def name(self):
+        return super().name() + (' added' if self.add else '')
+
+    def run(self, code, rows, items):
+        u32 = lambda x: struct.pack('<I', x)
+        matrix = lambda t: t.args(False) + [u32(t.ld)]
+        delta = struct.pack('<Q', self.delta.memory.address)
+        common = [*self.common_args(), *self.lse.args(False), delta, *matrix(self.dout)]
+        tiles, kv = -(-self.seq // rows) * items, self.heads // self.group
+        emulator.run(code, 'attention_delta', [-(-self.seq // 64) * 64, self.heads, self.batch], [64, 1, 1],
+                     [*matrix(self.dout), *matrix(self.o), delta, u32(self.seq), u32(self.heads)])
+        emulator.run(code, 'attention_backward_q', [tiles, self.heads, self.batch], [items, 1, 1],
+                     [*common, *matrix(self.dq)])
+        emulator.run(code, 'attention_backward_kv', [tiles, kv, self.batch], [items, 1, 1],
+                     [*common, *matrix(self.dk), *matrix(self.dv), u32(self.add)])
+
+    def pair(self, q, k, dout, v, bias, lse, delta, delta_size, keep):
+        """p, its error, ds without the scale and its error, as pair_of of clt_ref_attention_row.c has them."""
+        u, step = {BF16: (2.0 ** -8, 2.0 ** -126), F16: (2.0 ** -11, 2.0 ** -25)}[self.kind]
+        e, products = (self.size + 8) * 2.0 ** -23, [x * y for x, y in zip(q, k)]
+        s, size = math.fsum(products) * self.scale, math.fsum(map(abs, products)) * self.scale
+        slope = slope_error = t = 0.0
+        if self.softcap:
+            t = math.tanh(s / self.softcap)
+            s, size, slope_error = self.softcap * t, size + self.softcap, 2.0 ** -20
+        s, size, slope = s + bias, size + abs(bias), 1 - t * t
+        products = [x * y for x, y in zip(dout, v)]
+        dp, dp_size, w = keep * math.fsum(products), keep * math.fsum(map(abs, products)), math.exp(s - lse)
+        w_error = w * (e * size + 2.0 ** -21 + 2.0 ** -22 * abs(lse)) + 2.0 ** -126
+        p, ds = w * keep, w * (dp - delta) * slope
+        p_error = w_error * keep + p * u + step
+        ds_error = w_error * abs(dp - delta) + abs(ds) * (u + 2.0 ** -22) + step
+        ds_error += w * (e * (dp_size + delta_size) + slope_error * abs(dp - delta))
+        return p, p_error, ds, ds_error
+
+    def gradients(self):
+        """dq, dk, dv as {(row, column): [value, bound]}, without what was there before."""
+        n, adding = self.size, 2.0 ** -21 * (1 + self.seq / 64)
+        cut = lambda t, r, head: t.start[t.offset + r * t.ld + head * n:][:n]
+        dq, dk, dv = ([[[0.0, 0.0] for _ in range(t.cols)] for _ in range(t.rows)] for t in (self.dq, self.dk, self.dv))
+        for b, h, i in self.places():
+            r, g = b * self.seq + i, h // self.group
+            q, dout, o = cut(self.q, r, h), cut(self.dout, r, h), cut(self.o, r, h)
+            lse = self.lse.at(self.lse.start, 0, (b * self.heads + h) * self.seq + i)
+            products = [x * y for x, y in zip(dout, o)]
+            delta, delta_size = math.fsum(products), math.fsum(map(abs, products))
+            for j in self.keys(b, i):
+                c = b * self.seq + j
+                k, v = cut(self.k, c, g), cut(self.v, c, g)
+                bias = self.slopes.at(self.slopes.start, 0, h) * (j - i) if self.slopes else 0.0
+                p, p_error, ds, ds_error = self.pair(q, k, dout, v, bias, lse, delta, delta_size, self.keep(b, h, i, j))
+                for out, x, error, y in ((dq[r][h * n:(h + 1) * n], ds, ds_error, k), (dk[c][g * n:(g + 1) * n], ds, ds_error, q),
+                                         (dv[c][g * n:(g + 1) * n], p, p_error, dout)):
+                    error += adding * abs(x)
+                    for d in range(n):
+                        out[d][0] += x * y[d]
+                        out[d][1] += error * abs(y[d])
+        return dq, dk, dv
+
+    def outputs(self):
+        return self.batch * self.seq * (self.dq.cols + self.dk.cols + self.dv.cols)
+
+    def worst(self):
+        u, step = {BF16: (2.0 ** -8, 2.0 ** -126), F16: (2.0 ** -11, 2.0 ** -25)}[self.kind]
+        most = 0.0
+        for t, want, scale in zip((self.dq, self.dk, self.dv), self.gradients(), (self.scale, self.scale, 1.0)):
+            got = t.values()
+            for r in range(t.rows):
+                for c in range(t.cols):
+                    x, bound = want[r][c][0] * scale, want[r][c][1] * scale
+                    x += t.at(t.start, r, c) if self.add and t is not self.dq else 0.0
+                    error = abs(t.at(got, r, c) - x) / (1.01 * (bound + u * (abs(x) + bound)) + step)
+                    most = math.inf if math.isnan(error) else max(most, error)
+        tensors = (self.q, self.k, self.v, self.o, self.lse, self.dout, self.dq, self.dk, self.dv)
+        return most if all(t.outside_holds() for t in tensors) else math.inf
+
+
+def gradient_cases():
+    yield AttentionGradients(2, 83, 2, 2, 64, BF16)
+    yield AttentionGradients(1, 150, 2, 1, 64, F16, alibi=True)
+    yield AttentionGradients(1, 70, 1, 1, 128, BF16, window=40, add=True)
+    yield AttentionGradients(1, 67, 2, 2, 80, F16, seq_ids=True, softcap=3.0, add=True)
+    yield AttentionGradients(1, 75, 2, 2, 32, F16, alibi=True, window=20, dropout=0.25)
+    yield AttentionGradients(1, 33, 1, 1, 20, BF16)
+
+
 def attention_cases():
     yield Attention(2, 83, 2, 2, 64, BF16)
     yield Attention(1, 150, 2, 1, 64, F16, alibi=True)
     yield Attention(1, 70, 1, 1, 128, BF16, window=40)
     yield Attention(1, 67, 2, 2, 80, F16, seq_ids=True, softcap=3.0)
+    yield Attention(1, 75, 2, 2, 32, F16, alibi=True, window=20, dropout=0.25)
     yield Attention(1, 33, 1, 1, 20, BF16)
 
 
-def check_attention(a):
+def check_attention(a, op, cases):
     failed = 0
-    for row, file, params in rows_of(a.target, 'attention/attention.vt'):
+    for row, file, params in rows_of(a.target, f'attention/{op}.vt'):
         size = {k: int(v) for k, v in (p[2:].split('=') for p in params)}
-        for case in attention_cases():
+        for case in cases():
             case.run(compiled(a, file, params + case.options()), size['ROWS'], size['ITEMS'])
-            failed += report(a, f'attention={row}', case, case.batch * case.heads * case.seq * (case.size + 1))
+            failed += report(a, f'{op}={row}', case, case.outputs())
     return failed
 
 
@@ -307,7 +461,9 @@ def main():
     os.makedirs(a.work, exist_ok=True)
     random.seed(17)
     emulator.load(a.emulator)
-    return 1 if check_gemm(a) + check_attention(a) else 0
+    failed = check_gemm(a) + check_attention(a, 'attention', attention_cases)
+    failed += check_attention(a, 'attention_backward', gradient_cases)
+    return 1 if failed else 0
 
 
 if __name__ == '__main__':

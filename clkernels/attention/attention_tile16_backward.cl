@@ -1,0 +1,271 @@
+/* The backward pass of attention on AMD's matrix units, 16-bit types (README.md has the formula; sums run in another order
+ * here).
+ *
+ * attention_delta        D of each row
+ * attention_backward_q   dq: a wave owns 16 query rows and walks over blocks of keys
+ * attention_backward_kv  dk, dv: a wave owns 16 keys and walks over the query heads of the group and their rows
+ *
+ * The last two recompute the scores, each for itself: nothing is added across waves, so every run gives the same bits. The
+ * owned rows are the columns of all tiles: scores and dp come as (other rows) x (own rows), so that a lane has one own row
+ * and, rounded, they are in place as the operand of the sums over the other rows (include/clt_tile16.clh), whose other
+ * operand lies turned over in local memory.
+ *
+ * Differences from the definition, in numbers: p and ds are rounded to the element type before they are multiplied; ds is
+ * multiplied by the scale, and p by the dropout's constant, at the end; exp is the device's exp2; and within one block a
+ * value that is not finite reaches rows that do not see it (0 * NaN). fp16's ds is kept times a power of two that follows
+ * the largest of its column so far, because a matrix unit may take denormals as zero.
+ *
+ * Options: ROWS, ITEMS = ROWS / 16 waves, HEAD_DIM up to 128, TYPE (1, 2), features as in attention.clh. Launch: local
+ * {ITEMS}, global {tiles * ITEMS, heads (backward_kv: key/value heads), batch}; attention_delta: attention_delta.clh.
+ * Requires: mfma or wmma, numerics=fast. Compiled and emulated, not yet timed on a card. */
+#ifndef TYPE
+#define TYPE 1
+#endif
+#include "attention_delta.clh"
+#include "attention_tile16.clh"
+
+#define SPAN 32             /* other rows of a block */
+#define PITCH (DEPTH + 8)   /* rows start 16-byte aligned and in different banks */
+#define TURNED (SPAN + 8)   /* the same for tiles that are turned over */
+#define HELD (TILES * CLT_FRAG <= 32) /* own rows stay in registers */
+/* The tiles of a block, one after the other where a wave of 32 has its registers full. */
+#if CLT_WAVE == 64
+#define EACH_TILE CLT_EACH(x, SPAN / 16)
+#else
+#define EACH_TILE _Pragma("unroll 1") for (int x = 0; x < SPAN / 16; x++)
+#endif
+
+/* --- products over the head --------------------------------------------------------------------------------- */
+
+/* s += x own_x, y += y own_y for a tile of 16 other rows at x and y in local memory and the lane's own rows. The own rows
+ * are taken from device memory each time where they would fill the registers. */
+#if HELD
+#define OWN(x, y)                                                                                            \
+    clt_frag held_x[TILES], held_y[TILES];                                                                   \
+    CLT_EACH(t, TILES)                                                                                       \
+    {                                                                                                        \
+        held_x[t] = frag_of_row(x, 16 * t + CLT_FRAG_K(lane), HEAD_DIM);                                     \
+        held_y[t] = frag_of_row(y, 16 * t + CLT_FRAG_K(lane), HEAD_DIM);                                     \
+    }
+#define OWN_X(t) held_x[t]
+#define OWN_Y(t) held_y[t]
+#define EACH_DEPTH CLT_EACH(t, TILES)
+#else
+#define OWN(x, y) __global const ELEM *own_x = x, *own_y = y;
+#define OWN_X(t) frag_of_row(own_x, 16 * t + CLT_FRAG_K(lane), HEAD_DIM)
+#define OWN_Y(t) frag_of_row(own_y, 16 * t + CLT_FRAG_K(lane), HEAD_DIM)
+#define EACH_DEPTH _Pragma("unroll 1") for (int t = 0; t < TILES; t++)
+#endif
+#define PRODUCTS(s, dp, x, y)                                                                                \
+    EACH_DEPTH                                                                                               \
+    {                                                                                                        \
+        s = CLT_TILE16(TYPE, clt_frag_load((x) + 16 * t, PITCH, lane), OWN_X(t), s);                         \
+        dp = CLT_TILE16(TYPE, clt_frag_load((y) + 16 * t, PITCH, lane), OWN_Y(t), dp);                       \
+    }
+
+/* acc[t] += (turned tile of 16 other rows) x (16-bit numbers of the lane's column). */
+#define ADD_UP(acc, turned, column)                                                                          \
+    CLT_EACH(t, TILES) acc[t] = CLT_TILE16(TYPE, clt_frag_load((turned) + 16 * t * TURNED, TURNED, lane), column, acc[t]);
+
+/* --- a pair ------------------------------------------------------------------------------------------------- */
+
+#if DROPOUT
+#define DROP(p, dp, i, j)                                                                                    \
+    {                                                                                                        \
+        const float factor_ = FACTOR(b, h, i, j);                                                            \
+        dp = dp * factor_;                                                                                   \
+        p = factor_ != 0.0f ? p : 0.0f;                                                                      \
+    }
+#else
+#define DROP(p, dp, i, j)
+#endif
+#if SOFTCAP
+#define CAP(ds, t) ds = ds * fma(-t, t, 1.0f)
+#else
+#define CAP(ds, t)
+#endif
+/* From a raw product s and a raw dp to p and to ds without the scale, in place; 0 where the pair does not exist. */
+#define PAIR(s, dp, i, j, lse_i, delta_i)                                                                    \
+    {                                                                                                        \
+        float t_, y_ = scored(s, scale, softcap, slope, (int)(j) - (int)(i), &t_);                           \
+        const bool on_ = (j) <= (i) && (j) >= attention_first(i, window) && (i) < seq && SAME_SEQUENCE(i, j); \
+        const float w_ = native_exp2((y_ - (lse_i)) * LOG2E);                                                \
+        float p_ = w_, dp_ = dp;                                                                             \
+        if (on_) DROP(p_, dp_, i, j)                                                                         \
+        dp_ = w_ * (dp_ - (delta_i));                                                                        \
+        CAP(dp_, t_);                                                                                        \
+        s = on_ ? p_ : 0.0f;                                                                                 \
+        dp = on_ ? dp_ : 0.0f;                                                                               \
+    }
+
+typedef CLT_PASTE(ushort, CLT_ACC) bits_of_acc;
+static inline bits_of_acc rounded(clt_acc x, float unit)
+{
+    bits_of_acc r;
+    CLT_EACH(e, CLT_ACC) r[e] = CLT_TILE16_BITS(TYPE, x[e] * unit);
+    return r;
+}
+
+/* fp16: the power of two by which ds goes into the products, so that the largest of the column so far comes below 2^15.
+ * When it has to fall, so do the sums. */
+#define UNIT_AT_FIRST 0x1p100f
+static inline float unit_for(clt_acc ds, float unit, clt_acc *acc, int lane)
+{
+#if TYPE == 2
+    float most = 0.0f;
+    CLT_EACH(e, CLT_ACC) most = fmax(most, fabs(ds[e]));
+    for (int mask = 16; mask < CLT_WAVE; mask *= 2) most = fmax(most, clt_lane_xor(most, lane, mask));
+    /* 2^14 over the power of two below `most`; 2^-114 for an infinity. */
+    const float u = as_float((127 + 14 + 127 - max(as_uint(most) >> 23, 41u)) << 23);
+    if (u < unit) {
+        const float ratio = u / unit;
+        CLT_EACH(t, TILES) acc[t] = acc[t] * ratio;
+        return u;
+    }
+    return unit;
+#else
+    return 1.0f;
+#endif
+}
+
+/* --- kernels ------------------------------------------------------------------------------------------------ */
+
+/* A block of SPAN rows of x and y, zeros beyond `there` of them: as they are, and x (with_y: also y) turned over. */
+static inline void load_block(__local ushort *x_tile, __local ushort *x_turned, __local ushort *y_tile, __local ushort *y_turned,
+                              __global const ELEM *x, uint ldx, __global const ELEM *y, uint ldy, int there, bool with_y,
+                              int item)
+{
+    _Pragma("unroll 1") for (int e = item; e < SPAN / 4 * (DEPTH / 4); e += ITEMS)
+    {
+        const int r = e / (DEPTH / 4) * 4, d = e % (DEPTH / 4) * 4;
+        ushort4 block[4];
+        clt_block4_fetch(block, x + (size_t)r * ldx + d, ldx, there - r, HEAD_DIM - d);
+        clt_block4_put(x_tile + r * PITCH + d, PITCH, block, false);
+        clt_block4_put(x_turned + d * TURNED + r, TURNED, block, true);
+        clt_block4_fetch(block, y + (size_t)r * ldy + d, ldy, there - r, HEAD_DIM - d);
+        clt_block4_put(y_tile + r * PITCH + d, PITCH, block, false);
+        if (with_y) clt_block4_put(y_turned + d * TURNED + r, TURNED, block, true);
+    }
+}
+
+#define BACKWARD_ARGS                                                                                        \
+    ATTENTION_ARGS, __global const float *lse, ulong lse_off, __global const float *delta,                   \
+        __global const ELEM *dout, ulong dout_off, uint lddout
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
+{
+    __local ushort k_tile[SPAN * PITCH] __attribute__((aligned(16)));
+    __local ushort v_tile[SPAN * PITCH] __attribute__((aligned(16)));
+    __local ushort k_turned[DEPTH * TURNED] __attribute__((aligned(16)));
+    const int item = (int)get_local_id(0), lane = item % CLT_WAVE, wave = item / CLT_WAVE;
+    const size_t h = get_group_id(1), b = get_group_id(2), base = b * seq;
+    const size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS, first_row = i0 + 16 * wave;
+    const size_t i = first_row + lane % 16, mine = min(i, (size_t)seq - 1);
+    __global const ELEM *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
+    __global const ELEM *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
+    const float slope = SLOPE(h);
+    const float lse_i = lse[lse_off + (b * heads + h) * seq + mine], delta_i = delta[(b * heads + h) * seq + mine];
+    seq_ids_off += base;
+    OWN(q + q_off + (base + mine) * ldq + h * HEAD_DIM, dout + dout_off + (base + mine) * lddout + h * HEAD_DIM)
+
+    clt_acc acc[TILES];
+    CLT_EACH(t, TILES) acc[t] = (clt_acc)(0.0f);
+    float unit = UNIT_AT_FIRST;
+    const size_t end = min(i0 + ROWS, (size_t)seq);
+    for (size_t j0 = attention_first(i0, window) / SPAN * SPAN; j0 < end; j0 += SPAN) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        load_block(k_tile, k_turned, v_tile, 0, kh + j0 * ldk, ldk, vh + j0 * ldv, ldv, (int)min((size_t)SPAN, seq - j0),
+                   false, item);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        EACH_TILE
+        {
+            const size_t from = j0 + 16 * x;
+            if (from > first_row + 15 || from + 15 < attention_first(first_row, window)) continue;
+            clt_acc s = (clt_acc)(0.0f), dp = s;
+            PRODUCTS(s, dp, k_tile + 16 * x * PITCH, v_tile + 16 * x * PITCH)
+            CLT_EACH(r, CLT_ACC)
+            {
+                const size_t j = from + CLT_ACC_ROW(lane, r);
+                PAIR(s[r], dp[r], i, j, lse_i, delta_i)
+            }
+            unit = unit_for(dp, unit, acc, lane);
+            ADD_UP(acc, k_turned + 16 * x, clt_frag_of_acc(rounded(dp, unit), lane))
+        }
+    }
+    if (i >= seq) return;
+    dq += dq_off + (base + i) * lddq + h * HEAD_DIM;
+    CLT_EACH(t, TILES) CLT_EACH(r, CLT_ACC)
+    {
+        const int d = 16 * t + CLT_ACC_ROW(lane, r);
+        if (d < HEAD_DIM) dq[d] = CLT_TILE16_BITS(TYPE, acc[t][r] * (1.0f / unit) * scale);
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk, __global ELEM *dv, ulong dv_off, uint lddv,
+                      uint add)
+{
+    __local ushort q_tile[SPAN * PITCH] __attribute__((aligned(16)));
+    __local ushort dout_tile[SPAN * PITCH] __attribute__((aligned(16)));
+    __local ushort q_turned[DEPTH * TURNED] __attribute__((aligned(16)));
+    __local ushort dout_turned[DEPTH * TURNED] __attribute__((aligned(16)));
+    __local float lse_tile[SPAN], delta_tile[SPAN];
+    const int item = (int)get_local_id(0), lane = item % CLT_WAVE, wave = item / CLT_WAVE;
+    const size_t g = get_group_id(1), b = get_group_id(2), base = b * seq, j0 = get_group_id(0) * ROWS;
+    const size_t first_key = j0 + 16 * wave, j = first_key + lane % 16, mine = min(j, (size_t)seq - 1);
+    seq_ids_off += base;
+    OWN(k + k_off + (base + mine) * ldk + g * HEAD_DIM, v + v_off + (base + mine) * ldv + g * HEAD_DIM)
+
+    clt_acc acc_k[TILES], acc_v[TILES];
+    CLT_EACH(t, TILES) acc_k[t] = acc_v[t] = (clt_acc)(0.0f);
+    float unit = UNIT_AT_FIRST;
+    size_t end = seq;
+#if WINDOW
+    end = min(end, j0 + ROWS + window);
+#endif
+    for (size_t h = g * group; h < (g + 1) * group; h++) {
+        __global const ELEM *qh = q + q_off + base * ldq + h * HEAD_DIM;
+        __global const ELEM *dh = dout + dout_off + base * lddout + h * HEAD_DIM;
+        const float slope = SLOPE(h);
+        for (size_t i0 = j0 / SPAN * SPAN; i0 < end; i0 += SPAN) {
+            barrier(CLK_LOCAL_MEM_FENCE);
+            load_block(q_tile, q_turned, dout_tile, dout_turned, qh + i0 * ldq, ldq, dh + i0 * lddout, lddout,
+                       (int)min((size_t)SPAN, seq - i0), true, item);
+            if (item < SPAN) {
+                const size_t at = (b * heads + h) * seq + min(i0 + item, (size_t)seq - 1);
+                lse_tile[item] = lse[lse_off + at];
+                delta_tile[item] = delta[at];
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+            EACH_TILE
+            {
+                const size_t from = i0 + 16 * x;
+                if (from + 15 < first_key || attention_first(from, window) > first_key + 15) continue;
+                clt_acc s = (clt_acc)(0.0f), dp = s;
+                PRODUCTS(s, dp, q_tile + 16 * x * PITCH, dout_tile + 16 * x * PITCH)
+                CLT_EACH(r, CLT_ACC)
+                {
+                    const int row = 16 * x + CLT_ACC_ROW(lane, r);
+                    const size_t i = i0 + row;
+                    PAIR(s[r], dp[r], i, j, lse_tile[row], delta_tile[row])
+                }
+                ADD_UP(acc_v, dout_turned + 16 * x, clt_frag_of_acc(rounded(s, (float)(1 << SHIFT)), lane))
+                unit = unit_for(dp, unit, acc_k, lane);
+                ADD_UP(acc_k, q_turned + 16 * x, clt_frag_of_acc(rounded(dp, unit), lane))
+            }
+        }
+    }
+    if (j >= seq) return;
+    dk += dk_off + (base + j) * lddk + g * HEAD_DIM;
+    dv += dv_off + (base + j) * lddv + g * HEAD_DIM;
+    const float down_v = (DROPOUT ? drop_scale : 1.0f) / (1 << SHIFT);
+    CLT_EACH(t, TILES) CLT_EACH(r, CLT_ACC)
+    {
+        const int d = 16 * t + CLT_ACC_ROW(lane, r);
+        if (d >= HEAD_DIM) continue;
+        const float x = acc_k[t][r] * (1.0f / unit) * scale, y = acc_v[t][r] * down_v;
+        dk[d] = CLT_TILE16_BITS(TYPE, add ? x + GET(dk[d]) : x);
+        dv[d] = CLT_TILE16_BITS(TYPE, add ? y + GET(dv[d]) : y);
+    }
+}
