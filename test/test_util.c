@@ -22,7 +22,7 @@ typedef struct {
 } tu_living;
 
 static struct {
-    bool tiny, opened, aligned;
+    bool tiny, interpreted, opened, aligned;
     tu_dev dev[MAX_DEVICES];
     int devices;
     tu_living living[MAX_LIVING];
@@ -32,9 +32,11 @@ static struct {
 } tu;
 
 void tu_init(int argc, char **argv) {
+    const char *tiny = getenv("TEST_TINY");
+    tu.tiny = tiny && *tiny;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--tiny")) {
-            tu.tiny = true;
+            tu.tiny = tu.interpreted = true;
         } else {
             fprintf(stderr, "usage: %s [--tiny]\n", argv[0]);
             exit(2);
@@ -69,7 +71,7 @@ static void open_one(const char *pattern, const char *label) {
     /* The tests compare every variant with the oracle themselves; where each launch is slow, once is enough.
      */
     clt_ops_params op = clt_ops_params_default();
-    op.skip_check = tu.tiny;
+    op.skip_check = tu.interpreted;
     tu_assert_ok(clt_ops_create(dev, &op, &d->ops), "clt_ops_create");
 }
 

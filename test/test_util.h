@@ -3,9 +3,9 @@
  *
  *     int main(int argc, char **argv)
  *     {
- *         tu_init(argc, argv);                       // --tiny: small shapes (Oclgrind), see tu_tiny
- *         const struct CMUnitTest tests[] = {cmocka_unit_test(norm_matches_oracle)};
- *         return tu_run(tests, CLT_COUNT_OF(tests)); // also closes the devices
+ *         tu_init(argc, argv);                       // --tiny: small shapes and no checks of variants
+ * (Oclgrind) const struct CMUnitTest tests[] = {cmocka_unit_test(norm_matches_oracle)}; return tu_run(tests,
+ * CLT_COUNT_OF(tests)); // also closes the devices
  *     }
  *
  * Devices: all of all platforms that pass the probes of `numerics: exact`; one that does not is named and
@@ -23,7 +23,9 @@
 #include "runtime/ops/clt_variant.h"
 
 void tu_init(int argc, char **argv);
-bool tu_tiny(void); /* shapes of at most 64^3 are asked for */
+/* Shapes of at most 64^3 are asked for: by --tiny, or by TEST_TINY=1 in the environment (sanitizers), which
+ * leaves the checks of variants on. */
+bool tu_tiny(void);
 /* Runs the group and closes the devices: the exit code of the program. Use through tu_run. */
 int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
 #define tu_run(tests, n) tu_run_group(__FILE__, tests, n)

@@ -5,13 +5,16 @@
  * 64 tile of scores, and 4 rows by HEAD_DIM / 16 columns of the result. Launch: local {4 * ROWS}, global
  * {tiles * 4 * ROWS, heads (backward_kv: key/value heads), batch}.
  *
- * Options: ROWS (16, 32, 64), those of attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS
+ * Options: ROWS (a multiple of 4, 8 to 64), those of attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS
  * + 65) and 16 * HEAD_DIM + 6 * ROWS) floats at most. */
 #include "attention.clh"
 #include "attention_delta.clh"
 
 #ifndef ROWS
 #define ROWS 16
+#endif
+#if ROWS % 4 || ROWS < 8 || ROWS > 64
+#error "ROWS is a multiple of 4 from 8 to 64"
 #endif
 #define ITEMS (4 * ROWS)
 #define TY (ROWS / 4)

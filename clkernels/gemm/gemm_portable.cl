@@ -5,7 +5,8 @@
  * are fetched into registers while the current ones are used. Every edge is guarded: no size has to divide.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
- *   -DBM -DBN -DBK -DTM -DTN   tile; TM and TN multiples of 4; BK a power of two
+ *   -DBM -DBN -DBK -DTM -DTN   tile; TM and TN multiples of 4, BM of TM, BN of TN; BK a power of two; BM * BK and BN * BK
+ *                              multiples of WG = BM / TM * BN / TN
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
@@ -29,6 +30,9 @@
 #define WG ((BM / TM) * WG_X)
 #define A_EACH (BM * BK / WG)
 #define B_EACH (BN * BK / WG)
+#if TM % 4 || TN % 4 || BM % TM || BN % TN || (BK & (BK - 1)) || A_EACH * WG != BM * BK || B_EACH * WG != BN * BK
+#error "TM and TN are multiples of 4, BK is a power of two, and the tile divides evenly among the items"
+#endif
 #define LDA_TILE (BM + 4)
 #define LDB_TILE (BN + 4)
 

@@ -9,7 +9,8 @@
  * time shares its operands in the cache. Results go through local memory, so that rows of c are written whole.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
- *   -DBM -DBN -DBK -DTM -DTN   tile; BK 8 or 16
+ *   -DBM -DBN -DBK -DTM -DTN   tile; BK 8 or 16, TM and TN multiples of 4, BM of 4 * TM, BN of 8 * TN, BM * BK and
+ *                              BN * BK of 4 * WG, where WG = BM / TM * BN / TN
  *   -DSLICES=1                 TN: one group of k_group rows per get_group_id(2), each into m x n outputs of its own, the
  *                              slices one after the other in c; gemm_add adds them up
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
@@ -36,12 +37,6 @@
 #define SLICES 0
 #endif
 
-#ifndef RESIDENT
-#define RESIDENT 0
-#endif
-#define CLT_TEXT_(x) #x
-#define CLT_TEXT(x) CLT_TEXT_(x)
-
 #define WG ((BM / TM) * (BN / TN))
 #define LDA_TILE (BM + 4)
 #define LDB_TILE (BN + 4)
@@ -49,6 +44,10 @@
 #define B_STAGE (BK * LDB_TILE)
 #define A_EACH (BM * BK / 4 / WG) /* float4 per work-item and step */
 #define B_EACH (BN * BK / 4 / WG)
+#if (BK != 8 && BK != 16) || TM % 4 || TN % 4 || BM % (4 * TM) || BN % (8 * TN) || A_EACH * 4 * WG != BM * BK ||          \
+    B_EACH * 4 * WG != BN * BK
+#error "BK is 8 or 16, BM a multiple of 4 TM, BN of 8 TN, and each item fetches as many float4 of both tiles as any other"
+#endif
 
 #define A_ALONG_K (FORM != 2) /* neighbours in memory are neighbours along k */
 #define B_ALONG_K (FORM == 0)
@@ -130,9 +129,6 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     const uint number = get_group_id(1) * columns + get_group_id(0), band = number / (8 * columns) * 8;
     const uint band_rows = min(rows - band, 8u), inside = number - band * columns;
     const uint m0 = (band + inside % band_rows) * BM, n0 = inside / band_rows * BN;
-#if RESIDENT
-    __asm__ volatile("//@entry .minnctapersm " CLT_TEXT(RESIDENT));
-#endif
     a += a_off;
     b += b_off;
 #if SLICES

@@ -171,6 +171,11 @@ clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_
 
 /* The text of a file under clkernels/ with its #includes expanded, or NULL if there is none. Borrowed. */
 const char *clt_kernel_text(const char *file);
+/* Whether the device can do what a kernel file needs, by the file's own word: its kernel `probe(__global
+ * const uint *in, __global uint *out)`, built with -DPROBE=1, runs as one work-group (of its
+ * reqd_work_group_size, or 64) and must give out[i] = in[i]. Nothing is printed when it does not build or
+ * run. The answer is kept in the cache folder under device, driver and text. */
+bool clt_device_probe_file(clt_device *dev, const char *file);
 /* All embedded files, for tests and offline gates. */
 int clt_kernel_file_count(void);
 const char *clt_kernel_file_name(int i);

@@ -109,6 +109,11 @@ clt_status clt_select(const clt_found *found, int n, const char *pattern, int lo
                       int *index, int *share, int *sharing);
 /* clt_probe.c: fills the probed part of dev->facts, from the cache or by running. */
 clt_status clt_probe(clt_device *dev);
+/* Builds `source` with exactly these options, without a message; NULL if it does not build. */
+cl_program clt_probe_build(clt_device *dev, const char *source, const char *options);
+/* Runs kernel `probe(in, out)` once over `items` in groups of `group`; false if anything refuses. */
+bool clt_probe_run(clt_device *dev, cl_program p, const void *in, size_t in_bytes, void *out,
+                   size_t out_bytes, size_t items, size_t group);
 
 /* clt_error.c: OpenCL's name of an error code. */
 const char *clt_cl_name(cl_int e);

@@ -12,8 +12,7 @@ enum { PROBE_TRIPLES = 4096, COPY_BYTES = 32 << 20, LOCAL_TOP = 256 << 10 };
 /* --- one probe
  * ------------------------------------------------------------------------------------------------ */
 
-/* Builds `source` with exactly these options, without a message; NULL if it does not build. */
-static cl_program try_build(clt_device *dev, const char *source, const char *options) {
+cl_program clt_probe_build(clt_device *dev, const char *source, const char *options) {
     cl_int e;
     char *ptx = NULL;
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
@@ -25,15 +24,15 @@ static cl_program try_build(clt_device *dev, const char *source, const char *opt
     return NULL;
 }
 
-/* Runs kernel `probe(in, out)` once over `items` in groups of `group`; false if anything refuses. */
-static bool try_run(clt_device *dev, cl_program p, const void *in, size_t in_bytes, void *out,
-                    size_t out_bytes, size_t items, size_t group) {
+bool clt_probe_run(clt_device *dev, cl_program p, const void *in, size_t in_bytes, void *out,
+                   size_t out_bytes, size_t items, size_t group) {
     cl_int e1, e2, e3;
+    memset(out, 0xff, out_bytes); /* a launch that does nothing must not find an older answer there */
     cl_event event;
     cl_kernel k = clCreateKernel(p, "probe", &e1);
     cl_mem a =
         clCreateBuffer(dev->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, in_bytes, (void *)in, &e2);
-    cl_mem b = clCreateBuffer(dev->context, CL_MEM_READ_WRITE, out_bytes, NULL, &e3);
+    cl_mem b = clCreateBuffer(dev->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, out_bytes, out, &e3);
     bool ok =
         e1 == CL_SUCCESS && e2 == CL_SUCCESS && e3 == CL_SUCCESS &&
         clSetKernelArg(k, 0, sizeof a, &a) == CL_SUCCESS &&
@@ -50,8 +49,8 @@ static bool try_run(clt_device *dev, cl_program p, const void *in, size_t in_byt
 /* Builds and runs over 64 items in one group; each item reads and writes one word. */
 static bool probe64(clt_device *dev, const char *source, const char *options, const uint32_t *in,
                     uint32_t *out) {
-    cl_program p = try_build(dev, source, options);
-    bool ok = p && try_run(dev, p, in, 64 * sizeof *in, out, 64 * sizeof *out, 64, 64);
+    cl_program p = clt_probe_build(dev, source, options);
+    bool ok = p && clt_probe_run(dev, p, in, 64 * sizeof *in, out, 64 * sizeof *out, 64, 64);
     if (p) clReleaseProgram(p);
     return ok;
 }
@@ -157,8 +156,8 @@ static bool probe_mma(clt_device *dev, const uint32_t *in) {
                                                                  "    out[(r + 8) * 8 + k + 1] = c3;\n"
                                                                  "}\n";
     float out[16 * 8];
-    cl_program p = dev->facts.inline_ptx ? try_build(dev, source, "-cl-std=CL1.2") : NULL;
-    bool ok = p && try_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 64, 64);
+    cl_program p = dev->facts.inline_ptx ? clt_probe_build(dev, source, "-cl-std=CL1.2") : NULL;
+    bool ok = p && clt_probe_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 64, 64);
     if (p) clReleaseProgram(p);
     for (int i = 0; ok && i < 16 * 8; i++) ok = out[i] == (float)(i / 8 + i % 8);
     return ok;
@@ -204,8 +203,8 @@ static bool probe_wgmma(clt_device *dev, const uint32_t *in) {
                                           "    out[at + 65] = c3;\n"
                                           "}\n";
     float out[64 * 8];
-    cl_program p = dev->facts.inline_ptx ? try_build(dev, source, "-cl-std=CL1.2") : NULL;
-    bool ok = p && try_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 128, 128);
+    cl_program p = dev->facts.inline_ptx ? clt_probe_build(dev, source, "-cl-std=CL1.2") : NULL;
+    bool ok = p && clt_probe_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 128, 128);
     if (p) clReleaseProgram(p);
     for (int i = 0; ok && i < 64 * 8; i++) ok = out[i] == (float)(i / 8 + i % 8);
     return ok;
@@ -239,8 +238,8 @@ static uint32_t probe_tile16(clt_device *dev, const uint32_t *in) {
     bool ok = dev->facts.type == CLT_DEVICE_GPU;
     char *text = clt_source_expand("include/probe.cl", source);
     for (size_t o = 0; ok && o < CLT_COUNT_OF(options); o++) {
-        cl_program p = try_build(dev, text, options[o]);
-        ok = p && try_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 64, 64);
+        cl_program p = clt_probe_build(dev, text, options[o]);
+        ok = p && clt_probe_run(dev, p, in, 64 * sizeof *in, out, sizeof out, 64, 64);
         if (p) clReleaseProgram(p);
         for (int i = 0; ok && i < 256; i++) {
             int sum = 1;
@@ -374,11 +373,11 @@ static void probe_arithmetic(clt_device *dev) {
     clt_device_facts *f = &dev->facts;
     float *in = clt_calloc(3 * PROBE_TRIPLES, sizeof *in), *out = clt_calloc(5 * PROBE_TRIPLES, sizeof *out);
     make_triples(in);
-    cl_program p = try_build(dev, arithmetic_source, clt_kernel_common_options());
+    cl_program p = clt_probe_build(dev, arithmetic_source, clt_kernel_common_options());
     f->correct_rounding_option = p != NULL;
-    if (!p) p = try_build(dev, arithmetic_source, "-cl-std=CL1.2");
-    if (p && try_run(dev, p, in, 3 * PROBE_TRIPLES * sizeof *in, out, 5 * PROBE_TRIPLES * sizeof *out,
-                     PROBE_TRIPLES, 64))
+    if (!p) p = clt_probe_build(dev, arithmetic_source, "-cl-std=CL1.2");
+    if (p && clt_probe_run(dev, p, in, 3 * PROBE_TRIPLES * sizeof *in, out, 5 * PROBE_TRIPLES * sizeof *out,
+                           PROBE_TRIPLES, 64))
         judge(f, in, out);
     else
         snprintf(f->exact_reason, sizeof f->exact_reason, "the arithmetic probe does not build or run");

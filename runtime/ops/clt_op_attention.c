@@ -147,14 +147,43 @@ static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_pa
                       l.n);
 }
 
+/* delta; any device may fall back to this body */
+static uint64_t group_workspace(clt_device_type type, const params *p) {
+    (void)type;
+    return (uint64_t)(p->batch * p->heads * p->seq) * sizeof(float);
+}
+
+/* dk and dv of 16-bit tensors in fp32 */
+static uint64_t cpu_workspace(clt_device_type type, const params *p) {
+    if (type != CLT_DEVICE_CPU || p->type == CLT_F32) return 0;
+    return (uint64_t)(2 * p->batch * p->seq * p->kv_heads * p->head_dim) * sizeof(float);
+}
+
+/* --- all bodies -------------------------------------------------------------------------------------------
+ */
+
+static const clt_attention_body group = {"group", group_forward, group_backward, NULL, NULL, group_workspace};
+static const clt_attention_body cpu = {"cpu", cpu_forward, cpu_backward, NULL, NULL, cpu_workspace};
+static const clt_attention_body *const bodies[] = {&group, &cpu, &clt_attention_wgmma};
+
+static const clt_attention_body *body_of(const clt_variant *v) {
+    for (size_t i = 0; i < CLT_COUNT_OF(bodies); i++)
+        if (!strcmp(v->body, bodies[i]->name)) return bodies[i];
+    return NULL;
+}
+
+static clt_status unknown_body(const clt_variant *v) {
+    return clt_error(CLT_FAIL, "%s.vt: variant %s has the unknown body '%s'", v->op, v->id, v->body);
+}
+
 clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const params *p) {
-    if (!strcmp(v->body, "wgmma")) return clt_attention_wgmma_forward(ops, v, p);
-    return strcmp(v->body, "cpu") ? group_forward(ops, v, p) : cpu_forward(ops, v, p);
+    const clt_attention_body *body = body_of(v);
+    return body ? body->forward(ops, v, p) : unknown_body(v);
 }
 
 clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
-    if (!strcmp(v->body, "wgmma")) return clt_attention_wgmma_backward(ops, v, g);
-    return strcmp(v->body, "cpu") ? group_backward(ops, v, g) : cpu_backward(ops, v, g);
+    const clt_attention_body *body = body_of(v);
+    return body ? body->backward(ops, v, g) : unknown_body(v);
 }
 
 /* --- choosing
@@ -193,17 +222,21 @@ static void make_options(const clt_ops *ops, const params *p, char *out, size_t 
         p->seq_ids.buf != NULL, p->dropout > 0.0f, split_backward(ops, p));
 }
 
-static bool takes_type_and_size(const clt_variant *v, const params *p) {
+/* What a row's params say. */
+static bool row_takes(const clt_variant *v, const params *p) {
     return (clt_variant_param(v, "TYPES", 7) >> p->type & 1) &&
+           p->head_dim >= clt_variant_param(v, "MIN_D", 1) &&
            p->head_dim <= clt_variant_param(v, "MAX_D", INT32_MAX);
 }
 
 bool clt_attention_takes_forward(const clt_variant *v, const params *p) {
-    return strcmp(v->body, "wgmma") ? takes_type_and_size(v, p) : clt_attention_wgmma_takes(v, p);
+    const clt_attention_body *body = body_of(v);
+    return row_takes(v, p) && !(body && body->takes_forward && !body->takes_forward(v, p));
 }
 
 bool clt_attention_takes_backward(const clt_variant *v, const grad_params *g) {
-    return strcmp(v->body, "wgmma") ? takes_type_and_size(v, &g->fwd) : clt_attention_wgmma_takes_backward(g);
+    const clt_attention_body *body = body_of(v);
+    return row_takes(v, &g->fwd) && !(body && body->takes_backward && !body->takes_backward(v, g));
 }
 
 static bool takes_forward(const clt_variant *v, const void *call) {
@@ -252,12 +285,8 @@ const char *clt_op_attention_backward_variant(clt_ops *ops, const clt_attention_
 }
 
 uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_params *p) {
-    uint64_t delta = (uint64_t)(p->batch * p->heads * p->seq), sums = 0;
-    if (type == CLT_DEVICE_CPU && p->type != CLT_F32)
-        sums = (uint64_t)(2 * p->batch * p->seq * p->kv_heads * p->head_dim);
-    /* any device may fall back to the body that keeps delta */
-    uint64_t bytes = CLT_MAX(delta, sums) * sizeof(float);
-    if (type == CLT_DEVICE_GPU && p->type != CLT_F32)
-        bytes = CLT_MAX(bytes, clt_attention_wgmma_workspace(p));
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < CLT_COUNT_OF(bodies); i++)
+        if (bodies[i]->workspace) bytes = CLT_MAX(bytes, bodies[i]->workspace(type, p));
     return CLT_ROUND_UP(bytes, 4096);
 }

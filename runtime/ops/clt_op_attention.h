@@ -19,9 +19,22 @@ void clt_attention_add_matrix(clt_attention_args *l, clt_ref r, int64_t ld);
 /* ATTENTION_ARGS of clkernels/attention/attention.clh. */
 clt_attention_args clt_attention_common_args(const clt_attention_params *p);
 
-/* Whether a row can do this call; what it cannot do goes to a row below it. Params of a row: TYPES, a set of
- * 1 fp32 + 2 bf16 + 4 fp16 (all if absent), MAX_D, the largest head size; ROWS and ITEMS, rows and items of a
- * work-group (4 * ROWS if absent). */
+/* A kind of body, of rows of one table or of both. Sizes were checked. A new kind is a file that defines one
+ * of these, named here and in the list in clt_op_attention.c. */
+typedef struct {
+    const char *name; /* `body` of the tables' rows */
+    clt_status (*forward)(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
+    clt_status (*backward)(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
+    /* Whether this kind can do the call, besides what a row's params say; NULL: every one. */
+    bool (*takes_forward)(const clt_variant *v, const clt_attention_params *p);
+    bool (*takes_backward)(const clt_variant *v, const clt_attention_grad_params *g);
+    /* Upper bound of its scratch in bytes, on a CPU and elsewhere; NULL: none. */
+    uint64_t (*workspace)(clt_device_type type, const clt_attention_params *p);
+} clt_attention_body;
+extern const clt_attention_body clt_attention_wgmma;
+
+/* Whether a row can do this call; what it cannot do goes to a row below it. Params that say so in both
+ * tables: TYPES, a set of 1 fp32 + 2 bf16 + 4 fp16 (all if absent), MIN_D and MAX_D, the head sizes. */
 bool clt_attention_takes_forward(const clt_variant *v, const clt_attention_params *p);
 bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad_params *g);
 
@@ -29,17 +42,10 @@ bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad
 clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
 
-/* Body "wgmma" (clt_op_attention_wgmma.c): 16-bit types, head sizes in steps of 8 within MIN_D .. MAX_D
- * of the row, tensors aligned as maps need it, no dropout. */
+/* Parts of body "wgmma". Forward (clt_op_attention_wgmma.c): 16-bit types, head sizes in steps of 8 up to
+ * 128, tensors aligned as maps need it, no dropout. */
 bool clt_attention_wgmma_takes(const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
-
-/* The body of that name in attention_backward.vt (clt_op_attention_wgmma_backward.c): the same types, head
- * sizes and alignment, no dropout. workspace: its scratch in bytes. */
-bool clt_attention_wgmma_takes_backward(const clt_attention_grad_params *g);
-clt_status clt_attention_wgmma_backward(clt_ops *ops, const clt_variant *v,
-                                        const clt_attention_grad_params *g);
-uint64_t clt_attention_wgmma_workspace(const clt_attention_params *p);
 
 /* The checks (clt_variant_check; ctx: the params of the call, for head size, type and features). Rows that
  * require numerics=fast are compared with the formula in double within the bound of clt_ref_attention_row and

@@ -29,9 +29,7 @@ static void maps_of(const clt_variant *v, const params *p, clt_tensor_map_params
 
 bool clt_attention_wgmma_takes(const clt_variant *v, const params *p) {
     if (p->type == CLT_F32 || p->dropout > 0.0f || !(p->scale > 0.0f)) return false;
-    if (p->head_dim % 8 || p->head_dim < clt_variant_param(v, "MIN_D", 8) ||
-        p->head_dim > clt_variant_param(v, "MAX_D", 128))
-        return false;
+    if (p->head_dim % 8 || p->head_dim > 128) return false;
     clt_tensor_map_params map[MAPS];
     maps_of(v, p, map);
     for (int i = 0; i < MAPS; i++)

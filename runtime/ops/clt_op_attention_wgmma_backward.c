@@ -37,7 +37,8 @@ static bool in_vectors(clt_ref r, int64_t ld, int64_t n) {
     return r.off % (uint64_t)n == 0 && ld % n == 0;
 }
 
-bool clt_attention_wgmma_takes_backward(const grad_params *g) {
+static bool takes_backward(const clt_variant *v, const grad_params *g) {
+    (void)v;
     const params *p = &g->fwd;
     int64_t d = p->head_dim;
     if (p->type == CLT_F32 || p->dropout > 0.0f || (d != 64 && d != 80 && d != 96 && d != 128)) return false;
@@ -52,7 +53,7 @@ static uint64_t padded(const params *p) {
 }
 
 /* lse and delta of every row, then two counters. */
-uint64_t clt_attention_wgmma_workspace(const params *p) {
+static uint64_t stats_bytes(const params *p) {
     return (uint64_t)(p->batch * p->heads) * 2 * padded(p) * sizeof(float) + 64;
 }
 
@@ -113,10 +114,10 @@ static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, c
     return clt_launch(k, 1, (size_t[]){(size_t)groups * ITEMS}, (size_t[]){ITEMS}, l->a, l->n);
 }
 
-clt_status clt_attention_wgmma_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
+static clt_status backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
     const params *p = &g->fwd;
     clt_buffer *stats;
-    CLT_TRY(clt_ops_scratch(ops, 0, clt_attention_wgmma_workspace(p), &stats));
+    CLT_TRY(clt_ops_scratch(ops, 0, stats_bytes(p), &stats));
     CLT_TRY(prepare(ops, v, g, stats));
     arg_list kv = {.n = 0}, l = {.n = 0};
     CLT_TRY(common_args(ops, g, stats, section_of(p, 2 + 2 * p->heads / p->kv_heads), &kv));
@@ -128,3 +129,10 @@ clt_status clt_attention_wgmma_backward(clt_ops *ops, const clt_variant *v, cons
     clt_attention_add_matrix(&l, g->dq, g->lddq);
     return launch(ops, v, "attention_queries", p, p->heads, &l);
 }
+
+static uint64_t workspace(clt_device_type type, const params *p) {
+    return type == CLT_DEVICE_GPU && p->type != CLT_F32 ? stats_bytes(p) : 0;
+}
+
+const clt_attention_body clt_attention_wgmma = {
+    "wgmma", clt_attention_wgmma_forward, backward, clt_attention_wgmma_takes, takes_backward, workspace};

@@ -156,12 +156,19 @@ static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_varia
                                 p, out);
 }
 
+/* The body that a row names; NULL: there is none of that name. */
+static const clt_gemm_body *body_of(const clt_variant *v) {
+    static const clt_gemm_body *const all[] = {&clt_gemm_cpu, &clt_gemm_group, &clt_gemm_clblast,
+                                               &clt_gemm_wgmma};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
+        if (!strcmp(v->body, all[i]->name)) return all[i];
+    return NULL;
+}
+
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
-    if (!strcmp(v->body, "cpu")) return clt_gemm_run_cpu(ops, v, p);
-    if (!strcmp(v->body, "group")) return clt_gemm_run_group(ops, v, p);
-    if (!strcmp(v->body, "clblast")) return clt_gemm_run_clblast(ops, v, p);
-    if (!strcmp(v->body, "wgmma")) return clt_gemm_run_wgmma(ops, v, p);
-    return clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
+    const clt_gemm_body *body = body_of(v);
+    return body ? body->run(ops, v, p)
+                : clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
 }
 
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p) {
@@ -196,17 +203,24 @@ static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_par
 
 clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p) {
     const clt_variant *v;
-    clt_buffer *b;
     CLT_TRY(check_call(p));
     CLT_TRY(choose(ops, p, &v));
-    if (!strcmp(v->body, "group")) CLT_TRY(clt_gemm_group_prepare(ops, v, p));
-    if (!strcmp(v->body, "wgmma")) CLT_TRY(clt_gemm_wgmma_prepare(ops, v, p));
-    const uint64_t need = strcmp(v->body, "cpu") ? 0 : clt_gemm_cpu_workspace(p);
-    if (need) CLT_TRY(clt_ops_scratch(ops, 0, need, &b));
+    const clt_gemm_body *body = body_of(v);
+    if (body && body->prepare) CLT_TRY(body->prepare(ops, v, p));
     return warm_up(ops, v, p);
 }
 
 uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p) {
-    if (type == CLT_DEVICE_CPU) return clt_gemm_cpu_workspace(p);
-    return CLT_MAX(clt_gemm_group_workspace(p), clt_gemm_wgmma_workspace(p));
+    uint64_t most = 0;
+    clt_variant *row;
+    const int n = clt_variant_rows("gemm", &row);
+    for (int i = 0; i < n; i++) {
+        const clt_gemm_body *body = body_of(&row[i]);
+        /* rows for CPUs come first there; what is below them has its turn only if they fail */
+        const bool here = (strstr(row[i].requires, "type=cpu") != NULL) == (type == CLT_DEVICE_CPU);
+        if (here && body && body->workspace && (clt_variant_param(&row[i], "TYPES", 1) >> p->in_type & 1))
+            most = CLT_MAX(most, body->workspace(&row[i], p));
+    }
+    clt_free(row);
+    return most;
 }

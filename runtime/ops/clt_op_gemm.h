@@ -3,7 +3,8 @@
  * clt_op_gemm.c checks a call and picks the variant; each kind of body has a file that turns a call into
  * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels),
  * clt_op_gemm_wgmma.c (16-bit operands on NVIDIA's matrix units), clt_op_gemm_clblast.c (another library's
- * product). */
+ * product). A new kind is a file that defines a clt_gemm_body, named here and in the list in clt_op_gemm.c.
+ */
 #ifndef CLT_OP_GEMM_H
 #define CLT_OP_GEMM_H
 
@@ -28,24 +29,20 @@ void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t ro
 void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
                       size_t size);
 
-/* The bodies. The call was checked; the kernels are built here if they are not yet. */
-clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-/* Makes what the call needs besides its main kernel; upper bound of that body's scratch. */
-clt_status clt_gemm_wgmma_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-uint64_t clt_gemm_wgmma_workspace(const clt_gemm_params *p);
+/* A kind of body. The call was checked. */
+typedef struct {
+    const char *name; /* `body` of the table's rows */
+    /* Queues the launches; kernels are built here if they are not yet. */
+    clt_status (*run)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+    /* Builds and allocates what `run` needs besides its main kernel; NULL: nothing. */
+    clt_status (*prepare)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+    /* Bytes of scratch that row v may take for a call of these sizes, types and form on any device; the
+     * tensors may be missing. NULL: none. */
+    uint64_t (*workspace)(const clt_variant *v, const clt_gemm_params *p);
+} clt_gemm_body;
+extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_clblast, clt_gemm_wgmma;
 /* Whether c may hold unfinished chains: it is fp32 and nothing that the epilogue reads lies there. */
 bool clt_gemm_c_is_free(const clt_gemm_params *p);
-/* Upper bound of the CPU body's scratch, over all its variants. */
-uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p);
-/* The same of the work-groups' body, if no row's GROUPS (work-groups that a weight gradient is cut for) is
- * above CLT_GEMM_MOST_GROUPS and no tile above 128 x 256. */
-enum { CLT_GEMM_MOST_GROUPS = 1024 };
-uint64_t clt_gemm_group_workspace(const clt_gemm_params *p);
-/* Builds what the call needs and allocates its scratch. */
-clt_status clt_gemm_group_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 
 /* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c).
  * ctx: the call (clt_gemm_params); its in_type counts. */

@@ -14,7 +14,7 @@ static clt_status clear(clt_ops *ops, const clt_variant *v, const char *options,
     return clt_launch(k, 2, (size_t[]){(size_t)n, (size_t)m}, NULL, args, CLT_COUNT_OF(args));
 }
 
-clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+static clt_status run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const bool tn = p->form == CLT_GEMM_TN, adds = tn && p->accumulate;
     const uint32_t flags = tn ? 0 : clt_gemm_flags(p);
     clt_device *dev = clt_ops_device(ops);
@@ -37,3 +37,5 @@ clt_status clt_gemm_run_clblast(clt_ops *ops, const clt_variant *v, const clt_ge
     clt_gemm_epilogue_args(p, flags, 0, 0, args + 3);
     return clt_launch(finish, 2, (size_t[]){(size_t)p->n, (size_t)p->m}, NULL, args, CLT_COUNT_OF(args));
 }
+
+const clt_gemm_body clt_gemm_clblast = {"clblast", run_clblast, NULL, NULL};

@@ -47,7 +47,8 @@ static int64_t column_steps(const clt_gemm_params *p, int64_t longest) {
     return CLT_MIN(p->k, CLT_MAX(LONG_GROUPS / group, 1) * group);
 }
 
-uint64_t clt_gemm_cpu_workspace(const clt_gemm_params *p) {
+static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
+    (void)v;
     const bool tn = p->form == CLT_GEMM_TN;
     const int64_t across = CLT_ROUND_UP(tn ? p->n : p->m, WIDEST_PANEL);
     const int64_t k = tn ? column_steps(p, LONGEST_PIECE) : p->k;
@@ -193,8 +194,16 @@ static clt_status run_columns(clt_ops *ops, const clt_gemm_params *p, cpu_plan *
     return CLT_OK;
 }
 
-clt_status clt_gemm_run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+static clt_status run_cpu(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     cpu_plan plan = {0};
     CLT_TRY(get_kernels(ops, v, p, &plan));
     return p->form == CLT_GEMM_TN ? run_columns(ops, p, &plan) : run_rows(ops, p, &plan);
 }
+
+static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+    clt_buffer *b;
+    const uint64_t need = workspace(v, p);
+    return need ? clt_ops_scratch(ops, 0, need, &b) : CLT_OK;
+}
+
+const clt_gemm_body clt_gemm_cpu = {"cpu", run_cpu, prepare, workspace};

@@ -10,6 +10,7 @@ enum { SLOT_SLICES = 0 };
 typedef struct {
     clt_kernel *kernel, *add;
     int64_t bm, bn, group;
+    int64_t most;    /* slices of a call with these or fewer rows */
     int64_t slices;  /* computed side by side */
     int64_t k_group; /* rows of each */
 } group_plan;
@@ -19,12 +20,12 @@ typedef struct {
 static void cut(const clt_gemm_params *p, int64_t bm, int64_t bn, int64_t want, bool anywhere,
                 group_plan *plan) {
     enum { LEAST_ROWS = 512, STEP = 32 };
-    plan->slices = 1;
+    plan->slices = plan->most = 1;
     plan->k_group = p->form == CLT_GEMM_TN && p->k_group > 0 && !anywhere ? p->k_group : p->k;
     if (p->form != CLT_GEMM_TN || p->k_group < 1 || p->c_type != CLT_F32) return;
     const int64_t tiles = CLT_CEIL_DIV(p->m, bm) * CLT_CEIL_DIV(p->n, bn);
     const int64_t groups = anywhere ? CLT_CEIL_DIV(p->k, LEAST_ROWS) : p->k / p->k_group;
-    const int64_t most = CLT_MAX(1, CLT_MIN(groups, want / tiles));
+    const int64_t most = plan->most = CLT_MAX(1, CLT_MIN(groups, want / tiles));
     if (anywhere) {
         plan->k_group = CLT_ROUND_UP(CLT_CEIL_DIV(p->k, most), STEP);
         plan->slices = CLT_CEIL_DIV(p->k, plan->k_group);
@@ -33,24 +34,26 @@ static void cut(const clt_gemm_params *p, int64_t bm, int64_t bn, int64_t want, 
     }
 }
 
-uint64_t clt_gemm_group_workspace(const clt_gemm_params *p) {
-    int64_t most = 1;
-    for (int i = 0; i < 4; i++) {
-        group_plan plan;
-        cut(p, 128 << i / 2, 256 >> i / 2, CLT_GEMM_MOST_GROUPS, i % 2, &plan);
-        most = CLT_MAX(most, plan.slices);
-    }
-    return most > 1 ? (uint64_t)(most * p->m * p->n) * 4 : 0;
+/* The row's tile, and how it cuts the call. */
+static void plan_sizes(const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
+    *plan = (group_plan){.bm = clt_variant_param(v, "BM", 64), .bn = clt_variant_param(v, "BN", 64)};
+    const int64_t each = clt_variant_param(v, "TM", 4) * clt_variant_param(v, "TN", 4);
+    plan->group = clt_variant_param(v, "ITEMS", plan->bm * plan->bn / each);
+    const long want = clt_variant_param(v, "GROUPS", 0);
+    cut(p, plan->bm, plan->bn, want, want > 0 && strstr(v->requires, "numerics=fast"), plan);
+}
+
+static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
+    group_plan plan;
+    plan_sizes(v, p, &plan);
+    return plan.most > 1 ? (uint64_t)(plan.most * p->m * p->n) * 4 : 0;
 }
 
 static clt_status make_plan(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
     static const char *const form[] = {" -DFORM=0", " -DFORM=1", " -DFORM=2", " -DFORM=2 -DSLICES=1"};
     clt_device *dev = clt_ops_device(ops);
     char options[512];
-    *plan = (group_plan){.bm = clt_variant_param(v, "BM", 64), .bn = clt_variant_param(v, "BN", 64)};
-    plan->group = plan->bm / clt_variant_param(v, "TM", 4) * (plan->bn / clt_variant_param(v, "TN", 4));
-    const long want = clt_variant_param(v, "GROUPS", 0);
-    cut(p, plan->bm, plan->bn, want, want > 0 && strstr(v->requires, "numerics=fast"), plan);
+    plan_sizes(v, p, plan);
     clt_gemm_options(p, v, form[plan->slices > 1 ? 3 : (int)p->form], options, sizeof options);
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm", options, &plan->kernel));
     if (plan->slices > 1) CLT_TRY(clt_kernel_get(dev, v->file, "gemm_add", options, &plan->add));
@@ -62,7 +65,7 @@ static clt_status get_slices(clt_ops *ops, const clt_gemm_params *p, const group
     return clt_ops_scratch(ops, SLOT_SLICES, (uint64_t)(plan->slices * p->m * p->n) * 4, &out->buf);
 }
 
-clt_status clt_gemm_group_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     group_plan plan;
     clt_ref slices;
     CLT_TRY(make_plan(ops, v, p, &plan));
@@ -104,8 +107,10 @@ static clt_status run_slices(clt_ops *ops, const clt_gemm_params *p, const group
     return CLT_OK;
 }
 
-clt_status clt_gemm_run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+static clt_status run_group(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     group_plan plan;
     CLT_TRY(make_plan(ops, v, p, &plan));
     return plan.slices > 1 ? run_slices(ops, p, &plan) : run(p, &plan, 1);
 }
+
+const clt_gemm_body clt_gemm_group = {"group", run_group, prepare, workspace};

@@ -119,7 +119,7 @@ static void options_of(const clt_gemm_params *p, const clt_variant *v, char *out
     clt_gemm_options(p, v, more, out, size);
 }
 
-clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const int64_t bn = clt_variant_param(v, "BN", 256);
     clt_device *dev = clt_ops_device(ops);
     const gemm_plan g = make_plan(p, v, clt_device_get_facts(dev)->compute_units);
@@ -151,7 +151,7 @@ clt_status clt_gemm_run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm
     return g.parts ? add_parts(ops, v, p, &g, options, part) : CLT_OK;
 }
 
-clt_status clt_gemm_wgmma_prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
+static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const gemm_plan g = make_plan(p, v, clt_device_get_facts(clt_ops_device(ops))->compute_units);
     char options[512];
     clt_ref part;
@@ -162,9 +162,12 @@ clt_status clt_gemm_wgmma_prepare(clt_ops *ops, const clt_variant *v, const clt_
     return parts_place(ops, v, &g, &part);
 }
 
-uint64_t clt_gemm_wgmma_workspace(const clt_gemm_params *p) {
+static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
+    (void)v;
     enum { MOST_UNITS = 160, MOST_TILE = 128 * 256 };
     return p->in_type == CLT_F32 || p->c_type != CLT_F32
                ? 0
                : (uint64_t)MOST_UNITS * 2 * MOST_TILE * sizeof(float);
 }
+
+const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace};

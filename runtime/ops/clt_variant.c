@@ -48,6 +48,8 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strcmp(word, "tensor_map")) return clt_tensor_map_available(ops->dev);
     if (!strcmp(word, "numerics=fast")) return ops->params.numerics == CLT_FAST;
     if (!strncmp(word, "vendor=", 7)) return strcasestr(f->vendor, word + 7) != NULL;
+    if (!strncmp(word, "probe=", 6) && clt_kernel_text(word + 6))
+        return clt_device_probe_file(ops->dev, word + 6);
     if (!strncmp(word, "lib=", 4)) return has_library(word + 4);
     if (!strncmp(word, "local_mem>=", 11) && clt_parse_i64(word + 11, &n)) return f->local_mem >= (uint64_t)n;
     if (!strncmp(word, "work_group>=", 12) && clt_parse_i64(word + 12, &n)) return f->max_work_group >= n;
@@ -60,6 +62,8 @@ static clt_status row_is_usable(const clt_ops *ops, const clt_variant *v, bool *
     char *copy = clt_strdup(v->requires), *at = NULL;
     clt_status st = CLT_OK;
     for (char *w = strtok_r(copy, ",", &at); w && st == CLT_OK; w = strtok_r(NULL, ",", &at)) {
+        /* a probe is run only where all words before it hold: they keep it from compilers that it may end */
+        if (!*usable && !strncmp(w, "probe=", 6)) continue;
         int holds = requirement_holds(ops, w);
         if (holds < 0)
             st = clt_error(CLT_FAIL, "%s.vt: variant %s has the unknown requirement '%s'", v->op, v->id, w);
@@ -119,7 +123,8 @@ static void sort_usable_first(clt_variant_table *t) {
     t->row = sorted;
 }
 
-static clt_status parse_table(const clt_ops *ops, const char *text, clt_variant_table *t) {
+/* The rows of a table, in its order; what holds on a device is not asked yet. */
+static clt_status parse_rows(const char *text, clt_variant_table *t) {
     char *copy = clt_strdup(text), *rest = copy;
     clt_status st = CLT_OK;
     for (int line = 1; st == CLT_OK && rest; line++) {
@@ -129,15 +134,20 @@ static clt_status parse_table(const clt_ops *ops, const char *text, clt_variant_
         t->row = clt_realloc(t->row, (size_t)(t->rows + 1) * sizeof *t->row);
         clt_variant *v = &t->row[t->rows];
         st = parse_row(t->op, line, row, v);
-        if (st == CLT_OK) st = row_is_usable(ops, v, &v->usable);
         for (int i = 0; st == CLT_OK && i < t->rows; i++)
             if (!strcmp(t->row[i].id, v->id))
                 st = clt_error(CLT_FAIL, "%s.vt line %d: variant %s is there twice", t->op, line, v->id);
         if (st == CLT_OK) t->rows++;
     }
     clt_free(copy);
-    if (st == CLT_OK) sort_usable_first(t);
     return st;
+}
+
+static clt_status parse_table(const clt_ops *ops, const char *text, clt_variant_table *t) {
+    CLT_TRY(parse_rows(text, t));
+    for (int i = 0; i < t->rows; i++) CLT_TRY(row_is_usable(ops, &t->row[i], &t->row[i].usable));
+    sort_usable_first(t);
+    return CLT_OK;
 }
 
 static clt_variant_table *find_table(const clt_ops *ops, const char *op) {
@@ -173,14 +183,35 @@ clt_status clt_variant_add_table(clt_ops *ops, const char *op, const char *text)
     return parse_table(ops, text, t);
 }
 
+/* Length of the operation's name if this kernel file is a table, else 0. */
+static size_t table_name(const char *file) {
+    const char *base = clt_path_base(file);
+    const size_t n = strlen(base);
+    return n > 3 && !strcmp(base + n - 3, ".vt") ? n - 3 : 0;
+}
+
+int clt_variant_rows(const char *op, clt_variant **rows) {
+    clt_variant_table t = {0};
+    snprintf(t.op, sizeof t.op, "%s", op);
+    for (int i = 0; i < clt_kernel_file_count(); i++) {
+        const char *file = clt_kernel_file_name(i);
+        const size_t n = table_name(file);
+        if (!n || n != strlen(op) || strncmp(clt_path_base(file), op, n)) continue;
+        const char *text = clt_kernel_text(file);
+        if (text && parse_rows(text, &t) != CLT_OK) t.rows = 0;
+    }
+    *rows = t.row;
+    return t.rows;
+}
+
 clt_status clt_variant_load_tables(clt_ops *ops) {
     for (int i = 0; i < clt_kernel_file_count(); i++) {
-        const char *file = clt_kernel_file_name(i), *base = clt_path_base(file);
-        size_t n = strlen(base);
-        if (n < 4 || strcmp(base + n - 3, ".vt")) continue;
+        const char *file = clt_kernel_file_name(i);
+        const size_t n = table_name(file);
+        if (!n) continue;
         const char *text = clt_kernel_text(file);
         if (!text) return clt_error(CLT_FAIL, "%s: the table cannot be read", file);
-        char *op = clt_strndup(base, n - 3);
+        char *op = clt_strndup(clt_path_base(file), n);
         clt_status st = clt_variant_add_table(ops, op, text);
         clt_free(op);
         CLT_TRY(st);

@@ -7,8 +7,7 @@
  *     cpu_8x32    gemm/gemm_cpu.cl      cpu    type=cpu               MR=8,NR=32
  *     portable    gemm/gemm_portable.cl group  -                      WG=16
  *
- * requires: comma list of type=cpu|gpu, local_mem>=N, work_group>=N, subgroups, half, ptx, mma_bf16, wgmma,
- * mfma, wmma, tensor_map, vendor=WORD, numerics=fast, lib=clblast; `-`: nothing. params become -D options of
+ * requires: comma list, `-`: nothing; docs/how-to-add-a-kernel.md has the words. params become -D options of
  * the build as they stand. */
 #ifndef CLT_VARIANT_H
 #define CLT_VARIANT_H
@@ -25,6 +24,10 @@ typedef struct {
 
 /* Value of an integer parameter (MR=8 -> 8), or `fallback`. */
 long clt_variant_param(const clt_variant *v, const char *name, long fallback);
+
+/* All rows of an operation's table in its order, without a device; to free with clt_free. Returns their
+ * number, 0 for an unknown operation. */
+int clt_variant_rows(const char *op, clt_variant **rows);
 
 /* The rows of an operation that hold here, best first; *n may be 0 only for an unknown operation. */
 clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n);

@@ -143,8 +143,23 @@ gate() { # target file options label number fallback
     rm -rf "${WORK:?}/$5" "${WORK:?}/$5".*
 }
 
+# Whether the probe of a kernel file (word probe=FILE) compiles for a target: what the device would be asked. Once each.
+declare -A PROBED
+probe_compiles() { # target file
+    if [ -z "${PROBED[$1 $2]:-}" ]; then
+        case $(gate "$1" "clkernels/$2" " -DPROBE=1" "probe of $2" probe 0 >/dev/null; cat "$WORK/result.probe") in
+        ok*) PROBED[$1 $2]=yes ;;
+        *) PROBED[$1 $2]=no ;;
+        esac
+        rm -f "$WORK/result.probe"
+        [ ${PROBED[$1 $2]} = yes ] || echo "left out: rows with probe=$2 for $1 (the probe does not compile)"
+    fi
+    [ "${PROBED[$1 $2]}" = yes ]
+}
+
 # Whether a row with these requirements can run on this target at all.
 admits() {
+    local word
     [[ $1 != gfx1201 || ,$2, == *,wmma,* ]] || return 1 # the others are no news after gfx1100
     case ",$2," in
     *,type=cpu,* | *,lib=*) return 1 ;;
@@ -153,7 +168,10 @@ admits() {
     *,wmma,*) [[ $1 == gfx1[12]* ]] ;;
     *,vendor=AMD,* | *,vendor=Advanced,*) [[ $1 == gfx* ]] ;;
     *,vendor=Intel,*) [[ $1 == dg2 ]] ;;
-    esac
+    esac || return 1
+    for word in ${2//,/ }; do
+        [[ $word != probe=* ]] || probe_compiles "$1" "${word#probe=}" || return 1
+    done
 }
 
 # Whether every GPU of the list meets these needs at every shape, so that the rows below are fallbacks.

@@ -113,6 +113,62 @@ static void built_in_tables_are_complete(void **state) {
     clt_ops_destroy(ops);
 }
 
+/* clt_variant_rows is the same table, read without a device. */
+static void rows_without_a_device_are_all_rows(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(true);
+    for (int i = 0; i < ops->tables; i++) {
+        clt_variant *row;
+        const int n = clt_variant_rows(ops->table[i].op, &row);
+        assert_int_equal(n, ops->table[i].rows);
+        assert_string_equal(row[n - 1].id, ops->table[i].row[ops->table[i].usable - 1].id);
+        clt_free(row);
+    }
+    clt_variant *none;
+    assert_int_equal(clt_variant_rows("gem", &none), 0);
+    assert_null(none);
+    clt_ops_destroy(ops);
+}
+
+/* --- probes of kernel files --- */
+
+#define PROBE "#ifdef PROBE\n__kernel void probe(__global const uint *in, __global uint *out) "
+
+static void put_kernel(const char *name, const char *text) {
+    char *path = clt_path_join(cache, name);
+    assert_int_equal(clt_io_write_atomic(path, text, strlen(text)), CLT_OK);
+    clt_free(path);
+}
+
+static void probes_of_kernel_files_decide(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(false);
+    put_kernel("yes.cl", PROBE "{ out[get_global_id(0)] = in[get_global_id(0)]; }\n#endif\n");
+    put_kernel("sized.cl",
+               "#ifdef PROBE\n__kernel __attribute__((reqd_work_group_size(8, 1, 1))) void "
+               "probe(__global const uint *in, __global uint *out) "
+               "{ out[get_local_id(0)] = get_local_size(0) == 8 ? in[get_local_id(0)] : 9; }\n#endif\n");
+    put_kernel("wrong.cl", PROBE
+               "{ out[get_global_id(0)] = get_global_id(0) == 63 ? 0 : in[get_global_id(0)]; }\n#endif\n");
+    put_kernel("idle.cl", PROBE "{ }\n#endif\n");
+    put_kernel("refused.cl", PROBE "{ nonsense(); }\n#endif\n");
+    put_kernel("absent.cl", "__kernel void other(__global uint *x) { *x = 0; }\n");
+    setenv("CLTRAIN_KERNEL_PATH", cache, 1);
+    const char *text = "a f b probe=wrong.cl -\nb f b probe=idle.cl -\nc f b probe=refused.cl -\n"
+                       "d f b probe=absent.cl -\ne f b vendor=NoSuchVendor,probe=yes.cl -\n"
+                       "f f b probe=yes.cl -\ng f b work_group>=8,probe=sized.cl -\nh f b - -\n";
+    tu_assert_ok(clt_variant_add_table(ops, "fake", text), "a table with probes");
+    int n = 0;
+    const clt_variant *v = clt_ops_variants(ops, "fake", &n);
+    assert_int_equal(n, 3);
+    assert_string_equal(v[0].id, "f");
+    assert_string_equal(v[1].id, "g");
+    assert_int_equal(clt_variant_add_table(ops, "other", "a f b probe=nowhere.cl -"), CLT_FAIL);
+    says("unknown requirement 'probe=nowhere.cl'");
+    clt_ops_destroy(ops);
+    unsetenv("CLTRAIN_KERNEL_PATH");
+}
+
 /* --- forcing --- */
 
 static const char three[] = "first f.cl b - -\nsecond f.cl b - -\nnever f.cl b vendor=NoSuchVendor -\n";
@@ -318,6 +374,8 @@ int main(void) {
         cmocka_unit_test(rows_are_filtered_and_ordered),
         cmocka_unit_test(damaged_tables_are_refused),
         cmocka_unit_test(built_in_tables_are_complete),
+        cmocka_unit_test(rows_without_a_device_are_all_rows),
+        cmocka_unit_test(probes_of_kernel_files_decide),
         cmocka_unit_test(forcing_names_what_there_is),
         cmocka_unit_test(environment_forces),
         cmocka_unit_test(failing_rows_are_passed_over_and_remembered),

@@ -1,0 +1,65 @@
+/* Probes that a kernel file brings along: what only variant tables ask of a device. */
+#include "clt_device_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ITEMS = 64 };
+static const char options[] = "-cl-std=CL1.2 -DPROBE=1";
+
+/* The work-group size that the kernel demands, or ITEMS; 0 if there is no kernel `probe`. */
+static size_t group_of(clt_device *dev, cl_program p) {
+    size_t size[3] = {0};
+    cl_int e;
+    cl_kernel k = clCreateKernel(p, "probe", &e);
+    if (e != CL_SUCCESS) return 0;
+    e = clGetKernelWorkGroupInfo(k, dev->device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof size, size, NULL);
+    clReleaseKernel(k);
+    return e == CL_SUCCESS && size[0] * size[1] * size[2] == size[0] && size[0] ? size[0] : ITEMS;
+}
+
+static bool works(clt_device *dev, const char *text) {
+    cl_program p = clt_probe_build(dev, text, options);
+    const size_t n = p ? group_of(dev, p) : 0;
+    uint32_t *in = clt_calloc(CLT_MAX(n, 1), sizeof *in), *out = clt_calloc(CLT_MAX(n, 1), sizeof *out);
+    for (size_t i = 0; i < n; i++) in[i] = (uint32_t)i;
+    const bool ok = n && clt_probe_run(dev, p, in, n * sizeof *in, out, n * sizeof *out, n, n) &&
+                    !memcmp(in, out, n * sizeof *in);
+    clt_free(in);
+    clt_free(out);
+    if (p) clReleaseProgram(p);
+    return ok;
+}
+
+/* 1, 0, or -1: nothing is stored. */
+static int stored(clt_device *dev, const char *name) {
+    char *text;
+    size_t bytes;
+    if (dev->again || !clt_cache_get(dev->cache_dir, name, &text, &bytes)) return -1;
+    const int answer = bytes == 1 && (*text == '0' || *text == '1') ? *text - '0' : -1;
+    clt_free(text);
+    return answer;
+}
+
+bool clt_device_probe_file(clt_device *dev, const char *file) {
+    const char *text = clt_kernel_text(file);
+    if (!text) return false;
+    clt_hash_state *h = clt_hash_begin();
+    const char *part[] = {dev->id, options, text};
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++) clt_hash_add(h, part[i], strlen(part[i]) + 1);
+    const clt_hash128 key = clt_hash_end(h);
+    char hex[33], name[48];
+    clt_hash_hex(key, hex);
+    snprintf(name, sizeof name, "%s.probe", hex);
+    int answer = stored(dev, name);
+    if (answer >= 0) return answer;
+    const int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, key, dev->timeout) : -1;
+    answer = stored(dev, name);
+    if (answer < 0) {
+        answer = works(dev, text);
+        clt_debug("the probe of %s says %s on %s", file, answer ? "yes" : "no", dev->facts.name);
+        if (!dev->hung) clt_cache_put(dev->cache_dir, name, answer ? "1" : "0", 1);
+    }
+    clt_cache_unlock(lock);
+    return answer;
+}
