@@ -60,7 +60,7 @@ help:
 ## make lint         layers, formatting, static checks
 ## make bench        speed beside the anchors that are installed
 ## make bench-gpu    speed on a GPU beside PyTorch on the same card
-## make asan ubsan   every test under a sanitizer, in build-asan/ and build-ubsan/
+## make asan ubsan   the tests at small shapes under a sanitizer, in build-asan/ and build-ubsan/
 ## make check-amd    the kernels as AMD machine code on an emulator, EMULATOR=its source tree (tools/amd)
 ## make docs         docs/configuration.md from the program's own table
 ## make install      into PREFIX (default /usr/local), DESTDIR is honoured
@@ -133,11 +133,9 @@ bench-gpu:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) tools/bench_gpu.sh
 asan:
-	@+$(MAKE) --no-print-directory -s -j$(JOBS) all BUILD=build-asan SANITIZE=address
-	@LSAN_OPTIONS=suppressions=$(CURDIR)/test/lsan.supp:print_suppressions=0 BUILD=build-asan test/run.sh $(T)
+	@+BUILD=build-asan JOBS=$(JOBS) test/sanitize.sh address $(T)
 ubsan:
-	@+$(MAKE) --no-print-directory -s -j$(JOBS) all BUILD=build-ubsan SANITIZE=undefined
-	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 BUILD=build-ubsan test/run.sh $(T)
+	@+BUILD=build-ubsan JOBS=$(JOBS) test/sanitize.sh undefined $(T)
 # Each target of test/fuzz for SECONDS seconds, with clang's libFuzzer; finds are left in build-fuzz/.
 SECONDS ?= 60
 fuzz-run:

@@ -3,7 +3,8 @@
 #   test/run.sh [PATTERN ...]          only tests whose name holds one of the patterns
 #   test/run.sh --long [PATTERN ...]   the scripts of test/long/ instead, which run nowhere else
 # A test that takes more than TEST_TIMEOUT seconds (default 600; a script can raise it for itself with a line
-# "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed".
+# "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh)
+# a script with a line "# no sanitizer: REASON" is left out and named.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -29,6 +30,11 @@ wants() {
     shift
     for p in "$@"; do case $name in *"$p"*) return 0 ;; esac; done
     return 1
+}
+
+# The reason why a script is not run under a sanitizer, if this is one and it has one.
+left_out() {
+    [ -n "${TEST_SANITIZER:-}" ] && sed -n 's/^# no sanitizer: *//p' "$1" | grep .
 }
 
 run_one() {
@@ -63,7 +69,8 @@ if [ $long = 0 ]; then
 fi
 for script in test/*/*.sh; do
     case $script in test/long/*) [ $long = 1 ] || continue ;; *) [ $long = 0 ] || continue ;; esac
-    [ -f "$script" ] && wants "$script" "$@" && run_one "$script" bash "$script"
+    if [ ! -f "$script" ] || ! wants "$script" "$@"; then continue; fi
+    if why=$(left_out "$script"); then echo "SKIP  $script: $why"; else run_one "$script" bash "$script"; fi
 done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

@@ -8,6 +8,7 @@
 #   BUILD=dir      where the programs are (build)
 #   JOBS=n         programs at a time (2)
 #   TIME_LIMIT=s   for each program (600)
+# no sanitizer: it looks at kernels, and Oclgrind puts a library before the sanitizer's
 set -u
 BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-600}
 command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get install oclgrind)"; exit 1; }

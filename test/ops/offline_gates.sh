@@ -19,6 +19,7 @@
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
 # timeout: 900
+# no sanitizer: compilers alone run here
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 BUILD=${BUILD:-build}

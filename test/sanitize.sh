@@ -1,0 +1,29 @@
+#!/bin/bash
+# Builds everything with a sanitizer and runs the tests under it: `make asan`, `make ubsan`.
+#   test/sanitize.sh address|undefined [PATTERN ...]   only tests whose name holds one of the patterns
+# What is tested is the host's code, so tests take small shapes (TEST_TINY=1) and one driver: PoCL, unless OCL_ICD_VENDORS
+# names another folder (Intel's GPU runtime loads a library in a way that AddressSanitizer refuses). Every report ends the
+# program that made it, and its test has failed. Leaks inside other libraries are listed in test/lsan.supp.
+#   BUILD=dir   where to build (build-asan, build-ubsan)
+#   JOBS=n      compilers at a time
+set -u
+cd "$(dirname "$0")/.." || exit 1
+sanitizer=${1:-}
+case $sanitizer in
+address) BUILD=${BUILD:-build-asan} ;;
+undefined) BUILD=${BUILD:-build-ubsan} ;;
+*) echo "usage: $0 address|undefined [PATTERN ...]" >&2; exit 2 ;;
+esac
+shift
+export BUILD TEST_TINY=1 TEST_SANITIZER=$sanitizer
+export LSAN_OPTIONS=suppressions=$PWD/test/lsan.supp:print_suppressions=0
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+make --no-print-directory -s -j"${JOBS:-$(nproc)}" all BUILD="$BUILD" SANITIZE="$sanitizer" || exit 1
+if [ -z "${OCL_ICD_VENDORS:-}" ]; then
+    only=$PWD/$BUILD/icd
+    rm -rf "$only"
+    mkdir -p "$only"
+    grep -l pocl /etc/OpenCL/vendors/*.icd 2>/dev/null | xargs -r cp -t "$only"
+    if [ -n "$(ls "$only")" ]; then export OCL_ICD_VENDORS=$only; else echo "PoCL is not registered in /etc/OpenCL/vendors: all drivers are used"; fi
+fi
+exec test/run.sh "$@"
