@@ -94,6 +94,9 @@ int clt_group_local_size(const clt_group *g) {
 const char *clt_group_component(const clt_group *g) {
     return g->ops->name;
 }
+double clt_group_waited(const clt_group *g) {
+    return g->waited;
+}
 void clt_group_note(clt_group *g, int64_t step, const char *phase) {
     clt_flight_phase(&g->flight[g->local_rank], step, phase);
 }

@@ -44,6 +44,9 @@ int clt_group_local_rank(const clt_group *g);
 int clt_group_local_size(const clt_group *g);
 const char *clt_group_component(const clt_group *g); /* "loopback", "shm", "mpi" */
 
+/* Seconds that this rank has spent waiting for other ranks so far. */
+double clt_group_waited(const clt_group *g);
+
 /* What the rank is doing, for what is told when a rank is stuck or gone: its step and phase, and the last
  * events of every rank in a file in `folder` (until then, or NULL: nowhere). */
 void clt_group_note(clt_group *g, int64_t step, const char *phase);

@@ -36,6 +36,7 @@ struct clt_group {
     int stop;               /* as of the last clt_group_agree */
     clt_flight_log *flight; /* [local_size]; join sets it */
     char *folder;           /* for clt_flight_dump, or NULL */
+    double waited;          /* seconds spent waiting for other ranks */
 };
 
 struct clt_reduce_plan {

@@ -139,21 +139,26 @@ static void leave(clt_group *g) {
  */
 
 clt_status clt_mpi_wait(clt_group *g, int n, MPI_Request *req, const char *what) {
+    double start = clt_now();
     clt_watch w = clt_watch_begin(g, what);
     for (int done = 0;;) {
         if (MPI_Testall(n, req, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             return clt_error(CLT_FAIL, "MPI failed in %s", what);
-        if (done) return CLT_OK;
+        if (done) break;
         clt_watch_pause(g, &w, what);
     }
+    g->waited += clt_now() - start;
+    return CLT_OK;
 }
 
 clt_status clt_shm_barrier(clt_group *g) {
+    double start = clt_now();
     clt_watch w = clt_watch_begin(g, "gradient reduction");
     clt_shm_page *page = state(g)->page;
     uint64_t n = (uint64_t)g->local_size, mine = atomic_fetch_add(&page->arrived, 1) + 1;
     uint64_t target = CLT_CEIL_DIV(mine, n) * n;
     while (atomic_load(&page->arrived) < target) clt_watch_pause(g, &w, "gradient reduction");
+    g->waited += clt_now() - start;
     return CLT_OK;
 }
 

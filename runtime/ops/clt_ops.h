@@ -323,6 +323,14 @@ clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks,
  * So a loss that alone is not finite, and a bad step before this one, keep the weights as they are, on every
  * rank. */
 clt_status clt_op_guard(clt_ops *ops, clt_ref x, uint64_t count, clt_ref flag, clt_ref g);
+/* A hash of the bits of x [count], for comparing copies: the sum modulo 2^64 of CLT_HASH_SUMS numbers of 8
+ * bytes that it writes to sums.buf from number sums.off on (clkernels/hash/hash.cl has the formula). It
+ * depends on the bits and on their place alone: x begins at element `first` of what is hashed, and the hashes
+ * of its parts add up to that of the whole. Two that differ in one element are never equal. count and first
+ * are even. */
+enum { CLT_HASH_SUMS = 256 };
+clt_status clt_op_hash(clt_ops *ops, clt_ref x, uint64_t count, uint64_t first, clt_ref sums);
+uint64_t clt_hash_total(const uint64_t *sums, size_t n);
 /* g = clamp(g, -limit, limit) (clipping_type value). */
 clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float limit);
 

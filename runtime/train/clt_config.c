@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "clt_config_internal.h"
+#include "clt_guard.h"
 
 static char *place_of(void *ctx, const char *path) {
     const clt_config *c = ctx;
@@ -18,6 +19,19 @@ static char *key_place_of(void *ctx, const char *path) {
 /* --- rules that go across keys
  * ------------------------------------------------------------------------------- */
 
+static clt_status check_guards(clt_schema_reader *r, const clt_guard_config *g) {
+    double most = sqrt((double)g->spike_window - 1);
+    if (!(g->spike_threshold > 0 && g->spike_threshold < most))
+        return clt_schema_fail(r, "cltrain.guards.spike_threshold",
+                               "is %g: it must be above 0 and below %.3g, which is as far as one of "
+                               "spike_window %lld values can be from their mean",
+                               g->spike_threshold, most, (long long)g->spike_window);
+    if (!(g->straggler_ratio == 0 || g->straggler_ratio > 1))
+        return clt_schema_fail(r, "cltrain.guards.straggler_ratio", "is %g: it must be above 1, or 0",
+                               g->straggler_ratio);
+    return CLT_OK;
+}
+
 static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
     const struct {
         const char *key;
@@ -28,7 +42,11 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
                   {"train_subset_num_batches", c->train_subset_num_batches, -1, INT64_MAX},
                   {"eval_subset_num_batches", c->eval_subset_num_batches, -1, INT64_MAX},
                   {"save_num_checkpoints_to_keep", c->save_num_checkpoints_to_keep, -1, INT64_MAX},
-                  {"cltrain.exact_lanes", c->exact_lanes, 1, 1024}};
+                  {"cltrain.exact_lanes", c->exact_lanes, 1, 1024},
+                  {"cltrain.guards.nonfinite_in_a_row", c->guards.nonfinite_in_a_row, 0, INT64_MAX},
+                  {"cltrain.guards.max_rollbacks", c->guards.max_rollbacks, 0, INT64_MAX},
+                  {"cltrain.guards.spike_window", c->guards.spike_window, 3, CLT_SPIKE_MAX},
+                  {"cltrain.guards.replica_hash_interval", c->guards.replica_hash_interval, 0, INT64_MAX}};
     for (size_t i = 0; i < CLT_COUNT_OF(counts); i++) {
         if (counts[i].v < counts[i].least)
             return clt_schema_fail(r, counts[i].key, "is %lld: it must be at least %lld",
@@ -42,6 +60,7 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
                                (long long)c->exact_lanes);
     if (!(c->stop_before >= 0))
         return clt_schema_fail(r, "cltrain.stop_before", "is %g: it must be above 0", c->stop_before);
+    CLT_TRY(check_guards(r, &c->guards));
     if (!(c->dist_timeout > 0)) return clt_schema_fail(r, "dist_timeout", "must be above 0 seconds");
     if (c->seed < 0) return clt_schema_fail(r, "seed", "must not be negative");
     return CLT_OK;

@@ -48,6 +48,20 @@ typedef struct { /* callbacks: those that do something here */
     bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator;
 } clt_callbacks_config;
 
+enum { CLT_NONFINITE_STOP, CLT_NONFINITE_SKIP, CLT_NONFINITE_ROLLBACK };
+enum { CLT_SPIKE_OFF, CLT_SPIKE_WARN, CLT_SPIKE_SKIP, CLT_SPIKE_STOP };
+
+typedef struct {                   /* cltrain.guards: what watches the run */
+    int nonfinite;                 /* CLT_NONFINITE_... */
+    int64_t nonfinite_in_a_row;    /* skip and rollback: bad steps on end before more is done; 0: no end */
+    int64_t max_rollbacks;         /* of a whole run */
+    int loss_spike;                /* CLT_SPIKE_... */
+    int64_t spike_window;          /* steps */
+    double spike_threshold;        /* z-score */
+    int64_t replica_hash_interval; /* batches; 0: never */
+    double straggler_ratio;        /* of the median rank's time; 0: no warnings */
+} clt_guard_config;
+
 typedef struct clt_config clt_config;
 struct clt_config {
     /* the run */
@@ -99,6 +113,7 @@ struct clt_config {
     clt_numerics numerics;
     clt_tune_mode tune; /* which kernel variants a shape takes: as measured before, or measured now */
     int64_t exact_lanes;
+    clt_guard_config guards;
     double stop_before;  /* minutes from the start or seconds since 1970; 0: no end */
     int *lanes_per_rank; /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
     int n_lanes_per_rank;

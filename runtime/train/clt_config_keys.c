@@ -303,11 +303,34 @@ static const clt_schema tokenizer_schema = CLT_SCHEMA(tokenizer_keys);
 static const char *const numerics_names[] = {"exact", "fast", NULL};
 static const char *const recompute_names[] = {"none", "norms", "blocks", NULL};
 static const char *const tune_names[] = {"off", "cache", "fill", NULL};
-static const char *const nonfinite_names[] = {"stop", NULL};
+static const char *const nonfinite_names[] = {"stop", "skip", "rollback", NULL};
+static const char *const spike_names[] = {"off", "warn", "skip", "stop", NULL};
 static const clt_key guard_keys[] = {
     {"nonfinite", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"stop\"",
-     "a loss or gradient that is not finite stops the run before the update and names the operation", NOWHERE,
-     nonfinite_names, NULL, NULL},
+     "a loss or gradient that is not finite never changes the weights; stop: the run ends and names the "
+     "operation; skip: the step is left out; rollback: as skip, and after several on end back to the newest "
+     "checkpoint",
+     AT(c.guards.nonfinite), nonfinite_names, NULL, NULL},
+    KEY("nonfinite_in_a_row", CLT_KEY_INT, false, "5",
+        "steps on end after which skip ends the run and rollback goes back; 0: no limit",
+        c.guards.nonfinite_in_a_row),
+    KEY("max_rollbacks", CLT_KEY_INT, false, "2", "how often a run goes back; then it ends",
+        c.guards.max_rollbacks),
+    {"loss_spike", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"warn\"",
+     "a step whose loss or gradient norm lies far above those before: off; warn; skip: the step is left out; "
+     "stop: the run ends before the update",
+     AT(c.guards.loss_spike), spike_names, NULL, NULL},
+    KEY("spike_window", CLT_KEY_INT, false, "128", "steps that a spike is compared with",
+        c.guards.spike_window),
+    KEY("spike_threshold", CLT_KEY_FLOAT, false, "6.0",
+        "deviations from the mean of the window; below sqrt(spike_window - 1)", c.guards.spike_threshold),
+    KEY("replica_hash_interval", CLT_KEY_INT, false, "100",
+        "batches after which the ranks compare hashes of weights and moments, as before every checkpoint; 0: "
+        "never",
+        c.guards.replica_hash_interval),
+    KEY("straggler_ratio", CLT_KEY_FLOAT, false, "1.3",
+        "a rank that needs this many times the median rank's time is named after 50 steps; 0: no warnings",
+        c.guards.straggler_ratio),
 };
 static const clt_schema guard_schema = CLT_SCHEMA(guard_keys);
 

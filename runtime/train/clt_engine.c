@@ -95,6 +95,9 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     if (st == CLT_OK)
         st = clt_buffer_create(dev, (size_t)(p->microbatch * e->seq) * 4, "correct", &e->correct);
     if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
+    if (st == CLT_OK)
+        st = clt_buffer_create(dev, (size_t)e->weights->n * CLT_HASH_SUMS * sizeof(uint64_t), "hashes",
+                               &e->hashes);
     if (st == CLT_OK) st = clt_mpt_create(&c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
     if (st != CLT_OK) {
         clt_engine_destroy(e);
@@ -117,7 +120,8 @@ void clt_engine_destroy(clt_engine *e) {
     clt_slab_destroy(e->narrow);
     clt_slab_destroy(e->m);
     clt_slab_destroy(e->v);
-    clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->correct, e->nonfinite};
+    clt_buffer *buffers[] = {e->block_group, e->groups,    e->chunk_sums, e->results,
+                             e->correct,     e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
     clt_slab_table_free(&e->table);
     clt_free(e->grads);
@@ -147,6 +151,33 @@ clt_status clt_engine_weights_changed(clt_engine *e) {
                             (clt_ref){e->narrow->piece[i], 0},
                             e->weights->start[i + 1] - e->weights->start[i]));
     return CLT_OK;
+}
+
+/* The pieces' sums lie one behind the other; all slabs of a table are cut alike. */
+static clt_status hash_slab(clt_engine *e, const clt_slab *s, uint64_t *hash) {
+    size_t n = (size_t)s->n * CLT_HASH_SUMS;
+    uint64_t *sums = clt_malloc(n * sizeof *sums);
+    clt_status st = CLT_OK;
+    for (int i = 0; i < s->n && st == CLT_OK; i++)
+        st = clt_op_hash(e->ops, (clt_ref){s->piece[i], 0}, s->start[i + 1] - s->start[i], s->start[i],
+                         (clt_ref){e->hashes, (uint64_t)i * CLT_HASH_SUMS});
+    if (st == CLT_OK) st = clt_buffer_read(e->hashes, 0, sums, n * sizeof *sums);
+    if (st == CLT_OK) *hash = clt_hash_total(sums, n);
+    clt_free(sums);
+    return st;
+}
+
+clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
+    for (int i = 0; i < CLT_ENGINE_PARTS; i++) {
+        hash[i] = 0;
+        if (i < e->n_parts) CLT_TRY(hash_slab(e, e->parts[i].slab, &hash[i]));
+    }
+    return CLT_OK;
+}
+
+void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {
+    e->judge = judge;
+    e->judge_ctx = ctx;
 }
 
 clt_loss_scale *clt_engine_loss_scale(clt_engine *e) {

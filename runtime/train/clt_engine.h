@@ -73,6 +73,7 @@ typedef struct {
     int64_t samples; /* of the global batch */
     int64_t targets; /* N: of the global batch */
     const int32_t *tokens, *labels, *seq_ids;
+    bool spoilt; /* tests: the loss of the rank's first sample becomes NaN */
 } clt_engine_batch;
 
 typedef struct {
@@ -81,6 +82,7 @@ typedef struct {
     bool finite;     /* false: nothing was updated */
     bool skipped; /* amp_fp16: the gradient overflowed at this loss scale: nothing was updated, training goes
                      on */
+    bool refused; /* the judge left it out: nothing was updated */
     double loss_scale; /* amp_fp16: of this step; else 0 */
     bool given_up; /* some rank was asked to stop in the middle of the step: nothing was updated, nothing else
                       is set */
@@ -106,10 +108,24 @@ clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out);
 clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
                            clt_engine_result *out);
 
-/* Runs the lanes of a bad step again, looks at what every operation made, and prints the first that made a
- * NaN or an infinity, on the rank and lane where it happened first in global order. Changes nothing but
- * gradients. Collective. */
-clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step);
+/* Asked with what a step made (loss, gradient norm) before it changes the weights; false leaves it out. Every
+ * rank has to answer the same. With a judge launch waits for the step, and only one may be queued. Not asked
+ * about steps that change nothing in any case. */
+typedef bool (*clt_engine_judge)(void *ctx, const clt_engine_result *made);
+void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx);
+/* After a step that was not finite: the next one may change the weights again. No other may be queued. */
+clt_status clt_engine_forgive(clt_engine *e);
+
+/* Runs the lanes of a bad step again, looks at what every operation made, and tells (what, a line of text on
+ * every rank) the first that made a NaN or an infinity, on the rank and lane where it happened first in
+ * global order. Changes nothing but gradients. Collective. */
+enum { CLT_ENGINE_WHAT = 240 };
+clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step,
+                              char what[CLT_ENGINE_WHAT]);
+
+/* clt_op_hash over each of clt_engine_parts, into hash[0..2]; parts that are not there give 0. Waits. */
+enum { CLT_ENGINE_PARTS = 3 };
+clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]);
 
 /* How many samples a second this rank's device takes through forward and backward with this engine's
  * microbatch, on made-up tokens: two runs after a first one. Overwrites weights (with zeros) and gradients.

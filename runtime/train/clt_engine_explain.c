@@ -30,7 +30,8 @@ static clt_status look_at_weights(finder *f) {
     return CLT_OK;
 }
 
-clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step) {
+clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step,
+                              char what[CLT_ENGINE_WHAT]) {
     struct {
         int32_t lane; /* -1: found nothing */
         char what[160];
@@ -51,15 +52,12 @@ clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t 
     CLT_TRY(clt_group_all_gather(e->group, &mine, sizeof mine, all));
     for (int r = 0; r < clt_group_size(e->group); r++) {
         if (all[r].lane < 0) continue;
-        if (clt_group_rank(e->group) == 0)
-            clt_error(CLT_FAIL,
-                      "step %lld: the first operation that made a NaN or an infinity: %s (rank %d, lane %d)",
-                      (long long)step, all[r].what, r, all[r].lane);
+        snprintf(what, CLT_ENGINE_WHAT,
+                 "the first operation that made a NaN or an infinity: %s (rank %d, lane %d)", all[r].what, r,
+                 all[r].lane);
         return CLT_OK;
     }
-    if (clt_group_rank(e->group) == 0)
-        clt_error(CLT_FAIL,
-                  "step %lld: every operation of every lane is finite, their sum over the lanes is not",
-                  (long long)step);
+    snprintf(what, CLT_ENGINE_WHAT,
+             "every operation of every lane is finite, their sum over the lanes is not");
     return CLT_OK;
 }

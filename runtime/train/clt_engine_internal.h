@@ -35,14 +35,18 @@ struct clt_engine {
     clt_reduce_plan *reduce;
     bool *frozen; /* [table.n] */
     int guarded;  /* a tensor that is not frozen, where clt_op_guard leaves its mark; -1: all are */
-    clt_buffer *block_group, *groups, *chunk_sums, *results, *correct, *nonfinite;
+    clt_buffer *block_group, *groups, *chunk_sums, *results, *correct, *nonfinite, *hashes;
     clt_optimizer_group host_groups[CLT_MAX_PARAM_GROUPS + 1];
     float *host_results, *host_row_weight;
     int32_t *host_correct;
     clt_loss_scale scale;
     clt_engine_pending pending[MOST_PENDING]; /* oldest first */
     int n_pending;
-    clt_ckpt_part parts[3];
+    clt_engine_judge judge;
+    void *judge_ctx;
+    clt_engine_result judged; /* what the judge saw, until it is collected */
+    bool has_judged;
+    clt_ckpt_part parts[CLT_ENGINE_PARTS];
     int n_parts;
 };
 

@@ -110,9 +110,11 @@ static clt_status clear_frozen(clt_engine *e, clt_slab *total) {
 }
 
 /* This rank's losses, and the flag of the step before, speak through the gradient. */
-static clt_status guard(clt_engine *e, int64_t samples) {
+static clt_status guard(clt_engine *e, int64_t samples, bool spoilt) {
     clt_slab *total = clt_lane_stack_total(e->stack);
+    static const float nan = NAN;
     if (samples == 0 || e->guarded < 0) return CLT_OK;
+    if (spoilt) CLT_TRY(clt_buffer_write(e->results, LOSSES * sizeof nan, &nan, sizeof nan));
     return clt_op_guard(e->ops, (clt_ref){e->results, LOSSES}, (uint64_t)samples,
                         (clt_ref){e->results, STATUS_FINITE}, clt_slab_ref(total, e->guarded));
 }
@@ -178,33 +180,6 @@ static clt_status ask(clt_engine *e, const clt_engine_batch *b) {
     return CLT_OK;
 }
 
-clt_status clt_engine_launch(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
-                             bool *given_up) {
-    int n;
-    int64_t first, last;
-    if (e->n_pending == MOST_PENDING)
-        return clt_error(CLT_FAIL, "step %lld: two steps are queued already; this is a bug", (long long)step);
-    clt_group_note(e->group, step, "forward and backward");
-    clt_ops_let_stop(e->ops, true); /* all ranks give the step up then */
-    clt_status st = run_lanes(e, b, step);
-    clt_ops_let_stop(e->ops, false);
-    if (st != CLT_OK && st != CLT_STOPPED) return st;
-    clt_engine_share(e, b->samples, &first, &last);
-    if (st == CLT_OK) CLT_TRY(guard(e, last - first));
-    const clt_lane_sum *sums = clt_lane_stack_sums(e->stack, &n);
-    clt_slab *total = clt_lane_stack_total(e->stack);
-    clt_group_note(e->group, step, "gradient reduction");
-    st = clt_group_reduce(e->reduce, sums, st == CLT_STOPPED ? -1 : n, total);
-    *given_up = st == CLT_STOPPED;
-    if (*given_up) return CLT_OK;
-    CLT_TRY(st);
-    clt_group_note(e->group, step, "optimizer");
-    CLT_TRY(clear_frozen(e, total));
-    CLT_TRY(measure_norm(e, total));
-    CLT_TRY(update(e, total, step, alpha));
-    return ask(e, b);
-}
-
 clt_status clt_engine_gather(clt_engine *e, int64_t samples) {
     int64_t first, last;
     float *losses = e->host_results + LOSSES;
@@ -218,10 +193,14 @@ clt_status clt_engine_gather(clt_engine *e, int64_t samples) {
     return CLT_OK;
 }
 
+clt_status clt_engine_forgive(clt_engine *e) {
+    static const float good = 1.0f;
+    return clt_buffer_write(e->results, STATUS_FINITE * sizeof good, &good, sizeof good);
+}
+
 /* amp_fp16: a gradient that overflowed leaves the step out and lowers the scale; the flag goes up again for
  * the next one. */
 static clt_status follow_scale(clt_engine *e, clt_engine_result *r) {
-    static const float good = 1.0f;
     r->loss_scale = e->scale.scale;
     r->skipped = !r->finite && isfinite(r->loss);
     if (!r->finite && !r->skipped) return CLT_OK;
@@ -231,11 +210,11 @@ static clt_status follow_scale(clt_engine *e, clt_engine_result *r) {
         return CLT_OK;
     }
     r->finite = true;
-    return r->skipped ? clt_buffer_write(e->results, STATUS_FINITE * sizeof good, &good, sizeof good)
-                      : CLT_OK;
+    return r->skipped ? clt_engine_forgive(e) : CLT_OK;
 }
 
-clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out) {
+/* Waits for the oldest queued step and makes its result. */
+static clt_status look(clt_engine *e, clt_engine_result *out) {
     clt_engine_pending p = e->pending[0];
     float *losses = e->host_results + LOSSES;
     double sum = 0;
@@ -254,6 +233,54 @@ clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out) {
                                .grad_norm = norm,
                                .finite = finite && isfinite(sum)};
     return e->cfg->precision == CLT_F16 ? follow_scale(e, out) : CLT_OK;
+}
+
+/* The host looks at the step before its update, with the judge. */
+static clt_status judged(clt_engine *e, const clt_engine_batch *b, clt_slab *total, int64_t step,
+                         double alpha) {
+    clt_engine_result *r = &e->judged;
+    CLT_TRY(ask(e, b));
+    CLT_TRY(look(e, r));
+    e->has_judged = true;
+    if (!r->finite || r->skipped) return CLT_OK;
+    r->refused = !e->judge(e->judge_ctx, r);
+    return r->refused ? CLT_OK : update(e, total, step, alpha);
+}
+
+clt_status clt_engine_launch(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
+                             bool *given_up) {
+    int n;
+    int64_t first, last;
+    if (e->n_pending == MOST_PENDING || e->has_judged)
+        return clt_error(CLT_FAIL, "step %lld: too many steps are queued already; this is a bug",
+                         (long long)step);
+    clt_group_note(e->group, step, "forward and backward");
+    clt_ops_let_stop(e->ops, true); /* all ranks give the step up then */
+    clt_status st = run_lanes(e, b, step);
+    clt_ops_let_stop(e->ops, false);
+    if (st != CLT_OK && st != CLT_STOPPED) return st;
+    clt_engine_share(e, b->samples, &first, &last);
+    if (st == CLT_OK) CLT_TRY(guard(e, last - first, b->spoilt));
+    const clt_lane_sum *sums = clt_lane_stack_sums(e->stack, &n);
+    clt_slab *total = clt_lane_stack_total(e->stack);
+    clt_group_note(e->group, step, "gradient reduction");
+    st = clt_group_reduce(e->reduce, sums, st == CLT_STOPPED ? -1 : n, total);
+    *given_up = st == CLT_STOPPED;
+    if (*given_up) return CLT_OK;
+    CLT_TRY(st);
+    clt_group_note(e->group, step, "optimizer");
+    CLT_TRY(clear_frozen(e, total));
+    CLT_TRY(measure_norm(e, total));
+    if (e->judge) return judged(e, b, total, step, alpha);
+    CLT_TRY(update(e, total, step, alpha));
+    return ask(e, b);
+}
+
+clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out) {
+    if (!e->has_judged) return look(e, out);
+    *out = e->judged;
+    e->has_judged = false;
+    return CLT_OK;
 }
 
 clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,

@@ -54,12 +54,7 @@ static clt_status adopt(clt_run *r, const char *path) {
     r->optimizer_step = s->optimizer_step;
     r->last_loss = s->loss;
     clt_run_leg_take(&r->leg, s);
-    for (int i = 0; i < s->number_count; i++) {
-        double v = s->numbers[i].value;
-        if (!(v >= 0 && v <= 0x1p127)) continue;
-        if (strcmp(s->numbers[i].name, "loss_scale") == 0 && v > 0) r->scale.scale = v;
-        if (strcmp(s->numbers[i].name, "good_steps") == 0) r->scale.good_steps = (int64_t)v;
-    }
+    clt_run_take_numbers(r, s);
     clt_ckpt_close(reader);
     return clt_config_check_run(c, clt_group_size(r->group));
 }
@@ -154,14 +149,10 @@ clt_status clt_run_save_begin(clt_run *r) {
     char *model_text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT),
          *name = clt_config_expand(c, c->save_filename, &r->now);
     clt_checkpoint_state s = clt_checkpoint_state_default();
-    const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
-    clt_ckpt_number numbers[2 + CLT_HOP_NUMBERS];
+    clt_ckpt_number *numbers = NULL;
+    clt_strv names = {0};
+    s.number_count = clt_run_numbers(r, &numbers, &names);
     s.numbers = numbers;
-    if (c->precision == CLT_F16) {
-        numbers[s.number_count++] = (clt_ckpt_number){"loss_scale", scale->scale};
-        numbers[s.number_count++] = (clt_ckpt_number){"good_steps", (double)scale->good_steps};
-    }
-    s.number_count += clt_run_leg_numbers(&r->leg, &r->now, numbers + s.number_count);
     s.epoch = r->now.epoch;
     s.batch = r->now.batch;
     s.sample = r->now.sample;
@@ -190,6 +181,9 @@ clt_status clt_run_save_begin(clt_run *r) {
     clt_status st = clt_ckpt_save_begin(r->writer, name, &s);
     r->save.active = st == CLT_OK;
     r->save_failed = st != CLT_OK;
+    r->save.stall = clt_now() - r->save.start;
+    clt_free(numbers);
+    clt_strv_free(&names);
     json_decref(model);
     free(model_text);
     clt_str_free(&config);
@@ -202,7 +196,9 @@ void clt_run_save_finish(clt_run *r) {
     char seconds[32];
     if (!r->save.active) return;
     clt_group_note(r->group, r->save.batch, "saving a checkpoint");
+    double start = clt_now();
     clt_status st = clt_ckpt_save_finish(r->writer);
+    r->save.stall += clt_now() - start;
     r->save.active = false;
     r->save_failed = st != CLT_OK;
     if (st != CLT_OK) {
@@ -213,7 +209,8 @@ void clt_run_save_finish(clt_run *r) {
     r->saved = r->save.batch;
     r->stop.save = CLT_MAX(r->stop.save, took);
     clt_info("checkpoint saved: %s/%s (%s)", r->folder, r->save.name, clt_human_seconds(took, seconds));
-    char *fields = clt_format("\"name\":\"%s\",\"seconds\":%.3f", r->save.name, took);
+    char *fields = clt_format("\"name\":\"%s\",\"seconds\":%.3f,\"stall_seconds\":%.4f", r->save.name, took,
+                              r->save.stall);
     clt_sinks_event(r->sinks, "checkpoint", r->save.batch, fields);
     clt_free(fields);
     clt_free(r->save.name);
@@ -230,4 +227,12 @@ clt_status clt_run_save_poll(clt_run *r) {
 
 void clt_run_save(clt_run *r) {
     if (clt_run_save_begin(r) == CLT_OK) clt_run_save_finish(r);
+}
+
+clt_status clt_run_save_last(clt_run *r) {
+    clt_run_save_finish(r);
+    if (!r->writer || r->saved == r->now.batch) return CLT_OK;
+    CLT_TRY(clt_run_check_replicas(r));
+    clt_run_save(r);
+    return CLT_OK;
 }

@@ -48,6 +48,7 @@ void clt_run_close(clt_run *r) {
     clt_ckpt_writer_destroy(r->writer);
     clt_free(r->save.name);
     clt_trace_destroy(r->trace);
+    clt_run_guard_destroy(r);
     clt_sinks_destroy(r->sinks);
     clt_engine_destroy(r->engine);
     clt_loader_close(r->train);

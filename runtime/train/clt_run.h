@@ -6,6 +6,7 @@
 #include "../data/clt_loader.h"
 #include "clt_engine.h"
 #include "clt_run_leg.h"
+#include "clt_guard.h"
 #include "clt_sink.h"
 #include "clt_trace.h"
 #include "clt_trainer.h"
@@ -26,7 +27,7 @@ typedef struct {
     bool active;
     char *name;
     int64_t batch;
-    double start;
+    double start, stall; /* stall: seconds that training has waited for it */
 } clt_run_saving;
 
 /* When a run must have stopped, and what it has measured for that; seconds. */
@@ -36,6 +37,22 @@ typedef struct {
     double slack;     /* what is left over on purpose */
     double step, save;
 } clt_run_time;
+/* State of a run's guards. What decides about updates is part of a checkpoint: the windows, the bad steps on
+ * end, the roll-backs. So a resumed run leaves out the steps that one that never stopped leaves out. */
+typedef struct {
+    clt_spike loss, norm;
+    double loss_z, norm_z; /* of the last step that was looked at; NaN: there is none */
+    int64_t bad_in_a_row, left_out, rollbacks;
+    int64_t equal_at; /* batch at which the replicas were equal last */
+    clt_straggler straggler;
+    double exchanged, waited; /* clt_now() and clt_group_waited() at the last exchange */
+    bool disturbed;           /* something else than a step happened since then */
+    char *hosts;              /* [ranks][CLT_HOST_BYTES] */
+    struct {                  /* tests: $CLTRAIN_INJECT */
+        int64_t flip_rank, flip_batch, flip_bit, nan_first, nan_last;
+    } inject;
+} clt_run_guards;
+enum { CLT_HOST_BYTES = 64 };
 
 typedef struct {
     clt_config *cfg; /* a copy whose exact_lanes, seed and data-set state may come from a checkpoint */
@@ -75,6 +92,11 @@ typedef struct {
     int64_t saved; /* batch of the newest checkpoint that is whole, -1: none */
     int64_t start_batch;
     clt_run_time stop;
+    clt_run_guards guards;
+    double first_start;    /* seconds since 1970: of the run, in whichever process */
+    double useful_seconds; /* of the steps that are part of the state */
+    double first_seconds;  /* of the first step of this process */
+    int64_t steps_counted; /* by clt_run_count_step */
 } clt_run;
 
 /* Group, device (checked for the numerics asked for) and operations. */
@@ -112,6 +134,9 @@ void clt_run_save(clt_run *r);
 clt_status clt_run_save_begin(clt_run *r);
 clt_status clt_run_save_poll(clt_run *r);
 void clt_run_save_finish(clt_run *r);
+/* Before the run ends: waits for the save under way, and saves the last finished step if it is not there yet,
+ * unless the replicas differ (CLT_AGAIN). Collective. */
+clt_status clt_run_save_last(clt_run *r);
 clt_status clt_run_create_writer(clt_run *r);
 
 /* --- clt_run_stop.c
@@ -127,6 +152,50 @@ void clt_run_time_look(clt_run *r);
 /* Something asks to stop, and all ranks have come here for it: saves the last finished step together and
  * tells how the run can go on. CLT_AGAIN, or without a save CLT_INTERRUPTED or CLT_TERMINATED. */
 clt_status clt_run_stop(clt_run *r);
+/* --- clt_run_guard.c: what a run does about what its guards see (cltrain.guards)
+ * ------------------------------------------------------------------------------- */
+
+/* Everything is said once, on the console and as an event in metrics.jsonl. Collective, unless said
+ * otherwise.
+ *
+ * Whether a step has to be looked at before the next one is queued; not collective. */
+bool clt_run_guard_each_step(const clt_config *c);
+/* Before anything is loaded, and after the state is there: learns the ranks' hosts, builds the hash's kernel,
+ * compares the replicas for the first time. */
+clt_status clt_run_guard_create(clt_run *r);
+clt_status clt_run_guard_begin(clt_run *r);
+void clt_run_guard_destroy(clt_run *r);
+/* What came of a step. CLT_OK: go on; *left_out: it has changed nothing. Otherwise the run ends and has said
+ * why. */
+clt_status clt_run_guard_step(clt_run *r, const clt_run_step *q, const clt_engine_result *res,
+                              bool *left_out);
+/* Whether the replicas are to be compared after this batch; not collective. */
+bool clt_run_replicas_due(const clt_run *r);
+/* Compares them now; every step must have been collected. CLT_AGAIN: they differ, the ranks were named, and
+ * this state must not be saved. */
+clt_status clt_run_check_replicas(clt_run *r);
+/* Microseconds of this rank's own work since the last call, for the exchange of every step; -1 where that
+ * says nothing about a step. Then everybody's: warns of a rank that holds the others up. Not collective. */
+int64_t clt_run_own_time(clt_run *r);
+void clt_run_own_times(clt_run *r, const int64_t *microseconds);
+
+/* --- clt_run_state.c: what of a run is kept as named numbers in its checkpoints
+ * ------------------------------------------------------------------------------- */
+
+/* Loss scale, guards' windows and counts, times. The caller frees *numbers and the strings of *names. */
+int clt_run_numbers(const clt_run *r, clt_ckpt_number **numbers, clt_strv *names);
+/* What a checkpoint has of them. */
+void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s);
+/* Seconds of the steps that led to a checkpoint. */
+double clt_run_useful_of(const clt_checkpoint_state *s);
+/* Notes in metrics.jsonl that this process starts, and finds out when the run's first one did: from the
+ * checkpoint, else from metrics.jsonl. */
+void clt_run_note_start(clt_run *r);
+/* A step that has become part of the state, and how long it took. */
+void clt_run_count_step(clt_run *r, double seconds);
+/* The end of this process: effective training time so far, on the console and as an event. `why`: "done",
+ * "stopped". */
+void clt_run_note_end(clt_run *r, const char *why);
 
 /* --- clt_evaluator.c
  * --------------------------------------------------------------------------------------------- */

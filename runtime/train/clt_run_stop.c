@@ -108,8 +108,8 @@ clt_status clt_run_stop(clt_run *r) {
     clt_progress_end();
     if (r->cfg->save_folder && r->now.batch == r->start_batch) return nothing_done(r);
     if (r->writer) {
-        clt_run_save_finish(r);
-        if (r->saved != r->now.batch) clt_run_save(r);
+        CLT_TRY(clt_run_save_last(r));
+        clt_run_note_end(r, "stopped");
         if (!r->save_failed) return after_save(r);
     }
     clt_warn("stopped at batch %lld without a checkpoint%s", (long long)r->now.batch,

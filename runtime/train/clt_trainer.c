@@ -90,8 +90,10 @@ static clt_status open_engine(clt_run *r) {
                            .training = true};
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
     *clt_engine_loss_scale(r->engine) = r->scale;
-    /* A CPU device works on the cores that would prepare the next step; amp_fp16 asks after every step. */
-    r->ahead = clt_env_long(CLT_ENV_AHEAD, f->type != CLT_DEVICE_CPU) && c->precision != CLT_F16;
+    /* A CPU device works on the cores that would prepare the next step; amp_fp16, and guards that leave steps
+     * out, ask after every step. */
+    r->ahead = clt_env_long(CLT_ENV_AHEAD, f->type != CLT_DEVICE_CPU) && c->precision != CLT_F16 &&
+               !clt_run_guard_each_step(c);
     char total[32], params[32];
     clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s",
              clt_human_count((double)clt_mpt_param_count(&c->model), params), (long long)r->memory.microbatch,
@@ -121,6 +123,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     if (leg == CLT_OK && stops && !r->cfg->save_folder)
         leg = clt_error(CLT_BAD_CONFIG, "--stop-after saves and ends: it needs save_folder");
     CLT_TRY(clt_group_agree(r->group, leg != CLT_OK ? leg : open_folder(r)));
+    CLT_TRY(clt_run_guard_create(r));
     clt_group_set_folder(r->group, r->folder);
     CLT_TRY(clt_group_agree(r->group, clt_run_find_start(r, &path, &resume)));
     r->start_batch = r->now.batch;
@@ -141,11 +144,13 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     if (st == CLT_OK) st = clt_engine_weights_changed(r->engine);
     if (st == CLT_OK && r->cfg->n_evals) st = clt_engine_prepare_eval(r->engine);
     CLT_TRY(clt_group_agree(r->group, st));
+    r->resumed = resume;
+    clt_run_note_start(r);
+    CLT_TRY(clt_run_guard_begin(r));
     if (r->cfg->save_folder) {
         CLT_TRY(clt_ckpt_supersede(r->group, r->folder, r->now.batch, r->run_id));
         CLT_TRY(clt_run_create_writer(r));
     }
-    r->resumed = resume;
     if (resume) clt_sinks_event(r->sinks, "resume", r->now.batch, NULL);
     if (clt_group_size(r->group) > 1) {
         char *lanes = clt_run_lanes_text(r);
@@ -180,6 +185,27 @@ static void prefetch(clt_run *r, int64_t samples) {
     clt_loader_prefetch(r->train, epoch, next + first, last - first);
 }
 
+/* The exchange of every step: targets and tokens of the whole batch, and how long everybody's last step took.
+ */
+static clt_status exchange(clt_run *r, const clt_loader_batch *rows, int64_t sums[2]) {
+    enum { TARGETS, TOKENS, TIME, WORDS };
+    int ranks = clt_group_size(r->group);
+    int64_t mine[WORDS] = {rows->loss_tokens, rows->num_tokens, clt_run_own_time(r)};
+    int64_t *all = clt_calloc((size_t)ranks * WORDS, sizeof *all),
+            *times = clt_calloc((size_t)ranks, sizeof *times);
+    clt_status st = clt_group_all_gather(r->group, mine, sizeof mine, all);
+    sums[0] = sums[1] = 0;
+    for (int k = 0; st == CLT_OK && k < ranks; k++) {
+        sums[0] += all[k * WORDS + TARGETS];
+        sums[1] += all[k * WORDS + TOKENS];
+        times[k] = all[k * WORDS + TIME];
+    }
+    if (st == CLT_OK) clt_run_own_times(r, times);
+    clt_free(all);
+    clt_free(times);
+    return st;
+}
+
 /* This rank's rows of the batch at the current position, and the targets of the whole batch. */
 static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens) {
     int64_t first, last;
@@ -190,10 +216,12 @@ static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens) {
         clt_loader_get(r->train, r->now.epoch, r->now.sample_in_epoch + first, last - first, &rows);
     CLT_TRY(clt_group_agree(r->group, st));
     prefetch(r, b->samples);
-    int64_t sums[] = {rows.loss_tokens, rows.num_tokens};
-    CLT_TRY(clt_group_sum_i64(r->group, sums, 2));
+    int64_t sums[2];
+    CLT_TRY(exchange(r, &rows, sums));
     *tokens = sums[1];
     b->targets = sums[0];
+    b->spoilt =
+        r->now.batch + 1 >= r->guards.inject.nan_first && r->now.batch + 1 <= r->guards.inject.nan_last;
     b->tokens = rows.tokens;
     b->labels = rows.targets;
     b->seq_ids = rows.seq_ids;
@@ -244,37 +272,22 @@ static void keep_batch(const clt_run *r, clt_run_step *q, const clt_engine_batch
     q->batch.seq_ids = q->arrays + 2 * words;
 }
 
-static clt_status bad_step(clt_run *r, const clt_run_step *q, const clt_engine_result *res) {
-    clt_run_save_finish(r);
-    clt_device_set_steady(r->dev, false); /* looking into a step needs a kernel more */
-    CLT_TRY(clt_engine_explain(r->engine, &q->batch, q->step));
-    clt_error(CLT_FAIL,
-              "batch %lld: loss %g, gradient norm %g; the weights were not changed. The last checkpoint is "
-              "good: lower the "
-              "learning rate, clip the gradients or look at the data",
-              (long long)q->after.batch, fabs(res->loss), (double)res->grad_norm);
-    return clt_group_agree(r->group, CLT_FAIL);
-}
-
 /* Waits for the oldest queued step and tells what came of it. */
 static clt_status collect(clt_run *r) {
     clt_run_step q = r->queued[0];
     clt_engine_result res;
     double start = clt_now();
+    bool left_out;
     CLT_TRY(clt_engine_collect(r->engine, &res));
-    clt_trace_span(r->trace, start, clt_now(), "wait for step %lld", (long long)q.step);
-    if (!res.finite) return bad_step(r, &q, &res);
-    if (res.skipped) {
-        r->optimizer_step--;
-        clt_info(
-            "batch %lld: the gradient overflowed at loss scale %g: the step is left out, the scale halved",
-            (long long)q.after.batch, res.loss_scale);
-    }
     double now = clt_now(), seconds = now - r->mark;
+    clt_trace_span(r->trace, start, now, "wait for step %lld", (long long)q.step);
+    CLT_TRY(clt_run_guard_step(r, &q, &res, &left_out));
+    if (res.finite) r->last_loss = res.loss;
+    if (left_out && r->optimizer_step == q.step) r->optimizer_step--;
+    if (!left_out) clt_run_count_step(r, seconds);
     r->mark = now;
     /* What a clock decides (sec, of an interval or a leg) is decided alike on all ranks. */
     CLT_TRY(clt_group_broadcast(r->group, 0, &seconds, sizeof seconds));
-    r->last_loss = res.loss;
     clt_run_time_step(r, seconds);
     r->now.wall_seconds += seconds;
     q.after.wall_seconds = r->now.wall_seconds;
@@ -360,8 +373,8 @@ static clt_status end_leg(clt_run *r) {
     char length[40];
     clt_progress_end();
     CLT_TRY(collect_all(r));
-    clt_run_save_finish(r);
-    if (r->saved != r->now.batch) clt_run_save(r);
+    CLT_TRY(clt_run_save_last(r));
+    clt_run_note_end(r, "stopped");
     if (r->save_failed)
         return clt_group_agree(r->group, clt_error(CLT_IO, "the state at batch %lld could not be saved in %s",
                                                    (long long)r->now.batch, r->folder));
@@ -422,22 +435,29 @@ static clt_status loop(clt_run *r) {
         if (before.batch == r->now.batch) continue; /* given up: the next exchange says why */
         bool eval = r->cfg->n_evals && clt_timestamp_crossed(&before, &r->now, eval_every);
         bool save = r->writer && clt_timestamp_crossed(&before, &r->now, save_every);
-        if (eval || save || before.batch == first) CLT_TRY(collect_all(r));
+        bool compare = save || clt_run_replicas_due(r);
+        if (eval || compare || before.batch == first) {
+            CLT_TRY(collect_all(r));
+            r->guards.disturbed = true;
+        }
         if (before.batch == first) first_step_done(r);
+        if (compare) CLT_TRY(clt_run_check_replicas(r));
         if (eval) {
             CLT_TRY(clt_run_eval(r, false));
             if (clt_group_stop(r->group)) return clt_run_stop(r);
             evaluated = r->now.batch;
         }
-        if (save && clt_run_save_begin(r) == CLT_OK && !r->ahead) clt_run_save_finish(r);
+        /* Going back among steps that are not finite takes a checkpoint from before them. */
+        if (save && !(r->guards.bad_in_a_row && r->cfg->guards.nonfinite == CLT_NONFINITE_ROLLBACK) &&
+            clt_run_save_begin(r) == CLT_OK && !r->ahead)
+            clt_run_save_finish(r);
     }
     CLT_TRY(collect_all(r));
     if (r->cfg->n_evals && evaluated != r->now.batch) {
         CLT_TRY(clt_run_eval(r, false));
         if (clt_group_stop(r->group)) return clt_run_stop(r);
     }
-    clt_run_save_finish(r);
-    if (r->writer && r->saved != r->now.batch) clt_run_save(r);
+    CLT_TRY(clt_run_save_last(r));
     return r->trace ? trace_end(r) : CLT_OK; /* the run ended before the steps that were asked for */
 }
 
@@ -466,6 +486,7 @@ clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
         clt_info("done: %lld batches, %lld tokens in %s of training, loss %.4f; logs in %s",
                  (long long)r.now.batch, (long long)r.now.token, clt_human_seconds(r.now.wall_seconds, s),
                  r.last_loss, r.folder);
+        clt_run_note_end(&r, "done");
         if (r.save_failed) st = clt_error(CLT_IO, "the last checkpoint could not be saved in %s", r.folder);
         st = clt_group_agree(r.group, st);
     }

@@ -1,0 +1,132 @@
+/* What of a run is kept as named numbers in its checkpoints, and the share of its time that was of use. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../base/clt_json.h"
+#include "clt_run.h"
+
+/* --- named numbers ------------------------------------------------------------------------------------ */
+
+static void add(clt_ckpt_number *numbers, int *n, clt_strv *names, char *name, double value) {
+    clt_strv_add_owned(names, name);
+    numbers[(*n)++] = (clt_ckpt_number){name, value};
+}
+
+int clt_run_numbers(const clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
+    enum { OTHERS = 6 + CLT_HOP_NUMBERS };
+    const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
+    const clt_run_guards *g = &r->guards;
+    int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
+    clt_ckpt_number *v = clt_calloc((size_t)(OTHERS + 2 * spikes), sizeof *v);
+    if (r->cfg->precision == CLT_F16) {
+        add(v, &n, names, clt_strdup("loss_scale"), scale->scale);
+        add(v, &n, names, clt_strdup("good_steps"), (double)scale->good_steps);
+    }
+    add(v, &n, names, clt_strdup("first_start"), r->first_start);
+    add(v, &n, names, clt_strdup("useful_seconds"), r->useful_seconds);
+    if (r->guards.bad_in_a_row) add(v, &n, names, clt_strdup("nonfinite_in_a_row"), (double)g->bad_in_a_row);
+    if (r->guards.rollbacks) add(v, &n, names, clt_strdup("rollbacks"), (double)g->rollbacks);
+    n += clt_run_leg_numbers(&r->leg, &r->now, v + n);
+    for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_loss.%d", i), g->loss.v[i]);
+    for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_norm.%d", i), g->norm.v[i]);
+    *numbers = v;
+    return n;
+}
+
+/* Element i of a window; a window that was longer leaves its newest values. */
+static void take_window(clt_spike *s, const char *prefix, const clt_checkpoint_state *state) {
+    double *v = clt_calloc((size_t)CLT_MAX(state->number_count, 1), sizeof *v);
+    int n = 0;
+    for (int i = 0; i < state->number_count; i++) {
+        const char *name = state->numbers[i].name;
+        size_t length = strlen(prefix);
+        int64_t at;
+        if (strncmp(name, prefix, length) || !clt_parse_i64(name + length, &at)) continue;
+        if (at < 0 || at >= state->number_count || !isfinite(state->numbers[i].value)) continue;
+        v[at] = state->numbers[i].value;
+        n = CLT_MAX(n, (int)at + 1);
+    }
+    s->n = CLT_MIN(n, s->window);
+    memcpy(s->v, v + (n - s->n), (size_t)s->n * sizeof *v);
+    clt_free(v);
+}
+
+double clt_run_useful_of(const clt_checkpoint_state *s) {
+    for (int i = 0; i < s->number_count; i++)
+        if (!strcmp(s->numbers[i].name, "useful_seconds") && s->numbers[i].value >= 0)
+            return s->numbers[i].value;
+    return s->train_seconds;
+}
+
+void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
+    r->useful_seconds = clt_run_useful_of(s);
+    for (int i = 0; i < s->number_count; i++) {
+        const char *name = s->numbers[i].name;
+        double v = s->numbers[i].value;
+        if (!(v >= 0 && v <= 0x1p127)) continue;
+        if (!strcmp(name, "loss_scale") && v > 0) r->scale.scale = v;
+        if (!strcmp(name, "good_steps")) r->scale.good_steps = (int64_t)CLT_MIN(v, 0x1p53);
+        if (!strcmp(name, "first_start")) r->first_start = v;
+        if (!strcmp(name, "nonfinite_in_a_row")) r->guards.bad_in_a_row = (int64_t)CLT_MIN(v, 0x1p53);
+        if (!strcmp(name, "rollbacks")) r->guards.rollbacks = (int64_t)CLT_MIN(v, 0x1p53);
+    }
+    take_window(&r->guards.loss, "spike_loss.", s);
+    take_window(&r->guards.norm, "spike_norm.", s);
+}
+
+/* --- effective training time -------------------------------------------------------------------------- */
+
+/* A run that was killed before its first checkpoint: the newest start in metrics.jsonl that was a first one;
+ * 0: none. */
+static double noted_start(const clt_run *r) {
+    char *path = clt_path_join(r->folder, "metrics.jsonl"), *text = NULL;
+    size_t bytes = 0;
+    double found = 0;
+    bool there = clt_io_is_file(path) && clt_io_read_all(path, (size_t)1 << 30, &text, &bytes) == CLT_OK;
+    for (char *at = text; there && at < text + bytes;) {
+        size_t n = strcspn(at, "\n");
+        json_t *o = n > 16 && !strncmp(at, "{\"event\":\"start\"", 16) ? json_loadb(at, n, 0, NULL) : NULL;
+        if (json_is_true(json_object_get(o, "first"))) found = json_number_value(json_object_get(o, "time"));
+        json_decref(o);
+        at += n + 1;
+    }
+    clt_free(text);
+    clt_free(path);
+    return found;
+}
+
+void clt_run_note_start(clt_run *r) {
+    double now = clt_wall();
+    if (r->opt->started > 0) now -= clt_now() - r->opt->started;
+    if (r->first_start == 0 && !r->resumed && r->cfg->autoresume && clt_group_rank(r->group) == 0)
+        r->first_start = noted_start(r);
+    bool first = !(r->first_start > 0 && r->first_start <= now);
+    if (first) r->first_start = now;
+    char *fields = clt_format("\"time\":%.3f,\"first\":%s", now, first ? "true" : "false");
+    clt_sinks_event(r->sinks, "start", r->now.batch, fields);
+    clt_free(fields);
+}
+
+/* The first step of a process compiles and allocates: it counts for as long as the second one takes. */
+void clt_run_count_step(clt_run *r, double seconds) {
+    r->steps_counted++;
+    if (r->steps_counted == 1) {
+        r->first_seconds = seconds;
+        return;
+    }
+    if (r->steps_counted == 2) r->useful_seconds += CLT_MIN(seconds, r->first_seconds);
+    r->useful_seconds += seconds;
+}
+
+void clt_run_note_end(clt_run *r, const char *why) {
+    char useful[32], all[32];
+    double wall = clt_wall() - r->first_start, ratio = wall > 0 ? CLT_MIN(r->useful_seconds / wall, 1.0) : 0;
+    clt_info("effective training time: %.1f %% (%s of steps that count in %s since the run's first start)",
+             floor(1000 * ratio) / 10, clt_human_seconds(r->useful_seconds, useful),
+             clt_human_seconds(wall, all));
+    char *fields = clt_format("\"why\":\"%s\",\"ettr\":%.5f,\"useful_seconds\":%.3f,\"wall_seconds\":%.3f",
+                              why, ratio, r->useful_seconds, wall);
+    clt_sinks_event(r->sinks, "end", r->now.batch, fields);
+    clt_free(fields);
+}

@@ -1,0 +1,103 @@
+#!/bin/bash
+# What watches a run, on real runs: a flipped bit in one replica, steps that are not finite, spikes, and the share of time
+# that was of use. The states are compared by their hashes with those of runs that nothing happened to.
+# timeout: 300
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+set=$golden/mpt-learned
+settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" max_duration=12ba scheduler.t_max=12ba
+    save_interval=4ba log_config=false log_to_console=false)
+
+# train FOLDER CODE [override ...]: a run on $ranks ranks (1) in $tmp/FOLDER that ends with CODE
+train() {
+    local folder=$1 want=$2 code
+    shift 2
+    on_ranks "${ranks:-1}" train "${settings[@]}" "save_folder=$tmp/$folder" "$@" >"$log" 2>&1
+    code=$?
+    [ $code = "$want" ] || report "$folder: exit" 1 "$code, not $want"
+}
+state() { "$cltrain" ckpt hash "$tmp/$1" | tr '\n' ' '; }
+# same NAME A B, other NAME A B: the newest checkpoints of two folders
+same() { [ "$(state "$2")" = "$(state "$3")" ] && [ -n "$(state "$2")" ]; report "$1" $? "$2 and $3"; }
+other() { [ "$(state "$2")" != "$(state "$3")" ]; report "$1" $? "$2 and $3"; }
+says() { grep -q "$1" "$log"; report "it says '$1'" $?; }
+event() { grep -q "\"event\":\"$2\",.*$3" "$tmp/$1/metrics.jsonl"; report "$1: event $2 $3" $?; }
+events() { grep -c "\"event\":\"$2\"" "$tmp/$1/metrics.jsonl"; }
+
+train straight 0
+event straight start '"first":true'
+event straight end '"why":"done","ettr":0\.'
+
+# --- replicas ----------------------------------------------------------------------------------------------------------
+
+# The flip after batch 7 is found before batch 8 is saved; the run that goes on ends like the one that nothing happened to.
+ranks=3 CLTRAIN_INJECT=flip=1:7:1000003 train flip3 75
+says '^error: batch 8: rank 1 (host .*) does not hold the values (weight) that the other 2 ranks hold'
+event flip3 replicas_differ '"ranks":\[1\],"known":true'
+[ ! -e "$tmp/flip3/ep1-ba8" ] && [ -d "$tmp/flip3/ep0-ba4" ]
+report "the bad state is not saved" $?
+ranks=3 train flip3 0
+same "after a flipped bit" straight flip3
+event flip3 start '"first":false'
+ranks=2 CLTRAIN_INJECT=flip=0:5:31 train flip2 75 cltrain.guards.replica_hash_interval=2
+says '^error: batch 6: ranks 0 (host .*), 1 (host .*) do not hold the same values .* 2 ranks cannot tell'
+ranks=2 CLTRAIN_INJECT=flip=1:7:99 train flipoff 0 cltrain.guards.replica_hash_interval=0
+CLTRAIN_INJECT=flop=1 train badhook 2
+
+# --- steps that are not finite -----------------------------------------------------------------------------------------
+
+export CLTRAIN_INJECT=nan=6:8
+train stop 1
+says '^error: batch 6: loss nan.*the weights were not changed'
+event stop nonfinite '"action":"stop"'
+train skip 0 cltrain.guards.nonfinite=skip
+[ "$(events skip nonfinite)" = 3 ]
+report "three steps were left out" $? "$(events skip nonfinite)"
+other "steps are left out" straight skip
+train skipcut 0 cltrain.guards.nonfinite=skip max_duration=7ba
+train skipcut 0 cltrain.guards.nonfinite=skip
+same "left out, stopped in the middle" skip skipcut
+ranks=2 train skip2 0 cltrain.guards.nonfinite=skip
+same "left out, two ranks" skip skip2
+train limit 1 cltrain.guards.nonfinite=skip cltrain.guards.nonfinite_in_a_row=2
+says '^error: batch 7:'
+train back 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
+event back rollback '"to":4,"rollbacks":1'
+other "back to a checkpoint" skip back
+CLTRAIN_INJECT=nan=6:40 train bounded 1 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
+says '^error: batch 11: the run has gone back 2 times'
+train nowhere 1 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2 save_interval=40ba
+says '^error: batch 7: there is no checkpoint to go back to'
+unset CLTRAIN_INJECT
+
+# Going back is what it says: from the checkpoint's weights and moments, with the data that comes then. The same by hand:
+# the weights of batch 4 before the data of batches 9 to 12 is what "back" has, whose steps 6 to 8 were bad.
+CLTRAIN_INJECT=nan=5:8 train all4 0 cltrain.guards.nonfinite=skip
+CLTRAIN_INJECT=nan=5:8 train back4 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=4
+same "going back where nothing was learnt since" all4 back4
+
+# --- spikes ------------------------------------------------------------------------------------------------------------
+
+spiky=(cltrain.guards.spike_window=4 cltrain.guards.spike_threshold=1.2)
+train warn 0 "${spiky[@]}"
+event warn spike '"action":"warn"'
+same "a warning changes nothing" straight warn
+train spike 0 "${spiky[@]}" cltrain.guards.loss_spike=skip
+n=$(events spike spike)
+[ "$n" -ge 1 ]
+report "spikes are left out" $? "$n"
+other "spikes are left out" straight spike
+for stop in ${STOPS:-5}; do
+    train "spike$stop" 0 "${spiky[@]}" cltrain.guards.loss_spike=skip max_duration=${stop}ba
+    train "spike$stop" 0 "${spiky[@]}" cltrain.guards.loss_spike=skip
+    same "spikes left out, stopped at $stop" spike "spike$stop"
+done
+ranks=3 train spikes3 0 "${spiky[@]}" cltrain.guards.loss_spike=skip
+same "spikes left out, three ranks" spike spikes3
+train spikestop 1 "${spiky[@]}" cltrain.guards.loss_spike=stop
+says '^error: batch [0-9]*: a spike of the loss'
+train off 0 "${spiky[@]}" cltrain.guards.loss_spike=off
+[ "$(events off spike)" = 0 ]
+report "off is off" $?
+train badthreshold 78 cltrain.guards.spike_window=10 cltrain.guards.spike_threshold=3
+finish
