@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../runtime/base/clt_signal.h"
 #include "clt_launch.h"
@@ -110,13 +111,16 @@ void clt_group_set_folder(clt_group *g, const char *folder) {
 
 void clt_group_end_hung(clt_group *g) {
     const clt_flight_log *l = &g->flight[g->local_rank];
+    char host[256] = "";
     clt_str more = {0};
+    gethostname(host, sizeof host - 1);
     clt_flight_table(g, &more);
     clt_flight_dump(g, clt_last_error(), &more);
-    clt_group_abort(g, clt_status_exit_code(CLT_AGAIN),
-                    "rank %d ends the job at step %lld, %s: its device hangs. Run it again: it goes on from "
-                    "the last checkpoint%s",
-                    g->rank, (long long)l->step, clt_flight_phase_of(l), more.s);
+    clt_group_abort(
+        g, clt_status_exit_code(CLT_AGAIN),
+        "rank %d (host %s) ends the job at step %lld, %s: its device hangs. Run it again: it goes "
+        "on from the last checkpoint%s",
+        g->rank, host, (long long)l->step, clt_flight_phase_of(l), more.s);
 }
 
 clt_status clt_group_barrier(clt_group *g) {

@@ -1,5 +1,7 @@
 #include "clt_launch.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "clt_group.h"
@@ -20,6 +22,17 @@ clt_launch_info clt_launch_detect(void) {
                                      (int)clt_env_long(known[i].local_rank, 0),
                                      (int)clt_env_long(known[i].local_size, 1), known[i].name};
     return (clt_launch_info){0, 1, 0, 1, "none"};
+}
+
+bool clt_process_gone(long pid) {
+    char path[32], state = 0;
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) return true;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f) return false;
+    if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 0;
+    fclose(f);
+    return state == 'Z';
 }
 
 static void leave_line(const char *what, const char *text) {

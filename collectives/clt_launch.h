@@ -17,4 +17,7 @@ void clt_launch_report(int code);
 /* At the end of the program: prints what is still held, reports, returns `code`. */
 int clt_launch_end(int code);
 
+/* Whether no process has this number on this host any more, or one that has ended and is not waited for. */
+bool clt_process_gone(long pid);
+
 #endif

@@ -118,6 +118,7 @@ static clt_status join(clt_group *g) {
 }
 
 static void leave(clt_group *g) {
+    static const double leave_seconds = 60;
     clt_mpi_state *s = state(g);
     int started = 0, done = 0;
     MPI_Initialized(&started);
@@ -128,7 +129,7 @@ static void leave(clt_group *g) {
         atomic_store(&s->page->flight[g->local_rank].left, 1);
         clt_shm_unmap(s->page, s->page_bytes);
     }
-    guard(g->timeout);
+    guard(CLT_MIN(g->timeout, leave_seconds)); /* ranks come here together */
     if (started && !done) MPI_Finalize();
     guard(0);
     clt_free(s);

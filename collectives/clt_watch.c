@@ -1,6 +1,5 @@
 /* How ranks watch each other while they wait: a page in the memory of each host on which every rank notes
  * what it is doing, and the end of a job when one of them is gone or stuck. */
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -136,7 +135,7 @@ static void deadline_passed(clt_group *g, const char *what) {
 }
 
 static bool is_gone(const clt_flight_log *n) {
-    return n->pid > 0 && !n->left && kill(n->pid, 0) != 0 && errno == ESRCH;
+    return n->pid > 0 && !n->left && clt_process_gone(n->pid);
 }
 
 /* --- the watcher: a thread, which must not call MPI

@@ -157,6 +157,7 @@ static int run(launch *l, const clt_strv *rest) {
                                .ranks = (int)l->ranks,
                                .elsewhere = l->ranks > 1 && (l->hosts || l->kind == SRUN),
                                .forwards = l->ranks > 1 && l->kind == SRUN,
+                               .deaf = l->ranks > 1 && l->kind == OPEN_MPI,
                                .filter = l->ranks > 1 && l->kind == OPEN_MPI};
     int code = clt_launch_run(&p);
     words.n--; /* the end mark */
@@ -166,6 +167,7 @@ static int run(launch *l, const clt_strv *rest) {
 
 static int start(launch *l, const clt_strv *rest, const char *want) {
     const char *tmp = clt_env(CLT_ENV_TMPDIR);
+    clt_launch_run_signals();
     if (l->ranks > 1) {
         clt_status st = find_launcher(l, want);
         if (st != CLT_OK) return clt_status_exit_code(st);

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collectives/clt_launch.h"
+
 enum { SIGNALS = 3, STOPPED_TWICE = 130, CANNOT_RUN = 127 };
 static const int signal_of[SIGNALS] = {SIGINT, SIGTERM, SIGUSR1};
 static volatile sig_atomic_t came[SIGNALS];
@@ -30,12 +32,21 @@ typedef struct {
     int lost;                /* the first rank that was gone without a word, or -1 */
     double trouble;          /* when a rank failed or went; 0: not yet */
     double asked;            /* when the first signal came; 0: none */
+    double seen;             /* when a rank was at work last, or still to come */
     bool at_once;            /* a second SIGINT */
 } job;
 
 static void on_signal(int sig) {
     for (int k = 0; k < SIGNALS; k++)
         if (signal_of[k] == sig) came[k]++;
+}
+
+void clt_launch_run_signals(void) {
+    struct sigaction a;
+    memset(&a, 0, sizeof a);
+    a.sa_handler = on_signal;
+    a.sa_flags = SA_RESTART;
+    for (int k = 0; k < SIGNALS; k++) sigaction(signal_of[k], &a, NULL);
 }
 
 bool clt_launch_run_asked(void) {
@@ -66,7 +77,7 @@ static void look_at_rank(job *j, int r) {
     long n;
     if (k->gone) return;
     if (!k->pid && read_left(j, r, "pid", &n, word) && strcmp(word, j->host) == 0) k->pid = n;
-    bool gone = k->pid && kill((pid_t)k->pid, 0) != 0 && errno == ESRCH;
+    bool gone = k->pid && clt_process_gone(k->pid);
     if (k->code < 0 && read_left(j, r, "exit", &n, word))
         k->code = (int)n; /* after the look: it wrote before it went */
     k->gone = gone;
@@ -84,6 +95,11 @@ static void kill_ranks(const job *j) {
  * ----------------------------------------------------------------------------------------------------------
  */
 
+/* What ends the launcher. */
+static int end_signal(const clt_launch_run_params *p) {
+    return p->deaf ? SIGHUP : SIGTERM;
+}
+
 /* Hands each signal to every rank once, as soon as the rank is there. A rank on another host hears of it from
  * these. */
 static void pass_signal(job *j, int k) {
@@ -100,7 +116,7 @@ static void pass_signal(job *j, int k) {
     if (reached || j->forwarded[k]) return;
     /* No rank of this host: the launcher has to do, which for mpirun leaves the ranks a second. */
     if (!j->p->elsewhere && clt_now() - j->asked < START_SECONDS) return;
-    kill(j->child, j->p->forwards && signal_of[k] != SIGINT ? signal_of[k] : SIGTERM);
+    kill(j->child, j->p->forwards && signal_of[k] != SIGINT ? signal_of[k] : end_signal(j->p));
     j->forwarded[k] = true;
 }
 
@@ -112,17 +128,30 @@ static void look_at_signals(job *j) {
     j->at_once = true;
     if (write(2, text, sizeof text - 1) < 0) clt_debug("stderr is closed");
     kill_ranks(j);
-    kill(j->child, SIGTERM);
+    kill(j->child, end_signal(j->p));
+}
+
+/* Whether a rank has still to come or to end, as far as this host shows. */
+static bool any_working(const job *j) {
+    int come = 0;
+    for (int r = 0; r < j->p->ranks; r++) {
+        come += j->rank[r].pid != 0;
+        if (j->rank[r].pid && !j->rank[r].gone && j->rank[r].code < 0) return true;
+    }
+    return j->p->elsewhere || come < j->p->ranks;
 }
 
 /* Ranks that have not followed a failed one, or a second SIGINT, are ended; then the launcher is. */
 static void end_what_stays(job *j, double *killed) {
-    enum { GRACE = 3, LAUNCHER_GRACE = 4 };
+    enum { GRACE = 3, LAUNCHER_GRACE = 4, IDLE = 10 };
     double now = clt_now();
     if (*killed == 0 && (j->at_once || (j->trouble > 0 && now - j->trouble > GRACE))) {
         kill_ranks(j);
         *killed = now;
     }
+    if (any_working(j)) j->seen = now;
+    /* A launcher that does not see that its ranks have ended: it was stopped, perhaps. */
+    if (*killed == 0 && now - j->seen > IDLE) *killed = now;
     if (*killed > 0 && now - *killed > LAUNCHER_GRACE) {
         kill(j->child, SIGKILL);
         *killed = now;
@@ -137,8 +166,8 @@ static pid_t start_child(const clt_launch_run_params *p, int out) {
     pid_t child = fork();
     if (child != 0) return child;
     int null = open("/dev/null", O_RDONLY);
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing stays when the launch is killed */
-    setpgid(0, 0);                    /* a Ctrl-C on the terminal is for the launch, which hands it on */
+    prctl(PR_SET_PDEATHSIG, end_signal(p)); /* nothing stays when the launch is killed */
+    setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
     if (null >= 0) dup2(null, 0);
     if (out >= 0) dup2(out, 2);
     setenv("CLTRAIN_LAUNCH_DIR", p->dir, 1);
@@ -146,7 +175,13 @@ static pid_t start_child(const clt_launch_run_params *p, int out) {
      */
     setenv("HWLOC_COMPONENTS", "-opencl", 0);
     if (out >= 0 && clt_color(stderr)) setenv("CLICOLOR_FORCE", "1", 0);
-    for (int k = 0; k < SIGNALS; k++) signal(signal_of[k], SIG_DFL);
+    sigset_t kept;
+    sigemptyset(&kept);
+    for (int k = 0; k < SIGNALS; k++) {
+        signal(signal_of[k], SIG_DFL);
+        sigaddset(&kept, signal_of[k]);
+    }
+    if (p->deaf) sigprocmask(SIG_BLOCK, &kept, NULL); /* mpirun's ranks get them unblocked */
     execv(p->argv[0], p->argv);
     fprintf(stderr, "error: cannot run %s: %s\n", p->argv[0], strerror(errno));
     _exit(CANNOT_RUN);
@@ -235,10 +270,7 @@ static int job_code(const job *j, int status) {
 int clt_launch_run(const clt_launch_run_params *p) {
     job j = {.p = p, .lost = -1, .rank = clt_calloc((size_t)p->ranks, sizeof(rank_info))};
     int pipe_ends[2] = {-1, -1};
-    struct sigaction a;
-    memset(&a, 0, sizeof a);
-    a.sa_handler = on_signal;
-    for (int k = 0; k < SIGNALS; k++) sigaction(signal_of[k], &a, NULL);
+    clt_launch_run_signals();
     for (int r = 0; r < p->ranks; r++) j.rank[r].code = -1;
     gethostname(j.host, sizeof j.host - 1);
     if (p->filter && pipe2(pipe_ends, O_CLOEXEC) != 0) pipe_ends[0] = pipe_ends[1] = -1;

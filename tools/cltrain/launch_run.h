@@ -12,9 +12,12 @@ typedef struct {
     int ranks;
     bool elsewhere; /* ranks may run on other hosts */
     bool forwards;  /* the launcher hands signals to its ranks itself (srun) */
+    bool deaf;      /* the three signals are kept from it: Open MPI's mpirun kills ranks a second after one */
     bool filter;    /* its stderr holds Open MPI's boxed texts */
 } clt_launch_run_params;
 
+/* From now on signals are kept for the ranks, also for those of a job that is still to start. */
+void clt_launch_run_signals(void);
 /* Runs it to its end. Returns the exit code of the lowest rank that failed (75 only if no rank has another
  * one), else the launcher's; 130 after a second SIGINT. */
 int clt_launch_run(const clt_launch_run_params *p);

@@ -1,0 +1,102 @@
+#!/bin/bash
+# Devices and ranks that hang: on one rank, under one of several, with and without cltrain launch. All ranks are gone
+# within the time-out and 5 s, the exit code is 75, rank, host, step and phase are named, the last events are in a file,
+# and the next start goes on. LONG=1: with more cases.
+# timeout: 200
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+set=$golden/mpt-learned
+settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" "save_folder=$tmp/run"
+    scheduler.t_max=1200ba max_duration=1200ba save_interval=5ba log_config=false console_log_interval=1000ba
+    device_train_microbatch_size=2)
+now() { date +%s%N | sed 's/......$//'; } # milliseconds
+${CC:-cc} -shared -fPIC -D_GNU_SOURCE -DCL_TARGET_OPENCL_VERSION=120 -o "$tmp/hang.so" test/fault/hang_device.c -ldl ||
+    fail "the library that hangs does not build"
+case $(nm -D "$cltrain" 2>/dev/null) in *__asan_init*) preload=$(${CC:-cc} -print-file-name=libasan.so):$tmp/hang.so ;; *) preload=$tmp/hang.so ;; esac
+
+# Waits for the file MARK, then for the end of process $pid: code, took (ms after the mark), left.
+ended() { # MARK
+    for _ in $(seq 600); do [ -e "$1" ] && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+    began=$(now)
+    wait $pid 2>/dev/null
+    code=$?
+    took=$(($(now) - began))
+    left=$(pgrep -fc "save_folder=$tmp/run")
+}
+
+# A line that names rank $1 and its phase, and the events of all $2 ranks in the file that is named.
+named() {
+    local file
+    grep -q "$3" "$log" || return 1
+    file=$(sed -n 's/^  last events: //p' "$log" | head -n 1)
+    [ -f "$file" ] && [ "$(grep -c '^rank [0-9]* (host .*, process [0-9]*): step [0-9]*, ' "$file")" = "$2" ] &&
+        [ "$(grep -c ' s  step [0-9]*  forward and backward' "$file")" -ge "$2" ]
+}
+
+# --- a hung device ----------------------------------------------------------------------------------------------------
+# NAME, ranks, hung rank, command
+hung() {
+    local name=$1 ranks=$2 rank=$3
+    shift 3
+    rm -f "$tmp/mark"
+    env LD_PRELOAD="$preload" HANG_AT=3000 HANG_RANK="$rank" HANG_MARK="$tmp/mark" CLTRAIN_DEVICE_TIMEOUT=2 \
+        "$@" train "${settings[@]}" >"$log" 2>&1 &
+    pid=$!
+    ended "$tmp/mark"
+    [ -e "$tmp/mark" ] && [ $code = 75 ] && [ $took -ge 1800 ] && [ $took -le 7000 ] && [ "$left" = 0 ] &&
+        grep -q "device .* gave no answer for 2 s" "$log" &&
+        named "$rank" "$ranks" "rank $rank (host .*) ends the job at step [1-9][0-9]*, .*: its device hangs"
+    report "$name" $? "exit $code after $took ms"
+}
+hung "a hung device" 1 0 "$cltrain"
+hung "a hung device under one of two ranks" 2 1 "$cltrain" launch -n 2
+hung "the same with mpirun alone" 2 0 mpirun --bind-to none --oversubscribe -np 2 "$cltrain"
+
+# --- stopped ranks, mpirun alone ----------------------------------------------------------------------------------------
+export CLTRAIN_COMM_TIMEOUT=3
+rank_of() { for p in $(pgrep -f "^$cltrain train.*save_folder=$tmp/run"); do
+    tr '\0' '\n' <"/proc/$p/environ" | grep -q "^OMPI_COMM_WORLD_RANK=$1$" && echo "$p"; done 2>/dev/null; }
+under_mpirun() { # signal, rank
+    rm -f "$log"
+    mpirun --bind-to none --oversubscribe -np 2 "$cltrain" train "${settings[@]}" >"$log" 2>&1 &
+    pid=$!
+    for _ in $(seq 300); do grep -q "checkpoint saved" "$log" 2>/dev/null && break; sleep 0.1; done
+    kill "-$1" "$(rank_of "$2")"
+    ended /
+}
+under_mpirun STOP 1
+[ $code = 75 ] && [ $took -le 8000 ] && [ "$left" = 0 ] &&
+    named 1 2 "rank 1 (host .*) does not answer: step [0-9]*, [a-z ]* for" && [ "$(grep -c '^  rank [01] (host' "$log")" = 2 ]
+report "mpirun alone: a rank is stopped" $? "exit $code after $took ms"
+under_mpirun KILL 0
+[ $code != 0 ] && [ $took -le 5000 ] && [ "$left" = 0 ] && grep -q "rank 0 (host .*) is gone: it was at step" "$log"
+report "mpirun alone: a rank is killed" $? "exit $code after $took ms"
+under_mpirun TERM 1
+[ $code = 75 ] && [ "$left" = 0 ] && grep -q "^stopped at batch [0-9]* after a save" "$log"
+report "mpirun alone: SIGTERM to a rank" $? "exit $code after $took ms"
+
+# --- a rank that is stopped while it starts ---------------------------------------------------------------------------
+"$cltrain" launch -n 2 train "${settings[@]}" >"$log" 2>&1 &
+pid=$!
+for _ in $(seq 300); do [ -e "$(echo "$tmp"/cltrain-launch.*/1.pid)" ] && break; sleep 0.02; done
+kill -STOP "$(cut -d' ' -f1 "$tmp"/cltrain-launch.*/1.pid)"
+ended /
+[ $code = 75 ] && [ $took -le 8000 ] && [ "$left" = 0 ]
+report "a rank is stopped while it starts" $? "exit $code after $took ms"
+
+if [ -n "${LONG:-}" ]; then
+    # mpirun itself is stopped: the launch ends what it cannot end.
+    "$cltrain" launch -n 2 train "${settings[@]}" >"$log" 2>&1 &
+    pid=$!
+    for _ in $(seq 300); do grep -q "checkpoint saved" "$log" 2>/dev/null && break; sleep 0.1; done
+    kill -STOP "$(pgrep -P $pid | head -n 1)"
+    kill -TERM $pid
+    ended /
+    [ $code != 0 ] && [ $took -le 15000 ] && [ "$left" = 0 ]
+    report "mpirun is stopped" $? "exit $code after $took ms"
+fi
+unset CLTRAIN_COMM_TIMEOUT
+
+"$cltrain" train "${settings[@]}" max_duration=60ba >"$log" 2>&1
+report "the next start goes on" $? "$(grep -o 'resumed from.*' "$log" | sed 's/.*ep/ep/')"
+finish

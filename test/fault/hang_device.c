@@ -1,0 +1,35 @@
+/* Loaded before the OpenCL loader (LD_PRELOAD): from launch $HANG_AT of rank $HANG_RANK on, its queue waits
+ * for a user event that nobody sets, as a hung device would. Then the file $HANG_MARK appears. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <CL/cl.h>
+
+static long number(const char *name) {
+    const char *text = getenv(name);
+    return text ? atol(text) : 0;
+}
+
+static void hang(cl_command_queue queue) {
+    cl_context context;
+    cl_int e;
+    clGetCommandQueueInfo(queue, CL_QUEUE_CONTEXT, sizeof context, &context, NULL);
+    cl_event never = clCreateUserEvent(context, &e);
+    if (e == CL_SUCCESS) e = clEnqueueBarrierWithWaitList(queue, 1, &never, NULL);
+    if (e != CL_SUCCESS) abort();
+    int mark = open(getenv("HANG_MARK"), O_CREAT | O_WRONLY, 0600);
+    if (mark >= 0) close(mark);
+}
+
+cl_int clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint dims, const size_t *offset,
+                              const size_t *global, const size_t *local, cl_uint waits, const cl_event *wait,
+                              cl_event *event) {
+    static cl_int (*next)(cl_command_queue, cl_kernel, cl_uint, const size_t *, const size_t *,
+                          const size_t *, cl_uint, const cl_event *, cl_event *);
+    static long launches;
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueNDRangeKernel");
+    if (++launches == number("HANG_AT") && number("OMPI_COMM_WORLD_RANK") == number("HANG_RANK")) hang(queue);
+    return next(queue, kernel, dims, offset, global, local, waits, wait, event);
+}

@@ -1,0 +1,4 @@
+#!/bin/bash
+# test/fault/hang.sh with all its cases.
+# timeout: 300
+LONG=1 exec bash "$(dirname "$0")/../fault/hang.sh"
