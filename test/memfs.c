@@ -213,7 +213,7 @@ static void log_write(inode *n, uint64_t offset, const void *src, size_t bytes) 
 
 static int mem_open(const char *path, clt_io_mode mode, void **handle) {
     int i = lookup(path), e;
-    if (i < 0 && mode == CLT_IO_READ) return ENOENT;
+    if (i < 0 && (mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN)) return ENOENT;
     if (i < 0 && (e = make(path, 1, &i)) != 0) return e;
     if (fs.node[i].kind != 1) return EISDIR;
     if (mode == CLT_IO_CREATE) fs.node[i].bytes = 0;

@@ -19,7 +19,8 @@ static int fd_of(void *h) {
 static int local_open(const char *path, clt_io_mode mode, void **handle) {
     static const int flags[] = {[CLT_IO_READ] = O_RDONLY,
                                 [CLT_IO_CREATE] = O_RDWR | O_CREAT | O_TRUNC,
-                                [CLT_IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND};
+                                [CLT_IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND,
+                                [CLT_IO_READ_PLAIN] = O_RDONLY | O_NOFOLLOW};
     int fd = open(path, flags[mode] | O_CLOEXEC, 0666);
     if (fd < 0) return errno;
     *handle = (void *)(intptr_t)(fd + 1);
@@ -124,6 +125,7 @@ static clt_status failed(const char *verb, const char *path, int e) {
     const char *hint = e == ENOSPC   ? "; free some space or choose another folder"
                        : e == EACCES ? "; check the permissions"
                        : e == EROFS  ? "; the file system is read-only"
+                       : e == ELOOP  ? "; a symbolic link is not followed here"
                                      : "";
     return clt_error(CLT_IO, "cannot %s %s: %s%s", verb, path, strerror(e), hint);
 }
@@ -133,7 +135,8 @@ clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out) {
     int e;
     do e = io->open(path, mode, &handle);
     while (e == EINTR);
-    if (e) return failed(mode == CLT_IO_READ ? "open" : "create", path, e);
+    bool reads = mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN;
+    if (e) return failed(reads ? "open" : "create", path, e);
     clt_file *f = clt_malloc(sizeof *f + strlen(path) + 1);
     f->handle = handle;
     strcpy(f->path, path);

@@ -9,7 +9,13 @@
 
 typedef struct clt_file clt_file;
 
-typedef enum { CLT_IO_READ, CLT_IO_CREATE /* new or truncated */, CLT_IO_APPEND } clt_io_mode;
+typedef enum {
+    CLT_IO_READ,
+    CLT_IO_CREATE /* new or truncated */,
+    CLT_IO_APPEND,
+    CLT_IO_READ_PLAIN /* like READ, but the file may not be a symbolic link: it lies in the folder that names
+                         it */
+} clt_io_mode;
 
 /* The seam. Each returns 0 or an errno value; `handle` belongs to the implementation. */
 typedef struct {

@@ -220,7 +220,7 @@ static int probe_open(const char *path, clt_io_mode mode, void **handle) {
     f->under = h;
     strcpy(f->path, path);
     *handle = f;
-    if (mode != CLT_IO_READ) record(CLT_IO_OPEN, mode, path, NULL, 0, NULL, 0);
+    if (mode == CLT_IO_CREATE || mode == CLT_IO_APPEND) record(CLT_IO_OPEN, mode, path, NULL, 0, NULL, 0);
     return 0;
 }
 

@@ -132,21 +132,23 @@ typedef struct {
 clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n);
 void clt_ckpt_scan_free(clt_ckpt_info *list, int n);
 
-/* The newest valid checkpoint of `folder` as rank 0 sees it, the same on every rank; *path NULL when there is
- * none. Invalid ones are named in a warning. The caller frees *path. */
+/* The newest checkpoint of `folder` that is whole to the last chunk (each rank reads a share of them), the
+ * same on every rank; *path NULL when there is no checkpoint at all, CLT_BAD_DATA when there are some and
+ * none is whole. What is skipped is named with its reason in a warning. The caller frees *path. */
 clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **path);
 
 /* What `path` means for load_path: itself when it is a checkpoint, an HF folder or a .safetensors file; the
- * newest valid checkpoint when it is a folder of checkpoints; what a hint file names. Missing: CLT_IO.
- * Nothing usable in it: CLT_BAD_DATA. Decided by rank 0. The caller frees *resolved. */
+ * newest valid checkpoint (manifest and sizes) when it is a folder of checkpoints; what a hint file names, or
+ * the newest beside it when that is gone (with a warning). Missing: CLT_IO. Nothing usable in it:
+ * CLT_BAD_DATA. Decided by rank 0. The caller frees *resolved. */
 clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved);
 
 /* Before a run goes on at `batch` in this folder: later and invalid checkpoints are renamed to
  * NAME.superseded.RUNID, so that nothing is ever overwritten. One line names each. */
 clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id);
 
-/* Finishes an overwriting save that a crash interrupted between two renames, where the file system cannot exchange
- * names in one. Call with the folder's lock held, before the folder is looked at. */
+/* Finishes an overwriting save that a crash interrupted between two renames, where the file system cannot
+ * exchange names in one. Call with the folder's lock held, before the folder is looked at. */
 clt_status clt_ckpt_recover(clt_group *group, const char *folder);
 
 /* 16 hex digits that name a run, the same on every rank. */
@@ -188,10 +190,15 @@ clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, 
 clt_status clt_ckpt_verify(clt_ckpt_reader *r);
 
 typedef struct {
-    const char *const *ignore; /* load_ignore_keys: names (shell patterns) that are left as they are */
+    /* load_ignore_keys: shell patterns of what is left as it is. A pattern fits a tensor by its name, or by
+     * Composer's path of it or of a folder above: "state/model/NAME" for a weight,
+     * "state/optimizers/OPTIMIZER/state/NAME/exp_avg" for a moment. */
+    const char *const *ignore;
     int ignore_count;
     bool loose; /* load_strict_model_weights: false. Missing and extra tensors are only warned about */
 } clt_load_options;
+/* Does a pattern fit this tensor? opt may be NULL. */
+bool clt_load_ignores(const clt_load_options *opt, const char *role, const char *name);
 
 /* Fills the parts by name from a checkpoint. Another model's checkpoint: names the first tensor that differs.
  * opt NULL: strict. */

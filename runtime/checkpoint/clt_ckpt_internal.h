@@ -127,6 +127,9 @@ clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, i
 clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                                const float *src, uint64_t count);
 
+/* clt_ckpt_verify of one of `shares` even parts of the chunks (clt_ckpt_reader.c). */
+clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares);
+
 /* --- names, and groups that may be NULL (clt_ckpt_store.c) ------------------------------------------- */
 
 /* NAME.tmp.RUNID and NAME.superseded.RUNID are no checkpoints. */

@@ -79,10 +79,56 @@ clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part 
 
 /* --- load -------------------------------------------------------------------------------------------- */
 
-static bool ignored(const clt_load_options *opt, const char *name) {
+/* A pattern fits a path or a folder on the way to it: "state/optimizers" leaves all moments out. */
+static bool fits_path(const char *pattern, char *path) {
+    bool fits = fnmatch(pattern, path, 0) == 0;
+    for (char *s = path; (s = strchr(s, '/')) && !fits; s++) {
+        *s = 0;
+        fits = fnmatch(pattern, path, 0) == 0;
+        *s = '/';
+    }
+    return fits;
+}
+
+/* The paths under which Composer's checkpoints hold a tensor: models have a prefix "model." there. */
+static bool fits(const char *pattern, const char *role, const char *name) {
+    static const char *const optimizers[] = {"DecoupledAdamW", "DecoupledLionW"}, *const prefixes[] = {
+                                                                                      "", "model."};
+    if (fnmatch(pattern, name, 0) == 0) return true;
+    bool yes = false;
+    for (size_t p = 0; p < CLT_COUNT_OF(prefixes) && !yes; p++)
+        for (size_t o = 0; o < CLT_COUNT_OF(optimizers) && !yes; o++) {
+            char *path = strcmp(role, "weight") == 0 ? clt_format("state/model/%s%s", prefixes[p], name)
+                                                     : clt_format("state/optimizers/%s/state/%s%s/%s",
+                                                                  optimizers[o], prefixes[p], name, role);
+            yes = fits_path(pattern, path);
+            clt_free(path);
+        }
+    return yes;
+}
+
+bool clt_load_ignores(const clt_load_options *opt, const char *role, const char *name) {
     for (int i = 0; opt && i < opt->ignore_count; i++)
-        if (fnmatch(opt->ignore[i], name, 0) == 0) return true;
+        if (fits(opt->ignore[i], role, name)) return true;
     return false;
+}
+
+/* A pattern that fits nothing is most likely mistyped. */
+static void warn_unused(const clt_tensor_set *set, const clt_slab_table *table, const clt_ckpt_part *parts,
+                        int n, const clt_load_options *opt) {
+    for (int i = 0; opt && i < opt->ignore_count; i++) {
+        bool used = false;
+        for (int p = 0; p < n && !used; p++)
+            for (int e = 0; e < table->n && !used; e++)
+                used = fits(opt->ignore[i], parts[p].role, table->entry[e].name);
+        for (int k = 0, all = set->count(set->ctx); k < all && !used; k++) {
+            clt_ckpt_tensor t;
+            set->at(set->ctx, k, &t);
+            used = fits(opt->ignore[i], t.role, t.name);
+        }
+        if (!used)
+            clt_warn("load_ignore_keys: '%s' fits no tensor; nothing is left out for it", opt->ignore[i]);
+    }
 }
 
 static char *shape_text(int dims, const int64_t *shape) {
@@ -114,7 +160,7 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
         const char *name = table->entry[e].name;
         int i = set->find(set->ctx, role, name);
         clt_ckpt_tensor t;
-        if (ignored(opt, name)) continue;
+        if (clt_load_ignores(opt, role, name)) continue;
         if (i < 0 && !loose)
             return clt_error(CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) is missing there",
                              set->path, name, role);
@@ -128,7 +174,9 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
     for (int i = 0, n = set->count(set->ctx); i < n; i++) {
         clt_ckpt_tensor t;
         set->at(set->ctx, i, &t);
-        if (strcmp(t.role, role) || clt_slab_table_find(table, t.name) >= 0 || ignored(opt, t.name)) continue;
+        if (strcmp(t.role, role) || clt_slab_table_find(table, t.name) >= 0 ||
+            clt_load_ignores(opt, role, t.name))
+            continue;
         if (set->tied_head && !strcmp(t.name, "lm_head.weight")) continue;
         if (!loose)
             return clt_error(CLT_BAD_DATA, "%s belongs to another model: this model has no tensor '%s' (%s)",
@@ -143,7 +191,7 @@ static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *tab
     for (int e = 0; e < table->n; e++) {
         const clt_slab_entry *t = &table->entry[e];
         int i = set->find(set->ctx, part->role, t->name);
-        if (i < 0 || ignored(opt, t->name)) continue;
+        if (i < 0 || clt_load_ignores(opt, part->role, t->name)) continue;
         for (uint64_t at = 0; at < t->count; at += CLT_CKPT_CHUNK) {
             uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
             if (clt_signal_received()) return CLT_STOPPED;
@@ -157,6 +205,7 @@ static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *tab
 clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
     for (int p = 0; p < n; p++) CLT_TRY(clt_tensor_set_check(set, table, parts[p].role, opt));
+    warn_unused(set, table, parts, n, opt);
     float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;
     for (int p = 0; p < n && st == CLT_OK; p++) st = load_role(set, table, &parts[p], opt, block);

@@ -101,7 +101,7 @@ static clt_status switch_file(clt_ckpt_reader *r, uint32_t file) {
     clt_file_close(r->file);
     r->file = NULL;
     char *path = clt_path_join(r->path, r->m->file[file].name);
-    clt_status st = clt_file_open(path, CLT_IO_READ, &r->file);
+    clt_status st = clt_file_open(path, CLT_IO_READ_PLAIN, &r->file);
     clt_free(path);
     r->file_index = file;
     return st;
@@ -150,8 +150,14 @@ clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, 
 }
 
 clt_status clt_ckpt_verify(clt_ckpt_reader *r) {
+    return clt_ckpt_verify_share(r, 0, 1);
+}
+
+clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares) {
     clt_status worst = CLT_OK;
-    for (size_t i = 0; i < r->m->chunks; i++) {
+    size_t n = r->m->chunks, first = n * (size_t)share / (size_t)shares;
+    size_t end = n * (size_t)(share + 1) / (size_t)shares;
+    for (size_t i = first; i < end; i++) {
         clt_status st = load_chunk(r, i);
         if (st != CLT_OK && worst != CLT_BAD_DATA) worst = st;
     }

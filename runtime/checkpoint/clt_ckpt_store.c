@@ -90,7 +90,8 @@ clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
     for (size_t i = 0; i < names.n; i++) {
         if (clt_ckpt_name_is_special(names.v[i])) continue;
         char *path = clt_path_join(folder, names.v[i]);
-        if (has_file(path, CLT_MANIFEST)) found[count++] = look_at(folder, names.v[i]);
+        if (has_file(path, CLT_MANIFEST) || has_file(path, "data.00000.bin"))
+            found[count++] = look_at(folder, names.v[i]);
         clt_free(path);
     }
     if (count > 1) qsort(found, (size_t)count, sizeof *found, newest_first);
@@ -111,7 +112,7 @@ void clt_ckpt_scan_free(clt_ckpt_info *list, int n) {
 
 /* --- which one --------------------------------------------------------------------------------------- */
 
-/* *path NULL: no valid one; *seen: how many there are in all. */
+/* By manifests and sizes. *path NULL: no valid one; *seen: how many there are in all. */
 static clt_status newest(const char *folder, char **path, int *seen) {
     clt_ckpt_info *list;
     CLT_TRY(clt_ckpt_scan(folder, &list, seen));
@@ -122,12 +123,57 @@ static clt_status newest(const char *folder, char **path, int *seen) {
     return CLT_OK;
 }
 
+/* Every chunk of the checkpoint, an even share of them on each rank. Collective; CLT_BAD_DATA: damaged. */
+static clt_status check_chunks(clt_group *group, const char *path) {
+    clt_ckpt_reader *r = NULL;
+    clt_error_quiet(true);
+    clt_status st = clt_ckpt_open(path, &r);
+    if (st == CLT_OK) st = clt_ckpt_verify_share(r, clt_ckpt_rank(group), clt_ckpt_size(group));
+    clt_error_quiet(false);
+    clt_ckpt_close(r);
+    if (st != CLT_OK) clt_warn("%s is not usable: %s", path, clt_last_error());
+    return clt_ckpt_agree(group, st);
+}
+
+/* The i-th newest by number, on every rank; NULL: no more. Rank 0 has the list. */
+static clt_status candidate(clt_group *group, const clt_ckpt_info *list, int n, int i, char **path) {
+    *path = i < n && list[i].valid ? clt_strdup(list[i].path) : NULL;
+    return clt_ckpt_share_text(group, CLT_OK, path);
+}
+
+static clt_status scan_and_tell(const char *folder, clt_ckpt_info **list, int *n) {
+    if (!clt_io_is_dir(folder)) return CLT_OK;
+    CLT_TRY(clt_ckpt_scan(folder, list, n));
+    for (int i = 0; i < *n; i++)
+        if (!(*list)[i].valid) clt_warn("%s is not usable: %s", (*list)[i].path, (*list)[i].why);
+    return CLT_OK;
+}
+
 clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **path) {
+    clt_ckpt_info *list = NULL;
     char *found = NULL;
-    int seen = 0;
-    clt_status st = CLT_OK;
-    if (clt_ckpt_rank(group) == 0 && clt_io_is_dir(folder)) st = newest(folder, &found, &seen);
-    CLT_TRY(clt_ckpt_share_text(group, st, &found));
+    int n = 0, skipped = 0;
+    clt_status st =
+        clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? scan_and_tell(folder, &list, &n) : CLT_OK);
+    while (st == CLT_OK && (st = candidate(group, list, n, skipped, &found)) == CLT_OK && found) {
+        st = check_chunks(group, found);
+        if (st == CLT_OK) break;
+        if (st == CLT_BAD_DATA || st == CLT_IO) st = CLT_OK; /* the one before it may do */
+        clt_free(found);
+        found = NULL;
+        skipped++;
+    }
+    if (st == CLT_OK && !found && clt_ckpt_rank(group) == 0 && n > 0)
+        st = clt_error(
+            CLT_BAD_DATA,
+            "%s has %d checkpoint%s, but none is usable: bring one back, move them away, or start anew with "
+            "autoresume: false (they are kept under other names then)",
+            folder, n, n == 1 ? "" : "s");
+    st = clt_ckpt_agree(group, st);
+    if (found && skipped) clt_warn("going back to %s, the newest checkpoint that is whole", found);
+    clt_ckpt_scan_free(list, n);
+    if (st != CLT_OK) clt_free(found);
+    CLT_TRY(st);
     *path = found;
     return CLT_OK;
 }
@@ -145,14 +191,18 @@ static clt_status follow_hint(const char *path, char **resolved) {
     text[strcspn(text, "\r\n")] = 0;
     char *dir = clt_path_dir(path), *target = clt_path_join(dir, text);
     bool usable = clt_path_is_safe(text) && has_file(target, CLT_MANIFEST);
-    clt_status st =
-        usable ? CLT_OK
-               : clt_error(CLT_BAD_DATA, "%s is neither a .safetensors file nor names a checkpoint beside it",
-                           path);
-    if (usable)
-        *resolved = target;
-    else
-        clt_free(target);
+    bool hint = clt_path_is_safe(text) && !strchr(text, '/') && *text;
+    int seen = 0;
+    clt_status st = CLT_OK;
+    if (usable) {
+        *resolved = clt_strdup(target);
+    } else if (hint && (st = newest(dir, resolved, &seen)) == CLT_OK && *resolved) {
+        clt_warn("%s names %s, which is not there (any more); taking %s, the newest", path, text, *resolved);
+    } else if (st == CLT_OK) {
+        st = clt_error(CLT_BAD_DATA, "%s is neither a .safetensors file nor names a checkpoint beside it",
+                       path);
+    }
+    clt_free(target);
     clt_free(dir);
     clt_free(text);
     return st;

@@ -123,6 +123,20 @@ static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
     return CLT_OK;
 }
 
+/* Names that repeat would end a run's checkpoints with the second one: nothing is overwritten. */
+static clt_status check_filename(clt_schema_reader *r, const clt_config *c) {
+    const char *s = c->save_filename;
+    bool counts =
+        strstr(s, "{batch}") || strstr(s, "{sample}") || strstr(s, "{token}") || strstr(s, "{total_wct}");
+    bool epoch = strstr(s, "{epoch}") != NULL;
+    if (!c->save_folder || c->save_overwrite || counts ||
+        (epoch && (c->save_interval.unit == CLT_TIME_EPOCH || strstr(s, "_in_epoch}"))))
+        return CLT_OK;
+    return clt_schema_fail(
+        r, "save_filename",
+        "is '%.80s', the same for several checkpoints: add {batch}, or set save_overwrite: true", s);
+}
+
 /* --- names
  * ----------------------------------------------------------------------------------------------------- */
 
@@ -242,6 +256,7 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
     CLT_TRY(clt_config_resolve_scheduler(&r, b));
     CLT_TRY(finish_names(&r, b));
     CLT_TRY(check_paths(&r, c));
+    CLT_TRY(check_filename(&r, c));
     finish_devices(c);
     return CLT_OK;
 }

@@ -104,8 +104,8 @@ struct clt_config {
     int64_t save_num_checkpoints_to_keep; /* -1: all */
     bool save_overwrite, save_weights_only;
     const char *load_path; /* NULL: none */
-    bool load_weights_only;
-    clt_strv load_ignore_keys; /* shell patterns of tensor names */
+    bool load_weights_only, load_strict_model_weights;
+    clt_strv load_ignore_keys; /* as clt_load_options says */
     bool autoresume; /* on with a save_folder unless save_overwrite, save_weights_only or autoresume: false */
 
     /* cltrain: */

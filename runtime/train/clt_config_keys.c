@@ -453,10 +453,14 @@ static const clt_key top_keys[] = {
         c.load_path),
     KEY("load_weights_only", CLT_KEY_BOOL, false, "false", "start anew from these weights",
         c.load_weights_only),
-    NO_EFFECT("load_strict_model_weights", "true",
-              "every tensor must be there, except those in load_ignore_keys"),
-    CUSTOM("load_ignore_keys", true, "null", "patterns of tensor names that keep their initial values",
-           c.load_ignore_keys, read_strings),
+    KEY("load_strict_model_weights", CLT_KEY_BOOL, false, "true",
+        "false: tensors that are missing there or here are only named; shapes must agree",
+        c.load_strict_model_weights),
+    CUSTOM(
+        "load_ignore_keys", true, "null",
+        "patterns of tensors that keep their initial values, by name or by Composer's path (state/model/..., "
+        "state/optimizers/...)",
+        c.load_ignore_keys, read_strings),
     NO_EFFECT("only_hf_checkpoint", "false", "checkpoints have one form"),
     NO_EFFECT("only_composer_checkpoint", "false", "checkpoints have one form"),
     CUSTOM("autoresume", false, NULL,

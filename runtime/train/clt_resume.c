@@ -65,7 +65,7 @@ clt_status clt_run_find_start(clt_run *r, char **path, bool *resume) {
     *resume = false;
     if (c->save_folder && c->autoresume) CLT_TRY(clt_ckpt_find_newest(r->group, c->save_folder, &found));
     if (found) {
-        *resume = true;
+        *resume = r->autoresumed = true;
     } else if (c->load_path) {
         CLT_TRY(clt_ckpt_resolve(r->group, c->load_path, &found));
         char *manifest = clt_path_join(found, "manifest.json");
@@ -82,8 +82,9 @@ clt_status clt_run_find_start(clt_run *r, char **path, bool *resume) {
 }
 
 /* A checkpoint of weights alone (save_weights_only) can be started from, not resumed. */
-static clt_status check_complete(const clt_run *r, clt_weight_source *src) {
+static clt_status check_complete(const clt_run *r, clt_weight_source *src, const clt_load_options *opt) {
     const char *first = clt_engine_table(r->engine)->entry[0].name;
+    if (clt_load_ignores(opt, "exp_avg", first)) return CLT_OK;
     if (clt_weight_source_find(src, "weight", first) < 0 ||
         clt_weight_source_find(src, "exp_avg", first) >= 0)
         return CLT_OK;
@@ -98,12 +99,15 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
     clt_weight_source *src = NULL;
     int n;
     const clt_ckpt_part *parts = clt_engine_parts(r->engine, &n);
-    clt_load_options opt = {.ignore = (const char *const *)c->load_ignore_keys.v,
-                            .ignore_count = (int)c->load_ignore_keys.n};
+    clt_load_options given = {.ignore = (const char *const *)c->load_ignore_keys.v,
+                              .ignore_count = (int)c->load_ignore_keys.n,
+                              .loose = !c->load_strict_model_weights};
+    /* They say how load_path is read; a run's own checkpoint is always taken whole. */
+    const clt_load_options *opt = r->autoresumed ? NULL : &given;
     clt_status st = clt_weight_source_open(path, &src);
-    if (st == CLT_OK && resume) st = check_complete(r, src);
+    if (st == CLT_OK && resume) st = check_complete(r, src, opt);
     if (st == CLT_OK)
-        st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, &opt);
+        st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, opt);
     clt_weight_source_close(src);
     st = clt_group_agree(r->group, st);
     if (st == CLT_OK) clt_info("%s %s", resume ? "resumed from" : "weights loaded from", path);
@@ -134,7 +138,10 @@ clt_status clt_run_create_writer(clt_run *r) {
 }
 
 static void tell_failure(clt_run *r) {
-    clt_warn("training goes on without a checkpoint of batch %lld", (long long)r->save.batch);
+    r->saves_failed++;
+    clt_sinks_event(r->sinks, "checkpoint_failed", r->save.batch, NULL);
+    clt_warn("training goes on without a checkpoint of batch %lld (failed saves so far: %lld)",
+             (long long)r->save.batch, (long long)r->saves_failed);
     clt_free(r->save.name);
     r->save.name = NULL;
 }

@@ -87,7 +87,9 @@ typedef struct {
     clt_run_leg leg;
     int *lanes_per_rank; /* what cfg->lanes_per_rank points to, if it was measured */
     bool resumed;        /* the whole state came from a checkpoint */
-    bool save_failed;
+    bool autoresumed;    /* the start was found in save_folder, not named by load_path */
+    int64_t saves_failed;
+    bool save_failed; /* the last one */
     clt_run_saving save;
     int64_t saved; /* batch of the newest checkpoint that is whole, -1: none */
     int64_t start_batch;

@@ -487,6 +487,9 @@ clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
                  (long long)r.now.batch, (long long)r.now.token, clt_human_seconds(r.now.wall_seconds, s),
                  r.last_loss, r.folder);
         clt_run_note_end(&r, "done");
+        if (r.saves_failed)
+            clt_warn("%lld checkpoint%s of this run could not be saved", (long long)r.saves_failed,
+                     r.saves_failed == 1 ? "" : "s");
         if (r.save_failed) st = clt_error(CLT_IO, "the last checkpoint could not be saved in %s", r.folder);
         st = clt_group_agree(r.group, st);
     }
