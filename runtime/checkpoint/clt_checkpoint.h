@@ -54,6 +54,7 @@ typedef struct {
     /* who wrote it */
     int64_t ranks;
     const char *device, *driver, *version, *variants;
+    const char *numerics; /* "exact fp32"; NULL in checkpoints of versions that did not say */
     const clt_ckpt_number *numbers;
     int number_count;
 } clt_checkpoint_state;

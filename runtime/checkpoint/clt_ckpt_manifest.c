@@ -23,7 +23,13 @@ clt_checkpoint_state clt_checkpoint_state_default(void) {
 
 /* --- the state's fields ------------------------------------------------------------------------------ */
 
-typedef enum { COUNT /* an integer >= 0 */, INTEGER, REAL, TEXT } field_kind;
+typedef enum {
+    COUNT /* an integer >= 0 */,
+    INTEGER,
+    REAL,
+    TEXT,
+    LATER_TEXT /* a text that the first versions did not write */
+} field_kind;
 
 static const struct {
     const char *section, *key;
@@ -56,6 +62,7 @@ static const struct {
     FIELD("producer", "driver", TEXT, driver),
     FIELD("producer", "version", TEXT, version),
     FIELD("producer", "variants", TEXT, variants),
+    FIELD("producer", "numerics", LATER_TEXT, numerics),
 #undef FIELD
 };
 static const char *const sections[] = {"timestamp", "data", "run", "producer"};
@@ -77,7 +84,7 @@ static void add_real(clt_str *b, double v) {
 static void add_field(clt_str *b, size_t i, const clt_checkpoint_state *s) {
     const char *at = (const char *)s + fields[i].offset;
     clt_str_addf(b, "\"%s\":", fields[i].key);
-    if (fields[i].kind == TEXT)
+    if (fields[i].kind == TEXT || fields[i].kind == LATER_TEXT)
         add_text(b, *(const char *const *)(const void *)at);
     else if (fields[i].kind == REAL)
         add_real(b, *(const double *)(const void *)at);
@@ -183,9 +190,9 @@ static clt_status check_seal(const char *text, size_t bytes, const char *what) {
 static clt_status read_field(json_t *section, size_t i, const char *what, clt_checkpoint_state *s) {
     json_t *v = json_object_get(section, fields[i].key);
     char *at = (char *)s + fields[i].offset;
-    bool ok = v != NULL;
-    if (!ok) {
-    } else if (fields[i].kind == TEXT) {
+    bool ok = v != NULL || fields[i].kind == LATER_TEXT;
+    if (!v) {
+    } else if (fields[i].kind == TEXT || fields[i].kind == LATER_TEXT) {
         ok = json_is_string(v) || json_is_null(v);
         *(const char **)(void *)at = json_string_value(v);
     } else if (fields[i].kind == REAL) {

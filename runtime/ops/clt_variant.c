@@ -513,3 +513,29 @@ clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *option
         "%s: no kernel variant gives correct results on %s (last reason: %s); choose another device", op,
         name, reason);
 }
+
+/* Adds an id unless the comma list has it already. */
+static void add_used(clt_str *b, const clt_variant *v) {
+    size_t n = strlen(v->id);
+    for (const char *s = b->s; *s; s += strcspn(s, ","), s += *s == ',')
+        if (strncmp(s, v->id, n) == 0 && (s[n] == ',' || !s[n])) return;
+    clt_str_addf(b, "%s%s", b->len ? "," : "", v->id);
+}
+
+char *clt_variants_used(const clt_ops *ops) {
+    clt_str b = {0};
+    clt_str_add(&b, "");
+    for (int t = 0; t < ops->tables; t++) {
+        const clt_variant_table *table = &ops->table[t];
+        clt_str ids = {0};
+        clt_str_add(&ids, "");
+        for (int i = 0; i < table->rows; i++)
+            if (table->row[i].verdict > 0) add_used(&ids, &table->row[i]);
+        for (int i = 0; i < ops->specials; i++)
+            if (strcmp(ops->special[i]->op, table->op) == 0 && ops->special[i]->verdict > 0)
+                add_used(&ids, ops->special[i]);
+        if (ids.len) clt_str_addf(&b, "%s%s=%s", b.len ? " " : "", table->op, ids.s);
+        clt_str_free(&ids);
+    }
+    return b.s;
+}

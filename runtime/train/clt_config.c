@@ -61,6 +61,10 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
     if (!(c->stop_before >= 0))
         return clt_schema_fail(r, "cltrain.stop_before", "is %g: it must be above 0", c->stop_before);
     CLT_TRY(check_guards(r, &c->guards));
+    if (c->check_batches > 8)
+        return clt_schema_fail(r, "cltrain.resume_check.batches", "is %lld: it must be at most 8",
+                               (long long)c->check_batches);
+    if (c->check_limit < 0) return clt_schema_fail(r, "cltrain.resume_check.limit", "must not be negative");
     if (!(c->dist_timeout > 0)) return clt_schema_fail(r, "dist_timeout", "must be above 0 seconds");
     if (c->seed < 0) return clt_schema_fail(r, "seed", "must not be negative");
     return CLT_OK;
@@ -102,6 +106,7 @@ static clt_status resolve_precision(clt_schema_reader *r, clt_config_builder *b)
                                      : CLT_RECOMPUTE_NONE;
     if (b->activation_checkpointing) c->recompute = CLT_RECOMPUTE_BLOCKS;
     c->tune = (clt_tune_mode)b->tune;
+    c->check_action = (clt_check_action)b->check_action;
     return CLT_OK;
 }
 
@@ -229,6 +234,8 @@ static void preset(clt_config_builder *b) {
     clt_config_scheduler_raw *s = &b->scheduler;
     s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
     s->t_scale.value = s->t_cooldown.value = -1;
+    b->c.check_batches = -1;
+    b->c.check_limit = NAN;
     b->c.train.eos_token_id = b->c.train.bos_token_id = -1;
 }
 

@@ -44,6 +44,8 @@ typedef struct {
 
 typedef enum { CLT_CLIP_NONE, CLT_CLIP_NORM, CLT_CLIP_VALUE } clt_clip_type;
 
+typedef enum { CLT_CHECK_STOP, CLT_CHECK_WARN } clt_check_action;
+
 typedef struct { /* callbacks: those that do something here */
     bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator;
 } clt_callbacks_config;
@@ -117,6 +119,9 @@ struct clt_config {
     double stop_before;  /* minutes from the start or seconds since 1970; 0: no end */
     int *lanes_per_rank; /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
     int n_lanes_per_rank;
+    int64_t check_batches; /* cltrain.resume_check.batches; -1: one in numerics fast */
+    double check_limit;    /* NaN: by precision */
+    clt_check_action check_action;
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
 

@@ -21,6 +21,7 @@ typedef struct {
 typedef struct {
     clt_config c; /* first, so that a pointer to one is a pointer to the other */
     int precision, tune, autoresume, numerics, recompute; /* the last three -1: not given */
+    int check_action;
     bool activation_checkpointing;
     clt_config_optimizer_raw optimizer;
     clt_config_scheduler_raw scheduler;

@@ -334,6 +334,21 @@ static const clt_key guard_keys[] = {
 };
 static const clt_schema guard_schema = CLT_SCHEMA(guard_keys);
 
+static const char *const check_actions[] = {"stop", "warn", NULL};
+static const clt_key check_keys[] = {
+    KEY("batches", CLT_KEY_INT, true, "null",
+        "batches that are evaluated at every save and again at a resume, at most 8; default: 1 in numerics "
+        "fast, 0 in exact",
+        c.check_batches),
+    KEY("limit", CLT_KEY_FLOAT, true, "null",
+        "largest relative difference of their losses; default: 0.002 where 16-bit types take part, 1e-5 in "
+        "fp32, 0 in numerics exact",
+        c.check_limit),
+    {"action", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"stop\"", "what happens above the limit",
+     AT(check_action), check_actions, NULL, NULL},
+};
+static const clt_schema check_schema = CLT_SCHEMA(check_keys);
+
 static const clt_key cltrain_keys[] = {
     CUSTOM("device", true, "null", "part of a device's name, or a list with one per node-local rank",
            c.devices, read_strings),
@@ -362,6 +377,7 @@ static const clt_key cltrain_keys[] = {
      "fill: "
      "also measures what is missing, in the first step, within 5 s",
      AT(tune), tune_names, NULL, NULL},
+    SECTION("resume_check", NULL, "whether a checkpoint's losses come out again", 0, &check_schema),
     SECTION("guards", NULL, "what watches the run", 0, &guard_schema),
 };
 static const clt_schema cltrain_schema = CLT_SCHEMA(cltrain_keys);

@@ -9,14 +9,14 @@ static clt_status global_targets(clt_run *r, int64_t mine, int64_t *all) {
     return clt_group_sum_i64(r->group, all, 1);
 }
 
-static clt_status eval_batch(clt_run *r, clt_loader *l, int64_t first, int64_t samples,
-                             clt_engine_sums *sums) {
+clt_status clt_run_eval_batch(clt_run *r, clt_loader *l, int64_t epoch, int64_t first, int64_t samples,
+                              bool anyway, clt_engine_sums *sums) {
     int64_t mine, last;
     clt_loader_batch rows;
     clt_engine_share(r->engine, samples, &mine, &last);
-    clt_status st = clt_loader_get(l, 0, first + mine, last - mine, &rows);
+    clt_status st = clt_loader_get(l, epoch, first + mine, last - mine, &rows);
     CLT_TRY(clt_group_agree(r->group, st));
-    if (clt_group_stop(r->group)) return CLT_OK;
+    if (clt_group_stop(r->group) && !anyway) return CLT_OK;
     clt_engine_batch b = {
         .samples = samples, .tokens = rows.tokens, .labels = rows.targets, .seq_ids = rows.seq_ids};
     CLT_TRY(global_targets(r, rows.loss_tokens, &b.targets));
@@ -32,7 +32,7 @@ static clt_status eval_loader(clt_run *r, int index, bool json) {
     clt_engine_sums sums = {0};
     double start = clt_now();
     for (int64_t i = 0; i < batches; i++) {
-        CLT_TRY(eval_batch(r, l, i * B, CLT_MIN(B, N - i * B), &sums));
+        CLT_TRY(clt_run_eval_batch(r, l, 0, i * B, CLT_MIN(B, N - i * B), false, &sums));
         if (clt_group_stop(r->group)) return CLT_OK;
         clt_sinks_eval_progress(r->sinks, lc->label, i + 1, batches);
     }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "../checkpoint/clt_weight_source.h"
+#include "../ops/clt_variant.h"
 #include "clt_run.h"
 
 /* On resume seed, lanes and the data's order come from the checkpoint; what the YAML says else is named. */
@@ -55,6 +56,7 @@ static clt_status adopt(clt_run *r, const char *path) {
     r->last_loss = s->loss;
     clt_run_leg_take(&r->leg, s);
     clt_run_take_numbers(r, s);
+    clt_run_remember_writer(r, s);
     clt_ckpt_close(reader);
     return clt_config_check_run(c, clt_group_size(r->group));
 }
@@ -149,7 +151,6 @@ static void tell_failure(clt_run *r) {
 clt_status clt_run_save_begin(clt_run *r) {
     clt_run_save_finish(r);
     const clt_config *c = r->cfg;
-    const clt_device_facts *f = clt_device_get_facts(r->dev);
     clt_str config = {0};
     clt_config_print(c, false, &config);
     json_t *model = clt_mpt_config_to_json(&c->model);
@@ -160,6 +161,7 @@ clt_status clt_run_save_begin(clt_run *r) {
     clt_strv names = {0};
     s.number_count = clt_run_numbers(r, &numbers, &names);
     s.numbers = numbers;
+    char *variants = clt_variants_used(r->ops);
     s.epoch = r->now.epoch;
     s.batch = r->now.batch;
     s.sample = r->now.sample;
@@ -180,9 +182,12 @@ clt_status clt_run_save_begin(clt_run *r) {
     s.run_name = c->run_name;
     s.model = model_text;
     s.config = config.s;
-    s.ranks = clt_group_size(r->group);
-    s.device = f->name;
-    s.driver = f->driver;
+    s.ranks = r->here.ranks;
+    s.device = r->here.device;
+    s.driver = r->here.driver;
+    s.version = r->here.version;
+    s.numerics = r->here.numerics;
+    s.variants = variants;
     clt_group_note(r->group, r->now.batch, "saving a checkpoint");
     r->save = (clt_run_saving){.name = name, .batch = r->now.batch, .start = clt_now()};
     clt_status st = clt_ckpt_save_begin(r->writer, name, &s);
@@ -194,6 +199,7 @@ clt_status clt_run_save_begin(clt_run *r) {
     json_decref(model);
     free(model_text);
     clt_str_free(&config);
+    clt_free(variants);
     if (st == CLT_OK) return CLT_OK;
     tell_failure(r);
     return st;

@@ -63,6 +63,8 @@ void clt_run_close(clt_run *r) {
     for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queued[i].arrays);
     clt_free(r->folder);
     clt_free(r->lanes_per_rank);
+    clt_run_place_free(&r->here);
+    clt_run_place_free(&r->writer_was);
     clt_free(r->cfg);
 }
 

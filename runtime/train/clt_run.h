@@ -22,6 +22,17 @@ typedef struct {
     int32_t *arrays; /* what batch points into while steps are queued ahead */
 } clt_run_step;
 
+enum { CLT_RUN_CHECKS = 8 }; /* batches that are evaluated again at most */
+
+/* Who trains, or has written a checkpoint. Texts are owned; variants may be NULL. */
+typedef struct {
+    char *device, *driver, *version, *numerics, *variants;
+    int64_t ranks;
+    int checks; /* losses that the checkpoint has, of batches of check_samples samples */
+    int64_t check_samples;
+    double loss[CLT_RUN_CHECKS];
+} clt_run_place;
+
 /* A checkpoint that is being written while training goes on. */
 typedef struct {
     bool active;
@@ -85,9 +96,11 @@ typedef struct {
     clt_loss_scale scale; /* where amp_fp16 starts */
     double eval_seconds, peak_flops, last_loss;
     clt_run_leg leg;
-    int *lanes_per_rank; /* what cfg->lanes_per_rank points to, if it was measured */
-    bool resumed;        /* the whole state came from a checkpoint */
-    bool autoresumed;    /* the start was found in save_folder, not named by load_path */
+    clt_run_place here, writer_was; /* this job; who wrote the checkpoint that it goes on from */
+    double step_seconds;            /* of the last step */
+    int *lanes_per_rank;            /* what cfg->lanes_per_rank points to, if it was measured */
+    bool resumed;                   /* the whole state came from a checkpoint */
+    bool autoresumed;               /* the start was found in save_folder, not named by load_path */
     int64_t saves_failed;
     bool save_failed; /* the last one */
     clt_run_saving save;
@@ -117,6 +130,24 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
 clt_status clt_run_divide_lanes(clt_run *r);
 /* "\"lanes\":[6,2]" for an event; the caller frees it. */
 char *clt_run_lanes_text(const clt_run *r);
+
+/* --- clt_run_check.c: who wrote a checkpoint, who goes on, and whether the losses come out again
+ * ------------------------------ */
+
+/* Fills r->here. Collective. */
+clt_status clt_run_describe(clt_run *r);
+/* Fills r->writer_was. */
+void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s);
+void clt_run_place_free(clt_run_place *p);
+/* Batches to evaluate for a checkpoint: cltrain.resume_check.batches. */
+int clt_run_checks(const clt_config *c);
+/* Evaluates them; the numbers for the manifest, how many. None when a signal has come and steps are slow.
+ * Collective. */
+int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]);
+/* After a resumed state was loaded: prints and logs who wrote it and who goes on, and evaluates again what
+ * the checkpoint has losses of. CLT_FAIL if they differ by more than the limit, unless told to warn.
+ * Collective. */
+clt_status clt_run_check_resume(clt_run *r);
 
 /* --- clt_resume.c: state from and to checkpoints
  * ------------------------------------------------------------------ */
@@ -184,8 +215,9 @@ void clt_run_own_times(clt_run *r, const int64_t *microseconds);
 /* --- clt_run_state.c: what of a run is kept as named numbers in its checkpoints
  * ------------------------------------------------------------------------------- */
 
-/* Loss scale, guards' windows and counts, times. The caller frees *numbers and the strings of *names. */
-int clt_run_numbers(const clt_run *r, clt_ckpt_number **numbers, clt_strv *names);
+/* Loss scale, guards' windows and counts, times, the hop, losses to check a resume by (clt_run_check_numbers:
+ * collective). The caller frees *numbers and the strings of *names. */
+int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names);
 /* What a checkpoint has of them. */
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s);
 /* Seconds of the steps that led to a checkpoint. */
@@ -205,5 +237,10 @@ void clt_run_note_end(clt_run *r, const char *why);
 /* All eval loaders, at r->now. json: also one line a loader on stdout. Breaks off, without a result, once
  * clt_group_stop says that the run is to stop. */
 clt_status clt_run_eval(clt_run *r, bool json);
+
+/* `samples` samples from place `first` of an epoch on, added to *sums. Once clt_group_stop says that the run
+ * is to stop it does nothing, unless `anyway`. */
+clt_status clt_run_eval_batch(clt_run *r, clt_loader *l, int64_t epoch, int64_t first, int64_t samples,
+                              bool anyway, clt_engine_sums *sums);
 
 #endif

@@ -13,8 +13,8 @@ static void add(clt_ckpt_number *numbers, int *n, clt_strv *names, char *name, d
     numbers[(*n)++] = (clt_ckpt_number){name, value};
 }
 
-int clt_run_numbers(const clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
-    enum { OTHERS = 6 + CLT_HOP_NUMBERS };
+int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
+    enum { OTHERS = 6 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
     const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
     const clt_run_guards *g = &r->guards;
     int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
@@ -28,6 +28,7 @@ int clt_run_numbers(const clt_run *r, clt_ckpt_number **numbers, clt_strv *names
     if (r->guards.bad_in_a_row) add(v, &n, names, clt_strdup("nonfinite_in_a_row"), (double)g->bad_in_a_row);
     if (r->guards.rollbacks) add(v, &n, names, clt_strdup("rollbacks"), (double)g->rollbacks);
     n += clt_run_leg_numbers(&r->leg, &r->now, v + n);
+    n += clt_run_check_numbers(r, v + n);
     for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_loss.%d", i), g->loss.v[i]);
     for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_norm.%d", i), g->norm.v[i]);
     *numbers = v;

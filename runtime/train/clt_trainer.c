@@ -114,6 +114,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     bool resume = false;
     CLT_TRY(clt_run_open(r, cfg, opt));
     clt_ops_let_stop(r->ops, true);
+    CLT_TRY(clt_run_describe(r));
     CLT_TRY(begin_phase(r, "looking for checkpoints"));
     CLT_TRY(clt_group_agree(r->group, clt_run_time_open(r)));
     print_config(r);
@@ -142,16 +143,17 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
                                   clt_engine_parts(r->engine, &(int){0})[0].slab);
     clt_free(path);
     if (st == CLT_OK) st = clt_engine_weights_changed(r->engine);
-    if (st == CLT_OK && r->cfg->n_evals) st = clt_engine_prepare_eval(r->engine);
+    bool evaluates = r->cfg->n_evals > 0 || clt_run_checks(r->cfg) > 0;
+    if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(r->engine);
     CLT_TRY(clt_group_agree(r->group, st));
     r->resumed = resume;
     clt_run_note_start(r);
     CLT_TRY(clt_run_guard_begin(r));
+    if (resume) CLT_TRY(clt_run_check_resume(r));
     if (r->cfg->save_folder) {
         CLT_TRY(clt_ckpt_supersede(r->group, r->folder, r->now.batch, r->run_id));
         CLT_TRY(clt_run_create_writer(r));
     }
-    if (resume) clt_sinks_event(r->sinks, "resume", r->now.batch, NULL);
     if (clt_group_size(r->group) > 1) {
         char *lanes = clt_run_lanes_text(r);
         clt_sinks_event(r->sinks, "lanes", r->now.batch, lanes);
@@ -290,6 +292,7 @@ static clt_status collect(clt_run *r) {
     CLT_TRY(clt_group_broadcast(r->group, 0, &seconds, sizeof seconds));
     clt_run_time_step(r, seconds);
     r->now.wall_seconds += seconds;
+    r->step_seconds = seconds;
     q.after.wall_seconds = r->now.wall_seconds;
     report(r, &q, &res, seconds);
     r->queued[0] = r->queued[1];

@@ -79,6 +79,44 @@ check "a leg that is killed ends the hop" [ $code != 0 ]
 grep -q "leg 2, round 1 (pocl\*1:90000ba) ended with code $code; the newest checkpoint is of batch" "$log"
 report "and says which one, and what to do" $?
 
+# --- what a resumed run says, and measures ---
+
+train=("$cltrain" train train.yaml log_config=false log_to_console=false)
+event() { grep '"event":"resume"' "$tmp/$1/metrics.jsonl" | tail -n 1; }
+
+"${train[@]}" --device $other save_folder="$tmp/straight" max_duration=11ba >"$log" 2>&1
+report "a run goes on on another device with --device alone" $?
+grep -q "the same bits as without the stop: exact numerics" "$log" && grep -q "written by cltrain .*exact fp32, 1 rank of" "$log"
+report "exact numerics: says who wrote it and that the bits are the same" $?
+event straight | grep -q '"same_bits":true,"checked_batches":0'
+report "and logs it" $?
+
+# The loss that a checkpoint keeps is that of the next step, whose forward pass is another program's.
+fast=(cltrain.numerics=fast cltrain.resume_check.batches=2)
+"${train[@]}" "${fast[@]}" --device pocl save_folder="$tmp/fast" max_duration=6ba save_interval=3ba >"$log" 2>&1
+report "a run with fast numerics" $?
+python3 - "$tmp/fast" <<'PY'
+import json, sys
+kept = json.load(open(sys.argv[1] + "/ep0-ba3/manifest.json"))["numbers"]["check_loss_1"]
+rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+loss = [r["loss"] for r in rows if r.get("batch") == 4 and "loss" in r][0]
+print(kept, loss)
+sys.exit(abs(kept - loss) > 1e-6 * loss)
+PY
+report "keeps the loss that the next step has" $?
+"$cltrain" launch -n 2 --device "$other" "${train[@]:1}" "${fast[@]}" save_folder="$tmp/fast" max_duration=7ba >"$log" 2>&1
+grep -q "2 batches evaluated again: the loss differs by at most" "$log" && event fast | grep -q '"checked_batches":2,"largest_difference":'
+report "which is evaluated again" $?
+"${train[@]}" "${fast[@]}" --device pocl save_folder="$tmp/fast" max_duration=8ba model.logit_scale=1.5 >"$log" 2>&1
+code=$?
+grep -q "losses do not come out again" "$log" && [ $code = 1 ] && [ "$(steps_of "$tmp/fast" | wc -l)" = 7 ]
+report "another model is found and stops the run" $?
+"${train[@]}" "${fast[@]}" --device pocl save_folder="$tmp/fast" max_duration=8ba model.logit_scale=1.5 \
+    cltrain.resume_check.action=warn >"$log" 2>&1
+code=$?
+grep -q "warning: the checkpoint's losses do not come out again" "$log" && [ $code = 0 ]
+report "unless it is told to warn" $?
+
 # refused CODE TEXT LEGS [ARGUMENT ...]
 refused() {
     local code=$1 text=$2 got
