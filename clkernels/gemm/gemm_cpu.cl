@@ -201,19 +201,35 @@ static inline void turn_rows(__local float *to, __global const clt_gemm_in *b, s
     }
 }
 
-/* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][rows][MR]. */
+/* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][rows][MR]. Two rows of two panels at a time fill
+ * whole lines; PACK_STEPS rows of them before the next two panels: panels are so far apart that all of them together
+ * would fall into one set of the L1 cache. */
 static inline void copy_columns(__local float *to, __global const clt_gemm_in *a, size_t lda, size_t width,
                                 size_t rows)
 {
-    for (size_t kk = 0; kk < rows; kk++, a += lda, to += MR) {
-        size_t i = 0;
-        for (; i + MR <= width; i += MR) {
-            AT8(__local, to + i * rows) = IN8(a + i);
-            PREFETCH(a + 8 * lda + i, 3);
+    const size_t whole = width / (2 * MR) * (2 * MR), even = rows / 2 * 2;
+    for (size_t k0 = 0; k0 < even; k0 += PACK_STEPS) {
+        const size_t k1 = min(k0 + PACK_STEPS, even);
+        for (size_t i = 0; i < whole; i += 2 * MR) {
+            __local float *panel = to + i * rows;
+            for (size_t kk = k0; kk < k1; kk += 2) {
+                __global const clt_gemm_in *at = a + kk * lda + i;
+                const float16 x = IN16(at), y = IN16(at + lda);
+                PREFETCH(at + PACK_STEPS * lda, 3);
+                PREFETCH(at + (PACK_STEPS + 1) * lda, 3);
+                AT16(__local, panel + kk * MR) = (float16)(x.lo, y.lo);
+                AT16(__local, panel + (rows + kk) * MR) = (float16)(x.hi, y.hi);
+            }
         }
-        for (; i < width; i += MR)
-            for (size_t j = 0; j < MR; j++) to[i * rows + j] = i + j < width ? IN1(a + i + j) : 0.0f;
     }
+    for (size_t kk = 0; kk < rows; kk++)
+        for (size_t i = kk < even ? whole : 0; i < width; i += MR) {
+            __local float *panel = to + i * rows + kk * MR;
+            if (i + MR <= width)
+                AT8(__local, panel) = IN8(a + kk * lda + i);
+            else
+                for (size_t j = 0; j < MR; j++) panel[j] = i + j < width ? IN1(a + kk * lda + i + j) : 0.0f;
+        }
 }
 
 /* --- the register tile --------------------------------------------------------------------------------------- */
@@ -261,7 +277,7 @@ static inline void store_tile(float16 (*acc)[NV], __global float *to, size_t ld,
     float16 t[MR * NV];
     to += at.row * ld + at.column;
     if (IS_WHOLE(at)) {
-        EACH(i, MR) EACH(j, NV) vstore16(acc[i][j], j, to + i * ld);
+        EACH(i, MR) EACH(j, NV) AT16(__global, to + i * ld + 16 * j) = acc[i][j];
         return;
     }
     EACH(i, MR) EACH(j, NV) t[i * NV + j] = acc[i][j];
@@ -330,7 +346,7 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                 prefetch_block(b, ldb, b_rows, ends ? column + NR : column, ends ? 0 : k0 + KC,
                                (at.row - row0) / MR * lines, lines);
                 if (k0 > 0) {
-                    EACH(i, MR) EACH(j, NV) acc[i][j] = vload16(i * NV + j, chain);
+                    EACH(i, MR) EACH(j, NV) acc[i][j] = AT16(__local, chain + 16 * (i * NV + j));
                 } else if (flags & CLT_CHAIN_FIRST) {
                     clear_tile(acc);
                 } else {
@@ -338,7 +354,7 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
                 }
                 tile_rows(acc, a_packed + k0 * m_up + at.row * steps, b_panel, steps);
                 if (!ends) {
-                    EACH(i, MR) EACH(j, NV) vstore16(acc[i][j], i * NV + j, chain);
+                    EACH(i, MR) EACH(j, NV) AT16(__local, chain + 16 * (i * NV + j)) = acc[i][j];
                 } else if (!(flags & CLT_CHAIN_LAST)) {
                     store_tile(acc, part, ldpart, at);
                 } else if ((flags & 255u) == 0) {
@@ -360,7 +376,7 @@ static inline void add_tile(float16 (*acc)[NV], __global clt_gemm_out *sum, size
     sum += at.row * ld + at.column;
 #if C_TYPE == 0
     if (IS_WHOLE(at) && !from_zero) {
-        EACH(i, MR) EACH(j, NV) vstore16(vload16(j, sum + i * ld) + acc[i][j], j, sum + i * ld);
+        EACH(i, MR) EACH(j, NV) AT16(__global, sum + i * ld + 16 * j) += acc[i][j];
         return;
     }
 #endif
@@ -388,16 +404,13 @@ gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint
     a += a_off;
     c += c_off;
     for (size_t k0 = 0; k0 < k; k0 += block) {
-        const size_t rows = min((size_t)k - k0, (size_t)block), lines = (rows * NV + m_each - 1) / m_each;
+        const size_t rows = min((size_t)k - k0, (size_t)block);
         copy_columns(a_panels, a + k0 * lda + row0, lda, row1 - row0, rows);
         for (size_t column = column0; column < column1; column += NR) {
-            __global const float *panel = b_packed + k0 * ROUND_UP(n, NR) + column * rows, *next = panel + NR * rows;
+            __global const float *panel = b_packed + k0 * ROUND_UP(n, NR) + column * rows;
             for (size_t row = row0; row < row1; row += MR) {
-                const size_t line = (row - row0) / MR * lines;
-                for (size_t l = line; l < line + lines; l++) PREFETCH(next + l * 16, 2);
                 const tile_place at = {row, column, min(row1 - row, (size_t)MR), min(column1 - column, (size_t)NR)};
-                for (size_t i = 0; i < at.rows; i++)
-                    EACH(j, NV) PREFETCH(c + (row + i) * ldc + column + 16 * j, 3);
+                EACH(i, MR) EACH(j, NV) PREFETCH(c + min(row + i, row1 - 1) * ldc + column + 16 * j, 3);
                 for (size_t g = 0; g < rows; g += k_group) {
                     float16 acc[MR][NV];
                     if (flags & CLT_CHAIN_FIRST) {

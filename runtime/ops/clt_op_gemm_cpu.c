@@ -143,7 +143,8 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
     const int64_t want = plan->units * TASKS_PER_UNIT;
     int64_t m_each = CLT_MIN(CLT_MAX(plan->la / (block * plan->mr), 1), m_panels);
     const int64_t m_parts = CLT_CEIL_DIV(m_panels, m_each);
-    m_each = CLT_CEIL_DIV(m_panels, m_parts);
+    m_each =
+        CLT_MIN(CLT_ROUND_UP(CLT_CEIL_DIV(m_panels, m_parts), 2), m_each); /* panels are copied in pairs */
     const int64_t n_parts = CLT_MIN(CLT_CEIL_DIV(want, m_parts), n_panels);
     const int64_t n_each = CLT_CEIL_DIV(n_panels, n_parts);
     uint32_t flags = (first ? CHAIN_FIRST : 0) | (last ? CHAIN_LAST : 0) |
