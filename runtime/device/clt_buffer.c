@@ -47,7 +47,7 @@ static clt_status create(clt_device *dev, void *host, size_t bytes, const char *
     snprintf(b->name, sizeof b->name, "%s", name);
     if (b->next) b->next->prev = b;
     dev->buffers = b;
-    dev->counters.buffers_created++;
+    b->number = ++dev->counters.buffers_created;
     if (!host) dev->counters.bytes += bytes;
     dev->counters.peak_bytes = CLT_MAX(dev->counters.peak_bytes, dev->counters.bytes);
     *out = b;

@@ -43,6 +43,7 @@ struct clt_buffer {
     size_t bytes;
     bool wrapped;
     uint64_t address; /* on the device, as a kernel sees it; 0: nobody asked yet */
+    uint64_t number;  /* among all buffers that were made on this device, from 1 */
     char name[64];
     clt_buffer *prev, *next;
 };

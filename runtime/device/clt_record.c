@@ -107,8 +107,8 @@ static clt_status write_line(clt_recorder *r, const clt_launch_call *c, const to
     for (int i = 0; i < n; i++) {
         clt_str_add(&s, i ? ",{\"name\":" : "{\"name\":");
         clt_json_escape(&s, t[i].buf->name);
-        clt_str_addf(&s, ",\"bytes\":%zu,\"before\":\"%s.bin\",\"after\":\"%s.bin\"}", t[i].buf->bytes,
-                     t[i].before, t[i].after);
+        clt_str_addf(&s, ",\"number\":%llu,\"bytes\":%zu,\"before\":\"%s.bin\",\"after\":\"%s.bin\"}",
+                     (unsigned long long)t[i].buf->number, t[i].buf->bytes, t[i].before, t[i].after);
     }
     clt_str_add(&s, "],\"args\":[");
     for (int i = 0; i < c->count; i++) {

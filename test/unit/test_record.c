@@ -121,6 +121,12 @@ static void a_launch_is_written_down(void **state) {
     assert_int_equal(arg(l, 2, "u64"), OFF);
     assert_int_equal(arg(l, 3, "buffer"), 1);
     assert_string_equal(json_string_value(json_object_get(json_array_get(b, 0), "name")), "the source");
+    json_t *next = json_object_get(line[2], "buffers");
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(b, i), "number")),
+                         json_integer_value(json_object_get(json_array_get(next, i), "number")));
+    assert_int_not_equal(json_integer_value(json_object_get(json_array_get(b, 0), "number")),
+                         json_integer_value(json_object_get(json_array_get(b, 1), "number")));
     const char *text = clt_kernel_text("cast/cast.cl");
     assert_file(dir, l, "source", text, strlen(text));
     assert_file(dir, json_array_get(b, 0), "before", x, sizeof x);

@@ -2,7 +2,8 @@
 # make check-amd EMULATOR=DIR: records launches with the kernels that an AMD GPU is given - of the operation tests at small
 # shapes, and of whole training steps of tiny models - and runs them as machine code of AMD GPUs on the instruction-set
 # emulator in DIR, a source tree of tinygrad. Every buffer must be the recorded one, word for word. The kernels for matrix
-# units, which no other device can run, must stay within their bound (matrix.py).
+# units, which no other device can run, must stay within their bound (matrix.py). Two steps also run as a chain, where each launch
+# starts from what the target's own launches left, and must end in the state whose hash the recorded run's checkpoint has (chain.py).
 #
 #   TARGETS="gfx90a gfx942 gfx1100 gfx1201"  which GPUs
 #   MOST=0                           at most so many launches of each program of the whole steps (0: all)
@@ -52,12 +53,14 @@ record_step() { # name, golden set, row that it cannot use, overrides
     local name=$1 set=$2 without=$3
     shift 3
     (cd "test/golden/$set" && CLTRAIN_VARIANT=$(cd ../../.. && rows "$without") "$BUILD/cltrain" train -q --device pocl train.yaml \
-        save_folder="$WORK/run" max_duration=1ba scheduler.t_max=9ba scheduler.t_warmup=1ba global_train_batch_size=2 \
+        save_folder="$WORK/run-$name" max_duration=1ba scheduler.t_max=9ba scheduler.t_warmup=0ba global_train_batch_size=2 \
         device_train_microbatch_size=1 --record "$WORK/records/$name" "$@") >"$WORK/$name.log" 2>&1 ||
         { echo "check-amd: the step $name failed while it was recorded: $WORK/$name.log"; failed=1; }
-    rm -rf "$WORK/run"
 }
-record_step step-layernorm e2e "" load_path=hf load_weights_only=true
+rm -rf "$WORK"/run-*
+# Two steps, whose final state the chain must reach; and single steps with other kernels.
+record_step chain-layernorm e2e "" load_path=hf load_weights_only=true max_duration=2ba --record-steps 1:2
+record_step step-bf16 e2e "" precision=amp_bf16
 record_step step-variants mpt-variants norm=wide model.emb_pdrop=0.1
 record_step step-rope mpt-rope ""
 
@@ -75,7 +78,11 @@ for target in $TARGETS; do
     run 0 "$WORK"/records/test_*
     echo "--- $target: matrix units"
     python3 tools/amd/matrix.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" 2>>"$WORK/$target.log" || failed=1
-    echo "--- $target: whole steps"
+    echo "--- $target: two steps, launch after launch"
+    [ -n "$ONLY" ] || python3 tools/amd/chain.py --emulator "$EMULATOR" --target "$target" --work "$WORK/code" \
+        --cltrain "$BUILD/cltrain" --checkpoint "$(echo "$WORK"/run-chain-layernorm/ep*)" "$WORK/records/chain-layernorm" \
+        2>>"$WORK/$target.log" || failed=1
+    echo "--- $target: single steps"
     run "$MOST" "$WORK"/records/step-*
 done
 [ $failed = 0 ] && echo "check-amd: every word of every buffer is right on $TARGETS, and the matrix units stay within their bounds"

@@ -87,10 +87,9 @@ class Replayer:
             self.aligned += result[2] is None
         return result
 
-    def run_with(self, folder, launch, more):
-        code = self.code(folder, launch, more)
-        read = lambda name: open(os.path.join(folder, name), 'rb').read()
-        memory = [Memory(read(b['before'])) for b in launch['buffers']]
+    def execute(self, folder, launch, memory, more=()):
+        """Runs a launch on its buffers (a list of Memory)."""
+        code = self.code(folder, launch, list(more))
         values = []
         for a in launch['args']:
             (kind, v), = a.items()
@@ -101,6 +100,11 @@ class Replayer:
             else:
                 values.append(struct.pack({'i32': '<i', 'u32': '<I', 'u64': '<Q', 'f32': '<I'}[kind], v))
         emulator.run(code, launch['kernel'], launch['global'], local_size(launch), values)
+
+    def run_with(self, folder, launch, more):
+        read = lambda name: open(os.path.join(folder, name), 'rb').read()
+        memory = [Memory(read(b['before'])) for b in launch['buffers']]
+        self.execute(folder, launch, memory, more)
         words = changed = 0
         for b, m in zip(launch['buffers'], memory):
             want, got = read(b['after']), m.contents()
