@@ -43,7 +43,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check check-long test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
+.PHONY: all lib tests fuzz help clean setup setup-check demo check check-long hop-table test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -54,6 +54,7 @@ help:
 ## make all          cltrain, clbench and the test programs, into build/
 ## make demo         the whole main job on real text, with a CPU device
 ## make check        installs what is missing, builds, runs every test
+## make hop-table    one table of equal hashes: every device here, ranks, microbatches, stops (EMULATOR=DIR: AMD, too)
 ## make check-long   the long forms of tests, test/long/*.sh: more kills, crash states, fuzzing (T= picks)
 ## make test         builds and runs every test (T="PATTERN ..." picks some), installs nothing
 ## make fuzz-run     every fuzz target under libFuzzer, SECONDS=60 each, in build-fuzz/
@@ -124,6 +125,9 @@ check-long: setup-check
 test:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) test/run.sh $(T)
+hop-table:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) test/long/hop_table.sh
 lint:
 	@tools/lint.sh
 bench:

@@ -6,6 +6,7 @@ set -u
 BUILD=$(readlink -f "${BUILD:-build}")
 cltrain=$BUILD/cltrain
 golden=$PWD/test/golden
+. test/drivers.sh
 tmp=$(mktemp -d)
 failed=0
 trap 'rm -rf "$tmp"' EXIT

@@ -12,10 +12,7 @@ export BUILD
 LIMIT=${TEST_TIMEOUT:-600}
 logs=$BUILD/test-logs
 mkdir -p "$logs"
-if [ -f "$BUILD/intel/icd/intel.icd" ] && [ -z "${OCL_ICD_VENDORS:-}" ]; then
-    OCL_ICD_VENDORS=$(readlink -f "$BUILD/intel/icd")
-    export OCL_ICD_VENDORS
-fi
+. test/drivers.sh
 : "${CLTRAIN_CACHE_DIR:=$(readlink -f "$BUILD")/test-cache}"
 export CLTRAIN_CACHE_DIR
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

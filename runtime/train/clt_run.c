@@ -62,6 +62,7 @@ void clt_run_close(clt_run *r) {
     if (r->log) fclose(r->log);
     for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queued[i].arrays);
     clt_free(r->folder);
+    clt_file_close(r->sample_log);
     clt_free(r->lanes_per_rank);
     clt_run_place_free(&r->here);
     clt_run_place_free(&r->writer_was);

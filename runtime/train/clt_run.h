@@ -96,6 +96,8 @@ typedef struct {
     clt_loss_scale scale; /* where amp_fp16 starts */
     double eval_seconds, peak_flops, last_loss;
     clt_run_leg leg;
+    const int64_t *sample_ids; /* of this rank's rows, from the last fetch */
+    clt_file *sample_log;
     clt_run_place here, writer_was; /* this job; who wrote the checkpoint that it goes on from */
     double step_seconds;            /* of the last step */
     int *lanes_per_rank;            /* what cfg->lanes_per_rank points to, if it was measured */
@@ -130,6 +132,12 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
 clt_status clt_run_divide_lanes(clt_run *r);
 /* "\"lanes\":[6,2]" for an event; the caller frees it. */
 char *clt_run_lanes_text(const clt_run *r);
+
+/* --- clt_run_samples.c: train --log-samples
+ * --------------------------------------------------------------------------------- */
+
+/* Appends the batch that the clock shows next, of which this rank has r->sample_ids. */
+clt_status clt_run_log_samples(clt_run *r, const clt_engine_batch *b);
 
 /* --- clt_run_check.c: who wrote a checkpoint, who goes on, and whether the losses come out again
  * ------------------------------ */

@@ -227,6 +227,7 @@ static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens) {
     b->tokens = rows.tokens;
     b->labels = rows.targets;
     b->seq_ids = rows.seq_ids;
+    r->sample_ids = rows.samples;
     return CLT_OK;
 }
 
@@ -354,6 +355,7 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     clt_trace_span(r->trace, start, clt_now(), "queue step %lld", (long long)s);
     if (recording) CLT_TRY(clt_record_stop(r->dev));
     if (given_up) return CLT_OK;
+    CLT_TRY(clt_run_log_samples(r, b));
     clt_run_step *q = &r->queued[r->n_queued];
     keep_batch(r, q, b);
     q->before = r->now;

@@ -16,6 +16,7 @@ typedef struct {
     const char
         *trace; /* write times of host and kernels during some steps to this file (clt_trace.h); NULL: none */
     int64_t trace_first, trace_last; /* optimizer steps, from 1; 0, 0: the third to the fifth of this run */
+    const char *log_samples;         /* append the samples of each batch to files in this folder; NULL: no */
     double started;                  /* clt_now() at program start, for the start-up time */
     clt_time stop_after; /* train this long, save and return CLT_AGAIN; 0: until max_duration. In a hop the
                             leg that a checkpoint was written in goes on: clt_run_leg.h */

@@ -75,6 +75,8 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
          "train this long (200ba, 1ep, 3600sec ...), then save and end with 75; max_duration and the "
          "schedule "
          "stay"},
+        {"log-samples", 0, CLT_OPT_STR, &o->log_samples, "DIR",
+         "append which samples each batch is made of to DIR/rankN.jsonl"},
         {"profile", 0, CLT_OPT_FLAG, &o->profile, NULL, "time every kernel and print a table at the end"},
         {"trace", 0, CLT_OPT_STR, &o->trace, "FILE",
          "write when the host and each kernel worked, for chrome://tracing and Perfetto"},

@@ -1,0 +1,104 @@
+#!/bin/bash
+# The hop table: one run of 20 batches on every device that is here, on 1, 2, 3, 4 and 8 ranks, with several microbatches,
+# stopped and moved in several places, on two vendors' devices at once. All rows must have the same hashes of weights and
+# optimizer state. Rows that cannot be run say why. With EMULATOR=DIR (see tools/amd/check.sh) also AMD machine code.
+#   make hop-table                      PRECISION=amp_bf16: with 16-bit types (numerics exact) instead of fp32
+# timeout: 3600
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+here=$PWD
+precision=${PRECISION:-fp32}
+want='' rows=0 equal=0 left=0
+cd "$golden/mpt-variants" || exit 1
+
+# row TEXT RESULT: RESULT holds the two hashes, or says why there are none.
+row() {
+    local weights optimizer verdict
+    read -r weights optimizer <<<"$2"
+    if [[ ! $weights =~ ^[0-9a-f]{32}$ ]]; then
+        printf '%-46s  not run: %s\n' "$1" "$2"
+        left=$((left + 1))
+        return
+    fi
+    rows=$((rows + 1))
+    want=${want:-$weights $optimizer} # the first row's
+    if [ "$weights $optimizer" = "$want" ]; then
+        equal=$((equal + 1)) verdict=same
+    else
+        verdict=OTHER failed=1
+    fi
+    printf '%-46s  %s  %s  %s\n' "$1" "$weights" "$optimizer" "$verdict"
+}
+
+# hashes FOLDER: "weights optimizer"
+hashes() { "$cltrain" ckpt hash "$1" 2>&1 | awk '{ printf "%s ", $2 }'; }
+
+# run TEXT LAUNCH-ARGUMENT ... -- key=value ...: to the end, and its row
+run() {
+    local text=$1 launch=()
+    shift
+    while [ "$1" != -- ]; do launch+=("$1") && shift; done
+    shift
+    rm -rf "$tmp/run"
+    if "$cltrain" launch "${launch[@]}" train -q train.yaml save_folder="$tmp/run" max_duration=20ba precision="$precision" \
+        cltrain.numerics=exact global_train_batch_size=24 "$@" >"$log" 2>&1; then
+        row "$text" "$(hashes "$tmp/run")"
+    else
+        row "$text" "$(grep -m 1 error: "$log")"
+        failed=1
+    fi
+}
+
+intel=$(has_platform intel && echo yes)
+nvidia=$(has_platform nvidia && echo yes)
+# NAME WHY-NOT TEXT ...: runs only where the platform is there
+needs() {
+    local there=$1 why=$2
+    shift 2
+    if [ -n "$there" ]; then run "$@"; else row "$1" "$why"; fi
+}
+no_intel="no Intel runtime for CPUs here (make check fetches it)"
+no_nvidia="no NVIDIA device here"
+
+echo "20 batches of 24 samples of test/golden/mpt-variants in $precision, numerics exact"
+printf '%-46s  %-32s  %-32s\n' run weights optimizer
+for n in 1 2 3 4 8; do run "PoCL, $n ranks" -n $n --device pocl --; done
+POCL_MAX_PTHREAD_COUNT=1 run "PoCL on one thread" -n 1 --device pocl --
+for n in 1 2 3 4 8; do needs "$intel" "$no_intel" "Intel's CPU runtime, $n ranks" -n $n --device intel --; done
+for n in 1 2 3; do needs "$nvidia" "$no_nvidia" "NVIDIA, $n ranks" -n $n --device nvidia --; done
+for n in 1 2 auto; do
+    run "PoCL, microbatch $n" -n 1 --device pocl -- device_train_microbatch_size=$n
+done
+run "PoCL, blocks recomputed" -n 1 --device pocl -- cltrain.recompute=blocks
+run "PoCL, 2 ranks with 7 and 1 lanes" -n 2 --device pocl -- "cltrain.lanes_per_rank=[7,1]"
+needs "$intel" "$no_intel" "PoCL and Intel in one job, 2 ranks" -n 2 --device pocl,intel --
+needs "$intel" "$no_intel" "PoCL and Intel in one job, 8 ranks" -n 8 --device pocl,intel --
+needs "$nvidia" "$no_nvidia" "NVIDIA and PoCL in one job, 2 ranks" -n 2 --device nvidia,pocl --
+for k in 1 7 13; do run "PoCL, stopped every $k batches, 1 and 3 ranks" --hop "pocl*1:${k}ba,pocl*3:${k}ba" --; done
+needs "$intel" "$no_intel" "hop: PoCL x 2, Intel x 3, both x 4" --hop "pocl*2:3ba,intel*3:2ba,pocl+intel*4:2ba" --
+needs "$nvidia" "$no_nvidia" "hop: NVIDIA, PoCL x 2" --hop "nvidia*1:4ba,pocl*2:1ba" --
+
+# AMD's machine code runs two steps of another model, on an emulator; PoCL's run of the same is what it has to equal.
+amd() {
+    local target=gfx90a out
+    local text="AMD MI250 ($target), machine code, emulated"
+    [ -n "${EMULATOR:-}" ] || { row "$text" "no emulator: give EMULATOR=DIR (tools/amd/check.sh)"; return; }
+    out=$(cd "$here" && TARGETS=$target tools/amd/check.sh 2>&1)
+    found() { # PLACE: "weights optimizer" as printed for it
+        local kind
+        for kind in weights optimizer; do
+            sed -n "s/^ *$kind *\([0-9a-f]\{32\}\) $1.*/\1/p" <<<"$out" | head -n 1 | tr '\n' ' '
+        done
+    }
+    if [ -z "$(found "on $target")" ]; then
+        row "$text" "$(grep -m 1 'check-amd' <<<"$out")"
+        return
+    fi
+    want=''
+    row "two steps of another model: PoCL" "$(found "cltrain ckpt hash")"
+    row "$text" "$(found "on $target")"
+}
+amd
+echo "$rows rows, $equal equal; $left not run"
+[ "$rows" -gt 0 ] || fail "no row was run"
+finish
