@@ -16,7 +16,7 @@ typedef enum {
     CLT_BAD_DATA,    /* exit 65: damaged or unusable data, shard or checkpoint */
     CLT_NO_DEVICE,   /* exit 69: no device that can do this */
     CLT_IO,          /* exit 74: the file system refused */
-    CLT_AGAIN,       /* exit 75: run me again (stopped after a good save, or a hang was ended) */
+    CLT_AGAIN,       /* exit 75: run me again (stopped, what is done is saved; or a hang was ended) */
     CLT_BAD_CONFIG,  /* exit 78: the configuration is wrong or asks for what cannot be done */
     CLT_NO_MEMORY,   /* exit 1:  host or device memory is not enough */
     CLT_INTERRUPTED, /* exit 130: stopped by SIGINT without a save */

@@ -47,6 +47,7 @@ typedef struct {
     const char *from; /* who says so */
     double slack;     /* what is left over on purpose */
     double step, save;
+    bool begun;
 } clt_run_time;
 /* State of a run's guards. What decides about updates is part of a checkpoint: the windows, the bad steps on
  * end, the roll-backs. So a resumed run leaves out the steps that one that never stopped leaves out. */

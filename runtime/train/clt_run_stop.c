@@ -42,10 +42,10 @@ clt_status clt_run_time_open(clt_run *r) {
         r->stop.end = 0;
         return CLT_OK;
     }
-    enum { SLACK_SECONDS = 30 };
+    enum { LEAST_SLACK = 2, MOST_SLACK = 30 }; /* seconds; ranks take one or two to end */
     static const double slack_part = 0.05;
     char left[32];
-    r->stop.slack = CLT_MIN(SLACK_SECONDS, slack_part * (r->stop.end - now));
+    r->stop.slack = CLT_MAX(LEAST_SLACK, CLT_MIN(MOST_SLACK, slack_part * (r->stop.end - now)));
     clt_signal_at(r->stop.end - r->stop.slack);
     clt_info("time: %s are left (%s); the run saves and ends with 75 before that",
              clt_human_seconds(r->stop.end - now, left), r->stop.from);
@@ -62,7 +62,8 @@ static double save_seconds(const clt_run *r) {
 
 void clt_run_time_step(clt_run *r, double seconds) {
     static const double fade = 0.95;
-    r->stop.step = CLT_MAX(seconds, fade * r->stop.step);
+    if (r->stop.begun) r->stop.step = CLT_MAX(seconds, fade * r->stop.step);
+    r->stop.begun = true; /* the first one compiles */
 }
 
 void clt_run_time_look(clt_run *r) {

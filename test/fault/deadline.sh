@@ -1,0 +1,67 @@
+#!/bin/bash
+# A time that ends: the run saves and ends with 75 before it. With the Slurm example of tools/examples under stand-ins
+# for sbatch, srun and scontrol: its jobs are requeued and go on.
+# timeout: 120
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+set=$golden/mpt-learned
+settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" scheduler.t_max=100000ba
+    max_duration=100000ba save_interval=1000ba log_config=false console_log_interval=100000ba device_train_microbatch_size=2)
+newest() { find "$tmp/run" -maxdepth 1 -name 'ep*-ba*' ! -name '*.tmp*' 2>/dev/null | sed 's/.*-ba\([0-9]*\)$/\1/' | sort -n | tail -n 1; }
+
+for bad in 1000000000 soon -3; do
+    CLTRAIN_STOP_BEFORE=$bad "$cltrain" train "${settings[@]}" "save_folder=$tmp/no" >"$log" 2>&1
+    code=$?
+    [ $code = 78 ] && grep -q "^error: CLTRAIN_STOP_BEFORE" "$log"
+    report "CLTRAIN_STOP_BEFORE=$bad is refused" $? "exit $code"
+done
+
+# The stand-ins: srun starts ranks, scontrol notes what it is asked for.
+mkdir "$tmp/bin"
+cat >"$tmp/bin/srun" <<'EOF'
+#!/bin/bash
+n=$2
+shift 4 # -n N --kill-on-bad-exit=1 --cpu-bind=none
+exec env -u SLURM_JOB_ID mpirun --bind-to none --oversubscribe --quiet -np "$n" "$@"
+EOF
+cat >"$tmp/bin/scontrol" <<EOF
+#!/bin/bash
+echo "\$*" >>"$tmp/requeued"
+EOF
+ln -s "$cltrain" "$tmp/bin/cltrain"
+chmod +x "$tmp/bin/srun" "$tmp/bin/scontrol"
+
+# Starts the job in the background, as sbatch would: job, with `seconds` to go.
+job() { # seconds, more arguments
+    end=$(($(date +%s) + $1))
+    env PATH="$tmp/bin:$PATH" SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_JOB_END_TIME=$end bash tools/examples/slurm.sbatch \
+        "${settings[@]}" "save_folder=$tmp/run" "${@:2}" >"$log" 2>&1 &
+    job=$!
+}
+
+job 8
+wait $job
+code=$?
+left=$(($(date +%s%N) / 1000000 - end * 1000)) # milliseconds past the end
+at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save, .* before the time is over (SLURM_JOB_END_TIME).*/\1/p' "$log")
+[ $code = 75 ] && [ -n "$at" ] && [ "$(newest)" = "$at" ] && [ $left -lt 500 ] && [ "$(cat "$tmp/requeued")" = "requeue 7" ] &&
+    "$cltrain" ckpt verify "$tmp/run" >/dev/null 2>&1
+report "a job of 8 s stops by itself and is requeued" $? "exit $code, $((-left)) ms before its end, saved at batch $at"
+
+before=${at:-0}
+job 3600
+for _ in $(seq 300); do grep -q "first step done" "$log" && break; sleep 0.1; done
+kill -USR1 $job
+wait $job
+code=$?
+at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save;.*/\1/p' "$log")
+[ $code = 75 ] && [ "${at:-0}" -gt "$before" ] && [ "$(newest)" = "$at" ] && [ "$(wc -l <"$tmp/requeued")" = 2 ] &&
+    grep -q "^resumed from .*ba$before$" "$log"
+report "a job that gets SIGUSR1 goes on from there, and is requeued" $? "exit $code, from batch $before to ${at:-?}"
+
+job 3600 "max_duration=${at:-1}ba"
+wait $job
+code=$?
+[ $code = 0 ] && [ "$(wc -l <"$tmp/requeued")" = 2 ]
+report "a job that is done is not" $? "exit $code"
+finish

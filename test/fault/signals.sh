@@ -1,0 +1,115 @@
+#!/bin/bash
+# Signals in every phase of a run: start, compiling, loading, training, evaluating, saving. SIGTERM, SIGUSR1 or SIGINT go
+# to the launch or to one rank alone, by chance; after each the newest checkpoint is whole and not older than any that was
+# announced, the exit code is 75, nothing is left running, and the next start goes on. At the end the weights are those
+# of an undisturbed run.
+#   COUNT=n signals (default 6, one a phase), SEED=n
+# timeout: 200
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+needs_mpirun
+COUNT=${COUNT:-6} SEED=${SEED:-$(date +%s)}
+RANDOM=$SEED
+echo "seed $SEED"
+set=$golden/mpt-learned
+STEPS=160
+cat "$set/train.yaml" - >"$tmp/run.yaml" <<EOF
+eval_interval: 100000ba
+eval_loader:
+  name: text
+  dataset:
+    local: $set/mds
+    split: train
+    shuffle: false
+    max_seq_len: 64
+  drop_last: false
+EOF
+settings=("train_loader.dataset.local=$set/mds" "load_path=$set/hf" "scheduler.t_max=${STEPS}ba" "max_duration=${STEPS}ba"
+    save_interval=10ba save_num_checkpoints_to_keep=3 log_config=false console_log_interval=1000ba
+    device_train_microbatch_size=2)
+phases=(start compile load train eval save)
+newest() { find "$1" -maxdepth 1 -name 'ep*-ba*' ! -name '*.tmp*' 2>/dev/null | sed 's/.*-ba\([0-9]*\)$/\1/' | sort -n | tail -n 1; }
+hash_of() { "$cltrain" ckpt hash "$1" 2>/dev/null; }
+pause() { sleep "$(awk -v r=$RANDOM -v most="$1" 'BEGIN { printf "%.3f", most * r / 32768 }')"; } # up to $1 seconds
+rank_pid() { cut -d' ' -f1 "$tmp"/cltrain-launch.*/"$1".pid 2>/dev/null; }
+
+wait_for() { # text in the log
+    for _ in $(seq 1200); do
+        grep -q "$1" "$log" && return
+        kill -0 $launch 2>/dev/null || return
+        sleep 0.05
+    done
+}
+
+# Starts two ranks for `phase` and waits until they may be in it.
+begin() {
+    local more=() i
+    rm -rf "$tmp"/cltrain-launch.*
+    [ "$1" = eval ] && more=(eval_interval=1ba)
+    [ "$1" = save ] && more=(save_interval=1ba)
+    if [ "$1" = compile ]; then
+        rm -rf "$tmp/cache" "$tmp/pocl"
+        mkdir "$tmp/cache" "$tmp/pocl"
+        CLTRAIN_CACHE_DIR=$tmp/cache POCL_CACHE_DIR=$tmp/pocl \
+            "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" >"$log" 2>&1 &
+    else
+        "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" "${more[@]}" >"$log" 2>&1 &
+    fi
+    launch=$!
+    case $1 in
+    start) pause 0.8 ;;
+    compile) wait_for "^model:" && pause 3 ;;
+    load) wait_for "^device:" && pause 0.3 ;;
+    train) wait_for "first step done" && pause 0.6 ;;
+    eval) wait_for "Eval batch=" && pause 0.3 ;;
+    save) wait_for "checkpoint saved" && pause 0.3 ;;
+    esac
+}
+
+"$cltrain" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/calm" >"$log" 2>&1
+want=$(hash_of "$tmp/calm")
+[ -n "$want" ]
+report "an undisturbed run on one rank" $?
+
+announced=0 delivered=0 lost=0 ended=0 early=0
+for ((i = 0; i < COUNT; )); do
+    phase=${phases[i % ${#phases[@]}]}
+    begin "$phase"
+    targets=(launch 0 1) signals=(TERM USR1 INT)
+    target=${targets[RANDOM % 3]} signal=${signals[RANDOM % 3]} pid=$launch come=$(rank_pid 0)$(rank_pid 1)
+    [ $target != launch ] && pid=$(rank_pid $target)
+    [ -n "$pid" ] || { pid=$launch target=launch; }
+    kill "-$signal" "$pid" 2>/dev/null
+    wait $launch 2>/dev/null
+    code=$?
+    for n in $(sed -n 's/^checkpoint saved: .*-ba\([0-9]*\) .*/\1/p' "$log"); do [ "$n" -gt $announced ] && announced=$n; done
+    now=$(newest "$tmp/run")
+    if [ $code = 0 ]; then # the run was done before: it counts as an undisturbed one, and the next begins from nothing
+        ended=$((ended + 1))
+        [ "$(hash_of "$tmp/run")" = "$want" ] || fail "a run that came to its end has other weights"
+        rm -rf "$tmp/run"
+        announced=0
+        [ $ended -le $((COUNT + 6)) ] || { fail "no run can be interrupted"; break; }
+        continue
+    fi
+    i=$((i + 1))
+    delivered=$((delivered + 1))
+    said=$(grep -m 1 -o '^stopped .*' "$log")
+    good=1
+    case $code in
+    75) [ -n "$said" ] || good=0 ;;
+    # Before the launch or a rank has its watch: the system's default.
+    130 | 138 | 143) [ -z "$come" ] && early=$((early + 1)) || good=0 ;;
+    *) good=0 ;;
+    esac
+    [ "${now:-0}" -ge $announced ] || good=0
+    [ -z "$now" ] || "$cltrain" ckpt verify "$tmp/run" >"$tmp/verify.log" 2>&1 || good=0
+    [ "$(pgrep -fc "save_folder=$tmp/run")" = 0 ] || good=0
+    [ $good = 1 ] || lost=$((lost + 1))
+    report "$phase: SIG$signal to $target" $((1 - good)) "exit $code; ${said:-no word}"
+done
+
+for _ in 1 2; do "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" >"$log" 2>&1 && break; done
+[ "$(hash_of "$tmp/run")" = "$want" ] && [ "$(newest "$tmp/run")" = $STEPS ]
+report "after $delivered signals ($early before the start, $ended runs came to their end) the weights are those of the undisturbed run" $? \
+    "$lost lost"
+finish
