@@ -10,7 +10,7 @@
 #include "../base/clt_hash.h"
 
 /* Bumped when what is stored changes its meaning: another field in the probed facts does that, too. */
-enum { CLT_CACHE_FORMAT = 3 };
+enum { CLT_CACHE_FORMAT = 4 };
 
 /* $CLTRAIN_CACHE_DIR, $XDG_CACHE_HOME/cltrain or ~/.cache/cltrain, malloc'ed; NULL when caching is off
  * (CLTRAIN_NO_CACHE) or there is no such place. The folder may not exist yet. */

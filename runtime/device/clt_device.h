@@ -41,6 +41,7 @@ typedef struct {
     uint32_t tile16_wave;   /* lanes of a wave whose matrix unit clt_tile16.clh knows; 0: none (AMD) */
     bool wgmma;             /* inline PTX has wgmma, through the second pass (clt_ptx.h) */
     uint32_t subgroup_size; /* 0: none */
+    bool block_reads;       /* sub-groups of 16 can be asked for, and read 16 elements in one message */
     uint64_t local_mem;     /* largest static __local array that was built and run */
     bool exact_div, exact_sqrt, exact_fma, denormals, correct_rounding_option;
     bool exact; /* all that numerics: exact needs; else exact_reason says what fails */

@@ -103,6 +103,31 @@ static uint32_t probe_subgroups(clt_device *dev, const uint32_t *in) {
     return 0;
 }
 
+/* The extension cl_intel_subgroups, with sub-groups of 16: who reads what in a block read of words and of
+ * halves of words, and a broadcast. Only asked of drivers that claim sub-groups. */
+static bool probe_block_reads(clt_device *dev, const uint32_t *in) {
+    static const char source[] =
+        "#pragma OPENCL EXTENSION cl_intel_subgroups : enable\n"
+        "#pragma OPENCL EXTENSION cl_intel_subgroups_short : enable\n"
+        "__attribute__((intel_reqd_sub_group_size(16))) __attribute__((reqd_work_group_size(64, 1, 1)))\n"
+        "__kernel void probe(__global const uint *in, __global uint *out)\n"
+        "{\n"
+        "    uint s = get_sub_group_id(), l = get_sub_group_local_id();\n"
+        "    uint word = intel_sub_group_block_read(in + s * 16);\n"
+        "    ushort half_word = intel_sub_group_block_read_us((__global const ushort *)(in + s * 16));\n"
+        "    float from_5 = sub_group_broadcast((float)word, 5);\n"
+        "    uint sum = word + ((uint)half_word << 8) + ((uint)from_5 << 16);\n"
+        "    out[(s * 16 + l) & 63] = get_sub_group_size() == 16 ? sum : 0xffffffffu;\n"
+        "}\n";
+    uint32_t out[64];
+    if (!dev->facts.says_subgroups || !probe64(dev, source, "-cl-std=CL1.2", in, out)) return false;
+    for (uint32_t i = 0; i < 64; i++) {
+        const uint32_t s = i / 16, l = i % 16, half = l % 2 ? 0 : in[s * 16 + l / 2];
+        if (out[i] != i + (half << 8) + ((s * 16 + 5) << 16)) return false;
+    }
+    return true;
+}
+
 /* Only asked of NVIDIA's GPUs: other compilers may end the program over an instruction that they do not know.
  */
 static bool probe_ptx(clt_device *dev, const uint32_t *in) {
@@ -427,11 +452,11 @@ static double probe_copy(clt_device *dev) {
 
 static void store(clt_device *dev, const char *name) {
     const clt_device_facts *f = &dev->facts;
-    char *text =
-        clt_format("%d %d %d %d %d %d %u %u %llu %d %d %d %d %d %d %.3f %s", f->half_arithmetic, f->subgroups,
-                   f->fp64, f->inline_ptx, f->mma_bf16, f->wgmma, f->tile16_wave, f->subgroup_size,
-                   (unsigned long long)f->local_mem, f->exact_div, f->exact_sqrt, f->exact_fma, f->denormals,
-                   f->correct_rounding_option, f->exact, f->copy_gbps, f->exact_reason);
+    char *text = clt_format("%d %d %d %d %d %d %d %u %u %llu %d %d %d %d %d %d %.3f %s", f->half_arithmetic,
+                            f->subgroups, f->block_reads, f->fp64, f->inline_ptx, f->mma_bf16, f->wgmma,
+                            f->tile16_wave, f->subgroup_size, (unsigned long long)f->local_mem, f->exact_div,
+                            f->exact_sqrt, f->exact_fma, f->denormals, f->correct_rounding_option, f->exact,
+                            f->copy_gbps, f->exact_reason);
     clt_cache_put(dev->cache_dir, name, text, strlen(text));
     clt_free(text);
 }
@@ -441,14 +466,16 @@ static bool restore(clt_device *dev, const char *name) {
     char *text;
     size_t bytes;
     if (!clt_cache_get(dev->cache_dir, name, &text, &bytes)) return false;
-    int flag[12], at = 0;
+    int flag[13], at = 0;
     unsigned long long local;
-    bool ok = sscanf(text, "%d %d %d %d %d %d %u %u %llu %d %d %d %d %d %d %lf %n", &flag[0], &flag[1],
-                     &flag[2], &flag[3], &flag[4], &flag[5], &f->tile16_wave, &f->subgroup_size, &local,
-                     &flag[6], &flag[7], &flag[8], &flag[9], &flag[10], &flag[11], &f->copy_gbps, &at) == 16;
+    bool ok =
+        sscanf(text, "%d %d %d %d %d %d %d %u %u %llu %d %d %d %d %d %d %lf %n", &flag[0], &flag[1], &flag[2],
+               &flag[3], &flag[4], &flag[5], &flag[6], &f->tile16_wave, &f->subgroup_size, &local, &flag[7],
+               &flag[8], &flag[9], &flag[10], &flag[11], &flag[12], &f->copy_gbps, &at) == 17;
     if (ok) {
         bool *const to[] = {&f->half_arithmetic,
                             &f->subgroups,
+                            &f->block_reads,
                             &f->fp64,
                             &f->inline_ptx,
                             &f->mma_bf16,
@@ -476,6 +503,7 @@ static void run_probes(clt_device *dev) {
     f->fp64 = probe_fp64(dev, in);
     f->subgroup_size = probe_subgroups(dev, in);
     f->subgroups = f->subgroup_size > 0;
+    f->block_reads = probe_block_reads(dev, in);
     f->inline_ptx = probe_ptx(dev, in);
     f->mma_bf16 = probe_mma(dev, in);
     f->wgmma = probe_wgmma(dev, in);

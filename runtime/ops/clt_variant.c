@@ -39,6 +39,7 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strcmp(word, "type=cpu")) return f->type == CLT_DEVICE_CPU;
     if (!strcmp(word, "type=gpu")) return f->type == CLT_DEVICE_GPU;
     if (!strcmp(word, "subgroups")) return f->subgroups;
+    if (!strcmp(word, "block_reads")) return f->block_reads;
     if (!strcmp(word, "half")) return f->half_arithmetic;
     if (!strcmp(word, "ptx")) return f->inline_ptx;
     if (!strcmp(word, "mma_bf16")) return f->mma_bf16;

@@ -12,7 +12,7 @@
 #   word       only rows whose "table/id" contains one of the words
 #
 # Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
-# Intel dg2 (ocloc). A target whose tools are absent is left out with the reason.
+# Intel dg2 and, for rows that require block_reads, pvc (ocloc). A target whose tools are absent is left out with the reason.
 #
 # A table may add option sets for the gates, one a line; every row, or those that are named, is compiled with each of them
 # as well:
@@ -72,7 +72,7 @@ choose_targets() {
     [ -n "$LIBCLC" ] || missing="$missing libclc-19"
     [ -n "$PTXAS" ] || missing="$missing ptxas"
     if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "left out: sm_90 (not found: $missing)"; fi
-    if command -v ocloc >/dev/null; then TARGETS+=(dg2); else echo "left out: dg2 (not found: ocloc, package intel-opencl-icd)"; fi
+    if command -v ocloc >/dev/null; then TARGETS+=(dg2 pvc); else echo "left out: dg2 pvc (not found: ocloc, package intel-opencl-icd)"; fi
 }
 
 # --- one compilation: prints "ok ..." or the reason; $1 file, $2 options, $3 work name ------------------------
@@ -119,12 +119,18 @@ gate_nvidia() {
 }
 
 gate_intel() {
-    local o="$WORK/$4"
-    mkdir -p "$o"
-    ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
+    local o="$WORK/$4" spills=""
+    mkdir -p "$o/listing"
+    IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir="$o/listing" ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
         -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3" >"$o.log" 2>&1 ||
         { grep -m1 -i 'error' "$o.log" || echo "ocloc failed: $(tail -1 "$o.log")"; return; }
-    if grep -q -i 'spill' "$o.log"; then echo "spills: $(grep -m1 -i 'spill' "$o.log")"; else echo ok; fi
+    # Where a kernel asks for its sub-group size ocloc is silent about most spills; its listing is not.
+    if grep -q intel_reqd_sub_group_size "$2"; then
+        cat "$o"/listing/*.asm >"$o.asm" 2>/dev/null || { echo "ocloc writes no listing"; return; }
+        spills=$(grep -m1 '^//\.spill size' "$o.asm")
+    fi
+    [ -n "$spills" ] || spills=$(grep -m1 -i 'spill' "$o.log")
+    if [ -n "$spills" ]; then echo "spills: $spills"; else echo ok; fi
 }
 
 gate() { # target file options label number fallback
@@ -162,13 +168,14 @@ probe_compiles() { # target file
 admits() {
     local word
     [[ $1 != gfx1201 || ,$2, == *,wmma,* ]] || return 1 # the others are no news after gfx1100
+    [[ $1 != pvc || ,$2, == *,block_reads,* ]] || return 1
     case ",$2," in
     *,type=cpu,* | *,lib=*) return 1 ;;
     *,vendor=NVIDIA,* | *,ptx,* | *,mma_bf16,* | *,wgmma,*) [[ $1 == sm_* ]] ;;
     *,mfma,*) [[ $1 == gfx9* ]] ;;
     *,wmma,*) [[ $1 == gfx1[12]* ]] ;;
     *,vendor=AMD,* | *,vendor=Advanced,*) [[ $1 == gfx* ]] ;;
-    *,vendor=Intel,*) [[ $1 == dg2 ]] ;;
+    *,vendor=Intel,* | *,block_reads,*) [[ $1 == dg2 || $1 == pvc ]] ;;
     esac || return 1
     for word in ${2//,/ }; do
         [[ $word != probe=* ]] || probe_compiles "$1" "${word#probe=}" || return 1

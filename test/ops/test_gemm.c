@@ -151,7 +151,7 @@ static void run_cases(int device, const char *id, const gemm_case *t, size_t n) 
 static void edges(int device, const char *id) {
     static const int64_t shape[][3] = {{1, 1, 1},    {1, 1, 7},    {1, 70, 5},  {5, 1, 3},    {13, 17, 19},
                                        {31, 37, 41}, {64, 64, 64}, {8, 32, 16}, {61, 59, 53}, {33, 65, 2}};
-    static const int64_t large[][3] = {{127, 131, 67}, {1, 97, 611}, {257, 33, 261}};
+    static const int64_t large[][3] = {{127, 131, 67}, {1, 97, 611}, {257, 33, 261}, {80, 96, 48}};
     const int64_t(*list[])[3] = {shape, large};
     const size_t count[] = {CLT_COUNT_OF(shape), tu_tiny() ? 0 : CLT_COUNT_OF(large)};
     for (int l = 0; l < 2; l++)

@@ -392,6 +392,7 @@ static void facts_are_probed(void **state) {
         assert_int_equal(f->exact, f->exact_reason[0] == 0);
         if (f->exact) assert_true(f->exact_div && f->exact_sqrt && f->exact_fma && f->denormals);
         assert_int_equal(f->subgroups, f->subgroup_size > 0);
+        assert_true(f->says_subgroups || !f->block_reads);
     }
     clt_free(list);
 }

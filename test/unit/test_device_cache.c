@@ -135,6 +135,7 @@ static void facts_are_kept(void **state) {
         assert_int_equal(seen[i].half_arithmetic, seen[0].half_arithmetic);
         assert_int_equal(seen[i].fp64, seen[0].fp64);
         assert_int_equal(seen[i].subgroup_size, seen[0].subgroup_size);
+        assert_int_equal(seen[i].block_reads, seen[0].block_reads);
         assert_int_equal(seen[i].exact, seen[0].exact);
         assert_int_equal(seen[i].correct_rounding_option, seen[0].correct_rounding_option);
         assert_string_equal(seen[i].exact_reason, seen[0].exact_reason);

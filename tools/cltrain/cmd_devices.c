@@ -62,7 +62,8 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
                       : f->mma_bf16        ? ", inline PTX with mma"
                                            : ", inline PTX";
     if (f->subgroups)
-        printf("%s      sub-groups    %u wide%s\n", bar, f->subgroup_size, ptx);
+        printf("%s      sub-groups    %u wide%s%s\n", bar, f->subgroup_size,
+               f->block_reads ? ", block reads" : "", ptx);
     else
         printf("%s      sub-groups    none%s\n", bar, ptx);
     if (f->copy_gbps > 0) printf("%s      pinned copy   %.1f GB/s to the device\n", bar, f->copy_gbps);
@@ -122,6 +123,7 @@ static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
     json_bool(b, "probed", f->probed);
     json_bool(b, "half_arithmetic", f->half_arithmetic);
     json_bool(b, "subgroups", f->subgroups);
+    json_bool(b, "block_reads", f->block_reads);
     json_bool(b, "fp64", f->fp64);
     json_bool(b, "inline_ptx", f->inline_ptx);
     json_bool(b, "mma_bf16", f->mma_bf16);
