@@ -69,7 +69,10 @@ void clt_launch_begin(void) {
 int clt_launch_end(int code) {
     /* The command line is the same on every rank: rank 0 has said what is wrong with it. */
     static const bool all[CLT_LOG_HELD] = {true, true, true, true, true, true, true, true};
-    clt_log_release(code == clt_status_exit_code(CLT_USAGE) ? all : NULL);
+    static const double head_start = 0.5; /* mpirun ends rank 0, too, once another rank has failed */
+    bool usage = code == clt_status_exit_code(CLT_USAGE);
+    if (usage && clt_launch_detect().rank > 0) clt_sleep(head_start);
+    clt_log_release(usage ? all : NULL);
     clt_launch_report(code);
     return code;
 }

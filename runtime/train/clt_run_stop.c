@@ -97,8 +97,8 @@ static clt_status nothing_done(clt_run *r) {
                  "batch %lld",
                  clt_group_phase(r->group), (long long)r->now.batch);
     else
-        clt_info("stopped before a step was finished (%s): there is nothing to save; the same command "
-                 "starts again",
+        clt_info("stopped before a step was finished (%s): there is nothing to save; run the same "
+                 "command again",
                  clt_group_phase(r->group));
     if (clt_group_stop(r->group) == CLT_SIGNAL_TIME)
         clt_warn("the time that is given (%s) is too short for a step and a save", r->stop.from);

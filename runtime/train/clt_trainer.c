@@ -144,6 +144,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     clt_free(path);
     if (st == CLT_OK) st = clt_engine_weights_changed(r->engine);
     bool evaluates = r->cfg->n_evals > 0 || clt_run_checks(r->cfg) > 0;
+    if (evaluates) clt_group_note(r->group, r->now.batch, "preparing evaluation");
     if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(r->engine);
     CLT_TRY(clt_group_agree(r->group, st));
     r->resumed = resume;
