@@ -283,7 +283,7 @@ killed_rank() {
     code=$?
     [ $code = 1 ] || { fail "killed rank, $1: exit $code"; tail -n 5 "$tmp/kill.log"; return; }
     [ $((SECONDS - start)) -le 15 ] || fail "killed rank, $1: $((SECONDS - start)) s until the end"
-    [ "$(grep -c 'error: rank . (process [0-9]*) is gone' "$tmp/kill.log")" = 1 ] || { fail "killed rank, $1"; cat "$tmp/kill.log"; }
+    [ "$(grep -c 'error: rank . (host .*, process [0-9]*) is gone' "$tmp/kill.log")" = 1 ] || { fail "killed rank, $1"; cat "$tmp/kill.log"; }
     "$cltrain" ckpt verify -q "$tmp/kill" >"$tmp/said" 2>&1 || { fail "killed rank, $1: the checkpoint"; cat "$tmp/said"; }
     echo "ok: killed rank, $1 ($((SECONDS - start)) s)"
 }
