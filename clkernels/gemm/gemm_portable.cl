@@ -12,7 +12,8 @@
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
  * k_group rows, its result added to the sum in c (a 16-bit c takes one group). k is never padded: fma(0, 0, -0) would be +0.
  *
- * Launch: global {ceil(n / BN) * WG, ceil(m / BM)}, local {WG, 1}. Requires: nothing. */
+ * Launch: global {ceil(n / BN) * WG, ceil(m / BM)}, local {WG, 1}. Requires: work-groups of WG, local memory of
+ * 4 * BK * (BM + BN + 8) bytes. */
 #include "gemm_epilogue.clh"
 
 #ifndef FORM
