@@ -116,11 +116,17 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
     return st;
 }
 
-/* Whether this rank's share of a checkpoint may lie in the host's memory while it is written. */
+/* Whether this rank's share of a checkpoint may lie in the host's memory while it is written: a quarter of it
+ * at most, and beside what the run itself takes of it on a CPU device. */
 static bool snapshot_fits(const clt_run *r, int parts) {
-    double share = (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group);
+    static const double usable = 0.9;
+    int local = clt_group_local_size(r->group);
+    double share =
+        (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group) * local;
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
-    return share * clt_group_local_size(r->group) < memory / 4;
+    bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
+    double run = cpu ? (double)r->memory.total * local : 0;
+    return share < memory / 4 && share + run < usable * memory;
 }
 
 clt_status clt_run_create_writer(clt_run *r) {
@@ -135,7 +141,7 @@ clt_status clt_run_create_writer(clt_run *r) {
     p.keep = c->save_num_checkpoints_to_keep;
     p.overwrite = c->save_overwrite;
     p.latest = c->save_latest_filename;
-    p.snapshot = r->ahead && snapshot_fits(r, p.part_count);
+    p.snapshot = snapshot_fits(r, p.part_count);
     return clt_ckpt_writer_create(&p, &r->writer);
 }
 
@@ -210,6 +216,7 @@ void clt_run_save_finish(clt_run *r) {
     if (!r->save.active) return;
     clt_group_note(r->group, r->save.batch, "saving a checkpoint");
     double start = clt_now();
+    r->guards.disturbed = true;
     clt_status st = clt_ckpt_save_finish(r->writer);
     r->save.stall += clt_now() - start;
     r->save.active = false;

@@ -58,6 +58,7 @@ typedef struct {
     int64_t equal_at; /* batch at which the replicas were equal last */
     clt_straggler straggler;
     double exchanged, waited; /* clt_now() and clt_group_waited() at the last exchange */
+    double seconds;           /* that comparing replicas and looking at steps took in this process */
     bool disturbed;           /* something else than a step happened since then */
     char *hosts;              /* [ranks][CLT_HOST_BYTES] */
     struct {                  /* tests: $CLTRAIN_INJECT */

@@ -137,6 +137,7 @@ static clt_status bad_step(clt_run *r, const clt_run_step *q, const clt_engine_r
     const clt_guard_config *c = &r->cfg->guards;
     char what[CLT_ENGINE_WHAT] = "", n[64] = "";
     int64_t batch = q->after.batch;
+    CLT_TRY(clt_run_check_replicas(r)); /* a flipped bit is the better explanation */
     r->guards.bad_in_a_row++;
     bool last = c->nonfinite_in_a_row > 0 && r->guards.bad_in_a_row >= c->nonfinite_in_a_row;
     if (r->guards.bad_in_a_row == 1 || c->nonfinite == CLT_NONFINITE_STOP) CLT_TRY(explain(r, q, what));
@@ -219,7 +220,9 @@ clt_status clt_run_guard_step(clt_run *r, const clt_run_step *q, const clt_engin
         return CLT_OK;
     }
     r->guards.left_out += res->refused;
+    double start = clt_now();
     CLT_TRY(look_for_spike(r, q, res));
+    r->guards.seconds += clt_now() - start;
     return inject_flip(r, q->after.batch);
 }
 
@@ -296,6 +299,7 @@ clt_status clt_run_check_replicas(clt_run *r) {
     int ranks = clt_group_size(r->group);
     if (!compares(r) || r->guards.equal_at == r->now.batch) return CLT_OK;
     clt_group_note(r->group, r->now.batch, "comparing replicas");
+    double start = clt_now();
     CLT_TRY(clt_engine_hash(r->engine, mine));
     uint64_t *all = clt_calloc((size_t)ranks, sizeof mine);
     bool *odd = clt_calloc((size_t)ranks, sizeof *odd);
@@ -306,6 +310,7 @@ clt_status clt_run_check_replicas(clt_run *r) {
         st = tell_difference(r, all, odd, n);
     }
     if (st == CLT_OK) r->guards.equal_at = r->now.batch;
+    if (r->steps_counted > 0) r->guards.seconds += clt_now() - start; /* the first time compiles */
     clt_free(all);
     clt_free(odd);
     return st;

@@ -126,8 +126,9 @@ void clt_run_note_end(clt_run *r, const char *why) {
     clt_info("effective training time: %.1f %% (%s of steps that count in %s since the run's first start)",
              floor(1000 * ratio) / 10, clt_human_seconds(r->useful_seconds, useful),
              clt_human_seconds(wall, all));
-    char *fields = clt_format("\"why\":\"%s\",\"ettr\":%.5f,\"useful_seconds\":%.3f,\"wall_seconds\":%.3f",
-                              why, ratio, r->useful_seconds, wall);
+    char *fields = clt_format(
+        "\"why\":\"%s\",\"ettr\":%.5f,\"useful_seconds\":%.3f,\"wall_seconds\":%.3f,\"guard_seconds\":%.4f",
+        why, ratio, r->useful_seconds, wall, r->guards.seconds);
     clt_sinks_event(r->sinks, "end", r->now.batch, fields);
     clt_free(fields);
 }

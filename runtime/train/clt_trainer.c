@@ -454,9 +454,8 @@ static clt_status loop(clt_run *r) {
             evaluated = r->now.batch;
         }
         /* Going back among steps that are not finite takes a checkpoint from before them. */
-        if (save && !(r->guards.bad_in_a_row && r->cfg->guards.nonfinite == CLT_NONFINITE_ROLLBACK) &&
-            clt_run_save_begin(r) == CLT_OK && !r->ahead)
-            clt_run_save_finish(r);
+        if (save && !(r->guards.bad_in_a_row && r->cfg->guards.nonfinite == CLT_NONFINITE_ROLLBACK))
+            clt_run_save_begin(r); /* written while training goes on; what came of it is told then */
     }
     CLT_TRY(collect_all(r));
     if (r->cfg->n_evals && evaluated != r->now.batch) {

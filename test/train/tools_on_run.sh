@@ -134,7 +134,15 @@ if grep -qiE '<link|<img|src *=|@import|url\(|href *= *"?http' "$page"; then fai
 if grep -q '<b>&"' "$page"; then fail "the report holds the run's name as HTML"; fi
 grep -q '&lt;b&gt;&amp;' "$page" || fail "the report does not name the run"
 if grep -qiE '[^a-z](nan|inf)[^a-z]' <(sed -n '/<svg/,/<\/svg>/p' "$page"); then fail "the report's curves hold numbers that are none"; fi
+grep -q '<b>[0-9.]* %</b><span>effective training time</span>' "$page" || fail "the report has no effective training time"
+grep -q '<td>start</td>' "$page" || fail "the report has no events"
 code 74 "$cltrain" report "$tmp/nowhere"
+# A checkpoint that costs 2 s, steps of 0.5 s, a failure every hour: sqrt(2 * 3600 * 2) = 120 s are 240 batches.
+mkdir "$tmp/young"
+printf '{"batch":%d,"loss":1,"step_seconds":0.5}\n' 1 2 3 >"$tmp/young/metrics.jsonl"
+printf '{"event":"checkpoint","batch":3,"stall_seconds":%s}\n' 1.5 2.5 >>"$tmp/young/metrics.jsonl"
+ok "$cltrain" report "$tmp/young"
+grep -q '<td>an hour</td><td>2 min 0 s</td><td>240</td>' "$tmp/young/report.html" || fail "Young's interval: $(grep 'an hour' "$tmp/young/report.html")"
 mkdir "$tmp/torn"
 head -c 700 "$tmp/run/metrics.jsonl" >"$tmp/torn/metrics.jsonl"
 printf '\n{"batch":"x"}\n[1]\nnot json <script>\n' >>"$tmp/torn/metrics.jsonl"

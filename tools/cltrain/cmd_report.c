@@ -25,6 +25,9 @@ typedef struct {
 typedef struct {
     columns train, eval; /* eval: column LOSS + 1 is the loss */
     clt_str events;      /* table rows */
+    double ettr;         /* of the newest end; 0: the run has not ended yet */
+    int starts, saves;
+    double stall; /* seconds that training waited for all `saves` */
     size_t bad_lines;
 } metrics;
 
@@ -62,14 +65,26 @@ static double number(json_t *o, const char *key) {
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+static void count_event(metrics *m, json_t *o, const char *event) {
+    if (!strcmp(event, "start")) m->starts++;
+    if (!strcmp(event, "end")) m->ettr = number(o, "ettr");
+    if (!strcmp(event, "checkpoint") && json_object_get(o, "stall_seconds")) {
+        m->stall += number(o, "stall_seconds");
+        m->saves++;
+    }
+}
+
 /* After a fall-back a batch number comes again: the last row of a number is the valid one. */
 static void take_row(metrics *m, json_t *o) {
     double row[FIELDS + 1];
     row[0] = number(o, "batch");
-    if (json_object_get(o, "event")) {
+    const char *event = json_string_value(json_object_get(o, "event"));
+    if (event) {
         char *text = json_dumps(o, JSON_COMPACT);
-        clt_str_addf(&m->events, "<tr><td>%s</td><td>%g</td><td><code>",
-                     json_string_value(json_object_get(o, "event")), row[0]);
+        count_event(m, o, event);
+        clt_str_add(&m->events, "<tr><td>");
+        html(&m->events, event, strlen(event));
+        clt_str_addf(&m->events, "</td><td>%g</td><td><code>", row[0]);
         html(&m->events, text, strlen(text));
         clt_str_add(&m->events, "</code></td></tr>\n");
         free(text);
@@ -147,8 +162,33 @@ static void summary(clt_str *out, const metrics *m) {
         fact(out, "in training steps", "%s", clt_human_seconds(seconds, b));
         fact(out, "device memory", "%s", clt_human_bytes(t->v[MEMORY + 1][last], b));
     }
+    if (m->ettr > 0) fact(out, "effective training time", "%.1f %%", floor(1000 * m->ettr) / 10);
+    if (m->starts > 1) fact(out, "starts", "%d", m->starts);
     if (m->eval.n > 0) fact(out, "evaluation loss", "%.4f", m->eval.v[LOSS + 1][m->eval.n - 1]);
     clt_str_add(out, "</div>\n");
+}
+
+/* Young's interval (docs/guards.md) from what the run's checkpoints have cost. */
+static void save_interval(clt_str *out, const metrics *m) {
+    static const struct {
+        const char *name;
+        double seconds;
+    } mttf[] = {{"an hour", 3600}, {"a day", 86400}, {"a week", 604800}};
+    const columns *t = &m->train;
+    size_t tail = CLT_MIN(t->n, 2000);
+    double step = median(t->v[SECONDS + 1] + (t->n - tail), tail), stall = m->saves ? m->stall / m->saves : 0;
+    char b[32];
+    if (!(stall > 0) || !(step > 0)) return;
+    clt_str_addf(
+        out, "<h2>How often to save</h2><p>A checkpoint kept training waiting for %s, the mean of %d.</p>\n",
+        clt_human_seconds(stall, b), m->saves);
+    clt_str_add(out, "<table><tr><th>a failure every</th><th>save every</th><th>in batches</th></tr>");
+    for (size_t i = 0; i < CLT_COUNT_OF(mttf); i++) {
+        double every = sqrt(2 * mttf[i].seconds * stall);
+        clt_str_addf(out, "<tr><td>%s</td><td>%s</td><td>%.0f</td></tr>\n", mttf[i].name,
+                     clt_human_seconds(every, b), fmax(1, every / step));
+    }
+    clt_str_add(out, "</table>\n");
 }
 
 static void charts(clt_str *out, const metrics *m) {
@@ -217,6 +257,7 @@ static clt_status write_report(const char *folder, const char *out_path) {
                      m.bad_lines ? " Some lines of metrics.jsonl were cut and are left out." : "");
         summary(&out, &m);
         charts(&out, &m);
+        save_interval(&out, &m);
         if (m.events.len)
             clt_str_addf(&out,
                          "<h2>Events</h2><table><tr><th>event</th><th>batch</th><th>data</th></tr>%s</table>",

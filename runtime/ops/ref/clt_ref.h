@@ -131,7 +131,7 @@ float clt_ref_chunk_sumsq(const float *x); /* one chunk */
 void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, float inv_scale,
                          float status[3]);
 uint64_t clt_ref_hash(const float *x, uint64_t count, uint64_t first); /* the total of clt_op_hash */
-void clt_ref_guard(uint64_t n, const float *x, float flag, float *g); /* clt_op_guard */
+void clt_ref_guard(uint64_t n, const float *x, float flag, float *g);  /* clt_op_guard */
 void clt_ref_adamw(uint64_t n, float *p, const float *g, float *m, float *v, const clt_optimizer_group *group,
                    float clip);
 void clt_ref_lion(uint64_t n, float *p, const float *g, float *m, const clt_optimizer_group *group,
