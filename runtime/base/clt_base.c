@@ -11,11 +11,15 @@
 
 static atomic_uint_fast64_t alloc_count;
 
-static void *checked(void *p, size_t bytes) {
-    atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
+void *clt_checked(void *p, size_t bytes) {
     if (p || bytes == 0) return p;
     fprintf(stderr, "error: out of host memory (%zu bytes asked for)\n", bytes);
     exit(1);
+}
+
+static void *checked(void *p, size_t bytes) {
+    atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
+    return clt_checked(p, bytes);
 }
 
 void *clt_malloc(size_t bytes) {

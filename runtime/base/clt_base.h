@@ -26,6 +26,8 @@ void *clt_realloc(void *p, size_t bytes);
 void *clt_memdup(const void *p, size_t bytes);
 char *clt_strdup(const char *s);
 char *clt_strndup(const char *s, size_t n);
+/* p, as another allocator gave it; NULL ends the program in the same way. */
+void *clt_checked(void *p, size_t bytes);
 void clt_free(void *p); /* NULL is allowed */
 /* 64-byte aligned, zeroed; free with clt_free. */
 void *clt_aligned_alloc(size_t bytes);

@@ -20,7 +20,7 @@ struct clt_hash_state {
 
 clt_hash_state *clt_hash_begin(void) {
     clt_hash_state *s = clt_malloc(sizeof *s);
-    s->x = XXH3_createState();
+    s->x = clt_checked(XXH3_createState(), sizeof *s);
     XXH3_128bits_reset(s->x);
     return s;
 }

@@ -89,7 +89,7 @@ static void release_held(const bool *drop) {
 static void hold_line(clt_log_level level, const char *text) {
     if (log_state.n_held == CLT_LOG_HELD) release_held(NULL);
     log_state.held[log_state.n_held].level = level;
-    log_state.held[log_state.n_held++].text = strdup(text);
+    log_state.held[log_state.n_held++].text = clt_strdup(text);
 }
 
 void clt_log(clt_log_level level, const char *fmt, ...) {
@@ -97,7 +97,7 @@ void clt_log(clt_log_level level, const char *fmt, ...) {
     char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0) text = strdup(fmt);
+    if (vasprintf(&text, fmt, ap) < 0) text = clt_strdup(fmt);
     va_end(ap);
     pthread_mutex_lock(&log_state.lock);
     bool hold = log_state.hold && level <= CLT_LOG_WARN;

@@ -51,6 +51,15 @@ static bool has_file(const char *folder, const char *name) {
     return yes;
 }
 
+/* What cannot be looked at is not taken for absent: a checkpoint must not be passed over for a moment's
+ * error. */
+static bool may_have(const char *folder, const char *name) {
+    char *path = clt_path_join(folder, name);
+    int kind = 0, e = clt_io_get()->kind(path, &kind, NULL);
+    clt_free(path);
+    return e != 0 || kind == 1;
+}
+
 static clt_ckpt_info look_at(const char *folder, const char *name) {
     clt_ckpt_info c = {
         .name = clt_strdup(name), .path = clt_path_join(folder, name), .batch = -1, .loss = NAN};
@@ -90,7 +99,7 @@ clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
     for (size_t i = 0; i < names.n; i++) {
         if (clt_ckpt_name_is_special(names.v[i])) continue;
         char *path = clt_path_join(folder, names.v[i]);
-        if (has_file(path, CLT_MANIFEST) || has_file(path, "data.00000.bin"))
+        if (may_have(path, CLT_MANIFEST) || may_have(path, "data.00000.bin"))
             found[count++] = look_at(folder, names.v[i]);
         clt_free(path);
     }
@@ -142,7 +151,9 @@ static clt_status candidate(clt_group *group, const clt_ckpt_info *list, int n, 
 }
 
 static clt_status scan_and_tell(const char *folder, clt_ckpt_info **list, int *n) {
-    if (!clt_io_is_dir(folder)) return CLT_OK;
+    int kind = 0, e = clt_io_get()->kind(folder, &kind, NULL);
+    if (e) return clt_error(CLT_IO, "cannot look at %s: %s", folder, strerror(e));
+    if (kind != 2) return CLT_OK;
     CLT_TRY(clt_ckpt_scan(folder, list, n));
     for (int i = 0; i < *n; i++)
         if (!(*list)[i].valid) clt_warn("%s is not usable: %s", (*list)[i].path, (*list)[i].why);

@@ -53,14 +53,14 @@ clt_digest *clt_digest_begin(int algo) {
     clt_digest *d = clt_calloc(1, sizeof *d);
     d->algo = algo;
     if (algos[algo].evp) {
-        d->evp = EVP_MD_CTX_new();
+        d->evp = clt_checked(EVP_MD_CTX_new(), sizeof *d);
         EVP_DigestInit_ex(d->evp, EVP_get_digestbyname(algos[algo].evp), NULL);
     } else if (is(d, "xxh32")) {
-        XXH32_reset(d->x32 = XXH32_createState(), 0);
+        XXH32_reset(d->x32 = clt_checked(XXH32_createState(), sizeof *d), 0);
     } else if (is(d, "xxh64")) {
-        XXH64_reset(d->x64 = XXH64_createState(), 0);
+        XXH64_reset(d->x64 = clt_checked(XXH64_createState(), sizeof *d), 0);
     } else {
-        d->x3 = XXH3_createState();
+        d->x3 = clt_checked(XXH3_createState(), sizeof *d);
         if (is(d, "xxh3_64"))
             XXH3_64bits_reset(d->x3);
         else

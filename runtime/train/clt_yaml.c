@@ -108,6 +108,8 @@ static clt_status fail_at(const reader *r, yaml_mark_t m, const char *what) {
 
 static clt_status next_event(reader *r, yaml_event_t *e) {
     if (yaml_parser_parse(&r->parser, e)) return CLT_OK;
+    if (r->parser.error == YAML_MEMORY_ERROR)
+        return clt_error(CLT_NO_MEMORY, "%s: out of host memory while reading", r->source);
     yaml_mark_t m = r->parser.problem_mark;
     char *text = clt_format("not valid YAML: %s", r->parser.problem ? r->parser.problem : "damaged text");
     clt_status st = fail_at(r, m, text);
@@ -241,7 +243,7 @@ clt_status clt_yaml_parse(const char *text, size_t bytes, const char *what, clt_
     r.source = r.doc->sources.v[0];
     if (!yaml_parser_initialize(&r.parser)) {
         clt_yaml_free(r.doc);
-        return clt_error(CLT_NO_MEMORY, "%s: out of memory while reading", what);
+        return clt_error(CLT_NO_MEMORY, "%s: out of host memory while reading", what);
     }
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);

@@ -1,6 +1,7 @@
 /* What a run finds in its folder when things there are not as they should be: damaged chunks, missing
  * manifests, hints that name nothing, links that leave the folder; and what load_ignore_keys and a loose load
  * leave alone. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_io_probe.h"
 #include "test/ckpt_util.h"
 #include "test/memfs.h"
 
@@ -115,6 +116,35 @@ static void test_stale_hint(void **state) {
     tear_down(&s);
 }
 
+/* Any operation on files fails once while the newest checkpoint is looked for: it is found all the same, or
+ * an older one is (the warning says why), or there is an error. "There is none" would be a fresh start. */
+static void test_errors(void **state) {
+    (void)state;
+    cu_state s;
+    long n = 1, same = 0, older = 0, errors = 0;
+    set_up(&s);
+    clt_io_set(clt_io_probe(&mem_io));
+    clt_error_quiet(true);
+    for (bool fired = true; fired; n++) {
+        char *path = NULL;
+        clt_io_fault_arm(&(clt_io_fault){.op = CLT_IO_OPS, .first = n, .last = n, .error = EIO});
+        clt_status st = clt_ckpt_find_newest(NULL, "/run", &path);
+        fired = clt_io_fault_fired();
+        if (st == CLT_OK && !path) fail_msg("operation %ld: no checkpoint is found, and no error", n);
+        if (st != CLT_OK)
+            errors++;
+        else
+            *(strcmp(path, "/run/ba3") ? &older : &same) += 1;
+        clt_free(path);
+    }
+    clt_error_quiet(false);
+    clt_io_fault_arm(NULL);
+    print_message("%ld operations fail: newest %ld, an older one %ld, error %ld\n", n - 2, same, older,
+                  errors);
+    assert_true(n > 20 && errors < 4);
+    tear_down(&s);
+}
+
 static void test_link(void **state) {
     (void)state;
     cu_state s;
@@ -217,7 +247,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_chunk), cmocka_unit_test(test_missing_manifest),
         cmocka_unit_test(test_stale_hint),    cmocka_unit_test(test_link),
-        cmocka_unit_test(test_ignore_keys),   cmocka_unit_test(test_loose),
+        cmocka_unit_test(test_errors),        cmocka_unit_test(test_ignore_keys),
+        cmocka_unit_test(test_loose),
     };
     clt_log_set_level(CLT_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
