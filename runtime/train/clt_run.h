@@ -158,6 +158,9 @@ int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]);
  * the checkpoint has losses of. CLT_FAIL if they differ by more than the limit, unless told to warn.
  * Collective. */
 clt_status clt_run_check_resume(clt_run *r);
+/* After the first step, when this run's kernel variants are known: logs them (event "variants") if they are
+ * not those of the writer, and with numerics fast prints them. */
+void clt_run_compare_variants(clt_run *r);
 
 /* --- clt_resume.c: state from and to checkpoints
  * ------------------------------------------------------------------ */

@@ -72,7 +72,7 @@ void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s) {
     w->driver = copy(s->driver);
     w->version = copy(s->version);
     w->numerics = copy(s->numerics);
-    w->variants = copy(s->variants);
+    if (s->variants) w->variants = clt_strdup(s->variants);
     w->ranks = s->ranks;
     for (int i = 0; i < s->number_count; i++) {
         const clt_ckpt_number *x = &s->numbers[i];
@@ -163,7 +163,7 @@ static void tell(const clt_run *r, const char *differs) {
         clt_info("  the same bits as without the stop: exact numerics depend on no device, driver or ranks");
     else
         clt_info("  the same bits as without the stop, as long as the same kernel variants are chosen: %s",
-                 was->variants);
+                 was->variants ? was->variants : "unknown");
 }
 
 /* A relative difference of two batches' mean losses. Ten times what was measured where one side has fp32 and
@@ -256,4 +256,20 @@ clt_status clt_run_check_resume(clt_run *r) {
     clt_sinks_event(r->sinks, "resume", r->now.batch, b.s);
     clt_str_free(&b);
     return n > 0 ? clt_group_agree(r->group, judge(r, n, largest, was, is)) : CLT_OK;
+}
+
+void clt_run_compare_variants(clt_run *r) {
+    const char *was = r->writer_was.variants;
+    if (!r->resumed || !was) return;
+    r->here.variants = clt_variants_used(r->ops);
+    if (strcmp(was, r->here.variants) == 0) return;
+    clt_str b = {0};
+    clt_str_add(&b, "\"were\":");
+    clt_json_escape(&b, was);
+    clt_str_add(&b, ",\"are\":");
+    clt_json_escape(&b, r->here.variants);
+    clt_sinks_event(r->sinks, "variants", r->now.batch, b.s);
+    clt_str_free(&b);
+    if (r->cfg->numerics == CLT_FAST)
+        clt_info("kernel variants when the checkpoint was written: %s; now: %s", was, r->here.variants);
 }

@@ -402,6 +402,7 @@ static void first_step_done(clt_run *r) {
     clt_device_counters c;
     clt_device_get_counters(r->dev, &c);
     clt_device_set_steady(r->dev, true);
+    clt_run_compare_variants(r);
     clt_info("first step done %s after the start%s", clt_human_seconds(took, s),
              took > WORTH_SAYING && c.programs_built > 0
                  ? " (kernels were compiled and checked for this device; the next start is quick)"
