@@ -54,6 +54,11 @@ typedef struct {
     char key[33], device[128], driver[128];
     int today; /* whether the key is today's: 1 yes, -1 no, 0 not looked at */
 } clt_tuned;
+/* The key of a checked-in choice (clkernels/tuned.csv), which is not bound to a driver or a kernel's text. */
+#define CLT_TUNE_KNOWN "-"
+/* The line of column names, and a choice as a line with this key. */
+void clt_tuned_head(clt_str *b);
+void clt_tuned_add(clt_str *b, const clt_tuned *t, const char *key);
 /* What is known of this and other devices; borrowed until the next operation. */
 const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n);
 clt_device *clt_ops_device(const clt_ops *ops);

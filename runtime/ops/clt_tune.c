@@ -44,14 +44,53 @@ static bool same_place(const clt_tuned *a, const clt_tuned *b) {
            !strcmp(a->driver, b->driver);
 }
 
+/* An empty line of this device and driver, whose names get no commas. */
+static void name_device(const clt_ops *ops, clt_tuned *t) {
+    const clt_device_facts *f = clt_device_get_facts(ops->dev);
+    *t = (clt_tuned){0};
+    snprintf(t->device, sizeof t->device, "%.*s", (int)sizeof t->device - 1, f->name);
+    snprintf(t->driver, sizeof t->driver, "%.*s", (int)sizeof t->driver - 1, f->driver);
+    for (char *s = t->device; *s; s++) *s = *s == ',' ? ' ' : *s;
+    for (char *s = t->driver; *s; s++) *s = *s == ',' ? ' ' : *s;
+}
+
+static bool is_known(const clt_tuned *t) {
+    return !strcmp(t->key, CLT_TUNE_KNOWN);
+}
+
 static void put(struct clt_tune *u, const clt_tuned *t) {
     for (int i = 0; i < u->lines; i++)
-        if (same_place(&u->line[i], t)) {
+        if (same_place(&u->line[i], t) && is_known(&u->line[i]) == is_known(t)) {
             u->line[i] = *t;
             return;
         }
     u->line = clt_realloc(u->line, (size_t)(u->lines + 1) * sizeof *u->line);
     u->line[u->lines++] = *t;
+}
+
+void clt_tuned_head(clt_str *b) {
+    clt_str_add(b, HEAD "\n");
+}
+
+void clt_tuned_add(clt_str *b, const clt_tuned *t, const char *key) {
+    clt_str_addf(b, "%s,%s,%s,%.6g,%.3g,%s,%s,%s\n", t->op, t->shape, t->variant, t->seconds, t->error, key,
+                 t->device, t->driver);
+}
+
+int clt_tune_add_known(clt_ops *ops, const char *text) {
+    clt_tuned here;
+    int lines = 0;
+    name_device(ops, &here);
+    char *copy = clt_strdup(text);
+    for (char *rest = copy; rest;) {
+        clt_tuned t = {0};
+        char *line = strsep(&rest, "\n");
+        if (*line == '#' || !parse_line(line, &t) || !is_known(&t)) continue;
+        lines++;
+        if (ops->tune && !strcmp(t.device, here.device)) put(ops->tune, &t);
+    }
+    clt_free(copy);
+    return lines;
 }
 
 static void read_lines(clt_ops *ops, struct clt_tune *u) {
@@ -74,12 +113,10 @@ static void write_lines(clt_ops *ops) {
     if (!path) return;
     read_lines(ops, &all);
     for (int i = 0; i < u->lines; i++) put(&all, &u->line[i]);
-    clt_str_add(&b, HEAD "\n");
+    clt_tuned_head(&b);
     for (int i = 0; i < all.lines; i++) {
-        const clt_tuned *t = &all.line[i];
-        if (!(t->seconds > 0)) continue;
-        clt_str_addf(&b, "%s,%s,%s,%.6g,%.3g,%s,%s,%s\n", t->op, t->shape, t->variant, t->seconds, t->error,
-                     t->key, t->device, t->driver);
+        if (all.line[i].seconds > 0 && !is_known(&all.line[i]))
+            clt_tuned_add(&b, &all.line[i], all.line[i].key);
     }
     if (clt_io_write_atomic(path, b.s, b.len) != CLT_OK) clt_warn("what was tuned could not be kept");
     clt_str_free(&b);
@@ -90,7 +127,10 @@ static void write_lines(clt_ops *ops) {
 void clt_tune_open(clt_ops *ops) {
     if (ops->params.tune == CLT_TUNE_OFF) return;
     ops->tune = clt_calloc(1, sizeof *ops->tune);
-    if (!ops->params.tune_again) read_lines(ops, ops->tune);
+    if (ops->params.tune_again) return;
+    const char *known = clt_kernel_text("tuned.csv");
+    if (known) clt_tune_add_known(ops, known);
+    read_lines(ops, ops->tune);
 }
 
 void clt_tune_close(clt_ops *ops) {
@@ -172,15 +212,10 @@ static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *t
 }
 
 static void describe(const clt_ops *ops, const clt_tune_question *q, clt_tuned *t) {
-    const clt_device_facts *f = clt_device_get_facts(ops->dev);
-    *t = (clt_tuned){0};
+    name_device(ops, t);
     take(t->op, sizeof t->op, q->op);
     snprintf(t->shape, sizeof t->shape, "%s %s", q->shape,
              ops->params.numerics == CLT_EXACT ? "exact" : "fast");
-    snprintf(t->device, sizeof t->device, "%.*s", (int)sizeof t->device - 1, f->name);
-    snprintf(t->driver, sizeof t->driver, "%.*s", (int)sizeof t->driver - 1, f->driver);
-    for (char *s = t->device; *s; s++) *s = *s == ',' ? ' ' : *s;
-    for (char *s = t->driver; *s; s++) *s = *s == ',' ? ' ' : *s;
 }
 
 static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
@@ -209,9 +244,14 @@ static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
 
 /* --- asking --------------------------------------------------------------------------------------------- */
 
-static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like) {
-    for (int i = 0; i < u->lines; i++)
-        if (same_place(&u->line[i], like)) return &u->line[i];
+/* Today's line of this device and driver; or, `known`, the checked-in one of this device. */
+static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like, bool known) {
+    for (int i = 0; i < u->lines; i++) {
+        clt_tuned *t = &u->line[i];
+        if (is_known(t) != known || strcmp(t->op, like->op) != 0 || strcmp(t->shape, like->shape) != 0)
+            continue;
+        if (known || same_place(t, like)) return t;
+    }
     return NULL;
 }
 
@@ -219,7 +259,7 @@ static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like) {
 static clt_status use(clt_ops *ops, const clt_tune_question *q, clt_tuned *t, const clt_variant **out) {
     if (t->today < 0) return CLT_OK;
     CLT_TRY(clt_variant_pick_row(ops, q->op, t->variant, q->options, q->takes, q->check, q->call, out));
-    if (!*out || t->today > 0) return CLT_OK;
+    if (!*out || t->today > 0 || is_known(t)) return CLT_OK;
     char key[33];
     clt_variant_key(ops, *out, key);
     t->today = strcmp(key, t->key) == 0 ? 1 : -1;
@@ -238,14 +278,15 @@ clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_var
     *out = NULL;
     if (!clt_ops_tunes(ops)) return CLT_OK;
     describe(ops, q, &like);
-    clt_tuned *t = find(u, &like);
+    clt_tuned *t = find(u, &like, false), *known = find(u, &like, true);
     if (t && t->seconds > 0) CLT_TRY(use(ops, q, t, out));
+    if (!*out && known) CLT_TRY(use(ops, q, known, out));
     if (*out || !fill || (t && t->seconds == 0) || clt_device_is_steady(ops->dev)) return CLT_OK;
     if (u->spent >= ops->params.tune_seconds) {
         put(u, &like);
         return CLT_OK;
     }
     CLT_TRY(measure(ops, q));
-    t = find(u, &like);
+    t = find(u, &like, false);
     return t && t->seconds > 0 ? use(ops, q, t, out) : CLT_OK;
 }

@@ -5,6 +5,10 @@
  * tune.csv, one line a shape: op, shape, variant, seconds, error, key, device, driver. The key covers device,
  * driver, kernel text and build options: a line whose key is not today's counts as absent.
  *
+ * Behind the device's own lines stand those that are checked in, clkernels/tuned.csv: the same columns with
+ * CLT_TUNE_KNOWN for a key, chosen by the device's name alone, whatever its driver and the kernels' text are
+ * by now. tune_again asks neither.
+ *
  * A row is chosen only with a passed check (clt_variant_verify), and only if what it computed at this shape
  * agrees with the oracle at sampled outputs. With numerics exact all rows give the same bits, so measuring
  * changes nothing but time; with numerics fast another row may add in another order, and a run's bits belong
@@ -44,6 +48,10 @@ clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_var
 
 /* Whether there is anything to ask: cheap. */
 bool clt_ops_tunes(const clt_ops *ops);
+
+/* Adds the checked-in lines of this device that `text` has (clkernels/tuned.csv; `#` starts a comment);
+ * returns how many lines it has for any device. */
+int clt_tune_add_known(clt_ops *ops, const char *text);
 
 /* For clt_ops.c: reads the device's tune.csv; releases. */
 void clt_tune_open(clt_ops *ops);

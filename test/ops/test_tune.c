@@ -145,6 +145,65 @@ static void order_is_forced_then_measured_then_the_table(void **state) {
     free_call(&p);
 }
 
+static void checked_in_lines_stand_behind_measured_ones(void **state) {
+    (void)state;
+    clt_gemm_params p = make_call();
+    clt_ops *off = open_ops(CLT_TUNE_OFF);
+    const clt_device_facts *f = clt_device_get_facts(dev);
+    int n;
+    const clt_variant *row = clt_ops_variants(off, "gemm", &n);
+    char *first = clt_strdup(clt_op_gemm_variant(off, &p)), *last = clt_strdup(row[n - 1].id);
+    char *text = clt_format("# comment\nhalf a line,\n"
+                            "gemm,NT 40x24x36 fp32>fp32 exact,%s,1e-6,0,-,another device,1\n"
+                            "gemm,NT 40x24x36 fp32>fp32 exact,%s,1e-6,0,-,%s,another driver\n"
+                            "gemm,NT 40x24x36 fp32>fp32 exact,%s,1e-6,0,with a key,%s,1\n",
+                            first, last, f->name, first, f->name);
+    char *path = csv();
+    remove(path);
+    clt_ops *ops = open_ops(CLT_TUNE_CACHE);
+    assert_string_equal(clt_op_gemm_variant(ops, &p), first);
+    assert_int_equal(clt_tune_add_known(ops, text), 2);
+    assert_string_equal(clt_op_gemm_variant(ops, &p), last);
+    tu_assert_ok(clt_variant_force(ops, "gemm", first), "force");
+    assert_string_equal(clt_op_gemm_variant(ops, &p), first);
+    clt_ops_destroy(ops);
+    assert_false(clt_io_is_file(path)); /* they are not the device's own */
+
+    claim(off, first, true);
+    ops = open_ops(CLT_TUNE_CACHE);
+    clt_tune_add_known(ops, text);
+    assert_string_equal(clt_op_gemm_variant(ops, &p), first);
+    clt_ops_destroy(ops);
+    clt_ops_destroy(off);
+    clt_free(text);
+    clt_free(path);
+    clt_free(first);
+    clt_free(last);
+    free_call(&p);
+}
+
+/* Every line of clkernels/tuned.csv is whole, and its row exists. */
+static void checked_in_lines_name_rows(void **state) {
+    (void)state;
+    const char *text = clt_kernel_text("tuned.csv"), *table = clt_kernel_text("gemm/gemm.vt");
+    clt_ops *ops = open_ops(CLT_TUNE_OFF);
+    int lines = 0;
+    assert_non_null(text);
+    for (const char *at = text; *at; at += strcspn(at, "\n") + 1) {
+        char op[32], shape[96], variant[48];
+        if (*at == '#' || !strncmp(at, "op,", 3)) continue;
+        assert_int_equal(sscanf(at, "%31[^,],%95[^,],%47[^,],", op, shape, variant), 3);
+        assert_string_equal(op, "gemm");
+        char *row = clt_format("\n%s ", variant);
+        assert_non_null(strstr(table, row));
+        clt_free(row);
+        lines++;
+    }
+    assert_true(lines > 0);
+    assert_int_equal(clt_tune_add_known(ops, text), lines);
+    clt_ops_destroy(ops);
+}
+
 static void nothing_is_measured_once_steady(void **state) {
     (void)state;
     clt_gemm_params p = make_call();
@@ -167,6 +226,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shape_is_measured_once),
         cmocka_unit_test(order_is_forced_then_measured_then_the_table),
+        cmocka_unit_test(checked_in_lines_stand_behind_measured_ones),
+        cmocka_unit_test(checked_in_lines_name_rows),
         cmocka_unit_test(nothing_is_measured_once_steady),
     };
     return cmocka_run_group_tests_name("tune", tests, set_up, tear_down);

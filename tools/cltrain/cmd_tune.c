@@ -53,6 +53,20 @@ static clt_status meet_shapes(tuning *t) {
     return clt_engine_prepare_eval(t->engine);
 }
 
+/* What is kept for this device and driver, as lines of clkernels/tuned.csv. */
+static void export_choices(const tuning *t) {
+    int n;
+    const clt_tuned *line = clt_ops_tuned(t->ops, &n);
+    const clt_device_facts *f = clt_device_get_facts(t->dev);
+    clt_str b = {0};
+    clt_tuned_head(&b);
+    for (int i = 0; i < n; i++)
+        if (!strcmp(line[i].device, f->name) && !strcmp(line[i].driver, f->driver) && line[i].seconds > 0)
+            clt_tuned_add(&b, &line[i], CLT_TUNE_KNOWN);
+    fputs(b.s, stdout);
+    clt_str_free(&b);
+}
+
 static void print_choices(const tuning *t) {
     int n, left = 0;
     const clt_tuned *line = clt_ops_tuned(t->ops, &n);
@@ -60,10 +74,12 @@ static void print_choices(const tuning *t) {
     printf("device   %s (driver %s)\n\n%-8s %-44s %-16s %12s %9s\n", f->name, f->driver, "op", "shape",
            "variant", "time", "error");
     for (int i = 0; i < n; i++) {
-        if (strcmp(line[i].device, f->name) != 0 || strcmp(line[i].driver, f->driver) != 0) continue;
+        const bool known = !strcmp(line[i].key, CLT_TUNE_KNOWN);
+        if (strcmp(line[i].device, f->name) != 0 || (!known && strcmp(line[i].driver, f->driver) != 0))
+            continue;
         if (line[i].seconds > 0)
-            printf("%-8s %-44s %-16s %9.3f ms %9.3g\n", line[i].op, line[i].shape, line[i].variant,
-                   line[i].seconds * 1e3, line[i].error);
+            printf("%-8s %-44s %-16s %9.3f ms %9.3g%s\n", line[i].op, line[i].shape, line[i].variant,
+                   line[i].seconds * 1e3, line[i].error, known ? "  checked in" : "");
         left += !(line[i].seconds > 0);
     }
     const char *dir = clt_device_cache_dir(t->dev);
@@ -77,11 +93,12 @@ static void print_choices(const tuning *t) {
 int cmd_tune(int argc, char **argv) {
     const char *device = NULL;
     double seconds = 60;
-    bool again = false;
+    bool again = false, export = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &device, "PATTERN", "part of a platform's or device's name, or P:D"},
         {"seconds", 't', CLT_OPT_FLOAT, &seconds, "S", "time to spend measuring (default 60)"},
         {"again", 0, CLT_OPT_FLAG, &again, NULL, "measure anew what was measured before"},
+        {"export", 0, CLT_OPT_FLAG, &export, NULL, "print the choices as lines for clkernels/tuned.csv"},
     };
     const clt_command command = {
         .name = "cltrain tune",
@@ -105,7 +122,7 @@ int cmd_tune(int argc, char **argv) {
                 clt_calloc((size_t)(t.cfg->global_train_batch_size * t.cfg->max_seq_len), sizeof *t.zeros);
         if (st == CLT_OK) st = open_all(&t, device, seconds, again);
         if (st == CLT_OK) st = meet_shapes(&t);
-        if (st == CLT_OK) print_choices(&t);
+        if (st == CLT_OK) (export ? export_choices : print_choices)(&t);
         code = clt_status_exit_code(st);
     }
     clt_engine_destroy(t.engine);
