@@ -12,7 +12,8 @@ settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$se
 train() {
     local folder=$1 want=$2 code
     shift 2
-    on_ranks "${ranks:-1}" train "${settings[@]}" "save_folder=$tmp/$folder" "$@" >"$log" 2>&1
+    local run=(train "${settings[@]}" "save_folder=$tmp/$folder" "$@")
+    if [ "${ranks:-1}" = 1 ]; then "$cltrain" "${run[@]}"; else on_ranks "$ranks" "${run[@]}"; fi >"$log" 2>&1
     code=$?
     [ $code = "$want" ] || report "$folder: exit" 1 "$code, not $want"
 }
