@@ -54,6 +54,36 @@ finish() {
     exit 0
 }
 
+# newest FOLDER: the path of its newest checkpoint by number, whole or not; newest_batch FOLDER: that number. Nothing if
+# there is none.
+newest() {
+    find "$1" -maxdepth 1 -name 'ep*-ba*' ! -name '*.tmp*' 2>/dev/null | sed 's/.*-ba\([0-9]*\)$/\1 &/' | sort -n | tail -n 1 | cut -d' ' -f2
+}
+newest_batch() { newest "$1" | sed 's/.*-ba//'; }
+
+# rank_pid R: the process of a rank of the launch whose TMPDIR is $tmp.
+rank_pid() { cut -d' ' -f1 "$tmp"/cltrain-launch.*/"$1".pid 2>/dev/null; }
+
+# disturbed_run STEPS EVERY: $tmp/run.yaml and $settings of a run that is small, but long enough to be disturbed: so many
+# batches on the golden set with learned positions, a checkpoint EVERY so many, and one evaluation, at its end.
+disturbed_run() {
+    local set=$golden/mpt-learned
+    cat "$set/train.yaml" - >"$tmp/run.yaml" <<EOF
+eval_interval: 100000ba
+eval_loader:
+  name: text
+  dataset:
+    local: $set/mds
+    split: train
+    shuffle: false
+    max_seq_len: 64
+  drop_last: false
+EOF
+    settings=("train_loader.dataset.local=$set/mds" "load_path=$set/hf" "scheduler.t_max=${1}ba" "max_duration=${1}ba"
+        "save_interval=${2}ba" save_num_checkpoints_to_keep=3 log_config=false console_log_interval=1000ba
+        device_train_microbatch_size=2)
+}
+
 # The finished batches of a run's folder, one line each: batch, loss and gradient norm as they were printed. After a
 # stop the last row of a batch is the one that counts.
 steps_of() {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../base/clt_json.h"
 #include "../checkpoint/clt_weight_source.h"
 #include "../ops/clt_variant.h"
 #include "clt_run.h"
@@ -229,10 +230,12 @@ void clt_run_save_finish(clt_run *r) {
     r->saved = r->save.batch;
     r->stop.save = CLT_MAX(r->stop.save, took);
     clt_info("checkpoint saved: %s/%s (%s)", r->folder, r->save.name, clt_human_seconds(took, seconds));
-    char *fields = clt_format("\"name\":\"%s\",\"seconds\":%.3f,\"stall_seconds\":%.4f", r->save.name, took,
-                              r->save.stall);
-    clt_sinks_event(r->sinks, "checkpoint", r->save.batch, fields);
-    clt_free(fields);
+    clt_str fields = {0};
+    clt_str_add(&fields, "\"name\":");
+    clt_json_escape(&fields, r->save.name);
+    clt_str_addf(&fields, ",\"seconds\":%.3f,\"stall_seconds\":%.4f", took, r->save.stall);
+    clt_sinks_event(r->sinks, "checkpoint", r->save.batch, fields.s);
+    clt_str_free(&fields);
     clt_free(r->save.name);
     r->save.name = NULL;
 }

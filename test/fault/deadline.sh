@@ -7,7 +7,6 @@ needs_mpirun
 set=$golden/mpt-learned
 settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" scheduler.t_max=100000ba
     max_duration=100000ba save_interval=1000ba log_config=false console_log_interval=100000ba device_train_microbatch_size=2)
-newest() { find "$tmp/run" -maxdepth 1 -name 'ep*-ba*' ! -name '*.tmp*' 2>/dev/null | sed 's/.*-ba\([0-9]*\)$/\1/' | sort -n | tail -n 1; }
 
 for bad in 1000000000 soon -3; do
     CLTRAIN_STOP_BEFORE=$bad "$cltrain" train "${settings[@]}" "save_folder=$tmp/no" >"$log" 2>&1
@@ -47,7 +46,7 @@ wait $job
 code=$?
 left=$(($(date +%s%N) / 1000000 - end * 1000)) # milliseconds past the end
 at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save, .* before the time is over (SLURM_JOB_END_TIME).*/\1/p' "$log")
-[ $code = 75 ] && [ -n "$at" ] && [ "$(newest)" = "$at" ] && [ $left -lt 500 ] && [ "$(cat "$tmp/requeued")" = "requeue 7" ] &&
+[ $code = 75 ] && [ -n "$at" ] && [ "$(newest_batch "$tmp/run")" = "$at" ] && [ $left -lt 500 ] && [ "$(cat "$tmp/requeued")" = "requeue 7" ] &&
     "$cltrain" ckpt verify "$tmp/run" >/dev/null 2>&1
 report "a job of 10 s stops by itself and is requeued" $? "exit $code, $((-left)) ms before its end, saved at batch $at"
 
@@ -58,7 +57,7 @@ kill -USR1 $job
 wait $job
 code=$?
 at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save;.*/\1/p' "$log")
-[ $code = 75 ] && [ "${at:-0}" -gt "$before" ] && [ "$(newest)" = "$at" ] && [ "$(wc -l <"$tmp/requeued")" = 2 ] &&
+[ $code = 75 ] && [ "${at:-0}" -gt "$before" ] && [ "$(newest_batch "$tmp/run")" = "$at" ] && [ "$(wc -l <"$tmp/requeued")" = 2 ] &&
     grep -q "^resumed from .*ba$before$" "$log"
 report "a job that gets SIGUSR1 goes on from there, and is requeued" $? "exit $code, from batch $before to ${at:-?}"
 

@@ -5,27 +5,10 @@
 # timeout: 400
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
-set=$golden/mpt-learned
-
 STEPS=1200
-cat "$set/train.yaml" - >"$tmp/run.yaml" <<EOF
-eval_interval: 100000ba
-eval_loader:
-  name: text
-  dataset:
-    local: $set/mds
-    split: train
-    shuffle: false
-    max_seq_len: 64
-  drop_last: false
-EOF
-settings=("train_loader.dataset.local=$set/mds" "load_path=$set/hf" "scheduler.t_max=${STEPS}ba" "max_duration=${STEPS}ba"
-    save_interval=25ba save_num_checkpoints_to_keep=3 log_config=false console_log_interval=1000ba
-    device_train_microbatch_size=2)
+disturbed_run $STEPS 25
 
 now() { date +%s%N | sed 's/......$//'; } # milliseconds
-newest() { find "$1" -maxdepth 1 -name 'ep*-ba*' ! -name '*.tmp*' | sed 's/.*-ba\([0-9]*\)$/\1 &/' | sort -n | tail -n 1 | cut -d' ' -f2; }
-rank_pid() { cut -d' ' -f1 "$tmp"/cltrain-launch.*/"$1".pid; }
 
 # Starts `cltrain launch -n RANKS train` in the background: launch_pid, log.
 start() { # RANKS, more arguments
@@ -102,7 +85,7 @@ for case in "INT launch" "TERM 0" "USR1 1"; do
     disturb "$1" "$2" 2
     at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save.*/\1/p' "$log")
     [ $code = 75 ] && [ -n "$at" ] && [ "$left" = 0 ] && [ $took -le 5000 ] && verified &&
-        [ "$(newest "$tmp/run" | sed 's/.*-ba//')" = "$at" ]
+        [ "$(newest_batch "$tmp/run")" = "$at" ]
     report "SIG$1 to ${2/#[0-9]/rank &}" $? "exit $code after $took ms, saved at batch $at"
 done
 

@@ -10,27 +10,11 @@ needs_mpirun
 COUNT=${COUNT:-6} SEED=${SEED:-$(date +%s)}
 RANDOM=$SEED
 echo "seed $SEED"
-set=$golden/mpt-learned
 STEPS=160
-cat "$set/train.yaml" - >"$tmp/run.yaml" <<EOF
-eval_interval: 100000ba
-eval_loader:
-  name: text
-  dataset:
-    local: $set/mds
-    split: train
-    shuffle: false
-    max_seq_len: 64
-  drop_last: false
-EOF
-settings=("train_loader.dataset.local=$set/mds" "load_path=$set/hf" "scheduler.t_max=${STEPS}ba" "max_duration=${STEPS}ba"
-    save_interval=10ba save_num_checkpoints_to_keep=3 log_config=false console_log_interval=1000ba
-    device_train_microbatch_size=2)
+disturbed_run $STEPS 10
 phases=(start compile load train eval save)
-newest() { find "$1" -maxdepth 1 -name 'ep*-ba*' ! -name '*.tmp*' 2>/dev/null | sed 's/.*-ba\([0-9]*\)$/\1/' | sort -n | tail -n 1; }
 hash_of() { "$cltrain" ckpt hash "$1" 2>/dev/null; }
 pause() { sleep "$(awk -v r=$RANDOM -v most="$1" 'BEGIN { printf "%.3f", most * r / 32768 }')"; } # up to $1 seconds
-rank_pid() { cut -d' ' -f1 "$tmp"/cltrain-launch.*/"$1".pid 2>/dev/null; }
 
 wait_for() { # text in the log
     for _ in $(seq 1200); do
@@ -82,7 +66,7 @@ for ((i = 0; i < COUNT; )); do
     wait $launch 2>/dev/null
     code=$?
     for n in $(sed -n 's/^checkpoint saved: .*-ba\([0-9]*\) .*/\1/p' "$log"); do [ "$n" -gt $announced ] && announced=$n; done
-    now=$(newest "$tmp/run")
+    now=$(newest_batch "$tmp/run")
     if [ $code = 0 ]; then # the run was done before: it counts as an undisturbed one, and the next begins from nothing
         ended=$((ended + 1))
         [ "$(hash_of "$tmp/run")" = "$want" ] || fail "a run that came to its end has other weights"
@@ -109,7 +93,7 @@ for ((i = 0; i < COUNT; )); do
 done
 
 for _ in 1 2; do "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" >"$log" 2>&1 && break; done
-[ "$(hash_of "$tmp/run")" = "$want" ] && [ "$(newest "$tmp/run")" = $STEPS ]
+[ "$(hash_of "$tmp/run")" = "$want" ] && [ "$(newest_batch "$tmp/run")" = $STEPS ]
 report "after $delivered signals ($early before the start, $ended runs came to their end) the weights are those of the undisturbed run" $? \
     "$lost lost"
 finish
