@@ -1,24 +1,45 @@
 #include "report_chart.h"
 
 #include <math.h>
+#include <string.h>
 
-enum { WIDTH = 760, HEIGHT = 260, LEFT = 70, RIGHT = 16, TOP = 34, BOTTOM = 40, TICKS = 5 };
+enum { LEFT = 70, RIGHT = 16, TOP = 34, BOTTOM = 40, TICKS = 5 };
 
 typedef struct {
     double x0, x1, y0, y1;
     bool log_y;
 } frame;
 
+const char chart_style[] = ".t{font-size:11px;fill:#64748b}.h{font-size:14px;font-weight:600;fill:#1e293b}"
+                           ".g{stroke:#e2e8f0}";
+
+void html_text(clt_str *out, const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++) switch (s[i]) {
+        case '<':
+            clt_str_add(out, "&lt;");
+            break;
+        case '>':
+            clt_str_add(out, "&gt;");
+            break;
+        case '&':
+            clt_str_add(out, "&amp;");
+            break;
+        default:
+            clt_str_addn(out, s + i, 1);
+        }
+}
+
 static double place_y_value(const frame *f, double y) {
     return f->log_y ? log10(fmax(y, 1e-30)) : y;
 }
 
 static double px(const frame *f, double x) {
-    return LEFT + (x - f->x0) / (f->x1 - f->x0) * (WIDTH - LEFT - RIGHT);
+    return LEFT + (x - f->x0) / (f->x1 - f->x0) * (CHART_WIDTH - LEFT - RIGHT);
 }
 
 static double py(const frame *f, double y) {
-    return HEIGHT - BOTTOM - (place_y_value(f, y) - f->y0) / (f->y1 - f->y0) * (HEIGHT - TOP - BOTTOM);
+    return CHART_HEIGHT - BOTTOM -
+           (place_y_value(f, y) - f->y0) / (f->y1 - f->y0) * (CHART_HEIGHT - TOP - BOTTOM);
 }
 
 /* A round step such that about TICKS of them cover the range. */
@@ -51,17 +72,17 @@ static void axes(clt_str *out, const frame *f, const char *x_label) {
     double step = round_step(f->x1 - f->x0);
     for (double x = ceil(f->x0 / step) * step; x <= f->x1 + step * 1e-6; x += step)
         clt_str_addf(out, "<text x='%.1f' y='%d' class='t' text-anchor='middle'>%g</text>", px(f, x),
-                     HEIGHT - BOTTOM + 16, x);
+                     CHART_HEIGHT - BOTTOM + 16, x);
     step = round_step(f->y1 - f->y0);
     for (double v = ceil(f->y0 / step) * step; v <= f->y1 + step * 1e-6; v += step) {
         double y = f->log_y ? pow(10, v) : fabs(v) < step * 1e-6 ? 0 : v;
-        clt_str_addf(out, "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' class='g'/>", LEFT, WIDTH - RIGHT,
+        clt_str_addf(out, "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' class='g'/>", LEFT, CHART_WIDTH - RIGHT,
                      py(f, y), py(f, y));
         clt_str_addf(out, "<text x='%d' y='%.1f' class='t' text-anchor='end'>%.4g</text>", LEFT - 6,
                      py(f, y) + 4, y);
     }
     clt_str_addf(out, "<text x='%d' y='%d' class='t' text-anchor='middle'>%s</text>",
-                 (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label);
+                 (LEFT + CHART_WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, x_label);
 }
 
 static void line(clt_str *out, const frame *f, const chart_series *s) {
@@ -88,13 +109,16 @@ static void dots(clt_str *out, const frame *f, const chart_series *s) {
 void chart_add(clt_str *out, const char *title, const char *x_label, const chart_series *series, size_t n,
                bool log_y) {
     frame f = fit(series, n, log_y);
-    clt_str_addf(out, "<svg viewBox='0 0 %d %d' role='img' aria-label='%s'>", WIDTH, HEIGHT, title);
+    clt_str_addf(out, "<svg viewBox='0 0 %d %d' role='img' aria-label='%s'>", CHART_WIDTH, CHART_HEIGHT,
+                 title);
     clt_str_addf(out, "<text x='%d' y='20' class='h'>%s</text>", LEFT, title);
     axes(out, &f, x_label);
-    int legend = WIDTH - RIGHT;
+    int legend = CHART_WIDTH - RIGHT;
     for (size_t i = n; i-- > 0 && n > 1;) {
-        clt_str_addf(out, "<text x='%d' y='20' text-anchor='end' class='t' style='fill:%s'>%s</text>", legend,
-                     series[i].color, series[i].label);
+        clt_str_addf(out, "<text x='%d' y='20' text-anchor='end' class='t' style='fill:%s'>", legend,
+                     series[i].color);
+        html_text(out, series[i].label, strlen(series[i].label));
+        clt_str_add(out, "</text>");
         legend -= 100;
     }
     for (size_t i = 0; i < n; i++) (series[i].dots ? dots : line)(out, &f, &series[i]);

@@ -1,0 +1,82 @@
+#include "report_compare.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "report_chart.h"
+#include "runtime/base/clt_io.h"
+
+static const char *const color[COMPARE_MOST] = {"#2563eb", "#dc2626", "#059669", "#b45309", "#7c3aed"};
+
+/* run's loss minus base's, at the batches that both have and at which both are finite. */
+typedef struct {
+    double *batch, *difference;
+    size_t n;
+} differences;
+
+/* Batches ascend in both. */
+static differences subtract(const columns *run, const columns *base) {
+    differences d = {clt_calloc(run->n + 1, sizeof(double)), clt_calloc(run->n + 1, sizeof(double)), 0};
+    for (size_t i = 0, k = 0; i < run->n; i++) {
+        while (k < base->n && base->v[0][k] < run->v[0][i]) k++;
+        if (k == base->n || base->v[0][k] != run->v[0][i]) continue;
+        double by = run->v[LOSS + 1][i] - base->v[LOSS + 1][k];
+        if (!isfinite(by)) continue;
+        d.batch[d.n] = run->v[0][i];
+        d.difference[d.n++] = by;
+    }
+    return d;
+}
+
+static void row(clt_str *out, const char *name, const differences *d) {
+    double sum = 0, late = 0, worst = 0, at = 0;
+    size_t tail = CLT_MAX(d->n / 10, (size_t)1);
+    for (size_t i = 0; i < d->n; i++) {
+        sum += d->difference[i];
+        if (i >= d->n - tail) late += d->difference[i];
+        if (fabs(d->difference[i]) > fabs(worst)) {
+            worst = d->difference[i];
+            at = d->batch[i];
+        }
+    }
+    clt_str_add(out, "<tr><td>");
+    html_text(out, name, strlen(name));
+    clt_str_addf(out, "</td><td>%zu</td>", d->n);
+    if (d->n == 0)
+        clt_str_add(out, "<td>-</td><td>-</td><td>-</td></tr>\n");
+    else if (worst == 0)
+        clt_str_add(out, "<td>0: the same losses</td><td>0</td><td>0</td></tr>\n");
+    else
+        clt_str_addf(out, "<td>%.3g, at batch %.0f</td><td>%.3g</td><td>%.3g</td></tr>\n", worst, at,
+                     sum / (double)d->n, late / (double)tail);
+}
+
+void compare_losses(clt_str *out, const compared_run *run, int n) {
+    chart_series s[COMPARE_MOST];
+    for (int i = 0; i < n; i++)
+        s[i] = (chart_series){clt_path_base(run[i].name), color[i],         run[i].m.train.v[0],
+                              run[i].m.train.v[LOSS + 1], run[i].m.train.n, false};
+    chart_add(out, "Training loss (nats a token)", "batch", s, (size_t)n, false);
+}
+
+void compare_add(clt_str *out, const compared_run *run, int n) {
+    differences d[COMPARE_MOST];
+    chart_series s[COMPARE_MOST];
+    clt_str_add(out, "<h2>Beside other runs</h2>\n");
+    compare_losses(out, run, n);
+    for (int i = 1; i < n; i++) {
+        d[i] = subtract(&run[i].m.train, &run[0].m.train);
+        s[i] =
+            (chart_series){clt_path_base(run[i].name), color[i], d[i].batch, d[i].difference, d[i].n, false};
+    }
+    chart_add(out, "Training loss minus the first run's", "batch", s + 1, (size_t)n - 1, false);
+    clt_str_add(out,
+                "<table><tr><th>run</th><th>batches in common</th><th>largest difference</th><th>mean</th>"
+                "<th>mean of the last tenth</th></tr>\n");
+    for (int i = 1; i < n; i++) {
+        row(out, run[i].name, &d[i]);
+        clt_free(d[i].batch);
+        clt_free(d[i].difference);
+    }
+    clt_str_add(out, "</table>\n");
+}

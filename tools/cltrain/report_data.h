@@ -1,0 +1,29 @@
+/* report_data: what a report reads of a run: metrics.jsonl as columns of numbers and a table of events. */
+#ifndef CLTRAIN_REPORT_DATA_H
+#define CLTRAIN_REPORT_DATA_H
+
+#include "runtime/base/clt_base.h"
+
+enum { LOSS, LR, GRAD_NORM, SECONDS, RATE, MFU, MEMORY, FIELDS };
+
+/* A growing table of doubles: column 0 is the batch, column LOSS + 1 the loss, and so on; NaN: not there. */
+typedef struct {
+    double *v[FIELDS + 1];
+    size_t n, cap;
+} columns;
+
+typedef struct {
+    columns train, eval; /* eval: only the batch and column LOSS + 1 */
+    clt_str events;      /* table rows */
+    double ettr;         /* of the newest end; 0: the run has not ended yet */
+    int starts, saves;
+    double stall; /* seconds that training waited for all `saves` */
+    size_t bad_lines;
+} metrics;
+
+/* Reads FOLDER/metrics.jsonl; lines that a kill has cut are counted. CLT_BAD_DATA if there is no row. *m is
+ * zero before, and to be freed in any case. */
+clt_status metrics_read(const char *folder, metrics *m);
+void metrics_free(metrics *m);
+
+#endif
