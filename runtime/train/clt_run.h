@@ -49,6 +49,9 @@ typedef struct {
     double step, save;
     bool begun;
 } clt_run_time;
+
+enum { CLT_HOST_BYTES = 64 };
+
 /* State of a run's guards. What decides about updates is part of a checkpoint: the windows, the bad steps on
  * end, the roll-backs. So a resumed run leaves out the steps that one that never stopped leaves out. */
 typedef struct {
@@ -65,9 +68,9 @@ typedef struct {
         int64_t flip_rank, flip_batch, flip_bit, nan_first, nan_last;
     } inject;
 } clt_run_guards;
-enum { CLT_HOST_BYTES = 64 };
 
 typedef struct {
+    /* what it is made of */
     clt_config *cfg; /* a copy whose exact_lanes, seed and data-set state may come from a checkpoint */
     const clt_run_options *opt;
     clt_group *group;
@@ -78,40 +81,48 @@ typedef struct {
     clt_engine *engine;
     clt_sinks *sinks;
     clt_run_memory memory;
-    char *folder; /* the run's folder */
+    int *lanes_per_rank; /* what cfg->lanes_per_rank points to, if it was measured */
+
+    /* its folder, and what is written there */
+    char *folder;
     FILE *log;
     clt_run_lock *lock;
     clt_ckpt_writer *writer;
     char run_id[CLT_RUN_ID_BYTES];
+    clt_file *sample_log;
+    const int64_t *sample_ids; /* of this rank's rows, from the last fetch */
+    clt_trace *trace;          /* while one is made, up to step trace_last */
+    int64_t trace_last;
 
+    /* the clock, and when something is due */
     clt_timestamp now;
     int64_t optimizer_step, first_step; /* the last one done; the first one of this process */
+    int64_t start_batch;
     int64_t batches_per_epoch;
     clt_time max; /* max_duration in what a timestamp counts */
     clt_schedule schedule;
+    clt_run_leg leg;
+    clt_run_time stop;
+
+    /* steps under way, and what came of the last one */
     bool ahead;                         /* steps are queued before the one before was looked at */
     clt_run_step queued[CLT_RUN_AHEAD]; /* oldest first; `now` is the time after the last of them */
     int n_queued;
-    double mark;      /* clt_now() when the last step was collected, or the first one queued */
-    clt_trace *trace; /* while one is made, up to step trace_last */
-    int64_t trace_last;
+    double mark;          /* clt_now() when the last step was collected, or the first one queued */
     clt_loss_scale scale; /* where amp_fp16 starts */
-    double eval_seconds, peak_flops, last_loss;
-    clt_run_leg leg;
-    const int64_t *sample_ids; /* of this rank's rows, from the last fetch */
-    clt_file *sample_log;
+    double eval_seconds, peak_flops, last_loss, step_seconds;
+    clt_run_guards guards;
+
+    /* where it came from, and what it has saved */
     clt_run_place here, writer_was; /* this job; who wrote the checkpoint that it goes on from */
-    double step_seconds;            /* of the last step */
-    int *lanes_per_rank;            /* what cfg->lanes_per_rank points to, if it was measured */
     bool resumed;                   /* the whole state came from a checkpoint */
     bool autoresumed;               /* the start was found in save_folder, not named by load_path */
-    int64_t saves_failed;
-    bool save_failed; /* the last one */
     clt_run_saving save;
     int64_t saved; /* batch of the newest checkpoint that is whole, -1: none */
-    int64_t start_batch;
-    clt_run_time stop;
-    clt_run_guards guards;
+    int64_t saves_failed;
+    bool save_failed; /* the last one */
+
+    /* effective training time */
     double first_start;    /* seconds since 1970: of the run, in whichever process */
     double useful_seconds; /* of the steps that are part of the state */
     double first_seconds;  /* of the first step of this process */
@@ -198,6 +209,7 @@ void clt_run_time_look(clt_run *r);
 /* Something asks to stop, and all ranks have come here for it: saves the last finished step together and
  * tells how the run can go on. CLT_AGAIN, or without a save CLT_INTERRUPTED or CLT_TERMINATED. */
 clt_status clt_run_stop(clt_run *r);
+
 /* --- clt_run_guard.c: what a run does about what its guards see (cltrain.guards)
  * ------------------------------------------------------------------------------- */
 
