@@ -4,7 +4,8 @@
 #   test/run.sh --long [PATTERN ...]   the scripts of test/long/ instead, which run nowhere else
 # A test that takes more than TEST_TIMEOUT seconds (default 600; a script can raise it for itself with a line
 # "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh)
-# a script with a line "# no sanitizer: REASON" is left out and named.
+# a script with a line "# no sanitizer: REASON" is left out and named. The programs of test/ops mostly wait for compilers
+# that use one core: TEST_JOBS of them run at a time (default: the number of cores, at most 4). All others run alone.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -16,8 +17,10 @@ mkdir -p "$logs"
 : "${CLTRAIN_CACHE_DIR:=$(readlink -f "$BUILD")/test-cache}"
 export CLTRAIN_CACHE_DIR
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-passed=0
-failed=0
+JOBS=${TEST_JOBS:-$(nproc)}
+[ "$JOBS" -le 4 ] || JOBS=4
+results=$logs/results # a line for each test: passed or failed
+: >"$results"
 long=0
 [ "${1:-}" = --long ] && { long=1; shift; }
 
@@ -34,7 +37,10 @@ left_out() {
     [ -n "${TEST_SANITIZER:-}" ] && sed -n 's/^# no sanitizer: *//p' "$1" | grep .
 }
 
-run_one() {
+# Says how it went in one piece: others may run at the same time.
+run_one() { run_and_tell "$@" >"$logs/said.$BASHPID"; cat "$logs/said.$BASHPID"; rm -f "$logs/said.$BASHPID"; }
+
+run_and_tell() {
     local name=$1 limit=$LIMIT own log start seconds code
     shift
     log=$logs/$(echo "$name" | tr / _).log
@@ -47,21 +53,34 @@ run_one() {
     code=$?
     seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
     if [ $code = 0 ]; then
-        passed=$((passed + 1))
+        echo passed >>"$results"
         printf 'PASS  %-44s %7s s\n' "$name" "$seconds"
         grep -hi '^skip' "$log" | sed 's/^/      /'
         return
     fi
-    failed=$((failed + 1))
+    echo failed >>"$results"
     printf 'FAIL  %-44s %7s s  ' "$name" "$seconds"
     if [ $code = 124 ] || [ $code = 137 ]; then echo "took more than $limit s"; else echo "exit $code"; fi
     tail -n 60 "$log" | sed 's/^/      | /'
 }
 
+# programs SOURCE...: those of these test programs that are there and wanted.
+programs() {
+    local source
+    for source; do [ -x "$BUILD/${source%.c}" ] && wants "${source%.c}" "${patterns[@]}" && echo "${source%.c}"; done
+}
+
+patterns=("$@")
 if [ $long = 0 ]; then
-    for source in test/*/test_*.c; do
-        name=${source%.c}
-        [ -x "$BUILD/$name" ] && wants "$name" "$@" && run_one "$name" "$BUILD/$name"
+    # shellcheck disable=SC2012  # names of our own; the largest first, so that none runs alone at the end
+    mapfile -t sources < <(ls -S test/ops/test_*.c)
+    for name in $(programs "${sources[@]}"); do
+        while [ "$(jobs -pr | wc -l)" -ge "$JOBS" ]; do wait -n; done
+        run_one "$name" "$BUILD/$name" &
+    done
+    wait
+    for name in $(programs test/*/test_*.c); do
+        [[ $name == test/ops/* ]] || run_one "$name" "$BUILD/$name"
     done
 fi
 for script in test/*/*.sh; do
@@ -69,5 +88,7 @@ for script in test/*/*.sh; do
     if [ ! -f "$script" ] || ! wants "$script" "$@"; then continue; fi
     if why=$(left_out "$script"); then echo "SKIP  $script: $why"; else run_one "$script" bash "$script"; fi
 done
+passed=$(grep -c passed "$results")
+failed=$(grep -c failed "$results")
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]

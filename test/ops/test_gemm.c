@@ -364,11 +364,16 @@ static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
     run_case(device, id, &t);
 }
 
+/* Both 16-bit types in one call, which no run has: one row shows that they do not depend on each other. */
+static bool mixed(int in, int out) {
+    return in && out && in != out;
+}
+
 static void halves(int device, const char *id) {
     if (!(clt_variant_param(row_of(device, id), "TYPES", 1) & 6)) return;
     for (int in = CLT_F32; in <= CLT_F16; in++)
         for (int out = CLT_F32; out <= CLT_F16; out++)
-            if ((in || out) && (!tu_tiny() || in == out))
+            if ((in || out) && (!tu_tiny() || in == out) && !(mixed(in, out) && strcmp(id, "portable")))
                 half_pair(device, id, (clt_dtype)in, (clt_dtype)out);
     if (tu_tiny()) return;
     gemm_case t = {.form = CLT_GEMM_NT, .m = 300, .n = 40, .k = 9001, .bias = true, .samples = 500};
