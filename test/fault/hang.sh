@@ -53,7 +53,7 @@ hung "a hung device under one of two ranks" 2 1 "$cltrain" launch -n 2
 hung "the same with mpirun alone" 2 0 mpirun --bind-to none --oversubscribe -np 2 "$cltrain"
 
 # --- stopped ranks, mpirun alone ----------------------------------------------------------------------------------------
-export CLTRAIN_COMM_TIMEOUT=3
+export CLTRAIN_COMM_TIMEOUT=6 # joining has it, too, and takes seconds on a busy machine
 rank_of() { for p in $(pgrep -f "^$cltrain train.*save_folder=$tmp/run"); do
     tr '\0' '\n' <"/proc/$p/environ" | grep -q "^OMPI_COMM_WORLD_RANK=$1$" && echo "$p"; done 2>/dev/null; }
 under_mpirun() { # signal, rank
@@ -65,7 +65,7 @@ under_mpirun() { # signal, rank
     ended /
 }
 under_mpirun STOP 1
-[ $code = 75 ] && [ $took -le 8000 ] && [ "$left" = 0 ] &&
+[ $code = 75 ] && [ $took -le 11000 ] && [ "$left" = 0 ] &&
     named 1 2 "rank 1 (host .*) does not answer: step [0-9]*, [a-z ]* for" && [ "$(grep -c '^  rank [01] (host' "$log")" = 2 ]
 report "mpirun alone: a rank is stopped" $? "exit $code after $took ms"
 under_mpirun KILL 0
@@ -81,7 +81,7 @@ pid=$!
 for _ in $(seq 300); do [ -e "$(echo "$tmp"/cltrain-launch.*/1.pid)" ] && break; sleep 0.02; done
 kill -STOP "$(cut -d' ' -f1 "$tmp"/cltrain-launch.*/1.pid)"
 ended /
-[ $code = 75 ] && [ $took -le 8000 ] && [ "$left" = 0 ]
+[ $code = 75 ] && [ $took -le 11000 ] && [ "$left" = 0 ]
 report "a rank is stopped while it starts" $? "exit $code after $took ms"
 
 if [ -n "${LONG:-}" ]; then
