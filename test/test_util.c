@@ -22,7 +22,7 @@ typedef struct {
 } tu_living;
 
 static struct {
-    bool tiny, interpreted, opened, aligned;
+    bool tiny, interpreted, opened, wide;
     tu_dev dev[MAX_DEVICES];
     int devices;
     tu_living living[MAX_LIVING];
@@ -128,8 +128,9 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
         for (int i = 0; i < n; i++) {
             print_message("[          ]   %s=%s on %s\n", op, v[i].id, tu_device_name(d));
             tu_assert_ok(clt_variant_force(tu_ops(d), op, v[i].id), "clt_variant_force");
+            tu.wide = !strcmp(v[i].body, "wide");
             run(d, v[i].id);
-            tu_align(false);
+            tu.wide = false;
             tu_release();
         }
         tu_assert_ok(clt_variant_force(tu_ops(d), op, NULL), "clt_variant_force");
@@ -185,12 +186,12 @@ float *tu_extreme(size_t n, uint64_t seed) {
 
 /* --- buffers --- */
 
-void tu_align(bool aligned) {
-    tu.aligned = aligned;
+bool tu_wide(void) {
+    return tu.wide;
 }
 
 static uint64_t tu_offset(void) {
-    return tu.aligned ? 64 : TU_OFFSET;
+    return tu.wide ? 64 : TU_OFFSET;
 }
 
 static clt_ref new_buffer(int device, size_t n, uint64_t offset, const void *data) {
@@ -255,7 +256,7 @@ static const uint16_t guard_half = 0xa5a5u;
 
 clt_ref tu_upload_as(int device, clt_dtype type, const float *data, size_t n) {
     if (type == CLT_F32) return tu_upload(device, data, n);
-    size_t words = n / 2 + 1, first = tu.aligned ? 0 : 1;
+    size_t words = n / 2 + 1, first = tu.wide ? 0 : 1;
     uint16_t *u = clt_malloc(words * 4);
     u[0] = u[2 * words - 2] = u[2 * words - 1] = guard_half;
     clt_ref_narrow(type, data, n, u + first);

@@ -39,6 +39,11 @@ const char *tu_device_name(int i);
 /* Calls run(device, variant id) with the variant forced, for every row of `op` that is usable on each device.
  * Prints the names. Buffers that run leaves are freed after each call. */
 void tu_each_variant(const char *op, void (*run)(int device, const char *id));
+/* Whether the row that tu_each_variant forces now has the body `wide`, which takes only calls whose sizes,
+ * row distances and offsets are multiples of 8 elements (norms: rows of a multiple of 64), whatever its id:
+ * buffers start at multiples of 64 then, and the test must give it such shapes, since a forced row that does
+ * not do a call is an error. */
+bool tu_wide(void);
 
 /* --- data: the same numbers for the same seed everywhere --- */
 float *tu_random(size_t n, uint64_t seed, float scale); /* uniform in [-scale, scale); free with clt_free */
@@ -48,10 +53,7 @@ uint32_t tu_random_word(uint64_t seed, uint64_t index);
 int64_t tu_random_below(uint64_t seed, uint64_t index, int64_t n); /* in [0, n) */
 
 /* --- buffers with guard words before and after the data --- */
-/* Whether data starts at a multiple of 64 elements instead, for rows that want that; tu_each_variant ends it.
- */
-void tu_align(bool aligned);
-enum { TU_OFFSET = 37 }; /* default place of the data in its buffer, in elements: no power of two */
+enum { TU_OFFSET = 37 }; /* place of the data in its buffer, in elements: no power of two (tu_wide: 64) */
 clt_ref tu_upload(int device, const float *data, size_t n);
 clt_ref tu_upload_i32(int device, const int32_t *data, size_t n);
 clt_ref tu_upload_at(int device, const void *data, size_t n, uint64_t offset); /* 4-byte elements */

@@ -30,12 +30,10 @@ static uint32_t *make_patterns(size_t *n) {
     return u;
 }
 
-static bool wide; /* rows for multiples of 8 elements */
-
 static void run_narrow(int d, clt_dtype to, uint16_t (*ref)(float)) {
     size_t n;
     uint32_t *u = make_patterns(&n);
-    if (!wide) n -= 3; /* a size that no vector length divides */
+    if (!tu_wide()) n -= 3; /* a size that no vector length divides */
     uint16_t *want = clt_calloc(n + 3, sizeof *want);
     for (size_t i = 0; i < n; i++) want[i] = ref(float_of(u[i]));
     clt_ref src = tu_upload(d, (float *)u, n), dst = tu_blank(d, (n + 1) / 2 + 1);
@@ -57,7 +55,7 @@ static void run_widen(int d, clt_dtype from, float (*ref)(uint16_t)) {
         h[i] = (uint16_t)i;
         want[i] = ref(h[i]);
     }
-    const size_t first = wide ? 0 : 1;
+    const size_t first = tu_wide() ? 0 : 1;
     clt_ref src = tu_upload(d, (const float *)h, N / 2), dst = tu_blank(d, N - first);
     tu_assert_ok(
         clt_op_cast(tu_ops(d), from, CLT_F32, (clt_ref){src.buf, src.off * 2 + first}, dst, N - first),
@@ -70,8 +68,7 @@ static void run_widen(int d, clt_dtype from, float (*ref)(uint16_t)) {
 }
 
 static void run_variant(int d, const char *id) {
-    wide = !strcmp(id, "wide");
-    tu_align(wide);
+    (void)id;
     run_narrow(d, CLT_BF16, clt_ref_f32_to_bf16);
     run_narrow(d, CLT_F16, clt_ref_f32_to_f16);
     run_widen(d, CLT_BF16, clt_ref_bf16_to_f32);

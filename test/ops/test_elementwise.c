@@ -19,20 +19,13 @@ static const shape tiny_shapes[] = {{1, 1, 1}, {3, 16, 16}, {2, 19, 23}};
 
 /* For wide rows: multiples of 8. */
 static const shape wide_shapes[] = {{1, 8, 8}, {3, 16, 16}, {5, 32, 48}, {2, 128, 136}, {3, 4104, 4104}};
-static bool wide;
-
-/* Shapes and places for the rows of this body. */
-static void set_body(const char *id) {
-    wide = !strncmp(id, "wide", 4);
-    tu_align(wide);
-}
 
 static size_t shape_count(void) {
-    if (wide) return tu_tiny() ? 2 : CLT_COUNT_OF(wide_shapes);
+    if (tu_wide()) return tu_tiny() ? 2 : CLT_COUNT_OF(wide_shapes);
     return tu_tiny() ? CLT_COUNT_OF(tiny_shapes) : CLT_COUNT_OF(shapes);
 }
 static const shape *shape_at(size_t i) {
-    return wide ? &wide_shapes[i] : tu_tiny() ? &tiny_shapes[i] : &shapes[i];
+    return tu_wide() ? &wide_shapes[i] : tu_tiny() ? &tiny_shapes[i] : &shapes[i];
 }
 static size_t elements(const shape *s) {
     return (size_t)(s->rows * s->ld);
@@ -110,7 +103,7 @@ static void glu_case(int d, clt_dtype type, clt_activation act, const shape *s, 
 }
 
 static void run_activations(int d, const char *id) {
-    set_body(id);
+    (void)id;
     for (clt_activation act = CLT_ACT_NONE; act < CLT_ACT_COUNT; act++)
         for (uint64_t seed = 0; seed < 2; seed++)
             activation_case(d, (clt_dtype)((act + seed) % 3), act, shape_at(shape_count() - 2 + seed), seed);
@@ -193,7 +186,7 @@ static void slab_case(int d, const shape *s, uint64_t seed) {
 }
 
 static void run_simple(int d, const char *id) {
-    set_body(id);
+    (void)id;
     for (size_t i = 0; i < shape_count(); i++)
         for (uint64_t seed = 0; seed < 2; seed++) {
             for (clt_dtype type = CLT_F32; type <= CLT_F16; type++) simple_case(d, type, shape_at(i), seed);

@@ -22,12 +22,6 @@ static const shape small[] = {{1, 1, 1, 1, 1.0f, true, false},       {2, 16, 768
 static const shape wide[] = {{1, 1, 8, 1, 1.0f, true, false},       {2, 16, 768, 5003, 1.0f, true, false},
                              {3, 33, 128, 40, 0.3f, true, false},   {4, 64, 256, 11, 1.0f, false, false},
                              {2, 31, 1032, 100, 1.0f, false, true}, {7, 2, 24, 3, 0.9f, true, false}};
-static bool is_wide;
-
-static void set_body(const char *id) {
-    is_wide = !strcmp(id, "wide");
-    tu_align(is_wide);
-}
 
 static int32_t *make_ids(const shape *s) {
     int64_t rows = s->samples * s->seq;
@@ -117,8 +111,8 @@ static void backward(int d, const shape *s, const int32_t *ids, int64_t micro, c
 }
 
 static void each_shape(int d, const char *id) {
-    set_body(id);
-    const shape *list = is_wide ? wide : tu_tiny() ? tiny : small;
+    (void)id;
+    const shape *list = tu_wide() ? wide : tu_tiny() ? tiny : small;
     for (size_t i = 0; i < (tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small)); i++) {
         const shape *s = &list[i];
         int64_t rows = s->samples * s->seq;
@@ -142,9 +136,9 @@ static void lookups_give_the_oracles_words(void **state) {
 }
 
 static void each_add(int d, const char *id) {
-    set_body(id);
+    (void)id;
     enum { VOCAB = 9, MOST = 72, N = VOCAB * MOST };
-    const int cols = is_wide ? MOST : 65;
+    const int cols = tu_wide() ? MOST : 65;
     const int32_t ids[] = {8, 0, 3};
     float *a = tu_random(N, 1, 1.0f), *b = tu_random(N, 2, 1.0f);
     clt_ref dst = tu_upload(d, a, N);
@@ -164,7 +158,7 @@ static void rows_are_added(void **state) {
 
 /* Ids outside the table read nothing and give NaN; the other rows are as they should be. */
 static void each_hostile(int d, const char *id) {
-    set_body(id);
+    (void)id;
     const int32_t ids[] = {0, -1, 2, 3, INT32_MAX, INT32_MIN};
     float *wte = tu_random(3 * 24, 1, 1.0f);
     clt_embedding_params p = {.rows = 6,

@@ -221,17 +221,22 @@ static void run_extras(int d, const shape *s, clt_dtype type) {
     tu_release();
 }
 
+static const shape *shapes_of_row(size_t *n) {
+    *n = tu_wide() ? CLT_COUNT_OF(wide) : tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
+    if (tu_wide() && tu_tiny()) *n = 2;
+    return tu_wide() ? wide : tu_tiny() ? tiny : small;
+}
+
 static void each_shape_with_extras(int d, const char *id) {
-    const bool is_wide = !strcmp(id, "wide");
-    const shape *s = is_wide ? wide : tu_tiny() ? tiny : small;
-    size_t n = is_wide ? CLT_COUNT_OF(wide) : tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
-    if (is_wide && tu_tiny()) n = 2;
-    tu_align(is_wide);
+    (void)id;
+    size_t n;
+    const shape *s = shapes_of_row(&n);
     for (size_t i = 0; i < n; i++) {
         shape dense = s[i];
         dense.gap = 0;
         dense.in_place = false;
-        run_extras(d, &dense, i % 2 ? CLT_BF16 : CLT_F16);
+        run_extras(d, &dense, CLT_BF16);
+        run_extras(d, &dense, CLT_F16);
     }
 }
 
@@ -241,11 +246,9 @@ static void norm_makes_extras(void **state) {
 }
 
 static void each_shape(int d, const char *id) {
-    const bool is_wide = !strncmp(id, "wide", 4);
-    const shape *s = is_wide ? wide : tu_tiny() ? tiny : small;
-    size_t n = is_wide ? CLT_COUNT_OF(wide) : tu_tiny() ? CLT_COUNT_OF(tiny) : CLT_COUNT_OF(small);
-    if (is_wide && tu_tiny()) n = 2;
-    tu_align(is_wide);
+    (void)id;
+    size_t n;
+    const shape *s = shapes_of_row(&n);
     for (size_t i = 0; i < n; i++) {
         run_shape(d, &s[i], all_types[0]);
         run_shape(d, &s[i], all_types[1 + i % (CLT_COUNT_OF(all_types) - 1)]);
@@ -263,8 +266,8 @@ static void each_column_shape(int d, const char *id) {
                                      {1, 64, 1027, 5}, {2, 7, 3072, 0}, {5, 1, 1, 3}};
     static const int64_t eights[][4] = {{1, 3, 8, 0},      {2, 5, 64, 8},    {2, 65, 24, 8}, {2, 130, 768, 0},
                                         {1, 64, 1032, 16}, {17, 7, 3072, 0}, {9, 70, 40, 24}};
-    const int64_t(*shapes)[4] = strncmp(id, "wide", 4) ? any : eights;
-    tu_align(shapes == eights);
+    (void)id;
+    const int64_t(*shapes)[4] = tu_wide() ? eights : any;
     size_t n = tu_tiny() ? 3 : CLT_COUNT_OF(any);
     for (size_t i = 0; i < 2 * n; i++) {
         const clt_dtype type = i < n ? CLT_F32 : i % 2 ? CLT_BF16 : CLT_F16;
