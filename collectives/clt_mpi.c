@@ -139,12 +139,22 @@ static void leave(clt_group *g) {
  * ---------------------------------------------------------------------------------------------------------
  */
 
+static clt_status failed(const clt_group *g, int code, const char *what) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(code, text, &length);
+    if (!g->flight) return clt_error(CLT_FAIL, "MPI failed in %s: %s", what, text);
+    const clt_flight_log *l = &g->flight[g->local_rank];
+    return clt_error(CLT_FAIL, "MPI failed in %s at step %lld, %s: %s", what, (long long)l->step,
+                     clt_flight_phase_of(l), text);
+}
+
 clt_status clt_mpi_wait(clt_group *g, int n, MPI_Request *req, const char *what) {
     double start = clt_now();
     clt_watch w = clt_watch_begin(g, what);
     for (int done = 0;;) {
-        if (MPI_Testall(n, req, &done, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
-            return clt_error(CLT_FAIL, "MPI failed in %s", what);
+        int code = MPI_Testall(n, req, &done, MPI_STATUSES_IGNORE);
+        if (code != MPI_SUCCESS) return failed(g, code, what);
         if (done) break;
         clt_watch_pause(g, &w, what);
     }

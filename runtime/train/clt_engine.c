@@ -52,9 +52,15 @@ static clt_status create_training(clt_engine *e) {
     for (int i = 0; i < e->n_grads; i++)
         CLT_TRY(clt_slab_create(dev, &e->table, 0, "gradients", &e->grads[i]));
     e->stack = clt_lane_stack_create(e->first_lane, e->last_lane, e->grads, e->n_grads, add_slabs, e->ops);
-    CLT_TRY(clt_reduce_plan_create(e->group, dev, &e->table, &e->split, add_slabs, e->ops, &e->reduce));
     CLT_TRY(clt_buffer_create(dev, e->table.total / CLT_CHUNK * 4, "chunk sums", &e->chunk_sums));
     return create_groups(e);
+}
+
+/* Made by all ranks together, once each of them has all the rest. */
+static clt_status create_reduction(clt_engine *e, clt_status ready) {
+    CLT_TRY(clt_group_agree(e->group, ready));
+    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->table, &e->split, add_slabs, e->ops,
+                                  &e->reduce);
 }
 
 /* The status of the last step, "good" before the first one, and a loss for each sample. */
@@ -99,6 +105,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
         st = clt_buffer_create(dev, (size_t)e->weights->n * CLT_HASH_SUMS * sizeof(uint64_t), "hashes",
                                &e->hashes);
     if (st == CLT_OK) st = clt_mpt_create(&c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
+    if (p->training) st = create_reduction(e, st);
     if (st != CLT_OK) {
         clt_engine_destroy(e);
         return st;

@@ -53,6 +53,7 @@ typedef struct {
     bool training; /* false: weights and evaluation only */
 } clt_engine_params;
 
+/* Collective if training: a rank that cannot (CLT_NO_MEMORY) is told of to all. */
 clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out);
 void clt_engine_destroy(clt_engine *e);
 

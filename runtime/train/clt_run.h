@@ -91,8 +91,9 @@ typedef struct {
     char run_id[CLT_RUN_ID_BYTES];
     clt_file *sample_log;
     const int64_t *sample_ids; /* of this rank's rows, from the last fetch */
-    clt_trace *trace;          /* while one is made, up to step trace_last */
+    bool tracing;              /* up to step trace_last, on all ranks */
     int64_t trace_last;
+    clt_trace *trace; /* rank 0's */
 
     /* the clock, and when something is due */
     clt_timestamp now;

@@ -91,9 +91,11 @@ static clt_status open_engine(clt_run *r) {
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
     *clt_engine_loss_scale(r->engine) = r->scale;
     /* A CPU device works on the cores that would prepare the next step; amp_fp16, and guards that leave steps
-     * out, ask after every step. */
-    r->ahead = clt_env_long(CLT_ENV_AHEAD, f->type != CLT_DEVICE_CPU) && c->precision != CLT_F16 &&
-               !clt_run_guard_each_step(c);
+     * out, ask after every step. All ranks do the same, since results are exchanged when they are looked at. */
+    int64_t waits = !clt_env_long(CLT_ENV_AHEAD, f->type != CLT_DEVICE_CPU) || c->precision == CLT_F16 ||
+                    clt_run_guard_each_step(c);
+    CLT_TRY(clt_group_max_i64(r->group, &waits, 1));
+    r->ahead = !waits;
     char total[32], params[32];
     clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s",
              clt_human_count((double)clt_mpt_param_count(&c->model), params), (long long)r->memory.microbatch,
@@ -327,18 +329,20 @@ static clt_status record_start(clt_run *r, int64_t s, bool *recording) {
 static clt_status trace_start(clt_run *r, int64_t s) {
     const clt_run_options *o = r->opt;
     int64_t first = o->trace_first ? o->trace_first : r->first_step + 2;
-    if (!o->trace || s != first || clt_group_rank(r->group) != 0) return CLT_OK;
-    CLT_TRY(collect_all(r));
+    if (!o->trace || s != first) return CLT_OK;
+    CLT_TRY(collect_all(r)); /* on all ranks */
+    r->tracing = true;
     r->trace_last = o->trace_last ? o->trace_last : first + 2;
-    r->trace = clt_trace_create(o->trace, r->dev);
+    if (clt_group_rank(r->group) == 0) r->trace = clt_trace_create(o->trace, r->dev);
     return CLT_OK;
 }
 
 static clt_status trace_end(clt_run *r) {
     CLT_TRY(collect_all(r));
     clt_trace *t = r->trace;
+    r->tracing = false;
     r->trace = NULL;
-    return clt_trace_finish(t, r->dev);
+    return t ? clt_trace_finish(t, r->dev) : CLT_OK;
 }
 
 /* Queues the step that the clock shows next and moves the clock on, unless the step is given up. What came of
@@ -367,7 +371,7 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     q->after = r->now;
     r->optimizer_step = s;
     r->n_queued++;
-    if (r->trace && s >= r->trace_last) return trace_end(r);
+    if (r->tracing && s >= r->trace_last) return trace_end(r);
     return !r->ahead ? collect_all(r) : r->n_queued == CLT_RUN_AHEAD ? collect(r) : CLT_OK;
 }
 
@@ -464,7 +468,7 @@ static clt_status loop(clt_run *r) {
         if (clt_group_stop(r->group)) return clt_run_stop(r);
     }
     CLT_TRY(clt_run_save_last(r));
-    return r->trace ? trace_end(r) : CLT_OK; /* the run ended before the steps that were asked for */
+    return r->tracing ? trace_end(r) : CLT_OK; /* the run ended before the steps that were asked for */
 }
 
 static void print_profile(clt_run *r) {

@@ -40,6 +40,20 @@ check "the same hop goes on in that leg, and through the round" [ "$?:$(legs_of 
 check "the same bits" [ "$("$cltrain" ckpt hash "$tmp/hop")" = "$want" ]
 check "the same losses" diff <(steps_of "$tmp/straight") <(steps_of "$tmp/hop")
 
+# Two ranks of which one would queue steps ahead and one would look at each at once, as a GPU's and a CPU's do; and both
+# ahead, while the first one writes a trace.
+cat >"$tmp/by_rank" <<'RANK'
+CLTRAIN_AHEAD=$((${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} == 0)) exec "$@"
+RANK
+mpirun --bind-to none --oversubscribe --quiet --mca btl_vader_single_copy_mechanism none -np 2 bash "$tmp/by_rank" \
+    "$cltrain" train -q train.yaml --device "pocl,$other" max_duration=10ba save_folder="$tmp/unlike" >"$log" 2>&1
+report "ranks that would queue steps ahead and not" $?
+check "give the same bits" [ "$("$cltrain" ckpt hash "$tmp/unlike")" = "$want" ]
+CLTRAIN_AHEAD=1 "$cltrain" launch -n 2 --device "pocl,$other" train -q train.yaml max_duration=10ba \
+    save_folder="$tmp/traced" --trace "$tmp/trace.json" --trace-steps 4:6 >"$log" 2>&1
+report "two ranks ahead, one of which writes a trace" $?
+check "give the same bits" [ "$("$cltrain" ckpt hash "$tmp/traced")" = "$want" ]
+
 # endless LEGS ARGUMENT ...: a hop in the background that has to be stopped; $launch is its process.
 endless() {
     "$cltrain" launch --hop "$1" train train.yaml save_folder="$tmp/stopped" max_duration=100000ba \
