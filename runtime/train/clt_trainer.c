@@ -91,7 +91,8 @@ static clt_status open_engine(clt_run *r) {
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
     *clt_engine_loss_scale(r->engine) = r->scale;
     /* A CPU device works on the cores that would prepare the next step; amp_fp16, and guards that leave steps
-     * out, ask after every step. All ranks do the same, since results are exchanged when they are looked at. */
+     * out, ask after every step. All ranks do the same, since results are exchanged when they are looked at.
+     */
     int64_t waits = !clt_env_long(CLT_ENV_AHEAD, f->type != CLT_DEVICE_CPU) || c->precision == CLT_F16 ||
                     clt_run_guard_each_step(c);
     CLT_TRY(clt_group_max_i64(r->group, &waits, 1));
