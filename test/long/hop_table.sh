@@ -44,9 +44,19 @@ run() {
         cltrain.numerics=exact global_train_batch_size=24 "$@" >"$log" 2>&1; then
         row "$text" "$(hashes "$tmp/run")"
     else
-        row "$text" "$(grep -m 1 error: "$log")"
+        row "$text" "$(grep -m 1 error: "$log" || echo "it ended without a word")"
+        show "$text"
         failed=1
     fi
+}
+
+# show TEXT: the end of a failed row's log, all of which is kept.
+show() {
+    local kept
+    kept=$BUILD/test-logs/hop-$(tr -cs '[:alnum:]\n' - <<<"$1").log
+    mkdir -p "$BUILD/test-logs" && cp "$log" "$kept"
+    tail -n 15 "$log" | sed 's/^/      | /'
+    echo "      all of it: $kept"
 }
 
 intel=$(has_platform intel && echo yes)
