@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 here=$PWD
 precision=${PRECISION:-fp32}
-want='' rows=0 equal=0 left=0
+want='' rows=0 equal=0 left=0 broken=0
 cd "$golden/mpt-variants" || exit 1
 
 # row TEXT RESULT: RESULT holds the two hashes, or says why there are none.
@@ -44,9 +44,9 @@ run() {
         cltrain.numerics=exact global_train_batch_size=24 "$@" >"$log" 2>&1; then
         row "$text" "$(hashes "$tmp/run")"
     else
-        row "$text" "$(grep -m 1 error: "$log" || echo "it ended without a word")"
+        printf '%-46s  FAILED: %s\n' "$text" "$(grep -m 1 error: "$log" || echo "it ended without a word")"
         show "$text"
-        failed=1
+        broken=$((broken + 1)) failed=1
     fi
 }
 
@@ -109,6 +109,6 @@ amd() {
     row "$text" "$(found "on $target")"
 }
 amd
-echo "$rows rows, $equal equal; $left not run"
+echo "$rows rows, $equal equal; $left not run, $broken failed"
 [ "$rows" -gt 0 ] || fail "no row was run"
 finish
