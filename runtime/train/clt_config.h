@@ -150,6 +150,11 @@ void clt_config_notices(const clt_config *c);
  * and, at each value, where it came from. */
 void clt_config_print(const clt_config *c, bool with_origin, clt_str *out);
 
+/* What `other`, a configuration as clt_config_print printed it without origins, says else: an object
+ * {"a.b": [other's value, this one's]} with defaults filled in and null for what is not given. The caller
+ * frees it; NULL if `other` is no configuration. */
+json_t *clt_config_differences(const clt_config *c, const char *other);
+
 /* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */
 void clt_config_list_keys(clt_str *out);
 bool clt_config_knows(const char *dotted_key);

@@ -52,19 +52,76 @@ static void add_defaults(json_t *to, const clt_schema *s) {
     }
 }
 
+static json_t *with_defaults(const json_t *merged) {
+    json_t *all = json_deep_copy(merged);
+    add_defaults(all, &clt_config_top_schema);
+    add_defaults(json_object_get(all, "model"), clt_mpt_config_schema());
+    return all;
+}
+
 void clt_config_print(const clt_config *c, bool with_origin, clt_str *out) {
     clt_yaml_style style = {.sort = true};
     if (!with_origin) {
         clt_yaml_dump(c->merged, &style, out);
         return;
     }
-    json_t *all = json_deep_copy(c->merged);
-    add_defaults(all, &clt_config_top_schema);
-    add_defaults(json_object_get(all, "model"), clt_mpt_config_schema());
+    json_t *all = with_defaults(c->merged);
     style.comment = origin;
     style.ctx = (void *)c;
     clt_yaml_dump(all, &style, out);
     json_decref(all);
+}
+
+/* --- what differs from another configuration --------------------------------------------------------- */
+
+/* One place that differs: { "path": [was, is] }; null where it is not given. */
+static void add_difference(json_t *out, const char *path, const json_t *was, const json_t *is) {
+    json_t *pair = json_array();
+    json_array_append_new(pair, was ? json_deep_copy(was) : json_null());
+    json_array_append_new(pair, is ? json_deep_copy(is) : json_null());
+    json_object_set_new(out, path, pair);
+}
+
+/* Maps are compared key by key, everything else as a whole; null is the same as not given. */
+static void compare_values(json_t *out, const char *path, const json_t *was, const json_t *is) {
+    if ((!was || json_is_null(was)) && (!is || json_is_null(is))) return;
+    if (!json_is_object(was) || !json_is_object(is)) {
+        bool equal = was && is && json_is_number(was) && json_is_number(is)
+                         ? json_number_value(was) == json_number_value(is)
+                         : json_equal(was, is);
+        if (!equal) add_difference(out, path, was, is);
+        return;
+    }
+    json_t *keys = json_object();
+    json_object_update(keys, (json_t *)was);
+    json_object_update(keys, (json_t *)is);
+    const char *key;
+    json_t *value;
+    json_object_foreach(keys, key, value) {
+        char *below = *path ? clt_format("%s.%s", path, key) : clt_strdup(key);
+        compare_values(out, below, json_object_get(was, key), json_object_get(is, key));
+        clt_free(below);
+    }
+    json_decref(keys);
+}
+
+json_t *clt_config_differences(const clt_config *c, const char *other) {
+    clt_yaml *y = NULL;
+    json_t *was = NULL, *out = NULL;
+    clt_error_quiet(true);
+    clt_status st = clt_yaml_parse(other, strlen(other), "a configuration", &y);
+    if (st == CLT_OK) st = clt_yaml_to_json(y, &was);
+    clt_error_quiet(false);
+    if (st == CLT_OK && json_is_object(was)) {
+        json_t *a = with_defaults(was), *b = with_defaults(c->merged);
+        out = json_object();
+        compare_values(out, "", a, b);
+        json_decref(a);
+        json_decref(b);
+    }
+    json_decref(was);
+    clt_yaml_free(y);
+    return out;
 }
 
 void clt_config_list_keys(clt_str *out) {

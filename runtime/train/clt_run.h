@@ -24,9 +24,10 @@ typedef struct {
 
 enum { CLT_RUN_CHECKS = 8 }; /* batches that are evaluated again at most */
 
-/* Who trains, or has written a checkpoint. Texts are owned; variants may be NULL. */
+/* Who trains, or has written a checkpoint. Texts are owned; variants and config may be NULL. */
 typedef struct {
     char *device, *driver, *version, *numerics, *variants;
+    char *config; /* the writer's, as text */
     int64_t ranks;
     int checks; /* losses that the checkpoint has, of batches of check_samples samples */
     int64_t check_samples;

@@ -73,6 +73,7 @@ void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s) {
     w->version = copy(s->version);
     w->numerics = copy(s->numerics);
     if (s->variants) w->variants = clt_strdup(s->variants);
+    if (s->config && *s->config) w->config = clt_strdup(s->config);
     w->ranks = s->ranks;
     for (int i = 0; i < s->number_count; i++) {
         const clt_ckpt_number *x = &s->numbers[i];
@@ -92,6 +93,7 @@ void clt_run_place_free(clt_run_place *p) {
     clt_free(p->version);
     clt_free(p->numerics);
     clt_free(p->variants);
+    clt_free(p->config);
 }
 
 /* --- evaluating again
@@ -164,6 +166,29 @@ static void tell(const clt_run *r, const char *differs) {
     else
         clt_info("  the same bits as without the stop, as long as the same kernel variants are chosen: %s",
                  was->variants ? was->variants : "unknown");
+}
+
+/* What the configuration says else than when the checkpoint was written: a line for each key, and for the
+ * event. */
+static void tell_changes(const clt_run *r, clt_str *event) {
+    /* Their own warning says that they are not taken. */
+    static const char *const kept[] = {"seed", "cltrain.exact_lanes", "train_loader.dataset.shuffle_seed"};
+    json_t *d = r->writer_was.config ? clt_config_differences(r->cfg, r->writer_was.config) : NULL;
+    for (size_t i = 0; i < CLT_COUNT_OF(kept); i++) json_object_del(d, kept[i]);
+    const char *key;
+    json_t *pair;
+    json_object_foreach(d, key, pair) {
+        enum { STYLE = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15) };
+        char *was = json_dumps(json_array_get(pair, 0), STYLE),
+             *is = json_dumps(json_array_get(pair, 1), STYLE);
+        clt_info("  configuration: %s is %s now, it was %s", key, is, was);
+        free(was);
+        free(is);
+    }
+    char *text = d ? json_dumps(d, JSON_COMPACT) : NULL;
+    if (text) clt_str_addf(event, ",\"changed\":%s", text);
+    free(text);
+    json_decref(d);
 }
 
 /* A relative difference of two batches' mean losses. Ten times what was measured where one side has fp32 and
@@ -253,6 +278,7 @@ clt_status clt_run_check_resume(clt_run *r) {
     clt_str_addf(&b, ",\"same_bits\":%s,\"checked_batches\":%d", differs ? "false" : "true", n);
     if (n > 0)
         clt_str_addf(&b, ",\"largest_difference\":%.9g,\"limit\":%.9g", CLT_MIN(largest, 1e300), limit_of(r));
+    tell_changes(r, &b);
     clt_sinks_event(r->sinks, "resume", r->now.batch, b.s);
     clt_str_free(&b);
     return n > 0 ? clt_group_agree(r->group, judge(r, n, largest, was, is)) : CLT_OK;

@@ -102,6 +102,8 @@ event() { grep '"event":"resume"' "$tmp/$1/metrics.jsonl" | tail -n 1; }
 report "a run goes on on another device with --device alone" $?
 grep -q "the same bits as without the stop: exact numerics" "$log" && grep -q "written by cltrain .*exact fp32, 1 rank of" "$log"
 report "exact numerics: says who wrote it and that the bits are the same" $?
+[ "$(grep -c "configuration: .* now, it was" "$log")" = 3 ] && grep -q 'configuration: max_duration is "11ba" now, it was "10ba"' "$log"
+report "and what the configuration says else" $?
 event straight | grep -q '"same_bits":true,"checked_batches":0'
 report "and logs it" $?
 

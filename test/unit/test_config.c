@@ -28,6 +28,38 @@ static clt_config *load_with(const char *override) {
     return c;
 }
 
+/* What BASE with an override says else than BASE. */
+static void differs(const char *override, const char *want) {
+    clt_config *base = load(BASE), *c = load_with(override);
+    clt_str text = {0};
+    clt_config_print(base, false, &text);
+    json_t *d = clt_config_differences(c, text.s);
+    assert_non_null(d);
+    char *got = json_dumps(d, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
+    assert_string_equal(got, want);
+    free(got);
+    json_decref(d);
+    clt_str_free(&text);
+    clt_config_free(base);
+    clt_config_free(c);
+}
+
+static void differences_are_named(void **state) {
+    (void)state;
+    differs("max_duration=7ba", "{\"max_duration\":[\"30ba\",\"7ba\"]}");
+    differs("optimizer.lr=0.5", "{\"optimizer.lr\":[0.004,0.5]}");
+    differs("save_interval=3ba", "{\"save_interval\":[\"1000ba\",\"3ba\"]}");
+    differs("algorithms=null", "{\"algorithms\":[{\"gradient_clipping\":{\"clipping_threshold\":1.0,"
+                               "\"clipping_type\":\"norm\"}},null]}");
+    /* What was not given is what it is by default; a number is the same with and without a point. */
+    differs("cltrain.exact_lanes=8", "{}");
+    differs("optimizer.lr=4e-3", "{}");
+    clt_config *c = load(BASE);
+    assert_null(clt_config_differences(c, "a: [1"));
+    assert_null(clt_config_differences(c, "17"));
+    clt_config_free(c);
+}
+
 static void golden_runs_load(void **state) {
     (void)state;
     clt_config *c = load("test/golden/e2e/train.yaml");
@@ -559,19 +591,13 @@ static void printing_reads_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_runs_load),
-        cmocka_unit_test(presets_have_foundrys_sizes),
-        cmocka_unit_test(every_key_of_foundry_is_known),
-        cmocka_unit_test(wrong_values_are_refused),
-        cmocka_unit_test(wrong_keys_in_a_file_are_placed),
-        cmocka_unit_test(keys_without_effect_say_so),
-        cmocka_unit_test(ranks_are_checked),
-        cmocka_unit_test(precision_decides_defaults),
-        cmocka_unit_test(names_are_normalised),
-        cmocka_unit_test(groups_claim_tensors_in_order),
-        cmocka_unit_test(block_overrides_reach_their_layers),
-        cmocka_unit_test(model_json_reads_back),
-        cmocka_unit_test(printing_reads_back),
+        cmocka_unit_test(differences_are_named),         cmocka_unit_test(golden_runs_load),
+        cmocka_unit_test(presets_have_foundrys_sizes),   cmocka_unit_test(every_key_of_foundry_is_known),
+        cmocka_unit_test(wrong_values_are_refused),      cmocka_unit_test(wrong_keys_in_a_file_are_placed),
+        cmocka_unit_test(keys_without_effect_say_so),    cmocka_unit_test(ranks_are_checked),
+        cmocka_unit_test(precision_decides_defaults),    cmocka_unit_test(names_are_normalised),
+        cmocka_unit_test(groups_claim_tensors_in_order), cmocka_unit_test(block_overrides_reach_their_layers),
+        cmocka_unit_test(model_json_reads_back),         cmocka_unit_test(printing_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
