@@ -54,6 +54,19 @@ done
 code 2 "$cltrain" train "$tmp/run.yaml" --trace-steps 3
 code 2 "$cltrain" train "$tmp/run.yaml" --trace "$tmp/trace.json" --trace-steps 4:3
 
+# --- how often to save: sqrt(2 * MTTF * stall) of what is given, and of what this run's checkpoints cost ----------------------
+every() { "$cltrain" plan "$tmp/run.yaml" --device h200 --json "$@" | sed -n 's/.*"save_every_seconds":\([0-9.a-z]*\)}/\1/p'; }
+[ "$(every --save-seconds 2.5 --mttf 12)" = 464.758 ] || fail "12 hours and 2.5 s make $(every --save-seconds 2.5 --mttf 12)"
+python3 - "$tmp/run/metrics.jsonl" "$(every)" <<'PY' || fail "plan's interval is not that of the run's checkpoints"
+import json, sys
+stalls = [r["stall_seconds"] for r in map(json.loads, open(sys.argv[1])) if r.get("event") == "checkpoint"]
+want = (2 * 86400 * sum(stalls) / len(stalls)) ** 0.5
+print(len(stalls), want, sys.argv[2])
+sys.exit(abs(float(sys.argv[2]) / want - 1) > 1e-4)
+PY
+[ "$(every save_folder="$tmp/nothing")" = null ] || fail "an interval without a measurement"
+code 2 "$cltrain" plan "$tmp/run.yaml" --mttf 0
+
 # --- generate ----------------------------------------------------------------------------------------------------------
 
 # text FILE ARGUMENTS...: what generate prints, into $tmp/FILE.

@@ -1,7 +1,10 @@
 /* cltrain plan: what a run would take, from the configuration alone. */
+#include <math.h>
 #include <string.h>
 
 #include "commands.h"
+#include "report_data.h"
+#include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/clt_engine.h"
 
@@ -42,13 +45,66 @@ static clt_status find_device(const char *name, clt_device_facts *out) {
     return CLT_OK;
 }
 
+/* --- how often to save ---------------------------------------------------------------------------- */
+
+typedef struct {
+    double mttf;         /* seconds between failures, assumed */
+    double stall;        /* seconds that training waits for a checkpoint; 0: not known */
+    double step;         /* seconds; not positive: not known */
+    int measured;        /* checkpoints that `stall` is the mean of; 0: it was given */
+    char *folder;        /* the run's */
+    uint64_t checkpoint; /* bytes of weights and optimizer state */
+} saving;
+
+/* What this run's own checkpoints cost, if it has saved some, unless the user says what one costs. */
+static saving find_saving(const clt_config *c, const clt_run_memory *m, double given, double mttf_hours) {
+    static const double hour = 3600;
+    metrics run = {0};
+    saving s = {.mttf = mttf_hours * hour,
+                .stall = given,
+                .checkpoint = m->weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 3 : 2)};
+    s.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
+    clt_error_quiet(true);
+    if (metrics_read(s.folder, &run) == CLT_OK) {
+        s.step = metrics_median(&run, SECONDS);
+        if (!(given > 0) && run.saves > 0 && run.stall > 0) {
+            s.stall = run.stall / run.saves;
+            s.measured = run.saves;
+        }
+    }
+    clt_error_quiet(false);
+    metrics_free(&run);
+    return s;
+}
+
+static void print_saving(const saving *s) {
+    char b[32], every[32], stall[32], mttf[32];
+    printf("checkpoint   %s of weights and optimizer state\n", clt_human_bytes((double)s->checkpoint, b));
+    if (!(s->stall > 0)) {
+        printf("saving       how often is best is said once %s has checkpoints, or with --save-seconds\n",
+               s->folder);
+        return;
+    }
+    double interval = young_interval(s->mttf, s->stall);
+    printf("saving       best every %s", clt_human_seconds(interval, every));
+    if (s->step > 0) printf(" (%.0f batches)", fmax(1, interval / s->step));
+    printf(": a checkpoint keeps training waiting for %s (", clt_human_seconds(s->stall, stall));
+    if (s->measured)
+        printf("mean of %d in %s", s->measured, s->folder);
+    else
+        printf("--save-seconds");
+    printf("), a failure every %s is assumed (--mttf; Young's formula)\n", clt_human_seconds(s->mttf, mttf));
+}
+
+/* --- what is printed --------------------------------------------------------------------------------- */
+
 static void row(const char *what, uint64_t bytes, const char *note) {
     char b[32];
     printf("  %-22s %12s  %s\n", what, clt_human_bytes((double)bytes, b), note);
 }
 
 static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_run_memory *m, int ranks,
-                       uint64_t capacity) {
+                       uint64_t capacity, const saving *how) {
     char b[32], n[32], slabs[64];
     double tokens = (double)c->global_train_batch_size * (double)c->max_seq_len;
     uint64_t params = clt_mpt_param_count(&c->model);
@@ -78,26 +134,49 @@ static void print_plan(const clt_config *c, const clt_device_facts *f, const clt
     row("other", m->model.other, "lookups, tables, inputs");
     row("total", m->total, "");
     row("there", capacity, "nine tenths of the device, shared by its ranks");
+    print_saving(how);
+}
+
+static void print_json(const clt_config *c, const clt_run_memory *m, uint64_t capacity, const saving *s) {
+    char every[32] = "null";
+    if (s->stall > 0) snprintf(every, sizeof every, "%.6g", young_interval(s->mttf, s->stall));
+    printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,"
+           "\"gradients\":%llu,\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,"
+           "\"exchange\":%llu,\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g,"
+           "\"checkpoint\":%llu,\"save_every_seconds\":%s}\n",
+           (unsigned long long)clt_mpt_param_count(&c->model), (long long)m->microbatch,
+           (unsigned long long)m->weights, (unsigned long long)m->copy, (unsigned long long)m->gradients,
+           (unsigned long long)m->optimizer, (unsigned long long)m->model.activations,
+           (unsigned long long)m->model.logits, (unsigned long long)m->model.workspace,
+           (unsigned long long)m->reduction, (unsigned long long)m->model.other, (unsigned long long)m->total,
+           (unsigned long long)capacity, clt_mpt_train_flops_per_token(&c->model, c->max_seq_len),
+           (unsigned long long)s->checkpoint, every);
 }
 
 int cmd_plan(int argc, char **argv) {
     const char *device = NULL;
     int64_t ranks = 1;
+    double save_seconds = 0, mttf_hours = 24;
     bool json = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &device, "NAME",
          "a device here (pattern), or h200, h100, a100-40, mi250, mi300, 24gb"},
         {"ranks", 'r', CLT_OPT_INT, &ranks, "N", "number of ranks (default 1)"},
+        {"save-seconds", 0, CLT_OPT_FLOAT, &save_seconds, "S",
+         "how long training waits for a checkpoint (default: what this run's own cost so far)"},
+        {"mttf", 0, CLT_OPT_FLOAT, &mttf_hours, "HOURS",
+         "assumed mean time between failures, for how often to save (default 24)"},
         {"json", 0, CLT_OPT_FLAG, &json, NULL, "one object for programs"},
     };
     const clt_command command = {
         .name = "cltrain plan",
         .usage = "CONFIG.yaml [key.sub=value ...]",
-        .summary = "Prints parameters, memory by pool, the microbatch that fits and the work of a step, "
-                   "without running "
-                   "it; also for a device that is not here.",
+        .summary = "Prints parameters, memory by pool, the microbatch that fits, the work of a step and how "
+                   "often to save, "
+                   "without running it; also for a device that is not here.",
         .examples =
-            "  cltrain plan run.yaml\n  cltrain plan tools/presets/mpt-1b.yaml --device h200 --ranks 4\n",
+            "  cltrain plan run.yaml\n  cltrain plan tools/presets/mpt-1b.yaml --device h200 --ranks 4\n"
+            "  cltrain plan run.yaml --save-seconds 2.5 --mttf 12    how often to save\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
@@ -107,26 +186,21 @@ int cmd_plan(int argc, char **argv) {
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
     if (code < 0 && ranks < 1) code = clt_options_fail(&command, "--ranks must be at least 1");
+    if (code < 0 && !(save_seconds >= 0 && mttf_hours > 0 && isfinite(save_seconds * mttf_hours)))
+        code = clt_options_fail(&command, "--save-seconds and --mttf must be positive");
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &c);
         if (st == CLT_OK) st = find_device(device, &f);
         uint64_t capacity = clt_run_capacity(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
         if (st == CLT_OK) st = clt_run_choose_microbatch(c, f.type, (int)ranks, capacity, f.max_alloc, &m);
-        if (st == CLT_OK && json)
-            printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,"
-                   "\"gradients\":%llu,"
-                   "\"optimizer\":%llu,"
-                   "\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,\"other\":%llu,"
-                   "\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g}\n",
-                   (unsigned long long)clt_mpt_param_count(&c->model), (long long)m.microbatch,
-                   (unsigned long long)m.weights, (unsigned long long)m.copy, (unsigned long long)m.gradients,
-                   (unsigned long long)m.optimizer, (unsigned long long)m.model.activations,
-                   (unsigned long long)m.model.logits, (unsigned long long)m.model.workspace,
-                   (unsigned long long)m.reduction, (unsigned long long)m.model.other,
-                   (unsigned long long)m.total, (unsigned long long)capacity,
-                   clt_mpt_train_flops_per_token(&c->model, c->max_seq_len));
-        else if (st == CLT_OK)
-            print_plan(c, &f, &m, (int)ranks, capacity);
+        if (st == CLT_OK) {
+            saving how = find_saving(c, &m, save_seconds, mttf_hours);
+            if (json)
+                print_json(c, &m, capacity, &how);
+            else
+                print_plan(c, &f, &m, (int)ranks, capacity, &how);
+            clt_free(how.folder);
+        }
         code = clt_status_exit_code(st);
     }
     clt_config_free(c);

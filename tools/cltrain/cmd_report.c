@@ -11,19 +11,6 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 
-static double median(const double *v, size_t n) {
-    double *copy = clt_memdup(v, n * sizeof *v), result;
-    for (size_t i = 1; i < n; i++) /* insertion sort: a report is made once */
-        for (size_t k = i; k > 0 && copy[k] < copy[k - 1]; k--) {
-            double t = copy[k];
-            copy[k] = copy[k - 1];
-            copy[k - 1] = t;
-        }
-    result = n ? copy[n / 2] : NAN;
-    clt_free(copy);
-    return result;
-}
-
 static void fact(clt_str *out, const char *name, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fact(clt_str *out, const char *name, const char *fmt, ...) {
     char value[256];
@@ -45,13 +32,11 @@ static void summary(clt_str *out, const metrics *m) {
         size_t last = t->n - 1;
         for (size_t i = 0; i < t->n; i++)
             seconds += isfinite(t->v[SECONDS + 1][i]) ? t->v[SECONDS + 1][i] : 0;
-        /* The median of the newest rows at most: sorting stays quick for long runs. */
-        size_t tail = CLT_MIN(t->n, 2000), from = t->n - tail;
         fact(out, "batches", "%.0f", t->v[0][last]);
         fact(out, "training loss", "%.4f", t->v[LOSS + 1][last]);
-        fact(out, "tokens a second (median)", "%.0f", median(t->v[RATE + 1] + from, tail));
+        fact(out, "tokens a second (median)", "%.0f", metrics_median(m, RATE));
         if (isfinite(t->v[MFU + 1][last]))
-            fact(out, "of the measured fp32 peak", "%.1f %%", 100 * median(t->v[MFU + 1] + from, tail));
+            fact(out, "of the measured fp32 peak", "%.1f %%", 100 * metrics_median(m, MFU));
         fact(out, "in training steps", "%s", clt_human_seconds(seconds, b));
         fact(out, "device memory", "%s", clt_human_bytes(t->v[MEMORY + 1][last], b));
     }
@@ -67,9 +52,7 @@ static void save_interval(clt_str *out, const metrics *m) {
         const char *name;
         double seconds;
     } mttf[] = {{"an hour", 3600}, {"a day", 86400}, {"a week", 604800}};
-    const columns *t = &m->train;
-    size_t tail = CLT_MIN(t->n, 2000);
-    double step = median(t->v[SECONDS + 1] + (t->n - tail), tail), stall = m->saves ? m->stall / m->saves : 0;
+    double step = metrics_median(m, SECONDS), stall = m->saves ? m->stall / m->saves : 0;
     char b[32];
     if (!(stall > 0) || !(step > 0)) return;
     clt_str_addf(
@@ -77,7 +60,7 @@ static void save_interval(clt_str *out, const metrics *m) {
         clt_human_seconds(stall, b), m->saves);
     clt_str_add(out, "<table><tr><th>a failure every</th><th>save every</th><th>in batches</th></tr>");
     for (size_t i = 0; i < CLT_COUNT_OF(mttf); i++) {
-        double every = sqrt(2 * mttf[i].seconds * stall);
+        double every = young_interval(mttf[i].seconds, stall);
         clt_str_addf(out, "<tr><td>%s</td><td>%s</td><td>%.0f</td></tr>\n", mttf[i].name,
                      clt_human_seconds(every, b), fmax(1, every / step));
     }

@@ -81,6 +81,30 @@ clt_status metrics_read(const char *folder, metrics *m) {
     return st;
 }
 
+static double median(const double *v, size_t n) {
+    double *copy = clt_memdup(v, n * sizeof *v), result;
+    for (size_t i = 1; i < n; i++) /* insertion sort: a report is made once */
+        for (size_t k = i; k > 0 && copy[k] < copy[k - 1]; k--) {
+            double t = copy[k];
+            copy[k] = copy[k - 1];
+            copy[k - 1] = t;
+        }
+    result = n ? copy[n / 2] : NAN;
+    clt_free(copy);
+    return result;
+}
+
+double metrics_median(const metrics *m, int field) {
+    enum { NEWEST = 2000 }; /* sorting stays quick for long runs */
+    const columns *t = &m->train;
+    size_t tail = CLT_MIN(t->n, (size_t)NEWEST);
+    return tail ? median(t->v[field + 1] + (t->n - tail), tail) : NAN;
+}
+
+double young_interval(double mttf, double stall) {
+    return sqrt(2 * mttf * stall);
+}
+
 void metrics_free(metrics *m) {
     free_columns(&m->train);
     free_columns(&m->eval);

@@ -1,4 +1,5 @@
-/* report_data: what a report reads of a run: metrics.jsonl as columns of numbers and a table of events. */
+/* report_data: what `cltrain report` and `plan` read of a run: metrics.jsonl as columns of numbers and a
+ * table of events. */
 #ifndef CLTRAIN_REPORT_DATA_H
 #define CLTRAIN_REPORT_DATA_H
 
@@ -25,5 +26,12 @@ typedef struct {
  * zero before, and to be freed in any case. */
 clt_status metrics_read(const char *folder, metrics *m);
 void metrics_free(metrics *m);
+
+/* Of a field of the newest training rows; NaN: there is none. */
+double metrics_median(const metrics *m, int field);
+
+/* How often to save, in seconds, where a checkpoint keeps training waiting for `stall` seconds and failures
+ * come every `mttf` seconds on average: Young's formula (docs/guards.md). */
+double young_interval(double mttf, double stall);
 
 #endif
