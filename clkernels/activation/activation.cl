@@ -22,32 +22,9 @@
 #endif
 typedef CLT_T(TYPE) elem;
 #if FAST && ACT == 1
-#include "../include/clt_ptx.clh"
-
-/* The normal distribution by formula 7.1.26 of Abramowitz and Stegun, with t = 1 / (1 + p |x| / sqrt 2); *e gets
- * exp(-x^2 / 2). NaN stays NaN; beyond |x| = 13 the exponential is 0. */
-static inline float normal_below(float x, float *e) {
-    const float a = fabs(x), t = clt_ptx_recip(fma(a, 0.23164189f, 1.0f));
-    *e = clt_ptx_exp2(x * x * -0.72134752f);
-    float q = fma(t, 0.53070271f, -0.72657601f);
-    q = fma(t, q, 0.71070687f);
-    q = fma(t, q, -0.14224836f);
-    q = fma(t, q, 0.12741479f);
-    q = q * t * *e;
-    return x > 0.0f ? 1.0f - q : q;
-}
-static inline float fast_gelu(float x) {
-    float e;
-    const float below = normal_below(x, &e);
-    return x == -INFINITY ? -0.0f : x * below;
-}
-static inline float fast_gelu_grad(float x) {
-    float e;
-    const float below = normal_below(x, &e);
-    return fabs(x) == INFINITY ? below : fma(x * e, 0.39894228f, below);
-}
-#define ACT_OF(v) VMAP(fast_gelu, v)
-#define GRAD_OF(v) VMAP(fast_gelu_grad, v)
+#include "../include/clt_act_fast.clh"
+#define ACT_OF(v) VMAP(clt_fast_gelu, v)
+#define GRAD_OF(v) VMAP(clt_fast_gelu_grad, v)
 #else
 #define ACT_OF(v) VMAP(CLT_ACT_FN(ACT), v)
 #define GRAD_OF(v) VMAP(CLT_ACT_GRAD_FN(ACT), v)

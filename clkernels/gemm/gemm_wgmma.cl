@@ -12,7 +12,9 @@
  *   -DBOXES=4         of 8 KiB for the results of each of the two warpgroups: 1, 2 or 4
  *   -DIN_TYPE -DC_TYPE -DAUX_TYPE    clt_dtype: 0 fp32, 1 bf16, 2 fp16; operands, c, pre and grad_pre
  *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: what the epilogue does
- *   -DACT -DGRAD_ACT  gemm_epilogue.clh
+ *   -DACT -DGRAD_ACT  gemm_epilogue.clh; GELU of include/clt_act_fast.clh
+ *   -DAHEAD=1         what the last step of the epilogue reads (grad_pre of 16 bits with c of 16 bits, or the residual with
+ *                     c of fp32 that is not added to) is copied to where the results will be, ahead of the products
  *
  * Tiles `0 .. whole` are dealt out one by one. The steps along k of the others are cut into equal runs, one for each of
  * `runs` work-groups; a piece that is not a whole tile goes to `part` and gemm_parts adds the pieces of a tile in
@@ -21,12 +23,15 @@
  *
  * Launch: gemm_wgmma {groups * 384}, local {384}; gemm_parts {BN / 4, BM, tiles - whole}.
  * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and
- * pre as a tensor map needs them, and n a multiple of 16 bytes: boxes clip at multiples of 16 bytes. */
+ * pre (AHEAD: grad_pre or residual in the place of pre) as a tensor map needs them, and n a multiple of 16 bytes: boxes clip at multiples of 16 bytes. */
 #if defined(IN_TYPE) && IN_TYPE == 2
 #define CLT_MMA_TYPE "f16"
 #endif
 #include "gemm_epilogue.clh"
 #include "../include/clt_hopper.clh"
+#if ACT == 1 || GRAD_ACT == 1
+#include "../include/clt_act_fast.clh"
+#endif
 
 #ifndef FORM
 #define FORM 0
@@ -46,8 +51,15 @@
 #ifndef EP
 #define EP 0
 #endif
+#ifndef AHEAD
+#define AHEAD 0
+#endif
 #if (MB != 1 || BN != 256) && (MB != 2 || BN != 128)
 #error "MB, BN are 1, 256 or 2, 128"
+#endif
+#if AHEAD && !((EP & CLT_EP_GRAD) && !(EP & (CLT_EP_PRE | CLT_EP_RESIDUAL)) && C_TYPE && AUX_TYPE) &&                        \
+    !((EP & CLT_EP_RESIDUAL) && !(EP & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) && !C_TYPE)
+#error "AHEAD does not do this epilogue"
 #endif
 
 #define BM (MB * 128)
@@ -191,19 +203,36 @@ static inline void add_bias(const gemm_results *o, float *v, uint j)
     if (j + 1 < o->n) v[1] = v[1] + o->bias[j + 1];
 }
 
+#if ACT == 1
+#define ACT_OF clt_fast_gelu
+#else
+#define ACT_OF CLT_ACT_FN(ACT)
+#endif
+#if GRAD_ACT == 1
+#define GRAD_OF clt_fast_gelu_grad
+#else
+#define GRAD_OF CLT_ACT_GRAD_FN(GRAD_ACT)
+#endif
+/* Steps of the epilogue that read global memory, where they do not have it ahead. */
+#if AHEAD
+#define AT_ONCE 0
+#else
+#define AT_ONCE (EP & (CLT_EP_GRAD | CLT_EP_RESIDUAL))
+#endif
+
 static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 {
 #if EP & CLT_EP_ACT
-    v[0] = CLT_ACT_FN(ACT)(v[0]);
-    v[1] = CLT_ACT_FN(ACT)(v[1]);
+    v[0] = ACT_OF(v[0]);
+    v[1] = ACT_OF(v[1]);
 #endif
     if (i >= o->m) return;
-#if EP & CLT_EP_GRAD
+#if AT_ONCE & CLT_EP_GRAD
     __global const clt_gemm_aux *g = o->grad_pre + i * o->ldgrad + j;
-    if (j < o->n) v[0] = v[0] * CLT_ACT_GRAD_FN(GRAD_ACT)(CLT_LOAD(AUX_TYPE, g));
-    if (j + 1 < o->n) v[1] = v[1] * CLT_ACT_GRAD_FN(GRAD_ACT)(CLT_LOAD(AUX_TYPE, g + 1));
+    if (j < o->n) v[0] = v[0] * GRAD_OF(CLT_LOAD(AUX_TYPE, g));
+    if (j + 1 < o->n) v[1] = v[1] * GRAD_OF(CLT_LOAD(AUX_TYPE, g + 1));
 #endif
-#if EP & CLT_EP_RESIDUAL
+#if AT_ONCE & CLT_EP_RESIDUAL
     __global const float *r = o->residual + i * o->ldres + j;
     if (j < o->n) v[0] = r[0] + v[0];
     if (j + 1 < o->n) v[1] = r[1] + v[1];
@@ -231,6 +260,42 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
         CLT_STORE_FLOAT2(to + 1024, v[4 * (j + (first)) + 2], v[4 * (j + (first)) + 3]);                     \
     }
 
+/* What was copied ahead into the box meets the sums that will be put in its place. */
+#if AHEAD && C_TYPE
+#define TIMES_GRAD(v, two)                                                                                   \
+    (v)[0] = (v)[0] * GRAD_OF(CLT_WIDEN(AUX_TYPE, (ushort)(two)));                                           \
+    (v)[1] = (v)[1] * GRAD_OF(CLT_WIDEN(AUX_TYPE, (ushort)((two) >> 16)))
+#define MEET_16(box, v)                                                                                      \
+    _Pragma("unroll") for (uint j = 0; j < 8; j += 2)                                                        \
+    {                                                                                                        \
+        uint r0, r1, r2, r3;                                                                                 \
+        CLT_LOAD_MATRIX4(r0, r1, r2, r3, (box) + put_row + (((j + put_block) ^ put_swizzle) << 4));          \
+        TIMES_GRAD((v) + 4 * j, r0);                                                                         \
+        TIMES_GRAD((v) + 4 * j + 2, r1);                                                                     \
+        TIMES_GRAD((v) + 4 * j + 4, r2);                                                                     \
+        TIMES_GRAD((v) + 4 * j + 6, r3);                                                                     \
+    }
+#else
+#define MEET_16(box, v)
+#endif
+#if AHEAD && !C_TYPE
+#define MEET_32(box, v, first)                                                                               \
+    _Pragma("unroll") for (uint j = 0; j < 4; j++)                                                           \
+    {                                                                                                        \
+        const uint piece = (j * 2 + (lane & 3) / 2) ^ (lane / 4);                                            \
+        const uint from = (box) + (warp * 16 + lane / 4) * 128 + (piece << 4) + (lane & 1) * 8;              \
+        float r0, r1, r2, r3;                                                                                \
+        CLT_LOAD_FLOAT2(r0, r1, from);                                                                       \
+        CLT_LOAD_FLOAT2(r2, r3, from + 1024);                                                                \
+        (v)[4 * (j + (first))] = r0 + (v)[4 * (j + (first))];                                                \
+        (v)[4 * (j + (first)) + 1] = r1 + (v)[4 * (j + (first)) + 1];                                        \
+        (v)[4 * (j + (first)) + 2] = r2 + (v)[4 * (j + (first)) + 2];                                        \
+        (v)[4 * (j + (first)) + 3] = r3 + (v)[4 * (j + (first)) + 3];                                        \
+    }
+#else
+#define MEET_32(box, v, first)
+#endif
+
 #if C_TYPE == 2
 #define PACK_C CLT_PACK_F16
 #else
@@ -245,7 +310,8 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #define SUMS(q) (d[(q) / (BN / 64)] + (q) % (BN / 64) * 32)
 #define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)
 #define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)
-/* Box number q of a tile is filled when what it held before is gone, and then is the sender's. */
+/* Box number q of a tile is filled when what it held before is gone (AHEAD: when what this tile needs has come), and then
+ * is the sender's. */
 #define FILL(q, put)                                                                                         \
     CLT_BAR_WAIT(sent + (q) % BOXES * 8, sent_parity);                                                       \
     put;                                                                                                     \
@@ -256,7 +322,8 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 /* `ready` makes a chunk's values what they shall be. Written out: not every compiler unrolls a loop with waits in it. */
 #define FILL_ONE_16(q, pack, ready)                                                                          \
     ready(q);                                                                                                \
-    FILL(q, PUT_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q), pack));
+    FILL(q, MEET_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q))                                               \
+                PUT_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q), pack));
 #define FILL_16(pack, ready)                                                                                 \
     FILL_ONE_16(0, pack, ready)                                                                              \
     FILL_ONE_16(1, pack, ready)                                                                              \
@@ -264,8 +331,10 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
     FILL_ONE_16(3, pack, ready)
 #define FILL_TWO_32(q, ready)                                                                                \
     ready(q);                                                                                                \
-    FILL(2 * q, PUT_32(boxes_at + 2 * q % BOXES * BOX_BYTES, SUMS(q), 0));                                   \
-    FILL(2 * q + 1, PUT_32(boxes_at + (2 * q + 1) % BOXES * BOX_BYTES, SUMS(q), 4));
+    FILL(2 * q, MEET_32(boxes_at + 2 * q % BOXES * BOX_BYTES, SUMS(q), 0)                                    \
+                    PUT_32(boxes_at + 2 * q % BOXES * BOX_BYTES, SUMS(q), 0));                               \
+    FILL(2 * q + 1, MEET_32(boxes_at + (2 * q + 1) % BOXES * BOX_BYTES, SUMS(q), 4)                          \
+                        PUT_32(boxes_at + (2 * q + 1) % BOXES * BOX_BYTES, SUMS(q), 4));
 #define FILL_32(ready)                                                                                       \
     FILL_TWO_32(0, ready)                                                                                    \
     FILL_TWO_32(1, ready)                                                                                    \
@@ -279,7 +348,7 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #else
 #define WITH_BIAS AS_IT_IS
 #endif
-#if EP & (CLT_EP_ACT | CLT_EP_GRAD | CLT_EP_RESIDUAL)
+#if (EP & CLT_EP_ACT) || AT_ONCE
 #define FINISHED(q)                                                                                          \
     _Pragma("unroll") for (int i = 0; i < 32; i += 2)                                                        \
         finish(&out, SUMS(q) + i, i0 + (uint)CHUNK_ROW(q) + (uint)(i & 2) * 4, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
@@ -294,12 +363,38 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
     FINISHED(q)
 #endif
 
+/* The sender gives a box that it has sent back, or asks for what shall stand in it next. */
+#define TILE_BOXES (C_TYPE ? 4 : 8)
+#if AHEAD
+typedef struct {
+    gemm_walk walk;
+    uint box; /* of the tile */
+    bool more;
+} gemm_ahead;
+
+static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint boxes_at, uint ready, uint half_)
+{
+    if (!next->more) return;
+    const uint2 place = tile_place(p, next->walk.tile);
+    const uint q = next->box * 4 / TILE_BOXES, at = next->box % BOXES;
+    const int column = (int)(place.y * BN + CHUNK_COLUMN(q) + next->box % (TILE_BOXES / 4) * 32);
+    CLT_BAR_EXPECT(ready + at * 8, BOX_BYTES);
+    CLT_TMA_LOAD2(boxes_at + at * BOX_BYTES, map, column, (int)(place.x * BM) + CHUNK_ROW(q), ready + at * 8);
+    if (++next->box == TILE_BOXES) {
+        next->box = 0;
+        next->more = walk_next(p, &next->walk);
+    }
+}
+#define GIVE_BACK(q) ask(&plan, &next, (ulong)(maps_pre + map_pre), boxes_at, sent, half_)
+#else
+#define GIVE_BACK(q) CLT_BAR_ARRIVE(sent + (q) % BOXES * 8)
+#endif
 #define SEND(q, copy, map, x, y)                                                                             \
     CLT_BAR_WAIT(filled + (q) % BOXES * 8, filled_parity);                                                   \
     copy(map, x, y, boxes_at + (q) % BOXES * BOX_BYTES);                                                     \
     CLT_TMA_COMMIT();                                                                                        \
     CLT_TMA_WAIT_READ(0);                                                                                    \
-    CLT_BAR_ARRIVE(sent + (q) % BOXES * 8);                                                                  \
+    GIVE_BACK(q);                                                                                            \
     if ((q) % BOXES == BOXES - 1) filled_parity ^= 1
 #define SEND_16(map)                                                                                         \
     for (int q = 0; q < 4; q++) {                                                                            \
@@ -365,8 +460,13 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             uint filled_parity = 0;
             CLT_MAP_ACQUIRE(maps_c + map_c);
             if (parts) CLT_MAP_ACQUIRE(maps_part + map_part);
-#if EP & CLT_EP_PRE
+#if (EP & CLT_EP_PRE) || AHEAD
             CLT_MAP_ACQUIRE(maps_pre + map_pre);
+#endif
+#if AHEAD
+            gemm_ahead next = {walk, 0, false};
+            next.more = walk_next(&plan, &next.walk);
+            for (uint i = 0; i < BOXES; i++) GIVE_BACK(i);
 #endif
             while (walk_next(&plan, &walk)) {
                 const uint2 place = tile_place(&plan, walk.tile);
@@ -399,7 +499,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         const uint filled = filled_all + half_ * BOXES * 8, sent = filled + 2 * BOXES * 8;
         const uint put_line = warp * 16 + (lane & 15), put_row = put_line * 128, put_block = lane >> 4,
                    put_swizzle = put_line & 7;
-        uint stage = 0, parity = 0, sent_parity = 1;
+        uint stage = 0, parity = 0, sent_parity = !AHEAD;
         float d[MB][BN / 2];
 #pragma unroll
         for (int b = 0; b < MB; b++)

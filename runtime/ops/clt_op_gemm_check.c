@@ -217,6 +217,7 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
          .residual = true,
          .accumulate = true,
          .wide = true},
+        {.form = CLT_GEMM_NT, .m = 67, .n = 70, .k = 33, .residual = true, .wide = true},
         {.form = CLT_GEMM_NN, .m = 66, .n = 97, .k = 270},
         {.form = CLT_GEMM_NN, .m = 33, .n = 65, .k = 40, .grad_act = CLT_ACT_GELU},
         {.form = CLT_GEMM_TN, .m = 69, .n = 101, .k = 96, .k_group = 24, .accumulate = true},

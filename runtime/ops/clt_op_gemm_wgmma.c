@@ -113,9 +113,26 @@ static clt_status add_parts(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     return clt_launch(k, 3, global, (size_t[]){(size_t)bn / 4, 4, 1}, args, CLT_COUNT_OF(args));
 }
 
+/* Whether the kernel gets what the end of its epilogue reads by the copy engine (AHEAD in the kernel's text),
+ * from *box. */
+static bool comes_ahead(const clt_gemm_params *p, clt_tensor_map_params *box) {
+    const uint32_t flags = clt_gemm_flags(p);
+    const bool wide = p->c_type == CLT_F32;
+    if (flags & CLT_EP_GRAD) {
+        *box = result(p->grad_pre, p->aux_type, p->m, p->n, p->ldgrad);
+        return !(flags & (CLT_EP_PRE | CLT_EP_RESIDUAL)) && !wide && p->aux_type != CLT_F32 &&
+               clt_tensor_map_fits(box);
+    }
+    *box = result(p->residual, CLT_F32, p->m, p->n, p->ldres);
+    return (flags & CLT_EP_RESIDUAL) && !(flags & (CLT_EP_PRE | CLT_EP_ACCUMULATE)) && wide &&
+           clt_tensor_map_fits(box);
+}
+
 static void options_of(const clt_gemm_params *p, const clt_variant *v, char *out, size_t size) {
+    clt_tensor_map_params box;
     char more[64];
-    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu", (int)p->form, clt_gemm_flags(p));
+    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s", (int)p->form, clt_gemm_flags(p),
+             comes_ahead(p, &box) ? " -DAHEAD=1" : "");
     clt_gemm_options(p, v, more, out, size);
 }
 
@@ -126,7 +143,9 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     const clt_tensor_map_params box_a = operand(p, p->a, p->form != CLT_GEMM_TN, p->m, p->lda, tile_rows(v));
     const clt_tensor_map_params box_b = operand(p, p->b, p->form == CLT_GEMM_NT, p->n, p->ldb, bn);
     const clt_tensor_map_params box_c = result(p->c, p->c_type, p->m, p->n, p->ldc);
-    const clt_tensor_map_params box_pre = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
+    clt_tensor_map_params box_pre;
+    const bool has_pre = comes_ahead(p, &box_pre) || p->pre.buf;
+    if (p->pre.buf) box_pre = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
     clt_ref a, b, c, part = clt_ref_none(), part_map = clt_ref_none(), pre = clt_ref_none();
     char options[512];
     clt_kernel *k;
@@ -135,7 +154,7 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     CLT_TRY(clt_tensor_map_get(dev, &box_a, &a));
     CLT_TRY(clt_tensor_map_get(dev, &box_b, &b));
     CLT_TRY(clt_tensor_map_get(dev, &box_c, &c));
-    if (p->pre.buf) CLT_TRY(clt_tensor_map_get(dev, &box_pre, &pre));
+    if (has_pre) CLT_TRY(clt_tensor_map_get(dev, &box_pre, &pre));
     if (g.parts) {
         CLT_TRY(parts_place(ops, v, &g, &part));
         const int64_t rows = (int64_t)part_elements(v, g.runs) / bn;

@@ -13,6 +13,7 @@ typedef struct {
     clt_gemm_form form;
     int64_t m, n, k;
     bool bias, residual, accumulate, wide;
+    bool aligned; /* grad_pre and residual as the copy engine needs them */
     clt_activation act, grad_act;
 } fast_case;
 
@@ -86,8 +87,9 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     tensor a = make(device, in, rows_a, cols_a, CLT_ROUND_UP(cols_a, 8) + 16, 1),
            b = make(device, in, rows_b, cols_b, CLT_ROUND_UP(cols_b, 8) + 8, 2),
            c = make(device, out, f->m, f->n, ld, 3), bias = make(device, CLT_F32, 1, f->n, f->n, 4),
-           pre = make(device, in, f->m, f->n, ld + 8, 5), grad = make(device, in, f->m, f->n, f->n + 3, 6),
-           res = make(device, CLT_F32, f->m, f->n, f->n + 1, 7);
+           pre = make(device, in, f->m, f->n, ld + 8, 5),
+           grad = make(device, in, f->m, f->n, f->aligned ? ld : f->n + 3, 6),
+           res = make(device, CLT_F32, f->m, f->n, f->aligned ? ld : f->n + 1, 7);
     clt_gemm_params p = {.form = f->form,
                          .m = f->m,
                          .n = f->n,
@@ -147,6 +149,17 @@ static const fast_case cases[] = {
     {.form = CLT_GEMM_NT, .m = 333, .n = 656, .k = 70, .bias = true, .residual = true, .wide = true},
     {.form = CLT_GEMM_NN, .m = 1100, .n = 328, .k = 777},
     {.form = CLT_GEMM_NN, .m = 500, .n = 696, .k = 136, .grad_act = CLT_ACT_GELU},
+    {.form = CLT_GEMM_NT,
+     .m = 333,
+     .n = 656,
+     .k = 70,
+     .bias = true,
+     .residual = true,
+     .wide = true,
+     .aligned = true},
+    {.form = CLT_GEMM_NT, .m = 2999, .n = 2056, .k = 136, .residual = true, .wide = true, .aligned = true},
+    {.form = CLT_GEMM_NN, .m = 500, .n = 696, .k = 136, .grad_act = CLT_ACT_GELU, .aligned = true},
+    {.form = CLT_GEMM_NN, .m = 2999, .n = 2056, .k = 264, .grad_act = CLT_ACT_SILU, .aligned = true},
     {.form = CLT_GEMM_TN, .m = 777, .n = 520, .k = 5000, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 264, .n = 136, .k = 9999},
     {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1},
