@@ -142,7 +142,9 @@ clt_status clt_run_create_writer(clt_run *r) {
     p.keep = c->save_num_checkpoints_to_keep;
     p.overwrite = c->save_overwrite;
     p.latest = c->save_latest_filename;
-    p.snapshot = snapshot_fits(r, p.part_count);
+    int64_t at_once = !snapshot_fits(r, p.part_count); /* ranks write alike */
+    CLT_TRY(clt_group_max_i64(r->group, &at_once, 1));
+    p.snapshot = !at_once;
     return clt_ckpt_writer_create(&p, &r->writer);
 }
 
