@@ -310,61 +310,65 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #define SUMS(q) (d[(q) / (BN / 64)] + (q) % (BN / 64) * 32)
 #define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)
 #define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)
-/* Box number q of a tile is filled when what it held before is gone (AHEAD: when what this tile needs has come), and then
- * is the sender's. */
-#define FILL(q, put)                                                                                         \
-    CLT_BAR_WAIT(sent + (q) % BOXES * 8, sent_parity);                                                       \
+/* A tile's boxes are filled one after the other: PRE_BOXES of pre and C_BOXES of c for each chunk. Box number u is filled
+ * when what it held before is gone (AHEAD: when what this tile needs has come), and then is the sender's. */
+#define PRE_BOXES (EP & CLT_EP_PRE ? (AUX_TYPE ? 1 : 2) : 0)
+#define C_BOXES (C_TYPE ? 1 : 2)
+#define FIRST_BOX(q) ((q) * (PRE_BOXES + C_BOXES))
+#define BOX_AT(u) (boxes_at + (u) % BOXES * BOX_BYTES)
+#define FILL(u, put)                                                                                         \
+    CLT_BAR_WAIT(sent + (u) % BOXES * 8, sent_parity);                                                       \
     put;                                                                                                     \
     CLT_FENCE_ASYNC();                                                                                       \
     CLT_WARP_SYNC();                                                                                         \
-    if (lane == 0) CLT_BAR_ARRIVE(filled + (q) % BOXES * 8);                                                 \
-    if ((q) % BOXES == BOXES - 1) sent_parity ^= 1
-/* `ready` makes a chunk's values what they shall be. Written out: not every compiler unrolls a loop with waits in it. */
-#define FILL_ONE_16(q, pack, ready)                                                                          \
-    ready(q);                                                                                                \
-    FILL(q, MEET_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q))                                               \
-                PUT_16(boxes_at + q % BOXES * BOX_BYTES, SUMS(q), pack));
-#define FILL_16(pack, ready)                                                                                 \
-    FILL_ONE_16(0, pack, ready)                                                                              \
-    FILL_ONE_16(1, pack, ready)                                                                              \
-    FILL_ONE_16(2, pack, ready)                                                                              \
-    FILL_ONE_16(3, pack, ready)
-#define FILL_TWO_32(q, ready)                                                                                \
-    ready(q);                                                                                                \
-    FILL(2 * q, MEET_32(boxes_at + 2 * q % BOXES * BOX_BYTES, SUMS(q), 0)                                    \
-                    PUT_32(boxes_at + 2 * q % BOXES * BOX_BYTES, SUMS(q), 0));                               \
-    FILL(2 * q + 1, MEET_32(boxes_at + (2 * q + 1) % BOXES * BOX_BYTES, SUMS(q), 4)                          \
-                        PUT_32(boxes_at + (2 * q + 1) % BOXES * BOX_BYTES, SUMS(q), 4));
-#define FILL_32(ready)                                                                                       \
-    FILL_TWO_32(0, ready)                                                                                    \
-    FILL_TWO_32(1, ready)                                                                                    \
-    FILL_TWO_32(2, ready)                                                                                    \
-    FILL_TWO_32(3, ready)
-#define AS_IT_IS(q)
+    if (lane == 0) CLT_BAR_ARRIVE(filled + (u) % BOXES * 8);                                                 \
+    if ((u) % BOXES == BOXES - 1) sent_parity ^= 1
+/* Chunk q as it is now, in 16 or 32 bits, from box u on. */
+#define FILL_16(u, q, pack)                                                                                  \
+    FILL(u, MEET_16(BOX_AT(u), SUMS(q)) PUT_16(BOX_AT(u), SUMS(q), pack))
+#define FILL_32(u, q)                                                                                        \
+    FILL(u, MEET_32(BOX_AT(u), SUMS(q), 0) PUT_32(BOX_AT(u), SUMS(q), 0));                                   \
+    FILL((u) + 1, MEET_32(BOX_AT((u) + 1), SUMS(q), 4) PUT_32(BOX_AT((u) + 1), SUMS(q), 4))
+#if !(EP & CLT_EP_PRE)
+#define FILL_PRE(q)
+#elif AUX_TYPE
+#define FILL_PRE(q) FILL_16(FIRST_BOX(q), q, PACK_AUX)
+#else
+#define FILL_PRE(q) FILL_32(FIRST_BOX(q), q)
+#endif
+#if C_TYPE
+#define FILL_C(q) FILL_16(FIRST_BOX(q) + PRE_BOXES, q, PACK_C)
+#else
+#define FILL_C(q) FILL_32(FIRST_BOX(q) + PRE_BOXES, q)
+#endif
 #if EP & CLT_EP_BIAS
 #define WITH_BIAS(q)                                                                                         \
     _Pragma("unroll") for (int i = 0; i < 32; i += 2)                                                        \
         add_bias(&out, SUMS(q) + i, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
 #else
-#define WITH_BIAS AS_IT_IS
+#define WITH_BIAS(q)
 #endif
 #if (EP & CLT_EP_ACT) || AT_ONCE
 #define FINISHED(q)                                                                                          \
     _Pragma("unroll") for (int i = 0; i < 32; i += 2)                                                        \
         finish(&out, SUMS(q) + i, i0 + (uint)CHUNK_ROW(q) + (uint)(i & 2) * 4, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
 #else
-#define FINISHED AS_IT_IS
+#define FINISHED(q)
 #endif
-#if EP & CLT_EP_PRE
-#define READY FINISHED
-#else
-#define READY(q)                                                                                             \
+/* Written out for each chunk: not every compiler unrolls a loop with waits in it. */
+#define RESULTS(q)                                                                                           \
     WITH_BIAS(q);                                                                                            \
-    FINISHED(q)
-#endif
+    FILL_PRE(q);                                                                                             \
+    FINISHED(q);                                                                                             \
+    FILL_C(q)
 
-/* The sender gives a box that it has sent back, or asks for what shall stand in it next. */
-#define TILE_BOXES (C_TYPE ? 4 : 8)
+/* The sender gives a box that it has sent back, or asks for what shall stand in it next: LAG boxes later, so that it need
+ * not wait for each. */
+#define TILE_BOXES (C_TYPE ? 4 : 8) /* where AHEAD */
+#define LAG CLT_PASTE(LAG_OF_, BOXES)
+#define LAG_OF_1 0
+#define LAG_OF_2 1
+#define LAG_OF_4 2
 #if AHEAD
 typedef struct {
     gemm_walk walk;
@@ -385,25 +389,45 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
         next->more = walk_next(p, &next->walk);
     }
 }
-#define GIVE_BACK(q) ask(&plan, &next, (ulong)(maps_pre + map_pre), boxes_at, sent, half_)
+#define GIVE_BACK(u) ask(&plan, &next, (ulong)(maps_pre + map_pre), boxes_at, sent, half_)
 #else
-#define GIVE_BACK(q) CLT_BAR_ARRIVE(sent + (q) % BOXES * 8)
+#define GIVE_BACK(u) CLT_BAR_ARRIVE(sent + (u) % BOXES * 8)
 #endif
-#define SEND(q, copy, map, x, y)                                                                             \
-    CLT_BAR_WAIT(filled + (q) % BOXES * 8, filled_parity);                                                   \
-    copy(map, x, y, boxes_at + (q) % BOXES * BOX_BYTES);                                                     \
+#define SEND(u, copy, map, x, y)                                                                             \
+    CLT_BAR_WAIT(filled + (u) % BOXES * 8, filled_parity);                                                   \
+    copy(map, x, y, BOX_AT(u));                                                                              \
     CLT_TMA_COMMIT();                                                                                        \
-    CLT_TMA_WAIT_READ(0);                                                                                    \
-    GIVE_BACK(q);                                                                                            \
-    if ((q) % BOXES == BOXES - 1) filled_parity ^= 1
-#define SEND_16(map)                                                                                         \
-    for (int q = 0; q < 4; q++) {                                                                            \
-        SEND(q, CLT_TMA_STORE2, map, column0 + CHUNK_COLUMN(q), row0 + CHUNK_ROW(q));                        \
+    if ((u) % BOXES == BOXES - 1) filled_parity ^= 1;                                                        \
+    if ((u) >= LAG) {                                                                                        \
+        CLT_TMA_WAIT_READ(LAG);                                                                             \
+        GIVE_BACK((u)-LAG);                                                                                  \
     }
-#define SEND_32(copy, map)                                                                                   \
-    for (int q = 0; q < 8; q++) {                                                                            \
-        SEND(q, copy, map, column0 + CHUNK_COLUMN(q / 2) + q % 2 * 32, row0 + CHUNK_ROW(q / 2));             \
+/* Chunk q's 64 columns from `column` on, from box u on. */
+#define SEND_16(u, copy, map, column, row) SEND(u, copy, map, column, row)
+#define SEND_32(u, copy, map, column, row)                                                                   \
+    SEND(u, copy, map, column, row)                                                                          \
+    SEND((u) + 1, copy, map, (column) + 32, row)
+#if AUX_TYPE
+#define SEND_PRE SEND_16
+#else
+#define SEND_PRE SEND_32
+#endif
+#if C_TYPE
+#define SEND_C SEND_16
+#else
+#define SEND_C SEND_32
+#endif
+#define LAST_BOX FIRST_BOX(4)
+#if EP & CLT_EP_ACCUMULATE
+#define LEAVE(map, x, y, src)                                                                                \
+    if (is_part) {                                                                                           \
+        CLT_TMA_STORE2(map, x, y, src);                                                                      \
+    } else {                                                                                                 \
+        CLT_TMA_ADD2(map, x, y, src);                                                                        \
     }
+#else
+#define LEAVE(map, x, y, src) CLT_TMA_STORE2(map, x, y, src)
+#endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ulong *maps_b, ulong map_b,
@@ -437,7 +461,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
     }
     CLT_GROUP_SYNC(0, ITEMS);
     if (part == 0) {
-        CLT_REGISTERS_LESS(40);
+        CLT_REGISTERS_LESS(56);
         if (id == 0) {
             uint stage = 0, parity = 1;
             while (walk_next(&plan, &walk)) {
@@ -473,26 +497,25 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
                 const bool is_part = walk.slot != ~0u;
                 const ulong map_to = (ulong)(is_part ? maps_part + map_part : maps_c + map_c);
                 const int row0 = (int)((is_part ? walk.slot : place.x) * BM), column0 = is_part ? 0 : (int)(place.y * BN);
-#if (EP & CLT_EP_PRE) && AUX_TYPE == 0
-                SEND_32(CLT_TMA_STORE2, (ulong)(maps_pre + map_pre))
-#elif EP & CLT_EP_PRE
-                SEND_16((ulong)(maps_pre + map_pre))
+for (uint q = 0; q < 4; q++) {
+                    const int column = column0 + CHUNK_COLUMN(q), row = row0 + CHUNK_ROW(q);
+#if EP & CLT_EP_PRE
+                    SEND_PRE(FIRST_BOX(q), CLT_TMA_STORE2, (ulong)(maps_pre + map_pre), column, row)
 #endif
-#if C_TYPE == 0
-#if EP & CLT_EP_ACCUMULATE
-                if (!is_part) {
-                    SEND_32(CLT_TMA_ADD2, map_to)
-                    continue;
+                    SEND_C(FIRST_BOX(q) + PRE_BOXES, LEAVE, map_to, column, row)
                 }
+#if LAG > 1
+                CLT_TMA_WAIT_READ(1);
+                GIVE_BACK(LAST_BOX - 2);
 #endif
-                SEND_32(CLT_TMA_STORE2, map_to)
-#else
-                SEND_16(map_to)
+#if LAG > 0
+                CLT_TMA_WAIT_READ(0);
+                GIVE_BACK(LAST_BOX - 1);
 #endif
             }
         }
     } else {
-        CLT_REGISTERS_MORE(232);
+        CLT_REGISTERS_MORE(224);
         const uint half_ = part - 1, item = id & 127, warp = item >> 5;
         const gemm_results out = {bias + bias_off, residual + res_off, grad_pre + grad_off, ldgrad, ldres, m, n};
         const uint boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
@@ -534,16 +557,10 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             const uint2 place = tile_place(&plan, walk.tile);
             const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;
 #endif
-#if (EP & CLT_EP_PRE) && AUX_TYPE == 0
-            FILL_32(WITH_BIAS)
-#elif EP & CLT_EP_PRE
-            FILL_16(PACK_AUX, WITH_BIAS)
-#endif
-#if C_TYPE == 0
-            FILL_32(READY)
-#else
-            FILL_16(PACK_C, READY)
-#endif
+RESULTS(0);
+            RESULTS(1);
+            RESULTS(2);
+            RESULTS(3);
         }
     }
 }
