@@ -43,7 +43,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check check-long hop-table test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
+.PHONY: all lib tests fuzz help clean setup setup-check demo check check-long hop-table hop-curves test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -55,6 +55,7 @@ help:
 ## make demo         the whole main job on real text, with a CPU device
 ## make check        installs what is missing, builds, runs every test
 ## make hop-table    one table of equal hashes: every device here, ranks, microbatches, stops (EMULATOR=DIR: AMD, too)
+## make hop-curves   MPT-125M on real text, straight and hopping between two devices (OUT=folder; tools/hop_curves.sh)
 ## make check-long   the long forms of tests, test/long/*.sh: more kills, crash states, fuzzing (T= picks)
 ## make test         builds and runs every test (T="PATTERN ..." picks some), installs nothing
 ## make fuzz-run     every fuzz target under libFuzzer, SECONDS=60 each, in build-fuzz/
@@ -128,6 +129,9 @@ test:
 hop-table:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) test/long/hop_table.sh
+hop-curves:
+	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
+	@BUILD=$(BUILD) tools/hop_curves.sh $(or $(OUT),hop-curves)
 lint:
 	@tools/lint.sh
 bench:

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# One model trained on real text from one checkpoint in several ways, as MosaicML did on two vendors' GPUs: in 16 bits straight
+# on one device, in exact mode straight on that device, and in 16 bits hopping between it and another one; exact mode hopping, too,
+# which must give the straight run's bits. Prints each run's drift from the exact one, and draws all curves into OUT/curves.svg.
+#
+#   tools/hop_curves.sh OUT_FOLDER [key=value ...]
+#     DATA     dataset of 64-token samples of bytes with train/ and val/ (default: made from texts found here)
+#     HERE     device of the straight runs (default: nvidia)       THERE   the one that is hopped to (default: pocl)
+#     BATCHES  length of each run (default 120)                    LEGS    of a hop (default: HERE 15 batches, THERE 5)
+#     CLTRAIN  the program (default build/cltrain)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+CLTRAIN=$(readlink -f "${CLTRAIN:-${BUILD:-build}/cltrain}")
+[ $# -gt 0 ] || { sed -n '2,/^set/{/^#/p}' "$0"; exit 2; }
+out=$1
+shift
+HERE=${HERE:-nvidia} THERE=${THERE:-pocl} BATCHES=${BATCHES:-120}
+LEGS=${LEGS:-$HERE*1:15ba,$THERE*1:5ba}
+mkdir -p "$out"
+if [ -z "${DATA:-}" ]; then
+    DATA=$out/data
+    mkdir -p "$out/text"
+    find /usr/share/common-licenses /usr/share/doc docs -type f -size +2k -size -400k ! -name '*.gz' ! -name '*.svg' 2>/dev/null |
+        sort | head -n 400 | xargs -d '\n' cat >"$out/text/all.txt"
+    "$CLTRAIN" -q data convert "$out/text" --out "$DATA" --concat-tokens 64 --eos --val-fraction 0.02
+fi
+
+settings=(tools/presets/mpt-125m.yaml "variables.data_local=$DATA" max_seq_len=64 tokenizer.name=bytes
+    global_train_batch_size=8 device_train_microbatch_size=8 device_eval_batch_size=8 scheduler.t_warmup=20ba
+    "scheduler.t_max=$((BATCHES + 10))ba" eval_interval=1000ba eval_subset_num_batches=16 log_config=false log_to_console=false
+    progress_bar=false save_num_checkpoints_to_keep=2 save_interval=1000ba cltrain.exact_lanes=1 "$@")
+end="max_duration=$((BATCHES + 10))ba"
+say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
+
+# train NAME PROGRAM-WORDS -- key=value ...: from the first checkpoint to the end
+train() {
+    local name=$1 how=()
+    shift
+    while [ "$1" != -- ]; do how+=("$1") && shift; done
+    shift
+    local start=$SECONDS
+    "${how[@]}" train -q "${settings[@]}" "$end" save_folder="$out/$name" load_path="$out/first" "$@" >"$out/$name.log" 2>&1 ||
+        { tail -n 20 "$out/$name.log"; exit 1; }
+    say "$name: $((SECONDS - start)) s"
+}
+
+say "the first checkpoint: 10 batches in exact mode on $HERE"
+"$CLTRAIN" train -q "${settings[@]}" max_duration=10ba precision=fp32 cltrain.numerics=exact --device "$HERE" \
+    save_folder="$out/first" >"$out/first.log" 2>&1 || { tail -n 20 "$out/first.log"; exit 1; }
+train exact "$CLTRAIN" -- precision=fp32 cltrain.numerics=exact --device "$HERE"
+train bf16 "$CLTRAIN" -- precision=amp_bf16 --device "$HERE"
+train bf16-hop "$CLTRAIN" launch --hop "$LEGS" -- precision=amp_bf16
+[ -n "${SKIP_EXACT_HOP:-}" ] || train exact-hop "$CLTRAIN" launch --hop "$LEGS" -- precision=fp32 cltrain.numerics=exact
+
+# losses NAME: "batch loss" of the batches that count, the last row of each
+losses() {
+    sed -n 's/^{"batch":\([0-9]*\),.*"loss":\([^,}]*\).*/\1 \2/p' "$out/$1/metrics.jsonl" | awk '{ l[$1] = $2 } END { for (b in l) print b, l[b] }' | sort -n
+}
+runs=(exact bf16 bf16-hop)
+printf '%-10s %8s %14s %14s %14s  %s\n' run batches 'mean drift' 'largest drift' 'last eval' 'hash of the weights'
+for name in "${runs[@]}" exact-hop; do
+    [ -d "$out/$name" ] || continue
+    join <(losses exact) <(losses "$name") | awk -v name="$name" -v hash="$("$CLTRAIN" ckpt hash "$out/$name" | awk 'NR == 1 { print $2 }')" \
+        -v eval="$(sed -n 's/.*"metrics\/eval\/LanguageCrossEntropy":\([^,}]*\).*/\1/p; s/.*"eval_loss":\([^,}]*\).*/\1/p' "$out/$name/metrics.jsonl" | tail -n 1)" '
+        { d = $3 - $2; s += d; if (d < 0) d = -d; if (d > most) { most = d; at = $1 } n++ }
+        END { printf "%-10s %8d %14.3g %8.3g @ %-4d %13s  %s\n", name, n, s / n, most, at, eval, hash }'
+done
+"$CLTRAIN" report "$out/exact" "$out/bf16" "$out/bf16-hop" --svg "$out/curves.svg" -o "$out/curves.html"
