@@ -1,19 +1,19 @@
 /* loss_group: softmax cross-entropy, a work-group of WG items per row. The largest value and the gradient are free of
  * order and use all items; the sum has 64 lanes. README.md defines the bits.
  *
- * Macros: WG (a power of two, at least 64), SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With fp32 logits and
+ * Macros: WG (a power of two, at least 64, or 1), SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With fp32 logits and
  * a gradient to come, tanh and exponentials stay in the row between the passes; in 16 bits they would be rounded, so
  * they are computed again. */
-#include "../include/clt_math.clh"
-#include "../include/clt_reduce.clh"
-#include "../include/clt_store.clh"
-
 #ifndef WG
 #define WG 64
 #endif
-#if WG < 64 || (WG & (WG - 1))
-#error "WG is a power of two, at least 64"
+#if (WG < 64 && WG != 1) || (WG & (WG - 1))
+#error "WG is a power of two, at least 64, or 1"
 #endif
+#include "../include/clt_math.clh"
+#include "../include/clt_row.clh"
+#include "../include/clt_store.clh"
+
 #ifndef SOFTCAP
 #define SOFTCAP 0
 #endif
@@ -57,31 +57,34 @@ static inline float group_max(float v, __local float *s, uint item) {
     return s[0];
 }
 
-/* The tree over the sums of items 0..63, to all items. What they read of the row may be written afterwards. */
-static inline float group_tree(float v, __local float *s, uint item) {
+/* The tree over the sums of the lanes, to all items. What they read of the row may be written afterwards. */
+static inline float group_tree(clt_lane_sums sums, __local float *s) {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-    s[item] = v;
-    return clt_tree64(s, item);
+    return clt_lane_sums_tree(sums, s);
 }
 
 /* Row sum of exp(z - m). Where the gradient wants the exponentials they are left in place, by all items; then the
  * lanes only add. */
 static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale, float cap, __local float *s,
                                 uint item) {
-    float acc = 0.0f;
+    clt_lane_sums sums = clt_lane_sums_none();
 #if KEEP && !SOFTCAP
     for (size_t i = item; i < n; i += WG) x[i] = clt_exp(second_z(x[i], scale, cap) - m);
     barrier(CLK_GLOBAL_MEM_FENCE);
-    if (item < 64)
-        for (size_t i = item; i < n; i += 64) acc = acc + x[i];
+#define TERM(i) x[i]
 #else
 #if KEEP
     barrier(CLK_GLOBAL_MEM_FENCE); /* the first pass has put other items' tanh there */
 #endif
-    if (item < 64)
-        for (size_t i = item; i < n; i += 64) acc = acc + clt_exp(second_z(CLT_LOAD(TYPE, x + i), scale, cap) - m);
+#define TERM(i) clt_exp(second_z(CLT_LOAD(TYPE, x + (i)), scale, cap) - m)
 #endif
-    return group_tree(acc, s, item);
+    if (item < 64)
+        for (uint k = 0; k < CLT_OWN_LANES; k++) {
+            float acc = 0.0f;
+            for (size_t i = clt_own_lane(k); i < n; i += 64) acc = acc + TERM(i);
+            sums = clt_lane_sums_add(sums, k, acc);
+        }
+    return group_tree(sums, s);
 }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void

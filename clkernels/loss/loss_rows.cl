@@ -1,4 +1,4 @@
-/* loss_rows: softmax cross-entropy, one work-item per row, in float16. Passes over the row: largest value, sum of
+/* loss_rows: for CPUs, softmax cross-entropy, one work-item per row, in float16. Passes over the row: largest value, sum of
  * exponentials (kept in place for the gradient), gradient. README.md defines the bits.
  *
  * Macros: SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With 16-bit logits the exponentials are not kept but

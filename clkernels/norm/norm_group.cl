@@ -1,11 +1,17 @@
-/* norm_group: normalisation with a work-group of 64 per row; the dw and db block sums have one work-item per
- * (column, block of 64 rows). README.md defines the bits.
+/* norm_group: normalisation with a work-group of 64 per row, or with one work-item; the dw and db block sums have one
+ * work-item per (column, block of 64 rows). README.md defines the bits.
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DW,
- * HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh). Local size 64. */
+ * HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh); WG 64 or 1, the local size. */
+#ifndef WG
+#define WG 64
+#endif
+#if WG != 64 && WG != 1
+#error "WG is 64 or 1"
+#endif
 #define LANES 1
 #include "norm_columns.clh"
-#include "../include/clt_reduce.clh"
+#include "../include/clt_row.clh"
 
 #ifndef PART
 #define PART 0
@@ -29,39 +35,46 @@
 #define HAS_RES 1
 #endif
 
-/* The row sum of the 64 items' lane sums, to all of them. */
-static inline float row_sum(float v, __local float *s, uint lane) {
+/* The row sum of the items' lane sums, to all of them. */
+static inline float row_sum(clt_lane_sums sums, __local float *s) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    s[lane] = v;
-    return clt_tree64(s, lane);
+    return clt_lane_sums_tree(sums, s);
 }
 
 #if PART == 0 || PART == 1
-__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
              ulong b_off, __global y_elem *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
              ulong rstd_off, ulong cols, ulong heads, ulong ldx, ulong ldy, float eps) {
-    __local float s[64];
+    __local float s[WG];
     const size_t row = get_group_id(0), token = row / heads, head = row % heads, n = cols;
-    const uint lane = (uint)get_local_id(0);
+    const uint item = (uint)get_local_id(0);
     x += x_off + token * ldx + head * n;
     y += y_off + token * ldy + head * n;
     w += w_off;
     b += b_off;
-    float m = 0.0f, acc = 0.0f;
+    float m = 0.0f;
+    clt_lane_sums sums = clt_lane_sums_none();
 #if !RMS
-    for (size_t i = lane; i < n; i += 64) acc = acc + CLT_LOAD(X_TYPE, x + i);
-    m = row_sum(acc, s, lane) / (float)n;
-    if (lane == 0 && mean) mean[mean_off + row] = m;
-    acc = 0.0f;
-#endif
-    for (size_t i = lane; i < n; i += 64) {
-        const float d = RMS ? CLT_LOAD(X_TYPE, x + i) : CLT_LOAD(X_TYPE, x + i) - m;
-        acc = fma(d, d, acc);
+    for (uint k = 0; k < CLT_OWN_LANES; k++) {
+        float acc = 0.0f;
+        for (size_t i = clt_own_lane(k); i < n; i += 64) acc = acc + CLT_LOAD(X_TYPE, x + i);
+        sums = clt_lane_sums_add(sums, k, acc);
     }
-    const float r = 1.0f / sqrt(row_sum(acc, s, lane) / (float)n + eps);
-    if (lane == 0 && rstd) rstd[rstd_off + row] = r;
-    for (size_t i = lane; i < n; i += 64) {
+    m = row_sum(sums, s) / (float)n;
+    if (item == 0 && mean) mean[mean_off + row] = m;
+#endif
+    for (uint k = 0; k < CLT_OWN_LANES; k++) {
+        float acc = 0.0f;
+        for (size_t i = clt_own_lane(k); i < n; i += 64) {
+            const float d = RMS ? CLT_LOAD(X_TYPE, x + i) : CLT_LOAD(X_TYPE, x + i) - m;
+            acc = fma(d, d, acc);
+        }
+        sums = clt_lane_sums_add(sums, k, acc);
+    }
+    const float r = 1.0f / sqrt(row_sum(sums, s) / (float)n + eps);
+    if (item == 0 && rstd) rstd[rstd_off + row] = r;
+    for (size_t i = item; i < n; i += WG) {
         float v = (RMS ? CLT_LOAD(X_TYPE, x + i) : CLT_LOAD(X_TYPE, x + i) - m) * r;
 #if HAS_W && HAS_B
         v = fma(v, w[i], b[i]);
@@ -86,31 +99,36 @@ static inline float xhat_of(float x, float m, float r) {
 #define G_OF(i) CLT_LOAD(DY_TYPE, dy + (i))
 #endif
 
-__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 norm_backward_dx(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
                  __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
                  __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off, __global dx_elem *dx,
                  ulong dx_off, ulong cols, ulong heads, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
-    __local float s[64];
+    __local float s[WG];
     const size_t row = get_group_id(0), token = row / heads, at = row % heads * cols, n = cols;
-    const uint lane = (uint)get_local_id(0);
     x += x_off + token * ldx + at;
     dy += dy_off + token * lddy + at;
     res += res_off + token * ldres + at;
     dx += dx_off + token * lddx + at;
     w += w_off;
     const float m = RMS ? 0.0f : mean[mean_off + row], r = rstd[rstd_off + row];
-    float a1 = 0.0f, a2 = 0.0f, c1 = 0.0f;
-    for (size_t i = lane; i < n; i += 64) {
-        const float g = G_OF(i);
-        a1 = a1 + g;
-        a2 = fma(g, xhat_of(CLT_LOAD(X_TYPE, x + i), m, r), a2);
+    float c1 = 0.0f;
+    clt_lane_sums sums1 = clt_lane_sums_none(), sums2 = sums1;
+    for (uint k = 0; k < CLT_OWN_LANES; k++) {
+        float a1 = 0.0f, a2 = 0.0f;
+        for (size_t i = clt_own_lane(k); i < n; i += 64) {
+            const float g = G_OF(i);
+            a1 = a1 + g;
+            a2 = fma(g, xhat_of(CLT_LOAD(X_TYPE, x + i), m, r), a2);
+        }
+        sums1 = clt_lane_sums_add(sums1, k, a1);
+        sums2 = clt_lane_sums_add(sums2, k, a2);
     }
 #if !RMS
-    c1 = row_sum(a1, s, lane) / (float)n;
+    c1 = row_sum(sums1, s) / (float)n;
 #endif
-    const float c2 = row_sum(a2, s, lane) / (float)n;
-    for (size_t i = lane; i < n; i += 64) {
+    const float c2 = row_sum(sums2, s) / (float)n;
+    for (size_t i = get_local_id(0); i < n; i += WG) {
         const float g = G_OF(i), xhat = xhat_of(CLT_LOAD(X_TYPE, x + i), m, r);
         float v = RMS ? g - xhat * c2 : (g - c1) - xhat * c2;
         v = v * r;
@@ -121,7 +139,7 @@ norm_backward_dx(__global const x_elem *x, ulong x_off, __global const float *w,
     }
 }
 
-/* Block sums for dw and db; global size (columns rounded up to 64, samples * blocks). */
+/* Block sums for dw and db; global size (columns rounded up to WG, samples * blocks). */
 __kernel void norm_backward_w(__global const x_elem *x, ulong x_off, __global const float *mean, ulong mean_off,
                               __global const float *rstd, ulong rstd_off, __global const dy_elem *dy, ulong dy_off,
                               __global float *part, ulong part_w, ulong part_b, ulong cols, ulong heads,
@@ -150,7 +168,7 @@ __kernel void norm_backward_w(__global const x_elem *x, ulong x_off, __global co
 #endif
 
 #if PART == 0 || PART == 3
-/* Block sums of plain columns; global size (columns rounded up to 64, samples * blocks). `span` belongs to the other
+/* Block sums of plain columns; global size (columns rounded up to WG, samples * blocks). `span` belongs to the other
  * body. */
 __kernel void columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
                              ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {

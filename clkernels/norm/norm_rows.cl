@@ -1,5 +1,5 @@
-/* norm_rows: normalisation with one work-item per row (backward: per block of 64 rows), in float16: 64 lanes are
- * four vectors, so the order is that of the row rule. README.md defines the bits.
+/* norm_rows: for CPUs, normalisation with one work-item per row (backward: per block of 64 rows), in float16: 64 lanes
+ * are four vectors, so the order is that of the row rule. README.md defines the bits.
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DX,
  * HAS_DW, HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh). */

@@ -4,10 +4,15 @@
 #include "clt_check.h"
 #include "ref/clt_ref.h"
 
-enum { BLOCK = 64, LANES = 64, SPAN = 1024 };
+enum { BLOCK = 64, SPAN = 1024 };
 
 static bool is_rows(const clt_variant *v) {
     return strcmp(v->body, "rows") == 0;
+}
+
+/* The work-group of a row that does not choose it by the call. */
+static size_t group_of(const clt_variant *v) {
+    return is_rows(v) ? 1 : (size_t)clt_variant_param(v, "WG", 64);
 }
 
 /* The kernels are specialised for what a call has; variants are checked, and have their verdicts, as
@@ -91,7 +96,7 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_forward", v->options, &k));
     size_t rows = (size_t)(p->rows * p->heads);
-    size_t local = is_rows(v) ? 1 : LANES, global = rows * local;
+    size_t local = group_of(v), global = rows * local;
     if (is_wide(v)) {
         size_t of_group = (size_t)(128 * forward_vector(p) / 64);
         local = 128, global = CLT_CEIL_DIV(rows, of_group) * local;
@@ -119,7 +124,7 @@ static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer 
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file,
                            is_wide(v) ? "columns_finish_wide" : "columns_finish",
                            columns_options(CLT_F32, options), &k));
-    size_t local = is_rows(v) ? 1 : LANES, width = is_rows(v) ? 16 : LANES;
+    size_t local = group_of(v), width = is_rows(v) ? 16 : local;
     size_t global = CLT_CEIL_DIV((size_t)cols, width) * local;
     clt_arg args[] = {CLT_BUF(part),   CLT_U64(at),   CLT_REF(out),       CLT_U64(samples),
                       CLT_U64(blocks), CLT_U64(cols), CLT_I32(accumulate)};
@@ -180,8 +185,8 @@ static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_n
     clt_kernel *k;
     if (p->dw.buf || p->db.buf) {
         CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward_w", v->options, &k));
-        size_t global[] = {CLT_ROUND_UP((size_t)p->cols, LANES), (size_t)(b->samples * b->blocks)};
-        size_t local[] = {LANES, 1};
+        size_t local[] = {group_of(v), 1};
+        size_t global[] = {CLT_ROUND_UP((size_t)p->cols, local[0]), (size_t)(b->samples * b->blocks)};
         clt_arg args[] = {CLT_REF(p->x),          CLT_REF(p->mean),   CLT_REF(p->rstd),
                           CLT_REF(p->dy),         CLT_BUF(b->part),   CLT_U64(0),
                           CLT_U64(b->part_b),     CLT_U64(p->cols),   CLT_U64(p->heads),
@@ -191,7 +196,7 @@ static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_n
     }
     if (!p->dx.buf) return CLT_OK;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward_dx", v->options, &k));
-    size_t global = (size_t)(p->rows * p->heads) * LANES, local = LANES;
+    size_t local = group_of(v), global = (size_t)(p->rows * p->heads) * local;
     clt_arg args[] = {CLT_REF(p->x),     CLT_REF(p->w),        CLT_REF(p->mean), CLT_REF(p->rstd),
                       CLT_REF(p->dy),    CLT_REF(p->residual), CLT_REF(p->dx),   CLT_U64(p->cols),
                       CLT_U64(p->heads), CLT_U64(p->ldx),      CLT_U64(p->lddy), CLT_U64(p->ldres),
@@ -240,7 +245,7 @@ static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_co
                                 int64_t samples, int64_t blocks, clt_buffer *part) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_blocks", v->options, &k));
-    size_t width = is_rows(v) ? SPAN : is_wide(v) ? 8 * LANES : LANES, local[] = {is_rows(v) ? 1 : LANES, 1};
+    size_t local[] = {group_of(v), 1}, width = is_rows(v) ? SPAN : is_wide(v) ? 8 * local[0] : local[0];
     size_t global[] = {CLT_CEIL_DIV((size_t)p->cols, width) * local[0], (size_t)(samples * blocks)};
     clt_arg args[] = {
         CLT_REF(p->x),   CLT_BUF(part),   CLT_U64(0),   CLT_U64(p->cols), CLT_U64(p->rows_per_sample),
