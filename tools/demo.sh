@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The main job of cltrain on real text, from files to generated text and a report. `make demo` runs it.
 #   text found on this machine -> data convert -> train -> the same run on two ranks -> eval -> generate -> report
-# Everything goes to one folder (default demo/), which is made anew.
+# Everything goes to one folder (default demo/). A demo that was interrupted goes on where it was; one that came to its end
+# is made anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CLTRAIN=${CLTRAIN:-${BUILD:-build}/cltrain}
@@ -11,21 +12,36 @@ start=$SECONDS
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$*"; }
 
-rm -rf "$OUT"
-mkdir -p "$OUT/text"
+told() {
+    local code=$?
+    [ $code = 0 ] || say "The demo stopped (exit $code). Start it again: it goes on where it was."
+}
+trap told EXIT
+
+# It goes on only with the configuration that it began with.
+mkdir -p "$OUT"
+sed "s|@OUT@|$OUT|g" tools/demo.yaml > "$OUT/run.yaml.new"
+if cmp -s "$OUT/run.yaml.new" "$OUT/run.yaml" && [ ! -e "$OUT/finished" ]; then
+    say "Going on with the demo in $OUT that was interrupted (to begin anew: rm -r $OUT)"
+else
+    rm -rf "${OUT:?}"/{text,data,run,run.yaml,finished}
+fi
+mv "$OUT/run.yaml.new" "$OUT/run.yaml"
 
 say "1. Collecting about 1 MB of text from this machine"
 # Licence texts, package documentation and manual pages; the project's own texts where a slim image has none.
 collect() {
     local want=1000000 have=0 n=0 f size
+    rm -rf "$OUT/text.new"
+    mkdir "$OUT/text.new"
     while IFS= read -r f; do
         [ "$have" -lt "$want" ] || break
         n=$((n + 1))
         case $f in
-            *.gz) gzip -dc -- "$f" 2>/dev/null | sed 's/\\f[BIRP]//g; s/^\.[A-Za-z]* *//' > "$OUT/text/$n.txt" || true ;;
-            *) cat -- "$f" > "$OUT/text/$n.txt" 2>/dev/null || true ;;
+            *.gz) gzip -dc -- "$f" 2>/dev/null | sed 's/\\f[BIRP]//g; s/^\.[A-Za-z]* *//' > "$OUT/text.new/$n.txt" || true ;;
+            *) cat -- "$f" > "$OUT/text.new/$n.txt" 2>/dev/null || true ;;
         esac
-        size=$(wc -c < "$OUT/text/$n.txt")
+        size=$(wc -c < "$OUT/text.new/$n.txt")
         have=$((have + size))
     done < <(
         find /usr/share/common-licenses -type f -size +2k 2>/dev/null | sort
@@ -33,16 +49,19 @@ collect() {
         find /usr/share/man/man1 /usr/share/man/man7 -type f -name '*.gz' -size +2k 2>/dev/null | sort
         find . -path ./build -prune -o -type f \( -name '*.md' -o -name '*.h' -o -name '*.c' -o -name '*.cl' \) -print | sort
     )
+    mv "$OUT/text.new" "$OUT/text"
     echo "$n files, $have bytes"
 }
-collect
+if [ -d "$OUT/text" ]; then echo "it is there"; else collect; fi
 
 say "2. cltrain data convert: bytes as tokens, MDS shards with zstd and hashes"
-"$CLTRAIN" data convert "$OUT/text" --out "$OUT/data" --split train --val-fraction 0.05 --concat-tokens 256 --eos \
-    --compression zstd --hashes sha1,xxh64
+if [ ! -e "$OUT/data/train/index.json" ] || [ ! -e "$OUT/data/val/index.json" ]; then
+    rm -rf "$OUT/data"
+    "$CLTRAIN" data convert "$OUT/text" --out "$OUT/data" --split train --val-fraction 0.05 --concat-tokens 256 --eos \
+        --compression zstd --hashes sha1,xxh64
+fi
 "$CLTRAIN" data verify "$OUT/data/train"
 
-sed "s|@OUT@|$OUT|g" tools/demo.yaml > "$OUT/run.yaml"
 overrides=()
 [ -z "$DEVICE" ] || overrides+=("cltrain.device=$DEVICE")
 
@@ -61,9 +80,10 @@ say "6. cltrain generate"
 say "7. cltrain report"
 "$CLTRAIN" report "$OUT/run"
 
+touch "$OUT/finished"
 say "Done in $((SECONDS - start)) s. What was made:"
 cat <<TXT
-  $OUT/data          the data set (MDS: $("$CLTRAIN" data show "$OUT/data/train" | sed -n 's/^ *samples *//p'))
+  $OUT/data          the data set (MDS, samples: $("$CLTRAIN" data show "$OUT/data/train" | sed -n 's/^ *samples *//p'))
   $OUT/run.yaml      the configuration, LLM Foundry's format
   $OUT/run           checkpoints, metrics.jsonl, log.txt, report.html
 Try next:

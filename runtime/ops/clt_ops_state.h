@@ -24,6 +24,7 @@ struct clt_ops {
     int tables;
     clt_variant **special; /* rows with more options (clt_variant_pick_with) */
     int specials;
+    int checked;           /* clt_variants_checked */
     struct clt_tune *tune; /* clt_tune.c; NULL: off */
     bool may_stop;         /* clt_ops_let_stop */
     char reason[512];      /* why the last check failed (clt_variant_fail) */

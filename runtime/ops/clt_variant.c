@@ -407,6 +407,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
     } else {
         double start = clt_now();
         *ops->reason = 0;
+        ops->checked++;
         clt_record_pause(ops->dev, true); /* a check is no part of the work */
         clt_status st = check(ops, v, ctx);
         clt_record_pause(ops->dev, false);
@@ -521,6 +522,10 @@ static void add_used(clt_str *b, const clt_variant *v) {
     for (const char *s = b->s; *s; s += strcspn(s, ","), s += *s == ',')
         if (strncmp(s, v->id, n) == 0 && (s[n] == ',' || !s[n])) return;
     clt_str_addf(b, "%s%s", b->len ? "," : "", v->id);
+}
+
+int clt_variants_checked(const clt_ops *ops) {
+    return ops->checked;
 }
 
 char *clt_variants_used(const clt_ops *ops) {

@@ -77,6 +77,8 @@ const char *clt_variant_forced(const clt_ops *ops, const char *op);
 /* "attention=flash gemm=cpu_8x32,portable ...": the rows of each operation that were asked for so far and
  * passed their check; the caller frees it. */
 char *clt_variants_used(const clt_ops *ops);
+/* Checks that were made in this process: none where their verdicts were in the cache. */
+int clt_variants_checked(const clt_ops *ops);
 
 /* For checks. fail: keeps the reason for the report (printf format, no newline) and returns CLT_FAIL,
  * printing nothing. compare: reads n floats and compares them with the oracle's words (a NaN equals any NaN);

@@ -6,6 +6,7 @@
 
 #include "../base/clt_signal.h"
 #include "../device/clt_record.h"
+#include "../ops/clt_variant.h"
 #include "clt_run.h"
 
 /* --- start
@@ -399,7 +400,8 @@ static clt_status end_leg(clt_run *r) {
     return clt_group_agree(r->group, CLT_AGAIN);
 }
 
-/* A cold start says where its time went; the caches make the next one quick. */
+/* A cold start says where its time went; the caches make the next one quick. Drivers with a cache of their
+ * own are asked for every program at every start: that is quick then. */
 static void first_step_done(clt_run *r) {
     enum { WORTH_SAYING = 2 };
     char s[32];
@@ -408,8 +410,9 @@ static void first_step_done(clt_run *r) {
     clt_device_get_counters(r->dev, &c);
     clt_device_set_steady(r->dev, true);
     clt_run_compare_variants(r);
+    bool cold = clt_variants_checked(r->ops) > 0 || c.build_seconds > took / 2;
     clt_info("first step done %s after the start%s", clt_human_seconds(took, s),
-             took > WORTH_SAYING && c.programs_built > 0
+             took > WORTH_SAYING && cold
                  ? " (kernels were compiled and checked for this device; the next start is quick)"
                  : "");
 }
