@@ -489,6 +489,19 @@ static void print_profile(clt_run *r) {
     clt_free(rows);
 }
 
+static void tell_done(const clt_run *r) {
+    char s[40];
+    if (r->resumed && r->now.batch == r->start_batch)
+        clt_info("nothing to do: max_duration %s is reached by the checkpoint of batch %lld; with a larger "
+                 "one the "
+                 "run goes on",
+                 clt_time_text(r->cfg->max_duration, s), (long long)r->now.batch);
+    else
+        clt_info("done: %lld batches, %lld tokens in %s of training, loss %.4f; logs in %s",
+                 (long long)r->now.batch, (long long)r->now.token, clt_human_seconds(r->now.wall_seconds, s),
+                 r->last_loss, r->folder);
+}
+
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
     clt_run r = {.last_loss = NAN, .scale = clt_loss_scale_default()};
     clt_signal_install(clt_launch_detect().rank == 0);
@@ -496,10 +509,7 @@ clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
     if (st == CLT_OK) st = loop(&r);
     if (st == CLT_OK) {
         clt_progress_end();
-        char s[32];
-        clt_info("done: %lld batches, %lld tokens in %s of training, loss %.4f; logs in %s",
-                 (long long)r.now.batch, (long long)r.now.token, clt_human_seconds(r.now.wall_seconds, s),
-                 r.last_loss, r.folder);
+        tell_done(&r);
         clt_run_note_end(&r, "done");
         if (r.saves_failed)
             clt_warn("%lld checkpoint%s of this run could not be saved", (long long)r.saves_failed,

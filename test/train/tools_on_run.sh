@@ -40,6 +40,8 @@ precision: fp32
 seed: 3
 YAML
 ok "$cltrain" train -q "$tmp/run.yaml" || finish
+"$cltrain" train "$tmp/run.yaml" 2>&1 | grep -q "^nothing to do: max_duration 8ba is reached by the checkpoint of batch 8" ||
+    fail "the same command after the end does not say that nothing is left to do"
 
 # --- a trace: JSON with the host's phases and kernels of steps 3 and 4, and of no others -----------------------------------
 for ahead in 0 1; do
