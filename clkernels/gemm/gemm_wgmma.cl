@@ -10,6 +10,7 @@
  *   -DMB=1 -DBN=256   blocks of 64 rows of each warpgroup that multiplies, width of a tile; or -DMB=2 -DBN=128
  *   -DSTAGES=3        ring of buffers of (BM + BN) * 128 bytes
  *   -DBOXES=4         of 8 KiB for the results of each of the two warpgroups: 1, 2 or 4
+ *   -DAGAIN=1         with AHEAD and a derivative: act(grad_pre) is written, too
  *   -DIN_TYPE -DC_TYPE -DAUX_TYPE    clt_dtype: 0 fp32, 1 bf16, 2 fp16; operands, c, pre and grad_pre
  *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: what the epilogue does
  *   -DACT -DGRAD_ACT  gemm_epilogue.clh; GELU of include/clt_act_fast.clh
@@ -54,12 +55,18 @@
 #ifndef AHEAD
 #define AHEAD 0
 #endif
+#ifndef AGAIN
+#define AGAIN 0
+#endif
 #if (MB != 1 || BN != 256) && (MB != 2 || BN != 128)
 #error "MB, BN are 1, 256 or 2, 128"
 #endif
 #if AHEAD && !((EP & CLT_EP_GRAD) && !(EP & (CLT_EP_PRE | CLT_EP_RESIDUAL)) && C_TYPE && AUX_TYPE) &&                        \
     !((EP & CLT_EP_RESIDUAL) && !(EP & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) && !C_TYPE)
 #error "AHEAD does not do this epilogue"
+#endif
+#if AGAIN && (!AHEAD || !C_TYPE || BOXES < 2)
+#error "AGAIN needs a derivative whose grad_pre comes AHEAD, and two boxes"
 #endif
 
 #define BM (MB * 128)
@@ -210,8 +217,10 @@ static inline void add_bias(const gemm_results *o, float *v, uint j)
 #endif
 #if GRAD_ACT == 1
 #define GRAD_OF clt_fast_gelu_grad
+#define AGAIN_OF clt_fast_gelu
 #else
 #define GRAD_OF CLT_ACT_GRAD_FN(GRAD_ACT)
+#define AGAIN_OF CLT_ACT_FN(GRAD_ACT)
 #endif
 /* Steps of the epilogue that read global memory, where they do not have it ahead. */
 #if AHEAD
@@ -262,21 +271,34 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 
 /* What was copied ahead into the box meets the sums that will be put in its place. */
 #if AHEAD && C_TYPE
+#if AGAIN
+#define ALSO_AGAIN(two, low, high) PACK_AUX(two, AGAIN_OF(low), AGAIN_OF(high))
+#define PUT_AGAIN(u, j, r0, r1, r2, r3)                                                                      \
+    CLT_STORE_MATRIX4(BOX_AT((u)-1) + put_row + (((j + put_block) ^ put_swizzle) << 4), r0, r1, r2, r3)
+#else
+#define ALSO_AGAIN(two, low, high)
+#define PUT_AGAIN(u, j, r0, r1, r2, r3)
+#endif
 #define TIMES_GRAD(v, two)                                                                                   \
-    (v)[0] = (v)[0] * GRAD_OF(CLT_WIDEN(AUX_TYPE, (ushort)(two)));                                           \
-    (v)[1] = (v)[1] * GRAD_OF(CLT_WIDEN(AUX_TYPE, (ushort)((two) >> 16)))
-#define MEET_16(box, v)                                                                                      \
+    {                                                                                                        \
+        const float low = CLT_WIDEN(AUX_TYPE, (ushort)(two)), high = CLT_WIDEN(AUX_TYPE, (ushort)((two) >> 16)); \
+        (v)[0] = (v)[0] * GRAD_OF(low);                                                                      \
+        (v)[1] = (v)[1] * GRAD_OF(high);                                                                     \
+        ALSO_AGAIN(two, low, high);                                                                          \
+    }
+#define MEET_16(u, v)                                                                                        \
     _Pragma("unroll") for (uint j = 0; j < 8; j += 2)                                                        \
     {                                                                                                        \
         uint r0, r1, r2, r3;                                                                                 \
-        CLT_LOAD_MATRIX4(r0, r1, r2, r3, (box) + put_row + (((j + put_block) ^ put_swizzle) << 4));          \
+        CLT_LOAD_MATRIX4(r0, r1, r2, r3, BOX_AT(u) + put_row + (((j + put_block) ^ put_swizzle) << 4));          \
         TIMES_GRAD((v) + 4 * j, r0);                                                                         \
         TIMES_GRAD((v) + 4 * j + 2, r1);                                                                     \
         TIMES_GRAD((v) + 4 * j + 4, r2);                                                                     \
         TIMES_GRAD((v) + 4 * j + 6, r3);                                                                     \
+        PUT_AGAIN(u, j, r0, r1, r2, r3);                                                                     \
     }
 #else
-#define MEET_16(box, v)
+#define MEET_16(u, v)
 #endif
 #if AHEAD && !C_TYPE
 #define MEET_32(box, v, first)                                                                               \
@@ -310,9 +332,9 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #define SUMS(q) (d[(q) / (BN / 64)] + (q) % (BN / 64) * 32)
 #define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)
 #define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)
-/* A tile's boxes are filled one after the other: PRE_BOXES of pre and C_BOXES of c for each chunk. Box number u is filled
+/* A tile's boxes are filled one after the other: PRE_BOXES of pre (or of AGAIN) and C_BOXES of c for each chunk. Box number u is filled
  * when what it held before is gone (AHEAD: when what this tile needs has come), and then is the sender's. */
-#define PRE_BOXES (EP & CLT_EP_PRE ? (AUX_TYPE ? 1 : 2) : 0)
+#define PRE_BOXES (EP & CLT_EP_PRE || AGAIN ? (AUX_TYPE ? 1 : 2) : 0)
 #define C_BOXES (C_TYPE ? 1 : 2)
 #define FIRST_BOX(q) ((q) * (PRE_BOXES + C_BOXES))
 #define BOX_AT(u) (boxes_at + (u) % BOXES * BOX_BYTES)
@@ -325,7 +347,7 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
     if ((u) % BOXES == BOXES - 1) sent_parity ^= 1
 /* Chunk q as it is now, in 16 or 32 bits, from box u on. */
 #define FILL_16(u, q, pack)                                                                                  \
-    FILL(u, MEET_16(BOX_AT(u), SUMS(q)) PUT_16(BOX_AT(u), SUMS(q), pack))
+    FILL(u, MEET_16(u, SUMS(q)) PUT_16(BOX_AT(u), SUMS(q), pack))
 #define FILL_32(u, q)                                                                                        \
     FILL(u, MEET_32(BOX_AT(u), SUMS(q), 0) PUT_32(BOX_AT(u), SUMS(q), 0));                                   \
     FILL((u) + 1, MEET_32(BOX_AT((u) + 1), SUMS(q), 4) PUT_32(BOX_AT((u) + 1), SUMS(q), 4))
@@ -336,7 +358,21 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #else
 #define FILL_PRE(q) FILL_32(FIRST_BOX(q), q)
 #endif
-#if C_TYPE
+#if AGAIN
+/* Both boxes of the chunk are the group's before one is filled. */
+#define FILL_C(q)                                                                                            \
+    CLT_BAR_WAIT(sent + FIRST_BOX(q) % BOXES * 8, sent_parity);                                              \
+    CLT_BAR_WAIT(sent + (FIRST_BOX(q) + 1) % BOXES * 8, sent_parity);                                        \
+    MEET_16(FIRST_BOX(q) + 1, SUMS(q))                                                                       \
+    PUT_16(BOX_AT(FIRST_BOX(q) + 1), SUMS(q), PACK_C)                                                        \
+    CLT_FENCE_ASYNC();                                                                                       \
+    CLT_WARP_SYNC();                                                                                         \
+    if (lane == 0) {                                                                                         \
+        CLT_BAR_ARRIVE(filled + FIRST_BOX(q) % BOXES * 8);                                                   \
+        CLT_BAR_ARRIVE(filled + (FIRST_BOX(q) + 1) % BOXES * 8);                                             \
+    }                                                                                                        \
+    if ((FIRST_BOX(q) + 1) % BOXES == BOXES - 1) sent_parity ^= 1
+#elif C_TYPE
 #define FILL_C(q) FILL_16(FIRST_BOX(q) + PRE_BOXES, q, PACK_C)
 #else
 #define FILL_C(q) FILL_32(FIRST_BOX(q) + PRE_BOXES, q)
@@ -380,7 +416,7 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 {
     if (!next->more) return;
     const uint2 place = tile_place(p, next->walk.tile);
-    const uint q = next->box * 4 / TILE_BOXES, at = next->box % BOXES;
+    const uint q = next->box * 4 / TILE_BOXES, at = (next->box * (1 + AGAIN) + AGAIN) % BOXES;
     const int column = (int)(place.y * BN + CHUNK_COLUMN(q) + next->box % (TILE_BOXES / 4) * 32);
     CLT_BAR_EXPECT(ready + at * 8, BOX_BYTES);
     CLT_TMA_LOAD2(boxes_at + at * BOX_BYTES, map, column, (int)(place.x * BM) + CHUNK_ROW(q), ready + at * 8);
@@ -389,7 +425,17 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
         next->more = walk_next(p, &next->walk);
     }
 }
-#define GIVE_BACK(u) ask(&plan, &next, (ulong)(maps_pre + map_pre), boxes_at, sent, half_)
+#define ASK() ask(&plan, &next, (ulong)(maps_pre + map_pre), boxes_at, sent, half_)
+#if AGAIN
+#define GIVE_BACK(u)                                                                                         \
+    if ((u) % 2) {                                                                                           \
+        ASK();                                                                                               \
+    } else {                                                                                                 \
+        CLT_BAR_ARRIVE(sent + (u) % BOXES * 8);                                                              \
+    }
+#else
+#define GIVE_BACK(u) ASK()
+#endif
 #else
 #define GIVE_BACK(u) CLT_BAR_ARRIVE(sent + (u) % BOXES * 8)
 #endif
@@ -432,7 +478,8 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ulong *maps_b, ulong map_b,
            __global const ulong *maps_c, ulong map_c, __global const ulong *maps_part, ulong map_part,
-           __global const ulong *maps_pre, ulong map_pre, __global const float *bias, ulong bias_off,
+           __global const ulong *maps_pre, ulong map_pre, __global const ulong *maps_again, ulong map_again,
+           __global const float *bias, ulong bias_off,
            __global const clt_gemm_aux *grad_pre, ulong grad_off, ulong ldgrad, __global const float *residual,
            ulong res_off, ulong ldres, __global const void *a_buffer, __global const void *b_buffer,
            __global const void *c_buffer)
@@ -487,6 +534,9 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
 #if (EP & CLT_EP_PRE) || AHEAD
             CLT_MAP_ACQUIRE(maps_pre + map_pre);
 #endif
+#if AGAIN
+            CLT_MAP_ACQUIRE(maps_again + map_again);
+#endif
 #if AHEAD
             gemm_ahead next = {walk, 0, false};
             next.more = walk_next(&plan, &next.walk);
@@ -501,6 +551,8 @@ for (uint q = 0; q < 4; q++) {
                     const int column = column0 + CHUNK_COLUMN(q), row = row0 + CHUNK_ROW(q);
 #if EP & CLT_EP_PRE
                     SEND_PRE(FIRST_BOX(q), CLT_TMA_STORE2, (ulong)(maps_pre + map_pre), column, row)
+#elif AGAIN
+                    SEND_PRE(FIRST_BOX(q), CLT_TMA_STORE2, (ulong)(maps_again + map_again), column, row)
 #endif
                     SEND_C(FIRST_BOX(q) + PRE_BOXES, LEAVE, map_to, column, row)
                 }

@@ -135,14 +135,12 @@ static clt_status branch_gradient(backward_pass *p, int layer, int site, clt_ref
     return CLT_OK;
 }
 
-/* The hidden values again, from what was before the activation. */
+/* The hidden values of a gated MLP again, from what was before the activation. */
 static clt_status hidden_again(backward_pass *p, const clt_mpt_acts *a) {
     clt_mpt *m = p->m;
     int64_t R = p->rows, F = m->cfg.ffn_hidden;
-    if (m->shape.recompute != CLT_RECOMPUTE_NORMS) return CLT_OK;
-    if (m->cfg.glu)
-        return clt_op_glu_forward(m->ops, m->type, m->cfg.activation, R, F, a->gate, F, a->up, F, a->act, F);
-    return clt_op_activation_forward(m->ops, m->type, m->cfg.activation, R, F, a->up, F, a->act, F);
+    if (m->shape.recompute != CLT_RECOMPUTE_NORMS || !m->cfg.glu) return CLT_OK;
+    return clt_op_glu_forward(m->ops, m->type, m->cfg.activation, R, F, a->gate, F, a->up, F, a->act, F);
 }
 
 /* Gradient of the hidden values in front of the activation, and of the down projection. */
@@ -155,14 +153,16 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     clt_ref d;
     CLT_TRY(branch_gradient(p, layer, CLT_SITE_FFN_OUT, &d));
     CLT_TRY(hidden_again(p, a));
-    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
     clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
     if (!c->glu) {
         g.grad_act = c->activation;
         g.grad_pre = a->up;
         g.ldgrad = F;
+        if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = a->act;
+        g.ldagain = F;
     }
     CLT_TRY(clt_op_gemm(m->ops, &g));
+    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
     if (c->glu)
         CLT_TRY(clt_op_glu_backward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, m->dact, F,
                                     m->dgate, F, m->dup, F));

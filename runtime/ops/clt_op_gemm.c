@@ -80,6 +80,8 @@ static clt_status check_epilogue(const clt_gemm_params *p) {
         return clt_error(CLT_FAIL, "gemm: a weight gradient (TN) takes no bias, activation or residual");
     if ((p->grad_act != CLT_ACT_NONE) != (p->grad_pre.buf != NULL))
         return clt_error(CLT_FAIL, "gemm: grad_act and grad_pre come together");
+    if (p->again.buf && !p->grad_act) return clt_error(CLT_FAIL, "gemm: again needs grad_act and grad_pre");
+    if (p->again.buf) CLT_TRY(check_matrix("again", p->again, p->aux_type, p->m, p->n, p->ldagain));
     if (p->bias.buf) CLT_TRY(check_matrix("bias", p->bias, CLT_F32, 1, p->n, p->n));
     if (p->pre.buf) CLT_TRY(check_matrix("pre", p->pre, p->aux_type, p->m, p->n, p->ldpre));
     if (p->grad_pre.buf) CLT_TRY(check_matrix("grad_pre", p->grad_pre, p->aux_type, p->m, p->n, p->ldgrad));
@@ -167,8 +169,18 @@ static const clt_gemm_body *body_of(const clt_variant *v) {
 
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const clt_gemm_body *body = body_of(v);
-    return body ? body->run(ops, v, p)
-                : clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
+    if (!body) return clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
+    if (!p->again.buf || (body->makes_again && body->makes_again(p))) return body->run(ops, v, p);
+    clt_gemm_params rest = *p;
+    rest.again = clt_ref_none();
+    CLT_TRY(clt_op_activation_forward(ops, p->aux_type, p->grad_act, p->m, p->n, p->grad_pre, p->ldgrad,
+                                      p->again, p->ldagain));
+    return body->run(ops, v, &rest);
+}
+
+bool clt_gemm_can_make_again(const clt_variant *v) {
+    const clt_gemm_body *body = body_of(v);
+    return body && body->makes_again;
 }
 
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p) {
@@ -192,11 +204,12 @@ static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_par
     CLT_TRY(clt_ops_scratch(ops, SLOT, 1024, &at.buf)); /* rows far enough apart for every row's ALIGN */
     tiny.m = tiny.k = tiny.k_group = 1;
     tiny.n = clt_variant_param(v, "ALIGN_C", 1);
-    tiny.lda = tiny.ldb = tiny.ldc = tiny.ldpre = tiny.ldgrad = tiny.ldres = 64;
+    tiny.lda = tiny.ldb = tiny.ldc = tiny.ldpre = tiny.ldgrad = tiny.ldagain = tiny.ldres = 64;
     tiny.a = tiny.b = tiny.c = at;
     if (p->bias.buf) tiny.bias = at;
     if (p->pre.buf) tiny.pre = at;
     if (p->grad_pre.buf) tiny.grad_pre = at;
+    if (p->again.buf) tiny.again = at;
     if (p->residual.buf) tiny.residual = at;
     return clt_gemm_run(ops, v, &tiny);
 }

@@ -39,6 +39,9 @@ typedef struct {
     /* Bytes of scratch that row v may take for a call of these sizes, types and form on any device; the
      * tensors may be missing. NULL: none. */
     uint64_t (*workspace)(const clt_variant *v, const clt_gemm_params *p);
+    /* Whether `run` makes p->again along the way. Where it does not, or there is no such function, a launch
+     * of the activation makes it, and `run` sees no p->again. */
+    bool (*makes_again)(const clt_gemm_params *p);
 } clt_gemm_body;
 extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_clblast, clt_gemm_wgmma;
 /* Whether c may hold unfinished chains: it is fp32 and nothing that the epilogue reads lies there. */
@@ -50,6 +53,8 @@ clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
 /* How rows are timed at a shape, and a shape as text (clt_op_gemm_tune.c). */
 extern const clt_tune_kind clt_gemm_tune;
 void clt_gemm_shape(const clt_gemm_params *p, char *out, size_t size);
+/* Whether this variant's body can make p->again along the way. */
+bool clt_gemm_can_make_again(const clt_variant *v);
 /* Runs a checked call with this variant. */
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 

@@ -30,6 +30,8 @@ typedef struct {
     int parts;
     clt_dtype in;
     size_t align, align_c;
+    float *again;   /* in host: what shall be written there beside c */
+    bool has_again; /* the row makes it along the way */
     float scale;
     bool one_hot; /* a: one 1 in each row or column of its own */
 } check_case;
@@ -39,7 +41,8 @@ typedef struct {
     int64_t m, n, k, k_group;
     bool bias, residual, accumulate;
     clt_activation act, grad_act;
-    bool wide; /* c in fp32 whatever a and b are */
+    bool wide;   /* c in fp32 whatever a and b are */
+    bool ragged; /* rows of grad_pre and residual start anywhere */
 } check_shape;
 
 static void fill(float *x, size_t n, uint32_t seed, float scale) {
@@ -90,7 +93,8 @@ static void build_case(check_case *c, const check_shape *s) {
     p->lda = r->lda = CLT_ROUND_UP((tn ? s->m : s->k) + 3, align);
     p->ldb = r->ldb = CLT_ROUND_UP((nt ? s->k : s->n) + 5, align);
     p->ldc = r->ldc = p->ldpre = r->ldpre = CLT_ROUND_UP(s->n + 7, (int64_t)c->align_c);
-    p->ldgrad = r->ldgrad = p->ldres = r->ldres = s->n + 7;
+    p->ldgrad = r->ldgrad = p->ldres = r->ldres = p->ldagain =
+        CLT_ROUND_UP(s->n + 7, (int64_t)c->align_c) + s->ragged;
     c->used = GAP;
     c->parts = 0;
     for (size_t i = 0; i < MOST_FLOATS; i++) c->host[i] = (float)(0.0 / 0.0);
@@ -105,6 +109,9 @@ static void build_case(check_case *c, const check_shape *s) {
     p->grad_act = r->grad_act = s->grad_act;
     if (s->act) r->pre = add_matrix(c, s->m, s->n, p->ldpre, c->in, 1, &p->pre);
     if (s->grad_act) r->grad_pre = add_matrix(c, s->m, s->n, p->ldgrad, c->in, 1, &p->grad_pre);
+    c->again = NULL;
+    if (s->grad_act && !s->ragged && c->has_again)
+        c->again = add_matrix(c, s->m, s->n, p->ldagain, c->in, 1, &p->again);
 }
 
 /* --- the device's side -----------------------------------------------------------------------------------
@@ -179,6 +186,25 @@ static clt_status compare_near(clt_ops *ops, const check_case *c, const char *wh
     return CLT_OK;
 }
 
+/* The activation of grad_pre: rounded once, and the fast forms of activations are off by less than 1e-6. */
+static clt_status compare_again(clt_ops *ops, const check_case *c, const char *what, const float *got) {
+    const clt_ref_gemm_params *r = &c->ref;
+    for (int64_t i = 0; i < r->m; i++)
+        for (int64_t j = 0; j < r->n; j++) {
+            const size_t e = (size_t)(c->again - c->host) + (size_t)(i * c->p.ldagain + j);
+            const float want = clt_ref_act(r->grad_act, r->grad_pre[i * r->ldgrad + j]);
+            if (fabsf(got[e] - want) > 0x1p-8f * fabsf(want) + 1e-6f || isnan(got[e]))
+                return clt_variant_fail(ops,
+                                        "%s: the activation again at (%lld, %lld) is %.9g, it would be %.9g",
+                                        what, (long long)i, (long long)j, (double)got[e], (double)want);
+        }
+    /* What lies around it is compared with the oracle's words. */
+    for (int64_t i = 0; i < r->m; i++)
+        memcpy(c->again + i * c->p.ldagain, got + (c->again - c->host) + i * c->p.ldagain,
+               (size_t)r->n * sizeof *got);
+    return CLT_OK;
+}
+
 static bool is_fast(const clt_variant *v) {
     return strstr(v->requires, "numerics=fast") != NULL;
 }
@@ -197,6 +223,7 @@ static clt_status run_case(clt_ops *ops, const clt_variant *v, check_case *c, co
     if (st == CLT_OK) st = clt_gemm_run(ops, v, &c->p);
     if (st == CLT_OK) st = download(ops, c, what, got);
     clt_ref_gemm(&c->ref);
+    if (st == CLT_OK && c->again) st = compare_again(ops, c, what, got);
     if (st == CLT_OK)
         st = is_fast(v) && !c->one_hot ? compare_near(ops, c, what, got, before)
                                        : compare_exact(ops, c, what, got);
@@ -220,6 +247,7 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
         {.form = CLT_GEMM_NT, .m = 67, .n = 70, .k = 33, .residual = true, .wide = true},
         {.form = CLT_GEMM_NN, .m = 66, .n = 97, .k = 270},
         {.form = CLT_GEMM_NN, .m = 33, .n = 65, .k = 40, .grad_act = CLT_ACT_GELU},
+        {.form = CLT_GEMM_NN, .m = 33, .n = 65, .k = 40, .grad_act = CLT_ACT_GELU, .ragged = true},
         {.form = CLT_GEMM_TN, .m = 69, .n = 101, .k = 96, .k_group = 24, .accumulate = true},
         {.form = CLT_GEMM_TN, .m = 130, .n = 35, .k = 600, .k_group = 300},
     };
@@ -251,6 +279,7 @@ clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     check_case c = {.in = ((const clt_gemm_params *)ctx)->in_type, .scale = 1};
     c.align = (size_t)clt_variant_param(v, "ALIGN", 1);
     c.align_c = (size_t)clt_variant_param(v, "ALIGN_C", 1);
+    c.has_again = clt_gemm_can_make_again(v);
     CLT_TRY(clt_buffer_create(clt_ops_device(ops), MOST_FLOATS * sizeof(float), "gemm check", &c.buf));
     c.host = clt_malloc(MOST_FLOATS * sizeof(float));
     const clt_status st = run_cases(ops, v, &c);

@@ -120,19 +120,29 @@ static bool comes_ahead(const clt_gemm_params *p, clt_tensor_map_params *box) {
     const bool wide = p->c_type == CLT_F32;
     if (flags & CLT_EP_GRAD) {
         *box = result(p->grad_pre, p->aux_type, p->m, p->n, p->ldgrad);
-        return !(flags & (CLT_EP_PRE | CLT_EP_RESIDUAL)) && !wide && p->aux_type != CLT_F32 &&
-               clt_tensor_map_fits(box);
+        return p->grad_act == CLT_ACT_GELU && !(flags & (CLT_EP_PRE | CLT_EP_RESIDUAL)) && !wide &&
+               p->aux_type != CLT_F32 && clt_tensor_map_fits(box);
     }
     *box = result(p->residual, CLT_F32, p->m, p->n, p->ldres);
     return (flags & CLT_EP_RESIDUAL) && !(flags & (CLT_EP_PRE | CLT_EP_ACCUMULATE)) && wide &&
            clt_tensor_map_fits(box);
 }
 
+static clt_tensor_map_params box_of_again(const clt_gemm_params *p) {
+    return result(p->again, p->aux_type, p->m, p->n, p->ldagain);
+}
+
+static bool makes_again(const clt_gemm_params *p) {
+    clt_tensor_map_params box;
+    const clt_tensor_map_params again = box_of_again(p);
+    return p->grad_act && comes_ahead(p, &box) && clt_tensor_map_fits(&again);
+}
+
 static void options_of(const clt_gemm_params *p, const clt_variant *v, char *out, size_t size) {
     clt_tensor_map_params box;
     char more[64];
-    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s", (int)p->form, clt_gemm_flags(p),
-             comes_ahead(p, &box) ? " -DAHEAD=1" : "");
+    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s%s", (int)p->form, clt_gemm_flags(p),
+             comes_ahead(p, &box) ? " -DAHEAD=1" : "", p->again.buf ? " -DAGAIN=1" : "");
     clt_gemm_options(p, v, more, out, size);
 }
 
@@ -146,7 +156,9 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     clt_tensor_map_params box_pre;
     const bool has_pre = comes_ahead(p, &box_pre) || p->pre.buf;
     if (p->pre.buf) box_pre = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
-    clt_ref a, b, c, part = clt_ref_none(), part_map = clt_ref_none(), pre = clt_ref_none();
+    const clt_tensor_map_params box_again = box_of_again(p);
+    clt_ref a, b, c, part = clt_ref_none(), part_map = clt_ref_none(), pre = clt_ref_none(),
+                     again = clt_ref_none();
     char options[512];
     clt_kernel *k;
     options_of(p, v, options, sizeof options);
@@ -155,16 +167,17 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     CLT_TRY(clt_tensor_map_get(dev, &box_b, &b));
     CLT_TRY(clt_tensor_map_get(dev, &box_c, &c));
     if (has_pre) CLT_TRY(clt_tensor_map_get(dev, &box_pre, &pre));
+    if (p->again.buf) CLT_TRY(clt_tensor_map_get(dev, &box_again, &again));
     if (g.parts) {
         CLT_TRY(parts_place(ops, v, &g, &part));
         const int64_t rows = (int64_t)part_elements(v, g.runs) / bn;
         const clt_tensor_map_params box = result(part, CLT_F32, rows, bn, bn);
         CLT_TRY(clt_tensor_map_get(dev, &box, &part_map));
     }
-    const clt_arg args[] = {PLAN(p, g),         CLT_REF(a),           CLT_REF(b),        CLT_REF(c),
-                            CLT_REF(part_map),  CLT_REF(pre),         CLT_REF(p->bias),  CLT_REF(p->grad_pre),
-                            CLT_U64(p->ldgrad), CLT_REF(p->residual), CLT_U64(p->ldres), CLT_BUF(p->a.buf),
-                            CLT_BUF(p->b.buf),  CLT_BUF(p->c.buf)};
+    const clt_arg args[] = {PLAN(p, g),           CLT_REF(a),         CLT_REF(b),           CLT_REF(c),
+                            CLT_REF(part_map),    CLT_REF(pre),       CLT_REF(again),       CLT_REF(p->bias),
+                            CLT_REF(p->grad_pre), CLT_U64(p->ldgrad), CLT_REF(p->residual), CLT_U64(p->ldres),
+                            CLT_BUF(p->a.buf),    CLT_BUF(p->b.buf),  CLT_BUF(p->c.buf)};
     const size_t local = ITEMS, global = (size_t)g.groups * local;
     CLT_TRY(clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args)));
     return g.parts ? add_parts(ops, v, p, &g, options, part) : CLT_OK;
@@ -189,4 +202,4 @@ static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
                : (uint64_t)MOST_UNITS * 2 * MOST_TILE * sizeof(float);
 }
 
-const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace};
+const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace, makes_again};

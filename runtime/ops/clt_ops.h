@@ -117,11 +117,13 @@ typedef struct {
     clt_activation grad_act;
     clt_ref grad_pre; /* [m,n] */
     int64_t ldgrad;
+    clt_ref again; /* [m,n], with grad_act: gets act(grad_pre), for a caller that has not kept it */
+    int64_t ldagain;
     clt_ref residual; /* [m,n], fp32 */
     int64_t ldres;
     clt_dtype in_type;  /* of a and b */
     clt_dtype c_type;   /* of c; accumulate, and TN of more than one group, want fp32 */
-    clt_dtype aux_type; /* of pre and grad_pre */
+    clt_dtype aux_type; /* of pre, grad_pre and again */
 } clt_gemm_params;
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p);
 /* Allocates workspaces and checks and compiles what this shape class needs, without a launch that counts. */

@@ -13,6 +13,7 @@ typedef struct {
     clt_gemm_form form;
     int64_t m, n, k;
     bool bias, residual, accumulate, wide;
+    bool again;   /* grad_act: and act(grad_pre) */
     bool aligned; /* grad_pre and residual as the copy engine needs them */
     clt_activation act, grad_act;
 } fast_case;
@@ -79,6 +80,21 @@ static void compare(const fast_case *f, const clt_ref_gemm_params *r, const floa
     }
 }
 
+/* The activation of grad_pre by its formula, rounded once; fast forms are off by 1e-6 at most. */
+static void compare_again(const fast_case *f, const tensor *grad, const tensor *again) {
+    float *got = fetch(again);
+    assert_int_equal(f->grad_act, CLT_ACT_GELU);
+    for (int64_t i = 0; i < f->m; i++)
+        for (int64_t j = 0; j < f->n; j++) {
+            const double x = (double)grad->host[i * grad->ld + j], y = x / 2 * (1 + erf(x / sqrt(2.0)));
+            const double v = (double)got[i * again->ld + j], u = again->type == CLT_BF16 ? 0x1p-8 : 0x1p-11;
+            if (!(fabs(v - y) <= u * fabs(y) + 2e-6))
+                fail_msg("again (%ld, %ld) is %.9g, exactly %.9g", (long)i, (long)j, v, y);
+        }
+    for (int64_t i = 0; i < f->m; i++) assert_true(isnan(got[i * again->ld + f->n])); /* nothing beside it */
+    clt_free(got);
+}
+
 static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     const bool tn = f->form == CLT_GEMM_TN, nt = f->form == CLT_GEMM_NT;
     const clt_dtype out = tn || f->wide ? CLT_F32 : in;
@@ -89,6 +105,7 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
            c = make(device, out, f->m, f->n, ld, 3), bias = make(device, CLT_F32, 1, f->n, f->n, 4),
            pre = make(device, in, f->m, f->n, ld + 8, 5),
            grad = make(device, in, f->m, f->n, f->aligned ? ld : f->n + 3, 6),
+           again = make(device, in, f->m, f->n, ld + 8, 8),
            res = make(device, CLT_F32, f->m, f->n, f->aligned ? ld : f->n + 1, 7);
     clt_gemm_params p = {.form = f->form,
                          .m = f->m,
@@ -126,10 +143,12 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     if (f->bias) p.bias = bias.ref, r.bias = bias.host;
     if (f->act) p.pre = pre.ref, r.pre = pre.host, p.ldpre = r.ldpre = pre.ld;
     if (f->grad_act) p.grad_pre = grad.ref, r.grad_pre = grad.host, p.ldgrad = r.ldgrad = grad.ld;
+    if (f->again) p.again = again.ref, p.ldagain = again.ld;
     if (f->residual) p.residual = res.ref, r.residual = res.host, p.ldres = r.ldres = res.ld;
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
     float *got = fetch(&c), *got_pre = f->act ? fetch(&pre) : NULL;
     compare(f, &r, got, got_pre);
+    if (f->again) compare_again(f, &grad, &again);
     /* The same bits each time, also where tiles are cut. */
     if (!f->accumulate) {
         tu_assert_ok(clt_op_gemm(ops, &p), "gemm again");
@@ -139,7 +158,7 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     }
     clt_free(got);
     clt_free(got_pre);
-    tensor *all[] = {&a, &b, &c, &bias, &pre, &grad, &res};
+    tensor *all[] = {&a, &b, &c, &bias, &pre, &grad, &again, &res};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) drop(all[i]);
 }
 
@@ -159,6 +178,21 @@ static const fast_case cases[] = {
      .aligned = true},
     {.form = CLT_GEMM_NT, .m = 2999, .n = 2056, .k = 136, .residual = true, .wide = true, .aligned = true},
     {.form = CLT_GEMM_NN, .m = 500, .n = 696, .k = 136, .grad_act = CLT_ACT_GELU, .aligned = true},
+    {.form = CLT_GEMM_NN,
+     .m = 500,
+     .n = 696,
+     .k = 136,
+     .grad_act = CLT_ACT_GELU,
+     .aligned = true,
+     .again = true},
+    {.form = CLT_GEMM_NN,
+     .m = 2999,
+     .n = 2056,
+     .k = 264,
+     .grad_act = CLT_ACT_GELU,
+     .aligned = true,
+     .again = true},
+    {.form = CLT_GEMM_NN, .m = 77, .n = 96, .k = 64, .grad_act = CLT_ACT_GELU, .again = true},
     {.form = CLT_GEMM_NN, .m = 2999, .n = 2056, .k = 264, .grad_act = CLT_ACT_SILU, .aligned = true},
     {.form = CLT_GEMM_TN, .m = 777, .n = 520, .k = 5000, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 264, .n = 136, .k = 9999},
