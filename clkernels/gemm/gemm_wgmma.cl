@@ -22,7 +22,7 @@
  * ascending k. What is cut depends on sizes and device only, so every launch gives the same bits. The tiles are walked in
  * `strands` so that as many work-groups are at the same place of k in neighbouring tiles: they share what they read.
  *
- * Launch: gemm_wgmma {groups * 384}, local {384}; gemm_parts {BN / 4, BM, tiles - whole}.
+ * Launch: gemm_wgmma {groups * 384}, local {384}; gemm_parts {BN / 4, BM / LINES, tiles - whole}.
  * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and
  * pre (AHEAD: grad_pre or residual in the place of pre) as a tensor map needs them, and n a multiple of 16 bytes: boxes clip at multiples of 16 bytes. */
 #if defined(IN_TYPE) && IN_TYPE == 2
@@ -617,32 +617,36 @@ RESULTS(0);
     }
 }
 
-/* c (+)= the pieces of the tiles that were cut, in ascending k. */
+/* c (+)= the pieces of the tiles that were cut, in ascending k. An item has LINES places in a column of its tile: finding
+ * the pieces takes as long as adding a few of them. */
+#define LINES 4
 __kernel void gemm_parts(PLAN_ARGS, __global float *c, ulong c_off, ulong ldc, __global const float *part)
 {
     const gemm_plan plan = PLAN_INIT;
     const uint t = (uint)get_global_id(2), first = t * steps, last = first + steps;
     const uint2 place = tile_place(&plan, cut_tile(&plan, t));
-    const uint line = (uint)get_global_id(1), row = place.x * (BM) + line;
+    const uint line = (uint)get_global_id(1), apart = BM / LINES;
     const uint column = (uint)get_global_id(0) * 4, to = place.y * BN + column;
     uint r = first / (parts / runs);
     while (run_begin(&plan, r) > first) r--;
-    if (row >= m || to >= n || (run_begin(&plan, r) <= first && run_begin(&plan, r + 1) >= last))
-        return; /* one run had it all */
-    float4 sum = (float4)(0.0f);
+    if (to >= n || (run_begin(&plan, r) <= first && run_begin(&plan, r + 1) >= last)) return; /* one run had it all */
+    float4 sum[LINES] = {(float4)(0.0f), (float4)(0.0f), (float4)(0.0f), (float4)(0.0f)};
     for (; r < runs && run_begin(&plan, r) < last; r++) {
         /* a run's first piece is in its slot 0; if that was another tile's, this one is its second. */
         const uint begin = run_begin(&plan, r), slot = r * 2 + (begin < first && begin % steps != 0);
-        sum += vload4(0, part + ((ulong)slot * (BM) + line) * BN + column);
-    }
-    c += c_off + (ulong)row * ldc + to;
-    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+        __global const float4 *from = (__global const float4 *)(part + ((ulong)slot * (BM) + line) * BN + column);
 #pragma unroll
-    for (uint i = 0; i < 4; i++)
-        if (to + i < n)
+        for (uint l = 0; l < LINES; l++) sum[l] += from[l * apart * (BN / 4)];
+    }
+#pragma unroll
+    for (uint l = 0; l < LINES; l++) {
+        const uint row = place.x * (BM) + line + l * apart;
+        if (row >= m) return;
+        __global float4 *at = (__global float4 *)(c + c_off + (ulong)row * ldc + to); /* n, ldc: multiples of 4 */
 #if EP & CLT_EP_ACCUMULATE
-            c[i] += v[i];
+        *at += sum[l];
 #else
-            c[i] = v[i];
+        *at = sum[l];
 #endif
+    }
 }

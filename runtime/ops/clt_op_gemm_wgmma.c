@@ -3,7 +3,7 @@
 
 #include "../device/clt_tensor_map.h"
 
-enum { BK = 64, ITEMS = 384, SLOT_PARTS = 1 };
+enum { BK = 64, ITEMS = 384, LINES = 4, SLOT_PARTS = 1 };
 
 static clt_map_type map_type(clt_dtype t) {
     return t == CLT_BF16 ? CLT_MAP_BF16 : t == CLT_F16 ? CLT_MAP_F16 : CLT_MAP_F32;
@@ -109,7 +109,7 @@ static clt_status add_parts(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "gemm_parts", options, &k));
     const clt_arg args[] = {PLAN(p, *g), CLT_REF(p->c), CLT_U64(p->ldc), CLT_BUF(part.buf)};
-    const size_t global[3] = {(size_t)bn / 4, (size_t)tile_rows(v), (size_t)(g->parts / g->steps)};
+    const size_t global[3] = {(size_t)bn / 4, (size_t)tile_rows(v) / LINES, (size_t)(g->parts / g->steps)};
     return clt_launch(k, 3, global, (size_t[]){(size_t)bn / 4, 4, 1}, args, CLT_COUNT_OF(args));
 }
 
