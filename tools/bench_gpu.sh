@@ -56,9 +56,7 @@ fi
 if section step "training steps bf16 beside torch.compile"; then
     # "start" is all but random weights: with nothing cached here or by the driver, then as every later run starts.
     for model in mpt-125m mpt-1b; do
-        recompute=none # the large one keeps less, as the memory it may take is part of the comparison
-        [ $model = mpt-125m ] || recompute=norms
-        step=(step --suite mpt --model "$model" --precision amp_bf16 --recompute "$recompute")
+        step=(step --suite mpt --model "$model" --precision amp_bf16)
         CLTRAIN_CACHE_DIR=$out/kernels-$model CUDA_CACHE_DISABLE=1 ours "${step[@]}" --seconds 0.5
         CLTRAIN_CACHE_DIR=$out/kernels-$model ours "${step[@]}" --json "$out/step-$model.json"
         theirs torch_step.py --model $model --ours "$out/step-$model.json"
