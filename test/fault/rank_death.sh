@@ -13,6 +13,7 @@ now() { date +%s%N | sed 's/......$//'; } # milliseconds
 # Starts `cltrain launch -n RANKS train` in the background: launch_pid, log.
 start() { # RANKS, more arguments
     rm -rf "$tmp"/cltrain-launch.*
+    : >"$log" # now: the process in the background does it too late for who looks for a word
     "$cltrain" launch -n "$1" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" "${@:2}" >"$log" 2>&1 &
     launch_pid=$!
 }

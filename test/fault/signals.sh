@@ -28,6 +28,7 @@ wait_for() { # text in the log
 begin() {
     local more=() i
     rm -rf "$tmp"/cltrain-launch.*
+    : >"$log" # now: the process in the background does it too late for who looks for a word
     [ "$1" = eval ] && more=(eval_interval=1ba)
     [ "$1" = save ] && more=(save_interval=1ba)
     if [ "$1" = compile ]; then

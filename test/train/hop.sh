@@ -56,6 +56,7 @@ check "give the same bits" [ "$("$cltrain" ckpt hash "$tmp/traced")" = "$want" ]
 
 # endless LEGS ARGUMENT ...: a hop in the background that has to be stopped; $launch is its process.
 endless() {
+    : >"$log" # now: the process in the background does it too late for until_there
     "$cltrain" launch --hop "$1" train train.yaml save_folder="$tmp/stopped" max_duration=100000ba \
         scheduler.t_max=100000ba save_interval=5ba log_config=false >"$log" 2>&1 &
     launch=$!
