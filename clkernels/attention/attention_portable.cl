@@ -1,12 +1,13 @@
 /* Attention for any device, in work-groups with tiles in local memory (README.md is the definition).
  *
- * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv), and
- * has 4 * ROWS work items, seen as 16 columns by ROWS / 4. A work item holds 4 rows by 4 columns of a ROWS x
- * 64 tile of scores, and 4 rows by HEAD_DIM / 16 columns of the result. Launch: local {4 * ROWS}, global
- * {tiles * 4 * ROWS, heads (backward_kv: key/value heads), batch}.
+ * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv), and has ITEMS work
+ * items, seen as ACROSS columns by ROWS / 4. A work item holds 4 rows by 64 / ACROSS columns of a ROWS x 64 tile of scores,
+ * and 4 rows by at most 4 columns of the result: a longer head is made in slices of 4 * ACROSS elements, each from scores of
+ * its own. So no head size spills registers where a work item has 128 of them (GPUs of Intel). Launch: local {ITEMS}, global
+ * {tiles * ITEMS, heads (backward_kv: key/value heads), batch}.
  *
- * Options: ROWS (a multiple of 4, 8 to 64), those of attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS
- * + 65) and 16 * HEAD_DIM + 6 * ROWS) floats at most. */
+ * Options: ROWS (a multiple of 4, 8 to 64); ITEMS, 4 * ROWS or 8 * ROWS (ACROSS 16 or 32); those of attention.clh. Local
+ * memory: (2 * ROWS * 68 + the larger of 16 * (ROWS + 65) and 16 * WIDTH + ITEMS + 2 * ROWS) floats at most. */
 #include "attention.clh"
 #include "attention_delta.clh"
 
@@ -16,15 +17,25 @@
 #if ROWS % 4 || ROWS < 8 || ROWS > 64
 #error "ROWS is a multiple of 4 from 8 to 64"
 #endif
+#ifndef ITEMS
 #define ITEMS (4 * ROWS)
+#endif
+#if ITEMS != 4 * ROWS && ITEMS != 8 * ROWS
+#error "ITEMS is 4 * ROWS or 8 * ROWS"
+#endif
 #define TY (ROWS / 4)
-/* elements of a head that a tile of operands holds; columns of the result per work item */
+#define ACROSS (ITEMS / TY)
+/* work items that share a row's softmax; columns of scores per work item */
+#define SHARE (ITEMS / ROWS)
+#define WIDE (BLOCK / ACROSS)
+/* elements of a head that a tile of operands holds; columns of a slice of the result, and of it per work item */
 #define DEPTH 16
-#define COLS ((HEAD_DIM + 15) / 16)
+#define WIDTH (HEAD_DIM < 4 * ACROSS ? HEAD_DIM : 4 * ACROSS)
+#define COLS ((WIDTH + ACROSS - 1) / ACROSS)
 #define PITCH 68
 #define TILE_A (DEPTH * (ROWS + 1))
 #define TILE_B (DEPTH * 65)
-#define TILE_V (16 * HEAD_DIM)
+#define TILE_V (16 * WIDTH)
 #define TILE ((TILE_A + TILE_B) > TILE_V ? (TILE_A + TILE_B) : TILE_V)
 
 /* dst[d][r] = x[r][d0 + d] for r < n rows (+0 beyond `valid`) and the DEPTH elements from d0. */
@@ -36,15 +47,15 @@ static inline void load_operand(__local float *dst, int n, __global const ELEM *
     }
 }
 
-/* acc[r][c] = chain over the head of a[row] * b[column], with rows ty + TY * r and columns tx + 16 * c. */
-static inline void products(float acc[4][4], __local float *tile, __global const ELEM *a, uint lda,
+/* acc[r][c] = chain over the head of a[row] * b[column], with rows ty + TY * r and columns tx + ACROSS * c. */
+static inline void products(float acc[4][WIDE], __local float *tile, __global const ELEM *a, uint lda,
                             int valid_a, __global const ELEM *b, uint ldb, int valid_b, int item) {
-    int tx = item % 16, ty = item / 16;
+    int tx = item % ACROSS, ty = item / ACROSS;
     __local float *ta = tile, *tb = tile + TILE_A;
 #pragma unroll
     for (int r = 0; r < 4; r++)
 #pragma unroll
-        for (int c = 0; c < 4; c++) acc[r][c] = 0.0f;
+        for (int c = 0; c < WIDE; c++) acc[r][c] = 0.0f;
     for (int d0 = 0; d0 < HEAD_DIM; d0 += DEPTH) {
         barrier(CLK_LOCAL_MEM_FENCE);
         load_operand(ta, ROWS, a, lda, valid_a, d0, item);
@@ -52,38 +63,38 @@ static inline void products(float acc[4][4], __local float *tile, __global const
         barrier(CLK_LOCAL_MEM_FENCE);
         int depth = HEAD_DIM - d0 < DEPTH ? HEAD_DIM - d0 : DEPTH;
         for (int d = 0; d < depth; d++) {
-            float x[4], y[4];
+            float x[4], y[WIDE];
 #pragma unroll
-            for (int r = 0; r < 4; r++) {
-                x[r] = ta[d * (ROWS + 1) + ty + TY * r];
-                y[r] = tb[d * 65 + tx + 16 * r];
-            }
+            for (int r = 0; r < 4; r++) x[r] = ta[d * (ROWS + 1) + ty + TY * r];
+#pragma unroll
+            for (int c = 0; c < WIDE; c++) y[c] = tb[d * 65 + tx + ACROSS * c];
 #pragma unroll
             for (int r = 0; r < 4; r++)
 #pragma unroll
-                for (int c = 0; c < 4; c++) acc[r][c] = fma(x[r], y[c], acc[r][c]);
+                for (int c = 0; c < WIDE; c++) acc[r][c] = fma(x[r], y[c], acc[r][c]);
         }
     }
 }
 
 /* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where
- * w is ROWS x PITCH in local memory. With `partial`, only indices with begin[r] <= x < end[r] take part. */
+ * w is ROWS x PITCH in local memory and b has `width` (at most WIDTH) columns. With `partial`, only indices with begin[r] <= x
+ * < end[r] take part. */
 static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile,
-                              __global const ELEM *b, uint ldb, int count, bool partial, const int begin[4],
-                              const int end[4], int item) {
-    int tx = item % 16, ty = item / 16;
+                              __global const ELEM *b, uint ldb, int width, int count, bool partial,
+                              const int begin[4], const int end[4], int item) {
+    int tx = item % ACROSS, ty = item / ACROSS;
     for (int x0 = 0; x0 < count; x0 += 16) {
         int n = count - x0 < 16 ? count - x0 : 16;
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (int e = item; e < n * HEAD_DIM; e += ITEMS)
-            tile[e] = GET(b[(size_t)(x0 + e / HEAD_DIM) * ldb + e % HEAD_DIM]);
+        for (int e = item; e < n * WIDTH; e += ITEMS)
+            tile[e] = e % WIDTH < width ? GET(b[(size_t)(x0 + e / WIDTH) * ldb + e % WIDTH]) : 0.0f;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int x = 0; x < n; x++) {
             float y[COLS];
 #pragma unroll
             for (int c = 0; c < COLS; c++) {
-                int d = tx + 16 * c;
-                y[c] = tile[x * HEAD_DIM + (HEAD_DIM % 16 == 0 || d < HEAD_DIM ? d : 0)];
+                int d = tx + ACROSS * c;
+                y[c] = tile[x * WIDTH + (WIDTH % ACROSS == 0 || d < WIDTH ? d : 0)];
             }
 #pragma unroll
             for (int r = 0; r < 4; r++) {
@@ -109,7 +120,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse,
                   ulong lse_off) {
     __local float tile[TILE], w[ROWS * PITCH], red[ITEMS], factor[ROWS];
-    int item = get_local_id(0), tx = item % 16, ty = item / 16, row = item / 4, quarter = item % 4;
+    int item = get_local_id(0), tx = item % ACROSS, ty = item / ACROSS, row = item / SHARE, part = item % SHARE;
     size_t h = get_group_id(1), b = get_group_id(2);
     size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
     size_t base = b * seq;
@@ -120,87 +131,96 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     float slope = SLOPE(h);
     seq_ids_off += base;
 
-    float m = -attention_inf(), l = 0.0f, acc[4][COLS];
-#pragma unroll
-    for (int r = 0; r < 4; r++)
-#pragma unroll
-        for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
-
-    size_t last = i0 + rows - 1;
-    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
-        int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
-        float s[4][4];
-        products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            size_t i = i0 + ty + TY * r;
-            range_in_block(i, j0, window, &begin[r], &end[r]);
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int x = tx + 16 * c;
-                size_t j = j0 + x;
-                float t, y = scored(s[r][c], scale, softcap, slope, (int)j - (int)i, &t);
-                bool on = x >= begin[r] && x < end[r] && SAME_SEQUENCE(i, j);
-                w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();
-            }
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-
-        /* Softmax of the block: 4 work items a row, lane x of the row rule belongs to item x % 4. */
-        float p[16], n = m;
-#pragma unroll
-        for (int x = 0; x < 16; x++) {
-            p[x] = w[row * PITCH + quarter + 4 * x];
-            n = p[x] > n ? p[x] : n;
-        }
-        red[item] = n;
-        barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-        for (int x = 0; x < 4; x++) n = red[4 * row + x] > n ? red[4 * row + x] : n;
-        barrier(CLK_LOCAL_MEM_FENCE);
-        float ref = n == -attention_inf() ? 0.0f : n, a = clt_exp(m - ref);
-        m = n;
-#pragma unroll
-        for (int x = 0; x < 16; x++) {
-            p[x] = clt_exp(p[x] - ref);
-#if DROPOUT
-            size_t i = i0 + row, j = j0 + quarter + 4 * x;
-            w[row * PITCH + quarter + 4 * x] = j <= i ? p[x] * FACTOR(b, h, i, j) : 0.0f;
-#else
-            w[row * PITCH + quarter + 4 * x] = p[x];
-#endif
-        }
-#pragma unroll
-        for (int step = 8; step > 0; step /= 2)
-#pragma unroll
-            for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
-        red[item] = p[0];
-        if (quarter == 0) factor[row] = a;
-        barrier(CLK_LOCAL_MEM_FENCE);
-        l = fma(l, a, (red[4 * row] + red[4 * row + 2]) + (red[4 * row + 1] + red[4 * row + 3]));
-
+    for (int d0 = 0; d0 < HEAD_DIM; d0 += WIDTH) {
+        const int width = HEAD_DIM - d0 < WIDTH ? HEAD_DIM - d0 : WIDTH;
+        float m = -attention_inf(), l = 0.0f, acc[4][COLS];
 #pragma unroll
         for (int r = 0; r < 4; r++)
 #pragma unroll
-            for (int c = 0; c < COLS; c++) acc[r][c] = acc[r][c] * factor[ty + TY * r];
-        bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
-        int count = (int)min((size_t)BLOCK, last - j0 + 1);
-        accumulate(acc, w, tile, vh + j0 * ldv, ldv, count, partial, begin, end, item);
-    }
+            for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
 
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (quarter == 0) {
-        factor[row] = 1.0f / l;
-        if (row < rows) lse[lse_off + (b * heads + h) * seq + i0 + row] = m + clt_log(l);
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
+        size_t last = i0 + rows - 1;
+        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+            int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
+            float s[4][WIDE];
+            products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
-        int y = ty + TY * r;
+            for (int r = 0; r < 4; r++) {
+                size_t i = i0 + ty + TY * r;
+                range_in_block(i, j0, window, &begin[r], &end[r]);
 #pragma unroll
-        for (int c = 0; c < COLS; c++)
-            if (y < rows && tx + 16 * c < HEAD_DIM)
-                o[o_off + (base + i0 + y) * ldo + h * HEAD_DIM + tx + 16 * c] = PUT(acc[r][c] * factor[y]);
+                for (int c = 0; c < WIDE; c++) {
+                    int x = tx + ACROSS * c;
+                    size_t j = j0 + x;
+                    float t, y = scored(s[r][c], scale, softcap, slope, (int)j - (int)i, &t);
+                    bool on = x >= begin[r] && x < end[r] && SAME_SEQUENCE(i, j);
+                    w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();
+                }
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+
+            /* Softmax of the block: lane x of the row rule belongs to item x % SHARE of the row. */
+            float p[BLOCK / SHARE], n = m;
+#pragma unroll
+            for (int x = 0; x < BLOCK / SHARE; x++) {
+                p[x] = w[row * PITCH + part + SHARE * x];
+                n = p[x] > n ? p[x] : n;
+            }
+            red[item] = n;
+            barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+            for (int x = 0; x < SHARE; x++) n = red[SHARE * row + x] > n ? red[SHARE * row + x] : n;
+            barrier(CLK_LOCAL_MEM_FENCE);
+            float ref = n == -attention_inf() ? 0.0f : n, a = clt_exp(m - ref);
+            m = n;
+#pragma unroll
+            for (int x = 0; x < BLOCK / SHARE; x++) {
+                p[x] = clt_exp(p[x] - ref);
+#if DROPOUT
+                size_t i = i0 + row, j = j0 + part + SHARE * x;
+                w[row * PITCH + part + SHARE * x] = j <= i ? p[x] * FACTOR(b, h, i, j) : 0.0f;
+#else
+                w[row * PITCH + part + SHARE * x] = p[x];
+#endif
+            }
+#pragma unroll
+            for (int step = BLOCK / SHARE / 2; step > 0; step /= 2)
+#pragma unroll
+                for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
+            red[item] = p[0];
+            if (part == 0) factor[row] = a;
+            barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+            for (int x = 0; x < SHARE; x++) p[x] = red[SHARE * row + x];
+#pragma unroll
+            for (int step = SHARE / 2; step > 0; step /= 2)
+#pragma unroll
+                for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
+            l = fma(l, a, p[0]);
+
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+#pragma unroll
+                for (int c = 0; c < COLS; c++) acc[r][c] = acc[r][c] * factor[ty + TY * r];
+            bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
+            int count = (int)min((size_t)BLOCK, last - j0 + 1);
+            accumulate(acc, w, tile, vh + j0 * ldv + d0, ldv, width, count, partial, begin, end, item);
+        }
+
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (part == 0) {
+            factor[row] = 1.0f / l;
+            if (row < rows) lse[lse_off + (b * heads + h) * seq + i0 + row] = m + clt_log(l);
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            int y = ty + TY * r;
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (y < rows && tx + ACROSS * c < width)
+                    o[o_off + (base + i0 + y) * ldo + h * HEAD_DIM + d0 + tx + ACROSS * c] = PUT(acc[r][c] * factor[y]);
+        }
     }
 }
 
@@ -238,7 +258,7 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
                      __global const ELEM *dout, ulong dout_off, uint lddout, __global ELEM *dq, ulong dq_off,
                      uint lddq) {
     __local float tile[TILE], w[ROWS * PITCH];
-    int item = get_local_id(0), tx = item % 16, ty = item / 16;
+    int item = get_local_id(0), tx = item % ACROSS, ty = item / ACROSS;
     size_t h = get_group_id(1), b = get_group_id(2);
     size_t i0 = (get_num_groups(0) - 1 - get_group_id(0)) * ROWS;
     size_t base = b * seq, stat = (b * heads + h) * seq;
@@ -250,44 +270,47 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
     float slope = SLOPE(h);
     seq_ids_off += base;
 
-    float acc[4][COLS], lse_r[4], delta_r[4];
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-        int y = ty + TY * r;
-        lse_r[r] = y < rows ? lse[lse_off + stat + i0 + y] : 0.0f;
-        delta_r[r] = y < rows ? delta[stat + i0 + y] : 0.0f;
-#pragma unroll
-        for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
-    }
-    size_t last = i0 + rows - 1;
-    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
-        int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
-        float s[4][4], dp[4][4];
-        products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
-        products(dp, tile, dt, lddout, rows, vh + j0 * ldv, ldv, keys, item);
+    for (int d0 = 0; d0 < HEAD_DIM; d0 += WIDTH) {
+        const int width = HEAD_DIM - d0 < WIDTH ? HEAD_DIM - d0 : WIDTH;
+        float acc[4][COLS], lse_r[4], delta_r[4];
 #pragma unroll
         for (int r = 0; r < 4; r++) {
-            size_t i = i0 + ty + TY * r;
-            range_in_block(i, j0, window, &begin[r], &end[r]);
+            int y = ty + TY * r;
+            lse_r[r] = y < rows ? lse[lse_off + stat + i0 + y] : 0.0f;
+            delta_r[r] = y < rows ? delta[stat + i0 + y] : 0.0f;
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int x = tx + 16 * c;
-                float p, ds;
-                PROBABILITY(s[r][c], dp[r][c], i, j0 + x, lse_r[r], delta_r[r], p, ds)
-                w[(ty + TY * r) * PITCH + x] = ds;
-            }
+            for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
         }
-        bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
-        int count = (int)min((size_t)BLOCK, last - j0 + 1);
-        accumulate(acc, w, tile, kh + j0 * ldk, ldk, count, partial, begin, end, item);
-    }
+        size_t last = i0 + rows - 1;
+        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+            int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
+            float s[4][WIDE], dp[4][WIDE];
+            products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
+            products(dp, tile, dt, lddout, rows, vh + j0 * ldv, ldv, keys, item);
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
-        int y = ty + TY * r;
+            for (int r = 0; r < 4; r++) {
+                size_t i = i0 + ty + TY * r;
+                range_in_block(i, j0, window, &begin[r], &end[r]);
 #pragma unroll
-        for (int c = 0; c < COLS; c++)
-            if (y < rows && tx + 16 * c < HEAD_DIM)
-                dq[dq_off + (base + i0 + y) * lddq + h * HEAD_DIM + tx + 16 * c] = PUT(acc[r][c]);
+                for (int c = 0; c < WIDE; c++) {
+                    int x = tx + ACROSS * c;
+                    float p, ds;
+                    PROBABILITY(s[r][c], dp[r][c], i, j0 + x, lse_r[r], delta_r[r], p, ds)
+                    w[(ty + TY * r) * PITCH + x] = ds;
+                }
+            }
+            bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
+            int count = (int)min((size_t)BLOCK, last - j0 + 1);
+            accumulate(acc, w, tile, kh + j0 * ldk + d0, ldk, width, count, partial, begin, end, item);
+        }
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            int y = ty + TY * r;
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (y < rows && tx + ACROSS * c < width)
+                    dq[dq_off + (base + i0 + y) * lddq + h * HEAD_DIM + d0 + tx + ACROSS * c] = PUT(acc[r][c]);
+        }
     }
 }
 
@@ -296,7 +319,7 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                       __global const ELEM *dout, ulong dout_off, uint lddout, __global ELEM *dk, ulong dk_off,
                       uint lddk, __global ELEM *dv, ulong dv_off, uint lddv, uint add) {
     __local float tile[TILE], wp[ROWS * PITCH], wd[ROWS * PITCH];
-    int item = get_local_id(0), tx = item % 16, ty = item / 16;
+    int item = get_local_id(0), tx = item % ACROSS, ty = item / ACROSS;
     size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS;
     size_t base = b * seq;
     int keys = (int)min((size_t)ROWS, seq - j0);
@@ -310,68 +333,71 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
     delta += b * heads * seq;
     seq_ids_off += base;
 
-    float acc_k[4][COLS], acc_v[4][COLS];
+    for (int d0 = 0; d0 < HEAD_DIM; d0 += WIDTH) {
+        const int width = HEAD_DIM - d0 < WIDTH ? HEAD_DIM - d0 : WIDTH;
+        float acc_k[4][COLS], acc_v[4][COLS];
 #pragma unroll
-    for (int r = 0; r < 4; r++)
+        for (int r = 0; r < 4; r++)
 #pragma unroll
-        for (int c = 0; c < COLS; c++) {
-            int y = ty + TY * r, d = tx + 16 * c;
-            bool old = add && y < keys && d < HEAD_DIM;
-            acc_k[r][c] = old ? GET(dk[(size_t)y * lddk + d]) : 0.0f;
-            acc_v[r][c] = old ? GET(dv[(size_t)y * lddv + d]) : 0.0f;
-        }
-    size_t stop = seq;
-#if WINDOW
-    stop = min(stop, j0 + keys + window);
-#endif
-    for (size_t h = g * group; h < (g + 1) * group; h++) {
-        __global const ELEM *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
-        float slope = SLOPE(h);
-        for (size_t i0 = j0 / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
-            int rows = (int)min((size_t)BLOCK, stop - i0), begin[4], end[4];
-            float s[4][4], dp[4][4];
-            products(s, tile, kt, ldk, keys, qh + i0 * ldq, ldq, rows, item);
-            products(dp, tile, vt, ldv, keys, dh + i0 * lddout, lddout, rows, item);
-            float lse_c[4], delta_c[4];
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                size_t i = h * seq + min(i0 + tx + 16 * c, (size_t)seq - 1);
-                lse_c[c] = lse[i];
-                delta_c[c] = delta[i];
+            for (int c = 0; c < COLS; c++) {
+                int y = ty + TY * r, d = tx + ACROSS * c;
+                bool old = add && y < keys && d < width;
+                acc_k[r][c] = old ? GET(dk[(size_t)y * lddk + d0 + d]) : 0.0f;
+                acc_v[r][c] = old ? GET(dv[(size_t)y * lddv + d0 + d]) : 0.0f;
             }
-#pragma unroll
-            for (int r = 0; r < 4; r++) {
-                size_t j = j0 + ty + TY * r;
-                begin[r] = max(0, min((int)j - (int)i0, BLOCK));
-                end[r] = rows;
+        size_t stop = seq;
 #if WINDOW
-                end[r] = max(0, min((int)(j + window) - (int)i0 + 1, rows));
+        stop = min(stop, j0 + keys + window);
 #endif
+        for (size_t h = g * group; h < (g + 1) * group; h++) {
+            __global const ELEM *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
+            float slope = SLOPE(h);
+            for (size_t i0 = j0 / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
+                int rows = (int)min((size_t)BLOCK, stop - i0), begin[4], end[4];
+                float s[4][WIDE], dp[4][WIDE];
+                products(s, tile, kt, ldk, keys, qh + i0 * ldq, ldq, rows, item);
+                products(dp, tile, vt, ldv, keys, dh + i0 * lddout, lddout, rows, item);
+                float lse_c[WIDE], delta_c[WIDE];
 #pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    int x = tx + 16 * c;
-                    float p, ds;
-                    PROBABILITY(s[r][c], dp[r][c], i0 + x, j, lse_c[c], delta_c[c], p, ds)
-                    wp[(ty + TY * r) * PITCH + x] = p;
-                    wd[(ty + TY * r) * PITCH + x] = ds;
+                for (int c = 0; c < WIDE; c++) {
+                    size_t i = h * seq + min(i0 + tx + ACROSS * c, (size_t)seq - 1);
+                    lse_c[c] = lse[i];
+                    delta_c[c] = delta[i];
                 }
-            }
-            bool partial = i0 < j0 + keys - 1;
+#pragma unroll
+                for (int r = 0; r < 4; r++) {
+                    size_t j = j0 + ty + TY * r;
+                    begin[r] = max(0, min((int)j - (int)i0, BLOCK));
+                    end[r] = rows;
 #if WINDOW
-            partial = partial || j0 + window < i0 + rows - 1;
+                    end[r] = max(0, min((int)(j + window) - (int)i0 + 1, rows));
 #endif
-            accumulate(acc_v, wp, tile, dh + i0 * lddout, lddout, rows, partial, begin, end, item);
-            accumulate(acc_k, wd, tile, qh + i0 * ldq, ldq, rows, partial, begin, end, item);
-        }
-    }
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
-        int y = ty + TY * r;
-#pragma unroll
-        for (int c = 0; c < COLS; c++)
-            if (y < keys && tx + 16 * c < HEAD_DIM) {
-                dk[(size_t)y * lddk + tx + 16 * c] = PUT(acc_k[r][c]);
-                dv[(size_t)y * lddv + tx + 16 * c] = PUT(acc_v[r][c]);
+                    for (int c = 0; c < WIDE; c++) {
+                        int x = tx + ACROSS * c;
+                        float p, ds;
+                        PROBABILITY(s[r][c], dp[r][c], i0 + x, j, lse_c[c], delta_c[c], p, ds)
+                        wp[(ty + TY * r) * PITCH + x] = p;
+                        wd[(ty + TY * r) * PITCH + x] = ds;
+                    }
+                }
+                bool partial = i0 < j0 + keys - 1;
+#if WINDOW
+                partial = partial || j0 + window < i0 + rows - 1;
+#endif
+                accumulate(acc_v, wp, tile, dh + i0 * lddout + d0, lddout, width, rows, partial, begin, end, item);
+                accumulate(acc_k, wd, tile, qh + i0 * ldq + d0, ldq, width, rows, partial, begin, end, item);
             }
+        }
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            int y = ty + TY * r;
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (y < keys && tx + ACROSS * c < width) {
+                    dk[(size_t)y * lddk + d0 + tx + ACROSS * c] = PUT(acc_k[r][c]);
+                    dv[(size_t)y * lddv + d0 + tx + ACROSS * c] = PUT(acc_v[r][c]);
+                }
+        }
     }
 }

@@ -1,8 +1,7 @@
 #!/bin/bash
 # Compiles every row of the variant tables (clkernels/*/*.vt) for every GPU target that the row admits, without the
 # hardware, and fails on a compile error, an unresolved function, a register spilled to memory or scratch memory.
-# Printed as a note only: AMD's scalar registers kept in lanes of vector registers, which touches no memory; and
-# spills of a fallback row, which is a row below one whose needs all of these GPUs meet.
+# Printed as a note only: AMD's scalar registers kept in lanes of vector registers, which touches no memory.
 #
 #     test/ops/offline_gates.sh [--no-fetch] [--verbose] [word ...]
 #
@@ -18,6 +17,7 @@
 # as well:
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
+# A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it takes. What two tables have in common is compiled once.
 # timeout: 900
 # no sanitizer: compilers alone run here
 set -u
@@ -147,14 +147,13 @@ gate_intel() {
     if [ -n "$spills" ]; then echo "spills: $spills"; else echo ok; fi
 }
 
-gate() { # target file options label number fallback
+gate() { # target file options label number
     local result
     case $1 in
     gfx*) result=$(gate_amd "$1" "$2" "$3" "$5") ;;
     sm_*) result=$(gate_nvidia "$1" "$2" "$3" "$5") ;;
     *) result=$(gate_intel "$1" "$2" "$3" "$5") ;;
     esac
-    case $6:$result in 1:spills:*) result="note: fallback row $result" ;; esac
     case $result in
     note:*) echo "note $1 $4 [$3 ] ${result#note: }" && result="ok" ;;
     ok*) [ "$VERBOSE" = 0 ] || echo "ok   $1 $4 [$3 ] ${result#ok}" ;;
@@ -168,7 +167,7 @@ gate() { # target file options label number fallback
 declare -A PROBED
 probe_compiles() { # target file
     if [ -z "${PROBED[$1 $2]:-}" ]; then
-        case $(gate "$1" "clkernels/$2" " -DPROBE=1" "probe of $2" probe 0 >/dev/null; cat "$WORK/result.probe") in
+        case $(gate "$1" "clkernels/$2" " -DPROBE=1" "probe of $2" probe >/dev/null; cat "$WORK/result.probe") in
         ok*) PROBED[$1 $2]=yes ;;
         *) PROBED[$1 $2]=no ;;
         esac
@@ -196,18 +195,22 @@ admits() {
     done
 }
 
-# Whether every GPU of the list meets these needs at every shape, so that the rows below are fallbacks.
-always_taken() { # requires params
-    local word
-    [[ $2 == *MIN_* ]] && return 1
-    for word in ${1//,/ }; do
-        case $word in
-        type=gpu) ;;
-        'work_group>='*) [ "${word#*=}" -le 256 ] || return 1 ;;
-        'local_mem>='*) [ "${word#*=}" -le 32768 ] || return 1 ;;
-        *) return 1 ;;
-        esac
-    done
+# The options with a head size that the row takes: 64 if they say nothing, or the least or the most of its params. Fails if the
+# options want another.
+with_head_size() { # params options
+    local min=1 max=65536 size=64
+    [[ ,$1, =~ ,MIN_D=([0-9]+), ]] && min=${BASH_REMATCH[1]}
+    [[ ,$1, =~ ,MAX_D=([0-9]+), ]] && max=${BASH_REMATCH[1]}
+    if [[ $2 =~ -DHEAD_DIM=([0-9]+) ]]; then
+        size=${BASH_REMATCH[1]}
+        echo "$2"
+    elif [ "$min" -gt "$size" ]; then
+        size=$((max < 128 ? max : 128))
+        echo "$2 -DHEAD_DIM=$size"
+    else
+        echo "$2"
+    fi
+    [ "$size" -ge "$min" ] && [ "$size" -le "$max" ]
 }
 
 wanted() {
@@ -222,14 +225,13 @@ wanted() {
 choose_targets
 [ ${#TARGETS[@]} -gt 0 ] || { echo "no target can be compiled for on this machine"; exit 0; }
 n=0 jobs=$(nproc)
+declare -A STARTED
 for table in clkernels/*/*.vt; do
     op=$(basename "$table" .vt)
-    fallback=0
     mapfile -t extra < <(sed -n 's/^#gate //p' "$table")
     while read -r id file _ requires params; do
         case $id in '' | \#*) continue ;; esac
-        below=$fallback options=""
-        always_taken "$requires" "$params" && fallback=1
+        options=""
         wanted "$op/$id" || continue
         [ "$params" = - ] || options=" -D${params//,/ -D}"
         for target in "${TARGETS[@]}"; do
@@ -240,9 +242,12 @@ for table in clkernels/*/*.vt; do
                 *) [[ ,${more%% *}, == *,$id,* ]] || continue ;;
                 esac
                 more=${more#[a-z]* }
+                all=$(with_head_size "$params" "$options${more:+ $more}") || continue
+                [ -z "${STARTED[$target $file $all]:-}" ] || continue
+                STARTED[$target $file $all]=1
                 while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
                 n=$((n + 1))
-                gate "$target" "clkernels/$file" "$options${more:+ $more}" "$op/$id" $n $below &
+                gate "$target" "clkernels/$file" "$all" "$op/$id" $n &
             done
         done
     done <"$table"
