@@ -47,8 +47,8 @@ static void open_cache(clt_device *dev, const char *dir) {
     dev->cache_dir = NULL;
 }
 
-/* Which driver keeps compiled programs itself, or computes on threads that wait, is not something that can be
- * asked for or probed. */
+/* Which driver keeps compiled programs itself, computes on threads that wait, or is slow to read its own
+ * declarations, is not something that can be asked for or probed. */
 static void driver_habits(clt_device *dev, int local_size) {
     bool pocl = strcasecmp(dev->facts.platform, "Portable Computing Language") == 0;
     bool nvidia = strncasecmp(dev->facts.platform, "NVIDIA", 6) == 0;
@@ -56,6 +56,7 @@ static void driver_habits(clt_device *dev, int local_size) {
     bool intel_cpu = strncasecmp(dev->facts.platform, "Intel", 5) == 0 && dev->facts.type == CLT_DEVICE_CPU;
     if (intel_cpu && dev->facts.compute_units > 1) dev->waiter = clt_waiter_create();
     dev->driver_caches = pocl || nvidia || simulator;
+    dev->declares = pocl;
     dev->lazy_compile = pocl && local_size > 1; /* only matters if others compile the same */
 }
 
