@@ -279,6 +279,32 @@ static void one_process_builds(void **state) {
     clt_free(dir);
 }
 
+/* A kernel may use built-in functions that include/clt_builtins.clh does not declare, and so may those after
+ * it. */
+static void any_builtin_function_builds(void **state) {
+    (void)state;
+    const char *text =
+        "__kernel void bits(__global uint *x) { x[get_global_id(0)] = BITS(x[get_global_id(0)]); }";
+    const char *bits[] = {"-DBITS(v)=min(v,7u)", "-DBITS(v)=(popcount(v)+hadd(v,v))", "-DBITS(v)=max(v,9u)"};
+    const uint32_t want[] = {7, 259 + 3, 259 + 3};
+    clt_device *d;
+    clt_device_params p = {.pattern = "portable", .cache_dir = folder, .local_size = 1};
+    assert_int_equal(clt_device_open(&p, &d), CLT_OK);
+    for (int i = 0; i < 3; i++) {
+        uint32_t x = i < 2 ? 259 : 262;
+        clt_buffer *b;
+        clt_kernel *k;
+        assert_int_equal(clt_buffer_create(d, sizeof x, "x", &b), CLT_OK);
+        assert_int_equal(clt_buffer_write(b, 0, &x, sizeof x), CLT_OK);
+        assert_int_equal(clt_kernel_from_text(d, "bits.cl", text, "bits", bits[i], &k), CLT_OK);
+        assert_int_equal(clt_launch(k, 1, (size_t[]){1}, NULL, (clt_arg[]){CLT_BUF(b)}, 1), CLT_OK);
+        assert_int_equal(clt_buffer_read(b, 0, &x, sizeof x), CLT_OK);
+        assert_int_equal(x, want[i]);
+        clt_buffer_destroy(b);
+    }
+    clt_device_close(d);
+}
+
 int main(int argc, char **argv) {
     self = argv[0];
     if (argc == 4) { /* the child of one_process_builds: "use", pattern, folder */
@@ -291,7 +317,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(entries_prove_themselves),   cmocka_unit_test(unusable_folder_is_quiet),
         cmocka_unit_test(locks_exclude_and_time_out), cmocka_unit_test(facts_are_kept),
         cmocka_unit_test(warm_start_builds_nothing),  cmocka_unit_test(strange_binary_is_rebuilt),
-        cmocka_unit_test(one_process_builds),
+        cmocka_unit_test(one_process_builds),         cmocka_unit_test(any_builtin_function_builds),
     };
     return cmocka_run_group_tests_name("device cache", tests, set_up, tear_down);
 }
