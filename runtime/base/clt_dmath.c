@@ -35,7 +35,7 @@ double clt_dexp(double x) {
     return p * pow2i(half) * pow2i(n - half);
 }
 
-double clt_dlog(double x) {
+CLT_WITH_FMA double clt_dlog(double x) {
     uint64_t u = to_bits(x);
     int e = (int)(u >> 52) - 1023;
     double m = from_bits((u & 0xfffffffffffffull) | 0x3ff0000000000000ull);

@@ -5,6 +5,19 @@
 #ifndef CLT_DMATH_H
 #define CLT_DMATH_H
 
+/* Before a function that lives on fma: on x86-64 it is compiled with the processor's instruction for fma,
+ * too, and the program's loader picks. Elsewhere, and on old processors, fma is a call of the C library. Both
+ * round once. */
+#if defined(__x86_64__) && defined(__has_attribute) && !defined(__SANITIZE_ADDRESS__) &&                     \
+    !defined(__SANITIZE_THREAD__)
+#if __has_attribute(target_clones)
+#define CLT_WITH_FMA __attribute__((target_clones("fma", "default")))
+#endif
+#endif
+#ifndef CLT_WITH_FMA
+#define CLT_WITH_FMA
+#endif
+
 double clt_dexp(double x);           /* |x| < 700 */
 double clt_dlog(double x);           /* x > 0, normal */
 double clt_dpow(double x, double y); /* x > 0; exact for integral y up to 64 by repeated products */

@@ -159,7 +159,7 @@ static double horner(const double *c, int n, double x) {
     return p;
 }
 
-static double normal_quantile(double u) {
+CLT_WITH_FMA static double normal_quantile(double u) {
     static const double a[] = {3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3,
                                1.3731693765509461125e+4, 4.5921953931549871457e+4, 6.7265770927008700853e+4,
                                3.3430575583588128105e+4, 2.5090809287301226727e+3};
