@@ -156,9 +156,13 @@ clt_status clt_ckpt_recover(clt_group *group, const char *folder);
 clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
 
 /* One run per folder: rank 0 holds an flock on FOLDER/run.lock, which also says who holds it. The folder is
- * made when absent. Held by another process: CLT_IO on every rank, naming it. */
+ * made when absent. Held by another process: it is waited for, for CLTRAIN_LOCK_WAIT seconds, longer (5
+ * minutes at most) if it says that it is ending; then CLT_IO on every rank, naming it. CLT_STOPPED if a
+ * signal comes meanwhile. */
 typedef struct clt_run_lock clt_run_lock;
 clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock **out);
+/* Tells who waits for the folder that this run is about to end, and has only to save. NULL is allowed. */
+void clt_run_lock_ending(clt_run_lock *l);
 void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
 /* --- reading ----------------------------------------------------------------------------------------- */

@@ -107,6 +107,7 @@ static clt_status nothing_done(clt_run *r) {
 
 clt_status clt_run_stop(clt_run *r) {
     clt_progress_end();
+    clt_run_lock_ending(r->lock);
     if (r->cfg->save_folder && r->now.batch == r->start_batch) return nothing_done(r);
     if (r->writer) {
         CLT_TRY(clt_run_save_last(r));

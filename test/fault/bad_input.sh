@@ -177,7 +177,7 @@ second_run() {
     (cd "$work" && exec "$cltrain" train -q train.yaml save_folder="$tmp/one" max_duration=100000ba scheduler.t_max=100000ba) >"$tmp/one.log" 2>&1 &
     local pid=$!
     wait_for_steps "$tmp/one" 2
-    expect "second run in one folder" 74 "another run" "$tmp/one" -- "$cltrain" train -q train.yaml save_folder="$tmp/one"
+    expect "second run in one folder" 74 "another run" "$tmp/one" -- env CLTRAIN_LOCK_WAIT=1 "$cltrain" train -q train.yaml save_folder="$tmp/one"
     kill -TERM $pid
     wait $pid
     [ $? = 75 ] || { fail "SIGTERM: not 75"; tail -n 3 "$tmp/one.log"; }

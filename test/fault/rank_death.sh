@@ -113,6 +113,12 @@ sleep 3
 left=$(pgrep -fc "save_folder=$tmp/run")
 [ $code = 137 ] && [ "$left" = 0 ] && verified
 report "launch is killed" $? "$left processes left after 3 s"
+disturb KILL launch 2
+start 2 --stop-after 1ba # at once, while the ranks still save: it waits for them
+began=$(now)
+ended
+[ $code = 75 ] && [ "$left" = 0 ] && verified && grep -q "after 1ba, as asked, and saved" "$log"
+report "launch is killed and started again at once" $? "exit $code"
 
 # --- to the end -------------------------------------------------------------------------------------------------------
 start 2

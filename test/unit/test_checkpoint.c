@@ -478,6 +478,7 @@ static void test_lock(void **state) {
     (void)state;
     char *dir = temporary_folder();
     clt_run_lock *lock, *second;
+    setenv("CLTRAIN_LOCK_WAIT", "0", 1);
     assert_int_equal(clt_run_lock_take(NULL, dir, &lock), CLT_OK);
     clt_error_quiet(true);
     assert_int_equal(clt_run_lock_take(NULL, dir, &second), CLT_IO);
@@ -503,6 +504,24 @@ static void test_lock(void **state) {
     waitpid(child, NULL, 0);
     assert_int_equal(clt_run_lock_take(NULL, dir, &second), CLT_OK);
     clt_run_lock_release(second);
+    /* One that ends soon is waited for: for a while, and as long as it says so. */
+    for (int says_so = 0; says_so <= 1; says_so++) {
+        if (!says_so) setenv("CLTRAIN_LOCK_WAIT", "20", 1);
+        if (says_so) setenv("CLTRAIN_LOCK_WAIT", "0", 1);
+        child = fork();
+        if (child == 0) {
+            if (clt_run_lock_take(NULL, dir, &lock) != CLT_OK) _exit(1);
+            if (says_so) clt_run_lock_ending(lock);
+            if (write(ready[1], "x", 1) != 1) _exit(1);
+            clt_sleep(0.3);
+            _exit(0);
+        }
+        assert_int_equal(read(ready[0], &c, 1), 1);
+        assert_int_equal(clt_run_lock_take(NULL, dir, &second), CLT_OK);
+        clt_run_lock_release(second);
+        waitpid(child, NULL, 0);
+    }
+    unsetenv("CLTRAIN_LOCK_WAIT");
     close(ready[0]);
     close(ready[1]);
     assert_int_equal(clt_io_remove_tree(dir), CLT_OK);
