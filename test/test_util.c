@@ -22,7 +22,7 @@ typedef struct {
 } tu_living;
 
 static struct {
-    bool tiny, interpreted, opened, wide;
+    bool tiny, brief, interpreted, opened, wide;
     tu_dev dev[MAX_DEVICES];
     int devices;
     tu_living living[MAX_LIVING];
@@ -46,6 +46,9 @@ void tu_init(int argc, char **argv) {
 
 bool tu_tiny(void) {
     return tu.tiny;
+}
+bool tu_brief(void) {
+    return tu.tiny || tu.brief;
 }
 
 /* --- devices --- */
@@ -121,16 +124,19 @@ const char *tu_device_name(int i) {
 }
 
 void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
+    int cpus = 0;
     for (int d = 0; d < tu_device_count(); d++) {
         int n = 0;
         const clt_variant *v = clt_ops_variants(tu_ops(d), op, &n);
+        const bool another_cpu = clt_device_get_facts(tu_device(d))->type == CLT_DEVICE_CPU && cpus++ > 0;
         assert_true(n > 0);
         for (int i = 0; i < n; i++) {
             print_message("[          ]   %s=%s on %s\n", op, v[i].id, tu_device_name(d));
             tu_assert_ok(clt_variant_force(tu_ops(d), op, v[i].id), "clt_variant_force");
             tu.wide = !strcmp(v[i].body, "wide");
+            tu.brief = another_cpu && !strstr(v[i].requires, "type=cpu");
             run(d, v[i].id);
-            tu.wide = false;
+            tu.wide = tu.brief = false;
             tu_release();
         }
         tu_assert_ok(clt_variant_force(tu_ops(d), op, NULL), "clt_variant_force");

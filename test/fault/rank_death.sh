@@ -5,7 +5,7 @@
 # timeout: 400
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
-STEPS=1200
+STEPS=700
 disturbed_run $STEPS 25
 
 now() { date +%s%N | sed 's/......$//'; } # milliseconds

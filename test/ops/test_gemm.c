@@ -153,9 +153,9 @@ static void edges(int device, const char *id) {
                                        {31, 37, 41}, {64, 64, 64}, {8, 32, 16}, {61, 59, 53}, {33, 65, 2}};
     static const int64_t large[][3] = {{127, 131, 67}, {1, 97, 611}, {257, 33, 261}, {80, 96, 48}};
     const int64_t(*list[])[3] = {shape, large};
-    const size_t count[] = {CLT_COUNT_OF(shape), tu_tiny() ? 0 : CLT_COUNT_OF(large)};
+    const size_t count[] = {CLT_COUNT_OF(shape), tu_brief() ? 0 : CLT_COUNT_OF(large)};
     for (int l = 0; l < 2; l++)
-        for (size_t i = 0; i < count[l]; i += tu_tiny() ? 2 : 1)
+        for (size_t i = 0; i < count[l]; i += tu_brief() ? 2 : 1)
             for (int form = 0; form < 3; form++) {
                 const int64_t *s = list[l][i];
                 gemm_case t = {.form = (clt_gemm_form)form, .m = s[0], .n = s[1], .k = s[2], .k_group = s[2]};
@@ -175,7 +175,7 @@ static void edges_match(void **state) {
  * ------------------------------------------------------------------- */
 
 static void epilogues(int device, const char *id) {
-    for (int bits = 0; bits < 64; bits += tu_tiny() ? 5 : 1) {
+    for (int bits = 0; bits < 64; bits += tu_brief() ? 5 : 1) {
         const bool act = bits & 8, grad = bits & 16;
         if (act && grad) continue; /* no model has both in one call */
         gemm_case t = {
@@ -258,7 +258,7 @@ static void special(int device, const char *id) {
         {.form = CLT_GEMM_TN, .m = 150, .n = 1300, .k = 5120, .k_group = 1280, .samples = 500},
     };
     run_cases(device, id, t, CLT_COUNT_OF(t));
-    if (!tu_tiny()) run_cases(device, id, large, CLT_COUNT_OF(large));
+    if (!tu_brief()) run_cases(device, id, large, CLT_COUNT_OF(large));
 }
 
 static void special_cases_match(void **state) {
@@ -373,9 +373,9 @@ static void halves(int device, const char *id) {
     if (!(clt_variant_param(row_of(device, id), "TYPES", 1) & 6)) return;
     for (int in = CLT_F32; in <= CLT_F16; in++)
         for (int out = CLT_F32; out <= CLT_F16; out++)
-            if ((in || out) && (!tu_tiny() || in == out) && !(mixed(in, out) && strcmp(id, "portable")))
+            if ((in || out) && (!tu_brief() || in == out) && !(mixed(in, out) && strcmp(id, "portable")))
                 half_pair(device, id, (clt_dtype)in, (clt_dtype)out);
-    if (tu_tiny()) return;
+    if (tu_brief()) return;
     gemm_case t = {.form = CLT_GEMM_NT, .m = 300, .n = 40, .k = 9001, .bias = true, .samples = 500};
     t.in = t.out = CLT_BF16;
     run_case(device, id, &t);
