@@ -26,8 +26,8 @@ void tu_init(int argc, char **argv);
 /* Shapes of at most 64^3 are asked for: by --tiny, or by TEST_TINY=1 in the environment (sanitizers), which
  * leaves the checks of variants on. */
 bool tu_tiny(void);
-/* Fewer cases will do: with --tiny, and while tu_each_variant runs a row that is not for CPUs on a CPU device that is
- * not the first one, where the same kernels have had all cases. */
+/* Fewer cases will do: with --tiny, and while tu_each_variant runs a row that is not for CPUs on a CPU device
+ * that is not the first one, where the same kernels have had all cases. */
 bool tu_brief(void);
 /* Runs the group and closes the devices: the exit code of the program. Use through tu_run. */
 int tu_run_group(const char *name, const struct CMUnitTest *tests, size_t n);
