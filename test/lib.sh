@@ -31,10 +31,11 @@ fail() {
 }
 
 # needs_mpirun: ends the script, as left out, where there is no MPI. Open MPI leaves memory behind, in plugins that are
-# no longer there to be named when leaks are looked for; what it and ranks keep in TMPDIR goes away at the end.
+# no longer there to be named when leaks are looked for; what it and ranks keep in TMPDIR goes away at the end. An mpirun
+# that is started by hand looks for no X displays, as under cltrain launch.
 needs_mpirun() {
     command -v mpirun >/dev/null || { echo "skipped: mpirun is not installed (package openmpi-bin)"; exit 0; }
-    export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 TMPDIR=$tmp
+    export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 TMPDIR=$tmp HWLOC_COMPONENTS=-opencl,-gl
 }
 
 # report NAME, 0 for good, detail: one line; where it went wrong the end of $log, too.

@@ -6,7 +6,7 @@
 #     test/ops/offline_gates.sh [--no-fetch] [--verbose] [word ...]
 #
 #   --no-fetch does not get what is missing. Otherwise libclc-19 is fetched with apt-get download and ptxas with pip
-#              (nvidia-cuda-nvcc), and unpacked into $BUILD/tools; nothing is installed
+#              (nvidia-cuda-nvcc; pip from a virtual environment), and unpacked into $BUILD/tools; nothing is installed
 #   --verbose  one line per compilation (registers where the tool tells them), not only failures
 #   word       only rows whose "table/id" contains one of the words
 #
@@ -46,15 +46,23 @@ fetch_tools() {
         (cd "$TOOLS" && apt-get download -qq libclc-19 && dpkg -x libclc-19_*.deb libclc) >/dev/null 2>&1
     fi
     if ! find_ptxas >/dev/null; then
-        (cd "$TOOLS" && python3 -m pip download -q --no-deps -d . nvidia-cuda-nvcc-cu12 &&
-            python3 -m zipfile -e nvidia_cuda_nvcc*.whl nvcc && chmod +x nvcc/nvidia/cuda_nvcc/bin/ptxas) >/dev/null 2>&1
+        (cd "$TOOLS" && python3 -m venv pip && pip/bin/pip download -q --no-deps -d . "nvidia-cuda-nvcc==$PTXAS_RELEASE.*" &&
+            python3 -m zipfile -e nvidia_cuda_nvcc-*.whl nvcc && chmod +x nvcc/nvidia/*/bin/ptxas) >"$TOOLS/ptxas.log" 2>&1 ||
+            { echo "ptxas could not be fetched:" && tail -n 3 "$TOOLS/ptxas.log"; }
+        rm -rf "$TOOLS/pip" "$TOOLS"/nvidia_cuda_nvcc-*.whl
     fi
 }
 find_libclc() {
     find /usr/lib/clc "$TOOLS/libclc" -name 'nvptx64--nvidiacl.bc' 2>/dev/null | grep -m1 .
 }
+# Of one release: 12.9 refuses kernels for their large local memory, and 13.5 spills where 13.0 does not.
+PTXAS_RELEASE=13.0
 find_ptxas() {
-    command -v ptxas || find /usr/local/cuda*/bin "$TOOLS/nvcc" -name ptxas -perm -u+x 2>/dev/null | grep -m1 .
+    local p
+    for p in $(command -v ptxas) /usr/local/cuda*/bin/ptxas "$TOOLS"/nvcc/nvidia/*/bin/ptxas; do
+        if "$p" --version 2>/dev/null | grep -qF "release $PTXAS_RELEASE,"; then echo "$p" && return; fi
+    done
+    return 1
 }
 
 TARGETS=()
@@ -70,7 +78,7 @@ choose_targets() {
     LIBCLC=$(find_libclc) PTXAS=$(find_ptxas) missing=""
     [ -n "$CLANG" ] || missing="clang-19"
     [ -n "$LIBCLC" ] || missing="$missing libclc-19"
-    [ -n "$PTXAS" ] || missing="$missing ptxas"
+    [ -n "$PTXAS" ] || missing="$missing ptxas $PTXAS_RELEASE"
     LLC=$(command -v llc-19) || missing="$missing llvm-19"
     if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "left out: sm_90 (not found: $missing)"; fi
     if command -v ocloc >/dev/null; then TARGETS+=(dg2 pvc); else echo "left out: dg2 pvc (not found: ocloc, package intel-opencl-icd)"; fi
@@ -135,13 +143,14 @@ gate_nvidia() {
 }
 
 gate_intel() {
-    local o="$WORK/$4" spills=""
+    local o="$WORK/$4" spills="" listed="" listing=()
     mkdir -p "$o/listing"
-    IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir="$o/listing" ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
+    # Where a kernel asks for its sub-group size ocloc is silent about most spills; its listing is not.
+    grep -q intel_reqd_sub_group_size "$2" && listed=yes && listing=(IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir="$o/listing")
+    env "${listing[@]}" ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
         -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3" >"$o.log" 2>&1 ||
         { grep -m1 -i 'error' "$o.log" || echo "ocloc failed: $(tail -1 "$o.log")"; return; }
-    # Where a kernel asks for its sub-group size ocloc is silent about most spills; its listing is not.
-    if grep -q intel_reqd_sub_group_size "$2"; then
+    if [ -n "$listed" ]; then
         cat "$o"/listing/*.asm >"$o.asm" 2>/dev/null || { echo "ocloc writes no listing"; return; }
         spills=$(grep -m1 '^//\.spill size' "$o.asm")
     fi

@@ -171,9 +171,10 @@ static pid_t start_child(const clt_launch_run_params *p, int out) {
     if (null >= 0) dup2(null, 0);
     if (out >= 0) dup2(out, 2);
     setenv("CLTRAIN_LAUNCH_DIR", p->dir, 1);
-    /* mpirun's hwloc would load OpenCL, whose loader cuts OCL_ICD_FILENAMES short in the ranks' environment.
-     */
-    setenv("HWLOC_COMPONENTS", "-opencl", 0);
+    /* mpirun's hwloc would load OpenCL, whose loader cuts OCL_ICD_FILENAMES short in the ranks' environment,
+     * and ask for twenty X displays, which takes seconds where the name localhost has to come from another
+     * host. */
+    setenv("HWLOC_COMPONENTS", "-opencl,-gl", 0);
     if (out >= 0 && clt_color(stderr)) setenv("CLICOLOR_FORCE", "1", 0);
     sigset_t kept;
     sigemptyset(&kept);
