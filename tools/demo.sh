@@ -29,30 +29,7 @@ fi
 mv "$OUT/run.yaml.new" "$OUT/run.yaml"
 
 say "1. Collecting about 1 MB of text from this machine"
-# Licence texts, package documentation and manual pages; the project's own texts where a slim image has none.
-collect() {
-    local want=1000000 have=0 n=0 f size
-    rm -rf "$OUT/text.new"
-    mkdir "$OUT/text.new"
-    while IFS= read -r f; do
-        [ "$have" -lt "$want" ] || break
-        n=$((n + 1))
-        case $f in
-            *.gz) gzip -dc -- "$f" 2>/dev/null | sed 's/\\f[BIRP]//g; s/^\.[A-Za-z]* *//' > "$OUT/text.new/$n.txt" || true ;;
-            *) cat -- "$f" > "$OUT/text.new/$n.txt" 2>/dev/null || true ;;
-        esac
-        size=$(wc -c < "$OUT/text.new/$n.txt")
-        have=$((have + size))
-    done < <(
-        find /usr/share/common-licenses -type f -size +2k 2>/dev/null | sort
-        find /usr/share/doc -type f \( -name 'copyright' -o -name 'README*' -o -name 'NEWS*' \) -size +4k -size -200k 2>/dev/null | sort
-        find /usr/share/man/man1 /usr/share/man/man7 -type f -name '*.gz' -size +2k 2>/dev/null | sort
-        find . -path ./build -prune -o -type f \( -name '*.md' -o -name '*.h' -o -name '*.c' -o -name '*.cl' \) -print | sort
-    )
-    mv "$OUT/text.new" "$OUT/text"
-    echo "$n files, $have bytes"
-}
-if [ -d "$OUT/text" ]; then echo "it is there"; else collect; fi
+tools/collect_text.sh "$OUT/text"
 
 say "2. cltrain data convert: bytes as tokens, MDS shards with zstd and hashes"
 if [ ! -e "$OUT/data/train/index.json" ] || [ ! -e "$OUT/data/val/index.json" ]; then

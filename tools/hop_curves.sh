@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # One model trained on real text from one checkpoint in several ways, as MosaicML did on two vendors' GPUs: in 16 bits straight
 # on one device, in exact mode straight on that device, and in 16 bits hopping between it and another one; exact mode hopping, too,
-# which must give the straight run's bits. Prints each run's drift from the exact one, and draws all curves into OUT/curves.svg.
+# which must give the straight run's bits: if it does not, this ends with 1. Prints each run's drift from the exact one, and draws
+# all curves into OUT/curves.svg.
 #
 #   tools/hop_curves.sh OUT_FOLDER [key=value ...]
 #     DATA     dataset of 64-token samples of bytes with train/ and val/ (default: made from texts found here)
@@ -19,10 +20,8 @@ LEGS=${LEGS:-$HERE*1:15ba,$THERE*1:5ba}
 mkdir -p "$out"
 if [ -z "${DATA:-}" ]; then
     DATA=$out/data
-    mkdir -p "$out/text"
-    find /usr/share/common-licenses /usr/share/doc docs -type f -size +2k -size -400k ! -name '*.gz' ! -name '*.svg' 2>/dev/null |
-        sort | head -n 400 | xargs -d '\n' cat >"$out/text/all.txt"
-    "$CLTRAIN" -q data convert "$out/text" --out "$DATA" --concat-tokens 64 --eos --val-fraction 0.02
+    tools/collect_text.sh "$out/text"
+    [ -e "$DATA/val/index.json" ] || "$CLTRAIN" -q data convert "$out/text" --out "$DATA" --concat-tokens 64 --eos --val-fraction 0.02
 fi
 
 settings=(tools/presets/mpt-125m.yaml "variables.data_local=$DATA" max_seq_len=64 tokenizer.name=bytes
@@ -50,19 +49,17 @@ say "the first checkpoint: 10 batches in exact mode on $HERE"
 train exact "$CLTRAIN" -- precision=fp32 cltrain.numerics=exact --device "$HERE"
 train bf16 "$CLTRAIN" -- precision=amp_bf16 --device "$HERE"
 train bf16-hop "$CLTRAIN" launch --hop "$LEGS" -- precision=amp_bf16
-[ -n "${SKIP_EXACT_HOP:-}" ] || train exact-hop "$CLTRAIN" launch --hop "$LEGS" -- precision=fp32 cltrain.numerics=exact
+train exact-hop "$CLTRAIN" launch --hop "$LEGS" -- precision=fp32 cltrain.numerics=exact
 
-# losses NAME: "batch loss" of the batches that count, the last row of each
-losses() {
-    sed -n 's/^{"batch":\([0-9]*\),.*"loss":\([^,}]*\).*/\1 \2/p' "$out/$1/metrics.jsonl" | awk '{ l[$1] = $2 } END { for (b in l) print b, l[b] }' | sort -n
-}
-runs=(exact bf16 bf16-hop)
-printf '%-10s %8s %14s %14s %14s  %s\n' run batches 'mean drift' 'largest drift' 'last eval' 'hash of the weights'
-for name in "${runs[@]}" exact-hop; do
-    [ -d "$out/$name" ] || continue
-    join <(losses exact) <(losses "$name") | awk -v name="$name" -v hash="$("$CLTRAIN" ckpt hash "$out/$name" | awk 'NR == 1 { print $2 }')" \
-        -v eval="$(sed -n 's/.*"metrics\/eval\/LanguageCrossEntropy":\([^,}]*\).*/\1/p; s/.*"eval_loss":\([^,}]*\).*/\1/p' "$out/$name/metrics.jsonl" | tail -n 1)" '
-        { d = $3 - $2; s += d; if (d < 0) d = -d; if (d > most) { most = d; at = $1 } n++ }
-        END { printf "%-10s %8d %14.3g %8.3g @ %-4d %13s  %s\n", name, n, s / n, most, at, eval, hash }'
+# The report's own figures: each run's loss beside the exact one's.
+runs=("$out/exact" "$out/bf16" "$out/bf16-hop" "$out/exact-hop")
+"$CLTRAIN" report "${runs[@]}" --svg "$out/curves.svg" -o "$out/curves.html"
+sed -n '/<h2>Beside/,/<\/table>/s/^.*\(<tr>.*\)<\/tr>.*$/\1/p' "$out/curves.html" |
+    awk -F '</t[dh]>' '{ gsub(/<t[rdh]>/, ""); printf "%-24s %20s %26s %12s %24s\n", $1, $2, $3, $4, $5 }'
+for run in "${runs[@]}"; do
+    hash=$("$CLTRAIN" ckpt hash "$run")
+    echo "${run##*/}: evaluation loss $(sed -n 's/.*"eval_loss":\([^,}]*\).*/\1/p' "$run/metrics.jsonl" | tail -n 1), ${hash//$'\n'/, }"
+    [ -n "${exact:-}" ] || exact=$hash
 done
-"$CLTRAIN" report "$out/exact" "$out/bf16" "$out/bf16-hop" --svg "$out/curves.svg" -o "$out/curves.html"
+[ "$hash" = "$exact" ] || { echo "exact mode hopping did not end with the hashes of exact mode straight: $LEGS does not keep the bits" >&2; exit 1; }
+say "exact mode: hopping gave the straight run's bits"
