@@ -5,7 +5,9 @@
 # A test that takes more than TEST_TIMEOUT seconds (default 600; a script can raise it for itself with a line
 # "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh)
 # a script with a line "# no sanitizer: REASON" is left out and named. The programs of test/ops mostly wait for compilers
-# that use one core: TEST_JOBS of them run at a time (default: the number of cores, at most 4). All others run alone.
+# that use one core: TEST_JOBS of them run at a time (default: the number of cores, at most 4). All others run alone, except
+# scripts with a line "# at leisure: REASON": long ones that only compute. With the lowest priority, one after the other, they
+# take the time that the other scripts spend waiting, unless TEST_JOBS is 1.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -83,11 +85,21 @@ if [ $long = 0 ]; then
         [[ $name == test/ops/* ]] || run_one "$name" "$BUILD/$name"
     done
 fi
+scripts=() leisurely=()
 for script in test/*/*.sh; do
     case $script in test/long/*) [ $long = 1 ] || continue ;; *) [ $long = 0 ] || continue ;; esac
     if [ ! -f "$script" ] || ! wants "$script" "$@"; then continue; fi
-    if why=$(left_out "$script"); then echo "SKIP  $script: $why"; else run_one "$script" bash "$script"; fi
+    if why=$(left_out "$script"); then
+        echo "SKIP  $script: $why"
+    elif [ "$JOBS" -gt 1 ] && grep -q '^# at leisure: ' "$script"; then
+        leisurely+=("$script")
+    else
+        scripts+=("$script")
+    fi
 done
+for script in "${leisurely[@]}"; do run_one "$script" nice -n 19 bash "$script"; done &
+for script in "${scripts[@]}"; do run_one "$script" bash "$script"; done
+wait
 passed=$(grep -c passed "$results")
 failed=$(grep -c failed "$results")
 echo "$passed passed, $failed failed"

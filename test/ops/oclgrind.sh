@@ -8,6 +8,8 @@
 #   BUILD=dir      where the programs are (build)
 #   JOBS=n         programs at a time (2)
 #   TIME_LIMIT=s   for each program (600)
+# timeout: 1200
+# at leisure: an interpreter of kernels, and no clock
 # no sanitizer: it looks at kernels, and Oclgrind puts a library before the sanitizer's
 set -u
 BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-600}

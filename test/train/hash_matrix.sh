@@ -31,11 +31,11 @@ run() {
 
 # same NAME FOLDER: is it the reference's run?
 same() {
-    local hash
+    local hash steps
     hash=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
-    if ! diff <(steps_of "$tmp/$reference") <(steps_of "$tmp/$2") >"$tmp/diff" 2>&1; then
+    if ! steps=$(diff <(steps_of "$tmp/$reference") <(steps_of "$tmp/$2") 2>&1); then
         fail "$1: other losses or gradient norms:"
-        head -n 6 "$tmp/diff"
+        head -n 6 <<<"$steps"
         tail -n 5 "$tmp/$2.log"
     elif [ "$hash" != "$want" ]; then
         fail "$1: other hashes: $hash"
@@ -158,10 +158,14 @@ under_oclgrind() {
 }
 
 wants() { [[ $parts == *" $1 "* ]]; }
+# Half a minute on one core: beside the rest.
+(wants oclgrind && under_oclgrind; exit $failed) >"$tmp/oclgrind.said" 2>&1 &
+oclgrind=$!
 make_reference options
 sensitive
 for part in ranks mixed microbatch drivers transport recompute resume evaluation plain; do
     wants $part && $part
 done
-wants oclgrind && under_oclgrind
+wait $oclgrind || failed=1
+cat "$tmp/oclgrind.said"
 finish
