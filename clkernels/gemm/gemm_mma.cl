@@ -19,6 +19,7 @@
 #define IN_TYPE 1
 #endif
 #include "gemm_epilogue.clh"
+#include "../include/clt_ptx.clh"
 
 #ifndef FORM
 #define FORM 0
@@ -54,8 +55,6 @@
 
 #define COPY(to, from, bytes)                                                                                \
     __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory")
-#define COPY_COMMIT() __asm__ volatile("cp.async.commit_group;" ::: "memory")
-#define COPY_WAIT(left) __asm__ volatile("cp.async.wait_group " #left ";" ::: "memory")
 #define LDMATRIX(r, at, turn)                                                                                \
     __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4" turn ".shared.b16 {%0,%1,%2,%3}, [%4];"                   \
                      : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3])                                  \
@@ -121,21 +120,21 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
             COPY_TILE(base + s * STAGE, a, lda, A_ALONG_K, m0, m)
             COPY_TILE(base + s * STAGE + TILE, b, ldb, B_ALONG_K, n0, n)
         }
-        COPY_COMMIT();
+        CLT_COPY_COMMIT();
     }
     /* Where this lane's row of an ldmatrix lies: 8 lanes for each of 4 matrices of 8 x 8. */
     const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
     const uint b_row = B_ALONG_K ? warp_n * 32 + lane % 8 + lane / 16 * 8 : lane % 16;
     uint stage = 0, filled = STAGES - 1;
     for (uint s = 0; s < steps; s++) {
-        COPY_WAIT(1);
+        CLT_COPY_WAIT(1);
         barrier(CLK_LOCAL_MEM_FENCE);
         const uint k0 = (s + STAGES - 1) * BK, at = base + stage * STAGE;
         if (k0 < k_end) {
             COPY_TILE(base + filled * STAGE, a, lda, A_ALONG_K, m0, m)
             COPY_TILE(base + filled * STAGE + TILE, b, ldb, B_ALONG_K, n0, n)
         }
-        COPY_COMMIT();
+        CLT_COPY_COMMIT();
         EACH(kk, 2)
         {
             uint av[4][4], bv[2][4];
@@ -158,7 +157,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         filled = filled == STAGES - 1 ? 0 : filled + 1;
     }
-    COPY_WAIT(0);
+    CLT_COPY_WAIT(0);
     barrier(CLK_LOCAL_MEM_FENCE);
 
     const clt_gemm_ep ep = CLT_EP_INIT;

@@ -1,10 +1,14 @@
-/* loss_stream: softmax cross-entropy with one read and one write of each logit: a work-group holds its row in local
- * memory between the passes. For numerics fast on NVIDIA: the base-2 exponential is the device's own, and a row's sum is
- * added in the order of the work-items, the same on each run. README.md has the formulas and the bound.
+/* loss_stream: softmax cross-entropy with one read and one write of each logit: a work-group takes row after row, holds a row
+ * in local memory between the passes, and the next row is on its way meanwhile. For numerics fast on NVIDIA: the base-2
+ * exponential is the device's own, and a row's sum is added in the order of the work-items, the same on each run. README.md
+ * has the formulas and the bound.
  *
- * Macros: WG (a power of two, at least 64), COLS: the vocabulary, a multiple of 8; GRAD 0|1; TYPE (clt_dtype of the
- * logits). Offset and row distance are multiples of 8 elements; no softcap. Local memory: COLS elements. Requires mma_bf16
- * (include/clt_ptx.clh). On an H200 (driver 580), bf16, 4096 x 50368: 3.1 TB/s; loss_group takes eight times as long. */
+ * An item reads from local memory only what it copied there itself, so nobody waits for a place to be free: when an item
+ * has stored the gradients of eight logits, it asks for the eight of a later row in their place.
+ *
+ * Macros: WG (a power of two, at least 64), COLS: the vocabulary, a multiple of 8; SLOTS (1, 2): rows in local memory;
+ * GRAD 0|1; TYPE (clt_dtype of the logits). Offset and row distance are multiples of 8 elements; no softcap. Local memory:
+ * SLOTS * COLS elements and 1 KiB. Launch: any number of groups. Requires mma_bf16 (include/clt_ptx.clh). */
 #include "../include/clt_math.clh"
 #define HALF_PTX 1
 #include "../include/clt_ptx.clh"
@@ -22,6 +26,12 @@
 #if COLS % 8 != 0
 #error "COLS is a multiple of 8"
 #endif
+#ifndef SLOTS
+#define SLOTS 2
+#endif
+#if SLOTS != 1 && SLOTS != 2
+#error "SLOTS is 1 or 2"
+#endif
 #ifndef GRAD
 #define GRAD 1
 #endif
@@ -30,6 +40,11 @@
 #endif
 typedef CLT_T(TYPE) elem;
 
+#if SLOTS == 1
+#define OTHERS 0
+#else
+#define OTHERS 1
+#endif
 #define LOG2_E 0x1.715476p+0f
 #define VECTORS (COLS / 8)
 #define ROUNDS ((VECTORS + WG - 1) / WG)
@@ -73,22 +88,19 @@ static inline float sum8(float8 v) {
     return b.x + b.y;
 }
 
-/* The sum, or the largest, of the items' v, to all of them: eight at a time. */
+/* The sum, or the largest, of the items' v, to all of them. s: a place per 32 items, not the one of the reduction before. */
 static inline float group_reduce(float v, int sum, __local float *s, uint item) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    s[item] = v;
-    uint left = WG;
-    for (uint n = WG / 8; n > 0; n /= 8) {
-        float8 e = (float8)(0.0f);
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (item < n) e = vload8(item, s);
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (item < n) s[item] = sum ? sum8(e) : max8(e);
-        left = n;
+    for (uint d = 16; d > 0; d /= 2) {
+        const float other = clt_ptx_swap(v, d);
+        v = sum ? v + other : larger(v, other);
     }
+    if (item % 32 == 0) s[item / 32] = v;
     barrier(CLK_LOCAL_MEM_FENCE);
-    v = s[0];
-    for (uint i = 1; i < left; i++) v = sum ? v + s[i] : larger(v, s[i]);
+    v = s[item % (WG / 32)];
+    for (uint d = WG / 64; d > 0; d /= 2) {
+        const float other = clt_ptx_swap(v, d);
+        v = sum ? v + other : larger(v, other);
+    }
     return v;
 }
 
@@ -97,83 +109,87 @@ static inline float8 exp2_of(float8 v) {
                     clt_ptx_exp2(v.s5), clt_ptx_exp2(v.s6), clt_ptx_exp2(v.s7));
 }
 
-static inline void fill_row(__global elem *x, float v, uint item) {
-    for (uint i = item; i < VECTORS; i += WG) CLT_STORE8(TYPE, (float8)(v), x + 8 * i);
+/* An item's vectors of a row. */
+#define EACH_VECTOR(i) _Pragma("unroll 4") for (uint n = 0, i = item; n < ROUNDS; n++, i += WG) if (i < VECTORS)
+
+static inline void copy_vector(__local stored *to, __global const elem *from) {
+    const uint at = (uint)(ulong)to;
+    CLT_COPY16(at, from);
+#if TYPE == 0
+    CLT_COPY16(at + 16, from + 4);
+#endif
 }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong targets_off,
      __global float *token_loss, ulong token_loss_off, __global int *correct, ulong correct_off,
      __global const float *row_weight, ulong row_weight_off, ulong vocab, ulong ld, float scale, float softcap,
-     float weight) {
-    __local stored row[VECTORS];
-    __local float s[WG];
-    const size_t r = get_group_id(0);
-    const uint item = (uint)get_local_id(0);
-    const int target = targets[targets_off + r];
-    __global elem *x = logits + logits_off + r * ld;
-    if (target < 0 || target >= COLS) {
-        if (item == 0) token_loss[token_loss_off + r] = target < 0 ? 0.0f : NAN;
-        if (item == 0 && correct) correct[correct_off + r] = 0;
-#if GRAD
-        fill_row(x, 0.0f, item);
-#endif
-        return;
+     float weight, uint rows) {
+    __local stored place[SLOTS][VECTORS] __attribute__((aligned(16)));
+    __local float of_max[WG / 32], of_sum[WG / 32], of_lower[WG / 32];
+    const uint item = (uint)get_local_id(0), groups = (uint)get_num_groups(0), own = (uint)get_group_id(0);
+    logits += logits_off;
+    targets += targets_off;
+    for (uint s = 0; s < SLOTS; s++) {
+        const uint r = own + s * groups;
+        __global const elem *x = logits + r * ld;
+        if (r < rows) EACH_VECTOR(i) copy_vector(&place[s][i], x + 8 * i);
+        CLT_COPY_COMMIT();
     }
-    float m = -INFINITY;
+    int next = targets[own];
+    for (uint r = own, slot = 0; r < rows; r += groups, slot = (slot + 1) % SLOTS) {
+        __local stored *row = place[slot];
+        __global elem *x = logits + r * ld;
+        const int target = next;
+        const bool there = target >= 0 && target < COLS;
+        if (r + groups < rows) next = targets[r + groups];
+        float factor = 0.0f, of_target = 0.0f;
+        const float k = scale * LOG2_E;
+        float top = 0.0f;
+        CLT_COPY_WAIT(OTHERS);
+        if (there) {
+            float m = -INFINITY;
 #if TYPE == 1
-    const uint sign = scale < 0.0f ? 0x80008000u : 0u;
-    uint top2 = 0xff80ff80u; /* twice -inf */
-#pragma unroll 4
-    for (uint n = 0; n < ROUNDS; n++) {
-        const uint i = item + n * WG;
-        if (i >= VECTORS) continue;
-        const stored u = FETCH(x + 8 * i);
-        row[i] = u;
-        top2 = largest_of(u, sign, top2);
-    }
-    m = larger(as_float(top2 << 16), as_float(top2 & 0xffff0000u)) * fabs(scale);
+            const uint sign = scale < 0.0f ? 0x80008000u : 0u;
+            uint top2 = 0xff80ff80u; /* twice -inf */
+            EACH_VECTOR(i) top2 = largest_of(row[i], sign, top2);
+            m = larger(as_float(top2 << 16), as_float(top2 & 0xffff0000u)) * fabs(scale);
 #else
-#pragma unroll 4
-    for (uint n = 0; n < ROUNDS; n++) {
-        const uint i = item + n * WG;
-        if (i >= VECTORS) continue;
-        const stored u = FETCH(x + 8 * i);
-        row[i] = u;
-        m = larger(max8(VALUES(u) * scale), m);
-    }
+            EACH_VECTOR(i) m = larger(max8(VALUES(row[i]) * scale), m);
 #endif
-    const float target_z = CLT_LOAD(TYPE, x + target) * scale;
-    m = group_reduce(m, 0, s, item);
-    const float k = scale * LOG2_E, top = -m * LOG2_E;
-    float sum = 0.0f;
-#pragma unroll 4
-    for (uint n = 0; n < ROUNDS; n++) {
-        const uint i = item + n * WG;
-        if (i >= VECTORS) continue;
-        const stored u = row[i];
-        sum = sum + sum8(exp2_of(fma(VALUES(u), (float8)(k), (float8)(top))));
-    }
-    sum = group_reduce(sum, 1, s, item);
-    if (correct) {
-        float lower = 0.0f;
-        for (uint i = item; i < (uint)target; i += WG)
-            if (CLT_LOAD(TYPE, (__local const elem *)row + i) * scale == m) lower = 1.0f;
-        lower = group_reduce(lower, 0, s, item);
-        if (item == 0) correct[correct_off + r] = target_z == m && lower == 0.0f;
-    }
-    if (item == 0) token_loss[token_loss_off + r] = clt_log(sum) + (m - target_z);
+            m = group_reduce(m, 0, of_max, item);
+            const float target_z = CLT_LOAD(TYPE, (__local const elem *)row + target) * scale;
+            float sum = 0.0f;
+            top = -m * LOG2_E;
+            EACH_VECTOR(i) sum = sum + sum8(exp2_of(fma(VALUES(row[i]), (float8)(k), (float8)(top))));
+            sum = group_reduce(sum, 1, of_sum, item);
+            if (correct) {
+                float lower = 0.0f;
+                for (uint i = item; i < (uint)target; i += WG)
+                    if (CLT_LOAD(TYPE, (__local const elem *)row + i) * scale == m) lower = 1.0f;
+                lower = group_reduce(lower, 0, of_lower, item);
+                if (item == 0) correct[correct_off + r] = target_z == m && lower == 0.0f;
+            }
+            if (item == 0) token_loss[token_loss_off + r] = clt_log(sum) + (m - target_z);
+            const float w = row_weight ? row_weight[row_weight_off + r] : weight;
+            factor = (1.0f / sum) * w * scale;
+            of_target = (clt_exp(target_z - m) / sum - 1.0f) * w * scale;
+        } else if (item == 0) {
+            token_loss[token_loss_off + r] = target < 0 ? 0.0f : NAN;
+            if (correct) correct[correct_off + r] = 0;
+        }
+        /* A vector's place takes that of a later row as soon as it is done with. */
+        const uint later = r + SLOTS * groups;
+        __global const elem *y = logits + later * ld;
+        EACH_VECTOR(i) {
 #if GRAD
-    const float w = row_weight ? row_weight[row_weight_off + r] : weight, factor = (1.0f / sum) * w * scale;
-    const float of_target = (clt_exp(target_z - m) / sum - 1.0f) * w * scale;
-#pragma unroll 4
-    for (uint n = 0; n < ROUNDS; n++) {
-        const uint i = item + n * WG;
-        if (i >= VECTORS) continue;
-        const stored u = row[i];
-        float8 d = exp2_of(fma(VALUES(u), (float8)(k), (float8)(top))) * factor;
-        if (i == (uint)target / 8) d = (int8)(0, 1, 2, 3, 4, 5, 6, 7) == (int8)(target % 8) ? (float8)(of_target) : d;
-        CLT_STORE8(TYPE, d, x + 8 * i);
-    }
+            const stored u = row[i];
+            float8 d = exp2_of(fma(VALUES(u), (float8)(k), (float8)(top))) * factor;
+            if (i == (uint)target / 8) d = (int8)(0, 1, 2, 3, 4, 5, 6, 7) == (int8)(target % 8) ? (float8)(of_target) : d;
+            CLT_STORE8(TYPE, there ? d : (float8)(0.0f), x + 8 * i);
 #endif
+            if (later < rows) copy_vector(&row[i], y + 8 * i);
+        }
+        CLT_COPY_COMMIT();
+    }
 }

@@ -4,27 +4,34 @@
 #include "clt_check.h"
 #include "ref/clt_ref.h"
 
-static clt_status run_loss(clt_ops *ops, const clt_variant *v, const clt_loss_params *p) {
-    clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "loss", v->options, &k));
-    clt_arg args[] = {CLT_REF(p->logits),  CLT_REF(p->targets),    CLT_REF(p->token_loss),
-                      CLT_REF(p->correct), CLT_REF(p->row_weight), CLT_U64(p->vocab),
-                      CLT_U64(p->ld),      CLT_F32(p->scale),      CLT_F32(p->softcap),
-                      CLT_F32(p->weight)};
-    /* One work-item per row, or one work-group of WG items. */
-    size_t local = (size_t)clt_variant_param(v, "WG", 1), global = (size_t)p->rows * local;
-    return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
-}
-
 /* Rows of loss_stream.cl: for a vocabulary that fits into local memory and is aligned to 8 elements. */
 static bool is_stream(const clt_variant *v) {
     return strcmp(v->body, "stream") == 0;
 }
 
-static bool can_stream(const clt_ops *ops, const clt_loss_params *p) {
-    const uint64_t bytes = (uint64_t)p->vocab * clt_dtype_bytes(p->type) + 4096;
-    return p->softcap <= 0.0f && p->vocab % 8 == 0 && p->ld % 8 == 0 && p->logits.off % 8 == 0 &&
-           bytes <= clt_device_get_facts(clt_ops_device(ops))->local_mem;
+/* Rows that a work-group of loss_stream.cl has room for, 0 to 2: the second is on its way while the first is
+ * worked on. */
+static int stream_rows(const clt_ops *ops, const clt_loss_params *p) {
+    const uint64_t row = (uint64_t)p->vocab * clt_dtype_bytes(p->type), others = 4096;
+    const uint64_t local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
+    if (p->softcap > 0.0f || p->vocab % 8 || p->ld % 8 || p->logits.off % 8 || local < others) return 0;
+    return (int)CLT_MIN((local - others) / row, (uint64_t)2);
+}
+
+/* most: work-groups of a streaming row at most; 0: as many as the device runs at a time. */
+static clt_status run_loss(clt_ops *ops, const clt_variant *v, const clt_loss_params *p, size_t most) {
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "loss", v->options, &k));
+    clt_arg args[] = {CLT_REF(p->logits),  CLT_REF(p->targets),    CLT_REF(p->token_loss),
+                      CLT_REF(p->correct), CLT_REF(p->row_weight), CLT_U64(p->vocab),
+                      CLT_U64(p->ld),      CLT_F32(p->scale),      CLT_F32(p->softcap),
+                      CLT_F32(p->weight),  CLT_U32(p->rows)};
+    /* One work-item per row, or one work-group of WG items; a streaming group takes row after row. */
+    size_t local = (size_t)clt_variant_param(v, "WG", 1), groups = (size_t)p->rows;
+    if (!most) most = (size_t)clt_device_get_facts(clt_ops_device(ops))->compute_units;
+    if (is_stream(v)) groups = CLT_MIN(groups, most);
+    const size_t global = groups * local;
+    return clt_launch(k, 1, &global, &local, args, (int)CLT_COUNT_OF(args) - !is_stream(v));
 }
 
 /* --- the check: ordinary rows, one ignored, ties, in the form that the call needs --- */
@@ -65,7 +72,7 @@ static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params
                          .targets = clt_check_upload(c, targets, ROWS),
                          .token_loss = clt_check_blank(c, ROWS),
                          .correct = clt_check_blank(c, ROWS)};
-    if (c->st == CLT_OK) c->st = run_loss(c->ops, v, &p);
+    if (c->st == CLT_OK) c->st = run_loss(c->ops, v, &p, 2); /* so that a group has up to three rows */
     clt_ref_loss(ROWS, vocab, ld, x, targets, p.scale, p.softcap, p.grad, p.weight, NULL, loss, correct);
     compare(c, v, CLT_F32, "token losses", p.token_loss, loss, ROWS, 1.0);
     compare(c, v, p.type, p.grad ? "gradients" : "logits", p.logits, x, n, (double)p.weight);
@@ -96,12 +103,13 @@ clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p) {
         return clt_error(CLT_FAIL, "loss: %lld rows of %lld logits, %lld apart, make no sense",
                          (long long)p->rows, (long long)p->vocab, (long long)p->ld);
     if (p->rows == 0) return CLT_OK;
-    char options[64];
+    char options[96];
     const clt_variant *v;
-    const bool stream = can_stream(ops, p) && p->vocab > 330;
+    const int stream = p->vocab > 330 ? stream_rows(ops, p) : 0;
     int n = snprintf(options, sizeof options, " -DSOFTCAP=%d -DGRAD=%d -DTYPE=%d", p->softcap > 0.0f, p->grad,
                      (int)p->type);
-    if (stream) snprintf(options + n, sizeof options - (size_t)n, " -DCOLS=%d", (int)p->vocab);
+    if (stream)
+        snprintf(options + n, sizeof options - (size_t)n, " -DCOLS=%d -DSLOTS=%d", (int)p->vocab, stream);
     CLT_TRY(clt_variant_pick_for(ops, "loss", options, stream ? NULL : takes_other, check_variant, p, &v));
-    return run_loss(ops, v, p);
+    return run_loss(ops, v, p, 0);
 }
