@@ -49,22 +49,7 @@ typedef CLT_T(TYPE) elem;
 #define VECTORS (COLS / 8)
 #define ROUNDS ((VECTORS + WG - 1) / WG)
 
-/* Eight logits as they are stored, from global and local memory, and their values. */
-#if TYPE == 0
-typedef float8 stored;
-#define FETCH(p) clt_load8_0(p)
-#define VALUES(u) (u)
-#else
-typedef uint4 stored;
-#define FETCH(p) (*(__global const uint4 *)(p))
-#if TYPE == 1
-#define VALUES(u)                                                                                            \
-    as_float8((uint8)((u).x << 16, (u).x & 0xffff0000u, (u).y << 16, (u).y & 0xffff0000u, (u).z << 16,       \
-                      (u).z & 0xffff0000u, (u).w << 16, (u).w & 0xffff0000u))
-#else
-#define VALUES(u) ((float8)(clt_widen4_2(as_ushort8(u).lo), clt_widen4_2(as_ushort8(u).hi)))
-#endif
-#endif
+typedef CLT_T8(TYPE) stored;
 
 static inline float larger(float a, float b) {
     return a > b ? a : b;
@@ -155,13 +140,13 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
             EACH_VECTOR(i) top2 = largest_of(row[i], sign, top2);
             m = larger(as_float(top2 << 16), as_float(top2 & 0xffff0000u)) * fabs(scale);
 #else
-            EACH_VECTOR(i) m = larger(max8(VALUES(row[i]) * scale), m);
+            EACH_VECTOR(i) m = larger(max8(CLT_WIDEN8(TYPE, row[i]) * scale), m);
 #endif
             m = group_reduce(m, 0, of_max, item);
             const float target_z = CLT_LOAD(TYPE, (__local const elem *)row + target) * scale;
             float sum = 0.0f;
             top = -m * LOG2_E;
-            EACH_VECTOR(i) sum = sum + sum8(exp2_of(fma(VALUES(row[i]), (float8)(k), (float8)(top))));
+            EACH_VECTOR(i) sum = sum + sum8(exp2_of(fma(CLT_WIDEN8(TYPE, row[i]), (float8)(k), (float8)(top))));
             sum = group_reduce(sum, 1, of_sum, item);
             if (correct) {
                 float lower = 0.0f;
@@ -183,13 +168,15 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
         __global const elem *y = logits + later * ld;
         EACH_VECTOR(i) {
 #if GRAD
-            const stored u = row[i];
-            float8 d = exp2_of(fma(VALUES(u), (float8)(k), (float8)(top))) * factor;
-            if (i == (uint)target / 8) d = (int8)(0, 1, 2, 3, 4, 5, 6, 7) == (int8)(target % 8) ? (float8)(of_target) : d;
-            CLT_STORE8(TYPE, there ? d : (float8)(0.0f), x + 8 * i);
+            float8 d = (float8)(0.0f);
+            if (there) d = exp2_of(fma(CLT_WIDEN8(TYPE, row[i]), (float8)(k), (float8)(top))) * factor;
+            CLT_STORE8(TYPE, d, x + 8 * i);
 #endif
             if (later < rows) copy_vector(&row[i], y + 8 * i);
         }
+#if GRAD
+        if (there && item == (uint)target / 8 % WG) CLT_STORE(TYPE, of_target, x + target);
+#endif
         CLT_COPY_COMMIT();
     }
 }

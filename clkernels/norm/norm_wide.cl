@@ -345,6 +345,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #endif
 
 #if PART == 0 || PART == 3
+#define FETCHED (X_TYPE ? 16 : 8) /* rows that are under way at a time */
 /* Block sums of plain columns; global size (columns / 8 rounded up to 64, samples * blocks). */
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
 columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
@@ -355,35 +356,49 @@ columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulon
     x += x_off + sample * rows_per_sample * ldx + c;
     float8 acc = (float8)(0.0f);
     size_t r = begin;
-    for (; r + 8 <= end; r += 8) {
+    for (; r + FETCHED <= end; r += FETCHED) {
+        CLT_T8(X_TYPE) u[FETCHED];
 #pragma unroll
-        for (uint j = 0; j < 8; j++) acc = acc + CLT_LOAD8(X_TYPE, x + (r + j) * ldx);
+        for (uint j = 0; j < FETCHED; j++) u[j] = CLT_FETCH8(X_TYPE, x + (r + j) * ldx);
+#pragma unroll
+        for (uint j = 0; j < FETCHED; j++) acc = acc + CLT_WIDEN8(X_TYPE, u[j]);
     }
     for (; r < end; r++) acc = acc + CLT_LOAD8(X_TYPE, x + r * ldx);
     clt_store8_0(acc, part + part_off + block * cols + c);
 }
 
-/* The last pass, samples side by side: local size (32 columns, 8 samples). */
-__kernel __attribute__((reqd_work_group_size(32, 8, 1))) void
-columns_finish_wide(__global const float *part, ulong part_off, __global float *out, ulong out_off, ulong samples,
-                    ulong blocks, ulong cols, int accumulate) {
-    __local float sums[8][32];
+/* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (.., SIDE), or (.., 2 * SIDE) if there
+ * is a second result. Block sums are asked for AHEAD at a time, whether or not there are so many: what bounds this pass is
+ * how long one takes to come. */
+#define SIDE 16
+#define AHEAD 16
+__kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
+columns_finish_wide(__global const float *part, ulong part_off, __global float *out, ulong out_off, ulong part2_off,
+                    __global float *out2, ulong out2_off, ulong samples, ulong blocks, ulong cols, int accumulate) {
+    __local float sums[SIDE][32];
     const size_t c = get_global_id(0);
     const uint x = (uint)get_local_id(0), y = (uint)get_local_id(1);
     const bool there = c < cols;
-    float acc = accumulate && there && y == 0 ? out[out_off + c] : 0.0f; /* y = 0 stores it */
-    for (size_t s = 0; s < samples; s += 8) {
+    part += get_group_id(1) ? part2_off : part_off;
+    out = get_group_id(1) ? out2 + out2_off : out + out_off;
+    float acc = accumulate && there && y == 0 ? out[c] : 0.0f; /* y = 0 stores it */
+    for (size_t s = 0; s < samples; s += SIDE) {
         float sum = 0.0f;
         if (there && s + y < samples) {
-            __global const float *p = part + part_off + (s + y) * blocks * cols + c;
-#pragma unroll 8
-            for (size_t b = 0; b < blocks; b++) sum = sum + p[b * cols];
+            __global const float *p = part + (s + y) * blocks * cols + c;
+            for (size_t b = 0; b < blocks; b += AHEAD) {
+                float v[AHEAD];
+#pragma unroll
+                for (uint j = 0; j < AHEAD; j++) v[j] = p[(b + j < blocks ? b + j : b) * cols];
+#pragma unroll
+                for (uint j = 0; j < AHEAD; j++) sum = b + j < blocks ? sum + v[j] : sum;
+            }
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         sums[y][x] = sum;
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (uint i = 0; i < 8 && s + i < samples; i++) acc = acc + sums[i][x];
+        for (uint i = 0; i < SIDE && s + i < samples; i++) acc = acc + sums[i][x];
     }
-    if (there && y == 0) out[out_off + c] = acc;
+    if (there && y == 0) out[c] = acc;
 }
 #endif

@@ -4,7 +4,7 @@
 #include "clt_check.h"
 #include "ref/clt_ref.h"
 
-enum { BLOCK = 64, SPAN = 1024 };
+enum { BLOCK = 64, SPAN = 1024, SIDE = 16 };
 
 static bool is_rows(const clt_variant *v) {
     return strcmp(v->body, "rows") == 0;
@@ -116,22 +116,39 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
 }
 
 /* out[cols] (+)= block sums at element `at` of the scratch. */
-static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer *part, uint64_t at,
-                                 clt_ref out, int64_t samples, int64_t blocks, int64_t cols,
-                                 bool accumulate) {
+typedef struct {
+    uint64_t at;
+    clt_ref out;
+} column_result;
+
+/* Both of two results in one launch. */
+static clt_status finish_wide(clt_kernel *k, clt_buffer *part, const column_result *r, int n, int64_t samples,
+                              int64_t blocks, int64_t cols, bool accumulate) {
+    const column_result *second = &r[n - 1];
+    clt_arg args[] = {CLT_BUF(part),       CLT_U64(r->at),       CLT_REF(r->out),
+                      CLT_U64(second->at), CLT_REF(second->out), CLT_U64(samples),
+                      CLT_U64(blocks),     CLT_U64(cols),        CLT_I32(accumulate)};
+    return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), (size_t)n * SIDE},
+                      (size_t[]){32, SIDE}, args, CLT_COUNT_OF(args));
+}
+
+static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer *part, const column_result *r,
+                                 int n, int64_t samples, int64_t blocks, int64_t cols, bool accumulate) {
     clt_kernel *k;
     char options[OPTIONS];
+    if (n == 0) return CLT_OK;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file,
                            is_wide(v) ? "columns_finish_wide" : "columns_finish",
                            columns_options(CLT_F32, options), &k));
+    if (is_wide(v)) return finish_wide(k, part, r, n, samples, blocks, cols, accumulate);
     size_t local = group_of(v), width = is_rows(v) ? 16 : local;
     size_t global = CLT_CEIL_DIV((size_t)cols, width) * local;
-    clt_arg args[] = {CLT_BUF(part),   CLT_U64(at),   CLT_REF(out),       CLT_U64(samples),
-                      CLT_U64(blocks), CLT_U64(cols), CLT_I32(accumulate)};
-    if (is_wide(v))
-        return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), 8}, (size_t[]){32, 8}, args,
-                          CLT_COUNT_OF(args));
-    return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
+    for (int i = 0; i < n; i++) {
+        clt_arg args[] = {CLT_BUF(part),   CLT_U64(r[i].at), CLT_REF(r[i].out),  CLT_U64(samples),
+                          CLT_U64(blocks), CLT_U64(cols),    CLT_I32(accumulate)};
+        CLT_TRY(clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args)));
+    }
+    return CLT_OK;
 }
 
 /* What the launches of one backward call share. */
@@ -234,11 +251,11 @@ static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_nor
         CLT_TRY(is_rows(v)   ? backward_rows(ops, v, p, &b)
                 : is_wide(v) ? backward_wide(ops, v, p, &b)
                              : backward_group(ops, v, p, &b));
-    if (p->dw.buf)
-        CLT_TRY(finish_columns(ops, v, b.part, 0, p->dw, b.samples, b.blocks, p->cols, p->accumulate));
-    if (p->db.buf)
-        CLT_TRY(finish_columns(ops, v, b.part, b.part_b, p->db, b.samples, b.blocks, p->cols, p->accumulate));
-    return CLT_OK;
+    column_result result[2];
+    int n = 0;
+    if (p->dw.buf) result[n++] = (column_result){0, p->dw};
+    if (p->db.buf) result[n++] = (column_result){b.part_b, p->db};
+    return finish_columns(ops, v, b.part, result, n, b.samples, b.blocks, p->cols, p->accumulate);
 }
 
 static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p,
@@ -258,7 +275,8 @@ static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_c
     int64_t samples = p->rows / p->rows_per_sample, blocks = CLT_CEIL_DIV(p->rows_per_sample, BLOCK);
     CLT_TRY(clt_ops_scratch(ops, 0, 4 * (uint64_t)(samples * blocks * p->cols), &part));
     if (p->rows > 0) CLT_TRY(column_blocks(ops, v, p, samples, blocks, part));
-    return finish_columns(ops, v, part, 0, p->out, samples, blocks, p->cols, p->accumulate);
+    return finish_columns(ops, v, part, &(column_result){0, p->out}, 1, samples, blocks, p->cols,
+                          p->accumulate);
 }
 
 /* --- the checks: a tail, several samples and blocks, heads; with the tensors that the call has --- */
