@@ -55,7 +55,8 @@ typedef struct {
     clt_dtype type; /* of the branches' activations and their gradients, and of the weights that GEMMs read;
                        residuals, statistics, losses and weight gradients are fp32 in any case */
     uint64_t logits_bytes; /* largest logits buffer; samples are taken in groups that fit. 0: 256 MiB for
-                              fp32, 512 MiB for 16-bit logits */
+                              fp32, 512 MiB for 16-bit logits, but up to 2 GiB for training with CLT_FAST
+                              and d_model below 2048 (times (2048 / d_model)^2) */
 } clt_mpt_shape;
 
 typedef struct {

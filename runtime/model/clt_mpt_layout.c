@@ -6,7 +6,13 @@
 
 #include "clt_positions.h"
 
-enum { LOGITS_BYTES_FP32 = 256 << 20, LOGITS_BYTES_NARROW = 512 << 20 };
+enum {
+    MIB = 1 << 20,
+    LOGITS_MIB_FP32 = 256,
+    LOGITS_MIB_NARROW = 512,
+    LOGITS_MIB_MOST = 2048,
+    SMALL_HEAD = 2048
+};
 
 /* Places that share a buffer start at multiples of this many elements: vector loads and tensor maps want it.
  */
@@ -275,12 +281,23 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     return most + clt_op_attention_workspace(type, &a);
 }
 
+/* The gradient of the head's weight is read and written again for each group, which counts where the head is
+ * much of the model: its part of a step falls with d_model squared. Which groups there are changes no bits in
+ * exact numerics. */
+static uint64_t logits_budget(const clt_mpt *m) {
+    const uint64_t C = (uint64_t)m->cfg.d_model;
+    uint64_t mib = m->type == CLT_F32 ? LOGITS_MIB_FP32 : LOGITS_MIB_NARROW;
+    if (m->shape.logits_bytes) return m->shape.logits_bytes;
+    if (m->type != CLT_F32 && m->shape.training && m->shape.numerics == CLT_FAST && C < SMALL_HEAD)
+        mib = CLT_MIN(mib * SMALL_HEAD * SMALL_HEAD / (C * C), (uint64_t)LOGITS_MIB_MOST);
+    return mib * MIB;
+}
+
 /* Rows of the logits buffer: groups of whole samples, as even as they can be, within the budget and what the
  * buffer has anyway. */
 static int64_t head_rows(const clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
-    uint64_t bytes = clt_dtype_bytes(m->type), budget = m->shape.logits_bytes;
-    if (!budget) budget = m->type == CLT_F32 ? LOGITS_BYTES_FP32 : LOGITS_BYTES_NARROW;
+    uint64_t bytes = clt_dtype_bytes(m->type), budget = logits_budget(m);
     if (norms_again(m))
         budget = CLT_MAX(budget, (uint64_t)(m->rows * (c->ffn_hidden + mlp_places(c))) * bytes);
     int64_t fit = (int64_t)(budget / ((uint64_t)m->shape.seq * (uint64_t)c->vocab_size * bytes));

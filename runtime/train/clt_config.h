@@ -124,6 +124,8 @@ struct clt_config {
     clt_check_action check_action;
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
+    bool recompute_open;     /* it is only the default, and may follow the device's memory:
+                                clt_run_choose_recompute */
 
     /* how it was read */
     const char *path;

@@ -370,7 +370,8 @@ static const clt_key cltrain_keys[] = {
     {"recompute", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, true, "null",
      "what the backward pass computes again: none; norms: outputs of norms and activations; blocks (or "
      "true): whole blocks, as "
-     "fsdp_config.activation_checkpointing; default: none for fp32, norms for the others",
+     "fsdp_config.activation_checkpointing; default: none for fp32, norms for the others, "
+     "but none in numerics fast on a GPU of which the run then takes at most a quarter",
      AT(recompute), recompute_names, NULL, read_recompute},
     {"tune", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"cache\"",
      "kernel variants by shape: off: the tables' order; cache: what cltrain tune measured on this device; "

@@ -38,9 +38,14 @@ const char *clt_recompute_text(clt_recompute r);
 clt_status clt_run_memory_plan(const clt_config *cfg, clt_device_type type, int ranks, int64_t microbatch,
                                clt_run_memory *out);
 /* The largest microbatch whose plan fits `capacity` bytes with no buffer above `max_alloc`, at most what a
- * lane holds. CLT_NO_MEMORY says what one sample would need. */
-clt_status clt_run_choose_microbatch(const clt_config *cfg, clt_device_type type, int ranks,
-                                     uint64_t capacity, uint64_t max_alloc, clt_run_memory *out);
+ * lane holds. CLT_NO_MEMORY says what one sample would need. Also does clt_run_choose_recompute. */
+clt_status clt_run_choose_microbatch(clt_config *cfg, clt_device_type type, int ranks, uint64_t capacity,
+                                     uint64_t max_alloc, clt_run_memory *out);
+/* Where the configuration leaves it open (16-bit types, numerics fast, no cltrain.recompute), a GPU keeps
+ * what `norms` would compute again if the run then takes at most a quarter of `capacity`: cfg->recompute, and
+ * *m, the plan for this microbatch, are replaced. */
+void clt_run_choose_recompute(clt_config *cfg, clt_device_type type, int ranks, uint64_t capacity,
+                              uint64_t max_alloc, clt_run_memory *m);
 /* Bytes of `device` that one of `ranks_on_device` ranks may plan with. */
 uint64_t clt_run_capacity(const clt_device_facts *device, int ranks_on_device);
 

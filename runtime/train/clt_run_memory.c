@@ -137,16 +137,29 @@ static clt_status too_big(const clt_config *c, const room *r, const clt_run_memo
     return st;
 }
 
-clt_status clt_run_choose_microbatch(const clt_config *c, clt_device_type type, int ranks, uint64_t capacity,
+void clt_run_choose_recompute(clt_config *c, clt_device_type type, int ranks, uint64_t capacity,
+                              uint64_t max_alloc, clt_run_memory *m) {
+    const room quarter = {type, ranks, capacity / 4, max_alloc};
+    clt_config kept = *c;
+    clt_run_memory more;
+    kept.recompute = CLT_RECOMPUTE_NONE;
+    if (!c->recompute_open || type != CLT_DEVICE_GPU || !fits(&kept, &quarter, m->microbatch, &more)) return;
+    c->recompute = kept.recompute;
+    *m = more;
+}
+
+clt_status clt_run_choose_microbatch(clt_config *c, clt_device_type type, int ranks, uint64_t capacity,
                                      uint64_t max_alloc, clt_run_memory *out) {
     int64_t wanted = c->device_train_microbatch_size, most = most_samples_of_lane(c, ranks);
     room r = {type, ranks, capacity, max_alloc};
     clt_run_memory m = {0};
+    if (c->recompute_open) c->recompute = CLT_RECOMPUTE_NORMS; /* also where it was chosen before */
     /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */
     for (int64_t mb = wanted ? CLT_MIN(wanted, most) : most; mb >= 1; mb--) {
         CLT_TRY(clt_run_memory_plan(c, type, ranks, mb, &m));
         if (m.total <= capacity && m.largest <= max_alloc) {
             *out = m;
+            clt_run_choose_recompute(c, type, ranks, capacity, max_alloc, out);
             return CLT_OK;
         }
         if (wanted) break;

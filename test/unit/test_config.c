@@ -12,6 +12,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/model/clt_mpt.h"
 #include "runtime/train/clt_config.h"
+#include "runtime/train/clt_engine.h"
 
 #define BASE "test/golden/mpt-learned/train.yaml"
 
@@ -431,6 +432,36 @@ static void precision_decides_defaults(void **state) {
     }
 }
 
+/* With room of four times what keeping everything takes, and a byte less than that. */
+static void recomputation_follows_the_memory_where_it_is_open(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        clt_device_type type;
+        clt_recompute roomy, tight;
+    } all[] = {{"precision=amp_bf16", CLT_DEVICE_GPU, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
+               {"precision=amp_bf16", CLT_DEVICE_CPU, CLT_RECOMPUTE_NORMS, CLT_RECOMPUTE_NORMS},
+               {"cltrain={recompute: norms, numerics: fast}", CLT_DEVICE_GPU, CLT_RECOMPUTE_NORMS,
+                CLT_RECOMPUTE_NORMS},
+               {"precision=fp32", CLT_DEVICE_GPU, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NONE}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c = load_with(all[i].over);
+        clt_config everything = *c;
+        clt_run_memory need, m;
+        everything.recompute = CLT_RECOMPUTE_NONE;
+        assert_int_equal(clt_run_memory_plan(&everything, all[i].type, 1, 1, &need), CLT_OK);
+        c->device_train_microbatch_size = 1;
+        for (int tight = 1; tight >= 0; tight--) {
+            const clt_recompute want = tight ? all[i].tight : all[i].roomy;
+            const uint64_t room = 4 * need.total - (uint64_t)(4 * tight);
+            assert_int_equal(clt_run_choose_microbatch(c, all[i].type, 1, room, UINT64_MAX, &m), CLT_OK);
+            assert_int_equal(c->recompute, want);
+            if (want == CLT_RECOMPUTE_NONE) assert_int_equal(m.total, need.total);
+        }
+        clt_config_free(c);
+    }
+}
+
 static void ranks_are_checked(void **state) {
     (void)state;
     clt_config *c = load(BASE);
@@ -591,13 +622,21 @@ static void printing_reads_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differences_are_named),         cmocka_unit_test(golden_runs_load),
-        cmocka_unit_test(presets_have_foundrys_sizes),   cmocka_unit_test(every_key_of_foundry_is_known),
-        cmocka_unit_test(wrong_values_are_refused),      cmocka_unit_test(wrong_keys_in_a_file_are_placed),
-        cmocka_unit_test(keys_without_effect_say_so),    cmocka_unit_test(ranks_are_checked),
-        cmocka_unit_test(precision_decides_defaults),    cmocka_unit_test(names_are_normalised),
-        cmocka_unit_test(groups_claim_tensors_in_order), cmocka_unit_test(block_overrides_reach_their_layers),
-        cmocka_unit_test(model_json_reads_back),         cmocka_unit_test(printing_reads_back),
+        cmocka_unit_test(differences_are_named),
+        cmocka_unit_test(golden_runs_load),
+        cmocka_unit_test(presets_have_foundrys_sizes),
+        cmocka_unit_test(every_key_of_foundry_is_known),
+        cmocka_unit_test(wrong_values_are_refused),
+        cmocka_unit_test(wrong_keys_in_a_file_are_placed),
+        cmocka_unit_test(keys_without_effect_say_so),
+        cmocka_unit_test(ranks_are_checked),
+        cmocka_unit_test(precision_decides_defaults),
+        cmocka_unit_test(names_are_normalised),
+        cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
+        cmocka_unit_test(groups_claim_tensors_in_order),
+        cmocka_unit_test(block_overrides_reach_their_layers),
+        cmocka_unit_test(model_json_reads_back),
+        cmocka_unit_test(printing_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,11 @@ static clt_status plan(const step_bench *b, const step_shape *s, step_work *w) {
         CLT_TRY(make_config(b, s, mb * b->accumulate, &w->cfg));
         const int64_t of_lane = CLT_CEIL_DIV(mb * b->accumulate, clt_run_lanes(w->cfg, 1));
         CLT_TRY(clt_run_memory_plan(w->cfg, f->type, 1, CLT_MIN(mb, of_lane), &w->memory));
-        if (w->memory.total <= clt_run_capacity(f, 1) && w->memory.largest <= f->max_alloc) return CLT_OK;
+        const uint64_t capacity = clt_run_capacity(f, 1);
+        if (w->memory.total <= capacity && w->memory.largest <= f->max_alloc) {
+            clt_run_choose_recompute(w->cfg, f->type, 1, capacity, f->max_alloc, &w->memory);
+            return CLT_OK;
+        }
         clt_config_free(w->cfg);
         w->cfg = NULL;
     }
@@ -242,10 +246,10 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
     char n[32], bytes[32], batch[48], share[16] = "-";
     snprintf(batch, sizeof batch, "%lldx%lld", (long long)mb, (long long)acc);
     if (of_maker > 0) snprintf(share, sizeof share, "%.1f %%", 100 * flops / of_maker);
-    printf("%-10s %8s %6lld %10s %11.0f %9.2f %11.1f %% %12s %10s %7.2f s %7.2f s\n", w->shape->name,
+    printf("%-10s %8s %6lld %10s %11.0f %9.2f %11.1f %% %12s %10s %7.2f s %7.2f s%s\n", w->shape->name,
            clt_human_count((double)params, n), (long long)c->max_seq_len, batch, tokens, flops * 1e-12,
            100 * flops / measured, share, clt_human_bytes((double)w->memory.total, bytes), w->weights_seconds,
-           w->first_seconds);
+           w->first_seconds, clt_recompute_text(c->recompute));
     fflush(stdout);
     clt_str_addf(&b->rows,
                  "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "

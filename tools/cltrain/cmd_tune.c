@@ -16,7 +16,7 @@ typedef struct {
 } tuning;
 
 static clt_status open_all(tuning *t, const char *device, double seconds, bool again) {
-    const clt_config *c = t->cfg;
+    clt_config *c = t->cfg;
     clt_device_params p = clt_device_params_default();
     p.pattern = device ? device : c->devices.n ? c->devices.v[0] : NULL;
     p.need_exact = c->numerics == CLT_EXACT;
