@@ -98,11 +98,7 @@ static inline float8 exp2_of(float8 v) {
 #define EACH_VECTOR(i) _Pragma("unroll 4") for (uint n = 0, i = item; n < ROUNDS; n++, i += WG) if (i < VECTORS)
 
 static inline void copy_vector(__local stored *to, __global const elem *from) {
-    const uint at = (uint)(ulong)to;
-    CLT_COPY16(at, from);
-#if TYPE == 0
-    CLT_COPY16(at + 16, from + 4);
-#endif
+    CLT_COPY8_OF(TYPE, CLT_COPY_PLACE(to), from);
 }
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void

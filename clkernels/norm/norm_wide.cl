@@ -6,16 +6,22 @@
  *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local memory; then
  *              ITEMS_B / ROWS items a row (at most 64) make the two sums, then an item owns four columns, makes dx (and
  *              its copy, and the forward pass's output again) and continues the column sums
+ *              With AHEAD and HALF_PTX the next rows, their residual too, are on their way meanwhile: an item asks for them
+ *              where it has just stored a row's four columns.
  *   columns    an item per 8 columns and block of 64 rows
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; HEADS:
  * rows of a token (a macro, because 64-bit divisions are slow); forward V (1, 2, 4); backward ROWS (4, 8) and ITEMS_B
- * (256, 512), its work-group; RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE,
+ * (256, 512), its work-group, AHEAD 0|1 (with ITEMS_B 256; ROWS is 4 then; wants the second pass of runtime/device/clt_ptx.h); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE,
  * DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); HALF_PTX (include/clt_store.clh). Offsets, row distances and columns are
  * multiples of 8 elements.
- * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
+ * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy (AHEAD: and of the
+ * residual) in local memory. */
 #define LANES 1
 #include "norm_columns.clh"
+#if HALF_PTX
+#include "../include/clt_ptx.clh"
+#endif
 
 #ifndef PART
 #define PART 0
@@ -34,6 +40,14 @@
 #endif
 #ifndef ITEMS_B
 #define ITEMS_B 256
+#endif
+#ifndef AHEAD
+#define AHEAD 0
+#endif
+#define ON_THE_WAY (AHEAD && HALF_PTX)
+#if ON_THE_WAY
+#undef ROWS
+#define ROWS 4
 #endif
 #ifndef RMS
 #define RMS 0
@@ -179,7 +193,7 @@ typedef float2 chain;
 #else
 typedef float chain;
 #endif
-#define BATCH 2 /* rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit */
+#define BATCH (ON_THE_WAY ? 1 : 2) /* rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit */
 
 /* Eight elements to local memory as they are. */
 static inline void stage_0(__global const float *p, __local float *s) {
@@ -194,6 +208,15 @@ static inline void stage_1(__global const ushort *p, __local ushort *s) {
 #define stage_2 stage_1
 #define LOCAL4(type, p) CLT_WIDEN4(type, *(__local const VECTOR(type, 4) *)(p))
 
+#if ON_THE_WAY
+#define HELD_LOCALLY (HAS_RES && HAS_DX)
+#define COPY4_0(to, from) CLT_COPY16(CLT_COPY_PLACE(to), from)
+#define COPY4_1(to, from) CLT_COPY8(CLT_COPY_PLACE(to), from)
+#define COPY4_2(to, from) CLT_COPY8(CLT_COPY_PLACE(to), from)
+#define COPY4(type, to, from) CLT_PASTE(COPY4_, type)(to, from)
+#define TOKEN_AT(row, ld) ((row) / HEADS * (ld) + (row) % HEADS * COLS)
+#endif
+
 __kernel __attribute__((reqd_work_group_size(ITEMS_B, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
               __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
@@ -205,17 +228,51 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     __local dy_elem ds[ROWS * COLS] __attribute__((aligned(16)));
     __local float lanes1[ROWS][64] __attribute__((aligned(16)));
     __local float lanes2[ROWS][64] __attribute__((aligned(16)));
-    __local float4 of_row[ROWS]; /* mean, rstd, c1, c2 */
+    __local float4 of_rows[1 + ON_THE_WAY][ROWS]; /* mean, rstd, c1, c2 */
     const uint item = (uint)get_local_id(0);
     const size_t block = get_group_id(0), sample = block / blocks;
-    const size_t begin = (block % blocks) * 64, end = begin + 64 < rows_per_sample ? begin + 64 : rows_per_sample;
+#if ON_THE_WAY /* 64 registers an item, so that four groups share a unit: the assembler takes more for nothing */
+    __asm__ volatile("//@entry .minnctapersm 4");
+#endif
+    const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
+    const uint count = rows_per_sample - begin < 64 ? (uint)(rows_per_sample - begin) : 64;
     w += w_off;
     float4 sum_w[OWN], sum_b[OWN];
 #pragma unroll
     for (int o = 0; o < OWN; o++) sum_w[o] = sum_b[o] = (float4)(0.0f);
-    for (size_t k = begin; k < end; k += ROWS) {
-        const size_t first = sample * rows_per_sample + k;
-        const uint rows = end - k < ROWS ? (uint)(end - k) : ROWS;
+#if ON_THE_WAY
+#if HELD_LOCALLY
+    __local dx_elem rs[ROWS * COLS] __attribute__((aligned(16)));
+#define COPY_RESIDUAL(to, row) COPY4(DX_TYPE, rs + (to), res + res_off + TOKEN_AT(row, ldres) + c);
+#else
+#define COPY_RESIDUAL(to, row)
+#endif
+    /* Columns c.. of the rows from number k of the block on, and the statistics of a row, by the items that own them. */
+#define COPY_COLUMNS(k, c)                                                                                   \
+    _Pragma("unroll 1") for (uint j = 0; j < ROWS && (k) + j < count; j++) {                                 \
+        COPY4(X_TYPE, xs + j * COLS + (c), x + x_off + TOKEN_AT(start + (k) + j, ldx) + (c));                \
+        COPY4(DY_TYPE, ds + j * COLS + (c), dy + dy_off + TOKEN_AT(start + (k) + j, lddy) + (c));            \
+        COPY_RESIDUAL(j * COLS + (c), start + (k) + j)                                                       \
+    }
+#define COPY_STATISTICS(k)                                                                                   \
+    if (item < ROWS && (k) + item < count) {                                                                 \
+        __local float *to = (__local float *)&of_rows[(k) / ROWS % 2][item];                                 \
+        if (!RMS) CLT_COPY4(CLT_COPY_PLACE(to), mean + mean_off + start + (k) + item);                       \
+        CLT_COPY4(CLT_COPY_PLACE(to + 1), rstd + rstd_off + start + (k) + item);                             \
+    }                                                                                                        \
+    CLT_COPY_COMMIT();
+    if (RMS && item < ROWS) of_rows[0][item] = of_rows[1][item] = (float4)(0.0f);
+    for (uint c = item * 4; c < COLS; c += 4 * ITEMS_B) COPY_COLUMNS(0, c)
+    COPY_STATISTICS(0)
+#endif
+    for (uint k = 0; k < count; k += ROWS) {
+        const size_t first = start + k;
+        const uint rows = count - k < ROWS ? count - k : ROWS;
+        __local float4 *of_row = of_rows[ON_THE_WAY ? k / ROWS % 2 : 0];
+#if ON_THE_WAY
+        CLT_COPY_WAIT(0);
+        barrier(CLK_LOCAL_MEM_FENCE);
+#else
         barrier(CLK_LOCAL_MEM_FENCE); /* the rows before are done with */
 #pragma unroll 2
         for (uint i = 0; i < (ROWS * COLS + 8 * ITEMS_B - 1) / (8 * ITEMS_B); i++) {
@@ -232,6 +289,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         }
         /* Global too: dx may take the place of x or dy, which other items have read. */
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+#endif
 #if HAS_DX
         const uint mine = item / PER_ROW, lane = item % PER_ROW;
         if (mine < ROWS) {
@@ -272,11 +330,11 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         for (int o = 0; o < OWN; o++) {
             const uint c = (item + ITEMS_B * o) * 4;
             if (c >= COLS) continue;
-#if HAS_W && HAS_DX
+#if HAS_W && (HAS_DX || HAS_Y)
             const float4 wv = *(__global const float4 *)(w + c);
 #endif
             for (uint q = 0; q < rows; q += BATCH) {
-#if HAS_DX && HAS_RES
+#if HAS_DX && HAS_RES && !ON_THE_WAY
                 /* Asked for before anything is stored: dx may be its place, so no compiler does that. */
                 VECTOR(DX_TYPE, 4) held[BATCH];
 #pragma unroll
@@ -296,9 +354,9 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #if HAS_Y
                     float4 again = xhat;
 #if HAS_W && HAS_B
-                    again = fma(again, *(__global const float4 *)(w + c), *(__global const float4 *)(b + b_off + c));
+                    again = fma(again, wv, *(__global const float4 *)(b + b_off + c));
 #elif HAS_W
-                    again = again * *(__global const float4 *)(w + c);
+                    again = again * wv;
 #elif HAS_B
                     again = again + *(__global const float4 *)(b + b_off + c);
 #endif
@@ -313,7 +371,11 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
                     float4 v = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
                     v = v * f.y;
 #if HAS_RES
+#if ON_THE_WAY
+                    v = LOCAL4(DX_TYPE, rs + r * COLS + c) + v;
+#else
                     v = CLT_WIDEN4(DX_TYPE, held[j]) + v;
+#endif
 #endif
                     STORE_VECTOR4(DX_TYPE, v, dx + dx_off + token * lddx + at);
 #if HAS_COPY
@@ -328,7 +390,13 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #endif
                 }
             }
+#if ON_THE_WAY
+            COPY_COLUMNS(k + ROWS, c) /* in the place of rows that nobody needs any more */
+#endif
         }
+#if ON_THE_WAY
+        COPY_STATISTICS(k + ROWS)
+#endif
     }
 #pragma unroll
     for (int o = 0; o < OWN; o++) {
@@ -368,10 +436,10 @@ columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulon
 }
 
 /* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (.., SIDE), or (.., 2 * SIDE) if there
- * is a second result. Block sums are asked for AHEAD at a time, whether or not there are so many: what bounds this pass is
+ * is a second result. Block sums are asked for AT_ONCE at a time, whether or not there are so many: what bounds this pass is
  * how long one takes to come. */
 #define SIDE 16
-#define AHEAD 16
+#define AT_ONCE 16
 __kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
 columns_finish_wide(__global const float *part, ulong part_off, __global float *out, ulong out_off, ulong part2_off,
                     __global float *out2, ulong out2_off, ulong samples, ulong blocks, ulong cols, int accumulate) {
@@ -386,12 +454,12 @@ columns_finish_wide(__global const float *part, ulong part_off, __global float *
         float sum = 0.0f;
         if (there && s + y < samples) {
             __global const float *p = part + (s + y) * blocks * cols + c;
-            for (size_t b = 0; b < blocks; b += AHEAD) {
-                float v[AHEAD];
+            for (size_t b = 0; b < blocks; b += AT_ONCE) {
+                float v[AT_ONCE];
 #pragma unroll
-                for (uint j = 0; j < AHEAD; j++) v[j] = p[(b + j < blocks ? b + j : b) * cols];
+                for (uint j = 0; j < AT_ONCE; j++) v[j] = p[(b + j < blocks ? b + j : b) * cols];
 #pragma unroll
-                for (uint j = 0; j < AHEAD; j++) sum = b + j < blocks ? sum + v[j] : sum;
+                for (uint j = 0; j < AT_ONCE; j++) sum = b + j < blocks ? sum + v[j] : sum;
             }
         }
         barrier(CLK_LOCAL_MEM_FENCE);

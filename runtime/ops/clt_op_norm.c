@@ -17,7 +17,7 @@ static size_t group_of(const clt_variant *v) {
 
 /* The kernels are specialised for what a call has; variants are checked, and have their verdicts, as
  * specialised. */
-enum { OPTIONS = 300 };
+enum { OPTIONS = 340 };
 
 /* Rows of norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements.
  */
@@ -36,13 +36,18 @@ static bool wide_forward(const clt_norm_params *p) {
     return aligned(p->cols, r, (int64_t[]){p->ldx, p->ldy, 0, 0}, 4);
 }
 
+/* Bytes of local memory for a row of the wide backward pass, with its residual or without. */
+static uint64_t backward_row(const clt_norm_grad_params *p, bool residual) {
+    const uint64_t element = clt_dtype_bytes(p->x_type) + clt_dtype_bytes(p->dy_type) +
+                             (residual && p->residual.buf ? clt_dtype_bytes(p->dx_type) : 0);
+    return (uint64_t)p->cols * element + 1024;
+}
+
 /* Rows that a work-group of the wide backward pass has in local memory, 0: none fit. Half of it is left to
  * another work-group. */
 static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
     const clt_ref r[] = {p->x, p->dy, p->dx, p->residual, p->w, p->dx_copy, p->y, p->b};
-    const uint64_t row =
-        (uint64_t)p->cols * (clt_dtype_bytes(p->x_type) + clt_dtype_bytes(p->dy_type)) + 1024;
-    const uint64_t local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
+    const uint64_t row = backward_row(p, false), local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
     if (!aligned(p->cols, r, (int64_t[]){p->ldx, p->lddy, p->lddx, p->ldres, 0, 0, 0, 0}, 8) ||
         p->cols > 4096)
         return 0;
@@ -52,6 +57,14 @@ static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
 /* Its work-group: a row of more columns keeps more work-items busy. */
 static size_t backward_items(const clt_norm_grad_params *p) {
     return p->cols <= 1024 ? 256 : 512;
+}
+
+/* Whether four work-groups share a unit and have room for the four rows that each works on, with all that is
+ * read of them: then the next rows are asked for meanwhile. The kernel has a mark for the second pass
+ * (clt_ptx.h) then. */
+static bool reads_ahead(const clt_ops *ops, const clt_norm_grad_params *p) {
+    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
+    return f->wgmma && backward_items(p) == 256 && 4 * backward_row(p, true) <= f->local_mem / 4;
 }
 
 static bool wide_columns(const clt_column_sum_params *p) {
@@ -87,9 +100,9 @@ static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, 
     if (rows)
         snprintf(buf + n, OPTIONS - (size_t)n,
                  " -DCOLS=%d -DHEADS=%d -DROWS=%d -DITEMS_B=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d "
-                 "-DCOPY_TYPE=%d -DY_TYPE=%d",
+                 "-DCOPY_TYPE=%d -DY_TYPE=%d -DAHEAD=%d",
                  (int)p->cols, (int)p->heads, rows, (int)backward_items(p), p->dx_copy.buf != NULL,
-                 p->y.buf != NULL, p->b.buf != NULL, (int)p->copy_type, (int)p->y_type);
+                 p->y.buf != NULL, p->b.buf != NULL, (int)p->copy_type, (int)p->y_type, reads_ahead(ops, p));
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {

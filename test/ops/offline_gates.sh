@@ -122,7 +122,7 @@ work_groups() { # IR on stdin: "kernel items" a line
 }
 
 gate_nvidia() {
-    local o="$WORK/$4"
+    local o="$WORK/$4" alone=""
     # shellcheck disable=SC2086
     "$CLANG" $COMMON -target nvptx64--nvidiacl -Xclang -target-cpu -Xclang sm_90a -Xclang -target-feature -Xclang +ptx83 \
         -Xclang -mlink-builtin-bitcode -Xclang "$LIBCLC" $3 -emit-llvm -S "$2" -o "$o.ll" 2>"$o.log" &&
@@ -132,10 +132,12 @@ gate_nvidia() {
     if grep -q '//@' "$o.ptx"; then
         "$BUILD/test/unit/test_ptx" --rewrite <"$o.ptx" >"$o.second" && mv "$o.second" "$o.ptx" || { echo "not rewritten"; return; }
     fi
-    work_groups <"$o.ll" | awk 'sizes { items[$1] = $2; next }
+    # A kernel may say itself how many groups share a unit.
+    grep -q minnctapersm "$o.ptx" || alone='\n.minnctapersm 1'
+    work_groups <"$o.ll" | awk -v alone="$alone" 'sizes { items[$1] = $2; next }
         /\.entry / { match($0, /\.entry [A-Za-z0-9_]+/); name = substr($0, RSTART + 7, RLENGTH - 7) }
         { print } /^\)/ && items[name] {
-            print ".reqntid " items[name] ", 1, 1" (items[name] > 256 ? "" : "\n.minnctapersm 1"); items[name] = 0 }' sizes=1 - sizes=0 "$o.ptx" >"$o.sized.ptx"
+            print ".reqntid " items[name] ", 1, 1" (items[name] > 256 ? "" : alone); items[name] = 0 }' sizes=1 - sizes=0 "$o.ptx" >"$o.sized.ptx"
     "$PTXAS" -arch=sm_90a -v "$o.sized.ptx" -o "$o.cubin" >"$o.log" 2>&1 || { grep -m1 -E 'error|fatal' "$o.log"; return; }
     awk '/Function properties for/ { n = $NF }
          /bytes stack frame/ { if ($1 + $5 + $9 > 0) bad = bad " " n ": " $0 }
