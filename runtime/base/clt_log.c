@@ -65,14 +65,19 @@ static void erase_bar(void) {
 static void print_line(clt_log_level level, const char *text) {
     static const char *label[] = {"error: ", "warning: ", "", "debug: "};
     static const char *paint[] = {"\033[1;31m", "\033[1;33m", "", "\033[2m"};
-    char prefix[32] = "";
+    static double start; /* debug lines carry the seconds since the first of them */
+    char prefix[32] = "", since[32] = "";
+    if (level == CLT_LOG_DEBUG) {
+        if (start == 0) start = clt_now();
+        snprintf(since, sizeof since, "%.3f s: ", clt_now() - start);
+    }
     if (log_state.rank > 0) snprintf(prefix, sizeof prefix, "[rank %d] ", log_state.rank);
     bool color = clt_color(stderr) && paint[level][0];
     erase_bar();
-    fprintf(stderr, "%s%s%s%s%s\n", prefix, color ? paint[level] : "", label[level], color ? "\033[0m" : "",
-            text);
+    fprintf(stderr, "%s%s%s%s%s%s\n", prefix, color ? paint[level] : "", label[level], color ? "\033[0m" : "",
+            since, text);
     if (!log_state.file) return;
-    fprintf(log_state.file, "%s%s%s\n", prefix, label[level], text);
+    fprintf(log_state.file, "%s%s%s%s\n", prefix, label[level], since, text);
     fflush(log_state.file);
 }
 

@@ -6,8 +6,10 @@
 #include <strings.h>
 
 #include "../base/clt_io.h"
-#include "clt_waiter.h"
+#include "../base/clt_thread.h"
+#include "clt_helpers.h"
 #include "clt_record.h"
+#include "clt_waiter.h"
 
 clt_device_params clt_device_params_default(void) {
     return (clt_device_params){.local_size = 1};
@@ -51,11 +53,10 @@ static void open_cache(clt_device *dev, const char *dir) {
  * declarations, is not something that can be asked for or probed. */
 static void driver_habits(clt_device *dev, int local_size) {
     bool pocl = strcasecmp(dev->facts.platform, "Portable Computing Language") == 0;
-    bool nvidia = strncasecmp(dev->facts.platform, "NVIDIA", 6) == 0;
     bool simulator = strcasecmp(dev->facts.platform, "Oclgrind") == 0;
     bool intel_cpu = strncasecmp(dev->facts.platform, "Intel", 5) == 0 && dev->facts.type == CLT_DEVICE_CPU;
     if (intel_cpu && dev->facts.compute_units > 1) dev->waiter = clt_waiter_create();
-    dev->driver_caches = pocl || nvidia || simulator;
+    dev->driver_caches = pocl || simulator;
     dev->declares = pocl;
     dev->lazy_compile = pocl && local_size > 1; /* only matters if others compile the same */
 }
@@ -68,6 +69,77 @@ static clt_status create_queue(clt_device *dev) {
         clCreateCommandQueue(dev->context, dev->device, dev->profile ? CL_QUEUE_PROFILING_ENABLE : 0, &e);
     CLT_CL(dev, e, "creating a queue");
     return CLT_OK;
+}
+
+/* Each helper opens the device, too: together they get a sixteenth of its memory, at half a GiB each. CPU
+ * devices have none unless the user says so: their drivers compile with all cores, or at the first launch. */
+static int helpers_most(const clt_device *dev, int local_size) {
+    enum { MOST = 15 };
+    const uint64_t of_memory = dev->facts.global_mem / 16 / (512u << 20);
+    const long given = clt_env_long(CLT_ENV_BUILD_HELPERS, -1);
+    if (given >= 0) return (int)CLT_MIN(given, 64L);
+    if (dev->driver_caches || dev->facts.type == CLT_DEVICE_CPU) return 0;
+    const int cores = CLT_MIN(clt_cpu_count() / CLT_MAX(local_size, 1) - 1, (int)MOST);
+    return (int)CLT_MIN((uint64_t)CLT_MAX(cores, 0), of_memory);
+}
+
+/* Where the driver never saw the device, opening it takes seconds: helpers begin with that now. */
+static void create_helpers(clt_device *dev, const clt_device_params *p) {
+    const clt_helpers_params h = {.platform = dev->facts.platform_index,
+                                  .device = dev->facts.device_index,
+                                  .id = dev->id,
+                                  .cache_dir = dev->cache_dir,
+                                  .timeout = dev->timeout,
+                                  .most = helpers_most(dev, p->local_size)};
+    if (!p->helpers || clt_env(CLT_ENV_RECORD)) return;
+    dev->helpers = clt_helpers_create(&h);
+    if (dev->helpers && dev->facts.type != CLT_DEVICE_CPU && !clt_probe_is_stored(dev))
+        clt_helpers_start(dev->helpers);
+}
+
+bool clt_device_rehearse(clt_device *dev) {
+    if (!dev->helpers || dev->recorder || dev->rehearses) return false;
+    dev->rehearses = true;
+    return true;
+}
+
+void clt_device_rehearsed(clt_device *dev) {
+    dev->rehearses = false;
+    const int n = clt_helpers_go(dev->helpers);
+    clt_debug("%d programs are not in the cache", n);
+}
+
+bool clt_device_rehearses(const clt_device *dev) {
+    return dev->rehearses;
+}
+
+clt_status clt_device_open_helper(int platform, int device, const char *id, const char *cache_dir,
+                                  double timeout, clt_device **out) {
+    clt_found *found;
+    int n;
+    cl_int e = CL_DEVICE_NOT_FOUND;
+    CLT_TRY(clt_platform_find(&found, &n));
+    clt_device *dev = clt_calloc(1, sizeof *dev);
+    for (int i = 0; i < n; i++) {
+        const clt_found *f = &found[i];
+        if (f->facts.platform_index != platform || f->facts.device_index != device || strcmp(f->id, id) != 0)
+            continue;
+        dev->platform = f->platform;
+        dev->root = dev->device = f->device;
+        dev->facts = f->facts;
+        memcpy(dev->id, f->id, sizeof dev->id);
+        dev->context = clCreateContext(NULL, 1, &dev->device, context_message, NULL, &e);
+    }
+    clt_free(found);
+    dev->timeout = timeout;
+    dev->cache_dir = cache_dir ? clt_strdup(cache_dir) : NULL;
+    driver_habits(dev, 1);
+    if (e == CL_SUCCESS) {
+        *out = dev;
+        return CLT_OK;
+    }
+    clt_device_close(dev);
+    return CLT_FAIL;
 }
 
 static clt_status open_found(const clt_found *f, const clt_device_params *p, int share, int sharing,
@@ -88,7 +160,10 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
     driver_habits(dev, p->local_size);
+    create_helpers(dev, p);
+    clt_debug("opening %s", dev->facts.name);
     clt_status st = create_queue(dev);
+    clt_debug("%s has a context and a queue", dev->facts.name);
     if (st == CLT_OK) st = clt_probe(dev);
     if (st == CLT_OK && p->need_exact && !dev->facts.exact)
         st = clt_error(
@@ -159,6 +234,7 @@ static void warn_living(clt_device *dev) {
 
 void clt_device_close(clt_device *dev) {
     if (!dev) return;
+    clt_helpers_destroy(dev->helpers);
     clt_record_stop(dev);
     clt_tensor_map_free(dev);
     warn_living(dev);

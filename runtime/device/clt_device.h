@@ -58,6 +58,7 @@ typedef struct {
     double timeout;             /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, else 120 */
     bool profile;               /* time every kernel */
     int threads;                /* CPU devices: use only this many compute units (a sub-device); 0: all */
+    bool helpers;               /* a rehearsal will come: processes may build kernels beside this one */
     bool need_exact;            /* refuse a device that fails the probes of numerics: exact (CLT_NO_DEVICE) */
     bool reprobe;               /* probe and measure again instead of using what is stored */
 } clt_device_params;
@@ -169,6 +170,27 @@ typedef struct {
 /* Queues a launch. `local` NULL lets the driver choose; otherwise it divides `global`. */
 clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
                       int count);
+
+/* --- rehearsing ----------------------------------------------------------------------------------------- */
+
+/* A rehearsal goes through work without doing it: launches do nothing, reads give zeros, and kernels that are
+ * asked for are noted down (writes, fills and copies are done). After it helper processes build what is not
+ * in the cache (clt_helpers.h), and whoever asks for a kernel in earnest gets what they made.
+ *
+ *     if (clt_device_rehearse(dev)) {
+ *         ... what a step does ...
+ *         clt_device_rehearsed(dev);
+ *     }
+ *
+ * rehearse says false, and changes nothing, where there are no helpers (CLTRAIN_BUILD_HELPERS=0, one core,
+ * drivers that keep their programs in parts that only a launch makes). A failure in between is no failure of
+ * the work: the caller goes on. */
+/* First of all in main: true, and the exit code, if this process was started as a helper. Programs whose main
+ * does not ask have no helpers. */
+bool clt_device_helper_main(int argc, char **argv, int *code);
+bool clt_device_rehearse(clt_device *dev);
+void clt_device_rehearsed(clt_device *dev);
+bool clt_device_rehearses(const clt_device *dev);
 
 /* The text of a file under clkernels/ with its #includes expanded, or NULL if there is none. Borrowed. */
 const char *clt_kernel_text(const char *file);

@@ -24,10 +24,17 @@ typedef struct {
     cl_program program; /* NULL: it was tried and does not build */
 } clt_program;
 
+/* What a program is made from. */
+typedef struct {
+    const char *what; /* its name in messages */
+    const char *source, *options;
+    clt_hash128 key; /* clt_program_key */
+} clt_program_text;
+
 struct clt_kernel {
     clt_hash128 key;
     clt_device *dev;
-    cl_kernel kernel;
+    cl_kernel kernel; /* NULL: only rehearsed so far; made when it is asked for again */
     cl_uint args;
     char name[96];
     char *file, *options; /* how clt_kernel_get asked for it; NULL from a text */
@@ -66,6 +73,7 @@ typedef struct {
 
 typedef struct clt_recorder clt_recorder;
 typedef struct clt_waiter clt_waiter;
+typedef struct clt_helpers clt_helpers;
 
 struct clt_device {
     cl_platform_id platform;
@@ -81,6 +89,7 @@ struct clt_device {
     bool again;         /* measure instead of using what is stored */
     bool driver_caches; /* the driver has a program cache of its own */
     bool lazy_compile;  /* code is made at the first launch of each work-group size, for several processes */
+    bool rehearses;     /* clt_device_rehearse */
     bool declares;      /* programs bring their own declarations of built-in functions; clt_kernel.c */
     clt_device_counters counters;
     clt_buffer *buffers;
@@ -97,11 +106,16 @@ struct clt_device {
     int trace_n, trace_cap;
     double trace_shift; /* from the device's clock to clt_now's */
     bool tracing;
+    clt_helpers *helpers;   /* NULL: this process builds everything */
     clt_waiter *waiter;     /* NULL: the driver computes on threads of its own */
     cl_event gate;          /* test hook, see clt_device_gate */
     clt_recorder *recorder; /* NULL: launches are not recorded */
 };
 
+/* clt_device.c: device `device` of platform `platform` to build programs with, without probing; CLT_FAIL,
+ * with no message, if its id is another one. */
+clt_status clt_device_open_helper(int platform, int device, const char *id, const char *cache_dir,
+                                  double timeout, clt_device **out);
 /* clt_platform.c: all devices; *out is the caller's (clt_free). CLT_NO_DEVICE with advice when there are
  * none. */
 clt_status clt_platform_find(clt_found **out, int *count);
@@ -111,6 +125,8 @@ clt_status clt_select(const clt_found *found, int n, const char *pattern, int lo
                       int *index, int *share, int *sharing);
 /* clt_probe.c: fills the probed part of dev->facts, from the cache or by running. */
 clt_status clt_probe(clt_device *dev);
+/* Whether the cache has what was probed. */
+bool clt_probe_is_stored(const clt_device *dev);
 /* Builds `source` with exactly these options, without a message; NULL if it does not build. */
 cl_program clt_probe_build(clt_device *dev, const char *source, const char *options);
 /* Runs kernel `probe(in, out)` once over `items` in groups of `group`; false if anything refuses. */
@@ -151,6 +167,19 @@ void clt_tensor_map_free(clt_device *dev);
 
 /* clt_kernel.c */
 void clt_kernels_free(clt_device *dev);
+
+/* clt_program.c */
+/* `options` with those of every program here; malloc'ed. */
+char *clt_program_options(const clt_device *dev, const char *options);
+clt_hash128 clt_program_key(const clt_device *dev, const char *source, const char *options);
+/* From memory, the cache, a helper, or built now. quiet: a failing build is no message. Owned by the device.
+ */
+clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out);
+/* For a helper: builds, or finds in the cache, and gives the binary (malloc'ed; NULL where the driver keeps
+ * programs itself). Quiet. */
+clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char **data, size_t *bytes);
+/* Whether it was built in this process or is in the cache; drivers may know others. */
+bool clt_program_is_known(const clt_device *dev, clt_hash128 key);
 /* clBuildProgram whose failure nobody shall see. */
 cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options);
 /* Builds *p, and for a source marked for the second pass (clt_ptx.h) on a device with inline PTX puts the

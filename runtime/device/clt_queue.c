@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "clt_device_test.h"
+#include "clt_helpers.h"
 #include "clt_waiter.h"
 
 clt_status clt_hung_error(clt_device *dev, const char *what) {
@@ -108,6 +109,9 @@ bool clt_device_is_hung(const clt_device *dev) {
 
 void clt_device_set_steady(clt_device *dev, bool steady) {
     dev->steady = steady;
+    if (!steady) return;
+    clt_helpers_destroy(dev->helpers);
+    dev->helpers = NULL;
 }
 
 bool clt_device_is_steady(const clt_device *dev) {

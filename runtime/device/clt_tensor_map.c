@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 
 #include "clt_device_private.h"
@@ -59,6 +60,8 @@ struct clt_tensor_maps {
     clt_buffer *maps, *where;
     int cuda_device;
     void *cuda_context;
+    pthread_t opener; /* makes the context */
+    bool opening;
     int next_slot;
     int bucket[BUCKETS];
     entry slot[SLOTS];
@@ -130,31 +133,59 @@ void clt_tensor_map_forget(clt_device *dev, const clt_buffer *b) {
         if (t->slot[i].used && t->slot[i].p.ref.buf == b) drop(t, i);
 }
 
+/* The context is there, or cannot be had, once this returns. */
+static void await_context(struct clt_tensor_maps *t) {
+    if (t->opening) pthread_join(t->opener, NULL);
+    t->opening = false;
+}
+
 void clt_tensor_map_free(clt_device *dev) {
     struct clt_tensor_maps *t = dev->tensor_maps;
     if (!t) return;
     dev->tensor_maps = NULL;
+    await_context(t);
     clt_buffer_destroy(t->maps);
     clt_buffer_destroy(t->where);
     if (t->cuda_context) cu.release(t->cuda_device);
     clt_free(t);
 }
 
-static clt_status open_maps(clt_device *dev) {
-    if (dev->tensor_maps) return CLT_OK;
-    if (!clt_tensor_map_available(dev))
-        return clt_error(CLT_FAIL, "there are no tensor maps on %s: NVIDIA's libcuda.so.1 is needed",
-                         dev->facts.name);
+static void *open_context(void *p) {
+    struct clt_tensor_maps *t = p;
+    if (cu.retain(&t->cuda_context, t->cuda_device) != 0) t->cuda_context = NULL;
+    return NULL;
+}
+
+static void begin(clt_device *dev) {
+    if (dev->tensor_maps || !clt_tensor_map_available(dev)) return;
     struct clt_tensor_maps *t = clt_calloc(1, sizeof *t);
+    sigset_t all, old;
     for (int i = 0; i < BUCKETS; i++) t->bucket[i] = -1;
     dev->tensor_maps = t;
     t->cuda_device = cuda_device_of(dev);
-    clt_status st = clt_buffer_create(dev, (size_t)SLOTS * MAP_BYTES, "tensor maps", &t->maps);
-    if (st == CLT_OK) st = clt_buffer_create(dev, sizeof(uint64_t), "tensor maps", &t->where);
-    if (st == CLT_OK && cu.retain(&t->cuda_context, t->cuda_device) != 0) {
-        t->cuda_context = NULL;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    t->opening = pthread_create(&t->opener, NULL, open_context, t) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!t->opening) open_context(t);
+}
+
+void clt_tensor_map_begin(clt_device *dev) {
+    if (dev->facts.wgmma) begin(dev);
+}
+
+static clt_status open_maps(clt_device *dev) {
+    if (dev->tensor_maps && dev->tensor_maps->maps) return CLT_OK;
+    begin(dev);
+    struct clt_tensor_maps *t = dev->tensor_maps;
+    if (!t)
+        return clt_error(CLT_FAIL, "there are no tensor maps on %s: NVIDIA's libcuda.so.1 is needed",
+                         dev->facts.name);
+    clt_status st = clt_buffer_create(dev, sizeof(uint64_t), "tensor maps", &t->where);
+    if (st == CLT_OK) st = clt_buffer_create(dev, (size_t)SLOTS * MAP_BYTES, "tensor maps", &t->maps);
+    await_context(t);
+    if (st == CLT_OK && !t->cuda_context)
         st = clt_error(CLT_FAIL, "tensor maps on %s: the driver's context cannot be made", dev->facts.name);
-    }
     if (st != CLT_OK) clt_tensor_map_free(dev);
     return st;
 }
@@ -162,16 +193,20 @@ static clt_status open_maps(clt_device *dev) {
 /* --- making one -------------------------------------------------------------------------------------------
  */
 
-/* Where the buffer lies for a kernel. Buffers do not move. */
-static clt_status address_of(clt_device *dev, clt_buffer *b) {
+static clt_status where_kernel(clt_device *dev, clt_kernel **k) {
     static const char source[] = "__kernel void where(__global const uchar *p, __global ulong *out)\n"
                                  "{\n"
                                  "    *out = (ulong)p;\n"
                                  "}\n";
+    return clt_kernel_from_text(dev, "where a buffer lies", source, "where", "", k);
+}
+
+/* Where the buffer lies for a kernel. Buffers do not move. */
+static clt_status address_of(clt_device *dev, clt_buffer *b) {
     static const size_t one = 1;
     clt_kernel *k;
     if (b->address) return CLT_OK;
-    CLT_TRY(clt_kernel_from_text(dev, "where a buffer lies", source, "where", "", &k));
+    CLT_TRY(where_kernel(dev, &k));
     CLT_TRY(clt_launch(k, 1, &one, &one, (clt_arg[]){CLT_BUF(b), CLT_BUF(dev->tensor_maps->where)}, 2));
     return clt_buffer_read(dev->tensor_maps->where, 0, &b->address, sizeof b->address);
 }
@@ -196,6 +231,9 @@ static clt_status encode(clt_device *dev, const clt_tensor_map_params *p, uint64
 }
 
 clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, clt_ref *out) {
+    clt_kernel *k;
+    *out = clt_ref_none();
+    if (dev->rehearses) return where_kernel(dev, &k);
     CLT_TRY(open_maps(dev));
     struct clt_tensor_maps *t = dev->tensor_maps;
     const int bucket = bucket_of(p);

@@ -31,6 +31,10 @@ typedef struct {
 
 /* Whether maps can be made for this device here. */
 bool clt_tensor_map_available(clt_device *dev);
+
+/* Maps will be needed: begins, beside the caller's work, with the driver's context that makes them (a tenth
+ * of a second). Does nothing where there is no wgmma: no other kernel needs maps. */
+void clt_tensor_map_begin(clt_device *dev);
 /* Whether a tensor is aligned as a map needs it (base, strides, box). Unused places of p are zero. */
 bool clt_tensor_map_fits(const clt_tensor_map_params *p);
 /* The map of these parameters: the same place each time. The first call waits for the device and makes a

@@ -281,7 +281,9 @@ clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_var
     clt_tuned *t = find(u, &like, false), *known = find(u, &like, true);
     if (t && t->seconds > 0) CLT_TRY(use(ops, q, t, out));
     if (!*out && known) CLT_TRY(use(ops, q, known, out));
-    if (*out || !fill || (t && t->seconds == 0) || clt_device_is_steady(ops->dev)) return CLT_OK;
+    if (*out || !fill || (t && t->seconds == 0) || clt_device_is_steady(ops->dev) ||
+        clt_variant_is_rehearsed(ops))
+        return CLT_OK;
     if (u->spent >= ops->params.tune_seconds) {
         put(u, &like);
         return CLT_OK;

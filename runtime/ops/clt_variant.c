@@ -289,12 +289,17 @@ clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id) {
 
 /* --- verdicts ------------------------------------------------------------------------------------------- */
 
+bool clt_variant_is_rehearsed(const clt_ops *ops) {
+    return clt_device_rehearses(ops->dev);
+}
+
 clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(ops->reason, sizeof ops->reason, fmt, ap);
     va_end(ap);
-    return CLT_FAIL;
+    /* A rehearsed check compares with nothing, and goes on to the programs of its next case. */
+    return clt_variant_is_rehearsed(ops) ? CLT_OK : CLT_FAIL;
 }
 
 static bool is_nan_word(uint32_t w) {
@@ -303,6 +308,7 @@ static bool is_nan_word(uint32_t w) {
 
 clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what, clt_ref got,
                                   const float *want, size_t n) {
+    if (clt_variant_is_rehearsed(ops)) return CLT_OK;
     float *host = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
     void *stored = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
     const uint64_t size = clt_dtype_bytes(type);
@@ -401,6 +407,11 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
     int known = load_verdict(v, path);
     if (known) {
         v->verdict = known;
+    } else if (clt_variant_is_rehearsed(ops)) {
+        clt_free(path);
+        if (v->rehearsed) return CLT_OK;
+        v->rehearsed = true;
+        return check(ops, v, ctx); /* for the sake of its programs */
     } else if (clt_ops_stops(ops)) {
         clt_free(path);
         return CLT_STOPPED; /* a first step may check kernels for minutes */
@@ -450,6 +461,7 @@ static clt_status specialise(clt_ops *ops, clt_variant *v, const char *options, 
     *s = *v;
     memcpy(s->options + n, options, more + 1);
     s->verdict = 0;
+    s->rehearsed = false;
     ops->special = clt_realloc(ops->special, (size_t)(ops->specials + 1) * sizeof *ops->special);
     ops->special[ops->specials++] = s;
     *out = s;

@@ -19,6 +19,7 @@ typedef struct {
     char options[384]; /* params as " -DMR=8 -DNR=32" */
     bool usable;       /* requirements hold here */
     int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
+    bool rehearsed;    /* its check was (clt_device_rehearse) */
     char reason[512];  /* why it failed */
 } clt_variant;
 
@@ -79,6 +80,10 @@ const char *clt_variant_forced(const clt_ops *ops, const char *op);
 char *clt_variants_used(const clt_ops *ops);
 /* Checks that were made in this process: none where their verdicts were in the cache. */
 int clt_variants_checked(const clt_ops *ops);
+
+/* Whether a check runs in a rehearsal (clt_device_rehearse): it has to go through all of its calls, so that
+ * their programs are known, and can leave out what it compares with. clt_variant_fail says CLT_OK then. */
+bool clt_variant_is_rehearsed(const clt_ops *ops);
 
 /* For checks. fail: keeps the reason for the report (printf format, no newline) and returns CLT_FAIL,
  * printing nothing. compare: reads n floats and compares them with the oracle's words (a NaN equals any NaN);

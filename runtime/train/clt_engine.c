@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../device/clt_tensor_map.h"
 #include "clt_engine_internal.h"
 
 bool clt_engine_second_moment(const clt_config *c) {
@@ -113,6 +114,8 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->parts[e->n_parts++] = (clt_ckpt_part){.role = "weight", .slab = e->weights};
     if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m};
     if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v};
+    clt_debug("the device has memory for weights, optimizer and activations");
+    if (c->precision != CLT_F32 && c->numerics == CLT_FAST) clt_tensor_map_begin(dev);
     *out = e;
     return CLT_OK;
 }
@@ -195,6 +198,38 @@ void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int6
     int rank = clt_group_rank(e->group);
     *first = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank));
     *last = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank + 1));
+}
+
+/* --- rehearsing
+ * ------------------------------------------------------------------------------------------------- */
+
+static clt_status rehearse_step(clt_engine *e, const int32_t *zeros) {
+    const clt_engine_batch b = {.samples = e->microbatch,
+                                .targets = e->microbatch * e->seq,
+                                .tokens = zeros,
+                                .labels = zeros,
+                                .seq_ids = e->cfg->model.attn_uses_sequence_id ? zeros : NULL};
+    clt_mpt_batch mb = clt_engine_microbatch(e, &b, 0, 0, e->microbatch);
+    mb.step = 1;
+    mb.dropout = mb.lane_first = mb.lane_last = true;
+    mb.grads = e->grads[0];
+    if (!e->cfg->accumulate_on_tokens) mb.row_weight = e->host_row_weight;
+    CLT_TRY(clt_engine_weights_changed(e));
+    CLT_TRY(clt_mpt_train(e->model, &mb));
+    mb.lane_first = false; /* a lane's later microbatches add to its gradient */
+    CLT_TRY(clt_mpt_train(e->model, &mb));
+    return clt_engine_step_ops(e, e->microbatch);
+}
+
+void clt_engine_rehearse(clt_engine *e, bool evaluates) {
+    clt_device *dev = clt_ops_device(e->ops);
+    const double start = clt_now();
+    if (e->n_grads < 1 || !clt_device_rehearse(dev)) return;
+    int32_t *zeros = clt_calloc((size_t)(e->microbatch * e->seq), sizeof *zeros);
+    if (rehearse_step(e, zeros) == CLT_OK && evaluates) clt_engine_prepare_eval(e);
+    clt_free(zeros);
+    clt_device_rehearsed(dev);
+    clt_debug("rehearsed a step in %.3f s", clt_now() - start);
 }
 
 /* --- speed

@@ -138,6 +138,11 @@ clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]);
  * Not collective, but ranks that share a device should call it together. */
 clt_status clt_engine_measure(clt_engine *e, double *samples_per_second);
 
+/* Goes through a step, and an evaluation if `evaluates`, without doing anything (clt_device_rehearse): the
+ * kernels that are not in the cache are then built by helper processes, while the caller loads weights. Not
+ * collective. */
+void clt_engine_rehearse(clt_engine *e, bool evaluates);
+
 /* Builds what clt_engine_eval needs, by running it on one sample of zeros: an evaluation between steps then
  * compiles nothing. Not collective. */
 clt_status clt_engine_prepare_eval(clt_engine *e);

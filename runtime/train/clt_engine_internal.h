@@ -58,6 +58,8 @@ clt_mpt_batch clt_engine_microbatch(clt_engine *e, const clt_engine_batch *b, in
 /* CLT_STOPPED once some rank was asked to stop. */
 clt_status clt_engine_run_lane(clt_engine *e, const clt_engine_batch *b, int64_t step, int lane,
                                const clt_slab *grads);
+/* Every operation behind the lanes' forward and backward passes, for a rehearsal. */
+clt_status clt_engine_step_ops(clt_engine *e, int64_t samples);
 /* host_results holds this rank's sample losses: makes them those of all ranks, in global order. */
 clt_status clt_engine_gather(clt_engine *e, int64_t samples);
 

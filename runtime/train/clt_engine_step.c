@@ -156,6 +156,15 @@ static clt_status update(clt_engine *e, clt_slab *total, int64_t step, double al
     return CLT_OK;
 }
 
+clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
+    clt_slab *total = e->grads[0];
+    CLT_TRY(guard(e, samples, false));
+    if (e->n_grads > 1 || clt_group_size(e->group) > 1)
+        CLT_TRY(clt_op_add(e->ops, (clt_ref){total->piece[0], 0}, (clt_ref){total->piece[0], 0}, CLT_CHUNK));
+    CLT_TRY(measure_norm(e, total));
+    return update(e, total, 1, 1.0);
+}
+
 /* --- queueing a step, and looking at it
  * ------------------------------------------------------------------------------------------------- */
 

@@ -18,6 +18,7 @@ static clt_status open_device(clt_run *r) {
     p.local_rank = clt_group_local_rank(r->group);
     p.local_size = clt_group_local_size(r->group);
     p.profile = r->opt->profile || r->opt->trace || clt_env_long(CLT_ENV_PROFILE, 0);
+    p.helpers = true;
     p.need_exact = r->cfg->numerics == CLT_EXACT;
     clt_status st = clt_device_open(&p, &r->dev);
     clt_free(pattern);

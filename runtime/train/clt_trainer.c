@@ -75,6 +75,10 @@ static clt_status choose_microbatch(clt_run *r) {
                                                      clt_run_capacity(f, sharing), f->max_alloc, &r->memory));
 }
 
+static bool run_evaluates(const clt_run *r) {
+    return r->cfg->n_evals > 0 || clt_run_checks(r->cfg) > 0;
+}
+
 static clt_status open_engine(clt_run *r) {
     const clt_config *c = r->cfg;
     const clt_device_facts *f = clt_device_get_facts(r->dev);
@@ -90,6 +94,7 @@ static clt_status open_engine(clt_run *r) {
                            .lanes = clt_run_lanes(c, ranks),
                            .training = true};
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
+    clt_engine_rehearse(r->engine, run_evaluates(r));
     *clt_engine_loss_scale(r->engine) = r->scale;
     /* A CPU device works on the cores that would prepare the next step; amp_fp16, and guards that leave steps
      * out, ask after every step. All ranks do the same, since results are exchanged when they are looked at.
@@ -147,7 +152,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
                                   clt_engine_parts(r->engine, &(int){0})[0].slab);
     clt_free(path);
     if (st == CLT_OK) st = clt_engine_weights_changed(r->engine);
-    bool evaluates = r->cfg->n_evals > 0 || clt_run_checks(r->cfg) > 0;
+    const bool evaluates = run_evaluates(r);
     if (evaluates) clt_group_note(r->group, r->now.batch, "preparing evaluation");
     if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(r->engine);
     CLT_TRY(clt_group_agree(r->group, st));

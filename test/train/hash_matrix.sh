@@ -101,7 +101,7 @@ transport() {
 recompute() {
     compare "recomputation" $pocl 1 cltrain.recompute=true
     compare "recomputation of norms" $pocl 1 cltrain.recompute=norms
-    CLTRAIN_AHEAD=1 compare "steps queued ahead, checkpoints written meanwhile" $pocl 2 save_interval=3ba
+    CLTRAIN_BUILD_HELPERS=1 CLTRAIN_AHEAD=1 compare "a rehearsal, steps queued ahead, checkpoints written meanwhile" $pocl 2 save_interval=3ba
     compare "recomputation, 2 ranks, microbatch 1" $pocl 2 cltrain.recompute=true device_train_microbatch_size=1
 }
 
@@ -137,7 +137,7 @@ plain() {
     set=mpt-learned
     conf=("${plain[@]}")
     make_reference plain
-    compare "plain: 3 ranks" $pocl 3
+    CLTRAIN_BUILD_HELPERS=2 compare "plain: 3 ranks, with a rehearsal" $pocl 3
     compare "plain: microbatch auto, recomputation" $pocl 1 device_train_microbatch_size=auto cltrain.recompute=true
     [ -n "$intel" ] && compare "plain: 2 ranks: Intel, PoCL" intel,pocl 2
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "runtime/device/clt_device.h"
 
 static const struct {
     const char *name, *summary;
@@ -40,6 +41,8 @@ static void print_help(void) {
 }
 
 int main(int argc, char **argv) {
+    int code;
+    if (clt_device_helper_main(argc, argv, &code)) return code;
     clt_env_warn_unknown();
     const char *word = argc > 1 ? argv[1] : "--help";
     if (!strcmp(word, "-h") || !strcmp(word, "--help")) {

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "runtime/base/clt_io_probe.h"
 #include "runtime/base/clt_options.h"
+#include "runtime/device/clt_device.h"
 
 static const struct {
     const char *name, *summary;
@@ -108,6 +109,8 @@ static int run_words(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    int code;
+    if (clt_device_helper_main(argc, argv, &code)) return code;
     clt_launch_begin();
     clt_env_warn_unknown();
     clt_status st = clt_io_probe_from_env();

@@ -1,0 +1,350 @@
+/* Programs: built once per (source, options), by this process, by a helper, or found in the cache. */
+#include "clt_device_private.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../base/clt_io.h"
+#include "clt_helpers.h"
+#include "clt_ptx.h"
+
+#define LANGUAGE "-cl-std=CL1.2"
+#define ROUNDING "-cl-fp32-correctly-rounded-divide-sqrt"
+
+const char *clt_kernel_common_options(void) {
+    return LANGUAGE " " ROUNDING;
+}
+
+/* --- building
+ * ------------------------------------------------------------------------------------------------- */
+
+char *clt_program_options(const clt_device *dev, const char *options) {
+    return clt_format("%s%s%s%s", LANGUAGE, dev->facts.correct_rounding_option ? " " ROUNDING : "",
+                      options && *options ? " " : "", options ? options : "");
+}
+
+static char *build_log(const clt_device *dev, cl_program p) {
+    size_t n = 0;
+    clGetProgramBuildInfo(p, dev->device, CL_PROGRAM_BUILD_LOG, 0, NULL, &n);
+    char *log = clt_calloc(n + 1, 1);
+    if (n) clGetProgramBuildInfo(p, dev->device, CL_PROGRAM_BUILD_LOG, n, log, NULL);
+    return log;
+}
+
+/* The first lines of a build log that say "error", indented. */
+static void first_errors(clt_str *out, const char *log) {
+    int shown = 0;
+    for (const char *s = log; *s && shown < 3;) {
+        size_t n = strcspn(s, "\n");
+        char *line = clt_strndup(s, n);
+        if (strstr(line, "error") || strstr(line, "rror:")) {
+            clt_str_addf(out, "\n  %s", line);
+            shown++;
+        }
+        clt_free(line);
+        s += n + (s[n] == '\n');
+    }
+}
+
+/* The message of a failed build; source, options and log go to a file. */
+static clt_status build_failed(clt_device *dev, cl_program p, const char *what, const char *source,
+                               const char *options, clt_hash128 key, cl_int e) {
+    const char *tmp = clt_env(CLT_ENV_TMPDIR);
+    char hex[33], *log = build_log(dev, p);
+    clt_hash_hex(key, hex);
+    char *path = clt_format("%s/cltrain-build-%.12s.log",
+                            dev->cache_dir ? dev->cache_dir
+                            : tmp          ? tmp
+                                           : "/tmp",
+                            hex);
+    clt_str text = {0}, lines = {0};
+    clt_str_addf(&text, "%s on %s / %s, driver %s\noptions: %s\n\n%s\n\n---- source ----\n%s", what,
+                 dev->facts.platform, dev->facts.name, dev->facts.driver, options, log, source);
+    first_errors(&lines, log);
+    bool saved = clt_cache_write_file(path, text.s, text.len);
+    clt_status st =
+        clt_error(CLT_FAIL, "%s does not build on %s: %s%s%s%s", what, dev->facts.name, clt_cl_name(e),
+                  saved ? "; log and source: " : "", saved ? path : "", lines.s ? lines.s : "");
+    clt_str_free(&text);
+    clt_str_free(&lines);
+    clt_free(path);
+    clt_free(log);
+    return st;
+}
+
+clt_hash128 clt_program_key(const clt_device *dev, const char *source, const char *options) {
+    clt_hash_state *h = clt_hash_begin();
+    uint32_t format = CLT_CACHE_FORMAT;
+    clt_hash_add(h, &format, sizeof format);
+    clt_hash_add(h, dev->id, sizeof dev->id);
+    clt_hash_add(h, options, strlen(options) + 1);
+    clt_hash_add(h, source, strlen(source) + 1);
+    return clt_hash_end(h);
+}
+
+static void binary_name(clt_hash128 key, char name[48]) {
+    char hex[33];
+    clt_hash_hex(key, hex);
+    snprintf(name, 48, "%s.bin", hex);
+}
+
+/* A program from its binary, or NULL. NVIDIA's is assembler text, which was made with the options already. */
+static cl_program from_binary(clt_device *dev, const char *data, size_t bytes, const char *options) {
+    const unsigned char *binary = (const unsigned char *)data;
+    cl_int e, status = CL_SUCCESS;
+    cl_program p = clCreateProgramWithBinary(dev->context, 1, &dev->device, &bytes, &binary, &status, &e);
+    if (e != CL_SUCCESS) return NULL;
+    if (status == CL_SUCCESS &&
+        clBuildProgram(p, 1, &dev->device, dev->facts.inline_ptx ? "" : options, NULL, NULL) == CL_SUCCESS) {
+        dev->counters.programs_loaded++;
+        return p;
+    }
+    clReleaseProgram(p);
+    return NULL;
+}
+
+/* A program from the binary cache, or NULL. */
+static cl_program load_binary(clt_device *dev, clt_hash128 key, const char *options) {
+    char *data, name[48];
+    size_t bytes;
+    binary_name(key, name);
+    if (!clt_cache_get(dev->cache_dir, name, &data, &bytes)) return NULL;
+    cl_program p = from_binary(dev, data, bytes, options);
+    clt_free(data);
+    if (!p) {
+        clt_debug("cache entry %s does not load and is built again", name);
+        clt_cache_drop(dev->cache_dir, name);
+    }
+    return p;
+}
+
+/* The program's binary for the device with a terminating zero, or NULL. */
+static unsigned char *binary_of(cl_program p, size_t *bytes) {
+    *bytes = 0;
+    if (clGetProgramInfo(p, CL_PROGRAM_BINARY_SIZES, sizeof *bytes, bytes, NULL) != CL_SUCCESS || *bytes == 0)
+        return NULL;
+    unsigned char *binary = clt_calloc(*bytes + 1, 1);
+    if (clGetProgramInfo(p, CL_PROGRAM_BINARIES, sizeof binary, &binary, NULL) == CL_SUCCESS) return binary;
+    clt_free(binary);
+    return NULL;
+}
+
+/* What from_binary takes; *ptx, if there is one, is handed over. NULL: the driver does not say. */
+static char *take_binary(const clt_device *dev, cl_program p, char **ptx, size_t *bytes) {
+    char *data = *ptx ? *ptx : (char *)binary_of(p, bytes);
+    *ptx = NULL;
+    if (data && dev->facts.inline_ptx) *bytes = strlen(data);
+    return data;
+}
+
+/* Some drivers write their compiler's complaints to stderr past the build log, where they would look like
+ * errors of this program. */
+cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options) {
+    fflush(stderr);
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int saved = null >= 0 ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+    if (saved >= 0) dup2(null, STDERR_FILENO);
+    cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    if (saved >= 0) {
+        dup2(saved, STDERR_FILENO);
+        close(saved);
+    }
+    if (null >= 0) close(null);
+    return e;
+}
+
+/* The second pass (clt_ptx.h): *p, built from a marked source, becomes the program of its rewritten PTX.
+ * *text gets that PTX, for the message of a failure. */
+static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **text) {
+    const char *why = "the driver does not hand out the program";
+    size_t bytes;
+    unsigned char *first = binary_of(*p, &bytes);
+    *text = first ? clt_ptx_rewrite((const char *)first, &why) : NULL;
+    clt_free(first);
+    if (!*text) {
+        if (!quiet) clt_warn("instructions for the assembler alone cannot be built: %s", why);
+        return CL_BUILD_PROGRAM_FAILURE;
+    }
+    cl_int e, status = CL_SUCCESS;
+    bytes = strlen(*text);
+    const unsigned char *binary = (const unsigned char *)*text;
+    cl_program second =
+        clCreateProgramWithBinary(dev->context, 1, &dev->device, &bytes, &binary, &status, &e);
+    if (e != CL_SUCCESS) return e;
+    clReleaseProgram(*p);
+    *p = second;
+    if (status != CL_SUCCESS) return status;
+    return quiet ? clt_build_quietly(dev, second, "")
+                 : clBuildProgram(second, 1, &dev->device, "", NULL, NULL);
+}
+
+cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
+                        char **text) {
+    cl_int e = quiet ? clt_build_quietly(dev, *p, options)
+                     : clBuildProgram(*p, 1, &dev->device, options, NULL, NULL);
+    if (e == CL_SUCCESS && dev->facts.inline_ptx && clt_ptx_is_marked(source))
+        e = second_pass(dev, p, quiet, text);
+    return e;
+}
+
+/* PoCL reads 0.9 MB of declarations with every program, also only to find it in its cache: 15 programs of a
+ * warm start took it a quarter of a second. This tells it that they were read (the guard of clang's
+ * opencl-c.h, which PoCL's own headers ask for too) and puts a short list of our own before the source.
+ * False: the program needs more, and is built as everywhere. */
+static bool build_declared(clt_device *dev, const char *source, const char *options, bool quiet,
+                           cl_program *out) {
+    const char *text[] = {clt_kernel_text("include/clt_builtins.clh"), source};
+    cl_int e;
+    if (!text[0]) return false;
+    cl_program p = clCreateProgramWithSource(dev->context, 2, text, NULL, &e);
+    if (e != CL_SUCCESS) return false;
+    char *more = clt_format("%s -D_OPENCL_H_", options);
+    e = quiet ? clt_build_quietly(dev, p, more) : clBuildProgram(p, 1, &dev->device, more, NULL, NULL);
+    clt_free(more);
+    if (e == CL_SUCCESS)
+        *out = p;
+    else
+        clReleaseProgram(p);
+    return e == CL_SUCCESS;
+}
+
+/* One try to build; *text: the rewritten PTX of a second pass. */
+static cl_int build_once(clt_device *dev, const char *source, const char *options, bool quiet, cl_program *p,
+                         char **text) {
+    if (dev->declares && build_declared(dev, source, options, quiet, p)) return CL_SUCCESS;
+    cl_int e;
+    *p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
+    if (e != CL_SUCCESS) return e;
+    e = clt_build_passes(dev, p, source, options, quiet, text);
+    if (e == CL_SUCCESS && dev->declares) {
+        clt_debug("the short declarations do not serve this driver, or this program");
+        dev->declares = false;
+    }
+    return e;
+}
+
+/* *ptx: the rewritten PTX of a second pass, for the caller to free. */
+static clt_status build_source(clt_device *dev, const char *what, const char *source, const char *options,
+                               clt_hash128 key, bool quiet, cl_program *out, char **ptx) {
+    double start = clt_now();
+    clt_progress(false, "compiling kernels for this device: %s (%llu programs, %.1f s so far)", what,
+                 (unsigned long long)dev->counters.programs_built, dev->counters.build_seconds);
+    cl_program p = NULL;
+    cl_int e = build_once(dev, source, options, quiet, &p, ptx);
+    if (!p) return clt_cl_error(dev, e, what);
+    double took = clt_now() - start;
+    dev->counters.build_seconds += took;
+    dev->counters.programs_built++;
+    clt_status st = CLT_OK;
+    if (e == CL_SUCCESS) {
+        clt_debug("built %s [%s] in %.3f s", what, options, took);
+        *out = p;
+    } else {
+        st = quiet ? CLT_FAIL : build_failed(dev, p, what, *ptx ? *ptx : source, options, key, e);
+        clReleaseProgram(p);
+    }
+    return st;
+}
+
+/* Builds, and keeps the binary in the cache if drivers do not; *binary, if asked for, is the caller's. */
+static clt_status build_and_keep(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out,
+                                 char **binary, size_t *bytes) {
+    char name[48], *ptx = NULL, *data = NULL;
+    size_t n = 0;
+    clt_status st = build_source(dev, t->what, t->source, t->options, t->key, quiet, out, &ptx);
+    if (st == CLT_OK && !dev->driver_caches && (dev->cache_dir || binary))
+        data = take_binary(dev, *out, &ptx, &n);
+    binary_name(t->key, name);
+    if (data) clt_cache_put(dev->cache_dir, name, data, n);
+    if (binary) {
+        *binary = data;
+        *bytes = n;
+    } else {
+        clt_free(data);
+    }
+    clt_free(ptx);
+    return st;
+}
+
+/* What a helper has made of it, or NULL. */
+static cl_program from_helper(clt_device *dev, const clt_program_text *t) {
+    char *data = NULL;
+    size_t bytes = 0;
+    const double start = clt_now();
+    if (!clt_helpers_take(dev->helpers, t->key, &data, &bytes)) return NULL;
+    clt_debug("waited %.3f s for a helper to build %s", clt_now() - start, t->what);
+    cl_program p = data ? from_binary(dev, data, bytes, t->options) : NULL;
+    if (data && !p) clt_debug("what a helper built of %s does not load; it is built again", t->what);
+    clt_free(data);
+    return p;
+}
+
+/* Of the processes of a host one builds; the others then find it in a cache. */
+static clt_status build(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out) {
+    const bool own = dev->cache_dir && !dev->driver_caches;
+    if (own && (*out = load_binary(dev, t->key, t->options)) != NULL) return CLT_OK;
+    CLT_TRY(clt_steady_check(dev, "building program", t->what));
+    if ((*out = from_helper(dev, t)) != NULL) return CLT_OK;
+    int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, t->key, dev->timeout) : -1;
+    clt_status st = CLT_OK;
+    if (!own || lock < 0 || (*out = load_binary(dev, t->key, t->options)) == NULL)
+        st = build_and_keep(dev, t, quiet, out, NULL, NULL);
+    clt_cache_unlock(lock);
+    return st;
+}
+
+/* NVIDIA's driver keeps what it assembled by the text: the process that asked will load the text, and finds
+ * it there if it was loaded once here. */
+static void leave_assembled(clt_device *dev, const char *data, size_t bytes) {
+    cl_program p = data && dev->facts.inline_ptx ? from_binary(dev, data, bytes, "") : NULL;
+    if (p) clReleaseProgram(p);
+}
+
+clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char **data, size_t *bytes) {
+    char name[48];
+    cl_program p = NULL;
+    binary_name(t->key, name);
+    int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, t->key, dev->timeout) : -1;
+    clt_status st = CLT_OK;
+    *data = NULL;
+    if (dev->driver_caches || !clt_cache_get(dev->cache_dir, name, data, bytes))
+        st = build_and_keep(dev, t, true, &p, data, bytes);
+    if (st == CLT_OK) leave_assembled(dev, *data, *bytes);
+    clt_cache_unlock(lock);
+    if (p) clReleaseProgram(p);
+    return st;
+}
+
+bool clt_program_is_known(const clt_device *dev, clt_hash128 key) {
+    for (int i = 0; i < dev->programs_n; i++)
+        if (dev->programs[i].key.hi == key.hi && dev->programs[i].key.lo == key.lo) return true;
+    if (!dev->cache_dir || dev->driver_caches) return false;
+    char name[48];
+    binary_name(key, name);
+    char *path = clt_path_join(dev->cache_dir, name);
+    const bool there = clt_io_is_file(path);
+    clt_free(path);
+    return there;
+}
+
+clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out) {
+    for (int i = 0; i < dev->programs_n; i++) {
+        const clt_program *p = &dev->programs[i];
+        if (p->key.hi != t->key.hi || p->key.lo != t->key.lo) continue;
+        if (!p->program && quiet) return CLT_FAIL;
+        if (!p->program) continue; /* failed quietly before: build again for the message */
+        *out = p->program;
+        return CLT_OK;
+    }
+    cl_program program = NULL;
+    clt_status st = build(dev, t, quiet, &program);
+    if (st != CLT_OK && !quiet) return st;
+    if (dev->programs_n == dev->programs_cap) {
+        dev->programs_cap = dev->programs_cap ? 2 * dev->programs_cap : 32;
+        dev->programs = clt_realloc(dev->programs, (size_t)dev->programs_cap * sizeof *dev->programs);
+    }
+    dev->programs[dev->programs_n++] = (clt_program){t->key, program};
+    *out = program;
+    return st;
+}

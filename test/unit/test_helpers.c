@@ -1,0 +1,232 @@
+/* Helper processes that build programs: what they make is used, and whatever they do wrong is made good by
+ * the process that asked. This program is its own helper; a file in the cache folder says how it misbehaves.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/base/clt_io.h"
+#include "runtime/device/clt_cache.h"
+#include "runtime/device/clt_device.h"
+
+static char folder[64];
+static const char *const add_n = "__kernel void add_n(__global uint *x) { x[get_global_id(0)] += N; }\n";
+enum { PROGRAMS = 3 };
+
+typedef struct {
+    const char *cache;  /* below the test's folder, or a whole path */
+    const char *helper; /* NULL: a good one */
+    const char *count;  /* $CLTRAIN_BUILD_HELPERS */
+    double timeout;
+    int turn;
+} how;
+
+static int set_up(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/test_helpers.XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return clt_io_remove_tree(folder) == CLT_OK ? 0 : -1;
+}
+
+/* A device whose programs go through our own cache if there is one, else any: its driver keeps what a helper
+ * built, and this process still asks it. */
+static const char *pattern(bool *own) {
+    static char found[32];
+    clt_device_facts *list;
+    int n;
+    assert_int_equal(clt_device_list(false, &list, &n), CLT_OK);
+    snprintf(found, sizeof found, "%d:%d", list[0].platform_index, list[0].device_index);
+    *own = false;
+    for (int i = 0; i < n; i++)
+        if (strstr(list[i].platform, "Intel") || strstr(list[i].platform, "NVIDIA")) {
+            snprintf(found, sizeof found, "%d:%d", list[i].platform_index, list[i].device_index);
+            *own = true;
+        }
+    clt_free(list);
+    return found;
+}
+
+/* Program i of the three adds i + 1; `turn` makes it another program. */
+static clt_status get(clt_device *dev, int turn, int i, clt_kernel **k) {
+    char options[48];
+    snprintf(options, sizeof options, "-DN=%du -DTURN=%d", i + 1, turn);
+    return clt_kernel_from_text(dev, "add_n.cl", add_n, "add_n", options, k);
+}
+
+static clt_status run_all(clt_device *dev, int turn, clt_buffer *b) {
+    for (int i = 0; i < PROGRAMS; i++) {
+        clt_kernel *k;
+        CLT_TRY(get(dev, turn, i, &k));
+        CLT_TRY(clt_launch(k, 1, (size_t[]){1}, NULL, (clt_arg[]){CLT_BUF(b)}, 1));
+    }
+    return CLT_OK;
+}
+
+/* Helpers have the environment of this program's start: they are told by a file. */
+static void say_how(const char *text) {
+    char *dir = clt_path_join(folder, "good"), *path = clt_path_join(dir, "how");
+    assert_int_equal(clt_io_mkdirs(dir), CLT_OK);
+    assert_true(clt_cache_write_file(path, text, strlen(text)));
+    clt_free(path);
+    clt_free(dir);
+}
+
+/* argv of a helper -> what the file says, or "". */
+static const char *told(int argc, char **argv) {
+    static char text[32];
+    char path[256];
+    if (argc != 7 || strcmp(argv[1], "--build-helper") != 0) return "";
+    snprintf(path, sizeof path, "%s/how", argv[6]);
+    FILE *f = fopen(path, "r");
+    if (f && !fgets(text, sizeof text, f)) text[0] = 0;
+    if (f) fclose(f);
+    return text;
+}
+
+/* Rehearses and runs the three programs on a word that is 10. */
+static void use(const how *h, clt_device_counters *c, bool *own, bool *rehearsed) {
+    char *cache = *h->cache == '/' ? clt_strdup(h->cache) : clt_path_join(folder, h->cache);
+    clt_device_params p = {
+        .pattern = pattern(own), .local_size = 1, .cache_dir = cache, .timeout = h->timeout, .helpers = true};
+    clt_device *dev;
+    clt_buffer *b;
+    uint32_t x = 10;
+    setenv("CLTRAIN_BUILD_HELPERS", h->count, 1);
+    if (*h->cache != '/') say_how(h->helper ? h->helper : "");
+    assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
+    assert_int_equal(clt_buffer_create(dev, sizeof x, "x", &b), CLT_OK);
+    assert_int_equal(clt_buffer_write(b, 0, &x, sizeof x), CLT_OK);
+    *rehearsed = clt_device_rehearse(dev);
+    assert_int_equal(clt_device_rehearses(dev), *rehearsed);
+    if (*rehearsed) {
+        assert_int_equal(run_all(dev, h->turn, b), CLT_OK);
+        assert_int_equal(clt_buffer_read(b, 0, &x, sizeof x), CLT_OK);
+        assert_int_equal(x, 0); /* a read gives zeros */
+        clt_device_get_counters(dev, c);
+        assert_int_equal(c->launches, 0);
+        assert_int_equal(c->programs_built + c->programs_loaded, 0);
+        clt_device_rehearsed(dev);
+        clt_sleep(h->helper ? 0.2 : 0.5); /* a turn for the helpers: this process takes what has not begun */
+        assert_int_equal(clt_buffer_read(b, 0, &x, sizeof x), CLT_OK);
+        assert_int_equal(x, 10); /* nothing was launched */
+    }
+    assert_int_equal(run_all(dev, h->turn, b), CLT_OK);
+    assert_int_equal(clt_buffer_read(b, 0, &x, sizeof x), CLT_OK);
+    assert_int_equal(x, 10 + 1 + 2 + 3);
+    clt_device_get_counters(dev, c);
+    assert_int_equal(c->programs_built + c->programs_loaded, PROGRAMS);
+    clt_buffer_destroy(b);
+    clt_device_close(dev);
+    clt_free(cache);
+}
+
+static void helpers_build_what_was_rehearsed(void **state) {
+    (void)state;
+    clt_device_counters c;
+    bool own, rehearsed;
+    use(&(how){.cache = "good", .count = "2"}, &c, &own, &rehearsed);
+    assert_true(rehearsed);
+    if (own) assert_true(c.programs_loaded > 0);
+    if (!own)
+        print_message("no driver here hands out binaries: built by this process, from the driver's cache\n");
+    use(&(how){.cache = "good", .count = "2"}, &c, &own, &rehearsed);
+    if (own) assert_int_equal(c.programs_built, 0); /* from the cache, whoever wrote it */
+}
+
+static void a_folder_that_cannot_be_written_does_not_matter(void **state) {
+    (void)state;
+    clt_device_counters c;
+    bool own, rehearsed;
+    use(&(how){.cache = "/proc/none", .count = "2"}, &c, &own, &rehearsed);
+    assert_true(rehearsed);
+    if (own) assert_true(c.programs_loaded > 0);
+}
+
+static void none_are_wanted(void **state) {
+    (void)state;
+    clt_device_counters c;
+    bool own, rehearsed;
+    use(&(how){.cache = "good", .count = "0", .turn = -1}, &c, &own, &rehearsed);
+    assert_false(rehearsed);
+    assert_int_equal(c.programs_built, PROGRAMS);
+}
+
+/* They die at once, die over a program, hang, send what is no answer, say that nothing builds, and send a
+ * binary that is none. */
+static void bad_helpers_cost_only_time(void **state) {
+    (void)state;
+    static const char *const bad[] = {"gone", "dies", "hangs", "babbles", "refuses", "lies"};
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        clt_device_counters c;
+        bool own, rehearsed;
+        const double start = clt_now();
+        use(&(how){.cache = "good", .helper = bad[i], .count = "2", .timeout = 1, .turn = (int)i + 1}, &c,
+            &own, &rehearsed);
+        assert_true(rehearsed);
+        assert_int_equal(c.programs_built, PROGRAMS);
+        assert_true(clt_now() - start < 30);
+    }
+}
+
+static void a_program_that_does_not_build_says_why(void **state) {
+    (void)state;
+    bool own;
+    char *cache = clt_path_join(folder, "good");
+    clt_device_params p = {.pattern = pattern(&own), .local_size = 1, .cache_dir = cache, .helpers = true};
+    clt_device *dev;
+    clt_kernel *k;
+    setenv("CLTRAIN_BUILD_HELPERS", "2", 1);
+    say_how("");
+    assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
+    assert_true(clt_device_rehearse(dev));
+    assert_int_equal(clt_kernel_from_text(dev, "wrong.cl", "__kernel void wrong(", "wrong", "", &k), CLT_OK);
+    assert_int_equal(clt_kernel_from_text(dev, "wrong.cl", "__kernel void worse(", "worse", "", &k), CLT_OK);
+    clt_device_rehearsed(dev);
+    assert_int_equal(clt_kernel_from_text(dev, "wrong.cl", "__kernel void wrong(", "wrong", "", &k),
+                     CLT_FAIL);
+    assert_non_null(strstr(clt_last_error(), "wrong.cl does not build"));
+    clt_device_close(dev);
+    clt_free(cache);
+}
+
+/* What a helper gets is read and thrown away as far as one read goes. */
+static int misbehave(const char *how) {
+    char sink[4096];
+    const uint64_t answer[] = {1, 13}, no[] = {0, 0}, babble[] = {1, UINT64_MAX};
+    if (!strcmp(how, "gone")) return 1;
+    while (recv(STDIN_FILENO, sink, sizeof sink, 0) > 0) {
+        if (!strcmp(how, "dies")) abort();
+        if (!strcmp(how, "hangs")) sleep(60);
+        if (!strcmp(how, "babbles")) send(STDIN_FILENO, babble, sizeof babble, MSG_NOSIGNAL);
+        if (!strcmp(how, "refuses")) send(STDIN_FILENO, no, sizeof no, MSG_NOSIGNAL);
+        if (strcmp(how, "lies") != 0) continue;
+        send(STDIN_FILENO, answer, sizeof answer, MSG_NOSIGNAL);
+        send(STDIN_FILENO, "not a program", 13, MSG_NOSIGNAL);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    int code;
+    const char *how = told(argc, argv);
+    if (*how) return misbehave(how);
+    if (clt_device_helper_main(argc, argv, &code)) return code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(helpers_build_what_was_rehearsed),
+        cmocka_unit_test(a_folder_that_cannot_be_written_does_not_matter),
+        cmocka_unit_test(none_are_wanted),
+        cmocka_unit_test(bad_helpers_cost_only_time),
+        cmocka_unit_test(a_program_that_does_not_build_says_why),
+    };
+    return cmocka_run_group_tests_name("helpers", tests, set_up, tear_down);
+}
