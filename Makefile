@@ -4,18 +4,21 @@
 #   make check    installs what is missing, builds, runs every test
 #
 # Sources are found by folder: a new .c file in a layer's folder, a test/<folder>/test_*.c or a .cl file needs no
-# change here. BUILD=dir builds elsewhere; CC=clang, SANITIZE=address|undefined|thread, WERROR=0 and DEBUG=1 change how.
+# change here. BUILD=dir builds elsewhere; CC=clang, MPICC=another MPI's mpicc, SANITIZE=address|undefined|thread, WERROR=0 and DEBUG=1 change how.
 
 BUILD ?= build
 CC ?= gcc
+MPICC ?= mpicc
 DEBUG ?= 0
 WERROR ?= 1
 SANITIZE ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto
-MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null || pkg-config --cflags mpich 2>/dev/null)
-MPI_LIBS := $(shell mpicc --showme:link 2>/dev/null || pkg-config --libs mpich 2>/dev/null)
+# The flags of an MPI are those that its compiler wrapper would use: -show is known to Open MPI's and MPICH's.
+MPI_SHOW := $(shell $(MPICC) -show 2>/dev/null)
+MPI_CFLAGS := $(filter -I% -D% -pthread,$(MPI_SHOW))
+MPI_LIBS := $(filter -L% -l% -Wl% -pthread,$(MPI_SHOW))
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 

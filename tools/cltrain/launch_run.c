@@ -265,6 +265,9 @@ static int job_code(const job *j, int status) {
     }
     if (code) return code;
     if (j->asked == 0) explain(j, status);
+    /* Of a rank that is gone launchers tell codes of their own: MPICH's the signal's number. */
+    if (j->asked == 0 && j->lost >= 0 && WIFEXITED(status) && WEXITSTATUS(status) != 0)
+        return clt_status_exit_code(CLT_FAIL);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
