@@ -97,7 +97,6 @@ static cl_program from_binary(clt_device *dev, const char *data, size_t bytes, c
     if (e != CL_SUCCESS) return NULL;
     if (status == CL_SUCCESS &&
         clBuildProgram(p, 1, &dev->device, dev->facts.inline_ptx ? "" : options, NULL, NULL) == CL_SUCCESS) {
-        dev->counters.programs_loaded++;
         return p;
     }
     clReleaseProgram(p);
@@ -112,6 +111,7 @@ static cl_program load_binary(clt_device *dev, clt_hash128 key, const char *opti
     if (!clt_cache_get(dev->cache_dir, name, &data, &bytes)) return NULL;
     cl_program p = from_binary(dev, data, bytes, options);
     clt_free(data);
+    if (p) dev->counters.programs_loaded++;
     if (!p) {
         clt_debug("cache entry %s does not load and is built again", name);
         clt_cache_drop(dev->cache_dir, name);
@@ -128,6 +128,16 @@ static unsigned char *binary_of(cl_program p, size_t *bytes) {
     if (clGetProgramInfo(p, CL_PROGRAM_BINARIES, sizeof binary, &binary, NULL) == CL_SUCCESS) return binary;
     clt_free(binary);
     return NULL;
+}
+
+/* NVIDIA's programs are loaded from their text as soon as they are built, since later starts load it: what
+ * was checked and what is used then came out of the assembler in one way. */
+static bool reload(clt_device *dev, const char *data, size_t bytes, cl_program *p) {
+    cl_program again = from_binary(dev, data, bytes, "");
+    if (!again) return false;
+    clReleaseProgram(*p);
+    *p = again;
+    return true;
 }
 
 /* What from_binary takes; *ptx, if there is one, is handed over. NULL: the driver does not say. */
@@ -253,8 +263,12 @@ static clt_status build_and_keep(clt_device *dev, const clt_program_text *t, boo
     char name[48], *ptx = NULL, *data = NULL;
     size_t n = 0;
     clt_status st = build_source(dev, t->what, t->source, t->options, t->key, quiet, out, &ptx);
-    if (st == CLT_OK && !dev->driver_caches && (dev->cache_dir || binary))
-        data = take_binary(dev, *out, &ptx, &n);
+    const bool second_pass = ptx != NULL;
+    if (st == CLT_OK && !dev->driver_caches) data = take_binary(dev, *out, &ptx, &n);
+    if (data && dev->facts.inline_ptx && !second_pass && !reload(dev, data, n, out)) {
+        clt_free(data);
+        data = NULL;
+    }
     binary_name(t->key, name);
     if (data) clt_cache_put(dev->cache_dir, name, data, n);
     if (binary) {
@@ -275,6 +289,7 @@ static cl_program from_helper(clt_device *dev, const clt_program_text *t) {
     if (!clt_helpers_take(dev->helpers, t->key, &data, &bytes)) return NULL;
     clt_debug("waited %.3f s for a helper to build %s", clt_now() - start, t->what);
     cl_program p = data ? from_binary(dev, data, bytes, t->options) : NULL;
+    if (p) dev->counters.programs_loaded++;
     if (data && !p) clt_debug("what a helper built of %s does not load; it is built again", t->what);
     clt_free(data);
     return p;
@@ -294,13 +309,6 @@ static clt_status build(clt_device *dev, const clt_program_text *t, bool quiet, 
     return st;
 }
 
-/* NVIDIA's driver keeps what it assembled by the text: the process that asked will load the text, and finds
- * it there if it was loaded once here. */
-static void leave_assembled(clt_device *dev, const char *data, size_t bytes) {
-    cl_program p = data && dev->facts.inline_ptx ? from_binary(dev, data, bytes, "") : NULL;
-    if (p) clReleaseProgram(p);
-}
-
 clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char **data, size_t *bytes) {
     char name[48];
     cl_program p = NULL;
@@ -310,7 +318,6 @@ clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char *
     *data = NULL;
     if (dev->driver_caches || !clt_cache_get(dev->cache_dir, name, data, bytes))
         st = build_and_keep(dev, t, true, &p, data, bytes);
-    if (st == CLT_OK) leave_assembled(dev, *data, *bytes);
     clt_cache_unlock(lock);
     if (p) clReleaseProgram(p);
     return st;

@@ -89,7 +89,8 @@ static void build_case(check_case *c, const check_shape *s) {
     p->accumulate = r->accumulate = s->accumulate;
     p->in_type = c->in;
     p->c_type = r->c_type = out;
-    p->aux_type = r->aux_type = c->in;
+    if (s->act || s->grad_act)
+        p->aux_type = r->aux_type = c->in; /* else as calls have it: the same program */
     p->lda = r->lda = CLT_ROUND_UP((tn ? s->m : s->k) + 3, align);
     p->ldb = r->ldb = CLT_ROUND_UP((nt ? s->k : s->n) + 5, align);
     p->ldc = r->ldc = p->ldpre = r->ldpre = CLT_ROUND_UP(s->n + 7, (int64_t)c->align_c);
