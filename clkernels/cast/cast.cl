@@ -13,7 +13,7 @@
 #define WIDEN(fn, c) vstore16(CLT_PASTE(fn, 16)(convert_uint16(vload16(0, src + c))), 0, dst + c)
 #elif LANES == 8
 #define FULL(c, end) 1
-#define NARROW(fn, c) CLT_STORE8(CLT_PASTE(TYPE_OF_, fn), clt_load8_0(src + c), dst + c)
+#define NARROW(fn, c) CLT_STORE8(CLT_PASTE(TYPE_OF_, fn), CLT_LOAD8(0, src + c), dst + c)
 #define WIDEN(fn, c) clt_store8_0(CLT_LOAD8(CLT_PASTE(TYPE_OF_, fn), src + c), dst + c)
 #define TYPE_OF_clt_f32_to_bf16 1
 #define TYPE_OF_clt_f32_to_f16 2
