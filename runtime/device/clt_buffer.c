@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clt_helpers.h"
+
 static clt_status no_memory(const clt_device *dev, const char *name, size_t bytes, const char *why) {
     char want[32], used[32], total[32], most[32];
     return clt_error(
@@ -30,6 +32,15 @@ static cl_int touch(clt_device *dev, cl_mem mem, size_t bytes) {
     return clEnqueueFillBuffer(dev->queue, mem, &word, sizeof word, 0, n, 0, NULL, NULL);
 }
 
+static cl_int make(clt_device *dev, void *host, size_t bytes, cl_mem *out) {
+    cl_int e;
+    cl_mem mem =
+        clCreateBuffer(dev->context, CL_MEM_READ_WRITE | (host ? CL_MEM_USE_HOST_PTR : 0), bytes, host, &e);
+    if (e == CL_SUCCESS && !host && (e = touch(dev, mem, bytes)) != CL_SUCCESS) clReleaseMemObject(mem);
+    *out = mem;
+    return e;
+}
+
 static clt_status create(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out) {
     CLT_TRY(clt_steady_check(dev, "creating buffer", name));
     if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' would have no bytes", name);
@@ -37,10 +48,13 @@ static clt_status create(clt_device *dev, void *host, size_t bytes, const char *
         return no_memory(dev, name, bytes, "it is larger than one buffer may be");
     if (!host && dev->counters.bytes + bytes > dev->facts.global_mem)
         return no_memory(dev, name, bytes, "the memory is used up");
-    cl_int e;
-    cl_mem mem =
-        clCreateBuffer(dev->context, CL_MEM_READ_WRITE | (host ? CL_MEM_USE_HOST_PTR : 0), bytes, host, &e);
-    if (e == CL_SUCCESS && !host && (e = touch(dev, mem, bytes)) != CL_SUCCESS) clReleaseMemObject(mem);
+    cl_mem mem;
+    cl_int e = make(dev, host, bytes, &mem);
+    if (e != CL_SUCCESS && dev->helpers) { /* each of them has some of the device's memory */
+        clt_helpers_destroy(dev->helpers);
+        dev->helpers = NULL;
+        e = make(dev, host, bytes, &mem);
+    }
     if (e != CL_SUCCESS) return no_memory(dev, name, bytes, clt_cl_name(e));
     clt_buffer *b = clt_calloc(1, sizeof *b);
     *b = (clt_buffer){.dev = dev, .mem = mem, .bytes = bytes, .wrapped = host != NULL, .next = dev->buffers};

@@ -73,9 +73,9 @@ static clt_status create_queue(clt_device *dev) {
 
 /* Each helper opens the device, too: together they get a sixteenth of its memory, at half a GiB each. CPU
  * devices have none unless the user says so: their drivers compile with all cores, or at the first launch. */
-static int helpers_most(const clt_device *dev, int local_size) {
+static int helpers_most(const clt_device *dev, int local_size, int sharing) {
     enum { MOST = 15 };
-    const uint64_t of_memory = dev->facts.global_mem / 16 / (512u << 20);
+    const uint64_t of_memory = dev->facts.global_mem / 16 / (512u << 20) / (uint64_t)CLT_MAX(sharing, 1);
     const long given = clt_env_long(CLT_ENV_BUILD_HELPERS, -1);
     if (given >= 0) return (int)CLT_MIN(given, 64L);
     if (dev->driver_caches || dev->facts.type == CLT_DEVICE_CPU) return 0;
@@ -83,14 +83,15 @@ static int helpers_most(const clt_device *dev, int local_size) {
     return (int)CLT_MIN((uint64_t)CLT_MAX(cores, 0), of_memory);
 }
 
-/* Where the driver never saw the device, opening it takes seconds: helpers begin with that now. */
-static void create_helpers(clt_device *dev, const clt_device_params *p) {
+/* On a device that was never probed there will be much to build: helpers open it while this process probes.
+ * This process's own context is made before: a driver that makes many at a time takes a second for each. */
+static void create_helpers(clt_device *dev, const clt_device_params *p, int sharing) {
     const clt_helpers_params h = {.platform = dev->facts.platform_index,
                                   .device = dev->facts.device_index,
                                   .id = dev->id,
                                   .cache_dir = dev->cache_dir,
                                   .timeout = dev->timeout,
-                                  .most = helpers_most(dev, p->local_size)};
+                                  .most = helpers_most(dev, p->local_size, sharing)};
     if (!p->helpers || clt_env(CLT_ENV_RECORD)) return;
     dev->helpers = clt_helpers_create(&h);
     if (dev->helpers && dev->facts.type != CLT_DEVICE_CPU && !clt_probe_is_stored(dev))
@@ -105,7 +106,7 @@ bool clt_device_rehearse(clt_device *dev) {
 
 void clt_device_rehearsed(clt_device *dev) {
     dev->rehearses = false;
-    const int n = clt_helpers_go(dev->helpers);
+    const int n = dev->helpers ? clt_helpers_go(dev->helpers) : 0;
     clt_debug("%d programs are not in the cache", n);
 }
 
@@ -160,10 +161,10 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
     driver_habits(dev, p->local_size);
-    create_helpers(dev, p);
     clt_debug("opening %s", dev->facts.name);
     clt_status st = create_queue(dev);
     clt_debug("%s has a context and a queue", dev->facts.name);
+    if (st == CLT_OK) create_helpers(dev, p, sharing);
     if (st == CLT_OK) st = clt_probe(dev);
     if (st == CLT_OK && p->need_exact && !dev->facts.exact)
         st = clt_error(

@@ -28,8 +28,7 @@ typedef struct {
 /* NULL where there can be none: `most` is below 1, or main does not call clt_device_helper_main. Starts none
  * yet. */
 clt_helpers *clt_helpers_create(const clt_helpers_params *p);
-/* Starts them before it is known what there is to build: a driver that was never used on a machine takes more
- * than a second to open its device. */
+/* Starts them before it is known what there is to build: opening the device may take them a second. */
 void clt_helpers_start(clt_helpers *h);
 /* Another program to build, unless it is there already; the text is copied. Nothing is built before
  * clt_helpers_go, which sorts: a file's first program comes before another file's second, since a long one

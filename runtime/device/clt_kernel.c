@@ -55,7 +55,8 @@ static clt_status kernel_of(clt_device *dev, const char *what, const char *sourc
     clt_status st = CLT_OK;
     clt_kernel *k = find_kernel(dev, key);
     if (dev->rehearses && !k) {
-        if (!clt_program_is_known(dev, t.key)) clt_helpers_add(dev->helpers, &t, dev->facts.inline_ptx);
+        if (dev->helpers && !clt_program_is_known(dev, t.key))
+            clt_helpers_add(dev->helpers, &t, dev->facts.inline_ptx);
         k = add_kernel(dev, name, key);
     } else if (!dev->rehearses && (!k || !k->kernel)) {
         cl_program program;

@@ -2,6 +2,7 @@
  * the process that asked. This program is its own helper; a file in the cache folder says how it misbehaves.
  */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -205,7 +206,7 @@ static int misbehave(const char *how) {
     const uint64_t answer[] = {1, 13}, no[] = {0, 0}, babble[] = {1, UINT64_MAX};
     if (!strcmp(how, "gone")) return 1;
     while (recv(STDIN_FILENO, sink, sizeof sink, 0) > 0) {
-        if (!strcmp(how, "dies")) abort();
+        if (!strcmp(how, "dies")) raise(SIGKILL);
         if (!strcmp(how, "hangs")) sleep(60);
         if (!strcmp(how, "babbles")) send(STDIN_FILENO, babble, sizeof babble, MSG_NOSIGNAL);
         if (!strcmp(how, "refuses")) send(STDIN_FILENO, no, sizeof no, MSG_NOSIGNAL);
