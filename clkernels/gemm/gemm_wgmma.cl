@@ -10,21 +10,30 @@
  *   -DMB=1 -DBN=256   blocks of 64 rows of each warpgroup that multiplies, width of a tile; or -DMB=2 -DBN=128
  *   -DSTAGES=3        ring of buffers of (BM + BN) * 128 bytes
  *   -DBOXES=4         of 8 KiB for the results of each of the two warpgroups: 1, 2 or 4
- *   -DAGAIN=1         with AHEAD and a derivative: act(grad_pre) is written, too
  *   -DIN_TYPE -DC_TYPE -DAUX_TYPE    clt_dtype: 0 fp32, 1 bf16, 2 fp16; operands, c, pre and grad_pre
  *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: what the epilogue does
  *   -DACT -DGRAD_ACT  gemm_epilogue.clh; GELU of include/clt_act_fast.clh
- *   -DAHEAD=1         what the last step of the epilogue reads (grad_pre of 16 bits with c of 16 bits, or the residual with
- *                     c of fp32 that is not added to) is copied to where the results will be, ahead of the products
+ *   -DAHEAD=1         the residual, with c of fp32 that is not added to, is copied to where the results will be, ahead of
+ *                     the products
+ *   -DFINISH=1        an activation, or the derivative of one, of 16-bit tensors is made while the next tile is multiplied:
+ *                     gemm_wgmma_finish.clh
+ *   -DAGAIN=1         FINISH of a derivative: act(grad_pre) is written, too
  *
  * Tiles `0 .. whole` are dealt out one by one. The steps along k of the others are cut into equal runs, one for each of
- * `runs` work-groups; a piece that is not a whole tile goes to `part` and gemm_parts adds the pieces of a tile in
- * ascending k. What is cut depends on sizes and device only, so every launch gives the same bits. The tiles are walked in
- * `strands` so that as many work-groups are at the same place of k in neighbouring tiles: they share what they read.
+ * `runs` work-groups. The work-group whose piece of a tile begins at k = 0 finishes the tile: it adds the others' pieces,
+ * which they leave in `part`, to its sums in ascending k. What is cut depends on sizes and device only, so every launch
+ * gives the same bits. The tiles are walked in `strands` so that as many work-groups are at the same place of k in
+ * neighbouring tiles: they share what they read.
  *
- * Launch: gemm_wgmma {groups * 384}, local {384}; gemm_parts {BN / 4, BM / LINES, tiles - whole}.
- * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and
- * pre (AHEAD: grad_pre or residual in the place of pre) as a tensor map needs them, and n a multiple of 16 bytes: boxes clip at multiples of 16 bytes. */
+ * Runs are given to work-groups in descending order: who finishes a tile waits for work-groups of lower numbers, and those
+ * leave what it waits for before they wait for anything. The device starts work-groups in ascending order, so none waits
+ * for one that has no place yet.
+ *
+ * Launch: gemm_wgmma {groups * 384}, local {384}. For each run `flags` has 2, 0 before and after a launch, and `part`
+ * BM x BN floats.
+ * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and pre (AHEAD:
+ * the residual, FINISH of a derivative: grad_pre in the place of pre) as a tensor map needs them, and n a multiple of 16
+ * bytes: boxes clip at multiples of 16 bytes. */
 #if defined(IN_TYPE) && IN_TYPE == 2
 #define CLT_MMA_TYPE "f16"
 #endif
@@ -55,20 +64,21 @@
 #ifndef AHEAD
 #define AHEAD 0
 #endif
+#ifndef FINISH
+#define FINISH 0
+#endif
 #ifndef AGAIN
 #define AGAIN 0
 #endif
 #if (MB != 1 || BN != 256) && (MB != 2 || BN != 128)
 #error "MB, BN are 1, 256 or 2, 128"
 #endif
-#if AHEAD && !((EP & CLT_EP_GRAD) && !(EP & (CLT_EP_PRE | CLT_EP_RESIDUAL)) && C_TYPE && AUX_TYPE) &&                        \
-    !((EP & CLT_EP_RESIDUAL) && !(EP & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) && !C_TYPE)
+#if AHEAD && (!(EP & CLT_EP_RESIDUAL) || (EP & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) || C_TYPE)
 #error "AHEAD does not do this epilogue"
 #endif
-#if AGAIN && (!AHEAD || !C_TYPE || BOXES < 2)
-#error "AGAIN needs a derivative whose grad_pre comes AHEAD, and two boxes"
+#if AGAIN && !(FINISH && (EP & CLT_EP_GRAD))
+#error "AGAIN needs FINISH of a derivative"
 #endif
-
 #define BM (MB * 128)
 #define BK 64
 #define ITEMS 384
@@ -107,8 +117,8 @@
 typedef struct {
     uint m, n, k; /* sizes */
     uint tiles_m, tiles_n, steps;
-    uint group;        /* rows of tiles that are walked together, for the cache */
-    uint whole, parts; /* tiles that are dealt out whole; steps of the others */
+    uint group; /* rows of tiles that are walked together, for the cache */
+    uint whole, parts; /* tiles that are dealt out whole; steps of the others, 0: there are none */
     uint runs, strands;
 } gemm_plan;
 
@@ -141,22 +151,29 @@ static inline uint run_begin(const gemm_plan *p, uint r)
 }
 
 typedef struct {
-    uint next;       /* tile that is dealt out next */
-    uint at, end;    /* run of steps */
+    uint next;    /* tile that is dealt out next */
+    uint at, end; /* run of steps */
     uint tile, k0, k1;
-    uint slot;       /* of `part`; all ones: this is a whole tile */
-    uint first_slot; /* of this work-group, for its next piece */
 } gemm_walk;
 
-static inline gemm_walk walk_begin(const gemm_plan *p, uint group)
+/* The run of this work-group, if it has one. */
+static inline uint own_run(const gemm_plan *p)
 {
-    gemm_walk w = {group, run_begin(p, group), group < p->runs ? run_begin(p, group + 1) : 0, 0, 0, 0, 0, group * 2};
+    return p->runs - 1 - (uint)get_group_id(0);
+}
+
+static inline gemm_walk walk_begin(const gemm_plan *p)
+{
+    gemm_walk w = {(uint)get_group_id(0), 0, 0, 0, 0, 0};
+    if (w.next < p->runs) {
+        w.at = run_begin(p, own_run(p));
+        w.end = run_begin(p, own_run(p) + 1);
+    }
     return w;
 }
 
 static inline bool walk_next(const gemm_plan *p, gemm_walk *w)
 {
-    w->slot = ~0u;
     if (w->next < p->whole) {
         w->tile = w->next;
         w->next += (uint)get_num_groups(0);
@@ -170,8 +187,13 @@ static inline bool walk_next(const gemm_plan *p, gemm_walk *w)
     w->k0 = w->at - t * p->steps;
     w->k1 = min(p->steps, w->k0 + w->end - w->at);
     w->at += w->k1 - w->k0;
-    if (w->k0 > 0 || w->k1 < p->steps) w->slot = w->first_slot++;
     return true;
+}
+
+/* The same for those who only care for tiles that this work-group finishes: at most a run's first piece is not one. */
+static inline bool walk_next_result(const gemm_plan *p, gemm_walk *w)
+{
+    return walk_next(p, w) && (w->k0 == 0 || walk_next(p, w));
 }
 
 /* --- copying in -------------------------------------------------------------------------------------------------- */
@@ -194,7 +216,39 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 #endif
 }
 
-/* --- results ------------------------------------------------------------------------------------------------------- */
+/* --- pieces of tiles that were cut ------------------------------------------------------------------------------------ */
+
+/* A warpgroup's sums lie in `part` as its items hold them. A run leaves at most one piece: the first, where it begins
+ * inside a tile. */
+#define QUADS (BM * BN / 2 / 128 / 4) /* float4 of an item's sums */
+#define QUAD(i) (d[(i) / (BN / 8)] + (i) % (BN / 8) * 4)
+#define PIECE(run) (part + ((size_t)(run)*2 + half_) * (QUADS * 128) + item)
+#define LEAVE_PIECE()                                                                                        \
+    {                                                                                                        \
+        __global float4 *to = PIECE(own_run(&plan));                                                         \
+        _Pragma("unroll") for (uint i = 0; i < QUADS; i++)                                                   \
+            to[i * 128] = (float4)(QUAD(i)[0], QUAD(i)[1], QUAD(i)[2], QUAD(i)[3]);                          \
+        CLT_GROUP_SYNC(1 + half_, 128);                                                                      \
+        if (item == 0) CLT_FLAG_RAISE(flags + own_run(&plan) * 2 + half_);                                   \
+    }
+/* Whether run r, after the own one, has a piece of the tile that ends the own one. */
+#define HAS_PIECE(r) (run_begin(&plan, r) < walk.at + plan.steps - walk.k1)
+#define ADD_PIECES()                                                                                         \
+    for (uint r = own_run(&plan) + 1; HAS_PIECE(r); r++) {                                                   \
+        __global const float4 *from = PIECE(r);                                                              \
+        if (item == 0) CLT_FLAG_TAKE(flags + r * 2 + half_);                                                 \
+        CLT_GROUP_SYNC(1 + half_, 128);                                                                      \
+        _Pragma("unroll") for (uint i = 0; i < QUADS; i++)                                                   \
+        {                                                                                                    \
+            const float4 more = from[i * 128];                                                               \
+            QUAD(i)[0] += more.x;                                                                            \
+            QUAD(i)[1] += more.y;                                                                            \
+            QUAD(i)[2] += more.z;                                                                            \
+            QUAD(i)[3] += more.w;                                                                            \
+        }                                                                                                    \
+    }
+
+/* --- results ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     __global const float *bias, *residual;
@@ -223,13 +277,13 @@ static inline void add_bias(const gemm_results *o, float *v, uint j)
 #define AGAIN_OF CLT_ACT_FN(GRAD_ACT)
 #endif
 /* Steps of the epilogue that read global memory, where they do not have it ahead. */
-#if AHEAD
+#if AHEAD || FINISH
 #define AT_ONCE 0
 #else
 #define AT_ONCE (EP & (CLT_EP_GRAD | CLT_EP_RESIDUAL))
 #endif
 
-static inline void finish(const gemm_results *o, float *v, uint i, uint j)
+static inline void finish_pair(const gemm_results *o, float *v, uint i, uint j)
 {
 #if EP & CLT_EP_ACT
     v[0] = ACT_OF(v[0]);
@@ -270,42 +324,12 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
     }
 
 /* What was copied ahead into the box meets the sums that will be put in its place. */
-#if AHEAD && C_TYPE
-#if AGAIN
-#define ALSO_AGAIN(two, low, high) PACK_AUX(two, AGAIN_OF(low), AGAIN_OF(high))
-#define PUT_AGAIN(u, j, r0, r1, r2, r3)                                                                      \
-    CLT_STORE_MATRIX4(BOX_AT((u)-1) + put_row + (((j + put_block) ^ put_swizzle) << 4), r0, r1, r2, r3)
-#else
-#define ALSO_AGAIN(two, low, high)
-#define PUT_AGAIN(u, j, r0, r1, r2, r3)
-#endif
-#define TIMES_GRAD(v, two)                                                                                   \
-    {                                                                                                        \
-        const float low = CLT_WIDEN(AUX_TYPE, (ushort)(two)), high = CLT_WIDEN(AUX_TYPE, (ushort)((two) >> 16)); \
-        (v)[0] = (v)[0] * GRAD_OF(low);                                                                      \
-        (v)[1] = (v)[1] * GRAD_OF(high);                                                                     \
-        ALSO_AGAIN(two, low, high);                                                                          \
-    }
-#define MEET_16(u, v)                                                                                        \
-    _Pragma("unroll") for (uint j = 0; j < 8; j += 2)                                                        \
-    {                                                                                                        \
-        uint r0, r1, r2, r3;                                                                                 \
-        CLT_LOAD_MATRIX4(r0, r1, r2, r3, BOX_AT(u) + put_row + (((j + put_block) ^ put_swizzle) << 4));          \
-        TIMES_GRAD((v) + 4 * j, r0);                                                                         \
-        TIMES_GRAD((v) + 4 * j + 2, r1);                                                                     \
-        TIMES_GRAD((v) + 4 * j + 4, r2);                                                                     \
-        TIMES_GRAD((v) + 4 * j + 6, r3);                                                                     \
-        PUT_AGAIN(u, j, r0, r1, r2, r3);                                                                     \
-    }
-#else
-#define MEET_16(u, v)
-#endif
-#if AHEAD && !C_TYPE
-#define MEET_32(box, v, first)                                                                               \
+#if AHEAD
+#define MEET_32(u, v, first)                                                                                 \
     _Pragma("unroll") for (uint j = 0; j < 4; j++)                                                           \
     {                                                                                                        \
         const uint piece = (j * 2 + (lane & 3) / 2) ^ (lane / 4);                                            \
-        const uint from = (box) + (warp * 16 + lane / 4) * 128 + (piece << 4) + (lane & 1) * 8;              \
+        const uint from = BOX_AT(u) + (warp * 16 + lane / 4) * 128 + (piece << 4) + (lane & 1) * 8;          \
         float r0, r1, r2, r3;                                                                                \
         CLT_LOAD_FLOAT2(r0, r1, from);                                                                       \
         CLT_LOAD_FLOAT2(r2, r3, from + 1024);                                                                \
@@ -315,7 +339,7 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
         (v)[4 * (j + (first)) + 3] = r3 + (v)[4 * (j + (first)) + 3];                                        \
     }
 #else
-#define MEET_32(box, v, first)
+#define MEET_32(u, v, first)
 #endif
 
 #if C_TYPE == 2
@@ -328,13 +352,13 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #else
 #define PACK_AUX CLT_PACK_BF16
 #endif
-/* A warpgroup's results are four chunks of 64 x 64: place of the sums, row and column of chunk q. */
-#define SUMS(q) (d[(q) / (BN / 64)] + (q) % (BN / 64) * 32)
+/* A warpgroup's results are four chunks of 64 x 64: the sums, row and column of chunk q. */
+#define CHUNK(q) (d[(q) / (BN / 64)] + (q) % (BN / 64) * 32)
 #define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)
 #define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)
-/* A tile's boxes are filled one after the other: PRE_BOXES of pre (or of AGAIN) and C_BOXES of c for each chunk. Box number u is filled
+/* A tile's boxes are filled one after the other: PRE_BOXES of pre and C_BOXES of c for each chunk. Box number u is filled
  * when what it held before is gone (AHEAD: when what this tile needs has come), and then is the sender's. */
-#define PRE_BOXES (EP & CLT_EP_PRE || AGAIN ? (AUX_TYPE ? 1 : 2) : 0)
+#define PRE_BOXES (EP & CLT_EP_PRE ? (AUX_TYPE ? 1 : 2) : 0)
 #define C_BOXES (C_TYPE ? 1 : 2)
 #define FIRST_BOX(q) ((q) * (PRE_BOXES + C_BOXES))
 #define BOX_AT(u) (boxes_at + (u) % BOXES * BOX_BYTES)
@@ -346,11 +370,10 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
     if (lane == 0) CLT_BAR_ARRIVE(filled + (u) % BOXES * 8);                                                 \
     if ((u) % BOXES == BOXES - 1) sent_parity ^= 1
 /* Chunk q as it is now, in 16 or 32 bits, from box u on. */
-#define FILL_16(u, q, pack)                                                                                  \
-    FILL(u, MEET_16(u, SUMS(q)) PUT_16(BOX_AT(u), SUMS(q), pack))
+#define FILL_16(u, q, pack) FILL(u, PUT_16(BOX_AT(u), CHUNK(q), pack))
 #define FILL_32(u, q)                                                                                        \
-    FILL(u, MEET_32(BOX_AT(u), SUMS(q), 0) PUT_32(BOX_AT(u), SUMS(q), 0));                                   \
-    FILL((u) + 1, MEET_32(BOX_AT((u) + 1), SUMS(q), 4) PUT_32(BOX_AT((u) + 1), SUMS(q), 4))
+    FILL(u, MEET_32(u, CHUNK(q), 0) PUT_32(BOX_AT(u), CHUNK(q), 0));                                   \
+    FILL((u) + 1, MEET_32((u) + 1, CHUNK(q), 4) PUT_32(BOX_AT((u) + 1), CHUNK(q), 4))
 #if !(EP & CLT_EP_PRE)
 #define FILL_PRE(q)
 #elif AUX_TYPE
@@ -358,21 +381,7 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #else
 #define FILL_PRE(q) FILL_32(FIRST_BOX(q), q)
 #endif
-#if AGAIN
-/* Both boxes of the chunk are the group's before one is filled. */
-#define FILL_C(q)                                                                                            \
-    CLT_BAR_WAIT(sent + FIRST_BOX(q) % BOXES * 8, sent_parity);                                              \
-    CLT_BAR_WAIT(sent + (FIRST_BOX(q) + 1) % BOXES * 8, sent_parity);                                        \
-    MEET_16(FIRST_BOX(q) + 1, SUMS(q))                                                                       \
-    PUT_16(BOX_AT(FIRST_BOX(q) + 1), SUMS(q), PACK_C)                                                        \
-    CLT_FENCE_ASYNC();                                                                                       \
-    CLT_WARP_SYNC();                                                                                         \
-    if (lane == 0) {                                                                                         \
-        CLT_BAR_ARRIVE(filled + FIRST_BOX(q) % BOXES * 8);                                                   \
-        CLT_BAR_ARRIVE(filled + (FIRST_BOX(q) + 1) % BOXES * 8);                                             \
-    }                                                                                                        \
-    if ((FIRST_BOX(q) + 1) % BOXES == BOXES - 1) sent_parity ^= 1
-#elif C_TYPE
+#if C_TYPE
 #define FILL_C(q) FILL_16(FIRST_BOX(q) + PRE_BOXES, q, PACK_C)
 #else
 #define FILL_C(q) FILL_32(FIRST_BOX(q) + PRE_BOXES, q)
@@ -380,27 +389,34 @@ static inline void finish(const gemm_results *o, float *v, uint i, uint j)
 #if EP & CLT_EP_BIAS
 #define WITH_BIAS(q)                                                                                         \
     _Pragma("unroll") for (int i = 0; i < 32; i += 2)                                                        \
-        add_bias(&out, SUMS(q) + i, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
+        add_bias(&out, CHUNK(q) + i, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
 #else
 #define WITH_BIAS(q)
 #endif
 #if (EP & CLT_EP_ACT) || AT_ONCE
 #define FINISHED(q)                                                                                          \
     _Pragma("unroll") for (int i = 0; i < 32; i += 2)                                                        \
-        finish(&out, SUMS(q) + i, i0 + (uint)CHUNK_ROW(q) + (uint)(i & 2) * 4, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
+        finish_pair(&out, CHUNK(q) + i, i0 + (uint)CHUNK_ROW(q) + (uint)(i & 2) * 4, j0 + CHUNK_COLUMN(q) + (uint)i / 4 * 8)
 #else
 #define FINISHED(q)
 #endif
 /* Written out for each chunk: not every compiler unrolls a loop with waits in it. */
+#if FINISH
+#include "gemm_wgmma_finish.clh"
+#define RESULTS(q)                                                                                           \
+    WITH_BIAS(q);                                                                                            \
+    HAND_OVER(q)
+#else
 #define RESULTS(q)                                                                                           \
     WITH_BIAS(q);                                                                                            \
     FILL_PRE(q);                                                                                             \
     FINISHED(q);                                                                                             \
     FILL_C(q)
+#endif
 
 /* The sender gives a box that it has sent back, or asks for what shall stand in it next: LAG boxes later, so that it need
  * not wait for each. */
-#define TILE_BOXES (C_TYPE ? 4 : 8) /* where AHEAD */
+#define TILE_BOXES (4 * C_BOXES) /* of c */
 #define LAG CLT_PASTE(LAG_OF_, BOXES)
 #define LAG_OF_1 0
 #define LAG_OF_2 1
@@ -416,26 +432,16 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 {
     if (!next->more) return;
     const uint2 place = tile_place(p, next->walk.tile);
-    const uint q = next->box * 4 / TILE_BOXES, at = (next->box * (1 + AGAIN) + AGAIN) % BOXES;
+    const uint q = next->box * 4 / TILE_BOXES, at = next->box % BOXES;
     const int column = (int)(place.y * BN + CHUNK_COLUMN(q) + next->box % (TILE_BOXES / 4) * 32);
     CLT_BAR_EXPECT(ready + at * 8, BOX_BYTES);
     CLT_TMA_LOAD2(boxes_at + at * BOX_BYTES, map, column, (int)(place.x * BM) + CHUNK_ROW(q), ready + at * 8);
     if (++next->box == TILE_BOXES) {
         next->box = 0;
-        next->more = walk_next(p, &next->walk);
+        next->more = walk_next_result(p, &next->walk);
     }
 }
-#define ASK() ask(&plan, &next, (ulong)(maps_pre + map_pre), boxes_at, sent, half_)
-#if AGAIN
-#define GIVE_BACK(u)                                                                                         \
-    if ((u) % 2) {                                                                                           \
-        ASK();                                                                                               \
-    } else {                                                                                                 \
-        CLT_BAR_ARRIVE(sent + (u) % BOXES * 8);                                                              \
-    }
-#else
-#define GIVE_BACK(u) ASK()
-#endif
+#define GIVE_BACK(u) ask(&plan, &next, (ulong)(maps_pre + map_pre), boxes_at, sent, half_)
 #else
 #define GIVE_BACK(u) CLT_BAR_ARRIVE(sent + (u) % BOXES * 8)
 #endif
@@ -465,33 +471,40 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 #endif
 #define LAST_BOX FIRST_BOX(4)
 #if EP & CLT_EP_ACCUMULATE
-#define LEAVE(map, x, y, src)                                                                                \
-    if (is_part) {                                                                                           \
-        CLT_TMA_STORE2(map, x, y, src);                                                                      \
-    } else {                                                                                                 \
-        CLT_TMA_ADD2(map, x, y, src);                                                                        \
-    }
+#define LEAVE CLT_TMA_ADD2
 #else
-#define LEAVE(map, x, y, src) CLT_TMA_STORE2(map, x, y, src)
+#define LEAVE CLT_TMA_STORE2
+#endif
+
+/* Barriers of a box: filled, sent, and with FINISH factor; each kind for both warpgroups' boxes. Registers of those who
+ * copy and finish, and of those who multiply. */
+#if FINISH
+#define BAR_KINDS 3
+#define FEW_REGISTERS 88
+#define MANY_REGISTERS 208
+#else
+#define BAR_KINDS 2
+#define FEW_REGISTERS 56
+#define MANY_REGISTERS 224
 #endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ulong *maps_b, ulong map_b,
-           __global const ulong *maps_c, ulong map_c, __global const ulong *maps_part, ulong map_part,
-           __global const ulong *maps_pre, ulong map_pre, __global const ulong *maps_again, ulong map_again,
+           __global const ulong *maps_c, ulong map_c, __global float4 *part, __global uint *flags,
+           __global const ulong *maps_pre, ulong map_pre, __global ushort *more, ulong more_off, ulong ldmore,
            __global const float *bias, ulong bias_off,
            __global const clt_gemm_aux *grad_pre, ulong grad_off, ulong ldgrad, __global const float *residual,
            ulong res_off, ulong ldres, __global const void *a_buffer, __global const void *b_buffer,
-           __global const void *c_buffer)
+           __global ushort *c, ulong c_off, ulong ldc)
 {
     __local char ring[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
     __local char boxes[2 * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
-    __local ulong bars[2 * STAGES + 4 * BOXES];
+    __local ulong bars[2 * STAGES + BAR_KINDS * 2 * BOXES];
     const gemm_plan plan = PLAN_INIT;
-    const uint id = (uint)get_local_id(0), part = id >> 7;
+    const uint id = (uint)get_local_id(0), warpgroup = id >> 7;
     const uint ring_at = CLT_LOCAL_ADDRESS(ring), full = CLT_LOCAL_ADDRESS(bars), empty = full + 8 * STAGES;
     const uint filled_all = empty + 8 * STAGES, boxes_all = CLT_LOCAL_ADDRESS(boxes), lane = id & 31;
-    gemm_walk walk = walk_begin(&plan, (uint)get_group_id(0));
+    gemm_walk walk = walk_begin(&plan);
 
     if (id == 0) {
         for (uint i = 0; i < STAGES; i++) {
@@ -500,15 +513,15 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         }
         for (uint i = 0; i < 2 * BOXES; i++) {
             CLT_BAR_INIT(filled_all + i * 8, 4);
-            CLT_BAR_INIT(filled_all + (2 * BOXES + i) * 8, 1);
+            for (uint kind = 1; kind < BAR_KINDS; kind++) CLT_BAR_INIT(filled_all + (kind * 2 * BOXES + i) * 8, 1);
         }
         CLT_BAR_READY();
         CLT_MAP_ACQUIRE(maps + map_a);
         CLT_MAP_ACQUIRE(maps_b + map_b);
     }
     CLT_GROUP_SYNC(0, ITEMS);
-    if (part == 0) {
-        CLT_REGISTERS_LESS(56);
+    if (warpgroup == 0) {
+        CLT_REGISTERS_LESS(FEW_REGISTERS);
         if (id == 0) {
             uint stage = 0, parity = 1;
             while (walk_next(&plan, &walk)) {
@@ -525,36 +538,40 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
                 }
             }
         }
+#if FINISH
+        if (id >= 32) {
+            const uint sent = filled_all + 2 * BOXES * 8;
+            const gemm_finisher f = {boxes, boxes_all, filled_all, sent, sent + 2 * BOXES * 8, id >> 5, lane,
+                                     {c + c_off, ldc}, {more + more_off, ldmore}};
+#if EP & CLT_EP_GRAD
+            CLT_MAP_ACQUIRE(maps_c + map_c);
+            CLT_MAP_ACQUIRE(maps_pre + map_pre);
+#endif
+            finish(&f, &plan, walk, (ulong)(maps_pre + map_pre), (ulong)(maps_c + map_c));
+        }
+#else
         if (id == 32 || id == 64) { /* sends the results of warpgroup half_ */
             const uint half_ = (id >> 5) - 1, boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
             const uint filled = filled_all + half_ * BOXES * 8, sent = filled + 2 * BOXES * 8;
             uint filled_parity = 0;
             CLT_MAP_ACQUIRE(maps_c + map_c);
-            if (parts) CLT_MAP_ACQUIRE(maps_part + map_part);
 #if (EP & CLT_EP_PRE) || AHEAD
             CLT_MAP_ACQUIRE(maps_pre + map_pre);
 #endif
-#if AGAIN
-            CLT_MAP_ACQUIRE(maps_again + map_again);
-#endif
 #if AHEAD
             gemm_ahead next = {walk, 0, false};
-            next.more = walk_next(&plan, &next.walk);
+            next.more = walk_next_result(&plan, &next.walk);
             for (uint i = 0; i < BOXES; i++) GIVE_BACK(i);
 #endif
-            while (walk_next(&plan, &walk)) {
+            while (walk_next_result(&plan, &walk)) {
                 const uint2 place = tile_place(&plan, walk.tile);
-                const bool is_part = walk.slot != ~0u;
-                const ulong map_to = (ulong)(is_part ? maps_part + map_part : maps_c + map_c);
-                const int row0 = (int)((is_part ? walk.slot : place.x) * BM), column0 = is_part ? 0 : (int)(place.y * BN);
-for (uint q = 0; q < 4; q++) {
+                const int row0 = (int)(place.x * BM), column0 = (int)(place.y * BN);
+                for (uint q = 0; q < 4; q++) {
                     const int column = column0 + CHUNK_COLUMN(q), row = row0 + CHUNK_ROW(q);
 #if EP & CLT_EP_PRE
                     SEND_PRE(FIRST_BOX(q), CLT_TMA_STORE2, (ulong)(maps_pre + map_pre), column, row)
-#elif AGAIN
-                    SEND_PRE(FIRST_BOX(q), CLT_TMA_STORE2, (ulong)(maps_again + map_again), column, row)
 #endif
-                    SEND_C(FIRST_BOX(q) + PRE_BOXES, LEAVE, map_to, column, row)
+                    SEND_C(FIRST_BOX(q) + PRE_BOXES, LEAVE, (ulong)(maps_c + map_c), column, row)
                 }
 #if LAG > 1
                 CLT_TMA_WAIT_READ(1);
@@ -566,12 +583,17 @@ for (uint q = 0; q < 4; q++) {
 #endif
             }
         }
+#endif
     } else {
-        CLT_REGISTERS_MORE(224);
-        const uint half_ = part - 1, item = id & 127, warp = item >> 5;
+        CLT_REGISTERS_MORE(MANY_REGISTERS);
+        const uint half_ = warpgroup - 1, item = id & 127, warp = item >> 5;
         const gemm_results out = {bias + bias_off, residual + res_off, grad_pre + grad_off, ldgrad, ldres, m, n};
         const uint boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
         const uint filled = filled_all + half_ * BOXES * 8, sent = filled + 2 * BOXES * 8;
+#if FINISH
+        const uint factor = sent + 2 * BOXES * 8;
+        uint box_parity = 0;
+#endif
         const uint put_line = warp * 16 + (lane & 15), put_row = put_line * 128, put_block = lane >> 4,
                    put_swizzle = put_line & 7;
         uint stage = 0, parity = 0, sent_parity = !AHEAD;
@@ -605,48 +627,22 @@ for (uint q = 0; q < 4; q++) {
             }
             CLT_MMA_WAIT_ANY(0);
             if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
+            if (walk.k0 > 0) {
+                LEAVE_PIECE();
+                continue;
+            }
+            if (walk.k1 < plan.steps) ADD_PIECES();
 #if EP & ~CLT_EP_ACCUMULATE
             const uint2 place = tile_place(&plan, walk.tile);
             const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;
 #endif
-RESULTS(0);
+            RESULTS(0);
             RESULTS(1);
             RESULTS(2);
             RESULTS(3);
-        }
-    }
-}
-
-/* c (+)= the pieces of the tiles that were cut, in ascending k. An item has LINES places in a column of its tile: finding
- * the pieces takes as long as adding a few of them. */
-#define LINES 4
-__kernel void gemm_parts(PLAN_ARGS, __global float *c, ulong c_off, ulong ldc, __global const float *part)
-{
-    const gemm_plan plan = PLAN_INIT;
-    const uint t = (uint)get_global_id(2), first = t * steps, last = first + steps;
-    const uint2 place = tile_place(&plan, cut_tile(&plan, t));
-    const uint line = (uint)get_global_id(1), apart = BM / LINES;
-    const uint column = (uint)get_global_id(0) * 4, to = place.y * BN + column;
-    uint r = first / (parts / runs);
-    while (run_begin(&plan, r) > first) r--;
-    if (to >= n || (run_begin(&plan, r) <= first && run_begin(&plan, r + 1) >= last)) return; /* one run had it all */
-    float4 sum[LINES] = {(float4)(0.0f), (float4)(0.0f), (float4)(0.0f), (float4)(0.0f)};
-    for (; r < runs && run_begin(&plan, r) < last; r++) {
-        /* a run's first piece is in its slot 0; if that was another tile's, this one is its second. */
-        const uint begin = run_begin(&plan, r), slot = r * 2 + (begin < first && begin % steps != 0);
-        __global const float4 *from = (__global const float4 *)(part + ((ulong)slot * (BM) + line) * BN + column);
-#pragma unroll
-        for (uint l = 0; l < LINES; l++) sum[l] += from[l * apart * (BN / 4)];
-    }
-#pragma unroll
-    for (uint l = 0; l < LINES; l++) {
-        const uint row = place.x * (BM) + line + l * apart;
-        if (row >= m) return;
-        __global float4 *at = (__global float4 *)(c + c_off + (ulong)row * ldc + to); /* n, ldc: multiples of 4 */
-#if EP & CLT_EP_ACCUMULATE
-        *at += sum[l];
-#else
-        *at = sum[l];
+#if FINISH
+            box_parity ^= 1;
 #endif
+        }
     }
 }

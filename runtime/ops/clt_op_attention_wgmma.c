@@ -48,7 +48,7 @@ clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const
     clt_device *dev = clt_ops_device(ops);
     clt_buffer *counter;
     clt_tensor_map_params map[MAPS];
-    CLT_TRY(clt_ops_counter(ops, &counter));
+    CLT_TRY(clt_ops_counters(ops, 1, &counter));
     clt_ref at[MAPS];
     maps_of(v, p, map);
     for (int i = 0; i < MAPS; i++) CLT_TRY(clt_tensor_map_get(dev, &map[i], &at[i]));

@@ -265,6 +265,7 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
         {.form = CLT_GEMM_NT, .m = 140, .n = 133, .k = 260, .wide = true},
         {.form = CLT_GEMM_NN, .m = 140, .n = 133, .k = 260, .wide = true},
         {.form = CLT_GEMM_TN, .m = 140, .n = 133, .k = 260, .k_group = 260},
+        {.form = CLT_GEMM_TN, .m = 140, .n = 33, .k = 2100, .k_group = 2100}, /* few tiles: cut along k */
     };
     for (int hot = 0; hot < 2; hot++)
         for (size_t i = 0; i < CLT_COUNT_OF(hard); i++) {

@@ -3,7 +3,7 @@
 
 #include "../device/clt_tensor_map.h"
 
-enum { BK = 64, ITEMS = 384, LINES = 4, SLOT_PARTS = 1 };
+enum { BK = 64, ITEMS = 384, SLOT_PARTS = 1, MOST_UNITS = 160 };
 
 static clt_map_type map_type(clt_dtype t) {
     return t == CLT_BF16 ? CLT_MAP_BF16 : t == CLT_F16 ? CLT_MAP_F16 : CLT_MAP_F32;
@@ -51,51 +51,59 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* Into how many runs `rest` tiles are cut: nearly one for each of `most` work-groups, and so that many of
- * them read the same rows at a time (strands); both count in the time. */
-static void cut(gemm_plan *g, int64_t rest, int64_t most) {
+/* Cuts `some` tiles into at most `most` runs: nearly one for each work-group, and so that many of them read
+ * the same rows at a time (strands). Returns the time that they take, in steps: fewer strands share less (as
+ * measured on an H200), and a piece is left or added in the time of about three steps. */
+static double cut(gemm_plan *g, int64_t some, int64_t most) {
     double best = 0;
-    for (int64_t runs = most - most / 10; runs <= most; runs++) {
-        const int64_t strands = common_divisor(rest, runs);
-        const double speed =
-            (double)runs / (1.0 + 30.0 / (double)(strands * strands)); /* as measured on H200 */
-        if (speed < best) continue;
-        best = speed;
+    g->parts = some * g->steps;
+    for (int64_t runs = 1; runs <= most; runs++) {
+        const int64_t strands = common_divisor(some, runs), length = CLT_CEIL_DIV(g->parts, runs);
+        const double pieces = (double)CLT_CEIL_DIV(g->steps, length);
+        const double time =
+            (double)length * (1.0 + 30.0 / (double)(strands * strands)) + 3.0 * (pieces + 1.0);
+        if (g->runs && time > best) continue;
+        best = time;
         g->runs = runs;
         g->strands = strands;
     }
-    g->parts = rest * g->steps;
+    return best;
 }
 
 static gemm_plan make_plan(const clt_gemm_params *p, const clt_variant *v, int64_t units) {
     const int64_t bn = clt_variant_param(v, "BN", 256);
-    gemm_plan g = {.tiles_m = CLT_CEIL_DIV(p->m, tile_rows(v)),
-                   .tiles_n = CLT_CEIL_DIV(p->n, bn),
-                   .steps = CLT_CEIL_DIV(p->k, BK),
-                   .group = clt_variant_param(v, "GROUP", 8),
-                   .runs = 1,
-                   .strands = 1};
-    const int64_t tiles = g.tiles_m * g.tiles_n, rest = tiles % units;
-    /* What the last round would leave idle, in steps of k; writing and adding the parts costs about this
-     * much. */
-    const int64_t idle = rest ? (units - rest) * g.steps / units : 0, cost = 40;
-    const bool plain = p->c_type == CLT_F32 && !(clt_gemm_flags(p) & ~(uint32_t)CLT_EP_ACCUMULATE);
-    g.whole = plain && idle > cost ? tiles - rest : tiles;
-    g.groups = CLT_MIN(units, tiles);
-    if (g.whole < tiles) {
+    const gemm_plan whole = {.tiles_m = CLT_CEIL_DIV(p->m, tile_rows(v)),
+                             .tiles_n = CLT_CEIL_DIV(p->n, bn),
+                             .steps = CLT_CEIL_DIV(p->k, BK),
+                             .group = clt_variant_param(v, "GROUP", 8)};
+    const int64_t tiles = whole.tiles_m * whole.tiles_n, rest = tiles % units;
+    gemm_plan best = whole;
+    best.whole = tiles;
+    best.groups = CLT_MIN(units, tiles);
+    double least = (double)(CLT_CEIL_DIV(tiles, units) * whole.steps);
+    /* The tiles of the last round are cut, or those of the last two, which makes fewer pieces of each. */
+    for (int64_t some = rest; rest && some <= CLT_MIN(tiles, rest + units); some += units) {
+        gemm_plan g = whole;
+        g.whole = tiles - some;
         g.groups = units;
-        cut(&g, rest, CLT_MIN(units, rest * g.steps));
+        const double time =
+            (double)(g.whole / units * g.steps) + cut(&g, some, CLT_MIN(units, some * g.steps));
+        if (time >= least) continue;
+        least = time;
+        best = g;
     }
-    return g;
+    return best;
 }
 
-static uint64_t part_elements(const clt_variant *v, int64_t runs) {
-    return (uint64_t)(runs * 2 * tile_rows(v) * clt_variant_param(v, "BN", 256));
+static uint64_t part_bytes(const clt_variant *v, int64_t runs) {
+    return (uint64_t)(runs * tile_rows(v) * clt_variant_param(v, "BN", 256)) * sizeof(float);
 }
 
-static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_plan *g, clt_ref *out) {
-    out->off = 0;
-    return clt_ops_scratch(ops, SLOT_PARTS, part_elements(v, g->runs) * sizeof(float), &out->buf);
+static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_plan *g, clt_buffer **part,
+                              clt_buffer **flags) {
+    if (!g->parts) return CLT_OK;
+    CLT_TRY(clt_ops_counters(ops, (uint64_t)g->runs * 2, flags));
+    return clt_ops_scratch(ops, SLOT_PARTS, part_bytes(v, g->runs), part);
 }
 
 #define PLAN(p, g)                                                                                           \
@@ -103,46 +111,46 @@ static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_pla
         CLT_U32((g).steps), CLT_U32((g).group), CLT_U32((g).whole), CLT_U32((g).parts), CLT_U32((g).runs),   \
         CLT_U32((g).strands)
 
-static clt_status add_parts(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p, const gemm_plan *g,
-                            const char *options, clt_ref part) {
-    const int64_t bn = clt_variant_param(v, "BN", 256);
-    clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "gemm_parts", options, &k));
-    const clt_arg args[] = {PLAN(p, *g), CLT_REF(p->c), CLT_U64(p->ldc), CLT_BUF(part.buf)};
-    const size_t global[3] = {(size_t)bn / 4, (size_t)tile_rows(v) / LINES, (size_t)(g->parts / g->steps)};
-    return clt_launch(k, 3, global, (size_t[]){(size_t)bn / 4, 4, 1}, args, CLT_COUNT_OF(args));
+/* What the epilogue does beside bias and storing (the kernel's options of these names). */
+typedef struct {
+    bool finish;               /* FINISH: an activation or its derivative, by warps of its own */
+    bool ahead;                /* AHEAD: the residual comes by the copy engine */
+    clt_tensor_map_params box; /* of pre, of what comes ahead or of grad_pre; has_box */
+    bool has_box;
+} gemm_epilogue;
+
+static bool starts_at_16_bytes(clt_ref r, int64_t ld) {
+    return r.off % 8 == 0 && ld % 8 == 0;
 }
 
-/* Whether the kernel gets what the end of its epilogue reads by the copy engine (AHEAD in the kernel's text),
- * from *box. */
-static bool comes_ahead(const clt_gemm_params *p, clt_tensor_map_params *box) {
+static gemm_epilogue epilogue_of(const clt_gemm_params *p) {
     const uint32_t flags = clt_gemm_flags(p);
-    const bool wide = p->c_type == CLT_F32;
-    if (flags & CLT_EP_GRAD) {
-        *box = result(p->grad_pre, p->aux_type, p->m, p->n, p->ldgrad);
-        return p->grad_act == CLT_ACT_GELU && !(flags & (CLT_EP_PRE | CLT_EP_RESIDUAL)) && !wide &&
-               p->aux_type != CLT_F32 && clt_tensor_map_fits(box);
+    const bool narrow = p->c_type != CLT_F32 && p->c_type == p->aux_type;
+    gemm_epilogue e = {.finish = narrow && (flags & CLT_EP_ACT) &&
+                                 !(flags & ~(uint32_t)(CLT_EP_BIAS | CLT_EP_PRE | CLT_EP_ACT))};
+    if (flags == CLT_EP_GRAD && narrow) {
+        e.box = result(p->grad_pre, p->aux_type, p->m, p->n, p->ldgrad);
+        e.finish = e.has_box = clt_tensor_map_fits(&e.box);
+    } else if ((flags & CLT_EP_RESIDUAL) && !(flags & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) &&
+               p->c_type == CLT_F32) {
+        e.box = result(p->residual, CLT_F32, p->m, p->n, p->ldres);
+        e.ahead = e.has_box = clt_tensor_map_fits(&e.box);
+    } else if (p->pre.buf) {
+        e.box = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
+        e.has_box = true;
     }
-    *box = result(p->residual, CLT_F32, p->m, p->n, p->ldres);
-    return (flags & CLT_EP_RESIDUAL) && !(flags & (CLT_EP_PRE | CLT_EP_ACCUMULATE)) && wide &&
-           clt_tensor_map_fits(box);
-}
-
-static clt_tensor_map_params box_of_again(const clt_gemm_params *p) {
-    return result(p->again, p->aux_type, p->m, p->n, p->ldagain);
+    return e;
 }
 
 static bool makes_again(const clt_gemm_params *p) {
-    clt_tensor_map_params box;
-    const clt_tensor_map_params again = box_of_again(p);
-    return p->grad_act && comes_ahead(p, &box) && clt_tensor_map_fits(&again);
+    return p->grad_act && epilogue_of(p).finish && starts_at_16_bytes(p->again, p->ldagain);
 }
 
-static void options_of(const clt_gemm_params *p, const clt_variant *v, char *out, size_t size) {
-    clt_tensor_map_params box;
+static void options_of(const clt_gemm_params *p, const clt_variant *v, const gemm_epilogue *e, char *out,
+                       size_t size) {
     char more[64];
-    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s%s", (int)p->form, clt_gemm_flags(p),
-             comes_ahead(p, &box) ? " -DAHEAD=1" : "", p->again.buf ? " -DAGAIN=1" : "");
+    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s%s%s", (int)p->form, clt_gemm_flags(p),
+             e->finish ? " -DFINISH=1" : "", e->ahead ? " -DAHEAD=1" : "", p->again.buf ? " -DAGAIN=1" : "");
     clt_gemm_options(p, v, more, out, size);
 }
 
@@ -150,56 +158,41 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     const int64_t bn = clt_variant_param(v, "BN", 256);
     clt_device *dev = clt_ops_device(ops);
     const gemm_plan g = make_plan(p, v, clt_device_get_facts(dev)->compute_units);
+    const gemm_epilogue e = epilogue_of(p);
     const clt_tensor_map_params box_a = operand(p, p->a, p->form != CLT_GEMM_TN, p->m, p->lda, tile_rows(v));
     const clt_tensor_map_params box_b = operand(p, p->b, p->form == CLT_GEMM_NT, p->n, p->ldb, bn);
     const clt_tensor_map_params box_c = result(p->c, p->c_type, p->m, p->n, p->ldc);
-    clt_tensor_map_params box_pre;
-    const bool has_pre = comes_ahead(p, &box_pre) || p->pre.buf;
-    if (p->pre.buf) box_pre = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
-    const clt_tensor_map_params box_again = box_of_again(p);
-    clt_ref a, b, c, part = clt_ref_none(), part_map = clt_ref_none(), pre = clt_ref_none(),
-                     again = clt_ref_none();
+    const clt_ref more = p->pre.buf ? p->pre : p->again;
+    clt_ref a, b, c, pre = clt_ref_none();
+    clt_buffer *part = NULL, *flags = NULL;
     char options[512];
     clt_kernel *k;
-    options_of(p, v, options, sizeof options);
+    options_of(p, v, &e, options, sizeof options);
     CLT_TRY(clt_kernel_get(dev, v->file, "gemm_wgmma", options, &k));
     CLT_TRY(clt_tensor_map_get(dev, &box_a, &a));
     CLT_TRY(clt_tensor_map_get(dev, &box_b, &b));
     CLT_TRY(clt_tensor_map_get(dev, &box_c, &c));
-    if (has_pre) CLT_TRY(clt_tensor_map_get(dev, &box_pre, &pre));
-    if (p->again.buf) CLT_TRY(clt_tensor_map_get(dev, &box_again, &again));
-    if (g.parts) {
-        CLT_TRY(parts_place(ops, v, &g, &part));
-        const int64_t rows = (int64_t)part_elements(v, g.runs) / bn;
-        const clt_tensor_map_params box = result(part, CLT_F32, rows, bn, bn);
-        CLT_TRY(clt_tensor_map_get(dev, &box, &part_map));
-    }
-    const clt_arg args[] = {PLAN(p, g),           CLT_REF(a),         CLT_REF(b),           CLT_REF(c),
-                            CLT_REF(part_map),    CLT_REF(pre),       CLT_REF(again),       CLT_REF(p->bias),
-                            CLT_REF(p->grad_pre), CLT_U64(p->ldgrad), CLT_REF(p->residual), CLT_U64(p->ldres),
-                            CLT_BUF(p->a.buf),    CLT_BUF(p->b.buf),  CLT_BUF(p->c.buf)};
+    if (e.has_box) CLT_TRY(clt_tensor_map_get(dev, &e.box, &pre));
+    CLT_TRY(parts_place(ops, v, &g, &part, &flags));
+    const clt_arg args[] = {
+        PLAN(p, g),           CLT_REF(a),           CLT_REF(b),
+        CLT_REF(c),           CLT_BUF(part),        CLT_BUF(flags),
+        CLT_REF(pre),         CLT_REF(more),        CLT_U64(p->pre.buf ? p->ldpre : p->ldagain),
+        CLT_REF(p->bias),     CLT_REF(p->grad_pre), CLT_U64(p->ldgrad),
+        CLT_REF(p->residual), CLT_U64(p->ldres),    CLT_BUF(p->a.buf),
+        CLT_BUF(p->b.buf),    CLT_REF(p->c),        CLT_U64(p->ldc)};
     const size_t local = ITEMS, global = (size_t)g.groups * local;
-    CLT_TRY(clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args)));
-    return g.parts ? add_parts(ops, v, p, &g, options, part) : CLT_OK;
+    return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
 static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const gemm_plan g = make_plan(p, v, clt_device_get_facts(clt_ops_device(ops))->compute_units);
-    char options[512];
-    clt_ref part;
-    clt_kernel *k;
-    if (!g.parts) return CLT_OK;
-    options_of(p, v, options, sizeof options);
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "gemm_parts", options, &k));
-    return parts_place(ops, v, &g, &part);
+    clt_buffer *part, *flags;
+    return parts_place(ops, v, &g, &part, &flags);
 }
 
 static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
-    (void)v;
-    enum { MOST_UNITS = 160, MOST_TILE = 128 * 256 };
-    return p->in_type == CLT_F32 || p->c_type != CLT_F32
-               ? 0
-               : (uint64_t)MOST_UNITS * 2 * MOST_TILE * sizeof(float);
+    return p->in_type == CLT_F32 ? 0 : part_bytes(v, MOST_UNITS);
 }
 
 const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace, makes_again};

@@ -27,7 +27,7 @@ void clt_ops_destroy(clt_ops *ops) {
     if (!ops) return;
     clt_tune_close(ops);
     for (int i = 0; i < CLT_SCRATCH_SLOTS; i++) clt_buffer_destroy(ops->scratch[i]);
-    clt_buffer_destroy(ops->counter);
+    clt_buffer_destroy(ops->counters);
     clt_variant_free_tables(ops);
     clt_free(ops);
 }
@@ -71,13 +71,14 @@ clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **
     return CLT_OK;
 }
 
-clt_status clt_ops_counter(clt_ops *ops, clt_buffer **out) {
-    if (!ops->counter) {
-        clt_buffer *b;
-        CLT_TRY(clt_buffer_create(ops->dev, 64, "tile counter", &b));
-        ops->counter = b;
-        CLT_TRY(clt_buffer_fill32(b, 0, 0, 64));
+clt_status clt_ops_counters(clt_ops *ops, uint64_t count, clt_buffer **out) {
+    if (!ops->counters || clt_buffer_bytes(ops->counters) < count * 4) {
+        const uint64_t bytes = CLT_ROUND_UP(count * 4, 4096);
+        clt_buffer_destroy(ops->counters); /* queued kernels keep it alive in the driver */
+        ops->counters = NULL;
+        CLT_TRY(clt_buffer_create(ops->dev, bytes, "work-groups' counters", &ops->counters));
+        CLT_TRY(clt_buffer_fill32(ops->counters, 0, 0, bytes));
     }
-    *out = ops->counter;
+    *out = ops->counters;
     return CLT_OK;
 }

@@ -19,7 +19,7 @@ struct clt_ops {
     clt_device *dev;
     clt_ops_params params;
     clt_buffer *scratch[CLT_SCRATCH_SLOTS];
-    clt_buffer *counter;
+    clt_buffer *counters;
     clt_variant_table *table;
     int tables;
     clt_variant **special; /* rows with more options (clt_variant_pick_with) */

@@ -62,14 +62,21 @@ clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, 
     if (p->bias) v += (double)p->bias[j];
     near.pre = v;
     near.pre_bound = off + half_step(CLT_F32, v) + half_step(p->aux_type, v);
-    if (p->act != CLT_ACT_NONE) v = (double)clt_ref_act(p->act, (float)v);
-    if (p->grad_act != CLT_ACT_NONE)
-        v *= (double)clt_ref_act_grad(p->grad_act, p->grad_pre[i * p->ldgrad + j]);
+    double rounded = 0;
+    if (p->act != CLT_ACT_NONE) {
+        rounded = 2 * half_step(p->aux_type, fabs(v) + off);
+        v = (double)clt_ref_act(p->act, (float)v);
+    }
+    if (p->grad_act != CLT_ACT_NONE) {
+        const double grad = (double)clt_ref_act_grad(p->grad_act, p->grad_pre[i * p->ldgrad + j]);
+        rounded = half_step(p->aux_type, grad) * (fabs(v) + off);
+        v *= grad;
+    }
     if (p->residual) v += (double)p->residual[i * p->ldres + j];
     if (p->accumulate) v += c_before, largest += fabs(c_before);
     if (p->residual) largest += fabs((double)p->residual[i * p->ldres + j]);
     if (p->bias) largest += fabs((double)p->bias[j]);
     near.c = v;
-    near.c_bound = 2 * off + 0x1p-20 * largest + half_step(p->c_type, fabs(v) + 2 * off);
+    near.c_bound = 2 * off + rounded + 0x1p-20 * largest + half_step(p->c_type, fabs(v) + 2 * off);
     return near;
 }
