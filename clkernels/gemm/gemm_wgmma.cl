@@ -223,30 +223,32 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 #define QUADS (BM * BN / 2 / 128 / 4) /* float4 of an item's sums */
 #define QUAD(i) (d[(i) / (BN / 8)] + (i) % (BN / 8) * 4)
 #define PIECE(run) (part + ((size_t)(run)*2 + half_) * (QUADS * 128) + item)
-#define LEAVE_PIECE()                                                                                        \
-    {                                                                                                        \
-        __global float4 *to = PIECE(own_run(&plan));                                                         \
-        _Pragma("unroll") for (uint i = 0; i < QUADS; i++)                                                   \
-            to[i * 128] = (float4)(QUAD(i)[0], QUAD(i)[1], QUAD(i)[2], QUAD(i)[3]);                          \
-        CLT_GROUP_SYNC(1 + half_, 128);                                                                      \
-        if (item == 0) CLT_FLAG_RAISE(flags + own_run(&plan) * 2 + half_);                                   \
+
+static inline void leave_piece(float (*d)[BN / 2], __global float4 *part, __global uint *flags, uint run, uint half_,
+                               uint item)
+{
+    __global float4 *to = PIECE(run);
+#pragma unroll
+    for (uint i = 0; i < QUADS; i++) to[i * 128] = (float4)(QUAD(i)[0], QUAD(i)[1], QUAD(i)[2], QUAD(i)[3]);
+    CLT_GROUP_SYNC(1 + half_, 128);
+    if (item == 0) CLT_FLAG_RAISE(flags + run * 2 + half_);
+}
+
+static inline void add_piece(float (*d)[BN / 2], __global const float4 *part, __global uint *flags, uint run, uint half_,
+                             uint item)
+{
+    __global const float4 *from = PIECE(run);
+    if (item == 0) CLT_FLAG_TAKE(flags + run * 2 + half_);
+    CLT_GROUP_SYNC(1 + half_, 128);
+#pragma unroll
+    for (uint i = 0; i < QUADS; i++) {
+        const float4 more = from[i * 128];
+        QUAD(i)[0] += more.x;
+        QUAD(i)[1] += more.y;
+        QUAD(i)[2] += more.z;
+        QUAD(i)[3] += more.w;
     }
-/* Whether run r, after the own one, has a piece of the tile that ends the own one. */
-#define HAS_PIECE(r) (run_begin(&plan, r) < walk.at + plan.steps - walk.k1)
-#define ADD_PIECES()                                                                                         \
-    for (uint r = own_run(&plan) + 1; HAS_PIECE(r); r++) {                                                   \
-        __global const float4 *from = PIECE(r);                                                              \
-        if (item == 0) CLT_FLAG_TAKE(flags + r * 2 + half_);                                                 \
-        CLT_GROUP_SYNC(1 + half_, 128);                                                                      \
-        _Pragma("unroll") for (uint i = 0; i < QUADS; i++)                                                   \
-        {                                                                                                    \
-            const float4 more = from[i * 128];                                                               \
-            QUAD(i)[0] += more.x;                                                                            \
-            QUAD(i)[1] += more.y;                                                                            \
-            QUAD(i)[2] += more.z;                                                                            \
-            QUAD(i)[3] += more.w;                                                                            \
-        }                                                                                                    \
-    }
+}
 
 /* --- results ----------------------------------------------------------------------------------------------------------- */
 
@@ -628,10 +630,13 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             CLT_MMA_WAIT_ANY(0);
             if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
             if (walk.k0 > 0) {
-                LEAVE_PIECE();
+                leave_piece(d, part, flags, own_run(&plan), half_, item);
                 continue;
             }
-            if (walk.k1 < plan.steps) ADD_PIECES();
+            if (walk.k1 < plan.steps) { /* the runs after this one have the rest */
+                const uint end = walk.at + plan.steps - walk.k1;
+                for (uint r = own_run(&plan) + 1; run_begin(&plan, r) < end; r++) add_piece(d, part, flags, r, half_, item);
+            }
 #if EP & ~CLT_EP_ACCUMULATE
             const uint2 place = tile_place(&plan, walk.tile);
             const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;

@@ -100,8 +100,8 @@ clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what
  * 0..3 are different buffers. */
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);
 
-/* At least `count` counters (uint) for kernels whose work-groups take tiles by an atomic or wait for each other:
- * 0 before a launch, and the kernel leaves them 0. Kernels run in order, so all share them. */
+/* At least `count` counters (uint) for kernels whose work-groups take tiles by an atomic or wait for each
+ * other: 0 before a launch, and the kernel leaves them 0. Kernels run in order, so all share them. */
 clt_status clt_ops_counters(clt_ops *ops, uint64_t count, clt_buffer **out);
 
 #endif

@@ -42,8 +42,8 @@ void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
  * row may add in any order and drop bits of addends that are smaller than the largest of a block, as matrix
  * units do: each of its additions, fewer than 2k, is off by at most 2^-23 of a partial sum, so the sum by k
  * 2^-22 times the sum of |a b|. The epilogue at most doubles that (activations and derivatives with slopes
- * below 2) and adds a few roundings: what goes into the activation, or its derivative, to aux_type, the last to
- * c's type. c_before: c's element before the call. */
+ * below 2) and adds a few roundings: what goes into the activation, or its derivative, to aux_type, the last
+ * to c's type. c_before: c's element before the call. */
 typedef struct {
     double c, c_bound, pre, pre_bound;
 } clt_ref_gemm_near;
