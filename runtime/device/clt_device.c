@@ -71,15 +71,17 @@ static clt_status create_queue(clt_device *dev) {
     return CLT_OK;
 }
 
-/* Each helper opens the device, too: together they get a sixteenth of its memory, at half a GiB each. CPU
- * devices have none unless the user says so: their drivers compile with all cores, or at the first launch. */
+/* Each helper opens the device, too: on a GPU they get a sixteenth of its memory, at half a GiB each. None
+ * where the driver keeps programs itself: PoCL makes most of its code at the first launch, which is not
+ * rehearsed. */
 static int helpers_most(const clt_device *dev, int local_size, int sharing) {
     enum { MOST = 15 };
     const uint64_t of_memory = dev->facts.global_mem / 16 / (512u << 20) / (uint64_t)CLT_MAX(sharing, 1);
     const long given = clt_env_long(CLT_ENV_BUILD_HELPERS, -1);
     if (given >= 0) return (int)CLT_MIN(given, 64L);
-    if (dev->driver_caches || dev->facts.type == CLT_DEVICE_CPU) return 0;
+    if (dev->driver_caches) return 0;
     const int cores = CLT_MIN(clt_cpu_count() / CLT_MAX(local_size, 1) - 1, (int)MOST);
+    if (dev->facts.type == CLT_DEVICE_CPU) return cores;
     return (int)CLT_MIN((uint64_t)CLT_MAX(cores, 0), of_memory);
 }
 
