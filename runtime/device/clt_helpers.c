@@ -94,10 +94,12 @@ static int serve(char **argv) {
                                   .id = argv[4],
                                   .timeout = atof(argv[5]),
                                   .cache_dir = *argv[6] ? argv[6] : NULL};
+    alarm((unsigned)CLT_MAX(p.timeout, 1.0)); /* who started it may be gone before it is open */
     if (clt_device_open_helper(p.platform, p.device, p.id, p.cache_dir, p.timeout, &dev) != CLT_OK) {
         clt_debug("a helper cannot open device %d:%d", p.platform, p.device);
         return 1;
     }
+    alarm(0);
     while (serve_one(dev, STDIN_FILENO)) {
     }
     /* No tidying up: the driver's can take longer than the work did. */
@@ -256,15 +258,17 @@ static void *tend(void *p) {
         if (!lives && !h->quit) clt_debug("the helper that built %s is gone", mine.what);
         pthread_cond_broadcast(&h->changed);
     }
+    /* Not left to end by itself: it may be opening the device still, and destroy waits for this thread. */
     if (fd >= 0) close(fd);
-    if (me->pid && !lives) kill(pid, SIGKILL);
+    if (me->pid) kill(pid, SIGKILL);
     me->pid = 0;
+    const bool lost = fd >= 0 && !lives && !h->quit;
     pthread_mutex_unlock(&h->lock);
     int status = 0;
     if (fd >= 0)
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
         }
-    if (status && !h->quit)
+    if (lost)
         clt_debug("a helper ended with %s %d", WIFSIGNALED(status) ? "signal" : "code",
                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     return NULL;
