@@ -59,4 +59,18 @@ out=$("$c" --color=always trian 2>&1)
 [[ $out == *$'\033['* ]] || complain "--color=always gives no colour"
 out=$(NO_COLOR=1 "$c" trian 2>&1)
 [[ $out != *$'\033['* ]] || complain "NO_COLOR is not honoured"
+
+# Standard files that are closed: nothing that is opened later takes their places.
+mkfifo "$dir/lines"
+"$c" data tokenize 0<"$dir/lines" >&- 2>&- &
+pid=$!
+exec 9>"$dir/lines"
+for _ in {1..100}; do
+    places=$(readlink /proc/$pid/fd/1 /proc/$pid/fd/2)
+    [ "$places" = $'/dev/null\n/dev/null' ] && break
+    sleep 0.05
+done
+[ "$places" = $'/dev/null\n/dev/null' ] || complain "closed standard files are: $places"
+exec 9>&-
+wait $pid
 exit $bad

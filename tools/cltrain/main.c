@@ -1,5 +1,7 @@
 /* cltrain: finds the subcommand and hands over. Everything else is in cmd_*.c and in the library. */
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "collectives/clt_launch.h"
 #include "commands.h"
@@ -108,8 +110,18 @@ static int run_words(int argc, char **argv) {
     return clt_status_exit_code(CLT_USAGE);
 }
 
+/* What is opened later must not take the place of a standard file that is closed: messages would go there. */
+static void fill_standard_files(void) {
+    int fd;
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
     int code;
+    fill_standard_files();
     if (clt_device_helper_main(argc, argv, &code)) return code;
     clt_launch_begin();
     clt_env_warn_unknown();
