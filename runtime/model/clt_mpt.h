@@ -47,9 +47,11 @@ typedef enum {
 } clt_recompute;
 
 typedef struct {
-    int64_t microbatch;      /* samples at most */
-    int64_t seq;             /* tokens of a sample */
-    bool training;           /* false: forward only */
+    int64_t microbatch; /* samples at most */
+    int64_t seq;        /* tokens of a sample */
+    bool training;      /* false: forward only */
+    bool cache; /* clt_mpt_logits keeps keys and values (microbatch 1, forward only): 2 * KV * D elements per
+                   position and block that makes its own */
     clt_recompute recompute; /* training only */
     clt_numerics numerics;   /* CLT_FAST: a tied wte has one accumulator for head and lookups */
     clt_dtype type; /* of the branches' activations and their gradients, and of the weights that GEMMs read;
@@ -104,7 +106,9 @@ clt_status clt_mpt_train(clt_mpt *m, const clt_mpt_batch *b);
 clt_status clt_mpt_eval(clt_mpt *m, const clt_mpt_batch *b, clt_ref correct);
 
 /* Forward over `len` <= seq tokens of one text (model.shape.microbatch may be 1), and the logits of positions
- * [first, first + rows), after logit_scale and softcap, into host memory [rows, V]. Waits. */
+ * [first, first + rows), after logit_scale and softcap, into host memory [rows, V]. Waits. With shape.cache
+ * what the last call's text and this one begin with in common is not computed again, but for the rows that
+ * are asked for; in exact numerics the logits are the same words. */
 clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits);
 

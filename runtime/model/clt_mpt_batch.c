@@ -83,20 +83,35 @@ static clt_status head_logits(clt_mpt *m, int64_t first, int64_t rows, float *lo
     return CLT_OK;
 }
 
+/* How many positions of the text need no pass: those before `first` that the cache has, but not the last. */
+static int64_t known(const clt_mpt *m, const int32_t *tokens, int64_t len, int64_t first) {
+    int64_t n = 0, most = CLT_MIN(m->n_cached, CLT_MIN(first, len - 1));
+    while (n < most && tokens[n] == m->cached[n]) n++;
+    return n;
+}
+
 clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits) {
     int64_t seq = m->shape.seq;
     if (len < 1 || len > seq)
         return clt_error(CLT_BAD_CONFIG, "a text of %lld tokens does not fit max_seq_len %lld",
                          (long long)len, (long long)seq);
-    int32_t *targets = clt_malloc((size_t)len * sizeof *targets), *ids = clt_calloc((size_t)len, sizeof *ids);
-    for (int64_t i = 0; i < len; i++) targets[i] = -100;
-    clt_mpt_batch b = {.samples = 1, .tokens = tokens, .targets = targets, .seq_ids = ids};
-    m->shape.seq = len; /* one shorter sample in the places of a full one */
+    m->past = known(m, tokens, len, first);
+    m->n_cached = 0; /* until the pass is done */
+    int64_t n = len - m->past;
+    int32_t *targets = clt_malloc((size_t)n * sizeof *targets), *ids = clt_calloc((size_t)n, sizeof *ids);
+    for (int64_t i = 0; i < n; i++) targets[i] = -100;
+    clt_mpt_batch b = {.samples = 1, .tokens = tokens + m->past, .targets = targets, .seq_ids = ids};
+    m->shape.seq = n; /* one shorter sample in the places of a full one */
     clt_status st = clt_mpt_upload(m, &b, false);
     if (st == CLT_OK) st = clt_mpt_forward(m, &b);
-    if (st == CLT_OK) st = head_logits(m, first, rows, logits);
+    if (st == CLT_OK) st = head_logits(m, first - m->past, rows, logits);
     m->shape.seq = seq;
+    m->past = 0;
+    if (st == CLT_OK && m->cached) {
+        memcpy(m->cached, tokens, (size_t)len * sizeof *tokens);
+        m->n_cached = len;
+    }
     clt_free(targets);
     clt_free(ids);
     return st;

@@ -139,17 +139,23 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     return clt_mpt_made(m, m->type, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
 }
 
+/* A table with `cols` values a position, from the pass's first position on. */
+static clt_ref from_past(const clt_mpt *m, clt_ref table, int64_t cols) {
+    return table.buf ? clt_ref_at(table, (uint64_t)(m->past * cols)) : table;
+}
+
 /* Positions act on q and k in place: temperature, then rotation. */
 static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
     clt_mpt_acts *a = &m->acts[layer];
     int64_t T = m->shape.seq, Q = c->n_heads * c->head_dim, W = m->width;
-    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, m->type, R, T, Q, a->qkv, W, m->temperature));
-    if (!m->rope.buf || c->layer[layer].nope) return CLT_OK;
-    CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, a->qkv, W, m->rope, false));
+    clt_ref factors = from_past(m, m->temperature, 1), angles = from_past(m, m->rope, c->head_dim);
+    if (factors.buf) CLT_TRY(clt_op_scale_rows(m->ops, m->type, R, T, Q, a->qkv, W, factors));
+    if (!angles.buf || c->layer[layer].nope) return CLT_OK;
+    CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, a->qkv, W, angles, false));
     if (c->layer[layer].reuse_kv >= 0) return CLT_OK;
     return clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(a->qkv, (uint64_t)Q), W,
-                       m->rope, false);
+                       angles, false);
 }
 
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer) {
@@ -184,6 +190,25 @@ clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b,
                                   .type = m->type};
 }
 
+/* Attention; with a cache, new keys and values go there, and what lies before them is read there. */
+static clt_status attend(clt_mpt *m, const clt_mpt_batch *b, int layer) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer, n = m->shape.seq;
+    int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
+    clt_attention_params p = clt_mpt_attention(m, b, layer);
+    clt_ref cache = m->acts[source].cache;
+    if (cache.buf && source == layer)
+        CLT_TRY(clt_op_copy_rows(m->ops, m->type, n, 2 * K, clt_ref_at(m->acts[layer].qkv, (uint64_t)Q),
+                                 m->width, clt_ref_at(cache, (uint64_t)(m->past * 2 * K)), 2 * K));
+    if (m->past == 0) return clt_op_attention_forward(m->ops, &p);
+    p.seq = m->past + n;
+    p.k = cache;
+    p.v = clt_ref_at(cache, (uint64_t)K);
+    p.ldk = p.ldv = 2 * K;
+    p.seq_ids = clt_ref_none(); /* the text is one sequence */
+    return clt_op_attention_last(m->ops, &p, n);
+}
+
 /* act = activation(n2 * Wup^T + bias), or activation(gate) * up. */
 static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
@@ -214,8 +239,7 @@ clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, 
     CLT_TRY(clt_mpt_made(m, m->type, a->n1, (uint64_t)(R * C), "block %d: norm_1", layer));
     CLT_TRY(make_qkv(m, R, layer));
     CLT_TRY(place_qk(m, R, layer));
-    clt_attention_params att = clt_mpt_attention(m, b, layer);
-    CLT_TRY(clt_op_attention_forward(m->ops, &att));
+    CLT_TRY(attend(m, b, layer));
     CLT_TRY(clt_mpt_made(m, m->type, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
     CLT_TRY(branch_end(m, b, layer, CLT_SITE_ATTENTION_OUT, x->wout, x->bout, a->att, Q, a->x, a->mid));
     CLT_TRY(clt_mpt_made(m, CLT_F32, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj", layer));
@@ -239,16 +263,16 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_mpt_batch *b) {
     int64_t R = b->samples * m->shape.seq, C = c->d_model;
     clt_ref x0 = m->acts[0].x;
     m->last_samples = b->samples;
-    CLT_TRY(
-        clt_op_embedding_forward(m->ops, &(clt_embedding_params){.rows = R,
-                                                                 .seq = m->shape.seq,
-                                                                 .cols = C,
-                                                                 .vocab = c->vocab_size,
-                                                                 .ids = m->tokens,
-                                                                 .wte = clt_mpt_weight(m, m->index.wte),
-                                                                 .wpe = clt_mpt_weight(m, m->index.wpe),
-                                                                 .out = x0,
-                                                                 .fraction = (float)c->embedding_fraction}));
+    CLT_TRY(clt_op_embedding_forward(
+        m->ops, &(clt_embedding_params){.rows = R,
+                                        .seq = m->shape.seq,
+                                        .cols = C,
+                                        .vocab = c->vocab_size,
+                                        .ids = m->tokens,
+                                        .wte = clt_mpt_weight(m, m->index.wte),
+                                        .wpe = from_past(m, clt_mpt_weight(m, m->index.wpe), C),
+                                        .out = x0,
+                                        .fraction = (float)c->embedding_fraction}));
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
                                 CLT_F32, x0));

@@ -29,6 +29,7 @@ typedef struct {
     clt_ref clipped;          /* after clip, where a qk norm follows too [R, W] */
     clt_ref q_mean, q_rstd, k_mean, k_rstd; /* qk norms [R * heads] */
     clt_ref qkv;                            /* final q|k|v [R, W] */
+    clt_ref cache;                          /* shape.cache: k|v of all positions [T, 2*KV*D] */
     clt_ref att, lse;                       /* attention output [R, H*D], [B, H, T] */
     clt_ref mid;                            /* after the attention branch [R, C] */
     clt_ref n2, mean2, rstd2;
@@ -83,6 +84,12 @@ struct clt_mpt {
     clt_mpt_watch watch;
     void *watch_ctx;
     int64_t last_samples; /* of the last forward pass */
+
+    /* shape.cache: a pass's rows are positions past .. past + shape.seq - 1 of a text whose first positions
+     * are in the blocks' caches. */
+    int64_t past;
+    int32_t *cached; /* [T] the tokens whose keys and values are there */
+    int64_t n_cached;
 };
 
 /* Lays out (and with ops, allocates) all buffers. */
@@ -112,6 +119,7 @@ clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b);
 clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref correct);
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
 clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad);
+/* A layer's attention over whole samples. */
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer);
 clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site,
                            clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y);

@@ -223,6 +223,16 @@ static clt_status take_batch(clt_mpt *m) {
     return CLT_OK;
 }
 
+/* Keys and values of a text that grows; a block that uses an earlier one's has none. */
+static clt_status take_cache(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].reuse_kv < 0)
+            CLT_TRY(take(m, &m->memory.other, "keys and values", m->rows * 2 * c->kv_n_heads * c->head_dim,
+                         clt_dtype_bytes(m->type), &m->acts[i].cache));
+    return CLT_OK;
+}
+
 static clt_status take_inputs(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, T = m->shape.seq;
@@ -325,6 +335,7 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->meanf));
     CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->rstdf));
     CLT_TRY(take_inputs(m));
+    if (m->shape.cache) CLT_TRY(take_cache(m));
     if (m->shape.training) CLT_TRY(take_gradients(m));
     if (!m->ops) return CLT_OK;
     return upload_tables(m);
@@ -361,6 +372,7 @@ clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape,
     }
     size_t rows = (size_t)m->rows, vocab = (size_t)cfg->vocab_size;
     m->host = clt_calloc((size_t)m->words, sizeof *m->host);
+    if (shape->cache) m->cached = clt_calloc(rows, sizeof *m->cached);
     if (shape->training) {
         m->slot_of_id = clt_malloc(vocab * sizeof *m->slot_of_id);
         memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
@@ -383,6 +395,7 @@ void clt_mpt_destroy(clt_mpt *m) {
     clt_free(m->lane_list);
     clt_free(m->fill);
     clt_free(m->host);
+    clt_free(m->cached);
     clt_mpt_index_free(&m->index);
     clt_free(m);
 }

@@ -189,7 +189,7 @@ clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const 
 /* --- choosing
  * ------------------------------------------------------------------------------------------------- */
 
-static clt_status validate(const params *p) {
+clt_status clt_attention_validate(const params *p) {
     if (p->batch < 1 || p->seq < 1 || p->heads < 1 || p->kv_heads < 1 || p->head_dim < 1 ||
         p->heads % p->kv_heads != 0)
         return clt_error(
@@ -213,13 +213,18 @@ static bool split_backward(const clt_ops *ops, const params *p) {
     return p->kv_heads * 7 < CLT_ROUND_UP(p->kv_heads, cores) * 5;
 }
 
-/* Build options for the head size, the type and the features of p. */
-static void make_options(const clt_ops *ops, const params *p, char *out, size_t size) {
-    snprintf(
-        out, size,
-        " -DHEAD_DIM=%lld -DTYPE=%d -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d -DSPLIT=%d",
-        (long long)p->head_dim, (int)p->type, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
-        p->seq_ids.buf != NULL, p->dropout > 0.0f, split_backward(ops, p));
+void clt_attention_options(const params *p, char out[CLT_ATTENTION_OPTIONS]) {
+    snprintf(out, CLT_ATTENTION_OPTIONS,
+             " -DHEAD_DIM=%lld -DTYPE=%d -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d",
+             (long long)p->head_dim, (int)p->type, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
+             p->seq_ids.buf != NULL, p->dropout > 0.0f);
+}
+
+/* These, and how the backward pass is cut. */
+static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTENTION_OPTIONS]) {
+    clt_attention_options(p, out);
+    size_t n = strlen(out);
+    snprintf(out + n, CLT_ATTENTION_OPTIONS - n, " -DSPLIT=%d", split_backward(ops, p));
 }
 
 /* What a row's params say. */
@@ -248,16 +253,16 @@ static bool takes_backward(const clt_variant *v, const void *call) {
 }
 
 static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
-    char options[192];
-    CLT_TRY(validate(p));
-    make_options(ops, p, options, sizeof options);
+    char options[CLT_ATTENTION_OPTIONS];
+    CLT_TRY(clt_attention_validate(p));
+    make_options(ops, p, options);
     return clt_variant_pick_for(ops, "attention", options, takes_forward, clt_attention_check_forward, p, v);
 }
 
 static clt_status choose_backward(clt_ops *ops, const grad_params *p, const clt_variant **v) {
-    char options[192];
-    CLT_TRY(validate(&p->fwd));
-    make_options(ops, &p->fwd, options, sizeof options);
+    char options[CLT_ATTENTION_OPTIONS];
+    CLT_TRY(clt_attention_validate(&p->fwd));
+    make_options(ops, &p->fwd, options);
     return clt_variant_pick_for(ops, "attention_backward", options, takes_backward,
                                 clt_attention_check_backward, p, v);
 }

@@ -6,7 +6,7 @@
 
 #include "clt_variant.h"
 
-enum { CLT_ATTENTION_MAX_ARGS = 72 };
+enum { CLT_ATTENTION_MAX_ARGS = 72, CLT_ATTENTION_OPTIONS = 192 };
 
 typedef struct {
     clt_arg a[CLT_ATTENTION_MAX_ARGS];
@@ -18,6 +18,10 @@ void clt_attention_add_ref(clt_attention_args *l, clt_ref r);
 void clt_attention_add_matrix(clt_attention_args *l, clt_ref r, int64_t ld);
 /* ATTENTION_ARGS of clkernels/attention/attention.clh. */
 clt_attention_args clt_attention_common_args(const clt_attention_params *p);
+/* Build options for the head size, the type and the features of p. */
+void clt_attention_options(const clt_attention_params *p, char out[CLT_ATTENTION_OPTIONS]);
+/* Refuses sizes, types and probabilities that no body can do. */
+clt_status clt_attention_validate(const clt_attention_params *p);
 
 /* A kind of body, of rows of one table or of both. Sizes were checked. A new kind is a file that defines one
  * of these, named here and in the list in clt_op_attention.c. */
@@ -53,5 +57,11 @@ clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const
  * all others with the oracle's bits. */
 clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void *ctx);
 clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);
+/* The same for rows of attention_last.vt (ctx: the params of the call), which are all exact. */
+clt_status clt_attention_check_last(clt_ops *ops, const clt_variant *v, void *ctx);
+
+/* clt_op_attention_last by one row of attention_last.vt; the call was checked. */
+clt_status clt_attention_run_last(clt_ops *ops, const clt_variant *v, const clt_attention_params *p,
+                                  int64_t rows);
 
 #endif

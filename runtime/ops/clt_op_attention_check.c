@@ -183,6 +183,26 @@ static clt_status forward(check_case *c, const clt_variant *v) {
     return compare_bits(c, T_O);
 }
 
+/* The last rows, in two calls: those of the second block of keys, and two of the first. */
+static clt_status last(check_case *c, const clt_variant *v) {
+    const int64_t seqs[] = {EXACT_SEQ, 40}, rows[] = {EXACT_SEQ - 64, 2};
+    const params *p = &c->g.fwd;
+    clt_ref_attention_forward(&c->ref);
+    clt_ref_round(p->type, c->host + c->at[T_O], elements(c, T_O));
+    CLT_TRY(write_all(c));
+    for (int i = 0; i < 2; i++) {
+        params call = *p;
+        const int64_t first = seqs[i] - rows[i];
+        call.seq = seqs[i];
+        call.q = clt_ref_at(p->q, (uint64_t)(first * p->ldq));
+        call.o = (clt_ref){c->data, c->at[T_DQ]}; /* a place that nothing else uses here */
+        CLT_TRY(clt_attention_run_last(c->ops, v, &call, rows[i]));
+        CLT_TRY(clt_variant_compare_as(c->ops, p->type, "output", call.o,
+                                       c->host + c->at[T_O] + first * p->ldo, (size_t)(rows[i] * p->ldo)));
+    }
+    return CLT_OK;
+}
+
 /* --- backward ------------------------------------------------------------------------------------------- */
 
 /* Tensor t within the bound of the formula; both contiguous. */
@@ -249,4 +269,8 @@ clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void 
 clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_attention_grad_params *g = ctx;
     return run(ops, v, &g->fwd, g->accumulate_kv, backward);
+}
+
+clt_status clt_attention_check_last(clt_ops *ops, const clt_variant *v, void *ctx) {
+    return run(ops, v, ctx, false, last);
 }

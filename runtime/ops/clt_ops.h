@@ -231,6 +231,11 @@ typedef struct {
     clt_dtype type; /* of q, k, v, o, and in the backward pass of dout, dq, dk, dv */
 } clt_attention_params;
 clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p);
+/* The last `rows` of the p->seq rows that clt_op_attention_forward gives, in exact numerics the same words:
+ * for a text that grows, whose earlier keys and values are kept. q and o begin with the first of these rows,
+ * k and v with position 0; lse is not written. One sample, no sequence ids, no dropout; CLT_FAIL otherwise.
+ */
+clt_status clt_op_attention_last(clt_ops *ops, const clt_attention_params *p, int64_t rows);
 
 typedef struct {
     clt_attention_params fwd; /* o and lse are inputs here */

@@ -104,7 +104,7 @@ static clt_status open_generator(generator *g, const clt_generate_params *p) {
     CLT_TRY(clt_slab_create(g->dev, &g->table, 0, "weights", &g->weights));
     clt_ckpt_part part = {.role = "weight", .slab = g->weights};
     CLT_TRY(clt_weight_source_load(g->src, &g->table, &part, 1, NULL));
-    clt_mpt_shape shape = {.microbatch = 1, .seq = g->cfg.max_seq_len};
+    clt_mpt_shape shape = {.microbatch = 1, .seq = g->cfg.max_seq_len, .cache = !p->no_cache};
     return clt_mpt_create(&g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
 }
 
@@ -125,6 +125,10 @@ static clt_status generate(generator *g, const clt_generate_params *p, clt_text_
     float *logits = clt_malloc((size_t)V * sizeof *logits);
     clt_status st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
     if (st == CLT_OK && n == 0) ids[n++] = (int32_t)eos; /* an empty prompt starts a new document */
+    if (st == CLT_OK && !p->no_cache && (int64_t)n + p->max_new_tokens > T + 1)
+        clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
+                 "each token takes a pass over the whole text",
+                 (long long)T);
     for (int64_t i = 0; st == CLT_OK && i < p->max_new_tokens; i++) {
         int64_t len = CLT_MIN((int64_t)n, T);
         st = clt_mpt_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits);

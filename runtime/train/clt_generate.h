@@ -15,13 +15,16 @@ typedef struct {
     int64_t top_k;      /* 0: all */
     int64_t seed;
     bool stop_at_eos;
+    bool no_cache; /* every token by a pass over the whole text: the same text, with less memory */
 } clt_generate_params;
 clt_generate_params clt_generate_params_default(void); /* 128 tokens, temperature 0.8, top_k 40, seed 17 */
 
 /* Called with each piece of text as it comes. */
 typedef void (*clt_text_fn)(void *ctx, const char *text, size_t bytes);
 
-/* The prompt is not repeated. A context longer than the model's max_seq_len loses its beginning. */
+/* The prompt is not repeated. Keys and values of the text are kept on the device (clt_mpt_shape.cache). A
+ * context longer than the model's max_seq_len loses its beginning; then they serve no longer, since every
+ * position has moved. */
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx);
 
 /* One draw from logits [vocab]: softmax with temperature over the top_k largest (ties: the lower ids),

@@ -84,6 +84,12 @@ text a "$tmp/run" --prompt "The licence" -n 40 --seed 5
 text b "$tmp/run" --prompt "The licence" -n 40 --seed 5
 text c "$tmp/run" --prompt "The licence" -n 40 --seed 6
 equal a b "the same seed gives another text"
+text n "$tmp/run" --prompt "The licence" -n 40 --seed 5 --no-cache
+equal a n "kept keys and values change the text"
+ok "$cltrain" generate "$tmp/run" --prompt "The licence" -n 22 # the last of 32 positions is there
+if grep -q "max_seq_len" "$tmp/err"; then fail "a text that fits is said to lose its beginning"; fi
+ok "$cltrain" generate "$tmp/run" --prompt "The licence" -n 23
+grep -q "max_seq_len is 32" "$tmp/err" || fail "a text that loses its beginning, and no word of it"
 differ a c "another seed gives the same text"
 head -c 11 "$tmp/a" | grep -q "^The licence$" || fail "the prompt does not come first"
 text d "$tmp/run" --prompt "The licence" -n 40 --temperature 0 --seed 5

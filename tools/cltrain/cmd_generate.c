@@ -22,6 +22,8 @@ int cmd_generate(int argc, char **argv) {
         {"top-k", 'k', CLT_OPT_INT, &p.top_k, "K", "draw among the K likeliest, 0: all (default 40)"},
         {"seed", 's', CLT_OPT_INT, &p.seed, "S", "the same seed gives the same text (default 17)"},
         {"stop-at-eos", 0, CLT_OPT_FLAG, &p.stop_at_eos, NULL, "end at the end of a document"},
+        {"no-cache", 0, CLT_OPT_FLAG, &p.no_cache, NULL,
+         "keep no keys and values: the same text, slower, with less memory"},
         {"device", 'd', CLT_OPT_STR, &p.device, "PATTERN", "part of a platform's or device's name, or P:D"},
     };
     const clt_command command = {

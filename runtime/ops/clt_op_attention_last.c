@@ -1,0 +1,33 @@
+/* The last rows of attention, over keys and values that are kept: the rows of attention_last.vt. */
+#include "clt_op_attention.h"
+
+enum { ITEMS = 64 };
+
+typedef clt_attention_params params;
+
+clt_status clt_attention_run_last(clt_ops *ops, const clt_variant *v, const params *p, int64_t rows) {
+    clt_attention_args l = clt_attention_common_args(p);
+    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add(&l, CLT_U32(p->seq - rows));
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_last", v->options, &k));
+    return clt_launch(k, 3, (size_t[]){ITEMS, (size_t)p->heads, (size_t)rows}, (size_t[]){ITEMS, 1, 1}, l.a,
+                      l.n);
+}
+
+clt_status clt_op_attention_last(clt_ops *ops, const params *p, int64_t rows) {
+    const clt_variant *v;
+    params like = *p;
+    char options[CLT_ATTENTION_OPTIONS];
+    CLT_TRY(clt_attention_validate(p));
+    if (rows < 1 || rows > p->seq || p->batch != 1 || p->seq_ids.buf || p->dropout > 0.0f)
+        return clt_error(
+            CLT_FAIL,
+            "attention's last rows: %lld rows of %lld, %lld samples%s%s; one sample without sequence "
+            "ids and dropout can be done",
+            (long long)rows, (long long)p->seq, (long long)p->batch, p->seq_ids.buf ? ", sequence ids" : "",
+            p->dropout > 0.0f ? ", dropout" : "");
+    clt_attention_options(p, options);
+    CLT_TRY(clt_variant_pick_with(ops, "attention_last", options, clt_attention_check_last, &like, &v));
+    return clt_attention_run_last(ops, v, p, rows);
+}
