@@ -18,6 +18,9 @@ shift
 HERE=${HERE:-nvidia} THERE=${THERE:-pocl} BATCHES=${BATCHES:-120}
 LEGS=${LEGS:-$HERE*1:15ba,$THERE*1:5ba}
 mkdir -p "$out"
+# A finished run has nothing to do any more: the bits of another time, or of another build, would be compared.
+finished=("$out"/exact-hop/ep*-ba"$((BATCHES + 10))")
+[ ! -e "${finished[0]}" ] || { echo "$out has finished runs: remove it, or name another folder" >&2; exit 2; }
 if [ -z "${DATA:-}" ]; then
     DATA=$out/data
     tools/collect_text.sh "$out/text"

@@ -75,14 +75,14 @@ choose_targets() {
     [ -n "$READELF" ] && [ -n "$NM" ] || missing="$missing llvm-19"
     command -v ld.lld-19 >/dev/null || missing="$missing lld-19"
     [ -f $ROCM/ocml.bc ] || missing="$missing rocm-device-libs"
-    if [ -z "$missing" ]; then TARGETS+=(gfx90a gfx942 gfx1100 gfx1201); else echo "left out: gfx90a gfx942 gfx1100 gfx1201 (not found: $missing)"; fi
+    if [ -z "$missing" ]; then TARGETS+=(gfx90a gfx942 gfx1100 gfx1201); else echo "skipped: gfx90a gfx942 gfx1100 gfx1201 (not found: $missing)"; fi
     LIBCLC=$(find_libclc) PTXAS=$(find_ptxas) missing=""
     [ -n "$CLANG" ] || missing="clang-19"
     [ -n "$LIBCLC" ] || missing="$missing libclc-19"
     [ -n "$PTXAS" ] || missing="$missing ptxas $PTXAS_RELEASE"
     LLC=$(command -v llc-19) || missing="$missing llvm-19"
-    if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "left out: sm_90 (not found: $missing)"; fi
-    if command -v ocloc >/dev/null; then TARGETS+=(dg2 pvc); else echo "left out: dg2 pvc (not found: ocloc, package intel-opencl-icd)"; fi
+    if [ -z "$missing" ]; then TARGETS+=(sm_90); else echo "skipped: sm_90 (not found: $missing)"; fi
+    if command -v ocloc >/dev/null; then TARGETS+=(dg2 pvc); else echo "skipped: dg2 pvc (not found: ocloc, package intel-opencl-icd)"; fi
 }
 
 # --- one compilation: prints "ok ..." or the reason; $1 file, $2 options, $3 work name ------------------------
