@@ -80,4 +80,20 @@ code=$?
 [ $code = 3 ] && [ "$(grep -v -- ------ "$log" | tr '\n' '|')" = "before|There are not enough slots|after|" ]
 report "texts of Open MPI" $? "exit $code"
 
+# A rank that is gone without a word: the launcher's code, unless it is a signal's number (MPICH).
+cat >"$tmp/empty/mpirun" <<'EOF'
+#!/bin/sh
+true & wait $!
+echo "$! $(uname -n)" >"$CLTRAIN_LAUNCH_DIR/1.pid"
+sleep 0.3
+exit "$MPIRUN_ENDS_WITH"
+EOF
+for codes in "75 75" "9 1" "137 137"; do
+    set -- $codes
+    MPIRUN_ENDS_WITH=$1 PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml >"$log" 2>&1
+    code=$?
+    [ $code = "$2" ] && [ "$(grep -c '^error: rank 1 (process [0-9]*) is gone.*run it again' "$log")" = 1 ]
+    report "a rank is gone, mpirun ends with $1" $? "exit $code"
+done
+
 finish

@@ -265,10 +265,11 @@ static int job_code(const job *j, int status) {
     }
     if (code) return code;
     if (j->asked == 0) explain(j, status);
-    /* Of a rank that is gone launchers tell codes of their own: MPICH's the signal's number. */
-    if (j->asked == 0 && j->lost >= 0 && WIFEXITED(status) && WEXITSTATUS(status) != 0)
+    if (!WIFEXITED(status)) return 128 + WTERMSIG(status);
+    /* Of a rank that a signal ended MPICH's mpirun tells the signal's number, which is no code of ours. */
+    if (j->lost >= 0 && WEXITSTATUS(status) > 2 && WEXITSTATUS(status) < 32)
         return clt_status_exit_code(CLT_FAIL);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return WEXITSTATUS(status);
 }
 
 int clt_launch_run(const clt_launch_run_params *p) {
