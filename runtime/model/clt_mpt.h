@@ -60,6 +60,8 @@ typedef struct {
                               fp32, 512 MiB for 16-bit logits, but up to 2 GiB for training with CLT_FAST
                               and d_model below 2048 (times (2048 / d_model)^2) */
 } clt_mpt_shape;
+/* The smallest of these defaults for 16-bit logits. */
+#define CLT_MPT_LOGITS_LEAST (512ull << 20)
 
 typedef struct {
     uint64_t activations, logits, workspace, other; /* device bytes, without slabs */

@@ -126,6 +126,7 @@ struct clt_config {
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
     bool recompute_open;     /* it is only the default, and may follow the device's memory:
                                 clt_run_choose_recompute */
+    uint64_t logits_bytes;   /* as clt_mpt_shape's: not 0 where the run would not fit with the default */
 
     /* how it was read */
     const char *path;

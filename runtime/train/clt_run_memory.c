@@ -32,6 +32,7 @@ clt_mpt_shape clt_run_shape(const clt_config *c, int64_t microbatch, bool traini
                            .training = training,
                            .recompute = c->recompute,
                            .numerics = c->numerics,
+                           .logits_bytes = c->logits_bytes,
                            .type = c->precision};
 }
 
@@ -154,8 +155,11 @@ clt_status clt_run_choose_microbatch(clt_config *c, clt_device_type type, int ra
     room r = {type, ranks, capacity, max_alloc};
     clt_run_memory m = {0};
     if (c->recompute_open) c->recompute = CLT_RECOMPUTE_NORMS; /* also where it was chosen before */
+    const bool open = c->precision != CLT_F32 && c->numerics == CLT_FAST;
     /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */
     for (int64_t mb = wanted ? CLT_MIN(wanted, most) : most; mb >= 1; mb--) {
+        c->logits_bytes = 0;
+        if (open && !fits(c, &r, mb, &m)) c->logits_bytes = CLT_MPT_LOGITS_LEAST;
         CLT_TRY(clt_run_memory_plan(c, type, ranks, mb, &m));
         if (m.total <= capacity && m.largest <= max_alloc) {
             *out = m;

@@ -462,6 +462,23 @@ static void recomputation_follows_the_memory_where_it_is_open(void **state) {
     }
 }
 
+/* With room for the large logits buffer of small models, and a byte less. */
+static void logits_groups_give_way_to_memory(void **state) {
+    (void)state;
+    clt_config *c = load_with("precision=amp_bf16");
+    clt_run_memory large, m;
+    c->model.vocab_size = 1 << 20;
+    c->global_train_batch_size = c->device_train_microbatch_size = 16;
+    assert_int_equal(clt_run_memory_plan(c, CLT_DEVICE_GPU, 1, 16, &large), CLT_OK);
+    assert_int_equal(clt_run_choose_microbatch(c, CLT_DEVICE_GPU, 1, large.total, UINT64_MAX, &m), CLT_OK);
+    assert_int_equal(m.total, large.total);
+    assert_int_equal(clt_run_choose_microbatch(c, CLT_DEVICE_GPU, 1, large.total - 1, UINT64_MAX, &m),
+                     CLT_OK);
+    assert_int_equal(m.microbatch, 16);
+    assert_in_range(large.total - m.total, 1ull << 30, 3ull << 29);
+    clt_config_free(c);
+}
+
 static void ranks_are_checked(void **state) {
     (void)state;
     clt_config *c = load(BASE);
@@ -633,6 +650,7 @@ int main(void) {
         cmocka_unit_test(precision_decides_defaults),
         cmocka_unit_test(names_are_normalised),
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
+        cmocka_unit_test(logits_groups_give_way_to_memory),
         cmocka_unit_test(groups_claim_tensors_in_order),
         cmocka_unit_test(block_overrides_reach_their_layers),
         cmocka_unit_test(model_json_reads_back),
