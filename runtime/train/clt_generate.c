@@ -29,12 +29,42 @@ static int by_logit(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
+/* Lets c[0] of a heap of k, whose parents come behind their children in by_logit's order, down to its place.
+ */
+static void sift(candidate *c, int64_t k) {
+    for (int64_t at = 0, child; (child = 2 * at + 1) < k; at = child) {
+        if (child + 1 < k && by_logit(&c[child + 1], &c[child]) > 0) child++;
+        if (by_logit(&c[at], &c[child]) > 0) return;
+        candidate t = c[at];
+        c[at] = c[child];
+        c[child] = t;
+    }
+}
+
+/* The k of the largest logits, largest first; freed by the caller. */
+static candidate *largest(const float *logits, int64_t vocab, int64_t k) {
+    candidate *c = clt_malloc((size_t)k * sizeof *c);
+    for (int64_t i = 0; i < k; i++) c[i] = (candidate){logits[i], (int32_t)i};
+    qsort(c, (size_t)k, sizeof *c, by_logit);
+    for (int64_t i = 0; i < k / 2; i++) { /* turned round it is a heap */
+        candidate t = c[i];
+        c[i] = c[k - 1 - i];
+        c[k - 1 - i] = t;
+    }
+    for (int64_t i = k; i < vocab; i++) {
+        candidate x = {logits[i], (int32_t)i};
+        if (by_logit(&x, &c[0]) > 0) continue;
+        c[0] = x;
+        sift(c, k);
+    }
+    qsort(c, (size_t)k, sizeof *c, by_logit);
+    return c;
+}
+
 int32_t clt_sample_token(const float *logits, int64_t vocab, double temperature, int64_t top_k, uint64_t seed,
                          uint64_t position) {
-    candidate *c = clt_malloc((size_t)vocab * sizeof *c);
-    for (int64_t i = 0; i < vocab; i++) c[i] = (candidate){logits[i], (int32_t)i};
-    qsort(c, (size_t)vocab, sizeof *c, by_logit);
     int64_t k = top_k > 0 ? CLT_MIN(top_k, vocab) : vocab;
+    candidate *c = largest(logits, vocab, temperature > 0 ? k : 1);
     int32_t chosen = c[0].id;
     if (temperature > 0) {
         double sum = 0, *p = clt_malloc((size_t)k * sizeof *p);

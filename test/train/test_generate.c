@@ -1,10 +1,12 @@
 /* A model that keeps keys and values gives the logits of one that computes every position again, word for
  * word, on every device: while a text grows, when it changes, and when it becomes shorter. */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/base/clt_json.h"
 #include "runtime/model/clt_mpt.h"
 #include "runtime/ops/clt_variant.h"
+#include "runtime/train/clt_generate.h"
 #include "test/test_util.h"
 
 enum { T = 72, PROMPT = 61, VOCAB = 50 };
@@ -123,9 +125,35 @@ static void the_plan_counts_it(void **state) {
     assert_int_equal(with.total - without.total, 2 * T * 2 * 4 * 16 * sizeof(float));
 }
 
+/* Drawing among the k largest is drawing among all with the others at -inf: few logits, so that many are
+ * equal. */
+static void the_largest_are_drawn_from(void **state) {
+    (void)state;
+    float x[VOCAB], masked[VOCAB];
+    bool several = false;
+    for (uint64_t at = 0; at < 400; at++) {
+        const int64_t k = 1 + tu_random_below(1, at, VOCAB + 3);
+        for (int i = 0; i < VOCAB; i++) x[i] = 0.5f * (float)tu_random_below(2 + at, (uint64_t)i, 7) - 2.0f;
+        int32_t first = 0;
+        for (int i = 0; i < VOCAB; i++) {
+            int64_t before = 0;
+            for (int j = 0; j < VOCAB; j++) before += x[j] > x[i] || (x[j] == x[i] && j < i);
+            masked[i] = before < k ? x[i] : -INFINITY;
+            if (before == 0) first = i;
+        }
+        int32_t got = clt_sample_token(x, VOCAB, 0.8, k, 17, at);
+        assert_int_equal(got, clt_sample_token(masked, VOCAB, 0.8, 0, 17, at));
+        assert_true(masked[got] > -INFINITY);
+        assert_int_equal(clt_sample_token(x, VOCAB, 0, k, 17, at), first);
+        several |= got != first;
+    }
+    assert_true(several);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_the_same_words),
-                                       cmocka_unit_test(the_plan_counts_it)};
+                                       cmocka_unit_test(the_plan_counts_it),
+                                       cmocka_unit_test(the_largest_are_drawn_from)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }
