@@ -17,43 +17,11 @@
  * {blocks of 64 rows, H, B}, and attention_backward_kv, global {blocks of 64 keys, KV, B}.
  *
  * Local {1, 1, 1}. Options: SPLIT, those of attention.clh. */
-#include "attention.clh"
+#include "attention_cpu.clh"
 
 #ifndef SPLIT
 #define SPLIT 0
 #endif
-#define NV (BLOCK / 16)
-#define DV ((HEAD_DIM + 15) / 16)
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE int16 lanes(void) {
-    return (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-}
-
-/* a[x][y] and a[y][x] change places: four times the index (x, y) is rotated by one bit. */
-INLINE void rotate16(float16 to[16], const float16 a[16]) {
-#pragma unroll
-    for (int x = 0; x < 8; x++) {
-        float16 u, v;
-        u.even = a[x].lo;
-        u.odd = a[x + 8].lo;
-        v.even = a[x].hi;
-        v.odd = a[x + 8].hi;
-        to[2 * x] = u;
-        to[2 * x + 1] = v;
-    }
-}
-INLINE void transpose16(float16 a[16]) {
-    float16 t[16];
-    rotate16(t, a);
-    rotate16(a, t);
-    rotate16(t, a);
-    rotate16(a, t);
-}
-
-/* Elements that vector c of a head has. */
-#define WIDTH(c) ((c)*16 + 16 <= HEAD_DIM ? 16 : HEAD_DIM - (c)*16)
-
 /* rows[r][c] = the c-th vector of row r; rows from `n` on are +0. */
 INLINE void load_rows(float16 rows[BLOCK][DV], __global const ELEM *x, size_t ld, int n) {
     for (int r = 0; r < BLOCK; r++)
@@ -207,18 +175,6 @@ INLINE void accumulate(place at, float16 out[HEAD_DIM][NV], const float16 *facto
     }
 }
 
-#if SOFTCAP
-#define CAPPED(s, t) t = clt_tanh16(s / softcap), s = softcap * t
-#else
-#define CAPPED(s, t)
-#endif
-#if ALIBI
-#define BIASED(s, i, j) s = fma((float16)(slope), convert_float16((j) - (i)), s)
-#define SLOPE(h) slopes[slopes_off + (h)]
-#else
-#define BIASED(s, i, j)
-#define SLOPE(h) 0.0f
-#endif
 #if SEQ_IDS
 #define MASKED(s, row_ids, j) s = (row_ids) == (int16)(seq_ids[j]) ? s : (float16)(-attention_inf())
 #else

@@ -1,7 +1,7 @@
 /* The last rows of attention, over keys and values that are kept: the rows of attention_last.vt. */
-#include "clt_op_attention.h"
+#include <string.h>
 
-enum { ITEMS = 64 };
+#include "clt_op_attention.h"
 
 typedef clt_attention_params params;
 
@@ -11,7 +11,8 @@ clt_status clt_attention_run_last(clt_ops *ops, const clt_variant *v, const para
     clt_attention_add(&l, CLT_U32(p->seq - rows));
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_last", v->options, &k));
-    return clt_launch(k, 3, (size_t[]){ITEMS, (size_t)p->heads, (size_t)rows}, (size_t[]){ITEMS, 1, 1}, l.a,
+    size_t items = strcmp(v->body, "cpu") == 0 ? 1 : 64;
+    return clt_launch(k, 3, (size_t[]){items, (size_t)p->heads, (size_t)rows}, (size_t[]){items, 1, 1}, l.a,
                       l.n);
 }
 
