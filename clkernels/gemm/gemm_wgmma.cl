@@ -26,8 +26,9 @@
  * neighbouring tiles: they share what they read.
  *
  * Runs are given to work-groups in descending order: who finishes a tile waits for work-groups of lower numbers, and those
- * leave what it waits for before they wait for anything. The device starts work-groups in ascending order, so none waits
- * for one that has no place yet.
+ * leave what it waits for before they wait for anything. There are no more work-groups than units, so all have a place at
+ * once; should a launch get fewer units, it rests on the device's starting them in ascending order, which NVIDIA's do but
+ * which no document promises.
  *
  * Launch: gemm_wgmma {groups * 384}, local {384}. For each run `flags` has 2, 0 before and after a launch, and `part`
  * BM x BN floats.

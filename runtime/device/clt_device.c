@@ -101,8 +101,8 @@ static void create_helpers(clt_device *dev, const clt_device_params *p, int shar
 }
 
 bool clt_device_rehearse(clt_device *dev) {
-    if (!dev->helpers || dev->recorder || dev->rehearses) return false;
-    dev->rehearses = true;
+    if (!dev->helpers || dev->recorder || dev->rehearses || dev->rehearsed) return false;
+    dev->rehearses = dev->rehearsed = true; /* helpers take one list */
     return true;
 }
 

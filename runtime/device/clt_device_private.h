@@ -90,6 +90,7 @@ struct clt_device {
     bool driver_caches; /* the driver has a program cache of its own */
     bool lazy_compile;  /* code is made at the first launch of each work-group size, for several processes */
     bool rehearses;     /* clt_device_rehearse */
+    bool rehearsed;     /* that was, once */
     bool declares;      /* programs bring their own declarations of built-in functions; clt_kernel.c */
     clt_device_counters counters;
     clt_buffer *buffers;

@@ -134,7 +134,11 @@ static unsigned char *binary_of(cl_program p, size_t *bytes) {
  * was checked and what is used then came out of the assembler in one way. */
 static bool reload(clt_device *dev, const char *data, size_t bytes, cl_program *p) {
     cl_program again = from_binary(dev, data, bytes, "");
-    if (!again) return false;
+    if (!again) {
+        clt_debug(
+            "the driver does not take its own assembler text: this program will be built at every start");
+        return false;
+    }
     clReleaseProgram(*p);
     *p = again;
     return true;

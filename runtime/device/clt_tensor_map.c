@@ -143,6 +143,10 @@ void clt_tensor_map_free(clt_device *dev) {
     struct clt_tensor_maps *t = dev->tensor_maps;
     if (!t) return;
     dev->tensor_maps = NULL;
+    if (dev->hung && t->opening) { /* the driver may never answer: what its thread uses stays */
+        pthread_detach(t->opener);
+        return;
+    }
     await_context(t);
     clt_buffer_destroy(t->maps);
     clt_buffer_destroy(t->where);

@@ -110,7 +110,8 @@ clt_status clt_mpt_eval(clt_mpt *m, const clt_mpt_batch *b, clt_ref correct);
 /* Forward over `len` <= seq tokens of one text (model.shape.microbatch may be 1), and the logits of positions
  * [first, first + rows), after logit_scale and softcap, into host memory [rows, V]. Waits. With shape.cache
  * what the last call's text and this one begin with in common is not computed again, but for the rows that
- * are asked for; in exact numerics the logits are the same words. */
+ * are asked for; in exact numerics the logits are the same words. The weights must not change between such
+ * calls. */
 clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits);
 
