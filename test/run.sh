@@ -2,7 +2,7 @@
 # Runs every test program of the build and every script test/*/*.sh, one line each, and shows what failed.
 #   test/run.sh [PATTERN ...]          only tests whose name holds one of the patterns
 #   test/run.sh --long [PATTERN ...]   the scripts of test/long/ instead, which run nowhere else
-# A test that takes more than TEST_TIMEOUT seconds (default 600; a script can raise it for itself with a line
+# A test that takes more than TEST_TIMEOUT seconds (default 900; a script can raise it for itself with a line
 # "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh)
 # a script with a line "# no sanitizer: REASON" is left out and named. The programs of test/ops mostly wait for compilers
 # that use one core: TEST_JOBS of them run at a time (default: the number of cores, at most 4). All others run alone, except
@@ -12,7 +12,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
 export BUILD
-LIMIT=${TEST_TIMEOUT:-600}
+LIMIT=${TEST_TIMEOUT:-900}
 logs=$BUILD/test-logs
 mkdir -p "$logs"
 . test/drivers.sh
