@@ -144,7 +144,8 @@ static void boxes_are_finished_in_place(void **state) {
                          cases[i].what);
             /* All boxes of a tile that is cut at the right and below, and one far inside. */
             finish_one(d, &cases[i], k, 0, 0, 1, 2);
-            for (uint32_t u = 0; u < BOXES; u++) finish_one(d, &cases[i], k, 1, 1, u / 4, u % 4);
+            for (uint32_t u = 0; u < BOXES && !tu_tiny(); u++)
+                finish_one(d, &cases[i], k, 1, 1, u / 4, u % 4);
         }
     }
 }
