@@ -135,7 +135,7 @@ static gemm_epilogue epilogue_of(const clt_gemm_params *p) {
                p->c_type == CLT_F32) {
         e.box = result(p->residual, CLT_F32, p->m, p->n, p->ldres);
         e.ahead = e.has_box = clt_tensor_map_fits(&e.box);
-    } else if (p->pre.buf) {
+    } else if (p->pre.buf && !e.finish) {
         e.box = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
         e.has_box = true;
     }
