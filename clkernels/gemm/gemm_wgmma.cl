@@ -267,6 +267,7 @@ static inline void add_bias(const gemm_results *o, float *v, uint j)
     if (j + 1 < o->n) v[1] = v[1] + o->bias[j + 1];
 }
 
+#define FAST_GELU ((EP & CLT_EP_GRAD ? GRAD_ACT : ACT) == 1)
 #if ACT == 1
 #define ACT_OF clt_fast_gelu
 #else
