@@ -77,19 +77,11 @@ static void make_oracle(check_case *c) {
     const params *p = &c->g.fwd;
     float *t[TENSORS];
     for (int i = 0; i < TENSORS; i++) t[i] = c->host + c->at[i];
-    c->ref = (clt_ref_attention_params){.batch = p->batch,
-                                        .seq = p->seq,
-                                        .heads = p->heads,
-                                        .kv_heads = p->kv_heads,
-                                        .head_dim = p->head_dim};
+    c->ref = clt_ref_attention_of(p);
     clt_ref_attention_params *r = &c->ref;
     r->q = t[T_Q], r->k = t[T_K], r->v = t[T_V], r->o = t[T_O], r->lse = c->host_stat;
-    r->ldq = p->ldq, r->ldk = p->ldk, r->ldv = p->ldv, r->ldo = p->ldo;
-    r->scale = p->scale, r->softcap = p->softcap, r->window = p->window;
     r->slopes = p->slopes.buf ? c->host_stat + c->slopes : NULL;
     r->seq_ids = p->seq_ids.buf ? (const int32_t *)(const void *)(c->host_stat + c->ids) : NULL;
-    r->dropout = p->dropout, r->seed = p->seed, r->step = p->step;
-    r->first_sample = p->first_sample, r->layer = p->layer;
     r->dout = t[T_DOUT], r->dq = t[T_DQ], r->dk = t[T_DK], r->dv = t[T_DV];
     r->lddout = c->g.lddout, r->lddq = c->g.lddq, r->lddk = c->g.lddk, r->lddv = c->g.lddv;
     r->accumulate_kv = c->g.accumulate_kv;

@@ -149,15 +149,9 @@ static problem *make_problem(int device, const shape *s) {
     if (s->alibi) p->slopes = tu_upload(device, x->slopes, (size_t)s->heads);
     if (s->ids) p->seq_ids = tu_upload_i32(device, x->ids, (size_t)tokens);
     p->type = s->type;
-    x->ref = (clt_ref_attention_params){.batch = s->batch,
-                                        .seq = s->seq,
-                                        .heads = s->heads,
-                                        .kv_heads = s->kv_heads,
-                                        .head_dim = s->head_dim};
+    x->ref = clt_ref_attention_of(p);
     clt_ref_attention_params *r = &x->ref;
     r->q = host[0], r->k = host[1], r->v = host[2];
-    r->ldq = ld[0], r->ldk = ld[1], r->ldv = ld[2];
-    r->scale = p->scale, r->softcap = p->softcap, r->window = p->window;
     r->slopes = s->alibi ? x->slopes : NULL, r->seq_ids = s->ids ? x->ids : NULL;
     return x;
 }

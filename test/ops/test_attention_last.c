@@ -56,28 +56,32 @@ static void destroy(problem *x) {
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_free(all[i]);
 }
 
-static void solve(problem *x) {
+/* The call for the whole sequence, without tensors. */
+static clt_attention_params call_of(const problem *x) {
     const shape *s = &x->s;
-    clt_ref_round(s->type, x->q, x->n_q);
-    clt_ref_round(s->type, x->kv, x->n_kv);
-    clt_ref_attention_params p = {.batch = 1,
+    return (clt_attention_params){.batch = 1,
                                   .seq = s->seq,
                                   .heads = s->heads,
                                   .kv_heads = s->kv_heads,
                                   .head_dim = s->head_dim,
-                                  .q = x->q,
-                                  .k = x->kv,
-                                  .v = x->kv + x->ldkv / 2,
-                                  .o = x->o,
-                                  .lse = x->lse,
                                   .ldq = x->wide,
                                   .ldk = x->ldkv,
                                   .ldv = x->ldkv,
                                   .ldo = x->ldo,
                                   .scale = 1.0f / sqrtf((float)s->head_dim),
                                   .softcap = s->softcap,
-                                  .slopes = s->alibi ? x->slopes : NULL,
-                                  .window = s->window - 1};
+                                  .window = s->window - 1,
+                                  .type = s->type};
+}
+
+static void solve(problem *x) {
+    const shape *s = &x->s;
+    const clt_attention_params call = call_of(x);
+    clt_ref_round(s->type, x->q, x->n_q);
+    clt_ref_round(s->type, x->kv, x->n_kv);
+    clt_ref_attention_params p = clt_ref_attention_of(&call);
+    p.q = x->q, p.k = x->kv, p.v = x->kv + x->ldkv / 2, p.o = x->o, p.lse = x->lse;
+    p.slopes = s->alibi ? x->slopes : NULL;
     clt_ref_attention_forward(&p);
     clt_ref_round(s->type, x->o, x->n_o);
 }
@@ -92,24 +96,9 @@ static void run_rows(int device, const char *id, const problem *x, int64_t rows)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = x->wide; c < x->ldo; c++) start[r * x->ldo + c] = want[r * x->ldo + c];
     clt_ref kv = tu_upload_as(device, s->type, x->kv, x->n_kv), o = tu_upload_as(device, s->type, start, n);
-    clt_attention_params p = {
-        .batch = 1,
-        .seq = s->seq,
-        .heads = s->heads,
-        .kv_heads = s->kv_heads,
-        .head_dim = s->head_dim,
-        .q = tu_upload_as(device, s->type, x->q + first * x->wide, (size_t)(rows * x->wide)),
-        .k = kv,
-        .v = clt_ref_at(kv, (uint64_t)(x->ldkv / 2)),
-        .o = o,
-        .ldq = x->wide,
-        .ldk = x->ldkv,
-        .ldv = x->ldkv,
-        .ldo = x->ldo,
-        .scale = 1.0f / sqrtf((float)s->head_dim),
-        .softcap = s->softcap,
-        .window = s->window - 1,
-        .type = s->type};
+    clt_attention_params p = call_of(x);
+    p.q = tu_upload_as(device, s->type, x->q + first * x->wide, (size_t)(rows * x->wide));
+    p.k = kv, p.v = clt_ref_at(kv, (uint64_t)(x->ldkv / 2)), p.o = o;
     if (s->alibi) p.slopes = tu_upload(device, x->slopes, (size_t)s->heads);
     char what[96];
     snprintf(what, sizeof what, "%s, sequence %lld, last %lld rows", id, (long long)s->seq, (long long)rows);

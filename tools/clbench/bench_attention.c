@@ -78,14 +78,10 @@ static clt_status compare(attention_work *w, int from, int to, bench_row *row) {
 /* The oracle's twin of the call, on the host's tensors. */
 static clt_ref_attention_params reference(const attention_work *w, float *lse) {
     const clt_attention_params *f = &w->p.fwd;
-    clt_ref_attention_params r = {.batch = f->batch,
-                                  .seq = f->seq,
-                                  .heads = f->heads,
-                                  .kv_heads = f->kv_heads,
-                                  .head_dim = f->head_dim};
+    clt_ref_attention_params r = clt_ref_attention_of(f);
     r.q = w->host[Q], r.k = w->host[K], r.v = w->host[V], r.o = w->host[O], r.lse = lse;
-    r.ldq = r.ldk = r.ldv = r.ldo = r.lddout = r.lddq = r.lddk = r.lddv = f->ldq;
-    r.scale = f->scale, r.slopes = w->s.plain ? NULL : w->hslopes, r.window = -1;
+    r.lddout = r.lddq = r.lddk = r.lddv = f->ldq;
+    r.slopes = w->s.plain ? NULL : w->hslopes;
     r.dout = w->host[DOUT], r.dq = w->host[DQ], r.dk = w->host[DK], r.dv = w->host[DV];
     return r;
 }

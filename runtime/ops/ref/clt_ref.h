@@ -93,6 +93,9 @@ typedef struct { /* host twin of clt_attention_params and clt_attention_grad_par
     int64_t lddout, lddq, lddk, lddv;
     bool accumulate_kv;
 } clt_ref_attention_params;
+/* The twin of a call: its sizes, row distances and numbers; tensors, and what belongs to the backward pass
+ * alone, are the caller's to add. */
+clt_ref_attention_params clt_ref_attention_of(const clt_attention_params *p);
 void clt_ref_attention_forward(const clt_ref_attention_params *p);
 void clt_ref_attention_backward(const clt_ref_attention_params *p);
 

@@ -79,6 +79,26 @@ static void forward_row(const params *p, int64_t b, int64_t h, int64_t i) {
     p->lse[(b * p->heads + h) * p->seq + i] = m + clt_log(l);
 }
 
+params clt_ref_attention_of(const clt_attention_params *p) {
+    return (params){.batch = p->batch,
+                    .seq = p->seq,
+                    .heads = p->heads,
+                    .kv_heads = p->kv_heads,
+                    .head_dim = p->head_dim,
+                    .ldq = p->ldq,
+                    .ldk = p->ldk,
+                    .ldv = p->ldv,
+                    .ldo = p->ldo,
+                    .scale = p->scale,
+                    .softcap = p->softcap,
+                    .window = p->window,
+                    .dropout = p->dropout,
+                    .seed = p->seed,
+                    .step = p->step,
+                    .first_sample = p->first_sample,
+                    .layer = p->layer};
+}
+
 void clt_ref_attention_forward(const clt_ref_attention_params *p) {
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->heads; h++)
