@@ -103,11 +103,13 @@ static void create_helpers(clt_device *dev, const clt_device_params *p, int shar
 bool clt_device_rehearse(clt_device *dev) {
     if (!dev->helpers || dev->recorder || dev->rehearses || dev->rehearsed) return false;
     dev->rehearses = dev->rehearsed = true; /* helpers take one list */
+    clt_error_quiet(true);
     return true;
 }
 
 void clt_device_rehearsed(clt_device *dev) {
     dev->rehearses = false;
+    clt_error_quiet(false);
     const int n = dev->helpers ? clt_helpers_go(dev->helpers) : 0;
     clt_debug("%d programs are not in the cache", n);
 }

@@ -184,7 +184,8 @@ clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_
  *
  * rehearse says false, and changes nothing, the second time, and where there are no helpers
  * (CLTRAIN_BUILD_HELPERS=0, one core, drivers that keep their programs in parts that only a launch makes). A
- * failure in between is no failure of the work: the caller goes on. */
+ * failure in between is no failure of the work, which goes on and says itself what it cannot do: between the
+ * two, clt_error on this thread prints nothing (clt_error_quiet). */
 /* First of all in main: true, and the exit code, if this process was started as a helper. Programs whose main
  * does not ask have no helpers. */
 bool clt_device_helper_main(int argc, char **argv, int *code);

@@ -88,6 +88,7 @@ static int serve(char **argv) {
     for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) close(fd); /* what drivers left open */
     signal(SIGINT, SIG_IGN); /* of the terminal; the process that asked decides */
     signal(SIGTERM, SIG_IGN);
+    clt_error_quiet(true); /* what matters is said by the process that asked, which does the same again */
     clt_device *dev;
     const clt_helpers_params p = {.platform = atoi(argv[2]),
                                   .device = atoi(argv[3]),
@@ -96,7 +97,7 @@ static int serve(char **argv) {
                                   .cache_dir = *argv[6] ? argv[6] : NULL};
     alarm((unsigned)CLT_MAX(p.timeout, 1.0)); /* who started it may be gone before it is open */
     if (clt_device_open_helper(p.platform, p.device, p.id, p.cache_dir, p.timeout, &dev) != CLT_OK) {
-        clt_debug("a helper cannot open device %d:%d", p.platform, p.device);
+        clt_debug("a helper cannot open device %d:%d: %s", p.platform, p.device, clt_last_error());
         return 1;
     }
     alarm(0);

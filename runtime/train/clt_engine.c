@@ -226,9 +226,11 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates) {
     const double start = clt_now();
     if (e->n_grads < 1 || !clt_device_rehearse(dev)) return;
     int32_t *zeros = clt_calloc((size_t)(e->microbatch * e->seq), sizeof *zeros);
-    if (rehearse_step(e, zeros) == CLT_OK && evaluates) clt_engine_prepare_eval(e);
+    clt_status st = rehearse_step(e, zeros);
+    if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(e);
     clt_free(zeros);
     clt_device_rehearsed(dev);
+    if (st != CLT_OK) clt_debug("the rehearsal came to an end: %s", clt_last_error());
     clt_debug("rehearsed a step in %.3f s", clt_now() - start);
 }
 

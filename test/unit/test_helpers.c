@@ -200,6 +200,36 @@ static void a_program_that_does_not_build_says_why(void **state) {
     clt_free(cache);
 }
 
+/* What cannot be done is told once: by the work, not by its rehearsal. */
+static void a_rehearsal_prints_no_errors(void **state) {
+    (void)state;
+    bool own;
+    char *cache = clt_path_join(folder, "good");
+    clt_device_params p = {.pattern = pattern(&own), .local_size = 1, .cache_dir = cache, .helpers = true};
+    clt_device *dev;
+    clt_kernel *k;
+    FILE *printed = tmpfile();
+    assert_non_null(printed);
+    setenv("CLTRAIN_BUILD_HELPERS", "1", 1);
+    say_how("");
+    assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
+    assert_true(clt_device_rehearse(dev));
+    clt_log_set_file(printed);
+    assert_int_equal(clt_kernel_get(dev, "no/such.cl", "none", "", &k), CLT_FAIL);
+    assert_non_null(strstr(clt_last_error(), "no kernel file no/such.cl"));
+    assert_int_equal(ftell(printed), 0);
+    clt_device_rehearsed(dev);
+    assert_int_equal(clt_kernel_get(dev, "no/such.cl", "none", "", &k), CLT_FAIL);
+    clt_log_set_file(NULL);
+    char line[128] = "";
+    rewind(printed);
+    assert_non_null(fgets(line, sizeof line, printed));
+    assert_string_equal(line, "error: there is no kernel file no/such.cl\n");
+    fclose(printed);
+    clt_device_close(dev);
+    clt_free(cache);
+}
+
 /* What a helper gets is read and thrown away as far as one read goes. */
 static int misbehave(const char *how) {
     char sink[4096];
@@ -228,6 +258,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(none_are_wanted),
         cmocka_unit_test(bad_helpers_cost_only_time),
         cmocka_unit_test(a_program_that_does_not_build_says_why),
+        cmocka_unit_test(a_rehearsal_prints_no_errors),
     };
     return cmocka_run_group_tests_name("helpers", tests, set_up, tear_down);
 }
