@@ -39,6 +39,13 @@ left_out() {
     [ -n "${TEST_SANITIZER:-}" ] && sed -n 's/^# no sanitizer: *//p' "$1" | grep .
 }
 
+# What a log says went wrong, where it is too long to be shown whole.
+failures() {
+    [ "$(wc -l <"$1")" -gt 60 ] || return 0
+    head -n -60 "$1" | grep -E '^\[ +(ERROR|LINE|FAILED) +\]|^(FAIL:|wrong:)|Sanitizer' | head -n 40
+    echo ...
+}
+
 # Says how it went in one piece: others may run at the same time.
 run_one() { run_and_tell "$@" >"$logs/said.$BASHPID"; cat "$logs/said.$BASHPID"; rm -f "$logs/said.$BASHPID"; }
 
@@ -63,7 +70,10 @@ run_and_tell() {
     echo failed >>"$results"
     printf 'FAIL  %-44s %7s s  ' "$name" "$seconds"
     if [ "${seconds%.*}" -ge "$limit" ]; then echo "took more than $limit s"; else echo "exit $code"; fi
-    tail -n 60 "$log" | sed 's/^/      | /'
+    # The next run writes this log anew; what failed in passing is worth keeping.
+    cp "$log" "${log%.log}.failed"
+    { failures "$log"; tail -n 60 "$log"; } | sed 's/^/      | /'
+    echo "      | (all of it: ${log%.log}.failed)"
 }
 
 # programs SOURCE...: those of these test programs that are there and wanted.

@@ -96,9 +96,12 @@ static void kernels_run(void **state) {
 
 static void failing_builds_name_a_log(void **state) {
     (void)state;
+    clt_device_params p = clt_device_params_default();
+    p.cache_dir = folder; /* the log's name follows from the program: no other process shall remove it */
+    clt_device *d = open_with(p);
     clt_kernel *k = NULL;
     const char *bad = "__kernel void bad(__global float *x)\n{\n    x[0] = nonsense;\n}\n";
-    assert_int_equal(clt_kernel_from_text(dev, "bad.cl", bad, "bad", "-DX=1", &k), CLT_FAIL);
+    assert_int_equal(clt_kernel_from_text(d, "bad.cl", bad, "bad", "-DX=1", &k), CLT_FAIL);
     assert_null(k);
     assert_says("bad.cl does not build");
     assert_says("nonsense");
@@ -112,10 +115,11 @@ static void failing_builds_name_a_log(void **state) {
     assert_int_equal(clt_io_unlink(path), CLT_OK);
     clt_free(text);
     clt_free(path);
-    assert_int_equal(clt_kernel_from_text(dev, "saxpy.cl", saxpy, "saxpyy", NULL, &k), CLT_FAIL);
+    assert_int_equal(clt_kernel_from_text(d, "saxpy.cl", saxpy, "saxpyy", NULL, &k), CLT_FAIL);
     assert_says("has no kernel 'saxpyy'");
-    assert_int_equal(clt_kernel_get(dev, "no/such.cl", "x", NULL, &k), CLT_FAIL);
+    assert_int_equal(clt_kernel_get(d, "no/such.cl", "x", NULL, &k), CLT_FAIL);
     assert_says("no kernel file no/such.cl");
+    clt_device_close(d);
 }
 
 static void put_text(const char *name, const char *text) {
@@ -204,13 +208,13 @@ static void writes_are_queued(void **state) {
     assert_int_equal(clt_buffer_write(b, 0, x, BIG), CLT_OK);
     assert_int_equal(clt_buffer_read(b, 0, y, BIG), CLT_OK);
     assert_memory_equal(x, y, BIG);
+    uint64_t allocations = clt_alloc_count();
     for (uint32_t i = 0; i < 200; i++) assert_int_equal(clt_buffer_write(b, 4 * i, &i, 4), CLT_OK);
     uint32_t words[200];
     assert_int_equal(clt_buffer_read(b, 0, words, sizeof words), CLT_OK);
     for (uint32_t i = 0; i < 200; i++) assert_int_equal(words[i], i);
-    uint64_t allocations = clt_alloc_count();
-    for (uint32_t i = 0; i < 200; i++) assert_int_equal(clt_buffer_write(b, 4 * i, &i, 4), CLT_OK);
-    assert_int_equal(clt_alloc_count(), allocations);
+    /* How many blocks are in use at a time is the device's speed: each may be made once. */
+    assert_true(clt_alloc_count() - allocations <= CLT_COUNT_OF(dev->staging));
     clt_buffer_destroy(b);
     clt_free(x);
     clt_free(y);
