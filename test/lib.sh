@@ -38,6 +38,20 @@ needs_mpirun() {
     export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 TMPDIR=$tmp HWLOC_COMPONENTS=-opencl,-gl
 }
 
+# mpirun_by_hand: sets the array by_hand to what starts ranks without cltrain launch, up to the number of ranks (-np):
+# Open MPI's mpirun has words of its own. false: it is another one's.
+mpirun_by_hand() {
+    case $(mpirun --version 2>/dev/null) in
+    *"Open MPI"* | *OpenRTE*)
+        by_hand=(mpirun --bind-to none --oversubscribe --quiet --mca btl_vader_single_copy_mechanism none)
+        ;;
+    *)
+        by_hand=(mpirun -bind-to none)
+        false
+        ;;
+    esac
+}
+
 # report NAME, 0 for good, detail: one line; where it went wrong the end of $log, too.
 log=$tmp/log
 report() {

@@ -15,13 +15,15 @@ for bad in 1000000000 soon -3; do
     report "CLTRAIN_STOP_BEFORE=$bad is refused" $? "exit $code"
 done
 
+mpirun_by_hand
+
 # The stand-ins: srun starts ranks, scontrol notes what it is asked for.
 mkdir "$tmp/bin"
-cat >"$tmp/bin/srun" <<'EOF'
+cat >"$tmp/bin/srun" <<EOF
 #!/bin/bash
-n=$2
+n=\$2
 shift 4 # -n N --kill-on-bad-exit=1 --cpu-bind=none
-exec env -u SLURM_JOB_ID mpirun --bind-to none --oversubscribe --quiet -np "$n" "$@"
+exec env -u SLURM_JOB_ID ${by_hand[*]} -np "\$n" "\$@"
 EOF
 cat >"$tmp/bin/scontrol" <<EOF
 #!/bin/bash

@@ -5,6 +5,7 @@
 # timeout: 200
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
+mpirun_by_hand
 set=$golden/mpt-learned
 settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" "save_folder=$tmp/run"
     scheduler.t_max=1200ba max_duration=1200ba save_interval=5ba log_config=false console_log_interval=1000ba
@@ -50,15 +51,15 @@ hung() {
 }
 hung "a hung device" 1 0 "$cltrain"
 hung "a hung device under one of two ranks" 2 1 "$cltrain" launch -n 2
-hung "the same with mpirun alone" 2 0 mpirun --bind-to none --oversubscribe -np 2 "$cltrain"
+hung "the same with mpirun alone" 2 0 "${by_hand[@]}" -np 2 "$cltrain"
 
 # --- stopped ranks, mpirun alone ----------------------------------------------------------------------------------------
 export CLTRAIN_COMM_TIMEOUT=6 # joining has it, too, and takes seconds on a busy machine
 rank_of() { for p in $(pgrep -f "^$cltrain train.*save_folder=$tmp/run"); do
-    tr '\0' '\n' <"/proc/$p/environ" | grep -q "^OMPI_COMM_WORLD_RANK=$1$" && echo "$p"; done 2>/dev/null; }
+    tr '\0' '\n' <"/proc/$p/environ" | grep -q "^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=$1$" && echo "$p"; done 2>/dev/null; }
 under_mpirun() { # signal, rank
     rm -f "$log"
-    mpirun --bind-to none --oversubscribe -np 2 "$cltrain" train "${settings[@]}" >"$log" 2>&1 &
+    "${by_hand[@]}" -np 2 "$cltrain" train "${settings[@]}" >"$log" 2>&1 &
     pid=$!
     for _ in $(seq 300); do grep -q "checkpoint saved" "$log" 2>/dev/null && break; sleep 0.1; done
     kill "-$1" "$(rank_of "$2")"

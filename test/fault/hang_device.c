@@ -37,6 +37,7 @@ cl_int clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint 
                           const size_t *, cl_uint, const cl_event *, cl_event *);
     static long launches;
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueNDRangeKernel");
-    if (++launches == number("HANG_AT") && number("OMPI_COMM_WORLD_RANK") == number("HANG_RANK")) hang(queue);
+    const long rank = number(getenv("PMI_RANK") ? "PMI_RANK" : "OMPI_COMM_WORLD_RANK");
+    if (++launches == number("HANG_AT") && rank == number("HANG_RANK")) hang(queue);
     return next(queue, kernel, dims, offset, global, local, waits, wait, event);
 }

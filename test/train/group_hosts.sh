@@ -12,9 +12,17 @@ b=${tag}b
 for need in ip unshare; do
     command -v $need >/dev/null || { echo "skipped: $need is not installed"; exit 0; }
 done
+mpirun_by_hand || { echo "skipped: mpirun is not Open MPI's, whose words these are"; exit 0; }
+# The first namespace makes ip create /run/netns and mount it on itself, and the last one leaves it so.
+netns_mounted() { grep -q ' /run/netns ' /proc/self/mounts; }
+had_mount=0 had_folder=0
+netns_mounted && had_mount=1
+[ -e /run/netns ] && had_folder=1
 cleanup() {
     ip netns del $a 2>/dev/null
     ip netns del $b 2>/dev/null
+    [ $had_mount = 1 ] || { netns_mounted && umount /run/netns; } # fails if others have namespaces there by now
+    [ $had_folder = 1 ] || rmdir /run/netns 2>/dev/null
     rm -rf "$tmp"
 }
 trap cleanup EXIT

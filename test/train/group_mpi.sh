@@ -5,7 +5,8 @@
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 program=$BUILD/test/train/test_group
-run=(timeout -k 5 100 mpirun --bind-to none --oversubscribe --quiet --mca btl_vader_single_copy_mechanism none)
+mpirun_by_hand
+run=(timeout -k 5 100 "${by_hand[@]}")
 
 for transport in shm mpi; do
     for ranks in 1 2 3 4 8; do

@@ -45,8 +45,8 @@ check "the same losses" diff <(steps_of "$tmp/straight") <(steps_of "$tmp/hop")
 cat >"$tmp/by_rank" <<'RANK'
 CLTRAIN_AHEAD=$((${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} == 0)) exec "$@"
 RANK
-mpirun --bind-to none --oversubscribe --quiet --mca btl_vader_single_copy_mechanism none -np 2 bash "$tmp/by_rank" \
-    "$cltrain" train -q train.yaml --device "pocl,$other" max_duration=10ba save_folder="$tmp/unlike" >"$log" 2>&1
+mpirun_by_hand
+"${by_hand[@]}" -np 2 bash "$tmp/by_rank" "$cltrain" train -q train.yaml --device "pocl,$other" max_duration=10ba save_folder="$tmp/unlike" >"$log" 2>&1
 report "ranks that would queue steps ahead and not" $?
 check "give the same bits" [ "$("$cltrain" ckpt hash "$tmp/unlike")" = "$want" ]
 CLTRAIN_AHEAD=1 "$cltrain" launch -n 2 --device "pocl,$other" train -q train.yaml max_duration=10ba \
