@@ -168,12 +168,16 @@ cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options) {
     return e;
 }
 
-/* The second pass (clt_ptx.h): *p, built from a marked source, becomes the program of its rewritten PTX.
- * *text gets that PTX, for the message of a failure. */
+/* The second pass (clt_ptx.h): *p, built from a marked source, becomes the program of its rewritten PTX,
+ * unless the marks are in what the options leave out. *text gets that PTX, for the message of a failure. */
 static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **text) {
     const char *why = "the driver does not hand out the program";
     size_t bytes;
     unsigned char *first = binary_of(*p, &bytes);
+    if (first && clt_ptx_is_whole((const char *)first)) {
+        clt_free(first);
+        return CL_SUCCESS;
+    }
     *text = first ? clt_ptx_rewrite((const char *)first, &why) : NULL;
     clt_free(first);
     if (!*text) {

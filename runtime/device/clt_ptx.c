@@ -9,6 +9,10 @@ bool clt_ptx_is_marked(const char *text) {
     return strstr(text, CLT_PTX_MARK) != NULL;
 }
 
+bool clt_ptx_is_whole(const char *text) {
+    return strstr(text, TARGET) && !clt_ptx_is_marked(text);
+}
+
 /* Puts `text` and a newline at place `at`. */
 static void insert(clt_str *out, size_t at, const char *text, size_t n) {
     char *tail = clt_strndup(out->s + at, out->len - at);

@@ -22,8 +22,12 @@
 
 #define CLT_PTX_MARK "//@"
 
-/* Whether this source (OpenCL C or PTX) has instructions for the second pass. */
+/* Whether this source (OpenCL C or PTX) has instructions for the second pass. OpenCL C may have them where
+ * its options leave them out: then the PTX has none. */
 bool clt_ptx_is_marked(const char *text);
+
+/* Whether this is PTX text without any, so the first pass has made the program. */
+bool clt_ptx_is_whole(const char *text);
 
 /* The PTX text of the second pass, for the caller to free; NULL with *why (a constant) set if `ptx` cannot be
  * rewritten: it is no PTX text, or its target is older than sm_90. */

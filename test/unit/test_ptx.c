@@ -25,6 +25,9 @@ static void marks_become_instructions(void **state) {
     (void)state;
     assert_true(clt_ptx_is_marked("asm(\"//@x;\")"));
     assert_false(clt_ptx_is_marked("// @x"));
+    assert_true(clt_ptx_is_whole(".target sm_80\nret;\n"));
+    assert_false(clt_ptx_is_whole(".target sm_90\n//@x;\n"));
+    assert_false(clt_ptx_is_whole("\177ELF"));
     rewritten(
         ".version 8.3\n.target sm_90, texmode_independent\n\t//@wgmma.fence.sync.aligned;\n//@a;\n{ b; "
         "//@c;\n}",
