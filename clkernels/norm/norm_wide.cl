@@ -12,9 +12,11 @@
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; HEADS:
  * rows of a token (a macro, because 64-bit divisions are slow); forward V (1, 2, 4); backward ROWS (4, 8) and ITEMS_B
- * (256, 512), its work-group, AHEAD 0|1 (with ITEMS_B 256; ROWS is 4 then; wants the second pass of runtime/device/clt_ptx.h); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y 0|1; X_TYPE, Y_TYPE,
- * DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); HALF_PTX (include/clt_store.clh). Offsets, row distances and columns are
- * multiples of 8 elements.
+ * (256, 512), its work-group, AHEAD 0|1 (with ITEMS_B 256; ROWS is 4 then), SHARED 0|1 (with ITEMS_B 512: two work-groups
+ * shall share a unit; both want the second pass of runtime/device/clt_ptx.h); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB,
+ * HAS_RES, HAS_COPY, HAS_Y, HAS_SUM (column sums of the copy, or without one of dx) 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE,
+ * COPY_TYPE (norm_columns.clh); HALF_PTX (include/clt_store.clh). Offsets, row distances and columns are multiples of 8
+ * elements.
  * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy (AHEAD: and of the
  * residual) in local memory. */
 #define LANES 1
@@ -43,6 +45,14 @@
 #endif
 #ifndef AHEAD
 #define AHEAD 0
+#endif
+#ifndef SHARED
+#define SHARED 0
+#endif
+#if SHARED && HALF_PTX
+#define AT(p, offset, row, column) ((p) + (clt_ptx_anew(offset) + (row) + (column)))
+#else
+#define AT(p, offset, row, column) ((p) + (offset) + (row) + (column))
 #endif
 #define ON_THE_WAY (AHEAD && HALF_PTX)
 #if ON_THE_WAY
@@ -75,6 +85,9 @@
 #endif
 #ifndef HAS_Y
 #define HAS_Y 1
+#endif
+#ifndef HAS_SUM
+#define HAS_SUM 1
 #endif
 #if COLS % 64 != 0 || (V != 1 && V != 2 && V != 4) || (ROWS != 4 && ROWS != 8)
 #error "COLS is a multiple of 64, V is 1, 2 or 4, ROWS is 4 or 8"
@@ -193,7 +206,14 @@ typedef float2 chain;
 #else
 typedef float chain;
 #endif
-#define BATCH (ON_THE_WAY ? 1 : 2) /* rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit */
+#if HAS_COPY
+#define SUM_TYPE COPY_TYPE
+#else
+#define SUM_TYPE DX_TYPE
+#endif
+/* Rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit. Conversions to and
+ * from fp16 by integers take many themselves. */
+#define BATCH (ON_THE_WAY || (HAS_SUM && SUM_TYPE == 2 && !HALF_PTX) ? 1 : 2)
 
 /* Eight elements to local memory as they are. */
 static inline void stage_0(__global const float *p, __local float *s) {
@@ -223,7 +243,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
               __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
               __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y,
               ulong y_off, __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b,
-              ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
+              ulong part_sum, ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
     __local x_elem xs[ROWS * COLS] __attribute__((aligned(16)));
     __local dy_elem ds[ROWS * COLS] __attribute__((aligned(16)));
     __local float lanes1[ROWS][64] __attribute__((aligned(16)));
@@ -231,15 +251,18 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     __local float4 of_rows[1 + ON_THE_WAY][ROWS]; /* mean, rstd, c1, c2 */
     const uint item = (uint)get_local_id(0);
     const size_t block = get_group_id(0), sample = block / blocks;
-#if ON_THE_WAY /* 64 registers an item, so that four groups share a unit: the assembler takes more for nothing */
+    /* 64 registers an item, so that groups share a unit: the assembler takes more for nothing. */
+#if ON_THE_WAY
     __asm__ volatile("//@entry .minnctapersm 4");
+#elif SHARED && HALF_PTX
+    __asm__ volatile("//@entry .minnctapersm 2");
 #endif
     const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
     const uint count = rows_per_sample - begin < 64 ? (uint)(rows_per_sample - begin) : 64;
     w += w_off;
-    float4 sum_w[OWN], sum_b[OWN];
+    float4 sum_w[OWN], sum_b[OWN], sum_dx[OWN];
 #pragma unroll
-    for (int o = 0; o < OWN; o++) sum_w[o] = sum_b[o] = (float4)(0.0f);
+    for (int o = 0; o < OWN; o++) sum_w[o] = sum_b[o] = sum_dx[o] = (float4)(0.0f);
 #if ON_THE_WAY
 #if HELD_LOCALLY
     __local dx_elem rs[ROWS * COLS] __attribute__((aligned(16)));
@@ -279,8 +302,8 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             const uint e = (item + ITEMS_B * i) * 8;
             const size_t row = first + e / COLS, token = row / HEADS, at = row % HEADS * COLS + e % COLS;
             if (e < ROWS * COLS && e / COLS < rows) {
-                CLT_PASTE(stage_, X_TYPE)(x + x_off + token * ldx + at, xs + e);
-                CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + token * lddy + at, ds + e);
+                CLT_PASTE(stage_, X_TYPE)(AT(x, x_off, token * ldx, at), xs + e);
+                CLT_PASTE(stage_, DY_TYPE)(AT(dy, dy_off, token * lddy, at), ds + e);
             }
         }
         if (item < rows) {
@@ -340,7 +363,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #pragma unroll
                 for (uint j = 0; j < BATCH; j++) {
                     const size_t row = first + q + j, at = row % HEADS * COLS + c;
-                    if (q + j < rows) held[j] = AS_VECTOR(DX_TYPE, 4, res + res_off + row / HEADS * ldres + at);
+                    if (q + j < rows) held[j] = AS_VECTOR(DX_TYPE, 4, AT(res, res_off, row / HEADS * ldres, at));
                 }
 #endif
 #pragma unroll
@@ -360,7 +383,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #elif HAS_B
                     again = again + *(__global const float4 *)(b + b_off + c);
 #endif
-                    STORE_VECTOR4(Y_TYPE, again, y + y_off + token * ldx + at);
+                    STORE_VECTOR4(Y_TYPE, again, AT(y, y_off, token * ldx, at));
 #endif
 #if HAS_DX
 #if HAS_W
@@ -377,9 +400,12 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
                     v = CLT_WIDEN4(DX_TYPE, held[j]) + v;
 #endif
 #endif
-                    STORE_VECTOR4(DX_TYPE, v, dx + dx_off + token * lddx + at);
+                    STORE_VECTOR4(DX_TYPE, v, AT(dx, dx_off, token * lddx, at));
 #if HAS_COPY
-                    STORE_VECTOR4(COPY_TYPE, v, copy + copy_off + token * lddx + at);
+                    STORE_VECTOR4(COPY_TYPE, v, AT(copy, copy_off, token * lddx, at));
+#endif
+#if HAS_SUM
+                    sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, v));
 #endif
 #endif
 #if HAS_DW
@@ -408,6 +434,9 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #if HAS_DB
         *(__global float4 *)(part + part_b + block * COLS + c) = sum_b[o];
 #endif
+#if HAS_SUM
+        *(__global float4 *)(part + part_sum + block * COLS + c) = sum_dx[o];
+#endif
     }
 }
 #endif
@@ -435,20 +464,22 @@ columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulon
     clt_store8_0(acc, part + part_off + block * cols + c);
 }
 
-/* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (.., SIDE), or (.., 2 * SIDE) if there
- * is a second result. Block sums are asked for AT_ONCE at a time, whether or not there are so many: what bounds this pass is
- * how long one takes to come. */
+/* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (.., SIDE * results), of
+ * which there are up to three. Block sums are asked for AT_ONCE at a time, whether or not there are so many: what bounds
+ * this pass is how long one takes to come. */
 #define SIDE 16
 #define AT_ONCE 16
 __kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
 columns_finish_wide(__global const float *part, ulong part_off, __global float *out, ulong out_off, ulong part2_off,
-                    __global float *out2, ulong out2_off, ulong samples, ulong blocks, ulong cols, int accumulate) {
+                    __global float *out2, ulong out2_off, ulong part3_off,
+                    __global float *out3, ulong out3_off, ulong samples, ulong blocks, ulong cols, int accumulate) {
     __local float sums[SIDE][32];
     const size_t c = get_global_id(0);
     const uint x = (uint)get_local_id(0), y = (uint)get_local_id(1);
     const bool there = c < cols;
-    part += get_group_id(1) ? part2_off : part_off;
-    out = get_group_id(1) ? out2 + out2_off : out + out_off;
+    const size_t result = get_group_id(1);
+    part += result == 0 ? part_off : result == 1 ? part2_off : part3_off;
+    out = result == 0 ? out + out_off : result == 1 ? out2 + out2_off : out3 + out3_off;
     float acc = accumulate && there && y == 0 ? out[c] : 0.0f; /* y = 0 stores it */
     for (size_t s = 0; s < samples; s += SIDE) {
         float sum = 0.0f;

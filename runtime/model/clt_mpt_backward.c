@@ -10,6 +10,7 @@ typedef struct {
     int64_t rows;
     bool kv_written[CLT_MPT_MAX_LAYERS]; /* a later block has already put its part into this source's dk and
                                             dv */
+    int summed; /* the bias whose gradient the last norm's backward pass made on the way, or -1 */
 } backward_pass;
 
 static clt_ref grad_of(const backward_pass *p, int entry) {
@@ -36,7 +37,7 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .in_type = m->type};
     CLT_TRY(clt_op_gemm(m->ops, &g));
     CLT_TRY(clt_mpt_made(m, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what));
-    if (bias < 0) return CLT_OK;
+    if (bias < 0 || bias == p->summed) return CLT_OK;
     return clt_op_column_sum(m->ops, &(clt_column_sum_params){.rows = p->rows,
                                                               .cols = e->shape[0],
                                                               .rows_per_sample = m->shape.seq,
@@ -90,11 +91,15 @@ static clt_ref again(const backward_pass *p, clt_ref y) {
 }
 
 /* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator; dx_copy and y: see
- * clt_norm_grad_params. */
+ * clt_norm_grad_params. `next`: the bias at the end of the branch that dx enters next, -1: none; its gradient
+ * is the column sums of what enters, which is written here, unless the branch drops or the copy comes later.
+ */
 static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_ref rstd, int w, int b,
-                                clt_ref dy, clt_ref residual, clt_ref dx, clt_ref dx_copy, clt_ref y) {
+                                clt_ref dy, clt_ref residual, clt_ref dx, clt_ref dx_copy, int next,
+                                clt_ref y) {
     clt_mpt *m = p->m;
     int64_t C = m->cfg.d_model;
+    p->summed = branches_drop(p) || (m->type != CLT_F32 && !dx_copy.buf) ? -1 : next;
     return clt_op_norm_backward(m->ops, &(clt_norm_grad_params){.rms = m->cfg.rms_norm,
                                                                 .eps = (float)m->cfg.norm_eps,
                                                                 .rows = p->rows,
@@ -118,6 +123,7 @@ static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_r
                                                                 .dy_type = m->dnorm_type,
                                                                 .dx_copy = dx_copy,
                                                                 .copy_type = m->type,
+                                                                .dx_sum = grad_of(p, p->summed),
                                                                 .y = y,
                                                                 .b = clt_mpt_weight(m, b),
                                                                 .y_type = m->type});
@@ -180,7 +186,7 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     CLT_TRY(norm_data(p, x->wup, m->dup, F, false));
     if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
     CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx,
-                          rounded(p), again(p, a->n2)));
+                          rounded(p), x->bout, again(p, a->n2)));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
     if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
     return clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(p->rows * C), "block %d: gradient before norm_2",
@@ -269,7 +275,7 @@ static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(norm_data(p, w, clt_ref_at(dqkv, col), W, i > 0));
     CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx,
-                          rounded(p), again(p, a->n1)));
+                          rounded(p), layer ? m->index.block[layer - 1].bdown : -1, again(p, a->n1)));
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, a->n1, C, "attention"));
     return CLT_OK;
@@ -341,9 +347,10 @@ static clt_status embedding_backward(backward_pass *p) {
 }
 
 clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b) {
-    backward_pass p = {.m = m, .b = b, .rows = b->samples * m->shape.seq};
+    backward_pass p = {.m = m, .b = b, .rows = b->samples * m->shape.seq, .summed = -1};
     CLT_TRY(norm_backward(&p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
-                          clt_ref_none(), m->dx, clt_ref_none(), clt_ref_none()));
+                          clt_ref_none(), m->dx, clt_ref_none(), m->index.block[m->cfg.n_layers - 1].bdown,
+                          clt_ref_none()));
     /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
     if (rounded(&p).buf)
         CLT_TRY(

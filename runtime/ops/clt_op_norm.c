@@ -60,11 +60,20 @@ static size_t backward_items(const clt_norm_grad_params *p) {
 }
 
 /* Whether four work-groups share a unit and have room for the four rows that each works on, with all that is
- * read of them: then the next rows are asked for meanwhile. The kernel has a mark for the second pass
- * (clt_ptx.h) then. */
+ * read of them: then the next rows are asked for meanwhile. That does not pay where an item makes so much of
+ * a row that its registers do not suffice. The kernel has a mark for the second pass (clt_ptx.h) then. */
 static bool reads_ahead(const clt_ops *ops, const clt_norm_grad_params *p) {
     const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
+    if (p->y.buf && p->dx_sum.buf) return false;
     return f->wgmma && backward_items(p) == 256 && 4 * backward_row(p, true) <= f->local_mem / 4;
+}
+
+/* Whether two work-groups of 512 shall share a unit, which they do with 64 registers an item; more columns
+ * need more. Marked likewise. */
+static bool shares_unit(const clt_ops *ops, const clt_norm_grad_params *p, int rows) {
+    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
+    return f->wgmma && backward_items(p) == 512 && p->cols <= 2048 &&
+           (uint64_t)rows * backward_row(p, false) <= f->local_mem / 2;
 }
 
 static bool wide_columns(const clt_column_sum_params *p) {
@@ -100,9 +109,10 @@ static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, 
     if (rows)
         snprintf(buf + n, OPTIONS - (size_t)n,
                  " -DCOLS=%d -DHEADS=%d -DROWS=%d -DITEMS_B=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d "
-                 "-DCOPY_TYPE=%d -DY_TYPE=%d -DAHEAD=%d",
+                 "-DCOPY_TYPE=%d -DY_TYPE=%d -DAHEAD=%d -DHAS_SUM=%d -DSHARED=%d",
                  (int)p->cols, (int)p->heads, rows, (int)backward_items(p), p->dx_copy.buf != NULL,
-                 p->y.buf != NULL, p->b.buf != NULL, (int)p->copy_type, (int)p->y_type, reads_ahead(ops, p));
+                 p->y.buf != NULL, p->b.buf != NULL, (int)p->copy_type, (int)p->y_type, reads_ahead(ops, p),
+                 p->dx_sum.buf != NULL, shares_unit(ops, p, rows));
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {
@@ -134,13 +144,13 @@ typedef struct {
     clt_ref out;
 } column_result;
 
-/* Both of two results in one launch. */
+/* Up to three results in one launch. */
 static clt_status finish_wide(clt_kernel *k, clt_buffer *part, const column_result *r, int n, int64_t samples,
                               int64_t blocks, int64_t cols, bool accumulate) {
-    const column_result *second = &r[n - 1];
-    clt_arg args[] = {CLT_BUF(part),       CLT_U64(r->at),       CLT_REF(r->out),
-                      CLT_U64(second->at), CLT_REF(second->out), CLT_U64(samples),
-                      CLT_U64(blocks),     CLT_U64(cols),        CLT_I32(accumulate)};
+    const column_result *second = &r[n > 1], *third = &r[n - 1];
+    clt_arg args[] = {CLT_BUF(part),        CLT_U64(r->at),     CLT_REF(r->out),     CLT_U64(second->at),
+                      CLT_REF(second->out), CLT_U64(third->at), CLT_REF(third->out), CLT_U64(samples),
+                      CLT_U64(blocks),      CLT_U64(cols),      CLT_I32(accumulate)};
     return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), (size_t)n * SIDE},
                       (size_t[]){32, SIDE}, args, CLT_COUNT_OF(args));
 }
@@ -168,16 +178,18 @@ static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer 
 typedef struct {
     int64_t samples, per_sample, blocks; /* rows of a sample, blocks of a sample */
     clt_buffer *part;
-    uint64_t part_b; /* dw's block sums lie at 0, db's here */
+    uint64_t part_b, part_sum; /* dw's block sums lie at 0, db's and dx_sum's here */
 } backward_plan;
 
-static clt_status plan_backward(clt_ops *ops, const clt_norm_grad_params *p, backward_plan *b) {
+static clt_status plan_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p,
+                                backward_plan *b) {
     b->samples = p->rows / p->rows_per_sample;
     b->per_sample = p->rows_per_sample * p->heads;
     b->blocks = CLT_CEIL_DIV(b->per_sample, BLOCK);
     uint64_t sums = (uint64_t)(b->samples * b->blocks * p->cols);
     b->part_b = p->dw.buf ? sums : 0;
-    uint64_t bytes = 4 * (b->part_b + (p->db.buf ? sums : 0));
+    b->part_sum = b->part_b + (p->db.buf ? sums : 0);
+    const uint64_t bytes = 4 * (b->part_sum + (is_wide(v) && p->dx_sum.buf ? sums : 0));
     CLT_TRY(clt_ops_scratch(ops, 0, bytes, &b->part));
     return CLT_OK;
 }
@@ -201,11 +213,11 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
     size_t local = backward_items(p), global = (size_t)(b->samples * b->blocks) * local;
-    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),          CLT_REF(p->mean),   CLT_REF(p->rstd),
-                      CLT_REF(p->dy),     CLT_REF(p->residual),   CLT_REF(p->dx),     CLT_REF(p->dx_copy),
-                      CLT_REF(p->y),      CLT_REF(p->b),          CLT_BUF(b->part),   CLT_U64(0),
-                      CLT_U64(b->part_b), CLT_U64(b->per_sample), CLT_U64(b->blocks), CLT_U64(p->ldx),
-                      CLT_U64(p->lddy),   CLT_U64(p->ldres),      CLT_U64(p->lddx)};
+    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),       CLT_REF(p->rstd),
+                      CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),         CLT_REF(p->dx_copy),
+                      CLT_REF(p->y),      CLT_REF(p->b),        CLT_BUF(b->part),       CLT_U64(0),
+                      CLT_U64(b->part_b), CLT_U64(b->part_sum), CLT_U64(b->per_sample), CLT_U64(b->blocks),
+                      CLT_U64(p->ldx),    CLT_U64(p->lddy),     CLT_U64(p->ldres),      CLT_U64(p->lddx)};
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
@@ -239,6 +251,16 @@ static clt_status backward_extras(clt_ops *ops, const clt_norm_grad_params *p) {
     if (p->dx_copy.buf)
         CLT_TRY(clt_op_cast(ops, p->dx_type, p->copy_type, p->dx, p->dx_copy,
                             (uint64_t)(p->rows * p->heads * p->cols)));
+    if (p->dx_sum.buf)
+        CLT_TRY(clt_op_column_sum(
+            ops, &(clt_column_sum_params){.rows = p->rows * p->heads,
+                                          .cols = p->cols,
+                                          .rows_per_sample = p->rows_per_sample * p->heads,
+                                          .ldx = p->cols,
+                                          .x = p->dx_copy.buf ? p->dx_copy : p->dx,
+                                          .out = p->dx_sum,
+                                          .accumulate = p->accumulate,
+                                          .x_type = p->dx_copy.buf ? p->copy_type : p->dx_type}));
     if (!p->y.buf) return CLT_OK;
     return clt_op_norm_forward(ops, &(clt_norm_params){.rms = p->rms,
                                                        .eps = p->eps,
@@ -259,15 +281,16 @@ static clt_status backward_extras(clt_ops *ops, const clt_norm_grad_params *p) {
 
 static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p) {
     backward_plan b;
-    CLT_TRY(plan_backward(ops, p, &b));
+    CLT_TRY(plan_backward(ops, v, p, &b));
     if (p->rows > 0)
         CLT_TRY(is_rows(v)   ? backward_rows(ops, v, p, &b)
                 : is_wide(v) ? backward_wide(ops, v, p, &b)
                              : backward_group(ops, v, p, &b));
-    column_result result[2];
+    column_result result[3];
     int n = 0;
     if (p->dw.buf) result[n++] = (column_result){0, p->dw};
     if (p->db.buf) result[n++] = (column_result){b.part_b, p->db};
+    if (is_wide(v) && p->dx_sum.buf) result[n++] = (column_result){b.part_sum, p->dx_sum};
     return finish_columns(ops, v, b.part, result, n, b.samples, b.blocks, p->cols, p->accumulate);
 }
 
@@ -380,6 +403,25 @@ static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
     return clt_check_end(&c);
 }
 
+/* What only wide rows make in the same pass: other rows leave it to other operations. */
+static void upload_extras(clt_check *c, const clt_norm_grad_params *call, const check_shape *s,
+                          clt_ref_norm_params *r, clt_norm_grad_params *p) {
+    if (call->dx_copy.buf) {
+        p->copy_type = call->copy_type;
+        p->dx_copy = clt_check_upload_as(c, p->copy_type, clt_check_random(c, s->elements, 5), s->elements);
+    }
+    if (call->dx_sum.buf) {
+        r->dx_sum = clt_check_random(c, (size_t)s->cols, 8);
+        r->sum_type = call->dx_copy.buf ? call->copy_type : call->dx_type;
+        p->dx_sum = clt_check_upload(c, r->dx_sum, (size_t)s->cols);
+    }
+    if (call->y.buf) {
+        p->y_type = call->y_type;
+        p->y = clt_check_upload_as(c, p->y_type, clt_check_zeros(c, s->elements), s->elements);
+        p->b = upload_if(c, r->b, r->b, (size_t)s->cols);
+    }
+}
+
 static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_grad_params *call = ctx;
     char columns[OPTIONS];
@@ -422,15 +464,7 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
                               .db = upload_if(&c, r.db, r.db, (size_t)s.cols)};
     if (r.dx) p.dx = clt_check_upload_as(&c, p.dx_type, r.dx, s.elements);
     if (r.residual) p.residual = p.dx;
-    if (is_wide(v) && call->dx_copy.buf) { /* other rows leave the extras to other operations */
-        p.copy_type = call->copy_type;
-        p.dx_copy = clt_check_upload_as(&c, p.copy_type, clt_check_random(&c, s.elements, 5), s.elements);
-    }
-    if (is_wide(v) && call->y.buf) {
-        p.y_type = call->y_type;
-        p.y = clt_check_upload_as(&c, p.y_type, clt_check_zeros(&c, s.elements), s.elements);
-        p.b = upload_if(&c, r.b, r.b, (size_t)s.cols);
-    }
+    if (is_wide(v)) upload_extras(&c, call, &s, &r, &p);
     if (c.st == CLT_OK) c.st = run_backward(ops, v, &p);
     clt_ref_norm_backward(&r);
     if (r.dx) clt_check_compare_as(&c, p.dx_type, "dx", p.dx, r.dx, s.elements);
@@ -441,6 +475,7 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
     }
     if (r.dw) clt_check_compare(&c, "dw", p.dw, r.dw, (size_t)s.cols);
     if (r.db) clt_check_compare(&c, "db", p.db, r.db, (size_t)s.cols);
+    if (r.dx_sum) clt_check_compare(&c, "sums of dx", p.dx_sum, r.dx_sum, (size_t)s.cols);
     return clt_check_end(&c);
 }
 
@@ -494,10 +529,12 @@ static clt_status check_samples(const char *op, int64_t rows, int64_t cols, int6
 
 clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p) {
     CLT_TRY(check_samples("norm backward", p->rows, p->heads < 1 ? 0 : p->cols, p->rows_per_sample));
-    if (p->residual.buf && !p->dx.buf) return clt_error(CLT_FAIL, "norm backward: a residual without dx");
+    if ((p->residual.buf || p->dx_sum.buf) && !p->dx.buf)
+        return clt_error(CLT_FAIL, "norm backward: a residual or sums of dx without dx");
     bool gaps = p->ldx != p->heads * p->cols || p->lddx != p->heads * p->cols;
-    if ((gaps && (p->dx_copy.buf || p->y.buf)) || (p->dx_copy.buf && p->dx_type != CLT_F32))
-        return clt_error(CLT_FAIL, "norm backward: a copy of rows with gaps, or of 16-bit ones");
+    if ((gaps && (p->dx_copy.buf || p->dx_sum.buf || p->y.buf)) || (p->dx_copy.buf && p->dx_type != CLT_F32))
+        return clt_error(CLT_FAIL,
+                         "norm backward: a copy or sums of rows with gaps, or a copy of 16-bit ones");
     char options[OPTIONS];
     clt_norm_grad_params call = *p;
     const clt_variant *v;

@@ -163,9 +163,10 @@ typedef struct {
     clt_dtype x_type, dy_type;
     clt_dtype dx_type; /* of dx and residual */
     /* What a caller would make next from the same rows, optional, laid out without gaps (so ldx and lddx are
-     * heads * cols): dx (then fp32) once more as copy_type, and the forward pass's output again, from x, w
-     * and b and the saved mean and rstd. */
-    clt_ref dx_copy, y, b;
+     * heads * cols): dx (then fp32) once more as copy_type; that copy's column sums [cols], or without a
+     * copy those of dx, with the words of clt_op_column_sum (`accumulate` holds for them too); and the
+     * forward pass's output again, from x, w and b and the saved mean and rstd. */
+    clt_ref dx_copy, dx_sum, y, b;
     clt_dtype copy_type, y_type;
 } clt_norm_grad_params;
 clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p);

@@ -168,11 +168,13 @@ static void run_shape(int d, const shape *shape_, types t) {
     tu_release();
 }
 
-/* The extras of the backward pass: dx once more in 16 bits, and the forward pass's output again. */
+/* The extras of the backward pass: dx once more in 16 bits, its column sums, and the forward pass's output
+ * again. */
 static void run_extras(int d, const shape *s, clt_dtype type) {
     problem q = make(s);
     clt_ref_norm_params *r = &q.ref;
     const size_t cols = (size_t)s->cols;
+    float *sum = clt_calloc(cols, 4);
     clt_ref none = clt_ref_none();
     clt_norm_params f = {.rms = s->rms,
                          .eps = r->eps,
@@ -208,15 +210,32 @@ static void run_extras(int d, const shape *s, clt_dtype type) {
                               .dx = tu_blank(d, q.n),
                               .dx_copy = tu_upload_rounded(d, type, r->y, q.n),
                               .y = tu_upload_rounded(d, type, r->y, q.n),
+                              .dx_sum = tu_blank(d, cols),
+                              .dw = s->w ? tu_blank(d, cols) : none,
+                              .db = s->b ? tu_blank(d, cols) : none,
                               .ldx = r->ldx,
                               .lddy = r->lddy,
                               .lddx = r->lddx,
                               .ldres = r->ldres};
-    tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
-    float *dx = tu_download(g.dx, q.n);
-    clt_ref_round(type, dx, q.n);
-    tu_assert_words("copy of dx", tu_download_as(g.dx_copy, type, q.n), dx, q.n);
+    clt_ref_norm_forward(r);
+    r->residual = q.res, r->dx_sum = sum, r->sum_type = type;
+    if (!s->w) clt_free(r->dw), r->dw = NULL;
+    if (!s->b) clt_free(r->db), r->db = NULL;
+    /* The second time sums accumulate; the third time there is no copy and the sums are those of dx. */
+    for (int pass = 0; pass < 3; pass++) {
+        tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
+        clt_ref_norm_backward(r);
+        tu_assert_words("dx", tu_download(g.dx, q.n), r->dx, q.n);
+        tu_assert_words("sums of dx", tu_download(g.dx_sum, cols), sum, cols);
+        if (s->w) tu_assert_words("dw", tu_download(g.dw, cols), r->dw, cols);
+        if (s->b) tu_assert_words("db", tu_download(g.db, cols), r->db, cols);
+        clt_ref_round(type, r->dx, q.n);
+        if (pass < 2) tu_assert_words("copy of dx", tu_download_as(g.dx_copy, type, q.n), r->dx, q.n);
+        g.accumulate = r->accumulate = true;
+        if (pass == 1) g.dx_copy = none, r->sum_type = CLT_F32;
+    }
     tu_assert_words("y again", tu_download_as(g.y, type, q.n), tu_download_as(f.y, type, q.n), q.n);
+    clt_free(sum);
     done(&q);
     tu_release();
 }

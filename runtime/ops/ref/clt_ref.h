@@ -64,6 +64,8 @@ typedef struct {
     float *dx, *dw, *db;
     int64_t lddy, lddx, ldres;
     bool accumulate;
+    float *dx_sum; /* column sums of dx, rounded to sum_type */
+    clt_dtype sum_type;
 } clt_ref_norm_params;
 void clt_ref_norm_forward(const clt_ref_norm_params *p);
 void clt_ref_norm_backward(const clt_ref_norm_params *p);

@@ -2,6 +2,7 @@
 #include "clt_ref.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../../base/clt_base.h"
 
@@ -84,6 +85,24 @@ static void row_backward(const clt_ref_norm_params *p, int64_t row, float *dx) {
     }
 }
 
+/* db of what a bias gets whose output's gradient is dx, rounded. */
+static void sum_of_dx(const clt_ref_norm_params *p) {
+    const size_t n = (size_t)(p->rows * p->lddx);
+    float *rounded = clt_malloc(n * sizeof *rounded);
+    memcpy(rounded, p->dx, n * sizeof *rounded);
+    clt_ref_round(p->sum_type, rounded, n);
+    for (int64_t c = 0; c < p->cols; c++) {
+        const clt_ref_norm_params q = {.rows = p->rows,
+                                       .heads = p->heads,
+                                       .cols = p->cols,
+                                       .rows_per_sample = p->rows_per_sample,
+                                       .dy = rounded,
+                                       .lddy = p->lddx};
+        p->dx_sum[c] = column(&q, c, false, p->accumulate ? p->dx_sum[c] : 0.0f);
+    }
+    clt_free(rounded);
+}
+
 void clt_ref_norm_backward(const clt_ref_norm_params *p) {
     for (int64_t c = 0; c < p->cols; c++) {
         if (p->dw) p->dw[c] = column(p, c, true, p->accumulate ? p->dw[c] : 0.0f);
@@ -97,6 +116,7 @@ void clt_ref_norm_backward(const clt_ref_norm_params *p) {
         for (int64_t i = 0; i < p->cols; i++) p->dx[row_at(p, row, p->lddx) + i] = dx[i];
     }
     clt_free(dx);
+    if (p->dx_sum) sum_of_dx(p);
 }
 
 void clt_ref_column_sum(int64_t rows, int64_t cols, int64_t rows_per_sample, const float *x, int64_t ldx,
