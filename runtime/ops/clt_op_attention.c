@@ -252,19 +252,38 @@ static bool takes_backward(const clt_variant *v, const void *call) {
     return clt_attention_takes_backward(v, call);
 }
 
-static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
-    char options[CLT_ATTENTION_OPTIONS];
+/* One of the two passes. */
+typedef struct {
+    const char *op;
+    clt_variant_takes takes;
+    clt_variant_check check;
+    const clt_tune_kind *tune;
+} pass;
+
+static clt_status choose(clt_ops *ops, const pass *a, const params *p, bool accumulate_kv, const void *call,
+                         const clt_variant **v) {
+    char options[CLT_ATTENTION_OPTIONS], shape[80];
     CLT_TRY(clt_attention_validate(p));
     make_options(ops, p, options);
-    return clt_variant_pick_for(ops, "attention", options, takes_forward, clt_attention_check_forward, p, v);
+    if (clt_ops_tunes(ops, a->op)) {
+        clt_attention_shape(p, accumulate_kv, shape, sizeof shape);
+        const clt_tune_question q = {a->op, shape, options, a->takes, a->check, call, a->tune};
+        CLT_TRY(clt_tune_pick(ops, &q, v));
+        if (*v) return CLT_OK;
+    }
+    return clt_variant_pick_for(ops, a->op, options, a->takes, a->check, call, v);
 }
 
-static clt_status choose_backward(clt_ops *ops, const grad_params *p, const clt_variant **v) {
-    char options[CLT_ATTENTION_OPTIONS];
-    CLT_TRY(clt_attention_validate(&p->fwd));
-    make_options(ops, &p->fwd, options);
-    return clt_variant_pick_for(ops, "attention_backward", options, takes_backward,
-                                clt_attention_check_backward, p, v);
+static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
+    static const pass forward = {"attention", takes_forward, clt_attention_check_forward,
+                                 &clt_attention_tune_forward};
+    return choose(ops, &forward, p, false, p, v);
+}
+
+static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_variant **v) {
+    static const pass backward = {"attention_backward", takes_backward, clt_attention_check_backward,
+                                  &clt_attention_tune_backward};
+    return choose(ops, &backward, &g->fwd, g->accumulate_kv, g, v);
 }
 
 clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p) {

@@ -4,7 +4,7 @@
 #ifndef CLT_OP_ATTENTION_H
 #define CLT_OP_ATTENTION_H
 
-#include "clt_variant.h"
+#include "clt_tune.h"
 
 enum { CLT_ATTENTION_MAX_ARGS = 72, CLT_ATTENTION_OPTIONS = 192 };
 
@@ -59,6 +59,10 @@ clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void 
 clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);
 /* The same for rows of attention_last.vt (ctx: the params of the call), which are all exact. */
 clt_status clt_attention_check_last(clt_ops *ops, const clt_variant *v, void *ctx);
+
+/* How rows of the two tables are timed at a shape, and a shape as text (clt_op_attention_tune.c). */
+extern const clt_tune_kind clt_attention_tune_forward, clt_attention_tune_backward;
+void clt_attention_shape(const clt_attention_params *p, bool accumulate_kv, char *out, size_t size);
 
 /* clt_op_attention_last by one row of attention_last.vt; the call was checked. */
 clt_status clt_attention_run_last(clt_ops *ops, const clt_variant *v, const clt_attention_params *p,

@@ -146,7 +146,7 @@ static bool does_well(const clt_variant *v, const void *call) {
 static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_variant **out) {
     static const char *const option[] = {"", " -DIN_TYPE=1", " -DIN_TYPE=2"};
     const bool forced = clt_variant_forced(ops, "gemm") != NULL;
-    if (!forced && clt_ops_tunes(ops)) {
+    if (clt_ops_tunes(ops, "gemm")) {
         char shape[80];
         clt_gemm_shape(p, shape, sizeof shape);
         const clt_tune_question q = {"gemm",         shape, option[p->in_type], can_do,

@@ -1,44 +1,17 @@
-/* How GEMM's rows are timed at a shape: on tensors of their own that repeat a block of random numbers, so
- * that outputs can be compared with the oracle without copies of whole matrices on the host. */
+/* How GEMM's rows are timed at a shape: on tensors of their own, whose sampled outputs are compared with the
+ * oracle. */
 #include "clt_op_gemm.h"
 
 #include <math.h>
 
-#include "../base/clt_philox.h"
 #include "ref/clt_ref.h"
 
-enum { PERIOD = 1048573, SAMPLES = 64 }; /* a prime: no row distance repeats it */
+enum { SAMPLES = 64 };
 
 typedef struct {
     clt_gemm_params p;
-    float *pattern; /* [PERIOD], rounded to in_type */
+    float *pattern; /* rounded to in_type */
 } gemm_tensors;
-
-static void make_pattern(float *x, clt_dtype type) {
-    const uint32_t key[2] = {1, 0x74756e65};
-    for (size_t i = 0; i < PERIOD; i += 4) {
-        const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0};
-        uint32_t word[4];
-        clt_philox4x32(counter, key, word);
-        for (size_t j = 0; j < 4 && i + j < PERIOD; j++)
-            x[i + j] = clt_ref_rounded(type, (float)(int32_t)word[j] * 0x1p-31f);
-    }
-}
-
-/* `n` elements of `type`: the pattern over and over. */
-static clt_status make_tensor(clt_ops *ops, const float *pattern, clt_dtype type, uint64_t n, clt_ref *out) {
-    const uint64_t size = clt_dtype_bytes(type), first = CLT_MIN(n, (uint64_t)PERIOD) * size;
-    uint16_t *narrow = type == CLT_F32 ? NULL : clt_malloc(PERIOD * sizeof *narrow);
-    for (size_t i = 0; narrow && i < PERIOD; i++)
-        narrow[i] = type == CLT_BF16 ? clt_ref_f32_to_bf16(pattern[i]) : clt_ref_f32_to_f16(pattern[i]);
-    *out = clt_ref_none();
-    clt_status st = clt_buffer_create(clt_ops_device(ops), CLT_ROUND_UP(n * size, 4), "tuning", &out->buf);
-    if (st == CLT_OK) st = clt_buffer_write(out->buf, 0, narrow ? (const void *)narrow : pattern, first);
-    for (uint64_t at = first; st == CLT_OK && at < n * size; at += first)
-        st = clt_buffer_copy(out->buf, at, out->buf, 0, CLT_MIN(first, n * size - at));
-    clt_free(narrow);
-    return st;
-}
 
 static void drop(void *tensors) {
     gemm_tensors *t = tensors;
@@ -68,11 +41,10 @@ static clt_status make(clt_ops *ops, const void *call, void **tensors) {
                              .accumulate = p->accumulate,
                              .in_type = p->in_type,
                              .c_type = p->c_type};
-    t->pattern = clt_malloc(PERIOD * sizeof *t->pattern);
-    make_pattern(t->pattern, p->in_type);
-    clt_status st = make_tensor(ops, t->pattern, p->in_type, a, &t->p.a);
-    if (st == CLT_OK) st = make_tensor(ops, t->pattern, p->in_type, b, &t->p.b);
-    if (st == CLT_OK) st = make_tensor(ops, t->pattern, p->c_type, c, &t->p.c);
+    t->pattern = clt_tune_pattern(p->in_type);
+    clt_status st = clt_tune_tensor(ops, t->pattern, p->in_type, a, &t->p.a);
+    if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->in_type, b, &t->p.b);
+    if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->c_type, c, &t->p.c);
     if (st == CLT_OK)
         *tensors = t;
     else
@@ -85,21 +57,13 @@ static clt_status run(clt_ops *ops, const clt_variant *v, void *tensors) {
     return clt_gemm_run(ops, v, &t->p);
 }
 
-static clt_status read_output(const clt_gemm_params *p, uint64_t at, float *x) {
-    uint16_t narrow;
-    if (p->c_type == CLT_F32) return clt_buffer_read(p->c.buf, at * 4, x, 4);
-    CLT_TRY(clt_buffer_read(p->c.buf, at * 2, &narrow, 2));
-    *x = p->c_type == CLT_BF16 ? clt_ref_bf16_to_f32(narrow) : clt_ref_f16_to_f32(narrow);
-    return CLT_OK;
-}
-
 /* Output (i, j) alone: a row of a and a column of b, as a product of one by one. */
 static double error_at(const gemm_tensors *t, int64_t i, int64_t j, float got, bool exact, float *a,
                        float *b) {
     const clt_gemm_params *p = &t->p;
     for (int64_t k = 0; k < p->k; k++) {
-        a[k] = t->pattern[(p->form == CLT_GEMM_TN ? k * p->lda + i : i * p->lda + k) % PERIOD];
-        b[k] = t->pattern[(p->form == CLT_GEMM_NT ? j * p->ldb + k : k * p->ldb + j) % PERIOD];
+        a[k] = t->pattern[(p->form == CLT_GEMM_TN ? k * p->lda + i : i * p->lda + k) % CLT_TUNE_PERIOD];
+        b[k] = t->pattern[(p->form == CLT_GEMM_NT ? j * p->ldb + k : k * p->ldb + j) % CLT_TUNE_PERIOD];
     }
     float want = 0;
     clt_ref_gemm_params r = {.form = p->form, .m = 1, .n = 1, .k = p->k, .k_group = p->k_group};
@@ -124,7 +88,7 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     if (st == CLT_OK) st = clt_gemm_run(ops, v, p);
     for (uint64_t s = 0; s < SAMPLES && st == CLT_OK; s++) {
         const uint64_t at = s * 2654435761u % outputs;
-        st = read_output(p, at, &got);
+        st = clt_tune_read(clt_ref_at(p->c, at), p->c_type, 1, &got);
         const double e = st == CLT_OK ? error_at(t, (int64_t)at / p->n, (int64_t)at % p->n, got,
                                                  clt_ops_numerics(ops) == CLT_EXACT, a, b)
                                       : 0;
@@ -135,12 +99,13 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     return st;
 }
 
-const clt_tune_kind clt_gemm_tune = {make, run, error, drop};
+const clt_tune_kind clt_gemm_tune = {.make = make, .run = run, .error = error, .drop = drop};
 
 void clt_gemm_shape(const clt_gemm_params *p, char *out, size_t size) {
-    static const char *const form[] = {"NT", "NN", "TN"}, *const type[] = {"fp32", "bf16", "fp16"};
+    static const char *const form[] = {"NT", "NN", "TN"};
     char group[32] = "";
     if (p->form == CLT_GEMM_TN) snprintf(group, sizeof group, "/%lld", (long long)p->k_group);
     snprintf(out, size, "%s %lldx%lldx%lld%s %s>%s%s", form[p->form], (long long)p->m, (long long)p->n,
-             (long long)p->k, group, type[p->in_type], type[p->c_type], p->accumulate ? " added" : "");
+             (long long)p->k, group, clt_tune_type_name(p->in_type), clt_tune_type_name(p->c_type),
+             p->accumulate ? " added" : "");
 }

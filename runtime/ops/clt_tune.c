@@ -192,6 +192,10 @@ static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const ch
     return CLT_OK;
 }
 
+static bool takes_part(const clt_ops *ops, const clt_tune_question *q, const clt_variant *v) {
+    return (!q->kind->worth || q->kind->worth(ops, v)) && (!q->takes || q->takes(v, q->call));
+}
+
 /* Without a result if time runs out before all rows had their turn. */
 static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *tensors, clt_tuned *best) {
     int n;
@@ -199,6 +203,7 @@ static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *t
     const double end = clt_now() + ops->params.tune_seconds - ops->tune->spent;
     for (int i = 0; i < n; i++) {
         clt_tuned t = *best;
+        if (!takes_part(ops, q, &row[i])) continue;
         if (clt_ops_stops(ops)) return CLT_STOPPED;
         if (clt_now() >= end) {
             best->seconds = 0;
@@ -267,8 +272,17 @@ static clt_status use(clt_ops *ops, const clt_tune_question *q, clt_tuned *t, co
     return CLT_OK;
 }
 
-bool clt_ops_tunes(const clt_ops *ops) {
-    return ops->tune && (ops->tune->lines > 0 || ops->params.tune == CLT_TUNE_FILL);
+bool clt_ops_tunes(const clt_ops *ops, const char *op) {
+    return ops->tune && (ops->tune->lines > 0 || ops->params.tune == CLT_TUNE_FILL) &&
+           !clt_variant_forced(ops, op);
+}
+
+/* Whether more than one row takes part. */
+static bool is_a_choice(clt_ops *ops, const clt_tune_question *q) {
+    int n, rows = 0;
+    const clt_variant *row = clt_ops_variants(ops, q->op, &n);
+    for (int i = 0; i < n; i++) rows += takes_part(ops, q, &row[i]);
+    return rows > 1;
 }
 
 clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_variant **out) {
@@ -276,13 +290,13 @@ clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_var
     const bool fill = ops->params.tune == CLT_TUNE_FILL;
     clt_tuned like;
     *out = NULL;
-    if (!clt_ops_tunes(ops)) return CLT_OK;
+    if (!clt_ops_tunes(ops, q->op)) return CLT_OK;
     describe(ops, q, &like);
     clt_tuned *t = find(u, &like, false), *known = find(u, &like, true);
     if (t && t->seconds > 0) CLT_TRY(use(ops, q, t, out));
     if (!*out && known) CLT_TRY(use(ops, q, known, out));
     if (*out || !fill || (t && t->seconds == 0) || clt_device_is_steady(ops->dev) ||
-        clt_variant_is_rehearsed(ops))
+        clt_variant_is_rehearsed(ops) || !is_a_choice(ops, q))
         return CLT_OK;
     if (u->spent >= ops->params.tune_seconds) {
         put(u, &like);

@@ -31,7 +31,19 @@ typedef struct {
      * of summation: 0 the same bits, above 1 wrong. */
     clt_status (*error)(clt_ops *ops, const clt_variant *v, void *tensors, double *error);
     void (*drop)(void *tensors);
+    /* Whether this row may win on this device at all, so that it is worth the time; NULL: every row. */
+    bool (*worth)(const clt_ops *ops, const clt_variant *v);
 } clt_tune_kind;
+
+/* Tensors for it: a block of random numbers in [-1, 1) over and over. Element e of a tensor that
+ * clt_tune_tensor made is pattern[e % CLT_TUNE_PERIOD]; a prime, so that no row distance repeats it. */
+enum { CLT_TUNE_PERIOD = 1048573 };
+float *clt_tune_pattern(clt_dtype type); /* rounded to type; the caller frees it */
+clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, uint64_t n, clt_ref *out);
+/* n elements, widened. */
+clt_status clt_tune_read(clt_ref from, clt_dtype type, uint64_t n, float *x);
+/* "fp32", "bf16", "fp16": for shapes. */
+const char *clt_tune_type_name(clt_dtype type);
 
 /* What is to be chosen. `shape` is the line's second column: no commas, everything that time depends on. */
 typedef struct {
@@ -42,12 +54,12 @@ typedef struct {
     const clt_tune_kind *kind;
 } clt_tune_question;
 
-/* The measured row for this question, measuring it now if clt_ops_params.tune is CLT_TUNE_FILL, time is left
- * and the device is not steady yet. *out NULL: none, the table decides. */
+/* The measured row for this question, measuring it now if clt_ops_params.tune is CLT_TUNE_FILL, several rows
+ * can do the call, time is left and the device is not steady yet. *out NULL: none, the table decides. */
 clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_variant **out);
 
-/* Whether there is anything to ask: cheap. */
-bool clt_ops_tunes(const clt_ops *ops);
+/* Whether there is anything to ask about this operation, whose row the user did not force: cheap. */
+bool clt_ops_tunes(const clt_ops *ops, const char *op);
 
 /* Adds the checked-in lines of this device that `text` has (clkernels/tuned.csv; `#` starts a comment);
  * returns how many lines it has for any device. */

@@ -426,6 +426,81 @@ static void solve_all(void) {
     }
 }
 
+/* The oracle of single places says what that of all does. */
+static void places_are_parts_of_the_whole(void **state) {
+    (void)state;
+    const shape s = {2,
+                     70,
+                     4,
+                     2,
+                     8,
+                     .alibi = true,
+                     .softcap = 1.5f,
+                     .window = 41,
+                     .ids = true,
+                     .dropout = 0.1f,
+                     .fused = true};
+    problem *x = problem_create(&s, 3), *y = problem_create(&s, 3);
+    clt_ref_attention_forward(&x->p);
+    clt_ref_attention_backward(&x->p);
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t i = 0; i < s.seq; i++)
+                clt_ref_attention_forward_at(&y->p, (clt_ref_attention_at){b, h, i});
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t i = 0; i < s.seq; i++) {
+                clt_ref_attention_dq_at(&y->p, (clt_ref_attention_at){b, h, i});
+                if (h < s.kv_heads) clt_ref_attention_dkv_at(&y->p, (clt_ref_attention_at){b, h, i});
+            }
+    tu_assert_words("o", y->o, x->o, x->n_o);
+    tu_assert_words("lse", y->lse, x->lse, x->n_lse);
+    tu_assert_words("gradients", y->dqkv[0], x->dqkv[0], x->n_qkv[0]);
+    problem_destroy(x);
+    problem_destroy(y);
+}
+
+static void places_of_the_formula(void **state) {
+    (void)state;
+    enum { SEQ = 70, HEADS = 4, KV_HEADS = 2, N = 8, WIDE = SEQ * HEADS * N, NARROW = SEQ * KV_HEADS * N };
+    const shape s = {
+        1, SEQ, HEADS, KV_HEADS, N, .type = CLT_BF16, .alibi = true, .window = 41, .accumulate = true};
+    problem *x = problem_create(&s, 4);
+    clt_ref_attention_forward(&x->p);
+    double all[2 * WIDE + 4 * NARROW], one[4 * N];
+    const clt_ref_attention_gradients_out g = {all,
+                                               all + 2 * WIDE,
+                                               all + 2 * WIDE + NARROW,
+                                               all + WIDE,
+                                               all + 2 * WIDE + 2 * NARROW,
+                                               all + 2 * WIDE + 3 * NARROW};
+    const clt_ref_attention_gradients_out q = {.dq = one, .dq_bound = one + N},
+                                          kv = {.dk = one,
+                                                .dk_bound = one + N,
+                                                .dv = one + 2 * N,
+                                                .dv_bound = one + 3 * N};
+    clt_ref_attention_gradients(&x->p, s.type, &g);
+    for (int64_t i = 0; i < SEQ; i++) {
+        for (int64_t h = 0; h < HEADS; h++) {
+            const int64_t at = (i * HEADS + h) * N;
+            clt_ref_attention_gradients_dq_at(&x->p, s.type, (clt_ref_attention_at){0, h, i}, &q);
+            assert_memory_equal(one, g.dq + at, N * sizeof *one);
+            assert_memory_equal(one + N, g.dq_bound + at, N * sizeof *one);
+        }
+        for (int64_t h = 0; h < KV_HEADS; h++) {
+            const double *want[] = {g.dk, g.dk_bound, g.dv, g.dv_bound};
+            clt_ref_attention_gradients_dkv_at(&x->p, s.type, (clt_ref_attention_at){0, h, i}, &kv);
+            for (int t = 0; t < 4; t++)
+                for (int64_t d = 0; d < N; d++) {
+                    const double w =
+                        want[t][(i * KV_HEADS + h) * N + d]; /* heads are added in another order */
+                    assert_true(fabs(one[t * N + d] - w) <= 1e-13 * fabs(w) + 1e-16);
+                }
+        }
+    }
+    problem_destroy(x);
+}
+
 typedef struct {
     clt_ref qkv[3], dqkv[3], o, lse;
     clt_attention_grad_params g;
@@ -582,7 +657,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_matches_formula), cmocka_unit_test(accumulation_adds),
         cmocka_unit_test(variants_match_oracle),  cmocka_unit_test(batches_are_invisible),
-        cmocka_unit_test(bad_sizes_are_refused),
+        cmocka_unit_test(bad_sizes_are_refused),  cmocka_unit_test(places_are_parts_of_the_whole),
+        cmocka_unit_test(places_of_the_formula),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "runtime/base/clt_io.h"
-#include "runtime/ops/clt_tune.h"
+#include "runtime/ops/clt_op_attention.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
 
@@ -33,14 +33,19 @@ static int tear_down(void **state) {
     return rc;
 }
 
-static clt_ops *open_ops(clt_tune_mode mode) {
+static clt_ops *open_with(clt_tune_mode mode, clt_numerics numerics) {
     clt_ops_params p = clt_ops_params_default();
     clt_ops *ops;
+    p.numerics = numerics;
     p.tune = mode;
     p.tune_seconds = 600;
     p.skip_check = true; /* checks have tests of their own */
     tu_assert_ok(clt_ops_create(dev, &p, &ops), "ops");
     return ops;
+}
+
+static clt_ops *open_ops(clt_tune_mode mode) {
+    return open_with(mode, CLT_EXACT);
 }
 
 static clt_buffer *buffer(size_t floats) {
@@ -185,7 +190,7 @@ static void checked_in_lines_stand_behind_measured_ones(void **state) {
 /* Every line of clkernels/tuned.csv is whole, and its row exists. */
 static void checked_in_lines_name_rows(void **state) {
     (void)state;
-    const char *text = clt_kernel_text("tuned.csv"), *table = clt_kernel_text("gemm/gemm.vt");
+    const char *text = clt_kernel_text("tuned.csv");
     clt_ops *ops = open_ops(CLT_TUNE_OFF);
     int lines = 0;
     assert_non_null(text);
@@ -193,10 +198,12 @@ static void checked_in_lines_name_rows(void **state) {
         char op[32], shape[96], variant[48];
         if (*at == '#' || !strncmp(at, "op,", 3)) continue;
         assert_int_equal(sscanf(at, "%31[^,],%95[^,],%47[^,],", op, shape, variant), 3);
-        assert_string_equal(op, "gemm");
-        char *row = clt_format("\n%s ", variant);
-        assert_non_null(strstr(table, row));
+        clt_variant *row;
+        bool there = false;
+        const int n = clt_variant_rows(op, &row);
+        for (int i = 0; i < n; i++) there |= !strcmp(row[i].id, variant);
         clt_free(row);
+        assert_true(there);
         lines++;
     }
     assert_true(lines > 0);
@@ -221,6 +228,154 @@ static void nothing_is_measured_once_steady(void **state) {
     free_call(&p);
 }
 
+/* --- attention ------------------------------------------------------------------------------------------ */
+
+enum { B = 2, T = 70, H = 4, KV = 2 };
+static const char *const passes[] = {"attention", "attention_backward"};
+static const clt_tune_kind *const kinds[] = {&clt_attention_tune_forward, &clt_attention_tune_backward};
+
+static bool on_cpu(void) {
+    return clt_device_get_facts(dev)->type == CLT_DEVICE_CPU;
+}
+
+/* A call whose tensors lie in one buffer of random numbers; log-sum-exps of 4. */
+static clt_attention_grad_params attention_call(int D, clt_dtype type) {
+    const uint64_t wide = (uint64_t)B * T * H * D, narrow = (uint64_t)B * T * KV * D;
+    clt_buffer *data = buffer(4 * wide + 4 * narrow), *stat = buffer(B * H * T);
+    tu_assert_ok(clt_buffer_fill32(stat, 0, 0x40800000u, B * H * T * 4), "fill");
+    clt_attention_grad_params g = {.lddout = H * D, .lddq = H * D, .lddk = KV * D, .lddv = KV * D};
+    g.fwd = (clt_attention_params){.batch = B, .seq = T, .heads = H, .kv_heads = KV, .head_dim = D};
+    clt_attention_params *p = &g.fwd;
+    p->ldq = p->ldo = H * D, p->ldk = p->ldv = KV * D, p->scale = 0.25f, p->window = -1, p->type = type;
+    p->q = (clt_ref){data, 0}, p->o = (clt_ref){data, wide}, g.dout = (clt_ref){data, 2 * wide};
+    g.dq = (clt_ref){data, 3 * wide}, p->k = (clt_ref){data, 4 * wide};
+    p->v = clt_ref_at(p->k, narrow), g.dk = clt_ref_at(p->v, narrow), g.dv = clt_ref_at(g.dk, narrow);
+    p->lse = (clt_ref){stat, 0};
+    return g;
+}
+
+static void free_attention(const clt_attention_grad_params *g) {
+    clt_buffer_destroy(g->fwd.q.buf);
+    clt_buffer_destroy(g->fwd.lse.buf);
+}
+
+/* Rows for work-groups take long to compile on CPUs: one of them will do there. */
+static bool left_out(int row, int rows, clt_dtype type) {
+    return (on_cpu() || tu_tiny()) && row > 0 && (row < rows - 1 || type != CLT_F32);
+}
+
+/* A row with the options of a call, as the operation builds it. */
+static clt_variant row_for(const clt_variant *v, const clt_attention_params *p) {
+    char options[CLT_ATTENTION_OPTIONS];
+    clt_variant r = *v;
+    const size_t n = strlen(r.options);
+    clt_attention_options(p, options);
+    snprintf(r.options + n, sizeof r.options - n, "%s -DSPLIT=0", options);
+    return r;
+}
+
+/* The error of every row that can do it: 0 where bits count, within the bound elsewhere. A program that was
+ * built with a cap that the call does not have is wrong. */
+static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type) {
+    clt_ops *ops = open_with(CLT_TUNE_OFF, numerics);
+    clt_attention_grad_params g = attention_call(D, type);
+    const void *const call[] = {&g.fwd, &g};
+    for (int pass = 0; pass < 2; pass++) {
+        int n;
+        void *tensors;
+        const clt_variant *row = clt_ops_variants(ops, passes[pass], &n);
+        tu_assert_ok(kinds[pass]->make(ops, call[pass], &tensors), "make");
+        int first = n;
+        for (int i = n - 1; i >= 0; i--) {
+            double error = -1;
+            const clt_variant right = row_for(&row[i], &g.fwd);
+            if (pass == 0 ? !clt_attention_takes_forward(&right, &g.fwd)
+                          : !clt_attention_takes_backward(&right, &g))
+                continue;
+            first = i;
+            if (left_out(i, n, type)) continue;
+            tu_assert_ok(kinds[pass]->error(ops, &right, tensors, &error), right.id);
+            print_message("%s=%s: error %g\n", passes[pass], right.id, error);
+            assert_true(error >= 0 && error <= (numerics == CLT_EXACT ? 0 : 1));
+        }
+        if (type == CLT_F32) {
+            clt_variant wrong = row_for(&row[first], &g.fwd);
+            double error = 0;
+            memcpy(strstr(wrong.options, "-DSOFTCAP=0"), "-DSOFTCAP=1", 11);
+            tu_assert_ok(kinds[pass]->error(ops, &wrong, tensors, &error), "wrong");
+            assert_true(error > 1);
+        }
+        kinds[pass]->drop(tensors);
+    }
+    free_attention(&g);
+    clt_ops_destroy(ops);
+}
+
+static void attention_is_compared_with_the_oracle(void **state) {
+    (void)state;
+    errors_of_rows(CLT_EXACT, 16, CLT_F32);
+    errors_of_rows(CLT_FAST, 16, CLT_F32);
+    errors_of_rows(CLT_FAST, on_cpu() ? 4 : 16, CLT_BF16); /* CPUs: programs that other tests use, too */
+}
+
+/* Whichever row is said to be the fastest, the words are those of the table's choice. */
+static void no_choice_changes_a_bit(void **state) {
+    (void)state;
+    const size_t words = (size_t)B * T * (4 * H + 4 * KV) * 16;
+    char shape[2][80];
+    float *want = clt_malloc(words * sizeof *want), *got = clt_malloc(words * sizeof *got);
+    clt_ops *off = open_ops(CLT_TUNE_OFF);
+    int n;
+    const clt_variant *row = clt_ops_variants(off, "attention", &n);
+    for (int i = -1; i < n; i++) {
+        if (i >= 0 && clt_variant_param(&row[i], "MIN_D", 1) > 16) continue;
+        if (left_out(i, n, CLT_F32)) continue;
+        clt_attention_grad_params g = attention_call(16, CLT_F32);
+        for (int a = 0; a < 2; a++) clt_attention_shape(&g.fwd, false, shape[a], sizeof shape[a]);
+        clt_ops *ops = i < 0 ? off : open_ops(CLT_TUNE_CACHE);
+        if (i >= 0) { /* as it is checked in: without a key */
+            const clt_device_facts *f = clt_device_get_facts(dev);
+            char *text = clt_format(
+                "attention,%s exact,%s,1e-6,0,-,%s,1\nattention_backward,%s exact,%s,1e-6,0,-,%s,1\n",
+                shape[0], row[i].id, f->name, shape[1], row[i].id, f->name);
+            assert_int_equal(clt_tune_add_known(ops, text), 2);
+            clt_free(text);
+            assert_string_equal(clt_op_attention_variant(ops, &g.fwd), row[i].id);
+            assert_string_equal(clt_op_attention_backward_variant(ops, &g), row[i].id);
+        }
+        tu_assert_ok(clt_op_attention_forward(ops, &g.fwd), "forward");
+        tu_assert_ok(clt_op_attention_backward(ops, &g), "backward");
+        tu_assert_ok(clt_ref_read_f32((clt_ref){g.fwd.q.buf, 0}, i < 0 ? want : got, words), "read");
+        if (i >= 0) tu_assert_words(row[i].id, got, want, words);
+        if (i >= 0) clt_ops_destroy(ops);
+        free_attention(&g);
+    }
+    clt_ops_destroy(off);
+    clt_free(want);
+    clt_free(got);
+}
+
+/* A CPU has one row that is worth it, so there is nothing to measure; a GPU has several. */
+static void attention_is_measured_where_there_is_a_choice(void **state) {
+    (void)state;
+    char *path = csv();
+    remove(path);
+    clt_free(path);
+    clt_ops *ops = open_ops(CLT_TUNE_FILL);
+    clt_attention_grad_params g = attention_call(16, CLT_F32);
+    int n;
+    assert_true(*clt_op_attention_variant(ops, &g.fwd) && *clt_op_attention_backward_variant(ops, &g));
+    const clt_tuned *t = clt_ops_tuned(ops, &n);
+    assert_int_equal(n, on_cpu() ? 0 : 2);
+    for (int i = 0; i < n; i++) {
+        assert_string_equal(t[i].op, passes[i]);
+        assert_string_equal(t[i].shape, "B2 T70 H4/2 D16 fp32 exact");
+        assert_true(t[i].seconds > 0 && t[i].error == 0);
+    }
+    free_attention(&g);
+    clt_ops_destroy(ops);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
@@ -229,6 +384,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(checked_in_lines_stand_behind_measured_ones),
         cmocka_unit_test(checked_in_lines_name_rows),
         cmocka_unit_test(nothing_is_measured_once_steady),
+        cmocka_unit_test(attention_is_compared_with_the_oracle),
+        cmocka_unit_test(no_choice_changes_a_bit),
+        cmocka_unit_test(attention_is_measured_where_there_is_a_choice),
     };
     return cmocka_run_group_tests_name("tune", tests, set_up, tear_down);
 }

@@ -101,11 +101,17 @@ clt_ref_attention_params clt_ref_attention_of(const clt_attention_params *p);
 void clt_ref_attention_forward(const clt_ref_attention_params *p);
 void clt_ref_attention_backward(const clt_ref_attention_params *p);
 
-/* One query row by the formula in double, for bodies that add in another order (numerics: fast) and keep
- * probabilities as `type`: o[D], and by how much each element (bound[D]) and the log-sum-exp may differ. */
+/* The same for one place, for sampled checks of long sequences: output and log-sum-exp of a query row; its
+ * row of dq; and the rows of dk and dv of a key, where `head` is a key/value head and `row` the key. */
 typedef struct {
     int64_t sample, head, row;
 } clt_ref_attention_at;
+void clt_ref_attention_forward_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
+void clt_ref_attention_dq_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
+void clt_ref_attention_dkv_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
+
+/* One query row by the formula in double, for bodies that add in another order (numerics: fast) and keep
+ * probabilities as `type`: o[D], and by how much each element (bound[D]) and the log-sum-exp may differ. */
 typedef struct {
     double lse, lse_bound;
 } clt_ref_attention_bound;
@@ -118,6 +124,11 @@ typedef struct {
 } clt_ref_attention_gradients_out;
 void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
                                  const clt_ref_attention_gradients_out *g);
+/* Those of one place, D elements each: dq, or dk and dv; the others may be NULL. */
+void clt_ref_attention_gradients_dq_at(const clt_ref_attention_params *p, clt_dtype type,
+                                       clt_ref_attention_at at, const clt_ref_attention_gradients_out *g);
+void clt_ref_attention_gradients_dkv_at(const clt_ref_attention_params *p, clt_dtype type,
+                                        clt_ref_attention_at at, const clt_ref_attention_gradients_out *g);
 
 void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
                   const float *cos_sin, bool inverse);

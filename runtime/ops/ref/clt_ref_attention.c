@@ -105,33 +105,68 @@ void clt_ref_attention_forward(const clt_ref_attention_params *p) {
             for (int64_t i = 0; i < p->seq; i++) forward_row(p, b, h, i);
 }
 
+/* What a pair inside the range contributes to the gradients: ds to dq and dk, w to dv. */
+typedef struct {
+    float ds, w;
+} pair;
+
+static float delta_of(const params *p, int64_t b, int64_t h, int64_t i) {
+    return chain(row(p->dout, p->lddout, p, b, i, h), row(p->o, p->ldo, p, b, i, h), p->head_dim);
+}
+
+static pair pair_of(const params *p, int64_t b, int64_t h, int64_t i, int64_t j, float delta) {
+    const float *v = row(p->v, p->ldv, p, b, j, h / (p->heads / p->kv_heads));
+    float t, s = score(p, b, h, i, j, &t), prob = clt_exp(s - p->lse[(b * p->heads + h) * p->seq + i]);
+    float dp = chain(row(p->dout, p->lddout, p, b, i, h), v, p->head_dim), w = prob;
+    if (p->dropout > 0.0f) {
+        float factor = dropout_factor(p, b, h, i, j);
+        w = w * factor;
+        dp = dp * factor;
+    }
+    float ds = prob * (dp - delta);
+    if (p->softcap > 0.0f) ds = ds * fma(-t, t, 1.0f);
+    return (pair){ds * p->scale, w};
+}
+
+static void add_row(float x, const float *y, int64_t n, float *out) {
+    for (int64_t d = 0; d < n; d++) out[d] = fma(x, y[d], out[d]);
+}
+
 static void backward_row(const params *p, int64_t b, int64_t h, int64_t i) {
     int64_t n = p->head_dim, g = h / (p->heads / p->kv_heads);
-    const float *q = row(p->q, p->ldq, p, b, i, h), *dout = row(p->dout, p->lddout, p, b, i, h);
-    float *dq = p->dq + (b * p->seq + i) * p->lddq + h * n;
-    float delta = chain(dout, row(p->o, p->ldo, p, b, i, h), n),
-          lse = p->lse[(b * p->heads + h) * p->seq + i];
+    float *dq = p->dq + (b * p->seq + i) * p->lddq + h * n, delta = delta_of(p, b, h, i);
     for (int64_t d = 0; d < n; d++) dq[d] = 0.0f;
     for (int64_t j = range_begin(p, i); j <= i; j++) {
-        const float *k = row(p->k, p->ldk, p, b, j, g);
-        float *dk = p->dk + (b * p->seq + j) * p->lddk + g * n;
-        float *dv = p->dv + (b * p->seq + j) * p->lddv + g * n;
-        float t, s = score(p, b, h, i, j, &t), w = clt_exp(s - lse), prob = w;
-        float dp = chain(dout, row(p->v, p->ldv, p, b, j, g), n);
-        if (p->dropout > 0.0f) {
-            float factor = dropout_factor(p, b, h, i, j);
-            w = w * factor;
-            dp = dp * factor;
-        }
-        float ds = prob * (dp - delta);
-        if (p->softcap > 0.0f) ds = ds * fma(-t, t, 1.0f);
-        ds = ds * p->scale;
-        for (int64_t d = 0; d < n; d++) {
-            dq[d] = fma(ds, k[d], dq[d]);
-            dk[d] = fma(ds, q[d], dk[d]);
-            dv[d] = fma(w, dout[d], dv[d]);
-        }
+        pair x = pair_of(p, b, h, i, j, delta);
+        add_row(x.ds, row(p->k, p->ldk, p, b, j, g), n, dq);
+        add_row(x.ds, row(p->q, p->ldq, p, b, i, h), n, p->dk + (b * p->seq + j) * p->lddk + g * n);
+        add_row(x.w, row(p->dout, p->lddout, p, b, i, h), n, p->dv + (b * p->seq + j) * p->lddv + g * n);
     }
+}
+
+void clt_ref_attention_forward_at(const params *p, clt_ref_attention_at at) {
+    forward_row(p, at.sample, at.head, at.row);
+}
+
+void clt_ref_attention_dq_at(const params *p, clt_ref_attention_at at) {
+    int64_t b = at.sample, h = at.head, i = at.row, n = p->head_dim;
+    float *dq = p->dq + (b * p->seq + i) * p->lddq + h * n, delta = delta_of(p, b, h, i);
+    for (int64_t d = 0; d < n; d++) dq[d] = 0.0f;
+    for (int64_t j = range_begin(p, i); j <= i; j++)
+        add_row(pair_of(p, b, h, i, j, delta).ds, row(p->k, p->ldk, p, b, j, h / (p->heads / p->kv_heads)), n,
+                dq);
+}
+
+void clt_ref_attention_dkv_at(const params *p, clt_ref_attention_at at) {
+    int64_t b = at.sample, g = at.head, j = at.row, n = p->head_dim, group = p->heads / p->kv_heads;
+    float *dk = p->dk + (b * p->seq + j) * p->lddk + g * n, *dv = p->dv + (b * p->seq + j) * p->lddv + g * n;
+    for (int64_t d = 0; d < n && !p->accumulate_kv; d++) dk[d] = dv[d] = 0.0f;
+    for (int64_t h = g * group; h < (g + 1) * group; h++)
+        for (int64_t i = j; i < p->seq && range_begin(p, i) <= j; i++) {
+            pair x = pair_of(p, b, h, i, j, delta_of(p, b, h, i));
+            add_row(x.ds, row(p->q, p->ldq, p, b, i, h), n, dk);
+            add_row(x.w, row(p->dout, p->lddout, p, b, i, h), n, dv);
+        }
 }
 
 static void clear_kv(const params *p, int64_t b) {

@@ -151,31 +151,76 @@ static void finish(clt_dtype type, double scale, int64_t rows, int64_t cols, con
         }
 }
 
+/* A pair with what adding it up in fp32 can do. */
+static pair added_pair(const params *p, clt_dtype type, place a, int64_t j) {
+    const double adding = 0x1p-21 * (1.0 + (double)p->seq / 64);
+    pair x = pair_of(p, type, a, j);
+    x.ds_error += adding * fabs(x.ds);
+    x.p_error += adding * x.p;
+    return x;
+}
+
+/* What row a's query gets from key j, with a.head's key/value head `g`. */
+static void add_dq(const params *p, pair x, place a, int64_t j, int64_t g, double *dq, double *bound) {
+    const int64_t n = p->head_dim;
+    add_row(x.ds, x.ds_error, p->k + (a.sample * p->seq + j) * p->ldk + g * n, n, dq, bound);
+}
+
+static void add_dkv(const params *p, pair x, place a, const clt_ref_attention_gradients_out *g, int64_t to) {
+    const int64_t n = p->head_dim, row = a.sample * p->seq + a.row;
+    add_row(x.ds, x.ds_error, p->q + row * p->ldq + a.head * n, n, g->dk + to, g->dk_bound + to);
+    add_row(x.p, x.p_error, p->dout + row * p->lddout + a.head * n, n, g->dv + to, g->dv_bound + to);
+}
+
+static void clear(double *x, double *bound, int64_t n) {
+    memset(x, 0, (size_t)n * sizeof *x);
+    memset(bound, 0, (size_t)n * sizeof *bound);
+}
+
 void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
                                  const clt_ref_attention_gradients_out *g) {
     const int64_t n = p->head_dim, tokens = p->batch * p->seq, wide = p->heads * n, narrow = p->kv_heads * n;
-    memset(g->dq, 0, (size_t)(tokens * wide) * sizeof(double));
-    memset(g->dq_bound, 0, (size_t)(tokens * wide) * sizeof(double));
-    double *const kv[] = {g->dk, g->dv, g->dk_bound, g->dv_bound};
-    for (size_t i = 0; i < CLT_COUNT_OF(kv); i++)
-        memset(kv[i], 0, (size_t)(tokens * narrow) * sizeof(double));
+    clear(g->dq, g->dq_bound, tokens * wide);
+    clear(g->dk, g->dk_bound, tokens * narrow);
+    clear(g->dv, g->dv_bound, tokens * narrow);
     for (int64_t at = 0; at < tokens * p->heads; at++) {
         const place a = {at / p->heads / p->seq, at % p->heads, at / p->heads % p->seq};
-        const int64_t row = a.sample * p->seq + a.row, kv_head = a.head / (p->heads / p->kv_heads);
-        const double adding = 0x1p-21 * (1.0 + (double)p->seq / 64);
+        const int64_t kv_head = a.head / (p->heads / p->kv_heads),
+                      from = (a.sample * p->seq + a.row) * wide + a.head * n;
         for (int64_t j = 0; j <= a.row; j++) {
             if (!visible(p, a, j)) continue;
-            const int64_t key = a.sample * p->seq + j, to = key * narrow + kv_head * n,
-                          from = row * wide + a.head * n;
-            const pair x = pair_of(p, type, a, j);
-            const double ds_error = x.ds_error + adding * fabs(x.ds), p_error = x.p_error + adding * x.p;
-            add_row(x.ds, ds_error, p->k + key * p->ldk + kv_head * n, n, g->dq + from, g->dq_bound + from);
-            add_row(x.ds, ds_error, p->q + row * p->ldq + a.head * n, n, g->dk + to, g->dk_bound + to);
-            add_row(x.p, p_error, p->dout + row * p->lddout + a.head * n, n, g->dv + to, g->dv_bound + to);
+            const pair x = added_pair(p, type, a, j);
+            add_dq(p, x, a, j, kv_head, g->dq + from, g->dq_bound + from);
+            add_dkv(p, x, a, g, (a.sample * p->seq + j) * narrow + kv_head * n);
         }
     }
     finish(type, (double)p->scale, tokens, wide, NULL, 0, g->dq, g->dq_bound);
     finish(type, (double)p->scale, tokens, narrow, p->accumulate_kv ? p->dk : NULL, p->lddk, g->dk,
            g->dk_bound);
     finish(type, 1, tokens, narrow, p->accumulate_kv ? p->dv : NULL, p->lddv, g->dv, g->dv_bound);
+}
+
+void clt_ref_attention_gradients_dq_at(const clt_ref_attention_params *p, clt_dtype type, place at,
+                                       const clt_ref_attention_gradients_out *g) {
+    clear(g->dq, g->dq_bound, p->head_dim);
+    for (int64_t j = 0; j <= at.row; j++)
+        if (visible(p, at, j))
+            add_dq(p, added_pair(p, type, at, j), at, j, at.head / (p->heads / p->kv_heads), g->dq,
+                   g->dq_bound);
+    finish(type, (double)p->scale, 1, p->head_dim, NULL, 0, g->dq, g->dq_bound);
+}
+
+void clt_ref_attention_gradients_dkv_at(const clt_ref_attention_params *p, clt_dtype type, place at,
+                                        const clt_ref_attention_gradients_out *g) {
+    const int64_t n = p->head_dim, group = p->heads / p->kv_heads;
+    clear(g->dk, g->dk_bound, n);
+    clear(g->dv, g->dv_bound, n);
+    for (place a = {at.sample, at.head * group, 0}; a.head < (at.head + 1) * group; a.head++)
+        for (a.row = at.row; a.row < p->seq; a.row++)
+            if (visible(p, a, at.row)) add_dkv(p, added_pair(p, type, a, at.row), a, g, 0);
+    const int64_t key = at.sample * p->seq + at.row;
+    finish(type, (double)p->scale, 1, n, p->accumulate_kv ? p->dk + key * p->lddk + at.head * n : NULL, 0,
+           g->dk, g->dk_bound);
+    finish(type, 1, 1, n, p->accumulate_kv ? p->dv + key * p->lddv + at.head * n : NULL, 0, g->dv,
+           g->dv_bound);
 }

@@ -1,0 +1,45 @@
+/* Tensors for timing: a block of random numbers that repeats, so that outputs can be compared with the oracle
+ * without copies of whole tensors on the host. */
+#include "../base/clt_philox.h"
+#include "clt_tune.h"
+#include "ref/clt_ref.h"
+
+float *clt_tune_pattern(clt_dtype type) {
+    const uint32_t key[2] = {1, 0x74756e65};
+    float *x = clt_malloc(CLT_TUNE_PERIOD * sizeof *x);
+    for (size_t i = 0; i < CLT_TUNE_PERIOD; i += 4) {
+        const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0};
+        uint32_t word[4];
+        clt_philox4x32(counter, key, word);
+        for (size_t j = 0; j < 4 && i + j < CLT_TUNE_PERIOD; j++)
+            x[i + j] = clt_ref_rounded(type, (float)(int32_t)word[j] * 0x1p-31f);
+    }
+    return x;
+}
+
+clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, uint64_t n, clt_ref *out) {
+    const uint64_t size = clt_dtype_bytes(type), first = CLT_MIN(n, (uint64_t)CLT_TUNE_PERIOD) * size;
+    void *stored = clt_malloc(CLT_TUNE_PERIOD * sizeof(float));
+    clt_ref_narrow(type, pattern, CLT_TUNE_PERIOD, stored);
+    *out = clt_ref_none();
+    clt_status st = clt_buffer_create(clt_ops_device(ops), CLT_ROUND_UP(n * size, 4), "tuning", &out->buf);
+    if (st == CLT_OK) st = clt_buffer_write(out->buf, 0, stored, first);
+    for (uint64_t at = first; st == CLT_OK && at < n * size; at += first)
+        st = clt_buffer_copy(out->buf, at, out->buf, 0, CLT_MIN(first, n * size - at));
+    clt_free(stored);
+    return st;
+}
+
+clt_status clt_tune_read(clt_ref from, clt_dtype type, uint64_t n, float *x) {
+    const uint64_t size = clt_dtype_bytes(type);
+    void *stored = clt_malloc(n * size);
+    clt_status st = clt_buffer_read(from.buf, from.off * size, stored, n * size);
+    if (st == CLT_OK) clt_ref_widen(type, stored, n, x);
+    clt_free(stored);
+    return st;
+}
+
+const char *clt_tune_type_name(clt_dtype type) {
+    static const char *const name[] = {"fp32", "bf16", "fp16"};
+    return name[type];
+}
