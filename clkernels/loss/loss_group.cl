@@ -12,38 +12,9 @@
 #endif
 #include "../include/clt_math.clh"
 #include "../include/clt_row.clh"
-#include "../include/clt_store.clh"
-
-#ifndef SOFTCAP
-#define SOFTCAP 0
-#endif
-#ifndef GRAD
-#define GRAD 1
-#endif
-#ifndef TYPE
-#define TYPE 0
-#endif
-#define KEEP (GRAD && TYPE == 0)
-typedef CLT_T(TYPE) elem;
-
-/* z of a logit, or of what the first pass left in its place. */
-static inline float first_z(float v, float scale, float cap, float *t) {
-#if SOFTCAP
-    *t = clt_tanh(v * scale / cap);
-    return *t * cap;
-#else
-    *t = v;
-    return v * scale;
-#endif
-}
-static inline float second_z(float v, float scale, float cap) {
-#if SOFTCAP && KEEP
-    return v * cap;
-#else
-    float t;
-    return first_z(v, scale, cap, &t);
-#endif
-}
+#define Z float
+#define Z_TANH clt_tanh
+#include "loss_z.clh"
 
 /* The largest of the items' v (never NaN), to all of them. */
 static inline float group_max(float v, __local float *s, uint item) {

@@ -5,38 +5,9 @@
  * computed again. */
 #include "../include/clt_math.clh"
 #include "../include/clt_reduce.clh"
-#include "../include/clt_store.clh"
-
-#ifndef SOFTCAP
-#define SOFTCAP 0
-#endif
-#ifndef GRAD
-#define GRAD 1
-#endif
-#ifndef TYPE
-#define TYPE 0
-#endif
-#define KEEP (GRAD && TYPE == 0)
-typedef CLT_T(TYPE) elem;
-
-/* From 16 logits, resp. from what the first pass left in their place. */
-static inline float16 first_z(float16 v, float scale, float cap, float16 *t) {
-#if SOFTCAP
-    *t = clt_tanh16(v * scale / cap);
-    return *t * cap;
-#else
-    *t = v;
-    return v * scale;
-#endif
-}
-static inline float16 second_z(float16 v, float scale, float cap) {
-#if SOFTCAP && KEEP
-    return v * cap;
-#else
-    float16 t;
-    return first_z(v, scale, cap, &t);
-#endif
-}
+#define Z float16
+#define Z_TANH clt_tanh16
+#include "loss_z.clh"
 
 static inline float16 larger(float16 a, float16 b) {
     return a > b ? a : b;

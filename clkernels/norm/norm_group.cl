@@ -13,27 +13,6 @@
 #include "norm_columns.clh"
 #include "../include/clt_row.clh"
 
-#ifndef PART
-#define PART 0
-#endif
-#ifndef RMS
-#define RMS 0
-#endif
-#ifndef HAS_W
-#define HAS_W 1
-#endif
-#ifndef HAS_B
-#define HAS_B 1
-#endif
-#ifndef HAS_DW
-#define HAS_DW 1
-#endif
-#ifndef HAS_DB
-#define HAS_DB 1
-#endif
-#ifndef HAS_RES
-#define HAS_RES 1
-#endif
 
 /* The row sum of the items' lane sums, to all of them. */
 static inline float row_sum(clt_lane_sums sums, __local float *s) {

@@ -7,30 +7,6 @@
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
 
-#ifndef PART
-#define PART 0
-#endif
-#ifndef RMS
-#define RMS 0
-#endif
-#ifndef HAS_W
-#define HAS_W 1
-#endif
-#ifndef HAS_B
-#define HAS_B 1
-#endif
-#ifndef HAS_DX
-#define HAS_DX 1
-#endif
-#ifndef HAS_DW
-#define HAS_DW 1
-#endif
-#ifndef HAS_DB
-#define HAS_DB 1
-#endif
-#ifndef HAS_RES
-#define HAS_RES 1
-#endif
 
 /* result = row sum over i of a lane step STEP(acc, i, left), which sees 16 elements from i of which `left` are
  * there (loads must respect it); lanes past the end keep what they have. */

@@ -25,9 +25,6 @@
 #include "../include/clt_ptx.clh"
 #endif
 
-#ifndef PART
-#define PART 0
-#endif
 #ifndef COLS
 #define COLS 768
 #endif
@@ -58,27 +55,6 @@
 #if ON_THE_WAY
 #undef ROWS
 #define ROWS 4
-#endif
-#ifndef RMS
-#define RMS 0
-#endif
-#ifndef HAS_W
-#define HAS_W 1
-#endif
-#ifndef HAS_B
-#define HAS_B 1
-#endif
-#ifndef HAS_DX
-#define HAS_DX 1
-#endif
-#ifndef HAS_DW
-#define HAS_DW 1
-#endif
-#ifndef HAS_DB
-#define HAS_DB 1
-#endif
-#ifndef HAS_RES
-#define HAS_RES 1
 #endif
 #ifndef HAS_COPY
 #define HAS_COPY 1
