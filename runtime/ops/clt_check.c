@@ -81,11 +81,8 @@ clt_status clt_check_near(clt_ops *ops, clt_dtype type, const char *what, clt_re
     if (clt_variant_is_rehearsed(ops)) return CLT_OK;
     const double unit = type == CLT_BF16 ? 0x1p-7 : type == CLT_F16 ? 0x1p-10 : 0x1p-23;
     const double least = b.absolute + (type == CLT_F16 ? 0x1p-24 : 0x1p-126);
-    const uint64_t size = clt_dtype_bytes(type);
-    void *stored = clt_malloc(CLT_MAX(n, 1) * sizeof(float));
     float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
-    clt_status st = clt_buffer_read(got.buf, got.off * size, stored, n * size);
-    if (st == CLT_OK) clt_ref_widen(type, stored, n, x);
+    clt_status st = clt_ref_read_as(got, type, x, n);
     for (size_t i = 0; i < n && st == CLT_OK; i++) {
         const double w = (double)want[i], bound = fabs(w) * (b.relative + 0.5 * unit) * 1.01 + least;
         if (!(fabs((double)x[i] - w) <= bound) && x[i] != want[i] && !(isnan(x[i]) && isnan(want[i])))
@@ -93,7 +90,6 @@ clt_status clt_check_near(clt_ops *ops, clt_dtype type, const char *what, clt_re
                                   "%s: element %zu of %zu is %.9g, the oracle has %.9g, the bound is %.3g",
                                   what, i, n, (double)x[i], w, bound);
     }
-    clt_free(stored);
     clt_free(x);
     return st;
 }

@@ -104,13 +104,9 @@ static size_t elements(const check_case *c, int t) {
 
 /* The device's tensor t, widened; freed by the caller. */
 static clt_status read_tensor(const check_case *c, int t, float **out) {
-    size_t n = elements(c, t), size = clt_dtype_bytes(c->g.fwd.type);
-    void *raw = clt_malloc(n * size);
+    const size_t n = elements(c, t);
     *out = clt_malloc(n * sizeof(float));
-    clt_status st = clt_buffer_read(c->data, c->at[t] * size, raw, n * size);
-    if (st == CLT_OK) clt_ref_widen(c->g.fwd.type, raw, n, *out);
-    clt_free(raw);
-    return st;
+    return clt_ref_read_as((clt_ref){c->data, c->at[t]}, c->g.fwd.type, *out, n);
 }
 
 static clt_status compare_bits(const check_case *c, int t) {

@@ -192,7 +192,7 @@ static clt_status compare(const params *p, clt_ref from, float *exact, const dou
                           const double *bound, double *worst) {
     const size_t n = (size_t)p->head_dim;
     float *got = clt_malloc(n * sizeof *got);
-    const clt_status st = clt_tune_read(from, p->type, n, got);
+    const clt_status st = clt_ref_read_as(from, p->type, got, n);
     if (exact) clt_ref_round(p->type, exact, n);
     for (size_t d = 0; d < n && st == CLT_OK; d++) {
         double e = exact ? (got[d] == exact[d] ? 0 : INFINITY) : fabs((double)got[d] - want[d]) / bound[d];

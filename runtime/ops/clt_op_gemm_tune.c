@@ -88,7 +88,7 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     if (st == CLT_OK) st = clt_gemm_run(ops, v, p);
     for (uint64_t s = 0; s < SAMPLES && st == CLT_OK; s++) {
         const uint64_t at = s * 2654435761u % outputs;
-        st = clt_tune_read(clt_ref_at(p->c, at), p->c_type, 1, &got);
+        st = clt_ref_read_as(clt_ref_at(p->c, at), p->c_type, &got, 1);
         const double e = st == CLT_OK ? error_at(t, (int64_t)at / p->n, (int64_t)at % p->n, got,
                                                  clt_ops_numerics(ops) == CLT_EXACT, a, b)
                                       : 0;

@@ -40,8 +40,6 @@ typedef struct {
 enum { CLT_TUNE_PERIOD = 1048573 };
 float *clt_tune_pattern(clt_dtype type); /* rounded to type; the caller frees it */
 clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, uint64_t n, clt_ref *out);
-/* n elements, widened. */
-clt_status clt_tune_read(clt_ref from, clt_dtype type, uint64_t n, float *x);
 /* "fp32", "bf16", "fp16": for shapes. */
 const char *clt_tune_type_name(clt_dtype type);
 

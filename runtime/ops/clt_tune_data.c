@@ -30,15 +30,6 @@ clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, u
     return st;
 }
 
-clt_status clt_tune_read(clt_ref from, clt_dtype type, uint64_t n, float *x) {
-    const uint64_t size = clt_dtype_bytes(type);
-    void *stored = clt_malloc(n * size);
-    clt_status st = clt_buffer_read(from.buf, from.off * size, stored, n * size);
-    if (st == CLT_OK) clt_ref_widen(type, stored, n, x);
-    clt_free(stored);
-    return st;
-}
-
 const char *clt_tune_type_name(clt_dtype type) {
     static const char *const name[] = {"fp32", "bf16", "fp16"};
     return name[type];

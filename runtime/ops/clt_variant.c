@@ -310,10 +310,7 @@ clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what
                                   const float *want, size_t n) {
     if (clt_variant_is_rehearsed(ops)) return CLT_OK;
     float *host = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
-    void *stored = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
-    const uint64_t size = clt_dtype_bytes(type);
-    clt_status st = clt_buffer_read(got.buf, got.off * size, stored, n * size);
-    if (st == CLT_OK) clt_ref_widen(type, stored, n, host);
+    clt_status st = clt_ref_read_as(got, type, host, n);
     for (size_t i = 0; st == CLT_OK && i < n; i++) {
         float rounded = want[i];
         uint32_t a, b;
@@ -324,7 +321,6 @@ clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what
             st = clt_variant_fail(ops, "%s: element %zu of %zu is %.9g (%08x), the oracle has %.9g (%08x)",
                                   what, i, n, (double)host[i], a, (double)rounded, b);
     }
-    clt_free(stored);
     clt_free(host);
     return st;
 }

@@ -111,12 +111,10 @@ static void run_case(int device, const char *id, const gemm_case *t) {
     p.grad_pre = grad.ref, p.residual = res.ref;
     p.lda = lda, p.ldb = ldb;
     p.ldc = p.ldpre = p.ldgrad = p.ldres = t->n + t->pad;
-    clt_ref_gemm_params r = {.form = p.form, .m = p.m, .n = p.n, .k = p.k, .k_group = p.k_group};
-    r.a = a.host, r.b = b.host, r.c = c.host, r.lda = p.lda, r.ldb = p.ldb, r.ldc = p.ldc;
-    r.accumulate = p.accumulate, r.bias = bias.host, r.act = p.act, r.pre = pre.host, r.ldpre = p.ldpre;
-    r.grad_act = p.grad_act, r.grad_pre = grad.host, r.ldgrad = p.ldgrad, r.residual = res.host,
-    r.ldres = p.ldres;
-    p.in_type = t->in, p.c_type = r.c_type = t->out, p.aux_type = r.aux_type = t->aux;
+    p.in_type = t->in, p.c_type = t->out, p.aux_type = t->aux;
+    clt_ref_gemm_params r = clt_ref_gemm_of(&p);
+    r.a = a.host, r.b = b.host, r.c = c.host, r.bias = bias.host, r.pre = pre.host;
+    r.grad_pre = grad.host, r.residual = res.host;
 
     tu_assert_ok(clt_op_gemm(tu_ops(device), &p), what);
     float *got_c = tu_download_as(c.ref, c.type, c.n),

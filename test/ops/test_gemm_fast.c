@@ -44,12 +44,9 @@ static tensor make(int device, clt_dtype type, int64_t rows, int64_t cols, int64
 }
 
 static float *fetch(const tensor *t) {
-    const size_t n = (size_t)((t->rows + 1) * t->ld), bytes = n * clt_dtype_bytes(t->type);
-    void *words = clt_malloc(bytes);
+    const size_t n = (size_t)((t->rows + 1) * t->ld);
     float *got = clt_malloc(n * sizeof *got);
-    tu_assert_ok(clt_buffer_read(t->ref.buf, 0, words, bytes), "read");
-    clt_ref_widen(t->type, words, n, got);
-    clt_free(words);
+    tu_assert_ok(clt_ref_read_as((clt_ref){t->ref.buf, 0}, t->type, got, n), "read");
     for (size_t i = 0; i < n; i++) {
         const bool inside = (int64_t)i / t->ld < t->rows && (int64_t)i % t->ld < t->cols;
         if (isnan(got[i]) == inside)
@@ -124,27 +121,15 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
                          .in_type = in,
                          .c_type = out,
                          .aux_type = in};
-    clt_ref_gemm_params r = {.form = f->form,
-                             .m = f->m,
-                             .n = f->n,
-                             .k = f->k,
-                             .k_group = f->k,
-                             .a = a.host,
-                             .b = b.host,
-                             .c = c.host,
-                             .lda = a.ld,
-                             .ldb = b.ld,
-                             .ldc = ld,
-                             .accumulate = f->accumulate,
-                             .act = f->act,
-                             .grad_act = f->grad_act,
-                             .c_type = out,
-                             .aux_type = in};
-    if (f->bias) p.bias = bias.ref, r.bias = bias.host;
-    if (f->act) p.pre = pre.ref, r.pre = pre.host, p.ldpre = r.ldpre = pre.ld;
-    if (f->grad_act) p.grad_pre = grad.ref, r.grad_pre = grad.host, p.ldgrad = r.ldgrad = grad.ld;
+    if (f->bias) p.bias = bias.ref;
+    if (f->act) p.pre = pre.ref, p.ldpre = pre.ld;
+    if (f->grad_act) p.grad_pre = grad.ref, p.ldgrad = grad.ld;
     if (f->again) p.again = again.ref, p.ldagain = again.ld;
-    if (f->residual) p.residual = res.ref, r.residual = res.host, p.ldres = r.ldres = res.ld;
+    if (f->residual) p.residual = res.ref, p.ldres = res.ld;
+    clt_ref_gemm_params r = clt_ref_gemm_of(&p);
+    r.a = a.host, r.b = b.host, r.c = c.host, r.bias = f->bias ? bias.host : NULL;
+    r.pre = f->act ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
+    r.residual = f->residual ? res.host : NULL;
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
     float *got = fetch(&c), *got_pre = f->act ? fetch(&pre) : NULL;
     compare(f, &r, got, got_pre);

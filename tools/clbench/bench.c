@@ -331,15 +331,6 @@ clt_status bench_tensor_as(bench *b, clt_dtype type, uint64_t n, uint64_t seed, 
     return st;
 }
 
-clt_status bench_read(clt_ref r, clt_dtype type, float *dst, uint64_t n) {
-    const uint64_t size = clt_dtype_bytes(type);
-    void *stored = clt_malloc(n * size);
-    clt_status st = clt_buffer_read(r.buf, r.off * size, stored, n * size);
-    if (st == CLT_OK) clt_ref_widen(type, stored, n, dst);
-    clt_free(stored);
-    return st;
-}
-
 void bench_free(clt_ref r) {
     clt_buffer_destroy(r.buf);
 }

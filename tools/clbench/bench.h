@@ -70,10 +70,9 @@ void bench_variant(bench *b, const char *op, char *out, size_t size);
 /* Device tensors of random numbers in [-1, 1), the same for the same seed; *host (optional) gets a copy to
  * free. */
 clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, clt_ref *out, float **host);
-/* The same stored as `type`; *host has the rounded values. bench_read: n elements, widened. */
+/* The same stored as `type`; *host has the rounded values. */
 clt_status bench_tensor_as(bench *b, clt_dtype type, uint64_t n, uint64_t seed, const char *name,
                            clt_ref *out, float **host);
-clt_status bench_read(clt_ref r, clt_dtype type, float *dst, uint64_t n);
 void bench_free(clt_ref r);
 /* Largest |got - want|; NaN against anything else is infinite. Bits are compared too: *same. */
 double bench_difference(const float *got, const float *want, size_t n, bool *same);

@@ -66,7 +66,7 @@ static clt_status compare(attention_work *w, int from, int to, bench_row *row) {
     clt_status st = CLT_OK;
     for (int i = from; i <= to && st == CLT_OK; i++) {
         bool same = false;
-        st = bench_read(w->t[i], w->b->type, got, n);
+        st = clt_ref_read_as(w->t[i], w->b->type, got, n);
         if (st == CLT_OK)
             row->max_error = CLT_MAX(row->max_error, bench_difference(got, w->host[i], n, &same));
         row->ok = row->ok && same;
@@ -119,7 +119,7 @@ static clt_status check_rows(attention_work *w, bench_row *row) {
     float *lse = clt_malloc(stats * sizeof *lse), *o = clt_malloc(n * sizeof *o);
     double *want = clt_malloc((size_t)(2 * s->dim) * sizeof *want), *bound = want + s->dim;
     const clt_ref_attention_params r = reference(w, lse);
-    clt_status st = bench_read(w->t[O], w->b->type, o, n);
+    clt_status st = clt_ref_read_as(w->t[O], w->b->type, o, n);
     if (st == CLT_OK) st = clt_ref_read_f32(w->lse, lse, stats);
     row->checked = row->ok = st == CLT_OK;
     for (int64_t i = 0; i < SAMPLES && st == CLT_OK; i++) {
@@ -149,7 +149,7 @@ static clt_status compare_head(attention_work *w, int tensor, size_t from, const
     const attention_shape *s = &w->s;
     const size_t ld = (size_t)(s->heads * s->dim), n = (size_t)(s->batch * s->seq) * ld;
     float *got = clt_malloc(n * sizeof *got);
-    const clt_status st = bench_read(w->t[tensor], w->b->type, got, n);
+    const clt_status st = clt_ref_read_as(w->t[tensor], w->b->type, got, n);
     for (size_t i = 0; i < (size_t)s->seq && st == CLT_OK; i++)
         for (size_t d = 0; d < (size_t)s->dim; d++) {
             const size_t at = i * (size_t)s->dim + d;
@@ -175,7 +175,7 @@ static clt_status check_head(attention_work *w, bench_row *row) {
     r.batch = r.heads = r.kv_heads = 1;
     r.q += from, r.k += from, r.v += from, r.o += from, r.dout += from;
     r.slopes = r.slopes ? r.slopes + h : NULL;
-    clt_status st = bench_read(w->t[O], w->b->type, w->host[O], stats * (uint64_t)s->dim);
+    clt_status st = clt_ref_read_as(w->t[O], w->b->type, w->host[O], stats * (uint64_t)s->dim);
     if (st == CLT_OK) st = clt_ref_read_f32(w->lse, lse, stats);
     row->checked = row->ok = st == CLT_OK;
     const clt_ref_attention_gradients_out g = {

@@ -197,7 +197,7 @@ static clt_status check(gemm_work *w, bench_row *row) {
     row->checked = row->ok = true;
     for (int64_t r = 0; st == CLT_OK && r < SAMPLED_ROWS; r++) {
         const int64_t i = r ? r * 2654435761 % p->m : p->m - 1;
-        st = bench_read(clt_ref_at(fresh.ref, (uint64_t)(i * p->ldc)), p->c_type, got, (uint64_t)p->n);
+        st = clt_ref_read_as(clt_ref_at(fresh.ref, (uint64_t)(i * p->ldc)), p->c_type, got, (uint64_t)p->n);
         for (int64_t s = 0; st == CLT_OK && s < samples / SAMPLED_ROWS; s++) {
             const int64_t j = s ? (s + 7 * r) * 2654435761 % p->n : p->n - 1;
             check_output(w, i, j, got[j], x, x + p->k, row);

@@ -41,7 +41,7 @@ static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float 
     for (uint64_t at = 0, i = 0; i < 2; i++, at = all - n) {
         float have[N], want[N];
         bool same;
-        CLT_TRY(bench_read(clt_ref_at(got, at), type, have, n));
+        CLT_TRY(clt_ref_read_as(clt_ref_at(got, at), type, have, n));
         for (uint64_t k = 0; k < n; k++) want[k] = f(w->hx[at + k], w->hy ? w->hy[at + k] : 0.0f);
         clt_ref_round(type, want, n);
         row->max_error = CLT_MAX(row->max_error, bench_difference(have, want, n, &same));
@@ -213,7 +213,7 @@ static clt_status check_row(memory_work *w, int64_t at, bench_row *row) {
     clt_ref_narrow(w->b->type, want, n, stored);
     clt_status st = clt_buffer_write(w->x.buf, first * e, stored, n * e);
     if (st == CLT_OK) st = call_loss(w);
-    if (st == CLT_OK) st = bench_read(clt_ref_at(w->x, first), w->b->type, got, n);
+    if (st == CLT_OK) st = clt_ref_read_as(clt_ref_at(w->x, first), w->b->type, got, n);
     if (st == CLT_OK) st = clt_ref_read_f32(clt_ref_at(w->loss, (uint64_t)at), &have, 1);
     clt_ref_loss(1, w->cols, w->cols, want, &target, 1.0f, 0.0f, w->grad, 1.0f, NULL, &loss, NULL);
     clt_ref_round(w->b->type, want, n);

@@ -77,7 +77,7 @@ static void free_work(norm_work *w) {
 /* Reads n elements of `type` back and compares them with the oracle's fp32 values. */
 static clt_status compare(clt_ref r, clt_dtype type, float *want, size_t n, bench_row *row) {
     float *got = clt_malloc(n * sizeof *got);
-    const clt_status st = bench_read(r, type, got, n);
+    const clt_status st = clt_ref_read_as(r, type, got, n);
     bool same = false;
     clt_ref_round(type, want, n);
     if (st == CLT_OK) row->max_error = CLT_MAX(row->max_error, bench_difference(got, want, n, &same));
@@ -128,7 +128,7 @@ static clt_status check_branch(norm_work *w, bench_row *row) {
     const clt_dtype type = w->b->type;
     const size_t n = (size_t)(w->fwd.rows * w->fwd.cols);
     float *dx = clt_malloc(n * sizeof *dx), sum[CHECK_COLS];
-    clt_status st = bench_read(w->dx, CLT_F32, dx, n);
+    clt_status st = clt_ref_read_as(w->dx, CLT_F32, dx, n);
     if (st == CLT_OK && type != CLT_F32) st = compare(w->copy, type, dx, n, row);
     const int64_t cols = CLT_MIN(w->fwd.cols, CHECK_COLS);
     clt_ref_column_sum(w->fwd.rows, cols, w->sample, dx, w->fwd.cols, false, sum);

@@ -34,6 +34,8 @@ typedef struct {
     int64_t ldres;
     clt_dtype c_type, aux_type;
 } clt_ref_gemm_params;
+/* The twin of a call: all but its tensors, which are the caller's to add. */
+clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p);
 void clt_ref_gemm(const clt_ref_gemm_params *p);
 /* Only output (i, j): for sampled checks at large shapes. Writes c (and pre) at that place only. */
 void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
@@ -161,6 +163,8 @@ float clt_ref_f16_to_f32(uint16_t h);
 /* n elements between fp32 and storage as `type` (4 or 2 bytes each), and rounded to `type` in place. */
 void clt_ref_narrow(clt_dtype type, const float *x, size_t n, void *out);
 void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x);
+/* The n elements of `type` at r, read from the device and widened. */
+clt_status clt_ref_read_as(clt_ref r, clt_dtype type, float *x, size_t n);
 /* The oracle of a typed operation: clt_ref_round of its inputs, the fp32 oracle, clt_ref_round of its
  * results.
  */

@@ -3,6 +3,25 @@
 
 #include <math.h>
 
+clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p) {
+    return (clt_ref_gemm_params){.form = p->form,
+                                 .m = p->m,
+                                 .n = p->n,
+                                 .k = p->k,
+                                 .k_group = p->k_group,
+                                 .lda = p->lda,
+                                 .ldb = p->ldb,
+                                 .ldc = p->ldc,
+                                 .accumulate = p->accumulate,
+                                 .act = p->act,
+                                 .ldpre = p->ldpre,
+                                 .grad_act = p->grad_act,
+                                 .ldgrad = p->ldgrad,
+                                 .ldres = p->ldres,
+                                 .c_type = p->c_type,
+                                 .aux_type = p->aux_type};
+}
+
 static float element_a(const clt_ref_gemm_params *p, int64_t i, int64_t k) {
     return p->form == CLT_GEMM_TN ? p->a[k * p->lda + i] : p->a[i * p->lda + k];
 }

@@ -96,6 +96,15 @@ void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x) {
             x[i] = type == CLT_BF16 ? clt_ref_bf16_to_f32(u[i]) : clt_ref_f16_to_f32(u[i]);
 }
 
+clt_status clt_ref_read_as(clt_ref r, clt_dtype type, float *x, size_t n) {
+    const uint64_t size = clt_dtype_bytes(type);
+    void *stored = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
+    const clt_status st = clt_buffer_read(r.buf, r.off * size, stored, n * size);
+    if (st == CLT_OK) clt_ref_widen(type, stored, n, x);
+    clt_free(stored);
+    return st;
+}
+
 float clt_ref_rounded(clt_dtype type, float x) {
     clt_ref_round(type, &x, 1);
     return x;
