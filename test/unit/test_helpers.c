@@ -179,17 +179,24 @@ static void bad_helpers_cost_only_time(void **state) {
     }
 }
 
-static void a_program_that_does_not_build_says_why(void **state) {
-    (void)state;
+/* A device with good helpers, in a rehearsal. */
+static clt_device *open_rehearsing(void) {
     bool own;
     char *cache = clt_path_join(folder, "good");
     clt_device_params p = {.pattern = pattern(&own), .local_size = 1, .cache_dir = cache, .helpers = true};
     clt_device *dev;
-    clt_kernel *k;
     setenv("CLTRAIN_BUILD_HELPERS", "2", 1);
     say_how("");
     assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
     assert_true(clt_device_rehearse(dev));
+    clt_free(cache);
+    return dev;
+}
+
+static void a_program_that_does_not_build_says_why(void **state) {
+    (void)state;
+    clt_device *dev = open_rehearsing();
+    clt_kernel *k;
     assert_int_equal(clt_kernel_from_text(dev, "wrong.cl", "__kernel void wrong(", "wrong", "", &k), CLT_OK);
     assert_int_equal(clt_kernel_from_text(dev, "wrong.cl", "__kernel void worse(", "worse", "", &k), CLT_OK);
     clt_device_rehearsed(dev);
@@ -197,23 +204,15 @@ static void a_program_that_does_not_build_says_why(void **state) {
                      CLT_FAIL);
     assert_non_null(strstr(clt_last_error(), "wrong.cl does not build"));
     clt_device_close(dev);
-    clt_free(cache);
 }
 
 /* What cannot be done is told once: by the work, not by its rehearsal. */
 static void a_rehearsal_prints_no_errors(void **state) {
     (void)state;
-    bool own;
-    char *cache = clt_path_join(folder, "good");
-    clt_device_params p = {.pattern = pattern(&own), .local_size = 1, .cache_dir = cache, .helpers = true};
-    clt_device *dev;
+    clt_device *dev = open_rehearsing();
     clt_kernel *k;
     FILE *printed = tmpfile();
     assert_non_null(printed);
-    setenv("CLTRAIN_BUILD_HELPERS", "1", 1);
-    say_how("");
-    assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
-    assert_true(clt_device_rehearse(dev));
     clt_log_set_file(printed);
     assert_int_equal(clt_kernel_get(dev, "no/such.cl", "none", "", &k), CLT_FAIL);
     assert_non_null(strstr(clt_last_error(), "no kernel file no/such.cl"));
@@ -227,7 +226,6 @@ static void a_rehearsal_prints_no_errors(void **state) {
     assert_string_equal(line, "error: there is no kernel file no/such.cl\n");
     fclose(printed);
     clt_device_close(dev);
-    clt_free(cache);
 }
 
 /* What a helper gets is read and thrown away as far as one read goes. */
