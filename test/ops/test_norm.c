@@ -99,6 +99,57 @@ static const types all_types[] = {{CLT_F32, CLT_F32, CLT_F32, CLT_F32},
                                   {CLT_F16, CLT_F16, CLT_F16, CLT_F16},
                                   {CLT_F32, CLT_F16, CLT_F16, CLT_F32}};
 
+/* Both calls of a problem, uploaded: without what dx and the residual are, and without the extras. */
+static clt_norm_params forward_call(int d, const shape *s, problem *q, types t) {
+    const clt_ref_norm_params *r = &q->ref;
+    const size_t cols = (size_t)s->cols;
+    const clt_ref none = clt_ref_none();
+    return (clt_norm_params){.rms = s->rms,
+                             .eps = r->eps,
+                             .rows = r->rows,
+                             .cols = r->cols,
+                             .heads = r->heads,
+                             .x_type = t.x,
+                             .y_type = t.y,
+                             .x = tu_upload_rounded(d, t.x, q->x, q->n),
+                             .y = tu_upload_rounded(d, t.y, r->y, q->n),
+                             .w = s->w ? tu_upload(d, q->w, cols) : none,
+                             .b = s->b ? tu_upload(d, q->b, cols) : none,
+                             .mean = s->rms ? none : tu_blank(d, q->rows),
+                             .rstd = tu_blank(d, q->rows),
+                             .ldx = r->ldx,
+                             .ldy = r->ldy};
+}
+
+static clt_norm_grad_params backward_call(int d, const shape *s, problem *q, const clt_norm_params *f,
+                                          types t) {
+    clt_ref_norm_params *r = &q->ref;
+    const size_t cols = (size_t)s->cols;
+    const clt_ref none = clt_ref_none();
+    if (!s->w) clt_free(r->dw), r->dw = NULL;
+    if (!s->b) clt_free(r->db), r->db = NULL;
+    return (clt_norm_grad_params){.rms = s->rms,
+                                  .eps = r->eps,
+                                  .rows = r->rows,
+                                  .cols = r->cols,
+                                  .heads = r->heads,
+                                  .rows_per_sample = s->per_sample,
+                                  .x = f->x,
+                                  .w = f->w,
+                                  .mean = f->mean,
+                                  .rstd = f->rstd,
+                                  .x_type = t.x,
+                                  .dy_type = t.dy,
+                                  .dx_type = t.dx,
+                                  .dy = tu_upload_rounded(d, t.dy, q->dy, q->n),
+                                  .dw = s->w ? tu_blank(d, cols) : none,
+                                  .db = s->b ? tu_blank(d, cols) : none,
+                                  .ldx = r->ldx,
+                                  .lddy = r->lddy,
+                                  .lddx = r->lddx,
+                                  .ldres = r->ldres};
+}
+
 /* Forward, then backward with dx over dy (in_place, where the types allow it) or elsewhere, twice: the second
  * time dw and db accumulate. */
 static void run_shape(int d, const shape *shape_, types t) {
@@ -108,52 +159,16 @@ static void run_shape(int d, const shape *shape_, types t) {
     problem q = make(s);
     clt_ref_norm_params *r = &q.ref;
     const size_t cols = (size_t)s->cols;
-    clt_ref none = clt_ref_none();
-    clt_norm_params f = {.rms = s->rms,
-                         .eps = r->eps,
-                         .rows = r->rows,
-                         .cols = r->cols,
-                         .heads = r->heads,
-                         .x_type = t.x,
-                         .y_type = t.y,
-                         .x = tu_upload_rounded(d, t.x, q.x, q.n),
-                         .y = tu_upload_rounded(d, t.y, r->y, q.n),
-                         .w = s->w ? tu_upload(d, q.w, cols) : none,
-                         .b = s->b ? tu_upload(d, q.b, cols) : none,
-                         .mean = s->rms ? none : tu_blank(d, q.rows),
-                         .rstd = tu_blank(d, q.rows),
-                         .ldx = r->ldx,
-                         .ldy = r->ldy};
+    const clt_norm_params f = forward_call(d, s, &q, t);
     tu_assert_ok(clt_op_norm_forward(tu_ops(d), &f), "norm forward");
     clt_ref_norm_forward(r);
     clt_ref_round(t.y, r->y, q.n);
     tu_assert_words("y", tu_download_as(f.y, t.y, q.n), r->y, q.n);
     tu_assert_words("rstd", tu_download(f.rstd, q.rows), r->rstd, q.rows);
     if (!s->rms) tu_assert_words("mean", tu_download(f.mean, q.rows), r->mean, q.rows);
-    clt_norm_grad_params g = {.rms = s->rms,
-                              .eps = r->eps,
-                              .rows = r->rows,
-                              .cols = r->cols,
-                              .heads = r->heads,
-                              .rows_per_sample = s->per_sample,
-                              .x = f.x,
-                              .w = f.w,
-                              .mean = f.mean,
-                              .rstd = f.rstd,
-                              .x_type = t.x,
-                              .dy_type = t.dy,
-                              .dx_type = t.dx,
-                              .dy = tu_upload_rounded(d, t.dy, q.dy, q.n),
-                              .dw = s->w ? tu_blank(d, cols) : none,
-                              .db = s->b ? tu_blank(d, cols) : none,
-                              .ldx = r->ldx,
-                              .lddy = r->lddy,
-                              .lddx = r->lddx,
-                              .ldres = r->ldres};
+    clt_norm_grad_params g = backward_call(d, s, &q, &f, t);
     g.dx = s->in_place ? g.dy : tu_upload_rounded(d, t.dx, r->dx, q.n);
     if (!s->in_place) g.residual = tu_upload_rounded(d, t.dx, q.res, q.n);
-    if (!s->w) clt_free(r->dw), r->dw = NULL;
-    if (!s->b) clt_free(r->db), r->db = NULL;
     if (s->in_place) memcpy(r->dx, q.dy, q.n * 4), r->dy = r->dx;
     r->residual = s->in_place ? NULL : q.res;
     for (int pass = 0; pass < 2; pass++, g.accumulate = r->accumulate = true) {
@@ -175,52 +190,15 @@ static void run_extras(int d, const shape *s, clt_dtype type) {
     clt_ref_norm_params *r = &q.ref;
     const size_t cols = (size_t)s->cols;
     float *sum = clt_calloc(cols, 4);
-    clt_ref none = clt_ref_none();
-    clt_norm_params f = {.rms = s->rms,
-                         .eps = r->eps,
-                         .rows = r->rows,
-                         .cols = r->cols,
-                         .heads = r->heads,
-                         .y_type = type,
-                         .x = tu_upload(d, q.x, q.n),
-                         .y = tu_upload_rounded(d, type, r->y, q.n),
-                         .w = s->w ? tu_upload(d, q.w, cols) : none,
-                         .b = s->b ? tu_upload(d, q.b, cols) : none,
-                         .mean = s->rms ? none : tu_blank(d, q.rows),
-                         .rstd = tu_blank(d, q.rows),
-                         .ldx = r->ldx,
-                         .ldy = r->ldy};
+    const types t = {CLT_F32, type, type, CLT_F32};
+    const clt_norm_params f = forward_call(d, s, &q, t);
     tu_assert_ok(clt_op_norm_forward(tu_ops(d), &f), "norm forward");
-    clt_norm_grad_params g = {.rms = s->rms,
-                              .eps = r->eps,
-                              .rows = r->rows,
-                              .cols = r->cols,
-                              .heads = r->heads,
-                              .rows_per_sample = s->per_sample,
-                              .x = f.x,
-                              .w = f.w,
-                              .b = f.b,
-                              .mean = f.mean,
-                              .rstd = f.rstd,
-                              .dy_type = type,
-                              .copy_type = type,
-                              .y_type = type,
-                              .dy = tu_upload_rounded(d, type, q.dy, q.n),
-                              .residual = tu_upload(d, q.res, q.n),
-                              .dx = tu_blank(d, q.n),
-                              .dx_copy = tu_upload_rounded(d, type, r->y, q.n),
-                              .y = tu_upload_rounded(d, type, r->y, q.n),
-                              .dx_sum = tu_blank(d, cols),
-                              .dw = s->w ? tu_blank(d, cols) : none,
-                              .db = s->b ? tu_blank(d, cols) : none,
-                              .ldx = r->ldx,
-                              .lddy = r->lddy,
-                              .lddx = r->lddx,
-                              .ldres = r->ldres};
+    clt_norm_grad_params g = backward_call(d, s, &q, &f, t);
+    g.b = f.b, g.copy_type = g.y_type = type;
+    g.residual = tu_upload(d, q.res, q.n), g.dx = tu_blank(d, q.n), g.dx_sum = tu_blank(d, cols);
+    g.dx_copy = tu_upload_rounded(d, type, r->y, q.n), g.y = tu_upload_rounded(d, type, r->y, q.n);
     clt_ref_norm_forward(r);
     r->residual = q.res, r->dx_sum = sum, r->sum_type = type;
-    if (!s->w) clt_free(r->dw), r->dw = NULL;
-    if (!s->b) clt_free(r->db), r->db = NULL;
     /* The second time sums accumulate; the third time there is no copy and the sums are those of dx. */
     for (int pass = 0; pass < 3; pass++) {
         tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
@@ -232,7 +210,7 @@ static void run_extras(int d, const shape *s, clt_dtype type) {
         clt_ref_round(type, r->dx, q.n);
         if (pass < 2) tu_assert_words("copy of dx", tu_download_as(g.dx_copy, type, q.n), r->dx, q.n);
         g.accumulate = r->accumulate = true;
-        if (pass == 1) g.dx_copy = none, r->sum_type = CLT_F32;
+        if (pass == 1) g.dx_copy = clt_ref_none(), r->sum_type = CLT_F32;
     }
     tu_assert_words("y again", tu_download_as(g.y, type, q.n), tu_download_as(f.y, type, q.n), q.n);
     clt_free(sum);
