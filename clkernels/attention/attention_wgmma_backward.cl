@@ -6,19 +6,22 @@
  *                     stats[b, h, 0 or 1, i] = lse * log2(e) (+inf beyond T), delta (+0 beyond T), i < ceil128(T)
  * attention_keys      dk, dv: a warpgroup owns 64 keys and goes through the queries that see them
  * attention_queries   dq: a warpgroup owns 64 queries and goes through their keys
+ * attention_kept      dq, with KEEP_DS instead of attention_queries (attention_wgmma_kept.clh)
  *
- * The last two recompute the scores, each for itself: seven products a pair of blocks where a single pass needs five,
- * but no sum is shared between work-groups, so nothing is ordered by the launch and every run gives the same bits.
+ * attention_keys and attention_queries recompute the scores, each for itself: seven products a pair of blocks where a
+ * single pass needs five. With KEEP_DS attention_keys writes ds, and attention_kept multiplies it by k: five products, and
+ * 16 bits for each pair in memory in between, so the heads go in as few parts as that memory asks for. Either way no sum
+ * is shared between work-groups, so nothing is ordered by the launch and every run gives the same bits.
  *
  * attention_keys and attention_queries are one text (attention_wgmma_body.clh). A work-group is 384 work items: one
  * that feeds tiles through the copy engine, and two warpgroups of 64 rows. Work-groups stay and take 128-row items from
- * a counter (zeroed by attention_prepare), the longest first, so as many are launched as the device holds.
+ * a counter of the launch (zeroed by attention_prepare), the longest first, so as many are launched as the device holds.
  *
  * Launch: attention_prepare local {256}, global {256 * ceil128(T) / (256 / LANES), H, B}; the others local {384}, global
  * {384 * work-groups}.
  * Requirements: wgmma and tensor maps (runtime/device/clt_ptx.h, clt_tensor_map.h); HEAD_DIM 64, 80, 96 or 128.
  *
- * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. For tuning: KEY_SPAN, QUERY_SPAN: rows of a
+ * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), ALIBI, SOFTCAP, WINDOW, SEQ_IDS, KEEP_DS. For tuning: KEY_SPAN, QUERY_SPAN: rows of a
  * block that is gone through (64, 128); KEY_STAGES, QUERY_STAGES: blocks in flight; KEY_REGS, QUERY_REGS: the owned rows'
  * tiles sit in registers (1) or in local memory (0); LATE_SCORES: attention_keys asks for the scores of the next block
  * after the sums of this one (1: fewer registers) or before them (0); TAKE_TURNS: the warpgroups issue products in turns.
@@ -39,6 +42,9 @@
 #endif
 #ifndef WINDOW
 #define WINDOW 0
+#endif
+#ifndef KEEP_DS
+#define KEEP_DS 0
 #endif
 #ifndef SEQ_IDS
 #define SEQ_IDS 0
@@ -137,14 +143,15 @@ static inline void load_operand(uint *a, uint tile, uint k, uint lane) {
                      : "memory");
 }
 
-/* An item: 128 rows of one head of one sample. Heads go in sections, so that what a section reads stays in the cache;
- * in a section the items come in descending length. */
+/* An item: 128 rows of one head of one sample. The heads of a launch go in sections, so that what a section reads stays in
+ * the cache; in a section the items come in descending length. */
 typedef struct {
     uint b, h, row;
 } item_place;
-static inline item_place item_at(uint item, uint heads, uint units, uint blocks, uint section, bool last_first) {
+static inline item_place item_at(uint item, uint heads, uint first_unit, uint units, uint blocks, uint section,
+                                 bool last_first) {
     uint s = item / (section * blocks), r = item - s * section * blocks;
-    uint width = min(section, units - s * section), rank = r / width, unit = s * section + r % width;
+    uint width = min(section, units - s * section), rank = r / width, unit = first_unit + s * section + r % width;
     item_place p;
     p.b = unit / heads;
     p.h = unit % heads;
@@ -152,7 +159,8 @@ static inline item_place item_at(uint item, uint heads, uint units, uint blocks,
     return p;
 }
 
-/* Behind the statistics: the next item of attention_queries and of attention_keys. */
+/* Behind the statistics: the next item of each launch that follows. */
+#define LAUNCHES 8
 #define COUNTERS(stats, batch, heads, padded) ((__global uint *)((stats) + (size_t)(batch) * (heads) * 2 * (padded)))
 
 /* --- statistics of the rows ----------------------------------------------------------------------------- */
@@ -183,7 +191,7 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
         s[0] = i < seq ? lse[lse_off + (b * heads + h) * seq + i] * LOG2E : -minus_inf();
         s[padded] = sum;
     }
-    if (t < 2 && get_group_id(0) + h + b == 0) COUNTERS(stats, get_num_groups(2), heads, padded)[t] = 0;
+    if (t < LAUNCHES && get_group_id(0) + h + b == 0) COUNTERS(stats, get_num_groups(2), heads, padded)[t] = 0;
 }
 
 /* --- the products --------------------------------------------------------------------------------------- */
@@ -192,12 +200,23 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
 #define KERNEL_ARGS                                                                                                   \
     __global const ulong *q_map, ulong q_map_off, __global const ulong *k_map, ulong k_map_off,                       \
         __global const ulong *v_map, ulong v_map_off, __global const ulong *dout_map, ulong dout_map_off,             \
-        __global float *stats, __global const float *slopes, ulong slopes_off,         \
+        __global float *stats, __global const float *slopes, ulong slopes_off,                                        \
         __global const int *seq_ids, ulong seq_ids_off, uint batch, uint seq, uint heads, uint group, float scale,    \
-        float softcap, uint window, uint section
+        float softcap, uint window, uint section, uint first_unit, uint units, uint launch
+
+/* --- ds that is kept ------------------------------------------------------------------------------------- */
+
+/* Of 64 queries and 64 keys, 16 bits each. A query head has a block for each pair on and below the diagonal. */
+#define DS_BYTES 8192
+#define DS_BLOCKS(tiles) ((tiles) * ((tiles) + 1) / 2)
+#define DS_AT(head, query_tile, key_tile) ((head) * DS_BLOCKS((seq + 63) / 64) + DS_BLOCKS(query_tile) + (key_tile))
 
 #define KEYS 1
 #include "attention_wgmma_body.clh"
 #undef KEYS
+#if KEEP_DS
+#include "attention_wgmma_kept.clh"
+#else
 #define KEYS 0
 #include "attention_wgmma_body.clh"
+#endif

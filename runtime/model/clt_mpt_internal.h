@@ -53,11 +53,13 @@ struct clt_mpt {
     clt_ref x_last;     /* output of the last block [R, C] */
     clt_ref nf, meanf, rstdf;
     clt_ref logits, token_loss, correct;
-    clt_ref dx;               /* gradient of the residual stream [R, C], fp32 */
-    clt_ref dbranch;          /* what enters a branch backward (and leaves it before dropout) [R, C] */
-    clt_ref dnorm;            /* of a block's norm [R, C], dnorm_type */
-    clt_ref dnf;              /* of norm_f, the same; often the same place */
-    clt_ref datt;             /* [R, H*D] */
+    clt_ref dx;      /* gradient of the residual stream [R, C], fp32 */
+    clt_ref dbranch; /* what enters a branch backward (and leaves it before dropout) [R, C] */
+    clt_ref dnorm;   /* of a block's norm [R, C], dnorm_type */
+    clt_ref dnf;     /* of norm_f, the same; often the same place */
+    clt_ref datt;    /* [R, H*D] */
+    clt_ref spare;   /* where nothing stands while attention goes backward */
+    uint64_t spare_elements;
     clt_ref *dqkv;            /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
     clt_ref dup, dgate, dact; /* [R, F] */
     clt_ref lookup;           /* tied wte: lookup accumulator [V, C] */

@@ -149,6 +149,9 @@ static clt_status take_scratch(clt_mpt *m) {
     if (c->glu) m->dgate = clt_ref_at(s, (uint64_t)(2 * hidden));
     if (c->glu) m->dact = clt_ref_at(s, (uint64_t)(3 * hidden));
     m->datt = clt_ref_at(s, (uint64_t)qkv);
+    att = CLT_ROUND_UP(att, (int64_t)PLACE);
+    m->spare = clt_ref_at(s, (uint64_t)att);
+    m->spare_elements = (uint64_t)CLT_MAX(most - att, 0);
     for (int i = 0; i < c->n_layers; i++) {
         m->acts[i].n1 = m->acts[i].n2 = n;
         m->acts[i].act = m->dqkv[i] = s;
@@ -169,6 +172,8 @@ static clt_status take_places(clt_mpt *m) {
     CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &shared));
     for (int i = 0; i < c->n_layers; i++) m->dqkv[i] = shared;
     CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dup));
+    m->spare = m->dup;
+    m->spare_elements = (uint64_t)(R * c->ffn_hidden);
     if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dgate));
     if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dact));
     return CLT_OK;

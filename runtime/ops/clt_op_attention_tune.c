@@ -172,7 +172,10 @@ static clt_status make_forward(clt_ops *ops, const void *call, void **tensors) {
 }
 static clt_status make_backward(clt_ops *ops, const void *call, void **tensors) {
     const clt_attention_grad_params *g = call;
-    return make(ops, &g->fwd, true, g->accumulate_kv, tensors);
+    CLT_TRY(make(ops, &g->fwd, true, g->accumulate_kv, tensors));
+    attention_tensors *t = *tensors;
+    t->g.spare = g->spare, t->g.spare_bytes = g->spare_bytes;
+    return CLT_OK;
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, void *tensors) {

@@ -3,7 +3,22 @@
 #include "../device/clt_tensor_map.h"
 #include "clt_op_attention.h"
 
-enum { ROWS = 128, TILE = 64, ITEMS = 384, PREPARE_ITEMS = 256 };
+enum {
+    ROWS = 128,
+    KEPT_ROWS = 256,
+    TILE = 64,
+    ITEMS = 384,
+    PREPARE_ITEMS = 256,
+    SLOT_STATS = 0,
+    SLOT_KEPT = 2
+};
+
+/* Launches over parts of the heads cost their ends: with more than three parts computing scores again is
+ * faster. */
+enum { MOST_PARTS = 3, LAUNCHES = 8 };
+
+/* Scratch for ds where the caller has no memory to spare. */
+static const uint64_t own_kept_bytes = 1152ull << 20;
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
@@ -37,9 +52,32 @@ static bool in_vectors(clt_ref r, int64_t ld, int64_t n) {
     return r.off % (uint64_t)n == 0 && ld % n == 0;
 }
 
-static bool takes_backward(const clt_variant *v, const grad_params *g) {
-    (void)v;
+static bool keeps_ds(const clt_variant *v) {
+    return clt_variant_param(v, "KEEP_DS", 0) != 0;
+}
+
+/* ds of a query head: its blocks of 64 x 64 on and below the diagonal. */
+static uint64_t kept_bytes(const params *p) {
+    const uint64_t tiles = CLT_CEIL_DIV((uint64_t)p->seq, TILE);
+    return tiles * (tiles + 1) / 2 * TILE * TILE * 2;
+}
+
+/* How many (sample, key/value head) pairs go at once where ds is kept, in parts as even as they can be; 0:
+ * too few. */
+static int64_t kept_at_once(const grad_params *g) {
     const params *p = &g->fwd;
+    const int64_t units = p->batch * p->kv_heads;
+    const uint64_t space = g->spare.buf ? g->spare_bytes : own_kept_bytes;
+    const uint64_t fit = space / (kept_bytes(p) * (uint64_t)(p->heads / p->kv_heads));
+    if (fit == 0) return 0;
+    const int64_t parts = CLT_CEIL_DIV(units, (int64_t)CLT_MIN(fit, (uint64_t)units));
+    return parts > MOST_PARTS ? 0 : CLT_CEIL_DIV(units, parts);
+}
+
+static bool takes_backward(const clt_variant *v, const grad_params *g) {
+    const params *p = &g->fwd;
+    if (keeps_ds(v) && (p->window >= 0 || p->seq_ids.buf || p->softcap > 0 || kept_at_once(g) == 0))
+        return false;
     int64_t d = p->head_dim;
     if (p->type == CLT_F32 || p->dropout > 0.0f || (d != 64 && d != 80 && d != 96 && d != 128)) return false;
     maps m = maps_of(g);
@@ -52,9 +90,9 @@ static uint64_t padded(const params *p) {
     return CLT_ROUND_UP((uint64_t)p->seq, ROWS);
 }
 
-/* lse and delta of every row, then two counters. */
+/* lse and delta of every row, then a counter for each launch. */
 static uint64_t stats_bytes(const params *p) {
-    return (uint64_t)(p->batch * p->heads) * 2 * padded(p) * sizeof(float) + 64;
+    return (uint64_t)(p->batch * p->heads) * 2 * padded(p) * sizeof(float) + LAUNCHES * sizeof(uint32_t);
 }
 
 static clt_status prepare(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats) {
@@ -73,9 +111,15 @@ static clt_status prepare(clt_ops *ops, const clt_variant *v, const grad_params 
                       (size_t[]){PREPARE_ITEMS, 1, 1}, l.a, l.n);
 }
 
+/* A launch: some of the (sample, head) pairs, and which counter is its own. */
+typedef struct {
+    int64_t first, units;
+    uint32_t number;
+} part;
+
 /* KERNEL_ARGS. section: heads whose tensors fit the second-level cache together. */
 static clt_status common_args(clt_ops *ops, const grad_params *g, clt_buffer *stats, uint64_t section,
-                              arg_list *l) {
+                              const part *at, arg_list *l) {
     const params *p = &g->fwd;
     maps m = maps_of(g);
     const clt_tensor_map_params *const list[] = {&m.q, &m.k, &m.v, &m.dout};
@@ -95,6 +139,9 @@ static clt_status common_args(clt_ops *ops, const grad_params *g, clt_buffer *st
     clt_attention_add(l, CLT_F32(p->softcap));
     clt_attention_add(l, CLT_U32(p->window >= 0 ? CLT_MIN(p->window, p->seq) : 0));
     clt_attention_add(l, CLT_U32(section));
+    clt_attention_add(l, CLT_U32(at->first));
+    clt_attention_add(l, CLT_U32(at->units));
+    clt_attention_add(l, CLT_U32(at->number));
     return CLT_OK;
 }
 
@@ -105,31 +152,89 @@ static uint64_t section_of(const params *p, int64_t tensors) {
     return CLT_MAX((32ull << 20) / bytes, 1);
 }
 
-static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, const params *p, int64_t heads,
+static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, uint64_t items,
                          const arg_list *l) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
-    uint64_t items = padded(p) / ROWS * (uint64_t)(p->batch * heads);
     uint64_t groups = CLT_MIN(items, (uint64_t)clt_device_get_facts(clt_ops_device(ops))->compute_units);
     return clt_launch(k, 1, (size_t[]){(size_t)groups * ITEMS}, (size_t[]){ITEMS}, l->a, l->n);
 }
 
-static clt_status backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
+/* dk and dv of key/value heads, and with a row that keeps it ds of their query heads. */
+static clt_status keys(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats,
+                       clt_ref kept, const part *at) {
     const params *p = &g->fwd;
-    clt_buffer *stats;
-    CLT_TRY(clt_ops_scratch(ops, 0, stats_bytes(p), &stats));
-    CLT_TRY(prepare(ops, v, g, stats));
-    arg_list kv = {.n = 0}, l = {.n = 0};
-    CLT_TRY(common_args(ops, g, stats, section_of(p, 2 + 2 * p->heads / p->kv_heads), &kv));
-    clt_attention_add_matrix(&kv, g->dk, g->lddk);
-    clt_attention_add_matrix(&kv, g->dv, g->lddv);
-    clt_attention_add(&kv, CLT_U32(g->accumulate_kv));
-    CLT_TRY(launch(ops, v, "attention_keys", p, p->kv_heads, &kv));
-    CLT_TRY(common_args(ops, g, stats, section_of(p, 4), &l));
-    clt_attention_add_matrix(&l, g->dq, g->lddq);
-    return launch(ops, v, "attention_queries", p, p->heads, &l);
+    arg_list l = {.n = 0};
+    CLT_TRY(common_args(ops, g, stats, section_of(p, 2 + 2 * p->heads / p->kv_heads), at, &l));
+    clt_attention_add_matrix(&l, g->dk, g->lddk);
+    clt_attention_add_matrix(&l, g->dv, g->lddv);
+    clt_attention_add(&l, CLT_U32(g->accumulate_kv));
+    if (keeps_ds(v)) clt_attention_add_ref(&l, kept);
+    return launch(ops, v, "attention_keys", padded(p) / ROWS * (uint64_t)at->units, &l);
 }
 
+/* dq of query heads, from scores that are computed again. */
+static clt_status queries(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats,
+                          const part *at) {
+    const params *p = &g->fwd;
+    arg_list l = {.n = 0};
+    CLT_TRY(common_args(ops, g, stats, section_of(p, 4), at, &l));
+    clt_attention_add_matrix(&l, g->dq, g->lddq);
+    return launch(ops, v, "attention_queries", padded(p) / ROWS * (uint64_t)at->units, &l);
+}
+
+/* The same from ds. */
+static clt_status queries_kept(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats,
+                               clt_ref kept, const part *at) {
+    const params *p = &g->fwd;
+    const maps m = maps_of(g);
+    clt_ref map;
+    arg_list l = {.n = 0};
+    CLT_TRY(clt_tensor_map_get(clt_ops_device(ops), &m.k, &map));
+    clt_attention_add_ref(&l, map);
+    clt_attention_add(&l, CLT_BUF(stats));
+    clt_attention_add(&l, CLT_U32(p->batch));
+    clt_attention_add(&l, CLT_U32(p->seq));
+    clt_attention_add(&l, CLT_U32(p->heads));
+    clt_attention_add(&l, CLT_U32(p->heads / p->kv_heads));
+    clt_attention_add(&l, CLT_F32(p->scale));
+    clt_attention_add(&l, CLT_U32(at->first));
+    clt_attention_add(&l, CLT_U32(at->units));
+    clt_attention_add(&l, CLT_U32(at->number));
+    clt_attention_add_ref(&l, kept);
+    clt_attention_add_matrix(&l, g->dq, g->lddq);
+    const uint64_t blocks = CLT_CEIL_DIV((uint64_t)p->seq, (uint64_t)KEPT_ROWS);
+    return launch(ops, v, "attention_kept", blocks * (uint64_t)at->units, &l);
+}
+
+/* Where ds stands, counted in words. */
+static clt_status kept_place(clt_ops *ops, const grad_params *g, clt_ref *kept) {
+    const int64_t heads = kept_at_once(g) * (g->fwd.heads / g->fwd.kv_heads);
+    *kept = (clt_ref){g->spare.buf, g->spare.off / sizeof(uint32_t)};
+    if (kept->buf) return CLT_OK;
+    return clt_ops_scratch(ops, SLOT_KEPT, kept_bytes(&g->fwd) * (uint64_t)heads, &kept->buf);
+}
+
+static clt_status backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
+    const params *p = &g->fwd;
+    const int64_t units = p->batch * p->kv_heads, group = p->heads / p->kv_heads;
+    const int64_t at_once = keeps_ds(v) ? kept_at_once(g) : units;
+    clt_buffer *stats;
+    clt_ref kept = clt_ref_none();
+    CLT_TRY(clt_ops_scratch(ops, SLOT_STATS, stats_bytes(p), &stats));
+    if (keeps_ds(v)) CLT_TRY(kept_place(ops, g, &kept));
+    CLT_TRY(prepare(ops, v, g, stats));
+    uint32_t number = 0;
+    for (int64_t first = 0; first < units; first += at_once) {
+        const part kv = {first, CLT_MIN(at_once, units - first), number++};
+        const part rows = {first * group, kv.units * group, number++};
+        CLT_TRY(keys(ops, v, g, stats, kept, &kv));
+        CLT_TRY(keeps_ds(v) ? queries_kept(ops, v, g, stats, kept, &rows) : queries(ops, v, g, stats, &rows));
+    }
+    return CLT_OK;
+}
+
+/* Without ds: who plans memory has some to spare for it (clt_attention_grad_params). */
 static uint64_t workspace(clt_device_type type, const params *p) {
     return type == CLT_DEVICE_GPU && p->type != CLT_F32 ? stats_bytes(p) : 0;
 }

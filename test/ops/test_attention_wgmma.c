@@ -1,6 +1,7 @@
 /* The backward pass of attention on matrix units against the formula in double, within the bound of
  * clt_ref_attention_gradients; three runs must give the same bits. Tensors lie in a buffer of NaNs, with NaNs
- * between and behind their rows. */
+ * between and behind their rows, and so does the memory to spare. Each case runs by every row that takes it.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -14,8 +15,9 @@ typedef struct {
     int64_t window; /* 0: off; n: n - 1 */
     float softcap, amplitude;
     bool alibi, ids, accumulate;
-    bool one_hot; /* queries and keys so that every row looks at one key alone */
-    bool fused;   /* q, k and v side by side in one matrix */
+    bool one_hot;          /* queries and keys so that every row looks at one key alone */
+    bool fused;            /* q, k and v side by side in one matrix */
+    int64_t heads_at_once; /* query heads for whose ds there is memory to spare; 0: no such memory */
 } shape;
 
 static const shape cases[] = {
@@ -38,6 +40,9 @@ static const shape cases[] = {
     {1, 300, 2, 1, 80, CLT_F16, .alibi = true},
     {2, 190, 2, 1, 96, CLT_BF16, .fused = true, .window = 70},
     {1, 63, 2, 2, 128, CLT_BF16},
+    {2, 64, 2, 1, 128, CLT_BF16, .heads_at_once = 2},
+    {2, 257, 4, 2, 128, CLT_BF16, .alibi = true, .fused = true, .heads_at_once = 5},
+    {3, 600, 4, 4, 128, CLT_F16, .accumulate = true, .heads_at_once = 4},
     {1, 1000, 2, 1, 128, CLT_BF16, .fused = true},
     {1, 300, 2, 2, 128, CLT_F16, .accumulate = true},
     {2, 260, 4, 2, 128, CLT_BF16, .alibi = true, .softcap = 1.5f, .window = 171, .ids = true, .fused = true},
@@ -55,7 +60,8 @@ typedef struct {
     int32_t *ids;
     size_t at[TENSORS], total;
     int64_t ld[TENSORS];
-    clt_buffer *data, *stat;
+    clt_buffer *data, *stat, *spare;
+    size_t spare_bytes;
 } problem;
 
 static int64_t width(const shape *s, int t) {
@@ -141,6 +147,14 @@ static void make_buffers(problem *x, clt_device *dev, clt_attention_grad_params 
     p->batch = s->batch, p->seq = s->seq, p->heads = s->heads, p->kv_heads = s->kv_heads,
     p->head_dim = s->head_dim;
     p->lse = (clt_ref){x->stat, 0}, p->scale = x->p.scale, p->softcap = s->softcap, p->window = x->p.window;
+    if (x->spare_bytes) {
+        float *nan = clt_malloc(x->spare_bytes + 2 * GAP);
+        for (size_t i = 0; i < (x->spare_bytes + 2 * GAP) / 4; i++) nan[i] = NAN;
+        tu_assert_ok(clt_buffer_create(dev, x->spare_bytes + 2 * GAP, "test", &x->spare), "buffer");
+        tu_assert_ok(clt_buffer_write(x->spare, 0, nan, x->spare_bytes + 2 * GAP), "write");
+        g->spare = (clt_ref){x->spare, GAP}, g->spare_bytes = x->spare_bytes;
+        clt_free(nan);
+    }
     if (s->alibi) p->slopes = (clt_ref){x->stat, stats};
     if (s->ids) p->seq_ids = (clt_ref){x->stat, stats + slopes};
     p->type = s->type;
@@ -190,17 +204,30 @@ static void compare(problem *x, const uint16_t *bits, const char *label) {
     clt_free(got);
 }
 
-static void run_case(clt_ops *ops, const shape *s) {
+/* What stands before and behind the memory to spare is as it was. */
+static void keeps_to_itself(const problem *x) {
+    float edge[2][GAP / 4];
+    if (!x->spare) return;
+    tu_assert_ok(clt_buffer_read(x->spare, 0, edge[0], GAP), "read");
+    tu_assert_ok(clt_buffer_read(x->spare, GAP + x->spare_bytes, edge[1], GAP), "read");
+    for (int i = 0; i < 2 * GAP / 4; i++)
+        if (!isnan(edge[i / (GAP / 4)][i % (GAP / 4)])) fail_msg("memory beside the spare was written");
+}
+
+static void run_case(clt_ops *ops, const shape *s, const char *row) {
     char label[96];
-    snprintf(label, sizeof label, "B%d T%d H%d/%d D%d type %d", (int)s->batch, (int)s->seq, (int)s->heads,
-             (int)s->kv_heads, (int)s->head_dim, (int)s->type);
-    problem x = {.s = *s};
+    snprintf(label, sizeof label, "%s B%d T%d H%d/%d D%d type %d", row, (int)s->batch, (int)s->seq,
+             (int)s->heads, (int)s->kv_heads, (int)s->head_dim, (int)s->type);
+    const size_t tiles = (size_t)(s->seq + 63) / 64, head = tiles * (tiles + 1) / 2 * 64 * 64 * 2;
+    problem x = {.s = *s, .spare_bytes = head * (size_t)s->heads_at_once};
+    tu_assert_ok(clt_variant_force(ops, "attention_backward", row), row);
     clt_attention_grad_params g;
     place_tensors(&x);
     x.host = clt_malloc(x.total * sizeof *x.host);
     fill(&x);
     make_oracle(&x);
     make_buffers(&x, clt_ops_device(ops), &g);
+    assert_string_equal(clt_op_attention_backward_variant(ops, &g), row);
     uint16_t *first = clt_malloc(x.total * 2), *again = clt_malloc(x.total * 2);
     for (int i = 0; i < 3; i++) {
         upload(&x);
@@ -209,6 +236,7 @@ static void run_case(clt_ops *ops, const shape *s) {
         if (i && memcmp(first, again, x.total * 2) != 0) fail_msg("%s: run %d has other bits", label, i);
     }
     compare(&x, first, label);
+    keeps_to_itself(&x);
     clt_free(first);
     clt_free(again);
     clt_free(x.host);
@@ -217,6 +245,12 @@ static void run_case(clt_ops *ops, const shape *s) {
     clt_free(x.ids);
     clt_buffer_destroy(x.data);
     clt_buffer_destroy(x.stat);
+    clt_buffer_destroy(x.spare);
+}
+
+/* wgmma_kept is for heads of 128 that see everything before them. */
+static bool is_kept(const shape *s) {
+    return s->head_dim == 128 && s->window == 0 && s->softcap == 0 && !s->ids;
 }
 
 static void backward_is_within_the_bound(void **state) {
@@ -231,8 +265,10 @@ static void backward_is_within_the_bound(void **state) {
         clt_ops_params p = clt_ops_params_default();
         p.numerics = CLT_FAST, p.skip_check = true;
         tu_assert_ok(clt_ops_create(tu_device(i), &p, &ops), "ops");
-        tu_assert_ok(clt_variant_force(ops, "attention_backward", "wgmma"), "wgmma");
-        for (size_t c = 0; c < CLT_COUNT_OF(cases); c++) run_case(ops, &cases[c]);
+        for (size_t c = 0; c < CLT_COUNT_OF(cases); c++) {
+            run_case(ops, &cases[c], "wgmma");
+            if (is_kept(&cases[c])) run_case(ops, &cases[c], "wgmma_kept");
+        }
         clt_ops_destroy(ops);
         ran++;
     }
