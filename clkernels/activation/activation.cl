@@ -3,7 +3,7 @@
  *   ACT          number of the activation (clt_activation)
  *   TYPE         clt_dtype of all tensors (include/clt_store.clh)
  *   LANES, SEG   include/clt_lane.clh
- *   FAST         1, for numerics fast: GELU with NVIDIA's exponential and reciprocal, off by less than 5e-7 (its
+ *   FAST         1, for numerics fast: GELU with NVIDIA's exponential, off by less than 5e-7 (its
  *                derivative too); other activations as ever
  *   HALF_PTX     include/clt_store.clh
  *
