@@ -484,8 +484,8 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
  * copy and finish, and of those who multiply. */
 #if FINISH
 #define BAR_KINDS 3
-#define FEW_REGISTERS 88
-#define MANY_REGISTERS 208
+#define FEW_REGISTERS 104
+#define MANY_REGISTERS 200
 #else
 #define BAR_KINDS 2
 #define FEW_REGISTERS 56

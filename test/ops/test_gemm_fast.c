@@ -14,6 +14,7 @@ typedef struct {
     int64_t m, n, k;
     bool bias, residual, accumulate, wide;
     bool again;   /* grad_act: and act(grad_pre) */
+    bool alone;   /* act: what is before it is not kept */
     bool aligned; /* grad_pre and residual as the copy engine needs them */
     clt_activation act, grad_act;
 } fast_case;
@@ -122,16 +123,16 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
                          .c_type = out,
                          .aux_type = in};
     if (f->bias) p.bias = bias.ref;
-    if (f->act) p.pre = pre.ref, p.ldpre = pre.ld;
+    if (f->act && !f->alone) p.pre = pre.ref, p.ldpre = pre.ld;
     if (f->grad_act) p.grad_pre = grad.ref, p.ldgrad = grad.ld;
     if (f->again) p.again = again.ref, p.ldagain = again.ld;
     if (f->residual) p.residual = res.ref, p.ldres = res.ld;
     clt_ref_gemm_params r = clt_ref_gemm_of(&p);
     r.a = a.host, r.b = b.host, r.c = c.host, r.bias = f->bias ? bias.host : NULL;
-    r.pre = f->act ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
+    r.pre = p.pre.buf ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
     r.residual = f->residual ? res.host : NULL;
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
-    float *got = fetch(&c), *got_pre = f->act ? fetch(&pre) : NULL;
+    float *got = fetch(&c), *got_pre = p.pre.buf ? fetch(&pre) : NULL;
     compare(f, &r, got, got_pre);
     if (f->again) compare_again(f, &grad, &again);
     /* The same bits each time, also where tiles are cut. */
@@ -180,6 +181,9 @@ static const fast_case cases[] = {
     {.form = CLT_GEMM_NN, .m = 77, .n = 96, .k = 64, .grad_act = CLT_ACT_GELU, .again = true},
     {.form = CLT_GEMM_NN, .m = 2999, .n = 2056, .k = 264, .grad_act = CLT_ACT_SILU, .aligned = true},
     {.form = CLT_GEMM_NT, .m = 2999, .n = 2056, .k = 136, .bias = true, .act = CLT_ACT_GELU},
+    /* fewer steps of k than are copied ahead; nothing kept beside the activation */
+    {.form = CLT_GEMM_NT, .m = 77, .n = 96, .k = 64, .act = CLT_ACT_SILU, .alone = true},
+    {.form = CLT_GEMM_NN, .m = 333, .n = 656, .k = 64, .grad_act = CLT_ACT_GELU, .aligned = true},
     /* few tiles and a long k: cut, with every kind of epilogue */
     {.form = CLT_GEMM_NT, .m = 333, .n = 656, .k = 3000, .bias = true, .act = CLT_ACT_GELU},
     {.form = CLT_GEMM_NT, .m = 333, .n = 656, .k = 3000, .residual = true, .wide = true, .aligned = true},

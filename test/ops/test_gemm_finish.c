@@ -30,6 +30,7 @@ static const char kernel_text[] =
     "#define CLT_TMA_COMMIT()\n"
     "#define CLT_TMA_WAIT_READ(left)\n"
     "#define CLT_WARP_SYNC()\n"
+    "#define CLT_STORE16_IF(yes, to, v) if (yes) *(__global uint4 *)(to) = v\n"
     "typedef struct { uint m, n; } gemm_plan;\n"
     "typedef struct { uint tile; } gemm_walk;\n"
     "static inline bool walk_next_result(const gemm_plan *p, gemm_walk *w) { return false; }\n"
