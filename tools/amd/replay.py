@@ -146,6 +146,9 @@ def spread(items, most):
     return [items[i * (len(items) - 1) // max(most - 1, 1)] for i in range(most)]
 
 
+NOTHING = 3  # exit status: no launch was asked for
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument('--emulator', required=True)
@@ -163,6 +166,9 @@ def main():
             if a.only in name:
                 sets = kernels.setdefault(name, OrderedDict())
                 sets.setdefault((launch['options'], str(launch['local'])), []).append((folder, launch))
+    if not kernels:
+        print(f'{a.target}: none of these launches is of a kernel whose "file name" holds "{a.only}"')
+        return NOTHING
     emulator.load(a.emulator)
     replayer, failed, total = Replayer(a.target, a.work), 0, [0, 0, 0, 0]
     for name, sets in sorted(kernels.items()):
