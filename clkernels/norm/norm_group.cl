@@ -13,7 +13,6 @@
 #include "norm_columns.clh"
 #include "../include/clt_row.clh"
 
-
 /* The row sum of the items' lane sums, to all of them. */
 static inline float row_sum(clt_lane_sums sums, __local float *s) {
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -7,7 +7,6 @@
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
 
-
 /* result = row sum over i of a lane step STEP(acc, i, left), which sees 16 elements from i of which `left` are
  * there (loads must respect it); lanes past the end keep what they have. */
 #define ROW_RULE(result, n, STEP)                                                                            \

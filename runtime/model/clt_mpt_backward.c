@@ -294,7 +294,6 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
     CLT_TRY(clt_op_gemm(m->ops, &g));
-    const uint64_t size = clt_dtype_bytes(m->type);
     clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
                                      .dout = m->datt,
                                      .dq = dqkv,
@@ -305,8 +304,8 @@ static clt_status attention_backward(backward_pass *p, int layer) {
                                      .lddk = W,
                                      .lddv = W,
                                      .accumulate_kv = p->kv_written[source],
-                                     .spare = {m->spare.buf, m->spare.off * size},
-                                     .spare_bytes = m->spare_elements * size};
+                                     .spare = m->spare,
+                                     .spare_elements = m->spare_elements};
     CLT_TRY(clt_op_attention_backward(m->ops, &att));
     p->kv_written[source] = true;
     CLT_TRY(clt_mpt_made(m, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));

@@ -174,7 +174,7 @@ static clt_status make_backward(clt_ops *ops, const void *call, void **tensors) 
     const clt_attention_grad_params *g = call;
     CLT_TRY(make(ops, &g->fwd, true, g->accumulate_kv, tensors));
     attention_tensors *t = *tensors;
-    t->g.spare = g->spare, t->g.spare_bytes = g->spare_bytes;
+    t->g.spare = g->spare, t->g.spare_elements = g->spare_elements;
     return CLT_OK;
 }
 

@@ -13,9 +13,10 @@ enum {
     SLOT_KEPT = 2
 };
 
-/* Launches over parts of the heads cost their ends: with more than three parts computing scores again is
- * faster. */
+/* Launches over parts of the heads cost their ends: with four parts computing scores again was faster
+ * (clkernels/attention/README.md). Each part is two launches, which have counters of their own. */
 enum { MOST_PARTS = 3, LAUNCHES = 8 };
+_Static_assert(2 * MOST_PARTS <= LAUNCHES, "the kernels have LAUNCHES counters");
 
 /* Scratch for ds where the caller has no memory to spare. */
 static const uint64_t own_kept_bytes = 1152ull << 20;
@@ -67,7 +68,7 @@ static uint64_t kept_bytes(const params *p) {
 static int64_t kept_at_once(const grad_params *g) {
     const params *p = &g->fwd;
     const int64_t units = p->batch * p->kv_heads;
-    const uint64_t space = g->spare.buf ? g->spare_bytes : own_kept_bytes;
+    const uint64_t space = g->spare.buf ? g->spare_elements * clt_dtype_bytes(p->type) : own_kept_bytes;
     const uint64_t fit = space / (kept_bytes(p) * (uint64_t)(p->heads / p->kv_heads));
     if (fit == 0) return 0;
     const int64_t parts = CLT_CEIL_DIV(units, (int64_t)CLT_MIN(fit, (uint64_t)units));
@@ -210,7 +211,7 @@ static clt_status queries_kept(clt_ops *ops, const clt_variant *v, const grad_pa
 /* Where ds stands, counted in words. */
 static clt_status kept_place(clt_ops *ops, const grad_params *g, clt_ref *kept) {
     const int64_t heads = kept_at_once(g) * (g->fwd.heads / g->fwd.kv_heads);
-    *kept = (clt_ref){g->spare.buf, g->spare.off / sizeof(uint32_t)};
+    *kept = (clt_ref){g->spare.buf, g->spare.off * clt_dtype_bytes(g->fwd.type) / sizeof(uint32_t)};
     if (kept->buf) return CLT_OK;
     return clt_ops_scratch(ops, SLOT_KEPT, kept_bytes(&g->fwd) * (uint64_t)heads, &kept->buf);
 }

@@ -243,10 +243,11 @@ typedef struct {
     clt_ref dout, dq, dk, dv; /* dq, dk, dv are written, not added to */
     int64_t lddout, lddq, lddk, lddv;
     bool accumulate_kv; /* dk and dv are added to (layers that share keys and values) */
-    /* Memory in which nothing stands during the call, or none; off counts bytes, a multiple of 16. Rows that
-     * keep what others compute twice use it; without it they take up to 1152 MiB of scratch of their own. */
+    /* Memory in which nothing stands during the call, or none, at a multiple of 8 elements of fwd.type. Rows
+     * that keep what others compute twice use it; without it they take up to 1152 MiB of scratch of their
+     * own. */
     clt_ref spare;
-    uint64_t spare_bytes;
+    uint64_t spare_elements;
 } clt_attention_grad_params;
 clt_status clt_op_attention_backward(clt_ops *ops, const clt_attention_grad_params *p);
 /* Ids of the rows that these calls take, "" if there is none (the reason was printed). Borrowed from ops. */

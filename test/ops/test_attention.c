@@ -71,6 +71,7 @@ static const char *const name_of[TENSORS] = {"q", "k", "v", "o", "lse", "dout", 
  */
 typedef struct {
     shape s;
+    clt_attention_params call; /* without tensors */
     clt_ref_attention_params p;
     float *qkv[3], *dqkv[3], *o, *lse, *dout, *slopes;
     size_t n_qkv[3], n_o, n_lse;
@@ -127,39 +128,31 @@ static problem *problem_create(const shape *s, uint64_t seed) {
     int64_t wide = s->heads * s->head_dim, narrow = s->kv_heads * s->head_dim, all = wide + 2 * narrow;
     int64_t at[3] = {0, s->fused ? wide : 0, s->fused ? wide + narrow : 0};
     int64_t ld[3] = {s->fused ? all : wide, s->fused ? all : narrow + 1, s->fused ? all : narrow + 2};
-    x->p = (clt_ref_attention_params){.batch = s->batch,
-                                      .seq = s->seq,
-                                      .heads = s->heads,
-                                      .kv_heads = s->kv_heads,
-                                      .head_dim = s->head_dim,
-                                      .q = x->qkv[0],
-                                      .k = x->qkv[1] + at[1],
-                                      .v = x->qkv[2] + at[2],
-                                      .o = x->o,
-                                      .lse = x->lse,
-                                      .ldq = ld[0],
-                                      .ldk = ld[1],
-                                      .ldv = ld[2],
-                                      .ldo = wide + 3,
-                                      .scale = 1.0f / sqrtf((float)s->head_dim),
-                                      .softcap = s->softcap,
-                                      .slopes = s->alibi ? x->slopes : NULL,
-                                      .window = s->window - 1,
-                                      .seq_ids = s->ids ? x->ids : NULL,
-                                      .dropout = s->dropout,
-                                      .seed = 0x123456789abcull,
-                                      .step = 17,
-                                      .first_sample = 5,
-                                      .layer = 3,
-                                      .dout = x->dout,
-                                      .dq = x->dqkv[0],
-                                      .dk = x->dqkv[1] + at[1],
-                                      .dv = x->dqkv[2] + at[2],
-                                      .lddout = wide + 3,
-                                      .lddq = ld[0],
-                                      .lddk = ld[1],
-                                      .lddv = ld[2],
-                                      .accumulate_kv = s->accumulate};
+    x->call = (clt_attention_params){.batch = s->batch,
+                                     .seq = s->seq,
+                                     .heads = s->heads,
+                                     .kv_heads = s->kv_heads,
+                                     .head_dim = s->head_dim,
+                                     .ldq = ld[0],
+                                     .ldk = ld[1],
+                                     .ldv = ld[2],
+                                     .ldo = wide + 3,
+                                     .scale = 1.0f / sqrtf((float)s->head_dim),
+                                     .softcap = s->softcap,
+                                     .window = s->window - 1,
+                                     .dropout = s->dropout,
+                                     .seed = 0x123456789abcull,
+                                     .step = 17,
+                                     .first_sample = 5,
+                                     .layer = 3,
+                                     .type = s->type};
+    x->p = clt_ref_attention_of(&x->call);
+    clt_ref_attention_params *p = &x->p;
+    p->q = x->qkv[0], p->k = x->qkv[1] + at[1], p->v = x->qkv[2] + at[2], p->o = x->o, p->lse = x->lse;
+    p->slopes = s->alibi ? x->slopes : NULL, p->seq_ids = s->ids ? x->ids : NULL;
+    p->dout = x->dout, p->dq = x->dqkv[0], p->dk = x->dqkv[1] + at[1], p->dv = x->dqkv[2] + at[2];
+    p->lddout = wide + 3, p->lddq = ld[0], p->lddk = ld[1], p->lddv = ld[2];
+    p->accumulate_kv = s->accumulate;
     return x;
 }
 
@@ -516,42 +509,23 @@ static uploaded upload(int device, const problem *x) {
     }
     u.o = tu_upload_as(device, x->s.type, x->o, x->n_o);
     u.lse = tu_upload(device, x->lse, x->n_lse);
-    clt_ref dout = tu_upload_as(device, x->s.type, x->dout, x->n_o), none = clt_ref_none();
-    u.g = (clt_attention_grad_params){
-        .fwd = {.batch = p->batch,
-                .seq = p->seq,
-                .heads = p->heads,
-                .kv_heads = p->kv_heads,
-                .head_dim = p->head_dim,
-                .q = u.qkv[0],
-                .k = clt_ref_at(u.qkv[1], (uint64_t)(p->k - x->qkv[1])),
-                .v = clt_ref_at(u.qkv[2], (uint64_t)(p->v - x->qkv[2])),
-                .o = u.o,
-                .lse = u.lse,
-                .ldq = p->ldq,
-                .ldk = p->ldk,
-                .ldv = p->ldv,
-                .ldo = p->ldo,
-                .scale = p->scale,
-                .softcap = p->softcap,
-                .slopes = p->slopes ? tu_upload(device, x->slopes, (size_t)p->heads) : none,
-                .window = p->window,
-                .seq_ids = p->seq_ids ? tu_upload_i32(device, x->ids, (size_t)(p->batch * p->seq)) : none,
-                .dropout = p->dropout,
-                .seed = p->seed,
-                .step = p->step,
-                .first_sample = p->first_sample,
-                .layer = p->layer,
-                .type = x->s.type},
-        .dout = dout,
-        .dq = u.dqkv[0],
-        .dk = clt_ref_at(u.dqkv[1], (uint64_t)(p->dk - x->dqkv[1])),
-        .dv = clt_ref_at(u.dqkv[2], (uint64_t)(p->dv - x->dqkv[2])),
-        .lddout = p->lddout,
-        .lddq = p->lddq,
-        .lddk = p->lddk,
-        .lddv = p->lddv,
-        .accumulate_kv = p->accumulate_kv};
+    clt_ref dout = tu_upload_as(device, x->s.type, x->dout, x->n_o);
+    clt_attention_params f = x->call;
+    f.q = u.qkv[0], f.o = u.o, f.lse = u.lse;
+    f.k = clt_ref_at(u.qkv[1], (uint64_t)(p->k - x->qkv[1]));
+    f.v = clt_ref_at(u.qkv[2], (uint64_t)(p->v - x->qkv[2]));
+    if (p->slopes) f.slopes = tu_upload(device, x->slopes, (size_t)p->heads);
+    if (p->seq_ids) f.seq_ids = tu_upload_i32(device, x->ids, (size_t)(p->batch * p->seq));
+    u.g = (clt_attention_grad_params){.fwd = f,
+                                      .dout = dout,
+                                      .dq = u.dqkv[0],
+                                      .dk = clt_ref_at(u.dqkv[1], (uint64_t)(p->dk - x->dqkv[1])),
+                                      .dv = clt_ref_at(u.dqkv[2], (uint64_t)(p->dv - x->dqkv[2])),
+                                      .lddout = p->lddout,
+                                      .lddq = p->lddq,
+                                      .lddk = p->lddk,
+                                      .lddv = p->lddv,
+                                      .accumulate_kv = p->accumulate_kv};
     return u;
 }
 

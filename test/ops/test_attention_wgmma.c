@@ -152,7 +152,7 @@ static void make_buffers(problem *x, clt_device *dev, clt_attention_grad_params 
         for (size_t i = 0; i < (x->spare_bytes + 2 * GAP) / 4; i++) nan[i] = NAN;
         tu_assert_ok(clt_buffer_create(dev, x->spare_bytes + 2 * GAP, "test", &x->spare), "buffer");
         tu_assert_ok(clt_buffer_write(x->spare, 0, nan, x->spare_bytes + 2 * GAP), "write");
-        g->spare = (clt_ref){x->spare, GAP}, g->spare_bytes = x->spare_bytes;
+        g->spare = (clt_ref){x->spare, GAP / 2}, g->spare_elements = x->spare_bytes / 2;
         clt_free(nan);
     }
     if (s->alibi) p->slopes = (clt_ref){x->stat, stats};
