@@ -18,6 +18,7 @@
  *   -DFINISH=1        an activation, or the derivative of one, of 16-bit tensors is made while the next tile is multiplied:
  *                     gemm_wgmma_finish.clh
  *   -DAGAIN=1         FINISH of a derivative: act(grad_pre) is written, too
+ *   -DSUMS=1          TN: a_sum[i] (+)= sum over k of a[k, i], along the way
  *
  * Tiles `0 .. whole` are dealt out one by one. The steps along k of the others are cut into equal runs, one for each of
  * `runs` work-groups. The work-group whose piece of a tile begins at k = 0 finishes the tile: it adds the others' pieces,
@@ -30,8 +31,12 @@
  * once; should a launch get fewer units, it rests on the device's starting them in ascending order, which NVIDIA's do but
  * which no document promises.
  *
- * Launch: gemm_wgmma {groups * 384}, local {384}. For each run `flags` has 2, 0 before and after a launch, and `part`
- * BM x BN floats.
+ * SUMS: a's boxes are also multiplied by a box of ones. Each tile of a row does that in its share of the steps, those
+ * whose number is the tile's column modulo tiles_n, so all tiles stay equally long; who finishes a tile leaves its share
+ * in global memory, and who is last in a row adds the shares in the order of the columns.
+ *
+ * Launch: gemm_wgmma {groups * 384}, local {384}. For each run `flags` has 2, and `part` BM x (BN + 8 * SUMS) floats; behind
+ * these come with SUMS, for each row of tiles, BM / MB / 2 flags and tiles_n * BM floats. Flags are 0 before and after a launch.
  * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and pre (AHEAD:
  * the residual, FINISH of a derivative: grad_pre in the place of pre) as a tensor map needs them, and n a multiple of 16
  * bytes: boxes clip at multiples of 16 bytes. */
@@ -71,6 +76,9 @@
 #ifndef AGAIN
 #define AGAIN 0
 #endif
+#ifndef SUMS
+#define SUMS 0
+#endif
 #if (MB != 1 || BN != 256) && (MB != 2 || BN != 128)
 #error "MB, BN are 1, 256 or 2, 128"
 #endif
@@ -79,6 +87,9 @@
 #endif
 #if AGAIN && !(FINISH && (EP & CLT_EP_GRAD))
 #error "AGAIN needs FINISH of a derivative"
+#endif
+#if SUMS && FORM != 2
+#error "SUMS needs FORM 2"
 #endif
 #define BM (MB * 128)
 #define BK 64
@@ -219,13 +230,16 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 
 /* --- pieces of tiles that were cut ------------------------------------------------------------------------------------ */
 
+/* An item's sums of a block: of the outputs, and with SUMS of a's columns, the same in all columns of the product. */
+#define SUM_AT (BN / 2)
+#define HELD (SUM_AT + SUMS * 4)
 /* A warpgroup's sums lie in `part` as its items hold them. A run leaves at most one piece: the first, where it begins
  * inside a tile. */
-#define QUADS (BM * BN / 2 / 128 / 4) /* float4 of an item's sums */
-#define QUAD(i) (d[(i) / (BN / 8)] + (i) % (BN / 8) * 4)
+#define QUADS (MB * HELD / 4) /* float4 of an item's sums */
+#define QUAD(i) (d[(i) / (HELD / 4)] + (i) % (HELD / 4) * 4)
 #define PIECE(run) (part + ((size_t)(run)*2 + half_) * (QUADS * 128) + item)
 
-static inline void leave_piece(float (*d)[BN / 2], __global float4 *part, __global uint *flags, uint run, uint half_,
+static inline void leave_piece(float (*d)[HELD], __global float4 *part, __global uint *flags, uint run, uint half_,
                                uint item)
 {
     __global float4 *to = PIECE(run);
@@ -235,7 +249,7 @@ static inline void leave_piece(float (*d)[BN / 2], __global float4 *part, __glob
     if (item == 0) CLT_FLAG_RAISE(flags + run * 2 + half_);
 }
 
-static inline void add_piece(float (*d)[BN / 2], __global const float4 *part, __global uint *flags, uint run, uint half_,
+static inline void add_piece(float (*d)[HELD], __global const float4 *part, __global uint *flags, uint run, uint half_,
                              uint item)
 {
     __global const float4 *from = PIECE(run);
@@ -250,6 +264,10 @@ static inline void add_piece(float (*d)[BN / 2], __global const float4 *part, __
         QUAD(i)[3] += more.w;
     }
 }
+
+#if SUMS
+#include "gemm_wgmma_sums.clh"
+#endif
 
 /* --- results ----------------------------------------------------------------------------------------------------------- */
 
@@ -480,6 +498,32 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 #define LEAVE CLT_TMA_STORE2
 #endif
 
+/* Step s of the products, when its boxes are there; the boxes of the step before are given back. `also`: what else is done
+ * with them. */
+#define STEP(also)                                                                                           \
+    CLT_BAR_WAIT(full + stage * 8, parity);                                                                  \
+    const uint at = ring_at + stage * STAGE_BYTES;                                                           \
+    const ulong ma = TILE_A(at + half_ * MB * BLOCK_BYTES);                                                  \
+    const ulong mb = TILE_B(at + A_BYTES);                                                                   \
+    CLT_MMA_FENCE();                                                                                         \
+    _Pragma("unroll") for (int i = 0; i < BK / 16; i++)                                                      \
+    _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
+        CLT_MMA_SS_IF(BN, d[b], ma + b * (BLOCK_BYTES / 16) + i * NEXT_A, mb + i * NEXT_B,                   \
+                      i > 0 || s > walk.k0, TRANS_A, TRANS_B);                                               \
+    also;                                                                                                    \
+    CLT_MMA_COMMIT();                                                                                        \
+    CLT_MMA_WAIT_ANY(1);                                                                                     \
+    if (s > walk.k0 && item == 0) CLT_BAR_ARRIVE(empty + before * 8);                                        \
+    before = stage;                                                                                          \
+    if (++stage == STAGES) {                                                                                 \
+        stage = 0;                                                                                           \
+        parity ^= 1;                                                                                         \
+    }
+#define ADD_UP                                                                                               \
+    _Pragma("unroll") for (int i = 0; i < BK / 16; i++)                                                      \
+    _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
+        CLT_MMA_SS8(d[b] + SUM_AT, ma + b * (BLOCK_BYTES / 16) + i * NEXT_A, ones, TRANS_A)
+
 /* Barriers of a box: filled, sent, and with FINISH factor; each kind for both warpgroups' boxes. Registers of those who
  * copy and finish, and of those who multiply. */
 #if FINISH
@@ -499,11 +543,15 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
            __global const float *bias, ulong bias_off,
            __global const clt_gemm_aux *grad_pre, ulong grad_off, ulong ldgrad, __global const float *residual,
            ulong res_off, ulong ldres, __global const void *a_buffer, __global const void *b_buffer,
-           __global ushort *c, ulong c_off, ulong ldc)
+           __global ushort *c, ulong c_off, ulong ldc, __global float *a_sum, ulong sum_off)
 {
     __local char ring[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
     __local char boxes[2 * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
     __local ulong bars[2 * STAGES + BAR_KINDS * 2 * BOXES];
+#if SUMS
+    __local uint ones_box[64] __attribute__((aligned(16))); /* 8 columns by 16 of k, and the same for any 16 */
+    const ulong ones = CLT_TILE_PLAIN(CLT_LOCAL_ADDRESS(ones_box));
+#endif
     const gemm_plan plan = PLAN_INIT;
     const uint id = (uint)get_local_id(0), warpgroup = id >> 7;
     const uint ring_at = CLT_LOCAL_ADDRESS(ring), full = CLT_LOCAL_ADDRESS(bars), empty = full + 8 * STAGES;
@@ -523,6 +571,10 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         CLT_MAP_ACQUIRE(maps + map_a);
         CLT_MAP_ACQUIRE(maps_b + map_b);
     }
+#if SUMS
+    if (id < 64) ones_box[id] = IN_TYPE == 1 ? 0x3f803f80u : 0x3c003c00u; /* two of 1.0 */
+    CLT_FENCE_ASYNC();
+#endif
     CLT_GROUP_SYNC(0, ITEMS);
     if (warpgroup == 0) {
         CLT_REGISTERS_LESS(FEW_REGISTERS);
@@ -601,34 +653,30 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         const uint put_line = warp * 16 + (lane & 15), put_row = put_line * 128, put_block = lane >> 4,
                    put_swizzle = put_line & 7;
         uint stage = 0, parity = 0, sent_parity = !AHEAD;
-        float d[MB][BN / 2];
+        float d[MB][HELD];
 #pragma unroll
         for (int b = 0; b < MB; b++)
 #pragma unroll
-            for (int i = 0; i < BN / 2; i++) d[b][i] = 0.0f;
+            for (int i = 0; i < HELD; i++) d[b][i] = 0.0f;
         while (walk_next(&plan, &walk)) {
             uint before = 0;
+#if SUMS
+            const uint2 place = tile_place(&plan, walk.tile);
+            uint own = walk.k0 + (place.y + plan.tiles_n - walk.k0 % plan.tiles_n) % plan.tiles_n;
+#pragma unroll
+            for (int b = 0; b < MB; b++)
+#pragma unroll
+                for (int i = SUM_AT; i < HELD; i++) d[b][i] = 0.0f;
+            /* Loops, for the assembler lets products wait for each other where some are conditional. */
             for (uint s = walk.k0; s < walk.k1; s++) {
-                CLT_BAR_WAIT(full + stage * 8, parity);
-                const uint at = ring_at + stage * STAGE_BYTES;
-                const ulong ma = TILE_A(at + half_ * MB * BLOCK_BYTES);
-                const ulong mb = TILE_B(at + A_BYTES);
-                CLT_MMA_FENCE();
-#pragma unroll
-                for (int i = 0; i < BK / 16; i++)
-#pragma unroll
-                    for (int b = 0; b < MB; b++)
-                        CLT_MMA_SS_IF(BN, d[b], ma + b * (BLOCK_BYTES / 16) + i * NEXT_A,
-                                      mb + i * NEXT_B, i > 0 || s > walk.k0, TRANS_A, TRANS_B);
-                CLT_MMA_COMMIT();
-                CLT_MMA_WAIT_ANY(1);
-                if (s > walk.k0 && item == 0) CLT_BAR_ARRIVE(empty + before * 8);
-                before = stage;
-                if (++stage == STAGES) {
-                    stage = 0;
-                    parity ^= 1;
-                }
+                for (const uint stop = min(own, walk.k1); s < stop; s++) { STEP(); }
+                if (s == walk.k1) break;
+                STEP(ADD_UP);
+                own += plan.tiles_n;
             }
+#else
+            for (uint s = walk.k0; s < walk.k1; s++) { STEP(); }
+#endif
             CLT_MMA_WAIT_ANY(0);
             if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
             if (walk.k0 > 0) {
@@ -647,6 +695,9 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             RESULTS(1);
             RESULTS(2);
             RESULTS(3);
+#if SUMS
+            leave_sums(d, &plan, place, part, flags, a_sum + sum_off, half_, item);
+#endif
 #if FINISH
             box_parity ^= 1;
 #endif

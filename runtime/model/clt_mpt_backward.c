@@ -35,17 +35,9 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .ldc = e->shape[1],
                          .accumulate = !p->b->lane_first,
                          .in_type = m->type};
+    if (bias != p->summed) g.a_sum = grad_of(p, bias);
     CLT_TRY(clt_op_gemm(m->ops, &g));
-    CLT_TRY(clt_mpt_made(m, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what));
-    if (bias < 0 || bias == p->summed) return CLT_OK;
-    return clt_op_column_sum(m->ops, &(clt_column_sum_params){.rows = p->rows,
-                                                              .cols = e->shape[0],
-                                                              .rows_per_sample = m->shape.seq,
-                                                              .ldx = lddy,
-                                                              .x = dy,
-                                                              .out = grad_of(p, bias),
-                                                              .accumulate = !p->b->lane_first,
-                                                              .x_type = m->type});
+    return clt_mpt_made(m, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what);
 }
 
 /* dx [R, in] (+)= dy [R, out] * W, all of the branches' type. */

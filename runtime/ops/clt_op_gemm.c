@@ -78,6 +78,9 @@ static clt_status check_epilogue(const clt_gemm_params *p) {
         return clt_error(CLT_FAIL, "gemm: activation %d, %d does not exist", (int)p->act, (int)p->grad_act);
     if (p->form == CLT_GEMM_TN && (clt_gemm_flags(p) & ~(uint32_t)CLT_EP_ACCUMULATE))
         return clt_error(CLT_FAIL, "gemm: a weight gradient (TN) takes no bias, activation or residual");
+    if (p->a_sum.buf && p->form != CLT_GEMM_TN)
+        return clt_error(CLT_FAIL, "gemm: a_sum comes with weight gradients (TN) only");
+    if (p->a_sum.buf) CLT_TRY(check_matrix("a_sum", p->a_sum, CLT_F32, 1, p->m, p->m));
     if ((p->grad_act != CLT_ACT_NONE) != (p->grad_pre.buf != NULL))
         return clt_error(CLT_FAIL, "gemm: grad_act and grad_pre come together");
     if (p->again.buf && !p->grad_act) return clt_error(CLT_FAIL, "gemm: again needs grad_act and grad_pre");
@@ -167,20 +170,39 @@ static const clt_gemm_body *body_of(const clt_variant *v) {
     return NULL;
 }
 
+static clt_status column_sum(clt_ops *ops, const clt_gemm_params *p) {
+    return clt_op_column_sum(ops, &(clt_column_sum_params){.rows = p->k,
+                                                           .cols = p->m,
+                                                           .rows_per_sample = p->k_group,
+                                                           .ldx = p->lda,
+                                                           .x = p->a,
+                                                           .out = p->a_sum,
+                                                           .accumulate = p->accumulate,
+                                                           .x_type = p->in_type});
+}
+
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const clt_gemm_body *body = body_of(v);
     if (!body) return clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
-    if (!p->again.buf || (body->makes_again && body->makes_again(p))) return body->run(ops, v, p);
     clt_gemm_params rest = *p;
-    rest.again = clt_ref_none();
-    CLT_TRY(clt_op_activation_forward(ops, p->aux_type, p->grad_act, p->m, p->n, p->grad_pre, p->ldgrad,
-                                      p->again, p->ldagain));
-    return body->run(ops, v, &rest);
+    if (p->again.buf && !(body->makes_again && body->makes_again(p))) {
+        rest.again = clt_ref_none();
+        CLT_TRY(clt_op_activation_forward(ops, p->aux_type, p->grad_act, p->m, p->n, p->grad_pre, p->ldgrad,
+                                          p->again, p->ldagain));
+    }
+    if (!body->makes_sums) rest.a_sum = clt_ref_none();
+    CLT_TRY(body->run(ops, v, &rest));
+    return p->a_sum.buf && !body->makes_sums ? column_sum(ops, p) : CLT_OK;
 }
 
 bool clt_gemm_can_make_again(const clt_variant *v) {
     const clt_gemm_body *body = body_of(v);
     return body && body->makes_again;
+}
+
+bool clt_gemm_can_make_sums(const clt_variant *v) {
+    const clt_gemm_body *body = body_of(v);
+    return body && body->makes_sums;
 }
 
 clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p) {
@@ -211,6 +233,7 @@ static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_par
     if (p->grad_pre.buf) tiny.grad_pre = at;
     if (p->again.buf) tiny.again = at;
     if (p->residual.buf) tiny.residual = at;
+    if (p->a_sum.buf) tiny.a_sum = at;
     return clt_gemm_run(ops, v, &tiny);
 }
 

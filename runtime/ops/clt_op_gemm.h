@@ -42,6 +42,7 @@ typedef struct {
     /* Whether `run` makes p->again along the way. Where it does not, or there is no such function, a launch
      * of the activation makes it, and `run` sees no p->again. */
     bool (*makes_again)(const clt_gemm_params *p);
+    bool makes_sums; /* the same for p->a_sum: else a launch of clt_op_column_sum makes it */
 } clt_gemm_body;
 extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_clblast, clt_gemm_wgmma;
 /* Whether c may hold unfinished chains: it is fp32 and nothing that the epilogue reads lies there. */
@@ -53,8 +54,9 @@ clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
 /* How rows are timed at a shape, and a shape as text (clt_op_gemm_tune.c). */
 extern const clt_tune_kind clt_gemm_tune;
 void clt_gemm_shape(const clt_gemm_params *p, char *out, size_t size);
-/* Whether this variant's body can make p->again along the way. */
+/* Whether this variant's body can make p->again, or p->a_sum, along the way. */
 bool clt_gemm_can_make_again(const clt_variant *v);
+bool clt_gemm_can_make_sums(const clt_variant *v);
 /* Runs a checked call with this variant. */
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 

@@ -32,6 +32,8 @@ typedef struct {
     size_t align, align_c;
     float *again;   /* in host: what shall be written there beside c */
     bool has_again; /* the row makes it along the way */
+    float *sum;     /* in host: a_sum */
+    bool has_sums;  /* the row makes it along the way */
     float scale;
     bool one_hot; /* a: one 1 in each row or column of its own */
 } check_case;
@@ -113,6 +115,7 @@ static void build_case(check_case *c, const check_shape *s) {
     c->again = NULL;
     if (s->grad_act && !s->ragged && c->has_again)
         c->again = add_matrix(c, s->m, s->n, p->ldagain, c->in, 1, &p->again);
+    c->sum = tn && c->has_sums ? add_matrix(c, 1, s->m, s->m, CLT_F32, 1, &p->a_sum) : NULL;
 }
 
 /* --- the device's side -----------------------------------------------------------------------------------
@@ -187,6 +190,18 @@ static clt_status compare_near(clt_ops *ops, const check_case *c, const char *wh
     return CLT_OK;
 }
 
+static clt_status compare_sums(clt_ops *ops, const check_case *c, const char *what, const float *got,
+                               const float *before) {
+    for (int64_t i = 0; i < c->ref.m; i++) {
+        const size_t e = (size_t)(c->sum - c->host) + (size_t)i;
+        const clt_ref_gemm_near near = clt_ref_gemm_near_sum(&c->ref, i, (double)before[e]);
+        if (fabs((double)got[e] - near.c) > near.c_bound)
+            return clt_variant_fail(ops, "%s: the sum of a's column %lld is %.9g, exactly %.9g, bound %.3g",
+                                    what, (long long)i, (double)got[e], near.c, near.c_bound);
+    }
+    return CLT_OK;
+}
+
 /* The activation of grad_pre: rounded once, and the fast forms of activations are off by less than 1e-6. */
 static clt_status compare_again(clt_ops *ops, const check_case *c, const char *what, const float *got) {
     const clt_ref_gemm_params *r = &c->ref;
@@ -225,10 +240,12 @@ static clt_status run_case(clt_ops *ops, const clt_variant *v, check_case *c, co
     if (st == CLT_OK) st = clt_gemm_run(ops, v, &c->p);
     if (st == CLT_OK) st = download(ops, c, what, got);
     clt_ref_gemm(&c->ref);
+    if (c->sum) clt_ref_column_sum(s->k, s->m, s->k_group, c->ref.a, c->ref.lda, s->accumulate, c->sum);
     if (st == CLT_OK && c->again) st = compare_again(ops, c, what, got);
     if (st == CLT_OK)
         st = is_fast(v) && !c->one_hot ? compare_near(ops, c, what, got, before)
                                        : compare_exact(ops, c, what, got);
+    if (st == CLT_OK && c->sum && !c->one_hot) st = compare_sums(ops, c, what, got, before);
     clt_free(got);
     clt_free(before);
     return st;
@@ -260,7 +277,7 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c) {
     }
     if (!is_fast(v)) return CLT_OK;
     /* Large values: products far above 1, sums below the largest number of the type. One-hot: every output is
-     * an element of b or +0, which any order of additions gives exactly. */
+     * an element of b or +0, and every sum of a's columns 1, which any order of additions gives exactly. */
     static const check_shape hard[] = {
         {.form = CLT_GEMM_NT, .m = 140, .n = 133, .k = 260, .wide = true},
         {.form = CLT_GEMM_NN, .m = 140, .n = 133, .k = 260, .wide = true},
@@ -283,6 +300,7 @@ clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     c.align = (size_t)clt_variant_param(v, "ALIGN", 1);
     c.align_c = (size_t)clt_variant_param(v, "ALIGN_C", 1);
     c.has_again = clt_gemm_can_make_again(v);
+    c.has_sums = clt_gemm_can_make_sums(v);
     CLT_TRY(clt_buffer_create(clt_ops_device(ops), MOST_FLOATS * sizeof(float), "gemm check", &c.buf));
     c.host = clt_malloc(MOST_FLOATS * sizeof(float));
     const clt_status st = run_cases(ops, v, &c);

@@ -3,7 +3,7 @@
 
 #include "../device/clt_tensor_map.h"
 
-enum { BK = 64, ITEMS = 384, SLOT_PARTS = 1, MOST_UNITS = 160 };
+enum { BK = 64, ITEMS = 384, SLOT_PARTS = 1, MOST_UNITS = 160, SUM_FLAGS = 64 };
 
 static clt_map_type map_type(clt_dtype t) {
     return t == CLT_BF16 ? CLT_MAP_BF16 : t == CLT_F16 ? CLT_MAP_F16 : CLT_MAP_F32;
@@ -95,15 +95,18 @@ static gemm_plan make_plan(const clt_gemm_params *p, const clt_variant *v, int64
     return best;
 }
 
-static uint64_t part_bytes(const clt_variant *v, int64_t runs) {
-    return (uint64_t)(runs * tile_rows(v) * clt_variant_param(v, "BN", 256)) * sizeof(float);
+/* Of scratch: for pieces of tiles, and with sums of a's columns for those of each tile. */
+static uint64_t part_bytes(const clt_variant *v, const gemm_plan *g, bool sums) {
+    const int64_t bn = clt_variant_param(v, "BN", 256) + (sums ? 8 : 0);
+    return (uint64_t)(g->runs * tile_rows(v) * bn + (sums ? g->tiles_m * g->tiles_n * tile_rows(v) : 0)) *
+           sizeof(float);
 }
 
-static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_plan *g, clt_buffer **part,
-                              clt_buffer **flags) {
-    if (!g->parts) return CLT_OK;
-    CLT_TRY(clt_ops_counters(ops, (uint64_t)g->runs * 2, flags));
-    return clt_ops_scratch(ops, SLOT_PARTS, part_bytes(v, g->runs), part);
+static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_plan *g, bool sums,
+                              clt_buffer **part, clt_buffer **flags) {
+    if (!g->parts && !sums) return CLT_OK;
+    CLT_TRY(clt_ops_counters(ops, (uint64_t)(g->runs * 2 + (sums ? g->tiles_m * SUM_FLAGS : 0)), flags));
+    return clt_ops_scratch(ops, SLOT_PARTS, part_bytes(v, g, sums), part);
 }
 
 #define PLAN(p, g)                                                                                           \
@@ -149,8 +152,9 @@ static bool makes_again(const clt_gemm_params *p) {
 static void options_of(const clt_gemm_params *p, const clt_variant *v, const gemm_epilogue *e, char *out,
                        size_t size) {
     char more[64];
-    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s%s%s", (int)p->form, clt_gemm_flags(p),
-             e->finish ? " -DFINISH=1" : "", e->ahead ? " -DAHEAD=1" : "", p->again.buf ? " -DAGAIN=1" : "");
+    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s%s%s%s", (int)p->form, clt_gemm_flags(p),
+             e->finish ? " -DFINISH=1" : "", e->ahead ? " -DAHEAD=1" : "", p->again.buf ? " -DAGAIN=1" : "",
+             p->a_sum.buf ? " -DSUMS=1" : "");
     clt_gemm_options(p, v, more, out, size);
 }
 
@@ -173,14 +177,15 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
     CLT_TRY(clt_tensor_map_get(dev, &box_b, &b));
     CLT_TRY(clt_tensor_map_get(dev, &box_c, &c));
     if (e.has_box) CLT_TRY(clt_tensor_map_get(dev, &e.box, &pre));
-    CLT_TRY(parts_place(ops, v, &g, &part, &flags));
+    CLT_TRY(parts_place(ops, v, &g, p->a_sum.buf != NULL, &part, &flags));
     const clt_arg args[] = {
         PLAN(p, g),           CLT_REF(a),           CLT_REF(b),
         CLT_REF(c),           CLT_BUF(part),        CLT_BUF(flags),
         CLT_REF(pre),         CLT_REF(more),        CLT_U64(p->pre.buf ? p->ldpre : p->ldagain),
         CLT_REF(p->bias),     CLT_REF(p->grad_pre), CLT_U64(p->ldgrad),
         CLT_REF(p->residual), CLT_U64(p->ldres),    CLT_BUF(p->a.buf),
-        CLT_BUF(p->b.buf),    CLT_REF(p->c),        CLT_U64(p->ldc)};
+        CLT_BUF(p->b.buf),    CLT_REF(p->c),        CLT_U64(p->ldc),
+        CLT_REF(p->a_sum)};
     const size_t local = ITEMS, global = (size_t)g.groups * local;
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
@@ -188,11 +193,14 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
 static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const gemm_plan g = make_plan(p, v, clt_device_get_facts(clt_ops_device(ops))->compute_units);
     clt_buffer *part, *flags;
-    return parts_place(ops, v, &g, &part, &flags);
+    return parts_place(ops, v, &g, p->a_sum.buf != NULL, &part, &flags);
 }
 
 static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
-    return p->in_type == CLT_F32 ? 0 : part_bytes(v, MOST_UNITS);
+    const gemm_plan g = {.tiles_m = CLT_CEIL_DIV(p->m, tile_rows(v)),
+                         .tiles_n = CLT_CEIL_DIV(p->n, clt_variant_param(v, "BN", 256)),
+                         .runs = MOST_UNITS};
+    return p->in_type == CLT_F32 ? 0 : part_bytes(v, &g, p->form == CLT_GEMM_TN);
 }
 
-const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace, makes_again};
+const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace, makes_again, true};

@@ -102,14 +102,17 @@ typedef enum {
  * v = v + bias[n];  pre[m,n] = v;  v = act(v);
  * v = v * act'(grad_pre[m,n]) (with grad_act, the derivative of that activation);
  * v = residual[m,n] + v;
- * c = v, or c + v with accumulate. Steps whose tensor is absent are left out. TN takes no epilogue. */
+ * c = v, or c + v with accumulate. Steps whose tensor is absent are left out. TN takes no epilogue, but
+ * a_sum[m] (+)= sum over k of a[k,m] (a layer's bias gradient beside its weight gradient), exact rows with
+ * the words of clt_op_column_sum in samples of k_group rows. */
 typedef struct {
     clt_gemm_form form;
     int64_t m, n, k;
     int64_t k_group; /* TN: tokens per sample, divides k; others: ignored */
     clt_ref a, b, c;
     int64_t lda, ldb, ldc;
-    bool accumulate; /* TN: the first group result is added to c, not to +0 */
+    bool accumulate; /* TN: the first group result is added to c, not to +0; a_sum, too */
+    clt_ref a_sum;   /* TN: fp32 [m], or absent */
     clt_ref bias;    /* [n] */
     clt_activation act;
     clt_ref pre; /* [m,n], ldc: gets the value before the activation */

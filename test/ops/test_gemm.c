@@ -11,7 +11,7 @@
 typedef struct {
     clt_gemm_form form;
     int64_t m, n, k, k_group;
-    bool bias, pre, residual, accumulate, extreme;
+    bool bias, pre, residual, accumulate, extreme, sums;
     clt_activation act, grad_act;
     int64_t pad;  /* elements between the rows of every matrix */
     int samples;  /* compare only that many outputs; 0: all */
@@ -100,7 +100,7 @@ static void run_case(int device, const char *id, const gemm_case *t) {
     matrix a = make_operand(device, align, t->in, tn ? t->k : t->m, tn ? t->m : t->k, &lda, 1, t->extreme);
     matrix b = make_operand(device, align, t->in, nt ? t->n : t->k, nt ? t->k : t->n, &ldb, 2, t->extreme);
     matrix c = make_typed(device, t->out, t->m, t->n, t->pad, 3, false), bias = {0}, pre = {0}, grad = {0},
-           res = {0};
+           res = {0}, sum = {0};
     if (t->bias) bias = make_matrix(device, 1, t->n, 0, 4, false);
     if (t->pre) pre = make_typed(device, t->aux, t->m, t->n, t->pad, 5, false);
     if (t->grad_act) grad = t->in_place == 2 ? c : make_typed(device, t->aux, t->m, t->n, t->pad, 6, false);
@@ -109,6 +109,7 @@ static void run_case(int device, const char *id, const gemm_case *t) {
     p.accumulate = t->accumulate, p.act = t->act, p.grad_act = t->grad_act;
     p.a = a.ref, p.b = b.ref, p.c = c.ref, p.bias = bias.ref, p.pre = pre.ref;
     p.grad_pre = grad.ref, p.residual = res.ref;
+    if (t->sums) sum = make_matrix(device, 1, t->m, 0, 8, false), p.a_sum = sum.ref;
     p.lda = lda, p.ldb = ldb;
     p.ldc = p.ldpre = p.ldgrad = p.ldres = t->n + t->pad;
     p.in_type = t->in, p.c_type = t->out, p.aux_type = t->aux;
@@ -128,11 +129,16 @@ static void run_case(int device, const char *id, const gemm_case *t) {
         tu_assert_words(what, got_c, c.host, c.n);
         if (pre.host) tu_assert_words(what, got_pre, pre.host, pre.n);
     }
+    if (t->sums) {
+        clt_ref_column_sum(t->k, t->m, t->k_group, a.host, lda, t->accumulate, sum.host);
+        tu_assert_words(what, tu_download(sum.ref, sum.n), sum.host, sum.n);
+    }
     float *hosts[] = {a.host,
                       b.host,
                       c.host,
                       bias.host,
                       pre.host,
+                      sum.host,
                       t->in_place == 2 ? NULL : grad.host,
                       t->in_place == 1 ? NULL : res.host};
     for (size_t i = 0; i < CLT_COUNT_OF(hosts); i++) clt_free(hosts[i]);
@@ -223,8 +229,23 @@ static void special(int device, const char *id) {
         {.form = CLT_GEMM_NT, .m = 21, .n = 45, .k = 60, .residual = true, .in_place = 1},
         {.form = CLT_GEMM_NN, .m = 21, .n = 45, .k = 60, .grad_act = CLT_ACT_GELU, .in_place = 2},
         {.form = CLT_GEMM_TN, .m = 40, .n = 50, .k = 60, .k_group = 1},
-        {.form = CLT_GEMM_TN, .m = 40, .n = 50, .k = 60, .k_group = 12, .accumulate = true, .pad = 1},
-        {.form = CLT_GEMM_TN, .m = 7, .n = 3, .k = 64, .k_group = 32},
+        {.form = CLT_GEMM_TN,
+         .m = 40,
+         .n = 50,
+         .k = 60,
+         .k_group = 12,
+         .accumulate = true,
+         .pad = 1,
+         .sums = true},
+        {.form = CLT_GEMM_TN, .m = 7, .n = 3, .k = 64, .k_group = 32, .sums = true},
+        {.form = CLT_GEMM_TN,
+         .m = 40,
+         .n = 50,
+         .k = 260,
+         .k_group = 130,
+         .in = CLT_BF16,
+         .accumulate = true,
+         .sums = true},
     };
     /* chains that no body keeps in one block */
     static const gemm_case large[] = {
@@ -399,7 +420,7 @@ static void bad_calls_are_refused(void **state) {
     clt_ref r = tu_upload(0, x, 64);
     const clt_gemm_params good = {
         .form = CLT_GEMM_NT, .m = 4, .n = 4, .k = 4, .a = r, .b = r, .c = r, .lda = 4, .ldb = 4, .ldc = 4};
-    clt_gemm_params bad[14];
+    clt_gemm_params bad[16];
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) bad[i] = good;
     bad[0].m = 0;
     bad[1].k = -1;
@@ -416,6 +437,8 @@ static void bad_calls_are_refused(void **state) {
     bad[12].c_type = CLT_BF16, bad[12].residual = r, bad[12].ldres = 4, bad[12].c.off *= 2;
     bad[13].grad_act = CLT_ACT_GELU, bad[13].grad_pre = r, bad[13].ldgrad = 4, bad[13].aux_type = CLT_BF16,
     bad[13].grad_pre.off *= 2;
+    bad[14].a_sum = r;
+    bad[15].form = CLT_GEMM_TN, bad[15].k_group = 4, bad[15].a_sum = r, bad[15].a_sum.off = 1u << 20;
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++)
         assert_int_equal(clt_op_gemm(tu_ops(0), &bad[i]), CLT_FAIL);
     tu_assert_ok(clt_op_gemm_prepare(tu_ops(0), &good), "prepare");

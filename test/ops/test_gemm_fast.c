@@ -16,6 +16,7 @@ typedef struct {
     bool again;   /* grad_act: and act(grad_pre) */
     bool alone;   /* act: what is before it is not kept */
     bool aligned; /* grad_pre and residual as the copy engine needs them */
+    bool sums;    /* of a's columns */
     clt_activation act, grad_act;
 } fast_case;
 
@@ -29,9 +30,9 @@ typedef struct {
     int64_t rows, cols, ld;
 } tensor;
 
-static tensor make(int device, clt_dtype type, int64_t rows, int64_t cols, int64_t ld, uint64_t seed) {
+static tensor make_from(int device, float *host, clt_dtype type, int64_t rows, int64_t cols, int64_t ld) {
     const size_t n = (size_t)((rows + 1) * ld), bytes = n * clt_dtype_bytes(type);
-    tensor t = {tu_random(n, seed, 1.0f), clt_ref_none(), type, rows, cols, ld};
+    tensor t = {host, clt_ref_none(), type, rows, cols, ld};
     void *words = clt_malloc(bytes);
     for (size_t i = 0; i < n; i++) {
         const bool inside = (int64_t)i / ld < rows && (int64_t)i % ld < cols;
@@ -42,6 +43,18 @@ static tensor make(int device, clt_dtype type, int64_t rows, int64_t cols, int64
     tu_assert_ok(clt_buffer_write(t.ref.buf, 0, words, bytes), "write");
     clt_free(words);
     return t;
+}
+
+static tensor make(int device, clt_dtype type, int64_t rows, int64_t cols, int64_t ld, uint64_t seed) {
+    return make_from(device, tu_random((size_t)((rows + 1) * ld), seed, 1.0f), type, rows, cols, ld);
+}
+
+static tensor make_eighths(int device, clt_dtype type, int64_t rows, int64_t cols, int64_t ld,
+                           uint64_t seed) {
+    const size_t n = (size_t)((rows + 1) * ld);
+    float *host = tu_random(n, seed, 8.0f);
+    for (size_t i = 0; i < n; i++) host[i] = rintf(host[i]) / 8;
+    return make_from(device, host, type, rows, cols, ld);
 }
 
 static float *fetch(const tensor *t) {
@@ -93,18 +106,34 @@ static void compare_again(const fast_case *f, const tensor *grad, const tensor *
     clt_free(got);
 }
 
+/* a holds multiples of 1/8 up to 1: any order of additions gives their sums exactly, and what was there
+ * before is added by one rounding. */
+static void compare_sums(const clt_ref_gemm_params *r, const tensor *sum) {
+    float *got = fetch(sum), *want = clt_calloc((size_t)r->m, sizeof *want);
+    for (int64_t k = 0; k < r->k; k++)
+        for (int64_t i = 0; i < r->m; i++) want[i] += r->a[k * r->lda + i];
+    for (int64_t i = 0; i < r->m; i++) {
+        const float exact = (r->accumulate ? sum->host[i] : 0) + want[i];
+        if (got[i] != exact)
+            fail_msg("sum %ld is %.9g, exactly %.9g", (long)i, (double)got[i], (double)exact);
+    }
+    clt_free(got);
+    clt_free(want);
+}
+
 static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     const bool tn = f->form == CLT_GEMM_TN, nt = f->form == CLT_GEMM_NT;
     const clt_dtype out = tn || f->wide ? CLT_F32 : in;
     const int64_t rows_a = tn ? f->k : f->m, cols_a = tn ? f->m : f->k, rows_b = nt ? f->n : f->k,
                   cols_b = nt ? f->k : f->n, ld = CLT_ROUND_UP(f->n, 8) + 8;
-    tensor a = make(device, in, rows_a, cols_a, CLT_ROUND_UP(cols_a, 8) + 16, 1),
+    tensor a = (f->sums ? make_eighths : make)(device, in, rows_a, cols_a, CLT_ROUND_UP(cols_a, 8) + 16, 1),
            b = make(device, in, rows_b, cols_b, CLT_ROUND_UP(cols_b, 8) + 8, 2),
            c = make(device, out, f->m, f->n, ld, 3), bias = make(device, CLT_F32, 1, f->n, f->n, 4),
            pre = make(device, in, f->m, f->n, ld + 8, 5),
            grad = make(device, in, f->m, f->n, f->aligned ? ld : f->n + 3, 6),
            again = make(device, in, f->m, f->n, ld + 8, 8),
-           res = make(device, CLT_F32, f->m, f->n, f->aligned ? ld : f->n + 1, 7);
+           res = make(device, CLT_F32, f->m, f->n, f->aligned ? ld : f->n + 1, 7),
+           sum = make(device, CLT_F32, 1, f->m, f->m + 3, 9);
     clt_gemm_params p = {.form = f->form,
                          .m = f->m,
                          .n = f->n,
@@ -127,6 +156,7 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     if (f->grad_act) p.grad_pre = grad.ref, p.ldgrad = grad.ld;
     if (f->again) p.again = again.ref, p.ldagain = again.ld;
     if (f->residual) p.residual = res.ref, p.ldres = res.ld;
+    if (f->sums) p.a_sum = sum.ref;
     clt_ref_gemm_params r = clt_ref_gemm_of(&p);
     r.a = a.host, r.b = b.host, r.c = c.host, r.bias = f->bias ? bias.host : NULL;
     r.pre = p.pre.buf ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
@@ -135,16 +165,18 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     float *got = fetch(&c), *got_pre = p.pre.buf ? fetch(&pre) : NULL;
     compare(f, &r, got, got_pre);
     if (f->again) compare_again(f, &grad, &again);
+    if (f->sums) compare_sums(&r, &sum);
     /* The same bits each time, also where tiles are cut. */
     if (!f->accumulate) {
         tu_assert_ok(clt_op_gemm(ops, &p), "gemm again");
         float *again = fetch(&c);
         assert_memory_equal(again, got, (size_t)(f->m * ld) * sizeof *got);
         clt_free(again);
+        if (f->sums) compare_sums(&r, &sum);
     }
     clt_free(got);
     clt_free(got_pre);
-    tensor *all[] = {&a, &b, &c, &bias, &pre, &grad, &again, &res};
+    tensor *all[] = {&a, &b, &c, &bias, &pre, &grad, &again, &res, &sum};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) drop(all[i]);
 }
 
@@ -199,6 +231,14 @@ static const fast_case cases[] = {
     {.form = CLT_GEMM_TN, .m = 777, .n = 520, .k = 5000, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 264, .n = 136, .k = 9999},
     {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1},
+    /* sums of a's columns: one tile, a row of many, fewer steps than such, cut tiles, whole and cut ones */
+    {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1, .sums = true},
+    {.form = CLT_GEMM_TN, .m = 333, .n = 2056, .k = 1000, .sums = true},
+    {.form = CLT_GEMM_TN, .m = 77, .n = 3000, .k = 200, .accumulate = true, .sums = true},
+    {.form = CLT_GEMM_TN, .m = 777, .n = 520, .k = 5000, .accumulate = true, .sums = true},
+    {.form = CLT_GEMM_TN, .m = 264, .n = 136, .k = 9999, .sums = true},
+    {.form = CLT_GEMM_TN, .m = 2999, .n = 2056, .k = 1500, .accumulate = true, .sums = true},
+    {.form = CLT_GEMM_TN, .m = 2304, .n = 768, .k = 2048, .sums = true},
 };
 
 static bool takes(const clt_variant *v, clt_dtype type) {

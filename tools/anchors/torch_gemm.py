@@ -5,7 +5,7 @@
     torch_gemm.py ours.json [--seconds S] [--json FILE]
 
 fp32 without tf32. A weight gradient (TN) is a plain product into a new matrix of the inputs' type here, while ours adds to
-an fp32 matrix; of rows with something fused (+gelu, +dgelu, +add) the product alone is measured here. Each figure is the
+an fp32 matrix; of rows with something fused (+gelu, +dgelu, +add, +sums) the product alone is measured here. Each figure is the
 median over blocks of calls that are timed with events of the device. ratio: their time divided by ours.
 """
 import argparse

@@ -15,7 +15,7 @@ enum {
     MOST_SAMPLES = 4096
 };
 
-typedef enum { PLAIN, GELU, GELU_GRADIENT, RESIDUAL } gemm_fused;
+typedef enum { PLAIN, GELU, GELU_GRADIENT, RESIDUAL, SUMS } gemm_fused;
 
 typedef struct {
     const char *name;
@@ -33,7 +33,7 @@ typedef struct {
     bench *b;
     clt_gemm_params p;
     anchor_shape other;
-    gemm_tensor a, bm, c, aux, residual;
+    gemm_tensor a, bm, c, aux, residual, sums;
     float *host_a, *host_b, *host_c; /* for the anchor on the host */
 } gemm_work;
 
@@ -114,7 +114,8 @@ static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work 
     CLT_TRY(make_tensor(b, p->c_type, s->m * s->n, 3, &w->c));
     if (p->act || p->grad_act) CLT_TRY(make_tensor(b, p->aux_type, s->m * s->n, 4, &w->aux));
     if (s->fused == RESIDUAL) CLT_TRY(make_tensor(b, CLT_F32, s->m * s->n, 5, &w->residual));
-    p->a = w->a.ref, p->b = w->bm.ref, p->c = w->c.ref, p->residual = w->residual.ref;
+    if (s->fused == SUMS) CLT_TRY(make_tensor(b, CLT_F32, s->m, 6, &w->sums));
+    p->a = w->a.ref, p->b = w->bm.ref, p->c = w->c.ref, p->residual = w->residual.ref, p->a_sum = w->sums.ref;
     if (p->act) p->pre = w->aux.ref;
     if (p->grad_act) p->grad_pre = w->aux.ref;
     if (!host) return CLT_OK;
@@ -125,7 +126,7 @@ static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work 
 }
 
 static void free_work(gemm_work *w) {
-    const gemm_tensor *t[] = {&w->a, &w->bm, &w->c, &w->aux, &w->residual};
+    const gemm_tensor *t[] = {&w->a, &w->bm, &w->c, &w->aux, &w->residual, &w->sums};
     for (size_t i = 0; i < CLT_COUNT_OF(t); i++) {
         bench_free(t[i]->ref);
         clt_free(t[i]->pattern);
@@ -183,13 +184,34 @@ static void check_output(const gemm_work *w, int64_t i, int64_t j, float got, fl
     row->ok = row->ok && (same || near);
 }
 
+/* The sum of a's column i, the same way. x: scratch of k floats. */
+static void check_sum(const gemm_work *w, int64_t i, float got, float *x, bench_row *row) {
+    const clt_gemm_params *p = &w->p;
+    const float before = element(&w->sums, i);
+    float want = before;
+    bool same, near = false;
+    for (int64_t k = 0; k < p->k; k++) x[k] = element(&w->a, k * p->lda + i);
+    clt_ref_column_sum(p->k, 1, p->k_group, x, 1, p->accumulate, &want);
+    double off = bench_difference(&got, &want, 1, &same);
+    if (w->b->fast) {
+        const clt_ref_gemm_params one = {.k = p->k, .a = x, .lda = 1, .accumulate = p->accumulate};
+        const clt_ref_gemm_near exact = clt_ref_gemm_near_sum(&one, 0, (double)before);
+        off = fabs((double)got - exact.c);
+        near = off <= exact.c_bound;
+    }
+    row->max_error = CLT_MAX(row->max_error, isnan(off) ? INFINITY : off);
+    row->ok = row->ok && (same || near);
+}
+
 /* One call on fresh data, at sampled outputs of sampled rows, the last row among them. */
 static clt_status check(gemm_work *w, bench_row *row) {
     const clt_gemm_params *p = &w->p;
-    gemm_tensor fresh = {0};
+    gemm_tensor fresh = {0}, sums = {0};
     clt_status st = make_tensor(w->b, p->c_type, p->m * p->n, 3, &fresh);
+    if (st == CLT_OK && p->a_sum.buf) st = make_tensor(w->b, CLT_F32, p->m, 6, &sums);
     clt_gemm_params call = *p;
     call.c = fresh.ref;
+    call.a_sum = sums.ref;
     if (p->grad_act) call.grad_pre = w->aux.ref;
     if (st == CLT_OK) st = clt_op_gemm(w->b->ops, &call);
     float *got = clt_malloc((size_t)p->n * sizeof *got), *x = clt_malloc((size_t)p->k * 2 * sizeof *x);
@@ -202,11 +224,16 @@ static clt_status check(gemm_work *w, bench_row *row) {
             const int64_t j = s ? (s + 7 * r) * 2654435761 % p->n : p->n - 1;
             check_output(w, i, j, got[j], x, x + p->k, row);
         }
+        if (st == CLT_OK && p->a_sum.buf)
+            st = clt_ref_read_as(clt_ref_at(sums.ref, (uint64_t)i), CLT_F32, got, 1);
+        if (st == CLT_OK && p->a_sum.buf) check_sum(w, i, got[0], x, row);
     }
     clt_free(got);
     clt_free(x);
     bench_free(fresh.ref);
+    bench_free(sums.ref);
     clt_free(fresh.pattern);
+    clt_free(sums.pattern);
     return st;
 }
 
@@ -244,7 +271,7 @@ static double tensor_bytes(const gemm_work *w) {
 }
 
 static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
-    static const char *const fused[] = {"", " +gelu", " +dgelu", " +add"};
+    static const char *const fused[] = {"", " +gelu", " +dgelu", " +add", " +sums"};
     gemm_work w;
     bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .type = b->type};
     snprintf(row.op, sizeof row.op, "gemm %s%s", form_name[s->form], fused[s->fused]);
@@ -280,7 +307,9 @@ static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, 
     }
     const gemm_shape s[] = {{"up", CLT_GEMM_NT, tokens, 4 * d, d, GELU},
                             {"down", CLT_GEMM_NT, tokens, d, 4 * d, RESIDUAL},
-                            {"down", CLT_GEMM_NN, tokens, 4 * d, d, GELU_GRADIENT}};
+                            {"down", CLT_GEMM_NN, tokens, 4 * d, d, GELU_GRADIENT},
+                            {"qkv", CLT_GEMM_TN, 3 * d, d, tokens, SUMS},
+                            {"up", CLT_GEMM_TN, 4 * d, d, tokens, SUMS}};
     for (size_t f = 0; fused && f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f], with));
     return CLT_OK;
 }
@@ -333,18 +362,18 @@ static void load_anchors(bench *b, bool *with) {
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     bool with[BENCH_ANCHORS] = {false};
-    int code =
-        bench_start(&b, "gemm",
-                    "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
-                    "weight gradient "
-                    "(added to, in samples of 256 or 2048 tokens); +gelu, +dgelu and +add are what a step "
-                    "fuses into them. "
-                    "An anchor's column is its time divided by ours.",
-                    "  clbench gemm --suite mpt-125m --check\n"
-                    "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
-                    "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
-                    "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
-                    SUITES, true, argc, argv);
+    int code = bench_start(
+        &b, "gemm",
+        "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
+        "weight gradient "
+        "(added to, in samples of 256 or 2048 tokens); +gelu, +dgelu, +add and +sums (bias gradients) are "
+        "what a step fuses into them. "
+        "An anchor's column is its time divided by ours.",
+        "  clbench gemm --suite mpt-125m --check\n"
+        "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
+        "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
+        "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
+        SUITES, true, argc, argv);
     if (code >= 0) return code;
     load_anchors(&b, with);
     return bench_end(&b, run_suite(&b, with));

@@ -50,6 +50,8 @@ typedef struct {
     double c, c_bound, pre, pre_bound;
 } clt_ref_gemm_near;
 clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before);
+/* The same for a TN product's a_sum[i], as a product with a column of ones (c and c_bound). */
+clt_ref_gemm_near clt_ref_gemm_near_sum(const clt_ref_gemm_params *p, int64_t i, double before);
 
 float clt_ref_act(clt_activation act, float x);      /* the activation */
 float clt_ref_act_grad(clt_activation act, float x); /* its derivative */

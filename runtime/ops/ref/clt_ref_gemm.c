@@ -99,3 +99,10 @@ clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, 
     near.c_bound = 2 * off + rounded + 0x1p-20 * largest + half_step(p->c_type, fabs(v) + 2 * off);
     return near;
 }
+
+clt_ref_gemm_near clt_ref_gemm_near_sum(const clt_ref_gemm_params *p, int64_t i, double before) {
+    static const float one = 1;
+    const clt_ref_gemm_params product = {
+        .form = CLT_GEMM_TN, .k = p->k, .a = p->a, .lda = p->lda, .b = &one, .accumulate = p->accumulate};
+    return clt_ref_gemm_near_at(&product, i, 0, before);
+}
