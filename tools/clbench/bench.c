@@ -78,7 +78,7 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
         {"numerics", 0, CLT_OPT_STR, &b->numerics, "MODE", "exact (default) or fast"},
         {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE",
          "of the tensors, where the operation has 16-bit forms: fp32 (default), bf16, fp16"},
-        {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "gemm: only rows whose shape contains this"},
+        {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "gemm: only rows whose operation or shape contains this"},
         {"nominal", 0, CLT_OPT_FLOAT, &b->nominal, "TFLOPS",
          "the peak that the vendor states for this type; rates are printed as parts of it, too"},
         {"cpu-time", 0, CLT_OPT_FLAG, &b->cpu_time, NULL,

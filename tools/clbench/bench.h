@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *suite, *device, *json, *numerics, *type_name;
-    const char *only; /* gemm: rows whose shape contains it */
+    const char *only; /* gemm: rows whose operation or shape contains it */
     clt_dtype type;   /* of the tensors that the benchmark has 16-bit forms of */
     bool check, cpu_time, kernel_only;
     double seconds; /* time spent measuring one row */
