@@ -1,7 +1,8 @@
 /* embedding: lookups and their gradients; a work-item walks SEG columns of a row, LANES at a time (clt_lane.clh).
  * README.md defines the bits.
  *
- * Macros: LANES, SEG; HAS_WPE 0|1; FRACTION 0|1: the embedding fraction is not 1. */
+ * Macros: LANES, SEG; HAS_WPE 0|1; FRACTION 0|1: the embedding fraction is not 1. LONG: gradients of words with so many rows
+ * or more are a launch of their own (0: there is none), with AHEAD rows under way while AHEAD are added. */
 #include "../include/clt_lane.clh"
 
 #ifndef HAS_WPE
@@ -9,6 +10,9 @@
 #endif
 #ifndef FRACTION
 #define FRACTION 0
+#endif
+#ifndef LONG
+#define LONG 0
 #endif
 
 /* out: [rows, cols]; global (segments of a row, rows) */
@@ -40,38 +44,67 @@ __kernel void embedding_forward(__global const int *ids, ulong ids_off, __global
 #define SCALED(v) (v)
 #endif
 
-/* global (segments of a row, distinct ids): rows row_of[row_begin[u] .. row_begin[u + 1]) hold id ids[u] */
-__kernel void embedding_backward(__global const float *dx, ulong dx_off, __global const int *ids, ulong ids_off,
-                                 __global const int *first, ulong first_off, __global const int *row_begin,
-                                 ulong row_begin_off, __global const int *row_of, ulong row_of_off,
-                                 __global float *dwte, ulong dwte_off, ulong cols, float fraction) {
+/* rows row_of[row_begin[u] .. row_begin[u + 1]) hold id ids[u] */
+#define CHAIN_ARGS                                                                                           \
+    __global const float *dx, ulong dx_off, __global const int *ids, ulong ids_off, __global const int *first,  \
+        ulong first_off, __global const int *row_begin, ulong row_begin_off, __global const int *row_of,     \
+        ulong row_of_off, __global float *dwte, ulong dwte_off, ulong cols, float fraction
+
+/* global (segments of a row, distinct ids) */
+__kernel void embedding_backward(CHAIN_ARGS) {
     const size_t u = get_global_id(1);
     const int begin = row_begin[row_begin_off + u], stop = row_begin[row_begin_off + u + 1];
     const bool fresh = first[first_off + u] != 0;
+    if (LONG && stop - begin >= LONG) return;
     dx += dx_off;
     row_of += row_of_off;
     dwte += dwte_off + (size_t)ids[ids_off + u] * cols;
     CLT_SPAN(c, end, cols) {
         VEC acc = (VEC)(0.0f);
         if (!fresh) acc = VLOAD(dwte + c, end - c);
-        int i = begin;
-#if LANES == 8
-        /* A word that is everywhere has a long chain: eight of its rows are under way at a time. */
-        for (; i + 8 <= stop; i += 8) {
-            VEC g[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++) g[j] = VLOAD(dx + (size_t)row_of[i + j] * cols + c, end - c);
-#pragma unroll
-            for (int j = 0; j < 8; j++) acc = acc + SCALED(g[j]);
-        }
-#endif
-        for (; i < stop; i++) {
+        for (int i = begin; i < stop; i++) {
             VEC g = VLOAD(dx + (size_t)row_of[i] * cols + c, end - c);
             acc = acc + SCALED(g);
         }
         VSTORE(acc, dwte + c, end - c);
     }
 }
+
+#if LONG
+/* A word that is everywhere has a long chain, whose order is the contract: while AHEAD of its rows are added, the next AHEAD are
+ * under way, and where those after them are. Few columns an item, for the registers. global (cols / 4, distinct ids) */
+#define LOAD_AHEAD(to)                                                                                       \
+    _Pragma("unroll") for (int j = 0; j < AHEAD; j++) to[j] = *(__global const float4 *)(dx + (size_t)row[j] * cols)
+#define LOAD_PLACES(i)                                                                                       \
+    _Pragma("unroll") for (int j = 0; j < AHEAD; j++) row[j] = row_of[min((i) + j, stop - 1)]
+
+__kernel void embedding_backward_long(CHAIN_ARGS) {
+    const size_t u = get_global_id(1), c = get_global_id(0) * 4;
+    const int begin = row_begin[row_begin_off + u], stop = row_begin[row_begin_off + u + 1];
+    if (stop - begin < LONG || c >= cols) return;
+    dx += dx_off + c;
+    row_of += row_of_off;
+    dwte += dwte_off + (size_t)ids[ids_off + u] * cols + c;
+    float4 acc = (float4)(0.0f), now[AHEAD], next[AHEAD];
+    if (first[first_off + u] == 0) acc = *(__global const float4 *)dwte;
+    int row[AHEAD], i = begin;
+    LOAD_PLACES(begin);
+    LOAD_AHEAD(now);
+    LOAD_PLACES(begin + AHEAD);
+    for (; i + AHEAD <= stop; i += AHEAD) {
+        LOAD_AHEAD(next);
+        LOAD_PLACES(i + 2 * AHEAD);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) acc = acc + SCALED(now[j]);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) now[j] = next[j];
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++)
+        if (i + j < stop) acc = acc + SCALED(now[j]);
+    *(__global float4 *)dwte = acc;
+}
+#endif
 
 /* global (segments of a row, positions) */
 __kernel void positions_backward(__global const float *dx, ulong dx_off, __global float *dwpe, ulong dwpe_off,

@@ -2,15 +2,20 @@
 #include "clt_rowwise.h"
 #include "ref/clt_ref.h"
 
-/* Launches over (segments of a row, count). */
-static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, int64_t cols, int64_t count,
-                         const clt_arg *args, int n) {
+/* Launches over (segments of `seg` columns of a row, count). */
+static clt_status launch_segments(clt_ops *ops, const clt_variant *v, const char *name, size_t seg,
+                                  int64_t cols, int64_t count, const clt_arg *args, int n) {
     clt_kernel *k;
     if (count == 0) return CLT_OK;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
-    size_t seg = (size_t)clt_variant_param(v, "SEG", 1), wg = (size_t)clt_variant_param(v, "WG", 1);
+    const size_t wg = (size_t)clt_variant_param(v, "WG", 1);
     size_t global[] = {CLT_ROUND_UP(CLT_CEIL_DIV((size_t)cols, seg), wg), (size_t)count}, local[] = {wg, 1};
     return clt_launch(k, 2, global, local, args, n);
+}
+
+static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, int64_t cols, int64_t count,
+                         const clt_arg *args, int n) {
+    return launch_segments(ops, v, name, (size_t)clt_variant_param(v, "SEG", 1), cols, count, args, n);
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_embedding_params *p) {
@@ -24,6 +29,9 @@ static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_emb
         clt_arg args[] = {CLT_REF(p->dx),     CLT_REF(p->ids),  CLT_REF(p->first), CLT_REF(p->row_begin),
                           CLT_REF(p->row_of), CLT_REF(p->dwte), CLT_U64(p->cols),  CLT_F32(p->fraction)};
         CLT_TRY(launch(ops, v, "embedding_backward", p->cols, p->unique, args, CLT_COUNT_OF(args)));
+        if (clt_variant_param(v, "LONG", 0))
+            CLT_TRY(launch_segments(ops, v, "embedding_backward_long", 4, p->cols, p->unique, args,
+                                    CLT_COUNT_OF(args)));
     }
     if (!p->dwpe.buf) return CLT_OK;
     clt_arg args[] = {CLT_REF(p->dx),   CLT_REF(p->dwpe),           CLT_U64(p->rows),    CLT_U64(p->seq),
@@ -38,13 +46,23 @@ static clt_status run_add_rows(clt_ops *ops, const clt_variant *v, clt_ref dst, 
     return launch(ops, v, "add_rows", cols, unique, args, CLT_COUNT_OF(args));
 }
 
-/* --- the check: 14 rows of 2 samples look up 3 ids of a table of 5, one of them 11 times --- */
+/* --- the check: 42 rows of 6 samples look up 3 ids of a table of 5, one of them 39 times, a chain of more
+ * than two of the blocks that embedding_backward_long has under way --- */
 
-enum { ROWS = 14, SEQ = 7, VOCAB = 5, UNIQUE = 3 };
-static const int32_t check_ids[ROWS] = {4, 1, 4, 2, 4, 1, 4, 4, 4, 4, 4, 4, 4, 4},
-                     unique_ids[UNIQUE] = {1, 2, 4};
-static const int32_t check_first[UNIQUE] = {0, 1, 0}, check_begin[UNIQUE + 1] = {0, 2, 3, 14};
-static const int32_t check_rows[ROWS] = {1, 5, 3, 0, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13};
+enum { ROWS = 42, SEQ = 7, VOCAB = 5, UNIQUE = 3 };
+static const int32_t unique_ids[UNIQUE] = {1, 2, 4};
+static const int32_t check_first[UNIQUE] = {0, 1, 0}, check_begin[UNIQUE + 1] = {0, 2, 3, ROWS};
+
+/* What each row looks up, and the rows sorted by it. */
+static void make_rows(int32_t ids[ROWS], int32_t sorted[ROWS]) {
+    int at[UNIQUE];
+    for (int u = 0; u < UNIQUE; u++) at[u] = check_begin[u];
+    for (int r = 0; r < ROWS; r++) {
+        const int u = r == 1 || r == 5 ? 0 : r == 3 ? 1 : 2;
+        ids[r] = unique_ids[u];
+        sorted[at[u]++] = r;
+    }
+}
 
 /* wpe and fraction as in the call that wants the variant */
 typedef struct {
@@ -63,6 +81,8 @@ static bool is_wide(int64_t cols, clt_ref a, clt_ref b, clt_ref c) {
 static void check_with(clt_check *c, const clt_variant *v, const form *call) {
     const int cols = clt_variant_wide(v) ? 40 : 37;
     const float fraction = call->fraction != 1.0f ? 0.3f : 1.0f;
+    int32_t check_ids[ROWS], check_rows[ROWS];
+    make_rows(check_ids, check_rows);
     float *wte = clt_check_random(c, VOCAB * cols, 1), *wpe = clt_check_random(c, SEQ * cols, 2);
     float *dx = clt_check_random(c, ROWS * cols, 3), *out = clt_check_zeros(c, ROWS * cols);
     clt_ref dwte = clt_check_upload(c, wte, VOCAB * cols), dwpe = clt_check_upload(c, wpe, SEQ * cols);
