@@ -20,23 +20,26 @@
  *   -DAGAIN=1         FINISH of a derivative: act(grad_pre) is written, too
  *   -DSUMS=1          TN: a_sum[i] (+)= sum over k of a[k, i], along the way
  *
- * Tiles `0 .. whole` are dealt out one by one. The steps along k of the others are cut into equal runs, one for each of
- * `runs` work-groups. The work-group whose piece of a tile begins at k = 0 finishes the tile: it adds the others' pieces,
- * which they leave in `part`, to its sums in ascending k. What is cut depends on sizes and device only, so every launch
- * gives the same bits. The tiles are walked in `strands` so that as many work-groups are at the same place of k in
- * neighbouring tiles: they share what they read.
+ * Tiles `0 .. whole` are dealt out one by one. The others are cut along k into equal pieces, in two lots: as many tiles as
+ * give each work-group one piece, and what is left, in more and shorter pieces. All tiles of a lot are at the same few places
+ * of k, so work-groups share what they read. Pieces come before whole tiles, and meet in one of two ways:
  *
- * Runs are given to work-groups in descending order: who finishes a tile waits for work-groups of lower numbers, and those
- * leave what it waits for before they wait for anything. There are no more work-groups than units, so all have a place at
- * once; should a launch get fewer units, it rests on the device's starting them in ascending order, which NVIDIA's do but
- * which no document promises.
+ *   SLICES   nothing but adding to c in fp32 is fused: every piece goes to `part`, and at its end a work-group adds up a slice
+ *            of each tile that it had a piece of: gemm_wgmma_slices.clh
+ *   else     who has a tile's first piece adds the others, which are left in `part`, to its sums and finishes the tile
+ *
+ * Both add in ascending k. What is cut depends on sizes and device only, so every launch gives the same bits.
+ *
+ * There are no more work-groups than units, so all have a place at once, and may wait for each other. (Without SLICES they
+ * wait for those of lower numbers only, and leave what those wait for before they wait for anything.)
  *
  * SUMS: a's boxes are also multiplied by a box of ones. Each tile of a row does that in its share of the steps, those
- * whose number is the tile's column modulo tiles_n, so all tiles stay equally long; who finishes a tile leaves its share
- * in global memory, and who is last in a row adds the shares in the order of the columns.
+ * whose number is the tile's column modulo tiles_n, so all tiles stay equally long; a piece, or a tile that is not cut, leaves
+ * its share in global memory, and who is last in a row adds the shares in the order of the columns, then of k.
  *
- * Launch: gemm_wgmma {groups * 384}, local {384}. For each run `flags` has 2, and `part` BM x (BN + 8 * SUMS) floats; behind
- * these come with SUMS, for each row of tiles, BM / MB / 2 flags and tiles_n * BM floats. Flags are 0 before and after a launch.
+ * Launch: gemm_wgmma {groups * 384}, local {384}. For each piece of a tile that is cut `flags` has 2, and `part` BM x BN
+ * floats; behind these come with SUMS BM / MB / 2 flags for each row of tiles, and BM floats for each piece or tile that is not
+ * cut. Flags are 0 before and after a launch.
  * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and pre (AHEAD:
  * the residual, FINISH of a derivative: grad_pre in the place of pre) as a tensor map needs them, and n a multiple of 16
  * bytes: boxes clip at multiples of 16 bytes. */
@@ -92,6 +95,7 @@
 #error "SUMS needs FORM 2"
 #endif
 #define BM (MB * 128)
+#define SLICES (!C_TYPE && !(EP & ~CLT_EP_ACCUMULATE))
 #define BK 64
 #define ITEMS 384
 #define A_BYTES (BM * BK * 2)
@@ -124,89 +128,7 @@
 #define TRANS_B_1 "1"
 #define TRANS_B_2 "1"
 
-/* --- which tile ------------------------------------------------------------------------------------------------ */
-
-typedef struct {
-    uint m, n, k; /* sizes */
-    uint tiles_m, tiles_n, steps;
-    uint group; /* rows of tiles that are walked together, for the cache */
-    uint whole, parts; /* tiles that are dealt out whole; steps of the others, 0: there are none */
-    uint runs, strands;
-} gemm_plan;
-
-#define PLAN_ARGS                                                                                            \
-    uint m, uint n, uint k, uint tiles_m, uint tiles_n, uint steps, uint group, uint whole, uint parts, uint runs,   \
-        uint strands
-#define PLAN_INIT {m, n, k, tiles_m, tiles_n, steps, group, whole, parts, runs, strands}
-
-/* Row and column of tile t, in tiles. */
-static inline uint2 tile_place(const gemm_plan *p, uint t)
-{
-    const uint per = p->group * p->tiles_n, g = t / per, r = t % per;
-    const uint rows = min(p->group, p->tiles_m - g * p->group);
-    return (uint2)(g * p->group + r % rows, r / rows);
-}
-
-/* The tile that is the t-th one of those that are cut. */
-static inline uint cut_tile(const gemm_plan *p, uint t)
-{
-    const uint length = p->parts / p->steps / p->strands;
-    return p->whole + t % length * p->strands + t / length;
-}
-
-/* Where run r begins among the steps of the tiles that are cut: each strand is cut alike. */
-static inline uint run_begin(const gemm_plan *p, uint r)
-{
-    const uint steps = p->parts / p->strands, runs = p->runs / p->strands;
-    const uint each = steps / runs, longer = steps % runs, i = r % runs;
-    return r / runs * steps + i * each + min(i, longer);
-}
-
-typedef struct {
-    uint next;    /* tile that is dealt out next */
-    uint at, end; /* run of steps */
-    uint tile, k0, k1;
-} gemm_walk;
-
-/* The run of this work-group, if it has one. */
-static inline uint own_run(const gemm_plan *p)
-{
-    return p->runs - 1 - (uint)get_group_id(0);
-}
-
-static inline gemm_walk walk_begin(const gemm_plan *p)
-{
-    gemm_walk w = {(uint)get_group_id(0), 0, 0, 0, 0, 0};
-    if (w.next < p->runs) {
-        w.at = run_begin(p, own_run(p));
-        w.end = run_begin(p, own_run(p) + 1);
-    }
-    return w;
-}
-
-static inline bool walk_next(const gemm_plan *p, gemm_walk *w)
-{
-    if (w->next < p->whole) {
-        w->tile = w->next;
-        w->next += (uint)get_num_groups(0);
-        w->k0 = 0;
-        w->k1 = p->steps;
-        return true;
-    }
-    if (w->at >= w->end) return false;
-    const uint t = w->at / p->steps;
-    w->tile = cut_tile(p, t);
-    w->k0 = w->at - t * p->steps;
-    w->k1 = min(p->steps, w->k0 + w->end - w->at);
-    w->at += w->k1 - w->k0;
-    return true;
-}
-
-/* The same for those who only care for tiles that this work-group finishes: at most a run's first piece is not one. */
-static inline bool walk_next_result(const gemm_plan *p, gemm_walk *w)
-{
-    return walk_next(p, w) && (w->k0 == 0 || walk_next(p, w));
-}
+#include "gemm_wgmma_plan.clh"
 
 /* --- copying in -------------------------------------------------------------------------------------------------- */
 
@@ -233,27 +155,27 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 /* An item's sums of a block: of the outputs, and with SUMS of a's columns, the same in all columns of the product. */
 #define SUM_AT (BN / 2)
 #define HELD (SUM_AT + SUMS * 4)
-/* A warpgroup's sums lie in `part` as its items hold them. A run leaves at most one piece: the first, where it begins
- * inside a tile. */
-#define QUADS (MB * HELD / 4) /* float4 of an item's sums */
-#define QUAD(i) (d[(i) / (HELD / 4)] + (i) % (HELD / 4) * 4)
-#define PIECE(run) (part + ((size_t)(run)*2 + half_) * (QUADS * 128) + item)
+#if !SLICES
+/* A warpgroup's sums of the outputs lie in `part` as its items hold them. */
+#define QUADS (MB * SUM_AT / 4) /* float4 of an item's sums */
+#define QUAD(i) (d[(i) / (SUM_AT / 4)] + (i) % (SUM_AT / 4) * 4)
+#define PIECE(number) (part + ((size_t)(number)*2 + half_) * (QUADS * 128) + item)
 
-static inline void leave_piece(float (*d)[HELD], __global float4 *part, __global uint *flags, uint run, uint half_,
+static inline void leave_piece(float (*d)[HELD], __global float4 *part, __global uint *flags, uint number, uint half_,
                                uint item)
 {
-    __global float4 *to = PIECE(run);
+    __global float4 *to = PIECE(number);
 #pragma unroll
     for (uint i = 0; i < QUADS; i++) to[i * 128] = (float4)(QUAD(i)[0], QUAD(i)[1], QUAD(i)[2], QUAD(i)[3]);
     CLT_GROUP_SYNC(1 + half_, 128);
-    if (item == 0) CLT_FLAG_RAISE(flags + run * 2 + half_);
+    if (item == 0) CLT_FLAG_RAISE(flags + number * 2 + half_);
 }
 
-static inline void add_piece(float (*d)[HELD], __global const float4 *part, __global uint *flags, uint run, uint half_,
+static inline void add_piece(float (*d)[HELD], __global const float4 *part, __global uint *flags, uint number, uint half_,
                              uint item)
 {
-    __global const float4 *from = PIECE(run);
-    if (item == 0) CLT_FLAG_TAKE(flags + run * 2 + half_);
+    __global const float4 *from = PIECE(number);
+    if (item == 0) CLT_FLAG_TAKE(flags + number * 2 + half_);
     CLT_GROUP_SYNC(1 + half_, 128);
 #pragma unroll
     for (uint i = 0; i < QUADS; i++) {
@@ -264,6 +186,7 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
         QUAD(i)[3] += more.w;
     }
 }
+#endif
 
 #if SUMS
 #include "gemm_wgmma_sums.clh"
@@ -378,6 +301,9 @@ static inline void finish_pair(const gemm_results *o, float *v, uint i, uint j)
 #define CHUNK(q) (d[(q) / (BN / 64)] + (q) % (BN / 64) * 32)
 #define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)
 #define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)
+#if SLICES
+#include "gemm_wgmma_slices.clh"
+#endif
 /* A tile's boxes are filled one after the other: PRE_BOXES of pre and C_BOXES of c for each chunk. Box number u is filled
  * when what it held before is gone (AHEAD: when what this tile needs has come), and then is the sender's. */
 #define PRE_BOXES (EP & CLT_EP_PRE ? (AUX_TYPE ? 1 : 2) : 0)
@@ -493,9 +419,20 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 #endif
 #define LAST_BOX FIRST_BOX(4)
 #if EP & CLT_EP_ACCUMULATE
-#define LEAVE CLT_TMA_ADD2
+#define LEAVE_WHOLE CLT_TMA_ADD2
 #else
-#define LEAVE CLT_TMA_STORE2
+#define LEAVE_WHOLE CLT_TMA_STORE2
+#endif
+#if SLICES
+#define LEAVE(map, x, y, from)                                                                               \
+    if (cut) {                                                                                               \
+        CLT_BULK_STORE(to, from, BOX_BYTES);                                                                 \
+        to += BOX_BYTES;                                                                                     \
+    } else {                                                                                                 \
+        LEAVE_WHOLE(map, x, y, from);                                                                        \
+    }
+#else
+#define LEAVE LEAVE_WHOLE
 #endif
 
 /* Step s of the products, when its boxes are there; the boxes of the step before are given back. `also`: what else is done
@@ -556,7 +493,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
     const uint id = (uint)get_local_id(0), warpgroup = id >> 7;
     const uint ring_at = CLT_LOCAL_ADDRESS(ring), full = CLT_LOCAL_ADDRESS(bars), empty = full + 8 * STAGES;
     const uint filled_all = empty + 8 * STAGES, boxes_all = CLT_LOCAL_ADDRESS(boxes), lane = id & 31;
-    gemm_walk walk = walk_begin(&plan);
+    gemm_walk walk = walk_begin();
 
     if (id == 0) {
         for (uint i = 0; i < STAGES; i++) {
@@ -622,6 +559,10 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             while (walk_next_result(&plan, &walk)) {
                 const uint2 place = tile_place(&plan, walk.tile);
                 const int row0 = (int)(place.x * BM), column0 = (int)(place.y * BN);
+#if SLICES
+                const bool cut = walk.tile >= plan.whole;
+                ulong to = (ulong)BOX_IN_PART(walk.piece.number, half_);
+#endif
                 for (uint q = 0; q < 4; q++) {
                     const int column = column0 + CHUNK_COLUMN(q), row = row0 + CHUNK_ROW(q);
 #if EP & CLT_EP_PRE
@@ -636,6 +577,13 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
 #if LAG > 0
                 CLT_TMA_WAIT_READ(0);
                 GIVE_BACK(LAST_BOX - 1);
+#endif
+#if SLICES
+                if (cut) {
+                    CLT_TMA_WAIT_DONE();
+                    uint before;
+                    CLT_FLAG_COUNT(before, flags + (walk.tile - plan.whole));
+                }
 #endif
             }
         }
@@ -661,8 +609,8 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         while (walk_next(&plan, &walk)) {
             uint before = 0;
 #if SUMS
-            const uint2 place = tile_place(&plan, walk.tile);
-            uint own = walk.k0 + (place.y + plan.tiles_n - walk.k0 % plan.tiles_n) % plan.tiles_n;
+            const uint share = tile_place(&plan, walk.tile).y;
+            uint own = walk.k0 + (share + plan.tiles_n - walk.k0 % plan.tiles_n) % plan.tiles_n;
 #pragma unroll
             for (int b = 0; b < MB; b++)
 #pragma unroll
@@ -679,14 +627,19 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
 #endif
             CLT_MMA_WAIT_ANY(0);
             if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
+#if !SLICES
             if (walk.k0 > 0) {
-                leave_piece(d, part, flags, own_run(&plan), half_, item);
+#if SUMS
+                leave_sums(d, &plan, &walk, part, flags, a_sum + sum_off, half_, item);
+#endif
+                leave_piece(d, part, flags, walk.piece.number, half_, item);
                 continue;
             }
-            if (walk.k1 < plan.steps) { /* the runs after this one have the rest */
-                const uint end = walk.at + plan.steps - walk.k1;
-                for (uint r = own_run(&plan) + 1; run_begin(&plan, r) < end; r++) add_piece(d, part, flags, r, half_, item);
+            if (walk.k1 < plan.steps) {
+                const gemm_piece own = walk.piece;
+                for (uint i = 1; i < own.pieces; i++) add_piece(d, part, flags, own.number + i * own.next, half_, item);
             }
+#endif
 #if EP & ~CLT_EP_ACCUMULATE
             const uint2 place = tile_place(&plan, walk.tile);
             const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;
@@ -696,11 +649,15 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             RESULTS(2);
             RESULTS(3);
 #if SUMS
-            leave_sums(d, &plan, place, part, flags, a_sum + sum_off, half_, item);
+            leave_sums(d, &plan, &walk, part, flags, a_sum + sum_off, half_, item);
 #endif
 #if FINISH
             box_parity ^= 1;
 #endif
         }
+#if SLICES
+        for (uint lot = 0; lot < 2; lot++)
+            add_slice(&plan, lot == 1, part, flags, (__global float *)c + c_off, ldc, id - 128);
+#endif
     }
 }

@@ -1,6 +1,9 @@
 /* GEMM of 16-bit operands on NVIDIA's matrix units: clkernels/gemm/gemm_wgmma.cl. */
 #include "clt_op_gemm.h"
 
+#include <math.h>
+#include <string.h>
+
 #include "../device/clt_tensor_map.h"
 
 enum { BK = 64, ITEMS = 384, SLOT_PARTS = 1, MOST_UNITS = 160, SUM_FLAGS = 64 };
@@ -39,35 +42,44 @@ static clt_tensor_map_params result(clt_ref r, clt_dtype type, int64_t rows, int
 
 /* How the tiles are dealt out: see the kernel. */
 typedef struct {
-    int64_t tiles_m, tiles_n, steps, group, whole, parts, runs, strands, groups;
+    int64_t tiles, pieces;
+} gemm_lot;
+typedef struct {
+    int64_t tiles_m, tiles_n, steps, group, whole, groups;
+    gemm_lot lots[2];
 } gemm_plan;
 
-static int64_t common_divisor(int64_t a, int64_t b) {
-    while (b) {
-        const int64_t r = a % b;
-        a = b;
-        b = r;
-    }
-    return a;
+/* Whether each of a tile's work-groups adds up a slice of it, or one does all: see the kernel. */
+static bool has_slices(const clt_gemm_params *p) {
+    return p->c_type == CLT_F32 && !(clt_gemm_flags(p) & ~(uint32_t)CLT_EP_ACCUMULATE);
 }
 
-/* Cuts `some` tiles into at most `most` runs: nearly one for each work-group, and so that many of them read
- * the same rows at a time (strands). Returns the time that they take, in steps: fewer strands share less (as
- * measured on an H200), and a piece is left or added in the time of about three steps. */
-static double cut(gemm_plan *g, int64_t some, int64_t most) {
-    double best = 0;
-    g->parts = some * g->steps;
-    for (int64_t runs = 1; runs <= most; runs++) {
-        const int64_t strands = common_divisor(some, runs), length = CLT_CEIL_DIV(g->parts, runs);
-        const double pieces = (double)CLT_CEIL_DIV(g->steps, length);
-        const double time =
-            (double)length * (1.0 + 30.0 / (double)(strands * strands)) + 3.0 * (pieces + 1.0);
-        if (g->runs && time > best) continue;
-        best = time;
-        g->runs = runs;
-        g->strands = strands;
+/* The time that a lot takes, in steps: fewer tiles share less of what they read, and those who have their
+ * piece of the second lot first are out of step with the others (both as measured on an H200); a piece is
+ * left or added in the time of about three steps. */
+static double lot_time(const gemm_plan *g, int number, bool slices) {
+    const double tiles = (double)g->lots[number].tiles, pieces = (double)g->lots[number].pieces;
+    if (tiles == 0) return 0;
+    return ceil((double)g->steps / pieces) * (1.0 + 30.0 / (tiles * tiles) + (number ? 0.1 : 0.0)) +
+           3.0 * (slices ? 2.0 : pieces + 1.0);
+}
+
+/* Cuts `some` tiles into two lots for at most `units` work-groups; returns the least time, or -1 if it cannot
+ * be done. */
+static double cut(gemm_plan *g, int64_t some, int64_t units, bool slices) {
+    double least = -1;
+    for (int64_t pieces = 2; pieces <= CLT_MIN(units, g->steps); pieces++) {
+        gemm_plan now = *g;
+        now.lots[0] = (gemm_lot){CLT_MIN(some, units / pieces), pieces};
+        const int64_t left = some - now.lots[0].tiles;
+        if (left > units) continue;
+        now.lots[1] = (gemm_lot){left, left ? CLT_MIN(units / left, g->steps) : 0};
+        const double time = lot_time(&now, 0, slices) + lot_time(&now, 1, slices);
+        if (least >= 0 && time >= least) continue;
+        least = time;
+        memcpy(g->lots, now.lots, sizeof g->lots);
     }
-    return best;
+    return least;
 }
 
 static gemm_plan make_plan(const clt_gemm_params *p, const clt_variant *v, int64_t units) {
@@ -86,33 +98,32 @@ static gemm_plan make_plan(const clt_gemm_params *p, const clt_variant *v, int64
         gemm_plan g = whole;
         g.whole = tiles - some;
         g.groups = units;
-        const double time =
-            (double)(g.whole / units * g.steps) + cut(&g, some, CLT_MIN(units, some * g.steps));
-        if (time >= least) continue;
+        const double last = cut(&g, some, units, has_slices(p));
+        const double time = (double)(g.whole / units * g.steps) + last;
+        if (last < 0 || time >= least) continue;
         least = time;
         best = g;
     }
     return best;
 }
 
-/* Of scratch: for pieces of tiles, and with sums of a's columns for those of each tile. */
-static uint64_t part_bytes(const clt_variant *v, const gemm_plan *g, bool sums) {
-    const int64_t bn = clt_variant_param(v, "BN", 256) + (sums ? 8 : 0);
-    return (uint64_t)(g->runs * tile_rows(v) * bn + (sums ? g->tiles_m * g->tiles_n * tile_rows(v) : 0)) *
-           sizeof(float);
+/* Of scratch: for pieces of tiles, and with sums of a's columns for those of each piece and whole tile. */
+static uint64_t part_bytes(const clt_variant *v, int64_t pieces, int64_t sums) {
+    return (uint64_t)((pieces * clt_variant_param(v, "BN", 256) + sums) * tile_rows(v)) * sizeof(float);
 }
 
 static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_plan *g, bool sums,
                               clt_buffer **part, clt_buffer **flags) {
-    if (!g->parts && !sums) return CLT_OK;
-    CLT_TRY(clt_ops_counters(ops, (uint64_t)(g->runs * 2 + (sums ? g->tiles_m * SUM_FLAGS : 0)), flags));
-    return clt_ops_scratch(ops, SLOT_PARTS, part_bytes(v, g, sums), part);
+    const int64_t pieces = g->lots[0].tiles * g->lots[0].pieces + g->lots[1].tiles * g->lots[1].pieces;
+    if (!pieces && !sums) return CLT_OK;
+    CLT_TRY(clt_ops_counters(ops, (uint64_t)(pieces * 2 + (sums ? g->tiles_m * SUM_FLAGS : 0)), flags));
+    return clt_ops_scratch(ops, SLOT_PARTS, part_bytes(v, pieces, sums ? pieces + g->whole : 0), part);
 }
 
 #define PLAN(p, g)                                                                                           \
     CLT_U32((p)->m), CLT_U32((p)->n), CLT_U32((p)->k), CLT_U32((g).tiles_m), CLT_U32((g).tiles_n),           \
-        CLT_U32((g).steps), CLT_U32((g).group), CLT_U32((g).whole), CLT_U32((g).parts), CLT_U32((g).runs),   \
-        CLT_U32((g).strands)
+        CLT_U32((g).steps), CLT_U32((g).group), CLT_U32((g).whole), CLT_U32((g).lots[0].tiles),              \
+        CLT_U32((g).lots[0].pieces), CLT_U32((g).lots[1].tiles), CLT_U32((g).lots[1].pieces)
 
 /* What the epilogue does beside bias and storing (the kernel's options of these names). */
 typedef struct {
@@ -197,10 +208,10 @@ static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_par
 }
 
 static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
-    const gemm_plan g = {.tiles_m = CLT_CEIL_DIV(p->m, tile_rows(v)),
-                         .tiles_n = CLT_CEIL_DIV(p->n, clt_variant_param(v, "BN", 256)),
-                         .runs = MOST_UNITS};
-    return p->in_type == CLT_F32 ? 0 : part_bytes(v, &g, p->form == CLT_GEMM_TN);
+    const int64_t tiles =
+        CLT_CEIL_DIV(p->m, tile_rows(v)) * CLT_CEIL_DIV(p->n, clt_variant_param(v, "BN", 256));
+    const int64_t pieces = 2 * MOST_UNITS;
+    return p->in_type == CLT_F32 ? 0 : part_bytes(v, pieces, p->form == CLT_GEMM_TN ? pieces + tiles : 0);
 }
 
 const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace, makes_again, true};

@@ -230,6 +230,9 @@ static const fast_case cases[] = {
     {.form = CLT_GEMM_TN, .m = 2999, .n = 2056, .k = 1500, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 777, .n = 520, .k = 5000, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 264, .n = 136, .k = 9999},
+    /* cut in two ways; and after whole tiles */
+    {.form = CLT_GEMM_TN, .m = 1000, .n = 2056, .k = 3000},
+    {.form = CLT_GEMM_TN, .m = 2999, .n = 1800, .k = 2000, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1},
     /* sums of a's columns: one tile, a row of many, fewer steps than such, cut tiles, whole and cut ones */
     {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1, .sums = true},

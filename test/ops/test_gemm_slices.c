@@ -1,0 +1,177 @@
+/* How gemm_wgmma.cl deals out tiles and pieces of them (gemm_wgmma_plan.clh), and how pieces are added up
+ * (gemm_wgmma_slices.clh), on every device: flags and barriers, which are of Hopper, are left out, and one
+ * work-item plays all of a work-group in turn. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/test_util.h"
+
+enum { BM = 128, BN = 256, PIECE = BM * BN, GROUPS = 12, M = 200, N = 600, LDC = 616, TILES = 6, LOTS = 2 };
+
+static const char kernel_text[] =
+    "#include \"../gemm/gemm_epilogue.clh\"\n"
+    "#define MB 1\n"
+    "#define BM 128\n"
+    "#define BN 256\n"
+    "#define BOX_BYTES 8192\n"
+    "#define SLICES 1\n"
+    "#define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)\n"
+    "#define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)\n"
+    "#define CLT_LOAD16_IF(v, yes, from) v = (yes) ? *(__global const float4 *)(from) : (float4)(0.0f)\n"
+    "#define CLT_FLAG_AWAIT(flag, n)\n"
+    "#define CLT_FLAG_COUNT(before, flag) before = atomic_inc(flag)\n"
+    "#define CLT_GROUP_SYNC(id, items)\n"
+    "#include \"../gemm/gemm_wgmma_plan.clh\"\n"
+    "#include \"../gemm/gemm_wgmma_slices.clh\"\n"
+    "__kernel void deal_out(PLAN_ARGS, __global uint *found, ulong off) {\n"
+    "    found += off;\n"
+    "    const gemm_plan p = PLAN_INIT;\n"
+    "    gemm_walk w = walk_begin();\n"
+    "    while (walk_next(&p, &w)) {\n"
+    "        const uint at = atomic_inc(found) * 4 + 4;\n"
+    "        const gemm_piece first = first_piece(&p, w.tile);\n"
+    "        const bool right = tile_at(&p, tile_place(&p, w.tile)) == w.tile && first.pieces == "
+    "w.piece.pieces &&\n"
+    "                           first.number + w.piece.place * first.next == w.piece.number;\n"
+    "        found[at] = right ? w.tile : ~0u;\n"
+    "        found[at + 1] = w.k0;\n"
+    "        found[at + 2] = w.k1;\n"
+    "        found[at + 3] = w.piece.number;\n"
+    "    }\n"
+    "}\n"
+    "__kernel void add_up(PLAN_ARGS, __global const float4 *part, ulong part_off, __global uint *flags, "
+    "ulong "
+    "flags_off,\n"
+    "                     __global float *c, ulong c_off, ulong ldc) {\n"
+    "    const gemm_plan p = PLAN_INIT;\n"
+    "    for (uint lot = 0; lot < 2; lot++)\n"
+    "        for (uint item = 0; item < HALVES * 128; item++)\n"
+    "            add_slice(&p, lot, part + part_off / 4, flags + flags_off, c + c_off, ldc, "
+    "item);\n"
+    "}\n";
+
+typedef struct {
+    const char *what;
+    uint32_t steps, group, tiles[LOTS], pieces[LOTS];
+    bool accumulate;
+} slices_case;
+
+static const slices_case cases[] = {
+    {"one lot", 3, 8, {TILES, 0}, {2, 0}, false},
+    {"two lots behind whole tiles", 7, 8, {3, 2}, {2, 3}, true},
+    {"many pieces, rows of tiles alone", 23, 1, {2, 1}, {4, 9}, false},
+};
+
+typedef struct {
+    uint32_t tile, k0, k1, number;
+} found_piece;
+
+static uint32_t whole_tiles(const slices_case *t) {
+    return TILES - t->tiles[0] - t->tiles[1];
+}
+
+#define PLAN(t)                                                                                              \
+    CLT_U32(M), CLT_U32(N), CLT_U32((t)->steps * 64), CLT_U32(2), CLT_U32(3), CLT_U32((t)->steps),           \
+        CLT_U32((t)->group), CLT_U32(whole_tiles(t)), CLT_U32((t)->tiles[0]), CLT_U32((t)->pieces[0]),       \
+        CLT_U32((t)->tiles[1]), CLT_U32((t)->pieces[1])
+
+static int by_tile(const void *a, const void *b) {
+    const found_piece *x = a, *y = b;
+    if (x->tile != y->tile) return x->tile < y->tile ? -1 : 1;
+    return x->k0 < y->k0 ? -1 : 1;
+}
+
+/* All pieces, by tile and ascending k, after asserting that they are the plan's and cover every tile once. */
+static int deal_out(int d, const slices_case *t, found_piece *out) {
+    enum { MOST = 64 };
+    int32_t words[4 + 4 * MOST] = {0};
+    const size_t global = GROUPS, one = 1;
+    clt_kernel *k;
+    tu_assert_ok(
+        clt_kernel_from_text(tu_device(d), "test/gemm_slices.cl", kernel_text, "deal_out", "-DEP=0", &k),
+        "deal_out");
+    const clt_ref found = tu_upload_i32(d, words, CLT_COUNT_OF(words));
+    const clt_arg args[] = {PLAN(t), CLT_REF(found)};
+    tu_assert_ok(clt_launch(k, 1, &global, &one, args, CLT_COUNT_OF(args)), t->what);
+    const int32_t *got = tu_download_i32(found, CLT_COUNT_OF(words));
+    const uint32_t cut = t->tiles[0] * t->pieces[0] + t->tiles[1] * t->pieces[1], n = whole_tiles(t) + cut;
+    assert_int_equal(got[0], n);
+    memcpy(out, got + 4, n * sizeof *out);
+    qsort(out, n, sizeof *out, by_tile);
+    bool seen[MOST] = {false};
+    for (uint32_t i = 0, at = 0; i < n; i++) {
+        const bool last = i + 1 == n || out[i + 1].tile != out[i].tile;
+        assert_int_equal(out[i].k0, at);
+        assert_true(out[i].k1 > at);
+        at = last ? 0 : out[i].k1;
+        if (last) assert_int_equal(out[i].k1, t->steps);
+        assert_true(out[i].number < n && (out[i].number < cut) == (out[i].tile >= whole_tiles(t)));
+        assert_false(seen[out[i].number]);
+        seen[out[i].number] = true;
+    }
+    return (int)n;
+}
+
+/* Where row i, column j of a piece stands: boxes of 64 x 32, whose 16-byte pieces are swizzled over eight
+ * rows, by rows of 64. */
+static size_t place(int i, int j) {
+    return (size_t)((i / 64 * 8 + j / 32) * 2048 + i % 64 * 32 + ((j % 32 / 4) ^ (i & 7)) * 4 + j % 4);
+}
+
+/* Adds the pieces that are added first, then c, in fp32. */
+static void expect(const slices_case *t, const found_piece *p, int n, const float *part, float *c) {
+    for (int x = 0; x < n; x++) {
+        if (p[x].tile < whole_tiles(t) || p[x].k0 > 0) continue;
+        const int64_t rows = t->group == 1 ? p[x].tile / 3 : p[x].tile % 2,
+                      column = t->group == 1 ? p[x].tile % 3 : p[x].tile / 2;
+        for (int i = 0; i < BM && rows * BM + i < M; i++)
+            for (int j = 0; j < BN && column * BN + j < N; j++) {
+                float sum = part[(size_t)p[x].number * PIECE + place(i, j)],
+                      *to = &c[(rows * BM + i) * LDC + column * BN + j];
+                for (int y = x + 1; y < n && p[y].tile == p[x].tile; y++)
+                    sum += part[(size_t)p[y].number * PIECE + place(i, j)];
+                *to = t->accumulate ? *to + sum : sum;
+            }
+    }
+}
+
+static void add_up(int d, const slices_case *t) {
+    found_piece found[64];
+    const int n = deal_out(d, t, found);
+    const uint32_t numbers = t->tiles[0] * t->pieces[0] + t->tiles[1] * t->pieces[1];
+    const size_t words = (size_t)numbers * PIECE, global = GROUPS, one = 1;
+    float *part = tu_random(words, 1, 1.0f), *c = tu_random((size_t)M * LDC, 2, 1.0f);
+    int32_t flags[TILES];
+    for (uint32_t i = 0; i < TILES; i++) /* as if all had been sent, by two warpgroups each */
+        flags[i] = (int32_t)(i < t->tiles[0]                 ? 2 * t->pieces[0]
+                             : i < t->tiles[0] + t->tiles[1] ? 2 * t->pieces[1]
+                                                             : 0);
+    const clt_ref part_ref = tu_upload_at(d, part, words, 8), c_ref = tu_upload_at(d, c, (size_t)M * LDC, 8),
+                  flags_ref = tu_upload_i32(d, flags, TILES);
+    clt_kernel *k;
+    tu_assert_ok(clt_kernel_from_text(tu_device(d), "test/gemm_slices.cl", kernel_text, "add_up",
+                                      t->accumulate ? "-DEP=32" : "-DEP=0", &k),
+                 "add_up");
+    const clt_arg args[] = {PLAN(t), CLT_REF(part_ref), CLT_REF(flags_ref), CLT_REF(c_ref), CLT_U64(LDC)};
+    tu_assert_ok(clt_launch(k, 1, &global, &one, args, CLT_COUNT_OF(args)), t->what);
+    expect(t, found, n, part, c);
+    tu_assert_words(t->what, tu_download(c_ref, (size_t)M * LDC), c, (size_t)M * LDC);
+    const int32_t *left = tu_download_i32(flags_ref, TILES);
+    for (int i = 0; i < TILES; i++) assert_int_equal(left[i], 0);
+    tu_release();
+    clt_free(part);
+    clt_free(c);
+}
+
+static void pieces_are_dealt_out_and_added(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) {
+        for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) add_up(d, &cases[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(pieces_are_dealt_out_and_added)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
