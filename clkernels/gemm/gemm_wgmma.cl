@@ -472,6 +472,7 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 #define FEW_REGISTERS 56
 #define MANY_REGISTERS 224
 #endif
+#define SLICE_BARS (filled_all + BAR_KINDS * 2 * BOXES * 8)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ulong *maps_b, ulong map_b,
@@ -484,7 +485,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
 {
     __local char ring[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
     __local char boxes[2 * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
-    __local ulong bars[2 * STAGES + BAR_KINDS * 2 * BOXES];
+    __local ulong bars[2 * STAGES + BAR_KINDS * 2 * BOXES + SLICES * 2];
 #if SUMS
     __local uint ones_box[64] __attribute__((aligned(16))); /* 8 columns by 16 of k, and the same for any 16 */
     const ulong ones = CLT_TILE_PLAIN(CLT_LOCAL_ADDRESS(ones_box));
@@ -504,6 +505,10 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             CLT_BAR_INIT(filled_all + i * 8, 4);
             for (uint kind = 1; kind < BAR_KINDS; kind++) CLT_BAR_INIT(filled_all + (kind * 2 * BOXES + i) * 8, 1);
         }
+#if SLICES
+        CLT_BAR_INIT(SLICE_BARS, 1);
+        CLT_BAR_INIT(SLICE_BARS + 8, 1);
+#endif
         CLT_BAR_READY();
         CLT_MAP_ACQUIRE(maps + map_a);
         CLT_MAP_ACQUIRE(maps_b + map_b);
@@ -657,7 +662,8 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         }
 #if SLICES
         for (uint lot = 0; lot < 2; lot++)
-            add_slice(&plan, lot == 1, part, flags, (__global float *)c + c_off, ldc, id - 128);
+            add_slice(&plan, lot, part, flags, (__local const float4 *)ring, ring_at, SLICE_BARS, (__global float *)c + c_off,
+                      ldc, id - 128);
 #endif
     }
 }

@@ -6,7 +6,18 @@
 
 #include "test/test_util.h"
 
-enum { BM = 128, BN = 256, PIECE = BM * BN, GROUPS = 12, M = 200, N = 600, LDC = 616, TILES = 6, LOTS = 2 };
+enum {
+    BM = 128,
+    BN = 256,
+    PIECE = BM * BN,
+    GROUPS = 12,
+    M = 200,
+    N = 600,
+    LDC = 616,
+    TILES = 6,
+    LOTS = 2,
+    RING = 132 * 1024
+};
 
 static const char kernel_text[] =
     "#include \"../gemm/gemm_epilogue.clh\"\n"
@@ -17,9 +28,14 @@ static const char kernel_text[] =
     "#define SLICES 1\n"
     "#define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)\n"
     "#define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)\n"
-    "#define CLT_LOAD16_IF(v, yes, from) v = (yes) ? *(__global const float4 *)(from) : (float4)(0.0f)\n"
+    "#define CLT_BULK_LOAD(at, from, bytes, bar) \\\n"
+    "    for (uint w = 0; w < (bytes) / 16; w++) ((__local float4 *)ring)[(at) / 16 + w] = (from)[w]\n"
+    "#define CLT_GLOBAL_ADD4(to, v) *(__global float4 *)(to) += v\n"
     "#define CLT_FLAG_AWAIT(flag, n)\n"
     "#define CLT_FLAG_COUNT(before, flag) before = atomic_inc(flag)\n"
+    "#define CLT_FENCE_ASYNC_GLOBAL()\n"
+    "#define CLT_BAR_EXPECT(bar, bytes)\n"
+    "#define CLT_BAR_WAIT(bar, parity)\n"
     "#define CLT_GROUP_SYNC(id, items)\n"
     "#include \"../gemm/gemm_wgmma_plan.clh\"\n"
     "#include \"../gemm/gemm_wgmma_slices.clh\"\n"
@@ -43,10 +59,11 @@ static const char kernel_text[] =
     "ulong "
     "flags_off,\n"
     "                     __global float *c, ulong c_off, ulong ldc) {\n"
+    "    __local float4 ring[TILE_QUADS + 16];\n"
     "    const gemm_plan p = PLAN_INIT;\n"
     "    for (uint lot = 0; lot < 2; lot++)\n"
     "        for (uint item = 0; item < HALVES * 128; item++)\n"
-    "            add_slice(&p, lot, part + part_off / 4, flags + flags_off, c + c_off, ldc, "
+    "            add_slice(&p, lot, part + part_off / 4, flags + flags_off, ring, 0, 0, c + c_off, ldc, "
     "item);\n"
     "}\n";
 
@@ -166,6 +183,10 @@ static void add_up(int d, const slices_case *t) {
 static void pieces_are_dealt_out_and_added(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++) {
+        if (clt_device_get_facts(tu_device(d))->local_mem < RING) {
+            printf("skip: %s has less than %d KiB of local memory\n", tu_device_name(d), RING / 1024);
+            continue;
+        }
         for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) add_up(d, &cases[i]);
     }
 }
