@@ -18,6 +18,8 @@
  *   -DFINISH=1        an activation, or the derivative of one, of 16-bit tensors is made while the next tile is multiplied:
  *                     gemm_wgmma_finish.clh
  *   -DAGAIN=1         FINISH of a derivative: act(grad_pre) is written, too
+ *   -DOWN=1           FINISH of GELU or its derivative without AGAIN, for few steps of k: those who multiply finish a quarter
+ *                     of a tile themselves, between their products (other activations take too many registers)
  *   -DSUMS=1          TN: a_sum[i] (+)= sum over k of a[k, i], along the way
  *
  * Tiles `0 .. whole` are dealt out one by one. The others are cut along k into equal pieces, in two lots: as many tiles as
@@ -79,6 +81,9 @@
 #ifndef AGAIN
 #define AGAIN 0
 #endif
+#ifndef OWN
+#define OWN 0
+#endif
 #ifndef SUMS
 #define SUMS 0
 #endif
@@ -90,6 +95,9 @@
 #endif
 #if AGAIN && !(FINISH && (EP & CLT_EP_GRAD))
 #error "AGAIN needs FINISH of a derivative"
+#endif
+#if OWN && (!FINISH || AGAIN)
+#error "OWN needs FINISH without AGAIN"
 #endif
 #if SUMS && FORM != 2
 #error "SUMS needs FORM 2"
@@ -435,6 +443,13 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
 #define LEAVE LEAVE_WHOLE
 #endif
 
+#if !OWN
+#define OWN_TILE
+#define OWN_ASK
+#define OWN_PIECE
+#define OWN_END
+#define LAST_RESULTS RESULTS(3)
+#endif
 /* Step s of the products, when its boxes are there; the boxes of the step before are given back. `also`: what else is done
  * with them. */
 #define STEP(also)                                                                                           \
@@ -449,8 +464,10 @@ static inline void ask(const gemm_plan *p, gemm_ahead *next, ulong map, uint box
                       i > 0 || s > walk.k0, TRANS_A, TRANS_B);                                               \
     also;                                                                                                    \
     CLT_MMA_COMMIT();                                                                                        \
+    OWN_ASK;                                                                                                 \
     CLT_MMA_WAIT_ANY(1);                                                                                     \
     if (s > walk.k0 && item == 0) CLT_BAR_ARRIVE(empty + before * 8);                                        \
+    OWN_PIECE;                                                                                               \
     before = stage;                                                                                          \
     if (++stage == STAGES) {                                                                                 \
         stage = 0;                                                                                           \
@@ -603,6 +620,10 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         const uint factor = sent + 2 * BOXES * 8;
         uint box_parity = 0;
 #endif
+#if OWN
+        gemm_own own = {(__local uint4 *)(boxes + (half_ * BOXES + 3) * BOX_BYTES) + warp * 128 + lane,
+                        {c + c_off, ldc}, {more + more_off, ldmore}, 0, 0, OWN_PIECES};
+#endif
         const uint put_line = warp * 16 + (lane & 15), put_row = put_line * 128, put_block = lane >> 4,
                    put_swizzle = put_line & 7;
         uint stage = 0, parity = 0, sent_parity = !AHEAD;
@@ -613,6 +634,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             for (int i = 0; i < HELD; i++) d[b][i] = 0.0f;
         while (walk_next(&plan, &walk)) {
             uint before = 0;
+            OWN_TILE;
 #if SUMS
             const uint share = tile_place(&plan, walk.tile).y;
             uint own = walk.k0 + (share + plan.tiles_n - walk.k0 % plan.tiles_n) % plan.tiles_n;
@@ -652,7 +674,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             RESULTS(0);
             RESULTS(1);
             RESULTS(2);
-            RESULTS(3);
+            LAST_RESULTS;
 #if SUMS
             leave_sums(d, &plan, &walk, part, flags, a_sum + sum_off, half_, item);
 #endif
@@ -665,5 +687,6 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             add_slice(&plan, lot, part, flags, (__local const float4 *)ring, ring_at, SLICE_BARS, (__global float *)c + c_off,
                       ldc, id - 128);
 #endif
+        OWN_END;
     }
 }

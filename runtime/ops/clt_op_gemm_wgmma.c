@@ -6,7 +6,7 @@
 
 #include "../device/clt_tensor_map.h"
 
-enum { BK = 64, ITEMS = 384, SLOT_PARTS = 1, MOST_UNITS = 160, SUM_FLAGS = 64 };
+enum { BK = 64, ITEMS = 384, OWN_STEPS = 16, SLOT_PARTS = 1, MOST_UNITS = 160, SUM_FLAGS = 64 };
 
 static clt_map_type map_type(clt_dtype t) {
     return t == CLT_BF16 ? CLT_MAP_BF16 : t == CLT_F16 ? CLT_MAP_F16 : CLT_MAP_F32;
@@ -128,6 +128,7 @@ static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_pla
 /* What the epilogue does beside bias and storing (the kernel's options of these names). */
 typedef struct {
     bool finish;               /* FINISH: an activation or its derivative, by warps of its own */
+    bool own;                  /* OWN: a part of that by those who multiply */
     bool ahead;                /* AHEAD: the residual comes by the copy engine */
     clt_tensor_map_params box; /* of pre, of what comes ahead or of grad_pre; has_box */
     bool has_box;
@@ -153,6 +154,8 @@ static gemm_epilogue epilogue_of(const clt_gemm_params *p) {
         e.box = result(p->pre, p->aux_type, p->m, p->n, p->ldpre);
         e.has_box = true;
     }
+    e.own = e.finish && (p->act == CLT_ACT_GELU || p->grad_act == CLT_ACT_GELU) && !p->again.buf &&
+            CLT_CEIL_DIV(p->k, BK) <= OWN_STEPS;
     return e;
 }
 
@@ -162,10 +165,10 @@ static bool makes_again(const clt_gemm_params *p) {
 
 static void options_of(const clt_gemm_params *p, const clt_variant *v, const gemm_epilogue *e, char *out,
                        size_t size) {
-    char more[64];
-    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s%s%s%s", (int)p->form, clt_gemm_flags(p),
-             e->finish ? " -DFINISH=1" : "", e->ahead ? " -DAHEAD=1" : "", p->again.buf ? " -DAGAIN=1" : "",
-             p->a_sum.buf ? " -DSUMS=1" : "");
+    char more[96];
+    snprintf(more, sizeof more, " -DFORM=%d -DEP=%uu%s%s%s%s%s", (int)p->form, clt_gemm_flags(p),
+             e->finish ? " -DFINISH=1" : "", e->own ? " -DOWN=1" : "", e->ahead ? " -DAHEAD=1" : "",
+             p->again.buf ? " -DAGAIN=1" : "", p->a_sum.buf ? " -DSUMS=1" : "");
     clt_gemm_options(p, v, more, out, size);
 }
 

@@ -1,7 +1,7 @@
-/* What the finishers of clkernels/gemm/gemm_wgmma_finish.clh do with a box of results, on every device:
- * barriers and the copy engine, which only Hopper has, are left out, and one work-item plays the 32 of a warp
- * in turn. So the places of a box's elements in c and pre, the clipping at the edges, and what is rounded are
- * tested where there is no such GPU. */
+/* What the finishers of clkernels/gemm/gemm_wgmma_finish.clh, and with OWN those who multiply, do with a box
+ * of results, on every device: barriers and the copy engine, which only Hopper has, are left out, and one
+ * work-item plays the 32 of a warp in turn. So the places of a box's elements in c and pre, the clipping at
+ * the edges, and what is rounded are tested where there is no such GPU. */
 #include <string.h>
 
 #include "runtime/ops/ref/clt_ref.h"
@@ -47,7 +47,15 @@ static const char kernel_text[] =
     "    for (uint lane = 0; lane < 32; lane++) {\n"
     "        const gemm_finisher f = {(__local char *)copy, 0, 0, 0, 0, 1, lane, {c + c_off, ldc},\n"
     "                                 {more + more_off, ldmore}};\n"
-    "        finish_box(&f, &p, (uint2)(x, y), half_, q, 0);\n"
+    "        if (!OWN || q < 3) finish_box(&f, &p, (uint2)(x, y), half_, q, 0);\n"
+    "#if OWN\n"
+    "        for (uint warp = 0; q == 3 && warp < 4; warp++) {\n"
+    "            gemm_own o = {copy + (half_ * 4 + 3) * (BOX_BYTES / 16) + warp * 128 + lane, f.c, f.more, "
+    "0, 0, 0};\n"
+    "            own_begin(&o, (uint2)(x, y), half_, warp, lane);\n"
+    "            own_rest(&o, &p);\n"
+    "        }\n"
+    "#endif\n"
     "    }\n"
     "    for (uint i = 0; i < 2 * BOXES * BOX_BYTES / 16; i++) boxes[boxes_off / 8 + i] = copy[i];\n"
     "}\n";
@@ -57,16 +65,22 @@ typedef struct {
     clt_dtype type;
     clt_activation act;
     bool derivative, more; /* more: pre, or the activation again */
+    uint32_t first;        /* the chunk that is tested first, 3 where it is OWN's */
 } finish_case;
 
 static const finish_case cases[] = {
-    {"bf16 gelu and pre", "-DC_TYPE=1 -DAUX_TYPE=1 -DACT=1 -DEP=7 -DAGAIN=0", CLT_BF16, CLT_ACT_GELU, false,
-     true},
-    {"fp16 silu", "-DC_TYPE=2 -DAUX_TYPE=2 -DACT=5 -DEP=4 -DAGAIN=0", CLT_F16, CLT_ACT_SILU, false, false},
-    {"bf16 derivative of gelu", "-DC_TYPE=1 -DAUX_TYPE=1 -DGRAD_ACT=1 -DEP=8 -DAGAIN=0", CLT_BF16,
-     CLT_ACT_GELU, true, false},
-    {"fp16 derivative of gelu, again", "-DC_TYPE=2 -DAUX_TYPE=2 -DGRAD_ACT=1 -DEP=8 -DAGAIN=1", CLT_F16,
-     CLT_ACT_GELU, true, true},
+    {"bf16 gelu and pre", "-DC_TYPE=1 -DAUX_TYPE=1 -DACT=1 -DEP=7 -DAGAIN=0 -DOWN=0", CLT_BF16, CLT_ACT_GELU,
+     false, true, 2},
+    {"bf16 gelu and pre, own", "-DC_TYPE=1 -DAUX_TYPE=1 -DACT=1 -DEP=7 -DAGAIN=0 -DOWN=1", CLT_BF16,
+     CLT_ACT_GELU, false, true, 3},
+    {"fp16 silu", "-DC_TYPE=2 -DAUX_TYPE=2 -DACT=5 -DEP=4 -DAGAIN=0 -DOWN=0", CLT_F16, CLT_ACT_SILU, false,
+     false, 2},
+    {"bf16 derivative of gelu", "-DC_TYPE=1 -DAUX_TYPE=1 -DGRAD_ACT=1 -DEP=8 -DAGAIN=0 -DOWN=0", CLT_BF16,
+     CLT_ACT_GELU, true, false, 2},
+    {"bf16 derivative of gelu, own", "-DC_TYPE=1 -DAUX_TYPE=1 -DGRAD_ACT=1 -DEP=8 -DAGAIN=0 -DOWN=1",
+     CLT_BF16, CLT_ACT_GELU, true, false, 3},
+    {"fp16 derivative of gelu, again", "-DC_TYPE=2 -DAUX_TYPE=2 -DGRAD_ACT=1 -DEP=8 -DAGAIN=1 -DOWN=0",
+     CLT_F16, CLT_ACT_GELU, true, true, 2},
 };
 
 /* Where row i, column j stands in a box whose 16-byte pieces are swizzled over eight rows. */
@@ -144,7 +158,7 @@ static void boxes_are_finished_in_place(void **state) {
                                               cases[i].options, &k),
                          cases[i].what);
             /* All boxes of a tile that is cut at the right and below, and one far inside. */
-            finish_one(d, &cases[i], k, 0, 0, 1, 2);
+            finish_one(d, &cases[i], k, 0, 0, 1, cases[i].first);
             for (uint32_t u = 0; u < BOXES && !tu_tiny(); u++)
                 finish_one(d, &cases[i], k, 1, 1, u / 4, u % 4);
         }
