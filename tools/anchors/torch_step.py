@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """PyTorch training the models of `clbench step`: the other side of its table, on a GPU or a CPU.
 
-usage: torch_step.py [--model NAME,NAME] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS] [--ours FILE]
+usage: torch_step.py [--model NAME,NAME] [--bias] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS] [--ours FILE]
 
-MPT with learned positions, no biases, tied embeddings, exact GELU and causal attention from
+MPT with learned positions, no biases (`clbench step --no-bias`; --bias: with them, as it is without that option), tied embeddings, exact GELU and causal attention from
 scaled_dot_product_attention (cuDNN or flash kernels on a GPU); bf16 by autocast with fp32 weights, fused AdamW,
 torch.compile. Random tokens. --ours: rows of `clbench step --json`, whose tokens a second are set beside. MFU as MosaicML counts it: 6 N + 12 layers d_model T FLOP a token over the peak.
 """
@@ -28,12 +28,12 @@ NOMINAL = {'H100': 989.5, 'H200': 989.5, 'A100': 312.0}  # dense 16-bit TFLOP/s 
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, bias):
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=bias), nn.LayerNorm(width, bias=bias)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=bias), nn.Linear(width, width, bias=bias)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=bias), nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, x):
         batch, seq, width = x.shape
@@ -44,14 +44,17 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, width, heads, layers, vocab, seq):
+    def __init__(self, width, heads, layers, vocab, seq, bias):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(seq, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width, bias=False)
+        self.blocks = nn.ModuleList(Block(width, heads, bias) for _ in range(layers))
+        self.norm = nn.LayerNorm(width, bias=bias)
         for p in self.parameters():
             if p.dim() > 1:
                 nn.init.normal_(p, 0.0, 0.02)
+        for name, p in self.named_parameters():
+            if name.endswith('bias'):
+                nn.init.zeros_(p)
 
     def forward(self, ids, targets):
         x = self.tokens(ids) + self.positions.weight
@@ -70,51 +73,54 @@ def measure(name, opt, device):
     width, heads, layers, vocab, batch = MODELS[name]
     batch, seq = opt.microbatch or batch, opt.seq
     torch.manual_seed(0)
-    model = Model(width, heads, layers, vocab, seq).to(device)
+    model = Model(width, heads, layers, vocab, seq, opt.bias).to(device)
     params = list(model.parameters())
     optimizer = torch.optim.AdamW(params, lr=6e-4, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     run = model if opt.eager else torch.compile(model)
     ids = torch.randint(0, vocab, (batch, seq), device=device)
 
-    def step():
+    def step(clip):
         with torch.autocast(device, torch.bfloat16, enabled=not opt.fp32):
             loss = run(ids, ids)
         loss.backward()
-        if opt.clip:
+        if clip:
             nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     began = time.perf_counter()
     for _ in range(4):
-        step()
+        step(False)
     wait(device)
     warm = time.perf_counter() - began
-    steps, began = 0, time.perf_counter()
-    while steps < 4 or time.perf_counter() - began < opt.seconds:
-        for _ in range(4 if device == 'cuda' else 1):
-            step()
-            steps += 1
-        wait(device)
-    seconds = (time.perf_counter() - began) / steps
-    count = sum(p.numel() for p in params)
-    tokens = batch * seq / seconds
-    flops = tokens * (6 * count + 12 * layers * width * seq)
-    card = torch.cuda.get_device_name() if device == 'cuda' else ''
-    peak = opt.peak or next((v for k, v in NOMINAL.items() if k in card and not opt.fp32), 0)
-    share = f'{flops / peak * 1e-10:.1f} %' if peak else '-'
-    memory = f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB' if device == 'cuda' else '-'
-    ours = [r['tokens_per_second'] for r in opt.rows if r['model'] == name and r['seq'] == seq]
-    print(f'{name:10} {count / 1e6:7.1f}M {seq:6} {batch:9} {tokens:11.0f} {flops * 1e-12:9.2f} {share:>9} {memory:>10} {warm:7.1f} s'
-          + ''.join(f'   ours {o:.0f}, ratio {o / tokens:.3f}' for o in ours), flush=True)
+    for clip in (False, True) if opt.clip else (False,):
+        steps, began = 0, time.perf_counter()
+        while steps < 4 or time.perf_counter() - began < opt.seconds:
+            for _ in range(4 if device == 'cuda' else 1):
+                step(clip)
+                steps += 1
+            wait(device)
+        seconds = (time.perf_counter() - began) / steps
+        count = sum(p.numel() for p in params)
+        tokens = batch * seq / seconds
+        flops = tokens * (6 * count + 12 * layers * width * seq)
+        card = torch.cuda.get_device_name() if device == 'cuda' else ''
+        peak = opt.peak or next((v for k, v in NOMINAL.items() if k in card and not opt.fp32), 0)
+        share = f'{flops / peak * 1e-10:.1f} %' if peak else '-'
+        memory = f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB' if device == 'cuda' else '-'
+        ours = [r['tokens_per_second'] for r in opt.rows
+                if r['model'] == name and r['seq'] == seq and r.get('biases', True) == opt.bias]
+        print(f'{name:10} {count / 1e6:7.1f}M {seq:6} {batch:9} {"yes" if clip else "no":>4} {tokens:11.0f} {flops * 1e-12:9.2f} {share:>9}'
+              f' {memory:>10} {warm:7.1f} s' + ''.join(f'   ours {o:.0f}, ratio {o / tokens:.3f}' for o in ours), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--model', default='mpt-125m,mpt-1b')
+    parser.add_argument('--bias', action='store_true', help='with biases')
     parser.add_argument('--eager', action='store_true')
     parser.add_argument('--fp32', action='store_true')
-    parser.add_argument('--clip', action='store_true', help='clip the gradient norm at 1, as clbench step does')
+    parser.add_argument('--clip', action='store_true', help='measure again with the gradient norm clipped at 1, as clbench step does')
     parser.add_argument('--seq', type=int, default=2048)
     parser.add_argument('--microbatch', type=int, default=0)
     parser.add_argument('--seconds', type=float, default=3.0)
@@ -127,8 +133,8 @@ def main():
             opt.rows = json.load(f)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     print(f'PyTorch {torch.__version__}, {torch.cuda.get_device_name() if device == "cuda" else "CPU"}, '
-          f'{"fp32" if opt.fp32 else "bf16 autocast"}, {"eager" if opt.eager else "torch.compile"}')
-    print(f'{"model":10} {"params":>8} {"seq":>6} {"mb":>9} {"tok/s":>11} {"TFLOP/s":>9} {"MFU":>9} {"memory":>10} {"4 steps":>9}')
+          f'{"fp32" if opt.fp32 else "bf16 autocast"}, {"eager" if opt.eager else "torch.compile"}, {"with" if opt.bias else "without"} biases')
+    print(f'{"model":10} {"params":>8} {"seq":>6} {"mb":>9} {"clip":>4} {"tok/s":>11} {"TFLOP/s":>9} {"MFU":>9} {"memory":>10} {"4 steps":>9}')
     for name in opt.model.split(','):
         measure(name, opt, device)
         if device == 'cuda':
