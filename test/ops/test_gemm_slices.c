@@ -33,6 +33,7 @@ static const char kernel_text[] =
     "#define CLT_GLOBAL_ADD4(to, v) *(__global float4 *)(to) += v\n"
     "#define CLT_FLAG_AWAIT(flag, n)\n"
     "#define CLT_FLAG_COUNT(before, flag) before = atomic_inc(flag)\n"
+    "#define CLT_FLAG_CLEAR(flag) atomic_xchg(flag, 0u)\n"
     "#define CLT_FENCE_ASYNC_GLOBAL()\n"
     "#define CLT_BAR_EXPECT(bar, bytes)\n"
     "#define CLT_BAR_WAIT(bar, parity)\n"
