@@ -398,17 +398,17 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             OWN_TILE;
 #if SUMS
             const uint share = tile_place(&plan, walk.tile).y;
-            uint own = walk.k0 + (share + plan.tiles_n - walk.k0 % plan.tiles_n) % plan.tiles_n;
+            uint ones_at = walk.k0 + (share + plan.tiles_n - walk.k0 % plan.tiles_n) % plan.tiles_n;
 #pragma unroll
             for (int b = 0; b < MB; b++)
 #pragma unroll
                 for (int i = SUM_AT; i < HELD; i++) d[b][i] = 0.0f;
             /* Loops, for the assembler lets products wait for each other where some are conditional. */
             for (uint s = walk.k0; s < walk.k1; s++) {
-                for (const uint stop = min(own, walk.k1); s < stop; s++) { STEP(); }
+                for (const uint stop = min(ones_at, walk.k1); s < stop; s++) { STEP(); }
                 if (s == walk.k1) break;
                 STEP(ADD_UP);
-                own += plan.tiles_n;
+                ones_at += plan.tiles_n;
             }
 #else
             for (uint s = walk.k0; s < walk.k1; s++) { STEP(); }
@@ -424,8 +424,8 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
                 continue;
             }
             if (walk.k1 < plan.steps) {
-                const gemm_piece own = walk.piece;
-                for (uint i = 1; i < own.pieces; i++) add_piece(d, part, flags, own.number + i * own.next, half_, item);
+                const gemm_piece first = walk.piece;
+                for (uint i = 1; i < first.pieces; i++) add_piece(d, part, flags, first.number + i * first.next, half_, item);
             }
 #endif
 #if EP & ~CLT_EP_ACCUMULATE

@@ -2,7 +2,6 @@
 #include "clt_op_gemm.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "../device/clt_tensor_map.h"
 
@@ -77,7 +76,7 @@ static double cut(gemm_plan *g, int64_t some, int64_t units, bool slices) {
         const double time = lot_time(&now, 0, slices) + lot_time(&now, 1, slices);
         if (least >= 0 && time >= least) continue;
         least = time;
-        memcpy(g->lots, now.lots, sizeof g->lots);
+        *g = now;
     }
     return least;
 }

@@ -1,6 +1,6 @@
 /* How gemm_wgmma.cl deals out tiles and pieces of them (gemm_wgmma_plan.clh), and how pieces are added up
- * (gemm_wgmma_slices.clh), on every device: flags and barriers, which are of Hopper, are left out, and one
- * work-item plays all of a work-group in turn. */
+ * (gemm_wgmma_slices.clh), on every device: waiting for flags and barriers, which are of Hopper, is left out,
+ * and one work-item plays all of a work-group in turn. */
 #include <stdlib.h>
 #include <string.h>
 

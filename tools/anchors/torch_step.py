@@ -93,6 +93,11 @@ def measure(name, opt, device):
         step(False)
     wait(device)
     warm = time.perf_counter() - began
+    count = sum(p.numel() for p in params)
+    card = torch.cuda.get_device_name() if device == 'cuda' else ''
+    peak = opt.peak or next((v for k, v in NOMINAL.items() if k in card and not opt.fp32), 0)
+    ours = [r['tokens_per_second'] for r in opt.rows
+            if r['model'] == name and r['seq'] == seq and r.get('biases', True) == opt.bias]
     for clip in (False, True) if opt.clip else (False,):
         steps, began = 0, time.perf_counter()
         while steps < 4 or time.perf_counter() - began < opt.seconds:
@@ -101,15 +106,10 @@ def measure(name, opt, device):
                 steps += 1
             wait(device)
         seconds = (time.perf_counter() - began) / steps
-        count = sum(p.numel() for p in params)
         tokens = batch * seq / seconds
         flops = tokens * (6 * count + 12 * layers * width * seq)
-        card = torch.cuda.get_device_name() if device == 'cuda' else ''
-        peak = opt.peak or next((v for k, v in NOMINAL.items() if k in card and not opt.fp32), 0)
         share = f'{flops / peak * 1e-10:.1f} %' if peak else '-'
         memory = f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB' if device == 'cuda' else '-'
-        ours = [r['tokens_per_second'] for r in opt.rows
-                if r['model'] == name and r['seq'] == seq and r.get('biases', True) == opt.bias]
         print(f'{name:10} {count / 1e6:7.1f}M {seq:6} {batch:9} {"yes" if clip else "no":>4} {tokens:11.0f} {flops * 1e-12:9.2f} {share:>9}'
               f' {memory:>10} {warm:7.1f} s' + ''.join(f'   ours {o:.0f}, ratio {o / tokens:.3f}' for o in ours), flush=True)
 
