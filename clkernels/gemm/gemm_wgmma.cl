@@ -13,8 +13,8 @@
  *   -DIN_TYPE -DC_TYPE -DAUX_TYPE    clt_dtype: 0 fp32, 1 bf16, 2 fp16; operands, c, pre and grad_pre
  *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: what the epilogue does
  *   -DACT -DGRAD_ACT  gemm_epilogue.clh; GELU of include/clt_act_fast.clh
- *   -DAHEAD=1         the residual, with c of fp32 that is not added to, is copied to where the results will be, ahead of
- *                     the products
+ *   -DAHEAD=1         the residual, with c of fp32 that is not added to, is copied ahead of the products: that of the first
+ *                     half of a tile to where the results will be, the other to the ring, behind the operands
  *   -DFINISH=1        an activation, or the derivative of one, of 16-bit tensors is made while the next tile is multiplied:
  *                     gemm_wgmma_finish.clh
  *   -DAGAIN=1         FINISH of a derivative: act(grad_pre) is written, too
@@ -92,6 +92,9 @@
 #endif
 #if AHEAD && (!(EP & CLT_EP_RESIDUAL) || (EP & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) || C_TYPE)
 #error "AHEAD does not do this epilogue"
+#endif
+#if AHEAD && BOXES != 4
+#error "AHEAD takes four boxes"
 #endif
 #if AGAIN && !(FINISH && (EP & CLT_EP_GRAD))
 #error "AGAIN needs FINISH of a derivative"
@@ -211,6 +214,11 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
 #define OWN_END
 #define LAST_RESULTS RESULTS(3)
 #endif
+#define NEXT_STAGE                                                                                           \
+    if (++stage == STAGES) {                                                                                 \
+        stage = 0;                                                                                           \
+        parity ^= 1;                                                                                         \
+    }
 /* Step s of the products, when its boxes are there; the boxes of the step before are given back. `also`: what else is done
  * with them. */
 #define STEP(also)                                                                                           \
@@ -230,10 +238,7 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
     if (s > walk.k0 && item == 0) CLT_BAR_ARRIVE(empty + before * 8);                                        \
     OWN_PIECE;                                                                                               \
     before = stage;                                                                                          \
-    if (++stage == STAGES) {                                                                                 \
-        stage = 0;                                                                                           \
-        parity ^= 1;                                                                                         \
-    }
+    NEXT_STAGE
 #define ADD_UP                                                                                               \
     _Pragma("unroll") for (int i = 0; i < BK / 16; i++)                                                      \
     _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
@@ -300,6 +305,9 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         CLT_REGISTERS_LESS(FEW_REGISTERS);
         if (id == 0) {
             uint stage = 0, parity = 1;
+#if AHEAD
+            CLT_MAP_ACQUIRE(maps_pre + map_pre);
+#endif
             while (walk_next(&plan, &walk)) {
                 const uint2 place = tile_place(&plan, walk.tile);
                 const int m0 = (int)(place.x * BM), n0 = (int)(place.y * BN);
@@ -307,11 +315,16 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
                     CLT_BAR_WAIT(empty + stage * 8, parity);
                     load_stage(ring_at + stage * STAGE_BYTES, full + stage * 8, (ulong)(maps + map_a),
                                (ulong)(maps_b + map_b), (int)(s * BK), m0, n0);
-                    if (++stage == STAGES) {
-                        stage = 0;
-                        parity ^= 1;
-                    }
+                    NEXT_STAGE;
                 }
+#if AHEAD
+                for (int q = 0; q < 4 && walk.k0 == 0; q++) {
+                    if (!LATER(q)) continue;
+                    CLT_BAR_WAIT(empty + stage * 8, parity);
+                    load_later(ring_at + stage * STAGE_BYTES, full + stage * 8, (ulong)(maps_pre + map_pre), q, m0, n0);
+                    NEXT_STAGE;
+                }
+#endif
             }
         }
 #if FINISH
@@ -337,7 +350,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
 #if AHEAD
             gemm_ahead next = {walk, 0, false};
             next.more = walk_next_result(&plan, &next.walk);
-            for (uint i = 0; i < BOXES; i++) GIVE_BACK(i);
+            for (uint i = 0; i < BOXES; i++) GIVE_BACK(LAST_BOX - BOXES + i);
 #endif
             while (walk_next_result(&plan, &walk)) {
                 const uint2 place = tile_place(&plan, walk.tile);
