@@ -19,7 +19,8 @@
  *
  * Launch: attention_prepare local {256}, global {256 * ceil128(T) / (256 / LANES), H, B}; the others local {384}, global
  * {384 * work-groups}.
- * Requirements: wgmma and tensor maps (runtime/device/clt_ptx.h, clt_tensor_map.h); HEAD_DIM 64, 80, 96 or 128.
+ * Requirements: wgmma and tensor maps (runtime/device/clt_ptx.h, clt_tensor_map.h); HEAD_DIM 64, 80, 96 or 128, with
+ * KEEP_DS 64 or 128, and dq starts and steps by 16 bytes.
  *
  * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), ALIBI, SOFTCAP, WINDOW, SEQ_IDS, KEEP_DS. For tuning: KEY_SPAN, QUERY_SPAN: rows of a
  * block that is gone through (64, 128); KEY_STAGES, QUERY_STAGES: blocks in flight; KEY_REGS, QUERY_REGS: the owned rows'
@@ -206,8 +207,11 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
 
 /* --- ds that is kept ------------------------------------------------------------------------------------- */
 
-/* Of 64 queries and 64 keys, 16 bits each. A query head has a block for each pair on and below the diagonal. */
+/* Of 64 queries and 64 keys, 16 bits each. A query head has a block for each pair on and below the diagonal. A block is
+ * the left operand of attention_kept's products: matrices of 8 keys x 8 queries, 16 bytes a key; eight of them for the
+ * first 8 keys, then those for the next. */
 #define DS_BYTES 8192
+#define DS_OPERAND(address) CLT_TILE_PLAIN_MN(address, 1024, 128)
 #define DS_BLOCKS(tiles) ((tiles) * ((tiles) + 1) / 2)
 #define DS_AT(head, query_tile, key_tile) ((head) * DS_BLOCKS((seq + 63) / 64) + DS_BLOCKS(query_tile) + (key_tile))
 

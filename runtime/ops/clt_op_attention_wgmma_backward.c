@@ -13,8 +13,9 @@ enum {
     SLOT_KEPT = 2
 };
 
-/* Launches over parts of the heads cost their ends: with four parts computing scores again was faster
- * (clkernels/attention/README.md). Each part is two launches, which have counters of their own. */
+/* Launches over parts of the heads cost their ends: with four parts computing scores again was faster, and
+ * heads of 64 gain too little for any (clkernels/attention/README.md). Each part is two launches, which have
+ * counters of their own. */
 enum { MOST_PARTS = 3, LAUNCHES = 8 };
 _Static_assert(2 * MOST_PARTS <= LAUNCHES, "the kernels have LAUNCHES counters");
 
@@ -72,12 +73,13 @@ static int64_t kept_at_once(const grad_params *g) {
     const uint64_t fit = space / (kept_bytes(p) * (uint64_t)(p->heads / p->kv_heads));
     if (fit == 0) return 0;
     const int64_t parts = CLT_CEIL_DIV(units, (int64_t)CLT_MIN(fit, (uint64_t)units));
-    return parts > MOST_PARTS ? 0 : CLT_CEIL_DIV(units, parts);
+    return parts > (p->head_dim > TILE ? MOST_PARTS : 1) ? 0 : CLT_CEIL_DIV(units, parts);
 }
 
 static bool takes_backward(const clt_variant *v, const grad_params *g) {
     const params *p = &g->fwd;
-    if (keeps_ds(v) && (p->window >= 0 || p->seq_ids.buf || p->softcap > 0 || kept_at_once(g) == 0))
+    if (keeps_ds(v) && (p->head_dim % TILE != 0 || p->window >= 0 || p->seq_ids.buf || p->softcap > 0 ||
+                        !in_vectors(g->dq, g->lddq, 8) || kept_at_once(g) == 0))
         return false;
     int64_t d = p->head_dim;
     if (p->type == CLT_F32 || p->dropout > 0.0f || (d != 64 && d != 80 && d != 96 && d != 128)) return false;
@@ -146,11 +148,12 @@ static clt_status common_args(clt_ops *ops, const grad_params *g, clt_buffer *st
     return CLT_OK;
 }
 
-/* Heads (of `heads` a sample, each with `tensors` tensors' rows) to a section: 32 MiB, of the 50 MiB of a
- * Hopper. */
-static uint64_t section_of(const params *p, int64_t tensors) {
-    uint64_t bytes = (uint64_t)(p->seq * p->head_dim * tensors) * clt_dtype_bytes(p->type);
-    return CLT_MAX((32ull << 20) / bytes, 1);
+/* How many of `units` heads, each with `tensors` tensors' rows, go to a section: 32 MiB at most, of the 50
+ * MiB of a Hopper, and sections as even as they can be: a short last one has too few items for the device. */
+static uint64_t section_of(const params *p, int64_t tensors, int64_t units) {
+    const uint64_t bytes = (uint64_t)(p->seq * p->head_dim * tensors) * clt_dtype_bytes(p->type);
+    const int64_t sections = CLT_CEIL_DIV(units, (int64_t)CLT_MAX((32ull << 20) / bytes, 1));
+    return (uint64_t)CLT_CEIL_DIV(units, sections);
 }
 
 static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, uint64_t items,
@@ -166,7 +169,7 @@ static clt_status keys(clt_ops *ops, const clt_variant *v, const grad_params *g,
                        clt_ref kept, const part *at) {
     const params *p = &g->fwd;
     arg_list l = {.n = 0};
-    CLT_TRY(common_args(ops, g, stats, section_of(p, 2 + 2 * p->heads / p->kv_heads), at, &l));
+    CLT_TRY(common_args(ops, g, stats, section_of(p, 2 + 2 * p->heads / p->kv_heads, at->units), at, &l));
     clt_attention_add_matrix(&l, g->dk, g->lddk);
     clt_attention_add_matrix(&l, g->dv, g->lddv);
     clt_attention_add(&l, CLT_U32(g->accumulate_kv));
@@ -179,7 +182,7 @@ static clt_status queries(clt_ops *ops, const clt_variant *v, const grad_params 
                           const part *at) {
     const params *p = &g->fwd;
     arg_list l = {.n = 0};
-    CLT_TRY(common_args(ops, g, stats, section_of(p, 4), at, &l));
+    CLT_TRY(common_args(ops, g, stats, section_of(p, 4, at->units), at, &l));
     clt_attention_add_matrix(&l, g->dq, g->lddq);
     return launch(ops, v, "attention_queries", padded(p) / ROWS * (uint64_t)at->units, &l);
 }
