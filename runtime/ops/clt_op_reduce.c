@@ -43,6 +43,12 @@ clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref 
     return row_sum(ops, v, "row_sumsq", chunks, CLT_CHUNK, x, CLT_CHUNK, out);
 }
 
+clt_status clt_op_sumsq(clt_ops *ops, clt_ref x, uint64_t count, clt_ref out) {
+    const clt_variant *v;
+    CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
+    return row_sum(ops, v, "row_sumsq", 1, count, x, count, out);
+}
+
 clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold,
                               float inv_scale, clt_ref status) {
     const clt_variant *v;

@@ -334,6 +334,8 @@ clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_ref x, i
 /* Sum of squares of each chunk (65,536 elements) of x [chunks * 65536] into out[chunks], along the row rule.
  */
 clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref out);
+/* The same of `count` elements, into out[0]. */
+clt_status clt_op_sumsq(clt_ops *ops, clt_ref x, uint64_t count, clt_ref out);
 /* From all chunk sums of the slab: status[0] = norm = inv_scale * sqrt(sum along the row rule); status[1] =
  * clip coefficient inv_scale * min(1, threshold / (norm + 1e-6)) (inv_scale * 1 when threshold <= 0);
  * status[2] = 1 if norm is finite, else 0. inv_scale takes away the factor of a loss that was scaled (the

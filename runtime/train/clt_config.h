@@ -57,6 +57,7 @@ typedef struct {                   /* cltrain.guards: what watches the run */
     int nonfinite;                 /* CLT_NONFINITE_... */
     int64_t nonfinite_in_a_row;    /* skip and rollback: bad steps on end before more is done; 0: no end */
     int64_t max_rollbacks;         /* of a whole run */
+    bool gradient_norm;            /* computed although nothing but the guards and logs asks for it */
     int loss_spike;                /* CLT_SPIKE_... */
     int64_t spike_window;          /* steps */
     double spike_threshold;        /* z-score */

@@ -316,6 +316,10 @@ static const clt_key guard_keys[] = {
         c.guards.nonfinite_in_a_row),
     KEY("max_rollbacks", CLT_KEY_INT, false, "2", "how often a run goes back; then it ends",
         c.guards.max_rollbacks),
+    KEY("gradient_norm", CLT_KEY_BOOL, false, "true",
+        "false: the gradient's norm is computed only where clipping by it, loss_spike or amp_fp16 needs it; "
+        "elsewhere losses alone are looked at before the weights change",
+        c.guards.gradient_norm),
     {"loss_spike", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"warn\"",
      "a step whose loss or gradient norm lies far above those before: off; warn; skip: the step is left out; "
      "stop: the run ends before the update",

@@ -85,7 +85,7 @@ typedef struct {
 
 typedef struct {
     double loss;     /* token-weighted mean over the global batch (or mean of sample means) */
-    float grad_norm; /* before clipping */
+    float grad_norm; /* before clipping; NaN where it was not computed (cltrain.guards.gradient_norm) */
     bool finite;     /* false: nothing was updated */
     bool skipped; /* amp_fp16: the gradient overflowed at this loss scale: nothing was updated, training goes
                      on */

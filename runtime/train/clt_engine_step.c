@@ -119,15 +119,36 @@ static clt_status guard(clt_engine *e, int64_t samples, bool spoilt) {
                         (clt_ref){e->results, STATUS_FINITE}, clt_slab_ref(total, e->guarded));
 }
 
-static clt_status measure_norm(clt_engine *e, clt_slab *total) {
-    const clt_config *c = e->cfg;
+static bool needs_norm(const clt_config *c) {
+    return c->guards.gradient_norm || c->clip_type == CLT_CLIP_NORM || c->precision == CLT_F16 ||
+           c->guards.loss_spike != CLT_SPIKE_OFF;
+}
+
+/* Squares of all chunks; where nobody needs the norm, of a tensor's first elements, where guard() leaves its
+ * mark. */
+static clt_status sum_chunks(clt_engine *e, clt_slab *total, uint64_t *chunks) {
+    if (!needs_norm(e->cfg)) {
+        enum { FIRST = 64 }; /* tensors start at multiples of so many */
+        *chunks = 1;
+        return clt_op_sumsq(e->ops, clt_slab_ref(total, CLT_MAX(e->guarded, 0)), FIRST,
+                            (clt_ref){e->chunk_sums, 0});
+    }
+    *chunks = e->table.total / CLT_CHUNK;
     for (int i = 0; i < total->n; i++)
         CLT_TRY(clt_op_chunk_sumsq(e->ops, (clt_ref){total->piece[i], 0},
                                    (total->start[i + 1] - total->start[i]) / CLT_CHUNK,
                                    (clt_ref){e->chunk_sums, total->start[i] / CLT_CHUNK}));
+    return CLT_OK;
+}
+
+/* The step's status, and the gradient clipped by value. */
+static clt_status judge_gradient(clt_engine *e, clt_slab *total) {
+    const clt_config *c = e->cfg;
+    uint64_t chunks;
+    CLT_TRY(sum_chunks(e, total, &chunks));
     float threshold = c->clip_type == CLT_CLIP_NORM ? (float)c->clip_threshold : 0.0f;
-    CLT_TRY(clt_op_norm_status(e->ops, (clt_ref){e->chunk_sums, 0}, e->table.total / CLT_CHUNK, threshold,
-                               1.0f / loss_scale(e), (clt_ref){e->results, 0}));
+    CLT_TRY(clt_op_norm_status(e->ops, (clt_ref){e->chunk_sums, 0}, chunks, threshold, 1.0f / loss_scale(e),
+                               (clt_ref){e->results, 0}));
     for (int i = 0; c->clip_type == CLT_CLIP_VALUE && i < total->n; i++)
         CLT_TRY(clt_op_clip_values(e->ops, (clt_ref){total->piece[i], 0},
                                    total->start[i + 1] - total->start[i],
@@ -161,7 +182,7 @@ clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
     CLT_TRY(guard(e, samples, false));
     if (e->n_grads > 1 || clt_group_size(e->group) > 1)
         CLT_TRY(clt_op_add(e->ops, (clt_ref){total->piece[0], 0}, (clt_ref){total->piece[0], 0}, CLT_CHUNK));
-    CLT_TRY(measure_norm(e, total));
+    CLT_TRY(judge_gradient(e, total));
     return update(e, total, 1, 1.0);
 }
 
@@ -234,7 +255,7 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
     e->n_pending--;
     for (int64_t s = 0; p.targets && s < p.mine; s++)
         losses[s] = p.targets[s] ? (float)((double)losses[s] / (double)p.targets[s]) : 0.0f;
-    float norm = e->host_results[0];
+    float norm = needs_norm(e->cfg) ? e->host_results[0] : NAN;
     bool finite = e->host_results[STATUS_FINITE] == 1.0f;
     CLT_TRY(clt_engine_gather(e, p.samples));
     for (int64_t i = 0; i < p.samples; i++) sum += (double)losses[i];
@@ -279,7 +300,7 @@ clt_status clt_engine_launch(clt_engine *e, const clt_engine_batch *b, int64_t s
     CLT_TRY(st);
     clt_group_note(e->group, step, "optimizer");
     CLT_TRY(clear_frozen(e, total));
-    CLT_TRY(measure_norm(e, total));
+    CLT_TRY(judge_gradient(e, total));
     if (e->judge) return judged(e, b, total, step, alpha);
     CLT_TRY(update(e, total, step, alpha));
     return ask(e, b);

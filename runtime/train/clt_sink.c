@@ -114,7 +114,7 @@ static void step_console(clt_sinks *s, const clt_step_row *r) {
     clt_str_addf(&b, "\n\t Train loss/train/total: %.4f", r->loss);
     clt_str_addf(&b, "\n\t Train metrics/train/LanguageCrossEntropy: %.4f", r->loss);
     clt_str_addf(&b, "\n\t Train metrics/train/LanguagePerplexity: %.4f", exp(r->loss));
-    clt_str_addf(&b, "\n\t Train l2_norm/grad/global: %.4f", (double)r->grad_norm);
+    if (!isnan(r->grad_norm)) clt_str_addf(&b, "\n\t Train l2_norm/grad/global: %.4f", (double)r->grad_norm);
     if (c->callbacks.speed_monitor) {
         clt_str_addf(&b, "\n\t Train throughput/tokens_per_sec: %.1f", r->tokens_per_second);
         clt_str_addf(&b, "\n\t Train throughput/flops_per_sec: %.4g", r->flops_per_second);

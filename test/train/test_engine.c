@@ -98,6 +98,32 @@ static void loss_alone_is_infinite(void **state) {
     close_rig(&r);
 }
 
+/* Where nobody needs the norm, a step is what it is without clipping, and a loss that is not finite still
+ * keeps the weights as they are. */
+static void norm_is_left_out(void **state) {
+    (void)state;
+    static const char *const over[] = {"algorithms=null", "cltrain.guards.loss_spike=off",
+                                       "cltrain.guards.gradient_norm=false"};
+    rig with = {0}, without = {0};
+    clt_engine_result res;
+    open_rig(&with, over, 2);
+    clt_engine_batch b = batch(&with);
+    tu_assert_ok(clt_engine_step(with.engine, &b, 1, 1.0, &res), "step");
+    assert_true(res.finite && res.grad_norm > 0);
+    open_rig(&without, over, 3);
+    b = batch(&without);
+    tu_assert_ok(clt_engine_step(without.engine, &b, 1, 1.0, &res), "step");
+    assert_true(res.finite && isnan(res.grad_norm));
+    clt_state_hash before = hash(&without);
+    assert_same(hash(&with), before);
+    b.spoilt = true;
+    tu_assert_ok(clt_engine_step(without.engine, &b, 2, 1.0, &res), "bad step");
+    assert_false(res.finite);
+    assert_same(before, hash(&without));
+    close_rig(&with);
+    close_rig(&without);
+}
+
 /* Two steps are queued at once: the first is bad through a label's weight that is not finite, the second
  * would be good. */
 static void steps_behind_a_bad_one(void **state) {
@@ -187,7 +213,8 @@ static void scale_follows_the_rule(void **state) {
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss_alone_is_infinite), cmocka_unit_test(steps_behind_a_bad_one),
-        cmocka_unit_test(overflow_leaves_steps_out), cmocka_unit_test(scale_follows_the_rule)};
+        cmocka_unit_test(loss_alone_is_infinite), cmocka_unit_test(norm_is_left_out),
+        cmocka_unit_test(steps_behind_a_bad_one), cmocka_unit_test(overflow_leaves_steps_out),
+        cmocka_unit_test(scale_follows_the_rule)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch training the models of `clbench step`: the other side of its table, on a GPU or a CPU.
 
-usage: torch_step.py [--model NAME,NAME] [--bias] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS] [--ours FILE]
+usage: torch_step.py [--model NAME,NAME] [--bias] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS] [--ours FILE]...
 
 MPT with learned positions, no biases (`clbench step --no-bias`; --bias: with them, as it is without that option), tied embeddings, exact GELU and causal attention from
 scaled_dot_product_attention (cuDNN or flash kernels on a GPU); bf16 by autocast with fp32 weights, fused AdamW,
@@ -96,7 +96,7 @@ def measure(name, opt, device):
     count = sum(p.numel() for p in params)
     card = torch.cuda.get_device_name() if device == 'cuda' else ''
     peak = opt.peak or next((v for k, v in NOMINAL.items() if k in card and not opt.fp32), 0)
-    ours = [r['tokens_per_second'] for r in opt.rows
+    ours = [('with' if r.get('clipping', True) else 'without', r['tokens_per_second']) for r in opt.rows
             if r['model'] == name and r['seq'] == seq and r.get('biases', True) == opt.bias]
     for clip in (False, True) if opt.clip else (False,):
         steps, began = 0, time.perf_counter()
@@ -111,7 +111,7 @@ def measure(name, opt, device):
         share = f'{flops / peak * 1e-10:.1f} %' if peak else '-'
         memory = f'{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB' if device == 'cuda' else '-'
         print(f'{name:10} {count / 1e6:7.1f}M {seq:6} {batch:9} {"yes" if clip else "no":>4} {tokens:11.0f} {flops * 1e-12:9.2f} {share:>9}'
-              f' {memory:>10} {warm:7.1f} s' + ''.join(f'   ours {o:.0f}, ratio {o / tokens:.3f}' for o in ours), flush=True)
+              f' {memory:>10} {warm:7.1f} s' + ''.join(f'   ours {how} clipping {o:.0f}, ratio {o / tokens:.3f}' for how, o in ours), flush=True)
 
 
 def main():
@@ -120,17 +120,17 @@ def main():
     parser.add_argument('--bias', action='store_true', help='with biases')
     parser.add_argument('--eager', action='store_true')
     parser.add_argument('--fp32', action='store_true')
-    parser.add_argument('--clip', action='store_true', help='measure again with the gradient norm clipped at 1, as clbench step does')
+    parser.add_argument('--clip', action='store_true', help='measure again with the gradient norm clipped at 1, as clbench step does without --no-clip')
     parser.add_argument('--seq', type=int, default=2048)
     parser.add_argument('--microbatch', type=int, default=0)
     parser.add_argument('--seconds', type=float, default=3.0)
     parser.add_argument('--peak', type=float, default=0.0, help='TFLOP/s for MFU')
-    parser.add_argument('--ours', help='a file of clbench step --json')
+    parser.add_argument('--ours', action='append', default=[], help='a file of clbench step --json; more than once: several')
     opt = parser.parse_args()
     opt.rows = []
-    if opt.ours:
-        with open(opt.ours, encoding='utf-8') as f:
-            opt.rows = json.load(f)
+    for path in opt.ours:
+        with open(path, encoding='utf-8') as f:
+            opt.rows += json.load(f)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     print(f'PyTorch {torch.__version__}, {torch.cuda.get_device_name() if device == "cuda" else "CPU"}, '
           f'{"fp32" if opt.fp32 else "bf16 autocast"}, {"eager" if opt.eager else "torch.compile"}, {"with" if opt.bias else "without"} biases')

@@ -36,7 +36,7 @@ static const struct {
 
 typedef struct {
     const char *suite, *device, *precision, *numerics, *recompute, *json, *only;
-    bool no_bias;
+    bool no_bias, no_clip;
     int64_t microbatch, accumulate;
     double seconds, peak_given;
     clt_group *group;
@@ -70,11 +70,13 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
         "tokenizer: {name: bytes}\ntrain_loader: {name: text, dataset: {local: none, max_seq_len: %lld}}\n"
         "optimizer: {name: decoupled_adamw, lr: 6.0e-4, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.0}\n"
         "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
-        "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n"
+        "%s"
         "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
-        "device_train_microbatch_size: auto\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s}\n",
+        "device_train_microbatch_size: auto\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s}\n",
         (long long)s->seq, (long long)s->d, (long long)s->heads, (long long)s->layers, (long long)s->seq,
-        (long long)s->vocab, b->no_bias ? "true" : "false", (long long)s->seq, b->precision, (long long)batch,
+        (long long)s->vocab, b->no_bias ? "true" : "false", (long long)s->seq,
+        b->no_clip ? "" : "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n",
+        b->precision, (long long)batch, b->no_clip ? ", guards: {gradient_norm: false, loss_spike: off}" : "",
         b->recompute ? ", recompute: " : "", b->recompute ? b->recompute : "",
         b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
     clt_status st = clt_io_write_atomic(path, text, strlen(text));
@@ -234,9 +236,9 @@ static void print_head(const step_bench *b) {
     printf("device   %s (%s, driver %s), %u units\n", f->name, f->platform, f->driver, f->compute_units);
     printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->fma_peak * 1e-9,
            b->copy_peak * 1e-9);
-    printf("step     forward, backward, clipping, AdamW; %s biases; precision %s%s%s\n\n",
-           b->no_bias ? "without" : "with", b->precision, b->recompute ? ", recomputed: " : "",
-           b->recompute ? b->recompute : "");
+    printf("step     forward, backward, %sAdamW; %s biases; precision %s%s%s\n\n",
+           b->no_clip ? "" : "clipping, ", b->no_bias ? "without" : "with", b->precision,
+           b->recompute ? ", recomputed: " : "", b->recompute ? b->recompute : "");
     printf("%-10s %8s %6s %10s %11s %9s %13s %12s %10s %9s %9s\n", "model", "params", "seq", "mb x acc",
            "tok/s", "TFLOP/s", "MFU measured", "MFU nominal", "memory", "weights", "start");
 }
@@ -255,16 +257,16 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
            100 * flops / measured, share, clt_human_bytes((double)w->memory.total, bytes), w->weights_seconds,
            w->first_seconds, clt_recompute_text(c->recompute));
     fflush(stdout);
-    clt_str_addf(
-        &b->rows,
-        "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
-        "\"accumulation\": %lld, \"biases\": %s, \"precision\": \"%s\", \"numerics\": \"%s\", \"steps\": %d, "
-        "\"step_seconds\": %.9g, \"tokens_per_second\": %.6g, \"tflops\": %.6g, "
-        "\"mfu_measured\": %.4f, \"measured_peak_tflops\": %.6g, ",
-        b->rows.len ? "," : "", w->shape->name, (unsigned long long)params, (long long)c->max_seq_len,
-        (long long)mb, (long long)acc, b->no_bias ? "false" : "true", b->precision,
-        c->numerics == CLT_EXACT ? "exact" : "fast", w->steps, w->step_seconds, tokens, flops * 1e-12,
-        flops / measured, measured * 1e-12);
+    clt_str_addf(&b->rows,
+                 "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
+                 "\"accumulation\": %lld, \"biases\": %s, \"clipping\": %s, \"precision\": \"%s\", "
+                 "\"numerics\": \"%s\", \"steps\": %d, "
+                 "\"step_seconds\": %.9g, \"tokens_per_second\": %.6g, \"tflops\": %.6g, "
+                 "\"mfu_measured\": %.4f, \"measured_peak_tflops\": %.6g, ",
+                 b->rows.len ? "," : "", w->shape->name, (unsigned long long)params,
+                 (long long)c->max_seq_len, (long long)mb, (long long)acc, b->no_bias ? "false" : "true",
+                 b->no_clip ? "false" : "true", b->precision, c->numerics == CLT_EXACT ? "exact" : "fast",
+                 w->steps, w->step_seconds, tokens, flops * 1e-12, flops / measured, measured * 1e-12);
     if (of_maker > 0)
         clt_str_addf(&b->rows, "\"mfu_nominal\": %.4f, ", flops / of_maker);
     else
@@ -337,6 +339,8 @@ int bench_step(int argc, char **argv) {
         {"recompute", 0, CLT_OPT_STR, &b.recompute, "WHAT", "none, norms, blocks; default as in training"},
         {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,
          "models without biases (no_bias: true), also in norms"},
+        {"no-clip", 0, CLT_OPT_FLAG, &b.no_clip, NULL,
+         "no gradient clipping; the norm is not computed either, but for amp_fp16, which needs it"},
         {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch, instead of what fits"},
         {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches of a step (default 1)"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
