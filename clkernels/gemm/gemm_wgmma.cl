@@ -51,6 +51,7 @@
 #include "gemm_epilogue.clh"
 #include "../include/clt_hopper.clh"
 #if ACT == 1 || GRAD_ACT == 1
+#define ACT_FAST_BF16 (C_TYPE == 1)
 #include "../include/clt_act_fast.clh"
 #endif
 

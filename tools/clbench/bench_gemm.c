@@ -15,7 +15,7 @@ enum {
     MOST_SAMPLES = 4096
 };
 
-typedef enum { PLAIN, GELU, GELU_GRADIENT, RESIDUAL, SUMS } gemm_fused;
+typedef enum { PLAIN, GELU, GELU_GRADIENT, GELU_AGAIN, RESIDUAL, SUMS } gemm_fused;
 
 typedef struct {
     const char *name;
@@ -33,7 +33,7 @@ typedef struct {
     bench *b;
     clt_gemm_params p;
     anchor_shape other;
-    gemm_tensor a, bm, c, aux, residual, sums;
+    gemm_tensor a, bm, c, aux, again, residual, sums;
     float *host_a, *host_b, *host_c; /* for the anchor on the host */
 } gemm_work;
 
@@ -91,9 +91,9 @@ static float *host_copy(const gemm_tensor *t, int64_t n) {
 
 static void set_fused(const gemm_shape *s, clt_gemm_params *p) {
     p->act = s->fused == GELU ? CLT_ACT_GELU : CLT_ACT_NONE;
-    p->grad_act = s->fused == GELU_GRADIENT ? CLT_ACT_GELU : CLT_ACT_NONE;
+    p->grad_act = s->fused == GELU_GRADIENT || s->fused == GELU_AGAIN ? CLT_ACT_GELU : CLT_ACT_NONE;
     if (s->fused == RESIDUAL) p->c_type = CLT_F32; /* the residual stream */
-    p->ldpre = p->ldgrad = p->ldres = s->n;
+    p->ldpre = p->ldgrad = p->ldagain = p->ldres = s->n;
 }
 
 static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work *w) {
@@ -113,11 +113,12 @@ static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work 
     CLT_TRY(make_tensor(b, p->in_type, s->n * s->k, 2, &w->bm));
     CLT_TRY(make_tensor(b, p->c_type, s->m * s->n, 3, &w->c));
     if (p->act || p->grad_act) CLT_TRY(make_tensor(b, p->aux_type, s->m * s->n, 4, &w->aux));
+    if (s->fused == GELU_AGAIN) CLT_TRY(make_tensor(b, p->aux_type, s->m * s->n, 7, &w->again));
     if (s->fused == RESIDUAL) CLT_TRY(make_tensor(b, CLT_F32, s->m * s->n, 5, &w->residual));
     if (s->fused == SUMS) CLT_TRY(make_tensor(b, CLT_F32, s->m, 6, &w->sums));
     p->a = w->a.ref, p->b = w->bm.ref, p->c = w->c.ref, p->residual = w->residual.ref, p->a_sum = w->sums.ref;
     if (p->act) p->pre = w->aux.ref;
-    if (p->grad_act) p->grad_pre = w->aux.ref;
+    if (p->grad_act) p->grad_pre = w->aux.ref, p->again = w->again.ref;
     if (!host) return CLT_OK;
     w->host_a = host_copy(&w->a, s->m * s->k);
     w->host_b = host_copy(&w->bm, s->n * s->k);
@@ -126,7 +127,7 @@ static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work 
 }
 
 static void free_work(gemm_work *w) {
-    const gemm_tensor *t[] = {&w->a, &w->bm, &w->c, &w->aux, &w->residual, &w->sums};
+    const gemm_tensor *t[] = {&w->a, &w->bm, &w->c, &w->aux, &w->again, &w->residual, &w->sums};
     for (size_t i = 0; i < CLT_COUNT_OF(t); i++) {
         bench_free(t[i]->ref);
         clt_free(t[i]->pattern);
@@ -266,12 +267,13 @@ static double tensor_bytes(const gemm_work *w) {
     const double in = (double)clt_dtype_bytes(p->in_type), out = (double)clt_dtype_bytes(p->c_type);
     double each = out * (p->accumulate ? 2 : 1);
     if (p->act || p->grad_act) each += (double)clt_dtype_bytes(p->aux_type);
+    if (p->again.buf) each += (double)clt_dtype_bytes(p->aux_type);
     if (p->residual.buf) each += 4;
     return in * (double)p->k * ((double)p->m + (double)p->n) + each * (double)p->m * (double)p->n;
 }
 
 static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
-    static const char *const fused[] = {"", " +gelu", " +dgelu", " +add", " +sums"};
+    static const char *const fused[] = {"", " +gelu", " +dgelu", " +dgelu and gelu", " +add", " +sums"};
     gemm_work w;
     bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .type = b->type};
     snprintf(row.op, sizeof row.op, "gemm %s%s", form_name[s->form], fused[s->fused]);
@@ -308,6 +310,7 @@ static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, 
     const gemm_shape s[] = {{"up", CLT_GEMM_NT, tokens, 4 * d, d, GELU},
                             {"down", CLT_GEMM_NT, tokens, d, 4 * d, RESIDUAL},
                             {"down", CLT_GEMM_NN, tokens, 4 * d, d, GELU_GRADIENT},
+                            {"down", CLT_GEMM_NN, tokens, 4 * d, d, GELU_AGAIN},
                             {"qkv", CLT_GEMM_TN, 3 * d, d, tokens, SUMS},
                             {"up", CLT_GEMM_TN, 4 * d, d, tokens, SUMS}};
     for (size_t f = 0; fused && f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f], with));
@@ -362,18 +365,19 @@ static void load_anchors(bench *b, bool *with) {
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     bool with[BENCH_ANCHORS] = {false};
-    int code = bench_start(
-        &b, "gemm",
-        "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
-        "weight gradient "
-        "(added to, in samples of 256 or 2048 tokens); +gelu, +dgelu, +add and +sums (bias gradients) are "
-        "what a step fuses into them. "
-        "An anchor's column is its time divided by ours.",
-        "  clbench gemm --suite mpt-125m --check\n"
-        "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
-        "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
-        "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
-        SUITES, true, argc, argv);
+    int code =
+        bench_start(&b, "gemm",
+                    "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
+                    "weight gradient "
+                    "(added to, in samples of 256 or 2048 tokens); +gelu, +dgelu (and gelu: where it was not "
+                    "kept), +add and +sums (bias gradients) are "
+                    "what a step fuses into them. "
+                    "An anchor's column is its time divided by ours.",
+                    "  clbench gemm --suite mpt-125m --check\n"
+                    "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
+                    "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
+                    "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
+                    SUITES, true, argc, argv);
     if (code >= 0) return code;
     load_anchors(&b, with);
     return bench_end(&b, run_suite(&b, with));

@@ -55,6 +55,10 @@ clt_ref_gemm_near clt_ref_gemm_near_sum(const clt_ref_gemm_params *p, int64_t i,
 
 float clt_ref_act(clt_activation act, float x);      /* the activation */
 float clt_ref_act_grad(clt_activation act, float x); /* its derivative */
+/* How far products of numerics fast may be off with GELU and with its derivative
+ * (clkernels/include/clt_act_fast.clh), before they round to this type. */
+double clt_ref_fast_gelu_off(clt_dtype type);
+double clt_ref_fast_gelu_grad_off(clt_dtype type);
 
 typedef struct {
     bool rms;

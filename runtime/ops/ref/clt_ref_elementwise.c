@@ -69,6 +69,14 @@ float clt_ref_act_grad(clt_activation act, float x) {
     }
 }
 
+double clt_ref_fast_gelu_off(clt_dtype type) {
+    return type == CLT_BF16 ? 7.5e-6 : 5e-7;
+}
+
+double clt_ref_fast_gelu_grad_off(clt_dtype type) {
+    return type == CLT_BF16 ? 8.2e-5 : 5e-7;
+}
+
 void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
                   const float *cos_sin, bool inverse) {
     int64_t half = head_dim / 2;
