@@ -79,20 +79,6 @@ static inline float tree_of(__local const float *lanes) {
     return u.x + u.y;
 }
 
-/* W elements on a border of their own size. */
-#define VECTOR(type, w) CLT_PASTE(CLT_PASTE(vec_, type), CLT_PASTE(_, w))
-#define AS_VECTOR(type, w, p) (*(__global const VECTOR(type, w) *)(p))
-#define STORE_VECTOR4(type, v, p) (*(__global VECTOR(type, 4) *)(p) = CLT_ROUND4(type, v))
-typedef float vec_0_1;
-typedef float2 vec_0_2;
-typedef float4 vec_0_4;
-typedef ushort vec_1_1;
-typedef ushort2 vec_1_2;
-typedef ushort4 vec_1_4;
-typedef ushort vec_2_1;
-typedef ushort2 vec_2_2;
-typedef ushort4 vec_2_4;
-
 #if PART == 0 || PART == 1
 #define ITEMS (64 / V)
 #define STEPS (COLS / 64)
@@ -202,7 +188,6 @@ static inline void stage_1(__global const ushort *p, __local ushort *s) {
     *(__local uint4 *)s = *(__global const uint4 *)p;
 }
 #define stage_2 stage_1
-#define LOCAL4(type, p) CLT_WIDEN4(type, *(__local const VECTOR(type, 4) *)(p))
 
 #if ON_THE_WAY
 #define HELD_LOCALLY (HAS_RES && HAS_DX)

@@ -19,10 +19,24 @@ static size_t group_of(const clt_variant *v) {
  * specialised. */
 enum { OPTIONS = 340 };
 
+/* norm_ring.cl: for what norm_wide.cl is for, but fewer shapes; column sums end with norm_wide.cl's kernel.
+ */
+static bool is_ring(const clt_variant *v) {
+    return strcmp(v->body, "ring") == 0;
+}
+
 /* Rows of norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements.
  */
 static bool is_wide(const clt_variant *v) {
-    return strcmp(v->body, "wide") == 0;
+    return is_ring(v) || strcmp(v->body, "wide") == 0;
+}
+
+static bool ring_takes(int64_t cols, int64_t heads) {
+    return heads == 1 && cols >= 512 && cols <= 4096;
+}
+
+static const char *finish_file(const clt_variant *v) {
+    return is_ring(v) ? "norm/norm_wide.cl" : v->file;
 }
 
 static bool aligned(int64_t cols, const clt_ref *r, const int64_t *ld, int n) {
@@ -85,6 +99,20 @@ static const char *columns_options(clt_dtype type, char buf[OPTIONS]) {
     return buf;
 }
 
+/* The work-group of the ring's backward pass, as norm_ring.cl counts: items that own four or eight columns,
+ * one warp for sums, one that asks for rows. */
+static size_t ring_items(int64_t cols) {
+    return CLT_ROUND_UP((size_t)cols / (cols <= 1024 ? 4 : 8), 32) + 64;
+}
+
+/* Work-groups of its forward pass: those that the device holds, in which a warp takes row after row, at least
+ * two (so that the check sees that it can). */
+static size_t ring_groups(const clt_ops *ops, const clt_norm_params *p) {
+    const size_t units = clt_device_get_facts(clt_ops_device(ops))->compute_units;
+    const size_t resident = p->cols <= 1024 ? 8 : p->cols <= 2048 ? 4 : 3;
+    return CLT_MIN(units * resident, CLT_CEIL_DIV((size_t)p->rows, 8));
+}
+
 /* Elements that an item of the wide forward pass takes at a time: it keeps cols * V / 64 in registers. */
 static int forward_vector(const clt_norm_params *p) {
     return p->cols <= 2048 ? 4 : p->cols <= 4096 ? 2 : 1;
@@ -122,7 +150,7 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
     size_t local = group_of(v), global = rows * local;
     if (is_wide(v)) {
         size_t of_group = (size_t)(128 * forward_vector(p) / 64);
-        local = 128, global = CLT_CEIL_DIV(rows, of_group) * local;
+        local = 128, global = (is_ring(v) ? ring_groups(ops, p) : CLT_CEIL_DIV(rows, of_group)) * local;
     }
     clt_arg args[] = {CLT_REF(p->x),
                       CLT_REF(p->w),
@@ -160,7 +188,7 @@ static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer 
     clt_kernel *k;
     char options[OPTIONS];
     if (n == 0) return CLT_OK;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file,
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), finish_file(v),
                            is_wide(v) ? "columns_finish_wide" : "columns_finish",
                            columns_options(CLT_F32, options), &k));
     if (is_wide(v)) return finish_wide(k, part, r, n, samples, blocks, cols, accumulate);
@@ -212,7 +240,8 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
                                 const backward_plan *b) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
-    size_t local = backward_items(p), global = (size_t)(b->samples * b->blocks) * local;
+    size_t local = is_ring(v) ? ring_items(p->cols) : backward_items(p),
+           global = (size_t)(b->samples * b->blocks) * local;
     clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),       CLT_REF(p->rstd),
                       CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),         CLT_REF(p->dx_copy),
                       CLT_REF(p->y),      CLT_REF(p->b),        CLT_BUF(b->part),       CLT_U64(0),
@@ -334,9 +363,9 @@ static check_shape shape_of(const clt_variant *v, int64_t cols, int64_t heads) {
     return s;
 }
 
-static bool builds(clt_ops *ops, const clt_variant *v, const char *name, const char *options) {
+static bool builds(clt_ops *ops, const char *file, const char *name, const char *options) {
     clt_kernel *k;
-    return clt_kernel_try(clt_ops_device(ops), v->file, name, options, &k) == CLT_OK;
+    return clt_kernel_try(clt_ops_device(ops), file, name, options, &k) == CLT_OK;
 }
 
 static clt_status does_not_build(clt_ops *ops, const clt_variant *v) {
@@ -374,7 +403,7 @@ static clt_ref_norm_params check_oracle(clt_check *c, bool rms, const check_shap
 
 static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_params *call = ctx;
-    if (!builds(ops, v, "norm_forward", v->options)) return does_not_build(ops, v);
+    if (!builds(ops, v->file, "norm_forward", v->options)) return does_not_build(ops, v);
     const check_shape s = shape_of(v, call->cols, call->heads);
     clt_check c = {.ops = ops, .aligned = is_wide(v)};
     clt_ref_norm_params r = check_oracle(&c, call->rms, &s);
@@ -425,8 +454,8 @@ static void upload_extras(clt_check *c, const clt_norm_grad_params *call, const 
 static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_grad_params *call = ctx;
     char columns[OPTIONS];
-    if (!builds(ops, v, strcmp(v->body, "group") ? "norm_backward" : "norm_backward_dx", v->options) ||
-        !builds(ops, v, is_wide(v) ? "columns_finish_wide" : "columns_finish",
+    if (!builds(ops, v->file, strcmp(v->body, "group") ? "norm_backward" : "norm_backward_dx", v->options) ||
+        !builds(ops, finish_file(v), is_wide(v) ? "columns_finish_wide" : "columns_finish",
                 columns_options(CLT_F32, columns)))
         return does_not_build(ops, v);
     const check_shape s = shape_of(v, call->cols, call->heads);
@@ -481,7 +510,7 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
 
 static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_dtype type = *(const clt_dtype *)ctx;
-    if (!builds(ops, v, "columns_blocks", v->options)) return does_not_build(ops, v);
+    if (!builds(ops, v->file, "columns_blocks", v->options)) return does_not_build(ops, v);
     const check_shape s = shape_of(v, 192, 1);
     clt_check c = {.ops = ops, .aligned = is_wide(v)};
     float *x = clt_check_random(&c, s.elements, 8), *out = clt_check_random(&c, (size_t)s.ld, 9);
@@ -501,10 +530,17 @@ static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx
 
 /* --- the operations --- */
 
-/* For calls that wide rows cannot do. */
+/* For calls that wide rows, or the ring, cannot do. */
 static bool takes_narrow(const clt_variant *v, const void *call) {
     (void)call;
     return !is_wide(v);
+}
+static bool takes_no_ring(const clt_variant *v, const void *call) {
+    (void)call;
+    return !is_ring(v);
+}
+static clt_variant_takes takes(bool wide, bool ring) {
+    return !wide ? takes_narrow : ring ? NULL : takes_no_ring;
 }
 
 clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
@@ -516,8 +552,8 @@ clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
     clt_norm_params call = *p;
     const clt_variant *v;
     forward_options(p, options);
-    CLT_TRY(clt_variant_pick_for(ops, "norm", options, wide_forward(p) ? NULL : takes_narrow, check_forward,
-                                 &call, &v));
+    CLT_TRY(clt_variant_pick_for(ops, "norm", options, takes(wide_forward(p), ring_takes(p->cols, p->heads)),
+                                 check_forward, &call, &v));
     return run_forward(ops, v, p);
 }
 
@@ -539,8 +575,9 @@ clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p) {
     clt_norm_grad_params call = *p;
     const clt_variant *v;
     backward_options(ops, p, options);
-    CLT_TRY(clt_variant_pick_for(ops, "norm", options, wide_backward(ops, p) ? NULL : takes_narrow,
-                                 check_backward, &call, &v));
+    const bool ring = p->dx.buf && ring_takes(p->cols, p->heads);
+    CLT_TRY(clt_variant_pick_for(ops, "norm", options, takes(wide_backward(ops, p), ring), check_backward,
+                                 &call, &v));
     CLT_TRY(run_backward(ops, v, p));
     return is_wide(v) ? CLT_OK : backward_extras(ops, p);
 }
@@ -550,7 +587,7 @@ clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {
     const clt_variant *v;
     char options[OPTIONS];
     const clt_dtype type = p->x_type;
-    CLT_TRY(clt_variant_pick_for(ops, "norm", columns_options(type, options),
-                                 wide_columns(p) ? NULL : takes_narrow, check_column_sum, &type, &v));
+    CLT_TRY(clt_variant_pick_for(ops, "norm", columns_options(type, options), takes(wide_columns(p), false),
+                                 check_column_sum, &type, &v));
     return run_column_sum(ops, v, p);
 }

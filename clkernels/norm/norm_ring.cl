@@ -1,0 +1,339 @@
+/* norm_ring: normalisation on NVIDIA's Hopper. The copy engine brings whole rows to local memory and is always some rows
+ * ahead, so that what is under way depends neither on registers nor on what the work-items are about. README.md defines
+ * the bits.
+ *
+ *   forward    a warp works alone, row after row: it takes its row to registers, asks for the next and makes this one.
+ *              Item i of 32 has lanes 2 i and 2 i + 1 of the row rule.
+ *   backward   a work-group per block of 64 rows inside a sample. One item brings rows (x, dy, residual) to STAGES places,
+ *              one warp makes c1 and c2 of each row, the others own OWN times four columns an item: dx, its copy, the
+ *              forward pass's output again, and the column sums. Barriers in local memory say which places are full, have
+ *              their sums, are empty again; nobody waits for the whole group.
+ *
+ * Macros: those of norm_wide.cl without V, ROWS, ITEMS_B (which it chooses by COLS), with HEADS 1 only; backward with dx.
+ * Local size: forward 128, in which there are 4 rows; backward GROUP (runtime/ops/clt_op_norm.c). */
+#define LANES 1
+#include "norm_columns.clh"
+#include "../include/clt_hopper.clh"
+#include "../include/clt_ptx.clh"
+
+#ifndef COLS
+#define COLS 768
+#endif
+#ifndef HAS_COPY
+#define HAS_COPY 1
+#endif
+#ifndef HAS_Y
+#define HAS_Y 1
+#endif
+#ifndef HAS_SUM
+#define HAS_SUM 1
+#endif
+#if COLS % 64 != 0
+#error "COLS is a multiple of 64"
+#endif
+
+/* A unit shall have room for that many work-groups, whatever registers the assembler would like. */
+#define SHARED_BY(groups) SHARED_BY_(groups)
+#define SHARED_BY_(groups) __asm__ volatile("//@entry .minnctapersm " #groups)
+
+#define STEPS (COLS / 64)
+#define PAIR(type, p) CLT_PASTE(pair_, type)((__local const VECTOR(type, 2) *)(p))
+static inline float2 pair_0(__local const float2 *p) {
+    return *p;
+}
+static inline float2 pair_1(__local const ushort2 *p) {
+    const uint u = *(__local const uint *)p;
+    return (float2)(as_float(u << 16), as_float(u & 0xffff0000u));
+}
+static inline float2 pair_2(__local const ushort2 *p) {
+    return clt_widen2_2(*(__local const uint *)p);
+}
+
+/* The tree of the row rule over 32 items with two lanes each; all of them have the result. */
+static inline float tree_of(float2 v) {
+#pragma unroll
+    for (uint d = 16; d; d /= 2) v += (float2)(clt_ptx_swap(v.x, d), clt_ptx_swap(v.y, d));
+    return v.x + v.y;
+}
+
+#if PART == 0 || PART == 1
+#define WARPS 4
+#if COLS <= 1024
+#define RESIDENT 8
+#elif COLS <= 2048
+#define RESIDENT 4
+#else
+#define RESIDENT 3
+#endif
+#define PUT_PAIR(type, v, p) CLT_PASTE(put_, type)(v, p)
+static inline void put_0(float2 v, __global float *p) {
+    *(__global float2 *)p = v;
+}
+static inline void put_1(float2 v, __global ushort *p) {
+    *(__global uint *)p = clt_round2_1(v.x, v.y);
+}
+static inline void put_2(float2 v, __global ushort *p) {
+    *(__global uint *)p = clt_round2_2(v.x, v.y);
+}
+
+__kernel __attribute__((reqd_work_group_size(32 * WARPS, 1, 1))) void
+norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
+             ulong b_off, __global y_elem *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
+             ulong rstd_off, ulong rows, ulong heads, ulong ldx, ulong ldy, float eps) {
+    (void)heads;
+    __local x_elem places[WARPS][COLS] __attribute__((aligned(128)));
+    __local ulong bars[WARPS] __attribute__((aligned(8)));
+    SHARED_BY(RESIDENT);
+    const uint warp = (uint)get_local_id(0) / 32, lane = (uint)get_local_id(0) % 32;
+    const uint bar = CLT_LOCAL_ADDRESS(&bars[warp]), place = CLT_LOCAL_ADDRESS(places[warp]);
+    const uint bytes = COLS * sizeof(x_elem);
+    const size_t step = get_num_groups(0) * WARPS;
+    x += x_off;
+    w += w_off + 2 * lane;
+    b += b_off + 2 * lane;
+    y += y_off + 2 * lane;
+    size_t row = get_group_id(0) * WARPS + warp;
+    if (lane == 0 && row < rows) {
+        CLT_BAR_INIT(bar, 1);
+        CLT_BAR_READY();
+        CLT_BAR_EXPECT(bar, bytes);
+        CLT_BULK_LOAD(place, x + row * ldx, bytes, bar);
+    }
+    CLT_WARP_SYNC();
+    for (uint phase = 0; row < rows; row += step, phase ^= 1) {
+        float2 v[STEPS], acc = (float2)(0.0f);
+        float m = 0.0f;
+        CLT_BAR_WAIT(bar, phase);
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) v[k] = PAIR(X_TYPE, places[warp] + 2 * lane + 64 * k);
+        CLT_WARP_SYNC(); /* the place is free */
+        if (lane == 0 && row + step < rows) {
+            CLT_BAR_EXPECT(bar, bytes);
+            CLT_BULK_LOAD(place, x + (row + step) * ldx, bytes, bar);
+        }
+#if !RMS
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) acc = acc + v[k];
+        m = tree_of(acc) / (float)COLS;
+        if (lane == 0 && mean) mean[mean_off + row] = m;
+        acc = (float2)(0.0f);
+#endif
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            const float2 d = RMS ? v[k] : v[k] - m;
+            acc = fma(d, d, acc);
+        }
+        const float r = 1.0f / sqrt(tree_of(acc) / (float)COLS + eps);
+        if (lane == 0 && rstd) rstd[rstd_off + row] = r;
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            float2 o = (RMS ? v[k] : v[k] - m) * r;
+#if HAS_W && HAS_B
+            o = fma(o, *(__global const float2 *)(w + 64 * k), *(__global const float2 *)(b + 64 * k));
+#elif HAS_W
+            o = o * *(__global const float2 *)(w + 64 * k);
+#elif HAS_B
+            o = o + *(__global const float2 *)(b + 64 * k);
+#endif
+            PUT_PAIR(Y_TYPE, o, y + row * ldy + 64 * k);
+        }
+    }
+}
+#endif
+
+#if PART == 0 || PART == 2
+#define OWN (COLS <= 1024 ? 1 : 2)
+#define OWNERS ((COLS / (4 * OWN) + 31) / 32 * 32) /* items that own columns */
+#define GROUP (OWNERS + 64)
+#if COLS <= 1024
+#define GROUPS 4
+#elif COLS <= 2048
+#define GROUPS 2
+#else
+#define GROUPS 1
+#endif
+#define BYTES(type) (COLS * (type ? 2 : 4))
+#define ROW_BYTES (BYTES(X_TYPE) + BYTES(DY_TYPE) + HAS_RES * BYTES(DX_TYPE))
+/* A unit has 228 KiB, of which every group takes one for nothing. */
+#define STAGES ((GROUPS == 1 ? 211000 : 233472 / GROUPS - 1024 - 1024) / (ROW_BYTES + 40))
+
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
+norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
+              __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
+              __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
+              __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y,
+              ulong y_off, __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b,
+              ulong part_sum, ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
+    __local x_elem xs[STAGES][COLS] __attribute__((aligned(128)));
+    __local dy_elem ds[STAGES][COLS] __attribute__((aligned(128)));
+#if HAS_RES
+    __local dx_elem rs[STAGES][COLS] __attribute__((aligned(128)));
+#endif
+    __local float4 of_row[STAGES]; /* mean, rstd, c1, c2 */
+    __local ulong bars[3 * STAGES] __attribute__((aligned(8)));
+    __local float2 statistics[64];
+    SHARED_BY(GROUPS);
+    const uint item = (uint)get_local_id(0);
+    const uint full = CLT_LOCAL_ADDRESS(bars), known = full + 8 * STAGES, empty = known + 8 * STAGES;
+    const size_t block = get_group_id(0), sample = block / blocks;
+    const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
+    const uint count = rows_per_sample - begin < 64 ? (uint)(rows_per_sample - begin) : 64;
+    if (item == 0) {
+        for (uint s = 0; s < STAGES; s++) {
+            CLT_BAR_INIT(full + 8 * s, 1);
+            CLT_BAR_INIT(known + 8 * s, 1);
+            CLT_BAR_INIT(empty + 8 * s, OWNERS / 32);
+        }
+        CLT_BAR_READY();
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    uint s = 0, phase = 0;
+#define NEXT_PLACE()                                                                                         \
+    if (++s == STAGES) s = 0, phase ^= 1;
+    if (item >= OWNERS + 32) {
+        if (item > OWNERS + 32) return;
+        x += x_off + start * ldx;
+        dy += dy_off + start * lddy;
+        res += res_off + start * ldres;
+#pragma unroll 1
+        for (uint k = 0; k < count; k++) {
+            CLT_BAR_WAIT(empty + 8 * s, phase ^ 1);
+            CLT_BAR_EXPECT(full + 8 * s, ROW_BYTES);
+            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(xs[s]), x + k * ldx, BYTES(X_TYPE), full + 8 * s);
+            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ds[s]), dy + k * lddy, BYTES(DY_TYPE), full + 8 * s);
+#if HAS_RES
+            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(rs[s]), res + k * ldres, BYTES(DX_TYPE), full + 8 * s);
+#endif
+            NEXT_PLACE()
+        }
+        return;
+    }
+    if (item >= OWNERS) {
+        const uint lane = item - OWNERS;
+        for (uint k = lane; k < count; k += 32)
+            statistics[k] = (float2)(RMS ? 0.0f : mean[mean_off + start + k], rstd[rstd_off + start + k]);
+        CLT_WARP_SYNC();
+        w += w_off + 2 * lane;
+#pragma unroll 1
+        for (uint k = 0; k < count; k++) {
+            CLT_BAR_WAIT(full + 8 * s, phase);
+            const float2 of = statistics[k];
+            float2 a1 = (float2)(0.0f), a2 = a1;
+#pragma unroll 8
+            for (uint n = 0; n < STEPS; n++) {
+                float2 g = PAIR(DY_TYPE, ds[s] + 2 * lane + 64 * n);
+                const float2 u = PAIR(X_TYPE, xs[s] + 2 * lane + 64 * n);
+#if HAS_W
+                g = g * *(__global const float2 *)(w + 64 * n);
+#endif
+                a1 = a1 + g;
+                a2 = fma(g, RMS ? u * of.y : (u - of.x) * of.y, a2);
+            }
+            const float c1 = tree_of(a1) / (float)COLS, c2 = tree_of(a2) / (float)COLS;
+            if (lane == 0) {
+                of_row[s] = (float4)(of, c1, c2);
+                CLT_BAR_ARRIVE(known + 8 * s);
+            }
+            NEXT_PLACE()
+        }
+        return;
+    }
+    float4 sum_w[OWN], sum_b[OWN], sum_dx[OWN], wv[OWN], bv[OWN];
+#pragma unroll
+    for (int o = 0; o < OWN; o++) {
+        const uint c = (item + OWNERS * o) * 4;
+        sum_w[o] = sum_b[o] = sum_dx[o] = wv[o] = bv[o] = (float4)(0.0f);
+        if (c >= COLS) continue;
+#if HAS_W
+        wv[o] = *(__global const float4 *)(w + w_off + c);
+#endif
+#if HAS_B
+        bv[o] = *(__global const float4 *)(b + b_off + c);
+#endif
+    }
+    dx += dx_off + start * lddx + item * 4;
+    copy += copy_off + start * lddx + item * 4;
+    y += y_off + start * ldx + item * 4;
+#pragma unroll 1
+    for (uint k = 0; k < count; k++) {
+        CLT_BAR_WAIT(full + 8 * s, phase);
+        CLT_BAR_WAIT(known + 8 * s, phase);
+        const float4 f = of_row[s];
+        float4 u[OWN], d[OWN], v[OWN];
+#pragma unroll
+        for (int o = 0; o < OWN; o++) {
+            const uint c = (item + OWNERS * o) * 4;
+            if (c >= COLS) continue;
+            u[o] = LOCAL4(X_TYPE, xs[s] + c);
+            d[o] = LOCAL4(DY_TYPE, ds[s] + c);
+#if HAS_RES
+            v[o] = LOCAL4(DX_TYPE, rs[s] + c);
+#endif
+        }
+        CLT_WARP_SYNC();
+        if (item % 32 == 0) CLT_BAR_ARRIVE(empty + 8 * s);
+        NEXT_PLACE()
+#pragma unroll
+        for (int o = 0; o < OWN; o++) {
+            const uint c = OWNERS * o * 4;
+            if (item * 4 + c >= COLS) continue;
+            const float4 xhat = RMS ? u[o] * f.y : (u[o] - f.x) * f.y;
+#if HAS_W
+            const float4 g = d[o] * wv[o];
+#else
+            const float4 g = d[o];
+#endif
+            float4 of = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
+            of = of * f.y;
+#if HAS_RES
+            of = v[o] + of;
+#endif
+            STORE_VECTOR4(DX_TYPE, of, dx + c);
+#if HAS_COPY
+            STORE_VECTOR4(COPY_TYPE, of, copy + c);
+#define SUM_TYPE COPY_TYPE
+#else
+#define SUM_TYPE DX_TYPE
+#endif
+#if HAS_Y
+            float4 again = xhat;
+#if HAS_W && HAS_B
+            again = fma(again, wv[o], bv[o]);
+#elif HAS_W
+            again = again * wv[o];
+#elif HAS_B
+            again = again + bv[o];
+#endif
+            STORE_VECTOR4(Y_TYPE, again, y + c);
+#endif
+#if HAS_SUM
+            sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, of));
+#endif
+#if HAS_DW
+            sum_w[o] = fma(d[o], xhat, sum_w[o]);
+#endif
+#if HAS_DB
+            sum_b[o] = sum_b[o] + d[o];
+#endif
+        }
+        dx += lddx;
+        copy += lddx;
+        y += ldx;
+    }
+    part += block * COLS + item * 4;
+#pragma unroll
+    for (int o = 0; o < OWN; o++) {
+        const uint c = OWNERS * o * 4;
+        if (item * 4 + c >= COLS) continue;
+#if HAS_DW
+        *(__global float4 *)(part + part_w + c) = sum_w[o];
+#endif
+#if HAS_DB
+        *(__global float4 *)(part + part_b + c) = sum_b[o];
+#endif
+#if HAS_SUM
+        *(__global float4 *)(part + part_sum + c) = sum_dx[o];
+#endif
+    }
+}
+#endif
