@@ -133,7 +133,7 @@ void tu_each_variant(const char *op, void (*run)(int device, const char *id)) {
         for (int i = 0; i < n; i++) {
             print_message("[          ]   %s=%s on %s\n", op, v[i].id, tu_device_name(d));
             tu_assert_ok(clt_variant_force(tu_ops(d), op, v[i].id), "clt_variant_force");
-            tu.wide = !strcmp(v[i].body, "wide");
+            tu.wide = !strcmp(v[i].body, "wide") || !strcmp(v[i].body, "ring");
             tu.brief = another_cpu && !strstr(v[i].requires, "type=cpu");
             run(d, v[i].id);
             tu.wide = tu.brief = false;

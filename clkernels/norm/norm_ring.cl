@@ -58,7 +58,8 @@ static inline float tree_of(float2 v) {
 
 #if PART == 0 || PART == 1
 #define WARPS 4
-#if COLS <= 1024
+#ifdef RESIDENT
+#elif COLS <= 1024
 #define RESIDENT 8
 #elif COLS <= 2048
 #define RESIDENT 4
@@ -141,6 +142,22 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 }
 #endif
 
+#ifndef HINT
+#define HINT 0
+#endif
+#if HINT
+#define BULK(dst, src, bytes, bar)                                                                   \
+    __asm__ volatile("{.reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], p;}" \
+                     ::"r"(dst), "l"(src), "r"(bytes), "r"(bar)                                               \
+                     : "memory")
+#define STORE_DX_0(v, p) __asm__ volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"((v).x), "f"((v).y), "f"((v).z), "f"((v).w) : "memory")
+#define STORE_DX_1(v, p) STORE_VECTOR4(1, v, p)
+#define STORE_DX_2(v, p) STORE_VECTOR4(2, v, p)
+#define STORE_DX(v, p) CLT_PASTE(STORE_DX_, DX_TYPE)(v, p)
+#else
+#define BULK CLT_BULK_LOAD
+#define STORE_DX(v, p) STORE_VECTOR4(DX_TYPE, v, p)
+#endif
 #if PART == 0 || PART == 2
 #define OWN (COLS <= 1024 ? 1 : 2)
 #define OWNERS ((COLS / (4 * OWN) + 31) / 32 * 32) /* items that own columns */
@@ -199,10 +216,10 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         for (uint k = 0; k < count; k++) {
             CLT_BAR_WAIT(empty + 8 * s, phase ^ 1);
             CLT_BAR_EXPECT(full + 8 * s, ROW_BYTES);
-            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(xs[s]), x + k * ldx, BYTES(X_TYPE), full + 8 * s);
-            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ds[s]), dy + k * lddy, BYTES(DY_TYPE), full + 8 * s);
+            BULK(CLT_LOCAL_ADDRESS(xs[s]), x + k * ldx, BYTES(X_TYPE), full + 8 * s);
+            BULK(CLT_LOCAL_ADDRESS(ds[s]), dy + k * lddy, BYTES(DY_TYPE), full + 8 * s);
 #if HAS_RES
-            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(rs[s]), res + k * ldres, BYTES(DX_TYPE), full + 8 * s);
+            BULK(CLT_LOCAL_ADDRESS(rs[s]), res + k * ldres, BYTES(DX_TYPE), full + 8 * s);
 #endif
             NEXT_PLACE()
         }
@@ -277,18 +294,12 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         for (int o = 0; o < OWN; o++) {
             const uint c = OWNERS * o * 4;
             if (item * 4 + c >= COLS) continue;
-            const float4 xhat = RMS ? u[o] * f.y : (u[o] - f.x) * f.y;
-#if HAS_W
-            const float4 g = d[o] * wv[o];
-#else
-            const float4 g = d[o];
-#endif
-            float4 of = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
-            of = of * f.y;
+            const float4 xhat = norm_xhat(u[o], f);
+            float4 of = norm_dx(d[o], wv[o], xhat, f);
 #if HAS_RES
             of = v[o] + of;
 #endif
-            STORE_VECTOR4(DX_TYPE, of, dx + c);
+            STORE_DX(of, dx + c);
 #if HAS_COPY
             STORE_VECTOR4(COPY_TYPE, of, copy + c);
 #define SUM_TYPE COPY_TYPE
@@ -296,15 +307,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #define SUM_TYPE DX_TYPE
 #endif
 #if HAS_Y
-            float4 again = xhat;
-#if HAS_W && HAS_B
-            again = fma(again, wv[o], bv[o]);
-#elif HAS_W
-            again = again * wv[o];
-#elif HAS_B
-            again = again + bv[o];
-#endif
-            STORE_VECTOR4(Y_TYPE, again, y + c);
+            STORE_VECTOR4(Y_TYPE, norm_again(xhat, wv[o], bv[o]), y + c);
 #endif
 #if HAS_SUM
             sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, of));

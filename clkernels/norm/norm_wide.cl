@@ -6,24 +6,16 @@
  *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local memory; then
  *              ITEMS_B / ROWS items a row (at most 64) make the two sums, then an item owns four columns, makes dx (and
  *              its copy, and the forward pass's output again) and continues the column sums
- *              With AHEAD and HALF_PTX the next rows, their residual too, are on their way meanwhile: an item asks for them
- *              where it has just stored a row's four columns.
  *   columns    an item per 8 columns and block of 64 rows
  *
  * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; HEADS:
  * rows of a token (a macro, because 64-bit divisions are slow); forward V (1, 2, 4); backward ROWS (4, 8) and ITEMS_B
- * (256, 512), its work-group, AHEAD 0|1 (with ITEMS_B 256; ROWS is 4 then), SHARED 0|1 (with ITEMS_B 512: two work-groups
- * shall share a unit; both want the second pass of runtime/device/clt_ptx.h); RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB,
- * HAS_RES, HAS_COPY, HAS_Y, HAS_SUM (column sums of the copy, or without one of dx) 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE,
- * COPY_TYPE (norm_columns.clh); HALF_PTX (include/clt_store.clh). Offsets, row distances and columns are multiples of 8
- * elements.
- * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy (AHEAD: and of the
- * residual) in local memory. */
+ * (256, 512), its work-group; RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y, HAS_SUM (column sums of
+ * the copy, or without one of dx) 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); HALF_PTX
+ * (include/clt_store.clh). Offsets, row distances and columns are multiples of 8 elements.
+ * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
 #define LANES 1
 #include "norm_columns.clh"
-#if HALF_PTX
-#include "../include/clt_ptx.clh"
-#endif
 
 #ifndef COLS
 #define COLS 768
@@ -39,22 +31,6 @@
 #endif
 #ifndef ITEMS_B
 #define ITEMS_B 256
-#endif
-#ifndef AHEAD
-#define AHEAD 0
-#endif
-#ifndef SHARED
-#define SHARED 0
-#endif
-#if SHARED && HALF_PTX
-#define AT(p, offset, row, column) ((p) + (clt_ptx_anew(offset) + (row) + (column)))
-#else
-#define AT(p, offset, row, column) ((p) + (offset) + (row) + (column))
-#endif
-#define ON_THE_WAY (AHEAD && HALF_PTX)
-#if ON_THE_WAY
-#undef ROWS
-#define ROWS 4
 #endif
 #ifndef HAS_COPY
 #define HAS_COPY 1
@@ -175,7 +151,7 @@ typedef float chain;
 #endif
 /* Rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit. Conversions to and
  * from fp16 by integers take many themselves. */
-#define BATCH (ON_THE_WAY || (HAS_SUM && SUM_TYPE == 2 && !HALF_PTX) ? 1 : 2)
+#define BATCH (HAS_SUM && SUM_TYPE == 2 && !HALF_PTX ? 1 : 2)
 
 /* Eight elements to local memory as they are. */
 static inline void stage_0(__global const float *p, __local float *s) {
@@ -189,15 +165,6 @@ static inline void stage_1(__global const ushort *p, __local ushort *s) {
 }
 #define stage_2 stage_1
 
-#if ON_THE_WAY
-#define HELD_LOCALLY (HAS_RES && HAS_DX)
-#define COPY4_0(to, from) CLT_COPY16(CLT_COPY_PLACE(to), from)
-#define COPY4_1(to, from) CLT_COPY8(CLT_COPY_PLACE(to), from)
-#define COPY4_2(to, from) CLT_COPY8(CLT_COPY_PLACE(to), from)
-#define COPY4(type, to, from) CLT_PASTE(COPY4_, type)(to, from)
-#define TOKEN_AT(row, ld) ((row) / HEADS * (ld) + (row) % HEADS * COLS)
-#endif
-
 __kernel __attribute__((reqd_work_group_size(ITEMS_B, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
               __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
@@ -209,62 +176,26 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     __local dy_elem ds[ROWS * COLS] __attribute__((aligned(16)));
     __local float lanes1[ROWS][64] __attribute__((aligned(16)));
     __local float lanes2[ROWS][64] __attribute__((aligned(16)));
-    __local float4 of_rows[1 + ON_THE_WAY][ROWS]; /* mean, rstd, c1, c2 */
+    __local float4 of_row[ROWS]; /* mean, rstd, c1, c2 */
     const uint item = (uint)get_local_id(0);
     const size_t block = get_group_id(0), sample = block / blocks;
-    /* 64 registers an item, so that groups share a unit: the assembler takes more for nothing. */
-#if ON_THE_WAY
-    __asm__ volatile("//@entry .minnctapersm 4");
-#elif SHARED && HALF_PTX
-    __asm__ volatile("//@entry .minnctapersm 2");
-#endif
     const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
     const uint count = rows_per_sample - begin < 64 ? (uint)(rows_per_sample - begin) : 64;
     w += w_off;
     float4 sum_w[OWN], sum_b[OWN], sum_dx[OWN];
 #pragma unroll
     for (int o = 0; o < OWN; o++) sum_w[o] = sum_b[o] = sum_dx[o] = (float4)(0.0f);
-#if ON_THE_WAY
-#if HELD_LOCALLY
-    __local dx_elem rs[ROWS * COLS] __attribute__((aligned(16)));
-#define COPY_RESIDUAL(to, row) COPY4(DX_TYPE, rs + (to), res + res_off + TOKEN_AT(row, ldres) + c);
-#else
-#define COPY_RESIDUAL(to, row)
-#endif
-    /* Columns c.. of the rows from number k of the block on, and the statistics of a row, by the items that own them. */
-#define COPY_COLUMNS(k, c)                                                                                   \
-    _Pragma("unroll 1") for (uint j = 0; j < ROWS && (k) + j < count; j++) {                                 \
-        COPY4(X_TYPE, xs + j * COLS + (c), x + x_off + TOKEN_AT(start + (k) + j, ldx) + (c));                \
-        COPY4(DY_TYPE, ds + j * COLS + (c), dy + dy_off + TOKEN_AT(start + (k) + j, lddy) + (c));            \
-        COPY_RESIDUAL(j * COLS + (c), start + (k) + j)                                                       \
-    }
-#define COPY_STATISTICS(k)                                                                                   \
-    if (item < ROWS && (k) + item < count) {                                                                 \
-        __local float *to = (__local float *)&of_rows[(k) / ROWS % 2][item];                                 \
-        if (!RMS) CLT_COPY4(CLT_COPY_PLACE(to), mean + mean_off + start + (k) + item);                       \
-        CLT_COPY4(CLT_COPY_PLACE(to + 1), rstd + rstd_off + start + (k) + item);                             \
-    }                                                                                                        \
-    CLT_COPY_COMMIT();
-    if (RMS && item < ROWS) of_rows[0][item] = of_rows[1][item] = (float4)(0.0f);
-    for (uint c = item * 4; c < COLS; c += 4 * ITEMS_B) COPY_COLUMNS(0, c)
-    COPY_STATISTICS(0)
-#endif
     for (uint k = 0; k < count; k += ROWS) {
         const size_t first = start + k;
         const uint rows = count - k < ROWS ? count - k : ROWS;
-        __local float4 *of_row = of_rows[ON_THE_WAY ? k / ROWS % 2 : 0];
-#if ON_THE_WAY
-        CLT_COPY_WAIT(0);
-        barrier(CLK_LOCAL_MEM_FENCE);
-#else
         barrier(CLK_LOCAL_MEM_FENCE); /* the rows before are done with */
 #pragma unroll 2
         for (uint i = 0; i < (ROWS * COLS + 8 * ITEMS_B - 1) / (8 * ITEMS_B); i++) {
             const uint e = (item + ITEMS_B * i) * 8;
             const size_t row = first + e / COLS, token = row / HEADS, at = row % HEADS * COLS + e % COLS;
             if (e < ROWS * COLS && e / COLS < rows) {
-                CLT_PASTE(stage_, X_TYPE)(AT(x, x_off, token * ldx, at), xs + e);
-                CLT_PASTE(stage_, DY_TYPE)(AT(dy, dy_off, token * lddy, at), ds + e);
+                CLT_PASTE(stage_, X_TYPE)(x + x_off + (token * ldx + at), xs + e);
+                CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + (token * lddy + at), ds + e);
             }
         }
         if (item < rows) {
@@ -273,7 +204,6 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         }
         /* Global too: dx may take the place of x or dy, which other items have read. */
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-#endif
 #if HAS_DX
         const uint mine = item / PER_ROW, lane = item % PER_ROW;
         if (mine < ROWS) {
@@ -316,15 +246,17 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             if (c >= COLS) continue;
 #if HAS_W && (HAS_DX || HAS_Y)
             const float4 wv = *(__global const float4 *)(w + c);
+#else
+            const float4 wv = (float4)(0.0f);
 #endif
             for (uint q = 0; q < rows; q += BATCH) {
-#if HAS_DX && HAS_RES && !ON_THE_WAY
+#if HAS_DX && HAS_RES
                 /* Asked for before anything is stored: dx may be its place, so no compiler does that. */
                 VECTOR(DX_TYPE, 4) held[BATCH];
 #pragma unroll
                 for (uint j = 0; j < BATCH; j++) {
                     const size_t row = first + q + j, at = row % HEADS * COLS + c;
-                    if (q + j < rows) held[j] = AS_VECTOR(DX_TYPE, 4, AT(res, res_off, row / HEADS * ldres, at));
+                    if (q + j < rows) held[j] = AS_VECTOR(DX_TYPE, 4, res + res_off + (row / HEADS * ldres + at));
                 }
 #endif
 #pragma unroll
@@ -333,37 +265,21 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
                     if (r >= rows) continue;
                     const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c);
                     const float4 u = LOCAL4(X_TYPE, xs + r * COLS + c);
-                    const float4 xhat = RMS ? u * f.y : (u - f.x) * f.y;
+                    const float4 xhat = norm_xhat(u, f);
                     const size_t token = (first + r) / HEADS, at = (first + r) % HEADS * COLS + c;
 #if HAS_Y
-                    float4 again = xhat;
-#if HAS_W && HAS_B
-                    again = fma(again, wv, *(__global const float4 *)(b + b_off + c));
-#elif HAS_W
-                    again = again * wv;
-#elif HAS_B
-                    again = again + *(__global const float4 *)(b + b_off + c);
-#endif
-                    STORE_VECTOR4(Y_TYPE, again, AT(y, y_off, token * ldx, at));
+                    const float4 bv = HAS_B ? *(__global const float4 *)(b + b_off + c) : (float4)(0.0f);
+                    const float4 again = norm_again(xhat, wv, bv);
+                    STORE_VECTOR4(Y_TYPE, again, y + y_off + (token * ldx + at));
 #endif
 #if HAS_DX
-#if HAS_W
-                    const float4 g = d * wv;
-#else
-                    const float4 g = d;
-#endif
-                    float4 v = RMS ? g - xhat * f.w : (g - f.z) - xhat * f.w;
-                    v = v * f.y;
+                    float4 v = norm_dx(d, wv, xhat, f);
 #if HAS_RES
-#if ON_THE_WAY
-                    v = LOCAL4(DX_TYPE, rs + r * COLS + c) + v;
-#else
                     v = CLT_WIDEN4(DX_TYPE, held[j]) + v;
 #endif
-#endif
-                    STORE_VECTOR4(DX_TYPE, v, AT(dx, dx_off, token * lddx, at));
+                    STORE_VECTOR4(DX_TYPE, v, dx + dx_off + (token * lddx + at));
 #if HAS_COPY
-                    STORE_VECTOR4(COPY_TYPE, v, AT(copy, copy_off, token * lddx, at));
+                    STORE_VECTOR4(COPY_TYPE, v, copy + copy_off + (token * lddx + at));
 #endif
 #if HAS_SUM
                     sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, v));
@@ -377,13 +293,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #endif
                 }
             }
-#if ON_THE_WAY
-            COPY_COLUMNS(k + ROWS, c) /* in the place of rows that nobody needs any more */
-#endif
         }
-#if ON_THE_WAY
-        COPY_STATISTICS(k + ROWS)
-#endif
     }
 #pragma unroll
     for (int o = 0; o < OWN; o++) {
@@ -425,34 +335,34 @@ columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulon
     clt_store8_0(acc, part + part_off + block * cols + c);
 }
 
-/* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (.., SIDE * results), of
- * which there are up to three. Block sums are asked for AT_ONCE at a time, whether or not there are so many: what bounds
- * this pass is how long one takes to come. */
+/* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (.., SIDE * results). Block
+ * sums are asked for AT_ONCE at a time: what bounds this pass is how long one takes to come. Their addresses follow one
+ * from another and nothing depends on what comes, or assemblers save registers and ask for a few at a time. */
 #define SIDE 16
-#define AT_ONCE 16
-__kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
-columns_finish_wide(__global const float *part, ulong part_off, __global float *out, ulong out_off, ulong part2_off,
-                    __global float *out2, ulong out2_off, ulong part3_off,
-                    __global float *out3, ulong out3_off, ulong samples, ulong blocks, ulong cols, int accumulate) {
-    __local float sums[SIDE][32];
+#define AT_ONCE 32
+static inline void finish(__global const float *part, __global float *out, __local float (*sums)[32], ulong samples,
+                          ulong blocks, ulong cols, int accumulate) {
     const size_t c = get_global_id(0);
     const uint x = (uint)get_local_id(0), y = (uint)get_local_id(1);
     const bool there = c < cols;
-    const size_t result = get_group_id(1);
-    part += result == 0 ? part_off : result == 1 ? part2_off : part3_off;
-    out = result == 0 ? out + out_off : result == 1 ? out2 + out2_off : out3 + out3_off;
     float acc = accumulate && there && y == 0 ? out[c] : 0.0f; /* y = 0 stores it */
     for (size_t s = 0; s < samples; s += SIDE) {
         float sum = 0.0f;
         if (there && s + y < samples) {
             __global const float *p = part + (s + y) * blocks * cols + c;
-            for (size_t b = 0; b < blocks; b += AT_ONCE) {
+            uint left = (uint)blocks;
+            for (; left >= AT_ONCE; left -= AT_ONCE) {
                 float v[AT_ONCE];
 #pragma unroll
-                for (uint j = 0; j < AT_ONCE; j++) v[j] = p[(b + j < blocks ? b + j : b) * cols];
+                for (uint j = 0; j < AT_ONCE; j++, p += cols) v[j] = *p;
 #pragma unroll
-                for (uint j = 0; j < AT_ONCE; j++) sum = b + j < blocks ? sum + v[j] : sum;
+                for (uint j = 0; j < AT_ONCE; j++) sum = sum + v[j];
             }
+            float v[AT_ONCE];
+#pragma unroll
+            for (uint j = 0; j + 1 < AT_ONCE; j++, p += cols) v[j] = j < left ? *p : 0.0f;
+#pragma unroll
+            for (uint j = 0; j + 1 < AT_ONCE; j++) sum = j < left ? sum + v[j] : sum;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         sums[y][x] = sum;
@@ -460,5 +370,30 @@ columns_finish_wide(__global const float *part, ulong part_off, __global float *
         for (uint i = 0; i < SIDE && s + i < samples; i++) acc = acc + sums[i][x];
     }
     if (there && y == 0) out[c] = acc;
+}
+
+/* Up to three results of one call. */
+__kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
+columns_finish_wide(__global const float *part, ulong part_off, __global float *out, ulong out_off, ulong part2_off,
+                    __global float *out2, ulong out2_off, ulong part3_off,
+                    __global float *out3, ulong out3_off, ulong samples, ulong blocks, ulong cols, int accumulate) {
+    __local float sums[SIDE][32];
+    const size_t result = get_group_id(1);
+    part += result == 0 ? part_off : result == 1 ? part2_off : part3_off;
+    out = result == 0 ? out + out_off : result == 1 ? out2 + out2_off : out3 + out3_off;
+    finish(part, out, sums, samples, blocks, cols, accumulate);
+}
+
+/* Results of several calls, in one buffer; the block sums of the next one are `pitch` elements further on. */
+__kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
+columns_finish_later(__global const float *part, ulong pitch, __global float *out, ulong at0, ulong at1, ulong at2,
+                     ulong at3, ulong at4, ulong at5, ulong at6, ulong at7, ulong at8, ulong at9, ulong at10,
+                     ulong at11, ulong samples, ulong blocks, ulong cols, int accumulate) {
+    __local float sums[SIDE][32];
+    const size_t r = get_group_id(1);
+    out += r < 4   ? (r == 0 ? at0 : r == 1 ? at1 : r == 2 ? at2 : at3)
+           : r < 8 ? (r == 4 ? at4 : r == 5 ? at5 : r == 6 ? at6 : at7)
+                   : (r == 8 ? at8 : r == 9 ? at9 : r == 10 ? at10 : at11);
+    finish(part + r * pitch, out, sums, samples, blocks, cols, accumulate);
 }
 #endif

@@ -1,42 +1,38 @@
-/* Normalisation forward and backward, and sums down columns: kernels of clkernels/norm. */
+/* Normalisation forward and backward: kernels of clkernels/norm. */
 #include <string.h>
 
-#include "clt_check.h"
+#include "clt_op_norm.h"
 #include "ref/clt_ref.h"
 
-enum { BLOCK = 64, SPAN = 1024, SIDE = 16 };
-
-static bool is_rows(const clt_variant *v) {
+bool clt_norm_is_rows(const clt_variant *v) {
     return strcmp(v->body, "rows") == 0;
 }
-
-/* The work-group of a row that does not choose it by the call. */
-static size_t group_of(const clt_variant *v) {
-    return is_rows(v) ? 1 : (size_t)clt_variant_param(v, "WG", 64);
-}
-
-/* The kernels are specialised for what a call has; variants are checked, and have their verdicts, as
- * specialised. */
-enum { OPTIONS = 340 };
-
-/* norm_ring.cl: for what norm_wide.cl is for, but fewer shapes; column sums end with norm_wide.cl's kernel.
- */
-static bool is_ring(const clt_variant *v) {
+bool clt_norm_is_ring(const clt_variant *v) {
     return strcmp(v->body, "ring") == 0;
 }
+bool clt_norm_is_wide(const clt_variant *v) {
+    return clt_norm_is_ring(v) || strcmp(v->body, "wide") == 0;
+}
 
-/* Rows of norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements.
- */
-static bool is_wide(const clt_variant *v) {
-    return is_ring(v) || strcmp(v->body, "wide") == 0;
+size_t clt_norm_group(const clt_variant *v) {
+    return clt_norm_is_rows(v) ? 1 : (size_t)clt_variant_param(v, "WG", 64);
+}
+
+/* For calls that wide rows, or the ring, cannot do. */
+static bool takes_narrow(const clt_variant *v, const void *call) {
+    (void)call;
+    return !clt_norm_is_wide(v);
+}
+static bool takes_no_ring(const clt_variant *v, const void *call) {
+    (void)call;
+    return !clt_norm_is_ring(v);
+}
+clt_variant_takes clt_norm_takes(bool wide, bool ring) {
+    return !wide ? takes_narrow : ring ? NULL : takes_no_ring;
 }
 
 static bool ring_takes(int64_t cols, int64_t heads) {
     return heads == 1 && cols >= 512 && cols <= 4096;
-}
-
-static const char *finish_file(const clt_variant *v) {
-    return is_ring(v) ? "norm/norm_wide.cl" : v->file;
 }
 
 static bool aligned(int64_t cols, const clt_ref *r, const int64_t *ld, int n) {
@@ -50,18 +46,16 @@ static bool wide_forward(const clt_norm_params *p) {
     return aligned(p->cols, r, (int64_t[]){p->ldx, p->ldy, 0, 0}, 4);
 }
 
-/* Bytes of local memory for a row of the wide backward pass, with its residual or without. */
-static uint64_t backward_row(const clt_norm_grad_params *p, bool residual) {
-    const uint64_t element = clt_dtype_bytes(p->x_type) + clt_dtype_bytes(p->dy_type) +
-                             (residual && p->residual.buf ? clt_dtype_bytes(p->dx_type) : 0);
-    return (uint64_t)p->cols * element + 1024;
+/* Bytes of local memory for a row of the wide backward pass. */
+static uint64_t backward_row(const clt_norm_grad_params *p) {
+    return (uint64_t)p->cols * (clt_dtype_bytes(p->x_type) + clt_dtype_bytes(p->dy_type)) + 1024;
 }
 
 /* Rows that a work-group of the wide backward pass has in local memory, 0: none fit. Half of it is left to
  * another work-group. */
 static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
     const clt_ref r[] = {p->x, p->dy, p->dx, p->residual, p->w, p->dx_copy, p->y, p->b};
-    const uint64_t row = backward_row(p, false), local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
+    const uint64_t row = backward_row(p), local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
     if (!aligned(p->cols, r, (int64_t[]){p->ldx, p->lddy, p->lddx, p->ldres, 0, 0, 0, 0}, 8) ||
         p->cols > 4096)
         return 0;
@@ -71,32 +65,6 @@ static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
 /* Its work-group: a row of more columns keeps more work-items busy. */
 static size_t backward_items(const clt_norm_grad_params *p) {
     return p->cols <= 1024 ? 256 : 512;
-}
-
-/* Whether four work-groups share a unit and have room for the four rows that each works on, with all that is
- * read of them: then the next rows are asked for meanwhile. That does not pay where an item makes so much of
- * a row that its registers do not suffice. The kernel has a mark for the second pass (clt_ptx.h) then. */
-static bool reads_ahead(const clt_ops *ops, const clt_norm_grad_params *p) {
-    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
-    if (p->y.buf && p->dx_sum.buf) return false;
-    return f->wgmma && backward_items(p) == 256 && 4 * backward_row(p, true) <= f->local_mem / 4;
-}
-
-/* Whether two work-groups of 512 shall share a unit, which they do with 64 registers an item; more columns
- * need more. Marked likewise. */
-static bool shares_unit(const clt_ops *ops, const clt_norm_grad_params *p, int rows) {
-    const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
-    return f->wgmma && backward_items(p) == 512 && p->cols <= 2048 &&
-           (uint64_t)rows * backward_row(p, false) <= f->local_mem / 2;
-}
-
-static bool wide_columns(const clt_column_sum_params *p) {
-    return p->x.off % 8 == 0 && p->ldx % 8 == 0 && p->cols % 8 == 0;
-}
-
-static const char *columns_options(clt_dtype type, char buf[OPTIONS]) {
-    snprintf(buf, OPTIONS, " -DPART=3 -DX_TYPE=%d", (int)type);
-    return buf;
 }
 
 /* The work-group of the ring's backward pass, as norm_ring.cl counts: items that own four or eight columns,
@@ -118,39 +86,41 @@ static int forward_vector(const clt_norm_params *p) {
     return p->cols <= 2048 ? 4 : p->cols <= 4096 ? 2 : 1;
 }
 
-static void forward_options(const clt_norm_params *p, char buf[OPTIONS]) {
-    int n = snprintf(buf, OPTIONS, " -DPART=1 -DRMS=%d -DHAS_W=%d -DHAS_B=%d -DX_TYPE=%d -DY_TYPE=%d", p->rms,
-                     p->w.buf != NULL, p->b.buf != NULL, (int)p->x_type, (int)p->y_type);
+static void forward_options(const clt_norm_params *p, char buf[CLT_NORM_OPTIONS]) {
+    int n =
+        snprintf(buf, CLT_NORM_OPTIONS, " -DPART=1 -DRMS=%d -DHAS_W=%d -DHAS_B=%d -DX_TYPE=%d -DY_TYPE=%d",
+                 p->rms, p->w.buf != NULL, p->b.buf != NULL, (int)p->x_type, (int)p->y_type);
     if (wide_forward(p))
-        snprintf(buf + n, OPTIONS - (size_t)n, " -DCOLS=%d -DHEADS=%d -DV=%d", (int)p->cols, (int)p->heads,
-                 forward_vector(p));
+        snprintf(buf + n, CLT_NORM_OPTIONS - (size_t)n, " -DCOLS=%d -DHEADS=%d -DV=%d", (int)p->cols,
+                 (int)p->heads, forward_vector(p));
 }
 
-static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, char buf[OPTIONS]) {
+static void backward_options(const clt_ops *ops, const clt_norm_grad_params *p, char buf[CLT_NORM_OPTIONS]) {
     int n =
-        snprintf(buf, OPTIONS,
+        snprintf(buf, CLT_NORM_OPTIONS,
                  " -DPART=2 -DRMS=%d -DHAS_W=%d -DHAS_DX=%d -DHAS_DW=%d -DHAS_DB=%d -DHAS_RES=%d -DX_TYPE=%d"
                  " -DDY_TYPE=%d -DDX_TYPE=%d",
                  p->rms, p->w.buf != NULL, p->dx.buf != NULL, p->dw.buf != NULL, p->db.buf != NULL,
                  p->residual.buf != NULL, (int)p->x_type, (int)p->dy_type, (int)p->dx_type);
     const int rows = wide_backward(ops, p);
     if (rows)
-        snprintf(buf + n, OPTIONS - (size_t)n,
+        snprintf(buf + n, CLT_NORM_OPTIONS - (size_t)n,
                  " -DCOLS=%d -DHEADS=%d -DROWS=%d -DITEMS_B=%d -DHAS_COPY=%d -DHAS_Y=%d -DHAS_B=%d "
-                 "-DCOPY_TYPE=%d -DY_TYPE=%d -DAHEAD=%d -DHAS_SUM=%d -DSHARED=%d",
+                 "-DCOPY_TYPE=%d -DY_TYPE=%d -DHAS_SUM=%d",
                  (int)p->cols, (int)p->heads, rows, (int)backward_items(p), p->dx_copy.buf != NULL,
-                 p->y.buf != NULL, p->b.buf != NULL, (int)p->copy_type, (int)p->y_type, reads_ahead(ops, p),
-                 p->dx_sum.buf != NULL, shares_unit(ops, p, rows));
+                 p->y.buf != NULL, p->b.buf != NULL, (int)p->copy_type, (int)p->y_type,
+                 p->dx_sum.buf != NULL);
 }
 
 static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm_params *p) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_forward", v->options, &k));
     size_t rows = (size_t)(p->rows * p->heads);
-    size_t local = group_of(v), global = rows * local;
-    if (is_wide(v)) {
+    size_t local = clt_norm_group(v), global = rows * local;
+    if (clt_norm_is_wide(v)) {
         size_t of_group = (size_t)(128 * forward_vector(p) / 64);
-        local = 128, global = (is_ring(v) ? ring_groups(ops, p) : CLT_CEIL_DIV(rows, of_group)) * local;
+        local = 128,
+        global = (clt_norm_is_ring(v) ? ring_groups(ops, p) : CLT_CEIL_DIV(rows, of_group)) * local;
     }
     clt_arg args[] = {CLT_REF(p->x),
                       CLT_REF(p->w),
@@ -158,7 +128,7 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
                       CLT_REF(p->y),
                       CLT_REF(p->mean),
                       CLT_REF(p->rstd),
-                      CLT_U64(is_wide(v) ? (int64_t)rows : p->cols),
+                      CLT_U64(clt_norm_is_wide(v) ? (int64_t)rows : p->cols),
                       CLT_U64(p->heads),
                       CLT_U64(p->ldx),
                       CLT_U64(p->ldy),
@@ -166,59 +136,36 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
-/* out[cols] (+)= block sums at element `at` of the scratch. */
+/* What the launches of one backward call share: the block sums' shape and where those of dw, db and dx_sum
+ * are. */
 typedef struct {
-    uint64_t at;
-    clt_ref out;
-} column_result;
-
-/* Up to three results in one launch. */
-static clt_status finish_wide(clt_kernel *k, clt_buffer *part, const column_result *r, int n, int64_t samples,
-                              int64_t blocks, int64_t cols, bool accumulate) {
-    const column_result *second = &r[n > 1], *third = &r[n - 1];
-    clt_arg args[] = {CLT_BUF(part),        CLT_U64(r->at),     CLT_REF(r->out),     CLT_U64(second->at),
-                      CLT_REF(second->out), CLT_U64(third->at), CLT_REF(third->out), CLT_U64(samples),
-                      CLT_U64(blocks),      CLT_U64(cols),      CLT_I32(accumulate)};
-    return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), (size_t)n * SIDE},
-                      (size_t[]){32, SIDE}, args, CLT_COUNT_OF(args));
-}
-
-static clt_status finish_columns(clt_ops *ops, const clt_variant *v, clt_buffer *part, const column_result *r,
-                                 int n, int64_t samples, int64_t blocks, int64_t cols, bool accumulate) {
-    clt_kernel *k;
-    char options[OPTIONS];
-    if (n == 0) return CLT_OK;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), finish_file(v),
-                           is_wide(v) ? "columns_finish_wide" : "columns_finish",
-                           columns_options(CLT_F32, options), &k));
-    if (is_wide(v)) return finish_wide(k, part, r, n, samples, blocks, cols, accumulate);
-    size_t local = group_of(v), width = is_rows(v) ? 16 : local;
-    size_t global = CLT_CEIL_DIV((size_t)cols, width) * local;
-    for (int i = 0; i < n; i++) {
-        clt_arg args[] = {CLT_BUF(part),   CLT_U64(r[i].at), CLT_REF(r[i].out),  CLT_U64(samples),
-                          CLT_U64(blocks), CLT_U64(cols),    CLT_I32(accumulate)};
-        CLT_TRY(clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args)));
-    }
-    return CLT_OK;
-}
-
-/* What the launches of one backward call share. */
-typedef struct {
-    int64_t samples, per_sample, blocks; /* rows of a sample, blocks of a sample */
-    clt_buffer *part;
-    uint64_t part_b, part_sum; /* dw's block sums lie at 0, db's and dx_sum's here */
+    int64_t per_sample; /* rows of a sample */
+    clt_column_parts parts;
+    clt_column_result result[3];
+    int results;
+    uint64_t part_w, part_b, part_sum;
 } backward_plan;
 
-static clt_status plan_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p,
+static void add_result(backward_plan *b, clt_ref out) {
+    if (out.buf) b->result[b->results++].out = out;
+}
+
+static clt_status plan_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p, bool later,
                                 backward_plan *b) {
-    b->samples = p->rows / p->rows_per_sample;
-    b->per_sample = p->rows_per_sample * p->heads;
-    b->blocks = CLT_CEIL_DIV(b->per_sample, BLOCK);
-    uint64_t sums = (uint64_t)(b->samples * b->blocks * p->cols);
-    b->part_b = p->dw.buf ? sums : 0;
-    b->part_sum = b->part_b + (p->db.buf ? sums : 0);
-    const uint64_t bytes = 4 * (b->part_sum + (is_wide(v) && p->dx_sum.buf ? sums : 0));
-    CLT_TRY(clt_ops_scratch(ops, 0, bytes, &b->part));
+    *b = (backward_plan){.per_sample = p->rows_per_sample * p->heads,
+                         .parts = {.samples = p->rows / p->rows_per_sample,
+                                   .cols = p->cols,
+                                   .accumulate = p->accumulate,
+                                   .later = later}};
+    b->parts.blocks = CLT_CEIL_DIV(b->per_sample, CLT_NORM_BLOCK);
+    add_result(b, p->dw);
+    add_result(b, p->db);
+    if (clt_norm_is_wide(v)) add_result(b, p->dx_sum);
+    CLT_TRY(clt_columns_room(ops, v, &b->parts, b->result, b->results));
+    int n = 0;
+    if (p->dw.buf) b->part_w = b->result[n++].at;
+    if (p->db.buf) b->part_b = b->result[n++].at;
+    if (n < b->results) b->part_sum = b->result[n].at;
     return CLT_OK;
 }
 
@@ -226,13 +173,16 @@ static clt_status backward_rows(clt_ops *ops, const clt_variant *v, const clt_no
                                 const backward_plan *b) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
-    size_t global = (size_t)(b->samples * b->blocks), local = 1;
-    clt_arg args[] = {CLT_REF(p->x),          CLT_REF(p->w),      CLT_REF(p->mean),
-                      CLT_REF(p->rstd),       CLT_REF(p->dy),     CLT_REF(p->residual),
-                      CLT_REF(p->dx),         CLT_BUF(b->part),   CLT_U64(0),
-                      CLT_U64(b->part_b),     CLT_U64(p->cols),   CLT_U64(p->heads),
-                      CLT_U64(b->per_sample), CLT_U64(b->blocks), CLT_U64(p->ldx),
-                      CLT_U64(p->lddy),       CLT_U64(p->ldres),  CLT_U64(p->lddx)};
+    size_t global = (size_t)(b->parts.samples * b->parts.blocks), local = 1;
+    clt_arg args[] = {CLT_REF(p->x),          CLT_REF(p->w),
+                      CLT_REF(p->mean),       CLT_REF(p->rstd),
+                      CLT_REF(p->dy),         CLT_REF(p->residual),
+                      CLT_REF(p->dx),         CLT_BUF(b->parts.part),
+                      CLT_U64(b->part_w),     CLT_U64(b->part_b),
+                      CLT_U64(p->cols),       CLT_U64(p->heads),
+                      CLT_U64(b->per_sample), CLT_U64(b->parts.blocks),
+                      CLT_U64(p->ldx),        CLT_U64(p->lddy),
+                      CLT_U64(p->ldres),      CLT_U64(p->lddx)};
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
@@ -240,13 +190,14 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
                                 const backward_plan *b) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
-    size_t local = is_ring(v) ? ring_items(p->cols) : backward_items(p),
-           global = (size_t)(b->samples * b->blocks) * local;
-    clt_arg args[] = {CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),       CLT_REF(p->rstd),
-                      CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),         CLT_REF(p->dx_copy),
-                      CLT_REF(p->y),      CLT_REF(p->b),        CLT_BUF(b->part),       CLT_U64(0),
-                      CLT_U64(b->part_b), CLT_U64(b->part_sum), CLT_U64(b->per_sample), CLT_U64(b->blocks),
-                      CLT_U64(p->ldx),    CLT_U64(p->lddy),     CLT_U64(p->ldres),      CLT_U64(p->lddx)};
+    size_t local = clt_norm_is_ring(v) ? ring_items(p->cols) : backward_items(p),
+           global = (size_t)(b->parts.samples * b->parts.blocks) * local;
+    clt_arg args[] = {
+        CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),       CLT_REF(p->rstd),
+        CLT_REF(p->dy),     CLT_REF(p->residual), CLT_REF(p->dx),         CLT_REF(p->dx_copy),
+        CLT_REF(p->y),      CLT_REF(p->b),        CLT_BUF(b->parts.part), CLT_U64(b->part_w),
+        CLT_U64(b->part_b), CLT_U64(b->part_sum), CLT_U64(b->per_sample), CLT_U64(b->parts.blocks),
+        CLT_U64(p->ldx),    CLT_U64(p->lddy),     CLT_U64(p->ldres),      CLT_U64(p->lddx)};
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
@@ -256,18 +207,19 @@ static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_n
     clt_kernel *k;
     if (p->dw.buf || p->db.buf) {
         CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward_w", v->options, &k));
-        size_t local[] = {group_of(v), 1};
-        size_t global[] = {CLT_ROUND_UP((size_t)p->cols, local[0]), (size_t)(b->samples * b->blocks)};
-        clt_arg args[] = {CLT_REF(p->x),          CLT_REF(p->mean),   CLT_REF(p->rstd),
-                          CLT_REF(p->dy),         CLT_BUF(b->part),   CLT_U64(0),
-                          CLT_U64(b->part_b),     CLT_U64(p->cols),   CLT_U64(p->heads),
-                          CLT_U64(b->per_sample), CLT_U64(b->blocks), CLT_U64(p->ldx),
+        size_t local[] = {clt_norm_group(v), 1};
+        size_t global[] = {CLT_ROUND_UP((size_t)p->cols, local[0]),
+                           (size_t)(b->parts.samples * b->parts.blocks)};
+        clt_arg args[] = {CLT_REF(p->x),          CLT_REF(p->mean),         CLT_REF(p->rstd),
+                          CLT_REF(p->dy),         CLT_BUF(b->parts.part),   CLT_U64(b->part_w),
+                          CLT_U64(b->part_b),     CLT_U64(p->cols),         CLT_U64(p->heads),
+                          CLT_U64(b->per_sample), CLT_U64(b->parts.blocks), CLT_U64(p->ldx),
                           CLT_U64(p->lddy)};
         CLT_TRY(clt_launch(k, 2, global, local, args, CLT_COUNT_OF(args)));
     }
     if (!p->dx.buf) return CLT_OK;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward_dx", v->options, &k));
-    size_t local = group_of(v), global = (size_t)(p->rows * p->heads) * local;
+    size_t local = clt_norm_group(v), global = (size_t)(p->rows * p->heads) * local;
     clt_arg args[] = {CLT_REF(p->x),     CLT_REF(p->w),        CLT_REF(p->mean), CLT_REF(p->rstd),
                       CLT_REF(p->dy),    CLT_REF(p->residual), CLT_REF(p->dx),   CLT_U64(p->cols),
                       CLT_U64(p->heads), CLT_U64(p->ldx),      CLT_U64(p->lddy), CLT_U64(p->ldres),
@@ -308,40 +260,15 @@ static clt_status backward_extras(clt_ops *ops, const clt_norm_grad_params *p) {
                                                        .y_type = p->y_type});
 }
 
-static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p) {
+static clt_status run_backward(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p,
+                               bool later) {
     backward_plan b;
-    CLT_TRY(plan_backward(ops, v, p, &b));
+    CLT_TRY(plan_backward(ops, v, p, later, &b));
     if (p->rows > 0)
-        CLT_TRY(is_rows(v)   ? backward_rows(ops, v, p, &b)
-                : is_wide(v) ? backward_wide(ops, v, p, &b)
-                             : backward_group(ops, v, p, &b));
-    column_result result[3];
-    int n = 0;
-    if (p->dw.buf) result[n++] = (column_result){0, p->dw};
-    if (p->db.buf) result[n++] = (column_result){b.part_b, p->db};
-    if (is_wide(v) && p->dx_sum.buf) result[n++] = (column_result){b.part_sum, p->dx_sum};
-    return finish_columns(ops, v, b.part, result, n, b.samples, b.blocks, p->cols, p->accumulate);
-}
-
-static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p,
-                                int64_t samples, int64_t blocks, clt_buffer *part) {
-    clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_blocks", v->options, &k));
-    size_t local[] = {group_of(v), 1}, width = is_rows(v) ? SPAN : is_wide(v) ? 8 * local[0] : local[0];
-    size_t global[] = {CLT_CEIL_DIV((size_t)p->cols, width) * local[0], (size_t)(samples * blocks)};
-    clt_arg args[] = {
-        CLT_REF(p->x),   CLT_BUF(part),   CLT_U64(0),   CLT_U64(p->cols), CLT_U64(p->rows_per_sample),
-        CLT_U64(blocks), CLT_U64(p->ldx), CLT_U64(SPAN)};
-    return clt_launch(k, 2, global, local, args, CLT_COUNT_OF(args));
-}
-
-static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p) {
-    clt_buffer *part;
-    int64_t samples = p->rows / p->rows_per_sample, blocks = CLT_CEIL_DIV(p->rows_per_sample, BLOCK);
-    CLT_TRY(clt_ops_scratch(ops, 0, 4 * (uint64_t)(samples * blocks * p->cols), &part));
-    if (p->rows > 0) CLT_TRY(column_blocks(ops, v, p, samples, blocks, part));
-    return finish_columns(ops, v, part, &(column_result){0, p->out}, 1, samples, blocks, p->cols,
-                          p->accumulate);
+        CLT_TRY(clt_norm_is_rows(v)   ? backward_rows(ops, v, p, &b)
+                : clt_norm_is_wide(v) ? backward_wide(ops, v, p, &b)
+                                      : backward_group(ops, v, p, &b));
+    return clt_columns_finish(ops, v, &b.parts, b.result, b.results);
 }
 
 /* --- the checks: a tail, several samples and blocks, heads; with the tensors that the call has --- */
@@ -355,20 +282,20 @@ typedef struct {
 
 /* A ragged shape, or for wide rows the call's rows, as the programs are made for them. */
 static check_shape shape_of(const clt_variant *v, int64_t cols, int64_t heads) {
-    check_shape s = {.cols = is_wide(v) ? cols : 83};
-    s.heads = is_wide(v) ? heads : 2;
-    s.ld = is_wide(v) ? s.cols * s.heads + 8 : 170;
+    check_shape s = {.cols = clt_norm_is_wide(v) ? cols : 83};
+    s.heads = clt_norm_is_wide(v) ? heads : 2;
+    s.ld = clt_norm_is_wide(v) ? s.cols * s.heads + 8 : 170;
     s.elements = (size_t)(TOKENS * s.ld);
     s.rows = (size_t)(TOKENS * s.heads);
     return s;
 }
 
-static bool builds(clt_ops *ops, const char *file, const char *name, const char *options) {
+bool clt_norm_builds(clt_ops *ops, const char *file, const char *name, const char *options) {
     clt_kernel *k;
     return clt_kernel_try(clt_ops_device(ops), file, name, options, &k) == CLT_OK;
 }
 
-static clt_status does_not_build(clt_ops *ops, const clt_variant *v) {
+clt_status clt_norm_does_not_build(clt_ops *ops, const clt_variant *v) {
     return clt_variant_fail(ops, "%s does not build", v->file);
 }
 
@@ -403,9 +330,9 @@ static clt_ref_norm_params check_oracle(clt_check *c, bool rms, const check_shap
 
 static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_params *call = ctx;
-    if (!builds(ops, v->file, "norm_forward", v->options)) return does_not_build(ops, v);
+    if (!clt_norm_builds(ops, v->file, "norm_forward", v->options)) return clt_norm_does_not_build(ops, v);
     const check_shape s = shape_of(v, call->cols, call->heads);
-    clt_check c = {.ops = ops, .aligned = is_wide(v)};
+    clt_check c = {.ops = ops, .aligned = clt_norm_is_wide(v)};
     clt_ref_norm_params r = check_oracle(&c, call->rms, &s);
     if (call->w.buf) r.w = clt_check_random(&c, (size_t)s.cols, 2);
     if (call->b.buf) r.b = clt_check_random(&c, (size_t)s.cols, 3);
@@ -453,13 +380,12 @@ static void upload_extras(clt_check *c, const clt_norm_grad_params *call, const 
 
 static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_norm_grad_params *call = ctx;
-    char columns[OPTIONS];
-    if (!builds(ops, v->file, strcmp(v->body, "group") ? "norm_backward" : "norm_backward_dx", v->options) ||
-        !builds(ops, finish_file(v), is_wide(v) ? "columns_finish_wide" : "columns_finish",
-                columns_options(CLT_F32, columns)))
-        return does_not_build(ops, v);
+    if (!clt_norm_builds(ops, v->file, strcmp(v->body, "group") ? "norm_backward" : "norm_backward_dx",
+                         v->options) ||
+        !clt_columns_build(ops, v))
+        return clt_norm_does_not_build(ops, v);
     const check_shape s = shape_of(v, call->cols, call->heads);
-    clt_check c = {.ops = ops, .aligned = is_wide(v)};
+    clt_check c = {.ops = ops, .aligned = clt_norm_is_wide(v)};
     clt_ref_norm_params r = check_oracle(&c, call->rms, &s);
     clt_ref_round(call->x_type, check_data(r.x), s.elements);
     clt_ref_norm_forward(&r);
@@ -493,8 +419,8 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
                               .db = upload_if(&c, r.db, r.db, (size_t)s.cols)};
     if (r.dx) p.dx = clt_check_upload_as(&c, p.dx_type, r.dx, s.elements);
     if (r.residual) p.residual = p.dx;
-    if (is_wide(v)) upload_extras(&c, call, &s, &r, &p);
-    if (c.st == CLT_OK) c.st = run_backward(ops, v, &p);
+    if (clt_norm_is_wide(v)) upload_extras(&c, call, &s, &r, &p);
+    if (c.st == CLT_OK) c.st = run_backward(ops, v, &p, false);
     clt_ref_norm_backward(&r);
     if (r.dx) clt_check_compare_as(&c, p.dx_type, "dx", p.dx, r.dx, s.elements);
     if (p.dx_copy.buf) clt_check_compare_as(&c, p.copy_type, "copy of dx", p.dx_copy, r.dx, s.elements);
@@ -508,86 +434,44 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
     return clt_check_end(&c);
 }
 
-static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx) {
-    const clt_dtype type = *(const clt_dtype *)ctx;
-    if (!builds(ops, v->file, "columns_blocks", v->options)) return does_not_build(ops, v);
-    const check_shape s = shape_of(v, 192, 1);
-    clt_check c = {.ops = ops, .aligned = is_wide(v)};
-    float *x = clt_check_random(&c, s.elements, 8), *out = clt_check_random(&c, (size_t)s.ld, 9);
-    clt_column_sum_params p = {.rows = TOKENS,
-                               .cols = s.ld,
-                               .rows_per_sample = PER_SAMPLE,
-                               .ldx = s.ld,
-                               .x_type = type,
-                               .x = clt_check_upload_as(&c, type, x, s.elements),
-                               .out = clt_check_upload(&c, out, (size_t)s.ld),
-                               .accumulate = true};
-    if (c.st == CLT_OK) c.st = run_column_sum(ops, v, &p);
-    clt_ref_column_sum(p.rows, p.cols, p.rows_per_sample, x, p.ldx, true, out);
-    clt_check_compare(&c, "column sum", p.out, out, (size_t)s.ld);
-    return clt_check_end(&c);
-}
-
 /* --- the operations --- */
-
-/* For calls that wide rows, or the ring, cannot do. */
-static bool takes_narrow(const clt_variant *v, const void *call) {
-    (void)call;
-    return !is_wide(v);
-}
-static bool takes_no_ring(const clt_variant *v, const void *call) {
-    (void)call;
-    return !is_ring(v);
-}
-static clt_variant_takes takes(bool wide, bool ring) {
-    return !wide ? takes_narrow : ring ? NULL : takes_no_ring;
-}
 
 clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
     if (p->rows < 0 || p->cols < 1 || p->heads < 1)
         return clt_error(CLT_FAIL, "norm: %lld rows of %lld x %lld columns make no sense", (long long)p->rows,
                          (long long)p->heads, (long long)p->cols);
     if (p->rows == 0) return CLT_OK;
-    char options[OPTIONS];
+    char options[CLT_NORM_OPTIONS];
     clt_norm_params call = *p;
     const clt_variant *v;
     forward_options(p, options);
-    CLT_TRY(clt_variant_pick_for(ops, "norm", options, takes(wide_forward(p), ring_takes(p->cols, p->heads)),
+    CLT_TRY(clt_variant_pick_for(ops, "norm", options,
+                                 clt_norm_takes(wide_forward(p), ring_takes(p->cols, p->heads)),
                                  check_forward, &call, &v));
     return run_forward(ops, v, p);
 }
 
-static clt_status check_samples(const char *op, int64_t rows, int64_t cols, int64_t per_sample) {
+clt_status clt_norm_check_samples(const char *op, int64_t rows, int64_t cols, int64_t per_sample) {
     if (rows >= 0 && cols >= 1 && per_sample >= 1 && rows % per_sample == 0) return CLT_OK;
     return clt_error(CLT_FAIL, "%s: %lld rows of %lld columns in samples of %lld rows make no sense", op,
                      (long long)rows, (long long)cols, (long long)per_sample);
 }
 
 clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p) {
-    CLT_TRY(check_samples("norm backward", p->rows, p->heads < 1 ? 0 : p->cols, p->rows_per_sample));
+    CLT_TRY(clt_norm_check_samples("norm backward", p->rows, p->heads < 1 ? 0 : p->cols, p->rows_per_sample));
     if ((p->residual.buf || p->dx_sum.buf) && !p->dx.buf)
         return clt_error(CLT_FAIL, "norm backward: a residual or sums of dx without dx");
     bool gaps = p->ldx != p->heads * p->cols || p->lddx != p->heads * p->cols;
     if ((gaps && (p->dx_copy.buf || p->dx_sum.buf || p->y.buf)) || (p->dx_copy.buf && p->dx_type != CLT_F32))
         return clt_error(CLT_FAIL,
                          "norm backward: a copy or sums of rows with gaps, or a copy of 16-bit ones");
-    char options[OPTIONS];
+    char options[CLT_NORM_OPTIONS];
     clt_norm_grad_params call = *p;
     const clt_variant *v;
     backward_options(ops, p, options);
     const bool ring = p->dx.buf && ring_takes(p->cols, p->heads);
-    CLT_TRY(clt_variant_pick_for(ops, "norm", options, takes(wide_backward(ops, p), ring), check_backward,
-                                 &call, &v));
-    CLT_TRY(run_backward(ops, v, p));
-    return is_wide(v) ? CLT_OK : backward_extras(ops, p);
-}
-
-clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {
-    CLT_TRY(check_samples("column sum", p->rows, p->cols, p->rows_per_sample));
-    const clt_variant *v;
-    char options[OPTIONS];
-    const clt_dtype type = p->x_type;
-    CLT_TRY(clt_variant_pick_for(ops, "norm", columns_options(type, options), takes(wide_columns(p), false),
-                                 check_column_sum, &type, &v));
-    return run_column_sum(ops, v, p);
+    CLT_TRY(clt_variant_pick_for(ops, "norm", options, clt_norm_takes(wide_backward(ops, p), ring),
+                                 check_backward, &call, &v));
+    CLT_TRY(run_backward(ops, v, p, clt_columns_later(ops)));
+    return clt_norm_is_wide(v) ? CLT_OK : backward_extras(ops, p);
 }

@@ -28,6 +28,7 @@ void clt_ops_destroy(clt_ops *ops) {
     clt_tune_close(ops);
     for (int i = 0; i < CLT_SCRATCH_SLOTS; i++) clt_buffer_destroy(ops->scratch[i]);
     clt_buffer_destroy(ops->counters);
+    clt_free(ops->later);
     clt_variant_free_tables(ops);
     clt_free(ops);
 }

@@ -184,6 +184,12 @@ typedef struct {
 } clt_column_sum_params;
 clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p);
 
+/* From here on dw, db and dx_sum of norm backward and results of column sums may lack their last launch,
+ * which makes several calls' at once; nobody may look at them before clt_op_sums_now, after which they are
+ * there. The words are the same. */
+void clt_op_sums_later(clt_ops *ops);
+clt_status clt_op_sums_now(clt_ops *ops);
+
 /* --- embedding (clt_op_embedding.c, clkernels/embedding)
  * ------------------------------------------------------ */
 

@@ -4,7 +4,8 @@
 
 #include "clt_variant.h"
 
-enum { CLT_SCRATCH_SLOTS = 4 };
+/* The last one is clt_op_columns.c's alone: what it holds outlives a call. */
+enum { CLT_SCRATCH_SLOTS = 5, CLT_SCRATCH_LATER = 4 };
 
 /* The rows of one .vt file. `row` holds those that can be used here first, in the order of the file, then the
  * others. */
@@ -20,6 +21,7 @@ struct clt_ops {
     clt_ops_params params;
     clt_buffer *scratch[CLT_SCRATCH_SLOTS];
     clt_buffer *counters;
+    struct clt_later *later; /* sums that wait for clt_op_sums_now; NULL: there were none */
     clt_variant_table *table;
     int tables;
     clt_variant **special; /* rows with more options (clt_variant_pick_with) */

@@ -1,0 +1,220 @@
+/* Sums down columns: a bias's gradient, and how the sums of norm backward end. Kernels of clkernels/norm. */
+#include <string.h>
+
+#include "clt_op_norm.h"
+#include "clt_ops_state.h"
+#include "ref/clt_ref.h"
+
+enum { SPAN = 1024, SIDE = 16 };
+
+/* Results whose block sums wait for one launch that ends them all. They are for the same rows and lie in one
+ * buffer, as gradients do. */
+enum { MOST_LATER = 12 };
+struct clt_later {
+    clt_column_parts parts;
+    clt_column_result result[MOST_LATER];
+    int n;
+    bool on;
+};
+
+static bool wide_columns(const clt_column_sum_params *p) {
+    return p->x.off % 8 == 0 && p->ldx % 8 == 0 && p->cols % 8 == 0;
+}
+
+static const char *columns_options(clt_dtype type, char buf[CLT_NORM_OPTIONS]) {
+    snprintf(buf, CLT_NORM_OPTIONS, " -DPART=3 -DX_TYPE=%d", (int)type);
+    return buf;
+}
+
+static const char *finish_file(const clt_variant *v) {
+    return clt_norm_is_ring(v) ? "norm/norm_wide.cl" : v->file;
+}
+
+static clt_status finish_kernel(clt_ops *ops, const char *file, const char *name, clt_kernel **k) {
+    char options[CLT_NORM_OPTIONS];
+    return clt_kernel_get(clt_ops_device(ops), file, name, columns_options(CLT_F32, options), k);
+}
+
+bool clt_columns_build(clt_ops *ops, const clt_variant *v) {
+    char options[CLT_NORM_OPTIONS];
+    const char *wide[] = {"columns_finish_wide", "columns_finish_later"};
+    columns_options(CLT_F32, options);
+    if (!clt_norm_is_wide(v)) return clt_norm_builds(ops, finish_file(v), "columns_finish", options);
+    return clt_norm_builds(ops, finish_file(v), wide[0], options) &&
+           clt_norm_builds(ops, finish_file(v), wide[1], options);
+}
+
+/* Results side by side, in work-groups of 32 columns and SIDE samples. */
+static clt_status launch_wide(clt_kernel *k, int64_t cols, int n, const clt_arg *args, size_t count) {
+    return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), (size_t)n * SIDE},
+                      (size_t[]){32, SIDE}, args, (int)count);
+}
+
+/* Up to three results in one launch. */
+static clt_status finish_wide(clt_kernel *k, const clt_column_parts *p, const clt_column_result *r, int n) {
+    const clt_column_result *second = &r[n > 1], *third = &r[n - 1];
+    clt_arg args[] = {CLT_BUF(p->part),     CLT_U64(r->at),     CLT_REF(r->out),       CLT_U64(second->at),
+                      CLT_REF(second->out), CLT_U64(third->at), CLT_REF(third->out),   CLT_U64(p->samples),
+                      CLT_U64(p->blocks),   CLT_U64(p->cols),   CLT_I32(p->accumulate)};
+    return launch_wide(k, p->cols, n, args, CLT_COUNT_OF(args));
+}
+
+/* --- sums that end later --- */
+
+static uint64_t sums_of(const clt_column_parts *p) {
+    return (uint64_t)(p->samples * p->blocks * p->cols);
+}
+
+static clt_status finish_later(clt_ops *ops) {
+    struct clt_later *l = ops->later;
+    clt_kernel *k;
+    const int n = l->n;
+    if (n == 0) return CLT_OK;
+    l->n = 0; /* whatever comes of it */
+    CLT_TRY(finish_kernel(ops, "norm/norm_wide.cl", "columns_finish_later", &k));
+    clt_arg args[MOST_LATER + 7] = {CLT_BUF(l->parts.part), CLT_U64(sums_of(&l->parts)),
+                                    CLT_BUF(l->result[0].out.buf)};
+    for (int i = 0; i < MOST_LATER; i++) args[3 + i] = CLT_U64(l->result[CLT_MIN(i, n - 1)].out.off);
+    clt_arg *rest = args + 3 + MOST_LATER;
+    rest[0] = CLT_U64(l->parts.samples), rest[1] = CLT_U64(l->parts.blocks);
+    rest[2] = CLT_U64(l->parts.cols), rest[3] = CLT_I32(l->parts.accumulate);
+    return launch_wide(k, l->parts.cols, n, args, CLT_COUNT_OF(args));
+}
+
+/* One launch has its results in one buffer, and adds to none of them twice. */
+static bool may_follow(clt_ref out, clt_ref before) {
+    return out.buf == before.buf && out.off != before.off;
+}
+
+/* Room behind the sums that wait, if there is some for these. */
+static clt_status room_later(clt_ops *ops, clt_column_parts *p, clt_column_result *r, int n) {
+    struct clt_later *l = ops->later;
+    const clt_column_parts *have = &l->parts;
+    bool fits = l->n + n <= MOST_LATER && have->samples == p->samples && have->blocks == p->blocks &&
+                have->cols == p->cols && have->accumulate == p->accumulate;
+    for (int i = 0; i < l->n * n; i++) fits = fits && may_follow(r[i % n].out, l->result[i / n].out);
+    if (!fits) CLT_TRY(finish_later(ops));
+    CLT_TRY(clt_ops_scratch(ops, CLT_SCRATCH_LATER, 4 * MOST_LATER * sums_of(p), &p->part));
+    l->parts = *p;
+    for (int i = 0; i < n; i++) r[i].at = (uint64_t)(l->n + i) * sums_of(p);
+    return CLT_OK;
+}
+
+bool clt_columns_later(const clt_ops *ops) {
+    return ops->later && ops->later->on;
+}
+
+static bool ends_later(const clt_variant *v, const clt_column_parts *p, const clt_column_result *r, int n) {
+    if (!p->later || !clt_norm_is_wide(v)) return false;
+    for (int i = 1; i < n; i++)
+        if (r[i].out.buf != r[0].out.buf) return false;
+    return true;
+}
+
+void clt_op_sums_later(clt_ops *ops) {
+    if (!ops->later) ops->later = clt_calloc(1, sizeof *ops->later);
+    ops->later->on = true;
+}
+
+clt_status clt_op_sums_now(clt_ops *ops) {
+    if (!ops->later) return CLT_OK;
+    ops->later->on = false;
+    return finish_later(ops);
+}
+
+/* --- either way --- */
+
+clt_status clt_columns_room(clt_ops *ops, const clt_variant *v, clt_column_parts *p, clt_column_result *r,
+                            int n) {
+    if (ends_later(v, p, r, n)) return room_later(ops, p, r, n);
+    for (int i = 0; i < n; i++) r[i].at = (uint64_t)i * sums_of(p);
+    return clt_ops_scratch(ops, 0, 4 * (uint64_t)n * sums_of(p), &p->part);
+}
+
+clt_status clt_columns_finish(clt_ops *ops, const clt_variant *v, const clt_column_parts *p,
+                              const clt_column_result *r, int n) {
+    clt_kernel *k;
+    if (n == 0) return CLT_OK;
+    if (ends_later(v, p, r, n)) {
+        memcpy(ops->later->result + ops->later->n, r, (size_t)n * sizeof *r);
+        ops->later->n += n;
+        return CLT_OK;
+    }
+    const bool wide = clt_norm_is_wide(v);
+    CLT_TRY(finish_kernel(ops, finish_file(v), wide ? "columns_finish_wide" : "columns_finish", &k));
+    if (wide) return finish_wide(k, p, r, n);
+    size_t local = clt_norm_group(v), width = clt_norm_is_rows(v) ? 16 : local;
+    size_t global = CLT_CEIL_DIV((size_t)p->cols, width) * local;
+    for (int i = 0; i < n; i++) {
+        clt_arg args[] = {CLT_BUF(p->part),   CLT_U64(r[i].at), CLT_REF(r[i].out),     CLT_U64(p->samples),
+                          CLT_U64(p->blocks), CLT_U64(p->cols), CLT_I32(p->accumulate)};
+        CLT_TRY(clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args)));
+    }
+    return CLT_OK;
+}
+
+/* --- the operation of its own --- */
+
+static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p,
+                                const clt_column_parts *parts, uint64_t at) {
+    clt_kernel *k;
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "columns_blocks", v->options, &k));
+    size_t local[] = {clt_norm_group(v), 1};
+    size_t width = clt_norm_is_rows(v) ? SPAN : clt_norm_is_wide(v) ? 8 * local[0] : local[0];
+    size_t global[] = {CLT_CEIL_DIV((size_t)p->cols, width) * local[0],
+                       (size_t)(parts->samples * parts->blocks)};
+    clt_arg args[] = {CLT_REF(p->x),
+                      CLT_BUF(parts->part),
+                      CLT_U64(at),
+                      CLT_U64(p->cols),
+                      CLT_U64(p->rows_per_sample),
+                      CLT_U64(parts->blocks),
+                      CLT_U64(p->ldx),
+                      CLT_U64(SPAN)};
+    return clt_launch(k, 2, global, local, args, CLT_COUNT_OF(args));
+}
+
+static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p,
+                                 bool later) {
+    clt_column_parts parts = {.samples = p->rows / p->rows_per_sample,
+                              .blocks = CLT_CEIL_DIV(p->rows_per_sample, CLT_NORM_BLOCK),
+                              .cols = p->cols,
+                              .accumulate = p->accumulate,
+                              .later = later};
+    clt_column_result r = {.out = p->out};
+    CLT_TRY(clt_columns_room(ops, v, &parts, &r, 1));
+    if (p->rows > 0) CLT_TRY(column_blocks(ops, v, p, &parts, r.at));
+    return clt_columns_finish(ops, v, &parts, &r, 1);
+}
+
+static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx) {
+    const clt_dtype type = *(const clt_dtype *)ctx;
+    if (!clt_norm_builds(ops, v->file, "columns_blocks", v->options)) return clt_norm_does_not_build(ops, v);
+    enum { ROWS = 140 };
+    const int64_t cols = clt_norm_is_wide(v) ? 200 : 170;
+    const size_t n = (size_t)(ROWS * cols);
+    clt_check c = {.ops = ops, .aligned = clt_norm_is_wide(v)};
+    float *x = clt_check_random(&c, n, 8), *out = clt_check_random(&c, (size_t)cols, 9);
+    clt_column_sum_params p = {.rows = ROWS,
+                               .cols = cols,
+                               .rows_per_sample = ROWS / 2,
+                               .ldx = cols,
+                               .x_type = type,
+                               .x = clt_check_upload_as(&c, type, x, n),
+                               .out = clt_check_upload(&c, out, (size_t)cols),
+                               .accumulate = true};
+    if (c.st == CLT_OK) c.st = run_column_sum(ops, v, &p, false);
+    clt_ref_column_sum(p.rows, p.cols, p.rows_per_sample, x, p.ldx, true, out);
+    clt_check_compare(&c, "column sum", p.out, out, (size_t)cols);
+    return clt_check_end(&c);
+}
+
+clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {
+    CLT_TRY(clt_norm_check_samples("column sum", p->rows, p->cols, p->rows_per_sample));
+    const clt_variant *v;
+    char options[CLT_NORM_OPTIONS];
+    const clt_dtype type = p->x_type;
+    CLT_TRY(clt_variant_pick_for(ops, "norm", columns_options(type, options),
+                                 clt_norm_takes(wide_columns(p), false), check_column_sum, &type, &v));
+    return run_column_sum(ops, v, p, clt_columns_later(ops));
+}
