@@ -57,14 +57,16 @@ static inline float tree_of(float2 v) {
 }
 
 #if PART == 0 || PART == 1
-#define WARPS 4
-#ifdef RESIDENT
-#elif COLS <= 1024
-#define RESIDENT 8
+/* Warps of a work-group, and work-groups of a unit: as many as have registers for a row of theirs. */
+#if COLS <= 1024
+#define WARPS (COLS <= 768 ? 16 : 12)
+#define RESIDENT 2
 #elif COLS <= 2048
-#define RESIDENT 4
+#define WARPS 16
+#define RESIDENT 1
 #else
-#define RESIDENT 3
+#define WARPS 8
+#define RESIDENT 1
 #endif
 #define PUT_PAIR(type, v, p) CLT_PASTE(put_, type)(v, p)
 static inline void put_0(float2 v, __global float *p) {
@@ -83,24 +85,36 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
              ulong rstd_off, ulong rows, ulong heads, ulong ldx, ulong ldy, float eps) {
     (void)heads;
     __local x_elem places[WARPS][COLS] __attribute__((aligned(128)));
-    __local ulong bars[WARPS] __attribute__((aligned(8)));
+    __local float ws[HAS_W ? COLS : 4] __attribute__((aligned(128)));
+    __local float bs[HAS_B ? COLS : 4] __attribute__((aligned(128)));
+    __local ulong bars[WARPS + 1] __attribute__((aligned(8)));
     SHARED_BY(RESIDENT);
     const uint warp = (uint)get_local_id(0) / 32, lane = (uint)get_local_id(0) % 32;
-    const uint bar = CLT_LOCAL_ADDRESS(&bars[warp]), place = CLT_LOCAL_ADDRESS(places[warp]);
-    const uint bytes = COLS * sizeof(x_elem);
+    const uint bar = CLT_LOCAL_ADDRESS(&bars[warp]), weights = CLT_LOCAL_ADDRESS(&bars[WARPS]);
+    const uint place = CLT_LOCAL_ADDRESS(places[warp]), bytes = COLS * sizeof(x_elem);
     const size_t step = get_num_groups(0) * WARPS;
-    x += x_off;
-    w += w_off + 2 * lane;
-    b += b_off + 2 * lane;
-    y += y_off + 2 * lane;
     size_t row = get_group_id(0) * WARPS + warp;
-    if (lane == 0 && row < rows) {
+    x += x_off;
+    y += y_off + 2 * lane;
+    if (lane == 0) {
         CLT_BAR_INIT(bar, 1);
+        if (warp == 0) CLT_BAR_INIT(weights, 1);
         CLT_BAR_READY();
-        CLT_BAR_EXPECT(bar, bytes);
-        CLT_BULK_LOAD(place, x + row * ldx, bytes, bar);
+        if (row < rows) {
+            CLT_BAR_EXPECT(bar, bytes);
+            CLT_BULK_LOAD(place, x + row * ldx, bytes, bar);
+        }
     }
-    CLT_WARP_SYNC();
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (warp == 0 && lane == 0) {
+        CLT_BAR_EXPECT(weights, 4 * COLS * (HAS_W + HAS_B));
+#if HAS_W
+        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ws), w + w_off, 4 * COLS, weights);
+#endif
+#if HAS_B
+        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(bs), b + b_off, 4 * COLS, weights);
+#endif
+    }
     for (uint phase = 0; row < rows; row += step, phase ^= 1) {
         float2 v[STEPS], acc = (float2)(0.0f);
         float m = 0.0f;
@@ -126,15 +140,17 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
         }
         const float r = 1.0f / sqrt(tree_of(acc) / (float)COLS + eps);
         if (lane == 0 && rstd) rstd[rstd_off + row] = r;
+        CLT_BAR_WAIT(weights, 0);
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
+            const uint c = 2 * lane + 64 * k;
             float2 o = (RMS ? v[k] : v[k] - m) * r;
 #if HAS_W && HAS_B
-            o = fma(o, *(__global const float2 *)(w + 64 * k), *(__global const float2 *)(b + 64 * k));
+            o = fma(o, PAIR(0, ws + c), PAIR(0, bs + c));
 #elif HAS_W
-            o = o * *(__global const float2 *)(w + 64 * k);
+            o = o * PAIR(0, ws + c);
 #elif HAS_B
-            o = o + *(__global const float2 *)(b + 64 * k);
+            o = o + PAIR(0, bs + c);
 #endif
             PUT_PAIR(Y_TYPE, o, y + row * ldy + 64 * k);
         }
@@ -172,7 +188,12 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #define BYTES(type) (COLS * (type ? 2 : 4))
 #define ROW_BYTES (BYTES(X_TYPE) + BYTES(DY_TYPE) + HAS_RES * BYTES(DX_TYPE))
 /* A unit has 228 KiB, of which every group takes one for nothing. */
-#define STAGES ((GROUPS == 1 ? 211000 : 233472 / GROUPS - 1024 - 1024) / (ROW_BYTES + 40))
+#define ROOM ((GROUPS == 1 ? 211000 : 233472 / GROUPS - 1024 - 1024 - 4 * COLS * HAS_W) / (ROW_BYTES + 40))
+#ifdef MOST_STAGES
+#define STAGES (ROOM < MOST_STAGES ? ROOM : MOST_STAGES)
+#else
+#define STAGES ROOM
+#endif
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
@@ -187,11 +208,13 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     __local dx_elem rs[STAGES][COLS] __attribute__((aligned(128)));
 #endif
     __local float4 of_row[STAGES]; /* mean, rstd, c1, c2 */
-    __local ulong bars[3 * STAGES] __attribute__((aligned(8)));
+    __local float ws[HAS_W ? COLS : 4] __attribute__((aligned(128)));
+    __local ulong bars[3 * STAGES + 1] __attribute__((aligned(8)));
     __local float2 statistics[64];
     SHARED_BY(GROUPS);
     const uint item = (uint)get_local_id(0);
-    const uint full = CLT_LOCAL_ADDRESS(bars), known = full + 8 * STAGES, empty = known + 8 * STAGES;
+    const uint full = CLT_LOCAL_ADDRESS(bars), known = full + 8 * STAGES, empty = known + 8 * STAGES,
+               weights = empty + 8 * STAGES;
     const size_t block = get_group_id(0), sample = block / blocks;
     const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
     const uint count = rows_per_sample - begin < 64 ? (uint)(rows_per_sample - begin) : 64;
@@ -201,6 +224,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             CLT_BAR_INIT(known + 8 * s, 1);
             CLT_BAR_INIT(empty + 8 * s, OWNERS / 32);
         }
+        CLT_BAR_INIT(weights, 1);
         CLT_BAR_READY();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -212,6 +236,10 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         x += x_off + start * ldx;
         dy += dy_off + start * lddy;
         res += res_off + start * ldres;
+#if HAS_W
+        CLT_BAR_EXPECT(weights, 4 * COLS);
+        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ws), w + w_off, 4 * COLS, weights);
+#endif
 #pragma unroll 1
         for (uint k = 0; k < count; k++) {
             CLT_BAR_WAIT(empty + 8 * s, phase ^ 1);
@@ -230,7 +258,9 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         for (uint k = lane; k < count; k += 32)
             statistics[k] = (float2)(RMS ? 0.0f : mean[mean_off + start + k], rstd[rstd_off + start + k]);
         CLT_WARP_SYNC();
-        w += w_off + 2 * lane;
+#if HAS_W
+        CLT_BAR_WAIT(weights, 0);
+#endif
 #pragma unroll 1
         for (uint k = 0; k < count; k++) {
             CLT_BAR_WAIT(full + 8 * s, phase);
@@ -238,10 +268,11 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             float2 a1 = (float2)(0.0f), a2 = a1;
 #pragma unroll 8
             for (uint n = 0; n < STEPS; n++) {
-                float2 g = PAIR(DY_TYPE, ds[s] + 2 * lane + 64 * n);
-                const float2 u = PAIR(X_TYPE, xs[s] + 2 * lane + 64 * n);
+                const uint c = 2 * lane + 64 * n;
+                float2 g = PAIR(DY_TYPE, ds[s] + c);
+                const float2 u = PAIR(X_TYPE, xs[s] + c);
 #if HAS_W
-                g = g * *(__global const float2 *)(w + 64 * n);
+                g = g * PAIR(0, ws + c);
 #endif
                 a1 = a1 + g;
                 a2 = fma(g, RMS ? u * of.y : (u - of.x) * of.y, a2);
