@@ -73,12 +73,15 @@ static size_t ring_items(int64_t cols) {
     return CLT_ROUND_UP((size_t)cols / (cols <= 1024 ? 4 : 8), 32) + 64;
 }
 
-/* Work-groups of its forward pass: those that the device holds, in which a warp takes row after row, at least
- * two (so that the check sees that it can). */
+/* Warps of its forward pass's work-group, and as many groups as the device holds: a warp takes row after row,
+ * at least two (so that the check sees that it can). */
+static size_t ring_warps(int64_t cols) {
+    return cols <= 768 ? 16 : cols <= 1024 ? 12 : cols <= 2048 ? 16 : 8;
+}
 static size_t ring_groups(const clt_ops *ops, const clt_norm_params *p) {
     const size_t units = clt_device_get_facts(clt_ops_device(ops))->compute_units;
-    const size_t resident = p->cols <= 1024 ? 8 : p->cols <= 2048 ? 4 : 3;
-    return CLT_MIN(units * resident, CLT_CEIL_DIV((size_t)p->rows, 8));
+    const size_t resident = p->cols <= 1024 ? 2 : 1;
+    return CLT_MIN(units * resident, CLT_CEIL_DIV((size_t)p->rows, 2 * ring_warps(p->cols)));
 }
 
 /* Elements that an item of the wide forward pass takes at a time: it keeps cols * V / 64 in registers. */
@@ -117,10 +120,11 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_forward", v->options, &k));
     size_t rows = (size_t)(p->rows * p->heads);
     size_t local = clt_norm_group(v), global = rows * local;
-    if (clt_norm_is_wide(v)) {
+    if (clt_norm_is_ring(v)) {
+        local = 32 * ring_warps(p->cols), global = ring_groups(ops, p) * local;
+    } else if (clt_norm_is_wide(v)) {
         size_t of_group = (size_t)(128 * forward_vector(p) / 64);
-        local = 128,
-        global = (clt_norm_is_ring(v) ? ring_groups(ops, p) : CLT_CEIL_DIV(rows, of_group)) * local;
+        local = 128, global = CLT_CEIL_DIV(rows, of_group) * local;
     }
     clt_arg args[] = {CLT_REF(p->x),
                       CLT_REF(p->w),
