@@ -158,22 +158,6 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 }
 #endif
 
-#ifndef HINT
-#define HINT 0
-#endif
-#if HINT
-#define BULK(dst, src, bytes, bar)                                                                   \
-    __asm__ volatile("{.reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], p;}" \
-                     ::"r"(dst), "l"(src), "r"(bytes), "r"(bar)                                               \
-                     : "memory")
-#define STORE_DX_0(v, p) __asm__ volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"((v).x), "f"((v).y), "f"((v).z), "f"((v).w) : "memory")
-#define STORE_DX_1(v, p) STORE_VECTOR4(1, v, p)
-#define STORE_DX_2(v, p) STORE_VECTOR4(2, v, p)
-#define STORE_DX(v, p) CLT_PASTE(STORE_DX_, DX_TYPE)(v, p)
-#else
-#define BULK CLT_BULK_LOAD
-#define STORE_DX(v, p) STORE_VECTOR4(DX_TYPE, v, p)
-#endif
 #if PART == 0 || PART == 2
 #define OWN (COLS <= 1024 ? 1 : 2)
 #define OWNERS ((COLS / (4 * OWN) + 31) / 32 * 32) /* items that own columns */
@@ -187,13 +171,8 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #endif
 #define BYTES(type) (COLS * (type ? 2 : 4))
 #define ROW_BYTES (BYTES(X_TYPE) + BYTES(DY_TYPE) + HAS_RES * BYTES(DX_TYPE))
-/* A unit has 228 KiB, of which every group takes one for nothing. */
-#define ROOM ((GROUPS == 1 ? 211000 : 233472 / GROUPS - 1024 - 1024 - 4 * COLS * HAS_W) / (ROW_BYTES + 40))
-#ifdef MOST_STAGES
-#define STAGES (ROOM < MOST_STAGES ? ROOM : MOST_STAGES)
-#else
-#define STAGES ROOM
-#endif
+/* Two give the same rates on an H200. */
+#define STAGES (COLS <= 2048 ? 4 : 3)
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
@@ -244,10 +223,10 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         for (uint k = 0; k < count; k++) {
             CLT_BAR_WAIT(empty + 8 * s, phase ^ 1);
             CLT_BAR_EXPECT(full + 8 * s, ROW_BYTES);
-            BULK(CLT_LOCAL_ADDRESS(xs[s]), x + k * ldx, BYTES(X_TYPE), full + 8 * s);
-            BULK(CLT_LOCAL_ADDRESS(ds[s]), dy + k * lddy, BYTES(DY_TYPE), full + 8 * s);
+            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(xs[s]), x + k * ldx, BYTES(X_TYPE), full + 8 * s);
+            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ds[s]), dy + k * lddy, BYTES(DY_TYPE), full + 8 * s);
 #if HAS_RES
-            BULK(CLT_LOCAL_ADDRESS(rs[s]), res + k * ldres, BYTES(DX_TYPE), full + 8 * s);
+            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(rs[s]), res + k * ldres, BYTES(DX_TYPE), full + 8 * s);
 #endif
             NEXT_PLACE()
         }
@@ -330,7 +309,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #if HAS_RES
             of = v[o] + of;
 #endif
-            STORE_DX(of, dx + c);
+            STORE_VECTOR4(DX_TYPE, of, dx + c);
 #if HAS_COPY
             STORE_VECTOR4(COPY_TYPE, of, copy + c);
 #define SUM_TYPE COPY_TYPE

@@ -360,7 +360,7 @@ static clt_status passes(clt_mpt *m, const clt_mpt_batch *b) {
 }
 
 clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b) {
-    /* Nobody looks at the gradients of norms and biases before the end. */
+    /* Nobody looks at what norms make for weights and biases before the end. */
     clt_op_sums_later(m->ops);
     const clt_status made = passes(m, b), ended = clt_op_sums_now(m->ops);
     return made != CLT_OK ? made : ended;

@@ -293,6 +293,7 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
                               .head_dim = c->head_dim,
                               .window = -1,
                               .type = m->type};
+    if (m->shape.training) most += clt_op_sums_workspace(type, R, C, T);
     return most + clt_op_attention_workspace(type, &a);
 }
 

@@ -116,6 +116,11 @@ void clt_op_sums_later(clt_ops *ops) {
     ops->later->on = true;
 }
 
+uint64_t clt_op_sums_workspace(clt_device_type type, int64_t rows, int64_t cols, int64_t rows_per_sample) {
+    const int64_t blocks = rows / rows_per_sample * CLT_CEIL_DIV(rows_per_sample, CLT_NORM_BLOCK);
+    return type == CLT_DEVICE_CPU ? 0 : 4 * MOST_LATER * (uint64_t)(blocks * cols);
+}
+
 clt_status clt_op_sums_now(clt_ops *ops) {
     if (!ops->later) return CLT_OK;
     ops->later->on = false;
@@ -174,13 +179,11 @@ static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_co
     return clt_launch(k, 2, global, local, args, CLT_COUNT_OF(args));
 }
 
-static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p,
-                                 bool later) {
+static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p) {
     clt_column_parts parts = {.samples = p->rows / p->rows_per_sample,
                               .blocks = CLT_CEIL_DIV(p->rows_per_sample, CLT_NORM_BLOCK),
                               .cols = p->cols,
-                              .accumulate = p->accumulate,
-                              .later = later};
+                              .accumulate = p->accumulate};
     clt_column_result r = {.out = p->out};
     CLT_TRY(clt_columns_room(ops, v, &parts, &r, 1));
     if (p->rows > 0) CLT_TRY(column_blocks(ops, v, p, &parts, r.at));
@@ -203,7 +206,7 @@ static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx
                                .x = clt_check_upload_as(&c, type, x, n),
                                .out = clt_check_upload(&c, out, (size_t)cols),
                                .accumulate = true};
-    if (c.st == CLT_OK) c.st = run_column_sum(ops, v, &p, false);
+    if (c.st == CLT_OK) c.st = run_column_sum(ops, v, &p);
     clt_ref_column_sum(p.rows, p.cols, p.rows_per_sample, x, p.ldx, true, out);
     clt_check_compare(&c, "column sum", p.out, out, (size_t)cols);
     return clt_check_end(&c);
@@ -216,5 +219,5 @@ clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {
     const clt_dtype type = p->x_type;
     CLT_TRY(clt_variant_pick_for(ops, "norm", columns_options(type, options),
                                  clt_norm_takes(wide_columns(p), false), check_column_sum, &type, &v));
-    return run_column_sum(ops, v, p, clt_columns_later(ops));
+    return run_column_sum(ops, v, p);
 }

@@ -184,11 +184,12 @@ typedef struct {
 } clt_column_sum_params;
 clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p);
 
-/* From here on dw, db and dx_sum of norm backward and results of column sums may lack their last launch,
- * which makes several calls' at once; nobody may look at them before clt_op_sums_now, after which they are
- * there. The words are the same. */
+/* From here on dw, db and dx_sum of norm backward may lack their last launch, which makes those of several
+ * calls at once; nobody may look at them before clt_op_sums_now, after which they are there. The words are
+ * the same. workspace: for the memory plan, as clt_op_gemm_workspace. */
 void clt_op_sums_later(clt_ops *ops);
 clt_status clt_op_sums_now(clt_ops *ops);
+uint64_t clt_op_sums_workspace(clt_device_type type, int64_t rows, int64_t cols, int64_t rows_per_sample);
 
 /* --- embedding (clt_op_embedding.c, clkernels/embedding)
  * ------------------------------------------------------ */
