@@ -9,8 +9,9 @@
  *              forward pass's output again, and the column sums. Barriers in local memory say which places are full, have
  *              their sums, are empty again; nobody waits for the whole group.
  *
- * Macros: those of norm_wide.cl without V, ROWS, ITEMS_B (which it chooses by COLS), with HEADS 1 only; backward with dx.
- * Local size: forward 128, in which there are 4 rows; backward GROUP (runtime/ops/clt_op_norm.c). */
+ * Macros: those of norm_wide.cl but V, ROWS and ITEMS_B, which follow from COLS here; HEADS is 1, and there is a dx.
+ * Local size: forward 32 * WARPS, a row a warp, and RESIDENT work-groups a unit for any number of rows; backward GROUP. Both
+ * as runtime/ops/clt_op_norm.c has them. */
 #define LANES 1
 #include "norm_columns.clh"
 #include "../include/clt_hopper.clh"
@@ -171,8 +172,77 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #endif
 #define BYTES(type) (COLS * (type ? 2 : 4))
 #define ROW_BYTES (BYTES(X_TYPE) + BYTES(DY_TYPE) + HAS_RES * BYTES(DX_TYPE))
-/* Two give the same rates on an H200. */
+/* Places for rows. Two give the same rates on an H200. */
 #define STAGES (COLS <= 2048 ? 4 : 3)
+/* Barriers at `bars`: a place is full, its row's sums are known, it is empty; the weights are there. */
+#define FULL(s) (bars + 8 * (s))
+#define KNOWN(s) (bars + 8 * (STAGES + (s)))
+#define EMPTY(s) (bars + 8 * (2 * STAGES + (s)))
+#define WEIGHTS (bars + 8 * 3 * STAGES)
+#define NEXT_PLACE()                                                                                         \
+    if (++s == STAGES) s = 0, phase ^= 1;
+/* Rows in local memory. */
+typedef x_elem x_row[COLS];
+typedef dy_elem dy_row[COLS];
+typedef dx_elem res_row[HAS_RES ? COLS : 8];
+
+/* One item's work: rows to places that are empty. */
+static inline void bring_rows(__global const x_elem *x, ulong ldx, __global const dy_elem *dy, ulong lddy,
+                              __global const dx_elem *res, ulong ldres, __global const float *w, uint count,
+                              __local x_row *xs, __local dy_row *ds, __local res_row *rs, __local float *ws, uint bars) {
+    uint s = 0, phase = 0;
+#if HAS_W
+    CLT_BAR_EXPECT(WEIGHTS, 4 * COLS);
+    CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ws), w, 4 * COLS, WEIGHTS);
+#endif
+#pragma unroll 1
+    for (uint k = 0; k < count; k++) {
+        CLT_BAR_WAIT(EMPTY(s), phase ^ 1);
+        CLT_BAR_EXPECT(FULL(s), ROW_BYTES);
+        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(xs[s]), x + k * ldx, BYTES(X_TYPE), FULL(s));
+        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ds[s]), dy + k * lddy, BYTES(DY_TYPE), FULL(s));
+#if HAS_RES
+        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(rs[s]), res + k * ldres, BYTES(DX_TYPE), FULL(s));
+#endif
+        NEXT_PLACE()
+    }
+}
+
+/* One warp's work: mean, rstd, c1 and c2 of each row. The weights are in local
+ * memory because a row of them from global memory, a few loads at a time, took longer than everything else. */
+static inline void sum_rows(__global const float *mean, __global const float *rstd, uint count, uint lane,
+                            __local x_row *xs, __local dy_row *ds, __local const float *ws,
+                            __local float2 *statistics, __local float4 *of_row, uint bars) {
+    uint s = 0, phase = 0;
+    for (uint k = lane; k < count; k += 32) statistics[k] = (float2)(RMS ? 0.0f : mean[k], rstd[k]);
+    CLT_WARP_SYNC();
+#if HAS_W
+    CLT_BAR_WAIT(WEIGHTS, 0);
+#endif
+#pragma unroll 1
+    for (uint k = 0; k < count; k++) {
+        CLT_BAR_WAIT(FULL(s), phase);
+        const float2 of = statistics[k];
+        float2 a1 = (float2)(0.0f), a2 = a1;
+#pragma unroll 8
+        for (uint n = 0; n < STEPS; n++) {
+            const uint c = 2 * lane + 64 * n;
+            float2 g = PAIR(DY_TYPE, ds[s] + c);
+            const float2 u = PAIR(X_TYPE, xs[s] + c);
+#if HAS_W
+            g = g * PAIR(0, ws + c);
+#endif
+            a1 = a1 + g;
+            a2 = fma(g, RMS ? u * of.y : (u - of.x) * of.y, a2);
+        }
+        const float c1 = tree_of(a1) / (float)COLS, c2 = tree_of(a2) / (float)COLS;
+        if (lane == 0) {
+            of_row[s] = (float4)(of, c1, c2);
+            CLT_BAR_ARRIVE(KNOWN(s));
+        }
+        NEXT_PLACE()
+    }
+}
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
@@ -181,88 +251,38 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
               __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y,
               ulong y_off, __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b,
               ulong part_sum, ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
-    __local x_elem xs[STAGES][COLS] __attribute__((aligned(128)));
-    __local dy_elem ds[STAGES][COLS] __attribute__((aligned(128)));
-#if HAS_RES
-    __local dx_elem rs[STAGES][COLS] __attribute__((aligned(128)));
-#endif
-    __local float4 of_row[STAGES]; /* mean, rstd, c1, c2 */
+    __local x_row xs[STAGES] __attribute__((aligned(128)));
+    __local dy_row ds[STAGES] __attribute__((aligned(128)));
+    __local res_row rs[HAS_RES ? STAGES : 1] __attribute__((aligned(128)));
     __local float ws[HAS_W ? COLS : 4] __attribute__((aligned(128)));
-    __local ulong bars[3 * STAGES + 1] __attribute__((aligned(8)));
+    __local float4 of_row[STAGES]; /* mean, rstd, c1, c2 */
     __local float2 statistics[64];
+    __local ulong barriers[3 * STAGES + 1] __attribute__((aligned(8)));
     SHARED_BY(GROUPS);
-    const uint item = (uint)get_local_id(0);
-    const uint full = CLT_LOCAL_ADDRESS(bars), known = full + 8 * STAGES, empty = known + 8 * STAGES,
-               weights = empty + 8 * STAGES;
+    const uint item = (uint)get_local_id(0), bars = CLT_LOCAL_ADDRESS(barriers);
     const size_t block = get_group_id(0), sample = block / blocks;
     const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
     const uint count = rows_per_sample - begin < 64 ? (uint)(rows_per_sample - begin) : 64;
     if (item == 0) {
         for (uint s = 0; s < STAGES; s++) {
-            CLT_BAR_INIT(full + 8 * s, 1);
-            CLT_BAR_INIT(known + 8 * s, 1);
-            CLT_BAR_INIT(empty + 8 * s, OWNERS / 32);
+            CLT_BAR_INIT(FULL(s), 1);
+            CLT_BAR_INIT(KNOWN(s), 1);
+            CLT_BAR_INIT(EMPTY(s), OWNERS / 32);
         }
-        CLT_BAR_INIT(weights, 1);
+        CLT_BAR_INIT(WEIGHTS, 1);
         CLT_BAR_READY();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    uint s = 0, phase = 0;
-#define NEXT_PLACE()                                                                                         \
-    if (++s == STAGES) s = 0, phase ^= 1;
+    /* From here on the warps go their own ways. */
     if (item >= OWNERS + 32) {
-        if (item > OWNERS + 32) return;
-        x += x_off + start * ldx;
-        dy += dy_off + start * lddy;
-        res += res_off + start * ldres;
-#if HAS_W
-        CLT_BAR_EXPECT(weights, 4 * COLS);
-        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ws), w + w_off, 4 * COLS, weights);
-#endif
-#pragma unroll 1
-        for (uint k = 0; k < count; k++) {
-            CLT_BAR_WAIT(empty + 8 * s, phase ^ 1);
-            CLT_BAR_EXPECT(full + 8 * s, ROW_BYTES);
-            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(xs[s]), x + k * ldx, BYTES(X_TYPE), full + 8 * s);
-            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ds[s]), dy + k * lddy, BYTES(DY_TYPE), full + 8 * s);
-#if HAS_RES
-            CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(rs[s]), res + k * ldres, BYTES(DX_TYPE), full + 8 * s);
-#endif
-            NEXT_PLACE()
-        }
+        if (item == OWNERS + 32)
+            bring_rows(x + x_off + start * ldx, ldx, dy + dy_off + start * lddy, lddy, res + res_off + start * ldres,
+                       ldres, w + w_off, count, xs, ds, rs, ws, bars);
         return;
     }
     if (item >= OWNERS) {
-        const uint lane = item - OWNERS;
-        for (uint k = lane; k < count; k += 32)
-            statistics[k] = (float2)(RMS ? 0.0f : mean[mean_off + start + k], rstd[rstd_off + start + k]);
-        CLT_WARP_SYNC();
-#if HAS_W
-        CLT_BAR_WAIT(weights, 0);
-#endif
-#pragma unroll 1
-        for (uint k = 0; k < count; k++) {
-            CLT_BAR_WAIT(full + 8 * s, phase);
-            const float2 of = statistics[k];
-            float2 a1 = (float2)(0.0f), a2 = a1;
-#pragma unroll 8
-            for (uint n = 0; n < STEPS; n++) {
-                const uint c = 2 * lane + 64 * n;
-                float2 g = PAIR(DY_TYPE, ds[s] + c);
-                const float2 u = PAIR(X_TYPE, xs[s] + c);
-#if HAS_W
-                g = g * PAIR(0, ws + c);
-#endif
-                a1 = a1 + g;
-                a2 = fma(g, RMS ? u * of.y : (u - of.x) * of.y, a2);
-            }
-            const float c1 = tree_of(a1) / (float)COLS, c2 = tree_of(a2) / (float)COLS;
-            if (lane == 0) {
-                of_row[s] = (float4)(of, c1, c2);
-                CLT_BAR_ARRIVE(known + 8 * s);
-            }
-            NEXT_PLACE()
-        }
+        sum_rows(mean + mean_off + start, rstd + rstd_off + start, count, item - OWNERS, xs, ds, ws, statistics, of_row,
+                 bars);
         return;
     }
     float4 sum_w[OWN], sum_b[OWN], sum_dx[OWN], wv[OWN], bv[OWN];
@@ -281,12 +301,13 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     dx += dx_off + start * lddx + item * 4;
     copy += copy_off + start * lddx + item * 4;
     y += y_off + start * ldx + item * 4;
+    uint s = 0, phase = 0;
 #pragma unroll 1
     for (uint k = 0; k < count; k++) {
-        CLT_BAR_WAIT(full + 8 * s, phase);
-        CLT_BAR_WAIT(known + 8 * s, phase);
+        CLT_BAR_WAIT(FULL(s), phase);
+        CLT_BAR_WAIT(KNOWN(s), phase);
         const float4 f = of_row[s];
-        float4 u[OWN], d[OWN], v[OWN];
+        float4 u[OWN], d[OWN], held[OWN];
 #pragma unroll
         for (int o = 0; o < OWN; o++) {
             const uint c = (item + OWNERS * o) * 4;
@@ -294,24 +315,24 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             u[o] = LOCAL4(X_TYPE, xs[s] + c);
             d[o] = LOCAL4(DY_TYPE, ds[s] + c);
 #if HAS_RES
-            v[o] = LOCAL4(DX_TYPE, rs[s] + c);
+            held[o] = LOCAL4(DX_TYPE, rs[s] + c);
 #endif
         }
         CLT_WARP_SYNC();
-        if (item % 32 == 0) CLT_BAR_ARRIVE(empty + 8 * s);
+        if (item % 32 == 0) CLT_BAR_ARRIVE(EMPTY(s));
         NEXT_PLACE()
 #pragma unroll
         for (int o = 0; o < OWN; o++) {
             const uint c = OWNERS * o * 4;
             if (item * 4 + c >= COLS) continue;
             const float4 xhat = norm_xhat(u[o], f);
-            float4 of = norm_dx(d[o], wv[o], xhat, f);
+            float4 v = norm_dx(d[o], wv[o], xhat, f);
 #if HAS_RES
-            of = v[o] + of;
+            v = held[o] + v;
 #endif
-            STORE_VECTOR4(DX_TYPE, of, dx + c);
+            STORE_VECTOR4(DX_TYPE, v, dx + c);
 #if HAS_COPY
-            STORE_VECTOR4(COPY_TYPE, of, copy + c);
+            STORE_VECTOR4(COPY_TYPE, v, copy + c);
 #define SUM_TYPE COPY_TYPE
 #else
 #define SUM_TYPE DX_TYPE
@@ -320,7 +341,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             STORE_VECTOR4(Y_TYPE, norm_again(xhat, wv[o], bv[o]), y + c);
 #endif
 #if HAS_SUM
-            sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, of));
+            sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, v));
 #endif
 #if HAS_DW
             sum_w[o] = fma(d[o], xhat, sum_w[o]);

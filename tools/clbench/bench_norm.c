@@ -9,9 +9,10 @@ typedef struct {
     bench *b;
     clt_norm_params fwd;
     clt_norm_grad_params bwd, branch; /* branch: with what the next branch's backward pass wants */
+    clt_norm_grad_params again;       /* the same without biases, and the forward pass's output again */
     clt_column_sum_params sum;
     int64_t sample; /* tokens */
-    clt_ref x, y, w, mean, rstd, dy, dx, res, dw, sum_out, copy, db;
+    clt_ref x, y, w, mean, rstd, dy, dx, res, dw, sum_out, copy, db, y_again;
     float *hx, *hw, *hdy, *hres;
 } norm_work;
 
@@ -26,6 +27,10 @@ static clt_status call_backward(void *ctx) {
 static clt_status call_branch(void *ctx) {
     norm_work *w = ctx;
     return clt_op_norm_backward(w->b->ops, &w->branch);
+}
+static clt_status call_again(void *ctx) {
+    norm_work *w = ctx;
+    return clt_op_norm_backward(w->b->ops, &w->again);
 }
 static clt_status call_sum(void *ctx) {
     norm_work *w = ctx;
@@ -47,6 +52,7 @@ static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) 
     CLT_TRY(clt_buffer_create(b->dev, c * 4, "bench sum", &w->sum_out.buf));
     CLT_TRY(clt_buffer_create(b->dev, c * 4, "bench db", &w->db.buf));
     CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench copy", &w->copy.buf));
+    CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench y again", &w->y_again.buf));
     w->fwd =
         (clt_norm_params){.eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .ldx = cols, .ldy = cols};
     w->fwd.x = w->x, w->fwd.y = w->y, w->fwd.w = w->w, w->fwd.y_type = b->type;
@@ -57,16 +63,20 @@ static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) 
     w->bwd.x = w->x, w->bwd.w = w->w, w->bwd.mean = w->mean, w->bwd.rstd = w->rstd;
     w->bwd.dy = w->dy, w->bwd.dx = w->dx, w->bwd.dw = w->dw, w->bwd.residual = w->res;
     w->bwd.dy_type = b->type;
-    w->branch = w->bwd;
+    w->branch = w->again = w->bwd;
     w->branch.db = w->db, w->branch.dx_sum = w->sum_out;
-    if (b->type != CLT_F32) w->branch.dx_copy = w->copy, w->branch.copy_type = b->type;
+    if (b->type != CLT_F32) {
+        w->branch.dx_copy = w->again.dx_copy = w->copy;
+        w->branch.copy_type = w->again.copy_type = b->type;
+    }
+    w->again.y = w->y_again, w->again.y_type = b->type;
     w->sum = (clt_column_sum_params){rows, cols, w->sample, cols, w->dy, w->sum_out, false, b->type};
     return CLT_OK;
 }
 
 static void free_work(norm_work *w) {
-    clt_ref all[] = {w->x,  w->y,  w->w,  w->res,     w->mean, w->rstd,
-                     w->dy, w->dx, w->dw, w->sum_out, w->copy, w->db};
+    clt_ref all[] = {w->x,  w->y,  w->w,       w->res,  w->mean, w->rstd,   w->dy,
+                     w->dx, w->dw, w->sum_out, w->copy, w->db,   w->y_again};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
     clt_free(w->hx);
     clt_free(w->hw);
@@ -86,7 +96,7 @@ static clt_status compare(clt_ref r, clt_dtype type, float *want, size_t n, benc
     return st;
 }
 
-typedef enum { FORWARD, BACKWARD, BRANCH, SUM } norm_kind;
+typedef enum { FORWARD, BACKWARD, BRANCH, AGAIN, SUM } norm_kind;
 
 enum { CHECK_ROWS = 64, CHECK_COLS = 64 };
 
@@ -101,8 +111,13 @@ static clt_status check_rows(norm_work *w, norm_kind kind, size_t first, bench_r
     clt_ref_norm_forward(&r);
     r.dy = w->hdy + at, r.residual = w->hres + at, r.dx = out;
     if (kind != FORWARD) clt_ref_norm_backward(&r);
+    const clt_dtype type = w->b->type;
     clt_ref got = clt_ref_at(kind == FORWARD ? w->y : w->dx, at);
-    const clt_status st = compare(got, kind == FORWARD ? w->b->type : CLT_F32, out, rows * cols, row);
+    clt_status st = compare(got, kind == FORWARD ? type : CLT_F32, out, rows * cols, row);
+    if (st == CLT_OK && kind == AGAIN) {
+        clt_ref_norm_forward(&r);
+        st = compare(clt_ref_at(w->y_again, at), type, out, rows * cols, row);
+    }
     clt_free(out);
     return st;
 }
@@ -123,8 +138,8 @@ static clt_status check_columns(norm_work *w, norm_kind kind, bench_row *row) {
     return st;
 }
 
-/* The copy against dx, and its sums. */
-static clt_status check_branch(norm_work *w, bench_row *row) {
+/* The copy against dx, and its sums if there are some. */
+static clt_status check_branch(norm_work *w, norm_kind kind, bench_row *row) {
     const clt_dtype type = w->b->type;
     const size_t n = (size_t)(w->fwd.rows * w->fwd.cols);
     float *dx = clt_malloc(n * sizeof *dx), sum[CHECK_COLS];
@@ -132,7 +147,7 @@ static clt_status check_branch(norm_work *w, bench_row *row) {
     if (st == CLT_OK && type != CLT_F32) st = compare(w->copy, type, dx, n, row);
     const int64_t cols = CLT_MIN(w->fwd.cols, CHECK_COLS);
     clt_ref_column_sum(w->fwd.rows, cols, w->sample, dx, w->fwd.cols, false, sum);
-    if (st == CLT_OK) st = compare(w->sum_out, CLT_F32, sum, (size_t)cols, row);
+    if (st == CLT_OK && kind == BRANCH) st = compare(w->sum_out, CLT_F32, sum, (size_t)cols, row);
     clt_free(dx);
     return st;
 }
@@ -142,8 +157,8 @@ static clt_status check(norm_work *w, norm_kind kind, bench_row *row) {
     row->checked = row->ok = true;
     if (kind != SUM) CLT_TRY(check_rows(w, kind, 0, row));
     if (kind != SUM) CLT_TRY(check_rows(w, kind, (size_t)CLT_MAX(w->fwd.rows - CHECK_ROWS, 0), row));
-    if (kind == BRANCH) CLT_TRY(check_branch(w, row));
-    return kind == FORWARD || kind == BRANCH ? CLT_OK : check_columns(w, kind, row);
+    if (kind == BRANCH || kind == AGAIN) CLT_TRY(check_branch(w, kind, row));
+    return kind == BACKWARD || kind == SUM ? check_columns(w, kind, row) : CLT_OK;
 }
 
 static clt_status run_shape(bench *b, int64_t rows, int64_t cols) {
@@ -156,10 +171,11 @@ static clt_status run_shape(bench *b, int64_t rows, int64_t cols) {
     } kinds[] = {{"norm forward", call_forward, 4 + e},
                  {"norm backward", call_backward, 12 + e},
                  {"norm backward, sums", call_branch, type == CLT_F32 ? 12 + e : 12 + 2 * e},
+                 {"norm backward, again", call_again, type == CLT_F32 ? 12 + 2 * e : 12 + 3 * e},
                  {"column sum", call_sum, e}};
     norm_work w;
     clt_status st = make_work(b, rows, cols, &w);
-    for (int k = 0; k < 4 && st == CLT_OK; k++) {
+    for (int k = 0; k <= SUM && st == CLT_OK; k++) {
         bench_row row = {.type = b->type, .bytes = kinds[k].bytes * (double)rows * (double)cols};
         snprintf(row.op, sizeof row.op, "%s", kinds[k].op);
         snprintf(row.shape, sizeof row.shape, "%lldx%lld", (long long)rows, (long long)cols);
@@ -195,7 +211,8 @@ int bench_norm(int argc, char **argv) {
     int code = bench_start(&b, "norm",
                            "Measures layer normalisation, forward and backward (with the residual and the "
                            "weight's gradient; with what the next branch wants: both gradients, dx rounded "
-                           "to the type and its column sums), and the sum down columns of a bias gradient. "
+                           "to the type and its column sums; with dx rounded and the forward pass's output "
+                           "again), and the sum down columns of a bias gradient. "
                            "x, dx and the residual are fp32, y and dy of the type.",
                            "  clbench norm --check\n"
                            "  clbench norm --suite mpt-1b --json norm.json\n",
