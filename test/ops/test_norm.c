@@ -237,7 +237,7 @@ static const shape *shapes_of_row(const char *id, size_t *n) {
          : tu_wide() ? CLT_COUNT_OF(wide)
          : tu_tiny() ? CLT_COUNT_OF(tiny)
                      : CLT_COUNT_OF(small);
-    if (tu_wide() && tu_tiny()) *n = 2;
+    if (tu_wide() && tu_tiny() && !is_ring(id)) *n = 2;
     return is_ring(id) ? ring : tu_wide() ? wide : tu_tiny() ? tiny : small;
 }
 

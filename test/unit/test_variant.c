@@ -364,7 +364,7 @@ static void scratch_grows_and_is_counted(void **state) {
     tu_assert_ok(clt_ops_scratch(ops, 0, 1 << 20, &again), "larger");
     assert_true(clt_buffer_bytes(again) >= 1 << 20);
     assert_int_equal(clt_ops_workspace_bytes(ops), clt_buffer_bytes(again) + clt_buffer_bytes(b));
-    assert_int_equal(clt_ops_scratch(ops, 4, 1, &a), CLT_FAIL);
+    assert_int_equal(clt_ops_scratch(ops, CLT_SCRATCH_SLOTS, 1, &a), CLT_FAIL);
     assert_int_equal(clt_ops_scratch(ops, 1, UINT64_C(1) << 60, &a), CLT_NO_MEMORY);
     clt_ops_destroy(ops);
 }
