@@ -108,6 +108,9 @@
 #endif
 #define BM (MB * 128)
 #define SLICES (!C_TYPE && !(EP & ~CLT_EP_ACCUMULATE))
+/* Those who multiply look up the next tile beside a tile's last products; not where that was slower (SLICES) or spills (AHEAD
+ * with a bias). */
+#define LOOKS_AHEAD (!SLICES && !AHEAD)
 #define BK 64
 #define ITEMS 384
 #define A_BYTES (BM * BK * 2)
@@ -214,6 +217,24 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
 #define OWN_PIECE
 #define OWN_END
 #define LAST_RESULTS RESULTS(3)
+#endif
+#if LOOKS_AHEAD
+#define EACH_TILE                                                                                            \
+    bool more_tiles = walk_next(&plan, &walk);                                                               \
+    for (gemm_walk next = walk; more_tiles; walk = next)
+#define LOOK_AHEAD more_tiles = walk_next(&plan, &next)
+#else
+#define EACH_TILE while (walk_next(&plan, &walk))
+#define LOOK_AHEAD
+#endif
+#if !(EP & ~CLT_EP_BIAS) && C_TYPE && BOXES == 4
+#define ALL_RESULTS FILL_ALL
+#else
+#define ALL_RESULTS                                                                                          \
+    RESULTS(0);                                                                                              \
+    RESULTS(1);                                                                                              \
+    RESULTS(2);                                                                                              \
+    LAST_RESULTS
 #endif
 #define NEXT_STAGE                                                                                           \
     if (++stage == STAGES) {                                                                                 \
@@ -407,7 +428,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         for (int b = 0; b < MB; b++)
 #pragma unroll
             for (int i = 0; i < HELD; i++) d[b][i] = 0.0f;
-        while (walk_next(&plan, &walk)) {
+        EACH_TILE {
             uint before = 0;
             OWN_TILE;
 #if SUMS
@@ -427,6 +448,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
 #else
             for (uint s = walk.k0; s < walk.k1; s++) { STEP(); }
 #endif
+            LOOK_AHEAD; /* while the last products are made */
             CLT_MMA_WAIT_ANY(0);
             if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
 #if !SLICES
@@ -446,10 +468,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             const uint2 place = tile_place(&plan, walk.tile);
             const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;
 #endif
-            RESULTS(0);
-            RESULTS(1);
-            RESULTS(2);
-            LAST_RESULTS;
+            ALL_RESULTS;
 #if SUMS
             leave_sums(d, &plan, &walk, part, flags, a_sum + sum_off, half_, item);
 #endif

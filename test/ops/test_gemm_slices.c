@@ -26,6 +26,7 @@ static const char kernel_text[] =
     "#define BN 256\n"
     "#define BOX_BYTES 8192\n"
     "#define SLICES 1\n"
+    "#define LOOKS_AHEAD 0\n"
     "#define CHUNK_ROW(q) ((int)(half_ * MB + (q) / (BN / 64)) * 64)\n"
     "#define CHUNK_COLUMN(q) ((q) % (BN / 64) * 64)\n"
     "#define CLT_BULK_LOAD(at, from, bytes, bar) \\\n"
