@@ -5,14 +5,16 @@
  * 4 neighbouring float4 of a's tile and 8 of b's. They are dealt out so that neighbours (lane xor 1, for a xor 2) read the same
  * place: NVIDIA's local memory then serves half a warp at a time instead of a quarter. While a stage is used, the
  * next step's elements are on their way into registers; they are stored, turned where k is along memory, into the
- * other stage: one barrier a step. Groups go through the tiles in bands of 8 rows of tiles, so that what runs at one
- * time shares its operands in the cache. Results go through local memory, so that rows of c are written whole.
+ * other stage: one barrier a step. With COPY, fp32 operands that are not turned are copied there past the registers.
+ * Groups go through the tiles in bands of 8 rows of tiles, so that what runs at one time shares its operands in the
+ * cache. Results go through local memory, so that rows of c are written whole.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DBM -DBN -DBK -DTM -DTN   tile; BK 8 or 16, TM and TN multiples of 4, BM of 4 * TM, BN of 8 * TN, BM * BK and
  *                              BN * BK of 4 * WG, where WG = BM / TM * BN / TN
  *   -DSLICES=1                 TN: one group of k_group rows per get_group_id(2), each into m x n outputs of its own, the
  *                              slices one after the other in c; gemm_add adds them up
+ *   -DCOPY=1                   asynchronous copies (cp.async, NVIDIA's sm_80 and later)
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
@@ -22,6 +24,12 @@
  * Launch: global {ceil(n / BN) * WG, ceil(m / BM), slices}, local {WG, 1, 1}.
  * Requires: offsets and row distances of a and b are multiples of 4. */
 #include "gemm_epilogue.clh"
+#ifndef COPY
+#define COPY 0
+#endif
+#if COPY
+#include "../include/clt_ptx.clh"
+#endif
 
 #ifndef FORM
 #define FORM 0
@@ -42,6 +50,7 @@
 #define LDB_TILE (BN + 4)
 #define A_STAGE (BK * LDA_TILE)
 #define B_STAGE (BK * LDB_TILE)
+#define STAGE (A_STAGE + B_STAGE)
 #define A_EACH (BM * BK / 4 / WG) /* float4 per work-item and step */
 #define B_EACH (BN * BK / 4 / WG)
 #if (BK != 8 && BK != 16) || TM % 4 || TN % 4 || BM % (4 * TM) || BN % (8 * TN) || A_EACH * 4 * WG != BM * BK ||          \
@@ -59,16 +68,43 @@
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 #define QUAD(p) CLT_EP_LOAD_QUAD(IN_TYPE, p)
 
-/* p[0..left) and zeros */
-static inline float4 quad_part(__global const clt_gemm_in *p, int left)
-{
-    return (float4)(left > 0 ? CLT_LOAD(IN_TYPE, p) : 0.0f, left > 1 ? CLT_LOAD(IN_TYPE, p + 1) : 0.0f,
-                    left > 2 ? CLT_LOAD(IN_TYPE, p + 2) : 0.0f, 0.0f);
-}
+/* Operands that lie in memory as they do in a tile can be copied past the registers. */
+#define COPY_A (COPY && IN_TYPE == 0 && !A_ALONG_K)
+#define COPY_B (COPY_A && !B_ALONG_K)
+#if COPY
+#define COPY_TILE(tile, ldt, each, at, width)                                                                \
+    EACH(f, each)                                                                                            \
+    {                                                                                                        \
+        const int e = lid + f * WG;                                                                          \
+        CLT_COPY16(CLT_COPY_PLACE(tile + STEP(e, 0, width) * ldt + PLACE(e, 0, width)), at[f]);              \
+    }
+#define COPIED()                                                                                             \
+    do {                                                                                                     \
+        CLT_COPY_COMMIT();                                                                                   \
+        CLT_COPY_WAIT(0);                                                                                    \
+    } while (0)
+#else
+#define COPY_TILE(tile, ldt, each, at, width)
+#define COPIED()
+#endif
 
-/* This item's elements of a tile, from the places in `at` on; left: elements of the row (columns, if !along_k) there. */
-#define FETCH(reg, each, at, left, along_k)                                                                  \
-    EACH(f, each) reg[f] = (along_k) || left[f] >= 4 ? QUAD(at[f]) : quad_part(at[f], left[f]);
+/* This item's elements of a step's tiles, from the places in a_at and b_at on: first into registers or on their way into
+ * `stage`, then all of them in `stage`. */
+#define FETCH(stage)                                                                                         \
+    if (COPY_A) {                                                                                            \
+        COPY_TILE((a_tile + (stage)), LDA_TILE, A_EACH, a_at, BM)                                            \
+    } else {                                                                                                 \
+        EACH(f, A_EACH) ra[f] = QUAD(a_at[f]);                                                               \
+    }                                                                                                        \
+    if (COPY_B) {                                                                                            \
+        COPY_TILE((b_tile + (stage)), LDB_TILE, B_EACH, b_at, BN)                                            \
+    } else {                                                                                                 \
+        EACH(f, B_EACH) rb[f] = QUAD(b_at[f]);                                                               \
+    }
+#define PUT(stage)                                                                                           \
+    if (!COPY_A) STORE_TILE((a_tile + (stage)), LDA_TILE, ra, A_EACH, A_ALONG_K, BM)                         \
+    if (!COPY_B) STORE_TILE((b_tile + (stage)), LDB_TILE, rb, B_EACH, B_ALONG_K, BN)                         \
+    if (COPY_A || COPY_B) COPIED();
 #define ADVANCE(at, each, step) EACH(f, each) at[f] += step;
 #define STORE_TILE(tile, ldt, reg, each, along_k, width)                                                     \
     EACH(f, each)                                                                                            \
@@ -99,7 +135,10 @@ static inline float4 quad_part(__global const clt_gemm_in *p, int left)
 #define TAKE(av, bv, a_now, b_now, kk)                                                                       \
     EACH(i, TM / 4) vstore4(*(__local const float4 *)(a_now + (kk) * LDA_TILE + 16 * i), i, av);             \
     EACH(j, TN / 4) vstore4(*(__local const float4 *)(b_now + (kk) * LDB_TILE + 32 * j), j, bv);
-#define MULTIPLY(av, bv) EACH(i, TM) EACH(j, TN) acc[i][j] = fma(av[i], bv[j], acc[i][j]);
+/* Every other row backwards: neighbouring fma share a register, which is then read once. */
+#define TURN(i, j) ((i) % 2 ? TN - 1 - (j) : (j))
+#define MULTIPLY(av, bv)                                                                                     \
+    EACH(i, TM) EACH(j, TN) acc[i][TURN(i, j)] = fma(av[i], bv[TURN(i, j)], acc[i][TURN(i, j)]);
 
 /* Outputs leave in TM / 2 parts, of two rows of every item. */
 #define PART_ROWS (2 * BM / TM)
@@ -111,7 +150,7 @@ static inline float4 quad_part(__global const clt_gemm_in *p, int left)
 #define PART(q) (*(__local const float4 *)(local_memory + (q) * 4))
 #define SUM_AT(q) (ep.c + (size_t)(m0 + PART_ROW(q)) * ep.ldc + n0 + PART_COLUMN(q))
 
-#define STAGES_SIZE (2 * (A_STAGE + B_STAGE))
+#define STAGES_SIZE (2 * STAGE)
 #define PART_SIZE (PART_ROWS * BN)
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
@@ -119,7 +158,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
      __global const clt_gemm_in *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
 {
     __local float local_memory[STAGES_SIZE > PART_SIZE ? STAGES_SIZE : PART_SIZE] __attribute__((aligned(16)));
-    __local float *const a_tile = local_memory, *const b_tile = local_memory + 2 * A_STAGE;
+    __local float *const a_tile = local_memory, *const b_tile = local_memory + A_STAGE;
     const int lid = (int)get_local_id(0), warp = lid / 32, lane_m = lid % 2 + lid % 32 / 16 * 2,
               lane_n = lid % 16 / 2;
     const int row_in_tile = warp % (BM / (4 * TM)) * (4 * TM) + lane_m * 4;
@@ -138,61 +177,58 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     k = k_group;
 #endif
     __global const clt_gemm_in *a_at[A_EACH], *b_at[B_EACH];
-    int a_left[A_EACH], b_left[B_EACH];
     EACH(f, A_EACH)
     {
         const int e = lid + f * WG;
         const uint at = m0 + PLACE(e, A_ALONG_K, BM), step = STEP(e, A_ALONG_K, BM);
-        a_left[f] = (int)m - (int)at;
-        a_at[f] = a + (A_ALONG_K ? min(at, m - 1) * lda + step : step * lda + (a_left[f] > 0 ? at : 0));
+        a_at[f] = a + (A_ALONG_K ? min(at, m - 1) * lda + step : step * lda + (at < m ? at : 0));
     }
     EACH(f, B_EACH)
     {
         const int e = lid + f * WG;
         const uint at = n0 + PLACE(e, B_ALONG_K, BN), step = STEP(e, B_ALONG_K, BN);
-        b_left[f] = (int)n - (int)at;
-        b_at[f] = b + (B_ALONG_K ? min(at, n - 1) * ldb + step : step * ldb + (b_left[f] > 0 ? at : 0));
+        b_at[f] = b + (B_ALONG_K ? min(at, n - 1) * ldb + step : step * ldb + (at < n ? at : 0));
     }
     const size_t a_step = A_ALONG_K ? BK : BK * lda, b_step = B_ALONG_K ? BK : BK * ldb;
-    const int steps = (int)(k_group / BK), rest = (int)(k_group % BK);
+    /* A float4 that an edge cuts ends in what lies between two rows; behind the last row there may be nothing. */
+    const uint cut = ((A_ALONG_K ? 0 : m) | (B_ALONG_K ? 0 : n)) % 4 != 0;
+    const int steps = (int)((k_group - cut) / BK), rest = (int)(k_group - steps * BK);
 
     for (uint k_start = 0; k_start < k; k_start += k_group) {
         float acc[TM][TN];
         float4 ra[A_EACH], rb[B_EACH];
         EACH(i, TM) EACH(j, TN) acc[i][j] = 0.0f;
         if (steps) {
-            FETCH(ra, A_EACH, a_at, a_left, A_ALONG_K)
-            FETCH(rb, B_EACH, b_at, b_left, B_ALONG_K)
-            ADVANCE(a_at, A_EACH, a_step)
-            ADVANCE(b_at, B_EACH, b_step)
-            STORE_TILE(a_tile, LDA_TILE, ra, A_EACH, A_ALONG_K, BM)
-            STORE_TILE(b_tile, LDB_TILE, rb, B_EACH, B_ALONG_K, BN)
+            FETCH(0)
+            PUT(0)
             barrier(CLK_LOCAL_MEM_FENCE);
         }
         float av[2][TM], bv[2][TN];
         if (steps) {
             TAKE(av[0], bv[0], a_mine, b_mine, 0)
         }
-        for (int s = 0; s < steps; s++) {
-            const int now = s & 1, next = now ^ 1;
-            if (s + 1 < steps) {
-                FETCH(ra, A_EACH, a_at, a_left, A_ALONG_K)
-                FETCH(rb, B_EACH, b_at, b_left, B_ALONG_K)
-                ADVANCE(a_at, A_EACH, a_step)
-                ADVANCE(b_at, B_EACH, b_step)
-            }
+        /* The last step fetches its own elements again, which nobody uses: so no step has branches or predicates. */
+        int now = 0;
+        for (int s = 1; s <= steps; s++) {
+            const int next = STAGE - now;
+            ADVANCE(a_at, A_EACH, (s < steps ? a_step : 0))
+            ADVANCE(b_at, B_EACH, (s < steps ? b_step : 0))
+            FETCH(next)
             EACH(kk, BK - 1)
             {
-                TAKE(av[(kk + 1) % 2], bv[(kk + 1) % 2], (a_mine + now * A_STAGE), (b_mine + now * B_STAGE), kk + 1)
+                TAKE(av[(kk + 1) % 2], bv[(kk + 1) % 2], (a_mine + now), (b_mine + now), kk + 1)
                 MULTIPLY(av[kk % 2], bv[kk % 2])
             }
-            if (s + 1 < steps) {
-                STORE_TILE((a_tile + next * A_STAGE), LDA_TILE, ra, A_EACH, A_ALONG_K, BM)
-                STORE_TILE((b_tile + next * B_STAGE), LDB_TILE, rb, B_EACH, B_ALONG_K, BN)
-            }
+            PUT(next)
             barrier(CLK_LOCAL_MEM_FENCE);
-            TAKE(av[0], bv[0], (a_mine + next * A_STAGE), (b_mine + next * B_STAGE), 0)
+            TAKE(av[0], bv[0], (a_mine + next), (b_mine + next), 0)
             MULTIPLY(av[1], bv[1])
+            now = next;
+        }
+        if (steps) {
+            ADVANCE(a_at, A_EACH, a_step)
+            ADVANCE(b_at, B_EACH, b_step)
+            barrier(CLK_LOCAL_MEM_FENCE); /* all have taken what follows the last step, which nobody uses */
         }
         if (rest) {
             const uint k0 = k_start + steps * BK;

@@ -15,17 +15,21 @@ typedef struct {
     int64_t k_group; /* rows of each */
 } group_plan;
 
-/* How a weight gradient is cut so that launches have about `want` work-groups: whole samples, or where the
- * order of additions is free (`anywhere`) pieces of the rows. Launches are all alike. */
-static void cut(const clt_gemm_params *p, int64_t bm, int64_t bn, int64_t want, bool anywhere,
-                group_plan *plan) {
+/* How a weight gradient is cut so that launches have about GROUPS work-groups: whole samples, all at once
+ * where that makes no more than ONCE of them, or where the order of additions is free (`anywhere`) pieces of
+ * the rows. Launches are all alike. */
+static void cut(const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
     enum { LEAST_ROWS = 512, STEP = 32 };
+    const int64_t want = clt_variant_param(v, "GROUPS", 0);
+    const int64_t once = p->in_type == CLT_F32 ? clt_variant_param(v, "ONCE", (long)want) : want;
+    const bool anywhere = want > 0 && strstr(v->requires, "numerics=fast");
     plan->slices = plan->most = 1;
     plan->k_group = p->form == CLT_GEMM_TN && p->k_group > 0 && !anywhere ? p->k_group : p->k;
     if (p->form != CLT_GEMM_TN || p->k_group < 1 || p->c_type != CLT_F32) return;
-    const int64_t tiles = CLT_CEIL_DIV(p->m, bm) * CLT_CEIL_DIV(p->n, bn);
+    const int64_t tiles = CLT_CEIL_DIV(p->m, plan->bm) * CLT_CEIL_DIV(p->n, plan->bn);
     const int64_t groups = anywhere ? CLT_CEIL_DIV(p->k, LEAST_ROWS) : p->k / p->k_group;
-    const int64_t most = plan->most = CLT_MAX(1, CLT_MIN(groups, want / tiles));
+    const int64_t most = groups * tiles <= once ? groups : CLT_MAX(1, CLT_MIN(groups, want / tiles));
+    plan->most = CLT_MAX(1, CLT_MIN(groups, CLT_MAX(want, once) / tiles));
     if (anywhere) {
         plan->k_group = CLT_ROUND_UP(CLT_CEIL_DIV(p->k, most), STEP);
         plan->slices = CLT_CEIL_DIV(p->k, plan->k_group);
@@ -39,8 +43,7 @@ static void plan_sizes(const clt_variant *v, const clt_gemm_params *p, group_pla
     *plan = (group_plan){.bm = clt_variant_param(v, "BM", 64), .bn = clt_variant_param(v, "BN", 64)};
     const int64_t each = clt_variant_param(v, "TM", 4) * clt_variant_param(v, "TN", 4);
     plan->group = clt_variant_param(v, "ITEMS", plan->bm * plan->bn / each);
-    const long want = clt_variant_param(v, "GROUPS", 0);
-    cut(p, plan->bm, plan->bn, want, want > 0 && strstr(v->requires, "numerics=fast"), plan);
+    cut(v, p, plan);
 }
 
 static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
