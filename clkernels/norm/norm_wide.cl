@@ -387,13 +387,10 @@ columns_finish_wide(__global const float *part, ulong part_off, __global float *
 /* Results of several calls, in one buffer; the block sums of the next one are `pitch` elements further on. */
 __kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
 columns_finish_later(__global const float *part, ulong pitch, __global float *out, ulong at0, ulong at1, ulong at2,
-                     ulong at3, ulong at4, ulong at5, ulong at6, ulong at7, ulong at8, ulong at9, ulong at10,
-                     ulong at11, ulong samples, ulong blocks, ulong cols, int accumulate) {
+                     ulong at3, ulong at4, ulong at5, ulong samples, ulong blocks, ulong cols, int accumulate) {
     __local float sums[SIDE][32];
     const size_t r = get_group_id(1);
-    out += r < 4   ? (r == 0 ? at0 : r == 1 ? at1 : r == 2 ? at2 : at3)
-           : r < 8 ? (r == 4 ? at4 : r == 5 ? at5 : r == 6 ? at6 : at7)
-                   : (r == 8 ? at8 : r == 9 ? at9 : r == 10 ? at10 : at11);
+    out += r < 3 ? (r == 0 ? at0 : r == 1 ? at1 : at2) : (r == 3 ? at3 : r == 4 ? at4 : at5);
     finish(part + r * pitch, out, sums, samples, blocks, cols, accumulate);
 }
 #endif

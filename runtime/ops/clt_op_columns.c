@@ -9,7 +9,7 @@ enum { SPAN = 1024, SIDE = 16 };
 
 /* Results whose block sums wait for one launch that ends them all. They are for the same rows and lie in one
  * buffer, as gradients do. */
-enum { MOST_LATER = 12 };
+enum { MOST_LATER = 6 };
 struct clt_later {
     clt_column_parts parts;
     clt_column_result result[MOST_LATER];
