@@ -5,7 +5,7 @@
 #   PYTHON     a python3 with PyTorch for that card; without one the other side is named and left out
 #   CLBENCH    the program (default build/clbench); may be several words
 #   SECTIONS   which of: gemm attention memory fp32 step (default: all)
-# No other program should use the card. Takes about eight minutes on an H200, by the times of its parts.
+# No other program should use the card. Takes about ten minutes on an H200, by the times of its parts.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 read -r -a bench <<< "${CLBENCH:-${BUILD:-build}/clbench}"
