@@ -46,7 +46,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: all lib tests fuzz help clean setup setup-check demo check check-long hop-table hop-curves test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
+.PHONY: FORCE all lib tests fuzz help clean setup setup-check demo check check-long hop-table hop-curves test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
 all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
 lib: $(BUILD)/libcltrain.a
 tests: $(TEST_BIN)
@@ -100,6 +100,12 @@ $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(CFLAGS_$(notdir $*)) -c -o $@ $<
 	@echo "  CC    $<"
+# Made again when the commit is another one: the program and its checkpoints say which it was.
+$(BUILD)/obj/runtime/base/clt_version.o: $(BUILD)/gen/version
+$(BUILD)/gen/version: FORCE
+	@mkdir -p $(@D)
+	@echo '$(VERSION) $(GIT_HASH)' | cmp -s - $@ || echo '$(VERSION) $(GIT_HASH)' > $@
+FORCE:
 # The OpenCL C text becomes part of the program.
 $(BUILD)/gen/kernels.c: $(KERNELS) $(BUILD)/embed
 	@mkdir -p $(@D)
