@@ -359,15 +359,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     for (int o = 0; o < OWN; o++) {
         const uint c = OWNERS * o * 4;
         if (item * 4 + c >= COLS) continue;
-#if HAS_DW
-        *(__global float4 *)(part + part_w + c) = sum_w[o];
-#endif
-#if HAS_DB
-        *(__global float4 *)(part + part_b + c) = sum_b[o];
-#endif
-#if HAS_SUM
-        *(__global float4 *)(part + part_sum + c) = sum_dx[o];
-#endif
+        LEAVE_SUMS(c, sum_w[o], sum_b[o], sum_dx[o])
     }
 }
 #endif

@@ -299,15 +299,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     for (int o = 0; o < OWN; o++) {
         const uint c = (item + ITEMS_B * o) * 4;
         if (c >= COLS) continue;
-#if HAS_DW
-        *(__global float4 *)(part + part_w + block * COLS + c) = sum_w[o];
-#endif
-#if HAS_DB
-        *(__global float4 *)(part + part_b + block * COLS + c) = sum_b[o];
-#endif
-#if HAS_SUM
-        *(__global float4 *)(part + part_sum + block * COLS + c) = sum_dx[o];
-#endif
+        LEAVE_SUMS(block * COLS + c, sum_w[o], sum_b[o], sum_dx[o])
     }
 }
 #endif

@@ -83,12 +83,14 @@ clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, 
     near.pre_bound = off + half_step(CLT_F32, v) + half_step(p->aux_type, v);
     double rounded = 0;
     if (p->act != CLT_ACT_NONE) {
-        rounded = 2 * half_step(p->aux_type, fabs(v) + off) + clt_ref_fast_gelu_off(p->c_type);
+        rounded = 2 * half_step(p->aux_type, fabs(v) + off) +
+                  (p->act == CLT_ACT_GELU ? clt_ref_fast_gelu_off(p->c_type) : 0);
         v = (double)clt_ref_act(p->act, (float)v);
     }
     if (p->grad_act != CLT_ACT_NONE) {
         const double grad = (double)clt_ref_act_grad(p->grad_act, p->grad_pre[i * p->ldgrad + j]);
-        rounded = (half_step(p->aux_type, grad) + clt_ref_fast_gelu_grad_off(p->c_type)) * (fabs(v) + off);
+        const double fast = p->grad_act == CLT_ACT_GELU ? clt_ref_fast_gelu_grad_off(p->c_type) : 0;
+        rounded = (half_step(p->aux_type, grad) + fast) * (fabs(v) + off);
         v *= grad;
     }
     if (p->residual) v += (double)p->residual[i * p->ldres + j];
