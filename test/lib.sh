@@ -9,7 +9,8 @@ golden=$PWD/test/golden
 . test/drivers.sh
 tmp=$(mktemp -d)
 failed=0
-trap 'rm -rf "$tmp"' EXIT
+# A process in the background that a signal ends before it has become its program runs this, too.
+trap '[ $BASHPID != $$ ] || rm -rf "$tmp"' EXIT
 export CLTRAIN_CACHE_DIR=${CLTRAIN_CACHE_DIR:-$BUILD/test-cache}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Short names for devices patterns must not be bent by what the caller has set.
@@ -61,6 +62,26 @@ report() {
     fi
     fail "$1${3:+: $3}"
     tail -n 40 "$log" | sed 's/^/      | /'
+}
+
+# in_background COMMAND...: starts it, its output in $log; $started is its process. The log is emptied here: the process
+# does it too late for who looks for a word of its own and would find one of the process before.
+in_background() {
+    : >"$log"
+    "$@" >"$log" 2>&1 &
+    started=$!
+}
+
+# until_there PATTERN [FILE]: until a line of the file ($log) has it, at most two minutes; false if what was started in the
+# background is gone before.
+until_there() {
+    local end=$((SECONDS + 120))
+    while [ $SECONDS -lt $end ]; do
+        grep -qs -- "$1" "${2:-$log}" && return 0
+        kill -0 "$started" 2>/dev/null || return 1
+        sleep 0.05
+    done
+    return 1
 }
 
 # finish: the last line of a script.

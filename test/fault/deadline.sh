@@ -35,9 +35,9 @@ chmod +x "$tmp/bin/srun" "$tmp/bin/scontrol"
 # Starts the job in the background, as sbatch would: job, with `seconds` to go.
 job() { # seconds, more arguments
     end=$(($(date +%s) + $1))
-    env PATH="$tmp/bin:$PATH" SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_JOB_END_TIME=$end bash tools/examples/slurm.sbatch \
-        "${settings[@]}" "save_folder=$tmp/run" "${@:2}" >"$log" 2>&1 &
-    job=$!
+    in_background env PATH="$tmp/bin:$PATH" SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_JOB_END_TIME=$end \
+        bash tools/examples/slurm.sbatch "${settings[@]}" "save_folder=$tmp/run" "${@:2}"
+    job=$started
 }
 
 # Kernels are compiled and checked before the clock runs.
@@ -54,7 +54,7 @@ report "a job of 10 s stops by itself and is requeued" $? "exit $code, $((-left)
 
 before=${at:-0}
 job 3600
-for _ in $(seq 300); do grep -q "first step done" "$log" && break; sleep 0.1; done
+until_there "first step done"
 kill -USR1 $job
 wait $job
 code=$?

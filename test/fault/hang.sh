@@ -40,9 +40,9 @@ hung() {
     local name=$1 ranks=$2 rank=$3
     shift 3
     rm -f "$tmp/mark"
-    env LD_PRELOAD="$preload" HANG_AT=3000 HANG_RANK="$rank" HANG_MARK="$tmp/mark" CLTRAIN_DEVICE_TIMEOUT=2 \
-        "$@" train "${settings[@]}" >"$log" 2>&1 &
-    pid=$!
+    in_background env LD_PRELOAD="$preload" HANG_AT=3000 HANG_RANK="$rank" HANG_MARK="$tmp/mark" CLTRAIN_DEVICE_TIMEOUT=2 \
+        "$@" train "${settings[@]}"
+    pid=$started
     ended "$tmp/mark"
     [ -e "$tmp/mark" ] && [ $code = 75 ] && [ $took -ge 1800 ] && [ $took -le 7000 ] && [ "$left" = 0 ] &&
         grep -q "device .* gave no answer for 2 s" "$log" &&
@@ -58,10 +58,9 @@ export CLTRAIN_COMM_TIMEOUT=6 # joining has it, too, and takes seconds on a busy
 rank_of() { for p in $(pgrep -f "^$cltrain train.*save_folder=$tmp/run"); do
     tr '\0' '\n' <"/proc/$p/environ" | grep -q "^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=$1$" && echo "$p"; done 2>/dev/null; }
 under_mpirun() { # signal, rank
-    rm -f "$log"
-    "${by_hand[@]}" -np 2 "$cltrain" train "${settings[@]}" >"$log" 2>&1 &
-    pid=$!
-    for _ in $(seq 300); do grep -q "checkpoint saved" "$log" 2>/dev/null && break; sleep 0.1; done
+    in_background "${by_hand[@]}" -np 2 "$cltrain" train "${settings[@]}"
+    pid=$started
+    until_there "checkpoint saved"
     kill "-$1" "$(rank_of "$2")"
     ended /
 }
@@ -77,19 +76,20 @@ under_mpirun TERM 1
 report "mpirun alone: SIGTERM to a rank" $? "exit $code after $took ms"
 
 # --- a rank that is stopped while it starts ---------------------------------------------------------------------------
-"$cltrain" launch -n 2 train "${settings[@]}" >"$log" 2>&1 &
-pid=$!
-for _ in $(seq 300); do [ -e "$(echo "$tmp"/cltrain-launch.*/1.pid)" ] && break; sleep 0.02; done
-kill -STOP "$(cut -d' ' -f1 "$tmp"/cltrain-launch.*/1.pid)"
+rm -rf "$tmp"/cltrain-launch.*
+in_background "$cltrain" launch -n 2 train "${settings[@]}"
+pid=$started
+while [ -z "$(rank_pid 1)" ] && kill -0 $pid; do sleep 0.02; done
+kill -STOP "$(rank_pid 1)"
 ended /
 [ $code = 75 ] && [ $took -le 11000 ] && [ "$left" = 0 ]
 report "a rank is stopped while it starts" $? "exit $code after $took ms"
 
 if [ -n "${LONG:-}" ]; then
     # mpirun itself is stopped: the launch ends what it cannot end.
-    "$cltrain" launch -n 2 train "${settings[@]}" >"$log" 2>&1 &
-    pid=$!
-    for _ in $(seq 300); do grep -q "checkpoint saved" "$log" 2>/dev/null && break; sleep 0.1; done
+    in_background "$cltrain" launch -n 2 train "${settings[@]}"
+    pid=$started
+    until_there "checkpoint saved"
     kill -STOP "$(pgrep -P $pid | head -n 1)"
     kill -TERM $pid
     ended /

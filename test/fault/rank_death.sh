@@ -13,18 +13,8 @@ now() { date +%s%N | sed 's/......$//'; } # milliseconds
 # Starts `cltrain launch -n RANKS train` in the background: launch_pid, log.
 start() { # RANKS, more arguments
     rm -rf "$tmp"/cltrain-launch.*
-    : >"$log" # now: the process in the background does it too late for who looks for a word
-    "$cltrain" launch -n "$1" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" "${@:2}" >"$log" 2>&1 &
-    launch_pid=$!
-}
-
-wait_for() { # text in the log
-    for _ in $(seq 600); do
-        grep -q "$1" "$log" && return 0
-        kill -0 "$launch_pid" 2>/dev/null || return 1
-        sleep 0.1
-    done
-    return 1
+    in_background "$cltrain" launch -n "$1" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" "${@:2}"
+    launch_pid=$started
 }
 
 # Waits for the end: code, took (milliseconds since began), left (processes of the run that still live).
@@ -44,7 +34,7 @@ told() { grep -cvE '^(\[batch|	 |checkpoint saved|device:|model:|first step|  |w
 disturb() {
     local whom=$2
     start "$3" ${4:-}
-    wait_for "checkpoint saved" || return
+    until_there "checkpoint saved" || return
     case $whom in
     launch) whom=$launch_pid ;;
     mpirun) whom=$(pgrep -P "$launch_pid" | head -n 1) ;;
@@ -94,7 +84,7 @@ done
 
 # The first SIGINT cannot end a run in which a rank hangs.
 start 2
-wait_for "checkpoint saved"
+until_there "checkpoint saved"
 kill -STOP "$(rank_pid 1)"
 began=$(now)
 kill -INT $launch_pid

@@ -16,37 +16,27 @@ phases=(start compile load train eval save)
 hash_of() { "$cltrain" ckpt hash "$1" 2>/dev/null; }
 pause() { sleep "$(awk -v r=$RANDOM -v most="$1" 'BEGIN { printf "%.3f", most * r / 32768 }')"; } # up to $1 seconds
 
-wait_for() { # text in the log
-    for _ in $(seq 1200); do
-        grep -q "$1" "$log" && return
-        kill -0 $launch 2>/dev/null || return
-        sleep 0.05
-    done
-}
-
 # Starts two ranks for `phase` and waits until they may be in it.
 begin() {
-    local more=() i
+    local run=("$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run") more=()
     rm -rf "$tmp"/cltrain-launch.*
-    : >"$log" # now: the process in the background does it too late for who looks for a word
     [ "$1" = eval ] && more=(eval_interval=1ba)
     [ "$1" = save ] && more=(save_interval=1ba)
     if [ "$1" = compile ]; then
         rm -rf "$tmp/cache" "$tmp/pocl"
         mkdir "$tmp/cache" "$tmp/pocl"
-        CLTRAIN_CACHE_DIR=$tmp/cache POCL_CACHE_DIR=$tmp/pocl \
-            "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" >"$log" 2>&1 &
+        in_background env CLTRAIN_CACHE_DIR="$tmp/cache" POCL_CACHE_DIR="$tmp/pocl" "${run[@]}"
     else
-        "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" "${more[@]}" >"$log" 2>&1 &
+        in_background "${run[@]}" "${more[@]}"
     fi
-    launch=$!
+    launch=$started
     case $1 in
     start) pause 0.8 ;;
-    compile) wait_for "^model:" && pause 3 ;;
-    load) wait_for "^device:" && pause 0.3 ;;
-    train) wait_for "first step done" && pause 0.6 ;;
-    eval) wait_for "Eval batch=" && pause 0.3 ;;
-    save) wait_for "checkpoint saved" && pause 0.3 ;;
+    compile) until_there "^model:" && pause 3 ;;
+    load) until_there "^device:" && pause 0.3 ;;
+    train) until_there "first step done" && pause 0.6 ;;
+    eval) until_there "Eval batch=" && pause 0.3 ;;
+    save) until_there "checkpoint saved" && pause 0.3 ;;
     esac
 }
 

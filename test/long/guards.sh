@@ -39,9 +39,9 @@ STOPS="1 2 3 4 5 6 7 8 9 10 11" bash test/train/guards.sh >"$log" 2>&1
 report "stops at every step" $?
 
 # --- a slow rank: four fifths of the time it is stopped
-"$cltrain" launch -n 3 train "${settings[@]}" max_duration=100000ba scheduler.t_max=100000ba "save_folder=$tmp/slow" >"$log" 2>&1 &
-launch=$!
-for ((i = 0; i < 300; i++)); do grep -qs '"batch":2,' "$tmp/slow/metrics.jsonl" && break; sleep 0.1; done
+in_background "$cltrain" launch -n 3 train "${settings[@]}" max_duration=100000ba scheduler.t_max=100000ba "save_folder=$tmp/slow"
+launch=$started
+until_there '"batch":2,' "$tmp/slow/metrics.jsonl"
 slow=$(pgrep -f "cltrain train .*save_folder=$tmp/slow" | sort -n | tail -n 1) # ranks are younger than mpirun
 end=$((SECONDS + 90))
 while [ $SECONDS -lt $end ] && ! grep -qs '"event":"straggler"' "$tmp/slow/metrics.jsonl"; do

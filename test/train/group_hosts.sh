@@ -25,7 +25,7 @@ cleanup() {
     [ $had_folder = 1 ] || rmdir /run/netns 2>/dev/null
     rm -rf "$tmp"
 }
-trap cleanup EXIT
+trap '[ $BASHPID != $$ ] || cleanup' EXIT
 if ! { ip netns add $a && ip netns add $b && ip link add v$a netns $a type veth peer name v$b netns $b &&
     ip netns exec $a unshare --uts true; } 2>"$tmp/why"; then # in a plain chroot the last one fails
     echo "skipped: no network namespaces here ($(head -n 1 "$tmp/why"))"
@@ -77,13 +77,11 @@ for rank in 0 1; do
 done
 
 "$cltrain" train "${settings[@]}" "save_folder=$tmp/run" max_duration=1ba >"$log" 2>&1
-CLTRAIN_COMM_TIMEOUT=60 on_hosts 4 "$cltrain" train "${settings[@]}" "save_folder=$tmp/run" max_duration=2000ba \
-    scheduler.t_max=2000ba save_interval=5ba >"$log" 2>&1 &
-job=$!
-for _ in $(seq 300); do
-    grep -q "checkpoint saved" "$log" && break
-    sleep 0.1
-done
+CLTRAIN_COMM_TIMEOUT=60
+in_background on_hosts 4 "$cltrain" train "${settings[@]}" "save_folder=$tmp/run" max_duration=2000ba scheduler.t_max=2000ba \
+    save_interval=5ba
+job=$started
+until_there "checkpoint saved"
 for pid in $(pgrep -f "^$cltrain train .*save_folder=$tmp/run"); do
     tr '\0' '\n' <"/proc/$pid/environ" | grep -qx OMPI_COMM_WORLD_RANK=1 && kill -USR1 "$pid"
 done

@@ -54,25 +54,15 @@ CLTRAIN_AHEAD=1 "$cltrain" launch -n 2 --device "pocl,$other" train -q train.yam
 report "two ranks ahead, one of which writes a trace" $?
 check "give the same bits" [ "$("$cltrain" ckpt hash "$tmp/traced")" = "$want" ]
 
-# endless LEGS ARGUMENT ...: a hop in the background that has to be stopped; $launch is its process.
+# endless LEGS: a hop in the background that has to be stopped; $launch is its process.
 endless() {
-    : >"$log" # now: the process in the background does it too late for until_there
-    "$cltrain" launch --hop "$1" train train.yaml save_folder="$tmp/stopped" max_duration=100000ba \
-        scheduler.t_max=100000ba save_interval=5ba log_config=false >"$log" 2>&1 &
-    launch=$!
-}
-
-# until_there FILE PATTERN: it has got there, or is gone.
-until_there() {
-    while kill -0 $launch 2>/dev/null; do
-        grep -qs "$2" "$1" && return 0
-        sleep 0.1
-    done
-    return 1
+    in_background "$cltrain" launch --hop "$1" train train.yaml save_folder="$tmp/stopped" max_duration=100000ba \
+        scheduler.t_max=100000ba save_interval=5ba log_config=false
+    launch=$started
 }
 
 endless "pocl*2:2ba,pocl*1:90000ba"
-until_there "$tmp/stopped/metrics.jsonl" '^{"batch":4,'
+until_there '^{"batch":4,' "$tmp/stopped/metrics.jsonl"
 kill -TERM $launch
 wait $launch
 check "SIGTERM stops the hop with its leg" [ $? = 75 ]
@@ -80,7 +70,7 @@ grep -q "stopped in leg 2, round 1 (pocl\*1:90000ba).*the same command goes on w
 report "and says where" $?
 
 endless "pocl*2:2ba,pocl*1:90000ba"
-until_there "$log" "leg 2 of 2, round 1"
+until_there "leg 2 of 2, round 1"
 report "started again it goes on with the second leg" $?
 saved=$(grep -c '"event":"checkpoint"' "$tmp/stopped/metrics.jsonl")
 until [ "$(grep -c '"event":"checkpoint"' "$tmp/stopped/metrics.jsonl")" -gt "$saved" ]; do
