@@ -94,6 +94,10 @@ size_t clt_buffer_bytes(const clt_buffer *b) {
     return b->bytes;
 }
 
+clt_device *clt_buffer_device(const clt_buffer *b) {
+    return b->dev;
+}
+
 clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb) {
     if (offset <= b->bytes && bytes <= b->bytes - offset) return CLT_OK;
     return clt_error(CLT_FAIL, "%s %zu bytes at %zu of buffer '%s', which has %zu bytes", verb, bytes, offset,

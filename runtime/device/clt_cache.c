@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "../base/clt_io.h"
@@ -101,12 +100,15 @@ void clt_cache_drop(const char *dir, const char *name) {
 }
 
 int clt_cache_lock(const char *dir, clt_hash128 key, double timeout) {
-    /* A few files serve all keys, so that locks do not pile up in the folder. */
-    char *path = clt_format("%s/lock.%02x", dir, (unsigned)(key.lo & 63));
+    /* A byte of one file for each key, so that locks neither pile up in the folder nor hold each other off: a
+     * first start has a dozen programs under way. Places in a file are signed. */
+    char *path = clt_path_join(dir, "lock");
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     double start = clt_now();
-    while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if ((errno == EWOULDBLOCK || errno == EINTR) && clt_now() - start < timeout) {
+    struct flock byte = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(key.lo >> 2), .l_len = 1};
+    while (fd >= 0 && fcntl(fd, F_OFD_SETLK, &byte) != 0) {
+        if ((errno == EAGAIN || errno == EACCES || errno == EINTR) && clt_now() - start < timeout) {
             clt_sleep(0.002);
             continue;
         }

@@ -97,6 +97,7 @@ clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, cl
 clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out);
 void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
 size_t clt_buffer_bytes(const clt_buffer *b);
+clt_device *clt_buffer_device(const clt_buffer *b); /* NULL once it was closed */
 /* Offsets and sizes in bytes. write and fill do not wait for the device, but `src` may be reused on return.
  */
 clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes);

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "clt_ptx.h"
+
 #define WORD "--build-helper"
 enum { MOST = 16, MOST_BYTES = 256 << 20 };
 
@@ -128,7 +130,7 @@ typedef struct {
     clt_hash128 key;
     char *what, *source, *options, *data;
     size_t bytes;
-    int turn; /* how many programs of its file were added before */
+    long rank; /* the larger, the longer a build takes, roughly */
     bool inline_ptx;
     job_state state;
 } job;
@@ -208,7 +210,7 @@ static job *next_job(clt_helpers *h) {
     for (;;) {
         job *best = NULL;
         for (int i = 0; h->go && !h->quit && i < h->n; i++)
-            if (h->jobs[i].state == WAITING && (!best || h->jobs[i].turn < best->turn)) best = &h->jobs[i];
+            if (h->jobs[i].state == WAITING && (!best || h->jobs[i].rank > best->rank)) best = &h->jobs[i];
         if (best || h->go || h->quit) return best;
         pthread_cond_wait(&h->changed, &h->lock);
     }
@@ -305,8 +307,13 @@ void clt_helpers_add(clt_helpers *h, const clt_program_text *t, bool inline_ptx)
             h->cap = h->cap ? 2 * h->cap : 64;
             h->jobs = clt_realloc(h->jobs, (size_t)h->cap * sizeof *h->jobs);
         }
-        job j = {.key = t->key, .inline_ptx = inline_ptx};
-        for (int i = 0; i < h->n; i++) j.turn += strcmp(h->jobs[i].what, t->what) == 0;
+        bool first = true;
+        for (int i = 0; i < h->n; i++) first = first && strcmp(h->jobs[i].what, t->what) != 0;
+        const bool two_passes = inline_ptx && clt_ptx_is_marked(t->source);
+        job j = {.key = t->key,
+                 .inline_ptx = inline_ptx,
+                 .rank = (two_passes ? 2L << 40 : 0) + (first ? 1L << 40 : 0) +
+                         ((long)strlen(t->source) << 12) + (long)strlen(t->options)};
         j.what = clt_strdup(t->what);
         j.source = clt_strdup(t->source);
         j.options = clt_strdup(t->options);

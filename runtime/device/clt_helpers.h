@@ -31,8 +31,8 @@ clt_helpers *clt_helpers_create(const clt_helpers_params *p);
 /* Starts them before it is known what there is to build: opening the device may take them a second. */
 void clt_helpers_start(clt_helpers *h);
 /* Another program to build, unless it is there already; the text is copied. Nothing is built before
- * clt_helpers_go, which sorts: a file's first program comes before another file's second, since a long one
- * shall not be the last. */
+ * clt_helpers_go; then those come first that take long, so that none of them is begun last: programs of two
+ * passes, the first of each file, longer source, longer options, which turn on more of it. */
 void clt_helpers_add(clt_helpers *h, const clt_program_text *t, bool inline_ptx);
 /* Builds what was added; helpers that find nothing more to do end. Returns the number of programs. */
 int clt_helpers_go(clt_helpers *h);

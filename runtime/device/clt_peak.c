@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* ACC independent chains of type T per work-item, `n` fma each. The chains end in one store, so that nothing
- * can be left out. */
+/* ACC independent chains of type T per work-item, `n` times RUN fma each, so that counting takes few of the
+ * instructions. The chains end in one store, so that nothing can be left out. */
 static const char fma_source[] =
     "__kernel void peak_fma(__global T *out, ulong out_off, float m, float c, ulong n)\n"
     "{\n"
@@ -13,7 +13,9 @@ static const char fma_source[] =
     "    for (int a = 0; a < ACC; a++) x[a] = (T)(m * (float)a);\n"
     "    for (ulong i = 0; i < n; i++) {\n"
     "#pragma unroll\n"
-    "        for (int a = 0; a < ACC; a++) x[a] = fma(x[a], (T)m, (T)c);\n"
+    "        for (int r = 0; r < RUN; r++)\n"
+    "#pragma unroll\n"
+    "            for (int a = 0; a < ACC; a++) x[a] = fma(x[a], (T)m, (T)c);\n"
     "    }\n"
     "    T sum = x[0];\n"
     "#pragma unroll\n"
@@ -28,16 +30,20 @@ static const char copy_source[] =
     "    for (ulong i = 0; i < run; i++) y[y_off + first + i * step] = x[x_off + first + i * step];\n"
     "}\n";
 
+#define LONG_ENOUGH 0.05
+
 typedef struct {
     clt_kernel *kernel;
     size_t items, group;
     clt_arg arg[5];
 } work;
 
-/* Seconds of the fastest of `rounds` launches. */
-static clt_status best_of(clt_device *dev, const work *w, int rounds, double *seconds) {
+/* Seconds of the fastest of `rounds` launches, and of all that fit in `least` seconds: what else the device
+ * has to do for a moment shall not count. */
+static clt_status best_of(clt_device *dev, const work *w, int rounds, double least, double *seconds) {
+    const double began = clt_now();
     double best = 0;
-    for (int i = 0; i < rounds; i++) {
+    for (int i = 0; i < rounds || clt_now() - began < least; i++) {
         CLT_TRY(clt_device_finish(dev));
         double start = clt_now();
         CLT_TRY(clt_launch(w->kernel, 1, &w->items, &w->group, w->arg, 5));
@@ -50,8 +56,11 @@ static clt_status best_of(clt_device *dev, const work *w, int rounds, double *se
 }
 
 /* `lanes` floats per item and accumulator. */
-static clt_status fma_rate(clt_device *dev, const char *options, int lanes, int acc, clt_buffer *out,
+static clt_status fma_rate(clt_device *dev, const char *type, int lanes, int acc, clt_buffer *out,
                            double *flops) {
+    enum { RUN = 16 };
+    char options[64];
+    snprintf(options, sizeof options, "-DT=%s -DACC=%d -DRUN=%d", type, acc, RUN);
     bool cpu = dev->facts.type == CLT_DEVICE_CPU;
     work w = {.items = cpu ? dev->facts.compute_units * 4u : dev->facts.compute_units * 2048u,
               .group = cpu ? 1 : 256};
@@ -59,15 +68,15 @@ static clt_status fma_rate(clt_device *dev, const char *options, int lanes, int 
     w.group = CLT_MIN(w.group, clt_kernel_max_work_group(w.kernel));
     w.items -= w.items % w.group;
     double seconds = 0;
-    uint64_t n = 1000;
+    uint64_t n = 100;
     for (;; n *= 4) { /* until a launch is long beside the time that starting and waiting take */
         const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.999f), CLT_F32(0.001f), CLT_U64(n)};
         memcpy(w.arg, arg, sizeof arg);
-        CLT_TRY(best_of(dev, &w, 2, &seconds));
+        CLT_TRY(best_of(dev, &w, 2, 0, &seconds));
         if (seconds > 0.01) break;
     }
-    CLT_TRY(best_of(dev, &w, 6, &seconds));
-    *flops = CLT_MAX(*flops, 2.0 * (double)n * (double)w.items * lanes * acc / seconds);
+    CLT_TRY(best_of(dev, &w, 6, LONG_ENOUGH, &seconds));
+    *flops = CLT_MAX(*flops, 2.0 * (double)n * RUN * (double)w.items * lanes * acc / seconds);
     return CLT_OK;
 }
 
@@ -84,7 +93,7 @@ static clt_status copy_rate(clt_device *dev, clt_buffer *x, clt_buffer *y, doubl
     const clt_arg arg[5] = {CLT_REF(((clt_ref){x, 0})), CLT_REF(((clt_ref){y, 0})), CLT_U64(run)};
     memcpy(w.arg, arg, sizeof arg);
     double seconds;
-    CLT_TRY(best_of(dev, &w, 6, &seconds));
+    CLT_TRY(best_of(dev, &w, 6, LONG_ENOUGH, &seconds));
     *bytes_per_second = 2.0 * (double)clt_buffer_bytes(x) / seconds;
     return CLT_OK;
 }
@@ -102,9 +111,9 @@ static clt_status measure(clt_device *dev, double *flops, double *copy) {
     *flops = 0;
     /* 16 floats are one, two or four registers; 12 chains fill wide machines, 6 do not spill on narrow ones.
      */
-    if (st == CLT_OK && cpu) st = fma_rate(dev, "-DT=float16 -DACC=12", 16, 12, x, flops);
-    if (st == CLT_OK && cpu) st = fma_rate(dev, "-DT=float16 -DACC=6", 16, 6, x, flops);
-    if (st == CLT_OK && !cpu) st = fma_rate(dev, "-DT=float -DACC=8", 1, 8, x, flops);
+    if (st == CLT_OK && cpu) st = fma_rate(dev, "float16", 16, 12, x, flops);
+    if (st == CLT_OK && cpu) st = fma_rate(dev, "float16", 16, 6, x, flops);
+    if (st == CLT_OK && !cpu) st = fma_rate(dev, "float", 1, 8, x, flops);
     clt_buffer_destroy(x);
     clt_buffer_destroy(y);
     return st;
@@ -129,10 +138,10 @@ static clt_status matrix_rate(clt_device *dev, bool wgmma, clt_buffer *out, doub
     for (;; n *= 4) {
         const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.0f), CLT_F32(0.0f), CLT_U64(n)};
         memcpy(w.arg, arg, sizeof arg);
-        CLT_TRY(best_of(dev, &w, 2, &seconds));
+        CLT_TRY(best_of(dev, &w, 2, 0, &seconds));
         if (seconds > 0.01) break;
     }
-    CLT_TRY(best_of(dev, &w, 6, &seconds));
+    CLT_TRY(best_of(dev, &w, 6, LONG_ENOUGH, &seconds));
     *flops = each * (double)n * (double)w.items / seconds;
     return CLT_OK;
 }
@@ -164,7 +173,7 @@ clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_byte
     char name[64], *text;
     size_t bytes;
     double flops = 0, copy = 0;
-    snprintf(name, sizeof name, "%s.%u.peak", dev->id, dev->facts.compute_units);
+    snprintf(name, sizeof name, "%s.%u.peaks", dev->id, dev->facts.compute_units);
     bool found = !dev->again && clt_cache_get(dev->cache_dir, name, &text, &bytes);
     if (found) {
         found = sscanf(text, "%lf %lf", &flops, &copy) == 2;

@@ -301,24 +301,45 @@ typedef struct {
 
 enum { INIT_BLOCK = 1 << 16, INIT_STAGE = 1 << 22 };
 
-static void init_block(void *ctx, size_t index) {
-    init_job *j = ctx;
-    uint64_t at = (uint64_t)index * INIT_BLOCK, n = CLT_MIN((uint64_t)INIT_BLOCK, j->count - at);
+/* A stage is made, in parts, while the one before is written: part 0. */
+typedef struct {
+    init_job job;
+    clt_slab *weights;
+    uint64_t to, n; /* what is written: n elements of `ready` */
+    const float *ready;
+    bool failed;
+} init_stage;
+
+static void init_part(void *ctx, size_t index) {
+    init_stage *s = ctx;
+    if (index == 0) {
+        s->failed = s->n > 0 && clt_slab_write(s->weights, s->to, s->ready, s->n) != CLT_OK;
+        return;
+    }
+    const init_job *j = &s->job;
+    uint64_t at = (uint64_t)(index - 1) * INIT_BLOCK, n = CLT_MIN((uint64_t)INIT_BLOCK, j->count - at);
     clt_mpt_init_range(j->cfg, j->table, j->entry, j->seed, j->first + at, n, j->out + at);
 }
 
 clt_status clt_mpt_init_weights(const clt_mpt_config *c, const clt_slab_table *t, uint64_t seed,
                                 clt_slab *weights) {
-    clt_status st = clt_slab_zero(weights);
-    float *stage = clt_malloc(sizeof(float) * INIT_STAGE);
-    for (int i = 0; i < t->n && st == CLT_OK; i++) {
+    CLT_TRY(clt_slab_zero(weights));
+    float *stages = clt_malloc(2 * sizeof(float) * INIT_STAGE), *out = stages;
+    init_stage s = {.weights = weights};
+    for (int i = 0; i < t->n && !s.failed; i++) {
         const clt_slab_entry *e = &t->entry[i];
-        for (uint64_t at = 0; at < e->count && st == CLT_OK; at += INIT_STAGE) {
-            init_job j = {c, t, i, seed, at, CLT_MIN((uint64_t)INIT_STAGE, e->count - at), stage};
-            clt_parallel_for(CLT_CEIL_DIV(j.count, (uint64_t)INIT_BLOCK), 0, init_block, &j);
-            st = clt_slab_write(weights, e->offset + at, stage, j.count);
+        for (uint64_t at = 0; at < e->count && !s.failed; at += INIT_STAGE) {
+            const uint64_t n = CLT_MIN((uint64_t)INIT_STAGE, e->count - at);
+            s.job = (init_job){c, t, i, seed, at, n, out};
+            clt_parallel_for(1 + CLT_CEIL_DIV(n, (uint64_t)INIT_BLOCK), 0, init_part, &s);
+            if (s.failed) break;
+            s.to = e->offset + at, s.n = n, s.ready = out;
+            out = out == stages ? stages + INIT_STAGE : stages;
         }
     }
-    clt_free(stage);
+    /* The last stage; or what failed, again, since the message was another thread's. */
+    clt_status st = clt_slab_write(weights, s.to, s.ready, s.n);
+    if (st == CLT_OK && s.failed) st = clt_error(CLT_FAIL, "initial weights could not be written");
+    clt_free(stages);
     return st;
 }

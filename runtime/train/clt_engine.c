@@ -216,8 +216,10 @@ static clt_status rehearse_step(clt_engine *e, const int32_t *zeros) {
     if (!e->cfg->accumulate_on_tokens) mb.row_weight = e->host_row_weight;
     CLT_TRY(clt_engine_weights_changed(e));
     CLT_TRY(clt_mpt_train(e->model, &mb));
-    mb.lane_first = false; /* a lane's later microbatches add to its gradient */
-    CLT_TRY(clt_mpt_train(e->model, &mb));
+    if (CLT_CEIL_DIV(e->cfg->global_train_batch_size, e->lanes) > e->microbatch) {
+        mb.lane_first = false; /* a lane's later microbatches add to its gradient */
+        CLT_TRY(clt_mpt_train(e->model, &mb));
+    }
     return clt_engine_step_ops(e, e->microbatch);
 }
 

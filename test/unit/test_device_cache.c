@@ -92,7 +92,7 @@ static void unusable_folder_is_quiet(void **state) {
 
 static void locks_exclude_and_time_out(void **state) {
     (void)state;
-    clt_hash128 key = {7, 7}, other = {7, 8};
+    clt_hash128 key = {7, 7}, other = {7, 7 + 64};
     int a = clt_cache_lock(folder, key, 1);
     assert_true(a >= 0);
     double start = clt_now();
