@@ -1,15 +1,16 @@
 /* gemm_wgmma: GEMM with 16-bit operands on the matrix units of NVIDIA's sm_90a, fp32 sums.
  *
- * A work-group makes BM x BN outputs (BM = MB * 128) in steps of 64 along k and stays for many tiles. Its first
+ * A work-group makes BM x BN outputs (BM = WGS * MB * 64) in steps of 64 along k and stays for many tiles. Its first
  * warpgroup copies the operands' boxes into a ring of STAGES buffers in local memory, as far ahead as the ring allows,
- * also across the end of a tile; each of the other two multiplies MB * 64 rows of the tile. Results go through local
- * memory and are sent as boxes, by two more warps of the first warpgroup, while the next tile is computed; boxes clip at
- * the edges, so no size has to divide anything.
+ * also across the end of a tile; each of the other WGS multiplies MB * 64 rows of the tile. Results go through local
+ * memory and are sent as boxes, by a warp of the first warpgroup for each of the others, while the next tile is computed;
+ * boxes clip at the edges, so no size has to divide anything.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
- *   -DMB=1 -DBN=256   blocks of 64 rows of each warpgroup that multiplies, width of a tile; or -DMB=2 -DBN=128
+ *   -DWGS=2           warpgroups that multiply
+ *   -DMB=1 -DBN=256   blocks of 64 rows of each of them, width of a tile; or -DMB=2 -DBN=128; -DWGS=3: -DMB=1 -DBN=192
  *   -DSTAGES=3        ring of buffers of (BM + BN) * 128 bytes
- *   -DBOXES=4         of 8 KiB for the results of each of the two warpgroups: 1, 2 or 4
+ *   -DBOXES=4         of 8 KiB for the results of each warpgroup that multiplies: 1, 2 or 4; -DWGS=3: 1, 2 or 3
  *   -DIN_TYPE -DC_TYPE -DAUX_TYPE    clt_dtype: 0 fp32, 1 bf16, 2 fp16; operands, c, pre and grad_pre
  *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: what the epilogue does
  *   -DACT -DGRAD_ACT  gemm_epilogue.clh; GELU of include/clt_act_fast.clh
@@ -39,10 +40,10 @@
  * whose number is the tile's column modulo tiles_n, so all tiles stay equally long; a piece, or a tile that is not cut, leaves
  * its share in global memory, and who is last in a row adds the shares in the order of the columns, then of k.
  *
- * Launch: gemm_wgmma {groups * 384}, local {384}. For each piece of a tile that is cut `flags` has 2, and `part` BM x BN
+ * Launch: gemm_wgmma {groups * ITEMS}, local {ITEMS}. For each piece of a tile that is cut `flags` has WGS, and `part` BM x BN
  * floats; behind these come with SUMS BM / MB / 2 flags for each row of tiles, and BM floats for each piece or tile that is not
  * cut. Flags are 0 before and after a launch.
- * Requires: wgmma, tensor maps, STAGES * (BM + BN) * 128 + BOXES * 16 KiB + 1 KiB of local memory; a, b, c and pre (AHEAD:
+ * Requires: wgmma, tensor maps, RING_BYTES + WGS * BOXES * 8 KiB + 1 KiB of local memory; a, b, c and pre (AHEAD:
  * the residual, FINISH of a derivative: grad_pre in the place of pre) as a tensor map needs them, and n a multiple of 16
  * bytes: boxes clip at multiples of 16 bytes. */
 #if defined(IN_TYPE) && IN_TYPE == 2
@@ -57,6 +58,9 @@
 
 #ifndef FORM
 #define FORM 0
+#endif
+#ifndef WGS
+#define WGS 2
 #endif
 #ifndef MB
 #define MB 1
@@ -88,8 +92,8 @@
 #ifndef SUMS
 #define SUMS 0
 #endif
-#if (MB != 1 || BN != 256) && (MB != 2 || BN != 128)
-#error "MB, BN are 1, 256 or 2, 128"
+#if (WGS != 2 || MB != 1 || BN != 256) && (WGS != 2 || MB != 2 || BN != 128) && (WGS != 3 || MB != 1 || BN != 192)
+#error "WGS, MB, BN are 2, 1, 256 or 2, 2, 128 or 3, 1, 192"
 #endif
 #if AHEAD && (!(EP & CLT_EP_RESIDUAL) || (EP & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) || C_TYPE)
 #error "AHEAD does not do this epilogue"
@@ -106,16 +110,21 @@
 #if SUMS && FORM != 2
 #error "SUMS needs FORM 2"
 #endif
-#define BM (MB * 128)
+#define BM (WGS * MB * 64)
+#define CHUNKS (MB * BN / 64) /* of 64 x 64 results of each warpgroup */
 #define SLICES (!C_TYPE && !(EP & ~CLT_EP_ACCUMULATE))
 /* Those who multiply look up the next tile beside a tile's last products; not where that was slower (SLICES) or spills (AHEAD
  * with a bias). */
 #define LOOKS_AHEAD (!SLICES && !AHEAD)
 #define BK 64
-#define ITEMS 384
+#define ITEMS (128 * (1 + WGS))
 #define A_BYTES (BM * BK * 2)
 #define B_BYTES (BN * BK * 2)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
+/* With SLICES slices of a tile's pieces come there at last: together a tile, and less than 16 bytes more for each piece, of
+ * which there are no more than units. */
+#define TILE_BYTES (BM * BN * 4 + 4096)
+#define RING_BYTES (SLICES && TILE_BYTES > STAGES * STAGE_BYTES ? TILE_BYTES : STAGES * STAGE_BYTES)
 #define BOX_BYTES 8192   /* of c: 64 rows of 128 bytes */
 #define BLOCK_BYTES 8192 /* of an operand: 64 rows or columns by a step */
 #define A_ALONG_K (FORM != 2)
@@ -174,7 +183,7 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 /* A warpgroup's sums of the outputs lie in `part` as its items hold them. */
 #define QUADS (MB * SUM_AT / 4) /* float4 of an item's sums */
 #define QUAD(i) (d[(i) / (SUM_AT / 4)] + (i) % (SUM_AT / 4) * 4)
-#define PIECE(number) (part + ((size_t)(number)*2 + half_) * (QUADS * 128) + item)
+#define PIECE(number) (part + ((size_t)(number)*WGS + half_) * (QUADS * 128) + item)
 
 static inline void leave_piece(float (*d)[HELD], __global float4 *part, __global uint *flags, uint number, uint half_,
                                uint item)
@@ -183,14 +192,14 @@ static inline void leave_piece(float (*d)[HELD], __global float4 *part, __global
 #pragma unroll
     for (uint i = 0; i < QUADS; i++) to[i * 128] = (float4)(QUAD(i)[0], QUAD(i)[1], QUAD(i)[2], QUAD(i)[3]);
     CLT_GROUP_SYNC(1 + half_, 128);
-    if (item == 0) CLT_FLAG_RAISE(flags + number * 2 + half_);
+    if (item == 0) CLT_FLAG_RAISE(flags + number * WGS + half_);
 }
 
 static inline void add_piece(float (*d)[HELD], __global const float4 *part, __global uint *flags, uint number, uint half_,
                              uint item)
 {
     __global const float4 *from = PIECE(number);
-    if (item == 0) CLT_FLAG_TAKE(flags + number * 2 + half_);
+    if (item == 0) CLT_FLAG_TAKE(flags + number * WGS + half_);
     CLT_GROUP_SYNC(1 + half_, 128);
 #pragma unroll
     for (uint i = 0; i < QUADS; i++) {
@@ -216,7 +225,11 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
 #define OWN_ASK
 #define OWN_PIECE
 #define OWN_END
+#if CHUNKS == 3
+#define LAST_RESULTS
+#else
 #define LAST_RESULTS RESULTS(3)
+#endif
 #endif
 #if LOOKS_AHEAD
 #define EACH_TILE                                                                                            \
@@ -266,18 +279,27 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
     _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
         CLT_MMA_SS8(d[b] + SUM_AT, ma + b * (BLOCK_BYTES / 16) + i * NEXT_A, ones, TRANS_A)
 
-/* Barriers of a box: filled, sent, and with FINISH factor; each kind for both warpgroups' boxes. Registers of those who
+/* Barriers of a box: filled, sent, and with FINISH factor; each kind for all warpgroups' boxes. Registers of those who
  * copy and finish, and of those who multiply. */
 #if FINISH
 #define BAR_KINDS 3
 #define FEW_REGISTERS 104
 #define MANY_REGISTERS 200
+#elif WGS == 3
+#define BAR_KINDS 2
+#define FEW_REGISTERS 40
+#define MANY_REGISTERS 152
 #else
 #define BAR_KINDS 2
 #define FEW_REGISTERS 56
 #define MANY_REGISTERS 224
 #endif
-#define SLICE_BARS (filled_all + BAR_KINDS * 2 * BOXES * 8)
+#if WGS == 3
+#define SENDS(id) (id == 32 || id == 64 || id == 96)
+#else
+#define SENDS(id) (id == 32 || id == 64)
+#endif
+#define SLICE_BARS (filled_all + BAR_KINDS * WGS * BOXES * 8)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ulong *maps_b, ulong map_b,
@@ -288,9 +310,9 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
            ulong res_off, ulong ldres, __global const void *a_buffer, __global const void *b_buffer,
            __global ushort *c, ulong c_off, ulong ldc, __global float *a_sum, ulong sum_off)
 {
-    __local char ring[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
-    __local char boxes[2 * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
-    __local ulong bars[2 * STAGES + BAR_KINDS * 2 * BOXES + SLICES * 2];
+    __local char ring[RING_BYTES] __attribute__((aligned(1024)));
+    __local char boxes[WGS * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
+    __local ulong bars[2 * STAGES + BAR_KINDS * WGS * BOXES + SLICES * 2];
 #if SUMS
     __local uint ones_box[64] __attribute__((aligned(16))); /* 8 columns by 16 of k, and the same for any 16 */
     const ulong ones = CLT_TILE_PLAIN(CLT_LOCAL_ADDRESS(ones_box));
@@ -304,11 +326,11 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
     if (id == 0) {
         for (uint i = 0; i < STAGES; i++) {
             CLT_BAR_INIT(full + i * 8, 1);
-            CLT_BAR_INIT(empty + i * 8, 2);
+            CLT_BAR_INIT(empty + i * 8, WGS);
         }
-        for (uint i = 0; i < 2 * BOXES; i++) {
+        for (uint i = 0; i < WGS * BOXES; i++) {
             CLT_BAR_INIT(filled_all + i * 8, 4);
-            for (uint kind = 1; kind < BAR_KINDS; kind++) CLT_BAR_INIT(filled_all + (kind * 2 * BOXES + i) * 8, 1);
+            for (uint kind = 1; kind < BAR_KINDS; kind++) CLT_BAR_INIT(filled_all + (kind * WGS * BOXES + i) * 8, 1);
         }
 #if SLICES
         CLT_BAR_INIT(SLICE_BARS, 1);
@@ -351,8 +373,8 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         }
 #if FINISH
         if (id >= 32) {
-            const uint sent = filled_all + 2 * BOXES * 8;
-            const gemm_finisher f = {boxes, boxes_all, filled_all, sent, sent + 2 * BOXES * 8, id >> 5, lane,
+            const uint sent = filled_all + WGS * BOXES * 8;
+            const gemm_finisher f = {boxes, boxes_all, filled_all, sent, sent + WGS * BOXES * 8, id >> 5, lane,
                                      {c + c_off, ldc}, {more + more_off, ldmore}};
 #if EP & CLT_EP_GRAD
             CLT_MAP_ACQUIRE(maps_c + map_c);
@@ -361,9 +383,9 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             finish(&f, &plan, walk, (ulong)(maps_pre + map_pre), (ulong)(maps_c + map_c));
         }
 #else
-        if (id == 32 || id == 64) { /* sends the results of warpgroup half_ */
+        if (SENDS(id)) { /* sends the results of warpgroup half_ */
             const uint half_ = (id >> 5) - 1, boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
-            const uint filled = filled_all + half_ * BOXES * 8, sent = filled + 2 * BOXES * 8;
+            const uint filled = filled_all + half_ * BOXES * 8, sent = filled + WGS * BOXES * 8;
             uint filled_parity = 0;
             CLT_MAP_ACQUIRE(maps_c + map_c);
 #if (EP & CLT_EP_PRE) || AHEAD
@@ -381,7 +403,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
                 const bool cut = walk.tile >= plan.whole;
                 ulong to = (ulong)BOX_IN_PART(walk.piece.number, half_);
 #endif
-                for (uint q = 0; q < 4; q++) {
+                for (uint q = 0; q < CHUNKS; q++) {
                     const int column = column0 + CHUNK_COLUMN(q), row = row0 + CHUNK_ROW(q);
 #if EP & CLT_EP_PRE
                     SEND_PRE(FIRST_BOX(q), CLT_TMA_STORE2, (ulong)(maps_pre + map_pre), column, row)
@@ -411,9 +433,9 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         const uint half_ = warpgroup - 1, item = id & 127, warp = item >> 5;
         const gemm_results out = {bias + bias_off, residual + res_off, grad_pre + grad_off, ldgrad, ldres, m, n};
         const uint boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
-        const uint filled = filled_all + half_ * BOXES * 8, sent = filled + 2 * BOXES * 8;
+        const uint filled = filled_all + half_ * BOXES * 8, sent = filled + WGS * BOXES * 8;
 #if FINISH
-        const uint factor = sent + 2 * BOXES * 8;
+        const uint factor = sent + WGS * BOXES * 8;
         uint box_parity = 0;
 #endif
 #if OWN

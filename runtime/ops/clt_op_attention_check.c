@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../base/clt_thread.h"
 #include "clt_op_attention.h"
 #include "ref/clt_ref.h"
 
@@ -123,40 +124,58 @@ static clt_status compare_bits(const check_case *c, int t) {
 
 /* --- forward -------------------------------------------------------------------------------------------- */
 
-/* Row (b, h, i) of the output and of the log-sum-exp within the bound. */
-static clt_status compare_row(const check_case *c, const float *o, const float *lse, clt_ref_attention_at at,
-                              double *work) {
-    const params *p = &c->g.fwd;
-    double *want = work, *bound = work + p->head_dim;
-    clt_ref_attention_bound b = clt_ref_attention_row(&c->ref, p->type, at, want, bound);
-    double got = (double)lse[(at.sample * HEADS + at.head) * p->seq + at.row];
-    if (!(fabs(got - b.lse) <= b.lse_bound))
-        return clt_variant_fail(c->ops, "log-sum-exp of row %lld, head %lld: %.9g, the formula gives %.9g",
-                                (long long)at.row, (long long)at.head, got, b.lse);
-    o += (at.sample * p->seq + at.row) * p->ldo + at.head * p->head_dim;
-    for (int64_t d = 0; d < p->head_dim; d++)
-        if (!(fabs((double)o[d] - want[d]) <= bound[d]))
-            return clt_variant_fail(c->ops,
-                                    "output of row %lld, head %lld, element %lld: %.9g, the formula gives "
-                                    "%.9g, bound %.3g",
-                                    (long long)at.row, (long long)at.head, (long long)d, (double)o[d],
-                                    want[d], bound[d]);
-    return CLT_OK;
+/* What the formula gives, made by all cores: this is the longest part of a first start's checks. */
+typedef struct {
+    const check_case *c;
+    double *want, *bound; /* as tensor o lies */
+    clt_ref_attention_bound *lse;
+} formula;
+
+static clt_ref_attention_at place_of(const check_case *c, size_t row) {
+    const int64_t seq = c->g.fwd.seq, i = (int64_t)row;
+    return (clt_ref_attention_at){i / (HEADS * seq), i / seq % HEADS, i % seq};
+}
+
+static void formula_row(void *ctx, size_t row) {
+    const formula *f = ctx;
+    const params *p = &f->c->g.fwd;
+    const clt_ref_attention_at at = place_of(f->c, row);
+    const int64_t to = (at.sample * p->seq + at.row) * p->ldo + at.head * p->head_dim;
+    f->lse[row] = clt_ref_attention_row(&f->c->ref, p->type, at, f->want + to, f->bound + to);
+}
+
+/* Tensor t within the bound of the formula; both contiguous. */
+static clt_status compare_near(const check_case *c, int t, const double *want, const double *bound) {
+    float *got;
+    clt_status st = read_tensor(c, t, &got);
+    for (size_t i = 0; i < elements(c, t) && st == CLT_OK; i++)
+        if (!(fabs((double)got[i] - want[i]) <= bound[i]))
+            st = clt_variant_fail(c->ops, "%s: element %zu is %.9g, the formula gives %.9g, bound %.3g",
+                                  name_of[t], i, (double)got[i], want[i], bound[i]);
+    clt_free(got);
+    return st;
+}
+
+static clt_status compare_lse(const check_case *c, const clt_ref_attention_bound *want) {
+    float *got = clt_malloc(c->slopes * sizeof *got);
+    clt_status st = clt_buffer_read(c->stat, 0, got, c->slopes * sizeof *got);
+    for (size_t i = 0; i < c->slopes && st == CLT_OK; i++)
+        if (!(fabs((double)got[i] - want[i].lse) <= want[i].lse_bound))
+            st = clt_variant_fail(c->ops, "log-sum-exp %zu: %.9g, the formula gives %.9g", i, (double)got[i],
+                                  want[i].lse);
+    clt_free(got);
+    return st;
 }
 
 static clt_status compare_formula(const check_case *c) {
-    const params *p = &c->g.fwd;
-    float *o, *lse = clt_malloc(c->slopes * sizeof *lse);
-    double *work = clt_malloc((size_t)(2 * p->head_dim) * sizeof *work);
-    clt_status st = read_tensor(c, T_O, &o);
-    if (st == CLT_OK) st = clt_buffer_read(c->stat, 0, lse, c->slopes * sizeof *lse);
-    for (int64_t b = 0; b < p->batch; b++)
-        for (int64_t h = 0; h < HEADS; h++)
-            for (int64_t i = 0; i < p->seq && st == CLT_OK; i++)
-                st = compare_row(c, o, lse, (clt_ref_attention_at){b, h, i}, work);
-    clt_free(work);
-    clt_free(lse);
-    clt_free(o);
+    const size_t n = elements(c, T_O), rows = c->slopes;
+    double *want = clt_malloc(2 * n * sizeof *want);
+    formula f = {c, want, want + n, clt_malloc(rows * sizeof *f.lse)};
+    clt_parallel_for(rows, 0, formula_row, &f);
+    clt_status st = compare_lse(c, f.lse);
+    if (st == CLT_OK) st = compare_near(c, T_O, f.want, f.bound);
+    clt_free(f.lse);
+    clt_free(want);
     return st;
 }
 
@@ -193,27 +212,15 @@ static clt_status last(check_case *c, const clt_variant *v) {
 
 /* --- backward ------------------------------------------------------------------------------------------- */
 
-/* Tensor t within the bound of the formula; both contiguous. */
-static clt_status compare_gradient(const check_case *c, int t, const double *want, const double *bound) {
-    float *got;
-    clt_status st = read_tensor(c, t, &got);
-    for (size_t i = 0; i < elements(c, t) && st == CLT_OK; i++)
-        if (!(fabs((double)got[i] - want[i]) <= bound[i]))
-            st = clt_variant_fail(c->ops, "%s: element %zu is %.9g, the formula gives %.9g, bound %.3g",
-                                  name_of[t], i, (double)got[i], want[i], bound[i]);
-    clt_free(got);
-    return st;
-}
-
 static clt_status compare_gradients(const check_case *c) {
     const size_t n = elements(c, T_DQ), m = elements(c, T_DK);
     double *w = clt_malloc((2 * n + 4 * m) * sizeof *w);
     clt_ref_attention_gradients_out g = {
         w, w + n, w + n + m, w + n + 2 * m, w + 2 * n + 2 * m, w + 2 * n + 3 * m};
     clt_ref_attention_gradients(&c->ref, c->g.fwd.type, &g);
-    clt_status st = compare_gradient(c, T_DQ, g.dq, g.dq_bound);
-    if (st == CLT_OK) st = compare_gradient(c, T_DK, g.dk, g.dk_bound);
-    if (st == CLT_OK) st = compare_gradient(c, T_DV, g.dv, g.dv_bound);
+    clt_status st = compare_near(c, T_DQ, g.dq, g.dq_bound);
+    if (st == CLT_OK) st = compare_near(c, T_DK, g.dk, g.dk_bound);
+    if (st == CLT_OK) st = compare_near(c, T_DV, g.dv, g.dv_bound);
     clt_free(w);
     return st;
 }

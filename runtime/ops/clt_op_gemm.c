@@ -33,7 +33,8 @@ void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char
                       size_t size) {
     int n = snprintf(out, size, "%s%s", v->options, more);
     if (p->c_type) n += snprintf(out + n, size - (size_t)n, " -DC_TYPE=%d", (int)p->c_type);
-    if (p->aux_type) n += snprintf(out + n, size - (size_t)n, " -DAUX_TYPE=%d", (int)p->aux_type);
+    if (p->aux_type && (p->act || p->grad_act || p->pre.buf))
+        n += snprintf(out + n, size - (size_t)n, " -DAUX_TYPE=%d", (int)p->aux_type);
     if (p->act) n += snprintf(out + n, size - (size_t)n, " -DACT=%d", (int)p->act);
     if (p->grad_act) snprintf(out + n, size - (size_t)n, " -DGRAD_ACT=%d", (int)p->grad_act);
 }
@@ -124,6 +125,21 @@ static clt_status check_call(const clt_gemm_params *p) {
 /* --- choosing ---------------------------------------------------------------------------------------------
  */
 
+/* The body that a row names; NULL: there is none of that name. */
+static const clt_gemm_body *body_of(const clt_variant *v) {
+    static const clt_gemm_body *const all[] = {&clt_gemm_cpu, &clt_gemm_group, &clt_gemm_clblast,
+                                               &clt_gemm_wgmma};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
+        if (!strcmp(v->body, all[i]->name)) return all[i];
+    return NULL;
+}
+
+/* FORMS is a set: 1 NT, 2 NN, 4 TN into fp32, 8 TN into 16 bits. */
+static bool has_form(const clt_variant *v, const clt_gemm_params *p) {
+    const int bit = (int)p->form + (p->form == CLT_GEMM_TN && p->c_type != CLT_F32);
+    return clt_variant_param(v, "FORMS", 15) >> bit & 1;
+}
+
 /* Whether the row can do this call at all. TYPES is a set: 1 fp32, 2 bf16, 4 fp16, what a and b may be and,
  * besides fp32, c, pre and grad_pre. ALIGN: rows of a and b start at multiples of so many elements; ALIGN_C:
  * those of c and pre. */
@@ -132,17 +148,19 @@ static bool can_do(const clt_variant *v, const void *call) {
     const long types = clt_variant_param(v, "TYPES", 1), others = types | 1;
     const uint64_t align = (uint64_t)clt_variant_param(v, "ALIGN", 1);
     const uint64_t align_c = (uint64_t)clt_variant_param(v, "ALIGN_C", 1);
-    return (types >> p->in_type & others >> p->c_type & others >> p->aux_type & 1) && p->a.off % align == 0 &&
-           p->b.off % align == 0 && (uint64_t)p->lda % align == 0 && (uint64_t)p->ldb % align == 0 &&
-           p->c.off % align_c == 0 && (uint64_t)p->ldc % align_c == 0 && (uint64_t)p->n % align_c == 0 &&
+    return has_form(v, p) && (types >> p->in_type & others >> p->c_type & others >> p->aux_type & 1) &&
+           p->a.off % align == 0 && p->b.off % align == 0 && (uint64_t)p->lda % align == 0 &&
+           (uint64_t)p->ldb % align == 0 && p->c.off % align_c == 0 && (uint64_t)p->ldc % align_c == 0 &&
+           (uint64_t)p->n % align_c == 0 &&
            (!p->pre.buf || (p->pre.off % align_c == 0 && (uint64_t)p->ldpre % align_c == 0));
 }
 
 /* And is made for its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
 static bool does_well(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
+    const clt_gemm_body *body = body_of(v);
     return p->m >= clt_variant_param(v, "MIN_M", 0) && p->n >= clt_variant_param(v, "MIN_N", 0) &&
-           can_do(v, call);
+           can_do(v, call) && (!body || !body->does_well || body->does_well(v, p));
 }
 
 /* A row is built, and has a verdict, for each type of a and b. */
@@ -159,15 +177,6 @@ static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_varia
     }
     return clt_variant_pick_for(ops, "gemm", option[p->in_type], forced ? can_do : does_well, clt_gemm_check,
                                 p, out);
-}
-
-/* The body that a row names; NULL: there is none of that name. */
-static const clt_gemm_body *body_of(const clt_variant *v) {
-    static const clt_gemm_body *const all[] = {&clt_gemm_cpu, &clt_gemm_group, &clt_gemm_clblast,
-                                               &clt_gemm_wgmma};
-    for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
-        if (!strcmp(v->body, all[i]->name)) return all[i];
-    return NULL;
 }
 
 static clt_status column_sum(clt_ops *ops, const clt_gemm_params *p) {
@@ -254,7 +263,8 @@ uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p) {
         const clt_gemm_body *body = body_of(&row[i]);
         /* rows for CPUs come first there; what is below them has its turn only if they fail */
         const bool here = (strstr(row[i].requires, "type=cpu") != NULL) == (type == CLT_DEVICE_CPU);
-        if (here && body && body->workspace && (clt_variant_param(&row[i], "TYPES", 1) >> p->in_type & 1))
+        if (here && body && body->workspace && has_form(&row[i], p) &&
+            (clt_variant_param(&row[i], "TYPES", 1) >> p->in_type & 1))
             most = CLT_MAX(most, body->workspace(&row[i], p));
     }
     clt_free(row);

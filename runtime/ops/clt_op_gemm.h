@@ -39,6 +39,8 @@ typedef struct {
     /* Bytes of scratch that row v may take for a call of these sizes, types and form on any device; the
      * tensors may be missing. NULL: none. */
     uint64_t (*workspace)(const clt_variant *v, const clt_gemm_params *p);
+    /* Whether row v is made for a call that it can do, beside what its params say. NULL: it is. */
+    bool (*does_well)(const clt_variant *v, const clt_gemm_params *p);
     /* Whether `run` makes p->again along the way. Where it does not, or there is no such function, a launch
      * of the activation makes it, and `run` sees no p->again. */
     bool (*makes_again)(const clt_gemm_params *p);

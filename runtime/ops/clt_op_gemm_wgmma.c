@@ -5,14 +5,29 @@
 
 #include "../device/clt_tensor_map.h"
 
-enum { BK = 64, ITEMS = 384, OWN_STEPS = 16, SLOT_PARTS = 1, MOST_UNITS = 160, SUM_FLAGS = 64 };
+/* Of the usual tiles' time: the estimates are not good enough to tell less of a difference. */
+#define CLEARLY 0.97
+enum { BK = 64, ROWS_TOGETHER = 8, OWN_STEPS = 16, SLOT_PARTS = 1, MOST_UNITS = 160 };
 
 static clt_map_type map_type(clt_dtype t) {
     return t == CLT_BF16 ? CLT_MAP_BF16 : t == CLT_F16 ? CLT_MAP_F16 : CLT_MAP_F32;
 }
 
-static int64_t tile_rows(const clt_variant *v) {
-    return clt_variant_param(v, "MB", 1) * 128;
+/* Warpgroups that multiply; one more copies and sends. */
+static int64_t warpgroups(const clt_variant *v) {
+    return clt_variant_param(v, "WGS", 2);
+}
+
+typedef struct {
+    int64_t rows, columns;
+} gemm_tile;
+
+static gemm_tile tile_of(const clt_variant *v) {
+    return (gemm_tile){warpgroups(v) * clt_variant_param(v, "MB", 1) * 64, clt_variant_param(v, "BN", 256)};
+}
+
+static int64_t outputs(gemm_tile t) {
+    return t.rows * t.columns;
 }
 
 /* A row-major matrix [rows, cols] that is moved in boxes of `lines` lines of 128 bytes. */
@@ -46,6 +61,7 @@ typedef struct {
 typedef struct {
     int64_t tiles_m, tiles_n, steps, group, whole, groups;
     gemm_lot lots[2];
+    double time; /* in steps of a tile */
 } gemm_plan;
 
 /* Whether each of a tile's work-groups adds up a slice of it, or one does all: see the kernel. */
@@ -81,41 +97,53 @@ static double cut(gemm_plan *g, int64_t some, int64_t units, bool slices) {
     return least;
 }
 
-static gemm_plan make_plan(const clt_gemm_params *p, const clt_variant *v, int64_t units) {
-    const int64_t bn = clt_variant_param(v, "BN", 256);
-    const gemm_plan whole = {.tiles_m = CLT_CEIL_DIV(p->m, tile_rows(v)),
-                             .tiles_n = CLT_CEIL_DIV(p->n, bn),
+static gemm_plan make_plan(const clt_gemm_params *p, gemm_tile tile, int64_t units) {
+    const gemm_plan whole = {.tiles_m = CLT_CEIL_DIV(p->m, tile.rows),
+                             .tiles_n = CLT_CEIL_DIV(p->n, tile.columns),
                              .steps = CLT_CEIL_DIV(p->k, BK),
-                             .group = clt_variant_param(v, "GROUP", 8)};
+                             .group = ROWS_TOGETHER};
     const int64_t tiles = whole.tiles_m * whole.tiles_n, rest = tiles % units;
     gemm_plan best = whole;
     best.whole = tiles;
     best.groups = CLT_MIN(units, tiles);
-    double least = (double)(CLT_CEIL_DIV(tiles, units) * whole.steps);
+    best.time = (double)(CLT_CEIL_DIV(tiles, units) * whole.steps);
     /* The tiles of the last round are cut, or those of the last two, which makes fewer pieces of each. */
     for (int64_t some = rest; rest && some <= CLT_MIN(tiles, rest + units); some += units) {
         gemm_plan g = whole;
         g.whole = tiles - some;
         g.groups = units;
         const double last = cut(&g, some, units, has_slices(p));
-        const double time = (double)(g.whole / units * g.steps) + last;
-        if (last < 0 || time >= least) continue;
-        least = time;
-        best = g;
+        g.time = (double)(g.whole / units * g.steps) + last;
+        if (last >= 0 && g.time < best.time) best = g;
     }
     return best;
 }
 
+static gemm_plan plan_on(const clt_device *dev, const clt_variant *v, const clt_gemm_params *p) {
+    return make_plan(p, tile_of(v), clt_device_get_facts(dev)->compute_units);
+}
+
+/* A row with tiles of another shape than the usual takes what is done clearly earlier with them. */
+static bool does_well(const clt_variant *v, const clt_gemm_params *p) {
+    const gemm_tile own = tile_of(v), usual = {128, 256};
+    const clt_device *dev = clt_buffer_device(p->c.buf);
+    const int64_t units = clt_device_get_facts(dev)->compute_units;
+    if (own.rows == usual.rows) return true;
+    return make_plan(p, own, units).time * (double)outputs(own) <
+           CLEARLY * make_plan(p, usual, units).time * (double)outputs(usual);
+}
+
 /* Of scratch: for pieces of tiles, and with sums of a's columns for those of each piece and whole tile. */
 static uint64_t part_bytes(const clt_variant *v, int64_t pieces, int64_t sums) {
-    return (uint64_t)((pieces * clt_variant_param(v, "BN", 256) + sums) * tile_rows(v)) * sizeof(float);
+    return (uint64_t)(pieces * outputs(tile_of(v)) + sums * tile_of(v).rows) * sizeof(float);
 }
 
 static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_plan *g, bool sums,
                               clt_buffer **part, clt_buffer **flags) {
     const int64_t pieces = g->lots[0].tiles * g->lots[0].pieces + g->lots[1].tiles * g->lots[1].pieces;
     if (!pieces && !sums) return CLT_OK;
-    CLT_TRY(clt_ops_counters(ops, (uint64_t)(pieces * 2 + (sums ? g->tiles_m * SUM_FLAGS : 0)), flags));
+    CLT_TRY(
+        clt_ops_counters(ops, (uint64_t)(warpgroups(v) * (pieces + (sums ? g->tiles_m * 32 : 0))), flags));
     return clt_ops_scratch(ops, SLOT_PARTS, part_bytes(v, pieces, sums ? pieces + g->whole : 0), part);
 }
 
@@ -172,12 +200,12 @@ static void options_of(const clt_gemm_params *p, const clt_variant *v, const gem
 }
 
 static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
-    const int64_t bn = clt_variant_param(v, "BN", 256);
+    const gemm_tile tile = tile_of(v);
     clt_device *dev = clt_ops_device(ops);
-    const gemm_plan g = make_plan(p, v, clt_device_get_facts(dev)->compute_units);
+    const gemm_plan g = plan_on(dev, v, p);
     const gemm_epilogue e = epilogue_of(p);
-    const clt_tensor_map_params box_a = operand(p, p->a, p->form != CLT_GEMM_TN, p->m, p->lda, tile_rows(v));
-    const clt_tensor_map_params box_b = operand(p, p->b, p->form == CLT_GEMM_NT, p->n, p->ldb, bn);
+    const clt_tensor_map_params box_a = operand(p, p->a, p->form != CLT_GEMM_TN, p->m, p->lda, tile.rows);
+    const clt_tensor_map_params box_b = operand(p, p->b, p->form == CLT_GEMM_NT, p->n, p->ldb, tile.columns);
     const clt_tensor_map_params box_c = result(p->c, p->c_type, p->m, p->n, p->ldc);
     const clt_ref more = p->pre.buf ? p->pre : p->again;
     clt_ref a, b, c, pre = clt_ref_none();
@@ -199,21 +227,21 @@ static clt_status run_wgmma(clt_ops *ops, const clt_variant *v, const clt_gemm_p
         CLT_REF(p->residual), CLT_U64(p->ldres),    CLT_BUF(p->a.buf),
         CLT_BUF(p->b.buf),    CLT_REF(p->c),        CLT_U64(p->ldc),
         CLT_REF(p->a_sum)};
-    const size_t local = ITEMS, global = (size_t)g.groups * local;
+    const size_t local = 128 * (1 + (size_t)warpgroups(v)), global = (size_t)g.groups * local;
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
 static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
-    const gemm_plan g = make_plan(p, v, clt_device_get_facts(clt_ops_device(ops))->compute_units);
+    const gemm_plan g = plan_on(clt_ops_device(ops), v, p);
     clt_buffer *part, *flags;
     return parts_place(ops, v, &g, p->a_sum.buf != NULL, &part, &flags);
 }
 
 static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
-    const int64_t tiles =
-        CLT_CEIL_DIV(p->m, tile_rows(v)) * CLT_CEIL_DIV(p->n, clt_variant_param(v, "BN", 256));
+    const gemm_tile t = tile_of(v);
+    const int64_t tiles = CLT_CEIL_DIV(p->m, t.rows) * CLT_CEIL_DIV(p->n, t.columns);
     const int64_t pieces = 2 * MOST_UNITS;
     return p->in_type == CLT_F32 ? 0 : part_bytes(v, pieces, p->form == CLT_GEMM_TN ? pieces + tiles : 0);
 }
 
-const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace, makes_again, true};
+const clt_gemm_body clt_gemm_wgmma = {"wgmma", run_wgmma, prepare, workspace, does_well, makes_again, true};

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../base/clt_thread.h"
 #include "../clt_dropout.h"
 
 typedef clt_ref_attention_params params;
@@ -177,29 +178,6 @@ static void clear(double *x, double *bound, int64_t n) {
     memset(bound, 0, (size_t)n * sizeof *bound);
 }
 
-void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
-                                 const clt_ref_attention_gradients_out *g) {
-    const int64_t n = p->head_dim, tokens = p->batch * p->seq, wide = p->heads * n, narrow = p->kv_heads * n;
-    clear(g->dq, g->dq_bound, tokens * wide);
-    clear(g->dk, g->dk_bound, tokens * narrow);
-    clear(g->dv, g->dv_bound, tokens * narrow);
-    for (int64_t at = 0; at < tokens * p->heads; at++) {
-        const place a = {at / p->heads / p->seq, at % p->heads, at / p->heads % p->seq};
-        const int64_t kv_head = a.head / (p->heads / p->kv_heads),
-                      from = (a.sample * p->seq + a.row) * wide + a.head * n;
-        for (int64_t j = 0; j <= a.row; j++) {
-            if (!visible(p, a, j)) continue;
-            const pair x = added_pair(p, type, a, j);
-            add_dq(p, x, a, j, kv_head, g->dq + from, g->dq_bound + from);
-            add_dkv(p, x, a, g, (a.sample * p->seq + j) * narrow + kv_head * n);
-        }
-    }
-    finish(type, (double)p->scale, tokens, wide, NULL, 0, g->dq, g->dq_bound);
-    finish(type, (double)p->scale, tokens, narrow, p->accumulate_kv ? p->dk : NULL, p->lddk, g->dk,
-           g->dk_bound);
-    finish(type, 1, tokens, narrow, p->accumulate_kv ? p->dv : NULL, p->lddv, g->dv, g->dv_bound);
-}
-
 void clt_ref_attention_gradients_dq_at(const clt_ref_attention_params *p, clt_dtype type, place at,
                                        const clt_ref_attention_gradients_out *g) {
     clear(g->dq, g->dq_bound, p->head_dim);
@@ -223,4 +201,36 @@ void clt_ref_attention_gradients_dkv_at(const clt_ref_attention_params *p, clt_d
            g->dk, g->dk_bound);
     finish(type, 1, 1, n, p->accumulate_kv ? p->dv + key * p->lddv + at.head * n : NULL, 0, g->dv,
            g->dv_bound);
+}
+
+typedef struct {
+    const params *p;
+    clt_dtype type;
+    const clt_ref_attention_gradients_out *g;
+} all_rows;
+
+static void dq_of_row(void *ctx, size_t i) {
+    const all_rows *all = ctx;
+    const int64_t heads = all->p->heads, row = (int64_t)i / heads, to = (int64_t)i * all->p->head_dim;
+    const place at = {row / all->p->seq, (int64_t)i % heads, row % all->p->seq};
+    const clt_ref_attention_gradients_out g = {.dq = all->g->dq + to, .dq_bound = all->g->dq_bound + to};
+    clt_ref_attention_gradients_dq_at(all->p, all->type, at, &g);
+}
+
+static void dkv_of_row(void *ctx, size_t i) {
+    const all_rows *all = ctx;
+    const int64_t heads = all->p->kv_heads, row = (int64_t)i / heads, to = (int64_t)i * all->p->head_dim;
+    const place at = {row / all->p->seq, (int64_t)i % heads, row % all->p->seq};
+    const clt_ref_attention_gradients_out g = {.dk = all->g->dk + to,
+                                               .dv = all->g->dv + to,
+                                               .dk_bound = all->g->dk_bound + to,
+                                               .dv_bound = all->g->dv_bound + to};
+    clt_ref_attention_gradients_dkv_at(all->p, all->type, at, &g);
+}
+
+void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
+                                 const clt_ref_attention_gradients_out *g) {
+    all_rows all = {p, type, g};
+    clt_parallel_for((size_t)(p->batch * p->seq * p->heads), 0, dq_of_row, &all);
+    clt_parallel_for((size_t)(p->batch * p->seq * p->kv_heads), 0, dkv_of_row, &all);
 }

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "../../base/clt_thread.h"
+
 clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p) {
     return (clt_ref_gemm_params){.form = p->form,
                                  .m = p->m,
@@ -58,9 +60,15 @@ void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j) {
     *c = clt_ref_rounded(p->c_type, p->accumulate ? *c + v : v);
 }
 
+static void gemm_row(void *ctx, size_t i) {
+    const clt_ref_gemm_params *p = ctx;
+    for (int64_t j = 0; j < p->n; j++) clt_ref_gemm_at(p, (int64_t)i, j);
+}
+
 void clt_ref_gemm(const clt_ref_gemm_params *p) {
-    for (int64_t i = 0; i < p->m; i++)
-        for (int64_t j = 0; j < p->n; j++) clt_ref_gemm_at(p, i, j);
+    const bool small = p->m * p->n * p->k < 1 << 20; /* threads would take longer */
+    clt_ref_gemm_params all = *p;
+    clt_parallel_for((size_t)p->m, small ? 1 : 0, gemm_row, &all);
 }
 
 /* Half the distance between neighbours of x in this type, at most. */
