@@ -54,7 +54,7 @@
 #define KEY_SPAN 64
 #endif
 #ifndef KEY_STAGES
-#define KEY_STAGES (HEAD_DIM > 64 ? 3 : 5)
+#define KEY_STAGES (HEAD_DIM == 64 ? 5 : KEEP_DS ? 4 : 3)
 #endif
 #ifndef KEY_REGS
 #define KEY_REGS (HEAD_DIM == 64)
@@ -211,6 +211,7 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
  * the left operand of attention_kept's products: matrices of 8 keys x 8 queries, 16 bytes a key; eight of them for the
  * first 8 keys, then those for the next. */
 #define DS_BYTES 8192
+#define DS_PART (DS_BYTES / 4) /* of a warp: 16 keys */
 #define DS_OPERAND(address) CLT_TILE_PLAIN_MN(address, 1024, 128)
 #define DS_BLOCKS(tiles) ((tiles) * ((tiles) + 1) / 2)
 #define DS_AT(head, query_tile, key_tile) ((head) * DS_BLOCKS((seq + 63) / 64) + DS_BLOCKS(query_tile) + (key_tile))
