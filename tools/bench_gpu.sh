@@ -29,10 +29,10 @@ summary() {
 
 if section gemm "GEMM bf16, three forms, beside cuBLAS"; then
     for suite in mpt-1b mpt-125m; do
-        ours gemm --suite $suite --type bf16 --numerics fast --check --json "$out/gemm-$suite.json"
-        theirs torch_gemm.py "$out/gemm-$suite.json" --json "$out/gemm-$suite-torch.json" | tee "$out/gemm-$suite.txt"
+        ours gemm --suite $suite --type bf16 --numerics fast --check --seconds 0.3 --json "$out/gemm-$suite.json"
     done
-    cat "$out"/gemm-mpt-*.txt | grep -v "[+]" | summary
+    theirs torch_gemm.py "$out"/gemm-mpt-{1b,125m}.json --seconds 0.3 --json "$out/gemm-torch.json" | tee "$out/gemm.txt"
+    grep -v "[+]" "$out/gemm.txt" | summary
 fi
 if section attention "attention bf16, causal, beside cuDNN and flash"; then
     ours attention --suite large --type bf16 --numerics fast --check --json "$out/attention.json"
@@ -40,23 +40,24 @@ if section attention "attention bf16, causal, beside cuDNN and flash"; then
 fi
 if section memory "norms, activations, loss, optimizers"; then
     for suite in mpt-125m mpt-1b; do
-        ours copy --suite $suite
-        ours norm --suite $suite --type bf16 --check
-        ours activation --suite $suite --type bf16 --numerics fast --check
-        ours loss --suite $suite --type bf16 --numerics fast --check
-        ours optimizer --suite $suite --type bf16 --check
-        theirs torch_memory.py $suite
+        ours copy --suite $suite --seconds 0.3
+        ours norm --suite $suite --type bf16 --check --seconds 0.3
+        ours activation --suite $suite --type bf16 --numerics fast --check --seconds 0.3
+        ours loss --suite $suite --type bf16 --numerics fast --check --seconds 0.3
+        ours optimizer --suite $suite --type bf16 --check --seconds 0.3
     done
+    theirs torch_memory.py mpt-125m mpt-1b
 fi
 if section fp32 "GEMM fp32, exact, beside cuBLAS without tf32"; then
-    ours gemm --suite mpt-1b --type fp32 --check --json "$out/fp32.json"
-    theirs torch_gemm.py "$out/fp32.json" | tee "$out/fp32.txt"
-    summary < "$out/fp32.txt"
+    ours gemm --suite mpt-1b --type fp32 --check --seconds 0.3 --json "$out/fp32.json"
+    theirs torch_gemm.py "$out/fp32.json" --seconds 0.3 | tee "$out/fp32.txt"
+    grep -v "[+]" "$out/fp32.txt" | summary
 fi
 if section step "training steps bf16 beside torch.compile"; then
     # "start" is all but random weights: with nothing cached here or by the driver, then as every later run starts.
     # LLM Foundry's models have biases and its files clip gradients; without both a step has least to do. The other side
     # does each form beside ours, with biases without clipping, too.
+    with=() without=()
     for model in mpt-125m mpt-1b; do
         step=(step --suite mpt --model "$model" --precision amp_bf16)
         export CLTRAIN_CACHE_DIR=$out/kernels-$model CUDA_CACHE_PATH=$out/driver-$model
@@ -65,8 +66,10 @@ if section step "training steps bf16 beside torch.compile"; then
         ours "${step[@]}" --no-bias --json "$out/step-$model-no-bias.json"
         ours "${step[@]}" --no-bias --no-clip --json "$out/step-$model-no-clip.json"
         unset CLTRAIN_CACHE_DIR CUDA_CACHE_PATH
-        theirs torch_step.py --model "$model" --clip --bias --ours "$out/step-$model.json"
-        theirs torch_step.py --model "$model" --clip --ours "$out/step-$model-no-bias.json" --ours "$out/step-$model-no-clip.json"
+        with+=(--ours "$out/step-$model.json")
+        without+=(--ours "$out/step-$model-no-bias.json" --ours "$out/step-$model-no-clip.json")
     done
+    theirs torch_step.py --clip "${without[@]}"
+    theirs torch_step.py --clip --bias "${with[@]}"
 fi
 exit $failed

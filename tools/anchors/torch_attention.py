@@ -4,36 +4,18 @@
     torch_attention.py [--backend cudnn|flash ...] [--shape B,H,T,D ...] [--seconds S] [--json FILE]
 
 q, k and v are bf16 [B, T, H, D] in memory, which is how a model's packed projection has them. Counted are
-4 * B * H * T * T * D / 2 operations forward and 2.5 times that backward. Each figure is the median over blocks of
-calls that are timed with events of the device.
+4 * B * H * T * T * D / 2 operations forward and 2.5 times that backward.
 """
 import argparse
 import json
-import statistics
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from timing import timed
+
 SHAPES = ["16,12,2048,64", "8,16,2048,128", "2,32,4096,128"]
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
-
-
-def timed(call, seconds):
-    """Median seconds of a call."""
-    for _ in range(5):
-        call()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
-    def block(n):
-        start.record()
-        for _ in range(n):
-            call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / n
-
-    n = max(1, int(0.02 / block(3)))
-    return statistics.median(block(n) for _ in range(max(3, int(seconds / 0.02))))
 
 
 def measure(shape, backend, seconds):
@@ -56,7 +38,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--backend", action="append", choices=sorted(BACKENDS))
     p.add_argument("--shape", action="append")
-    p.add_argument("--seconds", type=float, default=0.3)
+    p.add_argument("--seconds", type=float, default=0.5)
     p.add_argument("--json")
     a = p.parse_args()
     rows = []

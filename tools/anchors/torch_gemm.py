@@ -2,40 +2,23 @@
 """Matrix products of PyTorch (cuBLAS) on one GPU at the shapes of a `clbench gemm --json FILE`, and their ratios.
 
     clbench gemm --suite mpt-1b --type bf16 --numerics fast --device nvidia --json ours.json
-    torch_gemm.py ours.json [--seconds S] [--json FILE]
+    torch_gemm.py ours.json ... [--seconds S] [--json FILE]
 
-fp32 without tf32. A weight gradient (TN) is a plain product into a new matrix of the inputs' type here, while ours adds to
-an fp32 matrix; of rows with something fused (+gelu, +dgelu, +add, +sums) the product alone is measured here. Each figure is the
-median over blocks of calls that are timed with events of the device. ratio: their time divided by ours.
+fp32 without tf32. Every product of cuBLAS is into a matrix of the inputs' type; only where ours adds to an fp32 matrix (+c) it
+does that, too. Of rows with something else fused (+gelu, +dgelu, +add, +sums) the product alone is measured here. ratio: their
+time divided by ours.
 """
 import argparse
 import json
-import statistics
 
 import torch
+
+from timing import timed
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def timed(call, seconds):
-    """Median seconds of a call."""
-    for _ in range(3):
-        call()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
-    def block(n):
-        start.record()
-        for _ in range(n):
-            call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / n
-
-    n = max(1, int(0.02 / block(2)))
-    return statistics.median(block(n) for _ in range(max(3, int(seconds / 0.02))))
-
-
-def measure(form, m, n, k, dtype, seconds):
+def measure(form, m, n, k, dtype, added, seconds):
     def make(rows, cols):
         return torch.rand(rows, cols, device="cuda", dtype=dtype) * 2 - 1
 
@@ -45,26 +28,34 @@ def measure(form, m, n, k, dtype, seconds):
         a, b = make(m, k), make(k, n)
     else:
         a, b = make(k, m).t(), make(k, n)
-    c = torch.empty(m, n, device="cuda", dtype=dtype)
-    return timed(lambda: torch.mm(a, b, out=c), seconds)
+    if not added:
+        c = torch.empty(m, n, device="cuda", dtype=dtype)
+        return timed(lambda: torch.mm(a, b, out=c), seconds)
+    c = torch.zeros(m, n, device="cuda")
+    if dtype == torch.float32:
+        return timed(lambda: torch.addmm(c, a, b, out=c), seconds)
+    return timed(lambda: torch.addmm(c, a, b, torch.float32, out=c), seconds)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("ours")
-    p.add_argument("--seconds", type=float, default=0.2)
+    p.add_argument("ours", nargs="+")
+    p.add_argument("--seconds", type=float, default=0.5)
     p.add_argument("--json")
     a = p.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
-    with open(a.ours, encoding="utf-8") as f:
-        rows = json.load(f)
+    rows = []
+    for path in a.ours:
+        with open(path, encoding="utf-8") as f:
+            rows += json.load(f)
     known = {}
     for row in rows:
         form = row["op"].split()[1]
         m, n, k = (int(x) for x in row["shape"].split()[-1].split("x"))
-        key = (form, m, n, k, row["dtype"])
+        added = row["op"].endswith("+c")
+        key = (form, m, n, k, row["dtype"], added)
         if key not in known:
-            known[key] = measure(form, m, n, k, TYPES[row["dtype"]], a.seconds)
+            known[key] = measure(form, m, n, k, TYPES[row["dtype"]], added, a.seconds)
         row["torch_seconds"] = known[key]
         flops = 2e-12 * m * n * k
         print(f"{row['op']:14} {row['shape']:26} {row['dtype']} {row['variant']:16} ours {flops / row['seconds']:7.1f} "

@@ -1,41 +1,29 @@
 #!/usr/bin/env python3
 """PyTorch on a GPU, the memory-bound parts of a training step, at the shapes of clbench norm, loss, activation and
-optimizer (median of 30 calls, times by device events).
+optimizer (timing.py).
 
-usage: torch_memory.py [mpt-125m|mpt-1b]
+usage: torch_memory.py [mpt-125m|mpt-1b]...
 
 Prints one line an operation: milliseconds and GB/s of the bytes that must move at least, counted as clbench counts them.
 """
-import statistics
 import sys
 
 import torch
 import torch.nn.functional as F
 
-SHAPES = {"mpt-125m": (32768, 768, 2048, 125_173_760), "mpt-1b": (16384, 2048, 4096, 1_312_030_720)}
+from timing import timed
 
-
-def milliseconds(call):
-    for _ in range(3):
-        call()
-    took = []
-    for _ in range(30):
-        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        took.append(start.elapsed_time(end))
-    return statistics.median(took)
+SHAPES = {"mpt-125m": (32768, 768, 16384, 125_173_760), "mpt-1b": (16384, 2048, 4096, 1_312_030_720)}
 
 
 def report(name, call, size):
-    ms = milliseconds(call)
+    ms = timed(call, 0.3) * 1e3
     print(f"{name:24s} {ms:9.4f} ms {size / ms * 1e-6:9.1f} GB/s", flush=True)
 
 
-def main():
-    rows, cols, tokens, parameters = SHAPES[sys.argv[1] if len(sys.argv) > 1 else "mpt-125m"]
+def measure(suite):
+    rows, cols, tokens, parameters = SHAPES[suite]
+    print(suite)
     dev, vocab, half = "cuda", 50368, torch.bfloat16
     x = torch.randn(rows, cols, device=dev)
     y = torch.empty_like(x)
@@ -68,4 +56,5 @@ def main():
     report("gradient norm", lambda: torch.nn.utils.get_total_norm([p.grad]), 4 * parameters)
 
 
-main()
+for name in sys.argv[1:] or ["mpt-125m"]:
+    measure(name)

@@ -9,6 +9,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_philox.h"
+#include "runtime/base/clt_thread.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 const char *const bench_anchor_names[BENCH_ANCHORS] = {"openblas", "clblast"};
@@ -259,6 +260,9 @@ clt_status bench_calibrate(bench *b, bench_call call, void *ctx, int *calls) {
     CLT_TRY(bench_block(b, call, ctx, 1, &once));
     const double wanted = CLT_MIN(b->seconds / 8, 0.05);
     *calls = (int)CLT_MAX(1, CLT_MIN(wanted / once, 1000));
+    if (clt_device_get_facts(b->dev)->type != CLT_DEVICE_GPU) return CLT_OK;
+    for (const double start = clt_now(); clt_now() - start < b->seconds;)
+        CLT_TRY(bench_block(b, call, ctx, *calls, &once));
     return CLT_OK;
 }
 
@@ -305,29 +309,41 @@ clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, c
     return bench_tensor_as(b, CLT_F32, n, seed, name, out, host);
 }
 
-clt_status bench_tensor_as(bench *b, clt_dtype type, uint64_t n, uint64_t seed, const char *name,
-                           clt_ref *out, float **host) {
-    float *x = clt_malloc(n * sizeof *x + 12);
-    const uint32_t key[2] = {(uint32_t)seed, 0x636c62};
-    for (uint64_t i = 0; i < n; i += 4) {
+typedef struct {
+    clt_dtype type;
+    uint64_t n;
+    uint32_t key[2];
+    float *x;
+    unsigned char *stored; /* x as `type` */
+} numbers;
+enum { NUMBERS = 1 << 16 };
+
+static void make_numbers(void *ctx, size_t block) {
+    const numbers *all = ctx;
+    const uint64_t first = block * (uint64_t)NUMBERS, end = CLT_MIN(first + NUMBERS, all->n);
+    for (uint64_t i = first; i < end; i += 4) {
         const uint32_t counter[4] = {(uint32_t)i, (uint32_t)(i >> 32), 0, 0};
         uint32_t word[4];
-        clt_philox4x32(counter, key, word);
-        for (int j = 0; j < 4 && i + (uint64_t)j < n; j++)
-            x[i + (uint64_t)j] = (float)(int32_t)word[j] * 0x1p-31f;
+        clt_philox4x32(counter, all->key, word);
+        for (uint64_t j = 0; j < 4 && i + j < end; j++) all->x[i + j] = (float)(int32_t)word[j] * 0x1p-31f;
     }
-    *out = clt_ref_none();
-    void *stored = clt_malloc(n * sizeof *x);
+    clt_ref_round(all->type, all->x + first, end - first);
+    clt_ref_narrow(all->type, all->x + first, end - first, all->stored + first * clt_dtype_bytes(all->type));
+}
+
+clt_status bench_tensor_as(bench *b, clt_dtype type, uint64_t n, uint64_t seed, const char *name,
+                           clt_ref *out, float **host) {
     const uint64_t bytes = CLT_ROUND_UP(n * clt_dtype_bytes(type), 4);
-    clt_ref_round(type, x, n);
-    clt_ref_narrow(type, x, n, stored);
+    numbers all = {type, n, {(uint32_t)seed, 0x636c62}, clt_malloc(n * sizeof(float)), clt_malloc(bytes)};
+    clt_parallel_for(CLT_CEIL_DIV(n, (uint64_t)NUMBERS), 0, make_numbers, &all);
+    *out = clt_ref_none();
     clt_status st = clt_buffer_create(b->dev, bytes, name, &out->buf);
-    if (st == CLT_OK) st = clt_buffer_write(out->buf, 0, stored, bytes);
-    clt_free(stored);
+    if (st == CLT_OK) st = clt_buffer_write(out->buf, 0, all.stored, bytes);
+    clt_free(all.stored);
     if (st == CLT_OK && host)
-        *host = x;
+        *host = all.x;
     else
-        clt_free(x);
+        clt_free(all.x);
     return st;
 }
 

@@ -51,7 +51,8 @@ int bench_end(bench *b, clt_status st);
 /* One thing to time: queues one call and does not wait. */
 typedef clt_status (*bench_call)(void *ctx);
 /* Calls per timed block, so that a block takes some milliseconds. The first call (compilation) is not
- * counted. */
+ * counted. A GPU is then kept busy with the call for b->seconds: at its power limit the clock falls for some
+ * tenths of a second, and what is measured shall not depend on how long the card rested before. */
 clt_status bench_calibrate(bench *b, bench_call call, void *ctx, int *calls);
 /* Seconds per call of one block: `calls` calls, then waiting for the device; with --cpu-time processor
  * seconds. */
@@ -59,7 +60,7 @@ clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *
 /* Seconds per call that the device spent in the kernel that took longest, over `calls` calls. */
 clt_status bench_kernel_time(bench *b, bench_call call, void *ctx, int calls, double *seconds);
 double bench_median(double *v, int n); /* sorts v */
-/* All of it: the median over blocks until b->seconds are spent. */
+/* All of it: the median over blocks until b->seconds are spent, those of bench_calibrate not counted. */
 clt_status bench_time(bench *b, bench_call call, void *ctx, double *seconds);
 
 /* Adds the row and prints it. */

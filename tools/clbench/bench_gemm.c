@@ -15,7 +15,7 @@ enum {
     MOST_SAMPLES = 4096
 };
 
-typedef enum { PLAIN, GELU, GELU_GRADIENT, GELU_AGAIN, RESIDUAL, SUMS } gemm_fused;
+typedef enum { PLAIN, GELU, GELU_GRADIENT, GELU_AGAIN, RESIDUAL, ADDED, SUMS } gemm_fused;
 
 typedef struct {
     const char *name;
@@ -100,7 +100,7 @@ static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work 
     const bool tn = s->form == CLT_GEMM_TN, nt = s->form == CLT_GEMM_NT;
     *w = (gemm_work){.b = b};
     clt_gemm_params *p = &w->p;
-    *p = (clt_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .accumulate = tn};
+    *p = (clt_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .accumulate = s->fused == ADDED};
     p->in_type = p->aux_type = b->type;
     p->c_type = tn ? CLT_F32 : b->type;
     p->k_group = s->k % 2048 == 0 && s->k > 8192 ? 2048 : s->k % 256 ? s->k : 256;
@@ -108,7 +108,7 @@ static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work 
     p->ldb = nt ? s->k : s->n;
     p->ldc = s->n;
     set_fused(s, p);
-    w->other = (anchor_shape){tn, nt, s->m, s->n, s->k, p->lda, p->ldb, p->ldc, tn ? 1.0f : 0.0f};
+    w->other = (anchor_shape){tn, nt, s->m, s->n, s->k, p->lda, p->ldb, p->ldc, p->accumulate ? 1.0f : 0.0f};
     CLT_TRY(make_tensor(b, p->in_type, s->m * s->k, 1, &w->a));
     CLT_TRY(make_tensor(b, p->in_type, s->n * s->k, 2, &w->bm));
     CLT_TRY(make_tensor(b, p->c_type, s->m * s->n, 3, &w->c));
@@ -273,7 +273,8 @@ static double tensor_bytes(const gemm_work *w) {
 }
 
 static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
-    static const char *const fused[] = {"", " +gelu", " +dgelu", " +dgelu and gelu", " +add", " +sums"};
+    static const char *const fused[] = {"",      " +gelu", " +dgelu", " +dgelu and gelu",
+                                        " +add", " +c",    " +sums"};
     gemm_work w;
     bench_row row = {.flops = 2.0 * (double)s->m * (double)s->n * (double)s->k, .type = b->type};
     snprintf(row.op, sizeof row.op, "gemm %s%s", form_name[s->form], fused[s->fused]);
@@ -306,6 +307,10 @@ static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, 
                                 {layer[i].name, CLT_GEMM_NN, tokens, in, out, PLAIN},
                                 {layer[i].name, CLT_GEMM_TN, out, in, tokens, PLAIN}};
         for (size_t f = 0; f < CLT_COUNT_OF(s); f++) CLT_TRY(run_shape(b, &s[f], with));
+    }
+    for (size_t i = 0; i < CLT_COUNT_OF(layer); i++) {
+        const gemm_shape s = {layer[i].name, CLT_GEMM_TN, layer[i].out, layer[i].in, tokens, ADDED};
+        CLT_TRY(run_shape(b, &s, with));
     }
     const gemm_shape s[] = {{"up", CLT_GEMM_NT, tokens, 4 * d, d, GELU},
                             {"down", CLT_GEMM_NT, tokens, d, 4 * d, RESIDUAL},
@@ -365,19 +370,18 @@ static void load_anchors(bench *b, bool *with) {
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     bool with[BENCH_ANCHORS] = {false};
-    int code =
-        bench_start(&b, "gemm",
-                    "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
-                    "weight gradient "
-                    "(added to, in samples of 256 or 2048 tokens); +gelu, +dgelu (and gelu: where it was not "
-                    "kept), +add and +sums (bias gradients) are "
-                    "what a step fuses into them. "
-                    "An anchor's column is its time divided by ours.",
-                    "  clbench gemm --suite mpt-125m --check\n"
-                    "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
-                    "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
-                    "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
-                    SUITES, true, argc, argv);
+    int code = bench_start(
+        &b, "gemm",
+        "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
+        "weight gradient (of samples of 256 or 2048 tokens); +c (added to what a step's earlier "
+        "microbatches gave), +gelu, +dgelu (and gelu: where it was not kept), +add (a residual) and "
+        "+sums (bias gradients) are what a step fuses into them. "
+        "An anchor's column is its time divided by ours.",
+        "  clbench gemm --suite mpt-125m --check\n"
+        "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
+        "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
+        "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
+        SUITES, true, argc, argv);
     if (code >= 0) return code;
     load_anchors(&b, with);
     return bench_end(&b, run_suite(&b, with));

@@ -55,6 +55,7 @@ static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float 
 typedef struct {
     const char *name;
     int64_t rows, cols;
+    bool gpu; /* for GPUs alone: as large as they are in a step */
 } memory_shape;
 
 static clt_status each_shape(bench *b, const char *name, const memory_shape *suite, size_t n,
@@ -63,9 +64,11 @@ static clt_status each_shape(bench *b, const char *name, const memory_shape *sui
     clt_status st = CLT_OK;
     bool found = false;
     for (size_t i = 0; i < n && st == CLT_OK; i++) {
-        clt_str_addf(&known, "%s%s", i ? ", " : "", suite[i].name);
+        if (i == 0 || strcmp(suite[i].name, suite[i - 1].name) != 0)
+            clt_str_addf(&known, "%s%s", i ? ", " : "", suite[i].name);
         if (strcmp(suite[i].name, b->suite) != 0) continue;
         found = true;
+        if (suite[i].gpu && clt_device_get_facts(b->dev)->type != CLT_DEVICE_GPU) continue;
         st = run(b, suite[i].rows, suite[i].cols);
     }
     if (!found)
@@ -256,7 +259,11 @@ static clt_status run_loss(bench *b, int64_t rows, int64_t cols) {
 
 int bench_loss(int argc, char **argv) {
     static const memory_shape suite[] = {
-        {"mpt-small", 64, 4096}, {"mpt-125m", 2048, 50368}, {"mpt-1b", 4096, 50368}, {"mpt-7b", 4096, 50432}};
+        {"mpt-small", 64, 4096, false},
+        {"mpt-125m", 2048, 50368, false},
+        {"mpt-125m", 16384, 50368, true}, /* half of a microbatch of 16 samples */
+        {"mpt-1b", 4096, 50368, false},
+        {"mpt-7b", 4096, 50432, false}};
     bench b = {.suite = "mpt-125m"};
     int code = bench_start(
         &b, "loss",

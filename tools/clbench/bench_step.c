@@ -42,6 +42,7 @@ typedef struct {
     clt_group *group;
     clt_device *dev;
     double fma_peak, copy_peak; /* measured, per second */
+    bool headed;                /* the table's head is printed, the peaks are known */
     clt_str rows;               /* JSON */
 } step_bench;
 
@@ -231,8 +232,13 @@ static double nominal_peak(const step_bench *b, clt_dtype precision) {
 
 /* --- results -------------------------------------------------------------------------------------------- */
 
-static void print_head(const step_bench *b) {
+/* Before the first row, whose work is over: peaks that are measured now, for the first time on this device,
+ * are not disturbed by processes that build kernels. */
+static clt_status begin_table(step_bench *b) {
     const clt_device_facts *f = clt_device_get_facts(b->dev);
+    if (b->headed) return CLT_OK;
+    CLT_TRY(clt_device_peak(b->dev, &b->fma_peak, &b->copy_peak));
+    b->headed = true;
     printf("device   %s (%s, driver %s), %u units\n", f->name, f->platform, f->driver, f->compute_units);
     printf("peak     %.1f GFLOP/s fp32 fma, %.1f GB/s copy (read plus write)\n", b->fma_peak * 1e-9,
            b->copy_peak * 1e-9);
@@ -241,6 +247,7 @@ static void print_head(const step_bench *b) {
            b->recompute ? ", recomputed: " : "", b->recompute ? b->recompute : "");
     printf("%-10s %8s %6s %10s %11s %9s %13s %12s %10s %9s %9s\n", "model", "params", "seq", "mb x acc",
            "tok/s", "TFLOP/s", "MFU measured", "MFU nominal", "memory", "weights", "start");
+    return CLT_OK;
 }
 
 static void add_row(step_bench *b, const step_work *w, double measured, double of_maker) {
@@ -286,12 +293,14 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     clt_status st = plan(b, s, &w);
     if (st == CLT_OK && !w.cfg) {
         char need[32];
+        CLT_TRY(begin_table(b));
         printf("%-10s %8s %6lld %10s  left out: needs %s\n", s->name, "", (long long)s->seq, "",
                clt_human_bytes((double)w.memory.total, need));
         return CLT_OK;
     }
     if (st == CLT_OK) st = measure(b, &w);
     clt_engine_destroy(w.engine);
+    if (st == CLT_OK) st = begin_table(b);
     if (st == CLT_OK) st = measured_peak(b, &w, &peak);
     if (st == CLT_OK) add_row(b, &w, peak, nominal_peak(b, w.cfg->precision));
     clt_ops_destroy(w.ops);
@@ -309,11 +318,9 @@ static clt_status run_suite(step_bench *b) {
     p.helpers = true;
     CLT_TRY(clt_device_open(&p, &b->dev));
     CLT_TRY(clt_group_create(0, &b->group));
-    CLT_TRY(clt_device_peak(b->dev, &b->fma_peak, &b->copy_peak));
     for (size_t i = 0; i < CLT_COUNT_OF(shapes); i++) {
         if (strcmp(shapes[i].suite, b->suite) != 0) continue;
         if (b->only && strcmp(shapes[i].name, b->only) != 0) continue;
-        if (!any) print_head(b);
         any = true;
         CLT_TRY(run_shape(b, &shapes[i]));
     }
