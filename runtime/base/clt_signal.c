@@ -45,6 +45,8 @@ void clt_signal_install(bool speak) {
     speaks = speak;
     if (installed) return;
     installed = true;
+    /* Ctrl-C ends the `tee` behind a run, too: its lines are lost then, not the step that is to be saved. */
+    signal(SIGPIPE, SIG_IGN);
     sigemptyset(&watched);
     sigaddset(&watched, SIGINT);
     sigaddset(&watched, SIGTERM);

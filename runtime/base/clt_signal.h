@@ -1,6 +1,7 @@
 /* clt_signal: what SIGINT, SIGTERM and SIGUSR1 mean for a run, and the end of the time that it was given. The
  * first of them only sets a flag that the run looks at in every phase: it gives up what it is doing, saves
- * the last finished step, and ends. A second SIGINT ends the process at once with 130. */
+ * the last finished step, and ends. A second SIGINT ends the process at once with 130. A pipe that
+ * nobody reads any more (SIGPIPE) ends no run. */
 #ifndef CLT_SIGNAL_H
 #define CLT_SIGNAL_H
 

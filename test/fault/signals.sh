@@ -83,6 +83,28 @@ for ((i = 0; i < COUNT; )); do
     report "$phase: SIG$signal to $target" $((1 - good)) "exit $code; ${said:-no word}"
 done
 
+# Ctrl-C ends a `tee` behind the run, too: what the run says then is lost, not its steps.
+for ranks in 1 2; do
+    run=("$cltrain")
+    [ $ranks = 1 ] || run+=(launch -n "$ranks")
+    : >"$log"
+    rm -f "$tmp/fifo"
+    mkfifo "$tmp/fifo"
+    cat "$tmp/fifo" >"$log" &
+    reader=$!
+    "${run[@]}" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/pipe$ranks" max_duration=9999ba scheduler.t_max=9999ba save_interval=9999ba \
+        console_log_interval=1ba >"$tmp/fifo" 2>&1 &
+    started=$!
+    until_there "first step done"
+    { kill -9 $reader && wait $reader; } 2>/dev/null
+    sleep 0.3
+    kill -INT $started
+    wait $started
+    code=$?
+    [ $code = 75 ] && [ -n "$(newest_batch "$tmp/pipe$ranks")" ]
+    report "nobody reads the output any more, then SIGINT: $ranks ranks" $? "exit $code"
+done
+
 for _ in 1 2; do "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" >"$log" 2>&1 && break; done
 [ "$(hash_of "$tmp/run")" = "$want" ] && [ "$(newest_batch "$tmp/run")" = $STEPS ]
 report "after $delivered signals ($early before the start, $ended runs came to their end) the weights are those of the undisturbed run" $? \

@@ -47,6 +47,7 @@ void clt_launch_run_signals(void) {
     a.sa_handler = on_signal;
     a.sa_flags = SA_RESTART;
     for (int k = 0; k < SIGNALS; k++) sigaction(signal_of[k], &a, NULL);
+    signal(SIGPIPE, SIG_IGN); /* who reads the output may end before the ranks have saved */
 }
 
 bool clt_launch_run_asked(void) {
@@ -182,6 +183,7 @@ static pid_t start_child(const clt_launch_run_params *p, int out) {
         signal(signal_of[k], SIG_DFL);
         sigaddset(&kept, signal_of[k]);
     }
+    signal(SIGPIPE, SIG_DFL);
     if (p->deaf) sigprocmask(SIG_BLOCK, &kept, NULL); /* mpirun's ranks get them unblocked */
     execv(p->argv[0], p->argv);
     fprintf(stderr, "error: cannot run %s: %s\n", p->argv[0], strerror(errno));
