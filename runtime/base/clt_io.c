@@ -17,10 +17,12 @@ static int fd_of(void *h) {
 }
 
 static int local_open(const char *path, clt_io_mode mode, void **handle) {
-    static const int flags[] = {[CLT_IO_READ] = O_RDONLY,
+    /* O_NONBLOCK: opening a pipe in the place of a file must not wait for a writer. Reading it is an error.
+     */
+    static const int flags[] = {[CLT_IO_READ] = O_RDONLY | O_NONBLOCK,
                                 [CLT_IO_CREATE] = O_RDWR | O_CREAT | O_TRUNC,
                                 [CLT_IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND,
-                                [CLT_IO_READ_PLAIN] = O_RDONLY | O_NOFOLLOW};
+                                [CLT_IO_READ_PLAIN] = O_RDONLY | O_NONBLOCK | O_NOFOLLOW};
     int fd = open(path, flags[mode] | O_CLOEXEC, 0666);
     if (fd < 0) return errno;
     *handle = (void *)(intptr_t)(fd + 1);

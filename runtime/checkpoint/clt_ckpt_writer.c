@@ -193,6 +193,19 @@ static bool saved_before(const clt_ckpt_writer *w) {
     return same;
 }
 
+/* A folder that is none would be deleted with all that is in it, a run's with its checkpoints. */
+static clt_status check_overwritable(const char *path) {
+    clt_strv names = {0};
+    CLT_TRY(clt_io_list(path, &names));
+    bool usable = names.n == 0;
+    for (size_t i = 0; i < names.n; i++)
+        usable |= !strcmp(names.v[i], CLT_MANIFEST) || !strncmp(names.v[i], "data.", 5);
+    clt_strv_free(&names);
+    if (usable) return CLT_OK;
+    return clt_error(CLT_IO, "%s is a folder, but no checkpoint: it is not overwritten; choose another name",
+                     path);
+}
+
 /* Rank 0: looks what is there, makes the temporary folder, fixes the manifest's head. */
 static clt_status open_temporary(clt_ckpt_writer *w, const clt_checkpoint_state *state) {
     if (!clt_path_is_safe(w->name) || strchr(w->name, '/') || clt_ckpt_name_is_special(w->name))
@@ -210,6 +223,7 @@ static clt_status open_temporary(clt_ckpt_writer *w, const clt_checkpoint_state 
                 "%s exists already and is not overwritten; choose another name or folder, or allow it "
                 "(save_overwrite: true, ckpt import --overwrite)",
                 w->final);
+        if (kind == 2) CLT_TRY(check_overwritable(w->final));
     }
     CLT_TRY(clt_manifest_head(w->name, w->run_id, clt_wall(), state, &w->head));
     CLT_TRY(clt_io_remove_tree(w->tmp));

@@ -12,7 +12,7 @@ failed=0
 expect() {
     local code=$1 text=$2 got
     shift 2
-    "$cltrain" ckpt "$@" >"$tmp/out" 2>&1
+    timeout 120 "$cltrain" ckpt "$@" >"$tmp/out" 2>&1
     got=$?
     if [ "$got" != "$code" ] || ! grep -qF -- "$text" "$tmp/out"; then
         echo "FAIL: ckpt $*: exit $got (wanted $code), wanted '$text' in:"
@@ -81,6 +81,19 @@ cp "$other/model.safetensors" "$tmp/mixed/"
 expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96] there, this model needs [512, 64]" \
     import "$tmp/mixed" "$run/ba1"
 expect 65 'no model configuration' import "$hf/model.safetensors" "$run/ba1"
+
+# pipes where files should be: no waiting for a writer
+mkdir -p "$tmp/pipes/ba1"
+mkfifo "$tmp/pipes/ba1/manifest.json" "$tmp/pipe.safetensors"
+touch "$tmp/pipes/ba1/data.00000.bin"
+expect 0 'damaged' ls "$tmp/pipes"
+expect 65 'too few' show "$tmp/pipe.safetensors"
+
+# a folder that is no checkpoint is not replaced
+mkdir -p "$tmp/runs/one"
+cp -r "$run/ba0" "$tmp/runs/one/"
+expect 74 'no checkpoint: it is not overwritten' import --overwrite "$hf" "$tmp/runs/one"
+expect 0 'ok ' verify "$tmp/runs/one"
 
 # damage
 cp -r "$run" "$tmp/bad"

@@ -460,6 +460,20 @@ static void test_resolve(void **state) {
     memory_setup(&s);
     assert_int_equal(clt_io_mkdirs("/empty"), CLT_OK);
     clt_error_quiet(true);
+    /* A folder that is no checkpoint is not overwritten: all in it would go. */
+    clt_ckpt_writer *w;
+    clt_checkpoint_state state_of_2 = cu_numbers(2);
+    assert_int_equal(clt_io_mkdirs("/run/thesis/empty"), CLT_OK);
+    assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
+    clt_log_set_level(CLT_LOG_ERROR);
+    clt_error_quiet(true);
+    assert_int_equal(clt_ckpt_save(w, "thesis", &state_of_2), CLT_IO);
+    clt_error_quiet(false);
+    clt_log_set_level(CLT_LOG_WARN);
+    assert_true(there("/run/thesis/empty"));
+    assert_int_equal(clt_io_remove_tree("/run/thesis/empty"), CLT_OK);
+    assert_int_equal(clt_ckpt_save(w, "thesis", &state_of_2), CLT_OK);
+    clt_ckpt_writer_destroy(w);
     assert_int_equal(clt_ckpt_resolve(NULL, "/absent", &path), CLT_IO);
     assert_int_equal(clt_ckpt_resolve(NULL, "/empty", &path), CLT_BAD_DATA);
     clt_error_quiet(false);
