@@ -85,10 +85,13 @@ static int local_sync_dir(const char *path) {
 static int local_list(const char *path, clt_strv *names) {
     DIR *d = opendir(path);
     if (!d) return errno;
-    for (struct dirent *e; (e = readdir(d));)
+    /* A list that breaks off is an error: what is not in it would be taken for absent. */
+    errno = 0;
+    for (struct dirent *e; (e = readdir(d)); errno = 0)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) clt_strv_add(names, e->d_name);
+    int error = errno;
     closedir(d);
-    return 0;
+    return error;
 }
 
 static int local_kind(const char *path, int *kind, uint64_t *bytes) {

@@ -1,6 +1,8 @@
 /* What a run finds in its folder when things there are not as they should be: damaged chunks, missing
  * manifests, hints that name nothing, links that leave the folder; and what load_ignore_keys and a loose load
  * leave alone. */
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,6 +46,33 @@ static void expect_newest(const char *want) {
     assert_non_null(path);
     assert_string_equal(path, want);
     clt_free(path);
+}
+
+/* The C library's, until a disk is to fail while a folder is listed. */
+static bool lists_break;
+struct dirent *readdir(DIR *d) {
+    static struct dirent *(*next)(DIR *);
+    if (!next) *(void **)(void *)&next = dlsym(RTLD_NEXT, "readdir");
+    errno = lists_break ? EIO : errno;
+    return lists_break ? NULL : next(d);
+}
+
+/* A list of names that breaks off must not pass for a folder without checkpoints. */
+static void test_broken_list(void **state) {
+    (void)state;
+    char folder[] = "/tmp/clt_list_XXXXXX", *path = NULL;
+    clt_strv names = {0};
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(clt_io_list(folder, &names), CLT_OK);
+    lists_break = true;
+    clt_error_quiet(true);
+    assert_int_equal(clt_io_list(folder, &names), CLT_IO);
+    assert_int_equal(clt_ckpt_find_newest(NULL, folder, &path), CLT_IO);
+    clt_error_quiet(false);
+    lists_break = false;
+    assert_null(path);
+    assert_int_equal(rmdir(folder), 0);
+    clt_strv_free(&names);
 }
 
 /* One bit in a data file is in nobody's manifest: only reading finds it. */
@@ -245,9 +274,13 @@ static void test_loose(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_damaged_chunk), cmocka_unit_test(test_missing_manifest),
-        cmocka_unit_test(test_stale_hint),    cmocka_unit_test(test_link),
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_ignore_keys),
+        cmocka_unit_test(test_broken_list),
+        cmocka_unit_test(test_damaged_chunk),
+        cmocka_unit_test(test_missing_manifest),
+        cmocka_unit_test(test_stale_hint),
+        cmocka_unit_test(test_link),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_ignore_keys),
         cmocka_unit_test(test_loose),
     };
     clt_log_set_level(CLT_LOG_ERROR);
