@@ -97,7 +97,8 @@ clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
     clt_ckpt_info *found = clt_calloc(names.n, sizeof *found);
     int count = 0;
     for (size_t i = 0; i < names.n; i++) {
-        if (clt_ckpt_name_is_special(names.v[i])) continue;
+        /* At the root of a disk; whether it holds something only root can see. */
+        if (clt_ckpt_name_is_special(names.v[i]) || !strcmp(names.v[i], "lost+found")) continue;
         char *path = clt_path_join(folder, names.v[i]);
         if (may_have(path, CLT_MANIFEST) || may_have(path, "data.00000.bin"))
             found[count++] = look_at(folder, names.v[i]);

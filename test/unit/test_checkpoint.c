@@ -450,16 +450,6 @@ static void test_overwrite_and_leftovers(void **state) {
     assert_int_equal(names.n, 3); /* ep0-ba1, latest, notes.tmp.d */
     assert_string_equal(names.v[2], "notes.tmp.d");
     clt_strv_free(&names);
-    memory_teardown(&s);
-}
-
-static void test_resolve(void **state) {
-    (void)state;
-    char *path = NULL;
-    cu_state s;
-    memory_setup(&s);
-    assert_int_equal(clt_io_mkdirs("/empty"), CLT_OK);
-    clt_error_quiet(true);
     /* A folder that is no checkpoint is not overwritten: all in it would go. */
     clt_ckpt_writer *w;
     clt_checkpoint_state state_of_2 = cu_numbers(2);
