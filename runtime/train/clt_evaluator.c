@@ -89,7 +89,7 @@ clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
                            .microbatch = CLT_MIN(B, 4),
                            .lanes = CLT_MAX(clt_run_lanes(cfg, ranks), ranks)};
     if (st == CLT_OK) st = clt_group_agree(r.group, clt_engine_create(&p, &r.engine));
-    if (st == CLT_OK) st = clt_run_load(&r, path, false);
+    if (st == CLT_OK) st = clt_run_load(&r, path, false, false);
     if (st == CLT_OK) st = clt_engine_weights_changed(r.engine);
     if (st == CLT_OK)
         st = clt_sinks_create(cfg, NULL, clt_group_rank(r.group) == 0, cfg->max_duration, &r.sinks);

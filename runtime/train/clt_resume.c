@@ -97,7 +97,7 @@ static clt_status check_complete(const clt_run *r, clt_weight_source *src, const
                      clt_weight_source_path(src));
 }
 
-clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
+clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
     const clt_config *c = r->cfg;
     clt_weight_source *src = NULL;
     int n;
@@ -105,8 +105,7 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume) {
     clt_load_options given = {.ignore = (const char *const *)c->load_ignore_keys.v,
                               .ignore_count = (int)c->load_ignore_keys.n,
                               .loose = !c->load_strict_model_weights};
-    /* They say how load_path is read; a run's own checkpoint is always taken whole. */
-    const clt_load_options *opt = r->autoresumed ? NULL : &given;
+    const clt_load_options *opt = own ? NULL : &given;
     clt_status st = clt_weight_source_open(path, &src);
     if (st == CLT_OK && resume) st = check_complete(r, src, opt);
     if (st == CLT_OK)

@@ -182,8 +182,9 @@ void clt_run_compare_variants(clt_run *r);
  * lanes, data order. Before the engine exists. *path (the caller frees) is NULL for a fresh start; *resume
  * tells whether the whole state is taken or the weights only. */
 clt_status clt_run_find_start(clt_run *r, char **path, bool *resume);
-/* Fills the engine's slabs. */
-clt_status clt_run_load(clt_run *r, const char *path, bool resume);
+/* Fills the engine's slabs. own: one of this run's checkpoints, taken whole; load_ignore_keys and
+ * load_strict_model_weights say how load_path is read. */
+clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own);
 /* Saves the state of the last finished step; a failure is remembered in r->save_failed and training goes on.
  */
 void clt_run_save(clt_run *r);

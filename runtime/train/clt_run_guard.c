@@ -109,7 +109,7 @@ static clt_status go_back(clt_run *r, int64_t batch) {
     }
     clt_device_set_steady(r->dev, false);
     clt_status st = clt_group_agree(r->group, clt_ckpt_open(path, &reader));
-    if (st == CLT_OK) st = clt_run_load(r, path, true);
+    if (st == CLT_OK) st = clt_run_load(r, path, true, true);
     if (st == CLT_OK) st = clt_engine_weights_changed(r->engine);
     if (st == CLT_OK) {
         const clt_checkpoint_state *s = clt_ckpt_state(reader);

@@ -146,7 +146,7 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
             r->group, clt_sinks_create(r->cfg, r->folder, clt_group_rank(r->group) == 0, r->max, &r->sinks));
     if (st == CLT_OK) st = begin_phase(r, path ? "loading" : "initial weights");
     if (st == CLT_OK && path)
-        st = clt_run_load(r, path, resume);
+        st = clt_run_load(r, path, resume, r->autoresumed);
     else if (st == CLT_OK)
         st = clt_mpt_init_weights(&r->cfg->model, clt_engine_table(r->engine), (uint64_t)r->cfg->seed,
                                   clt_engine_parts(r->engine, &(int){0})[0].slab);

@@ -77,6 +77,12 @@ CLTRAIN_INJECT=nan=5:8 train all4 0 cltrain.guards.nonfinite=skip
 CLTRAIN_INJECT=nan=5:8 train back4 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=4
 same "going back where nothing was learnt since" all4 back4
 
+# Going back takes the checkpoint whole, whatever load_path was read without: as in the run that was stopped there.
+CLTRAIN_INJECT=nan=6:7 train parts 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2 'load_ignore_keys=[transformer.wte.weight]'
+train partscut 0 max_duration=4ba 'load_ignore_keys=[transformer.wte.weight]'
+CLTRAIN_INJECT=nan=6:7 train partscut 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
+same "going back after load_ignore_keys" parts partscut
+
 # --- spikes ------------------------------------------------------------------------------------------------------------
 
 spiky=(cltrain.guards.spike_window=4 cltrain.guards.spike_threshold=1.2)
