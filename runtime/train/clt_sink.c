@@ -9,6 +9,7 @@ struct clt_sinks {
     const clt_config *cfg;
     clt_file *jsonl;
     bool main_rank, warned;
+    bool torn; /* the last line may have been cut off */
     clt_time max;
 };
 
@@ -58,10 +59,20 @@ static void number(clt_str *b, const char *key, double v, const char *fmt) {
         clt_str_add(b, "null");
 }
 
-/* A full disk must not stop training: the first failed line is reported, the run goes on. */
+/* A full disk must not stop training: the first failed line is reported, the run goes on. Half a line must
+ * not take the next one with it, once there is room again. */
 static void write_line(clt_sinks *s, clt_str *line) {
     clt_str_add(line, "}\n");
-    if (s->jsonl && clt_file_append(s->jsonl, line->s, line->len) != CLT_OK && !s->warned) {
+    if (!s->jsonl) {
+        clt_str_free(line);
+        return;
+    }
+    bool quiet = s->warned;
+    if (quiet) clt_error_quiet(true);
+    if (s->torn) s->torn = clt_file_append(s->jsonl, "\n", 1) != CLT_OK;
+    if (!s->torn) s->torn = clt_file_append(s->jsonl, line->s, line->len) != CLT_OK;
+    if (quiet) clt_error_quiet(false);
+    if (s->torn && !s->warned) {
         s->warned = true;
         clt_warn("metrics.jsonl is incomplete from here on; training goes on");
     }

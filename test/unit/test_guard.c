@@ -1,9 +1,15 @@
-/* The arithmetic of a run's guards: z-scores, ranks that are behind, replicas that differ. */
+/* The arithmetic of a run's guards: z-scores, ranks that are behind, replicas that differ. And the events in
+ * metrics.jsonl when the disk is full for a while. */
 #include "test/test_util.h"
 
+#include <errno.h>
 #include <math.h>
+#include <string.h>
 
+#include "runtime/base/clt_io_probe.h"
 #include "runtime/train/clt_guard.h"
+#include "runtime/train/clt_sink.h"
+#include "test/memfs.h"
 
 /* The z-score by its formula over the last values, in long double. */
 static double z_of(const double *v, int n) {
@@ -140,6 +146,33 @@ static void the_majority_is_right(void **state) {
     }
 }
 
+/* Half a line is on the disk when it is full: the lines after it are whole all the same. */
+static void a_full_disk_costs_one_line(void **state) {
+    (void)state;
+    clt_config *cfg = clt_calloc(1, sizeof *cfg);
+    clt_sinks *s;
+    char *text;
+    mem_reset();
+    clt_io_set(clt_io_probe(&mem_io));
+    assert_int_equal(clt_io_mkdirs("/run"), CLT_OK);
+    assert_int_equal(clt_sinks_create(cfg, "/run", true, (clt_time){0}, &s), CLT_OK);
+    clt_io_fault_arm(&(clt_io_fault){CLT_IO_APPENDS, "metrics.jsonl", 2, 2, CLT_IO_SHORT, ENOSPC});
+    clt_error_quiet(true);
+    clt_log_set_level(CLT_LOG_ERROR);
+    for (int batch = 1; batch <= 4; batch++) clt_sinks_event(s, "test", batch, NULL);
+    clt_log_set_level(CLT_LOG_WARN);
+    clt_error_quiet(false);
+    clt_io_fault_arm(NULL);
+    clt_sinks_destroy(s);
+    assert_int_equal(clt_io_read_all("/run/metrics.jsonl", 1 << 20, &text, NULL), CLT_OK);
+    assert_non_null(strstr(text, "\n{\"event\":\"test\",\"batch\":3}\n{\"event\":\"test\",\"batch\":4}\n"));
+    assert_null(strstr(text, "\"batch\":2}"));
+    clt_free(text);
+    clt_free(cfg);
+    mem_reset();
+    clt_io_set(&clt_io_local);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
@@ -150,6 +183,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(five_slow_rounds_name_a_rank),
         cmocka_unit_test(short_times_are_noise),
         cmocka_unit_test(the_majority_is_right),
+        cmocka_unit_test(a_full_disk_costs_one_line),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }
