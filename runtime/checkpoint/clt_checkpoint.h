@@ -123,7 +123,7 @@ typedef struct {
     char *why;  /* the reason when it does not, else NULL */
     int64_t epoch, batch, token;
     double loss;    /* NaN: unknown */
-    double saved;   /* seconds since 1970 */
+    double saved;   /* seconds since 1970; 0: unknown */
     uint64_t bytes; /* on disk */
     char run_id[CLT_RUN_ID_BYTES];
 } clt_ckpt_info;

@@ -16,6 +16,8 @@ enum {
 };
 /* More elements than any file system holds; keeps every later product far from overflow. */
 #define MAX_ELEMENTS ((uint64_t)1 << 48)
+/* A run goes on counting from what is read; as far from overflow as the times of a configuration. */
+static const int64_t MAX_COUNT = 1000000000000000000;
 
 clt_checkpoint_state clt_checkpoint_state_default(void) {
     return (clt_checkpoint_state){.loss = NAN, .version = clt_version()};
@@ -199,12 +201,13 @@ static clt_status read_field(json_t *section, size_t i, const char *what, clt_ch
         ok = json_is_number(v) || json_is_null(v);
         *(double *)(void *)at = json_is_number(v) ? json_number_value(v) : NAN;
     } else {
-        ok = json_is_integer(v) && (fields[i].kind == INTEGER || json_integer_value(v) >= 0);
+        ok = json_is_integer(v) && (fields[i].kind == INTEGER ||
+                                    (json_integer_value(v) >= 0 && json_integer_value(v) <= MAX_COUNT));
         *(int64_t *)(void *)at = json_integer_value(v);
     }
     if (ok) return CLT_OK;
-    return clt_error(CLT_BAD_DATA, "%s: %s.%s is missing or has a wrong type", what, fields[i].section,
-                     fields[i].key);
+    return clt_error(CLT_BAD_DATA, "%s: %s.%s is missing, out of range or has a wrong type", what,
+                     fields[i].section, fields[i].key);
 }
 
 static clt_status read_numbers(clt_manifest *m, json_t *o, const char *what) {
@@ -424,6 +427,7 @@ static clt_status read_chunks(clt_manifest *m, const char *what) {
 }
 
 static clt_status read_root(clt_manifest *m, const char *what) {
+    static const double year_10000 = 253402300800.0; /* later times have no date that can be printed */
     const char *format, *name, *run_id;
     int64_t version;
     if (!json_is_object(m->root)) return clt_error(CLT_BAD_DATA, "%s: no JSON object", what);
@@ -441,7 +445,8 @@ static clt_status read_root(clt_manifest *m, const char *what) {
         return clt_error(CLT_BAD_DATA, "%s: run_id must be 16 hex digits", what);
     memcpy(m->run_id, run_id, CLT_RUN_ID_BYTES);
     m->name = clt_strdup(name);
-    m->saved = json_number_value(json_object_get(m->root, "saved"));
+    double saved = json_number_value(json_object_get(m->root, "saved"));
+    m->saved = saved > 0 && saved < year_10000 ? saved : 0;
     CLT_TRY(read_state(m, what));
     CLT_TRY(read_tensors(m, what));
     CLT_TRY(read_files(m, what));

@@ -28,12 +28,26 @@ static clt_status check_optimizer(const clt_config *c, const char *path, const c
                      path, saved, optimizer_name(c));
 }
 
+/* The same rule as for the key cltrain.exact_lanes. */
+static clt_status check_lanes(const char *path, int64_t lanes) {
+    enum { MOST = 1024 };
+    if (lanes >= 1 && lanes <= MOST && (lanes & (lanes - 1)) == 0) return CLT_OK;
+    if (lanes == 0)
+        return clt_error(CLT_BAD_DATA,
+                         "%s was not saved by a run: a run cannot go on from it, only start with its weights "
+                         "(load_weights_only: true)",
+                         path);
+    return clt_error(CLT_BAD_DATA, "%s: run.lanes is %lld, it must be a power of two up to %d", path,
+                     (long long)lanes, MOST);
+}
+
 static clt_status adopt(clt_run *r, const char *path) {
     clt_ckpt_reader *reader;
     CLT_TRY(clt_ckpt_open(path, &reader));
     const clt_checkpoint_state *s = clt_ckpt_state(reader);
     clt_config *c = r->cfg;
     clt_status st = check_optimizer(c, path, s->optimizer);
+    if (st == CLT_OK) st = check_lanes(path, s->lanes);
     if (st != CLT_OK) {
         clt_ckpt_close(reader);
         return st;

@@ -299,6 +299,7 @@ static void test_hostile_manifest(void **state) {
         {"[0,0,296,0,0,", "[0,0,1e300,0,0,", "not usable"},
         {"\"run_id\":\"0123456789abcdef\"", "\"run_id\":\"../../../../etc\"", "run_id"},
         {"\"epoch\":1", "\"epoch\":-1", "timestamp.epoch"},
+        {"\"epoch\":1", "\"epoch\":9223372036854775807", "timestamp.epoch"},
         {"\"lanes\":8", "\"lanes\":\"8\"", "run.lanes"},
         {"\"model\":{", "\"model\":7,\"x\":{", "model"},
     };
@@ -313,6 +314,15 @@ static void test_hostile_manifest(void **state) {
         if (!strstr(clt_last_error(), cases[i].says))
             fail_msg("%s: the message is '%s'", cases[i].to, clt_last_error());
     }
+    /* A time without a date is none. */
+    clt_ckpt_info *list;
+    int n;
+    mem_restore(clean);
+    replace_manifest(OLD, "\"saved\":", "\"saved\":1e300,\"x\":");
+    assert_int_equal(clt_ckpt_scan("/run", &list, &n), CLT_OK);
+    assert_int_equal(n, 1);
+    assert_true(list[0].valid && list[0].saved == 0);
+    clt_ckpt_scan_free(list, n);
     mem_restore(clean);
     assert_int_equal(clt_io_unlink(OLD "/data.00000.bin"), CLT_OK);
     assert_int_equal(open_and_verify(OLD), CLT_BAD_DATA);
@@ -464,6 +474,21 @@ static void test_overwrite_and_leftovers(void **state) {
     assert_int_equal(clt_io_remove_tree("/run/thesis/empty"), CLT_OK);
     assert_int_equal(clt_ckpt_save(w, "thesis", &state_of_2), CLT_OK);
     clt_ckpt_writer_destroy(w);
+    memory_teardown(&s);
+}
+
+static void test_resolve(void **state) {
+    (void)state;
+    char *path = NULL;
+    cu_state s;
+    memory_setup(&s);
+    assert_int_equal(clt_io_mkdirs("/empty"), CLT_OK);
+    /* The root of a disk has a folder that only root can look into. */
+    assert_int_equal(clt_io_mkdirs("/disk/lost+found"), CLT_OK);
+    assert_int_equal(clt_io_write_atomic("/disk/lost+found/data.00000.bin", "x", 1), CLT_OK);
+    assert_int_equal(clt_ckpt_find_newest(NULL, "/disk", &path), CLT_OK);
+    assert_null(path);
+    clt_error_quiet(true);
     assert_int_equal(clt_ckpt_resolve(NULL, "/absent", &path), CLT_IO);
     assert_int_equal(clt_ckpt_resolve(NULL, "/empty", &path), CLT_BAD_DATA);
     clt_error_quiet(false);

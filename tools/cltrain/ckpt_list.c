@@ -33,9 +33,11 @@ static void print_row(const clt_ckpt_info *c) {
         printf("%-28s damaged: %s\n", c->name, c->why);
         return;
     }
-    time_t saved = (time_t)c->saved;
-    struct tm tm;
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&saved, &tm));
+    if (c->saved > 0) {
+        time_t saved = (time_t)c->saved;
+        struct tm tm;
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&saved, &tm));
+    }
     if (isfinite(c->loss)) snprintf(loss, sizeof loss, "%.4f", c->loss);
     printf("%-28s %8lld %6lld %14lld %9s %10s  %s\n", c->name, (long long)c->batch, (long long)c->epoch,
            (long long)c->token, loss, clt_human_bytes((double)c->bytes, size), when);
