@@ -69,13 +69,15 @@ static int lock_or_wait(int fd, bool *stopped) {
 static clt_status take(const char *folder, int *out) {
     CLT_TRY(clt_io_mkdirs(folder));
     char *path = clt_path_join(folder, "run.lock");
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    /* It is written to: a link must not lead that to another file. */
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     clt_status st = CLT_OK;
     bool stopped = false;
     int e = fd >= 0 ? lock_or_wait(fd, &stopped) : errno;
     if (fd < 0) {
-        st =
-            clt_error(CLT_IO, "cannot create %s: %s; check the permissions of the folder", path, strerror(e));
+        st = clt_error(CLT_IO, "cannot create %s: %s; %s", path, strerror(e),
+                       e == ELOOP ? "a symbolic link is not followed here"
+                                  : "check the permissions of the folder");
     } else if (e == EWOULDBLOCK) {
         st = stopped ? CLT_STOPPED : held_elsewhere(fd, path);
         close(fd);

@@ -551,6 +551,19 @@ static void test_lock(void **state) {
         waitpid(child, NULL, 0);
     }
     unsetenv("CLTRAIN_LOCK_WAIT");
+    /* Who holds it is written into no other file. */
+    char *at = clt_path_join(dir, "run.lock"), *other = clt_path_join(dir, "other"), *text;
+    assert_int_equal(clt_io_unlink(at), CLT_OK);
+    assert_int_equal(clt_io_write_atomic(other, "kept", 4), CLT_OK);
+    assert_int_equal(symlink("other", at), 0);
+    clt_error_quiet(true);
+    assert_int_equal(clt_run_lock_take(NULL, dir, &lock), CLT_IO);
+    clt_error_quiet(false);
+    assert_int_equal(clt_io_read_all(other, 100, &text, NULL), CLT_OK);
+    assert_string_equal(text, "kept");
+    clt_free(text);
+    clt_free(other);
+    clt_free(at);
     close(ready[0]);
     close(ready[1]);
     assert_int_equal(clt_io_remove_tree(dir), CLT_OK);
