@@ -126,6 +126,15 @@ static clt_status diff_all(diff_run *r) {
     return CLT_OK;
 }
 
+static bool has_optimizer(const clt_weight_source *s) {
+    for (int i = 0, n = clt_weight_source_count(s); i < n; i++) {
+        clt_ckpt_tensor t;
+        clt_weight_source_at(s, i, &t);
+        if (strcmp(t.role, "weight")) return true;
+    }
+    return false;
+}
+
 int ckpt_diff(int argc, char **argv) {
     diff_run r = {.tolerance = -1};
     clt_option options[] = {
@@ -150,7 +159,7 @@ int ckpt_diff(int argc, char **argv) {
     clt_status st = clt_weight_source_open(rest.v[0], &r.a);
     if (st == CLT_OK) st = clt_weight_source_open(rest.v[1], &r.b);
     if (st == CLT_OK) {
-        r.weights_only |= !clt_weight_source_checkpoint(r.a) || !clt_weight_source_checkpoint(r.b);
+        r.weights_only |= !has_optimizer(r.a) || !has_optimizer(r.b);
         st = diff_all(&r);
     }
     clt_weight_source_close(r.a);
