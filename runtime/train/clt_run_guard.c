@@ -115,6 +115,7 @@ static clt_status go_back(clt_run *r, int64_t batch) {
         const clt_checkpoint_state *s = clt_ckpt_state(reader);
         r->guards.rollbacks++;
         r->guards.bad_in_a_row = 0;
+        r->guards.equal_at = -1; /* what was compared at this batch was something else */
         r->optimizer_step = s->optimizer_step;
         r->useful_seconds = clt_run_useful_of(s);
         clt_warn(
