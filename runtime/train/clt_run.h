@@ -253,6 +253,9 @@ double clt_run_useful_of(const clt_checkpoint_state *s);
 /* Notes in metrics.jsonl that this process starts, and finds out when the run's first one did: from the
  * checkpoint, else from metrics.jsonl. */
 void clt_run_note_start(clt_run *r);
+/* Whether a run that goes on has still to evaluate the state that it begins with: a signal or a kill came
+ * before the end of an evaluation that was due there (every: how often), says metrics.jsonl. Collective. */
+clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes);
 /* A step that has become part of the state, and how long it took. */
 void clt_run_count_step(clt_run *r, double seconds);
 /* The end of this process: effective training time so far, on the console and as an event. `why`: "done",

@@ -1,4 +1,5 @@
 /* What of a run is kept as named numbers in its checkpoints, and the share of its time that was of use. */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,39 @@ static double noted_start(const clt_run *r) {
     clt_free(text);
     clt_free(path);
     return found;
+}
+
+/* Rows of evaluations of this batch in metrics.jsonl; INT_MAX: that cannot be told. */
+static int noted_evals(const clt_run *r) {
+    char *path = clt_path_join(r->folder, "metrics.jsonl"), *text = NULL;
+    char *row = clt_format("{\"batch\":%lld,", (long long)r->now.batch);
+    size_t bytes = 0, length = strlen(row);
+    int found = 0;
+    clt_error_quiet(true);
+    if (clt_io_is_file(path) && clt_io_read_all(path, (size_t)1 << 30, &text, &bytes) != CLT_OK)
+        found = INT_MAX;
+    clt_error_quiet(false);
+    for (char *at = text; at && at < text + bytes;) {
+        size_t n = strcspn(at, "\n");
+        char *value = strncmp(at, row, length) ? NULL : strstr(at, "\"eval_loss\":");
+        found += value && value < at + n;
+        at += n + 1;
+    }
+    clt_free(text);
+    clt_free(row);
+    clt_free(path);
+    return found;
+}
+
+clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes) {
+    bool due = clt_timestamp_reached(&r->now, r->max) ||
+               (every.unit == CLT_TIME_BATCH && every.value > 0 && r->now.batch % every.value == 0);
+    int64_t yes = 0;
+    if (r->autoresumed && r->cfg->n_evals > 0 && due && clt_group_rank(r->group) == 0)
+        yes = noted_evals(r) < r->cfg->n_evals;
+    CLT_TRY(clt_group_max_i64(r->group, &yes, 1));
+    *owes = yes != 0;
+    return CLT_OK;
 }
 
 void clt_run_note_start(clt_run *r) {

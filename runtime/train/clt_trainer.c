@@ -430,13 +430,16 @@ static clt_status resolve_intervals(clt_run *r, clt_time *eval, clt_time *save) 
 
 static clt_status loop(clt_run *r) {
     clt_time eval_every, save_every;
-    /* What is resumed was saved, and evaluated if that was due; a fresh start has neither. */
+    /* What is resumed was saved; a fresh start was neither saved nor evaluated. */
     r->first_step = r->optimizer_step + 1;
     int64_t first = r->now.batch, evaluated = r->resumed ? first : -1;
     r->saved = evaluated;
     clt_ops_let_stop(r->ops, false); /* from here on ranks decide together */
     CLT_TRY(resolve_intervals(r, &eval_every, &save_every));
-    if (r->cfg->eval_first && r->now.batch == 0) CLT_TRY(clt_run_eval(r, false));
+    bool owes;
+    CLT_TRY(clt_run_owes_eval(r, eval_every, &owes));
+    if (owes || (r->cfg->eval_first && r->now.batch == 0)) CLT_TRY(clt_run_eval(r, false));
+    if (owes && clt_group_stop(r->group)) return clt_run_stop(r);
     while (!clt_timestamp_reached(&r->now, r->max)) {
         if (clt_run_leg_over(&r->leg, &r->now)) return end_leg(r);
         clt_engine_batch b;

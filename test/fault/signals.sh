@@ -105,6 +105,20 @@ for ranks in 1 2; do
     report "nobody reads the output any more, then SIGINT: $ranks ranks" $? "exit $code"
 done
 
+# The evaluation at the end of a run, broken off: the same command makes up for it, once.
+"$cltrain" data convert docs --out "$tmp/text" --concat-tokens 64 --eos --val-fraction 0.05 >"$log" 2>&1
+run=("$cltrain" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/evaluates" max_duration=4ba save_interval=4ba
+    "eval_loader.dataset.local=$tmp/text" device_eval_batch_size=1)
+in_background "${run[@]}"
+until_there "Eval batch="
+kill -TERM $started
+wait $started
+code=$?
+grep -q eval_loss "$tmp/evaluates/metrics.jsonl"
+[ $code$? = 751 ] && "${run[@]}" >>"$log" 2>&1 && "${run[@]}" >>"$log" 2>&1 &&
+    [ "$(grep -c eval_loss "$tmp/evaluates/metrics.jsonl")" = 1 ]
+report "SIGTERM in the last evaluation, which is done at the next start" $? "exit $code"
+
 for _ in 1 2; do "$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" >"$log" 2>&1 && break; done
 [ "$(hash_of "$tmp/run")" = "$want" ] && [ "$(newest_batch "$tmp/run")" = $STEPS ]
 report "after $delivered signals ($early before the start, $ended runs came to their end) the weights are those of the undisturbed run" $? \
