@@ -157,8 +157,11 @@ clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares) {
     clt_status worst = CLT_OK;
     size_t n = r->m->chunks, first = n * (size_t)share / (size_t)shares;
     size_t end = n * (size_t)(share + 1) / (size_t)shares;
+    uint32_t closed = UINT32_MAX; /* a file that cannot be opened is named once, not for each of its chunks */
     for (size_t i = first; i < end; i++) {
+        if (r->m->chunk[i].file == closed) continue;
         clt_status st = load_chunk(r, i);
+        if (!r->file) closed = r->m->chunk[i].file;
         if (st != CLT_OK && worst != CLT_BAD_DATA) worst = st;
     }
     return worst;
