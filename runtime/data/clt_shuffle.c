@@ -120,6 +120,10 @@ clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_sample
     clt_shuffle *s = clt_memdup(&probe, sizeof probe);
     size_t n = (size_t)s->n, max_spans = num_shards + (size_t)canonical_nodes;
     s->shard_samples = clt_memdup(shard_samples, num_shards * sizeof *shard_samples);
+    /* The reference leaves empty shards out; its writer makes one before a sample over size_limit. */
+    s->num_shards = 0;
+    for (size_t i = 0; i < num_shards; i++)
+        if (shard_samples[i] > 0) s->shard_samples[s->num_shards++] = shard_samples[i];
     s->ids = clt_calloc(n, sizeof *s->ids);
     if (algo != CLT_SHUFFLE_NAIVE) {
         s->spans = clt_calloc(max_spans, sizeof *s->spans);

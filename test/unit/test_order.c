@@ -128,6 +128,22 @@ static void test_shuffles(void **state) {
     json_decref(all);
 }
 
+/* Empty shards change nothing: not the shards' order, not their division over the nodes. */
+static void test_empty_shards(void **state) {
+    (void)state;
+    static const int64_t with[] = {0, 5, 0, 4, 6, 0, 3, 0}, without[] = {5, 4, 6, 3};
+    for (clt_shuffle_algo algo = CLT_SHUFFLE_NAIVE; algo <= CLT_SHUFFLE_PY2S; algo++)
+        for (int64_t nodes = 1; nodes < 5; nodes++) {
+            clt_shuffle *a, *b;
+            assert_int_equal(clt_shuffle_create(algo, with, CLT_COUNT_OF(with), nodes, 17, 8, &a), CLT_OK);
+            assert_int_equal(clt_shuffle_create(algo, without, CLT_COUNT_OF(without), nodes, 17, 8, &b),
+                             CLT_OK);
+            assert_memory_equal(clt_shuffle_epoch(a, 1), clt_shuffle_epoch(b, 1), 18 * sizeof(int64_t));
+            clt_shuffle_destroy(a);
+            clt_shuffle_destroy(b);
+        }
+}
+
 /* --- whole orders ------------------------------------------------------------------------------------------
  */
 
@@ -295,8 +311,9 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generator),   cmocka_unit_test(test_shuffles), cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_small_table), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_generator),    cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_empty_shards), cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_small_table),  cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
