@@ -23,6 +23,7 @@ typedef struct {
     int64_t num_canonical_nodes; /* 0: not given */
     const char *partition_algo;
     const char *token_encoding_type;
+    const char *validate_hash; /* NULL: not given */
     int64_t max_seq_len;
     int64_t eos_token_id, bos_token_id; /* -1: not given; either turns sequence ids on */
     bool drop_last;

@@ -81,6 +81,7 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
     p.vocab_size = r->cfg->model.vocab_size;
     p.tokenizer = r->cfg->tokenizer;
     p.token_encoding_type = l->token_encoding_type;
+    p.validate_hash = l->validate_hash;
     p.eval = eval;
     p.shuffle = l->shuffle;
     p.shuffle_algo = l->shuffle_algo;

@@ -124,6 +124,10 @@ head -c 20000 "$golden/mpt-learned/train.json" >"$work/text.txt"
 flip "$work/plain/train/$shard" 3000
 expect "flipped byte in a plain shard with hashes" 65 "plain/train/$shard" "checksum" \
     -- "${train[@]}" train_loader.dataset.local=./plain
+expect "the same, by the checksum that was chosen" 65 "plain/train/$shard" "sha1 checksum" \
+    -- "${train[@]}" train_loader.dataset.local=./plain train_loader.dataset.validate_hash=sha1
+expect "a checksum that the index has not" 78 "validate_hash" "md5" \
+    -- "${train[@]}" train_loader.dataset.local=./plain train_loader.dataset.validate_hash=md5
 cp -r "$golden/e2e/mds-zstd" "$work/mismatch"
 chmod -R u+w "$work/mismatch"
 sed -i 's/\("sha1": "\)./\10/; s/\("xxh64": "\)./\1f/' "$work/mismatch/train/index.json"
