@@ -46,7 +46,7 @@ TEXT
 - The learning rate of step s (from 1) is `lr * alpha(max(s - 2, 0))`: Composer steps its schedulers before it counts the batch, so steps
   1 and 2 both use time 0. `t_max` must not end before `max_duration`; `t_warmup` and `t_max` must be in the same unit after `dur` and
   epochs were turned into batches, samples or tokens.
-- `train_loader.dataset.max_seq_len` may be at most `model.max_seq_len`.
+- `dataset.max_seq_len` of every loader is `max_seq_len`, and that may be at most `model.max_seq_len`.
 - In `cltrain.numerics: exact` a batch is cut into `cltrain.exact_lanes` lanes and every rank owns whole lanes: there can be as many ranks
   as lanes, and the batch need not divide by the ranks. In `fast` it must.
 - `param_groups` claim tensors in the listed order; what no group claims belongs to the default group. The expressions are POSIX

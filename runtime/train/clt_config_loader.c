@@ -45,7 +45,7 @@ static const clt_key dataset_keys[] = {
     {"shuffle_block_size", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "unit of block shuffles",
      AT(shuffle_block_size), NULL, NULL, NULL},
     {"max_seq_len", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null",
-     "tokens of a sample; max_seq_len unless given", AT(max_seq_len), NULL, NULL, NULL},
+     "tokens of a sample; max_seq_len, and it cannot differ", AT(max_seq_len), NULL, NULL, NULL},
     {"num_canonical_nodes", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null",
      "groups that the sample order is made of", AT(num_canonical_nodes), NULL, NULL, NULL},
     {"partition_algo", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"relaxed\"",
@@ -121,16 +121,27 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
         st = clt_schema_fail(
             r, key, "is %lld, more than model.max_seq_len %lld: make the model's larger or this smaller",
             (long long)l->max_seq_len, (long long)c->model.max_seq_len);
+    else if (l->max_seq_len != c->max_seq_len) /* the engine has one length for all loaders */
+        st = clt_schema_fail(r, key, "is %lld, and max_seq_len is %lld: give both the same value",
+                             (long long)l->max_seq_len, (long long)c->max_seq_len);
     clt_free(key);
     CLT_TRY(st);
     const struct {
         const char *name;
         int64_t v;
     } counts[] = {{"num_canonical_nodes", l->num_canonical_nodes},
-                  {"shuffle_block_size", l->shuffle_block_size}};
+                  {"shuffle_block_size", l->shuffle_block_size}},
+      tokens[] = {{"eos_token_id", l->eos_token_id}, {"bos_token_id", l->bos_token_id}};
     for (size_t i = 0; i < CLT_COUNT_OF(counts) && st == CLT_OK; i++) {
         key = clt_format("%s.dataset.%s", path, counts[i].name);
         if (counts[i].v < 0) st = clt_schema_fail(r, key, "must be above 0");
+        clt_free(key);
+    }
+    for (size_t i = 0; i < CLT_COUNT_OF(tokens) && st == CLT_OK; i++) {
+        key = clt_format("%s.dataset.%s", path, tokens[i].name);
+        if (tokens[i].v < -1 || tokens[i].v >= c->model.vocab_size)
+            st = clt_schema_fail(r, key, "is %lld, outside model.vocab_size %lld", (long long)tokens[i].v,
+                                 (long long)c->model.vocab_size);
         clt_free(key);
     }
     return st;
