@@ -315,6 +315,15 @@ static void test_tokenize(void **state) {
     check_tokenize("", "--tokenizer gpt2", 78, "only 'bytes' is built in");
 }
 
+/* What cannot be written is no success. */
+static void test_full_disk(void **state) {
+    (void)state;
+    clt_str out = {0};
+    assert_int_equal(run("order --shards 5,4 >/dev/full", false, &out), 74);
+    assert_int_equal(run("--help >/dev/full", false, &out), 74);
+    clt_str_free(&out);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     char *unit = clt_path_dir(argv[0]);
@@ -333,6 +342,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_convert_tokens),
         cmocka_unit_test(test_convert_refusals),
         cmocka_unit_test(test_tokenize),
+        cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

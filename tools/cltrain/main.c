@@ -1,4 +1,5 @@
 /* cltrain: finds the subcommand and hands over. Everything else is in cmd_*.c and in the library. */
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -119,6 +120,15 @@ static void fill_standard_files(void) {
     if (fd >= 0) close(fd);
 }
 
+/* What a command printed may still fail to arrive: on a full disk, say. */
+static int check_output(int code) {
+    errno = 0;
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (code != 0 || !lost) return code;
+    return clt_status_exit_code(
+        clt_error(CLT_IO, "standard output is not whole: %s", errno ? strerror(errno) : "a write failed"));
+}
+
 int main(int argc, char **argv) {
     int code;
     fill_standard_files();
@@ -126,5 +136,5 @@ int main(int argc, char **argv) {
     clt_launch_begin();
     clt_env_warn_unknown();
     clt_status st = clt_io_probe_from_env();
-    return clt_launch_end(st == CLT_OK ? run_words(argc, argv) : clt_status_exit_code(st));
+    return clt_launch_end(check_output(st == CLT_OK ? run_words(argc, argv) : clt_status_exit_code(st)));
 }
