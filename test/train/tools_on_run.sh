@@ -106,6 +106,8 @@ text i "$tmp/run" -n 5
 text j "$tmp/run" --prompt "nothing more" -n 0
 [ "$(cat "$tmp/j")" = "nothing more" ] || fail "no new tokens: '$(cat "$tmp/j")'"
 code 2 "$cltrain" generate "$tmp/run" --temperature -1
+code 2 "$cltrain" generate "$tmp/run" --temperature nan
+code 2 "$cltrain" generate "$tmp/run" -n 4611686018427387903
 code 2 "$cltrain" generate
 code 74 "$cltrain" generate "$tmp/nowhere"
 if has_platform intel; then

@@ -3,6 +3,8 @@
 #include "runtime/base/clt_options.h"
 #include "runtime/train/clt_generate.h"
 
+enum { MAX_NEW = 1 << 28 };
+
 /* The prompt comes first, with the first text: after a failed start nothing stands on stdout. */
 static void print_text(void *ctx, const char *text, size_t bytes) {
     const char **prompt = ctx;
@@ -39,8 +41,10 @@ int cmd_generate(int argc, char **argv) {
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "one SOURCE is needed");
-    if (code < 0 && (p.temperature < 0 || p.max_new_tokens < 0 || p.top_k < 0))
+    if (code < 0 && (!(p.temperature >= 0) || p.max_new_tokens < 0 || p.top_k < 0))
         code = clt_options_fail(&command, "temperature, top-k and max-new-tokens cannot be negative");
+    if (code < 0 && p.max_new_tokens > MAX_NEW) /* all of them are kept */
+        code = clt_options_fail(&command, "--max-new-tokens must be at most %d", MAX_NEW);
     if (code < 0) {
         p.source = rest.v[0];
         const char *prompt = p.prompt;
