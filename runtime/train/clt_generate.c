@@ -159,6 +159,7 @@ static clt_status generate(generator *g, const clt_generate_params *p, clt_text_
         clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
                  "each token takes a pass over the whole text",
                  (long long)T);
+    bool foreign = false;
     for (int64_t i = 0; st == CLT_OK && i < p->max_new_tokens; i++) {
         int64_t len = CLT_MIN((int64_t)n, T);
         st = clt_mpt_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits);
@@ -167,7 +168,14 @@ static clt_status generate(generator *g, const clt_generate_params *p, clt_text_
         if (id == eos && p->stop_at_eos) break;
         ids[n++] = id;
         clt_str text = {0};
-        if (id < clt_tokenizer_vocab_size(g->tok)) st = clt_tokenizer_decode(g->tok, &id, 1, &text);
+        if (id < clt_tokenizer_vocab_size(g->tok)) {
+            st = clt_tokenizer_decode(g->tok, &id, 1, &text);
+        } else if (!foreign) {
+            foreign = true;
+            clt_warn("token %d of the model is none of the byte tokenizer's and is left out of the text: is "
+                     "this a model over bytes?",
+                     id);
+        }
         if (text.s) out(ctx, text.s, text.len);
         clt_str_free(&text);
     }

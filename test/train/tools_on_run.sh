@@ -102,6 +102,8 @@ tail32="01234567890123456789012345678901"
 text g "$tmp/run" --prompt "a long beginning $tail32" -n 20 --temperature 0
 text h "$tmp/run" --prompt "another one, longer still, $tail32" -n 20 --temperature 0
 cmp -s <(sed "s/.*$tail32//" "$tmp/g") <(sed "s/.*$tail32//" "$tmp/h") || fail "a prompt longer than max_seq_len: not the last tokens count"
+ok "$cltrain" generate test/golden/mpt-rope/hf --prompt ab -n 40 --temperature 0
+grep -q "is this a model over bytes?" "$tmp/err" || fail "tokens that have no text are left out without a word"
 text i "$tmp/run" -n 5
 text j "$tmp/run" --prompt "nothing more" -n 0
 [ "$(cat "$tmp/j")" = "nothing more" ] || fail "no new tokens: '$(cat "$tmp/j")'"

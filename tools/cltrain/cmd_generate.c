@@ -42,7 +42,8 @@ int cmd_generate(int argc, char **argv) {
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "one SOURCE is needed");
     if (code < 0 && (!(p.temperature >= 0) || p.max_new_tokens < 0 || p.top_k < 0))
-        code = clt_options_fail(&command, "temperature, top-k and max-new-tokens cannot be negative");
+        code = clt_options_fail(
+            &command, "temperature, top-k and max-new-tokens must be numbers, and none of them negative");
     if (code < 0 && p.max_new_tokens > MAX_NEW) /* all of them are kept */
         code = clt_options_fail(&command, "--max-new-tokens must be at most %d", MAX_NEW);
     if (code < 0) {
