@@ -37,3 +37,16 @@ bool clt_utf8_valid(const char *s, size_t n) {
     clt_utf8_add(&u, s, n);
     return clt_utf8_ok(&u);
 }
+
+void clt_utf8_repair(const char *s, size_t n, clt_str *out) {
+    for (size_t i = 0; i < n;) {
+        clt_utf8 u = {0};
+        size_t k = 0;
+        do clt_utf8_add(&u, s + i + k++, 1);
+        while (!u.bad && u.left && i + k < n);
+        bool good = clt_utf8_ok(&u);
+        if (u.bad && k > 1) k--; /* the byte that broke it may begin the next one */
+        clt_str_addn(out, good ? s + i : "\xef\xbf\xbd", good ? k : 3);
+        i += k;
+    }
+}

@@ -3,8 +3,7 @@
 #ifndef CLT_UTF8_H
 #define CLT_UTF8_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "runtime/base/clt_base.h"
 
 /* Start from {0}. */
 typedef struct {
@@ -17,5 +16,8 @@ void clt_utf8_add(clt_utf8 *u, const char *s, size_t n);
 /* Whether everything so far was whole characters. */
 bool clt_utf8_ok(const clt_utf8 *u);
 bool clt_utf8_valid(const char *s, size_t n);
+/* Appends the text to *out with U+FFFD for what is not UTF-8, one for each part of a character that was
+ * begun. */
+void clt_utf8_repair(const char *s, size_t n, clt_str *out);
 
 #endif

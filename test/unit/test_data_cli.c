@@ -167,6 +167,7 @@ static void test_show(void **state) {
     expect("show test/golden/e2e/mds/val --sample 36", 65, "no sample 36; it has 36");
     expect("show test/golden/mds/absent", 65, "does not exist");
     expect("show", 2, "name one dataset folder");
+    expect("show test/golden/e2e/mds/val --sample -1", 2, "--sample must be at least 0");
 }
 
 static void test_verify(void **state) {
@@ -258,6 +259,14 @@ static void test_convert_tokens(void **state) {
     args = clt_format("show %s/out", dir); /* what failed left no dataset */
     expect(args, 65, "no index.json");
     clt_free(args);
+    static const int32_t text[] = {'H', 0, 'I', 200};
+    put_file("text.bin", text, sizeof text);
+    args = clt_format("convert %s/text.bin --tokens int32 --out %s/shown -n 4", dir, dir);
+    expect(args, 0, "1 samples");
+    clt_free(args);
+    args = clt_format("show %s/shown --sample 0", dir);
+    expect(args, 0, "as bytes  \"H\\u0000I\xef\xbf\xbd\"\n");
+    clt_free(args);
 }
 
 static void test_convert_refusals(void **state) {
@@ -309,7 +318,8 @@ static void test_tokenize(void **state) {
     check_tokenize("[226,130,65,255,195]", "-d", 0,
                    "\"\xef\xbf\xbd"
                    "A\xef\xbf\xbd\xef\xbf\xbd\"\n");
-    check_tokenize("[1,257]", "-d", 65, "outside the byte tokenizer's vocabulary");
+    check_tokenize("[1,257]", "-d", 65, "257 at position 1 is outside the byte tokenizer's vocabulary");
+    check_tokenize("[1]\n[1,\"2\"]", "-d", 65, "line 2 holds no token id at position 1");
     check_tokenize("[1]", "", 65, "line 1 is not a JSON string");
     check_tokenize("\"a\"\n{", "", 65, "line 2 is not JSON");
     check_tokenize("", "--tokenizer gpt2", 78, "only 'bytes' is built in");

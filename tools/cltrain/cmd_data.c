@@ -9,6 +9,7 @@
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_mds.h"
 #include "runtime/data/clt_tokenizer.h"
+#include "runtime/data/clt_utf8.h"
 
 enum { SHOWN_SHARDS = 20, SHOWN_TOKENS = 32 };
 
@@ -119,20 +120,31 @@ static void show_dataset(const clt_mds *m) {
     clt_str_free(&hashes);
 }
 
+/* Bytes as a JSON string, 0 bytes and what is not UTF-8 too; freed with free(). */
+static char *quote(const char *s, size_t n) {
+    clt_str text = {0};
+    clt_utf8_repair(s, n, &text);
+    json_t *j = json_stringn(text.s ? text.s : "", text.len);
+    char *quoted = json_dumps(j, JSON_ENCODE_ANY);
+    json_decref(j);
+    clt_str_free(&text);
+    return quoted;
+}
+
 /* The tokens as text, where the byte tokenizer could have made them. */
 static void print_as_bytes(const int32_t *tokens, int64_t n) {
     clt_tokenizer *t;
-    clt_str text = {0}, quoted = {0};
+    clt_str text = {0};
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] > 256) return;
     if (clt_tokenizer_open("bytes", &t) != CLT_OK) return;
     if (clt_tokenizer_decode(t, tokens, (size_t)n, &text) == CLT_OK && text.s) {
-        clt_json_escape(&quoted, text.s);
-        printf("  as bytes  %s\n", quoted.s);
+        char *quoted = quote(text.s, text.len);
+        printf("  as bytes  %s\n", quoted);
+        free(quoted);
     }
     clt_tokenizer_close(t);
     clt_str_free(&text);
-    clt_str_free(&quoted);
 }
 
 static clt_status show_tokens(clt_mds *m, int64_t sample, bool json) {
@@ -157,12 +169,10 @@ static clt_status show_text(clt_mds *m, int64_t sample, bool json) {
     clt_str text = {0};
     clt_status st = clt_mds_get_text(m, sample, &text);
     if (st == CLT_OK) {
-        json_t *s = json_stringn(text.s, text.len);
-        char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
+        char *quoted = quote(text.s, text.len);
         printf(json ? "{\"sample\":%lld,\"text\":%s}\n" : "sample %lld\n  text  %s\n", (long long)sample,
-               quoted ? quoted : "\"\"");
+               quoted);
         free(quoted);
-        json_decref(s);
     }
     clt_str_free(&text);
     return st;
@@ -183,7 +193,7 @@ static clt_status show_one(const char *dir, int64_t sample, bool json) {
 }
 
 static int data_show(int argc, char **argv) {
-    int64_t sample = -1;
+    int64_t sample = INT64_MIN; /* not given */
     bool json = false;
     const clt_option options[] = {
         {"sample", 's', CLT_OPT_INT, &sample, "I", "show this sample instead of the dataset"},
@@ -199,6 +209,8 @@ static int data_show(int argc, char **argv) {
     clt_strv rest = {0}, dirs = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "name one dataset folder");
+    if (code < 0 && sample < 0 && sample != INT64_MIN)
+        code = clt_options_fail(&command, "--sample must be at least 0");
     if (code < 0) {
         clt_status st = find_datasets(rest.v[0], &dirs);
         for (size_t i = 0; i < dirs.n && st == CLT_OK; i++) st = show_one(dirs.v[i], sample, json);

@@ -21,31 +21,22 @@ static clt_status encode_line(const clt_tokenizer *t, json_t *line, long number,
     return st;
 }
 
-/* Replaces what is not UTF-8 by U+FFFD, one for each part of a character that was begun. */
-static void repair(const clt_str *in, clt_str *out) {
-    for (size_t i = 0; i < in->len;) {
-        clt_utf8 u = {0};
-        size_t n = 0;
-        do clt_utf8_add(&u, in->s + i + n++, 1);
-        while (!u.bad && u.left && i + n < in->len);
-        bool good = clt_utf8_ok(&u);
-        if (u.bad && n > 1) n--; /* the byte that broke it may begin the next one */
-        clt_str_addn(out, good ? in->s + i : "\xef\xbf\xbd", good ? n : 3);
-        i += n;
-    }
-}
-
 static clt_status decode_line(const clt_tokenizer *t, json_t *line, long number, clt_str *out) {
     clt_str raw = {0}, text = {0};
+    size_t n = json_array_size(line);
+    int32_t *ids = clt_calloc(n + 1, sizeof *ids);
     clt_status st =
         json_is_array(line) ? CLT_OK : clt_error(CLT_BAD_DATA, "line %ld is not a JSON list of ids", number);
-    for (size_t i = 0; i < json_array_size(line) && st == CLT_OK; i++) {
+    for (size_t i = 0; i < n && st == CLT_OK; i++) {
         json_t *v = json_array_get(line, i);
-        int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        int32_t narrow = id < 0 || id > INT32_MAX ? -1 : (int32_t)id;
-        st = clt_tokenizer_decode(t, &narrow, 1, &raw);
+        int64_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
+            st = clt_error(CLT_BAD_DATA, "line %ld holds no token id at position %zu", number, i);
+        ids[i] = (int32_t)id;
     }
-    repair(&raw, &text);
+    if (st == CLT_OK) st = clt_tokenizer_decode(t, ids, n, &raw);
+    clt_free(ids);
+    clt_utf8_repair(raw.s, raw.len, &text);
     json_t *s = st == CLT_OK ? json_stringn(text.s ? text.s : "", text.len) : NULL;
     char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
     if (quoted) clt_str_add(out, quoted);
