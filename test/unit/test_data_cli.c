@@ -269,6 +269,23 @@ static void test_convert_tokens(void **state) {
     clt_free(args);
 }
 
+/* A link to a folder above adds nothing, and two of them do not multiply each other. */
+static void test_convert_links(void **state) {
+    (void)state;
+    char *texts = clt_path_join(dir, "links"), *one = clt_path_join(texts, "one"),
+         *two = clt_path_join(texts, "two");
+    assert_int_equal(clt_io_mkdirs(texts), CLT_OK);
+    put_file("links/text", "hello", 5);
+    assert_int_equal(symlink(".", one), 0);
+    assert_int_equal(symlink("../links", two), 0);
+    char *args = clt_format("convert %s --out %s/linked -n 5", texts, dir);
+    expect(args, 0, "1 samples of 5 tokens");
+    clt_free(args);
+    clt_free(texts);
+    clt_free(one);
+    clt_free(two);
+}
+
 static void test_convert_refusals(void **state) {
     (void)state;
     put_file("one.txt", "abcdefgh", 8);
@@ -344,15 +361,11 @@ int main(int argc, char **argv) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_order_of_folder),
-        cmocka_unit_test(test_show),
-        cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_convert_text),
-        cmocka_unit_test(test_convert_tokens),
-        cmocka_unit_test(test_convert_refusals),
-        cmocka_unit_test(test_tokenize),
-        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_order_of_folder),
+        cmocka_unit_test(test_show),          cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_convert_text),  cmocka_unit_test(test_convert_tokens),
+        cmocka_unit_test(test_convert_links), cmocka_unit_test(test_convert_refusals),
+        cmocka_unit_test(test_tokenize),      cmocka_unit_test(test_full_disk),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

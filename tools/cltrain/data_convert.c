@@ -1,5 +1,6 @@
 /* cltrain data convert: text or token files -> an MDS dataset in the layout of LLM Foundry's concat mode: the
  * tokens of all documents one after the other, cut every N tokens. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,32 +137,53 @@ static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
     return st;
 }
 
-static clt_status collect(converter *c, const char *path, int depth, clt_strv *files) {
+/* A folder on the way to what is looked at. */
+typedef struct above {
+    const struct above *next;
+    const char *real; /* its path without links */
+} above;
+
+static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files);
+
+/* Everything in a folder; nothing where a link leads back to a folder above, whose files are collected
+ * anyway. */
+static clt_status collect_folder(converter *c, const char *path, const above *up, clt_strv *files) {
+    clt_strv names = {0};
+    int depth = 0;
+    char *real = realpath(path, NULL);
+    if (!real) return clt_error(CLT_IO, "%s: %s", path, strerror(errno));
+    above here = {up, real};
+    bool again = false;
+    for (const above *a = up; a; a = a->next, depth++) again |= strcmp(a->real, real) == 0;
+    clt_status st = CLT_OK;
+    if (depth > MAX_DEPTH)
+        st = clt_error(CLT_BAD_DATA, "%s: folders are nested too deep", path);
+    else if (!again)
+        st = clt_io_list(path, &names);
+    for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
+        char *child = clt_path_join(path, names.v[i]);
+        st = names.v[i][0] == '.' ? CLT_OK : collect(c, child, &here, files);
+        clt_free(child);
+    }
+    clt_strv_free(&names);
+    free(real);
+    return st;
+}
+
+static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files) {
     int kind = 0;
     uint64_t bytes = 0;
-    clt_strv names = {0};
-    clt_status st = CLT_OK;
     int e = clt_io_get()->kind(path, &kind, &bytes);
     if (e || kind == 0 || kind == 3) {
-        if (depth > 0) return CLT_OK; /* a dangling link or a device inside a folder */
+        if (up) return CLT_OK; /* a dangling link or a device inside a folder */
         return clt_error(CLT_IO, "%s: %s", path,
                          e      ? strerror(e)
                          : kind ? "is neither a file nor a folder"
                                 : "does not exist");
     }
-    if (kind == 2) {
-        if (depth > MAX_DEPTH) return clt_error(CLT_BAD_DATA, "%s: folders are nested too deep", path);
-        st = clt_io_list(path, &names);
-        for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
-            char *child = clt_path_join(path, names.v[i]);
-            st = names.v[i][0] == '.' ? CLT_OK : collect(c, child, depth + 1, files);
-            clt_free(child);
-        }
-        clt_strv_free(&names);
-        return st;
-    }
+    if (kind == 2) return collect_folder(c, path, up, files);
     bool text = true;
-    if (depth > 0 && c->tokenizer) CLT_TRY(looks_like_text(path, bytes, &text));
+    if (up && c->tokenizer) CLT_TRY(looks_like_text(path, bytes, &text));
     if (text) {
         clt_strv_add(files, path);
         c->bytes += bytes;
@@ -220,7 +242,7 @@ static clt_status convert(converter *c, const clt_strv *inputs) {
     clt_strv files = {0};
     clt_status st = CLT_OK;
     double start = clt_now();
-    for (size_t i = 0; i < inputs->n && st == CLT_OK; i++) st = collect(c, inputs->v[i], 0, &files);
+    for (size_t i = 0; i < inputs->n && st == CLT_OK; i++) st = collect(c, inputs->v[i], NULL, &files);
     if (st == CLT_OK && files.n == 0) st = clt_error(CLT_BAD_DATA, "no text file found in %s", inputs->v[0]);
     if (st == CLT_OK) st = open_writer(c->opt, c->opt->split, &c->train);
     if (st == CLT_OK && c->opt->val_fraction > 0) st = open_writer(c->opt, "val", &c->val);
