@@ -348,6 +348,13 @@ static void test_full_disk(void **state) {
     clt_str out = {0};
     assert_int_equal(run("order --shards 5,4 >/dev/full", false, &out), 74);
     assert_int_equal(run("--help >/dev/full", false, &out), 74);
+    /* Both splits or none: the second index.json is that of train. */
+    char *args = clt_format("convert README.md --out %s/full -n 64 --val-fraction 0.1", dir);
+    setenv("CLTRAIN_IO_FAULT", "rename:*index.json:2:ENOSPC", 1);
+    assert_int_equal(run(args, false, &out), 74);
+    unsetenv("CLTRAIN_IO_FAULT");
+    expect(args, 0, "full/val: ");
+    clt_free(args);
     clt_str_free(&out);
 }
 

@@ -210,7 +210,16 @@ static char *describe(const convert_options *opt, const char *split, const clt_m
                       shards == 1 ? "" : "s");
 }
 
-/* Publishes both splits; takes the writers. */
+/* Makes a published split no dataset again: without index.json nothing reads its shards, and the next convert
+ * writes over them. */
+static void withdraw(const convert_options *opt, const char *split) {
+    char *dir = clt_path_join(opt->out, split), *index = clt_path_join(dir, "index.json");
+    clt_io_get()->unlink(index);
+    clt_free(index);
+    clt_free(dir);
+}
+
+/* Publishes both splits, or none; takes the writers. */
 static clt_status finish(converter *c, double seconds) {
     char took[32], size[32];
     const convert_options *opt = c->opt;
@@ -228,6 +237,7 @@ static clt_status finish(converter *c, double seconds) {
         st = clt_mds_writer_finish(train);
     else
         clt_mds_writer_abort(train);
+    if (val && st != CLT_OK) withdraw(opt, "val");
     if (st == CLT_OK)
         printf("%s%s%zu file%s, %s read in %s; %lld tokens filled no sample%s\n", lines[0], lines[1],
                c->files, c->files == 1 ? "" : "s", clt_human_bytes((double)c->done, size),
