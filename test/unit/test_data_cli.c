@@ -300,6 +300,7 @@ static void test_convert_refusals(void **state) {
         {"convert %s/one.txt --out %s/one.txt/x -n 4", 74, "cannot create folder"},
         {"convert %s/one.txt --out %s/o --tokenizer gpt2", 78, "only 'bytes' is built in"},
         {"convert %s/one.txt --out %s/o --compression lz4", 78, "compression 'lz4' cannot be written"},
+        {"convert %s/one.txt --out %s/o --eos-id -7", 2, "must be 0 to"},
         {"convert %s/one.txt --out %s/o --tokens uint8", 2, "--tokens must be uint16 or int32"},
         {"convert %s/one.txt --out %s/o --concat-token 5", 2, "did you mean --concat-tokens"},
         {"convert --out %s/o%s", 2, "name the files"},

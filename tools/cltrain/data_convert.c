@@ -280,8 +280,8 @@ static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inp
         return clt_options_fail(cmd, "--tokens must be uint16 or int32");
     if (opt->tokens && opt->eos)
         return clt_options_fail(cmd, "--eos needs a tokenizer; use --eos-id N with --tokens");
-    if (opt->eos_id > INT32_MAX || opt->bos_id > INT32_MAX)
-        return clt_options_fail(cmd, "a token id must fit int32");
+    if (opt->eos_id < -1 || opt->bos_id < -1 || opt->eos_id > INT32_MAX || opt->bos_id > INT32_MAX)
+        return clt_options_fail(cmd, "a token id must be 0 to 2^31 - 1");
     clt_status st = opt->tokens ? CLT_OK : clt_tokenizer_open(opt->tokenizer, &c.tokenizer);
     if (st == CLT_OK && opt->eos) opt->eos_id = clt_tokenizer_eos_id(c.tokenizer);
     c.sample = clt_calloc((size_t)opt->concat, sizeof *c.sample);
