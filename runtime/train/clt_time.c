@@ -13,8 +13,18 @@ const char *clt_time_unit_name(clt_time_unit u) {
     return unit_names[u];
 }
 
+/* Characters of the number that `s` begins with: digits with or without a point, and an exponent if one
+ * follows
+ * ("ep" begins with an e, too). */
+static size_t number_length(const char *s) {
+    size_t n = strspn(s, "0123456789.");
+    if (n == 0 || (s[n] != 'e' && s[n] != 'E')) return n;
+    size_t sign = s[n + 1] == '-' || s[n + 1] == '+', digits = strspn(s + n + 1 + sign, "0123456789");
+    return digits > 0 ? n + 1 + sign + digits : n;
+}
+
 bool clt_time_parse(const char *s, clt_time *out) {
-    size_t digits = strspn(s, "0123456789.");
+    size_t digits = number_length(s);
     if (digits == 0 || digits > 24) return false;
     char number[32];
     memcpy(number, s, digits);
@@ -23,8 +33,8 @@ bool clt_time_parse(const char *s, clt_time *out) {
     if (!clt_parse_f64(number, &value)) return false;
     int64_t whole = 0;
     bool is_whole = clt_parse_i64(number, &whole);
-    if (!is_whole && strchr(number, '.') && value == floor(value) && value < 9e15) {
-        is_whole = true; /* "1.0ep" */
+    if (!is_whole && strpbrk(number, ".eE") && value == floor(value) && value < 9e15) {
+        is_whole = true; /* "1.0ep", "2e9tok" */
         whole = (int64_t)value;
     }
     const char *unit = s + digits;

@@ -34,8 +34,8 @@ typedef struct {
 /* "ep", "ba", "sp", "tok", "dur", "iter", "sec". */
 const char *clt_time_unit_name(clt_time_unit u);
 
-/* Value and unit, letter case ignored; a bare whole number means epochs. Negative values are not times.
- * False if `s` is no time string. */
+/* Value (also as 2e9) and unit, letter case ignored; a bare whole number means epochs. Negative values are
+ * not times. False if `s` is no time string. */
 bool clt_time_parse(const char *s, clt_time *out);
 /* The same for how long something lasts: above 0, and not in iterations. */
 bool clt_time_parse_length(const char *s, clt_time *out);

@@ -20,7 +20,9 @@ static void times_are_read(void **state) {
                 {"7sp", CLT_TIME_SAMPLE, 7, 0},      {"0.25dur", CLT_TIME_DURATION, 0, 0.25},
                 {"1dur", CLT_TIME_DURATION, 0, 1},   {"2iter", CLT_TIME_ITERATION, 2, 0},
                 {"60sec", CLT_TIME_SECOND, 60, 0},   {"1.0ba", CLT_TIME_BATCH, 1, 0},
-                {"0ba", CLT_TIME_BATCH, 0, 0}};
+                {"0ba", CLT_TIME_BATCH, 0, 0},       {"3e4tok", CLT_TIME_TOKEN, 30000, 0},
+                {"1.5E2ba", CLT_TIME_BATCH, 150, 0}, {"1e-1dur", CLT_TIME_DURATION, 0, 0.1},
+                {"1e1ep", CLT_TIME_EPOCH, 10, 0},    {"20e-1ba", CLT_TIME_BATCH, 2, 0}};
     for (size_t i = 0; i < CLT_COUNT_OF(good); i++) {
         clt_time t;
         assert_true(clt_time_parse(good[i].text, &t));
@@ -32,10 +34,15 @@ static void times_are_read(void **state) {
 
 static void what_is_no_time_is_refused(void **state) {
     (void)state;
-    const char *bad[] = {"",       "ba",      "-1ba", "1.5ba",
-                         "1 ba",   "ba1",     "1bax", "1e3ba",
-                         "nandur", "1..2dur", ".",    "99999999999999999999ba",
-                         "1ba ",   "0x10ba",  "+1ba", "1000000000000000000000000000dur"};
+    const char *bad[] = {"",       "ba",
+                         "-1ba",   "1.5ba",
+                         "1 ba",   "ba1",
+                         "1bax",   "1e-3ba",
+                         "1eba",   "1e300tok",
+                         "nandur", "1..2dur",
+                         ".",      "99999999999999999999ba",
+                         "1ba ",   "0x10ba",
+                         "+1ba",   "1000000000000000000000000000dur"};
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
         clt_time t;
         if (clt_time_parse(bad[i], &t)) fail_msg("'%s' was taken for a time", bad[i]);
