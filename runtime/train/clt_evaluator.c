@@ -91,8 +91,7 @@ clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
     if (st == CLT_OK) st = clt_group_agree(r.group, clt_engine_create(&p, &r.engine));
     if (st == CLT_OK) st = clt_run_load(&r, path, false, false);
     if (st == CLT_OK) st = clt_engine_weights_changed(r.engine);
-    if (st == CLT_OK)
-        st = clt_sinks_create(cfg, NULL, clt_group_rank(r.group) == 0, cfg->max_duration, &r.sinks);
+    if (st == CLT_OK) st = clt_sinks_create(cfg, NULL, clt_group_rank(r.group) == 0, 0, &r.sinks);
     if (st == CLT_OK) st = clt_run_eval(&r, true);
     if (st != CLT_OK && r.group) clt_group_give_up(r.group, st);
     clt_free(path);

@@ -70,6 +70,13 @@ void clt_run_close(clt_run *r) {
     clt_free(r->cfg);
 }
 
+bool clt_run_epoch_over(const clt_run *r, int64_t sample_in_epoch, int64_t batch_in_epoch) {
+    int64_t least = r->cfg->train.drop_last ? r->cfg->global_train_batch_size : 1;
+    int64_t subset = r->cfg->train_subset_num_batches;
+    return clt_loader_num_samples(r->train) - sample_in_epoch < least ||
+           (subset > 0 && batch_in_epoch >= subset);
+}
+
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
                                clt_loader **out) {
     clt_loader_params p;

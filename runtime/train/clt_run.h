@@ -101,7 +101,7 @@ typedef struct {
     int64_t optimizer_step, first_step; /* the last one done; the first one of this process */
     int64_t start_batch;
     int64_t batches_per_epoch;
-    clt_time max; /* max_duration in what a timestamp counts */
+    clt_time max; /* max_duration */
     clt_schedule schedule;
     clt_run_leg leg;
     clt_run_time stop;
@@ -134,6 +134,10 @@ typedef struct {
 /* Group, device (checked for the numerics asked for) and operations. */
 clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options *opt);
 void clt_run_close(clt_run *r);
+
+/* Whether a position inside an epoch leaves no batch of it. Samples decide, not a count of batches: the run
+ * may have come here with another batch size. */
+bool clt_run_epoch_over(const clt_run *r, int64_t sample_in_epoch, int64_t batch_in_epoch);
 
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
                                clt_loader **out);

@@ -114,7 +114,7 @@ static clt_status evaluate_next(clt_run *r, int n, double *loss) {
         CLT_TRY(clt_run_eval_batch(r, r->train, epoch, place, samples, true, &sums));
         loss[i] = sums.loss / (double)CLT_MAX(sums.targets, (int64_t)1);
         place += samples;
-        if (++batch < r->batches_per_epoch) continue;
+        if (!clt_run_epoch_over(r, place, ++batch)) continue;
         epoch++;
         place = batch = 0;
     }

@@ -10,7 +10,7 @@ struct clt_sinks {
     clt_file *jsonl;
     bool main_rank, warned;
     bool torn; /* the last line may have been cut off */
-    clt_time max;
+    int64_t batches_per_epoch;
 };
 
 /* A run that was cut off in the middle of a line: the next one starts on its own. */
@@ -25,10 +25,10 @@ static clt_status end_torn_line(clt_file *f, const char *path) {
     return st == CLT_OK && last != '\n' ? clt_file_append(f, "\n", 1) : st;
 }
 
-clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank, clt_time max,
-                            clt_sinks **out) {
+clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank,
+                            int64_t batches_per_epoch, clt_sinks **out) {
     clt_sinks *s = clt_calloc(1, sizeof *s);
-    *s = (clt_sinks){.cfg = cfg, .main_rank = main_rank, .max = max};
+    *s = (clt_sinks){.cfg = cfg, .main_rank = main_rank, .batches_per_epoch = batches_per_epoch};
     if (folder && main_rank) {
         char *path = clt_path_join(folder, "metrics.jsonl");
         clt_status st = clt_file_open(path, CLT_IO_APPEND, &s->jsonl);
@@ -100,16 +100,17 @@ static const char *optimizer_name(const clt_config *c) {
     return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "DecoupledAdamW" : "DecoupledLionW";
 }
 
-/* Composer's header of a console block: in batches or epochs, with the end of the run. */
+/* Composer's header of a console block: in max_duration's unit; of a run in epochs, in batches of this one.
+ */
 static void header(const clt_sinks *s, const clt_step_row *r, clt_str *b) {
-    char max[40];
-    if (s->max.unit == CLT_TIME_BATCH)
-        clt_str_addf(b, "[batch=%lld/%lld]:", (long long)r->after.batch, (long long)s->max.value);
-    else if (s->max.unit == CLT_TIME_EPOCH)
-        clt_str_addf(b, "[epoch=%lld/%lld][batch=%lld]:", (long long)r->before.epoch + 1,
-                     (long long)s->max.value, (long long)r->after.batch);
+    static const char *const units[] = {"epoch", "batch", "sample", "token"};
+    clt_time max = s->cfg->max_duration;
+    if (max.unit == CLT_TIME_EPOCH)
+        clt_str_addf(b, "[epoch=%lld][batch=%lld/%lld]:", (long long)r->before.epoch + 1,
+                     (long long)r->before.batch_in_epoch + 1, (long long)s->batches_per_epoch);
     else
-        clt_str_addf(b, "[batch=%lld, until %s]:", (long long)r->after.batch, clt_time_text(s->max, max));
+        clt_str_addf(b, "[%s=%lld/%lld]:", units[max.unit], (long long)clt_timestamp_get(&r->after, max.unit),
+                     (long long)max.value);
 }
 
 static void step_console(clt_sinks *s, const clt_step_row *r) {
@@ -143,15 +144,17 @@ static void step_console(clt_sinks *s, const clt_step_row *r) {
     clt_str_free(&b);
 }
 
-/* Share of the run that is done, by its own unit. */
-static double done(const clt_sinks *s, const clt_timestamp *t) {
-    return s->max.value > 0 ? CLT_MIN(1.0, (double)clt_timestamp_get(t, s->max.unit) / (double)s->max.value)
-                            : 0.0;
+double clt_sinks_done(const clt_sinks *s, const clt_timestamp *t) {
+    clt_time max = s->cfg->max_duration;
+    double count = (double)clt_timestamp_get(t, max.unit);
+    if (max.unit == CLT_TIME_EPOCH && s->batches_per_epoch > 0)
+        count += (double)t->batch_in_epoch / (double)s->batches_per_epoch;
+    return CLT_MIN(1.0, count / (double)max.value);
 }
 
 static void bar(const clt_sinks *s, const clt_step_row *r) {
     enum { WIDTH = 24 };
-    double part = done(s, &r->after);
+    double part = clt_sinks_done(s, &r->after);
     char cells[WIDTH + 1], eta[32], rate[32];
     for (int i = 0; i < WIDTH; i++) cells[i] = i < (int)(part * WIDTH) ? '#' : '.';
     cells[WIDTH] = 0;
@@ -163,7 +166,7 @@ static void bar(const clt_sinks *s, const clt_step_row *r) {
 void clt_sinks_step(clt_sinks *s, const clt_step_row *r) {
     if (!s->main_rank) return;
     step_json(s, r);
-    bool first = r->before.batch == 0, last = clt_timestamp_reached(&r->after, s->max);
+    bool first = r->before.batch == 0, last = clt_timestamp_reached(&r->after, s->cfg->max_duration);
     bool due = clt_timestamp_crossed(&r->before, &r->after, s->cfg->console_log_interval);
     if (s->cfg->log_to_console && (first || last || due)) step_console(s, r);
     bar(s, r);

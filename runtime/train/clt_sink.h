@@ -29,10 +29,14 @@ typedef struct {
     double seconds;
 } clt_eval_row;
 
-/* `folder` is the run's folder, which exists; NULL: no files. max: the end of the run. */
-clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank, clt_time max,
-                            clt_sinks **out);
+/* `folder` is the run's folder, which exists; NULL: no files. batches_per_epoch: 0 where nothing is trained.
+ */
+clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank,
+                            int64_t batches_per_epoch, clt_sinks **out);
 void clt_sinks_destroy(clt_sinks *s);
+
+/* Share of the run that is done at that time, by max_duration's own unit. */
+double clt_sinks_done(const clt_sinks *s, const clt_timestamp *t);
 
 void clt_sinks_step(clt_sinks *s, const clt_step_row *r);
 /* Progress inside an evaluation: batch `i` of `n`. */

@@ -69,8 +69,16 @@ const char *clt_time_text(clt_time t, char *buf) {
     return buf;
 }
 
-clt_status clt_time_resolve(clt_time t, clt_time max_duration, int64_t batches_per_epoch, const char *what,
-                            clt_time *out) {
+/* A fraction of max_duration, not yet rounded, in the order in which Composer multiplies: the last bit
+ * decides whether 0.03 of 900 batches are 26 or 27. */
+static double share(double fraction, clt_time max_duration, int64_t batches_per_epoch, bool interval) {
+    double max = (double)max_duration.value, batches = (double)batches_per_epoch;
+    if (max_duration.unit != CLT_TIME_EPOCH) return fraction * max;
+    return interval ? max * fraction * batches : fraction * batches * max;
+}
+
+static clt_status resolve(clt_time t, clt_time max_duration, int64_t batches_per_epoch, const char *what,
+                          bool interval, clt_time *out) {
     bool epochs =
         t.unit == CLT_TIME_EPOCH || (t.unit == CLT_TIME_DURATION && max_duration.unit == CLT_TIME_EPOCH);
     if (epochs && batches_per_epoch <= 0)
@@ -84,12 +92,24 @@ clt_status clt_time_resolve(clt_time t, clt_time max_duration, int64_t batches_p
             return clt_error(CLT_BAD_CONFIG, "%s is more batches than can be counted: make it shorter", what);
     }
     if (t.unit == CLT_TIME_DURATION) {
-        double value = t.fraction * (double)r.value;
+        double value = share(t.fraction, max_duration, batches_per_epoch, interval);
         if (value > (double)MAX_COUNT)
             return clt_error(CLT_BAD_CONFIG, "%s is too long: make it shorter", what);
-        r.value = (int64_t)value;
+        r.value = (int64_t)(interval ? ceil(value) : value);
     }
     *out = r;
+    return CLT_OK;
+}
+
+clt_status clt_time_resolve(clt_time t, clt_time max_duration, int64_t batches_per_epoch, const char *what,
+                            clt_time *out) {
+    return resolve(t, max_duration, batches_per_epoch, what, false, out);
+}
+
+clt_status clt_time_resolve_interval(clt_time t, clt_time max_duration, int64_t batches_per_epoch,
+                                     const char *what, clt_time *out) {
+    if (t.unit == CLT_TIME_DURATION) return resolve(t, max_duration, batches_per_epoch, what, true, out);
+    *out = t;
     return CLT_OK;
 }
 
@@ -120,15 +140,17 @@ bool clt_timestamp_crossed(const clt_timestamp *before, const clt_timestamp *now
            clt_timestamp_get(now, every.unit) / every.value;
 }
 
-void clt_timestamp_next_batch(clt_timestamp *t, int64_t samples, int64_t tokens, int64_t batches_per_epoch) {
+void clt_timestamp_end_epoch(clt_timestamp *t) {
+    t->epoch++;
+    t->batch_in_epoch = t->sample_in_epoch = t->token_in_epoch = 0;
+}
+
+void clt_timestamp_next_batch(clt_timestamp *t, int64_t samples, int64_t tokens, bool last_of_epoch) {
     t->batch++;
     t->sample += samples;
     t->token += tokens;
     t->batch_in_epoch++;
     t->sample_in_epoch += samples;
     t->token_in_epoch += tokens;
-    if (batches_per_epoch > 0 && t->batch_in_epoch >= batches_per_epoch) {
-        t->epoch++;
-        t->batch_in_epoch = t->sample_in_epoch = t->token_in_epoch = 0;
-    }
+    if (last_of_epoch) clt_timestamp_end_epoch(t);
 }

@@ -48,14 +48,20 @@ const char *clt_time_text(clt_time t, char *buf);
 clt_status clt_time_resolve(clt_time t, clt_time max_duration, int64_t batches_per_epoch, const char *what,
                             clt_time *out);
 
+/* The same for the time between two evaluations or checkpoints, by Composer's other rule for these: dur is
+ * rounded up, so a short one is not "never", and epochs stay epochs. */
+clt_status clt_time_resolve_interval(clt_time t, clt_time max_duration, int64_t batches_per_epoch,
+                                     const char *what, clt_time *out);
+
 /* The timestamp's count in that unit (epochs, batches, samples, tokens; seconds: whole seconds). */
 int64_t clt_timestamp_get(const clt_timestamp *t, clt_time_unit u);
 /* True when the timestamp has reached `t` (not dur: resolve it first). */
 bool clt_timestamp_reached(const clt_timestamp *now, clt_time t);
 /* True when a multiple of `every` lies in (before, now]: the rule of all intervals. every.value 0: never. */
 bool clt_timestamp_crossed(const clt_timestamp *before, const clt_timestamp *now, clt_time every);
-/* One finished optimizer step of a global batch; the batch that ends an epoch also advances the epoch and
- * clears the counts inside it. */
-void clt_timestamp_next_batch(clt_timestamp *t, int64_t samples, int64_t tokens, int64_t batches_per_epoch);
+/* One finished optimizer step of a global batch; the last batch of an epoch also ends it. */
+void clt_timestamp_next_batch(clt_timestamp *t, int64_t samples, int64_t tokens, bool last_of_epoch);
+/* Advances the epoch and clears the counts inside it. */
+void clt_timestamp_end_epoch(clt_timestamp *t);
 
 #endif

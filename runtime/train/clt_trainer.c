@@ -57,8 +57,9 @@ static clt_status open_data(clt_run *r) {
             CLT_BAD_DATA,
             "%s has %lld samples, fewer than global_train_batch_size %lld: there is no full batch",
             c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
-    CLT_TRY(
-        clt_time_resolve(c->max_duration, c->max_duration, r->batches_per_epoch, "max_duration", &r->max));
+    r->max = c->max_duration;
+    if (clt_run_epoch_over(r, r->now.sample_in_epoch, r->now.batch_in_epoch))
+        clt_timestamp_end_epoch(&r->now);
     clt_time length = {0};
     CLT_TRY(
         clt_time_resolve(r->opt->stop_after, c->max_duration, r->batches_per_epoch, "--stop-after", &length));
@@ -142,8 +143,8 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     if (st == CLT_OK) st = begin_phase(r, "preparing the model");
     if (st == CLT_OK) st = open_engine(r);
     if (st == CLT_OK)
-        st = clt_group_agree(
-            r->group, clt_sinks_create(r->cfg, r->folder, clt_group_rank(r->group) == 0, r->max, &r->sinks));
+        st = clt_group_agree(r->group, clt_sinks_create(r->cfg, r->folder, clt_group_rank(r->group) == 0,
+                                                        r->batches_per_epoch, &r->sinks));
     if (st == CLT_OK) st = begin_phase(r, path ? "loading" : "initial weights");
     if (st == CLT_OK && path)
         st = clt_run_load(r, path, resume, r->autoresumed);
@@ -188,7 +189,7 @@ static int64_t next_samples(const clt_run *r) {
 /* Announces this rank's rows of the batch after this one: the loader reads them meanwhile. */
 static void prefetch(clt_run *r, int64_t samples) {
     int64_t first, last, epoch = r->now.epoch, next = r->now.sample_in_epoch + samples;
-    if (r->now.batch_in_epoch + 1 >= r->batches_per_epoch) {
+    if (clt_run_epoch_over(r, next, r->now.batch_in_epoch + 1)) {
         epoch++;
         next = 0;
     }
@@ -242,8 +243,8 @@ static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens) {
 }
 
 static double seconds_left(const clt_run *r, const clt_timestamp *now, double step_seconds) {
-    double done = (double)clt_timestamp_get(now, r->max.unit), all = (double)r->max.value;
-    return done > 0 ? step_seconds * (double)now->batch * (all - done) / done : 0;
+    double done = clt_sinks_done(r->sinks, now);
+    return done > 0 ? step_seconds * (double)now->batch * (1 - done) / done : 0;
 }
 
 static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *res, double seconds) {
@@ -374,7 +375,8 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     q->lr = c->optimizer.groups[0].lr * alpha;
     q->tokens = tokens;
     q->step = s;
-    clt_timestamp_next_batch(&r->now, b->samples, tokens, r->batches_per_epoch);
+    bool last = clt_run_epoch_over(r, r->now.sample_in_epoch + b->samples, r->now.batch_in_epoch + 1);
+    clt_timestamp_next_batch(&r->now, b->samples, tokens, last);
     q->after = r->now;
     r->optimizer_step = s;
     r->n_queued++;
@@ -424,8 +426,9 @@ static void first_step_done(clt_run *r) {
 
 static clt_status resolve_intervals(clt_run *r, clt_time *eval, clt_time *save) {
     const clt_config *c = r->cfg;
-    CLT_TRY(clt_time_resolve(c->eval_interval, c->max_duration, r->batches_per_epoch, "eval_interval", eval));
-    return clt_time_resolve(c->save_interval, c->max_duration, r->batches_per_epoch, "save_interval", save);
+    int64_t batches = r->batches_per_epoch;
+    CLT_TRY(clt_time_resolve_interval(c->eval_interval, c->max_duration, batches, "eval_interval", eval));
+    return clt_time_resolve_interval(c->save_interval, c->max_duration, batches, "save_interval", save);
 }
 
 static clt_status loop(clt_run *r) {

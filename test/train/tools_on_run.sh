@@ -43,6 +43,24 @@ ok "$cltrain" train -q "$tmp/run.yaml" || finish
 "$cltrain" train "$tmp/run.yaml" 2>&1 | grep -q "^nothing to do: max_duration 8ba is reached by the checkpoint of batch 8" ||
     fail "the same command after the end does not say that nothing is left to do"
 
+# --- another batch size from the middle of an epoch: no sample is lost, no step is empty, epochs end where samples do ---------
+resized() { ok "$cltrain" train "$tmp/run.yaml" save_folder="$tmp/resized" eval_loader=null log_config=false "$@"; }
+code 75 "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/resized" eval_loader=null global_train_batch_size=160 \
+    max_duration=1ep --stop-after 2ba
+resized global_train_batch_size=32 max_duration=1ep
+resized global_train_batch_size=160 max_duration=2ep
+grep -qF "[epoch=2][batch=1/" "$tmp/err" || fail "the console does not count batches of the epoch"
+python3 - "$tmp" <<'PY' || fail "epochs after another batch size"
+import json, sys
+shards = json.load(open(sys.argv[1] + "/data/train/index.json"))["shards"]
+n = sum(s["samples"] for s in shards)
+rows = [r for r in map(json.loads, open(sys.argv[1] + "/resized/metrics.jsonl")) if "loss" in r]
+ends = [b["sample"] for a, b in zip([{"epoch": 0}] + rows, rows) if b["epoch"] > a["epoch"]]
+first = 320 + (n - 320) // 32 * 32
+print(n, ends, [r["loss"] for r in rows])
+sys.exit(ends != [first, first + n // 160 * 160] or not all(r["loss"] > 1 for r in rows))
+PY
+
 # --- a trace: JSON with the host's phases and kernels of steps 3 and 4, and of no others -----------------------------------
 for ahead in 0 1; do
     CLTRAIN_AHEAD=$ahead ok "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/traced$ahead" precision=amp_bf16 \

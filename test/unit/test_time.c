@@ -78,6 +78,28 @@ static void durations_and_epochs_become_counts(void **state) {
     assert_int_equal(clt_time_resolve(huge, huge, 1000, "x", &t), CLT_BAD_CONFIG);
 }
 
+/* Composer: int(0.03 * 90 * 10) batches of warm-up, but an evaluation every ceil(10 * 0.03 * 90). */
+static void intervals_are_rounded_up(void **state) {
+    (void)state;
+    const clt_time max_ep = {.unit = CLT_TIME_EPOCH, .value = 10},
+                   epoch = {.unit = CLT_TIME_EPOCH, .value = 2};
+    clt_time t, part = {.unit = CLT_TIME_DURATION, .fraction = 0.03};
+    assert_int_equal(clt_time_resolve(part, max_ep, 90, "x", &t), CLT_OK);
+    assert_int_equal(t.value, 26);
+    assert_int_equal(clt_time_resolve_interval(part, max_ep, 90, "x", &t), CLT_OK);
+    assert_int_equal(t.unit, CLT_TIME_BATCH);
+    assert_int_equal(t.value, 27);
+    part.fraction = 0.4;
+    assert_int_equal(clt_time_resolve_interval(part, CLT_BATCHES(6), 0, "x", &t), CLT_OK);
+    assert_int_equal(t.value, 3);
+    part.fraction = 0.001;
+    assert_int_equal(clt_time_resolve_interval(part, CLT_BATCHES(6), 0, "x", &t), CLT_OK);
+    assert_int_equal(t.value, 1);
+    assert_int_equal(clt_time_resolve_interval(epoch, CLT_BATCHES(6), 90, "x", &t), CLT_OK);
+    assert_int_equal(t.unit, CLT_TIME_EPOCH);
+    assert_int_equal(t.value, 2);
+}
+
 static void timestamps_count_and_cross(void **state) {
     (void)state;
     clt_timestamp t = {0};
@@ -86,7 +108,7 @@ static void timestamps_count_and_cross(void **state) {
                    every100 = {.unit = CLT_TIME_TOKEN, .value = 100}, never = CLT_BATCHES(0);
     for (int i = 0; i < 10; i++) {
         clt_timestamp before = t;
-        clt_timestamp_next_batch(&t, 8, 64, 4);
+        clt_timestamp_next_batch(&t, 8, 64, i % 4 == 3);
         crossed_ba += clt_timestamp_crossed(&before, &t, every3);
         crossed_ep += clt_timestamp_crossed(&before, &t, epoch);
         crossed_tok += clt_timestamp_crossed(&before, &t, every100);
@@ -108,8 +130,8 @@ static void timestamps_count_and_cross(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(times_are_read), cmocka_unit_test(what_is_no_time_is_refused),
-        cmocka_unit_test(text_reads_back), cmocka_unit_test(durations_and_epochs_become_counts),
-        cmocka_unit_test(timestamps_count_and_cross)};
+        cmocka_unit_test(times_are_read),           cmocka_unit_test(what_is_no_time_is_refused),
+        cmocka_unit_test(text_reads_back),          cmocka_unit_test(durations_and_epochs_become_counts),
+        cmocka_unit_test(intervals_are_rounded_up), cmocka_unit_test(timestamps_count_and_cross)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
