@@ -86,7 +86,9 @@ clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_durat
     return CLT_OK;
 }
 
+/* As in Composer nothing has passed of a span that is empty (a warm-up up to t_max or beyond it). */
 static double fraction(int64_t t, int64_t from, int64_t to) {
+    if (to <= from) return 0.0;
     double x = (double)(t - from) / (double)(to - from);
     return CLT_MIN(x, 1.0);
 }

@@ -127,6 +127,14 @@ static void units_and_the_lag(void **state) {
     assert_int_equal(s.unit, CLT_TIME_BATCH);
     assert_int_equal(s.t_warmup, 25);
     assert_int_equal(s.t_max, 100);
+    c.t_warmup =
+        at("20tok"); /* t_max, in another unit than max_duration, may end inside the warm-up: no decay then */
+    c.t_max = at("10tok");
+    s = resolve(c, "10ba", 0);
+    near(clt_schedule_alpha(&s, 10), 0.5);
+    near(clt_schedule_alpha(&s, 20), 1);
+    near(clt_schedule_alpha(&s, 500), 1);
+    c.t_max = at("1dur");
     c.t_warmup = at("100ba"); /* a warm-up longer than the run is a run inside the warm-up */
     s = resolve(c, "10ba", 0);
     near(clt_schedule_alpha(&s, 9), 0.09);
