@@ -26,8 +26,8 @@ it came from. The file `config.yaml` in a run's folder is the configuration afte
   resolvers such as `${oc.env:X}` are errors.
 - In an override the value is YAML: `callbacks={}`, `optimizer.betas=[0.9, 0.99]`, `eval_loader.dataset.split=null`. A map given for a
   map is merged into it, anything else replaces. A number in the path picks a list element: `eval_loader.0.label=x`.
-- Times are a number and a unit: `ep` epochs, `ba` batches, `sp` samples, `tok` tokens, `dur` a fraction of `max_duration`. A bare
-  number means epochs.
+- Times are a number (`2e9` is one, too) and a unit: `ep` epochs, `ba` batches, `sp` samples, `tok` tokens, `dur` a fraction of
+  `max_duration`. A bare number means epochs.
 
 ## Keys
 "honoured" keys do what the last column says. "no effect" keys are allowed; when one is set to something else than its default, one
@@ -43,7 +43,7 @@ TEXT
 ## Rules between keys
 - `precision` defaults to amp_bf16 as in Foundry. `cltrain.numerics` and `cltrain.recompute` get their defaults from it. A run may change its
   precision at a resume: checkpoints hold the fp32 weights and moments in any case.
-- The learning rate of step s (from 1) is `lr * alpha(max(s - 2, 0))`: Composer steps its schedulers before it counts the batch, so steps
+- The learning rate of step s (from 1) is `lr * alpha` of the time after max(s - 2, 0) batches: Composer steps its schedulers before it counts the batch, so steps
   1 and 2 both use time 0. `t_max` must not end before `max_duration`; `t_warmup` and `t_max` must be in the same unit after `dur` and
   epochs were turned into batches, samples or tokens.
 - `dataset.max_seq_len` of every loader is `max_seq_len`, and that may be at most `model.max_seq_len`.

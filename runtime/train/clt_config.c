@@ -55,6 +55,9 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
             return clt_schema_fail(r, counts[i].key, "is %lld: it must be at most %lld",
                                    (long long)counts[i].v, (long long)counts[i].most);
     }
+    if (c->eval_subset_num_batches == 0)
+        return clt_schema_fail(r, "eval_subset_num_batches",
+                               "is 0: an evaluation has at least one batch; eval_interval: 0 turns it off");
     if (c->exact_lanes & (c->exact_lanes - 1))
         return clt_schema_fail(r, "cltrain.exact_lanes", "is %lld: it must be a power of two",
                                (long long)c->exact_lanes);

@@ -161,6 +161,15 @@ clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder
     return CLT_OK;
 }
 
+/* Foundry searches the names of its wrapped model, "model.transformer...": patterns written for it match, and
+ * so do those written for names without the prefix. */
+static bool matches(const regex_t *re, const char *name) {
+    char *wrapped = clt_format("model.%s", name);
+    bool hit = regexec(re, wrapped, 0, NULL, 0) == 0 || regexec(re, name, 0, NULL, 0) == 0;
+    clt_free(wrapped);
+    return hit;
+}
+
 clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const *names, size_t n,
                                 uint8_t *group, bool *frozen) {
     for (size_t i = 0; i < n; i++) {
@@ -171,14 +180,14 @@ clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const
         regex_t re;
         CLT_TRY(compile_regex(o->groups[g].match, &re));
         for (size_t i = 0; i < n; i++)
-            if (group[i] == 0 && regexec(&re, names[i], 0, NULL, 0) == 0) group[i] = (uint8_t)g;
+            if (group[i] == 0 && matches(&re, names[i])) group[i] = (uint8_t)g;
         regfree(&re);
     }
     for (size_t p = 0; p < o->disable_grad.n; p++) {
         regex_t re;
         CLT_TRY(compile_regex(o->disable_grad.v[p], &re));
         for (size_t i = 0; i < n; i++)
-            if (regexec(&re, names[i], 0, NULL, 0) == 0) frozen[i] = true;
+            if (matches(&re, names[i])) frozen[i] = true;
         regfree(&re);
     }
     return CLT_OK;

@@ -283,6 +283,7 @@ static void wrong_values_are_refused(void **state) {
         {"train_loader.dataset.max_seq_len=32", "train_loader.dataset.max_seq_len", "max_seq_len is 64"},
         {"train_loader.dataset.eos_token_id=4294967296", "eos_token_id", "outside model.vocab_size"},
         {"train_loader.dataset.bos_token_id=-2", "bos_token_id", "outside model.vocab_size"},
+        {"eval_subset_num_batches=0", "eval_subset_num_batches", "at least one batch"},
         {"model.resid_pdrop=1", "resid_pdrop", "below 1"},
         {"model.attn_config.attn_pdrop=-0.1", "attn_pdrop", "at least 0"},
         {"model.embedding_fraction=0", "embedding_fraction", "above 0"},
@@ -517,7 +518,8 @@ static void groups_claim_tensors_in_order(void **state) {
     (void)state;
     clt_config *c =
         load_with("optimizer={param_groups: [{param_str_match: 'norm_\\d', lr: 1e-4, betas: [0.8, 0.9]}, "
-                  "{param_str_match: bias$, weight_decay: 0.0}], disable_grad: [wpe, '^transformer\\.wte']}");
+                  "{param_str_match: bias$, weight_decay: 0.0}], "
+                  "disable_grad: ['^model\\.transformer\\.wpe', '^transformer\\.wte']}");
     const clt_optimizer_config *o = &c->optimizer;
     static const char *const names[] = {"transformer.wte.weight",
                                         "transformer.wpe.weight",
