@@ -100,6 +100,12 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
     p.bos_token_id = l->bos_token_id;
     p.max_rows = max_rows;
     clt_status st = clt_group_agree(r->group, clt_loader_open(&p, out));
+    if (st == CLT_OK && eval && clt_loader_batches(*out, max_rows, l->drop_last) == 0)
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "the evaluation data '%s' has %lld samples, fewer than a batch of %lld, and drop_last "
+            "leaves that out: set drop_last: false",
+            l->label, (long long)clt_loader_num_samples(*out), (long long)max_rows);
     if (st == CLT_OK && r->cfg->model.attn_uses_sequence_id && !clt_loader_has_seq_ids(*out))
         return clt_error(CLT_BAD_CONFIG,
                          "model.attn_config.attn_uses_sequence_id needs eos_token_id or bos_token_id in "

@@ -99,6 +99,7 @@ typedef struct {
     /* the clock, and when something is due */
     clt_timestamp now;
     int64_t optimizer_step, first_step; /* the last one done; the first one of this process */
+    int64_t last_samples, last_tokens;  /* of the batch before `now` */
     int64_t start_batch;
     int64_t batches_per_epoch;
     clt_time max; /* max_duration */

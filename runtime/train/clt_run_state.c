@@ -15,7 +15,7 @@ static void add(clt_ckpt_number *numbers, int *n, clt_strv *names, char *name, d
 }
 
 int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
-    enum { OTHERS = 6 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
+    enum { OTHERS = 8 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
     const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
     const clt_run_guards *g = &r->guards;
     int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
@@ -26,6 +26,8 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
     }
     add(v, &n, names, clt_strdup("first_start"), r->first_start);
     add(v, &n, names, clt_strdup("useful_seconds"), r->useful_seconds);
+    add(v, &n, names, clt_strdup("last_samples"), (double)r->last_samples);
+    add(v, &n, names, clt_strdup("last_tokens"), (double)r->last_tokens);
     if (r->guards.bad_in_a_row) add(v, &n, names, clt_strdup("nonfinite_in_a_row"), (double)g->bad_in_a_row);
     if (r->guards.rollbacks) add(v, &n, names, clt_strdup("rollbacks"), (double)g->rollbacks);
     n += clt_run_leg_numbers(&r->leg, &r->now, v + n);
@@ -63,6 +65,9 @@ double clt_run_useful_of(const clt_checkpoint_state *s) {
 
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
     r->useful_seconds = clt_run_useful_of(s);
+    /* A checkpoint that does not say: a full batch. */
+    r->last_samples = CLT_MIN(r->cfg->global_train_batch_size, s->sample);
+    r->last_tokens = CLT_MIN(r->last_samples * r->cfg->max_seq_len, s->token);
     for (int i = 0; i < s->number_count; i++) {
         const char *name = s->numbers[i].name;
         double v = s->numbers[i].value;
@@ -70,6 +75,8 @@ void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
         if (!strcmp(name, "loss_scale") && v > 0) r->scale.scale = v;
         if (!strcmp(name, "good_steps")) r->scale.good_steps = (int64_t)CLT_MIN(v, 0x1p53);
         if (!strcmp(name, "first_start")) r->first_start = v;
+        if (!strcmp(name, "last_samples")) r->last_samples = (int64_t)CLT_MIN(v, (double)s->sample);
+        if (!strcmp(name, "last_tokens")) r->last_tokens = (int64_t)CLT_MIN(v, (double)s->token);
         if (!strcmp(name, "nonfinite_in_a_row")) r->guards.bad_in_a_row = (int64_t)CLT_MIN(v, 0x1p53);
         if (!strcmp(name, "rollbacks")) r->guards.rollbacks = (int64_t)CLT_MIN(v, 0x1p53);
     }

@@ -193,10 +193,13 @@ void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r) {
     number(&b, "eval_accuracy", r->accuracy, "%.9g");
     number(&b, "eval_seconds", r->seconds, "%.3f");
     write_line(s, &b);
-    clt_info("[Eval on %s data, %lld samples]:\n\t Eval metrics/%s/LanguageCrossEntropy: %.4f\n"
-             "\t Eval metrics/%s/LanguagePerplexity: %.4f\n\t Eval metrics/%s/TokenAccuracy: %.4f",
-             r->label, (long long)r->samples, r->label, r->loss, r->label, r->perplexity, r->label,
-             r->accuracy);
+    /* Foundry's names: eval, and eval/LABEL for one of a list. */
+    const char *label = strcmp(r->label, "eval") == 0 ? "" : r->label, *slash = *label ? "/" : "";
+    clt_info(
+        "[Eval on %s data, %lld samples]:\n\t Eval metrics/eval%s%s/LanguageCrossEntropy: %.4f\n"
+        "\t Eval metrics/eval%s%s/LanguagePerplexity: %.4f\n\t Eval metrics/eval%s%s/TokenAccuracy: %.4f",
+        r->label, (long long)r->samples, slash, label, r->loss, slash, label, r->perplexity, slash, label,
+        r->accuracy);
 }
 
 void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char *fields) {

@@ -353,12 +353,22 @@ static clt_status trace_end(clt_run *r) {
     return t ? clt_trace_finish(t, r->dev) : CLT_OK;
 }
 
+/* The learning rate lags one step (clt_schedule_alpha_of_step): the time is that before the last batch.
+ * Counted, not computed, since batches need not be alike: the last one of an epoch may be short, and the run
+ * may go on with another batch size. */
+static double next_alpha(const clt_run *r) {
+    clt_timestamp t = {.batch = CLT_MAX(r->now.batch - 1, (int64_t)0),
+                       .sample = r->now.sample - r->last_samples,
+                       .token = r->now.token - r->last_tokens};
+    return clt_schedule_alpha(&r->schedule, clt_timestamp_get(&t, r->schedule.unit));
+}
+
 /* Queues the step that the clock shows next and moves the clock on, unless the step is given up. What came of
  * earlier steps is waited for only as far as the engine's queue asks for it. */
 static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     const clt_config *c = r->cfg;
-    int64_t s = r->optimizer_step + 1, G = c->global_train_batch_size;
-    double alpha = clt_schedule_alpha_of_step(&r->schedule, r->now.batch + 1, G, G * c->max_seq_len);
+    int64_t s = r->optimizer_step + 1;
+    double alpha = next_alpha(r);
     bool given_up, recording;
     CLT_TRY(trace_start(r, s));
     double start = clt_now();
@@ -376,6 +386,8 @@ static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     q->tokens = tokens;
     q->step = s;
     bool last = clt_run_epoch_over(r, r->now.sample_in_epoch + b->samples, r->now.batch_in_epoch + 1);
+    r->last_samples = b->samples;
+    r->last_tokens = tokens;
     clt_timestamp_next_batch(&r->now, b->samples, tokens, last);
     q->after = r->now;
     r->optimizer_step = s;
@@ -478,7 +490,7 @@ static clt_status loop(clt_run *r) {
             clt_run_save_begin(r); /* written while training goes on; what came of it is told then */
     }
     CLT_TRY(collect_all(r));
-    if (r->cfg->n_evals && evaluated != r->now.batch) {
+    if (r->cfg->n_evals && eval_every.value > 0 && evaluated != r->now.batch) {
         CLT_TRY(clt_run_eval(r, false));
         if (clt_group_stop(r->group)) return clt_run_stop(r);
     }

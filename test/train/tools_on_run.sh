@@ -61,6 +61,28 @@ print(n, ends, [r["loss"] for r in rows])
 sys.exit(ends != [first, first + n // 160 * 160] or not all(r["loss"] > 1 for r in rows))
 PY
 
+# --- a schedule in samples over short batches, a stop and another batch size: the lr of a step is that of the time two back ------
+decay() {
+    "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/decay" eval_interval=0 train_loader.drop_last=false \
+        scheduler.name=linear_decay_with_warmup scheduler.t_warmup=0sp scheduler.alpha_f=0 max_duration=1400sp "$@"
+}
+code 75 decay global_train_batch_size=160 --stop-after 5ba
+ok decay global_train_batch_size=80
+python3 - "$tmp/decay/metrics.jsonl" <<'PY' || fail "learning rates in samples, or an evaluation with eval_interval 0"
+import json, sys
+rows = list(map(json.loads, open(sys.argv[1])))
+steps = [r for r in rows if "loss" in r]
+want = [1e-3 * (1 - s / 1400) for s in [0, 0] + [r["sample"] for r in steps]]
+print([(r["sample"], r["lr"], w) for r, w in zip(steps, want)])
+sys.exit(any("eval_loss" in r for r in rows) or not all(abs(r["lr"] - w) < 1e-10 for r, w in zip(steps, want)))
+PY
+
+# --- evaluation data: several have Foundry's names, and none is without a batch --------------------------------------------
+ok "$cltrain" eval "$tmp/run.yaml" load_path="$tmp/run" \
+    "eval_loader=[{label: few, name: text, dataset: {local: $tmp/data, split: val}}]"
+grep -qF "Eval metrics/eval/few/LanguageCrossEntropy: " "$tmp/err" || fail "the console has another name for eval_loader's label"
+code 78 "$cltrain" eval "$tmp/run.yaml" load_path="$tmp/run" eval_loader.drop_last=true device_eval_batch_size=1000
+
 # --- a trace: JSON with the host's phases and kernels of steps 3 and 4, and of no others -----------------------------------
 for ahead in 0 1; do
     CLTRAIN_AHEAD=$ahead ok "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/traced$ahead" precision=amp_bf16 \
