@@ -9,19 +9,36 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-clt_status clt_shm_map(const char *name, size_t bytes, bool create, void **out) {
+clt_status clt_shm_open(const char *name, size_t bytes, bool create, int *out) {
     int fd = shm_open(name, O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
-    if (fd < 0)
-        return clt_error(CLT_IO, "cannot %s shared memory %s: %s", create ? "create" : "open", name,
-                         strerror(errno));
-    /* posix_fallocate finds a /dev/shm that is too small now, not by a bus error in the middle of a step. */
-    int e = create ? posix_fallocate(fd, 0, (off_t)bytes) : 0;
+    if (fd >= 0 && (!create || ftruncate(fd, (off_t)bytes) == 0)) {
+        *out = fd;
+        return CLT_OK;
+    }
+    const int e = errno;
+    if (fd >= 0) {
+        close(fd);
+        shm_unlink(name);
+    }
+    return clt_error(CLT_IO, "cannot %s shared memory %s: %s", create ? "create" : "open", name, strerror(e));
+}
+
+/* posix_fallocate finds a /dev/shm that is too small now, not by a bus error in the middle of a step. A
+ * process that is stopped and goes on meanwhile interrupts it on some systems. */
+static int reserve(int fd, size_t bytes) {
+    int e;
+    do e = posix_fallocate(fd, 0, (off_t)bytes);
+    while (e == EINTR);
+    return e;
+}
+
+clt_status clt_shm_map(int fd, size_t bytes, bool first, void **out) {
+    int e = first ? reserve(fd, bytes) : 0;
     void *p = e ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED && !e) e = errno;
     close(fd);
     if (e) {
         char size[32];
-        if (create) shm_unlink(name);
         return clt_error(
             CLT_NO_MEMORY,
             "cannot map %s of shared memory: %s; enlarge /dev/shm (in a container: --shm-size) or set "

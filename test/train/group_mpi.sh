@@ -42,6 +42,12 @@ code=$?
 [ $code != 0 ] && [ $(($(date +%s) - start)) -le 8 ] && grep -q "rank 1 .*\(is gone: it was at step 7\|signal 9\)" "$log"
 report "a rank dies: exit $code after $(($(date +%s) - start)) s" $?
 
+# Shared memory has no name any more when it is reserved.
+CLTRAIN_COMM_TIMEOUT=60 "${run[@]}" -np 2 "$program" --do shm --rank 0 >"$log" 2>&1
+pid=$(sed -n 's/.*rank 0 (host .*, process \([0-9]*\)) is gone.*/\1/p' "$log")
+[ -n "$pid" ] && ! compgen -G "/dev/shm/cltrain.*$pid.*" >/dev/null
+report "a rank dies while it reserves shared memory: nothing is left there" $?
+
 left=$(pgrep -f "^$program --do" | wc -l)
 [ "$left" = 0 ]
 report "no process is left" $?

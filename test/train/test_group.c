@@ -1,9 +1,11 @@
 /* The functions of a group, checked on every rank; test/train/group_mpi.sh runs this under mpirun. Alone it
  * is a group of one rank.
  *
- *   test_group [--rank R --do WHAT]    WHAT: stall, die, fail, refuse: what rank R does instead of its part
+ *   test_group [--rank R --do WHAT]    WHAT: stall, die, fail, refuse: what rank R does instead of its part;
+ *                                      shm: dies where it reserves the memory of an exchange
  *
  * What fails is printed, and ends the job: cmocka's asserts would leave the other ranks waiting. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,6 +297,24 @@ static void test_reduction(void) {
 
 /* --- what goes wrong --- */
 
+static bool dies_reserving;
+
+/* In the place of the C library's. */
+int posix_fallocate(int fd, off_t at, off_t bytes) {
+    if (dies_reserving) raise(SIGKILL);
+    return ftruncate(fd, at + bytes);
+}
+
+static int reserve_and_die(bool me) {
+    board b = {0};
+    clt_reduce_plan *plan = NULL;
+    open_board(&b, 1);
+    split = (clt_lane_split){size, size, NULL};
+    dies_reserving = me;
+    ok(clt_reduce_plan_create(group, b.dev, &b.table, &split, add, b.ops, &plan), "reduce_plan_create");
+    return 4;
+}
+
 static int misbehave(const char *what) {
     clt_group_note(group, 7, "a phase of the test");
     if (!strcmp(what, "stall")) raise(SIGSTOP);
@@ -312,6 +332,7 @@ static int run(const char *what, int who) {
     size = clt_group_size(group);
     if (what) {
         ok(clt_group_barrier(group), "barrier");
+        if (!strcmp(what, "shm")) return reserve_and_die(rank == who);
         if (rank == who) return misbehave(what);
         clt_group_note(group, 8, "waiting");
         ok(clt_group_barrier(group), "barrier");
