@@ -35,11 +35,16 @@ bool clt_process_gone(long pid) {
     return state == 'Z';
 }
 
-static void leave_line(const char *what, const char *text) {
+/* false without a folder. */
+static bool path_of(int rank, const char *what, char path[512]) {
     const char *dir = clt_env(CLT_ENV_LAUNCH_DIR);
+    if (dir) snprintf(path, 512, "%s/%d.%s", dir, rank, what);
+    return dir;
+}
+
+static void leave_line(const char *what, const char *text) {
     char path[512];
-    if (!dir) return;
-    snprintf(path, sizeof path, "%s/%d.%s", dir, clt_launch_detect().rank, what);
+    if (!path_of(clt_launch_detect().rank, what, path)) return;
     FILE *f = fopen(path, "w");
     if (!f) return;
     fputs(text, f);
@@ -66,12 +71,22 @@ void clt_launch_begin(void) {
     clt_log_hold(true);
 }
 
+/* mpirun ends rank 0, too, once another rank has failed. Where rank 0 leaves its code is seen when it has
+ * spoken; elsewhere (no folder, another host) it has a head start. */
+static void let_first_speak(void) {
+    static const double head_start = 0.5, at_most = 20, look = 0.02;
+    const char *dir = clt_env(CLT_ENV_LAUNCH_DIR);
+    const double end = clt_now() + (dir && access(dir, F_OK) == 0 ? at_most : head_start);
+    char path[512];
+    const bool named = path_of(0, "exit", path);
+    while (clt_now() < end && !(named && access(path, F_OK) == 0)) clt_sleep(look);
+}
+
 int clt_launch_end(int code) {
     /* The command line is the same on every rank: rank 0 has said what is wrong with it. */
     static const bool all[CLT_LOG_HELD] = {true, true, true, true, true, true, true, true};
-    static const double head_start = 0.5; /* mpirun ends rank 0, too, once another rank has failed */
     bool usage = code == clt_status_exit_code(CLT_USAGE);
-    if (usage && clt_launch_detect().rank > 0) clt_sleep(head_start);
+    if (usage && clt_launch_detect().rank > 0) let_first_speak();
     clt_log_release(usage ? all : NULL);
     clt_launch_report(code);
     return code;

@@ -80,6 +80,21 @@ code=$?
 [ $code = 3 ] && [ "$(grep -v -- ------ "$log" | tr '\n' '|')" = "before|There are not enough slots|after|" ]
 report "texts of Open MPI" $? "exit $code"
 
+# A first rank that comes late still says what is wrong with the command line: the others wait with their end for it.
+cat >"$tmp/empty/mpirun" <<'EOF'
+#!/bin/sh
+[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" && exit 0
+until [ "${1##*/}" = cltrain ]; do shift; done
+export OMPI_COMM_WORLD_SIZE=2
+(sleep 1.5 && OMPI_COMM_WORLD_RANK=0 exec "$@") &
+OMPI_COMM_WORLD_RANK=1 "$@"
+code=$?
+kill $! 2>/dev/null
+exit $code
+EOF
+once "a wrong option, of which the first rank speaks late" 2 "^error: .*--frob" \
+    env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train --frob
+
 # A rank that is gone without a word: the launcher's code, unless it is a signal's number (MPICH).
 cat >"$tmp/empty/mpirun" <<'EOF'
 #!/bin/sh
