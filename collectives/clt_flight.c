@@ -1,6 +1,9 @@
 #include "clt_flight.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clt_group_internal.h"
@@ -79,26 +82,57 @@ static void events_of(const clt_flight_log *l, clt_str *out) {
     }
 }
 
-void clt_flight_dump(const clt_group *g, const char *why, clt_str *out) {
+typedef struct {
+    char *path;
+    clt_str text;
+    bool ok;
+} dump_file;
+
+/* Without a wait for the disk: the file system may be what hangs. */
+static void *write_dump(void *arg) {
+    dump_file *d = arg;
+    FILE *f = fopen(d->path, "w");
+    d->ok = f && fputs(d->text.s, f) >= 0;
+    if (f && fclose(f) != 0) d->ok = false;
+    return NULL;
+}
+
+/* Opening the file may hang, too: a thread does it, and is left behind when it takes too long, for what it is
+ * part of has still to be said. */
+static bool write_in_time(dump_file *d, double seconds) {
+    pthread_t thread;
+    sigset_t all, old;
+    struct timespec until;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old); /* signals are for other threads */
+    const int e = pthread_create(&thread, NULL, write_dump, d);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e != 0) return false;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)seconds;
+    until.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    return pthread_timedjoin_np(thread, NULL, &until) == 0;
+}
+
+void clt_flight_dump(const clt_group *g, const char *why, double at_most, clt_str *out) {
     char host[256];
     if (!g->folder) return;
     host_name(host);
-    char *path = clt_format("%s/events-%s-%.0f-rank%d.txt", g->folder, host, clt_wall(), g->rank);
-    clt_str text = {0};
-    clt_str_addf(&text, "%s\n", why);
+    dump_file *d = clt_calloc(1, sizeof *d);
+    d->path = clt_format("%s/events-%s-%.0f-rank%d.txt", g->folder, host, clt_wall(), g->rank);
+    clt_str *text = &d->text;
+    clt_str_addf(text, "%s\n", why);
     for (int r = 0; r < g->local_size; r++) {
-        clt_str_add(&text, "\n");
-        state_line(&g->flight[r], host, &text);
-        clt_str_add(&text, "\n");
-        events_of(&g->flight[r], &text);
+        clt_str_add(text, "\n");
+        state_line(&g->flight[r], host, text);
+        clt_str_add(text, "\n");
+        events_of(&g->flight[r], text);
     }
-    /* Without a wait for the disk: this one may be what hangs. */
-    FILE *f = fopen(path, "w");
-    if (f) {
-        fputs(text.s, f);
-        fclose(f);
-        clt_str_addf(out, "\n  last events: %s", path);
-    }
-    clt_str_free(&text);
-    clt_free(path);
+    if (!write_in_time(d, at_most)) return; /* the thread still has it; the process ends */
+    if (d->ok) clt_str_addf(out, "\n  last events: %s", d->path);
+    clt_str_free(text);
+    clt_free(d->path);
+    clt_free(d);
 }

@@ -42,7 +42,8 @@ const char *clt_flight_phase_of(const clt_flight_log *l); /* "start" before the 
  * this host, each after "\n  "; nothing where there are more than a screen holds. */
 void clt_flight_table(const clt_group *g, clt_str *out);
 /* Writes all events of the ranks of this host to a new file in the group's folder (clt_group_set_folder) and
- * adds "\n  last events: FILE"; nothing without a folder. */
-void clt_flight_dump(const clt_group *g, const char *why, clt_str *out);
+ * adds "\n  last events: FILE"; nothing without a folder, or where the file system takes longer than
+ * `at_most` seconds: what this is part of has still to be said. For a process that ends. */
+void clt_flight_dump(const clt_group *g, const char *why, double at_most, clt_str *out);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct {
     _Atomic int32_t stop;     /* a signal that some rank got */
     _Atomic int32_t ended;    /* 1 + exit code once a rank has ended the job */
     _Atomic uint64_t said;    /* hash of the message that it printed */
+    _Atomic int32_t spoken;   /* 1 once a rank that ends the job has printed what it had to say */
     clt_flight_log flight[];  /* [ranks of the host] */
 } clt_shm_page;
 

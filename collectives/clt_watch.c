@@ -38,6 +38,7 @@ static void say_why(clt_group *g) {
     bool first = page && n && atomic_compare_exchange_strong(&page->said, &none, line[n - 1]);
     for (int i = 0; i < n; i++) drop[i] = page && !first && atomic_load(&page->said) == line[i];
     clt_log_release(drop);
+    if (page) atomic_store(&page->spoken, 1);
 }
 
 static volatile sig_atomic_t end_code;
@@ -63,11 +64,13 @@ void clt_watch_end_job(clt_group *g, int code) {
 }
 
 /* Another rank of this host ends the job. A launcher kills all ranks once the first has gone: that one must
- * have said why by then. */
-static void follow(int code) {
-    static const double its_time = 0.7;
+ * have said why by then, which may take it longer on a busy machine. */
+static void follow(const clt_group *g, int code) {
+    static const double its_time = 0.7, at_most = 2.5, look = 0.02;
+    const double start = clt_now();
     clt_log_release(NULL);
     clt_sleep(its_time);
+    while (!atomic_load(&state(g)->page->spoken) && clt_now() - start < at_most) clt_sleep(look);
     clt_launch_report(code);
     _exit(code);
 }
@@ -93,11 +96,13 @@ static const clt_flight_log *find_stuck(clt_group *g) {
     return n->met < g->flight[g->local_rank].met || seconds_since(n->seen_ms) > ALIVE_SECONDS ? n : NULL;
 }
 
-/* `text` about the job's end, then every rank of the host, and where their last events are. */
-static void tell(clt_group *g, clt_status st, const char *text, bool table) {
+/* `text` about the job's end, then every rank of the host, and where their last events are. mpirun leaves no
+ * more than a second after a death. */
+static void tell(clt_group *g, clt_status st, const char *text, bool dead) {
+    static const double after_death = 0.5, after_wait = 1.5;
     clt_str more = {0};
-    if (table) clt_flight_table(g, &more);
-    clt_flight_dump(g, text, &more);
+    if (!dead) clt_flight_table(g, &more);
+    clt_flight_dump(g, text, dead ? after_death : after_wait, &more);
     clt_error(st, "%s. The job ends; run it again: it goes on from the last checkpoint%s", text,
               more.s ? more.s : "");
     clt_str_free(&more);
@@ -116,7 +121,7 @@ static void name_the_stuck(clt_group *g, const char *what) {
                        "and waited %.0f s for %s (dist_timeout or CLTRAIN_COMM_TIMEOUT)",
                        host, (long long)mine->step, clt_flight_phase_of(mine), g->timeout, what);
     if (!n) clt_sleep(1); /* the other host knows more, and ends the job meanwhile */
-    tell(g, CLT_AGAIN, text, true);
+    tell(g, CLT_AGAIN, text, false);
     clt_free(text);
 }
 
@@ -129,7 +134,7 @@ static void deadline_passed(clt_group *g, const char *what) {
     }
     int32_t none = 0;
     atomic_store(&state(g)->watcher->ending, true);
-    if (!atomic_compare_exchange_strong(&state(g)->page->ended, &none, 1 + code)) follow(none - 1);
+    if (!atomic_compare_exchange_strong(&state(g)->page->ended, &none, 1 + code)) follow(g, none - 1);
     name_the_stuck(g, what);
     clt_watch_end_job(g, code);
 }
@@ -145,12 +150,12 @@ static bool is_gone(const clt_flight_log *n) {
 static void end_for(clt_group *g, const clt_flight_log *n) {
     int code = clt_status_exit_code(CLT_FAIL);
     int32_t none = 0;
-    if (!atomic_compare_exchange_strong(&state(g)->page->ended, &none, 1 + code)) follow(none - 1);
+    if (!atomic_compare_exchange_strong(&state(g)->page->ended, &none, 1 + code)) follow(g, none - 1);
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     char *text = clt_format("rank %d (host %s, process %d) is gone: it was at step %lld, %s", (int)n->rank,
                             host, (int)n->pid, (long long)n->step, clt_flight_phase_of(n));
-    tell(g, CLT_FAIL, text, false);
+    tell(g, CLT_FAIL, text, true);
     say_why(g);
     clt_launch_report(code);
     _exit(code);
@@ -160,7 +165,7 @@ static void look_at_others(clt_group *g) {
     clt_mpi_state *s = state(g);
     int32_t ended = atomic_load(&s->page->ended);
     if (atomic_load(&s->watcher->ending)) return;
-    if (ended) follow(ended - 1);
+    if (ended) follow(g, ended - 1);
     for (int r = 0; s->see_processes && r < g->local_size; r++)
         if (is_gone(&g->flight[r])) end_for(g, &g->flight[r]);
 }

@@ -75,6 +75,16 @@ under_mpirun TERM 1
 [ $code = 75 ] && [ "$left" = 0 ] && grep -q "^stopped at batch [0-9]* after a save" "$log"
 report "mpirun alone: SIGTERM to a rank" $? "exit $code after $took ms"
 
+# --- the file system hangs, too ------------------------------------------------------------------------------------------
+rm -rf "$tmp"/cltrain-launch.*
+in_background env LD_PRELOAD="$preload" HANG_EVENTS=1 "$cltrain" launch -n 2 train "${settings[@]}"
+pid=$started
+until_there "checkpoint saved"
+kill -KILL "$(rank_pid 1)"
+ended /
+[ $code = 1 ] && [ $took -le 5000 ] && [ "$left" = 0 ] && grep -q "^error: rank 1 (host .*) is gone: it was at step" "$log"
+report "a rank is killed, and the file of the last events cannot be opened" $? "exit $code after $took ms"
+
 # --- a rank that is stopped while it starts ---------------------------------------------------------------------------
 rm -rf "$tmp"/cltrain-launch.*
 in_background "$cltrain" launch -n 2 train "${settings[@]}"

@@ -1,8 +1,11 @@
 /* Loaded before the OpenCL loader (LD_PRELOAD): from launch $HANG_AT of rank $HANG_RANK on, its queue waits
- * for a user event that nobody sets, as a hung device would. Then the file $HANG_MARK appears. */
+ * for a user event that nobody sets, as a hung device would. Then the file $HANG_MARK appears.
+ * With $HANG_EVENTS the file of the last events cannot be opened, as on a file system that hangs. */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Declared here, because only runtime/device includes OpenCL's headers. */
@@ -40,4 +43,11 @@ cl_int clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint 
     const long rank = number(getenv("PMI_RANK") ? "PMI_RANK" : "OMPI_COMM_WORLD_RANK");
     if (++launches == number("HANG_AT") && rank == number("HANG_RANK")) hang(queue);
     return next(queue, kernel, dims, offset, global, local, waits, wait, event);
+}
+
+FILE *fopen(const char *path, const char *mode) {
+    static FILE *(*next)(const char *, const char *);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "fopen");
+    while (getenv("HANG_EVENTS") && strstr(path, "/events-")) pause();
+    return next(path, mode);
 }
