@@ -54,6 +54,8 @@ for k in $(seq "$KILLS"); do
         early=$((early + 1))
     fi
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.4f", r / 32768 * 0.7 }')"
+    # Until it has become its program nobody would be hit, and the run would never end.
+    while [ -z "$(everyone)" ] && kill -0 $pid 2>/dev/null; do sleep 0.01; done
     case $((k % 3)) in
     0) victims=$(everyone | tail -n 1); kills_rank=$((kills_rank + 1)) ;;
     1) victims=$(everyone); kills_all=$((kills_all + 1)) ;;
