@@ -168,6 +168,7 @@ static void tell_failure(clt_run *r) {
              (long long)r->save.batch, (long long)r->saves_failed);
     clt_free(r->save.name);
     r->save.name = NULL;
+    clt_group_agree(r->group, CLT_OK); /* that the run goes on: a rank that fails alone now ends the job */
 }
 
 clt_status clt_run_save_begin(clt_run *r) {

@@ -53,6 +53,15 @@ hung "a hung device" 1 0 "$cltrain"
 hung "a hung device under one of two ranks" 2 1 "$cltrain" launch -n 2
 hung "the same with mpirun alone" 2 0 "${by_hand[@]}" -np 2 "$cltrain"
 
+# --- a device that fails, after saves that did ------------------------------------------------------------------------------
+in_background env LD_PRELOAD="$preload" HANG_AT=3000 HANG_RANK=1 HANG_FAILS=1 CLTRAIN_IO_FAULT="pwrite:data.*:1-:EIO" \
+    "$cltrain" launch -n 2 train "${settings[@]}" save_interval=1ba
+pid=$started
+until_there "\[rank 1\] error: .*CL_OUT_OF_RESOURCES"
+ended /
+[ $code = 1 ] && [ $took -le 5000 ] && [ "$left" = 0 ] && grep -q "training goes on without a checkpoint" "$log"
+report "a device fails under one of two ranks whose saves have failed" $? "exit $code after $took ms"
+
 # --- stopped ranks, mpirun alone ----------------------------------------------------------------------------------------
 export CLTRAIN_COMM_TIMEOUT=6 # joining has it, too, and takes seconds on a busy machine
 rank_of() { for p in $(pgrep -f "^$cltrain train.*save_folder=$tmp/run"); do

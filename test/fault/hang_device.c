@@ -1,5 +1,6 @@
 /* Loaded before the OpenCL loader (LD_PRELOAD): from launch $HANG_AT of rank $HANG_RANK on, its queue waits
  * for a user event that nobody sets, as a hung device would. Then the file $HANG_MARK appears.
+ * With $HANG_FAILS every launch from that one on fails instead.
  * With $HANG_EVENTS the file of the last events cannot be opened, as on a file system that hangs. */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -12,7 +13,7 @@
 typedef int cl_int;
 typedef unsigned cl_uint;
 typedef void *cl_command_queue, *cl_context, *cl_kernel, *cl_event;
-enum { CL_QUEUE_CONTEXT = 0x1090 };
+enum { CL_OUT_OF_RESOURCES = -5, CL_QUEUE_CONTEXT = 0x1090 };
 cl_int clGetCommandQueueInfo(cl_command_queue, cl_uint, size_t, void *, size_t *);
 cl_event clCreateUserEvent(cl_context, cl_int *);
 cl_int clEnqueueBarrierWithWaitList(cl_command_queue, cl_uint, const cl_event *, cl_event *);
@@ -41,7 +42,9 @@ cl_int clEnqueueNDRangeKernel(cl_command_queue queue, cl_kernel kernel, cl_uint 
     static long launches;
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueNDRangeKernel");
     const long rank = number(getenv("PMI_RANK") ? "PMI_RANK" : "OMPI_COMM_WORLD_RANK");
-    if (++launches == number("HANG_AT") && rank == number("HANG_RANK")) hang(queue);
+    const long left = number("HANG_AT") - ++launches;
+    if (getenv("HANG_FAILS") && left <= 0 && rank == number("HANG_RANK")) return CL_OUT_OF_RESOURCES;
+    if (left == 0 && rank == number("HANG_RANK")) hang(queue);
     return next(queue, kernel, dims, offset, global, local, waits, wait, event);
 }
 
