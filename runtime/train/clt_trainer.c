@@ -63,6 +63,8 @@ static clt_status open_data(clt_run *r) {
     clt_time length = {0};
     CLT_TRY(
         clt_time_resolve(r->opt->stop_after, c->max_duration, r->batches_per_epoch, "--stop-after", &length));
+    /* A part of the run that is less than a batch is one: 0 would be no end at all. */
+    if (r->opt->stop_after.fraction > 0) length.value = CLT_MAX(length.value, 1);
     clt_run_leg_start(&r->leg, &r->now, length);
     return clt_schedule_resolve(&c->schedule, c->max_duration, r->batches_per_epoch, &r->schedule);
 }

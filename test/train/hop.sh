@@ -40,6 +40,9 @@ check "the same hop goes on in that leg, and through the round" [ "$?:$(legs_of 
 check "the same bits" [ "$("$cltrain" ckpt hash "$tmp/hop")" = "$want" ]
 check "the same losses" diff <(steps_of "$tmp/straight") <(steps_of "$tmp/hop")
 
+hop "pocl*1:2ba,pocl*1:0.1dur" part max_duration=4ba
+check "a leg that is less than a batch is one batch" [ "$?:$(legs_of "$tmp/part")" = "0:2:0:0 3:2:1" ]
+
 # Two ranks of which one would queue steps ahead and one would look at each at once, as a GPU's and a CPU's do; and both
 # ahead, while the first one writes a trace.
 cat >"$tmp/by_rank" <<'RANK'
