@@ -24,13 +24,14 @@ static void on_alarm(int sig) {
 
 /* Between guard(timeout) and guard(0) the process ends if that takes longer. */
 static void guard(double seconds) {
+    static const double most = 1e6; /* dist_timeout may be more than alarm() counts */
     struct sigaction a;
     memset(&a, 0, sizeof a);
     a.sa_handler = seconds > 0 ? on_alarm : SIG_DFL;
     sigemptyset(&a.sa_mask);
     alarm(0);
     sigaction(SIGALRM, &a, NULL);
-    if (seconds > 0) alarm((unsigned)seconds + 1);
+    if (seconds > 0) alarm((unsigned)CLT_MIN(seconds, most) + 1);
 }
 
 /* --- joining and leaving
