@@ -48,11 +48,13 @@ static void load(void) {
 /* --- maps of a device -------------------------------------------------------------------------------------
  */
 
-enum { SLOTS = 4096, BUCKETS = 4096, MAP_BYTES = 128 };
+enum { SLOTS = 4096, BUCKETS = 4096, MAP_BYTES = 128, STAYS = 1000 };
+_Static_assert(STAYS < SLOTS, "there is always a place that may be taken");
 
 typedef struct {
     clt_tensor_map_params p;
-    int next; /* in its bucket; -1: end */
+    uint64_t asked; /* when somebody got it last */
+    int next;       /* in its bucket; -1: end */
     bool used;
 } entry;
 
@@ -63,6 +65,7 @@ struct clt_tensor_maps {
     pthread_t opener; /* makes the context */
     bool opening;
     int next_slot;
+    uint64_t asked; /* maps that were handed out so far */
     int bucket[BUCKETS];
     entry slot[SLOTS];
 };
@@ -131,6 +134,15 @@ void clt_tensor_map_forget(clt_device *dev, const clt_buffer *b) {
     struct clt_tensor_maps *t = dev->tensor_maps;
     for (int i = 0; t && i < SLOTS; i++)
         if (t->slot[i].used && t->slot[i].p.ref.buf == b) drop(t, i);
+}
+
+/* The place for a new map: they are taken in turn, but what a launch that is being put together got a moment
+ * ago stays as it is. */
+static int take_slot(struct clt_tensor_maps *t) {
+    int slot = t->next_slot;
+    while (t->slot[slot].used && t->asked - t->slot[slot].asked < STAYS) slot = (slot + 1) % SLOTS;
+    t->next_slot = (slot + 1) % SLOTS;
+    return slot;
 }
 
 /* The context is there, or cannot be had, once this returns. */
@@ -250,13 +262,13 @@ clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, c
                              p->ref.buf ? p->ref.buf->name : "");
         CLT_TRY(address_of(dev, p->ref.buf));
         CLT_TRY(encode(dev, p, map));
-        slot = t->next_slot;
-        CLT_TRY(clt_buffer_write(t->maps, (size_t)slot * MAP_BYTES, map, MAP_BYTES));
-        t->next_slot = (slot + 1) % SLOTS;
+        slot = take_slot(t);
         if (t->slot[slot].used) drop(t, slot);
+        CLT_TRY(clt_buffer_write(t->maps, (size_t)slot * MAP_BYTES, map, MAP_BYTES));
         t->slot[slot] = (entry){.p = *p, .next = t->bucket[bucket], .used = true};
         t->bucket[bucket] = slot;
     }
+    t->slot[slot].asked = ++t->asked;
     *out = (clt_ref){t->maps, (uint64_t)slot * (MAP_BYTES / 8)};
     return CLT_OK;
 }

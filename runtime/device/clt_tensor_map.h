@@ -39,9 +39,9 @@ void clt_tensor_map_begin(clt_device *dev);
 bool clt_tensor_map_fits(const clt_tensor_map_params *p);
 /* The map of these parameters: the same place each time. The first call waits for the device and makes a
  * buffer, and so does the first one for each tensor buffer (wait only); every other call at most queues a
- * write, which is done before any later launch. The place stays valid until 1000 further maps were made,
- * which is more than one launch uses; a buffer that is destroyed takes its maps with it. CLT_FAIL with a
- * message where clt_tensor_map_available or clt_tensor_map_fits is false, or the driver refuses. */
+ * write, which is done before any later launch. The place stays valid until maps were asked for 1000 times
+ * more, which is more than one launch uses; a buffer that is destroyed takes its maps with it. CLT_FAIL with
+ * a message where clt_tensor_map_available or clt_tensor_map_fits is false, or the driver refuses. */
 clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, clt_ref *out);
 
 #endif
