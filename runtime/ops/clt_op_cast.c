@@ -15,7 +15,7 @@ static clt_status cast(clt_ops *ops, const clt_variant *v, const char *name, clt
     return clt_vector_launch(ops, v, name, "", count, (clt_arg[]){CLT_REF(src), CLT_REF(dst)}, 4);
 }
 
-/* fp32 -> bf16 -> fp32. */
+/* fp32 -> bf16 -> fp32, and fp16 the same way. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     (void)ctx;
     enum { N = 80 };
@@ -24,14 +24,19 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
     clt_check_fill(x, N, 9);
-    clt_ref from = clt_check_place(v, CLT_F32, part[0]), half = clt_check_place(v, CLT_BF16, part[1]);
-    clt_ref to = clt_check_place(v, CLT_F32, part[2]);
+    clt_ref from = clt_check_place(v, CLT_F32, part[0]), to = clt_check_place(v, CLT_F32, part[2]);
     CLT_TRY(clt_ref_write_f32(from, x, N));
-    CLT_TRY(clt_ref_write_f32(to, x, N));
-    CLT_TRY(cast(ops, v, kernel_name(CLT_F32, CLT_BF16), from, half, n));
-    CLT_TRY(cast(ops, v, kernel_name(CLT_BF16, CLT_F32), half, to, n));
-    for (uint64_t i = 0; i < N; i++) want[i] = i < n ? clt_ref_bf16_to_f32(clt_ref_f32_to_bf16(x[i])) : x[i];
-    return clt_variant_compare(ops, "cast", to, want, N);
+    for (clt_dtype type = CLT_BF16; type <= CLT_F16; type++) {
+        const clt_ref half = clt_check_place(v, type, part[1]);
+        CLT_TRY(clt_ref_write_f32(to, x, N));
+        CLT_TRY(cast(ops, v, kernel_name(CLT_F32, type), from, half, n));
+        CLT_TRY(cast(ops, v, kernel_name(type, CLT_F32), half, to, n));
+        memcpy(want, x, sizeof want);
+        clt_ref_round(type, want, n);
+        CLT_TRY(clt_variant_compare(ops, type == CLT_BF16 ? "cast by way of bf16" : "cast by way of fp16", to,
+                                    want, N));
+    }
+    return CLT_OK;
 }
 
 clt_status clt_op_cast(clt_ops *ops, clt_dtype from, clt_dtype to, clt_ref src, clt_ref dst, uint64_t count) {

@@ -65,12 +65,9 @@ static uint64_t sums_of(const clt_column_parts *p) {
     return (uint64_t)(p->samples * p->blocks * p->cols);
 }
 
-static clt_status finish_later(clt_ops *ops) {
-    struct clt_later *l = ops->later;
+static clt_status launch_later(clt_ops *ops, const struct clt_later *l) {
     clt_kernel *k;
     const int n = l->n;
-    if (n == 0) return CLT_OK;
-    l->n = 0; /* whatever comes of it */
     CLT_TRY(finish_kernel(ops, "norm/norm_wide.cl", "columns_finish_later", &k));
     clt_arg args[MOST_LATER + 7] = {CLT_BUF(l->parts.part), CLT_U64(sums_of(&l->parts)),
                                     CLT_BUF(l->result[0].out.buf)};
@@ -79,6 +76,37 @@ static clt_status finish_later(clt_ops *ops) {
     rest[0] = CLT_U64(l->parts.samples), rest[1] = CLT_U64(l->parts.blocks);
     rest[2] = CLT_U64(l->parts.cols), rest[3] = CLT_I32(l->parts.accumulate);
     return launch_wide(k, l->parts.cols, n, args, CLT_COUNT_OF(args));
+}
+
+static clt_status finish_later(clt_ops *ops) {
+    const struct clt_later now = *ops->later;
+    ops->later->n = 0; /* whatever comes of it */
+    return now.n ? launch_later(ops, &now) : CLT_OK;
+}
+
+/* All results that one launch can have, of more samples than are added at a time; the last columns are few.
+ */
+clt_status clt_columns_check_later(clt_ops *ops) {
+    enum { SAMPLES = SIDE + 1, BLOCKS = 3, COLS = 40, SUMS = SAMPLES * BLOCKS * COLS };
+    clt_check c = {.ops = ops};
+    float *part = clt_check_random(&c, (size_t)MOST_LATER * SUMS, 11),
+          *out = clt_check_random(&c, (size_t)MOST_LATER * COLS, 12);
+    clt_ref to = clt_check_upload(&c, out, (size_t)MOST_LATER * COLS);
+    struct clt_later l = {.n = MOST_LATER,
+                          .parts = {.samples = SAMPLES, .blocks = BLOCKS, .cols = COLS, .accumulate = true}};
+    if (c.st == CLT_OK) c.st = clt_ops_scratch(ops, 0, 4 * MOST_LATER * SUMS, &l.parts.part);
+    if (c.st == CLT_OK) c.st = clt_buffer_write(l.parts.part, 0, part, 4 * MOST_LATER * SUMS);
+    for (int i = 0; i < MOST_LATER; i++) l.result[i].out = clt_ref_at(to, (uint64_t)i * COLS);
+    if (c.st == CLT_OK) c.st = launch_later(ops, &l);
+    for (int i = 0; i < MOST_LATER * COLS; i++)
+        for (int s = 0; s < SAMPLES; s++) {
+            const float *p = part + i / COLS * SUMS + s * BLOCKS * COLS + i % COLS;
+            float sum = 0.0f;
+            for (int b = 0; b < BLOCKS; b++) sum = sum + p[b * COLS];
+            out[i] = out[i] + sum;
+        }
+    clt_check_compare(&c, "sums that end later", to, out, (size_t)MOST_LATER * COLS);
+    return clt_check_end(&c);
 }
 
 /* One launch has its results in one buffer, and adds to none of them twice. */

@@ -435,6 +435,7 @@ static clt_status check_backward(clt_ops *ops, const clt_variant *v, void *ctx) 
     if (r.dw) clt_check_compare(&c, "dw", p.dw, r.dw, (size_t)s.cols);
     if (r.db) clt_check_compare(&c, "db", p.db, r.db, (size_t)s.cols);
     if (r.dx_sum) clt_check_compare(&c, "sums of dx", p.dx_sum, r.dx_sum, (size_t)s.cols);
+    if (c.st == CLT_OK && clt_norm_is_wide(v)) c.st = clt_columns_check_later(ops);
     return clt_check_end(&c);
 }
 

@@ -41,7 +41,8 @@ clt_status clt_columns_room(clt_ops *ops, const clt_variant *v, clt_column_parts
                             int n);
 clt_status clt_columns_finish(clt_ops *ops, const clt_variant *v, const clt_column_parts *parts,
                               const clt_column_result *r, int n);
-/* Whether the kernels that end the sums build. */
+/* Whether the kernels that end the sums build; of wide rows, whether those that end later come out right. */
 bool clt_columns_build(clt_ops *ops, const clt_variant *v);
+clt_status clt_columns_check_later(clt_ops *ops);
 
 #endif

@@ -1,4 +1,6 @@
 /* Row sums, sums of squares of the slab's chunks, and the status of the gradient's norm. */
+#include <math.h>
+
 #include "../device/clt_slab.h"
 #include "clt_variant.h"
 #include "clt_rowwise.h"
@@ -18,9 +20,33 @@ static clt_status row_sum(clt_ops *ops, const clt_variant *v, const char *name, 
     return launch(ops, v, name, rows, (clt_arg[]){CLT_U64(cols), CLT_REF(x), CLT_U64(ldx), CLT_REF(out)}, 6);
 }
 
+static clt_status norm_status(clt_ops *ops, const clt_variant *v, clt_ref sums, uint64_t count,
+                              float threshold, float inv_scale, clt_ref status) {
+    return launch(
+        ops, v, "norm_status", 1,
+        (clt_arg[]){CLT_U64(count), CLT_REF(sums), CLT_F32(threshold), CLT_F32(inv_scale), CLT_REF(status)},
+        7);
+}
+
+enum { ROWS = 3, COLS = 203, LD = 211, N = ROWS * LD };
+
+/* The norm of the rows' sums of squares: clipped, not clipped, and not finite. */
+static clt_status check_status(clt_ops *ops, const clt_variant *v, clt_ref sums, float want[ROWS],
+                               clt_ref status) {
+    const float threshold[] = {1.0f, 1e30f, 1.0f}, inv_scale[] = {0.5f, 1.0f, 1.0f};
+    for (int i = 0; i < 3; i++) {
+        float expected[3];
+        if (i == 2) want[0] = HUGE_VALF;
+        if (i == 2) CLT_TRY(clt_ref_write_f32(sums, want, 1));
+        CLT_TRY(norm_status(ops, v, sums, ROWS, threshold[i], inv_scale[i], status));
+        clt_ref_norm_status(want, ROWS, threshold[i], inv_scale[i], expected);
+        CLT_TRY(clt_variant_compare(ops, "status of a norm", status, expected, 3));
+    }
+    return CLT_OK;
+}
+
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     (void)ctx;
-    enum { ROWS = 3, COLS = 203, LD = 211, N = ROWS * LD };
     float x[N], want[ROWS];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
@@ -28,7 +54,11 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     CLT_TRY(clt_ref_write_f32(part[0], x, N));
     CLT_TRY(row_sum(ops, v, "row_sum", ROWS, COLS, part[0], LD, part[1]));
     for (int r = 0; r < ROWS; r++) want[r] = clt_ref_row_sum(x + r * LD, COLS);
-    return clt_variant_compare(ops, "row sum", part[1], want, ROWS);
+    CLT_TRY(clt_variant_compare(ops, "row sum", part[1], want, ROWS));
+    CLT_TRY(row_sum(ops, v, "row_sumsq", ROWS, COLS, part[0], LD, part[1]));
+    for (int r = 0; r < ROWS; r++) want[r] = clt_ref_row_sumsq(x + r * LD, COLS);
+    CLT_TRY(clt_variant_compare(ops, "row sum of squares", part[1], want, ROWS));
+    return check_status(ops, v, part[1], want, part[2]);
 }
 
 clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_ref x, int64_t ldx, clt_ref out) {
@@ -53,8 +83,5 @@ clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks,
                               float inv_scale, clt_ref status) {
     const clt_variant *v;
     CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
-    return launch(ops, v, "norm_status", 1,
-                  (clt_arg[]){CLT_U64(chunks), CLT_REF(chunk_sums), CLT_F32(threshold), CLT_F32(inv_scale),
-                              CLT_REF(status)},
-                  7);
+    return norm_status(ops, v, chunk_sums, chunks, threshold, inv_scale, status);
 }

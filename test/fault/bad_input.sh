@@ -232,6 +232,16 @@ for time in first second; do
     [ ! -e "$tmp/said" ] || ! wanted "kernel that" || grep -q 'this file is broken' "$log" || fail "no log of the build at '$log'"
 done
 
+# A kernel that compiles and computes something else, of which a step needs more than the one that names the table.
+cp -r clkernels "$tmp/wrong"
+sed -i 's/ROW \* ldx, cols, 1, lane/ROW * ldx, cols, 0, lane/' "$tmp/wrong/reduce/reduce.cl"
+expect "wrong sum of squares" 1 "reduce" "row sum of squares" \
+    -- env CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}"
+cp clkernels/reduce/reduce.cl "$tmp/wrong/reduce/"
+sed -i 's/finish(part + r \* pitch,/finish(part + r,/' "$tmp/wrong/norm/norm_wide.cl"
+expect "wrong sums that end later" 1 "norm: the forced variant wide" "sums that end later" \
+    -- env CLTRAIN_VARIANT=norm=wide CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}"
+
 # --- numbers -----------------------------------------------------------------------------------------------------------
 
 # The run stops before the update, replays the step and names the first operation.

@@ -151,6 +151,7 @@ void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const 
                   float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
                   int32_t *correct);
 
+float clt_ref_row_sumsq(const float *x, int64_t n);
 float clt_ref_chunk_sumsq(const float *x); /* one chunk */
 /* status[0..2] of clt_op_norm_status */
 void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, float inv_scale,

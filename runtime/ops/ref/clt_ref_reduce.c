@@ -17,10 +17,14 @@ float clt_ref_row_sum(const float *x, int64_t n) {
     return tree64(lane);
 }
 
-float clt_ref_chunk_sumsq(const float *x) {
+float clt_ref_row_sumsq(const float *x, int64_t n) {
     float lane[64] = {0};
-    for (int64_t i = 0; i < CLT_CHUNK; i++) lane[i % 64] = fmaf(x[i], x[i], lane[i % 64]);
+    for (int64_t i = 0; i < n; i++) lane[i % 64] = fmaf(x[i], x[i], lane[i % 64]);
     return tree64(lane);
+}
+
+float clt_ref_chunk_sumsq(const float *x) {
+    return clt_ref_row_sumsq(x, CLT_CHUNK);
 }
 
 void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, float inv_scale,
