@@ -32,6 +32,10 @@ struct clt_ops {
     char reason[512];      /* why the last check failed (clt_variant_fail) */
 };
 
+/* The text of a file of the cache folder (malloc'ed), without a word if there is none, or none that this
+ * program can have written: it is larger than `most`. */
+bool clt_ops_cached_text(const char *path, size_t most, char **text, size_t *bytes);
+
 /* Adds the table `op` from the text of a .vt file; a damaged one is CLT_FAIL and named with its line. */
 clt_status clt_variant_add_table(clt_ops *ops, const char *op, const char *text);
 /* Reads every table and CLTRAIN_VARIANT; clt_variant_free_tables releases them. */

@@ -95,7 +95,7 @@ int clt_tune_add_known(clt_ops *ops, const char *text) {
 
 static void read_lines(clt_ops *ops, struct clt_tune *u) {
     char *path = csv_path(ops), *text = NULL;
-    if (path && clt_io_is_file(path) && clt_io_read_all(path, 1 << 20, &text, NULL) == CLT_OK)
+    if (path && clt_ops_cached_text(path, 1 << 20, &text, NULL))
         for (char *rest = text; rest;) {
             clt_tuned t = {0};
             char *line = strsep(&rest, "\n");

@@ -353,11 +353,19 @@ static char *verdict_path(clt_ops *ops, const clt_variant *v) {
     return clt_format("%s/variant-%s.txt", dir, key);
 }
 
+bool clt_ops_cached_text(const char *path, size_t most, char **text, size_t *bytes) {
+    int kind = 0;
+    uint64_t size = 0;
+    if (clt_io_get()->kind(path, &kind, &size) != 0 || kind != 1) return false;
+    if (size > most) clt_debug("%s is larger than it can be and counts as absent", path);
+    return size <= most && clt_io_read_all(path, most, text, bytes) == CLT_OK;
+}
+
 /* The file's one line: "passed OP ID" or "failed OP ID: reason". Anything else counts as absent. */
 static int load_verdict(clt_variant *v, const char *path) {
     char *data = NULL;
     size_t n = 0;
-    if (!path || !clt_io_is_file(path) || clt_io_read_all(path, 4096, &data, &n) != CLT_OK) return 0;
+    if (!path || !clt_ops_cached_text(path, 4096, &data, &n)) return 0;
     char *head = clt_format("%s %s", v->op, v->id);
     int verdict = 0;
     if (n > 7 + strlen(head) && !strncmp(data + 7, head, strlen(head))) {

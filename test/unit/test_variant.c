@@ -315,8 +315,11 @@ static int for_each_verdict(const char *op, const char *text) {
 
 static void damaged_verdicts_are_made_again(void **state) {
     (void)state;
-    static const char *const damage[] = {"", "passed", "passed damaged firs", "maybe damaged first\n",
-                                         "passed other first\n"};
+    static char long_text[5000];
+    const char *const damage[] = {
+        "", "passed", "passed damaged firs", "maybe damaged first\n", "passed other first\n", long_text};
+    memset(long_text, 'x', sizeof long_text - 1);
+    char *said = clt_strdup(clt_last_error());
     script s = {0};
     const clt_variant *v = NULL;
     for (size_t i = 0; i < CLT_COUNT_OF(damage); i++) {
@@ -331,6 +334,8 @@ static void damaged_verdicts_are_made_again(void **state) {
         }
         clt_free(op);
     }
+    assert_string_equal(clt_last_error(), said); /* a cache is no error */
+    clt_free(said);
 }
 
 static void compare_finds_the_first_difference(void **state) {
