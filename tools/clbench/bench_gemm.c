@@ -354,6 +354,10 @@ static clt_status run_suite(bench *b, const bool *with) {
 static void load_anchors(bench *b, bool *with) {
     for (size_t i = 0; i < b->anchors.n; i++) {
         const bool openblas = !strcmp(b->anchors.v[i], "openblas");
+        if (!openblas && b->type != CLT_F32) {
+            printf("anchor   clblast multiplies fp32 tensors alone; left out\n");
+            continue;
+        }
         const bool there = openblas ? anchor_openblas_load((int)clt_device_get_facts(b->dev)->compute_units)
                                     : clt_clblast_available();
         with[openblas ? OPENBLAS : CLBLAST] = there;
