@@ -1,5 +1,6 @@
 /* Sums, copies, clamps, row factors, rotary positions, dropout, and the count of elements that are not
  * finite. */
+#include <math.h>
 #include <string.h>
 
 #include "clt_dropout.h"
@@ -11,21 +12,78 @@ static clt_status add(clt_ops *ops, const clt_variant *v, clt_ref dst, clt_ref s
     return clt_rowwise_launch(ops, v, "add", "", true, 1, n, (clt_rows[]){{dst, n}, {src, n}}, 2, NULL, 0);
 }
 
+enum { CHECKED = 136 };
+#define CHECK_LIMIT 0.5f
+#define CHECK_FACTOR 0.75f
+
+/* Kernels that write one tensor; a and b: two others. */
+typedef enum { COPY, CLIP, CLIP_BACK, SCALE, WRITERS } writer;
+
+static float written(writer w, float a, float b) {
+    const float limited = a > CHECK_LIMIT ? CHECK_LIMIT : a;
+    if (w == COPY) return a;
+    if (w == CLIP) return limited < -CHECK_LIMIT ? -CHECK_LIMIT : limited;
+    if (w == CLIP_BACK) return a <= CHECK_LIMIT && a >= -CHECK_LIMIT ? b : 0.0f;
+    return b * CHECK_FACTOR;
+}
+
+/* part: places of a, b, and two more, with a and b written. */
+static clt_status check_writers(clt_ops *ops, const clt_variant *v, clt_dtype type, const clt_ref *part,
+                                const float *a, float *b, int64_t n) {
+    static const char *const name[WRITERS] = {"copy_rows", "clip_forward", "clip_backward", "scale_rows"};
+    const clt_ref out = part[2], factor = part[3];
+    const clt_arg limit[] = {CLT_F32(CHECK_LIMIT)}, factors[] = {CLT_REF(factor), CLT_U64(1)};
+    const clt_rows m[WRITERS][3] = {{{part[0], n}, {out, n}},
+                                    {{part[0], n}, {out, n}},
+                                    {{part[0], n}, {part[1], n}, {out, n}},
+                                    {{out, n}}};
+    const int matrices[WRITERS] = {2, 2, 3, 1}, more[WRITERS] = {0, 1, 1, 3};
+    const float value = CHECK_FACTOR;
+    float want[CHECKED];
+    CLT_TRY(clt_ref_write_f32(factor, &value, 1));
+    for (writer w = 0; w < WRITERS; w++) {
+        CLT_TRY(clt_check_write(type, out, b, CHECKED));
+        CLT_TRY(clt_rowwise_launch(ops, v, name[w], "", w != SCALE, 1, n, m[w], matrices[w],
+                                   w == SCALE ? factors : limit, more[w]));
+        for (int64_t i = 0; i < CHECKED; i++) want[i] = i < n ? written(w, a[i], b[i]) : b[i];
+        CLT_TRY(clt_variant_compare_as(ops, type, name[w], out, want, CHECKED));
+    }
+    return CLT_OK;
+}
+
+/* An infinity and a NaN, and one behind the end. */
+static clt_status check_count(clt_ops *ops, const clt_variant *v, clt_dtype type, clt_ref x, clt_ref counter,
+                              float *a, int64_t n) {
+    float word = 0;
+    const uint32_t two = 2;
+    a[3] = HUGE_VALF, a[n - 1] = NAN;
+    if (n < CHECKED) a[n] = NAN;
+    CLT_TRY(clt_check_write(type, x, a, CHECKED));
+    CLT_TRY(clt_ref_write_f32(counter, &word, 1));
+    CLT_TRY(clt_rowwise_launch(ops, v, "count_nonfinite", "", true, 1, n, (clt_rows[]){{x, n}}, 1,
+                               (clt_arg[]){CLT_REF(counter)}, 2));
+    memcpy(&word, &two, sizeof word);
+    return clt_variant_compare(ops, "count of what is not finite", counter, &word, 1);
+}
+
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_dtype type = ((const clt_rowwise_call *)ctx)->type;
-    enum { N = 136 };
-    const uint64_t n = clt_variant_wide(v) ? N : 133;
+    enum { N = CHECKED };
+    const int64_t n = clt_variant_wide(v) ? N : 133;
     float x[N], y[N], want[N];
     clt_ref part[CLT_CHECK_PARTS];
     CLT_TRY(clt_check_parts(ops, N, part));
-    clt_ref dst = clt_check_place(v, type, part[0]), src = clt_check_place(v, type, part[1]);
+    const clt_ref words[] = {part[3], part[4]};
+    for (int i = 0; i < 3; i++) part[i] = clt_check_place(v, type, part[i]);
     clt_check_fill(x, N, 3);
     clt_check_fill(y, N, 4);
-    CLT_TRY(clt_check_write(type, dst, x, N));
-    CLT_TRY(clt_check_write(type, src, y, N));
-    CLT_TRY(add(ops, v, dst, src, n));
-    for (uint64_t i = 0; i < N; i++) want[i] = i < n ? x[i] + y[i] : x[i];
-    return clt_variant_compare_as(ops, type, "add", dst, want, N);
+    CLT_TRY(clt_check_write(type, part[0], x, N));
+    CLT_TRY(clt_check_write(type, part[1], y, N));
+    CLT_TRY(check_writers(ops, v, type, (clt_ref[]){part[0], part[1], part[2], words[0]}, x, y, n));
+    CLT_TRY(add(ops, v, part[0], part[1], (uint64_t)n));
+    for (int64_t i = 0; i < N; i++) want[i] = i < n ? x[i] + y[i] : x[i];
+    CLT_TRY(clt_variant_compare_as(ops, type, "add", part[0], want, N));
+    return check_count(ops, v, type, part[0], words[1], x, n);
 }
 
 /* Picks the row for these matrices and launches kernel `name`. */

@@ -238,6 +238,10 @@ sed -i 's/ROW \* ldx, cols, 1, lane/ROW * ldx, cols, 0, lane/' "$tmp/wrong/reduc
 expect "wrong sum of squares" 1 "reduce" "row sum of squares" \
     -- env CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}"
 cp clkernels/reduce/reduce.cl "$tmp/wrong/reduce/"
+sed -i 's/y < -limit ?/y < limit ?/' "$tmp/wrong/activation/elementwise.cl"
+expect "wrong limits" 1 "elementwise" "clip_forward" \
+    -- env CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}" model.attn_config.clip_qkv=0.5
+cp clkernels/activation/elementwise.cl "$tmp/wrong/activation/"
 sed -i 's/finish(part + r \* pitch,/finish(part + r,/' "$tmp/wrong/norm/norm_wide.cl"
 expect "wrong sums that end later" 1 "norm: the forced variant wide" "sums that end later" \
     -- env CLTRAIN_VARIANT=norm=wide CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}"
