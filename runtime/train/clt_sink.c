@@ -153,7 +153,7 @@ double clt_sinks_done(const clt_sinks *s, const clt_timestamp *t) {
 }
 
 static void bar(const clt_sinks *s, const clt_step_row *r) {
-    enum { WIDTH = 24 };
+    enum { WIDTH = 10 }; /* the line, with the time left, fits 80 columns */
     double part = clt_sinks_done(s, &r->after);
     char cells[WIDTH + 1], eta[32], rate[32];
     for (int i = 0; i < WIDTH; i++) cells[i] = i < (int)(part * WIDTH) ? '#' : '.';

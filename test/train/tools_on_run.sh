@@ -83,6 +83,10 @@ ok "$cltrain" eval "$tmp/run.yaml" load_path="$tmp/run" \
 grep -qF "Eval metrics/eval/few/LanguageCrossEntropy: " "$tmp/err" || fail "the console has another name for eval_loader's label"
 code 78 "$cltrain" eval "$tmp/run.yaml" load_path="$tmp/run" eval_loader.drop_last=true device_eval_batch_size=1000
 
+# The progress bar's line ends with the time left, also in a terminal of 80 columns.
+env -u CI TERM=vt100 script -qec "stty cols 80; '$cltrain' train -q '$tmp/run.yaml' save_folder='$tmp/bar'" /dev/null >"$tmp/out"
+says " left"
+
 # --- a trace: JSON with the host's phases and kernels of steps 3 and 4, and of no others -----------------------------------
 for ahead in 0 1; do
     CLTRAIN_AHEAD=$ahead ok "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/traced$ahead" precision=amp_bf16 \
