@@ -38,8 +38,9 @@ const char *clt_recompute_text(clt_recompute r);
 clt_status clt_run_memory_plan(const clt_config *cfg, clt_device_type type, int ranks, int64_t microbatch,
                                clt_run_memory *out);
 /* The largest microbatch whose plan fits `capacity` bytes with no buffer above `max_alloc`, at most what a
- * lane holds. CLT_NO_MEMORY says what one sample would need. Also does clt_run_choose_recompute, and
- * lowers cfg->logits_bytes where fast 16-bit training would not fit with its default. */
+ * lane holds. CLT_NO_MEMORY says what would fit; *out is then the plan that does not, for the microbatch that
+ * the configuration asks for, or for one sample. Also does clt_run_choose_recompute, and lowers
+ * cfg->logits_bytes where fast 16-bit training would not fit with its default. */
 clt_status clt_run_choose_microbatch(clt_config *cfg, clt_device_type type, int ranks, uint64_t capacity,
                                      uint64_t max_alloc, clt_run_memory *out);
 /* Where the configuration leaves it open (16-bit types, numerics fast, no cltrain.recompute), a GPU keeps

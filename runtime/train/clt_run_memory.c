@@ -168,5 +168,6 @@ clt_status clt_run_choose_microbatch(clt_config *c, clt_device_type type, int ra
         }
         if (wanted) break;
     }
+    *out = m;
     return too_big(c, &r, &m);
 }

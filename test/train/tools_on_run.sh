@@ -112,6 +112,10 @@ sys.exit(abs(float(sys.argv[2]) / want - 1) > 1e-4)
 PY
 [ "$(every save_folder="$tmp/nothing")" = null ] || fail "an interval without a measurement"
 code 2 "$cltrain" plan "$tmp/run.yaml" --mttf 0
+# A run that does not fit: an error, and the plan shows by how much.
+code 1 "$cltrain" plan tools/presets/mpt-7b.yaml --device 24gb
+says "  total "
+grep -q "the run needs\|the largest buffer needs" "$tmp/err" || fail "plan does not say that the run does not fit"
 
 # --- generate ----------------------------------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ int cmd_plan(int argc, char **argv) {
     clt_strv rest = {0};
     clt_config *c = NULL;
     clt_device_facts f = {0};
-    clt_run_memory m;
+    clt_run_memory m = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
     if (code < 0 && ranks < 1) code = clt_options_fail(&command, "--ranks must be at least 1");
@@ -193,7 +193,8 @@ int cmd_plan(int argc, char **argv) {
         if (st == CLT_OK) st = find_device(device, &f);
         uint64_t capacity = clt_run_capacity(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
         if (st == CLT_OK) st = clt_run_choose_microbatch(c, f.type, (int)ranks, capacity, f.max_alloc, &m);
-        if (st == CLT_OK) {
+        /* What is missing shows in the plan of a run that does not fit, too. */
+        if (st == CLT_OK || m.total > 0) {
             saving how = find_saving(c, &m, save_seconds, mttf_hours);
             if (json)
                 print_json(c, &m, capacity, &how);
