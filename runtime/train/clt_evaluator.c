@@ -66,6 +66,17 @@ clt_status clt_run_eval(clt_run *r, bool json) {
     return CLT_OK;
 }
 
+/* The batch at which a checkpoint was written, 0 where weights do not say: which one was evaluated. */
+static clt_status note_batch(clt_run *r, const char *path) {
+    char *manifest = clt_path_join(path, "manifest.json");
+    clt_ckpt_reader *reader = NULL;
+    clt_status st = clt_io_is_file(manifest) ? clt_ckpt_open(path, &reader) : CLT_OK;
+    if (reader) r->now.batch = clt_ckpt_state(reader)->batch;
+    if (reader) clt_ckpt_close(reader);
+    clt_free(manifest);
+    return st;
+}
+
 clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
     clt_run r = {0};
     char *path = NULL;
@@ -90,6 +101,7 @@ clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {
                            .lanes = CLT_MAX(clt_run_lanes(cfg, ranks), ranks)};
     if (st == CLT_OK) st = clt_group_agree(r.group, clt_engine_create(&p, &r.engine));
     if (st == CLT_OK) st = clt_run_load(&r, path, false, false);
+    if (st == CLT_OK) st = note_batch(&r, path);
     if (st == CLT_OK) st = clt_engine_weights_changed(r.engine);
     if (st == CLT_OK) st = clt_sinks_create(cfg, NULL, clt_group_rank(r.group) == 0, 0, &r.sinks);
     if (st == CLT_OK) st = clt_run_eval(&r, true);
