@@ -226,6 +226,14 @@ ok "$cltrain" report "$tmp/one" "$tmp/o&her" "$tmp/one" --svg "$tmp/losses.svg"
 grep -q 'o&amp;her</td><td>3</td><td>0.5, at batch 2</td><td>0.167</td><td>0</td>' "$tmp/one/report.html" || fail "two runs: $(grep 'her</td>' "$tmp/one/report.html")"
 grep -q '<td>0: the same losses</td>' "$tmp/one/report.html" || fail "the same losses are not said to be the same"
 [ "$(grep -c 'xmlns=.http://www.w3.org/2000/svg' "$tmp/losses.svg")" = 1 ] && grep -q '>o&amp;her<' "$tmp/losses.svg" || fail "the picture of two runs"
+# Large batch numbers and rates are written in full, events with the digits that they have; a logarithmic axis has 1, 2 and 5.
+mkdir "$tmp/large"
+printf '{"batch":%d,"loss":1,"tokens_per_sec":%s,"grad_norm":%s}\n' 1000000 5e5 0.6 1234567 6e5 16 >"$tmp/large/metrics.jsonl"
+echo '{"event":"checkpoint","batch":1234567,"stall_seconds":0.856}' >>"$tmp/large/metrics.jsonl"
+ok "$cltrain" report "$tmp/large"
+for word in '<td>1234567</td>' '"stall_seconds":0.856}' '>520000<' '>1200000<' '>0.6<' '>5<' '>10<'; do
+    grep -qF -- "$word" "$tmp/large/report.html" || fail "the report of a long run has no $word"
+done
 mkdir "$tmp/torn"
 head -c 700 "$tmp/run/metrics.jsonl" >"$tmp/torn/metrics.jsonl"
 printf '\n{"batch":"x"}\n[1]\nnot json <script>\n' >>"$tmp/torn/metrics.jsonl"

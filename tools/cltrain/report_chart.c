@@ -68,19 +68,42 @@ static frame fit(const chart_series *s, size_t n, bool log_y) {
     return f;
 }
 
+static void tick(clt_str *out, const frame *f, double y) {
+    clt_str_addf(out, "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' class='g'/>", LEFT, CHART_WIDTH - RIGHT,
+                 py(f, y), py(f, y));
+    clt_str_addf(out, "<text x='%d' y='%.1f' class='t' text-anchor='end'>%.7g</text>", LEFT - 6, py(f, y) + 4,
+                 y);
+}
+
+static void even_ticks(clt_str *out, const frame *f, double first, double last) {
+    double step = round_step(last - first);
+    for (double v = ceil(first / step) * step; v <= last + step * 1e-6; v += step)
+        tick(out, f, fabs(v) < step * 1e-6 ? 0 : v);
+}
+
+/* 1, 2 and 5 of every power of ten; of many powers only some. */
+static void log_ticks(clt_str *out, const frame *f) {
+    static const int digit[] = {1, 2, 5};
+    double powers = f->y1 - f->y0, step = fmax(1, round_step(powers));
+    size_t digits = powers < 3 ? CLT_COUNT_OF(digit) : 1;
+    for (double p = floor(f->y0 / step) * step; p <= f->y1; p += step)
+        for (size_t i = 0; i < digits; i++) {
+            double at = p + log10(digit[i]);
+            if (at >= f->y0 && at <= f->y1) tick(out, f, digit[i] * pow(10, p));
+        }
+}
+
 static void axes(clt_str *out, const frame *f, const char *x_label) {
     double step = round_step(f->x1 - f->x0);
     for (double x = ceil(f->x0 / step) * step; x <= f->x1 + step * 1e-6; x += step)
-        clt_str_addf(out, "<text x='%.1f' y='%d' class='t' text-anchor='middle'>%g</text>", px(f, x),
+        clt_str_addf(out, "<text x='%.1f' y='%d' class='t' text-anchor='middle'>%.9g</text>", px(f, x),
                      CHART_HEIGHT - BOTTOM + 16, x);
-    step = round_step(f->y1 - f->y0);
-    for (double v = ceil(f->y0 / step) * step; v <= f->y1 + step * 1e-6; v += step) {
-        double y = f->log_y ? pow(10, v) : fabs(v) < step * 1e-6 ? 0 : v;
-        clt_str_addf(out, "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' class='g'/>", LEFT, CHART_WIDTH - RIGHT,
-                     py(f, y), py(f, y));
-        clt_str_addf(out, "<text x='%d' y='%.1f' class='t' text-anchor='end'>%.4g</text>", LEFT - 6,
-                     py(f, y) + 4, y);
-    }
+    if (!f->log_y)
+        even_ticks(out, f, f->y0, f->y1);
+    else if (f->y1 - f->y0 < 1)
+        even_ticks(out, f, pow(10, f->y0), pow(10, f->y1));
+    else
+        log_ticks(out, f);
     clt_str_addf(out, "<text x='%d' y='%d' class='t' text-anchor='middle'>%s</text>",
                  (LEFT + CHART_WIDTH - RIGHT) / 2, CHART_HEIGHT - 6, x_label);
 }
@@ -102,7 +125,8 @@ static void line(clt_str *out, const frame *f, const chart_series *s) {
 static void dots(clt_str *out, const frame *f, const chart_series *s) {
     for (size_t i = 0; i < s->n; i++)
         if (isfinite(s->y[i]))
-            clt_str_addf(out, "<circle r='3.5' fill='%s' cx='%.1f' cy='%.1f'><title>%g: %g</title></circle>",
+            clt_str_addf(out,
+                         "<circle r='3.5' fill='%s' cx='%.1f' cy='%.1f'><title>%.9g: %g</title></circle>",
                          s->color, px(f, s->x[i]), py(f, s->y[i]), s->x[i], s->y[i]);
 }
 

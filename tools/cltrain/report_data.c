@@ -43,11 +43,11 @@ static void take_row(metrics *m, json_t *o) {
     row[0] = number(o, "batch");
     const char *event = json_string_value(json_object_get(o, "event"));
     if (event) {
-        char *text = json_dumps(o, JSON_COMPACT);
+        char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(15)); /* as they were written */
         count_event(m, o, event);
         clt_str_add(&m->events, "<tr><td>");
         html_text(&m->events, event, strlen(event));
-        clt_str_addf(&m->events, "</td><td>%g</td><td><code>", row[0]);
+        clt_str_addf(&m->events, "</td><td>%.0f</td><td><code>", row[0]);
         html_text(&m->events, text, strlen(text));
         clt_str_add(&m->events, "</code></td></tr>\n");
         free(text);
