@@ -91,6 +91,14 @@ check_words() {
     done < <(grep -nE '\b(TODO|FIXME|XXX)\b' "${sources[@]}" "${scripts[@]}" | grep -v '^tools/lint.sh:' | grep -v 'XXXXXX')
 }
 
+# What --help-env lists is read somewhere.
+check_environment() {
+    local id
+    while IFS= read -r id; do
+        grep -qw "CLT_ENV_$id" "${sources[@]}" || complain "runtime/base/clt_env.def: nothing reads $id"
+    done < <(sed -n 's/^CLT_ENV(\([A-Z0-9_]*\),.*/\1/p' runtime/base/clt_env.def)
+}
+
 check_lengths() {
     local f n
     for f in "${sources[@]}"; do
@@ -156,6 +164,7 @@ only_in '# *include *<CL/' "CL/cl.h is included in runtime/device only" runtime/
 only_in '# *include *<mpi\.h>' "mpi.h is included in collectives only" collectives/
 only_in '\bgetenv *\(' "getenv is called through clt_env only" runtime/base/clt_env test/
 check_words
+check_environment
 check_lengths
 check_readmes
 check_links
