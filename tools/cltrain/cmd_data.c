@@ -239,8 +239,9 @@ static clt_status verify_one(const char *dir, int64_t vocab_size, const clt_mds_
     clt_progress_end();
     print_hashes(m, &hashes, "");
     if (st == CLT_OK)
-        printf("%s: good: %zu shards, %lld samples, checksums %s\n", dir, clt_mds_num_shards(m),
-               (long long)clt_mds_num_samples(m), hashes.s ? hashes.s : "none");
+        printf("%s: good: %zu shard%s, %lld samples, checksums %s\n", dir, clt_mds_num_shards(m),
+               clt_mds_num_shards(m) == 1 ? "" : "s", (long long)clt_mds_num_samples(m),
+               hashes.s ? hashes.s : "none");
     else
         printf("%s: bad: %zu of %zu shards are damaged\n", dir, bad, clt_mds_num_shards(m));
     clt_str_free(&hashes);
