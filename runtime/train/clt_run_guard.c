@@ -171,11 +171,13 @@ static bool judge(void *ctx, const clt_engine_result *made) {
 static void tell_spike(clt_run *r, int64_t batch, const clt_engine_result *res, const char *action,
                        const char *advice) {
     const clt_run_guards *g = &r->guards;
-    clt_warn(
-        "batch %lld: loss %.4f is %.1f standard deviations above the last %d steps, gradient norm %.4g %.1f "
-        "(cltrain.guards.spike_threshold %g): %s",
-        (long long)batch, res->loss, g->loss_z, g->loss.window, (double)res->grad_norm, g->norm_z,
-        r->cfg->guards.spike_threshold, advice);
+    const double limit = r->cfg->guards.spike_threshold;
+    const bool loss = g->loss_z > limit;
+    clt_warn("batch %lld: the %s is %.1f standard deviations above the mean of the last %d steps (loss %.4f: "
+             "%.1f, "
+             "gradient norm %.4g: %.1f; cltrain.guards.spike_threshold %g): %s",
+             (long long)batch, loss ? "loss" : "gradient norm", loss ? g->loss_z : g->norm_z, g->loss.window,
+             res->loss, g->loss_z, (double)res->grad_norm, g->norm_z, limit, advice);
     char *fields =
         clt_format("\"action\":\"%s\",\"loss\":%.9g,\"loss_z\":%.4f,\"grad_norm\":%.9g,\"grad_norm_z\":%.4f",
                    action, res->loss, g->loss_z, (double)res->grad_norm, g->norm_z);

@@ -88,6 +88,7 @@ same "going back after load_ignore_keys" parts partscut
 spiky=(cltrain.guards.spike_window=4 cltrain.guards.spike_threshold=1.2)
 train warn 0 "${spiky[@]}"
 event warn spike '"action":"warn"'
+says '^warning: batch [0-9]*: the \(loss\|gradient norm\) is [0-9.]* standard deviations above the mean of the last 4 steps (loss'
 same "a warning changes nothing" straight warn
 train spike 0 "${spiky[@]}" cltrain.guards.loss_spike=skip
 n=$(events spike spike)
