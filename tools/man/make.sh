@@ -25,7 +25,7 @@ cltrain_page() {
     section DESCRIPTION
     sed "$dash" <<'TEXT'
 cltrain trains transformer models from LLM Foundry YAML files on every device that has an OpenCL driver. With exact numerics (the
-default) a run gives the same bits on every device, for every number of ranks and every microbatch size, and across stops.
+default in fp32) a run gives the same bits on every device, for every number of ranks and every microbatch size, and across stops.
 TEXT
     "$build/cltrain" --help | verbatim
     local c s actions
