@@ -10,9 +10,9 @@
  *                      Then one a launch, in order:
  *         "launch" number from 0; "file", "kernel": names; "source": file of this folder with the whole text;
  *         "options": all build options; "global": [1 to 3 sizes]; "local": the same or null (free choice)
- *         "buffers": [{"name","number","bytes","before","after"}]: files of this folder; the number tells
- * buffers of one name apart, and is the same in every launch that has the buffer "args": in the kernel's
- * order, each one of {"buffer":i} (index into buffers), {"buffer":null},
+ *         "buffers": [{"name","number","bytes","before","after"}]: files of this folder; "number" tells apart
+ *             buffers of one name, and is the same in every launch that has the buffer;
+ *         "args": in the kernel's order, each one of {"buffer":i} (index into buffers), {"buffer":null},
  *             {"i32":n}, {"u32":n}, {"u64":n}, {"f32":bits of the value}, {"local":bytes}
  *         Offsets into buffers are arguments of their own, as the kernels take them.
  *     <hash>.cl        kernel text with includes expanded; named by its contents, like
