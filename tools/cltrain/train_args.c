@@ -47,6 +47,10 @@ static int load(const clt_strv *rest, bool print, bool check, clt_train_args *ou
     clt_config_print(out->cfg, true, &text);
     if (print) fputs(text.s, stdout);
     clt_str_free(&text);
+    if (check) {
+        clt_config_notices(out->cfg);
+        clt_info("%s: every key is right; schedule, devices and data were not looked at", rest->v[0]);
+    }
     return 0;
 }
 
