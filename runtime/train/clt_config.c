@@ -314,7 +314,7 @@ static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c
     return CLT_OK;
 }
 
-clt_status clt_config_check_run(const clt_config *c, int ranks) {
+clt_status clt_config_check_ranks(const clt_config *c, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
     CLT_TRY(check_lanes_per_rank(&r, c, ranks));
     if (c->numerics == CLT_EXACT && ranks > c->exact_lanes)
@@ -326,6 +326,12 @@ clt_status clt_config_check_run(const clt_config *c, int ranks) {
     if (c->numerics == CLT_FAST && c->global_train_batch_size % ranks != 0)
         return clt_schema_fail(&r, "global_train_batch_size", "is %lld, which %d ranks do not divide",
                                (long long)c->global_train_batch_size, ranks);
+    return CLT_OK;
+}
+
+clt_status clt_config_check_run(const clt_config *c, int ranks) {
+    clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
+    CLT_TRY(clt_config_check_ranks(c, ranks));
     if (!c->train.local)
         return clt_schema_fail(&r, "train_loader.dataset.local",
                                "is not given: name the folder of the MDS shards");

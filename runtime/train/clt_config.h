@@ -147,6 +147,8 @@ void clt_config_free(clt_config *c);
 /* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
  * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
 clt_status clt_config_check_run(const clt_config *c, int ranks);
+/* The part of it that is about ranks. */
+clt_status clt_config_check_ranks(const clt_config *c, int ranks);
 
 /* One info line per accepted key without effect. */
 void clt_config_notices(const clt_config *c);

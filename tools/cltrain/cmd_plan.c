@@ -190,6 +190,7 @@ int cmd_plan(int argc, char **argv) {
         code = clt_options_fail(&command, "--save-seconds and --mttf must be positive");
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &c);
+        if (st == CLT_OK) st = clt_config_check_ranks(c, (int)ranks);
         if (st == CLT_OK) st = find_device(device, &f);
         uint64_t capacity = clt_run_capacity(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
         if (st == CLT_OK) st = clt_run_choose_microbatch(c, f.type, (int)ranks, capacity, f.max_alloc, &m);
