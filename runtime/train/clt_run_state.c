@@ -127,11 +127,19 @@ static int noted_evals(const clt_run *r) {
     return found;
 }
 
+/* Whether an evaluation belongs to the state that the run has now. Of an interval in samples, tokens or
+ * seconds that cannot be told: it may have ended inside the last step, or not. */
+static bool eval_is_due(const clt_run *r, clt_time every) {
+    const clt_timestamp *t = &r->now;
+    if (every.value <= 0) return false;
+    if (clt_timestamp_reached(t, r->max)) return true;
+    if (every.unit == CLT_TIME_BATCH) return t->batch % every.value == 0;
+    return every.unit == CLT_TIME_EPOCH && t->batch_in_epoch == 0 && t->epoch % every.value == 0;
+}
+
 clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes) {
-    bool due = clt_timestamp_reached(&r->now, r->max) ||
-               (every.unit == CLT_TIME_BATCH && every.value > 0 && r->now.batch % every.value == 0);
     int64_t yes = 0;
-    if (r->autoresumed && r->cfg->n_evals > 0 && due && clt_group_rank(r->group) == 0)
+    if (r->autoresumed && r->cfg->n_evals > 0 && eval_is_due(r, every) && clt_group_rank(r->group) == 0)
         yes = noted_evals(r) < r->cfg->n_evals;
     CLT_TRY(clt_group_max_i64(r->group, &yes, 1));
     *owes = yes != 0;
