@@ -468,18 +468,26 @@ clt_status clt_manifest_parse(const char *text, size_t bytes, const char *what, 
     return CLT_OK;
 }
 
+/* The size of the file, opened as a reader opens it: what cannot be read must not count as valid. */
+static clt_status plain_size(const char *path, uint64_t *bytes) {
+    clt_file *f;
+    CLT_TRY(clt_file_open(path, CLT_IO_READ_PLAIN, &f));
+    clt_status st = clt_file_size(f, bytes), closed = clt_file_close(f);
+    return st == CLT_OK ? closed : st;
+}
+
 static clt_status check_sizes(const char *folder, const clt_manifest *m) {
     clt_status st = CLT_OK;
     for (size_t i = 0; i < m->files && st == CLT_OK; i++) {
         char *path = clt_path_join(folder, m->file[i].name);
         int kind = 0;
         uint64_t bytes = 0;
-        int e = clt_io_get()->kind(path, &kind, &bytes);
+        int e = clt_io_get()->kind(path, &kind, NULL);
         if (e)
             st = clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e));
         else if (kind != 1)
             st = clt_error(CLT_BAD_DATA, "%s is missing; the manifest lists it", path);
-        else if (bytes != m->file[i].bytes)
+        else if ((st = plain_size(path, &bytes)) == CLT_OK && bytes != m->file[i].bytes)
             st = clt_error(CLT_BAD_DATA, "%s has %llu bytes, the manifest says %llu", path,
                            (unsigned long long)bytes, (unsigned long long)m->file[i].bytes);
         clt_free(path);

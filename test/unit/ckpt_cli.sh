@@ -111,6 +111,7 @@ expect 65 'is missing' verify "$tmp/gone/ba0"
 cp -r "$run" "$tmp/link"
 mv "$tmp/link/ba0/data.00000.bin" "$tmp/link/data"
 ln -s ../data "$tmp/link/ba0/data.00000.bin"
+expect 0 'damaged' ls "$tmp/link"
 expect 74 'a symbolic link is not followed here' verify "$tmp/link/ba0"
 [ "$(grep -c '^error' "$tmp/out")" = 1 ] || { echo "FAIL: more than one error for one file"; failed=1; }
 cp -r "$run" "$tmp/edit"

@@ -178,6 +178,8 @@ static void test_link(void **state) {
     (void)state;
     cu_state s;
     char dir[] = "/tmp/clt_link_XXXXXX", *from, *to, *ckpt;
+    clt_ckpt_info *list;
+    int n;
     assert_non_null(mkdtemp(dir));
     cu_state_create(&s, false, 1);
     save(&s, dir, 1);
@@ -191,6 +193,12 @@ static void test_link(void **state) {
     assert_int_equal(cu_check(ckpt, &s), CLT_IO);
     clt_error_quiet(false);
     assert_non_null(strstr(clt_last_error(), "symbolic link"));
+    /* Nor is it one of the valid checkpoints of which the two newest are kept. */
+    assert_int_equal(clt_ckpt_scan(dir, &list, &n), CLT_OK);
+    assert_int_equal(n, 1);
+    assert_false(list[0].valid);
+    assert_non_null(strstr(list[0].why, "symbolic link"));
+    clt_ckpt_scan_free(list, n);
     clt_io_remove_tree(dir);
     clt_free(ckpt);
     clt_free(from);
