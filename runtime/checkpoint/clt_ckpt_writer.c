@@ -30,7 +30,7 @@ struct clt_ckpt_writer {
     /* the save under way */
     bool active, skip;
     bool placed, swapped; /* NAME is the new one; what was NAME before has the temporary name */
-    bool keep_tmp;        /* the temporary folder is not this save's any more */
+    bool aside;           /* what was NAME is NAME.superseded.RUNID, and the temporary folder is kept */
     char *name, *tmp, *final;
     int64_t batch;
     clt_str head; /* rank 0: the manifest's text up to the lists */
@@ -162,7 +162,7 @@ static void forget_save(clt_ckpt_writer *w) {
     clt_free(w->final);
     clt_str_free(&w->head);
     w->name = w->tmp = w->final = NULL;
-    w->active = w->skip = w->placed = w->swapped = w->keep_tmp = false;
+    w->active = w->skip = w->placed = w->swapped = w->aside = false;
 }
 
 void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
@@ -353,21 +353,26 @@ static clt_status write_manifest(const clt_ckpt_writer *w) {
     return clt_io_sync_dir(w->tmp);
 }
 
+static char *name_aside(const clt_ckpt_writer *w) {
+    return clt_format("%s.superseded.%s", w->final, w->run_id);
+}
+
 /* For file systems that cannot exchange names: the old one steps aside first. Each step is durable before the
  * next one, so that a crash leaves NAME or what clt_ckpt_recover makes NAME of. */
 static clt_status swap_by_renames(clt_ckpt_writer *w) {
-    char *aside = clt_format("%s.superseded.%s", w->final, w->run_id);
+    char *aside = name_aside(w);
     clt_status st = clt_io_sync_dir(w->folder);
     if (st == CLT_OK) st = clt_io_rename(w->final, aside);
     if (st == CLT_OK) {
         st = clt_io_sync_dir(w->folder);
         if (st == CLT_OK) st = clt_io_rename(w->tmp, w->final);
-        if (st != CLT_OK) clt_io_rename(aside, w->final);
+        if (st != CLT_OK) w->aside = clt_io_rename(aside, w->final) != CLT_OK;
     }
     if (st == CLT_OK) {
         st = clt_io_sync_dir(w->folder);
         /* Where this fails, both checkpoints keep the names that they have now. */
         w->placed = w->swapped = clt_io_rename(aside, w->tmp) == CLT_OK;
+        w->aside = !w->swapped;
     }
     clt_free(aside);
     return st;
@@ -394,20 +399,32 @@ static clt_status rename_into_place(clt_ckpt_writer *w) {
     return clt_io_sync_dir(w->folder);
 }
 
+/* The old checkpoint is in the temporary name and gets NAME again. A crash in between leaves NAME, or the old
+ * one as what clt_ckpt_recover makes NAME of. */
+static int swap_back_by_renames(clt_ckpt_writer *w) {
+    const clt_io_ops *io = clt_io_get();
+    char *aside = name_aside(w);
+    int e = io->rename(w->final, aside);
+    if (e == 0 && (e = io->rename(w->tmp, w->final)) != 0) io->rename(aside, w->final);
+    if (e == 0) {
+        io->rename(aside, w->tmp); /* where this fails, what was not saved keeps a name that nobody reads */
+    } else {
+        io->rename(w->tmp, aside); /* the next run would delete it under its temporary name */
+        w->aside = true;
+    }
+    clt_free(aside);
+    return e;
+}
+
 /* The commit could not be made durable or does not read back. The names go back to what they were, so that
  * the old checkpoint is not deleted for a new one that may not be there after a crash, and so that the new
  * one is not taken for saved. */
 static void take_back(clt_ckpt_writer *w) {
     int e = 0;
-    if (w->swapped && clt_io_get()->exchange(w->tmp, w->final) != 0) {
-        /* What is in the temporary name is the old one: it must not be deleted. */
-        char *aside = clt_format("%s.superseded.%s", w->final, w->run_id);
-        e = clt_io_get()->rename(w->tmp, aside);
-        clt_free(aside);
-        w->keep_tmp = true;
-    } else if (w->placed && !w->swapped) {
+    if (w->swapped && clt_io_get()->exchange(w->tmp, w->final) != 0)
+        e = swap_back_by_renames(w);
+    else if (w->placed && !w->swapped)
         e = clt_io_get()->rename(w->final, w->tmp);
-    }
     if (e) clt_warn("%s could not be taken back: %s", w->final, strerror(e));
 }
 
@@ -487,9 +504,13 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
             after_commit(w);
         } else {
             clt_error_quiet(true);
-            if (!w->keep_tmp) clt_io_remove_tree(w->tmp);
+            if (!w->aside) clt_io_remove_tree(w->tmp);
             clt_error_quiet(false);
-            clt_warn("checkpoint %s was not saved; the checkpoints before it are untouched", w->final);
+            if (w->aside)
+                clt_warn("checkpoint %s was not saved safely; the one before it is %s.superseded.%s now",
+                         w->final, w->final, w->run_id);
+            else
+                clt_warn("checkpoint %s was not saved; the checkpoints before it are untouched", w->final);
         }
     }
     forget_save(w);
