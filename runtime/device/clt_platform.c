@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "../base/clt_host.h"
 #include "../base/clt_io.h"
 
 enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
@@ -78,6 +79,11 @@ static void read_facts(clt_found *f) {
     if (x->type == CLT_DEVICE_CPU) x->host_cpu = host_cpu();
     x->global_mem = NUMBER(d, CL_DEVICE_GLOBAL_MEM_SIZE, cl_ulong);
     x->max_alloc = NUMBER(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, cl_ulong);
+    if (x->type == CLT_DEVICE_CPU) { /* not every driver looks at the limits of a container */
+        const uint64_t host = clt_host_memory();
+        x->global_mem = CLT_MIN(x->global_mem, host);
+        x->max_alloc = CLT_MIN(x->max_alloc, x->global_mem);
+    }
     x->local_mem_claimed = NUMBER(d, CL_DEVICE_LOCAL_MEM_SIZE, cl_ulong);
     x->compute_units = (uint32_t)NUMBER(d, CL_DEVICE_MAX_COMPUTE_UNITS, cl_uint);
     x->max_work_group = (uint32_t)NUMBER(d, CL_DEVICE_MAX_WORK_GROUP_SIZE, size_t);

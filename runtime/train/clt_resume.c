@@ -1,8 +1,8 @@
 /* Where a run starts and what it leaves behind: checkpoints, load_path, automatic resumption. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "../base/clt_host.h"
 #include "../base/clt_json.h"
 #include "../checkpoint/clt_weight_source.h"
 #include "../ops/clt_variant.h"
@@ -137,7 +137,7 @@ static bool snapshot_fits(const clt_run *r, int parts) {
     int local = clt_group_local_size(r->group);
     double share =
         (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group) * local;
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+    double memory = (double)clt_host_memory();
     bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
     double run = cpu ? (double)r->memory.total * local : 0;
     return share < memory / 4 && share + run < usable * memory;

@@ -1,0 +1,66 @@
+#include "clt_host.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clt_base.h"
+
+/* The number in a file; UINT64_MAX where there is none: "max", or no such file. */
+static uint64_t limit_in(const char *path) {
+    char line[64] = "";
+    FILE *f = fopen(path, "r");
+    if (!f) return UINT64_MAX;
+    bool number = fgets(line, sizeof line, f) && *line >= '0' && *line <= '9';
+    fclose(f);
+    return number ? strtoull(line, NULL, 10) : UINT64_MAX;
+}
+
+/* The smallest limit of the group and those above it. In a container the names of groups may be the host's,
+ * of which nothing is mounted but the container's own group as the uppermost one. */
+static uint64_t limit_of(const char *mount, const char *group, const char *file) {
+    uint64_t least = UINT64_MAX;
+    char *at = clt_strdup(group);
+    for (;;) {
+        char *path = clt_format("%s%s/%s", mount, at, file), *slash = strrchr(at, '/');
+        uint64_t limit = limit_in(path);
+        least = CLT_MIN(least, limit);
+        clt_free(path);
+        if (!slash) break;
+        *slash = 0;
+    }
+    clt_free(at);
+    return least;
+}
+
+/* Lines of /proc/self/cgroup: NUMBER:CONTROLLERS:GROUP. Version 2 has one, without controllers. */
+static uint64_t limit_of_line(const char *root, char *line) {
+    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!group) return UINT64_MAX;
+    *controllers++ = *group++ = 0;
+    group[strcspn(group, "\n")] = 0;
+    bool v2 = !*controllers, v1 = false;
+    for (char *at = controllers, *word; (word = strsep(&at, ",")) != NULL;) v1 |= strcmp(word, "memory") == 0;
+    if (!v1 && !v2) return UINT64_MAX;
+    char *mount = clt_format("%s/sys/fs/cgroup%s", root, v2 ? "" : "/memory");
+    uint64_t limit = limit_of(mount, group, v2 ? "memory.max" : "memory.limit_in_bytes");
+    clt_free(mount);
+    return limit;
+}
+
+uint64_t clt_host_memory_under(const char *root) {
+    char line[4096], *path = clt_format("%s/proc/self/cgroup", root);
+    uint64_t least = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+    FILE *f = fopen(path, "r");
+    clt_free(path);
+    while (f && fgets(line, sizeof line, f)) {
+        uint64_t limit = limit_of_line(root, line);
+        least = CLT_MIN(least, limit);
+    }
+    if (f) fclose(f);
+    return least;
+}
+
+uint64_t clt_host_memory(void) {
+    return clt_host_memory_under("");
+}
