@@ -290,6 +290,17 @@ static clt_status check_files(const char *dir, mds_shard *s) {
     return CLT_OK;
 }
 
+clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there) {
+    int kind;
+    uint64_t bytes;
+    CLT_TRY(stat_file(dir, s->zip.name, &kind, &bytes));
+    *there = kind != 0;
+    if (kind > 1) return clt_error(CLT_BAD_DATA, "%s/%s is not a file", dir, s->zip.name);
+    if (kind == 1 && bytes != s->zip.bytes)
+        return wrong_size(dir, s->zip.name, "zip_data", bytes, s->zip.bytes, s->samples);
+    return CLT_OK;
+}
+
 /* --- shards and the whole --------------------------------------------------------------------------------
  */
 

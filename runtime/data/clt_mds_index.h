@@ -74,6 +74,9 @@ bool mds_dtype_is_integer(int dtype);
 
 /* Reads and checks dir/index.json and the sizes of the files it names. */
 clt_status mds_index_load(const char *dir, mds_index *out);
+/* Compares the size of the compressed file beside a raw one that is read. *there: false where it is gone, as
+ * a cache leaves it. */
+clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there);
 void mds_index_free(mds_index *x);
 
 #endif

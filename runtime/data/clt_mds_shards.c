@@ -164,23 +164,23 @@ static clt_status use_file(mds_shards *s, size_t shard) {
 /* --- zstd shards -----------------------------------------------------------------------------------------
  */
 
-static clt_status read_zip(mds_shards *s, const mds_shard *sh) {
+static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) {
     char *path = clt_path_join(s->dir, sh->zip.name);
     clt_file *f = NULL;
     clt_status st = clt_file_open(path, CLT_IO_READ, &f);
     clt_free(path);
-    if (st == CLT_OK) st = clt_file_pread(f, s->zip, sh->zip.bytes, 0);
+    if (st == CLT_OK) st = clt_file_pread(f, zip, sh->zip.bytes, 0);
     clt_file_close(f);
     return st;
 }
 
 /* The file must be one whole frame, of the size that index.json has; the output never exceeds that size. */
-static clt_status unzip(mds_shards *s, const mds_shard *sh, char *dst) {
+static clt_status unzip(const mds_shards *s, const mds_shard *sh, const char *zip, char *dst) {
     const char *dir = s->dir, *name = sh->zip.name;
-    unsigned long long size = ZSTD_getFrameContentSize(s->zip, sh->zip.bytes), want = sh->raw.bytes;
-    if (sh->zip.bytes < 4 || memcmp(s->zip, "\x28\xb5\x2f\xfd", 4) != 0)
+    unsigned long long size = ZSTD_getFrameContentSize(zip, sh->zip.bytes), want = sh->raw.bytes;
+    if (sh->zip.bytes < 4 || memcmp(zip, "\x28\xb5\x2f\xfd", 4) != 0)
         return clt_error(CLT_BAD_DATA, "%s/%s is not a zstd frame", dir, name);
-    size_t frame = ZSTD_findFrameCompressedSize(s->zip, sh->zip.bytes);
+    size_t frame = ZSTD_findFrameCompressedSize(zip, sh->zip.bytes);
     bool cut = ZSTD_isError(frame) || size == ZSTD_CONTENTSIZE_ERROR;
     if (cut)
         return clt_error(CLT_BAD_DATA,
@@ -190,7 +190,7 @@ static clt_status unzip(mds_shards *s, const mds_shard *sh, char *dst) {
                          (size_t)sh->zip.bytes - frame);
     size_t n = size != ZSTD_CONTENTSIZE_UNKNOWN && size > want
                    ? (size_t)-1
-                   : ZSTD_decompressDCtx(s->zstd, dst, want, s->zip, sh->zip.bytes);
+                   : ZSTD_decompressDCtx(s->zstd, dst, want, zip, sh->zip.bytes);
     if (n == (size_t)-1 ||
         (ZSTD_isError(n) && strcmp(ZSTD_getErrorName(n), "Destination buffer is too small") == 0))
         return clt_error(
@@ -219,12 +219,31 @@ static clt_status use_slot(mds_shards *s, size_t shard) {
         if (s->slots[i].used < slot->used) slot = &s->slots[i];
     }
     slot->shard = SIZE_MAX;
-    CLT_TRY(read_zip(s, sh));
+    CLT_TRY(read_zip(s, sh, s->zip));
     if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->zip, s->zip, false, ""));
-    CLT_TRY(unzip(s, sh, slot->data));
+    CLT_TRY(unzip(s, sh, s->zip, slot->data));
     if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->raw, slot->data, true, " after decompression"));
     *slot = (mds_slot){slot->data, shard, ++s->clock};
     return CLT_OK;
+}
+
+/* The compressed file beside a raw one, which is read instead: its checksums, and what it decompresses to. */
+static clt_status check_zip_beside(mds_shards *s, const mds_shard *sh) {
+    bool there;
+    CLT_TRY(mds_zip_beside(s->dir, sh, &there));
+    if (!there) return CLT_OK;
+    char *zip = clt_malloc(sh->zip.bytes + 1), *raw = NULL;
+    clt_status st = read_zip(s, sh, zip);
+    if (st == CLT_OK) st = check_in_memory(s, &sh->zip, zip, false, "");
+    if (st == CLT_OK && strncmp(sh->compression, "zstd", 4) == 0) {
+        if (!s->zstd) s->zstd = ZSTD_createDCtx();
+        raw = clt_malloc(sh->raw.bytes);
+        st = unzip(s, sh, zip, raw);
+        if (st == CLT_OK) st = check_in_memory(s, &sh->raw, raw, true, " after decompression");
+    }
+    clt_free(raw);
+    clt_free(zip);
+    return st;
 }
 
 /* --- both ------------------------------------------------------------------------------------------------
@@ -236,6 +255,7 @@ clt_status mds_shard_use(mds_shards *s, size_t shard) {
     if (sh->checked) return CLT_OK;
     CLT_TRY(check_header(s, shard));
     if (!sh->use_zip) CLT_TRY(check_on_disk(s, shard));
+    if (s->check_all && sh->compression && !sh->use_zip) CLT_TRY(check_zip_beside(s, sh));
     sh->checked = true;
     return CLT_OK;
 }
