@@ -137,6 +137,11 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
         if (counts[i].v < 0) st = clt_schema_fail(r, key, "must be above 0");
         clt_free(key);
     }
+    if (st == CLT_OK && l->shuffle_seed < 0) { /* numpy.random.default_rng raises */
+        key = clt_format("%s.dataset.shuffle_seed", path);
+        st = clt_schema_fail(r, key, "is %lld, and a seed cannot be below 0", (long long)l->shuffle_seed);
+        clt_free(key);
+    }
     for (size_t i = 0; i < CLT_COUNT_OF(tokens) && st == CLT_OK; i++) {
         key = clt_format("%s.dataset.%s", path, tokens[i].name);
         if (tokens[i].v < -1 || tokens[i].v >= c->model.vocab_size)

@@ -138,6 +138,7 @@ static void test_order_of_folder(void **state) {
             json_equal(json_array_get(batches, i), json_object_get(json_array_get(want, i), "sample_ids")));
     json_decref(golden);
     json_decref(got);
+    expect("order --shards 5,4 --seed -1", 2, "must not be negative");
 }
 
 /* --- show and verify ------------------------------------------------------------------------------------ */
@@ -174,6 +175,8 @@ static void test_verify(void **state) {
     (void)state;
     expect("verify test/golden/e2e/mds test/golden/e2e/mds-zstd --vocab-size 512", 0, "mds-zstd/val: good");
     expect("verify test/golden/e2e/mds --vocab-size 300", 65, "is outside the vocabulary of 300");
+    expect("verify test/golden/e2e/mds --vocab-size -3", 2, "--vocab-size must be at least 1");
+    expect("verify test/golden/e2e/mds --vocab-size 0", 2, "--vocab-size must be at least 1");
     json_t *manifest = golden_load("test/golden/mds/corrupt/manifest.json"),
            *cases = json_object_get(manifest, "cases");
     for (size_t i = 0; i < json_array_size(cases); i++) {

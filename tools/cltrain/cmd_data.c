@@ -250,7 +250,8 @@ static clt_status verify_one(const char *dir, int64_t vocab_size, const clt_mds_
 }
 
 static int data_verify(int argc, char **argv) {
-    int64_t vocab_size = 0;
+    const int64_t none = INT64_MIN;
+    int64_t vocab_size = none;
     clt_mds_params p = {0};
     const clt_option options[] = {
         {"vocab-size", 0, CLT_OPT_INT, &vocab_size, "N", "every token id must be below N"},
@@ -268,11 +269,13 @@ static int data_verify(int argc, char **argv) {
     clt_strv rest = {0}, dirs = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "name a dataset folder");
+    if (code < 0 && vocab_size != none && vocab_size < 1)
+        code = clt_options_fail(&command, "--vocab-size must be at least 1");
     if (code < 0) {
         clt_status st = CLT_OK;
         for (size_t i = 0; i < rest.n && st == CLT_OK; i++) st = find_datasets(rest.v[i], &dirs);
         for (size_t i = 0; i < dirs.n; i++) {
-            clt_status one = verify_one(dirs.v[i], vocab_size, &p);
+            clt_status one = verify_one(dirs.v[i], CLT_MAX(vocab_size, 0), &p);
             if (st == CLT_OK) st = one;
         }
         code = clt_status_exit_code(st);

@@ -101,7 +101,7 @@ static int check_options(const clt_command *c, const order_options *opt) {
     if (opt->nodes < 1 || opt->ranks < 1 || opt->batch < 1 || opt->nodes > 4096 || opt->ranks > 4096)
         return clt_options_fail(c, "--nodes and --ranks-per-node must be 1 to 4096, --batch at least 1");
     if (opt->canonical < 0 || opt->initial < 0 || opt->block < 0 || opt->from < 0 || opt->epoch < 0 ||
-        opt->workers < 0)
+        opt->workers < 0 || opt->seed < 0)
         return clt_options_fail(c, "numbers must not be negative");
     return -1;
 }
