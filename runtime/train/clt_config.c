@@ -292,6 +292,7 @@ void clt_config_free(clt_config *c) {
     clt_free(c->lanes_per_rank);
     clt_strv_free(&c->strings);
     clt_strv_free(&c->notices);
+    clt_strv_free(&c->warnings);
     clt_yaml_free(c->yaml);
     json_decref(c->merged);
     clt_free(c);

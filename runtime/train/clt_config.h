@@ -136,6 +136,7 @@ struct clt_config {
     json_t *merged;   /* the same as values */
     clt_strv strings; /* owns every string above */
     clt_strv notices; /* "key X has no effect here: ..." */
+    clt_strv warnings;
 };
 
 /* Reads PATH, applies `n` overrides ("key.sub=value", later ones win), resolves ${...}, checks everything
@@ -150,7 +151,7 @@ clt_status clt_config_check_run(const clt_config *c, int ranks);
 /* The part of it that is about ranks. */
 clt_status clt_config_check_ranks(const clt_config *c, int ranks);
 
-/* One info line per accepted key without effect. */
+/* One info line per accepted key without effect, and what else there is to say about values. */
 void clt_config_notices(const clt_config *c);
 
 /* The merged configuration as sorted YAML, as Composer prints it. with_origin adds the defaults that apply

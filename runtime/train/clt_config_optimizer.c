@@ -3,6 +3,7 @@
 #include <regex.h>
 #include <string.h>
 
+#include "../model/clt_mpt.h"
 #include "clt_config_internal.h"
 
 #define NOWHERE CLT_KEY_NOWHERE
@@ -138,6 +139,42 @@ static clt_status read_disable_grad(clt_schema_reader *r, clt_optimizer_config *
     return CLT_OK;
 }
 
+/* Foundry searches the names of its wrapped model, "model.transformer...": patterns written for it match, and
+ * so do those written for names without the prefix. */
+static bool matches(const regex_t *re, const char *name) {
+    char *wrapped = clt_format("model.%s", name);
+    bool hit = regexec(re, wrapped, 0, NULL, 0) == 0 || regexec(re, name, 0, NULL, 0) == 0;
+    clt_free(wrapped);
+    return hit;
+}
+
+/* A pattern that was checked before. */
+static void warn_if_unmatched(clt_config *c, const clt_slab_table *t, const char *key, const char *pattern) {
+    regex_t re;
+    bool hit = false;
+    if (compile_regex(pattern, &re) != CLT_OK) return;
+    for (int i = 0; i < t->n && !hit; i++) hit = matches(&re, t->entry[i].name);
+    regfree(&re);
+    if (!hit)
+        clt_strv_add_owned(&c->warnings,
+                           clt_format("%s: '%.200s' matches no tensor of this model", key, pattern));
+}
+
+static clt_status warn_unmatched(clt_config *c) {
+    const clt_optimizer_config *o = &c->optimizer;
+    clt_slab_table t = {0};
+    CLT_TRY(clt_mpt_table(&c->model, &t));
+    for (size_t i = 0; i < o->disable_grad.n; i++)
+        warn_if_unmatched(c, &t, "optimizer.disable_grad", o->disable_grad.v[i]);
+    for (int g = 1; g < o->n_groups; g++) {
+        char *key = clt_format("optimizer.param_groups.%d.param_str_match", g - 1);
+        warn_if_unmatched(c, &t, key, o->groups[g].match);
+        clt_free(key);
+    }
+    clt_slab_table_free(&t);
+    return CLT_OK;
+}
+
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b) {
     const clt_config_optimizer_raw *raw = &b->optimizer;
     clt_optimizer_config *o = &b->c.optimizer;
@@ -158,16 +195,7 @@ clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder
     CLT_TRY(check_group(r, "optimizer", &o->groups[0]));
     if (raw->disable_grad) CLT_TRY(read_disable_grad(r, o, raw->disable_grad));
     if (raw->param_groups) CLT_TRY(read_groups(r, o, raw->param_groups));
-    return CLT_OK;
-}
-
-/* Foundry searches the names of its wrapped model, "model.transformer...": patterns written for it match, and
- * so do those written for names without the prefix. */
-static bool matches(const regex_t *re, const char *name) {
-    char *wrapped = clt_format("model.%s", name);
-    bool hit = regexec(re, wrapped, 0, NULL, 0) == 0 || regexec(re, name, 0, NULL, 0) == 0;
-    clt_free(wrapped);
-    return hit;
+    return raw->disable_grad || raw->param_groups ? warn_unmatched(&b->c) : CLT_OK;
 }
 
 clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const *names, size_t n,

@@ -23,6 +23,7 @@ void clt_config_notices(const clt_config *c) {
         clt_str_free(&keys);
     }
     clt_free(done);
+    for (size_t i = 0; i < c->warnings.n; i++) clt_warn("%s", c->warnings.v[i]);
 }
 
 static char *origin(void *ctx, const char *path) {

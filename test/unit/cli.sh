@@ -47,6 +47,7 @@ expect 78 "not supported" train $run precision=amp_fp8
 expect 2 "key.sub=value" train $run nonsense
 expect 0 "every key is right" train $run --dry-run
 expect 0 "key profiler has no effect here" train $run --dry-run profiler={}
+expect 0 "optimizer.disable_grad: 'wqe' matches no tensor" train $run --dry-run optimizer.disable_grad=wqe
 expect 0 "exact_lanes: 8  # default" train $run --print-config
 expect 0 "lr: 0.5  # command line (optimizer.lr=0.5)" train $run --print-config optimizer.lr=0.25 optimizer.lr=0.5
 expect 0 "seed: 17  # $run:3:7" train --print-config $run

@@ -540,9 +540,23 @@ static void groups_claim_tensors_in_order(void **state) {
     assert_int_equal(clt_optimizer_groups(o, names, 6, group, frozen), CLT_OK);
     assert_memory_equal(group, want, sizeof want);
     assert_memory_equal(frozen, want_frozen, sizeof want_frozen);
+    assert_int_equal(c->warnings.n, 0);
     clt_config_free(c);
     c = load_with("optimizer={name: decoupled_lionw, weight_decay: 0, betas: [0.9, 0.99]}");
     assert_int_equal(c->optimizer.kind, CLT_OPTIMIZER_LIONW);
+    clt_config_free(c);
+}
+
+static void patterns_without_a_tensor_are_told(void **state) {
+    (void)state;
+    clt_config *c =
+        load_with("optimizer={param_groups: [{param_str_match: bias$}, {param_str_match: 'norm3'}], "
+                  "disable_grad: ['wte', '^transformer\\.wqe', 'model\\.wte$']}");
+    assert_int_equal(c->warnings.n, 3);
+    assert_string_equal(c->warnings.v[0],
+                        "optimizer.disable_grad: '^transformer\\.wqe' matches no tensor of this model");
+    assert_non_null(strstr(c->warnings.v[1], "optimizer.disable_grad: 'model\\.wte$' "));
+    assert_non_null(strstr(c->warnings.v[2], "optimizer.param_groups.1.param_str_match: 'norm3' "));
     clt_config_free(c);
 }
 
@@ -660,6 +674,7 @@ int main(void) {
         cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
         cmocka_unit_test(logits_groups_give_way_to_memory),
         cmocka_unit_test(groups_claim_tensors_in_order),
+        cmocka_unit_test(patterns_without_a_tensor_are_told),
         cmocka_unit_test(block_overrides_reach_their_layers),
         cmocka_unit_test(model_json_reads_back),
         cmocka_unit_test(printing_reads_back),
