@@ -27,7 +27,8 @@ it came from. The file `config.yaml` in a run's folder is the configuration afte
 - In an override the value is YAML: `callbacks={}`, `optimizer.betas=[0.9, 0.99]`, `eval_loader.dataset.split=null`. A map given for a
   map is merged into it, anything else replaces. A number in the path picks a list element: `eval_loader.0.label=x`.
 - Times are a number (`2e9` is one, too) and a unit: `ep` epochs, `ba` batches, `sp` samples, `tok` tokens, `dur` a fraction of
-  `max_duration`; intervals also `sec`, seconds of training. A bare number means epochs.
+  `max_duration`; intervals also `sec`, seconds of training. A bare number means epochs; times of the scheduler need a unit,
+  as in Composer.
 
 ## Keys
 "honoured" keys do what the last column says. "no effect" keys are allowed; when one is set to something else than its default, one

@@ -230,13 +230,24 @@ clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const
 static const char *const scheduler_names[] = {"constant_with_warmup", "cosine_with_warmup",
                                               "linear_decay_with_warmup", "inv_sqrt_with_warmup", NULL};
 
+/* Composer's schedulers take no bare numbers: what was meant, batches or epochs, cannot be known. */
+static clt_status read_schedule_time(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
+                                     void *field) {
+    const char *s = json_string_value(v);
+    double number;
+    if (json_is_number(v) || (s && clt_parse_f64(s, &number)))
+        return clt_schema_fail(r, path,
+                               "has no unit: add one, as in 100ba, 1ep, 2000000tok, 5000sp or 0.1dur");
+    return clt_config_read_time(r, k, path, v, field);
+}
+
 static const clt_key scheduler_keys[] = {
     {"name", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, CLT_KEY_REQUIRED, "shape of the learning rate",
      AT(kind), scheduler_names, NULL, NULL},
     {"t_warmup", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, CLT_KEY_REQUIRED, "time of the linear rise",
-     AT(t_warmup), NULL, NULL, clt_config_read_time},
+     AT(t_warmup), NULL, NULL, read_schedule_time},
     {"t_max", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"1dur\"", "end of the schedule", AT(t_max), NULL,
-     NULL, clt_config_read_time},
+     NULL, read_schedule_time},
     {"alpha", CLT_KEY_FLOAT, CLT_KEY_HONOURED, false, NULL,
      "constant_with_warmup: multiplier, 1 unless given", AT(alpha), NULL, NULL, NULL},
     {"alpha_i", CLT_KEY_FLOAT, CLT_KEY_HONOURED, false, NULL,
@@ -245,9 +256,9 @@ static const clt_key scheduler_keys[] = {
      "cosine_with_warmup, linear_decay_with_warmup: last multiplier, 0 unless given", AT(alpha_f), NULL, NULL,
      NULL},
     {"t_scale", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, NULL, "inv_sqrt_with_warmup", AT(t_scale), NULL,
-     NULL, clt_config_read_time},
+     NULL, read_schedule_time},
     {"t_cooldown", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, NULL, "inv_sqrt_with_warmup", AT(t_cooldown),
-     NULL, NULL, clt_config_read_time},
+     NULL, NULL, read_schedule_time},
     {"alpha_f_decay", CLT_KEY_FLOAT, CLT_KEY_HONOURED, false, NULL, "inv_sqrt_with_warmup, 0 unless given",
      AT(alpha_f_decay), NULL, NULL, NULL},
     {"alpha_f_cooldown", CLT_KEY_FLOAT, CLT_KEY_HONOURED, false, NULL, "inv_sqrt_with_warmup, 0 unless given",
