@@ -27,7 +27,7 @@ static const char *columns_options(clt_dtype type, char buf[CLT_NORM_OPTIONS]) {
 }
 
 static const char *finish_file(const clt_variant *v) {
-    return clt_norm_is_ring(v) ? "norm/norm_wide.cl" : v->file;
+    return *v->uses ? v->uses : v->file;
 }
 
 static clt_status finish_kernel(clt_ops *ops, const char *file, const char *name, clt_kernel **k) {

@@ -2,9 +2,11 @@
 #include "clt_variant.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "../base/clt_hash.h"
 #include "../base/clt_io.h"
@@ -18,18 +20,35 @@
 
 /* --- requirements --------------------------------------------------------------------------------------- */
 
-static bool has_library(const char *name) {
+static void *open_library(const char *name) {
     static const char *const ending[] = {".so.1", ".so"};
-    for (size_t i = 0; i < CLT_COUNT_OF(ending); i++) {
+    void *h = NULL;
+    for (size_t i = 0; i < CLT_COUNT_OF(ending) && !h; i++) {
         char *file = clt_format("lib%s%s", name, ending[i]);
-        void *h = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+        h = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
         clt_free(file);
-        if (h) {
-            dlclose(h);
-            return true;
-        }
     }
-    return false;
+    return h;
+}
+
+static bool has_library(const char *name) {
+    void *h = open_library(name);
+    if (h) dlclose(h);
+    return h != NULL;
+}
+
+/* What tells a library from another version of it, which few can be asked for: its file. */
+static char *library_version(const char *name) {
+    void *h = open_library(name);
+    struct link_map *map;
+    struct stat s;
+    char *path = h && dlinfo(h, RTLD_DI_LINKMAP, &map) == 0 ? realpath(map->l_name, NULL) : NULL;
+    char *version = path && stat(path, &s) == 0 ? clt_format("%s %lld %lld.%09ld", path, (long long)s.st_size,
+                                                             (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec)
+                                                : clt_strdup("");
+    free(path);
+    if (h) dlclose(h);
+    return version;
 }
 
 /* One word of `requires`: 1 holds, 0 does not, -1 unknown word. */
@@ -52,6 +71,7 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strncmp(word, "probe=", 6) && clt_kernel_text(word + 6))
         return clt_device_probe_file(ops->dev, word + 6);
     if (!strncmp(word, "lib=", 4)) return has_library(word + 4);
+    if (!strncmp(word, "uses=", 5) && clt_kernel_text(word + 5)) return 1;
     if (!strncmp(word, "local_mem>=", 11) && clt_parse_i64(word + 11, &n)) return f->local_mem >= (uint64_t)n;
     if (!strncmp(word, "work_group>=", 12) && clt_parse_i64(word + 12, &n)) return f->max_work_group >= n;
     return -1;
@@ -83,6 +103,19 @@ static clt_status take(const char *op, int line, const char *what, const char *w
     return CLT_OK;
 }
 
+/* What stands behind `name` (its "=" included) among the words of `requires`; "" without it, or if it is too
+ * long. */
+static void required(const clt_variant *v, const char *name, char value[96]) {
+    const size_t n = strlen(name);
+    *value = 0;
+    for (const char *w = v->requires; w; w = strchr(w, ',')) {
+        w += *w == ',';
+        const size_t len = strcspn(w, ",");
+        if (len > n && len - n < 96 && !strncmp(w, name, n))
+            snprintf(value, 96, "%.*s", (int)(len - n), w + n);
+    }
+}
+
 /* "MR=8,NR=32" -> " -DMR=8 -DNR=32" */
 static clt_status make_options(clt_variant *v, int line) {
     if (!strcmp(v->params, "-")) return CLT_OK;
@@ -110,6 +143,7 @@ static clt_status parse_row(const char *op, int line, char *text, clt_variant *v
     CLT_TRY(take(op, line, "body", field[2], v->body, sizeof v->body));
     CLT_TRY(take(op, line, "requires", field[3], v->requires, sizeof v->requires));
     CLT_TRY(take(op, line, "params", field[4], v->params, sizeof v->params));
+    required(v, "uses=", v->uses);
     return make_options(v, line);
 }
 
@@ -330,7 +364,10 @@ clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, cons
 }
 
 void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]) {
-    const char *text = clt_kernel_text(v->file);
+    const char *text = clt_kernel_text(v->file), *used = *v->uses ? clt_kernel_text(v->uses) : NULL;
+    char name[96];
+    required(v, "lib=", name);
+    char *library = *name ? library_version(name) : NULL;
     const char *part[] = {VERDICT_FORMAT,
                           clt_device_id(ops->dev),
                           clt_kernel_common_options(),
@@ -339,10 +376,13 @@ void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]) {
                           v->body,
                           v->options,
                           ops->params.numerics == CLT_FAST ? "fast" : "exact",
-                          text ? text : ""};
+                          text ? text : "",
+                          used ? used : "",
+                          library ? library : ""};
     clt_hash_state *h = clt_hash_begin();
     for (size_t i = 0; i < CLT_COUNT_OF(part); i++) clt_hash_add(h, part[i], strlen(part[i]) + 1);
     clt_hash_hex(clt_hash_end(h), key);
+    clt_free(library);
 }
 
 static char *verdict_path(clt_ops *ops, const clt_variant *v) {

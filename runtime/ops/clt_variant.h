@@ -16,6 +16,7 @@
 
 typedef struct {
     char op[32], id[48], file[96], body[16], requires[160], params[256];
+    char uses[96];     /* another file whose kernels it launches, too; "": none */
     char options[384]; /* params as " -DMR=8 -DNR=32" */
     bool usable;       /* requirements hold here */
     int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
@@ -65,8 +66,8 @@ clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *option
 clt_status clt_variant_pick_row(clt_ops *ops, const char *op, const char *id, const char *options,
                                 clt_variant_takes takes, clt_variant_check check, const void *call,
                                 const clt_variant **out);
-/* What a row's results and times depend on, as 32 hex digits: device, driver, options, kernel text, numerics.
- */
+/* What a row's results and times depend on, as 32 hex digits: device, driver, options, text of all its
+ * kernels, version of its library, numerics. */
 void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]);
 
 /* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An

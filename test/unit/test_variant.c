@@ -169,6 +169,60 @@ static void probes_of_kernel_files_decide(void **state) {
     unsetenv("CLTRAIN_KERNEL_PATH");
 }
 
+/* --- keys --- */
+
+static void key_of(const char *requires, char key[33]) {
+    clt_ops *ops = new_ops(false);
+    char *text = clt_format("row own.cl b %s -\n", requires);
+    int n = 0;
+    tu_assert_ok(clt_variant_add_table(ops, "fake", text), requires);
+    const clt_variant *v = clt_ops_variants(ops, "fake", &n);
+    assert_int_equal(n, 1);
+    clt_variant_key(ops, v, key);
+    clt_free(text);
+    clt_ops_destroy(ops);
+}
+
+static void keys_cover_all_kernels_of_a_row(void **state) {
+    (void)state;
+    char alone[33], one[33], same[33], other[33];
+    put_kernel("own.cl", "own\n");
+    put_kernel("one.cl", "one\n");
+    put_kernel("same.cl", "one\n");
+    put_kernel("other.cl", "other\n");
+    setenv("CLTRAIN_KERNEL_PATH", cache, 1);
+    key_of("-", alone);
+    key_of("uses=one.cl", one);
+    key_of("work_group>=1,uses=same.cl", same);
+    key_of("uses=other.cl,work_group>=1", other);
+    assert_string_not_equal(alone, one);
+    assert_string_equal(one, same);
+    assert_string_not_equal(one, other);
+    clt_ops *ops = new_ops(false);
+    assert_int_equal(clt_variant_add_table(ops, "fake", "a f b uses=nowhere.cl -"), CLT_FAIL);
+    says("unknown requirement 'uses=nowhere.cl'");
+    clt_ops_destroy(ops);
+    unsetenv("CLTRAIN_KERNEL_PATH");
+}
+
+/* The library of this test is a copy of libm: m.so in the folder libfake. */
+static void keys_cover_the_library_of_a_row(void **state) {
+    (void)state;
+    char key[33], again[33], newer[33], *here = getcwd(NULL, 0);
+    assert_int_equal(chdir(cache), 0);
+    if (system("mkdir libfake && cp \"$(ldconfig -p | sed -n 's/.*libm\\.so\\.6.*=> //p' | head -n 1)\" "
+               "libfake/m.so") != 0)
+        skip();
+    key_of("lib=fake/m", key);
+    key_of("lib=fake/m", again);
+    assert_string_equal(key, again);
+    assert_int_equal(system("touch -d 2001-01-01 libfake/m.so"), 0);
+    key_of("lib=fake/m", newer);
+    assert_string_not_equal(key, newer);
+    assert_int_equal(chdir(here), 0);
+    free(here);
+}
+
 /* --- forcing --- */
 
 static const char three[] = "first f.cl b - -\nsecond f.cl b - -\nnever f.cl b vendor=NoSuchVendor -\n";
@@ -381,6 +435,8 @@ int main(void) {
         cmocka_unit_test(built_in_tables_are_complete),
         cmocka_unit_test(rows_without_a_device_are_all_rows),
         cmocka_unit_test(probes_of_kernel_files_decide),
+        cmocka_unit_test(keys_cover_all_kernels_of_a_row),
+        cmocka_unit_test(keys_cover_the_library_of_a_row),
         cmocka_unit_test(forcing_names_what_there_is),
         cmocka_unit_test(environment_forces),
         cmocka_unit_test(failing_rows_are_passed_over_and_remembered),
