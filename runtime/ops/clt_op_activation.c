@@ -2,28 +2,22 @@
 #include "clt_rowwise.h"
 #include "ref/clt_ref.h"
 
-static const char *act_option(clt_activation act, char buf[32]) {
-    snprintf(buf, 32, " -DACT=%d", (int)act);
-    return buf;
+static clt_status forward(clt_ops *ops, const clt_variant *v, int64_t rows, int64_t cols, clt_ref x,
+                          int64_t ldx, clt_ref y, int64_t ldy) {
+    return clt_rowwise_launch(ops, v, "act_forward", "", true, rows, cols, (clt_rows[]){{x, ldx}, {y, ldy}},
+                              2, NULL, 0);
 }
 
-static clt_status forward(clt_ops *ops, const clt_variant *v, clt_activation act, int64_t rows, int64_t cols,
-                          clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
-    char option[32];
-    return clt_rowwise_launch(ops, v, "act_forward", act_option(act, option), true, rows, cols,
-                              (clt_rows[]){{x, ldx}, {y, ldy}}, 2, NULL, 0);
-}
-
-static clt_status backward(clt_ops *ops, const clt_variant *v, clt_activation act, int64_t rows, int64_t cols,
-                           clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
-    char option[32];
-    return clt_rowwise_launch(ops, v, "act_backward", act_option(act, option), true, rows, cols,
+static clt_status backward(clt_ops *ops, const clt_variant *v, int64_t rows, int64_t cols, clt_ref x,
+                           int64_t ldx, clt_ref dy, int64_t lddy, clt_ref dx, int64_t lddx) {
+    return clt_rowwise_launch(ops, v, "act_backward", "", true, rows, cols,
                               (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, NULL, 0);
 }
 
 typedef struct {
     clt_rowwise_call rows;
     clt_activation act;
+    bool gated;
 } activation_call;
 
 static bool is_fast(const clt_variant *v) {
@@ -37,67 +31,102 @@ static bool takes(const clt_variant *v, const void *call) {
     return clt_rowwise_takes(v, &c->rows);
 }
 
-/* The oracle's words; for the fast row within 5e-7 + 2^-16 |v|, and the type's rounding. */
+/* The oracle's words; for the fast row within 5e-7 of what the activation is multiplied with (at most
+ * `factor`) + 2^-16 |v|, and the type's rounding. */
 static clt_status compare(clt_ops *ops, const clt_variant *v, clt_dtype type, const char *what, clt_ref got,
-                          const float *want, size_t n) {
-    const clt_check_bound near = {.relative = 0x1p-16,
-                                  .absolute = 5e-7 * 64}; /* the check's dy is up to 64 */
+                          const float *want, size_t n, double factor) {
+    const clt_check_bound near = {.relative = 0x1p-16, .absolute = 5e-7 * factor};
     if (!is_fast(v)) return clt_variant_compare_as(ops, type, what, got, want, n);
     return clt_check_near(ops, type, what, got, want, n, near);
 }
 
-/* GELU forward and backward over two rows of 75 elements (wide rows: 72) that lie 88 apart. */
-static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    const clt_dtype type = ((const activation_call *)ctx)->rows.type;
-    const int cols = clt_variant_wide(v) ? 72 : 75;
-    enum { ROWS = 2, LD = 88, N = ROWS * LD };
-    float x[N], dy[N], want[N];
-    clt_ref part[CLT_CHECK_PARTS];
-    CLT_TRY(clt_check_parts(ops, N, part));
-    for (int i = 0; i < 3; i++) part[i] = clt_check_place(v, type, part[i]);
-    clt_check_fill(x, N, 1);
-    clt_check_fill(dy, N, 2);
-    CLT_TRY(clt_check_write(type, part[0], x, N));
-    CLT_TRY(clt_check_write(type, part[1], dy, N));
-    CLT_TRY(clt_check_write(type, part[2], dy, N));
-    CLT_TRY(forward(ops, v, CLT_ACT_GELU, ROWS, cols, part[0], LD, part[2], LD));
-    for (int i = 0; i < N; i++) want[i] = i % LD < cols ? clt_ref_act(CLT_ACT_GELU, x[i]) : dy[i];
-    CLT_TRY(compare(ops, v, type, "gelu", part[2], want, N));
-    CLT_TRY(backward(ops, v, CLT_ACT_GELU, ROWS, cols, part[0], LD, part[1], LD, part[1], LD));
-    for (int i = 0; i < N; i++)
-        want[i] = i % LD < cols ? dy[i] * clt_ref_act_grad(CLT_ACT_GELU, x[i]) : dy[i];
-    return compare(ops, v, type, "gelu backward", part[1], want, N);
+/* Two rows of 75 elements (wide rows: 72) that lie 88 apart, below 64. */
+enum { ROWS = 2, LD = 88, N = ROWS * LD, INPUTS = 3 };
+#define LARGEST 64.0
+
+static int64_t check_cols(const clt_variant *v) {
+    return clt_variant_wide(v) ? 72 : 75;
 }
 
-static clt_status pick(clt_ops *ops, clt_dtype type, clt_activation act, int64_t cols, const clt_rows *m,
-                       int n, const clt_variant **v) {
-    char option[16];
-    const activation_call call = {{type, clt_rowwise_wide(cols, m, n)}, act};
+static clt_status check_plain(clt_ops *ops, const clt_variant *v, const activation_call *c,
+                              const clt_ref *part, float x[INPUTS][N]) {
+    const int64_t cols = check_cols(v);
+    const float *dy = x[1], *old = x[2];
+    float want[N];
+    CLT_TRY(forward(ops, v, ROWS, cols, part[0], LD, part[2], LD));
+    for (int i = 0; i < N; i++) want[i] = i % LD < cols ? clt_ref_act(c->act, x[0][i]) : old[i];
+    CLT_TRY(compare(ops, v, c->rows.type, "activation", part[2], want, N, LARGEST));
+    CLT_TRY(backward(ops, v, ROWS, cols, part[0], LD, part[1], LD, part[1], LD));
+    for (int i = 0; i < N; i++) want[i] = i % LD < cols ? dy[i] * clt_ref_act_grad(c->act, x[0][i]) : dy[i];
+    return compare(ops, v, c->rows.type, "activation backward", part[1], want, N, LARGEST);
+}
+
+/* Backward with its results in the places of gate and up. */
+static clt_status check_gated(clt_ops *ops, const clt_variant *v, const activation_call *c,
+                              const clt_ref *part, float x[INPUTS][N]) {
+    const int64_t cols = check_cols(v);
+    const float *gate = x[0], *up = x[1], *dy = x[2];
+    const clt_rows g = {part[0], LD}, u = {part[1], LD}, y = {part[3], LD}, d = {part[2], LD};
+    float want[N];
+    CLT_TRY(
+        clt_rowwise_launch(ops, v, "glu_forward", "", true, ROWS, cols, (clt_rows[]){g, u, y}, 3, NULL, 0));
+    for (int i = 0; i < N; i++) want[i] = i % LD < cols ? clt_ref_act(c->act, gate[i]) * up[i] : dy[i];
+    CLT_TRY(compare(ops, v, c->rows.type, "gated MLP", y.ref, want, N, LARGEST));
+    CLT_TRY(clt_rowwise_launch(ops, v, "glu_backward", "", true, ROWS, cols, (clt_rows[]){g, u, d, g, u}, 5,
+                               NULL, 0));
+    for (int i = 0; i < N; i++)
+        want[i] = i % LD < cols ? (dy[i] * up[i]) * clt_ref_act_grad(c->act, gate[i]) : gate[i];
+    CLT_TRY(compare(ops, v, c->rows.type, "gated MLP backward, gate", g.ref, want, N, LARGEST * LARGEST));
+    for (int i = 0; i < N; i++) want[i] = i % LD < cols ? dy[i] * clt_ref_act(c->act, gate[i]) : up[i];
+    return compare(ops, v, c->rows.type, "gated MLP backward, up", u.ref, want, N, LARGEST);
+}
+
+/* Forward and backward of the call's kind. */
+static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    const activation_call *c = ctx;
+    float x[INPUTS][N];
+    clt_ref part[CLT_CHECK_PARTS];
+    CLT_TRY(clt_check_parts(ops, N, part));
+    for (int i = 0; i <= INPUTS; i++) part[i] = clt_check_place(v, c->rows.type, part[i]);
+    for (int i = 0; i < INPUTS; i++) {
+        clt_check_fill(x[i], N, (uint32_t)i + 1);
+        CLT_TRY(clt_check_write(c->rows.type, part[i], x[i], N));
+    }
+    CLT_TRY(clt_check_write(c->rows.type, part[INPUTS], x[INPUTS - 1], N));
+    return (c->gated ? check_gated : check_plain)(ops, v, c, part, x);
+}
+
+/* Rows are built for one activation, and have a verdict for it: gated, and not. */
+static clt_status pick(clt_ops *ops, clt_dtype type, clt_activation act, bool gated, int64_t cols,
+                       const clt_rows *m, int n, const clt_variant **v) {
+    char options[48];
+    const activation_call call = {{type, clt_rowwise_wide(cols, m, n)}, act, gated};
     if (act < 0 || act >= CLT_ACT_COUNT) return clt_error(CLT_FAIL, "there is no activation %d", (int)act);
-    return clt_variant_pick_for(ops, "activation", clt_type_option(type, option), takes, check, &call, v);
+    snprintf(options, sizeof options, " -DTYPE=%d -DACT=%d%s", (int)type, (int)act,
+             gated ? " -DGATED=1" : "");
+    return clt_variant_pick_for(ops, "activation", options, takes, check, &call, v);
 }
 
 clt_status clt_op_activation_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows,
                                      int64_t cols, clt_ref x, int64_t ldx, clt_ref y, int64_t ldy) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, type, act, cols, (clt_rows[]){{x, ldx}, {y, ldy}}, 2, &v));
-    return forward(ops, v, act, rows, cols, x, ldx, y, ldy);
+    CLT_TRY(pick(ops, type, act, false, cols, (clt_rows[]){{x, ldx}, {y, ldy}}, 2, &v));
+    return forward(ops, v, rows, cols, x, ldx, y, ldy);
 }
 
 clt_status clt_op_activation_backward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows,
                                       int64_t cols, clt_ref x, int64_t ldx, clt_ref dy, int64_t lddy,
                                       clt_ref dx, int64_t lddx) {
     const clt_variant *v;
-    CLT_TRY(pick(ops, type, act, cols, (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, &v));
-    return backward(ops, v, act, rows, cols, x, ldx, dy, lddy, dx, lddx);
+    CLT_TRY(pick(ops, type, act, false, cols, (clt_rows[]){{x, ldx}, {dy, lddy}, {dx, lddx}}, 3, &v));
+    return backward(ops, v, rows, cols, x, ldx, dy, lddy, dx, lddx);
 }
 
 static clt_status glu(clt_ops *ops, const char *name, clt_dtype type, clt_activation act, int64_t rows,
                       int64_t cols, const clt_rows *m, int n) {
     const clt_variant *v;
-    char option[32];
-    CLT_TRY(pick(ops, type, act, cols, m, n, &v));
-    return clt_rowwise_launch(ops, v, name, act_option(act, option), true, rows, cols, m, n, NULL, 0);
+    CLT_TRY(pick(ops, type, act, true, cols, m, n, &v));
+    return clt_rowwise_launch(ops, v, name, "", true, rows, cols, m, n, NULL, 0);
 }
 
 clt_status clt_op_glu_forward(clt_ops *ops, clt_dtype type, clt_activation act, int64_t rows, int64_t cols,

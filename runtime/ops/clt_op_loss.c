@@ -51,8 +51,10 @@ static void compare(clt_check *c, const clt_variant *v, clt_dtype type, const ch
         c->st = clt_check_near(c->ops, type, what, got, want, n, near);
 }
 
-static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params *call) {
+static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params *call, bool weighted) {
     const int32_t targets[ROWS] = {0, 330, -100, 77, 100};
+    /* not above `weight`, which the bound is for, but where the row is ignored */
+    const float row_weight[ROWS] = {0.0625f, 0.1f, 0.5f, 0.03125f, 0.12f};
     const int64_t vocab = is_stream(v) ? call->vocab : VOCAB, ld = is_stream(v) ? vocab + 8 : VOCAB + 9;
     const size_t n = (size_t)(ROWS * ld);
     float *x = clt_check_random(c, n, 1), *loss = clt_check_zeros(c, ROWS);
@@ -72,8 +74,10 @@ static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params
                          .targets = clt_check_upload(c, targets, ROWS),
                          .token_loss = clt_check_blank(c, ROWS),
                          .correct = clt_check_blank(c, ROWS)};
+    if (weighted) p.row_weight = clt_check_upload(c, row_weight, ROWS);
     if (c->st == CLT_OK) c->st = run_loss(c->ops, v, &p, 2); /* so that a group has up to three rows */
-    clt_ref_loss(ROWS, vocab, ld, x, targets, p.scale, p.softcap, p.grad, p.weight, NULL, loss, correct);
+    clt_ref_loss(ROWS, vocab, ld, x, targets, p.scale, p.softcap, p.grad, p.weight,
+                 weighted ? row_weight : NULL, loss, correct);
     compare(c, v, CLT_F32, "token losses", p.token_loss, loss, ROWS, 1.0);
     compare(c, v, p.type, p.grad ? "gradients" : "logits", p.logits, x, n, (double)p.weight);
     /* 0 and 1 as words: compared like floats */
@@ -87,7 +91,9 @@ static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
     if (clt_kernel_try(clt_ops_device(ops), v->file, "loss", v->options, &k) != CLT_OK)
         return clt_variant_fail(ops, "%s does not build", v->file);
     clt_check c = {.ops = ops, .aligned = is_stream(v)};
-    check_with(&c, v, ctx);
+    /* Weights of rows are an argument: one program, and one verdict, for calls with and without them. */
+    for (int weighted = 0; weighted <= ((const clt_loss_params *)ctx)->grad; weighted++)
+        check_with(&c, v, ctx, weighted);
     return clt_check_end(&c);
 }
 

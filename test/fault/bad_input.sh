@@ -242,6 +242,14 @@ sed -i 's/y < -limit ?/y < limit ?/' "$tmp/wrong/activation/elementwise.cl"
 expect "wrong limits" 1 "elementwise" "clip_forward" \
     -- env CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}" model.attn_config.clip_qkv=0.5
 cp clkernels/activation/elementwise.cl "$tmp/wrong/activation/"
+sed -i 's/d \* ACT_OF(g), dup/d * GRAD_OF(g), dup/' "$tmp/wrong/activation/activation.cl"
+expect "wrong gated MLP" 1 "activation" "gated MLP backward, up" \
+    -- env CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}" load_path= model.ffn_config.ffn_type=mptglu
+cp clkernels/activation/activation.cl "$tmp/wrong/activation/"
+sed -i 's/row_weight\[row_weight_off + row\]/2 * &/' "$tmp"/wrong/loss/*.cl
+expect "wrong weights of rows" 1 "loss" "gradients" \
+    -- env CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}"
+cp clkernels/loss/*.cl "$tmp/wrong/loss/"
 sed -i 's/finish(part + r \* pitch,/finish(part + r,/' "$tmp/wrong/norm/norm_wide.cl"
 expect "wrong sums that end later" 1 "norm: the forced variant wide" "sums that end later" \
     -- env CLTRAIN_VARIANT=norm=wide CLTRAIN_KERNEL_PATH="$tmp/wrong" CLTRAIN_CACHE_DIR="$tmp/cache" "${train[@]}"
