@@ -217,6 +217,8 @@ typedef struct {
     uint64_t buffers_created, programs_built, programs_loaded, kernels_created, launches;
     double build_seconds;
     uint64_t steady_breaches; /* builds and buffer creations while steady */
+    uint64_t shortages; /* failures for want of memory or resources, or because the device or its compiler is
+                         * away: they need not come again */
 } clt_device_counters;
 void clt_device_get_counters(const clt_device *dev, clt_device_counters *out);
 

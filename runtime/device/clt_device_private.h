@@ -138,7 +138,9 @@ bool clt_probe_run(clt_device *dev, cl_program p, const void *in, size_t in_byte
 const char *clt_cl_name(cl_int e);
 /* The message and status of a failed call: "WHAT on DEVICE failed: CL_...", with what to do where that is
  * known. */
-clt_status clt_cl_error(const clt_device *dev, cl_int e, const char *what);
+clt_status clt_cl_error(clt_device *dev, cl_int e, const char *what);
+/* Counts a failure (CL_SUCCESS is none) if it is one of the counters' shortages. clt_cl_error does. */
+void clt_cl_count(clt_device *dev, cl_int e);
 #define CLT_CL(dev, call, what)                                                                              \
     do {                                                                                                     \
         cl_int clt_e_ = (call);                                                                              \

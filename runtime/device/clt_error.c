@@ -64,8 +64,15 @@ const char *clt_cl_name(cl_int e) {
     return "an error code of its own";
 }
 
-clt_status clt_cl_error(const clt_device *dev, cl_int e, const char *what) {
+void clt_cl_count(clt_device *dev, cl_int e) {
+    dev->counters.shortages += e == CL_OUT_OF_HOST_MEMORY || e == CL_OUT_OF_RESOURCES ||
+                               e == CL_MEM_OBJECT_ALLOCATION_FAILURE || e == CL_DEVICE_NOT_AVAILABLE ||
+                               e == CL_COMPILER_NOT_AVAILABLE;
+}
+
+clt_status clt_cl_error(clt_device *dev, cl_int e, const char *what) {
     char used[32], total[32];
+    clt_cl_count(dev, e);
     switch (e) {
     case CL_MEM_OBJECT_ALLOCATION_FAILURE:
     case CL_OUT_OF_HOST_MEMORY:

@@ -31,6 +31,7 @@ static clt_status create_kernel(clt_device *dev, cl_program program, const char 
                                 clt_hash128 key, bool quiet, clt_kernel **k) {
     cl_int e;
     cl_kernel kernel = clCreateKernel(program, name, &e);
+    clt_cl_count(dev, e);
     if (e != CL_SUCCESS && quiet) return CLT_FAIL;
     if (e != CL_SUCCESS)
         return clt_error(CLT_FAIL, "%s has no kernel '%s' on %s: %s", what, name, dev->facts.name,
@@ -184,6 +185,7 @@ clt_status clt_launch_now(const clt_launch_call *c) {
         if (global[d] == 0) return CLT_OK;
     for (int i = 0; i < count; i++) {
         cl_int e = set_arg(k, (cl_uint)i, &args[i]);
+        clt_cl_count(dev, e);
         if (e != CL_SUCCESS)
             return clt_error(CLT_FAIL, "argument %d of kernel %s is refused on %s: %s", i, k->name,
                              dev->facts.name, clt_cl_name(e));

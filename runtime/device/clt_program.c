@@ -259,6 +259,7 @@ static clt_status build_source(clt_device *dev, const char *what, const char *so
         clt_debug("built %s [%s] in %.3f s", what, options, took);
         *out = p;
     } else {
+        clt_cl_count(dev, e);
         st = quiet ? CLT_FAIL : build_failed(dev, p, what, *ptx ? *ptx : source, options, key, e);
         clReleaseProgram(p);
     }
@@ -353,8 +354,9 @@ clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quie
         return CLT_OK;
     }
     cl_program program = NULL;
+    const uint64_t shortages = dev->counters.shortages;
     clt_status st = build(dev, t, quiet, &program);
-    if (st != CLT_OK && !quiet) return st;
+    if (st != CLT_OK && (!quiet || dev->counters.shortages > shortages)) return st;
     if (dev->programs_n == dev->programs_cap) {
         dev->programs_cap = dev->programs_cap ? 2 * dev->programs_cap : 32;
         dev->programs = clt_realloc(dev->programs, (size_t)dev->programs_cap * sizeof *dev->programs);

@@ -440,6 +440,21 @@ static void keep_reason(clt_ops *ops, clt_variant *v) {
     if (!*v->reason) snprintf(v->reason, sizeof v->reason, "does not build or run");
 }
 
+static uint64_t shortages(const clt_ops *ops) {
+    clt_device_counters c;
+    clt_device_get_counters(ops->dev, &c);
+    return c.shortages;
+}
+
+/* Whether the device still answers: some say "out of resources" when a kernel broke them, and no more after
+ * it. */
+static bool answers(clt_ops *ops) {
+    clt_error_quiet(true);
+    const clt_status st = clt_device_finish(ops->dev);
+    clt_error_quiet(false);
+    return st == CLT_OK;
+}
+
 bool clt_variant_says_nothing(clt_status st) {
     return st == CLT_AGAIN || st == CLT_NO_MEMORY || st == CLT_STOPPED;
 }
@@ -461,6 +476,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         return CLT_STOPPED; /* a first step may check kernels for minutes */
     } else {
         double start = clt_now();
+        const uint64_t before = shortages(ops);
         *ops->reason = 0;
         ops->checked++;
         clt_record_pause(ops->dev, true); /* a check is no part of the work */
@@ -474,7 +490,8 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         if (st != CLT_OK) keep_reason(ops, v);
         clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
                   clt_now() - start);
-        save_verdict(v, path);
+        /* What ran out for a moment is a verdict for this run alone. */
+        if (st == CLT_OK || shortages(ops) == before || !answers(ops)) save_verdict(v, path);
     }
     clt_free(path);
     if (v->verdict < 0)

@@ -40,8 +40,8 @@ typedef clt_status (*clt_variant_check)(clt_ops *ops, const clt_variant *v, void
 
 /* The variant to use for an operation: forced by CLTRAIN_VARIANT, else the first usable row that passes
  * `check`. Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel text,
- * options), so a warm start checks nothing. A failing row is reported once and skipped; if none is left:
- * CLT_FAIL. */
+ * options), so a warm start checks nothing; a failure for want of memory or resources is kept in memory
+ * alone. A failing row is reported once and skipped; if none is left: CLT_FAIL. */
 clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
                             const clt_variant **out);
 

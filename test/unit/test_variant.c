@@ -1,6 +1,7 @@
 /* The variant tables: reading, filtering, forcing, checks, verdicts in memory and on disk, scratch. */
 #include "test/test_util.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -367,6 +368,64 @@ static int for_each_verdict(const char *op, const char *text) {
     return found;
 }
 
+/* Stand before the driver's: errors that are set here come instead. Declared here, because only
+ * runtime/device includes OpenCL's headers. */
+enum { OUT_OF_RESOURCES = -5, OUT_OF_HOST_MEMORY = -6, BUILD_PROGRAM_FAILURE = -11 };
+static int build_error, launch_error;
+
+int clBuildProgram(void *program, unsigned n, void *const *devices, const char *options,
+                   void (*notify)(void *, void *), void *data) {
+    static int (*next)(void *, unsigned, void *const *, const char *, void (*)(void *, void *), void *);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clBuildProgram");
+    return build_error ? build_error : next(program, n, devices, options, notify, data);
+}
+
+int clEnqueueNDRangeKernel(void *queue, void *kernel, unsigned dims, const size_t *offset,
+                           const size_t *global, const size_t *local, unsigned waits, void *const *wait,
+                           void **event) {
+    static int (*next)(void *, void *, unsigned, const size_t *, const size_t *, const size_t *, unsigned,
+                       void *const *, void **);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueNDRangeKernel");
+    return launch_error ? launch_error : next(queue, kernel, dims, offset, global, local, waits, wait, event);
+}
+
+static clt_status launching_check(clt_ops *ops, const clt_variant *v, void *ctx) {
+    const size_t one = 1;
+    clt_kernel *k;
+    (void)ctx;
+    if (clt_kernel_try(clt_ops_device(ops), v->file, "nothing", v->options, &k) != CLT_OK)
+        return clt_variant_fail(ops, "does not build");
+    return clt_launch(k, 1, &one, &one, NULL, 0);
+}
+
+/* The first time with an error, later without. */
+static clt_status pick_twice(const char *op, int at_build, int at_launch) {
+    const clt_variant *v = NULL;
+    clt_status st[2];
+    for (int i = 0; i < 2; i++) {
+        clt_ops *ops = new_ops(false);
+        char *row = clt_format("only nothing.cl b - OF=%s\n", op);
+        tu_assert_ok(clt_variant_add_table(ops, op, row), "table");
+        build_error = i ? 0 : at_build, launch_error = i ? 0 : at_launch;
+        st[i] = clt_variant_pick(ops, op, launching_check, NULL, &v);
+        build_error = launch_error = 0;
+        clt_free(row);
+        clt_ops_destroy(ops);
+    }
+    assert_int_equal(st[0], CLT_FAIL);
+    return st[1];
+}
+
+static void what_ran_out_for_a_moment_is_no_verdict(void **state) {
+    (void)state;
+    put_kernel("nothing.cl", "__kernel void nothing(void) { }\n");
+    setenv("CLTRAIN_KERNEL_PATH", cache, 1);
+    assert_int_equal(pick_twice("short_build", OUT_OF_HOST_MEMORY, 0), CLT_OK);
+    assert_int_equal(pick_twice("short_launch", 0, OUT_OF_RESOURCES), CLT_OK);
+    assert_int_equal(pick_twice("bad_build", BUILD_PROGRAM_FAILURE, 0), CLT_FAIL);
+    unsetenv("CLTRAIN_KERNEL_PATH");
+}
+
 static void damaged_verdicts_are_made_again(void **state) {
     (void)state;
     static char long_text[5000];
@@ -442,6 +501,7 @@ int main(void) {
         cmocka_unit_test(failing_rows_are_passed_over_and_remembered),
         cmocka_unit_test(no_good_row_is_an_error),
         cmocka_unit_test(a_full_device_is_no_verdict),
+        cmocka_unit_test(what_ran_out_for_a_moment_is_no_verdict),
         cmocka_unit_test(damaged_verdicts_are_made_again),
         cmocka_unit_test(compare_finds_the_first_difference),
         cmocka_unit_test(scratch_grows_and_is_counted),
