@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../base/clt_io.h"
+#include "../device/clt_cache.h"
 #include "../device/clt_record.h"
 #include "clt_ops_state.h"
 
@@ -105,12 +106,14 @@ static void read_lines(clt_ops *ops, struct clt_tune *u) {
     clt_free(path);
 }
 
-/* Lines that another process has written meanwhile stay. */
+/* Lines that another process has written meanwhile stay, and none writes while this one does. */
 static void write_lines(clt_ops *ops) {
+    const double at_most = 10; /* a few milliseconds of work of each process */
     struct clt_tune all = {0}, *u = ops->tune;
     char *path = csv_path(ops);
     clt_str b = {0};
     if (!path) return;
+    const int lock = clt_cache_lock(clt_device_cache_dir(ops->dev), clt_hash(HEAD, strlen(HEAD)), at_most);
     read_lines(ops, &all);
     for (int i = 0; i < u->lines; i++) put(&all, &u->line[i]);
     clt_tuned_head(&b);
@@ -119,6 +122,7 @@ static void write_lines(clt_ops *ops) {
             clt_tuned_add(&b, &all.line[i], all.line[i].key);
     }
     if (clt_io_write_atomic(path, b.s, b.len) != CLT_OK) clt_warn("what was tuned could not be kept");
+    clt_cache_unlock(lock);
     clt_str_free(&b);
     clt_free(all.line);
     clt_free(path);

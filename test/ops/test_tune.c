@@ -1,9 +1,11 @@
 /* Measured choices: made, kept, found again, and dropped when they are not today's. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/base/clt_io.h"
+#include "runtime/device/clt_cache.h"
 #include "runtime/ops/clt_op_attention.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
@@ -105,6 +107,46 @@ static void a_shape_is_measured_once(void **state) {
     clt_ops_destroy(ops);
     clt_free(variant);
     clt_free(path);
+    free_call(&p);
+}
+
+static void *close_ops(void *ops) {
+    clt_ops_destroy(ops);
+    return NULL;
+}
+
+static char *written(void) {
+    char *text, *path = csv();
+    tu_assert_ok(clt_io_read_all(path, 1 << 20, &text, NULL), path);
+    clt_free(path);
+    return text;
+}
+
+/* Somebody else is between reading and renaming: the lines of both stay. */
+static void lines_of_two_writers_stay(void **state) {
+    (void)state;
+    const char *head = "op,shape,variant,seconds,error,key,device,driver";
+    clt_gemm_params p = make_call();
+    clt_ops *ops = open_ops(CLT_TUNE_FILL);
+    pthread_t other;
+    p.m = M - 3;
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
+    const int lock = clt_cache_lock(folder, clt_hash(head, strlen(head)), 1);
+    assert_true(lock >= 0);
+    assert_int_equal(pthread_create(&other, NULL, close_ops, ops), 0);
+    clt_sleep(0.1);
+    char *before = written(), *path = csv();
+    assert_null(strstr(before, "NT 37x24x36"));
+    char *more = clt_format("%sgemm,another shape,portable,1,0,k,device,driver\n", before);
+    tu_assert_ok(clt_io_write_atomic(path, more, strlen(more)), path);
+    clt_cache_unlock(lock);
+    pthread_join(other, NULL);
+    char *after = written();
+    assert_non_null(strstr(after, "NT 37x24x36"));
+    assert_non_null(strstr(after, "another shape"));
+    char *all[] = {before, path, more, after};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) clt_free(all[i]);
+    p.m = M;
     free_call(&p);
 }
 
@@ -380,6 +422,7 @@ int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shape_is_measured_once),
+        cmocka_unit_test(lines_of_two_writers_stay),
         cmocka_unit_test(order_is_forced_then_measured_then_the_table),
         cmocka_unit_test(checked_in_lines_stand_behind_measured_ones),
         cmocka_unit_test(checked_in_lines_name_rows),
