@@ -350,12 +350,12 @@ static clt_status run_suite(bench *b, const bool *with) {
     return clt_error(CLT_USAGE, "clbench gemm: suite '%s' is not known (%s)", b->suite, SUITES);
 }
 
-/* An anchor that is not installed is named and left out. */
+/* An anchor that is not installed, or would multiply something else, is named and left out. */
 static void load_anchors(bench *b, bool *with) {
     for (size_t i = 0; i < b->anchors.n; i++) {
         const bool openblas = !strcmp(b->anchors.v[i], "openblas");
-        if (!openblas && b->type != CLT_F32) {
-            printf("anchor   clblast multiplies fp32 tensors alone; left out\n");
+        if (b->type != CLT_F32) {
+            printf("anchor   %s is called for fp32 tensors alone; left out\n", b->anchors.v[i]);
             continue;
         }
         const bool there = openblas ? anchor_openblas_load((int)clt_device_get_facts(b->dev)->compute_units)
