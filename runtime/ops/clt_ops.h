@@ -56,8 +56,7 @@ typedef struct {
 } clt_tuned;
 /* The key of a checked-in choice (clkernels/tuned.csv), which is not bound to a driver or a kernel's text. */
 #define CLT_TUNE_KNOWN "-"
-/* The line of column names, and a choice as a line with this key. */
-void clt_tuned_head(clt_str *b);
+/* A choice as a line with this key. */
 void clt_tuned_add(clt_str *b, const clt_tuned *t, const char *key);
 /* What is known of this and other devices; borrowed until the next operation. */
 const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n);

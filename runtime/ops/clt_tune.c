@@ -69,10 +69,6 @@ static void put(struct clt_tune *u, const clt_tuned *t) {
     u->line[u->lines++] = *t;
 }
 
-void clt_tuned_head(clt_str *b) {
-    clt_str_add(b, HEAD "\n");
-}
-
 void clt_tuned_add(clt_str *b, const clt_tuned *t, const char *key) {
     clt_str_addf(b, "%s,%s,%s,%.6g,%.3g,%s,%s,%s\n", t->op, t->shape, t->variant, t->seconds, t->error, key,
                  t->device, t->driver);
@@ -116,7 +112,7 @@ static void write_lines(clt_ops *ops) {
     const int lock = clt_cache_lock(clt_device_cache_dir(ops->dev), clt_hash(HEAD, strlen(HEAD)), at_most);
     read_lines(ops, &all);
     for (int i = 0; i < u->lines; i++) put(&all, &u->line[i]);
-    clt_tuned_head(&b);
+    clt_str_add(&b, HEAD "\n");
     for (int i = 0; i < all.lines; i++) {
         if (all.line[i].seconds > 0 && !is_known(&all.line[i]))
             clt_tuned_add(&b, &all.line[i], all.line[i].key);

@@ -53,13 +53,13 @@ static clt_status meet_shapes(tuning *t) {
     return clt_engine_prepare_eval(t->engine);
 }
 
-/* What is kept for this device and driver, as lines of clkernels/tuned.csv. */
+/* What is kept for this device and driver, as lines to append to clkernels/tuned.csv, which has a head. */
 static void export_choices(const tuning *t) {
     int n;
     const clt_tuned *line = clt_ops_tuned(t->ops, &n);
     const clt_device_facts *f = clt_device_get_facts(t->dev);
     clt_str b = {0};
-    clt_tuned_head(&b);
+    clt_str_add(&b, "");
     for (int i = 0; i < n; i++)
         if (!strcmp(line[i].device, f->name) && !strcmp(line[i].driver, f->driver) && line[i].seconds > 0)
             clt_tuned_add(&b, &line[i], CLT_TUNE_KNOWN);
@@ -98,7 +98,8 @@ int cmd_tune(int argc, char **argv) {
         {"device", 'd', CLT_OPT_STR, &device, "PATTERN", "part of a platform's or device's name, or P:D"},
         {"seconds", 't', CLT_OPT_FLOAT, &seconds, "S", "time to spend measuring (default 60)"},
         {"again", 0, CLT_OPT_FLAG, &again, NULL, "measure anew what was measured before"},
-        {"export", 0, CLT_OPT_FLAG, &export, NULL, "print the choices as lines for clkernels/tuned.csv"},
+        {"export", 0, CLT_OPT_FLAG, &export, NULL,
+         "print the choices as lines to append to clkernels/tuned.csv"},
     };
     const clt_command command = {
         .name = "cltrain tune",
