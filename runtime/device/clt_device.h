@@ -265,5 +265,11 @@ clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_byte
 /* The same of the matrix units with bf16 operands and fp32 sums (FLOP/s); 0 where nobody here knows how
  * to drive them, or the kernel does not build; known are NVIDIA's (facts mma_bf16, wgmma). */
 clt_status clt_device_matrix_peak(clt_device *dev, double *flops);
+/* From now on both measure, and keep the larger of that and what is stored. */
+void clt_device_measure_peaks(clt_device *dev);
+/* Work of some length was done faster than the peak of fma (or of matrix units) that is stored, which
+ * therefore was measured on a busy device: it becomes what was reached, and is measured anew when it is next
+ * asked for. */
+void clt_device_peak_exceeded(clt_device *dev, bool matrix, double flops);
 
 #endif

@@ -87,6 +87,7 @@ struct clt_device {
     double timeout;
     bool profile, hung, steady, assert_steady;
     bool again;         /* measure instead of using what is stored */
+    bool peaks_again;   /* clt_device_measure_peaks */
     bool driver_caches; /* the driver has a program cache of its own */
     bool lazy_compile;  /* code is made at the first launch of each work-group size, for several processes */
     bool rehearses;     /* clt_device_rehearse */

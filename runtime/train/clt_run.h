@@ -114,6 +114,11 @@ typedef struct {
     double mark;          /* clt_now() when the last step was collected, or the first one queued */
     clt_loss_scale scale; /* where amp_fp16 starts */
     double eval_seconds, peak_flops, last_loss, step_seconds;
+    bool matrix_peak; /* peak_flops is of matrix units */
+    struct {
+        double flops, seconds;
+        int steps;
+    } worked; /* since peak_flops was looked at */
     clt_run_guards guards;
 
     /* where it came from, and what it has saved */

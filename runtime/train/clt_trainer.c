@@ -174,8 +174,10 @@ static clt_status start(clt_run *r, const clt_config *cfg, const clt_run_options
     }
     double fma, copy;
     if (clt_device_peak(r->dev, &fma, &copy) == CLT_OK) r->peak_flops = fma;
-    if (r->cfg->precision != CLT_F32 && clt_device_matrix_peak(r->dev, &fma) == CLT_OK && fma > 0)
+    if (r->cfg->precision != CLT_F32 && clt_device_matrix_peak(r->dev, &fma) == CLT_OK && fma > 0) {
         r->peak_flops = fma;
+        r->matrix_peak = true;
+    }
     return CLT_OK;
 }
 
@@ -249,11 +251,34 @@ static double seconds_left(const clt_run *r, const clt_timestamp *now, double st
     return done > 0 ? step_seconds * (double)now->batch * (1 - done) / done : 0;
 }
 
+/* A peak that some steps together exceed was measured on a busy device. Single steps say nothing: one that
+ * the host looked at late makes the next one look short. Nor do ranks, whose devices may differ, and matrix
+ * units whose peak is not known. */
+static void look_at_peak(clt_run *r, double flops, double seconds) {
+    enum { STEPS = 8 };
+    const double least = 1; /* second */
+    const bool known = r->cfg->precision == CLT_F32 || r->matrix_peak ||
+                       clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
+    if (!known || !(r->peak_flops > 0) || clt_group_size(r->group) > 1) return;
+    if (!clt_device_is_steady(r->dev)) return; /* kernels may have been compiled meanwhile */
+    r->worked.flops += flops;
+    r->worked.seconds += seconds;
+    if (++r->worked.steps < STEPS || r->worked.seconds < least) return;
+    const double rate = r->worked.flops / r->worked.seconds;
+    memset(&r->worked, 0, sizeof r->worked);
+    if (rate <= r->peak_flops) return;
+    clt_debug("steps reach %.4g FLOP/s, above the stored peak: the device was busy when that was measured",
+              rate);
+    r->peak_flops = rate;
+    clt_device_peak_exceeded(r->dev, r->matrix_peak, rate);
+}
+
 static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *res, double seconds) {
     clt_device_counters counters;
     clt_device_get_counters(r->dev, &counters);
     double rate = (double)q->tokens / seconds;
     double flops = rate * clt_mpt_train_flops_per_token(&r->cfg->model, r->cfg->max_seq_len);
+    look_at_peak(r, flops * seconds, seconds);
     clt_step_row row = {.before = q->before,
                         .after = q->after,
                         .loss = res->loss,

@@ -444,7 +444,22 @@ static void peak_is_measured_once(void **state) {
     assert_int_equal(c.launches, 0); /* it was read */
     assert_true(flops2 > 0.999 * flops && flops2 < 1.001 * flops && copy2 > 0.999 * copy &&
                 copy2 < 1.001 * copy);
+    /* something was faster, and the next start measures; the larger figure stays */
+    clt_device_peak_exceeded(d, false, 0.5 * flops);
+    clt_device_peak_exceeded(d, false, 1e3 * flops);
     clt_device_close(d);
+    for (int start = 0; start < 2; start++) {
+        d = open_with(p);
+        assert_int_equal(clt_device_peak(d, &flops2, &copy2), CLT_OK);
+        clt_device_get_counters(d, &c);
+        assert_true(start == 0 ? c.launches > 0 : c.launches == 0);
+        assert_true(flops2 > 0.999e3 * flops && flops2 < 1.001e3 * flops && copy2 > 0.999 * copy);
+        if (start == 1) clt_device_measure_peaks(d);
+        if (start == 1) assert_int_equal(clt_device_peak(d, &flops2, &copy2), CLT_OK);
+        clt_device_get_counters(d, &c);
+        assert_true(c.launches > 0 && flops2 > 0.999e3 * flops);
+        clt_device_close(d);
+    }
 }
 
 /* --- selection

@@ -232,11 +232,12 @@ static double nominal_peak(const step_bench *b, clt_dtype precision) {
 
 /* --- results -------------------------------------------------------------------------------------------- */
 
-/* Before the first row, whose work is over: peaks that are measured now, for the first time on this device,
- * are not disturbed by processes that build kernels. */
+/* Before the first row, whose work is over: peaks that are measured now are not disturbed by processes that
+ * build kernels. */
 static clt_status begin_table(step_bench *b) {
     const clt_device_facts *f = clt_device_get_facts(b->dev);
     if (b->headed) return CLT_OK;
+    clt_device_measure_peaks(b->dev);
     CLT_TRY(clt_device_peak(b->dev, &b->fma_peak, &b->copy_peak));
     b->headed = true;
     printf("device   %s (%s, driver %s), %u units\n", f->name, f->platform, f->driver, f->compute_units);
