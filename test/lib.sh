@@ -64,22 +64,52 @@ report() {
     tail -n 40 "$log" | sed 's/^/      | /'
 }
 
+now() { date +%s%N | sed 's/......$//'; } # milliseconds
+
+# How slow and busy this machine is: what a start took at most until the word that was waited for was there, in
+# milliseconds. What is promised in seconds is promised for a machine that is neither. slow_start SINCE: one more start.
+slowest=0 took=0
+slow_start() {
+    local ms=$(($(now) - $1))
+    [ $ms -le $slowest ] || slowest=$ms
+}
+
+# soon MS: what took $took milliseconds was promised within MS, and was done by then or not much later than a slow machine
+# can. patience S: a time-out of S seconds or, on a slow machine, of more, in which what does not hang makes itself heard.
+soon() { [ "$took" -le $(($1 + 3 * slowest)) ]; }
+patience() { echo $((slowest / 500 > $1 ? slowest / 500 : $1)); }
+
 # in_background COMMAND...: starts it, its output in $log; $started is its process. The log is emptied here: the process
 # does it too late for who looks for a word of its own and would find one of the process before.
 in_background() {
+    started_at=$(now)
     : >"$log"
     "$@" >"$log" 2>&1 &
     started=$!
 }
 
-# until_there PATTERN [FILE]: until a line of the file ($log) has it, at most two minutes; false if what was started in the
+# until_there PATTERN [FILE]: until a line of the file ($log) has it, at most ten minutes; false if what was started in the
 # background is gone before.
 until_there() {
-    local end=$((SECONDS + 120))
-    while [ $SECONDS -lt $end ]; do
-        grep -qs -- "$1" "${2:-$log}" && return 0
-        kill -0 "$started" 2>/dev/null || return 1
+    local end=$((SECONDS + 600)) gone=
+    while :; do
+        kill -0 "$started" 2>/dev/null || gone=1 # before the look: what it said at its end counts
+        if grep -qs -- "$1" "${2:-$log}"; then
+            slow_start "$started_at"
+            return 0
+        fi
+        [ -z "$gone" ] && [ $SECONDS -lt $end ] || return 1
         sleep 0.05
+    done
+}
+
+# nobody_left PATTERN: no process has it in its command line, or none has after the few seconds that one that was killed may
+# need for its end. $left: how many.
+nobody_left() {
+    for _ in $(seq 50); do
+        left=$(pgrep -fc -- "$1")
+        [ "$left" != 0 ] || return 0
+        sleep 0.1
     done
     return 1
 }

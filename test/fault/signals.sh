@@ -4,7 +4,7 @@
 # announced, the exit code is 75, nothing is left running, and the next start goes on. At the end the weights are those
 # of an undisturbed run.
 #   COUNT=n signals (default 6, one a phase), SEED=n
-# timeout: 200
+# timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 COUNT=${COUNT:-6} SEED=${SEED:-$(date +%s)}
@@ -78,7 +78,7 @@ for ((i = 0; i < COUNT; )); do
     esac
     [ "${now:-0}" -ge $announced ] || good=0
     [ -z "$now" ] || "$cltrain" ckpt verify "$tmp/run" >"$tmp/verify.log" 2>&1 || good=0
-    [ "$(pgrep -fc "save_folder=$tmp/run")" = 0 ] || good=0
+    nobody_left "save_folder=$tmp/run" || good=0
     [ $good = 1 ] || lost=$((lost + 1))
     report "$phase: SIG$signal to $target" $((1 - good)) "exit $code; ${said:-no word}"
 done

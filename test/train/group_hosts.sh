@@ -1,7 +1,6 @@
 #!/bin/bash
 # Ranks on two hosts: network namespaces with host names of their own, joined by a virtual cable, and an agent in the
 # place of ssh. Needs root and the right to make namespaces.
-# timeout: 200
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 set=$golden/mpt-learned
@@ -48,15 +47,17 @@ chmod +x "$tmp/agent"
 
 export CLTRAIN_COMM_TIMEOUT=60
 on_hosts() { # RANKS PROGRAM ...: ranks go to the two hosts in turn
-    timeout -k 5 100 ip netns exec $a unshare --uts bash -c 'hostname host-a; exec "$@"' _ \
+    timeout -k 5 600 ip netns exec $a unshare --uts bash -c 'hostname host-a; exec "$@"' _ \
         mpirun --oversubscribe --quiet --bind-to none --hostfile "$tmp/hosts" --mca plm_rsh_agent "$tmp/agent" \
         --mca btl vader,tcp,self --mca btl_vader_single_copy_mechanism none --mca btl_tcp_if_include 10.77.0.0/24 \
         --mca oob_tcp_if_include 10.77.0.0/24 -x CLTRAIN_CACHE_DIR -x CLTRAIN_COMM_TIMEOUT --map-by node -np "$@"
 }
 
 for ranks in 2 3 4; do
+    began=$(now)
     on_hosts $ranks "$BUILD/test/train/test_group" >"$log" 2>&1 && grep -qx "$ranks ranks, mpi: all the same" "$log"
     report "$ranks ranks on two hosts" $?
+    slow_start "$began"
 done
 
 settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" max_duration=6ba
@@ -66,7 +67,7 @@ settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$se
     [ "$("$cltrain" ckpt hash "$tmp"/one/ep*-ba6)" = "$("$cltrain" ckpt hash "$tmp"/four/ep*-ba6)" ]
 report "training on two hosts gives the weights of one rank" $?
 
-export CLTRAIN_COMM_TIMEOUT=3
+CLTRAIN_COMM_TIMEOUT=$(patience 3) # joining has it, too
 for rank in 0 1; do
     on_hosts 4 "$BUILD/test/train/test_group" --do stall --rank $rank >"$log" 2>&1
     code=$?
