@@ -26,11 +26,11 @@ expect() {
     wanted "$name" || return 0
     cases=$((cases + 1))
     local start=$SECONDS
-    (cd "$work" && timeout 120 "$@") >"$tmp/said" 2>&1 || got=$?
+    (cd "$work" && timeout 600 "$@") >"$tmp/said" 2>&1 || got=$?
     # The search for leaks can itself crash while a driver's threads end.
     if grep -q 'LeakSanitizer has encountered a fatal error' "$tmp/said"; then
         got=0
-        (cd "$work" && timeout 120 "$@") >"$tmp/said" 2>&1 || got=$?
+        (cd "$work" && timeout 600 "$@") >"$tmp/said" 2>&1 || got=$?
     fi
     [ $got = "$code" ] || { fail "$name: exit $got, not $code"; tail -n 8 "$tmp/said"; return 1; }
     for t in "${texts[@]}"; do
@@ -187,10 +187,13 @@ second_run() {
     [ $? = 75 ] || { fail "SIGTERM: not 75"; tail -n 3 "$tmp/one.log"; }
 }
 
-# wait_for_steps FOLDER N: until N batches are in metrics.jsonl, at most a minute.
+# wait_for_steps FOLDER N: until N batches are in metrics.jsonl, at most ten minutes and as long as the run $pid lives.
 wait_for_steps() {
-    for _ in $(seq 600); do
-        [ "$(grep -c '"loss"' "$1/metrics.jsonl" 2>/dev/null)" -ge "$2" ] 2>/dev/null && return
+    local since
+    since=$(now)
+    for _ in $(seq 6000); do
+        [ "$(grep -c '"loss"' "$1/metrics.jsonl" 2>/dev/null)" -ge "$2" ] 2>/dev/null && { slow_start "$since"; return; }
+        kill -0 "$pid" 2>/dev/null || break
         sleep 0.1
     done
     fail "no steps in $1"
@@ -297,21 +300,22 @@ once "SIGINT once, two ranks" "$cltrain" launch -n 2
 # A rank that is killed ends the job within seconds, with one line; the run goes on from its last checkpoint.
 killed_rank() {
     wanted "killed rank, $1" || return
-    local start code
+    local began took code
     rm -rf "$tmp/kill"
     (cd "$work" && CLTRAIN_TRANSPORT=$1 exec "$cltrain" launch -n 3 train -q train.yaml save_folder="$tmp/kill" \
         max_duration=100000ba scheduler.t_max=100000ba save_interval=2ba) >"$tmp/kill.log" 2>&1 &
     pid=$!
     wait_for_steps "$tmp/kill" 4
-    start=$SECONDS
+    began=$(now)
     kill -KILL "$(pgrep -f "cltrain train.*save_folder=$tmp/kill" | tail -n 1)"
     wait $pid
     code=$?
+    took=$(($(now) - began))
     [ $code = 1 ] || { fail "killed rank, $1: exit $code"; tail -n 5 "$tmp/kill.log"; return; }
-    [ $((SECONDS - start)) -le 15 ] || fail "killed rank, $1: $((SECONDS - start)) s until the end"
+    soon 15000 || fail "killed rank, $1: $took ms until the end"
     [ "$(grep -c 'error: rank . (host .*, process [0-9]*) is gone' "$tmp/kill.log")" = 1 ] || { fail "killed rank, $1"; cat "$tmp/kill.log"; }
     "$cltrain" ckpt verify -q "$tmp/kill" >"$tmp/said" 2>&1 || { fail "killed rank, $1: the checkpoint"; cat "$tmp/said"; }
-    echo "ok: killed rank, $1 ($((SECONDS - start)) s)"
+    echo "ok: killed rank, $1 ($took ms)"
 }
 killed_rank shm
 killed_rank mpi
@@ -319,9 +323,8 @@ killed_rank mpi
 twice() {
     wanted "SIGINT twice" || return
     long_run "$cltrain"
-    kill -INT $pid
-    sleep 0.02
-    kill -INT $pid
+    # Until it is gone: two signals that come before it looks are one.
+    while kill -INT $pid 2>/dev/null; do sleep 0.02; done
     wait $pid
     local code=$?
     [ $code = 130 ] || { fail "SIGINT twice: exit $code, not 130"; tail -n 3 "$tmp/sig.log"; return; }
