@@ -7,12 +7,12 @@
 # usage: test/ops/oclgrind.sh [PROGRAM...]     from the root, after `make`; default: every build/test/ops/test_*
 #   BUILD=dir      where the programs are (build)
 #   JOBS=n         programs at a time (2)
-#   TIME_LIMIT=s   for each program (600)
-# timeout: 1200
+#   TIME_LIMIT=s   for each program (3000)
+# timeout: 3600
 # at leisure: an interpreter of kernels, and no clock
 # no sanitizer: it looks at kernels, and Oclgrind puts a library before the sanitizer's
 set -u
-BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-600}
+BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-3000}
 command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get install oclgrind)"; exit 1; }
 [ $# -gt 0 ] || set -- "$BUILD"/test/ops/test_*
 [ -x "$1" ] || { echo "$1: no such program; run make first"; exit 1; }
