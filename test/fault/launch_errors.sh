@@ -1,7 +1,7 @@
 #!/bin/bash
 # What a user reads when a run of several ranks cannot start or ends early: one line, from one rank, and the exit code
 # of the rank.
-# timeout: 200
+# timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 set=$golden/mpt-learned
@@ -14,7 +14,7 @@ once() {
     local name=$1 want=$2 text=$3 code
     shift 3
     rm -rf "$tmp/run"
-    timeout -k 5 60 "$@" >"$log" 2>&1
+    timeout -k 5 300 "$@" >"$log" 2>&1
     code=$?
     [ $code = "$want" ] && [ "$(grep -c "$text" "$log")" = 1 ] &&
         [ "$(grep -ciE 'error|mpi_abort|mpirun (noticed|detected)|-----' "$log")" = "${lines:-1}" ]

@@ -64,8 +64,8 @@ for k in $(seq "$KILLS"); do
     # shellcheck disable=SC2086
     kill -KILL $victims 2>/dev/null
     wait $pid 2>/dev/null
-    for _ in $(seq 200); do [ -z "$(everyone)" ] && break; sleep 0.1; done
-    [ -z "$(everyone)" ] || { report "kill $k: everything of the run ended within 20 s" 1; everyone | xargs -r kill -KILL; sleep 1; }
+    for _ in $(seq 1200); do [ -z "$(everyone)" ] && break; sleep 0.1; done
+    [ -z "$(everyone)" ] || { report "kill $k: everything of the run ends" 1; everyone | xargs -r kill -KILL; sleep 1; }
     check "kill $k"
 done
 from=$(newest)

@@ -2,7 +2,7 @@
 # One run on changing numbers of ranks, devices and microbatches, stopped, killed and resumed: the losses and the state of a
 # straight run, and every sample once an epoch, in its order.
 #   LEGS="1:2ba:auto ..." test/train/elastic.sh    other legs than those below: ranks:time:microbatch (kill: until killed)
-# timeout: 300
+# timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 other=pocl

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What watches a run, on real runs: a flipped bit in one replica, steps that are not finite, spikes, and the share of time
 # that was of use. The states are compared by their hashes with those of runs that nothing happened to.
-# timeout: 300
+# timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 set=$golden/mpt-learned

@@ -1,7 +1,7 @@
 #!/bin/bash
 # cltrain launch --hop: legs on other devices and ranks in turn give the bits of a straight run; a hop that was stopped,
 # killed or ended in the middle of a leg goes on there; what cannot work is refused before the first leg.
-# timeout: 300
+# timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 other=pocl

@@ -1,6 +1,5 @@
 #!/bin/bash
 # The tools around a run, on a real run over bytes: data convert, generate, report, and every ckpt command.
-# timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 
 # ok COMMAND...: exit 0; what it printed on stdout is in $tmp/out, on stderr in $tmp/err.
@@ -245,7 +244,7 @@ ok "$cltrain" report "$tmp/torn" # a torn line costs that line
 export CLTRAIN_CACHE_DIR=$tmp/cache
 ok "$cltrain" tune "$tmp/run.yaml" --seconds 0.001
 says "were not measured; --seconds gives more time"
-ok "$cltrain" tune "$tmp/run.yaml" --seconds 60
+ok "$cltrain" tune "$tmp/run.yaml" --seconds 600
 says "NT 32x96x32 fp32>fp32 exact"
 says "kept in $tmp/cache/tune.csv"
 ok "$cltrain" tune "$tmp/run.yaml" --export

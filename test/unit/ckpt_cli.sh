@@ -12,7 +12,7 @@ failed=0
 expect() {
     local code=$1 text=$2 got
     shift 2
-    timeout 120 "$cltrain" ckpt "$@" >"$tmp/out" 2>&1
+    timeout 600 "$cltrain" ckpt "$@" >"$tmp/out" 2>&1
     got=$?
     if [ "$got" != "$code" ] || ! grep -qF -- "$text" "$tmp/out"; then
         echo "FAIL: ckpt $*: exit $got (wanted $code), wanted '$text' in:"

@@ -74,7 +74,7 @@ mkfifo "$dir/lines"
 "$c" data tokenize 0<"$dir/lines" >&- 2>&- &
 pid=$!
 exec 9>"$dir/lines"
-for _ in {1..100}; do
+for _ in {1..2000}; do
     places=$(readlink /proc/$pid/fd/1 /proc/$pid/fd/2)
     [ "$places" = $'/dev/null\n/dev/null' ] && break
     sleep 0.05
