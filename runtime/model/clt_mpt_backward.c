@@ -227,7 +227,7 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
             CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim,
                                 clt_ref_at(dqkv, (uint64_t)Q), W, m->rope, true));
     }
-    if (m->temperature.buf) CLT_TRY(clt_op_scale_rows(m->ops, m->type, R, T, Q, dqkv, W, m->temperature));
+    CLT_TRY(clt_mpt_temper(m, R, dqkv));
     if (c->qk_ln || c->qk_gn) {
         clt_ref in = c->clip_qkv > 0 ? a->clipped : a->raw;
         CLT_TRY(qk_norm_backward(p, c->n_heads, 0, in, x->q_ln_w, x->q_ln_b, a->q_mean, a->q_rstd, dqkv));

@@ -44,11 +44,24 @@ int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place) {
     return m->host + place.off;
 }
 
+/* Each row's temperature. The ids of a sample never fall, so a document's tokens lie together; a pass that
+ * goes on with a text (m->past) is one document. */
+static void set_temperatures(clt_mpt *m, const clt_mpt_batch *b) {
+    float *to = (float *)(void *)clt_mpt_host(m, m->row_temperature);
+    int64_t T = m->shape.seq, place = 0;
+    for (int64_t r = 0; r < b->samples * T; r++) {
+        bool first = r % T == 0;
+        place = first ? m->past : b->seq_ids[r] == b->seq_ids[r - 1] ? place + 1 : 0;
+        to[r] = m->temperature_at[place];
+    }
+}
+
 clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad) {
     size_t bytes = (size_t)(b->samples * m->shape.seq) * 4;
     memcpy(clt_mpt_host(m, m->tokens), b->tokens, bytes);
     memcpy(clt_mpt_host(m, m->targets), b->targets, bytes);
     if (m->seq_ids.buf) memcpy(clt_mpt_host(m, m->seq_ids), b->seq_ids, bytes);
+    if (m->row_temperature.buf) set_temperatures(m, b);
     if (b->row_weight) memcpy(clt_mpt_host(m, m->row_weight), b->row_weight, bytes);
     if (grad) m->unique = sort_lookups(m, b);
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)(grad ? m->words : m->forward_words) * 4);

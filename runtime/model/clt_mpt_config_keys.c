@@ -188,8 +188,9 @@ static const clt_key temperature_keys[] = {
     {"floor_scale", CLT_KEY_FLOAT, CLT_KEY_HONOURED, false, "8192", "positions per step of the factor",
      AT(temperature_floor), NULL, NULL, NULL},
     {"attn_scale", CLT_KEY_FLOAT, CLT_KEY_HONOURED, false, "0.0",
-     "queries are scaled by log(floor((p+1)/floor_scale)+1)*attn_scale+1; 0: off", AT(temperature_scale),
-     NULL, NULL, NULL},
+     "queries are scaled by log(floor((p+1)/floor_scale)+1)*attn_scale+1, p the place in the document with "
+     "attn_uses_sequence_id; 0: off",
+     AT(temperature_scale), NULL, NULL, NULL},
 };
 static const clt_schema rope_dail_schema = CLT_SCHEMA(rope_dail_keys),
                         rope_hf_schema = CLT_SCHEMA(rope_hf_keys),

@@ -144,13 +144,21 @@ static clt_ref from_past(const clt_mpt *m, clt_ref table, int64_t cols) {
     return table.buf ? clt_ref_at(table, (uint64_t)(m->past * cols)) : table;
 }
 
+clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x) {
+    bool by_row = m->row_temperature.buf;
+    clt_ref factors = by_row ? m->row_temperature : from_past(m, m->temperature, 1);
+    if (!factors.buf) return CLT_OK;
+    int64_t period = by_row ? R : m->shape.seq, cols = m->cfg.n_heads * m->cfg.head_dim;
+    return clt_op_scale_rows(m->ops, m->type, R, period, cols, x, m->width, factors);
+}
+
 /* Positions act on q and k in place: temperature, then rotation. */
 static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
     clt_mpt_acts *a = &m->acts[layer];
     int64_t T = m->shape.seq, Q = c->n_heads * c->head_dim, W = m->width;
-    clt_ref factors = from_past(m, m->temperature, 1), angles = from_past(m, m->rope, c->head_dim);
-    if (factors.buf) CLT_TRY(clt_op_scale_rows(m->ops, m->type, R, T, Q, a->qkv, W, factors));
+    clt_ref angles = from_past(m, m->rope, c->head_dim);
+    CLT_TRY(clt_mpt_temper(m, R, a->qkv));
     if (!angles.buf || c->layer[layer].nope) return CLT_OK;
     CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, a->qkv, W, angles, false));
     if (c->layer[layer].reuse_kv >= 0) return CLT_OK;

@@ -63,12 +63,15 @@ struct clt_mpt {
     clt_ref *dqkv;            /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
     clt_ref dup, dgate, dact; /* [R, F] */
     clt_ref lookup;           /* tied wte: lookup accumulator [V, C] */
-    clt_ref slopes, rope, temperature;
+    clt_ref slopes, rope;
+    clt_ref temperature; /* [T]; none where the factors are row_temperature */
     /* What each microbatch brings, in one buffer that one write fills from `host`; words: its 4-byte
      * elements. */
     clt_ref tokens, targets, seq_ids, row_weight;           /* int32 / float [R] */
+    clt_ref row_temperature;                                /* float [R], see clt_mpt_temperature_by_row */
     clt_ref unique_ids, unique_first, unique_begin, row_of; /* int32: see clt_embedding_grad_params */
     int32_t *host;
+    float *temperature_at;        /* [T]: what row_temperature takes its factors from */
     int64_t forward_words, words; /* a forward pass alone takes the first forward_words */
     clt_ref lane_ids;             /* int32 [most ids of a lane] */
 
@@ -98,6 +101,14 @@ struct clt_mpt {
 clt_status clt_mpt_layout(clt_mpt *m);
 /* Places of the microbatch's arrays within m->host, in words. */
 int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place);
+
+/* Attention temperatures go by a token's place in its document, which sequence ids begin anew inside a
+ * sample. */
+static inline bool clt_mpt_temperature_by_row(const clt_mpt_config *c) {
+    return c->temperature_attn_scale != 0 && c->attn_uses_sequence_id;
+}
+/* Queries (or their gradients), R rows in the first columns of `x`, times their temperatures. */
+clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x);
 
 /* Calls the watch, if there is one. The text is printf's. */
 clt_status clt_mpt_made(clt_mpt *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)

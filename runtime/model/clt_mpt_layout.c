@@ -209,6 +209,7 @@ static clt_status take_batch(clt_mpt *m) {
     } part[] = {{&m->tokens, R, true},
                 {&m->targets, R, true},
                 {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
+                {&m->row_temperature, R, clt_mpt_temperature_by_row(&m->cfg)},
                 {&m->row_weight, R, m->shape.training},
                 {&m->unique_ids, R, m->shape.training},
                 {&m->unique_first, R, m->shape.training},
@@ -245,7 +246,8 @@ static clt_status take_inputs(clt_mpt *m) {
     CLT_TRY(take_other(m, "token losses", R, &m->token_loss));
     if (c->alibi) CLT_TRY(take_other(m, "alibi slopes", c->n_heads, &m->slopes));
     if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->head_dim, &m->rope));
-    if (c->temperature_attn_scale != 0) CLT_TRY(take_other(m, "temperature factors", T, &m->temperature));
+    if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
+        CLT_TRY(take_other(m, "temperature factors", T, &m->temperature));
     return CLT_OK;
 }
 
@@ -379,6 +381,10 @@ clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape,
     size_t rows = (size_t)m->rows, vocab = (size_t)cfg->vocab_size;
     m->host = clt_calloc((size_t)m->words, sizeof *m->host);
     if (shape->cache) m->cached = clt_calloc(rows, sizeof *m->cached);
+    if (m->row_temperature.buf) {
+        m->temperature_at = clt_malloc((size_t)shape->seq * sizeof *m->temperature_at);
+        clt_temperature_factors(cfg, shape->seq, m->temperature_at);
+    }
     if (shape->training) {
         m->slot_of_id = clt_malloc(vocab * sizeof *m->slot_of_id);
         memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
@@ -402,6 +408,7 @@ void clt_mpt_destroy(clt_mpt *m) {
     clt_free(m->fill);
     clt_free(m->host);
     clt_free(m->cached);
+    clt_free(m->temperature_at);
     clt_mpt_index_free(&m->index);
     clt_free(m);
 }
