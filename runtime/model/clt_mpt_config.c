@@ -216,15 +216,27 @@ static clt_status resolve(clt_schema_reader *r, const char *path, const clt_mpt_
     return clt_mpt_config_blocks(r, path, raw->block_overrides, raw->window, c);
 }
 
+/* What a config.json means in Foundry's words: the MptConfig of transformers calls norm_eps
+ * layer_norm_epsilon. A new reference. */
+static json_t *foundry_keys(json_t *o) {
+    json_t *eps = json_object_get(o, "layer_norm_epsilon");
+    if (!eps || json_object_get(o, "norm_eps")) return json_incref(o);
+    json_t *with = json_copy(o);
+    json_object_set(with, "norm_eps", eps);
+    return with;
+}
+
 clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_mpt_config *out) {
     clt_mpt_config_raw raw = {.attention_bias = -1};
     raw.clip_qkv = raw.softmax_scale = raw.attn_logit_softcapping = raw.final_logit_softcapping = NAN;
     raw.logit_scale = raw.emb_init_std = raw.init_std = NAN;
-    CLT_TRY(clt_schema_read(r, &clt_mpt_config_model_schema, path, o, &raw));
+    json_t *keys = r->ignore_unknown ? foundry_keys(o) : json_incref(o);
+    clt_status st = clt_schema_read(r, &clt_mpt_config_model_schema, path, keys, &raw);
     clt_mpt_config *c = clt_calloc(1, sizeof *c);
-    clt_status st = resolve(r, path, &raw, c);
+    if (st == CLT_OK) st = resolve(r, path, &raw, c);
     if (st == CLT_OK) *out = *c;
     clt_free(c);
+    json_decref(keys);
     return st;
 }
 

@@ -182,6 +182,10 @@ code 1 "$cltrain" ckpt diff "$tmp/run/ep0-ba4" "$tmp/run/ep0-ba8"
 says transformer.
 ok "$cltrain" ckpt export "$tmp/run" "$tmp/hf"
 [ -s "$tmp/hf/config.json" ] && [ -s "$tmp/hf/model.safetensors" ] || fail "export wrote no config.json or model.safetensors"
+# The MptConfig of transformers 5 takes no 0.0 where it says int, and has its own word for norm_eps.
+for line in '"attn_pdrop": 0,' '"alibi_bias_max": 8,' '"layer_norm_epsilon": 1.0'; do
+    grep -qF "$line" "$tmp/hf/config.json" || fail "the exported config.json has no $line"
+done
 text m "$tmp/hf" --prompt "The licence" -n 40 --seed 5
 equal a m "the exported model continues in another way"
 ok "$cltrain" ckpt import "$tmp/hf" "$tmp/back/ep0-ba0"

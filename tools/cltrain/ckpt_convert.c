@@ -1,4 +1,5 @@
 /* cltrain ckpt import, export. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,9 +129,21 @@ int ckpt_import(int argc, char **argv) {
 
 /* --- export ------------------------------------------------------------------------------------------ */
 
+/* The MptConfig of transformers calls norm_eps layer_norm_epsilon, and takes no 0.0 where it says int. */
+static void add_transformers_words(json_t *o) {
+    static const char *const whole[] = {"attn_pdrop", "alibi_bias_max"};
+    json_t *attn = json_object_get(o, "attn_config");
+    for (size_t i = 0; i < CLT_COUNT_OF(whole); i++) {
+        double v = json_number_value(json_object_get(attn, whole[i]));
+        if (v == floor(v)) json_object_set_new(attn, whole[i], json_integer((json_int_t)v));
+    }
+    json_object_set(o, "layer_norm_epsilon", json_object_get(o, "norm_eps"));
+}
+
 static clt_status write_config(const ckpt_weights *w, const char *path, bool bf16) {
     json_t *o;
     CLT_TRY(clt_json_parse(w->model, strlen(w->model), MAX_DEPTH, "model configuration", &o));
+    add_transformers_words(o);
     json_object_set_new(o, "model_type", json_string("mpt"));
     json_object_set_new(o, "architectures", json_pack("[s]", "MPTForCausalLM"));
     json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
