@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "runtime/base/clt_io.h"
-#include "runtime/base/clt_json.h"
 #include "runtime/model/clt_mpt.h"
 #include "runtime/train/clt_config.h"
 #include "runtime/train/clt_engine.h"
@@ -615,53 +614,6 @@ static void block_overrides_reach_their_layers(void **state) {
     }
 }
 
-/* config.json of the golden sets, and the round trip through our own writer, describe the same model as the
- * YAML. */
-static void model_json_reads_back(void **state) {
-    (void)state;
-    static const char *const sets[] = {"mpt-alibi", "mpt-learned", "mpt-rope", "mpt-variants"};
-    for (size_t i = 0; i < CLT_COUNT_OF(sets); i++) {
-        char *yaml = clt_format("test/golden/%s/train.yaml", sets[i]);
-        char *hf = clt_format("test/golden/%s/hf/config.json", sets[i]);
-        clt_config *c = load(yaml);
-        clt_mpt_config *a = clt_calloc(2, sizeof *a), *b = a + 1;
-        assert_int_equal(clt_mpt_config_load_hf(hf, a), CLT_OK);
-        assert_memory_equal(a, &c->model, sizeof *a);
-        json_t *j = clt_mpt_config_to_json(a);
-        assert_non_null(j);
-        assert_int_equal(clt_mpt_config_from_json(j, false, NULL, NULL, b), CLT_OK);
-        assert_memory_equal(a, b, sizeof *a);
-        json_decref(j);
-        clt_free(a);
-        clt_config_free(c);
-        clt_free(yaml);
-        clt_free(hf);
-    }
-}
-
-/* A config.json that transformers wrote says layer_norm_epsilon; Foundry's own word wins, and a YAML has only
- * that. */
-static void transformers_names_the_eps(void **state) {
-    (void)state;
-    static const struct {
-        const char *text;
-        bool hf;
-        double eps; /* 0: refused */
-    } c[] = {{"{\"layer_norm_epsilon\": 0.001}", true, 0.001},
-             {"{\"norm_eps\": 1e-6, \"layer_norm_epsilon\": 0.001}", true, 1e-6},
-             {"{\"layer_norm_epsilon\": 0.001}", false, 0}};
-    clt_mpt_config *m = clt_calloc(1, sizeof *m);
-    for (size_t i = 0; i < CLT_COUNT_OF(c); i++) {
-        json_t *j;
-        assert_int_equal(clt_json_parse(c[i].text, strlen(c[i].text), 8, "config", &j), CLT_OK);
-        clt_status st = clt_mpt_config_from_json(j, c[i].hf, NULL, NULL, m);
-        assert_int_equal(st, c[i].eps > 0 ? CLT_OK : CLT_BAD_CONFIG);
-        if (st == CLT_OK) assert_true(m->norm_eps == c[i].eps);
-        json_decref(j);
-    }
-    clt_free(m);
-}
-
 /* The printed configuration is a configuration that means the same. */
 static void printing_reads_back(void **state) {
     (void)state;
@@ -705,8 +657,6 @@ int main(void) {
         cmocka_unit_test(groups_claim_tensors_in_order),
         cmocka_unit_test(patterns_without_a_tensor_are_told),
         cmocka_unit_test(block_overrides_reach_their_layers),
-        cmocka_unit_test(model_json_reads_back),
-        cmocka_unit_test(transformers_names_the_eps),
         cmocka_unit_test(printing_reads_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
