@@ -182,6 +182,9 @@ code 1 "$cltrain" ckpt diff "$tmp/run/ep0-ba4" "$tmp/run/ep0-ba8"
 says transformer.
 ok "$cltrain" ckpt export "$tmp/run" "$tmp/hf"
 [ -s "$tmp/hf/config.json" ] && [ -s "$tmp/hf/model.safetensors" ] || fail "export wrote no config.json or model.safetensors"
+grep -q "has positions without ALiBi, which" "$tmp/err" || fail "export does not say what transformers lacks"
+ok "$cltrain" ckpt export test/golden/mpt-alibi/hf "$tmp/alibi" # which transformers has whole
+[ ! -s "$tmp/err" ] || fail "export says of a model that transformers has whole: $(cat "$tmp/err")"
 # The MptConfig of transformers 5 takes no 0.0 where it says int, and has its own word for norm_eps.
 for line in '"attn_pdrop": 0,' '"alibi_bias_max": 8,' '"layer_norm_epsilon": 1.0'; do
     grep -qF "$line" "$tmp/hf/config.json" || fail "the exported config.json has no $line"

@@ -6,6 +6,7 @@
 #include "ckpt_tool.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
+#include "runtime/base/clt_log.h"
 #include "runtime/checkpoint/clt_safetensors.h"
 #include "runtime/model/clt_mpt.h"
 
@@ -140,6 +141,43 @@ static void add_transformers_words(json_t *o) {
     json_object_set(o, "layer_norm_epsilon", json_object_get(o, "norm_eps"));
 }
 
+static bool own_layers(const clt_mpt_config *c) {
+    for (int64_t i = 0; i < c->n_layers; i++)
+        if (c->layer[i].window != -1 || c->layer[i].reuse_kv >= 0) return true;
+    return false;
+}
+
+/* What the MptForCausalLM of transformers lacks, mostly without an error: whatever config.json says, it has
+ * ALiBi down to 2^-8, layer norms, exact GELU, 4 d_model, and no biases. NULL: nothing. */
+static const char *lacking(const clt_mpt_config *c) {
+    if (!c->alibi) return c->rope != CLT_ROPE_NONE ? "rotary positions" : "positions without ALiBi";
+    if (c->alibi_bias_max != 8) return "alibi_bias_max";
+    if (!c->no_bias || c->attention_bias) return "biases";
+    if (c->rms_norm) return "RMS norms";
+    if (c->qk_ln || c->qk_gn) return "norms of q and k";
+    if (c->kv_n_heads != c->n_heads) return "shared heads of keys and values";
+    if (c->head_dim * c->n_heads != c->d_model) return "head_dim";
+    if (!c->fused_qkv) return "separate Wq, Wk and Wv";
+    if (c->glu || c->activation != CLT_ACT_GELU || c->ffn_hidden != 4 * c->d_model) return "this MLP";
+    if (own_layers(c)) return "sliding windows and block_overrides";
+    if (c->logit_scale != 1) return "logit_scale";
+    if (c->attn_logit_softcapping > 0 || c->final_logit_softcapping > 0) return "softcapping";
+    return c->temperature_attn_scale != 0 ? "attn_temperature_tuning" : NULL;
+}
+
+static clt_status say_what_is_lacking(const ckpt_weights *w, json_t *model) {
+    clt_mpt_config *c = clt_calloc(1, sizeof *c);
+    clt_status st = clt_mpt_config_from_json(model, true, NULL, NULL, c);
+    const char *what = st == CLT_OK ? lacking(c) : NULL;
+    if (what)
+        clt_warn(
+            "%s has %s, which the MptForCausalLM of transformers does not have: only LLM Foundry's model "
+            "code computes the same from the export",
+            clt_weight_source_path(w->source), what);
+    clt_free(c);
+    return st;
+}
+
 static clt_status write_config(const ckpt_weights *w, const char *path, bool bf16) {
     json_t *o;
     CLT_TRY(clt_json_parse(w->model, strlen(w->model), MAX_DEPTH, "model configuration", &o));
@@ -150,6 +188,7 @@ static clt_status write_config(const ckpt_weights *w, const char *path, bool bf1
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS);
     clt_status st =
         text ? clt_io_write_atomic(path, text, strlen(text)) : clt_error(CLT_FAIL, "cannot write %s", path);
+    if (st == CLT_OK) st = say_what_is_lacking(w, o);
     free(text);
     json_decref(o);
     return st;
