@@ -111,7 +111,7 @@ typedef struct {
     void (*at)(void *ctx, int i, clt_ckpt_tensor *out);
     int (*find)(void *ctx, const char *role, const char *name);
     clt_status (*read)(void *ctx, int i, uint64_t first, float *dst, uint64_t count);
-    bool tied_head; /* an extra lm_head.weight is no difference */
+    bool tied_head; /* an extra lm_head.weight is no difference if it is a copy of the embedding */
 } clt_tensor_set;
 /* Names the first difference between the set's tensors of one role and the table. */
 clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,

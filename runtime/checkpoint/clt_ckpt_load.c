@@ -186,6 +186,39 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
     return CLT_OK;
 }
 
+/* An lm_head.weight beside the embedding that this model uses as its head: a copy of it, or the weights are
+ * those of a model with a head of its own. */
+static clt_status check_tied_head(const clt_tensor_set *set, const clt_slab_table *table,
+                                  const clt_load_options *opt) {
+    static const char head[] = "lm_head.weight", embedding[] = "transformer.wte.weight";
+    const int h = set->find(set->ctx, "weight", head), w = set->find(set->ctx, "weight", embedding);
+    clt_ckpt_tensor t, u;
+    if (!set->tied_head || h < 0 || w < 0 || clt_slab_table_find(table, head) >= 0) return CLT_OK;
+    if (clt_load_ignores(opt, "weight", head) || clt_load_ignores(opt, "weight", embedding)) return CLT_OK;
+    set->at(set->ctx, h, &t);
+    set->at(set->ctx, w, &u);
+    const uint64_t count = t.count;
+    float *a = clt_malloc(2 * CLT_CKPT_CHUNK * sizeof *a), *b = a + CLT_CKPT_CHUNK;
+    bool same = count == u.count;
+    clt_status st = CLT_OK;
+    for (uint64_t at = 0; at < count && same && st == CLT_OK; at += CLT_CKPT_CHUNK) {
+        const uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, count - at);
+        st = set->read(set->ctx, h, at, a, n);
+        if (st == CLT_OK) st = set->read(set->ctx, w, at, b, n);
+        if (st == CLT_OK) same = memcmp(a, b, n * sizeof *a) == 0;
+    }
+    clt_free(a);
+    if (st != CLT_OK || same) return st;
+    if (opt && opt->loose) {
+        clt_warn("%s: '%s' differs from '%s' and is not used by this model", set->path, head, embedding);
+        return CLT_OK;
+    }
+    return clt_error(CLT_BAD_DATA,
+                     "%s belongs to another model: its '%s' differs from '%s', and this model has one tensor "
+                     "for both (tie_word_embeddings)",
+                     set->path, head, embedding);
+}
+
 static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *table, const clt_ckpt_part *part,
                             const clt_load_options *opt, float *block) {
     for (int e = 0; e < table->n; e++) {
@@ -206,6 +239,7 @@ clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
     for (int p = 0; p < n; p++) CLT_TRY(clt_tensor_set_check(set, table, parts[p].role, opt));
     warn_unused(set, table, parts, n, opt);
+    CLT_TRY(check_tied_head(set, table, opt));
     float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;
     for (int p = 0; p < n && st == CLT_OK; p++) st = load_role(set, table, &parts[p], opt, block);

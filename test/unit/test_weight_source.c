@@ -91,8 +91,15 @@ static void test_one_file(void **state) {
     assert_true(clt_weight_source_find(s, "weight", "lm_head.weight") >= 0);
     assert_int_equal(clt_weight_source_find(s, "exp_avg", "transformer.wte.weight"), -1);
     clt_weight_source_close(s);
-    /* Anything else that the model does not have is a difference, unless it is ignored. */
+    /* A head that is no copy of the embedding is another model's; numbers that bf16 rounds are no copy. */
     clt_error_quiet(true);
+    spec[2].dtype = CLT_ST_BF16;
+    write_weights("model.safetensors", spec, 3);
+    assert_int_equal(load(NULL), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "tie_word_embeddings"));
+    assert_int_equal(load(&(clt_load_options){(const char *const[]){"*lm_head*"}, 1, false}), CLT_OK);
+    spec[2].dtype = CLT_ST_F32;
+    /* Anything else that the model does not have is a difference, unless it is ignored. */
     spec[2].name = "transformer.other.weight";
     write_weights("model.safetensors", spec, 3);
     assert_int_equal(load(NULL), CLT_BAD_DATA);
