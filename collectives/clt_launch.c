@@ -58,6 +58,10 @@ void clt_launch_register(void) {
     leave_line("pid", text);
 }
 
+bool clt_launch_exit_path(char path[512]) {
+    return path_of(clt_launch_detect().rank, "exit", path);
+}
+
 void clt_launch_report(int code) {
     char text[32];
     snprintf(text, sizeof text, "%d\n", code);

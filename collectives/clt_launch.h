@@ -14,6 +14,8 @@ void clt_launch_begin(void);
 void clt_launch_register(void);
 /* This process is about to end with `code`. */
 void clt_launch_report(int code);
+/* Where clt_launch_report leaves it, for handlers of signals; false without cltrain launch. */
+bool clt_launch_exit_path(char path[512]);
 /* At the end of the program: prints what is still held, reports, returns `code`. */
 int clt_launch_end(int code);
 
