@@ -18,7 +18,7 @@
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
 # A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it takes. What two tables have in common is compiled once.
-# timeout: 1200
+# timeout: 3000
 # at leisure: compilers alone run here
 # no sanitizer: compilers alone run here
 set -u

@@ -3,7 +3,7 @@
 # ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being stopped and resumed at every step.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
 #                                          evaluation plain oclgrind; under a sanitizer only a few of them
-# timeout: 1200
+# timeout: 3000
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
 parts="ranks mixed microbatch drivers transport recompute resume evaluation plain oclgrind"
