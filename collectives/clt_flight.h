@@ -41,6 +41,8 @@ const char *clt_flight_phase_of(const clt_flight_log *l); /* "start" before the 
 /* "rank 1 (host a, process 12): step 7, gradient reduction for 3 s, exchange 41", one line for each rank of
  * this host, each after "\n  "; nothing where there are more than a screen holds. */
 void clt_flight_table(const clt_group *g, clt_str *out);
+/* Seconds for that file where nobody but the file system is waited for. */
+#define CLT_FLIGHT_PATIENCE 1.5
 /* Writes all events of the ranks of this host to a new file in the group's folder (clt_group_set_folder) and
  * adds "\n  last events: FILE"; nothing without a folder, or where the file system takes longer than
  * `at_most` seconds: what this is part of has still to be said. For a process that ends. */

@@ -110,13 +110,12 @@ void clt_group_set_folder(clt_group *g, const char *folder) {
 }
 
 void clt_group_end_hung(clt_group *g) {
-    static const double patience = 1.5;
     const clt_flight_log *l = &g->flight[g->local_rank];
     char host[256] = "";
     clt_str more = {0};
     gethostname(host, sizeof host - 1);
     clt_flight_table(g, &more);
-    clt_flight_dump(g, clt_last_error(), patience, &more);
+    clt_flight_dump(g, clt_last_error(), CLT_FLIGHT_PATIENCE, &more);
     clt_group_abort(
         g, clt_status_exit_code(CLT_AGAIN),
         "rank %d (host %s) ends the job at step %lld, %s: its device hangs. Run it again: it goes "

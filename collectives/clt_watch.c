@@ -99,10 +99,10 @@ static const clt_flight_log *find_stuck(clt_group *g) {
 /* `text` about the job's end, then every rank of the host, and where their last events are. mpirun leaves no
  * more than a second after a death. */
 static void tell(clt_group *g, clt_status st, const char *text, bool dead) {
-    static const double after_death = 0.5, after_wait = 1.5;
+    static const double after_death = 0.5;
     clt_str more = {0};
     if (!dead) clt_flight_table(g, &more);
-    clt_flight_dump(g, text, dead ? after_death : after_wait, &more);
+    clt_flight_dump(g, text, dead ? after_death : CLT_FLIGHT_PATIENCE, &more);
     clt_error(st, "%s. The job ends; run it again: it goes on from the last checkpoint%s", text,
               more.s ? more.s : "");
     clt_str_free(&more);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/clt_json.h"
 #include "runtime/base/clt_philox.h"
 #include "runtime/ops/ref/clt_ref.h"
 
@@ -347,4 +348,15 @@ double tu_assert_close(const char *what, const float *got, const double *want, s
 
 void tu_assert_ok(clt_status st, const char *what) {
     if (st != CLT_OK) fail_msg("%s: %s: %s", what, clt_status_name(st), clt_last_error());
+}
+
+void tu_model(const char *text, clt_mpt_config *out) {
+    char *json = clt_strdup(text);
+    json_t *j;
+    for (char *c = json; *c; c++)
+        if (*c == '\'') *c = '"';
+    tu_assert_ok(clt_json_parse(json, strlen(json), 16, "model", &j), text);
+    tu_assert_ok(clt_mpt_config_from_json(j, false, NULL, NULL, out), text);
+    json_decref(j);
+    clt_free(json);
 }

@@ -20,6 +20,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/model/clt_mpt.h"
 #include "runtime/ops/clt_variant.h"
 
 void tu_init(int argc, char **argv);
@@ -73,6 +74,9 @@ clt_ref tu_upload_rounded(int device, clt_dtype type, float *data, size_t n);
 float *tu_download_as(clt_ref r, clt_dtype type, size_t n);
 /* Checks the guards of all living buffers and frees them (and what tu_download returned). */
 void tu_release(void);
+
+/* A model from the text of its JSON, with ' for ". */
+void tu_model(const char *text, clt_mpt_config *out);
 
 /* --- comparing --- */
 /* The same bits (a NaN equals any NaN), else a message with the first difference and their number. */

@@ -208,6 +208,16 @@ static clt_status unzip(const mds_shards *s, const mds_shard *sh, const char *zi
     return CLT_OK;
 }
 
+/* The compressed file into `zip` and, unless it is NULL (not zstd), what it holds into `raw`; a first time
+ * with the checksums of both. */
+static clt_status load_zip(mds_shards *s, const mds_shard *sh, char *zip, char *raw) {
+    CLT_TRY(read_zip(s, sh, zip));
+    if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->zip, zip, false, ""));
+    if (!raw) return CLT_OK;
+    CLT_TRY(unzip(s, sh, zip, raw));
+    return sh->checked ? CLT_OK : check_in_memory(s, &sh->raw, raw, true, " after decompression");
+}
+
 static clt_status use_slot(mds_shards *s, size_t shard) {
     const mds_shard *sh = &s->x.shards[shard];
     mds_slot *slot = &s->slots[0];
@@ -219,10 +229,7 @@ static clt_status use_slot(mds_shards *s, size_t shard) {
         if (s->slots[i].used < slot->used) slot = &s->slots[i];
     }
     slot->shard = SIZE_MAX;
-    CLT_TRY(read_zip(s, sh, s->zip));
-    if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->zip, s->zip, false, ""));
-    CLT_TRY(unzip(s, sh, s->zip, slot->data));
-    if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->raw, slot->data, true, " after decompression"));
+    CLT_TRY(load_zip(s, sh, s->zip, slot->data));
     *slot = (mds_slot){slot->data, shard, ++s->clock};
     return CLT_OK;
 }
@@ -232,15 +239,10 @@ static clt_status check_zip_beside(mds_shards *s, const mds_shard *sh) {
     bool there;
     CLT_TRY(mds_zip_beside(s->dir, sh, &there));
     if (!there) return CLT_OK;
-    char *zip = clt_malloc(sh->zip.bytes + 1), *raw = NULL;
-    clt_status st = read_zip(s, sh, zip);
-    if (st == CLT_OK) st = check_in_memory(s, &sh->zip, zip, false, "");
-    if (st == CLT_OK && strncmp(sh->compression, "zstd", 4) == 0) {
-        if (!s->zstd) s->zstd = ZSTD_createDCtx();
-        raw = clt_malloc(sh->raw.bytes);
-        st = unzip(s, sh, zip, raw);
-        if (st == CLT_OK) st = check_in_memory(s, &sh->raw, raw, true, " after decompression");
-    }
+    const bool zstd = strncmp(sh->compression, "zstd", 4) == 0;
+    char *zip = clt_malloc(sh->zip.bytes + 1), *raw = zstd ? clt_malloc(sh->raw.bytes) : NULL;
+    if (zstd && !s->zstd) s->zstd = ZSTD_createDCtx();
+    const clt_status st = load_zip(s, sh, zip, raw);
     clt_free(raw);
     clt_free(zip);
     return st;

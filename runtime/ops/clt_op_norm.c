@@ -7,11 +7,11 @@
 bool clt_norm_is_rows(const clt_variant *v) {
     return strcmp(v->body, "rows") == 0;
 }
-bool clt_norm_is_ring(const clt_variant *v) {
+static bool is_ring(const clt_variant *v) {
     return strcmp(v->body, "ring") == 0;
 }
 bool clt_norm_is_wide(const clt_variant *v) {
-    return clt_norm_is_ring(v) || strcmp(v->body, "wide") == 0;
+    return is_ring(v) || strcmp(v->body, "wide") == 0;
 }
 
 size_t clt_norm_group(const clt_variant *v) {
@@ -25,7 +25,7 @@ static bool takes_narrow(const clt_variant *v, const void *call) {
 }
 static bool takes_no_ring(const clt_variant *v, const void *call) {
     (void)call;
-    return !clt_norm_is_ring(v);
+    return !is_ring(v);
 }
 clt_variant_takes clt_norm_takes(bool wide, bool ring) {
     return !wide ? takes_narrow : ring ? NULL : takes_no_ring;
@@ -120,7 +120,7 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_forward", v->options, &k));
     size_t rows = (size_t)(p->rows * p->heads);
     size_t local = clt_norm_group(v), global = rows * local;
-    if (clt_norm_is_ring(v)) {
+    if (is_ring(v)) {
         local = 32 * ring_warps(p->cols), global = ring_groups(ops, p) * local;
     } else if (clt_norm_is_wide(v)) {
         size_t of_group = (size_t)(128 * forward_vector(p) / 64);
@@ -194,7 +194,7 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
                                 const backward_plan *b) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward", v->options, &k));
-    size_t local = clt_norm_is_ring(v) ? ring_items(p->cols) : backward_items(p),
+    size_t local = is_ring(v) ? ring_items(p->cols) : backward_items(p),
            global = (size_t)(b->parts.samples * b->parts.blocks) * local;
     clt_arg args[] = {
         CLT_REF(p->x),      CLT_REF(p->w),        CLT_REF(p->mean),       CLT_REF(p->rstd),

@@ -12,7 +12,6 @@ bool clt_norm_is_rows(const clt_variant *v);
 /* norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements; and
  * norm_ring.cl, for fewer shapes, whose column sums end with norm_wide.cl's kernels. */
 bool clt_norm_is_wide(const clt_variant *v);
-bool clt_norm_is_ring(const clt_variant *v);
 /* The work-group of a row that does not choose it by the call. */
 size_t clt_norm_group(const clt_variant *v);
 /* Which rows can do a call, for clt_variant_pick_for. */

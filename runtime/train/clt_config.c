@@ -42,7 +42,7 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
                   {"train_subset_num_batches", c->train_subset_num_batches, -1, INT64_MAX},
                   {"eval_subset_num_batches", c->eval_subset_num_batches, -1, INT64_MAX},
                   {"save_num_checkpoints_to_keep", c->save_num_checkpoints_to_keep, -1, INT64_MAX},
-                  {"cltrain.exact_lanes", c->exact_lanes, 1, 1024},
+                  {"cltrain.exact_lanes", c->exact_lanes, 1, CLT_MOST_LANES},
                   {"cltrain.guards.nonfinite_in_a_row", c->guards.nonfinite_in_a_row, 0, INT64_MAX},
                   {"cltrain.guards.max_rollbacks", c->guards.max_rollbacks, 0, INT64_MAX},
                   {"cltrain.guards.spike_window", c->guards.spike_window, 3, CLT_SPIKE_MAX},

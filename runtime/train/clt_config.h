@@ -139,6 +139,8 @@ struct clt_config {
     clt_strv warnings;
 };
 
+enum { CLT_MOST_LANES = 1024 }; /* cltrain.exact_lanes, a power of two */
+
 /* Reads PATH, applies `n` overrides ("key.sub=value", later ones win), resolves ${...}, checks everything
  * that does not need data, devices or ranks. CLT_BAD_CONFIG after one message; CLT_USAGE for an override
  * without '='. */

@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "../base/clt_json.h"
+#include "../checkpoint/clt_weight_source.h"
 #include "clt_run.h"
 
 /* Targets of the whole global batch. */
@@ -68,13 +69,12 @@ clt_status clt_run_eval(clt_run *r, bool json) {
 
 /* The batch at which a checkpoint was written, 0 where weights do not say: which one was evaluated. */
 static clt_status note_batch(clt_run *r, const char *path) {
-    char *manifest = clt_path_join(path, "manifest.json");
-    clt_ckpt_reader *reader = NULL;
-    clt_status st = clt_io_is_file(manifest) ? clt_ckpt_open(path, &reader) : CLT_OK;
-    if (reader) r->now.batch = clt_ckpt_state(reader)->batch;
-    if (reader) clt_ckpt_close(reader);
-    clt_free(manifest);
-    return st;
+    clt_weight_source *source;
+    CLT_TRY(clt_weight_source_open(path, &source));
+    const clt_ckpt_reader *checkpoint = clt_weight_source_checkpoint(source);
+    if (checkpoint) r->now.batch = clt_ckpt_state(checkpoint)->batch;
+    clt_weight_source_close(source);
+    return CLT_OK;
 }
 
 clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt) {

@@ -30,15 +30,14 @@ static clt_status check_optimizer(const clt_config *c, const char *path, const c
 
 /* The same rule as for the key cltrain.exact_lanes. */
 static clt_status check_lanes(const char *path, int64_t lanes) {
-    enum { MOST = 1024 };
-    if (lanes >= 1 && lanes <= MOST && (lanes & (lanes - 1)) == 0) return CLT_OK;
+    if (lanes >= 1 && lanes <= CLT_MOST_LANES && (lanes & (lanes - 1)) == 0) return CLT_OK;
     if (lanes == 0)
         return clt_error(CLT_BAD_DATA,
                          "%s was not saved by a run: a run cannot go on from it, only start with its weights "
                          "(load_weights_only: true)",
                          path);
     return clt_error(CLT_BAD_DATA, "%s: run.lanes is %lld, it must be a power of two up to %d", path,
-                     (long long)lanes, MOST);
+                     (long long)lanes, CLT_MOST_LANES);
 }
 
 static clt_status adopt(clt_run *r, const char *path) {

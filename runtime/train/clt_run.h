@@ -102,7 +102,6 @@ typedef struct {
     int64_t last_samples, last_tokens;  /* of the batch before `now` */
     int64_t start_batch;
     int64_t batches_per_epoch;
-    clt_time max; /* max_duration */
     clt_schedule schedule;
     clt_run_leg leg;
     clt_run_time stop;

@@ -173,9 +173,8 @@ static void tell_spike(clt_run *r, int64_t batch, const clt_engine_result *res, 
     const clt_run_guards *g = &r->guards;
     const double limit = r->cfg->guards.spike_threshold;
     const bool loss = g->loss_z > limit;
-    clt_warn("batch %lld: the %s is %.1f standard deviations above the mean of the last %d steps (loss %.4f: "
-             "%.1f, "
-             "gradient norm %.4g: %.1f; cltrain.guards.spike_threshold %g): %s",
+    clt_warn("batch %lld: the %s is %.1f standard deviations above the mean of the last %d steps "
+             "(loss %.4f: %.1f, gradient norm %.4g: %.1f; cltrain.guards.spike_threshold %g): %s",
              (long long)batch, loss ? "loss" : "gradient norm", loss ? g->loss_z : g->norm_z, g->loss.window,
              res->loss, g->loss_z, (double)res->grad_norm, g->norm_z, limit, advice);
     char *fields =

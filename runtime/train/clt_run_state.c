@@ -86,44 +86,50 @@ void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
 
 /* --- effective training time -------------------------------------------------------------------------- */
 
-/* A run that was killed before its first checkpoint: the newest start in metrics.jsonl that was a first one;
- * 0: none. */
-static double noted_start(const clt_run *r) {
+/* Calls `take` for each whole row of metrics.jsonl that begins so. False if the file cannot be read. */
+static bool each_row(const clt_run *r, const char *begin, void (*take)(void *ctx, json_t *row), void *ctx) {
     char *path = clt_path_join(r->folder, "metrics.jsonl"), *text = NULL;
+    const size_t length = strlen(begin);
     size_t bytes = 0;
-    double found = 0;
-    bool there = clt_io_is_file(path) && clt_io_read_all(path, (size_t)1 << 30, &text, &bytes) == CLT_OK;
-    for (char *at = text; there && at < text + bytes;) {
-        size_t n = strcspn(at, "\n");
-        json_t *o = n > 16 && !strncmp(at, "{\"event\":\"start\"", 16) ? json_loadb(at, n, 0, NULL) : NULL;
-        if (json_is_true(json_object_get(o, "first"))) found = json_number_value(json_object_get(o, "time"));
-        json_decref(o);
+    clt_error_quiet(true);
+    const bool good =
+        !clt_io_is_file(path) || clt_io_read_all(path, (size_t)1 << 30, &text, &bytes) == CLT_OK;
+    clt_error_quiet(false);
+    for (char *at = text; good && at && at < text + bytes;) {
+        const size_t n = strcspn(at, "\n");
+        json_t *row = n > length && !strncmp(at, begin, length) ? json_loadb(at, n, 0, NULL) : NULL;
+        if (row) take(ctx, row);
+        json_decref(row);
         at += n + 1;
     }
     clt_free(text);
     clt_free(path);
+    return good;
+}
+
+static void take_start(void *found, json_t *row) {
+    if (json_is_true(json_object_get(row, "first")))
+        *(double *)found = json_number_value(json_object_get(row, "time"));
+}
+
+/* A run that was killed before its first checkpoint: the newest start in metrics.jsonl that was a first one;
+ * 0: none. */
+static double noted_start(const clt_run *r) {
+    double found = 0;
+    each_row(r, "{\"event\":\"start\"", take_start, &found);
     return found;
+}
+
+static void count_eval(void *found, json_t *row) {
+    *(int *)found += json_object_get(row, "eval_loss") != NULL;
 }
 
 /* Rows of evaluations of this batch in metrics.jsonl; INT_MAX: that cannot be told. */
 static int noted_evals(const clt_run *r) {
-    char *path = clt_path_join(r->folder, "metrics.jsonl"), *text = NULL;
-    char *row = clt_format("{\"batch\":%lld,", (long long)r->now.batch);
-    size_t bytes = 0, length = strlen(row);
+    char *begin = clt_format("{\"batch\":%lld,", (long long)r->now.batch);
     int found = 0;
-    clt_error_quiet(true);
-    if (clt_io_is_file(path) && clt_io_read_all(path, (size_t)1 << 30, &text, &bytes) != CLT_OK)
-        found = INT_MAX;
-    clt_error_quiet(false);
-    for (char *at = text; at && at < text + bytes;) {
-        size_t n = strcspn(at, "\n");
-        char *value = strncmp(at, row, length) ? NULL : strstr(at, "\"eval_loss\":");
-        found += value && value < at + n;
-        at += n + 1;
-    }
-    clt_free(text);
-    clt_free(row);
-    clt_free(path);
+    if (!each_row(r, begin, count_eval, &found)) found = INT_MAX;
+    clt_free(begin);
     return found;
 }
 
@@ -132,7 +138,7 @@ static int noted_evals(const clt_run *r) {
 static bool eval_is_due(const clt_run *r, clt_time every) {
     const clt_timestamp *t = &r->now;
     if (every.value <= 0) return false;
-    if (clt_timestamp_reached(t, r->max)) return true;
+    if (clt_timestamp_reached(t, r->cfg->max_duration)) return true;
     if (every.unit == CLT_TIME_BATCH) return t->batch % every.value == 0;
     return every.unit == CLT_TIME_EPOCH && t->batch_in_epoch == 0 && t->epoch % every.value == 0;
 }

@@ -126,10 +126,10 @@ double clt_schedule_alpha(const clt_schedule *s, int64_t t) {
     }
 }
 
-double clt_schedule_alpha_of_step(const clt_schedule *s, int64_t step, int64_t samples_per_batch,
-                                  int64_t tokens_per_batch) {
-    int64_t t = CLT_MAX(step - 2, (int64_t)0);
-    if (s->unit == CLT_TIME_SAMPLE) t *= samples_per_batch;
-    if (s->unit == CLT_TIME_TOKEN) t *= tokens_per_batch;
-    return clt_schedule_alpha(s, t);
+double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
+                               int64_t last_tokens) {
+    const clt_timestamp before = {.batch = CLT_MAX(now->batch - 1, (int64_t)0),
+                                  .sample = now->sample - last_samples,
+                                  .token = now->token - last_tokens};
+    return clt_schedule_alpha(s, clt_timestamp_get(&before, s->unit));
 }

@@ -49,11 +49,12 @@ clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_durat
  * tw)/ts); then a = d(tcs), a + min(1, (t - tcs)/tcd) * (afc - a), or a when tcd is 0 */
 double clt_schedule_alpha(const clt_schedule *s, int64_t t);
 
-/* The multiplier of optimizer step `step` (from 1). Composer steps its schedulers before it advances its
- * batch counter, so the learning rate lags one step: step s uses the time after max(s - 2, 0) batches, and
- * steps 1 and 2 both use t = 0 (with warm-up: learning rate 0). samples_per_batch and tokens_per_batch turn
- * batches into the schedule's unit. */
-double clt_schedule_alpha_of_step(const clt_schedule *s, int64_t step, int64_t samples_per_batch,
-                                  int64_t tokens_per_batch);
+/* The multiplier of the step after `now`. Composer steps its schedulers before it advances its batch counter,
+ * so the learning rate lags one step: the time is that before the last batch, which had last_samples and
+ * last_tokens (0 before the first one), and steps 1 and 2 both use t = 0 (with warm-up: learning rate 0).
+ * Counted, not computed, since batches need not be alike: the last one of an epoch may be short, and a run
+ * may go on with another batch size. */
+double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
+                               int64_t last_tokens);
 
 #endif

@@ -13,9 +13,8 @@ const char *clt_time_unit_name(clt_time_unit u) {
     return unit_names[u];
 }
 
-/* Characters of the number that `s` begins with: digits with or without a point, and an exponent if one
- * follows
- * ("ep" begins with an e, too). */
+/* Characters of the number that `s` begins with: digits with or without a point, and an exponent where
+ * digits follow the e ("ep" begins with one, too). */
 static size_t number_length(const char *s) {
     size_t n = strspn(s, "0123456789.");
     if (n == 0 || (s[n] != 'e' && s[n] != 'E')) return n;

@@ -57,7 +57,6 @@ static clt_status open_data(clt_run *r) {
             CLT_BAD_DATA,
             "%s has %lld samples, fewer than global_train_batch_size %lld: there is no full batch",
             c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
-    r->max = c->max_duration;
     if (clt_run_epoch_over(r, r->now.sample_in_epoch, r->now.batch_in_epoch))
         clt_timestamp_end_epoch(&r->now);
     clt_time length = {0};
@@ -380,22 +379,12 @@ static clt_status trace_end(clt_run *r) {
     return t ? clt_trace_finish(t, r->dev) : CLT_OK;
 }
 
-/* The learning rate lags one step (clt_schedule_alpha_of_step): the time is that before the last batch.
- * Counted, not computed, since batches need not be alike: the last one of an epoch may be short, and the run
- * may go on with another batch size. */
-static double next_alpha(const clt_run *r) {
-    clt_timestamp t = {.batch = CLT_MAX(r->now.batch - 1, (int64_t)0),
-                       .sample = r->now.sample - r->last_samples,
-                       .token = r->now.token - r->last_tokens};
-    return clt_schedule_alpha(&r->schedule, clt_timestamp_get(&t, r->schedule.unit));
-}
-
 /* Queues the step that the clock shows next and moves the clock on, unless the step is given up. What came of
  * earlier steps is waited for only as far as the engine's queue asks for it. */
 static clt_status step(clt_run *r, const clt_engine_batch *b, int64_t tokens) {
     const clt_config *c = r->cfg;
     int64_t s = r->optimizer_step + 1;
-    double alpha = next_alpha(r);
+    double alpha = clt_schedule_next_alpha(&r->schedule, &r->now, r->last_samples, r->last_tokens);
     bool given_up, recording;
     CLT_TRY(trace_start(r, s));
     double start = clt_now();
@@ -482,7 +471,7 @@ static clt_status loop(clt_run *r) {
     CLT_TRY(clt_run_owes_eval(r, eval_every, &owes));
     if (owes || (r->cfg->eval_first && r->now.batch == 0)) CLT_TRY(clt_run_eval(r, false));
     if (owes && clt_group_stop(r->group)) return clt_run_stop(r);
-    while (!clt_timestamp_reached(&r->now, r->max)) {
+    while (!clt_timestamp_reached(&r->now, r->cfg->max_duration)) {
         if (clt_run_leg_over(&r->leg, &r->now)) return end_leg(r);
         clt_engine_batch b;
         int64_t tokens;

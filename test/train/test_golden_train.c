@@ -299,6 +299,7 @@ static void close_masked(masked *m) {
 static void train_masked(int lanes, int microbatch) {
     masked m = {0};
     worst w = {0};
+    clt_timestamp now = {0};
     json_t *all = golden_load("test/golden/mpt-learned/train-masked.json");
     json_t *steps = json_object_get(all, "steps"), *want;
     size_t i;
@@ -308,7 +309,8 @@ static void train_masked(int lanes, int microbatch) {
         clt_engine_batch b = {.samples = m.G, .tokens = m.tokens + first, .labels = m.labels + first};
         for (int64_t t = 0; t < m.G * m.T; t++) b.targets += b.labels[t] >= 0;
         assert_int_equal(b.targets, golden_int(want, "loss_tokens"));
-        double alpha = clt_schedule_alpha_of_step(&m.schedule, (int64_t)i + 1, m.G, m.G * m.T);
+        double alpha = clt_schedule_next_alpha(&m.schedule, &now, i ? m.G : 0, i ? m.G * m.T : 0);
+        clt_timestamp_next_batch(&now, m.G, m.G * m.T, false);
         clt_engine_result r;
         tu_assert_ok(clt_engine_step(m.engine, &b, (int64_t)i + 1, alpha, &r), "step");
         assert_true(r.finite);
