@@ -62,31 +62,20 @@ static bool sees_all(const clt_group *g, const clt_shm_page *page) {
     return true;
 }
 
-/* Rank 0 of the host names and creates the page, everybody opens it, the name goes, everybody maps it. */
+/* Rank 0 of the host names the page; all ranks of all hosts agree that theirs is there. */
 static clt_status map_page(clt_group *g) {
     clt_mpi_state *s = state(g);
-    const bool first = g->local_rank == 0;
     char name[64];
     void *p = NULL;
-    int fd = -1;
     MPI_Request r;
     snprintf(name, sizeof name, "/cltrain.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
     s->page_bytes = sizeof(clt_shm_page) + (size_t)g->local_size * sizeof(clt_flight_log);
     MPI_Ibcast(name, sizeof name, MPI_CHAR, 0, s->local, &r);
     CLT_TRY(clt_mpi_wait(g, 1, &r, "joining"));
-    clt_status st = worst(g, first ? clt_shm_open(name, s->page_bytes, true, &fd) : CLT_OK);
-    if (st == CLT_OK) st = worst(g, first ? CLT_OK : clt_shm_open(name, s->page_bytes, false, &fd));
-    if (first && fd >= 0) clt_shm_unlink(name);
-    if (st != CLT_OK) {
-        if (fd >= 0) close(fd);
-        return st;
-    }
-    st = worst(g, clt_shm_map(fd, s->page_bytes, first, &p));
+    CLT_TRY(clt_shm_share(g, worst, name, s->page_bytes, g->local_rank == 0, &p));
     clt_shm_page *page = p;
-    if (st == CLT_OK) { /* not before: until it is reserved there may be no memory behind it */
-        clt_flight_begin(&page->flight[g->local_rank], g->rank);
-        st = worst(g, CLT_OK);
-    }
+    clt_flight_begin(&page->flight[g->local_rank], g->rank);
+    clt_status st = worst(g, CLT_OK);
     if (st != CLT_OK) {
         clt_shm_unmap(p, s->page_bytes);
         return st;

@@ -77,25 +77,15 @@ static clt_status fit_block(clt_group *g, block_state *b, uint64_t total) {
 
 static clt_status map_window(clt_reduce_plan *p, block_state *b) {
     clt_group *g = p->group;
-    const bool first = g->rank == 0;
     char name[64];
     void *w = NULL;
-    int fd = -1;
     snprintf(name, sizeof name, "/cltrain.w.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
     CLT_TRY(clt_group_broadcast(g, 0, name, sizeof name));
     b->window_bytes = ((uint64_t)b->places + 1) * b->block * 4;
-    clt_status st = clt_group_agree(g, first ? clt_shm_open(name, b->window_bytes, true, &fd) : CLT_OK);
-    if (st == CLT_OK)
-        st = clt_group_agree(g, first ? CLT_OK : clt_shm_open(name, b->window_bytes, false, &fd));
-    if (first && fd >= 0) clt_shm_unlink(name);
-    if (st != CLT_OK) {
-        if (fd >= 0) close(fd);
-        return st;
-    }
-    st = clt_group_agree(g, clt_shm_map(fd, b->window_bytes, first, &w));
+    CLT_TRY(clt_shm_share(g, clt_group_agree, name, b->window_bytes, g->rank == 0, &w));
     b->window = w;
-    if (st == CLT_OK) b->total = b->window + (uint64_t)b->places * b->block;
-    return st;
+    b->total = b->window + (uint64_t)b->places * b->block;
+    return CLT_OK;
 }
 
 static clt_status prepare(clt_reduce_plan *p, block_state *b) {

@@ -9,7 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-clt_status clt_shm_open(const char *name, size_t bytes, bool create, int *out) {
+static clt_status open_named(const char *name, size_t bytes, bool create, int *out) {
     int fd = shm_open(name, O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
     if (fd >= 0 && (!create || ftruncate(fd, (off_t)bytes) == 0)) {
         *out = fd;
@@ -32,7 +32,7 @@ static int reserve(int fd, size_t bytes) {
     return e;
 }
 
-clt_status clt_shm_map(int fd, size_t bytes, bool first, void **out) {
+static clt_status map(int fd, size_t bytes, bool first, void **out) {
     int e = first ? reserve(fd, bytes) : 0;
     void *p = e ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED && !e) e = errno;
@@ -49,8 +49,21 @@ clt_status clt_shm_map(int fd, size_t bytes, bool first, void **out) {
     return CLT_OK;
 }
 
-void clt_shm_unlink(const char *name) {
-    shm_unlink(name);
+clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, size_t bytes, bool first,
+                         void **out) {
+    int fd = -1;
+    *out = NULL;
+    clt_status st = agree(g, first ? open_named(name, bytes, true, &fd) : CLT_OK);
+    if (st == CLT_OK) st = agree(g, first ? CLT_OK : open_named(name, bytes, false, &fd));
+    if (first && fd >= 0) shm_unlink(name);
+    if (st != CLT_OK) {
+        if (fd >= 0) close(fd);
+        return st;
+    }
+    st = agree(g, map(fd, bytes, first, out));
+    if (st != CLT_OK) clt_shm_unmap(*out, bytes);
+    if (st != CLT_OK) *out = NULL;
+    return st;
 }
 
 void clt_shm_unmap(void *p, size_t bytes) {

@@ -18,14 +18,12 @@ typedef struct {
     clt_flight_log flight[];  /* [ranks of the host] */
 } clt_shm_page;
 
-/* Sharing takes three steps, with an agreement of the ranks after the first, the second and the last: one
- * rank creates the file `name` of `bytes` bytes in the host's shared memory, the others open it; its name
- * goes; all map it. It takes memory from the last step on only, when it has no name any more: nothing stays
- * behind when a run is killed. */
-clt_status clt_shm_open(const char *name, size_t bytes, bool create, int *fd);
-void clt_shm_unlink(const char *name);
-/* Page aligned; closes fd in any case. `first`, one rank: reserves the memory, too. */
-clt_status clt_shm_map(int fd, size_t bytes, bool first, void **out);
+/* Maps `bytes` bytes, page aligned, that all ranks share for which this call is made: one of them is `first`,
+ * `name` is the same for all, `agree` gives all of them the worst status of any. The memory has no name any
+ * more when it is reserved: nothing stays behind when a run is killed. *out is NULL after a failure. */
+typedef clt_status (*clt_shm_agree)(clt_group *g, clt_status mine);
+clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, size_t bytes, bool first,
+                         void **out);
 void clt_shm_unmap(void *p, size_t bytes);
 /* Bytes that the host's shared memory can still take; a very large number if that cannot be found out. */
 uint64_t clt_shm_free(void);

@@ -59,11 +59,10 @@ static void export_choices(const tuning *t) {
     const clt_tuned *line = clt_ops_tuned(t->ops, &n);
     const clt_device_facts *f = clt_device_get_facts(t->dev);
     clt_str b = {0};
-    clt_str_add(&b, "");
     for (int i = 0; i < n; i++)
         if (!strcmp(line[i].device, f->name) && !strcmp(line[i].driver, f->driver) && line[i].seconds > 0)
             clt_tuned_add(&b, &line[i], CLT_TUNE_KNOWN);
-    fputs(b.s, stdout);
+    if (b.s) fputs(b.s, stdout);
     clt_str_free(&b);
 }
 
