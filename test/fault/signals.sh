@@ -106,7 +106,7 @@ for ranks in 1 2; do
 done
 
 # The evaluation at the end of a run, broken off: the same command makes up for it, once.
-"$cltrain" data convert docs --out "$tmp/text" --concat-tokens 64 --eos --val-fraction 0.05 >"$log" 2>&1
+"$cltrain" data convert docs --out "$tmp/text" --concat-tokens 64 --eos --val-fraction 0.2 >"$log" 2>&1
 run=("$cltrain" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/evaluates" max_duration=4ba save_interval=4ba
     "eval_loader.dataset.local=$tmp/text" device_eval_batch_size=1)
 in_background "${run[@]}"
