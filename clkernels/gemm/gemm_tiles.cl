@@ -209,6 +209,34 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         }
         /* The last step fetches its own elements again, which nobody uses: so no step has branches or predicates. */
         int now = 0;
+#if COPY_B
+        /* Nothing passes through registers: two steps of k a round, with a change of stages in every BK / 2 of them. The
+         * other forms are faster written out. */
+        __local const float *a_now = a_mine, *b_now = b_mine;
+        _Pragma("nounroll") for (int round = 0; round < steps * (BK / 2); round++)
+        {
+            const int next = STAGE - now;
+            if (round % (BK / 2) == 0) {
+                const bool last = round == (steps - 1) * (BK / 2);
+                ADVANCE(a_at, A_EACH, (last ? 0 : a_step))
+                ADVANCE(b_at, B_EACH, (last ? 0 : b_step))
+                FETCH(next)
+            }
+            TAKE(av[1], bv[1], a_now, b_now, 1)
+            MULTIPLY(av[0], bv[0])
+            a_now += 2 * LDA_TILE;
+            b_now += 2 * LDB_TILE;
+            if (round % (BK / 2) == BK / 2 - 1) {
+                PUT(next)
+                barrier(CLK_LOCAL_MEM_FENCE);
+                a_now = a_mine + next;
+                b_now = b_mine + next;
+                now = next;
+            }
+            TAKE(av[0], bv[0], a_now, b_now, 0)
+            MULTIPLY(av[1], bv[1])
+        }
+#else
         for (int s = 1; s <= steps; s++) {
             const int next = STAGE - now;
             ADVANCE(a_at, A_EACH, (s < steps ? a_step : 0))
@@ -225,6 +253,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
             MULTIPLY(av[1], bv[1])
             now = next;
         }
+#endif
         if (steps) {
             ADVANCE(a_at, A_EACH, a_step)
             ADVANCE(b_at, B_EACH, b_step)
