@@ -140,19 +140,23 @@ static bool has_form(const clt_variant *v, const clt_gemm_params *p) {
     return clt_variant_param(v, "FORMS", 15) >> bit & 1;
 }
 
+/* Whether all rows of a matrix, if there is one, do. */
+static bool starts_at(uint64_t align, clt_ref r, int64_t ld) {
+    return !r.buf || (r.off % align == 0 && (uint64_t)ld % align == 0);
+}
+
 /* Whether the row can do this call at all. TYPES is a set: 1 fp32, 2 bf16, 4 fp16, what a and b may be and,
  * besides fp32, c, pre and grad_pre. ALIGN: rows of a and b start at multiples of so many elements; ALIGN_C:
- * those of c and pre. */
+ * those of c, pre and grad_pre. */
 static bool can_do(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
     const long types = clt_variant_param(v, "TYPES", 1), others = types | 1;
     const uint64_t align = (uint64_t)clt_variant_param(v, "ALIGN", 1);
     const uint64_t align_c = (uint64_t)clt_variant_param(v, "ALIGN_C", 1);
     return has_form(v, p) && (types >> p->in_type & others >> p->c_type & others >> p->aux_type & 1) &&
-           p->a.off % align == 0 && p->b.off % align == 0 && (uint64_t)p->lda % align == 0 &&
-           (uint64_t)p->ldb % align == 0 && p->c.off % align_c == 0 && (uint64_t)p->ldc % align_c == 0 &&
-           (uint64_t)p->n % align_c == 0 &&
-           (!p->pre.buf || (p->pre.off % align_c == 0 && (uint64_t)p->ldpre % align_c == 0));
+           starts_at(align, p->a, p->lda) && starts_at(align, p->b, p->ldb) &&
+           (uint64_t)p->n % align_c == 0 && starts_at(align_c, p->c, p->ldc) &&
+           starts_at(align_c, p->pre, p->ldpre) && starts_at(align_c, p->grad_pre, p->ldgrad);
 }
 
 /* And is made for its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */

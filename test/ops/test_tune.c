@@ -82,7 +82,8 @@ static char *csv(void) {
     return clt_format("%s/tune.csv", folder);
 }
 
-/* Measured choices, without those that are checked in for some devices: how many, the first `max` of them in `at`. */
+/* Measured choices, without those that are checked in for some devices: how many, the first `max` of them in
+ * `at`. */
 static int measured(const clt_ops *ops, const clt_tuned **at, int max) {
     int lines, n = 0;
     const clt_tuned *t = clt_ops_tuned(ops, &lines);
@@ -96,8 +97,8 @@ static void a_shape_is_measured_once(void **state) {
     clt_gemm_params p = make_call();
     clt_ops *ops = open_ops(CLT_TUNE_FILL);
     const clt_tuned *t;
-    char *other = clt_format("gemm,NT 1x2x3 fp32>fp32 exact,portable,1e-6,0,-,%s,1\n",
-                             clt_device_get_facts(dev)->name);
+    char *other =
+        clt_format("gemm,NT 1x2x3 fp32>fp32 exact,portable,1e-6,0,-,%s,1\n", clt_device_get_facts(dev)->name);
     assert_int_equal(clt_tune_add_known(ops, other), 1); /* as a device has them that tuned.csv knows */
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
     assert_int_equal(measured(ops, &t, 1), 1);
