@@ -8,9 +8,10 @@ clt_loss_scale clt_loss_scale_default(void) {
 
 clt_status clt_loss_scale_update(clt_loss_scale *s, bool finite) {
     if (!finite) {
-        s->scale *= 0.5;
         s->good_steps = 0;
-        return s->scale < 0x1p-16 ? CLT_FAIL : CLT_OK;
+        if (s->scale <= CLT_LOSS_SCALE_LEAST) return CLT_FAIL;
+        s->scale *= 0.5;
+        return CLT_OK;
     }
     if (++s->good_steps < CLT_LOSS_SCALE_GROWTH_INTERVAL) return CLT_OK;
     s->good_steps = 0;

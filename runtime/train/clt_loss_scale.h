@@ -9,6 +9,7 @@
 #include "../base/clt_base.h"
 
 enum { CLT_LOSS_SCALE_GROWTH_INTERVAL = 2000 };
+#define CLT_LOSS_SCALE_LEAST 0x1p-16
 
 typedef struct {
     double scale;
@@ -17,8 +18,8 @@ typedef struct {
 
 /* 65,536, no good step yet. */
 clt_loss_scale clt_loss_scale_default(void);
-/* After a step whose gradients were finite, or were not. CLT_FAIL, without a message, when the scale has
- * fallen so low (below 2^-16) that the scale cannot be the reason any more. */
+/* After a step whose gradients were finite, or were not. CLT_FAIL, without a message, when the scale was so
+ * low (CLT_LOSS_SCALE_LEAST) that it cannot be the reason: it stays there. */
 clt_status clt_loss_scale_update(clt_loss_scale *s, bool finite);
 
 #endif

@@ -257,6 +257,8 @@ void clt_run_own_times(clt_run *r, const int64_t *microseconds);
 int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names);
 /* What a checkpoint has of them. */
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s);
+/* The loss scale to go on with; the default's, where none was saved. */
+clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s);
 /* Seconds of the steps that led to a checkpoint. */
 double clt_run_useful_of(const clt_checkpoint_state *s);
 /* Notes in metrics.jsonl that this process starts, and finds out when the run's first one did: from the

@@ -118,6 +118,7 @@ static clt_status go_back(clt_run *r, int64_t batch) {
         r->guards.equal_at = -1; /* what was compared at this batch was something else */
         r->optimizer_step = s->optimizer_step;
         r->useful_seconds = clt_run_useful_of(s);
+        *clt_engine_loss_scale(r->engine) = clt_run_scale_of(s);
         clt_warn(
             "batch %lld: went back to the weights and moments of batch %lld (%lld of at most %lld times); "
             "the data goes on",

@@ -63,7 +63,19 @@ double clt_run_useful_of(const clt_checkpoint_state *s) {
     return s->train_seconds;
 }
 
+clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s) {
+    clt_loss_scale scale = clt_loss_scale_default();
+    for (int i = 0; i < s->number_count; i++) {
+        const char *name = s->numbers[i].name;
+        double v = s->numbers[i].value;
+        if (!strcmp(name, "loss_scale") && v >= CLT_LOSS_SCALE_LEAST && v <= 0x1p127) scale.scale = v;
+        if (!strcmp(name, "good_steps") && v >= 0) scale.good_steps = (int64_t)CLT_MIN(v, 0x1p53);
+    }
+    return scale;
+}
+
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
+    r->scale = clt_run_scale_of(s);
     r->useful_seconds = clt_run_useful_of(s);
     /* A checkpoint that does not say: a full batch. */
     r->last_samples = CLT_MIN(r->cfg->global_train_batch_size, s->sample);
@@ -72,8 +84,6 @@ void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
         const char *name = s->numbers[i].name;
         double v = s->numbers[i].value;
         if (!(v >= 0 && v <= 0x1p127)) continue;
-        if (!strcmp(name, "loss_scale") && v > 0) r->scale.scale = v;
-        if (!strcmp(name, "good_steps")) r->scale.good_steps = (int64_t)CLT_MIN(v, 0x1p53);
         if (!strcmp(name, "first_start")) r->first_start = v;
         if (!strcmp(name, "last_samples")) r->last_samples = (int64_t)CLT_MIN(v, (double)s->sample);
         if (!strcmp(name, "last_tokens")) r->last_tokens = (int64_t)CLT_MIN(v, (double)s->token);

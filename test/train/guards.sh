@@ -71,6 +71,14 @@ train nowhere 1 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_
 says '^error: batch 7: there is no checkpoint to go back to'
 unset CLTRAIN_INJECT
 
+# amp_fp16 goes back with its loss scale: gradients overflow at first, and the checkpoint of batch 2 has 16,384.
+scale=(precision=amp_fp16 model.logit_scale=3000 save_interval=2ba cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2)
+CLTRAIN_INJECT=nan=4:5 train scaleback 0 "${scale[@]}"
+for row in '4,.*"loss_scale":8192' '6,.*"loss_scale":16384'; do
+    grep -q "^{\"batch\":$row," "$tmp/scaleback/metrics.jsonl"
+    report "the loss scale goes back, too" $? "$row"
+done
+
 # Going back is what it says: from the checkpoint's weights and moments, with the data that comes then. The same by hand:
 # the weights of batch 4 before the data of batches 9 to 12 is what "back" has, whose steps 6 to 8 were bad.
 CLTRAIN_INJECT=nan=5:8 train all4 0 cltrain.guards.nonfinite=skip

@@ -208,6 +208,8 @@ static void scale_follows_the_rule(void **state) {
     int halvings = 0;
     while (clt_loss_scale_update(&s, false) == CLT_OK) halvings++;
     assert_int_equal(halvings, 31); /* 2^15 down to 2^-16 */
+    for (int i = 0; i < 200; i++) assert_int_equal(clt_loss_scale_update(&s, false), CLT_FAIL);
+    assert_true(s.scale == 0x1p-16 && s.good_steps == 0); /* steps that are good again find a scale */
 }
 
 int main(int argc, char **argv) {
