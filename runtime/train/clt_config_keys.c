@@ -346,7 +346,7 @@ static const clt_key check_keys[] = {
         c.check_batches),
     KEY("limit", CLT_KEY_FLOAT, true, "null",
         "largest relative difference of their losses; default: 0.002 where 16-bit types take part, 1e-5 in "
-        "fp32, 0 in numerics exact",
+        "fp32, either over the root of a loss below 1, 0 in numerics exact",
         c.check_limit),
     {"action", CLT_KEY_CHOICE, CLT_KEY_HONOURED, false, "\"stop\"", "what happens above the limit",
      AT(check_action), check_actions, NULL, NULL},

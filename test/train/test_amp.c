@@ -7,6 +7,7 @@
  * (tools/anchors/torch_drift.py, PyTorch 2.15): bf16 1.5e-3 and 1.2e-3 at worst, fp16 1.7e-4 and 1.8e-4; fp32
  * 9e-7. */
 #include <math.h>
+#include <string.h>
 
 #include "runtime/base/clt_io.h"
 #include "test/golden_util.h"
@@ -128,10 +129,48 @@ static void precision_changes_at_a_resume(void **state) {
     clt_free(c);
 }
 
+/* A model that knows its data by heart: its losses are small, what 16 bits do to its logits is not. */
+static void small_losses_come_out_again(void **state) {
+    (void)state;
+    const char *dir = "test/golden/mpt-learned";
+    static const char *const next[] = {"amp_fp16", "fp32"};
+    char *a = clt_strdup(ru_path("by-heart"));
+    ru_cltrain_ok(dir, NULL,
+                  "-q train train.yaml save_folder=%s save_interval=300ba precision=amp_bf16 "
+                  "max_duration=300ba scheduler.t_max=400ba",
+                  a);
+    json_t *metrics = ru_metrics(a), *rows = ru_rows_with(metrics, "loss");
+    assert_true(number(json_array_get(rows, 299), "loss") < 0.1);
+    for (size_t i = 0; i < CLT_COUNT_OF(next); i++) {
+        clt_str out = {0};
+        ru_cltrain_ok(dir, &out,
+                      "train train.yaml save_folder=%s precision=%s cltrain.numerics=fast load_path=%s "
+                      "max_duration=301ba scheduler.t_max=400ba",
+                      ru_path(next[i]), next[i], a);
+        assert_non_null(strstr(out.s, "1 batch evaluated again"));
+        clt_str_free(&out);
+    }
+    json_decref(rows);
+    json_decref(metrics);
+    clt_free(a);
+}
+
+/* The next batch's loss is not finite, and the run leaves such steps out: so does who goes on. */
+static void not_finite_where_it_was_saved(void **state) {
+    (void)state;
+    for (int batches = 2; batches <= 4; batches += 2)
+        ru_cltrain_ok("test/golden/mpt-learned", NULL,
+                      "-q train train.yaml save_folder=%s precision=amp_fp16 model.logit_scale=1e38 "
+                      "max_duration=%dba cltrain.guards.nonfinite=skip",
+                      ru_path("not-finite"), batches);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     const struct CMUnitTest tests[] = {cmocka_unit_test(losses_follow_double), cmocka_unit_test(bits_repeat),
-                                       cmocka_unit_test(precision_changes_at_a_resume)};
+                                       cmocka_unit_test(precision_changes_at_a_resume),
+                                       cmocka_unit_test(small_losses_come_out_again),
+                                       cmocka_unit_test(not_finite_where_it_was_saved)};
     ru_begin(argv[0]);
     int failed = tu_run(tests, CLT_COUNT_OF(tests));
     ru_end();
