@@ -85,6 +85,9 @@ const char *clt_device_id(const clt_device *dev);
 
 /* Waits until all queued work is done. */
 clt_status clt_device_finish(clt_device *dev);
+/* Whether the device still answers: some say "out of resources" when a kernel broke them, and no more after
+ * it. Nothing is printed. */
+bool clt_device_answers(clt_device *dev);
 /* Hands queued work to the device without waiting. */
 clt_status clt_device_flush(clt_device *dev);
 
@@ -199,7 +202,8 @@ const char *clt_kernel_text(const char *file);
 /* Whether the device can do what a kernel file needs, by the file's own word: its kernel `probe(__global
  * const uint *in, __global uint *out)`, built with -DPROBE=1, runs as one work-group (of its
  * reqd_work_group_size, or 64) and must give out[i] = in[i]. Nothing is printed when it does not build or
- * run. The answer is kept in the cache folder under device, driver and text. */
+ * run. The answer is kept in the cache folder under device, driver and text; a no for want of memory or
+ * resources is not kept. */
 bool clt_device_probe_file(clt_device *dev, const char *file);
 /* All embedded files, for tests and offline gates. */
 int clt_kernel_file_count(void);

@@ -1,5 +1,6 @@
 /* What a device can really do: each fact is a tiny program that was built and run. The results are stored in
- * the cache under the device's id, so only the first start on a device pays for them. */
+ * the cache under the device's id, so only the first start on a device pays for them. Facts that were found
+ * while memory or resources ran out are not: the next start asks again. */
 #include "clt_device_private.h"
 
 #include <math.h>
@@ -17,34 +18,43 @@ cl_program clt_probe_build(clt_device *dev, const char *source, const char *opti
     cl_int e;
     char *ptx = NULL;
     cl_program p = clCreateProgramWithSource(dev->context, 1, &source, NULL, &e);
+    clt_cl_count(dev, e);
     if (e != CL_SUCCESS) return NULL;
     e = clt_build_passes(dev, &p, source, options, true, &ptx);
+    clt_cl_count(dev, e);
     clt_free(ptx);
     if (e == CL_SUCCESS) return p;
     clReleaseProgram(p);
     return NULL;
 }
 
+/* Queues the launch and the read of its result, and waits. */
+static cl_int launch_and_read(clt_device *dev, cl_kernel k, cl_mem a, cl_mem b, void *out, size_t out_bytes,
+                              size_t items, size_t group) {
+    cl_event event;
+    cl_int e = clSetKernelArg(k, 0, sizeof a, &a);
+    if (e == CL_SUCCESS) e = clSetKernelArg(k, 1, sizeof b, &b);
+    if (e == CL_SUCCESS) e = clEnqueueNDRangeKernel(dev->queue, k, 1, NULL, &items, &group, 0, NULL, NULL);
+    if (e == CL_SUCCESS) e = clEnqueueReadBuffer(dev->queue, b, CL_FALSE, 0, out_bytes, out, 0, NULL, &event);
+    return e == CL_SUCCESS ? clt_event_quiet(dev, event) : e;
+}
+
 bool clt_probe_run(clt_device *dev, cl_program p, const void *in, size_t in_bytes, void *out,
                    size_t out_bytes, size_t items, size_t group) {
-    cl_int e1, e2, e3;
+    cl_int e1, e2, e3, e = CL_SUCCESS;
     memset(out, 0xff, out_bytes); /* a launch that does nothing must not find an older answer there */
-    cl_event event;
     cl_kernel k = clCreateKernel(p, "probe", &e1);
     cl_mem a =
         clCreateBuffer(dev->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, in_bytes, (void *)in, &e2);
     cl_mem b = clCreateBuffer(dev->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, out_bytes, out, &e3);
-    bool ok =
-        e1 == CL_SUCCESS && e2 == CL_SUCCESS && e3 == CL_SUCCESS &&
-        clSetKernelArg(k, 0, sizeof a, &a) == CL_SUCCESS &&
-        clSetKernelArg(k, 1, sizeof b, &b) == CL_SUCCESS &&
-        clEnqueueNDRangeKernel(dev->queue, k, 1, NULL, &items, &group, 0, NULL, NULL) == CL_SUCCESS &&
-        clEnqueueReadBuffer(dev->queue, b, CL_FALSE, 0, out_bytes, out, 0, NULL, &event) == CL_SUCCESS &&
-        clt_event_quiet(dev, event) == CL_SUCCESS;
+    const bool made = e1 == CL_SUCCESS && e2 == CL_SUCCESS && e3 == CL_SUCCESS;
+    if (made) e = launch_and_read(dev, k, a, b, out, out_bytes, items, group);
+    const cl_int error[] = {e1, e2, e3, e};
+    for (size_t i = 0; i < CLT_COUNT_OF(error); i++) clt_cl_count(dev, error[i]);
     if (e1 == CL_SUCCESS) clReleaseKernel(k);
     if (e2 == CL_SUCCESS) clReleaseMemObject(a);
     if (e3 == CL_SUCCESS) clReleaseMemObject(b);
-    return ok;
+    return made && e == CL_SUCCESS;
 }
 
 /* Builds and runs over 64 items in one group; each item reads and writes one word. */
@@ -278,7 +288,7 @@ static uint32_t probe_tile16(clt_device *dev, const uint32_t *in) {
 }
 
 /* A static local array of `bytes` whose every word is written by one item and read by another. */
-static bool local_works(clt_device *dev, const uint32_t *in, size_t bytes) {
+static bool local_holds(clt_device *dev, const uint32_t *in, size_t bytes) {
     static const char source[] = "__kernel void probe(__global const uint *in, __global uint *out)\n"
                                  "{\n"
                                  "    __local uint t[WORDS];\n"
@@ -298,6 +308,22 @@ static bool local_works(clt_device *dev, const uint32_t *in, size_t bytes) {
         if (out[i] != sum) return false;
     }
     return true;
+}
+
+/* Whether the array is too large is what is asked, and drivers may say that as "out of resources". It is the
+ * device's own answer if it comes twice and a small array still works. */
+static bool local_works(clt_device *dev, const uint32_t *in, size_t bytes) {
+    const uint64_t before = dev->counters.shortages;
+    for (int i = 0; i < 2; i++) {
+        const uint64_t now = dev->counters.shortages;
+        if (local_holds(dev, in, bytes)) {
+            dev->counters.shortages = before;
+            return true;
+        }
+        if (dev->counters.shortages == now) return false;
+    }
+    if (local_holds(dev, in, 1024)) dev->counters.shortages = before;
+    return false;
 }
 
 /* The claim holds for arrays passed as arguments; arrays declared in a kernel may be smaller or far larger.
@@ -548,9 +574,15 @@ clt_status clt_probe(clt_device *dev) {
     int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, key, dev->timeout) : -1;
     if (dev->again || !restore(dev, name)) {
         double start = clt_now();
+        const uint64_t before = dev->counters.shortages;
         run_probes(dev);
         clt_debug("probed %s in %.2f s", dev->facts.name, clt_now() - start);
-        if (!dev->hung) store(dev, name);
+        const bool short_of = dev->counters.shortages > before;
+        if (!dev->hung && !short_of) store(dev, name);
+        if (!dev->hung && short_of)
+            clt_warn("%s ran out of memory or resources while it was probed: what it says that it cannot do "
+                     "counts for this run alone",
+                     dev->facts.name);
     }
     clt_cache_unlock(lock);
     if (dev->hung) return clt_hung_error(dev, "probing");

@@ -56,9 +56,12 @@ bool clt_device_probe_file(clt_device *dev, const char *file) {
     const int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, key, dev->timeout) : -1;
     answer = stored(dev, name);
     if (answer < 0) {
+        const uint64_t before = dev->counters.shortages;
         answer = works(dev, text);
         clt_debug("the probe of %s says %s on %s", file, answer ? "yes" : "no", dev->facts.name);
-        if (!dev->hung) clt_cache_put(dev->cache_dir, name, answer ? "1" : "0", 1);
+        /* What ran out for a moment is an answer for this run alone, as with the verdicts on kernels. */
+        const bool lasts = answer || dev->counters.shortages == before || !clt_device_answers(dev);
+        if (lasts && !dev->hung) clt_cache_put(dev->cache_dir, name, answer ? "1" : "0", 1);
     }
     clt_cache_unlock(lock);
     return answer;

@@ -75,6 +75,13 @@ clt_status clt_device_finish(clt_device *dev) {
     return clt_event_wait(dev, e, "waiting for queued work");
 }
 
+bool clt_device_answers(clt_device *dev) {
+    clt_error_quiet(true);
+    const clt_status st = clt_device_finish(dev);
+    clt_error_quiet(false);
+    return st == CLT_OK;
+}
+
 clt_status clt_device_gate(clt_device *dev, bool closed) {
     cl_int e = CL_SUCCESS;
     if (closed && !dev->gate) {

@@ -446,15 +446,6 @@ static uint64_t shortages(const clt_ops *ops) {
     return c.shortages;
 }
 
-/* Whether the device still answers: some say "out of resources" when a kernel broke them, and no more after
- * it. */
-static bool answers(clt_ops *ops) {
-    clt_error_quiet(true);
-    const clt_status st = clt_device_finish(ops->dev);
-    clt_error_quiet(false);
-    return st == CLT_OK;
-}
-
 bool clt_variant_says_nothing(clt_status st) {
     return st == CLT_AGAIN || st == CLT_NO_MEMORY || st == CLT_STOPPED;
 }
@@ -491,7 +482,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
                   clt_now() - start);
         /* What ran out for a moment is a verdict for this run alone. */
-        if (st == CLT_OK || shortages(ops) == before || !answers(ops)) save_verdict(v, path);
+        if (st == CLT_OK || shortages(ops) == before || !clt_device_answers(ops->dev)) save_verdict(v, path);
     }
     clt_free(path);
     if (v->verdict < 0)

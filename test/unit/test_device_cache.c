@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -143,6 +144,51 @@ static void facts_are_kept(void **state) {
     assert_true(seen[1].copy_gbps > seen[0].copy_gbps - 0.001 &&
                 seen[1].copy_gbps < seen[0].copy_gbps + 0.001);
     clt_free(dir);
+}
+
+/* Stands before the driver's: of the buffers from here on that many are refused. Declared here, because only
+ * runtime/device includes OpenCL's headers. */
+static int refused_from = -1, refused_to, buffers;
+
+void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *host, int *error) {
+    static void *(*next)(void *, unsigned long, size_t, void *, int *);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clCreateBuffer");
+    const int n = buffers++;
+    if (refused_from < 0 || n < refused_from || n >= refused_to)
+        return next(context, flags, bytes, host, error);
+    *error = -6; /* CL_OUT_OF_HOST_MEMORY */
+    return NULL;
+}
+
+/* A start at which memory runs out for a moment sees a device that can do less; the next one sees all. */
+static void facts_found_while_short_are_not_kept(void **state) {
+    (void)state;
+    clt_device_params p = clt_device_params_default();
+    clt_device_facts seen;
+    const int from[] = {0, 0, 1}, to[] = {0, 1 << 30, 2};
+    bool exact = false;
+    for (int i = 0; i < 3; i++) {
+        char *name = clt_format("short%d", i), *dir = clt_path_join(folder, name);
+        p.cache_dir = dir;
+        for (int start = 0; start < 2; start++) {
+            clt_device *dev;
+            buffers = 0, refused_from = start == 0 ? from[i] : -1, refused_to = to[i];
+            assert_int_equal(clt_device_open(&p, &dev), CLT_OK);
+            seen = *clt_device_get_facts(dev);
+            refused_from = -1;
+            char *file = clt_format("%s.facts", clt_device_id(dev)), *path = clt_path_join(dir, file);
+            assert_int_equal(clt_io_is_file(path), i == 0 || start == 1);
+            if (i == 1 && start == 0) assert_false(seen.exact || seen.local_mem);
+            clt_free(path);
+            clt_free(file);
+            clt_device_close(dev);
+        }
+        if (i == 0) exact = seen.exact;
+        assert_int_equal(seen.exact, exact);
+        assert_true(seen.local_mem > 0);
+        clt_free(dir);
+        clt_free(name);
+    }
 }
 
 /* --- program binaries, where the driver has no cache of its own
@@ -306,10 +352,15 @@ int main(int argc, char **argv) {
         return clt_status_exit_code(st);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_prove_themselves),   cmocka_unit_test(unusable_folder_is_quiet),
-        cmocka_unit_test(locks_exclude_and_time_out), cmocka_unit_test(facts_are_kept),
-        cmocka_unit_test(warm_start_builds_nothing),  cmocka_unit_test(strange_binary_is_rebuilt),
-        cmocka_unit_test(one_process_builds),         cmocka_unit_test(any_builtin_function_builds),
+        cmocka_unit_test(entries_prove_themselves),
+        cmocka_unit_test(unusable_folder_is_quiet),
+        cmocka_unit_test(locks_exclude_and_time_out),
+        cmocka_unit_test(facts_are_kept),
+        cmocka_unit_test(facts_found_while_short_are_not_kept),
+        cmocka_unit_test(warm_start_builds_nothing),
+        cmocka_unit_test(strange_binary_is_rebuilt),
+        cmocka_unit_test(one_process_builds),
+        cmocka_unit_test(any_builtin_function_builds),
     };
     return cmocka_run_group_tests_name("device cache", tests, set_up, tear_down);
 }

@@ -426,6 +426,39 @@ static void what_ran_out_for_a_moment_is_no_verdict(void **state) {
     unsetenv("CLTRAIN_KERNEL_PATH");
 }
 
+/* Whether a row that asks the probe of a file of its own is usable: first with an error, then without. */
+static bool probe_twice(const char *name, int at_build, int at_launch) {
+    bool usable[2];
+    char *file = clt_format("%s.cl", name), *row = clt_format("only f b probe=%s -\n", file),
+         *text =
+             clt_format(PROBE "{ out[get_global_id(0)] = in[get_global_id(0)]; }\n#endif\n/* %s */\n", name);
+    put_kernel(file, text);
+    for (int i = 0; i < 2; i++) {
+        int n = 0;
+        clt_ops *ops = new_ops(false);
+        build_error = i ? 0 : at_build, launch_error = i ? 0 : at_launch;
+        tu_assert_ok(clt_variant_add_table(ops, name, row), "table");
+        build_error = launch_error = 0;
+        clt_ops_variants(ops, name, &n);
+        usable[i] = n == 1;
+        clt_ops_destroy(ops);
+    }
+    clt_free(file);
+    clt_free(row);
+    clt_free(text);
+    assert_false(usable[0]);
+    return usable[1];
+}
+
+static void what_ran_out_for_a_moment_is_no_answer_of_a_probe(void **state) {
+    (void)state;
+    setenv("CLTRAIN_KERNEL_PATH", cache, 1);
+    assert_true(probe_twice("probe_build", OUT_OF_HOST_MEMORY, 0));
+    assert_true(probe_twice("probe_launch", 0, OUT_OF_RESOURCES));
+    assert_false(probe_twice("probe_refused", BUILD_PROGRAM_FAILURE, 0));
+    unsetenv("CLTRAIN_KERNEL_PATH");
+}
+
 static void damaged_verdicts_are_made_again(void **state) {
     (void)state;
     static char long_text[5000];
@@ -502,6 +535,7 @@ int main(void) {
         cmocka_unit_test(no_good_row_is_an_error),
         cmocka_unit_test(a_full_device_is_no_verdict),
         cmocka_unit_test(what_ran_out_for_a_moment_is_no_verdict),
+        cmocka_unit_test(what_ran_out_for_a_moment_is_no_answer_of_a_probe),
         cmocka_unit_test(damaged_verdicts_are_made_again),
         cmocka_unit_test(compare_finds_the_first_difference),
         cmocka_unit_test(scratch_grows_and_is_counted),
