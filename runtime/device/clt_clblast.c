@@ -45,6 +45,7 @@ clt_status clt_clblast_sgemm(clt_device *dev, bool trans_a, bool trans_b, int64_
     int e = sgemm(ROW_MAJOR, trans_a ? TRANSPOSE : NO_TRANSPOSE, trans_b ? TRANSPOSE : NO_TRANSPOSE,
                   (size_t)m, (size_t)n, (size_t)k, alpha, a.buf->mem, a.off, (size_t)lda, b.buf->mem, b.off,
                   (size_t)ldb, beta, c.buf->mem, c.off, (size_t)ldc, &dev->queue, NULL);
+    clt_cl_count(dev, e); /* its own codes lie elsewhere */
     if (e != 0)
         return clt_error(CLT_FAIL, "CLBlast's sgemm %lld x %lld x %lld failed on %s: status %d (%s)",
                          (long long)m, (long long)n, (long long)k, dev->facts.name, e, clt_cl_name(e));

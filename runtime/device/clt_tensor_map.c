@@ -200,8 +200,10 @@ static clt_status open_maps(clt_device *dev) {
     clt_status st = clt_buffer_create(dev, sizeof(uint64_t), "tensor maps", &t->where);
     if (st == CLT_OK) st = clt_buffer_create(dev, (size_t)SLOTS * MAP_BYTES, "tensor maps", &t->maps);
     await_context(t);
-    if (st == CLT_OK && !t->cuda_context)
+    if (st == CLT_OK && !t->cuda_context) {
+        dev->counters.shortages++; /* it takes memory, which others may have now */
         st = clt_error(CLT_FAIL, "tensor maps on %s: the driver's context cannot be made", dev->facts.name);
+    }
     if (st != CLT_OK) clt_tensor_map_free(dev);
     return st;
 }

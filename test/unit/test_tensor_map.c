@@ -21,6 +21,10 @@ static int retain_nothing(void **context, int device) {
     *context = &encoded;
     return 0;
 }
+static int retain_refused(void **context, int device) {
+    (void)context, (void)device;
+    return 2; /* CUDA_ERROR_OUT_OF_MEMORY */
+}
 static int release_nothing(int device) {
     (void)device;
     return 0;
@@ -57,18 +61,49 @@ static void assert_holds(clt_device *dev, uint64_t place, uint64_t n) {
     assert_int_equal(size, 8 * (n + 1));
 }
 
+/* The functions above stand for the driver's. Returns whether the device has inline PTX; from here on it
+ * says so. */
+static bool open_device(clt_device **dev) {
+    const clt_device_params params = clt_device_params_default();
+    tu_assert_ok(clt_device_open(&params, dev), "clt_device_open");
+    const bool had = (*dev)->facts.inline_ptx;
+    (*dev)->facts.inline_ptx = true;
+    clt_tensor_map_available(*dev); /* so that the library is not looked for later */
+    cu.device_by_bus = no_device, cu.retain = retain_nothing, cu.release = release_nothing;
+    cu.push = push_nothing, cu.pop = pop_nothing, cu.encode = encode_nothing, cu.ready = true;
+    return had;
+}
+
+/* A card whose memory others hold has no room for the driver's context: a check that fails for that is no
+ * lasting verdict on its kernel, and the next one gets its maps. */
+static void a_full_card_is_a_shortage(void **state) {
+    (void)state;
+    clt_device *dev;
+    clt_buffer *b;
+    clt_ref map;
+    clt_tensor_map_params p = {
+        .type = CLT_MAP_BF16, .dims = 2, .size = {8, 1}, .stride = {1, 8}, .box = {8, 1}};
+    const bool had = open_device(&dev);
+    tu_assert_ok(clt_buffer_create(dev, 1024, "tensor", &b), "clt_buffer_create");
+    p.ref.buf = b;
+    cu.retain = retain_refused;
+    const uint64_t before = dev->counters.shortages;
+    assert_int_equal(clt_tensor_map_get(dev, &p, &map), CLT_FAIL);
+    assert_true(dev->counters.shortages > before);
+    cu.retain = retain_nothing;
+    begin(dev);
+    dev->facts.inline_ptx = had;
+    tu_assert_ok(clt_tensor_map_get(dev, &p, &map), "clt_tensor_map_get");
+    clt_buffer_destroy(b);
+    clt_device_close(dev);
+}
+
 /* A launch gets map 0 again, which is the oldest, and then new ones. */
 static void what_was_just_asked_for_stays(void **state) {
     (void)state;
     clt_device *dev;
     clt_buffer *b;
-    const clt_device_params params = clt_device_params_default();
-    tu_assert_ok(clt_device_open(&params, &dev), "clt_device_open");
-    const bool had = dev->facts.inline_ptx;
-    dev->facts.inline_ptx = true;
-    clt_tensor_map_available(dev); /* so that the library is not looked for later */
-    cu.device_by_bus = no_device, cu.retain = retain_nothing, cu.release = release_nothing;
-    cu.push = push_nothing, cu.pop = pop_nothing, cu.encode = encode_nothing, cu.ready = true;
+    const bool had = open_device(&dev);
     begin(dev);
     dev->facts.inline_ptx = had;
     tu_assert_ok(clt_buffer_create(dev, 1024, "tensor", &b), "clt_buffer_create");
@@ -90,6 +125,7 @@ static void what_was_just_asked_for_stays(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_just_asked_for_stays)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_just_asked_for_stays),
+                                       cmocka_unit_test(a_full_card_is_a_shortage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
