@@ -2,7 +2,10 @@
 #include "clt_device_private.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../base/clt_io.h"
@@ -152,19 +155,53 @@ static char *take_binary(const clt_device *dev, cl_program p, char **ptx, size_t
     return data;
 }
 
+/* A quiet build of this thread: what stands at stderr's place, and the real one. */
+static _Thread_local struct {
+    const char *device; /* NULL: none is under way */
+    int text, saved;
+} quiet_build;
+
+/* A compiler inside the driver may end the program: LLVM does where the disk is full. Its last line is all
+ * that says why. */
+static void driver_ended_us(void) {
+    char text[2048];
+    if (!quiet_build.device) return;
+    dup2(quiet_build.saved, STDERR_FILENO);
+    const off_t end = lseek(quiet_build.text, 0, SEEK_END), most = sizeof text - 1;
+    ssize_t n = end > 0 ? pread(quiet_build.text, text, (size_t)most, end > most ? end - most : 0) : 0;
+    while (n > 0 && text[n - 1] == '\n') n--;
+    text[CLT_MAX(n, 0)] = 0;
+    const char *line = strrchr(text, '\n');
+    clt_error(CLT_FAIL, "the driver of %s ended the program while it compiled%s%s", quiet_build.device,
+              *text ? ": " : "", line ? line + 1 : text);
+}
+
+static void watch_for_the_end(void) {
+    atexit(driver_ended_us);
+}
+
 /* Some drivers write their compiler's complaints to stderr past the build log, where they would look like
  * errors of this program. */
 cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_for_the_end);
     fflush(stderr);
-    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    int saved = null >= 0 ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
-    if (saved >= 0) dup2(null, STDERR_FILENO);
+    int text = memfd_create("stderr", MFD_CLOEXEC);
+    if (text < 0) text = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int saved = text >= 0 ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+    if (saved >= 0) {
+        dup2(text, STDERR_FILENO);
+        quiet_build.text = text;
+        quiet_build.saved = saved;
+        quiet_build.device = dev->facts.name;
+    }
     cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    quiet_build.device = NULL;
     if (saved >= 0) {
         dup2(saved, STDERR_FILENO);
         close(saved);
     }
-    if (null >= 0) close(null);
+    if (text >= 0) close(text);
     return e;
 }
 

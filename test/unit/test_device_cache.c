@@ -146,8 +146,19 @@ static void facts_are_kept(void **state) {
     clt_free(dir);
 }
 
-/* Stands before the driver's: of the buffers from here on that many are refused. Declared here, because only
- * runtime/device includes OpenCL's headers. */
+/* These stand before the driver's: of the buffers from here on that many are refused; a build ends the
+ * program. Declared here, because only runtime/device includes OpenCL's headers. */
+static bool build_ends;
+
+int clBuildProgram(void *program, unsigned n, void *const *devices, const char *options,
+                   void (*notify)(void *, void *), void *data) {
+    static int (*next)(void *, unsigned, void *const *, const char *, void (*)(void *, void *), void *);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clBuildProgram");
+    if (!build_ends) return next(program, n, devices, options, notify, data);
+    fprintf(stderr, "some words\nLLVM ERROR: no space left\n");
+    exit(1);
+}
+
 static int refused_from = -1, refused_to, buffers;
 
 void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *host, int *error) {
@@ -189,6 +200,21 @@ static void facts_found_while_short_are_not_kept(void **state) {
         clt_free(dir);
         clt_free(name);
     }
+}
+
+/* Complaints of a compiler are kept off the terminal, but not the last words of one that ends the program. */
+static void a_driver_that_ends_the_program_is_named(void **state) {
+    (void)state;
+    char *dir = clt_path_join(folder, "ended"), *command = clt_format("%s end %s 2>&1", self, dir);
+    char said[4096];
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    said[fread(said, 1, sizeof said - 1, f)] = 0;
+    assert_int_not_equal(pclose(f), 0);
+    assert_non_null(strstr(said, "ended the program while it compiled: LLVM ERROR: no space left\n"));
+    assert_null(strstr(said, "some words"));
+    clt_free(command);
+    clt_free(dir);
 }
 
 /* --- program binaries, where the driver has no cache of its own
@@ -351,12 +377,20 @@ int main(int argc, char **argv) {
         if (st == CLT_OK) printf("%d %d\n", (int)c.programs_built, (int)c.programs_loaded);
         return clt_status_exit_code(st);
     }
+    if (argc == 3) { /* the child of a_driver_that_ends_the_program_is_named: "end", folder */
+        clt_device_params p = clt_device_params_default();
+        clt_device *dev;
+        p.cache_dir = argv[2];
+        build_ends = true;
+        return clt_device_open(&p, &dev) == CLT_OK ? 0 : 2;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_prove_themselves),
         cmocka_unit_test(unusable_folder_is_quiet),
         cmocka_unit_test(locks_exclude_and_time_out),
         cmocka_unit_test(facts_are_kept),
         cmocka_unit_test(facts_found_while_short_are_not_kept),
+        cmocka_unit_test(a_driver_that_ends_the_program_is_named),
         cmocka_unit_test(warm_start_builds_nothing),
         cmocka_unit_test(strange_binary_is_rebuilt),
         cmocka_unit_test(one_process_builds),
