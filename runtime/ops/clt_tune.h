@@ -22,8 +22,8 @@
 
 /* How an operation measures its rows on tensors of its own. */
 typedef struct {
-    /* Makes tensors for a call of this shape; CLT_FAIL without a message: the shape is not worth the memory.
-     */
+    /* Makes tensors for a call of this shape; CLT_FAIL: the shape is not worth the memory. It, and one that
+     * the memory left does not do for, is not measured; what is said then is not printed. */
     clt_status (*make)(clt_ops *ops, const void *call, void **tensors);
     /* Queues one call of this row. */
     clt_status (*run)(clt_ops *ops, const clt_variant *v, void *tensors);

@@ -1,4 +1,5 @@
 /* Measured choices: made, kept, found again, and dropped when they are not today's. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +120,43 @@ static void a_shape_is_measured_once(void **state) {
     clt_free(other);
     clt_free(variant);
     clt_free(path);
+    free_call(&p);
+}
+
+/* Stands before the driver's: so many buffers from here on are refused. Declared here, because only
+ * runtime/device includes OpenCL's headers. */
+static int refused;
+
+void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *host, int *error) {
+    static void *(*next)(void *, unsigned long, size_t, void *, int *);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clCreateBuffer");
+    if (refused <= 0) return next(context, flags, bytes, host, error);
+    refused--;
+    *error = -4; /* CL_MEM_OBJECT_ALLOCATION_FAILURE */
+    return NULL;
+}
+
+/* A run may need all of the device's memory but for a rest in which nothing can be measured. */
+static void a_full_device_is_not_tuned_and_runs(void **state) {
+    (void)state;
+    clt_gemm_params p = make_call();
+    const clt_tuned *t;
+    p.m = M - 2;
+    clt_ops *ops = open_ops(CLT_TUNE_FILL);
+    refused = 1;
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
+    assert_int_equal(refused, 0);
+    const int lines = measured(ops, &t, 0);
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm again"); /* is not asked again in this run */
+    assert_int_equal(measured(ops, &t, 0), lines);
+    clt_ops_destroy(ops);
+    ops = open_ops(CLT_TUNE_FILL);
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm with room"); /* but in the next */
+    const clt_tuned *at[8];
+    int n = CLT_MIN(measured(ops, at, 8), 8), there = 0;
+    for (int i = 0; i < n; i++) there += !strncmp(at[i]->shape, "NT 38x24x36 ", 12) && at[i]->seconds > 0;
+    assert_int_equal(there, 1);
+    clt_ops_destroy(ops);
     free_call(&p);
 }
 
@@ -434,6 +472,7 @@ int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shape_is_measured_once),
+        cmocka_unit_test(a_full_device_is_not_tuned_and_runs),
         cmocka_unit_test(lines_of_two_writers_stay),
         cmocka_unit_test(order_is_forced_then_measured_then_the_table),
         cmocka_unit_test(checked_in_lines_stand_behind_measured_ones),
