@@ -55,6 +55,12 @@ static clt_status best_of(clt_device *dev, const work *w, int rounds, double lea
     return CLT_OK;
 }
 
+/* Work-groups that the device takes for this kernel, and only whole ones. */
+static void fit_groups(work *w) {
+    w->group = CLT_MIN(w->group, CLT_MIN(clt_kernel_max_work_group(w->kernel), w->items));
+    w->items -= w->items % w->group;
+}
+
 /* `lanes` floats per item and accumulator. */
 static clt_status fma_rate(clt_device *dev, const char *type, int lanes, int acc, clt_buffer *out,
                            double *flops) {
@@ -65,8 +71,7 @@ static clt_status fma_rate(clt_device *dev, const char *type, int lanes, int acc
     work w = {.items = cpu ? dev->facts.compute_units * 4u : dev->facts.compute_units * 2048u,
               .group = cpu ? 1 : 256};
     CLT_TRY(clt_kernel_from_text(dev, "peak_fma", fma_source, "peak_fma", options, &w.kernel));
-    w.group = CLT_MIN(w.group, clt_kernel_max_work_group(w.kernel));
-    w.items -= w.items % w.group;
+    fit_groups(&w);
     double seconds = 0;
     uint64_t n = 100;
     for (;; n *= 4) { /* until a launch is long beside the time that starting and waiting take */
@@ -90,11 +95,12 @@ static clt_status copy_rate(clt_device *dev, clt_buffer *x, clt_buffer *y, doubl
              cpu ? "-DT=float16 -DRUN_OF_ITEM=%zu -DSTEP=1" : "-DT=float4 -DRUN_OF_ITEM=1 -DSTEP=%zu",
              cpu ? run : w.items);
     CLT_TRY(clt_kernel_from_text(dev, "peak_copy", copy_source, "peak_copy", options, &w.kernel));
+    fit_groups(&w);
     const clt_arg arg[5] = {CLT_REF(((clt_ref){x, 0})), CLT_REF(((clt_ref){y, 0})), CLT_U64(run)};
     memcpy(w.arg, arg, sizeof arg);
     double seconds;
     CLT_TRY(best_of(dev, &w, 6, LONG_ENOUGH, &seconds));
-    *bytes_per_second = 2.0 * (double)clt_buffer_bytes(x) / seconds;
+    *bytes_per_second = 2.0 * (double)(w.items * run * wide) / seconds;
     return CLT_OK;
 }
 

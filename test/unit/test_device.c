@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -430,6 +431,49 @@ static void units_can_be_limited(void **state) {
     }
 }
 
+/* These stand before the driver's: no kernel is launched in larger groups; 0: the driver's own limit. */
+static size_t group_limit;
+
+cl_int clGetKernelWorkGroupInfo(cl_kernel k, cl_device_id d, cl_kernel_work_group_info what, size_t size,
+                                void *value, size_t *needed) {
+    static cl_int (*next)(cl_kernel, cl_device_id, cl_kernel_work_group_info, size_t, void *, size_t *);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clGetKernelWorkGroupInfo");
+    const cl_int e = next(k, d, what, size, value, needed);
+    if (e == CL_SUCCESS && group_limit && what == CL_KERNEL_WORK_GROUP_SIZE && value)
+        memcpy(value, &group_limit, sizeof group_limit);
+    return e;
+}
+
+cl_int clEnqueueNDRangeKernel(cl_command_queue q, cl_kernel k, cl_uint dims, const size_t *offset,
+                              const size_t *global, const size_t *local, cl_uint waits, const cl_event *wait,
+                              cl_event *event) {
+    static cl_int (*next)(cl_command_queue, cl_kernel, cl_uint, const size_t *, const size_t *,
+                          const size_t *, cl_uint, const cl_event *, cl_event *);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueNDRangeKernel");
+    if (group_limit && local && *local > group_limit) return CL_INVALID_WORK_GROUP_SIZE;
+    return next(q, k, dims, offset, global, local, waits, wait, event);
+}
+
+/* A GPU may take small groups, of a number that divides nothing. */
+static void peak_is_measured_in_groups_that_fit(void **state) {
+    (void)state;
+    skip_on_simulator();
+    clt_device_params p = clt_device_params_default();
+    char *dir = clt_path_join(folder, "groups");
+    p.cache_dir = dir;
+    setenv("CLTRAIN_DEVICE_TYPE", "gpu", 1);
+    clt_device *d = open_with(p);
+    double flops = 0, copy = 0;
+    group_limit = 96;
+    const clt_status st = clt_device_peak(d, &flops, &copy);
+    group_limit = 0;
+    unsetenv("CLTRAIN_DEVICE_TYPE");
+    clt_device_close(d);
+    clt_free(dir);
+    assert_int_equal(st, CLT_OK);
+    assert_true(flops > 0 && copy > 0);
+}
+
 static void peak_is_measured_once(void **state) {
     (void)state;
     skip_on_simulator();
@@ -631,6 +675,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(facts_are_probed),
         cmocka_unit_test(units_can_be_limited),
         cmocka_unit_test(peak_is_measured_once),
+        cmocka_unit_test(peak_is_measured_in_groups_that_fit),
         cmocka_unit_test(ranks_get_devices),
         cmocka_unit_test(no_platform_gives_advice),
         cmocka_unit_test(unregistered_driver_is_named),
