@@ -85,9 +85,9 @@ const char *clt_device_id(const clt_device *dev);
 
 /* Waits until all queued work is done. */
 clt_status clt_device_finish(clt_device *dev);
-/* Whether the device still answers: some say "out of resources" when a kernel broke them, and no more after
- * it. Nothing is printed. */
-bool clt_device_answers(clt_device *dev);
+/* Whether the device is there and answers no more, as some do with "out of resources" once a kernel broke
+ * them; one that is away (removed, or taken by somebody) is not. Nothing is printed. */
+bool clt_device_is_broken(clt_device *dev);
 /* Hands queued work to the device without waiting. */
 clt_status clt_device_flush(clt_device *dev);
 

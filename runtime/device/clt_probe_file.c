@@ -60,7 +60,7 @@ bool clt_device_probe_file(clt_device *dev, const char *file) {
         answer = works(dev, text);
         clt_debug("the probe of %s says %s on %s", file, answer ? "yes" : "no", dev->facts.name);
         /* What ran out for a moment is an answer for this run alone, as with the verdicts on kernels. */
-        const bool lasts = answer || dev->counters.shortages == before || !clt_device_answers(dev);
+        const bool lasts = answer || dev->counters.shortages == before || clt_device_is_broken(dev);
         if (lasts && !dev->hung) clt_cache_put(dev->cache_dir, name, answer ? "1" : "0", 1);
     }
     clt_cache_unlock(lock);

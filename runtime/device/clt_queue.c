@@ -75,11 +75,11 @@ clt_status clt_device_finish(clt_device *dev) {
     return clt_event_wait(dev, e, "waiting for queued work");
 }
 
-bool clt_device_answers(clt_device *dev) {
-    clt_error_quiet(true);
-    const clt_status st = clt_device_finish(dev);
-    clt_error_quiet(false);
-    return st == CLT_OK;
+bool clt_device_is_broken(clt_device *dev) {
+    cl_event event;
+    cl_int e = clEnqueueMarkerWithWaitList(dev->queue, 0, NULL, &event);
+    if (e == CL_SUCCESS) e = clt_event_quiet(dev, event);
+    return dev->hung || (e != CL_SUCCESS && e != CL_DEVICE_NOT_AVAILABLE);
 }
 
 clt_status clt_device_gate(clt_device *dev, bool closed) {

@@ -482,7 +482,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
                   clt_now() - start);
         /* What ran out for a moment is a verdict for this run alone. */
-        if (st == CLT_OK || shortages(ops) == before || !clt_device_answers(ops->dev)) save_verdict(v, path);
+        if (st == CLT_OK || shortages(ops) == before || clt_device_is_broken(ops->dev)) save_verdict(v, path);
     }
     clt_free(path);
     if (v->verdict < 0)

@@ -370,8 +370,14 @@ static int for_each_verdict(const char *op, const char *text) {
 
 /* Stand before the driver's: errors that are set here come instead. Declared here, because only
  * runtime/device includes OpenCL's headers. */
-enum { OUT_OF_RESOURCES = -5, OUT_OF_HOST_MEMORY = -6, BUILD_PROGRAM_FAILURE = -11 };
+enum {
+    DEVICE_NOT_AVAILABLE = -2,
+    OUT_OF_RESOURCES = -5,
+    OUT_OF_HOST_MEMORY = -6,
+    BUILD_PROGRAM_FAILURE = -11
+};
 static int build_error, launch_error;
+static bool answers_no_more; /* after a launch_error */
 
 int clBuildProgram(void *program, unsigned n, void *const *devices, const char *options,
                    void (*notify)(void *, void *), void *data) {
@@ -387,6 +393,12 @@ int clEnqueueNDRangeKernel(void *queue, void *kernel, unsigned dims, const size_
                        void *const *, void **);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueNDRangeKernel");
     return launch_error ? launch_error : next(queue, kernel, dims, offset, global, local, waits, wait, event);
+}
+
+int clEnqueueMarkerWithWaitList(void *queue, unsigned waits, void *const *wait, void **event) {
+    static int (*next)(void *, unsigned, void *const *, void **);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueMarkerWithWaitList");
+    return answers_no_more && launch_error ? launch_error : next(queue, waits, wait, event);
 }
 
 static clt_status launching_check(clt_ops *ops, const clt_variant *v, void *ctx) {
@@ -423,6 +435,10 @@ static void what_ran_out_for_a_moment_is_no_verdict(void **state) {
     assert_int_equal(pick_twice("short_build", OUT_OF_HOST_MEMORY, 0), CLT_OK);
     assert_int_equal(pick_twice("short_launch", 0, OUT_OF_RESOURCES), CLT_OK);
     assert_int_equal(pick_twice("bad_build", BUILD_PROGRAM_FAILURE, 0), CLT_FAIL);
+    answers_no_more = true; /* the kernel broke the device, or somebody took it away */
+    assert_int_equal(pick_twice("broken", 0, OUT_OF_RESOURCES), CLT_FAIL);
+    assert_int_equal(pick_twice("away", 0, DEVICE_NOT_AVAILABLE), CLT_OK);
+    answers_no_more = false;
     unsetenv("CLTRAIN_KERNEL_PATH");
 }
 
