@@ -86,8 +86,11 @@ void clt_cache_put(const char *dir, const char *name, const void *data, size_t b
     clt_str_addn(&entry, (const char *)&h, sizeof h);
     clt_str_addn(&entry, data, bytes);
     /* Without fsync: what a crash leaves behind fails its hash and is dropped. */
-    if (!clt_cache_write_file(tmp, entry.s, entry.len) || clt_io_get()->rename(tmp, path) != 0)
+    const bool written = clt_cache_write_file(tmp, entry.s, entry.len);
+    if (!written || clt_io_get()->rename(tmp, path) != 0) {
         clt_debug("cannot write cache entry %s", path);
+        if (written) clt_io_get()->unlink(tmp);
+    }
     clt_str_free(&entry);
     clt_free(tmp);
     clt_free(path);

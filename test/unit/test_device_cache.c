@@ -64,6 +64,9 @@ static void entries_prove_themselves(void **state) {
     assert_false(clt_cache_get(folder, "entry", &data, &n));
     assert_false(clt_cache_get(NULL, "entry", &data, &n));
     clt_cache_put(NULL, "entry", text, sizeof text);
+    assert_int_equal(mkdir(path, 0777), 0); /* the entry cannot get its name */
+    clt_cache_put(folder, "entry", text, sizeof text);
+    assert_int_equal(rmdir(path), 0);
     clt_strv names = {0};
     assert_int_equal(clt_io_list(folder, &names), CLT_OK);
     assert_int_equal(names.n, 0); /* no temporary names left behind */
