@@ -36,6 +36,7 @@ static clt_status keep(clt_recorder *r, const void *data, size_t bytes, const ch
         if (st == CLT_OK) st = clt_file_append(f, data, bytes);
         clt_status closed = clt_file_close(f);
         if (st == CLT_OK) st = closed;
+        if (st != CLT_OK) clt_io_get()->unlink(path); /* its name would vouch for it at the next recording */
         r->bytes += bytes;
     }
     clt_free(path);

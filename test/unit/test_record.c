@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,8 +160,40 @@ static void large_launches_are_refused(void **state) {
     clt_buffer_destroy(dst);
 }
 
+/* The disk is full after some bytes. */
+static int room;
+static int write_some(void *handle, const void *src, size_t bytes, size_t *done) {
+    if (room <= 0) return ENOSPC;
+    const size_t n = CLT_MIN(bytes, (size_t)room);
+    room -= (int)n;
+    return clt_io_local.append(handle, src, n, done);
+}
+
+/* Contents are kept by their hash: a part of them is not left where the next recording would find it. */
+static void a_full_disk_leaves_no_part(void **state) {
+    (void)state;
+    clt_buffer *src = buffer(4 * (N + OFF), "src"), *dst = buffer(4 * (N + 2 * OFF), "dst");
+    char *dir = clt_path_join(folder, "full");
+    clt_io_ops full = clt_io_local;
+    clt_strv names = {0};
+    full.append = write_some;
+    assert_int_equal(clt_record_start(dev, dir, false), CLT_OK);
+    clt_io_set(&full);
+    room = 4;
+    assert_int_not_equal(cast(src, dst), CLT_OK);
+    clt_io_set(&clt_io_local);
+    clt_record_stop(dev);
+    assert_int_equal(clt_io_list(dir, &names), CLT_OK);
+    assert_int_equal(names.n, 1); /* launches.jsonl */
+    clt_strv_free(&names);
+    clt_free(dir);
+    clt_buffer_destroy(src);
+    clt_buffer_destroy(dst);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_launch_is_written_down),
-                                       cmocka_unit_test(large_launches_are_refused)};
+                                       cmocka_unit_test(large_launches_are_refused),
+                                       cmocka_unit_test(a_full_disk_leaves_no_part)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
