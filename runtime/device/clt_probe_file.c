@@ -18,17 +18,25 @@ static size_t group_of(clt_device *dev, cl_program p) {
     return e == CL_SUCCESS && size[0] * size[1] * size[2] == size[0] && size[0] ? size[0] : ITEMS;
 }
 
-static bool works(clt_device *dev, const char *text) {
+/* NULL if it gave back what it got, else what it did instead. */
+static const char *fault_of(clt_device *dev, const char *text) {
     cl_program p = clt_probe_build(dev, text, options);
     const size_t n = p ? group_of(dev, p) : 0;
     uint32_t *in = clt_calloc(CLT_MAX(n, 1), sizeof *in), *out = clt_calloc(CLT_MAX(n, 1), sizeof *out);
     for (size_t i = 0; i < n; i++) in[i] = (uint32_t)i;
-    const bool ok = n && clt_probe_run(dev, p, in, n * sizeof *in, out, n * sizeof *out, n, n) &&
-                    !memcmp(in, out, n * sizeof *in);
+    const char *fault = NULL;
+    if (!p)
+        fault = "it does not build";
+    else if (!n)
+        fault = "there is no kernel `probe`";
+    else if (!clt_probe_run(dev, p, in, n * sizeof *in, out, n * sizeof *out, n, n))
+        fault = "it does not run";
+    else if (memcmp(in, out, n * sizeof *in))
+        fault = "a word of out is not that of in";
     clt_free(in);
     clt_free(out);
     if (p) clReleaseProgram(p);
-    return ok;
+    return fault;
 }
 
 /* 1, 0, or -1: nothing is stored. */
@@ -57,8 +65,10 @@ bool clt_device_probe_file(clt_device *dev, const char *file) {
     answer = stored(dev, name);
     if (answer < 0) {
         const uint64_t before = dev->counters.shortages;
-        answer = works(dev, text);
-        clt_debug("the probe of %s says %s on %s", file, answer ? "yes" : "no", dev->facts.name);
+        const char *fault = fault_of(dev, text);
+        answer = !fault;
+        clt_debug("the probe of %s says %s on %s%s%s", file, answer ? "yes" : "no", dev->facts.name,
+                  fault ? ": " : "", fault ? fault : "");
         /* What ran out for a moment is an answer for this run alone, as with the verdicts on kernels. */
         const bool lasts = answer || dev->counters.shortages == before || clt_device_is_broken(dev);
         if (lasts && !dev->hung) clt_cache_put(dev->cache_dir, name, answer ? "1" : "0", 1);

@@ -1,4 +1,4 @@
-/* clt_ops_state: what a clt_ops holds. Private to clt_ops.c and clt_variant.c. */
+/* clt_ops_state: what a clt_ops holds. Private to clt_ops.c and clt_variant*.c. */
 #ifndef CLT_OPS_STATE_H
 #define CLT_OPS_STATE_H
 
@@ -41,5 +41,12 @@ clt_status clt_variant_add_table(clt_ops *ops, const char *op, const char *text)
 /* Reads every table and CLTRAIN_VARIANT; clt_variant_free_tables releases them. */
 clt_status clt_variant_load_tables(clt_ops *ops);
 void clt_variant_free_tables(clt_ops *ops);
+
+/* Fills v->options from v->params: "MR=8,NR=32" -> " -DMR=8 -DNR=32". Refuses what is not NAME=INTEGER, and a
+ * name that comes twice. */
+clt_status clt_variant_make_options(clt_variant *v, int line);
+/* Refuses a param that neither the host nor the row's kernel text reads: misspelt, it would leave the row
+ * with a default, unsaid. */
+clt_status clt_variant_params_are_read(const clt_variant *v);
 
 #endif

@@ -51,6 +51,12 @@ static char *library_version(const char *name) {
     return version;
 }
 
+/* Whether a word of `requires` names a kernel file that is not there. */
+static bool names_no_file(const char *word) {
+    const char *file = !strncmp(word, "probe=", 6) ? word + 6 : !strncmp(word, "uses=", 5) ? word + 5 : NULL;
+    return file && !clt_kernel_text(file);
+}
+
 /* One word of `requires`: 1 holds, 0 does not, -1 unknown word. */
 static int requirement_holds(const clt_ops *ops, const char *word) {
     const clt_device_facts *f = clt_device_get_facts(ops->dev);
@@ -68,31 +74,48 @@ static int requirement_holds(const clt_ops *ops, const char *word) {
     if (!strcmp(word, "tensor_map")) return clt_tensor_map_available(ops->dev);
     if (!strcmp(word, "numerics=fast")) return ops->params.numerics == CLT_FAST;
     if (!strncmp(word, "vendor=", 7)) return strcasestr(f->vendor, word + 7) != NULL;
-    if (!strncmp(word, "probe=", 6) && clt_kernel_text(word + 6))
-        return clt_device_probe_file(ops->dev, word + 6);
+    if (!strncmp(word, "probe=", 6)) return clt_device_probe_file(ops->dev, word + 6);
     if (!strncmp(word, "lib=", 4)) return has_library(word + 4);
-    if (!strncmp(word, "uses=", 5) && clt_kernel_text(word + 5)) return 1;
+    if (!strncmp(word, "uses=", 5)) return 1;
     if (!strncmp(word, "local_mem>=", 11) && clt_parse_i64(word + 11, &n)) return f->local_mem >= (uint64_t)n;
     if (!strncmp(word, "work_group>=", 12) && clt_parse_i64(word + 12, &n)) return f->max_work_group >= n;
     return -1;
 }
 
-static clt_status row_is_usable(const clt_ops *ops, const clt_variant *v, bool *usable) {
-    *usable = true;
+/* The words of `requires` that do not hold here, as " a b"; to free. None: the row is usable. */
+static clt_status find_lacking(const clt_ops *ops, const clt_variant *v, clt_str *lacking) {
+    *lacking = (clt_str){0};
     if (!strcmp(v->requires, "-")) return CLT_OK;
     char *copy = clt_strdup(v->requires), *at = NULL;
     clt_status st = CLT_OK;
     for (char *w = strtok_r(copy, ",", &at); w && st == CLT_OK; w = strtok_r(NULL, ",", &at)) {
+        if (names_no_file(w)) {
+            st = clt_error(CLT_FAIL, "%s.vt: variant %s requires '%s', and there is no such kernel file",
+                           v->op, v->id, w);
+            break;
+        }
         /* a probe is run only where all words before it hold: they keep it from compilers that it may end */
-        if (!*usable && !strncmp(w, "probe=", 6)) continue;
-        int holds = requirement_holds(ops, w);
+        if (lacking->len && !strncmp(w, "probe=", 6)) continue;
+        const int holds = requirement_holds(ops, w);
         if (holds < 0)
-            st = clt_error(CLT_FAIL, "%s.vt: variant %s has the unknown requirement '%s'", v->op, v->id, w);
+            st = clt_error(CLT_FAIL,
+                           "%s.vt: variant %s has the unknown requirement '%s' "
+                           "(docs/how-to-add-a-kernel.md lists what there is)",
+                           v->op, v->id, w);
         else if (!holds)
-            *usable = false;
+            clt_str_addf(lacking, " %s", w);
     }
     clt_free(copy);
+    if (st != CLT_OK) clt_str_free(lacking);
     return st;
+}
+
+static clt_status row_is_usable(const clt_ops *ops, const clt_variant *v, bool *usable) {
+    clt_str lacking;
+    CLT_TRY(find_lacking(ops, v, &lacking));
+    *usable = lacking.len == 0;
+    clt_str_free(&lacking);
+    return CLT_OK;
 }
 
 /* --- reading -------------------------------------------------------------------------------------------- */
@@ -116,18 +139,6 @@ static void required(const clt_variant *v, const char *name, char value[96]) {
     }
 }
 
-/* "MR=8,NR=32" -> " -DMR=8 -DNR=32" */
-static clt_status make_options(clt_variant *v, int line) {
-    if (!strcmp(v->params, "-")) return CLT_OK;
-    clt_str b = {0};
-    char *copy = clt_strdup(v->params), *at = NULL;
-    for (char *w = strtok_r(copy, ",", &at); w; w = strtok_r(NULL, ",", &at)) clt_str_addf(&b, " -D%s", w);
-    clt_status st = take(v->op, line, "params", b.s ? b.s : "", v->options, sizeof v->options);
-    clt_free(copy);
-    clt_str_free(&b);
-    return st;
-}
-
 static clt_status parse_row(const char *op, int line, char *text, clt_variant *v) {
     char *field[5] = {0}, *at = NULL;
     int n = 0;
@@ -144,7 +155,7 @@ static clt_status parse_row(const char *op, int line, char *text, clt_variant *v
     CLT_TRY(take(op, line, "requires", field[3], v->requires, sizeof v->requires));
     CLT_TRY(take(op, line, "params", field[4], v->params, sizeof v->params));
     required(v, "uses=", v->uses);
-    return make_options(v, line);
+    return clt_variant_make_options(v, line);
 }
 
 /* Usable rows first, the order of the file kept within both halves. */
@@ -180,7 +191,10 @@ static clt_status parse_rows(const char *text, clt_variant_table *t) {
 
 static clt_status parse_table(const clt_ops *ops, const char *text, clt_variant_table *t) {
     CLT_TRY(parse_rows(text, t));
-    for (int i = 0; i < t->rows; i++) CLT_TRY(row_is_usable(ops, &t->row[i], &t->row[i].usable));
+    for (int i = 0; i < t->rows; i++) {
+        CLT_TRY(clt_variant_params_are_read(&t->row[i]));
+        CLT_TRY(row_is_usable(ops, &t->row[i], &t->row[i].usable));
+    }
     sort_usable_first(t);
     return CLT_OK;
 }
@@ -245,6 +259,12 @@ clt_status clt_variant_load_tables(clt_ops *ops) {
         const size_t n = table_name(file);
         if (!n) continue;
         const char *text = clt_kernel_text(file);
+        const char *folder = clt_env(CLT_ENV_KERNEL_PATH);
+        if (!text && folder)
+            return clt_error(
+                CLT_USAGE,
+                "CLTRAIN_KERNEL_PATH=%s: there is no %s; it names a folder with the whole of clkernels/",
+                folder, file);
         if (!text) return clt_error(CLT_FAIL, "%s: the table cannot be read", file);
         char *op = clt_strndup(clt_path_base(file), n);
         clt_status st = clt_variant_add_table(ops, op, text);
@@ -295,6 +315,16 @@ static clt_status unknown_op(const clt_ops *ops, const char *op) {
     return st;
 }
 
+static clt_status cannot_run(const clt_ops *ops, const clt_variant *v) {
+    clt_str lacking;
+    CLT_TRY(find_lacking(ops, v, &lacking));
+    clt_status st =
+        clt_error(CLT_USAGE, "variant %s=%s cannot run on this device: it requires %s; what does not hold:%s",
+                  v->op, v->id, v->requires, lacking.s ? lacking.s : "");
+    clt_str_free(&lacking);
+    return st;
+}
+
 clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id) {
     clt_variant_table *t = find_table(ops, op);
     if (!t) return unknown_op(ops, op);
@@ -307,9 +337,7 @@ clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id) {
         const clt_variant *v = &t->row[i];
         if (!strcmp(v->id, id)) {
             clt_str_free(&known);
-            if (!v->usable)
-                return clt_error(CLT_USAGE, "variant %s=%s cannot run on this device: it requires %s", op, id,
-                                 v->requires);
+            if (!v->usable) return cannot_run(ops, v);
             t->forced = i;
             return CLT_OK;
         }
@@ -559,8 +587,10 @@ clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *option
         CLT_TRY(specialise(ops, &t->row[i], options, &v));
         if (takes && !takes(v, call)) {
             if (t->forced < 0) continue;
-            return clt_error(CLT_FAIL, "%s: the forced variant %s does not do this call (%s )", op, v->id,
-                             options);
+            return clt_error(CLT_FAIL,
+                             "%s: the forced variant %s does not do a call of this run: its params (%s) or "
+                             "its body leave it to another row",
+                             op, v->id, v->params);
         }
         clt_status st = clt_variant_verify(ops, v, check, (void *)(uintptr_t)call);
         if (st == CLT_OK) {

@@ -83,6 +83,12 @@ static void damaged_tables_are_refused(void **state) {
                {"a f b ptx,warp_speed -", "unknown requirement 'warp_speed'"},
                {"a f b local_mem>=many -", "unknown requirement 'local_mem>=many'"},
                {"a f b - -\nc f b - -\na f b - -", "line 3: variant a is there twice"},
+               {"a f b - MR=eight", "line 1: the param 'MR=eight' of variant a is not NAME=INTEGER"},
+               {"a f b - MR=8,NR", "line 1: the param 'NR' of variant a is not NAME=INTEGER"},
+               {"a f b - MR=8;NR=4", "line 1: the param 'MR=8;NR=4' of variant a is not NAME=INTEGER"},
+               {"a f b - AMR=1,MR=8,MR=8", "line 1: variant a has the param MR twice"},
+               {"a gemm/gemm_portable.cl b - BM=8,TYPS=7", "the param TYPS of variant a is read by nothing"},
+               {"a gemm/gemm_portable.cl b - B=8", "the param B of variant a is read by nothing"},
                {long_id, "line 1: id is too long"},
                {long_params, "line 1: params is too long"}};
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
@@ -165,7 +171,7 @@ static void probes_of_kernel_files_decide(void **state) {
     assert_string_equal(v[0].id, "f");
     assert_string_equal(v[1].id, "g");
     assert_int_equal(clt_variant_add_table(ops, "other", "a f b probe=nowhere.cl -"), CLT_FAIL);
-    says("unknown requirement 'probe=nowhere.cl'");
+    says("requires 'probe=nowhere.cl', and there is no such kernel file");
     clt_ops_destroy(ops);
     unsetenv("CLTRAIN_KERNEL_PATH");
 }
@@ -201,7 +207,7 @@ static void keys_cover_all_kernels_of_a_row(void **state) {
     assert_string_not_equal(one, other);
     clt_ops *ops = new_ops(false);
     assert_int_equal(clt_variant_add_table(ops, "fake", "a f b uses=nowhere.cl -"), CLT_FAIL);
-    says("unknown requirement 'uses=nowhere.cl'");
+    says("requires 'uses=nowhere.cl', and there is no such kernel file");
     clt_ops_destroy(ops);
     unsetenv("CLTRAIN_KERNEL_PATH");
 }
@@ -226,7 +232,8 @@ static void keys_cover_the_library_of_a_row(void **state) {
 
 /* --- forcing --- */
 
-static const char three[] = "first f.cl b - -\nsecond f.cl b - -\nnever f.cl b vendor=NoSuchVendor -\n";
+static const char three[] =
+    "first f.cl b - -\nsecond f.cl b - -\nnever f.cl b work_group>=1,vendor=NoSuchVendor -\n";
 
 static void forcing_names_what_there_is(void **state) {
     (void)state;
@@ -236,7 +243,8 @@ static void forcing_names_what_there_is(void **state) {
     assert_int_equal(clt_variant_force(ops, "fake", "third"), CLT_USAGE);
     says("fake has no variant 'third'; it has: first second never (not on this device)");
     assert_int_equal(clt_variant_force(ops, "fake", "never"), CLT_USAGE);
-    says("cannot run on this device: it requires vendor=NoSuchVendor");
+    says("cannot run on this device: it requires work_group>=1,vendor=NoSuchVendor; what does not hold: "
+         "vendor=NoSuchVendor");
     assert_int_equal(clt_variant_force(ops, "flake", "first"), CLT_USAGE);
     says("there is no operation 'flake'");
     says("fake");
@@ -245,6 +253,22 @@ static void forcing_names_what_there_is(void **state) {
     assert_string_equal(clt_variant_forced(ops, "fake"), "second");
     tu_assert_ok(clt_variant_force(ops, "fake", NULL), "free again");
     assert_null(clt_variant_forced(ops, "fake"));
+    clt_ops_destroy(ops);
+}
+
+static bool takes_none(const clt_variant *v, const void *call) {
+    (void)v, (void)call;
+    return false;
+}
+
+static void a_forced_row_says_what_it_does_not_take(void **state) {
+    (void)state;
+    clt_ops *ops = new_ops(true);
+    const clt_variant *v = NULL;
+    tu_assert_ok(clt_variant_add_table(ops, "fake", "first f.cl b - TYPES=6\n"), "table");
+    tu_assert_ok(clt_variant_force(ops, "fake", "first"), "force");
+    assert_int_equal(clt_variant_pick_for(ops, "fake", "", takes_none, NULL, NULL, &v), CLT_FAIL);
+    says("the forced variant first does not do a call of this run: its params (TYPES=6)");
     clt_ops_destroy(ops);
 }
 
@@ -285,7 +309,7 @@ static clt_status scripted_check(clt_ops *ops, const clt_variant *v, void *ctx) 
 static clt_ops *ops_with(const char *op, bool skip_check) {
     clt_ops *ops = new_ops(skip_check);
     tu_assert_ok(
-        clt_variant_add_table(ops, op, "first reduce/reduce.cl b - A=1\nsecond reduce/reduce.cl b - -\n"),
+        clt_variant_add_table(ops, op, "first reduce/reduce.cl b - WG=1\nsecond reduce/reduce.cl b - -\n"),
         "table");
     return ops;
 }
@@ -416,7 +440,7 @@ static clt_status pick_twice(const char *op, int at_build, int at_launch) {
     clt_status st[2];
     for (int i = 0; i < 2; i++) {
         clt_ops *ops = new_ops(false);
-        char *row = clt_format("only nothing.cl b - OF=%s\n", op);
+        char *row = clt_format("only nothing.cl b - WG=%d\n", 1000 * at_build + at_launch);
         tu_assert_ok(clt_variant_add_table(ops, op, row), "table");
         build_error = i ? 0 : at_build, launch_error = i ? 0 : at_launch;
         st[i] = clt_variant_pick(ops, op, launching_check, NULL, &v);
@@ -546,6 +570,7 @@ int main(void) {
         cmocka_unit_test(keys_cover_all_kernels_of_a_row),
         cmocka_unit_test(keys_cover_the_library_of_a_row),
         cmocka_unit_test(forcing_names_what_there_is),
+        cmocka_unit_test(a_forced_row_says_what_it_does_not_take),
         cmocka_unit_test(environment_forces),
         cmocka_unit_test(failing_rows_are_passed_over_and_remembered),
         cmocka_unit_test(no_good_row_is_an_error),
