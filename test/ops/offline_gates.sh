@@ -238,7 +238,7 @@ wanted() {
 [ $FETCH = 1 ] && fetch_tools
 choose_targets
 [ ${#TARGETS[@]} -gt 0 ] || { echo "no target can be compiled for on this machine"; exit 0; }
-n=0 jobs=$(nproc)
+n=0 rows=0 jobs=$(nproc)
 declare -A STARTED
 for table in clkernels/*/*.vt; do
     op=$(basename "$table" .vt)
@@ -247,6 +247,7 @@ for table in clkernels/*/*.vt; do
         case $id in '' | \#*) continue ;; esac
         options=""
         wanted "$op/$id" || continue
+        rows=$((rows + 1))
         [ "$params" = - ] || options=" -D${params//,/ -D}"
         for target in "${TARGETS[@]}"; do
             admits "$target" "$requires" || continue
@@ -267,6 +268,7 @@ for table in clkernels/*/*.vt; do
     done <"$table"
 done
 wait
+[ $rows -gt 0 ] || { echo "offline gates: no row's table/id contains ${WORDS[*]}" >&2; exit 2; }
 failed=$(cat "$WORK"/result.* 2>/dev/null | grep -vc '^ok')
 echo "offline gates: $n compilations for ${TARGETS[*]}, $failed failed"
 [ "$failed" -eq 0 ]
