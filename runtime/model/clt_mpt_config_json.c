@@ -6,7 +6,7 @@ static json_t *number_or_null(double v, double none) {
     return v == none ? json_null() : json_real(v);
 }
 
-/* The inverse of the name tables in clt_mpt_config.c. */
+/* The inverse of the name tables in clt_mpt_config_keys.c. */
 static json_t *activation_to_json(clt_activation a) {
     static const char *const names[CLT_ACT_COUNT] = {
         "gelu",    "gelu",  "gelu", "quick_gelu", "relu",     "silu", "tanh",

@@ -258,7 +258,7 @@ static const clt_key ffn_keys[] = {
      "mptglu is gated; te_ln_mlp (Transformer Engine) and mixture-of-experts types are refused", AT(glu),
      ffn_types, NULL, NULL},
     {"ffn_act_fn", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, true, "{\"name\": \"gelu\", \"approximate\": \"none\"}",
-     "gelu (none, tanh), quick_gelu, relu, silu, tanh, sigmoid, elu, leaky_relu, softplus, mish",
+     "gelu (none, tanh), quick_gelu, relu, relu2, silu, tanh, sigmoid, elu, leaky_relu, softplus, mish",
      AT(activation), NULL, NULL, read_act},
     {"ffn_hidden_size", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "instead of expansion_ratio * d_model",
      AT(ffn_hidden), NULL, NULL, NULL},
