@@ -45,8 +45,8 @@ void clt_variant_free_tables(clt_ops *ops);
 /* Fills v->options from v->params: "MR=8,NR=32" -> " -DMR=8 -DNR=32". Refuses what is not NAME=INTEGER, and a
  * name that comes twice. */
 clt_status clt_variant_make_options(clt_variant *v, int line);
-/* Refuses a param that neither the host nor the row's kernel text reads: misspelt, it would leave the row
- * with a default, unsaid. */
-clt_status clt_variant_params_are_read(const clt_variant *v);
+/* Refuses a table with a param that neither the host nor its row's kernel text reads: misspelt, it would
+ * leave the row with a default, unsaid. */
+clt_status clt_variant_params_are_read(const clt_variant_table *t);
 
 #endif

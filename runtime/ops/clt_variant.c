@@ -191,10 +191,7 @@ static clt_status parse_rows(const char *text, clt_variant_table *t) {
 
 static clt_status parse_table(const clt_ops *ops, const char *text, clt_variant_table *t) {
     CLT_TRY(parse_rows(text, t));
-    for (int i = 0; i < t->rows; i++) {
-        CLT_TRY(clt_variant_params_are_read(&t->row[i]));
-        CLT_TRY(row_is_usable(ops, &t->row[i], &t->row[i].usable));
-    }
+    for (int i = 0; i < t->rows; i++) CLT_TRY(row_is_usable(ops, &t->row[i], &t->row[i].usable));
     sort_usable_first(t);
     return CLT_OK;
 }
@@ -270,6 +267,8 @@ clt_status clt_variant_load_tables(clt_ops *ops) {
         clt_status st = clt_variant_add_table(ops, op, text);
         clt_free(op);
         CLT_TRY(st);
+        /* It reads all kernels' texts. A test has done that for the tables that are built in. */
+        if (folder) CLT_TRY(clt_variant_params_are_read(&ops->table[ops->tables - 1]));
     }
     return apply_forced(ops);
 }

@@ -49,7 +49,7 @@ static bool has_word(const char *text, const char *word, size_t n) {
     return s != NULL;
 }
 
-clt_status clt_variant_params_are_read(const clt_variant *v) {
+static clt_status row_is_read(const clt_variant *v) {
     static const char *const host[] = {"ALIGN", "ALIGN_C", "FORMS", "GROUPS", "MAX_D", "MIN_D", "MIN_M",
                                        "MIN_N", "ONCE",    "TM",    "TN",     "TYPES", "WG"};
     const char *text = clt_kernel_text(v->file), *used = *v->uses ? clt_kernel_text(v->uses) : NULL;
@@ -66,5 +66,10 @@ clt_status clt_variant_params_are_read(const clt_variant *v) {
                 "%s.vt: the param %.*s of variant %s is read by nothing: neither by %s nor by the program",
                 v->op, (int)n, p, v->id, v->file);
     }
+    return CLT_OK;
+}
+
+clt_status clt_variant_params_are_read(const clt_variant_table *t) {
+    for (int i = 0; i < t->rows; i++) CLT_TRY(row_is_read(&t->row[i]));
     return CLT_OK;
 }

@@ -87,8 +87,6 @@ static void damaged_tables_are_refused(void **state) {
                {"a f b - MR=8,NR", "line 1: the param 'NR' of variant a is not NAME=INTEGER"},
                {"a f b - MR=8;NR=4", "line 1: the param 'MR=8;NR=4' of variant a is not NAME=INTEGER"},
                {"a f b - AMR=1,MR=8,MR=8", "line 1: variant a has the param MR twice"},
-               {"a gemm/gemm_portable.cl b - BM=8,TYPS=7", "the param TYPS of variant a is read by nothing"},
-               {"a gemm/gemm_portable.cl b - B=8", "the param B of variant a is read by nothing"},
                {long_id, "line 1: id is too long"},
                {long_params, "line 1: params is too long"}};
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
@@ -101,7 +99,23 @@ static void damaged_tables_are_refused(void **state) {
     clt_free(long_params);
 }
 
-/* Every table in the program: each kernel file is there, and the last row asks for nothing. */
+static void params_that_nobody_reads_are_refused(void **state) {
+    (void)state;
+    const struct {
+        const char *text, *message;
+    } bad[] = {{"a gemm/gemm_portable.cl b - BM=8,TYPS=7", "the param TYPS of variant a is read by nothing"},
+               {"a gemm/gemm_portable.cl b - B=8", "the param B of variant a is read by nothing"}};
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        clt_ops *ops = new_ops(false);
+        tu_assert_ok(clt_variant_add_table(ops, "fake", bad[i].text), "a table");
+        assert_int_equal(clt_variant_params_are_read(&ops->table[ops->tables - 1]), CLT_FAIL);
+        says(bad[i].message);
+        clt_ops_destroy(ops);
+    }
+}
+
+/* Every table in the program: each kernel file is there, all params are read, and the last row asks for
+ * nothing. */
 static void built_in_tables_are_complete(void **state) {
     (void)state;
     clt_ops *ops = new_ops(false);
@@ -109,6 +123,7 @@ static void built_in_tables_are_complete(void **state) {
     for (int i = 0; i < ops->tables; i++) {
         const clt_variant_table *t = &ops->table[i];
         int portable = 0;
+        tu_assert_ok(clt_variant_params_are_read(t), t->op);
         for (int r = 0; r < t->rows; r++) {
             if (!clt_kernel_text(t->row[r].file))
                 fail_msg("%s=%s: no file %s", t->op, t->row[r].id, t->row[r].file);
@@ -564,6 +579,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_filtered_and_ordered),
         cmocka_unit_test(damaged_tables_are_refused),
+        cmocka_unit_test(params_that_nobody_reads_are_refused),
         cmocka_unit_test(built_in_tables_are_complete),
         cmocka_unit_test(rows_without_a_device_are_all_rows),
         cmocka_unit_test(probes_of_kernel_files_decide),
