@@ -1,5 +1,6 @@
 #include "clt_trainer.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +33,8 @@ static clt_status open_folder(clt_run *r) {
     clt_str text = {0};
     clt_config_print(c, false, &text);
     clt_status st = clt_io_write_atomic(config, text.s, text.len);
-    r->log = fopen(log, "a");
-    if (st == CLT_OK && !r->log) st = clt_error(CLT_IO, "cannot write %s", log);
+    r->log = fopen(log, "ae"); /* not for the programs that drivers start */
+    if (st == CLT_OK && !r->log) st = clt_error(CLT_IO, "cannot write %s: %s", log, strerror(errno));
     clt_log_set_file(r->log);
     clt_str_free(&text);
     clt_free(log);

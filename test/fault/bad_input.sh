@@ -181,6 +181,15 @@ second_run() {
     (cd "$work" && exec "$cltrain" train -q train.yaml save_folder="$tmp/one" max_duration=100000ba scheduler.t_max=100000ba) >"$tmp/one.log" 2>&1 &
     local pid=$!
     wait_for_steps "$tmp/one" 2
+    # Programs that a driver starts, compilers among them, inherit none of the run's files.
+    local f flags held=0
+    for f in "/proc/$pid/fd"/*; do
+        [[ $(readlink "$f") == "$tmp/one/"* ]] || continue
+        held=$((held + 1))
+        flags=$(sed -n 's/^flags:[[:space:]]*//p' "/proc/$pid/fdinfo/${f##*/}")
+        ((8#$flags & 8#2000000)) || fail "$(readlink "$f") is not closed on exec"
+    done
+    [ $held -ge 3 ] || fail "a run holds $held files of its folder, not lock, log and metrics"
     expect "second run in one folder" 74 "another run" "$tmp/one" -- env CLTRAIN_LOCK_WAIT=1 "$cltrain" train -q train.yaml save_folder="$tmp/one"
     kill -TERM $pid
     wait $pid

@@ -1,6 +1,7 @@
 /* cltrain launch: the same command on several ranks, under mpirun or srun with the flags that work. It takes
  * the signals itself and hands them to the ranks directly, and returns the ranks' own exit code. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -40,12 +41,10 @@ static char *find_program(const char *name) {
 static void version_of(const char *path, char *line, size_t cap) {
     int ends[2];
     line[0] = 0;
-    if (pipe(ends) != 0) return;
+    if (pipe2(ends, O_CLOEXEC) != 0) return;
     pid_t child = fork();
     if (child == 0) {
         dup2(ends[1], 1);
-        close(ends[0]);
-        close(ends[1]);
         execl(path, path, "--version", (char *)NULL);
         _exit(1);
     }

@@ -166,7 +166,7 @@ static void end_what_stays(job *j, double *killed) {
 static pid_t start_child(const clt_launch_run_params *p, int out) {
     const pid_t launch = getpid(), child = fork();
     if (child != 0) return child;
-    int null = open("/dev/null", O_RDONLY);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     prctl(PR_SET_PDEATHSIG, end_signal(p));     /* nothing stays when the launch is killed */
     if (getppid() != launch) _exit(CANNOT_RUN); /* it was, before that */
     setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
