@@ -102,10 +102,3 @@ double clt_dcos(double x) {
 double clt_dsqrt(double x) {
     return sqrt(x);
 }
-
-double clt_dtanh(double x) {
-    if (x > 20.0) return 1.0;
-    if (x < -20.0) return -1.0;
-    double e = clt_dexp(2.0 * x);
-    return (e - 1.0) / (e + 1.0);
-}

@@ -25,6 +25,5 @@ double clt_dpowi(double x, long n);  /* x^n by binary powering, n >= 0 */
 double clt_dsin(double x);           /* |x| < 1e6 */
 double clt_dcos(double x);
 double clt_dsqrt(double x); /* IEEE */
-double clt_dtanh(double x);
 
 #endif

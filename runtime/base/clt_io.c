@@ -215,11 +215,6 @@ clt_status clt_io_rename(const char *from, const char *to) {
     return e ? clt_error(CLT_IO, "cannot rename %s to %s: %s", from, to, strerror(e)) : CLT_OK;
 }
 
-clt_status clt_io_exchange(const char *a, const char *b) {
-    int e = io->exchange(a, b);
-    return e ? clt_error(CLT_IO, "cannot exchange %s and %s: %s", a, b, strerror(e)) : CLT_OK;
-}
-
 clt_status clt_io_unlink(const char *path) {
     int e = io->unlink(path);
     return e ? failed("remove", path, e) : CLT_OK;

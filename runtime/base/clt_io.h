@@ -56,7 +56,6 @@ clt_status clt_file_sync(clt_file *f);
 clt_status clt_file_close(clt_file *f);
 
 clt_status clt_io_rename(const char *from, const char *to);
-clt_status clt_io_exchange(const char *a, const char *b);
 clt_status clt_io_unlink(const char *path);
 clt_status clt_io_sync_dir(const char *path);
 /* Like mkdir -p; each new folder's parent is synced, so that what is made durable inside stays reachable. */

@@ -49,11 +49,4 @@ void clt_error_quiet(bool on);
         if (clt_try_ != CLT_OK) return clt_try_;                                                             \
     } while (0)
 
-/* Forward a failure through a clean-up label; `st` is a clt_status variable of the caller. */
-#define CLT_TRY_GOTO(call, st, label)                                                                        \
-    do {                                                                                                     \
-        (st) = (call);                                                                                       \
-        if ((st) != CLT_OK) goto label;                                                                      \
-    } while (0)
-
 #endif

@@ -32,7 +32,6 @@ struct clt_loader {
     clt_str text;
     buffer buffers[2];
     int front; /* what the caller holds; the thread fills the other one */
-    double waited;
     /* The thread alone touches mds, order and the back buffer while BUSY; the caller otherwise. */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -129,7 +128,6 @@ static void settle(clt_loader *l, bool wanted) {
 }
 
 clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_loader_batch *out) {
-    double start = clt_now();
     rows key = {epoch, first, count};
     if (count > l->max_rows)
         return clt_error(CLT_FAIL, "%lld rows asked of a loader that was opened for %lld", (long long)count,
@@ -146,7 +144,6 @@ clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t c
         CLT_TRY(fill(l, b));
     }
     l->front = 1 - l->front;
-    l->waited += clt_now() - start;
     *out = (clt_loader_batch){.rows = count,
                               .T = l->T,
                               .samples = b->samples,
@@ -319,9 +316,6 @@ int64_t clt_loader_canonical_nodes(const clt_loader *l) {
 }
 bool clt_loader_has_seq_ids(const clt_loader *l) {
     return l->eos >= 0 || l->bos >= 0;
-}
-double clt_loader_wait_seconds(const clt_loader *l) {
-    return l->waited;
 }
 
 int64_t clt_loader_batches(const clt_loader *l, int64_t global_batch, bool drop_last) {

@@ -73,7 +73,4 @@ clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t c
  * time only; an error of the thread is reported by the clt_loader_get that asks for these rows. */
 void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);
 
-/* Seconds that clt_loader_get waited so far (for the speed report). */
-double clt_loader_wait_seconds(const clt_loader *l);
-
 #endif

@@ -93,6 +93,5 @@ clt_status clt_mds_writer_finish(clt_mds_writer *w);
 void clt_mds_writer_abort(clt_mds_writer *w);
 int64_t clt_mds_writer_samples(const clt_mds_writer *w);
 size_t clt_mds_writer_shards(const clt_mds_writer *w);
-uint64_t clt_mds_writer_bytes(const clt_mds_writer *w); /* in files, the open shard not counted */
 
 #endif

@@ -24,7 +24,6 @@ struct clt_mds_writer {
     int hashes[MAX_HASHES];
     size_t num_hashes;
     int64_t size_limit, samples;
-    uint64_t file_bytes;
     clt_str index;  /* the shards of index.json so far */
     clt_strv files; /* names written */
     /* the open shard */
@@ -158,9 +157,6 @@ int64_t clt_mds_writer_samples(const clt_mds_writer *w) {
 size_t clt_mds_writer_shards(const clt_mds_writer *w) {
     return w->files.n;
 }
-uint64_t clt_mds_writer_bytes(const clt_mds_writer *w) {
-    return w->file_bytes;
-}
 
 /* --- shards ----------------------------------------------------------------------------------------------
  */
@@ -175,7 +171,6 @@ static clt_status write_file(clt_mds_writer *w, const char *name, const bytes *b
     st = clt_file_pwrite(f, b->data, b->len, 0);
     if (st == CLT_OK) st = clt_file_sync(f);
     clt_status closed = clt_file_close(f);
-    w->file_bytes += b->len;
     return st == CLT_OK ? closed : st;
 }
 

@@ -66,9 +66,6 @@ void clt_tokenizer_close(clt_tokenizer *t) {
     clt_free(t);
 }
 
-const char *clt_tokenizer_name(const clt_tokenizer *t) {
-    return t->kind->name;
-}
 int64_t clt_tokenizer_vocab_size(const clt_tokenizer *t) {
     return t->kind->vocab_size;
 }

@@ -13,7 +13,6 @@ bool clt_tokenizer_known(const char *name);
 clt_status clt_tokenizer_open(const char *name, clt_tokenizer **out);
 void clt_tokenizer_close(clt_tokenizer *t);
 
-const char *clt_tokenizer_name(const clt_tokenizer *t);
 int64_t clt_tokenizer_vocab_size(const clt_tokenizer *t);
 /* -1 where the tokenizer has none. */
 int64_t clt_tokenizer_eos_id(const clt_tokenizer *t);

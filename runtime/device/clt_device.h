@@ -30,8 +30,8 @@ typedef struct {
     char platform[128], name[256], vendor[128], driver[128], version[128], c_version[128];
     clt_device_type type;
     uint64_t global_mem, max_alloc, local_mem_claimed;
-    uint32_t compute_units, max_work_group, clock_mhz, base_align_bytes, native_float_width;
-    bool says_fp16, says_fp64, says_subgroups, local_is_global;
+    uint32_t compute_units, max_work_group, clock_mhz, native_float_width;
+    bool says_subgroups, local_is_global;
     const char
         *host_cpu; /* CPU devices: the CPU's name, so that two runtimes on one CPU count as one device */
     /* probed */
@@ -152,14 +152,13 @@ clt_status clt_kernel_try(clt_device *dev, const char *file, const char *name, c
 size_t clt_kernel_max_work_group(const clt_kernel *k);
 
 typedef struct {
-    enum { CLT_ARG_BUF, CLT_ARG_I32, CLT_ARG_U32, CLT_ARG_U64, CLT_ARG_F32, CLT_ARG_LOCAL } kind;
+    enum { CLT_ARG_BUF, CLT_ARG_I32, CLT_ARG_U32, CLT_ARG_U64, CLT_ARG_F32 } kind;
     union {
         clt_buffer *buf;
         int32_t i32;
         uint32_t u32;
         uint64_t u64;
         float f32;
-        size_t local;
     } v;
 } clt_arg;
 #define CLT_BUF(b) ((clt_arg){CLT_ARG_BUF, {.buf = (b)}})
@@ -167,7 +166,6 @@ typedef struct {
 #define CLT_U32(x) ((clt_arg){CLT_ARG_U32, {.u32 = (uint32_t)(x)}})
 #define CLT_U64(x) ((clt_arg){CLT_ARG_U64, {.u64 = (uint64_t)(x)}})
 #define CLT_F32(x) ((clt_arg){CLT_ARG_F32, {.f32 = (x)}})
-#define CLT_LOCAL(bytes) ((clt_arg){CLT_ARG_LOCAL, {.local = (bytes)}})
 /* Two arguments: __global T *p, ulong p_off (elements). A NULL buffer is passed as a null pointer. */
 #define CLT_REF(r) CLT_BUF((r).buf), CLT_U64((r).off)
 
@@ -218,7 +216,7 @@ const char *clt_device_cache_dir(clt_device *dev);
 
 typedef struct {
     uint64_t bytes, peak_bytes; /* device memory in buffers now, and the most so far */
-    uint64_t buffers_created, programs_built, programs_loaded, kernels_created, launches;
+    uint64_t buffers_created, programs_built, programs_loaded, launches;
     double build_seconds;
     uint64_t steady_breaches; /* builds and buffer creations while steady */
     uint64_t shortages; /* failures for want of memory or resources, or because the device or its compiler is

@@ -41,7 +41,6 @@ static clt_status create_kernel(clt_device *dev, cl_program program, const char 
     clGetKernelInfo(kernel, CL_KERNEL_NUM_ARGS, sizeof(*k)->args, &(*k)->args, NULL);
     clGetKernelWorkGroupInfo(kernel, dev->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(*k)->max_group,
                              &(*k)->max_group, NULL);
-    dev->counters.kernels_created++;
     return CLT_OK;
 }
 
@@ -150,8 +149,6 @@ static cl_int set_arg(clt_kernel *k, cl_uint i, const clt_arg *a) {
         return clSetKernelArg(k->kernel, i, sizeof(cl_ulong), &a->v.u64);
     case CLT_ARG_F32:
         return clSetKernelArg(k->kernel, i, sizeof(cl_float), &a->v.f32);
-    case CLT_ARG_LOCAL:
-        return clSetKernelArg(k->kernel, i, a->v.local, NULL);
     }
     return CL_INVALID_ARG_VALUE;
 }

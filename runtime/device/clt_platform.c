@@ -88,14 +88,11 @@ static void read_facts(clt_found *f) {
     x->compute_units = (uint32_t)NUMBER(d, CL_DEVICE_MAX_COMPUTE_UNITS, cl_uint);
     x->max_work_group = (uint32_t)NUMBER(d, CL_DEVICE_MAX_WORK_GROUP_SIZE, size_t);
     x->clock_mhz = (uint32_t)NUMBER(d, CL_DEVICE_MAX_CLOCK_FREQUENCY, cl_uint);
-    x->base_align_bytes = (uint32_t)NUMBER(d, CL_DEVICE_MEM_BASE_ADDR_ALIGN, cl_uint) / 8;
     x->native_float_width = (uint32_t)NUMBER(d, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, cl_uint);
     x->local_is_global = NUMBER(d, CL_DEVICE_LOCAL_MEM_TYPE, cl_uint) == CL_GLOBAL;
     f->unified = NUMBER(d, CL_DEVICE_HOST_UNIFIED_MEMORY, cl_uint) != 0;
     char ext[8192] = "";
     if (clGetDeviceInfo(d, CL_DEVICE_EXTENSIONS, sizeof ext - 1, ext, NULL) != CL_SUCCESS) ext[0] = 0;
-    x->says_fp16 = has_word(ext, "cl_khr_fp16");
-    x->says_fp64 = has_word(ext, "cl_khr_fp64") || NUMBER(d, CL_DEVICE_DOUBLE_FP_CONFIG, cl_ulong) != 0;
     x->says_subgroups = has_word(ext, "cl_khr_subgroups") || has_word(ext, "cl_intel_subgroups");
 }
 

@@ -86,9 +86,6 @@ static void add_arg(clt_str *s, const clt_arg *a, const touched *t) {
         memcpy(&bits, &a->v.f32, 4);
         clt_str_addf(s, "{\"f32\":%u}", bits);
         break;
-    case CLT_ARG_LOCAL:
-        clt_str_addf(s, "{\"local\":%zu}", a->v.local);
-        break;
     }
 }
 

@@ -277,7 +277,3 @@ clt_status clt_mpt_config_load_hf(const char *path, clt_mpt_config *out) {
     json_decref(o);
     return st;
 }
-
-void clt_mpt_config_default(clt_mpt_config *cfg) {
-    if (clt_mpt_config_from_json(NULL, false, NULL, NULL, cfg) != CLT_OK) *cfg = (clt_mpt_config){0};
-}

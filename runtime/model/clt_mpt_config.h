@@ -72,9 +72,6 @@ typedef struct {
     clt_mpt_layer_config layer[CLT_MPT_MAX_LAYERS];
 } clt_mpt_config;
 
-/* Defaults of Foundry's MPTConfig (d_model 2048, 16 heads, 24 layers, ...). Not yet resolved. */
-void clt_mpt_config_default(clt_mpt_config *cfg);
-
 /* From a JSON object with MPTConfig's keys (a config.json, or a YAML section turned into JSON). `where(ctx,
  * path)` gives the place of a key path such as "attn_config.alibi" for messages ("run.yaml:12:5"); NULL: only
  * the path is printed. Unknown keys are errors with the nearest known one; keys that belong to Hugging Face

@@ -146,9 +146,6 @@ void clt_engine_destroy(clt_engine *e) {
 const clt_slab_table *clt_engine_table(const clt_engine *e) {
     return &e->table;
 }
-clt_mpt *clt_engine_model(clt_engine *e) {
-    return e->model;
-}
 
 const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n) {
     *n = e->n_parts;

@@ -67,7 +67,6 @@ void clt_engine_destroy(clt_engine *e);
 const clt_slab_table *clt_engine_table(const clt_engine *e);
 /* weight, exp_avg, exp_avg_sq: for checkpoints and hashes. Valid as long as the engine. */
 const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n);
-clt_mpt *clt_engine_model(clt_engine *e);
 /* After the weights were loaded or initialised: makes their 16-bit copy anew, where there is one. Queued. */
 clt_status clt_engine_weights_changed(clt_engine *e);
 /* The scale of amp_fp16, to save and restore. */
