@@ -28,6 +28,10 @@ once "a wrong key" 78 "^error: .*optimizr" "$cltrain" launch -n 3 train "${setti
 once "no such file" 78 "^error: .*absent.yaml" "$cltrain" launch -n 2 train absent.yaml
 once "no such device" 69 "^error: .*nosuchdevice" \
     "$cltrain" launch -n 2 --device nosuchdevice train "${settings[@]}" "save_folder=$tmp/run"
+once "a command for one process" 2 "^error: .*generate is started without launch" "$cltrain" launch -n 2 generate x
+once "no such host file" 74 "^error: cannot read the host file $tmp/none: No such file" \
+    "$cltrain" launch -n 2 --hosts "$tmp/none" train "${settings[@]}"
+once "too many ranks" 2 "^error: .*-n must be 1 to 1024" "$cltrain" launch -n 4294967298 train "${settings[@]}"
 once "a wrong option" 2 "^error: .*--frob" "$cltrain" launch -n 3 train --frob
 once "a wrong time-out" 78 "^error: CLTRAIN_COMM_TIMEOUT is 'soon'" \
     env CLTRAIN_COMM_TIMEOUT=soon "$cltrain" launch -n 2 train "${settings[@]}" "save_folder=$tmp/run"
@@ -79,6 +83,15 @@ env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml >"$log" 
 code=$?
 [ $code = 3 ] && [ "$(grep -v -- ------ "$log" | tr '\n' '|')" = "before|There are not enough slots|after|" ]
 report "texts of Open MPI" $? "exit $code"
+
+# mpirun --quiet says nothing about its own errors: a host file that it cannot use, say.
+cat >"$tmp/empty/mpirun" <<'EOF'
+#!/bin/sh
+[ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" && exit 0
+exit 3
+EOF
+once "an mpirun that ends without a word" 3 "^error: mpirun ended with 3 and no word; to see why: mpirun -np 2 hostname" \
+    env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml
 
 # A first rank that comes late still says what is wrong with the command line: the others wait with their end for it.
 cat >"$tmp/empty/mpirun" <<'EOF'

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collectives/clt_group.h"
 #include "commands.h"
 #include "launch_hop.h"
 #include "launch_run.h"
@@ -153,6 +154,7 @@ static int run(launch *l, const clt_strv *rest) {
     clt_strv_add_owned(&words, NULL);
     clt_launch_run_params p = {.argv = words.v,
                                .dir = l->dir,
+                               .hosts = l->hosts,
                                .ranks = (int)l->ranks,
                                .elsewhere = l->ranks > 1 && (l->hosts || l->kind == SRUN),
                                .forwards = l->ranks > 1 && l->kind == SRUN,
@@ -197,6 +199,15 @@ static int start_leg(void *ctx, int64_t ranks, const char *device, const clt_str
     return start(&l, command, of->want);
 }
 
+/* Ranks of these would do the same thing each, into the same files. */
+static bool is_for_one(const char *name) {
+    static const char *const names[] = {"generate", "devices", "plan",   "tune",
+                                        "data",     "ckpt",    "report", "launch"};
+    for (size_t i = 0; i < CLT_COUNT_OF(names); i++)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
 int cmd_launch(int argc, char **argv) {
     enum { NOT_GIVEN = INT32_MIN };
     launch l = {.ranks = NOT_GIVEN};
@@ -214,7 +225,8 @@ int cmd_launch(int argc, char **argv) {
         .name = "cltrain launch",
         .usage = "[-n N | --hop LEGS] COMMAND [arguments of the command]",
         .summary =
-            "Runs a cltrain command on several ranks: finds mpirun or srun and gives it the flags that root, "
+            "Runs cltrain train or eval on several ranks: finds mpirun or srun and gives it the flags that "
+            "root, "
             "containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach every rank: the run saves "
             "and "
             "ends with 75.",
@@ -232,9 +244,15 @@ int cmd_launch(int argc, char **argv) {
     if (code < 0 && hop && (l.ranks != NOT_GIVEN || l.device))
         code = clt_options_fail(&command, "--hop has the ranks and devices of each leg: leave out %s",
                                 l.device ? "--device" : "-n");
+    if (code < 0 && is_for_one(rest.v[0]))
+        code = clt_options_fail(
+            &command, "ranks work together in train and eval; %s is started without launch", rest.v[0]);
     if (l.ranks == NOT_GIVEN) l.ranks = 1;
-    if (code < 0 && (l.ranks < 1 || l.ranks > 1024))
-        code = clt_options_fail(&command, "-n must be 1 to 1024");
+    if (code < 0 && (l.ranks < 1 || l.ranks > CLT_GROUP_MAX_RANKS))
+        code = clt_options_fail(&command, "-n must be 1 to %d", CLT_GROUP_MAX_RANKS);
+    if (code < 0 && l.hosts && access(l.hosts, R_OK) != 0)
+        code = clt_status_exit_code(
+            clt_error(CLT_IO, "cannot read the host file %s: %s", l.hosts, strerror(errno)));
     leg_launch leg = {l, want};
     if (code < 0)
         code = hop ? clt_launch_hop(hop, &rest, !l.hosts && !clt_env(CLT_ENV_SLURM_JOB_ID), start_leg, &leg)

@@ -3,7 +3,8 @@
 
 #include "launch_run.h"
 
-static void put(clt_str *s) {
+static void put(clt_launch_filter *f, clt_str *s) {
+    f->said |= s->len > 0;
     for (size_t at = 0; at < s->len;) {
         ssize_t n = write(2, s->s + at, s->len - at);
         if (n <= 0) break;
@@ -30,13 +31,13 @@ static bool is_known(const char *box) {
 static void end_box(clt_launch_filter *f) {
     f->boxed = false;
     if (is_known(f->box.s)) clt_str_free(&f->box);
-    put(&f->box);
+    put(f, &f->box);
 }
 
 static void take_line(clt_launch_filter *f) {
     bool border = is_border(&f->line);
     if (!border && !f->boxed) {
-        put(&f->line);
+        put(f, &f->line);
         return;
     }
     clt_str_addn(&f->box, f->line.s, f->line.len);
@@ -59,7 +60,7 @@ void clt_launch_filter_add(clt_launch_filter *f, const char *text, size_t n) {
 }
 
 void clt_launch_filter_flush(clt_launch_filter *f) {
-    if (f->line.len && f->line.s[0] != '-' && !f->boxed) put(&f->line);
+    if (f->line.len && f->line.s[0] != '-' && !f->boxed) put(f, &f->line);
 }
 
 void clt_launch_filter_end(clt_launch_filter *f) {

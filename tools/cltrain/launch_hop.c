@@ -5,11 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collectives/clt_group.h"
 #include "launch_run.h"
 #include "runtime/train/clt_run_leg.h"
 #include "train_args.h"
-
-enum { MOST_RANKS = 1024 };
 
 typedef struct {
     char *text;   /* as it was written */
@@ -43,8 +42,8 @@ static bool parse_leg(const char *text, size_t n, hop_leg *l) {
     if (star) *star = 0;
     for (char *s = l->device; *s; s++)
         if (*s == '+') *s = ',';
-    return (!star || clt_parse_i64(star + 1, &l->ranks)) && l->ranks >= 1 && l->ranks <= MOST_RANKS &&
-           clt_time_parse_length(l->length, &time);
+    return (!star || clt_parse_i64(star + 1, &l->ranks)) && l->ranks >= 1 &&
+           l->ranks <= CLT_GROUP_MAX_RANKS && clt_time_parse_length(l->length, &time);
 }
 
 static clt_status parse(const char *spec, hop *h) {

@@ -34,6 +34,7 @@ typedef struct {
     double asked;            /* when the first signal came; 0: none */
     double seen;             /* when a rank was at work last, or still to come */
     bool at_once;            /* a second SIGINT */
+    bool silent;             /* nobody wrote a word to stderr; false where that is not seen */
 } job;
 
 static void on_signal(int sig) {
@@ -243,6 +244,7 @@ static int watch(job *j, int in) {
     }
     while (open && poll(&(struct pollfd){.fd = in, .events = POLLIN}, 1, 0) > 0) open = pump(in, &f, 0);
     clt_launch_filter_end(&f);
+    j->silent = in >= 0 && !f.said;
     end_ranks(j);
     return status;
 }
@@ -256,6 +258,10 @@ static void explain(const job *j, int status) {
     else if (j->lost >= 0 && WEXITSTATUS(status) != 0)
         clt_error(CLT_FAIL, "rank %d (process %ld) is gone%s%s", j->lost, j->rank[j->lost].pid,
                   WEXITSTATUS(status) == 128 + SIGKILL ? ", killed" : "", advice);
+    else if (j->silent && WEXITSTATUS(status) != 0) /* --quiet keeps mpirun's own errors back, too */
+        clt_error(CLT_FAIL, "%s ended with %d and no word; to see why: %s -np %d%s%s hostname", launcher,
+                  WEXITSTATUS(status), launcher, j->p->ranks, j->p->hosts ? " --hostfile " : "",
+                  j->p->hosts ? j->p->hosts : "");
 }
 
 /* The code of the lowest rank that failed; a stop after a save only if nobody failed otherwise. */

@@ -7,8 +7,9 @@
 #include "runtime/base/clt_base.h"
 
 typedef struct {
-    char **argv;     /* NULL at the end; argv[0] is a full path */
-    const char *dir; /* CLTRAIN_LAUNCH_DIR: where ranks leave process numbers and exit codes */
+    char **argv;       /* NULL at the end; argv[0] is a full path */
+    const char *dir;   /* CLTRAIN_LAUNCH_DIR: where ranks leave process numbers and exit codes */
+    const char *hosts; /* the host file, or NULL */
     int ranks;
     bool elsewhere; /* ranks may run on other hosts */
     bool forwards;  /* the launcher hands signals to its ranks itself (srun) */
@@ -29,6 +30,7 @@ bool clt_launch_run_asked(void);
 typedef struct {
     clt_str line, box;
     bool boxed;
+    bool said; /* something was copied */
 } clt_launch_filter;
 void clt_launch_filter_add(clt_launch_filter *f, const char *text, size_t n);
 void clt_launch_filter_flush(clt_launch_filter *f);
