@@ -1,4 +1,5 @@
 /* The table of every top-level key and of the small sections. */
+#include <math.h>
 #include <string.h>
 
 #include "clt_config_internal.h"
@@ -64,14 +65,16 @@ clt_status clt_config_keep(clt_schema_reader *r, const clt_key *k, const char *p
 static clt_status read_microbatch(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
                                   void *field) {
     (void)k;
+    static const double most = 1e9;
     double d = json_number_value(v);
     if (json_is_string(v) && strcmp(json_string_value(v), "auto") == 0) {
         *(int64_t *)field = 0;
         return CLT_OK;
     }
     if (!json_is_number(v)) return clt_schema_fail(r, path, "must be a whole number of samples or auto");
-    if (d < 1 || d > 1e9 || d != (double)(int64_t)d)
-        return clt_schema_fail(r, path, "is %g: it must be a whole number of at least 1, or auto", d);
+    if (d < 1 || d > most || d != floor(d))
+        return clt_schema_fail(r, path, "is %.17g: it must be a whole number from 1 to %.0f, or auto", d,
+                               most);
     *(int64_t *)field = (int64_t)d;
     return CLT_OK;
 }

@@ -111,6 +111,7 @@ sys.exit(abs(float(sys.argv[2]) / want - 1) > 1e-4)
 PY
 [ "$(every save_folder="$tmp/nothing")" = null ] || fail "an interval without a measurement"
 code 2 "$cltrain" plan "$tmp/run.yaml" --mttf 0
+code 2 "$cltrain" plan "$tmp/run.yaml" --device h200 --ranks 4294967297 # no int
 code 78 "$cltrain" plan "$tmp/run.yaml" --device h200 --ranks 9 # as the run would
 grep -q "at most 8 ranks" "$tmp/err" || fail "plan does not say how many ranks there may be"
 # A run that does not fit: an error, and the plan shows by how much.

@@ -185,7 +185,8 @@ int cmd_plan(int argc, char **argv) {
     clt_run_memory m = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
-    if (code < 0 && ranks < 1) code = clt_options_fail(&command, "--ranks must be at least 1");
+    if (code < 0 && (ranks < 1 || ranks > CLT_GROUP_MAX_RANKS))
+        code = clt_options_fail(&command, "--ranks must be 1 to %d", CLT_GROUP_MAX_RANKS);
     if (code < 0 && !(save_seconds >= 0 && mttf_hours > 0 && isfinite(save_seconds * mttf_hours)))
         code = clt_options_fail(&command, "--save-seconds and --mttf must be positive");
     if (code < 0) {
