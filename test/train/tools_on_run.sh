@@ -183,6 +183,9 @@ code 1 "$cltrain" ckpt diff "$tmp/run/ep0-ba4" "$tmp/run/ep0-ba8"
 says transformer.
 ok "$cltrain" ckpt export "$tmp/run" "$tmp/hf"
 [ -s "$tmp/hf/config.json" ] && [ -s "$tmp/hf/model.safetensors" ] || fail "export wrote no config.json or model.safetensors"
+code 74 "$cltrain" ckpt export "$tmp/run/ep0-ba4" "$tmp/hf"
+grep -q "hf/config.json exists already" "$tmp/err" || fail "export does not say what it would replace"
+ok "$cltrain" ckpt export "$tmp/run" "$tmp/hf" --overwrite
 grep -q "has positions without ALiBi, which" "$tmp/err" || fail "export does not say what transformers lacks"
 ok "$cltrain" ckpt export test/golden/mpt-alibi/hf "$tmp/alibi" # which transformers has whole
 [ ! -s "$tmp/err" ] || fail "export says of a model that transformers has whole: $(cat "$tmp/err")"

@@ -207,8 +207,25 @@ static clt_status write_weights(ckpt_weights *w, const char *path, bool bf16) {
     return st;
 }
 
-static clt_status export_to(clt_weight_source *s, const char *out, bool bf16) {
+/* What an export would replace may be the only copy of somebody's model. */
+static clt_status check_free(const char *out) {
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    for (size_t i = 0; i < CLT_COUNT_OF(files); i++) {
+        char *path = clt_path_join(out, files[i]);
+        clt_status st = !clt_io_is_file(path) ? CLT_OK
+                                              : clt_error(CLT_IO,
+                                                          "%s exists already and is not overwritten; choose "
+                                                          "another folder, or allow it (--overwrite)",
+                                                          path);
+        clt_free(path);
+        CLT_TRY(st);
+    }
+    return CLT_OK;
+}
+
+static clt_status export_to(clt_weight_source *s, const char *out, bool bf16, bool overwrite) {
     ckpt_weights w;
+    if (!overwrite) CLT_TRY(check_free(out));
     if (!clt_weight_source_model(s))
         return clt_error(CLT_BAD_DATA, "%s has no model configuration", clt_weight_source_path(s));
     CLT_TRY(ckpt_weights_open(s, &w));
@@ -225,7 +242,10 @@ static clt_status export_to(clt_weight_source *s, const char *out, bool bf16) {
 
 int ckpt_export(int argc, char **argv) {
     const char *dtype = "f32";
-    clt_option options[] = {{"dtype", 0, CLT_OPT_STR, &dtype, "T", "f32 (default) or bf16"}};
+    bool overwrite = false;
+    clt_option options[] = {
+        {"dtype", 0, CLT_OPT_STR, &dtype, "T", "f32 (default) or bf16"},
+        {"overwrite", 0, CLT_OPT_FLAG, &overwrite, NULL, "replace a model that is in OUT_FOLDER"}};
     clt_command c = {"cltrain ckpt export",
                      "CHECKPOINT OUT_FOLDER",
                      "Writes config.json and model.safetensors, as the Hugging Face libraries read them.",
@@ -242,7 +262,7 @@ int ckpt_export(int argc, char **argv) {
     }
     clt_weight_source *s = NULL;
     clt_status st = clt_weight_source_open(rest.v[0], &s);
-    if (st == CLT_OK) st = export_to(s, rest.v[1], !strcmp(dtype, "bf16"));
+    if (st == CLT_OK) st = export_to(s, rest.v[1], !strcmp(dtype, "bf16"), overwrite);
     clt_weight_source_close(s);
     clt_strv_free(&rest);
     return clt_status_exit_code(st);
