@@ -174,6 +174,9 @@ fi
 
 ok "$cltrain" ckpt ls "$tmp/run" && says ep0-ba8 && says ep0-ba4
 ok "$cltrain" ckpt show "$tmp/run/ep0-ba8" && says transformer.wte.weight && says "257"
+says "numbers.spike_loss               8 numbers"
+if grep -q "spike_loss\.[0-9]" "$tmp/out"; then fail "ckpt show prints a guard's window number by number"; fi
+ok "$cltrain" ckpt show "$tmp/run/ep0-ba8" --json && says '"spike_loss.7"'
 ok "$cltrain" ckpt verify "$tmp/run"
 ok "$cltrain" ckpt hash "$tmp/run/ep0-ba8" && cp "$tmp/out" "$tmp/hash8"
 ok "$cltrain" ckpt hash "$tmp/run" && equal out hash8 "a folder of checkpoints is not its newest one"

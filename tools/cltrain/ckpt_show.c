@@ -85,10 +85,31 @@ static clt_status manifest(const char *folder, json_t **out) {
     return st;
 }
 
+/* Length of NAME in "NAME.0", "NAME.1" ...: a list's elements; 0 for other keys. */
+static size_t list_name(const char *key) {
+    const char *dot = strrchr(key, '.');
+    bool element = dot && dot[1] && strspn(dot + 1, "0123456789") == strlen(dot + 1);
+    return element ? (size_t)(dot - key) : 0;
+}
+
+/* A list is one line, at its first element. */
+static void print_list(const char *prefix, json_t *o, const char *first, size_t length) {
+    const char *key;
+    json_t *v;
+    int n = 0;
+    json_object_foreach(o, key, v) n += list_name(key) == length && !strncmp(key, first, length);
+    char *name = clt_format("%s.%.*s", prefix, (int)length, first);
+    printf("%-32s %d numbers (--json has them)\n", name, n);
+    clt_free(name);
+}
+
 static void print_members(const char *prefix, json_t *o) {
     const char *key;
     json_t *v;
     json_object_foreach(o, key, v) {
+        const size_t length = list_name(key);
+        if (length && !strcmp(key + length, ".0")) print_list(prefix, o, key, length);
+        if (length) continue;
         char *name = clt_format("%s.%s", prefix, key), *text = json_dumps(v, JSON_ENCODE_ANY);
         printf("%-32s %s\n", name, json_is_string(v) ? json_string_value(v) : text ? text : "?");
         clt_free(name);
