@@ -249,6 +249,16 @@ ok "$cltrain" report "$tmp/large"
 for word in '<td>1234567</td>' '"stall_seconds":0.856}' '>520000<' '>1200000<' '>0.6<' '>5<' '>10<'; do
     grep -qF -- "$word" "$tmp/large/report.html" || fail "the report of a long run has no $word"
 done
+# Each evaluation data set has its own losses, the newest row of a batch counts; values that are missing are in no median.
+mkdir "$tmp/evals"
+printf '{"batch":%d,"loss":1,"tokens_per_sec":%s}\n' 1 9 2 null 3 1 4 2 >"$tmp/evals/metrics.jsonl"
+printf '{"batch":4,"label":"%s","eval_loss":%s}\n' few 2.5 "a<b" 9.5 few 2.25 >>"$tmp/evals/metrics.jsonl"
+ok "$cltrain" report "$tmp/evals"
+for word in '<b>2.2500</b><span>evaluation loss: few</span>' '<b>9.5000</b><span>evaluation loss: a&lt;b</span>' \
+    '<b>2</b><span>tokens a second (median)</span>'; do
+    grep -qF -- "$word" "$tmp/evals/report.html" || fail "the report of several evaluations has no $word"
+done
+[ "$(grep -o '<circle' "$tmp/evals/report.html" | wc -l)" = 2 ] || fail "the report shows evaluations that do not count"
 mkdir "$tmp/torn"
 head -c 700 "$tmp/run/metrics.jsonl" >"$tmp/torn/metrics.jsonl"
 printf '\n{"batch":"x"}\n[1]\nnot json <script>\n' >>"$tmp/torn/metrics.jsonl"

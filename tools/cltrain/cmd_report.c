@@ -20,7 +20,14 @@ static void fact(clt_str *out, const char *name, const char *fmt, ...) {
     va_end(ap);
     clt_str_add(out, "<div class='f'><b>");
     html_text(out, value, strlen(value));
-    clt_str_addf(out, "</b><span>%s</span></div>", name);
+    clt_str_add(out, "</b><span>");
+    html_text(out, name, strlen(name));
+    clt_str_add(out, "</span></div>");
+}
+
+/* The one evaluation data set of a run that names none. */
+static bool is_plain(const eval_columns *e) {
+    return strcmp(e->label, "eval") == 0;
 }
 
 static void summary(clt_str *out, const metrics *m) {
@@ -36,13 +43,18 @@ static void summary(clt_str *out, const metrics *m) {
         fact(out, "training loss", "%.4f", t->v[LOSS + 1][last]);
         fact(out, "tokens a second (median)", "%.0f", metrics_median(m, RATE));
         if (isfinite(t->v[MFU + 1][last]))
-            fact(out, "of the measured fp32 peak", "%.1f %%", 100 * metrics_median(m, MFU));
+            fact(out, "of the measured peak", "%.1f %%", 100 * metrics_median(m, MFU));
         fact(out, "in training steps", "%s", clt_human_seconds(seconds, b));
         fact(out, "device memory", "%s", clt_human_bytes(t->v[MEMORY + 1][last], b));
     }
     if (m->ettr > 0) fact(out, "effective training time", "%.1f %%", floor(1000 * m->ettr) / 10);
     if (m->starts > 1) fact(out, "starts", "%d", m->starts);
-    if (m->eval.n > 0) fact(out, "evaluation loss", "%.4f", m->eval.v[LOSS + 1][m->eval.n - 1]);
+    for (size_t i = 0; i < m->evals; i++) {
+        const eval_columns *e = &m->eval[i];
+        char *name = clt_format("evaluation loss%s%s", is_plain(e) ? "" : ": ", is_plain(e) ? "" : e->label);
+        fact(out, name, "%.4f", e->rows.v[LOSS + 1][e->rows.n - 1]);
+        clt_free(name);
+    }
     clt_str_add(out, "</div>\n");
 }
 
@@ -67,11 +79,25 @@ static void save_interval(clt_str *out, const metrics *m) {
     clt_str_add(out, "</table>\n");
 }
 
+/* Training and every evaluation data set; of many only the first have room for their names. */
+static void loss_chart(clt_str *out, const metrics *m) {
+    static const char *const color[] = {"#dc2626", "#059669", "#b45309", "#7c3aed"};
+    const columns *t = &m->train;
+    chart_series *s = clt_calloc(m->evals + 1, sizeof *s);
+    s[0] = (chart_series){"training", "#2563eb", t->v[0], t->v[LOSS + 1], t->n, false};
+    for (size_t i = 0; i < m->evals; i++) {
+        const eval_columns *e = &m->eval[i];
+        const char *label = is_plain(e) ? "evaluation" : i < CLT_COUNT_OF(color) ? e->label : "";
+        s[i + 1] = (chart_series){
+            label, color[i % CLT_COUNT_OF(color)], e->rows.v[0], e->rows.v[LOSS + 1], e->rows.n, true};
+    }
+    chart_add(out, "Loss (cross-entropy, nats a token)", "batch", s, m->evals + 1, false);
+    clt_free(s);
+}
+
 static void charts(clt_str *out, const metrics *m) {
     const columns *t = &m->train;
-    chart_series loss[] = {{"training", "#2563eb", t->v[0], t->v[LOSS + 1], t->n, false},
-                           {"evaluation", "#dc2626", m->eval.v[0], m->eval.v[LOSS + 1], m->eval.n, true}};
-    chart_add(out, "Loss (cross-entropy, nats a token)", "batch", loss, m->eval.n ? 2 : 1, false);
+    loss_chart(out, m);
     const struct {
         const char *title, *color;
         int field;

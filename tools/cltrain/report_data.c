@@ -37,6 +37,16 @@ static void count_event(metrics *m, json_t *o, const char *event) {
     }
 }
 
+static columns *eval_rows(metrics *m, json_t *o) {
+    const char *label = json_string_value(json_object_get(o, "label"));
+    if (!label) label = "eval";
+    for (size_t i = 0; i < m->evals; i++)
+        if (!strcmp(m->eval[i].label, label)) return &m->eval[i].rows;
+    m->eval = clt_realloc(m->eval, (m->evals + 1) * sizeof *m->eval);
+    m->eval[m->evals] = (eval_columns){.label = clt_strdup(label)};
+    return &m->eval[m->evals++].rows;
+}
+
 /* After a fall-back a batch number comes again: the last row of a number is the valid one. */
 static void take_row(metrics *m, json_t *o) {
     double row[FIELDS + 1];
@@ -54,9 +64,9 @@ static void take_row(metrics *m, json_t *o) {
         return;
     }
     bool eval = json_object_get(o, "eval_loss") != NULL;
-    columns *c = eval ? &m->eval : &m->train;
+    columns *c = eval ? eval_rows(m, o) : &m->train;
     for (int i = 0; i < FIELDS; i++) row[i + 1] = number(o, eval && i == LOSS ? "eval_loss" : field_name[i]);
-    while (!eval && c->n > 0 && c->v[0][c->n - 1] >= row[0]) c->n--;
+    while (c->n > 0 && c->v[0][c->n - 1] >= row[0]) c->n--;
     push(c, row);
 }
 
@@ -74,15 +84,19 @@ clt_status metrics_read(const char *folder, metrics *m) {
         json_decref(o);
         at += n + 1;
     }
-    if (st == CLT_OK && m->train.n == 0 && m->eval.n == 0)
+    if (st == CLT_OK && m->train.n == 0 && m->evals == 0)
         st = clt_error(CLT_BAD_DATA, "%s has no rows: has the run made a step?", path);
     clt_free(text);
     clt_free(path);
     return st;
 }
 
-static double median(const double *v, size_t n) {
-    double *copy = clt_memdup(v, n * sizeof *v), result;
+/* Of the values that are there. */
+static double median(const double *v, size_t most) {
+    double *copy = clt_calloc(most, sizeof *v), result;
+    size_t n = 0;
+    for (size_t i = 0; i < most; i++)
+        if (isfinite(v[i])) copy[n++] = v[i];
     for (size_t i = 1; i < n; i++) /* insertion sort: a report is made once */
         for (size_t k = i; k > 0 && copy[k] < copy[k - 1]; k--) {
             double t = copy[k];
@@ -107,6 +121,10 @@ double young_interval(double mttf, double stall) {
 
 void metrics_free(metrics *m) {
     free_columns(&m->train);
-    free_columns(&m->eval);
+    for (size_t i = 0; i < m->evals; i++) {
+        free_columns(&m->eval[i].rows);
+        clt_free(m->eval[i].label);
+    }
+    clt_free(m->eval);
     clt_str_free(&m->events);
 }

@@ -13,10 +13,18 @@ typedef struct {
     size_t n, cap;
 } columns;
 
+/* The rows of one evaluation data set: only the batch and column LOSS + 1. */
 typedef struct {
-    columns train, eval; /* eval: only the batch and column LOSS + 1 */
-    clt_str events;      /* table rows */
-    double ettr;         /* of the newest end; 0: the run has not ended yet */
+    char *label; /* "eval" for one that is alone */
+    columns rows;
+} eval_columns;
+
+typedef struct {
+    columns train;
+    eval_columns *eval; /* in the order in which they come first */
+    size_t evals;
+    clt_str events; /* table rows */
+    double ettr;    /* of the newest end; 0: the run has not ended yet */
     int starts, saves;
     double stall; /* seconds that training waited for all `saves` */
     size_t bad_lines;
