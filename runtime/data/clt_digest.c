@@ -34,6 +34,18 @@ int clt_digest_find(const char *name) {
 const char *clt_digest_name(int algo) {
     return algos[algo].name;
 }
+
+clt_status clt_digest_parse(const char *what, const char *name, int *algo) {
+    clt_str known = {0};
+    *algo = clt_digest_find(name);
+    if (*algo >= 0) return CLT_OK;
+    for (size_t i = 0; i < CLT_COUNT_OF(algos); i++)
+        clt_str_addf(&known, "%s%s", i ? ", " : "", algos[i].name);
+    clt_error(CLT_BAD_CONFIG, "%s: no checksum is called '%s'; known are %s", what, name, known.s);
+    clt_str_free(&known);
+    return CLT_BAD_CONFIG;
+}
+
 size_t clt_digest_hex_size(int algo) {
     return (size_t)algos[algo].hex;
 }

@@ -13,6 +13,8 @@ enum { CLT_DIGEST_MAX_HEX = 129 };
 
 /* Number of the algorithm, or -1 if there is no such name. */
 int clt_digest_find(const char *name);
+/* The same for a name that a user gave: CLT_BAD_CONFIG, with the known names, if there is none. */
+clt_status clt_digest_parse(const char *what, const char *name, int *algo);
 const char *clt_digest_name(int algo);
 /* Hex digits of its value. */
 size_t clt_digest_hex_size(int algo);

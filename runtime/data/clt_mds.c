@@ -29,8 +29,8 @@ static bool has_hash(const mds_file *f, int algo) {
 static clt_status choose_checks(mds_shards *s, const char *validate) {
     s->check_any = validate == NULL;
     if (!validate || strcmp(validate, "none") == 0) return CLT_OK;
-    int algo = clt_digest_find(validate);
-    if (algo < 0) return clt_error(CLT_BAD_CONFIG, "validate_hash: unknown hash algorithm '%s'", validate);
+    int algo;
+    CLT_TRY(clt_digest_parse("validate_hash", validate, &algo));
     for (size_t i = 0; i < s->x.n; i++) {
         const mds_shard *sh = &s->x.shards[i];
         if (!has_hash(sh->use_zip ? &sh->zip : &sh->raw, algo))

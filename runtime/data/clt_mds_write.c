@@ -77,8 +77,8 @@ static clt_status parse_hashes(clt_mds_writer *w, const char *text) {
     while (text && *text) {
         size_t n = strcspn(text, ",");
         char *name = clt_strndup(text, n);
-        int algo = clt_digest_find(name);
-        clt_status st = algo < 0 ? clt_error(CLT_BAD_CONFIG, "unknown hash algorithm '%s'", name) : CLT_OK;
+        int algo;
+        clt_status st = clt_digest_parse("hashes", name, &algo);
         clt_free(name);
         CLT_TRY(st);
         bool known = false;
