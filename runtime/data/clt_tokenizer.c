@@ -52,9 +52,9 @@ bool clt_tokenizer_known(const char *name) {
 clt_status clt_tokenizer_open(const char *name, clt_tokenizer **out) {
     if (!clt_tokenizer_known(name))
         return clt_error(CLT_BAD_CONFIG,
-                         "tokenizer '%s' is not loaded: it is only needed when text is tokenized, and then "
-                         "only 'bytes' is "
-                         "built in; use tokenizer 'bytes' or a dataset with token columns",
+                         "tokenizer '%s' cannot be loaded, only 'bytes' is built in: use that, or tokenize "
+                         "elsewhere and bring token ids (cltrain data convert --tokens, or an MDS dataset "
+                         "with a token column)",
                          name ? name : "(none)");
     clt_tokenizer *t = clt_calloc(1, sizeof *t);
     t->kind = &bytes_kind;

@@ -297,7 +297,7 @@ static const clt_key tokenizer_kwargs_keys[] = {
 static const clt_schema tokenizer_kwargs_schema = CLT_SCHEMA(tokenizer_kwargs_keys);
 static const clt_key tokenizer_keys[] = {
     KEY("name", CLT_KEY_STR, false, CLT_KEY_REQUIRED,
-        "bytes, a tokenizer.json or its folder, or a name on a hub; needed only where text is tokenized",
+        "bytes is built in; any other name is kept in config.yaml and not loaded, token columns need none",
         c.tokenizer),
     SECTION("kwargs", NULL, "arguments of the tokenizer", 0, &tokenizer_kwargs_schema),
 };

@@ -1,6 +1,7 @@
 /* Printing configurations and what is known about keys. */
 #include <string.h>
 
+#include "../data/clt_tokenizer.h"
 #include "clt_config_internal.h"
 
 void clt_config_notices(const clt_config *c) {
@@ -23,6 +24,10 @@ void clt_config_notices(const clt_config *c) {
         clt_str_free(&keys);
     }
     clt_free(done);
+    if (!clt_tokenizer_known(c->tokenizer))
+        clt_info("tokenizer '%s' is not loaded: token columns need none, but generate and data convert know "
+                 "bytes alone",
+                 c->tokenizer);
     for (size_t i = 0; i < c->warnings.n; i++) clt_warn("%s", c->warnings.v[i]);
 }
 

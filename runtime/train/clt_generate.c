@@ -9,6 +9,7 @@
 #include "../checkpoint/clt_weight_source.h"
 #include "../data/clt_tokenizer.h"
 #include "../model/clt_mpt.h"
+#include "clt_yaml_tree.h"
 
 clt_generate_params clt_generate_params_default(void) {
     return (clt_generate_params){
@@ -111,6 +112,25 @@ static clt_status read_config(generator *g) {
     return st;
 }
 
+/* A checkpoint's run may have had token columns of a tokenizer that is not there: its model reads other ids.
+ */
+static void warn_of_tokenizer(const clt_weight_source *src) {
+    const clt_ckpt_reader *checkpoint = clt_weight_source_checkpoint(src);
+    const char *config = checkpoint ? clt_ckpt_state(checkpoint)->config : NULL;
+    clt_yaml *y = NULL;
+    if (!config) return;
+    clt_error_quiet(true);
+    if (clt_yaml_parse(config, strlen(config), clt_weight_source_path(src), &y) == CLT_OK) {
+        const clt_yaml_node *name = clt_yaml_node_find(y, "tokenizer.name", NULL);
+        if (name && name->kind == CLT_YAML_SCALAR && !clt_tokenizer_known(name->text))
+            clt_warn("this model was trained with tokenizer '%s', which is not loaded: the prompt and the "
+                     "text are taken as bytes, which are other words to it",
+                     name->text);
+    }
+    clt_error_quiet(false);
+    clt_yaml_free(y);
+}
+
 static clt_status open_generator(generator *g, const clt_generate_params *p) {
     char *path = NULL;
     CLT_TRY(clt_ckpt_resolve(NULL, p->source, &path));
@@ -119,6 +139,7 @@ static clt_status open_generator(generator *g, const clt_generate_params *p) {
     CLT_TRY(st);
     CLT_TRY(read_config(g));
     CLT_TRY(clt_tokenizer_open("bytes", &g->tok));
+    warn_of_tokenizer(g->src);
     if (clt_tokenizer_vocab_size(g->tok) > g->cfg.vocab_size)
         return clt_error(CLT_BAD_CONFIG,
                          "the model has %lld tokens, too few for the byte tokenizer: text can be generated "

@@ -154,6 +154,13 @@ text h "$tmp/run" --prompt "another one, longer still, $tail32" -n 20 --temperat
 cmp -s <(sed "s/.*$tail32//" "$tmp/g") <(sed "s/.*$tail32//" "$tmp/h") || fail "a prompt longer than max_seq_len: not the last tokens count"
 ok "$cltrain" generate test/golden/mpt-rope/hf --prompt ab -n 40 --temperature 0
 grep -q "is this a model over bytes?" "$tmp/err" || fail "tokens that have no text are left out without a word"
+# A run over somebody else's token ids: both say that its tokenizer is not there.
+ok "$cltrain" train "$tmp/run.yaml" save_folder="$tmp/ids" tokenizer.name=some/hub max_duration=1ba
+grep -q "^tokenizer 'some/hub' is not loaded" "$tmp/err" || fail "train does not say that a tokenizer is not loaded"
+ok "$cltrain" generate "$tmp/ids" --prompt ab -n 2
+grep -q "trained with tokenizer 'some/hub'" "$tmp/err" || fail "generate takes bytes for another tokenizer's ids without a word"
+ok "$cltrain" generate "$tmp/run" --prompt ab -n 2
+if grep -q "trained with tokenizer" "$tmp/err"; then fail "generate warns of a model over bytes"; fi
 text i "$tmp/run" -n 5
 text j "$tmp/run" --prompt "nothing more" -n 0
 [ "$(cat "$tmp/j")" = "nothing more" ] || fail "no new tokens: '$(cat "$tmp/j")'"
