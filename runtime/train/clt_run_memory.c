@@ -89,16 +89,30 @@ static bool fits(const clt_config *c, const room *r, int64_t microbatch, clt_run
            m->largest <= r->max_alloc;
 }
 
+/* The largest microbatch up to `most` that fits, 0 if none does; more samples never need less. */
+static int64_t largest_that_fits(const clt_config *c, const room *r, int64_t most) {
+    clt_run_memory m;
+    int64_t least = 0;
+    while (least < most) {
+        const int64_t middle = most - (most - least) / 2;
+        if (fits(c, r, middle, &m))
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    return least;
+}
+
 /* One change to the configuration that would make the run fit, the mildest first, for the message; NULL: none
  * of these would. */
 static char *what_would_fit(const clt_config *cfg, const room *r, int64_t microbatch) {
     clt_config c = *cfg;
     clt_run_memory m;
     char b[32];
-    while (--microbatch >= 1)
-        if (fits(&c, r, microbatch, &m))
-            return clt_format("device_train_microbatch_size: %lld (%s)", (long long)microbatch,
-                              clt_human_bytes((double)m.total, b));
+    microbatch = largest_that_fits(&c, r, microbatch - 1);
+    if (microbatch && fits(&c, r, microbatch, &m))
+        return clt_format("device_train_microbatch_size: %lld (%s)", (long long)microbatch,
+                          clt_human_bytes((double)m.total, b));
     c.recompute = CLT_RECOMPUTE_NORMS;
     if (cfg->recompute < c.recompute && fits(&c, r, 1, &m))
         return clt_format("cltrain.recompute: norms with microbatch 1 (%s)",
@@ -151,22 +165,23 @@ void clt_run_choose_recompute(clt_config *c, clt_device_type type, int ranks, ui
 
 clt_status clt_run_choose_microbatch(clt_config *c, clt_device_type type, int ranks, uint64_t capacity,
                                      uint64_t max_alloc, clt_run_memory *out) {
-    int64_t wanted = c->device_train_microbatch_size, most = most_samples_of_lane(c, ranks);
-    room r = {type, ranks, capacity, max_alloc};
+    /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch; and a
+     * product has no more rows than an int counts. */
+    const int64_t wanted = c->device_train_microbatch_size,
+                  most = CLT_MIN(most_samples_of_lane(c, ranks), CLT_MAX(INT32_MAX / c->max_seq_len, 1));
+    const room r = {type, ranks, capacity, max_alloc};
     clt_run_memory m = {0};
     if (c->recompute_open) c->recompute = CLT_RECOMPUTE_NORMS; /* also where it was chosen before */
     const bool open = c->precision != CLT_F32 && c->numerics == CLT_FAST;
-    /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */
-    for (int64_t mb = wanted ? CLT_MIN(wanted, most) : most; mb >= 1; mb--) {
-        c->logits_bytes = 0;
-        if (open && !fits(c, &r, mb, &m)) c->logits_bytes = CLT_MPT_LOGITS_LEAST;
-        CLT_TRY(clt_run_memory_plan(c, type, ranks, mb, &m));
-        if (m.total <= capacity && m.largest <= max_alloc) {
-            *out = m;
-            clt_run_choose_recompute(c, type, ranks, capacity, max_alloc, out);
-            return CLT_OK;
-        }
-        if (wanted) break;
+    c->logits_bytes = open ? CLT_MPT_LOGITS_LEAST : 0;
+    const int64_t mb = wanted ? CLT_MIN(wanted, most) : CLT_MAX(largest_that_fits(c, &r, most), 1);
+    c->logits_bytes = 0;
+    if (open && !fits(c, &r, mb, &m)) c->logits_bytes = CLT_MPT_LOGITS_LEAST;
+    CLT_TRY(clt_run_memory_plan(c, type, ranks, mb, &m));
+    if (m.total <= capacity && m.largest <= max_alloc) {
+        *out = m;
+        clt_run_choose_recompute(c, type, ranks, capacity, max_alloc, out);
+        return CLT_OK;
     }
     *out = m;
     return too_big(c, &r, &m);

@@ -493,6 +493,31 @@ static void logits_groups_give_way_to_memory(void **state) {
     clt_config_free(c);
 }
 
+/* The largest that fits, as trying each of them would find it, and not by trying a billion of them. */
+static void microbatch_is_the_largest_that_fits(void **state) {
+    (void)state;
+    clt_config *c = load_with("precision=fp32");
+    clt_run_memory fits, more, m;
+    c->recompute = CLT_RECOMPUTE_BLOCKS;
+    c->exact_lanes = 1;
+    c->global_train_batch_size = 1000000000;
+    for (int64_t samples = 1; samples <= 9; samples += 2) {
+        assert_int_equal(clt_run_memory_plan(c, CLT_DEVICE_GPU, 1, samples, &fits), CLT_OK);
+        assert_int_equal(clt_run_memory_plan(c, CLT_DEVICE_GPU, 1, samples + 1, &more), CLT_OK);
+        assert_true(more.total > fits.total);
+        c->device_train_microbatch_size = 0; /* auto */
+        assert_int_equal(clt_run_choose_microbatch(c, CLT_DEVICE_GPU, 1, fits.total, UINT64_MAX, &m), CLT_OK);
+        assert_int_equal(m.microbatch, samples);
+        c->device_train_microbatch_size = 900000000;
+        assert_int_equal(clt_run_choose_microbatch(c, CLT_DEVICE_GPU, 1, fits.total, UINT64_MAX, &m),
+                         CLT_NO_MEMORY);
+        char *advice = clt_format("what would fit: device_train_microbatch_size: %d (", (int)samples);
+        assert_non_null(strstr(clt_last_error(), advice));
+        clt_free(advice);
+    }
+    clt_config_free(c);
+}
+
 static void ranks_are_checked(void **state) {
     (void)state;
     clt_config *c = load(BASE);
@@ -651,6 +676,7 @@ int main(void) {
         cmocka_unit_test(wrong_values_are_refused),
         cmocka_unit_test(wrong_keys_in_a_file_are_placed),
         cmocka_unit_test(keys_without_effect_say_so),
+        cmocka_unit_test(microbatch_is_the_largest_that_fits),
         cmocka_unit_test(ranks_are_checked),
         cmocka_unit_test(precision_decides_defaults),
         cmocka_unit_test(names_are_normalised),
