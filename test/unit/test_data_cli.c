@@ -241,6 +241,13 @@ static void test_convert_text(void **state) {
                   2, 4);
     check_convert("convert %s/in --out %s/out -n 2 --eos --val-fraction 0.5", "val",
                   (int32_t[]){'l', 'l', 'w', 'o', 0xa9, 256}, 3, 2);
+    check_convert("convert %s/in --out %s/out -n 4 --split x..y", "x..y", plain, 2, 4);
+    static const char *const outside[] = {"..", "../x", "a/../../x", "/tmp/x", "''"};
+    for (size_t i = 0; i < CLT_COUNT_OF(outside); i++) {
+        char *args = clt_format("convert %s/in --out %s/out -n 4 --split %s", dir, dir, outside[i]);
+        expect(args, 2, "is not the name of a folder in DIR");
+        clt_free(args);
+    }
 }
 
 static void test_convert_tokens(void **state) {

@@ -266,6 +266,13 @@ static clt_status convert(converter *c, const clt_strv *inputs) {
     return st;
 }
 
+/* Whether a split's folder is one below DIR: other folders are not this command's. */
+static bool stays_inside(const char *split) {
+    for (const char *s = split; *s; s += strcspn(s, "/"), s += *s == '/')
+        if (!strncmp(s, "..", 2) && (!s[2] || s[2] == '/')) return false;
+    return *split && *split != '/';
+}
+
 static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inputs) {
     converter c = {.opt = opt};
     if (inputs->n == 0) return clt_options_fail(cmd, "name the files or folders to convert");
@@ -274,6 +281,8 @@ static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inp
         return clt_options_fail(cmd, "--concat-tokens must be 2 to %d", MAX_CONCAT);
     if (!(opt->val_fraction >= 0 && opt->val_fraction < 1))
         return clt_options_fail(cmd, "--val-fraction must be at least 0 and below 1");
+    if (!stays_inside(opt->split))
+        return clt_options_fail(cmd, "--split '%s' is not the name of a folder in DIR", opt->split);
     if (opt->val_fraction > 0 && strcmp(opt->split, "val") == 0)
         return clt_options_fail(cmd, "--split val and --val-fraction would write the same folder");
     if (opt->tokens && strcmp(opt->tokens, "uint16") != 0 && strcmp(opt->tokens, "int32") != 0)
