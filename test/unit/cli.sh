@@ -69,6 +69,14 @@ for anchor in clblast openblas; do
         gemm --suite mpt-small --only "qkv 1024x256x768" --type bf16 --anchor $anchor --seconds 0.01
 done
 
+# A file for rows that cannot be written is said before anything is measured.
+for bench in "gemm --suite mpt-125m" "step --suite cpu"; do
+    # shellcheck disable=SC2086
+    c=$BUILD/clbench expect 74 "--json $dir/none/rows.json cannot be written" $bench --json "$dir/none/rows.json"
+    # shellcheck disable=SC2086
+    c=$BUILD/clbench expect 74 "--json $dir is a folder" $bench --json "$dir"
+done
+
 # Standard files that are closed: nothing that is opened later takes their places.
 mkfifo "$dir/lines"
 "$c" data tokenize 0<"$dir/lines" >&- 2>&- &

@@ -373,7 +373,8 @@ int bench_step(int argc, char **argv) {
     if (code < 0 && (b.microbatch < 0 || b.accumulate < 1))
         code = clt_options_fail(&command, "--microbatch and --accumulate must be above 0");
     if (code < 0) {
-        clt_status st = run_suite(&b);
+        clt_status st = bench_look_at_json(b.json);
+        if (st == CLT_OK) st = run_suite(&b);
         clt_group_destroy(b.group);
         clt_device_close(b.dev);
         code = clt_status_exit_code(st);
