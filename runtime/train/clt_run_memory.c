@@ -89,17 +89,26 @@ static bool fits(const clt_config *c, const room *r, int64_t microbatch, clt_run
            m->largest <= r->max_alloc;
 }
 
-/* The largest microbatch up to `most` that fits, 0 if none does; more samples never need less. */
+/* Without the buffer of logits, of which more samples may need less (its groups are even): what is left
+ * grows. */
+static bool fits_without_logits(const clt_config *c, const room *r, int64_t microbatch) {
+    clt_run_memory m;
+    return clt_run_memory_plan(c, r->type, r->ranks, microbatch, &m) == CLT_OK &&
+           m.total - m.model.logits <= r->capacity;
+}
+
+/* The largest microbatch up to `most` that fits, 0 if none does. */
 static int64_t largest_that_fits(const clt_config *c, const room *r, int64_t most) {
     clt_run_memory m;
     int64_t least = 0;
     while (least < most) {
         const int64_t middle = most - (most - least) / 2;
-        if (fits(c, r, middle, &m))
+        if (fits_without_logits(c, r, middle))
             least = middle;
         else
             most = middle - 1;
     }
+    while (least > 0 && !fits(c, r, least, &m)) least--;
     return least;
 }
 
