@@ -43,6 +43,7 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
                   {"eval_subset_num_batches", c->eval_subset_num_batches, -1, INT64_MAX},
                   {"save_num_checkpoints_to_keep", c->save_num_checkpoints_to_keep, -1, INT64_MAX},
                   {"cltrain.exact_lanes", c->exact_lanes, 1, CLT_MOST_LANES},
+                  {"callbacks.speed_monitor.window_size", c->callbacks.speed_window, 1, 1 << 20},
                   {"cltrain.guards.nonfinite_in_a_row", c->guards.nonfinite_in_a_row, 0, INT64_MAX},
                   {"cltrain.guards.max_rollbacks", c->guards.max_rollbacks, 0, INT64_MAX},
                   {"cltrain.guards.spike_window", c->guards.spike_window, 3, CLT_SPIKE_MAX},
@@ -275,6 +276,8 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out) {
     clt_config_builder *b = clt_calloc(1, sizeof *b);
     b->c.path = own(&b->c, clt_strdup(path));
+    b->c.callbacks.speed_window =
+        100; /* as a speed_monitor without window_size has it: of the progress bar */
     clt_status st = read_all(b, path, overrides, n);
     if (st == CLT_OK)
         *out = &b->c; /* the first member: freeing the configuration frees the builder */

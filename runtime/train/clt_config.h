@@ -49,6 +49,7 @@ typedef enum { CLT_CHECK_STOP, CLT_CHECK_WARN } clt_check_action;
 
 typedef struct { /* callbacks: those that do something here */
     bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator;
+    int64_t speed_window; /* steps */
 } clt_callbacks_config;
 
 enum { CLT_NONFINITE_STOP, CLT_NONFINITE_SKIP, CLT_NONFINITE_ROLLBACK };

@@ -147,7 +147,10 @@ static clt_status read_present(clt_schema_reader *r, const clt_key *k, const cha
  * ---------------------------------------------------------------------------------------------------- */
 
 static const clt_key speed_keys[] = {
-    NO_EFFECT("window_size", "100", "throughput is that of each step"),
+    KEY("window_size", CLT_KEY_INT, false, "100",
+        "the console's throughput and remaining time are those of so many steps; metrics.jsonl has each "
+        "step's",
+        c.callbacks.speed_window),
     NO_EFFECT("gpu_flops_available", "null", "the device's peak is measured"),
     NO_EFFECT("time_unit", "\"hours\"", "times are in hours"),
 };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../base/clt_json.h"
+#include "clt_throughput.h"
 
 struct clt_sinks {
     const clt_config *cfg;
@@ -11,6 +12,7 @@ struct clt_sinks {
     bool main_rank, warned;
     bool torn; /* the last line may have been cut off */
     int64_t batches_per_epoch;
+    clt_throughput *speed;
 };
 
 /* A run that was cut off in the middle of a line: the next one starts on its own. */
@@ -29,6 +31,7 @@ clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main
                             int64_t batches_per_epoch, clt_sinks **out) {
     clt_sinks *s = clt_calloc(1, sizeof *s);
     *s = (clt_sinks){.cfg = cfg, .main_rank = main_rank, .batches_per_epoch = batches_per_epoch};
+    s->speed = clt_throughput_create(cfg->callbacks.speed_window);
     if (folder && main_rank) {
         char *path = clt_path_join(folder, "metrics.jsonl");
         clt_status st = clt_file_open(path, CLT_IO_APPEND, &s->jsonl);
@@ -47,6 +50,7 @@ void clt_sinks_destroy(clt_sinks *s) {
     if (!s) return;
     clt_progress_end();
     clt_file_close(s->jsonl);
+    clt_throughput_destroy(s->speed);
     clt_free(s);
 }
 
@@ -113,8 +117,32 @@ static void header(const clt_sinks *s, const clt_step_row *r, clt_str *b) {
                      (long long)max.value);
 }
 
-static void step_console(clt_sinks *s, const clt_step_row *r) {
+/* Composer's names: of the run, then of one of its devices. */
+static void throughput(clt_str *b, const char *of, const clt_rates *rate, double devices) {
+    clt_str_addf(b, "\n\t Train throughput/%sbatches_per_sec: %.4f", of, rate->batches / devices);
+    clt_str_addf(b, "\n\t Train throughput/%ssamples_per_sec: %.4f", of, rate->samples / devices);
+    clt_str_addf(b, "\n\t Train throughput/%stokens_per_sec: %.1f", of, rate->tokens / devices);
+    clt_str_addf(b, "\n\t Train throughput/%sflops_per_sec: %.4g", of, rate->flops / devices);
+}
+
+/* Share of the run that is done at that time, by max_duration's own unit. */
+static double share_done(const clt_sinks *s, const clt_timestamp *t) {
+    clt_time max = s->cfg->max_duration;
+    double count = (double)clt_timestamp_get(t, max.unit);
+    if (max.unit == CLT_TIME_EPOCH && s->batches_per_epoch > 0)
+        count += (double)t->batch_in_epoch / (double)s->batches_per_epoch;
+    return CLT_MIN(1.0, count / (double)max.value);
+}
+
+/* Of the rest of the run at that speed, 0: unknown. */
+static double seconds_left(const clt_sinks *s, const clt_step_row *r, const clt_rates *rate) {
+    const double done = share_done(s, &r->after);
+    return done > 0 && rate->batches > 0 ? (double)r->after.batch / rate->batches * (1 - done) / done : 0;
+}
+
+static void step_console(clt_sinks *s, const clt_step_row *r, const clt_rates *rate) {
     const clt_config *c = s->cfg;
+    const double left = seconds_left(s, r, rate);
     clt_str b = {0};
     header(s, r, &b);
     clt_str_addf(&b,
@@ -128,9 +156,11 @@ static void step_console(clt_sinks *s, const clt_step_row *r) {
     clt_str_addf(&b, "\n\t Train metrics/train/LanguagePerplexity: %.4f", exp(r->loss));
     if (!isnan(r->grad_norm)) clt_str_addf(&b, "\n\t Train l2_norm/grad/global: %.4f", (double)r->grad_norm);
     if (c->callbacks.speed_monitor) {
-        clt_str_addf(&b, "\n\t Train throughput/tokens_per_sec: %.1f", r->tokens_per_second);
-        clt_str_addf(&b, "\n\t Train throughput/flops_per_sec: %.4g", r->flops_per_second);
-        if (r->mfu > 0) clt_str_addf(&b, "\n\t Train throughput/device/mfu: %.4f", r->mfu);
+        throughput(&b, "", rate, 1);
+        throughput(&b, "device/", rate, r->ranks);
+        if (r->mfu > 0)
+            clt_str_addf(&b, "\n\t Train throughput/device/mfu: %.4f",
+                         r->mfu * rate->flops / r->flops_per_second);
     }
     clt_str_addf(&b, "\n\t Train time/train: %.4f\n\t Train time/val: %.4f\n\t Train time/total: %.4f",
                  r->after.wall_seconds / 3600, r->eval_seconds / 3600,
@@ -138,38 +168,33 @@ static void step_console(clt_sinks *s, const clt_step_row *r) {
     if (c->callbacks.lr_monitor) clt_str_addf(&b, "\n\t Train lr-%s/group0: %.4g", optimizer_name(c), r->lr);
     if (c->callbacks.memory_monitor)
         clt_str_addf(&b, "\n\t Train memory/current_allocated_mem: %.4f", (double)r->device_memory / 1e9);
-    if (c->callbacks.runtime_estimator && r->eta_seconds > 0)
-        clt_str_addf(&b, "\n\t Train time/remaining_estimate: %.4f", r->eta_seconds / 3600);
+    if (c->callbacks.runtime_estimator && left > 0)
+        clt_str_addf(&b, "\n\t Train time/remaining_estimate: %.4f", left / 3600);
     clt_info("%s", b.s);
     clt_str_free(&b);
 }
 
-double clt_sinks_done(const clt_sinks *s, const clt_timestamp *t) {
-    clt_time max = s->cfg->max_duration;
-    double count = (double)clt_timestamp_get(t, max.unit);
-    if (max.unit == CLT_TIME_EPOCH && s->batches_per_epoch > 0)
-        count += (double)t->batch_in_epoch / (double)s->batches_per_epoch;
-    return CLT_MIN(1.0, count / (double)max.value);
-}
-
-static void bar(const clt_sinks *s, const clt_step_row *r) {
+static void bar(const clt_sinks *s, const clt_step_row *r, const clt_rates *rates) {
     enum { WIDTH = 10 }; /* the line, with the time left, fits 80 columns */
-    double part = clt_sinks_done(s, &r->after);
+    double part = share_done(s, &r->after);
     char cells[WIDTH + 1], eta[32], rate[32];
     for (int i = 0; i < WIDTH; i++) cells[i] = i < (int)(part * WIDTH) ? '#' : '.';
     cells[WIDTH] = 0;
     clt_progress(part >= 1.0, "train %3.0f%% |%s| batch %lld  loss %.4f  %s tok/s  %s left", part * 100,
-                 cells, (long long)r->after.batch, r->loss, clt_human_count(r->tokens_per_second, rate),
-                 clt_human_seconds(r->eta_seconds, eta));
+                 cells, (long long)r->after.batch, r->loss, clt_human_count(rates->tokens, rate),
+                 clt_human_seconds(seconds_left(s, r, rates), eta));
 }
 
 void clt_sinks_step(clt_sinks *s, const clt_step_row *r) {
     if (!s->main_rank) return;
+    clt_throughput_step(s->speed, r->step_seconds, r->after.sample - r->before.sample,
+                        r->after.token - r->before.token, r->flops_per_second * r->step_seconds);
+    const clt_rates rate = clt_throughput_rates(s->speed);
     step_json(s, r);
     bool first = r->before.batch == 0, last = clt_timestamp_reached(&r->after, s->cfg->max_duration);
     bool due = clt_timestamp_crossed(&r->before, &r->after, s->cfg->console_log_interval);
-    if (s->cfg->log_to_console && (first || last || due)) step_console(s, r);
-    bar(s, r);
+    if (s->cfg->log_to_console && (first || last || due)) step_console(s, r, &rate);
+    bar(s, r, &rate);
 }
 
 void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t n) {

@@ -17,8 +17,8 @@ typedef struct {
     double step_seconds, tokens_per_second, flops_per_second, mfu; /* mfu 0: unknown */
     uint64_t device_memory;
     int64_t microbatch;
+    int ranks;
     double eval_seconds; /* spent in evaluation so far */
-    double eta_seconds;  /* of the rest of the run; 0: unknown */
 } clt_step_row;
 
 typedef struct {
@@ -34,9 +34,6 @@ typedef struct {
 clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank,
                             int64_t batches_per_epoch, clt_sinks **out);
 void clt_sinks_destroy(clt_sinks *s);
-
-/* Share of the run that is done at that time, by max_duration's own unit. */
-double clt_sinks_done(const clt_sinks *s, const clt_timestamp *t);
 
 void clt_sinks_step(clt_sinks *s, const clt_step_row *r);
 /* Progress inside an evaluation: batch `i` of `n`. */

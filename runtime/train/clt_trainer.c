@@ -246,11 +246,6 @@ static clt_status fetch(clt_run *r, clt_engine_batch *b, int64_t *tokens) {
     return CLT_OK;
 }
 
-static double seconds_left(const clt_run *r, const clt_timestamp *now, double step_seconds) {
-    double done = clt_sinks_done(r->sinks, now);
-    return done > 0 ? step_seconds * (double)now->batch * (1 - done) / done : 0;
-}
-
 /* A peak that some steps together exceed was measured on a busy device. Single steps say nothing: one that
  * the host looked at late makes the next one look short. Nor do ranks, whose devices may differ, and matrix
  * units whose peak is not known. */
@@ -291,8 +286,8 @@ static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *r
                         .mfu = r->peak_flops > 0 ? flops / (r->peak_flops * clt_group_size(r->group)) : 0,
                         .device_memory = counters.bytes,
                         .microbatch = r->memory.microbatch,
-                        .eval_seconds = r->eval_seconds,
-                        .eta_seconds = seconds_left(r, &q->after, seconds)};
+                        .ranks = clt_group_size(r->group),
+                        .eval_seconds = r->eval_seconds};
     clt_sinks_step(r->sinks, &row);
 }
 

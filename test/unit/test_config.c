@@ -77,6 +77,7 @@ static void golden_runs_load(void **state) {
     assert_true(c->optimizer.groups[0].lr == 4.0e-3 && c->optimizer.groups[0].eps == 1e-8);
     assert_int_equal(c->clip_type, CLT_CLIP_NORM);
     assert_true(c->callbacks.lr_monitor && c->callbacks.speed_monitor && !c->callbacks.memory_monitor);
+    assert_int_equal(c->callbacks.speed_window, 10);
     assert_null(c->save_folder);
     assert_false(c->autoresume);
     clt_config_free(c);
@@ -336,6 +337,7 @@ static void wrong_values_are_refused(void **state) {
         {"algorithms.gradient_clipping.clipping_threshold=0", "clipping_threshold", "above 0"},
         {"algorithms.alibi={}", "algorithms.alibi", "model.attn_config.alibi"},
         {"callbacks.early_stopper={}", "early_stopper", "refused"},
+        {"callbacks.speed_monitor.window_size=0", "callbacks.speed_monitor.window_size", "at least 1"},
         {"callbacks.speed_monitor={windowsize: 0}", "callbacks.speed_monitor.windowsize",
          "did you mean 'window_size'"},
         {"tp_config={strategy: ffn}", "tp_config", "tensor parallelism"},
