@@ -225,7 +225,7 @@ bool clt_group_stop_asked(clt_group *g) {
 }
 
 clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t,
-                                  const clt_lane_split *split, clt_add_fn add, void *add_ctx,
+                                  const clt_lane_split *split, const clt_reduce_math *math,
                                   clt_reduce_plan **out) {
     if (g->size > split->lanes)
         return clt_error(
@@ -234,8 +234,7 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_
             "cltrain.exact_lanes (a new run only)",
             g->size, split->lanes);
     clt_reduce_plan *p = clt_calloc(1, sizeof *p);
-    *p = (clt_reduce_plan){
-        .group = g, .dev = dev, .table = t, .split = *split, .add = add, .add_ctx = add_ctx};
+    *p = (clt_reduce_plan){.group = g, .dev = dev, .table = t, .split = *split, .math = *math};
     clt_status st = g->ops->plan(p);
     if (st != CLT_OK) {
         clt_free(p);

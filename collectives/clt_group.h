@@ -120,15 +120,26 @@ const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n);
 /* The slab that takes the total: the first non-empty sum's, or a free one. */
 clt_slab *clt_lane_stack_total(clt_lane_stack *s);
 
+/* dst = src in the other type, queued: to bf16 rounded to nearest even, to fp32 as it is. */
+typedef clt_status (*clt_cast_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count);
+/* What the reduction computes with on the device. With both casts gradients travel as bf16: every rank rounds
+ * its subtree sums, which are added in fp32 as ever, and the total is rounded once more; so half the bytes
+ * travel, and who owns which lanes changes bits. One rank rounds nothing. */
+typedef struct {
+    clt_add_fn add;
+    clt_cast_fn to_bf16, to_f32; /* NULL: gradients travel as fp32 */
+    void *ctx;
+} clt_reduce_math;
+
 /* Prepares what clt_group_reduce needs for slabs of this table (windows, buffers): all allocation happens
- * here. The ranks' sums are those of `split`, the same on every rank. */
+ * here. The ranks' sums are those of `split`, the same on every rank, as is whether `math` has casts. */
 typedef struct clt_reduce_plan clt_reduce_plan;
 clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t,
-                                  const clt_lane_split *split, clt_add_fn add, void *add_ctx,
+                                  const clt_lane_split *split, const clt_reduce_math *math,
                                   clt_reduce_plan **out);
 void clt_reduce_plan_destroy(clt_reduce_plan *p);
 /* Device bytes that the plan holds, for the memory plan (also before any device is there). */
-uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, const clt_lane_split *split);
+uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, const clt_lane_split *split, bool bf16);
 /* The total over all lanes, the binary tree over lane numbers with empty subtrees skipped, into `total` on
  * every rank (which may be sums[0].slab). `sums`: this rank's maximal whole subtrees, ascending. n < 0: this
  * rank gives the step up; then no rank gets a total and all return CLT_STOPPED, without a message. */

@@ -44,8 +44,7 @@ struct clt_reduce_plan {
     clt_device *dev;
     const clt_slab_table *table;
     clt_lane_split split;
-    clt_add_fn add;
-    void *add_ctx;
+    clt_reduce_math math;
     void *state;
 };
 

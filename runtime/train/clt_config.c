@@ -109,6 +109,7 @@ static clt_status resolve_precision(clt_schema_reader *r, clt_config_builder *b)
                    : narrow          ? CLT_RECOMPUTE_NORMS
                                      : CLT_RECOMPUTE_NONE;
     if (b->activation_checkpointing) c->recompute = CLT_RECOMPUTE_BLOCKS;
+    c->reduce_bf16 = c->reduce_bf16 && c->precision == CLT_BF16 && c->numerics == CLT_FAST;
     c->recompute_open = b->recompute < 0 && !b->activation_checkpointing && narrow && c->numerics == CLT_FAST;
     c->tune = (clt_tune_mode)b->tune;
     c->check_action = (clt_check_action)b->check_action;

@@ -126,6 +126,7 @@ struct clt_config {
     double check_limit;    /* NaN: by precision */
     clt_check_action check_action;
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
+    bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
     bool recompute_open;     /* it is only the default, and may follow the device's memory:
                                 clt_run_choose_recompute */

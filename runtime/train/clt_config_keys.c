@@ -254,12 +254,50 @@ static const clt_key algorithm_keys[] = {
 };
 static const clt_schema algorithm_schema = CLT_SCHEMA(algorithm_keys);
 
+/* Composer's FULL, DEFAULT or PURE, or a map of which reduce_dtype matters here: whether gradients may be
+ * exchanged in 16 bits. */
+static clt_status read_mixed_precision(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
+                                       void *field) {
+    static const char *const of_map[] = {"param_dtype", "reduce_dtype", "buffer_dtype",
+                                         "keep_low_precision_grads"};
+    static const char *const wide[] = {"FULL", "DEFAULT", "fp32", "float32", "torch.float32"},
+                             *const narrow[] = {"PURE", "bf16", "amp_bf16", "bfloat16", "torch.bfloat16"};
+    (void)k;
+    const bool map = json_is_object(v);
+    const char *key;
+    json_t *value;
+    json_object_foreach(v, key, value) {
+        bool known = false;
+        for (size_t i = 0; i < CLT_COUNT_OF(of_map); i++) known = known || strcmp(key, of_map[i]) == 0;
+        if (!known)
+            return clt_schema_fail(r, path, "may hold param_dtype, reduce_dtype and buffer_dtype, not %s",
+                                   key);
+    }
+    if (map) v = json_object_get(v, "reduce_dtype");
+    if (map && (!v || json_is_null(v))) return CLT_OK;
+    const char *s = json_string_value(v);
+    for (size_t i = map ? 2 : 0; s && i < (map ? CLT_COUNT_OF(wide) : 2); i++)
+        if (strcmp(s, wide[i]) == 0) return CLT_OK;
+    for (size_t i = map; s && i < (map ? CLT_COUNT_OF(narrow) : 1); i++)
+        if (strcmp(s, narrow[i]) == 0) {
+            *(bool *)field = true;
+            return CLT_OK;
+        }
+    return clt_schema_fail(r, path,
+                           map ? "has a reduce_dtype that is neither fp32 nor bf16"
+                               : "must be FULL, DEFAULT or PURE, or a map such as {reduce_dtype: bf16}");
+}
+
 #define ONE_COPY "every rank holds the whole model; memory is what cltrain plan prints"
 static const clt_key fsdp_keys[] = {
     KEY("activation_checkpointing", CLT_KEY_BOOL, true, "false", "recompute activations in the backward pass",
         activation_checkpointing),
     NO_EFFECT("sharding_strategy", "\"FULL_SHARD\"", ONE_COPY),
-    NO_EFFECT("mixed_precision", "\"FULL\"", "precision decides; gradients are summed over ranks in fp32"),
+    CUSTOM("mixed_precision", true, "\"DEFAULT\"",
+           "with amp_bf16 in numerics fast, PURE, or a map with reduce_dtype bf16: ranks exchange gradients "
+           "in bf16; else, and "
+           "with FULL or DEFAULT: in fp32. precision decides the rest",
+           c.reduce_bf16, read_mixed_precision),
     NO_EFFECT("activation_checkpointing_reentrant", "false", "there is one way of recomputing"),
     NO_EFFECT("activation_checkpointing_target", "null", "whole blocks are recomputed"),
     NO_EFFECT("activation_cpu_offload", "false", "activations stay on the device"),

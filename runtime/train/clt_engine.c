@@ -12,6 +12,12 @@ bool clt_engine_second_moment(const clt_config *c) {
 static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_add(ctx, dst, src, count);
 }
+static clt_status to_bf16(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_cast(ctx, CLT_F32, CLT_BF16, src, dst, count);
+}
+static clt_status to_f32(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_cast(ctx, CLT_BF16, CLT_F32, src, dst, count);
+}
 
 /* --- creation
  * ------------------------------------------------------------------------------------------------- */
@@ -60,8 +66,9 @@ static clt_status create_training(clt_engine *e) {
 /* Made by all ranks together, once each of them has all the rest. */
 static clt_status create_reduction(clt_engine *e, clt_status ready) {
     CLT_TRY(clt_group_agree(e->group, ready));
-    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->table, &e->split, add_slabs, e->ops,
-                                  &e->reduce);
+    clt_reduce_math math = {.add = add_slabs, .ctx = e->ops};
+    if (e->cfg->reduce_bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
+    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->table, &e->split, &math, &e->reduce);
 }
 
 /* The status of the last step, "good" before the first one, and a loss for each sample. */

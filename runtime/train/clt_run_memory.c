@@ -64,7 +64,7 @@ clt_status clt_run_memory_plan(const clt_config *c, clt_device_type type, int ra
     m.gradients = m.weights * (uint64_t)m.gradient_slabs;
     m.optimizer = m.weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1) + t.total / 64;
     clt_lane_split split = clt_run_split(c, clt_run_lanes(c, ranks), ranks);
-    m.reduction = clt_reduce_plan_bytes(&t, &split);
+    m.reduction = clt_reduce_plan_bytes(&t, &split, c->reduce_bf16);
     m.total = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
     m.largest = m.model.largest;
     for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * 4);

@@ -146,6 +146,21 @@ typedef struct {
 static clt_status add(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_add(ctx, dst, src, count);
 }
+static clt_status to_bf16(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_cast(ctx, CLT_F32, CLT_BF16, src, dst, count);
+}
+static clt_status to_f32(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_cast(ctx, CLT_BF16, CLT_F32, src, dst, count);
+}
+
+/* To bf16's nearest, ties to even; of finite numbers. */
+static float rounded(float v) {
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    u = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
 
 /* Numbers of all sizes and both signs, some zero or denormal, so that another order of sums gives other bits.
  */
@@ -175,6 +190,36 @@ static bool tree(int lanes, int64_t samples, int first, int width, uint64_t elem
     return left || right;
 }
 
+static clt_lane_split split; /* of the lanes under test */
+static bool bf16;            /* gradients travel so */
+
+static int owner(int lane) {
+    int r = 0;
+    while (clt_lane_begin(&split, r + 1) <= lane) r++;
+    return r;
+}
+
+/* The total where gradients travel as bf16: what one rank owns of the tree is rounded, and at the end the
+ * total. */
+static bool travelled(int64_t samples, int first, int width, uint64_t element, float *out) {
+    float l = 0, r = 0;
+    if (owner(first) == owner(first + width - 1)) {
+        bool there = tree(split.lanes, samples, first, width, element, out);
+        *out = rounded(*out);
+        return there;
+    }
+    bool left = travelled(samples, first, width / 2, element, &l);
+    bool right = travelled(samples, first + width / 2, width / 2, element, &r);
+    *out = left && right ? l + r : left ? l : r;
+    return left || right;
+}
+
+static float wanted(int64_t samples, uint64_t element) {
+    float v = 0;
+    if (!bf16 || size == 1) return tree(split.lanes, samples, 0, split.lanes, element, &v) ? v : 0;
+    return travelled(samples, 0, split.lanes, element, &v) ? rounded(v) : 0;
+}
+
 static void fill(const clt_slab *s, int lane) {
     float *v = clt_malloc(CLT_CHUNK * sizeof *v);
     for (uint64_t at = 0; at < s->table->total; at += CLT_CHUNK) {
@@ -189,7 +234,7 @@ static void compare(const clt_slab *total, int lanes, int64_t samples) {
     for (uint64_t at = 0; at < total->table->total; at += CLT_CHUNK) {
         ok(clt_slab_read(total, at, got, CLT_CHUNK), "slab_read");
         for (uint64_t i = 0; i < CLT_CHUNK; i++) {
-            if (!tree(lanes, samples, 0, lanes, at + i, &want)) want = 0;
+            want = wanted(samples, at + i);
             if (memcmp(&want, &got[i], sizeof want) != 0)
                 clt_group_abort(group, 1, "%d lanes, %lld samples: element %llu is %a, not %a", lanes,
                                 (long long)samples, (unsigned long long)(at + i), (double)got[i],
@@ -198,8 +243,6 @@ static void compare(const clt_slab *total, int lanes, int64_t samples) {
     }
     clt_free(got);
 }
-
-static clt_lane_split split; /* of the lanes under test */
 
 static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, int lanes, int64_t samples) {
     int n, first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
@@ -239,7 +282,9 @@ static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
                            &b->slab[b->slabs]),
            "slab");
     clt_lane_stack *stack = clt_lane_stack_create(first, last, b->slab, need, add, b->ops);
-    ok(clt_reduce_plan_create(group, b->dev, &b->table, &split, add, b->ops, &plan), "reduce_plan_create");
+    clt_reduce_math math = {.add = add, .ctx = b->ops};
+    if (bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
+    ok(clt_reduce_plan_create(group, b->dev, &b->table, &split, &math, &plan), "reduce_plan_create");
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0, lanes - 1, lanes};
     for (size_t i = 0; i < (brief ? 1 : CLT_COUNT_OF(samples)); i++) {
         test_batch(b, stack, plan, lanes, samples[i]);
@@ -280,18 +325,25 @@ static void test_reduction(void) {
             int counts[CLT_GROUP_MAX_RANKS];
             for (int r = 0; r < size; r++) counts[r] = r == size / 2 ? lanes - size + 1 : 1;
             test_lanes(&small, lanes, counts, false);
+            bf16 = true;
+            test_lanes(&small, lanes, counts, lanes != 8);
+            bf16 = false;
         }
     clt_reduce_plan *none = NULL;
     clt_error_quiet(true);
-    clt_status st = size > 1 ? clt_reduce_plan_create(group, small.dev, &small.table,
-                                                      &(clt_lane_split){1, size, NULL}, add, small.ops, &none)
-                             : CLT_BAD_CONFIG;
+    clt_status st =
+        size > 1 ? clt_reduce_plan_create(group, small.dev, &small.table, &(clt_lane_split){1, size, NULL},
+                                          &(clt_reduce_math){.add = add, .ctx = small.ops}, &none)
+                 : CLT_BAD_CONFIG;
     clt_error_quiet(false);
     CHECK(st == CLT_BAD_CONFIG && !none, st, 0, 0);
     close_board(&small);
     if (size > 3) return;
     open_board(&large, MANY_CHUNKS);
     test_lanes(&large, 4, NULL, true);
+    bf16 = true;
+    test_lanes(&large, 4, NULL, true);
+    bf16 = false;
     close_board(&large);
 }
 
@@ -311,7 +363,9 @@ static int reserve_and_die(bool me) {
     open_board(&b, 1);
     split = (clt_lane_split){size, size, NULL};
     dies_reserving = me;
-    ok(clt_reduce_plan_create(group, b.dev, &b.table, &split, add, b.ops, &plan), "reduce_plan_create");
+    ok(clt_reduce_plan_create(group, b.dev, &b.table, &split, &(clt_reduce_math){.add = add, .ctx = b.ops},
+                              &plan),
+       "reduce_plan_create");
     return 4;
 }
 
