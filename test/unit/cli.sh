@@ -77,6 +77,14 @@ for bench in "gemm --suite mpt-125m" "step --suite cpu"; do
     c=$BUILD/clbench expect 74 "--json $dir is a folder" $bench --json "$dir"
 done
 
+# Options of clbench step are refused as such, not as keys of a configuration.
+step() { c=$BUILD/clbench expect 2 "$1" step --suite cpu "${@:2}"; }
+step "--precision is fp32, amp_bf16 or amp_fp16, not 'bf16'" --precision bf16
+step "--numerics is exact or fast, not 'loose'" --numerics loose
+step "--recompute is none, norms or blocks, not 'all'" --recompute all
+step "--seconds must be above 0" --seconds 0
+step "--peak must be above 0" --peak=-1
+
 # Standard files that are closed: nothing that is opened later takes their places.
 mkfifo "$dir/lines"
 "$c" data tokenize 0<"$dir/lines" >&- 2>&- &

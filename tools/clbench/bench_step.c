@@ -34,6 +34,8 @@ static const struct {
     double narrow, fp32;
 } nominal[] = {{"H100", 989.5, 67}, {"H200", 989.5, 67}, {"A100", 312, 19.5}};
 
+static const char *const recompute_words[] = {"none", "norms", "blocks"}; /* by clt_recompute */
+
 typedef struct {
     const char *suite, *device, *precision, *numerics, *recompute, *json, *only;
     bool no_bias, no_clip;
@@ -268,13 +270,14 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
     clt_str_addf(&b->rows,
                  "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
                  "\"accumulation\": %lld, \"biases\": %s, \"clipping\": %s, \"precision\": \"%s\", "
-                 "\"numerics\": \"%s\", \"steps\": %d, "
+                 "\"numerics\": \"%s\", \"recompute\": \"%s\", \"steps\": %d, "
                  "\"step_seconds\": %.9g, \"tokens_per_second\": %.6g, \"tflops\": %.6g, "
                  "\"mfu_measured\": %.4f, \"measured_peak_tflops\": %.6g, ",
                  b->rows.len ? "," : "", w->shape->name, (unsigned long long)params,
                  (long long)c->max_seq_len, (long long)mb, (long long)acc, b->no_bias ? "false" : "true",
                  b->no_clip ? "false" : "true", b->precision, c->numerics == CLT_EXACT ? "exact" : "fast",
-                 w->steps, w->step_seconds, tokens, flops * 1e-12, flops / measured, measured * 1e-12);
+                 recompute_words[c->recompute], w->steps, w->step_seconds, tokens, flops * 1e-12,
+                 flops / measured, measured * 1e-12);
     if (of_maker > 0)
         clt_str_addf(&b->rows, "\"mfu_nominal\": %.4f, ", flops / of_maker);
     else
@@ -335,6 +338,29 @@ static clt_status run_suite(step_bench *b) {
     return st;
 }
 
+/* `word` is among the n known ones, or NULL. */
+static bool is_among(const char *word, const char *const *known, size_t n) {
+    for (size_t i = 0; word && i < n; i++)
+        if (!strcmp(word, known[i])) return true;
+    return !word;
+}
+
+/* Values that would fail later, in the configuration, whose file nobody wrote. -1: go on. */
+static int look_at_options(const step_bench *b, const clt_command *c) {
+    static const char *const precisions[] = {"fp32", "amp_bf16", "amp_fp16"}, *const modes[] = {"exact",
+                                                                                                "fast"};
+    if (!is_among(b->precision, precisions, CLT_COUNT_OF(precisions)))
+        return clt_options_fail(c, "--precision is fp32, amp_bf16 or amp_fp16, not '%s'", b->precision);
+    if (!is_among(b->numerics, modes, CLT_COUNT_OF(modes)))
+        return clt_options_fail(c, "--numerics is exact or fast, not '%s'", b->numerics);
+    if (!is_among(b->recompute, recompute_words, CLT_COUNT_OF(recompute_words)))
+        return clt_options_fail(c, "--recompute is none, norms or blocks, not '%s'", b->recompute);
+    if (b->microbatch < 0 || b->accumulate < 1)
+        return clt_options_fail(c, "--microbatch and --accumulate must be above 0");
+    if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
+    return b->peak_given >= 0 ? -1 : clt_options_fail(c, "--peak must be above 0");
+}
+
 int bench_step(int argc, char **argv) {
     step_bench b = {.suite = "mpt", .precision = "fp32", .accumulate = 1, .seconds = 3};
     const clt_option options[] = {
@@ -370,8 +396,7 @@ int bench_step(int argc, char **argv) {
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
-    if (code < 0 && (b.microbatch < 0 || b.accumulate < 1))
-        code = clt_options_fail(&command, "--microbatch and --accumulate must be above 0");
+    if (code < 0) code = look_at_options(&b, &command);
     if (code < 0) {
         clt_status st = bench_look_at_json(b.json);
         if (st == CLT_OK) st = run_suite(&b);
