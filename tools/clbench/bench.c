@@ -46,8 +46,8 @@ static void print_head(const bench *b) {
     if (b->peak_matrix > 0)
         printf("matrix   %.1f GFLOP/s bf16, the peak of 16-bit rows\n", b->peak_matrix * 1e-9);
     printf("numerics %s\n\n", b->fast ? "fast" : "exact");
-    printf("%-14s %-28s %-16s %11s %9s %8s %6s", "op", "shape", "variant", "time", "GFLOP/s", "GB/s", "peak");
-    if (b->nominal > 0) printf(" %7s", "nominal");
+    printf("%-22s %-28s %-16s %11s %9s %9s %6s", "op", "shape", "variant", "time", "GFLOP/s", "GB/s", "peak");
+    if (b->nominal > 0 || b->nominal_bytes > 0) printf(" %7s", "nominal");
     for (size_t i = 0; i < b->anchors.n; i++) printf(" %13s", b->anchors.v[i]);
     printf("%s\n", b->check ? "  check" : "");
 }
@@ -98,9 +98,11 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
         {"numerics", 0, CLT_OPT_STR, &b->numerics, "MODE", "exact (default) or fast"},
         {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE",
          "of the tensors, where the operation has 16-bit forms: fp32 (default), bf16, fp16"},
-        {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "gemm: only rows whose operation or shape contains this"},
+        {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "only rows whose operation or shape contains this"},
         {"nominal", 0, CLT_OPT_FLOAT, &b->nominal, "TFLOPS",
          "the peak that the vendor states for this type; rates are printed as parts of it, too"},
+        {"nominal-bandwidth", 0, CLT_OPT_FLOAT, &b->nominal_bytes, "GBPS",
+         "the same for rows that are counted in GB/s alone"},
         {"cpu-time", 0, CLT_OPT_FLAG, &b->cpu_time, NULL,
          "count processor time of all threads instead of wall time: ratios hold on a busy machine (with "
          "--threads 1)"},
@@ -119,7 +121,10 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
         code = clt_options_fail(&command, "--numerics is exact or fast, not '%s'", b->numerics);
     if (code < 0 && !take_type(b))
         code = clt_options_fail(&command, "--type is fp32, bf16 or fp16, not '%s'", b->type_name);
+    if (code < 0 && b->threads < 0) code = clt_options_fail(&command, "--threads must be above 0");
     if (code < 0 && !(b->seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
+    if (code < 0 && !(b->nominal >= 0 && b->nominal_bytes >= 0))
+        code = clt_options_fail(&command, "--nominal and --nominal-bandwidth must be above 0");
     if (code < 0) code = take_anchors(b, &command);
     clt_strv_free(&rest);
     clt_free(suite_help);
@@ -145,6 +150,12 @@ static double peak_fraction(const bench *b, const bench_row *r) {
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }
 
+/* NaN where the vendor's figure is not given. */
+static double nominal_fraction(const bench *b, const bench_row *r) {
+    if (r->flops > 0) return b->nominal > 0 ? r->flops / r->seconds / (b->nominal * 1e12) : NAN;
+    return b->nominal_bytes > 0 ? r->bytes / r->seconds / (b->nominal_bytes * 1e9) : NAN;
+}
+
 /* Products above the peak say that the device was busy when that was measured. Copies may be: caches are
  * faster than memory. */
 static void look_at_peaks(bench *b, const bench_row *r) {
@@ -162,19 +173,27 @@ static void print_rate(double rate) {
         printf(" %9s", "-");
 }
 
+static void print_share(int width, double share) {
+    if (isnan(share))
+        printf(" %*s", width, "-");
+    else
+        printf(" %*.3f", width, share);
+}
+
+bool bench_wants(const bench *b, const char *op, const char *shape) {
+    return !b->only || strstr(op, b->only) || strstr(shape, b->only);
+}
+
 void bench_add(bench *b, const bench_row *row) {
     if (b->n_rows == 0) print_head(b);
     look_at_peaks(b, row);
     b->rows = clt_realloc(b->rows, (b->n_rows + 1) * sizeof *b->rows);
     b->rows[b->n_rows++] = *row;
-    printf("%-14s %-28s %-16s %8.3f ms", row->op, row->shape, row->variant, row->seconds * 1e3);
+    printf("%-22s %-28s %-16s %8.3f ms", row->op, row->shape, row->variant, row->seconds * 1e3);
     print_rate(row->flops / row->seconds);
     print_rate(row->bytes / row->seconds);
-    if (isnan(peak_fraction(b, row)))
-        printf(" %6s", "-");
-    else
-        printf(" %6.3f", peak_fraction(b, row));
-    if (b->nominal > 0) printf(" %7.3f", row->flops / row->seconds / (b->nominal * 1e12));
+    print_share(6, peak_fraction(b, row));
+    if (b->nominal > 0 || b->nominal_bytes > 0) print_share(7, nominal_fraction(b, row));
     for (size_t i = 0; i < b->anchors.n; i++)
         for (int a = 0; a < BENCH_ANCHORS; a++) {
             if (strcmp(b->anchors.v[i], bench_anchor_names[a]) != 0) continue;
@@ -186,6 +205,13 @@ void bench_add(bench *b, const bench_row *row) {
     if (row->checked) printf("  %s (max error %.3g)", row->ok ? "ok" : "WRONG", row->max_error);
     printf("\n");
     fflush(stdout);
+}
+
+static void share_json(clt_str *out, const char *key, double share) {
+    if (isnan(share))
+        clt_str_addf(out, ", \"%s\": null", key);
+    else
+        clt_str_addf(out, ", \"%s\": %.4f", key, share);
 }
 
 static void row_json(const bench *b, const bench_row *r, clt_str *out) {
@@ -206,12 +232,8 @@ static void row_json(const bench *b, const bench_row *r, clt_str *out) {
         clt_str_addf(out, ", \"gbps\": %.6g", r->bytes / r->seconds * 1e-9);
     else
         clt_str_add(out, ", \"gbps\": null");
-    if (isnan(peak_fraction(b, r)))
-        clt_str_add(out, ", \"peak_fraction\": null");
-    else
-        clt_str_addf(out, ", \"peak_fraction\": %.4f", peak_fraction(b, r));
-    if (b->nominal > 0)
-        clt_str_addf(out, ", \"nominal_fraction\": %.4f", r->flops / r->seconds / (b->nominal * 1e12));
+    share_json(out, "peak_fraction", peak_fraction(b, r));
+    share_json(out, "nominal_fraction", nominal_fraction(b, r));
     if (r->checked && isfinite(r->max_error))
         clt_str_addf(out, ", \"max_error\": %.9g, \"ok\": %s", r->max_error, r->ok ? "true" : "false");
     else
@@ -240,6 +262,9 @@ static clt_status write_json(const bench *b) {
 }
 
 int bench_end(bench *b, clt_status st) {
+    if (st == CLT_OK && b->n_rows == 0)
+        st = clt_error(CLT_USAGE, "clbench: no row of suite '%s' has '%s' in its operation or shape",
+                       b->suite, b->only ? b->only : "");
     if (st == CLT_OK && b->json) st = write_json(b);
     size_t wrong = 0;
     for (size_t i = 0; i < b->n_rows; i++) wrong += b->rows[i].checked && !b->rows[i].ok;

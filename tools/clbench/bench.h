@@ -8,7 +8,7 @@
 
 typedef struct {
     const char *suite, *device, *json, *numerics, *type_name;
-    const char *only; /* gemm: rows whose operation or shape contains it */
+    const char *only; /* rows whose operation or shape contains it; NULL: all */
     clt_dtype type;   /* of the tensors that the benchmark has 16-bit forms of */
     bool check, cpu_time, kernel_only;
     double seconds; /* time spent measuring one row */
@@ -20,7 +20,7 @@ typedef struct {
     bool fast;
     double peak_flops, peak_bytes; /* per second, of this device */
     double peak_matrix;            /* of 16-bit matrix units; 0: none that we know */
-    double nominal;                /* TFLOP/s that the vendor states; 0: not given */
+    double nominal, nominal_bytes; /* TFLOP/s and GB/s that the vendor states; 0: not given */
     struct bench_row *rows;
     size_t n_rows;
 } bench;
@@ -67,6 +67,8 @@ double bench_median(double *v, int n); /* sorts v */
 /* All of it: the median over blocks until b->seconds are spent, those of bench_calibrate not counted. */
 clt_status bench_time(bench *b, bench_call call, void *ctx, double *seconds);
 
+/* Whether --only leaves this row in. */
+bool bench_wants(const bench *b, const char *op, const char *shape);
 /* Adds the row and prints it. */
 void bench_add(bench *b, const bench_row *row);
 /* The variant that an operation has been using: the forced one, or the first that passed its check. */

@@ -280,7 +280,7 @@ static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
     snprintf(row.op, sizeof row.op, "gemm %s%s", form_name[s->form], fused[s->fused]);
     snprintf(row.shape, sizeof row.shape, "%s%s%lldx%lldx%lld", s->name, *s->name ? " " : "", (long long)s->m,
              (long long)s->n, (long long)s->k);
-    if (b->only && !strstr(row.op, b->only) && !strstr(row.shape, b->only)) return CLT_OK;
+    if (!bench_wants(b, row.op, row.shape)) return CLT_OK;
     clt_status st = make_work(b, s, with[OPENBLAS], &w);
     row.bytes = tensor_bytes(&w);
     if (st == CLT_OK) st = measure(b, &w, with, &row);

@@ -21,13 +21,19 @@ static void free_work(memory_work *w) {
     clt_free(w->hy);
 }
 
+typedef clt_status (*memory_check)(memory_work *w, bench_row *row);
+
+/* One row; bytes: of an element. */
 static clt_status measure(memory_work *w, const char *op, const char *table, bench_call call, double bytes,
-                          bench_row *row) {
-    *row = (bench_row){.type = w->b->type, .bytes = bytes * (double)w->rows * (double)w->cols};
-    snprintf(row->op, sizeof row->op, "%s", op);
-    snprintf(row->shape, sizeof row->shape, "%lldx%lld", (long long)w->rows, (long long)w->cols);
-    CLT_TRY(bench_time(w->b, call, w, &row->seconds));
-    bench_variant(w->b, table, row->variant, sizeof row->variant);
+                          memory_check check) {
+    bench_row row = {.type = w->b->type, .bytes = bytes * (double)w->rows * (double)w->cols};
+    snprintf(row.op, sizeof row.op, "%s", op);
+    snprintf(row.shape, sizeof row.shape, "%lldx%lld", (long long)w->rows, (long long)w->cols);
+    if (!bench_wants(w->b, row.op, row.shape)) return CLT_OK;
+    CLT_TRY(bench_time(w->b, call, w, &row.seconds));
+    bench_variant(w->b, table, row.variant, sizeof row.variant);
+    if (w->b->check) CLT_TRY(check(w, &row));
+    bench_add(w->b, &row);
     return CLT_OK;
 }
 
@@ -98,25 +104,35 @@ static float first_of(float x, float y) {
     (void)y;
     return x;
 }
+static float second_of(float x, float y) {
+    (void)x;
+    return y;
+}
+
+static clt_status check_copy(memory_work *w, bench_row *row) {
+    return check_ends(w, w->y, w->b->type, first_of, row);
+}
+/* One more call, which adds to nothing. */
+static clt_status check_add(memory_work *w, bench_row *row) {
+    CLT_TRY(clt_buffer_fill32(w->z.buf, 0, 0, (uint64_t)(w->rows * w->cols) * 4));
+    CLT_TRY(call_add(w));
+    return check_ends(w, w->z, CLT_F32, first_of, row);
+}
+static clt_status check_cast(memory_work *w, bench_row *row) {
+    return check_ends(w, w->y, w->b->type, second_of, row);
+}
 
 static clt_status run_copy(bench *b, int64_t rows, int64_t cols) {
     memory_work w = {.b = b, .rows = rows, .cols = cols};
     const uint64_t n = (uint64_t)(rows * cols), e = clt_dtype_bytes(b->type);
-    bench_row row;
     clt_status st = bench_tensor_as(b, b->type, n, 1, "bench x", &w.x, &w.hx);
     if (st == CLT_OK) st = clt_buffer_create(b->dev, n * e, "bench y", &w.y.buf);
-    if (st == CLT_OK) st = clt_buffer_create(b->dev, n * 4, "bench z", &w.z.buf);
-    if (st == CLT_OK) st = clt_buffer_fill32(w.z.buf, 0, 0, n * 4);
-    if (st == CLT_OK) st = measure(&w, "copy", "elementwise", call_copy, 2 * (double)e, &row);
-    if (st == CLT_OK && b->check) st = check_ends(&w, w.y, b->type, first_of, &row);
-    if (st == CLT_OK) bench_add(b, &row);
-    if (st == CLT_OK && b->type == CLT_F32) {
-        st = measure(&w, "add", "elementwise", call_add, 12, &row);
-        if (st == CLT_OK) bench_add(b, &row);
-    } else if (st == CLT_OK) {
-        st = measure(&w, "cast from fp32", "cast", call_cast, 6, &row);
-        if (st == CLT_OK) bench_add(b, &row);
-    }
+    if (st == CLT_OK) st = bench_tensor(b, n, 2, "bench z", &w.z, &w.hy);
+    if (st == CLT_OK) st = measure(&w, "copy", "elementwise", call_copy, 2 * (double)e, check_copy);
+    if (st == CLT_OK && b->type == CLT_F32)
+        st = measure(&w, "add", "elementwise", call_add, 12, check_add);
+    else if (st == CLT_OK)
+        st = measure(&w, "cast from fp32", "cast", call_cast, 4 + (double)e, check_cast);
     free_work(&w);
     return st;
 }
@@ -156,19 +172,23 @@ static float gelu_grad_of(float x, float y) {
     return y * clt_ref_act_grad(CLT_ACT_GELU, x);
 }
 
+static clt_status check_forward(memory_work *w, bench_row *row) {
+    return check_ends(w, w->z, w->b->type, gelu_of, row);
+}
+static clt_status check_backward(memory_work *w, bench_row *row) {
+    return check_ends(w, w->z, w->b->type, gelu_grad_of, row);
+}
+
 static clt_status run_activation(bench *b, int64_t rows, int64_t cols) {
     memory_work w = {.b = b, .rows = rows, .cols = cols};
     const uint64_t n = (uint64_t)(rows * cols), e = clt_dtype_bytes(b->type);
-    bench_row row;
     clt_status st = bench_tensor_as(b, b->type, n, 1, "bench x", &w.x, &w.hx);
     if (st == CLT_OK) st = bench_tensor_as(b, b->type, n, 2, "bench dy", &w.y, &w.hy);
     if (st == CLT_OK) st = clt_buffer_create(b->dev, n * e, "bench out", &w.z.buf);
-    if (st == CLT_OK) st = measure(&w, "gelu forward", "activation", call_forward, 2 * (double)e, &row);
-    if (st == CLT_OK && b->check) st = check_ends(&w, w.z, b->type, gelu_of, &row);
-    if (st == CLT_OK) bench_add(b, &row);
-    if (st == CLT_OK) st = measure(&w, "gelu backward", "activation", call_backward, 3 * (double)e, &row);
-    if (st == CLT_OK && b->check) st = check_ends(&w, w.z, b->type, gelu_grad_of, &row);
-    if (st == CLT_OK) bench_add(b, &row);
+    if (st == CLT_OK)
+        st = measure(&w, "gelu forward", "activation", call_forward, 2 * (double)e, check_forward);
+    if (st == CLT_OK)
+        st = measure(&w, "gelu backward", "activation", call_backward, 3 * (double)e, check_backward);
     free_work(&w);
     return st;
 }
@@ -244,15 +264,13 @@ static clt_status check_loss(memory_work *w, bench_row *row) {
 
 static clt_status run_loss(bench *b, int64_t rows, int64_t cols) {
     memory_work w = {.b = b, .rows = rows, .cols = cols, .grad = true};
-    bench_row row;
     clt_status st = bench_tensor_as(b, b->type, (uint64_t)(rows * cols), 1, "bench logits", &w.x, &w.hx);
     if (st == CLT_OK) st = clt_buffer_create(b->dev, (uint64_t)rows * 4, "bench targets", &w.targets.buf);
     if (st == CLT_OK) st = clt_buffer_fill32(w.targets.buf, 0, 0, (uint64_t)rows * 4);
     if (st == CLT_OK) st = clt_buffer_create(b->dev, (uint64_t)rows * 4, "bench losses", &w.loss.buf);
     if (st == CLT_OK)
-        st = measure(&w, "loss, gradient", "loss", call_loss, 2 * (double)clt_dtype_bytes(b->type), &row);
-    if (st == CLT_OK && b->check) st = check_loss(&w, &row);
-    if (st == CLT_OK) bench_add(b, &row);
+        st = measure(&w, "loss, gradient", "loss", call_loss, 2 * (double)clt_dtype_bytes(b->type),
+                     check_loss);
     free_work(&w);
     return st;
 }

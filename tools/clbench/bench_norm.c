@@ -173,12 +173,21 @@ static clt_status run_shape(bench *b, int64_t rows, int64_t cols) {
                  {"norm backward, sums", call_branch, type == CLT_F32 ? 12 + e : 12 + 2 * e},
                  {"norm backward, again", call_again, type == CLT_F32 ? 12 + 2 * e : 12 + 3 * e},
                  {"column sum", call_sum, e}};
+    bench_row all[SUM + 1];
+    bool any = false;
     norm_work w;
+    for (int k = 0; k <= SUM; k++) {
+        all[k] = (bench_row){.type = b->type, .bytes = kinds[k].bytes * (double)rows * (double)cols};
+        snprintf(all[k].op, sizeof all[k].op, "%s", kinds[k].op);
+        snprintf(all[k].shape, sizeof all[k].shape, "%lldx%lld", (long long)rows, (long long)cols);
+        any = any || bench_wants(b, all[k].op, all[k].shape);
+    }
+    if (!any) return CLT_OK;
     clt_status st = make_work(b, rows, cols, &w);
+    if (st == CLT_OK) st = call_forward(&w); /* the others want its statistics */
     for (int k = 0; k <= SUM && st == CLT_OK; k++) {
-        bench_row row = {.type = b->type, .bytes = kinds[k].bytes * (double)rows * (double)cols};
-        snprintf(row.op, sizeof row.op, "%s", kinds[k].op);
-        snprintf(row.shape, sizeof row.shape, "%lldx%lld", (long long)rows, (long long)cols);
+        bench_row row = all[k];
+        if (!bench_wants(b, row.op, row.shape)) continue;
         st = bench_time(b, kinds[k].call, &w, &row.seconds);
         if (st == CLT_OK && b->check) st = check(&w, (norm_kind)k, &row);
         bench_variant(b, "norm", row.variant, sizeof row.variant);

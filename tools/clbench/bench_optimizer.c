@@ -79,21 +79,39 @@ static clt_status check(optimizer_work *w, bench_row *row) {
         bool same;
         row->max_error = CLT_MAX(row->max_error, bench_difference(after[i], before[i], CHUNK, &same));
         row->ok = row->ok && same;
+    }
+    if (st == CLT_OK && w->p.copy.buf) {
+        bool same;
+        st = clt_ref_read_as(w->p.copy, w->p.copy_type, after[0], CHUNK);
+        clt_ref_round(w->p.copy_type, before[0], CHUNK);
+        row->max_error = CLT_MAX(row->max_error, bench_difference(after[0], before[0], CHUNK, &same));
+        row->ok = row->ok && same;
+    }
+    for (int i = 0; i < 4; i++) {
         clt_free(before[i]);
         clt_free(after[i]);
     }
     return st;
 }
 
-/* The global norm, from sums of the first chunk as the oracle has them. */
+/* The sum of the first chunk, and the global norm of all sums. */
 static clt_status check_norm(optimizer_work *w, bench_row *row) {
-    float *g = clt_malloc(CHUNK * sizeof *g), got = 0;
+    float *g = clt_malloc(CHUNK * sizeof *g), *sums = clt_malloc(w->p.chunks * sizeof *sums);
+    float got[3] = {0}, want[3];
+    bool same;
     clt_status st = clt_ref_read_f32(w->p.g, g, CHUNK);
-    if (st == CLT_OK) st = clt_ref_read_f32(w->sums, &got, 1);
-    const float want = clt_ref_chunk_sumsq(g);
+    if (st == CLT_OK) st = clt_ref_read_f32(w->sums, sums, w->p.chunks);
+    if (st == CLT_OK) st = clt_ref_read_f32(w->p.status, got, 3);
+    if (st == CLT_OK) {
+        const float first = clt_ref_chunk_sumsq(g);
+        clt_ref_norm_status(sums, w->p.chunks, 0.0f, 1.0f, want);
+        row->max_error = bench_difference(sums, &first, 1, &row->ok);
+        row->max_error = CLT_MAX(row->max_error, bench_difference(got, want, 3, &same));
+        row->ok = row->ok && same;
+    }
     row->checked = true;
-    row->max_error = bench_difference(&got, &want, 1, &row->ok);
     clt_free(g);
+    clt_free(sums);
     return st;
 }
 
@@ -102,6 +120,7 @@ static clt_status run(bench *b, optimizer_work *w, const char *op, bench_call ca
     const bool norm = call == call_norm;
     snprintf(row.op, sizeof row.op, "%s", op);
     snprintf(row.shape, sizeof row.shape, "%.1f M elements", (double)w->p.chunks * CHUNK * 1e-6);
+    if (!bench_wants(b, row.op, row.shape)) return CLT_OK;
     clt_status st = bench_time(b, call, w, &row.seconds);
     if (st == CLT_OK && b->check) st = norm ? check_norm(w, &row) : check(w, &row);
     bench_variant(b, norm ? "reduce" : "optimizer", row.variant, sizeof row.variant);
