@@ -1,6 +1,10 @@
 #include "clt_options.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "clt_io.h"
 
 enum { OPTION_COLUMN = 30 };
 
@@ -162,4 +166,17 @@ int clt_options_parse(const clt_command *c, int argc, char **argv, clt_strv *res
         return 0;
     }
     return -1;
+}
+
+clt_status clt_options_look_at_file(const char *option, const char *path) {
+    if (!path) return CLT_OK;
+    char *folder = clt_path_dir(path);
+    clt_status st = CLT_OK;
+    if (clt_io_is_dir(path))
+        st = clt_error(CLT_IO, "%s %s is a folder; name a file", option, path);
+    else if (access(folder, W_OK | X_OK) != 0)
+        st = clt_error(CLT_IO, "%s %s cannot be written: folder %s: %s", option, path, folder,
+                       strerror(errno));
+    clt_free(folder);
+    return st;
 }

@@ -47,6 +47,10 @@ void clt_options_help(const clt_command *c, FILE *out);
 /* "cltrain train: this is wrong (see cltrain train --help)"; returns 2. */
 int clt_options_fail(const clt_command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Whether the file that an option (with its dashes) names can be written, before long work; it is not
+ * touched. CLT_IO says what is wrong. path NULL: no file is wanted. */
+clt_status clt_options_look_at_file(const char *option, const char *path);
+
 /* --color's argument: auto, always or never; false if it is none of them. */
 bool clt_options_color(const char *when);
 

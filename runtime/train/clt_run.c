@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "../base/clt_options.h"
+
 /* --device, else the configuration's list with one entry per node-local rank, else the device layer's choice.
  */
 static char *device_pattern(const clt_config *c, const clt_run_options *opt) {
@@ -37,6 +39,8 @@ clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options
     r->cfg = clt_memdup(cfg, sizeof *cfg);
     CLT_TRY(clt_group_create(cfg->dist_timeout, &r->group));
     CLT_TRY(clt_group_agree(r->group, clt_config_check_run(cfg, clt_group_size(r->group))));
+    const bool writes = clt_group_rank(r->group) == 0; /* the trace */
+    CLT_TRY(clt_group_agree(r->group, writes ? clt_options_look_at_file("--trace", opt->trace) : CLT_OK));
     CLT_TRY(clt_run_id(r->group, r->run_id));
     CLT_TRY(open_device(r));
     clt_ops_params p = clt_ops_params_default();

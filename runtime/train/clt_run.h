@@ -93,6 +93,7 @@ typedef struct {
     clt_file *sample_log;
     const int64_t *sample_ids; /* of this rank's rows, from the last fetch */
     bool tracing;              /* up to step trace_last, on all ranks */
+    bool traced, recorded;     /* a step of what was asked for was met */
     int64_t trace_last;
     clt_trace *trace; /* rank 0's */
 

@@ -348,6 +348,7 @@ static clt_status record_start(clt_run *r, int64_t s, bool *recording) {
     int64_t last = o->record_last ? o->record_last : first;
     *recording = o->record && s >= first && s <= last;
     if (!*recording) return CLT_OK;
+    r->recorded = true;
     char rank[32];
     snprintf(rank, sizeof rank, "rank%d", clt_group_rank(r->group));
     char *dir = clt_path_join(o->record, clt_group_size(r->group) > 1 ? rank : "");
@@ -356,13 +357,16 @@ static clt_status record_start(clt_run *r, int64_t s, bool *recording) {
     return st;
 }
 
+static int64_t trace_first(const clt_run *r) {
+    return r->opt->trace_first ? r->opt->trace_first : r->first_step + 2;
+}
+
 static clt_status trace_start(clt_run *r, int64_t s) {
     const clt_run_options *o = r->opt;
-    int64_t first = o->trace_first ? o->trace_first : r->first_step + 2;
-    if (!o->trace || s != first) return CLT_OK;
+    if (!o->trace || s != trace_first(r)) return CLT_OK;
     CLT_TRY(collect_all(r)); /* on all ranks */
-    r->tracing = true;
-    r->trace_last = o->trace_last ? o->trace_last : first + 2;
+    r->tracing = r->traced = true;
+    r->trace_last = o->trace_last ? o->trace_last : s + 2;
     if (clt_group_rank(r->group) == 0) r->trace = clt_trace_create(o->trace, r->dev);
     return CLT_OK;
 }
@@ -506,8 +510,25 @@ static clt_status loop(clt_run *r) {
         CLT_TRY(clt_run_eval(r, false));
         if (clt_group_stop(r->group)) return clt_run_stop(r);
     }
-    CLT_TRY(clt_run_save_last(r));
-    return r->tracing ? trace_end(r) : CLT_OK; /* the run ended before the steps that were asked for */
+    return clt_run_save_last(r);
+}
+
+/* The trace of a run that ended before the last step that was asked for; and what was asked for but not met.
+ */
+static clt_status end_trace(clt_run *r, clt_status st) {
+    const clt_run_options *o = r->opt;
+    clt_trace *t = clt_device_is_hung(r->dev) ? NULL : r->trace;
+    if (t) r->trace = NULL;
+    const clt_status written = t ? clt_trace_finish(t, r->dev) : CLT_OK;
+    if ((st == CLT_OK || st == CLT_AGAIN) && !r->leg.hop && clt_group_rank(r->group) == 0) {
+        if (o->trace && !r->traced)
+            clt_warn("--trace %s is not written: this run had no step %lld, with which it begins", o->trace,
+                     (long long)trace_first(r));
+        if (o->record && !r->recorded)
+            clt_warn("--record %s is not written: this run had no step %lld, with which it begins", o->record,
+                     (long long)(o->record_first ? o->record_first : r->first_step));
+    }
+    return st == CLT_OK ? written : st;
 }
 
 static void print_profile(clt_run *r) {
@@ -555,6 +576,7 @@ clt_status clt_train(const clt_config *cfg, const clt_run_options *opt) {
     if (st == CLT_STOPPED) st = clt_run_stop(&r);
     if (st == CLT_AGAIN && r.dev && clt_device_is_hung(r.dev)) clt_group_end_hung(r.group);
     if (st != CLT_OK && r.group) clt_group_give_up(r.group, st);
+    if (r.dev) st = end_trace(&r, st);
     if (r.dev) print_profile(&r);
     clt_run_close(&r);
     return st;

@@ -98,6 +98,20 @@ for ahead in 0 1; do
 done
 code 2 "$cltrain" train "$tmp/run.yaml" --trace-steps 3
 code 2 "$cltrain" train "$tmp/run.yaml" --trace "$tmp/trace.json" --trace-steps 4:3
+# A run that stops among its steps writes those it did; one that has none of them says so; a file that cannot be written is
+# told of before the run.
+rm "$tmp/trace.json"
+code 75 "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/halted" --trace "$tmp/trace.json" --trace-steps 2:9 --stop-after 3ba
+python3 -c 'import json, sys; names = [e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]]
+sys.exit(not {"wait for step 2", "wait for step 3"} <= set(names) or names.count("guard") != 2)' "$tmp/trace.json" ||
+    fail "a run that stopped has not the trace of the steps it did"
+ok "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/beyond" max_duration=3ba --trace "$tmp/none.json" --trace-steps 9 \
+    --record "$tmp/none" --record-steps 9
+grep -qF -- "--trace $tmp/none.json is not written: this run had no step 9" "$tmp/err" || fail "a trace of steps that do not come"
+grep -qF -- "--record $tmp/none is not written: this run had no step 9" "$tmp/err" || fail "a record of steps that do not come"
+code 74 "$cltrain" train -q "$tmp/run.yaml" save_folder="$tmp/early" --trace "$tmp/none/trace.json"
+grep -qF -- "--trace $tmp/none/trace.json cannot be written: folder $tmp/none" "$tmp/err" || fail "no word about a trace's folder"
+[ ! -e "$tmp/early" ] || fail "a run began whose trace cannot be written"
 
 # --- how often to save: sqrt(2 * MTTF * stall) of what is given, and of what this run's checkpoints cost ----------------------
 every() { "$cltrain" plan "$tmp/run.yaml" --device h200 --json "$@" | sed -n 's/.*"save_every_seconds":\([0-9.a-z]*\)}/\1/p'; }

@@ -1,12 +1,10 @@
 /* The frame of a benchmark: options, device, timing, table and JSON. */
 #include "bench.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
@@ -71,18 +69,6 @@ static bool take_type(bench *b) {
     return false;
 }
 
-clt_status bench_look_at_json(const char *path) {
-    if (!path) return CLT_OK;
-    char *folder = clt_path_dir(path);
-    clt_status st = CLT_OK;
-    if (clt_io_is_dir(path))
-        st = clt_error(CLT_IO, "--json %s is a folder; name a file", path);
-    else if (access(folder, W_OK | X_OK) != 0)
-        st = clt_error(CLT_IO, "--json %s cannot be written: folder %s: %s", path, folder, strerror(errno));
-    clt_free(folder);
-    return st;
-}
-
 int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
                 bool anchors, int argc, char **argv) {
     const char *suite = b->suite;
@@ -131,7 +117,7 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
     clt_free(full);
     if (code >= 0) return code;
     b->fast = !strcmp(b->numerics, "fast");
-    clt_status st = bench_look_at_json(b->json);
+    clt_status st = clt_options_look_at_file("--json", b->json);
     if (st == CLT_OK) st = open_device(b);
     if (st != CLT_OK) return bench_end(b, st);
     return -1;

@@ -40,10 +40,6 @@ typedef struct bench_row {
 /* Names of the anchors, by their place in anchor_seconds. */
 extern const char *const bench_anchor_names[BENCH_ANCHORS];
 
-/* Whether FILE of --json can be written, before minutes of measuring; it is not touched. CLT_IO says what is
- * wrong. NULL: no file is wanted. */
-clt_status bench_look_at_json(const char *path);
-
 /* The common options plus `more` (may be NULL): parses, opens the device, measures its peaks. Returns -1 to
  * go on, else the exit code. b is zeroed first except for suite, which is the default. */
 int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,

@@ -398,7 +398,7 @@ int bench_step(int argc, char **argv) {
     if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
     if (code < 0) code = look_at_options(&b, &command);
     if (code < 0) {
-        clt_status st = bench_look_at_json(b.json);
+        clt_status st = clt_options_look_at_file("--json", b.json);
         if (st == CLT_OK) st = run_suite(&b);
         clt_group_destroy(b.group);
         clt_device_close(b.dev);
