@@ -60,6 +60,9 @@ typedef struct {
 void clt_tuned_add(clt_str *b, const clt_tuned *t, const char *key);
 /* What is known of this and other devices; borrowed until the next operation. */
 const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n);
+/* Writes what was measured to the cache folder now, not when ops is destroyed. false, with a warning: it
+ * could not be kept. */
+bool clt_ops_keep_tuned(clt_ops *ops);
 clt_device *clt_ops_device(const clt_ops *ops);
 clt_numerics clt_ops_numerics(const clt_ops *ops);
 /* While on, an operation that would check or time kernels first returns CLT_STOPPED once a signal asks the

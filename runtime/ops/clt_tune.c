@@ -103,12 +103,12 @@ static void read_lines(clt_ops *ops, struct clt_tune *u) {
 }
 
 /* Lines that another process has written meanwhile stay, and none writes while this one does. */
-static void write_lines(clt_ops *ops) {
+static bool write_lines(clt_ops *ops) {
     const double at_most = 10; /* a few milliseconds of work of each process */
     struct clt_tune all = {0}, *u = ops->tune;
     char *path = csv_path(ops);
     clt_str b = {0};
-    if (!path) return;
+    if (!path) return false;
     const int lock = clt_cache_lock(clt_device_cache_dir(ops->dev), clt_hash(HEAD, strlen(HEAD)), at_most);
     read_lines(ops, &all);
     for (int i = 0; i < u->lines; i++) put(&all, &u->line[i]);
@@ -117,11 +117,19 @@ static void write_lines(clt_ops *ops) {
         if (all.line[i].seconds > 0 && !is_known(&all.line[i]))
             clt_tuned_add(&b, &all.line[i], all.line[i].key);
     }
-    if (clt_io_write_atomic(path, b.s, b.len) != CLT_OK) clt_warn("what was tuned could not be kept");
+    const bool kept = clt_io_write_atomic(path, b.s, b.len) == CLT_OK;
+    if (!kept) clt_warn("what was tuned could not be kept");
     clt_cache_unlock(lock);
     clt_str_free(&b);
     clt_free(all.line);
     clt_free(path);
+    return kept;
+}
+
+bool clt_ops_keep_tuned(clt_ops *ops) {
+    if (!ops->tune || !ops->tune->changed) return true;
+    ops->tune->changed = false;
+    return write_lines(ops);
 }
 
 void clt_tune_open(clt_ops *ops) {
@@ -135,7 +143,7 @@ void clt_tune_open(clt_ops *ops) {
 
 void clt_tune_close(clt_ops *ops) {
     if (!ops->tune) return;
-    if (ops->tune->changed) write_lines(ops);
+    clt_ops_keep_tuned(ops);
     clt_free(ops->tune->line);
     clt_free(ops->tune);
     ops->tune = NULL;

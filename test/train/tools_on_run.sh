@@ -299,6 +299,10 @@ ok "$cltrain" train -q "$tmp/run.yaml" max_duration=2ba "save_folder=$tmp/tuned"
 cut -d' ' -f1-3 <(steps_of "$tmp/tuned") >"$tmp/tuned.steps"
 ok "$cltrain" train -q "$tmp/run.yaml" max_duration=2ba cltrain.tune=off "save_folder=$tmp/untuned"
 cmp "$tmp/tuned.steps" <(steps_of "$tmp/untuned") || fail "exact bits depend on tuning"
+rm "$tmp/cache/tune.csv" && mkdir "$tmp/cache/tune.csv" # nothing can be kept there
+code 74 "$cltrain" tune "$tmp/run.yaml" --seconds 600
+if grep -q "^kept in" "$tmp/out"; then fail "tune says that it kept what it could not write"; fi
+rmdir "$tmp/cache/tune.csv"
 code 2 "$cltrain" tune "$tmp/run.yaml" --seconds 0
 code 2 "$cltrain" tune
 code 78 "$cltrain" train -n "$tmp/run.yaml" cltrain.tune=often

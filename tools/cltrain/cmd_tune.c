@@ -54,7 +54,7 @@ static clt_status meet_shapes(tuning *t) {
 }
 
 /* What is kept for this device and driver, as lines to append to clkernels/tuned.csv, which has a head. */
-static void export_choices(const tuning *t) {
+static clt_status export_choices(const tuning *t) {
     int n;
     const clt_tuned *line = clt_ops_tuned(t->ops, &n);
     const clt_device_facts *f = clt_device_get_facts(t->dev);
@@ -64,9 +64,10 @@ static void export_choices(const tuning *t) {
             clt_tuned_add(&b, &line[i], CLT_TUNE_KNOWN);
     if (b.s) fputs(b.s, stdout);
     clt_str_free(&b);
+    return CLT_OK;
 }
 
-static void print_choices(const tuning *t) {
+static clt_status print_choices(const tuning *t) {
     int n, left = 0;
     const clt_tuned *line = clt_ops_tuned(t->ops, &n);
     const clt_device_facts *f = clt_device_get_facts(t->dev);
@@ -83,10 +84,14 @@ static void print_choices(const tuning *t) {
     }
     const char *dir = clt_device_cache_dir(t->dev);
     if (left) printf("\n%d shapes were not measured; --seconds gives more time\n", left);
-    if (dir)
-        printf("\nkept in %s/tune.csv; runs on this device use it (cltrain.tune: cache)\n", dir);
-    else
+    if (!dir) {
         printf("\nnot kept: there is no cache folder\n");
+        return CLT_OK;
+    }
+    if (!clt_ops_keep_tuned(t->ops))
+        return clt_error(CLT_IO, "cltrain tune: %s/tune.csv cannot be written", dir);
+    printf("\nkept in %s/tune.csv; runs on this device use it (cltrain.tune: cache)\n", dir);
+    return CLT_OK;
 }
 
 int cmd_tune(int argc, char **argv) {
@@ -122,7 +127,7 @@ int cmd_tune(int argc, char **argv) {
                 clt_calloc((size_t)(t.cfg->global_train_batch_size * t.cfg->max_seq_len), sizeof *t.zeros);
         if (st == CLT_OK) st = open_all(&t, device, seconds, again);
         if (st == CLT_OK) st = meet_shapes(&t);
-        if (st == CLT_OK) (export ? export_choices : print_choices)(&t);
+        if (st == CLT_OK) st = (export ? export_choices : print_choices)(&t);
         code = clt_status_exit_code(st);
     }
     clt_engine_destroy(t.engine);
