@@ -12,6 +12,13 @@ read -r -a bench <<< "${CLBENCH:-${BUILD:-build}/clbench}"
 DEVICE=${DEVICE:-nvidia} PYTHON=${PYTHON:-python3} SECTIONS=${SECTIONS:-gemm attention memory fp32 step}
 out=${1:-$(mktemp -d)}
 mkdir -p "$out" || exit 1
+[ $# -gt 0 ] || trap 'rm -rf "$out"' EXIT
+for word in $SECTIONS; do
+    case $word in
+    gemm | attention | memory | fp32 | step) ;;
+    *) echo "section '$word' is not known (gemm attention memory fp32 step)" >&2; exit 2 ;;
+    esac
+done
 torch=yes
 "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || torch=no
 [ $torch = yes ] || echo "left out     PyTorch: $PYTHON cannot import torch with a GPU"
@@ -19,7 +26,7 @@ failed=0
 
 section() { [[ " $SECTIONS " == *" $1 "* ]] && printf '\n== %s (%s)\n' "$2" "$(date +%FT%T)"; }
 ours() { "${bench[@]}" "$@" --device "$DEVICE" || failed=1; }
-theirs() { [ $torch = no ] || "$PYTHON" "tools/anchors/$1" "${@:2}" || failed=1; }
+theirs() { [ $torch = no ] || "$PYTHON" "tools/anchors/$1" "${@:2}"; }
 
 # ratios OURS THEIRS: the lines of torch_gemm.py end in "ratio R"; their geometric mean and least.
 summary() {
@@ -31,12 +38,12 @@ if section gemm "GEMM bf16, three forms, beside cuBLAS"; then
     for suite in mpt-1b mpt-125m; do
         ours gemm --suite $suite --type bf16 --numerics fast --check --seconds 0.3 --json "$out/gemm-$suite.json"
     done
-    theirs torch_gemm.py "$out"/gemm-mpt-{1b,125m}.json --seconds 0.3 --json "$out/gemm-torch.json" | tee "$out/gemm.txt"
+    theirs torch_gemm.py "$out"/gemm-mpt-{1b,125m}.json --seconds 0.3 --json "$out/gemm-torch.json" | tee "$out/gemm.txt" || failed=1
     grep -v "[+]" "$out/gemm.txt" | summary
 fi
 if section attention "attention bf16, causal, beside cuDNN and flash"; then
     ours attention --suite large --type bf16 --numerics fast --check --json "$out/attention.json"
-    theirs torch_attention.py --json "$out/attention-torch.json"
+    theirs torch_attention.py --json "$out/attention-torch.json" || failed=1
 fi
 if section memory "norms, activations, loss, optimizers"; then
     for suite in mpt-125m mpt-1b; do
@@ -46,11 +53,11 @@ if section memory "norms, activations, loss, optimizers"; then
         ours loss --suite $suite --type bf16 --numerics fast --check --seconds 0.3
         ours optimizer --suite $suite --type bf16 --check --seconds 0.3
     done
-    theirs torch_memory.py mpt-125m mpt-1b
+    theirs torch_memory.py mpt-125m mpt-1b || failed=1
 fi
 if section fp32 "GEMM fp32, exact, beside cuBLAS without tf32"; then
     ours gemm --suite mpt-1b --type fp32 --check --seconds 0.3 --json "$out/fp32.json"
-    theirs torch_gemm.py "$out/fp32.json" --seconds 0.3 | tee "$out/fp32.txt"
+    theirs torch_gemm.py "$out/fp32.json" --seconds 0.3 | tee "$out/fp32.txt" || failed=1
     grep -v "[+]" "$out/fp32.txt" | summary
 fi
 if section step "training steps bf16 beside torch.compile"; then
@@ -69,7 +76,7 @@ if section step "training steps bf16 beside torch.compile"; then
         with+=(--ours "$out/step-$model.json")
         without+=(--ours "$out/step-$model-no-bias.json" --ours "$out/step-$model-no-clip.json")
     done
-    theirs torch_step.py --clip "${without[@]}"
-    theirs torch_step.py --clip --bias "${with[@]}"
+    theirs torch_step.py --clip "${without[@]}" || failed=1
+    theirs torch_step.py --clip --bias "${with[@]}" || failed=1
 fi
 exit $failed

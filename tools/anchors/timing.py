@@ -2,7 +2,10 @@
 import statistics
 import time
 
+import need_torch
 import torch
+
+need_torch.gpu()
 
 
 def timed(call, seconds):

@@ -9,6 +9,7 @@ q, k and v are bf16 [B, T, H, D] in memory, which is how a model's packed projec
 import argparse
 import json
 
+import need_torch  # noqa: F401, before torch
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

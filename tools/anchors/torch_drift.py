@@ -6,6 +6,7 @@ The same weights, batches, learning rates, decoupled AdamW and clipping as the g
 torch.autocast for 16 bits, with fp32 weights. fp32 shows that the script computes the same run. Per line: the largest distance of
 a loss in 30 steps, and of a gradient norm (relative)."""
 import json, math, struct, sys
+import need_torch
 import torch
 import torch.nn.functional as F
 
@@ -79,6 +80,8 @@ def run(name, precision):
     print(f"{name:12} {precision}  loss {worst[0]:.2e}  gradient norm {worst[1]:.2e}", flush=True)
 
 
+if not set(sys.argv[1:]) <= {"fp32", "bf16", "fp16"}:
+    need_torch.usage(2)
 for precision in sys.argv[1:] or ["fp32", "bf16"]:
     for name in ("mpt-learned", "mpt-alibi"):
         run(name, precision)

@@ -11,6 +11,7 @@ time divided by ours.
 import argparse
 import json
 
+import need_torch  # noqa: F401, before torch
 import torch
 
 from timing import timed

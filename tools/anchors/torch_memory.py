@@ -8,6 +8,7 @@ Prints one line an operation: milliseconds and GB/s of the bytes that must move 
 """
 import sys
 
+import need_torch
 import torch
 import torch.nn.functional as F
 
@@ -56,5 +57,7 @@ def measure(suite):
     report("gradient norm", lambda: torch.nn.utils.get_total_norm([p.grad]), 4 * parameters)
 
 
+if not set(sys.argv[1:]) <= set(SHAPES):
+    need_torch.usage(2)
 for name in sys.argv[1:] or ["mpt-125m"]:
     measure(name)

@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 
+import need_torch  # noqa: F401, before torch
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

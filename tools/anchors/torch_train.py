@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 
+import need_torch
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -66,6 +67,8 @@ class Model(nn.Module):
 
 
 def main():
+    if len(sys.argv) < 8 or sys.argv[1] not in ('mpt', 'gpt2'):
+        need_torch.usage(2)
     kind = sys.argv[1]
     width, layers, heads, seq, vocab, batch = map(int, sys.argv[2:8])
     steps = int(sys.argv[8]) if len(sys.argv) > 8 else 12
