@@ -27,7 +27,8 @@ if [ -z "${DATA:-}" ]; then
     [ -e "$DATA/val/index.json" ] || "$CLTRAIN" -q data convert "$out/text" --out "$DATA" --concat-tokens 64 --eos --val-fraction 0.02
 fi
 
-settings=(tools/presets/mpt-125m.yaml "variables.data_local=$DATA" max_seq_len=64 tokenizer.name=bytes
+settings=(tools/presets/mpt-125m.yaml "variables.data_local=$DATA" max_seq_len=64
+    train_loader.dataset.max_seq_len=64 eval_loader.dataset.max_seq_len=64 tokenizer.name=bytes
     global_train_batch_size=8 device_train_microbatch_size=8 device_eval_batch_size=8 scheduler.t_warmup=20ba
     "scheduler.t_max=$((BATCHES + 10))ba" eval_interval=1000ba eval_subset_num_batches=16 log_config=false log_to_console=false
     progress_bar=false save_num_checkpoints_to_keep=2 save_interval=1000ba cltrain.exact_lanes=1 "$@")
