@@ -16,6 +16,8 @@
  * With SPLIT=1, for devices with more cores than key/value heads, in its place: attention_backward_q, global
  * {blocks of 64 rows, H, B}, and attention_backward_kv, global {blocks of 64 keys, KV, B}.
  *
+ * Private memory: up to 1,792 bytes for each element of a head, on a thread's stack; so the rows have a MAX_D.
+ *
  * Local {1, 1, 1}. Options: SPLIT, those of attention.clh. */
 #include "attention_cpu.clh"
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/ops/clt_dropout.h"
+#include "runtime/ops/clt_op_attention.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
 
@@ -583,6 +584,28 @@ static void variants_match_oracle(void **state) {
     }
 }
 
+/* Bodies for CPUs have blocks of whole heads on a thread's stack, 8 MiB as a rule: heads that are longer than
+ * it has room for go to rows in work-groups. */
+static void long_heads_fit_a_stack(void **state) {
+    (void)state;
+    static const char *const table[] = {"attention", "attention_backward"};
+    const int64_t bytes_an_element = 1792, stack = 8 << 20, longest = 1 << 16;
+    for (size_t t = 0; t < CLT_COUNT_OF(table); t++) {
+        clt_variant *row;
+        const int n = clt_variant_rows(table[t], &row);
+        for (int i = 0; i < n; i++) {
+            clt_attention_grad_params g = {
+                .fwd = {.batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = longest}};
+            if (strcmp(row[i].body, "cpu") == 0) g.fwd.head_dim = stack / bytes_an_element;
+            const bool takes =
+                t ? clt_attention_takes_backward(&row[i], &g) : clt_attention_takes_forward(&row[i], &g.fwd);
+            if (strcmp(row[i].body, "cpu") == 0) assert_false(takes);
+            if (i == n - 1) assert_true(takes);
+        }
+        clt_free(row);
+    }
+}
+
 /* A sample's results do not depend on the batch it is in: sample 1 of 2 alone, dropout counted by its global
  * place. */
 static void batches_are_invisible(void **state) {
@@ -629,7 +652,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(oracle_matches_formula),   cmocka_unit_test(accumulation_adds),
         cmocka_unit_test(variants_match_oracle),    cmocka_unit_test(batches_are_invisible),
         cmocka_unit_test(bad_sizes_are_refused),    cmocka_unit_test(places_are_parts_of_the_whole),
-        cmocka_unit_test(gradients_of_the_formula),
+        cmocka_unit_test(gradients_of_the_formula), cmocka_unit_test(long_heads_fit_a_stack),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }
