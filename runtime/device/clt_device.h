@@ -172,6 +172,12 @@ typedef struct {
 /* Queues a launch. `local` NULL lets the driver choose; otherwise it divides `global`. */
 clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
                       int count);
+/* A launch in two dimensions, of a kernel that knows its row by get_global_id(1) alone; a work-group is in
+ * one row. NVIDIA's devices take 65,535 work-groups along the second dimension: more rows are several
+ * launches. */
+enum { CLT_LAUNCH_MOST_ROWS = 65535 };
+clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *local, const clt_arg *args,
+                           int count);
 
 /* --- rehearsing ----------------------------------------------------------------------------------------- */
 

@@ -198,6 +198,7 @@ typedef struct {
     const size_t *global, *local;
     const clt_arg *args;
     int count;
+    const size_t *first; /* global ids of the first work-item; NULL: zeros */
 } clt_launch_call;
 /* The launch itself, checked; clt_launch and the recorder call it. */
 clt_status clt_launch_now(const clt_launch_call *c);

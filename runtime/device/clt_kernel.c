@@ -189,7 +189,7 @@ clt_status clt_launch_now(const clt_launch_call *c) {
     }
     cl_event event;
     int lock = first_launch_lock(k, dims, local);
-    cl_int e = clEnqueueNDRangeKernel(dev->queue, k->kernel, (cl_uint)dims, NULL, global, local, 0, NULL,
+    cl_int e = clEnqueueNDRangeKernel(dev->queue, k->kernel, (cl_uint)dims, c->first, global, local, 0, NULL,
                                       dev->profile ? &event : NULL);
     clt_status st = e == CL_SUCCESS && lock >= 0 ? clt_device_finish(dev) : CLT_OK;
     clt_cache_unlock(lock);
@@ -207,9 +207,23 @@ clt_status clt_launch_now(const clt_launch_call *c) {
     return st;
 }
 
+static clt_status launch(const clt_launch_call *c) {
+    const clt_device *dev = c->kernel->dev;
+    if (dev->rehearses) return CLT_OK;
+    return dev->recorder ? clt_record_launch(c) : clt_launch_now(c);
+}
+
 clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
                       int count) {
-    clt_launch_call c = {k, dims, global, local, args, count};
-    if (k->dev->rehearses) return CLT_OK;
-    return k->dev->recorder ? clt_record_launch(&c) : clt_launch_now(&c);
+    return launch(&(clt_launch_call){k, dims, global, local, args, count, NULL});
+}
+
+clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *local, const clt_arg *args,
+                           int count) {
+    const size_t most = CLT_LAUNCH_MOST_ROWS, rows = global[1];
+    for (size_t row = 0; row < rows; row += most) {
+        const size_t part[2] = {global[0], CLT_MIN(rows - row, most)}, first[2] = {0, row};
+        CLT_TRY(launch(&(clt_launch_call){k, 2, part, local, args, count, row ? first : NULL}));
+    }
+    return CLT_OK;
 }

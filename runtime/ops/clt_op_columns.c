@@ -204,7 +204,7 @@ static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_co
                       CLT_U64(parts->blocks),
                       CLT_U64(p->ldx),
                       CLT_U64(SPAN)};
-    return clt_launch(k, 2, global, local, args, CLT_COUNT_OF(args));
+    return clt_launch_rows(k, global, local, args, CLT_COUNT_OF(args));
 }
 
 static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_column_sum_params *p) {

@@ -162,7 +162,8 @@ static clt_status rope(clt_ops *ops, const clt_variant *v, const rope_params *p)
                       CLT_U64(p->ldx),
                       CLT_REF(p->cos_sin),
                       CLT_F32(p->inverse ? -1.0f : 1.0f)};
-    return clt_launch(k, cpu ? 1 : 2, global, local, args, CLT_COUNT_OF(args));
+    if (cpu) return clt_launch(k, 1, global, local, args, CLT_COUNT_OF(args));
+    return clt_launch_rows(k, global, local, args, CLT_COUNT_OF(args));
 }
 
 static clt_status rope_check(clt_ops *ops, const clt_variant *v, void *ctx) {
@@ -213,7 +214,7 @@ static clt_status dropout(clt_ops *ops, const clt_variant *v, const clt_dropout_
                       CLT_U32(p->layer * 8 + p->site),
                       CLT_U32(c.threshold),
                       CLT_F32(c.scale)};
-    return clt_launch(k, 2, global, (size_t[]){wg, 1}, args, CLT_COUNT_OF(args));
+    return clt_launch_rows(k, global, (size_t[]){wg, 1}, args, CLT_COUNT_OF(args));
 }
 
 static clt_status dropout_check(clt_ops *ops, const clt_variant *v, void *ctx) {

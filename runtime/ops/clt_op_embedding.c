@@ -10,7 +10,7 @@ static clt_status launch_segments(clt_ops *ops, const clt_variant *v, const char
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, v->options, &k));
     const size_t wg = (size_t)clt_variant_param(v, "WG", 1);
     size_t global[] = {CLT_ROUND_UP(CLT_CEIL_DIV((size_t)cols, seg), wg), (size_t)count}, local[] = {wg, 1};
-    return clt_launch(k, 2, global, local, args, n);
+    return clt_launch_rows(k, global, local, args, n);
 }
 
 static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, int64_t cols, int64_t count,

@@ -11,7 +11,7 @@ static clt_status clear(clt_ops *ops, const clt_variant *v, const char *options,
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "gemm_clear", options, &k));
     const clt_arg args[] = {CLT_REF(c), CLT_U64(ld)};
-    return clt_launch(k, 2, (size_t[]){(size_t)n, (size_t)m}, NULL, args, CLT_COUNT_OF(args));
+    return clt_launch_rows(k, (size_t[]){(size_t)n, (size_t)m}, NULL, args, CLT_COUNT_OF(args));
 }
 
 static clt_status run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
@@ -35,7 +35,7 @@ static clt_status run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm
     if (!flags) return CLT_OK;
     clt_arg args[3 + CLT_EP_ARG_COUNT] = {CLT_REF(product), CLT_U64(ld)};
     clt_gemm_epilogue_args(p, flags, 0, 0, args + 3);
-    return clt_launch(finish, 2, (size_t[]){(size_t)p->n, (size_t)p->m}, NULL, args, CLT_COUNT_OF(args));
+    return clt_launch_rows(finish, (size_t[]){(size_t)p->n, (size_t)p->m}, NULL, args, CLT_COUNT_OF(args));
 }
 
 const clt_gemm_body clt_gemm_clblast = {"clblast", run_clblast, NULL, NULL};

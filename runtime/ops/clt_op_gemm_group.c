@@ -105,7 +105,7 @@ static clt_status run_slices(clt_ops *ops, const clt_gemm_params *p, const group
                                CLT_REF(p->c),
                                CLT_U64(p->ldc)};
         const size_t global[2] = {(size_t)CLT_ROUND_UP(p->n, 64), (size_t)p->m};
-        CLT_TRY(clt_launch(plan->add, 2, global, (size_t[]){64, 1}, add, CLT_COUNT_OF(add)));
+        CLT_TRY(clt_launch_rows(plan->add, global, (size_t[]){64, 1}, add, CLT_COUNT_OF(add)));
     }
     return CLT_OK;
 }

@@ -219,7 +219,7 @@ static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_n
                           CLT_U64(b->part_b),     CLT_U64(p->cols),         CLT_U64(p->heads),
                           CLT_U64(b->per_sample), CLT_U64(b->parts.blocks), CLT_U64(p->ldx),
                           CLT_U64(p->lddy)};
-        CLT_TRY(clt_launch(k, 2, global, local, args, CLT_COUNT_OF(args)));
+        CLT_TRY(clt_launch_rows(k, global, local, args, CLT_COUNT_OF(args)));
     }
     if (!p->dx.buf) return CLT_OK;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "norm_backward_dx", v->options, &k));

@@ -10,7 +10,7 @@ static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, c
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, all, &k));
     uint64_t seg = (uint64_t)clt_variant_param(v, "SEG", 1), wg = (uint64_t)clt_variant_param(v, "WG", 1);
     size_t global[2] = {CLT_ROUND_UP(CLT_CEIL_DIV(cols, seg), wg), rows}, local[2] = {wg, 1};
-    return clt_launch(k, 2, global, local, args, n);
+    return clt_launch_rows(k, global, local, args, n);
 }
 
 clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,

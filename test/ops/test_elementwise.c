@@ -306,6 +306,46 @@ static void dropout_factors(void **state) {
     assert_true(clt_ref_dropout_factor(0.0f, 7, 1, 2, 3, 1, 5) == 1.0f);
 }
 
+static uint64_t launches(int d) {
+    clt_device_counters c;
+    clt_device_get_counters(tu_device(d), &c);
+    return c.launches;
+}
+
+/* NVIDIA's devices take 65,535 work-groups along the second dimension of a launch: further rows are a launch
+ * of their own, and know which ones they are. */
+static void many_rows_are_several_launches(void **state) {
+    (void)state;
+    enum { ROWS = CLT_LAUNCH_MOST_ROWS + 5, SEQ = 11, COLS = 8, LD = 9, N = ROWS * LD };
+    if (tu_tiny()) return;
+    float *x = tu_random(N, 1, 1.0f), *want = clt_malloc(N * sizeof *want),
+          *table = tu_random(SEQ * COLS, 2, 1.0f);
+    for (int d = 0; d < tu_device_count(); d++) {
+        clt_ops *ops = tu_ops(d);
+        const clt_ref rx = tu_upload(d, x, N), rt = tu_upload(d, table, SEQ * COLS);
+        memcpy(want, x, N * sizeof *want);
+        for (int pass = 0; pass < 2; pass++) { /* the first one checks rows, too */
+            const uint64_t before = launches(d);
+            tu_assert_ok(clt_op_scale_rows(ops, CLT_F32, ROWS, SEQ, COLS, rx, LD, rt), "scale rows");
+            if (pass == 1) assert_int_equal(launches(d) - before, 2);
+            for (int i = 0; i < N; i++)
+                if (i % LD < COLS) want[i] *= table[i / LD % SEQ];
+        }
+        tu_assert_words("scaled rows", tu_download(rx, N), want, N);
+        tu_assert_ok(clt_variant_force(ops, "rope", "portable"), "clt_variant_force");
+        for (int pass = 0; pass < 2; pass++) {
+            const uint64_t before = launches(d);
+            tu_assert_ok(clt_op_rope(ops, CLT_F32, ROWS, SEQ, 1, COLS, rx, LD, rt, false), "rope");
+            if (pass == 1) assert_int_equal(launches(d) - before, 2);
+            clt_ref_rope(ROWS, SEQ, 1, COLS, want, LD, table, false);
+        }
+        tu_assert_ok(clt_variant_force(ops, "rope", NULL), "clt_variant_force");
+        tu_assert_words("turned rows", tu_download(rx, N), want, N);
+        tu_release();
+    }
+    clt_free(x), clt_free(want), clt_free(table);
+}
+
 static void bad_dropout_is_refused(void **state) {
     (void)state;
     clt_dropout_params p = {.rows = 1, .seq = 1, .cols = 1, .p = 1.0f};
@@ -320,7 +360,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(activations_match),      cmocka_unit_test(simple_operations_match),
         cmocka_unit_test(rope_turns_pairs),       cmocka_unit_test(rope_matches),
         cmocka_unit_test(dropout_factors),        cmocka_unit_test(dropout_matches),
-        cmocka_unit_test(bad_dropout_is_refused),
+        cmocka_unit_test(bad_dropout_is_refused), cmocka_unit_test(many_rows_are_several_launches),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -185,6 +185,53 @@ static void ids_outside_the_table_give_nan(void **state) {
     tu_each_variant("embedding", each_hostile);
 }
 
+/* More rows, and more words, than a launch has along its second dimension. */
+static void many_rows_are_looked_up(void **state) {
+    (void)state;
+    enum { ROWS = CLT_LAUNCH_MOST_ROWS + 5, COLS = 3, SEQ = 7 };
+    if (tu_tiny()) return;
+    int32_t *ids = clt_malloc((ROWS + 1) * sizeof *ids), *first = clt_malloc(ROWS * sizeof *first);
+    float *wte = tu_random(ROWS * COLS, 1, 1.0f), *wpe = tu_random(SEQ * COLS, 2, 1.0f);
+    float *want = clt_malloc(ROWS * COLS * sizeof *want);
+    for (int r = 0; r <= ROWS; r++) ids[r] = r;
+    for (int r = 0; r < ROWS; r++) first[r] = 1;
+    for (int d = 0; d < tu_device_count(); d++) {
+        const clt_ref words = tu_upload_i32(d, ids, ROWS + 1), out = tu_blank(d, ROWS * COLS);
+        const clt_embedding_params f = {.rows = ROWS,
+                                        .seq = SEQ,
+                                        .cols = COLS,
+                                        .vocab = ROWS,
+                                        .ids = words,
+                                        .wte = tu_upload(d, wte, ROWS * COLS),
+                                        .wpe = tu_upload(d, wpe, SEQ * COLS),
+                                        .out = out,
+                                        .fraction = 1.0f};
+        tu_assert_ok(clt_op_embedding_forward(tu_ops(d), &f), "forward");
+        clt_device_counters before, after;
+        clt_device_get_counters(tu_device(d), &before);
+        tu_assert_ok(clt_op_embedding_forward(tu_ops(d), &f), "forward");
+        clt_device_get_counters(tu_device(d), &after);
+        assert_int_equal(after.launches - before.launches, 2);
+        clt_ref_embedding_forward(ROWS, SEQ, COLS, ids, wte, wpe, 1.0f, want);
+        tu_assert_words("rows", tu_download(out, ROWS * COLS), want, ROWS * COLS);
+        const clt_embedding_grad_params g = {.rows = ROWS,
+                                             .seq = SEQ,
+                                             .cols = COLS,
+                                             .unique = ROWS,
+                                             .dx = f.wte,
+                                             .ids = words,
+                                             .first = tu_upload_i32(d, first, ROWS),
+                                             .row_begin = words,
+                                             .row_of = words,
+                                             .dwte = out,
+                                             .fraction = 1.0f};
+        tu_assert_ok(clt_op_embedding_backward(tu_ops(d), &g), "backward");
+        tu_assert_words("gradients", tu_download(out, ROWS * COLS), wte, ROWS * COLS);
+        tu_release();
+    }
+    clt_free(ids), clt_free(first), clt_free(wte), clt_free(wpe), clt_free(want);
+}
+
 /* The oracle in double: sums of what each id's rows got. */
 static void oracle_follows_the_formula(void **state) {
     (void)state;
@@ -210,6 +257,7 @@ int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_follows_the_formula), cmocka_unit_test(lookups_give_the_oracles_words),
-        cmocka_unit_test(rows_are_added), cmocka_unit_test(ids_outside_the_table_give_nan)};
+        cmocka_unit_test(rows_are_added), cmocka_unit_test(ids_outside_the_table_give_nan),
+        cmocka_unit_test(many_rows_are_looked_up)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }
