@@ -46,6 +46,7 @@ typedef CLT_T(TYPE) elem;
 #define OTHERS 1
 #endif
 #define LOG2_E 0x1.715476p+0f
+#define LN_2 0x1.62e43p-1f
 #define VECTORS (COLS / 8)
 #define ROUNDS ((VECTORS + WG - 1) / WG)
 
@@ -139,7 +140,7 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
             EACH_VECTOR(i) m = larger(max8(CLT_WIDEN8(TYPE, row[i]) * scale), m);
 #endif
             m = group_reduce(m, 0, of_max, item);
-            const float target_z = CLT_LOAD(TYPE, (__local const elem *)row + target) * scale;
+            const float target_x = CLT_LOAD(TYPE, (__local const elem *)row + target);
             float sum = 0.0f;
             top = -m * LOG2_E;
             EACH_VECTOR(i) sum = sum + sum8(exp2_of(fma(CLT_WIDEN8(TYPE, row[i]), (float8)(k), (float8)(top))));
@@ -149,12 +150,15 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
                 for (uint i = item; i < (uint)target; i += WG)
                     if (CLT_LOAD(TYPE, (__local const elem *)row + i) * scale == m) lower = 1.0f;
                 lower = group_reduce(lower, 0, of_lower, item);
-                if (item == 0) correct[correct_off + r] = target_z == m && lower == 0.0f;
+                if (item == 0) correct[correct_off + r] = target_x * scale == m && lower == 0.0f;
             }
-            if (item == 0) token_loss[token_loss_off + r] = clt_log(sum) + (m - target_z);
+            /* The target's exponent is made as the others': what rounding does to m log2(e) is in all of them, and in no
+             * result. */
+            const float exponent = fma(target_x, k, top);
+            if (item == 0) token_loss[token_loss_off + r] = fma(-LN_2, exponent, clt_log(sum));
             const float w = row_weight ? row_weight[row_weight_off + r] : weight;
             factor = (1.0f / sum) * w * scale;
-            of_target = (clt_exp(target_z - m) / sum - 1.0f) * w * scale;
+            of_target = (clt_ptx_exp2(exponent) / sum - 1.0f) * w * scale;
         } else if (item == 0) {
             token_loss[token_loss_off + r] = target < 0 ? 0.0f : NAN;
             if (correct) correct[correct_off + r] = 0;

@@ -132,6 +132,66 @@ static void damaged_rows_are_loud_and_safe(void **state) {
     tu_each_variant("loss", each_hostile);
 }
 
+/* --- loss_stream.cl, with what it has of NVIDIA's replaced, beside the formula: rows of eight logits, which
+ * one work-item has alone --- */
+
+static const char stream_text[] =
+    "#define CLT_PTX_CLH\n"
+    "#include \"../include/clt_store.clh\"\n"
+    "#undef HALF_PTX\n"
+    "#include \"../include/clt_math.clh\"\n"
+    "static inline float clt_ptx_exp2(float x) { return x < -126.0f ? 0.0f : clt_exp(x * 0.69314718f); }\n"
+    "#define clt_ptx_swap(x, d) (sum ? 0.0f : -INFINITY)\n"
+    "#define CLT_COPY_PLACE(to) to\n"
+    "#define CLT_COPY8_OF(type, to, from) *to = CLT_FETCH8(type, from)\n"
+    "#define CLT_COPY_COMMIT()\n"
+    "#define CLT_COPY_WAIT(left)\n"
+    "#include \"../loss/loss_stream.cl\"\n";
+
+/* Logits near each other and far from 0: the largest is subtracted inside an exponent. */
+static void large_logits_keep_the_bound(void **state) {
+    (void)state;
+    enum { V = 8, ROWS = 24 };
+    const float scale = 0.75f, weight = 0.125f;
+    float *x = tu_random(ROWS * V, 1, 4.0f);
+    int32_t targets[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        targets[r] = r * 5 % V;
+        for (int v = 0; v < V; v++)
+            x[r * V + v] = roundf(x[r * V + v]) + ldexpf(r % 2 ? -1.0f : 1.0f, r) + (float)r;
+    }
+    for (int d = 0; d < tu_device_count(); d++) {
+        const clt_ref logits = tu_upload_at(d, x, ROWS * V, 64), loss = tu_blank(d, ROWS),
+                      none = clt_ref_none();
+        const clt_ref ids = tu_upload_i32(d, targets, ROWS);
+        const clt_arg args[] = {CLT_REF(logits), CLT_REF(ids),    CLT_REF(loss), CLT_REF(none),
+                                CLT_REF(none),   CLT_U64(V),      CLT_U64(V),    CLT_F32(scale),
+                                CLT_F32(0),      CLT_F32(weight), CLT_U32(ROWS)};
+        const size_t group = 64, groups = 2 * group;
+        clt_kernel *k;
+        tu_assert_ok(clt_kernel_from_text(tu_device(d), "test/loss_stream.cl", stream_text, "loss",
+                                          "-DWG=64 -DCOLS=8 -DTYPE=0", &k),
+                     "loss_stream.cl");
+        tu_assert_ok(clt_launch(k, 1, &groups, &group, args, CLT_COUNT_OF(args)), "launch");
+        const float *got = tu_download(loss, ROWS), *grad = tu_download(logits, ROWS * V);
+        for (int r = 0; r < ROWS; r++) {
+            double m = -INFINITY, sum = 0, z[V];
+            for (int v = 0; v < V; v++) m = fmax(m, z[v] = (double)x[r * V + v] * (double)scale);
+            for (int v = 0; v < V; v++) sum += exp(z[v] - m);
+            const double want = log(sum) + m - z[targets[r]];
+            assert_true(fabs((double)got[r] - want) <= 0x1p-16 * fabs(want) + 0x1p-16);
+            for (int v = 0; v < V; v++) {
+                const double p = exp(z[v] - m) / sum, factor = (double)weight * (double)scale;
+                const double g = (v == targets[r] ? p - 1 : p) * factor;
+                assert_true(fabs((double)grad[r * V + v] - g) <=
+                            0x1p-16 * (v == targets[r] ? factor : fabs(g)));
+            }
+        }
+        tu_release();
+    }
+    clt_free(x);
+}
+
 /* --- the oracle against the formula in double --- */
 
 static double z_of(double x, const shape *s) {
@@ -187,8 +247,8 @@ static void oracle_follows_the_formula(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(oracle_follows_the_formula),
-                                       cmocka_unit_test(loss_gives_the_oracles_words),
-                                       cmocka_unit_test(damaged_rows_are_loud_and_safe)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_follows_the_formula), cmocka_unit_test(loss_gives_the_oracles_words),
+        cmocka_unit_test(damaged_rows_are_loud_and_safe), cmocka_unit_test(large_logits_keep_the_bound)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }
