@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -37,7 +38,28 @@ static void reduction_type(void **state) {
     }
 }
 
+static void what_is_refused(void **state) {
+    static const struct {
+        const char *over, *word;
+    } cases[] = {{"fsdp_config={mixed_precision: HALF}", "PURE"},
+                 {"fsdp_config={mixed_precision: fp32}", "PURE"},
+                 {"fsdp_config={mixed_precision: 1}", "PURE"},
+                 {"fsdp_config={mixed_precision: {reduce_dtype: fp8}}", "bf16"},
+                 {"fsdp_config={mixed_precision: {reduce_dtype: PURE}}", "bf16"},
+                 {"fsdp_config={mixed_precision: {reduce_type: bf16}}", "reduce_type"}};
+    (void)state;
+    clt_error_quiet(true);
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
+        clt_config *c = NULL;
+        if (clt_config_load(BASE, &cases[i].over, 1, &c) != CLT_BAD_CONFIG)
+            fail_msg("%s loads", cases[i].over);
+        assert_non_null(strstr(clt_last_error(), "fsdp_config.mixed_precision"));
+        assert_non_null(strstr(clt_last_error(), cases[i].word));
+    }
+    clt_error_quiet(false);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reduction_type)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reduction_type), cmocka_unit_test(what_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
