@@ -5,7 +5,7 @@
  *   forward    a warp works alone, row after row: it takes its row to registers, asks for the next and makes this one.
  *              Item i of 32 has lanes 2 i and 2 i + 1 of the row rule.
  *   backward   a work-group per block of 64 rows inside a sample. One item brings rows (x, dy, residual) to STAGES places,
- *              one warp makes c1 and c2 of each row, the others own OWN times four columns an item: dx, its copy, the
+ *              SUM_WARPS warps make c1 and c2, row about, the others own OWN times four columns an item: dx, its copy, the
  *              forward pass's output again, and the column sums. Barriers in local memory say which places are full, have
  *              their sums, are empty again; nobody waits for the whole group.
  *
@@ -162,18 +162,13 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #if PART == 0 || PART == 2
 #define OWN (COLS <= 1024 ? 1 : 2)
 #define OWNERS ((COLS / (4 * OWN) + 31) / 32 * 32) /* items that own columns */
-#define GROUP (OWNERS + 64)
-#if COLS <= 1024
-#define GROUPS 4
-#elif COLS <= 2048
-#define GROUPS 2
-#else
-#define GROUPS 1
-#endif
+/* Warps that make the sums of rows, and places for rows. One warp alone takes 0.5 us a row at 768 columns, 0.8 at 2048,
+ * which is all that counts where there are fewer blocks than units (README.md). */
+#define SUM_WARPS (COLS <= 1024 || COLS > 2048 ? 2 : 3)
+#define STAGES (COLS <= 1024 || COLS > 2048 ? 4 : 6)
+#define GROUP (OWNERS + 32 * SUM_WARPS + 32)
 #define BYTES(type) (COLS * (type ? 2 : 4))
 #define ROW_BYTES (BYTES(X_TYPE) + BYTES(DY_TYPE) + HAS_RES * BYTES(DX_TYPE))
-/* Places for rows. Two give the same rates on an H200. */
-#define STAGES (COLS <= 2048 ? 4 : 3)
 /* Barriers at `bars`: a place is full, its row's sums are known, it is empty; the weights are there. */
 #define FULL(s) (bars + 8 * (s))
 #define KNOWN(s) (bars + 8 * (STAGES + (s)))
@@ -208,20 +203,21 @@ static inline void bring_rows(__global const x_elem *x, ulong ldx, __global cons
     }
 }
 
-/* One warp's work: mean, rstd, c1 and c2 of each row. The weights are in local
+/* One warp's work: mean, rstd, c1 and c2 of rows `first`, `first` + SUM_WARPS and so on. The weights are in local
  * memory because a row of them from global memory, a few loads at a time, took longer than everything else. */
-static inline void sum_rows(__global const float *mean, __global const float *rstd, uint count, uint lane,
+static inline void sum_rows(__global const float *mean, __global const float *rstd, uint first, uint count, uint lane,
                             __local x_row *xs, __local dy_row *ds, __local const float *ws,
                             __local float2 *statistics, __local float4 *of_row, uint bars) {
-    uint s = 0, phase = 0;
-    for (uint k = lane; k < count; k += 32) statistics[k] = (float2)(RMS ? 0.0f : mean[k], rstd[k]);
+    for (uint k = first + SUM_WARPS * lane; k < count; k += 32 * SUM_WARPS)
+        statistics[k] = (float2)(RMS ? 0.0f : mean[k], rstd[k]);
     CLT_WARP_SYNC();
 #if HAS_W
     CLT_BAR_WAIT(WEIGHTS, 0);
 #endif
 #pragma unroll 1
-    for (uint k = 0; k < count; k++) {
-        CLT_BAR_WAIT(FULL(s), phase);
+    for (uint k = first; k < count; k += SUM_WARPS) {
+        const uint s = k % STAGES;
+        CLT_BAR_WAIT(FULL(s), k / STAGES % 2);
         const float2 of = statistics[k];
         float2 a1 = (float2)(0.0f), a2 = a1;
 #pragma unroll 8
@@ -240,7 +236,6 @@ static inline void sum_rows(__global const float *mean, __global const float *rs
             of_row[s] = (float4)(of, c1, c2);
             CLT_BAR_ARRIVE(KNOWN(s));
         }
-        NEXT_PLACE()
     }
 }
 
@@ -258,7 +253,6 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     __local float4 of_row[STAGES]; /* mean, rstd, c1, c2 */
     __local float2 statistics[64];
     __local ulong barriers[3 * STAGES + 1] __attribute__((aligned(8)));
-    SHARED_BY(GROUPS);
     const uint item = (uint)get_local_id(0), bars = CLT_LOCAL_ADDRESS(barriers);
     const size_t block = get_group_id(0), sample = block / blocks;
     const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
@@ -274,15 +268,15 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     /* From here on the warps go their own ways. */
-    if (item >= OWNERS + 32) {
-        if (item == OWNERS + 32)
+    if (item >= OWNERS + 32 * SUM_WARPS) {
+        if (item == OWNERS + 32 * SUM_WARPS)
             bring_rows(x + x_off + start * ldx, ldx, dy + dy_off + start * lddy, lddy, res + res_off + start * ldres,
                        ldres, w + w_off, count, xs, ds, rs, ws, bars);
         return;
     }
     if (item >= OWNERS) {
-        sum_rows(mean + mean_off + start, rstd + rstd_off + start, count, item - OWNERS, xs, ds, ws, statistics, of_row,
-                 bars);
+        sum_rows(mean + mean_off + start, rstd + rstd_off + start, (item - OWNERS) / 32, count, item % 32, xs, ds, ws,
+                 statistics, of_row, bars);
         return;
     }
     float4 sum_w[OWN], sum_b[OWN], sum_dx[OWN], wv[OWN], bv[OWN];

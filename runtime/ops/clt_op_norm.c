@@ -68,9 +68,10 @@ static size_t backward_items(const clt_norm_grad_params *p) {
 }
 
 /* The work-group of the ring's backward pass, as norm_ring.cl counts: items that own four or eight columns,
- * one warp for sums, one that asks for rows. */
+ * two or three warps for sums, one that asks for rows. */
 static size_t ring_items(int64_t cols) {
-    return CLT_ROUND_UP((size_t)cols / (cols <= 1024 ? 4 : 8), 32) + 64;
+    const size_t sum_warps = cols <= 1024 || cols > 2048 ? 2 : 3;
+    return CLT_ROUND_UP((size_t)cols / (cols <= 1024 ? 4 : 8), 32) + 32 * sum_warps + 32;
 }
 
 /* Warps of its forward pass's work-group, and as many groups as the device holds: a warp takes row after row,
