@@ -11,6 +11,7 @@
 #
 # Where something is missing it says what, and ends with success.
 set -u
+unset CC # make's, which may be two words; the emulator has a compiler of its own choice
 cd "$(dirname "$0")/../.." || exit 2
 BUILD=$(readlink -f "${BUILD:-build}")
 WORK=$BUILD/amd
@@ -89,5 +90,6 @@ for target in $TARGETS; do
     run "$MOST" "$WORK"/records/step-*
 done
 [ $compared = yes ] || { echo "check-amd: nothing was compared: no recorded kernel's \"file name\" holds \"$ONLY\""; failed=1; }
+[ $failed = 0 ] || echo "check-amd: failed; what did is above or at the end of $WORK/*.log"
 [ $failed = 0 ] && echo "check-amd: every word of every buffer is right on $TARGETS, and the matrix units stay within their bounds"
 exit $failed
