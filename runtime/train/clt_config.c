@@ -277,8 +277,8 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out) {
     clt_config_builder *b = clt_calloc(1, sizeof *b);
     b->c.path = own(&b->c, clt_strdup(path));
-    b->c.callbacks.speed_window =
-        100; /* as a speed_monitor without window_size has it: of the progress bar */
+    /* As a speed_monitor without window_size has it: the progress bar has one always. */
+    b->c.callbacks.speed_window = 100;
     clt_status st = read_all(b, path, overrides, n);
     if (st == CLT_OK)
         *out = &b->c; /* the first member: freeing the configuration frees the builder */

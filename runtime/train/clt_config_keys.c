@@ -254,38 +254,42 @@ static const clt_key algorithm_keys[] = {
 };
 static const clt_schema algorithm_schema = CLT_SCHEMA(algorithm_keys);
 
+static bool is_among(const char *word, const char *const *list, size_t n) {
+    for (size_t i = 0; word && i < n; i++)
+        if (strcmp(word, list[i]) == 0) return true;
+    return false;
+}
+#define IS_AMONG(word, list) is_among(word, list, CLT_COUNT_OF(list))
+
 /* Composer's FULL, DEFAULT or PURE, or a map of which reduce_dtype matters here: whether gradients may be
- * exchanged in 16 bits. */
+ * exchanged in bf16. */
 static clt_status read_mixed_precision(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
                                        void *field) {
-    static const char *const of_map[] = {"param_dtype", "reduce_dtype", "buffer_dtype",
-                                         "keep_low_precision_grads"};
-    static const char *const wide[] = {"FULL", "DEFAULT", "fp32", "float32", "torch.float32"},
-                             *const narrow[] = {"PURE", "bf16", "amp_bf16", "bfloat16", "torch.bfloat16"};
+    static const char *const keys[] = {"param_dtype", "reduce_dtype", "buffer_dtype",
+                                       "keep_low_precision_grads"};
+    static const char *const wide[] = {"FULL", "DEFAULT"}, *const narrow[] = {"PURE"};
+    static const char *const wide_types[] = {"fp32", "float32", "torch.float32"};
+    static const char *const narrow_types[] = {"bf16", "amp_bf16", "bfloat16", "torch.bfloat16"};
     (void)k;
-    const bool map = json_is_object(v);
+    if (!json_is_object(v)) {
+        const char *word = json_string_value(v);
+        *(bool *)field = IS_AMONG(word, narrow);
+        if (*(bool *)field || IS_AMONG(word, wide)) return CLT_OK;
+        return clt_schema_fail(r, path,
+                               "must be FULL, DEFAULT or PURE, or a map such as {reduce_dtype: bf16}");
+    }
     const char *key;
     json_t *value;
     json_object_foreach(v, key, value) {
-        bool known = false;
-        for (size_t i = 0; i < CLT_COUNT_OF(of_map); i++) known = known || strcmp(key, of_map[i]) == 0;
-        if (!known)
+        if (!IS_AMONG(key, keys))
             return clt_schema_fail(r, path, "may hold param_dtype, reduce_dtype and buffer_dtype, not %s",
                                    key);
     }
-    if (map) v = json_object_get(v, "reduce_dtype");
-    if (map && (!v || json_is_null(v))) return CLT_OK;
-    const char *s = json_string_value(v);
-    for (size_t i = map ? 2 : 0; s && i < (map ? CLT_COUNT_OF(wide) : 2); i++)
-        if (strcmp(s, wide[i]) == 0) return CLT_OK;
-    for (size_t i = map; s && i < (map ? CLT_COUNT_OF(narrow) : 1); i++)
-        if (strcmp(s, narrow[i]) == 0) {
-            *(bool *)field = true;
-            return CLT_OK;
-        }
-    return clt_schema_fail(r, path,
-                           map ? "has a reduce_dtype that is neither fp32 nor bf16"
-                               : "must be FULL, DEFAULT or PURE, or a map such as {reduce_dtype: bf16}");
+    const json_t *type = json_object_get(v, "reduce_dtype");
+    *(bool *)field = IS_AMONG(json_string_value(type), narrow_types);
+    if (*(bool *)field || !type || json_is_null(type) || IS_AMONG(json_string_value(type), wide_types))
+        return CLT_OK;
+    return clt_schema_fail(r, path, "has a reduce_dtype that is neither fp32 nor bf16");
 }
 
 #define ONE_COPY "every rank holds the whole model; memory is what cltrain plan prints"
