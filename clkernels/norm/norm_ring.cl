@@ -162,8 +162,8 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #if PART == 0 || PART == 2
 #define OWN (COLS <= 1024 ? 1 : 2)
 #define OWNERS ((COLS / (4 * OWN) + 31) / 32 * 32) /* items that own columns */
-/* Warps that make the sums of rows, and places for rows. One warp alone takes 0.5 us a row at 768 columns, 0.8 at 2048,
- * which is all that counts where there are fewer blocks than units (README.md). */
+/* Warps that make the sums of rows, and places for rows; runtime/ops/clt_op_norm.c counts these warps, too. With one warp a
+ * block waits for it at each row, which is all that counts where there are fewer blocks than units (README.md). */
 #define SUM_WARPS (COLS <= 1024 || COLS > 2048 ? 2 : 3)
 #define STAGES (COLS <= 1024 || COLS > 2048 ? 4 : 6)
 #define GROUP (OWNERS + 32 * SUM_WARPS + 32)

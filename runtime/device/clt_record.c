@@ -148,6 +148,7 @@ clt_status clt_record_launch(const clt_launch_call *c) {
     clt_recorder *r = c->kernel->dev->recorder;
     touched t[MAX_BUFFERS];
     uint64_t bytes;
+    /* Later parts of a launch in rows are made but not recorded: a replay knows no first row. */
     if (r->paused || !c->kernel->file || empty(c) || c->first) return clt_launch_now(c);
     int n = distinct(c, t, &bytes);
     if (n < 0 || bytes > CLT_RECORD_BYTES) {
