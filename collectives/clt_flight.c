@@ -1,4 +1,4 @@
-#include "clt_flight.h"
+#include "collectives/clt_flight.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clt_group_internal.h"
+#include "collectives/clt_group_internal.h"
 
 int64_t clt_flight_now(void) {
     return (int64_t)(clt_now() * 1e3);
@@ -44,8 +44,7 @@ const char *clt_flight_phase_of(const clt_flight_log *l) {
     return l->phase[0] ? l->phase : "start";
 }
 
-/* --- telling
- * -------------------------------------------------------------------------------------------------------- */
+/* --- telling --- */
 
 static const char *host_name(char host[256]) {
     host[0] = host[255] = 0;

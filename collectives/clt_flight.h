@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "clt_group.h"
+#include "collectives/clt_group.h"
 
 enum { CLT_FLIGHT_EVENTS = 32, CLT_FLIGHT_TEXT = 48 };
 

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../runtime/base/clt_signal.h"
-#include "clt_launch.h"
-#include "clt_mpi.h"
+#include "runtime/base/clt_signal.h"
+#include "collectives/clt_launch.h"
+#include "collectives/clt_mpi.h"
 
 /* One rank: loopback. Several on one host: shm, unless CLTRAIN_TRANSPORT=mpi. Otherwise mpi. */
 static clt_status join_component(clt_group *g) {

@@ -9,7 +9,7 @@
 #ifndef CLT_GROUP_H
 #define CLT_GROUP_H
 
-#include "../runtime/device/clt_slab.h"
+#include "runtime/device/clt_slab.h"
 
 typedef struct clt_group clt_group;
 
@@ -76,8 +76,7 @@ int clt_group_stop(const clt_group *g);
  * times: for giving up work early, not for decisions. */
 bool clt_group_stop_asked(clt_group *g);
 
-/* --- gradient reduction over lanes (docs/numerics.md, lanes) ---------------------------------------------
- */
+/* --- gradient reduction over lanes (docs/numerics.md, lanes) --- */
 
 /* A global batch has `lanes` (a power of two) lanes; each rank owns whole neighbouring ones, at least one, in
  * the order of the ranks. Which rank owns which changes no bit. */

@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#include "clt_flight.h"
+#include "collectives/clt_flight.h"
 
 typedef struct {
     const char *name;

@@ -1,10 +1,10 @@
-#include "clt_launch.h"
+#include "collectives/clt_launch.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include "clt_group.h"
+#include "collectives/clt_group.h"
 
 clt_launch_info clt_launch_detect(void) {
     static const struct {

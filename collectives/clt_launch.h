@@ -6,7 +6,7 @@
 #ifndef CLT_LAUNCH_H
 #define CLT_LAUNCH_H
 
-#include "../runtime/base/clt_base.h"
+#include "runtime/base/clt_base.h"
 
 /* At the start of the program: with several ranks, messages are held (clt_log_hold). */
 void clt_launch_begin(void);

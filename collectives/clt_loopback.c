@@ -1,10 +1,10 @@
 /* loopback: a group of one rank. The smallest component, and the example to copy. */
-#include "clt_group_internal.h"
+#include "collectives/clt_group_internal.h"
 
 #include <string.h>
 #include <unistd.h>
 
-#include "clt_launch.h"
+#include "collectives/clt_launch.h"
 
 static clt_status join(clt_group *g) {
     g->rank = g->local_rank = 0;

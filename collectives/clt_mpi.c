@@ -1,5 +1,5 @@
 /* Several ranks: joining, leaving, and host data. */
-#include "clt_mpi.h"
+#include "collectives/clt_mpi.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -7,15 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../runtime/base/clt_signal.h"
-#include "clt_launch.h"
+#include "runtime/base/clt_signal.h"
+#include "collectives/clt_launch.h"
 
 static clt_mpi_state *state(clt_group *g) {
     return g->state;
 }
 
-/* --- calls of MPI that cannot be given a deadline
- * -------------------------------------------------------------------- */
+/* --- calls of MPI that cannot be given a deadline --- */
 
 static char exit_path[512]; /* "" without cltrain launch */
 
@@ -42,8 +41,7 @@ static void guard(double seconds) {
     if (seconds > 0) alarm((unsigned)CLT_MIN(seconds, most) + 1);
 }
 
-/* --- joining and leaving
- * --------------------------------------------------------------------------------------------- */
+/* --- joining and leaving --- */
 
 /* Everybody's, as long as there is no page and no clt_group_agree. */
 static clt_status worst(clt_group *g, clt_status mine) {
@@ -140,9 +138,7 @@ static void leave(clt_group *g) {
     clt_free(s);
 }
 
-/* --- waiting
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- waiting --- */
 
 static clt_status failed(const clt_group *g, int code, const char *what) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -179,9 +175,7 @@ clt_status clt_shm_barrier(clt_group *g) {
     return CLT_OK;
 }
 
-/* --- host data
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- host data --- */
 
 enum { MPI_PART = 1 << 28 }; /* counts are int: long data goes in parts */
 

@@ -5,8 +5,8 @@
 
 #include <mpi.h>
 
-#include "clt_group_internal.h"
-#include "clt_shm.h"
+#include "collectives/clt_group_internal.h"
+#include "collectives/clt_shm.h"
 
 extern const clt_group_ops clt_group_mpi, clt_group_shm;
 

@@ -7,7 +7,7 @@
  * + right, a node with an empty side is its other side), so the bits are the same; who adds which elements,
  * and how bytes travel, changes nothing. Where gradients travel as bf16, each subtree sum is rounded on its
  * device before it leaves and widened where it is added, and so are the totals of the shares. */
-#include "clt_mpi.h"
+#include "collectives/clt_mpi.h"
 
 #include <string.h>
 #include <unistd.h>

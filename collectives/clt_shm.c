@@ -1,4 +1,4 @@
-#include "clt_shm.h"
+#include "collectives/clt_shm.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "clt_flight.h"
+#include "collectives/clt_flight.h"
 
 typedef struct {
     _Atomic uint64_t arrived; /* ever growing count of arrivals: barrier k is over at k * ranks */

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../runtime/base/clt_signal.h"
-#include "clt_launch.h"
-#include "clt_mpi.h"
+#include "runtime/base/clt_signal.h"
+#include "collectives/clt_launch.h"
+#include "collectives/clt_mpi.h"
 
 static clt_mpi_state *state(const clt_group *g) {
     return g->state;
@@ -22,8 +22,7 @@ struct clt_watcher {
     atomic_bool ending; /* this rank's own thread ends the job */
 };
 
-/* --- the end of a job
- * ------------------------------------------------------------------------------------------------ */
+/* --- the end of a job --- */
 
 /* Rank 0 prints at once, the others hold their messages: of a message that several have, the first to end the
  * job prints it, and rank 0 is given the time to be that. */
@@ -75,8 +74,7 @@ static void follow(const clt_group *g, int code) {
     _exit(code);
 }
 
-/* --- who is missing
- * -------------------------------------------------------------------------------------------------- */
+/* --- who is missing --- */
 
 static double seconds_since(int64_t ms) {
     return (double)(clt_flight_now() - ms) / 1e3;
@@ -143,8 +141,7 @@ static bool is_gone(const clt_flight_log *n) {
     return n->pid > 0 && !n->left && clt_process_gone(n->pid);
 }
 
-/* --- the watcher: a thread, which must not call MPI
- * -------------------------------------------------------------------------------------------------------- */
+/* --- the watcher: a thread, which must not call MPI --- */
 
 /* Leaving without MPI_Finalize tells the launcher as well as MPI_Abort does. */
 static void end_for(clt_group *g, const clt_flight_log *n) {
@@ -218,9 +215,7 @@ void clt_watch_stop(clt_group *g) {
     state(g)->watcher = NULL;
 }
 
-/* --- waiting
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- waiting --- */
 
 clt_watch clt_watch_begin(clt_group *g, const char *what) {
     if (g->flight) clt_flight_meet(&g->flight[g->local_rank], what);

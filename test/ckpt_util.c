@@ -1,4 +1,4 @@
-#include "ckpt_util.h"
+#include "test/ckpt_util.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "memfs.h"
+#include "test/memfs.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ struct mem_state {
 };
 
 static mem_state fs;
-/* --- state ------------------------------------------------------------------------------------------- */
+/* --- state --- */
 
 static void forget_changes(inode *n) {
     for (int i = 0; i < n->n_writes; i++) clt_free(n->writes[i].data);
@@ -102,7 +102,7 @@ void mem_free(mem_state *s) {
     clt_free(s);
 }
 
-/* --- names ------------------------------------------------------------------------------------------- */
+/* --- names --- */
 
 static entry *find(entries *d, const char *name) {
     for (int i = 0; i < d->n; i++)
@@ -191,7 +191,7 @@ static int make(const char *path, int kind, int *out) {
     return 0;
 }
 
-/* --- operations -------------------------------------------------------------------------------------- */
+/* --- operations --- */
 
 static inode *file_of(void *h) {
     return &fs.node[(int)(intptr_t)h];
@@ -336,7 +336,7 @@ unsigned char *mem_file(const char *path, size_t *bytes) {
     return fs.node[i].data;
 }
 
-/* --- power loss -------------------------------------------------------------------------------------- */
+/* --- power loss --- */
 
 static uint64_t next(uint64_t *seed) { /* splitmix64 */
     uint64_t z = *seed += 0x9E3779B97F4A7C15u;

@@ -1,4 +1,4 @@
-#include "thread_group.h"
+#include "test/thread_group.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -26,6 +26,8 @@ for f in "${files[@]}"; do
     esac
 done
 
+below_train="runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint"
+train="runtime/train/config runtime/train/engine runtime/train/run"
 # Folders are layers: which folders' headers each one may include (docs/architecture.md).
 may_include() {
     case $1 in
@@ -37,12 +39,15 @@ may_include() {
     runtime/model) echo "runtime/base runtime/device runtime/ops runtime/model" ;;
     runtime/data) echo "runtime/base runtime/data" ;;
     runtime/checkpoint) echo "runtime/base runtime/device collectives runtime/checkpoint" ;;
-    runtime/train) echo "runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint runtime/train" ;;
-    *) echo "runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint runtime/train $1" ;;
+    runtime/train/config) echo "$below_train runtime/train/config" ;;
+    runtime/train/engine) echo "$below_train runtime/train/config runtime/train/engine" ;;
+    runtime/train/run) echo "$below_train $train" ;;
+    *) echo "$below_train $train $1" ;;
     esac
 }
 layer_of() {
     case $1 in
+    runtime/train/*/*) echo "$1" | cut -d/ -f1-3 ;;
     runtime/*/*) echo "$1" | cut -d/ -f1-2 ;;
     tools/*/*) echo "$1" | cut -d/ -f1-2 ;;
     *) echo "$1" | cut -d/ -f1 ;;
@@ -109,7 +114,7 @@ check_lengths() {
 
 check_readmes() {
     local d
-    for d in clkernels collectives docs runtime runtime/* tools tools/build tools/cl* tools/presets test; do
+    for d in clkernels collectives docs runtime runtime/* runtime/train/* tools tools/build tools/cl* tools/presets test; do
         [ -d "$d" ] || continue
         [ -f "$d/README.md" ] || complain "$d: no README.md"
     done

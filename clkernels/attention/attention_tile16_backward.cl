@@ -35,7 +35,7 @@
 #define EACH_TILE _Pragma("unroll 1") for (int x = 0; x < SPAN / 16; x++)
 #endif
 
-/* --- products over the head --------------------------------------------------------------------------------- */
+/* --- products over the head --- */
 
 /* s += x own_x, y += y own_y for a tile of 16 other rows at x and y in local memory and the lane's own rows. The own rows
  * are taken from device memory each time where they would fill the registers. */
@@ -67,7 +67,7 @@
 #define ADD_UP(acc, turned, column)                                                                          \
     CLT_EACH(t, TILES) acc[t] = CLT_TILE16(TYPE, clt_frag_load((turned) + 16 * t * TURNED, TURNED, lane), column, acc[t]);
 
-/* --- a pair ------------------------------------------------------------------------------------------------- */
+/* --- a pair --- */
 
 #if DROPOUT
 #define DROP(p, dp, i, j)                                                                                    \
@@ -128,7 +128,7 @@ static inline float unit_for(clt_acc ds, float unit, clt_acc *acc, int lane)
 #endif
 }
 
-/* --- kernels ------------------------------------------------------------------------------------------------ */
+/* --- kernels --- */
 
 /* A block of SPAN rows of x and y, zeros beyond `there` of them: as they are, and x (with_y: also y) turned over. */
 static inline void load_block(__local ushort *x_tile, __local ushort *x_turned, __local ushort *y_tile, __local ushort *y_turned,

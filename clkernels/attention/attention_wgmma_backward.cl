@@ -102,7 +102,7 @@
 
 #define TURNS 4             /* items whose place is kept; more than the warpgroups can be apart */
 
-/* --- small parts --------------------------------------------------------------------------------------- */
+/* --- small parts --- */
 
 /* Two floats to a pair of elements; the first is the lower half. */
 static inline uint pack2(float lo, float hi) {
@@ -164,7 +164,7 @@ static inline item_place item_at(uint item, uint heads, uint first_unit, uint un
 #define LAUNCHES 8
 #define COUNTERS(stats, batch, heads, padded) ((__global uint *)((stats) + (size_t)(batch) * (heads) * 2 * (padded)))
 
-/* --- statistics of the rows ----------------------------------------------------------------------------- */
+/* --- statistics of the rows --- */
 
 #define LANES (HEAD_DIM > 64 ? 16 : 8) /* work items of a row, 8 elements each */
 
@@ -195,7 +195,7 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
     if (t < LAUNCHES && get_group_id(0) + h + b == 0) COUNTERS(stats, get_num_groups(2), heads, padded)[t] = 0;
 }
 
-/* --- the products --------------------------------------------------------------------------------------- */
+/* --- the products --- */
 
 /* ALiBi in units of log2, of the query head; sequence ids of a sample. */
 #define KERNEL_ARGS                                                                                                   \
@@ -205,7 +205,7 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
         __global const int *seq_ids, ulong seq_ids_off, uint batch, uint seq, uint heads, uint group, float scale,    \
         float softcap, uint window, uint section, uint first_unit, uint units, uint launch
 
-/* --- ds that is kept ------------------------------------------------------------------------------------- */
+/* --- ds that is kept --- */
 
 /* Of 64 queries and 64 keys, 16 bits each. A query head has a block for each pair on and below the diagonal. A block is
  * the left operand of attention_kept's products: matrices of 8 keys x 8 queries, 16 bytes a key; eight of them for the

@@ -75,7 +75,7 @@ static inline float8 widen8(ushort8 s)
 #define PREFETCH(p, level) prefetch(p, 1)
 #endif
 
-/* --- packing ------------------------------------------------------------------------------------------------ */
+/* --- packing --- */
 
 #define UNPACK_LO(a, b)                                                                                      \
     ((float16)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5, a.s8, b.s8, a.s9, b.s9, a.sc, b.sc, a.sd, b.sd))
@@ -232,7 +232,7 @@ static inline void copy_columns(__local float *to, __global const clt_gemm_in *a
         }
 }
 
-/* --- the register tile --------------------------------------------------------------------------------------- */
+/* --- the register tile --- */
 
 /* acc[i][j] goes on over `steps` steps of packed panels. */
 #define DEFINE_TILE(NAME, A_SPACE, B_SPACE)                                                                  \
@@ -301,7 +301,7 @@ static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_p
             clt_ep_lanes16(ep, t[i * NV + j / 16], at.row + i, at.column + j, LANES(at, j));
 }
 
-/* --- NT and NN ------------------------------------------------------------------------------------------------ */
+/* --- NT and NN --- */
 
 /* Asks for lines [line, line + count) of the block of b at (column, k0) that is packed next. */
 static inline void prefetch_block(__global const clt_gemm_in *b, size_t ldb, bool b_rows, size_t column, size_t k0,
@@ -367,7 +367,7 @@ gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global con
     }
 }
 
-/* --- TN -------------------------------------------------------------------------------------------------------- */
+/* --- TN --- */
 
 /* sum = (sum or +0) + acc */
 static inline void add_tile(float16 (*acc)[NV], __global clt_gemm_out *sum, size_t ld, tile_place at, bool from_zero)

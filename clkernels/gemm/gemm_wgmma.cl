@@ -154,7 +154,7 @@
 
 #include "gemm_wgmma_plan.clh"
 
-/* --- copying in -------------------------------------------------------------------------------------------------- */
+/* --- copying in --- */
 
 static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k0, int m0, int n0)
 {
@@ -174,7 +174,7 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 #endif
 }
 
-/* --- pieces of tiles that were cut ------------------------------------------------------------------------------------ */
+/* --- pieces of tiles that were cut --- */
 
 /* An item's sums of a block: of the outputs, and with SUMS of a's columns, the same in all columns of the product. */
 #define SUM_AT (BN / 2)
@@ -218,7 +218,7 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
 
 #include "gemm_wgmma_results.clh"
 
-/* --- multiplying --------------------------------------------------------------------------------------------------------- */
+/* --- multiplying --- */
 
 #if !OWN
 #define OWN_TILE

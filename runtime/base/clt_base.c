@@ -1,4 +1,4 @@
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 #include <ctype.h>
 #include <errno.h>

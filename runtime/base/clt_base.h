@@ -8,9 +8,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "clt_env.h"
-#include "clt_log.h"
-#include "clt_status.h"
+#include "runtime/base/clt_env.h"
+#include "runtime/base/clt_log.h"
+#include "runtime/base/clt_status.h"
 
 #define CLT_COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
 #define CLT_MIN(a, b) ((a) < (b) ? (a) : (b))

@@ -1,4 +1,4 @@
-#include "clt_dmath.h"
+#include "runtime/base/clt_dmath.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@
 
 typedef enum {
 #define CLT_ENV(id, name, help) CLT_ENV_##id,
-#include "clt_env.def"
+#include "runtime/base/clt_env.def"
 #undef CLT_ENV
     CLT_ENV_COUNT
 } clt_env_id;

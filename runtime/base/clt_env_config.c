@@ -1,4 +1,4 @@
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@ static const struct {
     const char *name, *help;
 } env_table[] = {
 #define CLT_ENV(id, name, help) {name, help},
-#include "clt_env.def"
+#include "runtime/base/clt_env.def"
 #undef CLT_ENV
 };
 

@@ -1,10 +1,10 @@
-#include "clt_hash.h"
+#include "runtime/base/clt_hash.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 static clt_hash128 from_xxh(XXH128_hash_t h) {
     return (clt_hash128){h.high64, h.low64};

@@ -1,10 +1,10 @@
-#include "clt_host.h"
+#include "runtime/base/clt_host.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 /* The number in a file; UINT64_MAX where there is none: "max", or no such file. */
 static uint64_t limit_in(const char *path) {

@@ -1,4 +1,4 @@
-#include "clt_io.h"
+#include "runtime/base/clt_io.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -9,8 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* --- the local file system -------------------------------------------------------------------------------
- */
+/* --- the local file system --- */
 
 static int fd_of(void *h) {
     return (int)(intptr_t)h - 1;
@@ -118,8 +117,7 @@ void clt_io_set(const clt_io_ops *ops) {
     io = ops;
 }
 
-/* --- files ------------------------------------------------------------------------------------------------
- */
+/* --- files --- */
 
 struct clt_file {
     void *handle;
@@ -342,8 +340,7 @@ clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes)
     return st;
 }
 
-/* --- paths
- * -------------------------------------------------------------------------------------------------- */
+/* --- paths --- */
 
 char *clt_path_join(const char *a, const char *b) {
     size_t n = strlen(a);

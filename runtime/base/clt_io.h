@@ -5,7 +5,7 @@
 #ifndef CLT_IO_H
 #define CLT_IO_H
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 typedef struct clt_file clt_file;
 

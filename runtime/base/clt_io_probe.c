@@ -1,4 +1,4 @@
-#include "clt_io_probe.h"
+#include "runtime/base/clt_io_probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clt_env.h"
+#include "runtime/base/clt_env.h"
 
 static const char *const op_names[CLT_IO_OPS + 1] = {
     "open",     "pread",  "pwrite", "append", "size",     "datasync", "sync", "close", "rename",
@@ -19,7 +19,7 @@ const char *clt_io_op_name(clt_io_op op) {
     return op_names[op];
 }
 
-/* --- the injector ------------------------------------------------------------------------------------ */
+/* --- the injector --- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const clt_io_ops *under = &clt_io_local;
@@ -116,7 +116,7 @@ clt_status clt_io_fault_parse(const char *text, clt_io_fault *out) {
                      text);
 }
 
-/* --- the recorder ------------------------------------------------------------------------------------ */
+/* --- the recorder --- */
 
 /* One entry of the log: this, the two names (without a 0), the data. It is written with one append, so that
  * threads and processes that share a log do not tear each other's entries. */
@@ -204,7 +204,7 @@ void clt_io_record_free(clt_io_entry *list, size_t n) {
     clt_free(list);
 }
 
-/* --- the table --------------------------------------------------------------------------------------- */
+/* --- the table --- */
 
 typedef struct {
     void *under;

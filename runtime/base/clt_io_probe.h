@@ -16,7 +16,7 @@
 #ifndef CLT_IO_PROBE_H
 #define CLT_IO_PROBE_H
 
-#include "clt_io.h"
+#include "runtime/base/clt_io.h"
 
 typedef enum {
     CLT_IO_OPEN,

@@ -1,9 +1,9 @@
-#include "clt_json.h"
+#include "runtime/base/clt_json.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "clt_io.h"
+#include "runtime/base/clt_io.h"
 
 /* Jansson reports a lack of memory by NULLs all over its interface; here it ends the program like every other
  * one. */

@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 /* Parses `bytes` of text; `what` names the source in messages. The caller owns *out (json_decref).
  * CLT_BAD_DATA if it is not UTF-8 JSON, too deep (max_depth), or has duplicate keys. */

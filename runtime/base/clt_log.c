@@ -1,5 +1,5 @@
-#include "clt_base.h"
-#include "clt_hash.h"
+#include "runtime/base/clt_base.h"
+#include "runtime/base/clt_hash.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
-#include "clt_options.h"
+#include "runtime/base/clt_options.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "clt_io.h"
+#include "runtime/base/clt_io.h"
 
 enum { OPTION_COLUMN = 30 };
 

@@ -7,7 +7,7 @@
 #ifndef CLT_OPTIONS_H
 #define CLT_OPTIONS_H
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 typedef enum {
     CLT_OPT_FLAG,  /* bool *: set to true */

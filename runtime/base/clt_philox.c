@@ -1,4 +1,4 @@
-#include "clt_philox.h"
+#include "runtime/base/clt_philox.h"
 
 void clt_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];

@@ -1,9 +1,9 @@
-#include "clt_schema.h"
+#include "runtime/base/clt_schema.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "clt_json.h"
+#include "runtime/base/clt_json.h"
 
 const char *clt_key_type_name(clt_key_type t) {
     static const char *const names[] = {"true or false", "a whole number", "a number", "a string", "a name",

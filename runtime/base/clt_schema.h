@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 typedef enum {
     CLT_KEY_BOOL,    /* bool */

@@ -1,10 +1,10 @@
-#include "clt_signal.h"
+#include "runtime/base/clt_signal.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 static atomic_int received;
 static _Atomic double stop_at; /* 0: no time */

@@ -1,4 +1,4 @@
-#include "clt_thread.h"
+#include "runtime/base/clt_thread.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 typedef struct {
     atomic_size_t next;

@@ -1,4 +1,4 @@
-#include "clt_base.h"
+#include "runtime/base/clt_base.h"
 
 const char *clt_version(void) {
     return CLT_VERSION;

@@ -17,8 +17,8 @@
 #ifndef CLT_CHECKPOINT_H
 #define CLT_CHECKPOINT_H
 
-#include "../../collectives/clt_group.h"
-#include "../base/clt_hash.h"
+#include "collectives/clt_group.h"
+#include "runtime/base/clt_hash.h"
 
 enum {
     CLT_CKPT_VERSION = 1,
@@ -26,7 +26,7 @@ enum {
     CLT_RUN_ID_BYTES = 17            /* 16 hex digits and a 0 */
 };
 
-/* --- what is saved ----------------------------------------------------------------------------------- */
+/* --- what is saved --- */
 
 /* A named number of the optimizer or the loss scaler ("loss_scale", "good_steps", ...). */
 typedef struct {
@@ -74,7 +74,7 @@ typedef struct {
     void *ctx;
 } clt_ckpt_part;
 
-/* --- writing ----------------------------------------------------------------------------------------- */
+/* --- writing --- */
 
 typedef struct clt_ckpt_writer clt_ckpt_writer;
 
@@ -115,7 +115,7 @@ clt_status clt_ckpt_save_finish(clt_ckpt_writer *w);
 /* begin and finish. */
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
 
-/* --- a folder of checkpoints ------------------------------------------------------------------------- */
+/* --- a folder of checkpoints --- */
 
 typedef struct {
     char *name, *path;
@@ -165,7 +165,7 @@ clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock 
 void clt_run_lock_ending(clt_run_lock *l);
 void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
-/* --- reading ----------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 typedef struct clt_ckpt_reader clt_ckpt_reader;
 
@@ -210,7 +210,7 @@ bool clt_load_ignores(const clt_load_options *opt, const char *role, const char 
 clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const clt_ckpt_part *parts, int n,
                          const clt_load_options *opt);
 
-/* --- the hash of a state ----------------------------------------------------------------------------- */
+/* --- the hash of a state --- */
 
 /* XXH3-128 over, for every tensor in table order: role, 0, name, 0, number of dimensions (u64), each
  * dimension (u64), all elements as fp32; little endian. Independent of chunks, ranks, devices and

@@ -3,15 +3,15 @@
 #ifndef CLT_CKPT_INTERNAL_H
 #define CLT_CKPT_INTERNAL_H
 
-#include "../base/clt_io.h"
-#include "../base/clt_json.h"
-#include "clt_checkpoint.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/checkpoint/clt_checkpoint.h"
 
 #define CLT_MANIFEST "manifest.json"
 #define CLT_MANIFEST_LIMIT ((size_t)512 << 20)
 #define CLT_CKPT_LATEST "latest"
 
-/* --- the manifest (clt_ckpt_manifest.c) -------------------------------------------------------------- */
+/* --- the manifest (clt_ckpt_manifest.c) --- */
 
 /* Where a chunk is, and what its stored bytes hash to. */
 typedef struct {
@@ -68,7 +68,7 @@ void clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_
                         const clt_man_chunk *chunk, size_t chunks, clt_str *out);
 void clt_manifest_seal(clt_str *text);
 
-/* --- one chunk (clt_ckpt_chunk.c) -------------------------------------------------------------------- */
+/* --- one chunk (clt_ckpt_chunk.c) --- */
 
 /* Contexts and a buffer for one thread. */
 typedef struct clt_chunk_codec clt_chunk_codec;
@@ -83,7 +83,7 @@ clt_status clt_chunk_encode(clt_chunk_codec *c, const float *src, size_t count, 
  * NULL, or what is wrong. */
 const char *clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count);
 
-/* --- the write pipe (clt_ckpt_pipe.c) ---------------------------------------------------------------- */
+/* --- the write pipe (clt_ckpt_pipe.c) --- */
 
 /* Compresses, hashes and writes the chunks of one data file on threads, in the order of submission, then
  * makes the file durable and reads it back. Everything is allocated by create. */
@@ -102,7 +102,7 @@ void clt_pipe_cancel(clt_pipe *p, clt_status st);
 bool clt_pipe_ready(clt_pipe *p);
 clt_status clt_pipe_finish(clt_pipe *p); /* waits */
 
-/* --- loading, shared by all sources (clt_ckpt_load.c) ------------------------------------------------ */
+/* --- loading, shared by all sources (clt_ckpt_load.c) --- */
 
 typedef struct {
     const char *path; /* for messages */
@@ -130,7 +130,7 @@ clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, 
 /* clt_ckpt_verify of one of `shares` even parts of the chunks (clt_ckpt_reader.c). */
 clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares);
 
-/* --- names, and groups that may be NULL (clt_ckpt_store.c) ------------------------------------------- */
+/* --- names, and groups that may be NULL (clt_ckpt_store.c) --- */
 
 /* NAME.tmp.RUNID and NAME.superseded.RUNID are no checkpoints. */
 bool clt_ckpt_name_is_special(const char *name);

@@ -1,12 +1,12 @@
-#include "clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clt_signal.h"
+#include "runtime/base/clt_signal.h"
 
-/* --- parts ------------------------------------------------------------------------------------------- */
+/* --- parts --- */
 
 clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                               float *dst, uint64_t count) {
@@ -25,7 +25,7 @@ clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, 
     return CLT_OK;
 }
 
-/* --- hash -------------------------------------------------------------------------------------------- */
+/* --- hash --- */
 
 static void hash_u64(clt_hash_state *h, uint64_t v) {
     unsigned char raw[8];
@@ -77,7 +77,7 @@ clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part 
     return st;
 }
 
-/* --- load -------------------------------------------------------------------------------------------- */
+/* --- load --- */
 
 /* A pattern fits a path or a folder on the way to it: "state/optimizers" leaves all moments out. */
 static bool fits_path(const char *pattern, char *path) {

@@ -1,4 +1,4 @@
-#include "clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ clt_checkpoint_state clt_checkpoint_state_default(void) {
     return (clt_checkpoint_state){.loss = NAN, .version = clt_version()};
 }
 
-/* --- the state's fields ------------------------------------------------------------------------------ */
+/* --- the state's fields --- */
 
 typedef enum {
     COUNT /* an integer >= 0 */,
@@ -117,7 +117,7 @@ static void add_state(clt_str *b, const clt_checkpoint_state *s) {
     clt_str_add(b, "},\n");
 }
 
-/* --- writing ----------------------------------------------------------------------------------------- */
+/* --- writing --- */
 
 clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
                              const clt_checkpoint_state *s, clt_str *out) {
@@ -176,7 +176,7 @@ void clt_manifest_seal(clt_str *text) {
     clt_str_addf(text, ",\n\"xxh3\":\"%s\"}\n", hex);
 }
 
-/* --- reading ----------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 /* The last 45 bytes carry the hash of all before. */
 static clt_status check_seal(const char *text, size_t bytes, const char *what) {

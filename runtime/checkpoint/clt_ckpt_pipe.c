@@ -1,4 +1,4 @@
-#include "clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ struct clt_pipe {
     bool finished;
 };
 
-/* --- one chunk --------------------------------------------------------------------------------------- */
+/* --- one chunk --- */
 
 /* The place of chunk i: right after chunk i - 1, so that equal states make equal files. Called by every
  * chunk, also after a failure, or the next one would wait for ever. */
@@ -110,7 +110,7 @@ static void run_job(clt_pipe *p, clt_chunk_codec *codec) {
     end_if_done(p, codec);
 }
 
-/* --- threads ----------------------------------------------------------------------------------------- */
+/* --- threads --- */
 
 typedef struct {
     clt_pipe *pipe;
@@ -188,7 +188,7 @@ void clt_pipe_destroy(clt_pipe *p) {
     clt_free(p);
 }
 
-/* --- the producer's side ----------------------------------------------------------------------------- */
+/* --- the producer's side --- */
 
 void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows) {
     pthread_mutex_lock(&p->lock);

@@ -1,4 +1,4 @@
-#include "clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ int clt_ckpt_find(const clt_ckpt_reader *r, const char *role, const char *name) 
     return -1;
 }
 
-/* --- chunks ------------------------------------------------------------------------------------------ */
+/* --- chunks --- */
 
 static clt_status damaged(const clt_ckpt_reader *r, const clt_man_chunk *c, const char *why) {
     const clt_man_tensor *t = &r->m->tensor[c->tensor];
@@ -167,7 +167,7 @@ clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares) {
     return worst;
 }
 
-/* --- loading and hashing ----------------------------------------------------------------------------- */
+/* --- loading and hashing --- */
 
 static int set_count(void *ctx) {
     return clt_ckpt_count(ctx);

@@ -1,4 +1,4 @@
-#include "clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <errno.h>
 #include <math.h>
@@ -12,7 +12,7 @@ bool clt_ckpt_name_is_special(const char *name) {
     return strstr(name, ".tmp.") || strstr(name, SUPERSEDED);
 }
 
-/* --- what ranks agree on ----------------------------------------------------------------------------- */
+/* --- what ranks agree on --- */
 
 clt_status clt_ckpt_share_text(clt_group *g, clt_status st, char **text) {
     struct {
@@ -42,7 +42,7 @@ clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]) {
     return CLT_OK;
 }
 
-/* --- scan -------------------------------------------------------------------------------------------- */
+/* --- scan --- */
 
 static bool has_file(const char *folder, const char *name) {
     char *path = clt_path_join(folder, name);
@@ -120,7 +120,7 @@ void clt_ckpt_scan_free(clt_ckpt_info *list, int n) {
     clt_free(list);
 }
 
-/* --- which one --------------------------------------------------------------------------------------- */
+/* --- which one --- */
 
 /* By manifests and sizes. *path NULL: no valid one; *seen: how many there are in all. */
 static clt_status newest(const char *folder, char **path, int *seen) {
@@ -246,7 +246,7 @@ clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved)
     return CLT_OK;
 }
 
-/* --- superseded -------------------------------------------------------------------------------------- */
+/* --- superseded --- */
 
 static clt_status step_aside(const clt_ckpt_info *c, const char *run_id) {
     char *to = clt_format("%s" SUPERSEDED "%s", c->path, run_id);
@@ -279,7 +279,7 @@ static clt_status supersede(const char *folder, int64_t batch, const char *run_i
     return st;
 }
 
-/* --- what a crash interrupted ------------------------------------------------------------------------ */
+/* --- what a crash interrupted --- */
 
 static bool is_whole(const char *path) {
     clt_manifest *m = NULL;

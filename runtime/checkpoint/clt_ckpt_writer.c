@@ -1,10 +1,10 @@
-#include "clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clt_thread.h"
+#include "runtime/base/clt_thread.h"
 
 /* A chunk of the whole checkpoint; the list is the same on every rank. */
 typedef struct {
@@ -40,7 +40,7 @@ clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
     return (clt_ckpt_writer_params){.keep = -1, .threads = -1};
 }
 
-/* --- the plan: which rank writes what ---------------------------------------------------------------- */
+/* --- the plan: which rank writes what --- */
 
 static void make_plan(clt_ckpt_writer *w) {
     const clt_slab_table *t = w->p.table;
@@ -75,7 +75,7 @@ static char *data_file_name(int rank) {
     return clt_format("data.%05d.bin", rank);
 }
 
-/* --- creation ---------------------------------------------------------------------------------------- */
+/* --- creation --- */
 
 static int default_threads(const clt_group *g) {
     int here = g ? clt_group_local_size(g) : 1;
@@ -180,7 +180,7 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
     clt_free(w);
 }
 
-/* --- begin ------------------------------------------------------------------------------------------- */
+/* --- begin --- */
 
 /* Is NAME this run's own checkpoint of this very batch? */
 static bool saved_before(const clt_ckpt_writer *w) {
@@ -287,7 +287,7 @@ bool clt_ckpt_save_ready(clt_ckpt_writer *w) {
     return !w->active || w->skip || clt_pipe_ready(w->pipe);
 }
 
-/* --- finish ------------------------------------------------------------------------------------------ */
+/* --- finish --- */
 
 /* Every rank's rows, in the order of the plan. */
 static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {

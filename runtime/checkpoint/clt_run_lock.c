@@ -1,4 +1,4 @@
-#include "clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../base/clt_env.h"
-#include "../base/clt_signal.h"
+#include "runtime/base/clt_env.h"
+#include "runtime/base/clt_signal.h"
 
 /* The lock belongs to the open file of this process, so the system drops it when the process ends, however it
  * ends. It goes past clt_io: it protects the folder, it is no data in it. */

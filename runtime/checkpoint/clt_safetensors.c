@@ -1,11 +1,11 @@
-#include "clt_safetensors.h"
+#include "runtime/checkpoint/clt_safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../base/clt_hash.h"
-#include "../base/clt_io.h"
-#include "../base/clt_json.h"
+#include "runtime/base/clt_hash.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
 
 /* Deepest legal nesting: the object, a tensor, its list. */
 enum { MAX_DEPTH = 4 };
@@ -37,7 +37,7 @@ int clt_st_dtype_bits(clt_st_dtype t) {
     return dtypes[t].bits;
 }
 
-/* --- checks of the header ---------------------------------------------------------------------------- */
+/* --- checks of the header --- */
 
 /* jansson reads "-0" as the integer 0 and "1e3" as a real; the format knows plain digits only. */
 static clt_status check_numbers(const char *s, size_t n, const char *what) {
@@ -283,7 +283,7 @@ void clt_safetensors_close(clt_safetensors *s) {
     clt_free(s);
 }
 
-/* --- looking ----------------------------------------------------------------------------------------- */
+/* --- looking --- */
 
 int clt_safetensors_count(const clt_safetensors *s) {
     return s->n;
@@ -323,7 +323,7 @@ const char *clt_safetensors_meta(const clt_safetensors *s, const char *key) {
     return NULL;
 }
 
-/* --- reading ----------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 clt_status clt_safetensors_read(clt_safetensors *s, int i, uint64_t first, void *dst, size_t bytes) {
     const clt_st_tensor *t = &s->tensor[i];

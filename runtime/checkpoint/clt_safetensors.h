@@ -10,7 +10,7 @@
 #ifndef CLT_SAFETENSORS_H
 #define CLT_SAFETENSORS_H
 
-#include "../base/clt_base.h"
+#include "runtime/base/clt_base.h"
 
 enum {
     CLT_ST_MAX_DIMS = 8,

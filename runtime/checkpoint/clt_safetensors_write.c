@@ -2,10 +2,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/clt_hash.h"
-#include "../base/clt_io.h"
-#include "../base/clt_json.h"
-#include "clt_safetensors.h"
+#include "runtime/base/clt_hash.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/checkpoint/clt_safetensors.h"
 
 typedef struct {
     const clt_st_spec *spec; /* the caller's */

@@ -1,10 +1,10 @@
-#include "clt_weight_source.h"
+#include "runtime/checkpoint/clt_weight_source.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "clt_ckpt_internal.h"
-#include "clt_safetensors.h"
+#include "runtime/checkpoint/clt_ckpt_internal.h"
+#include "runtime/checkpoint/clt_safetensors.h"
 
 enum { CONFIG_LIMIT = 1 << 20, INDEX_LIMIT = 256 << 20, MAX_DEPTH = 32, MAX_SHARDS = 4096 };
 
@@ -34,7 +34,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* --- opening ----------------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 static clt_status add_shard(clt_weight_source *s, const char *path) {
     clt_safetensors *f;
@@ -184,7 +184,7 @@ void clt_weight_source_close(clt_weight_source *s) {
     clt_free(s);
 }
 
-/* --- looking and reading ----------------------------------------------------------------------------- */
+/* --- looking and reading --- */
 
 clt_source_kind clt_weight_source_kind(const clt_weight_source *s) {
     return s->kind;

@@ -4,7 +4,7 @@
 #ifndef CLT_WEIGHT_SOURCE_H
 #define CLT_WEIGHT_SOURCE_H
 
-#include "clt_checkpoint.h"
+#include "runtime/checkpoint/clt_checkpoint.h"
 
 typedef struct clt_weight_source clt_weight_source;
 

@@ -1,4 +1,4 @@
-#include "clt_digest.h"
+#include "runtime/data/clt_digest.h"
 
 #include <openssl/evp.h>
 #include <string.h>

@@ -1,11 +1,11 @@
-#include "clt_loader.h"
+#include "runtime/data/clt_loader.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#include "clt_mds.h"
-#include "clt_order.h"
-#include "clt_tokenizer.h"
+#include "runtime/data/clt_mds.h"
+#include "runtime/data/clt_order.h"
+#include "runtime/data/clt_tokenizer.h"
 #include "runtime/base/clt_io.h"
 
 /* Which rows. */
@@ -45,8 +45,7 @@ void clt_loader_params_default(clt_loader_params *p) {
         .shuffle_seed = 9176, .eos_token_id = -1, .bos_token_id = -1, .pad_token_id = -1, .max_rows = 1};
 }
 
-/* --- one row -----------------------------------------------------------------------------------------------
- */
+/* --- one row --- */
 
 static clt_status read_row(clt_loader *l, int64_t sample, int32_t *row, int64_t *n) {
     if (!l->tokenizer) return clt_mds_get_tokens(l->mds, sample, l->T, l->vocab_size, row, n, NULL);
@@ -94,7 +93,7 @@ static clt_status fill(clt_loader *l, buffer *b) {
     return CLT_OK;
 }
 
-/* --- the thread ----------------------------------------------------------------------------------------- */
+/* --- the thread --- */
 
 static void *read_ahead(void *arg) {
     clt_loader *l = arg;
@@ -166,7 +165,7 @@ void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t co
     pthread_mutex_unlock(&l->lock);
 }
 
-/* --- opening -------------------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 static clt_status check_params(const clt_loader_params *p) {
     if (p->has_streams)

@@ -1,11 +1,11 @@
-#include "clt_mds.h"
+#include "runtime/data/clt_mds.h"
 
 #include <string.h>
 
-#include "../base/clt_signal.h"
-#include "clt_digest.h"
-#include "clt_mds_shards.h"
-#include "clt_utf8.h"
+#include "runtime/base/clt_signal.h"
+#include "runtime/data/clt_digest.h"
+#include "runtime/data/clt_mds_shards.h"
+#include "runtime/data/clt_utf8.h"
 
 struct clt_mds {
     char *dir;
@@ -17,8 +17,7 @@ struct clt_mds {
 static const size_t default_cache = (size_t)1 << 30;
 static const size_t preload_bytes = (size_t)64 << 20;
 
-/* --- opening ---------------------------------------------------------------------------------------------
- */
+/* --- opening --- */
 
 static bool has_hash(const mds_file *f, int algo) {
     for (size_t i = 0; i < f->num_hashes; i++)
@@ -127,8 +126,7 @@ size_t clt_mds_hash_names(const clt_mds *m, size_t shard, const char **names, si
     return f->num_hashes;
 }
 
-/* --- one sample ------------------------------------------------------------------------------------------
- */
+/* --- one sample --- */
 
 /* A place that messages can name. */
 typedef struct {
@@ -248,8 +246,7 @@ static clt_status read_array(clt_mds *m, const place *p, const mds_column *c, ra
     return CLT_OK;
 }
 
-/* --- tokens ----------------------------------------------------------------------------------------------
- */
+/* --- tokens --- */
 
 static int64_t element(int dtype, const char *src, int64_t i) {
     switch (dtype) {
@@ -343,7 +340,7 @@ clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, in
     return CLT_OK;
 }
 
-/* --- text ----------------------------------------------------------------------------------------------- */
+/* --- text --- */
 
 /* Appends the column's bytes to *out (NULL: only checked) and checks that they are UTF-8. */
 static clt_status read_text(clt_mds *m, const place *p, range r, clt_str *out) {
@@ -370,8 +367,7 @@ clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
     return read_text(m, &p, r, out);
 }
 
-/* --- checking all ----------------------------------------------------------------------------------------
- */
+/* --- checking all --- */
 
 static clt_status verify_sample(clt_mds *m, int64_t sample, int64_t vocab_size) {
     place p;

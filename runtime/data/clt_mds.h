@@ -70,8 +70,7 @@ typedef void clt_mds_progress(void *user, size_t shards_done, int64_t samples_do
 clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, clt_mds_progress *progress, void *user,
                           size_t *bad_shards);
 
-/* --- writing ---------------------------------------------------------------------------------------------
- */
+/* --- writing --- */
 
 typedef struct {
     const char *compression; /* NULL or "" for none, "zstd", "zstd:1" to "zstd:22" */

@@ -1,19 +1,18 @@
-#include "clt_mds_index.h"
+#include "runtime/data/clt_mds_index.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "clt_digest.h"
-#include "clt_utf8.h"
+#include "runtime/data/clt_digest.h"
+#include "runtime/data/clt_utf8.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
 enum { MAX_DEPTH = 16, MAX_COLUMNS = 1024, MAX_DIMS = 63, MAX_ZSTD_RATIO = 1 << 16 };
 static const size_t max_index_bytes = (size_t)1 << 29;
 
-/* --- element types and encodings -------------------------------------------------------------------------
- */
+/* --- element types and encodings --- */
 
 static const struct {
     const char *name;
@@ -98,8 +97,7 @@ static bool parse_encoding(mds_column *c) {
     return true;
 }
 
-/* --- columns ---------------------------------------------------------------------------------------------
- */
+/* --- columns --- */
 
 static clt_status read_column(json_t *name, json_t *encoding, json_t *size, const char *what, mds_column *c) {
     if (!json_is_string(name) || !json_is_string(encoding))
@@ -188,8 +186,7 @@ static clt_status schema_read(json_t *shard, const char *what, mds_schema **out)
     return st;
 }
 
-/* --- files of a shard ------------------------------------------------------------------------------------
- */
+/* --- files of a shard --- */
 
 static clt_status read_hashes(json_t *hashes, const char *what, mds_file *f) {
     const char *name;
@@ -301,8 +298,7 @@ clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there) {
     return CLT_OK;
 }
 
-/* --- shards and the whole --------------------------------------------------------------------------------
- */
+/* --- shards and the whole --- */
 
 static clt_status check_version(json_t *o, const char *what, const char *kind) {
     int64_t version;

@@ -1,8 +1,8 @@
-#include "clt_mds_shards.h"
+#include "runtime/data/clt_mds_shards.h"
 
 #include <string.h>
 
-#include "clt_digest.h"
+#include "runtime/data/clt_digest.h"
 
 void mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_bytes) {
     s->dir = dir;
@@ -34,8 +34,7 @@ void mds_shards_free(mds_shards *s) {
     mds_index_free(&s->x);
 }
 
-/* --- checksums -------------------------------------------------------------------------------------------
- */
+/* --- checksums --- */
 
 static clt_status compare_hash(const mds_shards *s, const mds_file *f, const mds_hash *h, const char *have,
                                const char *note) {
@@ -85,8 +84,7 @@ static clt_status check_on_disk(mds_shards *s, size_t shard) {
     return CLT_OK;
 }
 
-/* --- the header ------------------------------------------------------------------------------------------
- */
+/* --- the header --- */
 
 static clt_status check_count(const mds_shards *s, const mds_shard *sh, uint32_t n) {
     if (n > (sh->raw.bytes - 8) / 4)
@@ -138,8 +136,7 @@ static clt_status check_header(mds_shards *s, size_t shard) {
     return CLT_OK;
 }
 
-/* --- plain shards ----------------------------------------------------------------------------------------
- */
+/* --- plain shards --- */
 
 static clt_status use_file(mds_shards *s, size_t shard) {
     mds_open_file *oldest = &s->files[0];
@@ -161,8 +158,7 @@ static clt_status use_file(mds_shards *s, size_t shard) {
     return CLT_OK;
 }
 
-/* --- zstd shards -----------------------------------------------------------------------------------------
- */
+/* --- zstd shards --- */
 
 static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) {
     char *path = clt_path_join(s->dir, sh->zip.name);
@@ -248,8 +244,7 @@ static clt_status check_zip_beside(mds_shards *s, const mds_shard *sh) {
     return st;
 }
 
-/* --- both ------------------------------------------------------------------------------------------------
- */
+/* --- both --- */
 
 clt_status mds_shard_use(mds_shards *s, size_t shard) {
     mds_shard *sh = &s->x.shards[shard];

@@ -6,7 +6,7 @@
 
 #include <zstd.h>
 
-#include "clt_mds_index.h"
+#include "runtime/data/clt_mds_index.h"
 #include "runtime/base/clt_io.h"
 
 enum { MDS_OPEN_FILES = 128, MDS_BUFFER = 1 << 16 };

@@ -3,8 +3,8 @@
 #include <unistd.h>
 #include <zstd.h>
 
-#include "clt_digest.h"
-#include "clt_mds.h"
+#include "runtime/data/clt_digest.h"
+#include "runtime/data/clt_mds.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
@@ -52,8 +52,7 @@ static void put_u32(bytes *b, uint32_t v) {
     put(b, &v, sizeof v);
 }
 
-/* --- options ---------------------------------------------------------------------------------------------
- */
+/* --- options --- */
 
 static clt_status parse_compression(clt_mds_writer *w, const char *text) {
     int64_t level = 3;
@@ -158,8 +157,7 @@ size_t clt_mds_writer_shards(const clt_mds_writer *w) {
     return w->files.n;
 }
 
-/* --- shards ----------------------------------------------------------------------------------------------
- */
+/* --- shards --- */
 
 static clt_status write_file(clt_mds_writer *w, const char *name, const bytes *b) {
     char *path = clt_path_join(w->dir, name);

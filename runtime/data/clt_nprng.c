@@ -1,9 +1,8 @@
-#include "clt_nprng.h"
+#include "runtime/data/clt_nprng.h"
 
 #include <string.h>
 
-/* --- SeedSequence ------------------------------------------------------------------------------------------
- */
+/* --- SeedSequence --- */
 
 enum { POOL = 4 };
 
@@ -36,8 +35,7 @@ static void seed_sequence(const uint32_t *words, size_t n, uint64_t out[4]) {
     for (size_t i = 0; i < 4; i++) out[i] = (uint64_t)w[2 * i + 1] << 32 | w[2 * i];
 }
 
-/* --- PCG64 -----------------------------------------------------------------------------------------------
- */
+/* --- PCG64 --- */
 
 static void pcg_step(clt_nprng *r) {
     const clt_u128 m = (clt_u128)2549297995355413924u << 64 | 4865540595714422341u;
@@ -89,8 +87,7 @@ double clt_nprng_uniform(clt_nprng *r, double a, double b) {
     return a + (b - a) * clt_nprng_double(r);
 }
 
-/* --- bounded integers ------------------------------------------------------------------------------------
- */
+/* --- bounded integers --- */
 
 /* Uniform in [0, max] by masked rejection. */
 static uint64_t interval(clt_nprng *r, uint64_t max) {
@@ -132,8 +129,7 @@ int64_t clt_nprng_integer(clt_nprng *r, int64_t lo, int64_t hi) {
     return (int64_t)((uint64_t)lo + v);
 }
 
-/* --- shuffles --------------------------------------------------------------------------------------------
- */
+/* --- shuffles --- */
 
 void clt_nprng_shuffle(clt_nprng *r, void *items, size_t n, size_t size) {
     char *v = items, tmp[64];

@@ -1,4 +1,4 @@
-#include "clt_order.h"
+#include "runtime/data/clt_order.h"
 
 #include <string.h>
 
@@ -158,8 +158,7 @@ clt_status clt_order_batch(clt_order *o, int64_t epoch, int64_t first, int64_t c
     return CLT_OK;
 }
 
-/* --- the ranks' view -------------------------------------------------------------------------------------
- */
+/* --- the ranks' view --- */
 
 /* What a node's ranks share: places from + node + i * nodes of the sequence, made a multiple of the ranks. */
 typedef struct {

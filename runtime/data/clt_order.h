@@ -63,8 +63,7 @@ typedef struct {
 clt_status clt_order_rank(clt_order *o, const clt_order_world *w, int64_t node, int64_t rank,
                           int64_t **ids_out, int64_t *count_out);
 
-/* --- pieces, shared with the tests -------------------------------------------------------------------------
- */
+/* --- pieces, shared with the tests --- */
 
 typedef enum {
     CLT_SHUFFLE_NAIVE,

@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "clt_nprng.h"
-#include "clt_order.h"
+#include "runtime/data/clt_nprng.h"
+#include "runtime/data/clt_order.h"
 
 /* Ids [begin, end) of one shard, or the part of it that lies in one canonical node. */
 typedef struct {

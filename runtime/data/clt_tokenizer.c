@@ -1,4 +1,4 @@
-#include "clt_tokenizer.h"
+#include "runtime/data/clt_tokenizer.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "clt_utf8.h"
+#include "runtime/data/clt_utf8.h"
 
 /* What may follow a leading byte: table 3-7 of the Unicode standard. */
 static bool lead(clt_utf8 *u, unsigned char c) {

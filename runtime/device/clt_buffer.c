@@ -1,10 +1,10 @@
 /* Device memory: created, wrapped, filled, copied, mapped; and who holds it. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "clt_helpers.h"
+#include "runtime/device/clt_helpers.h"
 
 static clt_status no_memory(const clt_device *dev, const char *name, size_t bytes, const char *why) {
     char want[32], used[32], total[32], most[32];
@@ -104,8 +104,7 @@ clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, co
                      b->name, b->bytes);
 }
 
-/* --- on the device
- * ------------------------------------------------------------------------------------------ */
+/* --- on the device --- */
 
 clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes) {
     CLT_TRY(clt_buffer_check(b, offset, bytes, "filling"));
@@ -133,8 +132,7 @@ clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, 
     return CLT_OK;
 }
 
-/* --- mapping
- * ------------------------------------------------------------------------------------------------ */
+/* --- mapping --- */
 
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr) {
     CLT_TRY(clt_buffer_check(b, offset, bytes, "mapping"));
@@ -153,8 +151,7 @@ clt_status clt_buffer_unmap(clt_buffer *b, void *ptr) {
     return CLT_OK;
 }
 
-/* --- who holds the memory
- * ------------------------------------------------------------------------------------- */
+/* --- who holds the memory --- */
 
 static int by_bytes(const void *a, const void *b) {
     const clt_memory_row *x = a, *y = b;

@@ -1,11 +1,11 @@
-#include "clt_cache.h"
+#include "runtime/device/clt_cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "../base/clt_io.h"
+#include "runtime/base/clt_io.h"
 
 enum { MAX_ENTRY = 256 << 20 };
 

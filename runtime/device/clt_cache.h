@@ -6,8 +6,8 @@
 #ifndef CLT_CACHE_H
 #define CLT_CACHE_H
 
-#include "../base/clt_base.h"
-#include "../base/clt_hash.h"
+#include "runtime/base/clt_base.h"
+#include "runtime/base/clt_hash.h"
 
 /* Bumped when what is stored changes its meaning: another field in the probed facts does that, too. */
 enum { CLT_CACHE_FORMAT = 4 };

@@ -1,9 +1,9 @@
-#include "clt_clblast.h"
+#include "runtime/device/clt_clblast.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 /* CLBlastSgemm of the library's C interface; the three leading enums are passed as int. */
 typedef int sgemm_fn(int layout, int trans_a, int trans_b, size_t m, size_t n, size_t k, float alpha,

@@ -5,7 +5,7 @@
 #ifndef CLT_CLBLAST_H
 #define CLT_CLBLAST_H
 
-#include "clt_device.h"
+#include "runtime/device/clt_device.h"
 
 /* Whether libclblast.so.1 can be loaded. */
 bool clt_clblast_available(void);

@@ -1,15 +1,15 @@
 /* Opening and closing a device. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <errno.h>
 #include <string.h>
 #include <strings.h>
 
-#include "../base/clt_io.h"
-#include "../base/clt_thread.h"
-#include "clt_helpers.h"
-#include "clt_record.h"
-#include "clt_waiter.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_thread.h"
+#include "runtime/device/clt_helpers.h"
+#include "runtime/device/clt_record.h"
+#include "runtime/device/clt_waiter.h"
 
 clt_device_params clt_device_params_default(void) {
     return (clt_device_params){.local_size = 1};

@@ -15,7 +15,7 @@
 #ifndef CLT_DEVICE_H
 #define CLT_DEVICE_H
 
-#include "../base/clt_base.h"
+#include "runtime/base/clt_base.h"
 
 typedef struct clt_device clt_device;
 typedef struct clt_buffer clt_buffer;
@@ -91,7 +91,7 @@ bool clt_device_is_broken(clt_device *dev);
 /* Hands queued work to the device without waiting. */
 clt_status clt_device_flush(clt_device *dev);
 
-/* --- buffers ------------------------------------------------------------------------------------------- */
+/* --- buffers --- */
 
 /* `name` is kept for the memory table and messages. Contents are undefined. CLT_NO_MEMORY names the buffer,
  * its size, what is in use and what the device has. bytes > max_alloc is CLT_NO_MEMORY too. */
@@ -136,7 +136,7 @@ static inline clt_ref clt_ref_at(clt_ref r, uint64_t elements) {
 clt_status clt_ref_read_f32(clt_ref r, float *dst, size_t count);
 clt_status clt_ref_write_f32(clt_ref r, const float *src, size_t count);
 
-/* --- kernels ------------------------------------------------------------------------------------------- */
+/* --- kernels --- */
 
 /* A kernel of a file under clkernels/ ("gemm/gemm_cpu.cl"), built with the project's common options plus
  * `options`. Programs are built once per (file, options), kept in memory and, where that helps, in the binary
@@ -179,7 +179,7 @@ enum { CLT_LAUNCH_MOST_ROWS = 65535 };
 clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *local, const clt_arg *args,
                            int count);
 
-/* --- rehearsing ----------------------------------------------------------------------------------------- */
+/* --- rehearsing --- */
 
 /* A rehearsal goes through work without doing it: launches do nothing, reads give zeros, and kernels that are
  * asked for are noted down (writes, fills and copies are done). After it helper processes build what is not
@@ -215,7 +215,7 @@ const char *clt_kernel_file_name(int i);
 /* Options that every program is built with, for offline gates: "-cl-std=CL1.2 ...". */
 const char *clt_kernel_common_options(void);
 
-/* --- caches, counters, timing -------------------------------------------------------------------------- */
+/* --- caches, counters, timing --- */
 
 /* Folder of this device's caches, made on demand; NULL when caching is off. */
 const char *clt_device_cache_dir(clt_device *dev);

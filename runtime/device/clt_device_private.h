@@ -6,9 +6,9 @@
 #define CL_USE_DEPRECATED_OPENCL_1_2_APIS
 #include <CL/cl.h>
 
-#include "../base/clt_hash.h"
-#include "clt_cache.h"
-#include "clt_device.h"
+#include "runtime/base/clt_hash.h"
+#include "runtime/device/clt_cache.h"
+#include "runtime/device/clt_device.h"
 
 /* A device that was found, before it is opened. */
 typedef struct {

@@ -2,7 +2,7 @@
 #ifndef CLT_DEVICE_TEST_H
 #define CLT_DEVICE_TEST_H
 
-#include "clt_device.h"
+#include "runtime/device/clt_device.h"
 
 /* closed: what is queued from now on does not start, as if the device had stopped answering. Open again: the
  * queue runs on, and the device no longer counts as hung. */

@@ -1,4 +1,4 @@
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "clt_helpers.h"
+#include "runtime/device/clt_helpers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clt_ptx.h"
+#include "runtime/device/clt_ptx.h"
 
 #define WORD "--build-helper"
 enum { MOST = 16, MOST_BYTES = 256 << 20 };
@@ -23,8 +23,7 @@ extern char **environ;
  * OCL_ICD_FILENAMES to itself when it is loaded, and a process that inherits that finds no other driver. */
 static char **clean_environ;
 
-/* --- what goes over the socket ----------------------------------------------------------------------------
- */
+/* --- what goes over the socket --- */
 
 typedef struct {
     clt_hash128 key;
@@ -56,8 +55,7 @@ static bool receive_all(int fd, void *data, size_t bytes) {
     return true;
 }
 
-/* --- the helper's side ------------------------------------------------------------------------------------
- */
+/* --- the helper's side --- */
 
 /* A program that does not come to an end ends the helper by its alarm. */
 static bool serve_one(clt_device *dev, int fd) {
@@ -121,8 +119,7 @@ bool clt_device_helper_main(int argc, char **argv, int *code) {
     return false;
 }
 
-/* --- the pool ---------------------------------------------------------------------------------------------
- */
+/* --- the pool --- */
 
 typedef enum { WAITING, RUNNING, DONE, LEFT } job_state; /* LEFT: for the process itself */
 

@@ -14,7 +14,7 @@
 #ifndef CLT_HELPERS_H
 #define CLT_HELPERS_H
 
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 /* Which device helpers shall open, and how many there may be. */
 typedef struct {

@@ -1,12 +1,11 @@
 /* Kernels: found or made, launched with arguments checked. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 
-#include "clt_helpers.h"
+#include "runtime/device/clt_helpers.h"
 
-/* --- kernels
- * -------------------------------------------------------------------------------------------------- */
+/* --- kernels --- */
 
 static clt_kernel *find_kernel(const clt_device *dev, clt_hash128 key) {
     for (int i = 0; i < dev->kernels_n; i++)
@@ -134,8 +133,7 @@ void clt_kernels_free(clt_device *dev) {
     clt_free(dev->programs);
 }
 
-/* --- launching
- * ------------------------------------------------------------------------------------------------ */
+/* --- launching --- */
 
 static cl_int set_arg(clt_kernel *k, cl_uint i, const clt_arg *a) {
     switch (a->kind) {

@@ -1,5 +1,5 @@
 /* The device's peak rates, as a loop of nothing but fma and a loop of nothing but copying reach them. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 
@@ -125,8 +125,7 @@ static clt_status measure(clt_device *dev, double *flops, double *copy) {
     return st;
 }
 
-/* --- matrix units ----------------------------------------------------------------------------------------
- */
+/* --- matrix units --- */
 
 static clt_status matrix_rate(clt_device *dev, bool wgmma, clt_buffer *out, double *flops) {
     /* of one work-item: 4 products of 64 x 128 x 16 by 128 items, or 8 of 16 x 8 x 16 by 32 */
@@ -160,8 +159,7 @@ static clt_status measure_matrix(clt_device *dev, double *flops) {
     return st;
 }
 
-/* --- what is stored --------------------------------------------------------------------------------------
- */
+/* --- what is stored --- */
 
 typedef struct {
     double rate[2];

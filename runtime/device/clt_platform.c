@@ -1,10 +1,10 @@
 /* Which devices there are, and what their drivers say about them. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 
-#include "../base/clt_host.h"
-#include "../base/clt_io.h"
+#include "runtime/base/clt_host.h"
+#include "runtime/base/clt_io.h"
 
 enum { MAX_PLATFORMS = 32, MAX_DEVICES = 64 };
 
@@ -106,8 +106,7 @@ static void make_id(clt_found *f) {
     clt_free(text);
 }
 
-/* --- advice -----------------------------------------------------------------------------------------------
- */
+/* --- advice --- */
 
 /* Driver libraries that do nothing until an .icd file names them, and a part of their platform's name. */
 static const struct {
@@ -204,8 +203,7 @@ static clt_status no_device(const char *found) {
     return st;
 }
 
-/* --- enumeration
- * ---------------------------------------------------------------------------------------------- */
+/* --- enumeration --- */
 
 clt_status clt_platform_find(clt_found **out, int *count) {
     cl_uint np = 0;

@@ -1,18 +1,17 @@
 /* What a device can really do: each fact is a tiny program that was built and run. The results are stored in
  * the cache under the device's id, so only the first start on a device pays for them. Facts that were found
  * while memory or resources ran out are not: the next start asks again. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../base/clt_io.h"
-#include "../base/clt_philox.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_philox.h"
 
 enum { PROBE_TRIPLES = 4096, COPY_BYTES = 32 << 20, LOCAL_TOP = 256 << 10 };
 
-/* --- one probe
- * ------------------------------------------------------------------------------------------------ */
+/* --- one probe --- */
 
 cl_program clt_probe_build(clt_device *dev, const char *source, const char *options) {
     cl_int e;
@@ -66,8 +65,7 @@ static bool probe64(clt_device *dev, const char *source, const char *options, co
     return ok;
 }
 
-/* --- features
- * ------------------------------------------------------------------------------------------------- */
+/* --- features --- */
 
 static bool probe_half(clt_device *dev, const uint32_t *in) {
     static const char source[] = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
@@ -354,8 +352,7 @@ static uint64_t probe_local(clt_device *dev, const uint32_t *in) {
     return good << 10;
 }
 
-/* --- arithmetic
- * ----------------------------------------------------------------------------------------------- */
+/* --- arithmetic --- */
 
 /* Per triple: a/b, sqrt(a), fma(a, b, c), a*b, a+b. The pragma keeps the last two apart. */
 static const char arithmetic_source[] = "#pragma OPENCL FP_CONTRACT OFF\n"
@@ -449,8 +446,7 @@ static void probe_arithmetic(clt_device *dev) {
     clt_free(out);
 }
 
-/* --- pinned copy
- * ---------------------------------------------------------------------------------------------- */
+/* --- pinned copy --- */
 
 /* Best of three copies from pinned, mapped host memory; 0 if the driver refuses anything. */
 static double copy_speed(clt_device *dev, cl_mem pinned, cl_mem target) {
@@ -485,8 +481,7 @@ static double probe_copy(clt_device *dev) {
     return rate;
 }
 
-/* --- storing the facts
- * ---------------------------------------------------------------------------------------- */
+/* --- storing the facts --- */
 
 static void store(clt_device *dev, const char *name) {
     const clt_device_facts *f = &dev->facts;

@@ -1,5 +1,5 @@
 /* Probes that a kernel file brings along: what only variant tables ask of a device. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Programs: built once per (source, options), by this process, by a helper, or found in the cache. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -8,9 +8,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../base/clt_io.h"
-#include "clt_helpers.h"
-#include "clt_ptx.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/device/clt_helpers.h"
+#include "runtime/device/clt_ptx.h"
 
 #define LANGUAGE "-cl-std=CL1.2"
 #define ROUNDING "-cl-fp32-correctly-rounded-divide-sqrt"
@@ -19,8 +19,7 @@ const char *clt_kernel_common_options(void) {
     return LANGUAGE " " ROUNDING;
 }
 
-/* --- building
- * ------------------------------------------------------------------------------------------------- */
+/* --- building --- */
 
 char *clt_program_options(const clt_device *dev, const char *options) {
     return clt_format("%s%s%s%s", LANGUAGE, dev->facts.correct_rounding_option ? " " ROUNDING : "",

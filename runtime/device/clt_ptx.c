@@ -1,4 +1,4 @@
-#include "clt_ptx.h"
+#include "runtime/device/clt_ptx.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,7 +18,7 @@
 #ifndef CLT_PTX_H
 #define CLT_PTX_H
 
-#include "../base/clt_base.h"
+#include "runtime/base/clt_base.h"
 
 #define CLT_PTX_MARK "//@"
 

@@ -1,13 +1,13 @@
 /* Waiting with a deadline, per-kernel times, the steady state. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "clt_device_test.h"
-#include "clt_helpers.h"
-#include "clt_waiter.h"
+#include "runtime/device/clt_device_test.h"
+#include "runtime/device/clt_helpers.h"
+#include "runtime/device/clt_waiter.h"
 
 clt_status clt_hung_error(clt_device *dev, const char *what) {
     return clt_error(
@@ -98,8 +98,7 @@ clt_status clt_device_gate(clt_device *dev, bool closed) {
     return CLT_OK;
 }
 
-/* --- steady state
- * --------------------------------------------------------------------------------------------- */
+/* --- steady state --- */
 
 clt_status clt_steady_check(clt_device *dev, const char *what, const char *name) {
     if (!dev->steady) return CLT_OK;
@@ -129,8 +128,7 @@ void clt_device_get_counters(const clt_device *dev, clt_device_counters *out) {
     *out = dev->counters;
 }
 
-/* --- times by kernel
- * ------------------------------------------------------------------------------------------ */
+/* --- times by kernel --- */
 
 /* Keeps a launch. It was queued before the host went on, so the clocks' distance is at most what the host's
  * clock showed then less the device's: the smallest such difference is the best bound. */

@@ -1,11 +1,11 @@
 /* Recording of launches. */
-#include "clt_record.h"
+#include "runtime/device/clt_record.h"
 
 #include <string.h>
 
-#include "../base/clt_io.h"
-#include "../base/clt_json.h"
-#include "clt_device_private.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/device/clt_device_private.h"
 
 enum { MAX_BUFFERS = 32 };
 

@@ -23,7 +23,7 @@
 #ifndef CLT_RECORD_H
 #define CLT_RECORD_H
 
-#include "clt_device.h"
+#include "runtime/device/clt_device.h"
 
 /* A launch whose buffers hold more than this is too large to record. */
 #define CLT_RECORD_BYTES ((uint64_t)64 << 20)

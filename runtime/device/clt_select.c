@@ -1,5 +1,5 @@
 /* Which device a rank gets. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "clt_slab.h"
+#include "runtime/device/clt_slab.h"
 
 #include <string.h>
 

@@ -12,7 +12,7 @@
 #ifndef CLT_SLAB_H
 #define CLT_SLAB_H
 
-#include "clt_device.h"
+#include "runtime/device/clt_device.h"
 
 enum { CLT_CHUNK = 65536, CLT_MAX_DIMS = 4 };
 

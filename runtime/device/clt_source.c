@@ -1,10 +1,10 @@
 /* Kernel texts: the table that tools/build/embed.c made, or files on disk, with their includes expanded. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#include "../base/clt_io.h"
+#include "runtime/base/clt_io.h"
 
 typedef struct {
     const char *name;

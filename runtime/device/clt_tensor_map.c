@@ -1,14 +1,13 @@
-#include "clt_tensor_map.h"
+#include "runtime/device/clt_tensor_map.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
-/* --- the driver's library ---------------------------------------------------------------------------------
- */
+/* --- the driver's library --- */
 
 /* Functions and values as in NVIDIA's driver API (cuda.h), of which only these few are needed. */
 typedef int encode_fn(void *map, int type, uint32_t dims, void *address, const uint64_t *size,
@@ -45,8 +44,7 @@ static void load(void) {
     cu.ready = cu.init(0) == 0;
 }
 
-/* --- maps of a device -------------------------------------------------------------------------------------
- */
+/* --- maps of a device --- */
 
 enum { SLOTS = 4096, BUCKETS = 4096, MAP_BYTES = 128, STAYS = 1000 };
 _Static_assert(STAYS < SLOTS, "there is always a place that may be taken");
@@ -208,8 +206,7 @@ static clt_status open_maps(clt_device *dev) {
     return st;
 }
 
-/* --- making one -------------------------------------------------------------------------------------------
- */
+/* --- making one --- */
 
 static clt_status where_kernel(clt_device *dev, clt_kernel **k) {
     static const char source[] = "__kernel void where(__global const uchar *p, __global ulong *out)\n"

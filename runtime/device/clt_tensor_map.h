@@ -14,7 +14,7 @@
 #ifndef CLT_TENSOR_MAP_H
 #define CLT_TENSOR_MAP_H
 
-#include "clt_device.h"
+#include "runtime/device/clt_device.h"
 
 typedef enum { CLT_MAP_BF16, CLT_MAP_F16, CLT_MAP_F32 } clt_map_type;
 enum { CLT_MAP_DIMS = 5 };

@@ -1,7 +1,7 @@
 /* Moving bytes between the host and a device, through staging blocks. A write leaves its data in a block and
  * returns; a device with memory of its own is only ever given pinned blocks, because drivers copy from other
  * host memory in pieces of their own, and wait for the queue while they do: without a deadline. */
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "clt_waiter.h"
+#include "runtime/device/clt_waiter.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -7,7 +7,7 @@
 #ifndef CLT_WAITER_H
 #define CLT_WAITER_H
 
-#include "clt_device_private.h"
+#include "runtime/device/clt_device_private.h"
 
 /* NULL if there is no thread to be had: the driver then computes with fewer cores. */
 clt_waiter *clt_waiter_create(void);

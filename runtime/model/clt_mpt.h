@@ -10,14 +10,13 @@
 #ifndef CLT_MPT_H
 #define CLT_MPT_H
 
-#include "../device/clt_slab.h"
-#include "../ops/clt_ops.h"
-#include "clt_mpt_config.h"
+#include "runtime/device/clt_slab.h"
+#include "runtime/ops/clt_ops.h"
+#include "runtime/model/clt_mpt_config.h"
 
 typedef struct clt_mpt clt_mpt;
 
-/* --- parameters --------------------------------------------------------------------------------------------
- */
+/* --- parameters --- */
 
 /* Fills `table` (start from {0}) with the model's tensors under Foundry's names, in the order of its state
  * dict. */
@@ -35,8 +34,7 @@ clt_status clt_mpt_init_weights(const clt_mpt_config *cfg, const clt_slab_table 
 void clt_mpt_init_range(const clt_mpt_config *cfg, const clt_slab_table *table, int entry, uint64_t seed,
                         uint64_t first, uint64_t count, float *out);
 
-/* --- memory
- * --------------------------------------------------------------------------------------------------- */
+/* --- memory --- */
 
 /* What the backward pass computes again instead of keeping it. */
 typedef enum {
@@ -73,8 +71,7 @@ typedef struct {
 clt_status clt_mpt_plan(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_device_type type,
                         clt_mpt_memory *out);
 
-/* --- the model on a device
- * -------------------------------------------------------------------------------------- */
+/* --- the model on a device --- */
 
 /* `weights` (fp32) and `narrow` (NULL with type CLT_F32; else the weights as shape->type, a narrow slab that
  * the caller keeps equal to the rounded weights) are borrowed and must use the table of clt_mpt_table. Norms,

@@ -1,6 +1,6 @@
 /* The backward pass of an MPT, from the gradient of norm_f's output down to the embedding. Weight gradients
  * go to the lane's accumulator (clt_mpt_batch.grads). */
-#include "clt_mpt_internal.h"
+#include "runtime/model/clt_mpt_internal.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* What goes to the device with each microbatch, and what tests and tools read back. */
-#include "clt_mpt_internal.h"
+#include "runtime/model/clt_mpt_internal.h"
 
-#include "../ops/ref/clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 #include <string.h>
 

@@ -1,17 +1,16 @@
-#include "clt_mpt_config.h"
+#include "runtime/model/clt_mpt_config.h"
 
 #include <math.h>
 
-#include "../base/clt_dmath.h"
-#include "../base/clt_json.h"
-#include "clt_mpt_config_internal.h"
+#include "runtime/base/clt_dmath.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/model/clt_mpt_config_internal.h"
 
 const clt_schema *clt_mpt_config_schema(void) {
     return &clt_mpt_config_model_schema;
 }
 
-/* --- from what is written to what is meant
- * -------------------------------------------------------------------- */
+/* --- from what is written to what is meant --- */
 
 static clt_status fail(clt_schema_reader *r, const char *path, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -6,9 +6,9 @@
 
 #include <jansson.h>
 
-#include "../base/clt_schema.h"
+#include "runtime/base/clt_schema.h"
 
-#include "../ops/clt_ops.h"
+#include "runtime/ops/clt_ops.h"
 
 enum { CLT_MPT_MAX_LAYERS = 512 };
 

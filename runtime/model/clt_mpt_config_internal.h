@@ -4,7 +4,7 @@
 #ifndef CLT_MPT_CONFIG_INTERNAL_H
 #define CLT_MPT_CONFIG_INTERNAL_H
 
-#include "clt_mpt_config.h"
+#include "runtime/model/clt_mpt_config.h"
 
 /* The section as it is written. NaN in what is optional: not given. */
 typedef struct {

@@ -1,6 +1,6 @@
 /* A model configuration written back with MPTConfig's keys. Values that were resolved are written as numbers,
  * so that reading them again gives the same model. */
-#include "clt_mpt_config_internal.h"
+#include "runtime/model/clt_mpt_config_internal.h"
 
 static json_t *number_or_null(double v, double none) {
     return v == none ? json_null() : json_real(v);

@@ -1,13 +1,12 @@
 /* The table of every key of a model configuration, and the readers of those with a form of their own. */
 #include <string.h>
 
-#include "clt_mpt_config_internal.h"
+#include "runtime/model/clt_mpt_config_internal.h"
 
 #define AT(field) offsetof(clt_mpt_config_raw, field)
 #define NOWHERE CLT_KEY_NOWHERE
 
-/* --- values with a form of their own
- * ------------------------------------------------------------------------ */
+/* --- values with a form of their own --- */
 
 static clt_status read_tristate(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
                                 void *field) {
@@ -141,8 +140,7 @@ static clt_status keep_json(clt_schema_reader *r, const clt_key *k, const char *
     return CLT_OK;
 }
 
-/* --- the tables
- * ------------------------------------------------------------------------------------------------- */
+/* --- the tables --- */
 
 static const char *const attn_types[] = {"multihead_attention", "multiquery_attention",
                                          "grouped_query_attention", NULL};

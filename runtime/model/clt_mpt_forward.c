@@ -1,5 +1,5 @@
 /* The forward pass of an MPT, top to bottom: embedding, blocks, final norm, head and loss. */
-#include "clt_mpt_internal.h"
+#include "runtime/model/clt_mpt_internal.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
 #ifndef CLT_MPT_INTERNAL_H
 #define CLT_MPT_INTERNAL_H
 
-#include "../ops/clt_dropout.h"
-#include "clt_mpt.h"
+#include "runtime/ops/clt_dropout.h"
+#include "runtime/model/clt_mpt.h"
 
 /* Index of each tensor of a block in the parameter table; -1: the model has no such tensor. */
 typedef struct {

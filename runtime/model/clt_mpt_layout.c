@@ -1,10 +1,10 @@
 /* Where a model's activations and workspaces lie, and how much they take. The same walk plans and allocates.
  */
-#include "clt_mpt_internal.h"
+#include "runtime/model/clt_mpt_internal.h"
 
 #include <string.h>
 
-#include "clt_positions.h"
+#include "runtime/model/clt_positions.h"
 
 enum {
     MIB = 1 << 20,

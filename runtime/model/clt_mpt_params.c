@@ -1,15 +1,14 @@
 /* The parameter table of an MPT and its initial values (LLM Foundry's names and init_config). */
-#include "clt_mpt_internal.h"
+#include "runtime/model/clt_mpt_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../base/clt_dmath.h"
-#include "../base/clt_philox.h"
-#include "../base/clt_thread.h"
+#include "runtime/base/clt_dmath.h"
+#include "runtime/base/clt_philox.h"
+#include "runtime/base/clt_thread.h"
 
-/* --- table
- * -------------------------------------------------------------------------------------------------- */
+/* --- table --- */
 
 static void add(clt_slab_table *t, int64_t rows, int64_t cols, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -148,8 +147,7 @@ void clt_mpt_index_free(clt_mpt_index *x) {
     x->block = NULL;
 }
 
-/* --- initial values
- * ------------------------------------------------------------------------------------------- */
+/* --- initial values --- */
 
 /* The inverse of the normal distribution: Wichura, algorithm AS 241 (PPND16), Applied Statistics 37 (1988).
  */

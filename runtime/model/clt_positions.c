@@ -1,8 +1,8 @@
-#include "clt_positions.h"
+#include "runtime/model/clt_positions.h"
 
 #include <math.h>
 
-#include "../base/clt_dmath.h"
+#include "runtime/base/clt_dmath.h"
 
 void clt_alibi_slopes(int64_t heads, double bias_max, float *slopes) {
     int64_t n2 = 1;

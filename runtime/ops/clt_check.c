@@ -1,9 +1,9 @@
-#include "clt_check.h"
+#include "runtime/ops/clt_check.h"
 
 #include <math.h>
 
-#include "../base/clt_philox.h"
-#include "ref/clt_ref.h"
+#include "runtime/base/clt_philox.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 enum { OFFSET = 5, ALIGNED = 8 };
 

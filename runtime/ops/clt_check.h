@@ -13,7 +13,7 @@
 #ifndef CLT_CHECK_H
 #define CLT_CHECK_H
 
-#include "clt_variant.h"
+#include "runtime/ops/clt_variant.h"
 
 enum { CLT_CHECK_MAX = 32 };
 

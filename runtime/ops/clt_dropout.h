@@ -2,7 +2,7 @@
 #ifndef CLT_DROPOUT_H
 #define CLT_DROPOUT_H
 
-#include "../base/clt_philox.h"
+#include "runtime/base/clt_philox.h"
 
 typedef struct {
     uint32_t key[2];

@@ -1,6 +1,6 @@
 /* Activations and gated MLPs. */
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 static clt_status forward(clt_ops *ops, const clt_variant *v, int64_t rows, int64_t cols, clt_ref x,
                           int64_t ldx, clt_ref y, int64_t ldy) {

@@ -1,8 +1,8 @@
 /* Attention: picks a body made for this head size and these features, checks it, queues it. */
 #include <string.h>
 
-#include "clt_dropout.h"
-#include "clt_op_attention.h"
+#include "runtime/ops/clt_dropout.h"
+#include "runtime/ops/clt_op_attention.h"
 
 enum { BLOCK = 64 };
 
@@ -10,8 +10,7 @@ typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
 typedef clt_attention_args arg_list;
 
-/* --- arguments --------------------------------------------------------------------------------------------
- */
+/* --- arguments --- */
 
 void clt_attention_add(arg_list *l, clt_arg a) {
     l->a[l->n++] = a;
@@ -51,8 +50,7 @@ arg_list clt_attention_common_args(const params *p) {
     return l;
 }
 
-/* --- bodies: work-groups in local memory
- * --------------------------------------------------------------------- */
+/* --- bodies: work-groups in local memory --- */
 
 static clt_status launch_tiles(clt_ops *ops, const clt_variant *v, const char *name, const params *p,
                                int64_t heads, const arg_list *l) {
@@ -103,8 +101,7 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
     return launch_tiles(ops, v, "attention_backward_kv", p, p->kv_heads, &kv);
 }
 
-/* --- bodies: one work item a group
- * ----------------------------------------------------------------------------- */
+/* --- bodies: one work item a group --- */
 
 static clt_status launch_blocks(clt_ops *ops, const clt_variant *v, const char *name, const params *p,
                                 int64_t heads, const arg_list *l) {
@@ -159,8 +156,7 @@ static uint64_t cpu_workspace(clt_device_type type, const params *p) {
     return (uint64_t)(2 * p->batch * p->seq * p->kv_heads * p->head_dim) * sizeof(float);
 }
 
-/* --- all bodies -------------------------------------------------------------------------------------------
- */
+/* --- all bodies --- */
 
 static const clt_attention_body group = {"group", group_forward, group_backward, NULL, NULL, group_workspace};
 static const clt_attention_body cpu = {"cpu", cpu_forward, cpu_backward, NULL, NULL, cpu_workspace};
@@ -186,8 +182,7 @@ clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const 
     return body ? body->backward(ops, v, g) : unknown_body(v);
 }
 
-/* --- choosing
- * ------------------------------------------------------------------------------------------------- */
+/* --- choosing --- */
 
 clt_status clt_attention_validate(const params *p) {
     if (p->batch < 1 || p->seq < 1 || p->heads < 1 || p->kv_heads < 1 || p->head_dim < 1 ||

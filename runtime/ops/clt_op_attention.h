@@ -4,7 +4,7 @@
 #ifndef CLT_OP_ATTENTION_H
 #define CLT_OP_ATTENTION_H
 
-#include "clt_tune.h"
+#include "runtime/ops/clt_tune.h"
 
 enum { CLT_ATTENTION_MAX_ARGS = 72, CLT_ATTENTION_OPTIONS = 192 };
 

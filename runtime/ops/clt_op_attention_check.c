@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "../base/clt_thread.h"
-#include "clt_op_attention.h"
-#include "ref/clt_ref.h"
+#include "runtime/base/clt_thread.h"
+#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 enum { HEADS = 2, EXACT_SEQ = 75, FAST_SEQ = 299 };
 enum { T_Q, T_K, T_V, T_DOUT, T_O, T_DQ, T_DK, T_DV, TENSORS };
@@ -122,7 +122,7 @@ static clt_status compare_bits(const check_case *c, int t) {
     return st;
 }
 
-/* --- forward -------------------------------------------------------------------------------------------- */
+/* --- forward --- */
 
 /* What the formula gives, made by all cores: this is the longest part of a first start's checks. */
 typedef struct {
@@ -210,7 +210,7 @@ static clt_status last(check_case *c, const clt_variant *v) {
     return CLT_OK;
 }
 
-/* --- backward ------------------------------------------------------------------------------------------- */
+/* --- backward --- */
 
 static clt_status compare_gradients(const check_case *c) {
     const size_t n = elements(c, T_DQ), m = elements(c, T_DK);

@@ -1,7 +1,7 @@
 /* The last rows of attention, over keys and values that are kept: the rows of attention_last.vt. */
 #include <string.h>
 
-#include "clt_op_attention.h"
+#include "runtime/ops/clt_op_attention.h"
 
 typedef clt_attention_params params;
 

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "clt_op_attention.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 enum { SLICES = 2, SAMPLES = 12 }; /* places of a slice */
 
@@ -33,7 +33,7 @@ static uint64_t out_elements(const params *p) {
     return (uint64_t)(p->batch * p->seq * p->heads * p->head_dim);
 }
 
-/* --- the host's slices ---------------------------------------------------------------------------------- */
+/* --- the host's slices --- */
 
 /* `rows` rows of n elements that begin at element `at` of a tensor of the pattern and are `ld` apart. */
 static float *gather(const float *pattern, uint64_t at, int64_t ld, int64_t rows, int64_t n, float *to) {
@@ -81,7 +81,7 @@ static void make_slice(const attention_tensors *t, const float *pattern, slice *
     r->accumulate_kv = t->g.accumulate_kv;
 }
 
-/* --- tensors -------------------------------------------------------------------------------------------- */
+/* --- tensors --- */
 
 static void drop(void *tensors) {
     attention_tensors *t = tensors;
@@ -187,7 +187,7 @@ static clt_status run_backward(clt_ops *ops, const clt_variant *v, void *tensors
     return clt_attention_run_backward(ops, v, &t->g);
 }
 
-/* --- errors --------------------------------------------------------------------------------------------- */
+/* --- errors --- */
 
 /* The largest error of a row of the device's tensor against `exact`, the oracle's fp32 values (rounded here),
  * or, where that is NULL, against `want` in parts of `bound`. */

@@ -1,6 +1,6 @@
 /* Attention forward on Hopper's matrix units: maps, order of tiles, launch (attention_wgmma.cl). */
-#include "../device/clt_tensor_map.h"
-#include "clt_op_attention.h"
+#include "runtime/device/clt_tensor_map.h"
+#include "runtime/ops/clt_op_attention.h"
 
 typedef clt_attention_params params;
 

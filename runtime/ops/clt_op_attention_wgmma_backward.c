@@ -1,7 +1,7 @@
 /* The backward pass of attention on Hopper's matrix unit (clkernels/attention/attention_wgmma_backward.cl).
  */
-#include "../device/clt_tensor_map.h"
-#include "clt_op_attention.h"
+#include "runtime/device/clt_tensor_map.h"
+#include "runtime/ops/clt_op_attention.h"
 
 enum {
     ROWS = 128,

@@ -1,6 +1,6 @@
 /* Casts between fp32 and the 16-bit formats. */
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 static const char *kernel_name(clt_dtype from, clt_dtype to) {
     if (from == CLT_F32 && to == CLT_BF16) return "cast_f32_bf16";

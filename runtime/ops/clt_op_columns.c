@@ -1,9 +1,9 @@
 /* Sums down columns: a bias's gradient, and how the sums of norm backward end. Kernels of clkernels/norm. */
 #include <string.h>
 
-#include "clt_op_norm.h"
-#include "clt_ops_state.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_op_norm.h"
+#include "runtime/ops/clt_ops_state.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 enum { SPAN = 1024, SIDE = 16 };
 

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "clt_dropout.h"
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_dropout.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 static clt_status add(clt_ops *ops, const clt_variant *v, clt_ref dst, clt_ref src, uint64_t count) {
     int64_t n = (int64_t)count;
@@ -137,8 +137,7 @@ clt_status clt_op_count_nonfinite(clt_ops *ops, clt_dtype type, clt_ref x, uint6
                (clt_arg[]){CLT_REF(counter)}, 2);
 }
 
-/* --- rotary positions
- * ---------------------------------------------------------------------------------------- */
+/* --- rotary positions --- */
 
 typedef struct {
     int64_t rows, seq, heads, half;
@@ -191,8 +190,7 @@ clt_status clt_op_rope(clt_ops *ops, clt_dtype type, int64_t rows, int64_t seq, 
     return rope(ops, v, &(rope_params){rows, seq, heads, head_dim / 2, x, ldx, cos_sin, inverse});
 }
 
-/* --- dropout
- * -------------------------------------------------------------------------------------------------- */
+/* --- dropout --- */
 
 static clt_status dropout(clt_ops *ops, const clt_variant *v, const clt_dropout_params *p) {
     clt_kernel *k;

@@ -1,6 +1,6 @@
 /* Token and position lookups, and their gradients: kernels of clkernels/embedding. */
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 /* Launches over (segments of `seg` columns of a row, count). */
 static clt_status launch_segments(clt_ops *ops, const clt_variant *v, const char *name, size_t seg,

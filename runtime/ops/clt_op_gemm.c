@@ -1,5 +1,5 @@
 /* GEMM: checks the call, picks the variant, hands it to the body. */
-#include "clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm.h"
 
 #include <limits.h>
 #include <string.h>
@@ -57,7 +57,7 @@ bool clt_gemm_c_is_free(const clt_gemm_params *p) {
            !overlaps(p, p->grad_pre, p->ldgrad, p->aux_type);
 }
 
-/* --- checking the call ---------------------------------------------------------------------------------- */
+/* --- checking the call --- */
 
 static clt_status check_matrix(const char *name, clt_ref r, clt_dtype type, int64_t rows, int64_t cols,
                                int64_t ld) {
@@ -122,8 +122,7 @@ static clt_status check_call(const clt_gemm_params *p) {
     return check_types(p);
 }
 
-/* --- choosing ---------------------------------------------------------------------------------------------
- */
+/* --- choosing --- */
 
 /* The body that a row names; NULL: there is none of that name. */
 static const clt_gemm_body *body_of(const clt_variant *v) {

@@ -8,7 +8,7 @@
 #ifndef CLT_OP_GEMM_H
 #define CLT_OP_GEMM_H
 
-#include "clt_tune.h"
+#include "runtime/ops/clt_tune.h"
 
 /* Flags of the kernels' epilogue: clkernels/gemm/gemm_epilogue.clh. */
 enum {

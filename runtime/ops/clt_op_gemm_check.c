@@ -1,14 +1,14 @@
 /* The check of a GEMM variant: small shapes with every kind of edge, against the oracle. Exact rows must give
  * its words; rows of `numerics: fast` add in an order of their own and must stay within a bound of the exact
  * sums. */
-#include "clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../base/clt_philox.h"
-#include "../base/clt_thread.h"
-#include "ref/clt_ref.h"
+#include "runtime/base/clt_philox.h"
+#include "runtime/base/clt_thread.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 enum { GAP = 20, MOST_FLOATS = 1 << 20, MOST_PARTS = 8 };
 
@@ -118,8 +118,7 @@ static void build_case(check_case *c, const check_shape *s) {
     c->sum = tn && c->has_sums ? add_matrix(c, 1, s->m, s->m, CLT_F32, 1, &p->a_sum) : NULL;
 }
 
-/* --- the device's side -----------------------------------------------------------------------------------
- */
+/* --- the device's side --- */
 
 static uint8_t *place_of(const check_case *c, uint8_t *bytes, int i) {
     return bytes + c->part[i].at * 4 + c->part[i].shift * clt_dtype_bytes(c->part[i].type);
@@ -152,8 +151,7 @@ static clt_status download(clt_ops *ops, const check_case *c, const char *what, 
     return st;
 }
 
-/* --- comparing ---------------------------------------------------------------------------------------------
- */
+/* --- comparing --- */
 
 static bool same_word(float a, float b) {
     return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0;

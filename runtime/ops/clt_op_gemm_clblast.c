@@ -1,8 +1,8 @@
 /* GEMM by the CLBlast library, for `numerics: fast`: the product, then the epilogue as a pass of its own
  * (clkernels/gemm/gemm_finish.cl). Samples of a weight gradient are one sum here. */
-#include "clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm.h"
 
-#include "../device/clt_clblast.h"
+#include "runtime/device/clt_clblast.h"
 
 enum { SLOT_PRODUCT = 1 };
 

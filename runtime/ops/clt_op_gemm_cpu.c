@@ -4,7 +4,7 @@
  *
  * Packed panels go through scratch slot 0 in blocks of at most PACK_LIMIT floats, so that they stay in the
  * last level cache and the workspace does not grow with the batch. */
-#include "clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm.h"
 
 enum {
     SLOT_PACKED = 0,
@@ -80,7 +80,7 @@ static clt_status launch(clt_kernel *k, int64_t gx, int64_t gy, const clt_arg *a
     return clt_launch(k, 2, (size_t[]){(size_t)gx, (size_t)gy}, (size_t[]){1, 1}, args, count);
 }
 
-/* --- NT and NN ------------------------------------------------------------------------------------------ */
+/* --- NT and NN --- */
 
 /* One block: rows [row, row + rows) of a and c, steps [k0, k0 + k) of the chains. */
 static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan, int64_t row, int64_t rows,
@@ -130,8 +130,7 @@ static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *pla
     return CLT_OK;
 }
 
-/* --- TN ---------------------------------------------------------------------------------------------------
- */
+/* --- TN --- */
 
 /* Columns [column, column + columns) of b and c, rows [k0, k0 + k) of a and b; first, last: where this stands
  * in the chain of a group (both true: whole groups). */

@@ -1,7 +1,7 @@
 /* GEMM by work-groups: clkernels/gemm/gemm_portable.cl and gemm_tiles.cl, one launch. A weight gradient with
  * few tiles goes through scratch slot 0 in gemm_tiles: groups of rows side by side, then a launch that adds
  * them. */
-#include "clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm.h"
 
 #include <string.h>
 

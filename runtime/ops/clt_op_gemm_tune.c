@@ -1,10 +1,10 @@
 /* How GEMM's rows are timed at a shape: on tensors of their own, whose sampled outputs are compared with the
  * oracle. */
-#include "clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm.h"
 
 #include <math.h>
 
-#include "ref/clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 enum { SAMPLES = 64 };
 

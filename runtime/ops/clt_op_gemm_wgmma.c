@@ -1,9 +1,9 @@
 /* GEMM of 16-bit operands on NVIDIA's matrix units: clkernels/gemm/gemm_wgmma.cl. */
-#include "clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm.h"
 
 #include <math.h>
 
-#include "../device/clt_tensor_map.h"
+#include "runtime/device/clt_tensor_map.h"
 
 /* Of the usual tiles' time: the estimates are not good enough to tell less of a difference. */
 #define CLEARLY 0.97

@@ -1,8 +1,8 @@
 /* A loss that is not finite, or a bad step before this one, keeps the weights as they are. */
 #include <math.h>
 
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 static clt_status guard(clt_ops *ops, const clt_variant *v, clt_ref x, uint64_t count, clt_ref flag,
                         clt_ref g) {

@@ -1,6 +1,6 @@
 /* A hash of a tensor's bits: equal on every device, so that ranks can compare what they hold. */
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 static clt_status hash(clt_ops *ops, const clt_variant *v, clt_ref x, uint64_t count, uint64_t first,
                        clt_ref sums) {

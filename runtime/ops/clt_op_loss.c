@@ -1,8 +1,8 @@
 /* Softmax cross-entropy in place: kernels of clkernels/loss. */
 #include <string.h>
 
-#include "clt_check.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_check.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 /* Rows of loss_stream.cl: for a vocabulary that fits into local memory and is aligned to 8 elements. */
 static bool is_stream(const clt_variant *v) {

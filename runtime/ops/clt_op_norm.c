@@ -1,8 +1,8 @@
 /* Normalisation forward and backward: kernels of clkernels/norm. */
 #include <string.h>
 
-#include "clt_op_norm.h"
-#include "ref/clt_ref.h"
+#include "runtime/ops/clt_op_norm.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 bool clt_norm_is_rows(const clt_variant *v) {
     return strcmp(v->body, "rows") == 0;

@@ -2,7 +2,7 @@
 #ifndef CLT_OP_NORM_H
 #define CLT_OP_NORM_H
 
-#include "clt_check.h"
+#include "runtime/ops/clt_check.h"
 
 /* Rows whose sum a block is; the kernels are specialised for what a call has, and variants are checked, and
  * have their verdicts, as specialised. */

@@ -1,7 +1,7 @@
 /* Decoupled AdamW and Lion over pieces of the slab. */
-#include "../device/clt_slab.h"
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/device/clt_slab.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 static clt_status adamw(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
     return clt_vector_launch(ops, v, "adamw", "", count,

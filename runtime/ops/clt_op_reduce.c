@@ -1,10 +1,10 @@
 /* Row sums, sums of squares of the slab's chunks, and the status of the gradient's norm. */
 #include <math.h>
 
-#include "../device/clt_slab.h"
-#include "clt_variant.h"
-#include "clt_rowwise.h"
-#include "ref/clt_ref.h"
+#include "runtime/device/clt_slab.h"
+#include "runtime/ops/clt_variant.h"
+#include "runtime/ops/clt_rowwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 /* One row a work-group: of one item, or of 64. */
 static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, uint64_t rows,

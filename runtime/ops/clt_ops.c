@@ -1,9 +1,9 @@
 /* The context of the operations: device, numerics mode, variant tables, and the shared scratch buffers. */
-#include "clt_ops.h"
+#include "runtime/ops/clt_ops.h"
 
-#include "../base/clt_signal.h"
-#include "clt_ops_state.h"
-#include "clt_tune.h"
+#include "runtime/base/clt_signal.h"
+#include "runtime/ops/clt_ops_state.h"
+#include "runtime/ops/clt_tune.h"
 
 clt_ops_params clt_ops_params_default(void) {
     return (clt_ops_params){.numerics = CLT_EXACT, .tune_seconds = 5};

@@ -19,7 +19,7 @@
 #ifndef CLT_OPS_H
 #define CLT_OPS_H
 
-#include "../device/clt_device.h"
+#include "runtime/device/clt_device.h"
 
 typedef struct clt_ops clt_ops;
 
@@ -73,8 +73,7 @@ bool clt_ops_stops(const clt_ops *ops); /* whether it would */
 /* Device scratch bytes that the operations hold now (their workspaces), for the memory table. */
 uint64_t clt_ops_workspace_bytes(const clt_ops *ops);
 
-/* --- GEMM (clt_op_gemm.c, clkernels/gemm) -----------------------------------------------------------------
- */
+/* --- GEMM (clt_op_gemm.c, clkernels/gemm) --- */
 
 typedef enum {
     CLT_GEMM_NT, /* c[m,n] = a[m,k] * b[n,k]^T    forward: x * W^T */
@@ -139,8 +138,7 @@ const char *clt_op_gemm_variant(clt_ops *ops, const clt_gemm_params *p);
  */
 uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p);
 
-/* --- normalisation (clt_op_norm.c, clkernels/norm)
- * ---------------------------------------------------------- */
+/* --- normalisation (clt_op_norm.c, clkernels/norm) --- */
 
 /* y = (x - mean) * rstd * w + b (layernorm), y = x * rstd * w (rms). One row is `cols` elements; with heads >
  * 1 a token row holds `heads` such rows side by side (row r: token r / heads, columns (r % heads) * cols
@@ -193,8 +191,7 @@ void clt_op_sums_later(clt_ops *ops);
 clt_status clt_op_sums_now(clt_ops *ops);
 uint64_t clt_op_sums_workspace(clt_device_type type, int64_t rows, int64_t cols, int64_t rows_per_sample);
 
-/* --- embedding (clt_op_embedding.c, clkernels/embedding)
- * ------------------------------------------------------ */
+/* --- embedding (clt_op_embedding.c, clkernels/embedding) --- */
 
 /* out[r] = wte[ids[r]] (+ wpe[r % T]); fraction f != 1: f*x + (1-f)*x, as the model's embedding_fraction. */
 typedef struct {
@@ -222,8 +219,7 @@ clt_status clt_op_embedding_backward(clt_ops *ops, const clt_embedding_grad_para
 clt_status clt_op_embedding_add_rows(clt_ops *ops, clt_ref dst, clt_ref src, clt_ref ids, int64_t unique,
                                      int64_t cols);
 
-/* --- attention (clt_op_attention.c, clkernels/attention)
- * ------------------------------------------------------ */
+/* --- attention (clt_op_attention.c, clkernels/attention) --- */
 
 /* Causal attention in the flash form. Column h*D of a q row is head h; query head h uses key/value head
  * h / (H / KV). Query i sees keys j with j <= i, j >= i - window (window >= 0), seq_ids equal. */
@@ -267,8 +263,7 @@ const char *clt_op_attention_variant(clt_ops *ops, const clt_attention_params *p
 const char *clt_op_attention_backward_variant(clt_ops *ops, const clt_attention_grad_params *p);
 uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_params *p);
 
-/* --- elementwise (clt_op_activation.c, clkernels/activation)
- * --------------------------------------------------- */
+/* --- elementwise (clt_op_activation.c, clkernels/activation) --- */
 
 /* All tensors of one call are of `type`, factors and tables fp32. */
 
@@ -316,8 +311,7 @@ clt_status clt_op_add(clt_ops *ops, clt_ref dst, clt_ref src, uint64_t count);
 clt_status clt_op_copy_rows(clt_ops *ops, clt_dtype type, int64_t rows, int64_t cols, clt_ref src,
                             int64_t ldsrc, clt_ref dst, int64_t lddst);
 
-/* --- loss (clt_op_loss.c, clkernels/loss)
- * ----------------------------------------------------------------------- */
+/* --- loss (clt_op_loss.c, clkernels/loss) --- */
 
 /* Softmax cross-entropy over rows of logits [rows, V]. z = logits * scale; softcap c: z = c * tanh(z / c).
  * targets: int32 [rows], -100 (any negative): ignored. token_loss[r] = log sum exp(z) - z[target], +0 if
@@ -337,8 +331,7 @@ clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p);
 /* out[s] = sum of a sample's token losses along the row rule: x [samples, seq] -> out [samples]. */
 clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_ref x, int64_t ldx, clt_ref out);
 
-/* --- slab operations (clt_op_optimizer.c, clt_op_reduce.c; clkernels/optimizer, reduce)
- * --------------------------- */
+/* --- slab operations (clt_op_optimizer.c, clt_op_reduce.c; clkernels/optimizer, reduce) --- */
 
 /* Sum of squares of each chunk (65,536 elements) of x [chunks * 65536] into out[chunks], along the row rule.
  */
@@ -392,14 +385,12 @@ typedef struct {
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p);
 clt_status clt_op_lion(clt_ops *ops, const clt_optimizer_params *p);
 
-/* --- casts (clt_op_cast.c, clkernels/cast)
- * ----------------------------------------------------------------------- */
+/* --- casts (clt_op_cast.c, clkernels/cast) --- */
 
 /* dst = (type) src, round to nearest even, NaN stays NaN (quiet, sign kept). */
 clt_status clt_op_cast(clt_ops *ops, clt_dtype from, clt_dtype to, clt_ref src, clt_ref dst, uint64_t count);
 
-/* --- finding what broke
- * ------------------------------------------------------------------------------------------- */
+/* --- finding what broke --- */
 
 /* count[0] (uint32) += number of elements that are NaN or infinite; for the replay of a bad step. */
 clt_status clt_op_count_nonfinite(clt_ops *ops, clt_dtype type, clt_ref x, uint64_t count, clt_ref counter);

@@ -2,7 +2,7 @@
 #ifndef CLT_OPS_STATE_H
 #define CLT_OPS_STATE_H
 
-#include "clt_variant.h"
+#include "runtime/ops/clt_variant.h"
 
 /* The last one is clt_op_columns.c's alone: what it holds outlives a call. */
 enum { CLT_SCRATCH_SLOTS = 5, CLT_SCRATCH_LATER = 4 };

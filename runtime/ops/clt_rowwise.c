@@ -1,6 +1,6 @@
-#include "clt_rowwise.h"
+#include "runtime/ops/clt_rowwise.h"
 
-#include "../base/clt_philox.h"
+#include "runtime/base/clt_philox.h"
 
 static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
                          uint64_t rows, uint64_t cols, const clt_arg *args, int n) {

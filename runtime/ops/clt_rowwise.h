@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "clt_check.h"
+#include "runtime/ops/clt_check.h"
 
 /* A matrix argument of a kernel: pointer, offset, and the distance between rows. */
 typedef struct {

@@ -1,11 +1,11 @@
-#include "clt_tune.h"
+#include "runtime/ops/clt_tune.h"
 
 #include <string.h>
 
-#include "../base/clt_io.h"
-#include "../device/clt_cache.h"
-#include "../device/clt_record.h"
-#include "clt_ops_state.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/device/clt_cache.h"
+#include "runtime/device/clt_record.h"
+#include "runtime/ops/clt_ops_state.h"
 
 #define HEAD "op,shape,variant,seconds,error,key,device,driver"
 
@@ -16,7 +16,7 @@ struct clt_tune {
     bool announced, changed;
 };
 
-/* --- the file ------------------------------------------------------------------------------------------- */
+/* --- the file --- */
 
 static char *csv_path(clt_ops *ops) {
     const char *dir = clt_device_cache_dir(ops->dev);
@@ -154,7 +154,7 @@ const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n) {
     return ops->tune ? ops->tune->line : NULL;
 }
 
-/* --- measuring ------------------------------------------------------------------------------------------ */
+/* --- measuring --- */
 
 /* Seconds a call: the best of a few blocks. A row that is far from `best` is left after its first call. */
 static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_variant *v, void *tensors,
@@ -262,7 +262,7 @@ static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
     return CLT_OK;
 }
 
-/* --- asking --------------------------------------------------------------------------------------------- */
+/* --- asking --- */
 
 /* Today's line of this device and driver; or, `known`, the checked-in one of this device. */
 static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like, bool known) {

@@ -18,7 +18,7 @@
 #ifndef CLT_TUNE_H
 #define CLT_TUNE_H
 
-#include "clt_variant.h"
+#include "runtime/ops/clt_variant.h"
 
 /* How an operation measures its rows on tensors of its own. */
 typedef struct {

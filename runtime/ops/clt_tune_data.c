@@ -1,8 +1,8 @@
 /* Tensors for timing: a block of random numbers that repeats, so that outputs can be compared with the oracle
  * without copies of whole tensors on the host. */
-#include "../base/clt_philox.h"
-#include "clt_tune.h"
-#include "ref/clt_ref.h"
+#include "runtime/base/clt_philox.h"
+#include "runtime/ops/clt_tune.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 float *clt_tune_pattern(clt_dtype type) {
     const uint32_t key[2] = {1, 0x74756e65};

@@ -1,5 +1,5 @@
 /* Variant tables: reading, filtering by the device's facts, forcing, and the verdicts of the checks. */
-#include "clt_variant.h"
+#include "runtime/ops/clt_variant.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -8,17 +8,17 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "../base/clt_hash.h"
-#include "../base/clt_io.h"
-#include "../device/clt_record.h"
-#include "../device/clt_tensor_map.h"
-#include "clt_ops_state.h"
-#include "ref/clt_ref.h"
+#include "runtime/base/clt_hash.h"
+#include "runtime/base/clt_io.h"
+#include "runtime/device/clt_record.h"
+#include "runtime/device/clt_tensor_map.h"
+#include "runtime/ops/clt_ops_state.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 /* Goes into every verdict's key; raise it when a check or an oracle changes its meaning. */
 #define VERDICT_FORMAT "verdict 3"
 
-/* --- requirements --------------------------------------------------------------------------------------- */
+/* --- requirements --- */
 
 static void *open_library(const char *name) {
     static const char *const ending[] = {".so.1", ".so"};
@@ -118,7 +118,7 @@ static clt_status row_is_usable(const clt_ops *ops, const clt_variant *v, bool *
     return CLT_OK;
 }
 
-/* --- reading -------------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 static clt_status take(const char *op, int line, const char *what, const char *word, char *dst, size_t size) {
     if (strlen(word) >= size) return clt_error(CLT_FAIL, "%s.vt line %d: %s is too long", op, line, what);
@@ -283,7 +283,7 @@ void clt_variant_free_tables(clt_ops *ops) {
     ops->tables = ops->specials = 0;
 }
 
-/* --- asking --------------------------------------------------------------------------------------------- */
+/* --- asking --- */
 
 long clt_variant_param(const clt_variant *v, const char *name, long fallback) {
     size_t n = strlen(name);
@@ -348,7 +348,7 @@ clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id) {
     return st;
 }
 
-/* --- verdicts ------------------------------------------------------------------------------------------- */
+/* --- verdicts --- */
 
 bool clt_variant_is_rehearsed(const clt_ops *ops) {
     return clt_device_rehearses(ops->dev);

@@ -12,7 +12,7 @@
 #ifndef CLT_VARIANT_H
 #define CLT_VARIANT_H
 
-#include "clt_ops.h"
+#include "runtime/ops/clt_ops.h"
 
 typedef struct {
     char op[32], id[48], file[96], body[16], requires[160], params[256];

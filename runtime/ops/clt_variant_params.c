@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clt_ops_state.h"
+#include "runtime/ops/clt_ops_state.h"
 
 /* The word of params that starts at `at` is NAME=INTEGER, and its name is not among those before it. */
 static clt_status check_param(const clt_variant *v, int line, const char *word, size_t at) {

@@ -45,7 +45,7 @@ typedef struct {
 
 static int limit = 6, few = 1;
 
-/* --- the record -------------------------------------------------------------------------------------- */
+/* --- the record --- */
 
 static int no_exchange(const char *a, const char *b) {
     (void)a, (void)b;
@@ -104,7 +104,7 @@ static void record(scene *c) {
     clt_free(log);
 }
 
-/* --- playing it back --------------------------------------------------------------------------------- */
+/* --- playing it back --- */
 
 static const char *inside(const scene *c, const char *path) {
     size_t n = strlen(c->dir);
@@ -150,7 +150,7 @@ static void play(const scene *c, const clt_io_entry *e) {
     if (err) fail_msg("cannot play %s of %s: %s", clt_io_op_name(e->op), e->path, strerror(err));
 }
 
-/* --- one crash state --------------------------------------------------------------------------------- */
+/* --- one crash state --- */
 
 static bool is(const char *path, const cu_state *s) {
     return cu_check(path, s) == CLT_OK;
@@ -194,7 +194,7 @@ static void check_state(scene *c, size_t at, const mem_state *base, const size_t
     clt_free(path);
 }
 
-/* --- which states there are -------------------------------------------------------------------------- */
+/* --- which states there are --- */
 
 static void check_torn(scene *c, size_t at, const mem_state *base, const mem_change *change, int n,
                        size_t *keep) {

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "runtime/base/clt_io.h"
-#include "runtime/train/clt_config.h"
+#include "runtime/train/config/clt_config.h"
 #include "test/ckpt_util.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -24,7 +24,7 @@ int main(void) {
 }
 #else
 
-/* --- the allocator: glibc's, but for one call ---------------------------------------------------------- */
+/* --- the allocator: glibc's, but for one call --- */
 
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
@@ -67,7 +67,7 @@ void free(void *p) {
     __libc_free(p);
 }
 
-/* --- what is tried ------------------------------------------------------------------------------------- */
+/* --- what is tried --- */
 
 static char dir[] = "/tmp/clt_oom_XXXXXX";
 static cu_state state_a;
@@ -104,8 +104,7 @@ static clt_status load(void) {
     return st;
 }
 
-/* --- one attempt -----------------------------------------------------------------------------------------
- */
+/* --- one attempt --- */
 
 enum { SURVIVED = 40, NOT_REACHED = 41, LEAK = 42, WRONG = 43, RETURNED = 44 };
 

@@ -75,5 +75,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 #ifdef FUZZ_REPLAY
 #define FUZZ_ALPHABET "{}[]:,\"\\0123456789-.e/ \n"
-#include "replay.h"
+#include "test/fuzz/replay.h"
 #endif

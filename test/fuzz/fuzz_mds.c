@@ -19,8 +19,7 @@ static struct {
     size_t index_bytes, shard_bytes;
 } fuzz_files;
 
-/* --- two files in memory -----------------------------------------------------------------------------------
- */
+/* --- two files in memory --- */
 
 static bool fuzz_is_index(const void *name) {
     return strcmp(clt_path_base(name), "index.json") == 0;
@@ -64,7 +63,7 @@ static const clt_io_ops fuzz_io = {.name = "fuzz",
                                    .close = fuzz_close,
                                    .kind = fuzz_kind};
 
-/* --- the dataset ---------------------------------------------------------------------------------------- */
+/* --- the dataset --- */
 
 /* An index.json that the shard's bytes do not contradict. */
 static char *fuzz_make_index(uint8_t column, uint8_t zstd, const uint8_t *shard, size_t bytes) {

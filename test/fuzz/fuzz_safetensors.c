@@ -58,5 +58,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 #ifdef FUZZ_REPLAY
 #define FUZZ_ALPHABET "{}[]:,\"\\0123456789-.eFUB \n"
-#include "replay.h"
+#include "test/fuzz/replay.h"
 #endif

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/base/clt_io.h"
-#include "runtime/train/clt_config.h"
+#include "runtime/train/config/clt_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -38,5 +38,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
 #ifdef FUZZ_REPLAY
 #define FUZZ_ALPHABET "${}[]:,#&*!-'\"\\.0e9\n \t~<>|%@`"
-#include "replay.h"
+#include "test/fuzz/replay.h"
 #endif

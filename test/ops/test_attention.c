@@ -170,8 +170,7 @@ static void problem_destroy(problem *x) {
     clt_free(x);
 }
 
-/* --- the formula in double
- * ------------------------------------------------------------------------------------- */
+/* --- the formula in double --- */
 
 typedef struct {
     const problem *x;
@@ -400,8 +399,7 @@ static void accumulation_adds(void **state) {
     problem_destroy(before);
 }
 
-/* --- devices against the oracle
- * --------------------------------------------------------------------------------- */
+/* --- devices against the oracle --- */
 
 static problem *solved[CLT_COUNT_OF(cases)]; /* start values in, and the oracle's results out */
 static problem *fresh[CLT_COUNT_OF(cases)];

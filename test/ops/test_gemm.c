@@ -1,6 +1,6 @@
 /* Every GEMM variant of every device against the oracle, word for word: all forms and epilogues, odd shapes,
  * the shapes of a model by sampled outputs, extreme values, strides, offsets, and NaN around the matrices. */
-#include "../test_util.h"
+#include "test/test_util.h"
 
 #include <math.h>
 #include <string.h>
@@ -149,8 +149,7 @@ static void run_cases(int device, const char *id, const gemm_case *t, size_t n) 
     for (size_t i = 0; i < n; i++) run_case(device, id, &t[i]);
 }
 
-/* --- edges: every form at sizes around the tiles' borders
- * ---------------------------------------------------- */
+/* --- edges: every form at sizes around the tiles' borders --- */
 
 static void edges(int device, const char *id) {
     static const int64_t shape[][3] = {{1, 1, 1},    {1, 1, 7},    {1, 70, 5},  {5, 1, 3},    {13, 17, 19},
@@ -175,8 +174,7 @@ static void edges_match(void **state) {
     tu_each_variant("gemm", edges);
 }
 
-/* --- epilogues: every combination of tensors
- * ------------------------------------------------------------------- */
+/* --- epilogues: every combination of tensors --- */
 
 static void epilogues(int device, const char *id) {
     for (int bits = 0; bits < 64; bits += tu_brief() ? 5 : 1) {
@@ -221,8 +219,7 @@ static void activations_match(void **state) {
     tu_each_variant("gemm", activations);
 }
 
-/* --- places that are read and written by one call, long chains, groups
- * ------------------------------------------- */
+/* --- places that are read and written by one call, long chains, groups --- */
 
 static void special(int device, const char *id) {
     static const gemm_case t[] = {
@@ -322,8 +319,7 @@ static void nonfinite_values_spread(void **state) {
     tu_each_variant("gemm", nonfinite);
 }
 
-/* --- a model's shapes
- * --------------------------------------------------------------------------------------------- */
+/* --- a model's shapes --- */
 
 static void model_shapes(int device, const char *id) {
     static const gemm_case t[] = {
@@ -360,7 +356,7 @@ static void model_shapes_match(void **state) {
 }
 
 /* --- 16-bit tensors: every pair of types, all forms and epilogues, chains that are cut, ragged everywhere
- * ---- */
+ * --- */
 
 static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
     const clt_dtype aux = in ? in : out;
@@ -411,8 +407,7 @@ static void halves_match(void **state) {
     tu_each_variant("gemm", halves);
 }
 
-/* --- calls that must be refused
- * ------------------------------------------------------------------------------------- */
+/* --- calls that must be refused --- */
 
 static void bad_calls_are_refused(void **state) {
     (void)state;

@@ -1,7 +1,7 @@
 /* The GEMM rows of `numerics: fast` that take 16-bit tensors, on every device that has them: each must pass
  * its own check, and larger products, of many tiles, cut tiles and all epilogues, are compared by sampled
  * outputs. */
-#include "../test_util.h"
+#include "test/test_util.h"
 
 #include <math.h>
 #include <string.h>

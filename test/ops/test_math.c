@@ -189,8 +189,7 @@ static void special_values(void **state) {
     assert_true(clt_expm1(-INFINITY) == -1.0f && clt_expm1(0.0f) == 0.0f);
 }
 
-/* --- the activations against their formulas in double
- * ------------------------------------------------------------ */
+/* --- the activations against their formulas in double --- */
 
 static double act_in_double(clt_activation act, double x) {
     double softplus = x > 20.0 ? x : ref_log1p(ref_exp(x)), cube = x + 0.044715 * x * x * x;

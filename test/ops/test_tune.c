@@ -320,7 +320,7 @@ static void nothing_is_measured_once_steady(void **state) {
     free_call(&p);
 }
 
-/* --- attention ------------------------------------------------------------------------------------------ */
+/* --- attention --- */
 
 enum { B = 2, T = 70, H = 4, KV = 2 };
 static const char *const passes[] = {"attention", "attention_backward"};

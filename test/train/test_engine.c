@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/train/clt_engine.h"
+#include "runtime/train/engine/clt_engine.h"
 #include "test/test_util.h"
 
 typedef struct {

@@ -5,7 +5,7 @@
 
 #include "runtime/model/clt_mpt.h"
 #include "runtime/ops/clt_variant.h"
-#include "runtime/train/clt_generate.h"
+#include "runtime/train/run/clt_generate.h"
 #include "test/test_util.h"
 
 enum { T = 72, PROMPT = 61, VOCAB = 50 };

@@ -9,7 +9,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/checkpoint/clt_safetensors.h"
 #include "runtime/checkpoint/clt_weight_source.h"
-#include "runtime/train/clt_engine.h"
+#include "runtime/train/engine/clt_engine.h"
 #include "test/golden_util.h"
 #include "test/run_util.h"
 #include "test/test_util.h"
@@ -22,9 +22,7 @@ static double number(json_t *row, const char *key) {
     return json_number_value(v);
 }
 
-/* --- steps
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- steps --- */
 
 typedef struct {
     double loss, norm, lr;
@@ -55,8 +53,7 @@ static void check_rows(const char *set, json_t *metrics, json_t *steps) {
     json_decref(rows);
 }
 
-/* --- final weights
- * --------------------------------------------------------------------------------------------------- */
+/* --- final weights --- */
 
 /* Tensors whose exact gradient is zero: Adam turns their rounding noise into steps. The key part of
  * Wqkv.bias, where keys are used as they come, and k_ln.bias. */
@@ -104,8 +101,7 @@ static void check_weights(const char *set, const char *run, const char *final, b
     clt_weight_source_close(b);
 }
 
-/* --- the sets
- * -------------------------------------------------------------------------------------------------------- */
+/* --- the sets --- */
 
 static void train_set(const char *set, bool keys_as_they_come, uint64_t exceptions) {
     char *dir = clt_format("test/golden/mpt-%s", set), *steps = clt_path_join(dir, "train.json");
@@ -141,8 +137,7 @@ static void variants(void **state) {
     train_set("variants", false, 1000);
 }
 
-/* --- e2e: shuffled data over three epochs, evaluations
- * --------------------------------------------------------------- */
+/* --- e2e: shuffled data over three epochs, evaluations --- */
 
 static void check_eval(json_t *got, json_t *want) {
     double loss = number(want, "LanguageCrossEntropy"), perplexity = number(want, "LanguagePerplexity");
@@ -224,8 +219,7 @@ static void e2e_zstd_tokens(void **state) {
     }
 }
 
-/* --- masked labels, through the library
- * ------------------------------------------------------------------------------ */
+/* --- masked labels, through the library --- */
 
 typedef struct {
     clt_config *cfg;

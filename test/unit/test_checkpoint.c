@@ -43,7 +43,7 @@ static void memory_teardown(cu_state *s) {
     cu_state_free(s);
 }
 
-/* --- round trip -------------------------------------------------------------------------------------- */
+/* --- round trip --- */
 
 static void check_numbers(const clt_checkpoint_state *got, const clt_checkpoint_state *want) {
     assert_int_equal(got->epoch, want->epoch);
@@ -166,7 +166,7 @@ static void test_hash_definition(void **state) {
     clt_slab_table_free(&t);
 }
 
-/* --- damage ------------------------------------------------------------------------------------------ */
+/* --- damage --- */
 
 static clt_status open_and_verify(const char *path) {
     clt_ckpt_reader *r = NULL;
@@ -332,7 +332,7 @@ static void test_hostile_manifest(void **state) {
     memory_teardown(&s);
 }
 
-/* --- another model ----------------------------------------------------------------------------------- */
+/* --- another model --- */
 
 static clt_status load_other(const clt_slab_table *t, const clt_load_options *opt) {
     clt_ckpt_reader *r;
@@ -384,7 +384,7 @@ static void test_another_model(void **state) {
     memory_teardown(&s);
 }
 
-/* --- a folder of checkpoints ------------------------------------------------------------------------- */
+/* --- a folder of checkpoints --- */
 
 static bool there(const char *path) {
     return clt_io_is_dir(path);
@@ -501,7 +501,7 @@ static void test_resolve(void **state) {
     memory_teardown(&s);
 }
 
-/* --- the lock ---------------------------------------------------------------------------------------- */
+/* --- the lock --- */
 
 static void test_lock(void **state) {
     (void)state;

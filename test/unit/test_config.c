@@ -11,8 +11,8 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/model/clt_mpt.h"
-#include "runtime/train/clt_config.h"
-#include "runtime/train/clt_engine.h"
+#include "runtime/train/config/clt_config.h"
+#include "runtime/train/engine/clt_engine.h"
 
 #define BASE "test/golden/mpt-learned/train.yaml"
 

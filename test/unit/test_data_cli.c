@@ -57,8 +57,7 @@ static json_t *run_json(const char *args) {
     return j;
 }
 
-/* --- order -------------------------------------------------------------------------------------------------
- */
+/* --- order --- */
 
 static void add_given(clt_str *args, json_t *c, const char *key, const char *option) {
     json_t *v = json_object_get(c, key);
@@ -141,7 +140,7 @@ static void test_order_of_folder(void **state) {
     expect("order --shards 5,4 --seed -1", 2, "must not be negative");
 }
 
-/* --- show and verify ------------------------------------------------------------------------------------ */
+/* --- show and verify --- */
 
 static void test_show(void **state) {
     (void)state;
@@ -188,7 +187,7 @@ static void test_verify(void **state) {
     json_decref(manifest);
 }
 
-/* --- convert -------------------------------------------------------------------------------------------- */
+/* --- convert --- */
 
 static void put_file(const char *name, const void *data, size_t n) {
     char *path = clt_path_join(dir, name), *folder = clt_path_dir(path);
@@ -328,8 +327,7 @@ static void test_convert_refusals(void **state) {
     clt_free(args);
 }
 
-/* --- tokenize ----------------------------------------------------------------------------------------------
- */
+/* --- tokenize --- */
 
 static void check_tokenize(const char *in, const char *options, int code, const char *text) {
     put_file("lines", in, strlen(in));

@@ -50,8 +50,7 @@ static clt_buffer *buffer(size_t bytes, const char *name) {
     return b;
 }
 
-/* --- kernels
- * ------------------------------------------------------------------------------------------------ */
+/* --- kernels --- */
 
 static const char *const saxpy =
     "__kernel void saxpy(__global const float *x, ulong x_off, __global float *y, ulong y_off,\n"
@@ -161,8 +160,7 @@ static void includes_are_expanded(void **state) {
     assert_null(clt_kernel_text("../test/unit/test_device.c"));
 }
 
-/* --- buffers
- * ------------------------------------------------------------------------------------------------ */
+/* --- buffers --- */
 
 static void buffers_move_bytes(void **state) {
     (void)state;
@@ -259,8 +257,7 @@ static void too_large_is_said(void **state) {
     while (n > 0) clt_buffer_destroy(list[--n]);
 }
 
-/* --- accounts
- * ----------------------------------------------------------------------------------------------- */
+/* --- accounts --- */
 
 static void memory_is_accounted(void **state) {
     (void)state;
@@ -350,8 +347,7 @@ static void skip_on_simulator(void) {
     skip();
 }
 
-/* --- deadlines
- * ---------------------------------------------------------------------------------------------- */
+/* --- deadlines --- */
 
 static void hung_device_is_given_up(void **state) {
     (void)state;
@@ -385,8 +381,7 @@ static void hung_device_is_given_up(void **state) {
     clt_device_close(d);
 }
 
-/* --- facts
- * -------------------------------------------------------------------------------------------------- */
+/* --- facts --- */
 
 static void facts_are_probed(void **state) {
     (void)state;
@@ -510,8 +505,7 @@ static void peak_is_measured_once(void **state) {
     }
 }
 
-/* --- selection
- * ---------------------------------------------------------------------------------------------- */
+/* --- selection --- */
 
 static clt_found make_found(int p, int d, const char *platform, const char *name, clt_device_type type,
                             bool unified) {
@@ -570,8 +564,7 @@ static void ranks_get_devices(void **state) {
     assert_says("3:1  NVIDIA CUDA / H100");
 }
 
-/* --- without a driver
- * --------------------------------------------------------------------------------------- */
+/* --- without a driver --- */
 
 /* Runs this program in `mode` under `env`; its output is malloc'ed, its exit code returned. */
 static int run_self(const char *env, const char *mode, char **output) {
@@ -619,8 +612,7 @@ static void unregistered_driver_is_named(void **state) {
     clt_free(dir);
 }
 
-/* --- CLBlast
- * ------------------------------------------------------------------------------------------------ */
+/* --- CLBlast --- */
 
 static void clblast_multiplies(void **state) {
     (void)state;

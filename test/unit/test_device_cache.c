@@ -220,8 +220,7 @@ static void a_driver_that_ends_the_program_is_named(void **state) {
     clt_free(dir);
 }
 
-/* --- program binaries, where the driver has no cache of its own
- * --------------------------------------------- */
+/* --- program binaries, where the driver has no cache of its own --- */
 
 static const char *const twice = "__kernel void twice(__global uint *x) { x[get_global_id(0)] *= FACTOR; }\n";
 

@@ -155,7 +155,7 @@ static void test_steady(void **state) {
     }
 }
 
-/* --- small sets written here ---------------------------------------------------------------------------- */
+/* --- small sets written here --- */
 
 static char *scratch_dir(void) {
     char *dir = clt_strdup("/tmp/clt_test_loader_XXXXXX");

@@ -27,8 +27,7 @@ static char *scratch_dir(void) {
     return dir;
 }
 
-/* --- sets that are right ---------------------------------------------------------------------------------
- */
+/* --- sets that are right --- */
 
 static void check_tokens(clt_mds *m, json_t *want, const char *set) {
     int32_t tokens[MAX_TOKENS];
@@ -237,8 +236,7 @@ static void test_raw_beside_gz(void **state) {
     clt_free(cmd);
 }
 
-/* --- damaged sets ----------------------------------------------------------------------------------------
- */
+/* --- damaged sets --- */
 
 /* What the message must contain: the fact and the place. */
 static const struct {
@@ -395,8 +393,7 @@ static void test_steady(void **state) {
     }
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------
- */
+/* --- writing --- */
 
 static void copy_set(const char *from, const char *to, const clt_mds_writer_params *p) {
     clt_mds *m;
@@ -536,8 +533,7 @@ static void test_abort(void **state) {
     clt_free(dir);
 }
 
-/* --- small pieces ----------------------------------------------------------------------------------------
- */
+/* --- small pieces --- */
 
 static void test_utf8(void **state) {
     (void)state;

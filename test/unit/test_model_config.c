@@ -9,7 +9,7 @@
 
 #include "runtime/base/clt_json.h"
 #include "runtime/model/clt_mpt.h"
-#include "runtime/train/clt_config.h"
+#include "runtime/train/config/clt_config.h"
 
 /* config.json of the golden sets, and the round trip through our own writer, describe the same model as the
  * YAML. */

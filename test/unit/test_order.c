@@ -10,8 +10,7 @@
 #include "runtime/data/clt_order.h"
 #include "test/golden_util.h"
 
-/* --- numpy's generator -------------------------------------------------------------------------------------
- */
+/* --- numpy's generator --- */
 
 static void seed_from_decimal(clt_nprng *r, const char *text) {
     uint32_t words[16] = {0};
@@ -99,8 +98,7 @@ static void test_generator(void **state) {
     assert_true(a.state == b.state && a.inc == b.inc);
 }
 
-/* --- shuffles ----------------------------------------------------------------------------------------------
- */
+/* --- shuffles --- */
 
 static void test_shuffles(void **state) {
     (void)state;
@@ -144,8 +142,7 @@ static void test_empty_shards(void **state) {
         }
 }
 
-/* --- whole orders ------------------------------------------------------------------------------------------
- */
+/* --- whole orders --- */
 
 static void case_params(json_t *c, int64_t *sizes, size_t shards, clt_order_params *p, clt_order_world *w) {
     json_t *resume = json_object_get(c, "resume");

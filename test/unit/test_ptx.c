@@ -53,8 +53,7 @@ static void what_cannot_be_rewritten_is_said(void **state) {
     assert_non_null(strstr(why, "older"));
 }
 
-/* --- on a device that has it ------------------------------------------------------------------------------
- */
+/* --- on a device that has it --- */
 
 /* One box of 16 rows by 64 elements at (x, y), as it lies in local memory. The marked line proves the second
  * pass: only its assembler takes wgmma. */

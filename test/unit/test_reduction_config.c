@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "runtime/base/clt_log.h"
-#include "runtime/train/clt_config.h"
+#include "runtime/train/config/clt_config.h"
 
 #define BASE "test/golden/mpt-learned/train.yaml"
 

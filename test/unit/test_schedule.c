@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "runtime/base/clt_json.h"
-#include "runtime/train/clt_config.h"
+#include "runtime/train/config/clt_config.h"
 
 static clt_schedule resolve(clt_schedule_config c, const char *max_duration, int64_t per_epoch) {
     clt_time max;

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/train/clt_time.h"
+#include "runtime/train/config/clt_time.h"
 
 static void times_are_read(void **state) {
     (void)state;

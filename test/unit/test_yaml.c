@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/train/clt_yaml.h"
+#include "runtime/train/config/clt_yaml.h"
 
 static clt_yaml *parse(const char *text) {
     clt_yaml *y = NULL;

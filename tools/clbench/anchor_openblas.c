@@ -2,7 +2,7 @@
  * not: on some processors it takes kernels for half the vector width). A core type holds for a whole process,
  * so each is tried in a process of its own, which may also die of an instruction that the processor does not
  * have. */
-#include "bench.h"
+#include "tools/clbench/bench.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

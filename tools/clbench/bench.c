@@ -1,5 +1,5 @@
 /* The frame of a benchmark: options, device, timing, table and JSON. */
-#include "bench.h"
+#include "tools/clbench/bench.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +14,7 @@
 
 const char *const bench_anchor_names[BENCH_ANCHORS] = {"openblas", "clblast"};
 
-/* --- start -----------------------------------------------------------------------------------------------
- */
+/* --- start --- */
 
 static clt_status find_peaks(bench *b) {
     CLT_TRY(clt_device_peak(b->dev, &b->peak_flops, &b->peak_bytes));
@@ -123,8 +122,7 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
     return -1;
 }
 
-/* --- results ---------------------------------------------------------------------------------------------
- */
+/* --- results --- */
 
 /* NaN with --cpu-time: the peak is one of wall time; and where matrix units may compute whose rate is
  * not known. */
@@ -274,8 +272,7 @@ void bench_variant(bench *b, const char *op, char *out, size_t size) {
     snprintf(out, size, "%s", id ? id : "?");
 }
 
-/* --- timing ----------------------------------------------------------------------------------------------
- */
+/* --- timing --- */
 
 static double clock_seconds(clockid_t id) {
     struct timespec t;
@@ -344,8 +341,7 @@ clt_status bench_time(bench *b, bench_call call, void *ctx, double *seconds) {
     return CLT_OK;
 }
 
-/* --- data ------------------------------------------------------------------------------------------------
- */
+/* --- data --- */
 
 clt_status bench_tensor(bench *b, uint64_t n, uint64_t seed, const char *name, clt_ref *out, float **host) {
     return bench_tensor_as(b, CLT_F32, n, seed, name, out, host);

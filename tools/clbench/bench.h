@@ -80,8 +80,7 @@ void bench_free(clt_ref r);
 /* Largest |got - want|; NaN against anything else is infinite. Bits are compared too: *same. */
 double bench_difference(const float *got, const float *want, size_t n, bool *same);
 
-/* --- anchors: other libraries' matrix product, c = op(a) op(b) + beta c, row-major
- * ------------------------------- */
+/* --- anchors: other libraries' matrix product, c = op(a) op(b) + beta c, row-major --- */
 
 typedef struct {
     bool trans_a, trans_b;

@@ -1,5 +1,5 @@
 /* clbench attention: causal flash attention with ALiBi, forward and backward. */
-#include "bench.h"
+#include "tools/clbench/bench.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* clbench gemm: the matrix products of a training step. Blocks of our calls and of the anchors' take turns,
  * so that what else the machine does hits all of them alike. */
-#include "bench.h"
+#include "tools/clbench/bench.h"
 
 #include <math.h>
 #include <string.h>
@@ -59,8 +59,7 @@ static clt_status call_openblas(void *ctx) {
     return CLT_OK;
 }
 
-/* --- tensors ----------------------------------------------------------------------------------------------
- */
+/* --- tensors --- */
 
 static float element(const gemm_tensor *t, int64_t at) {
     return t->pattern[at % PATTERN];
@@ -137,8 +136,7 @@ static void free_work(gemm_work *w) {
     clt_free(w->host_c);
 }
 
-/* --- checking ----------------------------------------------------------------------------------------------
- */
+/* --- checking --- */
 
 /* Output (i, j) against the oracle on its own row and column: the words, or with numerics fast the bound. x,
  * y: scratch of k floats. */

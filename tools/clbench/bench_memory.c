@@ -1,5 +1,5 @@
 /* clbench copy, activation, loss: operations that do little but move bytes. */
-#include "bench.h"
+#include "tools/clbench/bench.h"
 
 #include <math.h>
 #include <string.h>
@@ -83,8 +83,7 @@ static clt_status each_shape(bench *b, const char *name, const memory_shape *sui
     return st;
 }
 
-/* --- copy ------------------------------------------------------------------------------------------------
- */
+/* --- copy --- */
 
 static clt_status call_copy(void *ctx) {
     memory_work *w = ctx;
@@ -150,8 +149,7 @@ int bench_copy(int argc, char **argv) {
     return bench_end(&b, each_shape(&b, "copy", suite, CLT_COUNT_OF(suite), run_copy));
 }
 
-/* --- activation ------------------------------------------------------------------------------------------
- */
+/* --- activation --- */
 
 static clt_status call_forward(void *ctx) {
     memory_work *w = ctx;
@@ -207,8 +205,7 @@ int bench_activation(int argc, char **argv) {
     return bench_end(&b, each_shape(&b, "activation", suite, CLT_COUNT_OF(suite), run_activation));
 }
 
-/* --- loss ------------------------------------------------------------------------------------------------
- */
+/* --- loss --- */
 
 /* Each call takes what the one before left as its logits: gradients, which are logits like any others. */
 static clt_status call_loss(void *ctx) {

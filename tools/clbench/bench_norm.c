@@ -1,5 +1,5 @@
 /* clbench norm: layer normalisation forward and backward, and sums down columns; bound by memory. */
-#include "bench.h"
+#include "tools/clbench/bench.h"
 
 #include <string.h>
 

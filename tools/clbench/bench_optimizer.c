@@ -1,5 +1,5 @@
 /* clbench optimizer: AdamW and Lion over a slab, one launch, and the global norm; bound by memory. */
-#include "bench.h"
+#include "tools/clbench/bench.h"
 
 #include <string.h>
 

@@ -6,11 +6,11 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "bench.h"
+#include "tools/clbench/bench.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_philox.h"
-#include "runtime/train/clt_engine.h"
+#include "runtime/train/engine/clt_engine.h"
 
 typedef struct {
     const char *suite, *name;
@@ -61,7 +61,7 @@ typedef struct {
     int steps;
 } step_work;
 
-/* --- the run -------------------------------------------------------------------------------------------- */
+/* --- the run --- */
 
 /* The keys of a Foundry YAML, in a file of its own for as long as it is read. */
 static clt_status make_config(const step_bench *b, const step_shape *s, int64_t batch, clt_config **out) {
@@ -195,7 +195,7 @@ static clt_status measure(const step_bench *b, step_work *w) {
     return run_steps(w, &step, LEAST, b->seconds, &w->step_seconds);
 }
 
-/* --- peaks ---------------------------------------------------------------------------------------------- */
+/* --- peaks --- */
 
 /* What this device reaches in the step's precision: for 16-bit types the rate of a large matrix product,
  * which is the best that is known of its matrix units. */
@@ -232,7 +232,7 @@ static double nominal_peak(const step_bench *b, clt_dtype precision) {
     return 0;
 }
 
-/* --- results -------------------------------------------------------------------------------------------- */
+/* --- results --- */
 
 /* Before the first row, whose work is over: peaks that are measured now are not disturbed by processes that
  * build kernels. */
@@ -313,7 +313,7 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     return st;
 }
 
-/* --- the command ---------------------------------------------------------------------------------------- */
+/* --- the command --- */
 
 static clt_status run_suite(step_bench *b) {
     clt_device_params p = clt_device_params_default();

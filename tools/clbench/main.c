@@ -1,7 +1,7 @@
 /* clbench: finds the benchmark and hands over. */
 #include <string.h>
 
-#include "bench.h"
+#include "tools/clbench/bench.h"
 #include "runtime/device/clt_device.h"
 
 static const struct {

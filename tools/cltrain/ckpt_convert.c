@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt_tool.h"
+#include "tools/cltrain/ckpt_tool.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_log.h"
@@ -12,7 +12,7 @@
 
 enum { MAX_DEPTH = 32 };
 
-/* --- weights in the model's order -------------------------------------------------------------------- */
+/* --- weights in the model's order --- */
 
 static clt_status read_weights(void *ctx, int entry, uint64_t first, float *dst, uint64_t count) {
     const ckpt_weights *w = ctx;
@@ -71,7 +71,7 @@ void ckpt_weights_close(ckpt_weights *w) {
     w->model = NULL;
 }
 
-/* --- import ------------------------------------------------------------------------------------------ */
+/* --- import --- */
 
 static clt_status write_checkpoint(ckpt_weights *w, const char *out, bool overwrite) {
     char *folder = clt_path_dir(out), id[CLT_RUN_ID_BYTES];
@@ -128,7 +128,7 @@ int ckpt_import(int argc, char **argv) {
     return clt_status_exit_code(st);
 }
 
-/* --- export ------------------------------------------------------------------------------------------ */
+/* --- export --- */
 
 /* The MptConfig of transformers calls norm_eps layer_norm_epsilon, and takes no 0.0 where it says int. */
 static void add_transformers_words(json_t *o) {

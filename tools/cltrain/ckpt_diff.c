@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "ckpt_tool.h"
+#include "tools/cltrain/ckpt_tool.h"
 #include "runtime/base/clt_json.h"
 
 typedef struct {

@@ -3,11 +3,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "ckpt_tool.h"
+#include "tools/cltrain/ckpt_tool.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
-/* --- ls ---------------------------------------------------------------------------------------------- */
+/* --- ls --- */
 
 static void print_json_row(const clt_ckpt_info *c, bool last) {
     clt_str b = {0};
@@ -74,7 +74,7 @@ int ckpt_ls(int argc, char **argv) {
     return clt_status_exit_code(st);
 }
 
-/* --- verify ------------------------------------------------------------------------------------------ */
+/* --- verify --- */
 
 static clt_status verify_one(const char *path) {
     clt_weight_source *s = NULL;
@@ -144,7 +144,7 @@ int ckpt_verify(int argc, char **argv) {
     return clt_status_exit_code(worst);
 }
 
-/* --- hash -------------------------------------------------------------------------------------------- */
+/* --- hash --- */
 
 static clt_status hash_source(clt_weight_source *s, clt_state_hash *out) {
     ckpt_weights w;

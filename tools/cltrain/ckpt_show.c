@@ -2,14 +2,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt_tool.h"
+#include "tools/cltrain/ckpt_tool.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/checkpoint/clt_safetensors.h"
 
 enum { MANIFEST_LIMIT = 512 << 20, MAX_DEPTH = 32 };
 
-/* --- safetensors ------------------------------------------------------------------------------------- */
+/* --- safetensors --- */
 
 static void safetensors_json(const clt_safetensors *s) {
     clt_str b = {0};
@@ -71,7 +71,7 @@ static clt_status show_safetensors(const char *path, bool json) {
     return CLT_OK;
 }
 
-/* --- checkpoints and Hugging Face folders ------------------------------------------------------------ */
+/* --- checkpoints and Hugging Face folders --- */
 
 /* A verified manifest as it is, without its list of chunks. */
 static clt_status manifest(const char *folder, json_t **out) {

@@ -1,8 +1,8 @@
 /* cltrain ckpt: look at checkpoints and weight files, check, compare, convert them. */
 #include <string.h>
 
-#include "ckpt_tool.h"
-#include "commands.h"
+#include "tools/cltrain/ckpt_tool.h"
+#include "tools/cltrain/commands.h"
 
 static const struct {
     const char *name, *summary;

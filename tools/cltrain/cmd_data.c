@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-#include "data_commands.h"
+#include "tools/cltrain/commands.h"
+#include "tools/cltrain/data_commands.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
@@ -13,8 +13,7 @@
 
 enum { SHOWN_SHARDS = 20, SHOWN_TOKENS = 32 };
 
-/* --- datasets of a folder ----------------------------------------------------------------------------------
- */
+/* --- datasets of a folder --- */
 
 static bool is_dataset(const char *dir) {
     char *index = clt_path_join(dir, "index.json");
@@ -39,8 +38,7 @@ static clt_status find_datasets(const char *dir, clt_strv *found) {
     return st;
 }
 
-/* --- show --------------------------------------------------------------------------------------------------
- */
+/* --- show --- */
 
 static void print_columns(const clt_mds *m, size_t shard, clt_str *out, bool json) {
     clt_mds_shard s;
@@ -221,8 +219,7 @@ static int data_show(int argc, char **argv) {
     return code;
 }
 
-/* --- verify ------------------------------------------------------------------------------------------------
- */
+/* --- verify --- */
 
 static void verify_progress(void *user, size_t shards, int64_t samples) {
     const clt_mds *m = user;
@@ -285,8 +282,7 @@ static int data_verify(int argc, char **argv) {
     return code;
 }
 
-/* --- data --------------------------------------------------------------------------------------------------
- */
+/* --- data --- */
 
 static const struct {
     const char *name, *summary;

@@ -1,7 +1,7 @@
 /* cltrain devices: what there is, what it was found to be able to do, and what it would run. */
 #include <string.h>
 
-#include "commands.h"
+#include "tools/cltrain/commands.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/device/clt_device.h"

@@ -1,8 +1,8 @@
 /* cltrain eval: loss and perplexity of load_path's weights on the configuration's eval loaders. */
 #include "collectives/clt_group.h"
-#include "commands.h"
+#include "tools/cltrain/commands.h"
 #include "runtime/base/clt_options.h"
-#include "runtime/train/clt_trainer.h"
+#include "runtime/train/run/clt_trainer.h"
 
 int cmd_eval(int argc, char **argv) {
     const char *device = NULL;

@@ -1,7 +1,7 @@
 /* cltrain generate: continues a text. */
-#include "commands.h"
+#include "tools/cltrain/commands.h"
 #include "runtime/base/clt_options.h"
-#include "runtime/train/clt_generate.h"
+#include "runtime/train/run/clt_generate.h"
 
 enum { MAX_NEW = 1 << 28 };
 

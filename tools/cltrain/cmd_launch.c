@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "collectives/clt_group.h"
-#include "commands.h"
-#include "launch_hop.h"
-#include "launch_run.h"
+#include "tools/cltrain/commands.h"
+#include "tools/cltrain/launch_hop.h"
+#include "tools/cltrain/launch_run.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 
@@ -24,8 +24,7 @@ typedef struct {
     char *dir;  /* CLTRAIN_LAUNCH_DIR of the ranks */
 } launch;
 
-/* --- finding the launcher
- * ------------------------------------------------------------------------------------------- */
+/* --- finding the launcher --- */
 
 static char *find_program(const char *name) {
     const char *path = clt_env(CLT_ENV_PATH);
@@ -84,8 +83,7 @@ static clt_status find_launcher(launch *l, const char *want) {
     return CLT_OK;
 }
 
-/* --- the command line
- * -------------------------------------------------------------------------------------------------- */
+/* --- the command line --- */
 
 static void add_all(clt_strv *v, const char *const *words) {
     for (; *words; words++) clt_strv_add(v, *words);
@@ -144,9 +142,7 @@ static void command_words(const launch *l, const clt_strv *rest, clt_strv *v) {
     if (l->device) add_all(v, (const char *const[]){"--device", l->device, NULL});
 }
 
-/* --- running
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- running --- */
 
 static int run(launch *l, const clt_strv *rest) {
     clt_strv words = {0};

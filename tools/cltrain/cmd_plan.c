@@ -2,11 +2,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "commands.h"
-#include "report_data.h"
+#include "tools/cltrain/commands.h"
+#include "tools/cltrain/report_data.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
-#include "runtime/train/clt_engine.h"
+#include "runtime/train/engine/clt_engine.h"
 
 /* A device that need not be here. */
 typedef struct {
@@ -45,7 +45,7 @@ static clt_status find_device(const char *name, clt_device_facts *out) {
     return CLT_OK;
 }
 
-/* --- how often to save ---------------------------------------------------------------------------- */
+/* --- how often to save --- */
 
 typedef struct {
     double mttf;         /* seconds between failures, assumed */
@@ -96,7 +96,7 @@ static void print_saving(const saving *s) {
     printf("), a failure every %s is assumed (--mttf; Young's formula)\n", clt_human_seconds(s->mttf, mttf));
 }
 
-/* --- what is printed --------------------------------------------------------------------------------- */
+/* --- what is printed --- */
 
 static void row(const char *what, uint64_t bytes, const char *note) {
     char b[32];

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "commands.h"
-#include "report_chart.h"
-#include "report_compare.h"
+#include "tools/cltrain/commands.h"
+#include "tools/cltrain/report_chart.h"
+#include "tools/cltrain/report_compare.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 

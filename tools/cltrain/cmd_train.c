@@ -1,6 +1,6 @@
 /* cltrain train: trains a model from a configuration. Under a launcher every rank runs this. */
-#include "commands.h"
-#include "train_args.h"
+#include "tools/cltrain/commands.h"
+#include "tools/cltrain/train_args.h"
 
 int cmd_train(int argc, char **argv) {
     clt_train_args a;

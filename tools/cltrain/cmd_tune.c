@@ -1,9 +1,9 @@
 /* cltrain tune: times the kernel variants at the shapes of a run and keeps the choice for later runs. */
 #include <string.h>
 
-#include "commands.h"
+#include "tools/cltrain/commands.h"
 #include "runtime/base/clt_options.h"
-#include "runtime/train/clt_engine.h"
+#include "runtime/train/engine/clt_engine.h"
 
 typedef struct {
     clt_config *cfg;

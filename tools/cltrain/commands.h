@@ -5,7 +5,7 @@
 
 /* Weak, so that a program without one of the files still links and says so. */
 #define CLTRAIN_COMMAND(name, summary) int cmd_##name(int argc, char **argv) __attribute__((weak));
-#include "commands.def"
+#include "tools/cltrain/commands.def"
 #undef CLTRAIN_COMMAND
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data_commands.h"
+#include "tools/cltrain/data_commands.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_mds.h"
@@ -35,7 +35,7 @@ typedef struct {
     int32_t *ids; /* its tokens */
 } converter;
 
-/* --- tokens -> samples ---------------------------------------------------------------------------------- */
+/* --- tokens -> samples --- */
 
 /* Samples that go to the validation split are spread evenly over the data. */
 static bool is_val(const convert_options *opt, int64_t k) {
@@ -62,7 +62,7 @@ static clt_status add_special(converter *c, int64_t id) {
     return id < 0 ? CLT_OK : add_tokens(c, &v, 1);
 }
 
-/* --- files -> tokens ------------------------------------------------------------------------------------ */
+/* --- files -> tokens --- */
 
 static clt_status token_values(converter *c, const char *path, size_t bytes, uint64_t offset, size_t *n) {
     bool wide = strcmp(c->opt->tokens, "int32") == 0;
@@ -123,7 +123,7 @@ static clt_status convert_file(converter *c, const char *path) {
     return st == CLT_OK ? closed : st;
 }
 
-/* --- what to convert ------------------------------------------------------------------------------------ */
+/* --- what to convert --- */
 
 /* Files found in a folder are left out when they are no text (a 0 byte near the beginning). */
 static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
@@ -193,7 +193,7 @@ static clt_status collect(converter *c, const char *path, const above *up, clt_s
     return CLT_OK;
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------ */
+/* --- the whole --- */
 
 static clt_status open_writer(const convert_options *opt, const char *split, clt_mds_writer **out) {
     char *dir = clt_path_join(opt->out, split);

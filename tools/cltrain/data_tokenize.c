@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data_commands.h"
+#include "tools/cltrain/data_commands.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_tokenizer.h"

@@ -1,7 +1,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "launch_run.h"
+#include "tools/cltrain/launch_run.h"
 
 static void put(clt_launch_filter *f, clt_str *s) {
     f->said |= s->len > 0;

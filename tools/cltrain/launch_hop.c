@@ -1,4 +1,4 @@
-#include "launch_hop.h"
+#include "tools/cltrain/launch_hop.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include "collectives/clt_group.h"
-#include "launch_run.h"
-#include "runtime/train/clt_run_leg.h"
-#include "train_args.h"
+#include "tools/cltrain/launch_run.h"
+#include "runtime/train/run/clt_run_leg.h"
+#include "tools/cltrain/train_args.h"
 
 typedef struct {
     char *text;   /* as it was written */
@@ -27,8 +27,7 @@ typedef struct {
     void *ctx;
 } hop;
 
-/* --- what was asked for
- * ------------------------------------------------------------------------------------------------ */
+/* --- what was asked for --- */
 
 static bool parse_leg(const char *text, size_t n, hop_leg *l) {
     clt_time time;
@@ -73,8 +72,7 @@ static void free_hop(hop *h) {
     clt_free(h->leg);
 }
 
-/* --- what can be found wrong before the first leg
- * ---------------------------------------------------------------------- */
+/* --- what can be found wrong before the first leg --- */
 
 static clt_status check_train(const hop *h, const clt_train_args *a) {
     if (a->opt.device || a->opt.stop_after.value || a->opt.stop_after.fraction)
@@ -110,9 +108,7 @@ static clt_status check_devices(const hop *h) {
     return WEXITSTATUS(status) == 0 ? CLT_OK : CLT_NO_DEVICE;
 }
 
-/* --- legs
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- legs --- */
 
 static int run_leg(const hop *h, int64_t number) {
     const hop_leg *l = &h->leg[number % h->n];

@@ -1,4 +1,4 @@
-#include "launch_run.h"
+#include "tools/cltrain/launch_run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,9 +57,7 @@ bool clt_launch_run_asked(void) {
     return any;
 }
 
-/* --- ranks
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- ranks --- */
 
 /* "NUMBER WORD" of DIR/RANK.what; false if it is not there (yet). */
 static bool read_left(const job *j, int rank, const char *what, long *number, char word[256]) {
@@ -93,9 +91,7 @@ static void kill_ranks(const job *j) {
         if (j->rank[r].pid && !j->rank[r].gone) kill((pid_t)j->rank[r].pid, SIGKILL);
 }
 
-/* --- signals
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- signals --- */
 
 /* What ends the launcher. */
 static int end_signal(const clt_launch_run_params *p) {
@@ -160,9 +156,7 @@ static void end_what_stays(job *j, double *killed) {
     }
 }
 
-/* --- running
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- running --- */
 
 static pid_t start_child(const clt_launch_run_params *p, int out) {
     const pid_t launch = getpid(), child = fork();

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "collectives/clt_launch.h"
-#include "commands.h"
+#include "tools/cltrain/commands.h"
 #include "runtime/base/clt_io_probe.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/device/clt_device.h"
@@ -15,7 +15,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {
 #define CLTRAIN_COMMAND(name, summary) {#name, summary, cmd_##name},
-#include "commands.def"
+#include "tools/cltrain/commands.def"
 #undef CLTRAIN_COMMAND
 };
 

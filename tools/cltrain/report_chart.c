@@ -1,4 +1,4 @@
-#include "report_chart.h"
+#include "tools/cltrain/report_chart.h"
 
 #include <math.h>
 #include <string.h>

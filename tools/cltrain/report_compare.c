@@ -1,9 +1,9 @@
-#include "report_compare.h"
+#include "tools/cltrain/report_compare.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "report_chart.h"
+#include "tools/cltrain/report_chart.h"
 #include "runtime/base/clt_io.h"
 
 static const char *const color[COMPARE_MOST] = {"#2563eb", "#dc2626", "#059669", "#b45309", "#7c3aed"};

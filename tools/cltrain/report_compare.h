@@ -3,7 +3,7 @@
 #ifndef CLTRAIN_REPORT_COMPARE_H
 #define CLTRAIN_REPORT_COMPARE_H
 
-#include "report_data.h"
+#include "tools/cltrain/report_data.h"
 
 enum { COMPARE_MOST = 5 };
 

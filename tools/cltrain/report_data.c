@@ -1,10 +1,10 @@
-#include "report_data.h"
+#include "tools/cltrain/report_data.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "report_chart.h"
+#include "tools/cltrain/report_chart.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 

@@ -1,4 +1,4 @@
-#include "train_args.h"
+#include "tools/cltrain/train_args.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #ifndef CLTRAIN_TRAIN_ARGS_H
 #define CLTRAIN_TRAIN_ARGS_H
 
-#include "runtime/train/clt_trainer.h"
+#include "runtime/train/run/clt_trainer.h"
 
 typedef struct {
     clt_config *cfg;

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../clt_ops.h"
+#include "runtime/ops/clt_ops.h"
 
 /* The row rule: 64 lanes, lane l adds x[l], x[l+64], ... from +0, then the binary tree l += l+32 ... l+1. */
 float clt_ref_row_sum(const float *x, int64_t n);

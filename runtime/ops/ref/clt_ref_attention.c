@@ -1,9 +1,9 @@
 /* The oracle of attention: clkernels/attention/README.md, line for line. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
-#include "../clt_dropout.h"
-#include "clt_clc.h"
-#include "../../../clkernels/include/clt_math.clh"
+#include "runtime/ops/clt_dropout.h"
+#include "runtime/ops/ref/clt_clc.h"
+#include "clkernels/include/clt_math.clh"
 
 enum { BLOCK = 64 };
 

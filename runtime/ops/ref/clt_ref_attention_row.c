@@ -1,11 +1,11 @@
 /* Attention by the formula in double, one query row at a time, with a bound for bodies on matrix units. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../../base/clt_thread.h"
-#include "../clt_dropout.h"
+#include "runtime/base/clt_thread.h"
+#include "runtime/ops/clt_dropout.h"
 
 typedef clt_ref_attention_params params;
 typedef clt_ref_attention_at place;
@@ -84,7 +84,7 @@ clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p,
     return (clt_ref_attention_bound){lse, 1.01 * (2 * e + adding) + 0x1p-22 * fabs(lse)};
 }
 
-/* --- gradients ------------------------------------------------------------------------------------------ */
+/* --- gradients --- */
 
 typedef struct { /* what a pair contributes, and by how much it may differ */
     double p, p_error, ds, ds_error;

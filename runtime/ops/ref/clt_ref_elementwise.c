@@ -1,11 +1,11 @@
 /* The oracle of the elementwise operations. The activations compile the kernels' own text (clkernels/include)
  * as C: what is tested is that a device computes the same bits; their error is measured by
  * test/ops/test_math. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
-#include "../clt_dropout.h"
-#include "clt_clc.h"
-#include "../../../clkernels/include/clt_act.clh"
+#include "runtime/ops/clt_dropout.h"
+#include "runtime/ops/ref/clt_clc.h"
+#include "clkernels/include/clt_act.clh"
 
 float clt_ref_act(clt_activation act, float x) {
     switch (act) {

@@ -1,5 +1,5 @@
 /* The oracle of the lookups and their gradients. clkernels/embedding/README.md has the formulas. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 void clt_ref_embedding_forward(int64_t rows, int64_t seq, int64_t cols, const int32_t *ids, const float *wte,
                                const float *wpe, float fraction, float *out) {

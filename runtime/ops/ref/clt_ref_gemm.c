@@ -1,9 +1,9 @@
 /* The oracle of GEMM: one output after the other, in the order of docs/numerics.md. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 #include <math.h>
 
-#include "../../base/clt_thread.h"
+#include "runtime/base/clt_thread.h"
 
 clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p) {
     return (clt_ref_gemm_params){.form = p->form,

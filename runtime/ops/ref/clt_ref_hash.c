@@ -1,7 +1,7 @@
 /* The oracle of the hash over a tensor's bits: one word after the other. */
 #include <string.h>
 
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 uint64_t clt_ref_hash(const float *x, uint64_t count, uint64_t first) {
     uint64_t sum = 0;

@@ -1,12 +1,12 @@
 /* The oracle of the softmax cross-entropy. clkernels/loss/README.md has the formulas. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 #include <math.h>
 
-#include "../../base/clt_base.h"
-#include "clt_clc.h"
+#include "runtime/base/clt_base.h"
+#include "runtime/ops/ref/clt_clc.h"
 
-#include "../../../clkernels/include/clt_math.clh"
+#include "clkernels/include/clt_math.clh"
 
 /* z of one logit; *t is its tanh (softcap only). */
 static float z_of(float x, float scale, float softcap, float *t) {

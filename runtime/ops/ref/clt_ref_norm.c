@@ -1,10 +1,10 @@
 /* The oracle of normalisation and of sums down a column. clkernels/norm/README.md has the formulas. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "../../base/clt_base.h"
+#include "runtime/base/clt_base.h"
 
 /* Row `row` of a tensor whose token rows are `ld` apart. */
 static int64_t row_at(const clt_ref_norm_params *p, int64_t row, int64_t ld) {

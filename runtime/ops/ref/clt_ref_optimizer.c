@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 /* Values of magnitude below 2^-126 become +0. */
 static float flush(float x) {

@@ -1,9 +1,9 @@
 /* The oracle of the reductions: the row rule and what is made from it. */
-#include "clt_ref.h"
+#include "runtime/ops/ref/clt_ref.h"
 
 #include <math.h>
 
-#include "../../device/clt_slab.h"
+#include "runtime/device/clt_slab.h"
 
 static float tree64(float lane[64]) {
     for (int d = 32; d > 0; d >>= 1)

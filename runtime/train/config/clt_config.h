@@ -1,0 +1,185 @@
+/* clt_config: a training configuration, read from an LLM Foundry YAML with dotted overrides into plain
+ * structs.
+ *
+ * Every key of Foundry's TrainConfig and of its sections is in one table (clt_config_*.c) and is honoured,
+ * accepted with one line that says it has no effect here, or refused with the reason; anything else is an
+ * error with file, line, column and the nearest known key. What only this program knows sits under
+ * `cltrain:`. */
+#ifndef CLT_CONFIG_H
+#define CLT_CONFIG_H
+
+#include "runtime/model/clt_mpt.h"
+#include "runtime/train/config/clt_schedule.h"
+#include "runtime/train/config/clt_yaml.h"
+
+typedef struct {
+    const char *label;          /* eval loaders: "eval" unless several are listed with their labels */
+    const char *local, *remote; /* NULL: not given */
+    const char *split;          /* NULL: the shards lie in `local` itself */
+    bool shuffle;
+    const char *shuffle_algo;
+    int64_t shuffle_seed;
+    int64_t shuffle_block_size;  /* 0: not given */
+    int64_t num_canonical_nodes; /* 0: not given */
+    const char *partition_algo;
+    const char *token_encoding_type;
+    const char *validate_hash; /* NULL: not given */
+    int64_t max_seq_len;
+    int64_t eos_token_id, bos_token_id; /* -1: not given; either turns sequence ids on */
+    bool drop_last;
+} clt_loader_config;
+
+typedef enum { CLT_OPTIMIZER_ADAMW, CLT_OPTIMIZER_LIONW } clt_optimizer_kind;
+
+typedef struct {
+    const char *match; /* regular expression searched in tensor names; NULL: the default group */
+    double lr, beta1, beta2, eps, weight_decay;
+} clt_param_group;
+
+typedef struct {
+    clt_optimizer_kind kind;
+    int n_groups; /* at least 1; group 0 is the default group, the rest in listed order */
+    clt_param_group groups[CLT_MAX_PARAM_GROUPS];
+    clt_strv disable_grad; /* regular expressions: tensors whose name matches are frozen */
+} clt_optimizer_config;
+
+typedef enum { CLT_CLIP_NONE, CLT_CLIP_NORM, CLT_CLIP_VALUE } clt_clip_type;
+
+typedef enum { CLT_CHECK_STOP, CLT_CHECK_WARN } clt_check_action;
+
+typedef struct { /* callbacks: those that do something here */
+    bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator;
+    int64_t speed_window; /* steps */
+} clt_callbacks_config;
+
+enum { CLT_NONFINITE_STOP, CLT_NONFINITE_SKIP, CLT_NONFINITE_ROLLBACK };
+enum { CLT_SPIKE_OFF, CLT_SPIKE_WARN, CLT_SPIKE_SKIP, CLT_SPIKE_STOP };
+enum { CLT_SPIKE_MAX = 1024 }; /* largest cltrain.guards.spike_window */
+
+typedef struct {                   /* cltrain.guards: what watches the run */
+    int nonfinite;                 /* CLT_NONFINITE_... */
+    int64_t nonfinite_in_a_row;    /* skip and rollback: bad steps on end before more is done; 0: no end */
+    int64_t max_rollbacks;         /* of a whole run */
+    bool gradient_norm;            /* computed although nothing but the guards and logs asks for it */
+    int loss_spike;                /* CLT_SPIKE_... */
+    int64_t spike_window;          /* steps */
+    double spike_threshold;        /* z-score */
+    int64_t replica_hash_interval; /* batches; 0: never */
+    double straggler_ratio;        /* of the median rank's time; 0: no warnings */
+} clt_guard_config;
+
+typedef struct clt_config clt_config;
+struct clt_config {
+    /* the run */
+    const char *run_name; /* never NULL: RUN_NAME or "llm" when not given, as in Foundry */
+    int64_t seed;
+    clt_time max_duration;
+    int64_t max_seq_len;
+    double dist_timeout;
+    clt_mpt_config model;
+    const char *tokenizer; /* tokenizer.name */
+
+    /* data and batches */
+    clt_loader_config train;
+    clt_loader_config *evals;
+    int n_evals;
+    int64_t global_train_batch_size;
+    int64_t device_train_microbatch_size; /* 0: auto */
+    int64_t device_eval_batch_size;
+    bool accumulate_on_tokens;                                 /* accumulate_train_batch_on_tokens */
+    int64_t train_subset_num_batches, eval_subset_num_batches; /* -1: all */
+
+    /* optimization */
+    clt_optimizer_config optimizer;
+    clt_schedule_config schedule;
+    clt_clip_type clip_type;
+    double clip_threshold;
+
+    /* evaluation and logging */
+    clt_time eval_interval;
+    bool eval_first;
+    bool log_to_console, log_config;
+    clt_time console_log_interval; /* epochs or batches */
+    clt_callbacks_config callbacks;
+
+    /* checkpoints; templates keep {run_name}, {epoch}, {batch} ... for clt_config_expand; {rank} is already 0
+     * and a trailing .pt is gone */
+    const char *save_folder; /* NULL: no checkpoints; {run_name} is already replaced */
+    const char *save_filename, *save_latest_filename;
+    clt_time save_interval;
+    int64_t save_num_checkpoints_to_keep; /* -1: all */
+    bool save_overwrite, save_weights_only;
+    const char *load_path; /* NULL: none */
+    bool load_weights_only, load_strict_model_weights;
+    clt_strv load_ignore_keys; /* as clt_load_options says */
+    bool autoresume; /* on with a save_folder unless save_overwrite, save_weights_only or autoresume: false */
+
+    /* cltrain: */
+    clt_strv devices; /* patterns; empty: choose. Several: one per node-local rank */
+    clt_numerics numerics;
+    clt_tune_mode tune; /* which kernel variants a shape takes: as measured before, or measured now */
+    int64_t exact_lanes;
+    clt_guard_config guards;
+    double stop_before;  /* minutes from the start or seconds since 1970; 0: no end */
+    int *lanes_per_rank; /* [n_lanes_per_rank] lanes of each rank; n 0: by measured speed */
+    int n_lanes_per_rank;
+    int64_t check_batches; /* cltrain.resume_check.batches; -1: one in numerics fast */
+    double check_limit;    /* NaN: by precision */
+    clt_check_action check_action;
+    clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
+    bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
+    clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
+    bool recompute_open;     /* it is only the default, and may follow the device's memory:
+                                clt_run_choose_recompute */
+    uint64_t logits_bytes;   /* as clt_mpt_shape's: not 0 where the run would not fit with the default */
+
+    /* how it was read */
+    const char *path;
+    clt_yaml *yaml;   /* the document after overrides and references */
+    json_t *merged;   /* the same as values */
+    clt_strv strings; /* owns every string above */
+    clt_strv notices; /* "key X has no effect here: ..." */
+    clt_strv warnings;
+};
+
+enum { CLT_MOST_LANES = 1024 }; /* cltrain.exact_lanes, a power of two */
+
+/* Reads PATH, applies `n` overrides ("key.sub=value", later ones win), resolves ${...}, checks everything
+ * that does not need data, devices or ranks. CLT_BAD_CONFIG after one message; CLT_USAGE for an override
+ * without '='. */
+clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out);
+void clt_config_free(clt_config *c);
+
+/* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
+ * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
+clt_status clt_config_check_run(const clt_config *c, int ranks);
+/* The part of it that is about ranks. */
+clt_status clt_config_check_ranks(const clt_config *c, int ranks);
+
+/* One info line per accepted key without effect, and what else there is to say about values. */
+void clt_config_notices(const clt_config *c);
+
+/* The merged configuration as sorted YAML, as Composer prints it. with_origin adds the defaults that apply
+ * and, at each value, where it came from. */
+void clt_config_print(const clt_config *c, bool with_origin, clt_str *out);
+
+/* What `other`, a configuration as clt_config_print printed it without origins, says else: an object
+ * {"a.b": [other's value, this one's]} with defaults filled in and null for what is not given. The caller
+ * frees it; NULL if `other` is no configuration. */
+json_t *clt_config_differences(const clt_config *c, const char *other);
+
+/* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */
+void clt_config_list_keys(clt_str *out);
+bool clt_config_knows(const char *dotted_key);
+
+/* Replaces {run_name}, {epoch}, {batch}, {sample}, {token}, {batch_in_epoch}, {sample_in_epoch},
+ * {token_in_epoch}, {rank}, {local_rank}, {node_rank} (0), {world_size}, {local_world_size} (1), {total_wct}
+ * and the like; unknown placeholders stay. malloc'ed. */
+char *clt_config_expand(const clt_config *c, const char *template_text, const clt_timestamp *t);
+
+/* Which group each named tensor belongs to (the listed groups claim in order, the rest is group 0) and
+ * whether it is frozen. CLT_BAD_CONFIG for a regular expression that cannot be compiled. */
+clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const *names, size_t n,
+                                uint8_t *group, bool *frozen);
+
+#endif

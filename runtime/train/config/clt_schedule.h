@@ -1,0 +1,60 @@
+/* clt_schedule: the learning rate as a pure function of the step, so that a resumed run needs no scheduler
+ * state.
+ *
+ * The formulas are those of Composer's constant, cosine and linear schedulers with warm-up and of LLM
+ * Foundry's inverse square root scheduler. They are computed in double with clt_dmath only, so every machine
+ * gives the same bits. */
+#ifndef CLT_SCHEDULE_H
+#define CLT_SCHEDULE_H
+
+#include "runtime/train/config/clt_time.h"
+
+typedef enum {
+    CLT_SCHEDULE_CONSTANT, /* constant_with_warmup */
+    CLT_SCHEDULE_COSINE,   /* cosine_with_warmup */
+    CLT_SCHEDULE_LINEAR,   /* linear_decay_with_warmup */
+    CLT_SCHEDULE_INV_SQRT  /* inv_sqrt_with_warmup */
+} clt_schedule_kind;
+
+/* As the configuration says it. */
+typedef struct {
+    clt_schedule_kind kind;
+    clt_time t_warmup, t_max;
+    clt_time t_scale, t_cooldown;           /* inverse square root */
+    double alpha;                           /* constant */
+    double alpha_i, alpha_f;                /* linear: both; cosine: alpha_f */
+    double alpha_f_decay, alpha_f_cooldown; /* inverse square root */
+} clt_schedule_config;
+
+/* Ready to be asked: all times are whole numbers of one unit (batches, samples or tokens). */
+typedef struct {
+    clt_schedule_kind kind;
+    clt_time_unit unit;
+    int64_t t_warmup, t_max, t_scale, t_cooldown;
+    double alpha, alpha_i, alpha_f, alpha_f_decay, alpha_f_cooldown;
+} clt_schedule;
+
+/* Turns times into one unit: "dur" into max_duration's, epochs into batches (batches_per_epoch).
+ * CLT_BAD_CONFIG when units differ after that, when t_max ends before max_duration, when a unit is one that
+ * no schedule can follow (iter, sec), and for inv_sqrt when a time is given in "dur" or alpha_f_decay <
+ * alpha_f_cooldown. */
+clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_duration,
+                                int64_t batches_per_epoch, clt_schedule *out);
+
+/* The multiplier of the learning rate at time t (in the schedule's unit):
+ *   constant  t < tw: alpha * t/tw, then alpha
+ *   cosine    t < tw: t/tw, then af + (1 - af) * (1 + cos(pi x))/2 with x = min(1, (t - tw)/(tmax - tw))
+ *   linear    t < tw: ai * t/tw, then ai + (af - ai) * x
+ *   inv_sqrt  t < tw: t/tw; with tcs = max(tw, tmax - tcd): t < tcs: d(t) = afd + (1 - afd)/sqrt((t + ts -
+ * tw)/ts); then a = d(tcs), a + min(1, (t - tcs)/tcd) * (afc - a), or a when tcd is 0 */
+double clt_schedule_alpha(const clt_schedule *s, int64_t t);
+
+/* The multiplier of the step after `now`. Composer steps its schedulers before it advances its batch counter,
+ * so the learning rate lags one step: the time is that before the last batch, which had last_samples and
+ * last_tokens (0 before the first one), and steps 1 and 2 both use t = 0 (with warm-up: learning rate 0).
+ * Counted, not computed, since batches need not be alike: the last one of an epoch may be short, and a run
+ * may go on with another batch size. */
+double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
+                               int64_t last_tokens);
+
+#endif

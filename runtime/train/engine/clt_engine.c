@@ -1,0 +1,315 @@
+/* What the engine owns, and evaluation. The step itself is in clt_engine_step.c. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/device/clt_tensor_map.h"
+#include "runtime/train/engine/clt_engine_internal.h"
+
+bool clt_engine_second_moment(const clt_config *c) {
+    return c->optimizer.kind == CLT_OPTIMIZER_ADAMW;
+}
+
+static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_add(ctx, dst, src, count);
+}
+static clt_status to_bf16(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_cast(ctx, CLT_F32, CLT_BF16, src, dst, count);
+}
+static clt_status to_f32(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_cast(ctx, CLT_BF16, CLT_F32, src, dst, count);
+}
+
+/* --- creation --- */
+
+/* One byte per 64 elements: the optimizer group of the tensor that lies there. */
+static clt_status create_groups(clt_engine *e) {
+    const clt_slab_table *t = &e->table;
+    clt_device *dev = clt_ops_device(e->ops);
+    uint8_t *group = clt_calloc((size_t)t->n, 1), *block = clt_calloc((size_t)(t->total / 64), 1);
+    const char **names = clt_calloc((size_t)t->n, sizeof *names);
+    e->frozen = clt_calloc((size_t)t->n, sizeof *e->frozen);
+    e->guarded = -1;
+    for (int i = 0; i < t->n; i++) names[i] = t->entry[i].name;
+    clt_status st = clt_optimizer_groups(&e->cfg->optimizer, names, (size_t)t->n, group, e->frozen);
+    for (int i = 0; st == CLT_OK && i < t->n; i++) {
+        uint64_t first = t->entry[i].offset / 64, n = CLT_CEIL_DIV(t->entry[i].count, 64);
+        memset(block + first, e->frozen[i] ? FROZEN_GROUP : group[i], n);
+        if (!e->frozen[i] && e->guarded < 0) e->guarded = i;
+    }
+    if (st == CLT_OK) st = clt_buffer_create(dev, t->total / 64, "optimizer groups", &e->block_group);
+    if (st == CLT_OK) st = clt_buffer_write(e->block_group, 0, block, t->total / 64);
+    if (st == CLT_OK) st = clt_buffer_create(dev, sizeof e->host_groups, "optimizer groups", &e->groups);
+    clt_free(names);
+    clt_free(group);
+    clt_free(block);
+    return st;
+}
+
+static clt_status create_training(clt_engine *e) {
+    clt_device *dev = clt_ops_device(e->ops);
+    int rank = clt_group_rank(e->group);
+    int64_t G = e->cfg->global_train_batch_size;
+    e->first_lane = clt_lane_begin(&e->split, rank);
+    e->last_lane = clt_lane_begin(&e->split, rank + 1);
+    CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg", &e->m));
+    if (clt_engine_second_moment(e->cfg)) CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg_sq", &e->v));
+    e->n_grads = clt_lane_slabs_needed(e->lanes, e->first_lane, e->last_lane, G);
+    e->grads = clt_calloc((size_t)e->n_grads, sizeof *e->grads);
+    for (int i = 0; i < e->n_grads; i++)
+        CLT_TRY(clt_slab_create(dev, &e->table, 0, "gradients", &e->grads[i]));
+    e->stack = clt_lane_stack_create(e->first_lane, e->last_lane, e->grads, e->n_grads, add_slabs, e->ops);
+    CLT_TRY(clt_buffer_create(dev, e->table.total / CLT_CHUNK * 4, "chunk sums", &e->chunk_sums));
+    return create_groups(e);
+}
+
+/* Made by all ranks together, once each of them has all the rest. */
+static clt_status create_reduction(clt_engine *e, clt_status ready) {
+    CLT_TRY(clt_group_agree(e->group, ready));
+    clt_reduce_math math = {.add = add_slabs, .ctx = e->ops};
+    if (e->cfg->reduce_bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
+    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->table, &e->split, &math, &e->reduce);
+}
+
+/* The status of the last step, "good" before the first one, and a loss for each sample. */
+static clt_status create_results(clt_engine *e, int64_t most) {
+    static const float good[LOSSES] = {0.0f, 1.0f, 1.0f};
+    clt_device *dev = clt_ops_device(e->ops);
+    CLT_TRY(clt_buffer_create(dev, (size_t)(LOSSES + most) * 4, "step results", &e->results));
+    e->host_results = clt_calloc((size_t)(LOSSES + most), sizeof *e->host_results);
+    return clt_buffer_write(e->results, 0, good, sizeof good);
+}
+
+static int64_t most_samples(const clt_config *c) {
+    return CLT_MAX(c->global_train_batch_size, c->device_eval_batch_size);
+}
+
+clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
+    const clt_config *c = p->cfg;
+    clt_engine *e = clt_calloc(1, sizeof *e);
+    e->cfg = c;
+    e->group = p->group;
+    e->ops = p->ops;
+    e->lanes = p->lanes;
+    e->split = clt_run_split(c, p->lanes, clt_group_size(p->group));
+    e->microbatch = p->microbatch;
+    e->seq = c->max_seq_len;
+    e->scale = clt_loss_scale_default();
+    clt_device *dev = clt_ops_device(p->ops);
+    clt_mpt_shape shape = clt_run_shape(c, p->microbatch, p->training);
+    int64_t most = most_samples(c) * clt_group_size(p->group);
+    e->host_correct = clt_calloc((size_t)(p->microbatch * e->seq), sizeof *e->host_correct);
+    e->host_row_weight = clt_calloc((size_t)(p->microbatch * e->seq), sizeof *e->host_row_weight);
+    clt_status st = clt_mpt_table(&c->model, &e->table);
+    if (st == CLT_OK) st = clt_slab_create(dev, &e->table, 0, "weights", &e->weights);
+    if (st == CLT_OK && c->precision != CLT_F32)
+        st = clt_slab_create_narrow(dev, e->weights, "16-bit weights", &e->narrow);
+    if (st == CLT_OK && p->training) st = create_training(e);
+    if (st == CLT_OK) st = create_results(e, most);
+    if (st == CLT_OK)
+        st = clt_buffer_create(dev, (size_t)(p->microbatch * e->seq) * 4, "correct", &e->correct);
+    if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
+    if (st == CLT_OK)
+        st = clt_buffer_create(dev, (size_t)e->weights->n * CLT_HASH_SUMS * sizeof(uint64_t), "hashes",
+                               &e->hashes);
+    if (st == CLT_OK) st = clt_mpt_create(&c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
+    if (p->training) st = create_reduction(e, st);
+    if (st != CLT_OK) {
+        clt_engine_destroy(e);
+        return st;
+    }
+    e->parts[e->n_parts++] = (clt_ckpt_part){.role = "weight", .slab = e->weights};
+    if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m};
+    if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v};
+    clt_debug("the device has memory for weights, optimizer and activations");
+    if (c->precision != CLT_F32 && c->numerics == CLT_FAST) clt_tensor_map_begin(dev);
+    *out = e;
+    return CLT_OK;
+}
+
+void clt_engine_destroy(clt_engine *e) {
+    if (!e) return;
+    clt_mpt_destroy(e->model);
+    clt_reduce_plan_destroy(e->reduce);
+    clt_lane_stack_destroy(e->stack);
+    for (int i = 0; i < e->n_grads && e->grads; i++) clt_slab_destroy(e->grads[i]);
+    clt_slab_destroy(e->weights);
+    clt_slab_destroy(e->narrow);
+    clt_slab_destroy(e->m);
+    clt_slab_destroy(e->v);
+    clt_buffer *buffers[] = {e->block_group, e->groups,    e->chunk_sums, e->results,
+                             e->correct,     e->nonfinite, e->hashes};
+    for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
+    clt_slab_table_free(&e->table);
+    clt_free(e->grads);
+    clt_free(e->frozen);
+    clt_free(e->host_results);
+    for (size_t i = 0; i < CLT_COUNT_OF(e->pending); i++) clt_free(e->pending[i].targets);
+    clt_free(e->host_correct);
+    clt_free(e->host_row_weight);
+    clt_free(e);
+}
+
+const clt_slab_table *clt_engine_table(const clt_engine *e) {
+    return &e->table;
+}
+
+const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n) {
+    *n = e->n_parts;
+    return e->parts;
+}
+
+clt_status clt_engine_weights_changed(clt_engine *e) {
+    for (int i = 0; e->narrow && i < e->weights->n; i++)
+        CLT_TRY(clt_op_cast(e->ops, CLT_F32, e->cfg->precision, (clt_ref){e->weights->piece[i], 0},
+                            (clt_ref){e->narrow->piece[i], 0},
+                            e->weights->start[i + 1] - e->weights->start[i]));
+    return CLT_OK;
+}
+
+/* The pieces' sums lie one behind the other; all slabs of a table are cut alike. */
+static clt_status hash_slab(clt_engine *e, const clt_slab *s, uint64_t *hash) {
+    size_t n = (size_t)s->n * CLT_HASH_SUMS;
+    uint64_t *sums = clt_malloc(n * sizeof *sums);
+    clt_status st = CLT_OK;
+    for (int i = 0; i < s->n && st == CLT_OK; i++)
+        st = clt_op_hash(e->ops, (clt_ref){s->piece[i], 0}, s->start[i + 1] - s->start[i], s->start[i],
+                         (clt_ref){e->hashes, (uint64_t)i * CLT_HASH_SUMS});
+    if (st == CLT_OK) st = clt_buffer_read(e->hashes, 0, sums, n * sizeof *sums);
+    if (st == CLT_OK) *hash = clt_hash_total(sums, n);
+    clt_free(sums);
+    return st;
+}
+
+clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
+    for (int i = 0; i < CLT_ENGINE_PARTS; i++) {
+        hash[i] = 0;
+        if (i < e->n_parts) CLT_TRY(hash_slab(e, e->parts[i].slab, &hash[i]));
+    }
+    return CLT_OK;
+}
+
+void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {
+    e->judge = judge;
+    e->judge_ctx = ctx;
+}
+
+clt_loss_scale *clt_engine_loss_scale(clt_engine *e) {
+    return &e->scale;
+}
+
+void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int64_t *last) {
+    int rank = clt_group_rank(e->group);
+    *first = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank));
+    *last = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank + 1));
+}
+
+/* --- rehearsing --- */
+
+static clt_status rehearse_step(clt_engine *e, const int32_t *zeros) {
+    const clt_engine_batch b = {.samples = e->microbatch,
+                                .targets = e->microbatch * e->seq,
+                                .tokens = zeros,
+                                .labels = zeros,
+                                .seq_ids = e->cfg->model.attn_uses_sequence_id ? zeros : NULL};
+    clt_mpt_batch mb = clt_engine_microbatch(e, &b, 0, 0, e->microbatch);
+    mb.step = 1;
+    mb.dropout = mb.lane_first = mb.lane_last = true;
+    mb.grads = e->grads[0];
+    if (!e->cfg->accumulate_on_tokens) mb.row_weight = e->host_row_weight;
+    CLT_TRY(clt_engine_weights_changed(e));
+    CLT_TRY(clt_mpt_train(e->model, &mb));
+    if (CLT_CEIL_DIV(e->cfg->global_train_batch_size, e->lanes) > e->microbatch) {
+        mb.lane_first = false; /* a lane's later microbatches add to its gradient */
+        CLT_TRY(clt_mpt_train(e->model, &mb));
+    }
+    return clt_engine_step_ops(e, e->microbatch);
+}
+
+void clt_engine_rehearse(clt_engine *e, bool evaluates) {
+    clt_device *dev = clt_ops_device(e->ops);
+    const double start = clt_now();
+    if (e->n_grads < 1 || !clt_device_rehearse(dev)) return;
+    int32_t *zeros = clt_calloc((size_t)(e->microbatch * e->seq), sizeof *zeros);
+    clt_status st = rehearse_step(e, zeros);
+    if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(e);
+    clt_free(zeros);
+    clt_device_rehearsed(dev);
+    if (st != CLT_OK) clt_debug("the rehearsal came to an end: %s", clt_last_error());
+    clt_debug("rehearsed a step in %.3f s", clt_now() - start);
+}
+
+/* --- speed --- */
+
+/* Forward and backward of n samples, and the seconds until the device is done. */
+static clt_status time_samples(clt_engine *e, const int32_t *tokens, int64_t n, double *seconds) {
+    clt_device *dev = clt_ops_device(e->ops);
+    clt_engine_batch b = {.samples = n,
+                          .targets = n * e->seq,
+                          .tokens = tokens,
+                          .labels = tokens,
+                          .seq_ids = e->cfg->model.attn_uses_sequence_id ? tokens + n * e->seq : NULL};
+    clt_mpt_batch mb = clt_engine_microbatch(e, &b, 0, 0, n);
+    mb.step = 1;
+    mb.dropout = mb.lane_first = mb.lane_last = true;
+    mb.grads = e->grads[0];
+    double start = clt_now();
+    CLT_TRY(clt_mpt_train(e->model, &mb));
+    CLT_TRY(clt_device_finish(dev));
+    *seconds = clt_now() - start;
+    return CLT_OK;
+}
+
+clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
+    enum { TRIES = 3 };
+    int64_t n = e->microbatch, words = n * e->seq;
+    int32_t *tokens = clt_calloc((size_t)(2 * words), sizeof *tokens); /* the second half: sequence ids 0 */
+    double seconds = 0, best = INFINITY;
+    for (int64_t i = 0; i < words; i++) tokens[i] = (int32_t)(i % e->cfg->model.vocab_size);
+    clt_status st = CLT_OK;
+    for (int i = 0; st == CLT_OK && i < e->weights->n; i++)
+        st = clt_buffer_fill32(e->weights->piece[i], 0, 0,
+                               (e->weights->start[i + 1] - e->weights->start[i]) * 4);
+    if (st == CLT_OK) st = clt_engine_weights_changed(e);
+    for (int i = 0; st == CLT_OK && i < TRIES; i++) { /* the first one compiles */
+        st = time_samples(e, tokens, n, &seconds);
+        if (i > 0) best = CLT_MIN(best, seconds);
+    }
+    clt_free(tokens);
+    *samples_per_second = (double)n / CLT_MAX(best, 1e-9);
+    return st;
+}
+
+/* --- evaluation --- */
+
+clt_status clt_engine_prepare_eval(clt_engine *e) {
+    int32_t *zeros = clt_calloc((size_t)e->seq, sizeof *zeros);
+    clt_mpt_batch mb = {.samples = 1,
+                        .tokens = zeros,
+                        .targets = zeros,
+                        .seq_ids = e->cfg->model.attn_uses_sequence_id ? zeros : NULL,
+                        .sample_loss = {e->results, LOSSES}};
+    clt_status st = clt_mpt_eval(e->model, &mb, (clt_ref){e->correct, 0});
+    if (st == CLT_OK) st = clt_device_finish(clt_ops_device(e->ops));
+    clt_free(zeros);
+    return st;
+}
+
+clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_sums *sums) {
+    int64_t mine, last, correct = 0;
+    clt_engine_share(e, b->samples, &mine, &last);
+    for (int64_t at = mine; at < last; at += e->microbatch) {
+        int64_t n = CLT_MIN(e->microbatch, last - at);
+        clt_mpt_batch mb = clt_engine_microbatch(e, b, mine, at, n);
+        CLT_TRY(clt_mpt_eval(e->model, &mb, (clt_ref){e->correct, 0}));
+        CLT_TRY(clt_buffer_read(e->correct, 0, e->host_correct, (size_t)(n * e->seq) * 4));
+        for (int64_t i = 0; i < n * e->seq; i++) correct += e->host_correct[i];
+    }
+    float *losses = e->host_results + LOSSES;
+    if (last > mine) CLT_TRY(clt_buffer_read(e->results, LOSSES * 4, losses, (size_t)(last - mine) * 4));
+    CLT_TRY(clt_engine_gather(e, b->samples));
+    CLT_TRY(clt_group_sum_i64(e->group, &correct, 1));
+    for (int64_t i = 0; i < b->samples; i++) sums->loss += (double)losses[i];
+    sums->targets += b->targets;
+    sums->correct += correct;
+    return CLT_OK;
+}

@@ -1,0 +1,63 @@
+/* Which operation of a bad step was the first to make a NaN or an infinity. */
+#include <string.h>
+
+#include "runtime/train/engine/clt_engine_internal.h"
+
+typedef struct {
+    clt_engine *e;
+    char what[160]; /* the first operation that made something that is not finite; "" so far */
+} finder;
+
+static clt_status look(void *ctx, const char *what, clt_dtype type, clt_ref made, uint64_t count) {
+    finder *f = ctx;
+    uint32_t bad = 0;
+    if (f->what[0]) return CLT_OK;
+    CLT_TRY(clt_buffer_fill32(f->e->nonfinite, 0, 0, 4));
+    CLT_TRY(clt_op_count_nonfinite(f->e->ops, type, made, count, (clt_ref){f->e->nonfinite, 0}));
+    CLT_TRY(clt_buffer_read(f->e->nonfinite, 0, &bad, 4));
+    if (bad) snprintf(f->what, sizeof f->what, "%s: %u of %llu values", what, bad, (unsigned long long)count);
+    return CLT_OK;
+}
+
+/* A weight that is not finite already is named before any operation. */
+static clt_status look_at_weights(finder *f) {
+    const clt_slab_table *t = &f->e->table;
+    char what[200];
+    for (int i = 0; i < t->n && !f->what[0]; i++) {
+        snprintf(what, sizeof what, "weight %s", t->entry[i].name);
+        CLT_TRY(look(f, what, CLT_F32, clt_slab_ref(f->e->weights, i), t->entry[i].count));
+    }
+    return CLT_OK;
+}
+
+clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step,
+                              char what[CLT_ENGINE_WHAT]) {
+    struct {
+        int32_t lane; /* -1: found nothing */
+        char what[160];
+    } mine = {.lane = -1}, all[CLT_GROUP_MAX_RANKS];
+    finder f = {.e = e};
+    CLT_TRY(look_at_weights(&f));
+    if (f.what[0]) mine.lane = e->first_lane;
+    clt_mpt_set_watch(e->model, look, &f);
+    clt_status st = CLT_OK;
+    for (int lane = e->first_lane; lane < e->last_lane && !f.what[0] && st == CLT_OK; lane++) {
+        mine.lane = lane;
+        st = clt_engine_run_lane(e, b, step, lane, e->grads[0]);
+    }
+    clt_mpt_set_watch(e->model, NULL, NULL);
+    CLT_TRY(st);
+    if (!f.what[0]) mine.lane = -1;
+    memcpy(mine.what, f.what, sizeof mine.what);
+    CLT_TRY(clt_group_all_gather(e->group, &mine, sizeof mine, all));
+    for (int r = 0; r < clt_group_size(e->group); r++) {
+        if (all[r].lane < 0) continue;
+        snprintf(what, CLT_ENGINE_WHAT,
+                 "the first operation that made a NaN or an infinity: %s (rank %d, lane %d)", all[r].what, r,
+                 all[r].lane);
+        return CLT_OK;
+    }
+    snprintf(what, CLT_ENGINE_WHAT,
+             "every operation of every lane is finite, their sum over the lanes is not");
+    return CLT_OK;
+}

@@ -1,0 +1,66 @@
+/* clt_engine_internal: the engine's state, shared by its files. */
+#ifndef CLT_ENGINE_INTERNAL_H
+#define CLT_ENGINE_INTERNAL_H
+
+#include "runtime/train/engine/clt_engine.h"
+
+enum {
+    FROZEN_GROUP = CLT_MAX_PARAM_GROUPS,
+    /* words of `results`: norm, clip coefficient, "finite", ...; then the samples' losses */
+    STATUS_FINITE = 2,
+    LOSSES = 64,
+    MOST_PENDING = 2
+};
+
+/* A step that was queued and whose results were not looked at yet. */
+typedef struct {
+    clt_later read;
+    int64_t samples, mine, count; /* of the global batch, and how many of this rank */
+    int64_t *targets;             /* [mine]: of each sample, where samples count the same */
+} clt_engine_pending;
+
+struct clt_engine {
+    const clt_config *cfg;
+    clt_group *group;
+    clt_ops *ops;
+    clt_mpt *model;
+    clt_slab_table table;
+    clt_slab *weights, *narrow, *m, *v;
+    clt_slab **grads;
+    int n_grads;
+    int lanes, first_lane, last_lane;
+    clt_lane_split split;
+    int64_t microbatch, seq;
+    clt_lane_stack *stack;
+    clt_reduce_plan *reduce;
+    bool *frozen; /* [table.n] */
+    int guarded;  /* a tensor that is not frozen, where clt_op_guard leaves its mark; -1: all are */
+    clt_buffer *block_group, *groups, *chunk_sums, *results, *correct, *nonfinite, *hashes;
+    clt_optimizer_group host_groups[CLT_MAX_PARAM_GROUPS + 1];
+    float *host_results, *host_row_weight;
+    int32_t *host_correct;
+    clt_loss_scale scale;
+    clt_engine_pending pending[MOST_PENDING]; /* oldest first */
+    int n_pending;
+    clt_engine_judge judge;
+    void *judge_ctx;
+    clt_engine_result judged; /* what the judge saw, until it is collected */
+    bool has_judged;
+    clt_ckpt_part parts[CLT_ENGINE_PARTS];
+    int n_parts;
+};
+
+bool clt_engine_second_moment(const clt_config *c);
+
+/* One microbatch: samples [at, at + n) of the global batch, whose arrays start at sample `mine`. */
+clt_mpt_batch clt_engine_microbatch(clt_engine *e, const clt_engine_batch *b, int64_t mine, int64_t at,
+                                    int64_t n);
+/* CLT_STOPPED once some rank was asked to stop. */
+clt_status clt_engine_run_lane(clt_engine *e, const clt_engine_batch *b, int64_t step, int lane,
+                               const clt_slab *grads);
+/* Every operation behind the lanes' forward and backward passes, for a rehearsal. */
+clt_status clt_engine_step_ops(clt_engine *e, int64_t samples);
+/* host_results holds this rank's sample losses: makes them those of all ranks, in global order. */
+clt_status clt_engine_gather(clt_engine *e, int64_t samples);
+
+#endif

@@ -1,0 +1,212 @@
+#include "runtime/train/run/clt_generate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/clt_dmath.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/base/clt_philox.h"
+#include "runtime/checkpoint/clt_weight_source.h"
+#include "runtime/data/clt_tokenizer.h"
+#include "runtime/model/clt_mpt.h"
+#include "runtime/train/config/clt_yaml_tree.h"
+
+clt_generate_params clt_generate_params_default(void) {
+    return (clt_generate_params){
+        .prompt = "", .max_new_tokens = 128, .temperature = 0.8, .top_k = 40, .seed = 17};
+}
+
+/* --- sampling --- */
+
+typedef struct {
+    float logit;
+    int32_t id;
+} candidate;
+
+static int by_logit(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Lets c[0] of a heap of k, whose parents come behind their children in by_logit's order, down to its place.
+ */
+static void sift(candidate *c, int64_t k) {
+    for (int64_t at = 0, child; (child = 2 * at + 1) < k; at = child) {
+        if (child + 1 < k && by_logit(&c[child + 1], &c[child]) > 0) child++;
+        if (by_logit(&c[at], &c[child]) > 0) return;
+        candidate t = c[at];
+        c[at] = c[child];
+        c[child] = t;
+    }
+}
+
+/* The k of the largest logits, largest first; freed by the caller. */
+static candidate *largest(const float *logits, int64_t vocab, int64_t k) {
+    candidate *c = clt_malloc((size_t)k * sizeof *c);
+    for (int64_t i = 0; i < k; i++) c[i] = (candidate){logits[i], (int32_t)i};
+    qsort(c, (size_t)k, sizeof *c, by_logit);
+    for (int64_t i = 0; i < k / 2; i++) { /* turned round it is a heap */
+        candidate t = c[i];
+        c[i] = c[k - 1 - i];
+        c[k - 1 - i] = t;
+    }
+    for (int64_t i = k; i < vocab; i++) {
+        candidate x = {logits[i], (int32_t)i};
+        if (by_logit(&x, &c[0]) > 0) continue;
+        c[0] = x;
+        sift(c, k);
+    }
+    qsort(c, (size_t)k, sizeof *c, by_logit);
+    return c;
+}
+
+int32_t clt_sample_token(const float *logits, int64_t vocab, double temperature, int64_t top_k, uint64_t seed,
+                         uint64_t position) {
+    int64_t k = top_k > 0 ? CLT_MIN(top_k, vocab) : vocab;
+    candidate *c = largest(logits, vocab, temperature > 0 ? k : 1);
+    int32_t chosen = c[0].id;
+    if (temperature > 0) {
+        double sum = 0, *p = clt_malloc((size_t)k * sizeof *p);
+        for (int64_t i = 0; i < k; i++) {
+            double z = ((double)c[i].logit - (double)c[0].logit) / temperature;
+            sum += p[i] = z < -600 ? 0 : clt_dexp(z);
+        }
+        uint32_t key[2], w[4];
+        clt_philox_key(seed, CLT_RNG_SAMPLE, key);
+        clt_philox4x32((uint32_t[]){(uint32_t)position, (uint32_t)(position >> 32), 0, 0}, key, w);
+        double u = clt_philox_double(w[0], w[1]) * sum;
+        int64_t i = 0;
+        for (; i < k - 1 && u >= p[i]; i++) u -= p[i];
+        chosen = c[i].id;
+        clt_free(p);
+    }
+    clt_free(c);
+    return chosen;
+}
+
+/* --- the model from a source --- */
+
+typedef struct {
+    clt_device *dev;
+    clt_ops *ops;
+    clt_weight_source *src;
+    clt_slab_table table;
+    clt_slab *weights;
+    clt_mpt *model;
+    clt_mpt_config cfg;
+    clt_tokenizer *tok;
+} generator;
+
+static clt_status read_config(generator *g) {
+    const char *text = clt_weight_source_model(g->src);
+    json_t *j = NULL;
+    if (!text)
+        return clt_error(CLT_BAD_DATA, "%s does not say what model it is (no config.json)",
+                         clt_weight_source_path(g->src));
+    CLT_TRY(clt_json_parse(text, strlen(text), 16, clt_weight_source_path(g->src), &j));
+    clt_status st = clt_mpt_config_from_json(j, true, NULL, NULL, &g->cfg);
+    json_decref(j);
+    return st;
+}
+
+/* A checkpoint's run may have had token columns of a tokenizer that is not there: its model reads other ids.
+ */
+static void warn_of_tokenizer(const clt_weight_source *src) {
+    const clt_ckpt_reader *checkpoint = clt_weight_source_checkpoint(src);
+    const char *config = checkpoint ? clt_ckpt_state(checkpoint)->config : NULL;
+    clt_yaml *y = NULL;
+    if (!config) return;
+    clt_error_quiet(true);
+    if (clt_yaml_parse(config, strlen(config), clt_weight_source_path(src), &y) == CLT_OK) {
+        const clt_yaml_node *name = clt_yaml_node_find(y, "tokenizer.name", NULL);
+        if (name && name->kind == CLT_YAML_SCALAR && !clt_tokenizer_known(name->text))
+            clt_warn("this model was trained with tokenizer '%s', which is not loaded: the prompt and the "
+                     "text are taken as bytes, which are other words to it",
+                     name->text);
+    }
+    clt_error_quiet(false);
+    clt_yaml_free(y);
+}
+
+static clt_status open_generator(generator *g, const clt_generate_params *p) {
+    char *path = NULL;
+    CLT_TRY(clt_ckpt_resolve(NULL, p->source, &path));
+    clt_status st = clt_weight_source_open(path, &g->src);
+    clt_free(path);
+    CLT_TRY(st);
+    CLT_TRY(read_config(g));
+    CLT_TRY(clt_tokenizer_open("bytes", &g->tok));
+    warn_of_tokenizer(g->src);
+    if (clt_tokenizer_vocab_size(g->tok) > g->cfg.vocab_size)
+        return clt_error(CLT_BAD_CONFIG,
+                         "the model has %lld tokens, too few for the byte tokenizer: text can be generated "
+                         "with models over bytes only for now",
+                         (long long)g->cfg.vocab_size);
+    clt_device_params d = clt_device_params_default();
+    d.pattern = p->device;
+    d.need_exact = true;
+    CLT_TRY(clt_device_open(&d, &g->dev));
+    clt_ops_params o = clt_ops_params_default();
+    CLT_TRY(clt_ops_create(g->dev, &o, &g->ops));
+    CLT_TRY(clt_mpt_table(&g->cfg, &g->table));
+    CLT_TRY(clt_slab_create(g->dev, &g->table, 0, "weights", &g->weights));
+    clt_ckpt_part part = {.role = "weight", .slab = g->weights};
+    CLT_TRY(clt_weight_source_load(g->src, &g->table, &part, 1, NULL));
+    clt_mpt_shape shape = {.microbatch = 1, .seq = g->cfg.max_seq_len, .cache = !p->no_cache};
+    return clt_mpt_create(&g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
+}
+
+static void close_generator(generator *g) {
+    clt_mpt_destroy(g->model);
+    clt_slab_destroy(g->weights);
+    clt_slab_table_free(&g->table);
+    clt_ops_destroy(g->ops);
+    clt_device_close(g->dev);
+    clt_weight_source_close(g->src);
+    clt_tokenizer_close(g->tok);
+}
+
+static clt_status generate(generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
+    int64_t T = g->cfg.max_seq_len, V = g->cfg.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
+    size_t n = 0, bytes = strlen(p->prompt), most = clt_tokenizer_max_ids(g->tok, bytes) + 1;
+    int32_t *ids = clt_malloc((most + (size_t)p->max_new_tokens) * sizeof *ids);
+    float *logits = clt_malloc((size_t)V * sizeof *logits);
+    clt_status st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
+    if (st == CLT_OK && n == 0) ids[n++] = (int32_t)eos; /* an empty prompt starts a new document */
+    if (st == CLT_OK && !p->no_cache && (int64_t)n + p->max_new_tokens > T + 1)
+        clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
+                 "each token takes a pass over the whole text",
+                 (long long)T);
+    bool foreign = false;
+    for (int64_t i = 0; st == CLT_OK && i < p->max_new_tokens; i++) {
+        int64_t len = CLT_MIN((int64_t)n, T);
+        st = clt_mpt_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits);
+        if (st != CLT_OK) break;
+        int32_t id = clt_sample_token(logits, V, p->temperature, p->top_k, (uint64_t)p->seed, n);
+        if (id == eos && p->stop_at_eos) break;
+        ids[n++] = id;
+        clt_str text = {0};
+        if (id < clt_tokenizer_vocab_size(g->tok)) {
+            st = clt_tokenizer_decode(g->tok, &id, 1, &text);
+        } else if (!foreign) {
+            foreign = true;
+            clt_warn("token %d of the model is none of the byte tokenizer's and is left out of the text: is "
+                     "this a model over bytes?",
+                     id);
+        }
+        if (text.s) out(ctx, text.s, text.len);
+        clt_str_free(&text);
+    }
+    clt_free(ids);
+    clt_free(logits);
+    return st;
+}
+
+clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx) {
+    generator g = {0};
+    clt_status st = open_generator(&g, p);
+    if (st == CLT_OK) st = generate(&g, p, out, ctx);
+    close_generator(&g);
+    return st;
+}

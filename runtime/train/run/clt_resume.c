@@ -1,0 +1,276 @@
+/* Where a run starts and what it leaves behind: checkpoints, load_path, automatic resumption. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/clt_host.h"
+#include "runtime/base/clt_json.h"
+#include "runtime/checkpoint/clt_weight_source.h"
+#include "runtime/ops/clt_variant.h"
+#include "runtime/train/run/clt_run.h"
+
+/* On resume seed, lanes and the data's order come from the checkpoint; what the YAML says else is named. */
+static void keep(const char *what, int64_t saved, int64_t *now) {
+    if (saved != *now)
+        clt_warn("%s: %lld from the checkpoint is kept, not %lld", what, (long long)saved, (long long)*now);
+    *now = saved;
+}
+
+static const char *optimizer_name(const clt_config *c) {
+    return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "decoupled_adamw" : "decoupled_lionw";
+}
+
+/* Moments of one optimizer mean nothing to another. */
+static clt_status check_optimizer(const clt_config *c, const char *path, const char *saved) {
+    if (!saved || strcmp(saved, optimizer_name(c)) == 0) return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG,
+                     "%s was made with optimizer %s, optimizer.name is %s: go on with the same one, or take "
+                     "the weights alone (load_weights_only: true, another save_folder)",
+                     path, saved, optimizer_name(c));
+}
+
+/* The same rule as for the key cltrain.exact_lanes. */
+static clt_status check_lanes(const char *path, int64_t lanes) {
+    if (lanes >= 1 && lanes <= CLT_MOST_LANES && (lanes & (lanes - 1)) == 0) return CLT_OK;
+    if (lanes == 0)
+        return clt_error(CLT_BAD_DATA,
+                         "%s was not saved by a run: a run cannot go on from it, only start with its weights "
+                         "(load_weights_only: true)",
+                         path);
+    return clt_error(CLT_BAD_DATA, "%s: run.lanes is %lld, it must be a power of two up to %d", path,
+                     (long long)lanes, CLT_MOST_LANES);
+}
+
+static clt_status adopt(clt_run *r, const char *path) {
+    clt_ckpt_reader *reader;
+    CLT_TRY(clt_ckpt_open(path, &reader));
+    const clt_checkpoint_state *s = clt_ckpt_state(reader);
+    clt_config *c = r->cfg;
+    clt_status st = check_optimizer(c, path, s->optimizer);
+    if (st == CLT_OK) st = check_lanes(path, s->lanes);
+    if (st != CLT_OK) {
+        clt_ckpt_close(reader);
+        return st;
+    }
+    keep("seed", s->seed, &c->seed);
+    keep("cltrain.exact_lanes", s->lanes, &c->exact_lanes);
+    if (c->train.local) {
+        if (c->train.shuffle)
+            keep("train_loader.dataset.shuffle_seed", s->shuffle_seed, &c->train.shuffle_seed);
+        c->train.num_canonical_nodes = s->num_canonical_nodes;
+    }
+    r->now = (clt_timestamp){.epoch = s->epoch,
+                             .batch = s->batch,
+                             .sample = s->sample,
+                             .token = s->token,
+                             .batch_in_epoch = s->batch_in_epoch,
+                             .sample_in_epoch = s->sample_in_epoch,
+                             .token_in_epoch = s->token_in_epoch,
+                             .wall_seconds = s->train_seconds};
+    r->optimizer_step = s->optimizer_step;
+    r->last_loss = s->loss;
+    clt_run_leg_take(&r->leg, s);
+    clt_run_take_numbers(r, s);
+    clt_run_remember_writer(r, s);
+    clt_ckpt_close(reader);
+    return clt_config_check_run(c, clt_group_size(r->group));
+}
+
+clt_status clt_run_find_start(clt_run *r, char **path, bool *resume) {
+    const clt_config *c = r->cfg;
+    char *found = NULL;
+    *resume = false;
+    if (c->save_folder && c->autoresume) CLT_TRY(clt_ckpt_find_newest(r->group, c->save_folder, &found));
+    if (found) {
+        *resume = r->autoresumed = true;
+    } else if (c->load_path) {
+        CLT_TRY(clt_ckpt_resolve(r->group, c->load_path, &found));
+        char *manifest = clt_path_join(found, "manifest.json");
+        *resume = clt_io_is_file(manifest) && !c->load_weights_only;
+        clt_free(manifest);
+    }
+    clt_status st = found && *resume ? adopt(r, found) : CLT_OK;
+    if (st != CLT_OK) {
+        clt_free(found);
+        return st;
+    }
+    *path = found;
+    return CLT_OK;
+}
+
+/* A checkpoint of weights alone (save_weights_only) can be started from, not resumed. */
+static clt_status check_complete(const clt_run *r, clt_weight_source *src, const clt_load_options *opt) {
+    const char *first = clt_engine_table(r->engine)->entry[0].name;
+    if (clt_load_ignores(opt, "exp_avg", first)) return CLT_OK;
+    if (clt_weight_source_find(src, "weight", first) < 0 ||
+        clt_weight_source_find(src, "exp_avg", first) >= 0)
+        return CLT_OK;
+    return clt_error(CLT_BAD_DATA,
+                     "%s holds weights without the optimizer's state (exp_avg): a run cannot go on from it, "
+                     "only start with its weights (load_weights_only: true)",
+                     clt_weight_source_path(src));
+}
+
+clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
+    const clt_config *c = r->cfg;
+    clt_weight_source *src = NULL;
+    int n;
+    const clt_ckpt_part *parts = clt_engine_parts(r->engine, &n);
+    clt_load_options given = {.ignore = (const char *const *)c->load_ignore_keys.v,
+                              .ignore_count = (int)c->load_ignore_keys.n,
+                              .loose = !c->load_strict_model_weights};
+    const clt_load_options *opt = own ? NULL : &given;
+    clt_status st = clt_weight_source_open(path, &src);
+    if (st == CLT_OK && resume) st = check_complete(r, src, opt);
+    if (st == CLT_OK)
+        st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, opt);
+    clt_weight_source_close(src);
+    st = clt_group_agree(r->group, st);
+    if (st == CLT_OK) clt_info("%s %s", resume ? "resumed from" : "weights loaded from", path);
+    return st;
+}
+
+/* Whether this rank's share of a checkpoint may lie in the host's memory while it is written: a quarter of it
+ * at most, and beside what the run itself takes of it on a CPU device. */
+static bool snapshot_fits(const clt_run *r, int parts) {
+    static const double usable = 0.9;
+    int local = clt_group_local_size(r->group);
+    double share =
+        (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group) * local;
+    double memory = (double)clt_host_memory();
+    bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
+    double run = cpu ? (double)r->memory.total * local : 0;
+    return share < memory / 4 && share + run < usable * memory;
+}
+
+clt_status clt_run_create_writer(clt_run *r) {
+    const clt_config *c = r->cfg;
+    clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
+    p.group = r->group;
+    p.folder = r->folder;
+    p.run_id = r->run_id;
+    p.table = clt_engine_table(r->engine);
+    p.parts = clt_engine_parts(r->engine, &p.part_count);
+    if (c->save_weights_only) p.part_count = 1;
+    p.keep = c->save_num_checkpoints_to_keep;
+    p.overwrite = c->save_overwrite;
+    p.latest = c->save_latest_filename;
+    int64_t at_once = !snapshot_fits(r, p.part_count); /* ranks write alike */
+    CLT_TRY(clt_group_max_i64(r->group, &at_once, 1));
+    p.snapshot = !at_once;
+    return clt_ckpt_writer_create(&p, &r->writer);
+}
+
+static void tell_failure(clt_run *r) {
+    r->saves_failed++;
+    clt_sinks_event(r->sinks, "checkpoint_failed", r->save.batch, NULL);
+    clt_warn("training goes on without a checkpoint of batch %lld (failed saves so far: %lld)",
+             (long long)r->save.batch, (long long)r->saves_failed);
+    clt_free(r->save.name);
+    r->save.name = NULL;
+    clt_group_agree(r->group, CLT_OK); /* that the run goes on: a rank that fails alone now ends the job */
+}
+
+clt_status clt_run_save_begin(clt_run *r) {
+    clt_run_save_finish(r);
+    const clt_config *c = r->cfg;
+    clt_str config = {0};
+    clt_config_print(c, false, &config);
+    json_t *model = clt_mpt_config_to_json(&c->model);
+    char *model_text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT),
+         *name = clt_config_expand(c, c->save_filename, &r->now);
+    clt_checkpoint_state s = clt_checkpoint_state_default();
+    clt_ckpt_number *numbers = NULL;
+    clt_strv names = {0};
+    s.number_count = clt_run_numbers(r, &numbers, &names);
+    s.numbers = numbers;
+    char *variants = clt_variants_used(r->ops);
+    s.epoch = r->now.epoch;
+    s.batch = r->now.batch;
+    s.sample = r->now.sample;
+    s.token = r->now.token;
+    s.batch_in_epoch = r->now.batch_in_epoch;
+    s.sample_in_epoch = s.data_sample_in_epoch = r->now.sample_in_epoch;
+    s.token_in_epoch = r->now.token_in_epoch;
+    s.data_epoch = r->now.epoch;
+    s.train_seconds = r->now.wall_seconds;
+    s.num_canonical_nodes = clt_loader_canonical_nodes(r->train);
+    s.shuffle_seed = c->train.shuffle_seed;
+    s.initial_physical_nodes = 1;
+    s.seed = c->seed;
+    s.lanes = c->exact_lanes;
+    s.optimizer_step = r->optimizer_step;
+    s.loss = r->last_loss;
+    s.optimizer = optimizer_name(c);
+    s.run_name = c->run_name;
+    s.model = model_text;
+    s.config = config.s;
+    s.ranks = r->here.ranks;
+    s.device = r->here.device;
+    s.driver = r->here.driver;
+    s.version = r->here.version;
+    s.numerics = r->here.numerics;
+    s.variants = variants;
+    clt_group_note(r->group, r->now.batch, "saving a checkpoint");
+    r->save = (clt_run_saving){.name = name, .batch = r->now.batch, .start = clt_now()};
+    clt_status st = clt_ckpt_save_begin(r->writer, name, &s);
+    r->save.active = st == CLT_OK;
+    r->save_failed = st != CLT_OK;
+    r->save.stall = clt_now() - r->save.start;
+    clt_free(numbers);
+    clt_strv_free(&names);
+    json_decref(model);
+    free(model_text);
+    clt_str_free(&config);
+    clt_free(variants);
+    if (st == CLT_OK) return CLT_OK;
+    tell_failure(r);
+    return st;
+}
+
+void clt_run_save_finish(clt_run *r) {
+    char seconds[32];
+    if (!r->save.active) return;
+    clt_group_note(r->group, r->save.batch, "saving a checkpoint");
+    double start = clt_now();
+    r->guards.disturbed = true;
+    clt_status st = clt_ckpt_save_finish(r->writer);
+    r->save.stall += clt_now() - start;
+    r->save.active = false;
+    r->save_failed = st != CLT_OK;
+    if (st != CLT_OK) {
+        tell_failure(r);
+        return;
+    }
+    double took = clt_now() - r->save.start;
+    r->saved = r->save.batch;
+    r->stop.save = CLT_MAX(r->stop.save, took);
+    clt_info("checkpoint saved: %s/%s (%s)", r->folder, r->save.name, clt_human_seconds(took, seconds));
+    clt_str fields = {0};
+    clt_str_add(&fields, "\"name\":");
+    clt_json_escape(&fields, r->save.name);
+    clt_str_addf(&fields, ",\"seconds\":%.3f,\"stall_seconds\":%.4f", took, r->save.stall);
+    clt_sinks_event(r->sinks, "checkpoint", r->save.batch, fields.s);
+    clt_str_free(&fields);
+    clt_free(r->save.name);
+    r->save.name = NULL;
+}
+
+clt_status clt_run_save_poll(clt_run *r) {
+    if (!r->save.active) return CLT_OK;
+    int64_t busy = !clt_ckpt_save_ready(r->writer);
+    CLT_TRY(clt_group_max_i64(r->group, &busy, 1));
+    if (!busy) clt_run_save_finish(r);
+    return CLT_OK;
+}
+
+void clt_run_save(clt_run *r) {
+    if (clt_run_save_begin(r) == CLT_OK) clt_run_save_finish(r);
+}
+
+clt_status clt_run_save_last(clt_run *r) {
+    clt_run_save_finish(r);
+    if (!r->writer || r->saved == r->now.batch) return CLT_OK;
+    CLT_TRY(clt_run_check_replicas(r));
+    clt_run_save(r);
+    return CLT_OK;
+}

@@ -1,0 +1,145 @@
+/* Who owns how many lanes where ranks sit on different devices: each device is measured with this model,
+ * once, and what came out is kept in its cache folder. With numerics exact the division changes no bit; with
+ * fast it does, and the kept measurement is what makes the next start divide alike. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/device/clt_cache.h"
+#include "runtime/train/run/clt_run.h"
+
+/* What a rank is worth: two ranks with equal marks are taken to be equally fast. */
+typedef struct {
+    char device[33];
+    int32_t sharing; /* ranks on this CPU */
+} mark;
+
+static mark mark_of(const clt_run *r) {
+    mark m = {.sharing = 1};
+    snprintf(m.device, sizeof m.device, "%s", clt_device_id(r->dev));
+    if (clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU) m.sharing = clt_group_local_size(r->group);
+    return m;
+}
+
+/* marks[ranks] of all. */
+static clt_status gather_marks(clt_run *r, mark *marks) {
+    mark mine;
+    memset(&mine, 0, sizeof mine); /* also between the members: it is sent as bytes */
+    mine = mark_of(r);
+    return clt_group_all_gather(r->group, &mine, sizeof mine, marks);
+}
+
+static bool same(const mark *a, const mark *b) {
+    return strcmp(a->device, b->device) == 0 && a->sharing == b->sharing;
+}
+
+/* The lowest rank with this rank's mark: it speaks for all of them. */
+static int first_like(const mark *marks, int rank) {
+    for (int i = 0; i < rank; i++)
+        if (same(&marks[i], &marks[rank])) return i;
+    return rank;
+}
+
+/* --- one device's speed --- */
+
+/* The cache entry's name: everything that the speed follows from. */
+static void entry_name(const clt_run *r, char name[64]) {
+    const clt_config *c = r->cfg;
+    json_t *model = clt_mpt_config_to_json(&c->model);
+    char *text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT), hex[33];
+    char *all = clt_format("%s|%s|%s|%lld|%d|%d|%d|%lld|%d", clt_device_id(r->dev), text, clt_version(),
+                           (long long)c->max_seq_len, (int)c->precision, (int)c->numerics, (int)c->recompute,
+                           (long long)r->memory.microbatch, mark_of(r).sharing);
+    clt_hash_hex(clt_hash(all, strlen(all)), hex);
+    snprintf(name, 64, "speed-%s", hex);
+    clt_free(all);
+    free(text);
+    json_decref(model);
+}
+
+static bool known_speed(const clt_run *r, const char *name, double *speed) {
+    char *text = NULL;
+    size_t bytes;
+    bool ok = clt_cache_get(clt_device_cache_dir(r->dev), name, &text, &bytes) &&
+              clt_parse_f64(text, speed) && *speed > 0;
+    clt_free(text);
+    return ok;
+}
+
+static clt_status measure(clt_run *r, double *speed) {
+    clt_engine *e = NULL;
+    clt_engine_params p = {.cfg = r->cfg,
+                           .group = r->group,
+                           .ops = r->ops,
+                           .microbatch = r->memory.microbatch,
+                           .lanes = clt_run_lanes(r->cfg, clt_group_size(r->group)),
+                           .training = true};
+    clt_group_note(r->group, 0, "measuring the devices");
+    clt_status st = clt_group_agree(r->group, clt_engine_create(&p, &e));
+    if (st == CLT_OK) st = clt_group_agree(r->group, clt_engine_measure(e, speed));
+    clt_engine_destroy(e);
+    return st;
+}
+
+/* Every rank's samples a second, in all[ranks]. All measure when one has to: ranks of one CPU slow each other
+ * down. */
+static clt_status find_speeds(clt_run *r, const mark *marks, double *all) {
+    char name[64], text[32];
+    double mine = 0;
+    int rank = clt_group_rank(r->group);
+    entry_name(r, name);
+    int64_t missing = !known_speed(r, name, &mine);
+    CLT_TRY(clt_group_max_i64(r->group, &missing, 1));
+    if (missing) CLT_TRY(measure(r, &mine));
+    snprintf(text, sizeof text, "%.6g", mine);
+    if (missing && first_like(marks, rank) == rank)
+        clt_cache_put(clt_device_cache_dir(r->dev), name, text, strlen(text));
+    if (!clt_parse_f64(text, &mine)) mine = 0; /* what the next start will read */
+    CLT_TRY(clt_group_all_gather(r->group, &mine, sizeof mine, all));
+    for (int i = clt_group_size(r->group) - 1; i >= 0; i--) all[i] = all[first_like(marks, i)];
+    return CLT_OK;
+}
+
+/* --- the division --- */
+
+static clt_status divide(clt_run *r, const mark *marks) {
+    int ranks = clt_group_size(r->group), lanes = clt_run_lanes(r->cfg, ranks);
+    double speed[CLT_GROUP_MAX_RANKS];
+    CLT_TRY(find_speeds(r, marks, speed));
+    /* fast has a lane a rank, which leaves nothing to divide: a mixed job takes as many as exact has. */
+    if (r->cfg->numerics == CLT_FAST)
+        while (lanes < r->cfg->exact_lanes) lanes *= 2;
+    r->lanes_per_rank = clt_calloc((size_t)ranks, sizeof *r->lanes_per_rank);
+    clt_lane_counts_by_speed(lanes, ranks, speed, r->lanes_per_rank);
+    r->cfg->lanes_per_rank = r->lanes_per_rank;
+    r->cfg->n_lanes_per_rank = ranks;
+    clt_str b = {0};
+    for (int i = 0; i < ranks; i++)
+        clt_str_addf(&b, "%s%d of rank %d (%.4g samples/s)", i ? ", " : "", r->lanes_per_rank[i], i,
+                     speed[i]);
+    clt_info("lanes by measured speed: %s", b.s);
+    clt_str_free(&b);
+    return CLT_OK;
+}
+
+clt_status clt_run_divide_lanes(clt_run *r) {
+    int n = clt_group_size(r->group);
+    bool differ = false;
+    if (n == 1 || r->cfg->n_lanes_per_rank > 0) return CLT_OK;
+    mark *marks = clt_calloc((size_t)n, sizeof *marks);
+    clt_status st = gather_marks(r, marks);
+    for (int i = 1; i < n; i++) differ |= !same(&marks[0], &marks[i]);
+    if (st == CLT_OK && differ) st = divide(r, marks);
+    clt_free(marks);
+    return st;
+}
+
+char *clt_run_lanes_text(const clt_run *r) {
+    int ranks = clt_group_size(r->group);
+    clt_lane_split s = clt_run_split(r->cfg, clt_run_lanes(r->cfg, ranks), ranks);
+    clt_str b = {0};
+    clt_str_add(&b, "\"lanes\":[");
+    for (int i = 0; i < ranks; i++)
+        clt_str_addf(&b, "%s%d", i ? "," : "", clt_lane_begin(&s, i + 1) - clt_lane_begin(&s, i));
+    clt_str_add(&b, "]");
+    return b.s;
+}

@@ -1,0 +1,199 @@
+/* What of a run is kept as named numbers in its checkpoints, and the share of its time that was of use. */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/clt_json.h"
+#include "runtime/train/run/clt_run.h"
+
+/* --- named numbers --- */
+
+static void add(clt_ckpt_number *numbers, int *n, clt_strv *names, char *name, double value) {
+    clt_strv_add_owned(names, name);
+    numbers[(*n)++] = (clt_ckpt_number){name, value};
+}
+
+int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
+    enum { OTHERS = 8 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
+    const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
+    const clt_run_guards *g = &r->guards;
+    int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
+    clt_ckpt_number *v = clt_calloc((size_t)(OTHERS + 2 * spikes), sizeof *v);
+    if (r->cfg->precision == CLT_F16) {
+        add(v, &n, names, clt_strdup("loss_scale"), scale->scale);
+        add(v, &n, names, clt_strdup("good_steps"), (double)scale->good_steps);
+    }
+    add(v, &n, names, clt_strdup("first_start"), r->first_start);
+    add(v, &n, names, clt_strdup("useful_seconds"), r->useful_seconds);
+    add(v, &n, names, clt_strdup("last_samples"), (double)r->last_samples);
+    add(v, &n, names, clt_strdup("last_tokens"), (double)r->last_tokens);
+    if (r->guards.bad_in_a_row) add(v, &n, names, clt_strdup("nonfinite_in_a_row"), (double)g->bad_in_a_row);
+    if (r->guards.rollbacks) add(v, &n, names, clt_strdup("rollbacks"), (double)g->rollbacks);
+    n += clt_run_leg_numbers(&r->leg, &r->now, v + n);
+    n += clt_run_check_numbers(r, v + n);
+    for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_loss.%d", i), g->loss.v[i]);
+    for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_norm.%d", i), g->norm.v[i]);
+    *numbers = v;
+    return n;
+}
+
+/* Element i of a window; a window that was longer leaves its newest values. */
+static void take_window(clt_spike *s, const char *prefix, const clt_checkpoint_state *state) {
+    double *v = clt_calloc((size_t)CLT_MAX(state->number_count, 1), sizeof *v);
+    int n = 0;
+    for (int i = 0; i < state->number_count; i++) {
+        const char *name = state->numbers[i].name;
+        size_t length = strlen(prefix);
+        int64_t at;
+        if (strncmp(name, prefix, length) || !clt_parse_i64(name + length, &at)) continue;
+        if (at < 0 || at >= state->number_count || !isfinite(state->numbers[i].value)) continue;
+        v[at] = state->numbers[i].value;
+        n = CLT_MAX(n, (int)at + 1);
+    }
+    s->n = CLT_MIN(n, s->window);
+    memcpy(s->v, v + (n - s->n), (size_t)s->n * sizeof *v);
+    clt_free(v);
+}
+
+double clt_run_useful_of(const clt_checkpoint_state *s) {
+    for (int i = 0; i < s->number_count; i++)
+        if (!strcmp(s->numbers[i].name, "useful_seconds") && s->numbers[i].value >= 0)
+            return s->numbers[i].value;
+    return s->train_seconds;
+}
+
+clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s) {
+    clt_loss_scale scale = clt_loss_scale_default();
+    for (int i = 0; i < s->number_count; i++) {
+        const char *name = s->numbers[i].name;
+        double v = s->numbers[i].value;
+        if (!strcmp(name, "loss_scale") && v >= CLT_LOSS_SCALE_LEAST && v <= 0x1p127) scale.scale = v;
+        if (!strcmp(name, "good_steps") && v >= 0) scale.good_steps = (int64_t)CLT_MIN(v, 0x1p53);
+    }
+    return scale;
+}
+
+void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
+    r->scale = clt_run_scale_of(s);
+    r->useful_seconds = clt_run_useful_of(s);
+    /* A checkpoint that does not say: a full batch. */
+    r->last_samples = CLT_MIN(r->cfg->global_train_batch_size, s->sample);
+    r->last_tokens = CLT_MIN(r->last_samples * r->cfg->max_seq_len, s->token);
+    for (int i = 0; i < s->number_count; i++) {
+        const char *name = s->numbers[i].name;
+        double v = s->numbers[i].value;
+        if (!(v >= 0 && v <= 0x1p127)) continue;
+        if (!strcmp(name, "first_start")) r->first_start = v;
+        if (!strcmp(name, "last_samples")) r->last_samples = (int64_t)CLT_MIN(v, (double)s->sample);
+        if (!strcmp(name, "last_tokens")) r->last_tokens = (int64_t)CLT_MIN(v, (double)s->token);
+        if (!strcmp(name, "nonfinite_in_a_row")) r->guards.bad_in_a_row = (int64_t)CLT_MIN(v, 0x1p53);
+        if (!strcmp(name, "rollbacks")) r->guards.rollbacks = (int64_t)CLT_MIN(v, 0x1p53);
+    }
+    take_window(&r->guards.loss, "spike_loss.", s);
+    take_window(&r->guards.norm, "spike_norm.", s);
+}
+
+/* --- effective training time --- */
+
+/* Calls `take` for each whole row of metrics.jsonl that begins so. False if the file cannot be read. */
+static bool each_row(const clt_run *r, const char *begin, void (*take)(void *ctx, json_t *row), void *ctx) {
+    char *path = clt_path_join(r->folder, "metrics.jsonl"), *text = NULL;
+    const size_t length = strlen(begin);
+    size_t bytes = 0;
+    clt_error_quiet(true);
+    const bool good =
+        !clt_io_is_file(path) || clt_io_read_all(path, (size_t)1 << 30, &text, &bytes) == CLT_OK;
+    clt_error_quiet(false);
+    for (char *at = text; good && at && at < text + bytes;) {
+        const size_t n = strcspn(at, "\n");
+        json_t *row = n > length && !strncmp(at, begin, length) ? json_loadb(at, n, 0, NULL) : NULL;
+        if (row) take(ctx, row);
+        json_decref(row);
+        at += n + 1;
+    }
+    clt_free(text);
+    clt_free(path);
+    return good;
+}
+
+static void take_start(void *found, json_t *row) {
+    if (json_is_true(json_object_get(row, "first")))
+        *(double *)found = json_number_value(json_object_get(row, "time"));
+}
+
+/* A run that was killed before its first checkpoint: the newest start in metrics.jsonl that was a first one;
+ * 0: none. */
+static double noted_start(const clt_run *r) {
+    double found = 0;
+    each_row(r, "{\"event\":\"start\"", take_start, &found);
+    return found;
+}
+
+static void count_eval(void *found, json_t *row) {
+    *(int *)found += json_object_get(row, "eval_loss") != NULL;
+}
+
+/* Rows of evaluations of this batch in metrics.jsonl; INT_MAX: that cannot be told. */
+static int noted_evals(const clt_run *r) {
+    char *begin = clt_format("{\"batch\":%lld,", (long long)r->now.batch);
+    int found = 0;
+    if (!each_row(r, begin, count_eval, &found)) found = INT_MAX;
+    clt_free(begin);
+    return found;
+}
+
+/* Whether an evaluation belongs to the state that the run has now. Of an interval in samples, tokens or
+ * seconds that cannot be told: it may have ended inside the last step, or not. */
+static bool eval_is_due(const clt_run *r, clt_time every) {
+    const clt_timestamp *t = &r->now;
+    if (every.value <= 0) return false;
+    if (clt_timestamp_reached(t, r->cfg->max_duration)) return true;
+    if (every.unit == CLT_TIME_BATCH) return t->batch % every.value == 0;
+    return every.unit == CLT_TIME_EPOCH && t->batch_in_epoch == 0 && t->epoch % every.value == 0;
+}
+
+clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes) {
+    int64_t yes = 0;
+    if (r->autoresumed && r->cfg->n_evals > 0 && eval_is_due(r, every) && clt_group_rank(r->group) == 0)
+        yes = noted_evals(r) < r->cfg->n_evals;
+    CLT_TRY(clt_group_max_i64(r->group, &yes, 1));
+    *owes = yes != 0;
+    return CLT_OK;
+}
+
+void clt_run_note_start(clt_run *r) {
+    double now = clt_wall();
+    if (r->opt->started > 0) now -= clt_now() - r->opt->started;
+    if (r->first_start == 0 && !r->resumed && r->cfg->autoresume && clt_group_rank(r->group) == 0)
+        r->first_start = noted_start(r);
+    bool first = !(r->first_start > 0 && r->first_start <= now);
+    if (first) r->first_start = now;
+    char *fields = clt_format("\"time\":%.3f,\"first\":%s", now, first ? "true" : "false");
+    clt_sinks_event(r->sinks, "start", r->now.batch, fields);
+    clt_free(fields);
+}
+
+/* The first step of a process compiles and allocates: it counts for as long as the second one takes. */
+void clt_run_count_step(clt_run *r, double seconds) {
+    r->steps_counted++;
+    if (r->steps_counted == 1) {
+        r->first_seconds = seconds;
+        return;
+    }
+    if (r->steps_counted == 2) r->useful_seconds += CLT_MIN(seconds, r->first_seconds);
+    r->useful_seconds += seconds;
+}
+
+void clt_run_note_end(clt_run *r, const char *why) {
+    char useful[32], all[32];
+    double wall = clt_wall() - r->first_start, ratio = wall > 0 ? CLT_MIN(r->useful_seconds / wall, 1.0) : 0;
+    clt_info("effective training time: %.1f %% (%s of steps that count in %s since the run's first start)",
+             floor(1000 * ratio) / 10, clt_human_seconds(r->useful_seconds, useful),
+             clt_human_seconds(wall, all));
+    char *fields = clt_format(
+        "\"why\":\"%s\",\"ettr\":%.5f,\"useful_seconds\":%.3f,\"wall_seconds\":%.3f,\"guard_seconds\":%.4f",
+        why, ratio, r->useful_seconds, wall, r->guards.seconds);
+    clt_sinks_event(r->sinks, "end", r->now.batch, fields);
+    clt_free(fields);
+}

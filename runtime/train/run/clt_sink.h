@@ -1,0 +1,45 @@
+/* clt_sink: where the numbers of a run go. One call hands a row to every sink: the console (Composer's
+ * lines), the file metrics.jsonl, and a progress bar on terminals. Only rank 0 has sinks that do something.
+ */
+#ifndef CLT_SINK_H
+#define CLT_SINK_H
+
+#include "runtime/base/clt_io.h"
+#include "runtime/train/config/clt_config.h"
+
+typedef struct clt_sinks clt_sinks;
+
+typedef struct {
+    clt_timestamp before, after; /* of the step */
+    double loss, lr;
+    float grad_norm;
+    double loss_scale;                                             /* 0: there is none */
+    double step_seconds, tokens_per_second, flops_per_second, mfu; /* mfu 0: unknown */
+    uint64_t device_memory;
+    int64_t microbatch;
+    int ranks;
+    double eval_seconds; /* spent in evaluation so far */
+} clt_step_row;
+
+typedef struct {
+    int64_t batch;
+    const char *label;
+    double loss, perplexity, accuracy;
+    int64_t samples;
+    double seconds;
+} clt_eval_row;
+
+/* `folder` is the run's folder, which exists; NULL: no files. batches_per_epoch: 0 where nothing is trained.
+ */
+clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank,
+                            int64_t batches_per_epoch, clt_sinks **out);
+void clt_sinks_destroy(clt_sinks *s);
+
+void clt_sinks_step(clt_sinks *s, const clt_step_row *r);
+/* Progress inside an evaluation: batch `i` of `n`. */
+void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t n);
+void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r);
+/* One line {"event":"name","batch":N, ...}: `fields` is JSON text like "\"from\":3", or NULL. */
+void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char *fields);
+
+#endif
