@@ -1,15 +1,6 @@
 #include "runtime/base/clt_schema.h"
 
-#include <math.h>
 #include <string.h>
-
-#include "runtime/base/clt_json.h"
-
-const char *clt_key_type_name(clt_key_type t) {
-    static const char *const names[] = {"true or false", "a whole number", "a number", "a string", "a name",
-                                        "a map",         "a map",          "a list",   "a value",  "a value"};
-    return names[t];
-}
 
 const char *clt_json_type_name(const json_t *v) {
     switch (v ? json_typeof(v) : JSON_NULL) {
@@ -28,7 +19,7 @@ const char *clt_json_type_name(const json_t *v) {
     case JSON_FALSE:
         return "false";
     default:
-        return "nothing (null)";
+        return "null";
     }
 }
 
@@ -45,6 +36,12 @@ clt_status clt_schema_fail(clt_schema_reader *r, const char *path, const char *f
     return r->status;
 }
 
+clt_status clt_schema_fail_kind(clt_schema_reader *r, const clt_key *k, const char *path, const json_t *v) {
+    if (json_is_string(v))
+        return clt_schema_fail(r, path, "must be %s, not '%.60s'", k->kind->name, json_string_value(v));
+    return clt_schema_fail(r, path, "must be %s, not %s", k->kind->name, clt_json_type_name(v));
+}
+
 static char *join(const char *prefix, const char *name) {
     return *prefix ? clt_format("%s.%s", prefix, name) : clt_strdup(name);
 }
@@ -55,158 +52,113 @@ static const clt_key *find(const clt_schema *s, const char *name) {
     return NULL;
 }
 
+static bool is_required(const clt_key *k) {
+    return k->def && strcmp(k->def, CLT_KEY_REQUIRED) == 0;
+}
+
+/* --- one key --- */
+
+/* A row that stores what is not as large as its field would be a fault of the table; a test looks at all. */
+static void store(clt_schema_reader *r, const clt_key *k, json_t *v, char *out) {
+    if (k->at.size > 0 && k->at.size == k->kind->size) k->kind->store(r, k, v, out + k->at.offset);
+}
+
+/* Whether v asks for what is done anyway. */
+static bool is_same(const clt_key *k, json_t *v) {
+    json_t *same = k->same ? json_loads(k->same, JSON_DECODE_ANY, NULL) : NULL;
+    bool equal = same && (json_equal(same, v) || (json_is_number(same) && json_is_number(v) &&
+                                                  json_number_value(same) == json_number_value(v)));
+    json_decref(same);
+    return equal;
+}
+
+static clt_status read_object(clt_schema_reader *r, const clt_schema *s, const char *prefix, json_t *object,
+                              char *out);
+
+static clt_status read_null(clt_schema_reader *r, const clt_key *k, const char *path) {
+    bool may = !is_required(k) && (k->nullable || k->status != CLT_KEY_HONOURED);
+    return may ? CLT_OK : clt_schema_fail(r, path, "must be %s, not null", k->kind->name);
+}
+
+static clt_status read_key(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v, char *out) {
+    if (json_is_null(v)) return read_null(r, k, path);
+    if (k->status == CLT_KEY_REFUSED)
+        return is_same(k, v) ? CLT_OK : clt_schema_fail(r, path, "is refused: %s", k->help);
+    if (k->kind->check) CLT_TRY(k->kind->check(r, k, path, v));
+    store(r, k, v, out);
+    if (k->kind == &clt_kind_section) CLT_TRY(read_object(r, k->section, path, v, out + k->base));
+    if (k->status != CLT_KEY_NO_EFFECT || !r->notices || is_same(k, v)) return CLT_OK;
+    if (!r->satisfied || !r->satisfied(r->ctx, path, v)) clt_notices_add(r->notices, path, k->help);
+    return CLT_OK;
+}
+
+/* --- a table --- */
+
+/* The defaults of this table and of its sections are part of the program: they are not checked. */
+static void set_defaults(clt_schema_reader *r, const clt_schema *s, char *out) {
+    for (size_t i = 0; i < s->n; i++) {
+        const clt_key *k = &s->keys[i];
+        if (k->kind == &clt_kind_section) set_defaults(r, k->section, out + k->base);
+        if (k->at.size == 0 || k->kind->borrows || !k->def || is_required(k)) continue;
+        json_t *d = json_loads(k->def, JSON_DECODE_ANY, NULL);
+        if (d && !json_is_null(d)) store(r, k, d, out);
+        json_decref(d);
+    }
+}
+
 static clt_status fail_unknown(clt_schema_reader *r, const clt_schema *s, const char *path,
                                const char *name) {
     const char **known = clt_calloc(s->n, sizeof *known);
     for (size_t i = 0; i < s->n; i++) known[i] = s->keys[i].name;
     const char *near = clt_nearest(name, known, s->n);
     clt_free(known);
+    const char *why = !near && r->harmless ? r->harmless(r->ctx, path) : NULL;
+    if (why) {
+        if (r->notices) clt_notices_add(r->notices, path, why);
+        return CLT_OK;
+    }
     clt_schema_reader at_key = *r;
     if (r->key_place) at_key.place = r->key_place;
-    return near ? clt_schema_fail(&at_key, path, "is not known; did you mean '%s'?", near)
-                : clt_schema_fail(&at_key, path, "is not known");
+    return near ? clt_schema_fail(&at_key, path, "is unknown; did you mean '%s'?", near)
+                : clt_schema_fail(&at_key, path, "is unknown");
 }
 
-static clt_status fail_type(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
-    if (json_is_string(v))
-        return clt_schema_fail(r, path, "must be %s, not '%.60s'", clt_key_type_name(k->type),
-                               json_string_value(v));
-    return clt_schema_fail(r, path, "must be %s, not %s", clt_key_type_name(k->type), clt_json_type_name(v));
-}
-
-static clt_status read_choice(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v, int *out) {
-    if (!json_is_string(v)) return fail_type(r, k, path, v);
-    clt_str all = {0};
-    for (int i = 0; k->choices[i]; i++) {
-        if (strcmp(k->choices[i], json_string_value(v)) == 0) {
-            if (out) *out = i;
-            clt_str_free(&all);
-            return CLT_OK;
-        }
-        clt_str_addf(&all, "%s%s", i ? ", " : "", k->choices[i]);
-    }
-    clt_status st =
-        clt_schema_fail(r, path, "is '%.60s'; known are: %s (%s)", json_string_value(v), all.s, k->help);
-    clt_str_free(&all);
-    return st;
-}
-
-static clt_status read_string(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
-                              const char **out) {
-    if (!json_is_string(v) && !json_is_number(v)) return fail_type(r, k, path, v);
-    if (!out) return CLT_OK;
-    char number[32];
-    if (json_is_string(v))
-        clt_strv_add(r->strings, json_string_value(v));
-    else if (json_is_real(v))
-        clt_strv_add(r->strings, clt_json_real_text(json_real_value(v), number));
-    else
-        clt_strv_add_owned(r->strings, clt_format("%lld", (long long)json_integer_value(v)));
-    *out = r->strings->v[r->strings->n - 1];
-    return CLT_OK;
-}
-
-static clt_status read_int(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
-                           int64_t *out) {
-    int64_t n;
-    if (json_is_integer(v))
-        n = json_integer_value(v);
-    else if (json_is_real(v) && fabs(json_real_value(v)) < 9e15 &&
-             json_real_value(v) == floor(json_real_value(v)))
-        n = (int64_t)json_real_value(v);
-    else
-        return fail_type(r, k, path, v);
-    if (out) *out = n;
-    return CLT_OK;
-}
-
-static clt_status read_value(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
-                             void *field) {
-    switch (k->type) {
-    case CLT_KEY_BOOL:
-        if (!json_is_boolean(v)) return fail_type(r, k, path, v);
-        if (field) *(bool *)field = json_is_true(v);
-        return CLT_OK;
-    case CLT_KEY_INT:
-        return read_int(r, k, path, v, field);
-    case CLT_KEY_FLOAT:
-        if (!json_is_number(v)) return fail_type(r, k, path, v);
-        if (field) *(double *)field = json_number_value(v);
-        return CLT_OK;
-    case CLT_KEY_STR:
-        return read_string(r, k, path, v, field);
-    case CLT_KEY_CHOICE:
-        return read_choice(r, k, path, v, field);
-    case CLT_KEY_MAP:
-        return json_is_object(v) ? CLT_OK : fail_type(r, k, path, v);
-    case CLT_KEY_LIST:
-        return json_is_array(v) ? CLT_OK : fail_type(r, k, path, v);
-    case CLT_KEY_CUSTOM:
-        return k->read(r, k, path, v, field);
-    default:
-        return CLT_OK;
-    }
-}
-
-static json_t *default_value(const clt_key *k) {
-    if (!k->def || strcmp(k->def, CLT_KEY_REQUIRED) == 0) return NULL;
-    return json_loads(k->def, JSON_DECODE_ANY, NULL);
-}
-
-static bool is_default(const clt_key *k, json_t *v) {
-    json_t *d = default_value(k);
-    bool same = d && (json_equal(d, v) || (json_is_number(d) && json_is_number(v) &&
-                                           json_number_value(d) == json_number_value(v)));
-    json_decref(d);
-    return same;
-}
-
-static clt_status read_key(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v, char *out) {
-    if (json_is_null(v)) {
-        bool required = k->def && strcmp(k->def, CLT_KEY_REQUIRED) == 0;
-        bool may = !required && (k->nullable || k->type == CLT_KEY_SECTION || k->type == CLT_KEY_ANY ||
-                                 k->status != CLT_KEY_HONOURED);
-        return may ? CLT_OK : clt_schema_fail(r, path, "must be %s, not empty", clt_key_type_name(k->type));
-    }
-    if (k->status == CLT_KEY_REFUSED)
-        return is_default(k, v) ? CLT_OK : clt_schema_fail(r, path, "is refused: %s", k->help);
-    if (k->type == CLT_KEY_SECTION) {
-        if (!json_is_object(v)) return fail_type(r, k, path, v);
-        return clt_schema_read(r, k->section, path, v, out + (k->offset == CLT_KEY_NOWHERE ? 0 : k->offset));
-    }
-    void *field = k->offset == CLT_KEY_NOWHERE ? NULL : out + k->offset;
-    CLT_TRY(read_value(r, k, path, v, field));
-    if (k->status == CLT_KEY_ACCEPTED && r->notices && !is_default(k, v))
-        clt_strv_add_owned(r->notices, clt_format("key %s has no effect here: %s", path, k->help));
-    return CLT_OK;
-}
-
-/* Defaults of this table and of its sections. They are part of the program, so they always read. */
-static clt_status set_defaults(clt_schema_reader *r, const clt_schema *s, const char *prefix, char *out) {
-    clt_status st = CLT_OK;
-    for (size_t i = 0; i < s->n && st == CLT_OK; i++) {
-        const clt_key *k = &s->keys[i];
-        char *path = join(prefix, k->name);
-        if (k->type == CLT_KEY_SECTION && k->offset != CLT_KEY_NOWHERE) {
-            st = set_defaults(r, k->section, path, out + k->offset);
-        } else if (k->offset != CLT_KEY_NOWHERE) {
-            json_t *d = default_value(k);
-            if (d && !json_is_null(d)) st = read_value(r, k, path, d, out + k->offset);
-            json_decref(d);
-        }
+/* Keys that no row names, among them those that the row "*" stands for. */
+static clt_status read_others(clt_schema_reader *r, const clt_schema *s, const char *prefix, json_t *object,
+                              char *out) {
+    const char *name;
+    json_t *v;
+    json_object_foreach(object, name, v) {
+        const clt_key *k = find(s, name);
+        if (k ? strcmp(k->name, "*") != 0 : r->ignore_unknown) continue;
+        char *path = join(prefix, name);
+        clt_status st = k ? read_key(r, k, path, v, out) : fail_unknown(r, s, path, name);
         clt_free(path);
+        CLT_TRY(st);
     }
-    return st;
+    return CLT_OK;
 }
 
-static clt_status check_required(clt_schema_reader *r, const clt_schema *s, const char *prefix,
-                                 json_t *object) {
+static clt_status fail_missing(clt_schema_reader *r, const clt_key *k, const char *path) {
+    return clt_error(r->status, "%s: key '%s' is missing: it must be given (%s)", r->what, path, k->help);
+}
+
+static clt_status read_object(clt_schema_reader *r, const clt_schema *s, const char *prefix, json_t *object,
+                              char *out) {
     for (size_t i = 0; i < s->n; i++) {
         const clt_key *k = &s->keys[i];
-        if (!k->def || strcmp(k->def, CLT_KEY_REQUIRED) != 0 || json_object_get(object, k->name)) continue;
+        json_t *v = json_object_get(object, k->name);
+        if (!v || strcmp(k->name, "*") == 0) continue;
         char *path = join(prefix, k->name);
-        clt_status st =
-            clt_error(r->status, "%s: key '%s' is missing: it must be given (%s)", r->what, path, k->help);
+        clt_status st = read_key(r, k, path, v, out);
+        clt_free(path);
+        CLT_TRY(st);
+    }
+    CLT_TRY(read_others(r, s, prefix, object, out));
+    for (size_t i = 0; i < s->n; i++) {
+        if (!is_required(&s->keys[i]) || json_object_get(object, s->keys[i].name)) continue;
+        char *path = join(prefix, s->keys[i].name);
+        clt_status st = fail_missing(r, &s->keys[i], path);
         clt_free(path);
         return st;
     }
@@ -215,20 +167,15 @@ static clt_status check_required(clt_schema_reader *r, const clt_schema *s, cons
 
 clt_status clt_schema_read(clt_schema_reader *r, const clt_schema *s, const char *prefix, json_t *object,
                            void *out) {
-    CLT_TRY(set_defaults(r, s, prefix, out));
-    if (json_is_null(object)) object = NULL;
-    const char *name;
-    json_t *v;
-    json_object_foreach(object, name, v) {
-        char *path = join(prefix, name);
-        const clt_key *k = find(s, name);
-        clt_status st = k                   ? read_key(r, k, path, v, out)
-                        : r->ignore_unknown ? CLT_OK
-                                            : fail_unknown(r, s, path, name);
-        clt_free(path);
-        CLT_TRY(st);
-    }
-    return check_required(r, s, prefix, object);
+    set_defaults(r, s, out);
+    return read_object(r, s, prefix, json_is_null(object) ? NULL : object, out);
+}
+
+/* --- about tables --- */
+
+static void list_kind(const clt_key *k, clt_str *out) {
+    if (!k->choices) clt_str_add(out, k->kind->name);
+    for (int i = 0; k->choices && k->choices[i]; i++) clt_str_addf(out, "%s%s", i ? ", " : "", k->choices[i]);
 }
 
 void clt_schema_list(const clt_schema *s, const char *prefix, clt_str *out) {
@@ -236,13 +183,12 @@ void clt_schema_list(const clt_schema *s, const char *prefix, clt_str *out) {
     for (size_t i = 0; i < s->n; i++) {
         const clt_key *k = &s->keys[i];
         char *path = join(prefix, k->name);
-        clt_str type = {0};
-        for (int c = 0; k->type == CLT_KEY_CHOICE && k->choices[c]; c++)
-            clt_str_addf(&type, "%s%s", c ? ", " : "", k->choices[c]);
-        clt_str_addf(out, "| `%s` | %s | %s | %s | %s |\n", path,
-                     type.s ? type.s : clt_key_type_name(k->type), k->def ? k->def : "", status[k->status],
-                     k->help);
-        clt_str_free(&type);
+        clt_str_addf(out, "| `%s` | ", path);
+        list_kind(k, out);
+        clt_str_addf(out, " | %s | %s | %s", k->def ? k->def : "", status[k->status], k->help);
+        for (const clt_refusal *x = k->refused; x && x->value; x++)
+            clt_str_addf(out, "; %s is refused: %s", x->value, x->why);
+        clt_str_add(out, " |\n");
         if (k->section) clt_schema_list(k->section, path, out);
         clt_free(path);
     }

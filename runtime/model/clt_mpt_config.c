@@ -145,9 +145,9 @@ static clt_status resolve_init(clt_schema_reader *r, const char *path, const clt
     c->emb_init_std = or_else(raw->emb_init_std, -1);
     if (!isnan(raw->emb_init_std) && raw->emb_init_std < 0)
         return fail(r, path, "init_config.emb_init_std", "must not be negative");
-    c->emb_init_uniform = raw->emb_uniform && c->emb_init_std < 0;
-    c->emb_init_low = raw->emb_low;
-    c->emb_init_high = raw->emb_high;
+    c->emb_init_uniform = raw->emb_limits.given && c->emb_init_std < 0;
+    c->emb_init_low = raw->emb_limits.low;
+    c->emb_init_high = raw->emb_limits.high;
     if (c->emb_init_uniform && c->emb_init_low > c->emb_init_high)
         return fail(r, path, "init_config.emb_init_uniform_lim", "has its lower limit above the upper one");
     return CLT_OK;
@@ -187,8 +187,8 @@ static void resolve_plain(const clt_mpt_config_raw *raw, clt_mpt_config *c) {
     c->rms_norm = raw->norm >= 2;
     c->norm_eps = raw->norm_eps;
     c->embedding_fraction = raw->embedding_fraction;
-    c->logit_scale =
-        raw->logit_scale_inv_sqrt ? 1 / clt_dsqrt((double)raw->d_model) : or_else(raw->logit_scale, 1);
+    c->logit_scale = raw->logit_scale.inv_sqrt_d_model ? 1 / clt_dsqrt((double)raw->d_model)
+                                                       : or_else(raw->logit_scale.number, 1);
     c->final_logit_softcapping = or_else(raw->final_logit_softcapping, 0);
     c->qk_ln = raw->qk_ln;
     c->qk_gn = raw->qk_gn;
@@ -203,8 +203,18 @@ static void resolve_plain(const clt_mpt_config_raw *raw, clt_mpt_config *c) {
     c->temperature_attn_scale = raw->temperature_scale;
 }
 
-static clt_status resolve(clt_schema_reader *r, const char *path, const clt_mpt_config_raw *raw,
-                          clt_mpt_config *c) {
+/* Alibi and rope turn learned positions off: that is said where the file asks for them. */
+static void note_positions(clt_schema_reader *r, const char *path, const json_t *o,
+                           const clt_mpt_config_raw *raw) {
+    if (!r->notices || !(raw->alibi || raw->rope) || !json_is_true(json_object_get(o, "learned_pos_emb")))
+        return;
+    char *key = clt_format("%s.learned_pos_emb", path);
+    clt_notices_add(r->notices, key, "alibi and rope turn learned positions off");
+    clt_free(key);
+}
+
+static clt_status resolve(clt_schema_reader *r, const char *path, const json_t *o,
+                          const clt_mpt_config_raw *raw, clt_mpt_config *c) {
     CLT_TRY(check_ranges(r, path, raw));
     CLT_TRY(check_optional_positive(r, path, raw));
     CLT_TRY(resolve_heads(r, path, raw, c));
@@ -212,6 +222,7 @@ static clt_status resolve(clt_schema_reader *r, const char *path, const clt_mpt_
     CLT_TRY(resolve_rope(r, path, raw, c));
     CLT_TRY(resolve_init(r, path, raw, c));
     resolve_plain(raw, c);
+    note_positions(r, path, o, raw);
     return clt_mpt_config_blocks(r, path, raw->block_overrides, raw->window, c);
 }
 
@@ -228,11 +239,11 @@ static json_t *foundry_keys(json_t *o) {
 clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_mpt_config *out) {
     clt_mpt_config_raw raw = {.attention_bias = -1};
     raw.clip_qkv = raw.softmax_scale = raw.attn_logit_softcapping = raw.final_logit_softcapping = NAN;
-    raw.logit_scale = raw.emb_init_std = raw.init_std = NAN;
+    raw.logit_scale.number = raw.emb_init_std = raw.init_std = NAN;
     json_t *keys = r->ignore_unknown ? foundry_keys(o) : json_incref(o);
     clt_status st = clt_schema_read(r, &clt_mpt_config_model_schema, path, keys, &raw);
     clt_mpt_config *c = clt_calloc(1, sizeof *c);
-    if (st == CLT_OK) st = resolve(r, path, &raw, c);
+    if (st == CLT_OK) st = resolve(r, path, keys, &raw, c);
     if (st == CLT_OK) *out = *c;
     clt_free(c);
     json_decref(keys);

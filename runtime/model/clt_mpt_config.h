@@ -12,6 +12,9 @@
 
 enum { CLT_MPT_MAX_LAYERS = 512 };
 
+/* Why keys that choose between implementations have no effect. */
+#define CLT_MPT_CONFIG_PYTORCH "a setting of PyTorch, which is not used here; the result is the same"
+
 typedef enum {
     CLT_ROPE_NONE,
     CLT_ROPE_PLAIN,
@@ -75,8 +78,8 @@ typedef struct {
 /* From a JSON object with MPTConfig's keys (a config.json, or a YAML section turned into JSON). `where(ctx,
  * path)` gives the place of a key path such as "attn_config.alibi" for messages ("run.yaml:12:5"); NULL: only
  * the path is printed. Unknown keys are errors with the nearest known one; keys that belong to Hugging Face
- * (architectures, ...) are skipped when `hf` is set, and layer_norm_epsilon is norm_eps. Warnings as
- * Foundry's (learned_pos_emb is forced off by alibi or rope). */
+ * (architectures, ...) are skipped when `hf` is set, and layer_norm_epsilon is norm_eps. Alibi and rope turn
+ * learned_pos_emb off. */
 typedef const char *(*clt_where_fn)(void *ctx, const char *path);
 clt_status clt_mpt_config_from_json(json_t *o, bool hf, clt_where_fn where, void *ctx, clt_mpt_config *out);
 

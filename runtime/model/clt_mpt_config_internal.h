@@ -6,6 +6,16 @@
 
 #include "runtime/model/clt_mpt_config.h"
 
+typedef struct {
+    bool inv_sqrt_d_model;
+    double number; /* NaN: not given */
+} clt_mpt_logit_scale;
+
+typedef struct {
+    bool given;
+    double low, high;
+} clt_mpt_limits;
+
 /* The section as it is written. NaN in what is optional: not given. */
 typedef struct {
     int64_t d_model, n_heads, n_layers, head_dim, max_seq_len, vocab_size, kv_n_heads, ffn_hidden, window;
@@ -13,8 +23,8 @@ typedef struct {
     bool learned_pos_emb, no_bias, tie_word_embeddings;
     int attention_bias; /* -1: not given */
     int norm;
-    double norm_eps, embedding_fraction, logit_scale, final_logit_softcapping;
-    bool logit_scale_inv_sqrt;
+    double norm_eps, embedding_fraction, final_logit_softcapping;
+    clt_mpt_logit_scale logit_scale;
     int attn_type;
     bool fused_qkv, qk_ln, qk_gn, attn_uses_sequence_id, alibi, rope;
     double clip_qkv, softmax_scale, attn_logit_softcapping, alibi_bias_max, rope_theta;
@@ -27,8 +37,8 @@ typedef struct {
     int init, nonlinearity;
     int fan_out;
     double div_residual; /* -1: true, 0: false, else the number */
-    double emb_init_std, emb_low, emb_high, init_std, init_gain;
-    bool emb_uniform;
+    double emb_init_std, init_std, init_gain;
+    clt_mpt_limits emb_limits;
     json_t *block_overrides; /* borrowed */
 } clt_mpt_config_raw;
 

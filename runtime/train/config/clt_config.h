@@ -1,10 +1,9 @@
 /* clt_config: a training configuration, read from an LLM Foundry YAML with dotted overrides into plain
  * structs.
  *
- * Every key of Foundry's TrainConfig and of its sections is in one table (clt_config_*.c) and is honoured,
+ * Every key of Foundry's TrainConfig and of its sections is in a table (clt_config_*.c) and is honoured,
  * accepted with one line that says it has no effect here, or refused with the reason; anything else is an
- * error with file, line, column and the nearest known key. What only this program knows sits under
- * `cltrain:`. */
+ * error with file, line, column and the nearest known key. cltrain's own keys are below `cltrain:`. */
 #ifndef CLT_CONFIG_H
 #define CLT_CONFIG_H
 
@@ -17,11 +16,10 @@ typedef struct {
     const char *local, *remote; /* NULL: not given */
     const char *split;          /* NULL: the shards lie in `local` itself */
     bool shuffle;
-    const char *shuffle_algo;
+    const char *shuffle_algo; /* this and the next three: NULL and 0 for evaluation */
     int64_t shuffle_seed;
     int64_t shuffle_block_size;  /* 0: not given */
     int64_t num_canonical_nodes; /* 0: not given */
-    const char *partition_algo;
     const char *token_encoding_type;
     const char *validate_hash; /* NULL: not given */
     int64_t max_seq_len;
@@ -56,14 +54,15 @@ enum { CLT_NONFINITE_STOP, CLT_NONFINITE_SKIP, CLT_NONFINITE_ROLLBACK };
 enum { CLT_SPIKE_OFF, CLT_SPIKE_WARN, CLT_SPIKE_SKIP, CLT_SPIKE_STOP };
 enum { CLT_SPIKE_MAX = 1024 }; /* largest cltrain.guards.spike_window */
 
-typedef struct {                   /* cltrain.guards: what watches the run */
-    int nonfinite;                 /* CLT_NONFINITE_... */
-    int64_t nonfinite_in_a_row;    /* skip and rollback: bad steps on end before more is done; 0: no end */
-    int64_t max_rollbacks;         /* of a whole run */
-    bool gradient_norm;            /* computed although nothing but the guards and logs asks for it */
-    int loss_spike;                /* CLT_SPIKE_... */
-    int64_t spike_window;          /* steps */
-    double spike_threshold;        /* z-score */
+typedef struct {   /* cltrain.guards: what watches the run */
+    int nonfinite; /* CLT_NONFINITE_... */
+    int64_t
+        nonfinite_in_a_row; /* skip and rollback: consecutive bad steps before more is done; 0: no limit */
+    int64_t max_rollbacks;  /* of a whole run */
+    bool gradient_norm;     /* computed although nothing but the guards and logs asks for it */
+    int loss_spike;         /* CLT_SPIKE_... */
+    int64_t spike_window;   /* steps */
+    double spike_threshold; /* z-score */
     int64_t replica_hash_interval; /* batches; 0: never */
     double straggler_ratio;        /* of the median rank's time; 0: no warnings */
 } clt_guard_config;
@@ -98,7 +97,7 @@ struct clt_config {
     /* evaluation and logging */
     clt_time eval_interval;
     bool eval_first;
-    bool log_to_console, log_config;
+    bool log_to_console, log_config, progress_bar;
     clt_time console_log_interval; /* epochs or batches */
     clt_callbacks_config callbacks;
 
@@ -135,10 +134,11 @@ struct clt_config {
 
     /* how it was read */
     const char *path;
-    clt_yaml *yaml;   /* the document after overrides and references */
-    json_t *merged;   /* the same as values */
-    clt_strv strings; /* owns every string above */
-    clt_strv notices; /* "key X has no effect here: ..." */
+    clt_yaml *yaml;      /* the document after overrides and references */
+    json_t *merged;      /* the same as values */
+    clt_strv strings;    /* owns every string above */
+    clt_notices notices; /* keys without effect */
+    clt_strv remarks;    /* what else is done in another way than the file asks for */
     clt_strv warnings;
 };
 
@@ -148,6 +148,9 @@ enum { CLT_MOST_LANES = 1024 }; /* cltrain.exact_lanes, a power of two */
  * that does not need data, devices or ranks. CLT_BAD_CONFIG after one message; CLT_USAGE for an override
  * without '='. */
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out);
+/* The same of a text in memory; `what` names it in messages. */
+clt_status clt_config_parse(const char *text, size_t bytes, const char *what, const char *const *overrides,
+                            size_t n, clt_config **out);
 void clt_config_free(clt_config *c);
 
 /* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
@@ -156,7 +159,7 @@ clt_status clt_config_check_run(const clt_config *c, int ranks);
 /* The part of it that is about ranks. */
 clt_status clt_config_check_ranks(const clt_config *c, int ranks);
 
-/* One info line per accepted key without effect, and what else there is to say about values. */
+/* Prints one line for each reason why keys have no effect, the remarks, and the warnings. */
 void clt_config_notices(const clt_config *c);
 
 /* The merged configuration as sorted YAML, as Composer prints it. with_origin adds the defaults that apply

@@ -1,16 +1,26 @@
-/* What the files of clt_config share: the struct that the tables fill, and the tables. Not for other folders.
- */
+/* What the files of clt_config share: the struct that the tables fill, the kinds of values with a form of
+ * their own, the tables, and the steps that turn what was read into a clt_config. Not for other folders. */
 #ifndef CLT_CONFIG_INTERNAL_H
 #define CLT_CONFIG_INTERNAL_H
 
 #include "runtime/train/config/clt_config.h"
 
-/* The sections that need more than one key at a time are first kept as they are written. */
+/* --- values as they are written, for rules that need more than one key --- */
+
+typedef struct { /* NaN: not given */
+    double lr, betas[2], eps, weight_decay;
+} clt_config_hyper;
+
 typedef struct {
-    int kind; /* clt_optimizer_kind; beyond it: known names that are refused */
-    double lr, beta1, beta2, eps, weight_decay; /* NaN: not given */
-    json_t *disable_grad, *param_groups;        /* borrowed */
+    int kind; /* clt_optimizer_kind */
+    clt_config_hyper hyper;
+    json_t *disable_grad, *param_groups; /* borrowed */
 } clt_config_optimizer_raw;
+
+typedef struct { /* one of optimizer.param_groups */
+    const char *match;
+    clt_config_hyper hyper;
+} clt_config_group_raw;
 
 typedef struct {
     int kind;
@@ -18,29 +28,63 @@ typedef struct {
     double alpha, alpha_i, alpha_f, alpha_f_decay, alpha_f_cooldown; /* NaN: not given */
 } clt_config_scheduler_raw;
 
+typedef struct { /* callbacks.kill_loss_spike */
+    bool given, log_only;
+    int64_t window_size;
+} clt_config_kill_raw;
+
 typedef struct {
     clt_config c; /* first, so that a pointer to one is a pointer to the other */
-    int precision, tune, autoresume, numerics, recompute; /* the last three -1: not given */
-    int check_action;
+    int precision, clip_type, tune, check_action;
+    int autoresume, numerics, recompute; /* -1: not given */
     bool activation_checkpointing;
+    clt_config_kill_raw kill_loss_spike;
     clt_config_optimizer_raw optimizer;
     clt_config_scheduler_raw scheduler;
-    json_t *model, *eval_loader, *eval_loaders; /* borrowed */
+    json_t *model, *eval_loader, *eval_loaders, *lanes_per_rank, *mixed_precision; /* borrowed */
 } clt_config_builder;
 
-extern const clt_schema clt_config_top_schema, clt_config_loader_schema, clt_config_optimizer_schema,
-    clt_config_scheduler_schema;
+/* --- kinds --- */
 
-/* Readers used by several tables. */
-clt_status clt_config_read_time(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
-                                void *field);
-clt_status clt_config_read_name(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
-                                void *field);
-clt_status clt_config_keep(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v, void *field);
+extern const clt_kind clt_kind_time, /* clt_time */
+    clt_kind_schedule_time,          /* clt_time, with a unit */
+    clt_kind_microbatch,             /* int64_t; 0: auto */
+    clt_kind_switch,                 /* int: true or false, beside "not given" */
+    clt_kind_recompute,              /* int: clt_recompute */
+    clt_kind_strings,                /* clt_strv: a string or a list of strings */
+    clt_kind_patterns,               /* json_t *: the same, kept */
+    clt_kind_betas,                  /* double[2] */
+    clt_kind_lanes,                  /* json_t *: a list of counts */
+    clt_kind_loaders,                /* json_t *: a map or a list of maps */
+    clt_kind_mixed_precision;        /* json_t *: FULL, DEFAULT, PURE or a map */
 
-/* The steps after the tables have been read. */
+/* --- tables --- */
+
+/* Reasons that several tables give: keys with the same reason share a line. */
+#define CLT_CONFIG_PYTORCH CLT_MPT_CONFIG_PYTORCH
+#define CLT_CONFIG_ONE_FORM "checkpoints have one form, which any number of ranks can read"
+
+extern const clt_schema clt_config_top_schema, clt_config_callback_schema, clt_config_logger_schema,
+    clt_config_algorithm_schema, clt_config_fsdp_schema, clt_config_own_schema, clt_config_train_schema,
+    clt_config_eval_schema, clt_config_optimizer_schema, clt_config_group_schema, clt_config_scheduler_schema;
+
+/* --- the steps after the tables have been read --- */
+
+clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b);
+clt_status clt_config_resolve_guards(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_scheduler(clt_schema_reader *r, clt_config_builder *b);
+clt_status clt_config_resolve_names(clt_schema_reader *r, clt_config_builder *b);
+/* Ranges of numbers and times. */
+clt_status clt_config_check_ranges(clt_schema_reader *r, const clt_config *c);
+
+/* The value at a dotted path (a number picks a list element) of the document with its overrides; NULL: none.
+ */
+const json_t *clt_config_value(const clt_config *c, const char *path);
+/* Whether it is there and not null. */
+bool clt_config_given(const clt_config *c, const char *path);
+/* "keys 'A' (place) and 'B' (place) contradict each other: TEXT" with the reader's status. */
+clt_status clt_config_fail_both(clt_schema_reader *r, const char *a, const char *b, const char *text);
 
 #endif

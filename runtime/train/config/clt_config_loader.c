@@ -3,24 +3,19 @@
 
 #include "runtime/train/config/clt_config_internal.h"
 
-#define AT(field) offsetof(clt_loader_config, field)
-#define NOWHERE CLT_KEY_NOWHERE
+#define KEY(name, field, def, help, ...) CLT_KEY(clt_loader_config, name, field, def, help, __VA_ARGS__)
+#define IGNORED(kind, name, def, same, why, ...)                                                             \
+    CLT_KEY_IGNORED(&clt_kind_##kind, name, def, same, why, __VA_ARGS__)
+#define REFUSE(name, def, why) CLT_KEY_REFUSE(name, def, why)
 
-static clt_status read_loader_name(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v,
-                                   void *field) {
-    (void)k;
-    (void)field;
-    const char *name = json_string_value(v);
-    if (name && strcmp(name, "text") == 0) return CLT_OK;
-    if (name && strcmp(name, "finetuning") == 0)
-        return clt_schema_fail(
-            r, path,
-            "is finetuning, which is not supported: convert the texts to token samples and "
-            "use text");
-    return clt_schema_fail(r, path, "must be text");
-}
-
-static const char *const shuffle_algos[] = {"naive", "py1s", "py1b", "py1br", "py1e", "py2s", NULL};
+static const char *const loader_names[] = {"text", NULL};
+static const clt_refusal refused_loaders[] = {
+    {"finetuning", "fine-tuning data is not supported yet: convert the texts to token samples and use text"},
+    {"contrastive_pairs", "contrastive training is not supported"},
+    {NULL, NULL}};
+static const char *const shuffle_algos[] = {"naive", "py1s", "py1br", "py1e", "py2s", NULL};
+static const clt_refusal refused_shuffles[] = {
+    {"py1b", "its order is not reproduced here: use py1br or py1e"}, {NULL, NULL}};
 static const char *const partition_algos[] = {"relaxed", "orig", NULL};
 static const char *const sampling_methods[] = {"balanced", "fixed", NULL};
 static const char *const batching_methods[] = {"random", "stratified", "per_stream", "device_per_stream",
@@ -28,124 +23,139 @@ static const char *const batching_methods[] = {"random", "stratified", "per_stre
 static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "uint64",
                                           "uint32", "uint16", "uint8", NULL};
 
-static const clt_key dataset_keys[] = {
-    {"local", CLT_KEY_STR, CLT_KEY_HONOURED, true, "null", "folder of the MDS shards", AT(local), NULL, NULL,
-     NULL},
-    {"remote", CLT_KEY_STR, CLT_KEY_ACCEPTED, true, "null",
-     "shards are read from dataset.local, nothing is downloaded", AT(remote), NULL, NULL, NULL},
-    {"split", CLT_KEY_STR, CLT_KEY_HONOURED, true, "null", "sub-folder of local", AT(split), NULL, NULL,
-     NULL},
-    {"shuffle", CLT_KEY_BOOL, CLT_KEY_HONOURED, false, "false", "shuffle samples every epoch", AT(shuffle),
-     NULL, NULL, NULL},
-    {"shuffle_algo", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"py1e\"",
-     "which shuffle; those that this program cannot reproduce are refused when a run starts",
-     AT(shuffle_algo), shuffle_algos, NULL, clt_config_read_name},
-    {"shuffle_seed", CLT_KEY_INT, CLT_KEY_HONOURED, false, "9176", "seed of the sample order",
-     AT(shuffle_seed), NULL, NULL, NULL},
-    {"shuffle_block_size", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "unit of block shuffles",
-     AT(shuffle_block_size), NULL, NULL, NULL},
-    {"max_seq_len", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null",
-     "tokens of a sample; max_seq_len, and it cannot differ", AT(max_seq_len), NULL, NULL, NULL},
-    {"num_canonical_nodes", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null",
-     "groups that the sample order is made of", AT(num_canonical_nodes), NULL, NULL, NULL},
-    {"partition_algo", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"relaxed\"",
-     "how samples are dealt to ranks", AT(partition_algo), partition_algos, NULL, clt_config_read_name},
-    {"sampling_method", CLT_KEY_CUSTOM, CLT_KEY_ACCEPTED, false, "\"balanced\"", "there is one stream",
-     NOWHERE, sampling_methods, NULL, clt_config_read_name},
-    {"sampling_granularity", CLT_KEY_INT, CLT_KEY_ACCEPTED, false, "1", "there is one stream", NOWHERE, NULL,
-     NULL, NULL},
-    {"batching_method", CLT_KEY_CUSTOM, CLT_KEY_ACCEPTED, false, "\"random\"", "there is one stream", NOWHERE,
-     batching_methods, NULL, clt_config_read_name},
-    {"replication", CLT_KEY_INT, CLT_KEY_REFUSED, true, "null",
-     "ranks that see the same samples are not supported", NOWHERE, NULL, NULL, NULL},
-    {"predownload", CLT_KEY_INT, CLT_KEY_ACCEPTED, true, "null", "nothing is downloaded", NOWHERE, NULL, NULL,
-     NULL},
-    {"token_encoding_type", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, "\"int64\"",
-     "type of token bytes in the shards", AT(token_encoding_type), token_types, NULL, clt_config_read_name},
-    {"eos_token_id", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "ends documents: sequence ids count them",
-     AT(eos_token_id), NULL, NULL, NULL},
-    {"bos_token_id", CLT_KEY_INT, CLT_KEY_HONOURED, true, "null", "begins documents: sequence ids count them",
-     AT(bos_token_id), NULL, NULL, NULL},
-    {"streams", CLT_KEY_MAP, CLT_KEY_REFUSED, true, "null",
-     "mixing several data sets is not supported: give one folder as dataset.local", NOWHERE, NULL, NULL,
-     NULL},
-    {"epoch_size", CLT_KEY_ANY, CLT_KEY_REFUSED, true, "null", "an epoch is the whole data set", NOWHERE,
-     NULL, NULL, NULL},
-    {"cache_limit", CLT_KEY_ANY, CLT_KEY_ACCEPTED, true, "null",
-     "nothing is downloaded, so nothing is evicted", NOWHERE, NULL, NULL, NULL},
-    {"keep_zip", CLT_KEY_BOOL, CLT_KEY_ACCEPTED, false, "false", "compressed shards stay as they are",
-     NOWHERE, NULL, NULL, NULL},
-    {"validate_hash", CLT_KEY_STR, CLT_KEY_HONOURED, true, "null",
-     "checksum to check each shard with; null: the fastest of its raw bytes, none: no check",
-     AT(validate_hash), NULL, NULL, NULL},
-    {"download_retry", CLT_KEY_INT, CLT_KEY_ACCEPTED, false, "2", "nothing is downloaded", NOWHERE, NULL,
-     NULL, NULL},
-    {"download_timeout", CLT_KEY_FLOAT, CLT_KEY_ACCEPTED, false, "60", "nothing is downloaded", NOWHERE, NULL,
-     NULL, NULL},
-    {"allow_unsafe_types", CLT_KEY_BOOL, CLT_KEY_ACCEPTED, false, "false", "pickled columns are never read",
-     NOWHERE, NULL, NULL, NULL},
-};
-static const clt_schema dataset_schema = CLT_SCHEMA(dataset_keys);
+/* --- dataset --- */
 
-static const clt_key loader_keys[] = {
-    {"name", CLT_KEY_CUSTOM, CLT_KEY_HONOURED, false, CLT_KEY_REQUIRED, "text", NOWHERE, NULL, NULL,
-     read_loader_name},
-    {"label", CLT_KEY_STR, CLT_KEY_HONOURED, true, "null", "name of an evaluation data set", AT(label), NULL,
-     NULL, NULL},
-    {"dataset", CLT_KEY_SECTION, CLT_KEY_HONOURED, false, NULL,
-     "where the samples are and in which order they come", 0, NULL, &dataset_schema, NULL},
-    {"drop_last", CLT_KEY_BOOL, CLT_KEY_HONOURED, false, "false", "leave out a last batch that is not full",
-     AT(drop_last), NULL, NULL, NULL},
-    {"num_workers", CLT_KEY_INT, CLT_KEY_ACCEPTED, false, "0",
-     "a thread of each rank reads ahead, and the order of samples does not depend on workers", NOWHERE, NULL,
-     NULL, NULL},
-    {"pin_memory", CLT_KEY_BOOL, CLT_KEY_ACCEPTED, false, "true", "the device decides", NOWHERE, NULL, NULL,
-     NULL},
-    {"prefetch_factor", CLT_KEY_INT, CLT_KEY_ACCEPTED, true, "2", "batches are always read ahead", NOWHERE,
-     NULL, NULL, NULL},
-    {"persistent_workers", CLT_KEY_BOOL, CLT_KEY_ACCEPTED, false, "true", "there are no worker processes",
-     NOWHERE, NULL, NULL, NULL},
-    {"timeout", CLT_KEY_FLOAT, CLT_KEY_ACCEPTED, false, "0", "there are no worker processes", NOWHERE, NULL,
-     NULL, NULL},
+#define ONE_STREAM "one stream is read"
+#define NO_DOWNLOAD "nothing is downloaded: the shards must be in dataset.local"
+#define IN_ORDER "an evaluation takes every sample once, in index order"
+
+#define PLACE_ROWS                                                                                           \
+    KEY("local", local, "null", "folder of the MDS shards", .nullable = true),                               \
+        IGNORED(str, "remote", "null", NULL, NO_DOWNLOAD, .at = CLT_KEY_AT(clt_loader_config, remote)),      \
+        KEY("split", split, "null", "sub-folder of local", .nullable = true),                                \
+        KEY("max_seq_len", max_seq_len, "null", "tokens of a sample: the same as max_seq_len",               \
+            .nullable = true)
+
+#define SHARD_ROWS                                                                                           \
+    IGNORED(name, "partition_algo", "\"relaxed\"", NULL,                                                     \
+            "the sample order does not depend on the number of hosts", .choices = partition_algos),          \
+        IGNORED(name, "sampling_method", "\"balanced\"", NULL, ONE_STREAM, .choices = sampling_methods),     \
+        IGNORED(int, "sampling_granularity", "1", NULL, ONE_STREAM),                                         \
+        IGNORED(name, "batching_method", "\"random\"", NULL, ONE_STREAM, .choices = batching_methods),       \
+        REFUSE("replication", "null", "ranks that see the same samples are not supported"),                  \
+        CLT_KEY_OF(&clt_kind_name, clt_loader_config, "token_encoding_type", token_encoding_type,            \
+                   "\"int64\"", "type of token bytes in the shards", .choices = token_types),                \
+        KEY("eos_token_id", eos_token_id, "null", "ends documents: sequence ids count them",                 \
+            .nullable = true),                                                                               \
+        KEY("bos_token_id", bos_token_id, "null", "begins documents: sequence ids count them",               \
+            .nullable = true),                                                                               \
+        REFUSE("streams", "null",                                                                            \
+               "mixing several data sets is not supported yet: give one folder as dataset.local"),           \
+        REFUSE("stream_name", "\"stream\"", "a stream class of Python's cannot be loaded"),                  \
+        REFUSE("stream_config", "null", "a stream class of Python's cannot be loaded"),                      \
+        REFUSE("epoch_size", "null", "an epoch is the whole data set: use train_subset_num_batches"),        \
+        KEY("validate_hash", validate_hash, "null",                                                          \
+            "checksum to check each shard with; null: the fastest of its raw bytes; none: no check",         \
+            .nullable = true),                                                                               \
+        IGNORED(int, "predownload", "null", NULL, NO_DOWNLOAD),                                              \
+        IGNORED(any, "cache_limit", "null", NULL, NO_DOWNLOAD),                                              \
+        IGNORED(bool, "keep_zip", "false", NULL, NO_DOWNLOAD),                                               \
+        IGNORED(int, "download_retry", "2", NULL, NO_DOWNLOAD),                                              \
+        IGNORED(float, "download_timeout", "60", NULL, NO_DOWNLOAD),                                         \
+        IGNORED(bool, "allow_unsafe_types", "false", "false", "pickled columns are never read")
+
+static const clt_key train_dataset_keys[] = {
+    PLACE_ROWS,
+    KEY("shuffle", shuffle, "false", "shuffle samples every epoch"),
+    CLT_KEY_OF(&clt_kind_name, clt_loader_config, "shuffle_algo", shuffle_algo, "\"py1e\"",
+               "order of a shuffle, as Streaming computes it", .choices = shuffle_algos,
+               .refused = refused_shuffles),
+    KEY("shuffle_seed", shuffle_seed, "9176", "seed of the sample order"),
+    KEY("shuffle_block_size", shuffle_block_size, "null", "samples of a block that py1br and py1e shuffle",
+        .nullable = true),
+    KEY("num_canonical_nodes", num_canonical_nodes, "null", "groups that the sample order is made of",
+        .nullable = true),
+    SHARD_ROWS,
 };
-const clt_schema clt_config_loader_schema = CLT_SCHEMA(loader_keys);
+static const clt_key eval_dataset_keys[] = {
+    PLACE_ROWS,
+    IGNORED(bool, "shuffle", "false", "false", IN_ORDER),
+    IGNORED(name, "shuffle_algo", "\"py1e\"", NULL, IN_ORDER, .choices = shuffle_algos,
+            .refused = refused_shuffles),
+    IGNORED(int, "shuffle_seed", "9176", NULL, IN_ORDER),
+    IGNORED(int, "shuffle_block_size", "null", NULL, IN_ORDER),
+    IGNORED(int, "num_canonical_nodes", "null", NULL, IN_ORDER),
+    SHARD_ROWS,
+};
+static const clt_schema train_dataset_schema = CLT_SCHEMA(train_dataset_keys),
+                        eval_dataset_schema = CLT_SCHEMA(eval_dataset_keys);
+
+/* --- loaders --- */
+
+#define NAME_ROW                                                                                             \
+    CLT_KEY_CHECKED(&clt_kind_choice, "name", CLT_KEY_REQUIRED, "samples of token ids or text",              \
+                    .choices = loader_names, .refused = refused_loaders)
+
+#define READS_AHEAD                                                                                          \
+    "each rank reads ahead in one thread of its own, and the sample order does not depend on workers"
+#define WORKER_ROWS                                                                                          \
+    KEY("drop_last", drop_last, "false", "drop a last batch that is not full"),                              \
+        IGNORED(int, "num_workers", "0", NULL, READS_AHEAD),                                                 \
+        IGNORED(bool, "pin_memory", "true", NULL, READS_AHEAD),                                              \
+        IGNORED(int, "prefetch_factor", "2", NULL, READS_AHEAD),                                             \
+        IGNORED(bool, "persistent_workers", "true", NULL, READS_AHEAD),                                      \
+        IGNORED(float, "timeout", "0", NULL, READS_AHEAD)
+
+static const clt_key train_keys[] = {
+    NAME_ROW,
+    IGNORED(str, "label", "null", NULL, "only evaluation data has a label"),
+    CLT_KEY_SECTION("dataset", NULL, "the samples and their order", 0, &train_dataset_schema),
+    WORKER_ROWS,
+};
+static const clt_key eval_keys[] = {
+    NAME_ROW,
+    KEY("label", label, "null", "name of the data in metrics; needed with several loaders", .nullable = true),
+    CLT_KEY_SECTION("dataset", NULL, "the samples", 0, &eval_dataset_schema),
+    WORKER_ROWS,
+};
+const clt_schema clt_config_train_schema = CLT_SCHEMA(train_keys),
+                 clt_config_eval_schema = CLT_SCHEMA(eval_keys);
+
+/* --- checks --- */
+
+static clt_status check_length(clt_schema_reader *r, const clt_config *c, const char *key, int64_t length) {
+    if (length < 2)
+        return clt_schema_fail(r, key, "is %lld: a sample needs at least 2 tokens", (long long)length);
+    if (length > c->model.max_seq_len)
+        return clt_schema_fail(
+            r, key, "is %lld, more than model.max_seq_len %lld: make the model's larger or this smaller",
+            (long long)length, (long long)c->model.max_seq_len);
+    if (length != c->max_seq_len) /* the engine has one length for all loaders */
+        return clt_schema_fail(r, key, "is %lld, and max_seq_len is %lld: give both the same value",
+                               (long long)length, (long long)c->max_seq_len);
+    return CLT_OK;
+}
 
 static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path,
                                clt_loader_config *l) {
-    char *key = clt_format("%s.dataset.max_seq_len", path);
-    clt_status st = CLT_OK;
     if (l->max_seq_len == 0) l->max_seq_len = c->max_seq_len;
-    if (l->max_seq_len < 2)
-        st = clt_schema_fail(r, key, "is %lld: a sample needs at least 2 tokens", (long long)l->max_seq_len);
-    else if (l->max_seq_len > c->model.max_seq_len)
-        st = clt_schema_fail(
-            r, key, "is %lld, more than model.max_seq_len %lld: make the model's larger or this smaller",
-            (long long)l->max_seq_len, (long long)c->model.max_seq_len);
-    else if (l->max_seq_len != c->max_seq_len) /* the engine has one length for all loaders */
-        st = clt_schema_fail(r, key, "is %lld, and max_seq_len is %lld: give both the same value",
-                             (long long)l->max_seq_len, (long long)c->max_seq_len);
+    char *key = clt_format("%s.dataset.max_seq_len", path);
+    clt_status st = check_length(r, c, key, l->max_seq_len);
     clt_free(key);
-    CLT_TRY(st);
     const struct {
         const char *name;
-        int64_t v;
-    } counts[] = {{"num_canonical_nodes", l->num_canonical_nodes},
-                  {"shuffle_block_size", l->shuffle_block_size}},
-      tokens[] = {{"eos_token_id", l->eos_token_id}, {"bos_token_id", l->bos_token_id}};
-    for (size_t i = 0; i < CLT_COUNT_OF(counts) && st == CLT_OK; i++) {
-        key = clt_format("%s.dataset.%s", path, counts[i].name);
-        if (counts[i].v < 0) st = clt_schema_fail(r, key, "must be above 0");
-        clt_free(key);
-    }
-    if (st == CLT_OK && l->shuffle_seed < 0) { /* numpy.random.default_rng raises */
-        key = clt_format("%s.dataset.shuffle_seed", path);
-        st = clt_schema_fail(r, key, "is %lld, and a seed cannot be below 0", (long long)l->shuffle_seed);
-        clt_free(key);
-    }
-    for (size_t i = 0; i < CLT_COUNT_OF(tokens) && st == CLT_OK; i++) {
-        key = clt_format("%s.dataset.%s", path, tokens[i].name);
-        if (tokens[i].v < -1 || tokens[i].v >= c->model.vocab_size)
-            st = clt_schema_fail(r, key, "is %lld, outside model.vocab_size %lld", (long long)tokens[i].v,
+        int64_t v, least, most;
+    } ranges[] = {{"num_canonical_nodes", l->num_canonical_nodes, 0, INT64_MAX},
+                  {"shuffle_block_size", l->shuffle_block_size, 0, INT64_MAX},
+                  {"shuffle_seed", l->shuffle_seed, 0, INT64_MAX},
+                  {"eos_token_id", l->eos_token_id, -1, c->model.vocab_size - 1},
+                  {"bos_token_id", l->bos_token_id, -1, c->model.vocab_size - 1}};
+    for (size_t i = 0; i < CLT_COUNT_OF(ranges) && st == CLT_OK; i++) {
+        key = clt_format("%s.dataset.%s", path, ranges[i].name);
+        if (ranges[i].v < ranges[i].least && ranges[i].least == 0)
+            st = clt_schema_fail(r, key, "is %lld: it must not be negative", (long long)ranges[i].v);
+        else if (ranges[i].v < ranges[i].least || ranges[i].v > ranges[i].most)
+            st = clt_schema_fail(r, key, "is %lld, outside model.vocab_size %lld", (long long)ranges[i].v,
                                  (long long)c->model.vocab_size);
         clt_free(key);
     }
@@ -156,30 +166,38 @@ static clt_status read_eval(clt_schema_reader *r, clt_config_builder *b, const c
     clt_loader_config *l = &b->c.evals[i];
     *l = (clt_loader_config){.eos_token_id = -1, .bos_token_id = -1};
     if (!json_is_object(v)) return clt_schema_fail(r, path, "must be a map, not %s", clt_json_type_name(v));
-    CLT_TRY(clt_schema_read(r, &clt_config_loader_schema, path, v, l));
+    CLT_TRY(clt_schema_read(r, &clt_config_eval_schema, path, v, l));
     return check_loader(r, &b->c, path, l);
 }
 
+static clt_status check_label(clt_schema_reader *r, const clt_config *c, const char *path, int i,
+                              bool several) {
+    const char *label = c->evals[i].label;
+    if (!label && several)
+        return clt_schema_fail(r, path, "needs a label, as every one of several evaluation data sets does");
+    for (int j = 0; j < i; j++)
+        if (strcmp(label, c->evals[j].label) == 0)
+            return clt_schema_fail(r, path, "has the same label '%.40s' as another one", label);
+    return CLT_OK;
+}
+
 clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *b) {
+    enum { MOST = 256 };
     clt_config *c = &b->c;
     CLT_TRY(check_loader(r, c, "train_loader", &c->train));
     if (b->eval_loader && b->eval_loaders)
-        return clt_schema_fail(r, "eval_loaders", "cannot stand beside eval_loader: use one of them");
+        return clt_config_fail_both(r, "eval_loader", "eval_loaders", "use one of them");
     const char *key = b->eval_loader ? "eval_loader" : "eval_loaders";
     json_t *v = b->eval_loader ? b->eval_loader : b->eval_loaders;
     if (!v) return CLT_OK;
     bool list = json_is_array(v);
     size_t n = list ? json_array_size(v) : 1;
-    if (n > 256) return clt_schema_fail(r, key, "has more than 256 entries");
+    if (n > MOST) return clt_schema_fail(r, key, "has more than %d entries", MOST);
     c->evals = clt_calloc(n, sizeof *c->evals);
     for (size_t i = 0; i < n; i++) {
         char *path = list ? clt_format("%s.%zu", key, i) : clt_strdup(key);
         clt_status st = read_eval(r, b, path, list ? json_array_get(v, i) : v, (int)i);
-        if (st == CLT_OK && !c->evals[i].label && n > 1)
-            st = clt_schema_fail(r, path, "needs a label, as every one of several evaluation data sets does");
-        for (size_t j = 0; j < i && st == CLT_OK; j++)
-            if (strcmp(c->evals[i].label, c->evals[j].label) == 0)
-                st = clt_schema_fail(r, path, "has the same label '%.40s' as another one", c->evals[i].label);
+        if (st == CLT_OK) st = check_label(r, c, path, (int)i, n > 1);
         clt_free(path);
         CLT_TRY(st);
         if (!c->evals[i].label) c->evals[i].label = "eval";

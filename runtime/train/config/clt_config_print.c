@@ -1,34 +1,15 @@
 /* Printing configurations and what is known about keys. */
 #include <string.h>
 
-#include "runtime/data/clt_tokenizer.h"
 #include "runtime/train/config/clt_config_internal.h"
 
 void clt_config_notices(const clt_config *c) {
-    static const char sep[] = " has no effect here: ";
-    bool *done = clt_calloc(c->notices.n, sizeof *done);
-    for (size_t i = 0; i < c->notices.n; i++) {
-        const char *why = strstr(c->notices.v[i], sep);
-        if (done[i] || !why) continue;
-        clt_str keys = {0};
-        int count = 0;
-        for (size_t j = i; j < c->notices.n; j++) {
-            const char *other = strstr(c->notices.v[j], sep);
-            if (!other || strcmp(other, why) != 0) continue;
-            done[j] = true;
-            int n = (int)(other - c->notices.v[j]) - 4; /* without "key " */
-            clt_str_addf(&keys, "%s%.*s", count++ ? ", " : "", n, c->notices.v[j] + 4);
-        }
-        clt_info("key%s %s %s no effect here: %s", count > 1 ? "s" : "", keys.s, count > 1 ? "have" : "has",
-                 why + strlen(sep));
-        clt_str_free(&keys);
-    }
-    clt_free(done);
-    if (!clt_tokenizer_known(c->tokenizer))
-        clt_info("tokenizer '%s' is not loaded: token columns need none, but generate and data convert know "
-                 "bytes alone",
-                 c->tokenizer);
+    clt_strv lines = {0};
+    clt_notices_lines(&c->notices, &lines);
+    for (size_t i = 0; i < lines.n; i++) clt_info("%s", lines.v[i]);
+    for (size_t i = 0; i < c->remarks.n; i++) clt_info("%s", c->remarks.v[i]);
     for (size_t i = 0; i < c->warnings.n; i++) clt_warn("%s", c->warnings.v[i]);
+    clt_strv_free(&lines);
 }
 
 static char *origin(void *ctx, const char *path) {
@@ -36,13 +17,15 @@ static char *origin(void *ctx, const char *path) {
     return clt_yaml_has(c->yaml, path) ? clt_yaml_place(c->yaml, path) : clt_strdup("default");
 }
 
-/* Adds the defaults of keys that do something and are not given. */
+/* Adds the defaults of keys that do something and are not given. A section that is on when it is given stays
+ * away. */
 static void add_defaults(json_t *to, const clt_schema *s) {
     for (size_t i = 0; i < s->n; i++) {
         const clt_key *k = &s->keys[i];
         json_t *have = json_object_get(to, k->name);
         if (k->status != CLT_KEY_HONOURED || strcmp(k->name, "*") == 0) continue;
-        if (k->type == CLT_KEY_SECTION && (!have || json_is_null(have))) {
+        if (k->kind == &clt_kind_section && (!have || json_is_null(have))) {
+            if (k->at.size > 0) continue;
             json_t *fresh = json_object();
             add_defaults(fresh, k->section);
             if (json_object_size(fresh) > 0)

@@ -96,7 +96,6 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
     p.eval = eval;
     p.shuffle = l->shuffle;
     p.shuffle_algo = l->shuffle_algo;
-    p.partition_algo = l->partition_algo;
     p.shuffle_seed = (uint64_t)l->shuffle_seed;
     p.num_canonical_nodes = l->num_canonical_nodes;
     p.shuffle_block_size = l->shuffle_block_size;

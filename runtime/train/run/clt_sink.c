@@ -194,12 +194,13 @@ void clt_sinks_step(clt_sinks *s, const clt_step_row *r) {
     bool first = r->before.batch == 0, last = clt_timestamp_reached(&r->after, s->cfg->max_duration);
     bool due = clt_timestamp_crossed(&r->before, &r->after, s->cfg->console_log_interval);
     if (s->cfg->log_to_console && (first || last || due)) step_console(s, r, &rate);
-    bar(s, r, &rate);
+    if (s->cfg->progress_bar) bar(s, r, &rate);
 }
 
 void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t n) {
     if (!s->main_rank) return;
-    clt_progress(false, "eval %s: batch %lld/%lld", label, (long long)i, (long long)n);
+    if (s->cfg->progress_bar)
+        clt_progress(false, "eval %s: batch %lld/%lld", label, (long long)i, (long long)n);
     bool decile = i == n || i * 10 / n != (i - 1) * 10 / n;
     if (s->cfg->log_to_console && decile && i < n)
         clt_info("[Eval batch=%lld/%lld] Eval on %s data", (long long)i, (long long)n, label);

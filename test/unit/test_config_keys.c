@@ -1,0 +1,402 @@
+/* Every key of every table: the rows are well formed, the documented default is the real one, another valid
+ * value reaches the configuration or is named as one without effect, and a value of a wrong type is an error
+ * that names the key. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/train/config/clt_config_internal.h"
+#include "test/config_util.h"
+
+/* A configuration with every section, and none of the keys that are optional in it. */
+static const char base[] = "model: {}\n"
+                           "tokenizer: {name: bytes, kwargs: {}}\n"
+                           "optimizer: {name: decoupled_adamw}\n"
+                           "scheduler: {name: cosine_with_warmup, t_warmup: 2ba}\n"
+                           "train_loader: {name: text, dataset: {}}\n"
+                           "max_seq_len: 64\n"
+                           "max_duration: 30ba\n"
+                           "global_train_batch_size: 8\n"
+                           "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n"
+                           "callbacks: {speed_monitor: {}, memory_monitor: {}, runtime_estimator: {}}\n";
+
+/* Values and surroundings where a kind alone does not make a valid one. `with`: further overrides. */
+static const struct {
+    const char *path, *value, *with[3];
+} cases[] = {
+    {"model", "{n_heads: 2}", {NULL}},
+    {"tokenizer.kwargs.*", "3", {NULL}},
+    {"optimizer.name", "decoupled_lionw", {NULL}},
+    {"optimizer.betas", "[0.5, 0.6]", {NULL}},
+    {"optimizer.disable_grad", "wte", {NULL}},
+    {"optimizer.param_groups", "[{param_str_match: wte}]", {NULL}},
+    {"optimizer.param_groups.0.param_str_match", "wpe", {NULL}},
+    {"optimizer.param_groups.0.betas", "[0.5, 0.6]", {NULL}},
+    {"scheduler.alpha", "0.5", {"scheduler.name=constant_with_warmup"}},
+    {"scheduler.alpha_i", "0.5", {"scheduler.name=linear_decay_with_warmup"}},
+    {"scheduler.t_scale", "3ba", {"scheduler.name=inv_sqrt_with_warmup", "scheduler.t_cooldown=2ba"}},
+    {"scheduler.t_cooldown", "3ba", {"scheduler.name=inv_sqrt_with_warmup", "scheduler.t_scale=2ba"}},
+    {"scheduler.alpha_f_decay",
+     "0.5",
+     {"scheduler.name=inv_sqrt_with_warmup", "scheduler.t_scale=2ba", "scheduler.t_cooldown=2ba"}},
+    {"scheduler.alpha_f_cooldown",
+     "0.5",
+     {"scheduler.name=inv_sqrt_with_warmup", "scheduler.t_scale=2ba", "scheduler.t_cooldown=2ba"}},
+    {"max_seq_len", "32", {NULL}},
+    {"train_loader.dataset.max_seq_len", "32", {"max_seq_len=32"}},
+    {"eval_loader.dataset.max_seq_len", "32", {"max_seq_len=32", "train_loader.dataset.max_seq_len=32"}},
+    {"eval_loaders.0.dataset.max_seq_len", "32", {"max_seq_len=32"}},
+    {"eval_loader.dataset.shuffle_algo", "naive", {"eval_loader.dataset.shuffle=true"}},
+    {"eval_loader.dataset.shuffle_seed", "3", {"eval_loader.dataset.shuffle=true"}},
+    {"eval_loader.dataset.shuffle_block_size", "3", {"eval_loader.dataset.shuffle=true"}},
+    {"eval_loaders.0.dataset.shuffle_algo", "naive", {"eval_loaders.0.dataset.shuffle=true"}},
+    {"eval_loaders.0.dataset.shuffle_seed", "3", {"eval_loaders.0.dataset.shuffle=true"}},
+    {"eval_loaders.0.dataset.shuffle_block_size", "3", {"eval_loaders.0.dataset.shuffle=true"}},
+    {"eval_loader", "{name: text, dataset: {local: other}}", {NULL}},
+    {"eval_loaders", "[{name: text, label: a, dataset: {local: a}}]", {NULL}},
+    {"eval_subset_num_batches", "3", {NULL}},
+    {"save_filename", "x{batch}", {NULL}},
+    {"load_ignore_keys", "[wte]", {NULL}},
+    {"autoresume", "false", {"save_folder=out"}},
+    {"fsdp_config.mixed_precision", "PURE", {NULL}},
+    {"algorithms.gradient_clipping.clipping_type", "value", {NULL}},
+    {"cltrain.device", "[a, b]", {NULL}},
+    {"cltrain.numerics", "exact", {NULL}},
+    {"cltrain.exact_lanes", "16", {NULL}},
+    {"cltrain.lanes_per_rank", "[5, 3]", {NULL}},
+    {"cltrain.recompute", "blocks", {NULL}},
+    {"cltrain.guards.straggler_ratio", "2", {NULL}},
+    {"cltrain.guards.spike_window", "200", {NULL}},
+    {"cltrain.guards.spike_threshold", "5", {NULL}},
+    {"callbacks.kill_loss_spike.window_size", "200", {NULL}},
+    {"model.d_model", "1024", {NULL}},
+    {"model.n_heads", "8", {NULL}},
+    {"model.max_seq_len", "128", {NULL}},
+    {"model.expansion_ratio", "3", {NULL}},
+    {"model.logit_scale", "inv_sqrt_d_model", {NULL}},
+    {"model.attention_bias", "false", {NULL}},
+    {"model.block_overrides",
+     "{order: [{name: default}, {name: w}], overrides: {w: {attn_config: {sliding_window_size: 4}}}}",
+     {"model.n_layers=2"}},
+    {"model.attn_config.attn_type", "multiquery_attention", {NULL}},
+    {"model.attn_config.kv_n_heads", "2", {"model.attn_config.attn_type=grouped_query_attention"}},
+    {"model.attn_config.rope_impl",
+     "hf",
+     {"model.attn_config.rope=true", "model.attn_config.rope_hf_config={type: linear, factor: 2.0}"}},
+    {"model.attn_config.rope_hf_config.type",
+     "linear",
+     {"model.attn_config.rope=true", "model.attn_config.rope_impl=hf"}},
+    {"model.ffn_config.ffn_act_fn", "{name: silu}", {NULL}},
+    {"model.norm_type", "rmsnorm", {NULL}},
+    {"model.init_config.name", "small_init_", {NULL}},
+    {"model.init_config.init_div_is_residual", "3", {NULL}},
+    {"model.init_config.emb_init_uniform_lim", "[-1, 2]", {NULL}},
+};
+
+typedef struct {
+    char *text; /* "path=value" */
+    const char *const *with;
+} assignment;
+
+static const char *const *with_of(const char *path, const char **value) {
+    static const char *const nothing[3] = {NULL};
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++)
+        if (strcmp(cases[i].path, path) == 0) {
+            if (value) *value = cases[i].value;
+            return cases[i].with;
+        }
+    return nothing;
+}
+
+/* The base with the section that `path` belongs to, with what its value needs around it (`with`, may be
+ * NULL), and with `value` there, if one is given. */
+static clt_status load_with(const char *path, const char *const *with, const char *value, clt_config **out) {
+    static const struct {
+        const char *prefix, *section;
+    } sections[] = {{"eval_loader.", "eval_loader={name: text, dataset: {}}"},
+                    {"eval_loaders.", "eval_loaders=[{name: text, dataset: {}}]"},
+                    {"optimizer.param_groups.", "optimizer.param_groups=[{param_str_match: bias}]"},
+                    {"callbacks.kill_loss_spike.", "callbacks.kill_loss_spike={}"}};
+    const char *over[6];
+    size_t n = 0;
+    char *last = value ? clt_format("%s=%s", path, value) : NULL;
+    for (size_t i = 0; i < CLT_COUNT_OF(sections); i++)
+        if (strncmp(path, sections[i].prefix, strlen(sections[i].prefix)) == 0)
+            over[n++] = sections[i].section;
+    for (int i = 0; with && i < 3 && with[i]; i++) over[n++] = with[i];
+    if (last) over[n++] = last;
+    *out = NULL;
+    clt_status st = clt_config_parse(base, strlen(base), "base.yaml", over, n, out);
+    clt_free(last);
+    return st;
+}
+
+static clt_status load(const char *path, const char *value, clt_config **out) {
+    return load_with(path, with_of(path, NULL), value, out);
+}
+
+/* --- what a configuration says, as a text --- */
+
+static void add_string(clt_str *b, const char **s) {
+    clt_str_addf(b, "%s|", *s ? *s : "-");
+    *s = NULL;
+}
+
+static void add_strings(clt_str *b, clt_strv *l) {
+    for (size_t i = 0; i < l->n; i++) clt_str_addf(b, "%s,", l->v[i]);
+    clt_str_add(b, "|");
+    *l = (clt_strv){0};
+}
+
+static void add_bytes(clt_str *b, const void *p, size_t n) {
+    for (size_t i = 0; i < n; i++) clt_str_addf(b, "%02x", ((const uint8_t *)p)[i]);
+    clt_str_add(b, "|");
+}
+
+static void add_loader(clt_str *b, clt_loader_config l) {
+    const char **strings[] = {
+        &l.label, &l.local, &l.remote, &l.split, &l.shuffle_algo, &l.validate_hash, &l.token_encoding_type};
+    for (size_t i = 0; i < CLT_COUNT_OF(strings); i++) add_string(b, strings[i]);
+    clt_str_addf(b, "%d %d|", l.shuffle, l.drop_last);
+    const int64_t numbers[] = {l.shuffle_seed, l.shuffle_block_size, l.num_canonical_nodes,
+                               l.max_seq_len,  l.eos_token_id,       l.bos_token_id};
+    add_bytes(b, numbers, sizeof numbers);
+}
+
+/* Strings by their text, everything else by its bytes; `merged` and what was said about it left out. */
+static char *digest(const clt_config *given) {
+    clt_config *c = clt_memdup(given, sizeof *c);
+    clt_str b = {0};
+    const char **strings[] = {&c->run_name,      &c->tokenizer, &c->save_folder,
+                              &c->save_filename, &c->load_path, &c->save_latest_filename};
+    for (size_t i = 0; i < CLT_COUNT_OF(strings); i++) add_string(&b, strings[i]);
+    for (int g = 0; g < c->optimizer.n_groups; g++) add_string(&b, &c->optimizer.groups[g].match);
+    add_strings(&b, &c->optimizer.disable_grad);
+    add_strings(&b, &c->load_ignore_keys);
+    add_strings(&b, &c->devices);
+    add_loader(&b, c->train);
+    for (int i = 0; i < c->n_evals; i++) add_loader(&b, c->evals[i]);
+    add_bytes(&b, c->lanes_per_rank, (size_t)c->n_lanes_per_rank * sizeof *c->lanes_per_rank);
+    memset(&c->train, 0, sizeof c->train);
+    c->evals = NULL;
+    c->lanes_per_rank = NULL;
+    add_bytes(&b, c, offsetof(clt_config, path));
+    clt_free(c);
+    return b.s;
+}
+
+/* --- walking --- */
+
+typedef void (*visit_fn)(const char *path, const clt_key *k, void *ctx);
+
+static void walk(const clt_schema *s, const char *prefix, visit_fn visit, void *ctx) {
+    for (size_t i = 0; i < s->n; i++) {
+        const clt_key *k = &s->keys[i];
+        char *path = *prefix ? clt_format("%s.%s", prefix, k->name) : clt_strdup(k->name);
+        visit(path, k, ctx);
+        bool list = strcmp(path, "eval_loaders") == 0 || strcmp(path, "optimizer.param_groups") == 0;
+        char *below = clt_format("%s%s", path, list ? ".0" : "");
+        if (k->section) walk(k->section, below, visit, ctx);
+        clt_free(below);
+        clt_free(path);
+    }
+}
+
+static void walk_all(visit_fn visit, void *ctx) {
+    walk(&clt_config_top_schema, "", visit, ctx);
+    walk(clt_mpt_config_schema(), "model", visit, ctx);
+}
+
+/* --- rows --- */
+
+static bool is_json(const char *text) {
+    json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
+    bool ok = v != NULL;
+    json_decref(v);
+    return ok;
+}
+
+static bool required(const clt_key *k) {
+    return k->def && strcmp(k->def, CLT_KEY_REQUIRED) == 0;
+}
+
+/* What only one value can be is honoured without being stored. */
+static bool may_be_honoured_without_a_place(const char *path, const clt_key *k) {
+    static const char *const more[] = {"variables", "model.fc_type", "model.ffn_config.fc_type"};
+    for (size_t i = 0; i < CLT_COUNT_OF(more); i++)
+        if (strcmp(path, more[i]) == 0) return true;
+    return k->kind == &clt_kind_section || (k->choices && k->choices[0] && !k->choices[1]);
+}
+
+static void check_row(const char *path, const clt_key *k, void *ctx) {
+    int *rows = ctx;
+    const char *wrong = NULL;
+    ++*rows;
+    if (!k->kind || !k->help || !*k->help)
+        wrong = "has no kind or no help";
+    else if (k->at.size > 0 && (k->at.size != k->kind->size || !k->kind->store))
+        wrong = "is stored in a field of another size than its kind's";
+    else if (k->kind->size > 0 && !k->kind->store)
+        wrong = "has a kind with a size that stores nothing";
+    else if (k->status == CLT_KEY_HONOURED && k->at.size == 0 && !may_be_honoured_without_a_place(path, k))
+        wrong = "is honoured and goes nowhere";
+    else if (k->status == CLT_KEY_REFUSED && k->at.size > 0)
+        wrong = "is refused and stored";
+    else if ((k->kind == &clt_kind_choice || k->kind == &clt_kind_name) && (!k->choices || !k->choices[0]))
+        wrong = "has no choices";
+    else if (k->kind == &clt_kind_section && !k->section)
+        wrong = "is a section without a table";
+    else if (k->kind == &clt_kind_section && k->section->keys && k->base > sizeof(clt_config_builder))
+        wrong = "fills a struct outside the one around it";
+    else if (k->def && !required(k) && !is_json(k->def))
+        wrong = "has a default that is no JSON";
+    else if (k->same && !is_json(k->same))
+        wrong = "has a harmless value that is no JSON";
+    else if (k->status != CLT_KEY_HONOURED && required(k))
+        wrong = "is required without being honoured";
+    if (wrong) fail_msg("the row of %s %s", path, wrong);
+}
+
+static void rows_are_well_formed(void **state) {
+    (void)state;
+    int rows = 0;
+    walk_all(check_row, &rows);
+    assert_true(rows > 300);
+}
+
+/* --- values --- */
+
+/* Loads, prints and frees: whatever a key does happens under the sanitizers. */
+static char *use(clt_config *c) {
+    char *said = digest(c);
+    clt_str text = {0};
+    clt_config_print(c, true, &text);
+    clt_str_free(&text);
+    clt_config_free(c);
+    return said;
+}
+
+static void check_default(const char *path, const clt_key *k, void *ctx) {
+    int *n = ctx;
+    clt_config *c, *without;
+    if (!k->def || required(k) || k->kind == &clt_kind_section) return;
+    if (load_with(path, NULL, k->def, &c) != CLT_OK)
+        fail_msg("%s: its default %s is an error: %s", path, k->def, clt_last_error());
+    assert_int_equal(load_with(path, NULL, NULL, &without), CLT_OK);
+    char *a = use(c), *b = use(without);
+    if (strcmp(a, b) != 0) fail_msg("%s: %s is not what it is by default", path, k->def);
+    clt_free(a);
+    clt_free(b);
+    ++*n;
+}
+
+static void defaults_are_what_is_not_given(void **state) {
+    (void)state;
+    int n = 0;
+    walk_all(check_default, &n);
+    assert_true(n > 200);
+}
+
+/* A valid value that is not the default. NULL: the kind has none. */
+static char *other_value(const char *path, const clt_key *k) {
+    const char *value = NULL;
+    with_of(path, &value);
+    if (value) return clt_strdup(value);
+    bool quoted = k->def && *k->def == '"';
+    for (int i = 0; k->choices && k->choices[i]; i++)
+        if (!quoted || strncmp(k->def + 1, k->choices[i], strlen(k->choices[i])) != 0)
+            return clt_strdup(k->choices[i]);
+    if (k->choices) return NULL;
+    if (k->kind == &clt_kind_bool || k->kind == &clt_kind_switch)
+        return clt_strdup(k->def && strcmp(k->def, "true") == 0 ? "false" : "true");
+    if (k->kind == &clt_kind_int || k->kind == &clt_kind_microbatch) return clt_strdup("7");
+    if (k->kind == &clt_kind_float) return clt_strdup("0.25");
+    if (k->kind == &clt_kind_str) return clt_strdup("something");
+    if (k->kind == &clt_kind_time || k->kind == &clt_kind_schedule_time) return clt_strdup("5ba");
+    if (k->kind == &clt_kind_map) return clt_strdup("{something: 1}");
+    if (k->kind == &clt_kind_any) return clt_strdup("[something]");
+    return NULL;
+}
+
+/* A loader's max_seq_len must be that of the run. */
+static bool only_checked(const char *path) {
+    const char *end = strrchr(path, '.');
+    return strstr(path, "loader") && end && strcmp(end, ".max_seq_len") == 0;
+}
+
+static void check_refused(const char *path, const char *value, const char *why) {
+    clt_config *c;
+    if (load(path, value, &c) != CLT_BAD_CONFIG) fail_msg("%s=%s is not refused", path, value);
+    if (!strstr(clt_last_error(), path) || !strstr(clt_last_error(), "is refused") ||
+        !strstr(clt_last_error(), why))
+        fail_msg("%s=%s is refused by '%s', without '%s'", path, value, clt_last_error(), why);
+}
+
+static void check_other(const char *path, const clt_key *k, void *ctx) {
+    int *n = ctx;
+    clt_config *c, *without;
+    for (const clt_refusal *x = k->refused; x && x->value; x++) check_refused(path, x->value, x->why);
+    char *value = other_value(path, k);
+    if (!value || k->kind == &clt_kind_section) {
+        clt_free(value);
+        return;
+    }
+    ++*n;
+    if (k->status == CLT_KEY_REFUSED) {
+        check_refused(path, value, k->help);
+        clt_free(value);
+        return;
+    }
+    if (load(path, value, &c) != CLT_OK) fail_msg("%s=%s is an error: %s", path, value, clt_last_error());
+    clt_status st = load(path, NULL, &without); /* an error where the key is needed */
+    if (k->status == CLT_KEY_NO_EFFECT && !cu_has_notice(c, path) && (!k->same || !strstr(k->same, value)))
+        fail_msg("%s=%s has no effect, and nothing says so", path, value);
+    char *a = use(c), *b = st == CLT_OK ? use(without) : clt_strdup("");
+    if (k->status == CLT_KEY_HONOURED && k->at.size > 0 && !only_checked(path) && strcmp(a, b) == 0)
+        fail_msg("%s=%s is honoured and changes nothing", path, value);
+    clt_free(a);
+    clt_free(b);
+    clt_free(value);
+}
+
+static void other_values_count_or_say_that_they_do_not(void **state) {
+    (void)state;
+    int n = 0;
+    walk_all(check_other, &n);
+    assert_true(n > 250);
+}
+
+static void check_wrong_type(const char *path, const clt_key *k, void *ctx) {
+    static const char *const wrong[] = {"[{a: 1}]", "{a: {b: 1}}"};
+    int *n = ctx;
+    clt_config *c;
+    if (!k->kind->check || k->status == CLT_KEY_REFUSED) return;
+    bool list = k->kind == &clt_kind_list || k->kind == &clt_kind_loaders;
+    if (load(path, wrong[list], &c) != CLT_BAD_CONFIG) fail_msg("%s=%s is taken", path, wrong[list]);
+    if (!strstr(clt_last_error(), path)) fail_msg("'%s' does not name %s", clt_last_error(), path);
+    if (!list) return;
+    ++*n;
+    if (load(path, "3", &c) != CLT_BAD_CONFIG) fail_msg("%s=3 is taken", path);
+}
+
+static void wrong_types_are_named(void **state) {
+    (void)state;
+    int n = 0;
+    walk_all(check_wrong_type, &n);
+    assert_true(n > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_well_formed),
+        cmocka_unit_test(defaults_are_what_is_not_given),
+        cmocka_unit_test(other_values_count_or_say_that_they_do_not),
+        cmocka_unit_test(wrong_types_are_named),
+    };
+    clt_error_quiet(true);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,186 @@
+/* What is wrong in a configuration is refused with its place and the right words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/base/clt_io.h"
+#include "test/config_util.h"
+
+/* One wrong override each: words of the message, the key (or place) and the reason among them. */
+static const struct {
+    const char *override, *word, *word2;
+} bad[] = {
+    {"optimzer.lr=1", "'optimzer' is unknown", "did you mean 'optimizer'"},
+    {"model.d_modle=3", "model.d_modle", "did you mean 'd_model'"},
+    {"train_loader.dataset.shufle=true", "shufle", "did you mean 'shuffle'"},
+    {"callbacks.lr_montor={}", "lr_montor", "did you mean 'lr_monitor'"},
+    {"cltrain.numeric=fast", "cltrain.numeric", "did you mean 'numerics'"},
+    {"model.attn_config=3", "must be a map", "a whole number"},
+    {"model=3", "model", "must be a map"},
+    {"optimizer.lr=abc", "must be a number", "abc"},
+    {"eval_first=no", "must be true or false", "no"},
+    {"seed=1.5", "seed", "a whole number"},
+    {"max_duration=", "max_duration", "must be"},
+    {"scheduler=", "scheduler", "must be"},
+    {"max_duration=10xx", "max_duration", "must be a time"},
+    {"max_duration=0ba", "max_duration", "above 0"},
+    {"max_duration=0.5dur", "max_duration", "epochs"},
+    {"precision=amp_fp8", "is refused: 8-bit floating point", "amp_bf16"},
+    {"cltrain.recompute=all", "'all'", "one of: none, norms, blocks"},
+    {"precision=fp64", "fp64", "ust be one of: fp32, amp_fp16"},
+    {"device_train_microbatch_size=0", "device_train_microbatch_size", "from 1 to"},
+    {"device_train_microbatch_size=1000000000000", "device_train_microbatch_size",
+     "is 1000000000000: it must be a whole number from 1 to 1000000000"},
+    {"device_train_microbatch_size=0.5", "device_train_microbatch_size", "whole number"},
+    {"device_train_microbatch_size=big", "device_train_microbatch_size", "auto"},
+    {"global_train_batch_size=0", "global_train_batch_size", "at least 1"},
+    {"device_train_batch_size=4", "device_train_batch_size", "must not be set"},
+    {"model.n_heads=5", "model.d_model", "n_heads 5"},
+    {"model.n_layers=0", "n_layers", "from 1"},
+    {"model.n_layers=100000", "n_layers", "from 1 to 512"},
+    {"model.vocab_size=-1", "vocab_size", "from 1"},
+    {"model.expansion_ratio=1.01", "expansion_ratio", "no whole number"},
+    {"model.expansion_ratio=1e300", "expansion_ratio", "wide"},
+    {"model.max_seq_len=32", "train_loader.dataset.max_seq_len", "more than model.max_seq_len 32"},
+    {"train_loader.dataset.max_seq_len=32", "train_loader.dataset.max_seq_len", "max_seq_len is 64"},
+    {"train_loader.dataset.eos_token_id=4294967296", "eos_token_id", "outside model.vocab_size"},
+    {"train_loader.dataset.bos_token_id=-2", "bos_token_id", "outside model.vocab_size"},
+    {"eval_subset_num_batches=0", "eval_subset_num_batches", "at least one batch"},
+    {"model.resid_pdrop=1", "resid_pdrop", "below 1"},
+    {"model.attn_config.attn_pdrop=-0.1", "attn_pdrop", "at least 0"},
+    {"model.embedding_fraction=0", "embedding_fraction", "above 0"},
+    {"model.norm_type=batchnorm", "norm_type", "ust be one of"},
+    {"model.fc_type=te", "fc_type", "Transformer Engine"},
+    {"model.ffn_config.ffn_type=te_ln_mlp", "ffn_type", "refused"},
+    {"model.ffn_config.moe_num_experts=8", "moe_num_experts", "mixture-of-experts"},
+    {"model.ffn_config.ffn_act_fn={name: gelluu}", "gelluu", "did you mean"},
+    {"model.ffn_config.ffn_act_fn={name: gelu, approximate: fast}", "approximate", "tanh"},
+    {"model.ffn_config.ffn_act_fn={name: elu, alpha: 2}", "alpha", "not supported"},
+    {"model.attn_config.attn_impl=triton", "attn_impl", "one of: flash, torch"},
+    {"model.attn_config.attn_type=grouped_query_attention", "attn_type", "needs kv_n_heads"},
+    {"model.attn_config={attn_type: grouped_query_attention, kv_n_heads: 3}", "kv_n_heads", "divide"},
+    {"model.attn_config.kv_n_heads=2", "kv_n_heads", "multihead"},
+    {"model.attn_config={qk_ln: true, qk_gn: true}", "qk_gn", "both"},
+    {"model.attn_config.clip_qkv=0", "clip_qkv", "above 0"},
+    {"model.attn_config.attn_logit_softcapping=-1", "attn_logit_softcapping", "above 0"},
+    {"model.attn_config.sliding_window_size=-2", "sliding_window_size", "-1"},
+    {"model.attn_config.rope_dail_config.type=xpos", "rope_dail_config.type", "decay"},
+    {"model.attn_config={rope: true, rope_impl: hf, rope_hf_config: {type: yarn}}", "yarn", "ust be one of"},
+    {"model.attn_config.nope=true", "nope", "block_overrides"},
+    {"model.attn_config.kv_dim=64", "kv_dim", "refused"},
+    {"model={d_model: 18, n_heads: 6, attn_config: {rope: true}}", "rope", "even head size"},
+    {"model.logit_scale=big", "logit_scale", "inv_sqrt_d_model"},
+    {"model.init_config.name=baseline_", "init_std", "baseline_"},
+    {"model.init_config.init_div_is_residual=-1", "init_div_is_residual", "above 0"},
+    {"model.loss_fn=mse", "loss_fn", "ust be one of"},
+    {"optimizer.name=adamw", "optimizer.name", "ust be one of"},
+    {"optimizer.name=no_op", "no_op", "not computed here"},
+    {"optimizer.betas=[0.9]", "betas", "two numbers"},
+    {"optimizer.betas=[0.9, 1]", "betas", "below 1"},
+    {"optimizer.lr=-1", "learning rate", "below 0"},
+    {"optimizer.param_groups=[{lr: 1}]", "param_str_match", "missing"},
+    {"optimizer.param_groups=[{param_str_match: '[a'}]", "[a", "cannot be used"},
+    {"optimizer.param_groups=[{param_str_match: '(?!a)'}]", "(?!a)", "not supported"},
+    {"optimizer.param_groups=[{param_str_match: a, lrr: 1}]", "optimizer.param_groups.0.lrr",
+     "did you mean 'lr'"},
+    {"optimizer.disable_grad={}", "disable_grad", "list of strings"},
+    {"scheduler.alpha=1", "scheduler.alpha", "does not belong to cosine_with_warmup"},
+    {"scheduler={name: inv_sqrt_with_warmup, t_max: 30ba}", "scheduler", "alpha_f"},
+    {"scheduler.t_warmup=soon", "t_warmup", "must be a time"},
+    {"scheduler.t_warmup=100", "scheduler.t_warmup", "has no unit"},
+    {"scheduler.t_warmup='100'", "scheduler.t_warmup", "has no unit"},
+    {"scheduler.t_max=1e3", "scheduler.t_max", "has no unit"},
+    {"scheduler={name: inv_sqrt_with_warmup, t_scale: 5, t_cooldown: 1ba}", "scheduler.t_scale",
+     "has no unit"},
+    {"algorithms.gradient_clipping.clipping_type=adaptive", "adaptive", "is refused"},
+    {"algorithms.gradient_clipping.clipping_threshold=0", "clipping_threshold", "above 0"},
+    {"algorithms.alibi={}", "algorithms.alibi", "model.attn_config.alibi"},
+    {"callbacks.early_stopper={}", "early_stopper", "refused"},
+    {"callbacks.speed_monitor.window_size=0", "callbacks.speed_monitor.window_size", "at least 1"},
+    {"callbacks.speed_monitor={windowsize: 0}", "callbacks.speed_monitor.windowsize",
+     "did you mean 'window_size'"},
+    {"tp_config={strategy: ffn}", "tp_config", "tensor parallelism"},
+    {"icl_tasks=[]", "icl_tasks", "refused"},
+    {"code_paths=[x.py]", "code_paths", "Python"},
+    {"train_loader.name=finetuning", "finetuning", "not supported yet"},
+    {"train_loader.name=other", "train_loader.name", "must be text"},
+    {"train_loader.dataset.replication=2", "replication", "refused"},
+    {"train_loader.dataset.streams={a: {}}", "streams", "refused"},
+    {"train_loader.dataset.shuffle_algo=py2x", "py2x", "did you mean 'py2s'"},
+    {"train_loader.dataset.shuffle_algo=py1b", "py1b", "py1br or py1e"},
+    {"train_loader.dataset.num_canonical_nodes=-2", "num_canonical_nodes", "negative"},
+    {"train_loader.dataset.shuffle_seed=-1", "train_loader.dataset.shuffle_seed", "negative"},
+    {"eval_loader=[{name: text, dataset: {local: a}}, {name: text, dataset: {local: b}}]", "eval_loader.0",
+     "label"},
+    {"eval_loaders=[3]", "eval_loaders.0", "must be a map"},
+    {"save_folder=s3://bucket/x", "save_folder", "object stores"},
+    {"load_path=s3://bucket/x", "load_path", "object stores"},
+    {"save_filename=../x", "save_filename", "plain name"},
+    {"run_name=../../x", "run_name", "folder"},
+    {"console_log_interval=10tok", "console_log_interval", "batches"},
+    {"cltrain.exact_lanes=6", "exact_lanes", "power of two"},
+    {"cltrain.exact_lanes=0", "exact_lanes", "at least 1"},
+    {"cltrain.numerics=exakt", "did you mean 'exact'", "one of: exact, fast"},
+    {"cltrain.guards.nonfinite=ignore", "nonfinite", "one of: stop"},
+    {"seed=${oc.env:SEED}", "oc.env", "refused"},
+    {"seed=-1", "seed", "at least 0"},
+    {"dist_timeout=0", "dist_timeout", "above 0"},
+};
+
+/* The exit code is 78. */
+static void wrong_values_are_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        clt_config *c;
+        if (clt_config_load(CU_BASE, &bad[i].override, 1, &c) != CLT_BAD_CONFIG)
+            fail_msg("%s was not refused as a configuration error", bad[i].override);
+        const char *e = clt_last_error();
+        if (!strstr(e, bad[i].word) || !strstr(e, bad[i].word2))
+            fail_msg("%s: '%s' does not say '%s' and '%s'", bad[i].override, e, bad[i].word, bad[i].word2);
+    }
+}
+
+/* The same through a file: line and column. */
+static void wrong_keys_in_a_file_are_placed(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *place;
+    } edits[] = {{"  n_heads: 4", "  n_haeds: 4", ":6:"},
+                 {"  lr: 0.004", "  lr: fast", ":36:7"},
+                 {"max_duration: 30ba\n", "", "max_duration"},
+                 {"seed: 17", "seed: [17]", ":3:7"}};
+    char *text;
+    size_t n;
+    assert_int_equal(clt_io_read_all(CU_BASE, 1 << 20, &text, &n), CLT_OK);
+    char *dir = clt_strdup("/tmp/clt_test_config_XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    char *path = clt_path_join(dir, "run.yaml");
+    for (size_t i = 0; i < CLT_COUNT_OF(edits); i++) {
+        char *at = strstr(text, edits[i].from);
+        if (!at) fail_msg("'%s' is not in " CU_BASE, edits[i].from);
+        char *edited =
+            clt_format("%.*s%s%s", (int)(at - text), text, edits[i].to, at + strlen(edits[i].from));
+        clt_config *c;
+        assert_int_equal(clt_io_write_atomic(path, edited, strlen(edited)), CLT_OK);
+        assert_int_equal(clt_config_load(path, NULL, 0, &c), CLT_BAD_CONFIG);
+        if (!strstr(clt_last_error(), "run.yaml") || !strstr(clt_last_error(), edits[i].place))
+            fail_msg("'%s' does not name %s", clt_last_error(), edits[i].place);
+        clt_free(edited);
+    }
+    clt_io_remove_tree(dir);
+    clt_free(path);
+    clt_free(dir);
+    clt_free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_values_are_refused),
+        cmocka_unit_test(wrong_keys_in_a_file_are_placed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
