@@ -106,17 +106,17 @@ static void set_defaults(clt_schema_reader *r, const clt_schema *s, char *out) {
     }
 }
 
-static clt_status fail_unknown(clt_schema_reader *r, const clt_schema *s, const char *path,
+static clt_status read_unknown(clt_schema_reader *r, const clt_schema *s, const char *path,
                                const char *name) {
-    const char **known = clt_calloc(s->n, sizeof *known);
-    for (size_t i = 0; i < s->n; i++) known[i] = s->keys[i].name;
-    const char *near = clt_nearest(name, known, s->n);
-    clt_free(known);
-    const char *why = !near && r->harmless ? r->harmless(r->ctx, path) : NULL;
+    const char *why = r->harmless ? r->harmless(r->ctx, path) : NULL;
     if (why) {
         if (r->notices) clt_notices_add(r->notices, path, why);
         return CLT_OK;
     }
+    const char **known = clt_calloc(s->n, sizeof *known);
+    for (size_t i = 0; i < s->n; i++) known[i] = s->keys[i].name;
+    const char *near = clt_nearest(name, known, s->n);
+    clt_free(known);
     clt_schema_reader at_key = *r;
     if (r->key_place) at_key.place = r->key_place;
     return near ? clt_schema_fail(&at_key, path, "is unknown; did you mean '%s'?", near)
@@ -132,7 +132,7 @@ static clt_status read_others(clt_schema_reader *r, const clt_schema *s, const c
         const clt_key *k = find(s, name);
         if (k ? strcmp(k->name, "*") != 0 : r->ignore_unknown) continue;
         char *path = join(prefix, name);
-        clt_status st = k ? read_key(r, k, path, v, out) : fail_unknown(r, s, path, name);
+        clt_status st = k ? read_key(r, k, path, v, out) : read_unknown(r, s, path, name);
         clt_free(path);
         CLT_TRY(st);
     }

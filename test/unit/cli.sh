@@ -45,7 +45,7 @@ expect 78 "no such file" train "$dir/none.yaml"
 expect 78 "did you mean 'optimizer'" train $run optimzer.lr=1
 expect 78 "not supported" train $run precision=amp_fp8
 expect 2 "key.sub=value" train $run nonsense
-expect 0 "every key is right" train $run --dry-run
+expect 0 "configuration is valid; devices, memory, data, schedule and checkpoints were not checked" train $run --dry-run
 expect 0 "key profiler has no effect here" train $run --dry-run profiler={}
 expect 0 "optimizer.disable_grad: 'wqe' matches no tensor" train $run --dry-run optimizer.disable_grad=wqe
 expect 0 "exact_lanes: 8  # default" train $run --print-config
@@ -53,8 +53,17 @@ expect 0 "lr: 0.5  # command line (optimizer.lr=0.5)" train $run --print-config 
 expect 0 "seed: 17  # $run:3:7" train --print-config $run
 printf 'model:\n  d_model: 64\n  d_model: 65\n' >"$dir/twice.yaml"
 expect 78 "twice.yaml:3:3" train "$dir/twice.yaml"
-printf 'model: &a {}\nx: *a\n' >"$dir/anchor.yaml"
-expect 78 "anchor.yaml:1:8" train "$dir/anchor.yaml"
+printf 'model: &a {x: *a}\n' >"$dir/circle.yaml"
+expect 78 "circle.yaml:1:15" train "$dir/circle.yaml"
+{
+    echo 'a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]'
+    for i in {1..9}; do echo "a$i: &a$i [$(printf "*a$((i - 1)), %.0s" {1..10})]"; done
+} >"$dir/laughs.yaml"
+expect 65 "laughs.yaml:5:" train "$dir/laughs.yaml"
+# What comes from an alias is placed where it was written, and can be overridden.
+{ echo 'base: &base {lr: fast}'; sed 's/^optimizer:/&\n  <<: *base/; /^  lr:/d' $run; } >"$dir/merged.yaml"
+expect 78 "merged.yaml:1:18: key 'optimizer.lr'" train "$dir/merged.yaml"
+expect 0 "key base has no effect here" train "$dir/merged.yaml" --dry-run optimizer.lr=1e-3
 
 out=$(CLTRAIN_DEVIC=x "$c" --version 2>&1)
 [[ $out == *"did you mean CLTRAIN_DEVICE"* ]] || complain "a mistyped environment variable is not named: $out"

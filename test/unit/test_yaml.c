@@ -56,11 +56,8 @@ static void refuse(const char *text, const char *place, const char *word) {
 
 static void what_is_refused_names_its_place(void **state) {
     (void)state;
-    refuse("a: &x 1\n", "t.yaml:1:4", "anchors");
-    refuse("b: 1\na: *x\n", "t.yaml:2:4", "alias");
     refuse("a: !!python/object 1\n", "t.yaml:1:4", "tags");
     refuse("a:\n  b: 1\n  b: 2\n", "t.yaml:3:3", "twice");
-    refuse("a:\n  <<: {b: 1}\n", "t.yaml:2:3", "merge");
     refuse("? [1, 2]\n: 3\n", "t.yaml:1:3", "key");
     refuse("a: 1\n---\nb: 2\n", "t.yaml:2:1", "second document");
     refuse("a: [1\n", "t.yaml:2:1", "not valid YAML");
@@ -136,7 +133,7 @@ static void wrong_references_are_refused(void **state) {
     (void)state;
     static const struct {
         const char *text, *place, *word;
-    } bad[] = {{"a: ${b}\n", "t.yaml:1:4", "not there"},
+    } bad[] = {{"a: ${b}\n", "t.yaml:1:4", "missing"},
                {"a: ${b}\nb: ${a}\n", "t.yaml:", "circle"},
                {"a: ${a}\n", "t.yaml:1:4", "circle"},
                {"a: {b: 1, c: \"x${a.c}\"}\n", "t.yaml:1:14", "circle"},
@@ -166,8 +163,8 @@ static void exploding_references_are_refused(void **state) {
         clt_str_add(&t, "]\n");
     }
     clt_yaml *y = parse(t.s);
-    assert_int_equal(clt_yaml_interpolate(y), CLT_BAD_CONFIG);
-    assert_non_null(strstr(clt_last_error(), "bounds"));
+    assert_int_equal(clt_yaml_interpolate(y), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "65,536 values"));
     clt_yaml_free(y);
     clt_str_free(&t);
 }
@@ -177,7 +174,8 @@ static void printing_reads_back(void **state) {
     (void)state;
     static const char text[] =
         "z: 1.0e-08\na:\n  l: [1, {x: 2, y: [3, {q: 4}]}, [5, 6], {}]\n  s: 'no'\n  t: \"10\"\n"
-        "  u: 'a: b #c'\n  v: \"line\\nbreak\"\n  w: null\n  e: []\n  '1': -x\nm: 600.0\nb: true\n";
+        "  u: 'a: b #c'\n  '<<': 1\n  v: \"line\\nbreak\"\n  w: null\n  e: []\n  '1': -x\nm: 600.0\nb: "
+        "true\n";
     clt_yaml *y = parse(text);
     json_t *v, *w;
     assert_int_equal(clt_yaml_to_json(y, &v), CLT_OK);

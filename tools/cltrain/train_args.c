@@ -49,7 +49,9 @@ static int load(const clt_strv *rest, bool print, bool check, clt_train_args *ou
     clt_str_free(&text);
     if (check) {
         clt_config_notices(out->cfg);
-        clt_info("%s: every key is right; schedule, devices and data were not looked at", rest->v[0]);
+        clt_info(
+            "%s: configuration is valid; devices, memory, data, schedule and checkpoints were not checked",
+            rest->v[0]);
     }
     return 0;
 }
@@ -74,7 +76,8 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
          "print the merged configuration and where each value came from"},
         {"list-keys", 0, CLT_OPT_FLAG, &list, NULL,
          "print every key of the configuration and what happens to it"},
-        {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL, "check the configuration, then end"},
+        {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL,
+         "check the configuration, name what has no effect, then exit; devices and data are not checked"},
         {"stop-after", 0, CLT_OPT_STR, &f.stop_after, "TIME",
          "train this long (200ba, 1ep, 3600sec ...), then save and end with 75; max_duration and the "
          "schedule "

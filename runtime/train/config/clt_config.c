@@ -16,6 +16,14 @@ static char *key_place_of(void *ctx, const char *path) {
     return clt_yaml_key_place(c->yaml, path);
 }
 
+/* A top-level key that is only there to be referred to. */
+static const char *harmless(void *ctx, const char *path) {
+    const clt_config *c = ctx;
+    return !strchr(path, '.') && clt_yaml_is_used(c->yaml, path)
+               ? "only other values refer to it; the place for such values is variables"
+               : NULL;
+}
+
 static bool ends_with(const char *s, const char *end) {
     size_t n = strlen(s), k = strlen(end);
     return n >= k && strcmp(s + n - k, end) == 0;
@@ -129,6 +137,7 @@ static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const
     clt_schema_reader r = {.what = c->path,
                            .place = place_of,
                            .key_place = key_place_of,
+                           .harmless = harmless,
                            .satisfied = is_satisfied,
                            .ctx = c,
                            .status = CLT_BAD_CONFIG,

@@ -17,20 +17,41 @@ void clt_yaml_node_free(clt_yaml_node *n) {
         clt_yaml_node_free(n->child[i]);
         if (n->keys) clt_free(n->keys[i]);
     }
+    clt_yaml_node_free(n->merge);
     clt_free(n->keys);
     clt_free(n->child);
     clt_free(n->text);
     clt_free(n);
 }
 
-void clt_yaml_node_add(clt_yaml_node *parent, const char *key, clt_yaml_node *child) {
+void clt_yaml_node_set_text(clt_yaml *y, clt_yaml_node *n, const char *text) {
+    clt_free(n->text);
+    n->text = clt_strdup(text);
+    y->bytes += strlen(text);
+}
+
+void clt_yaml_node_add(clt_yaml *y, clt_yaml_node *parent, const char *key, clt_yaml_node *child) {
     if (parent->n == parent->cap) {
         parent->cap = CLT_MAX(parent->cap * 2, (size_t)8);
         parent->child = clt_realloc(parent->child, parent->cap * sizeof *parent->child);
         if (key) parent->keys = clt_realloc(parent->keys, parent->cap * sizeof *parent->keys);
     }
-    if (key) parent->keys[parent->n] = clt_strdup(key);
+    if (key) {
+        parent->keys[parent->n] = clt_strdup(key);
+        y->bytes += strlen(key);
+    }
     parent->child[parent->n++] = child;
+}
+
+clt_status clt_yaml_within(const clt_yaml *y, const clt_yaml_node *at) {
+    if (y->nodes <= CLT_YAML_MAX_NODES && y->bytes <= CLT_YAML_MAX_TEXT) return CLT_OK;
+    char *place = clt_yaml_node_place(at);
+    clt_status st = clt_error(CLT_BAD_DATA,
+                              "%s: with its aliases and references written out, the document holds more than "
+                              "65,536 values or 4 MiB of text",
+                              place);
+    clt_free(place);
+    return st;
 }
 
 long clt_yaml_node_index(const clt_yaml_node *n, const char *name, size_t len) {
@@ -93,11 +114,23 @@ bool clt_yaml_has(const clt_yaml *y, const char *path) {
     return clt_yaml_node_find(y, path, NULL) != NULL;
 }
 
+static bool is_used(const clt_yaml_node *n) {
+    bool used = n->used;
+    for (size_t i = 0; i < n->n && !used; i++) used = is_used(n->child[i]);
+    return used;
+}
+
+bool clt_yaml_is_used(const clt_yaml *y, const char *path) {
+    const clt_yaml_node *n = clt_yaml_node_find(y, path, NULL);
+    return n && is_used(n);
+}
+
 /* --- from events to the tree --- */
 
 typedef struct {
     yaml_parser_t parser;
     clt_yaml *doc;
+    clt_yaml_anchors anchors;
     const char *source;
 } reader;
 
@@ -116,102 +149,140 @@ static clt_status next_event(reader *r, yaml_event_t *e) {
     return st;
 }
 
-static clt_status refuse_decoration(const reader *r, const yaml_event_t *e, const yaml_char_t *anchor,
-                                    const yaml_char_t *tag) {
-    if (anchor) return fail_at(r, e->start_mark, "anchors (&) are refused: use ${key} to refer to a value");
-    if (tag) return fail_at(r, e->start_mark, "tags (!) are refused");
-    return CLT_OK;
+static clt_yaml_node *new_node(reader *r, clt_yaml_kind kind, const yaml_event_t *e) {
+    return clt_yaml_node_new(r->doc, kind, r->source, (int)e->start_mark.line + 1,
+                             (int)e->start_mark.column + 1);
 }
 
-static clt_status read_scalar(reader *r, const yaml_event_t *e, clt_yaml_node **out) {
-    CLT_TRY(refuse_decoration(r, e, e->data.scalar.anchor, e->data.scalar.tag));
+/* The anchor of a value's first event, NULL: none. */
+static const char *anchor_of(const yaml_event_t *e) {
+    const yaml_char_t *anchor = e->type == YAML_SCALAR_EVENT          ? e->data.scalar.anchor
+                                : e->type == YAML_MAPPING_START_EVENT ? e->data.mapping_start.anchor
+                                                                      : e->data.sequence_start.anchor;
+    return (const char *)anchor;
+}
+
+static bool has_tag(const yaml_event_t *e) {
+    return (e->type == YAML_SCALAR_EVENT          ? e->data.scalar.tag
+            : e->type == YAML_MAPPING_START_EVENT ? e->data.mapping_start.tag
+                                                  : e->data.sequence_start.tag) != NULL;
+}
+
+static clt_status read_scalar(reader *r, const yaml_event_t *e, clt_yaml_node *n) {
     if (memchr(e->data.scalar.value, 0, e->data.scalar.length))
         return fail_at(r, e->start_mark, "a value holds a zero byte");
-    clt_yaml_node *n = clt_yaml_node_new(r->doc, CLT_YAML_SCALAR, r->source, (int)e->start_mark.line + 1,
-                                         (int)e->start_mark.column + 1);
-    n->text = clt_strdup((const char *)e->data.scalar.value);
+    clt_yaml_node_set_text(r->doc, n, (const char *)e->data.scalar.value);
     n->quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-    *out = n;
     return CLT_OK;
 }
 
-static clt_status read_node(reader *r, const yaml_event_t *e, int depth, clt_yaml_node **out);
+static clt_status read_node(reader *r, const yaml_event_t *e, int level, clt_yaml_node **out);
 
-static clt_status read_child(reader *r, int depth, clt_yaml_node **out) {
+static clt_status read_child(reader *r, int level, clt_yaml_node **out) {
     yaml_event_t e;
     CLT_TRY(next_event(r, &e));
-    clt_status st = read_node(r, &e, depth, out);
+    clt_status st = read_node(r, &e, level, out);
     yaml_event_delete(&e);
     return st;
 }
 
-static clt_status read_key(reader *r, const clt_yaml_node *map, const yaml_event_t *e) {
-    if (e->type != YAML_SCALAR_EVENT) return fail_at(r, e->start_mark, "a key must be plain text");
-    CLT_TRY(refuse_decoration(r, e, e->data.scalar.anchor, e->data.scalar.tag));
-    const char *key = (const char *)e->data.scalar.value;
-    size_t n = e->data.scalar.length;
-    if (n == 0 || memchr(key, 0, n)) return fail_at(r, e->start_mark, "a key must be text that is not empty");
-    if (strcmp(key, "<<") == 0)
-        return fail_at(r, e->start_mark, "merge keys (<<) are refused: write the values out");
-    if (clt_yaml_node_index(map, key, n) < 0) return CLT_OK;
+static clt_status fail_twice(const reader *r, yaml_mark_t m, const char *key) {
     char *text = clt_format("key '%s' is given twice", key);
-    clt_status st = fail_at(r, e->start_mark, text);
+    clt_status st = fail_at(r, m, text);
     clt_free(text);
     return st;
 }
 
-static clt_status read_map(reader *r, clt_yaml_node *map, int depth) {
+static bool is_merge_key(const yaml_event_t *e) {
+    return e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE && !strcmp((char *)e->data.scalar.value, "<<");
+}
+
+static clt_status check_key(const reader *r, const clt_yaml_node *map, const yaml_event_t *e) {
+    if (e->type != YAML_SCALAR_EVENT) return fail_at(r, e->start_mark, "a key must be plain text");
+    if (anchor_of(e) || has_tag(e))
+        return fail_at(r, e->start_mark, "a key can have neither an anchor (&) nor a tag (!)");
+    const char *key = (const char *)e->data.scalar.value;
+    size_t n = e->data.scalar.length;
+    if (n == 0 || memchr(key, 0, n)) return fail_at(r, e->start_mark, "a key must be text that is not empty");
+    if (map->n == CLT_YAML_MAX_KEYS) return fail_at(r, e->start_mark, "more than 4,096 keys in one map");
+    bool twice = is_merge_key(e) ? map->merge != NULL : clt_yaml_node_index(map, key, n) >= 0;
+    return twice ? fail_twice(r, e->start_mark, key) : CLT_OK;
+}
+
+static clt_status read_entry(reader *r, clt_yaml_node *map, const yaml_event_t *e, int level) {
+    clt_yaml_node *child = NULL;
+    CLT_TRY(check_key(r, map, e));
+    CLT_TRY(read_child(r, level, &child));
+    if (is_merge_key(e)) {
+        map->merge = child;
+        return CLT_OK;
+    }
+    child->key_line = (int)e->start_mark.line + 1;
+    child->key_column = (int)e->start_mark.column + 1;
+    clt_yaml_node_add(r->doc, map, (const char *)e->data.scalar.value, child);
+    return CLT_OK;
+}
+
+static clt_status read_map(reader *r, clt_yaml_node *map, int level) {
     for (;;) {
         yaml_event_t e;
         CLT_TRY(next_event(r, &e));
-        if (e.type == YAML_MAPPING_END_EVENT) {
-            yaml_event_delete(&e);
-            return CLT_OK;
-        }
-        clt_yaml_node *child = NULL;
-        clt_status st = read_key(r, map, &e);
-        if (st == CLT_OK) st = read_child(r, depth, &child);
-        if (st == CLT_OK) {
-            child->key_line = (int)e.start_mark.line + 1;
-            child->key_column = (int)e.start_mark.column + 1;
-            clt_yaml_node_add(map, (const char *)e.data.scalar.value, child);
-        }
+        bool end = e.type == YAML_MAPPING_END_EVENT;
+        clt_status st = end ? CLT_OK : read_entry(r, map, &e, level);
         yaml_event_delete(&e);
-        CLT_TRY(st);
+        if (st != CLT_OK || end) return st;
     }
 }
 
-static clt_status read_seq(reader *r, clt_yaml_node *seq, int depth) {
+static clt_status read_seq(reader *r, clt_yaml_node *seq, int level) {
     for (;;) {
         yaml_event_t e;
         CLT_TRY(next_event(r, &e));
         clt_yaml_node *child = NULL;
         bool end = e.type == YAML_SEQUENCE_END_EVENT;
-        clt_status st = end ? CLT_OK : read_node(r, &e, depth, &child);
+        clt_status st = end ? CLT_OK : read_node(r, &e, level, &child);
         yaml_event_delete(&e);
         if (st != CLT_OK || end) return st;
-        clt_yaml_node_add(seq, NULL, child);
+        clt_yaml_node_add(r->doc, seq, NULL, child);
     }
 }
 
-static clt_status read_node(reader *r, const yaml_event_t *e, int depth, clt_yaml_node **out) {
-    if (depth > CLT_YAML_MAX_DEPTH) return fail_at(r, e->start_mark, "nested more than 32 deep");
-    if (r->doc->nodes >= CLT_YAML_MAX_NODES)
-        return fail_at(r, e->start_mark, "too many values in one configuration");
-    if (e->type == YAML_SCALAR_EVENT) return read_scalar(r, e, out);
-    if (e->type == YAML_ALIAS_EVENT)
-        return fail_at(r, e->start_mark, "aliases (*) are refused: use ${key} to refer to a value");
-    bool map = e->type == YAML_MAPPING_START_EVENT;
-    CLT_TRY(map ? refuse_decoration(r, e, e->data.mapping_start.anchor, e->data.mapping_start.tag)
-                : refuse_decoration(r, e, e->data.sequence_start.anchor, e->data.sequence_start.tag));
-    clt_yaml_node *n = clt_yaml_node_new(r->doc, map ? CLT_YAML_MAP : CLT_YAML_SEQ, r->source,
-                                         (int)e->start_mark.line + 1, (int)e->start_mark.column + 1);
-    clt_status st = map ? read_map(r, n, depth + 1) : read_seq(r, n, depth + 1);
-    if (st == CLT_OK)
-        *out = n;
-    else
+static clt_status read_alias(reader *r, const yaml_event_t *e, int level, clt_yaml_node **out) {
+    clt_yaml_node at = {
+        .source = r->source, .line = (int)e->start_mark.line + 1, .column = (int)e->start_mark.column + 1};
+    return clt_yaml_anchors_expand(r->doc, &r->anchors, (const char *)e->data.alias.anchor, level, &at, out);
+}
+
+static clt_status read_content(reader *r, const yaml_event_t *e, int level, clt_yaml_node *n) {
+    if (n->kind == CLT_YAML_SCALAR) CLT_TRY(read_scalar(r, e, n));
+    CLT_TRY(clt_yaml_within(r->doc, n));
+    if (n->kind == CLT_YAML_MAP) return read_map(r, n, level + 1);
+    return n->kind == CLT_YAML_SEQ ? read_seq(r, n, level + 1) : CLT_OK;
+}
+
+/* The value that begins with this event, at that nesting level. */
+static clt_status read_node(reader *r, const yaml_event_t *e, int level, clt_yaml_node **out) {
+    if (level > CLT_YAML_MAX_DEPTH) return fail_at(r, e->start_mark, "nested more than 32 deep");
+    if (e->type == YAML_ALIAS_EVENT) return read_alias(r, e, level, out);
+    if (has_tag(e)) return fail_at(r, e->start_mark, "tags (!) are refused");
+    const char *name = anchor_of(e);
+    size_t anchor = 0;
+    if (name && r->anchors.n == CLT_YAML_MAX_ANCHORS)
+        return fail_at(r, e->start_mark, "more than 1,024 anchors (&) in one document");
+    if (name) anchor = clt_yaml_anchors_add(&r->anchors, name);
+    clt_yaml_node *n = new_node(r,
+                                e->type == YAML_SCALAR_EVENT          ? CLT_YAML_SCALAR
+                                : e->type == YAML_MAPPING_START_EVENT ? CLT_YAML_MAP
+                                                                      : CLT_YAML_SEQ,
+                                e);
+    clt_status st = read_content(r, e, level, n);
+    if (st != CLT_OK) {
         clt_yaml_node_free(n);
-    return st;
+        return st;
+    }
+    if (name) r->anchors.v[anchor].node = n;
+    *out = n;
+    return CLT_OK;
 }
 
 /* The one document of the stream; an empty one is an empty scalar. */
@@ -247,7 +318,9 @@ clt_status clt_yaml_parse(const char *text, size_t bytes, const char *what, clt_
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);
     clt_status st = read_stream(&r);
+    clt_yaml_anchors_free(&r.anchors);
     yaml_parser_delete(&r.parser);
+    if (st == CLT_OK && r.doc->root) st = clt_yaml_merge(r.doc, r.doc->root);
     if (st == CLT_OK && !r.doc->root) r.doc->root = clt_yaml_node_new(r.doc, CLT_YAML_MAP, r.source, 1, 1);
     if (st == CLT_OK)
         *out = r.doc;

@@ -102,6 +102,7 @@ static bool needs_quotes(const char *s) {
     bool text = json_is_string(v);
     json_decref(v);
     size_t len = strlen(s);
+    if (!strcmp(s, "<<")) return true; /* as a key it would merge */
     if (!text || strchr("-?:,[]{}#&*!|>'\"%@` \t", s[0]) || s[len - 1] == ' ' || s[len - 1] == ':')
         return true;
     for (const char *c = s; *c; c++)

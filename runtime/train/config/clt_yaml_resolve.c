@@ -9,7 +9,7 @@ static bool is_empty_scalar(const clt_yaml_node *n) {
 }
 
 /* Puts `from` (taken over) in place of slot; maps are merged key by key, later ones win. */
-static void merge_into(clt_yaml_node **slot, clt_yaml_node *from) {
+static void merge_into(clt_yaml *y, clt_yaml_node **slot, clt_yaml_node *from) {
     clt_yaml_node *to = *slot;
     if (to->kind != CLT_YAML_MAP || from->kind != CLT_YAML_MAP) {
         clt_yaml_node_free(to);
@@ -19,9 +19,9 @@ static void merge_into(clt_yaml_node **slot, clt_yaml_node *from) {
     for (size_t i = 0; i < from->n; i++) {
         long at = clt_yaml_node_index(to, from->keys[i], strlen(from->keys[i]));
         if (at >= 0)
-            merge_into(&to->child[at], from->child[i]);
+            merge_into(y, &to->child[at], from->child[i]);
         else
-            clt_yaml_node_add(to, from->keys[i], from->child[i]);
+            clt_yaml_node_add(y, to, from->keys[i], from->child[i]);
         from->child[i] = NULL;
     }
     clt_yaml_node_free(from);
@@ -45,10 +45,11 @@ static clt_status parse_value(clt_yaml *y, const char *text, const char *source,
     }
     v->root = NULL;
     y->nodes += v->nodes;
+    y->bytes += v->bytes;
     set_source(n, source);
     clt_yaml_free(v);
     *out = n;
-    return CLT_OK;
+    return clt_yaml_within(y, n);
 }
 
 /* The slot of one more path component below `n`, made if it is missing. */
@@ -59,7 +60,7 @@ static clt_status descend(clt_yaml *y, clt_yaml_node *n, const char *name, size_
         clt_yaml_node *fresh = clt_yaml_node_new(y, CLT_YAML_SCALAR, source, 0, 0);
         fresh->text = clt_strdup("");
         char *key = clt_strndup(name, len);
-        clt_yaml_node_add(n, key, fresh);
+        clt_yaml_node_add(y, n, key, fresh);
         clt_free(key);
         i = (long)n->n - 1;
     }
@@ -73,7 +74,7 @@ static clt_status descend(clt_yaml *y, clt_yaml_node *n, const char *name, size_
 clt_status clt_yaml_override(clt_yaml *y, const char *assignment) {
     const char *eq = strchr(assignment, '=');
     if (!eq || eq == assignment)
-        return clt_error(CLT_USAGE, "'%s' is no override: write key.sub=value", assignment);
+        return clt_error(CLT_USAGE, "'%s' is not an override: write key.sub=value", assignment);
     clt_strv_add_owned(&y->sources, clt_format("command line (%s)", assignment));
     const char *source = y->sources.v[y->sources.n - 1];
     if (y->root->kind != CLT_YAML_MAP) return clt_yaml_node_fail(y->root, "a configuration is a map of keys");
@@ -91,48 +92,45 @@ clt_status clt_yaml_override(clt_yaml *y, const char *assignment) {
         p += len;
         if (p < eq && *++p == '=') return clt_error(CLT_BAD_CONFIG, "%s: the key ends in a dot", source);
     }
-    clt_yaml_node *value;
-    CLT_TRY(parse_value(y, eq + 1, source, &value));
-    merge_into(slot, value);
-    return CLT_OK;
+    clt_yaml_node *value = NULL;
+    clt_status st = parse_value(y, eq + 1, source, &value);
+    if (st == CLT_OK)
+        merge_into(y, slot, value);
+    else
+        clt_yaml_node_free(value);
+    return st;
 }
 
 /* --- ${...} --- */
 
-static clt_status resolve(clt_yaml *y, clt_yaml_node *n, int depth);
-
-static clt_yaml_node *copy_tree(clt_yaml *y, const clt_yaml_node *from, const clt_yaml_node *place) {
-    clt_yaml_node *n = clt_yaml_node_new(y, from->kind, place->source, place->line, place->column);
-    n->state = CLT_YAML_DONE;
-    n->quoted = from->quoted;
-    if (from->text) n->text = clt_strdup(from->text);
-    for (size_t i = 0; i < from->n && y->nodes < CLT_YAML_MAX_NODES; i++)
-        clt_yaml_node_add(n, from->keys ? from->keys[i] : NULL, copy_tree(y, from->child[i], place));
-    return n;
-}
+/* `depth` bounds references to references, `level` is the nesting level of n in the document. */
+static clt_status resolve(clt_yaml *y, clt_yaml_node *n, int depth, int level);
 
 /* The value that a path (already free of ${}) refers to, itself resolved. */
 static clt_status refer(clt_yaml *y, const clt_yaml_node *at, const char *path, int depth,
                         clt_yaml_node **out) {
     if (strchr(path, ':'))
-        return clt_yaml_node_fail(
-            at,
-            "${%s} is refused: resolvers such as oc.env are not supported, a run must not depend "
-            "on the machine it is started on; use a key=value override",
-            path);
+        return clt_yaml_node_fail(at,
+                                  "${%s} is refused: resolvers such as oc.env are not supported, since a run "
+                                  "must not depend on the "
+                                  "machine that starts it; use a key=value override",
+                                  path);
     if (!*path || *path == '.')
         return clt_yaml_node_fail(at, "${%s} is refused: write the whole path from the top", path);
     clt_yaml_node *n = y->root;
+    int level = 0;
     for (const char *p = path;; p++) { /* a reference may pass through another reference */
         size_t len = strcspn(p, ".");
         long i = clt_yaml_node_index(n, p, len);
-        if (i < 0) return clt_yaml_node_fail(at, "${%s} refers to a key that is not there", path);
+        if (i < 0) return clt_yaml_node_fail(at, "${%s} refers to a key that is missing", path);
         n = n->child[i];
+        level++;
         p += len;
         if (!*p) break;
-        if (n->kind == CLT_YAML_SCALAR) CLT_TRY(resolve(y, n, depth + 1));
+        if (n->kind == CLT_YAML_SCALAR) CLT_TRY(resolve(y, n, depth + 1, level));
     }
-    CLT_TRY(resolve(y, n, depth + 1));
+    CLT_TRY(resolve(y, n, depth + 1, level));
+    n->used = true;
     *out = n;
     return CLT_OK;
 }
@@ -168,7 +166,8 @@ static clt_status expand(clt_yaml *y, const clt_yaml_node *at, const char **p, c
             st = clt_yaml_node_fail(at, "${%s} is a map or a list and cannot be part of a text", path.s);
         } else if (st == CLT_OK) {
             clt_str_add(out, target->text);
-            if (out->len > CLT_YAML_MAX_BYTES) st = clt_yaml_node_fail(at, "the references grow above 1 MiB");
+            if (out->len > CLT_YAML_MAX_BYTES)
+                st = clt_yaml_node_fail(at, "its references make a text above 1 MiB");
         }
         clt_str_free(&path);
         CLT_TRY(st);
@@ -176,42 +175,47 @@ static clt_status expand(clt_yaml *y, const clt_yaml_node *at, const char **p, c
     return CLT_OK;
 }
 
-static clt_status resolve_scalar(clt_yaml *y, clt_yaml_node *n, int depth) {
+/* Puts `copy` (taken over) in place of the scalar n, at the place of n and of its key. */
+static void replace(clt_yaml_node *n, clt_yaml_node *copy) {
+    copy->line = n->line;
+    copy->column = n->column;
+    copy->key_line = n->key_line;
+    copy->key_column = n->key_column;
+    copy->used = n->used;
+    clt_free(n->text);
+    *n = *copy;
+    clt_free(copy);
+}
+
+static clt_status resolve_scalar(clt_yaml *y, clt_yaml_node *n, int depth, int level) {
     clt_str text = {0};
-    clt_yaml_node *whole = NULL;
+    clt_yaml_node *whole = NULL, *copy = NULL;
     const char *p = n->text;
     clt_status st = expand(y, n, &p, 0, depth, &text, &whole);
     if (st == CLT_OK && whole) {
-        clt_yaml_node *copy = copy_tree(y, whole, n);
-        if (y->nodes >= CLT_YAML_MAX_NODES)
-            st = clt_yaml_node_fail(n, "the references grow above all bounds");
-        clt_free(n->text);
-        int line = n->line, column = n->column;
-        *n = *copy;
-        n->line = line;
-        n->column = column;
-        clt_free(copy);
+        st = clt_yaml_copy(y, whole, level, n, n, &copy);
+        if (st == CLT_OK) replace(n, copy);
     } else if (st == CLT_OK) {
-        clt_free(n->text);
-        n->text = clt_strdup(text.s);
+        clt_yaml_node_set_text(y, n, text.s);
         n->quoted = true;
+        st = clt_yaml_within(y, n);
     }
     clt_str_free(&text);
     return st;
 }
 
-static clt_status resolve(clt_yaml *y, clt_yaml_node *n, int depth) {
+static clt_status resolve(clt_yaml *y, clt_yaml_node *n, int depth, int level) {
     if (n->state == CLT_YAML_DONE) return CLT_OK;
     if (n->state == CLT_YAML_BUSY) return clt_yaml_node_fail(n, "this ${} reference runs in a circle");
     if (depth > 4 * CLT_YAML_MAX_DEPTH) return clt_yaml_node_fail(n, "references are nested too deep");
     n->state = CLT_YAML_BUSY;
     clt_status st = CLT_OK;
-    if (n->kind == CLT_YAML_SCALAR && strstr(n->text, "${")) st = resolve_scalar(y, n, depth);
-    for (size_t i = 0; i < n->n && st == CLT_OK; i++) st = resolve(y, n->child[i], depth + 1);
+    if (n->kind == CLT_YAML_SCALAR && strstr(n->text, "${")) st = resolve_scalar(y, n, depth, level);
+    for (size_t i = 0; i < n->n && st == CLT_OK; i++) st = resolve(y, n->child[i], depth + 1, level + 1);
     n->state = CLT_YAML_DONE;
     return st;
 }
 
 clt_status clt_yaml_interpolate(clt_yaml *y) {
-    return resolve(y, y->root, 0);
+    return resolve(y, y->root, 0, 0);
 }
