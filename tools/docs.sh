@@ -1,12 +1,36 @@
 #!/bin/bash
-# Writes docs/configuration.md: the table of keys comes from the program, that of LLM Foundry's files from the facts that
-# test_config_foundry checks.
+# Writes docs/configuration.md: the table of keys comes from the program, that of LLM Foundry's files from the
+# facts that test_config_foundry checks.
 #   tools/docs.sh build/cltrain            writes the file
 #   tools/docs.sh build/cltrain --check    exit 1 when the file is not what would be written
 set -eu
 cd "$(dirname "$0")/.."
 program=$1
 page=docs/configuration.md
+
+# One row for each of LLM Foundry's files: verdict, what is not supported yet, what is refused or wrong in it.
+foundry_rows() {
+    awk '
+    function add(list, what) { return list (list == "" ? "" : ", ") what }
+    $1 == "thing" {
+        split($0, part, / \| /)
+        class[$2] = part[2]
+        text[$2] = part[3]
+        error[$2] = part[4] ~ /^error/
+    }
+    $1 == "file" { name = $2 }
+    $1 == "needs" {
+        verdict = "accepted"
+        later = never = ""
+        for (i = 2; i <= NF; i++) {
+            if (class[$i] == "not yet") later = add(later, text[$i])
+            if (class[$i] == "not yet" && error[$i] && verdict == "accepted") verdict = "not yet"
+            if (class[$i] == "refused") verdict = "refused"
+            if (class[$i] == "refused" || class[$i] == "faulty") never = add(never, text[$i])
+        }
+        printf "| `%s` | %s | %s | %s |\n", name, verdict, later, never
+    }' test/golden/foundry-yaml/facts.txt
+}
 
 write() {
     cat <<'TEXT'
@@ -34,10 +58,9 @@ checkpoints. The file `config.yaml` in a run's folder is the configuration after
   value that comes from an alias name the line where it was written.
 - Plain values are read as in YAML 1.2: `yes`, `no`, `on` and `off` are text, `true` and `false` are
   truth values. `1e-3` is a number.
-- `${a.b}` stands for another value of the same file, for example `max_seq_len:
-  ${variables.max_seq_len}`. A value that is one reference takes over type and content, also of
-  maps. Inside a longer text the value's text is inserted. Circles, unknown keys, `${.relative}` and
-  resolvers such as `${oc.env:X}` are errors.
+- `${a.b}` stands for another value of the same file, as in `seed: ${variables.seed}`. A value that
+  is one reference takes over type and content, also of maps. Inside a longer text the value's text
+  is inserted. Circles, unknown keys, `${.relative}` and resolvers such as `${oc.env:X}` are errors.
 - In an override the value is YAML: `callbacks={}`, `optimizer.betas=[0.9, 0.99]`,
   `eval_loader.dataset.split=null`. A map given for a map is merged into it, anything else replaces.
   A number in the path selects a list element: `eval_loader.0.label=x`.
@@ -85,7 +108,16 @@ TEXT
 - Keys that contradict each other are an error that names both places: `callbacks.kill_loss_spike`
   and `cltrain.guards`, `fsdp_config.activation_checkpointing: true` and another `cltrain.recompute`
   than `blocks`, `eval_loader` and `eval_loaders`.
+
+## LLM Foundry's own files
+The verdict of `cltrain train FILE --dry-run` on the training files of LLM Foundry, in
+`scripts/train/yamls` and `scripts/train`, and what each of them needs that is missing. An accepted
+file runs without what is not supported yet, and one line says so.
+
+| file | verdict | not supported yet | refused, or wrong in the file |
+|---|---|---|---|
 TEXT
+    foundry_rows
 }
 
 if [ "${2:-}" = --check ]; then

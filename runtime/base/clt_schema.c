@@ -178,6 +178,16 @@ static void list_kind(const clt_key *k, clt_str *out) {
     for (int i = 0; k->choices && k->choices[i]; i++) clt_str_addf(out, "%s%s", i ? ", " : "", k->choices[i]);
 }
 
+/* "; a, b refused: WHY": neighbours with the same reason together. */
+static void list_refused(const clt_key *k, clt_str *out) {
+    for (const clt_refusal *x = k->refused; x && x->value; x++) {
+        bool last = !x[1].value || strcmp(x[1].why, x->why) != 0;
+        bool first = x == k->refused || strcmp(x[-1].why, x->why) != 0;
+        clt_str_addf(out, "%s%s", first ? "; " : ", ", x->value);
+        if (last) clt_str_addf(out, " refused: %s", x->why);
+    }
+}
+
 void clt_schema_list(const clt_schema *s, const char *prefix, clt_str *out) {
     static const char *const status[] = {"honoured", "no effect", "refused"};
     for (size_t i = 0; i < s->n; i++) {
@@ -186,8 +196,7 @@ void clt_schema_list(const clt_schema *s, const char *prefix, clt_str *out) {
         clt_str_addf(out, "| `%s` | ", path);
         list_kind(k, out);
         clt_str_addf(out, " | %s | %s | %s", k->def ? k->def : "", status[k->status], k->help);
-        for (const clt_refusal *x = k->refused; x && x->value; x++)
-            clt_str_addf(out, "; %s is refused: %s", x->value, x->why);
+        list_refused(k, out);
         clt_str_add(out, " |\n");
         if (k->section) clt_schema_list(k->section, path, out);
         clt_free(path);

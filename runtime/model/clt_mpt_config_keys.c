@@ -291,9 +291,11 @@ static const clt_schema attn_schema = CLT_SCHEMA(attn_keys), ffn_schema = CLT_SC
 
 /* --- the model --- */
 
-#define NO_HF "Hugging Face models are not supported yet: only MPT is"
 static const char *const model_names[] = {"mpt_causal_lm", NULL};
-static const clt_refusal refused_models[] = {{"hf_causal_lm", NO_HF}, {"hf_t5", NO_HF}, {NULL, NULL}};
+static const clt_refusal refused_models[] = {
+    {"hf_causal_lm", "Hugging Face models are not supported yet: only MPT is"},
+    {"hf_t5", "encoder-decoder models are not supported"},
+    {NULL, NULL}};
 static const char *const model_types[] = {"mpt", NULL};
 static const char *const init_devices[] = {"cpu", "meta", "mixed", NULL};
 static const char *const loss_fns[] = {"fused_crossentropy", "torch_crossentropy", NULL};
