@@ -153,13 +153,15 @@ asan:
 	@+BUILD=build-asan JOBS=$(JOBS) test/sanitize.sh address $(T)
 ubsan:
 	@+BUILD=build-ubsan JOBS=$(JOBS) test/sanitize.sh undefined $(T)
-# Each target of test/fuzz for SECONDS seconds, with clang's libFuzzer; finds are left in build-fuzz/.
+# Each target of test/fuzz for SECONDS seconds, with clang's libFuzzer, from test/fuzz/seeds/TARGET if there is such a
+# folder; finds are left in build-fuzz/.
 SECONDS ?= 60
 fuzz-run:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) lib BUILD=build-fuzz CC=clang SANITIZE=address,undefined,fuzzer-no-link
 	@for f in test/fuzz/fuzz_*.c; do n=build-fuzz/$$(basename $$f .c); mkdir -p $$n.corpus; \
 	  clang $(CFLAGS) -Ibuild-fuzz/gen -fsanitize=address,undefined,fuzzer -o $$n $$f build-fuzz/libcltrain.a $(LDLIBS) && \
-	  $$n -max_total_time=$(SECONDS) -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$$n- $$n.corpus || exit 1; done
+	  $$n -max_total_time=$(SECONDS) -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=$$n- $$n.corpus \
+	    $$(ls -d test/fuzz/seeds/$$(basename $$n) 2>/dev/null) || exit 1; done
 check-amd:
 	@+$(MAKE) --no-print-directory -s -j$(JOBS) all
 	@BUILD=$(BUILD) EMULATOR=$(EMULATOR) tools/amd/check.sh

@@ -7,9 +7,9 @@
 
 /* Before a function that lives on fma: on x86-64 it is compiled with the processor's instruction for fma,
  * too, and the program's loader picks. Elsewhere, and on old processors, fma is a call of the C library. Both
- * round once. */
-#if defined(__x86_64__) && defined(__has_attribute) && !defined(__SANITIZE_ADDRESS__) &&                     \
-    !defined(__SANITIZE_THREAD__)
+ * round once. Not with clang: clang 14 makes no symbol that other files can call. */
+#if defined(__x86_64__) && defined(__has_attribute) && !defined(__clang__) &&                                \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if __has_attribute(target_clones)
 #define CLT_WITH_FMA __attribute__((target_clones("fma", "default")))
 #endif

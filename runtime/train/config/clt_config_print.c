@@ -12,9 +12,17 @@ void clt_config_notices(const clt_config *c) {
     clt_strv_free(&lines);
 }
 
+static const char spike_callback[] = "callbacks.kill_loss_spike";
+static const char *const spike_keys[] = {"loss_spike", "spike_window"}; /* that it sets */
+
 static char *origin(void *ctx, const char *path) {
+    static const char guards[] = "cltrain.guards.";
     const clt_config *c = ctx;
-    return clt_yaml_has(c->yaml, path) ? clt_yaml_place(c->yaml, path) : clt_strdup("default");
+    if (clt_yaml_has(c->yaml, path)) return clt_yaml_place(c->yaml, path);
+    bool guard = strncmp(path, guards, strlen(guards)) == 0 && clt_config_given(c, spike_callback);
+    for (size_t i = 0; i < CLT_COUNT_OF(spike_keys) && guard; i++)
+        if (strcmp(path + strlen(guards), spike_keys[i]) == 0) return clt_strdup(spike_callback);
+    return clt_strdup("default");
 }
 
 /* Adds the defaults of keys that do something and are not given. A section that is on when it is given stays
@@ -48,6 +56,15 @@ static json_t *with_defaults(const json_t *merged) {
     return all;
 }
 
+/* The guard's values that a callback has set take the place of their defaults. */
+static void add_guards(const clt_config *c, json_t *all) {
+    static const char *const names[] = {"off", "warn", "skip", "stop"};
+    json_t *guards = json_object_get(json_object_get(all, "cltrain"), "guards");
+    if (!clt_config_given(c, spike_callback)) return;
+    json_object_set_new(guards, spike_keys[0], json_string(names[c->guards.loss_spike]));
+    json_object_set_new(guards, spike_keys[1], json_integer(c->guards.spike_window));
+}
+
 void clt_config_print(const clt_config *c, bool with_origin, clt_str *out) {
     clt_yaml_style style = {.sort = true};
     if (!with_origin) {
@@ -55,6 +72,7 @@ void clt_config_print(const clt_config *c, bool with_origin, clt_str *out) {
         return;
     }
     json_t *all = with_defaults(c->merged);
+    add_guards(c, all);
     style.comment = origin;
     style.ctx = (void *)c;
     clt_yaml_dump(all, &style, out);

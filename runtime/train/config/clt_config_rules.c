@@ -189,11 +189,11 @@ static clt_status resolve_window(clt_schema_reader *r, clt_config_builder *b) {
     int64_t asked = b->kill_loss_spike.window_size;
     if (asked < 1) return clt_schema_fail(r, key, "is %lld: it must be at least 1", (long long)asked);
     if (asked == DEFAULT) return CLT_OK;
-    if (clt_config_given(&b->c, own))
-        return g->spike_window == asked ? CLT_OK
-                                        : clt_config_fail_both(r, key, own, "give one of them, or the same");
     double least = floor(g->spike_threshold * g->spike_threshold) + 2; /* or no step could be a spike */
-    g->spike_window = (int64_t)fmin(fmax((double)asked, least), CLT_SPIKE_MAX);
+    int64_t window = (int64_t)fmin(fmax((double)asked, least), CLT_SPIKE_MAX);
+    if (clt_config_given(&b->c, own) && g->spike_window != asked && g->spike_window != window)
+        return clt_config_fail_both(r, key, own, "give one of them, or the same");
+    g->spike_window = window;
     return CLT_OK;
 }
 
