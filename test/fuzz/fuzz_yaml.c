@@ -45,6 +45,7 @@ static void check_yaml(const char *text, size_t size) {
         clt_yaml_dump(v, &style, &out);
         if (out.len <= CLT_YAML_MAX_BYTES) {
             MUST(clt_yaml_parse(out.s, out.len, "printed", &z) == CLT_OK);
+            MUST(clt_yaml_interpolate(z) == CLT_OK);
             MUST(clt_yaml_to_json(z, &again) == CLT_OK && json_equal(v, again));
             clt_yaml_free(z);
         }

@@ -373,6 +373,36 @@ static void block_overrides_reach_their_layers(void **state) {
     }
 }
 
+/* An escaped reference is printed as one. */
+static void escaped_references_read_back(void **state) {
+    (void)state;
+    clt_config *c = cu_load_with("metadata={a: 'x\\${y}', b: '\\\\${z}', '${k}': 1}"), *again;
+    clt_str text = {0};
+    clt_config_print(c, false, &text);
+    assert_int_equal(clt_config_parse(text.s, text.len, "printed", NULL, 0, &again), CLT_OK);
+    json_t *metadata = json_object_get(again->merged, "metadata"), *d = clt_config_differences(c, text.s);
+    assert_string_equal(json_string_value(json_object_get(metadata, "a")), "x${y}");
+    assert_string_equal(json_string_value(json_object_get(metadata, "b")), "\\${z}");
+    assert_non_null(json_object_get(metadata, "${k}"));
+    assert_int_equal(json_object_size(d), 0);
+    json_decref(d);
+    clt_str_free(&text);
+    clt_config_free(again);
+    clt_config_free(c);
+}
+
+/* What is not a line of its own on the command line is none in a comment. */
+static void origins_stay_in_their_line(void **state) {
+    (void)state;
+    clt_config *c = cu_load_with("metadata={a: \"x\ny\", b:\n 1}"), *again;
+    clt_str text = {0};
+    clt_config_print(c, true, &text);
+    assert_int_equal(clt_config_parse(text.s, text.len, "printed", NULL, 0, &again), CLT_OK);
+    clt_config_free(again);
+    clt_config_free(c);
+    clt_str_free(&text);
+}
+
 /* The printed configuration is a configuration that means the same. */
 static void printing_reads_back(void **state) {
     (void)state;
@@ -412,6 +442,8 @@ int main(void) {
         cmocka_unit_test(patterns_without_a_tensor_are_told),
         cmocka_unit_test(block_overrides_reach_their_layers),
         cmocka_unit_test(printing_reads_back),
+        cmocka_unit_test(escaped_references_read_back),
+        cmocka_unit_test(origins_stay_in_their_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,6 +60,9 @@ static void what_is_refused_names_its_place(void **state) {
     refuse("a:\n  b: 1\n  b: 2\n", "t.yaml:3:3", "twice");
     refuse("? [1, 2]\n: 3\n", "t.yaml:1:3", "key");
     refuse("a: 1\n---\nb: 2\n", "t.yaml:2:1", "second document");
+    refuse("12345678901234567890123456789012345678901234567890123456789012345678901234567890"
+           "1234567890123456789012345678901234567890123456789: 1\n",
+           "t.yaml:1:1", "128 bytes");
     refuse("a: [1\n", "t.yaml:2:1", "not valid YAML");
     refuse("a: \"x\\0y\"\n", "t.yaml:1:4", "zero byte");
     refuse("a: b: c\n", "t.yaml:1:", "not valid YAML");
@@ -174,7 +177,8 @@ static void printing_reads_back(void **state) {
     (void)state;
     static const char text[] =
         "z: 1.0e-08\na:\n  l: [1, {x: 2, y: [3, {q: 4}]}, [5, 6], {}]\n  s: 'no'\n  t: \"10\"\n"
-        "  u: 'a: b #c'\n  '<<': 1\n  v: \"line\\nbreak\"\n  w: null\n  e: []\n  '1': -x\nm: 600.0\nb: "
+        "  u: 'a: b #c'\n  '<<': 1\n  br: \"a\\u2028b\\u0085c\\ufeffd\"\n  v: \"line\\nbreak\"\n  w: null\n  "
+        "e: []\n  '1': -x\nm: 600.0\nb: "
         "true\n";
     clt_yaml *y = parse(text);
     json_t *v, *w;

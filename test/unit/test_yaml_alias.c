@@ -235,6 +235,13 @@ static void a_configuration_may_hold_what_is_only_referred_to(void **state) {
     assert_int_equal(c->notices.n, 2);
     assert_string_equal(c->notices.v[0].path, "global_seed");
     assert_string_equal(c->notices.v[1].path, "shared");
+    clt_str printed = {0};
+    clt_config_print(c, false, &printed);
+    clt_config_free(c);
+    assert_int_equal(clt_config_parse(printed.s, printed.len, "printed", NULL, 0, &c), CLT_OK);
+    assert_int_equal(c->seed, 3);
+    assert_int_equal(c->notices.n, 0);
+    clt_str_free(&printed);
     clt_config_free(c);
     /* Nothing refers to it: a mistake. */
     static const char *const wrong[] = {"seed=1", "sed=${global_seed}"};

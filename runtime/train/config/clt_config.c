@@ -113,6 +113,16 @@ static void remark_tokenizer(clt_config *c) {
                                   c->tokenizer));
 }
 
+/* Removes keys that only references use: a printed configuration has no references and would be an error. */
+static void drop_unknown(clt_config *c) {
+    const char *key;
+    json_t *v;
+    void *next;
+    json_object_foreach_safe(c->merged, next, key, v) {
+        if (!clt_schema_knows(&clt_config_top_schema, key)) json_object_del(c->merged, key);
+    }
+}
+
 static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     clt_config *c = &b->c;
     resolve_batches(b);
@@ -145,6 +155,7 @@ static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const
                            .notices = &c->notices};
     CLT_TRY(clt_schema_read(&r, &clt_config_top_schema, "", c->merged, b));
     CLT_TRY(clt_mpt_config_read(&r, "model", b->model, &c->model));
+    drop_unknown(c);
     return resolve(&r, b);
 }
 

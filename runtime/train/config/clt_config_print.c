@@ -117,6 +117,7 @@ json_t *clt_config_differences(const clt_config *c, const char *other) {
     json_t *was = NULL, *out = NULL;
     clt_error_quiet(true);
     clt_status st = clt_yaml_parse(other, strlen(other), "a configuration", &y);
+    if (st == CLT_OK) st = clt_yaml_interpolate(y);
     if (st == CLT_OK) st = clt_yaml_to_json(y, &was);
     clt_error_quiet(false);
     if (st == CLT_OK && json_is_object(was)) {

@@ -204,6 +204,7 @@ static clt_status check_key(const reader *r, const clt_yaml_node *map, const yam
     const char *key = (const char *)e->data.scalar.value;
     size_t n = e->data.scalar.length;
     if (n == 0 || memchr(key, 0, n)) return fail_at(r, e->start_mark, "a key must be text that is not empty");
+    if (n > CLT_YAML_MAX_KEY) return fail_at(r, e->start_mark, "a key has more than 128 bytes");
     if (map->n == CLT_YAML_MAX_KEYS) return fail_at(r, e->start_mark, "more than 4,096 keys in one map");
     bool twice = is_merge_key(e) ? map->merge != NULL : clt_yaml_node_index(map, key, n) >= 0;
     return twice ? fail_twice(r, e->start_mark, key) : CLT_OK;

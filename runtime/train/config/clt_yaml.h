@@ -19,6 +19,7 @@ enum {
     CLT_YAML_MAX_DEPTH = 32,
     CLT_YAML_MAX_BYTES = 1 << 20, /* of a file */
     CLT_YAML_MAX_KEYS = 4096,     /* of a map */
+    CLT_YAML_MAX_KEY = 128,       /* bytes; YAML cannot print those above 1,024 on their line */
     /* With aliases and references written out; what merge keys and overrides replace counts, too. */
     CLT_YAML_MAX_NODES = 1 << 16,
     CLT_YAML_MAX_TEXT = 4 << 20
@@ -53,8 +54,8 @@ bool clt_yaml_has(const clt_yaml *y, const char *path);
 /* Whether an alias or a reference stands for the value at the path, or for one inside it. */
 bool clt_yaml_is_used(const clt_yaml *y, const char *path);
 
-/* A jansson value as block style YAML. `comment`, if given, returns the text after "# " for a leaf
- * (malloc'ed, or NULL for none). */
+/* A jansson value as block style YAML, which clt_yaml_interpolate leaves as it is. `comment`, if given,
+ * returns the text after "# " for a leaf (malloc'ed, or NULL for none). */
 typedef struct {
     bool sort; /* keys in alphabetical order, as Composer prints its configuration */
     char *(*comment)(void *ctx, const char *path);

@@ -94,6 +94,42 @@ clt_status clt_yaml_to_json(const clt_yaml *y, json_t **out) {
 
 /* --- printing --- */
 
+/* The character at s, when YAML cannot hold it as it is or takes it for the end of a line; 0: any other. */
+static unsigned odd_character(const char *s, size_t *bytes) {
+    static const struct {
+        const char *text;
+        unsigned code;
+    } odd[] = {{"\xe2\x80\xa8", 0x2028},
+               {"\xe2\x80\xa9", 0x2029},
+               {"\xef\xbb\xbf", 0xfeff},
+               {"\xef\xbf\xbe", 0xfffe},
+               {"\xef\xbf\xbf", 0xffff}};
+    const unsigned char *c = (const unsigned char *)s;
+    *bytes = 1;
+    if (c[0] < 0x20 || c[0] == 0x7f) return c[0];
+    *bytes = 2;
+    if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) return c[1];
+    *bytes = 3;
+    for (size_t i = 0; i < CLT_COUNT_OF(odd); i++)
+        if (strncmp(s, odd[i].text, 3) == 0) return odd[i].code;
+    *bytes = 1;
+    return 0;
+}
+
+static void dump_quoted(const char *s, clt_str *out) {
+    clt_str_add(out, "\"");
+    for (size_t n; *s; s += n) {
+        unsigned odd = odd_character(s, &n);
+        if (odd)
+            clt_str_addf(out, "\\u%04x", odd);
+        else if (*s == '"' || *s == '\\')
+            clt_str_addf(out, "\\%c", *s);
+        else
+            clt_str_addn(out, s, 1);
+    }
+    clt_str_add(out, "\"");
+}
+
 /* Text that would be read as something else, or not at all, without quotes. */
 static bool needs_quotes(const char *s) {
     const char *why;
@@ -101,23 +137,50 @@ static bool needs_quotes(const char *s) {
     json_t *v = clt_yaml_scalar_value(&n, &why);
     bool text = json_is_string(v);
     json_decref(v);
-    size_t len = strlen(s);
+    size_t len = strlen(s), bytes;
     if (!strcmp(s, "<<")) return true; /* as a key it would merge */
     if (!text || strchr("-?:,[]{}#&*!|>'\"%@` \t", s[0]) || s[len - 1] == ' ' || s[len - 1] == ':')
         return true;
     for (const char *c = s; *c; c++)
-        if ((unsigned char)*c < 0x20 || (unsigned char)*c == 0x7f) return true;
+        if (odd_character(c, &bytes)) return true;
     return strstr(s, ": ") || strstr(s, " #");
+}
+
+static void dump_text(const char *s, clt_str *out) {
+    if (needs_quotes(s))
+        dump_quoted(s, out);
+    else
+        clt_str_add(out, s);
+}
+
+/* A comment ends with its line. */
+static void dump_comment(const char *s, clt_str *out) {
+    clt_str_add(out, "  # ");
+    for (size_t n; *s; s += n)
+        if (odd_character(s, &n))
+            clt_str_add(out, " ");
+        else
+            clt_str_addn(out, s, 1);
+}
+
+/* A value whose "${" is no reference any more. */
+static void dump_string(const char *s, clt_str *out) {
+    clt_str escaped = {0};
+    clt_str_add(&escaped, "");
+    for (const char *at; (at = strstr(s, "${")); s = at + 2) {
+        clt_str_addn(&escaped, s, (size_t)(at - s));
+        clt_str_add(&escaped, "\\${");
+    }
+    clt_str_add(&escaped, s);
+    dump_text(escaped.s, out);
+    clt_str_free(&escaped);
 }
 
 static void dump_scalar(const json_t *v, clt_str *out) {
     char number[32];
     switch (json_typeof(v)) {
     case JSON_STRING:
-        if (needs_quotes(json_string_value(v)))
-            clt_json_escape(out, json_string_value(v));
-        else
-            clt_str_add(out, json_string_value(v));
+        dump_string(json_string_value(v), out);
         break;
     case JSON_INTEGER:
         clt_str_addf(out, "%lld", (long long)json_integer_value(v));
@@ -162,7 +225,7 @@ static void dump_child(const json_t *v, const clt_yaml_style *style, const char 
     clt_str_add(out, " ");
     dump_scalar(v, out);
     char *comment = style->comment ? style->comment(style->ctx, path) : NULL;
-    if (comment) clt_str_addf(out, "  # %s", comment);
+    if (comment) dump_comment(comment, out);
     clt_free(comment);
     clt_str_add(out, "\n");
 }
@@ -176,12 +239,8 @@ static void dump(const json_t *v, const clt_yaml_style *style, const char *path,
     if (style->sort) clt_strv_sort(&keys);
     for (size_t i = 0; i < keys.n; i++) {
         char *sub = *path ? clt_format("%s.%s", path, keys.v[i]) : clt_strdup(keys.v[i]);
-        bool quote = needs_quotes(keys.v[i]);
         clt_str_addf(out, "%*s", inline_first && i == 0 ? 0 : indent, "");
-        if (quote)
-            clt_json_escape(out, keys.v[i]);
-        else
-            clt_str_add(out, keys.v[i]);
+        dump_text(keys.v[i], out);
         clt_str_add(out, ":");
         dump_child(json_object_get(v, keys.v[i]), style, sub, indent, false, out);
         clt_free(sub);

@@ -82,7 +82,7 @@ clt_status clt_yaml_override(clt_yaml *y, const char *assignment) {
     int depth = 0;
     for (const char *p = assignment; p < eq;) {
         size_t len = strcspn(p, ".=");
-        if (len == 0 || ++depth > CLT_YAML_MAX_DEPTH)
+        if (len == 0 || len > CLT_YAML_MAX_KEY || ++depth > CLT_YAML_MAX_DEPTH)
             return clt_error(CLT_BAD_CONFIG, "%s: the key is not of the form key.sub", source);
         if (is_empty_scalar(*slot)) {
             clt_yaml_node_free(*slot);
