@@ -120,7 +120,8 @@ static clt_status resolve_ffn(clt_schema_reader *r, const char *path, const clt_
         return fail(r, path, raw->ffn_hidden ? "ffn_config.ffn_hidden_size" : "expansion_ratio",
                     "makes the MLP %g wide: it must be from 1 to %d", hidden, 1 << 24);
     if (hidden != floor(hidden))
-        return fail(r, path, "expansion_ratio", "times d_model is %.10g, which is no whole number", hidden);
+        return fail(r, path, "expansion_ratio", "times d_model is %.10g, which is not a whole number",
+                    hidden);
     c->ffn_hidden = (int64_t)hidden;
     c->glu = raw->glu;
     c->activation = raw->activation;
@@ -203,7 +204,7 @@ static void resolve_plain(const clt_mpt_config_raw *raw, clt_mpt_config *c) {
     c->temperature_attn_scale = raw->temperature_scale;
 }
 
-/* Alibi and rope turn learned positions off: that is said where the file asks for them. */
+/* Alibi and rope turn learned positions off; a file that asks for them gets a notice. */
 static void note_positions(clt_schema_reader *r, const char *path, const json_t *o,
                            const clt_mpt_config_raw *raw) {
     if (!r->notices || !(raw->alibi || raw->rope) || !json_is_true(json_object_get(o, "learned_pos_emb")))

@@ -43,7 +43,7 @@ static clt_status expand_item(expansion *x, json_t *item, int depth) {
     int64_t repeat;
     CLT_TRY(read_repeat(x, item, &repeat));
     if (name && !json_is_string(name))
-        return fail(x->r, x->path, "order", "has a name that is no string", NULL);
+        return fail(x->r, x->path, "order", "has a name that is not a string", NULL);
     const char *text = json_string_value(name);
     if (name && strcmp(text, "default") != 0 && !json_object_get(x->overrides, text))
         return fail(x->r, x->path, "order", "names an override that is not listed under overrides:", text);
@@ -152,7 +152,7 @@ clt_status clt_mpt_config_blocks(clt_schema_reader *r, const char *path, json_t 
     clt_status st = CLT_OK;
     json_object_foreach(block_overrides, key, v) {
         if (st == CLT_OK && strcmp(key, "order") && strcmp(key, "overrides") && strcmp(key, "repeat"))
-            st = fail(r, full, key, "is not known; known are order, overrides and repeat", NULL);
+            st = fail(r, full, key, "is unknown; it must be order, overrides or repeat", NULL);
     }
     expansion x = {.r = r,
                    .path = full,

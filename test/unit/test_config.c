@@ -311,7 +311,7 @@ static void groups_claim_tensors_in_order(void **state) {
     clt_config_free(c);
 }
 
-static void patterns_without_a_tensor_are_told(void **state) {
+static void patterns_without_a_tensor_are_named(void **state) {
     (void)state;
     clt_config *c =
         cu_load_with("optimizer={param_groups: [{param_str_match: bias$}, {param_str_match: 'norm3'}], "
@@ -391,7 +391,7 @@ static void escaped_references_read_back(void **state) {
     clt_config_free(c);
 }
 
-/* What is not a line of its own on the command line is none in a comment. */
+/* A line break in an override does not end the comment that names the override. */
 static void origins_stay_in_their_line(void **state) {
     (void)state;
     clt_config *c = cu_load_with("metadata={a: \"x\ny\", b:\n 1}"), *again;
@@ -439,7 +439,7 @@ int main(void) {
         cmocka_unit_test(precision_decides_defaults),
         cmocka_unit_test(names_are_normalised),
         cmocka_unit_test(groups_claim_tensors_in_order),
-        cmocka_unit_test(patterns_without_a_tensor_are_told),
+        cmocka_unit_test(patterns_without_a_tensor_are_named),
         cmocka_unit_test(block_overrides_reach_their_layers),
         cmocka_unit_test(printing_reads_back),
         cmocka_unit_test(escaped_references_read_back),

@@ -72,7 +72,7 @@ static void read_fix(char *line) {
 
 static void read_fact(file *f, char *line) {
     char *key = cut(&line, " = ");
-    if (!line) fail_msg("facts.txt: '%s' is no fact", key);
+    if (!line) fail_msg("facts.txt: '%s' is not a fact", key);
     json_object_set_new(f->facts, key, json_string(line));
 }
 
@@ -117,35 +117,20 @@ static int free_facts(void **state) {
 
 /* --- loading --- */
 
-/* The file as YAML. */
-static void build(const file *f, clt_str *out) {
-    static const clt_yaml_style style = {0};
-    clt_yaml *y;
-    json_t *v, *tree;
-    const char *key;
-    assert_int_equal(clt_yaml_parse("{}", 2, f->name, &y), CLT_OK);
-    json_object_foreach(f->facts, key, v) {
-        char *assignment = clt_format("%s=%s", key, json_string_value(v));
-        if (clt_yaml_override(y, assignment) != CLT_OK) fail_msg("%s: %s", f->name, clt_last_error());
-        clt_free(assignment);
-    }
-    assert_int_equal(clt_yaml_to_json(y, &tree), CLT_OK);
-    clt_yaml_dump(tree, &style, out);
-    json_decref(tree);
-    clt_yaml_free(y);
-}
-
-/* With the fixes of all things that the file needs, but not of `left`. */
+/* An empty document with the facts of the file, then with the fixes of all things that it needs but `left`.
+ */
 static clt_status load(const file *f, const thing *left, bool fixes, clt_config **out) {
-    const char *over[MOST_THINGS * MOST_FIXES];
-    size_t n = 0;
-    clt_str yaml = {0};
+    clt_strv over = {0};
+    const char *key;
+    json_t *v;
+    json_object_foreach(f->facts, key, v) {
+        clt_strv_add_owned(&over, clt_format("%s=%s", key, json_string_value(v)));
+    }
     for (size_t i = 0; fixes && i < n_things; i++)
         for (size_t k = 0; f->needs[i] && &things[i] != left && k < things[i].n_fixes; k++)
-            over[n++] = things[i].fix[k];
-    build(f, &yaml);
-    clt_status st = clt_config_parse(yaml.s, yaml.len, f->name, over, n, out);
-    clt_str_free(&yaml);
+            clt_strv_add(&over, things[i].fix[k]);
+    clt_status st = clt_config_parse("{}", 2, f->name, (const char *const *)over.v, over.n, out);
+    clt_strv_free(&over);
     return st;
 }
 
@@ -178,7 +163,7 @@ static void files_without_an_error_are_accepted(void **state) {
     assert_int_equal(accepted, 11);
 }
 
-/* Each thing alone is an error with its words: nothing that is listed is there by now. */
+/* Each thing alone is an error with its words: everything that is listed is still missing. */
 static void every_thing_that_is_missing_is_an_error(void **state) {
     (void)state;
     for (size_t i = 0; i < n_files; i++)

@@ -167,7 +167,7 @@ static void add_loader(clt_str *b, clt_loader_config l) {
     add_bytes(b, numbers, sizeof numbers);
 }
 
-/* Strings by their text, everything else by its bytes; `merged` and what was said about it left out. */
+/* Strings by their text, everything else by its bytes; without `merged` and the notices. */
 static char *digest(const clt_config *given) {
     clt_config *c = clt_memdup(given, sizeof *c);
     clt_str b = {0};
@@ -253,9 +253,9 @@ static void check_row(const char *path, const clt_key *k, void *ctx) {
     else if (k->kind == &clt_kind_section && k->section->keys && k->base > sizeof(clt_config_builder))
         wrong = "fills a struct outside the one around it";
     else if (k->def && !required(k) && !is_json(k->def))
-        wrong = "has a default that is no JSON";
+        wrong = "has a default that is not JSON";
     else if (k->same && !is_json(k->same))
-        wrong = "has a harmless value that is no JSON";
+        wrong = "has a `same` that is not JSON";
     else if (k->status != CLT_KEY_HONOURED && required(k))
         wrong = "is required without being honoured";
     if (wrong) fail_msg("the row of %s %s", path, wrong);

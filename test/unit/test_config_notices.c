@@ -1,4 +1,4 @@
-/* What a configuration asks for and does not get is said: one line for each reason. */
+/* What a configuration asks for and does not get has a notice: one line for each reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,12 +22,12 @@ static void keys_without_effect_have_notices(void **state) {
     clt_config_free(c);
 }
 
-/* The default of Foundry's is not what is done here: naming it is no reason to be silent. */
-static void a_value_is_told_by_what_is_done(void **state) {
+/* A key needs no notice when its value is what is done here; that it is Foundry's default does not count. */
+static void notices_follow_what_is_done(void **state) {
     (void)state;
     static const struct {
         const char *override, *path;
-        bool told;
+        bool notice;
     } all[] = {
         {"fsdp_config={sharding_strategy: FULL_SHARD}", "fsdp_config.sharding_strategy", true},
         {"fsdp_config={sharding_strategy: NO_SHARD}", "fsdp_config.sharding_strategy", false},
@@ -58,8 +58,8 @@ static void a_value_is_told_by_what_is_done(void **state) {
         {"optimizer={name: decoupled_adamw, eps: 1e-8}", "optimizer.eps", false}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
         clt_config *c = cu_load_with(all[i].override);
-        if (cu_has_notice(c, all[i].path) != all[i].told)
-            fail_msg("%s: %s is%s told", all[i].override, all[i].path, all[i].told ? " not" : "");
+        if (cu_has_notice(c, all[i].path) != all[i].notice)
+            fail_msg("%s: %s has %s notice", all[i].override, all[i].path, all[i].notice ? "no" : "a");
         clt_config_free(c);
     }
 }
@@ -87,11 +87,11 @@ static void keys_with_one_reason_share_a_line(void **state) {
     clt_config_free(c);
 }
 
-static void mixed_precision_is_told_where_it_cannot_be(void **state) {
+static void mixed_precision_without_effect_has_a_notice(void **state) {
     (void)state;
     static const struct {
         const char *override;
-        bool bf16, told;
+        bool bf16, notice;
     } all[] = {{"{precision: amp_bf16, fsdp_config: {mixed_precision: PURE}}", true, false},
                {"{precision: amp_bf16, fsdp_config: {mixed_precision: DEFAULT}}", false, false},
                {"{precision: amp_bf16, fsdp_config: {mixed_precision: FULL}}", false, true},
@@ -112,7 +112,7 @@ static void mixed_precision_is_told_where_it_cannot_be(void **state) {
         clt_config_print(base, false, &text);
         assert_int_equal(clt_config_parse(text.s, text.len, "t", NULL, 0, &c), CLT_OK);
         assert_int_equal(c->reduce_bf16, all[i].bf16);
-        if (cu_has_notice(c, "fsdp_config.mixed_precision") != all[i].told) fail_msg("%s", all[i].override);
+        if (cu_has_notice(c, "fsdp_config.mixed_precision") != all[i].notice) fail_msg("%s", all[i].override);
         json_decref(v);
         clt_yaml_free(y);
         clt_str_free(&text);
@@ -155,7 +155,7 @@ static void kill_loss_spike_sets_the_guard(void **state) {
     clt_config_free(c);
 }
 
-static void a_timeout_after_the_end_is_told(void **state) {
+static void a_timeout_after_the_end_has_a_notice(void **state) {
     (void)state;
     clt_config *c = cu_load_with("callbacks={run_timeout: {timeout: 60}}");
     assert_true(cu_has_notice(c, "callbacks.run_timeout"));
@@ -198,11 +198,11 @@ static void contradictions_name_both_places(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_without_effect_have_notices),
-        cmocka_unit_test(a_value_is_told_by_what_is_done),
+        cmocka_unit_test(notices_follow_what_is_done),
         cmocka_unit_test(keys_with_one_reason_share_a_line),
-        cmocka_unit_test(mixed_precision_is_told_where_it_cannot_be),
+        cmocka_unit_test(mixed_precision_without_effect_has_a_notice),
         cmocka_unit_test(kill_loss_spike_sets_the_guard),
-        cmocka_unit_test(a_timeout_after_the_end_is_told),
+        cmocka_unit_test(a_timeout_after_the_end_has_a_notice),
         cmocka_unit_test(contradictions_name_both_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,7 +43,7 @@ static const struct {
     {"model.n_layers=0", "n_layers", "from 1"},
     {"model.n_layers=100000", "n_layers", "from 1 to 512"},
     {"model.vocab_size=-1", "vocab_size", "from 1"},
-    {"model.expansion_ratio=1.01", "expansion_ratio", "no whole number"},
+    {"model.expansion_ratio=1.01", "expansion_ratio", "not a whole number"},
     {"model.expansion_ratio=1e300", "expansion_ratio", "wide"},
     {"model.max_seq_len=32", "train_loader.dataset.max_seq_len", "more than model.max_seq_len 32"},
     {"train_loader.dataset.max_seq_len=32", "train_loader.dataset.max_seq_len", "max_seq_len is 64"},

@@ -29,8 +29,8 @@ static bool ends_with(const char *s, const char *end) {
     return n >= k && strcmp(s + n - k, end) == 0;
 }
 
-/* Keys without effect that every file of Foundry's gives: a tokenizer's length that is that of samples, and
- * how evaluation data would be shuffled if it were. */
+/* Keys that all files of Foundry's have and that need no notice: a tokenizer's length that is max_seq_len,
+ * and how evaluation data would be shuffled while its shuffle is off. */
 static bool is_satisfied(void *ctx, const char *path, const json_t *v) {
     static const char *const shuffles[] = {".dataset.shuffle_seed", ".dataset.shuffle_algo",
                                            ".dataset.shuffle_block_size"};
@@ -68,7 +68,7 @@ static void fill_empty_children(json_t *section) {
     }
 }
 
-/* What tells "not given" from every value. */
+/* Values that mean "not given". */
 static void preset(clt_config_builder *b) {
     b->autoresume = b->numerics = b->recompute = -1;
     b->optimizer.hyper = (clt_config_hyper){NAN, {NAN, NAN}, NAN, NAN};
@@ -210,9 +210,9 @@ static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c
     if (c->n_lanes_per_rank == 0) return CLT_OK;
     for (int i = 0; i < c->n_lanes_per_rank; i++) sum += c->lanes_per_rank[i];
     if (c->n_lanes_per_rank != ranks)
-        return clt_schema_fail(r, key,
-                               "has %d numbers, but there %s %d rank%s: leave it out, or give one a rank",
-                               c->n_lanes_per_rank, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
+        return clt_schema_fail(
+            r, key, "has %d numbers for %d rank%s: remove the key, or give one number for each rank",
+            c->n_lanes_per_rank, ranks, ranks == 1 ? "" : "s");
     if (c->numerics == CLT_EXACT && sum != c->exact_lanes)
         return clt_schema_fail(r, key, "adds up to %lld, but the run has %lld lanes (cltrain.exact_lanes)",
                                (long long)sum, (long long)c->exact_lanes);

@@ -82,7 +82,7 @@ clt_status clt_config_check_ranges(clt_schema_reader *r, const clt_config *c);
 /* The value at a dotted path (a number picks a list element) of the document with its overrides; NULL: none.
  */
 const json_t *clt_config_value(const clt_config *c, const char *path);
-/* Whether it is there and not null. */
+/* Whether there is such a value and it is not null. */
 bool clt_config_given(const clt_config *c, const char *path);
 /* "keys 'A' (place) and 'B' (place) contradict each other: TEXT" with the reader's status. */
 clt_status clt_config_fail_both(clt_schema_reader *r, const char *a, const char *b, const char *text);

@@ -180,8 +180,8 @@ clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder
 
 static const char callback[] = "callbacks.kill_loss_spike";
 
-/* Foundry's callback looks for losses of several times their mean; what stands for it here is the guard, with
- * the callback's window as far as the guard can have it. */
+/* Foundry's callback looks for losses of several times their mean. The guard takes its place, with the
+ * callback's window as far as the guard allows it. */
 static clt_status resolve_window(clt_schema_reader *r, clt_config_builder *b) {
     static const char key[] = "callbacks.kill_loss_spike.window_size", own[] = "cltrain.guards.spike_window";
     enum { DEFAULT = 100 };

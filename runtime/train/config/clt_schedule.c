@@ -50,7 +50,7 @@ static clt_status check_end(const clt_schedule *s, clt_time max_duration, int64_
     if (end.unit == s->unit && s->t_max < end.value)
         return clt_error(
             CLT_BAD_CONFIG,
-            "scheduler.t_max (%lld %s) ends before max_duration (%lld %s): raise t_max or leave it out",
+            "scheduler.t_max (%lld %s) ends before max_duration (%lld %s): raise or remove t_max",
             (long long)s->t_max, clt_time_unit_name(s->unit), (long long)end.value,
             clt_time_unit_name(s->unit));
     return CLT_OK;

@@ -26,7 +26,7 @@ typedef struct {
     double alpha_f_decay, alpha_f_cooldown; /* inverse square root */
 } clt_schedule_config;
 
-/* Ready to be asked: all times are whole numbers of one unit (batches, samples or tokens). */
+/* Resolved: all times are whole numbers of one unit (batches, samples or tokens). */
 typedef struct {
     clt_schedule_kind kind;
     clt_time_unit unit;
@@ -45,15 +45,17 @@ clt_status clt_schedule_resolve(const clt_schedule_config *c, clt_time max_durat
  *   constant  t < tw: alpha * t/tw, then alpha
  *   cosine    t < tw: t/tw, then af + (1 - af) * (1 + cos(pi x))/2 with x = min(1, (t - tw)/(tmax - tw))
  *   linear    t < tw: ai * t/tw, then ai + (af - ai) * x
- *   inv_sqrt  t < tw: t/tw; with tcs = max(tw, tmax - tcd): t < tcs: d(t) = afd + (1 - afd)/sqrt((t + ts -
- * tw)/ts); then a = d(tcs), a + min(1, (t - tcs)/tcd) * (afc - a), or a when tcd is 0 */
+ *   inv_sqrt  t < tw: t/tw, then, with tcs = max(tw, tmax - tcd) and
+ *             d(t) = afd + (1 - afd)/sqrt((t + ts - tw)/ts):
+ *             t < tcs: d(t), then a + min(1, (t - tcs)/tcd) * (afc - a) with a = d(tcs), or a when tcd is 0
+ */
 double clt_schedule_alpha(const clt_schedule *s, int64_t t);
 
 /* The multiplier of the step after `now`. Composer steps its schedulers before it advances its batch counter,
  * so the learning rate lags one step: the time is that before the last batch, which had last_samples and
  * last_tokens (0 before the first one), and steps 1 and 2 both use t = 0 (with warm-up: learning rate 0).
  * Counted, not computed, since batches need not be alike: the last one of an epoch may be short, and a run
- * may go on with another batch size. */
+ * may resume with another batch size. */
 double clt_schedule_next_alpha(const clt_schedule *s, const clt_timestamp *now, int64_t last_samples,
                                int64_t last_tokens);
 

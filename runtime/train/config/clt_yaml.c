@@ -308,7 +308,8 @@ static clt_status read_stream(reader *r) {
 
 clt_status clt_yaml_parse(const char *text, size_t bytes, const char *what, clt_yaml **out) {
     if (bytes > CLT_YAML_MAX_BYTES)
-        return clt_error(CLT_BAD_CONFIG, "%s: larger than 1 MiB, this is no configuration", what);
+        return clt_error(CLT_BAD_CONFIG, "%s: larger than 1 MiB, which is too large for a configuration",
+                         what);
     reader r = {.doc = clt_calloc(1, sizeof(clt_yaml))};
     clt_strv_add(&r.doc->sources, what);
     r.source = r.doc->sources.v[0];

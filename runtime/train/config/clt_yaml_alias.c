@@ -48,7 +48,9 @@ clt_status clt_yaml_anchors_expand(clt_yaml *y, const clt_yaml_anchors *a, const
     while (i > 0 && strcmp(a->v[i - 1].name, name) != 0) i--;
     if (i == 0) return clt_yaml_node_fail(at, "alias '*%.60s' has no anchor '&%.60s' before it", name, name);
     clt_yaml_node *from = a->v[i - 1].node;
-    if (!from) return clt_yaml_node_fail(at, "alias '*%.60s' stands inside what it refers to, itself", name);
+    if (!from)
+        return clt_yaml_node_fail(
+            at, "alias '*%.60s' is part of what it refers to: a value cannot contain itself", name);
     from->used = true;
     return clt_yaml_copy(y, from, level, NULL, at, out);
 }

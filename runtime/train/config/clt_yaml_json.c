@@ -163,7 +163,7 @@ static void dump_comment(const char *s, clt_str *out) {
             clt_str_addn(out, s, 1);
 }
 
-/* A value whose "${" is no reference any more. */
+/* A value whose references are resolved: a "${" in it is text. */
 static void dump_string(const char *s, clt_str *out) {
     clt_str escaped = {0};
     clt_str_add(&escaped, "");

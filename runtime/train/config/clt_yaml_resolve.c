@@ -65,8 +65,8 @@ static clt_status descend(clt_yaml *y, clt_yaml_node *n, const char *name, size_
         i = (long)n->n - 1;
     }
     if (i < 0)
-        return clt_error(CLT_BAD_CONFIG, "%s: there is no element '%.*s' in that %s", source, (int)len, name,
-                         n->kind == CLT_YAML_SEQ ? "list" : "value");
+        return clt_error(CLT_BAD_CONFIG, "%s: the %s has no element '%.*s'", source,
+                         n->kind == CLT_YAML_SEQ ? "list" : "value", (int)len, name);
     *slot = &n->child[i];
     return CLT_OK;
 }
