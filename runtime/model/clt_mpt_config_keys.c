@@ -182,11 +182,9 @@ static const clt_key rope_hf_keys[] = {
     KEY("type", rope_hf_type, "\"no_scaling\"", "scaling of rotary frequencies", .choices = rope_hf_types),
     KEY("factor", rope_factor, "1.0", "scaling factor of linear, dynamic and llama3"),
     KEY("low_freq_factor", rope_low, "1.0",
-        "llama3: longer wavelengths than original positions / this are "
-        "divided by factor"),
+        "llama3: frequencies of wavelengths above original positions / this are divided by factor"),
     KEY("high_freq_factor", rope_high, "4.0",
-        "llama3: shorter wavelengths than original positions / this "
-        "stay"),
+        "llama3: frequencies of wavelengths below original positions / this stay; those between are mixed"),
     KEY("original_max_position_embeddings", rope_original, "8192", "llama3: the original positions"),
 };
 static const clt_key temperature_keys[] = {
@@ -322,7 +320,7 @@ static const clt_key model_keys[] = {
     IGNORED(choice, "init_device", "\"cpu\"", NULL, SAME_RESULT, .choices = init_devices),
     KEY_OF(kind_logit_scale, "logit_scale", logit_scale, "null",
            "factor of the logits: a number or inv_sqrt_d_model", .nullable = true),
-    KEY("no_bias", no_bias, "false", "true: no biases, neither in norms"),
+    KEY("no_bias", no_bias, "false", "true: no biases, also none in norms"),
     KEY_OF(kind_switch, "attention_bias", attention_bias, "null",
            "bias of Wqkv; default: the opposite of no_bias", .nullable = true),
     KEY("embedding_fraction", embedding_fraction, "1.0", "factor of the embedding's gradient"),

@@ -170,7 +170,7 @@ ok "$cltrain" generate test/golden/mpt-rope/hf --prompt ab -n 40 --temperature 0
 grep -q "is this a model over bytes?" "$tmp/err" || fail "tokens that have no text are left out without a word"
 # A run over somebody else's token ids: both say that its tokenizer is not there.
 ok "$cltrain" train "$tmp/run.yaml" save_folder="$tmp/ids" tokenizer.name=some/hub max_duration=1ba
-grep -q "^tokenizer 'some/hub' is not loaded" "$tmp/err" || fail "train does not say that a tokenizer is not loaded"
+grep -q "^tokenizer.name 'some/hub' is not loaded" "$tmp/err" || fail "train does not say that a tokenizer is not loaded"
 ok "$cltrain" generate "$tmp/ids" --prompt ab -n 2
 grep -q "trained with tokenizer 'some/hub'" "$tmp/err" || fail "generate takes bytes for another tokenizer's ids without a word"
 ok "$cltrain" generate "$tmp/run" --prompt ab -n 2

@@ -133,7 +133,8 @@ static const clt_key top_keys[] = {
     KEY_OF(microbatch, "device_train_microbatch_size", c.device_train_microbatch_size, "\"auto\"",
            "samples computed at once; auto: the largest number whose plan fits the device"),
     KEY("device_eval_batch_size", c.device_eval_batch_size, NULL,
-        "samples of an evaluation batch of one rank; default: device_train_microbatch_size, 1 with auto"),
+        "samples of an evaluation batch of one rank; default: device_train_microbatch_size, 1 with auto",
+        .nullable = true),
     KEY("seed", c.seed, "17", "seed of weights and dropout"),
     KEY("precision", precision, "\"amp_bf16\"",
         "fp32; amp_bf16 and amp_fp16: 16-bit activations, fp32 weights, sums, gradients and moments; "

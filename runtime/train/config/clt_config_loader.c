@@ -136,6 +136,16 @@ static clt_status check_length(clt_schema_reader *r, const clt_config *c, const 
     return CLT_OK;
 }
 
+static clt_status check_sequences(clt_schema_reader *r, const char *path, const clt_loader_config *l) {
+    if (l->eos_token_id < 0 || l->bos_token_id < 0) return CLT_OK;
+    char *eos = clt_format("%s.dataset.eos_token_id", path),
+         *bos = clt_format("%s.dataset.bos_token_id", path);
+    clt_status st = clt_config_fail_both(r, eos, bos, "only one of them can mark documents");
+    clt_free(eos);
+    clt_free(bos);
+    return st;
+}
+
 static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path,
                                clt_loader_config *l) {
     if (l->max_seq_len == 0) l->max_seq_len = c->max_seq_len;
@@ -159,7 +169,7 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
                                  (long long)c->model.vocab_size);
         clt_free(key);
     }
-    return st;
+    return st == CLT_OK ? check_sequences(r, path, l) : st;
 }
 
 static clt_status read_eval(clt_schema_reader *r, clt_config_builder *b, const char *path, json_t *v, int i) {

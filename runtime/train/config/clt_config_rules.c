@@ -76,6 +76,9 @@ static clt_status check_counts(clt_schema_reader *r, const clt_config *c) {
     if (c->eval_subset_num_batches == 0)
         return clt_schema_fail(r, "eval_subset_num_batches",
                                "is 0: an evaluation has at least one batch; eval_interval: 0 turns it off");
+    if (c->train_subset_num_batches == 0)
+        return clt_schema_fail(r, "train_subset_num_batches",
+                               "is 0: an epoch has at least one batch; -1 takes all");
     if (c->exact_lanes & (c->exact_lanes - 1))
         return clt_schema_fail(r, "cltrain.exact_lanes", "is %lld: it must be a power of two",
                                (long long)c->exact_lanes);

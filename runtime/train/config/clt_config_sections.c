@@ -44,7 +44,7 @@ static const clt_schema speed_schema = CLT_SCHEMA(speed_keys), memory_schema = C
 #define EVAL_METRICS "evaluation records loss, perplexity and accuracy"
 #define OTHER_DATA "changing the data during a run is not supported"
 static const clt_key callback_keys[] = {
-    CALLBACK("speed_monitor", c.callbacks.speed_monitor, "print throughput and time", speed_schema),
+    CALLBACK("speed_monitor", c.callbacks.speed_monitor, "print throughput", speed_schema),
     CALLBACK("lr_monitor", c.callbacks.lr_monitor, "print the learning rate; metrics.jsonl always has it",
              no_keys),
     CALLBACK("memory_monitor", c.callbacks.memory_monitor,
