@@ -34,13 +34,13 @@ VERSION := 0.1.0
 GIT_HASH := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 CFLAGS_clt_version := -DCLT_VERSION='"$(VERSION)"' -DCLT_GIT='"$(GIT_HASH)"'
 
-LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c \
+LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c runtime/model/*/*.c \
 	runtime/data/*.c runtime/checkpoint/*.c runtime/train/*/*.c collectives/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/gen/kernels.o
 CLTRAIN_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/cltrain/*.c))
 CLBENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/clbench/*.c))
 KERNELS := $(sort $(wildcard clkernels/*/*.cl clkernels/*/*.clh clkernels/*/*.vt) clkernels/tuned.csv)
-TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/train/test_*.c test/fault/test_*.c)
+TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/model/test_*.c test/train/test_*.c test/fault/test_*.c)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 # Fuzz targets, linked with a main of their own that replays files and mutations of them.
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))

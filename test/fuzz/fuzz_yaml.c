@@ -19,10 +19,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         clt_str out = {0};
         clt_yaml_dump(v, &(clt_yaml_style){.sort = true}, &out);
         clt_str_free(&out);
-        clt_mpt_config *m = clt_malloc(sizeof *m);
-        if (clt_mpt_config_from_json(json_object_get(v, "model"), false, NULL, NULL, m) == CLT_OK)
-            json_decref(clt_mpt_config_to_json(m));
-        clt_free(m);
+        clt_model_config *m = NULL;
+        if (clt_model_config_from_json(json_object_get(v, "model"), false, "fuzz", &m) == CLT_OK)
+            json_decref(clt_model_config_to_json(m));
+        clt_model_config_free(m);
         json_decref(v);
     }
     clt_yaml_free(y);

@@ -220,9 +220,11 @@ static void fill_empty_children(json_t *section) {
     }
 }
 
-static clt_status read_document(clt_config_builder *b, const char *path, const char *const *overrides,
-                                size_t n) {
-    CLT_TRY(clt_yaml_load(path, &b->c.yaml));
+/* text NULL: the file `path`. */
+static clt_status read_document(clt_config_builder *b, const char *text, const char *path,
+                                const char *const *overrides, size_t n) {
+    CLT_TRY(text ? clt_yaml_parse_map(text, strlen(text), path, &b->c.yaml)
+                 : clt_yaml_load(path, &b->c.yaml));
     for (size_t i = 0; i < n; i++) CLT_TRY(clt_yaml_override(b->c.yaml, overrides[i]));
     CLT_TRY(clt_yaml_interpolate(b->c.yaml));
     return clt_yaml_to_json(b->c.yaml, &b->c.merged);
@@ -241,9 +243,10 @@ static void preset(clt_config_builder *b) {
     b->c.train.eos_token_id = b->c.train.bos_token_id = -1;
 }
 
-static clt_status read_all(clt_config_builder *b, const char *path, const char *const *overrides, size_t n) {
+static clt_status read_all(clt_config_builder *b, const char *text, const char *path,
+                           const char *const *overrides, size_t n) {
     clt_config *c = &b->c;
-    CLT_TRY(read_document(b, path, overrides, n));
+    CLT_TRY(read_document(b, text, path, overrides, n));
     preset(b);
     fill_empty_children(json_object_get(c->merged, "callbacks"));
     fill_empty_children(json_object_get(c->merged, "loggers"));
@@ -256,7 +259,7 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
                            .notices = &c->notices};
     CLT_TRY(clt_schema_read(&r, &clt_config_top_schema, "", c->merged, b));
     if (!json_is_object(b->model)) return clt_schema_fail(&r, "model", "must be a map");
-    CLT_TRY(clt_mpt_config_read(&r, "model", b->model, &c->model));
+    CLT_TRY(clt_model_config_read(&r, "model", b->model, &c->model));
     CLT_TRY(resolve_precision(&r, b));
     CLT_TRY(check_counts(&r, c));
     CLT_TRY(check_times(&r, c));
@@ -270,12 +273,13 @@ static clt_status read_all(clt_config_builder *b, const char *path, const char *
     return CLT_OK;
 }
 
-clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out) {
+static clt_status read_config(const char *text, const char *path, const char *const *overrides, size_t n,
+                              clt_config **out) {
     clt_config_builder *b = clt_calloc(1, sizeof *b);
     b->c.path = own(&b->c, clt_strdup(path));
     /* As a speed_monitor without window_size has it: the progress bar has one always. */
     b->c.callbacks.speed_window = 100;
-    clt_status st = read_all(b, path, overrides, n);
+    clt_status st = read_all(b, text, path, overrides, n);
     if (st == CLT_OK)
         *out = &b->c; /* the first member: freeing the configuration frees the builder */
     else
@@ -283,8 +287,18 @@ clt_status clt_config_load(const char *path, const char *const *overrides, size_
     return st;
 }
 
+clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out) {
+    return read_config(NULL, path, overrides, n, out);
+}
+
+clt_status clt_config_parse(const char *text, const char *what, const char *const *overrides, size_t n,
+                            clt_config **out) {
+    return read_config(text, what, overrides, n, out);
+}
+
 void clt_config_free(clt_config *c) {
     if (!c) return;
+    clt_model_config_free(c->model);
     clt_free(c->evals);
     clt_strv_free(&c->optimizer.disable_grad);
     clt_strv_free(&c->load_ignore_keys);
@@ -298,7 +312,8 @@ void clt_config_free(clt_config *c) {
     clt_free(c);
 }
 
-static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c, int ranks) {
+static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c, int64_t exact_lanes,
+                                       int ranks) {
     static const char key[] = "cltrain.lanes_per_rank";
     int64_t sum = 0;
     if (c->n_lanes_per_rank == 0) return CLT_OK;
@@ -307,23 +322,23 @@ static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c
         return clt_schema_fail(r, key,
                                "has %d numbers, but there %s %d rank%s: leave it out, or give one a rank",
                                c->n_lanes_per_rank, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s");
-    if (c->numerics == CLT_EXACT && sum != c->exact_lanes)
+    if (c->numerics == CLT_EXACT && sum != exact_lanes)
         return clt_schema_fail(r, key, "adds up to %lld, but the run has %lld lanes (cltrain.exact_lanes)",
-                               (long long)sum, (long long)c->exact_lanes);
+                               (long long)sum, (long long)exact_lanes);
     if (sum & (sum - 1))
         return clt_schema_fail(r, key, "adds up to %lld: it must be a power of two", (long long)sum);
     return CLT_OK;
 }
 
-clt_status clt_config_check_ranks(const clt_config *c, int ranks) {
+clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
-    CLT_TRY(check_lanes_per_rank(&r, c, ranks));
-    if (c->numerics == CLT_EXACT && ranks > c->exact_lanes)
+    CLT_TRY(check_lanes_per_rank(&r, c, exact_lanes, ranks));
+    if (c->numerics == CLT_EXACT && ranks > exact_lanes)
         return clt_schema_fail(
             &r, "cltrain.exact_lanes",
             "is %lld, fewer than the %d ranks: a rank owns at least one lane, so use at most %lld ranks "
             "or start a new run with more lanes",
-            (long long)c->exact_lanes, ranks, (long long)c->exact_lanes);
+            (long long)exact_lanes, ranks, (long long)exact_lanes);
     if (c->numerics == CLT_FAST && c->global_train_batch_size % ranks != 0)
         return clt_schema_fail(&r, "global_train_batch_size", "is %lld, which %d ranks do not divide",
                                (long long)c->global_train_batch_size, ranks);
@@ -332,7 +347,7 @@ clt_status clt_config_check_ranks(const clt_config *c, int ranks) {
 
 clt_status clt_config_check_run(const clt_config *c, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
-    CLT_TRY(clt_config_check_ranks(c, ranks));
+    CLT_TRY(clt_config_check_ranks(c, c->exact_lanes, ranks));
     if (!c->train.local)
         return clt_schema_fail(&r, "train_loader.dataset.local",
                                "is not given: name the folder of the MDS shards");

@@ -8,7 +8,7 @@
 #ifndef CLT_CONFIG_H
 #define CLT_CONFIG_H
 
-#include "runtime/model/clt_mpt.h"
+#include "runtime/model/clt_model.h"
 #include "runtime/train/config/clt_schedule.h"
 #include "runtime/train/config/clt_yaml.h"
 
@@ -76,7 +76,7 @@ struct clt_config {
     clt_time max_duration;
     int64_t max_seq_len;
     double dist_timeout;
-    clt_mpt_config model;
+    clt_model_config *model;
     const char *tokenizer; /* tokenizer.name */
 
     /* data and batches */
@@ -129,9 +129,7 @@ struct clt_config {
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
     bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
-    bool recompute_open;     /* it is only the default, and may follow the device's memory:
-                                clt_run_choose_recompute */
-    uint64_t logits_bytes;   /* as clt_mpt_shape's: not 0 where the run would not fit with the default */
+    bool recompute_open;     /* it is only the default, and may follow the device's memory: clt_plan_fit */
 
     /* how it was read */
     const char *path;
@@ -148,13 +146,17 @@ enum { CLT_MOST_LANES = 1024 }; /* cltrain.exact_lanes, a power of two */
  * that does not need data, devices or ranks. CLT_BAD_CONFIG after one message; CLT_USAGE for an override
  * without '='. */
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out);
+/* The same from YAML text; `what` stands for the file's name in messages. */
+clt_status clt_config_parse(const char *text, const char *what, const char *const *overrides, size_t n,
+                            clt_config **out);
 void clt_config_free(clt_config *c);
 
 /* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
  * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
 clt_status clt_config_check_run(const clt_config *c, int ranks);
-/* The part of it that is about ranks. */
-clt_status clt_config_check_ranks(const clt_config *c, int ranks);
+/* The part of it that is about ranks, for a run of exact_lanes lanes: the configuration's, or a checkpoint's.
+ */
+clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int ranks);
 
 /* One info line per accepted key without effect, and what else there is to say about values. */
 void clt_config_notices(const clt_config *c);

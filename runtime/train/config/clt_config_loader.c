@@ -112,15 +112,16 @@ const clt_schema clt_config_loader_schema = CLT_SCHEMA(loader_keys);
 
 static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path,
                                clt_loader_config *l) {
+    const clt_model_facts model = clt_model_get_facts(c->model);
     char *key = clt_format("%s.dataset.max_seq_len", path);
     clt_status st = CLT_OK;
     if (l->max_seq_len == 0) l->max_seq_len = c->max_seq_len;
     if (l->max_seq_len < 2)
         st = clt_schema_fail(r, key, "is %lld: a sample needs at least 2 tokens", (long long)l->max_seq_len);
-    else if (l->max_seq_len > c->model.max_seq_len)
+    else if (l->max_seq_len > model.max_seq_len)
         st = clt_schema_fail(
             r, key, "is %lld, more than model.max_seq_len %lld: make the model's larger or this smaller",
-            (long long)l->max_seq_len, (long long)c->model.max_seq_len);
+            (long long)l->max_seq_len, (long long)model.max_seq_len);
     else if (l->max_seq_len != c->max_seq_len) /* the engine has one length for all loaders */
         st = clt_schema_fail(r, key, "is %lld, and max_seq_len is %lld: give both the same value",
                              (long long)l->max_seq_len, (long long)c->max_seq_len);
@@ -144,9 +145,9 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
     }
     for (size_t i = 0; i < CLT_COUNT_OF(tokens) && st == CLT_OK; i++) {
         key = clt_format("%s.dataset.%s", path, tokens[i].name);
-        if (tokens[i].v < -1 || tokens[i].v >= c->model.vocab_size)
+        if (tokens[i].v < -1 || tokens[i].v >= model.vocab_size)
             st = clt_schema_fail(r, key, "is %lld, outside model.vocab_size %lld", (long long)tokens[i].v,
-                                 (long long)c->model.vocab_size);
+                                 (long long)model.vocab_size);
         clt_free(key);
     }
     return st;

@@ -3,7 +3,6 @@
 #include <regex.h>
 #include <string.h>
 
-#include "runtime/model/clt_mpt.h"
 #include "runtime/train/config/clt_config_internal.h"
 
 #define NOWHERE CLT_KEY_NOWHERE
@@ -162,7 +161,7 @@ static void warn_if_unmatched(clt_config *c, const clt_slab_table *t, const char
 static clt_status warn_unmatched(clt_config *c) {
     const clt_optimizer_config *o = &c->optimizer;
     clt_slab_table t = {0};
-    CLT_TRY(clt_mpt_table(&c->model, &t));
+    CLT_TRY(clt_model_table(c->model, &t));
     for (size_t i = 0; i < o->disable_grad.n; i++)
         warn_if_unmatched(c, &t, "optimizer.disable_grad", o->disable_grad.v[i]);
     for (int g = 1; g < o->n_groups; g++) {

@@ -4,11 +4,10 @@
 #include <string.h>
 
 #include "runtime/base/clt_dmath.h"
-#include "runtime/base/clt_json.h"
 #include "runtime/base/clt_philox.h"
 #include "runtime/checkpoint/clt_weight_source.h"
 #include "runtime/data/clt_tokenizer.h"
-#include "runtime/model/clt_mpt.h"
+#include "runtime/model/clt_model.h"
 #include "runtime/train/config/clt_yaml_tree.h"
 
 clt_generate_params clt_generate_params_default(void) {
@@ -93,21 +92,18 @@ typedef struct {
     clt_weight_source *src;
     clt_slab_table table;
     clt_slab *weights;
-    clt_mpt *model;
-    clt_mpt_config cfg;
+    clt_model *model;
+    clt_model_config *cfg;
+    clt_model_facts facts;
     clt_tokenizer *tok;
 } generator;
 
 static clt_status read_config(generator *g) {
-    const char *text = clt_weight_source_model(g->src);
-    json_t *j = NULL;
-    if (!text)
-        return clt_error(CLT_BAD_DATA, "%s does not say what model it is (no config.json)",
-                         clt_weight_source_path(g->src));
-    CLT_TRY(clt_json_parse(text, strlen(text), 16, clt_weight_source_path(g->src), &j));
-    clt_status st = clt_mpt_config_from_json(j, true, NULL, NULL, &g->cfg);
-    json_decref(j);
-    return st;
+    const char *text = clt_weight_source_model(g->src), *path = clt_weight_source_path(g->src);
+    if (!text) return clt_error(CLT_BAD_DATA, "%s does not say what model it is (no config.json)", path);
+    CLT_TRY(clt_model_config_parse(text, true, path, &g->cfg));
+    g->facts = clt_model_get_facts(g->cfg);
+    return CLT_OK;
 }
 
 /* A checkpoint's run may have had token columns of a tokenizer that is not there: its model reads other ids.
@@ -138,29 +134,31 @@ static clt_status open_generator(generator *g, const clt_generate_params *p) {
     CLT_TRY(read_config(g));
     CLT_TRY(clt_tokenizer_open("bytes", &g->tok));
     warn_of_tokenizer(g->src);
-    if (clt_tokenizer_vocab_size(g->tok) > g->cfg.vocab_size)
+    if (clt_tokenizer_vocab_size(g->tok) > g->facts.vocab_size)
         return clt_error(CLT_BAD_CONFIG,
                          "the model has %lld tokens, too few for the byte tokenizer: text can be generated "
                          "with models over bytes only for now",
-                         (long long)g->cfg.vocab_size);
+                         (long long)g->facts.vocab_size);
     clt_device_params d = clt_device_params_default();
     d.pattern = p->device;
     d.need_exact = true;
     CLT_TRY(clt_device_open(&d, &g->dev));
     clt_ops_params o = clt_ops_params_default();
     CLT_TRY(clt_ops_create(g->dev, &o, &g->ops));
-    CLT_TRY(clt_mpt_table(&g->cfg, &g->table));
+    CLT_TRY(clt_model_table(g->cfg, &g->table));
     CLT_TRY(clt_slab_create(g->dev, &g->table, 0, "weights", &g->weights));
     clt_ckpt_part part = {.role = "weight", .slab = g->weights};
+    clt_weight_source_use_names(g->src, &g->table, clt_model_hf_name, g->cfg);
     CLT_TRY(clt_weight_source_load(g->src, &g->table, &part, 1, NULL));
-    clt_mpt_shape shape = {.microbatch = 1, .seq = g->cfg.max_seq_len, .cache = !p->no_cache};
-    return clt_mpt_create(&g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
+    clt_model_shape shape = {.microbatch = 1, .seq = g->facts.max_seq_len, .cache = !p->no_cache};
+    return clt_model_create(g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
 }
 
 static void close_generator(generator *g) {
-    clt_mpt_destroy(g->model);
+    clt_model_destroy(g->model);
     clt_slab_destroy(g->weights);
     clt_slab_table_free(&g->table);
+    clt_model_config_free(g->cfg);
     clt_ops_destroy(g->ops);
     clt_device_close(g->dev);
     clt_weight_source_close(g->src);
@@ -168,7 +166,7 @@ static void close_generator(generator *g) {
 }
 
 static clt_status generate(generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
-    int64_t T = g->cfg.max_seq_len, V = g->cfg.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
+    int64_t T = g->facts.max_seq_len, V = g->facts.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
     size_t n = 0, bytes = strlen(p->prompt), most = clt_tokenizer_max_ids(g->tok, bytes) + 1;
     int32_t *ids = clt_malloc((most + (size_t)p->max_new_tokens) * sizeof *ids);
     float *logits = clt_malloc((size_t)V * sizeof *logits);
@@ -181,7 +179,7 @@ static clt_status generate(generator *g, const clt_generate_params *p, clt_text_
     bool foreign = false;
     for (int64_t i = 0; st == CLT_OK && i < p->max_new_tokens; i++) {
         int64_t len = CLT_MIN((int64_t)n, T);
-        st = clt_mpt_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits);
+        st = clt_model_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits);
         if (st != CLT_OK) break;
         int32_t id = clt_sample_token(logits, V, p->temperature, p->top_k, (uint64_t)p->seed, n);
         if (id == eos && p->stop_at_eos) break;

@@ -22,7 +22,7 @@ clt_generate_params clt_generate_params_default(void); /* 128 tokens, temperatur
 /* Called with each piece of text as it comes. */
 typedef void (*clt_text_fn)(void *ctx, const char *text, size_t bytes);
 
-/* The prompt is not repeated. Keys and values of the text are kept on the device (clt_mpt_shape.cache). A
+/* The prompt is not repeated. Keys and values of the text are kept on the device (clt_model_shape.cache). A
  * context longer than the model's max_seq_len loses its beginning; then they serve no longer, since every
  * position has moved. */
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx);

@@ -22,6 +22,8 @@ typedef struct {
                             leg that a checkpoint was written in goes on: clt_run_leg.h */
 } clt_run_options;
 
+typedef struct clt_run clt_run; /* clt_run.h */
+
 /* Trains until max_duration. CLT_OK: done. CLT_AGAIN: stopped by a signal after a save. CLT_INTERRUPTED or
  * CLT_TERMINATED: stopped without one. CLT_IO at the end if the last save failed. */
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt);

@@ -1,12 +1,11 @@
 /* The parameter table of an MPT and its initial values (LLM Foundry's names and init_config). */
-#include "runtime/model/clt_mpt_internal.h"
+#include "runtime/model/mpt/clt_mpt_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "runtime/base/clt_dmath.h"
 #include "runtime/base/clt_philox.h"
-#include "runtime/base/clt_thread.h"
 
 /* --- table --- */
 
@@ -77,7 +76,8 @@ static void add_block(const clt_mpt_config *c, int layer, clt_slab_table *t) {
     if (c->glu) add_linear(t, p, c->ffn_hidden, c->d_model, !c->no_bias);
 }
 
-clt_status clt_mpt_table(const clt_mpt_config *c, clt_slab_table *t) {
+clt_status clt_mpt_table(const clt_model_config *config, clt_slab_table *t) {
+    const clt_mpt_config *c = (const clt_mpt_config *)config;
     add(t, c->vocab_size, c->d_model, "transformer.wte.weight");
     if (c->learned_pos_emb) add(t, c->max_seq_len, c->d_model, "transformer.wpe.weight");
     for (int i = 0; i < c->n_layers; i++) add_block(c, i, t);
@@ -87,17 +87,9 @@ clt_status clt_mpt_table(const clt_mpt_config *c, clt_slab_table *t) {
     return CLT_OK;
 }
 
-uint64_t clt_mpt_param_count(const clt_mpt_config *c) {
-    clt_slab_table t = {0};
-    uint64_t n = 0;
-    clt_mpt_table(c, &t);
-    for (int i = 0; i < t.n; i++) n += t.entry[i].count;
-    clt_slab_table_free(&t);
-    return n;
-}
-
-double clt_mpt_train_flops_per_token(const clt_mpt_config *c, int64_t seq) {
-    return 6.0 * (double)clt_mpt_param_count(c) +
+double clt_mpt_train_flops_per_token(const clt_model_config *config, int64_t seq) {
+    const clt_mpt_config *c = (const clt_mpt_config *)config;
+    return 6.0 * (double)clt_model_param_count(config) +
            12.0 * (double)c->n_layers * (double)c->d_model * (double)seq;
 }
 
@@ -269,10 +261,10 @@ static init_rule rule_of(const clt_mpt_config *c, const clt_slab_entry *e) {
     return r;
 }
 
-void clt_mpt_init_range(const clt_mpt_config *c, const clt_slab_table *t, int entry, uint64_t seed,
+void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *t, int entry, uint64_t seed,
                         uint64_t first, uint64_t count, float *out) {
     const clt_slab_entry *e = &t->entry[entry];
-    init_rule r = rule_of(c, e);
+    init_rule r = rule_of((const clt_mpt_config *)config, e);
     uint32_t key[2], w[4] = {0};
     clt_philox_key(seed, CLT_RNG_INIT, key);
     for (uint64_t i = first; i < first + count; i++) {
@@ -287,57 +279,4 @@ void clt_mpt_init_range(const clt_mpt_config *c, const clt_slab_table *t, int en
         double v = r.kind == NORMAL ? r.a * normal_quantile(u) : r.a + (r.b - r.a) * u;
         out[i - first] = (float)(v / r.divisor);
     }
-}
-
-typedef struct {
-    const clt_mpt_config *cfg;
-    const clt_slab_table *table;
-    int entry;
-    uint64_t seed, first, count;
-    float *out;
-} init_job;
-
-enum { INIT_BLOCK = 1 << 16, INIT_STAGE = 1 << 22 };
-
-/* A stage is made, in parts, while the one before is written: part 0. */
-typedef struct {
-    init_job job;
-    clt_slab *weights;
-    uint64_t to, n; /* what is written: n elements of `ready` */
-    const float *ready;
-    bool failed;
-} init_stage;
-
-static void init_part(void *ctx, size_t index) {
-    init_stage *s = ctx;
-    if (index == 0) {
-        s->failed = s->n > 0 && clt_slab_write(s->weights, s->to, s->ready, s->n) != CLT_OK;
-        return;
-    }
-    const init_job *j = &s->job;
-    uint64_t at = (uint64_t)(index - 1) * INIT_BLOCK, n = CLT_MIN((uint64_t)INIT_BLOCK, j->count - at);
-    clt_mpt_init_range(j->cfg, j->table, j->entry, j->seed, j->first + at, n, j->out + at);
-}
-
-clt_status clt_mpt_init_weights(const clt_mpt_config *c, const clt_slab_table *t, uint64_t seed,
-                                clt_slab *weights) {
-    CLT_TRY(clt_slab_zero(weights));
-    float *stages = clt_malloc(2 * sizeof(float) * INIT_STAGE), *out = stages;
-    init_stage s = {.weights = weights};
-    for (int i = 0; i < t->n && !s.failed; i++) {
-        const clt_slab_entry *e = &t->entry[i];
-        for (uint64_t at = 0; at < e->count && !s.failed; at += INIT_STAGE) {
-            const uint64_t n = CLT_MIN((uint64_t)INIT_STAGE, e->count - at);
-            s.job = (init_job){c, t, i, seed, at, n, out};
-            clt_parallel_for(1 + CLT_CEIL_DIV(n, (uint64_t)INIT_BLOCK), 0, init_part, &s);
-            if (s.failed) break;
-            s.to = e->offset + at, s.n = n, s.ready = out;
-            out = out == stages ? stages + INIT_STAGE : stages;
-        }
-    }
-    /* The last stage; or what failed, again, since the message was another thread's. */
-    clt_status st = clt_slab_write(weights, s.to, s.ready, s.n);
-    if (st == CLT_OK && s.failed) st = clt_error(CLT_FAIL, "initial weights could not be written");
-    clt_free(stages);
-    return st;
 }

@@ -4,7 +4,7 @@
 #ifndef CLT_MPT_CONFIG_INTERNAL_H
 #define CLT_MPT_CONFIG_INTERNAL_H
 
-#include "runtime/model/clt_mpt_config.h"
+#include "runtime/model/mpt/clt_mpt_config.h"
 
 /* The section as it is written. NaN in what is optional: not given. */
 typedef struct {
@@ -31,8 +31,6 @@ typedef struct {
     bool emb_uniform;
     json_t *block_overrides; /* borrowed */
 } clt_mpt_config_raw;
-
-extern const clt_schema clt_mpt_config_model_schema;
 
 /* Fills cfg->layer from block_overrides (NULL: none) and the model-wide values; window is
  * sliding_window_size. */

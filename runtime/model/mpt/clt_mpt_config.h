@@ -4,11 +4,7 @@
 #ifndef CLT_MPT_CONFIG_H
 #define CLT_MPT_CONFIG_H
 
-#include <jansson.h>
-
-#include "runtime/base/clt_schema.h"
-
-#include "runtime/ops/clt_ops.h"
+#include "runtime/model/clt_model_family.h"
 
 enum { CLT_MPT_MAX_LAYERS = 512 };
 
@@ -39,6 +35,7 @@ typedef struct {
 } clt_mpt_layer_config;
 
 typedef struct {
+    clt_model_config base;
     int64_t d_model, n_heads, kv_n_heads, head_dim, n_layers, ffn_hidden, max_seq_len, vocab_size;
     double resid_pdrop, emb_pdrop, attn_pdrop;
     bool learned_pos_emb, no_bias, attention_bias, tie_word_embeddings, fused_qkv;
@@ -72,22 +69,12 @@ typedef struct {
     clt_mpt_layer_config layer[CLT_MPT_MAX_LAYERS];
 } clt_mpt_config;
 
-/* From a JSON object with MPTConfig's keys (a config.json, or a YAML section turned into JSON). `where(ctx,
- * path)` gives the place of a key path such as "attn_config.alibi" for messages ("run.yaml:12:5"); NULL: only
- * the path is printed. Unknown keys are errors with the nearest known one; keys that belong to Hugging Face
- * (architectures, ...) are skipped when `hf` is set, and layer_norm_epsilon is norm_eps. Warnings as
- * Foundry's (learned_pos_emb is forced off by alibi or rope). */
-typedef const char *(*clt_where_fn)(void *ctx, const char *path);
-clt_status clt_mpt_config_from_json(json_t *o, bool hf, clt_where_fn where, void *ctx, clt_mpt_config *out);
+/* As the members of clt_model_family. In a config.json layer_norm_epsilon is norm_eps. Warnings are Foundry's
+ * (learned_pos_emb is forced off by alibi or rope). */
+clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
+json_t *clt_mpt_config_to_json(const clt_model_config *config);
 
-/* MPTConfig's keys as JSON: what checkpoints and exports carry; clt_mpt_config_from_json reads it back. */
-json_t *clt_mpt_config_to_json(const clt_mpt_config *cfg);
-
-/* The same through a reader (clt_schema.h), for a map that stands at `path` of a larger document. */
-clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_mpt_config *out);
-/* The config.json of an HF folder. */
-clt_status clt_mpt_config_load_hf(const char *path, clt_mpt_config *out);
 /* The table of keys below `model`. */
-const clt_schema *clt_mpt_config_schema(void);
+extern const clt_schema clt_mpt_config_model_schema;
 
 #endif

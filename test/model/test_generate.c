@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/model/clt_mpt.h"
 #include "runtime/ops/clt_variant.h"
 #include "runtime/train/run/clt_generate.h"
 #include "test/test_util.h"
@@ -23,19 +22,20 @@ static const char *const models[] = {
     "{'attn_config': {'reuse_kv_layer_idx': -2}}}}}"};
 
 typedef struct {
-    clt_mpt_config cfg;
+    clt_model_config *cfg;
     clt_slab_table table;
     clt_slab *weights;
-    clt_mpt *keeps, *again;
+    clt_model *keeps, *again;
     float *got, *want;
 } pair;
 
 /* The models' text, with the sizes that all of them have. */
-static void read_config(const char *text, clt_mpt_config *out) {
+static clt_model_config *read_config(const char *text) {
     char *with = clt_format("{'d_model': 64, 'n_heads': 4, 'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB,
                             text + 1);
-    tu_model(with, out);
+    clt_model_config *c = tu_model(with);
     clt_free(with);
+    return c;
 }
 
 static void fill_weights(pair *p) {
@@ -48,31 +48,32 @@ static void fill_weights(pair *p) {
 }
 
 static void open_pair(pair *p, const char *text, int device) {
-    read_config(text, &p->cfg);
-    tu_assert_ok(clt_mpt_table(&p->cfg, &p->table), "table");
+    p->cfg = read_config(text);
+    tu_assert_ok(clt_model_table(p->cfg, &p->table), "table");
     tu_assert_ok(clt_slab_create(tu_device(device), &p->table, 0, "weights", &p->weights), "weights");
     fill_weights(p);
-    clt_mpt_shape shape = {.microbatch = 1, .seq = T};
-    tu_assert_ok(clt_mpt_create(&p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->again), "model");
+    clt_model_shape shape = {.microbatch = 1, .seq = T};
+    tu_assert_ok(clt_model_create(p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->again), "model");
     shape.cache = true;
-    tu_assert_ok(clt_mpt_create(&p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->keeps), "model");
+    tu_assert_ok(clt_model_create(p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->keeps), "model");
     p->got = clt_malloc(T * VOCAB * sizeof(float));
     p->want = clt_malloc(T * VOCAB * sizeof(float));
 }
 
 static void close_pair(pair *p) {
-    clt_mpt_destroy(p->keeps);
-    clt_mpt_destroy(p->again);
+    clt_model_destroy(p->keeps);
+    clt_model_destroy(p->again);
     clt_slab_destroy(p->weights);
     clt_slab_table_free(&p->table);
+    clt_model_config_free(p->cfg);
     clt_free(p->got);
     clt_free(p->want);
 }
 
 static void compare(pair *p, const int32_t *tokens, int64_t len, int64_t first) {
     const int64_t rows = len - first;
-    tu_assert_ok(clt_mpt_logits(p->again, tokens, len, first, rows, p->want), "every position");
-    tu_assert_ok(clt_mpt_logits(p->keeps, tokens, len, first, rows, p->got), "with kept keys and values");
+    tu_assert_ok(clt_model_logits(p->again, tokens, len, first, rows, p->want), "every position");
+    tu_assert_ok(clt_model_logits(p->keeps, tokens, len, first, rows, p->got), "with kept keys and values");
     if (memcmp(p->got, p->want, (size_t)(rows * VOCAB) * sizeof(float)) != 0)
         tu_assert_words("logits", p->got, p->want, (size_t)(rows * VOCAB));
 }
@@ -109,14 +110,14 @@ static void logits_are_the_same_words(void **state) {
 /* The plan counts what is kept: key and value of 4 heads of 16 elements, 72 positions, 2 blocks. */
 static void the_plan_counts_it(void **state) {
     (void)state;
-    clt_mpt_config cfg;
-    clt_mpt_memory with, without;
-    clt_mpt_shape shape = {.microbatch = 1, .seq = T};
-    read_config(models[0], &cfg);
-    tu_assert_ok(clt_mpt_plan(&cfg, &shape, CLT_DEVICE_CPU, &without), "plan");
+    clt_model_memory with, without;
+    clt_model_shape shape = {.microbatch = 1, .seq = T};
+    clt_model_config *cfg = read_config(models[0]);
+    tu_assert_ok(clt_model_plan(cfg, &shape, CLT_DEVICE_CPU, &without), "plan");
     shape.cache = true;
-    tu_assert_ok(clt_mpt_plan(&cfg, &shape, CLT_DEVICE_CPU, &with), "plan");
+    tu_assert_ok(clt_model_plan(cfg, &shape, CLT_DEVICE_CPU, &with), "plan");
     assert_int_equal(with.total - without.total, 2 * T * 2 * 4 * 16 * sizeof(float));
+    clt_model_config_free(cfg);
 }
 
 /* Drawing among the k largest is drawing among all with the others at -inf: few logits, so that many are

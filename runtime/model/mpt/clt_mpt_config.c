@@ -1,14 +1,9 @@
-#include "runtime/model/clt_mpt_config.h"
+#include "runtime/model/mpt/clt_mpt_config.h"
 
 #include <math.h>
 
 #include "runtime/base/clt_dmath.h"
-#include "runtime/base/clt_json.h"
-#include "runtime/model/clt_mpt_config_internal.h"
-
-const clt_schema *clt_mpt_config_schema(void) {
-    return &clt_mpt_config_model_schema;
-}
+#include "runtime/model/mpt/clt_mpt_config_internal.h"
 
 /* --- from what is written to what is meant --- */
 
@@ -225,54 +220,13 @@ static json_t *foundry_keys(json_t *o) {
     return with;
 }
 
-clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_mpt_config *out) {
+clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out) {
     clt_mpt_config_raw raw = {.attention_bias = -1};
     raw.clip_qkv = raw.softmax_scale = raw.attn_logit_softcapping = raw.final_logit_softcapping = NAN;
     raw.logit_scale = raw.emb_init_std = raw.init_std = NAN;
     json_t *keys = r->ignore_unknown ? foundry_keys(o) : json_incref(o);
     clt_status st = clt_schema_read(r, &clt_mpt_config_model_schema, path, keys, &raw);
-    clt_mpt_config *c = clt_calloc(1, sizeof *c);
-    if (st == CLT_OK) st = resolve(r, path, &raw, c);
-    if (st == CLT_OK) *out = *c;
-    clt_free(c);
+    if (st == CLT_OK) st = resolve(r, path, &raw, (clt_mpt_config *)out);
     json_decref(keys);
-    return st;
-}
-
-typedef struct {
-    clt_where_fn where;
-    void *ctx;
-} where_context;
-
-static char *place_of(void *ctx, const char *path) {
-    where_context *w = ctx;
-    const char *place = w->where ? w->where(w->ctx, path) : NULL;
-    return clt_strdup(place ? place : "model configuration");
-}
-
-clt_status clt_mpt_config_from_json(json_t *o, bool hf, clt_where_fn where, void *ctx, clt_mpt_config *out) {
-    clt_strv strings = {0};
-    where_context w = {where, ctx};
-    clt_schema_reader r = {.what = "model configuration",
-                           .place = place_of,
-                           .ctx = &w,
-                           .status = CLT_BAD_CONFIG,
-                           .ignore_unknown = hf,
-                           .strings = &strings};
-    clt_status st = clt_mpt_config_read(&r, "", o, out);
-    clt_strv_free(&strings);
-    return st;
-}
-
-clt_status clt_mpt_config_load_hf(const char *path, clt_mpt_config *out) {
-    json_t *o;
-    CLT_TRY(clt_json_load(path, 1 << 20, 32, &o));
-    clt_strv strings = {0};
-    clt_schema_reader r = {
-        .what = path, .status = CLT_BAD_CONFIG, .ignore_unknown = true, .strings = &strings};
-    clt_status st = json_is_object(o) ? clt_mpt_config_read(&r, "", o, out)
-                                      : clt_error(CLT_BAD_CONFIG, "%s: not a JSON object", path);
-    clt_strv_free(&strings);
-    json_decref(o);
     return st;
 }

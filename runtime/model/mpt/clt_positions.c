@@ -1,4 +1,4 @@
-#include "runtime/model/clt_positions.h"
+#include "runtime/model/mpt/clt_positions.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* The forward pass of an MPT, top to bottom: embedding, blocks, final norm, head and loss. */
-#include "runtime/model/clt_mpt_internal.h"
+#include "runtime/model/mpt/clt_mpt_internal.h"
 
 #include <string.h>
 
@@ -49,9 +49,9 @@ clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_r
                                                           .y_type = m->type});
 }
 
-clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site,
+clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,
                            clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y) {
-    return clt_op_dropout(m->ops, &(clt_dropout_params){.rows = b->samples * m->shape.seq,
+    return clt_op_dropout(m->ops, &(clt_dropout_params){.rows = b->batch->samples * m->shape.seq,
                                                         .seq = m->shape.seq,
                                                         .cols = m->cfg.d_model,
                                                         .x = x,
@@ -60,7 +60,7 @@ clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int lay
                                                         .p = (float)p,
                                                         .seed = b->seed,
                                                         .step = b->step,
-                                                        .first_sample = b->first_sample,
+                                                        .first_sample = b->batch->first,
                                                         .layer = layer,
                                                         .site = site,
                                                         .x_type = x_type,
@@ -68,9 +68,9 @@ clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int lay
 }
 
 /* y = x + dropout(in * W^T + bias): the end of both branches of a block. */
-static clt_status branch_end(clt_mpt *m, const clt_mpt_batch *b, int layer, int site, int w, int bias,
+static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, int site, int w, int bias,
                              clt_ref in, int64_t ldin, clt_ref x, clt_ref y) {
-    int64_t R = b->samples * m->shape.seq, C = m->cfg.d_model;
+    int64_t R = b->batch->samples * m->shape.seq, C = m->cfg.d_model;
     clt_gemm_params g = clt_mpt_linear(m, R, w, bias, in, ldin, y, C);
     if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
         g.residual = x;
@@ -123,8 +123,8 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
         clt_gemm_params g = clt_mpt_linear(m, R, w[i], b[i], a->n1, C, clt_ref_at(made, (uint64_t)at[i]), W);
         CLT_TRY(clt_op_gemm(m->ops, &g));
     }
-    CLT_TRY(
-        clt_mpt_made(m, m->type, made, (uint64_t)(R * W), "block %d: attention's q, k, v projection", layer));
+    CLT_TRY(clt_model_made(&m->base, m->type, made, (uint64_t)(R * W),
+                           "block %d: attention's q, k, v projection", layer));
     if (clip) {
         clt_ref to = norms ? a->clipped : a->qkv;
         CLT_TRY(clt_op_clip_forward(m->ops, m->type, (float)c->clip_qkv, R, cols, made, W, to, W));
@@ -136,7 +136,7 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
     CLT_TRY(qk_norm(m, R, c->kv_n_heads, Q, made, a->qkv, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd));
     uint64_t v = (uint64_t)(Q + K);
     CLT_TRY(clt_op_copy_rows(m->ops, m->type, R, K, clt_ref_at(made, v), W, clt_ref_at(a->qkv, v), W));
-    return clt_mpt_made(m, m->type, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
+    return clt_model_made(&m->base, m->type, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
 }
 
 /* A table with `cols` values a position, from the pass's first position on. */
@@ -166,12 +166,12 @@ static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
                        angles, false);
 }
 
-clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer) {
+clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b, int layer) {
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
     uint64_t Q = (uint64_t)(c->n_heads * c->head_dim), K = (uint64_t)(c->kv_n_heads * c->head_dim);
-    return (clt_attention_params){.batch = b->samples,
+    return (clt_attention_params){.batch = b->batch->samples,
                                   .seq = m->shape.seq,
                                   .heads = c->n_heads,
                                   .kv_heads = c->kv_n_heads,
@@ -193,13 +193,13 @@ clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b,
                                   .dropout = b->dropout ? (float)c->attn_pdrop : 0.0f,
                                   .seed = b->seed,
                                   .step = b->step,
-                                  .first_sample = b->first_sample,
+                                  .first_sample = b->batch->first,
                                   .layer = layer,
                                   .type = m->type};
 }
 
 /* Attention; with a cache, new keys and values go there, and what lies before them is read there. */
-static clt_status attend(clt_mpt *m, const clt_mpt_batch *b, int layer) {
+static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
     const clt_mpt_config *c = &m->cfg;
     int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer, n = m->shape.seq;
     int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
@@ -237,40 +237,40 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     return clt_op_glu_forward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, a->act, F);
 }
 
-clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, clt_ref x_out) {
+clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out) {
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_block_index *x = &m->index.block[layer];
     clt_mpt_acts *a = &m->acts[layer];
-    int64_t R = b->samples * m->shape.seq, C = c->d_model, Q = c->n_heads * c->head_dim;
+    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model, Q = c->n_heads * c->head_dim;
 
     CLT_TRY(clt_mpt_norm(m, R, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
-    CLT_TRY(clt_mpt_made(m, m->type, a->n1, (uint64_t)(R * C), "block %d: norm_1", layer));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->n1, (uint64_t)(R * C), "block %d: norm_1", layer));
     CLT_TRY(make_qkv(m, R, layer));
     CLT_TRY(place_qk(m, R, layer));
     CLT_TRY(attend(m, b, layer));
-    CLT_TRY(clt_mpt_made(m, m->type, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
     CLT_TRY(branch_end(m, b, layer, CLT_SITE_ATTENTION_OUT, x->wout, x->bout, a->att, Q, a->x, a->mid));
-    CLT_TRY(clt_mpt_made(m, CLT_F32, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj", layer));
+    CLT_TRY(clt_model_made(&m->base, CLT_F32, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj",
+                           layer));
 
     CLT_TRY(clt_mpt_norm(m, R, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
-    CLT_TRY(clt_mpt_made(m, m->type, a->n2, (uint64_t)(R * C), "block %d: norm_2", layer));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->n2, (uint64_t)(R * C), "block %d: norm_2", layer));
     CLT_TRY(mlp_hidden(m, R, layer));
-    CLT_TRY(clt_mpt_made(m, m->type, a->act, (uint64_t)(R * c->ffn_hidden),
-                         "block %d: mlp's up_proj and activation", layer));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->act, (uint64_t)(R * c->ffn_hidden),
+                           "block %d: mlp's up_proj and activation", layer));
     CLT_TRY(
         branch_end(m, b, layer, CLT_SITE_FFN_OUT, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid, x_out));
-    return clt_mpt_made(m, CLT_F32, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
+    return clt_model_made(&m->base, CLT_F32, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
 }
 
 static clt_ref block_output(const clt_mpt *m, int layer) {
     return layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
 }
 
-clt_status clt_mpt_forward(clt_mpt *m, const clt_mpt_batch *b) {
+clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
     const clt_mpt_config *c = &m->cfg;
-    int64_t R = b->samples * m->shape.seq, C = c->d_model;
+    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model;
     clt_ref x0 = m->acts[0].x;
-    m->last_samples = b->samples;
     CLT_TRY(clt_op_embedding_forward(
         m->ops, &(clt_embedding_params){.rows = R,
                                         .seq = m->shape.seq,
@@ -284,14 +284,14 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_mpt_batch *b) {
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
                                 CLT_F32, x0));
-    CLT_TRY(clt_mpt_made(m, CLT_F32, x0, (uint64_t)(R * C), "embedding"));
+    CLT_TRY(clt_model_made(&m->base, CLT_F32, x0, (uint64_t)(R * C), "embedding"));
     for (int i = 0; i < c->n_layers; i++) CLT_TRY(clt_mpt_block_forward(m, b, i, block_output(m, i)));
     CLT_TRY(clt_mpt_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
-    return clt_mpt_made(m, m->type, m->nf, (uint64_t)(R * C), "norm_f");
+    return clt_model_made(&m->base, m->type, m->nf, (uint64_t)(R * C), "norm_f");
 }
 
 /* Gradients of the head for the rows whose d(logits) lie in m->logits. */
-static clt_status head_backward(clt_mpt *m, const clt_mpt_batch *b, int64_t first, int64_t rows) {
+static clt_status head_backward(clt_mpt *m, const clt_model_pass *b, int64_t first, int64_t rows) {
     int64_t C = m->cfg.d_model, V = m->cfg.vocab_size;
     uint64_t at = (uint64_t)(first * C);
     clt_gemm_params data = {.form = CLT_GEMM_NN,
@@ -320,50 +320,59 @@ static clt_status head_backward(clt_mpt *m, const clt_mpt_batch *b, int64_t firs
                               .accumulate = !(b->lane_first && first == 0),
                               .in_type = m->type};
     CLT_TRY(clt_op_gemm(m->ops, &data));
-    CLT_TRY(clt_mpt_made(m, m->dnorm_type, data.c, (uint64_t)(rows * C), "gradient of the head's input"));
+    CLT_TRY(clt_model_made(&m->base, m->dnorm_type, data.c, (uint64_t)(rows * C),
+                           "gradient of the head's input"));
     CLT_TRY(clt_op_gemm(m->ops, &weight));
-    return clt_mpt_made(m, CLT_F32, weight.c, (uint64_t)(V * C), "gradient of the head's weight");
+    return clt_model_made(&m->base, CLT_F32, weight.c, (uint64_t)(V * C), "gradient of the head's weight");
 }
 
-clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref correct) {
+clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct) {
     const clt_mpt_config *c = &m->cfg;
-    int64_t R = b->samples * m->shape.seq, C = c->d_model, V = c->vocab_size, T = m->shape.seq;
+    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model, V = c->vocab_size, T = m->shape.seq;
     for (int64_t first = 0; first < R; first += m->head_rows) {
         int64_t rows = CLT_MIN(m->head_rows, R - first);
         uint64_t at = (uint64_t)first;
         clt_gemm_params g = clt_mpt_linear(m, rows, m->index.lm_head, -1, clt_ref_at(m->nf, at * (uint64_t)C),
                                            C, m->logits, V);
         CLT_TRY(clt_op_gemm(m->ops, &g));
-        CLT_TRY(clt_mpt_made(m, m->type, m->logits, (uint64_t)(rows * V), "logits"));
-        CLT_TRY(
-            clt_op_loss(m->ops, &(clt_loss_params){.rows = rows,
-                                                   .vocab = V,
-                                                   .ld = V,
-                                                   .logits = m->logits,
-                                                   .targets = clt_ref_at(m->targets, at),
-                                                   .token_loss = clt_ref_at(m->token_loss, at),
-                                                   .correct = correct.buf ? clt_ref_at(correct, at) : correct,
-                                                   .scale = (float)c->logit_scale,
-                                                   .softcap = (float)c->final_logit_softcapping,
-                                                   .grad = grad,
-                                                   .type = m->type,
-                                                   .weight = b->weight,
-                                                   .row_weight = b->row_weight ? clt_ref_at(m->row_weight, at)
-                                                                               : clt_ref_none()}));
-        CLT_TRY(clt_mpt_made(m, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
-        if (grad) CLT_TRY(clt_mpt_made(m, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
+        CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "logits"));
+        CLT_TRY(clt_op_loss(m->ops,
+                            &(clt_loss_params){.rows = rows,
+                                               .vocab = V,
+                                               .ld = V,
+                                               .logits = m->logits,
+                                               .targets = clt_ref_at(m->targets, at),
+                                               .token_loss = clt_ref_at(m->token_loss, at),
+                                               .correct = correct.buf ? clt_ref_at(correct, at) : correct,
+                                               .scale = (float)c->logit_scale,
+                                               .softcap = (float)c->final_logit_softcapping,
+                                               .grad = grad,
+                                               .type = m->type,
+                                               .weight = b->weight,
+                                               .row_weight = b->sample_weight ? clt_ref_at(m->row_weight, at)
+                                                                              : clt_ref_none()}));
+        CLT_TRY(clt_model_made(&m->base, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
+        if (grad)
+            CLT_TRY(
+                clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
         if (grad) CLT_TRY(head_backward(m, b, first, rows));
     }
-    return clt_op_row_sum(m->ops, b->samples, T, m->token_loss, T, b->sample_loss);
+    return clt_op_row_sum(m->ops, b->batch->samples, T, m->token_loss, T, b->sample_loss);
 }
 
-clt_status clt_mpt_eval(clt_mpt *m, const clt_mpt_batch *b, clt_ref correct) {
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *correct) {
+    clt_mpt *m = (clt_mpt *)model;
+    const int64_t R = b->batch->samples * m->shape.seq;
     CLT_TRY(clt_mpt_upload(m, b, false));
     CLT_TRY(clt_mpt_forward(m, b));
-    return clt_mpt_head(m, b, false, correct);
+    CLT_TRY(clt_mpt_head(m, b, false, m->correct));
+    CLT_TRY(clt_buffer_read(m->correct.buf, m->correct.off * 4, m->host_correct, (size_t)R * 4));
+    for (int64_t i = 0; i < R; i++) *correct += m->host_correct[i];
+    return CLT_OK;
 }
 
-clt_status clt_mpt_train(clt_mpt *m, const clt_mpt_batch *b) {
+clt_status clt_mpt_train(clt_model *model, const clt_model_pass *b) {
+    clt_mpt *m = (clt_mpt *)model;
     CLT_TRY(clt_mpt_upload(m, b, true));
     CLT_TRY(clt_mpt_forward(m, b));
     CLT_TRY(clt_mpt_head(m, b, true, clt_ref_none()));

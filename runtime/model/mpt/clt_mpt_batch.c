@@ -1,5 +1,5 @@
 /* What goes to the device with each microbatch, and what tests and tools read back. */
-#include "runtime/model/clt_mpt_internal.h"
+#include "runtime/model/mpt/clt_mpt_internal.h"
 
 #include "runtime/ops/ref/clt_ref.h"
 
@@ -8,8 +8,9 @@
 /* Groups the microbatch's rows by token id: unique ids in order of first appearance, each with its rows
  * ascending.
  */
-static int64_t sort_lookups(clt_mpt *m, const clt_mpt_batch *b) {
-    int64_t rows = b->samples * m->shape.seq, unique = 0;
+static int64_t sort_lookups(clt_mpt *m, const clt_model_pass *b) {
+    const int32_t *tokens = b->batch->field[CLT_TEXT_TOKENS];
+    int64_t rows = b->batch->samples * m->shape.seq, unique = 0;
     bool own = m->lookup.buf; /* an accumulator of their own, whose rows start from +0 */
     int32_t *ids = clt_mpt_host(m, m->unique_ids), *first = clt_mpt_host(m, m->unique_first),
             *begin = clt_mpt_host(m, m->unique_begin), *order = clt_mpt_host(m, m->row_of);
@@ -18,7 +19,7 @@ static int64_t sort_lookups(clt_mpt *m, const clt_mpt_batch *b) {
         m->lane_count = 0;
     }
     for (int64_t r = 0; r < rows; r++) {
-        int32_t id = b->tokens[r];
+        int32_t id = tokens[r];
         if (m->slot_of_id[id] < 0) {
             m->slot_of_id[id] = (int32_t)unique;
             ids[unique] = id;
@@ -35,7 +36,7 @@ static int64_t sort_lookups(clt_mpt *m, const clt_mpt_batch *b) {
         begin[u + 1] = begin[u] + m->fill[u];
         m->fill[u] = begin[u];
     }
-    for (int64_t r = 0; r < rows; r++) order[m->fill[m->slot_of_id[b->tokens[r]]]++] = (int32_t)r;
+    for (int64_t r = 0; r < rows; r++) order[m->fill[m->slot_of_id[tokens[r]]]++] = (int32_t)r;
     for (int64_t u = 0; u < unique; u++) m->slot_of_id[ids[u]] = -1;
     return unique;
 }
@@ -46,23 +47,32 @@ int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place) {
 
 /* Each row's temperature. The ids of a sample never fall, so a document's tokens lie together; a pass that
  * goes on with a text (m->past) is one document. */
-static void set_temperatures(clt_mpt *m, const clt_mpt_batch *b) {
+static void set_temperatures(clt_mpt *m, const clt_model_pass *b) {
     float *to = (float *)(void *)clt_mpt_host(m, m->row_temperature);
+    const int32_t *seq_ids = b->batch->field[CLT_TEXT_SEQ_IDS];
     int64_t T = m->shape.seq, place = 0;
-    for (int64_t r = 0; r < b->samples * T; r++) {
+    for (int64_t r = 0; r < b->batch->samples * T; r++) {
         bool first = r % T == 0;
-        place = first ? m->past : b->seq_ids[r] == b->seq_ids[r - 1] ? place + 1 : 0;
+        place = first ? m->past : seq_ids[r] == seq_ids[r - 1] ? place + 1 : 0;
         to[r] = m->temperature_at[place];
     }
 }
 
-clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad) {
-    size_t bytes = (size_t)(b->samples * m->shape.seq) * 4;
-    memcpy(clt_mpt_host(m, m->tokens), b->tokens, bytes);
-    memcpy(clt_mpt_host(m, m->targets), b->targets, bytes);
-    if (m->seq_ids.buf) memcpy(clt_mpt_host(m, m->seq_ids), b->seq_ids, bytes);
+/* Each sample's weight at all its tokens. */
+static void set_row_weights(clt_mpt *m, const clt_model_pass *b) {
+    float *to = (float *)(void *)clt_mpt_host(m, m->row_weight);
+    const int64_t T = m->shape.seq;
+    for (int64_t r = 0; r < b->batch->samples * T; r++) to[r] = b->sample_weight[r / T];
+}
+
+clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad) {
+    const void *const *field = b->batch->field;
+    size_t bytes = (size_t)(b->batch->samples * m->shape.seq) * 4;
+    memcpy(clt_mpt_host(m, m->tokens), field[CLT_TEXT_TOKENS], bytes);
+    memcpy(clt_mpt_host(m, m->targets), field[CLT_TEXT_TARGETS], bytes);
+    if (m->seq_ids.buf) memcpy(clt_mpt_host(m, m->seq_ids), field[CLT_TEXT_SEQ_IDS], bytes);
     if (m->row_temperature.buf) set_temperatures(m, b);
-    if (b->row_weight) memcpy(clt_mpt_host(m, m->row_weight), b->row_weight, bytes);
+    if (b->sample_weight) set_row_weights(m, b);
     if (grad) m->unique = sort_lookups(m, b);
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)(grad ? m->words : m->forward_words) * 4);
 }
@@ -103,8 +113,9 @@ static int64_t known(const clt_mpt *m, const int32_t *tokens, int64_t len, int64
     return n;
 }
 
-clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits) {
+    clt_mpt *m = (clt_mpt *)model;
     int64_t seq = m->shape.seq;
     if (len < 1 || len > seq)
         return clt_error(CLT_BAD_CONFIG, "a text of %lld tokens does not fit max_seq_len %lld",
@@ -113,8 +124,12 @@ clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_
     m->n_cached = 0; /* until the pass is done */
     int64_t n = len - m->past;
     int32_t *targets = clt_malloc((size_t)n * sizeof *targets), *ids = clt_calloc((size_t)n, sizeof *ids);
-    for (int64_t i = 0; i < n; i++) targets[i] = -100;
-    clt_mpt_batch b = {.samples = 1, .tokens = tokens + m->past, .targets = targets, .seq_ids = ids};
+    for (int64_t i = 0; i < n; i++) targets[i] = CLT_LABEL_IGNORE;
+    const clt_batch text = {
+        .samples = 1,
+        .field = {
+            [CLT_TEXT_TOKENS] = tokens + m->past, [CLT_TEXT_TARGETS] = targets, [CLT_TEXT_SEQ_IDS] = ids}};
+    const clt_model_pass b = {.batch = &text};
     m->shape.seq = n; /* one shorter sample in the places of a full one */
     clt_status st = clt_mpt_upload(m, &b, false);
     if (st == CLT_OK) st = clt_mpt_forward(m, &b);
@@ -130,7 +145,8 @@ clt_status clt_mpt_logits(clt_mpt *m, const int32_t *tokens, int64_t len, int64_
     return st;
 }
 
-clt_status clt_mpt_activation(clt_mpt *m, const char *name, float *out, size_t count) {
+clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count) {
+    clt_mpt *m = (clt_mpt *)model;
     clt_ref r = clt_ref_none();
     clt_dtype type = CLT_F32;
     int64_t layer;

@@ -1,12 +1,12 @@
 /* The backward pass of an MPT, from the gradient of norm_f's output down to the embedding. Weight gradients
- * go to the lane's accumulator (clt_mpt_batch.grads). */
-#include "runtime/model/clt_mpt_internal.h"
+ * go to the lane's accumulator (clt_model_pass.grads). */
+#include "runtime/model/mpt/clt_mpt_internal.h"
 
 #include <string.h>
 
 typedef struct {
     clt_mpt *m;
-    const clt_mpt_batch *b;
+    const clt_model_pass *b;
     int64_t rows;
     bool kv_written[CLT_MPT_MAX_LAYERS]; /* a later block has already put its part into this source's dk and
                                             dv */
@@ -37,7 +37,7 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .in_type = m->type};
     if (bias != p->summed) g.a_sum = grad_of(p, bias);
     CLT_TRY(clt_op_gemm(m->ops, &g));
-    return clt_mpt_made(m, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what);
+    return clt_model_made(&m->base, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what);
 }
 
 /* dx [R, in] (+)= dy [R, out] * W, all of the branches' type. */
@@ -164,8 +164,8 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     if (c->glu)
         CLT_TRY(clt_op_glu_backward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, m->dact, F,
                                     m->dgate, F, m->dup, F));
-    return clt_mpt_made(m, m->type, m->dup, (uint64_t)(R * F),
-                        "block %d: gradient of the mlp's hidden values", layer);
+    return clt_model_made(&m->base, m->type, m->dup, (uint64_t)(R * F),
+                          "block %d: gradient of the mlp's hidden values", layer);
 }
 
 static clt_status mlp_backward(backward_pass *p, int layer) {
@@ -181,8 +181,8 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
                           rounded(p), x->bout, again(p, a->n2)));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
     if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
-    return clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(p->rows * C), "block %d: gradient before norm_2",
-                        layer);
+    return clt_model_made(&m->base, CLT_F32, m->dx, (uint64_t)(p->rows * C),
+                          "block %d: gradient before norm_2", layer);
 }
 
 static clt_status qk_norm_backward(backward_pass *p, int64_t heads, int64_t col, clt_ref in, int w, int b,
@@ -300,16 +300,18 @@ static clt_status attention_backward(backward_pass *p, int layer) {
                                      .spare_elements = m->spare_elements};
     CLT_TRY(clt_op_attention_backward(m->ops, &att));
     p->kv_written[source] = true;
-    CLT_TRY(clt_mpt_made(m, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));
+    CLT_TRY(
+        clt_model_made(&m->base, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));
     CLT_TRY(qkv_backward(p, layer, dqkv));
     CLT_TRY(projections_backward(p, layer, dqkv));
-    return clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_1", layer);
+    return clt_model_made(&m->base, CLT_F32, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_1",
+                          layer);
 }
 
 static clt_status embedding_backward(backward_pass *p) {
     clt_mpt *m = p->m;
     const clt_mpt_config *c = &m->cfg;
-    const clt_mpt_batch *b = p->b;
+    const clt_model_pass *b = p->b;
     int64_t C = c->d_model;
     clt_ref dwte = grad_of(p, m->index.wte);
     if (b->dropout && c->emb_pdrop > 0)
@@ -336,30 +338,54 @@ static clt_status embedding_backward(backward_pass *p) {
     if (!b->lane_last || !m->lookup.buf) return CLT_OK;
     CLT_TRY(clt_buffer_write(m->lane_ids.buf, 0, m->lane_list, (size_t)m->lane_count * sizeof *m->lane_list));
     CLT_TRY(clt_op_embedding_add_rows(m->ops, dwte, m->lookup, m->lane_ids, m->lane_count, C));
-    return clt_mpt_made(m, CLT_F32, dwte, (uint64_t)(c->vocab_size * C),
-                        "gradient of transformer.wte.weight");
+    return clt_model_made(&m->base, CLT_F32, dwte, (uint64_t)(c->vocab_size * C),
+                          "gradient of transformer.wte.weight");
 }
 
-static clt_status passes(clt_mpt *m, const clt_mpt_batch *b) {
-    backward_pass p = {.m = m, .b = b, .rows = b->samples * m->shape.seq, .summed = -1};
-    CLT_TRY(norm_backward(&p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
+/* Tells who exchanges gradients that those of tensors [first, end) are queued. The sums of norms and biases
+ * that were left for later are made first. */
+static clt_status ready(backward_pass *p, int first, int end) {
+    clt_mpt *m = p->m;
+    if (!m->base.ready || !p->b->lane_last) return CLT_OK;
+    CLT_TRY(clt_op_sums_now(m->ops));
+    CLT_TRY(clt_model_gradients_ready(&m->base, p->b, first, end));
+    clt_op_sums_later(m->ops);
+    return CLT_OK;
+}
+
+/* The first tensor behind a block: of the next one, or of the final norm. */
+static int block_end(const clt_mpt *m, int layer) {
+    return layer + 1 < m->cfg.n_layers ? m->index.block[layer + 1].norm1_w : m->index.norm_f_w;
+}
+
+/* From norm_f's output to the last block's, and what follows from it; the head's gradients are there. */
+static clt_status final_norm_backward(backward_pass *p) {
+    clt_mpt *m = p->m;
+    const uint64_t count = (uint64_t)(p->rows * m->cfg.d_model);
+    CLT_TRY(norm_backward(p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
                           clt_ref_none(), m->dx, clt_ref_none(), m->index.block[m->cfg.n_layers - 1].bdown,
                           clt_ref_none()));
     /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
-    if (rounded(&p).buf)
-        CLT_TRY(
-            clt_op_cast(m->ops, CLT_F32, m->type, m->dx, m->dbranch, (uint64_t)(p.rows * m->cfg.d_model)));
-    CLT_TRY(clt_mpt_made(m, CLT_F32, m->dx, (uint64_t)(p.rows * m->cfg.d_model), "gradient before norm_f"));
+    if (rounded(p).buf) CLT_TRY(clt_op_cast(m->ops, CLT_F32, m->type, m->dx, m->dbranch, count));
+    CLT_TRY(clt_model_made(&m->base, CLT_F32, m->dx, count, "gradient before norm_f"));
+    return ready(p, m->index.norm_f_w, m->weights->table->n);
+}
+
+static clt_status passes(clt_mpt *m, const clt_model_pass *b) {
+    backward_pass p = {.m = m, .b = b, .rows = b->batch->samples * m->shape.seq, .summed = -1};
+    CLT_TRY(final_norm_backward(&p));
     for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) {
         /* x_last is free by now: the recomputed block's output goes there and is not looked at. */
         if (m->shape.recompute == CLT_RECOMPUTE_BLOCKS) CLT_TRY(clt_mpt_block_forward(m, b, i, m->x_last));
         CLT_TRY(mlp_backward(&p, i));
         CLT_TRY(attention_backward(&p, i));
+        CLT_TRY(ready(&p, m->index.block[i].norm1_w, block_end(m, i)));
     }
-    return embedding_backward(&p);
+    CLT_TRY(embedding_backward(&p));
+    return ready(&p, 0, m->index.block[0].norm1_w);
 }
 
-clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b) {
+clt_status clt_mpt_backward(clt_mpt *m, const clt_model_pass *b) {
     /* Nobody looks at what norms make for weights and biases before the end. */
     clt_op_sums_later(m->ops);
     const clt_status made = passes(m, b), ended = clt_op_sums_now(m->ops);

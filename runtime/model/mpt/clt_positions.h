@@ -3,7 +3,7 @@
 #ifndef CLT_POSITIONS_H
 #define CLT_POSITIONS_H
 
-#include "runtime/model/clt_mpt_config.h"
+#include "runtime/model/mpt/clt_mpt_config.h"
 
 /* slopes[heads]. Press et al., "Train short, test long" (ICLR 2022), in LLM Foundry's form: 2^-(i * bias_max
  * / n2) for the next power of two n2 >= heads; where heads is no power of two, odd places first, then even

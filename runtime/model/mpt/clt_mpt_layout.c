@@ -1,15 +1,15 @@
 /* Where a model's activations and workspaces lie, and how much they take. The same walk plans and allocates.
  */
-#include "runtime/model/clt_mpt_internal.h"
+#include "runtime/model/mpt/clt_mpt_internal.h"
 
 #include <string.h>
 
-#include "runtime/model/clt_positions.h"
+#include "runtime/model/mpt/clt_positions.h"
 
 enum {
     MIB = 1 << 20,
     LOGITS_MIB_FP32 = 256,
-    LOGITS_MIB_NARROW = CLT_MPT_LOGITS_LEAST / MIB,
+    LOGITS_MIB_NARROW = CLT_MODEL_LOGITS_LEAST / MIB,
     LOGITS_MIB_MOST = 2048,
     SMALL_HEAD = 2048
 };
@@ -244,6 +244,7 @@ static clt_status take_inputs(clt_mpt *m) {
     int64_t R = m->rows, T = m->shape.seq;
     CLT_TRY(take_batch(m));
     CLT_TRY(take_other(m, "token losses", R, &m->token_loss));
+    CLT_TRY(take_other(m, "correct", R, &m->correct));
     if (c->alibi) CLT_TRY(take_other(m, "alibi slopes", c->n_heads, &m->slopes));
     if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->head_dim, &m->rope));
     if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
@@ -349,10 +350,10 @@ clt_status clt_mpt_layout(clt_mpt *m) {
     return upload_tables(m);
 }
 
-clt_status clt_mpt_plan(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_device_type type,
-                        clt_mpt_memory *out) {
+clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *shape, clt_device_type type,
+                        clt_model_memory *out) {
     clt_mpt *m = clt_calloc(1, sizeof *m);
-    m->cfg = *cfg;
+    m->cfg = *(const clt_mpt_config *)config;
     m->shape = *shape;
     clt_status st = clt_mpt_layout(m);
     if (st == CLT_OK) {
@@ -360,12 +361,13 @@ clt_status clt_mpt_plan(const clt_mpt_config *cfg, const clt_mpt_shape *shape, c
         m->memory.total = m->memory.activations + m->memory.logits + m->memory.workspace + m->memory.other;
         *out = m->memory;
     }
-    clt_mpt_destroy(m);
+    clt_mpt_destroy(&m->base);
     return st;
 }
 
-clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape, clt_ops *ops,
-                          clt_slab *weights, clt_slab *narrow, clt_mpt **out) {
+clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
+                          clt_slab *weights, clt_slab *narrow, clt_model **out) {
+    const clt_mpt_config *cfg = (const clt_mpt_config *)config;
     clt_mpt *m = clt_calloc(1, sizeof *m);
     m->cfg = *cfg;
     m->shape = *shape;
@@ -375,11 +377,12 @@ clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape,
     clt_mpt_index_create(cfg, weights->table, &m->index);
     clt_status st = clt_mpt_layout(m);
     if (st != CLT_OK) {
-        clt_mpt_destroy(m);
+        clt_mpt_destroy(&m->base);
         return st;
     }
     size_t rows = (size_t)m->rows, vocab = (size_t)cfg->vocab_size;
     m->host = clt_calloc((size_t)m->words, sizeof *m->host);
+    m->host_correct = clt_calloc(rows, sizeof *m->host_correct);
     if (shape->cache) m->cached = clt_calloc(rows, sizeof *m->cached);
     if (m->row_temperature.buf) {
         m->temperature_at = clt_malloc((size_t)shape->seq * sizeof *m->temperature_at);
@@ -392,12 +395,12 @@ clt_status clt_mpt_create(const clt_mpt_config *cfg, const clt_mpt_shape *shape,
         m->lane_list = clt_malloc(vocab * sizeof *m->lane_list);
         m->fill = clt_malloc(rows * sizeof *m->fill);
     }
-    *out = m;
+    *out = &m->base;
     return CLT_OK;
 }
 
-void clt_mpt_destroy(clt_mpt *m) {
-    if (!m) return;
+void clt_mpt_destroy(clt_model *model) {
+    clt_mpt *m = (clt_mpt *)model;
     for (int i = 0; i < m->n_buffers; i++) clt_buffer_destroy(m->buffers[i]);
     clt_free(m->buffers);
     clt_free(m->acts);
@@ -407,23 +410,9 @@ void clt_mpt_destroy(clt_mpt *m) {
     clt_free(m->lane_list);
     clt_free(m->fill);
     clt_free(m->host);
+    clt_free(m->host_correct);
     clt_free(m->cached);
     clt_free(m->temperature_at);
     clt_mpt_index_free(&m->index);
     clt_free(m);
-}
-
-void clt_mpt_set_watch(clt_mpt *m, clt_mpt_watch watch, void *ctx) {
-    m->watch = watch;
-    m->watch_ctx = ctx;
-}
-
-clt_status clt_mpt_made(clt_mpt *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...) {
-    if (!m->watch) return CLT_OK;
-    char what[128];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    return m->watch(m->watch_ctx, what, type, made, count);
 }

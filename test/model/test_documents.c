@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/model/clt_mpt.h"
 #include "test/test_util.h"
 
 enum { T = 22, VOCAB = 40, PAIRS = 2 };
@@ -18,16 +17,17 @@ static const char *const models[] = {
     "'attn_temperature_tuning': {'floor_scale': 4, 'attn_scale': 0.3}}}",
     "{'learned_pos_emb': false, 'attn_config': {'attn_uses_sequence_id': true}}"};
 
-static void read_config(const char *text, clt_mpt_config *out) {
+static clt_model_config *read_config(const char *text) {
     char *with =
         clt_format("{'d_model': 32, 'n_heads': 4, 'n_layers': 2, 'max_seq_len': %d, 'vocab_size': %d, %s",
                    2 * T, VOCAB, text + 1);
-    tu_model(with, out);
+    clt_model_config *c = tu_model(with);
     clt_free(with);
+    return c;
 }
 
 /* Losses of all documents' samples and gradients, with `documents` of them in a sample. */
-static double one_way(const clt_mpt_config *cfg, int device, int documents, const clt_slab *weights,
+static double one_way(const clt_model_config *cfg, int device, int documents, const clt_slab *weights,
                       const clt_slab *grads) {
     enum { ROWS = 2 * PAIRS * T };
     int32_t tokens[ROWS], targets[ROWS], ids[ROWS];
@@ -37,25 +37,25 @@ static double one_way(const clt_mpt_config *cfg, int device, int documents, cons
         ids[r] = r / T % documents;
     }
     for (int r = 0; r < ROWS; r++) targets[r] = (r + 1) % T == 0 ? -100 : tokens[r + 1];
-    clt_mpt_shape shape = {.microbatch = samples, .seq = (int64_t)documents * T, .training = true};
-    clt_mpt *m;
-    tu_assert_ok(clt_mpt_create(cfg, &shape, tu_ops(device), (clt_slab *)weights, NULL, &m), "model");
+    clt_model_shape shape = {.microbatch = samples, .seq = (int64_t)documents * T, .training = true};
+    clt_model *m;
+    tu_assert_ok(clt_model_create(cfg, &shape, tu_ops(device), (clt_slab *)weights, NULL, &m), "model");
     clt_ref losses = tu_upload(device, (float[2 * PAIRS]){0}, 2 * PAIRS);
-    clt_mpt_batch b = {.samples = samples,
-                       .tokens = tokens,
-                       .targets = targets,
-                       .seq_ids = ids,
-                       .weight = 1.0f / (2 * PAIRS * (T - 1)),
-                       .lane_first = true,
-                       .lane_last = true,
-                       .grads = grads,
-                       .sample_loss = losses};
-    tu_assert_ok(clt_mpt_train(m, &b), "train");
+    const clt_batch b = {
+        .samples = samples,
+        .field = {[CLT_TEXT_TOKENS] = tokens, [CLT_TEXT_TARGETS] = targets, [CLT_TEXT_SEQ_IDS] = ids}};
+    const clt_model_pass pass = {.batch = &b,
+                                 .weight = 1.0f / (2 * PAIRS * (T - 1)),
+                                 .lane_first = true,
+                                 .lane_last = true,
+                                 .grads = grads,
+                                 .sample_loss = losses};
+    tu_assert_ok(clt_model_train(m, &pass), "train");
     float got[2 * PAIRS];
     tu_assert_ok(clt_ref_read_f32(losses, got, (size_t)samples), "losses");
     double sum = 0;
     for (int i = 0; i < samples; i++) sum += (double)got[i];
-    clt_mpt_destroy(m);
+    clt_model_destroy(m);
     return sum;
 }
 
@@ -78,11 +78,10 @@ static void compare_gradients(const clt_slab_table *table, const clt_slab *a, co
 }
 
 static void one_model(const char *text, int device) {
-    clt_mpt_config cfg;
     clt_slab_table table = {0};
     clt_slab *weights, *together, *apart;
-    read_config(text, &cfg);
-    tu_assert_ok(clt_mpt_table(&cfg, &table), "table");
+    clt_model_config *cfg = read_config(text);
+    tu_assert_ok(clt_model_table(cfg, &table), "table");
     tu_assert_ok(clt_slab_create(tu_device(device), &table, 0, "weights", &weights), "weights");
     tu_assert_ok(clt_slab_create(tu_device(device), &table, 0, "gradients", &together), "gradients");
     tu_assert_ok(clt_slab_create(tu_device(device), &table, 0, "gradients", &apart), "gradients");
@@ -91,13 +90,14 @@ static void one_model(const char *text, int device) {
         tu_assert_ok(clt_slab_write(weights, table.entry[i].offset, x, table.entry[i].count), "weights");
         clt_free(x);
     }
-    double a = one_way(&cfg, device, 2, weights, together), b = one_way(&cfg, device, 1, weights, apart);
+    double a = one_way(cfg, device, 2, weights, together), b = one_way(cfg, device, 1, weights, apart);
     if (!(fabs(a - b) < 2e-6 * b)) fail_msg("the loss is %.9g together and %.9g apart", a, b);
     compare_gradients(&table, together, apart);
     clt_slab_destroy(weights);
     clt_slab_destroy(together);
     clt_slab_destroy(apart);
     clt_slab_table_free(&table);
+    clt_model_config_free(cfg);
 }
 
 static void documents_are_as_samples(void **state) {

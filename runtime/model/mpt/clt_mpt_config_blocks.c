@@ -1,7 +1,7 @@
 /* block_overrides: which layer gets which override, and what a layer is afterwards. */
 #include <string.h>
 
-#include "runtime/model/clt_mpt_config_internal.h"
+#include "runtime/model/mpt/clt_mpt_config_internal.h"
 
 typedef struct {
     clt_schema_reader *r;

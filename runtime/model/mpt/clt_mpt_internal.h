@@ -1,9 +1,22 @@
-/* clt_mpt_internal: what the files of the model share. Not for other folders. */
+/* clt_mpt_internal: what the files of the MPT share: its state on a device, and the parts of its passes. The
+ * model is LLM Foundry's MPT; formulas and the orders of sums are in docs/numerics.md.
+ *
+ * Rows are tokens, sample after sample; C d_model, H query heads, KV key/value heads, D head size, F hidden
+ * width of the MLP, V vocabulary, T sequence. Not for other folders. */
 #ifndef CLT_MPT_INTERNAL_H
 #define CLT_MPT_INTERNAL_H
 
+#include "runtime/model/mpt/clt_mpt_config.h"
 #include "runtime/ops/clt_dropout.h"
-#include "runtime/model/clt_mpt.h"
+
+typedef struct clt_mpt clt_mpt;
+
+/* --- parameters (clt_mpt_params.c), as the members of clt_model_family --- */
+
+clt_status clt_mpt_table(const clt_model_config *config, clt_slab_table *table);
+double clt_mpt_train_flops_per_token(const clt_model_config *config, int64_t seq);
+void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *table, int entry, uint64_t seed,
+                        uint64_t first, uint64_t count, float *out);
 
 /* Index of each tensor of a block in the parameter table; -1: the model has no such tensor. */
 typedef struct {
@@ -37,8 +50,9 @@ typedef struct {
 } clt_mpt_acts;
 
 struct clt_mpt {
+    clt_model base;
     clt_mpt_config cfg;
-    clt_mpt_shape shape;
+    clt_model_shape shape;
     clt_ops *ops; /* NULL while planning */
     clt_slab *weights, *narrow;
     clt_dtype type;       /* of branches: shape.type */
@@ -52,7 +66,8 @@ struct clt_mpt {
     clt_mpt_acts *acts; /* [n_layers]; blocks may share places (recompute, evaluation) */
     clt_ref x_last;     /* output of the last block [R, C] */
     clt_ref nf, meanf, rstdf;
-    clt_ref logits, token_loss, correct;
+    clt_ref logits, token_loss;
+    clt_ref correct; /* int32 [R]: 1 where the target is the most likely token */
     clt_ref dx;      /* gradient of the residual stream [R, C], fp32 */
     clt_ref dbranch; /* what enters a branch backward (and leaves it before dropout) [R, C] */
     clt_ref dnorm;   /* of a block's norm [R, C], dnorm_type */
@@ -71,6 +86,7 @@ struct clt_mpt {
     clt_ref row_temperature;                                /* float [R], see clt_mpt_temperature_by_row */
     clt_ref unique_ids, unique_first, unique_begin, row_of; /* int32: see clt_embedding_grad_params */
     int32_t *host;
+    int32_t *host_correct;        /* [R] */
     float *temperature_at;        /* [T]: what row_temperature takes its factors from */
     int64_t forward_words, words; /* a forward pass alone takes the first forward_words */
     clt_ref lane_ids;             /* int32 [most ids of a lane] */
@@ -84,11 +100,7 @@ struct clt_mpt {
 
     clt_buffer **buffers;
     int n_buffers, cap_buffers;
-    clt_mpt_memory memory;
-
-    clt_mpt_watch watch;
-    void *watch_ctx;
-    int64_t last_samples; /* of the last forward pass */
+    clt_model_memory memory;
 
     /* shape.cache: a pass's rows are positions past .. past + shape.seq - 1 of a text whose first positions
      * are in the blocks' caches. */
@@ -99,6 +111,12 @@ struct clt_mpt {
 
 /* Lays out (and with ops, allocates) all buffers. */
 clt_status clt_mpt_layout(clt_mpt *m);
+/* As the members of clt_model_family. */
+clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *shape, clt_device_type type,
+                        clt_model_memory *out);
+clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
+                          clt_slab *weights, clt_slab *narrow, clt_model **out);
+void clt_mpt_destroy(clt_model *model);
 /* Places of the microbatch's arrays within m->host, in words. */
 int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place);
 
@@ -109,10 +127,6 @@ static inline bool clt_mpt_temperature_by_row(const clt_mpt_config *c) {
 }
 /* Queries (or their gradients), R rows in the first columns of `x`, times their temperatures. */
 clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x);
-
-/* Calls the watch, if there is one. The text is printf's. */
-clt_status clt_mpt_made(clt_mpt *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)
-    __attribute__((format(printf, 5, 6)));
 
 /* y = x * W^T (+ bias), W [n, k] entry w of the weights; x, y and the places of the epilogue are of the
  * branches' type unless the caller changes that. */
@@ -125,16 +139,22 @@ clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_r
                         clt_ref rstd);
 
 /* Forward pass of one block on its places; also used again in backward with recomputation. */
-clt_status clt_mpt_block_forward(clt_mpt *m, const clt_mpt_batch *b, int layer, clt_ref x_out);
-clt_status clt_mpt_forward(clt_mpt *m, const clt_mpt_batch *b);
-clt_status clt_mpt_backward(clt_mpt *m, const clt_mpt_batch *b);
+clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out);
+clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b);
+clt_status clt_mpt_backward(clt_mpt *m, const clt_model_pass *b);
 /* Head and loss over groups of samples, with gradients into dnf (d of norm_f's output) when `grad`. */
-clt_status clt_mpt_head(clt_mpt *m, const clt_mpt_batch *b, bool grad, clt_ref correct);
+clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct);
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
-clt_status clt_mpt_upload(clt_mpt *m, const clt_mpt_batch *b, bool grad);
+clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad);
+/* As the members of clt_model_family. */
+clt_status clt_mpt_train(clt_model *model, const clt_model_pass *p);
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, int64_t *correct);
+clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+                          float *logits);
+clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count);
 /* A layer's attention over whole samples. */
-clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_mpt_batch *b, int layer);
-clt_status clt_mpt_dropout(clt_mpt *m, const clt_mpt_batch *b, double p, int layer, int site,
+clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b, int layer);
+clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,
                            clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y);
 
 #endif

@@ -1,7 +1,7 @@
 /* The table of every key of a model configuration, and the readers of those with a form of their own. */
 #include <string.h>
 
-#include "runtime/model/clt_mpt_config_internal.h"
+#include "runtime/model/mpt/clt_mpt_config_internal.h"
 
 #define AT(field) offsetof(clt_mpt_config_raw, field)
 #define NOWHERE CLT_KEY_NOWHERE

@@ -1,6 +1,6 @@
 /* A model configuration written back with MPTConfig's keys. Values that were resolved are written as numbers,
  * so that reading them again gives the same model. */
-#include "runtime/model/clt_mpt_config_internal.h"
+#include "runtime/model/mpt/clt_mpt_config_internal.h"
 
 static json_t *number_or_null(double v, double none) {
     return v == none ? json_null() : json_real(v);
@@ -90,7 +90,8 @@ static json_t *blocks_to_json(const clt_mpt_config *c) {
     return json_null();
 }
 
-json_t *clt_mpt_config_to_json(const clt_mpt_config *c) {
+json_t *clt_mpt_config_to_json(const clt_model_config *config) {
+    const clt_mpt_config *c = (const clt_mpt_config *)config;
     json_t *o = json_pack("{s:s s:I s:I s:I s:I s:I s:I}", "model_type", "mpt", "d_model",
                           (json_int_t)c->d_model, "n_heads", (json_int_t)c->n_heads, "n_layers",
                           (json_int_t)c->n_layers, "head_dim", (json_int_t)c->head_dim, "max_seq_len",

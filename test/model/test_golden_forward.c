@@ -9,17 +9,17 @@
 
 #include "runtime/base/clt_json.h"
 #include "runtime/checkpoint/clt_safetensors.h"
-#include "runtime/model/clt_mpt.h"
+#include "runtime/model/mpt/clt_mpt_config.h"
 #include "test/test_util.h"
 
 enum { SAMPLES = 4 };
 static const double LOGIT_BOUND = 4e-6, GRAD_BOUND = 2e-5, LOSS_BOUND = 2e-6;
 
 typedef struct {
-    clt_mpt_config cfg;
+    clt_model_config *cfg;
     clt_slab_table table;
     clt_slab *weights, *grads;
-    clt_mpt *model;
+    clt_model *model;
     clt_safetensors *want;
     int64_t T;
     int32_t *tokens, *targets;
@@ -74,26 +74,27 @@ static void open_golden(golden *g, const char *set, int device, clt_recompute re
     char *path = in_set(set, "hf/config.json");
     json_t *j;
     tu_assert_ok(clt_json_load(path, 1 << 20, 16, &j), path);
-    tu_assert_ok(clt_mpt_config_from_json(j, true, NULL, NULL, &g->cfg), path);
+    tu_assert_ok(clt_model_config_from_json(j, true, path, &g->cfg), path);
     json_decref(j);
     clt_free(path);
-    tu_assert_ok(clt_mpt_table(&g->cfg, &g->table), "table");
+    tu_assert_ok(clt_model_table(g->cfg, &g->table), "table");
     /* Pieces of 256 KiB: tensors lie in several buffers. */
     tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 256 << 10, "weights", &g->weights), "weights");
     tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 256 << 10, "gradients", &g->grads),
                  "gradients");
     load_weights(g, set);
     load_tokens(g, set);
-    clt_mpt_shape shape = {.microbatch = SAMPLES, .seq = g->T, .training = true, .recompute = recompute};
-    tu_assert_ok(clt_mpt_create(&g->cfg, &shape, tu_ops(device), g->weights, NULL, &g->model), "model");
+    clt_model_shape shape = {.microbatch = SAMPLES, .seq = g->T, .training = true, .recompute = recompute};
+    tu_assert_ok(clt_model_create(g->cfg, &shape, tu_ops(device), g->weights, NULL, &g->model), "model");
     g->want = open_tensors(set, "forward.safetensors");
 }
 
 static void close_golden(golden *g) {
-    clt_mpt_destroy(g->model);
+    clt_model_destroy(g->model);
     clt_slab_destroy(g->weights);
     clt_slab_destroy(g->grads);
     clt_slab_table_free(&g->table);
+    clt_model_config_free(g->cfg);
     clt_safetensors_close(g->want);
     clt_free(g->tokens);
     clt_free(g->targets);
@@ -113,10 +114,10 @@ static double relative(const float *got, const float *want, size_t n) {
 }
 
 static void check_logits(golden *g) {
-    size_t n, V = (size_t)g->cfg.vocab_size, T = (size_t)g->T;
+    size_t n, V = (size_t)clt_model_get_facts(g->cfg).vocab_size, T = (size_t)g->T;
     float *want = tensor(g->want, "logits", &n), *got = clt_malloc(n * sizeof *got);
     for (size_t s = 0; s < SAMPLES; s++)
-        tu_assert_ok(clt_mpt_logits(g->model, g->tokens + s * T, g->T, 0, g->T, got + s * T * V), "logits");
+        tu_assert_ok(clt_model_logits(g->model, g->tokens + s * T, g->T, 0, g->T, got + s * T * V), "logits");
     double d = relative(got, want, n);
     printf("    logits %.2g", d);
     assert_true(d < LOGIT_BOUND);
@@ -127,11 +128,12 @@ static void check_logits(golden *g) {
 static void check_activations(golden *g) {
     size_t n;
     char name[32];
-    for (int i = -1; i <= g->cfg.n_layers; i++) {
-        snprintf(name, sizeof name, i < 0 ? "emb" : i < g->cfg.n_layers ? "block%d" : "norm_f", i);
+    const int layers = (int)clt_model_get_facts(g->cfg).layers;
+    for (int i = -1; i <= layers; i++) {
+        snprintf(name, sizeof name, i < 0 ? "emb" : i < layers ? "block%d" : "norm_f", i);
         char *key = clt_format("act.%s", name);
         float *want = tensor(g->want, key, &n), *got = clt_malloc(n * sizeof *got);
-        tu_assert_ok(clt_mpt_activation(g->model, name, got, n), name);
+        tu_assert_ok(clt_model_activation(g->model, name, got, n), name);
         double d = relative(got, want, n);
         if (d >= LOGIT_BOUND) fail_msg("%s differs by %g of its largest value", name, d);
         clt_free(want);
@@ -142,8 +144,9 @@ static void check_activations(golden *g) {
 
 /* The key part of Wqkv.bias without rope or qk norm, and k_ln.bias, have an exact gradient of zero. */
 static void mask_zero_gradients(const golden *g, const char *name, float *x) {
-    int64_t q = g->cfg.n_heads * g->cfg.head_dim, k = g->cfg.kv_n_heads * g->cfg.head_dim;
-    bool bias = strstr(name, "Wqkv.bias") != NULL && g->cfg.rope == CLT_ROPE_NONE;
+    const clt_mpt_config *c = (const clt_mpt_config *)g->cfg;
+    int64_t q = c->n_heads * c->head_dim, k = c->kv_n_heads * c->head_dim;
+    bool bias = strstr(name, "Wqkv.bias") != NULL && c->rope == CLT_ROPE_NONE;
     if (bias)
         for (int64_t i = 0; i < k; i++) x[q + i] = 0;
     if (strstr(name, "k_ln.bias"))
@@ -188,15 +191,15 @@ static void check_set(const char *set, int device, clt_recompute recompute) {
     open_golden(&g, set, device, recompute);
     tu_assert_ok(clt_buffer_create(tu_device(device), sizeof sums, "losses", &loss), "losses");
     int64_t targets = SAMPLES * (g.T - 1);
-    clt_mpt_batch b = {.samples = SAMPLES,
-                       .tokens = g.tokens,
-                       .targets = g.targets,
-                       .weight = (float)(1.0 / (double)targets),
-                       .lane_first = true,
-                       .lane_last = true,
-                       .grads = g.grads,
-                       .sample_loss = {loss, 0}};
-    tu_assert_ok(clt_mpt_train(g.model, &b), "train");
+    const clt_batch b = {.samples = SAMPLES,
+                         .field = {[CLT_TEXT_TOKENS] = g.tokens, [CLT_TEXT_TARGETS] = g.targets}};
+    const clt_model_pass pass = {.batch = &b,
+                                 .weight = (float)(1.0 / (double)targets),
+                                 .lane_first = true,
+                                 .lane_last = true,
+                                 .grads = g.grads,
+                                 .sample_loss = {loss, 0}};
+    tu_assert_ok(clt_model_train(g.model, &pass), "train");
     tu_assert_ok(clt_buffer_read(loss, 0, sums, sizeof sums), "losses");
     double got = 0, want = json_real_value(json_object_get(j, "loss"));
     for (int i = 0; i < SAMPLES; i++) got += (double)sums[i];
@@ -207,7 +210,7 @@ static void check_set(const char *set, int device, clt_recompute recompute) {
     check_gradients(&g, json_real_value(json_object_get(j, "grad_global_l2")));
     check_logits(&g);
     printf("\n");
-    assert_int_equal(clt_mpt_param_count(&g.cfg), json_integer_value(json_object_get(j, "n_params")));
+    assert_int_equal(clt_model_param_count(g.cfg), json_integer_value(json_object_get(j, "n_params")));
     clt_buffer_destroy(loss);
     close_golden(&g);
     json_decref(j);
