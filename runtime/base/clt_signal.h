@@ -9,7 +9,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CLT_SIGNAL_TIME = 1000 }; /* no signal: the time set by clt_signal_at has come */
+/* What is no signal. */
+enum {
+    CLT_SIGNAL_TIME = 1000, /* the time set by clt_signal_at has come */
+    CLT_SIGNAL_CALLER       /* the program that embeds the library asks */
+};
 
 /* Starts a thread that takes the signals. Call it before other threads start: all of them must have these
  * signals blocked, as they do when their creator has. speak: SIGINT is answered with a line (of several ranks

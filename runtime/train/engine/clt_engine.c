@@ -187,6 +187,15 @@ void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {
     e->judge_ctx = ctx;
 }
 
+clt_status clt_engine_text_model(clt_engine *e, clt_model **out) {
+    const clt_model_shape shape = {.microbatch = 1,
+                                   .seq = clt_model_get_facts(e->cfg->model).max_seq_len,
+                                   .cache = true,
+                                   .numerics = e->cfg->numerics,
+                                   .type = e->cfg->precision};
+    return clt_model_create(e->cfg->model, &shape, e->ops, e->weights, e->narrow, out);
+}
+
 clt_loss_scale *clt_engine_loss_scale(clt_engine *e) {
     return &e->scale;
 }

@@ -31,6 +31,9 @@ const clt_slab_table *clt_engine_table(const clt_engine *e);
 const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n);
 /* After the weights were loaded or initialised: makes their 16-bit copy anew, where there is one. Queued. */
 clt_status clt_engine_weights_changed(clt_engine *e);
+/* A model for generating text with the engine's weights, as they are at each call; it keeps keys and values.
+ * The caller destroys it before the engine. */
+clt_status clt_engine_text_model(clt_engine *e, clt_model **out);
 /* The scale of amp_fp16, to save and restore. */
 clt_loss_scale *clt_engine_loss_scale(clt_engine *e);
 

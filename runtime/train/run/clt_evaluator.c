@@ -19,7 +19,7 @@ clt_status clt_run_eval_batch(clt_run *r, clt_loader *l, int64_t epoch, int64_t 
     return clt_engine_eval(r->engine, &b, sums);
 }
 
-static clt_status eval_loader(clt_run *r, int index, bool json) {
+clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row) {
     const clt_loader_config *lc = &r->cfg->evals[index];
     clt_loader *l = r->evals[index];
     int64_t B = r->cfg->device_eval_batch_size * clt_group_size(r->group), N = clt_loader_num_samples(l);
@@ -29,35 +29,41 @@ static clt_status eval_loader(clt_run *r, int index, bool json) {
     double start = clt_now();
     for (int64_t i = 0; i < batches; i++) {
         CLT_TRY(clt_run_eval_batch(r, l, 0, i * B, CLT_MIN(B, N - i * B), false, &sums));
-        if (clt_group_stop(r->group)) return CLT_OK;
+        if (clt_group_stop(r->group)) return CLT_STOPPED;
         clt_sinks_eval_progress(r->sinks, lc->label, i + 1, batches);
     }
     double n = (double)CLT_MAX(sums.targets, 1), loss = sums.loss / n;
-    clt_eval_row row = {.batch = r->progress.now.batch,
-                        .label = lc->label,
-                        .loss = loss,
-                        .perplexity = exp(loss),
-                        .accuracy = (double)sums.correct / n,
-                        .samples = CLT_MIN(N, batches * B),
-                        .seconds = clt_now() - start};
+    *row = (clt_eval_row){.batch = r->progress.now.batch,
+                          .label = lc->label,
+                          .loss = loss,
+                          .perplexity = exp(loss),
+                          .accuracy = (double)sums.correct / n,
+                          .samples = CLT_MIN(N, batches * B),
+                          .seconds = clt_now() - start};
     clt_progress_end();
-    clt_sinks_eval(r->sinks, &row);
-    if (json && clt_group_rank(r->group) == 0) {
-        clt_str b = {0};
-        clt_json_escape(&b, lc->label);
-        printf(
-            "{\"label\":%s,\"batch\":%lld,\"eval_loss\":%.9g,\"eval_perplexity\":%.9g,\"eval_accuracy\":%.9g,"
-            "\"samples\":%lld}\n",
-            b.s, (long long)row.batch, row.loss, row.perplexity, row.accuracy, (long long)row.samples);
-        clt_str_free(&b);
-    }
+    clt_sinks_eval(r->sinks, row);
     return CLT_OK;
+}
+
+static void print_json(const clt_eval_row *row) {
+    clt_str b = {0};
+    clt_json_escape(&b, row->label);
+    printf("{\"label\":%s,\"batch\":%lld,\"eval_loss\":%.9g,\"eval_perplexity\":%.9g,\"eval_accuracy\":%.9g,"
+           "\"samples\":%lld}\n",
+           b.s, (long long)row->batch, row->loss, row->perplexity, row->accuracy, (long long)row->samples);
+    clt_str_free(&b);
 }
 
 clt_status clt_run_eval(clt_run *r, bool json) {
     double start = clt_now();
     clt_group_note(r->group, r->progress.now.batch, "evaluation");
-    for (int i = 0; i < r->cfg->n_evals; i++) CLT_TRY(eval_loader(r, i, json));
+    for (int i = 0; i < r->cfg->n_evals; i++) {
+        clt_eval_row row;
+        clt_status st = clt_run_eval_loader(r, i, &row);
+        if (st == CLT_STOPPED) break; /* the caller sees that the run is to stop */
+        CLT_TRY(st);
+        if (json && clt_group_rank(r->group) == 0) print_json(&row);
+    }
     r->pace.eval_seconds += clt_now() - start;
     return CLT_OK;
 }
@@ -87,7 +93,8 @@ static clt_status open_evaluation(clt_run *r) {
     CLT_TRY(clt_run_load(r, r->origin.path, false, false));
     CLT_TRY(note_batch(r, r->origin.path));
     CLT_TRY(clt_engine_weights_changed(r->engine));
-    return clt_sinks_create(c, NULL, clt_group_rank(r->group) == 0, 0, &r->sinks);
+    const clt_sinks_params s = {.cfg = c, .main_rank = clt_group_rank(r->group) == 0};
+    return clt_sinks_create(&s, &r->sinks);
 }
 
 static clt_status check_evaluation(const clt_config *c) {

@@ -346,6 +346,9 @@ void clt_run_note_end(clt_run *r, const char *why);
  * once clt_group_stop says that the run is to stop. */
 clt_status clt_run_eval(clt_run *r, bool json);
 
+/* One of them. CLT_STOPPED, without a result: the run is to stop. */
+clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row);
+
 /* `samples` samples from place `first` of an epoch on, added to *sums. Once clt_group_stop says that the run
  * is to stop it does nothing, unless `anyway`. */
 clt_status clt_run_eval_batch(clt_run *r, clt_loader *l, int64_t epoch, int64_t first, int64_t samples,

@@ -145,8 +145,13 @@ static clt_status find_start(clt_run *r) {
 }
 
 static clt_status open_sinks(clt_run *r) {
-    return clt_sinks_create(r->cfg, r->files.folder, clt_group_rank(r->group) == 0,
-                            r->progress.batches_per_epoch, &r->sinks);
+    const clt_sinks_params p = {.cfg = r->cfg,
+                                .folder = r->files.folder,
+                                .main_rank = clt_group_rank(r->group) == 0,
+                                .batches_per_epoch = r->progress.batches_per_epoch,
+                                .row = r->opt->row,
+                                .row_ctx = r->opt->row_ctx};
+    return clt_sinks_create(&p, &r->sinks);
 }
 
 static clt_status load_weights(clt_run *r) {
