@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <strings.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_thread.h"
@@ -49,16 +48,13 @@ static void open_cache(clt_device *dev, const char *dir) {
     dev->cache_dir = NULL;
 }
 
-/* Which driver keeps compiled programs itself, computes on threads that wait, or is slow to read its own
- * declarations, is not something that can be asked for or probed. */
-static void driver_habits(clt_device *dev, int local_size) {
-    bool pocl = strcasecmp(dev->facts.platform, "Portable Computing Language") == 0;
-    bool simulator = strcasecmp(dev->facts.platform, "Oclgrind") == 0;
-    bool intel_cpu = strncasecmp(dev->facts.platform, "Intel", 5) == 0 && dev->facts.type == CLT_DEVICE_CPU;
-    if (intel_cpu && dev->facts.compute_units > 1) dev->waiter = clt_waiter_create();
-    dev->driver_caches = pocl || simulator;
-    dev->declares = pocl;
-    dev->lazy_compile = pocl && local_size > 1; /* only matters if others compile the same */
+static void take_quirks(clt_device *dev, int local_size) {
+    for (int q = 0; q < CLT_QUIRKS; q++)
+        if (clt_quirk_of(&dev->facts, q)) dev->quirks |= 1u << q;
+    dev->declares = clt_has_quirk(dev, CLT_QUIRK_SLOW_DECLARATIONS);
+    dev->launch_turns = clt_has_quirk(dev, CLT_QUIRK_COMPILES_AT_LAUNCH) && local_size > 1;
+    if (clt_has_quirk(dev, CLT_QUIRK_USES_WAITING_THREAD) && dev->facts.compute_units > 1)
+        dev->waiter = clt_waiter_create();
 }
 
 static clt_status create_queue(clt_device *dev) {
@@ -79,7 +75,7 @@ static int helpers_most(const clt_device *dev, int local_size, int sharing) {
     const uint64_t of_memory = dev->facts.global_mem / 16 / (512u << 20) / (uint64_t)CLT_MAX(sharing, 1);
     const long given = clt_env_long(CLT_ENV_BUILD_HELPERS, -1);
     if (given >= 0) return (int)CLT_MIN(given, 64L);
-    if (dev->driver_caches) return 0;
+    if (clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS)) return 0;
     const int cores = CLT_MIN(clt_cpu_count() / CLT_MAX(local_size, 1) - 1, (int)MOST);
     if (dev->facts.type == CLT_DEVICE_CPU) return cores;
     return (int)CLT_MIN((uint64_t)CLT_MAX(cores, 0), of_memory);
@@ -138,7 +134,7 @@ clt_status clt_device_open_helper(int platform, int device, const char *id, cons
     clt_free(found);
     dev->timeout = timeout;
     dev->cache_dir = cache_dir ? clt_strdup(cache_dir) : NULL;
-    driver_habits(dev, 1);
+    take_quirks(dev, 1);
     if (e == CL_SUCCESS) {
         *out = dev;
         return CLT_OK;
@@ -164,7 +160,7 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
         int fair = sharing > 1 ? CLT_MAX((int)f->facts.compute_units / sharing, 1) : 0;
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
-    driver_habits(dev, p->local_size);
+    take_quirks(dev, p->local_size);
     clt_debug("opening %s", dev->facts.name);
     clt_status st = create_queue(dev);
     clt_debug("%s has a context and a queue", dev->facts.name);

@@ -9,6 +9,7 @@
 #include "runtime/base/clt_hash.h"
 #include "runtime/device/clt_cache.h"
 #include "runtime/device/clt_device.h"
+#include "runtime/device/clt_quirks.h"
 
 /* A device that was found, before it is opened. */
 typedef struct {
@@ -86,13 +87,13 @@ struct clt_device {
     char *cache_dir; /* NULL: caching is off */
     double timeout;
     bool profile, hung, steady, assert_steady;
-    bool again;         /* measure instead of using what is stored */
-    bool peaks_again;   /* clt_device_measure_peaks */
-    bool driver_caches; /* the driver has a program cache of its own */
-    bool lazy_compile;  /* code is made at the first launch of each work-group size, for several processes */
-    bool rehearses;     /* clt_device_rehearse */
-    bool rehearsed;     /* that was, once */
-    bool declares;      /* programs bring their own declarations of built-in functions; clt_kernel.c */
+    bool again;        /* measure instead of using what is stored */
+    bool peaks_again;  /* clt_device_measure_peaks */
+    unsigned quirks;   /* bit q: clt_quirk q is in effect; see clt_has_quirk */
+    bool launch_turns; /* first launches are made by one process of the host at a time */
+    bool rehearses;    /* clt_device_rehearse */
+    bool rehearsed;    /* that was, once */
+    bool declares;     /* programs are built with include/clt_builtins.clh; off once one needs more */
     clt_device_counters counters;
     clt_buffer *buffers;
     clt_program *programs;
@@ -113,6 +114,10 @@ struct clt_device {
     cl_event gate;          /* test hook, see clt_device_gate */
     clt_recorder *recorder; /* NULL: launches are not recorded */
 };
+
+static inline bool clt_has_quirk(const clt_device *dev, clt_quirk quirk) {
+    return dev->quirks >> quirk & 1;
+}
 
 /* clt_device.c: device `device` of platform `platform` to build programs with, without probing; CLT_FAIL,
  * with no message, if its id is another one. */

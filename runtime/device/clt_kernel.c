@@ -155,7 +155,7 @@ static cl_int set_arg(clt_kernel *k, cl_uint i, const clt_arg *a) {
  * others wait until it is in the driver's cache. -1: nothing to wait for. */
 static int first_launch_lock(clt_kernel *k, int dims, const size_t *local) {
     size_t size = 1;
-    if (!k->dev->lazy_compile || !k->dev->cache_dir) return -1;
+    if (!k->dev->launch_turns || !k->dev->cache_dir) return -1;
     for (int d = 0; d < dims && local; d++) size = size * 65537 + local[d];
     for (size_t i = 0; i < CLT_COUNT_OF(k->warm); i++) {
         if (k->warm[i] == size) return -1;

@@ -108,15 +108,6 @@ static void make_id(clt_found *f) {
 
 /* --- advice --- */
 
-/* Driver libraries that do nothing until an .icd file names them, and a part of their platform's name. */
-static const struct {
-    const char *lib, *icd, *platform;
-} drivers[] = {
-    {"libnvidia-opencl.so.1", "nvidia.icd", "NVIDIA"},  {"libamdocl64.so", "amdocl64.icd", "AMD"},
-    {"libintelocl.so", "intel-cpu.icd", "Intel"},       {"libigdrcl.so", "intel-gpu.icd", "Intel"},
-    {"libpocl.so.2", "pocl.icd", "Portable Computing"}, {"libRusticlOpenCL.so.1", "rusticl.icd", "rusticl"},
-};
-
 /* Where drivers are installed: the dynamic linker's usual folders, then what vendors choose. */
 static const char *const driver_dirs[] = {"/usr/lib/x86_64-linux-gnu",
                                           "/usr/lib/aarch64-linux-gnu",
@@ -174,18 +165,19 @@ char *clt_device_unregistered(void) {
     cl_uint np = 0;
     if (clGetPlatformIDs(MAX_PLATFORMS, platform, &np) != CL_SUCCESS) np = 0;
     clt_str b = {0};
-    for (size_t i = 0; i < CLT_COUNT_OF(drivers); i++) {
-        bool registered = is_registered(dir, drivers[i].lib);
+    for (int i = 0; i < clt_known_drivers_count; i++) {
+        const clt_known_driver *d = &clt_known_drivers[i];
+        bool registered = is_registered(dir, d->library);
         for (cl_uint p = 0; p < CLT_MIN(np, (cl_uint)MAX_PLATFORMS); p++) {
             char name[128];
             platform_text(platform[p], CL_PLATFORM_NAME, name, sizeof name);
-            registered |= strstr(name, drivers[i].platform) != NULL;
+            registered |= strstr(name, d->platform) != NULL;
         }
-        char *path = registered ? NULL : find_driver(drivers[i].lib);
+        char *path = registered ? NULL : find_driver(d->library);
         if (path)
             clt_str_addf(&b,
                          "\n  the driver %s is present but not registered; to register it: echo %s > %s/%s",
-                         path, path, dir, drivers[i].icd);
+                         path, path, dir, d->icd);
         clt_free(path);
     }
     return b.s;

@@ -137,8 +137,6 @@ static bool probe_block_reads(clt_device *dev, const uint32_t *in) {
     return true;
 }
 
-/* Only asked of NVIDIA's GPUs: other compilers may end the program over an instruction that they do not know.
- */
 static bool probe_ptx(clt_device *dev, const uint32_t *in) {
     static const char source[] = "__kernel void probe(__global const uint *in, __global uint *out)\n"
                                  "{\n"
@@ -148,7 +146,7 @@ static bool probe_ptx(clt_device *dev, const uint32_t *in) {
                                  "    out[i] = lane + (in[i] & 32u);\n"
                                  "}\n";
     uint32_t out[64];
-    if (dev->facts.type != CLT_DEVICE_GPU || !strstr(dev->facts.vendor, "NVIDIA")) return false;
+    if (!clt_has_quirk(dev, CLT_QUIRK_TAKES_INLINE_ASM)) return false;
     return probe64(dev, source, "-cl-std=CL1.2", in, out) && memcmp(in, out, sizeof out) == 0;
 }
 

@@ -309,7 +309,8 @@ static clt_status build_and_keep(clt_device *dev, const clt_program_text *t, boo
     size_t n = 0;
     clt_status st = build_source(dev, t->what, t->source, t->options, t->key, quiet, out, &ptx);
     const bool second_pass = ptx != NULL;
-    if (st == CLT_OK && !dev->driver_caches) data = take_binary(dev, *out, &ptx, &n);
+    if (st == CLT_OK && !clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS))
+        data = take_binary(dev, *out, &ptx, &n);
     if (data && dev->facts.inline_ptx && !second_pass && !reload(dev, data, n, out)) {
         clt_free(data);
         data = NULL;
@@ -342,7 +343,7 @@ static cl_program from_helper(clt_device *dev, const clt_program_text *t) {
 
 /* Of the processes of a host one builds; the others then find it in a cache. */
 static clt_status build(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out) {
-    const bool own = dev->cache_dir && !dev->driver_caches;
+    const bool own = dev->cache_dir && !clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS);
     if (own && (*out = load_binary(dev, t->key, t->options)) != NULL) return CLT_OK;
     CLT_TRY(clt_steady_check(dev, "building program", t->what));
     if ((*out = from_helper(dev, t)) != NULL) return CLT_OK;
@@ -361,7 +362,7 @@ clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char *
     int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, t->key, dev->timeout) : -1;
     clt_status st = CLT_OK;
     *data = NULL;
-    if (dev->driver_caches || !clt_cache_get(dev->cache_dir, name, data, bytes))
+    if (clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS) || !clt_cache_get(dev->cache_dir, name, data, bytes))
         st = build_and_keep(dev, t, true, &p, data, bytes);
     clt_cache_unlock(lock);
     if (p) clReleaseProgram(p);
@@ -371,7 +372,7 @@ clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char *
 bool clt_program_is_known(const clt_device *dev, clt_hash128 key) {
     for (int i = 0; i < dev->programs_n; i++)
         if (dev->programs[i].key.hi == key.hi && dev->programs[i].key.lo == key.lo) return true;
-    if (!dev->cache_dir || dev->driver_caches) return false;
+    if (!dev->cache_dir || clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS)) return false;
     char name[48];
     binary_name(key, name);
     char *path = clt_path_join(dev->cache_dir, name);

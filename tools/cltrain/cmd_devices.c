@@ -5,6 +5,7 @@
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/device/clt_device.h"
+#include "runtime/device/clt_quirks.h"
 
 static const char *type_name(clt_device_type t) {
     return t == CLT_DEVICE_GPU ? "GPU" : t == CLT_DEVICE_CPU ? "CPU" : "accelerator";
@@ -73,6 +74,15 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
         printf("%s      runs          numerics: exact no (%s), fast yes\n", bar, f->exact_reason);
 }
 
+static void print_quirks(const clt_device_facts *f, const char *bar) {
+    const char *label = "quirks";
+    for (int q = 0; q < CLT_QUIRKS; q++) {
+        if (!clt_quirk_of(f, q)) continue;
+        printf("%s      %-13s %s: %s\n", bar, label, clt_quirk_name(q), clt_quirk_effect(q));
+        label = "";
+    }
+}
+
 static void print_tree(const clt_device_facts *list, int n, int preferred) {
     for (int i = 0; i < n; i++) {
         const clt_device_facts *f = &list[i];
@@ -91,6 +101,7 @@ static void print_tree(const clt_device_facts *list, int n, int preferred) {
         printf("%s      memory        %s, largest buffer %s\n", bar,
                clt_human_bytes((double)f->global_mem, memory), clt_human_bytes((double)f->max_alloc, most));
         print_probed(f, bar);
+        print_quirks(f, bar);
     }
 }
 
@@ -136,8 +147,15 @@ static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
     json_bool(b, "correct_rounding_option", f->correct_rounding_option);
     json_bool(b, "exact", f->exact);
     json_text(b, "exact_reason", f->exact_reason);
-    clt_str_addf(b, "\"subgroup_size\":%u,\"local_mem\":%llu,\"copy_gbps\":%.3f}", f->subgroup_size,
-                 (unsigned long long)f->local_mem, f->copy_gbps);
+    clt_str_addf(b, "\"subgroup_size\":%u,\"local_mem\":%llu,\"copy_gbps\":%.3f,\"quirks\":[",
+                 f->subgroup_size, (unsigned long long)f->local_mem, f->copy_gbps);
+    const char *comma = "";
+    for (int q = 0; q < CLT_QUIRKS; q++) {
+        if (!clt_quirk_of(f, q)) continue;
+        clt_str_addf(b, "%s\"%s\"", comma, clt_quirk_name(q));
+        comma = ",";
+    }
+    clt_str_add(b, "]}");
 }
 
 static void print_json(const clt_device_facts *list, int n, int preferred) {
