@@ -7,6 +7,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_thread.h"
 #include "runtime/device/clt_helpers.h"
+#include "runtime/device/clt_probe.h"
 #include "runtime/device/clt_record.h"
 #include "runtime/device/clt_waiter.h"
 

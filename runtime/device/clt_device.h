@@ -34,19 +34,12 @@ typedef struct {
     bool says_subgroups, local_is_global;
     const char
         *host_cpu; /* CPU devices: the CPU's name, so that two runtimes on one CPU count as one device */
-    /* probed */
+    /* Found by probing; 0 where the answer is no. clt_facts.def says what each one means. */
     bool probed;
-    bool half_arithmetic, subgroups, fp64, inline_ptx;
-    bool mma_bf16;          /* inline PTX has mma.sync m16n8k16 on bf16 */
-    uint32_t tile16_wave;   /* lanes of a wave whose matrix unit clt_tile16.clh knows; 0: none (AMD) */
-    bool wgmma;             /* inline PTX has wgmma, through the second pass (clt_ptx.h) */
-    uint32_t subgroup_size; /* 0: none */
-    bool block_reads;       /* sub-groups of 16 can be asked for, and read 16 elements in one message */
-    uint64_t local_mem;     /* largest static __local array that was built and run */
-    bool exact_div, exact_sqrt, exact_fma, denormals, correct_rounding_option;
-    bool exact; /* all that numerics: exact needs; else exact_reason says what fails */
-    char exact_reason[160];
-    double copy_gbps; /* host to device through pinned memory; 0 when not measured */
+#define CLT_FACT(type, name) type name;
+#include "runtime/device/clt_facts.def"
+#undef CLT_FACT
+    char exact_reason[160]; /* "" with exact, otherwise what numerics: exact lacks */
 } clt_device_facts;
 
 typedef struct {

@@ -130,16 +130,6 @@ clt_status clt_platform_find(clt_found **out, int *count);
  * many of the host's ranks get the same device and *share this rank's place among them. */
 clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
                       int *index, int *share, int *sharing);
-/* clt_probe.c: fills the probed part of dev->facts, from the cache or by running. */
-clt_status clt_probe(clt_device *dev);
-/* Whether the cache has what was probed. */
-bool clt_probe_is_stored(const clt_device *dev);
-/* Builds `source` with exactly these options, without a message; NULL if it does not build. */
-cl_program clt_probe_build(clt_device *dev, const char *source, const char *options);
-/* Runs kernel `probe(in, out)` once over `items` in groups of `group`; false if anything refuses. */
-bool clt_probe_run(clt_device *dev, cl_program p, const void *in, size_t in_bytes, void *out,
-                   size_t out_bytes, size_t items, size_t group);
-
 /* clt_error.c: OpenCL's name of an error code. */
 const char *clt_cl_name(cl_int e);
 /* The message and status of a failed call: "WHAT on DEVICE failed: CL_...", with what to do where that is
@@ -178,6 +168,9 @@ void clt_tensor_map_free(clt_device *dev);
 void clt_kernels_free(clt_device *dev);
 
 /* clt_program.c */
+#define CLT_LANGUAGE_OPTION "-cl-std=CL1.2"
+#define CLT_ROUNDING_OPTION                                                                                  \
+    "-cl-fp32-correctly-rounded-divide-sqrt" /* with the fact correct_rounding_option */
 /* `options` with those of every program here; malloc'ed. */
 char *clt_program_options(const clt_device *dev, const char *options);
 clt_hash128 clt_program_key(const clt_device *dev, const char *source, const char *options);
@@ -214,5 +207,9 @@ clt_status clt_record_launch(const clt_launch_call *c);
 /* Text with `#include "..."` of files under clkernels/ expanded; `file` names it and anchors relative paths.
  */
 char *clt_source_expand(const char *file, const char *text);
+/* The text of a probe under clkernels/, includes expanded; malloc'ed, NULL if there is none. A folder that
+ * CLTRAIN_KERNEL_PATH names need not hold it: then the built-in text is used, because what a device can do
+ * must not depend on a folder that holds other kernels. */
+char *clt_source_probe(const char *file);
 
 #endif

@@ -3,32 +3,7 @@
 
 #include <string.h>
 
-/* ACC independent chains of type T per work-item, `n` times RUN fma each, so that counting takes few of the
- * instructions. The chains end in one store, so that nothing can be left out. */
-static const char fma_source[] =
-    "__kernel void peak_fma(__global T *out, ulong out_off, float m, float c, ulong n)\n"
-    "{\n"
-    "    T x[ACC];\n"
-    "#pragma unroll\n"
-    "    for (int a = 0; a < ACC; a++) x[a] = (T)(m * (float)a);\n"
-    "    for (ulong i = 0; i < n; i++) {\n"
-    "#pragma unroll\n"
-    "        for (int r = 0; r < RUN; r++)\n"
-    "#pragma unroll\n"
-    "            for (int a = 0; a < ACC; a++) x[a] = fma(x[a], (T)m, (T)c);\n"
-    "    }\n"
-    "    T sum = x[0];\n"
-    "#pragma unroll\n"
-    "    for (int a = 1; a < ACC; a++) sum += x[a];\n"
-    "    out[out_off + get_global_id(0)] = sum;\n"
-    "}\n";
-
-static const char copy_source[] =
-    "__kernel void peak_copy(__global const T *x, ulong x_off, __global T *y, ulong y_off, ulong run)\n"
-    "{\n"
-    "    size_t first = get_global_id(0) * RUN_OF_ITEM, step = STEP;\n"
-    "    for (ulong i = 0; i < run; i++) y[y_off + first + i * step] = x[x_off + first + i * step];\n"
-    "}\n";
+#include "runtime/device/clt_record.h"
 
 #define LONG_ENOUGH 0.05
 
@@ -70,7 +45,7 @@ static clt_status fma_rate(clt_device *dev, const char *type, int lanes, int acc
     bool cpu = dev->facts.type == CLT_DEVICE_CPU;
     work w = {.items = cpu ? dev->facts.compute_units * 4u : dev->facts.compute_units * 2048u,
               .group = cpu ? 1 : 256};
-    CLT_TRY(clt_kernel_from_text(dev, "peak_fma", fma_source, "peak_fma", options, &w.kernel));
+    CLT_TRY(clt_kernel_get(dev, "peak/peak_fma.cl", "peak_fma", options, &w.kernel));
     fit_groups(&w);
     double seconds = 0;
     uint64_t n = 100;
@@ -94,7 +69,7 @@ static clt_status copy_rate(clt_device *dev, clt_buffer *x, clt_buffer *y, doubl
     snprintf(options, sizeof options,
              cpu ? "-DT=float16 -DRUN_OF_ITEM=%zu -DSTEP=1" : "-DT=float4 -DRUN_OF_ITEM=1 -DSTEP=%zu",
              cpu ? run : w.items);
-    CLT_TRY(clt_kernel_from_text(dev, "peak_copy", copy_source, "peak_copy", options, &w.kernel));
+    CLT_TRY(clt_kernel_get(dev, "peak/peak_copy.cl", "peak_copy", options, &w.kernel));
     fit_groups(&w);
     const clt_arg arg[5] = {CLT_REF(((clt_ref){x, 0})), CLT_REF(((clt_ref){y, 0})), CLT_U64(run)};
     memcpy(w.arg, arg, sizeof arg);
@@ -199,7 +174,11 @@ static void store(clt_device *dev, bool matrix, const peaks *p) {
 static clt_status find(clt_device *dev, bool matrix, peaks *p) {
     peaks now = {0};
     if (load(dev, matrix, p) && !p->exceeded && !dev->peaks_again) return CLT_OK;
-    CLT_TRY(matrix ? measure_matrix(dev, &now.rate[0]) : measure(dev, &now.rate[0], &now.rate[1]));
+    clt_record_pause(dev, true); /* no part of the work that is recorded */
+    const clt_status st =
+        matrix ? measure_matrix(dev, &now.rate[0]) : measure(dev, &now.rate[0], &now.rate[1]);
+    clt_record_pause(dev, false);
+    CLT_TRY(st);
     for (int i = 0; i < 2; i++) p->rate[i] = CLT_MAX(p->rate[i], now.rate[i]);
     p->exceeded = false;
     if (p->rate[0] > 0) store(dev, matrix, p);

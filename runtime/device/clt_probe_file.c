@@ -1,11 +1,11 @@
 /* Probes that a kernel file brings along: what only variant tables ask of a device. */
-#include "runtime/device/clt_device_private.h"
+#include "runtime/device/clt_probe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { ITEMS = 64 };
-static const char options[] = "-cl-std=CL1.2 -DPROBE=1";
+static const char options[] = CLT_LANGUAGE_OPTION " -DPROBE=1";
 
 /* The work-group size that the kernel demands, or ITEMS; 0 if there is no kernel `probe`. */
 static size_t group_of(clt_device *dev, cl_program p) {

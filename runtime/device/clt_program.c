@@ -12,17 +12,15 @@
 #include "runtime/device/clt_helpers.h"
 #include "runtime/device/clt_ptx.h"
 
-#define LANGUAGE "-cl-std=CL1.2"
-#define ROUNDING "-cl-fp32-correctly-rounded-divide-sqrt"
-
 const char *clt_kernel_common_options(void) {
-    return LANGUAGE " " ROUNDING;
+    return CLT_LANGUAGE_OPTION " " CLT_ROUNDING_OPTION;
 }
 
 /* --- building --- */
 
 char *clt_program_options(const clt_device *dev, const char *options) {
-    return clt_format("%s%s%s%s", LANGUAGE, dev->facts.correct_rounding_option ? " " ROUNDING : "",
+    return clt_format("%s%s%s%s", CLT_LANGUAGE_OPTION,
+                      dev->facts.correct_rounding_option ? " " CLT_ROUNDING_OPTION : "",
                       options && *options ? " " : "", options ? options : "");
 }
 

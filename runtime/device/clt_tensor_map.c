@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/device/clt_device_private.h"
+#include "runtime/device/clt_record.h"
 
 /* --- the driver's library --- */
 
@@ -208,21 +209,22 @@ static clt_status open_maps(clt_device *dev) {
 
 /* --- making one --- */
 
-static clt_status where_kernel(clt_device *dev, clt_kernel **k) {
-    static const char source[] = "__kernel void where(__global const uchar *p, __global ulong *out)\n"
-                                 "{\n"
-                                 "    *out = (ulong)p;\n"
-                                 "}\n";
-    return clt_kernel_from_text(dev, "where a buffer lies", source, "where", "", k);
+static clt_status address_kernel(clt_device *dev, clt_kernel **k) {
+    return clt_kernel_get(dev, "probe/address.cl", "address", "", k);
 }
 
-/* Where the buffer lies for a kernel. Buffers do not move. */
-static clt_status address_of(clt_device *dev, clt_buffer *b) {
+/* The address at which a kernel sees the buffer; buffers do not move. A record has no use for it: elsewhere
+ * the buffer has another one. */
+static clt_status find_address(clt_device *dev, clt_buffer *b) {
     static const size_t one = 1;
     clt_kernel *k;
     if (b->address) return CLT_OK;
-    CLT_TRY(where_kernel(dev, &k));
-    CLT_TRY(clt_launch(k, 1, &one, &one, (clt_arg[]){CLT_BUF(b), CLT_BUF(dev->tensor_maps->where)}, 2));
+    CLT_TRY(address_kernel(dev, &k));
+    clt_record_pause(dev, true);
+    const clt_arg args[] = {CLT_BUF(b), CLT_BUF(dev->tensor_maps->where)};
+    const clt_status st = clt_launch(k, 1, &one, &one, args, 2);
+    clt_record_pause(dev, false);
+    CLT_TRY(st);
     return clt_buffer_read(dev->tensor_maps->where, 0, &b->address, sizeof b->address);
 }
 
@@ -248,7 +250,7 @@ static clt_status encode(clt_device *dev, const clt_tensor_map_params *p, uint64
 clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, clt_ref *out) {
     clt_kernel *k;
     *out = clt_ref_none();
-    if (dev->rehearses) return where_kernel(dev, &k);
+    if (dev->rehearses) return address_kernel(dev, &k);
     CLT_TRY(open_maps(dev));
     struct clt_tensor_maps *t = dev->tensor_maps;
     const int bucket = bucket_of(p);
@@ -259,7 +261,7 @@ clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, c
         if (!clt_tensor_map_fits(p))
             return clt_error(CLT_FAIL, "a tensor of '%s' is not aligned as a tensor map needs it",
                              p->ref.buf ? p->ref.buf->name : "");
-        CLT_TRY(address_of(dev, p->ref.buf));
+        CLT_TRY(find_address(dev, p->ref.buf));
         CLT_TRY(encode(dev, p, map));
         slot = take_slot(t);
         if (t->slot[slot].used) drop(t, slot);

@@ -350,25 +350,7 @@ static void hung_device_is_given_up(void **state) {
     clt_device_close(d);
 }
 
-/* --- facts and compute units --- */
-
-static void facts_are_probed(void **state) {
-    (void)state;
-    clt_device_facts *list;
-    int n;
-    assert_int_equal(clt_device_list(true, &list, &n), CLT_OK);
-    assert_true(n > 0);
-    for (int i = 0; i < n; i++) {
-        const clt_device_facts *f = &list[i];
-        assert_true(f->probed && f->global_mem > 0 && f->max_alloc > 0 && f->compute_units > 0);
-        assert_true(f->local_mem >= 16384);
-        assert_int_equal(f->exact, f->exact_reason[0] == 0);
-        if (f->exact) assert_true(f->exact_div && f->exact_sqrt && f->exact_fma && f->denormals);
-        assert_int_equal(f->subgroups, f->subgroup_size > 0);
-        assert_true(f->says_subgroups || !f->block_reads);
-    }
-    clt_free(list);
-}
+/* --- compute units --- */
 
 static void units_can_be_limited(void **state) {
     (void)state;
@@ -442,7 +424,6 @@ int main(void) {
         cmocka_unit_test(kernels_are_timed),
         cmocka_unit_test(steady_state_is_watched),
         cmocka_unit_test(hung_device_is_given_up),
-        cmocka_unit_test(facts_are_probed),
         cmocka_unit_test(units_can_be_limited),
         cmocka_unit_test(clblast_multiplies),
     };
