@@ -187,8 +187,10 @@ clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *
  * (CLTRAIN_BUILD_HELPERS=0, one core, drivers that keep their programs in parts that only a launch makes). A
  * failure in between is no failure of the work, which goes on and says itself what it cannot do: between the
  * two, clt_error on this thread prints nothing (clt_error_quiet). */
-/* First of all in main: true, and the exit code, if this process was started as a helper. Programs whose main
- * does not ask have no helpers. */
+/* For cltrain's own programs, first in main: true, with the exit code, if this process was started as a
+ * helper. It gives the library what a host program keeps for itself: child processes (helpers), stderr while
+ * a driver compiles what may fail, and a handler at exit (clt_quiet.h). A program that embeds the library
+ * does not call it, and has none of these; README.md lists what else happens to a process. */
 bool clt_device_helper_main(int argc, char **argv, int *code);
 bool clt_device_rehearse(clt_device *dev);
 void clt_device_rehearsed(clt_device *dev);

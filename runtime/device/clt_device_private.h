@@ -182,8 +182,6 @@ clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quie
 clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char **data, size_t *bytes);
 /* Whether it was built in this process or is in the cache; drivers may know others. */
 bool clt_program_is_known(const clt_device *dev, clt_hash128 key);
-/* clBuildProgram whose failure nobody shall see, unless the driver ends the program over it. */
-cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options);
 /* Builds *p, and for a source marked for the second pass (clt_ptx.h) on a device with inline PTX puts the
  * program of that pass in its place. *text gets the rewritten PTX, for the caller to free. */
 cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/device/clt_ptx.h"
+#include "runtime/device/clt_quiet.h"
 
 #define WORD "--build-helper"
 enum { MOST = 16, MOST_BYTES = 256 << 20 };
@@ -108,6 +109,7 @@ static int serve(char **argv) {
 }
 
 bool clt_device_helper_main(int argc, char **argv, int *code) {
+    clt_quiet_allow();
     if (argc == 7 && !strcmp(argv[1], WORD)) {
         *code = serve(argv);
         return true;

@@ -145,7 +145,8 @@ static void peaks_name(const clt_device *dev, bool matrix, char name[64]) {
     snprintf(name, 64, "%s.%u.%s", dev->id, dev->facts.compute_units, matrix ? "matrixpeak" : "peaks");
 }
 
-/* The entry is the rates and, if that is so, the word `exceeded`. */
+/* The entry is the rates and, if that is so, the word `exceeded`. Whole numbers: a host program's locale may
+ * write fractions with a comma. */
 static bool load(const clt_device *dev, bool matrix, peaks *p) {
     char name[64], *text;
     size_t bytes;
@@ -163,8 +164,8 @@ static void store(clt_device *dev, bool matrix, const peaks *p) {
     char name[64];
     peaks_name(dev, matrix, name);
     clt_str text = {0};
-    clt_str_addf(&text, "%.6g", p->rate[0]);
-    if (!matrix) clt_str_addf(&text, " %.6g", p->rate[1]);
+    clt_str_addf(&text, "%.0f", p->rate[0]);
+    if (!matrix) clt_str_addf(&text, " %.0f", p->rate[1]);
     if (p->exceeded) clt_str_add(&text, " exceeded");
     clt_cache_put(dev->cache_dir, name, text.s, text.len);
     clt_str_free(&text);

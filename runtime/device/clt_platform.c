@@ -1,6 +1,7 @@
 /* Which devices there are, and what their drivers say about them. */
 #include "runtime/device/clt_device_private.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "runtime/base/clt_host.h"
@@ -34,21 +35,25 @@ static uint64_t device_number(cl_device_id d, cl_device_info what, size_t size) 
 }
 #define NUMBER(d, what, type) ((uint64_t)device_number(d, what, sizeof(type)))
 
-/* "model name" of the host's CPU. Two OpenCL runtimes on this host drive the same one. */
-static const char *host_cpu(void) {
-    static char name[128];
-    if (name[0]) return name;
-    snprintf(name, sizeof name, "CPU");
+/* "model name" of the host's CPU: two OpenCL runtimes on one host drive the same CPU. */
+static char host_cpu_name[128] = "CPU";
+
+static void read_host_cpu(void) {
     FILE *f = fopen("/proc/cpuinfo", "r");
     char line[512];
     while (f && fgets(line, sizeof line, f)) {
         if (strncmp(line, "model name", 10) != 0) continue;
-        char *s = strchr(line, ':');
-        if (s) snprintf(name, sizeof name, "%.*s", (int)strcspn(s + 2, "\n"), s + 2);
+        const char *s = strchr(line, ':');
+        if (s) snprintf(host_cpu_name, sizeof host_cpu_name, "%.*s", (int)strcspn(s + 2, "\n"), s + 2);
         break;
     }
     if (f) fclose(f);
-    return name;
+}
+
+static const char *host_cpu(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_host_cpu);
+    return host_cpu_name;
 }
 
 static bool has_word(const char *list, const char *word) {
@@ -197,7 +202,7 @@ static clt_status no_device(const char *found) {
 
 /* --- enumeration --- */
 
-clt_status clt_platform_find(clt_found **out, int *count) {
+static clt_status find_all(clt_found **out, int *count) {
     cl_uint np = 0;
     cl_platform_id platform[MAX_PLATFORMS];
     if (clGetPlatformIDs(MAX_PLATFORMS, platform, &np) != CL_SUCCESS || np == 0)
@@ -231,4 +236,13 @@ clt_status clt_platform_find(clt_found **out, int *count) {
     *out = list;
     *count = n;
     return CLT_OK;
+}
+
+/* Drivers start at the first enumeration, and PoCL does not survive two threads that make it start. */
+clt_status clt_platform_find(clt_found **out, int *count) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    const clt_status st = find_all(out, count);
+    pthread_mutex_unlock(&lock);
+    return st;
 }

@@ -1,16 +1,12 @@
 /* Programs: built once per (source, options), by this process, by a helper, or found in the cache. */
 #include "runtime/device/clt_device_private.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_helpers.h"
 #include "runtime/device/clt_ptx.h"
+#include "runtime/device/clt_quiet.h"
 
 const char *clt_kernel_common_options(void) {
     return CLT_LANGUAGE_OPTION " " CLT_ROUNDING_OPTION;
@@ -152,53 +148,11 @@ static char *take_binary(const clt_device *dev, cl_program p, char **ptx, size_t
     return data;
 }
 
-/* A quiet build of this thread: what stands at stderr's place, and the real one. */
-static _Thread_local struct {
-    const char *device; /* NULL: none is under way */
-    int text, saved;
-} quiet_build;
-
-/* A compiler inside the driver may end the program: LLVM does where the disk is full. Its last line is all
- * that says why. */
-static void driver_ended_us(void) {
-    char text[2048];
-    if (!quiet_build.device) return;
-    dup2(quiet_build.saved, STDERR_FILENO);
-    const off_t end = lseek(quiet_build.text, 0, SEEK_END), most = sizeof text - 1;
-    ssize_t n = end > 0 ? pread(quiet_build.text, text, (size_t)most, end > most ? end - most : 0) : 0;
-    while (n > 0 && text[n - 1] == '\n') n--;
-    text[CLT_MAX(n, 0)] = 0;
-    const char *line = strrchr(text, '\n');
-    clt_error(CLT_FAIL, "the driver of %s ended the program while it compiled%s%s", quiet_build.device,
-              *text ? ": " : "", line ? line + 1 : text);
-}
-
-static void watch_for_the_end(void) {
-    atexit(driver_ended_us);
-}
-
-/* Some drivers write their compiler's complaints to stderr past the build log, where they would look like
- * errors of this program. */
-cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_for_the_end);
-    fflush(stderr);
-    int text = memfd_create("stderr", MFD_CLOEXEC);
-    if (text < 0) text = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    int saved = text >= 0 ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
-    if (saved >= 0) {
-        dup2(text, STDERR_FILENO);
-        quiet_build.text = text;
-        quiet_build.saved = saved;
-        quiet_build.device = dev->facts.name;
-    }
-    cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
-    quiet_build.device = NULL;
-    if (saved >= 0) {
-        dup2(saved, STDERR_FILENO);
-        close(saved);
-    }
-    if (text >= 0) close(text);
+/* The driver's build, whose failure is a message unless `quiet`. */
+static cl_int run_build(clt_device *dev, cl_program p, const char *options, bool quiet) {
+    if (quiet) clt_quiet_begin(dev->facts.name);
+    const cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    if (quiet) clt_quiet_end();
     return e;
 }
 
@@ -227,14 +181,12 @@ static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **tex
     clReleaseProgram(*p);
     *p = second;
     if (status != CL_SUCCESS) return status;
-    return quiet ? clt_build_quietly(dev, second, "")
-                 : clBuildProgram(second, 1, &dev->device, "", NULL, NULL);
+    return run_build(dev, second, "", quiet);
 }
 
 cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
                         char **text) {
-    cl_int e = quiet ? clt_build_quietly(dev, *p, options)
-                     : clBuildProgram(*p, 1, &dev->device, options, NULL, NULL);
+    cl_int e = run_build(dev, *p, options, quiet);
     if (e == CL_SUCCESS && dev->facts.inline_ptx && clt_ptx_is_marked(source))
         e = second_pass(dev, p, quiet, text);
     return e;
@@ -252,7 +204,7 @@ static bool build_declared(clt_device *dev, const char *source, const char *opti
     cl_program p = clCreateProgramWithSource(dev->context, 2, text, NULL, &e);
     if (e != CL_SUCCESS) return false;
     char *more = clt_format("%s -D_OPENCL_H_", options);
-    e = quiet ? clt_build_quietly(dev, p, more) : clBuildProgram(p, 1, &dev->device, more, NULL, NULL);
+    e = run_build(dev, p, more, quiet);
     clt_free(more);
     if (e == CL_SUCCESS)
         *out = p;

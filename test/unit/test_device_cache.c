@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -149,19 +151,119 @@ static void facts_are_kept(void **state) {
     clt_free(dir);
 }
 
-/* These stand before the driver's: of the buffers from here on that many are refused; a build ends the
- * program. Declared here, because only runtime/device includes OpenCL's headers. */
-static bool build_ends;
+/* --- stderr while a driver compiles --- */
+
+/* This stands before the driver's. Declared here, because only runtime/device includes OpenCL's headers. */
+static void (*during_build)(void);
 
 int clBuildProgram(void *program, unsigned n, void *const *devices, const char *options,
                    void (*notify)(void *, void *), void *data) {
     static int (*next)(void *, unsigned, void *const *, const char *, void (*)(void *, void *), void *);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clBuildProgram");
-    if (!build_ends) return next(program, n, devices, options, notify, data);
+    if (during_build) during_build();
+    return next(program, n, devices, options, notify, data);
+}
+
+static void end_the_program(void) {
     fprintf(stderr, "some words\nLLVM ERROR: no space left\n");
     exit(1);
 }
 
+static void *end_from_another_thread(void *p) {
+    (void)p;
+    fprintf(stderr, "another thread has had enough\n");
+    exit(1);
+}
+
+static void wait_for_the_end(void) {
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, end_from_another_thread, NULL), 0);
+    for (;;) pause();
+}
+
+/* The first of two builds waits half a second for the other to begin, and ends before it. */
+static void overlap(void) {
+    static atomic_int count;
+    const int mine = atomic_fetch_add(&count, 1);
+    const double start = clt_now();
+    while (mine == 0 && atomic_load(&count) < 2 && clt_now() - start < 0.5) clt_sleep(0.001);
+    if (mine == 1) clt_sleep(0.2);
+}
+
+static void *open_one(void *dir) {
+    const clt_device_params p = {.cache_dir = dir, .local_size = 1};
+    clt_device *dev;
+    if (clt_device_open(&p, &dev) == CLT_OK) clt_device_close(dev);
+    return NULL;
+}
+
+/* The child of `said_by`: opens a device in an empty cache, so that probes are built, in one thread or in
+ * two. */
+static int probe_as(const char *how, char *dir) {
+    char *argv[] = {(char *)self, NULL};
+    int code;
+    pthread_t thread;
+    char *other = clt_path_join(dir, "other");
+    if (strcmp(how, "host") != 0) clt_device_helper_main(1, argv, &code);
+    during_build = !strcmp(how, "thread") ? wait_for_the_end
+                   : !strcmp(how, "two")  ? overlap
+                                          : end_the_program;
+    if (!strcmp(how, "two")) assert_int_equal(pthread_create(&thread, NULL, open_one, other), 0);
+    open_one(dir);
+    if (!strcmp(how, "two")) pthread_join(thread, NULL);
+    clt_free(other);
+    fprintf(stderr, "stderr is back\n");
+    return 0;
+}
+
+/* What a child that probes in the given way wrote to stderr. */
+static void said_by(const char *how, char said[4096]) {
+    char *dir = clt_path_join(folder, how), *command = clt_format("%s probe %s %s 2>&1", self, how, dir);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    said[fread(said, 1, 4095, f)] = 0;
+    const int status = pclose(f);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == (strcmp(how, "two") != 0));
+    clt_free(command);
+    clt_free(dir);
+}
+
+/* Complaints of a compiler are kept off the terminal, but not the last words of one that ends the program. */
+static void a_driver_that_ends_the_program_is_named(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("end", said);
+    assert_non_null(strstr(said, "ended the program while it compiled: LLVM ERROR: no space left\n"));
+    assert_null(strstr(said, "some words"));
+}
+
+static void last_words_of_another_thread_are_kept(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("thread", said);
+    assert_non_null(strstr(said, "another thread has had enough\n"));
+    assert_null(strstr(said, "ended the program"));
+}
+
+/* A program that embeds the library keeps its stderr. */
+static void a_host_keeps_its_stderr(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("host", said);
+    assert_non_null(strstr(said, "some words\nLLVM ERROR: no space left\n"));
+    assert_null(strstr(said, "ended the program"));
+}
+
+static void builds_of_two_threads_give_stderr_back(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("two", said);
+    assert_non_null(strstr(said, "stderr is back\n"));
+}
+
+/* --- shortages --- */
+
+/* This stands before the driver's: of the buffers from here on that many are refused. */
 static int refused_from = -1, refused_to, buffers;
 
 void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *host, int *error) {
@@ -203,21 +305,6 @@ static void facts_found_while_short_are_not_kept(void **state) {
         clt_free(dir);
         clt_free(name);
     }
-}
-
-/* Complaints of a compiler are kept off the terminal, but not the last words of one that ends the program. */
-static void a_driver_that_ends_the_program_is_named(void **state) {
-    (void)state;
-    char *dir = clt_path_join(folder, "ended"), *command = clt_format("%s end %s 2>&1", self, dir);
-    char said[4096];
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    said[fread(said, 1, sizeof said - 1, f)] = 0;
-    assert_int_not_equal(pclose(f), 0);
-    assert_non_null(strstr(said, "ended the program while it compiled: LLVM ERROR: no space left\n"));
-    assert_null(strstr(said, "some words"));
-    clt_free(command);
-    clt_free(dir);
 }
 
 /* --- program binaries, where the driver has no cache of its own --- */
@@ -373,18 +460,12 @@ static void any_builtin_function_builds(void **state) {
 
 int main(int argc, char **argv) {
     self = argv[0];
+    if (argc == 4 && !strcmp(argv[1], "probe")) return probe_as(argv[2], argv[3]);
     if (argc == 4) { /* the child of one_process_builds: "use", pattern, folder */
         clt_device_counters c;
         clt_status st = use(argv[2], argv[3], 9, &c);
         if (st == CLT_OK) printf("%d %d\n", (int)c.programs_built, (int)c.programs_loaded);
         return clt_status_exit_code(st);
-    }
-    if (argc == 3) { /* the child of a_driver_that_ends_the_program_is_named: "end", folder */
-        clt_device_params p = clt_device_params_default();
-        clt_device *dev;
-        p.cache_dir = argv[2];
-        build_ends = true;
-        return clt_device_open(&p, &dev) == CLT_OK ? 0 : 2;
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_prove_themselves),
@@ -393,6 +474,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(facts_are_kept),
         cmocka_unit_test(facts_found_while_short_are_not_kept),
         cmocka_unit_test(a_driver_that_ends_the_program_is_named),
+        cmocka_unit_test(last_words_of_another_thread_are_kept),
+        cmocka_unit_test(a_host_keeps_its_stderr),
+        cmocka_unit_test(builds_of_two_threads_give_stderr_back),
         cmocka_unit_test(warm_start_builds_nothing),
         cmocka_unit_test(strange_binary_is_rebuilt),
         cmocka_unit_test(one_process_builds),
