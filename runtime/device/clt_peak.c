@@ -1,11 +1,12 @@
-/* The device's peak rates, as a loop of nothing but fma and a loop of nothing but copying reach them. */
+/* The device's peak rates: what kernels reach that do nothing but fma, products of matrix units, or copies.
+ */
 #include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 
 #include "runtime/device/clt_record.h"
 
-#define LONG_ENOUGH 0.05
+#define LONG_ENOUGH 0.05 /* seconds over which the fastest launch is looked for */
 
 typedef struct {
     clt_kernel *kernel;
@@ -13,8 +14,8 @@ typedef struct {
     clt_arg arg[5];
 } work;
 
-/* Seconds of the fastest of `rounds` launches, and of all that fit in `least` seconds: what else the device
- * has to do for a moment shall not count. */
+/* Seconds of the fastest launch, of `rounds` and of as many as fit in `least` seconds: other work on the
+ * device makes a launch slower, never faster. */
 static clt_status best_of(clt_device *dev, const work *w, int rounds, double least, double *seconds) {
     const double began = clt_now();
     double best = 0;
@@ -30,7 +31,7 @@ static clt_status best_of(clt_device *dev, const work *w, int rounds, double lea
     return CLT_OK;
 }
 
-/* Work-groups that the device takes for this kernel, and only whole ones. */
+/* Limits the work-group to what the device allows for this kernel, and the items to whole groups. */
 static void fit_groups(work *w) {
     w->group = CLT_MIN(w->group, CLT_MIN(clt_kernel_max_work_group(w->kernel), w->items));
     w->items -= w->items % w->group;
@@ -49,7 +50,7 @@ static clt_status fma_rate(clt_device *dev, const char *type, int lanes, int acc
     fit_groups(&w);
     double seconds = 0;
     uint64_t n = 100;
-    for (;; n *= 4) { /* until a launch is long beside the time that starting and waiting take */
+    for (;; n *= 4) { /* until a launch takes much longer than starting it and waiting for it */
         const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.999f), CLT_F32(0.001f), CLT_U64(n)};
         memcpy(w.arg, arg, sizeof arg);
         CLT_TRY(best_of(dev, &w, 2, 0, &seconds));
@@ -109,7 +110,7 @@ static clt_status matrix_rate(clt_device *dev, bool wgmma, clt_buffer *out, doub
     const char *options = wgmma ? " -DWGMMA=1" : " -DWGMMA=0";
     *flops = 0;
     if (clt_kernel_try(dev, "peak/peak_matrix.cl", "peak_matrix", options, &w.kernel) != CLT_OK) {
-        clt_debug("peak/peak_matrix.cl does not build on %s: the rate of its matrix units stays unknown",
+        clt_debug("peak/peak_matrix.cl does not build on %s: the peak rate of its matrix units is unknown",
                   dev->facts.name);
         return CLT_OK;
     }
@@ -134,19 +135,19 @@ static clt_status measure_matrix(clt_device *dev, double *flops) {
     return st;
 }
 
-/* --- what is stored --- */
+/* --- stored rates --- */
 
 typedef struct {
     double rate[2];
-    bool exceeded; /* something was faster than the first one since: that was measured on a busy device */
+    bool exceeded; /* work was faster than rate[0], which was therefore measured on a busy device */
 } peaks;
 
 static void peaks_name(const clt_device *dev, bool matrix, char name[64]) {
     snprintf(name, 64, "%s.%u.%s", dev->id, dev->facts.compute_units, matrix ? "matrixpeak" : "peaks");
 }
 
-/* The entry is the rates and, if that is so, the word `exceeded`. Whole numbers: a host program's locale may
- * write fractions with a comma. */
+/* The entry is the rates and, where it holds, the word `exceeded`. Rates are written without a fraction,
+ * whose comma or dot would depend on the locale of a host program. */
 static bool load(const clt_device *dev, bool matrix, peaks *p) {
     char name[64], *text;
     size_t bytes;
@@ -171,11 +172,11 @@ static void store(clt_device *dev, bool matrix, const peaks *p) {
     clt_str_free(&text);
 }
 
-/* What else runs makes a device slower and never faster: of two measurements the larger one counts. */
+/* Other work on the device makes a measurement smaller, never larger: the larger of two counts. */
 static clt_status find(clt_device *dev, bool matrix, peaks *p) {
     peaks now = {0};
     if (load(dev, matrix, p) && !p->exceeded && !dev->peaks_again) return CLT_OK;
-    clt_record_pause(dev, true); /* no part of the work that is recorded */
+    clt_record_pause(dev, true); /* the measurement is not part of the work that is recorded */
     const clt_status st =
         matrix ? measure_matrix(dev, &now.rate[0]) : measure(dev, &now.rate[0], &now.rate[1]);
     clt_record_pause(dev, false);

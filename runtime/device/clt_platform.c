@@ -1,4 +1,4 @@
-/* Which devices there are, and what their drivers say about them. */
+/* The devices of all platforms, what their drivers report, and advice where there is none. */
 #include "runtime/device/clt_device_private.h"
 
 #include <pthread.h>
@@ -84,7 +84,7 @@ static void read_facts(clt_found *f) {
     if (x->type == CLT_DEVICE_CPU) x->host_cpu = host_cpu();
     x->global_mem = NUMBER(d, CL_DEVICE_GLOBAL_MEM_SIZE, cl_ulong);
     x->max_alloc = NUMBER(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, cl_ulong);
-    if (x->type == CLT_DEVICE_CPU) { /* not every driver looks at the limits of a container */
+    if (x->type == CLT_DEVICE_CPU) { /* not every driver knows the limits of a container */
         const uint64_t host = clt_host_memory();
         x->global_mem = CLT_MIN(x->global_mem, host);
         x->max_alloc = CLT_MIN(x->max_alloc, x->global_mem);
@@ -113,7 +113,7 @@ static void make_id(clt_found *f) {
 
 /* --- advice --- */
 
-/* Where drivers are installed: the dynamic linker's usual folders, then what vendors choose. */
+/* Where drivers are installed: the dynamic linker's usual folders, then those of vendors. */
 static const char *const driver_dirs[] = {"/usr/lib/x86_64-linux-gnu",
                                           "/usr/lib/aarch64-linux-gnu",
                                           "/usr/lib64",
@@ -128,8 +128,8 @@ static const char *const driver_dirs[] = {"/usr/lib/x86_64-linux-gnu",
                                           "/usr/lib/x86_64-linux-gnu/intel-opencl",
                                           "/usr/lib/wsl/lib"};
 
-/* Full name of the library if it is in one of the folders of a colon list, malloc'ed, or NULL. Not loaded: a
- * driver that somebody forgot to register may also be one that does not work. */
+/* The path of the library if it is in one of the folders of a colon list, malloc'ed; otherwise NULL. It is
+ * not loaded: a driver that is not registered may not work. */
 static char *find_in(const char *list, const char *lib) {
     for (const char *s = list; s && *s;) {
         size_t n = strcspn(s, ":");
@@ -192,9 +192,9 @@ static clt_status no_device(const char *found) {
     const char *vendors = clt_env(CLT_ENV_OCL_ICD_VENDORS);
     char *present = clt_device_unregistered();
     clt_status st = clt_error(CLT_NO_DEVICE,
-                              "%s (drivers are listed in %s)%s\n  a driver for CPUs: apt install "
-                              "pocl-opencl-icd; for GPUs install the vendor's "
-                              "OpenCL driver; then `cltrain devices` shows it",
+                              "%s (drivers are registered in %s)%s\n  to get a driver for CPUs: apt install "
+                              "pocl-opencl-icd; for a GPU install its vendor's OpenCL driver; then run "
+                              "`cltrain devices`",
                               found, vendors ? vendors : "/etc/OpenCL/vendors", present ? present : "");
     clt_free(present);
     return st;
@@ -206,7 +206,7 @@ static clt_status find_all(clt_found **out, int *count) {
     cl_uint np = 0;
     cl_platform_id platform[MAX_PLATFORMS];
     if (clGetPlatformIDs(MAX_PLATFORMS, platform, &np) != CL_SUCCESS || np == 0)
-        return no_device("there is no OpenCL platform");
+        return no_device("no OpenCL platform was found");
     np = CLT_MIN(np, (cl_uint)MAX_PLATFORMS);
     clt_found *list = NULL;
     int n = 0;
@@ -231,7 +231,7 @@ static clt_status find_all(clt_found **out, int *count) {
     }
     if (n == 0) {
         clt_free(list);
-        return no_device("there are OpenCL platforms, but none has a usable device");
+        return no_device("no OpenCL platform has a usable device");
     }
     *out = list;
     *count = n;

@@ -1,4 +1,4 @@
-/* Programs: built once per (source, options), by this process, by a helper, or found in the cache. */
+/* Programs: built once for each (source, options), by this process or a helper, or loaded from the cache. */
 #include "runtime/device/clt_device_private.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static void first_errors(clt_str *out, const char *log) {
     }
 }
 
-/* The message of a failed build; source, options and log go to a file. */
+/* The message of a failed build; log, options and source go to a file that it names. */
 static clt_status build_failed(clt_device *dev, cl_program p, const char *what, const char *source,
                                const char *options, clt_hash128 key, cl_int e) {
     const char *tmp = clt_env(CLT_ENV_TMPDIR);
@@ -85,7 +85,7 @@ static void binary_name(clt_hash128 key, char name[48]) {
     snprintf(name, 48, "%s.bin", hex);
 }
 
-/* A program from its binary, or NULL. NVIDIA's is assembler text, which was made with the options already. */
+/* A program from its binary, or NULL. NVIDIA's binary is assembler text, which has the options in it. */
 static cl_program from_binary(clt_device *dev, const char *data, size_t bytes, const char *options) {
     const unsigned char *binary = (const unsigned char *)data;
     cl_int e, status = CL_SUCCESS;
@@ -109,13 +109,13 @@ static cl_program load_binary(clt_device *dev, clt_hash128 key, const char *opti
     clt_free(data);
     if (p) dev->counters.programs_loaded++;
     if (!p) {
-        clt_debug("cache entry %s does not load and is built again", name);
+        clt_debug("the driver refuses cache entry %s; the program is built again", name);
         clt_cache_drop(dev->cache_dir, name);
     }
     return p;
 }
 
-/* The program's binary for the device with a terminating zero, or NULL. */
+/* The program's binary with a terminating zero, malloc'ed, or NULL. */
 static unsigned char *binary_of(cl_program p, size_t *bytes) {
     *bytes = 0;
     if (clGetProgramInfo(p, CL_PROGRAM_BINARY_SIZES, sizeof *bytes, bytes, NULL) != CL_SUCCESS || *bytes == 0)
@@ -126,13 +126,12 @@ static unsigned char *binary_of(cl_program p, size_t *bytes) {
     return NULL;
 }
 
-/* NVIDIA's programs are loaded from their text as soon as they are built, since later starts load it: what
- * was checked and what is used then came out of the assembler in one way. */
+/* A program of NVIDIA is loaded from its assembler text directly after the build. Later starts load it so:
+ * the code that is checked now and the code that is used then are assembled from the same text. */
 static bool reload(clt_device *dev, const char *data, size_t bytes, cl_program *p) {
     cl_program again = from_binary(dev, data, bytes, "");
     if (!again) {
-        clt_debug(
-            "the driver does not take its own assembler text: this program will be built at every start");
+        clt_debug("the driver refuses its own assembler text: this program is built again at every start");
         return false;
     }
     clReleaseProgram(*p);
@@ -140,7 +139,8 @@ static bool reload(clt_device *dev, const char *data, size_t bytes, cl_program *
     return true;
 }
 
-/* What from_binary takes; *ptx, if there is one, is handed over. NULL: the driver does not say. */
+/* What from_binary takes, malloc'ed: *ptx if it is set, which is then NULL, otherwise the driver's binary.
+ * NULL if the driver does not return one. */
 static char *take_binary(const clt_device *dev, cl_program p, char **ptx, size_t *bytes) {
     char *data = *ptx ? *ptx : (char *)binary_of(p, bytes);
     *ptx = NULL;
@@ -156,10 +156,10 @@ static cl_int run_build(clt_device *dev, cl_program p, const char *options, bool
     return e;
 }
 
-/* The second pass (clt_ptx.h): *p, built from a marked source, becomes the program of its rewritten PTX,
- * unless the marks are in what the options leave out. *text gets that PTX, for the message of a failure. */
+/* The second pass (clt_ptx.h): *p, built from a marked source, is replaced by the program of its rewritten
+ * PTX, unless the options leave all marks out. *text gets that PTX, for the message of a failure. */
 static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **text) {
-    const char *why = "the driver does not hand out the program";
+    const char *why = "the driver does not return the program's binary";
     size_t bytes;
     unsigned char *first = binary_of(*p, &bytes);
     if (first && clt_ptx_is_whole((const char *)first)) {
@@ -169,7 +169,7 @@ static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **tex
     *text = first ? clt_ptx_rewrite((const char *)first, &why) : NULL;
     clt_free(first);
     if (!*text) {
-        if (!quiet) clt_warn("instructions for the assembler alone cannot be built: %s", why);
+        if (!quiet) clt_warn("the second pass over PTX is not possible: %s", why);
         return CL_BUILD_PROGRAM_FAILURE;
     }
     cl_int e, status = CL_SUCCESS;
@@ -192,10 +192,9 @@ cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, cons
     return e;
 }
 
-/* PoCL reads 0.9 MB of declarations with every program, also only to find it in its cache: 15 programs of a
- * warm start took it a quarter of a second. This tells it that they were read (the guard of clang's
- * opencl-c.h, which PoCL's own headers ask for too) and puts a short list of our own before the source.
- * False: the program needs more, and is built as everywhere. */
+/* For the quirk slow_declarations: defines the guard of clang's opencl-c.h, which PoCL's own headers test
+ * too, so that the driver does not read its declarations, and puts a short list of ours before the source.
+ * False: the program needs more than that, and is built without this. */
 static bool build_declared(clt_device *dev, const char *source, const char *options, bool quiet,
                            cl_program *out) {
     const char *text[] = {clt_kernel_text("include/clt_builtins.clh"), source};
@@ -213,7 +212,7 @@ static bool build_declared(clt_device *dev, const char *source, const char *opti
     return e == CL_SUCCESS;
 }
 
-/* One try to build; *text: the rewritten PTX of a second pass. */
+/* One attempt to build; *text: the rewritten PTX of a second pass. */
 static cl_int build_once(clt_device *dev, const char *source, const char *options, bool quiet, cl_program *p,
                          char **text) {
     if (dev->declares && build_declared(dev, source, options, quiet, p)) return CL_SUCCESS;
@@ -222,13 +221,13 @@ static cl_int build_once(clt_device *dev, const char *source, const char *option
     if (e != CL_SUCCESS) return e;
     e = clt_build_passes(dev, p, source, options, quiet, text);
     if (e == CL_SUCCESS && dev->declares) {
-        clt_debug("the short declarations do not serve this driver, or this program");
+        clt_debug("this driver or this program needs more than the short declarations");
         dev->declares = false;
     }
     return e;
 }
 
-/* *ptx: the rewritten PTX of a second pass, for the caller to free. */
+/* Builds with messages and counters. *ptx: the rewritten PTX of a second pass, for the caller to free. */
 static clt_status build_source(clt_device *dev, const char *what, const char *source, const char *options,
                                clt_hash128 key, bool quiet, cl_program *out, char **ptx) {
     double start = clt_now();
@@ -252,7 +251,8 @@ static clt_status build_source(clt_device *dev, const char *what, const char *so
     return st;
 }
 
-/* Builds, and keeps the binary in the cache if drivers do not; *binary, if asked for, is the caller's. */
+/* Builds, and stores the binary in the cache if the driver has none. binary (may be NULL): the caller frees
+ * *binary. */
 static clt_status build_and_keep(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out,
                                  char **binary, size_t *bytes) {
     char name[48], *ptx = NULL, *data = NULL;
@@ -277,7 +277,7 @@ static clt_status build_and_keep(clt_device *dev, const clt_program_text *t, boo
     return st;
 }
 
-/* What a helper has made of it, or NULL. */
+/* The program from a helper, or NULL. */
 static cl_program from_helper(clt_device *dev, const clt_program_text *t) {
     char *data = NULL;
     size_t bytes = 0;
@@ -286,12 +286,12 @@ static cl_program from_helper(clt_device *dev, const clt_program_text *t) {
     clt_debug("waited %.3f s for a helper to build %s", clt_now() - start, t->what);
     cl_program p = data ? from_binary(dev, data, bytes, t->options) : NULL;
     if (p) dev->counters.programs_loaded++;
-    if (data && !p) clt_debug("what a helper built of %s does not load; it is built again", t->what);
+    if (data && !p) clt_debug("the driver refuses what a helper built from %s; it is built again", t->what);
     clt_free(data);
     return p;
 }
 
-/* Of the processes of a host one builds; the others then find it in a cache. */
+/* One process of a host builds; the others wait and find the program in a cache. */
 static clt_status build(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out) {
     const bool own = dev->cache_dir && !clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS);
     if (own && (*out = load_binary(dev, t->key, t->options)) != NULL) return CLT_OK;
@@ -336,7 +336,7 @@ clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quie
         const clt_program *p = &dev->programs[i];
         if (p->key.hi != t->key.hi || p->key.lo != t->key.lo) continue;
         if (!p->program && quiet) return CLT_FAIL;
-        if (!p->program) continue; /* failed quietly before: build again for the message */
+        if (!p->program) continue; /* failed before without a message: build again for the message */
         *out = p->program;
         return CLT_OK;
     }

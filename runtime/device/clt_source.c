@@ -1,4 +1,5 @@
-/* Kernel texts: the table that tools/build/embed.c made, or files on disk, with their includes expanded. */
+/* Kernel texts, with their includes expanded: from the table that tools/build/embed.c makes, or from files.
+ */
 #include "runtime/device/clt_device_private.h"
 
 #include <pthread.h>
@@ -16,7 +17,7 @@ extern const int clt_embedded_count;
 
 enum { MAX_DEPTH = 16, MAX_FILE = 4 << 20 };
 
-/* Expanded texts live as long as the process: they are handed out as borrowed pointers. */
+/* Expanded texts are kept until the process ends: callers borrow them. */
 static struct { char *file, *text; } * expanded;
 static int expanded_n, expanded_cap;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -111,7 +112,8 @@ static void expand(clt_str *out, const char *file, const char *text, origin from
                 expand(out, path, inner, from, depth + 1);
                 clt_str_addf(out, "\n#line %d \"%s\"\n", number + 1, file);
             } else {
-                clt_str_addf(out, "#error \"no kernel file %s (or includes nested too deep)\"\n", rel);
+                clt_str_addf(out, "#error \"kernel file %s does not exist, or includes nest too deep\"\n",
+                             rel);
             }
             clt_free(inner);
             clt_free(path);

@@ -1,3 +1,4 @@
+/* The maps of a device: one buffer with SLOTS places, found by a hash of their parameters. */
 #include "runtime/device/clt_tensor_map.h"
 
 #include <dlfcn.h>
@@ -48,11 +49,11 @@ static void load(void) {
 /* --- maps of a device --- */
 
 enum { SLOTS = 4096, BUCKETS = 4096, MAP_BYTES = 128, STAYS = 1000 };
-_Static_assert(STAYS < SLOTS, "there is always a place that may be taken");
+_Static_assert(STAYS < SLOTS, "one slot can always be reused");
 
 typedef struct {
     clt_tensor_map_params p;
-    uint64_t asked; /* when somebody got it last */
+    uint64_t asked; /* clt_tensor_maps.asked at the last call that returned it */
     int next;       /* in its bucket; -1: end */
     bool used;
 } entry;
@@ -61,10 +62,10 @@ struct clt_tensor_maps {
     clt_buffer *maps, *where;
     int cuda_device;
     void *cuda_context;
-    pthread_t opener; /* makes the context */
+    pthread_t opener; /* opens the context */
     bool opening;
     int next_slot;
-    uint64_t asked; /* maps that were handed out so far */
+    uint64_t asked; /* calls that returned a map */
     int bucket[BUCKETS];
     entry slot[SLOTS];
 };
@@ -135,8 +136,8 @@ void clt_tensor_map_forget(clt_device *dev, const clt_buffer *b) {
         if (t->slot[i].used && t->slot[i].p.ref.buf == b) drop(t, i);
 }
 
-/* The place for a new map: they are taken in turn, but what a launch that is being put together got a moment
- * ago stays as it is. */
+/* A slot for a new map: slots are reused in turn, except those that were returned by the last STAYS calls,
+ * which the launch that is being prepared may use. */
 static int take_slot(struct clt_tensor_maps *t) {
     int slot = t->next_slot;
     while (t->slot[slot].used && t->asked - t->slot[slot].asked < STAYS) slot = (slot + 1) % SLOTS;
@@ -144,7 +145,7 @@ static int take_slot(struct clt_tensor_maps *t) {
     return slot;
 }
 
-/* The context is there, or cannot be had, once this returns. */
+/* Waits until the context is open, or has failed to open. */
 static void await_context(struct clt_tensor_maps *t) {
     if (t->opening) pthread_join(t->opener, NULL);
     t->opening = false;
@@ -154,7 +155,8 @@ void clt_tensor_map_free(clt_device *dev) {
     struct clt_tensor_maps *t = dev->tensor_maps;
     if (!t) return;
     dev->tensor_maps = NULL;
-    if (dev->hung && t->opening) { /* the driver may never answer: what its thread uses stays */
+    if (dev->hung &&
+        t->opening) { /* the thread may never return from the driver; what it uses is not freed */
         pthread_detach(t->opener);
         return;
     }
@@ -194,14 +196,15 @@ static clt_status open_maps(clt_device *dev) {
     begin(dev);
     struct clt_tensor_maps *t = dev->tensor_maps;
     if (!t)
-        return clt_error(CLT_FAIL, "there are no tensor maps on %s: NVIDIA's libcuda.so.1 is needed",
+        return clt_error(CLT_FAIL, "tensor maps are not possible on %s: they need NVIDIA's libcuda.so.1",
                          dev->facts.name);
     clt_status st = clt_buffer_create(dev, sizeof(uint64_t), "tensor maps", &t->where);
     if (st == CLT_OK) st = clt_buffer_create(dev, (size_t)SLOTS * MAP_BYTES, "tensor maps", &t->maps);
     await_context(t);
     if (st == CLT_OK && !t->cuda_context) {
-        dev->counters.shortages++; /* it takes memory, which others may have now */
-        st = clt_error(CLT_FAIL, "tensor maps on %s: the driver's context cannot be made", dev->facts.name);
+        dev->counters.shortages++; /* the context needs memory, which other processes may be using */
+        st = clt_error(CLT_FAIL, "tensor maps are not possible on %s: the driver's context does not open",
+                       dev->facts.name);
     }
     if (st != CLT_OK) clt_tensor_map_free(dev);
     return st;
@@ -259,7 +262,7 @@ clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, c
     if (slot < 0) {
         uint64_t map[MAP_BYTES / 8] __attribute__((aligned(64)));
         if (!clt_tensor_map_fits(p))
-            return clt_error(CLT_FAIL, "a tensor of '%s' is not aligned as a tensor map needs it",
+            return clt_error(CLT_FAIL, "a tensor of '%s' is not aligned as tensor maps need it",
                              p->ref.buf ? p->ref.buf->name : "");
         CLT_TRY(find_address(dev, p->ref.buf));
         CLT_TRY(encode(dev, p, map));

@@ -51,7 +51,7 @@ hung() {
     pid=$started
     ended "$tmp/mark"
     [ -e "$tmp/mark" ] && [ $code = 75 ] && [ $took -ge $((silent * 1000 - 200)) ] && soon $((silent * 1000 + 5000)) && [ "$left" = 0 ] &&
-        grep -q "device .* gave no answer for $silent s" "$log" &&
+        grep -q "device .* did not respond for $silent s" "$log" &&
         named "$rank" "$ranks" "rank $rank (host .*) ends the job at step [1-9][0-9]*, .*: its device hangs"
     report "$name" $? "exit $code after $took ms"
 }
