@@ -119,6 +119,7 @@ static void rows_are_whole(void **state) {
             assert_true(clt_driver_compare(row->driver_from, row->driver_before) < 0);
     }
     for (int q = 0; q < CLT_QUIRKS; q++) {
+        assert_non_null(clt_quirk_name(q));
         assert_true(*clt_quirk_name(q) && *clt_quirk_effect(q));
         assert_null(strpbrk(clt_quirk_name(q), " -\""));
         for (int other = 0; other < q; other++)
