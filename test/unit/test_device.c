@@ -10,7 +10,7 @@
 #include "runtime/device/clt_device_test.h"
 
 static clt_device *dev;
-static char folder[64]; /* scratch of this run */
+static char folder[64]; /* files of this run */
 
 static int set_up(void **state) {
     (void)state;
@@ -79,7 +79,7 @@ static void kernels_run(void **state) {
 static void failing_builds_name_a_log(void **state) {
     (void)state;
     clt_device_params p = clt_device_params_default();
-    p.cache_dir = folder; /* the log's name follows from the program: no other process shall remove it */
+    p.cache_dir = folder; /* the log is named after the program: another process must not remove it */
     clt_device *d = du_open(p);
     clt_kernel *k = NULL;
     const char *bad = "__kernel void bad(__global float *x)\n{\n    x[0] = nonsense;\n}\n";
@@ -148,7 +148,7 @@ static void buffers_move_bytes(void **state) {
     assert_int_equal(clt_buffer_bytes(a), BYTES);
     assert_int_equal(clt_buffer_fill32(a, 0, 0xdeadbeef, BYTES), CLT_OK);
     assert_int_equal(clt_buffer_write(a, 3, src, 1000), CLT_OK);
-    memset(src, 0x55, 1000); /* the data was taken: changing it now has no effect */
+    memset(src, 0x55, 1000); /* the data was copied: changing it now has no effect */
     assert_int_equal(clt_buffer_copy(b, 100, a, 1, 2000), CLT_OK);
     assert_int_equal(clt_buffer_read(b, 100, dst, 2000), CLT_OK);
     static const unsigned char edge[] = {0xbe, 0xad};
@@ -174,7 +174,7 @@ static void buffers_move_bytes(void **state) {
     clt_free(dst);
 }
 
-/* Many writes in a row reuse a few staging blocks; one above their limit goes straight to the device. */
+/* Consecutive writes reuse a few staging blocks; one above their size goes straight to the device. */
 static void writes_are_queued(void **state) {
     (void)state;
     enum { BIG = 17 << 20 };
@@ -189,7 +189,8 @@ static void writes_are_queued(void **state) {
     uint32_t words[200];
     assert_int_equal(clt_buffer_read(b, 0, words, sizeof words), CLT_OK);
     for (uint32_t i = 0; i < 200; i++) assert_int_equal(words[i], i);
-    /* How many blocks are in use at a time is the device's speed: each may be made once. */
+    /* How many blocks are in use at the same time depends on the device's speed: each may be allocated once.
+     */
     assert_true(clt_alloc_count() - allocations <= CLT_COUNT_OF(dev->staging));
     clt_buffer_destroy(b);
     clt_free(x);
@@ -223,7 +224,7 @@ static void too_large_is_said(void **state) {
     assert_null(b);
     du_assert_says("huge logits");
     du_assert_says("larger than the largest single buffer");
-    /* As many as the memory holds: the first one beyond is refused, and nothing was written to any. */
+    /* Buffers until the memory is full: the next one is refused. Nothing is written to any. */
     clt_buffer *list[64];
     int n = 0;
     clt_status st = CLT_OK;
@@ -334,14 +335,14 @@ static void hung_device_is_given_up(void **state) {
     double took = clt_now() - start;
     assert_true(took >= 1);
     du_assert_says("did not respond for 1 s");
-    static float y;        /* outlives the read that stays queued */
-    double fastest = took; /* of some: a busy machine makes one slow */
+    static float y;        /* outlives the read, which stays queued */
+    double fastest = took; /* of several: a busy machine may delay one */
     for (int i = 0; i < 5; i++) {
         start = clt_now();
         assert_int_equal(clt_buffer_read(b, 0, &y, sizeof y), CLT_AGAIN);
         fastest = CLT_MIN(fastest, clt_now() - start);
     }
-    assert_true(fastest < 0.9); /* nobody waits for a hung device a second time */
+    assert_true(fastest < 0.9); /* a hung device is not waited for again */
     assert_int_equal(clt_device_gate(d, false), CLT_OK);
     assert_int_equal(clt_device_finish(d), CLT_OK);
     assert_int_equal(clt_buffer_read(b, 0, &y, sizeof y), CLT_OK);
@@ -365,7 +366,7 @@ static void units_can_be_limited(void **state) {
     assert_int_equal(clt_device_get_facts(d)->compute_units, 1);
     run_saxpy(d);
     clt_device_close(d);
-    /* Ranks that share the CPU get a part each, also when there are more ranks than units. */
+    /* Ranks that share the CPU get a part each, even if there are more ranks than units. */
     for (int ranks = 2; ranks <= 200; ranks += 198) {
         p = clt_device_params_default();
         p.local_size = ranks;
@@ -386,7 +387,7 @@ static void clblast_multiplies(void **state) {
         skip();
     }
     enum { ROWS = 5, COLS = 7, DEEP = 3 };
-    /* Small integers: every order of sums gives the same, exact result. a is stored [k,m], b [n,k]. */
+    /* Small integers, so every order of sums gives the same exact result. a is stored [k,m], b [n,k]. */
     float a[DEEP * ROWS], b[COLS * DEEP], c[ROWS * COLS], want[ROWS * COLS];
     for (int i = 0; i < DEEP * ROWS; i++) a[i] = (float)(i * 7 % 11 - 5);
     for (int i = 0; i < COLS * DEEP; i++) b[i] = (float)(i * 5 % 13 - 6);

@@ -1,5 +1,5 @@
-/* What devices keep on disk: entries that prove themselves whole, facts, program binaries, and one build per
- * host. */
+/* The cache folder: damaged entries, facts, program binaries, one build per host; and stderr while drivers
+ * compile. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static int tear_down(void **state) {
     return clt_io_remove_tree(folder) == CLT_OK ? 0 : -1;
 }
 
-/* Changes one byte of a file, or with at < 0 cuts its last byte off. */
+/* Changes the byte at offset `at` of a file, or with at < 0 removes its last byte. */
 static void damage(const char *path, long at) {
     char *data;
     size_t n;
@@ -43,7 +43,7 @@ static void damage(const char *path, long at) {
     clt_free(data);
 }
 
-static void entries_prove_themselves(void **state) {
+static void damaged_entries_are_dropped(void **state) {
     (void)state;
     const char text[] = "some \0 data";
     char *path = clt_path_join(folder, "entry"), *data;
@@ -66,12 +66,12 @@ static void entries_prove_themselves(void **state) {
     assert_false(clt_cache_get(folder, "entry", &data, &n));
     assert_false(clt_cache_get(NULL, "entry", &data, &n));
     clt_cache_put(NULL, "entry", text, sizeof text);
-    assert_int_equal(mkdir(path, 0777), 0); /* the entry cannot get its name */
+    assert_int_equal(mkdir(path, 0777), 0); /* the entry cannot be renamed to this */
     clt_cache_put(folder, "entry", text, sizeof text);
     assert_int_equal(rmdir(path), 0);
     clt_strv names = {0};
     assert_int_equal(clt_io_list(folder, &names), CLT_OK);
-    assert_int_equal(names.n, 0); /* no temporary names left behind */
+    assert_int_equal(names.n, 0); /* no temporary file is left */
     clt_strv_free(&names);
     clt_free(path);
 }
@@ -153,7 +153,7 @@ static void facts_are_kept(void **state) {
 
 /* --- stderr while a driver compiles --- */
 
-/* This stands before the driver's. Declared here, because only runtime/device includes OpenCL's headers. */
+/* Replaces the driver's function. Declared here, because only runtime/device includes OpenCL's headers. */
 static void (*during_build)(void);
 
 int clBuildProgram(void *program, unsigned n, void *const *devices, const char *options,
@@ -171,7 +171,7 @@ static void end_the_program(void) {
 
 static void *end_from_another_thread(void *p) {
     (void)p;
-    fprintf(stderr, "another thread has had enough\n");
+    fprintf(stderr, "another thread ends the process\n");
     exit(1);
 }
 
@@ -228,7 +228,7 @@ static void said_by(const char *how, char said[4096]) {
     clt_free(dir);
 }
 
-/* Complaints of a compiler are kept off the terminal, but not the last words of one that ends the program. */
+/* A compiler's output is dropped, but not the last line of one that ends the process. */
 static void a_driver_that_ends_the_program_is_named(void **state) {
     (void)state;
     char said[4096];
@@ -237,11 +237,11 @@ static void a_driver_that_ends_the_program_is_named(void **state) {
     assert_null(strstr(said, "some words"));
 }
 
-static void last_words_of_another_thread_are_kept(void **state) {
+static void last_message_of_another_thread_is_kept(void **state) {
     (void)state;
     char said[4096];
     said_by("thread", said);
-    assert_non_null(strstr(said, "another thread has had enough\n"));
+    assert_non_null(strstr(said, "another thread ends the process\n"));
     assert_null(strstr(said, "ended the program"));
 }
 
@@ -263,7 +263,7 @@ static void builds_of_two_threads_give_stderr_back(void **state) {
 
 /* --- shortages --- */
 
-/* This stands before the driver's: of the buffers from here on that many are refused. */
+/* Replaces the driver's function: buffers number refused_from to refused_to are refused. */
 static int refused_from = -1, refused_to, buffers;
 
 void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *host, int *error) {
@@ -276,7 +276,7 @@ void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *hos
     return NULL;
 }
 
-/* A start at which memory runs out for a moment sees a device that can do less; the next one sees all. */
+/* A start at which memory runs out for a moment finds fewer features; the next start finds all. */
 static void facts_found_while_short_are_not_kept(void **state) {
     (void)state;
     clt_device_params p = clt_device_params_default();
@@ -311,7 +311,7 @@ static void facts_found_while_short_are_not_kept(void **state) {
 
 static const char *const twice = "__kernel void twice(__global uint *x) { x[get_global_id(0)] *= FACTOR; }\n";
 
-/* Opens the device of `pattern`, builds and runs the program, and reports what was built and loaded. */
+/* Opens the device of `pattern`, builds and runs the program, and returns the counters. */
 static clt_status use(const char *pattern, const char *dir, uint32_t factor, clt_device_counters *c) {
     clt_device_params p = clt_device_params_default();
     p.pattern = pattern;
@@ -336,7 +336,7 @@ static clt_status use(const char *pattern, const char *dir, uint32_t factor, clt
     return CLT_OK;
 }
 
-/* A platform whose programs go through our own cache; where there is none the test is left out. */
+/* A platform whose driver has no program cache; without one the test is skipped. */
 static const char *caching_platform(void) {
     static char pattern[32];
     clt_device_facts *list;
@@ -387,7 +387,7 @@ static void warm_start_builds_nothing(void **state) {
     clt_free(dir);
 }
 
-/* An entry that is whole but that the driver does not take is dropped and built again. */
+/* An entry that is whole but that the driver refuses is dropped and built again. */
 static void strange_binary_is_rebuilt(void **state) {
     (void)state;
     const char *pattern = caching_platform();
@@ -432,8 +432,7 @@ static void one_process_builds(void **state) {
     clt_free(dir);
 }
 
-/* A kernel may use built-in functions that include/clt_builtins.clh does not declare, and so may those after
- * it. */
+/* A kernel may use built-in functions that include/clt_builtins.clh does not declare; later ones may, too. */
 static void any_builtin_function_builds(void **state) {
     (void)state;
     const char *text =
@@ -468,13 +467,13 @@ int main(int argc, char **argv) {
         return clt_status_exit_code(st);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_prove_themselves),
+        cmocka_unit_test(damaged_entries_are_dropped),
         cmocka_unit_test(unusable_folder_is_quiet),
         cmocka_unit_test(locks_exclude_and_time_out),
         cmocka_unit_test(facts_are_kept),
         cmocka_unit_test(facts_found_while_short_are_not_kept),
         cmocka_unit_test(a_driver_that_ends_the_program_is_named),
-        cmocka_unit_test(last_words_of_another_thread_are_kept),
+        cmocka_unit_test(last_message_of_another_thread_is_kept),
         cmocka_unit_test(a_host_keeps_its_stderr),
         cmocka_unit_test(builds_of_two_threads_give_stderr_back),
         cmocka_unit_test(warm_start_builds_nothing),

@@ -1,4 +1,4 @@
-/* The peak rates of a device: measured once, kept, measured again when something was faster. */
+/* The peak rates of a device: measured once, stored, and measured again after work that was faster. */
 #include "test/device_util.h"
 
 #include <dlfcn.h>
@@ -8,7 +8,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_device_private.h"
 
-static char folder[64]; /* scratch of this run */
+static char folder[64]; /* files of this run */
 
 static int set_up(void **state) {
     (void)state;
@@ -21,7 +21,8 @@ static int tear_down(void **state) {
     return clt_io_remove_tree(folder) == CLT_OK ? 0 : -1;
 }
 
-/* These stand before the driver's: no kernel is launched in larger groups; 0: the driver's own limit. */
+/* These functions replace the driver's: launches in groups larger than this fail; 0: the driver's own limit.
+ */
 static size_t group_limit;
 
 cl_int clGetKernelWorkGroupInfo(cl_kernel k, cl_device_id d, cl_kernel_work_group_info what, size_t size,
@@ -44,7 +45,7 @@ cl_int clEnqueueNDRangeKernel(cl_command_queue q, cl_kernel k, cl_uint dims, con
     return next(q, k, dims, offset, global, local, waits, wait, event);
 }
 
-/* A GPU may take small groups, of a number that divides nothing. */
+/* A GPU may allow small groups only, of a size that divides no power of two. */
 static void peak_is_measured_in_groups_that_fit(void **state) {
     (void)state;
     du_skip_on_simulator();
@@ -79,10 +80,10 @@ static void peak_is_measured_once(void **state) {
     assert_int_equal(clt_device_peak(d, &flops2, &copy2), CLT_OK);
     clt_device_counters c;
     clt_device_get_counters(d, &c);
-    assert_int_equal(c.launches, 0); /* it was read */
+    assert_int_equal(c.launches, 0); /* the rates come from the cache */
     assert_true(flops2 > 0.999 * flops && flops2 < 1.001 * flops && copy2 > 0.999 * copy &&
                 copy2 < 1.001 * copy);
-    /* something was faster, and the next start measures; the larger figure stays */
+    /* Work was faster: the next start measures, and the larger figure stays. */
     clt_device_peak_exceeded(d, false, 0.5 * flops);
     clt_device_peak_exceeded(d, false, 1e3 * flops);
     clt_device_close(d);

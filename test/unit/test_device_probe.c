@@ -11,7 +11,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_probe.h"
 
-static char folder[64]; /* scratch of this run */
+static char folder[64]; /* files of this run */
 
 static int set_up(void **state) {
     (void)state;
@@ -308,7 +308,7 @@ static void option_sets_decide_as_the_row_says(void **state) {
         row.applies = never;
         assert_true(clt_probe_ask(dev, &row) == 0);
     }
-    assert_int_equal(dev->counters.shortages, before); /* a no for good */
+    assert_int_equal(dev->counters.shortages, before); /* none of them is a shortage */
     unsetenv("CLTRAIN_KERNEL_PATH");
     clt_free(path);
     clt_device_close(dev);
@@ -316,7 +316,7 @@ static void option_sets_decide_as_the_row_says(void **state) {
 
 /* --- stored facts --- */
 
-/* This stands before the driver's: how many programs were built. */
+/* Replaces the driver's function: counts the programs that are built. */
 static int builds;
 
 cl_int clBuildProgram(cl_program program, cl_uint n, const cl_device_id *devices, const char *options,

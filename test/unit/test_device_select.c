@@ -1,4 +1,4 @@
-/* Which device a rank gets, and what a user sees where there is no driver. */
+/* Which device a rank gets, and the messages where there is no driver. */
 #include "test/device_util.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_device_private.h"
 
-static char folder[64];  /* scratch of this run */
+static char folder[64];  /* files of this run */
 static const char *self; /* this program */
 
 static int set_up(void **state) {
@@ -58,7 +58,7 @@ static void ranks_get_devices(void **state) {
     /* Default: the GPUs with their own memory, in turn. */
     for (int r = 0; r < 4; r++) assert_int_equal(pick(f, ALL, "", r, 4, &sharing), 3 + r % 2);
     assert_int_equal(sharing, 2);
-    /* Two runtimes on one CPU are one device. */
+    /* Two runtimes on one CPU count as one device. */
     for (int r = 0; r < 3; r++) assert_int_equal(pick(f, CPUS, "", r, 3, &sharing), 0);
     assert_int_equal(sharing, 3);
     assert_int_equal(pick(f, ALL, "portable", 0, 1, NULL), 1);
@@ -66,7 +66,7 @@ static void ranks_get_devices(void **state) {
     assert_int_equal(pick(f, ALL, "pocl", 0, 1, NULL), 1);
     assert_int_equal(pick(f, ALL, "3:1", 0, 1, NULL), 4);
     assert_int_equal(pick(f, ALL, "1:0", 5, 8, NULL), 1);
-    /* A list has one entry per rank, and ranks with the same entry take turns. */
+    /* A list has an entry for each rank; ranks with the same entry take its devices in turn. */
     assert_int_equal(pick(f, ALL, "nvidia, pthread", 0, 4, NULL), 3);
     assert_int_equal(pick(f, ALL, "nvidia, pthread", 1, 4, &sharing), 1);
     assert_int_equal(sharing, 2);
@@ -83,7 +83,7 @@ static void ranks_get_devices(void **state) {
 
 /* --- without a driver --- */
 
-/* Runs this program in `mode` under `env`; its output is malloc'ed, its exit code returned. */
+/* Runs this program in `mode` with the settings `env` and returns its exit code; *output is malloc'ed. */
 static int run_self(const char *env, const char *mode, char **output) {
     char *command = clt_format("env -u OCL_ICD_FILENAMES -u CLTRAIN_DEVICE %s %s %s 2>&1", env, self, mode);
     FILE *f = popen(command, "r");
@@ -111,7 +111,7 @@ static void no_platform_gives_advice(void **state) {
     clt_free(env);
 }
 
-/* A driver library that is in a folder of libraries, but that no .icd file names. */
+/* A driver library that is installed, but that no .icd file names. */
 static void unregistered_driver_is_named(void **state) {
     (void)state;
     du_skip_on_simulator();
