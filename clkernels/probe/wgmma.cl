@@ -6,7 +6,7 @@
  * Input      64 words, in[i] = i; in[i] & 64 is 0, which the compiler cannot know. Launch: one work-group of
  *            128.
  * Right      512 floats: c[m][n] = m + n, row after row.
- * Wrong      A pass fails to build (the architecture is older than sm_90, or the driver hands out no PTX), or
+ * Wrong      A pass fails to build (the architecture is older than sm_90, or the driver returns no PTX), or
  *            an element differs.
  * Targets    sm_90
  * Sets       wgmma */

@@ -17,10 +17,10 @@
 typedef enum {
     CLT_ASK_FIRST_BUILT, /* the first one that builds */
     CLT_ASK_FIRST_RUN,   /* the first one that builds and runs */
-    CLT_ASK_ALL          /* all of them: a no to one is the answer */
+    CLT_ASK_ALL          /* all: each has to give a right answer, and the last one gives the value */
 } clt_probe_sets;
 
-/* What a launch gave back. */
+/* Input and result of a launch. */
 typedef struct {
     const uint32_t *in;
     const void *out; /* uint32_t or float, as the kernel declares */
@@ -33,25 +33,26 @@ typedef struct clt_probe_row {
     const char *file; /* under clkernels/, with the kernel probe(in, out); NULL: no kernel */
     const char *options[CLT_PROBE_SETS]; /* sets of build options, up to a NULL */
     clt_probe_sets sets;
-    bool (*applies)(const clt_device *dev); /* whether the device is asked at all; NULL: always */
+    bool (*applies)(const clt_device *dev); /* false: not asked, and the fact is 0; NULL: always asked */
     uint32_t items, group;                  /* of the launch; 0: 64 */
     uint32_t in, out;                       /* words (4 bytes) of the two buffers; 0: 64 */
     void (*fill)(uint32_t *in);             /* NULL: in[i] = i */
     /* The value of the fact: 0 for a wrong answer. It may set other facts in f. */
     double (*check)(const clt_probe_answer *a, clt_device_facts *f);
     clt_fact built; /* fact that says whether options[0] builds; CLT_FACT_NONE: none */
-    /* Instead of all of that from `options` on: asks by itself. `text`: that of `file`. */
+    /* If set, it is called instead, and the members from `options` on have no effect. text: that of `file`.
+     */
     double (*ask)(clt_device *dev, const struct clt_probe_row *row, const char *text);
 } clt_probe_row;
 
-/* The table, in the order in which the questions are asked: `applies` may look at facts of rows before. */
+/* The table, in the order in which the questions are asked: `applies` may use the facts of earlier rows. */
 extern const clt_probe_row clt_probe_rows[];
 extern const int clt_probe_rows_count;
 
-/* Asks one row and returns the value of its fact; *f gets what the check sets besides. */
+/* Asks one row and returns the value of its fact; other facts that its check finds are set in dev->facts. */
 double clt_probe_ask(clt_device *dev, const clt_probe_row *row);
 
-/* clt_probe_measure.c: rows that ask by themselves. */
+/* clt_probe_measure.c: for `ask`. */
 double clt_probe_local_mem(clt_device *dev, const clt_probe_row *row, const char *text);
 double clt_probe_copy(clt_device *dev, const clt_probe_row *row, const char *text);
 

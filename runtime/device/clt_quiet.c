@@ -22,9 +22,8 @@ static struct {
 } quiet;
 
 /* The process ends while stderr is replaced: by the compiler, whose last line is the reason, or by another
- * thread, whose last message must not be lost. The lock may be held by this very thread, and nobody goes on:
- * it is not taken.
- */
+ * thread, whose last message must not be lost. The lock may be held by this thread, so it is
+ * not taken. */
 static void at_exit(void) {
     char text[4096];
     if (!atomic_exchange(&replaced, false)) return;

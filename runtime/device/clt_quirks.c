@@ -6,8 +6,8 @@
 
 /* --- the table --- */
 
-/* To copy. A row that sets everything; leave out what does not matter, and make a new quirk a line of
- * clt_quirk and of `quirks` below.
+/* A row to copy, with all members set. Leave out what does not matter. A new quirk is also a line of
+ * clt_quirk in the header and of `quirks` below.
  *
  *     {.platform = "Example OpenCL", .vendor = "Example Inc", .device = "X100", .types = CLT_TYPE_GPU,
  *      .driver_from = "2.1", .driver_before = "2.4.1", .quirk = CLT_QUIRK_KEEPS_PROGRAMS,
@@ -16,26 +16,20 @@
 const clt_quirk_row clt_quirk_rows[] = {
     {.platform = "Portable Computing Language",
      .quirk = CLT_QUIRK_KEEPS_PROGRAMS,
-     .why = "PoCL caches programs itself, and asking it for a binary costs a second build"},
+     .why = "PoCL caches programs, and asking it for a binary costs a second build"},
     {.platform = "Oclgrind",
      .quirk = CLT_QUIRK_KEEPS_PROGRAMS,
      .why = "a simulator that interprets programs: there is no code to keep"},
     {.platform = "Portable Computing Language",
      .quirk = CLT_QUIRK_COMPILES_AT_LAUNCH,
-     .why = "PoCL's clBuildProgram runs the front end alone; each kernel and work-group size is compiled at "
-            "its first "
-            "launch"},
+     .why = "clBuildProgram runs the front end alone; the first launch of each work-group size compiles"},
     {.platform = "Portable Computing Language",
      .quirk = CLT_QUIRK_SLOW_DECLARATIONS,
-     .why = "PoCL reads 0.9 MB of declarations with each program, even to find it in its cache: 15 programs "
-            "of a warm "
-            "start took 0.25 s"},
+     .why = "0.9 MB are read with each program, even a cached one: 0.25 s for the 15 of a warm start"},
     {.platform = "Intel",
      .types = CLT_TYPE_CPU,
      .quirk = CLT_QUIRK_USES_WAITING_THREAD,
-     .why = "Intel's CPU runtime starts fewer threads than there are cores and computes on the threads that "
-            "wait: "
-            "without one a core is idle"},
+     .why = "it has fewer threads than cores and computes on those that wait: without one a core is idle"},
     {.vendor = "NVIDIA",
      .types = CLT_TYPE_GPU,
      .quirk = CLT_QUIRK_TAKES_INLINE_ASM,

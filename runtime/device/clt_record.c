@@ -25,7 +25,7 @@ typedef struct {
 
 /* --- writing --- */
 
-/* Writes DIR/<hash><suffix> unless it is there; hex: room for the hash. */
+/* Writes DIR/<hash><suffix> unless it exists; hex gets the hash. */
 static clt_status keep(clt_recorder *r, const void *data, size_t bytes, const char *suffix, char hex[33]) {
     clt_hash_hex(clt_hash(data, bytes), hex);
     char *name = clt_format("%s%s", hex, suffix), *path = clt_path_join(r->dir, name);

@@ -79,7 +79,9 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
 static void print_quirks(const clt_device_facts *f, const char *bar) {
     const char *label = "quirks";
     for (int q = 0; q < CLT_QUIRKS; q++) {
-        if (!clt_quirk_of(f, q)) continue;
+        const clt_quirk_row *row = clt_quirk_of(f, q);
+        if (!row) continue;
+        clt_debug("%s: the quirk %s is in effect: %s", f->name, clt_quirk_name(q), row->why);
         printf("%s      %-13s %s: %s\n", bar, label, clt_quirk_name(q), clt_quirk_effect(q));
         label = "";
     }
