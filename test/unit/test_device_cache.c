@@ -216,9 +216,12 @@ static int probe_as(const char *how, char *dir) {
     return 0;
 }
 
-/* What a child that probes in the given way wrote to stderr. */
+/* What a child that probes in the given way wrote to stderr. LLVM replaces the signal stack of a thread in
+ * which it compiles, which AddressSanitizer does not survive if it has one there. */
 static void said_by(const char *how, char said[4096]) {
-    char *dir = clt_path_join(folder, how), *command = clt_format("%s probe %s %s 2>&1", self, how, dir);
+    char *dir = clt_path_join(folder, how);
+    char *command =
+        clt_format("ASAN_OPTIONS=\"$ASAN_OPTIONS:use_sigaltstack=0\" %s probe %s %s 2>&1", self, how, dir);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     said[fread(said, 1, 4095, f)] = 0;
