@@ -30,25 +30,29 @@ CFLAGS += -std=c11 -D_GNU_SOURCE -DCL_TARGET_OPENCL_VERSION=120 $(OPT) -g -fPIC 
 	-Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),$(if $(SANITIZE),,-Werror)) $(SAN) -MMD -MP -I. -I$(BUILD)/gen \
 	$(PKG_CFLAGS) $(MPI_CFLAGS)
 LDLIBS := -lOpenCL $(PKG_LIBS) $(MPI_LIBS) -ldl -lpthread -lm
-VERSION := 0.1.0
-GIT_HASH := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+# The version is the public header's. Programs that were linked with SONAME go on working with later libraries of it.
+VERSION := $(shell sed -n 's/^\#define CLTRAIN_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\)$$/\2/p' \
+	runtime/include/cltrain/cltrain.h | paste -sd.)
+SONAME := libcltrain.so.0
+GIT_HASH ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 CFLAGS_clt_version := -DCLT_VERSION='"$(VERSION)"' -DCLT_GIT='"$(GIT_HASH)"'
 
-LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c \
-	runtime/data/*.c runtime/checkpoint/*.c runtime/train/*/*.c collectives/*.c)
+LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c runtime/model/*/*.c \
+	runtime/data/*.c runtime/checkpoint/*.c runtime/train/*/*.c runtime/api/*.c collectives/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/gen/kernels.o
 CLTRAIN_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/cltrain/*.c))
 CLBENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/clbench/*.c))
 KERNELS := $(sort $(wildcard clkernels/*/*.cl clkernels/*/*.clh clkernels/*/*.vt) clkernels/tuned.csv)
-TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/train/test_*.c test/fault/test_*.c)
+TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/model/test_*.c test/train/test_*.c test/fault/test_*.c)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 # Fuzz targets, linked with a main of their own that replays files and mutations of them.
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
-.PHONY: FORCE all lib tests fuzz help clean setup setup-check demo check check-long hop-table hop-curves test lint bench bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall
-all: $(BUILD)/cltrain $(BUILD)/clbench tests fuzz
-lib: $(BUILD)/libcltrain.a
+.PHONY: FORCE all lib tests fuzz help clean setup setup-check demo check check-long hop-table hop-curves test lint bench \
+	bench-gpu asan ubsan fuzz-run check-amd man docs install uninstall deb
+all: $(BUILD)/cltrain $(BUILD)/clbench $(BUILD)/$(SONAME) tests fuzz
+lib: $(BUILD)/libcltrain.a $(BUILD)/$(SONAME)
 tests: $(TEST_BIN)
 fuzz: $(FUZZ_BIN)
 
@@ -68,6 +72,7 @@ help:
 ## make asan ubsan   the tests at small shapes under a sanitizer, in build-asan/ and build-ubsan/
 ## make check-amd    the kernels as AMD machine code on an emulator, EMULATOR=its source tree (tools/amd)
 ## make docs         docs/configuration.md from the program's own table
+## make deb          Debian packages (cltrain, libcltrain0, libcltrain-dev), into build/deb/
 ## make install      into PREFIX (default /usr/local), DESTDIR is honoured
 ## make setup        installs what is missing to build and run
 
@@ -76,6 +81,14 @@ $(BUILD)/libcltrain.a: $(LIB_OBJ)
 	@ar rcs $@ $(LIB_OBJ)
 	@echo "  AR    $@"
 
+# Only what the public header declares is visible.
+$(BUILD)/$(SONAME): $(LIB_OBJ) runtime/api/cltrain.map
+	@$(CC) $(CFLAGS) -shared -o $@ $(LIB_OBJ) -Wl,-soname,$(SONAME) -Wl,--version-script=runtime/api/cltrain.map \
+	  -Wl,--no-undefined $(LDFLAGS) $(LDLIBS)
+	@ln -sf $(SONAME) $(BUILD)/libcltrain.so
+	@echo "  LINK  $@"
+$(BUILD)/cltrain.pc: tools/build/cltrain.pc.in FORCE
+	@sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' $< > $@
 $(BUILD)/cltrain: $(CLTRAIN_OBJ) $(BUILD)/libcltrain.a
 	@$(CC) $(CFLAGS) -o $@ $(CLTRAIN_OBJ) $(BUILD)/libcltrain.a $(LDFLAGS) $(LDLIBS)
 	@echo "  LINK  $@"
@@ -171,18 +184,37 @@ docs: $(BUILD)/cltrain
 	@tools/docs.sh $(BUILD)/cltrain
 
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 SHARE := $(DESTDIR)$(PREFIX)/share
-install: man
-	install -D -m 755 $(BUILD)/cltrain $(DESTDIR)$(PREFIX)/bin/cltrain
-	install -D -m 755 $(BUILD)/clbench $(DESTDIR)$(PREFIX)/bin/clbench
+install: man lib $(BUILD)/cltrain.pc
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/cltrain $(BUILD)/clbench
 	install -D -m 644 -t $(SHARE)/man/man1 $(BUILD)/man/cltrain.1 $(BUILD)/man/clbench.1
 	install -D -m 644 tools/man/cltrain.bash $(SHARE)/bash-completion/completions/cltrain
 	install -D -m 644 -t $(SHARE)/cltrain/presets tools/presets/*.yaml
+	install -D -m 755 -t $(SHARE)/cltrain/demo tools/demo.sh tools/collect_text.sh
+	install -D -m 644 -t $(SHARE)/cltrain/demo tools/demo.yaml
+	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/libcltrain.so.$(VERSION)
+	ln -sf libcltrain.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libcltrain.so
+	install -D -m 644 -t $(DESTDIR)$(LIBDIR) $(BUILD)/libcltrain.a
+	install -D -m 644 -t $(DESTDIR)$(LIBDIR)/pkgconfig $(BUILD)/cltrain.pc
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/cltrain runtime/include/cltrain/cltrain.h
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/cltrain $(DESTDIR)$(PREFIX)/bin/clbench
 	rm -f $(SHARE)/man/man1/cltrain.1 $(SHARE)/man/man1/clbench.1
 	rm -f $(SHARE)/bash-completion/completions/cltrain
-	rm -rf $(SHARE)/cltrain
+	rm -f $(DESTDIR)$(LIBDIR)/libcltrain.a $(DESTDIR)$(LIBDIR)/libcltrain.so* $(DESTDIR)$(LIBDIR)/pkgconfig/cltrain.pc
+	rm -rf $(SHARE)/cltrain $(DESTDIR)$(PREFIX)/include/cltrain
+
+# debian/ belongs to the root of a package's tree, so the packages are built in a copy.
+deb:
+	@rm -rf $(BUILD)/deb && mkdir -p $(BUILD)/deb/cltrain-$(VERSION)
+	@git ls-files -z | xargs -0 cp --parents -t $(BUILD)/deb/cltrain-$(VERSION)
+	@cp -r tools/debian $(BUILD)/deb/cltrain-$(VERSION)/debian
+	@tools/debian/changelog.sh $(VERSION) > $(BUILD)/deb/cltrain-$(VERSION)/debian/changelog
+	@cd $(BUILD)/deb/cltrain-$(VERSION) && DEB_BUILD_OPTIONS="nocheck parallel=$(JOBS)" GIT_HASH=$(GIT_HASH) \
+	  dpkg-buildpackage -us -uc -b
+	@ls $(BUILD)/deb/*.deb
 
 clean:
 	rm -rf $(BUILD) build-asan build-ubsan build-fuzz

@@ -350,13 +350,12 @@ void tu_assert_ok(clt_status st, const char *what) {
     if (st != CLT_OK) fail_msg("%s: %s: %s", what, clt_status_name(st), clt_last_error());
 }
 
-void tu_model(const char *text, clt_mpt_config *out) {
+clt_model_config *tu_model(const char *text) {
     char *json = clt_strdup(text);
-    json_t *j;
+    clt_model_config *config = NULL;
     for (char *c = json; *c; c++)
         if (*c == '\'') *c = '"';
-    tu_assert_ok(clt_json_parse(json, strlen(json), 16, "model", &j), text);
-    tu_assert_ok(clt_mpt_config_from_json(j, false, NULL, NULL, out), text);
-    json_decref(j);
+    tu_assert_ok(clt_model_config_parse(json, false, "model", &config), text);
     clt_free(json);
+    return config;
 }

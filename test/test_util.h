@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/model/clt_mpt.h"
+#include "runtime/model/clt_model.h"
 #include "runtime/ops/clt_variant.h"
 
 void tu_init(int argc, char **argv);
@@ -75,8 +75,8 @@ float *tu_download_as(clt_ref r, clt_dtype type, size_t n);
 /* Checks the guards of all living buffers and frees them (and what tu_download returned). */
 void tu_release(void);
 
-/* A model from the text of its JSON, with ' for ". */
-void tu_model(const char *text, clt_mpt_config *out);
+/* A model from the text of its JSON, with ' for "; free it with clt_model_config_free. */
+clt_model_config *tu_model(const char *text);
 
 /* --- comparing --- */
 /* The same bits (a NaN equals any NaN), else a message with the first difference and their number. */

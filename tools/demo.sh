@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
 # The main job of cltrain on real text, from files to generated text and a report. `make demo` runs it.
 #   text found on this machine -> data convert -> train -> the same run on two ranks -> eval -> generate -> report
-# Everything goes to one folder (default demo/). A demo that was interrupted goes on where it was; one that came to its end
-# is made anew.
+# Everything goes to one folder (default demo/). A demo that was interrupted resumes; one that came to its end is made anew.
+# Installed it runs with the installed program, in the current folder.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-CLTRAIN=${CLTRAIN:-${BUILD:-build}/cltrain}
+here=$(cd "$(dirname "$0")" && pwd)
+if [ -f "$here/../Makefile" ]; then
+    cd "$here/.."
+    CLTRAIN=${CLTRAIN:-${BUILD:-build}/cltrain}
+    presets=tools/presets
+else
+    CLTRAIN=${CLTRAIN:-cltrain}
+    presets=$here/../presets
+fi
 OUT=${1:-demo}
 DEVICE=${DEMO_DEVICE:-}
 start=$SECONDS
@@ -14,22 +21,22 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 told() {
     local code=$?
-    [ $code = 0 ] || say "The demo stopped (exit $code). Start it again: it goes on where it was."
+    [ $code = 0 ] || say "The demo stopped (exit $code). Start it again to resume it."
 }
 trap told EXIT
 
-# It goes on only with the configuration that it began with.
+# It resumes only with the configuration that it began with.
 mkdir -p "$OUT"
-sed "s|@OUT@|$OUT|g" tools/demo.yaml > "$OUT/run.yaml.new"
+sed "s|@OUT@|$OUT|g" "$here/demo.yaml" > "$OUT/run.yaml.new"
 if cmp -s "$OUT/run.yaml.new" "$OUT/run.yaml" && [ ! -e "$OUT/finished" ]; then
-    say "Going on with the demo in $OUT that was interrupted (to begin anew: rm -r $OUT)"
+    say "Resuming the demo in $OUT that was interrupted (to begin anew: rm -r $OUT)"
 else
     rm -rf "${OUT:?}"/{text,data,run,run.yaml,finished}
 fi
 mv "$OUT/run.yaml.new" "$OUT/run.yaml"
 
 say "1. Collecting about 1 MB of text from this machine"
-tools/collect_text.sh "$OUT/text"
+"$here/collect_text.sh" "$OUT/text"
 
 say "2. cltrain data convert: bytes as tokens, MDS shards with zstd and hashes"
 if [ ! -e "$OUT/data/train/index.json" ] || [ ! -e "$OUT/data/val/index.json" ]; then
@@ -45,7 +52,7 @@ overrides=()
 say "3. cltrain train: a byte-level MPT of about 1 M parameters"
 "$CLTRAIN" train "$OUT/run.yaml" max_duration=600ba "${overrides[@]}"
 
-say "4. The same run goes on with two ranks (cltrain launch -n 2)"
+say "4. The same run continues with two ranks (cltrain launch -n 2)"
 "$CLTRAIN" launch -n 2 train "$OUT/run.yaml" "${overrides[@]}"
 
 say "5. cltrain eval"
@@ -66,7 +73,7 @@ cat <<TXT
 Try next:
   $CLTRAIN devices                                          what this machine could train on
   $CLTRAIN generate $OUT/run --prompt "Copyright" -t 0.5
-  $CLTRAIN train $OUT/run.yaml max_duration=1500ba scheduler.t_max=1500ba   goes on from the last checkpoint
+  $CLTRAIN train $OUT/run.yaml max_duration=1500ba scheduler.t_max=1500ba   resumes from the last checkpoint
   $CLTRAIN ckpt ls $OUT/run
-  $CLTRAIN plan tools/presets/mpt-125m.yaml                 what a larger model needs
+  $CLTRAIN plan $presets/mpt-125m.yaml                 what a larger model needs
 TXT

@@ -42,6 +42,7 @@ may_include() {
     runtime/train/config) echo "$below_train runtime/train/config" ;;
     runtime/train/engine) echo "$below_train runtime/train/config runtime/train/engine" ;;
     runtime/train/run) echo "$below_train $train" ;;
+    runtime/api) echo "$below_train $train runtime/include runtime/api" ;;
     *) echo "$below_train $train $1" ;;
     esac
 }
@@ -114,8 +115,8 @@ check_lengths() {
 
 check_readmes() {
     local d
-    for d in clkernels collectives docs runtime runtime/* runtime/train/* tools tools/build tools/cl* tools/presets test; do
-        [ -d "$d" ] || continue
+    for d in clkernels collectives docs runtime runtime/* runtime/model/* runtime/train/* tools tools/build tools/cl* tools/presets test; do
+        [ -d "$d" ] && [ "$d" != runtime/include ] || continue
         [ -f "$d/README.md" ] || complain "$d: no README.md"
     done
 }
@@ -168,6 +169,7 @@ check_layers
 only_in '# *include *<CL/' "CL/cl.h is included in runtime/device only" runtime/device/
 only_in '# *include *<mpi\.h>' "mpi.h is included in collectives only" collectives/
 only_in '\bgetenv *\(' "getenv is called through clt_env only" runtime/base/clt_env test/
+only_in '"runtime/model/mpt/|clt_mpt_' "what a family is stays in runtime/model; use clt_model.h" runtime/model/ test/model/
 check_words
 check_environment
 check_lengths

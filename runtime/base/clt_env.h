@@ -10,7 +10,8 @@ typedef enum {
     CLT_ENV_COUNT
 } clt_env_id;
 
-/* The value, or NULL if unset or empty. */
+/* The value, or NULL if unset or empty. A run of the library sees only what it was told, unless it was
+ * allowed to read the environment (clt_context.h). */
 const char *clt_env(clt_env_id id);
 /* The value as an integer, or `fallback` if unset or not a number. */
 long clt_env_long(clt_env_id id, long fallback);

@@ -1,4 +1,5 @@
 #include "runtime/base/clt_base.h"
+#include "runtime/base/clt_context_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ static const struct {
 };
 
 const char *clt_env(clt_env_id id) {
-    const char *v = getenv(env_table[id].name);
+    const clt_context *c = clt_context_current();
+    const char *v = c->env[id] ? c->env[id] : c->environment ? getenv(env_table[id].name) : NULL;
     return v && *v ? v : NULL;
 }
 

@@ -1,4 +1,5 @@
 #include "runtime/base/clt_base.h"
+#include "runtime/base/clt_context_internal.h"
 #include "runtime/base/clt_hash.h"
 
 #include <pthread.h>
@@ -8,129 +9,133 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+/* The terminal: it belongs to the process. */
 static struct {
-    pthread_mutex_t lock;
-    clt_log_level level;
-    bool level_set;
-    int rank, size;
-    FILE *file;
     clt_color_mode color;
     bool bar_shown;
     double bar_time;
-    bool hold;
-    struct {
-        clt_log_level level;
-        char *text;
-    } held[CLT_LOG_HELD];
-    int n_held;
-} log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = CLT_LOG_INFO, .size = 1};
+} terminal;
 
-static clt_log_level level_now(void) {
-    if (!log_state.level_set) {
-        const char *names[] = {"error", "warn", "info", "debug"}, *e = clt_env(CLT_ENV_LOG);
-        for (int i = 0; e && i < 4; i++)
-            if (strcmp(e, names[i]) == 0) log_state.level = (clt_log_level)i;
-        log_state.level_set = true;
-    }
-    return log_state.level;
+static clt_logger *logger(void) {
+    return &clt_context_current()->log;
+}
+
+static clt_log_level level_of(clt_logger *l) {
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    const char *e = l->level_set ? NULL : clt_env(CLT_ENV_LOG);
+    for (int i = 0; e && i < (int)CLT_COUNT_OF(names); i++)
+        if (strcmp(e, names[i]) == 0) l->level = (clt_log_level)i;
+    l->level_set = true;
+    return l->level;
 }
 
 void clt_log_set_level(clt_log_level level) {
-    log_state.level = level;
-    log_state.level_set = true;
+    logger()->level = level;
+    logger()->level_set = true;
 }
 
 clt_log_level clt_log_get_level(void) {
-    return level_now();
+    return level_of(logger());
 }
 
 void clt_log_set_rank(int rank, int size) {
-    log_state.rank = rank;
-    log_state.size = size;
+    logger()->rank = rank;
+    logger()->size = size;
 }
 
 void clt_log_set_file(FILE *f) {
-    pthread_mutex_lock(&log_state.lock);
-    log_state.file = f;
-    pthread_mutex_unlock(&log_state.lock);
+    clt_logger *l = logger();
+    pthread_mutex_lock(&l->lock);
+    l->file = f;
+    pthread_mutex_unlock(&l->lock);
 }
 
 static void erase_bar(void) {
-    if (!log_state.bar_shown) return;
+    if (!terminal.bar_shown) return;
     fputs("\r\033[K", stderr);
-    log_state.bar_shown = false;
+    terminal.bar_shown = false;
+}
+
+static const char *const labels[] = {"error: ", "warning: ", "", "debug: "};
+
+static void print_terminal(clt_log_level level, const char *prefix, const char *since, const char *text) {
+    static const char *const paint[] = {"\033[1;31m", "\033[1;33m", "", "\033[2m"};
+    const bool color = clt_color(stderr) && paint[level][0];
+    erase_bar();
+    fprintf(stderr, "%s%s%s%s%s%s\n", prefix, color ? paint[level] : "", labels[level],
+            color ? "\033[0m" : "", since, text);
 }
 
 /* One finished line; the lock is held. */
-static void print_line(clt_log_level level, const char *text) {
-    static const char *label[] = {"error: ", "warning: ", "", "debug: "};
-    static const char *paint[] = {"\033[1;31m", "\033[1;33m", "", "\033[2m"};
-    static double start; /* debug lines carry the seconds since the first of them */
+static void print_line(clt_logger *l, clt_log_level level, const char *text) {
     char prefix[32] = "", since[32] = "";
-    if (level == CLT_LOG_DEBUG) {
-        if (start == 0) start = clt_now();
-        snprintf(since, sizeof since, "%.3f s: ", clt_now() - start);
+    if (level == CLT_LOG_DEBUG) { /* with the seconds since the first of them */
+        if (l->start == 0) l->start = clt_now();
+        snprintf(since, sizeof since, "%.3f s: ", clt_now() - l->start);
     }
-    if (log_state.rank > 0) snprintf(prefix, sizeof prefix, "[rank %d] ", log_state.rank);
-    bool color = clt_color(stderr) && paint[level][0];
-    erase_bar();
-    fprintf(stderr, "%s%s%s%s%s%s\n", prefix, color ? paint[level] : "", label[level], color ? "\033[0m" : "",
-            since, text);
-    if (!log_state.file) return;
-    fprintf(log_state.file, "%s%s%s%s\n", prefix, label[level], since, text);
-    fflush(log_state.file);
+    if (l->rank > 0) snprintf(prefix, sizeof prefix, "[rank %d] ", l->rank);
+    if (l->sink.fn)
+        l->sink.fn(l->sink.ctx, level, text);
+    else if (clt_context_current()->process)
+        print_terminal(level, prefix, since, text);
+    if (!l->file) return;
+    fprintf(l->file, "%s%s%s%s\n", prefix, labels[level], since, text);
+    fflush(l->file);
 }
 
 /* Rank 0 has printed its lines already: it only remembers them. */
-static void release_held(const bool *drop) {
-    for (int i = 0; i < log_state.n_held; i++) {
-        if (log_state.rank > 0 && !(drop && drop[i]))
-            print_line(log_state.held[i].level, log_state.held[i].text);
-        free(log_state.held[i].text);
+static void release_held(clt_logger *l, const bool *drop) {
+    for (int i = 0; i < l->n_held; i++) {
+        if (l->rank > 0 && !(drop && drop[i])) print_line(l, l->held[i].level, l->held[i].text);
+        clt_free(l->held[i].text);
     }
-    log_state.n_held = 0;
+    l->n_held = 0;
 }
 
-static void hold_line(clt_log_level level, const char *text) {
-    if (log_state.n_held == CLT_LOG_HELD) release_held(NULL);
-    log_state.held[log_state.n_held].level = level;
-    log_state.held[log_state.n_held++].text = clt_strdup(text);
+static void hold_line(clt_logger *l, clt_log_level level, const char *text) {
+    if (l->n_held == CLT_LOG_HELD) release_held(l, NULL);
+    l->held[l->n_held].level = level;
+    l->held[l->n_held++].text = clt_strdup(text);
 }
 
 void clt_log(clt_log_level level, const char *fmt, ...) {
-    if (level > level_now() || (level == CLT_LOG_INFO && log_state.rank != 0)) return;
+    clt_logger *l = logger();
+    if (level > level_of(l) || (level == CLT_LOG_INFO && l->rank != 0)) return;
     char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
     if (vasprintf(&text, fmt, ap) < 0) text = clt_strdup(fmt);
     va_end(ap);
-    pthread_mutex_lock(&log_state.lock);
-    bool hold = log_state.hold && level <= CLT_LOG_WARN;
-    if (!hold || log_state.rank == 0) print_line(level, text);
-    if (hold) hold_line(level, text);
-    pthread_mutex_unlock(&log_state.lock);
+    pthread_mutex_lock(&l->lock);
+    bool hold = l->hold && level <= CLT_LOG_WARN;
+    if (!hold || l->rank == 0) print_line(l, level, text);
+    if (hold) hold_line(l, level, text);
+    pthread_mutex_unlock(&l->lock);
     free(text);
 }
 
 void clt_log_hold(bool on) {
-    pthread_mutex_lock(&log_state.lock);
-    release_held(NULL);
-    log_state.hold = on;
-    pthread_mutex_unlock(&log_state.lock);
+    clt_logger *l = logger();
+    pthread_mutex_lock(&l->lock);
+    release_held(l, NULL);
+    l->hold = on;
+    pthread_mutex_unlock(&l->lock);
 }
 
 int clt_log_held(unsigned long long hash[CLT_LOG_HELD]) {
-    pthread_mutex_lock(&log_state.lock);
-    int n = log_state.n_held;
-    for (int i = 0; i < n; i++) hash[i] = clt_hash(log_state.held[i].text, strlen(log_state.held[i].text)).lo;
-    pthread_mutex_unlock(&log_state.lock);
+    clt_logger *l = logger();
+    pthread_mutex_lock(&l->lock);
+    int n = l->n_held;
+    for (int i = 0; i < n; i++) hash[i] = clt_hash(l->held[i].text, strlen(l->held[i].text)).lo;
+    pthread_mutex_unlock(&l->lock);
     return n;
 }
 
 void clt_log_release(const bool drop[CLT_LOG_HELD]) {
-    pthread_mutex_lock(&log_state.lock);
-    release_held(drop);
-    pthread_mutex_unlock(&log_state.lock);
+    clt_logger *l = logger();
+    pthread_mutex_lock(&l->lock);
+    release_held(l, drop);
+    pthread_mutex_unlock(&l->lock);
 }
 
 bool clt_progress_active(void) {
@@ -139,14 +144,15 @@ bool clt_progress_active(void) {
         const char *term = clt_env(CLT_ENV_TERM);
         active = isatty(2) && !(term && strcmp(term, "dumb") == 0) && !clt_env(CLT_ENV_CI);
     }
-    return active && log_state.rank == 0;
+    const clt_context *c = clt_context_current();
+    return active && c->process && c->log.rank == 0;
 }
 
 void clt_progress(bool force, const char *fmt, ...) {
     if (!clt_progress_active()) return;
     double now = clt_now();
-    if (!force && now - log_state.bar_time < 0.1) return;
-    log_state.bar_time = now;
+    if (!force && now - terminal.bar_time < 0.1) return;
+    terminal.bar_time = now;
     struct winsize ws;
     int width = ioctl(2, TIOCGWINSZ, &ws) == 0 && ws.ws_col > 0 ? ws.ws_col : 120;
     char line[1024];
@@ -155,22 +161,24 @@ void clt_progress(bool force, const char *fmt, ...) {
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     if (width - 1 < (int)sizeof line) line[width - 1] = 0;
-    pthread_mutex_lock(&log_state.lock);
+    pthread_mutex_lock(&logger()->lock);
     fprintf(stderr, "\r%s\033[K", line);
     fflush(stderr);
-    log_state.bar_shown = true;
-    pthread_mutex_unlock(&log_state.lock);
+    terminal.bar_shown = true;
+    pthread_mutex_unlock(&logger()->lock);
 }
 
 void clt_progress_end(void) {
-    pthread_mutex_lock(&log_state.lock);
-    if (log_state.bar_shown) fputc('\n', stderr);
-    log_state.bar_shown = false;
-    pthread_mutex_unlock(&log_state.lock);
+    clt_logger *l = logger();
+    if (!clt_context_current()->process) return;
+    pthread_mutex_lock(&l->lock);
+    if (terminal.bar_shown) fputc('\n', stderr);
+    terminal.bar_shown = false;
+    pthread_mutex_unlock(&l->lock);
 }
 
 void clt_color_set(clt_color_mode mode) {
-    log_state.color = mode;
+    terminal.color = mode;
 }
 
 static bool forced(const char *v) {
@@ -178,7 +186,7 @@ static bool forced(const char *v) {
 }
 
 bool clt_color(FILE *f) {
-    if (log_state.color != CLT_COLOR_AUTO) return log_state.color == CLT_COLOR_ALWAYS;
+    if (terminal.color != CLT_COLOR_AUTO) return terminal.color == CLT_COLOR_ALWAYS;
     if (clt_env(CLT_ENV_NO_COLOR)) return false;
     if (forced(clt_env(CLT_ENV_CLICOLOR_FORCE)) || forced(clt_env(CLT_ENV_FORCE_COLOR))) return true;
     const char *c = clt_env(CLT_ENV_CLICOLOR), *term = clt_env(CLT_ENV_TERM);

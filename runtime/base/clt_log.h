@@ -1,5 +1,8 @@
-/* clt_log: the one way to stderr. Levels, a rank prefix when there are several ranks, colour on terminals,
- * a copy to the run's log.txt, and a progress line that never mixes with messages. stdout is for results. */
+/* clt_log: messages. In the program they go to stderr, with colour on terminals and a progress line that
+ * never mixes with them; a run of the library gets them as calls (clt_context.h). In both there are levels, a
+ * rank prefix when there are several ranks, and a copy to the run's log.txt. stdout is for results.
+ *
+ * Every function means the calling thread's context. */
 #ifndef CLT_LOG_H
 #define CLT_LOG_H
 
@@ -7,6 +10,13 @@
 #include <stdio.h>
 
 typedef enum { CLT_LOG_ERROR, CLT_LOG_WARN, CLT_LOG_INFO, CLT_LOG_DEBUG } clt_log_level;
+
+/* Gets one line without newline, label or prefix. Called from any thread of the context, one at a time; it
+ * must not call the library. */
+typedef struct {
+    void (*fn)(void *ctx, clt_log_level level, const char *text);
+    void *ctx;
+} clt_log_sink;
 
 /* printf format, no newline. INFO lines of ranks other than 0 are dropped; errors and warnings never are. */
 void clt_log(clt_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -75,6 +75,8 @@ struct clt_key {
 };
 
 #define CLT_KEY_REQUIRED "required"
+/* Why keys that choose between implementations have no effect. */
+#define CLT_KEY_OF_PYTORCH "a setting of PyTorch, which is not used here; the result is the same"
 
 struct clt_schema {
     const clt_key *keys;

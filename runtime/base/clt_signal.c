@@ -5,17 +5,10 @@
 #include <unistd.h>
 
 #include "runtime/base/clt_base.h"
+#include "runtime/base/clt_context_internal.h"
 
-static atomic_int received;
-static _Atomic double stop_at; /* 0: no time */
-static _Atomic int32_t *shared;
 static atomic_bool speaks;
 static sigset_t watched;
-
-static void take(int why) {
-    int none = 0;
-    atomic_compare_exchange_strong(&received, &none, why);
-}
 
 static void say(const char *text, size_t n) {
     if (speaks && write(2, text, n) < 0) speaks = false;
@@ -32,7 +25,7 @@ static void *watch(void *arg) {
             _exit(130);
         }
         if (sig == SIGINT) say(once, sizeof once - 1);
-        take(sig);
+        clt_context_ask_stop(clt_context_current(), sig); /* this thread's: the process's */
     }
     return NULL;
 }
@@ -59,18 +52,19 @@ void clt_signal_install(bool speak) {
 }
 
 int clt_signal_received(void) {
-    double at = atomic_load(&stop_at);
-    if (at > 0 && clt_wall() >= at) take(CLT_SIGNAL_TIME);
-    if (shared && atomic_load(shared)) take(atomic_load(shared));
-    int why = atomic_load(&received);
-    if (shared && why) atomic_store(shared, why);
+    clt_context *c = clt_context_current();
+    const double at = atomic_load(&c->stop_at);
+    if (at > 0 && clt_wall() >= at) clt_context_ask_stop(c, CLT_SIGNAL_TIME);
+    if (c->shared && atomic_load(c->shared)) clt_context_ask_stop(c, atomic_load(c->shared));
+    const int why = atomic_load(&c->received);
+    if (c->shared && why) atomic_store(c->shared, why);
     return why;
 }
 
 void clt_signal_at(double wall) {
-    atomic_store(&stop_at, wall);
+    atomic_store(&clt_context_current()->stop_at, wall);
 }
 
 void clt_signal_share(_Atomic int32_t *word) {
-    shared = word;
+    clt_context_current()->shared = word;
 }

@@ -9,14 +9,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CLT_SIGNAL_TIME = 1000 }; /* no signal: the time set by clt_signal_at has come */
+/* What is no signal. */
+enum {
+    CLT_SIGNAL_TIME = 1000, /* the time set by clt_signal_at has come */
+    CLT_SIGNAL_CALLER       /* the program that embeds the library asks */
+};
 
 /* Starts a thread that takes the signals. Call it before other threads start: all of them must have these
  * signals blocked, as they do when their creator has. speak: SIGINT is answered with a line (of several ranks
  * one does). Calls after the first one only set speak. */
 void clt_signal_install(bool speak);
 
-/* What asked this run first to stop: SIGINT, SIGTERM, SIGUSR1, CLT_SIGNAL_TIME, or 0. What other processes
+/* What asked the run of this context first to stop: SIGINT, SIGTERM, SIGUSR1 (the program, or
+ * clt_context_ask_stop), CLT_SIGNAL_TIME, or 0. What other processes
  * say through the shared word counts, and is told to them. Only for the thread that called
  * clt_signal_share. */
 int clt_signal_received(void);

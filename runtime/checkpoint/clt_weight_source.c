@@ -8,9 +8,9 @@
 
 enum { CONFIG_LIMIT = 1 << 20, INDEX_LIMIT = 256 << 20, MAX_DEPTH = 32, MAX_SHARDS = 4096 };
 
-/* A tensor of a safetensors file under MPT's name. */
+/* A tensor of a safetensors file by the name that it is found by. */
 typedef struct {
-    const char *name; /* belongs to the shard */
+    const char *name; /* belongs to the shard or to `names` */
     int shard, tensor;
 } view;
 
@@ -22,10 +22,11 @@ struct clt_weight_source {
     int shards;
     view *view; /* sorted by name */
     int views;
+    clt_strv names; /* of clt_weight_source_use_names */
 };
 
 /* Composer's "model." in front of every name. */
-static const char *mpt_name(const char *name) {
+static const char *plain_name(const char *name) {
     return !strncmp(name, "model.transformer.", 18) || !strncmp(name, "model.lm_head.", 14) ? name + 6 : name;
 }
 
@@ -51,7 +52,7 @@ static clt_status add_shard(clt_weight_source *s, const char *path) {
     s->shard = clt_realloc(s->shard, ((size_t)s->shards + 1) * sizeof *s->shard);
     s->view = clt_realloc(s->view, (size_t)(s->views + n) * sizeof *s->view);
     for (int i = 0; i < n; i++)
-        s->view[s->views++] = (view){mpt_name(clt_safetensors_at(f, i)->name), s->shards, i};
+        s->view[s->views++] = (view){plain_name(clt_safetensors_at(f, i)->name), s->shards, i};
     s->shard[s->shards++] = f;
     return CLT_OK;
 }
@@ -179,6 +180,7 @@ void clt_weight_source_close(clt_weight_source *s) {
     for (int i = 0; i < s->shards; i++) clt_safetensors_close(s->shard[i]);
     clt_free(s->shard);
     clt_free(s->view);
+    clt_strv_free(&s->names);
     clt_free(s->path);
     free(s->model);
     clt_free(s);
@@ -218,6 +220,21 @@ int clt_weight_source_find(const clt_weight_source *s, const char *role, const c
     if (strcmp(role, "weight") || !s->views) return -1;
     const view *v = bsearch(&key, s->view, (size_t)s->views, sizeof key, by_name);
     return v ? (int)(v - s->view) : -1;
+}
+
+void clt_weight_source_use_names(clt_weight_source *s, const clt_slab_table *table,
+                                 clt_file_name_fn file_name, const void *ctx) {
+    if (s->ckpt) return;
+    int *at = clt_calloc((size_t)table->n, sizeof *at);
+    for (int i = 0; i < table->n; i++)
+        at[i] = clt_weight_source_find(s, "weight", file_name(ctx, table->entry[i].name));
+    for (int i = 0; i < table->n; i++) {
+        if (at[i] < 0) continue;
+        clt_strv_add(&s->names, table->entry[i].name);
+        s->view[at[i]].name = s->names.v[s->names.n - 1];
+    }
+    if (s->views > 1) qsort(s->view, (size_t)s->views, sizeof *s->view, by_name);
+    clt_free(at);
 }
 
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count) {

@@ -21,9 +21,14 @@ clt_weight_source_model(const clt_weight_source *s); /* the model's configuratio
 /* The checkpoint behind it, NULL if it is none. */
 clt_ckpt_reader *clt_weight_source_checkpoint(const clt_weight_source *s);
 
-/* Tensors of every role; those of HF files have the role "weight". Names are MPT's
- * ("transformer.wte.weight"): a prefix "model." as Composer writes it is taken off. `stored` and `chunks` are
- * 0 when they mean nothing. */
+/* Makes the tensors of files of other programs known by the table's names: the one that the model calls
+ * `tensor` is file_name(ctx, tensor) there. Nothing changes for checkpoints. Before a load. */
+typedef const char *(*clt_file_name_fn)(const void *ctx, const char *tensor);
+void clt_weight_source_use_names(clt_weight_source *s, const clt_slab_table *table,
+                                 clt_file_name_fn file_name, const void *ctx);
+
+/* Tensors of every role; those of HF files have the role "weight". A prefix "model." as Composer writes it is
+ * taken off their names. `stored` and `chunks` are 0 when they mean nothing. */
 int clt_weight_source_count(const clt_weight_source *s);
 void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out);
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name); /* -1: absent */

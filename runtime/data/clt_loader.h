@@ -1,6 +1,6 @@
-/* clt_loader: what the trainer sees of the data: batches of tokens, labels and sequence ids as host arrays,
- * by place in the epoch. It puts clt_mds (the files), clt_order (which sample when) and clt_tokenizer (str
- * columns under the byte tokenizer) together and keeps the next batch ready in one thread of its own.
+/* clt_loader: batches of a data set as host arrays, by place in the epoch. It puts a reader (clt_reader: the
+ * files and what is made of a sample) and clt_order (which sample when) together and keeps the next batch
+ * ready in one thread of its own.
  *
  * A rank asks for its own part of the global batch: rows are (epoch, first, count), places of the epoch's
  * sequence (see clt_order.h). Global batch g of size B is (g * B, B); a rank that owns samples [a, b) of it
@@ -9,8 +9,7 @@
 #define CLT_LOADER_H
 
 #include "runtime/base/clt_base.h"
-
-#define CLT_LABEL_IGNORE (-100)
+#include "runtime/base/clt_batch.h"
 
 typedef struct {
     const char *local;  /* folder of the dataset */
@@ -38,20 +37,6 @@ typedef struct {
 
 typedef struct clt_loader clt_loader;
 
-/* count rows of T = max_seq_len. Borrowed from the loader, valid until the next clt_loader_get. */
-typedef struct {
-    int64_t rows, T;
-    const int64_t *samples; /* [rows] sample ids */
-    const int32_t *tokens;  /* [rows, T], short samples padded on the right (with pad, or 0 without one) */
-    const int32_t *targets; /* [rows, T]: tokens shifted by one; -100 at the last place, at padding, and where
-                               the label is the pad id (spec of the text collator) */
-    const int32_t
-        *seq_ids; /* [rows, T], NULL when they are off: number of EOS before the token, or of BOS up to it */
-    const int32_t *row_tokens; /* [rows] tokens of the sample before padding */
-    int64_t loss_tokens;       /* targets that are not -100 */
-    int64_t num_tokens;        /* tokens that are not padding */
-} clt_loader_batch;
-
 void clt_loader_params_default(clt_loader_params *p);
 
 /* CLT_BAD_DATA / CLT_BAD_CONFIG with the folder and the fact. Allocates all it needs. */
@@ -63,12 +48,17 @@ int64_t clt_loader_num_samples(const clt_loader *l);
 int64_t clt_loader_batches(const clt_loader *l, int64_t global_batch, bool drop_last);
 /* Canonical nodes in effect, for the checkpoint. */
 int64_t clt_loader_canonical_nodes(const clt_loader *l);
-bool clt_loader_has_seq_ids(const clt_loader *l);
+/* The arrays of its batches. Text: tokens, padded on the right (with pad_token_id, or 0 without one);
+ * targets, the tokens shifted by one, CLT_LABEL_IGNORE at the last place, at padding, and where the label is
+ * the pad id; sequence ids, if eos_token_id or bos_token_id is set: the number of EOS before the token, or of
+ * BOS up to it. */
+const clt_batch_layout *clt_loader_layout(const clt_loader *l);
 
-/* The rows at places [first, first + count) of epoch `epoch`. Takes them from the thread when they were
- * announced, otherwise reads them now. count <= max_rows; count 0 gives an empty batch. Makes no allocation.
- */
-clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_loader_batch *out);
+/* The samples at places [first, first + count) of epoch `epoch`, borrowed from the loader until the next
+ * clt_loader_get. out->first and what is said of the global batch are 0. Takes them from the thread when they
+ * were announced, otherwise reads them now. count <= max_rows; count 0 gives an empty batch. Makes no
+ * allocation. */
+clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out);
 /* Announces what the next clt_loader_get will ask for; the thread reads it meanwhile. A wrong guess costs
  * time only; an error of the thread is reported by the clt_loader_get that asks for these rows. */
 void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);

@@ -1,4 +1,4 @@
-/* Device memory: created, wrapped, filled, copied, mapped; and who holds it. */
+/* Device memory: create, wrap, fill, copy, map; and the memory table. */
 #include "runtime/device/clt_device_private.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static clt_status no_memory(const clt_device *dev, const char *name, size_t byte
     char want[32], used[32], total[32], most[32];
     return clt_error(
         CLT_NO_MEMORY,
-        "buffer '%s' of %s does not fit on %s: %s; %s in use, the device has %s (largest single buffer "
+        "buffer '%s' of %s does not fit on %s: %s; %s are in use, the device has %s (largest single buffer "
         "%s): use a smaller microbatch or model",
         name, clt_human_bytes((double)bytes, want), dev->facts.name, why,
         clt_human_bytes((double)dev->counters.bytes, used),
@@ -18,11 +18,11 @@ static clt_status no_memory(const clt_device *dev, const char *name, size_t byte
         clt_human_bytes((double)dev->facts.max_alloc, most));
 }
 
-/* Drivers allocate at the first use, and only then say that there is no memory: use it now, where the message
- * can name the buffer. */
+/* Drivers allocate at the first use and fail only then. The buffer is used here, where the message can name
+ * it. */
 static cl_int touch(clt_device *dev, cl_mem mem, size_t bytes) {
 #ifdef CLT_DEBUG
-    cl_uint word = 0xffffffffu; /* a NaN in every type: undefined contents show */
+    cl_uint word = 0xffffffffu; /* a NaN in every type, so that undefined contents are noticed */
     size_t n = bytes - bytes % 4;
 #else
     cl_uint word = 0;
@@ -43,14 +43,14 @@ static cl_int make(clt_device *dev, void *host, size_t bytes, cl_mem *out) {
 
 static clt_status create(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out) {
     CLT_TRY(clt_steady_check(dev, "creating buffer", name));
-    if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' would have no bytes", name);
+    if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' has no bytes", name);
     if (bytes > dev->facts.max_alloc)
-        return no_memory(dev, name, bytes, "it is larger than one buffer may be");
+        return no_memory(dev, name, bytes, "it is larger than the largest single buffer");
     if (!host && dev->counters.bytes + bytes > dev->facts.global_mem)
-        return no_memory(dev, name, bytes, "the memory is used up");
+        return no_memory(dev, name, bytes, "not enough memory is free");
     cl_mem mem;
     cl_int e = make(dev, host, bytes, &mem);
-    if (e != CL_SUCCESS && dev->helpers) { /* each of them has some of the device's memory */
+    if (e != CL_SUCCESS && dev->helpers) { /* each helper uses some of the device's memory */
         clt_helpers_destroy(dev->helpers);
         dev->helpers = NULL;
         e = make(dev, host, bytes, &mem);
@@ -73,7 +73,7 @@ clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, cl
 }
 
 clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out) {
-    if (!host) return clt_error(CLT_FAIL, "buffer '%s' would wrap a null pointer", name);
+    if (!host) return clt_error(CLT_FAIL, "buffer '%s' wraps a null pointer", name);
     return create(dev, host, bytes, name, out);
 }
 
@@ -151,7 +151,7 @@ clt_status clt_buffer_unmap(clt_buffer *b, void *ptr) {
     return CLT_OK;
 }
 
-/* --- who holds the memory --- */
+/* --- the memory table --- */
 
 static int by_bytes(const void *a, const void *b) {
     const clt_memory_row *x = a, *y = b;

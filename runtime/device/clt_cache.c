@@ -85,7 +85,7 @@ void clt_cache_put(const char *dir, const char *name, const void *data, size_t b
     clt_str entry = {0};
     clt_str_addn(&entry, (const char *)&h, sizeof h);
     clt_str_addn(&entry, data, bytes);
-    /* Without fsync: what a crash leaves behind fails its hash and is dropped. */
+    /* Without fsync: what a crash leaves fails its hash and is dropped. */
     const bool written = clt_cache_write_file(tmp, entry.s, entry.len);
     if (!written || clt_io_get()->rename(tmp, path) != 0) {
         clt_debug("cannot write cache entry %s", path);
@@ -103,8 +103,8 @@ void clt_cache_drop(const char *dir, const char *name) {
 }
 
 int clt_cache_lock(const char *dir, clt_hash128 key, double timeout) {
-    /* A byte of one file for each key, so that locks neither pile up in the folder nor hold each other off: a
-     * first start has a dozen programs under way. Places in a file are signed. */
+    /* One byte of one file for each key, so that the folder does not fill with lock files and different
+     * programs do not wait for each other. Offsets are signed, hence the shift. */
     char *path = clt_path_join(dir, "lock");
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     double start = clt_now();
@@ -115,7 +115,7 @@ int clt_cache_lock(const char *dir, clt_hash128 key, double timeout) {
             clt_sleep(0.002);
             continue;
         }
-        clt_debug("lock %s: %s; going on without it", path, strerror(errno));
+        clt_debug("lock %s: %s; continuing without it", path, strerror(errno));
         close(fd);
         fd = -1;
     }

@@ -30,7 +30,7 @@ static clt_status check_matrix(const char *name, clt_ref r, int64_t rows, int64_
     if (rows > 0 && cols > 0 && ld >= cols && r.buf &&
         (r.off + (uint64_t)(rows - 1) * (uint64_t)ld + (uint64_t)cols) * sizeof(float) <= r.buf->bytes)
         return CLT_OK;
-    return clt_error(CLT_FAIL, "sgemm: matrix %s of %lld x %lld with rows %lld apart is not in its buffer",
+    return clt_error(CLT_FAIL, "sgemm: matrix %s of %lld x %lld with rows %lld apart exceeds its buffer",
                      name, (long long)rows, (long long)cols, (long long)ld);
 }
 
@@ -45,7 +45,7 @@ clt_status clt_clblast_sgemm(clt_device *dev, bool trans_a, bool trans_b, int64_
     int e = sgemm(ROW_MAJOR, trans_a ? TRANSPOSE : NO_TRANSPOSE, trans_b ? TRANSPOSE : NO_TRANSPOSE,
                   (size_t)m, (size_t)n, (size_t)k, alpha, a.buf->mem, a.off, (size_t)lda, b.buf->mem, b.off,
                   (size_t)ldb, beta, c.buf->mem, c.off, (size_t)ldc, &dev->queue, NULL);
-    clt_cl_count(dev, e); /* its own codes lie elsewhere */
+    clt_cl_count(dev, e); /* CLBlast's own codes have other numbers */
     if (e != 0)
         return clt_error(CLT_FAIL, "CLBlast's sgemm %lld x %lld x %lld failed on %s: status %d (%s)",
                          (long long)m, (long long)n, (long long)k, dev->facts.name, e, clt_cl_name(e));

@@ -3,11 +3,11 @@
 
 #include <errno.h>
 #include <string.h>
-#include <strings.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_thread.h"
 #include "runtime/device/clt_helpers.h"
+#include "runtime/device/clt_probe.h"
 #include "runtime/device/clt_record.h"
 #include "runtime/device/clt_waiter.h"
 
@@ -20,7 +20,7 @@ static void CL_CALLBACK context_message(const char *text, const void *private_in
     clt_debug("driver: %s", text);
 }
 
-/* Only some of a CPU's compute units: `count` of them, the share-th portion if there are several ranks. */
+/* Limits the device to `count` of a CPU's compute units; ranks with different `share` get different ones. */
 static void take_units(clt_device *dev, int count, int share) {
     cl_device_partition_property props[] = {CL_DEVICE_PARTITION_EQUALLY, count, 0};
     if (count <= 0 || (uint32_t)count >= dev->facts.compute_units) return;
@@ -33,7 +33,7 @@ static void take_units(clt_device *dev, int count, int share) {
         dev->device = sub[mine];
         dev->facts.compute_units = (uint32_t)count;
     } else {
-        clt_debug("%s cannot be divided; all of its %u compute units are used", dev->facts.name,
+        clt_debug("%s cannot be partitioned: all %u compute units are used", dev->facts.name,
                   dev->facts.compute_units);
     }
     clt_free(sub);
@@ -49,16 +49,13 @@ static void open_cache(clt_device *dev, const char *dir) {
     dev->cache_dir = NULL;
 }
 
-/* Which driver keeps compiled programs itself, computes on threads that wait, or is slow to read its own
- * declarations, is not something that can be asked for or probed. */
-static void driver_habits(clt_device *dev, int local_size) {
-    bool pocl = strcasecmp(dev->facts.platform, "Portable Computing Language") == 0;
-    bool simulator = strcasecmp(dev->facts.platform, "Oclgrind") == 0;
-    bool intel_cpu = strncasecmp(dev->facts.platform, "Intel", 5) == 0 && dev->facts.type == CLT_DEVICE_CPU;
-    if (intel_cpu && dev->facts.compute_units > 1) dev->waiter = clt_waiter_create();
-    dev->driver_caches = pocl || simulator;
-    dev->declares = pocl;
-    dev->lazy_compile = pocl && local_size > 1; /* only matters if others compile the same */
+static void take_quirks(clt_device *dev, int local_size) {
+    for (int q = 0; q < CLT_QUIRKS; q++)
+        if (clt_quirk_of(&dev->facts, q)) dev->quirks |= 1u << q;
+    dev->declares = clt_has_quirk(dev, CLT_QUIRK_SLOW_DECLARATIONS);
+    dev->launch_turns = clt_has_quirk(dev, CLT_QUIRK_COMPILES_AT_LAUNCH) && local_size > 1;
+    if (clt_has_quirk(dev, CLT_QUIRK_USES_WAITING_THREAD) && dev->facts.compute_units > 1)
+        dev->waiter = clt_waiter_create();
 }
 
 static clt_status create_queue(clt_device *dev) {
@@ -71,22 +68,23 @@ static clt_status create_queue(clt_device *dev) {
     return CLT_OK;
 }
 
-/* Each helper opens the device, too: on a GPU they get a sixteenth of its memory, at half a GiB each. None
- * where the driver keeps programs itself: PoCL makes most of its code at the first launch, which is not
- * rehearsed. */
+/* How many helpers there may be. Each opens the device: on a GPU they may use a sixteenth of its memory, at
+ * half a GiB each. None where the driver caches programs itself: PoCL compiles most code at the first launch,
+ * which is not rehearsed. */
 static int helpers_most(const clt_device *dev, int local_size, int sharing) {
     enum { MOST = 15 };
     const uint64_t of_memory = dev->facts.global_mem / 16 / (512u << 20) / (uint64_t)CLT_MAX(sharing, 1);
     const long given = clt_env_long(CLT_ENV_BUILD_HELPERS, -1);
     if (given >= 0) return (int)CLT_MIN(given, 64L);
-    if (dev->driver_caches) return 0;
+    if (clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS)) return 0;
     const int cores = CLT_MIN(clt_cpu_count() / CLT_MAX(local_size, 1) - 1, (int)MOST);
     if (dev->facts.type == CLT_DEVICE_CPU) return cores;
     return (int)CLT_MIN((uint64_t)CLT_MAX(cores, 0), of_memory);
 }
 
-/* On a device that was never probed there will be much to build: helpers open it while this process probes.
- * This process's own context is made before: a driver that makes many at a time takes a second for each. */
+/* On a GPU that was never probed there is much to build: helpers open it while this process probes. The
+ * context of this process exists by then, because a driver that creates many at the same time takes a second
+ * for each. */
 static void create_helpers(clt_device *dev, const clt_device_params *p, int sharing) {
     const clt_helpers_params h = {.platform = dev->facts.platform_index,
                                   .device = dev->facts.device_index,
@@ -118,27 +116,33 @@ bool clt_device_rehearses(const clt_device *dev) {
     return dev->rehearses;
 }
 
+static clt_device *new_device(const clt_found *f) {
+    clt_device *dev = clt_calloc(1, sizeof *dev);
+    dev->platform = f->platform;
+    dev->root = dev->device = f->device;
+    dev->facts = f->facts;
+    memcpy(dev->id, f->id, sizeof dev->id);
+    return dev;
+}
+
 clt_status clt_device_open_helper(int platform, int device, const char *id, const char *cache_dir,
                                   double timeout, clt_device **out) {
     clt_found *found;
+    clt_device *dev = NULL;
     int n;
-    cl_int e = CL_DEVICE_NOT_FOUND;
     CLT_TRY(clt_platform_find(&found, &n));
-    clt_device *dev = clt_calloc(1, sizeof *dev);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && !dev; i++) {
         const clt_found *f = &found[i];
-        if (f->facts.platform_index != platform || f->facts.device_index != device || strcmp(f->id, id) != 0)
-            continue;
-        dev->platform = f->platform;
-        dev->root = dev->device = f->device;
-        dev->facts = f->facts;
-        memcpy(dev->id, f->id, sizeof dev->id);
-        dev->context = clCreateContext(NULL, 1, &dev->device, context_message, NULL, &e);
+        if (f->facts.platform_index == platform && f->facts.device_index == device && !strcmp(f->id, id))
+            dev = new_device(f);
     }
     clt_free(found);
+    if (!dev) return CLT_FAIL;
+    cl_int e;
+    dev->context = clCreateContext(NULL, 1, &dev->device, context_message, NULL, &e);
     dev->timeout = timeout;
     dev->cache_dir = cache_dir ? clt_strdup(cache_dir) : NULL;
-    driver_habits(dev, 1);
+    take_quirks(dev, 1);
     if (e == CL_SUCCESS) {
         *out = dev;
         return CLT_OK;
@@ -149,11 +153,7 @@ clt_status clt_device_open_helper(int platform, int device, const char *id, cons
 
 static clt_status open_found(const clt_found *f, const clt_device_params *p, int share, int sharing,
                              clt_device **out) {
-    clt_device *dev = clt_calloc(1, sizeof *dev);
-    dev->platform = f->platform;
-    dev->root = dev->device = f->device;
-    dev->facts = f->facts;
-    memcpy(dev->id, f->id, sizeof dev->id);
+    clt_device *dev = new_device(f);
     double env = (double)clt_env_long(CLT_ENV_DEVICE_TIMEOUT, 0);
     dev->timeout = p->timeout > 0 ? p->timeout : env > 0 ? env : 120;
     dev->profile = p->profile || clt_env_long(CLT_ENV_PROFILE, 0) != 0;
@@ -164,17 +164,16 @@ static clt_status open_found(const clt_found *f, const clt_device_params *p, int
         int fair = sharing > 1 ? CLT_MAX((int)f->facts.compute_units / sharing, 1) : 0;
         take_units(dev, p->threads > 0 ? p->threads : fair, share);
     }
-    driver_habits(dev, p->local_size);
+    take_quirks(dev, p->local_size);
     clt_debug("opening %s", dev->facts.name);
     clt_status st = create_queue(dev);
     clt_debug("%s has a context and a queue", dev->facts.name);
     if (st == CLT_OK) create_helpers(dev, p, sharing);
     if (st == CLT_OK) st = clt_probe(dev);
     if (st == CLT_OK && p->need_exact && !dev->facts.exact)
-        st = clt_error(
-            CLT_NO_DEVICE,
-            "%s cannot compute with numerics: exact: %s; choose another --device, or set numerics: fast",
-            dev->facts.name, dev->facts.exact_reason);
+        st = clt_error(CLT_NO_DEVICE,
+                       "%s cannot run numerics: exact: %s; choose another --device, or set numerics: fast",
+                       dev->facts.name, dev->facts.exact_reason);
     const char *record = clt_env(CLT_ENV_RECORD);
     if (st == CLT_OK && record) st = clt_record_start(dev, record, true);
     if (st != CLT_OK) {
@@ -229,7 +228,8 @@ static void warn_living(clt_device *dev) {
     int n = 0;
     for (clt_buffer *b = dev->buffers, *next; b; b = next) {
         next = b->next;
-        if (n++ == 0) clt_warn("device %s is closed while buffer '%s' lives", dev->facts.name, b->name);
+        if (n++ == 0)
+            clt_warn("device %s is closed, but its buffer '%s' was not destroyed", dev->facts.name, b->name);
         if (!dev->hung) clReleaseMemObject(b->mem);
         b->dev = NULL;
         b->prev = b->next = NULL;
@@ -244,7 +244,7 @@ void clt_device_close(clt_device *dev) {
     clt_tensor_map_free(dev);
     warn_living(dev);
     clt_waiter_destroy(dev->waiter, dev->hung);
-    /* Releasing a queue waits for it, without a deadline: a hung one is left alone. */
+    /* Releasing a queue waits for it without a deadline, so nothing of a hung device is released. */
     if (!dev->hung) {
         clt_queue_free(dev);
         if (dev->queue) clt_device_finish(dev);

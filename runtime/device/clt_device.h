@@ -1,7 +1,9 @@
-/* clt_device: everything between cltrain and OpenCL. This folder is the only place that includes CL/cl.h.
+/* clt_device: devices, buffers and kernels; everything between cltrain and OpenCL. Only this folder includes
+ * CL/cl.h.
  *
- * A clt_device is one opened device: a context, one in-order queue, the kernels built for it, its buffers'
- * accounts. What a device can do is probed by compiling and running (clt_device_facts), not believed.
+ * A clt_device is one opened device: a context, one in-order queue, the kernels built for it, and the
+ * accounts of its buffers. What a device can do is found by compiling and running small programs
+ * (clt_device_facts).
  *
  *     clt_device *dev;
  *     CLT_TRY(clt_device_open(&params, &dev));
@@ -9,9 +11,9 @@
  *     CLT_TRY(clt_kernel_get(dev, "cast/cast.cl", "cast_f32_bf16", "-DVEC=4", &k));
  *     CLT_TRY(clt_launch(k, 1, (size_t[]){n}, NULL, (clt_arg[]){CLT_REF(x), CLT_REF(y), CLT_U64(n)}, 5));
  *
- * Launches, writes and copies are queued in order and do not wait; reads and clt_device_finish wait, always
- * with the device's deadline (CLT_AGAIN "device is hung", never an endless wait). A device is used by one
- * thread at a time. */
+ * Launches, writes and copies are queued in order and do not wait. Reads and clt_device_finish wait, at most
+ * until the device's deadline: then they return CLT_AGAIN and the device counts as hung. A device is used by
+ * one thread at a time; different devices may be used by different threads. */
 #ifndef CLT_DEVICE_H
 #define CLT_DEVICE_H
 
@@ -23,8 +25,7 @@ typedef struct clt_kernel clt_kernel;
 
 typedef enum { CLT_DEVICE_CPU, CLT_DEVICE_GPU, CLT_DEVICE_OTHER } clt_device_type;
 
-/* What is known of a device. The first part is what the driver says; the second part was probed by running.
- */
+/* What is known of a device: first what its driver reports, then what probing found. */
 typedef struct {
     int platform_index, device_index;
     char platform[128], name[256], vendor[128], driver[128], version[128], c_version[128];
@@ -32,93 +33,90 @@ typedef struct {
     uint64_t global_mem, max_alloc, local_mem_claimed;
     uint32_t compute_units, max_work_group, clock_mhz, native_float_width;
     bool says_subgroups, local_is_global;
-    const char
-        *host_cpu; /* CPU devices: the CPU's name, so that two runtimes on one CPU count as one device */
-    /* probed */
+    const char *host_cpu; /* CPU devices: the CPU's name; devices with equal names share one CPU. Constant. */
+    /* Found by probing; 0 where the answer is no. clt_facts.def says what each one means. */
     bool probed;
-    bool half_arithmetic, subgroups, fp64, inline_ptx;
-    bool mma_bf16;          /* inline PTX has mma.sync m16n8k16 on bf16 */
-    uint32_t tile16_wave;   /* lanes of a wave whose matrix unit clt_tile16.clh knows; 0: none (AMD) */
-    bool wgmma;             /* inline PTX has wgmma, through the second pass (clt_ptx.h) */
-    uint32_t subgroup_size; /* 0: none */
-    bool block_reads;       /* sub-groups of 16 can be asked for, and read 16 elements in one message */
-    uint64_t local_mem;     /* largest static __local array that was built and run */
-    bool exact_div, exact_sqrt, exact_fma, denormals, correct_rounding_option;
-    bool exact; /* all that numerics: exact needs; else exact_reason says what fails */
-    char exact_reason[160];
-    double copy_gbps; /* host to device through pinned memory; 0 when not measured */
+#define CLT_FACT(type, name) type name;
+#include "runtime/device/clt_facts.def"
+#undef CLT_FACT
+    char exact_reason[160]; /* "" with exact, otherwise what numerics: exact lacks */
 } clt_device_facts;
 
 typedef struct {
     const char *pattern; /* part of a platform or device name or of the version text ("pocl"), "P:D" indices,
-                          * or a comma list of these with one entry per node-local rank, used in turn; NULL:
-                          * $CLTRAIN_DEVICE, else the fastest kind there */
-    int local_rank, local_size; /* ranks of this host, to spread devices; 0 and 1 for one process */
+                          * or a comma list of these, whose entries the ranks of a host take in turn; NULL:
+                          * $CLTRAIN_DEVICE, otherwise the fastest kind of device */
+    int local_rank, local_size; /* among the ranks of this host, which share its devices; alone: 0 and 1 */
     const char *cache_dir;      /* NULL: the default cache folder */
-    double timeout;             /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, else 120 */
+    double timeout;             /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, otherwise 120 */
     bool profile;               /* time every kernel */
-    int threads;                /* CPU devices: use only this many compute units (a sub-device); 0: all */
-    bool helpers;               /* a rehearsal will come: processes may build kernels beside this one */
-    bool need_exact;            /* refuse a device that fails the probes of numerics: exact (CLT_NO_DEVICE) */
+    int threads;                /* CPU devices: use only so many compute units (a sub-device); 0: all */
+    bool helpers;               /* allow helper processes; for a caller that will rehearse */
+    bool need_exact;            /* refuse a device that numerics: exact cannot use (CLT_NO_DEVICE) */
     bool reprobe;               /* probe and measure again instead of using what is stored */
 } clt_device_params;
 clt_device_params clt_device_params_default(void);
 
-/* All devices of all platforms; platforms without devices are skipped. With `probe`, each is opened and
- * probed (cached). No platform or no device: CLT_NO_DEVICE, with advice (which package; a driver library
- * that is present but not registered is named). The caller frees *list with clt_free. */
+/* All devices of all platforms. With `probe` each is opened and probed (from the cache, if it has been
+ * probed before). CLT_NO_DEVICE if there is none; the message says which package to install and names driver
+ * libraries that are present but not registered. The caller frees *list with clt_free. */
 clt_status clt_device_list(bool probe, clt_device_facts **list, int *count);
 
-/* Whether every one of `local_size` ranks of this host would find a device for this pattern, without opening
- * one: CLT_NO_DEVICE, with what there is, if not. */
+/* Checks that each of `local_size` ranks of this host finds a device for this pattern; opens none.
+ * CLT_NO_DEVICE, with a list of the devices, if one does not. */
 clt_status clt_device_check_pattern(const char *pattern, int local_size);
 
-/* Lines that name the drivers which are on this machine but not registered, each with the command that
- * registers it; NULL if there are none. The caller frees it. */
+/* A line for each driver that is installed but not registered, with the command that registers it; NULL if
+ * there is none. The caller frees it. */
 char *clt_device_unregistered(void);
 
+/* Opens the device that p selects and probes it. CLT_NO_DEVICE: none matches, or need_exact is not met;
+ * CLT_AGAIN: it hangs. */
 clt_status clt_device_open(const clt_device_params *p, clt_device **out);
-void clt_device_close(clt_device *dev); /* NULL is allowed; releases kernels, warns about living buffers */
+/* Releases the device and its kernels; NULL is allowed. Buffers that still exist are named in a warning; they
+ * lose their memory and may only be destroyed. */
+void clt_device_close(clt_device *dev);
 const clt_device_facts *clt_device_get_facts(const clt_device *dev);
-/* 32 hex digits naming platform, device and driver: part of every cache key. */
+/* 32 hex digits that identify platform, device and driver: part of every cache key. */
 const char *clt_device_id(const clt_device *dev);
 
 /* Waits until all queued work is done. */
 clt_status clt_device_finish(clt_device *dev);
-/* Whether the device is there and answers no more, as some do with "out of resources" once a kernel broke
- * them; one that is away (removed, or taken by somebody) is not. Nothing is printed. */
+/* Whether the device is present but does not respond or fails every command, as some do with
+ * CL_OUT_OF_RESOURCES after a kernel wrote outside its buffers. A device that was removed is not broken.
+ * Prints nothing. */
 bool clt_device_is_broken(clt_device *dev);
 /* Hands queued work to the device without waiting. */
 clt_status clt_device_flush(clt_device *dev);
 
 /* --- buffers --- */
 
-/* `name` is kept for the memory table and messages. Contents are undefined. CLT_NO_MEMORY names the buffer,
- * its size, what is in use and what the device has. bytes > max_alloc is CLT_NO_MEMORY too. */
+/* `name` is copied, for the memory table and messages. Contents are undefined. CLT_NO_MEMORY, also for
+ * bytes > max_alloc; the message names the buffer, its size, what is in use and what the device has. */
 clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
-/* The buffer is `host` memory (page aligned, stays the caller's): CL_MEM_USE_HOST_PTR. */
+/* A buffer in `host` memory (CL_MEM_USE_HOST_PTR), which is page aligned, stays the caller's, and outlives
+ * the buffer. */
 clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out);
 void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
 size_t clt_buffer_bytes(const clt_buffer *b);
-clt_device *clt_buffer_device(const clt_buffer *b); /* NULL once it was closed */
-/* Offsets and sizes in bytes. write and fill do not wait for the device, but `src` may be reused on return.
- */
+clt_device *clt_buffer_device(const clt_buffer *b); /* NULL after the device was closed */
+/* Offsets and sizes are in bytes; a range outside the buffer is CLT_FAIL. write and fill do not wait for the
+ * device (on a CPU device a write above 16 MiB does); `src` may be reused on return. read waits. */
 clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes);
 clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes);
-/* A read that arrives while the caller goes on: begin queues it (at most 16 MiB, behind everything queued so
- * far), end waits for it and copies it out. Between the two it holds one of the few staging blocks: end each
- * soon. */
+/* A read in two parts: begin queues it (at most 16 MiB, after everything queued before), end waits for it and
+ * copies the bytes to dst. In between it holds one of the few staging blocks, so end each soon. */
 typedef struct {
     clt_buffer *buffer;
     size_t bytes;
-    int block; /* -1: nothing under way */
+    int block; /* -1: no read is queued */
 } clt_later;
 clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt_later *out);
 clt_status clt_buffer_read_end(clt_later *l, void *dst);
 clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes); /* multiples of 4 */
 clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
                            size_t bytes);
-/* Host pointer to a range, valid until unmap; waits. write: the host will write it. */
+/* A host pointer to a range, valid until unmap; waits. write: the host will write there. */
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr);
 clt_status clt_buffer_unmap(clt_buffer *b, void *ptr);
 
@@ -138,15 +136,16 @@ clt_status clt_ref_write_f32(clt_ref r, const float *src, size_t count);
 
 /* --- kernels --- */
 
-/* A kernel of a file under clkernels/ ("gemm/gemm_cpu.cl"), built with the project's common options plus
- * `options`. Programs are built once per (file, options), kept in memory and, where that helps, in the binary
- * cache on disk; a build failure writes the log to a file and names it (CLT_FAIL). Owned by the device. */
+/* A kernel of a file under clkernels/ ("gemm/gemm_cpu.cl"), built with the common options plus `options`. A
+ * program is built once for each (file, options); it is kept in memory and, if the driver has no cache of its
+ * own, in the cache folder. A failed build is CLT_FAIL; the message names a file with the log. Owned by the
+ * device. */
 clt_status clt_kernel_get(clt_device *dev, const char *file, const char *name, const char *options,
                           clt_kernel **out);
-/* Same from a source text that is not under clkernels/ (probes, tests). `what` names it in messages. */
+/* The same from a text that is no file under clkernels/ (tests). `what` names it in messages. */
 clt_status clt_kernel_from_text(clt_device *dev, const char *what, const char *text, const char *name,
                                 const char *options, clt_kernel **out);
-/* Like clt_kernel_get, but a failing build is no message and returns CLT_FAIL quietly. */
+/* Like clt_kernel_get, but a build that fails prints nothing. */
 clt_status clt_kernel_try(clt_device *dev, const char *file, const char *name, const char *options,
                           clt_kernel **out);
 size_t clt_kernel_max_work_group(const clt_kernel *k);
@@ -169,11 +168,12 @@ typedef struct {
 /* Two arguments: __global T *p, ulong p_off (elements). A NULL buffer is passed as a null pointer. */
 #define CLT_REF(r) CLT_BUF((r).buf), CLT_U64((r).off)
 
-/* Queues a launch. `local` NULL lets the driver choose; otherwise it divides `global`. */
+/* Queues a launch. `local` divides `global`; NULL lets the driver choose. Any size of 0: nothing is launched.
+ */
 clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
                       int count);
-/* A launch in two dimensions, of a kernel that knows its row by get_global_id(1) alone; a work-group is in
- * one row. NVIDIA's devices take 65,535 work-groups along the second dimension: more rows are several
+/* A launch in two dimensions of a kernel that knows its row by get_global_id(1) alone; a work-group lies in
+ * one row. NVIDIA's devices accept 65,535 work-groups along the second dimension, so more rows become several
  * launches. */
 enum { CLT_LAUNCH_MOST_ROWS = 65535 };
 clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *local, const clt_arg *args,
@@ -181,43 +181,46 @@ clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *
 
 /* --- rehearsing --- */
 
-/* A rehearsal goes through work without doing it: launches do nothing, reads give zeros, and kernels that are
- * asked for are noted down (writes, fills and copies are done). After it helper processes build what is not
- * in the cache (clt_helpers.h), and whoever asks for a kernel in earnest gets what they made.
+/* A rehearsal goes through work without doing it: launches do nothing, reads return zeros, and the kernels
+ * that are requested are collected (writes, fills and copies are done). Then helper processes build the
+ * programs that are not in the cache (clt_helpers.h), and clt_kernel_get returns what they built.
  *
  *     if (clt_device_rehearse(dev)) {
  *         ... what a step does ...
  *         clt_device_rehearsed(dev);
  *     }
  *
- * rehearse says false, and changes nothing, the second time, and where there are no helpers
- * (CLTRAIN_BUILD_HELPERS=0, one core, drivers that keep their programs in parts that only a launch makes). A
- * failure in between is no failure of the work, which goes on and says itself what it cannot do: between the
- * two, clt_error on this thread prints nothing (clt_error_quiet). */
-/* First of all in main: true, and the exit code, if this process was started as a helper. Programs whose main
- * does not ask have no helpers. */
+ * rehearse returns false and changes nothing the second time, and where there are no helpers
+ * (CLTRAIN_BUILD_HELPERS=0, one core, a driver that caches programs itself). A failure during the rehearsal
+ * is ignored, since the work itself will report it: until clt_device_rehearsed, clt_error on this thread
+ * prints nothing (clt_error_quiet). */
+/* For cltrain's own programs, first in main: true, with the exit code, if this process was started as a
+ * helper. It gives the library what a host program keeps for itself: child processes (helpers), stderr while
+ * a driver compiles what may fail, and a handler at exit (clt_quiet.h). A program that embeds the library
+ * does not call it, and has none of these; README.md lists what else happens to a process. */
 bool clt_device_helper_main(int argc, char **argv, int *code);
 bool clt_device_rehearse(clt_device *dev);
 void clt_device_rehearsed(clt_device *dev);
 bool clt_device_rehearses(const clt_device *dev);
 
-/* The text of a file under clkernels/ with its #includes expanded, or NULL if there is none. Borrowed. */
+/* The text of a file under clkernels/ with its #includes expanded; NULL if there is no such file. Borrowed,
+ * valid until the process ends. */
 const char *clt_kernel_text(const char *file);
-/* Whether the device can do what a kernel file needs, by the file's own word: its kernel `probe(__global
- * const uint *in, __global uint *out)`, built with -DPROBE=1, runs as one work-group (of its
- * reqd_work_group_size, or 64) and must give out[i] = in[i]. Nothing is printed when it does not build or
- * run. The answer is kept in the cache folder under device, driver and text; a no for want of memory or
- * resources is not kept. */
+/* Whether the device can do what a kernel file needs, as the file's own probe says: the kernel
+ * `probe(__global const uint *in, __global uint *out)`, built with -DPROBE=1, runs as one work-group (of its
+ * reqd_work_group_size, or 64) and has to give out[i] = in[i]. A build or launch that fails is a no, without
+ * a message. The answer is cached for device, driver and text, except for a no because memory or resources
+ * ran out. */
 bool clt_device_probe_file(clt_device *dev, const char *file);
-/* All embedded files, for tests and offline gates. */
+/* All files that are built in. */
 int clt_kernel_file_count(void);
 const char *clt_kernel_file_name(int i);
-/* Options that every program is built with, for offline gates: "-cl-std=CL1.2 ...". */
+/* The options of every program: "-cl-std=CL1.2 ...". */
 const char *clt_kernel_common_options(void);
 
 /* --- caches, counters, timing --- */
 
-/* Folder of this device's caches, made on demand; NULL when caching is off. */
+/* The cache folder; NULL if caching is off. */
 const char *clt_device_cache_dir(clt_device *dev);
 
 typedef struct {
@@ -225,16 +228,16 @@ typedef struct {
     uint64_t buffers_created, programs_built, programs_loaded, launches;
     double build_seconds;
     uint64_t steady_breaches; /* builds and buffer creations while steady */
-    uint64_t shortages; /* failures for want of memory or resources, or because the device or its compiler is
-                         * away: they need not come again */
+    uint64_t shortages;       /* failures because memory or resources ran out, or the device or its compiler
+                               * is not available: the next try may succeed */
 } clt_device_counters;
 void clt_device_get_counters(const clt_device *dev, clt_device_counters *out);
 
-/* Whether a wait ran into the deadline: the device, and what it holds, is then left alone. */
+/* Whether a wait exceeded the deadline. Nothing more is asked of such a device. */
 bool clt_device_is_hung(const clt_device *dev);
 
-/* From now on a build or a buffer creation is counted as a breach (and with CLTRAIN_ASSERT_STEADY=1 it is an
- * error): nothing allocates or compiles after the first step. */
+/* While steady, a build or the creation of a buffer counts as a breach; with CLTRAIN_ASSERT_STEADY=1 it
+ * fails. A run is steady after its first step. */
 void clt_device_set_steady(clt_device *dev, bool steady);
 bool clt_device_is_steady(const clt_device *dev);
 
@@ -243,23 +246,24 @@ typedef struct {
     uint64_t launches;
     double seconds;
 } clt_kernel_time;
-/* Device time by kernel since the last reset, largest first; only with params.profile. Caller frees. */
+/* Device time by kernel since the last reset, largest first; only with params.profile. The caller frees
+ * *rows. */
 clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *count);
 void clt_device_profile_reset(clt_device *dev);
 
-/* A launch in time, in seconds on clt_now's clock: when it was queued and when the device ran it. The
- * device's clock is laid over the host's where the distance between the two is smallest, so starts are right
- * to some ten microseconds. */
+/* When a launch was queued and when the device ran it, in seconds on clt_now's clock. The device's clock is
+ * aligned with the host's at the smallest distance that was seen, so starts are right to about ten
+ * microseconds. */
 typedef struct {
     char name[96]; /* kernel name */
     double queued, start, end;
 } clt_launch_time;
-/* From here on every launch is kept, until clt_device_trace_take waits for the device and hands them over in
- * the order in which they were queued (the caller frees *rows); only with params.profile. */
+/* Keeps every launch from here on, until clt_device_trace_take waits for the device and returns them in the
+ * order in which they were queued (the caller frees *rows). Only with params.profile. */
 void clt_device_trace_start(clt_device *dev);
 clt_status clt_device_trace_take(clt_device *dev, clt_launch_time **rows, int *count);
 
-/* Living buffers grouped by name, largest first: "who holds the memory". Caller frees. */
+/* The existing buffers grouped by name, largest first. The caller frees *rows. */
 typedef struct {
     char name[64];
     uint64_t bytes;
@@ -267,17 +271,16 @@ typedef struct {
 } clt_memory_row;
 clt_status clt_device_memory_table(clt_device *dev, clt_memory_row **rows, int *count);
 
-/* The device's peak rate of fp32 fma (FLOP/s) and of copying (bytes/s, read plus write), measured once by
- * small kernels and cached; for MFU and clbench. */
+/* The device's peak rates of fp32 fma (FLOP/s) and of copying (bytes/s, read plus write): measured once by
+ * small kernels and cached. */
 clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_bytes);
-/* The same of the matrix units with bf16 operands and fp32 sums (FLOP/s); 0 where nobody here knows how
- * to drive them, or the kernel does not build; known are NVIDIA's (facts mma_bf16, wgmma). */
+/* The same of the matrix units with bf16 operands and fp32 sums (FLOP/s). 0 where clkernels/peak/ has no
+ * kernel for them (it has one for the facts mma_bf16 and wgmma), or where it does not build. */
 clt_status clt_device_matrix_peak(clt_device *dev, double *flops);
-/* From now on both measure, and keep the larger of that and what is stored. */
+/* From now on both measure, and the larger of the measured and the stored rate counts. */
 void clt_device_measure_peaks(clt_device *dev);
-/* Work of some length was done faster than the peak of fma (or of matrix units) that is stored, which
- * therefore was measured on a busy device: it becomes what was reached, and is measured anew when it is next
- * asked for. */
+/* Reports that work was done at `flops`. If that exceeds the stored peak of fma (or of matrix units), the
+ * peak was measured on a busy device: `flops` replaces it, and the next request measures again. */
 void clt_device_peak_exceeded(clt_device *dev, bool matrix, double flops);
 
 #endif

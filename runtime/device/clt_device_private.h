@@ -1,5 +1,5 @@
-/* What the files of runtime/device share among themselves. Nothing outside this folder includes it: it is the
- * one header with OpenCL's types in it. */
+/* Shared by the files of runtime/device, and included by nothing else but their tests: the one header with
+ * OpenCL's types. */
 #ifndef CLT_DEVICE_PRIVATE_H
 #define CLT_DEVICE_PRIVATE_H
 
@@ -9,6 +9,7 @@
 #include "runtime/base/clt_hash.h"
 #include "runtime/device/clt_cache.h"
 #include "runtime/device/clt_device.h"
+#include "runtime/device/clt_quirks.h"
 
 /* A device that was found, before it is opened. */
 typedef struct {
@@ -16,12 +17,12 @@ typedef struct {
     cl_device_id device;
     clt_device_facts facts;
     char id[33];
-    bool unified; /* shares its memory with the host: an integrated GPU */
+    bool unified; /* shares memory with the host: an integrated GPU */
 } clt_found;
 
 typedef struct {
     clt_hash128 key;
-    cl_program program; /* NULL: it was tried and does not build */
+    cl_program program; /* NULL: it does not build */
 } clt_program;
 
 /* What a program is made from. */
@@ -34,35 +35,35 @@ typedef struct {
 struct clt_kernel {
     clt_hash128 key;
     clt_device *dev;
-    cl_kernel kernel; /* NULL: only rehearsed so far; made when it is asked for again */
+    cl_kernel kernel; /* NULL: only rehearsed so far; created at the next request */
     cl_uint args;
     char name[96];
-    char *file, *options; /* how clt_kernel_get asked for it; NULL from a text */
+    char *file, *options; /* arguments of clt_kernel_get; NULL for a kernel from a text */
     size_t max_group;
-    size_t warm[8]; /* local sizes (product) that were launched before, so that their code exists */
+    size_t warm[8]; /* work-group sizes that were launched before, so that their code exists */
     uint64_t launches;
     double seconds;
 };
 
 struct clt_buffer {
-    clt_device *dev; /* NULL once the device was closed */
+    clt_device *dev; /* NULL after the device was closed */
     cl_mem mem;
     size_t bytes;
     bool wrapped;
-    uint64_t address; /* on the device, as a kernel sees it; 0: nobody asked yet */
-    uint64_t number;  /* among all buffers that were made on this device, from 1 */
+    uint64_t address; /* as a kernel sees it; 0: not known yet */
+    uint64_t number;  /* among all buffers that were created on this device, from 1 */
     char name[64];
     clt_buffer *prev, *next;
 };
 
-/* Host memory on its way to or from the device. */
+/* A staging block: host memory that a transfer reads or writes. */
 typedef struct {
     void *mem;
     size_t cap;
     cl_mem pinned;  /* what mem is mapped from; NULL: ordinary memory */
-    cl_event event; /* the transfer under way; NULL: none */
-    bool held;      /* its contents are still wanted after the transfer */
-    uint64_t taken; /* counts the uses of all blocks */
+    cl_event event; /* of the queued transfer; NULL: none */
+    bool held;      /* contents are read after the transfer */
+    uint64_t taken; /* clt_device.taken when it was last used */
 } clt_staging;
 
 typedef struct {
@@ -80,19 +81,19 @@ struct clt_device {
     cl_device_id root, device; /* device is a sub-device of root, or root */
     cl_context context;
     cl_command_queue queue;
-    cl_command_queue side; /* maps pinned memory; NULL until there is some */
+    cl_command_queue side; /* maps pinned memory; NULL until it is needed */
     clt_device_facts facts;
     char id[33];
     char *cache_dir; /* NULL: caching is off */
     double timeout;
     bool profile, hung, steady, assert_steady;
-    bool again;         /* measure instead of using what is stored */
-    bool peaks_again;   /* clt_device_measure_peaks */
-    bool driver_caches; /* the driver has a program cache of its own */
-    bool lazy_compile;  /* code is made at the first launch of each work-group size, for several processes */
-    bool rehearses;     /* clt_device_rehearse */
-    bool rehearsed;     /* that was, once */
-    bool declares;      /* programs bring their own declarations of built-in functions; clt_kernel.c */
+    bool again;        /* clt_device_params.reprobe */
+    bool peaks_again;  /* clt_device_measure_peaks */
+    unsigned quirks;   /* bit q: clt_quirk q is in effect; see clt_has_quirk */
+    bool launch_turns; /* first launches are made by one process of the host at a time */
+    bool rehearses;    /* between clt_device_rehearse and clt_device_rehearsed */
+    bool rehearsed;    /* a rehearsal has begun or ended */
+    bool declares;     /* programs are built with include/clt_builtins.clh; off once one needs more */
     clt_device_counters counters;
     clt_buffer *buffers;
     clt_program *programs;
@@ -100,47 +101,41 @@ struct clt_device {
     clt_kernel **kernels;
     int kernels_n, kernels_cap;
     clt_staging staging[8];
-    uint64_t taken;
-    struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until there is one */
+    uint64_t taken;                      /* counts the uses of all staging blocks */
+    struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until one is needed */
     clt_timed *timed;
     int timed_n, timed_cap;
-    clt_launch_time *trace; /* launches on the device's clock */
+    clt_launch_time *trace; /* times on the device's clock */
     int trace_n, trace_cap;
     double trace_shift; /* from the device's clock to clt_now's */
     bool tracing;
     clt_helpers *helpers;   /* NULL: this process builds everything */
-    clt_waiter *waiter;     /* NULL: the driver computes on threads of its own */
-    cl_event gate;          /* test hook, see clt_device_gate */
+    clt_waiter *waiter;     /* NULL: the driver needs no waiting thread */
+    cl_event gate;          /* for tests, see clt_device_gate */
     clt_recorder *recorder; /* NULL: launches are not recorded */
 };
 
-/* clt_device.c: device `device` of platform `platform` to build programs with, without probing; CLT_FAIL,
- * with no message, if its id is another one. */
+static inline bool clt_has_quirk(const clt_device *dev, clt_quirk quirk) {
+    return dev->quirks >> quirk & 1;
+}
+
+/* clt_device.c: opens device `device` of platform `platform` to build programs, without a queue and without
+ * probing. CLT_FAIL, without a message, if its id differs or it has no context. */
 clt_status clt_device_open_helper(int platform, int device, const char *id, const char *cache_dir,
                                   double timeout, clt_device **out);
-/* clt_platform.c: all devices; *out is the caller's (clt_free). CLT_NO_DEVICE with advice when there are
+/* clt_platform.c: all devices; the caller frees *out with clt_free. CLT_NO_DEVICE, with advice, if there is
  * none. */
 clt_status clt_platform_find(clt_found **out, int *count);
-/* clt_select.c: index of the device that `pattern` (NULL: the default) gives to this rank; *sharing is how
- * many of the host's ranks get the same device and *share this rank's place among them. */
+/* clt_select.c: the index of the device that `pattern` (NULL: the default) gives to this rank. *sharing: how
+ * many ranks of the host get the same device; *share: this rank's place among them. */
 clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
                       int *index, int *share, int *sharing);
-/* clt_probe.c: fills the probed part of dev->facts, from the cache or by running. */
-clt_status clt_probe(clt_device *dev);
-/* Whether the cache has what was probed. */
-bool clt_probe_is_stored(const clt_device *dev);
-/* Builds `source` with exactly these options, without a message; NULL if it does not build. */
-cl_program clt_probe_build(clt_device *dev, const char *source, const char *options);
-/* Runs kernel `probe(in, out)` once over `items` in groups of `group`; false if anything refuses. */
-bool clt_probe_run(clt_device *dev, cl_program p, const void *in, size_t in_bytes, void *out,
-                   size_t out_bytes, size_t items, size_t group);
-
 /* clt_error.c: OpenCL's name of an error code. */
 const char *clt_cl_name(cl_int e);
 /* The message and status of a failed call: "WHAT on DEVICE failed: CL_...", with what to do where that is
  * known. */
 clt_status clt_cl_error(clt_device *dev, cl_int e, const char *what);
-/* Counts a failure (CL_SUCCESS is none) if it is one of the counters' shortages. clt_cl_error does. */
+/* Counts an error that is a shortage (clt_device_counters). clt_cl_error calls it. */
 void clt_cl_count(clt_device *dev, cl_int e);
 #define CLT_CL(dev, call, what)                                                                              \
     do {                                                                                                     \
@@ -151,21 +146,22 @@ void clt_cl_count(clt_device *dev, cl_int e);
 /* clt_queue.c */
 /* Waits for `event` with the device's deadline and releases it. */
 clt_status clt_event_wait(clt_device *dev, cl_event event, const char *what);
-/* The same without a message: OpenCL's error, or dev->hung is set. */
+/* The same without a message. Returns OpenCL's error; after the deadline dev->hung is set. */
 cl_int clt_event_quiet(clt_device *dev, cl_event event);
 clt_status clt_hung_error(clt_device *dev, const char *what);
-/* Keeps the event of a launch for the profile. */
+/* Takes over the event of a launch, for the profile. */
 void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event);
-/* Counts a build or an allocation; once the device is steady it is a breach. */
+/* To be called before a build or an allocation: counts a breach if the device is steady; CLT_FAIL with
+ * CLTRAIN_ASSERT_STEADY=1. */
 clt_status clt_steady_check(clt_device *dev, const char *what, const char *name);
 void clt_queue_free(clt_device *dev);
 
-/* clt_buffer.c: a range inside the buffer, or CLT_FAIL "VERB n bytes at ..." */
+/* clt_buffer.c: CLT_FAIL "VERB n bytes at ..." if the range is not inside the buffer. */
 clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
 /* clt_transfer.c */
 void clt_transfer_free(clt_device *dev);
 
-/* clt_tensor_map.c: drops the maps of a buffer that goes away; releases everything. */
+/* clt_tensor_map.c: drops the maps of a buffer that is destroyed; releases all maps of the device. */
 void clt_tensor_map_forget(clt_device *dev, const clt_buffer *b);
 void clt_tensor_map_free(clt_device *dev);
 
@@ -173,21 +169,22 @@ void clt_tensor_map_free(clt_device *dev);
 void clt_kernels_free(clt_device *dev);
 
 /* clt_program.c */
-/* `options` with those of every program here; malloc'ed. */
+#define CLT_LANGUAGE_OPTION "-cl-std=CL1.2"
+#define CLT_ROUNDING_OPTION                                                                                  \
+    "-cl-fp32-correctly-rounded-divide-sqrt" /* with the fact correct_rounding_option */
+/* The common options followed by `options`; malloc'ed. */
 char *clt_program_options(const clt_device *dev, const char *options);
 clt_hash128 clt_program_key(const clt_device *dev, const char *source, const char *options);
-/* From memory, the cache, a helper, or built now. quiet: a failing build is no message. Owned by the device.
- */
+/* The program, from memory, the cache or a helper, or built now. quiet: a failed build prints nothing. Owned
+ * by the device. */
 clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out);
-/* For a helper: builds, or finds in the cache, and gives the binary (malloc'ed; NULL where the driver keeps
- * programs itself). Quiet. */
+/* For a helper process: the binary from the cache or built now (malloc'ed; NULL if the driver caches programs
+ * itself). Prints nothing. */
 clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char **data, size_t *bytes);
-/* Whether it was built in this process or is in the cache; drivers may know others. */
+/* Whether the program was built in this process or is in our cache. */
 bool clt_program_is_known(const clt_device *dev, clt_hash128 key);
-/* clBuildProgram whose failure nobody shall see, unless the driver ends the program over it. */
-cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options);
-/* Builds *p, and for a source marked for the second pass (clt_ptx.h) on a device with inline PTX puts the
- * program of that pass in its place. *text gets the rewritten PTX, for the caller to free. */
+/* Builds *p. If the source is marked for the second pass (clt_ptx.h) and the device has inline PTX, *p is
+ * replaced by the program of that pass, and the caller frees *text, the rewritten PTX. */
 cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
                         char **text);
 
@@ -200,14 +197,18 @@ typedef struct {
     int count;
     const size_t *first; /* global ids of the first work-item; NULL: zeros */
 } clt_launch_call;
-/* The launch itself, checked; clt_launch and the recorder call it. */
+/* Checks the arguments and queues the launch. */
 clt_status clt_launch_now(const clt_launch_call *c);
-/* clt_record.c: the launch, and what it did to its buffers written down. Only with dev->recorder. */
+/* clt_record.c: the launch, with its buffers recorded before and after. Only with dev->recorder. */
 clt_status clt_record_launch(const clt_launch_call *c);
 
 /* clt_source.c */
-/* Text with `#include "..."` of files under clkernels/ expanded; `file` names it and anchors relative paths.
- */
+/* `text` with its `#include "..."` of files under clkernels/ expanded, malloc'ed. Relative paths start from
+ * `file`. */
 char *clt_source_expand(const char *file, const char *text);
+/* The text of a probe under clkernels/ with includes expanded; malloc'ed, NULL if there is none. A folder
+ * that CLTRAIN_KERNEL_PATH names need not hold it: then the built-in text is used, because what a device can
+ * do must not depend on a folder that holds other kernels. */
+char *clt_source_probe(const char *file);
 
 #endif

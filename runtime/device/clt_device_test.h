@@ -1,11 +1,11 @@
-/* clt_device_test: what tests do to a device that no user would. */
+/* clt_device_test: for tests: makes a device look hung. */
 #ifndef CLT_DEVICE_TEST_H
 #define CLT_DEVICE_TEST_H
 
 #include "runtime/device/clt_device.h"
 
-/* closed: what is queued from now on does not start, as if the device had stopped answering. Open again: the
- * queue runs on, and the device no longer counts as hung. */
+/* closed: commands that are queued from now on do not start, as on a device that hangs. Open again: the queue
+ * continues, and the device no longer counts as hung. */
 clt_status clt_device_gate(clt_device *dev, bool closed);
 
 #endif

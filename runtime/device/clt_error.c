@@ -1,3 +1,4 @@
+/* Names of OpenCL's errors, and the message of a call that failed. */
 #include "runtime/device/clt_device_private.h"
 
 #include <string.h>
@@ -61,7 +62,7 @@ static const struct {
 const char *clt_cl_name(cl_int e) {
     for (size_t i = 0; i < CLT_COUNT_OF(cl_names); i++)
         if (cl_names[i].code == e) return cl_names[i].name;
-    return "an error code of its own";
+    return "unknown error";
 }
 
 void clt_cl_count(clt_device *dev, cl_int e) {
@@ -84,8 +85,8 @@ clt_status clt_cl_error(clt_device *dev, cl_int e, const char *what) {
     case CL_OUT_OF_RESOURCES:
         return clt_error(
             CLT_FAIL,
-            "%s on %s failed: %s (registers, local memory, device memory, or a kernel that wrote out of "
-            "its bounds before); %s in buffers, the device has %s",
+            "%s on %s failed: %s (not enough registers, local memory or device memory, or a kernel before "
+            "it wrote outside its buffers); %s in buffers, the device has %s",
             what, dev->facts.name, clt_cl_name(e), clt_human_bytes((double)dev->counters.bytes, used),
             clt_human_bytes((double)dev->facts.global_mem, total));
     default:

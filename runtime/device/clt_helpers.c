@@ -13,21 +13,23 @@
 #include <unistd.h>
 
 #include "runtime/device/clt_ptx.h"
+#include "runtime/device/clt_quiet.h"
 
 #define WORD "--build-helper"
 enum { MOST = 16, MOST_BYTES = 256 << 20 };
 
 extern char **environ;
 
-/* The environment as main got it; NULL: main does not know what a helper is. Drivers change it: PoCL may set
- * OCL_ICD_FILENAMES to itself when it is loaded, and a process that inherits that finds no other driver. */
+/* A copy of the environment at the start of main; NULL: main did not call clt_device_helper_main. Drivers
+ * change the environment: PoCL may set OCL_ICD_FILENAMES to itself when it is loaded, and a process that
+ * inherits this finds no other driver. */
 static char **clean_environ;
 
-/* --- what goes over the socket --- */
+/* --- the protocol --- */
 
 typedef struct {
     clt_hash128 key;
-    uint64_t bytes[3]; /* of what, source and options, each with its 0; they follow */
+    uint64_t bytes[3]; /* of what, source and options, which follow, each with its 0 */
     uint64_t inline_ptx;
 } job_head;
 
@@ -57,7 +59,8 @@ static bool receive_all(int fd, void *data, size_t bytes) {
 
 /* --- the helper's side --- */
 
-/* A program that does not come to an end ends the helper by its alarm. */
+/* Receives one program, builds it and sends the answer; false: the socket is closed or broken. A build that
+ * takes too long ends the helper by its alarm. */
 static bool serve_one(clt_device *dev, int fd) {
     job_head h;
     job_reply r = {0};
@@ -83,19 +86,20 @@ static bool serve_one(clt_device *dev, int fd) {
     return ok;
 }
 
-/* argv: program, WORD, platform, device, id, timeout, cache folder. Ends with the socket. */
+/* A helper process. argv: program, WORD, platform, device, id, timeout, cache folder. It ends when the socket
+ * is closed. */
 static int serve(char **argv) {
     for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) close(fd); /* what drivers left open */
-    signal(SIGINT, SIG_IGN); /* of the terminal; the process that asked decides */
+    signal(SIGINT, SIG_IGN);                                     /* from the terminal: the parent decides */
     signal(SIGTERM, SIG_IGN);
-    clt_error_quiet(true); /* what matters is said by the process that asked, which does the same again */
+    clt_error_quiet(true); /* the parent builds again what fails here, and prints the message */
     clt_device *dev;
     const clt_helpers_params p = {.platform = atoi(argv[2]),
                                   .device = atoi(argv[3]),
                                   .id = argv[4],
                                   .timeout = atof(argv[5]),
                                   .cache_dir = *argv[6] ? argv[6] : NULL};
-    alarm((unsigned)CLT_MAX(p.timeout, 1.0)); /* who started it may be gone before it is open */
+    alarm((unsigned)CLT_MAX(p.timeout, 1.0)); /* the parent may die before the device is open */
     if (clt_device_open_helper(p.platform, p.device, p.id, p.cache_dir, p.timeout, &dev) != CLT_OK) {
         clt_debug("a helper cannot open device %d:%d: %s", p.platform, p.device, clt_last_error());
         return 1;
@@ -103,31 +107,32 @@ static int serve(char **argv) {
     alarm(0);
     while (serve_one(dev, STDIN_FILENO)) {
     }
-    /* No tidying up: the driver's can take longer than the work did. */
+    /* Without cleaning up: in the driver that can take longer than the work. */
     _exit(0);
 }
 
 bool clt_device_helper_main(int argc, char **argv, int *code) {
+    clt_quiet_allow();
     if (argc == 7 && !strcmp(argv[1], WORD)) {
         *code = serve(argv);
         return true;
     }
     size_t n = 0;
     while (environ[n]) n++;
-    clean_environ = clt_calloc(n + 1, sizeof *clean_environ); /* stays */
+    clean_environ = clt_calloc(n + 1, sizeof *clean_environ); /* never freed */
     for (size_t i = 0; i < n; i++) clean_environ[i] = clt_strdup(environ[i]);
     return false;
 }
 
 /* --- the pool --- */
 
-typedef enum { WAITING, RUNNING, DONE, LEFT } job_state; /* LEFT: for the process itself */
+typedef enum { WAITING, RUNNING, DONE, LEFT } job_state; /* LEFT: for this process to build */
 
 typedef struct {
     clt_hash128 key;
     char *what, *source, *options, *data;
     size_t bytes;
-    long rank; /* the larger, the longer a build takes, roughly */
+    long rank; /* larger: the build probably takes longer */
     bool inline_ptx;
     job_state state;
 } job;
@@ -166,7 +171,7 @@ clt_helpers *clt_helpers_create(const clt_helpers_params *p) {
     return h;
 }
 
-/* The program itself, with one end of a socket as its standard input; returns the other end, or -1. */
+/* Starts this program again, with one end of a socket as its standard input. Returns the other end, or -1. */
 static int spawn(clt_helpers *h, pid_t *pid) {
     int end[2];
     char platform[16], device[16], timeout[32];
@@ -185,7 +190,7 @@ static int spawn(clt_helpers *h, pid_t *pid) {
     sigset_t none, pipe;
     sigemptyset(&none);
     sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE); /* a run does not heed it */
+    sigaddset(&pipe, SIGPIPE); /* a run ignores it */
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &pipe);
@@ -195,17 +200,17 @@ static int spawn(clt_helpers *h, pid_t *pid) {
     posix_spawn_file_actions_destroy(&files);
     close(end[1]);
     if (e == 0) {
-        /* The helper's own alarm ends it before that; opening the device takes its time, too. */
+        /* The alarm of the helper ends it before that: it covers opening the device, then each program. */
         const struct timeval most = {.tv_sec = 2 * (time_t)CLT_MAX(h->p.timeout, 1.0) + 1};
         setsockopt(end[0], SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
         return end[0];
     }
-    clt_debug("no helper to build programs: %s", strerror(e));
+    clt_debug("a helper process cannot be started: %s", strerror(e));
     close(end[0]);
     return -1;
 }
 
-/* The next job for a helper; waits for one; NULL: there will be none. The lock is held. */
+/* Waits for the next job; NULL: there will be none. The lock is held. */
 static job *next_job(clt_helpers *h) {
     for (;;) {
         job *best = NULL;
@@ -216,7 +221,7 @@ static job *next_job(clt_helpers *h) {
     }
 }
 
-/* Has the helper do it; false: it is gone, or does not talk sense. */
+/* Sends a job to a helper and receives the answer; false: the helper is gone, or its answer is invalid. */
 static bool exchange(int fd, const job *j, bool *built, char **data, size_t *bytes) {
     const char *const text[] = {j->what, j->source, j->options};
     job_head head = {.key = j->key, .inline_ptx = j->inline_ptx};
@@ -235,7 +240,7 @@ static bool exchange(int fd, const job *j, bool *built, char **data, size_t *byt
     return false;
 }
 
-/* One thread for each helper: it waits for the answers. */
+/* The thread of one helper: starts it, sends it jobs, waits for its end. */
 static void *tend(void *p) {
     helper *me = p;
     clt_helpers *h = me->pool;
@@ -258,10 +263,10 @@ static void *tend(void *p) {
         j->state = lives && built ? DONE : LEFT;
         j->data = mine.data;
         j->bytes = mine.bytes;
-        if (!lives && !h->quit) clt_debug("the helper that built %s is gone", mine.what);
+        if (!lives && !h->quit) clt_debug("a helper process was lost while it built %s", mine.what);
         pthread_cond_broadcast(&h->changed);
     }
-    /* Not left to end by itself: it may be opening the device still, and destroy waits for this thread. */
+    /* Killed, because it may still be opening the device, and clt_helpers_destroy waits for this thread. */
     if (fd >= 0) close(fd);
     if (me->pid) kill(pid, SIGKILL);
     me->pid = 0;
@@ -272,7 +277,7 @@ static void *tend(void *p) {
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
         }
     if (lost)
-        clt_debug("a helper ended with %s %d", WIFSIGNALED(status) ? "signal" : "code",
+        clt_debug("the lost helper ended with %s %d", WIFSIGNALED(status) ? "signal" : "exit code",
                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     return NULL;
 }
@@ -328,7 +333,7 @@ int clt_helpers_go(clt_helpers *h) {
     h->go = true;
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
-    if (n > 1) start(h, n - 1); /* this process builds the first one */
+    if (n > 1) start(h, n - 1); /* this process builds the first program */
     return n;
 }
 

@@ -1,4 +1,4 @@
-/* Kernels: found or made, launched with arguments checked. */
+/* Kernels: looked up or created, and launched with their arguments checked. */
 #include "runtime/device/clt_device_private.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static clt_kernel *add_kernel(clt_device *dev, const char *name, clt_hash128 key
     return k;
 }
 
-/* *k: NULL, or a kernel that was only rehearsed. */
+/* *k: NULL, or a kernel that has only been rehearsed. */
 static clt_status create_kernel(clt_device *dev, cl_program program, const char *what, const char *name,
                                 clt_hash128 key, bool quiet, clt_kernel **k) {
     cl_int e;
@@ -67,7 +67,7 @@ static clt_status kernel_of(clt_device *dev, const char *what, const char *sourc
     return st;
 }
 
-/* A kernel that was asked for before: found without hashing and without allocating. */
+/* A kernel that was requested before: found without hashing and without allocating. */
 static clt_kernel *known(const clt_device *dev, const char *file, const char *name, const char *options) {
     for (int i = 0; i < dev->kernels_n; i++) {
         clt_kernel *k = dev->kernels[i];
@@ -88,7 +88,13 @@ static clt_status from_file(clt_device *dev, const char *file, const char *name,
     }
     const char *text = clt_kernel_text(file);
     if (!text && quiet) return CLT_FAIL;
-    if (!text) return clt_error(CLT_FAIL, "there is no kernel file %s", file);
+    const char *folder = text ? NULL : clt_env(CLT_ENV_KERNEL_PATH);
+    if (folder)
+        return clt_error(
+            CLT_FAIL,
+            "kernel file %s does not exist in CLTRAIN_KERNEL_PATH=%s, which must hold all of clkernels/",
+            file, folder);
+    if (!text) return clt_error(CLT_FAIL, "kernel file %s does not exist", file);
     CLT_TRY(kernel_of(dev, file, text, name, options, quiet, &k));
     if (!k->file) {
         k->file = clt_strdup(file);
@@ -151,11 +157,11 @@ static cl_int set_arg(clt_kernel *k, cl_uint i, const clt_arg *a) {
     return CL_INVALID_ARG_VALUE;
 }
 
-/* Where code is made at the first launch of a work-group size, one process of the host makes it and the
- * others wait until it is in the driver's cache. -1: nothing to wait for. */
+/* Under the quirk compiles_at_launch, the first launch of a work-group size is made under a lock: one process
+ * of the host compiles it, and the others then find it in the driver's cache. -1: no lock. */
 static int first_launch_lock(clt_kernel *k, int dims, const size_t *local) {
     size_t size = 1;
-    if (!k->dev->lazy_compile || !k->dev->cache_dir) return -1;
+    if (!k->dev->launch_turns || !k->dev->cache_dir) return -1;
     for (int d = 0; d < dims && local; d++) size = size * 65537 + local[d];
     for (size_t i = 0; i < CLT_COUNT_OF(k->warm); i++) {
         if (k->warm[i] == size) return -1;
@@ -173,7 +179,8 @@ clt_status clt_launch_now(const clt_launch_call *c) {
     const size_t *global = c->global, *local = c->local;
     const clt_arg *args = c->args;
     if (!k->kernel)
-        return clt_error(CLT_FAIL, "kernel %s was rehearsed and is kept; ask for it again", k->name);
+        return clt_error(CLT_FAIL, "kernel %s was kept from a rehearsal; get it again before launching it",
+                         k->name);
     if (count < 0 || (cl_uint)count != k->args)
         return clt_error(CLT_FAIL, "kernel %s takes %u arguments, %d were given", k->name, k->args, count);
     for (int d = 0; d < dims; d++)
@@ -182,7 +189,7 @@ clt_status clt_launch_now(const clt_launch_call *c) {
         cl_int e = set_arg(k, (cl_uint)i, &args[i]);
         clt_cl_count(dev, e);
         if (e != CL_SUCCESS)
-            return clt_error(CLT_FAIL, "argument %d of kernel %s is refused on %s: %s", i, k->name,
+            return clt_error(CLT_FAIL, "kernel %s does not accept argument %d on %s: %s", k->name, i,
                              dev->facts.name, clt_cl_name(e));
     }
     cl_event event;

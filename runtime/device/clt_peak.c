@@ -1,36 +1,12 @@
-/* The device's peak rates, as a loop of nothing but fma and a loop of nothing but copying reach them. */
+/* The device's peak rates: what kernels reach that do nothing but fma, products of matrix units, or copies.
+ */
 #include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 
-/* ACC independent chains of type T per work-item, `n` times RUN fma each, so that counting takes few of the
- * instructions. The chains end in one store, so that nothing can be left out. */
-static const char fma_source[] =
-    "__kernel void peak_fma(__global T *out, ulong out_off, float m, float c, ulong n)\n"
-    "{\n"
-    "    T x[ACC];\n"
-    "#pragma unroll\n"
-    "    for (int a = 0; a < ACC; a++) x[a] = (T)(m * (float)a);\n"
-    "    for (ulong i = 0; i < n; i++) {\n"
-    "#pragma unroll\n"
-    "        for (int r = 0; r < RUN; r++)\n"
-    "#pragma unroll\n"
-    "            for (int a = 0; a < ACC; a++) x[a] = fma(x[a], (T)m, (T)c);\n"
-    "    }\n"
-    "    T sum = x[0];\n"
-    "#pragma unroll\n"
-    "    for (int a = 1; a < ACC; a++) sum += x[a];\n"
-    "    out[out_off + get_global_id(0)] = sum;\n"
-    "}\n";
+#include "runtime/device/clt_record.h"
 
-static const char copy_source[] =
-    "__kernel void peak_copy(__global const T *x, ulong x_off, __global T *y, ulong y_off, ulong run)\n"
-    "{\n"
-    "    size_t first = get_global_id(0) * RUN_OF_ITEM, step = STEP;\n"
-    "    for (ulong i = 0; i < run; i++) y[y_off + first + i * step] = x[x_off + first + i * step];\n"
-    "}\n";
-
-#define LONG_ENOUGH 0.05
+#define LONG_ENOUGH 0.05 /* seconds over which the fastest launch is looked for */
 
 typedef struct {
     clt_kernel *kernel;
@@ -38,8 +14,8 @@ typedef struct {
     clt_arg arg[5];
 } work;
 
-/* Seconds of the fastest of `rounds` launches, and of all that fit in `least` seconds: what else the device
- * has to do for a moment shall not count. */
+/* Seconds of the fastest launch, of `rounds` and of as many as fit in `least` seconds: other work on the
+ * device makes a launch slower, never faster. */
 static clt_status best_of(clt_device *dev, const work *w, int rounds, double least, double *seconds) {
     const double began = clt_now();
     double best = 0;
@@ -55,7 +31,7 @@ static clt_status best_of(clt_device *dev, const work *w, int rounds, double lea
     return CLT_OK;
 }
 
-/* Work-groups that the device takes for this kernel, and only whole ones. */
+/* Limits the work-group to what the device allows for this kernel, and the items to whole groups. */
 static void fit_groups(work *w) {
     w->group = CLT_MIN(w->group, CLT_MIN(clt_kernel_max_work_group(w->kernel), w->items));
     w->items -= w->items % w->group;
@@ -70,11 +46,11 @@ static clt_status fma_rate(clt_device *dev, const char *type, int lanes, int acc
     bool cpu = dev->facts.type == CLT_DEVICE_CPU;
     work w = {.items = cpu ? dev->facts.compute_units * 4u : dev->facts.compute_units * 2048u,
               .group = cpu ? 1 : 256};
-    CLT_TRY(clt_kernel_from_text(dev, "peak_fma", fma_source, "peak_fma", options, &w.kernel));
+    CLT_TRY(clt_kernel_get(dev, "peak/peak_fma.cl", "peak_fma", options, &w.kernel));
     fit_groups(&w);
     double seconds = 0;
     uint64_t n = 100;
-    for (;; n *= 4) { /* until a launch is long beside the time that starting and waiting take */
+    for (;; n *= 4) { /* until a launch takes much longer than starting it and waiting for it */
         const clt_arg arg[5] = {CLT_REF(((clt_ref){out, 0})), CLT_F32(0.999f), CLT_F32(0.001f), CLT_U64(n)};
         memcpy(w.arg, arg, sizeof arg);
         CLT_TRY(best_of(dev, &w, 2, 0, &seconds));
@@ -94,7 +70,7 @@ static clt_status copy_rate(clt_device *dev, clt_buffer *x, clt_buffer *y, doubl
     snprintf(options, sizeof options,
              cpu ? "-DT=float16 -DRUN_OF_ITEM=%zu -DSTEP=1" : "-DT=float4 -DRUN_OF_ITEM=1 -DSTEP=%zu",
              cpu ? run : w.items);
-    CLT_TRY(clt_kernel_from_text(dev, "peak_copy", copy_source, "peak_copy", options, &w.kernel));
+    CLT_TRY(clt_kernel_get(dev, "peak/peak_copy.cl", "peak_copy", options, &w.kernel));
     fit_groups(&w);
     const clt_arg arg[5] = {CLT_REF(((clt_ref){x, 0})), CLT_REF(((clt_ref){y, 0})), CLT_U64(run)};
     memcpy(w.arg, arg, sizeof arg);
@@ -134,7 +110,7 @@ static clt_status matrix_rate(clt_device *dev, bool wgmma, clt_buffer *out, doub
     const char *options = wgmma ? " -DWGMMA=1" : " -DWGMMA=0";
     *flops = 0;
     if (clt_kernel_try(dev, "peak/peak_matrix.cl", "peak_matrix", options, &w.kernel) != CLT_OK) {
-        clt_debug("peak/peak_matrix.cl does not build on %s: the rate of its matrix units stays unknown",
+        clt_debug("peak/peak_matrix.cl does not build on %s: the peak rate of its matrix units is unknown",
                   dev->facts.name);
         return CLT_OK;
     }
@@ -159,18 +135,19 @@ static clt_status measure_matrix(clt_device *dev, double *flops) {
     return st;
 }
 
-/* --- what is stored --- */
+/* --- stored rates --- */
 
 typedef struct {
     double rate[2];
-    bool exceeded; /* something was faster than the first one since: that was measured on a busy device */
+    bool exceeded; /* work was faster than rate[0], which was therefore measured on a busy device */
 } peaks;
 
 static void peaks_name(const clt_device *dev, bool matrix, char name[64]) {
     snprintf(name, 64, "%s.%u.%s", dev->id, dev->facts.compute_units, matrix ? "matrixpeak" : "peaks");
 }
 
-/* The entry is the rates and, if that is so, the word `exceeded`. */
+/* The entry is the rates and, where it holds, the word `exceeded`. Rates are written without a fraction,
+ * whose comma or dot would depend on the locale of a host program. */
 static bool load(const clt_device *dev, bool matrix, peaks *p) {
     char name[64], *text;
     size_t bytes;
@@ -188,18 +165,22 @@ static void store(clt_device *dev, bool matrix, const peaks *p) {
     char name[64];
     peaks_name(dev, matrix, name);
     clt_str text = {0};
-    clt_str_addf(&text, "%.6g", p->rate[0]);
-    if (!matrix) clt_str_addf(&text, " %.6g", p->rate[1]);
+    clt_str_addf(&text, "%.0f", p->rate[0]);
+    if (!matrix) clt_str_addf(&text, " %.0f", p->rate[1]);
     if (p->exceeded) clt_str_add(&text, " exceeded");
     clt_cache_put(dev->cache_dir, name, text.s, text.len);
     clt_str_free(&text);
 }
 
-/* What else runs makes a device slower and never faster: of two measurements the larger one counts. */
+/* Other work on the device makes a measurement smaller, never larger: the larger of two counts. */
 static clt_status find(clt_device *dev, bool matrix, peaks *p) {
     peaks now = {0};
     if (load(dev, matrix, p) && !p->exceeded && !dev->peaks_again) return CLT_OK;
-    CLT_TRY(matrix ? measure_matrix(dev, &now.rate[0]) : measure(dev, &now.rate[0], &now.rate[1]));
+    clt_record_pause(dev, true); /* the measurement is not part of the work that is recorded */
+    const clt_status st =
+        matrix ? measure_matrix(dev, &now.rate[0]) : measure(dev, &now.rate[0], &now.rate[1]);
+    clt_record_pause(dev, false);
+    CLT_TRY(st);
     for (int i = 0; i < 2; i++) p->rate[i] = CLT_MAX(p->rate[i], now.rate[i]);
     p->exceeded = false;
     if (p->rate[0] > 0) store(dev, matrix, p);

@@ -1,6 +1,7 @@
-/* Which devices there are, and what their drivers say about them. */
+/* The devices of all platforms, what their drivers report, and advice where there is none. */
 #include "runtime/device/clt_device_private.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "runtime/base/clt_host.h"
@@ -34,21 +35,25 @@ static uint64_t device_number(cl_device_id d, cl_device_info what, size_t size) 
 }
 #define NUMBER(d, what, type) ((uint64_t)device_number(d, what, sizeof(type)))
 
-/* "model name" of the host's CPU. Two OpenCL runtimes on this host drive the same one. */
-static const char *host_cpu(void) {
-    static char name[128];
-    if (name[0]) return name;
-    snprintf(name, sizeof name, "CPU");
+/* "model name" of the host's CPU: two OpenCL runtimes on one host drive the same CPU. */
+static char host_cpu_name[128] = "CPU";
+
+static void read_host_cpu(void) {
     FILE *f = fopen("/proc/cpuinfo", "r");
     char line[512];
     while (f && fgets(line, sizeof line, f)) {
         if (strncmp(line, "model name", 10) != 0) continue;
-        char *s = strchr(line, ':');
-        if (s) snprintf(name, sizeof name, "%.*s", (int)strcspn(s + 2, "\n"), s + 2);
+        const char *s = strchr(line, ':');
+        if (s) snprintf(host_cpu_name, sizeof host_cpu_name, "%.*s", (int)strcspn(s + 2, "\n"), s + 2);
         break;
     }
     if (f) fclose(f);
-    return name;
+}
+
+static const char *host_cpu(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_host_cpu);
+    return host_cpu_name;
 }
 
 static bool has_word(const char *list, const char *word) {
@@ -79,7 +84,7 @@ static void read_facts(clt_found *f) {
     if (x->type == CLT_DEVICE_CPU) x->host_cpu = host_cpu();
     x->global_mem = NUMBER(d, CL_DEVICE_GLOBAL_MEM_SIZE, cl_ulong);
     x->max_alloc = NUMBER(d, CL_DEVICE_MAX_MEM_ALLOC_SIZE, cl_ulong);
-    if (x->type == CLT_DEVICE_CPU) { /* not every driver looks at the limits of a container */
+    if (x->type == CLT_DEVICE_CPU) { /* not every driver knows the limits of a container */
         const uint64_t host = clt_host_memory();
         x->global_mem = CLT_MIN(x->global_mem, host);
         x->max_alloc = CLT_MIN(x->max_alloc, x->global_mem);
@@ -108,16 +113,7 @@ static void make_id(clt_found *f) {
 
 /* --- advice --- */
 
-/* Driver libraries that do nothing until an .icd file names them, and a part of their platform's name. */
-static const struct {
-    const char *lib, *icd, *platform;
-} drivers[] = {
-    {"libnvidia-opencl.so.1", "nvidia.icd", "NVIDIA"},  {"libamdocl64.so", "amdocl64.icd", "AMD"},
-    {"libintelocl.so", "intel-cpu.icd", "Intel"},       {"libigdrcl.so", "intel-gpu.icd", "Intel"},
-    {"libpocl.so.2", "pocl.icd", "Portable Computing"}, {"libRusticlOpenCL.so.1", "rusticl.icd", "rusticl"},
-};
-
-/* Where drivers are installed: the dynamic linker's usual folders, then what vendors choose. */
+/* Where drivers are installed: the dynamic linker's usual folders, then those of vendors. */
 static const char *const driver_dirs[] = {"/usr/lib/x86_64-linux-gnu",
                                           "/usr/lib/aarch64-linux-gnu",
                                           "/usr/lib64",
@@ -132,8 +128,8 @@ static const char *const driver_dirs[] = {"/usr/lib/x86_64-linux-gnu",
                                           "/usr/lib/x86_64-linux-gnu/intel-opencl",
                                           "/usr/lib/wsl/lib"};
 
-/* Full name of the library if it is in one of the folders of a colon list, malloc'ed, or NULL. Not loaded: a
- * driver that somebody forgot to register may also be one that does not work. */
+/* The path of the library if it is in one of the folders of a colon list, malloc'ed; otherwise NULL. It is
+ * not loaded: a driver that is not registered may not work. */
 static char *find_in(const char *list, const char *lib) {
     for (const char *s = list; s && *s;) {
         size_t n = strcspn(s, ":");
@@ -174,18 +170,19 @@ char *clt_device_unregistered(void) {
     cl_uint np = 0;
     if (clGetPlatformIDs(MAX_PLATFORMS, platform, &np) != CL_SUCCESS) np = 0;
     clt_str b = {0};
-    for (size_t i = 0; i < CLT_COUNT_OF(drivers); i++) {
-        bool registered = is_registered(dir, drivers[i].lib);
+    for (int i = 0; i < clt_known_drivers_count; i++) {
+        const clt_known_driver *d = &clt_known_drivers[i];
+        bool registered = is_registered(dir, d->library);
         for (cl_uint p = 0; p < CLT_MIN(np, (cl_uint)MAX_PLATFORMS); p++) {
             char name[128];
             platform_text(platform[p], CL_PLATFORM_NAME, name, sizeof name);
-            registered |= strstr(name, drivers[i].platform) != NULL;
+            registered |= strstr(name, d->platform) != NULL;
         }
-        char *path = registered ? NULL : find_driver(drivers[i].lib);
+        char *path = registered ? NULL : find_driver(d->library);
         if (path)
             clt_str_addf(&b,
                          "\n  the driver %s is present but not registered; to register it: echo %s > %s/%s",
-                         path, path, dir, drivers[i].icd);
+                         path, path, dir, d->icd);
         clt_free(path);
     }
     return b.s;
@@ -195,9 +192,9 @@ static clt_status no_device(const char *found) {
     const char *vendors = clt_env(CLT_ENV_OCL_ICD_VENDORS);
     char *present = clt_device_unregistered();
     clt_status st = clt_error(CLT_NO_DEVICE,
-                              "%s (drivers are listed in %s)%s\n  a driver for CPUs: apt install "
-                              "pocl-opencl-icd; for GPUs install the vendor's "
-                              "OpenCL driver; then `cltrain devices` shows it",
+                              "%s (drivers are registered in %s)%s\n  to get a driver for CPUs: apt install "
+                              "pocl-opencl-icd; for a GPU install its vendor's OpenCL driver; then run "
+                              "`cltrain devices`",
                               found, vendors ? vendors : "/etc/OpenCL/vendors", present ? present : "");
     clt_free(present);
     return st;
@@ -205,11 +202,11 @@ static clt_status no_device(const char *found) {
 
 /* --- enumeration --- */
 
-clt_status clt_platform_find(clt_found **out, int *count) {
+static clt_status find_all(clt_found **out, int *count) {
     cl_uint np = 0;
     cl_platform_id platform[MAX_PLATFORMS];
     if (clGetPlatformIDs(MAX_PLATFORMS, platform, &np) != CL_SUCCESS || np == 0)
-        return no_device("there is no OpenCL platform");
+        return no_device("no OpenCL platform was found");
     np = CLT_MIN(np, (cl_uint)MAX_PLATFORMS);
     clt_found *list = NULL;
     int n = 0;
@@ -234,9 +231,18 @@ clt_status clt_platform_find(clt_found **out, int *count) {
     }
     if (n == 0) {
         clt_free(list);
-        return no_device("there are OpenCL platforms, but none has a usable device");
+        return no_device("no OpenCL platform has a usable device");
     }
     *out = list;
     *count = n;
     return CLT_OK;
+}
+
+/* Drivers start at the first enumeration, and PoCL does not survive two threads that make it start. */
+clt_status clt_platform_find(clt_found **out, int *count) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    const clt_status st = find_all(out, count);
+    pthread_mutex_unlock(&lock);
+    return st;
 }

@@ -1,13 +1,13 @@
-/* Probes that a kernel file brings along: what only variant tables ask of a device. */
-#include "runtime/device/clt_device_private.h"
+/* The probe of a kernel file (`probe=FILE` in a variant table): a question that only its own rows need. */
+#include "runtime/device/clt_probe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { ITEMS = 64 };
-static const char options[] = "-cl-std=CL1.2 -DPROBE=1";
+static const char options[] = CLT_LANGUAGE_OPTION " -DPROBE=1";
 
-/* The work-group size that the kernel demands, or ITEMS; 0 if there is no kernel `probe`. */
+/* The work-group size that the kernel requires, or ITEMS; 0 if there is no kernel `probe`. */
 static size_t group_of(clt_device *dev, cl_program p) {
     size_t size[3] = {0};
     cl_int e;
@@ -18,7 +18,7 @@ static size_t group_of(clt_device *dev, cl_program p) {
     return e == CL_SUCCESS && size[0] * size[1] * size[2] == size[0] && size[0] ? size[0] : ITEMS;
 }
 
-/* NULL if it gave back what it got, else what it did instead. */
+/* NULL if out is in, otherwise what went wrong. */
 static const char *fault_of(clt_device *dev, const char *text) {
     cl_program p = clt_probe_build(dev, text, options);
     const size_t n = p ? group_of(dev, p) : 0;
@@ -28,18 +28,18 @@ static const char *fault_of(clt_device *dev, const char *text) {
     if (!p)
         fault = "it does not build";
     else if (!n)
-        fault = "there is no kernel `probe`";
+        fault = "it has no kernel `probe`";
     else if (!clt_probe_run(dev, p, in, n * sizeof *in, out, n * sizeof *out, n, n))
         fault = "it does not run";
     else if (memcmp(in, out, n * sizeof *in))
-        fault = "a word of out is not that of in";
+        fault = "a word of out differs from in";
     clt_free(in);
     clt_free(out);
     if (p) clReleaseProgram(p);
     return fault;
 }
 
-/* 1, 0, or -1: nothing is stored. */
+/* The stored answer, 1 or 0; -1: none. */
 static int stored(clt_device *dev, const char *name) {
     char *text;
     size_t bytes;
@@ -69,7 +69,7 @@ bool clt_device_probe_file(clt_device *dev, const char *file) {
         answer = !fault;
         clt_debug("the probe of %s says %s on %s%s%s", file, answer ? "yes" : "no", dev->facts.name,
                   fault ? ": " : "", fault ? fault : "");
-        /* What ran out for a moment is an answer for this run alone, as with the verdicts on kernels. */
+        /* A no because something ran out for a moment holds for this run alone. */
         const bool lasts = answer || dev->counters.shortages == before || clt_device_is_broken(dev);
         if (lasts && !dev->hung) clt_cache_put(dev->cache_dir, name, answer ? "1" : "0", 1);
     }

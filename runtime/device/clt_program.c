@@ -1,28 +1,22 @@
-/* Programs: built once per (source, options), by this process, by a helper, or found in the cache. */
+/* Programs: built once for each (source, options), by this process or a helper, or loaded from the cache. */
 #include "runtime/device/clt_device_private.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_helpers.h"
 #include "runtime/device/clt_ptx.h"
-
-#define LANGUAGE "-cl-std=CL1.2"
-#define ROUNDING "-cl-fp32-correctly-rounded-divide-sqrt"
+#include "runtime/device/clt_quiet.h"
 
 const char *clt_kernel_common_options(void) {
-    return LANGUAGE " " ROUNDING;
+    return CLT_LANGUAGE_OPTION " " CLT_ROUNDING_OPTION;
 }
 
 /* --- building --- */
 
 char *clt_program_options(const clt_device *dev, const char *options) {
-    return clt_format("%s%s%s%s", LANGUAGE, dev->facts.correct_rounding_option ? " " ROUNDING : "",
+    return clt_format("%s%s%s%s", CLT_LANGUAGE_OPTION,
+                      dev->facts.correct_rounding_option ? " " CLT_ROUNDING_OPTION : "",
                       options && *options ? " " : "", options ? options : "");
 }
 
@@ -49,7 +43,7 @@ static void first_errors(clt_str *out, const char *log) {
     }
 }
 
-/* The message of a failed build; source, options and log go to a file. */
+/* The message of a failed build; log, options and source go to a file that it names. */
 static clt_status build_failed(clt_device *dev, cl_program p, const char *what, const char *source,
                                const char *options, clt_hash128 key, cl_int e) {
     const char *tmp = clt_env(CLT_ENV_TMPDIR);
@@ -91,7 +85,7 @@ static void binary_name(clt_hash128 key, char name[48]) {
     snprintf(name, 48, "%s.bin", hex);
 }
 
-/* A program from its binary, or NULL. NVIDIA's is assembler text, which was made with the options already. */
+/* A program from its binary, or NULL. NVIDIA's binary is assembler text, which has the options in it. */
 static cl_program from_binary(clt_device *dev, const char *data, size_t bytes, const char *options) {
     const unsigned char *binary = (const unsigned char *)data;
     cl_int e, status = CL_SUCCESS;
@@ -115,13 +109,13 @@ static cl_program load_binary(clt_device *dev, clt_hash128 key, const char *opti
     clt_free(data);
     if (p) dev->counters.programs_loaded++;
     if (!p) {
-        clt_debug("cache entry %s does not load and is built again", name);
+        clt_debug("the driver refuses cache entry %s; the program is built again", name);
         clt_cache_drop(dev->cache_dir, name);
     }
     return p;
 }
 
-/* The program's binary for the device with a terminating zero, or NULL. */
+/* The program's binary with a terminating zero, malloc'ed, or NULL. */
 static unsigned char *binary_of(cl_program p, size_t *bytes) {
     *bytes = 0;
     if (clGetProgramInfo(p, CL_PROGRAM_BINARY_SIZES, sizeof *bytes, bytes, NULL) != CL_SUCCESS || *bytes == 0)
@@ -132,13 +126,12 @@ static unsigned char *binary_of(cl_program p, size_t *bytes) {
     return NULL;
 }
 
-/* NVIDIA's programs are loaded from their text as soon as they are built, since later starts load it: what
- * was checked and what is used then came out of the assembler in one way. */
+/* A program of NVIDIA is loaded from its assembler text directly after the build. Later starts load it so:
+ * the code that is checked now and the code that is used then are assembled from the same text. */
 static bool reload(clt_device *dev, const char *data, size_t bytes, cl_program *p) {
     cl_program again = from_binary(dev, data, bytes, "");
     if (!again) {
-        clt_debug(
-            "the driver does not take its own assembler text: this program will be built at every start");
+        clt_debug("the driver refuses its own assembler text: this program is built again at every start");
         return false;
     }
     clReleaseProgram(*p);
@@ -146,7 +139,8 @@ static bool reload(clt_device *dev, const char *data, size_t bytes, cl_program *
     return true;
 }
 
-/* What from_binary takes; *ptx, if there is one, is handed over. NULL: the driver does not say. */
+/* What from_binary takes, malloc'ed: *ptx if it is set, which is then NULL, otherwise the driver's binary.
+ * NULL if the driver does not return one. */
 static char *take_binary(const clt_device *dev, cl_program p, char **ptx, size_t *bytes) {
     char *data = *ptx ? *ptx : (char *)binary_of(p, bytes);
     *ptx = NULL;
@@ -154,60 +148,18 @@ static char *take_binary(const clt_device *dev, cl_program p, char **ptx, size_t
     return data;
 }
 
-/* A quiet build of this thread: what stands at stderr's place, and the real one. */
-static _Thread_local struct {
-    const char *device; /* NULL: none is under way */
-    int text, saved;
-} quiet_build;
-
-/* A compiler inside the driver may end the program: LLVM does where the disk is full. Its last line is all
- * that says why. */
-static void driver_ended_us(void) {
-    char text[2048];
-    if (!quiet_build.device) return;
-    dup2(quiet_build.saved, STDERR_FILENO);
-    const off_t end = lseek(quiet_build.text, 0, SEEK_END), most = sizeof text - 1;
-    ssize_t n = end > 0 ? pread(quiet_build.text, text, (size_t)most, end > most ? end - most : 0) : 0;
-    while (n > 0 && text[n - 1] == '\n') n--;
-    text[CLT_MAX(n, 0)] = 0;
-    const char *line = strrchr(text, '\n');
-    clt_error(CLT_FAIL, "the driver of %s ended the program while it compiled%s%s", quiet_build.device,
-              *text ? ": " : "", line ? line + 1 : text);
-}
-
-static void watch_for_the_end(void) {
-    atexit(driver_ended_us);
-}
-
-/* Some drivers write their compiler's complaints to stderr past the build log, where they would look like
- * errors of this program. */
-cl_int clt_build_quietly(clt_device *dev, cl_program p, const char *options) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_for_the_end);
-    fflush(stderr);
-    int text = memfd_create("stderr", MFD_CLOEXEC);
-    if (text < 0) text = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    int saved = text >= 0 ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
-    if (saved >= 0) {
-        dup2(text, STDERR_FILENO);
-        quiet_build.text = text;
-        quiet_build.saved = saved;
-        quiet_build.device = dev->facts.name;
-    }
-    cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
-    quiet_build.device = NULL;
-    if (saved >= 0) {
-        dup2(saved, STDERR_FILENO);
-        close(saved);
-    }
-    if (text >= 0) close(text);
+/* The driver's build, whose failure is a message unless `quiet`. */
+static cl_int run_build(clt_device *dev, cl_program p, const char *options, bool quiet) {
+    if (quiet) clt_quiet_begin(dev->facts.name);
+    const cl_int e = clBuildProgram(p, 1, &dev->device, options, NULL, NULL);
+    if (quiet) clt_quiet_end();
     return e;
 }
 
-/* The second pass (clt_ptx.h): *p, built from a marked source, becomes the program of its rewritten PTX,
- * unless the marks are in what the options leave out. *text gets that PTX, for the message of a failure. */
+/* The second pass (clt_ptx.h): *p, built from a marked source, is replaced by the program of its rewritten
+ * PTX, unless the options leave all marks out. *text gets that PTX, for the message of a failure. */
 static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **text) {
-    const char *why = "the driver does not hand out the program";
+    const char *why = "the driver does not return the program's binary";
     size_t bytes;
     unsigned char *first = binary_of(*p, &bytes);
     if (first && clt_ptx_is_whole((const char *)first)) {
@@ -217,7 +169,7 @@ static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **tex
     *text = first ? clt_ptx_rewrite((const char *)first, &why) : NULL;
     clt_free(first);
     if (!*text) {
-        if (!quiet) clt_warn("instructions for the assembler alone cannot be built: %s", why);
+        if (!quiet) clt_warn("the second pass over PTX is not possible: %s", why);
         return CL_BUILD_PROGRAM_FAILURE;
     }
     cl_int e, status = CL_SUCCESS;
@@ -229,23 +181,20 @@ static cl_int second_pass(clt_device *dev, cl_program *p, bool quiet, char **tex
     clReleaseProgram(*p);
     *p = second;
     if (status != CL_SUCCESS) return status;
-    return quiet ? clt_build_quietly(dev, second, "")
-                 : clBuildProgram(second, 1, &dev->device, "", NULL, NULL);
+    return run_build(dev, second, "", quiet);
 }
 
 cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
                         char **text) {
-    cl_int e = quiet ? clt_build_quietly(dev, *p, options)
-                     : clBuildProgram(*p, 1, &dev->device, options, NULL, NULL);
+    cl_int e = run_build(dev, *p, options, quiet);
     if (e == CL_SUCCESS && dev->facts.inline_ptx && clt_ptx_is_marked(source))
         e = second_pass(dev, p, quiet, text);
     return e;
 }
 
-/* PoCL reads 0.9 MB of declarations with every program, also only to find it in its cache: 15 programs of a
- * warm start took it a quarter of a second. This tells it that they were read (the guard of clang's
- * opencl-c.h, which PoCL's own headers ask for too) and puts a short list of our own before the source.
- * False: the program needs more, and is built as everywhere. */
+/* For the quirk slow_declarations: defines the guard of clang's opencl-c.h, which PoCL's own headers test
+ * too, so that the driver does not read its declarations, and puts a short list of ours before the source.
+ * False: the program needs more than that, and is built without this. */
 static bool build_declared(clt_device *dev, const char *source, const char *options, bool quiet,
                            cl_program *out) {
     const char *text[] = {clt_kernel_text("include/clt_builtins.clh"), source};
@@ -254,7 +203,7 @@ static bool build_declared(clt_device *dev, const char *source, const char *opti
     cl_program p = clCreateProgramWithSource(dev->context, 2, text, NULL, &e);
     if (e != CL_SUCCESS) return false;
     char *more = clt_format("%s -D_OPENCL_H_", options);
-    e = quiet ? clt_build_quietly(dev, p, more) : clBuildProgram(p, 1, &dev->device, more, NULL, NULL);
+    e = run_build(dev, p, more, quiet);
     clt_free(more);
     if (e == CL_SUCCESS)
         *out = p;
@@ -263,7 +212,7 @@ static bool build_declared(clt_device *dev, const char *source, const char *opti
     return e == CL_SUCCESS;
 }
 
-/* One try to build; *text: the rewritten PTX of a second pass. */
+/* One attempt to build; *text: the rewritten PTX of a second pass. */
 static cl_int build_once(clt_device *dev, const char *source, const char *options, bool quiet, cl_program *p,
                          char **text) {
     if (dev->declares && build_declared(dev, source, options, quiet, p)) return CL_SUCCESS;
@@ -272,13 +221,13 @@ static cl_int build_once(clt_device *dev, const char *source, const char *option
     if (e != CL_SUCCESS) return e;
     e = clt_build_passes(dev, p, source, options, quiet, text);
     if (e == CL_SUCCESS && dev->declares) {
-        clt_debug("the short declarations do not serve this driver, or this program");
+        clt_debug("this driver or this program needs more than the short declarations");
         dev->declares = false;
     }
     return e;
 }
 
-/* *ptx: the rewritten PTX of a second pass, for the caller to free. */
+/* Builds with messages and counters. *ptx: the rewritten PTX of a second pass, for the caller to free. */
 static clt_status build_source(clt_device *dev, const char *what, const char *source, const char *options,
                                clt_hash128 key, bool quiet, cl_program *out, char **ptx) {
     double start = clt_now();
@@ -302,14 +251,16 @@ static clt_status build_source(clt_device *dev, const char *what, const char *so
     return st;
 }
 
-/* Builds, and keeps the binary in the cache if drivers do not; *binary, if asked for, is the caller's. */
+/* Builds, and stores the binary in the cache if the driver has none. binary (may be NULL): the caller frees
+ * *binary. */
 static clt_status build_and_keep(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out,
                                  char **binary, size_t *bytes) {
     char name[48], *ptx = NULL, *data = NULL;
     size_t n = 0;
     clt_status st = build_source(dev, t->what, t->source, t->options, t->key, quiet, out, &ptx);
     const bool second_pass = ptx != NULL;
-    if (st == CLT_OK && !dev->driver_caches) data = take_binary(dev, *out, &ptx, &n);
+    if (st == CLT_OK && !clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS))
+        data = take_binary(dev, *out, &ptx, &n);
     if (data && dev->facts.inline_ptx && !second_pass && !reload(dev, data, n, out)) {
         clt_free(data);
         data = NULL;
@@ -326,7 +277,7 @@ static clt_status build_and_keep(clt_device *dev, const clt_program_text *t, boo
     return st;
 }
 
-/* What a helper has made of it, or NULL. */
+/* The program from a helper, or NULL. */
 static cl_program from_helper(clt_device *dev, const clt_program_text *t) {
     char *data = NULL;
     size_t bytes = 0;
@@ -335,14 +286,14 @@ static cl_program from_helper(clt_device *dev, const clt_program_text *t) {
     clt_debug("waited %.3f s for a helper to build %s", clt_now() - start, t->what);
     cl_program p = data ? from_binary(dev, data, bytes, t->options) : NULL;
     if (p) dev->counters.programs_loaded++;
-    if (data && !p) clt_debug("what a helper built of %s does not load; it is built again", t->what);
+    if (data && !p) clt_debug("the driver refuses what a helper built from %s; it is built again", t->what);
     clt_free(data);
     return p;
 }
 
-/* Of the processes of a host one builds; the others then find it in a cache. */
+/* One process of a host builds; the others wait and find the program in a cache. */
 static clt_status build(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out) {
-    const bool own = dev->cache_dir && !dev->driver_caches;
+    const bool own = dev->cache_dir && !clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS);
     if (own && (*out = load_binary(dev, t->key, t->options)) != NULL) return CLT_OK;
     CLT_TRY(clt_steady_check(dev, "building program", t->what));
     if ((*out = from_helper(dev, t)) != NULL) return CLT_OK;
@@ -361,7 +312,7 @@ clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char *
     int lock = dev->cache_dir ? clt_cache_lock(dev->cache_dir, t->key, dev->timeout) : -1;
     clt_status st = CLT_OK;
     *data = NULL;
-    if (dev->driver_caches || !clt_cache_get(dev->cache_dir, name, data, bytes))
+    if (clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS) || !clt_cache_get(dev->cache_dir, name, data, bytes))
         st = build_and_keep(dev, t, true, &p, data, bytes);
     clt_cache_unlock(lock);
     if (p) clReleaseProgram(p);
@@ -371,7 +322,7 @@ clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char *
 bool clt_program_is_known(const clt_device *dev, clt_hash128 key) {
     for (int i = 0; i < dev->programs_n; i++)
         if (dev->programs[i].key.hi == key.hi && dev->programs[i].key.lo == key.lo) return true;
-    if (!dev->cache_dir || dev->driver_caches) return false;
+    if (!dev->cache_dir || clt_has_quirk(dev, CLT_QUIRK_KEEPS_PROGRAMS)) return false;
     char name[48];
     binary_name(key, name);
     char *path = clt_path_join(dev->cache_dir, name);
@@ -385,7 +336,7 @@ clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quie
         const clt_program *p = &dev->programs[i];
         if (p->key.hi != t->key.hi || p->key.lo != t->key.lo) continue;
         if (!p->program && quiet) return CLT_FAIL;
-        if (!p->program) continue; /* failed quietly before: build again for the message */
+        if (!p->program) continue; /* failed before without a message: build again for the message */
         *out = p->program;
         return CLT_OK;
     }

@@ -13,7 +13,7 @@ bool clt_ptx_is_whole(const char *text) {
     return strstr(text, TARGET) && !clt_ptx_is_marked(text);
 }
 
-/* Puts `text` and a newline at place `at`. */
+/* Inserts `text` and a newline at offset `at`. */
 static void insert(clt_str *out, size_t at, const char *text, size_t n) {
     char *tail = clt_strndup(out->s + at, out->len - at);
     out->len = at;
@@ -23,8 +23,8 @@ static void insert(clt_str *out, size_t at, const char *text, size_t n) {
     clt_free(tail);
 }
 
-/* One line of n bytes. *body: where the body of the entry that the line is in begins in `out`; SIZE_MAX
- * before its brace. */
+/* Adds one line of n bytes. *body: offset in `out` of the body of the entry that the line belongs to;
+ * SIZE_MAX before its brace. */
 static void add_line(clt_str *out, const char *line, size_t n, size_t *body) {
     const char *mark;
     if (memmem(line, n, ENTRY, sizeof ENTRY - 1)) *body = SIZE_MAX;
@@ -48,7 +48,7 @@ static void add_line(clt_str *out, const char *line, size_t n, size_t *body) {
 char *clt_ptx_rewrite(const char *ptx, const char **why) {
     const char *target = strstr(ptx, TARGET);
     if (!target) {
-        *why = "the first pass gave no PTX text";
+        *why = "the binary of the first pass is no PTX text";
         return NULL;
     }
     char *digits_end;

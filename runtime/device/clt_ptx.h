@@ -1,4 +1,4 @@
-/* clt_ptx: instructions that a driver's OpenCL front end does not let through.
+/* clt_ptx: the second pass, for instructions that NVIDIA's OpenCL front end does not accept.
  *
  * NVIDIA's front end writes PTX for the plain architecture (.target sm_90), and its assembler then refuses
  * the instructions that only the architecture's own target (sm_90a) has: wgmma, setmaxnreg. A kernel writes
@@ -6,10 +6,10 @@
  *
  *     __asm__ volatile("//@wgmma.fence.sync.aligned;" ::: "memory");
  *
- * with its operands, which the front end replaces by register names as everywhere else. The program is built
- * in two passes: the first is an ordinary build, and its "binary" is PTX text; that text is rewritten here,
- * and the second pass assembles it. clt_kernel_get and clt_kernel_try do this by themselves for a source with
- * the mark on a device with inline PTX.
+ * with its operands, which the front end replaces by register names as in any inline assembly. The program is
+ * built in two passes: the first is an ordinary build, whose "binary" is PTX text; the text is rewritten
+ * here, and the second pass assembles it. clt_kernel_get and clt_kernel_try do this for a source with the
+ * mark on a device with inline PTX.
  *
  * Each line needs its own mark ("//@a;\n//@b;"), because the comment of the first pass ends with the line.
  *
@@ -22,15 +22,15 @@
 
 #define CLT_PTX_MARK "//@"
 
-/* Whether this source (OpenCL C or PTX) has instructions for the second pass. OpenCL C may have them where
- * its options leave them out: then the PTX has none. */
+/* Whether this source (OpenCL C or PTX) has instructions for the second pass. The options of a build may
+ * leave them out: then the OpenCL C has them and the PTX does not. */
 bool clt_ptx_is_marked(const char *text);
 
-/* Whether this is PTX text without any, so the first pass has made the program. */
+/* Whether this is PTX text without any, so that no second pass is needed. */
 bool clt_ptx_is_whole(const char *text);
 
-/* The PTX text of the second pass, for the caller to free; NULL with *why (a constant) set if `ptx` cannot be
- * rewritten: it is no PTX text, or its target is older than sm_90. */
+/* The PTX text of the second pass; the caller frees it. NULL, with *why set to a constant, if `ptx` is no PTX
+ * text or its target is older than sm_90. */
 char *clt_ptx_rewrite(const char *ptx, const char **why);
 
 #endif

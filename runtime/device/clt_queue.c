@@ -12,15 +12,15 @@
 clt_status clt_hung_error(clt_device *dev, const char *what) {
     return clt_error(
         CLT_AGAIN,
-        "device %s gave no answer for %g s (%s): it is hung or far too slow; run again, or raise "
+        "device %s did not respond for %g s (%s): it hangs or is far too slow; run again, or raise "
         "CLTRAIN_DEVICE_TIMEOUT",
         dev->facts.name, dev->timeout, what);
 }
 
-#define SHORT_WAIT 20e-6 /* seconds that are not worth another thread */
+#define SHORT_WAIT 20e-6 /* seconds: shorter waits poll without sleeping and without the waiter */
 
-/* Sleeps a small part of what was waited already: late by about 1 % at most, and the CPU's cores are left to
- * a driver that computes on them. */
+/* Sleeps a small part of the time that was waited: the wait ends at most about 1 % late, and the CPU's cores
+ * are free for a driver that computes on them. */
 static void back_off(double waited) {
     if (waited < SHORT_WAIT)
         sched_yield();
@@ -28,8 +28,8 @@ static void back_off(double waited) {
         clt_sleep(CLT_MIN(waited / 128 + 2e-6, 0.5e-3));
 }
 
-/* Time in which this process was stopped (Ctrl-Z, a suspended job) is not the device's. */
 cl_int clt_event_quiet(clt_device *dev, cl_event event) {
+    /* Of the time between two polls at most this counts: the process may have been stopped (Ctrl-Z). */
     static const double at_most = 1;
     cl_int status = CL_QUEUED, e = dev->hung ? CL_DEVICE_NOT_AVAILABLE : clFlush(dev->queue);
     double looked = clt_now(), waited = 0;
@@ -51,7 +51,8 @@ cl_int clt_event_quiet(clt_device *dev, cl_event event) {
         }
         back_off(waited);
     }
-    /* Seeing "complete" is no synchronisation point; waiting for a completed event is, and costs nothing. */
+    /* Polling "complete" is no synchronisation point; waiting for a complete event is one, and costs nothing.
+     */
     if (e == CL_SUCCESS && status == CL_COMPLETE) e = clWaitForEvents(1, &event);
     clReleaseEvent(event);
     return e != CL_SUCCESS ? e : status;
@@ -130,8 +131,8 @@ void clt_device_get_counters(const clt_device *dev, clt_device_counters *out) {
 
 /* --- times by kernel --- */
 
-/* Keeps a launch. It was queued before the host went on, so the clocks' distance is at most what the host's
- * clock showed then less the device's: the smallest such difference is the best bound. */
+/* Keeps a launch. It was queued before the host read its clock, so the distance between the clocks is at most
+ * the host's time less the device's: the smallest such difference is the best bound. */
 static void trace_add(clt_device *dev, const clt_timed *t, cl_ulong from, cl_ulong to) {
     cl_ulong queued = 0;
     clGetEventProfilingInfo(t->event, CL_PROFILING_COMMAND_QUEUED, sizeof queued, &queued, NULL);
@@ -148,7 +149,7 @@ static void trace_add(clt_device *dev, const clt_timed *t, cl_ulong from, cl_ulo
     dev->trace_n++;
 }
 
-/* Takes the times of the events that are complete; the rest stays. */
+/* Reads the times of the events that are complete, and releases them. */
 static void collect(clt_device *dev) {
     int kept = 0;
     for (int i = 0; i < dev->timed_n; i++) {

@@ -25,7 +25,7 @@ typedef struct {
 
 /* --- writing --- */
 
-/* Writes DIR/<hash><suffix> unless it is there; hex: room for the hash. */
+/* Writes DIR/<hash><suffix> unless it exists; hex gets the hash. */
 static clt_status keep(clt_recorder *r, const void *data, size_t bytes, const char *suffix, char hex[33]) {
     clt_hash_hex(clt_hash(data, bytes), hex);
     char *name = clt_format("%s%s", hex, suffix), *path = clt_path_join(r->dir, name);
@@ -36,7 +36,7 @@ static clt_status keep(clt_recorder *r, const void *data, size_t bytes, const ch
         if (st == CLT_OK) st = clt_file_append(f, data, bytes);
         clt_status closed = clt_file_close(f);
         if (st == CLT_OK) st = closed;
-        if (st != CLT_OK) clt_io_get()->unlink(path); /* its name would vouch for it at the next recording */
+        if (st != CLT_OK) clt_io_get()->unlink(path); /* the next recording would take its name for whole */
         r->bytes += bytes;
     }
     clt_free(path);
@@ -122,7 +122,8 @@ static clt_status write_line(clt_recorder *r, const clt_launch_call *c, const to
 
 /* --- one launch --- */
 
-/* The distinct buffers of a launch and how many bytes they hold; -1: more than MAX_BUFFERS. */
+/* The distinct buffers of a launch, and their bytes in all. Returns their number; -1: more than MAX_BUFFERS.
+ */
 static int distinct(const clt_launch_call *c, touched *t, uint64_t *bytes) {
     int n = 0;
     *bytes = 0;
@@ -148,18 +149,19 @@ clt_status clt_record_launch(const clt_launch_call *c) {
     clt_recorder *r = c->kernel->dev->recorder;
     touched t[MAX_BUFFERS];
     uint64_t bytes;
-    /* Later parts of a launch in rows are made but not recorded: a replay knows no first row. */
+    /* Later parts of a launch in rows are run, not recorded: a record has no first row. */
     if (r->paused || !c->kernel->file || empty(c) || c->first) return clt_launch_now(c);
     int n = distinct(c, t, &bytes);
     if (n < 0 || bytes > CLT_RECORD_BYTES) {
         char have[32], most[32];
         r->large++;
         if (r->skip_large) return clt_launch_now(c);
-        return clt_error(CLT_USAGE,
-                         "kernel %s works on %s of buffers: launches are recorded with up to %s; record a "
-                         "tiny model (small d_model, vocab_size, max_seq_len and microbatch)",
-                         c->kernel->name, clt_human_bytes((double)bytes, have),
-                         clt_human_bytes((double)CLT_RECORD_BYTES, most));
+        return clt_error(
+            CLT_USAGE,
+            "kernel %s has %s of buffers, and launches are recorded with at most %s; record a tiny "
+            "model (small d_model, vocab_size, max_seq_len and microbatch)",
+            c->kernel->name, clt_human_bytes((double)bytes, have),
+            clt_human_bytes((double)CLT_RECORD_BYTES, most));
     }
     CLT_TRY(keep_buffers(r, t, n, false));
     CLT_TRY(clt_launch_now(c));
@@ -171,7 +173,7 @@ clt_status clt_record_launch(const clt_launch_call *c) {
 
 clt_status clt_record_start(clt_device *dev, const char *dir, bool skip_large) {
     if (dev->recorder)
-        return clt_error(CLT_USAGE, "launches of this device go to %s already", dev->recorder->dir);
+        return clt_error(CLT_USAGE, "launches of this device are already recorded to %s", dev->recorder->dir);
     CLT_TRY(clt_io_mkdirs(dir));
     clt_recorder *r = clt_calloc(1, sizeof *r);
     char *path = clt_path_join(dir, "launches.jsonl");
@@ -199,11 +201,11 @@ clt_status clt_record_stop(clt_device *dev) {
     clt_recorder *r = dev->recorder;
     if (!r) return CLT_OK;
     dev->recorder = NULL;
-    char size[32], left_out[64] = "";
+    char size[32], skipped[64] = "";
     if (r->large)
-        snprintf(left_out, sizeof left_out, ", %llu too large and left out", (unsigned long long)r->large);
-    clt_info("recorded %llu launches in %s (%s)%s", (unsigned long long)r->launches, r->dir,
-             clt_human_bytes((double)r->bytes, size), left_out);
+        snprintf(skipped, sizeof skipped, ", skipped %llu too large ones", (unsigned long long)r->large);
+    clt_info("recorded %llu launches to %s (%s)%s", (unsigned long long)r->launches, r->dir,
+             clt_human_bytes((double)r->bytes, size), skipped);
     clt_status st = clt_file_close(r->index);
     clt_free(r->dir);
     clt_free(r);

@@ -7,7 +7,7 @@
 
 enum { MAX_CANDIDATES = 256 };
 
-/* Larger is faster: GPU with its own memory, GPU inside the CPU, accelerator, CPU. */
+/* Larger is faster: GPU with its own memory, integrated GPU, accelerator, CPU. */
 static int kind(const clt_found *f) {
     if (f->facts.type == CLT_DEVICE_GPU) return f->unified ? 3 : 4;
     return f->facts.type == CLT_DEVICE_OTHER ? 2 : 1;
@@ -19,7 +19,7 @@ static bool contains(const char *text, const char *part, size_t n) {
     return n == 0;
 }
 
-/* "P:D": -1 if the entry has another form. */
+/* Whether the entry is "P:D", with both numbers. */
 static bool is_indices(const char *entry, size_t n, int *p, int *d) {
     int used = 0;
     char text[32];
@@ -29,13 +29,13 @@ static bool is_indices(const char *entry, size_t n, int *p, int *d) {
     return sscanf(text, "%d:%d%n", p, d, &used) == 2 && (size_t)used == n;
 }
 
-/* Devices that an entry names: of those, only the fastest kind, and one runtime per CPU. */
+/* The devices that an entry matches: only those of the fastest kind, and one runtime for each CPU. */
 static int candidates(const clt_found *found, int n, const char *entry, size_t len, int *out) {
     int p = 0, d = 0, count = 0, best = 0;
     bool indices = is_indices(entry, len, &p, &d);
     for (int i = 0; i < n && count < MAX_CANDIDATES; i++) {
         const clt_device_facts *f = &found[i].facts;
-        /* The version says "PoCL" where neither name does. */
+        /* The version text has "PoCL" where neither name does. */
         bool match = indices ? f->platform_index == p && f->device_index == d
                              : contains(f->name, entry, len) || contains(f->platform, entry, len) ||
                                    contains(f->version, entry, len);
@@ -51,7 +51,7 @@ static int candidates(const clt_found *found, int n, const char *entry, size_t l
     return count;
 }
 
-/* Entry `i` of a comma list that is cycled, without blanks around it. */
+/* Entry `i` of a comma list, without the blanks around it; after the last entry the first one follows. */
 static const char *entry_of(const char *pattern, int i, size_t *len) {
     int n = 1;
     for (const char *s = pattern; *s; s++) n += *s == ',';
@@ -67,12 +67,13 @@ static clt_status no_match(const clt_found *found, int n, const char *entry, siz
     for (int i = 0; i < n; i++)
         clt_str_addf(&b, "\n  %d:%d  %s / %s", found[i].facts.platform_index, found[i].facts.device_index,
                      found[i].facts.platform, found[i].facts.name);
-    clt_status st = clt_error(CLT_NO_DEVICE, "no device matches '%.*s'; there are:%s", (int)len, entry, b.s);
+    clt_status st =
+        clt_error(CLT_NO_DEVICE, "no device matches '%.*s'; the devices are:%s", (int)len, entry, b.s);
     clt_str_free(&b);
     return st;
 }
 
-/* The device of one rank: ranks with the same entry take its devices in turn. */
+/* The index of a rank's device, or -1: ranks with the same entry take its devices in turn. */
 static int device_of(const clt_found *found, int n, const char *pattern, int rank) {
     size_t len, other_len;
     const char *entry = entry_of(pattern, rank, &len);

@@ -37,12 +37,12 @@ void clt_slab_table_free(clt_slab_table *t) {
     *t = (clt_slab_table){0};
 }
 
-/* Piece borders: a piece ends at the last allowed border before it would exceed `limit` elements, or, where a
- * tensor is larger than that, at the first one after. Returns the number of pieces; start[] needs room for
- * t->n + 2. */
+/* Piece borders: a piece ends at the last allowed border before it exceeds `limit` elements, or at the first
+ * one after a tensor that is larger than that. Returns the number of pieces; start[] has room for t->n + 2.
+ */
 static int cut(const clt_slab_table *t, uint64_t limit, uint64_t *start) {
     int n = 0;
-    uint64_t last = 0; /* latest border seen inside the current piece */
+    uint64_t last = 0; /* last border inside the current piece */
     start[0] = 0;
     for (int i = 0; i <= t->n; i++) {
         uint64_t border = i < t->n ? t->entry[i].offset : t->total;
@@ -76,7 +76,7 @@ clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t pi
         if (bytes > most)
             st = clt_error(
                 CLT_NO_MEMORY,
-                "tensor '%s' (%llu bytes with padding) is larger than the largest buffer of %s (%llu bytes)",
+                "tensor '%s' (%llu bytes with padding) exceeds the largest buffer of %s (%llu bytes)",
                 t->entry[entry].name, (unsigned long long)bytes, clt_device_get_facts(dev)->name,
                 (unsigned long long)most);
         else
@@ -138,7 +138,7 @@ clt_ref clt_slab_ref(const clt_slab *s, int entry) {
 
 static clt_status check_range(const clt_slab *s, uint64_t element, uint64_t count) {
     if (element <= s->table->total && count <= s->table->total - element) return CLT_OK;
-    return clt_error(CLT_FAIL, "elements %llu to %llu of a slab of %llu", (unsigned long long)element,
+    return clt_error(CLT_FAIL, "elements %llu to %llu exceed a slab of %llu", (unsigned long long)element,
                      (unsigned long long)(element + count), (unsigned long long)s->table->total);
 }
 

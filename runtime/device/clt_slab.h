@@ -1,14 +1,14 @@
-/* clt_slab: flat storage of all parameters (and of gradients and optimizer state, which share its table).
+/* clt_slab: flat storage of all parameters; gradients and optimizer state are slabs with the same table.
  *
- * One table lists name, shape and offset of every tensor, and is the same on every device and rank count: a
- * tensor of at least 65,536 elements starts at a chunk border (a multiple of 65,536 elements), smaller ones
- * are packed after each other at multiples of 64, padding is +0. The same table is the sharding plan and the
- * checkpoint's table. On a device the slab is cut into pieces of at most `piece_bytes` (default 1 GiB), only
- * at chunk borders where a tensor starts, so no tensor straddles two pieces; a tensor larger than that has a
- * piece of its own. Each piece is one buffer.
+ * One table lists name, shape and offset of every tensor. It does not depend on the device or the number of
+ * ranks: a tensor of at least 65,536 elements starts at a chunk border (a multiple of 65,536 elements),
+ * smaller ones follow each other at multiples of 64, padding is +0. The table is also the sharding plan and
+ * the table of checkpoints. On a device the slab is cut into pieces of at most `piece_bytes` (default 1 GiB),
+ * only at chunk borders where a tensor starts, so no tensor lies in two pieces; a tensor larger than that has
+ * a piece of its own. Each piece is one buffer.
  *
- * Elements are fp32; clt_slab_create_narrow makes a second slab of 16-bit elements with the same borders, for
- * a copy of the weights that matrix units read. */
+ * Elements are fp32. clt_slab_create_narrow makes a slab of 16-bit elements with the same borders, for a copy
+ * of the weights that matrix units read. */
 #ifndef CLT_SLAB_H
 #define CLT_SLAB_H
 
@@ -44,18 +44,19 @@ typedef struct {
     uint32_t element_bytes; /* 4, or 2 in a narrow slab */
 } clt_slab;
 
-/* piece_bytes 0: 1 GiB, or the device's largest allocation if smaller. Contents are +0. `name` is for the
- * memory table. A tensor above the device's largest allocation is CLT_NO_MEMORY and named. */
+/* piece_bytes 0: 1 GiB, or the device's largest allocation if that is smaller. Contents are +0. `name` is for
+ * the memory table. CLT_NO_MEMORY names a tensor above the device's largest allocation. */
 clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t piece_bytes, const char *name,
                            clt_slab **out);
-/* A slab of 16-bit elements with the table and the pieces of `like`, so that a launch over piece i of one
- * fits piece i of the other. Contents are 0. clt_slab_read and clt_slab_write are for fp32 slabs only. */
+/* A slab of 16-bit elements with the table and the piece borders of `like`: a launch over piece i of one fits
+ * piece i of the other. Contents are 0. clt_slab_read and clt_slab_write are for fp32 slabs only. */
 clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out);
-void clt_slab_destroy(clt_slab *s);
-/* Where tensor `entry` lies. */
+void clt_slab_destroy(clt_slab *s); /* NULL is allowed */
+/* The place of tensor `entry`. */
 clt_ref clt_slab_ref(const clt_slab *s, int entry);
-/* Where element `element` lies; *run is how many elements follow in the same piece (from it on). */
+/* The place of element `element`; *run: the number of elements from it to the end of its piece. */
 clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run);
+/* Elements in any pieces. A range outside the slab is CLT_FAIL. */
 clt_status clt_slab_read(const clt_slab *s, uint64_t element, float *dst, uint64_t count);
 clt_status clt_slab_write(const clt_slab *s, uint64_t element, const float *src, uint64_t count);
 clt_status clt_slab_zero(const clt_slab *s);

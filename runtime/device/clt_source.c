@@ -1,4 +1,5 @@
-/* Kernel texts: the table that tools/build/embed.c made, or files on disk, with their includes expanded. */
+/* Kernel texts, with their includes expanded: from the table that tools/build/embed.c makes, or from files.
+ */
 #include "runtime/device/clt_device_private.h"
 
 #include <pthread.h>
@@ -16,7 +17,7 @@ extern const int clt_embedded_count;
 
 enum { MAX_DEPTH = 16, MAX_FILE = 4 << 20 };
 
-/* Expanded texts live as long as the process: they are handed out as borrowed pointers. */
+/* Expanded texts are kept until the process ends: callers borrow them. */
 static struct { char *file, *text; } * expanded;
 static int expanded_n, expanded_cap;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -29,7 +30,10 @@ const char *clt_kernel_file_name(int i) {
     return i >= 0 && i < clt_embedded_count ? clt_embedded[i].name : NULL;
 }
 
-/* The folder that CLTRAIN_KERNEL_PATH names may be clkernels/ itself or hold it. */
+/* Where texts come from. */
+typedef enum { FROM_PATH, BUILT_IN } origin;
+
+/* The folder that CLTRAIN_KERNEL_PATH names is clkernels/ itself or holds it. */
 static char *disk_path(const char *file) {
     const char *root = clt_env(CLT_ENV_KERNEL_PATH);
     if (!root) return NULL;
@@ -39,20 +43,22 @@ static char *disk_path(const char *file) {
     return path;
 }
 
-/* The raw text of a file under clkernels/, malloc'ed, or NULL. */
-static char *load(const char *file) {
-    char *text = NULL, *path = disk_path(file);
-    if (path) {
-        if (clt_path_is_safe(file) && clt_io_is_file(path) &&
-            clt_io_read_all(path, MAX_FILE, &text, NULL) != CLT_OK)
-            text = NULL;
-        clt_free(path);
-        return text;
-    }
+static char *load_built_in(const char *file) {
     for (int i = 0; i < clt_embedded_count; i++)
         if (strcmp(clt_embedded[i].name, file) == 0)
             return clt_strndup((const char *)clt_embedded[i].text, clt_embedded[i].bytes);
     return NULL;
+}
+
+/* The raw text of a file under clkernels/, malloc'ed, or NULL. */
+static char *load(const char *file, origin from) {
+    char *text = NULL, *path = from == BUILT_IN ? NULL : disk_path(file);
+    if (!path) return load_built_in(file);
+    if (clt_path_is_safe(file) && clt_io_is_file(path) &&
+        clt_io_read_all(path, MAX_FILE, &text, NULL) != CLT_OK)
+        text = NULL;
+    clt_free(path);
+    return text;
 }
 
 /* `rel` as seen from the folder of `file`, with . and .. resolved; NULL if it leaves clkernels/. */
@@ -92,7 +98,7 @@ static char *include_of(const char *line, size_t len) {
     return close ? clt_strndup(s, (size_t)(close - s)) : NULL;
 }
 
-static void expand(clt_str *out, const char *file, const char *text, int depth) {
+static void expand(clt_str *out, const char *file, const char *text, origin from, int depth) {
     int number = 1;
     for (const char *line = text; *line; number++) {
         size_t len = strcspn(line, "\n"), whole = len + (line[len] == '\n');
@@ -100,13 +106,14 @@ static void expand(clt_str *out, const char *file, const char *text, int depth) 
         if (!rel) {
             clt_str_addn(out, line, whole);
         } else {
-            char *path = resolve(file, rel), *inner = path && depth < MAX_DEPTH ? load(path) : NULL;
+            char *path = resolve(file, rel), *inner = path && depth < MAX_DEPTH ? load(path, from) : NULL;
             if (inner) {
                 clt_str_addf(out, "#line 1 \"%s\"\n", path);
-                expand(out, path, inner, depth + 1);
+                expand(out, path, inner, from, depth + 1);
                 clt_str_addf(out, "\n#line %d \"%s\"\n", number + 1, file);
             } else {
-                clt_str_addf(out, "#error \"no kernel file %s (or includes nested too deep)\"\n", rel);
+                clt_str_addf(out, "#error \"kernel file %s does not exist, or includes nest too deep\"\n",
+                             rel);
             }
             clt_free(inner);
             clt_free(path);
@@ -116,11 +123,24 @@ static void expand(clt_str *out, const char *file, const char *text, int depth) 
     }
 }
 
-char *clt_source_expand(const char *file, const char *text) {
+static char *expanded_text(const char *file, const char *text, origin from) {
     clt_str b = {0};
     clt_str_add(&b, "");
-    expand(&b, file, text, 0);
+    expand(&b, file, text, from, 0);
     return b.s;
+}
+
+char *clt_source_expand(const char *file, const char *text) {
+    return expanded_text(file, text, FROM_PATH);
+}
+
+char *clt_source_probe(const char *file) {
+    origin from = FROM_PATH;
+    char *raw = load(file, from), *text = NULL;
+    if (!raw) raw = load(file, from = BUILT_IN);
+    if (raw) text = expanded_text(file, raw, from);
+    clt_free(raw);
+    return text;
 }
 
 const char *clt_kernel_text(const char *file) {
@@ -128,7 +148,7 @@ const char *clt_kernel_text(const char *file) {
     const char *text = NULL;
     for (int i = 0; i < expanded_n && !text; i++)
         if (strcmp(expanded[i].file, file) == 0) text = expanded[i].text;
-    char *raw = text ? NULL : load(file);
+    char *raw = text ? NULL : load(file, FROM_PATH);
     if (raw) {
         if (expanded_n == expanded_cap) {
             expanded_cap = expanded_cap ? 2 * expanded_cap : 32;

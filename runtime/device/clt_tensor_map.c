@@ -1,3 +1,4 @@
+/* The maps of a device: one buffer with SLOTS places, found by a hash of their parameters. */
 #include "runtime/device/clt_tensor_map.h"
 
 #include <dlfcn.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 
 #include "runtime/device/clt_device_private.h"
+#include "runtime/device/clt_record.h"
 
 /* --- the driver's library --- */
 
@@ -47,11 +49,11 @@ static void load(void) {
 /* --- maps of a device --- */
 
 enum { SLOTS = 4096, BUCKETS = 4096, MAP_BYTES = 128, STAYS = 1000 };
-_Static_assert(STAYS < SLOTS, "there is always a place that may be taken");
+_Static_assert(STAYS < SLOTS, "one slot can always be reused");
 
 typedef struct {
     clt_tensor_map_params p;
-    uint64_t asked; /* when somebody got it last */
+    uint64_t asked; /* clt_tensor_maps.asked at the last call that returned it */
     int next;       /* in its bucket; -1: end */
     bool used;
 } entry;
@@ -60,10 +62,10 @@ struct clt_tensor_maps {
     clt_buffer *maps, *where;
     int cuda_device;
     void *cuda_context;
-    pthread_t opener; /* makes the context */
+    pthread_t opener; /* opens the context */
     bool opening;
     int next_slot;
-    uint64_t asked; /* maps that were handed out so far */
+    uint64_t asked; /* calls that returned a map */
     int bucket[BUCKETS];
     entry slot[SLOTS];
 };
@@ -134,8 +136,8 @@ void clt_tensor_map_forget(clt_device *dev, const clt_buffer *b) {
         if (t->slot[i].used && t->slot[i].p.ref.buf == b) drop(t, i);
 }
 
-/* The place for a new map: they are taken in turn, but what a launch that is being put together got a moment
- * ago stays as it is. */
+/* A slot for a new map: slots are reused in turn, except those that were returned by the last STAYS calls,
+ * which the launch that is being prepared may use. */
 static int take_slot(struct clt_tensor_maps *t) {
     int slot = t->next_slot;
     while (t->slot[slot].used && t->asked - t->slot[slot].asked < STAYS) slot = (slot + 1) % SLOTS;
@@ -143,7 +145,7 @@ static int take_slot(struct clt_tensor_maps *t) {
     return slot;
 }
 
-/* The context is there, or cannot be had, once this returns. */
+/* Waits until the context is open, or has failed to open. */
 static void await_context(struct clt_tensor_maps *t) {
     if (t->opening) pthread_join(t->opener, NULL);
     t->opening = false;
@@ -153,7 +155,8 @@ void clt_tensor_map_free(clt_device *dev) {
     struct clt_tensor_maps *t = dev->tensor_maps;
     if (!t) return;
     dev->tensor_maps = NULL;
-    if (dev->hung && t->opening) { /* the driver may never answer: what its thread uses stays */
+    if (dev->hung &&
+        t->opening) { /* the thread may never return from the driver; what it uses is not freed */
         pthread_detach(t->opener);
         return;
     }
@@ -193,14 +196,15 @@ static clt_status open_maps(clt_device *dev) {
     begin(dev);
     struct clt_tensor_maps *t = dev->tensor_maps;
     if (!t)
-        return clt_error(CLT_FAIL, "there are no tensor maps on %s: NVIDIA's libcuda.so.1 is needed",
+        return clt_error(CLT_FAIL, "tensor maps are not possible on %s: they need NVIDIA's libcuda.so.1",
                          dev->facts.name);
     clt_status st = clt_buffer_create(dev, sizeof(uint64_t), "tensor maps", &t->where);
     if (st == CLT_OK) st = clt_buffer_create(dev, (size_t)SLOTS * MAP_BYTES, "tensor maps", &t->maps);
     await_context(t);
     if (st == CLT_OK && !t->cuda_context) {
-        dev->counters.shortages++; /* it takes memory, which others may have now */
-        st = clt_error(CLT_FAIL, "tensor maps on %s: the driver's context cannot be made", dev->facts.name);
+        dev->counters.shortages++; /* the context needs memory, which other processes may be using */
+        st = clt_error(CLT_FAIL, "tensor maps are not possible on %s: the driver's context does not open",
+                       dev->facts.name);
     }
     if (st != CLT_OK) clt_tensor_map_free(dev);
     return st;
@@ -208,21 +212,22 @@ static clt_status open_maps(clt_device *dev) {
 
 /* --- making one --- */
 
-static clt_status where_kernel(clt_device *dev, clt_kernel **k) {
-    static const char source[] = "__kernel void where(__global const uchar *p, __global ulong *out)\n"
-                                 "{\n"
-                                 "    *out = (ulong)p;\n"
-                                 "}\n";
-    return clt_kernel_from_text(dev, "where a buffer lies", source, "where", "", k);
+static clt_status address_kernel(clt_device *dev, clt_kernel **k) {
+    return clt_kernel_get(dev, "probe/address.cl", "address", "", k);
 }
 
-/* Where the buffer lies for a kernel. Buffers do not move. */
-static clt_status address_of(clt_device *dev, clt_buffer *b) {
+/* The address at which a kernel sees the buffer; buffers do not move. A record has no use for it: elsewhere
+ * the buffer has another one. */
+static clt_status find_address(clt_device *dev, clt_buffer *b) {
     static const size_t one = 1;
     clt_kernel *k;
     if (b->address) return CLT_OK;
-    CLT_TRY(where_kernel(dev, &k));
-    CLT_TRY(clt_launch(k, 1, &one, &one, (clt_arg[]){CLT_BUF(b), CLT_BUF(dev->tensor_maps->where)}, 2));
+    CLT_TRY(address_kernel(dev, &k));
+    clt_record_pause(dev, true);
+    const clt_arg args[] = {CLT_BUF(b), CLT_BUF(dev->tensor_maps->where)};
+    const clt_status st = clt_launch(k, 1, &one, &one, args, 2);
+    clt_record_pause(dev, false);
+    CLT_TRY(st);
     return clt_buffer_read(dev->tensor_maps->where, 0, &b->address, sizeof b->address);
 }
 
@@ -248,7 +253,7 @@ static clt_status encode(clt_device *dev, const clt_tensor_map_params *p, uint64
 clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, clt_ref *out) {
     clt_kernel *k;
     *out = clt_ref_none();
-    if (dev->rehearses) return where_kernel(dev, &k);
+    if (dev->rehearses) return address_kernel(dev, &k);
     CLT_TRY(open_maps(dev));
     struct clt_tensor_maps *t = dev->tensor_maps;
     const int bucket = bucket_of(p);
@@ -257,9 +262,9 @@ clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, c
     if (slot < 0) {
         uint64_t map[MAP_BYTES / 8] __attribute__((aligned(64)));
         if (!clt_tensor_map_fits(p))
-            return clt_error(CLT_FAIL, "a tensor of '%s' is not aligned as a tensor map needs it",
+            return clt_error(CLT_FAIL, "a tensor of '%s' is not aligned as tensor maps need it",
                              p->ref.buf ? p->ref.buf->name : "");
-        CLT_TRY(address_of(dev, p->ref.buf));
+        CLT_TRY(find_address(dev, p->ref.buf));
         CLT_TRY(encode(dev, p, map));
         slot = take_slot(t);
         if (t->slot[slot].used) drop(t, slot);

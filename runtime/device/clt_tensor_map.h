@@ -1,12 +1,11 @@
-/* clt_tensor_map: descriptions of tensors for the copy engine of NVIDIA's newer GPUs (cp.async.bulk.tensor),
- * which moves a box of a tensor of up to 5 dimensions between global and local memory by one instruction,
- * clips what lies outside (+0 is read, nothing is written) and swizzles local memory as the matrix units want
- * it.
+/* clt_tensor_map: descriptions of tensors for the copy engine of NVIDIA's newer GPUs (cp.async.bulk.tensor).
+ * One instruction moves a box of a tensor of up to 5 dimensions between global and local memory, clips what
+ * lies outside (+0 is read, nothing is written) and swizzles local memory as the matrix units need it.
  *
- * OpenCL has no way to make such a map; the function that does is cuTensorMapEncodeTiled of NVIDIA's
- * libcuda.so.1, which every driver brings. It is loaded at run time and given the buffer's address as a
- * kernel of ours reports it. Where it is missing clt_tensor_map_available says so, and kernels that need maps
- * (`tensor_map` in a variant table) are not used.
+ * OpenCL cannot make such a map. cuTensorMapEncodeTiled of NVIDIA's libcuda.so.1, which every driver of
+ * NVIDIA installs, can: it is loaded at run time and gets the buffer's address as a kernel sees it
+ * (clkernels/probe/address.cl). Where the library is missing, clt_tensor_map_available is false, and kernels
+ * that need maps (`tensor_map` in a variant table) are not used.
  *
  * Maps lie in one buffer of the device. A kernel takes (__global const ulong *maps, ulong map_off), the
  * clt_ref of clt_tensor_map_get passed by CLT_REF, and uses the address of maps[map_off]; before its first
@@ -32,16 +31,16 @@ typedef struct {
 /* Whether maps can be made for this device here. */
 bool clt_tensor_map_available(clt_device *dev);
 
-/* Maps will be needed: begins, beside the caller's work, with the driver's context that makes them (a tenth
- * of a second). Does nothing where there is no wgmma: no other kernel needs maps. */
+/* To be called when maps will be needed: a thread opens the driver's context that makes them (0.1 s) while
+ * the caller continues. Does nothing without the fact wgmma, since no other kernel needs maps. */
 void clt_tensor_map_begin(clt_device *dev);
 /* Whether a tensor is aligned as a map needs it (base, strides, box). Unused places of p are zero. */
 bool clt_tensor_map_fits(const clt_tensor_map_params *p);
-/* The map of these parameters: the same place each time. The first call waits for the device and makes a
- * buffer, and so does the first one for each tensor buffer (wait only); every other call at most queues a
- * write, which is done before any later launch. The place stays valid until maps were asked for 1000 times
- * more, which is more than one launch uses; a buffer that is destroyed takes its maps with it. CLT_FAIL with
- * a message where clt_tensor_map_available or clt_tensor_map_fits is false, or the driver refuses. */
+/* The place of the map with these parameters, made at the first call. The first call on a device creates a
+ * buffer and waits for the device; the first call for a tensor's buffer waits too; other calls at most queue
+ * a write, which is done before any later launch. The place stays valid for the next 1000 calls, more than
+ * one launch needs, and until the tensor's buffer is destroyed. CLT_FAIL if clt_tensor_map_available or
+ * clt_tensor_map_fits is false, or the driver refuses. */
 clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, clt_ref *out);
 
 #endif

@@ -1,11 +1,11 @@
-/* Moving bytes between the host and a device, through staging blocks. A write leaves its data in a block and
- * returns; a device with memory of its own is only ever given pinned blocks, because drivers copy from other
- * host memory in pieces of their own, and wait for the queue while they do: without a deadline. */
+/* Moves bytes between the host and a device, through staging blocks. A write leaves its data in a block and
+ * returns. A device with memory of its own gets pinned blocks only: from other host memory a driver copies in
+ * pieces and waits for the queue meanwhile, without a deadline. */
 #include "runtime/device/clt_device_private.h"
 
 #include <string.h>
 
-/* The largest block, and what is moved at a time. */
+/* Bytes of the largest block, which is also the most that is moved at once, and of the smallest. */
 enum { BLOCK = 16 << 20, SMALLEST_BLOCK = 64 << 10 };
 
 static void block_poll(clt_staging *s) {
@@ -27,8 +27,8 @@ static void block_free(clt_device *dev, clt_staging *s) {
     *s = (clt_staging){0};
 }
 
-/* Pinned memory is a mapped buffer. It is mapped through a queue of its own, so that getting it does not wait
- * for the device's work. */
+/* Pinned memory is a mapped buffer. It is mapped through a second queue, which does not wait for the device's
+ * work. */
 static cl_int get_pinned(clt_device *dev, clt_staging *s, size_t cap) {
     cl_int e = CL_SUCCESS;
     if (!dev->side) dev->side = clCreateCommandQueue(dev->context, dev->device, 0, &e);
@@ -62,10 +62,11 @@ static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
     return CLT_OK;
 }
 
-/* A free block of at least `bytes`: the smallest that fits, else the largest free one is enlarged, else one
- * that is in use is waited for. Nothing is allocated once the blocks have grown to what a step needs. */
+/* A free block of at least `bytes`: the smallest that fits; if none fits, the largest free one is enlarged;
+ * if none is free, the oldest transfer is waited for. Once the blocks have the sizes that a step needs,
+ * nothing is allocated. */
 static clt_status block_get(clt_device *dev, size_t bytes, clt_staging **out) {
-    clt_staging *best = NULL, *any = NULL, *busy = NULL; /* busy: the one that was taken longest ago */
+    clt_staging *best = NULL, *any = NULL, *busy = NULL; /* busy: the one that was used longest ago */
     for (size_t i = 0; i < CLT_COUNT_OF(dev->staging); i++) {
         clt_staging *s = &dev->staging[i];
         block_poll(s);
@@ -99,7 +100,7 @@ clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_
     CLT_TRY(clt_buffer_check(b, offset, bytes, "writing"));
     clt_device *dev = b->dev;
     cl_event e;
-    if (bytes > BLOCK && dev->facts.type == CLT_DEVICE_CPU) { /* one copy less */
+    if (bytes > BLOCK && dev->facts.type == CLT_DEVICE_CPU) { /* saves a copy */
         CLT_CL(dev, clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
                b->name);
         return clt_event_wait(dev, e, b->name);
@@ -118,7 +119,7 @@ clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_
     return CLT_OK;
 }
 
-/* Two blocks in flight: one arrives while the other is copied out. */
+/* Uses two blocks: one is filled while the other is copied to dst. */
 static clt_status read_staged(clt_buffer *b, size_t offset, char *dst, size_t bytes) {
     clt_device *dev = b->dev;
     clt_staging *slot[2] = {NULL, NULL};
@@ -160,7 +161,9 @@ clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt
     clt_staging *s;
     *out = (clt_later){.block = -1};
     CLT_TRY(clt_buffer_check(b, offset, bytes, "reading"));
-    if (bytes > BLOCK) return clt_error(CLT_FAIL, "reading %zu bytes of '%s' at a time", bytes, b->name);
+    if (bytes > BLOCK)
+        return clt_error(CLT_FAIL, "reading %zu bytes of '%s' at once: at most %d are allowed", bytes,
+                         b->name, BLOCK);
     if (dev->rehearses) return CLT_OK;
     CLT_TRY(block_get(dev, bytes, &s));
     CLT_CL(dev, clEnqueueReadBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, s->mem, 0, NULL, &s->event),
@@ -171,7 +174,7 @@ clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt
 }
 
 clt_status clt_buffer_read_end(clt_later *l, void *dst) {
-    if (l->block < 0) return clt_error(CLT_FAIL, "no read is under way");
+    if (l->block < 0) return clt_error(CLT_FAIL, "clt_buffer_read_end without a queued read");
     clt_device *dev = l->buffer->dev;
     clt_staging *s = &dev->staging[l->block];
     cl_event e = s->event;

@@ -7,7 +7,7 @@ struct clt_waiter {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t news;
-    cl_event next; /* NULL: nothing to do */
+    cl_event next; /* NULL: none */
     bool end;
 };
 
@@ -22,7 +22,7 @@ static void *run(void *p) {
         }
         w->next = NULL;
         pthread_mutex_unlock(&w->lock);
-        clWaitForEvents(1, &event); /* whether it went well is the host's question */
+        clWaitForEvents(1, &event); /* the host's thread polls for its status */
         clReleaseEvent(event);
         pthread_mutex_lock(&w->lock);
     }
@@ -36,10 +36,12 @@ clt_waiter *clt_waiter_create(void) {
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->news, NULL);
     sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old); /* signals stay with the host's thread */
+    pthread_sigmask(SIG_BLOCK, &all, &old); /* the program's own threads take the signals */
     const int e = pthread_create(&w->thread, NULL, run, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (e == 0) return w;
+    pthread_cond_destroy(&w->news);
+    pthread_mutex_destroy(&w->lock);
     clt_free(w);
     return NULL;
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Devices and ranks that hang: on one rank, under one of several, with and without cltrain launch. All ranks are gone
-# within the time-out and 5 s, the exit code is 75, rank, host, step and phase are named, the last events are in a file,
-# and the next start goes on. LONG=1: with more cases.
+# Devices and ranks that hang: on one rank, under one of several, with and without cltrain launch. All ranks end within the
+# time-out and 5 s, the exit code is 75, rank, host, step and phase are named, the last events are in a file, and the next
+# start resumes. LONG=1: more cases.
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -24,7 +24,7 @@ ended() { # [MARK]
     nobody_left "save_folder=$tmp/run"
 }
 
-# A line that names rank $1 and its phase, and the events of all $2 ranks in the file that is named.
+# Whether a line names rank $1 and its phase, and the file that it names has the events of all $2 ranks. $3: the line.
 named() {
     local file
     grep -q "$3" "$log" || return 1
@@ -33,11 +33,11 @@ named() {
         [ "$(grep -c ' s  step [0-9]*  forward and backward' "$file")" -ge "$2" ]
 }
 
-# Kernels are compiled and checked, and it is known how slow this machine is, before clocks run.
+# First without a fault: kernels are compiled and checked, and the speed of this machine is known, before times count.
 in_background "$cltrain" launch -n 2 train "${settings[@]}" "save_folder=$tmp/warm" max_duration=1ba
 until_there "first step done"
 wait "$started"
-report "a run that nothing happens to" $?
+report "a run without a fault" $?
 
 # --- a hung device ----------------------------------------------------------------------------------------------------
 # NAME, ranks, hung rank, command
@@ -51,7 +51,7 @@ hung() {
     pid=$started
     ended "$tmp/mark"
     [ -e "$tmp/mark" ] && [ $code = 75 ] && [ $took -ge $((silent * 1000 - 200)) ] && soon $((silent * 1000 + 5000)) && [ "$left" = 0 ] &&
-        grep -q "device .* gave no answer for $silent s" "$log" &&
+        grep -q "device .* did not respond for $silent s" "$log" &&
         named "$rank" "$ranks" "rank $rank (host .*) ends the job at step [1-9][0-9]*, .*: its device hangs"
     report "$name" $? "exit $code after $took ms"
 }
@@ -59,7 +59,7 @@ hung "a hung device" 1 0 "$cltrain"
 hung "a hung device under one of two ranks" 2 1 "$cltrain" launch -n 2
 hung "the same with mpirun alone" 2 0 "${by_hand[@]}" -np 2 "$cltrain"
 
-# --- a device that fails, after saves that did ------------------------------------------------------------------------------
+# --- a device that fails, after saves that failed ---------------------------------------------------------------------------
 in_background env LD_PRELOAD="$preload" HANG_AT=3000 HANG_RANK=1 HANG_FAILS=1 CLTRAIN_IO_FAULT="pwrite:data.*:1-:EIO" \
     "$cltrain" launch -n 2 train "${settings[@]}" save_interval=1ba
 pid=$started
@@ -69,7 +69,7 @@ ended
 report "a device fails under one of two ranks whose saves have failed" $? "exit $code after $took ms"
 
 # --- stopped ranks, mpirun alone ----------------------------------------------------------------------------------------
-silent=$(patience 6) # joining has it, too, and takes seconds on a busy machine
+silent=$(patience 6) # joining has the same time-out, and takes seconds on a busy machine
 export CLTRAIN_COMM_TIMEOUT=$silent
 rank_of() { for p in $(pgrep -f "^$cltrain train.*save_folder=$tmp/run"); do
     tr '\0' '\n' <"/proc/$p/environ" | grep -q "^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=$1$" && echo "$p"; done 2>/dev/null; }
@@ -91,7 +91,7 @@ under_mpirun TERM 1
 [ $code = 75 ] && [ "$left" = 0 ] && grep -q "^stopped at batch [0-9]* after a save" "$log"
 report "mpirun alone: SIGTERM to a rank" $? "exit $code after $took ms"
 
-# --- the file system hangs, too ------------------------------------------------------------------------------------------
+# --- the file system hangs as well ---------------------------------------------------------------------------------------
 rm -rf "$tmp"/cltrain-launch.*
 in_background env LD_PRELOAD="$preload" HANG_EVENTS=1 "$cltrain" launch -n 2 train "${settings[@]}"
 pid=$started
@@ -112,7 +112,7 @@ ended
 report "a rank is stopped while it starts" $? "exit $code after $took ms"
 
 if [ -n "${LONG:-}" ]; then
-    # mpirun itself is stopped: the launch ends what it cannot end.
+    # mpirun itself is stopped: cltrain launch ends the ranks.
     in_background "$cltrain" launch -n 2 train "${settings[@]}"
     pid=$started
     until_there "checkpoint saved"
@@ -125,5 +125,5 @@ fi
 unset CLTRAIN_COMM_TIMEOUT
 
 "$cltrain" train "${settings[@]}" max_duration=60ba >"$log" 2>&1
-report "the next start goes on" $? "$(grep -o 'resumed from.*' "$log" | sed 's/.*ep/ep/')"
+report "the next start resumes" $? "$(grep -o 'resumed from.*' "$log" | sed 's/.*ep/ep/')"
 finish

@@ -1,7 +1,7 @@
-/* Loaded before the OpenCL loader (LD_PRELOAD): from launch $HANG_AT of rank $HANG_RANK on, its queue waits
- * for a user event that nobody sets, as a hung device would. Then the file $HANG_MARK appears.
- * With $HANG_FAILS every launch from that one on fails instead.
- * With $HANG_EVENTS the file of the last events cannot be opened, as on a file system that hangs. */
+/* Loaded before the OpenCL loader (LD_PRELOAD): from launch $HANG_AT of rank $HANG_RANK on, the queue waits
+ * for a user event that is never set, like that of a hung device. At that moment the file $HANG_MARK is
+ * created. With $HANG_FAILS every launch from that one on fails instead. With $HANG_EVENTS opening the file
+ * of the last events never returns, as on a file system that hangs. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>

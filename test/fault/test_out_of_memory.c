@@ -1,7 +1,7 @@
-/* Memory runs out: the N-th allocation fails, for N = 1 and so on until none fails any more, while a
- * configuration is read, a checkpoint is saved and one is loaded. That includes what libraries allocate. Each
- * time the program ends cleanly with the message of clt_malloc, or the function returns an error and leaks
- * nothing; and the checkpoints that were there are whole. Each attempt is a process of its own. */
+/* Host memory runs out: the N-th allocation fails, for N = 1, 2, ... until none fails, while a configuration
+ * is read, a checkpoint is saved and one is loaded. Allocations of libraries count. Each time the process
+ * ends with the message of clt_malloc, or the function returns an error and leaks nothing; and existing
+ * checkpoints stay whole. Each attempt runs in a process of its own. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@ int main(void) {
 }
 #else
 
-/* --- the allocator: glibc's, but for one call --- */
+/* --- the allocator: glibc's, except that one call fails --- */
 
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
@@ -67,7 +67,7 @@ void free(void *p) {
     __libc_free(p);
 }
 
-/* --- what is tried --- */
+/* --- the operations --- */
 
 static char dir[] = "/tmp/clt_oom_XXXXXX";
 static cu_state state_a;
@@ -139,7 +139,7 @@ static int attempt(clt_status (*run)(void), long n, char *said, size_t bytes) {
 static void every_allocation(const char *what, clt_status (*run)(void)) {
     static char said[1 << 16];
     long n = 1, ended = 0, returned = 0, survived = 0;
-    assert_int_equal(run(), CLT_OK); /* what libraries keep for ever is there now */
+    assert_int_equal(run(), CLT_OK); /* libraries have allocated what they never free */
     for (;; n++) {
         int code = attempt(run, n, said, sizeof said);
         if (code == NOT_REACHED) break;
@@ -152,10 +152,10 @@ static void every_allocation(const char *what, clt_status (*run)(void)) {
         else
             fail_msg("%s: allocation %ld: code %d: %s", what, n, code, said);
         clt_status st = cu_check(clt_path_join(dir, "ba1"), &state_a);
-        if (st != CLT_OK) fail_msg("%s: allocation %ld: the checkpoint that was there is damaged", what, n);
+        if (st != CLT_OK) fail_msg("%s: allocation %ld: the existing checkpoint is damaged", what, n);
     }
     print_message(
-        "%s: %ld allocations failed: %ld ended the program, %ld gave an error, %ld did not matter\n", what,
+        "%s: %ld allocations failed: %ld ended the process, %ld returned an error, %ld had no effect\n", what,
         n - 1, ended, returned, survived);
     assert_true(n > 20);
 }

@@ -74,10 +74,10 @@ static void check_config(clt_config *c) {
         clt_config_free(again);
     }
     clt_notices_lines(&c->notices, &lines);
-    json_t *model = clt_mpt_config_to_json(&c->model);
-    clt_mpt_config *read = clt_malloc(sizeof *read);
-    MUST(clt_mpt_config_from_json(model, false, NULL, NULL, read) == CLT_OK);
-    clt_free(read);
+    json_t *model = clt_model_config_to_json(c->model);
+    clt_model_config *read;
+    MUST(clt_model_config_from_json(model, false, "written back", &read) == CLT_OK);
+    clt_model_config_free(read);
     json_decref(model);
     clt_free(clt_config_expand(c, c->save_filename, &(clt_timestamp){.epoch = 1}));
     clt_strv_free(&lines);

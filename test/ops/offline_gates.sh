@@ -8,7 +8,7 @@
 #   --no-fetch does not get what is missing. Otherwise libclc-19 is fetched with apt-get download and ptxas with pip
 #              (nvidia-cuda-nvcc; pip from a virtual environment), and unpacked into $BUILD/tools; nothing is installed
 #   --verbose  one line per compilation (registers where the tool tells them), not only failures
-#   word       only rows whose "table/id" contains one of the words
+#   word       only rows whose "table/id" contains one of the words, and probes whose "probe/name" does
 #
 # Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
 # Intel dg2 and, for rows that require block_reads, pvc (ocloc). A target whose tools are absent is left out with the reason.
@@ -17,6 +17,7 @@
 # as well:
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
+# The probes of clkernels/probe/ are compiled for the targets that a line "Targets" of their head names, or for all of them.
 # A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it takes. What two tables have in common is compiled once.
 # timeout: 3000
 # at leisure: compilers alone run here
@@ -240,6 +241,13 @@ choose_targets
 [ ${#TARGETS[@]} -gt 0 ] || { echo "no target can be compiled for on this machine"; exit 0; }
 n=0 rows=0 jobs=$(nproc)
 declare -A STARTED
+compile() { # target file options label: starts it, once
+    [ -z "${STARTED[$1 $2 $3]:-}" ] || return 0
+    STARTED[$1 $2 $3]=1
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+    n=$((n + 1))
+    gate "$1" "clkernels/$2" "$3" "$4" $n &
+}
 for table in clkernels/*/*.vt; do
     op=$(basename "$table" .vt)
     mapfile -t extra < <(sed -n 's/^#gate //p' "$table")
@@ -258,14 +266,20 @@ for table in clkernels/*/*.vt; do
                 esac
                 more=${more#[a-z]* }
                 all=$(with_head_size "$params" "$options${more:+ $more}") || continue
-                [ -z "${STARTED[$target $file $all]:-}" ] || continue
-                STARTED[$target $file $all]=1
-                while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
-                n=$((n + 1))
-                gate "$target" "clkernels/$file" "$all" "$op/$id" $n &
+                compile "$target" "$file" "$all" "$op/$id"
             done
         done
     done <"$table"
+done
+# Probes. pvc adds nothing where dg2 compiles.
+for file in clkernels/probe/*.cl; do
+    wanted "probe/$(basename "$file" .cl)" || continue
+    rows=$((rows + 1))
+    names=$(sed -n 's/^ \* Targets *//p' "$file")
+    for target in "${TARGETS[@]}"; do
+        [[ $target != pvc && " ${names:-$target} " == *" $target "* ]] || continue
+        compile "$target" "${file#clkernels/}" "" "probe/$(basename "$file" .cl)"
+    done
 done
 wait
 [ $rows -gt 0 ] || { echo "offline gates: no row's table/id contains ${WORDS[*]}" >&2; exit 2; }

@@ -8,6 +8,7 @@
 
 typedef struct {
     clt_config *cfg;
+    clt_plan plan;
     clt_group *group;
     clt_engine *engine;
     int64_t G, T;
@@ -19,35 +20,50 @@ static void open_rig(rig *r, const char *const *over, size_t n) {
     r->G = r->cfg->global_train_batch_size;
     r->T = r->cfg->max_seq_len;
     tu_assert_ok(clt_group_create(0, &r->group), "group");
-    clt_engine_params p = {.cfg = r->cfg,
-                           .group = r->group,
-                           .ops = tu_ops(0),
-                           .microbatch = 2,
-                           .lanes = clt_run_lanes(r->cfg, 1),
-                           .training = true};
+    r->plan = clt_plan_begin(r->cfg, 1);
+    r->plan.microbatch = 2;
+    const clt_engine_params p = {
+        .cfg = r->cfg, .group = r->group, .ops = tu_ops(0), .plan = &r->plan, .training = true};
     tu_assert_ok(clt_engine_create(&p, &r->engine), "engine");
     int parts;
     clt_slab *weights = clt_engine_parts(r->engine, &parts)[0].slab;
-    tu_assert_ok(clt_mpt_init_weights(&r->cfg->model, clt_engine_table(r->engine), 17, weights), "weights");
+    tu_assert_ok(clt_model_init_weights(r->cfg->model, clt_engine_table(r->engine), 17, weights), "weights");
+    const int64_t vocab = clt_model_get_facts(r->cfg->model).vocab_size;
     size_t count = (size_t)(r->G * r->T);
     r->tokens = clt_malloc(count * sizeof *r->tokens);
     r->labels = clt_malloc(count * sizeof *r->labels);
-    for (size_t i = 0; i < count; i++)
-        r->tokens[i] = (int32_t)tu_random_below(3, i, r->cfg->model.vocab_size);
+    for (size_t i = 0; i < count; i++) r->tokens[i] = (int32_t)tu_random_below(3, i, vocab);
     for (size_t i = 0; i < count; i++) r->labels[i] = (int64_t)(i + 1) % r->T ? r->tokens[i + 1] : -100;
 }
 
 static void close_rig(rig *r) {
     clt_engine_destroy(r->engine);
+    clt_plan_free(&r->plan);
     clt_group_destroy(r->group);
     clt_config_free(r->cfg);
     clt_free(r->tokens);
     clt_free(r->labels);
 }
 
-static clt_engine_batch batch(const rig *r) {
-    return (clt_engine_batch){
-        .samples = r->G, .targets = r->G * (r->T - 1), .tokens = r->tokens, .labels = r->labels};
+static clt_batch batch(const rig *r) {
+    const int64_t targets = r->G * (r->T - 1);
+    return (clt_batch){.samples = r->G,
+                       .field = {[CLT_TEXT_TOKENS] = r->tokens, [CLT_TEXT_TARGETS] = r->labels},
+                       .targets = targets,
+                       .global_samples = r->G,
+                       .global_targets = targets};
+}
+
+static void take_step(const rig *r, const clt_batch *b, int64_t step, bool spoilt, clt_engine_result *out) {
+    const clt_engine_step_params p = {.batch = b, .step = step, .alpha = 1.0, .spoilt = spoilt};
+    tu_assert_ok(clt_engine_step(r->engine, &p, out), "step");
+}
+
+static void launch_step(const rig *r, const clt_batch *b, int64_t step) {
+    const clt_engine_step_params p = {.batch = b, .step = step, .alpha = 1.0};
+    bool given_up;
+    tu_assert_ok(clt_engine_launch(r->engine, &p, &given_up), "step");
+    assert_false(given_up);
 }
 
 static clt_state_hash hash(const rig *r) {
@@ -86,12 +102,12 @@ static void loss_alone_is_infinite(void **state) {
     rig r = {0};
     clt_engine_result res;
     open_rig(&r, over, CLT_COUNT_OF(over));
-    clt_engine_batch b = batch(&r);
-    tu_assert_ok(clt_engine_step(r.engine, &b, 1, 1.0, &res), "step");
+    const clt_batch b = batch(&r);
+    take_step(&r, &b, 1, false, &res);
     assert_true(res.finite && isfinite(res.grad_norm));
     scale_tensor(&r, "lm_head.weight", 4e37f);
     clt_state_hash before = hash(&r);
-    tu_assert_ok(clt_engine_step(r.engine, &b, 2, 1.0, &res), "step");
+    take_step(&r, &b, 2, false, &res);
     assert_false(res.finite);
     assert_true(isinf(res.loss));
     assert_same(before, hash(&r));
@@ -107,17 +123,16 @@ static void norm_is_left_out(void **state) {
     rig with = {0}, without = {0};
     clt_engine_result res;
     open_rig(&with, over, 2);
-    clt_engine_batch b = batch(&with);
-    tu_assert_ok(clt_engine_step(with.engine, &b, 1, 1.0, &res), "step");
+    clt_batch b = batch(&with);
+    take_step(&with, &b, 1, false, &res);
     assert_true(res.finite && res.grad_norm > 0);
     open_rig(&without, over, 3);
     b = batch(&without);
-    tu_assert_ok(clt_engine_step(without.engine, &b, 1, 1.0, &res), "step");
+    take_step(&without, &b, 1, false, &res);
     assert_true(res.finite && isnan(res.grad_norm));
     clt_state_hash before = hash(&without);
     assert_same(hash(&with), before);
-    b.spoilt = true;
-    tu_assert_ok(clt_engine_step(without.engine, &b, 2, 1.0, &res), "bad step");
+    take_step(&without, &b, 2, true, &res);
     assert_false(res.finite);
     assert_same(before, hash(&without));
     close_rig(&with);
@@ -131,13 +146,12 @@ static void steps_behind_a_bad_one(void **state) {
     static const char *const over[] = {"optimizer.lr=1e-2"};
     rig r = {0};
     clt_engine_result res;
-    bool given_up;
     open_rig(&r, over, CLT_COUNT_OF(over));
-    clt_engine_batch good = batch(&r);
-    tu_assert_ok(clt_engine_step(r.engine, &good, 1, 1.0, &res), "step");
+    const clt_batch good = batch(&r);
+    take_step(&r, &good, 1, false, &res);
     assert_true(res.finite);
     scale_tensor(&r, "transformer.blocks.0.norm_1.weight", NAN);
-    tu_assert_ok(clt_engine_launch(r.engine, &good, 2, 1.0, &given_up), "bad step");
+    launch_step(&r, &good, 2);
     /* Writes are queued behind the bad step: the next one finds good weights. */
     const clt_slab_table *t = clt_engine_table(r.engine);
     const clt_slab_entry *e = &t->entry[clt_slab_table_find(t, "transformer.blocks.0.norm_1.weight")];
@@ -148,7 +162,7 @@ static void steps_behind_a_bad_one(void **state) {
     for (size_t i = 0; i < CLT_COUNT_OF(ones); i++) ones[i] = 1.0f;
     tu_assert_ok(clt_slab_write(w, e->offset, ones, e->count), "norm_1");
     clt_state_hash before = hash(&r);
-    tu_assert_ok(clt_engine_launch(r.engine, &good, 3, 1.0, &given_up), "step behind");
+    launch_step(&r, &good, 3);
     tu_assert_ok(clt_engine_collect(r.engine, &res), "bad step");
     assert_false(res.finite);
     assert_true(isnan(res.loss));
@@ -167,14 +181,14 @@ static void overflow_leaves_steps_out(void **state) {
     clt_engine_result res;
     open_rig(&r, over, CLT_COUNT_OF(over));
     tu_assert_ok(clt_engine_weights_changed(r.engine), "weights");
-    clt_engine_batch b = batch(&r);
+    const clt_batch b = batch(&r);
     clt_loss_scale *s = clt_engine_loss_scale(r.engine);
     s->scale = 0x1p40;
     clt_state_hash before = hash(&r);
     int left_out = 0;
     for (;; left_out++) {
         double scale = s->scale;
-        tu_assert_ok(clt_engine_step(r.engine, &b, 1, 1.0, &res), "step");
+        take_step(&r, &b, 1, false, &res);
         assert_true(res.finite && isfinite(res.loss) && res.loss_scale == scale);
         if (!res.skipped) break;
         assert_true(s->scale == scale / 2 && s->good_steps == 0);
@@ -187,7 +201,7 @@ static void overflow_leaves_steps_out(void **state) {
     clt_state_hash after = hash(&r);
     assert_memory_not_equal(&before.weights, &after.weights, sizeof after.weights);
     scale_tensor(&r, "transformer.norm_f.weight", NAN); /* a loss that is not finite is no matter of scale */
-    tu_assert_ok(clt_engine_step(r.engine, &b, 2, 1.0, &res), "step");
+    take_step(&r, &b, 2, false, &res);
     assert_false(res.finite || res.skipped);
     close_rig(&r);
 }

@@ -223,6 +223,7 @@ static void e2e_zstd_tokens(void **state) {
 
 typedef struct {
     clt_config *cfg;
+    clt_plan plan;
     clt_group *group;
     clt_engine *engine;
     clt_schedule schedule;
@@ -262,12 +263,10 @@ static void open_masked(masked *m, int lanes, int microbatch) {
     m->T = m->cfg->max_seq_len;
     load_masked(m);
     tu_assert_ok(clt_group_create(0, &m->group), "group");
-    clt_engine_params p = {.cfg = m->cfg,
-                           .group = m->group,
-                           .ops = tu_ops(0),
-                           .microbatch = microbatch,
-                           .lanes = lanes,
-                           .training = true};
+    m->plan = clt_plan_begin(m->cfg, 1);
+    m->plan.microbatch = microbatch;
+    const clt_engine_params p = {
+        .cfg = m->cfg, .group = m->group, .ops = tu_ops(0), .plan = &m->plan, .training = true};
     tu_assert_ok(clt_engine_create(&p, &m->engine), "engine");
     tu_assert_ok(clt_schedule_resolve(&m->cfg->schedule, m->cfg->max_duration, m->rows / m->G, &m->schedule),
                  "schedule");
@@ -283,6 +282,7 @@ static void open_masked(masked *m, int lanes, int microbatch) {
 
 static void close_masked(masked *m) {
     clt_engine_destroy(m->engine);
+    clt_plan_free(&m->plan);
     clt_group_destroy(m->group);
     clt_config_free(m->cfg);
     clt_free(m->tokens);
@@ -300,13 +300,17 @@ static void train_masked(int lanes, int microbatch) {
     open_masked(&m, lanes, microbatch);
     json_array_foreach(steps, i, want) {
         int64_t first = (int64_t)i % (m.rows / m.G) * m.G * m.T;
-        clt_engine_batch b = {.samples = m.G, .tokens = m.tokens + first, .labels = m.labels + first};
-        for (int64_t t = 0; t < m.G * m.T; t++) b.targets += b.labels[t] >= 0;
-        assert_int_equal(b.targets, golden_int(want, "loss_tokens"));
+        const int32_t *labels = m.labels + first;
+        clt_batch b = {.samples = m.G,
+                       .global_samples = m.G,
+                       .field = {[CLT_TEXT_TOKENS] = m.tokens + first, [CLT_TEXT_TARGETS] = labels}};
+        for (int64_t t = 0; t < m.G * m.T; t++) b.global_targets += labels[t] >= 0;
+        assert_int_equal(b.global_targets, golden_int(want, "loss_tokens"));
         double alpha = clt_schedule_next_alpha(&m.schedule, &now, i ? m.G : 0, i ? m.G * m.T : 0);
         clt_timestamp_next_batch(&now, m.G, m.G * m.T, false);
+        const clt_engine_step_params p = {.batch = &b, .step = (int64_t)i + 1, .alpha = alpha};
         clt_engine_result r;
-        tu_assert_ok(clt_engine_step(m.engine, &b, (int64_t)i + 1, alpha, &r), "step");
+        tu_assert_ok(clt_engine_step(m.engine, &p, &r), "step");
         assert_true(r.finite);
         check_step("masked", want, r.loss, (double)r.grad_norm, alpha * m.cfg->optimizer.groups[0].lr, &w);
     }

@@ -1,4 +1,4 @@
-/* What becomes of the library's refusals, without the library: its function is made up here, so the file is
+/* Errors of the CLBlast library, without the library: its function is replaced here, so the source file is
  * part of this test. What it computes where it is installed: test_device.c. */
 #include "runtime/device/clt_clblast.c"
 
@@ -15,7 +15,7 @@ static int refuse(int layout, int trans_a, int trans_b, size_t m, size_t n, size
     return answer;
 }
 
-/* The library allocates at a call: that it could not is no verdict on its rows. */
+/* The library allocates during a call: a shortage is no verdict on its rows. */
 static void what_ran_out_is_counted(void **state) {
     (void)state;
     enum { UNEXPECTED = -2036 }; /* a code of CLBlast's own */
@@ -25,7 +25,7 @@ static void what_ran_out_is_counted(void **state) {
     const clt_device_params params = clt_device_params_default();
     tu_assert_ok(clt_device_open(&params, &dev), "clt_device_open");
     tu_assert_ok(clt_buffer_create(dev, 64, "matrix", &b), "clt_buffer_create");
-    clt_clblast_available(); /* so that the library is not looked for later */
+    clt_clblast_available(); /* so that the library is not loaded later */
     sgemm = refuse;
     for (size_t i = 0; i < CLT_COUNT_OF(code); i++) {
         const clt_ref x = {b, 0};

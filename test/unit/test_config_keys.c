@@ -90,6 +90,18 @@ static const struct {
     {"model.attn_config.rope_hf_config.type",
      "linear",
      {"model.attn_config.rope=true", "model.attn_config.rope_impl=hf"}},
+    {"model.attn_config.rope_hf_config.low_freq_factor",
+     "2.0",
+     {"model.attn_config.rope=true", "model.attn_config.rope_impl=hf",
+      "model.attn_config.rope_hf_config.type=llama3"}},
+    {"model.attn_config.rope_hf_config.high_freq_factor",
+     "8.0",
+     {"model.attn_config.rope=true", "model.attn_config.rope_impl=hf",
+      "model.attn_config.rope_hf_config.type=llama3"}},
+    {"model.attn_config.rope_hf_config.original_max_position_embeddings",
+     "7",
+     {"model.attn_config.rope=true", "model.attn_config.rope_impl=hf",
+      "model.attn_config.rope_hf_config.type=llama3"}},
     {"model.ffn_config.ffn_act_fn", "{name: silu}", {NULL}},
     {"model.norm_type", "rmsnorm", {NULL}},
     {"model.init_config.name", "small_init_", {NULL}},
@@ -168,6 +180,14 @@ static void add_loader(clt_str *b, clt_loader_config l) {
 }
 
 /* Strings by their text, everything else by its bytes; without `merged` and the notices. */
+static void add_model(clt_str *b, const clt_model_config *model) {
+    json_t *o = clt_model_config_to_json(model);
+    char *text = json_dumps(o, JSON_SORT_KEYS | JSON_COMPACT);
+    clt_str_addf(b, "%s|", text);
+    free(text);
+    json_decref(o);
+}
+
 static char *digest(const clt_config *given) {
     clt_config *c = clt_memdup(given, sizeof *c);
     clt_str b = {0};
@@ -184,6 +204,8 @@ static char *digest(const clt_config *given) {
     memset(&c->train, 0, sizeof c->train);
     c->evals = NULL;
     c->lanes_per_rank = NULL;
+    add_model(&b, c->model);
+    c->model = NULL;
     add_bytes(&b, c, offsetof(clt_config, path));
     clt_free(c);
     return b.s;
@@ -208,7 +230,7 @@ static void walk(const clt_schema *s, const char *prefix, visit_fn visit, void *
 
 static void walk_all(visit_fn visit, void *ctx) {
     walk(&clt_config_top_schema, "", visit, ctx);
-    walk(clt_mpt_config_schema(), "model", visit, ctx);
+    for (int i = 0; clt_model_schema_at(i); i++) walk(clt_model_schema_at(i), "model", visit, ctx);
 }
 
 /* --- rows --- */

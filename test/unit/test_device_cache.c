@@ -1,11 +1,13 @@
-/* What devices keep on disk: entries that prove themselves whole, facts, program binaries, and one build per
- * host. */
+/* The cache folder: damaged entries, facts, program binaries, one build per host; and stderr while drivers
+ * compile. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,7 +32,7 @@ static int tear_down(void **state) {
     return clt_io_remove_tree(folder) == CLT_OK ? 0 : -1;
 }
 
-/* Changes one byte of a file, or with at < 0 cuts its last byte off. */
+/* Changes the byte at offset `at` of a file, or with at < 0 removes its last byte. */
 static void damage(const char *path, long at) {
     char *data;
     size_t n;
@@ -41,7 +43,7 @@ static void damage(const char *path, long at) {
     clt_free(data);
 }
 
-static void entries_prove_themselves(void **state) {
+static void damaged_entries_are_dropped(void **state) {
     (void)state;
     const char text[] = "some \0 data";
     char *path = clt_path_join(folder, "entry"), *data;
@@ -64,12 +66,12 @@ static void entries_prove_themselves(void **state) {
     assert_false(clt_cache_get(folder, "entry", &data, &n));
     assert_false(clt_cache_get(NULL, "entry", &data, &n));
     clt_cache_put(NULL, "entry", text, sizeof text);
-    assert_int_equal(mkdir(path, 0777), 0); /* the entry cannot get its name */
+    assert_int_equal(mkdir(path, 0777), 0); /* the entry cannot be renamed to this */
     clt_cache_put(folder, "entry", text, sizeof text);
     assert_int_equal(rmdir(path), 0);
     clt_strv names = {0};
     assert_int_equal(clt_io_list(folder, &names), CLT_OK);
-    assert_int_equal(names.n, 0); /* no temporary names left behind */
+    assert_int_equal(names.n, 0); /* no temporary file is left */
     clt_strv_free(&names);
     clt_free(path);
 }
@@ -149,19 +151,122 @@ static void facts_are_kept(void **state) {
     clt_free(dir);
 }
 
-/* These stand before the driver's: of the buffers from here on that many are refused; a build ends the
- * program. Declared here, because only runtime/device includes OpenCL's headers. */
-static bool build_ends;
+/* --- stderr while a driver compiles --- */
+
+/* Replaces the driver's function. Declared here, because only runtime/device includes OpenCL's headers. */
+static void (*during_build)(void);
 
 int clBuildProgram(void *program, unsigned n, void *const *devices, const char *options,
                    void (*notify)(void *, void *), void *data) {
     static int (*next)(void *, unsigned, void *const *, const char *, void (*)(void *, void *), void *);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clBuildProgram");
-    if (!build_ends) return next(program, n, devices, options, notify, data);
+    if (during_build) during_build();
+    return next(program, n, devices, options, notify, data);
+}
+
+static void end_the_program(void) {
     fprintf(stderr, "some words\nLLVM ERROR: no space left\n");
     exit(1);
 }
 
+static void *end_from_another_thread(void *p) {
+    (void)p;
+    fprintf(stderr, "another thread ends the process\n");
+    exit(1);
+}
+
+static void wait_for_the_end(void) {
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, end_from_another_thread, NULL), 0);
+    for (;;) pause();
+}
+
+/* The first of two builds waits half a second for the other to begin, and ends before it. */
+static void overlap(void) {
+    static atomic_int count;
+    const int mine = atomic_fetch_add(&count, 1);
+    const double start = clt_now();
+    while (mine == 0 && atomic_load(&count) < 2 && clt_now() - start < 0.5) clt_sleep(0.001);
+    if (mine == 1) clt_sleep(0.2);
+}
+
+static void *open_one(void *dir) {
+    const clt_device_params p = {.cache_dir = dir, .local_size = 1};
+    clt_device *dev;
+    if (clt_device_open(&p, &dev) == CLT_OK) clt_device_close(dev);
+    return NULL;
+}
+
+/* The child of `said_by`: opens a device in an empty cache, so that probes are built, in one thread or in
+ * two. */
+static int probe_as(const char *how, char *dir) {
+    char *argv[] = {(char *)self, NULL};
+    int code;
+    pthread_t thread;
+    char *other = clt_path_join(dir, "other");
+    if (strcmp(how, "host") != 0) clt_device_helper_main(1, argv, &code);
+    during_build = !strcmp(how, "thread") ? wait_for_the_end
+                   : !strcmp(how, "two")  ? overlap
+                                          : end_the_program;
+    if (!strcmp(how, "two")) assert_int_equal(pthread_create(&thread, NULL, open_one, other), 0);
+    open_one(dir);
+    if (!strcmp(how, "two")) pthread_join(thread, NULL);
+    clt_free(other);
+    fprintf(stderr, "stderr is back\n");
+    return 0;
+}
+
+/* What a child that probes in the given way wrote to stderr. LLVM replaces the signal stack of a thread in
+ * which it compiles, which AddressSanitizer does not survive if it has one there. */
+static void said_by(const char *how, char said[4096]) {
+    char *dir = clt_path_join(folder, how);
+    char *command =
+        clt_format("ASAN_OPTIONS=\"$ASAN_OPTIONS:use_sigaltstack=0\" %s probe %s %s 2>&1", self, how, dir);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    said[fread(said, 1, 4095, f)] = 0;
+    const int status = pclose(f);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == (strcmp(how, "two") != 0));
+    clt_free(command);
+    clt_free(dir);
+}
+
+/* A compiler's output is dropped, but not the last line of one that ends the process. */
+static void a_driver_that_ends_the_program_is_named(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("end", said);
+    assert_non_null(strstr(said, "ended the program while it compiled: LLVM ERROR: no space left\n"));
+    assert_null(strstr(said, "some words"));
+}
+
+static void last_message_of_another_thread_is_kept(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("thread", said);
+    assert_non_null(strstr(said, "another thread ends the process\n"));
+    assert_null(strstr(said, "ended the program"));
+}
+
+/* A program that embeds the library keeps its stderr. */
+static void a_host_keeps_its_stderr(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("host", said);
+    assert_non_null(strstr(said, "some words\nLLVM ERROR: no space left\n"));
+    assert_null(strstr(said, "ended the program"));
+}
+
+static void builds_of_two_threads_give_stderr_back(void **state) {
+    (void)state;
+    char said[4096];
+    said_by("two", said);
+    assert_non_null(strstr(said, "stderr is back\n"));
+}
+
+/* --- shortages --- */
+
+/* Replaces the driver's function: buffers number refused_from to refused_to are refused. */
 static int refused_from = -1, refused_to, buffers;
 
 void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *host, int *error) {
@@ -174,7 +279,7 @@ void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *hos
     return NULL;
 }
 
-/* A start at which memory runs out for a moment sees a device that can do less; the next one sees all. */
+/* A start at which memory runs out for a moment finds fewer features; the next start finds all. */
 static void facts_found_while_short_are_not_kept(void **state) {
     (void)state;
     clt_device_params p = clt_device_params_default();
@@ -205,26 +310,11 @@ static void facts_found_while_short_are_not_kept(void **state) {
     }
 }
 
-/* Complaints of a compiler are kept off the terminal, but not the last words of one that ends the program. */
-static void a_driver_that_ends_the_program_is_named(void **state) {
-    (void)state;
-    char *dir = clt_path_join(folder, "ended"), *command = clt_format("%s end %s 2>&1", self, dir);
-    char said[4096];
-    FILE *f = popen(command, "r");
-    assert_non_null(f);
-    said[fread(said, 1, sizeof said - 1, f)] = 0;
-    assert_int_not_equal(pclose(f), 0);
-    assert_non_null(strstr(said, "ended the program while it compiled: LLVM ERROR: no space left\n"));
-    assert_null(strstr(said, "some words"));
-    clt_free(command);
-    clt_free(dir);
-}
-
 /* --- program binaries, where the driver has no cache of its own --- */
 
 static const char *const twice = "__kernel void twice(__global uint *x) { x[get_global_id(0)] *= FACTOR; }\n";
 
-/* Opens the device of `pattern`, builds and runs the program, and reports what was built and loaded. */
+/* Opens the device of `pattern`, builds and runs the program, and returns the counters. */
 static clt_status use(const char *pattern, const char *dir, uint32_t factor, clt_device_counters *c) {
     clt_device_params p = clt_device_params_default();
     p.pattern = pattern;
@@ -249,7 +339,7 @@ static clt_status use(const char *pattern, const char *dir, uint32_t factor, clt
     return CLT_OK;
 }
 
-/* A platform whose programs go through our own cache; where there is none the test is left out. */
+/* A platform whose driver has no program cache; without one the test is skipped. */
 static const char *caching_platform(void) {
     static char pattern[32];
     clt_device_facts *list;
@@ -300,7 +390,7 @@ static void warm_start_builds_nothing(void **state) {
     clt_free(dir);
 }
 
-/* An entry that is whole but that the driver does not take is dropped and built again. */
+/* An entry that is whole but that the driver refuses is dropped and built again. */
 static void strange_binary_is_rebuilt(void **state) {
     (void)state;
     const char *pattern = caching_platform();
@@ -345,8 +435,7 @@ static void one_process_builds(void **state) {
     clt_free(dir);
 }
 
-/* A kernel may use built-in functions that include/clt_builtins.clh does not declare, and so may those after
- * it. */
+/* A kernel may use built-in functions that include/clt_builtins.clh does not declare; later ones may, too. */
 static void any_builtin_function_builds(void **state) {
     (void)state;
     const char *text =
@@ -373,26 +462,23 @@ static void any_builtin_function_builds(void **state) {
 
 int main(int argc, char **argv) {
     self = argv[0];
+    if (argc == 4 && !strcmp(argv[1], "probe")) return probe_as(argv[2], argv[3]);
     if (argc == 4) { /* the child of one_process_builds: "use", pattern, folder */
         clt_device_counters c;
         clt_status st = use(argv[2], argv[3], 9, &c);
         if (st == CLT_OK) printf("%d %d\n", (int)c.programs_built, (int)c.programs_loaded);
         return clt_status_exit_code(st);
     }
-    if (argc == 3) { /* the child of a_driver_that_ends_the_program_is_named: "end", folder */
-        clt_device_params p = clt_device_params_default();
-        clt_device *dev;
-        p.cache_dir = argv[2];
-        build_ends = true;
-        return clt_device_open(&p, &dev) == CLT_OK ? 0 : 2;
-    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_prove_themselves),
+        cmocka_unit_test(damaged_entries_are_dropped),
         cmocka_unit_test(unusable_folder_is_quiet),
         cmocka_unit_test(locks_exclude_and_time_out),
         cmocka_unit_test(facts_are_kept),
         cmocka_unit_test(facts_found_while_short_are_not_kept),
         cmocka_unit_test(a_driver_that_ends_the_program_is_named),
+        cmocka_unit_test(last_message_of_another_thread_is_kept),
+        cmocka_unit_test(a_host_keeps_its_stderr),
+        cmocka_unit_test(builds_of_two_threads_give_stderr_back),
         cmocka_unit_test(warm_start_builds_nothing),
         cmocka_unit_test(strange_binary_is_rebuilt),
         cmocka_unit_test(one_process_builds),

@@ -155,7 +155,8 @@ static void a_full_disk_costs_one_line(void **state) {
     mem_reset();
     clt_io_set(clt_io_probe(&mem_io));
     assert_int_equal(clt_io_mkdirs("/run"), CLT_OK);
-    assert_int_equal(clt_sinks_create(cfg, "/run", true, 0, &s), CLT_OK);
+    const clt_sinks_params p = {.cfg = cfg, .folder = "/run", .main_rank = true};
+    assert_int_equal(clt_sinks_create(&p, &s), CLT_OK);
     clt_io_fault_arm(&(clt_io_fault){CLT_IO_APPENDS, "metrics.jsonl", 2, 2, CLT_IO_SHORT, ENOSPC});
     clt_error_quiet(true);
     clt_log_set_level(CLT_LOG_ERROR);

@@ -1,6 +1,5 @@
-/* Helper processes that build programs: what they make is used, and whatever they do wrong is made good by
- * the process that asked. This program is its own helper; a file in the cache folder says how it misbehaves.
- */
+/* Helper processes: the programs that they build are used, and where they fail the process builds them
+ * itself. This program is its own helper; a file in the cache folder says how the helper fails. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -21,7 +20,7 @@ static const char *const add_n = "__kernel void add_n(__global uint *x) { x[get_
 enum { PROGRAMS = 3 };
 
 typedef struct {
-    const char *cache;  /* below the test's folder, or a whole path */
+    const char *cache;  /* below the test's folder, or an absolute path */
     const char *helper; /* NULL: a good one */
     const char *count;  /* $CLTRAIN_BUILD_HELPERS */
     double timeout;
@@ -40,8 +39,8 @@ static int tear_down(void **state) {
     return clt_io_remove_tree(folder) == CLT_OK ? 0 : -1;
 }
 
-/* A device whose programs go through our own cache if there is one, else any: its driver keeps what a helper
- * built, and this process still asks it. */
+/* A device whose driver has no program cache (*own), otherwise any: then the driver caches what a helper
+ * built, and this process builds it again from there. */
 static const char *pattern(bool *own) {
     static char found[32];
     clt_device_facts *list;
@@ -58,7 +57,7 @@ static const char *pattern(bool *own) {
     return found;
 }
 
-/* Program i of the three adds i + 1; `turn` makes it another program. */
+/* Program i of the three adds i + 1; another `turn` is another program. */
 static clt_status get(clt_device *dev, int turn, int i, clt_kernel **k) {
     char options[48];
     snprintf(options, sizeof options, "-DN=%du -DTURN=%d", i + 1, turn);
@@ -74,7 +73,7 @@ static clt_status run_all(clt_device *dev, int turn, clt_buffer *b) {
     return CLT_OK;
 }
 
-/* Helpers have the environment of this program's start: they are told by a file. */
+/* Helpers have the environment of this program's start, so a file says how they fail. */
 static void say_how(const char *text) {
     char *dir = clt_path_join(folder, "good"), *path = clt_path_join(dir, "how");
     assert_int_equal(clt_io_mkdirs(dir), CLT_OK);
@@ -83,7 +82,7 @@ static void say_how(const char *text) {
     clt_free(dir);
 }
 
-/* argv of a helper -> what the file says, or "". */
+/* What the file says, if argv is that of a helper; otherwise "". */
 static const char *told(int argc, char **argv) {
     static char text[32];
     char path[256];
@@ -95,7 +94,7 @@ static const char *told(int argc, char **argv) {
     return text;
 }
 
-static double latest; /* what `use` took, without its wait: how slow and busy this machine is */
+static double latest; /* seconds of the last `use` without its wait: how slow and busy this machine is */
 
 /* Rehearses and runs the three programs on a word that is 10. */
 static void use(const how *h, clt_device_counters *c, bool *own, bool *rehearsed) {
@@ -116,12 +115,12 @@ static void use(const how *h, clt_device_counters *c, bool *own, bool *rehearsed
     if (*rehearsed) {
         assert_int_equal(run_all(dev, h->turn, b), CLT_OK);
         assert_int_equal(clt_buffer_read(b, 0, &x, sizeof x), CLT_OK);
-        assert_int_equal(x, 0); /* a read gives zeros */
+        assert_int_equal(x, 0); /* a read returns zeros */
         clt_device_get_counters(dev, c);
         assert_int_equal(c->launches, 0);
         assert_int_equal(c->programs_built + c->programs_loaded, 0);
         clt_device_rehearsed(dev);
-        clt_sleep(h->wait); /* a turn for the helpers: this process takes what has not begun */
+        clt_sleep(h->wait); /* time for the helpers: this process builds what none has begun with */
         assert_int_equal(clt_buffer_read(b, 0, &x, sizeof x), CLT_OK);
         assert_int_equal(x, 10); /* nothing was launched */
     }
@@ -136,8 +135,8 @@ static void use(const how *h, clt_device_counters *c, bool *own, bool *rehearsed
     latest = clt_now() - start - h->wait;
 }
 
-/* Helpers build some of the programs: on a busy machine they may need a longer turn, with other programs.
- * Returns the number of the turn; *own: whether there is a driver that hands out binaries. */
+/* Waits until helpers have built some programs: on a busy machine they may need longer, with other programs.
+ * Returns the last turn; *own: whether a driver returns binaries. */
 static int helped(const char *cache, bool *own) {
     static int turn = 100;
     double wait = 0.5;
@@ -156,8 +155,7 @@ static void helpers_build_what_was_rehearsed(void **state) {
     clt_device_counters c;
     bool own, rehearsed;
     const int turn = helped("good", &own);
-    if (!own)
-        print_message("no driver here hands out binaries: built by this process, from the driver's cache\n");
+    if (!own) print_message("no driver here returns binaries: this process builds from the driver's cache\n");
     use(&(how){.cache = "good", .count = "2", .turn = turn, .wait = 0.5}, &c, &own, &rehearsed);
     if (own) assert_int_equal(c.programs_built, 0); /* from the cache, whoever wrote it */
 }
@@ -177,12 +175,12 @@ static void none_are_wanted(void **state) {
     assert_int_equal(c.programs_built, PROGRAMS);
 }
 
-/* They die at once, die over a program, hang, send what is no answer, say that nothing builds, and send a
- * binary that is none. */
+/* Helpers that die at once, die during a build, hang, send an invalid answer, say that nothing builds, and
+ * send an invalid binary. */
 static void bad_helpers_cost_only_time(void **state) {
     (void)state;
     static const char *const bad[] = {"gone", "dies", "hangs", "babbles", "refuses", "lies"};
-    const double timeout = CLT_MAX(1.0, 4 * latest); /* the device's, too, which does not hang */
+    const double timeout = CLT_MAX(1.0, 4 * latest); /* also the device's, which must not look hung */
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
         clt_device_counters c;
         bool own, rehearsed;
@@ -225,7 +223,7 @@ static void a_program_that_does_not_build_says_why(void **state) {
     clt_device_close(dev);
 }
 
-/* What cannot be done is told once: by the work, not by its rehearsal. */
+/* A failure is printed once: by the work, not by its rehearsal. */
 static void a_rehearsal_prints_no_errors(void **state) {
     (void)state;
     clt_device *dev = open_rehearsing();
@@ -234,7 +232,7 @@ static void a_rehearsal_prints_no_errors(void **state) {
     assert_non_null(printed);
     clt_log_set_file(printed);
     assert_int_equal(clt_kernel_get(dev, "no/such.cl", "none", "", &k), CLT_FAIL);
-    assert_non_null(strstr(clt_last_error(), "no kernel file no/such.cl"));
+    assert_non_null(strstr(clt_last_error(), "kernel file no/such.cl does not exist"));
     assert_int_equal(ftell(printed), 0);
     clt_device_rehearsed(dev);
     assert_int_equal(clt_kernel_get(dev, "no/such.cl", "none", "", &k), CLT_FAIL);
@@ -242,12 +240,12 @@ static void a_rehearsal_prints_no_errors(void **state) {
     char line[128] = "";
     rewind(printed);
     assert_non_null(fgets(line, sizeof line, printed));
-    assert_string_equal(line, "error: there is no kernel file no/such.cl\n");
+    assert_string_equal(line, "error: kernel file no/such.cl does not exist\n");
     fclose(printed);
     clt_device_close(dev);
 }
 
-/* What a helper gets is read and thrown away as far as one read goes. */
+/* A helper that fails in this way. What it receives is read and dropped. */
 static int misbehave(const char *how) {
     char sink[4096];
     const uint64_t answer[] = {1, 13}, no[] = {0, 0}, babble[] = {1, UINT64_MAX};

@@ -30,26 +30,30 @@ static clt_loader_params e2e_params(const char *local) {
     return p;
 }
 
-static void check_batch(clt_mds *m, json_t *want, const clt_loader_batch *b) {
+static const int32_t *field(const clt_batch *b, int which) {
+    return b->field[which];
+}
+
+static void check_batch(clt_mds *m, json_t *want, const clt_batch *b) {
     size_t n;
     int64_t *ids = golden_ints(json_object_get(want, "sample_ids"), &n);
-    assert_int_equal(b->rows, n);
-    assert_int_equal(b->T, E2E_T);
-    assert_memory_equal(b->samples, ids, n * sizeof *ids);
+    assert_int_equal(b->samples, n);
+    assert_memory_equal(b->sample_ids, ids, n * sizeof *ids);
     for (size_t i = 0; i < n; i++) {
         int32_t tokens[E2E_T];
         int64_t got;
-        const int32_t *row = b->tokens + i * E2E_T, *targets = b->targets + i * E2E_T;
+        const int32_t *row = field(b, CLT_TEXT_TOKENS) + i * E2E_T,
+                      *targets = field(b, CLT_TEXT_TARGETS) + i * E2E_T;
         assert_int_equal(clt_mds_get_tokens(m, ids[i], E2E_T, 512, tokens, &got, NULL), CLT_OK);
         assert_int_equal(got, E2E_T);
         assert_memory_equal(row, tokens, sizeof tokens);
         assert_memory_equal(targets, tokens + 1, (E2E_T - 1) * sizeof *tokens);
         assert_int_equal(targets[E2E_T - 1], CLT_LABEL_IGNORE);
-        assert_int_equal(b->row_tokens[i], E2E_T);
+        assert_int_equal(b->sample_targets[i], E2E_T - 1);
     }
-    assert_int_equal(b->num_tokens, (int64_t)n * E2E_T);
-    assert_int_equal(b->loss_tokens, (int64_t)n * (E2E_T - 1));
-    assert_null(b->seq_ids);
+    assert_int_equal(b->tokens, (int64_t)n * E2E_T);
+    assert_int_equal(b->targets, (int64_t)n * (E2E_T - 1));
+    assert_null(field(b, CLT_TEXT_SEQ_IDS));
     clt_free(ids);
 }
 
@@ -68,7 +72,7 @@ static void run_epochs(const char *local, bool ahead, size_t from) {
     for (size_t i = from; i < json_array_size(batches); i++) {
         json_t *want = json_array_get(batches, i), *next = json_array_get(batches, i + 1);
         int64_t count = (int64_t)json_array_size(json_object_get(want, "sample_ids"));
-        clt_loader_batch b;
+        clt_batch b;
         assert_int_equal(
             clt_loader_get(l, golden_int(want, "epoch"), golden_int(want, "batch") * E2E_B, count, &b),
             CLT_OK);
@@ -95,18 +99,19 @@ static void test_parts(void **state) {
     (void)state;
     clt_loader_params p = e2e_params("test/golden/e2e/mds");
     clt_loader *whole, *part;
-    clt_loader_batch a, b;
+    clt_batch a, b;
     assert_int_equal(clt_loader_open(&p, &whole), CLT_OK);
     assert_int_equal(clt_loader_open(&p, &part), CLT_OK);
     for (int64_t g = 0; g < 3; g++) {
         assert_int_equal(clt_loader_get(whole, 0, g * E2E_B, E2E_B, &a), CLT_OK);
         assert_int_equal(clt_loader_get(part, 0, g * E2E_B + 5, 7, &b), CLT_OK);
         clt_loader_prefetch(part, 3, 9, 4); /* a wrong guess changes nothing */
-        assert_memory_equal(a.tokens + 5 * E2E_T, b.tokens, 7 * E2E_T * sizeof *b.tokens);
+        assert_memory_equal(field(&a, CLT_TEXT_TOKENS) + 5 * E2E_T, field(&b, CLT_TEXT_TOKENS),
+                            7 * E2E_T * sizeof(int32_t));
     }
     assert_int_equal(clt_loader_get(part, 0, 0, 0, &b), CLT_OK);
-    assert_int_equal(b.rows, 0);
-    assert_int_equal(b.loss_tokens, 0);
+    assert_int_equal(b.samples, 0);
+    assert_int_equal(b.targets, 0);
     assert_int_equal(clt_loader_get(part, 0, E2E_N - 1, 2, &b), CLT_BAD_CONFIG); /* past the end */
     assert_int_equal(clt_loader_get(part, 0, 0, E2E_B + 1, &b), CLT_FAIL);
     clt_loader_close(whole);
@@ -118,7 +123,7 @@ static void test_eval(void **state) {
     (void)state;
     clt_loader_params p = e2e_params("test/golden/e2e/mds");
     clt_loader *l;
-    clt_loader_batch b;
+    clt_batch b;
     p.split = "val";
     p.eval = true;
     p.max_rows = 8;
@@ -129,7 +134,7 @@ static void test_eval(void **state) {
     int64_t seen = 0;
     for (int64_t g = 0; g < 5; g++) {
         assert_int_equal(clt_loader_get(l, 0, g * 8, CLT_MIN(8, E2E_VAL - g * 8), &b), CLT_OK);
-        for (int64_t i = 0; i < b.rows; i++) assert_int_equal(b.samples[i], seen++);
+        for (int64_t i = 0; i < b.samples; i++) assert_int_equal(b.sample_ids[i], seen++);
     }
     assert_int_equal(seen, E2E_VAL);
     clt_loader_close(l);
@@ -142,7 +147,7 @@ static void test_steady(void **state) {
     for (size_t k = 0; k < CLT_COUNT_OF(sets); k++) {
         clt_loader_params p = e2e_params(sets[k]);
         clt_loader *l;
-        clt_loader_batch b;
+        clt_batch b;
         uint64_t before = 0;
         assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
         for (int64_t g = 0; g < 40; g++) {
@@ -204,27 +209,27 @@ static void test_labels(void **state) {
     char *dir = write_rows(three_rows, three_lengths, 3);
     clt_loader_params p = small_params(dir);
     clt_loader *l;
-    clt_loader_batch b;
+    clt_batch b;
     p.pad_token_id = 9;
     p.eos_token_id = 7;
     assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
-    assert_true(clt_loader_has_seq_ids(l));
+    assert_int_equal(clt_loader_layout(l)->field[CLT_TEXT_SEQ_IDS].bytes, T * sizeof(int32_t));
     assert_int_equal(clt_loader_get(l, 0, 0, 3, &b), CLT_OK);
-    assert_memory_equal(b.tokens, tokens, sizeof tokens);
-    assert_memory_equal(b.targets, targets, sizeof targets);
-    assert_memory_equal(b.seq_ids, eos_ids, sizeof eos_ids);
-    assert_int_equal(b.loss_tokens, 10);
-    assert_int_equal(b.num_tokens, 15);
-    assert_int_equal(b.row_tokens[0], 3);
+    assert_memory_equal(field(&b, CLT_TEXT_TOKENS), tokens, sizeof tokens);
+    assert_memory_equal(field(&b, CLT_TEXT_TARGETS), targets, sizeof targets);
+    assert_memory_equal(field(&b, CLT_TEXT_SEQ_IDS), eos_ids, sizeof eos_ids);
+    assert_int_equal(b.targets, 10);
+    assert_int_equal(b.tokens, 15);
+    assert_int_equal(b.sample_targets[0], 2);
     clt_loader_close(l);
     p.pad_token_id = p.eos_token_id = -1;
     p.bos_token_id = 7;
     assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
     assert_int_equal(clt_loader_get(l, 0, 0, 3, &b), CLT_OK);
-    assert_memory_equal(b.targets, unpadded, sizeof unpadded);
-    assert_memory_equal(b.seq_ids, bos_ids, sizeof bos_ids);
-    assert_int_equal(b.tokens[3], 0);
-    assert_int_equal(b.loss_tokens, 12);
+    assert_memory_equal(field(&b, CLT_TEXT_TARGETS), unpadded, sizeof unpadded);
+    assert_memory_equal(field(&b, CLT_TEXT_SEQ_IDS), bos_ids, sizeof bos_ids);
+    assert_int_equal(field(&b, CLT_TEXT_TOKENS)[3], 0);
+    assert_int_equal(b.targets, 12);
     clt_loader_close(l);
     discard(dir);
 }
@@ -239,7 +244,7 @@ static void test_vocabulary(void **state) {
     clt_loader_params p = small_params(dir);
     p.shuffle = false;
     clt_loader *l;
-    clt_loader_batch b;
+    clt_batch b;
     assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
     clt_loader_prefetch(l, 0, 1, 1);
     assert_int_equal(clt_loader_get(l, 0, 0, 1, &b), CLT_OK);
@@ -248,7 +253,7 @@ static void test_vocabulary(void **state) {
     assert_non_null(strstr(clt_last_error(), "token id 20 is outside the vocabulary of 20, at position 2"));
     assert_non_null(strstr(clt_last_error(), "[sample 1 of the dataset]"));
     assert_int_equal(clt_loader_get(l, 0, 2, 1, &b), CLT_OK);
-    assert_int_equal(b.tokens[1], 19);
+    assert_int_equal(field(&b, CLT_TEXT_TOKENS)[1], 19);
     clt_loader_close(l);
     discard(dir);
 }
@@ -257,7 +262,7 @@ static void test_text(void **state) {
     (void)state;
     clt_loader_params p = small_params("test/golden/mds/text_str");
     clt_loader *l;
-    clt_loader_batch b;
+    clt_batch b;
     p.shuffle = false;
     p.vocab_size = 257;
     p.tokenizer = "EleutherAI/gpt-neox-20b";
@@ -270,9 +275,9 @@ static void test_text(void **state) {
     assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
     assert_int_equal(clt_loader_get(l, 0, 0, 2, &b), CLT_OK); /* "Hello world" and "" */
     static const int32_t want[] = {'H', 'e', 'l', 'l', 'o', ' ', 0, 0, 0, 0, 0, 0};
-    assert_memory_equal(b.tokens, want, sizeof want);
-    assert_int_equal(b.loss_tokens, T - 1);
-    assert_int_equal(b.row_tokens[1], 0);
+    assert_memory_equal(field(&b, CLT_TEXT_TOKENS), want, sizeof want);
+    assert_int_equal(b.targets, T - 1);
+    assert_int_equal(b.sample_targets[1], 0);
     clt_loader_close(l);
 }
 

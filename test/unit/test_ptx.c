@@ -1,5 +1,5 @@
-/* The second pass over PTX and the maps of the copy engine. The rewriting is tested everywhere; that the
- * result assembles where ptxas is, and what needs the hardware on devices that have it.
+/* The second pass over PTX, and the maps of the copy engine. The rewriting is tested everywhere; the rest
+ * needs a device with wgmma.
  *
  *     test_ptx --rewrite < first.ptx > second.ptx     the rewriting alone, for offline gates */
 #include "test/test_util.h"
@@ -88,7 +88,8 @@ static const char box_source[] =
 
 enum { ROWS = 40, COLS = 72, BOX_ROWS = 16, BOX_COLS = 64 };
 
-/* What element i of the box should be: rows of 128 bytes whose 16-byte pieces are exchanged by the row. */
+/* The expected element i of the box: in rows of 128 bytes, 16-byte pieces are swapped depending on the row.
+ */
 static uint16_t box_element(int x, int y, int i) {
     const int r = i / BOX_COLS, piece = (i % BOX_COLS / 8) ^ (r % 8), c = piece * 8 + i % 8;
     return y + r < ROWS && x + c < COLS ? (uint16_t)((y + r) * COLS + x + c + 1) : 0;
@@ -130,7 +131,7 @@ static void boxes_are_copied(int d) {
     tu_assert_ok(clt_kernel_from_text(dev, "copy_box", box_source, "copy_box", "", &k),
                  "a kernel of two passes");
     tu_assert_ok(clt_buffer_create(dev, BOX_ROWS * BOX_COLS * 2, "out", &out), "out");
-    for (int round = 0; round < 2; round++) { /* the second buffer may lie where the first one lay */
+    for (int round = 0; round < 2; round++) { /* the second buffer may have the address of the first */
         tu_assert_ok(clt_buffer_create(dev, sizeof host, "tensor", &tensor), "tensor");
         tu_assert_ok(clt_buffer_write(tensor, 0, host, sizeof host), "write");
         copy_and_compare(dev, k, (clt_ref){tensor, OFF}, out, 0, 0);

@@ -1,5 +1,4 @@
-/* Recording of launches: what is in the folder, that nothing is recorded when it is off or paused, and what
- * is refused. */
+/* Recording of launches: the files of the folder, launches that are not recorded, and errors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +46,7 @@ static clt_buffer *buffer(size_t bytes, const char *name) {
     return b;
 }
 
-/* The lines of DIR/launches.jsonl, parsed; the caller drops them. */
+/* Parses the lines of DIR/launches.jsonl and returns their number; the caller drops them. */
 static int read_index(const char *dir, json_t **line) {
     char *path = clt_path_join(dir, "launches.jsonl"), *text = NULL;
     size_t bytes;
@@ -68,7 +67,7 @@ static void drop(json_t **line, int n) {
     for (int i = 0; i < n; i++) json_decref(line[i]);
 }
 
-/* The file of `dir` that member `key` of o names is `want`. */
+/* Asserts that the file which member `key` of o names holds `want`. */
 static void assert_file(const char *dir, json_t *o, const char *key, const void *want, size_t bytes) {
     char *path = clt_path_join(dir, json_string_value(json_object_get(o, key))), *data;
     size_t n;
@@ -160,7 +159,7 @@ static void large_launches_are_refused(void **state) {
     clt_buffer_destroy(dst);
 }
 
-/* The disk is full after some bytes. */
+/* A disk that is full after `room` bytes. */
 static int room;
 static int write_some(void *handle, const void *src, size_t bytes, size_t *done) {
     if (room <= 0) return ENOSPC;
@@ -169,7 +168,8 @@ static int write_some(void *handle, const void *src, size_t bytes, size_t *done)
     return clt_io_local.append(handle, src, n, done);
 }
 
-/* Contents are kept by their hash: a part of them is not left where the next recording would find it. */
+/* Files are named by the hash of their contents: an incomplete one must not be left for the next recording.
+ */
 static void a_full_disk_leaves_no_part(void **state) {
     (void)state;
     clt_buffer *src = buffer(4 * (N + OFF), "src"), *dst = buffer(4 * (N + 2 * OFF), "dst");

@@ -71,7 +71,7 @@ static void check_pieces(const clt_slab *s, const clt_slab_table *t, uint64_t li
                        t->entry[e].count >= CLT_CHUNK;
         }
         assert_int_equal(first, 1);
-        /* Above the limit only where no border would have allowed less. */
+        /* Exceeds the limit only where no border allows less. */
         if (s->start[i + 1] - s->start[i] > limit) assert_true(tensors <= 1);
     }
     for (int e = 0; e < t->n; e++) {

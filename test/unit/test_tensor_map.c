@@ -1,5 +1,5 @@
-/* The places of tensor maps, without the hardware: the driver's functions are made up here, so the file is
- * part of this test. What maps do on devices that have them: test_ptx.c. */
+/* The slots of tensor maps, without the hardware: the driver's functions are replaced here, so the source
+ * file is part of this test. test_ptx.c tests maps on devices that have them. */
 #include "runtime/device/clt_tensor_map.c"
 
 #include "test/test_util.h"
@@ -61,21 +61,21 @@ static void assert_holds(clt_device *dev, uint64_t place, uint64_t n) {
     assert_int_equal(size, 8 * (n + 1));
 }
 
-/* The functions above stand for the driver's. Returns whether the device has inline PTX; from here on it
- * says so. */
+/* Opens a device with the functions above instead of the driver's, and sets its fact inline_ptx. Returns what
+ * the fact was. */
 static bool open_device(clt_device **dev) {
     const clt_device_params params = clt_device_params_default();
     tu_assert_ok(clt_device_open(&params, dev), "clt_device_open");
     const bool had = (*dev)->facts.inline_ptx;
     (*dev)->facts.inline_ptx = true;
-    clt_tensor_map_available(*dev); /* so that the library is not looked for later */
+    clt_tensor_map_available(*dev); /* so that the library is not loaded later */
     cu.device_by_bus = no_device, cu.retain = retain_nothing, cu.release = release_nothing;
     cu.push = push_nothing, cu.pop = pop_nothing, cu.encode = encode_nothing, cu.ready = true;
     return had;
 }
 
-/* A card whose memory others hold has no room for the driver's context: a check that fails for that is no
- * lasting verdict on its kernel, and the next one gets its maps. */
+/* While other processes use all memory of a card, the driver's context does not open. That is a shortage, no
+ * lasting verdict on a kernel, and the next request gets its map. */
 static void a_full_card_is_a_shortage(void **state) {
     (void)state;
     clt_device *dev;
@@ -98,7 +98,7 @@ static void a_full_card_is_a_shortage(void **state) {
     clt_device_close(dev);
 }
 
-/* A launch gets map 0 again, which is the oldest, and then new ones. */
+/* Map 0 is the oldest. It is requested again, and then new ones are. */
 static void what_was_just_asked_for_stays(void **state) {
     (void)state;
     clt_device *dev;
@@ -114,7 +114,7 @@ static void what_was_just_asked_for_stays(void **state) {
     assert_int_equal(encoded, SLOTS);
     for (uint64_t n = SLOTS; n < SLOTS + STAYS - 1; n++) assert_int_not_equal(place_of(dev, b, n), first);
     assert_holds(dev, first, 0);
-    /* The oldest of the others made room: number 1 is made again, 1500 is still there. */
+    /* The oldest of the others were replaced: number 1 is made again, 1500 still exists. */
     assert_int_equal(encoded, SLOTS + STAYS - 1);
     place_of(dev, b, 1500);
     assert_int_equal(encoded, SLOTS + STAYS - 1);

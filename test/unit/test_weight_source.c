@@ -72,6 +72,34 @@ static clt_status load(const clt_load_options *opt) {
     return st;
 }
 
+/* The names of another program: reversed, so that they sort otherwise. */
+static const char *other_name(const void *ctx, const char *tensor) {
+    (void)ctx;
+    return strcmp(tensor, "transformer.wte.weight") ? "a.norm" : "z.embedding";
+}
+
+static void test_other_names(void **state) {
+    (void)state;
+    clt_st_spec spec[] = {{"z.embedding", CLT_ST_F32, 2, {5, 4}}, {"a.norm", CLT_ST_F32, 1, {4}}};
+    clt_weight_source *s;
+    clt_slab_table t;
+    write_text("config.json", "{\"d_model\": 4}");
+    write_weights("model.safetensors", spec, 2);
+    make_table(&t);
+    assert_int_equal(clt_weight_source_open(dir, &s), CLT_OK);
+    assert_int_equal(clt_weight_source_find(s, "weight", "transformer.wte.weight"), -1);
+    clt_weight_source_use_names(s, &t, other_name, NULL);
+    float *host = clt_calloc(t.total, sizeof *host);
+    const clt_ckpt_part part = {.role = "weight", .host = host};
+    assert_int_equal(clt_weight_source_load(s, &t, &part, 1, NULL), CLT_OK);
+    for (int e = 0; e < t.n; e++)
+        for (uint64_t i = 0; i < t.entry[e].count; i++)
+            assert_true(host[t.entry[e].offset + i] == value(t.entry[e].shape[0], i));
+    clt_free(host);
+    clt_slab_table_free(&t);
+    clt_weight_source_close(s);
+}
+
 static void test_one_file(void **state) {
     (void)state;
     clt_st_spec spec[] = {{"model.transformer.wte.weight", CLT_ST_F32, 2, {5, 4}},
@@ -156,6 +184,7 @@ static void test_shards(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_one_file, set_up, tear_down),
+                                       cmocka_unit_test_setup_teardown(test_other_names, set_up, tear_down),
                                        cmocka_unit_test_setup_teardown(test_shards, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

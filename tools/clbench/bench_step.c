@@ -53,7 +53,7 @@ typedef struct {
     clt_config *cfg;
     clt_ops *ops;
     clt_engine *engine;
-    clt_run_memory memory;
+    clt_plan plan;
     int32_t *tokens;
     double weights_seconds; /* random weights, to the device */
     double first_seconds;   /* all of the start, with the first step, without them */
@@ -63,10 +63,8 @@ typedef struct {
 
 /* --- the run --- */
 
-/* The keys of a Foundry YAML, in a file of its own for as long as it is read. */
-static clt_status make_config(const step_bench *b, const step_shape *s, int64_t batch, clt_config **out) {
-    const char *tmp = clt_env(CLT_ENV_TMPDIR);
-    char *path = clt_format("%s/clbench-%ld.yaml", tmp ? tmp : "/tmp", (long)getpid());
+/* A configuration as of a run with microbatches of `mb` samples. */
+static clt_status make_config(const step_bench *b, const step_shape *s, int64_t mb, clt_config **out) {
     char *text = clt_format(
         "max_seq_len: %lld\nmodel: {name: mpt_causal_lm, d_model: %lld, n_heads: %lld, n_layers: %lld, "
         "expansion_ratio: 4, max_seq_len: %lld, vocab_size: %lld, no_bias: %s}\n"
@@ -75,38 +73,33 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
         "scheduler: {name: constant_with_warmup, t_warmup: 0ba}\n"
         "%s"
         "max_duration: 1000ba\neval_interval: 0\nseed: 17\nprecision: %s\nglobal_train_batch_size: %lld\n"
-        "device_train_microbatch_size: auto\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s}\n",
+        "device_train_microbatch_size: %lld\ndevice_eval_batch_size: 1\ncltrain: {tune: cache%s%s%s%s%s}\n",
         (long long)s->seq, (long long)s->d, (long long)s->heads, (long long)s->layers, (long long)s->seq,
         (long long)s->vocab, b->no_bias ? "true" : "false", (long long)s->seq,
         b->no_clip ? "" : "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n",
-        b->precision, (long long)batch, b->no_clip ? ", guards: {gradient_norm: false, loss_spike: off}" : "",
+        b->precision, (long long)(mb * b->accumulate), (long long)mb,
+        b->no_clip ? ", guards: {gradient_norm: false, loss_spike: off}" : "",
         b->recompute ? ", recompute: " : "", b->recompute ? b->recompute : "",
         b->numerics ? ", numerics: " : "", b->numerics ? b->numerics : "");
-    clt_status st = clt_io_write_atomic(path, text, strlen(text));
-    if (st == CLT_OK) {
-        st = clt_config_load(path, NULL, 0, out);
-        clt_io_unlink(path);
-    }
-    clt_free(path);
+    clt_status st = clt_config_parse(text, strlen(text), "clbench step", NULL, 0, out);
     clt_free(text);
     return st;
 }
 
-/* The largest microbatch up to the shape's (or the one asked for) whose plan fits; 0: none does. */
+/* The largest microbatch up to the shape's (or the one asked for) whose plan fits. w->cfg NULL: none does. */
 static clt_status plan(const step_bench *b, const step_shape *s, step_work *w) {
-    const clt_device_facts *f = clt_device_get_facts(b->dev);
+    const clt_plan_room room = clt_plan_room_of(clt_device_get_facts(b->dev), 1);
     for (int64_t mb = b->microbatch ? b->microbatch : s->microbatch; mb >= 1;
          mb = b->microbatch ? 0 : mb / 2) {
-        CLT_TRY(make_config(b, s, mb * b->accumulate, &w->cfg));
-        const int64_t of_lane = CLT_CEIL_DIV(mb * b->accumulate, clt_run_lanes(w->cfg, 1));
-        CLT_TRY(clt_run_memory_plan(w->cfg, f->type, 1, CLT_MIN(mb, of_lane), &w->memory));
-        const uint64_t capacity = clt_run_capacity(f, 1);
-        if (w->memory.total <= capacity && w->memory.largest <= f->max_alloc) {
-            clt_run_choose_recompute(w->cfg, f->type, 1, capacity, f->max_alloc, &w->memory);
-            return CLT_OK;
-        }
+        CLT_TRY(make_config(b, s, mb, &w->cfg));
+        clt_plan_free(&w->plan);
+        clt_error_quiet(true);
+        clt_status st = clt_plan_make(w->cfg, 1, &room, &w->plan);
+        clt_error_quiet(false);
+        if (st == CLT_OK) return CLT_OK;
         clt_config_free(w->cfg);
         w->cfg = NULL;
+        if (st != CLT_NO_MEMORY) return clt_error(st, "%s", clt_last_error());
     }
     return CLT_OK;
 }
@@ -115,7 +108,7 @@ static clt_status random_weights(step_work *w) {
     int n;
     const clt_ckpt_part *parts = clt_engine_parts(w->engine, &n);
     const double start = clt_now();
-    CLT_TRY(clt_mpt_init_weights(&w->cfg->model, clt_engine_table(w->engine), 17, parts[0].slab));
+    CLT_TRY(clt_model_init_weights(w->cfg->model, clt_engine_table(w->engine), 17, parts[0].slab));
     CLT_TRY(clt_device_finish(clt_ops_device(w->ops)));
     w->weights_seconds = clt_now() - start;
     return CLT_OK;
@@ -127,12 +120,8 @@ static clt_status open_engine(const step_bench *b, step_work *w) {
     o.numerics = c->numerics;
     o.tune = c->tune;
     CLT_TRY(clt_ops_create(b->dev, &o, &w->ops));
-    const clt_engine_params p = {.cfg = c,
-                                 .group = b->group,
-                                 .ops = w->ops,
-                                 .microbatch = w->memory.microbatch,
-                                 .lanes = clt_run_lanes(c, 1),
-                                 .training = true};
+    const clt_engine_params p = {
+        .cfg = c, .group = b->group, .ops = w->ops, .plan = &w->plan, .training = true};
     CLT_TRY(clt_engine_create(&p, &w->engine));
     CLT_TRY(random_weights(w));
     clt_engine_rehearse(w->engine, false);
@@ -151,14 +140,21 @@ static void random_tokens(step_work *w) {
     }
 }
 
+/* A global batch of them; each token is its own target. */
+static clt_batch random_batch(const step_work *w) {
+    const int64_t samples = w->cfg->global_train_batch_size, targets = samples * w->cfg->max_seq_len;
+    return (clt_batch){.samples = samples,
+                       .field = {[CLT_TEXT_TOKENS] = w->tokens, [CLT_TEXT_TARGETS] = w->tokens},
+                       .targets = targets,
+                       .tokens = targets,
+                       .global_samples = samples,
+                       .global_targets = targets};
+}
+
 /* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` were done. */
 static clt_status run_steps(step_work *w, int *step, int least, double seconds, double *took) {
-    const int64_t samples = w->cfg->global_train_batch_size;
     const int ahead = w->cfg->precision == CLT_F16 ? 1 : 2;
-    const clt_engine_batch batch = {.samples = samples,
-                                    .targets = samples * w->cfg->max_seq_len,
-                                    .tokens = w->tokens,
-                                    .labels = w->tokens};
+    const clt_batch batch = random_batch(w);
     clt_engine_result r;
     int queued = 0, done = 0;
     const double start = clt_now();
@@ -166,7 +162,8 @@ static clt_status run_steps(step_work *w, int *step, int least, double seconds, 
         const bool more = done + queued < least || clt_now() - start < seconds;
         bool given_up = false;
         if (more && queued < ahead) {
-            CLT_TRY(clt_engine_launch(w->engine, &batch, ++*step, 1.0, &given_up));
+            const clt_engine_step_params p = {.batch = &batch, .step = ++*step, .alpha = 1.0};
+            CLT_TRY(clt_engine_launch(w->engine, &p, &given_up));
             queued++;
             continue;
         }
@@ -256,16 +253,16 @@ static clt_status begin_table(step_bench *b) {
 static void add_row(step_bench *b, const step_work *w, double measured, double of_maker) {
     const clt_config *c = w->cfg;
     const double tokens = (double)(c->global_train_batch_size * c->max_seq_len) / w->step_seconds;
-    const double flops = tokens * clt_mpt_train_flops_per_token(&c->model, c->max_seq_len);
-    const int64_t mb = w->memory.microbatch, acc = CLT_CEIL_DIV(c->global_train_batch_size, mb);
-    const uint64_t params = clt_mpt_param_count(&c->model);
+    const double flops = tokens * clt_model_train_flops_per_token(c->model, c->max_seq_len);
+    const int64_t mb = w->plan.microbatch, acc = CLT_CEIL_DIV(c->global_train_batch_size, mb);
+    const uint64_t params = clt_model_param_count(c->model);
     char n[32], bytes[32], batch[48], share[16] = "-";
     snprintf(batch, sizeof batch, "%lldx%lld", (long long)mb, (long long)acc);
     if (of_maker > 0) snprintf(share, sizeof share, "%.1f %%", 100 * flops / of_maker);
     printf("%-10s %8s %6lld %10s %11.0f %9.2f %11.1f %% %12s %10s %7.2f s %7.2f s%s\n", w->shape->name,
            clt_human_count((double)params, n), (long long)c->max_seq_len, batch, tokens, flops * 1e-12,
-           100 * flops / measured, share, clt_human_bytes((double)w->memory.total, bytes), w->weights_seconds,
-           w->first_seconds, clt_recompute_text(c->recompute));
+           100 * flops / measured, share, clt_human_bytes((double)w->plan.memory.total, bytes),
+           w->weights_seconds, w->first_seconds, clt_recompute_text(w->plan.recompute));
     fflush(stdout);
     clt_str_addf(&b->rows,
                  "%s\n {\"model\": \"%s\", \"parameters\": %llu, \"seq\": %lld, \"microbatch\": %lld, "
@@ -276,7 +273,7 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
                  b->rows.len ? "," : "", w->shape->name, (unsigned long long)params,
                  (long long)c->max_seq_len, (long long)mb, (long long)acc, b->no_bias ? "false" : "true",
                  b->no_clip ? "false" : "true", b->precision, c->numerics == CLT_EXACT ? "exact" : "fast",
-                 recompute_words[c->recompute], w->steps, w->step_seconds, tokens, flops * 1e-12,
+                 recompute_words[w->plan.recompute], w->steps, w->step_seconds, tokens, flops * 1e-12,
                  flops / measured, measured * 1e-12);
     if (of_maker > 0)
         clt_str_addf(&b->rows, "\"mfu_nominal\": %.4f, ", flops / of_maker);
@@ -284,7 +281,7 @@ static void add_row(step_bench *b, const step_work *w, double measured, double o
         clt_str_add(&b->rows, "\"mfu_nominal\": null, ");
     clt_str_addf(&b->rows,
                  "\"planned_bytes\": %llu, \"weights_seconds\": %.3f, \"start_seconds\": %.3f, \"device\": ",
-                 (unsigned long long)w->memory.total, w->weights_seconds, w->first_seconds);
+                 (unsigned long long)w->plan.memory.total, w->weights_seconds, w->first_seconds);
     clt_json_escape(&b->rows, clt_device_get_facts(b->dev)->name);
     clt_str_add(&b->rows, ", \"driver\": ");
     clt_json_escape(&b->rows, clt_device_get_facts(b->dev)->driver);
@@ -299,7 +296,7 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
         char need[32];
         CLT_TRY(begin_table(b));
         printf("%-10s %8s %6lld %10s  left out: needs %s\n", s->name, "", (long long)s->seq, "",
-               clt_human_bytes((double)w.memory.total, need));
+               clt_human_bytes((double)w.plan.memory.total, need));
         return CLT_OK;
     }
     if (st == CLT_OK) st = measure(b, &w);
@@ -309,6 +306,7 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     if (st == CLT_OK) add_row(b, &w, peak, nominal_peak(b, w.cfg->precision));
     clt_ops_destroy(w.ops);
     clt_config_free(w.cfg);
+    clt_plan_free(&w.plan);
     clt_free(w.tokens);
     return st;
 }

@@ -1,5 +1,4 @@
 /* cltrain ckpt import, export. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +7,7 @@
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_log.h"
 #include "runtime/checkpoint/clt_safetensors.h"
-#include "runtime/model/clt_mpt.h"
-
-enum { MAX_DEPTH = 32 };
+#include "runtime/model/clt_model.h"
 
 /* --- weights in the model's order --- */
 
@@ -24,22 +21,14 @@ static clt_status read_weights(void *ctx, int entry, uint64_t first, float *dst,
 /* The table of the source's model configuration, and that configuration in the form that checkpoints carry.
  */
 static clt_status model_table(const clt_weight_source *s, ckpt_weights *w) {
-    const char *text = clt_weight_source_model(s);
-    json_t *o;
-    CLT_TRY(clt_json_parse(text, strlen(text), MAX_DEPTH, clt_weight_source_path(s), &o));
-    clt_mpt_config *cfg = clt_calloc(1, sizeof *cfg);
-    clt_status st = clt_mpt_config_from_json(o, true, NULL, NULL, cfg);
-    if (st == CLT_OK) st = clt_mpt_table(cfg, &w->table);
-    if (st == CLT_OK) {
-        json_t *model = clt_mpt_config_to_json(cfg);
-        char *dump = json_dumps(model, JSON_COMPACT);
-        w->model = clt_strdup(dump ? dump : "{}");
-        free(dump);
-        json_decref(model);
-    }
-    json_decref(o);
-    clt_free(cfg);
-    return st;
+    CLT_TRY(clt_model_config_parse(clt_weight_source_model(s), true, clt_weight_source_path(s), &w->config));
+    CLT_TRY(clt_model_table(w->config, &w->table));
+    json_t *model = clt_model_config_to_json(w->config);
+    char *dump = json_dumps(model, JSON_COMPACT);
+    w->model = clt_strdup(dump ? dump : "{}");
+    free(dump);
+    json_decref(model);
+    return CLT_OK;
 }
 
 static void plain_table(const clt_weight_source *s, clt_slab_table *table) {
@@ -58,6 +47,8 @@ clt_status ckpt_weights_open(clt_weight_source *source, ckpt_weights *out) {
         st = model_table(source, out);
     else
         plain_table(source, &out->table);
+    if (st == CLT_OK && out->config)
+        clt_weight_source_use_names(source, &out->table, clt_model_hf_name, out->config);
     /* Only the checks of a load: no part, no data. */
     if (st == CLT_OK) st = clt_weight_source_check(source, &out->table, "weight", NULL);
     out->part = (clt_ckpt_part){.role = "weight", .read = read_weights, .ctx = out};
@@ -67,8 +58,9 @@ clt_status ckpt_weights_open(clt_weight_source *source, ckpt_weights *out) {
 
 void ckpt_weights_close(ckpt_weights *w) {
     clt_slab_table_free(&w->table);
+    clt_model_config_free(w->config);
     clt_free(w->model);
-    w->model = NULL;
+    *w = (ckpt_weights){0};
 }
 
 /* --- import --- */
@@ -130,65 +122,16 @@ int ckpt_import(int argc, char **argv) {
 
 /* --- export --- */
 
-/* The MptConfig of transformers calls norm_eps layer_norm_epsilon, and takes no 0.0 where it says int. */
-static void add_transformers_words(json_t *o) {
-    static const char *const whole[] = {"attn_pdrop", "alibi_bias_max"};
-    json_t *attn = json_object_get(o, "attn_config");
-    for (size_t i = 0; i < CLT_COUNT_OF(whole); i++) {
-        double v = json_number_value(json_object_get(attn, whole[i]));
-        if (v == floor(v)) json_object_set_new(attn, whole[i], json_integer((json_int_t)v));
-    }
-    json_object_set(o, "layer_norm_epsilon", json_object_get(o, "norm_eps"));
-}
-
-static bool own_layers(const clt_mpt_config *c) {
-    for (int64_t i = 0; i < c->n_layers; i++)
-        if (c->layer[i].window != -1 || c->layer[i].reuse_kv >= 0) return true;
-    return false;
-}
-
-/* What the MptForCausalLM of transformers lacks, mostly without an error: whatever config.json says, it has
- * ALiBi down to 2^-8, layer norms, exact GELU, 4 d_model, and no biases. NULL: nothing. */
-static const char *lacking(const clt_mpt_config *c) {
-    if (!c->alibi) return c->rope != CLT_ROPE_NONE ? "rotary positions" : "positions without ALiBi";
-    if (c->alibi_bias_max != 8) return "alibi_bias_max";
-    if (!c->no_bias || c->attention_bias) return "biases";
-    if (c->rms_norm) return "RMS norms";
-    if (c->qk_ln || c->qk_gn) return "norms of q and k";
-    if (c->kv_n_heads != c->n_heads) return "shared heads of keys and values";
-    if (c->head_dim * c->n_heads != c->d_model) return "head_dim";
-    if (!c->fused_qkv) return "separate Wq, Wk and Wv";
-    if (c->glu || c->activation != CLT_ACT_GELU || c->ffn_hidden != 4 * c->d_model) return "this MLP";
-    if (own_layers(c)) return "sliding windows and block_overrides";
-    if (c->logit_scale != 1) return "logit_scale";
-    if (c->attn_logit_softcapping > 0 || c->final_logit_softcapping > 0) return "softcapping";
-    return c->temperature_attn_scale != 0 ? "attn_temperature_tuning" : NULL;
-}
-
-static clt_status say_what_is_lacking(const ckpt_weights *w, json_t *model) {
-    clt_mpt_config *c = clt_calloc(1, sizeof *c);
-    clt_status st = clt_mpt_config_from_json(model, true, NULL, NULL, c);
-    const char *what = st == CLT_OK ? lacking(c) : NULL;
-    if (what)
-        clt_warn(
-            "%s has %s, which the MptForCausalLM of transformers does not have: only LLM Foundry's model "
-            "code computes the same from the export",
-            clt_weight_source_path(w->source), what);
-    clt_free(c);
-    return st;
-}
-
 static clt_status write_config(const ckpt_weights *w, const char *path, bool bf16) {
-    json_t *o;
-    CLT_TRY(clt_json_parse(w->model, strlen(w->model), MAX_DEPTH, "model configuration", &o));
-    add_transformers_words(o);
-    json_object_set_new(o, "model_type", json_string("mpt"));
-    json_object_set_new(o, "architectures", json_pack("[s]", "MPTForCausalLM"));
-    json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
+    json_t *o = clt_model_hf_config(w->config, bf16 ? "bfloat16" : "float32");
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS);
     clt_status st =
         text ? clt_io_write_atomic(path, text, strlen(text)) : clt_error(CLT_FAIL, "cannot write %s", path);
-    if (st == CLT_OK) st = say_what_is_lacking(w, o);
+    const char *lacks = clt_model_hf_lacks(w->config);
+    if (st == CLT_OK && lacks)
+        clt_warn("%s has %s, which the transformers package's class of this model lacks: only LLM Foundry's "
+                 "model code computes the same from the export",
+                 clt_weight_source_path(w->source), lacks);
     free(text);
     json_decref(o);
     return st;
@@ -199,7 +142,9 @@ static clt_status write_weights(ckpt_weights *w, const char *path, bool bf16) {
     clt_st_spec *spec = clt_calloc((size_t)w->table.n, sizeof *spec);
     for (int i = 0; i < w->table.n; i++) {
         const clt_slab_entry *e = &w->table.entry[i];
-        spec[i] = (clt_st_spec){.name = e->name, .dtype = bf16 ? CLT_ST_BF16 : CLT_ST_F32, .dims = e->dims};
+        spec[i] = (clt_st_spec){.name = clt_model_hf_name(w->config, e->name),
+                                .dtype = bf16 ? CLT_ST_BF16 : CLT_ST_F32,
+                                .dims = e->dims};
         for (int d = 0; d < e->dims; d++) spec[i].shape[d] = (uint64_t)e->shape[d];
     }
     clt_status st = clt_safetensors_write(path, spec, w->table.n, meta, 1, read_weights, w);

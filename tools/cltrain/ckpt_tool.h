@@ -5,6 +5,7 @@
 
 #include "runtime/base/clt_options.h"
 #include "runtime/checkpoint/clt_weight_source.h"
+#include "runtime/model/clt_model.h"
 
 int ckpt_ls(int argc, char **argv);
 int ckpt_show(int argc, char **argv);
@@ -28,7 +29,8 @@ typedef struct {
     clt_weight_source *source; /* borrowed */
     clt_slab_table table;
     clt_ckpt_part part;
-    char *model; /* MPTConfig's keys as JSON; NULL: the source has no configuration */
+    clt_model_config *config; /* NULL: the source has no model configuration */
+    char *model;              /* the same as JSON text, as checkpoints carry it */
 } ckpt_weights;
 clt_status ckpt_weights_open(clt_weight_source *source, ckpt_weights *out);
 void ckpt_weights_close(ckpt_weights *w);

@@ -1,10 +1,13 @@
-/* cltrain devices: what there is, what it was found to be able to do, and what it would run. */
+/* cltrain devices: the devices of all platforms, what probing found, the quirks of their drivers, and which
+ * numerics they run. */
 #include <string.h>
 
 #include "tools/cltrain/commands.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/device/clt_device.h"
+#include "runtime/device/clt_facts.h"
+#include "runtime/device/clt_quirks.h"
 
 static const char *type_name(clt_device_type t) {
     return t == CLT_DEVICE_GPU ? "GPU" : t == CLT_DEVICE_CPU ? "CPU" : "accelerator";
@@ -14,7 +17,7 @@ static const char *yes(bool b) {
     return b ? "yes" : "no";
 }
 
-/* Opens every device, so that its facts are probed; one that cannot be opened keeps what its driver says. */
+/* Opens every device, so that its facts are probed. One that cannot be opened keeps what its driver says. */
 static void probe_all(clt_device_facts *list, int n, bool again) {
     for (int i = 0; i < n; i++) {
         char pattern[32];
@@ -29,7 +32,7 @@ static void probe_all(clt_device_facts *list, int n, bool again) {
     }
 }
 
-/* The device that a run without --device takes: its place in the list, or -1. */
+/* The index of the device that a run without --device takes, or -1. */
 static int default_device(const clt_device_facts *list, int n) {
     clt_device_params p = clt_device_params_default();
     clt_device *dev;
@@ -45,7 +48,7 @@ static int default_device(const clt_device_facts *list, int n) {
 static void print_probed(const clt_device_facts *f, const char *bar) {
     char local[32], claim[32];
     if (!f->probed) {
-        printf("%s      could not be opened, so nothing was probed\n", bar);
+        printf("%s      not probed    the device could not be opened; the error is above\n", bar);
         return;
     }
     printf("%s      local memory  %s in a kernel (driver says %s%s)\n", bar,
@@ -73,6 +76,17 @@ static void print_probed(const clt_device_facts *f, const char *bar) {
         printf("%s      runs          numerics: exact no (%s), fast yes\n", bar, f->exact_reason);
 }
 
+static void print_quirks(const clt_device_facts *f, const char *bar) {
+    const char *label = "quirks";
+    for (int q = 0; q < CLT_QUIRKS; q++) {
+        const clt_quirk_row *row = clt_quirk_of(f, q);
+        if (!row) continue;
+        clt_debug("%s: the quirk %s is in effect: %s", f->name, clt_quirk_name(q), row->why);
+        printf("%s      %-13s %s: %s\n", bar, label, clt_quirk_name(q), clt_quirk_effect(q));
+        label = "";
+    }
+}
+
 static void print_tree(const clt_device_facts *list, int n, int preferred) {
     for (int i = 0; i < n; i++) {
         const clt_device_facts *f = &list[i];
@@ -91,6 +105,7 @@ static void print_tree(const clt_device_facts *list, int n, int preferred) {
         printf("%s      memory        %s, largest buffer %s\n", bar,
                clt_human_bytes((double)f->global_mem, memory), clt_human_bytes((double)f->max_alloc, most));
         print_probed(f, bar);
+        print_quirks(f, bar);
     }
 }
 
@@ -121,23 +136,18 @@ static void json_device(clt_str *b, const clt_device_facts *f, bool preferred) {
                  (unsigned long long)f->local_mem_claimed, f->compute_units, f->max_work_group, f->clock_mhz,
                  f->native_float_width);
     json_bool(b, "probed", f->probed);
-    json_bool(b, "half_arithmetic", f->half_arithmetic);
-    json_bool(b, "subgroups", f->subgroups);
-    json_bool(b, "block_reads", f->block_reads);
-    json_bool(b, "fp64", f->fp64);
-    json_bool(b, "inline_ptx", f->inline_ptx);
-    json_bool(b, "mma_bf16", f->mma_bf16);
-    json_bool(b, "wgmma", f->wgmma);
-    clt_str_addf(b, "\"tile16_wave\":%u,", f->tile16_wave);
-    json_bool(b, "exact_div", f->exact_div);
-    json_bool(b, "exact_sqrt", f->exact_sqrt);
-    json_bool(b, "exact_fma", f->exact_fma);
-    json_bool(b, "denormals", f->denormals);
-    json_bool(b, "correct_rounding_option", f->correct_rounding_option);
-    json_bool(b, "exact", f->exact);
+    char text[32];
+    for (int i = 1; i < CLT_FACTS; i++)
+        clt_str_addf(b, "\"%s\":%s,", clt_fact_name(i), clt_fact_text(f, i, text));
     json_text(b, "exact_reason", f->exact_reason);
-    clt_str_addf(b, "\"subgroup_size\":%u,\"local_mem\":%llu,\"copy_gbps\":%.3f}", f->subgroup_size,
-                 (unsigned long long)f->local_mem, f->copy_gbps);
+    clt_str_add(b, "\"quirks\":[");
+    const char *comma = "";
+    for (int q = 0; q < CLT_QUIRKS; q++) {
+        if (!clt_quirk_of(f, q)) continue;
+        clt_str_addf(b, "%s\"%s\"", comma, clt_quirk_name(q));
+        comma = ",";
+    }
+    clt_str_add(b, "]}");
 }
 
 static void print_json(const clt_device_facts *list, int n, int preferred) {
@@ -155,14 +165,14 @@ static void print_json(const clt_device_facts *list, int n, int preferred) {
 int cmd_devices(int argc, char **argv) {
     bool json = false, again = false;
     const clt_option options[] = {
-        {"json", 0, CLT_OPT_FLAG, &json, NULL, "a list of objects for programs"},
-        {"probe", 0, CLT_OPT_FLAG, &again, NULL, "probe again instead of showing what is stored from before"},
+        {"json", 0, CLT_OPT_FLAG, &json, NULL, "print a JSON list, one object for each device"},
+        {"probe", 0, CLT_OPT_FLAG, &again, NULL, "probe again instead of showing the stored facts"},
     };
     const clt_command command = {
         .name = "cltrain devices",
         .usage = "[--json] [--probe]",
-        .summary = "Lists OpenCL platforms and devices with what was found by running small "
-                   "programs on them, and what each would run.",
+        .summary = "Lists OpenCL platforms and devices: what the driver reports, what small programs that "
+                   "ran on the device found, known quirks of the driver, and which numerics it runs.",
         .examples = "  cltrain devices\n  cltrain devices --json\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
@@ -182,7 +192,7 @@ int cmd_devices(int argc, char **argv) {
     else
         print_tree(list, n, preferred);
     char *present = clt_device_unregistered();
-    if (present) clt_info("there are more drivers:%s", present);
+    if (present) clt_info("more drivers are present:%s", present);
     clt_free(present);
     clt_free(list);
     return 0;

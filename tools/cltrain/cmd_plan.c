@@ -57,7 +57,7 @@ typedef struct {
 } saving;
 
 /* What this run's own checkpoints cost, if it has saved some, unless the user says what one costs. */
-static saving find_saving(const clt_config *c, const clt_run_memory *m, double given, double mttf_hours) {
+static saving find_saving(const clt_config *c, const clt_plan_memory *m, double given, double mttf_hours) {
     static const double hour = 3600;
     metrics run = {0};
     saving s = {.mttf = mttf_hours * hour,
@@ -103,22 +103,22 @@ static void row(const char *what, uint64_t bytes, const char *note) {
     printf("  %-22s %12s  %s\n", what, clt_human_bytes((double)bytes, b), note);
 }
 
-static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_run_memory *m, int ranks,
-                       uint64_t capacity, const saving *how) {
-    char b[32], n[32], slabs[64];
+static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p, uint64_t capacity,
+                       const saving *how) {
+    const clt_plan_memory *m = &p->memory;
+    const int ranks = p->ranks;
+    char b[32], n[32], slabs[64], *sizes = clt_model_describe(c->model);
     double tokens = (double)c->global_train_batch_size * (double)c->max_seq_len;
-    uint64_t params = clt_mpt_param_count(&c->model);
-    double flops = clt_mpt_train_flops_per_token(&c->model, c->max_seq_len);
-    printf("model        %llu parameters (%s), d_model %lld, %lld layers, %lld heads, vocabulary %lld, "
-           "sequence %lld\n",
-           (unsigned long long)params, clt_human_count((double)params, n), (long long)c->model.d_model,
-           (long long)c->model.n_layers, (long long)c->model.n_heads, (long long)c->model.vocab_size,
-           (long long)c->max_seq_len);
+    uint64_t params = clt_model_param_count(c->model);
+    double flops = clt_model_train_flops_per_token(c->model, c->max_seq_len);
+    printf("model        %llu parameters (%s), %s, sequence %lld\n", (unsigned long long)params,
+           clt_human_count((double)params, n), sizes, (long long)c->max_seq_len);
+    clt_free(sizes);
     printf("step         %lld samples, %s tokens, %.4g FLOP (%.4g a token)\n",
            (long long)c->global_train_batch_size, clt_human_count(tokens, n), flops * tokens, flops);
     printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
-           clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)m->microbatch,
-           c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(c->recompute));
+           clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)p->microbatch,
+           c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p->recompute));
     puts("memory of the busiest rank");
     snprintf(slabs, sizeof slabs, "%d slab%s of the weights' size: lanes are added in a fixed tree",
              m->gradient_slabs, m->gradient_slabs == 1 ? "" : "s");
@@ -137,19 +137,20 @@ static void print_plan(const clt_config *c, const clt_device_facts *f, const clt
     print_saving(how);
 }
 
-static void print_json(const clt_config *c, const clt_run_memory *m, uint64_t capacity, const saving *s) {
+static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity, const saving *s) {
+    const clt_plan_memory *m = &p->memory;
     char every[32] = "null";
     if (s->stall > 0) snprintf(every, sizeof every, "%.6g", young_interval(s->mttf, s->stall));
     printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,"
            "\"gradients\":%llu,\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,"
            "\"exchange\":%llu,\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g,"
            "\"checkpoint\":%llu,\"save_every_seconds\":%s}\n",
-           (unsigned long long)clt_mpt_param_count(&c->model), (long long)m->microbatch,
+           (unsigned long long)clt_model_param_count(c->model), (long long)p->microbatch,
            (unsigned long long)m->weights, (unsigned long long)m->copy, (unsigned long long)m->gradients,
            (unsigned long long)m->optimizer, (unsigned long long)m->model.activations,
            (unsigned long long)m->model.logits, (unsigned long long)m->model.workspace,
            (unsigned long long)m->reduction, (unsigned long long)m->model.other, (unsigned long long)m->total,
-           (unsigned long long)capacity, clt_mpt_train_flops_per_token(&c->model, c->max_seq_len),
+           (unsigned long long)capacity, clt_model_train_flops_per_token(c->model, c->max_seq_len),
            (unsigned long long)s->checkpoint, every);
 }
 
@@ -182,7 +183,7 @@ int cmd_plan(int argc, char **argv) {
     clt_strv rest = {0};
     clt_config *c = NULL;
     clt_device_facts f = {0};
-    clt_run_memory m = {0};
+    clt_plan plan = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
     if (code < 0 && (ranks < 1 || ranks > CLT_GROUP_MAX_RANKS))
@@ -191,21 +192,22 @@ int cmd_plan(int argc, char **argv) {
         code = clt_options_fail(&command, "--save-seconds and --mttf must be positive");
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &c);
-        if (st == CLT_OK) st = clt_config_check_ranks(c, (int)ranks);
+        if (st == CLT_OK) st = clt_config_check_ranks(c, c->exact_lanes, (int)ranks);
         if (st == CLT_OK) st = find_device(device, &f);
-        uint64_t capacity = clt_run_capacity(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
-        if (st == CLT_OK) st = clt_run_choose_microbatch(c, f.type, (int)ranks, capacity, f.max_alloc, &m);
+        const clt_plan_room room = clt_plan_room_of(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
+        if (st == CLT_OK) st = clt_plan_make(c, (int)ranks, &room, &plan);
         /* What is missing shows in the plan of a run that does not fit, too. */
-        if (st == CLT_OK || m.total > 0) {
-            saving how = find_saving(c, &m, save_seconds, mttf_hours);
+        if (st == CLT_OK || plan.memory.total > 0) {
+            saving how = find_saving(c, &plan.memory, save_seconds, mttf_hours);
             if (json)
-                print_json(c, &m, capacity, &how);
+                print_json(c, &plan, room.capacity, &how);
             else
-                print_plan(c, &f, &m, (int)ranks, capacity, &how);
+                print_plan(c, &f, &plan, room.capacity, &how);
             clt_free(how.folder);
         }
         code = clt_status_exit_code(st);
     }
+    clt_plan_free(&plan);
     clt_config_free(c);
     clt_strv_free(&rest);
     return code;

@@ -11,12 +11,11 @@ typedef struct {
     clt_device *dev;
     clt_ops *ops;
     clt_engine *engine;
-    clt_run_memory memory;
-    int32_t *zeros;
+    clt_plan plan;
 } tuning;
 
 static clt_status open_all(tuning *t, const char *device, double seconds, bool again) {
-    clt_config *c = t->cfg;
+    const clt_config *c = t->cfg;
     clt_device_params p = clt_device_params_default();
     p.pattern = device ? device : c->devices.n ? c->devices.v[0] : NULL;
     p.need_exact = c->numerics == CLT_EXACT;
@@ -29,28 +28,23 @@ static clt_status open_all(tuning *t, const char *device, double seconds, bool a
     o.tune_again = again;
     CLT_TRY(clt_ops_create(t->dev, &o, &t->ops));
     const clt_device_facts *f = clt_device_get_facts(t->dev);
-    CLT_TRY(clt_run_choose_microbatch(c, f->type, 1, clt_run_capacity(f, 1), f->max_alloc, &t->memory));
-    const clt_engine_params e = {.cfg = c,
-                                 .group = t->group,
-                                 .ops = t->ops,
-                                 .microbatch = t->memory.microbatch,
-                                 .lanes = clt_run_lanes(c, 1),
-                                 .training = true};
+    const clt_plan_room room = clt_plan_room_of(f, 1);
+    CLT_TRY(clt_plan_make(c, 1, &room, &t->plan));
+    const clt_engine_params e = {
+        .cfg = c, .group = t->group, .ops = t->ops, .plan = &t->plan, .training = true};
     return clt_engine_create(&e, &t->engine);
 }
 
-/* A step of zeros meets every shape of training, its evaluation those of eval; nobody asks for its numbers.
- */
+/* A step on made-up samples meets every shape of training, its evaluation those of eval. */
 static clt_status meet_shapes(tuning *t) {
-    const int64_t samples = t->cfg->global_train_batch_size, T = t->cfg->max_seq_len;
-    const clt_engine_batch b = {.samples = samples,
-                                .targets = samples * T,
-                                .tokens = t->zeros,
-                                .labels = t->zeros,
-                                .seq_ids = t->cfg->model.attn_uses_sequence_id ? t->zeros : NULL};
+    void *storage;
+    const clt_batch b =
+        clt_model_example(t->cfg->model, t->cfg->max_seq_len, t->cfg->global_train_batch_size, &storage);
+    const clt_engine_step_params p = {.batch = &b, .step = 1, .alpha = 1.0};
     clt_engine_result r;
-    CLT_TRY(clt_engine_step(t->engine, &b, 1, 1.0, &r));
-    return clt_engine_prepare_eval(t->engine);
+    clt_status st = clt_engine_step(t->engine, &p, &r);
+    clt_free(storage);
+    return st == CLT_OK ? clt_engine_prepare_eval(t->engine) : st;
 }
 
 /* What is kept for this device and driver, as lines to append to clkernels/tuned.csv, which has a head. */
@@ -122,9 +116,6 @@ int cmd_tune(int argc, char **argv) {
     if (code < 0 && !(seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &t.cfg);
-        if (st == CLT_OK)
-            t.zeros =
-                clt_calloc((size_t)(t.cfg->global_train_batch_size * t.cfg->max_seq_len), sizeof *t.zeros);
         if (st == CLT_OK) st = open_all(&t, device, seconds, again);
         if (st == CLT_OK) st = meet_shapes(&t);
         if (st == CLT_OK) st = (export ? export_choices : print_choices)(&t);
@@ -135,7 +126,7 @@ int cmd_tune(int argc, char **argv) {
     clt_group_destroy(t.group);
     clt_device_close(t.dev);
     clt_config_free(t.cfg);
-    clt_free(t.zeros);
+    clt_plan_free(&t.plan);
     clt_strv_free(&rest);
     return code;
 }

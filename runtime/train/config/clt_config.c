@@ -154,7 +154,7 @@ static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const
                            .strings = &c->strings,
                            .notices = &c->notices};
     CLT_TRY(clt_schema_read(&r, &clt_config_top_schema, "", c->merged, b));
-    CLT_TRY(clt_mpt_config_read(&r, "model", b->model, &c->model));
+    CLT_TRY(clt_model_config_read(&r, "model", b->model, &c->model));
     drop_unknown(c);
     return resolve(&r, b);
 }
@@ -188,6 +188,7 @@ clt_status clt_config_parse(const char *text, size_t bytes, const char *what, co
 
 void clt_config_free(clt_config *c) {
     if (!c) return;
+    clt_model_config_free(c->model);
     clt_free(c->evals);
     clt_strv_free(&c->optimizer.disable_grad);
     clt_strv_free(&c->load_ignore_keys);
@@ -204,7 +205,8 @@ void clt_config_free(clt_config *c) {
 
 /* --- what needs the number of ranks --- */
 
-static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c, int ranks) {
+static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c, int64_t exact_lanes,
+                                       int ranks) {
     static const char key[] = "cltrain.lanes_per_rank";
     int64_t sum = 0;
     if (c->n_lanes_per_rank == 0) return CLT_OK;
@@ -213,23 +215,23 @@ static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c
         return clt_schema_fail(
             r, key, "has %d numbers for %d rank%s: remove the key, or give one number for each rank",
             c->n_lanes_per_rank, ranks, ranks == 1 ? "" : "s");
-    if (c->numerics == CLT_EXACT && sum != c->exact_lanes)
+    if (c->numerics == CLT_EXACT && sum != exact_lanes)
         return clt_schema_fail(r, key, "adds up to %lld, but the run has %lld lanes (cltrain.exact_lanes)",
-                               (long long)sum, (long long)c->exact_lanes);
+                               (long long)sum, (long long)exact_lanes);
     if (sum & (sum - 1))
         return clt_schema_fail(r, key, "adds up to %lld: it must be a power of two", (long long)sum);
     return CLT_OK;
 }
 
-clt_status clt_config_check_ranks(const clt_config *c, int ranks) {
+clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
-    CLT_TRY(check_lanes_per_rank(&r, c, ranks));
-    if (c->numerics == CLT_EXACT && ranks > c->exact_lanes)
+    CLT_TRY(check_lanes_per_rank(&r, c, exact_lanes, ranks));
+    if (c->numerics == CLT_EXACT && ranks > exact_lanes)
         return clt_schema_fail(
             &r, "cltrain.exact_lanes",
             "is %lld, fewer than the %d ranks: a rank owns at least one lane, so use at most %lld ranks "
             "or start a new run with more lanes",
-            (long long)c->exact_lanes, ranks, (long long)c->exact_lanes);
+            (long long)exact_lanes, ranks, (long long)exact_lanes);
     if (c->numerics == CLT_FAST && c->global_train_batch_size % ranks != 0)
         return clt_schema_fail(&r, "global_train_batch_size", "is %lld, which %d ranks do not divide",
                                (long long)c->global_train_batch_size, ranks);
@@ -238,7 +240,7 @@ clt_status clt_config_check_ranks(const clt_config *c, int ranks) {
 
 clt_status clt_config_check_run(const clt_config *c, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
-    CLT_TRY(clt_config_check_ranks(c, ranks));
+    CLT_TRY(clt_config_check_ranks(c, c->exact_lanes, ranks));
     if (!c->train.local)
         return clt_schema_fail(&r, "train_loader.dataset.local",
                                "is not given: name the folder of the MDS shards");

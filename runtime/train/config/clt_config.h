@@ -7,7 +7,7 @@
 #ifndef CLT_CONFIG_H
 #define CLT_CONFIG_H
 
-#include "runtime/model/clt_mpt.h"
+#include "runtime/model/clt_model.h"
 #include "runtime/train/config/clt_schedule.h"
 #include "runtime/train/config/clt_yaml.h"
 
@@ -75,7 +75,7 @@ struct clt_config {
     clt_time max_duration;
     int64_t max_seq_len;
     double dist_timeout;
-    clt_mpt_config model;
+    clt_model_config *model;
     const char *tokenizer; /* tokenizer.name */
 
     /* data and batches */
@@ -128,9 +128,7 @@ struct clt_config {
     clt_dtype precision;     /* fp32, amp_bf16, amp_fp16 */
     bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
-    bool recompute_open;     /* it is only the default, and may follow the device's memory:
-                                clt_run_choose_recompute */
-    uint64_t logits_bytes;   /* as clt_mpt_shape's: not 0 where the run would not fit with the default */
+    bool recompute_open;     /* it is only the default, and may follow the device's memory: clt_plan_fit */
 
     /* how it was read */
     const char *path;
@@ -156,8 +154,9 @@ void clt_config_free(clt_config *c);
 /* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
  * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
 clt_status clt_config_check_run(const clt_config *c, int ranks);
-/* The part of it that is about ranks. */
-clt_status clt_config_check_ranks(const clt_config *c, int ranks);
+/* The part of it that is about ranks, for a run of exact_lanes lanes: the configuration's, or a checkpoint's.
+ */
+clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int ranks);
 
 /* Prints one line for each reason why keys have no effect, the remarks, and the warnings. */
 void clt_config_notices(const clt_config *c);

@@ -61,7 +61,6 @@ extern const clt_kind clt_kind_time, /* clt_time */
 /* --- tables --- */
 
 /* Reasons that several tables give: keys with the same reason share a line. */
-#define CLT_CONFIG_PYTORCH CLT_MPT_CONFIG_PYTORCH
 #define CLT_CONFIG_ONE_FORM "checkpoints have one form, which any number of ranks can read"
 
 extern const clt_schema clt_config_top_schema, clt_config_callback_schema, clt_config_logger_schema,

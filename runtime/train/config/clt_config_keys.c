@@ -116,7 +116,7 @@ static const clt_refusal refused_precisions[] = {
 #define NO_ICL "in-context learning tasks are not supported yet: remove the key"
 #define NO_ICL_TASKS "there are no in-context learning tasks yet"
 #define ONE_FORM CLT_CONFIG_ONE_FORM
-#define PYTORCH CLT_CONFIG_PYTORCH
+#define PYTORCH CLT_KEY_OF_PYTORCH
 #define REFUSE(name, def, why) CLT_KEY_REFUSE(name, def, why)
 
 static const clt_key top_keys[] = {

@@ -126,10 +126,11 @@ const clt_schema clt_config_train_schema = CLT_SCHEMA(train_keys),
 static clt_status check_length(clt_schema_reader *r, const clt_config *c, const char *key, int64_t length) {
     if (length < 2)
         return clt_schema_fail(r, key, "is %lld: a sample needs at least 2 tokens", (long long)length);
-    if (length > c->model.max_seq_len)
+    const clt_model_facts model = clt_model_get_facts(c->model);
+    if (length > model.max_seq_len)
         return clt_schema_fail(
             r, key, "is %lld, more than model.max_seq_len %lld: make the model's larger or this smaller",
-            (long long)length, (long long)c->model.max_seq_len);
+            (long long)length, (long long)model.max_seq_len);
     if (length != c->max_seq_len) /* the engine has one length for all loaders */
         return clt_schema_fail(r, key, "is %lld, and max_seq_len is %lld: give both the same value",
                                (long long)length, (long long)c->max_seq_len);
@@ -148,6 +149,7 @@ static clt_status check_sequences(clt_schema_reader *r, const char *path, const 
 
 static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path,
                                clt_loader_config *l) {
+    const clt_model_facts model = clt_model_get_facts(c->model);
     if (l->max_seq_len == 0) l->max_seq_len = c->max_seq_len;
     char *key = clt_format("%s.dataset.max_seq_len", path);
     clt_status st = check_length(r, c, key, l->max_seq_len);
@@ -158,15 +160,15 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
     } ranges[] = {{"num_canonical_nodes", l->num_canonical_nodes, 0, INT64_MAX},
                   {"shuffle_block_size", l->shuffle_block_size, 0, INT64_MAX},
                   {"shuffle_seed", l->shuffle_seed, 0, INT64_MAX},
-                  {"eos_token_id", l->eos_token_id, -1, c->model.vocab_size - 1},
-                  {"bos_token_id", l->bos_token_id, -1, c->model.vocab_size - 1}};
+                  {"eos_token_id", l->eos_token_id, -1, model.vocab_size - 1},
+                  {"bos_token_id", l->bos_token_id, -1, model.vocab_size - 1}};
     for (size_t i = 0; i < CLT_COUNT_OF(ranges) && st == CLT_OK; i++) {
         key = clt_format("%s.dataset.%s", path, ranges[i].name);
         if (ranges[i].v < ranges[i].least && ranges[i].least == 0)
             st = clt_schema_fail(r, key, "is %lld: it must not be negative", (long long)ranges[i].v);
         else if (ranges[i].v < ranges[i].least || ranges[i].v > ranges[i].most)
             st = clt_schema_fail(r, key, "is %lld, outside model.vocab_size %lld", (long long)ranges[i].v,
-                                 (long long)c->model.vocab_size);
+                                 (long long)model.vocab_size);
         clt_free(key);
     }
     return st == CLT_OK ? check_sequences(r, path, l) : st;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/model/clt_mpt.h"
 #include "runtime/train/config/clt_config_internal.h"
 
 static const char *const optimizer_names[] = {"decoupled_adamw", "decoupled_lionw", NULL};
@@ -134,7 +133,7 @@ static clt_status warn_if_unmatched(clt_config *c, const clt_slab_table *t, cons
 static clt_status warn_unmatched(clt_config *c) {
     const clt_optimizer_config *o = &c->optimizer;
     clt_slab_table t = {0};
-    CLT_TRY(clt_mpt_table(&c->model, &t));
+    CLT_TRY(clt_model_table(c->model, &t));
     clt_status st = CLT_OK;
     for (size_t i = 0; i < o->disable_grad.n && st == CLT_OK; i++)
         st = warn_if_unmatched(c, &t, "optimizer.disable_grad", o->disable_grad.v[i]);

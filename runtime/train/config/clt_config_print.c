@@ -52,7 +52,7 @@ static void add_defaults(json_t *to, const clt_schema *s) {
 static json_t *with_defaults(const json_t *merged) {
     json_t *all = json_deep_copy(merged);
     add_defaults(all, &clt_config_top_schema);
-    add_defaults(json_object_get(all, "model"), clt_mpt_config_schema());
+    add_defaults(json_object_get(all, "model"), clt_model_schema(json_object_get(all, "model")));
     return all;
 }
 
@@ -134,13 +134,14 @@ json_t *clt_config_differences(const clt_config *c, const char *other) {
 
 void clt_config_list_keys(clt_str *out) {
     clt_schema_list(&clt_config_top_schema, "", out);
-    clt_schema_list(clt_mpt_config_schema(), "model", out);
+    for (int i = 0; clt_model_schema_at(i); i++) clt_schema_list(clt_model_schema_at(i), "model", out);
 }
 
 bool clt_config_knows(const char *dotted_key) {
-    if (strncmp(dotted_key, "model.", 6) == 0)
-        return clt_schema_knows(clt_mpt_config_schema(), dotted_key + 6);
-    return clt_schema_knows(&clt_config_top_schema, dotted_key);
+    if (strncmp(dotted_key, "model.", 6) != 0) return clt_schema_knows(&clt_config_top_schema, dotted_key);
+    for (int i = 0; clt_model_schema_at(i); i++)
+        if (clt_schema_knows(clt_model_schema_at(i), dotted_key + 6)) return true;
+    return false;
 }
 
 char *clt_config_expand(const clt_config *c, const char *template_text, const clt_timestamp *t) {

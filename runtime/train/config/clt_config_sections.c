@@ -122,7 +122,7 @@ const clt_schema clt_config_algorithm_schema = CLT_SCHEMA(algorithm_keys);
 /* --- fsdp_config --- */
 
 #define WHOLE "the model is not sharded: every rank holds all of it (cltrain plan prints the memory)"
-#define PYTORCH CLT_CONFIG_PYTORCH
+#define PYTORCH CLT_KEY_OF_PYTORCH
 #define ONE_FORM CLT_CONFIG_ONE_FORM
 #define NO_ENGINE "Transformer Engine is not used"
 

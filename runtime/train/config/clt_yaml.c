@@ -331,6 +331,19 @@ clt_status clt_yaml_parse(const char *text, size_t bytes, const char *what, clt_
     return st;
 }
 
+clt_status clt_yaml_parse_map(const char *text, size_t bytes, const char *what, clt_yaml **out) {
+    clt_yaml *y;
+    CLT_TRY(clt_yaml_parse(text, bytes, what, &y));
+    clt_status st = y->root->kind == CLT_YAML_MAP
+                        ? CLT_OK
+                        : clt_yaml_node_fail(y->root, "a configuration is a map of keys");
+    if (st == CLT_OK)
+        *out = y;
+    else
+        clt_yaml_free(y);
+    return st;
+}
+
 clt_status clt_yaml_load(const char *path, clt_yaml **out) {
     char *text;
     size_t n;
@@ -338,14 +351,8 @@ clt_status clt_yaml_load(const char *path, clt_yaml **out) {
         return clt_error(CLT_BAD_CONFIG, "%s: no such file (the configuration is a YAML file)", path);
     clt_status st = clt_io_read_all(path, CLT_YAML_MAX_BYTES, &text, &n);
     if (st != CLT_OK) return st == CLT_BAD_DATA ? CLT_BAD_CONFIG : st;
-    st = clt_yaml_parse(text, n, path, out);
+    st = clt_yaml_parse_map(text, n, path, out);
     clt_free(text);
-    if (st == CLT_OK && (*out)->root->kind != CLT_YAML_MAP) {
-        clt_yaml *y = *out;
-        *out = NULL;
-        st = clt_yaml_node_fail(y->root, "a configuration is a map of keys");
-        clt_yaml_free(y);
-    }
     return st;
 }
 

@@ -29,6 +29,8 @@ enum {
  * too large with its aliases written out. */
 clt_status clt_yaml_load(const char *path, clt_yaml **out);
 clt_status clt_yaml_parse(const char *text, size_t bytes, const char *what, clt_yaml **out);
+/* The same; a document that is no map is refused, too. */
+clt_status clt_yaml_parse_map(const char *text, size_t bytes, const char *what, clt_yaml **out);
 void clt_yaml_free(clt_yaml *y);
 
 /* Sets one value from "key.sub=value" (the value is YAML; a number in the path picks a list element). A map

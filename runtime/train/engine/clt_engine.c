@@ -53,7 +53,7 @@ static clt_status create_training(clt_engine *e) {
     e->last_lane = clt_lane_begin(&e->split, rank + 1);
     CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg", &e->m));
     if (clt_engine_second_moment(e->cfg)) CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg_sq", &e->v));
-    e->n_grads = clt_lane_slabs_needed(e->lanes, e->first_lane, e->last_lane, G);
+    e->n_grads = clt_lane_slabs_needed(e->plan->lanes, e->first_lane, e->last_lane, G);
     e->grads = clt_calloc((size_t)e->n_grads, sizeof *e->grads);
     for (int i = 0; i < e->n_grads; i++)
         CLT_TRY(clt_slab_create(dev, &e->table, 0, "gradients", &e->grads[i]));
@@ -89,29 +89,25 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->cfg = c;
     e->group = p->group;
     e->ops = p->ops;
-    e->lanes = p->lanes;
-    e->split = clt_run_split(c, p->lanes, clt_group_size(p->group));
-    e->microbatch = p->microbatch;
-    e->seq = c->max_seq_len;
+    e->plan = p->plan;
+    e->split = clt_plan_split(p->plan);
+    e->layout = clt_model_layout(c->model, c->max_seq_len);
     e->scale = clt_loss_scale_default();
     clt_device *dev = clt_ops_device(p->ops);
-    clt_mpt_shape shape = clt_run_shape(c, p->microbatch, p->training);
+    clt_model_shape shape = clt_plan_shape(c, p->plan, p->training);
     int64_t most = most_samples(c) * clt_group_size(p->group);
-    e->host_correct = clt_calloc((size_t)(p->microbatch * e->seq), sizeof *e->host_correct);
-    e->host_row_weight = clt_calloc((size_t)(p->microbatch * e->seq), sizeof *e->host_row_weight);
-    clt_status st = clt_mpt_table(&c->model, &e->table);
+    e->sample_weight = clt_calloc((size_t)p->plan->microbatch, sizeof *e->sample_weight);
+    clt_status st = clt_model_table(c->model, &e->table);
     if (st == CLT_OK) st = clt_slab_create(dev, &e->table, 0, "weights", &e->weights);
     if (st == CLT_OK && c->precision != CLT_F32)
         st = clt_slab_create_narrow(dev, e->weights, "16-bit weights", &e->narrow);
     if (st == CLT_OK && p->training) st = create_training(e);
     if (st == CLT_OK) st = create_results(e, most);
-    if (st == CLT_OK)
-        st = clt_buffer_create(dev, (size_t)(p->microbatch * e->seq) * 4, "correct", &e->correct);
     if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
     if (st == CLT_OK)
         st = clt_buffer_create(dev, (size_t)e->weights->n * CLT_HASH_SUMS * sizeof(uint64_t), "hashes",
                                &e->hashes);
-    if (st == CLT_OK) st = clt_mpt_create(&c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
+    if (st == CLT_OK) st = clt_model_create(c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
     if (p->training) st = create_reduction(e, st);
     if (st != CLT_OK) {
         clt_engine_destroy(e);
@@ -128,7 +124,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
 
 void clt_engine_destroy(clt_engine *e) {
     if (!e) return;
-    clt_mpt_destroy(e->model);
+    clt_model_destroy(e->model);
     clt_reduce_plan_destroy(e->reduce);
     clt_lane_stack_destroy(e->stack);
     for (int i = 0; i < e->n_grads && e->grads; i++) clt_slab_destroy(e->grads[i]);
@@ -136,16 +132,14 @@ void clt_engine_destroy(clt_engine *e) {
     clt_slab_destroy(e->narrow);
     clt_slab_destroy(e->m);
     clt_slab_destroy(e->v);
-    clt_buffer *buffers[] = {e->block_group, e->groups,    e->chunk_sums, e->results,
-                             e->correct,     e->nonfinite, e->hashes};
+    clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
     clt_slab_table_free(&e->table);
     clt_free(e->grads);
     clt_free(e->frozen);
     clt_free(e->host_results);
     for (size_t i = 0; i < CLT_COUNT_OF(e->pending); i++) clt_free(e->pending[i].targets);
-    clt_free(e->host_correct);
-    clt_free(e->host_row_weight);
+    clt_free(e->sample_weight);
     clt_free(e);
 }
 
@@ -193,46 +187,61 @@ void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {
     e->judge_ctx = ctx;
 }
 
+clt_status clt_engine_text_model(clt_engine *e, clt_model **out) {
+    const clt_model_shape shape = {.microbatch = 1,
+                                   .seq = clt_model_get_facts(e->cfg->model).max_seq_len,
+                                   .cache = true,
+                                   .numerics = e->cfg->numerics,
+                                   .type = e->cfg->precision};
+    return clt_model_create(e->cfg->model, &shape, e->ops, e->weights, e->narrow, out);
+}
+
 clt_loss_scale *clt_engine_loss_scale(clt_engine *e) {
     return &e->scale;
 }
 
+const clt_batch_layout *clt_engine_layout(const clt_engine *e) {
+    return &e->layout;
+}
+
 void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int64_t *last) {
     int rank = clt_group_rank(e->group);
-    *first = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank));
-    *last = clt_lane_sample_begin(samples, e->lanes, clt_lane_begin(&e->split, rank + 1));
+    *first = clt_lane_sample_begin(samples, e->plan->lanes, clt_lane_begin(&e->split, rank));
+    *last = clt_lane_sample_begin(samples, e->plan->lanes, clt_lane_begin(&e->split, rank + 1));
 }
 
 /* --- rehearsing --- */
 
-static clt_status rehearse_step(clt_engine *e, const int32_t *zeros) {
-    const clt_engine_batch b = {.samples = e->microbatch,
-                                .targets = e->microbatch * e->seq,
-                                .tokens = zeros,
-                                .labels = zeros,
-                                .seq_ids = e->cfg->model.attn_uses_sequence_id ? zeros : NULL};
-    clt_mpt_batch mb = clt_engine_microbatch(e, &b, 0, 0, e->microbatch);
-    mb.step = 1;
-    mb.dropout = mb.lane_first = mb.lane_last = true;
-    mb.grads = e->grads[0];
-    if (!e->cfg->accumulate_on_tokens) mb.row_weight = e->host_row_weight;
+static clt_status rehearse_step(clt_engine *e, const clt_batch *b) {
+    clt_batch mb;
+    clt_model_pass pass = clt_engine_pass(e, b, 0, b->samples, &mb);
+    pass.step = 1;
+    pass.dropout = pass.lane_first = pass.lane_last = true;
+    pass.grads = e->grads[0];
+    if (!e->cfg->accumulate_on_tokens) pass.sample_weight = e->sample_weight;
     CLT_TRY(clt_engine_weights_changed(e));
-    CLT_TRY(clt_mpt_train(e->model, &mb));
-    if (CLT_CEIL_DIV(e->cfg->global_train_batch_size, e->lanes) > e->microbatch) {
-        mb.lane_first = false; /* a lane's later microbatches add to its gradient */
-        CLT_TRY(clt_mpt_train(e->model, &mb));
+    CLT_TRY(clt_model_train(e->model, &pass));
+    if (CLT_CEIL_DIV(e->cfg->global_train_batch_size, e->plan->lanes) > b->samples) {
+        pass.lane_first = false; /* a lane's later microbatches add to its gradient */
+        CLT_TRY(clt_model_train(e->model, &pass));
     }
-    return clt_engine_step_ops(e, e->microbatch);
+    return clt_engine_step_ops(e, b->samples);
+}
+
+/* A full microbatch of made-up samples. */
+static clt_batch example(const clt_engine *e, int64_t samples, void **storage) {
+    return clt_model_example(e->cfg->model, e->cfg->max_seq_len, samples, storage);
 }
 
 void clt_engine_rehearse(clt_engine *e, bool evaluates) {
     clt_device *dev = clt_ops_device(e->ops);
     const double start = clt_now();
     if (e->n_grads < 1 || !clt_device_rehearse(dev)) return;
-    int32_t *zeros = clt_calloc((size_t)(e->microbatch * e->seq), sizeof *zeros);
-    clt_status st = rehearse_step(e, zeros);
+    void *storage;
+    const clt_batch b = example(e, e->plan->microbatch, &storage);
+    clt_status st = rehearse_step(e, &b);
     if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(e);
-    clt_free(zeros);
+    clt_free(storage);
     clt_device_rehearsed(dev);
     if (st != CLT_OK) clt_debug("the rehearsal came to an end: %s", clt_last_error());
     clt_debug("rehearsed a step in %.3f s", clt_now() - start);
@@ -241,19 +250,15 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates) {
 /* --- speed --- */
 
 /* Forward and backward of n samples, and the seconds until the device is done. */
-static clt_status time_samples(clt_engine *e, const int32_t *tokens, int64_t n, double *seconds) {
+static clt_status time_samples(clt_engine *e, const clt_batch *b, double *seconds) {
     clt_device *dev = clt_ops_device(e->ops);
-    clt_engine_batch b = {.samples = n,
-                          .targets = n * e->seq,
-                          .tokens = tokens,
-                          .labels = tokens,
-                          .seq_ids = e->cfg->model.attn_uses_sequence_id ? tokens + n * e->seq : NULL};
-    clt_mpt_batch mb = clt_engine_microbatch(e, &b, 0, 0, n);
-    mb.step = 1;
-    mb.dropout = mb.lane_first = mb.lane_last = true;
-    mb.grads = e->grads[0];
+    clt_batch mb;
+    clt_model_pass pass = clt_engine_pass(e, b, 0, b->samples, &mb);
+    pass.step = 1;
+    pass.dropout = pass.lane_first = pass.lane_last = true;
+    pass.grads = e->grads[0];
     double start = clt_now();
-    CLT_TRY(clt_mpt_train(e->model, &mb));
+    CLT_TRY(clt_model_train(e->model, &pass));
     CLT_TRY(clt_device_finish(dev));
     *seconds = clt_now() - start;
     return CLT_OK;
@@ -261,55 +266,48 @@ static clt_status time_samples(clt_engine *e, const int32_t *tokens, int64_t n, 
 
 clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
     enum { TRIES = 3 };
-    int64_t n = e->microbatch, words = n * e->seq;
-    int32_t *tokens = clt_calloc((size_t)(2 * words), sizeof *tokens); /* the second half: sequence ids 0 */
+    void *storage;
+    const clt_batch b = example(e, e->plan->microbatch, &storage);
     double seconds = 0, best = INFINITY;
-    for (int64_t i = 0; i < words; i++) tokens[i] = (int32_t)(i % e->cfg->model.vocab_size);
-    clt_status st = CLT_OK;
-    for (int i = 0; st == CLT_OK && i < e->weights->n; i++)
-        st = clt_buffer_fill32(e->weights->piece[i], 0, 0,
-                               (e->weights->start[i + 1] - e->weights->start[i]) * 4);
+    clt_status st = clt_slab_zero(e->weights);
     if (st == CLT_OK) st = clt_engine_weights_changed(e);
     for (int i = 0; st == CLT_OK && i < TRIES; i++) { /* the first one compiles */
-        st = time_samples(e, tokens, n, &seconds);
+        st = time_samples(e, &b, &seconds);
         if (i > 0) best = CLT_MIN(best, seconds);
     }
-    clt_free(tokens);
-    *samples_per_second = (double)n / CLT_MAX(best, 1e-9);
+    clt_free(storage);
+    *samples_per_second = (double)b.samples / CLT_MAX(best, 1e-9);
     return st;
 }
 
 /* --- evaluation --- */
 
 clt_status clt_engine_prepare_eval(clt_engine *e) {
-    int32_t *zeros = clt_calloc((size_t)e->seq, sizeof *zeros);
-    clt_mpt_batch mb = {.samples = 1,
-                        .tokens = zeros,
-                        .targets = zeros,
-                        .seq_ids = e->cfg->model.attn_uses_sequence_id ? zeros : NULL,
-                        .sample_loss = {e->results, LOSSES}};
-    clt_status st = clt_mpt_eval(e->model, &mb, (clt_ref){e->correct, 0});
+    void *storage;
+    int64_t correct = 0;
+    const clt_batch b = example(e, 1, &storage);
+    const clt_model_pass pass = {.batch = &b, .sample_loss = {e->results, LOSSES}};
+    clt_status st = clt_model_eval(e->model, &pass, &correct);
     if (st == CLT_OK) st = clt_device_finish(clt_ops_device(e->ops));
-    clt_free(zeros);
+    clt_free(storage);
     return st;
 }
 
-clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_sums *sums) {
-    int64_t mine, last, correct = 0;
-    clt_engine_share(e, b->samples, &mine, &last);
-    for (int64_t at = mine; at < last; at += e->microbatch) {
-        int64_t n = CLT_MIN(e->microbatch, last - at);
-        clt_mpt_batch mb = clt_engine_microbatch(e, b, mine, at, n);
-        CLT_TRY(clt_mpt_eval(e->model, &mb, (clt_ref){e->correct, 0}));
-        CLT_TRY(clt_buffer_read(e->correct, 0, e->host_correct, (size_t)(n * e->seq) * 4));
-        for (int64_t i = 0; i < n * e->seq; i++) correct += e->host_correct[i];
+clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
+    int64_t correct = 0;
+    for (int64_t at = 0; at < b->samples; at += e->plan->microbatch) {
+        clt_batch mb;
+        const int64_t n = CLT_MIN(e->plan->microbatch, b->samples - at);
+        const clt_model_pass pass = clt_engine_pass(e, b, at, n, &mb);
+        CLT_TRY(clt_model_eval(e->model, &pass, &correct));
     }
     float *losses = e->host_results + LOSSES;
-    if (last > mine) CLT_TRY(clt_buffer_read(e->results, LOSSES * 4, losses, (size_t)(last - mine) * 4));
-    CLT_TRY(clt_engine_gather(e, b->samples));
+    if (b->samples > 0)
+        CLT_TRY(clt_buffer_read(e->results, LOSSES * 4, losses, (size_t)b->samples * sizeof *losses));
+    CLT_TRY(clt_engine_gather(e, b->global_samples));
     CLT_TRY(clt_group_sum_i64(e->group, &correct, 1));
-    for (int64_t i = 0; i < b->samples; i++) sums->loss += (double)losses[i];
-    sums->targets += b->targets;
+    for (int64_t i = 0; i < b->global_samples; i++) sums->loss += (double)losses[i];
+    sums->targets += b->global_targets;
     sums->correct += correct;
     return CLT_OK;
 }

@@ -9,55 +9,17 @@
 #define CLT_ENGINE_H
 
 #include "runtime/checkpoint/clt_checkpoint.h"
-#include "runtime/model/clt_mpt.h"
-#include "runtime/train/config/clt_config.h"
 #include "runtime/train/engine/clt_loss_scale.h"
+#include "runtime/train/engine/clt_plan.h"
 
 typedef struct clt_engine clt_engine;
-
-/* Device bytes of a run, by what they are for. */
-typedef struct {
-    uint64_t weights, copy, gradients, optimizer, reduction; /* copy: the 16-bit weights */
-    clt_mpt_memory model;
-    uint64_t total, largest;
-    int gradient_slabs;
-    int64_t microbatch;
-} clt_run_memory;
-
-/* Lanes that a batch is cut into: cltrain.exact_lanes; in the fast mode as many as cltrain.lanes_per_rank
- * has, or one a rank, up to a power of two. */
-int clt_run_lanes(const clt_config *cfg, int ranks);
-/* Who owns which of `lanes`: as cltrain.lanes_per_rank says, where it speaks of so many ranks and lanes, else
- * evenly. Borrows from cfg. */
-clt_lane_split clt_run_split(const clt_config *cfg, int lanes, int ranks);
-/* The model as this configuration runs it. */
-clt_mpt_shape clt_run_shape(const clt_config *cfg, int64_t microbatch, bool training);
-/* For lines about a run: ", norms recomputed" or "". */
-const char *clt_recompute_text(clt_recompute r);
-/* What one rank of `ranks` needs; lanes are those of the busiest rank. No device is needed. */
-clt_status clt_run_memory_plan(const clt_config *cfg, clt_device_type type, int ranks, int64_t microbatch,
-                               clt_run_memory *out);
-/* The largest microbatch whose plan fits `capacity` bytes with no buffer above `max_alloc`, at most what a
- * lane holds. CLT_NO_MEMORY says what would fit; *out is then the plan that does not, for the microbatch that
- * the configuration asks for, or for one sample. Also does clt_run_choose_recompute, and lowers
- * cfg->logits_bytes where fast 16-bit training would not fit with its default. */
-clt_status clt_run_choose_microbatch(clt_config *cfg, clt_device_type type, int ranks, uint64_t capacity,
-                                     uint64_t max_alloc, clt_run_memory *out);
-/* Where the configuration leaves it open (16-bit types, numerics fast, no cltrain.recompute), a GPU keeps
- * what `norms` would compute again if the run then takes at most a quarter of `capacity`: cfg->recompute, and
- * *m, the plan for this microbatch, are replaced. */
-void clt_run_choose_recompute(clt_config *cfg, clt_device_type type, int ranks, uint64_t capacity,
-                              uint64_t max_alloc, clt_run_memory *m);
-/* Bytes of `device` that one of `ranks_on_device` ranks may plan with. */
-uint64_t clt_run_capacity(const clt_device_facts *device, int ranks_on_device);
 
 typedef struct {
     const clt_config *cfg; /* borrowed */
     clt_group *group;      /* borrowed */
     clt_ops *ops;          /* borrowed */
-    int64_t microbatch;
-    int lanes;     /* clt_run_lanes */
-    bool training; /* false: weights and evaluation only */
+    const clt_plan *plan;  /* borrowed: lanes, microbatch, recomputation, seed */
+    bool training;         /* false: weights and evaluation only */
 } clt_engine_params;
 
 /* Collective if training: a rank that cannot (CLT_NO_MEMORY) is told of to all. */
@@ -69,19 +31,17 @@ const clt_slab_table *clt_engine_table(const clt_engine *e);
 const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n);
 /* After the weights were loaded or initialised: makes their 16-bit copy anew, where there is one. Queued. */
 clt_status clt_engine_weights_changed(clt_engine *e);
+/* A model for generating text with the engine's weights, as they are at each call; it keeps keys and values.
+ * The caller destroys it before the engine. */
+clt_status clt_engine_text_model(clt_engine *e, clt_model **out);
 /* The scale of amp_fp16, to save and restore. */
 clt_loss_scale *clt_engine_loss_scale(clt_engine *e);
 
+/* The arrays of the batches that it takes. */
+const clt_batch_layout *clt_engine_layout(const clt_engine *e);
+
 /* This rank's samples [first, last) of a global batch of `samples`. */
 void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int64_t *last);
-
-/* Host arrays of this rank's samples, [(last - first) * T]; the same struct serves evaluation. */
-typedef struct {
-    int64_t samples; /* of the global batch */
-    int64_t targets; /* N: of the global batch */
-    const int32_t *tokens, *labels, *seq_ids;
-    bool spoilt; /* tests: the loss of the rank's first sample becomes NaN */
-} clt_engine_batch;
 
 typedef struct {
     double loss;     /* token-weighted mean over the global batch (or mean of sample means) */
@@ -102,18 +62,24 @@ typedef struct {
     int64_t targets, correct;
 } clt_engine_sums;
 
-/* Forward, backward, reduction, clipping, update. step: from 1, Adam's count. alpha: multiplier of the
- * learning rates. Collective; every rank gets the same result.
+/* One optimizer step. */
+typedef struct {
+    const clt_batch
+        *batch;   /* this rank's samples (clt_engine_share), with what is said of the global batch */
+    int64_t step; /* from 1: Adam's count */
+    double alpha; /* multiplier of the learning rates */
+    bool spoilt;  /* tests: the loss of the rank's first sample becomes NaN */
+} clt_engine_step_params;
+
+/* Forward, backward, reduction, clipping, update. Collective; every rank gets the same result.
  *
  * launch queues a step and returns; collect waits for the oldest queued one. Two may be queued, with amp_fp16
  * one (its scale follows from the step before). *given_up: nothing was queued. A step that was not finite
  * keeps those queued behind it from changing anything too. Arrays of the batch are free on return.
  * clt_engine_step is one after the other. */
-clt_status clt_engine_launch(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
-                             bool *given_up);
+clt_status clt_engine_launch(clt_engine *e, const clt_engine_step_params *p, bool *given_up);
 clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out);
-clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
-                           clt_engine_result *out);
+clt_status clt_engine_step(clt_engine *e, const clt_engine_step_params *p, clt_engine_result *out);
 
 /* Asked with what a step made (loss, gradient norm) before it changes the weights; false leaves it out. Every
  * rank has to answer the same. With a judge launch waits for the step, and only one may be queued. Not asked
@@ -127,8 +93,7 @@ clt_status clt_engine_forgive(clt_engine *e);
  * every rank) the first that made a NaN or an infinity, on the rank and lane where it happened first in
  * global order. Changes nothing but gradients. Collective. */
 enum { CLT_ENGINE_WHAT = 240 };
-clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step,
-                              char what[CLT_ENGINE_WHAT]);
+clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, char what[CLT_ENGINE_WHAT]);
 
 /* clt_op_hash over each of clt_engine_parts, into hash[0..2]; parts that are not there give 0. Waits. */
 enum { CLT_ENGINE_PARTS = 3 };
@@ -148,7 +113,8 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates);
  * compiles nothing. Not collective. */
 clt_status clt_engine_prepare_eval(clt_engine *e);
 
-/* Forward only over this rank's share; what the batch gives is added to *sums. Collective. */
-clt_status clt_engine_eval(clt_engine *e, const clt_engine_batch *b, clt_engine_sums *sums);
+/* Forward only over this rank's samples of a global batch; what the global batch gives is added to *sums.
+ * Collective. */
+clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums);
 
 #endif

@@ -30,8 +30,7 @@ static clt_status look_at_weights(finder *f) {
     return CLT_OK;
 }
 
-clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t step,
-                              char what[CLT_ENGINE_WHAT]) {
+clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, char what[CLT_ENGINE_WHAT]) {
     struct {
         int32_t lane; /* -1: found nothing */
         char what[160];
@@ -39,13 +38,13 @@ clt_status clt_engine_explain(clt_engine *e, const clt_engine_batch *b, int64_t 
     finder f = {.e = e};
     CLT_TRY(look_at_weights(&f));
     if (f.what[0]) mine.lane = e->first_lane;
-    clt_mpt_set_watch(e->model, look, &f);
+    clt_model_set_watch(e->model, look, &f);
     clt_status st = CLT_OK;
     for (int lane = e->first_lane; lane < e->last_lane && !f.what[0] && st == CLT_OK; lane++) {
         mine.lane = lane;
         st = clt_engine_run_lane(e, b, step, lane, e->grads[0]);
     }
-    clt_mpt_set_watch(e->model, NULL, NULL);
+    clt_model_set_watch(e->model, NULL, NULL);
     CLT_TRY(st);
     if (!f.what[0]) mine.lane = -1;
     memcpy(mine.what, f.what, sizeof mine.what);

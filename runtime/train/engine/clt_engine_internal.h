@@ -16,29 +16,30 @@ enum {
 typedef struct {
     clt_later read;
     int64_t samples, mine, count; /* of the global batch, and how many of this rank */
-    int64_t *targets;             /* [mine]: of each sample, where samples count the same */
+    int32_t *targets;             /* [mine]: of each sample, where samples count the same */
 } clt_engine_pending;
 
 struct clt_engine {
     const clt_config *cfg;
     clt_group *group;
     clt_ops *ops;
-    clt_mpt *model;
+    clt_model *model;
+    clt_batch_layout layout;
     clt_slab_table table;
     clt_slab *weights, *narrow, *m, *v;
     clt_slab **grads;
     int n_grads;
-    int lanes, first_lane, last_lane;
+    const clt_plan *plan;
     clt_lane_split split;
-    int64_t microbatch, seq;
+    int first_lane, last_lane;
     clt_lane_stack *stack;
     clt_reduce_plan *reduce;
     bool *frozen; /* [table.n] */
     int guarded;  /* a tensor that is not frozen, where clt_op_guard leaves its mark; -1: all are */
-    clt_buffer *block_group, *groups, *chunk_sums, *results, *correct, *nonfinite, *hashes;
+    clt_buffer *block_group, *groups, *chunk_sums, *results, *nonfinite, *hashes;
     clt_optimizer_group host_groups[CLT_MAX_PARAM_GROUPS + 1];
-    float *host_results, *host_row_weight;
-    int32_t *host_correct;
+    float *host_results;
+    float *sample_weight; /* [microbatch] */
     clt_loss_scale scale;
     clt_engine_pending pending[MOST_PENDING]; /* oldest first */
     int n_pending;
@@ -52,11 +53,10 @@ struct clt_engine {
 
 bool clt_engine_second_moment(const clt_config *c);
 
-/* One microbatch: samples [at, at + n) of the global batch, whose arrays start at sample `mine`. */
-clt_mpt_batch clt_engine_microbatch(clt_engine *e, const clt_engine_batch *b, int64_t mine, int64_t at,
-                                    int64_t n);
+/* Samples [at, at + n) of this rank's part of a global batch as one microbatch, which *mb holds. */
+clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, int64_t n, clt_batch *mb);
 /* CLT_STOPPED once some rank was asked to stop. */
-clt_status clt_engine_run_lane(clt_engine *e, const clt_engine_batch *b, int64_t step, int lane,
+clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, int lane,
                                const clt_slab *grads);
 /* Every operation behind the lanes' forward and backward passes, for a rehearsal. */
 clt_status clt_engine_step_ops(clt_engine *e, int64_t samples);

@@ -18,56 +18,50 @@ static float loss_scale(const clt_engine *e) {
 }
 
 /* accumulate_train_batch_on_tokens false: every sample's mean counts the same. */
-static const float *row_weights(clt_engine *e, const clt_engine_batch *b, const int32_t *labels,
-                                int64_t samples) {
+static const float *sample_weights(clt_engine *e, const clt_batch *mb) {
     if (e->cfg->accumulate_on_tokens) return NULL;
-    for (int64_t s = 0; s < samples; s++) {
-        int64_t n = 0;
-        for (int64_t t = 0; t < e->seq; t++) n += labels[s * e->seq + t] >= 0;
-        float w = n ? (float)(1.0 / ((double)n * (double)b->samples)) * loss_scale(e) : 0.0f;
-        for (int64_t t = 0; t < e->seq; t++) e->host_row_weight[s * e->seq + t] = w;
+    for (int64_t s = 0; s < mb->samples; s++) {
+        const double n = (double)mb->sample_targets[s];
+        const float w = n > 0 ? (float)(1.0 / (n * (double)mb->global_samples)) : 0.0f;
+        e->sample_weight[s] = w * loss_scale(e);
     }
-    return e->host_row_weight;
+    return e->sample_weight;
 }
 
-clt_mpt_batch clt_engine_microbatch(clt_engine *e, const clt_engine_batch *b, int64_t mine, int64_t at,
-                                    int64_t n) {
-    int64_t skip = (at - mine) * e->seq;
-    return (clt_mpt_batch){.samples = n,
-                           .tokens = b->tokens + skip,
-                           .targets = b->labels + skip,
-                           .seq_ids = b->seq_ids ? b->seq_ids + skip : NULL,
-                           .weight = b->targets ? (float)(1.0 / (double)b->targets) * loss_scale(e) : 0.0f,
-                           .first_sample = at,
-                           .seed = (uint64_t)e->cfg->seed,
-                           .sample_loss = {e->results, LOSSES + (uint64_t)(at - mine)}};
+clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, int64_t n, clt_batch *mb) {
+    const double targets = (double)b->global_targets;
+    *mb = clt_batch_slice(&e->layout, b, at, n);
+    return (clt_model_pass){.batch = mb,
+                            .weight = targets > 0 ? (float)(1.0 / targets) * loss_scale(e) : 0.0f,
+                            .seed = (uint64_t)e->plan->seed,
+                            .sample_loss = {e->results, LOSSES + (uint64_t)at}};
 }
 
-clt_status clt_engine_run_lane(clt_engine *e, const clt_engine_batch *b, int64_t step, int lane,
+clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, int lane,
                                const clt_slab *grads) {
-    int64_t mine, end, first = clt_lane_sample_begin(b->samples, e->lanes, lane);
-    int64_t last = clt_lane_sample_begin(b->samples, e->lanes, lane + 1);
-    clt_engine_share(e, b->samples, &mine, &end);
-    for (int64_t at = first; at < last; at += e->microbatch) {
-        int64_t n = CLT_MIN(e->microbatch, last - at);
+    const int64_t first = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane) - b->first;
+    const int64_t last = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane + 1) - b->first;
+    for (int64_t at = first; at < last; at += e->plan->microbatch) {
+        clt_batch mb;
+        const int64_t n = CLT_MIN(e->plan->microbatch, last - at);
         if (clt_group_stop_asked(e->group)) return CLT_STOPPED;
-        clt_mpt_batch mb = clt_engine_microbatch(e, b, mine, at, n);
-        mb.row_weight = row_weights(e, b, mb.targets, n);
-        mb.step = (uint64_t)step;
-        mb.dropout = true;
-        mb.lane_first = at == first;
-        mb.lane_last = at + n == last;
-        mb.grads = grads;
-        CLT_TRY(clt_mpt_train(e->model, &mb));
+        clt_model_pass pass = clt_engine_pass(e, b, at, n, &mb);
+        pass.sample_weight = sample_weights(e, &mb);
+        pass.step = (uint64_t)step;
+        pass.dropout = true;
+        pass.lane_first = at == first;
+        pass.lane_last = at + n == last;
+        pass.grads = grads;
+        CLT_TRY(clt_model_train(e->model, &pass));
     }
     return CLT_OK;
 }
 
-static clt_status run_lanes(clt_engine *e, const clt_engine_batch *b, int64_t step) {
+static clt_status run_lanes(clt_engine *e, const clt_batch *b, int64_t step) {
     clt_lane_stack_begin(e->stack);
     for (int lane = e->first_lane; lane < e->last_lane; lane++) {
-        bool empty = clt_lane_sample_begin(b->samples, e->lanes, lane) ==
-                     clt_lane_sample_begin(b->samples, e->lanes, lane + 1);
+        bool empty = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane) ==
+                     clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane + 1);
         if (!empty) CLT_TRY(clt_engine_run_lane(e, b, step, lane, clt_lane_stack_slab(e->stack)));
         CLT_TRY(clt_lane_stack_push(e->stack, empty));
     }
@@ -187,20 +181,15 @@ clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
 /* --- queueing a step, and looking at it --- */
 
 /* Remembers what the results will mean, and asks for them. */
-static clt_status ask(clt_engine *e, const clt_engine_batch *b) {
+static clt_status ask(clt_engine *e, const clt_batch *b) {
     clt_engine_pending *p = &e->pending[e->n_pending];
-    int64_t first, last;
-    clt_engine_share(e, b->samples, &first, &last);
-    p->samples = b->samples;
-    p->mine = last - first;
-    p->count = b->targets;
+    p->samples = b->global_samples;
+    p->mine = b->samples;
+    p->count = b->global_targets;
     if (!e->cfg->accumulate_on_tokens) {
-        p->count = b->samples;
+        p->count = b->global_samples;
         p->targets = clt_realloc(p->targets, (size_t)CLT_MAX(p->mine, 1) * sizeof *p->targets);
-        for (int64_t s = 0; s < p->mine; s++) {
-            p->targets[s] = 0;
-            for (int64_t t = 0; t < e->seq; t++) p->targets[s] += b->labels[s * e->seq + t] >= 0;
-        }
+        if (p->mine) memcpy(p->targets, b->sample_targets, (size_t)p->mine * sizeof *p->targets);
     }
     CLT_TRY(clt_buffer_read_begin(e->results, 0, (size_t)(LOSSES + p->mine) * 4, &p->read));
     e->n_pending++;
@@ -263,44 +252,48 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
 }
 
 /* The host looks at the step before its update, with the judge. */
-static clt_status judged(clt_engine *e, const clt_engine_batch *b, clt_slab *total, int64_t step,
-                         double alpha) {
+static clt_status judged(clt_engine *e, const clt_engine_step_params *p, clt_slab *total) {
     clt_engine_result *r = &e->judged;
-    CLT_TRY(ask(e, b));
+    CLT_TRY(ask(e, p->batch));
     CLT_TRY(look(e, r));
     e->has_judged = true;
     if (!r->finite || r->skipped) return CLT_OK;
     r->refused = !e->judge(e->judge_ctx, r);
-    return r->refused ? CLT_OK : update(e, total, step, alpha);
+    return r->refused ? CLT_OK : update(e, total, p->step, p->alpha);
 }
 
-clt_status clt_engine_launch(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
-                             bool *given_up) {
+/* All lanes of this rank, and their sum over all ranks in *total; NULL: a rank has given the step up. */
+static clt_status sum_gradients(clt_engine *e, const clt_engine_step_params *p, clt_slab **total) {
     int n;
-    int64_t first, last;
-    if (e->n_pending == MOST_PENDING || e->has_judged)
-        return clt_error(CLT_FAIL, "step %lld: too many steps are queued already; this is a bug",
-                         (long long)step);
-    clt_group_note(e->group, step, "forward and backward");
+    *total = NULL;
+    clt_group_note(e->group, p->step, "forward and backward");
     clt_ops_let_stop(e->ops, true); /* all ranks give the step up then */
-    clt_status st = run_lanes(e, b, step);
+    clt_status st = run_lanes(e, p->batch, p->step);
     clt_ops_let_stop(e->ops, false);
     if (st != CLT_OK && st != CLT_STOPPED) return st;
-    clt_engine_share(e, b->samples, &first, &last);
-    if (st == CLT_OK) CLT_TRY(guard(e, last - first, b->spoilt));
+    if (st == CLT_OK) CLT_TRY(guard(e, p->batch->samples, p->spoilt));
     const clt_lane_sum *sums = clt_lane_stack_sums(e->stack, &n);
-    clt_slab *total = clt_lane_stack_total(e->stack);
-    clt_group_note(e->group, step, "gradient reduction");
-    st = clt_group_reduce(e->reduce, sums, st == CLT_STOPPED ? -1 : n, total);
-    *given_up = st == CLT_STOPPED;
+    clt_slab *sum = clt_lane_stack_total(e->stack);
+    clt_group_note(e->group, p->step, "gradient reduction");
+    st = clt_group_reduce(e->reduce, sums, st == CLT_STOPPED ? -1 : n, sum);
+    if (st == CLT_OK) *total = sum;
+    return st == CLT_STOPPED ? CLT_OK : st;
+}
+
+clt_status clt_engine_launch(clt_engine *e, const clt_engine_step_params *p, bool *given_up) {
+    clt_slab *total;
+    if (e->n_pending == MOST_PENDING || e->has_judged)
+        return clt_error(CLT_FAIL, "step %lld: too many steps are queued already; this is a bug",
+                         (long long)p->step);
+    CLT_TRY(sum_gradients(e, p, &total));
+    *given_up = !total;
     if (*given_up) return CLT_OK;
-    CLT_TRY(st);
-    clt_group_note(e->group, step, "optimizer");
+    clt_group_note(e->group, p->step, "optimizer");
     CLT_TRY(clear_frozen(e, total));
     CLT_TRY(judge_gradient(e, total));
-    if (e->judge) return judged(e, b, total, step, alpha);
-    CLT_TRY(update(e, total, step, alpha));
-    return ask(e, b);
+    if (e->judge) return judged(e, p, total);
+    CLT_TRY(update(e, total, p->step, p->alpha));
+    return ask(e, p->batch);
 }
 
 clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out) {
@@ -310,10 +303,9 @@ clt_status clt_engine_collect(clt_engine *e, clt_engine_result *out) {
     return CLT_OK;
 }
 
-clt_status clt_engine_step(clt_engine *e, const clt_engine_batch *b, int64_t step, double alpha,
-                           clt_engine_result *out) {
+clt_status clt_engine_step(clt_engine *e, const clt_engine_step_params *p, clt_engine_result *out) {
     bool given_up;
-    CLT_TRY(clt_engine_launch(e, b, step, alpha, &given_up));
+    CLT_TRY(clt_engine_launch(e, p, &given_up));
     *out = (clt_engine_result){.given_up = given_up};
     return given_up ? CLT_OK : clt_engine_collect(e, out);
 }

@@ -4,11 +4,10 @@
 #include <string.h>
 
 #include "runtime/base/clt_dmath.h"
-#include "runtime/base/clt_json.h"
 #include "runtime/base/clt_philox.h"
 #include "runtime/checkpoint/clt_weight_source.h"
 #include "runtime/data/clt_tokenizer.h"
-#include "runtime/model/clt_mpt.h"
+#include "runtime/model/clt_model.h"
 #include "runtime/train/config/clt_yaml_tree.h"
 
 clt_generate_params clt_generate_params_default(void) {
@@ -85,33 +84,38 @@ int32_t clt_sample_token(const float *logits, int64_t vocab, double temperature,
     return chosen;
 }
 
-/* --- the model from a source --- */
+/* --- a model and its tokenizer --- */
 
-typedef struct {
+struct clt_generator {
     clt_device *dev;
     clt_ops *ops;
     clt_weight_source *src;
     clt_slab_table table;
     clt_slab *weights;
-    clt_mpt *model;
-    clt_mpt_config cfg;
+    clt_model *model;
+    clt_model_config *cfg;
+    clt_model_facts facts;
     clt_tokenizer *tok;
-} generator;
+    bool cache; /* the model keeps keys and values */
+};
 
-static clt_status read_config(generator *g) {
-    const char *text = clt_weight_source_model(g->src);
-    json_t *j = NULL;
-    if (!text)
-        return clt_error(CLT_BAD_DATA, "%s does not say what model it is (no config.json)",
-                         clt_weight_source_path(g->src));
-    CLT_TRY(clt_json_parse(text, strlen(text), 16, clt_weight_source_path(g->src), &j));
-    clt_status st = clt_mpt_config_from_json(j, true, NULL, NULL, &g->cfg);
-    json_decref(j);
-    return st;
+static clt_status read_config(clt_generator *g) {
+    const char *text = clt_weight_source_model(g->src), *path = clt_weight_source_path(g->src);
+    if (!text) return clt_error(CLT_BAD_DATA, "%s does not say what model it is (no config.json)", path);
+    CLT_TRY(clt_model_config_parse(text, true, path, &g->cfg));
+    g->facts = clt_model_get_facts(g->cfg);
+    return CLT_OK;
 }
 
-/* A checkpoint's run may have had token columns of a tokenizer that is not there: its model reads other ids.
- */
+/* The model may have been trained on token columns of a tokenizer that is not loaded: it reads other ids. */
+static void warn_of_name(const char *name) {
+    if (clt_tokenizer_known(name)) return;
+    clt_warn(
+        "this model was trained with tokenizer '%s', which is not loaded: the prompt and the text are taken "
+        "as bytes, which are other words to it",
+        name);
+}
+
 static void warn_of_tokenizer(const clt_weight_source *src) {
     const clt_ckpt_reader *checkpoint = clt_weight_source_checkpoint(src);
     const char *config = checkpoint ? clt_ckpt_state(checkpoint)->config : NULL;
@@ -120,93 +124,146 @@ static void warn_of_tokenizer(const clt_weight_source *src) {
     clt_error_quiet(true);
     if (clt_yaml_parse(config, strlen(config), clt_weight_source_path(src), &y) == CLT_OK) {
         const clt_yaml_node *name = clt_yaml_node_find(y, "tokenizer.name", NULL);
-        if (name && name->kind == CLT_YAML_SCALAR && !clt_tokenizer_known(name->text))
-            clt_warn("this model was trained with tokenizer '%s', which is not loaded: the prompt and the "
-                     "text are taken as bytes, which are other words to it",
-                     name->text);
+        if (name && name->kind == CLT_YAML_SCALAR) warn_of_name(name->text);
     }
     clt_error_quiet(false);
     clt_yaml_free(y);
 }
 
-static clt_status open_generator(generator *g, const clt_generate_params *p) {
+static clt_status open_tokenizer(clt_generator *g) {
+    CLT_TRY(clt_tokenizer_open("bytes", &g->tok));
+    if (clt_tokenizer_vocab_size(g->tok) > g->facts.vocab_size)
+        return clt_error(CLT_BAD_CONFIG,
+                         "the model has %lld tokens, too few for the byte tokenizer: text can be generated "
+                         "with models over bytes only for now",
+                         (long long)g->facts.vocab_size);
+    return CLT_OK;
+}
+
+static clt_status open_source(clt_generator *g, const char *source) {
     char *path = NULL;
-    CLT_TRY(clt_ckpt_resolve(NULL, p->source, &path));
+    CLT_TRY(clt_ckpt_resolve(NULL, source, &path));
     clt_status st = clt_weight_source_open(path, &g->src);
     clt_free(path);
     CLT_TRY(st);
     CLT_TRY(read_config(g));
-    CLT_TRY(clt_tokenizer_open("bytes", &g->tok));
     warn_of_tokenizer(g->src);
-    if (clt_tokenizer_vocab_size(g->tok) > g->cfg.vocab_size)
-        return clt_error(CLT_BAD_CONFIG,
-                         "the model has %lld tokens, too few for the byte tokenizer: text can be generated "
-                         "with models over bytes only for now",
-                         (long long)g->cfg.vocab_size);
+    return open_tokenizer(g);
+}
+
+static clt_status load_model(clt_generator *g, const char *device) {
     clt_device_params d = clt_device_params_default();
-    d.pattern = p->device;
+    d.pattern = device;
     d.need_exact = true;
     CLT_TRY(clt_device_open(&d, &g->dev));
     clt_ops_params o = clt_ops_params_default();
     CLT_TRY(clt_ops_create(g->dev, &o, &g->ops));
-    CLT_TRY(clt_mpt_table(&g->cfg, &g->table));
+    CLT_TRY(clt_model_table(g->cfg, &g->table));
     CLT_TRY(clt_slab_create(g->dev, &g->table, 0, "weights", &g->weights));
-    clt_ckpt_part part = {.role = "weight", .slab = g->weights};
+    const clt_ckpt_part part = {.role = "weight", .slab = g->weights};
+    clt_weight_source_use_names(g->src, &g->table, clt_model_hf_name, g->cfg);
     CLT_TRY(clt_weight_source_load(g->src, &g->table, &part, 1, NULL));
-    clt_mpt_shape shape = {.microbatch = 1, .seq = g->cfg.max_seq_len, .cache = !p->no_cache};
-    return clt_mpt_create(&g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
+    const clt_model_shape shape = {.microbatch = 1, .seq = g->facts.max_seq_len, .cache = g->cache};
+    return clt_model_create(g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
 }
 
-static void close_generator(generator *g) {
-    clt_mpt_destroy(g->model);
+static clt_status finish_open(clt_generator *g, clt_status st, clt_generator **out) {
+    if (st == CLT_OK)
+        *out = g;
+    else
+        clt_generator_close(g);
+    return st;
+}
+
+clt_status clt_generator_open(const char *source, const char *device, bool cache, clt_generator **out) {
+    clt_generator *g = clt_calloc(1, sizeof *g);
+    g->cache = cache;
+    clt_status st = open_source(g, source);
+    if (st == CLT_OK) st = load_model(g, device);
+    return finish_open(g, st, out);
+}
+
+clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out) {
+    clt_generator *g = clt_calloc(1, sizeof *g);
+    g->cache = true;
+    g->facts = clt_model_get_facts(cfg->model);
+    warn_of_name(cfg->tokenizer);
+    clt_status st = open_tokenizer(g);
+    if (st == CLT_OK) st = clt_engine_text_model(e, &g->model);
+    return finish_open(g, st, out);
+}
+
+void clt_generator_close(clt_generator *g) {
+    if (!g) return;
+    clt_model_destroy(g->model);
     clt_slab_destroy(g->weights);
     clt_slab_table_free(&g->table);
+    clt_model_config_free(g->cfg);
     clt_ops_destroy(g->ops);
     clt_device_close(g->dev);
     clt_weight_source_close(g->src);
     clt_tokenizer_close(g->tok);
+    clt_free(g);
 }
 
-static clt_status generate(generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
-    int64_t T = g->cfg.max_seq_len, V = g->cfg.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
-    size_t n = 0, bytes = strlen(p->prompt), most = clt_tokenizer_max_ids(g->tok, bytes) + 1;
-    int32_t *ids = clt_malloc((most + (size_t)p->max_new_tokens) * sizeof *ids);
-    float *logits = clt_malloc((size_t)V * sizeof *logits);
-    clt_status st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
-    if (st == CLT_OK && n == 0) ids[n++] = (int32_t)eos; /* an empty prompt starts a new document */
-    if (st == CLT_OK && !p->no_cache && (int64_t)n + p->max_new_tokens > T + 1)
-        clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
-                 "each token takes a pass over the whole text",
-                 (long long)T);
+/* --- text --- */
+
+/* A token's text to the caller. A model may have ids that are none of the tokenizer's: they are skipped, and
+ * the first one is told. */
+static clt_status emit(const clt_generator *g, int32_t id, bool *foreign, clt_text_fn out, void *ctx) {
+    clt_str text = {0};
+    clt_status st = CLT_OK;
+    if (id < clt_tokenizer_vocab_size(g->tok)) {
+        st = clt_tokenizer_decode(g->tok, &id, 1, &text);
+    } else if (!*foreign) {
+        *foreign = true;
+        clt_warn("token %d of the model is none of the byte tokenizer's and is left out of the text: is "
+                 "this a model over bytes?",
+                 id);
+    }
+    if (text.s) out(ctx, text.s, text.len);
+    clt_str_free(&text);
+    return st;
+}
+
+/* Continues ids[n] until the end; logits [V] is the caller's. */
+static clt_status extend(clt_generator *g, const clt_generate_params *p, int32_t *ids, size_t n,
+                         float *logits, clt_text_fn out, void *ctx) {
+    const int64_t T = g->facts.max_seq_len, V = g->facts.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
     bool foreign = false;
-    for (int64_t i = 0; st == CLT_OK && i < p->max_new_tokens; i++) {
-        int64_t len = CLT_MIN((int64_t)n, T);
-        st = clt_mpt_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits);
-        if (st != CLT_OK) break;
+    for (int64_t i = 0; i < p->max_new_tokens; i++) {
+        const int64_t len = CLT_MIN((int64_t)n, T);
+        CLT_TRY(clt_model_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits));
         int32_t id = clt_sample_token(logits, V, p->temperature, p->top_k, (uint64_t)p->seed, n);
         if (id == eos && p->stop_at_eos) break;
         ids[n++] = id;
-        clt_str text = {0};
-        if (id < clt_tokenizer_vocab_size(g->tok)) {
-            st = clt_tokenizer_decode(g->tok, &id, 1, &text);
-        } else if (!foreign) {
-            foreign = true;
-            clt_warn("token %d of the model is none of the byte tokenizer's and is left out of the text: is "
-                     "this a model over bytes?",
-                     id);
-        }
-        if (text.s) out(ctx, text.s, text.len);
-        clt_str_free(&text);
+        CLT_TRY(emit(g, id, &foreign, out, ctx));
     }
+    return CLT_OK;
+}
+
+clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
+    const int64_t T = g->facts.max_seq_len;
+    size_t n = 0, bytes = strlen(p->prompt), most = clt_tokenizer_max_ids(g->tok, bytes) + 1;
+    int32_t *ids = clt_malloc((most + (size_t)p->max_new_tokens) * sizeof *ids);
+    float *logits = clt_malloc((size_t)g->facts.vocab_size * sizeof *logits);
+    clt_status st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
+    /* An empty prompt starts a new document. */
+    if (st == CLT_OK && n == 0) ids[n++] = (int32_t)clt_tokenizer_eos_id(g->tok);
+    if (st == CLT_OK && g->cache && (int64_t)n + p->max_new_tokens > T + 1)
+        clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
+                 "each token takes a pass over the whole text",
+                 (long long)T);
+    if (st == CLT_OK) st = extend(g, p, ids, n, logits, out, ctx);
     clt_free(ids);
     clt_free(logits);
     return st;
 }
 
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx) {
-    generator g = {0};
-    clt_status st = open_generator(&g, p);
-    if (st == CLT_OK) st = generate(&g, p, out, ctx);
-    close_generator(&g);
+    clt_generator *g;
+    CLT_TRY(clt_generator_open(p->source, p->device, !p->no_cache, &g));
+    clt_status st = clt_generator_run(g, p, out, ctx);
+    clt_generator_close(g);
     return st;
 }

@@ -4,7 +4,7 @@
 #ifndef CLT_GENERATE_H
 #define CLT_GENERATE_H
 
-#include "runtime/base/clt_base.h"
+#include "runtime/train/engine/clt_engine.h"
 
 typedef struct {
     const char *source; /* checkpoint, folder of checkpoints, or Hugging Face folder */
@@ -22,9 +22,20 @@ clt_generate_params clt_generate_params_default(void); /* 128 tokens, temperatur
 /* Called with each piece of text as it comes. */
 typedef void (*clt_text_fn)(void *ctx, const char *text, size_t bytes);
 
-/* The prompt is not repeated. Keys and values of the text are kept on the device (clt_mpt_shape.cache). A
- * context longer than the model's max_seq_len loses its beginning; then they serve no longer, since every
- * position has moved. */
+typedef struct clt_generator clt_generator;
+/* The model of a checkpoint, a folder of checkpoints or a Hugging Face folder, on a device of its own
+ * (pattern or NULL), in fp32 and exact numerics. With `cache` keys and values of the text are kept on the
+ * device. */
+clt_status clt_generator_open(const char *source, const char *device, bool cache, clt_generator **out);
+/* With the weights of an engine, which it borrows, as they are at each call. */
+clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out);
+void clt_generator_close(clt_generator *g); /* NULL is allowed */
+/* Continues p->prompt, which is not repeated; p->source, device and no_cache are not looked at. A context
+ * longer than the model's max_seq_len loses its beginning; then kept keys and values serve no longer, since
+ * every position has moved. */
+clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx);
+
+/* Opens, runs once, closes. */
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx);
 
 /* One draw from logits [vocab]: softmax with temperature over the top_k largest (ties: the lower ids),

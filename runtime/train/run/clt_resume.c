@@ -40,61 +40,56 @@ static clt_status check_lanes(const char *path, int64_t lanes) {
                      (long long)lanes, CLT_MOST_LANES);
 }
 
-static clt_status adopt(clt_run *r, const char *path) {
-    clt_ckpt_reader *reader;
-    CLT_TRY(clt_ckpt_open(path, &reader));
-    const clt_checkpoint_state *s = clt_ckpt_state(reader);
-    clt_config *c = r->cfg;
-    clt_status st = check_optimizer(c, path, s->optimizer);
-    if (st == CLT_OK) st = check_lanes(path, s->lanes);
-    if (st != CLT_OK) {
-        clt_ckpt_close(reader);
-        return st;
-    }
-    keep("seed", s->seed, &c->seed);
-    keep("cltrain.exact_lanes", s->lanes, &c->exact_lanes);
-    if (c->train.local) {
-        if (c->train.shuffle)
-            keep("train_loader.dataset.shuffle_seed", s->shuffle_seed, &c->train.shuffle_seed);
-        c->train.num_canonical_nodes = s->num_canonical_nodes;
-    }
-    r->now = (clt_timestamp){.epoch = s->epoch,
-                             .batch = s->batch,
-                             .sample = s->sample,
-                             .token = s->token,
-                             .batch_in_epoch = s->batch_in_epoch,
-                             .sample_in_epoch = s->sample_in_epoch,
-                             .token_in_epoch = s->token_in_epoch,
-                             .wall_seconds = s->train_seconds};
-    r->optimizer_step = s->optimizer_step;
-    r->last_loss = s->loss;
+/* What the run keeps for life, from the checkpoint. */
+static void keep_for_life(const clt_config *c, const clt_checkpoint_state *s, clt_plan *p) {
+    keep("seed", s->seed, &p->seed);
+    keep("cltrain.exact_lanes", s->lanes, &p->exact_lanes);
+    if (!c->train.local) return;
+    if (c->train.shuffle) keep("train_loader.dataset.shuffle_seed", s->shuffle_seed, &p->shuffle_seed);
+    p->canonical_nodes = s->num_canonical_nodes;
+}
+
+static clt_status take_state(clt_run *r, const char *path, const clt_checkpoint_state *s) {
+    CLT_TRY(check_optimizer(r->cfg, path, s->optimizer));
+    CLT_TRY(check_lanes(path, s->lanes));
+    keep_for_life(r->cfg, s, &r->plan);
+    r->progress.now = (clt_timestamp){.epoch = s->epoch,
+                                      .batch = s->batch,
+                                      .sample = s->sample,
+                                      .token = s->token,
+                                      .batch_in_epoch = s->batch_in_epoch,
+                                      .sample_in_epoch = s->sample_in_epoch,
+                                      .token_in_epoch = s->token_in_epoch,
+                                      .wall_seconds = s->train_seconds};
+    r->progress.optimizer_step = s->optimizer_step;
+    r->progress.loss = s->loss;
     clt_run_leg_take(&r->leg, s);
     clt_run_take_numbers(r, s);
     clt_run_remember_writer(r, s);
-    clt_ckpt_close(reader);
-    return clt_config_check_run(c, clt_group_size(r->group));
+    return clt_plan_divide(r->cfg, &r->plan);
 }
 
-clt_status clt_run_find_start(clt_run *r, char **path, bool *resume) {
+static clt_status adopt(clt_run *r, const char *path) {
+    clt_ckpt_reader *reader;
+    CLT_TRY(clt_ckpt_open(path, &reader));
+    clt_status st = take_state(r, path, clt_ckpt_state(reader));
+    clt_ckpt_close(reader);
+    return st;
+}
+
+clt_status clt_run_find_start(clt_run *r) {
     const clt_config *c = r->cfg;
-    char *found = NULL;
-    *resume = false;
-    if (c->save_folder && c->autoresume) CLT_TRY(clt_ckpt_find_newest(r->group, c->save_folder, &found));
-    if (found) {
-        *resume = r->autoresumed = true;
+    clt_run_origin *o = &r->origin;
+    if (c->save_folder && c->autoresume) CLT_TRY(clt_ckpt_find_newest(r->group, c->save_folder, &o->path));
+    if (o->path) {
+        o->resumed = o->autoresumed = true;
     } else if (c->load_path) {
-        CLT_TRY(clt_ckpt_resolve(r->group, c->load_path, &found));
-        char *manifest = clt_path_join(found, "manifest.json");
-        *resume = clt_io_is_file(manifest) && !c->load_weights_only;
+        CLT_TRY(clt_ckpt_resolve(r->group, c->load_path, &o->path));
+        char *manifest = clt_path_join(o->path, "manifest.json");
+        o->resumed = clt_io_is_file(manifest) && !c->load_weights_only;
         clt_free(manifest);
     }
-    clt_status st = found && *resume ? adopt(r, found) : CLT_OK;
-    if (st != CLT_OK) {
-        clt_free(found);
-        return st;
-    }
-    *path = found;
-    return CLT_OK;
+    return o->resumed ? adopt(r, o->path) : CLT_OK;
 }
 
 /* A checkpoint of weights alone (save_weights_only) can be started from, not resumed. */
@@ -120,6 +115,8 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
                               .loose = !c->load_strict_model_weights};
     const clt_load_options *opt = own ? NULL : &given;
     clt_status st = clt_weight_source_open(path, &src);
+    if (st == CLT_OK)
+        clt_weight_source_use_names(src, clt_engine_table(r->engine), clt_model_hf_name, c->model);
     if (st == CLT_OK && resume) st = check_complete(r, src, opt);
     if (st == CLT_OK)
         st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, opt);
@@ -138,7 +135,7 @@ static bool snapshot_fits(const clt_run *r, int parts) {
         (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group) * local;
     double memory = (double)clt_host_memory();
     bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
-    double run = cpu ? (double)r->memory.total * local : 0;
+    double run = cpu ? (double)r->plan.memory.total * local : 0;
     return share < memory / 4 && share + run < usable * memory;
 }
 
@@ -146,8 +143,8 @@ clt_status clt_run_create_writer(clt_run *r) {
     const clt_config *c = r->cfg;
     clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
     p.group = r->group;
-    p.folder = r->folder;
-    p.run_id = r->run_id;
+    p.folder = r->files.folder;
+    p.run_id = r->files.run_id;
     p.table = clt_engine_table(r->engine);
     p.parts = clt_engine_parts(r->engine, &p.part_count);
     if (c->save_weights_only) p.part_count = 1;
@@ -157,16 +154,16 @@ clt_status clt_run_create_writer(clt_run *r) {
     int64_t at_once = !snapshot_fits(r, p.part_count); /* ranks write alike */
     CLT_TRY(clt_group_max_i64(r->group, &at_once, 1));
     p.snapshot = !at_once;
-    return clt_ckpt_writer_create(&p, &r->writer);
+    return clt_ckpt_writer_create(&p, &r->saves.writer);
 }
 
 static void tell_failure(clt_run *r) {
-    r->saves_failed++;
-    clt_sinks_event(r->sinks, "checkpoint_failed", r->save.batch, NULL);
+    r->saves.failures++;
+    clt_sinks_event(r->sinks, "checkpoint_failed", r->saves.pending.batch, NULL);
     clt_warn("training goes on without a checkpoint of batch %lld (failed saves so far: %lld)",
-             (long long)r->save.batch, (long long)r->saves_failed);
-    clt_free(r->save.name);
-    r->save.name = NULL;
+             (long long)r->saves.pending.batch, (long long)r->saves.failures);
+    clt_free(r->saves.pending.name);
+    r->saves.pending.name = NULL;
     clt_group_agree(r->group, CLT_OK); /* that the run goes on: a rank that fails alone now ends the job */
 }
 
@@ -175,47 +172,47 @@ clt_status clt_run_save_begin(clt_run *r) {
     const clt_config *c = r->cfg;
     clt_str config = {0};
     clt_config_print(c, false, &config);
-    json_t *model = clt_mpt_config_to_json(&c->model);
+    json_t *model = clt_model_config_to_json(c->model);
     char *model_text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT),
-         *name = clt_config_expand(c, c->save_filename, &r->now);
+         *name = clt_config_expand(c, c->save_filename, &r->progress.now);
     clt_checkpoint_state s = clt_checkpoint_state_default();
     clt_ckpt_number *numbers = NULL;
     clt_strv names = {0};
     s.number_count = clt_run_numbers(r, &numbers, &names);
     s.numbers = numbers;
     char *variants = clt_variants_used(r->ops);
-    s.epoch = r->now.epoch;
-    s.batch = r->now.batch;
-    s.sample = r->now.sample;
-    s.token = r->now.token;
-    s.batch_in_epoch = r->now.batch_in_epoch;
-    s.sample_in_epoch = s.data_sample_in_epoch = r->now.sample_in_epoch;
-    s.token_in_epoch = r->now.token_in_epoch;
-    s.data_epoch = r->now.epoch;
-    s.train_seconds = r->now.wall_seconds;
+    s.epoch = r->progress.now.epoch;
+    s.batch = r->progress.now.batch;
+    s.sample = r->progress.now.sample;
+    s.token = r->progress.now.token;
+    s.batch_in_epoch = r->progress.now.batch_in_epoch;
+    s.sample_in_epoch = s.data_sample_in_epoch = r->progress.now.sample_in_epoch;
+    s.token_in_epoch = r->progress.now.token_in_epoch;
+    s.data_epoch = r->progress.now.epoch;
+    s.train_seconds = r->progress.now.wall_seconds;
     s.num_canonical_nodes = clt_loader_canonical_nodes(r->train);
-    s.shuffle_seed = c->train.shuffle_seed;
+    s.shuffle_seed = r->plan.shuffle_seed;
     s.initial_physical_nodes = 1;
-    s.seed = c->seed;
-    s.lanes = c->exact_lanes;
-    s.optimizer_step = r->optimizer_step;
-    s.loss = r->last_loss;
+    s.seed = r->plan.seed;
+    s.lanes = r->plan.exact_lanes;
+    s.optimizer_step = r->progress.optimizer_step;
+    s.loss = r->progress.loss;
     s.optimizer = optimizer_name(c);
     s.run_name = c->run_name;
     s.model = model_text;
     s.config = config.s;
-    s.ranks = r->here.ranks;
-    s.device = r->here.device;
-    s.driver = r->here.driver;
-    s.version = r->here.version;
-    s.numerics = r->here.numerics;
+    s.ranks = r->origin.here.ranks;
+    s.device = r->origin.here.device;
+    s.driver = r->origin.here.driver;
+    s.version = r->origin.here.version;
+    s.numerics = r->origin.here.numerics;
     s.variants = variants;
-    clt_group_note(r->group, r->now.batch, "saving a checkpoint");
-    r->save = (clt_run_saving){.name = name, .batch = r->now.batch, .start = clt_now()};
-    clt_status st = clt_ckpt_save_begin(r->writer, name, &s);
-    r->save.active = st == CLT_OK;
-    r->save_failed = st != CLT_OK;
-    r->save.stall = clt_now() - r->save.start;
+    clt_group_note(r->group, r->progress.now.batch, "saving a checkpoint");
+    r->saves.pending = (clt_run_saving){.name = name, .batch = r->progress.now.batch, .start = clt_now()};
+    clt_status st = clt_ckpt_save_begin(r->saves.writer, name, &s);
+    r->saves.pending.active = st == CLT_OK;
+    r->saves.failed = st != CLT_OK;
+    r->saves.pending.stall = clt_now() - r->saves.pending.start;
     clt_free(numbers);
     clt_strv_free(&names);
     json_decref(model);
@@ -229,35 +226,36 @@ clt_status clt_run_save_begin(clt_run *r) {
 
 void clt_run_save_finish(clt_run *r) {
     char seconds[32];
-    if (!r->save.active) return;
-    clt_group_note(r->group, r->save.batch, "saving a checkpoint");
+    if (!r->saves.pending.active) return;
+    clt_group_note(r->group, r->saves.pending.batch, "saving a checkpoint");
     double start = clt_now();
     r->guards.disturbed = true;
-    clt_status st = clt_ckpt_save_finish(r->writer);
-    r->save.stall += clt_now() - start;
-    r->save.active = false;
-    r->save_failed = st != CLT_OK;
+    clt_status st = clt_ckpt_save_finish(r->saves.writer);
+    r->saves.pending.stall += clt_now() - start;
+    r->saves.pending.active = false;
+    r->saves.failed = st != CLT_OK;
     if (st != CLT_OK) {
         tell_failure(r);
         return;
     }
-    double took = clt_now() - r->save.start;
-    r->saved = r->save.batch;
+    double took = clt_now() - r->saves.pending.start;
+    r->saves.newest = r->saves.pending.batch;
     r->stop.save = CLT_MAX(r->stop.save, took);
-    clt_info("checkpoint saved: %s/%s (%s)", r->folder, r->save.name, clt_human_seconds(took, seconds));
+    clt_info("checkpoint saved: %s/%s (%s)", r->files.folder, r->saves.pending.name,
+             clt_human_seconds(took, seconds));
     clt_str fields = {0};
     clt_str_add(&fields, "\"name\":");
-    clt_json_escape(&fields, r->save.name);
-    clt_str_addf(&fields, ",\"seconds\":%.3f,\"stall_seconds\":%.4f", took, r->save.stall);
-    clt_sinks_event(r->sinks, "checkpoint", r->save.batch, fields.s);
+    clt_json_escape(&fields, r->saves.pending.name);
+    clt_str_addf(&fields, ",\"seconds\":%.3f,\"stall_seconds\":%.4f", took, r->saves.pending.stall);
+    clt_sinks_event(r->sinks, "checkpoint", r->saves.pending.batch, fields.s);
     clt_str_free(&fields);
-    clt_free(r->save.name);
-    r->save.name = NULL;
+    clt_free(r->saves.pending.name);
+    r->saves.pending.name = NULL;
 }
 
 clt_status clt_run_save_poll(clt_run *r) {
-    if (!r->save.active) return CLT_OK;
-    int64_t busy = !clt_ckpt_save_ready(r->writer);
+    if (!r->saves.pending.active) return CLT_OK;
+    int64_t busy = !clt_ckpt_save_ready(r->saves.writer);
     CLT_TRY(clt_group_max_i64(r->group, &busy, 1));
     if (!busy) clt_run_save_finish(r);
     return CLT_OK;
@@ -269,7 +267,7 @@ void clt_run_save(clt_run *r) {
 
 clt_status clt_run_save_last(clt_run *r) {
     clt_run_save_finish(r);
-    if (!r->writer || r->saved == r->now.batch) return CLT_OK;
+    if (!r->saves.writer || r->saves.newest == r->progress.now.batch) return CLT_OK;
     CLT_TRY(clt_run_check_replicas(r));
     clt_run_save(r);
     return CLT_OK;

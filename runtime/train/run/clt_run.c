@@ -1,5 +1,6 @@
 #include "runtime/train/run/clt_run.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "runtime/base/clt_options.h"
@@ -13,7 +14,7 @@ static char *device_pattern(const clt_config *c, const clt_run_options *opt) {
     return b.s;
 }
 
-static clt_status open_device(clt_run *r) {
+clt_status clt_run_open_device(clt_run *r) {
     char *pattern = device_pattern(r->cfg, r->opt);
     clt_device_params p = clt_device_params_default();
     p.pattern = pattern;
@@ -34,25 +35,29 @@ static clt_status open_device(clt_run *r) {
     return CLT_OK;
 }
 
-clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options *opt) {
-    r->opt = opt;
-    r->cfg = clt_memdup(cfg, sizeof *cfg);
-    CLT_TRY(clt_group_create(cfg->dist_timeout, &r->group));
-    CLT_TRY(clt_group_agree(r->group, clt_config_check_run(cfg, clt_group_size(r->group))));
-    const bool writes = clt_group_rank(r->group) == 0; /* the trace */
-    CLT_TRY(clt_group_agree(r->group, writes ? clt_options_look_at_file("--trace", opt->trace) : CLT_OK));
-    CLT_TRY(clt_run_id(r->group, r->run_id));
-    CLT_TRY(open_device(r));
+clt_status clt_run_open_ops(clt_run *r) {
     clt_ops_params p = clt_ops_params_default();
-    p.numerics = cfg->numerics;
-    p.tune = cfg->tune;
+    p.numerics = r->cfg->numerics;
+    p.tune = r->cfg->tune;
     return clt_group_agree(r->group, clt_ops_create(r->dev, &p, &r->ops));
 }
 
+clt_status clt_run_join(clt_run *r) {
+    r->progress.loss = NAN;
+    r->origin.scale = clt_loss_scale_default();
+    CLT_TRY(clt_group_create(r->cfg->dist_timeout, &r->group));
+    const int ranks = clt_group_size(r->group);
+    const bool writes = clt_group_rank(r->group) == 0; /* the trace */
+    r->plan = clt_plan_begin(r->cfg, ranks);
+    CLT_TRY(clt_group_agree(r->group, clt_config_check_run(r->cfg, ranks)));
+    CLT_TRY(clt_group_agree(r->group, writes ? clt_options_look_at_file("--trace", r->opt->trace) : CLT_OK));
+    return clt_run_id(r->group, r->files.run_id);
+}
+
 void clt_run_close(clt_run *r) {
-    clt_ckpt_writer_destroy(r->writer);
-    clt_free(r->save.name);
-    clt_trace_destroy(r->trace);
+    clt_ckpt_writer_destroy(r->saves.writer);
+    clt_free(r->saves.pending.name);
+    clt_trace_destroy(r->tracing.trace);
     clt_run_guard_destroy(r);
     clt_sinks_destroy(r->sinks);
     clt_engine_destroy(r->engine);
@@ -61,17 +66,17 @@ void clt_run_close(clt_run *r) {
     clt_free(r->evals);
     clt_ops_destroy(r->ops);
     clt_device_close(r->dev);
-    clt_run_lock_release(r->lock);
+    clt_run_lock_release(r->files.lock);
     clt_group_destroy(r->group);
     clt_log_set_file(NULL);
-    if (r->log) fclose(r->log);
-    for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queued[i].arrays);
-    clt_free(r->folder);
-    clt_file_close(r->sample_log);
-    clt_free(r->lanes_per_rank);
-    clt_run_place_free(&r->here);
-    clt_run_place_free(&r->writer_was);
-    clt_free(r->cfg);
+    if (r->files.log) fclose(r->files.log);
+    for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queue.step[i].arrays);
+    clt_free(r->files.folder);
+    clt_file_close(r->files.samples);
+    clt_plan_free(&r->plan);
+    clt_run_place_free(&r->origin.here);
+    clt_run_place_free(&r->origin.writer);
+    clt_free(r->origin.path);
 }
 
 bool clt_run_epoch_over(const clt_run *r, int64_t sample_in_epoch, int64_t batch_in_epoch) {
@@ -83,21 +88,23 @@ bool clt_run_epoch_over(const clt_run *r, int64_t sample_in_epoch, int64_t batch
 
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
                                clt_loader **out) {
+    const clt_model_facts model = clt_model_get_facts(r->cfg->model);
     clt_loader_params p;
     clt_loader_params_default(&p);
     p.local = l->local;
     p.remote = l->remote;
     p.split = l->split;
     p.max_seq_len = r->cfg->max_seq_len;
-    p.vocab_size = r->cfg->model.vocab_size;
+    p.vocab_size = model.vocab_size;
     p.tokenizer = r->cfg->tokenizer;
     p.token_encoding_type = l->token_encoding_type;
     p.validate_hash = l->validate_hash;
     p.eval = eval;
     p.shuffle = l->shuffle;
     p.shuffle_algo = l->shuffle_algo;
-    p.shuffle_seed = (uint64_t)l->shuffle_seed;
-    p.num_canonical_nodes = l->num_canonical_nodes;
+    /* Of the training data a checkpoint may have said otherwise. */
+    p.shuffle_seed = (uint64_t)(eval ? l->shuffle_seed : r->plan.shuffle_seed);
+    p.num_canonical_nodes = eval ? l->num_canonical_nodes : r->plan.canonical_nodes;
     p.shuffle_block_size = l->shuffle_block_size;
     p.eos_token_id = l->eos_token_id;
     p.bos_token_id = l->bos_token_id;
@@ -109,7 +116,7 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
             "the evaluation data '%s' has %lld samples, fewer than a batch of %lld, and drop_last "
             "leaves that out: set drop_last: false",
             l->label, (long long)clt_loader_num_samples(*out), (long long)max_rows);
-    if (st == CLT_OK && r->cfg->model.attn_uses_sequence_id && !clt_loader_has_seq_ids(*out))
+    if (st == CLT_OK && model.seq_ids && !clt_loader_layout(*out)->field[CLT_TEXT_SEQ_IDS].bytes)
         return clt_error(CLT_BAD_CONFIG,
                          "model.attn_config.attn_uses_sequence_id needs eos_token_id or bos_token_id in "
                          "the loader's dataset section");

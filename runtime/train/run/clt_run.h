@@ -1,28 +1,77 @@
-/* clt_run: the parts of a run on this rank, opened in order and closed in reverse: group, device, operations,
- * data, engine, sinks. Shared by training and evaluation; not for other folders. */
+/* clt_run: a run on this rank: what it is made of, grouped by what it is for, and the parts of it that the
+ * files of this folder implement. Shared by training, evaluation and the library; not for other folders.
+ *
+ * A run is opened by a list of named phases (clt_run_start.c), trains in a loop (clt_run_loop.c) whose steps
+ * are queued and collected (clt_run_step.c), and is closed in reverse order (clt_run.c). */
 #ifndef CLT_RUN_H
 #define CLT_RUN_H
 
 #include "runtime/data/clt_loader.h"
 #include "runtime/train/engine/clt_engine.h"
-#include "runtime/train/run/clt_run_leg.h"
 #include "runtime/train/run/clt_guard.h"
+#include "runtime/train/run/clt_run_leg.h"
 #include "runtime/train/run/clt_sink.h"
 #include "runtime/train/run/clt_trace.h"
 #include "runtime/train/run/clt_trainer.h"
 
-enum { CLT_RUN_AHEAD = 2 }; /* steps that may be queued */
+enum {
+    CLT_RUN_AHEAD = 2,  /* steps that may be queued */
+    CLT_RUN_CHECKS = 8, /* batches that are evaluated again at most */
+    CLT_HOST_BYTES = 64
+};
+
+/* --- state, by what it is for --- */
+
+/* The run's folder, and what is written there while it runs. */
+typedef struct {
+    char *folder;
+    FILE *log;
+    clt_run_lock *lock;
+    char run_id[CLT_RUN_ID_BYTES];
+    clt_file *samples; /* train --log-samples */
+} clt_run_files;
+
+/* What is done so far, and what decides when something is due. */
+typedef struct {
+    clt_timestamp now;
+    int64_t optimizer_step, first_step; /* the last one done; the first one of this process */
+    int64_t last_samples, last_tokens;  /* of the batch before `now` */
+    int64_t start_batch;
+    bool begun;        /* the first step was asked for */
+    int64_t evaluated; /* batch that was evaluated last, -1: none */
+    double loss;       /* of the last finished step; NaN: none */
+    int64_t batches_per_epoch;
+    clt_schedule schedule;
+    clt_time eval_every, save_every; /* resolved */
+} clt_run_progress;
 
 /* A step that was queued and not looked at yet. */
 typedef struct {
     clt_timestamp before, after;
     double lr;
     int64_t tokens, step;
-    clt_engine_batch batch;
-    int32_t *arrays; /* what batch points into while steps are queued ahead */
+    clt_batch batch;
+    void *arrays; /* what batch points into while steps are queued ahead */
 } clt_run_step;
 
-enum { CLT_RUN_CHECKS = 8 }; /* batches that are evaluated again at most */
+/* Steps under way. */
+typedef struct {
+    bool ahead;                       /* steps are queued before the one before was looked at */
+    clt_run_step step[CLT_RUN_AHEAD]; /* oldest first; progress.now is the time after the last of them */
+    int n;
+    double mark; /* clt_now() when the last step was collected, or the first one queued */
+} clt_run_queue;
+
+/* Speed. */
+typedef struct {
+    double eval_seconds, step_seconds;
+    double peak_flops;
+    bool matrix_peak; /* peak_flops is of matrix units */
+    struct {
+        double flops, seconds;
+        int steps;
+    } worked; /* since peak_flops was looked at */
+} clt_run_pace;
 
 /* Who trains, or has written a checkpoint. Texts are owned; variants and config may be NULL. */
 typedef struct {
@@ -34,6 +83,15 @@ typedef struct {
     double loss[CLT_RUN_CHECKS];
 } clt_run_place;
 
+/* Where the run came from. */
+typedef struct {
+    clt_run_place here, writer; /* this job; who wrote the checkpoint that it resumes from */
+    char *path;                 /* what it starts from, NULL: initial weights */
+    bool resumed;               /* the whole state comes from a checkpoint */
+    bool autoresumed;           /* the start was found in save_folder, not named by load_path */
+    clt_loss_scale scale;       /* where amp_fp16 starts */
+} clt_run_origin;
+
 /* A checkpoint that is being written while training goes on. */
 typedef struct {
     bool active;
@@ -41,6 +99,15 @@ typedef struct {
     int64_t batch;
     double start, stall; /* stall: seconds that training has waited for it */
 } clt_run_saving;
+
+/* Checkpoints that this run writes. */
+typedef struct {
+    clt_ckpt_writer *writer; /* NULL: it writes none */
+    clt_run_saving pending;
+    int64_t newest; /* batch of the newest checkpoint that is whole, -1: none */
+    int64_t failures;
+    bool failed; /* the last one */
+} clt_run_saves;
 
 /* When a run must have stopped, and what it has measured for that; seconds. */
 typedef struct {
@@ -51,10 +118,24 @@ typedef struct {
     bool begun;
 } clt_run_time;
 
-enum { CLT_HOST_BYTES = 64 };
+/* Effective training time. */
+typedef struct {
+    double first_start;    /* seconds since 1970: of the run, in whichever process */
+    double useful_seconds; /* of the steps that are part of the state */
+    double first_seconds;  /* of the first step of this process */
+    int64_t steps_counted; /* by clt_run_count_step */
+} clt_run_effective;
 
-/* State of a run's guards. What decides about updates is part of a checkpoint: the windows, the bad steps on
- * end, the roll-backs. So a resumed run leaves out the steps that one that never stopped leaves out. */
+/* train --trace and --record. */
+typedef struct {
+    bool on;            /* up to step `last`, on all ranks */
+    bool met, recorded; /* a step of what was asked for was met */
+    int64_t last;
+    clt_trace *trace; /* rank 0's */
+} clt_run_tracing;
+
+/* State of a run's guards. What decides about updates is part of a checkpoint: the windows, the consecutive
+ * bad steps, the roll-backs. So a resumed run skips the steps that one that never stopped skips. */
 typedef struct {
     clt_spike loss, norm;
     double loss_z, norm_z; /* of the last step that was looked at; NaN: there is none */
@@ -70,75 +151,39 @@ typedef struct {
     } inject;
 } clt_run_guards;
 
-typedef struct {
-    /* what it is made of */
-    clt_config *cfg; /* a copy whose exact_lanes, seed and data-set state may come from a checkpoint */
+struct clt_run {
+    const clt_config *cfg; /* borrowed, as opt is */
     const clt_run_options *opt;
     clt_group *group;
     clt_device *dev;
     clt_ops *ops;
+    clt_plan plan;
     clt_loader *train;
     clt_loader **evals;
     clt_engine *engine;
     clt_sinks *sinks;
-    clt_run_memory memory;
-    int *lanes_per_rank; /* what cfg->lanes_per_rank points to, if it was measured */
 
-    /* its folder, and what is written there */
-    char *folder;
-    FILE *log;
-    clt_run_lock *lock;
-    clt_ckpt_writer *writer;
-    char run_id[CLT_RUN_ID_BYTES];
-    clt_file *sample_log;
-    const int64_t *sample_ids; /* of this rank's rows, from the last fetch */
-    bool tracing;              /* up to step trace_last, on all ranks */
-    bool traced, recorded;     /* a step of what was asked for was met */
-    int64_t trace_last;
-    clt_trace *trace; /* rank 0's */
-
-    /* the clock, and when something is due */
-    clt_timestamp now;
-    int64_t optimizer_step, first_step; /* the last one done; the first one of this process */
-    int64_t last_samples, last_tokens;  /* of the batch before `now` */
-    int64_t start_batch;
-    int64_t batches_per_epoch;
-    clt_schedule schedule;
+    clt_run_files files;
+    clt_run_progress progress;
+    clt_run_queue queue;
+    clt_run_pace pace;
+    clt_run_origin origin;
+    clt_run_saves saves;
     clt_run_leg leg;
     clt_run_time stop;
-
-    /* steps under way, and what came of the last one */
-    bool ahead;                         /* steps are queued before the one before was looked at */
-    clt_run_step queued[CLT_RUN_AHEAD]; /* oldest first; `now` is the time after the last of them */
-    int n_queued;
-    double mark;          /* clt_now() when the last step was collected, or the first one queued */
-    clt_loss_scale scale; /* where amp_fp16 starts */
-    double eval_seconds, peak_flops, last_loss, step_seconds;
-    bool matrix_peak; /* peak_flops is of matrix units */
-    struct {
-        double flops, seconds;
-        int steps;
-    } worked; /* since peak_flops was looked at */
+    clt_run_effective effective;
+    clt_run_tracing tracing;
     clt_run_guards guards;
+};
 
-    /* where it came from, and what it has saved */
-    clt_run_place here, writer_was; /* this job; who wrote the checkpoint that it goes on from */
-    bool resumed;                   /* the whole state came from a checkpoint */
-    bool autoresumed;               /* the start was found in save_folder, not named by load_path */
-    clt_run_saving save;
-    int64_t saved; /* batch of the newest checkpoint that is whole, -1: none */
-    int64_t saves_failed;
-    bool save_failed; /* the last one */
+/* --- clt_run.c: opening and closing what training and evaluation share --- */
 
-    /* effective training time */
-    double first_start;    /* seconds since 1970: of the run, in whichever process */
-    double useful_seconds; /* of the steps that are part of the state */
-    double first_seconds;  /* of the first step of this process */
-    int64_t steps_counted; /* by clt_run_count_step */
-} clt_run;
-
-/* Group, device (checked for the numerics asked for) and operations. */
-clt_status clt_run_open(clt_run *r, const clt_config *cfg, const clt_run_options *opt);
+/* Joins the ranks. What is set before: cfg and opt. */
+clt_status clt_run_join(clt_run *r);
+/* The device, checked for the numerics asked for; then the operations on it. */
+clt_status clt_run_open_device(clt_run *r);
+clt_status clt_run_open_ops(clt_run *r);
+/* Closes everything that is open, in reverse order. */
 void clt_run_close(clt_run *r);
 
 /* Whether a position inside an epoch leaves no batch of it. Samples decide, not a count of batches: the run
@@ -151,22 +196,51 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
 /* --- clt_run_split.c: who owns how many lanes --- */
 
 /* Before the engine, once a microbatch was chosen for an even division: where ranks have different devices
- * and the configuration does not say, lanes are given out by measured speed (r->cfg->lanes_per_rank).
+ * and the configuration does not say, lanes are given out by measured speed (r->plan). *divided: they were.
  * Collective. */
-clt_status clt_run_divide_lanes(clt_run *r);
+clt_status clt_run_divide_lanes(clt_run *r, bool *divided);
 /* "\"lanes\":[6,2]" for an event; the caller frees it. */
 char *clt_run_lanes_text(const clt_run *r);
 
 /* --- clt_run_samples.c: train --log-samples --- */
 
-/* Appends the batch that the clock shows next, of which this rank has r->sample_ids. */
-clt_status clt_run_log_samples(clt_run *r, const clt_engine_batch *b);
+/* Appends the batch that comes next, of which b has this rank's samples. */
+clt_status clt_run_log_samples(clt_run *r, const clt_batch *b);
+
+/* --- clt_run_start.c, clt_run_step.c, clt_run_loop.c --- */
+
+/* All phases of a start, until the first step can be queued. CLT_STOPPED: a signal came. */
+clt_status clt_run_start(clt_run *r);
+
+/* Queues the step that is next and moves the clock, unless the step is given up: then progress.now stays, and
+ * the next exchange says why. Earlier steps are waited for only as far as the engine's queue asks for it. */
+clt_status clt_run_next_step(clt_run *r);
+/* Waits for all queued steps: before anything that looks at the weights. */
+clt_status clt_run_collect_all(clt_run *r);
+
+/* Trains until max_duration, the end of the leg, or `steps` more steps (0: no limit). CLT_OK: max_duration or
+ * the limit is reached (*done says which: true for max_duration), every step collected. CLT_AGAIN and the
+ * like as clt_train. */
+clt_status clt_run_loop(clt_run *r, int64_t steps, bool *done);
+/* After max_duration: the last evaluation and the last save. */
+clt_status clt_run_finish(clt_run *r);
+
+/* --- clt_run_tracing.c: train --trace, --record and --profile --- */
+
+/* Before and after step s is queued. */
+clt_status clt_run_record_begin(clt_run *r, int64_t s, bool *recording);
+clt_status clt_run_trace_begin(clt_run *r, int64_t s);
+clt_status clt_run_trace_end(clt_run *r);
+/* At the end of the run: a trace that is not whole is written; what was asked for and not met is told.
+ * Returns st, or why the trace could not be written. */
+clt_status clt_run_tracing_end(clt_run *r, clt_status st);
+void clt_run_print_profile(clt_run *r);
 
 /* --- clt_run_check.c: who wrote a checkpoint, who goes on, and whether the losses come out again --- */
 
-/* Fills r->here. Collective. */
+/* Fills r->origin.here. Collective. */
 clt_status clt_run_describe(clt_run *r);
-/* Fills r->writer_was. */
+/* Fills r->origin.writer. */
 void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s);
 void clt_run_place_free(clt_run_place *p);
 /* Batches to evaluate for a checkpoint: cltrain.resume_check.batches. */
@@ -185,18 +259,17 @@ void clt_run_compare_variants(clt_run *r);
 /* --- clt_resume.c: state from and to checkpoints --- */
 
 /* Decides where the run starts (autoresume, load_path, initial weights) and reads what shapes it: seed,
- * lanes, data order. Before the engine exists. *path (the caller frees) is NULL for a fresh start; *resume
- * tells whether the whole state is taken or the weights only. */
-clt_status clt_run_find_start(clt_run *r, char **path, bool *resume);
-/* Fills the engine's slabs. own: one of this run's checkpoints, taken whole; load_ignore_keys and
- * load_strict_model_weights say how load_path is read. */
+ * lanes, data order. Before the engine exists. Sets origin.path, resumed, autoresumed. */
+clt_status clt_run_find_start(clt_run *r);
+/* Fills the engine's slabs. resume: the whole state, not the weights only. own: one of this run's
+ * checkpoints, taken whole; load_ignore_keys and load_strict_model_weights say how load_path is read. */
 clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own);
-/* Saves the state of the last finished step; a failure is remembered in r->save_failed and training goes on.
+/* Saves the state of the last finished step; a failure is remembered in r->saves.failed and training goes on.
  */
 void clt_run_save(clt_run *r);
-/* The same in two parts: after begin training may go on, finish waits and tells what came of it (r->saved).
- * begin finishes one that is under way; its status is every rank's. poll finishes it once no rank would wait:
- * collective. */
+/* The same in two parts: after begin training may go on, finish waits and tells what came of it
+ * (r->saves.newest). begin finishes one that is under way; its status is every rank's. poll finishes it once
+ * no rank would wait: collective. */
 clt_status clt_run_save_begin(clt_run *r);
 clt_status clt_run_save_poll(clt_run *r);
 void clt_run_save_finish(clt_run *r);
@@ -269,9 +342,12 @@ void clt_run_note_end(clt_run *r, const char *why);
 
 /* --- clt_evaluator.c --- */
 
-/* All eval loaders, at r->now. json: also one line a loader on stdout. Breaks off, without a result, once
- * clt_group_stop says that the run is to stop. */
+/* All eval loaders, at r->progress.now. json: also one line a loader on stdout. Breaks off, without a result,
+ * once clt_group_stop says that the run is to stop. */
 clt_status clt_run_eval(clt_run *r, bool json);
+
+/* One of them. CLT_STOPPED, without a result: the run is to stop. */
+clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row);
 
 /* `samples` samples from place `first` of an epoch on, added to *sums. Once clt_group_stop says that the run
  * is to stop it does nothing, unless `anyway`. */

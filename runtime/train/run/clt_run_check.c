@@ -47,12 +47,12 @@ clt_status clt_run_describe(clt_run *r) {
     snprintf(mine.driver, sizeof mine.driver, "%s", f->driver);
     clt_status st = clt_group_all_gather(r->group, &mine, sizeof mine, all);
     if (st == CLT_OK) {
-        r->here.device = join(all, n, offsetof(machine, device));
-        r->here.driver = join(all, n, offsetof(machine, driver));
-        r->here.version = clt_format("%s (%s)", clt_version(), clt_version_git());
-        r->here.numerics = clt_format("%s %s", r->cfg->numerics == CLT_EXACT ? "exact" : "fast",
-                                      precision_name(r->cfg->precision));
-        r->here.ranks = n;
+        r->origin.here.device = join(all, n, offsetof(machine, device));
+        r->origin.here.driver = join(all, n, offsetof(machine, driver));
+        r->origin.here.version = clt_format("%s (%s)", clt_version(), clt_version_git());
+        r->origin.here.numerics = clt_format("%s %s", r->cfg->numerics == CLT_EXACT ? "exact" : "fast",
+                                             precision_name(r->cfg->precision));
+        r->origin.here.ranks = n;
     }
     clt_free(all);
     return st;
@@ -63,7 +63,7 @@ static char *copy(const char *text) {
 }
 
 void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s) {
-    clt_run_place *w = &r->writer_was;
+    clt_run_place *w = &r->origin.writer;
     clt_run_place_free(w);
     *w = (clt_run_place){0};
     w->device = copy(s->device);
@@ -104,7 +104,8 @@ int clt_run_checks(const clt_config *c) {
 
 /* Losses of the batches that are next, with the weights as they are. Nothing but time is used up. */
 static clt_status evaluate_next(clt_run *r, int n, double *loss) {
-    int64_t epoch = r->now.epoch, place = r->now.sample_in_epoch, batch = r->now.batch_in_epoch;
+    int64_t epoch = r->progress.now.epoch, place = r->progress.now.sample_in_epoch,
+            batch = r->progress.now.batch_in_epoch;
     int64_t N = clt_loader_num_samples(r->train), first, last;
     for (int i = 0; i < n; i++) {
         int64_t samples = CLT_MIN(r->cfg->global_train_batch_size, N - place);
@@ -116,9 +117,10 @@ static clt_status evaluate_next(clt_run *r, int n, double *loss) {
         epoch++;
         place = batch = 0;
     }
-    int64_t next = CLT_MIN(r->cfg->global_train_batch_size, N - r->now.sample_in_epoch);
+    int64_t next = CLT_MIN(r->cfg->global_train_batch_size, N - r->progress.now.sample_in_epoch);
     clt_engine_share(r->engine, next, &first, &last);
-    clt_loader_prefetch(r->train, r->now.epoch, r->now.sample_in_epoch + first, last - first);
+    clt_loader_prefetch(r->train, r->progress.now.epoch, r->progress.now.sample_in_epoch + first,
+                        last - first);
     return CLT_OK;
 }
 
@@ -129,8 +131,8 @@ int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]) {
     static const double patience = 5; /* seconds that whoever sent a signal can be kept waiting */
     double loss[CLT_RUN_CHECKS];
     int n = clt_run_checks(r->cfg);
-    if (n == 0 || (clt_group_stop(r->group) && r->step_seconds * n > patience)) return 0;
-    clt_group_note(r->group, r->now.batch, "evaluating for the checkpoint");
+    if (n == 0 || (clt_group_stop(r->group) && r->pace.step_seconds * n > patience)) return 0;
+    clt_group_note(r->group, r->progress.now.batch, "evaluating for the checkpoint");
     if (evaluate_next(r, n, loss) != CLT_OK) return 0;
     out[0] = (clt_ckpt_number){"check_samples", (double)r->cfg->global_train_batch_size};
     for (int i = 0; i < n; i++) out[1 + i] = (clt_ckpt_number){names[i], loss[i]};
@@ -151,7 +153,7 @@ static const char *what_differs(const clt_run_place *was, const clt_run_place *i
 }
 
 static void tell(const clt_run *r, const char *differs) {
-    const clt_run_place *was = &r->writer_was, *is = &r->here;
+    const clt_run_place *was = &r->origin.writer, *is = &r->origin.here;
     clt_info("  written by cltrain %s, %s, %lld rank%s of %s, driver %s", was->version, was->numerics,
              (long long)was->ranks, was->ranks == 1 ? "" : "s", was->device, was->driver);
     clt_info("  goes on with %s, %s, %lld rank%s of %s, driver %s", is->version, is->numerics,
@@ -170,7 +172,7 @@ static void tell(const clt_run *r, const char *differs) {
 static void tell_changes(const clt_run *r, clt_str *event) {
     /* Their own warning says that they are not taken. */
     static const char *const kept[] = {"seed", "cltrain.exact_lanes", "train_loader.dataset.shuffle_seed"};
-    json_t *d = r->writer_was.config ? clt_config_differences(r->cfg, r->writer_was.config) : NULL;
+    json_t *d = r->origin.writer.config ? clt_config_differences(r->cfg, r->origin.writer.config) : NULL;
     for (size_t i = 0; i < CLT_COUNT_OF(kept); i++) json_object_del(d, kept[i]);
     const char *key;
     json_t *pair;
@@ -195,8 +197,8 @@ static void tell_changes(const clt_run *r, clt_str *event) {
 static double limit_of(const clt_run *r, int n) {
     static const double exact = 0, fp32 = 1e-5, narrow = 2e-3;
     double least = 1;
-    for (int i = 0; i < n; i++) least = CLT_MIN(least, fabs(r->writer_was.loss[i]));
-    const char *was = r->writer_was.numerics, *is = r->here.numerics;
+    for (int i = 0; i < n; i++) least = CLT_MIN(least, fabs(r->origin.writer.loss[i]));
+    const char *was = r->origin.writer.numerics, *is = r->origin.here.numerics;
     if (!isnan(r->cfg->check_limit)) return r->cfg->check_limit;
     if (strcmp(was, is) == 0 && strncmp(is, "exact", 5) == 0) return exact;
     return (strstr(was, "fp32") && strstr(is, "fp32") ? fp32 : narrow) / sqrt(CLT_MAX(least, 1e-6));
@@ -223,7 +225,7 @@ static clt_status compare(clt_run *r, int n, double *largest, double *was, doubl
     *largest = -1;
     CLT_TRY(evaluate_next(r, n, loss));
     for (int i = 0; i < n; i++) {
-        double a = r->writer_was.loss[i], d = fabs(loss[i] - a) / CLT_MAX(fabs(a), 1e-30);
+        double a = r->origin.writer.loss[i], d = fabs(loss[i] - a) / CLT_MAX(fabs(a), 1e-30);
         if (!(d >= 0)) d = INFINITY;
         if (d <= *largest) continue;
         *largest = d;
@@ -261,10 +263,10 @@ static clt_status judge(clt_run *r, int n, double largest, double was, double is
 }
 
 clt_status clt_run_check_resume(clt_run *r) {
-    const char *differs = what_differs(&r->writer_was, &r->here);
-    int n = CLT_MIN(clt_run_checks(r->cfg), r->writer_was.checks);
+    const char *differs = what_differs(&r->origin.writer, &r->origin.here);
+    int n = CLT_MIN(clt_run_checks(r->cfg), r->origin.writer.checks);
     double largest = 0, was = 0, is = 0;
-    bool other_batches = r->writer_was.check_samples != r->cfg->global_train_batch_size;
+    bool other_batches = r->origin.writer.check_samples != r->cfg->global_train_batch_size;
     tell(r, differs);
     if (clt_run_checks(r->cfg) > 0 && (n == 0 || other_batches))
         clt_info("  no batch is evaluated again: %s",
@@ -273,31 +275,32 @@ clt_status clt_run_check_resume(clt_run *r) {
     if (other_batches) n = 0;
     if (n > 0) CLT_TRY(compare(r, n, &largest, &was, &is));
     clt_str b = {0};
-    add_place(&b, "written_by", &r->writer_was);
+    add_place(&b, "written_by", &r->origin.writer);
     clt_str_add(&b, ",");
-    add_place(&b, "goes_on_with", &r->here);
+    add_place(&b, "goes_on_with", &r->origin.here);
     clt_str_addf(&b, ",\"same_bits\":%s,\"checked_batches\":%d", differs ? "false" : "true", n);
     if (n > 0)
         clt_str_addf(&b, ",\"largest_difference\":%.9g,\"limit\":%.9g", CLT_MIN(largest, 1e300),
                      limit_of(r, n));
     tell_changes(r, &b);
-    clt_sinks_event(r->sinks, "resume", r->now.batch, b.s);
+    clt_sinks_event(r->sinks, "resume", r->progress.now.batch, b.s);
     clt_str_free(&b);
     return n > 0 ? clt_group_agree(r->group, judge(r, n, largest, was, is)) : CLT_OK;
 }
 
 void clt_run_compare_variants(clt_run *r) {
-    const char *was = r->writer_was.variants;
-    if (!r->resumed || !was) return;
-    r->here.variants = clt_variants_used(r->ops);
-    if (strcmp(was, r->here.variants) == 0) return;
+    const char *was = r->origin.writer.variants;
+    if (!r->origin.resumed || !was) return;
+    r->origin.here.variants = clt_variants_used(r->ops);
+    if (strcmp(was, r->origin.here.variants) == 0) return;
     clt_str b = {0};
     clt_str_add(&b, "\"were\":");
     clt_json_escape(&b, was);
     clt_str_add(&b, ",\"are\":");
-    clt_json_escape(&b, r->here.variants);
-    clt_sinks_event(r->sinks, "variants", r->now.batch, b.s);
+    clt_json_escape(&b, r->origin.here.variants);
+    clt_sinks_event(r->sinks, "variants", r->progress.now.batch, b.s);
     clt_str_free(&b);
     if (r->cfg->numerics == CLT_FAST)
-        clt_info("kernel variants when the checkpoint was written: %s; now: %s", was, r->here.variants);
+        clt_info("kernel variants when the checkpoint was written: %s; now: %s", was,
+                 r->origin.here.variants);
 }

@@ -72,7 +72,7 @@ static void tell_nonfinite(clt_run *r, int64_t batch, const char *action, const 
 
 static clt_status stop_at_bad_step(clt_run *r, const clt_run_step *q, const clt_engine_result *res,
                                    const char *what) {
-    const char *good = r->saved >= 0 ? "The last checkpoint is good: lower" : "Lower";
+    const char *good = r->saves.newest >= 0 ? "The last checkpoint is good: lower" : "Lower";
     clt_run_save_finish(r);
     tell_nonfinite(r, q->after.batch, "stop", what);
     if (main_rank(r) && *what) clt_error(CLT_FAIL, "step %lld: %s", (long long)q->step, what);
@@ -99,7 +99,7 @@ static clt_status go_back(clt_run *r, int64_t batch) {
             (long long)batch, (long long)r->guards.rollbacks);
         return clt_group_agree(r->group, CLT_FAIL);
     }
-    if (r->writer) CLT_TRY(clt_ckpt_find_newest(r->group, r->folder, &path));
+    if (r->saves.writer) CLT_TRY(clt_ckpt_find_newest(r->group, r->files.folder, &path));
     if (!path) {
         clt_error(CLT_FAIL,
                   "batch %lld: there is no checkpoint to go back to: set save_folder and a "
@@ -116,8 +116,8 @@ static clt_status go_back(clt_run *r, int64_t batch) {
         r->guards.rollbacks++;
         r->guards.bad_in_a_row = 0;
         r->guards.equal_at = -1; /* what was compared at this batch was something else */
-        r->optimizer_step = s->optimizer_step;
-        r->useful_seconds = clt_run_useful_of(s);
+        r->progress.optimizer_step = s->optimizer_step;
+        r->effective.useful_seconds = clt_run_useful_of(s);
         *clt_engine_loss_scale(r->engine) = clt_run_scale_of(s);
         clt_warn(
             "batch %lld: went back to the weights and moments of batch %lld (%lld of at most %lld times); "
@@ -256,7 +256,7 @@ static void list_parts(const clt_run *r, const uint64_t *hash, clt_str *text) {
 
 static clt_status tell_difference(clt_run *r, const uint64_t *hash, const bool *odd, int n_odd) {
     clt_str ranks = {0}, json = {0}, parts = {0};
-    int64_t batch = r->now.batch;
+    int64_t batch = r->progress.now.batch;
     list_ranks(r, odd, &ranks, &json);
     list_parts(r, hash, &parts);
     char *since = r->guards.equal_at >= 0
@@ -294,14 +294,14 @@ static bool compares(const clt_run *r) {
 }
 
 bool clt_run_replicas_due(const clt_run *r) {
-    return compares(r) && r->now.batch % r->cfg->guards.replica_hash_interval == 0;
+    return compares(r) && r->progress.now.batch % r->cfg->guards.replica_hash_interval == 0;
 }
 
 clt_status clt_run_check_replicas(clt_run *r) {
     uint64_t mine[CLT_ENGINE_PARTS];
     int ranks = clt_group_size(r->group);
-    if (!compares(r) || r->guards.equal_at == r->now.batch) return CLT_OK;
-    clt_group_note(r->group, r->now.batch, "comparing replicas");
+    if (!compares(r) || r->guards.equal_at == r->progress.now.batch) return CLT_OK;
+    clt_group_note(r->group, r->progress.now.batch, "comparing replicas");
     double start = clt_now();
     CLT_TRY(clt_engine_hash(r->engine, mine));
     uint64_t *all = clt_calloc((size_t)ranks, sizeof mine);
@@ -312,8 +312,8 @@ clt_status clt_run_check_replicas(clt_run *r) {
         clt_run_save_finish(r);
         st = tell_difference(r, all, odd, n);
     }
-    if (st == CLT_OK) r->guards.equal_at = r->now.batch;
-    if (r->steps_counted > 0) r->guards.seconds += clt_now() - start; /* the first time compiles */
+    if (st == CLT_OK) r->guards.equal_at = r->progress.now.batch;
+    if (r->effective.steps_counted > 0) r->guards.seconds += clt_now() - start; /* the first time compiles */
     clt_free(all);
     clt_free(odd);
     return st;
@@ -335,8 +335,8 @@ int64_t clt_run_own_time(clt_run *r) {
 void clt_run_own_times(clt_run *r, const int64_t *microseconds) {
     enum { LEAST_MS = 2 };
     clt_run_guards *g = &r->guards;
-    int ranks = clt_group_size(r->group), lanes = clt_run_lanes(r->cfg, ranks);
-    clt_lane_split split = clt_run_split(r->cfg, lanes, ranks);
+    const int ranks = clt_group_size(r->group), lanes = r->plan.lanes;
+    const clt_lane_split split = clt_plan_split(&r->plan);
     double *seconds = clt_calloc((size_t)ranks, sizeof *seconds);
     bool usable = r->cfg->guards.straggler_ratio > 0 && ranks > 1;
     g->exchanged = clt_now();
@@ -358,11 +358,12 @@ void clt_run_own_times(clt_run *r, const int64_t *microseconds) {
                  "the median rank's (%.1f ms%s, median %.1f) over the last %d steps: look for other "
                  "programs, heat "
                  "or a slower device there (cltrain.guards.straggler_ratio)",
-                 (long long)r->now.batch, f.rank, host_of(r, f.rank), f.seconds / f.median, f.seconds * 1e3,
-                 split.count ? "" : " a lane", f.median * 1e3, CLT_STRAGGLER_STEPS * CLT_STRAGGLER_ROUNDS);
+                 (long long)r->progress.now.batch, f.rank, host_of(r, f.rank), f.seconds / f.median,
+                 f.seconds * 1e3, split.count ? "" : " a lane", f.median * 1e3,
+                 CLT_STRAGGLER_STEPS * CLT_STRAGGLER_ROUNDS);
     char *fields = clt_format("\"rank\":%d,\"host\":\"%s\",\"seconds\":%.6f,\"median_seconds\":%.6f", f.rank,
                               host_of(r, f.rank), f.seconds, f.median);
-    clt_sinks_event(r->sinks, "straggler", r->now.batch, fields);
+    clt_sinks_event(r->sinks, "straggler", r->progress.now.batch, fields);
     clt_free(fields);
 }
 

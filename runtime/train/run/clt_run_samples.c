@@ -9,24 +9,22 @@ static clt_status open_log(clt_run *r) {
     CLT_TRY(clt_io_mkdirs(folder));
     snprintf(name, sizeof name, "rank%d.jsonl", clt_group_rank(r->group));
     char *path = clt_path_join(folder, name);
-    clt_status st = clt_file_open(path, CLT_IO_APPEND, &r->sample_log);
+    clt_status st = clt_file_open(path, CLT_IO_APPEND, &r->files.samples);
     clt_free(path);
     return st;
 }
 
-clt_status clt_run_log_samples(clt_run *r, const clt_engine_batch *b) {
-    int64_t first, last;
+clt_status clt_run_log_samples(clt_run *r, const clt_batch *b) {
     clt_str line = {0};
     if (!r->opt->log_samples) return CLT_OK;
-    if (!r->sample_log) CLT_TRY(open_log(r));
-    clt_engine_share(r->engine, b->samples, &first, &last);
+    if (!r->files.samples) CLT_TRY(open_log(r));
     clt_str_addf(&line, "{\"run\":\"%s\",\"batch\":%lld,\"epoch\":%lld,\"place\":%lld,\"samples\":[",
-                 r->run_id, (long long)r->now.batch + 1, (long long)r->now.epoch,
-                 (long long)(r->now.sample_in_epoch + first));
-    for (int64_t i = 0; i < last - first; i++)
-        clt_str_addf(&line, "%s%lld", i ? "," : "", (long long)r->sample_ids[i]);
+                 r->files.run_id, (long long)r->progress.now.batch + 1, (long long)r->progress.now.epoch,
+                 (long long)(r->progress.now.sample_in_epoch + b->first));
+    for (int64_t i = 0; i < b->samples; i++)
+        clt_str_addf(&line, "%s%lld", i ? "," : "", (long long)b->sample_ids[i]);
     clt_str_add(&line, "]}\n");
-    clt_status st = clt_file_append(r->sample_log, line.s, line.len);
+    clt_status st = clt_file_append(r->files.samples, line.s, line.len);
     clt_str_free(&line);
     return st;
 }

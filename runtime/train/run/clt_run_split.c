@@ -44,11 +44,11 @@ static int first_like(const mark *marks, int rank) {
 /* The cache entry's name: everything that the speed follows from. */
 static void entry_name(const clt_run *r, char name[64]) {
     const clt_config *c = r->cfg;
-    json_t *model = clt_mpt_config_to_json(&c->model);
+    json_t *model = clt_model_config_to_json(c->model);
     char *text = json_dumps(model, JSON_SORT_KEYS | JSON_COMPACT), hex[33];
     char *all = clt_format("%s|%s|%s|%lld|%d|%d|%d|%lld|%d", clt_device_id(r->dev), text, clt_version(),
-                           (long long)c->max_seq_len, (int)c->precision, (int)c->numerics, (int)c->recompute,
-                           (long long)r->memory.microbatch, mark_of(r).sharing);
+                           (long long)c->max_seq_len, (int)c->precision, (int)c->numerics,
+                           (int)r->plan.recompute, (long long)r->plan.microbatch, mark_of(r).sharing);
     clt_hash_hex(clt_hash(all, strlen(all)), hex);
     snprintf(name, 64, "speed-%s", hex);
     clt_free(all);
@@ -67,12 +67,8 @@ static bool known_speed(const clt_run *r, const char *name, double *speed) {
 
 static clt_status measure(clt_run *r, double *speed) {
     clt_engine *e = NULL;
-    clt_engine_params p = {.cfg = r->cfg,
-                           .group = r->group,
-                           .ops = r->ops,
-                           .microbatch = r->memory.microbatch,
-                           .lanes = clt_run_lanes(r->cfg, clt_group_size(r->group)),
-                           .training = true};
+    const clt_engine_params p = {
+        .cfg = r->cfg, .group = r->group, .ops = r->ops, .plan = &r->plan, .training = true};
     clt_group_note(r->group, 0, "measuring the devices");
     clt_status st = clt_group_agree(r->group, clt_engine_create(&p, &e));
     if (st == CLT_OK) st = clt_group_agree(r->group, clt_engine_measure(e, speed));
@@ -102,43 +98,42 @@ static clt_status find_speeds(clt_run *r, const mark *marks, double *all) {
 /* --- the division --- */
 
 static clt_status divide(clt_run *r, const mark *marks) {
-    int ranks = clt_group_size(r->group), lanes = clt_run_lanes(r->cfg, ranks);
+    const int ranks = r->plan.ranks;
+    int lanes = r->plan.lanes;
     double speed[CLT_GROUP_MAX_RANKS];
     CLT_TRY(find_speeds(r, marks, speed));
     /* fast has a lane a rank, which leaves nothing to divide: a mixed job takes as many as exact has. */
     if (r->cfg->numerics == CLT_FAST)
-        while (lanes < r->cfg->exact_lanes) lanes *= 2;
-    r->lanes_per_rank = clt_calloc((size_t)ranks, sizeof *r->lanes_per_rank);
-    clt_lane_counts_by_speed(lanes, ranks, speed, r->lanes_per_rank);
-    r->cfg->lanes_per_rank = r->lanes_per_rank;
-    r->cfg->n_lanes_per_rank = ranks;
+        while (lanes < r->plan.exact_lanes) lanes *= 2;
+    int *counts = clt_calloc((size_t)ranks, sizeof *counts);
+    clt_lane_counts_by_speed(lanes, ranks, speed, counts);
+    clt_plan_take_counts(&r->plan, lanes, counts);
     clt_str b = {0};
     for (int i = 0; i < ranks; i++)
-        clt_str_addf(&b, "%s%d of rank %d (%.4g samples/s)", i ? ", " : "", r->lanes_per_rank[i], i,
-                     speed[i]);
+        clt_str_addf(&b, "%s%d of rank %d (%.4g samples/s)", i ? ", " : "", counts[i], i, speed[i]);
     clt_info("lanes by measured speed: %s", b.s);
     clt_str_free(&b);
+    clt_free(counts);
     return CLT_OK;
 }
 
-clt_status clt_run_divide_lanes(clt_run *r) {
-    int n = clt_group_size(r->group);
-    bool differ = false;
+clt_status clt_run_divide_lanes(clt_run *r, bool *divided) {
+    const int n = r->plan.ranks;
+    *divided = false;
     if (n == 1 || r->cfg->n_lanes_per_rank > 0) return CLT_OK;
     mark *marks = clt_calloc((size_t)n, sizeof *marks);
     clt_status st = gather_marks(r, marks);
-    for (int i = 1; i < n; i++) differ |= !same(&marks[0], &marks[i]);
-    if (st == CLT_OK && differ) st = divide(r, marks);
+    for (int i = 1; i < n; i++) *divided |= !same(&marks[0], &marks[i]);
+    if (st == CLT_OK && *divided) st = divide(r, marks);
     clt_free(marks);
     return st;
 }
 
 char *clt_run_lanes_text(const clt_run *r) {
-    int ranks = clt_group_size(r->group);
-    clt_lane_split s = clt_run_split(r->cfg, clt_run_lanes(r->cfg, ranks), ranks);
+    const clt_lane_split s = clt_plan_split(&r->plan);
     clt_str b = {0};
     clt_str_add(&b, "\"lanes\":[");
-    for (int i = 0; i < ranks; i++)
+    for (int i = 0; i < s.ranks; i++)
         clt_str_addf(&b, "%s%d", i ? "," : "", clt_lane_begin(&s, i + 1) - clt_lane_begin(&s, i));
     clt_str_add(&b, "]");
     return b.s;

@@ -24,13 +24,13 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
         add(v, &n, names, clt_strdup("loss_scale"), scale->scale);
         add(v, &n, names, clt_strdup("good_steps"), (double)scale->good_steps);
     }
-    add(v, &n, names, clt_strdup("first_start"), r->first_start);
-    add(v, &n, names, clt_strdup("useful_seconds"), r->useful_seconds);
-    add(v, &n, names, clt_strdup("last_samples"), (double)r->last_samples);
-    add(v, &n, names, clt_strdup("last_tokens"), (double)r->last_tokens);
+    add(v, &n, names, clt_strdup("first_start"), r->effective.first_start);
+    add(v, &n, names, clt_strdup("useful_seconds"), r->effective.useful_seconds);
+    add(v, &n, names, clt_strdup("last_samples"), (double)r->progress.last_samples);
+    add(v, &n, names, clt_strdup("last_tokens"), (double)r->progress.last_tokens);
     if (r->guards.bad_in_a_row) add(v, &n, names, clt_strdup("nonfinite_in_a_row"), (double)g->bad_in_a_row);
     if (r->guards.rollbacks) add(v, &n, names, clt_strdup("rollbacks"), (double)g->rollbacks);
-    n += clt_run_leg_numbers(&r->leg, &r->now, v + n);
+    n += clt_run_leg_numbers(&r->leg, &r->progress.now, v + n);
     n += clt_run_check_numbers(r, v + n);
     for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_loss.%d", i), g->loss.v[i]);
     for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_norm.%d", i), g->norm.v[i]);
@@ -75,18 +75,18 @@ clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s) {
 }
 
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
-    r->scale = clt_run_scale_of(s);
-    r->useful_seconds = clt_run_useful_of(s);
+    r->origin.scale = clt_run_scale_of(s);
+    r->effective.useful_seconds = clt_run_useful_of(s);
     /* A checkpoint that does not say: a full batch. */
-    r->last_samples = CLT_MIN(r->cfg->global_train_batch_size, s->sample);
-    r->last_tokens = CLT_MIN(r->last_samples * r->cfg->max_seq_len, s->token);
+    r->progress.last_samples = CLT_MIN(r->cfg->global_train_batch_size, s->sample);
+    r->progress.last_tokens = CLT_MIN(r->progress.last_samples * r->cfg->max_seq_len, s->token);
     for (int i = 0; i < s->number_count; i++) {
         const char *name = s->numbers[i].name;
         double v = s->numbers[i].value;
         if (!(v >= 0 && v <= 0x1p127)) continue;
-        if (!strcmp(name, "first_start")) r->first_start = v;
-        if (!strcmp(name, "last_samples")) r->last_samples = (int64_t)CLT_MIN(v, (double)s->sample);
-        if (!strcmp(name, "last_tokens")) r->last_tokens = (int64_t)CLT_MIN(v, (double)s->token);
+        if (!strcmp(name, "first_start")) r->effective.first_start = v;
+        if (!strcmp(name, "last_samples")) r->progress.last_samples = (int64_t)CLT_MIN(v, (double)s->sample);
+        if (!strcmp(name, "last_tokens")) r->progress.last_tokens = (int64_t)CLT_MIN(v, (double)s->token);
         if (!strcmp(name, "nonfinite_in_a_row")) r->guards.bad_in_a_row = (int64_t)CLT_MIN(v, 0x1p53);
         if (!strcmp(name, "rollbacks")) r->guards.rollbacks = (int64_t)CLT_MIN(v, 0x1p53);
     }
@@ -98,7 +98,7 @@ void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
 
 /* Calls `take` for each whole row of metrics.jsonl that begins so. False if the file cannot be read. */
 static bool each_row(const clt_run *r, const char *begin, void (*take)(void *ctx, json_t *row), void *ctx) {
-    char *path = clt_path_join(r->folder, "metrics.jsonl"), *text = NULL;
+    char *path = clt_path_join(r->files.folder, "metrics.jsonl"), *text = NULL;
     const size_t length = strlen(begin);
     size_t bytes = 0;
     clt_error_quiet(true);
@@ -136,7 +136,7 @@ static void count_eval(void *found, json_t *row) {
 
 /* Rows of evaluations of this batch in metrics.jsonl; INT_MAX: that cannot be told. */
 static int noted_evals(const clt_run *r) {
-    char *begin = clt_format("{\"batch\":%lld,", (long long)r->now.batch);
+    char *begin = clt_format("{\"batch\":%lld,", (long long)r->progress.now.batch);
     int found = 0;
     if (!each_row(r, begin, count_eval, &found)) found = INT_MAX;
     clt_free(begin);
@@ -146,7 +146,7 @@ static int noted_evals(const clt_run *r) {
 /* Whether an evaluation belongs to the state that the run has now. Of an interval in samples, tokens or
  * seconds that cannot be told: it may have ended inside the last step, or not. */
 static bool eval_is_due(const clt_run *r, clt_time every) {
-    const clt_timestamp *t = &r->now;
+    const clt_timestamp *t = &r->progress.now;
     if (every.value <= 0) return false;
     if (clt_timestamp_reached(t, r->cfg->max_duration)) return true;
     if (every.unit == CLT_TIME_BATCH) return t->batch % every.value == 0;
@@ -155,7 +155,8 @@ static bool eval_is_due(const clt_run *r, clt_time every) {
 
 clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes) {
     int64_t yes = 0;
-    if (r->autoresumed && r->cfg->n_evals > 0 && eval_is_due(r, every) && clt_group_rank(r->group) == 0)
+    if (r->origin.autoresumed && r->cfg->n_evals > 0 && eval_is_due(r, every) &&
+        clt_group_rank(r->group) == 0)
         yes = noted_evals(r) < r->cfg->n_evals;
     CLT_TRY(clt_group_max_i64(r->group, &yes, 1));
     *owes = yes != 0;
@@ -165,35 +166,38 @@ clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes) {
 void clt_run_note_start(clt_run *r) {
     double now = clt_wall();
     if (r->opt->started > 0) now -= clt_now() - r->opt->started;
-    if (r->first_start == 0 && !r->resumed && r->cfg->autoresume && clt_group_rank(r->group) == 0)
-        r->first_start = noted_start(r);
-    bool first = !(r->first_start > 0 && r->first_start <= now);
-    if (first) r->first_start = now;
+    if (r->effective.first_start == 0 && !r->origin.resumed && r->cfg->autoresume &&
+        clt_group_rank(r->group) == 0)
+        r->effective.first_start = noted_start(r);
+    bool first = !(r->effective.first_start > 0 && r->effective.first_start <= now);
+    if (first) r->effective.first_start = now;
     char *fields = clt_format("\"time\":%.3f,\"first\":%s", now, first ? "true" : "false");
-    clt_sinks_event(r->sinks, "start", r->now.batch, fields);
+    clt_sinks_event(r->sinks, "start", r->progress.now.batch, fields);
     clt_free(fields);
 }
 
 /* The first step of a process compiles and allocates: it counts for as long as the second one takes. */
 void clt_run_count_step(clt_run *r, double seconds) {
-    r->steps_counted++;
-    if (r->steps_counted == 1) {
-        r->first_seconds = seconds;
+    r->effective.steps_counted++;
+    if (r->effective.steps_counted == 1) {
+        r->effective.first_seconds = seconds;
         return;
     }
-    if (r->steps_counted == 2) r->useful_seconds += CLT_MIN(seconds, r->first_seconds);
-    r->useful_seconds += seconds;
+    if (r->effective.steps_counted == 2)
+        r->effective.useful_seconds += CLT_MIN(seconds, r->effective.first_seconds);
+    r->effective.useful_seconds += seconds;
 }
 
 void clt_run_note_end(clt_run *r, const char *why) {
     char useful[32], all[32];
-    double wall = clt_wall() - r->first_start, ratio = wall > 0 ? CLT_MIN(r->useful_seconds / wall, 1.0) : 0;
+    double wall = clt_wall() - r->effective.first_start,
+           ratio = wall > 0 ? CLT_MIN(r->effective.useful_seconds / wall, 1.0) : 0;
     clt_info("effective training time: %.1f %% (%s of steps that count in %s since the run's first start)",
-             floor(1000 * ratio) / 10, clt_human_seconds(r->useful_seconds, useful),
+             floor(1000 * ratio) / 10, clt_human_seconds(r->effective.useful_seconds, useful),
              clt_human_seconds(wall, all));
     char *fields = clt_format(
         "\"why\":\"%s\",\"ettr\":%.5f,\"useful_seconds\":%.3f,\"wall_seconds\":%.3f,\"guard_seconds\":%.4f",
-        why, ratio, r->useful_seconds, wall, r->guards.seconds);
-    clt_sinks_event(r->sinks, "end", r->now.batch, fields);
+        why, ratio, r->effective.useful_seconds, wall, r->guards.seconds);
+    clt_sinks_event(r->sinks, "end", r->progress.now.batch, fields);
     clt_free(fields);
 }

@@ -69,9 +69,9 @@ void clt_run_time_look(clt_run *r) {
     static const double margin = 1.25;
     if (r->stop.end == 0) return;
     /* A checkpoint that is under way is finished first. */
-    double saves = r->save.active ? 2 : 1;
+    double saves = r->saves.pending.active ? 2 : 1;
     double last = r->stop.end - r->stop.slack - margin * saves * save_seconds(r);
-    bool fits = clt_wall() + margin * r->stop.step * (r->n_queued + 1) <= last;
+    bool fits = clt_wall() + margin * r->stop.step * (r->queue.n + 1) <= last;
     clt_signal_at(fits ? last : clt_wall());
 }
 
@@ -83,17 +83,17 @@ static clt_status after_save(clt_run *r) {
         when = clt_format(", %s before the time is over (%s)",
                           clt_human_seconds(CLT_MAX(r->stop.end - clt_wall(), 0.0), left), r->stop.from);
     clt_info("stopped at batch %lld after a save%s; the same command goes on from there",
-             (long long)r->now.batch, when ? when : "");
+             (long long)r->progress.now.batch, when ? when : "");
     clt_free(when);
     return clt_group_agree(r->group, CLT_AGAIN);
 }
 
 /* No step was finished since the start: what is on disk is all there is. */
 static clt_status nothing_done(clt_run *r) {
-    if (r->now.batch > 0)
+    if (r->progress.now.batch > 0)
         clt_info("stopped before a step was finished (%s); the same command goes on from the checkpoint of "
                  "batch %lld",
-                 clt_group_phase(r->group), (long long)r->now.batch);
+                 clt_group_phase(r->group), (long long)r->progress.now.batch);
     else
         clt_info("stopped before a step was finished (%s): there is nothing to save; run the same "
                  "command again",
@@ -105,14 +105,14 @@ static clt_status nothing_done(clt_run *r) {
 
 clt_status clt_run_stop(clt_run *r) {
     clt_progress_end();
-    clt_run_lock_ending(r->lock);
-    if (r->cfg->save_folder && r->now.batch == r->start_batch) return nothing_done(r);
-    if (r->writer) {
+    clt_run_lock_ending(r->files.lock);
+    if (r->cfg->save_folder && r->progress.now.batch == r->progress.start_batch) return nothing_done(r);
+    if (r->saves.writer) {
         CLT_TRY(clt_run_save_last(r));
         clt_run_note_end(r, "stopped");
-        if (!r->save_failed) return after_save(r);
+        if (!r->saves.failed) return after_save(r);
     }
-    clt_warn("stopped at batch %lld without a checkpoint%s", (long long)r->now.batch,
+    clt_warn("stopped at batch %lld without a checkpoint%s", (long long)r->progress.now.batch,
              r->cfg->save_folder ? "" : " (no save_folder)");
     bool interrupted = clt_group_stop(r->group) == SIGINT;
     return clt_group_agree(r->group, interrupted ? CLT_INTERRUPTED : CLT_TERMINATED);

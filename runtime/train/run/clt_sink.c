@@ -9,6 +9,8 @@
 struct clt_sinks {
     const clt_config *cfg;
     clt_file *jsonl;
+    clt_row_fn row;
+    void *row_ctx;
     bool main_rank, warned;
     bool torn; /* the last line may have been cut off */
     int64_t batches_per_epoch;
@@ -27,13 +29,16 @@ static clt_status end_torn_line(clt_file *f, const char *path) {
     return st == CLT_OK && last != '\n' ? clt_file_append(f, "\n", 1) : st;
 }
 
-clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank,
-                            int64_t batches_per_epoch, clt_sinks **out) {
+clt_status clt_sinks_create(const clt_sinks_params *p, clt_sinks **out) {
     clt_sinks *s = clt_calloc(1, sizeof *s);
-    *s = (clt_sinks){.cfg = cfg, .main_rank = main_rank, .batches_per_epoch = batches_per_epoch};
-    s->speed = clt_throughput_create(cfg->callbacks.speed_window);
-    if (folder && main_rank) {
-        char *path = clt_path_join(folder, "metrics.jsonl");
+    *s = (clt_sinks){.cfg = p->cfg,
+                     .row = p->row,
+                     .row_ctx = p->row_ctx,
+                     .main_rank = p->main_rank,
+                     .batches_per_epoch = p->batches_per_epoch};
+    s->speed = clt_throughput_create(p->cfg->callbacks.speed_window);
+    if (p->folder && p->main_rank) {
+        char *path = clt_path_join(p->folder, "metrics.jsonl");
         clt_status st = clt_file_open(path, CLT_IO_APPEND, &s->jsonl);
         if (st == CLT_OK) st = end_torn_line(s->jsonl, path);
         clt_free(path);
@@ -65,12 +70,7 @@ static void number(clt_str *b, const char *key, double v, const char *fmt) {
 
 /* A full disk must not stop training: the first failed line is reported, the run goes on. Half a line must
  * not take the next one with it, once there is room again. */
-static void write_line(clt_sinks *s, clt_str *line) {
-    clt_str_add(line, "}\n");
-    if (!s->jsonl) {
-        clt_str_free(line);
-        return;
-    }
+static void append_line(clt_sinks *s, const clt_str *line) {
     bool quiet = s->warned;
     if (quiet) clt_error_quiet(true);
     if (s->torn) s->torn = clt_file_append(s->jsonl, "\n", 1) != CLT_OK;
@@ -80,7 +80,15 @@ static void write_line(clt_sinks *s, clt_str *line) {
         s->warned = true;
         clt_warn("metrics.jsonl is incomplete from here on; training goes on");
     }
-    clt_str_free(line);
+}
+
+/* Ends the row's object and hands it on; the row is freed. */
+static void write_row(clt_sinks *s, clt_str *row) {
+    clt_str_add(row, "}");
+    if (s->row) s->row(s->row_ctx, row->s);
+    clt_str_add(row, "\n");
+    if (s->jsonl) append_line(s, row);
+    clt_str_free(row);
 }
 
 static void step_json(clt_sinks *s, const clt_step_row *r) {
@@ -97,7 +105,7 @@ static void step_json(clt_sinks *s, const clt_step_row *r) {
     number(&b, "flops_per_sec", r->flops_per_second, "%.6g");
     if (r->mfu > 0) number(&b, "mfu", r->mfu, "%.5f");
     clt_str_addf(&b, ",\"device_memory_bytes\":%llu", (unsigned long long)r->device_memory);
-    write_line(s, &b);
+    write_row(s, &b);
 }
 
 static const char *optimizer_name(const clt_config *c) {
@@ -218,7 +226,7 @@ void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r) {
     number(&b, "eval_perplexity", r->perplexity, "%.9g");
     number(&b, "eval_accuracy", r->accuracy, "%.9g");
     number(&b, "eval_seconds", r->seconds, "%.3f");
-    write_line(s, &b);
+    write_row(s, &b);
     /* Foundry's names: eval, and eval/LABEL for one of a list. */
     const char *label = strcmp(r->label, "eval") == 0 ? "" : r->label, *slash = *label ? "/" : "";
     clt_info(
@@ -233,5 +241,5 @@ void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char 
     clt_str b = {0};
     clt_str_addf(&b, "{\"event\":\"%s\",\"batch\":%lld%s%s", event, (long long)batch, fields ? "," : "",
                  fields ? fields : "");
-    write_line(s, &b);
+    write_row(s, &b);
 }

@@ -1,11 +1,12 @@
 /* clt_sink: where the numbers of a run go. One call hands a row to every sink: the console (Composer's
- * lines), the file metrics.jsonl, and a progress bar on terminals. Only rank 0 has sinks that do something.
- */
+ * lines), the file metrics.jsonl, a function of the program that embeds the library, and a progress bar on
+ * terminals. Only rank 0 has sinks that do something. */
 #ifndef CLT_SINK_H
 #define CLT_SINK_H
 
 #include "runtime/base/clt_io.h"
 #include "runtime/train/config/clt_config.h"
+#include "runtime/train/run/clt_trainer.h"
 
 typedef struct clt_sinks clt_sinks;
 
@@ -29,10 +30,16 @@ typedef struct {
     double seconds;
 } clt_eval_row;
 
-/* `folder` is the run's folder, which exists; NULL: no files. batches_per_epoch: 0 where nothing is trained.
- */
-clt_status clt_sinks_create(const clt_config *cfg, const char *folder, bool main_rank,
-                            int64_t batches_per_epoch, clt_sinks **out);
+typedef struct {
+    const clt_config *cfg;     /* borrowed */
+    const char *folder;        /* the run's folder, which exists; NULL: no files */
+    bool main_rank;            /* rank 0 */
+    int64_t batches_per_epoch; /* 0 where nothing is trained */
+    clt_row_fn row;            /* gets every row of metrics.jsonl, without its newline; NULL: nobody */
+    void *row_ctx;
+} clt_sinks_params;
+
+clt_status clt_sinks_create(const clt_sinks_params *p, clt_sinks **out);
 void clt_sinks_destroy(clt_sinks *s);
 
 void clt_sinks_step(clt_sinks *s, const clt_step_row *r);

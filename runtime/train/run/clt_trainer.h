@@ -8,6 +8,9 @@
 
 #include "runtime/train/config/clt_config.h"
 
+/* Gets a row of metrics.jsonl: the text of one JSON object. */
+typedef void (*clt_row_fn)(void *ctx, const char *json);
+
 typedef struct {
     const char *device; /* --device, over the configuration's; NULL: not given */
     bool profile;       /* print device time by kernel at the end */
@@ -20,7 +23,11 @@ typedef struct {
     double started;                  /* clt_now() at program start, for the start-up time */
     clt_time stop_after; /* train this long, save and return CLT_AGAIN; 0: until max_duration. In a hop the
                             leg that a checkpoint was written in goes on: clt_run_leg.h */
+    clt_row_fn row;      /* gets every row of metrics.jsonl (rank 0); NULL: nobody */
+    void *row_ctx;
 } clt_run_options;
+
+typedef struct clt_run clt_run; /* clt_run.h */
 
 /* Trains until max_duration. CLT_OK: done. CLT_AGAIN: stopped by a signal after a save. CLT_INTERRUPTED or
  * CLT_TERMINATED: stopped without one. CLT_IO at the end if the last save failed. */

@@ -1,0 +1,160 @@
+/* Samples of text: token columns as they are, text columns through the tokenizer; labels and sequence ids as
+ * LLM Foundry's collator makes them. */
+#include <string.h>
+
+#include "runtime/base/clt_io.h"
+#include "runtime/data/clt_mds.h"
+#include "runtime/data/clt_reader.h"
+#include "runtime/data/clt_tokenizer.h"
+
+typedef struct {
+    clt_reader base;
+    int64_t T, vocab_size;
+    int32_t eos, bos, pad; /* -1: none */
+    clt_mds *mds;
+    clt_tokenizer *tokenizer; /* NULL for token columns */
+    clt_str text;
+} text_reader;
+
+/* --- one sample --- */
+
+static clt_status read_tokens(text_reader *t, int64_t sample, int32_t *row, int64_t *n) {
+    if (!t->tokenizer) return clt_mds_get_tokens(t->mds, sample, t->T, t->vocab_size, row, n, NULL);
+    size_t got;
+    CLT_TRY(clt_mds_get_text(t->mds, sample, &t->text));
+    CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len, row, (size_t)t->T, &got));
+    *n = (int64_t)got;
+    return CLT_OK;
+}
+
+/* Labels: the next token; ignored past the end and where it is the padding id. Returns how many count. */
+static int64_t make_targets(const text_reader *t, const int32_t *row, int64_t n, int32_t *targets) {
+    int64_t counted = 0;
+    for (int64_t i = 0; i < t->T; i++) {
+        bool ignored = i + 1 >= n || (t->pad >= 0 && row[i + 1] == t->pad);
+        targets[i] = ignored ? CLT_LABEL_IGNORE : row[i + 1];
+        counted += !ignored;
+    }
+    return counted;
+}
+
+static void make_seq_ids(const text_reader *t, const int32_t *row, int32_t *ids) {
+    int32_t id = 0;
+    for (int64_t i = 0; i < t->T; i++) {
+        if (t->bos >= 0) id += row[i] == t->bos;
+        ids[i] = id;
+        if (t->eos >= 0) id += row[i] == t->eos;
+    }
+}
+
+static clt_status read_sample(clt_reader *r, int64_t sample, int64_t epoch,
+                              void *const row[CLT_BATCH_MAX_FIELDS], clt_sample_counts *out) {
+    text_reader *t = (text_reader *)r;
+    int32_t *tokens = row[CLT_TEXT_TOKENS];
+    (void)epoch; /* text is the same in every epoch */
+    CLT_TRY(read_tokens(t, sample, tokens, &out->tokens));
+    for (int64_t i = out->tokens; i < t->T; i++) tokens[i] = t->pad >= 0 ? t->pad : 0;
+    out->targets = make_targets(t, tokens, out->tokens, row[CLT_TEXT_TARGETS]);
+    if (row[CLT_TEXT_SEQ_IDS]) make_seq_ids(t, tokens, row[CLT_TEXT_SEQ_IDS]);
+    return CLT_OK;
+}
+
+/* --- opening --- */
+
+static clt_status check_params(const clt_loader_params *p) {
+    if (p->has_streams)
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "dataset.streams: several or weighted streams are not supported; give one dataset in "
+            "`local` (merge the folders into one dataset first)");
+    if (!p->local || !*p->local)
+        return clt_error(CLT_BAD_CONFIG, "dataset.local is missing; name the folder that holds the dataset");
+    if (p->max_seq_len < 1 || p->max_seq_len > INT32_MAX)
+        return clt_error(CLT_BAD_CONFIG, "dataset.max_seq_len %lld must be at least 1",
+                         (long long)p->max_seq_len);
+    if (p->vocab_size > INT32_MAX)
+        return clt_error(CLT_BAD_CONFIG, "vocab_size %lld does not fit int32", (long long)p->vocab_size);
+    if (p->max_rows > ((int64_t)1 << 40) / p->max_seq_len)
+        return clt_error(CLT_BAD_CONFIG, "%lld samples at once are not possible", (long long)p->max_rows);
+    if (p->eos_token_id >= 0 && p->bos_token_id >= 0)
+        return clt_error(CLT_BAD_CONFIG,
+                         "eos_token_id and bos_token_id cannot both mark sequences; give one of them");
+    return CLT_OK;
+}
+
+static clt_status open_tokenizer(text_reader *t, const char *name) {
+    if (!clt_tokenizer_known(name))
+        return clt_error(CLT_BAD_CONFIG,
+                         "%s holds text and tokenizer '%s' is not loaded; tokenizing while training is only "
+                         "there for tokenizer "
+                         "'bytes' so far: use that, or a dataset with token columns",
+                         clt_mds_dir(t->mds), name ? name : "");
+    CLT_TRY(clt_tokenizer_open(name, &t->tokenizer));
+    if (t->vocab_size > 0 && t->vocab_size < clt_tokenizer_vocab_size(t->tokenizer))
+        return clt_error(CLT_BAD_CONFIG, "vocab_size %lld is smaller than the %lld ids of tokenizer '%s'",
+                         (long long)t->vocab_size, (long long)clt_tokenizer_vocab_size(t->tokenizer), name);
+    return CLT_OK;
+}
+
+static clt_status open_files(text_reader *t, const clt_loader_params *p) {
+    char *dir = p->split && *p->split ? clt_path_join(p->local, p->split) : clt_strdup(p->local);
+    char *index = clt_path_join(dir, "index.json");
+    clt_mds_params mp = {p->validate_hash, p->token_encoding_type, p->cache_bytes};
+    clt_status st;
+    if (p->remote && *p->remote && !clt_io_is_file(index))
+        st = clt_error(
+            CLT_BAD_CONFIG,
+            "dataset.remote %s cannot be fetched, and %s is not there; copy the dataset to `local` first",
+            p->remote, index);
+    else
+        st = clt_mds_open(dir, &mp, &t->mds);
+    clt_free(index);
+    clt_free(dir);
+    return st;
+}
+
+static void list_shards(text_reader *t) {
+    size_t n = clt_mds_num_shards(t->mds);
+    t->base.shard_samples = clt_calloc(n, sizeof *t->base.shard_samples);
+    t->base.shards = n;
+    for (size_t i = 0; i < n; i++) {
+        clt_mds_shard s;
+        clt_mds_shard_info(t->mds, i, &s);
+        t->base.shard_samples[i] = s.samples;
+    }
+}
+
+static clt_status open_text(text_reader *t, const clt_loader_params *p) {
+    CLT_TRY(check_params(p));
+    t->T = p->max_seq_len;
+    t->vocab_size = p->vocab_size;
+    t->eos = (int32_t)p->eos_token_id;
+    t->bos = (int32_t)p->bos_token_id;
+    t->pad = (int32_t)p->pad_token_id;
+    t->base.layout = clt_text_layout(t->T, t->eos >= 0 || t->bos >= 0);
+    CLT_TRY(open_files(t, p));
+    if (!clt_mds_has_tokens(t->mds)) CLT_TRY(open_tokenizer(t, p->tokenizer));
+    list_shards(t);
+    return clt_mds_preload(t->mds);
+}
+
+static void close_text(clt_reader *r) {
+    text_reader *t = (text_reader *)r;
+    clt_str_free(&t->text);
+    clt_tokenizer_close(t->tokenizer);
+    clt_mds_close(t->mds);
+    clt_free(t->base.shard_samples);
+    clt_free(t);
+}
+
+clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out) {
+    static const clt_reader_ops text = {.name = "text", .read = read_sample, .close = close_text};
+    text_reader *t = clt_calloc(1, sizeof *t);
+    t->base.ops = &text;
+    clt_status st = open_text(t, p);
+    if (st == CLT_OK)
+        *out = &t->base;
+    else
+        close_text(&t->base);
+    return st;
+}

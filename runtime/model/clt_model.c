@@ -1,0 +1,286 @@
+/* The registry of model families, and the calls that go through their tables. */
+#include "runtime/model/clt_model_family.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/clt_json.h"
+
+/* --- families --- */
+
+/* The first one is meant where a configuration names none. */
+static const clt_model_family *const families[] = {&clt_mpt_family};
+
+const clt_refusal clt_model_refused[] = {
+    {"hf_causal_lm", "Hugging Face models are not supported yet: only MPT is"},
+    {"hf_t5", "encoder-decoder models are not supported"},
+    {NULL, NULL}};
+
+static bool is_among(const char *name, const char *const *list) {
+    for (; *list; list++)
+        if (strcmp(name, *list) == 0) return true;
+    return false;
+}
+
+static const clt_model_family *find_yaml(const char *name) {
+    for (size_t i = 0; i < CLT_COUNT_OF(families); i++)
+        if (is_among(name, families[i]->yaml_names)) return families[i];
+    for (const clt_refusal *r = clt_model_refused; r->value; r++)
+        if (strcmp(name, r->value) == 0) return families[0]; /* whose table says why it is refused */
+    return NULL;
+}
+
+static const clt_model_family *find_hf(const char *type) {
+    for (size_t i = 0; i < CLT_COUNT_OF(families); i++)
+        if (is_among(type, families[i]->hf_types)) return families[i];
+    return NULL;
+}
+
+enum { MOST_NAMES = 16 };
+
+/* What model.name may be (hf: model_type). */
+static size_t list_names(bool hf, const char *names[MOST_NAMES]) {
+    size_t n = 0;
+    for (size_t i = 0; i < CLT_COUNT_OF(families); i++)
+        for (const char *const *at = hf ? families[i]->hf_types : families[i]->yaml_names;
+             *at && n < MOST_NAMES; at++)
+            names[n++] = *at;
+    return n;
+}
+
+/* NULL: the object names a family that is unknown. Both keys are optional. */
+static const clt_model_family *family_of(const json_t *o) {
+    const char *type = json_string_value(json_object_get(o, "model_type")),
+               *name = json_string_value(json_object_get(o, "name"));
+    return type ? find_hf(type) : name ? find_yaml(name) : families[0];
+}
+
+const clt_schema *clt_model_schema(const json_t *section) {
+    const clt_model_family *f = family_of(section);
+    return (f ? f : families[0])->schema;
+}
+
+const clt_schema *clt_model_schema_at(int i) {
+    return i < (int)CLT_COUNT_OF(families) ? families[i]->schema : NULL;
+}
+
+/* --- configuration --- */
+
+static clt_status unknown_family(clt_schema_reader *r, const char *path, const char *name, bool hf) {
+    const char *names[MOST_NAMES];
+    const size_t n = list_names(hf, names);
+    const char *near = clt_nearest(name, names, n);
+    clt_str known = {0};
+    for (size_t i = 0; i < n; i++) clt_str_addf(&known, "%s%s", i ? ", " : "", names[i]);
+    clt_status st = clt_schema_fail(r, path, "is '%.40s', which is no model of cltrain (known: %s)%s%s", name,
+                                    known.s, near ? "; did you mean " : "", near ? near : "");
+    clt_str_free(&known);
+    return st;
+}
+
+/* Values of a wrong type are the schema's to refuse. */
+static clt_status choose_family(clt_schema_reader *r, const char *path, json_t *o,
+                                const clt_model_family **out) {
+    const char *type = json_string_value(json_object_get(o, "model_type")),
+               *name = json_string_value(json_object_get(o, "name"));
+    const bool hf = type != NULL;
+    *out = family_of(o);
+    if (*out) return CLT_OK;
+    char *key = clt_format("%s%s%s", path, *path ? "." : "", hf ? "model_type" : "name");
+    clt_status st = unknown_family(r, key, hf ? type : name, hf);
+    clt_free(key);
+    return st;
+}
+
+clt_status clt_model_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config **out) {
+    const clt_model_family *f;
+    CLT_TRY(choose_family(r, path, o, &f));
+    clt_model_config *c = clt_calloc(1, f->config_bytes);
+    c->family = f;
+    clt_status st = f->read(r, path, o, c);
+    if (st == CLT_OK)
+        *out = c;
+    else
+        clt_model_config_free(c);
+    return st;
+}
+
+static char *place_of(void *ctx, const char *path) {
+    (void)path;
+    return clt_strdup(ctx);
+}
+
+clt_status clt_model_config_from_json(json_t *o, bool hf, const char *what, clt_model_config **out) {
+    clt_strv strings = {0};
+    clt_schema_reader r = {.what = what,
+                           .place = place_of,
+                           .ctx = (void *)what,
+                           .status = CLT_BAD_CONFIG,
+                           .ignore_unknown = hf,
+                           .strings = &strings};
+    clt_status st = json_is_object(o) ? clt_model_config_read(&r, "", o, out)
+                                      : clt_error(CLT_BAD_CONFIG, "%s: not a JSON object", what);
+    clt_strv_free(&strings);
+    return st;
+}
+
+clt_status clt_model_config_parse(const char *text, bool hf, const char *what, clt_model_config **out) {
+    enum { MAX_DEPTH = 32 };
+    json_t *o;
+    CLT_TRY(clt_json_parse(text, strlen(text), MAX_DEPTH, what, &o));
+    clt_status st = clt_model_config_from_json(o, hf, what, out);
+    json_decref(o);
+    return st;
+}
+
+json_t *clt_model_config_to_json(const clt_model_config *c) {
+    return c->family->to_json(c);
+}
+
+clt_model_config *clt_model_config_copy(const clt_model_config *c) {
+    return clt_memdup(c, c->family->config_bytes);
+}
+
+void clt_model_config_free(clt_model_config *c) {
+    clt_free(c);
+}
+
+clt_model_facts clt_model_get_facts(const clt_model_config *c) {
+    clt_model_facts f = c->family->facts(c);
+    f.generates = c->family->logits != NULL;
+    return f;
+}
+
+char *clt_model_describe(const clt_model_config *c) {
+    return c->family->describe(c);
+}
+
+clt_model_config *clt_model_config_with_layers(const clt_model_config *c, int64_t layers) {
+    clt_model_config *with = clt_model_config_copy(c);
+    with->family->set_layers(with, layers);
+    return with;
+}
+
+/* --- parameters --- */
+
+clt_status clt_model_table(const clt_model_config *c, clt_slab_table *table) {
+    return c->family->table(c, table);
+}
+
+uint64_t clt_model_param_count(const clt_model_config *c) {
+    clt_slab_table t = {0};
+    uint64_t n = 0;
+    if (c->family->table(c, &t) == CLT_OK)
+        for (int i = 0; i < t.n; i++) n += t.entry[i].count;
+    clt_slab_table_free(&t);
+    return n;
+}
+
+double clt_model_train_flops_per_token(const clt_model_config *c, int64_t seq) {
+    return c->family->train_flops_per_token(c, seq);
+}
+
+void clt_model_init_range(const clt_model_config *c, const clt_slab_table *table, int entry, uint64_t seed,
+                          uint64_t first, uint64_t count, float *out) {
+    c->family->init_range(c, table, entry, seed, first, count, out);
+}
+
+const char *clt_model_hf_name(const void *config, const char *tensor) {
+    const clt_model_config *c = config;
+    return c->family->hf_name(c, tensor);
+}
+
+json_t *clt_model_hf_config(const clt_model_config *c, const char *torch_dtype) {
+    json_t *o = c->family->hf_config(c);
+    json_object_set_new(o, "torch_dtype", json_string(torch_dtype));
+    return o;
+}
+
+const char *clt_model_hf_lacks(const clt_model_config *c) {
+    return c->family->hf_lacks(c);
+}
+
+/* --- memory and batches --- */
+
+clt_status clt_model_plan(const clt_model_config *c, const clt_model_shape *shape, clt_device_type type,
+                          clt_model_memory *out) {
+    return c->family->plan(c, shape, type, out);
+}
+
+clt_batch_layout clt_model_layout(const clt_model_config *c, int64_t seq) {
+    return c->family->layout(c, seq);
+}
+
+clt_batch clt_model_example(const clt_model_config *c, int64_t seq, int64_t samples, void **storage) {
+    const clt_batch_layout layout = clt_model_layout(c, seq);
+    void *field[CLT_BATCH_MAX_FIELDS] = {NULL};
+    int32_t *targets = clt_calloc((size_t)samples, sizeof *targets);
+    clt_batch b = {.samples = samples, .global_samples = samples, .sample_targets = targets}, made;
+    for (int i = 0; i < layout.n; i++)
+        if (layout.field[i].bytes) b.field[i] = field[i] = clt_calloc((size_t)samples, layout.field[i].bytes);
+    c->family->example(c, seq, samples, field, targets);
+    for (int64_t s = 0; s < samples; s++) b.targets += targets[s];
+    b.global_targets = b.targets;
+    *storage = clt_malloc(clt_batch_bytes(&layout, samples));
+    clt_batch_copy(&layout, &b, *storage, &made);
+    for (int i = 0; i < layout.n; i++) clt_free(field[i]);
+    clt_free(targets);
+    return made;
+}
+
+/* --- on a device --- */
+
+clt_status clt_model_create(const clt_model_config *c, const clt_model_shape *shape, clt_ops *ops,
+                            clt_slab *weights, clt_slab *narrow, clt_model **out) {
+    CLT_TRY(c->family->create(c, shape, ops, weights, narrow, out));
+    (*out)->family = c->family;
+    return CLT_OK;
+}
+
+void clt_model_destroy(clt_model *m) {
+    if (m) m->family->destroy(m);
+}
+
+clt_status clt_model_train(clt_model *m, const clt_model_pass *p) {
+    return m->family->train(m, p);
+}
+
+clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correct) {
+    return m->family->eval(m, p, correct);
+}
+
+clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+                            float *logits) {
+    if (!m->family->logits)
+        return clt_error(CLT_BAD_CONFIG, "a model of the family '%s' generates no text", m->family->name);
+    return m->family->logits(m, tokens, len, first, rows, logits);
+}
+
+clt_status clt_model_activation(clt_model *m, const char *name, float *out, size_t count) {
+    return m->family->activation(m, name, out, count);
+}
+
+void clt_model_set_watch(clt_model *m, clt_model_watch watch, void *ctx) {
+    m->watch = watch;
+    m->watch_ctx = ctx;
+}
+
+clt_status clt_model_made(clt_model *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...) {
+    if (!m->watch) return CLT_OK;
+    char what[128];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return m->watch(m->watch_ctx, what, type, made, count);
+}
+
+void clt_model_set_ready(clt_model *m, clt_model_ready ready, void *ctx) {
+    m->ready = ready;
+    m->ready_ctx = ctx;
+}
+
+clt_status clt_model_gradients_ready(clt_model *m, const clt_model_pass *p, int first, int end) {
+    return m->ready && p->lane_last && first < end ? m->ready(m->ready_ctx, first, end) : CLT_OK;
+}

@@ -1,0 +1,76 @@
+/* clt_model_family: the seam behind clt_model. A family fills this table; the registry in clt_model.c lists
+ * the families. Not for other folders. */
+#ifndef CLT_MODEL_FAMILY_H
+#define CLT_MODEL_FAMILY_H
+
+#include "runtime/model/clt_model.h"
+
+/* Members are as the functions of clt_model.h say that are named after them, unless a comment adds to that.
+ */
+typedef struct {
+    const char *name;              /* of the folder and in messages: "mpt" */
+    const char *const *yaml_names; /* values of model.name, NULL behind the last one */
+    const char *const *hf_types;   /* values of model_type in a config.json */
+    size_t config_bytes;           /* of its configuration, which begins with clt_model_config and has no
+                                      pointers to free */
+    const clt_schema *schema;
+
+    /* Fills a zeroed configuration. r->ignore_unknown: the object is a config.json. */
+    clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
+    json_t *(*to_json)(const clt_model_config *c);
+    clt_model_facts (*facts)(const clt_model_config *c);
+    char *(*describe)(const clt_model_config *c);
+    void (*set_layers)(clt_model_config *c, int64_t layers);
+
+    clt_status (*table)(const clt_model_config *c, clt_slab_table *table);
+    void (*init_range)(const clt_model_config *c, const clt_slab_table *table, int entry, uint64_t seed,
+                       uint64_t first, uint64_t count, float *out);
+    double (*train_flops_per_token)(const clt_model_config *c, int64_t seq);
+
+    const char *(*hf_name)(const clt_model_config *c, const char *tensor);
+    json_t *(*hf_config)(const clt_model_config *c);
+    const char *(*hf_lacks)(const clt_model_config *c);
+
+    clt_batch_layout (*layout)(const clt_model_config *c, int64_t seq);
+    /* Writes `samples` samples into arrays of the layout; sample_targets[samples] too. */
+    void (*example)(const clt_model_config *c, int64_t seq, int64_t samples, void *const field[],
+                    int32_t *sample_targets);
+
+    clt_status (*plan)(const clt_model_config *c, const clt_model_shape *shape, clt_device_type type,
+                       clt_model_memory *out);
+    clt_status (*create)(const clt_model_config *c, const clt_model_shape *shape, clt_ops *ops,
+                         clt_slab *weights, clt_slab *narrow, clt_model **out);
+    void (*destroy)(clt_model *m);
+    clt_status (*train)(clt_model *m, const clt_model_pass *p);
+    clt_status (*eval)(clt_model *m, const clt_model_pass *p, int64_t *correct);
+    /* NULL: it generates no text. */
+    clt_status (*logits)(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+                         float *logits);
+    clt_status (*activation)(clt_model *m, const char *name, float *out, size_t count);
+} clt_model_family;
+
+/* Begins every family's configuration, and its model. clt_model.c fills them. */
+struct clt_model_config {
+    const clt_model_family *family;
+};
+
+struct clt_model {
+    const clt_model_family *family;
+    clt_model_watch watch;
+    void *watch_ctx;
+    clt_model_ready ready;
+    void *ready_ctx;
+};
+
+extern const clt_model_family clt_mpt_family;
+
+/* Values of model.name that LLM Foundry knows and that are refused, for a family's table of keys. */
+extern const clt_refusal clt_model_refused[];
+
+/* For passes: calls the watch, if there is one, with what an operation made. The text is printf's. */
+clt_status clt_model_made(clt_model *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* For backward passes with p->lane_last: calls the hook, if there is one. */
+clt_status clt_model_gradients_ready(clt_model *m, const clt_model_pass *p, int first, int end);
+
+#endif

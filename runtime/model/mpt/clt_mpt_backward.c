@@ -1,0 +1,393 @@
+/* The backward pass of an MPT, from the gradient of norm_f's output down to the embedding. Weight gradients
+ * go to the lane's accumulator (clt_model_pass.grads). */
+#include "runtime/model/mpt/clt_mpt_internal.h"
+
+#include <string.h>
+
+typedef struct {
+    clt_mpt *m;
+    const clt_model_pass *b;
+    int64_t rows;
+    bool kv_written[CLT_MPT_MAX_LAYERS]; /* a later block has already put its part into this source's dk and
+                                            dv */
+    int summed; /* the bias whose gradient the last norm's backward pass made on the way, or -1 */
+} backward_pass;
+
+static clt_ref grad_of(const backward_pass *p, int entry) {
+    return entry < 0 ? clt_ref_none() : clt_slab_ref(p->b->grads, entry);
+}
+
+/* Gradients of weight w and bias `bias` of a Linear from dy [R, out] and its input x [R, in]. */
+static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, int64_t lddy, clt_ref x,
+                                 int64_t ldx, const char *what) {
+    clt_mpt *m = p->m;
+    const clt_slab_entry *e = &m->weights->table->entry[w];
+    clt_gemm_params g = {.form = CLT_GEMM_TN,
+                         .m = e->shape[0],
+                         .n = e->shape[1],
+                         .k = p->rows,
+                         .k_group = m->shape.seq,
+                         .a = dy,
+                         .lda = lddy,
+                         .b = x,
+                         .ldb = ldx,
+                         .c = grad_of(p, w),
+                         .ldc = e->shape[1],
+                         .accumulate = !p->b->lane_first,
+                         .in_type = m->type};
+    if (bias != p->summed) g.a_sum = grad_of(p, bias);
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    return clt_model_made(&m->base, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what);
+}
+
+/* dx [R, in] (+)= dy [R, out] * W, all of the branches' type. */
+static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, clt_ref dx,
+                                   int64_t lddx, bool accumulate) {
+    const clt_slab_entry *e = &p->m->weights->table->entry[w];
+    return (clt_gemm_params){.form = CLT_GEMM_NN,
+                             .m = p->rows,
+                             .n = e->shape[1],
+                             .k = e->shape[0],
+                             .a = dy,
+                             .lda = lddy,
+                             .b = clt_mpt_matrix(p->m, w),
+                             .ldb = e->shape[1],
+                             .c = dx,
+                             .ldc = lddx,
+                             .accumulate = accumulate,
+                             .in_type = p->m->type,
+                             .c_type = p->m->type,
+                             .aux_type = p->m->type};
+}
+
+/* The same into the gradient of a norm's output. */
+static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate) {
+    clt_gemm_params g = linear_data(p, w, dy, lddy, p->m->dnorm, p->m->cfg.d_model, accumulate);
+    g.c_type = p->m->dnorm_type;
+    return clt_op_gemm(p->m->ops, &g);
+}
+
+static bool branches_drop(const backward_pass *p) {
+    return p->b->dropout && p->m->cfg.resid_pdrop > 0;
+}
+
+/* Where the gradient is rounded for the next branch on the way; a branch's dropout does that itself. */
+static clt_ref rounded(const backward_pass *p) {
+    return branches_drop(p) || p->m->type == CLT_F32 ? clt_ref_none() : p->m->dbranch;
+}
+
+/* Where a norm's output is made again on the way: only the weight gradients of what follows the norm need it,
+ * so they come after its backward pass. */
+static clt_ref again(const backward_pass *p, clt_ref y) {
+    return p->m->shape.recompute == CLT_RECOMPUTE_NORMS ? y : clt_ref_none();
+}
+
+/* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator; dx_copy and y: see
+ * clt_norm_grad_params. `next`: the bias at the end of the branch that dx enters next, -1: none; its gradient
+ * is the column sums of what enters, which is written here, unless the branch drops or the copy comes later.
+ */
+static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_ref rstd, int w, int b,
+                                clt_ref dy, clt_ref residual, clt_ref dx, clt_ref dx_copy, int next,
+                                clt_ref y) {
+    clt_mpt *m = p->m;
+    int64_t C = m->cfg.d_model;
+    p->summed = branches_drop(p) || (m->type != CLT_F32 && !dx_copy.buf) ? -1 : next;
+    return clt_op_norm_backward(m->ops, &(clt_norm_grad_params){.rms = m->cfg.rms_norm,
+                                                                .eps = (float)m->cfg.norm_eps,
+                                                                .rows = p->rows,
+                                                                .cols = C,
+                                                                .heads = 1,
+                                                                .rows_per_sample = m->shape.seq,
+                                                                .x = x,
+                                                                .w = clt_mpt_weight(m, w),
+                                                                .mean = mean,
+                                                                .rstd = rstd,
+                                                                .dy = dy,
+                                                                .dx = dx,
+                                                                .residual = residual,
+                                                                .dw = grad_of(p, w),
+                                                                .db = grad_of(p, b),
+                                                                .ldx = C,
+                                                                .lddy = C,
+                                                                .lddx = C,
+                                                                .ldres = C,
+                                                                .accumulate = !p->b->lane_first,
+                                                                .dy_type = m->dnorm_type,
+                                                                .dx_copy = dx_copy,
+                                                                .copy_type = m->type,
+                                                                .dx_sum = grad_of(p, p->summed),
+                                                                .y = y,
+                                                                .b = clt_mpt_weight(m, b),
+                                                                .y_type = m->type});
+}
+
+/* The gradient that enters a branch: dx itself, rounded to the branches' type, or through the branch's
+ * dropout. */
+static clt_status branch_gradient(backward_pass *p, int layer, int site, clt_ref *out) {
+    clt_mpt *m = p->m;
+    *out = m->dbranch;
+    if (branches_drop(p))
+        return clt_mpt_dropout(m, p->b, m->cfg.resid_pdrop, layer, site, CLT_F32, m->dx, clt_ref_none(),
+                               m->type, m->dbranch);
+    if (m->type == CLT_F32) *out = m->dx; /* else the norm's backward pass left the rounded copy there */
+    return CLT_OK;
+}
+
+/* The hidden values of a gated MLP again, from what was before the activation. */
+static clt_status hidden_again(backward_pass *p, const clt_mpt_acts *a) {
+    clt_mpt *m = p->m;
+    int64_t R = p->rows, F = m->cfg.ffn_hidden;
+    if (m->shape.recompute != CLT_RECOMPUTE_NORMS || !m->cfg.glu) return CLT_OK;
+    return clt_op_glu_forward(m->ops, m->type, m->cfg.activation, R, F, a->gate, F, a->up, F, a->act, F);
+}
+
+/* Gradient of the hidden values in front of the activation, and of the down projection. */
+static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t R = p->rows, C = c->d_model, F = c->ffn_hidden;
+    clt_ref d;
+    CLT_TRY(branch_gradient(p, layer, CLT_SITE_FFN_OUT, &d));
+    CLT_TRY(hidden_again(p, a));
+    clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
+    if (!c->glu) {
+        g.grad_act = c->activation;
+        g.grad_pre = a->up;
+        g.ldgrad = F;
+        if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = a->act;
+        g.ldagain = F;
+    }
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
+    if (c->glu)
+        CLT_TRY(clt_op_glu_backward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, m->dact, F,
+                                    m->dgate, F, m->dup, F));
+    return clt_model_made(&m->base, m->type, m->dup, (uint64_t)(R * F),
+                          "block %d: gradient of the mlp's hidden values", layer);
+}
+
+static clt_status mlp_backward(backward_pass *p, int layer) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t C = c->d_model, F = c->ffn_hidden;
+    CLT_TRY(mlp_hidden_backward(p, layer));
+    CLT_TRY(norm_data(p, x->wup, m->dup, F, false));
+    if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
+    CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx,
+                          rounded(p), x->bout, again(p, a->n2)));
+    CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
+    if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
+    return clt_model_made(&m->base, CLT_F32, m->dx, (uint64_t)(p->rows * C),
+                          "block %d: gradient before norm_2", layer);
+}
+
+static clt_status qk_norm_backward(backward_pass *p, int64_t heads, int64_t col, clt_ref in, int w, int b,
+                                   clt_ref mean, clt_ref rstd, clt_ref dqkv) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    clt_ref d = clt_ref_at(dqkv, (uint64_t)col);
+    return clt_op_norm_backward(m->ops,
+                                &(clt_norm_grad_params){.eps = 1e-5f,
+                                                        .rows = p->rows,
+                                                        .cols = c->qk_gn ? c->head_dim : heads * c->head_dim,
+                                                        .heads = c->qk_gn ? heads : 1,
+                                                        .rows_per_sample = m->shape.seq,
+                                                        .x = clt_ref_at(in, (uint64_t)col),
+                                                        .w = clt_mpt_weight(m, w),
+                                                        .mean = mean,
+                                                        .rstd = rstd,
+                                                        .dy = d,
+                                                        .dx = d,
+                                                        .dw = grad_of(p, w),
+                                                        .db = grad_of(p, b),
+                                                        .ldx = m->width,
+                                                        .lddy = m->width,
+                                                        .lddx = m->width,
+                                                        .accumulate = !p->b->lane_first,
+                                                        .x_type = m->type,
+                                                        .dy_type = m->type,
+                                                        .dx_type = m->type});
+}
+
+/* Back through positions, qk norms and clip, in place on dqkv. */
+static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    bool own_kv = c->layer[layer].reuse_kv < 0;
+    int64_t R = p->rows, T = m->shape.seq, W = m->width, Q = c->n_heads * c->head_dim;
+    if (m->rope.buf && !c->layer[layer].nope) {
+        CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, dqkv, W, m->rope, true));
+        if (own_kv)
+            CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim,
+                                clt_ref_at(dqkv, (uint64_t)Q), W, m->rope, true));
+    }
+    CLT_TRY(clt_mpt_temper(m, R, dqkv));
+    if (c->qk_ln || c->qk_gn) {
+        clt_ref in = c->clip_qkv > 0 ? a->clipped : a->raw;
+        CLT_TRY(qk_norm_backward(p, c->n_heads, 0, in, x->q_ln_w, x->q_ln_b, a->q_mean, a->q_rstd, dqkv));
+        if (own_kv)
+            CLT_TRY(
+                qk_norm_backward(p, c->kv_n_heads, Q, in, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd, dqkv));
+    }
+    if (c->clip_qkv > 0)
+        CLT_TRY(clt_op_clip_backward(m->ops, m->type, (float)c->clip_qkv, R, own_kv ? W : Q, a->raw, W, dqkv,
+                                     W, dqkv, W));
+    return CLT_OK;
+}
+
+/* The weight, the bias and the first column of part i of q|k|v, or of all of it where it is one projection;
+ * false: there are no more parts. */
+static bool projection(const clt_mpt *m, int layer, int i, int *w, int *b, uint64_t *col) {
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
+    const int ws[] = {x->wq, x->wk, x->wv}, bs[] = {x->bq, x->bk, x->bv};
+    const int64_t at[] = {0, Q, Q + K};
+    bool fused = x->wqkv >= 0;
+    if (i == (fused || c->layer[layer].reuse_kv >= 0 ? 1 : 3)) return false;
+    *w = fused ? x->wqkv : ws[i];
+    *b = fused ? x->bqkv : bs[i];
+    *col = fused ? 0 : (uint64_t)at[i];
+    return true;
+}
+
+static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv) {
+    clt_mpt *m = p->m;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t C = m->cfg.d_model, W = m->width;
+    uint64_t col;
+    int w, b;
+    for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
+        CLT_TRY(norm_data(p, w, clt_ref_at(dqkv, col), W, i > 0));
+    CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx,
+                          rounded(p), layer ? m->index.block[layer - 1].bdown : -1, again(p, a->n1)));
+    for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
+        CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, a->n1, C, "attention"));
+    return CLT_OK;
+}
+
+static clt_status attention_backward(backward_pass *p, int layer) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t R = p->rows, C = c->d_model, W = m->width, Q = c->n_heads * c->head_dim,
+            K = c->kv_n_heads * c->head_dim;
+    int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
+    clt_ref d, dqkv = m->dqkv[layer], dkv = m->dqkv[source];
+    CLT_TRY(branch_gradient(p, layer, CLT_SITE_ATTENTION_OUT, &d));
+    CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
+    clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
+                                     .dout = m->datt,
+                                     .dq = dqkv,
+                                     .dk = clt_ref_at(dkv, (uint64_t)Q),
+                                     .dv = clt_ref_at(dkv, (uint64_t)(Q + K)),
+                                     .lddout = Q,
+                                     .lddq = W,
+                                     .lddk = W,
+                                     .lddv = W,
+                                     .accumulate_kv = p->kv_written[source],
+                                     .spare = m->spare,
+                                     .spare_elements = m->spare_elements};
+    CLT_TRY(clt_op_attention_backward(m->ops, &att));
+    p->kv_written[source] = true;
+    CLT_TRY(
+        clt_model_made(&m->base, m->type, dqkv, (uint64_t)(R * Q), "block %d: gradient of attention", layer));
+    CLT_TRY(qkv_backward(p, layer, dqkv));
+    CLT_TRY(projections_backward(p, layer, dqkv));
+    return clt_model_made(&m->base, CLT_F32, m->dx, (uint64_t)(R * C), "block %d: gradient before norm_1",
+                          layer);
+}
+
+static clt_status embedding_backward(backward_pass *p) {
+    clt_mpt *m = p->m;
+    const clt_mpt_config *c = &m->cfg;
+    const clt_model_pass *b = p->b;
+    int64_t C = c->d_model;
+    clt_ref dwte = grad_of(p, m->index.wte);
+    if (b->dropout && c->emb_pdrop > 0)
+        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, m->dx, clt_ref_none(),
+                                CLT_F32, m->dx));
+    /* Untied, the table's own accumulator takes the lookups: rows that no token names must be +0. */
+    if (!c->tie_word_embeddings && b->lane_first)
+        CLT_TRY(clt_buffer_fill32(dwte.buf, dwte.off * 4, 0, (size_t)(c->vocab_size * C) * 4));
+
+    CLT_TRY(clt_op_embedding_backward(
+        m->ops, &(clt_embedding_grad_params){.rows = p->rows,
+                                             .seq = m->shape.seq,
+                                             .cols = C,
+                                             .unique = m->unique,
+                                             .dx = m->dx,
+                                             .ids = m->unique_ids,
+                                             .first = m->unique_first,
+                                             .row_begin = m->unique_begin,
+                                             .row_of = m->row_of,
+                                             .dwte = m->lookup.buf ? m->lookup : dwte,
+                                             .dwpe = grad_of(p, m->index.wpe),
+                                             .accumulate_wpe = !b->lane_first,
+                                             .fraction = (float)c->embedding_fraction}));
+    if (!b->lane_last || !m->lookup.buf) return CLT_OK;
+    CLT_TRY(clt_buffer_write(m->lane_ids.buf, 0, m->lane_list, (size_t)m->lane_count * sizeof *m->lane_list));
+    CLT_TRY(clt_op_embedding_add_rows(m->ops, dwte, m->lookup, m->lane_ids, m->lane_count, C));
+    return clt_model_made(&m->base, CLT_F32, dwte, (uint64_t)(c->vocab_size * C),
+                          "gradient of transformer.wte.weight");
+}
+
+/* Tells who exchanges gradients that those of tensors [first, end) are queued. The sums of norms and biases
+ * that were left for later are made first. */
+static clt_status ready(backward_pass *p, int first, int end) {
+    clt_mpt *m = p->m;
+    if (!m->base.ready || !p->b->lane_last) return CLT_OK;
+    CLT_TRY(clt_op_sums_now(m->ops));
+    CLT_TRY(clt_model_gradients_ready(&m->base, p->b, first, end));
+    clt_op_sums_later(m->ops);
+    return CLT_OK;
+}
+
+/* The first tensor behind a block: of the next one, or of the final norm. */
+static int block_end(const clt_mpt *m, int layer) {
+    return layer + 1 < m->cfg.n_layers ? m->index.block[layer + 1].norm1_w : m->index.norm_f_w;
+}
+
+/* From norm_f's output to the last block's, and what follows from it; the head's gradients are there. */
+static clt_status final_norm_backward(backward_pass *p) {
+    clt_mpt *m = p->m;
+    const uint64_t count = (uint64_t)(p->rows * m->cfg.d_model);
+    CLT_TRY(norm_backward(p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
+                          clt_ref_none(), m->dx, clt_ref_none(), m->index.block[m->cfg.n_layers - 1].bdown,
+                          clt_ref_none()));
+    /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
+    if (rounded(p).buf) CLT_TRY(clt_op_cast(m->ops, CLT_F32, m->type, m->dx, m->dbranch, count));
+    CLT_TRY(clt_model_made(&m->base, CLT_F32, m->dx, count, "gradient before norm_f"));
+    return ready(p, m->index.norm_f_w, m->weights->table->n);
+}
+
+static clt_status passes(clt_mpt *m, const clt_model_pass *b) {
+    backward_pass p = {.m = m, .b = b, .rows = b->batch->samples * m->shape.seq, .summed = -1};
+    CLT_TRY(final_norm_backward(&p));
+    for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) {
+        /* x_last is free by now: the recomputed block's output goes there and is not looked at. */
+        if (m->shape.recompute == CLT_RECOMPUTE_BLOCKS) CLT_TRY(clt_mpt_block_forward(m, b, i, m->x_last));
+        CLT_TRY(mlp_backward(&p, i));
+        CLT_TRY(attention_backward(&p, i));
+        CLT_TRY(ready(&p, m->index.block[i].norm1_w, block_end(m, i)));
+    }
+    CLT_TRY(embedding_backward(&p));
+    return ready(&p, 0, m->index.block[0].norm1_w);
+}
+
+clt_status clt_mpt_backward(clt_mpt *m, const clt_model_pass *b) {
+    /* Nobody looks at what norms make for weights and biases before the end. */
+    clt_op_sums_later(m->ops);
+    const clt_status made = passes(m, b), ended = clt_op_sums_now(m->ops);
+    return made != CLT_OK ? made : ended;
+}

@@ -1,0 +1,380 @@
+/* The forward pass of an MPT, top to bottom: embedding, blocks, final norm, head and loss. */
+#include "runtime/model/mpt/clt_mpt_internal.h"
+
+#include <string.h>
+
+clt_ref clt_mpt_weight(const clt_mpt *m, int entry) {
+    return entry < 0 ? clt_ref_none() : clt_slab_ref(m->weights, entry);
+}
+
+clt_ref clt_mpt_matrix(const clt_mpt *m, int entry) {
+    return clt_slab_ref(m->narrow ? m->narrow : m->weights, entry);
+}
+
+clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
+                               clt_ref y, int64_t ldy) {
+    const clt_slab_entry *e = &m->weights->table->entry[w];
+    return (clt_gemm_params){.form = CLT_GEMM_NT,
+                             .m = rows,
+                             .n = e->shape[0],
+                             .k = e->shape[1],
+                             .a = x,
+                             .lda = ldx,
+                             .b = clt_mpt_matrix(m, w),
+                             .ldb = e->shape[1],
+                             .c = y,
+                             .ldc = ldy,
+                             .bias = clt_mpt_weight(m, b),
+                             .in_type = m->type,
+                             .c_type = m->type,
+                             .aux_type = m->type};
+}
+
+clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
+                        clt_ref rstd) {
+    const clt_mpt_config *c = &m->cfg;
+    return clt_op_norm_forward(m->ops, &(clt_norm_params){.rms = c->rms_norm,
+                                                          .eps = (float)c->norm_eps,
+                                                          .rows = rows,
+                                                          .cols = c->d_model,
+                                                          .heads = 1,
+                                                          .x = x,
+                                                          .ldx = c->d_model,
+                                                          .w = clt_mpt_weight(m, w),
+                                                          .b = clt_mpt_weight(m, b),
+                                                          .y = y,
+                                                          .ldy = c->d_model,
+                                                          .mean = mean,
+                                                          .rstd = rstd,
+                                                          .y_type = m->type});
+}
+
+clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,
+                           clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y) {
+    return clt_op_dropout(m->ops, &(clt_dropout_params){.rows = b->batch->samples * m->shape.seq,
+                                                        .seq = m->shape.seq,
+                                                        .cols = m->cfg.d_model,
+                                                        .x = x,
+                                                        .y = y,
+                                                        .residual = residual,
+                                                        .p = (float)p,
+                                                        .seed = b->seed,
+                                                        .step = b->step,
+                                                        .first_sample = b->batch->first,
+                                                        .layer = layer,
+                                                        .site = site,
+                                                        .x_type = x_type,
+                                                        .y_type = y_type});
+}
+
+/* y = x + dropout(in * W^T + bias): the end of both branches of a block. */
+static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, int site, int w, int bias,
+                             clt_ref in, int64_t ldin, clt_ref x, clt_ref y) {
+    int64_t R = b->batch->samples * m->shape.seq, C = m->cfg.d_model;
+    clt_gemm_params g = clt_mpt_linear(m, R, w, bias, in, ldin, y, C);
+    if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
+        g.residual = x;
+        g.ldres = C;
+        g.c_type = CLT_F32;
+        return clt_op_gemm(m->ops, &g);
+    }
+    g.c = m->dbranch;
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, site, m->type, m->dbranch, x, CLT_F32, y);
+}
+
+/* The qk norms (always layer norms with eps 1e-5) of `heads` heads of the columns at `col`. */
+static clt_status qk_norm(clt_mpt *m, int64_t rows, int64_t heads, int64_t col, clt_ref in, clt_ref out,
+                          int w, int b, clt_ref mean, clt_ref rstd) {
+    const clt_mpt_config *c = &m->cfg;
+    clt_norm_params p = {.eps = 1e-5f,
+                         .rows = rows,
+                         .cols = c->qk_gn ? c->head_dim : heads * c->head_dim,
+                         .heads = c->qk_gn ? heads : 1,
+                         .x = clt_ref_at(in, (uint64_t)col),
+                         .ldx = m->width,
+                         .y = clt_ref_at(out, (uint64_t)col),
+                         .ldy = m->width,
+                         .w = clt_mpt_weight(m, w),
+                         .b = clt_mpt_weight(m, b),
+                         .mean = mean,
+                         .rstd = rstd,
+                         .x_type = m->type,
+                         .y_type = m->type};
+    return clt_op_norm_forward(m->ops, &p);
+}
+
+/* q|k|v = n1 * Wqkv^T + bias (or q alone where keys and values come from an earlier block), clip, norms. */
+static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    clt_mpt_acts *a = &m->acts[layer];
+    bool own_kv = c->layer[layer].reuse_kv < 0, norms = c->qk_ln || c->qk_gn, clip = c->clip_qkv > 0;
+    int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim, W = m->width, C = c->d_model;
+    int64_t cols = own_kv ? W : Q;
+    clt_ref made = clip || norms ? a->raw : a->qkv;
+    const int w[] = {x->wq, x->wk, x->wv}, b[] = {x->bq, x->bk, x->bv};
+    const int64_t at[] = {0, Q, Q + K};
+    if (x->wqkv >= 0) {
+        clt_gemm_params g = clt_mpt_linear(m, R, x->wqkv, x->bqkv, a->n1, C, made, W);
+        CLT_TRY(clt_op_gemm(m->ops, &g));
+    }
+    for (int i = 0; x->wqkv < 0 && i < (own_kv ? 3 : 1); i++) {
+        clt_gemm_params g = clt_mpt_linear(m, R, w[i], b[i], a->n1, C, clt_ref_at(made, (uint64_t)at[i]), W);
+        CLT_TRY(clt_op_gemm(m->ops, &g));
+    }
+    CLT_TRY(clt_model_made(&m->base, m->type, made, (uint64_t)(R * W),
+                           "block %d: attention's q, k, v projection", layer));
+    if (clip) {
+        clt_ref to = norms ? a->clipped : a->qkv;
+        CLT_TRY(clt_op_clip_forward(m->ops, m->type, (float)c->clip_qkv, R, cols, made, W, to, W));
+        made = to;
+    }
+    if (!norms) return CLT_OK;
+    CLT_TRY(qk_norm(m, R, c->n_heads, 0, made, a->qkv, x->q_ln_w, x->q_ln_b, a->q_mean, a->q_rstd));
+    if (!own_kv) return CLT_OK;
+    CLT_TRY(qk_norm(m, R, c->kv_n_heads, Q, made, a->qkv, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd));
+    uint64_t v = (uint64_t)(Q + K);
+    CLT_TRY(clt_op_copy_rows(m->ops, m->type, R, K, clt_ref_at(made, v), W, clt_ref_at(a->qkv, v), W));
+    return clt_model_made(&m->base, m->type, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
+}
+
+/* A table with `cols` values a position, from the pass's first position on. */
+static clt_ref from_past(const clt_mpt *m, clt_ref table, int64_t cols) {
+    return table.buf ? clt_ref_at(table, (uint64_t)(m->past * cols)) : table;
+}
+
+clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x) {
+    bool by_row = m->row_temperature.buf;
+    clt_ref factors = by_row ? m->row_temperature : from_past(m, m->temperature, 1);
+    if (!factors.buf) return CLT_OK;
+    int64_t period = by_row ? R : m->shape.seq, cols = m->cfg.n_heads * m->cfg.head_dim;
+    return clt_op_scale_rows(m->ops, m->type, R, period, cols, x, m->width, factors);
+}
+
+/* Positions act on q and k in place: temperature, then rotation. */
+static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
+    const clt_mpt_config *c = &m->cfg;
+    clt_mpt_acts *a = &m->acts[layer];
+    int64_t T = m->shape.seq, Q = c->n_heads * c->head_dim, W = m->width;
+    clt_ref angles = from_past(m, m->rope, c->head_dim);
+    CLT_TRY(clt_mpt_temper(m, R, a->qkv));
+    if (!angles.buf || c->layer[layer].nope) return CLT_OK;
+    CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, a->qkv, W, angles, false));
+    if (c->layer[layer].reuse_kv >= 0) return CLT_OK;
+    return clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(a->qkv, (uint64_t)Q), W,
+                       angles, false);
+}
+
+clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b, int layer) {
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_acts *a = &m->acts[layer];
+    int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
+    uint64_t Q = (uint64_t)(c->n_heads * c->head_dim), K = (uint64_t)(c->kv_n_heads * c->head_dim);
+    return (clt_attention_params){.batch = b->batch->samples,
+                                  .seq = m->shape.seq,
+                                  .heads = c->n_heads,
+                                  .kv_heads = c->kv_n_heads,
+                                  .head_dim = c->head_dim,
+                                  .q = a->qkv,
+                                  .k = clt_ref_at(m->acts[source].qkv, Q),
+                                  .v = clt_ref_at(m->acts[source].qkv, Q + K),
+                                  .o = a->att,
+                                  .lse = a->lse,
+                                  .ldq = m->width,
+                                  .ldk = m->width,
+                                  .ldv = m->width,
+                                  .ldo = (int64_t)Q,
+                                  .scale = (float)c->softmax_scale,
+                                  .softcap = (float)c->attn_logit_softcapping,
+                                  .slopes = m->slopes,
+                                  .window = c->layer[layer].window,
+                                  .seq_ids = m->seq_ids,
+                                  .dropout = b->dropout ? (float)c->attn_pdrop : 0.0f,
+                                  .seed = b->seed,
+                                  .step = b->step,
+                                  .first_sample = b->batch->first,
+                                  .layer = layer,
+                                  .type = m->type};
+}
+
+/* Attention; with a cache, new keys and values go there, and what lies before them is read there. */
+static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer, n = m->shape.seq;
+    int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
+    clt_attention_params p = clt_mpt_attention(m, b, layer);
+    clt_ref cache = m->acts[source].cache;
+    if (cache.buf && source == layer)
+        CLT_TRY(clt_op_copy_rows(m->ops, m->type, n, 2 * K, clt_ref_at(m->acts[layer].qkv, (uint64_t)Q),
+                                 m->width, clt_ref_at(cache, (uint64_t)(m->past * 2 * K)), 2 * K));
+    if (m->past == 0) return clt_op_attention_forward(m->ops, &p);
+    p.seq = m->past + n;
+    p.k = cache;
+    p.v = clt_ref_at(cache, (uint64_t)K);
+    p.ldk = p.ldv = 2 * K;
+    p.seq_ids = clt_ref_none(); /* the text is one sequence */
+    return clt_op_attention_last(m->ops, &p, n);
+}
+
+/* act = activation(n2 * Wup^T + bias), or activation(gate) * up. */
+static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    clt_mpt_acts *a = &m->acts[layer];
+    int64_t C = c->d_model, F = c->ffn_hidden;
+    clt_gemm_params up = clt_mpt_linear(m, R, x->wup, x->bup, a->n2, C, a->act, F);
+    if (!c->glu) {
+        up.act = c->activation;
+        up.pre = a->up;
+        up.ldpre = F;
+        return clt_op_gemm(m->ops, &up);
+    }
+    clt_gemm_params gate = clt_mpt_linear(m, R, x->wgate, x->bgate, a->n2, C, a->gate, F);
+    up.c = a->up;
+    CLT_TRY(clt_op_gemm(m->ops, &up));
+    CLT_TRY(clt_op_gemm(m->ops, &gate));
+    return clt_op_glu_forward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, a->act, F);
+}
+
+clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out) {
+    const clt_mpt_config *c = &m->cfg;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    clt_mpt_acts *a = &m->acts[layer];
+    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model, Q = c->n_heads * c->head_dim;
+
+    CLT_TRY(clt_mpt_norm(m, R, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->n1, (uint64_t)(R * C), "block %d: norm_1", layer));
+    CLT_TRY(make_qkv(m, R, layer));
+    CLT_TRY(place_qk(m, R, layer));
+    CLT_TRY(attend(m, b, layer));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
+    CLT_TRY(branch_end(m, b, layer, CLT_SITE_ATTENTION_OUT, x->wout, x->bout, a->att, Q, a->x, a->mid));
+    CLT_TRY(clt_model_made(&m->base, CLT_F32, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj",
+                           layer));
+
+    CLT_TRY(clt_mpt_norm(m, R, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->n2, (uint64_t)(R * C), "block %d: norm_2", layer));
+    CLT_TRY(mlp_hidden(m, R, layer));
+    CLT_TRY(clt_model_made(&m->base, m->type, a->act, (uint64_t)(R * c->ffn_hidden),
+                           "block %d: mlp's up_proj and activation", layer));
+    CLT_TRY(
+        branch_end(m, b, layer, CLT_SITE_FFN_OUT, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid, x_out));
+    return clt_model_made(&m->base, CLT_F32, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
+}
+
+static clt_ref block_output(const clt_mpt *m, int layer) {
+    return layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
+}
+
+clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model;
+    clt_ref x0 = m->acts[0].x;
+    CLT_TRY(clt_op_embedding_forward(
+        m->ops, &(clt_embedding_params){.rows = R,
+                                        .seq = m->shape.seq,
+                                        .cols = C,
+                                        .vocab = c->vocab_size,
+                                        .ids = m->tokens,
+                                        .wte = clt_mpt_weight(m, m->index.wte),
+                                        .wpe = from_past(m, clt_mpt_weight(m, m->index.wpe), C),
+                                        .out = x0,
+                                        .fraction = (float)c->embedding_fraction}));
+    if (b->dropout && c->emb_pdrop > 0)
+        CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
+                                CLT_F32, x0));
+    CLT_TRY(clt_model_made(&m->base, CLT_F32, x0, (uint64_t)(R * C), "embedding"));
+    for (int i = 0; i < c->n_layers; i++) CLT_TRY(clt_mpt_block_forward(m, b, i, block_output(m, i)));
+    CLT_TRY(clt_mpt_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
+    return clt_model_made(&m->base, m->type, m->nf, (uint64_t)(R * C), "norm_f");
+}
+
+/* Gradients of the head for the rows whose d(logits) lie in m->logits. */
+static clt_status head_backward(clt_mpt *m, const clt_model_pass *b, int64_t first, int64_t rows) {
+    int64_t C = m->cfg.d_model, V = m->cfg.vocab_size;
+    uint64_t at = (uint64_t)(first * C);
+    clt_gemm_params data = {.form = CLT_GEMM_NN,
+                            .m = rows,
+                            .n = C,
+                            .k = V,
+                            .a = m->logits,
+                            .lda = V,
+                            .b = clt_mpt_matrix(m, m->index.lm_head),
+                            .ldb = C,
+                            .c = clt_ref_at(m->dnf, at),
+                            .ldc = C,
+                            .in_type = m->type,
+                            .c_type = m->dnorm_type};
+    clt_gemm_params weight = {.form = CLT_GEMM_TN,
+                              .m = V,
+                              .n = C,
+                              .k = rows,
+                              .k_group = m->shape.seq,
+                              .a = m->logits,
+                              .lda = V,
+                              .b = clt_ref_at(m->nf, at),
+                              .ldb = C,
+                              .c = clt_slab_ref(b->grads, m->index.lm_head),
+                              .ldc = C,
+                              .accumulate = !(b->lane_first && first == 0),
+                              .in_type = m->type};
+    CLT_TRY(clt_op_gemm(m->ops, &data));
+    CLT_TRY(clt_model_made(&m->base, m->dnorm_type, data.c, (uint64_t)(rows * C),
+                           "gradient of the head's input"));
+    CLT_TRY(clt_op_gemm(m->ops, &weight));
+    return clt_model_made(&m->base, CLT_F32, weight.c, (uint64_t)(V * C), "gradient of the head's weight");
+}
+
+clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model, V = c->vocab_size, T = m->shape.seq;
+    for (int64_t first = 0; first < R; first += m->head_rows) {
+        int64_t rows = CLT_MIN(m->head_rows, R - first);
+        uint64_t at = (uint64_t)first;
+        clt_gemm_params g = clt_mpt_linear(m, rows, m->index.lm_head, -1, clt_ref_at(m->nf, at * (uint64_t)C),
+                                           C, m->logits, V);
+        CLT_TRY(clt_op_gemm(m->ops, &g));
+        CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "logits"));
+        CLT_TRY(clt_op_loss(m->ops,
+                            &(clt_loss_params){.rows = rows,
+                                               .vocab = V,
+                                               .ld = V,
+                                               .logits = m->logits,
+                                               .targets = clt_ref_at(m->targets, at),
+                                               .token_loss = clt_ref_at(m->token_loss, at),
+                                               .correct = correct.buf ? clt_ref_at(correct, at) : correct,
+                                               .scale = (float)c->logit_scale,
+                                               .softcap = (float)c->final_logit_softcapping,
+                                               .grad = grad,
+                                               .type = m->type,
+                                               .weight = b->weight,
+                                               .row_weight = b->sample_weight ? clt_ref_at(m->row_weight, at)
+                                                                              : clt_ref_none()}));
+        CLT_TRY(clt_model_made(&m->base, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
+        if (grad)
+            CLT_TRY(
+                clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
+        if (grad) CLT_TRY(head_backward(m, b, first, rows));
+    }
+    return clt_op_row_sum(m->ops, b->batch->samples, T, m->token_loss, T, b->sample_loss);
+}
+
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *correct) {
+    clt_mpt *m = (clt_mpt *)model;
+    const int64_t R = b->batch->samples * m->shape.seq;
+    CLT_TRY(clt_mpt_upload(m, b, false));
+    CLT_TRY(clt_mpt_forward(m, b));
+    CLT_TRY(clt_mpt_head(m, b, false, m->correct));
+    CLT_TRY(clt_buffer_read(m->correct.buf, m->correct.off * 4, m->host_correct, (size_t)R * 4));
+    for (int64_t i = 0; i < R; i++) *correct += m->host_correct[i];
+    return CLT_OK;
+}
+
+clt_status clt_mpt_train(clt_model *model, const clt_model_pass *b) {
+    clt_mpt *m = (clt_mpt *)model;
+    CLT_TRY(clt_mpt_upload(m, b, true));
+    CLT_TRY(clt_mpt_forward(m, b));
+    CLT_TRY(clt_mpt_head(m, b, true, clt_ref_none()));
+    return clt_mpt_backward(m, b);
+}

@@ -1,0 +1,160 @@
+/* clt_mpt_internal: what the files of the MPT share: its state on a device, and the parts of its passes. The
+ * model is LLM Foundry's MPT; formulas and the orders of sums are in docs/numerics.md.
+ *
+ * Rows are tokens, sample after sample; C d_model, H query heads, KV key/value heads, D head size, F hidden
+ * width of the MLP, V vocabulary, T sequence. Not for other folders. */
+#ifndef CLT_MPT_INTERNAL_H
+#define CLT_MPT_INTERNAL_H
+
+#include "runtime/model/mpt/clt_mpt_config.h"
+#include "runtime/ops/clt_dropout.h"
+
+typedef struct clt_mpt clt_mpt;
+
+/* --- parameters (clt_mpt_params.c), as the members of clt_model_family --- */
+
+clt_status clt_mpt_table(const clt_model_config *config, clt_slab_table *table);
+double clt_mpt_train_flops_per_token(const clt_model_config *config, int64_t seq);
+void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *table, int entry, uint64_t seed,
+                        uint64_t first, uint64_t count, float *out);
+
+/* Index of each tensor of a block in the parameter table; -1: the model has no such tensor. */
+typedef struct {
+    int norm1_w, norm1_b, wqkv, bqkv, wq, bq, wk, bk, wv, bv, q_ln_w, q_ln_b, k_ln_w, k_ln_b, wout, bout,
+        norm2_w, norm2_b, wgate, bgate, wup, bup, wdown, bdown;
+} clt_mpt_block_index;
+
+typedef struct {
+    int wte, wpe, norm_f_w, norm_f_b, lm_head;
+    clt_mpt_block_index *block; /* [n_layers] */
+} clt_mpt_index;
+
+/* Finds every tensor by name. */
+void clt_mpt_index_create(const clt_mpt_config *cfg, const clt_slab_table *table, clt_mpt_index *out);
+void clt_mpt_index_free(clt_mpt_index *x);
+
+/* What a block keeps from its forward pass for its backward pass. R rows. x, mid and the statistics are fp32,
+ * the rest is of the branches' type. */
+typedef struct {
+    clt_ref x;                /* block input [R, C] */
+    clt_ref n1, mean1, rstd1; /* norm_1 [R, C], [R] */
+    clt_ref raw;              /* q|k|v as the GEMM made it, where clip or a qk norm follows [R, W] */
+    clt_ref clipped;          /* after clip, where a qk norm follows too [R, W] */
+    clt_ref q_mean, q_rstd, k_mean, k_rstd; /* qk norms [R * heads] */
+    clt_ref qkv;                            /* final q|k|v [R, W] */
+    clt_ref cache;                          /* shape.cache: k|v of all positions [T, 2*KV*D] */
+    clt_ref att, lse;                       /* attention output [R, H*D], [B, H, T] */
+    clt_ref mid;                            /* after the attention branch [R, C] */
+    clt_ref n2, mean2, rstd2;
+    clt_ref gate, up, act; /* MLP [R, F]; gate only with GLU */
+} clt_mpt_acts;
+
+struct clt_mpt {
+    clt_model base;
+    clt_mpt_config cfg;
+    clt_model_shape shape;
+    clt_ops *ops; /* NULL while planning */
+    clt_slab *weights, *narrow;
+    clt_dtype type;       /* of branches: shape.type */
+    clt_dtype dnorm_type; /* of the gradient of a norm's output: fp32 where several GEMMs add to it */
+    clt_mpt_index index;
+    int64_t rows;                          /* microbatch * seq */
+    int64_t width;                         /* columns of q|k|v: (H + 2 KV) * D */
+    int64_t head_rows;                     /* rows of the logits buffer: whole samples */
+    bool source_of_kv[CLT_MPT_MAX_LAYERS]; /* later blocks use this block's keys and values */
+
+    clt_mpt_acts *acts; /* [n_layers]; blocks may share places (recompute, evaluation) */
+    clt_ref x_last;     /* output of the last block [R, C] */
+    clt_ref nf, meanf, rstdf;
+    clt_ref logits, token_loss;
+    clt_ref correct; /* int32 [R]: 1 where the target is the most likely token */
+    clt_ref dx;      /* gradient of the residual stream [R, C], fp32 */
+    clt_ref dbranch; /* what enters a branch backward (and leaves it before dropout) [R, C] */
+    clt_ref dnorm;   /* of a block's norm [R, C], dnorm_type */
+    clt_ref dnf;     /* of norm_f, the same; often the same place */
+    clt_ref datt;    /* [R, H*D] */
+    clt_ref spare;   /* where nothing stands while attention goes backward */
+    uint64_t spare_elements;
+    clt_ref *dqkv;            /* [n_layers]: [R, W], shared unless the block is a source of keys and values */
+    clt_ref dup, dgate, dact; /* [R, F] */
+    clt_ref lookup;           /* tied wte: lookup accumulator [V, C] */
+    clt_ref slopes, rope;
+    clt_ref temperature; /* [T]; none where the factors are row_temperature */
+    /* What each microbatch brings, in one buffer that one write fills from `host`; words: its 4-byte
+     * elements. */
+    clt_ref tokens, targets, seq_ids, row_weight;           /* int32 / float [R] */
+    clt_ref row_temperature;                                /* float [R], see clt_mpt_temperature_by_row */
+    clt_ref unique_ids, unique_first, unique_begin, row_of; /* int32: see clt_embedding_grad_params */
+    int32_t *host;
+    int32_t *host_correct;        /* [R] */
+    float *temperature_at;        /* [T]: what row_temperature takes its factors from */
+    int64_t forward_words, words; /* a forward pass alone takes the first forward_words */
+    clt_ref lane_ids;             /* int32 [most ids of a lane] */
+
+    /* host side of the lookup gradients, allocated once */
+    int32_t *slot_of_id;   /* [V]: place among the microbatch's unique ids, -1 */
+    uint8_t *seen_in_lane; /* [V] */
+    int32_t *fill;         /* [R] */
+    int32_t *lane_list;    /* [V] */
+    int64_t lane_count, unique;
+
+    clt_buffer **buffers;
+    int n_buffers, cap_buffers;
+    clt_model_memory memory;
+
+    /* shape.cache: a pass's rows are positions past .. past + shape.seq - 1 of a text whose first positions
+     * are in the blocks' caches. */
+    int64_t past;
+    int32_t *cached; /* [T] the tokens whose keys and values are there */
+    int64_t n_cached;
+};
+
+/* Lays out (and with ops, allocates) all buffers. */
+clt_status clt_mpt_layout(clt_mpt *m);
+/* As the members of clt_model_family. */
+clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *shape, clt_device_type type,
+                        clt_model_memory *out);
+clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
+                          clt_slab *weights, clt_slab *narrow, clt_model **out);
+void clt_mpt_destroy(clt_model *model);
+/* Places of the microbatch's arrays within m->host, in words. */
+int32_t *clt_mpt_host(const clt_mpt *m, clt_ref place);
+
+/* Attention temperatures go by a token's place in its document, which sequence ids begin anew inside a
+ * sample. */
+static inline bool clt_mpt_temperature_by_row(const clt_mpt_config *c) {
+    return c->temperature_attn_scale != 0 && c->attn_uses_sequence_id;
+}
+/* Queries (or their gradients), R rows in the first columns of `x`, times their temperatures. */
+clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x);
+
+/* y = x * W^T (+ bias), W [n, k] entry w of the weights; x, y and the places of the epilogue are of the
+ * branches' type unless the caller changes that. */
+clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
+                               clt_ref y, int64_t ldy);
+clt_ref clt_mpt_weight(const clt_mpt *m, int entry); /* fp32; none for -1 */
+clt_ref clt_mpt_matrix(const clt_mpt *m, int entry); /* as GEMMs read it: of the branches' type */
+/* A norm over rows of C: y (branches' type) from x (fp32). */
+clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
+                        clt_ref rstd);
+
+/* Forward pass of one block on its places; also used again in backward with recomputation. */
+clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out);
+clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b);
+clt_status clt_mpt_backward(clt_mpt *m, const clt_model_pass *b);
+/* Head and loss over groups of samples, with gradients into dnf (d of norm_f's output) when `grad`. */
+clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct);
+/* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */
+clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad);
+/* As the members of clt_model_family. */
+clt_status clt_mpt_train(clt_model *model, const clt_model_pass *p);
+clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, int64_t *correct);
+clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
+                          float *logits);
+clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count);
+/* A layer's attention over whole samples. */
+clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b, int layer);
+clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,
+                           clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y);
+
+#endif

@@ -1,0 +1,418 @@
+/* Where a model's activations and workspaces lie, and how much they take. The same walk plans and allocates.
+ */
+#include "runtime/model/mpt/clt_mpt_internal.h"
+
+#include <string.h>
+
+#include "runtime/model/mpt/clt_positions.h"
+
+enum {
+    MIB = 1 << 20,
+    LOGITS_MIB_FP32 = 256,
+    LOGITS_MIB_NARROW = CLT_MODEL_LOGITS_LEAST / MIB,
+    LOGITS_MIB_MOST = 2048,
+    SMALL_HEAD = 2048
+};
+
+/* Places that share a buffer start at multiples of this many elements: vector loads and tensor maps want it.
+ */
+enum { PLACE = 512 };
+
+/* Takes `count` elements of `bytes` bytes: adds to the plan and, with a device, creates the buffer. */
+static clt_status take(clt_mpt *m, uint64_t *pool, const char *name, int64_t count, uint64_t element,
+                       clt_ref *out) {
+    uint64_t bytes = CLT_ROUND_UP((uint64_t)CLT_MAX(count, 1) * element, (uint64_t)4);
+    *pool += bytes;
+    m->memory.largest = CLT_MAX(m->memory.largest, bytes);
+    if (!m->ops) return CLT_OK;
+    clt_buffer *b;
+    CLT_TRY(clt_buffer_create(clt_ops_device(m->ops), bytes, name, &b));
+    if (m->n_buffers == m->cap_buffers) {
+        m->cap_buffers = CLT_MAX(64, 2 * m->cap_buffers);
+        m->buffers = clt_realloc(m->buffers, (size_t)m->cap_buffers * sizeof *m->buffers);
+    }
+    m->buffers[m->n_buffers++] = b;
+    *out = (clt_ref){b, 0};
+    return CLT_OK;
+}
+
+/* Activations: fp32 ones, and those of the branches' type. */
+static clt_status take_wide(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
+    return take(m, &m->memory.activations, name, count, 4, out);
+}
+static clt_status take_act(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
+    return take(m, &m->memory.activations, name, count, clt_dtype_bytes(m->type), out);
+}
+static clt_status take_other(clt_mpt *m, const char *name, int64_t count, clt_ref *out) {
+    return take(m, &m->memory.other, name, count, 4, out);
+}
+
+static bool norms_again(const clt_mpt *m) {
+    return m->shape.training && m->shape.recompute == CLT_RECOMPUTE_NORMS;
+}
+
+/* What one block needs between forward and backward, without its input and its q|k|v. */
+static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden;
+    bool qk_norm = c->qk_ln || c->qk_gn, clip = c->clip_qkv > 0;
+    if (!norms_again(m)) {
+        CLT_TRY(take_act(m, "norm_1", R * C, &a->n1));
+        CLT_TRY(take_act(m, "norm_2", R * C, &a->n2));
+        CLT_TRY(take_act(m, "mlp activation", R * F, &a->act));
+    }
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->mean1));
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->rstd1));
+    if (clip || qk_norm) CLT_TRY(take_act(m, "qkv before clip or norm", R * m->width, &a->raw));
+    if (clip && qk_norm) CLT_TRY(take_act(m, "qkv before norm", R * m->width, &a->clipped));
+    if (qk_norm) {
+        CLT_TRY(take_wide(m, "norm statistics", R * c->n_heads, &a->q_mean));
+        CLT_TRY(take_wide(m, "norm statistics", R * c->n_heads, &a->q_rstd));
+        CLT_TRY(take_wide(m, "norm statistics", R * c->kv_n_heads, &a->k_mean));
+        CLT_TRY(take_wide(m, "norm statistics", R * c->kv_n_heads, &a->k_rstd));
+    }
+    CLT_TRY(take_act(m, "attention output", R * c->n_heads * c->head_dim, &a->att));
+    CLT_TRY(take_wide(m, "attention log-sum-exp", R * c->n_heads, &a->lse));
+    CLT_TRY(take_wide(m, "residual", R * C, &a->mid));
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->mean2));
+    CLT_TRY(take_wide(m, "norm statistics", R, &a->rstd2));
+    if (c->glu) CLT_TRY(take_act(m, "mlp gate", R * F, &a->gate));
+    if (c->glu || m->shape.training) CLT_TRY(take_act(m, "mlp up", R * F, &a->up));
+    return CLT_OK;
+}
+
+/* Blocks keep their own places in training; with recomputation of blocks or without training they share one
+ * set, except the inputs (recomputation starts from them) and the keys and values that later blocks use. */
+static clt_status take_blocks(clt_mpt *m) {
+    bool share = !m->shape.training || m->shape.recompute == CLT_RECOMPUTE_BLOCKS;
+    int64_t R = m->rows, C = m->cfg.d_model;
+    clt_mpt_acts shared = {0};
+    clt_ref shared_qkv = clt_ref_none(), pair[2] = {clt_ref_none(), clt_ref_none()};
+    if (share) {
+        CLT_TRY(take_block(m, &shared));
+        CLT_TRY(take_act(m, "qkv", R * m->width, &shared_qkv));
+    }
+    if (!m->shape.training)
+        for (int i = 0; i < 2; i++) CLT_TRY(take_wide(m, "residual", R * C, &pair[i]));
+    for (int i = 0; i < m->cfg.n_layers; i++) {
+        clt_mpt_acts *a = &m->acts[i];
+        *a = shared;
+        if (!share) CLT_TRY(take_block(m, a));
+        a->qkv = shared_qkv;
+        if (!share || m->source_of_kv[i]) CLT_TRY(take_act(m, "qkv", R * m->width, &a->qkv));
+        a->x = pair[i % 2];
+        if (m->shape.training) CLT_TRY(take_wide(m, "residual", R * C, &a->x));
+    }
+    m->x_last = pair[m->cfg.n_layers % 2];
+    if (m->shape.training) CLT_TRY(take_wide(m, "residual", R * C, &m->x_last));
+    return CLT_OK;
+}
+
+/* Columns of a row of the largest things that live only inside one branch's backward pass. */
+static int64_t mlp_places(const clt_mpt_config *c) {
+    return (c->glu ? 3 : 1) * c->ffn_hidden; /* dup, and with GLU dgate and dact */
+}
+
+/* Without dropout the gradient of a branch lies where the last block's output was: it is used backward only.
+ * With recomputation of norms and 16-bit types the other half of that place holds the norms' outputs, forward
+ * too: they are done with when that block's output is written. */
+static bool branches_in_x_last(const clt_mpt *m) {
+    return m->type != CLT_F32 && m->cfg.resid_pdrop == 0 && m->shape.recompute != CLT_RECOMPUTE_BLOCKS;
+}
+
+/* With recomputation of norms, what lives only inside one branch or the head shares one buffer:
+ *   head       logits | norm_f's output | its gradient
+ *   MLP        hidden values | their gradient (with GLU, three)
+ *   attention  gradient of q|k|v | gradient of the attention's output
+ * and the gradient of a norm's output, which follows both from dup and from dqkv, lies over what is done with
+ * by then. */
+static clt_status take_scratch(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, F = c->ffn_hidden, hidden = CLT_ROUND_UP(R * F, (int64_t)PLACE);
+    int64_t norm = CLT_ROUND_UP(R * c->d_model, (int64_t)PLACE),
+            qkv = CLT_ROUND_UP(R * m->width, (int64_t)PLACE);
+    int64_t logits = CLT_ROUND_UP(m->head_rows * c->vocab_size, (int64_t)PLACE);
+    int64_t mlp = hidden * (1 + mlp_places(c) / F), att = qkv + R * c->n_heads * c->head_dim;
+    int64_t dnorm = qkv + norm <= hidden ? qkv : CLT_ROUND_UP(CLT_MAX(mlp, att), (int64_t)PLACE);
+    bool inside = m->dnorm_type == m->type;
+    int64_t most = CLT_MAX(CLT_MAX(mlp, att), logits + (inside ? 2 : 1) * norm);
+    clt_ref s, n = clt_ref_at(m->x_last, (uint64_t)(R * c->d_model));
+    if (inside) most = CLT_MAX(most, dnorm + norm);
+    CLT_TRY(take_act(m, "branch", most, &s));
+    if (!branches_in_x_last(m)) CLT_TRY(take_act(m, "norm", R * c->d_model, &n));
+    if (!m->ops) return CLT_OK;
+    m->logits = s;
+    m->nf = clt_ref_at(s, (uint64_t)logits);
+    if (inside) m->dnf = clt_ref_at(s, (uint64_t)(logits + norm));
+    if (inside) m->dnorm = clt_ref_at(s, (uint64_t)dnorm);
+    m->dup = clt_ref_at(s, (uint64_t)hidden);
+    if (c->glu) m->dgate = clt_ref_at(s, (uint64_t)(2 * hidden));
+    if (c->glu) m->dact = clt_ref_at(s, (uint64_t)(3 * hidden));
+    m->datt = clt_ref_at(s, (uint64_t)qkv);
+    att = CLT_ROUND_UP(att, (int64_t)PLACE);
+    m->spare = clt_ref_at(s, (uint64_t)att);
+    m->spare_elements = (uint64_t)CLT_MAX(most - att, 0);
+    for (int i = 0; i < c->n_layers; i++) {
+        m->acts[i].n1 = m->acts[i].n2 = n;
+        m->acts[i].act = m->dqkv[i] = s;
+    }
+    return CLT_OK;
+}
+
+/* The same with a buffer for each. */
+static clt_status take_places(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows;
+    clt_ref shared = clt_ref_none();
+    CLT_TRY(take_act(m, "norm_f", R * c->d_model, &m->nf));
+    CLT_TRY(take(m, &m->memory.logits, "logits", m->head_rows * c->vocab_size, clt_dtype_bytes(m->type),
+                 &m->logits));
+    if (!m->shape.training) return CLT_OK;
+    CLT_TRY(take_act(m, "gradient of attention", R * c->n_heads * c->head_dim, &m->datt));
+    CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &shared));
+    for (int i = 0; i < c->n_layers; i++) m->dqkv[i] = shared;
+    CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dup));
+    m->spare = m->dup;
+    m->spare_elements = (uint64_t)(R * c->ffn_hidden);
+    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dgate));
+    if (c->glu) CLT_TRY(take_act(m, "gradient of mlp", R * c->ffn_hidden, &m->dact));
+    return CLT_OK;
+}
+
+static clt_status take_gradients(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, C = c->d_model;
+    CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
+    if (!norms_again(m) || m->dnorm_type != m->type) {
+        CLT_TRY(
+            take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
+        m->dnf = m->dnorm;
+    }
+    if (branches_in_x_last(m))
+        m->dbranch = m->x_last;
+    else if (c->resid_pdrop > 0 || m->type != CLT_F32)
+        CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
+    for (int i = 0; i < c->n_layers; i++)
+        if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
+    if (!c->tie_word_embeddings || m->shape.numerics == CLT_FAST) return CLT_OK;
+    CLT_TRY(take_other(m, "gradient of lookups", c->vocab_size * C, &m->lookup));
+    return take_other(m, "lookup lists", c->vocab_size, &m->lane_ids);
+}
+
+/* What a microbatch brings: one buffer, places in the order of clt_mpt_host. */
+static clt_status take_batch(clt_mpt *m) {
+    int64_t R = m->rows, words = 0;
+    const struct {
+        clt_ref *place;
+        int64_t count;
+        bool there;
+    } part[] = {{&m->tokens, R, true},
+                {&m->targets, R, true},
+                {&m->seq_ids, R, m->cfg.attn_uses_sequence_id},
+                {&m->row_temperature, R, clt_mpt_temperature_by_row(&m->cfg)},
+                {&m->row_weight, R, m->shape.training},
+                {&m->unique_ids, R, m->shape.training},
+                {&m->unique_first, R, m->shape.training},
+                {&m->unique_begin, R + 1, m->shape.training},
+                {&m->row_of, R, m->shape.training}};
+    clt_ref all = clt_ref_none();
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++) {
+        if (part[i].place == &m->unique_ids) m->forward_words = words;
+        if (!part[i].there) continue;
+        part[i].place->off = (uint64_t)words;
+        words += CLT_ROUND_UP(part[i].count, (int64_t)PLACE);
+    }
+    m->words = words;
+    CLT_TRY(take_other(m, "microbatch", words, &all));
+    for (size_t i = 0; i < CLT_COUNT_OF(part); i++)
+        if (part[i].there) part[i].place->buf = all.buf;
+    return CLT_OK;
+}
+
+/* Keys and values of a text that grows; a block that uses an earlier one's has none. */
+static clt_status take_cache(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    for (int i = 0; i < c->n_layers; i++)
+        if (c->layer[i].reuse_kv < 0)
+            CLT_TRY(take(m, &m->memory.other, "keys and values", m->rows * 2 * c->kv_n_heads * c->head_dim,
+                         clt_dtype_bytes(m->type), &m->acts[i].cache));
+    return CLT_OK;
+}
+
+static clt_status take_inputs(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, T = m->shape.seq;
+    CLT_TRY(take_batch(m));
+    CLT_TRY(take_other(m, "token losses", R, &m->token_loss));
+    CLT_TRY(take_other(m, "correct", R, &m->correct));
+    if (c->alibi) CLT_TRY(take_other(m, "alibi slopes", c->n_heads, &m->slopes));
+    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->head_dim, &m->rope));
+    if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
+        CLT_TRY(take_other(m, "temperature factors", T, &m->temperature));
+    return CLT_OK;
+}
+
+static clt_status upload_tables(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t T = m->shape.seq, most = CLT_MAX(T * c->head_dim, c->n_heads);
+    float *t = clt_malloc((size_t)most * sizeof *t);
+    clt_status st = CLT_OK;
+    if (m->slopes.buf) {
+        clt_alibi_slopes(c->n_heads, c->alibi_bias_max, t);
+        st = clt_ref_write_f32(m->slopes, t, (size_t)c->n_heads);
+    }
+    if (m->rope.buf && st == CLT_OK) {
+        clt_rope_table(c, T, t);
+        st = clt_ref_write_f32(m->rope, t, (size_t)(T * c->head_dim));
+    }
+    if (m->temperature.buf && st == CLT_OK) {
+        clt_temperature_factors(c, T, t);
+        st = clt_ref_write_f32(m->temperature, t, (size_t)T);
+    }
+    clt_free(t);
+    return st;
+}
+
+/* Largest workspace that any operation of a step asks for: a bound from the shapes, without a device. */
+static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = m->rows, C = c->d_model, F = c->ffn_hidden, V = c->vocab_size, W = m->width, T = m->shape.seq;
+    const int64_t linear[][3] = {
+        {R, W, C}, {R, C, c->n_heads * c->head_dim}, {R, F, C}, {R, C, F}, {m->head_rows, V, C}};
+    uint64_t most = 0;
+    for (size_t i = 0; i < CLT_COUNT_OF(linear); i++) {
+        int64_t rows = linear[i][0], out = linear[i][1], in = linear[i][2];
+        clt_gemm_params g[] = {
+            {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .in_type = m->type},
+            {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .in_type = m->type},
+            {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .in_type = m->type}};
+        for (int f = 0; f < (m->shape.training ? 3 : 1); f++)
+            most = CLT_MAX(most, clt_op_gemm_workspace(type, &g[f]));
+    }
+    clt_attention_params a = {.batch = m->shape.microbatch,
+                              .seq = T,
+                              .heads = c->n_heads,
+                              .kv_heads = c->kv_n_heads,
+                              .head_dim = c->head_dim,
+                              .window = -1,
+                              .type = m->type};
+    if (m->shape.training) most += clt_op_sums_workspace(type, R, C, T);
+    return most + clt_op_attention_workspace(type, &a);
+}
+
+/* The gradient of the head's weight is read and written again for each group, which counts where the head is
+ * much of the model: its part of a step falls with d_model squared. Which groups there are changes no bits in
+ * exact numerics. */
+static uint64_t logits_budget(const clt_mpt *m) {
+    const uint64_t C = (uint64_t)m->cfg.d_model;
+    uint64_t mib = m->type == CLT_F32 ? LOGITS_MIB_FP32 : LOGITS_MIB_NARROW;
+    if (m->shape.logits_bytes) return m->shape.logits_bytes;
+    if (m->type != CLT_F32 && m->shape.training && m->shape.numerics == CLT_FAST && C < SMALL_HEAD)
+        mib = CLT_MIN(mib * SMALL_HEAD * SMALL_HEAD / (C * C), (uint64_t)LOGITS_MIB_MOST);
+    return mib * MIB;
+}
+
+/* Rows of the logits buffer: groups of whole samples, as even as they can be, within the budget and what the
+ * buffer has anyway. */
+static int64_t head_rows(const clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    uint64_t bytes = clt_dtype_bytes(m->type), budget = logits_budget(m);
+    if (norms_again(m))
+        budget = CLT_MAX(budget, (uint64_t)(m->rows * (c->ffn_hidden + mlp_places(c))) * bytes);
+    int64_t fit = (int64_t)(budget / ((uint64_t)m->shape.seq * (uint64_t)c->vocab_size * bytes));
+    int64_t groups = CLT_CEIL_DIV(m->shape.microbatch, CLT_MAX(fit, 1));
+    return CLT_CEIL_DIV(m->shape.microbatch, groups) * m->shape.seq;
+}
+
+clt_status clt_mpt_layout(clt_mpt *m) {
+    const clt_mpt_config *c = &m->cfg;
+    bool split_qkv = false;
+    m->type = m->shape.type;
+    m->rows = m->shape.microbatch * m->shape.seq;
+    m->width = (c->n_heads + 2 * c->kv_n_heads) * c->head_dim;
+    m->head_rows = head_rows(m);
+    m->acts = clt_calloc((size_t)c->n_layers, sizeof *m->acts);
+    m->dqkv = clt_calloc((size_t)c->n_layers, sizeof *m->dqkv);
+    for (int i = 0; i < c->n_layers; i++) {
+        if (c->layer[i].reuse_kv >= 0) m->source_of_kv[c->layer[i].reuse_kv] = true;
+        split_qkv |= !c->fused_qkv && c->layer[i].reuse_kv < 0;
+    }
+    m->dnorm_type = c->glu || split_qkv ? CLT_F32 : m->type;
+
+    CLT_TRY(take_blocks(m));
+    CLT_TRY(norms_again(m) ? take_scratch(m) : take_places(m));
+    CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->meanf));
+    CLT_TRY(take_wide(m, "norm statistics", m->rows, &m->rstdf));
+    CLT_TRY(take_inputs(m));
+    if (m->shape.cache) CLT_TRY(take_cache(m));
+    if (m->shape.training) CLT_TRY(take_gradients(m));
+    if (!m->ops) return CLT_OK;
+    return upload_tables(m);
+}
+
+clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *shape, clt_device_type type,
+                        clt_model_memory *out) {
+    clt_mpt *m = clt_calloc(1, sizeof *m);
+    m->cfg = *(const clt_mpt_config *)config;
+    m->shape = *shape;
+    clt_status st = clt_mpt_layout(m);
+    if (st == CLT_OK) {
+        m->memory.workspace = workspace_bound(m, type);
+        m->memory.total = m->memory.activations + m->memory.logits + m->memory.workspace + m->memory.other;
+        *out = m->memory;
+    }
+    clt_mpt_destroy(&m->base);
+    return st;
+}
+
+clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
+                          clt_slab *weights, clt_slab *narrow, clt_model **out) {
+    const clt_mpt_config *cfg = (const clt_mpt_config *)config;
+    clt_mpt *m = clt_calloc(1, sizeof *m);
+    m->cfg = *cfg;
+    m->shape = *shape;
+    m->ops = ops;
+    m->weights = weights;
+    m->narrow = narrow;
+    clt_mpt_index_create(cfg, weights->table, &m->index);
+    clt_status st = clt_mpt_layout(m);
+    if (st != CLT_OK) {
+        clt_mpt_destroy(&m->base);
+        return st;
+    }
+    size_t rows = (size_t)m->rows, vocab = (size_t)cfg->vocab_size;
+    m->host = clt_calloc((size_t)m->words, sizeof *m->host);
+    m->host_correct = clt_calloc(rows, sizeof *m->host_correct);
+    if (shape->cache) m->cached = clt_calloc(rows, sizeof *m->cached);
+    if (m->row_temperature.buf) {
+        m->temperature_at = clt_malloc((size_t)shape->seq * sizeof *m->temperature_at);
+        clt_temperature_factors(cfg, shape->seq, m->temperature_at);
+    }
+    if (shape->training) {
+        m->slot_of_id = clt_malloc(vocab * sizeof *m->slot_of_id);
+        memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
+        m->seen_in_lane = clt_calloc(vocab, 1);
+        m->lane_list = clt_malloc(vocab * sizeof *m->lane_list);
+        m->fill = clt_malloc(rows * sizeof *m->fill);
+    }
+    *out = &m->base;
+    return CLT_OK;
+}
+
+void clt_mpt_destroy(clt_model *model) {
+    clt_mpt *m = (clt_mpt *)model;
+    for (int i = 0; i < m->n_buffers; i++) clt_buffer_destroy(m->buffers[i]);
+    clt_free(m->buffers);
+    clt_free(m->acts);
+    clt_free(m->dqkv);
+    clt_free(m->slot_of_id);
+    clt_free(m->seen_in_lane);
+    clt_free(m->lane_list);
+    clt_free(m->fill);
+    clt_free(m->host);
+    clt_free(m->host_correct);
+    clt_free(m->cached);
+    clt_free(m->temperature_at);
+    clt_mpt_index_free(&m->index);
+    clt_free(m);
+}

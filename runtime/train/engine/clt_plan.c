@@ -1,0 +1,255 @@
+#include "runtime/train/engine/clt_plan.h"
+
+#include <string.h>
+
+const char *clt_recompute_text(clt_recompute r) {
+    static const char *const text[] = {"", ", norms recomputed", ", activations recomputed"};
+    return text[r];
+}
+
+/* --- lanes --- */
+
+static int sum(const int *v, int n) {
+    int all = 0;
+    for (int i = 0; i < n; i++) all += v[i];
+    return all;
+}
+
+void clt_plan_take_counts(clt_plan *p, int lanes, const int *counts) {
+    clt_free(p->lanes_per_rank);
+    p->lanes = lanes;
+    p->lanes_per_rank = clt_memdup(counts, (size_t)p->ranks * sizeof *counts);
+}
+
+void clt_plan_divide_evenly(clt_plan *p) {
+    clt_free(p->lanes_per_rank);
+    p->lanes_per_rank = NULL;
+    p->lanes = CLT_MAX(p->lanes, p->ranks);
+}
+
+static void divide(const clt_config *c, clt_plan *p) {
+    const bool given = c->n_lanes_per_rank == p->ranks;
+    const int of_ranks = given ? sum(c->lanes_per_rank, p->ranks) : 0;
+    p->lanes = 1;
+    if (c->numerics == CLT_EXACT)
+        p->lanes = (int)p->exact_lanes;
+    else if (given)
+        p->lanes = of_ranks;
+    while (c->numerics == CLT_FAST && p->lanes < p->ranks) p->lanes *= 2;
+    clt_free(p->lanes_per_rank);
+    p->lanes_per_rank = NULL;
+    if (given && of_ranks == p->lanes) clt_plan_take_counts(p, p->lanes, c->lanes_per_rank);
+}
+
+clt_plan clt_plan_begin(const clt_config *c, int ranks) {
+    clt_plan p = {.seed = c->seed,
+                  .exact_lanes = c->exact_lanes,
+                  .shuffle_seed = c->train.shuffle_seed,
+                  .canonical_nodes = c->train.num_canonical_nodes,
+                  .ranks = ranks,
+                  .recompute = c->recompute};
+    divide(c, &p);
+    return p;
+}
+
+clt_status clt_plan_divide(const clt_config *c, clt_plan *p) {
+    CLT_TRY(clt_config_check_ranks(c, p->exact_lanes, p->ranks));
+    divide(c, p);
+    return CLT_OK;
+}
+
+void clt_plan_free(clt_plan *p) {
+    clt_free(p->lanes_per_rank);
+    p->lanes_per_rank = NULL;
+}
+
+clt_lane_split clt_plan_split(const clt_plan *p) {
+    return (clt_lane_split){.lanes = p->lanes, .ranks = p->ranks, .count = p->lanes_per_rank};
+}
+
+/* --- memory --- */
+
+clt_plan_room clt_plan_room_of(const clt_device_facts *d, int ranks_on_device) {
+    /* What a driver reports is not all free: leave a tenth. */
+    return (clt_plan_room){.type = d->type,
+                           .capacity = d->global_mem / 10 * 9 / (uint64_t)CLT_MAX(ranks_on_device, 1),
+                           .max_alloc = d->max_alloc};
+}
+
+clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool training) {
+    return (clt_model_shape){.microbatch = p->microbatch,
+                             .seq = c->max_seq_len,
+                             .training = training,
+                             .recompute = p->recompute,
+                             .numerics = c->numerics,
+                             .logits_bytes = p->logits_bytes,
+                             .type = c->precision};
+}
+
+/* The busiest rank: most gradient slabs. */
+static int most_gradient_slabs(const clt_config *c, const clt_plan *p) {
+    const clt_lane_split split = clt_plan_split(p);
+    int most = 1;
+    for (int r = 0; r < p->ranks; r++)
+        most =
+            CLT_MAX(most, clt_lane_slabs_needed(p->lanes, clt_lane_begin(&split, r),
+                                                clt_lane_begin(&split, r + 1), c->global_train_batch_size));
+    return most;
+}
+
+clt_status clt_plan_memory_of(const clt_config *c, const clt_plan *p, clt_device_type type,
+                              int64_t microbatch, clt_plan_memory *out) {
+    clt_slab_table t = {0};
+    clt_plan_memory m = {0};
+    clt_model_shape shape = clt_plan_shape(c, p, true);
+    shape.microbatch = microbatch;
+    CLT_TRY(clt_model_plan(c->model, &shape, type, &m.model));
+    CLT_TRY(clt_model_table(c->model, &t));
+    const clt_lane_split split = clt_plan_split(p);
+    m.gradient_slabs = most_gradient_slabs(c, p);
+    m.weights = t.total * 4;
+    if (c->precision != CLT_F32) m.copy = t.total * clt_dtype_bytes(c->precision);
+    m.gradients = m.weights * (uint64_t)m.gradient_slabs;
+    m.optimizer = m.weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1) + t.total / 64;
+    m.reduction = clt_reduce_plan_bytes(&t, &split, c->reduce_bf16);
+    m.total = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
+    m.largest = m.model.largest;
+    for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * 4);
+    clt_slab_table_free(&t);
+    *out = m;
+    return CLT_OK;
+}
+
+static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,
+                 clt_plan_memory *m) {
+    return clt_plan_memory_of(c, p, r->type, microbatch, m) == CLT_OK && m->total <= r->capacity &&
+           m->largest <= r->max_alloc;
+}
+
+/* Without the buffer of logits, of which more samples may need less (its groups are even): what is left
+ * grows. */
+static bool fits_without_logits(const clt_config *c, const clt_plan *p, const clt_plan_room *r,
+                                int64_t microbatch) {
+    clt_plan_memory m;
+    return clt_plan_memory_of(c, p, r->type, microbatch, &m) == CLT_OK &&
+           m.total - m.model.logits <= r->capacity;
+}
+
+/* The largest microbatch up to `most` that fits, 0 if none does. */
+static int64_t largest_that_fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r,
+                                 int64_t most) {
+    clt_plan_memory m;
+    int64_t least = 0;
+    while (least < most) {
+        const int64_t middle = most - (most - least) / 2;
+        if (fits_without_logits(c, p, r, middle))
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    while (least > 0 && !fits(c, p, r, least, &m)) least--;
+    return least;
+}
+
+/* --- what would fit --- */
+
+/* With fewer layers of the same model; NULL: not even one fits. */
+static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *r) {
+    clt_plan_memory m;
+    char b[32], *advice = NULL;
+    for (int64_t layers = clt_model_get_facts(c.model).layers - 1; layers >= 1 && !advice; layers--) {
+        clt_model_config *smaller = clt_model_config_with_layers(c.model, layers);
+        clt_model_config *whole = c.model;
+        c.model = smaller;
+        if (fits(&c, p, r, 1, &m))
+            advice = clt_format("model.n_layers: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
+                                (long long)layers, clt_human_bytes((double)m.total, b));
+        c.model = whole;
+        clt_model_config_free(smaller);
+    }
+    return advice;
+}
+
+/* One change to the configuration that would make the run fit, the mildest first, for the message; NULL: none
+ * of these would. */
+static char *what_would_fit(const clt_config *cfg, const clt_plan *plan, const clt_plan_room *r) {
+    static const char *const recompute[] = {"none", "norms", "blocks"};
+    clt_config c = *cfg; /* local trials: nothing of it is kept or freed */
+    clt_plan p = *plan;
+    clt_plan_memory m;
+    char b[32];
+    const int64_t microbatch = largest_that_fits(&c, &p, r, plan->microbatch - 1);
+    if (microbatch && fits(&c, &p, r, microbatch, &m))
+        return clt_format("device_train_microbatch_size: %lld (%s)", (long long)microbatch,
+                          clt_human_bytes((double)m.total, b));
+    for (p.recompute = CLT_RECOMPUTE_NORMS; p.recompute <= CLT_RECOMPUTE_BLOCKS; p.recompute++)
+        if (plan->recompute < p.recompute && fits(&c, &p, r, 1, &m))
+            return clt_format("cltrain.recompute: %s with microbatch 1 (%s)", recompute[p.recompute],
+                              clt_human_bytes((double)m.total, b));
+    p.recompute = CLT_RECOMPUTE_BLOCKS;
+    for (c.max_seq_len /= 2; c.max_seq_len >= 64; c.max_seq_len /= 2)
+        if (fits(&c, &p, r, 1, &m))
+            return clt_format("max_seq_len: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
+                              (long long)c.max_seq_len, clt_human_bytes((double)m.total, b));
+    c.max_seq_len = cfg->max_seq_len;
+    return fewer_layers(c, &p, r);
+}
+
+static clt_status too_big(const clt_config *c, const clt_plan *p, const clt_plan_room *r) {
+    const clt_plan_memory *m = &p->memory;
+    char need[32], have[32], *advice = what_would_fit(c, p, r);
+    const char *lead = advice ? "; what would fit: "
+                              : "; no change of microbatch, sequence or layers makes "
+                                "it fit: use a smaller model or a larger device";
+    clt_status st;
+    if (m->largest > r->max_alloc)
+        st = clt_error(CLT_NO_MEMORY, "the largest buffer needs %s, the device allows %s at a time%s%s",
+                       clt_human_bytes((double)m->largest, need), clt_human_bytes((double)r->max_alloc, have),
+                       lead, advice ? advice : "");
+    else
+        st = clt_error(CLT_NO_MEMORY,
+                       "the run needs %s of device memory with microbatch %lld, %s are free%s%s",
+                       clt_human_bytes((double)m->total, need), (long long)p->microbatch,
+                       clt_human_bytes((double)r->capacity, have), lead, advice ? advice : "");
+    clt_free(advice);
+    return st;
+}
+
+/* --- fitting --- */
+
+/* Recomputation that is left open is given up where memory abounds. */
+static void keep_activations(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
+    const clt_plan_room quarter = {r->type, r->capacity / 4, r->max_alloc};
+    clt_plan kept = *p;
+    kept.recompute = CLT_RECOMPUTE_NONE;
+    if (!c->recompute_open || r->type != CLT_DEVICE_GPU) return;
+    if (!fits(c, &kept, &quarter, p->microbatch, &kept.memory)) return;
+    p->recompute = kept.recompute;
+    p->memory = kept.memory;
+}
+
+/* Samples of the largest lane; and a product has no more rows than an int counts. */
+static int64_t most_samples(const clt_config *c, const clt_plan *p) {
+    return CLT_MIN(CLT_CEIL_DIV(c->global_train_batch_size, p->lanes),
+                   CLT_MAX(INT32_MAX / c->max_seq_len, 1));
+}
+
+clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
+    /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */
+    const int64_t wanted = c->device_train_microbatch_size, most = most_samples(c, p);
+    const bool open = c->precision != CLT_F32 && c->numerics == CLT_FAST;
+    p->recompute = c->recompute;
+    p->logits_bytes = open ? CLT_MODEL_LOGITS_LEAST : 0;
+    p->microbatch = wanted ? CLT_MIN(wanted, most) : CLT_MAX(largest_that_fits(c, p, r, most), 1);
+    p->logits_bytes = 0;
+    if (open && !fits(c, p, r, p->microbatch, &p->memory)) p->logits_bytes = CLT_MODEL_LOGITS_LEAST;
+    CLT_TRY(clt_plan_memory_of(c, p, r->type, p->microbatch, &p->memory));
+    if (p->memory.total > r->capacity || p->memory.largest > r->max_alloc) return too_big(c, p, r);
+    keep_activations(c, r, p);
+    return CLT_OK;
+}
+
+clt_status clt_plan_make(const clt_config *c, int ranks, const clt_plan_room *room, clt_plan *out) {
+    *out = clt_plan_begin(c, ranks);
+    return clt_plan_fit(c, room, out);
+}

@@ -1,0 +1,235 @@
+/* How a run starts: a list of named phases. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/train/run/clt_run.h"
+
+/* --- configuration and folder --- */
+
+static void print_config(clt_run *r) {
+    static const char stars[] = "******************************";
+    if (!r->cfg->log_config) return;
+    clt_str b = {0};
+    clt_config_print(r->cfg, false, &b);
+    clt_info("%s\nConfig:\n%s%s", stars, b.s, stars);
+    clt_str_free(&b);
+}
+
+/* The run's folder with its log, its lock and the merged configuration. */
+static clt_status open_folder(clt_run *r) {
+    const clt_config *c = r->cfg;
+    r->files.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
+    CLT_TRY(clt_run_lock_take(r->group, r->files.folder, &r->files.lock));
+    CLT_TRY(clt_ckpt_recover(r->group, r->files.folder));
+    if (clt_group_rank(r->group) != 0) return CLT_OK;
+    char *log = clt_path_join(r->files.folder, "log.txt"),
+         *config = clt_path_join(r->files.folder, "config.yaml");
+    clt_str text = {0};
+    clt_config_print(c, false, &text);
+    clt_status st = clt_io_write_atomic(config, text.s, text.len);
+    r->files.log = fopen(log, "ae"); /* not for the programs that drivers start */
+    if (st == CLT_OK && !r->files.log) st = clt_error(CLT_IO, "cannot write %s: %s", log, strerror(errno));
+    clt_log_set_file(r->files.log);
+    clt_str_free(&text);
+    clt_free(log);
+    clt_free(config);
+    return st;
+}
+
+/* --- data --- */
+
+static clt_status open_data(clt_run *r) {
+    const clt_config *c = r->cfg;
+    int64_t G = c->global_train_batch_size;
+    CLT_TRY(clt_run_open_loader(r, &c->train, false, G, &r->train));
+    r->evals = clt_calloc((size_t)c->n_evals, sizeof *r->evals);
+    for (int i = 0; i < c->n_evals; i++)
+        CLT_TRY(clt_run_open_loader(r, &c->evals[i], true,
+                                    c->device_eval_batch_size * clt_group_size(r->group), &r->evals[i]));
+    r->progress.batches_per_epoch = clt_loader_batches(r->train, G, c->train.drop_last);
+    if (c->train_subset_num_batches > 0)
+        r->progress.batches_per_epoch = CLT_MIN(r->progress.batches_per_epoch, c->train_subset_num_batches);
+    if (r->progress.batches_per_epoch == 0)
+        return clt_error(
+            CLT_BAD_DATA,
+            "%s has %lld samples, fewer than global_train_batch_size %lld: there is no full batch",
+            c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
+    if (clt_run_epoch_over(r, r->progress.now.sample_in_epoch, r->progress.now.batch_in_epoch))
+        clt_timestamp_end_epoch(&r->progress.now);
+    clt_time length = {0};
+    CLT_TRY(clt_time_resolve(r->opt->stop_after, c->max_duration, r->progress.batches_per_epoch,
+                             "--stop-after", &length));
+    /* A part of the run that is less than a batch is one: 0 would be no end at all. */
+    if (r->opt->stop_after.fraction > 0) length.value = CLT_MAX(length.value, 1);
+    clt_run_leg_start(&r->leg, &r->progress.now, length);
+    return clt_schedule_resolve(&c->schedule, c->max_duration, r->progress.batches_per_epoch,
+                                &r->progress.schedule);
+}
+
+/* --- plan and engine --- */
+
+static clt_status fit(clt_run *r) {
+    const clt_device_facts *f = clt_device_get_facts(r->dev);
+    /* Ranks of a host share a CPU's memory; on other devices each is taken to have its own. */
+    const int sharing = f->type == CLT_DEVICE_CPU ? clt_group_local_size(r->group) : 1;
+    const clt_plan_room room = clt_plan_room_of(f, sharing);
+    return clt_group_agree(r->group, clt_plan_fit(r->cfg, &room, &r->plan));
+}
+
+static clt_status make_plan(clt_run *r) {
+    bool divided;
+    CLT_TRY(fit(r));
+    CLT_TRY(clt_run_divide_lanes(r, &divided));
+    return divided ? fit(r) : CLT_OK;
+}
+
+static bool run_evaluates(const clt_run *r) {
+    return r->cfg->n_evals > 0 || clt_run_checks(r->cfg) > 0;
+}
+
+/* A CPU device works on the cores that would prepare the next step; amp_fp16, and guards that skip steps, ask
+ * after every step. All ranks do the same, since results are exchanged when they are looked at. */
+static clt_status choose_queue(clt_run *r) {
+    const bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
+    int64_t waits =
+        !clt_env_long(CLT_ENV_AHEAD, !cpu) || r->cfg->precision == CLT_F16 || clt_run_guard_each_step(r->cfg);
+    CLT_TRY(clt_group_max_i64(r->group, &waits, 1));
+    r->queue.ahead = !waits;
+    return CLT_OK;
+}
+
+static clt_status open_engine(clt_run *r) {
+    const clt_config *c = r->cfg;
+    const clt_engine_params p = {
+        .cfg = c, .group = r->group, .ops = r->ops, .plan = &r->plan, .training = true};
+    CLT_TRY(make_plan(r));
+    CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
+    clt_engine_rehearse(r->engine, run_evaluates(r));
+    *clt_engine_loss_scale(r->engine) = r->origin.scale;
+    CLT_TRY(choose_queue(r));
+    char total[32], params[32];
+    clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s",
+             clt_human_count((double)clt_model_param_count(c->model), params), (long long)r->plan.microbatch,
+             c->device_train_microbatch_size ? "" : " (auto)",
+             clt_human_bytes((double)r->plan.memory.total, total), clt_recompute_text(r->plan.recompute));
+    return CLT_OK;
+}
+
+/* --- phases --- */
+
+static clt_status open_device(clt_run *r) {
+    CLT_TRY(clt_run_open_device(r));
+    CLT_TRY(clt_run_open_ops(r));
+    clt_ops_let_stop(r->ops, true);
+    return clt_run_describe(r);
+}
+
+static clt_status check_options(clt_run *r) {
+    CLT_TRY(clt_run_time_open(r));
+    print_config(r);
+    clt_config_notices(r->cfg);
+    CLT_TRY(clt_run_leg_from_env(&r->leg));
+    const bool stops = r->opt->stop_after.value > 0 || r->opt->stop_after.fraction > 0;
+    if (stops && !r->cfg->save_folder)
+        return clt_error(CLT_BAD_CONFIG, "--stop-after saves and ends: it needs save_folder");
+    return CLT_OK;
+}
+
+static clt_status find_start(clt_run *r) {
+    CLT_TRY(clt_run_guard_create(r));
+    clt_group_set_folder(r->group, r->files.folder);
+    CLT_TRY(clt_run_find_start(r));
+    r->progress.start_batch = r->progress.now.batch;
+    return CLT_OK;
+}
+
+static clt_status open_sinks(clt_run *r) {
+    const clt_sinks_params p = {.cfg = r->cfg,
+                                .folder = r->files.folder,
+                                .main_rank = clt_group_rank(r->group) == 0,
+                                .batches_per_epoch = r->progress.batches_per_epoch,
+                                .row = r->opt->row,
+                                .row_ctx = r->opt->row_ctx};
+    return clt_sinks_create(&p, &r->sinks);
+}
+
+static clt_status load_weights(clt_run *r) {
+    const clt_slab_table *table = clt_engine_table(r->engine);
+    clt_slab *weights = clt_engine_parts(r->engine, &(int){0})[0].slab;
+    if (r->origin.path)
+        CLT_TRY(clt_run_load(r, r->origin.path, r->origin.resumed, r->origin.autoresumed));
+    else
+        CLT_TRY(clt_model_init_weights(r->cfg->model, table, (uint64_t)r->plan.seed, weights));
+    return clt_engine_weights_changed(r->engine);
+}
+
+static clt_status prepare_eval(clt_run *r) {
+    return run_evaluates(r) ? clt_engine_prepare_eval(r->engine) : CLT_OK;
+}
+
+static clt_status begin_guards(clt_run *r) {
+    clt_run_note_start(r);
+    CLT_TRY(clt_run_guard_begin(r));
+    return r->origin.resumed ? clt_run_check_resume(r) : CLT_OK;
+}
+
+static clt_status begin_saves(clt_run *r) {
+    /* What is resumed was saved and evaluated; a fresh start was neither. */
+    r->saves.newest = r->progress.evaluated = r->origin.resumed ? r->progress.now.batch : -1;
+    if (!r->cfg->save_folder) return CLT_OK;
+    CLT_TRY(clt_ckpt_supersede(r->group, r->files.folder, r->progress.now.batch, r->files.run_id));
+    return clt_run_create_writer(r);
+}
+
+static clt_status begin_steps(clt_run *r) {
+    const clt_config *c = r->cfg;
+    const int64_t batches = r->progress.batches_per_epoch;
+    double rate, copy;
+    if (clt_group_size(r->group) > 1) {
+        char *lanes = clt_run_lanes_text(r);
+        clt_sinks_event(r->sinks, "lanes", r->progress.now.batch, lanes);
+        clt_free(lanes);
+    }
+    if (clt_device_peak(r->dev, &rate, &copy) == CLT_OK) r->pace.peak_flops = rate;
+    if (c->precision != CLT_F32 && clt_device_matrix_peak(r->dev, &rate) == CLT_OK && rate > 0) {
+        r->pace.peak_flops = rate;
+        r->pace.matrix_peak = true;
+    }
+    r->progress.first_step = r->progress.optimizer_step + 1;
+    clt_ops_let_stop(r->ops, false); /* from here on ranks decide together */
+    CLT_TRY(clt_time_resolve_interval(c->eval_interval, c->max_duration, batches, "eval_interval",
+                                      &r->progress.eval_every));
+    return clt_time_resolve_interval(c->save_interval, c->max_duration, batches, "save_interval",
+                                     &r->progress.save_every);
+}
+
+/* In this order. Before each of them a signal ends the start; after it the ranks agree on how it went, so a
+ * phase may fail on one rank alone wherever it exchanges nothing afterwards. */
+static const struct {
+    const char *name; /* what a rank is doing, for messages about one that is stuck */
+    clt_status (*run)(clt_run *r);
+} phases[] = {
+    {"opening the device", open_device},
+    {"checking options", check_options},
+    {"opening the run's folder", open_folder},
+    {"looking for checkpoints", find_start},
+    {"opening data", open_data},
+    {"preparing the model", open_engine},
+    {"opening metrics", open_sinks},
+    {"loading weights", load_weights},
+    {"preparing evaluation", prepare_eval},
+    {"checking the state", begin_guards},
+    {"preparing checkpoints", begin_saves},
+    {"beginning", begin_steps},
+};
+
+clt_status clt_run_start(clt_run *r) {
+    CLT_TRY(clt_run_join(r));
+    for (size_t i = 0; i < CLT_COUNT_OF(phases); i++) {
+        if (clt_group_stop(r->group)) return CLT_STOPPED;
+        clt_group_note(r->group, r->progress.now.batch, phases[i].name);
+        CLT_TRY(clt_group_agree(r->group, phases[i].run(r)));
+    }
+    return CLT_OK;
+}

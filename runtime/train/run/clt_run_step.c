@@ -1,0 +1,208 @@
+/* One step of a run: this rank's samples, the exchange of every step, queueing and collecting. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/device/clt_record.h"
+#include "runtime/train/run/clt_run.h"
+
+/* --- samples --- */
+
+/* Samples of the next global batch; the last one of an epoch may be short without drop_last. */
+static int64_t next_samples(const clt_run *r) {
+    int64_t left = clt_loader_num_samples(r->train) - r->progress.now.sample_in_epoch;
+    return CLT_MIN(r->cfg->global_train_batch_size, left);
+}
+
+/* Announces this rank's rows of the batch after this one: the loader reads them meanwhile. */
+static void prefetch(clt_run *r, int64_t samples) {
+    int64_t first, last, epoch = r->progress.now.epoch, next = r->progress.now.sample_in_epoch + samples;
+    if (clt_run_epoch_over(r, next, r->progress.now.batch_in_epoch + 1)) {
+        epoch++;
+        next = 0;
+    }
+    int64_t left = clt_loader_num_samples(r->train) - next;
+    clt_engine_share(r->engine, CLT_MIN(r->cfg->global_train_batch_size, left), &first, &last);
+    clt_loader_prefetch(r->train, epoch, next + first, last - first);
+}
+
+/* The exchange of every step: targets and tokens of the whole batch, and how long everybody's last step took.
+ */
+static clt_status exchange(clt_run *r, const clt_batch *rows, int64_t sums[2]) {
+    enum { TARGETS, TOKENS, TIME, WORDS };
+    int ranks = clt_group_size(r->group);
+    int64_t mine[WORDS] = {rows->targets, rows->tokens, clt_run_own_time(r)};
+    int64_t *all = clt_calloc((size_t)ranks * WORDS, sizeof *all),
+            *times = clt_calloc((size_t)ranks, sizeof *times);
+    clt_status st = clt_group_all_gather(r->group, mine, sizeof mine, all);
+    sums[0] = sums[1] = 0;
+    for (int k = 0; st == CLT_OK && k < ranks; k++) {
+        sums[0] += all[k * WORDS + TARGETS];
+        sums[1] += all[k * WORDS + TOKENS];
+        times[k] = all[k * WORDS + TIME];
+    }
+    if (st == CLT_OK) clt_run_own_times(r, times);
+    clt_free(all);
+    clt_free(times);
+    return st;
+}
+
+/* This rank's samples of the batch at the current position, and what all ranks have of it; *tokens: in all.
+ */
+static clt_status fetch(clt_run *r, clt_batch *b, int64_t *tokens) {
+    int64_t first, last, sums[2];
+    const int64_t samples = next_samples(r);
+    clt_engine_share(r->engine, samples, &first, &last);
+    clt_status st = clt_loader_get(r->train, r->progress.now.epoch, r->progress.now.sample_in_epoch + first,
+                                   last - first, b);
+    CLT_TRY(clt_group_agree(r->group, st));
+    prefetch(r, samples);
+    CLT_TRY(exchange(r, b, sums));
+    b->first = first;
+    b->global_samples = samples;
+    b->global_targets = sums[0];
+    *tokens = sums[1];
+    return CLT_OK;
+}
+
+/* A peak that some steps together exceed was measured on a busy device. Single steps say nothing: one that
+ * the host looked at late makes the next one look short. Nor do ranks, whose devices may differ, and matrix
+ * units whose peak is not known. */
+static void look_at_peak(clt_run *r, double flops, double seconds) {
+    enum { STEPS = 8 };
+    const double least = 1; /* second */
+    const bool known = r->cfg->precision == CLT_F32 || r->pace.matrix_peak ||
+                       clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
+    if (!known || !(r->pace.peak_flops > 0) || clt_group_size(r->group) > 1) return;
+    if (!clt_device_is_steady(r->dev)) return; /* kernels may have been compiled meanwhile */
+    r->pace.worked.flops += flops;
+    r->pace.worked.seconds += seconds;
+    if (++r->pace.worked.steps < STEPS || r->pace.worked.seconds < least) return;
+    const double rate = r->pace.worked.flops / r->pace.worked.seconds;
+    memset(&r->pace.worked, 0, sizeof r->pace.worked);
+    if (rate <= r->pace.peak_flops) return;
+    clt_debug("steps reach %.4g FLOP/s, above the stored peak: the device was busy when that was measured",
+              rate);
+    r->pace.peak_flops = rate;
+    clt_device_peak_exceeded(r->dev, r->pace.matrix_peak, rate);
+}
+
+static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *res, double seconds) {
+    clt_device_counters counters;
+    clt_device_get_counters(r->dev, &counters);
+    double rate = (double)q->tokens / seconds;
+    double flops = rate * clt_model_train_flops_per_token(r->cfg->model, r->cfg->max_seq_len);
+    look_at_peak(r, flops * seconds, seconds);
+    clt_step_row row = {
+        .before = q->before,
+        .after = q->after,
+        .loss = res->loss,
+        .lr = q->lr,
+        .grad_norm = res->grad_norm,
+        .loss_scale = res->loss_scale,
+        .step_seconds = seconds,
+        .tokens_per_second = rate,
+        .flops_per_second = flops,
+        .mfu = r->pace.peak_flops > 0 ? flops / (r->pace.peak_flops * clt_group_size(r->group)) : 0,
+        .device_memory = counters.bytes,
+        .microbatch = r->plan.microbatch,
+        .ranks = clt_group_size(r->group),
+        .eval_seconds = r->pace.eval_seconds};
+    clt_sinks_step(r->sinks, &row);
+}
+
+/* The loader's arrays serve the next batch too soon for a step that may have to be looked into later. */
+static void keep_batch(const clt_run *r, clt_run_step *q, const clt_batch *b) {
+    const clt_batch_layout *layout = clt_loader_layout(r->train);
+    q->batch = *b;
+    if (!r->queue.ahead) return;
+    q->arrays = clt_realloc(q->arrays, CLT_MAX(clt_batch_bytes(layout, b->samples), (size_t)1));
+    clt_batch_copy(layout, b, q->arrays, &q->batch);
+}
+
+/* Waits for the oldest queued step and tells what came of it. */
+static clt_status collect(clt_run *r) {
+    clt_run_step q = r->queue.step[0];
+    clt_engine_result res;
+    double start = clt_now();
+    bool left_out;
+    CLT_TRY(clt_engine_collect(r->engine, &res));
+    double now = clt_now(), seconds = now - r->queue.mark;
+    clt_trace_span(r->tracing.trace, start, now, "wait for step %lld", (long long)q.step);
+    CLT_TRY(clt_run_guard_step(r, &q, &res, &left_out));
+    if (res.finite) r->progress.loss = res.loss;
+    if (left_out && r->progress.optimizer_step == q.step) r->progress.optimizer_step--;
+    if (!left_out) clt_run_count_step(r, seconds);
+    r->queue.mark = now;
+    /* What a clock decides (sec, of an interval or a leg) is decided alike on all ranks. */
+    CLT_TRY(clt_group_broadcast(r->group, 0, &seconds, sizeof seconds));
+    clt_run_time_step(r, seconds);
+    r->progress.now.wall_seconds += seconds;
+    r->pace.step_seconds = seconds;
+    q.after.wall_seconds = r->progress.now.wall_seconds;
+    report(r, &q, &res, seconds);
+    r->queue.step[0] = r->queue.step[1];
+    r->queue.step[1] = (clt_run_step){.arrays = q.arrays}; /* its memory serves again */
+    r->queue.n--;
+    return CLT_OK;
+}
+
+/* Until the clock shows what the device has done: before anything that looks at the weights. */
+clt_status clt_run_collect_all(clt_run *r) {
+    while (r->queue.n > 0) CLT_TRY(collect(r));
+    return CLT_OK;
+}
+
+/* --- queueing --- */
+
+/* Queues the step that the clock shows next and moves the clock on, unless the step is given up. What came of
+ * earlier steps is waited for only as far as the engine's queue asks for it. */
+static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
+    const clt_config *c = r->cfg;
+    int64_t s = r->progress.optimizer_step + 1;
+    double alpha = clt_schedule_next_alpha(&r->progress.schedule, &r->progress.now, r->progress.last_samples,
+                                           r->progress.last_tokens);
+    const int64_t batch = r->progress.now.batch + 1;
+    const clt_engine_step_params p = {.batch = b,
+                                      .step = s,
+                                      .alpha = alpha,
+                                      .spoilt = batch >= r->guards.inject.nan_first &&
+                                                batch <= r->guards.inject.nan_last};
+    bool given_up, recording;
+    CLT_TRY(clt_run_trace_begin(r, s));
+    double start = clt_now();
+    if (r->queue.n == 0) r->queue.mark = start;
+    CLT_TRY(clt_run_record_begin(r, s, &recording));
+    CLT_TRY(clt_engine_launch(r->engine, &p, &given_up));
+    clt_trace_span(r->tracing.trace, start, clt_now(), "queue step %lld", (long long)s);
+    if (recording) CLT_TRY(clt_record_stop(r->dev));
+    if (given_up) return CLT_OK;
+    CLT_TRY(clt_run_log_samples(r, b));
+    clt_run_step *q = &r->queue.step[r->queue.n];
+    keep_batch(r, q, b);
+    q->before = r->progress.now;
+    q->lr = c->optimizer.groups[0].lr * alpha;
+    q->tokens = tokens;
+    q->step = s;
+    bool last = clt_run_epoch_over(r, r->progress.now.sample_in_epoch + b->global_samples,
+                                   r->progress.now.batch_in_epoch + 1);
+    r->progress.last_samples = b->global_samples;
+    r->progress.last_tokens = tokens;
+    clt_timestamp_next_batch(&r->progress.now, b->global_samples, tokens, last);
+    q->after = r->progress.now;
+    r->progress.optimizer_step = s;
+    r->queue.n++;
+    if (r->tracing.on && s >= r->tracing.last) return clt_run_trace_end(r);
+    return !r->queue.ahead ? clt_run_collect_all(r) : r->queue.n == CLT_RUN_AHEAD ? collect(r) : CLT_OK;
+}
+
+clt_status clt_run_next_step(clt_run *r) {
+    clt_batch b;
+    int64_t tokens;
+    double start = clt_now();
+    clt_run_time_look(r);
+    CLT_TRY(fetch(r, &b, &tokens));
+    clt_trace_span(r->tracing.trace, start, clt_now(), "fetch samples");
+    if (clt_group_stop(r->group)) return CLT_STOPPED;
+    CLT_TRY(clt_run_save_poll(r));
+    return queue_step(r, &b, tokens);
+}

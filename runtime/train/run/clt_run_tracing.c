@@ -1,0 +1,73 @@
+/* train --trace, --record and --profile: what is written and printed about single steps and kernels. */
+#include "runtime/device/clt_record.h"
+#include "runtime/train/run/clt_run.h"
+
+/* Ranks record into folders of their own. */
+clt_status clt_run_record_begin(clt_run *r, int64_t s, bool *recording) {
+    const clt_run_options *o = r->opt;
+    int64_t first = o->record_first ? o->record_first : r->progress.first_step;
+    int64_t last = o->record_last ? o->record_last : first;
+    *recording = o->record && s >= first && s <= last;
+    if (!*recording) return CLT_OK;
+    r->tracing.recorded = true;
+    char rank[32];
+    snprintf(rank, sizeof rank, "rank%d", clt_group_rank(r->group));
+    char *dir = clt_path_join(o->record, clt_group_size(r->group) > 1 ? rank : "");
+    clt_status st = clt_record_start(r->dev, dir, false);
+    clt_free(dir);
+    return st;
+}
+
+static int64_t trace_first(const clt_run *r) {
+    return r->opt->trace_first ? r->opt->trace_first : r->progress.first_step + 2;
+}
+
+clt_status clt_run_trace_begin(clt_run *r, int64_t s) {
+    const clt_run_options *o = r->opt;
+    if (!o->trace || s != trace_first(r)) return CLT_OK;
+    CLT_TRY(clt_run_collect_all(r)); /* on all ranks */
+    r->tracing.on = r->tracing.met = true;
+    r->tracing.last = o->trace_last ? o->trace_last : s + 2;
+    if (clt_group_rank(r->group) == 0) r->tracing.trace = clt_trace_create(o->trace, r->dev);
+    return CLT_OK;
+}
+
+clt_status clt_run_trace_end(clt_run *r) {
+    CLT_TRY(clt_run_collect_all(r));
+    clt_trace *t = r->tracing.trace;
+    r->tracing.on = false;
+    r->tracing.trace = NULL;
+    return t ? clt_trace_finish(t, r->dev) : CLT_OK;
+}
+
+/* The trace of a run that ended before the last step that was asked for; and what was asked for but not met.
+ */
+clt_status clt_run_tracing_end(clt_run *r, clt_status st) {
+    const clt_run_options *o = r->opt;
+    clt_trace *t = clt_device_is_hung(r->dev) ? NULL : r->tracing.trace;
+    if (t) r->tracing.trace = NULL;
+    const clt_status written = t ? clt_trace_finish(t, r->dev) : CLT_OK;
+    if ((st == CLT_OK || st == CLT_AGAIN) && !r->leg.hop && clt_group_rank(r->group) == 0) {
+        if (o->trace && !r->tracing.met)
+            clt_warn("--trace %s is not written: this run had no step %lld, with which it begins", o->trace,
+                     (long long)trace_first(r));
+        if (o->record && !r->tracing.recorded)
+            clt_warn("--record %s is not written: this run had no step %lld, with which it begins", o->record,
+                     (long long)(o->record_first ? o->record_first : r->progress.first_step));
+    }
+    return st == CLT_OK ? written : st;
+}
+
+void clt_run_print_profile(clt_run *r) {
+    clt_kernel_time *rows = NULL;
+    int n = 0;
+    if (!r->opt->profile && !clt_env_long(CLT_ENV_PROFILE, 0)) return;
+    if (clt_device_profile(r->dev, &rows, &n) != CLT_OK) return;
+    double all = 0;
+    for (int i = 0; i < n; i++) all += rows[i].seconds;
+    clt_info("device time by kernel (%.3f s):", all);
+    for (int i = 0; i < n; i++)
+        clt_info("  %5.1f %%  %9.3f ms  %6llu x  %s", 100 * rows[i].seconds / all, rows[i].seconds * 1e3,
+                 (unsigned long long)rows[i].launches, rows[i].name);
+    clt_free(rows);
+}

@@ -1,0 +1,154 @@
+/* A model that keeps keys and values gives the logits of one that computes every position again, word for
+ * word, on every device: while a text grows, when it changes, and when it becomes shorter. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/ops/clt_variant.h"
+#include "runtime/train/run/clt_generate.h"
+#include "test/test_util.h"
+
+enum { T = 72, PROMPT = 61, VOCAB = 50 };
+
+enum { WINDOWED = 2 };
+static const char *const models[] = {
+    "{'n_layers': 2, 'attn_config': {'alibi': true}}",
+    "{'n_layers': 2, 'attn_config': {'attn_type': 'grouped_query_attention', 'kv_n_heads': 2, 'qk_ln': true, "
+    "'clip_qkv': 1.0}}", /* learned positions */
+    "{'n_layers': 3, 'attn_config': {'rope': true, 'rope_impl': 'hf', 'attn_type': "
+    "'grouped_query_attention', "
+    "'kv_n_heads': 2, 'sliding_window_size': 9, 'attn_temperature_tuning': {'floor_scale': 16, 'attn_scale': "
+    "0.1}}, 'block_overrides': {'order': [{'name': 'default', 'repeat': 2}, {'name': 'r'}], 'overrides': "
+    "{'r': "
+    "{'attn_config': {'reuse_kv_layer_idx': -2}}}}}"};
+
+typedef struct {
+    clt_model_config *cfg;
+    clt_slab_table table;
+    clt_slab *weights;
+    clt_model *keeps, *again;
+    float *got, *want;
+} pair;
+
+/* The models' text, with the sizes that all of them have. */
+static clt_model_config *read_config(const char *text) {
+    char *with = clt_format("{'d_model': 64, 'n_heads': 4, 'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB,
+                            text + 1);
+    clt_model_config *c = tu_model(with);
+    clt_free(with);
+    return c;
+}
+
+static void fill_weights(pair *p) {
+    for (int i = 0; i < p->table.n; i++) {
+        const clt_slab_entry *e = &p->table.entry[i];
+        float *x = tu_random(e->count, 100 + (uint64_t)i, 0.4f);
+        tu_assert_ok(clt_slab_write(p->weights, e->offset, x, e->count), e->name);
+        clt_free(x);
+    }
+}
+
+static void open_pair(pair *p, const char *text, int device) {
+    p->cfg = read_config(text);
+    tu_assert_ok(clt_model_table(p->cfg, &p->table), "table");
+    tu_assert_ok(clt_slab_create(tu_device(device), &p->table, 0, "weights", &p->weights), "weights");
+    fill_weights(p);
+    clt_model_shape shape = {.microbatch = 1, .seq = T};
+    tu_assert_ok(clt_model_create(p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->again), "model");
+    shape.cache = true;
+    tu_assert_ok(clt_model_create(p->cfg, &shape, tu_ops(device), p->weights, NULL, &p->keeps), "model");
+    p->got = clt_malloc(T * VOCAB * sizeof(float));
+    p->want = clt_malloc(T * VOCAB * sizeof(float));
+}
+
+static void close_pair(pair *p) {
+    clt_model_destroy(p->keeps);
+    clt_model_destroy(p->again);
+    clt_slab_destroy(p->weights);
+    clt_slab_table_free(&p->table);
+    clt_model_config_free(p->cfg);
+    clt_free(p->got);
+    clt_free(p->want);
+}
+
+static void compare(pair *p, const int32_t *tokens, int64_t len, int64_t first) {
+    const int64_t rows = len - first;
+    tu_assert_ok(clt_model_logits(p->again, tokens, len, first, rows, p->want), "every position");
+    tu_assert_ok(clt_model_logits(p->keeps, tokens, len, first, rows, p->got), "with kept keys and values");
+    if (memcmp(p->got, p->want, (size_t)(rows * VOCAB) * sizeof(float)) != 0)
+        tu_assert_words("logits", p->got, p->want, (size_t)(rows * VOCAB));
+}
+
+static void one_model(const char *text, int device) {
+    pair p = {0};
+    int32_t tokens[T];
+    for (int i = 0; i < T; i++) tokens[i] = (int32_t)tu_random_below(5, (uint64_t)i, VOCAB);
+    open_pair(&p, text, device);
+    compare(&p, tokens, PROMPT, PROMPT - 1);
+    for (int64_t len = PROMPT + 1; len < T - 1; len++) compare(&p, tokens, len, len - 1);
+    compare(&p, tokens, T, T - 1);         /* two new positions at once */
+    compare(&p, tokens, T, T - 5);         /* rows that were computed before */
+    compare(&p, tokens, 30, 29);           /* a beginning of it */
+    tokens[10] = (tokens[10] + 1) % VOCAB; /* what follows a changed token is another text */
+    compare(&p, tokens, 40, 39);
+    compare(&p, tokens + 1, T - 1, T - 2); /* every position moves */
+    compare(&p, tokens, 1, 0);
+    close_pair(&p);
+}
+
+static void logits_are_the_same_words(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++)
+        for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
+            /* with a window one driver compiles the row for CPUs for seconds, and other tests do not use it
+             */
+            const char *row = i == WINDOWED ? "portable" : NULL;
+            tu_assert_ok(clt_variant_force(tu_ops(d), "attention", row), "clt_variant_force");
+            one_model(models[i], d);
+        }
+}
+
+/* The plan counts what is kept: key and value of 4 heads of 16 elements, 72 positions, 2 blocks. */
+static void the_plan_counts_it(void **state) {
+    (void)state;
+    clt_model_memory with, without;
+    clt_model_shape shape = {.microbatch = 1, .seq = T};
+    clt_model_config *cfg = read_config(models[0]);
+    tu_assert_ok(clt_model_plan(cfg, &shape, CLT_DEVICE_CPU, &without), "plan");
+    shape.cache = true;
+    tu_assert_ok(clt_model_plan(cfg, &shape, CLT_DEVICE_CPU, &with), "plan");
+    assert_int_equal(with.total - without.total, 2 * T * 2 * 4 * 16 * sizeof(float));
+    clt_model_config_free(cfg);
+}
+
+/* Drawing among the k largest is drawing among all with the others at -inf: few logits, so that many are
+ * equal. */
+static void the_largest_are_drawn_from(void **state) {
+    (void)state;
+    float x[VOCAB], masked[VOCAB];
+    bool several = false;
+    for (uint64_t at = 0; at < 400; at++) {
+        const int64_t k = 1 + tu_random_below(1, at, VOCAB + 3);
+        for (int i = 0; i < VOCAB; i++) x[i] = 0.5f * (float)tu_random_below(2 + at, (uint64_t)i, 7) - 2.0f;
+        int32_t first = 0;
+        for (int i = 0; i < VOCAB; i++) {
+            int64_t before = 0;
+            for (int j = 0; j < VOCAB; j++) before += x[j] > x[i] || (x[j] == x[i] && j < i);
+            masked[i] = before < k ? x[i] : -INFINITY;
+            if (before == 0) first = i;
+        }
+        int32_t got = clt_sample_token(x, VOCAB, 0.8, k, 17, at);
+        assert_int_equal(got, clt_sample_token(masked, VOCAB, 0.8, 0, 17, at));
+        assert_true(masked[got] > -INFINITY);
+        assert_int_equal(clt_sample_token(x, VOCAB, 0, k, 17, at), first);
+        several |= got != first;
+    }
+    assert_true(several);
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_the_same_words),
+                                       cmocka_unit_test(the_plan_counts_it),
+                                       cmocka_unit_test(the_largest_are_drawn_from)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}

@@ -1,0 +1,116 @@
+/* The hook that says which gradients are ready during the backward pass: what a tensor holds when it is named
+ * is what it holds at the end, word for word, and every tensor is named once. */
+#include <string.h>
+
+#include "test/test_util.h"
+
+enum { T = 24, VOCAB = 40, SAMPLES = 3 };
+
+/* Biases, an untied head, a tied embedding with its own accumulator of lookups, shared keys and values. */
+static const char *const models[] = {
+    "{'n_layers': 3}",
+    "{'n_layers': 2, 'tie_word_embeddings': false, 'no_bias': true, 'attn_config': {'alibi': true}}",
+    "{'n_layers': 3, 'norm_type': 'low_precision_rmsnorm', 'attn_config': {'rope': true, 'rope_impl': 'hf', "
+    "'qk_ln': true, 'fused_qkv': false}, 'ffn_config': {'ffn_type': 'mptglu'}, 'block_overrides': {'order': "
+    "[{'name': 'default', 'repeat': 2}, {'name': 'r'}], 'overrides': {'r': {'attn_config': "
+    "{'reuse_kv_layer_idx': -1}}}}}"};
+
+typedef struct {
+    const clt_slab_table *table;
+    const clt_slab *grads;
+    float *at_ready; /* [table->total] */
+    int *named;      /* [table->n] */
+    int calls;
+} recorder;
+
+static clt_status record(void *ctx, int first, int end) {
+    recorder *r = ctx;
+    r->calls++;
+    for (int i = first; i < end; i++) {
+        const clt_slab_entry *e = &r->table->entry[i];
+        r->named[i]++;
+        CLT_TRY(clt_slab_read(r->grads, e->offset, r->at_ready + e->offset, e->count));
+    }
+    return CLT_OK;
+}
+
+typedef struct {
+    clt_model_config *config;
+    clt_slab_table table;
+    clt_slab *weights, *grads;
+    clt_model *model;
+    clt_ref losses;
+} rig;
+
+static void open_rig(rig *g, const char *text, int device, clt_recompute recompute) {
+    char *with = clt_format("{'d_model': 32, 'n_heads': 4, 'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB,
+                            text + 1);
+    g->config = tu_model(with);
+    clt_free(with);
+    tu_assert_ok(clt_model_table(g->config, &g->table), "table");
+    tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 0, "weights", &g->weights), "weights");
+    tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 0, "gradients", &g->grads), "gradients");
+    tu_assert_ok(clt_model_init_weights(g->config, &g->table, 17, g->weights), "initial weights");
+    const clt_model_shape shape = {.microbatch = SAMPLES, .seq = T, .training = true, .recompute = recompute};
+    tu_assert_ok(clt_model_create(g->config, &shape, tu_ops(device), g->weights, NULL, &g->model), "model");
+    g->losses = tu_upload(device, (float[SAMPLES]){0}, SAMPLES);
+}
+
+static void close_rig(rig *g) {
+    clt_model_destroy(g->model);
+    clt_slab_destroy(g->weights);
+    clt_slab_destroy(g->grads);
+    clt_slab_table_free(&g->table);
+    clt_model_config_free(g->config);
+    tu_release();
+}
+
+static void train(rig *g, const clt_batch *b, bool first, bool last) {
+    const clt_model_pass p = {.batch = b,
+                              .weight = 1.0f / (2 * SAMPLES * T),
+                              .lane_first = first,
+                              .lane_last = last,
+                              .grads = g->grads,
+                              .sample_loss = g->losses};
+    tu_assert_ok(clt_model_train(g->model, &p), "train");
+}
+
+static void one_model(const char *text, int device, clt_recompute recompute) {
+    rig g = {0};
+    void *storage;
+    open_rig(&g, text, device, recompute);
+    const clt_batch b = clt_model_example(g.config, T, SAMPLES, &storage);
+    recorder r = {.table = &g.table, .grads = g.grads};
+    r.at_ready = clt_calloc(g.table.total, sizeof *r.at_ready);
+    r.named = clt_calloc((size_t)g.table.n, sizeof *r.named);
+    clt_model_set_ready(g.model, record, &r);
+    train(&g, &b, true, false); /* the first microbatch of two: nothing is ready */
+    assert_int_equal(r.calls, 0);
+    train(&g, &b, false, true);
+    for (int i = 0; i < g.table.n; i++) {
+        const clt_slab_entry *e = &g.table.entry[i];
+        float *end = clt_malloc(e->count * sizeof *end);
+        if (r.named[i] != 1) fail_msg("%s is named %d times", e->name, r.named[i]);
+        tu_assert_ok(clt_slab_read(g.grads, e->offset, end, e->count), e->name);
+        tu_assert_words(e->name, r.at_ready + e->offset, end, e->count);
+        clt_free(end);
+    }
+    assert_true(r.calls >= 3); /* head, blocks, embedding: not all at the end */
+    clt_free(r.at_ready);
+    clt_free(r.named);
+    clt_free(storage);
+    close_rig(&g);
+}
+
+static void gradients_are_whole_when_named(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++)
+        for (size_t i = 0; i < CLT_COUNT_OF(models); i++)
+            one_model(models[i], d, i == 1 ? CLT_RECOMPUTE_NORMS : CLT_RECOMPUTE_NONE);
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_are_whole_when_named)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}

@@ -1,0 +1,155 @@
+/* What a run decides before its first step: lanes, microbatch, recomputation, buffers of logits. The oracle
+ * for "the largest that fits" is trying each of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/train/engine/clt_plan.h"
+
+#define BASE "test/golden/mpt-learned/train.yaml"
+
+static clt_config *load(const char *const *overrides, size_t n) {
+    clt_config *c = NULL;
+    if (clt_config_load(BASE, overrides, n, &c) != CLT_OK) fail_msg("%s", clt_last_error());
+    return c;
+}
+
+static clt_plan_memory memory_of(const clt_config *c, clt_device_type type, int64_t microbatch,
+                                 clt_recompute recompute) {
+    clt_plan p = clt_plan_begin(c, 1);
+    clt_plan_memory m;
+    p.recompute = recompute;
+    assert_int_equal(clt_plan_memory_of(c, &p, type, microbatch, &m), CLT_OK);
+    clt_plan_free(&p);
+    return m;
+}
+
+static clt_plan plan_in(const clt_config *c, clt_device_type type, uint64_t capacity, clt_status want) {
+    const clt_plan_room room = {.type = type, .capacity = capacity, .max_alloc = UINT64_MAX};
+    clt_plan p;
+    assert_int_equal(clt_plan_make(c, 1, &room, &p), want);
+    clt_plan_free(&p);
+    return p;
+}
+
+/* With room of four times what keeping everything takes, and a byte less than that. The configuration stays
+ * as it was read. */
+static void recomputation_follows_the_memory_where_it_is_open(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        clt_device_type type;
+        clt_recompute roomy, tight;
+    } all[] = {{"precision=amp_bf16", CLT_DEVICE_GPU, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NORMS},
+               {"precision=amp_bf16", CLT_DEVICE_CPU, CLT_RECOMPUTE_NORMS, CLT_RECOMPUTE_NORMS},
+               {"cltrain={recompute: norms, numerics: fast}", CLT_DEVICE_GPU, CLT_RECOMPUTE_NORMS,
+                CLT_RECOMPUTE_NORMS},
+               {"precision=fp32", CLT_DEVICE_GPU, CLT_RECOMPUTE_NONE, CLT_RECOMPUTE_NONE}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c = load((const char *[]){all[i].over, "device_train_microbatch_size=1"}, 2);
+        const clt_recompute as_read = c->recompute;
+        const uint64_t need = memory_of(c, all[i].type, 1, CLT_RECOMPUTE_NONE).total;
+        for (int tight = 1; tight >= 0; tight--) {
+            const clt_recompute want = tight ? all[i].tight : all[i].roomy;
+            const clt_plan p = plan_in(c, all[i].type, 4 * need - (uint64_t)(4 * tight), CLT_OK);
+            assert_int_equal(p.recompute, want);
+            if (want == CLT_RECOMPUTE_NONE) assert_int_equal(p.memory.total, need);
+        }
+        assert_int_equal(c->recompute, as_read);
+        clt_config_free(c);
+    }
+}
+
+/* With room for the large logits buffer of small models, and a byte less. */
+static void logits_groups_give_way_to_memory(void **state) {
+    (void)state;
+    static const char *const over[] = {"precision=amp_bf16", "model.vocab_size=1048576",
+                                       "global_train_batch_size=16", "device_train_microbatch_size=16",
+                                       "cltrain.exact_lanes=1"};
+    clt_config *c = load(over, CLT_COUNT_OF(over));
+    const uint64_t large = memory_of(c, CLT_DEVICE_GPU, 16, c->recompute).total;
+    assert_int_equal(plan_in(c, CLT_DEVICE_GPU, large, CLT_OK).memory.total, large);
+    const clt_plan p = plan_in(c, CLT_DEVICE_GPU, large - 1, CLT_OK);
+    assert_int_equal(p.microbatch, 16);
+    assert_in_range(large - p.memory.total, 1ull << 30, 3ull << 29);
+    clt_config_free(c);
+}
+
+/* The largest microbatch that takes no more than this one: by trying each. */
+static int64_t largest_by_trying(const clt_config *c, int64_t samples, uint64_t capacity) {
+    int64_t largest = samples;
+    for (int64_t s = samples + 1; s < 64; s++)
+        if (memory_of(c, CLT_DEVICE_GPU, s, c->recompute).total <= capacity) largest = s;
+    return largest;
+}
+
+/* As trying each of them finds it, and not by trying a billion of them. */
+static void microbatch_is_the_largest_that_fits(void **state) {
+    (void)state;
+    static const char *const over[] = {"precision=fp32", "cltrain={recompute: blocks, exact_lanes: 1}",
+                                       "model.vocab_size=262144", /* logits in groups of a few samples */
+                                       "global_train_batch_size=1000000000"};
+    clt_config *c = load(over, CLT_COUNT_OF(over));
+    int less = 0;
+    for (int64_t samples = 3; samples <= 5; samples++) {
+        const uint64_t fits = memory_of(c, CLT_DEVICE_GPU, samples, c->recompute).total;
+        const int64_t largest = largest_by_trying(c, samples, fits);
+        less += largest > samples;
+        c->device_train_microbatch_size = 0; /* auto */
+        assert_int_equal(plan_in(c, CLT_DEVICE_GPU, fits, CLT_OK).microbatch, largest);
+        c->device_train_microbatch_size = 900000000;
+        clt_error_quiet(true);
+        plan_in(c, CLT_DEVICE_GPU, fits, CLT_NO_MEMORY);
+        clt_error_quiet(false);
+        char *advice = clt_format("what would fit: device_train_microbatch_size: %d (", (int)largest);
+        assert_non_null(strstr(clt_last_error(), advice));
+        clt_free(advice);
+    }
+    assert_true(less > 0); /* more samples do need less at times */
+    clt_config_free(c);
+}
+
+/* Ranks and lanes: evenly, as given, as a checkpoint says, by speed. */
+static void lanes_are_divided(void **state) {
+    (void)state;
+    clt_config *c = load((const char *[]){"precision=fp32", "cltrain.lanes_per_rank=[5, 3]"}, 2);
+    clt_plan p = clt_plan_begin(c, 2);
+    assert_int_equal(p.lanes, 8);
+    assert_int_equal(p.lanes_per_rank[0], 5);
+    clt_plan_free(&p);
+    p = clt_plan_begin(c, 3); /* of another number of ranks: evenly */
+    assert_null(p.lanes_per_rank);
+    const clt_lane_split even = clt_plan_split(&p);
+    assert_int_equal(clt_lane_begin(&even, 1), 2);
+    assert_int_equal(clt_lane_begin(&even, 3), 8);
+    clt_plan_take_counts(&p, 8, (const int[]){1, 1, 6});
+    const clt_lane_split uneven = clt_plan_split(&p);
+    assert_int_equal(clt_lane_begin(&uneven, 2), 2);
+    clt_plan_free(&p);
+    clt_config_free(c);
+
+    c = load((const char *[]){"precision=fp32"}, 1);
+    p = clt_plan_begin(c, 3);
+    p.exact_lanes = 16; /* from a checkpoint */
+    assert_int_equal(clt_plan_divide(c, &p), CLT_OK);
+    assert_int_equal(p.lanes, 16);
+    p.exact_lanes = 2;
+    clt_error_quiet(true);
+    assert_int_equal(clt_plan_divide(c, &p), CLT_BAD_CONFIG);
+    clt_error_quiet(false);
+    clt_plan_free(&p);
+    clt_config_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recomputation_follows_the_memory_where_it_is_open),
+        cmocka_unit_test(logits_groups_give_way_to_memory),
+        cmocka_unit_test(microbatch_is_the_largest_that_fits),
+        cmocka_unit_test(lanes_are_divided),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
