@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/clt_thread.h"
 #include "runtime/device/clt_ptx.h"
 #include "runtime/device/clt_quiet.h"
 
@@ -283,16 +284,12 @@ static void *tend(void *p) {
 }
 
 static void start(clt_helpers *h, int n) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
     while (h->started < CLT_MIN(n, h->p.most)) {
         helper *me = &h->helper[h->started];
         me->pool = h;
-        if (pthread_create(&me->thread, NULL, tend, me) != 0) break;
+        if (clt_thread_start(&me->thread, tend, me) != 0) break;
         h->started++;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 void clt_helpers_start(clt_helpers *h) {

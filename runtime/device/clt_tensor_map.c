@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "runtime/base/clt_thread.h"
 #include "runtime/device/clt_device_private.h"
 #include "runtime/device/clt_record.h"
 
@@ -176,14 +177,10 @@ static void *open_context(void *p) {
 static void begin(clt_device *dev) {
     if (dev->tensor_maps || !clt_tensor_map_available(dev)) return;
     struct clt_tensor_maps *t = clt_calloc(1, sizeof *t);
-    sigset_t all, old;
     for (int i = 0; i < BUCKETS; i++) t->bucket[i] = -1;
     dev->tensor_maps = t;
     t->cuda_device = cuda_device_of(dev);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
-    t->opening = pthread_create(&t->opener, NULL, open_context, t) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    t->opening = clt_thread_start(&t->opener, open_context, t) == 0;
     if (!t->opening) open_context(t);
 }
 

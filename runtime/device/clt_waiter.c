@@ -1,8 +1,8 @@
 #include "runtime/device/clt_waiter.h"
 
 #include <pthread.h>
-#include <signal.h>
 
+#include "runtime/base/clt_thread.h"
 struct clt_waiter {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -32,14 +32,9 @@ static void *run(void *p) {
 
 clt_waiter *clt_waiter_create(void) {
     clt_waiter *w = clt_calloc(1, sizeof *w);
-    sigset_t all, old;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->news, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old); /* the program's own threads take the signals */
-    const int e = pthread_create(&w->thread, NULL, run, w);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (e == 0) return w;
+    if (clt_thread_start(&w->thread, run, w) == 0) return w;
     pthread_cond_destroy(&w->news);
     pthread_mutex_destroy(&w->lock);
     clt_free(w);
