@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "runtime/base/clt_thread.h"

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "runtime/base/clt_thread.h"
+
 struct clt_waiter {
     pthread_t thread;
     pthread_mutex_t lock;
