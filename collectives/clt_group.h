@@ -9,7 +9,7 @@
 #ifndef CLT_GROUP_H
 #define CLT_GROUP_H
 
-#include "runtime/device/clt_slab.h"
+#include "runtime/base/clt_base.h"
 
 typedef struct clt_group clt_group;
 
@@ -75,73 +75,5 @@ int clt_group_stop(const clt_group *g);
 /* Whether this rank, or as far as is known another, was asked to stop by now. Ranks see it at different
  * times: for giving up work early, not for decisions. */
 bool clt_group_stop_asked(clt_group *g);
-
-/* --- gradient reduction over lanes (docs/numerics.md, lanes) --- */
-
-/* A global batch has `lanes` (a power of two) lanes; each rank owns whole neighbouring ones, at least one, in
- * the order of the ranks. Which rank owns which changes no bit. */
-typedef struct {
-    int lanes, ranks;
-    const int *count; /* [ranks] how many each owns, `lanes` in all; NULL: evenly, floor(lanes * rank / ranks)
-                         is a rank's first one. Borrowed */
-} clt_lane_split;
-int clt_lane_begin(const clt_lane_split *s, int rank); /* the rank's first lane; of rank `ranks`: lanes */
-/* Lanes by speed (in any unit, all above 0): the division whose slowest rank is done first, that is with the
- * smallest largest count / speed. ranks <= lanes. */
-void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count);
-/* Samples of lane i of a global batch of `samples`: [floor(i*samples/lanes), floor((i+1)*samples/lanes)). */
-int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane);
-
-/* A sum over the lanes of one whole subtree: lanes [first, first + width), width a power of two dividing
- * first. slab NULL or empty true: all its lanes were empty, there is nothing to add. */
-typedef struct {
-    int first, width;
-    bool empty;
-    clt_slab *slab;
-} clt_lane_sum;
-
-/* Lanes of one rank in order: hands out a slab for each lane's gradients, and adds whole neighbouring
- * subtrees together as they become complete, like a binary counter, so that few slabs are enough. */
-typedef clt_status (*clt_add_fn)(void *ctx, clt_ref dst, clt_ref src,
-                                 uint64_t count); /* dst += src, queued */
-typedef struct clt_lane_stack clt_lane_stack;
-/* Slabs that lanes [first, last) of global batches of at most `samples` need at the same time, at least 1. */
-int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples);
-/* `slabs` (n >= clt_lane_slabs_needed) are borrowed. */
-clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add,
-                                      void *add_ctx);
-void clt_lane_stack_destroy(clt_lane_stack *s);
-void clt_lane_stack_begin(clt_lane_stack *s);     /* a new global batch */
-clt_slab *clt_lane_stack_slab(clt_lane_stack *s); /* for the next lane's gradients; contents undefined */
-clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty); /* the next lane is done (or has no sample) */
-/* After the last lane: the maximal whole subtrees, ascending, for clt_group_reduce. Borrowed until begin. */
-const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n);
-/* The slab that takes the total: the first non-empty sum's, or a free one. */
-clt_slab *clt_lane_stack_total(clt_lane_stack *s);
-
-/* dst = src in the other type, queued: to bf16 rounded to nearest even, to fp32 as it is. */
-typedef clt_status (*clt_cast_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count);
-/* What the reduction computes with on the device. With both casts gradients travel as bf16: every rank rounds
- * its subtree sums, which are added in fp32 as ever, and the total is rounded once more; so half the bytes
- * travel, and who owns which lanes changes bits. One rank rounds nothing. */
-typedef struct {
-    clt_add_fn add;
-    clt_cast_fn to_bf16, to_f32; /* NULL: gradients travel as fp32 */
-    void *ctx;
-} clt_reduce_math;
-
-/* Prepares what clt_group_reduce needs for slabs of this table (windows, buffers): all allocation happens
- * here. The ranks' sums are those of `split`, the same on every rank, as is whether `math` has casts. */
-typedef struct clt_reduce_plan clt_reduce_plan;
-clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t,
-                                  const clt_lane_split *split, const clt_reduce_math *math,
-                                  clt_reduce_plan **out);
-void clt_reduce_plan_destroy(clt_reduce_plan *p);
-/* Device bytes that the plan holds, for the memory plan (also before any device is there). */
-uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, const clt_lane_split *split, bool bf16);
-/* The total over all lanes, the binary tree over lane numbers with empty subtrees skipped, into `total` on
- * every rank (which may be sums[0].slab). `sums`: this rank's maximal whole subtrees, ascending. n < 0: this
- * rank gives the step up; then no rank gets a total and all return CLT_STOPPED, without a message. */
-clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "collectives/clt_flight.h"
+#include "collectives/clt_reduce.h"
 
 typedef struct {
     const char *name;

@@ -18,6 +18,7 @@
 #define CLT_CHECKPOINT_H
 
 #include "collectives/clt_group.h"
+#include "runtime/device/clt_slab.h"
 #include "runtime/base/clt_hash.h"
 
 enum {

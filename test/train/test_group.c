@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collectives/clt_group.h"
 #include "collectives/clt_launch.h"
+#include "collectives/clt_reduce.h"
 #include "runtime/ops/clt_ops.h"
 
 static clt_group *group;

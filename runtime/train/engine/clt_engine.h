@@ -8,6 +8,7 @@
 #ifndef CLT_ENGINE_H
 #define CLT_ENGINE_H
 
+#include "collectives/clt_reduce.h"
 #include "runtime/checkpoint/clt_checkpoint.h"
 #include "runtime/train/engine/clt_loss_scale.h"
 #include "runtime/train/engine/clt_plan.h"
