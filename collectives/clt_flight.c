@@ -44,7 +44,7 @@ const char *clt_flight_phase_of(const clt_flight_log *l) {
     return l->phase[0] ? l->phase : "start";
 }
 
-/* --- telling --- */
+/* --- messages and files --- */
 
 static const char *host_name(char host[256]) {
     host[0] = host[255] = 0;
@@ -59,17 +59,17 @@ static void state_line(const clt_flight_log *l, const char *host, clt_str *out) 
                  l->left ? ", ended" : "");
 }
 
-void clt_flight_table(const clt_group *g, clt_str *out) {
+void clt_flight_table(const clt_group_run *run, clt_str *out) {
     enum { SCREEN = 16 };
     char host[256];
     host_name(host);
-    for (int r = 0; r < g->local_size && g->local_size <= SCREEN; r++) {
+    for (int r = 0; r < run->local_size && run->local_size <= SCREEN; r++) {
         clt_str_add(out, "\n  ");
-        state_line(&g->flight[r], host, out);
+        state_line(&run->flight[r], host, out);
     }
 }
 
-/* Times are seconds before now. A rank that goes on may overwrite an event while it is read. */
+/* Times are seconds before now. A rank that still runs may overwrite an event while it is read. */
 static void events_of(const clt_flight_log *l, clt_str *out) {
     uint32_t n = atomic_load(&l->n), first = n > CLT_FLIGHT_EVENTS ? n - CLT_FLIGHT_EVENTS : 0;
     int64_t now = clt_flight_now();
@@ -87,7 +87,7 @@ typedef struct {
     bool ok;
 } dump_file;
 
-/* Without a wait for the disk: the file system may be what hangs. */
+/* Does not wait for the disk: the file system may be what hangs. */
 static void *write_dump(void *arg) {
     dump_file *d = arg;
     FILE *f = fopen(d->path, "w");
@@ -96,8 +96,8 @@ static void *write_dump(void *arg) {
     return NULL;
 }
 
-/* Opening the file may hang, too: a thread does it, and is left behind when it takes too long, for what it is
- * part of has still to be said. */
+/* Opening the file may hang as well, so a thread does it. One that takes too long is abandoned: the message
+ * must still be printed. */
 static bool write_in_time(dump_file *d, double seconds) {
     pthread_t thread;
     sigset_t all, old;
@@ -115,21 +115,21 @@ static bool write_in_time(dump_file *d, double seconds) {
     return pthread_timedjoin_np(thread, NULL, &until) == 0;
 }
 
-void clt_flight_dump(const clt_group *g, const char *why, double at_most, clt_str *out) {
+void clt_flight_dump(const clt_group_run *run, const char *why, double at_most, clt_str *out) {
     char host[256];
-    if (!g->folder) return;
+    if (!run->folder) return;
     host_name(host);
     dump_file *d = clt_calloc(1, sizeof *d);
-    d->path = clt_format("%s/events-%s-%.0f-rank%d.txt", g->folder, host, clt_wall(), g->rank);
+    d->path = clt_format("%s/events-%s-%.0f-rank%d.txt", run->folder, host, clt_wall(), run->rank);
     clt_str *text = &d->text;
     clt_str_addf(text, "%s\n", why);
-    for (int r = 0; r < g->local_size; r++) {
+    for (int r = 0; r < run->local_size; r++) {
         clt_str_add(text, "\n");
-        state_line(&g->flight[r], host, text);
+        state_line(&run->flight[r], host, text);
         clt_str_add(text, "\n");
-        events_of(&g->flight[r], text);
+        events_of(&run->flight[r], text);
     }
-    if (!write_in_time(d, at_most)) return; /* the thread still has it; the process ends */
+    if (!write_in_time(d, at_most)) return; /* the thread still uses d; the process ends */
     if (d->ok) clt_str_addf(out, "\n  last events: %s", d->path);
     clt_str_free(text);
     clt_free(d->path);

@@ -1,24 +1,22 @@
-/* The functions of clt_group.h: which component serves, and what all components share. */
+/* The functions of clt_group.h: which component serves, and what is written once for all of them. */
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/base/clt_signal.h"
+#include "collectives/clt_exchange.h"
 #include "collectives/clt_launch.h"
-#include "collectives/clt_mpi.h"
+#include "runtime/base/clt_signal.h"
 
-/* One rank: loopback. Several on one host: shm, unless CLTRAIN_TRANSPORT=mpi. Otherwise mpi. */
-static clt_status join_component(clt_group *g) {
+/* The first that serves under this launcher is taken. */
+static const clt_group_ops *const by_priority[] = {&clt_group_loopback, &clt_group_mpi};
+
+static clt_status join(clt_group *g) {
     clt_launch_info info = clt_launch_detect();
-    const char *want = clt_env(CLT_ENV_TRANSPORT);
-    if (want && strcmp(want, "shm") != 0 && strcmp(want, "mpi") != 0)
-        return clt_error(CLT_BAD_CONFIG, "CLTRAIN_TRANSPORT is '%s', it can be shm or mpi", want);
-    g->ops = info.size > 1 ? &clt_group_mpi : &clt_group_loopback;
-    CLT_TRY(g->ops->join(g));
-    if (g->ops == &clt_group_mpi && g->local_size == g->size && !(want && strcmp(want, "mpi") == 0))
-        g->ops = &clt_group_shm;
-    return CLT_OK;
+    for (size_t i = 0; i < CLT_COUNT_OF(by_priority) && !g->ops; i++)
+        if (by_priority[i]->serves(&info)) g->ops = by_priority[i];
+    if (!g->ops)
+        return clt_error(CLT_BAD_CONFIG, "%s says that this job has %d ranks", info.launcher, info.size);
+    return g->ops->join(g);
 }
 
 static clt_status choose_timeout(double timeout, double *out) {
@@ -33,16 +31,24 @@ static clt_status choose_timeout(double timeout, double *out) {
     return CLT_OK;
 }
 
+static void free_group(clt_group *g) {
+    clt_free(g->run->folder);
+    clt_free(g->run);
+    clt_free(g);
+}
+
 /* `ready`: whether this rank can take part; the ranks' first exchange. */
 static clt_status create(double timeout, clt_status ready, clt_group **out) {
     clt_group *g = clt_calloc(1, sizeof *g);
-    clt_status usable = choose_timeout(timeout, &g->timeout);
+    g->run = clt_calloc(1, sizeof *g->run);
+    clt_status usable = choose_timeout(timeout, &g->run->timeout);
+    if (usable == CLT_OK) usable = clt_exchange_check_environment();
     clt_launch_register();
-    clt_status st = join_component(g);
+    clt_status st = join(g);
     if (st == CLT_OK) st = clt_group_agree(g, ready != CLT_OK ? ready : usable);
     if (st != CLT_OK) {
-        if (g->ops && g->state) g->ops->leave(g);
-        clt_free(g);
+        if (g->state) g->ops->leave(g);
+        free_group(g);
         return st;
     }
     *out = g;
@@ -62,8 +68,7 @@ clt_status clt_group_refuse(clt_status why) {
 void clt_group_destroy(clt_group *g) {
     if (!g) return;
     g->ops->leave(g);
-    clt_free(g->folder);
-    clt_free(g);
+    free_group(g);
 }
 
 void clt_group_abort(clt_group *g, int code, const char *fmt, ...) {
@@ -72,11 +77,10 @@ void clt_group_abort(clt_group *g, int code, const char *fmt, ...) {
     clt_verror(CLT_FAIL, fmt, ap);
     va_end(ap);
     g->ops->abort(g, code);
-    abort();
 }
 
 void clt_group_give_up(clt_group *g, clt_status st) {
-    if (g->failed || g->size == 1) return;
+    if (g->run->failed || g->run->size == 1) return;
     g->ops->abort(g, clt_status_exit_code(st));
 }
 
@@ -96,31 +100,31 @@ const char *clt_group_component(const clt_group *g) {
     return g->ops->name;
 }
 double clt_group_waited(const clt_group *g) {
-    return g->waited;
+    return g->run->waited;
 }
 void clt_group_note(clt_group *g, int64_t step, const char *phase) {
-    clt_flight_phase(&g->flight[g->local_rank], step, phase);
+    clt_flight_phase(&g->run->flight[g->run->local_rank], step, phase);
 }
 const char *clt_group_phase(const clt_group *g) {
-    return clt_flight_phase_of(&g->flight[g->local_rank]);
+    return clt_flight_phase_of(&g->run->flight[g->run->local_rank]);
 }
 void clt_group_set_folder(clt_group *g, const char *folder) {
-    clt_free(g->folder);
-    g->folder = folder ? clt_strdup(folder) : NULL;
+    clt_free(g->run->folder);
+    g->run->folder = folder ? clt_strdup(folder) : NULL;
 }
 
 void clt_group_end_hung(clt_group *g) {
-    const clt_flight_log *l = &g->flight[g->local_rank];
+    const clt_flight_log *l = &g->run->flight[g->run->local_rank];
     char host[256] = "";
     clt_str more = {0};
     gethostname(host, sizeof host - 1);
-    clt_flight_table(g, &more);
-    clt_flight_dump(g, clt_last_error(), CLT_FLIGHT_PATIENCE, &more);
+    clt_flight_table(g->run, &more);
+    clt_flight_dump(g->run, clt_last_error(), CLT_FLIGHT_PATIENCE, &more);
     clt_group_abort(
         g, clt_status_exit_code(CLT_AGAIN),
-        "rank %d (host %s) ends the job at step %lld, %s: its device hangs. Run it again: it goes "
-        "on from the last checkpoint%s",
-        g->rank, host, (long long)l->step, clt_flight_phase_of(l), more.s);
+        "rank %d (host %s) ends the job at step %lld, %s: its device hangs. Rerun the same command "
+        "to resume from the last checkpoint%s",
+        g->run->rank, host, (long long)l->step, clt_flight_phase_of(l), more.s);
 }
 
 clt_status clt_group_barrier(clt_group *g) {
@@ -209,7 +213,7 @@ clt_status clt_group_agree(clt_group *g, clt_status mine) {
             if (all[i].status != CLT_OK) st = (clt_status)all[i].status;
             if (all[i].signal) g->stop = all[i].signal;
         }
-        g->failed = st != CLT_OK;
+        g->run->failed = st != CLT_OK;
     }
     clt_free(all);
     return st;
@@ -222,34 +226,4 @@ int clt_group_stop(const clt_group *g) {
 bool clt_group_stop_asked(clt_group *g) {
     (void)g;
     return clt_signal_received() != 0;
-}
-
-clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t,
-                                  const clt_lane_split *split, const clt_reduce_math *math,
-                                  clt_reduce_plan **out) {
-    if (g->size > split->lanes)
-        return clt_error(
-            CLT_BAD_CONFIG,
-            "%d ranks but only %d lanes: a rank owns at least one lane; start fewer ranks or raise "
-            "cltrain.exact_lanes (a new run only)",
-            g->size, split->lanes);
-    clt_reduce_plan *p = clt_calloc(1, sizeof *p);
-    *p = (clt_reduce_plan){.group = g, .dev = dev, .table = t, .split = *split, .math = *math};
-    clt_status st = g->ops->plan(p);
-    if (st != CLT_OK) {
-        clt_free(p);
-        return st;
-    }
-    *out = p;
-    return CLT_OK;
-}
-
-void clt_reduce_plan_destroy(clt_reduce_plan *p) {
-    if (!p) return;
-    p->group->ops->unplan(p);
-    clt_free(p);
-}
-
-clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
-    return p->group->ops->reduce(p, sums, n, total);
 }

@@ -1,56 +1,69 @@
-/* clt_group_internal: the seam between clt_group's functions and the components. Not for other folders.
+/* clt_group_internal: the seam between clt_group.h and the components that serve groups. Not for other
+ * folders.
  *
  * A component fills clt_group_ops. `loopback` is the example to copy: it does everything that one rank needs.
+ * What a component cannot do is NULL in its table. How gradients travel is a seam of its own: clt_exchange.h.
  */
 #ifndef CLT_GROUP_INTERNAL_H
 #define CLT_GROUP_INTERNAL_H
 
-#include <stdatomic.h>
-
 #include "collectives/clt_flight.h"
-#include "collectives/clt_reduce.h"
+#include "collectives/clt_group.h"
+#include "collectives/clt_watch.h"
+
+/* This process in the run. All groups of the process share it, so that deadlines, events and errors are about
+ * ranks of the run in every group. `join` sets all but timeout. */
+struct clt_group_run {
+    int rank, size, local_rank, local_size; /* local: of the ranks on this host */
+    int host;                               /* the lowest rank on this host */
+    double timeout;                         /* seconds that a wait may take */
+    double waited;                          /* seconds spent in waits so far */
+    bool failed;                            /* the run's last clt_group_agree failed, on all ranks */
+    char *folder;                           /* for clt_flight_dump, or NULL */
+    clt_flight_log *flight;                 /* [local_size]; NULL until the rank has joined */
+    void (*end_others)(int code);           /* ends the other ranks of the job; may return */
+    /* clt_watch.h; NULL where nobody is to be watched. */
+    clt_host_page *page;
+    clt_watcher *watcher;
+    bool sees_processes; /* process numbers of this host's ranks mean something here */
+};
+
+/* Host memory to or from another rank of the group. */
+typedef struct {
+    int rank;
+    bool send;  /* to that rank; otherwise from it */
+    int tag;    /* >= 0: tells messages between the same two ranks apart */
+    void *data; /* borrowed until all messages of the call are through; sending does not write it */
+    size_t bytes;
+} clt_message;
 
 typedef struct {
     const char *name;
-    /* Joins; sets g->rank, size, local_rank, local_size, flight and g->state. */
+    /* Whether it can join under this launcher. */
+    bool (*serves)(const clt_launch_info *l);
+    /* Joins the run: sets *g->run and g's rank, size, local_rank, local_size and state. After a failure leave
+     * is called if state is set. */
     clt_status (*join)(clt_group *g);
     void (*leave)(clt_group *g);
-    /* Ends the job; prints what the log holds, unless another rank has said it; must not return. */
-    void (*abort)(clt_group *g, int code);
+    /* Ends the job; prints what the log holds, unless another rank has printed it. */
+    void (*abort)(clt_group *g, int code) __attribute__((noreturn));
     clt_status (*barrier)(clt_group *g);
     clt_status (*broadcast)(clt_group *g, int root, void *data, size_t bytes);
+    /* `mine` may be its own place in `out`. */
     clt_status (*all_gather)(clt_group *g, const void *mine, size_t bytes, void *out);
-    /* Gradient reduction; p->state is the component's. */
-    clt_status (*plan)(clt_reduce_plan *p);
-    void (*unplan)(clt_reduce_plan *p);
-    clt_status (*reduce)(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total);
+    /* Sends and receives n messages, and returns when all of them are through. Only ranks that have messages
+     * for each other take part. `what` is waited for. May be NULL. */
+    clt_status (*messages)(clt_group *g, const clt_message *m, int n, const char *what);
 } clt_group_ops;
 
-extern const clt_group_ops clt_group_loopback;
+extern const clt_group_ops clt_group_loopback, clt_group_mpi;
 
 struct clt_group {
     const clt_group_ops *ops;
+    clt_group_run *run;
     int rank, size, local_rank, local_size;
-    double timeout;
-    void *state;
-    bool failed;            /* the last clt_group_agree was a failure, on all ranks */
-    int stop;               /* as of the last clt_group_agree */
-    clt_flight_log *flight; /* [local_size]; join sets it */
-    char *folder;           /* for clt_flight_dump, or NULL */
-    double waited;          /* seconds spent waiting for other ranks */
+    int stop;    /* as of the last clt_group_agree */
+    void *state; /* the component's */
 };
-
-struct clt_reduce_plan {
-    clt_group *group;
-    clt_device *dev;
-    const clt_slab_table *table;
-    clt_lane_split split;
-    clt_reduce_math math;
-    void *state;
-};
-
-/* dst += src over all pieces. */
-clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src);
-clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src);
 
 #endif

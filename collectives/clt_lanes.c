@@ -1,5 +1,5 @@
 /* Lanes: who owns which, and the binary-counter merge of their gradients (docs/numerics.md). */
-#include "collectives/clt_group_internal.h"
+#include "collectives/clt_exchange.h"
 
 int clt_lane_begin(const clt_lane_split *s, int rank) {
     int first = 0;

@@ -1,27 +1,37 @@
-/* loopback: a group of one rank. The smallest component, and the example to copy. */
-#include "collectives/clt_group_internal.h"
-
+/* loopback: a group of one rank, and the exchange of such a group. The smallest components, and the examples
+ * to copy. */
 #include <string.h>
-#include <unistd.h>
 
-#include "collectives/clt_launch.h"
+#include "collectives/clt_end.h"
+#include "collectives/clt_exchange.h"
+
+/* --- the group --- */
+
+static bool serves(const clt_launch_info *l) {
+    return l->size == 1;
+}
+
+/* There is nobody to end. */
+static void end_others(int code) {
+    (void)code;
+}
 
 static clt_status join(clt_group *g) {
-    g->rank = g->local_rank = 0;
-    g->size = g->local_size = 1;
-    g->flight = clt_calloc(1, sizeof *g->flight);
-    clt_flight_begin(g->flight, 0);
+    clt_group_run *run = g->run;
+    g->size = g->local_size = run->size = run->local_size = 1;
+    run->end_others = end_others;
+    run->flight = clt_calloc(1, sizeof *run->flight);
+    clt_flight_begin(run->flight, 0);
     return CLT_OK;
 }
 
 static void leave(clt_group *g) {
-    clt_free(g->flight);
+    clt_free(g->run->flight);
 }
 
-static void end(clt_group *g, int code) {
+static _Noreturn void end_job(clt_group *g, int code) {
     (void)g;
-    clt_launch_report(code);
-    _exit(code);
+    clt_end_process(code);
 }
 
 static clt_status barrier(clt_group *g) {
@@ -43,6 +53,30 @@ static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void 
     return CLT_OK;
 }
 
+const clt_group_ops clt_group_loopback = {
+    .name = "loopback",
+    .serves = serves,
+    .join = join,
+    .leave = leave,
+    .abort = end_job,
+    .barrier = barrier,
+    .broadcast = broadcast,
+    .all_gather = all_gather,
+};
+
+/* --- the exchange --- */
+
+static const char *refusal(const clt_reduce_plan *p) {
+    return p->group->size == 1 ? NULL : "there are several ranks";
+}
+
+static uint64_t device_bytes(const clt_slab_table *t, const clt_lane_split *s, bool bf16) {
+    (void)t;
+    (void)s;
+    (void)bf16;
+    return 0;
+}
+
 static clt_status plan(clt_reduce_plan *p) {
     (void)p;
     return CLT_OK;
@@ -52,7 +86,8 @@ static void unplan(clt_reduce_plan *p) {
     (void)p;
 }
 
-/* One rank owns all lanes, so its lane stack has already made the one sum over all of them. */
+/* One rank owns all lanes and all of the slab, so its lane stack has already made the one sum over all lanes.
+ */
 static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
     if (n < 0) return CLT_STOPPED;
     if (n != 1 || sums[0].width != p->split.lanes)
@@ -62,6 +97,19 @@ static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, cl
     return sums[0].slab == total ? CLT_OK : clt_slab_copy(total, sums[0].slab);
 }
 
-const clt_group_ops clt_group_loopback = {
-    "loopback", join, leave, end, barrier, broadcast, all_gather, plan, unplan, reduce,
+static clt_status all_gather_slab(clt_reduce_plan *p, clt_slab *s) {
+    (void)p;
+    (void)s;
+    return CLT_OK;
+}
+
+const clt_exchange_ops clt_exchange_loopback = {
+    .name = "loopback",
+    .refusal = refusal,
+    .device_bytes = device_bytes,
+    .plan = plan,
+    .unplan = unplan,
+    .reduce = reduce,
+    .reduce_scatter = reduce,
+    .all_gather = all_gather_slab,
 };

@@ -23,8 +23,8 @@ static clt_status open_named(const char *name, size_t bytes, bool create, int *o
     return clt_error(CLT_IO, "cannot %s shared memory %s: %s", create ? "create" : "open", name, strerror(e));
 }
 
-/* posix_fallocate finds a /dev/shm that is too small now, not by a bus error in the middle of a step. A
- * process that is stopped and goes on meanwhile interrupts it on some systems. */
+/* posix_fallocate reports a /dev/shm that is too small here, instead of a bus error in the middle of a step.
+ * Stopping and continuing the process interrupts it on some systems. */
 static int reserve(int fd, size_t bytes) {
     int e;
     do e = posix_fallocate(fd, 0, (off_t)bytes);

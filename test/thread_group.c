@@ -41,6 +41,7 @@ static const clt_group_ops ops = {
 
 typedef struct {
     clt_group group;
+    clt_group_run place;
     void (*run)(clt_group *g, void *ctx);
     void *ctx;
 } rank_arg;
@@ -57,7 +58,12 @@ void tg_run(int n, void (*run)(clt_group *g, void *ctx), void *ctx) {
     meeting *m = clt_calloc(1, sizeof *m);
     pthread_barrier_init(&m->barrier, NULL, (unsigned)n);
     for (int r = 0; r < n; r++) {
-        arg[r] = (rank_arg){{&ops, r, n, r, n, 60, m}, run, ctx};
+        arg[r] = (rank_arg){
+            .group = {&ops, &arg[r].place, r, n, r, n, .state = m},
+            .place = {.rank = r, .size = n, .local_rank = r, .local_size = n, .timeout = 60},
+            .run = run,
+            .ctx = ctx,
+        };
         if (pthread_create(&thread[r], NULL, rank_main, &arg[r]) != 0) abort();
     }
     for (int r = 0; r < n; r++) pthread_join(thread[r], NULL);

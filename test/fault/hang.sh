@@ -82,7 +82,7 @@ under_mpirun() { # signal, rank
 }
 under_mpirun STOP 1
 [ $code = 75 ] && soon $((silent * 1000 + 5000)) && [ "$left" = 0 ] &&
-    named 1 2 "rank 1 (host .*) does not answer: step [0-9]*, [a-z ]* for" && [ "$(grep -c '^  rank [01] (host' "$log")" = 2 ]
+    named 1 2 "rank 1 (host .*) does not respond: step [0-9]*, [a-z ]* for" && [ "$(grep -c '^  rank [01] (host' "$log")" = 2 ]
 report "mpirun alone: a rank is stopped" $? "exit $code after $took ms"
 under_mpirun KILL 0
 [ $code != 0 ] && soon 5000 && [ "$left" = 0 ] && grep -q "rank 0 (host .*) is gone: it was at step" "$log"

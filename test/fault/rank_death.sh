@@ -64,7 +64,7 @@ for case in "1 2" "0 2"; do
     set -- $case
     disturb STOP "$1" "$2"
     [ $code = 75 ] && soon $((silent * 1000 + 5000)) && [ "$left" = 0 ] && [ "$(told)" = 1 ] &&
-        grep -q "error: rank $1 (host .*) does not answer: step [0-9]*, [a-z ]* for" "$log" && verified
+        grep -q "error: rank $1 (host .*) does not respond: step [0-9]*, [a-z ]* for" "$log" && verified
     report "rank $1 of $2 is stopped" $? "exit $code after $took ms"
 done
 unset CLTRAIN_COMM_TIMEOUT

@@ -72,8 +72,8 @@ for rank in 0 1; do
     on_hosts 4 "$BUILD/test/train/test_group" --do stall --rank $rank >"$log" 2>&1
     code=$?
     # Hosts that run out of patience in the same moment both speak; the host of the stalled rank always names it.
-    [ $code = 75 ] && [ "$(grep -c 'does not answer' "$log")" -le 2 ] &&
-        grep -q "rank $rank (host host-[ab], .*) does not answer: step 7, a phase of the test" "$log"
+    [ $code = 75 ] && [ "$(grep -c 'does not respond' "$log")" -le 2 ] &&
+        grep -q "rank $rank (host host-[ab], .*) does not respond: step 7, a phase of the test" "$log"
     report "rank $rank stalls: its host names it" $?
 done
 

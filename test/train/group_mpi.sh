@@ -18,6 +18,20 @@ for transport in shm mpi; do
     done
 done
 
+# NAME, text that must come exactly once, arguments of mpirun
+refused() {
+    "${run[@]}" "${@:3}" >"$log" 2>&1
+    code=$?
+    [ $code = 78 ] && [ "$(grep -c "$2" "$log")" = 1 ]
+    report "$1: exit $code" $?
+}
+CLTRAIN_TRANSPORT=pigeons refused "an exchange that does not exist" \
+    "error: CLTRAIN_TRANSPORT is 'pigeons', it must be one of loopback, shm, mpi" -np 2 "$program"
+CLTRAIN_TRANSPORT=loopback refused "an exchange that cannot serve" \
+    "error: no exchange of gradients serves these 2 ranks (loopback: there are several ranks)" -np 2 "$program"
+refused "ranks that ask for different exchanges" "error: no exchange of gradients serves these 2 ranks (shm: another rank" \
+    -np 1 env CLTRAIN_TRANSPORT=shm "$program" : -np 1 env CLTRAIN_TRANSPORT=mpi "$program"
+
 # NAME, WHAT, RANK, wanted exit code, text that must come exactly once, time-out
 misbehave() {
     local began code took
@@ -33,8 +47,8 @@ misbehave "a rank cannot take part" refuse 1 65 "^\[rank 1\] error: the file is 
 misbehave "rank 0 cannot take part" refuse 0 65 "^error: the file is not here" 60
 misbehave "a rank fails alone" fail 1 65 "^\[rank 1\] error: sample 12 is broken" 60
 silent=$(patience 3) # joining has it, too
-misbehave "a rank stalls" stall 2 75 "rank 2 .* does not answer: step 7, a phase of the test" "$silent"
-misbehave "rank 0 stalls" stall 0 75 "rank 0 .* does not answer: step 7, a phase of the test" "$silent"
+misbehave "a rank stalls" stall 2 75 "rank 2 .* does not respond: step 7, a phase of the test" "$silent"
+misbehave "rank 0 stalls" stall 0 75 "rank 0 .* does not respond: step 7, a phase of the test" "$silent"
 
 # The launcher's own exit code and the survivors' race; the line about the rank comes from one of the two.
 began=$(now)

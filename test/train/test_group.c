@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "collectives/clt_launch.h"
@@ -18,6 +19,7 @@
 
 static clt_group *group;
 static int rank, size;
+static const char *exchange; /* of the last plan */
 
 static void check(bool ok, const char *what, int64_t a, int64_t b, int64_t c) {
     if (!ok)
@@ -27,7 +29,7 @@ static void check(bool ok, const char *what, int64_t a, int64_t b, int64_t c) {
 #define CHECK(cond, a, b, c) check(cond, #cond, a, b, c)
 
 static void ok(clt_status st, const char *what) {
-    check(st == CLT_OK, what, (int64_t)st, 0, 0);
+    if (st != CLT_OK) clt_group_abort(group, clt_status_exit_code(st), "%s failed (%d)", what, (int)st);
 }
 
 /* --- host data --- */
@@ -229,25 +231,37 @@ static void fill(const clt_slab *s, int lane) {
     clt_free(v);
 }
 
-static void compare(const clt_slab *total, int lanes, int64_t samples) {
-    float *got = clt_malloc(CLT_CHUNK * sizeof *got), want;
-    for (uint64_t at = 0; at < total->table->total; at += CLT_CHUNK) {
-        ok(clt_slab_read(total, at, got, CLT_CHUNK), "slab_read");
-        for (uint64_t i = 0; i < CLT_CHUNK; i++) {
-            want = wanted(samples, at + i);
-            if (memcmp(&want, &got[i], sizeof want) != 0)
-                clt_group_abort(group, 1, "%d lanes, %lld samples: element %llu is %a, not %a", lanes,
-                                (long long)samples, (unsigned long long)(at + i), (double)got[i],
-                                (double)want);
-        }
-    }
-    clt_free(got);
+/* The whole total, by the plain recursion. The caller frees it. */
+static float *wanted_slab(const clt_slab_table *t, int64_t samples) {
+    float *want = clt_malloc(t->total * sizeof *want);
+    for (uint64_t i = 0; i < t->total; i++) want[i] = wanted(samples, i);
+    return want;
 }
 
-static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, int lanes, int64_t samples) {
-    int n, first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
+/* Every word of a range. */
+static void compare(const clt_slab *got, const float *want, clt_slab_range x, const char *what) {
+    float *v = clt_malloc(x.count * sizeof *v);
+    ok(clt_slab_read(got, x.first, v, x.count), "slab_read");
+    for (uint64_t i = 0; i < x.count; i++)
+        if (memcmp(&want[x.first + i], &v[i], sizeof *v) != 0)
+            clt_group_abort(group, 1, "%s, %d lanes: element %llu is %a, not %a", what, split.lanes,
+                            (unsigned long long)(x.first + i), (double)v[i], (double)want[x.first + i]);
+    clt_free(v);
+}
+
+static void compare_all(const clt_slab *got, const float *want, const char *what) {
+    compare(got, want, (clt_slab_range){0, got->table->total}, what);
+}
+
+static void compare_own(const clt_slab *got, const float *want, const char *what) {
+    clt_slab_range x;
+    for (uint64_t i = 0; (x = clt_owned_range(got->table, size, rank, i)).count; i++)
+        compare(got, want, x, what);
+}
+
+static void add_lanes(clt_lane_stack *stack, int lanes, int64_t samples) {
     clt_lane_stack_begin(stack);
-    for (int lane = first; lane < last; lane++) {
+    for (int lane = clt_lane_begin(&split, rank); lane < clt_lane_begin(&split, rank + 1); lane++) {
         bool empty =
             clt_lane_sample_begin(samples, lanes, lane) == clt_lane_sample_begin(samples, lanes, lane + 1);
         clt_slab *s = empty ? NULL : clt_lane_stack_slab(stack);
@@ -255,19 +269,78 @@ static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, i
         if (s) fill(s, lane);
         ok(clt_lane_stack_push(stack, empty), "lane_stack_push");
     }
+}
+
+/* The total into a slab that holds no sum, and into one that does. */
+static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, int lanes, int64_t samples) {
+    int n;
+    add_lanes(stack, lanes, samples);
     const clt_lane_sum *sums = clt_lane_stack_sums(stack, &n);
-    clt_slab *total = clt_lane_stack_total(stack);
-    if (samples % 3 == 2) total = b->slab[b->slabs - 1]; /* one that holds no sum */
-    ok(clt_group_reduce(plan, sums, n, total), "reduce");
-    compare(total, lanes, samples);
+    clt_slab *own = clt_lane_stack_total(stack), *spare = b->slab[b->slabs - 1];
+    float *want = wanted_slab(&b->table, samples);
+    ok(clt_group_reduce_scatter(plan, sums, n, spare), "reduce_scatter");
+    compare_own(spare, want, "reduce_scatter");
+    ok(clt_group_all_gather_slab(plan, spare), "all_gather_slab");
+    compare_all(spare, want, "all_gather_slab");
+    if (samples % 2) { /* the sums are still whole: totals of the others' ranges went elsewhere */
+        ok(clt_group_reduce(plan, sums, n, spare), "reduce");
+        compare_all(spare, want, "reduce");
+        ok(clt_group_reduce_scatter(plan, sums, n, own), "reduce_scatter in place");
+        compare_own(own, want, "reduce_scatter in place");
+    } else {
+        ok(clt_group_reduce(plan, sums, n, own), "reduce in place");
+        compare_all(own, want, "reduce in place");
+    }
+    clt_free(want);
 }
 
 /* A rank that gives up makes all give up, and the next batch is whole again. */
 static void test_give_up(clt_lane_stack *stack, clt_reduce_plan *plan) {
     int n;
     const clt_lane_sum *sums = clt_lane_stack_sums(stack, &n);
-    clt_status st = clt_group_reduce(plan, sums, rank == size - 1 ? -1 : n, clt_lane_stack_total(stack));
+    clt_slab *total = clt_lane_stack_total(stack);
+    clt_status st = clt_group_reduce(plan, sums, rank == size - 1 ? -1 : n, total);
     CHECK(st == CLT_STOPPED, st, 0, 0);
+    st = clt_group_reduce_scatter(plan, sums, rank == 0 ? -1 : n, total);
+    CHECK(st == CLT_STOPPED, st, 0, 0);
+}
+
+static uint16_t narrow_value(uint64_t element, int owner) {
+    return (uint16_t)(element * 31 + (uint64_t)owner + 1);
+}
+
+/* 16-bit elements travel as they are, whatever gradients travel as. */
+static void test_narrow(board *b, clt_reduce_plan *plan) {
+    clt_slab *s = NULL;
+    clt_slab_range x;
+    ok(clt_slab_create_narrow(b->dev, b->slab[0], "narrow", &s), "slab_create_narrow");
+    for (uint64_t i = 0; (x = clt_owned_range(&b->table, size, rank, i)).count; i++)
+        for (uint64_t at = x.first; at < x.first + x.count; at += CLT_CHUNK) {
+            static uint16_t v[CLT_CHUNK];
+            const clt_ref r = clt_slab_at(s, at, NULL);
+            for (uint64_t k = 0; k < CLT_CHUNK; k++) v[k] = narrow_value(at + k, rank);
+            ok(clt_buffer_write(r.buf, r.off * sizeof *v, v, sizeof v), "buffer_write");
+        }
+    ok(clt_group_all_gather_slab(plan, s), "all_gather_slab of 16 bits");
+    for (int owner = 0; owner < size; owner++)
+        for (uint64_t i = 0; (x = clt_owned_range(&b->table, size, owner, i)).count; i++)
+            for (uint64_t at = x.first; at < x.first + x.count; at += CLT_CHUNK) {
+                static uint16_t v[CLT_CHUNK];
+                const clt_ref r = clt_slab_at(s, at, NULL);
+                ok(clt_buffer_read(r.buf, r.off * sizeof *v, v, sizeof v), "buffer_read");
+                for (uint64_t k = 0; k < CLT_CHUNK; k++)
+                    CHECK(v[k] == narrow_value(at + k, owner), owner, (int64_t)(at + k), v[k]);
+            }
+    clt_slab_destroy(s);
+}
+
+/* So many at least. Pieces differ between ranks: 1, 2 or 3 chunks. */
+static void add_slabs(board *b, int n) {
+    CHECK(n <= (int)CLT_COUNT_OF(b->slab), n, 0, 0);
+    for (; b->slabs < n; b->slabs++)
+        ok(clt_slab_create(b->dev, &b->table, (uint64_t)(1 + rank % 3) * CLT_CHUNK * 4, "sums",
+                           &b->slab[b->slabs]),
+           "slab");
 }
 
 /* counts NULL: an even division. */
@@ -276,20 +349,19 @@ static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
     int first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
     int need = clt_lane_slabs_needed(lanes, first, last, 2 * lanes);
     clt_reduce_plan *plan = NULL;
-    CHECK(need < (int)CLT_COUNT_OF(b->slab), need, lanes, 0);
-    for (; b->slabs < need + 1; b->slabs++) /* pieces differ between ranks: 1, 2 or 3 chunks */
-        ok(clt_slab_create(b->dev, &b->table, (uint64_t)(1 + rank % 3) * CLT_CHUNK * 4, "sums",
-                           &b->slab[b->slabs]),
-           "slab");
+    add_slabs(b, need + 1);
     clt_lane_stack *stack = clt_lane_stack_create(first, last, b->slab, need, add, b->ops);
     clt_reduce_math math = {.add = add, .ctx = b->ops};
     if (bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
-    ok(clt_reduce_plan_create(group, b->dev, &b->table, &split, &math, &plan), "reduce_plan_create");
+    ok(clt_group_agree(group, clt_reduce_plan_create(group, b->dev, &b->table, &split, &math, &plan)),
+       "reduce_plan_create");
+    exchange = clt_reduce_plan_exchange(plan);
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0, lanes - 1, lanes};
     for (size_t i = 0; i < (brief ? 1 : CLT_COUNT_OF(samples)); i++) {
         test_batch(b, stack, plan, lanes, samples[i]);
         if (i == 0) test_give_up(stack, plan);
     }
+    test_narrow(b, plan);
     clt_reduce_plan_destroy(plan);
     clt_lane_stack_destroy(stack);
 }
@@ -315,28 +387,60 @@ static void close_board(board *b) {
     clt_slab_table_free(&b->table);
 }
 
-static void test_reduction(void) {
-    enum { CHUNKS = 4, MANY_CHUNKS = 80 /* more than one block of the exchange */ };
-    board small = {0}, large = {0};
-    open_board(&small, CHUNKS);
-    for (int lanes = 1; lanes <= 16; lanes *= 2)
-        if (lanes >= size) {
-            test_lanes(&small, lanes, NULL, false);
-            int counts[CLT_GROUP_MAX_RANKS];
-            for (int r = 0; r < size; r++) counts[r] = r == size / 2 ? lanes - size + 1 : 1;
-            test_lanes(&small, lanes, counts, false);
-            bf16 = true;
-            test_lanes(&small, lanes, counts, lanes != 8);
-            bf16 = false;
-        }
+/* Even and uneven divisions; gradients of 32 and 16 bits. */
+static void test_divisions(board *b) {
+    for (int lanes = 1; lanes <= 16; lanes *= 2) {
+        int counts[CLT_GROUP_MAX_RANKS];
+        if (lanes < size) continue;
+        for (int r = 0; r < size; r++) counts[r] = r == size / 2 ? lanes - size + 1 : 1;
+        test_lanes(b, lanes, NULL, false);
+        test_lanes(b, lanes, counts, false);
+        bf16 = true;
+        test_lanes(b, lanes, counts, lanes != 8);
+        bf16 = false;
+    }
+}
+
+/* The first power of two that gives each rank a lane. */
+static int enough_lanes(void) {
+    int lanes = 1;
+    while (lanes < size) lanes *= 2;
+    return lanes;
+}
+
+static bool little_memory;
+
+/* In the place of the C library's: a host whose shared memory holds little more than a step of one chunk. */
+int statvfs(const char *restrict path, struct statvfs *restrict v) {
+    (void)path;
+    *v = (struct statvfs){.f_frsize = 4096, .f_bavail = little_memory ? 1024 : 1 << 20};
+    return 0;
+}
+
+static void test_little_memory(board *b) {
+    little_memory = true;
+    test_lanes(b, enough_lanes(), NULL, true);
+    little_memory = false;
+}
+
+static void test_too_many_ranks(board *b) {
+    const clt_lane_split one_lane = {1, size, NULL};
+    const clt_reduce_math math = {.add = add, .ctx = b->ops};
     clt_reduce_plan *none = NULL;
+    if (size == 1) return;
     clt_error_quiet(true);
-    clt_status st =
-        size > 1 ? clt_reduce_plan_create(group, small.dev, &small.table, &(clt_lane_split){1, size, NULL},
-                                          &(clt_reduce_math){.add = add, .ctx = small.ops}, &none)
-                 : CLT_BAD_CONFIG;
+    clt_status st = clt_reduce_plan_create(group, b->dev, &b->table, &one_lane, &math, &none);
     clt_error_quiet(false);
     CHECK(st == CLT_BAD_CONFIG && !none, st, 0, 0);
+}
+
+static void test_reduction(void) {
+    enum { CHUNKS = 4, MANY_CHUNKS = 80 /* more than one bucket */ };
+    board small = {0}, large = {0};
+    open_board(&small, CHUNKS);
+    test_divisions(&small);
+    test_little_memory(&small);
+    test_too_many_ranks(&small);
     close_board(&small);
     if (size > 3) return;
     open_board(&large, MANY_CHUNKS);
@@ -394,7 +498,7 @@ static int run(const char *what, int who) {
     }
     test_host_data();
     test_reduction();
-    if (rank == 0) printf("%d ranks, %s: all the same\n", size, clt_group_component(group));
+    if (rank == 0) printf("%d ranks, %s: all the same\n", size, exchange);
     clt_group_destroy(group);
     return 0;
 }
