@@ -31,9 +31,16 @@ static clt_status choose_timeout(double timeout, double *out) {
     return CLT_OK;
 }
 
+static bool is_child(const clt_group *g) {
+    return g->member;
+}
+
 static void free_group(clt_group *g) {
-    clt_free(g->run->folder);
-    clt_free(g->run);
+    if (!is_child(g)) {
+        clt_free(g->run->folder);
+        clt_free(g->run);
+    }
+    clt_free(g->member);
     clt_free(g);
 }
 
@@ -67,7 +74,10 @@ clt_status clt_group_refuse(clt_status why) {
 
 void clt_group_destroy(clt_group *g) {
     if (!g) return;
-    g->ops->leave(g);
+    if (is_child(g))
+        g->ops->unsplit(g);
+    else
+        g->ops->leave(g);
     free_group(g);
 }
 
@@ -96,8 +106,11 @@ int clt_group_local_rank(const clt_group *g) {
 int clt_group_local_size(const clt_group *g) {
     return g->local_size;
 }
-const char *clt_group_component(const clt_group *g) {
-    return g->ops->name;
+int clt_group_rank_in_run(const clt_group *g, int rank) {
+    return is_child(g) ? g->member[rank] : rank;
+}
+int clt_group_host(const clt_group *g) {
+    return g->run->host;
 }
 double clt_group_waited(const clt_group *g) {
     return g->run->waited;
@@ -183,27 +196,29 @@ clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n) {
 
 /* What every rank tells the others when they agree. */
 typedef struct {
-    int32_t status, signal, n_lines;
+    int32_t rank_in_run, status, signal, n_lines;
     unsigned long long line[CLT_LOG_HELD]; /* hashes of the messages since the last time */
 } report;
 
-static bool said_below(const report *all, int rank, unsigned long long line) {
-    for (int r = 0; r < rank; r++)
-        for (int i = 0; i < all[r].n_lines; i++)
-            if (all[r].line[i] == line) return true;
+static bool has_line(const report *r, unsigned long long line) {
+    for (int i = 0; i < r->n_lines; i++)
+        if (r->line[i] == line) return true;
     return false;
 }
 
-/* Of the ranks that hold the same message the lowest prints it. */
+/* Of the ranks of g that hold the same message the lowest in the run prints it: rank 0 of the run has done
+ * so. */
 static void release_messages(const clt_group *g, const report *all) {
     bool drop[CLT_LOG_HELD] = {false};
     const report *mine = &all[g->rank];
-    for (int i = 0; i < mine->n_lines; i++) drop[i] = said_below(all, g->rank, mine->line[i]);
+    for (int i = 0; i < mine->n_lines; i++)
+        for (int r = 0; r < g->size && !drop[i]; r++)
+            drop[i] = all[r].rank_in_run < mine->rank_in_run && has_line(&all[r], mine->line[i]);
     clt_log_release(drop);
 }
 
 clt_status clt_group_agree(clt_group *g, clt_status mine) {
-    report r = {.status = (int32_t)mine, .signal = clt_signal_received()}, *all;
+    report r = {.rank_in_run = g->run->rank, .status = (int32_t)mine, .signal = clt_signal_received()}, *all;
     r.n_lines = g->size > 1 ? clt_log_held(r.line) : 0;
     all = clt_calloc((size_t)g->size, sizeof *all);
     clt_status st = g->ops->all_gather(g, &r, sizeof r, all);
@@ -213,7 +228,7 @@ clt_status clt_group_agree(clt_group *g, clt_status mine) {
             if (all[i].status != CLT_OK) st = (clt_status)all[i].status;
             if (all[i].signal) g->stop = all[i].signal;
         }
-        g->run->failed = st != CLT_OK;
+        if (!is_child(g)) g->run->failed = st != CLT_OK;
     }
     clt_free(all);
     return st;

@@ -45,6 +45,10 @@ typedef struct {
      * is called if state is set. */
     clt_status (*join)(clt_group *g);
     void (*leave)(clt_group *g);
+    /* Makes `child` of ranks of g; all but its state is set already. All ranks of g call it at the same time;
+     * `child` is NULL on a rank that is in no child. Ranks with the same color are in the same child. */
+    clt_status (*split)(clt_group *g, int color, clt_group *child);
+    void (*unsplit)(clt_group *child);
     /* Ends the job; prints what the log holds, unless another rank has printed it. */
     void (*abort)(clt_group *g, int code) __attribute__((noreturn));
     clt_status (*barrier)(clt_group *g);
@@ -62,6 +66,7 @@ struct clt_group {
     const clt_group_ops *ops;
     clt_group_run *run;
     int rank, size, local_rank, local_size;
+    int *member; /* [size] ranks in the run, of a child; NULL in the group of all ranks */
     int stop;    /* as of the last clt_group_agree */
     void *state; /* the component's */
 };

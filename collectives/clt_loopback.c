@@ -29,6 +29,18 @@ static void leave(clt_group *g) {
     clt_free(g->run->flight);
 }
 
+/* A child of one rank is like its parent. */
+static clt_status split(clt_group *g, int color, clt_group *child) {
+    (void)g;
+    (void)color;
+    (void)child;
+    return CLT_OK;
+}
+
+static void unsplit(clt_group *child) {
+    (void)child;
+}
+
 static _Noreturn void end_job(clt_group *g, int code) {
     (void)g;
     clt_end_process(code);
@@ -58,6 +70,8 @@ const clt_group_ops clt_group_loopback = {
     .serves = serves,
     .join = join,
     .leave = leave,
+    .split = split,
+    .unsplit = unsplit,
     .abort = end_job,
     .barrier = barrier,
     .broadcast = broadcast,

@@ -49,8 +49,9 @@ static clt_status wait_for(clt_group *g, int n, MPI_Request *req, const char *wh
 
 /* Calls of MPI without a deadline of their own are made between these two. */
 static void limit_call(double seconds) {
-    clt_end_after(seconds, clt_status_exit_code(CLT_AGAIN),
-                  "error: MPI does not respond while ranks start or end; rerun the same command\n");
+    clt_end_after(
+        seconds, clt_status_exit_code(CLT_AGAIN),
+        "error: MPI does not respond while ranks join, leave or split a group; rerun the same command\n");
 }
 static void end_limit(void) {
     clt_end_cancel();
@@ -145,10 +146,12 @@ static clt_status join(clt_group *g) {
     g->local_rank = run->local_rank;
     g->local_size = run->local_size;
     clt_log_set_rank(run->rank, run->size);
-    if (run->size > CLT_GROUP_MAX_RANKS)
-        return worst(g, clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", run->size,
-                                  CLT_GROUP_MAX_RANKS));
-    return map_page(g, local);
+    clt_status st = run->size <= CLT_GROUP_MAX_RANKS
+                        ? map_page(g, local)
+                        : worst(g, clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", run->size,
+                                             CLT_GROUP_MAX_RANKS));
+    MPI_Comm_free(&local);
+    return st;
 }
 
 static void leave(clt_group *g) {
@@ -166,6 +169,30 @@ static void leave(clt_group *g) {
     }
     limit_call(CLT_MIN(run->timeout, leave_seconds)); /* all ranks leave at the same time */
     if (started && !done) MPI_Finalize();
+    end_limit();
+    clt_free(s);
+}
+
+/* --- children --- */
+
+static clt_status split(clt_group *g, int color, clt_group *child) {
+    MPI_Comm comm = MPI_COMM_NULL;
+    limit_call(g->run->timeout);
+    const int code =
+        MPI_Comm_split(comm_of(g), child ? color : MPI_UNDEFINED, child ? child->rank : 0, &comm);
+    end_limit();
+    if (code != MPI_SUCCESS) return failed(g, code, "splitting a group");
+    if (!child) return CLT_OK;
+    mpi_state *s = clt_calloc(1, sizeof *s);
+    s->comm = comm;
+    child->state = s;
+    return CLT_OK;
+}
+
+static void unsplit(clt_group *child) {
+    mpi_state *s = child->state;
+    limit_call(child->run->timeout);
+    MPI_Comm_free(&s->comm);
     end_limit();
     clt_free(s);
 }
@@ -226,6 +253,8 @@ const clt_group_ops clt_group_mpi = {
     .serves = serves,
     .join = join,
     .leave = leave,
+    .split = split,
+    .unsplit = unsplit,
     .abort = end_job,
     .barrier = barrier,
     .broadcast = broadcast,

@@ -71,18 +71,33 @@ static double seconds_since(int64_t ms) {
     return (double)(clt_flight_now() - ms) / 1e3;
 }
 
-/* Whether a has come less far than b: to fewer exchanges, else silent for longer. */
-static bool behind(const clt_flight_log *a, const clt_flight_log *b) {
-    return a->met != b->met ? a->met < b->met : a->seen_ms < b->seen_ms;
+static bool is_member(const clt_group *g, int rank_in_run) {
+    for (int r = 0; r < g->size; r++)
+        if (clt_group_rank_in_run(g, r) == rank_in_run) return true;
+    return false;
 }
 
-/* The rank of this host that is missing; NULL if all of them wait: then it is on another host. */
-static const clt_flight_log *find_stuck(const clt_group_run *run) {
-    enum { ALIVE_SECONDS = 2 };
-    const clt_flight_log *n = &run->flight[0];
-    for (int r = 1; r < run->local_size; r++)
-        if (behind(&run->flight[r], n)) n = &run->flight[r];
-    return n->met < run->flight[run->local_rank].met || seconds_since(n->seen_ms) > ALIVE_SECONDS ? n : NULL;
+/* The rank of this host that has shown no sign of life for longest; NULL: all of them come to exchanges, or
+ * wait. */
+static const clt_flight_log *longest_silent(const clt_group *g, bool of_group) {
+    static const double respond = 2; /* seconds, or half the deadline where that is less */
+    const clt_group_run *run = g->run;
+    const clt_flight_log *found = NULL;
+    int64_t before = clt_flight_now() - (int64_t)(CLT_MIN(respond, run->timeout / 2) * 1e3);
+    for (int r = 0; r < run->local_size; r++) {
+        const clt_flight_log *l = &run->flight[r];
+        if (l->seen_ms >= before || (of_group && !is_member(g, l->rank))) continue;
+        before = l->seen_ms;
+        found = l;
+    }
+    return found;
+}
+
+/* A rank of the group that is waited in, or one that such a rank waits for in another group. NULL: it is on
+ * another host. */
+static const clt_flight_log *find_stuck(const clt_group *g) {
+    const clt_flight_log *l = longest_silent(g, true);
+    return l ? l : longest_silent(g, false);
 }
 
 /* `text` about the job's end, then every rank of the host and where their last events are. mpirun leaves no
@@ -97,22 +112,32 @@ static void print_end(clt_group_run *run, clt_status st, const char *text, bool 
     clt_str_free(&more);
 }
 
+/* Who is missing, as far as this host can tell. */
+static char *blame(const clt_watch *w, const clt_flight_log *stuck, const char *host) {
+    const clt_group_run *run = w->group->run;
+    const clt_flight_log *mine = &run->flight[run->local_rank];
+    if (stuck)
+        return clt_format("rank %d (host %s, process %d) does not respond: step %lld, %s for %.0f s; waited "
+                          "%.0f s for %s (dist_timeout or CLTRAIN_COMM_TIMEOUT)",
+                          (int)stuck->rank, host, (int)stuck->pid, (long long)stuck->step,
+                          clt_flight_phase_of(stuck), seconds_since(stuck->since_ms), run->timeout, w->what);
+    if (run->local_size < run->size)
+        return clt_format("a rank on another host than %s does not respond: the ranks here are at step %lld, "
+                          "%s, and waited %.0f s for %s (dist_timeout or CLTRAIN_COMM_TIMEOUT)",
+                          host, (long long)mine->step, clt_flight_phase_of(mine), run->timeout, w->what);
+    return clt_format("all ranks respond, but rank %d (host %s) waited %.0f s for %s at step %lld, %s: MPI "
+                      "delivers nothing, or the ranks wait for different things, which is a bug",
+                      run->rank, host, run->timeout, w->what, (long long)mine->step,
+                      clt_flight_phase_of(mine));
+}
+
 static void name_the_stuck(const clt_watch *w) {
     clt_group_run *run = w->group->run;
     char host[256] = "";
-    const clt_flight_log *n = find_stuck(run), *mine = &run->flight[run->local_rank];
+    const clt_flight_log *stuck = find_stuck(w->group);
     gethostname(host, sizeof host - 1);
-    char *text =
-        n ? clt_format(
-                "rank %d (host %s, process %d) does not respond: step %lld, %s for %.0f s; waited %.0f "
-                "s for %s (dist_timeout or CLTRAIN_COMM_TIMEOUT)",
-                (int)n->rank, host, (int)n->pid, (long long)n->step, clt_flight_phase_of(n),
-                seconds_since(n->since_ms), run->timeout, w->what)
-          : clt_format(
-                "a rank on another host than %s does not respond: the ranks here are at step %lld, %s, "
-                "and waited %.0f s for %s (dist_timeout or CLTRAIN_COMM_TIMEOUT)",
-                host, (long long)mine->step, clt_flight_phase_of(mine), run->timeout, w->what);
-    if (!n) clt_sleep(1); /* the other host can name the rank, and ends the job meanwhile */
+    char *text = blame(w, stuck, host);
+    if (!stuck) clt_sleep(1); /* another host can name the rank, and ends the job meanwhile */
     print_end(run, CLT_AGAIN, text, false);
     clt_free(text);
 }
@@ -212,7 +237,10 @@ void clt_watch_stop(clt_group_run *run) {
 clt_watch clt_watch_begin(const clt_group *g, const char *what) {
     clt_group_run *run = g->run;
     clt_watch w = {.group = g, .start = clt_now()};
-    snprintf(w.what, sizeof w.what, "%s", what);
+    if (g->size < run->size)
+        snprintf(w.what, sizeof w.what, "%s of %d ranks", what, g->size);
+    else
+        snprintf(w.what, sizeof w.what, "%s", what);
     w.looked = w.start;
     if (run->flight) clt_flight_meet(&run->flight[run->local_rank], w.what);
     return w;

@@ -60,6 +60,11 @@ for ranks in 2 3 4; do
     slow_start "$began"
 done
 
+on_hosts 4 -x CLTRAIN_TRANSPORT=shm "$BUILD/test/train/test_group" >"$log" 2>&1
+code=$?
+[ $code = 78 ] && [ "$(grep -c 'no exchange of gradients serves these 4 ranks (shm: the ranks are on several hosts)' "$log")" = 1 ]
+report "shared memory alone is refused" $? "exit $code"
+
 settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" max_duration=6ba
     scheduler.t_warmup=1ba log_config=false)
 "$cltrain" train "${settings[@]}" "save_folder=$tmp/one" >"$log" 2>&1 &&
@@ -68,14 +73,18 @@ settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$se
 report "training on two hosts gives the weights of one rank" $?
 
 CLTRAIN_COMM_TIMEOUT=$(patience 3) # joining has it, too
-for rank in 0 1; do
-    on_hosts 4 "$BUILD/test/train/test_group" --do stall --rank $rank >"$log" 2>&1
+stalls() { # RANK, more arguments
+    local rank=$1
+    on_hosts 4 "$BUILD/test/train/test_group" --do stall --rank "$rank" "${@:2}" >"$log" 2>&1
     code=$?
     # Hosts that run out of patience in the same moment both speak; the host of the stalled rank always names it.
     [ $code = 75 ] && [ "$(grep -c 'does not respond' "$log")" -le 2 ] &&
         grep -q "rank $rank (host host-[ab], .*) does not respond: step 7, a phase of the test" "$log"
-    report "rank $rank stalls: its host names it" $?
-done
+    report "rank $rank stalls${2:+ in the group of its host}: its host names it" $?
+}
+stalls 0
+stalls 1
+stalls 3 --in child # ranks go to the hosts in turn: those of even and of odd number are on one host each
 
 "$cltrain" train "${settings[@]}" "save_folder=$tmp/run" max_duration=1ba >"$log" 2>&1
 CLTRAIN_COMM_TIMEOUT=60

@@ -32,14 +32,14 @@ CLTRAIN_TRANSPORT=loopback refused "an exchange that cannot serve" \
 refused "ranks that ask for different exchanges" "error: no exchange of gradients serves these 2 ranks (shm: another rank" \
     -np 1 env CLTRAIN_TRANSPORT=shm "$program" : -np 1 env CLTRAIN_TRANSPORT=mpi "$program"
 
-# NAME, WHAT, RANK, wanted exit code, text that must come exactly once, time-out
+# NAME, WHAT, RANK, wanted exit code, text that must come exactly once, time-out, number of ranks, more arguments
 misbehave() {
     local began code took
     began=$(now)
-    CLTRAIN_COMM_TIMEOUT=$6 "${run[@]}" -np 3 "$program" --do "$2" --rank "$3" >"$log" 2>&1
+    CLTRAIN_COMM_TIMEOUT=$6 "${run[@]}" -np "${7:-3}" "$program" --do "$2" --rank "$3" "${@:8}" >"$log" 2>&1
     code=$?
     took=$(($(now) - began))
-    [ $code = "$4" ] && [ "$(grep -c "$5" "$log")" = 1 ] && soon $(($6 * 1000 + 7000))
+    [ $code = "$4" ] && { [ -z "$5" ] || [ "$(grep -c "$5" "$log")" = 1 ]; } && soon $(($6 * 1000 + 7000))
     report "$1: exit $code after $took ms" $?
     [ "$2" = stall ] || slow_start "$began"
 }
@@ -50,13 +50,31 @@ silent=$(patience 3) # joining has it, too
 misbehave "a rank stalls" stall 2 75 "rank 2 .* does not respond: step 7, a phase of the test" "$silent"
 misbehave "rank 0 stalls" stall 0 75 "rank 0 .* does not respond: step 7, a phase of the test" "$silent"
 
+# In children the same: errors name ranks of the run, and end the job of all ranks. Of 4 ranks the children are 2, 0 and
+# 3, 1, in this order.
+misbehave "a rank of a child fails alone" fail 1 65 "^\[rank 1\] error: sample 12 is broken" 60 4 --in child
+for rank in 0 3; do
+    misbehave "rank $rank of a child stalls" stall $rank 75 "rank $rank .* does not respond: step 7, a phase of the test" \
+        "$silent" 4 --in child
+    grep -q "waited [0-9]* s for a barrier\( of 2 ranks\)\? (dist_timeout" "$log"
+    report "what it was waited for" $?
+done
+misbehave "a signal reaches all children" stop 2 0 "" 60 4 --in child
+misbehave "a warning of a rank of a child" warn 3 0 "^\[rank 3\] warning: one rank says this" 60 4 --in child
+[ "$(grep -c "^warning: all ranks say this" "$log")" = 1 ] && [ "$(grep -c "^\[rank 1\] warning: all ranks" "$log")" = 1 ] &&
+    [ "$(grep -c "all ranks say this" "$log")" = 2 ]
+report "a warning of all ranks: once for each child" $?
+
 # The launcher's own exit code and the survivors' race; the line about the rank comes from one of the two.
-began=$(now)
-"${run[@]}" -np 3 "$program" --do die --rank 1 >"$log" 2>&1
-code=$?
-took=$(($(now) - began))
-[ $code != 0 ] && soon 8000 && grep -q "rank 1 .*\(is gone: it was at step 7\|signal 9\)" "$log"
-report "a rank dies: exit $code after $took ms" $?
+for child in "" "--in child"; do
+    began=$(now)
+    # shellcheck disable=SC2086
+    "${run[@]}" -np 4 "$program" --do die --rank 1 $child >"$log" 2>&1
+    code=$?
+    took=$(($(now) - began))
+    [ $code != 0 ] && soon 8000 && grep -q "rank 1 .*\(is gone: it was at step 7\|signal 9\)" "$log"
+    report "a rank dies${child:+ in a child}: exit $code after $took ms" $?
+done
 
 # Shared memory has no name any more when it is reserved.
 CLTRAIN_COMM_TIMEOUT=60 "${run[@]}" -np 2 "$program" --do shm --rank 0 >"$log" 2>&1

@@ -1,10 +1,13 @@
 /* The functions of a group, checked on every rank; test/train/group_mpi.sh runs this under mpirun. Alone it
  * is a group of one rank.
  *
- *   test_group [--rank R --do WHAT]    WHAT: stall, die, fail, refuse: what rank R does instead of its part;
- *                                      shm: dies where it reserves the memory of an exchange
+ *   test_group [--rank R --do WHAT]    what rank R does instead of its part: stall, die, fail, refuse; shm:
+ * dies where it reserves the memory of an exchange; stop: receives SIGTERM; warn: warns alone, after a
+ * warning of all ranks
+ *              [--in child]            the ranks of even and of odd number are groups of their own
  *
  * What fails is printed, and ends the job: cmocka's asserts would leave the other ranks waiting. */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,9 +18,11 @@
 
 #include "collectives/clt_launch.h"
 #include "collectives/clt_reduce.h"
+#include "runtime/base/clt_signal.h"
 #include "runtime/ops/clt_ops.h"
+#include "test/lane_total.h"
 
-static clt_group *group;
+static clt_group *group; /* the one under test, and this rank in it */
 static int rank, size;
 static const char *exchange; /* of the last plan */
 
@@ -121,6 +126,12 @@ static void test_barrier(void) {
     clt_free(all);
 }
 
+static void enter(clt_group *g) {
+    group = g;
+    rank = clt_group_rank(g);
+    size = clt_group_size(g);
+}
+
 static void test_host_data(void) {
     CHECK(rank >= 0 && rank < size && clt_group_local_rank(group) < clt_group_local_size(group), rank, size,
           0);
@@ -155,77 +166,13 @@ static clt_status to_f32(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_cast(ctx, CLT_BF16, CLT_F32, src, dst, count);
 }
 
-/* To bf16's nearest, ties to even; of finite numbers. */
-static float rounded(float v) {
-    uint32_t u;
-    memcpy(&u, &v, sizeof u);
-    u = (u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u;
-    memcpy(&v, &u, sizeof v);
-    return v;
-}
-
-/* Numbers of all sizes and both signs, some zero or denormal, so that another order of sums gives other bits.
- */
-static float value(int lane, uint64_t element) {
-    uint64_t x = (element + 1) * 0x9e3779b97f4a7c15u ^ (uint64_t)(lane + 1) * 0xc2b2ae3d27d4eb4fu;
-    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
-    x ^= x >> 32;
-    if ((x & 63) == 0) return (x & 64) ? -0.0f : 0.0f;
-    uint32_t exponent = (x & 63) == 1 ? 0 : 117 + (uint32_t)(x >> 8) % 20;
-    uint32_t bits = (uint32_t)(x >> 40) << 31 | exponent << 23 | ((uint32_t)(x >> 13) & 0x7fffffu);
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* The tree over lanes [first, first + width), in plain C; false: all of them are empty. */
-static bool tree(int lanes, int64_t samples, int first, int width, uint64_t element, float *out) {
-    float l = 0, r = 0;
-    if (width == 1) {
-        *out = value(first, element);
-        return clt_lane_sample_begin(samples, lanes, first) <
-               clt_lane_sample_begin(samples, lanes, first + 1);
-    }
-    bool left = tree(lanes, samples, first, width / 2, element, &l);
-    bool right = tree(lanes, samples, first + width / 2, width / 2, element, &r);
-    *out = left && right ? l + r : left ? l : r;
-    return left || right;
-}
-
 static clt_lane_split split; /* of the lanes under test */
 static bool bf16;            /* gradients travel so */
-
-static int owner(int lane) {
-    int r = 0;
-    while (clt_lane_begin(&split, r + 1) <= lane) r++;
-    return r;
-}
-
-/* The total where gradients travel as bf16: what one rank owns of the tree is rounded, and at the end the
- * total. */
-static bool travelled(int64_t samples, int first, int width, uint64_t element, float *out) {
-    float l = 0, r = 0;
-    if (owner(first) == owner(first + width - 1)) {
-        bool there = tree(split.lanes, samples, first, width, element, out);
-        *out = rounded(*out);
-        return there;
-    }
-    bool left = travelled(samples, first, width / 2, element, &l);
-    bool right = travelled(samples, first + width / 2, width / 2, element, &r);
-    *out = left && right ? l + r : left ? l : r;
-    return left || right;
-}
-
-static float wanted(int64_t samples, uint64_t element) {
-    float v = 0;
-    if (!bf16 || size == 1) return tree(split.lanes, samples, 0, split.lanes, element, &v) ? v : 0;
-    return travelled(samples, 0, split.lanes, element, &v) ? rounded(v) : 0;
-}
 
 static void fill(const clt_slab *s, int lane) {
     float *v = clt_malloc(CLT_CHUNK * sizeof *v);
     for (uint64_t at = 0; at < s->table->total; at += CLT_CHUNK) {
-        for (uint64_t i = 0; i < CLT_CHUNK; i++) v[i] = value(lane, at + i);
+        for (uint64_t i = 0; i < CLT_CHUNK; i++) v[i] = lt_value(lane, at + i);
         ok(clt_slab_write(s, at, v, CLT_CHUNK), "slab_write");
     }
     clt_free(v);
@@ -233,8 +180,9 @@ static void fill(const clt_slab *s, int lane) {
 
 /* The whole total, by the plain recursion. The caller frees it. */
 static float *wanted_slab(const clt_slab_table *t, int64_t samples) {
+    const lt_batch b = {split, samples, bf16};
     float *want = clt_malloc(t->total * sizeof *want);
-    for (uint64_t i = 0; i < t->total; i++) want[i] = wanted(samples, i);
+    for (uint64_t i = 0; i < t->total; i++) want[i] = lt_total(&b, i);
     return want;
 }
 
@@ -410,17 +358,22 @@ static int enough_lanes(void) {
 
 static bool little_memory;
 
-/* In the place of the C library's: a host whose shared memory holds little more than a step of one chunk. */
+/* Before the C library's, which MPI calls, too: a host whose shared memory holds little more than a step of
+ * one chunk. */
 int statvfs(const char *restrict path, struct statvfs *restrict v) {
-    (void)path;
-    *v = (struct statvfs){.f_frsize = 4096, .f_bavail = little_memory ? 1024 : 1 << 20};
-    return 0;
+    int (*real)(const char *, struct statvfs *) =
+        (int (*)(const char *, struct statvfs *))dlsym(RTLD_NEXT, "statvfs");
+    const int failed = real(path, v);
+    if (!failed && little_memory) v->f_bavail = ((fsblkcnt_t)4 << 20) / v->f_frsize;
+    return failed;
 }
 
 static void test_little_memory(board *b) {
     little_memory = true;
     test_lanes(b, enough_lanes(), NULL, true);
-    little_memory = false;
+    bf16 = true;
+    test_lanes(b, enough_lanes(), NULL, true);
+    bf16 = little_memory = false;
 }
 
 static void test_too_many_ranks(board *b) {
@@ -434,14 +387,12 @@ static void test_too_many_ranks(board *b) {
     CHECK(st == CLT_BAD_CONFIG && !none, st, 0, 0);
 }
 
-static void test_reduction(void) {
-    enum { CHUNKS = 4, MANY_CHUNKS = 80 /* more than one bucket */ };
-    board small = {0}, large = {0};
-    open_board(&small, CHUNKS);
-    test_divisions(&small);
-    test_little_memory(&small);
-    test_too_many_ranks(&small);
-    close_board(&small);
+static void test_reduction(board *small) {
+    enum { MANY_CHUNKS = 80 /* more than one bucket */ };
+    board large = {0};
+    test_divisions(small);
+    test_little_memory(small);
+    test_too_many_ranks(small);
     if (size > 3) return;
     open_board(&large, MANY_CHUNKS);
     test_lanes(&large, 4, NULL, true);
@@ -449,6 +400,60 @@ static void test_reduction(void) {
     test_lanes(&large, 4, NULL, true);
     bf16 = false;
     close_board(&large);
+}
+
+/* --- children --- */
+
+/* All that a group does, in a child with these ranks; returns the exchange that served it. */
+static const char *test_child(clt_group *g, board *b, int color, int key, bool brief) {
+    clt_group *child = NULL;
+    const int host = clt_group_host(g);
+    ok(clt_group_split(g, color, key, &child), "split");
+    if (color < 0) {
+        CHECK(!child, color, key, 0);
+        return NULL;
+    }
+    enter(child);
+    CHECK(clt_group_host(child) == host, host, 0, 0);
+    test_host_data();
+    test_lanes(b, enough_lanes(), NULL, brief);
+    bf16 = true;
+    test_lanes(b, 2 * enough_lanes(), NULL, true);
+    bf16 = false;
+    enter(g);
+    clt_group_destroy(child);
+    return exchange;
+}
+
+/* Halves of halves, until every rank is alone. */
+static void test_nested(clt_group *g, board *b) {
+    clt_group *half = NULL;
+    if (size == 1) return;
+    ok(clt_group_split(g, rank * 2 >= size, 0, &half), "split");
+    enter(half);
+    test_lanes(b, enough_lanes(), NULL, true);
+    test_nested(half, b);
+    enter(half);
+    test_host_data();
+    enter(g);
+    clt_group_destroy(half);
+}
+
+/* The exchange of ranks that are all on one host. */
+static const char *exchange_here(int ranks) {
+    const char *forced = getenv("CLTRAIN_TRANSPORT");
+    return ranks == 1 ? "loopback" : forced ? forced : "shm";
+}
+
+static void test_children(board *b) {
+    clt_group *g = group;
+    const int me = rank, here = clt_group_local_size(g);
+    const char *used = test_child(g, b, clt_group_host(g), me, true);
+    CHECK(!strcmp(used, exchange_here(here)), here, 0, 0);
+    test_child(g, b, me % 2, -me, false);
+    CHECK(!strcmp(test_child(g, b, me, 0, true), "loopback"), me, 0, 0);
+    test_child(g, b, me == 0 ? CLT_GROUP_NO_COLOR : 0, 0, true);
+    test_nested(g, b);
 }
 
 /* --- what goes wrong --- */
@@ -473,6 +478,25 @@ static int reserve_and_die(bool me) {
     return 4;
 }
 
+/* Each child hears of the signal, which one process of this host has received. */
+static int wait_for_stop(bool me) {
+    static const double at_most = 20;
+    const double start = clt_now();
+    if (me) kill(getpid(), SIGTERM); /* not raise(): another thread takes it */
+    while (!clt_group_stop(group) && clt_now() - start < at_most) {
+        ok(clt_group_agree(group, CLT_OK), "agree");
+        clt_sleep(10e-3);
+    }
+    return clt_group_stop(group) == SIGTERM ? 0 : 3;
+}
+
+static int warn_all(bool me) {
+    clt_warn("all ranks say this");
+    if (me) clt_warn("one rank says this");
+    ok(clt_group_agree(group, CLT_OK), "agree");
+    return 0;
+}
+
 static int misbehave(const char *what) {
     clt_group_note(group, 7, "a phase of the test");
     if (!strcmp(what, "stall")) raise(SIGSTOP);
@@ -481,35 +505,67 @@ static int misbehave(const char *what) {
     return 2;
 }
 
-static int run(const char *what, int who) {
+/* `me`: this is the rank that does it. */
+static int disturb(clt_group *all, const char *what, bool me) {
+    ok(clt_group_barrier(group), "barrier");
+    if (!strcmp(what, "shm")) return reserve_and_die(me);
+    if (!strcmp(what, "stop")) return wait_for_stop(me);
+    if (!strcmp(what, "warn")) return warn_all(me);
+    if (me) return misbehave(what);
+    clt_group_note(group, 8, "waiting");
+    ok(clt_group_barrier(group), "barrier");
+    ok(clt_group_barrier(all), "barrier");
+    return 3;
+}
+
+static int disturb_child(clt_group *all, const char *what, int who) {
+    clt_group *child = NULL;
+    const int me = rank;
+    ok(clt_group_split(all, me % 2, -me, &child), "split");
+    enter(child);
+    const int code = disturb(all, what, me == who);
+    clt_group_destroy(child);
+    return code;
+}
+
+static void test_all(void) {
+    enum { CHUNKS = 4 };
+    board small = {0};
+    test_host_data();
+    open_board(&small, CHUNKS);
+    test_reduction(&small);
+    const char *used = exchange;
+    test_children(&small);
+    close_board(&small);
+    if (rank == 0) printf("%d ranks, %s: all the same\n", size, used);
+}
+
+static int run(const char *what, int who, bool in_child) {
+    clt_group *all = NULL;
     clt_status st = what && !strcmp(what, "refuse") && clt_launch_detect().rank == who
                         ? clt_group_refuse(clt_error(CLT_BAD_DATA, "the file is not here"))
-                        : clt_group_create(20, &group);
+                        : clt_group_create(20, &all);
     if (st != CLT_OK) return clt_status_exit_code(st);
-    rank = clt_group_rank(group);
-    size = clt_group_size(group);
-    if (what) {
-        ok(clt_group_barrier(group), "barrier");
-        if (!strcmp(what, "shm")) return reserve_and_die(rank == who);
-        if (rank == who) return misbehave(what);
-        clt_group_note(group, 8, "waiting");
-        ok(clt_group_barrier(group), "barrier");
-        return 3;
-    }
-    test_host_data();
-    test_reduction();
-    if (rank == 0) printf("%d ranks, %s: all the same\n", size, exchange);
-    clt_group_destroy(group);
-    return 0;
+    enter(all);
+    int code = 0;
+    if (!what)
+        test_all();
+    else
+        code = in_child ? disturb_child(all, what, who) : disturb(all, what, rank == who);
+    clt_group_destroy(all);
+    return code;
 }
 
 int main(int argc, char **argv) {
     const char *what = NULL;
+    bool in_child = false;
     int who = -1;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--rank")) who = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--do")) what = argv[i + 1];
+        if (!strcmp(argv[i], "--in")) in_child = true;
     }
+    if (what && !strcmp(what, "stop")) clt_signal_install(false);
     clt_launch_begin();
-    return clt_launch_end(run(what, who));
+    return clt_launch_end(run(what, who, in_child));
 }

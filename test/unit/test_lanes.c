@@ -281,11 +281,27 @@ static void chunks_have_one_owner(void **state) {
     }
 }
 
+/* As few buckets as 64 chunks each need, and runs as short as these buckets allow. */
+static void runs_fill_buckets(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t chunks;
+        int ranks;
+        uint64_t run;
+    } want[] = {{1900, 1, 64}, {1900, 2, 32}, {1900, 3, 22}, {1900, 8, 8}, {1900, 48, 2}, {1900, 1000, 1},
+                {20, 2, 10},   {5, 2, 3},     {64, 4, 16},   {65, 4, 9},   {100, 8, 7},   {1, 8, 1}};
+    for (size_t i = 0; i < CLT_COUNT_OF(want); i++) {
+        const clt_slab_table t = {.total = want[i].chunks * CLT_CHUNK};
+        assert_int_equal(clt_owned_run(&t, want[i].ranks), want[i].run * CLT_CHUNK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(order_and_slabs),         cmocka_unit_test(one_rank_makes_the_total),
         cmocka_unit_test(lanes_share_the_samples), cmocka_unit_test(lanes_by_speed_are_the_best_division),
         cmocka_unit_test(short_batches_fit),       cmocka_unit_test(chunks_have_one_owner),
+        cmocka_unit_test(runs_fill_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

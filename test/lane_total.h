@@ -1,0 +1,20 @@
+/* lane_total: made-up gradients of lanes, and their total over all lanes by a plain recursion: the oracle of
+ * reductions (docs/numerics.md, rule 11). */
+#ifndef LANE_TOTAL_H
+#define LANE_TOTAL_H
+
+#include "collectives/clt_lanes.h"
+
+typedef struct {
+    clt_lane_split split;
+    int64_t samples; /* of the global batch: a lane without one is empty */
+    bool bf16;       /* gradients travel as bf16 between ranks */
+} lt_batch;
+
+/* An element of a lane's gradient: numbers of all sizes and both signs, some zero or denormal, so that
+ * another order of sums gives other bits. */
+float lt_value(int lane, uint64_t element);
+/* The same element of the total; 0 if all lanes are empty. */
+float lt_total(const lt_batch *b, uint64_t element);
+
+#endif
