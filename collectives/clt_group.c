@@ -15,7 +15,8 @@ static clt_status join(clt_group *g) {
     for (size_t i = 0; i < CLT_COUNT_OF(by_priority) && !g->ops; i++)
         if (by_priority[i]->serves(&info)) g->ops = by_priority[i];
     if (!g->ops)
-        return clt_error(CLT_BAD_CONFIG, "%s says that this job has %d ranks", info.launcher, info.size);
+        return clt_error(CLT_BAD_CONFIG, "%s starts a job of %d ranks, which no component serves",
+                         info.launcher, info.size);
     return g->ops->join(g);
 }
 
@@ -26,7 +27,7 @@ static clt_status choose_timeout(double timeout, double *out) {
     *out = timeout > 0 ? timeout : DEFAULT_TIMEOUT;
     if (text && (!clt_parse_i64(text, &set) || set < 1 || set > 1000000))
         return clt_error(CLT_BAD_CONFIG,
-                         "CLTRAIN_COMM_TIMEOUT is '%s', it must be a number of seconds from 1 on", text);
+                         "CLTRAIN_COMM_TIMEOUT is '%s', it must be a number of seconds, at least 1", text);
     if (text) *out = (double)set;
     return CLT_OK;
 }
@@ -54,7 +55,7 @@ static clt_status create(double timeout, clt_status ready, clt_group **out) {
     clt_status st = join(g);
     if (st == CLT_OK) st = clt_group_agree(g, ready != CLT_OK ? ready : usable);
     if (st != CLT_OK) {
-        if (g->state) g->ops->leave(g);
+        if (g->ops) g->ops->leave(g);
         free_group(g);
         return st;
     }
@@ -137,7 +138,7 @@ void clt_group_end_hung(clt_group *g) {
         g, clt_status_exit_code(CLT_AGAIN),
         "rank %d (host %s) ends the job at step %lld, %s: its device hangs. Rerun the same command "
         "to resume from the last checkpoint%s",
-        g->run->rank, host, (long long)l->step, clt_flight_phase_of(l), more.s);
+        g->run->rank, host, (long long)l->step, clt_flight_phase_of(l), more.s ? more.s : "");
 }
 
 clt_status clt_group_barrier(clt_group *g) {

@@ -42,7 +42,7 @@ typedef struct {
     /* Whether it can join under this launcher. */
     bool (*serves)(const clt_launch_info *l);
     /* Joins the run: sets *g->run and g's rank, size, local_rank, local_size and state. After a failure leave
-     * is called if state is set. */
+     * is called, too. */
     clt_status (*join)(clt_group *g);
     void (*leave)(clt_group *g);
     /* Makes `child` of ranks of g; all but its state is set already. All ranks of g call it at the same time;

@@ -1,4 +1,3 @@
-/* Lanes: who owns which, and the binary-counter merge of their gradients (docs/numerics.md). */
 #include "collectives/clt_exchange.h"
 
 int clt_lane_begin(const clt_lane_split *s, int rank) {
@@ -8,8 +7,8 @@ int clt_lane_begin(const clt_lane_split *s, int rank) {
     return first;
 }
 
-/* Greedy is best here: a lane more goes where the rank would still be done first, and no division can give
- * every rank less than it has at that moment without giving some other rank this much. */
+/* Greedy is optimal: each lane goes to the rank that finishes first with it, and no division can give every
+ * rank less than it has at that moment without giving some other rank this much. */
 void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count) {
     for (int r = 0; r < ranks; r++) count[r] = 1;
     for (int left = lanes - ranks; left > 0; left--) {
@@ -139,7 +138,7 @@ clt_slab *clt_lane_stack_total(clt_lane_stack *s) {
     return s->slabs[0];
 }
 
-/* The stack itself, run without adding, for one size of the batch. */
+/* Slabs in use at once for one size of the batch: the stack itself, run without adding. */
 static int most_used(clt_lane_stack *s, int lanes, int64_t samples) {
     int most = 1;
     clt_lane_stack_begin(s);
@@ -156,12 +155,13 @@ static int most_used(clt_lane_stack *s, int lanes, int64_t samples) {
 
 int clt_lane_slabs_needed(int lanes, int first, int last, int64_t samples) {
     int n = 2;
-    for (int w = 1; w < lanes; w *= 2) n += 2; /* at most two subtrees of each size stand at once */
+    for (int w = 1; w < lanes; w *= 2) n += 2; /* at most two subtrees of each size exist at once */
     clt_slab *dummy = clt_calloc((size_t)n, sizeof *dummy), **slabs = clt_calloc((size_t)n, sizeof *slabs);
     for (int i = 0; i < n; i++) slabs[i] = &dummy[i];
     clt_lane_stack *s = clt_lane_stack_create(first, last, slabs, n, NULL, NULL);
     int most = most_used(s, lanes, CLT_MIN(samples, (int64_t)lanes));
-    /* From as many samples as lanes on no lane is empty. Below that, fewer samples can need more slabs. */
+    /* No lane is empty with at least as many samples as lanes. Below that, fewer samples can need more slabs.
+     */
     for (int64_t fewer = 1; fewer < CLT_MIN(samples, (int64_t)lanes); fewer++)
         most = CLT_MAX(most, most_used(s, lanes, fewer));
     clt_lane_stack_destroy(s);

@@ -42,7 +42,7 @@ static bool path_of(int rank, const char *what, char path[512]) {
     return dir;
 }
 
-static void leave_line(const char *what, const char *text) {
+static void write_line(const char *what, const char *text) {
     char path[512];
     if (!path_of(clt_launch_detect().rank, what, path)) return;
     FILE *f = fopen(path, "w");
@@ -55,7 +55,7 @@ void clt_launch_register(void) {
     char host[256] = "", text[300];
     gethostname(host, sizeof host - 1);
     snprintf(text, sizeof text, "%ld %s\n", (long)getpid(), host);
-    leave_line("pid", text);
+    write_line("pid", text);
 }
 
 bool clt_launch_exit_path(char path[512]) {
@@ -65,7 +65,7 @@ bool clt_launch_exit_path(char path[512]) {
 void clt_launch_report(int code) {
     char text[32];
     snprintf(text, sizeof text, "%d\n", code);
-    leave_line("exit", text);
+    write_line("exit", text);
 }
 
 void clt_launch_begin(void) {
@@ -75,9 +75,9 @@ void clt_launch_begin(void) {
     clt_log_hold(true);
 }
 
-/* mpirun ends rank 0, too, once another rank has failed. Where rank 0 leaves its code is seen when it has
- * spoken; elsewhere (no folder, another host) it has a head start. */
-static void let_first_speak(void) {
+/* mpirun ends rank 0, too, once another rank has failed. Rank 0's exit code in the folder shows that it has
+ * printed its message; without the folder (or on another host) it gets a head start. */
+static void let_rank_0_print(void) {
     static const double head_start = 0.5, at_most = 20, look = 0.02;
     const char *dir = clt_env(CLT_ENV_LAUNCH_DIR);
     const double end = clt_now() + (dir && access(dir, F_OK) == 0 ? at_most : head_start);
@@ -87,10 +87,10 @@ static void let_first_speak(void) {
 }
 
 int clt_launch_end(int code) {
-    /* The command line is the same on every rank: rank 0 has said what is wrong with it. */
+    /* The command line is the same on every rank: rank 0 has printed what is wrong with it. */
     static const bool all[CLT_LOG_HELD] = {true, true, true, true, true, true, true, true};
     bool usage = code == clt_status_exit_code(CLT_USAGE);
-    if (usage && clt_launch_detect().rank > 0) let_first_speak();
+    if (usage && clt_launch_detect().rank > 0) let_rank_0_print();
     clt_log_release(usage ? all : NULL);
     clt_launch_report(code);
     return code;

@@ -8,7 +8,7 @@
 #ifndef CLT_PLAN_H
 #define CLT_PLAN_H
 
-#include "collectives/clt_group.h"
+#include "collectives/clt_reduce.h"
 #include "runtime/model/clt_model.h"
 #include "runtime/train/config/clt_config.h"
 
