@@ -57,7 +57,7 @@ for rank in 0 3; do
     misbehave "rank $rank of a child stalls" stall $rank 75 "rank $rank .* does not respond: step 7, a phase of the test" \
         "$silent" 4 --in child
     grep -q "waited [0-9]* s for a barrier\( of 2 ranks\)\? (dist_timeout" "$log"
-    report "what it was waited for" $?
+    report "the message says what was waited for" $?
 done
 misbehave "a signal reaches all children" stop 2 0 "" 60 4 --in child
 misbehave "a warning of a rank of a child" warn 3 0 "^\[rank 3\] warning: one rank says this" 60 4 --in child
