@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "collectives/clt_group_internal.h"
+#include "runtime/base/clt_thread.h"
 
 int64_t clt_flight_now(void) {
     return (int64_t)(clt_now() * 1e3);
@@ -100,13 +101,8 @@ static void *write_dump(void *arg) {
  * must still be printed. */
 static bool write_in_time(dump_file *d, double seconds) {
     pthread_t thread;
-    sigset_t all, old;
     struct timespec until;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old); /* signals are for other threads */
-    const int e = pthread_create(&thread, NULL, write_dump, d);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (e != 0) return false;
+    if (clt_thread_start(&thread, write_dump, d) != 0) return false;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += (time_t)seconds;
     until.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);

@@ -10,6 +10,7 @@
 #include "collectives/clt_launch.h"
 #include "collectives/clt_shm.h"
 #include "runtime/base/clt_signal.h"
+#include "runtime/base/clt_thread.h"
 
 struct clt_watcher {
     pthread_t thread;
@@ -204,14 +205,10 @@ static void *watch(void *arg) {
 
 clt_status clt_watch_start(clt_group_run *run) {
     clt_watcher *w = clt_calloc(1, sizeof *w);
-    sigset_t all, old;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     run->watcher = w;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old); /* signals are for other threads */
-    const int e = pthread_create(&w->thread, NULL, watch, run);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    const int e = clt_thread_start(&w->thread, watch, run);
     if (e == 0) return CLT_OK;
     run->watcher = NULL;
     clt_free(w);

@@ -26,7 +26,7 @@ ended() {
 verified() { "$cltrain" ckpt verify "$(newest "$tmp/run")" >"$tmp/verify.log" 2>&1; }
 
 # Lines that are neither progress nor news of saving: what is left is what the user has to read.
-told() { grep -cvE '^(\[batch|	 |checkpoint saved|device:|model:|first step|  |weights loaded|resumed from|remov(ed|ing) |$)' "$log"; }
+told() { grep -cvE '^(\[batch|	 |checkpoint saved|device:|model:|first step|  |weights loaded|resumed from|remov(ed|ing) |keys? .* no effect|$)' "$log"; }
 
 # DISTURBANCE, WHOM (launch, mpirun or a rank), ranks
 disturb() {
