@@ -41,7 +41,7 @@ static void unsplit(clt_group *child) {
     (void)child;
 }
 
-static _Noreturn void end_job(clt_group *g, int code) {
+__attribute__((noreturn)) static void end_job(clt_group *g, int code) {
     (void)g;
     clt_end_process(code);
 }

@@ -197,7 +197,7 @@ static void unsplit(clt_group *child) {
     clt_free(s);
 }
 
-static _Noreturn void end_job(clt_group *g, int code) {
+__attribute__((noreturn)) static void end_job(clt_group *g, int code) {
     clt_watch_end_job(g->run, code);
 }
 
