@@ -104,6 +104,9 @@ $(TEST_BIN): $(BUILD)/test/%: $(BUILD)/obj/test/%.o $(BUILD)/libtest.a $(BUILD)/
 	@$(CC) $(CFLAGS) -o $@ $< $(BUILD)/libtest.a $(BUILD)/libcltrain.a $(LDFLAGS) -lcmocka $(LDLIBS)
 	@echo "  LINK  $@"
 
+# This test refuses requests for memory.
+$(BUILD)/test/train/test_host_memory: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
+
 $(FUZZ_BIN): $(BUILD)/%: %.c $(BUILD)/libcltrain.a
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -DFUZZ_REPLAY -o $@ $< $(BUILD)/libcltrain.a $(LDFLAGS) $(LDLIBS)

@@ -13,16 +13,20 @@ static const char *refusal(const clt_reduce_plan *p) {
 }
 
 static clt_status open_boxes(clt_blocks *b) {
-    const uint64_t ranks = (uint64_t)b->plan->group->size, most = (uint64_t)b->most;
+    clt_group *g = b->plan->group;
+    const uint64_t ranks = (uint64_t)g->size, most = (uint64_t)b->most, strip = b->strip * b->bytes;
     mpi_state *s = clt_calloc(1, sizeof *s);
     b->wire_state = s;
-    b->inbox_stride = b->strip * b->bytes;
-    s->inbox = clt_aligned_alloc((uint64_t)b->places * b->inbox_stride);
+    b->inbox_stride = strip;
     s->message = clt_calloc((size_t)b->places + (size_t)(most * ranks), sizeof *s->message);
-    b->inbox = s->inbox;
-    b->slot = clt_aligned_alloc(most * ranks * b->strip * b->bytes);
-    b->total = clt_aligned_alloc(ranks * b->strip * CLT_BLOCKS_WIDEST);
-    return CLT_OK;
+    b->inbox = s->inbox = clt_try_aligned_alloc((uint64_t)b->places * strip);
+    b->slot = clt_try_aligned_alloc(most * ranks * strip);
+    b->total = clt_try_aligned_alloc(ranks * b->strip * CLT_BLOCKS_WIDEST);
+    const bool all = b->inbox && b->slot && b->total;
+    return clt_group_agree(g, all ? CLT_OK
+                                  : clt_no_memory("the exchange of gradients",
+                                                  (uint64_t)b->places * strip + most * ranks * strip +
+                                                      ranks * b->strip * CLT_BLOCKS_WIDEST));
 }
 
 static void close_boxes(clt_blocks *b) {

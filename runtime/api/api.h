@@ -13,6 +13,10 @@
 
 /* The public status, and this thread's message for it: the last clt_error's, or one of its own. */
 cltrain_status api_status(clt_status st);
+/* CLTRAIN_NO_MEMORY with a message. */
+cltrain_status api_no_memory(void);
+/* The end of a call before the run has a context: CLTRAIN_OK, or CLTRAIN_NO_MEMORY (clt_memory_check). */
+cltrain_status api_prepared(void);
 /* CLTRAIN_BAD_ARGUMENT with this message. */
 cltrain_status api_misuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

@@ -9,8 +9,8 @@
 
 cltrain_status cltrain_run_create(cltrain_run **run) {
     if (!run) return api_misuse("cltrain_run_create: run is NULL");
-    *run = clt_calloc(1, sizeof **run);
-    return CLTRAIN_OK;
+    *run = clt_try_calloc(1, sizeof **run);
+    return *run ? CLTRAIN_OK : api_no_memory();
 }
 
 /* Whether the run can still be told something; `call` for the message. */
@@ -34,21 +34,21 @@ cltrain_status cltrain_run_config_file(cltrain_run *run, const char *path) {
     TRY_PREPARING(run, path);
     if (run->path || run->text) return api_misuse("%s: the run has a configuration", __func__);
     replace(&run->path, path);
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 cltrain_status cltrain_run_config_text(cltrain_run *run, const char *yaml) {
     TRY_PREPARING(run, yaml);
     if (run->path || run->text) return api_misuse("%s: the run has a configuration", __func__);
     replace(&run->text, yaml);
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 cltrain_status cltrain_run_set(cltrain_run *run, const char *setting) {
     TRY_PREPARING(run, setting);
     if (!strchr(setting, '=')) return api_misuse("%s: '%.80s' is no key.sub=value", __func__, setting);
     clt_strv_add(&run->settings, setting);
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 cltrain_status cltrain_run_on_log(cltrain_run *run, cltrain_log_level level, cltrain_log_fn fn,
@@ -57,32 +57,32 @@ cltrain_status cltrain_run_on_log(cltrain_run *run, cltrain_log_level level, clt
     run->log = fn;
     run->level = level;
     run->log_ctx = context;
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 cltrain_status cltrain_run_on_metrics(cltrain_run *run, cltrain_metrics_fn fn, void *context) {
     TRY_PREPARING(run, run);
     run->options.row = fn;
     run->options.row_ctx = context;
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 cltrain_status cltrain_run_device(cltrain_run *run, const char *pattern) {
     TRY_PREPARING(run, pattern);
     replace(&run->device, pattern);
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 cltrain_status cltrain_run_cache(cltrain_run *run, const char *folder) {
     TRY_PREPARING(run, folder);
     replace(&run->cache, folder);
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 cltrain_status cltrain_run_use_environment(cltrain_run *run) {
     TRY_PREPARING(run, run);
     run->environment = true;
-    return CLTRAIN_OK;
+    return api_prepared();
 }
 
 /* --- opening and closing --- */
@@ -116,11 +116,21 @@ static clt_status open_run(cltrain_run *run) {
     return st == CLT_STOPPED ? clt_run_stop(&run->run) : st;
 }
 
-/* A failed rank of several tells the others before it leaves. */
-static void leave_failed(cltrain_run *run, clt_status st) {
-    if (st == CLT_OK) return;
-    run->state = API_ENDED;
-    if (run->run.group && clt_group_size(run->run.group) > 1) clt_group_give_up(run->run.group, st);
+/* Back to the caller's context, `before`. */
+static cltrain_status leave(clt_context *before, clt_status st) {
+    if (st == CLT_OK) st = clt_memory_check();
+    clt_context_enter(before);
+    return api_status(st);
+}
+
+/* The same after work whose failure ends the run: a failed rank of several tells the others. */
+static cltrain_status leave_or_end(cltrain_run *run, clt_context *before, clt_status st) {
+    if (st == CLT_OK) st = clt_memory_check();
+    if (st != CLT_OK) {
+        run->state = API_ENDED;
+        if (run->run.group && clt_group_size(run->run.group) > 1) clt_group_give_up(run->run.group, st);
+    }
+    return leave(before, st);
 }
 
 cltrain_status cltrain_run_open(cltrain_run *run) {
@@ -128,11 +138,8 @@ cltrain_status cltrain_run_open(cltrain_run *run) {
     if (!run->path && !run->text) return api_misuse("%s: the run has no configuration", __func__);
     make_context(run);
     clt_context *before = clt_context_enter(run->context);
-    const clt_status st = open_run(run);
     run->state = API_OPEN;
-    leave_failed(run, st);
-    clt_context_enter(before);
-    return api_status(st);
+    return leave_or_end(run, before, open_run(run));
 }
 
 void cltrain_run_close(cltrain_run *run) {
@@ -188,10 +195,7 @@ cltrain_status cltrain_run_train(cltrain_run *run, int64_t steps) {
     if (steps < 0) return api_misuse("%s: steps is %lld, it must be at least 0", __func__, (long long)steps);
     if (run->finished) return CLTRAIN_OK;
     clt_context *before = clt_context_enter(run->context);
-    const clt_status st = train(run, steps);
-    leave_failed(run, st);
-    clt_context_enter(before);
-    return api_status(st);
+    return leave_or_end(run, before, train(run, steps));
 }
 
 void cltrain_run_stop(cltrain_run *run) {
@@ -227,12 +231,10 @@ cltrain_status cltrain_run_evaluate(cltrain_run *run, const char *label, cltrain
     clt_context *before = clt_context_enter(run->context);
     clt_eval_row row = {0};
     const clt_status st = clt_run_eval_loader(&run->run, i, &row);
-    if (st != CLT_STOPPED) leave_failed(run, st);
-    clt_context_enter(before);
     if (st == CLT_OK)
         *result = (cltrain_evaluation){
             .loss = row.loss, .perplexity = row.perplexity, .accuracy = row.accuracy, .samples = row.samples};
-    return api_status(st);
+    return st == CLT_STOPPED ? leave(before, st) : leave_or_end(run, before, st);
 }
 
 static clt_status save(clt_run *r) {
@@ -247,9 +249,7 @@ static clt_status save(clt_run *r) {
 cltrain_status cltrain_run_save(cltrain_run *run) {
     TRY_OPEN(run, run);
     clt_context *before = clt_context_enter(run->context);
-    const clt_status st = save(&run->run); /* a failed save is no failed run */
-    clt_context_enter(before);
-    return api_status(st);
+    return leave(before, save(&run->run)); /* a failed save is no failed run */
 }
 
 cltrain_status cltrain_run_hash(cltrain_run *run, cltrain_hash *hash) {
@@ -260,13 +260,11 @@ cltrain_status cltrain_run_hash(cltrain_run *run, cltrain_hash *hash) {
     clt_context *before = clt_context_enter(run->context);
     const clt_ckpt_part *parts = clt_engine_parts(e, &n);
     const clt_status st = clt_ckpt_hash_parts(clt_engine_table(e), parts, n, &h);
-    leave_failed(run, st);
-    clt_context_enter(before);
     if (st == CLT_OK) {
         clt_hash_hex(h.weights, hash->weights);
         clt_hash_hex(h.optimizer, hash->optimizer);
     }
-    return api_status(st);
+    return leave_or_end(run, before, st);
 }
 
 /* --- text --- */
@@ -286,9 +284,7 @@ cltrain_status cltrain_run_generate(cltrain_run *run, const char *prompt, const 
     if (!prompt) return api_misuse("%s: prompt is NULL", __func__);
     const clt_generate_params p = api_generate_params(prompt, options);
     clt_context *before = clt_context_enter(run->context);
-    const clt_status st = generate(run, &p, text, context);
-    clt_context_enter(before);
-    return api_status(st);
+    return leave(before, generate(run, &p, text, context));
 }
 
 /* --- experimental --- */
@@ -318,8 +314,5 @@ cltrain_status cltrain_run_read_tensor(cltrain_run *run, int i, float *values) {
     if (i < 0 || i >= t->n) return api_misuse("%s: the model has no tensor %d", __func__, i);
     clt_context *before = clt_context_enter(run->context);
     const clt_slab *weights = clt_engine_parts(run->run.engine, &(int){0})[0].slab;
-    const clt_status st = clt_slab_read(weights, t->entry[i].offset, values, t->entry[i].count);
-    leave_failed(run, st);
-    clt_context_enter(before);
-    return api_status(st);
+    return leave_or_end(run, before, clt_slab_read(weights, t->entry[i].offset, values, t->entry[i].count));
 }

@@ -40,7 +40,8 @@ cltrain_status cltrain_generate(const char *source, const char *prompt, const cl
     clt_context *own = clt_context_create(&quiet), *before = clt_context_enter(own);
     clt_context_set_env(own, CLT_ENV_NO_CACHE, "1");
     p.source = source;
-    const clt_status st = clt_generate(&p, text, context);
+    clt_status st = clt_generate(&p, text, context);
+    if (st == CLT_OK) st = clt_memory_check();
     clt_context_enter(before);
     clt_context_destroy(own);
     return api_status(st);

@@ -74,6 +74,18 @@ cltrain_status api_status(clt_status st) {
     return status;
 }
 
+cltrain_status api_no_memory(void) {
+    snprintf(message, sizeof message, "out of host memory; free memory or use a larger machine");
+    return CLTRAIN_NO_MEMORY;
+}
+
+cltrain_status api_prepared(void) {
+    clt_error_quiet(true); /* the run has no context yet whose log it could go to */
+    const clt_status st = clt_memory_check();
+    clt_error_quiet(false);
+    return st == CLT_OK ? CLTRAIN_OK : api_no_memory();
+}
+
 cltrain_status api_misuse(const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);

@@ -4,112 +4,37 @@
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-static atomic_uint_fast64_t alloc_count;
-
-void *clt_checked(void *p, size_t bytes) {
-    if (p || bytes == 0) return p;
-    fprintf(stderr, "error: out of host memory (%zu bytes requested)\n", bytes);
-    exit(1);
-}
-
-static void *counted(void *p) {
-    atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
-    return p;
-}
-
-static void *checked(void *p, size_t bytes) {
-    return clt_checked(counted(p), bytes);
-}
-
-void *clt_try_malloc(size_t bytes) {
-    return counted(malloc(bytes ? bytes : 1));
-}
-
-void *clt_try_calloc(size_t count, size_t size) {
-    return counted(count && size ? calloc(count, size) : calloc(1, 1));
-}
-
-void *clt_try_realloc(void *p, size_t bytes) {
-    return counted(realloc(p, bytes ? bytes : 1));
-}
-
-void *clt_try_aligned_alloc(size_t bytes) {
-    if (bytes > SIZE_MAX - 64) return counted(NULL);
-    size_t n = CLT_ROUND_UP(bytes ? bytes : 1, (size_t)64);
-    void *p = counted(aligned_alloc(64, n));
-    return p ? memset(p, 0, n) : NULL;
-}
-
-clt_status clt_no_memory(const char *what, uint64_t bytes) {
-    char text[32];
-    return clt_error(CLT_NO_MEMORY, "out of host memory: %s takes %s; free memory or use a larger machine",
-                     what, clt_human_bytes((double)bytes, text));
-}
-
-void *clt_malloc(size_t bytes) {
-    return clt_checked(clt_try_malloc(bytes), bytes ? bytes : 1);
-}
-
-void *clt_calloc(size_t count, size_t size) {
-    size_t bytes = size && count > SIZE_MAX / size ? SIZE_MAX : count * size;
-    return clt_checked(clt_try_calloc(count, size), bytes ? bytes : 1);
-}
-
-void *clt_realloc(void *p, size_t bytes) {
-    return clt_checked(clt_try_realloc(p, bytes), bytes ? bytes : 1);
-}
-
-void *clt_memdup(const void *p, size_t bytes) {
-    void *q = clt_malloc(bytes);
-    if (bytes) memcpy(q, p, bytes);
-    return q;
-}
-
-char *clt_strdup(const char *s) {
-    return clt_memdup(s, strlen(s) + 1);
-}
-
-char *clt_strndup(const char *s, size_t n) {
-    n = strnlen(s, n);
-    char *q = clt_malloc(n + 1);
-    memcpy(q, s, n);
-    q[n] = 0;
-    return q;
-}
-
-void clt_free(void *p) {
-    free(p);
-}
-
-void *clt_aligned_alloc(size_t bytes) {
-    return clt_checked(clt_try_aligned_alloc(bytes), bytes ? bytes : 1);
-}
-
-uint64_t clt_alloc_count(void) {
-    return atomic_load_explicit(&alloc_count, memory_order_relaxed);
+char *clt_vformat(const char *fmt, va_list ap) {
+    va_list again;
+    va_copy(again, ap);
+    const int n = vsnprintf(NULL, 0, fmt, ap);
+    const size_t bytes = n < 0 ? 1 : (size_t)n + 1; /* n < 0: not a text in this locale */
+    char *s = clt_calloc(bytes, 1);
+    if (n > 0) vsnprintf(s, bytes, fmt, again);
+    va_end(again);
+    return s;
 }
 
 char *clt_format(const char *fmt, ...) {
-    char *s = NULL;
     va_list ap;
     va_start(ap, fmt);
-    int n = vasprintf(&s, fmt, ap);
+    char *s = clt_vformat(fmt, ap);
     va_end(ap);
-    return checked(n < 0 ? NULL : s, n < 0 ? 1 : (size_t)n + 1);
+    return s;
 }
 
 bool clt_str_try_reserve(clt_str *b, size_t n) {
     if (n > SIZE_MAX - b->len - 1) return false;
     if (b->len + n + 1 <= b->cap) return true;
-    char *s = clt_try_realloc(b->s, b->len + n + 1);
+    size_t cap = CLT_MAX(b->len + n + 1, b->cap > SIZE_MAX / 2 ? SIZE_MAX : b->cap * 2);
+    char *s = clt_try_realloc(b->s, cap);
     if (!s) return false;
     b->s = s;
-    b->cap = b->len + n + 1;
+    b->cap = cap;
     return true;
 }
 
@@ -128,18 +53,16 @@ void clt_str_add(clt_str *b, const char *text) {
 }
 
 void clt_str_addf(clt_str *b, const char *fmt, ...) {
-    char *s = NULL;
     va_list ap;
     va_start(ap, fmt);
-    int n = vasprintf(&s, fmt, ap);
+    char *s = clt_vformat(fmt, ap);
     va_end(ap);
-    checked(n < 0 ? NULL : s, 1);
-    clt_str_addn(b, s, (size_t)n);
-    free(s);
+    clt_str_add(b, s);
+    clt_free(s);
 }
 
 void clt_str_free(clt_str *b) {
-    free(b->s);
+    clt_free(b->s);
     *b = (clt_str){0};
 }
 
@@ -156,8 +79,8 @@ void clt_strv_add(clt_strv *l, const char *s) {
 }
 
 void clt_strv_free(clt_strv *l) {
-    for (size_t i = 0; i < l->n; i++) free(l->v[i]);
-    free(l->v);
+    for (size_t i = 0; i < l->n; i++) clt_free(l->v[i]);
+    clt_free(l->v);
     *l = (clt_strv){0};
 }
 

@@ -1,8 +1,9 @@
-/* clt_base: the small services that every layer uses: checked allocation, growing strings and arrays, paths,
+/* clt_base: the small services that every layer uses: growing strings and arrays, paths,
  * clocks. Includes clt_status.h and clt_log.h. */
 #ifndef CLT_BASE_H
 #define CLT_BASE_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 
 #include "runtime/base/clt_env.h"
 #include "runtime/base/clt_log.h"
+#include "runtime/base/clt_memory.h"
 #include "runtime/base/clt_status.h"
 
 #define CLT_COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
@@ -18,33 +20,9 @@
 #define CLT_CEIL_DIV(a, b) (((a) + (b)-1) / (b))
 #define CLT_ROUND_UP(a, b) (CLT_CEIL_DIV(a, b) * (b))
 
-/* Memory of small or fixed size: never NULL; running out of host memory ends the program with one line
- * (exit 1). clt_calloc checks the product for overflow. */
-void *clt_malloc(size_t bytes);
-void *clt_calloc(size_t count, size_t size);
-void *clt_realloc(void *p, size_t bytes);
-void *clt_memdup(const void *p, size_t bytes);
-char *clt_strdup(const char *s);
-char *clt_strndup(const char *s, size_t n);
-/* Returns p, which another allocator returned; NULL ends the program in the same way. */
-void *clt_checked(void *p, size_t bytes);
-void clt_free(void *p); /* NULL is allowed */
-/* 64-byte aligned, zeroed; free with clt_free. */
-void *clt_aligned_alloc(size_t bytes);
-/* Number of clt_* allocations so far in this process; a test proves that a step makes none. */
-uint64_t clt_alloc_count(void);
-
-/* Memory whose size follows from a file, a model or a batch: NULL when memory is short, and the process
- * continues. A size that is read from a file must be checked against the file before. Free with clt_free. */
-void *clt_try_malloc(size_t bytes);
-void *clt_try_calloc(size_t count, size_t size);
-void *clt_try_realloc(void *p, size_t bytes); /* NULL: p is unchanged */
-void *clt_try_aligned_alloc(size_t bytes);    /* 64-byte aligned, zeroed */
-/* The error of a failed clt_try_*: "out of host memory: WHAT takes 1.50 GiB; ...". Returns CLT_NO_MEMORY. */
-clt_status clt_no_memory(const char *what, uint64_t bytes);
-
-/* malloc'ed printf. */
+/* printf into new memory. */
 char *clt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+char *clt_vformat(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
 
 /* A growing string. Start from {0}; `s` is always a C string once something was added. */
 typedef struct {

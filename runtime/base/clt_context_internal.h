@@ -30,6 +30,7 @@ struct clt_context {
     clt_logger log;
     bool environment;
     char *env[CLT_ENV_COUNT];
+    _Atomic size_t short_of; /* bytes that the system last refused (clt_memory.h); 0: none */
     /* asking to stop */
     atomic_int received;
     _Atomic double stop_at; /* 0: no time */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* the size of the state */
 #include <xxhash.h>
 
 #include "runtime/base/clt_base.h"
@@ -15,23 +16,21 @@ clt_hash128 clt_hash(const void *data, size_t bytes) {
 }
 
 struct clt_hash_state {
-    XXH3_state_t *x;
+    XXH3_state_t x;
 };
 
 clt_hash_state *clt_hash_begin(void) {
-    clt_hash_state *s = clt_malloc(sizeof *s);
-    s->x = clt_checked(XXH3_createState(), sizeof *s);
-    XXH3_128bits_reset(s->x);
+    clt_hash_state *s = clt_aligned_alloc(sizeof *s);
+    XXH3_128bits_reset(&s->x);
     return s;
 }
 
 void clt_hash_add(clt_hash_state *s, const void *data, size_t bytes) {
-    XXH3_128bits_update(s->x, data, bytes);
+    XXH3_128bits_update(&s->x, data, bytes);
 }
 
 clt_hash128 clt_hash_end(clt_hash_state *s) {
-    clt_hash128 h = from_xxh(XXH3_128bits_digest(s->x));
-    XXH3_freeState(s->x);
+    clt_hash128 h = from_xxh(XXH3_128bits_digest(&s->x));
     clt_free(s);
     return h;
 }

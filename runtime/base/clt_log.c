@@ -101,17 +101,16 @@ static void hold_line(clt_logger *l, clt_log_level level, const char *text) {
 void clt_log(clt_log_level level, const char *fmt, ...) {
     clt_logger *l = logger();
     if (level > level_of(l) || (level == CLT_LOG_INFO && l->rank != 0)) return;
-    char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0) text = clt_strdup(fmt);
+    char *text = clt_vformat(fmt, ap);
     va_end(ap);
     pthread_mutex_lock(&l->lock);
     bool hold = l->hold && level <= CLT_LOG_WARN;
     if (!hold || l->rank == 0) print_line(l, level, text);
     if (hold) hold_line(l, level, text);
     pthread_mutex_unlock(&l->lock);
-    free(text);
+    clt_free(text);
 }
 
 void clt_log_hold(bool on) {

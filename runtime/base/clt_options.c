@@ -46,10 +46,9 @@ void clt_options_help(const clt_command *c, FILE *out) {
 int clt_options_fail(const clt_command *c, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    char *text = NULL;
-    if (vasprintf(&text, fmt, ap) < 0) text = NULL;
+    char *text = clt_vformat(fmt, ap);
     va_end(ap);
-    clt_error(CLT_USAGE, "%s: %s (see %s --help)", c->name, text ? text : fmt, c->name);
+    clt_error(CLT_USAGE, "%s: %s (see %s --help)", c->name, text, c->name);
     clt_free(text);
     return clt_status_exit_code(CLT_USAGE);
 }

@@ -25,12 +25,11 @@ const char *clt_json_type_name(const json_t *v) {
 
 clt_status clt_schema_fail(clt_schema_reader *r, const char *path, const char *fmt, ...) {
     char *place = r->place ? r->place(r->ctx, path) : clt_strdup(r->what);
-    char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0) text = NULL;
+    char *text = clt_vformat(fmt, ap);
     va_end(ap);
-    clt_error(r->status, "%s: key '%s' %s", place, path, text ? text : fmt);
+    clt_error(r->status, "%s: key '%s' %s", place, path, text);
     clt_free(text);
     clt_free(place);
     return r->status;

@@ -134,7 +134,7 @@ clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
         if (!text)
             return clt_error(CLT_FAIL, "checkpoint %s: the model configuration is no JSON object", name);
         clt_str_add(out, text);
-        free(text);
+        clt_free(text);
     } else {
         clt_str_add(out, "null");
     }
@@ -236,7 +236,7 @@ static clt_status read_state(clt_manifest *m, const char *what) {
     if (json_is_object(model)) {
         char *text = json_dumps(model, JSON_COMPACT);
         m->model = clt_strdup(text ? text : "{}");
-        free(text);
+        clt_free(text);
         m->state.model = m->model;
     } else if (!json_is_null(model)) {
         return clt_error(CLT_BAD_DATA, "%s: 'model' must be an object or null", what);

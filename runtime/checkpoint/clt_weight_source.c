@@ -182,7 +182,7 @@ void clt_weight_source_close(clt_weight_source *s) {
     clt_free(s->view);
     clt_strv_free(&s->names);
     clt_free(s->path);
-    free(s->model);
+    clt_free(s->model);
     clt_free(s);
 }
 

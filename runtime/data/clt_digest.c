@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* the size of the states */
 #include <xxhash.h>
 
 /* Sorted by name, as index files want their lists. `speed`: rough bytes a cycle, only to choose by. */
@@ -17,12 +18,16 @@ static const struct {
     {"xxh3_64", NULL, 16, 100},         {"xxh64", NULL, 16, 80},
 };
 
+typedef enum { EVP, XXH_32, XXH_64, XXH3_64, XXH3_128 } kind;
+
 struct clt_digest {
-    int algo;
-    EVP_MD_CTX *evp;
-    XXH32_state_t *x32;
-    XXH64_state_t *x64;
-    XXH3_state_t *x3;
+    kind kind;
+    union {
+        EVP_MD_CTX *evp;
+        XXH32_state_t x32;
+        XXH64_state_t x64;
+        XXH3_state_t x3;
+    };
 };
 
 int clt_digest_find(const char *name) {
@@ -57,68 +62,104 @@ int clt_digest_fastest(const int *list, size_t n) {
     return best;
 }
 
-static bool is(const clt_digest *d, const char *name) {
-    return strcmp(algos[d->algo].name, name) == 0;
+static kind kind_of(int algo) {
+    static const struct {
+        const char *name;
+        kind kind;
+    } of[] = {{"xxh32", XXH_32}, {"xxh64", XXH_64}, {"xxh3_64", XXH3_64}};
+    if (algos[algo].evp) return EVP;
+    for (size_t i = 0; i < CLT_COUNT_OF(of); i++)
+        if (strcmp(algos[algo].name, of[i].name) == 0) return of[i].kind;
+    return XXH3_128;
 }
 
-clt_digest *clt_digest_begin(int algo) {
-    clt_digest *d = clt_calloc(1, sizeof *d);
-    d->algo = algo;
-    if (algos[algo].evp) {
-        d->evp = clt_checked(EVP_MD_CTX_new(), sizeof *d);
-        EVP_DigestInit_ex(d->evp, EVP_get_digestbyname(algos[algo].evp), NULL);
-    } else if (is(d, "xxh32")) {
-        XXH32_reset(d->x32 = clt_checked(XXH32_createState(), sizeof *d), 0);
-    } else if (is(d, "xxh64")) {
-        XXH64_reset(d->x64 = clt_checked(XXH64_createState(), sizeof *d), 0);
-    } else {
-        d->x3 = clt_checked(XXH3_createState(), sizeof *d);
-        if (is(d, "xxh3_64"))
-            XXH3_64bits_reset(d->x3);
-        else
-            XXH3_128bits_reset(d->x3);
+static bool begin_evp(clt_digest *d, const char *name) {
+    d->evp = EVP_MD_CTX_new();
+    if (d->evp && EVP_DigestInit_ex(d->evp, EVP_get_digestbyname(name), NULL) == 1) return true;
+    EVP_MD_CTX_free(d->evp);
+    return false;
+}
+
+clt_status clt_digest_begin(int algo, clt_digest **out) {
+    clt_digest *d = clt_aligned_alloc(sizeof *d);
+    d->kind = kind_of(algo);
+    switch (d->kind) {
+    case EVP:
+        if (begin_evp(d, algos[algo].evp)) break;
+        clt_free(d);
+        return clt_error(CLT_FAIL, "libcrypto cannot compute %s checksums here; use another algorithm",
+                         algos[algo].name);
+    case XXH_32:
+        XXH32_reset(&d->x32, 0);
+        break;
+    case XXH_64:
+        XXH64_reset(&d->x64, 0);
+        break;
+    case XXH3_64:
+        XXH3_64bits_reset(&d->x3);
+        break;
+    case XXH3_128:
+        XXH3_128bits_reset(&d->x3);
+        break;
     }
-    return d;
+    *out = d;
+    return CLT_OK;
 }
 
 void clt_digest_add(clt_digest *d, const void *data, size_t bytes) {
-    if (d->evp)
+    switch (d->kind) {
+    case EVP:
         EVP_DigestUpdate(d->evp, data, bytes);
-    else if (d->x32)
-        XXH32_update(d->x32, data, bytes);
-    else if (d->x64)
-        XXH64_update(d->x64, data, bytes);
-    else if (is(d, "xxh3_64"))
-        XXH3_64bits_update(d->x3, data, bytes);
-    else
-        XXH3_128bits_update(d->x3, data, bytes);
+        break;
+    case XXH_32:
+        XXH32_update(&d->x32, data, bytes);
+        break;
+    case XXH_64:
+        XXH64_update(&d->x64, data, bytes);
+        break;
+    case XXH3_64:
+        XXH3_64bits_update(&d->x3, data, bytes);
+        break;
+    case XXH3_128:
+        XXH3_128bits_update(&d->x3, data, bytes);
+        break;
+    }
+}
+
+static void end_evp(clt_digest *d, char *hex) {
+    unsigned char value[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    EVP_DigestFinal_ex(d->evp, value, &n);
+    for (unsigned i = 0; i < n; i++) snprintf(hex + 2 * i, 3, "%02x", value[i]);
+    EVP_MD_CTX_free(d->evp);
 }
 
 void clt_digest_end(clt_digest *d, char hex[CLT_DIGEST_MAX_HEX]) {
-    if (d->evp) {
-        unsigned char value[EVP_MAX_MD_SIZE];
-        unsigned n = 0;
-        EVP_DigestFinal_ex(d->evp, value, &n);
-        for (unsigned i = 0; i < n; i++) snprintf(hex + 2 * i, 3, "%02x", value[i]);
-    } else if (d->x32) {
-        snprintf(hex, 9, "%08x", (unsigned)XXH32_digest(d->x32));
-    } else if (d->x64) {
-        snprintf(hex, 17, "%016llx", (unsigned long long)XXH64_digest(d->x64));
-    } else if (is(d, "xxh3_64")) {
-        snprintf(hex, 17, "%016llx", (unsigned long long)XXH3_64bits_digest(d->x3));
-    } else {
-        XXH128_hash_t h = XXH3_128bits_digest(d->x3);
+    switch (d->kind) {
+    case EVP:
+        end_evp(d, hex);
+        break;
+    case XXH_32:
+        snprintf(hex, 9, "%08x", (unsigned)XXH32_digest(&d->x32));
+        break;
+    case XXH_64:
+        snprintf(hex, 17, "%016llx", (unsigned long long)XXH64_digest(&d->x64));
+        break;
+    case XXH3_64:
+        snprintf(hex, 17, "%016llx", (unsigned long long)XXH3_64bits_digest(&d->x3));
+        break;
+    case XXH3_128: {
+        const XXH128_hash_t h = XXH3_128bits_digest(&d->x3);
         snprintf(hex, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
     }
-    EVP_MD_CTX_free(d->evp);
-    XXH32_freeState(d->x32);
-    XXH64_freeState(d->x64);
-    XXH3_freeState(d->x3);
+    }
     clt_free(d);
 }
 
-void clt_digest_of(int algo, const void *data, size_t bytes, char hex[CLT_DIGEST_MAX_HEX]) {
-    clt_digest *d = clt_digest_begin(algo);
+clt_status clt_digest_of(int algo, const void *data, size_t bytes, char hex[CLT_DIGEST_MAX_HEX]) {
+    clt_digest *d;
+    CLT_TRY(clt_digest_begin(algo, &d));
     clt_digest_add(d, data, bytes);
     clt_digest_end(d, hex);
+    return CLT_OK;
 }

@@ -22,11 +22,12 @@ size_t clt_digest_hex_size(int algo);
 int clt_digest_fastest(const int *algos, size_t n);
 
 typedef struct clt_digest clt_digest;
-clt_digest *clt_digest_begin(int algo);
+/* CLT_FAIL: libcrypto has no memory, or its configuration forbids the algorithm (FIPS). */
+clt_status clt_digest_begin(int algo, clt_digest **d);
 void clt_digest_add(clt_digest *d, const void *data, size_t bytes);
 void clt_digest_end(clt_digest *d, char hex[CLT_DIGEST_MAX_HEX]); /* lower case; frees d */
 
-/* Of one block of memory. */
-void clt_digest_of(int algo, const void *data, size_t bytes, char hex[CLT_DIGEST_MAX_HEX]);
+/* Of one block of memory; errors as clt_digest_begin. */
+clt_status clt_digest_of(int algo, const void *data, size_t bytes, char hex[CLT_DIGEST_MAX_HEX]);
 
 #endif

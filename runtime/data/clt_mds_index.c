@@ -117,7 +117,7 @@ static clt_status read_column(json_t *name, json_t *encoding, json_t *size, cons
         char *text = json_dumps(size, JSON_ENCODE_ANY);
         clt_status st = clt_error(CLT_BAD_DATA, "%s: column size %s is not that of %s (column '%s')", what,
                                   text ? text : "?", c->encoding, c->name);
-        free(text);
+        clt_free(text);
         return st;
     }
     return CLT_OK;

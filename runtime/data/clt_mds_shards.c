@@ -59,7 +59,7 @@ static clt_status check_in_memory(const mds_shards *s, const mds_file *f, const 
     for (size_t i = 0; i < f->num_hashes; i++) {
         char hex[CLT_DIGEST_MAX_HEX];
         if (!wanted(s, f, &f->hashes[i], raw)) continue;
-        clt_digest_of(f->hashes[i].algo, data, f->bytes, hex);
+        CLT_TRY(clt_digest_of(f->hashes[i].algo, data, f->bytes, hex));
         CLT_TRY(compare_hash(s, f, &f->hashes[i], hex, note));
     }
     return CLT_OK;
@@ -71,7 +71,8 @@ static clt_status check_on_disk(mds_shards *s, size_t shard) {
         char hex[CLT_DIGEST_MAX_HEX];
         clt_status st = CLT_OK;
         if (!wanted(s, f, &f->hashes[i], true)) continue;
-        clt_digest *d = clt_digest_begin(f->hashes[i].algo);
+        clt_digest *d;
+        CLT_TRY(clt_digest_begin(f->hashes[i].algo, &d));
         for (uint64_t at = 0; at < f->bytes && st == CLT_OK; at += MDS_BUFFER) {
             size_t n = (size_t)CLT_MIN(f->bytes - at, (uint64_t)MDS_BUFFER);
             st = mds_shard_read(s, shard, at, n, s->buffer);

@@ -173,14 +173,15 @@ static clt_status write_file(clt_mds_writer *w, const char *name, const bytes *b
 }
 
 /* {"basename": ..., "bytes": ..., "hashes": {...}} */
-static void describe(clt_mds_writer *w, const char *name, const bytes *b) {
+static clt_status describe(clt_mds_writer *w, const char *name, const bytes *b) {
     clt_str_addf(&w->index, "{\"basename\": \"%s\", \"bytes\": %zu, \"hashes\": {", name, b->len);
     for (size_t i = 0; i < w->num_hashes; i++) {
         char hex[CLT_DIGEST_MAX_HEX];
-        clt_digest_of(w->hashes[i], b->data, b->len, hex);
+        CLT_TRY(clt_digest_of(w->hashes[i], b->data, b->len, hex));
         clt_str_addf(&w->index, "%s\"%s\": \"%s\"", i ? ", " : "", clt_digest_name(w->hashes[i]), hex);
     }
     clt_str_add(&w->index, "}}");
+    return CLT_OK;
 }
 
 static void assemble(clt_mds_writer *w) {
@@ -213,13 +214,13 @@ static clt_status flush_shard(clt_mds_writer *w) {
     assemble(w);
     if (w->files.n) clt_str_add(&w->index, ", ");
     clt_str_addf(&w->index, "{%s\"raw_data\": ", w->columns);
-    describe(w, raw_name, &w->raw);
+    CLT_TRY(describe(w, raw_name, &w->raw));
     clt_str_addf(&w->index,
                  ", \"samples\": %u, \"size_limit\": %lld, \"version\": 2, \"zip_data\": ", w->in_shard,
                  (long long)w->size_limit);
     if (w->compression) {
         CLT_TRY(compress(w));
-        describe(w, zip_name, &w->zip);
+        CLT_TRY(describe(w, zip_name, &w->zip));
     } else {
         clt_str_add(&w->index, "null");
     }

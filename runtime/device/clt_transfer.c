@@ -58,7 +58,9 @@ static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
         if (dev->hung) return clt_hung_error(dev, "getting pinned memory");
         clt_debug("no pinned memory on %s: %s", dev->facts.name, clt_cl_name(e));
     }
-    *s = (clt_staging){.mem = clt_aligned_alloc(cap), .cap = cap};
+    char *mem = clt_try_aligned_alloc(cap);
+    if (!mem) return clt_no_memory("a block for transfers to the device", cap);
+    *s = (clt_staging){.mem = mem, .cap = cap};
     return CLT_OK;
 }
 

@@ -46,7 +46,7 @@ static char *library_version(const char *name) {
     char *version = path && stat(path, &s) == 0 ? clt_format("%s %lld %lld.%09ld", path, (long long)s.st_size,
                                                              (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec)
                                                 : clt_strdup("");
-    free(path);
+    clt_free(path);
     if (h) dlclose(h);
     return version;
 }

@@ -26,7 +26,7 @@ static clt_status model_table(const clt_weight_source *s, ckpt_weights *w) {
     json_t *model = clt_model_config_to_json(w->config);
     char *dump = json_dumps(model, JSON_COMPACT);
     w->model = clt_strdup(dump ? dump : "{}");
-    free(dump);
+    clt_free(dump);
     json_decref(model);
     return CLT_OK;
 }
@@ -132,7 +132,7 @@ static clt_status write_config(const ckpt_weights *w, const char *path, bool bf1
         clt_warn("%s has %s, which the transformers package's class of this model lacks: only LLM Foundry's "
                  "model code computes the same from the export",
                  clt_weight_source_path(w->source), lacks);
-    free(text);
+    clt_free(text);
     json_decref(o);
     return st;
 }

@@ -113,7 +113,7 @@ static void print_members(const char *prefix, json_t *o) {
         char *name = clt_format("%s.%s", prefix, key), *text = json_dumps(v, JSON_ENCODE_ANY);
         printf("%-32s %s\n", name, json_is_string(v) ? json_string_value(v) : text ? text : "?");
         clt_free(name);
-        free(text);
+        clt_free(text);
     }
 }
 

@@ -118,7 +118,7 @@ static void show_dataset(const clt_mds *m) {
     clt_str_free(&hashes);
 }
 
-/* Bytes as a JSON string, 0 bytes and what is not UTF-8 too; freed with free(). */
+/* Bytes as a JSON string, 0 bytes and what is not UTF-8 too; freed with clt_free(). */
 static char *quote(const char *s, size_t n) {
     clt_str text = {0};
     clt_utf8_repair(s, n, &text);
@@ -139,7 +139,7 @@ static void print_as_bytes(const int32_t *tokens, int64_t n) {
     if (clt_tokenizer_decode(t, tokens, (size_t)n, &text) == CLT_OK && text.s) {
         char *quoted = quote(text.s, text.len);
         printf("  as bytes  %s\n", quoted);
-        free(quoted);
+        clt_free(quoted);
     }
     clt_tokenizer_close(t);
     clt_str_free(&text);
@@ -170,7 +170,7 @@ static clt_status show_text(clt_mds *m, int64_t sample, bool json) {
         char *quoted = quote(text.s, text.len);
         printf(json ? "{\"sample\":%lld,\"text\":%s}\n" : "sample %lld\n  text  %s\n", (long long)sample,
                quoted);
-        free(quoted);
+        clt_free(quoted);
     }
     clt_str_free(&text);
     return st;

@@ -166,7 +166,7 @@ static clt_status collect_folder(converter *c, const char *path, const above *up
         clt_free(child);
     }
     clt_strv_free(&names);
-    free(real);
+    clt_free(real);
     return st;
 }
 

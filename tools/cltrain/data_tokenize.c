@@ -40,7 +40,7 @@ static clt_status decode_line(const clt_tokenizer *t, json_t *line, long number,
     json_t *s = st == CLT_OK ? json_stringn(text.s ? text.s : "", text.len) : NULL;
     char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
     if (quoted) clt_str_add(out, quoted);
-    free(quoted);
+    clt_free(quoted);
     json_decref(s);
     clt_str_free(&raw);
     clt_str_free(&text);
@@ -65,7 +65,7 @@ static clt_status each_line(const clt_tokenizer *t, bool decode) {
         if (st == CLT_OK) puts(out.s);
         json_decref(j);
     }
-    free(line);
+    clt_free(line);
     clt_str_free(&out);
     return st;
 }

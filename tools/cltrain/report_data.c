@@ -60,7 +60,7 @@ static void take_row(metrics *m, json_t *o) {
         clt_str_addf(&m->events, "</td><td>%.0f</td><td><code>", row[0]);
         html_text(&m->events, text, strlen(text));
         clt_str_add(&m->events, "</code></td></tr>\n");
-        free(text);
+        clt_free(text);
         return;
     }
     bool eval = json_object_get(o, "eval_loss") != NULL;

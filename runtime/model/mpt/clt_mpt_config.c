@@ -10,12 +10,12 @@
 static clt_status fail(clt_schema_reader *r, const char *path, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 static clt_status fail(clt_schema_reader *r, const char *path, const char *key, const char *fmt, ...) {
-    char *full = *path ? clt_format("%s.%s", path, key) : clt_strdup(key), *text = NULL;
+    char *full = *path ? clt_format("%s.%s", path, key) : clt_strdup(key);
     va_list ap;
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0) text = NULL;
+    char *text = clt_vformat(fmt, ap);
     va_end(ap);
-    clt_status st = clt_schema_fail(r, full, "%s", text ? text : fmt);
+    clt_status st = clt_schema_fail(r, full, "%s", text);
     clt_free(text);
     clt_free(full);
     return st;

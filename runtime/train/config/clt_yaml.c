@@ -87,12 +87,12 @@ char *clt_yaml_node_place(const clt_yaml_node *n) {
 }
 
 clt_status clt_yaml_node_fail(const clt_yaml_node *n, const char *fmt, ...) {
-    char *place = clt_yaml_node_place(n), *text = NULL;
+    char *place = clt_yaml_node_place(n);
     va_list ap;
     va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0) text = NULL;
+    char *text = clt_vformat(fmt, ap);
     va_end(ap);
-    clt_error(CLT_BAD_CONFIG, "%s: %s", place, text ? text : fmt);
+    clt_error(CLT_BAD_CONFIG, "%s: %s", place, text);
     clt_free(text);
     clt_free(place);
     return CLT_BAD_CONFIG;

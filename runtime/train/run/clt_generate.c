@@ -245,9 +245,12 @@ static clt_status extend(clt_generator *g, const clt_generate_params *p, int32_t
 clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
     const int64_t T = g->facts.max_seq_len;
     size_t n = 0, bytes = strlen(p->prompt), most = clt_tokenizer_max_ids(g->tok, bytes) + 1;
-    int32_t *ids = clt_malloc((most + (size_t)p->max_new_tokens) * sizeof *ids);
-    float *logits = clt_malloc((size_t)g->facts.vocab_size * sizeof *logits);
-    clt_status st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
+    const size_t id_bytes = (most + (size_t)p->max_new_tokens) * sizeof(int32_t),
+                 logit_bytes = (size_t)g->facts.vocab_size * sizeof(float);
+    int32_t *ids = clt_try_malloc(id_bytes);
+    float *logits = clt_try_malloc(logit_bytes);
+    clt_status st = ids && logits ? CLT_OK : clt_no_memory("generating text", id_bytes + logit_bytes);
+    if (st == CLT_OK) st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
     /* An empty prompt starts a new document. */
     if (st == CLT_OK && n == 0) ids[n++] = (int32_t)clt_tokenizer_eos_id(g->tok);
     if (st == CLT_OK && g->cache && (int64_t)n + p->max_new_tokens > T + 1)

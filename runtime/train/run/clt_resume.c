@@ -216,7 +216,7 @@ clt_status clt_run_save_begin(clt_run *r) {
     clt_free(numbers);
     clt_strv_free(&names);
     json_decref(model);
-    free(model_text);
+    clt_free(model_text);
     clt_str_free(&config);
     clt_free(variants);
     if (st == CLT_OK) return CLT_OK;

@@ -181,12 +181,12 @@ static void tell_changes(const clt_run *r, clt_str *event) {
         char *was = json_dumps(json_array_get(pair, 0), STYLE),
              *is = json_dumps(json_array_get(pair, 1), STYLE);
         clt_info("  configuration: %s is %s now, it was %s", key, is, was);
-        free(was);
-        free(is);
+        clt_free(was);
+        clt_free(is);
     }
     char *text = d ? json_dumps(d, JSON_COMPACT) : NULL;
     if (text) clt_str_addf(event, ",\"changed\":%s", text);
-    free(text);
+    clt_free(text);
     json_decref(d);
 }
 

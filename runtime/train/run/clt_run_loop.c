@@ -89,6 +89,7 @@ clt_status clt_run_loop(clt_run *r, int64_t steps, bool *done) {
         }
         CLT_TRY(st);
         if (before.batch < r->progress.now.batch) CLT_TRY(between_steps(r, &before));
+        CLT_TRY(clt_memory_check());
     }
     return clt_run_collect_all(r);
 }

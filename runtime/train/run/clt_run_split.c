@@ -52,7 +52,7 @@ static void entry_name(const clt_run *r, char name[64]) {
     clt_hash_hex(clt_hash(all, strlen(all)), hex);
     snprintf(name, 64, "speed-%s", hex);
     clt_free(all);
-    free(text);
+    clt_free(text);
     json_decref(model);
 }
 

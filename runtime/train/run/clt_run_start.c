@@ -229,7 +229,9 @@ clt_status clt_run_start(clt_run *r) {
     for (size_t i = 0; i < CLT_COUNT_OF(phases); i++) {
         if (clt_group_stop(r->group)) return CLT_STOPPED;
         clt_group_note(r->group, r->progress.now.batch, phases[i].name);
-        CLT_TRY(clt_group_agree(r->group, phases[i].run(r)));
+        clt_status st = phases[i].run(r);
+        if (st == CLT_OK) st = clt_memory_check();
+        CLT_TRY(clt_group_agree(r->group, st));
     }
     return CLT_OK;
 }

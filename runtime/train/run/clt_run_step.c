@@ -111,12 +111,16 @@ static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *r
 }
 
 /* The loader's arrays serve the next batch too soon for a step that may have to be looked into later. */
-static void keep_batch(const clt_run *r, clt_run_step *q, const clt_batch *b) {
+static clt_status keep_batch(const clt_run *r, clt_run_step *q, const clt_batch *b) {
     const clt_batch_layout *layout = clt_loader_layout(r->train);
     q->batch = *b;
-    if (!r->queue.ahead) return;
-    q->arrays = clt_realloc(q->arrays, CLT_MAX(clt_batch_bytes(layout, b->samples), (size_t)1));
+    if (!r->queue.ahead) return CLT_OK;
+    const size_t bytes = clt_batch_bytes(layout, b->samples);
+    void *arrays = clt_try_realloc(q->arrays, bytes);
+    if (!arrays) return clt_no_memory("the copy of a batch", bytes);
+    q->arrays = arrays;
     clt_batch_copy(layout, b, q->arrays, &q->batch);
+    return CLT_OK;
 }
 
 /* Waits for the oldest queued step and tells what came of it. */
@@ -178,7 +182,7 @@ static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
     if (given_up) return CLT_OK;
     CLT_TRY(clt_run_log_samples(r, b));
     clt_run_step *q = &r->queue.step[r->queue.n];
-    keep_batch(r, q, b);
+    CLT_TRY(keep_batch(r, q, b));
     q->before = r->progress.now;
     q->lr = c->optimizer.groups[0].lr * alpha;
     q->tokens = tokens;
