@@ -13,26 +13,55 @@ static atomic_uint_fast64_t alloc_count;
 
 void *clt_checked(void *p, size_t bytes) {
     if (p || bytes == 0) return p;
-    fprintf(stderr, "error: out of host memory (%zu bytes asked for)\n", bytes);
+    fprintf(stderr, "error: out of host memory (%zu bytes requested)\n", bytes);
     exit(1);
 }
 
-static void *checked(void *p, size_t bytes) {
+static void *counted(void *p) {
     atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);
-    return clt_checked(p, bytes);
+    return p;
+}
+
+static void *checked(void *p, size_t bytes) {
+    return clt_checked(counted(p), bytes);
+}
+
+void *clt_try_malloc(size_t bytes) {
+    return counted(malloc(bytes ? bytes : 1));
+}
+
+void *clt_try_calloc(size_t count, size_t size) {
+    return counted(count && size ? calloc(count, size) : calloc(1, 1));
+}
+
+void *clt_try_realloc(void *p, size_t bytes) {
+    return counted(realloc(p, bytes ? bytes : 1));
+}
+
+void *clt_try_aligned_alloc(size_t bytes) {
+    if (bytes > SIZE_MAX - 64) return counted(NULL);
+    size_t n = CLT_ROUND_UP(bytes ? bytes : 1, (size_t)64);
+    void *p = counted(aligned_alloc(64, n));
+    return p ? memset(p, 0, n) : NULL;
+}
+
+clt_status clt_no_memory(const char *what, uint64_t bytes) {
+    char text[32];
+    return clt_error(CLT_NO_MEMORY, "out of host memory: %s takes %s; free memory or use a larger machine",
+                     what, clt_human_bytes((double)bytes, text));
 }
 
 void *clt_malloc(size_t bytes) {
-    return checked(malloc(bytes ? bytes : 1), bytes ? bytes : 1);
+    return clt_checked(clt_try_malloc(bytes), bytes ? bytes : 1);
 }
 
 void *clt_calloc(size_t count, size_t size) {
-    if (count == 0 || size == 0) count = size = 1;
-    return checked(calloc(count, size), count > SIZE_MAX / size ? SIZE_MAX : count * size);
+    size_t bytes = size && count > SIZE_MAX / size ? SIZE_MAX : count * size;
+    return clt_checked(clt_try_calloc(count, size), bytes ? bytes : 1);
 }
 
 void *clt_realloc(void *p, size_t bytes) {
-    return checked(realloc(p, bytes ? bytes : 1), bytes ? bytes : 1);
+    return clt_checked(clt_try_realloc(p, bytes), bytes ? bytes : 1);
 }
 
 void *clt_memdup(const void *p, size_t bytes) {
@@ -58,8 +87,7 @@ void clt_free(void *p) {
 }
 
 void *clt_aligned_alloc(size_t bytes) {
-    size_t n = CLT_ROUND_UP(bytes ? bytes : 1, (size_t)64);
-    return memset(checked(aligned_alloc(64, n), n), 0, n);
+    return clt_checked(clt_try_aligned_alloc(bytes), bytes ? bytes : 1);
 }
 
 uint64_t clt_alloc_count(void) {
@@ -73,6 +101,16 @@ char *clt_format(const char *fmt, ...) {
     int n = vasprintf(&s, fmt, ap);
     va_end(ap);
     return checked(n < 0 ? NULL : s, n < 0 ? 1 : (size_t)n + 1);
+}
+
+bool clt_str_try_reserve(clt_str *b, size_t n) {
+    if (n > SIZE_MAX - b->len - 1) return false;
+    if (b->len + n + 1 <= b->cap) return true;
+    char *s = clt_try_realloc(b->s, b->len + n + 1);
+    if (!s) return false;
+    b->s = s;
+    b->cap = b->len + n + 1;
+    return true;
 }
 
 void clt_str_addn(clt_str *b, const char *text, size_t n) {

@@ -18,21 +18,30 @@
 #define CLT_CEIL_DIV(a, b) (((a) + (b)-1) / (b))
 #define CLT_ROUND_UP(a, b) (CLT_CEIL_DIV(a, b) * (b))
 
-/* Memory: never return NULL; out of host memory ends the program with one line (exit 1). clt_calloc checks
- * the product for overflow. Sizes that come from files must be checked against the file before. */
+/* Memory of small or fixed size: never NULL; running out of host memory ends the program with one line
+ * (exit 1). clt_calloc checks the product for overflow. */
 void *clt_malloc(size_t bytes);
 void *clt_calloc(size_t count, size_t size);
 void *clt_realloc(void *p, size_t bytes);
 void *clt_memdup(const void *p, size_t bytes);
 char *clt_strdup(const char *s);
 char *clt_strndup(const char *s, size_t n);
-/* p, as another allocator gave it; NULL ends the program in the same way. */
+/* Returns p, which another allocator returned; NULL ends the program in the same way. */
 void *clt_checked(void *p, size_t bytes);
 void clt_free(void *p); /* NULL is allowed */
 /* 64-byte aligned, zeroed; free with clt_free. */
 void *clt_aligned_alloc(size_t bytes);
 /* Number of clt_* allocations so far in this process; a test proves that a step makes none. */
 uint64_t clt_alloc_count(void);
+
+/* Memory whose size follows from a file, a model or a batch: NULL when memory is short, and the process
+ * continues. A size that is read from a file must be checked against the file before. Free with clt_free. */
+void *clt_try_malloc(size_t bytes);
+void *clt_try_calloc(size_t count, size_t size);
+void *clt_try_realloc(void *p, size_t bytes); /* NULL: p is unchanged */
+void *clt_try_aligned_alloc(size_t bytes);    /* 64-byte aligned, zeroed */
+/* The error of a failed clt_try_*: "out of host memory: WHAT takes 1.50 GiB; ...". Returns CLT_NO_MEMORY. */
+clt_status clt_no_memory(const char *what, uint64_t bytes);
 
 /* malloc'ed printf. */
 char *clt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -42,6 +51,8 @@ typedef struct {
     char *s;
     size_t len, cap;
 } clt_str;
+/* Room for n more bytes, so that adding them allocates nothing. false: not enough memory, b is unchanged. */
+bool clt_str_try_reserve(clt_str *b, size_t n);
 void clt_str_add(clt_str *b, const char *text);
 void clt_str_addn(clt_str *b, const char *text, size_t n);
 void clt_str_addf(clt_str *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
