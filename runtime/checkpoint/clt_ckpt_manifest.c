@@ -480,14 +480,13 @@ static clt_status check_sizes(const char *folder, const clt_manifest *m) {
     clt_status st = CLT_OK;
     for (size_t i = 0; i < m->files && st == CLT_OK; i++) {
         char *path = clt_path_join(folder, m->file[i].name);
-        int kind = 0;
+        clt_io_info info;
         uint64_t bytes = 0;
-        int e = clt_io_get()->kind(path, &kind, NULL);
-        if (e)
-            st = clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e));
-        else if (kind != 1)
+        st = clt_io_stat(path, &info);
+        if (st == CLT_OK && info.kind != CLT_IO_FILE)
             st = clt_error(CLT_BAD_DATA, "%s is missing; the manifest lists it", path);
-        else if ((st = plain_size(path, &bytes)) == CLT_OK && bytes != m->file[i].bytes)
+        if (st == CLT_OK) st = plain_size(path, &bytes);
+        if (st == CLT_OK && bytes != m->file[i].bytes)
             st = clt_error(CLT_BAD_DATA, "%s has %llu bytes, the manifest says %llu", path,
                            (unsigned long long)bytes, (unsigned long long)m->file[i].bytes);
         clt_free(path);

@@ -55,32 +55,51 @@ static bool has_file(const char *folder, const char *name) {
  * error. */
 static bool may_have(const char *folder, const char *name) {
     char *path = clt_path_join(folder, name);
-    int kind = 0, e = clt_io_get()->kind(path, &kind, NULL);
+    clt_io_info info;
+    int e = clt_io_try_stat(path, &info);
     clt_free(path);
-    return e != 0 || kind == 1;
+    return e != 0 || info.kind == CLT_IO_FILE;
 }
 
-static clt_ckpt_info look_at(const char *folder, const char *name) {
+/* Prints what clt_error_quiet kept: an error that the caller did not expect. */
+static clt_status say(clt_status st) {
+    char text[2048];
+    snprintf(text, sizeof text, "%s", clt_last_error());
+    return clt_error(st, "%s", text);
+}
+
+/* clt_manifest_load without a message, *m NULL: not usable. Only a lack of memory, which says nothing about
+ * the checkpoint, is an error. */
+static clt_status try_manifest(const char *path, clt_manifest **m) {
+    *m = NULL;
+    clt_error_quiet(true);
+    clt_status st = clt_manifest_load(path, true, m);
+    clt_error_quiet(false);
+    return st == CLT_NO_MEMORY ? say(st) : CLT_OK;
+}
+
+static clt_status examine(const char *folder, const char *name, clt_ckpt_info *out) {
     clt_ckpt_info c = {
         .name = clt_strdup(name), .path = clt_path_join(folder, name), .batch = -1, .loss = NAN};
-    clt_manifest *m = NULL;
-    clt_error_quiet(true);
-    c.valid = clt_manifest_load(c.path, true, &m) == CLT_OK;
-    clt_error_quiet(false);
-    if (!c.valid) {
-        c.why = clt_strdup(clt_last_error());
-        return c;
+    clt_manifest *m;
+    clt_status st = try_manifest(c.path, &m);
+    *out = c;
+    CLT_TRY(st);
+    out->valid = m != NULL;
+    if (!m) {
+        out->why = clt_strdup(clt_last_error());
+        return CLT_OK;
     }
-    c.epoch = m->state.epoch;
-    c.batch = m->state.batch;
-    c.token = m->state.token;
-    c.loss = m->state.loss;
-    c.saved = m->saved;
-    c.bytes = m->manifest_bytes;
-    for (size_t i = 0; i < m->files; i++) c.bytes += m->file[i].bytes;
-    memcpy(c.run_id, m->run_id, sizeof c.run_id);
+    out->epoch = m->state.epoch;
+    out->batch = m->state.batch;
+    out->token = m->state.token;
+    out->loss = m->state.loss;
+    out->saved = m->saved;
+    out->bytes = m->manifest_bytes;
+    for (size_t i = 0; i < m->files; i++) out->bytes += m->file[i].bytes;
+    memcpy(out->run_id, m->run_id, sizeof out->run_id);
     clt_manifest_free(m);
-    return c;
+    return CLT_OK;
 }
 
 static int newest_first(const void *a, const void *b) {
@@ -96,16 +115,21 @@ clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
     CLT_TRY(clt_io_list(folder, &names));
     clt_ckpt_info *found = clt_calloc(names.n, sizeof *found);
     int count = 0;
-    for (size_t i = 0; i < names.n; i++) {
+    clt_status st = CLT_OK;
+    for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
         /* At the root of a disk; whether it holds something only root can see. */
         if (clt_ckpt_name_is_special(names.v[i]) || !strcmp(names.v[i], "lost+found")) continue;
         char *path = clt_path_join(folder, names.v[i]);
         if (may_have(path, CLT_MANIFEST) || may_have(path, "data.00000.bin"))
-            found[count++] = look_at(folder, names.v[i]);
+            st = examine(folder, names.v[i], &found[count++]);
         clt_free(path);
     }
     if (count > 1) qsort(found, (size_t)count, sizeof *found, newest_first);
     clt_strv_free(&names);
+    if (st != CLT_OK) {
+        clt_ckpt_scan_free(found, count);
+        return st;
+    }
     *list = found;
     *n = count;
     return CLT_OK;
@@ -141,7 +165,10 @@ static clt_status check_chunks(clt_group *group, const char *path) {
     if (st == CLT_OK) st = clt_ckpt_verify_share(r, clt_ckpt_rank(group), clt_ckpt_size(group));
     clt_error_quiet(false);
     clt_ckpt_close(r);
-    if (st != CLT_OK) clt_warn("%s is not usable: %s", path, clt_last_error());
+    if (st == CLT_BAD_DATA || st == CLT_IO)
+        clt_warn("%s is not usable: %s", path, clt_last_error());
+    else if (st != CLT_OK)
+        say(st);
     return clt_ckpt_agree(group, st);
 }
 
@@ -152,9 +179,9 @@ static clt_status candidate(clt_group *group, const clt_ckpt_info *list, int n, 
 }
 
 static clt_status scan_and_tell(const char *folder, clt_ckpt_info **list, int *n) {
-    int kind = 0, e = clt_io_get()->kind(folder, &kind, NULL);
-    if (e) return clt_error(CLT_IO, "cannot look at %s: %s", folder, strerror(e));
-    if (kind != 2) return CLT_OK;
+    clt_io_info info;
+    CLT_TRY(clt_io_stat(folder, &info));
+    if (info.kind != CLT_IO_FOLDER) return CLT_OK;
     CLT_TRY(clt_ckpt_scan(folder, list, n));
     for (int i = 0; i < *n; i++)
         if (!(*list)[i].valid) clt_warn("%s is not usable: %s", (*list)[i].path, (*list)[i].why);
@@ -222,10 +249,11 @@ static clt_status follow_hint(const char *path, char **resolved) {
 
 static clt_status resolve(const char *path, char **resolved) {
     size_t n = strlen(path);
-    int kind = 0, seen = 0, e = clt_io_get()->kind(path, &kind, NULL);
-    if (e) return clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e));
-    if (kind == 0) return clt_error(CLT_IO, "%s does not exist", path);
-    if (kind == 2 && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
+    int seen = 0;
+    clt_io_info info;
+    CLT_TRY(clt_io_stat(path, &info));
+    if (info.kind == CLT_IO_ABSENT) return clt_error(CLT_IO, "%s does not exist", path);
+    if (info.kind == CLT_IO_FOLDER && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
         CLT_TRY(newest(path, resolved, &seen));
         if (*resolved) return CLT_OK;
         return clt_error(
@@ -233,7 +261,8 @@ static clt_status resolve(const char *path, char **resolved) {
             seen ? "; cltrain ckpt verify says more"
                  : ", is none itself, and is no Hugging Face folder (config.json, model.safetensors)");
     }
-    if (kind == 1 && (n < 12 || strcmp(path + n - 12, ".safetensors"))) return follow_hint(path, resolved);
+    if (info.kind == CLT_IO_FILE && (n < 12 || strcmp(path + n - 12, ".safetensors")))
+        return follow_hint(path, resolved);
     *resolved = clt_strdup(path);
     return CLT_OK;
 }
@@ -250,8 +279,8 @@ clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved)
 
 static clt_status step_aside(const clt_ckpt_info *c, const char *run_id) {
     char *to = clt_format("%s" SUPERSEDED "%s", c->path, run_id);
-    int kind = 0;
-    for (int i = 2; clt_io_get()->kind(to, &kind, NULL) == 0 && kind != 0; i++) {
+    clt_io_info info;
+    for (int i = 2; clt_io_try_stat(to, &info) == 0 && info.kind != CLT_IO_ABSENT; i++) {
         clt_free(to);
         to = clt_format("%s" SUPERSEDED "%s-%d", c->path, run_id, i);
     }
@@ -281,15 +310,6 @@ static clt_status supersede(const char *folder, int64_t batch, const char *run_i
 
 /* --- what a crash interrupted --- */
 
-static bool is_whole(const char *path) {
-    clt_manifest *m = NULL;
-    clt_error_quiet(true);
-    bool whole = clt_manifest_load(path, true, &m) == CLT_OK;
-    clt_error_quiet(false);
-    clt_manifest_free(m);
-    return whole;
-}
-
 /* `aside` is NAME.superseded.RUNID. If the run ended between the renames of an overwriting save, there is no
  * NAME, and NAME.tmp.RUNID is the new checkpoint, whole and durable. */
 static clt_status finish_swap(const char *folder, const char *aside, bool *done) {
@@ -297,12 +317,15 @@ static clt_status finish_swap(const char *folder, const char *aside, bool *done)
     char *name = clt_strndup(aside, (size_t)(mark - aside));
     char *final = clt_path_join(folder, name);
     char *tmp = clt_format("%s.tmp.%s", final, mark + strlen(SUPERSEDED));
+    clt_manifest *m = NULL;
     clt_status st = CLT_OK;
-    if (!clt_io_is_dir(final) && clt_io_is_dir(tmp) && is_whole(tmp)) {
+    if (!clt_io_is_dir(final) && clt_io_is_dir(tmp)) st = try_manifest(tmp, &m);
+    if (m) {
         st = clt_io_rename(tmp, final);
         *done |= st == CLT_OK;
         if (st == CLT_OK) clt_info("%s: a save that was interrupted at its last step is finished", final);
     }
+    clt_manifest_free(m);
     clt_free(tmp);
     clt_free(final);
     clt_free(name);

@@ -213,8 +213,8 @@ static clt_status open_temporary(clt_ckpt_writer *w, const clt_checkpoint_state 
                          "'%s' is no usable name for a checkpoint (save_filename): it must be one path "
                          "component without '.tmp.' and '.superseded.'",
                          w->name);
-    int kind = 0;
-    if (clt_io_get()->kind(w->final, &kind, NULL) == 0 && kind != 0) {
+    clt_io_info info;
+    if (clt_io_try_stat(w->final, &info) == 0 && info.kind != CLT_IO_ABSENT) {
         w->skip = saved_before(w);
         if (w->skip) return CLT_OK;
         if (!w->p.overwrite)
@@ -223,7 +223,7 @@ static clt_status open_temporary(clt_ckpt_writer *w, const clt_checkpoint_state 
                 "%s exists already and is not overwritten; choose another name or folder, or allow it "
                 "(save_overwrite: true, ckpt import --overwrite)",
                 w->final);
-        if (kind == 2) CLT_TRY(check_overwritable(w->final));
+        if (info.kind == CLT_IO_FOLDER) CLT_TRY(check_overwritable(w->final));
     }
     CLT_TRY(clt_manifest_head(w->name, w->run_id, clt_wall(), state, &w->head));
     CLT_TRY(clt_io_remove_tree(w->tmp));
@@ -379,7 +379,7 @@ static clt_status swap_by_renames(clt_ckpt_writer *w) {
 }
 
 static clt_status exchange_names(clt_ckpt_writer *w) {
-    int e = clt_io_get()->exchange(w->tmp, w->final);
+    int e = clt_io_try_exchange(w->tmp, w->final);
     if (e == EINVAL || e == ENOSYS || e == EOPNOTSUPP) return swap_by_renames(w);
     if (e) return clt_error(CLT_IO, "cannot exchange %s and %s: %s", w->tmp, w->final, strerror(e));
     w->placed = w->swapped = true;
@@ -402,14 +402,14 @@ static clt_status rename_into_place(clt_ckpt_writer *w) {
 /* The old checkpoint is in the temporary name and gets NAME again. A crash in between leaves NAME, or the old
  * one as what clt_ckpt_recover makes NAME of. */
 static int swap_back_by_renames(clt_ckpt_writer *w) {
-    const clt_io_ops *io = clt_io_get();
     char *aside = name_aside(w);
-    int e = io->rename(w->final, aside);
-    if (e == 0 && (e = io->rename(w->tmp, w->final)) != 0) io->rename(aside, w->final);
+    int e = clt_io_try_rename(w->final, aside);
+    if (e == 0 && (e = clt_io_try_rename(w->tmp, w->final)) != 0) clt_io_try_rename(aside, w->final);
     if (e == 0) {
-        io->rename(aside, w->tmp); /* where this fails, what was not saved keeps a name that nobody reads */
+        clt_io_try_rename(aside,
+                          w->tmp); /* where this fails, what was not saved keeps a name that nobody reads */
     } else {
-        io->rename(w->tmp, aside); /* the next run would delete it under its temporary name */
+        clt_io_try_rename(w->tmp, aside); /* the next run would delete it under its temporary name */
         w->aside = true;
     }
     clt_free(aside);
@@ -421,10 +421,10 @@ static int swap_back_by_renames(clt_ckpt_writer *w) {
  * one is not taken for saved. */
 static void take_back(clt_ckpt_writer *w) {
     int e = 0;
-    if (w->swapped && clt_io_get()->exchange(w->tmp, w->final) != 0)
+    if (w->swapped && clt_io_try_exchange(w->tmp, w->final) != 0)
         e = swap_back_by_renames(w);
     else if (w->placed && !w->swapped)
-        e = clt_io_get()->rename(w->final, w->tmp);
+        e = clt_io_try_rename(w->final, w->tmp);
     if (e) clt_warn("%s could not be taken back: %s", w->final, strerror(e));
 }
 

@@ -1,6 +1,5 @@
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "runtime/base/clt_hash.h"
 #include "runtime/base/clt_io.h"
@@ -127,7 +126,7 @@ static clt_status write_all(const char *tmp, item *items, int n, const char *con
 clt_status clt_safetensors_write(const char *path, const clt_st_spec *tensors, int n, const char *const *meta,
                                  int n_meta, clt_st_fill fill, void *ctx) {
     item *items = clt_calloc((size_t)n, sizeof *items);
-    char *tmp = clt_format("%s.tmp.%ld", path, (long)getpid()), *dir = clt_path_dir(path);
+    char *tmp = clt_io_temporary(path), *dir = clt_path_dir(path);
     clt_status st = plan(path, tensors, n, items);
     if (st == CLT_OK) {
         st = write_all(tmp, items, n, meta, n_meta, fill, ctx);
@@ -135,7 +134,7 @@ clt_status clt_safetensors_write(const char *path, const clt_st_spec *tensors, i
         if (st == CLT_OK)
             st = clt_io_sync_dir(dir);
         else
-            clt_io_get()->unlink(tmp);
+            clt_io_try_unlink(tmp);
     }
     clt_free(dir);
     clt_free(tmp);

@@ -240,10 +240,16 @@ static clt_status read_compression(json_t *shard, const char *what, char **out) 
     return clt_error(CLT_BAD_DATA, "%s: unknown compression %s", what, name);
 }
 
-static clt_status stat_file(const char *dir, const char *name, int *kind, uint64_t *bytes) {
+clt_status mds_file_stat(const char *dir, const char *name, clt_io_info *info) {
     char *path = clt_path_join(dir, name);
-    int e = clt_io_get()->kind(path, kind, bytes);
-    clt_status st = e ? clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e)) : CLT_OK;
+    clt_status st = clt_io_stat(path, info);
+    clt_free(path);
+    return st;
+}
+
+clt_status mds_file_open(const char *dir, const char *name, clt_file **out) {
+    char *path = clt_path_join(dir, name);
+    clt_status st = clt_file_open(path, CLT_IO_READ, out);
     clt_free(path);
     return st;
 }
@@ -263,10 +269,9 @@ static clt_status wrong_size(const char *dir, const char *name, const char *part
 /* Chooses the file to read and compares its size. A raw file beside a compressed one (what a cache leaves)
  * wins. */
 static clt_status check_files(const char *dir, mds_shard *s) {
-    int kind;
-    uint64_t bytes;
-    CLT_TRY(stat_file(dir, s->raw.name, &kind, &bytes));
-    s->use_zip = s->compression && !(kind == 1 && bytes == s->raw.bytes);
+    clt_io_info info;
+    CLT_TRY(mds_file_stat(dir, s->raw.name, &info));
+    s->use_zip = s->compression && !(info.kind == CLT_IO_FILE && info.bytes == s->raw.bytes);
     if (s->use_zip && strncmp(s->compression, "zstd", 4) != 0)
         return clt_error(CLT_BAD_DATA,
                          "%s/%s: compression %s is not supported, only zstd is; decompress every shard "
@@ -274,13 +279,14 @@ static clt_status check_files(const char *dir, mds_shard *s) {
                          "file (%s), or write the dataset with compression zstd or none",
                          dir, s->zip.name, s->compression, s->raw.name);
     mds_file *f = s->use_zip ? &s->zip : &s->raw;
-    if (s->use_zip) CLT_TRY(stat_file(dir, f->name, &kind, &bytes));
-    if (kind != 1)
+    if (s->use_zip) CLT_TRY(mds_file_stat(dir, f->name, &info));
+    if (info.kind != CLT_IO_FILE)
         return clt_error(CLT_BAD_DATA,
                          "%s/%s %s; index.json names it: fetch the missing shard or write the dataset again",
-                         dir, f->name, kind ? "is not a file" : "does not exist");
-    if (bytes != f->bytes)
-        return wrong_size(dir, f->name, s->use_zip ? "zip_data" : "raw_data", bytes, f->bytes, s->samples);
+                         dir, f->name, info.kind != CLT_IO_ABSENT ? "is not a file" : "does not exist");
+    if (info.bytes != f->bytes)
+        return wrong_size(dir, f->name, s->use_zip ? "zip_data" : "raw_data", info.bytes, f->bytes,
+                          s->samples);
     if (s->use_zip && s->raw.bytes / MAX_ZSTD_RATIO > s->zip.bytes)
         return clt_error(CLT_BAD_DATA, "%s/%s: %llu bytes cannot decompress to raw_data.bytes %llu", dir,
                          f->name, (unsigned long long)s->zip.bytes, (unsigned long long)s->raw.bytes);
@@ -288,13 +294,13 @@ static clt_status check_files(const char *dir, mds_shard *s) {
 }
 
 clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there) {
-    int kind;
-    uint64_t bytes;
-    CLT_TRY(stat_file(dir, s->zip.name, &kind, &bytes));
-    *there = kind != 0;
-    if (kind > 1) return clt_error(CLT_BAD_DATA, "%s/%s is not a file", dir, s->zip.name);
-    if (kind == 1 && bytes != s->zip.bytes)
-        return wrong_size(dir, s->zip.name, "zip_data", bytes, s->zip.bytes, s->samples);
+    clt_io_info info;
+    CLT_TRY(mds_file_stat(dir, s->zip.name, &info));
+    *there = info.kind != CLT_IO_ABSENT;
+    if (*there && info.kind != CLT_IO_FILE)
+        return clt_error(CLT_BAD_DATA, "%s/%s is not a file", dir, s->zip.name);
+    if (*there && info.bytes != s->zip.bytes)
+        return wrong_size(dir, s->zip.name, "zip_data", info.bytes, s->zip.bytes, s->samples);
     return CLT_OK;
 }
 
@@ -404,6 +410,7 @@ static clt_status load(const char *dir, const char *path, mds_index *x) {
 
 clt_status mds_index_load(const char *dir, mds_index *out) {
     mds_index x = {0};
+    CLT_TRY(clt_io_require(dir, CLT_IO_CAN_READ_RANGES, "reading a dataset in place"));
     if (!clt_io_is_dir(dir))
         return clt_error(CLT_BAD_DATA, "dataset folder %s does not exist; check `local` and `split`", dir);
     char *path = clt_path_join(dir, "index.json");

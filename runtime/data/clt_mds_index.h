@@ -2,7 +2,7 @@
 #ifndef CLT_MDS_INDEX_H
 #define CLT_MDS_INDEX_H
 
-#include "runtime/base/clt_base.h"
+#include "runtime/base/clt_io.h"
 
 typedef enum { MDS_BYTES, MDS_STR, MDS_NDARRAY, MDS_OTHER } mds_kind;
 
@@ -71,6 +71,11 @@ int64_t mds_dtype_size(int dtype);
 /* By name ("int32"); 0 if unknown. */
 int mds_dtype_find(const char *name, size_t len);
 bool mds_dtype_is_integer(int dtype);
+
+/* The files of a dataset are reached through these two alone; `dir` is a path or a URL. A cache of a remote
+ * dataset belongs here: fetch in open, sizes from the index in stat. */
+clt_status mds_file_stat(const char *dir, const char *name, clt_io_info *info);
+clt_status mds_file_open(const char *dir, const char *name, clt_file **out);
 
 /* Reads and checks dir/index.json and the sizes of the files it names. */
 clt_status mds_index_load(const char *dir, mds_index *out);

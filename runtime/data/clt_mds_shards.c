@@ -148,11 +148,8 @@ static clt_status use_file(mds_shards *s, size_t shard) {
         }
         if (f->used < oldest->used) oldest = f;
     }
-    char *path = clt_path_join(s->dir, s->x.shards[shard].raw.name);
     clt_file *file = NULL;
-    clt_status st = clt_file_open(path, CLT_IO_READ, &file);
-    clt_free(path);
-    CLT_TRY(st);
+    CLT_TRY(mds_file_open(s->dir, s->x.shards[shard].raw.name, &file));
     clt_file_close(oldest->file);
     *oldest = (mds_open_file){file, shard, ++s->clock};
     return CLT_OK;
@@ -161,10 +158,8 @@ static clt_status use_file(mds_shards *s, size_t shard) {
 /* --- zstd shards --- */
 
 static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) {
-    char *path = clt_path_join(s->dir, sh->zip.name);
     clt_file *f = NULL;
-    clt_status st = clt_file_open(path, CLT_IO_READ, &f);
-    clt_free(path);
+    clt_status st = mds_file_open(s->dir, sh->zip.name, &f);
     if (st == CLT_OK) st = clt_file_pread(f, zip, sh->zip.bytes, 0);
     clt_file_close(f);
     return st;

@@ -274,7 +274,7 @@ void clt_mds_writer_abort(clt_mds_writer *w) {
     if (!w) return;
     for (size_t i = 0; i < w->files.n; i++) {
         char *path = clt_path_join(w->dir, w->files.v[i]);
-        clt_io_get()->unlink(path);
+        clt_io_try_unlink(path);
         clt_free(path);
     }
     writer_free(w);

@@ -13,7 +13,10 @@
 #include "test/ckpt_util.h"
 #include "test/memfs.h"
 
-#define RUN "/run"
+#define RUN "mem:///run"
+
+static memfs *fs;
+static clt_io_probe *probe; /* before fs, as mem:/// */
 
 /* What a test needs again and again: the state of the older checkpoint and of the one that is being saved. */
 typedef struct {
@@ -37,8 +40,9 @@ static void set_up(scene *c, bool overwrite) {
     *c = (scene){.overwrite = overwrite, .name = overwrite ? "ba2" : "ba3"};
     cu_state_create(&c->old, false, 1);
     cu_state_create(&c->new, false, 2);
-    mem_reset();
-    clt_io_set(clt_io_probe(&mem_io));
+    fs = mem_create();
+    probe = clt_io_probe_create(mem_component(fs));
+    assert_int_equal(clt_io_register("mem", clt_io_probe_component(probe)), CLT_OK);
     clt_ckpt_writer_params p = params(c, &c->old);
     p.overwrite = false;
     assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
@@ -49,15 +53,16 @@ static void set_up(scene *c, bool overwrite) {
         assert_int_equal(clt_ckpt_save(w, name, &n), CLT_OK);
     }
     clt_ckpt_writer_destroy(w);
-    assert_int_equal(clt_io_sync_dir("/"), CLT_OK);
-    mem_crash(1);
-    c->before = mem_save();
+    assert_int_equal(clt_io_sync_dir("mem:///"), CLT_OK);
+    mem_crash(fs, 1);
+    c->before = mem_save(fs);
 }
 
 static void tear_down(scene *c) {
     mem_free(c->before);
-    mem_reset();
-    clt_io_set(&clt_io_local);
+    clt_io_unregister("mem");
+    clt_io_probe_destroy(probe);
+    mem_destroy(fs);
     cu_state_free(&c->old);
     cu_state_free(&c->new);
 }
@@ -66,11 +71,11 @@ static void tear_down(scene *c) {
 typedef enum { FAIL, SHORT, DIE } fault_kind;
 
 static void arm(long n, fault_kind fault, int error) {
-    clt_io_fault_arm(&(clt_io_fault){.op = CLT_IO_OPS,
-                                     .first = n,
-                                     .last = fault == DIE ? LONG_MAX : n,
-                                     .kind = fault == SHORT ? CLT_IO_SHORT : CLT_IO_FAIL,
-                                     .error = error});
+    clt_io_fault_arm(probe, &(clt_io_fault){.op = CLT_IO_OPS,
+                                            .first = n,
+                                            .last = fault == DIE ? LONG_MAX : n,
+                                            .kind = fault == SHORT ? CLT_IO_SHORT : CLT_IO_FAIL,
+                                            .error = error});
 }
 
 /* One save of the new state with a fault at operation n. */
@@ -78,11 +83,11 @@ static clt_status save_with_fault(scene *c, long n, fault_kind fault, int error,
                                   clt_ckpt_writer **w) {
     clt_ckpt_writer_params p = params(c, &c->new);
     clt_checkpoint_state numbers = cu_numbers(3);
-    mem_restore(c->before);
+    mem_restore(fs, c->before);
     assert_int_equal(clt_ckpt_writer_create(&p, w), CLT_OK);
     arm(n, fault, error);
     clt_status st = clt_ckpt_save(*w, c->name, &numbers);
-    *fired = clt_io_fault_fired();
+    *fired = clt_io_fault_fired(probe);
     return st;
 }
 
@@ -120,7 +125,7 @@ static long every_operation(scene *c, fault_kind fault, int error) {
         bool fired;
         clt_ckpt_writer *w;
         clt_status st = save_with_fault(c, n, fault, error, &fired, &w);
-        clt_io_fault_arm(NULL);
+        clt_io_fault_arm(probe, NULL);
         if (st != CLT_OK && st != CLT_IO) fail_msg("operation %ld: the status is %s", n, clt_status_name(st));
         if (!fired && st != CLT_OK) fail_msg("without a fault the save fails: %s", clt_last_error());
         bool is_new = check_newest(c, "operation", n);
@@ -155,9 +160,8 @@ static void test_every_operation_fails(void **state) {
     }
 }
 
-static int no_exchange(const char *a, const char *b) {
-    (void)a;
-    (void)b;
+static int no_exchange(clt_io_component *c, const char *a, const char *b) {
+    (void)c, (void)a, (void)b;
     return EINVAL;
 }
 
@@ -167,12 +171,12 @@ static void test_no_exchange(void **state) {
     (void)state;
     scene c;
     set_up(&c, true);
-    clt_io_ops without = mem_io;
+    clt_io_ops without = *mem_component(fs)->ops;
     clt_ckpt_writer_params p = params(&c, &c.new);
     clt_checkpoint_state numbers = cu_numbers(3);
     clt_ckpt_writer *w;
     without.exchange = no_exchange;
-    clt_io_set(clt_io_probe(&without));
+    mem_component(fs)->ops = &without;
     assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
     assert_int_equal(clt_ckpt_save(w, "ba2", &numbers), CLT_OK);
     clt_ckpt_writer_destroy(w);
@@ -182,7 +186,6 @@ static void test_no_exchange(void **state) {
     long n = every_operation(&c, FAIL, EIO);
     clt_error_quiet(false);
     print_message("%s without exchange: %ld operations\n", c.name, n);
-    clt_io_set(clt_io_probe(&mem_io));
     tear_down(&c);
 }
 
@@ -200,11 +203,11 @@ static void test_crash(void **state) {
             clt_ckpt_writer *w;
             clt_status st = save_with_fault(&c, n, DIE, EIO, &fired, &w);
             clt_ckpt_writer_destroy(w);
-            clt_io_fault_arm(NULL);
-            mem_state *after = mem_save();
+            clt_io_fault_arm(probe, NULL);
+            mem_state *after = mem_save(fs);
             for (uint64_t seed = 0; seed < WAYS; seed++, states++) {
-                mem_restore(after);
-                mem_crash(seed < 2 ? seed : seed * 1000003 + (uint64_t)n);
+                mem_restore(fs, after);
+                mem_crash(fs, seed < 2 ? seed : seed * 1000003 + (uint64_t)n);
                 bool is_new = check_newest(&c, "crash at operation", n);
                 if (st == CLT_OK && !is_new) fail_msg("crash after operation %ld: what was saved is lost", n);
                 /* The next run cleans up and saves. */
@@ -265,11 +268,11 @@ static void test_not_writable(void **state) {
     for (long n = 1;; n++) {
         clt_ckpt_writer *w = NULL;
         clt_ckpt_writer_params p = params(&c, &c.new);
-        mem_restore(c.before);
+        mem_restore(fs, c.before);
         arm(n, FAIL, ENOSPC);
         clt_status st = clt_ckpt_writer_create(&p, &w);
-        bool fired = clt_io_fault_fired();
-        clt_io_fault_arm(NULL);
+        bool fired = clt_io_fault_fired(probe);
+        clt_io_fault_arm(probe, NULL);
         assert_true(st == CLT_OK || (st == CLT_IO && !w));
         assert_false(check_newest(&c, "start", n));
         clt_ckpt_writer_destroy(w);

@@ -1,6 +1,5 @@
 /* cltrain data convert: text or token files -> an MDS dataset in the layout of LLM Foundry's concat mode: the
  * tokens of all documents one after the other, cut every N tokens. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,27 +136,27 @@ static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
     return st;
 }
 
-/* A folder on the way to what is looked at. */
+/* A folder on the path to what is being collected. */
 typedef struct above {
     const struct above *next;
-    const char *real; /* its path without links */
+    uint64_t id[2]; /* clt_io_info.id */
 } above;
 
 static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files);
 
 /* Everything in a folder; nothing where a link leads back to a folder above, whose files are collected
  * anyway. */
-static clt_status collect_folder(converter *c, const char *path, const above *up, clt_strv *files) {
+static clt_status collect_folder(converter *c, const char *path, const clt_io_info *info, const above *up,
+                                 clt_strv *files) {
     clt_strv names = {0};
+    above here = {up, {info->id[0], info->id[1]}};
     int depth = 0;
-    char *real = realpath(path, NULL);
-    if (!real) return clt_error(CLT_IO, "%s: %s", path, strerror(errno));
-    above here = {up, real};
-    bool again = false;
-    for (const above *a = up; a; a = a->next, depth++) again |= strcmp(a->real, real) == 0;
+    bool known = here.id[0] || here.id[1], again = false;
+    for (const above *a = up; a; a = a->next, depth++)
+        again |= known && a->id[0] == here.id[0] && a->id[1] == here.id[1];
     clt_status st = CLT_OK;
     if (depth > MAX_DEPTH)
-        st = clt_error(CLT_BAD_DATA, "%s: folders are nested too deep", path);
+        st = clt_error(CLT_BAD_DATA, "%s: folders are nested more than %d deep", path, MAX_DEPTH);
     else if (!again)
         st = clt_io_list(path, &names);
     for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
@@ -166,27 +165,24 @@ static clt_status collect_folder(converter *c, const char *path, const above *up
         clt_free(child);
     }
     clt_strv_free(&names);
-    free(real);
     return st;
 }
 
 static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files) {
-    int kind = 0;
-    uint64_t bytes = 0;
-    int e = clt_io_get()->kind(path, &kind, &bytes);
-    if (e || kind == 0 || kind == 3) {
+    clt_io_info info;
+    if (up && clt_io_try_stat(path, &info) != 0) return CLT_OK; /* a loop of links inside a folder */
+    if (!up) CLT_TRY(clt_io_stat(path, &info));
+    if (info.kind == CLT_IO_FOLDER) return collect_folder(c, path, &info, up, files);
+    if (info.kind != CLT_IO_FILE) {
         if (up) return CLT_OK; /* a dangling link or a device inside a folder */
-        return clt_error(CLT_IO, "%s: %s", path,
-                         e      ? strerror(e)
-                         : kind ? "is neither a file nor a folder"
-                                : "does not exist");
+        return clt_error(CLT_IO, "%s %s", path,
+                         info.kind == CLT_IO_ABSENT ? "does not exist" : "is neither a file nor a folder");
     }
-    if (kind == 2) return collect_folder(c, path, up, files);
     bool text = true;
-    if (up && c->tokenizer) CLT_TRY(looks_like_text(path, bytes, &text));
+    if (up && c->tokenizer) CLT_TRY(looks_like_text(path, info.bytes, &text));
     if (text) {
         clt_strv_add(files, path);
-        c->bytes += bytes;
+        c->bytes += info.bytes;
     } else {
         c->skipped = true;
     }
@@ -214,7 +210,7 @@ static char *describe(const convert_options *opt, const char *split, const clt_m
  * writes over them. */
 static void withdraw(const convert_options *opt, const char *split) {
     char *dir = clt_path_join(opt->out, split), *index = clt_path_join(dir, "index.json");
-    clt_io_get()->unlink(index);
+    clt_io_try_unlink(index);
     clt_free(index);
     clt_free(dir);
 }
