@@ -6,8 +6,8 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/checkpoint/clt_checkpoint.h"
+#include "runtime/checkpoint/clt_ckpt_commit.h"
 
-#define CLT_MANIFEST "manifest.json"
 #define CLT_MANIFEST_LIMIT ((size_t)512 << 20)
 #define CLT_CKPT_LATEST "latest"
 
@@ -130,10 +130,11 @@ clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, 
 /* clt_ckpt_verify of one of `shares` even parts of the chunks (clt_ckpt_reader.c). */
 clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares);
 
-/* --- names, and groups that may be NULL (clt_ckpt_store.c) --- */
+/* --- manifests that may be missing, groups that may be NULL (clt_ckpt_store.c) --- */
 
-/* NAME.tmp.RUNID and NAME.superseded.RUNID are no checkpoints. */
-bool clt_ckpt_name_is_special(const char *name);
+/* clt_manifest_load without a message; *m stays NULL when there is no usable manifest, and clt_last_error
+ * says why. Only CLT_NO_MEMORY, which says nothing about the checkpoint, is an error. */
+clt_status clt_ckpt_try_manifest(const char *path, clt_manifest **m);
 
 static inline int clt_ckpt_rank(const clt_group *g) {
     return g ? clt_group_rank(g) : 0;

@@ -202,7 +202,7 @@ void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_store
     p->finished = chunks == 0;
     if (p->buffers) memcpy(p->free_buffer, p->buffer, (size_t)p->buffers * sizeof *p->buffer);
     p->free_buffers = p->buffers;
-    if (chunks) p->status = clt_file_open(path, CLT_IO_CREATE, &p->file);
+    if (chunks) p->status = clt_file_open(path, CLT_IO_CREATE_NEW, &p->file);
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -1,16 +1,9 @@
 #include "runtime/checkpoint/clt_ckpt_internal.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define SUPERSEDED ".superseded."
-
-bool clt_ckpt_name_is_special(const char *name) {
-    return strstr(name, ".tmp.") || strstr(name, SUPERSEDED);
-}
 
 /* --- what ranks agree on --- */
 
@@ -51,16 +44,6 @@ static bool has_file(const char *folder, const char *name) {
     return yes;
 }
 
-/* What cannot be looked at is not taken for absent: a checkpoint must not be passed over for a moment's
- * error. */
-static bool may_have(const char *folder, const char *name) {
-    char *path = clt_path_join(folder, name);
-    clt_io_info info;
-    int e = clt_io_try_stat(path, &info);
-    clt_free(path);
-    return e != 0 || info.kind == CLT_IO_FILE;
-}
-
 /* Prints what clt_error_quiet kept: an error that the caller did not expect. */
 static clt_status say(clt_status st) {
     char text[2048];
@@ -68,9 +51,7 @@ static clt_status say(clt_status st) {
     return clt_error(st, "%s", text);
 }
 
-/* clt_manifest_load without a message, *m NULL: not usable. Only a lack of memory, which says nothing about
- * the checkpoint, is an error. */
-static clt_status try_manifest(const char *path, clt_manifest **m) {
+clt_status clt_ckpt_try_manifest(const char *path, clt_manifest **m) {
     *m = NULL;
     clt_error_quiet(true);
     clt_status st = clt_manifest_load(path, true, m);
@@ -82,7 +63,7 @@ static clt_status examine(const char *folder, const char *name, clt_ckpt_info *o
     clt_ckpt_info c = {
         .name = clt_strdup(name), .path = clt_path_join(folder, name), .batch = -1, .loss = NAN};
     clt_manifest *m;
-    clt_status st = try_manifest(c.path, &m);
+    clt_status st = clt_ckpt_try_manifest(c.path, &m);
     *out = c;
     CLT_TRY(st);
     out->valid = m != NULL;
@@ -111,19 +92,14 @@ static int newest_first(const void *a, const void *b) {
 }
 
 clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
+    const clt_ckpt_commit_ops *commit;
     clt_strv names = {0};
-    CLT_TRY(clt_io_list(folder, &names));
+    CLT_TRY(clt_ckpt_commit_of(folder, &commit));
+    CLT_TRY(commit->list(folder, &names));
     clt_ckpt_info *found = clt_calloc(names.n, sizeof *found);
     int count = 0;
     clt_status st = CLT_OK;
-    for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
-        /* At the root of a disk; whether it holds something only root can see. */
-        if (clt_ckpt_name_is_special(names.v[i]) || !strcmp(names.v[i], "lost+found")) continue;
-        char *path = clt_path_join(folder, names.v[i]);
-        if (may_have(path, CLT_MANIFEST) || may_have(path, "data.00000.bin"))
-            st = examine(folder, names.v[i], &found[count++]);
-        clt_free(path);
-    }
+    for (size_t i = 0; i < names.n && st == CLT_OK; i++) st = examine(folder, names.v[i], &found[count++]);
     if (count > 1) qsort(found, (size_t)count, sizeof *found, newest_first);
     clt_strv_free(&names);
     if (st != CLT_OK) {
@@ -275,32 +251,28 @@ clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved)
     return CLT_OK;
 }
 
-/* --- superseded --- */
+/* --- before a run continues in a folder --- */
 
-static clt_status step_aside(const clt_ckpt_info *c, const char *run_id) {
-    char *to = clt_format("%s" SUPERSEDED "%s", c->path, run_id);
-    clt_io_info info;
-    for (int i = 2; clt_io_try_stat(to, &info) == 0 && info.kind != CLT_IO_ABSENT; i++) {
-        clt_free(to);
-        to = clt_format("%s" SUPERSEDED "%s-%d", c->path, run_id, i);
-    }
-    clt_status st = clt_io_rename(c->path, to);
-    if (st == CLT_OK)
-        clt_info("%s (%s) is now %s", c->path, c->valid ? "later than the point of resumption" : "not usable",
-                 to);
+static clt_status step_aside(const clt_ckpt_commit_ops *commit, const char *folder, const clt_ckpt_info *c,
+                             const char *run_id) {
+    char *to;
+    CLT_TRY(commit->set_aside(folder, c->name, run_id, &to));
+    clt_info("%s (%s) is now %s", c->path, c->valid ? "later than the batch to resume at" : "not usable", to);
     clt_free(to);
-    return st;
+    return CLT_OK;
 }
 
 static clt_status supersede(const char *folder, int64_t batch, const char *run_id) {
+    const clt_ckpt_commit_ops *commit;
     clt_ckpt_info *list;
     int n, renamed = 0;
     if (!clt_io_is_dir(folder)) return CLT_OK;
+    CLT_TRY(clt_ckpt_commit_of(folder, &commit));
     CLT_TRY(clt_ckpt_scan(folder, &list, &n));
     clt_status st = CLT_OK;
     for (int i = 0; i < n && st == CLT_OK; i++) {
         if (list[i].valid && list[i].batch <= batch) continue;
-        st = step_aside(&list[i], run_id);
+        st = step_aside(commit, folder, &list[i], run_id);
         renamed++;
     }
     if (st == CLT_OK && renamed) st = clt_io_sync_dir(folder);
@@ -308,45 +280,17 @@ static clt_status supersede(const char *folder, int64_t batch, const char *run_i
     return st;
 }
 
-/* --- what a crash interrupted --- */
-
-/* `aside` is NAME.superseded.RUNID. If the run ended between the renames of an overwriting save, there is no
- * NAME, and NAME.tmp.RUNID is the new checkpoint, whole and durable. */
-static clt_status finish_swap(const char *folder, const char *aside, bool *done) {
-    const char *mark = strstr(aside, SUPERSEDED);
-    char *name = clt_strndup(aside, (size_t)(mark - aside));
-    char *final = clt_path_join(folder, name);
-    char *tmp = clt_format("%s.tmp.%s", final, mark + strlen(SUPERSEDED));
-    clt_manifest *m = NULL;
-    clt_status st = CLT_OK;
-    if (!clt_io_is_dir(final) && clt_io_is_dir(tmp)) st = try_manifest(tmp, &m);
-    if (m) {
-        st = clt_io_rename(tmp, final);
-        *done |= st == CLT_OK;
-        if (st == CLT_OK) clt_info("%s: a save that was interrupted at its last step is finished", final);
-    }
-    clt_manifest_free(m);
-    clt_free(tmp);
-    clt_free(final);
-    clt_free(name);
-    return st;
+clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id) {
+    return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? supersede(folder, batch, run_id) : CLT_OK);
 }
 
 static clt_status recover(const char *folder) {
-    clt_strv names = {0};
-    bool done = false;
+    const clt_ckpt_commit_ops *commit;
     if (!clt_io_is_dir(folder)) return CLT_OK;
-    clt_status st = clt_io_list(folder, &names);
-    for (size_t i = 0; i < names.n && st == CLT_OK; i++)
-        if (strstr(names.v[i], SUPERSEDED)) st = finish_swap(folder, names.v[i], &done);
-    clt_strv_free(&names);
-    return st == CLT_OK && done ? clt_io_sync_dir(folder) : st;
+    CLT_TRY(clt_ckpt_commit_of(folder, &commit));
+    return commit->recover(folder);
 }
 
 clt_status clt_ckpt_recover(clt_group *group, const char *folder) {
     return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? recover(folder) : CLT_OK);
-}
-
-clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id) {
-    return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? supersede(folder, batch, run_id) : CLT_OK);
 }

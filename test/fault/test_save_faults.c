@@ -165,10 +165,8 @@ static int no_exchange(clt_io_component *c, const char *a, const char *b) {
     return EINVAL;
 }
 
-/* A file system that cannot swap two names: the slower way round works, too, and goes back from any failure.
- */
-static void test_no_exchange(void **state) {
-    (void)state;
+/* A file system that cannot exchange two names: the slower way works, too, and goes back from any failure. */
+static void overwrite_without_exchange(const char *how) {
     scene c;
     set_up(&c, true);
     clt_io_ops without = *mem_component(fs)->ops;
@@ -176,7 +174,10 @@ static void test_no_exchange(void **state) {
     clt_checkpoint_state numbers = cu_numbers(3);
     clt_ckpt_writer *w;
     without.exchange = no_exchange;
-    mem_component(fs)->ops = &without;
+    if (strcmp(how, "refused") == 0)
+        mem_component(fs)->ops = &without;
+    else
+        clt_io_probe_component(probe)->caps &= ~(unsigned)CLT_IO_CAN_EXCHANGE;
     assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
     assert_int_equal(clt_ckpt_save(w, "ba2", &numbers), CLT_OK);
     clt_ckpt_writer_destroy(w);
@@ -185,7 +186,33 @@ static void test_no_exchange(void **state) {
     clt_error_quiet(true);
     long n = every_operation(&c, FAIL, EIO);
     clt_error_quiet(false);
-    print_message("%s without exchange: %ld operations\n", c.name, n);
+    print_message("%s, exchange %s: %ld operations\n", c.name, how, n);
+    tear_down(&c);
+}
+
+static void test_no_exchange(void **state) {
+    (void)state;
+    overwrite_without_exchange("refused");
+    overwrite_without_exchange("unknown to the storage");
+}
+
+/* Storage that cannot rename needs another strategy, which does not exist yet: nothing is written to it. */
+static void test_no_rename(void **state) {
+    (void)state;
+    scene c;
+    set_up(&c, false);
+    clt_ckpt_writer_params p = params(&c, &c.new);
+    clt_ckpt_writer *w;
+    clt_ckpt_info *list;
+    int n;
+    clt_io_probe_component(probe)->caps &= ~(unsigned)CLT_IO_CAN_RENAME;
+    clt_io_fault_arm(probe, NULL);
+    clt_error_quiet(true);
+    assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "a folder of checkpoints needs storage that can rename"));
+    assert_int_equal(clt_ckpt_scan(RUN, &list, &n), CLT_BAD_CONFIG);
+    clt_error_quiet(false);
+    assert_int_equal(clt_io_fault_seen(probe), 0);
     tear_down(&c);
 }
 
@@ -286,6 +313,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_operation_fails),
         cmocka_unit_test(test_no_exchange),
+        cmocka_unit_test(test_no_rename),
         cmocka_unit_test(test_crash),
         cmocka_unit_test(test_broken_device),
         cmocka_unit_test(test_not_writable),

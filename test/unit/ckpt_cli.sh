@@ -92,7 +92,7 @@ expect 65 'too few' show "$tmp/pipe.safetensors"
 # a folder that is no checkpoint is not replaced
 mkdir -p "$tmp/runs/one"
 cp -r "$run/ba0" "$tmp/runs/one/"
-expect 74 'no checkpoint: it is not overwritten' import --overwrite "$hf" "$tmp/runs/one"
+expect 74 'not a checkpoint, and is not overwritten' import --overwrite "$hf" "$tmp/runs/one"
 expect 0 'ok ' verify "$tmp/runs/one"
 
 # damage
