@@ -22,7 +22,7 @@ static clt_status read_tokens(text_reader *t, int64_t sample, int32_t *row, int6
     if (!t->tokenizer) return clt_mds_get_tokens(t->mds, sample, t->T, t->vocab_size, row, n, NULL);
     size_t got;
     CLT_TRY(clt_mds_get_text(t->mds, sample, &t->text));
-    CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len, row, (size_t)t->T, &got));
+    CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len, false, row, (size_t)t->T, &got));
     *n = (int64_t)got;
     return CLT_OK;
 }
@@ -83,13 +83,14 @@ static clt_status check_params(const clt_loader_params *p) {
 }
 
 static clt_status open_tokenizer(text_reader *t, const char *name) {
-    if (!clt_tokenizer_known(name))
-        return clt_error(CLT_BAD_CONFIG,
-                         "%s holds text and tokenizer '%s' is not loaded; tokenizing while training is only "
-                         "there for tokenizer "
-                         "'bytes' so far: use that, or a dataset with token columns",
-                         clt_mds_dir(t->mds), name ? name : "");
-    CLT_TRY(clt_tokenizer_open(name, &t->tokenizer));
+    char why[1024];
+    clt_error_quiet(true);
+    clt_status st = clt_tokenizer_open(name, &t->tokenizer);
+    clt_error_quiet(false);
+    if (st != CLT_OK) {
+        snprintf(why, sizeof why, "%s", clt_last_error());
+        return clt_error(st, "%s holds text, not tokens: %s", clt_mds_dir(t->mds), why);
+    }
     if (t->vocab_size > 0 && t->vocab_size < clt_tokenizer_vocab_size(t->tokenizer))
         return clt_error(CLT_BAD_CONFIG, "vocab_size %lld is smaller than the %lld ids of tokenizer '%s'",
                          (long long)t->vocab_size, (long long)clt_tokenizer_vocab_size(t->tokenizer), name);

@@ -307,7 +307,8 @@ static void test_convert_refusals(void **state) {
         {"convert %s/one.txt --out %s/o -n 8 --val-fraction 0.1", 65, "too few for both splits"},
         {"convert %s/absent --out %s/o", 74, "does not exist"},
         {"convert %s/one.txt --out %s/one.txt/x -n 4", 74, "cannot create folder"},
-        {"convert %s/one.txt --out %s/o --tokenizer gpt2", 78, "only 'bytes' is built in"},
+        {"convert %s/one.txt --out %s/o --tokenizer gpt2", 78, "use tokenizer 'bytes'"},
+        {"convert %s/one.txt --out %s/o --tokenizer x/tokenizer.json", 78, "not supported yet"},
         {"convert %s/one.txt --out %s/o --compression lz4", 78, "compression 'lz4' cannot be written"},
         {"convert %s/one.txt --out %s/o --eos-id -7", 2, "must be 0 to"},
         {"convert %s/one.txt --out %s/o --tokens uint8", 2, "--tokens must be uint16 or int32"},
@@ -344,11 +345,12 @@ static void test_tokenize(void **state) {
     check_tokenize("[226,130,65,255,195]", "-d", 0,
                    "\"\xef\xbf\xbd"
                    "A\xef\xbf\xbd\xef\xbf\xbd\"\n");
-    check_tokenize("[1,257]", "-d", 65, "257 at position 1 is outside the byte tokenizer's vocabulary");
+    check_tokenize("[1,257]", "-d", 65,
+                   "token id 257 at position 1 is outside the vocabulary of tokenizer 'bytes'");
     check_tokenize("[1]\n[1,\"2\"]", "-d", 65, "line 2 holds no token id at position 1");
     check_tokenize("[1]", "", 65, "line 1 is not a JSON string");
     check_tokenize("\"a\"\n{", "", 65, "line 2 is not JSON");
-    check_tokenize("", "--tokenizer gpt2", 78, "only 'bytes' is built in");
+    check_tokenize("", "--tokenizer gpt2", 78, "a hub is not fetched");
 }
 
 /* What cannot be written is no success. */

@@ -13,7 +13,6 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_digest.h"
 #include "runtime/data/clt_mds.h"
-#include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/clt_utf8.h"
 #include "test/golden_util.h"
 
@@ -547,30 +546,6 @@ static void test_utf8(void **state) {
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) assert_false(clt_utf8_valid(bad[i], strlen(bad[i])));
 }
 
-static void test_bytes_tokenizer(void **state) {
-    (void)state;
-    clt_tokenizer *t;
-    int32_t ids[8];
-    size_t n;
-    clt_str text = {0};
-    assert_int_equal(clt_tokenizer_open("EleutherAI/gpt-neox-20b", &t), CLT_BAD_CONFIG);
-    assert_non_null(strstr(clt_last_error(), "only 'bytes' is built in: use that, or tokenize elsewhere"));
-    assert_int_equal(clt_tokenizer_open("bytes", &t), CLT_OK);
-    assert_int_equal(clt_tokenizer_vocab_size(t), 257);
-    assert_int_equal(clt_tokenizer_eos_id(t), 256);
-    assert_int_equal(clt_tokenizer_pad_id(t), -1);
-    assert_int_equal(clt_tokenizer_encode(t, "\xc3\xa9z", 3, ids, 8, &n), CLT_OK);
-    assert_int_equal(n, 3);
-    assert_int_equal(ids[0], 0xc3);
-    ids[3] = 256;
-    assert_int_equal(clt_tokenizer_decode(t, ids, 4, &text), CLT_OK);
-    assert_string_equal(text.s, "\xc3\xa9z<|endoftext|>");
-    ids[0] = 257;
-    assert_int_equal(clt_tokenizer_decode(t, ids, 1, &text), CLT_BAD_DATA);
-    clt_str_free(&text);
-    clt_tokenizer_close(t);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sets),
@@ -587,7 +562,6 @@ int main(void) {
         cmocka_unit_test(test_small_shard),
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_bytes_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,8 @@ typedef struct {
 
 typedef struct {
     const convert_options *opt;
-    clt_tokenizer *tokenizer; /* NULL with token files */
+    clt_tokenizer *tokenizer;   /* NULL with token files */
+    clt_token_encoder *encoder; /* makes samples of the documents' text */
     clt_mds_writer *train, *val;
     int32_t *sample; /* the one being filled */
     size_t have;
@@ -30,8 +31,8 @@ typedef struct {
     uint64_t bytes, done;
     size_t files;
     bool skipped; /* files of a folder that are no text */
-    char *text;   /* a piece of a file */
-    int32_t *ids; /* its tokens */
+    char *piece;  /* of a file */
+    int32_t *ids; /* of a piece of a token file */
 } converter;
 
 /* --- tokens -> samples --- */
@@ -41,7 +42,9 @@ static bool is_val(const convert_options *opt, int64_t k) {
     return (int64_t)((double)(k + 1) * opt->val_fraction) > (int64_t)((double)k * opt->val_fraction);
 }
 
-static clt_status add_tokens(converter *c, const int32_t *ids, size_t n) {
+/* A clt_token_fn. */
+static clt_status add_tokens(void *ctx, const int32_t *ids, size_t n) {
+    converter *c = ctx;
     size_t length = (size_t)c->opt->concat;
     while (n > 0) {
         size_t take = CLT_MIN(n, length - c->have);
@@ -70,9 +73,9 @@ static clt_status token_values(converter *c, const char *path, size_t bytes, uin
     for (size_t i = 0; i < *n; i++) {
         uint16_t narrow;
         if (wide)
-            memcpy(&c->ids[i], c->text + 4 * i, 4);
+            memcpy(&c->ids[i], c->piece + 4 * i, 4);
         else
-            c->ids[i] = (memcpy(&narrow, c->text + 2 * i, 2), narrow);
+            c->ids[i] = (memcpy(&narrow, c->piece + 2 * i, 2), narrow);
         if (c->ids[i] < 0)
             return clt_error(CLT_BAD_DATA, "%s: token %llu is %d; ids must not be negative", path,
                              (unsigned long long)(offset / width + i), c->ids[i]);
@@ -82,11 +85,12 @@ static clt_status token_values(converter *c, const char *path, size_t bytes, uin
 
 static clt_status convert_piece(converter *c, const char *path, size_t bytes, uint64_t offset) {
     size_t n;
-    if (c->tokenizer)
-        CLT_TRY(clt_tokenizer_encode(c->tokenizer, c->text, bytes, c->ids, PIECE, &n));
-    else
+    if (c->encoder) {
+        CLT_TRY(clt_token_encoder_add(c->encoder, c->piece, bytes));
+    } else {
         CLT_TRY(token_values(c, path, bytes, offset, &n));
-    CLT_TRY(add_tokens(c, c->ids, n));
+        CLT_TRY(add_tokens(c, c->ids, n));
+    }
     c->done += bytes;
     clt_progress(false, "converting  %3.0f%%  %lld samples  %s",
                  c->bytes ? 100.0 * (double)c->done / (double)c->bytes : 100.0, (long long)c->samples,
@@ -103,10 +107,11 @@ static clt_status convert_open_file(converter *c, clt_file *f, const char *path)
     CLT_TRY(add_special(c, c->opt->bos_id));
     for (uint64_t at = 0; at < size;) {
         size_t n = (size_t)CLT_MIN(size - at, (uint64_t)PIECE);
-        CLT_TRY(clt_file_pread(f, c->text, n, at));
+        CLT_TRY(clt_file_pread(f, c->piece, n, at));
         CLT_TRY(convert_piece(c, path, n, at));
         at += n;
     }
+    if (c->encoder) CLT_TRY(clt_token_encoder_end(c->encoder));
     CLT_TRY(add_special(c, c->opt->eos_id));
     if (c->opt->no_wrap) {
         c->dropped += (int64_t)c->have;
@@ -288,14 +293,16 @@ static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inp
     if (opt->eos_id < -1 || opt->bos_id < -1 || opt->eos_id > INT32_MAX || opt->bos_id > INT32_MAX)
         return clt_options_fail(cmd, "a token id must be 0 to 2^31 - 1");
     clt_status st = opt->tokens ? CLT_OK : clt_tokenizer_open(opt->tokenizer, &c.tokenizer);
+    if (c.tokenizer) c.encoder = clt_token_encoder_create(c.tokenizer, false, add_tokens, &c);
     if (st == CLT_OK && opt->eos) opt->eos_id = clt_tokenizer_eos_id(c.tokenizer);
     c.sample = clt_calloc((size_t)opt->concat, sizeof *c.sample);
-    c.text = clt_malloc(PIECE);
+    c.piece = clt_malloc(PIECE);
     c.ids = clt_calloc(PIECE, sizeof *c.ids);
     if (st == CLT_OK) st = convert(&c, inputs);
     clt_free(c.sample);
-    clt_free(c.text);
+    clt_free(c.piece);
     clt_free(c.ids);
+    clt_token_encoder_destroy(c.encoder);
     clt_tokenizer_close(c.tokenizer);
     return clt_status_exit_code(st);
 }

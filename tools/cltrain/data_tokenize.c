@@ -13,7 +13,7 @@ static clt_status encode_line(const clt_tokenizer *t, json_t *line, long number,
     if (!json_is_string(line)) return clt_error(CLT_BAD_DATA, "line %ld is not a JSON string", number);
     size_t bytes = json_string_length(line), max = clt_tokenizer_max_ids(t, bytes), n;
     int32_t *ids = clt_calloc(max + 1, sizeof *ids);
-    clt_status st = clt_tokenizer_encode(t, json_string_value(line), bytes, ids, max, &n);
+    clt_status st = clt_tokenizer_encode(t, json_string_value(line), bytes, false, ids, max, &n);
     clt_str_add(out, "[");
     for (size_t i = 0; i < n && st == CLT_OK; i++) clt_str_addf(out, i ? ",%d" : "%d", ids[i]);
     clt_str_add(out, "]");

@@ -170,12 +170,14 @@ static clt_status generate(generator *g, const clt_generate_params *p, clt_text_
     size_t n = 0, bytes = strlen(p->prompt), most = clt_tokenizer_max_ids(g->tok, bytes) + 1;
     int32_t *ids = clt_malloc((most + (size_t)p->max_new_tokens) * sizeof *ids);
     float *logits = clt_malloc((size_t)V * sizeof *logits);
-    clt_status st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
+    clt_status st = clt_tokenizer_encode(g->tok, p->prompt, bytes, false, ids, most, &n);
     if (st == CLT_OK && n == 0) ids[n++] = (int32_t)eos; /* an empty prompt starts a new document */
     if (st == CLT_OK && !p->no_cache && (int64_t)n + p->max_new_tokens > T + 1)
         clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
                  "each token takes a pass over the whole text",
                  (long long)T);
+    clt_token_decoder decoder = clt_token_decoder_begin(g->tok);
+    clt_str text = {0};
     bool foreign = false;
     for (int64_t i = 0; st == CLT_OK && i < p->max_new_tokens; i++) {
         int64_t len = CLT_MIN((int64_t)n, T);
@@ -184,18 +186,21 @@ static clt_status generate(generator *g, const clt_generate_params *p, clt_text_
         int32_t id = clt_sample_token(logits, V, p->temperature, p->top_k, (uint64_t)p->seed, n);
         if (id == eos && p->stop_at_eos) break;
         ids[n++] = id;
-        clt_str text = {0};
+        text.len = 0;
         if (id < clt_tokenizer_vocab_size(g->tok)) {
-            st = clt_tokenizer_decode(g->tok, &id, 1, &text);
+            st = clt_token_decoder_add(&decoder, id, &text);
         } else if (!foreign) {
             foreign = true;
             clt_warn("token %d of the model is none of the byte tokenizer's and is left out of the text: is "
                      "this a model over bytes?",
                      id);
         }
-        if (text.s) out(ctx, text.s, text.len);
-        clt_str_free(&text);
+        if (text.len) out(ctx, text.s, text.len);
     }
+    text.len = 0;
+    if (st == CLT_OK) clt_token_decoder_end(&decoder, &text);
+    if (text.len) out(ctx, text.s, text.len);
+    clt_str_free(&text);
     clt_free(ids);
     clt_free(logits);
     return st;
