@@ -47,8 +47,9 @@ void *clt_try_aligned_alloc(size_t bytes) {
 
 clt_status clt_no_memory(const char *what, uint64_t bytes) {
     char text[32];
-    return clt_error(CLT_NO_MEMORY, "out of host memory: %s takes %s; free memory or use a larger machine",
-                     what, clt_human_bytes((double)bytes, text));
+    clt_human_bytes((double)bytes, text);
+    return clt_error(CLT_NO_MEMORY, "out of host memory: %s%s%s; free memory or use a larger machine", what,
+                     bytes ? " takes " : "", bytes ? text : "");
 }
 
 void *clt_malloc(size_t bytes) {
@@ -106,10 +107,11 @@ char *clt_format(const char *fmt, ...) {
 bool clt_str_try_reserve(clt_str *b, size_t n) {
     if (n > SIZE_MAX - b->len - 1) return false;
     if (b->len + n + 1 <= b->cap) return true;
-    char *s = clt_try_realloc(b->s, b->len + n + 1);
+    size_t cap = CLT_MAX(b->len + n + 1, b->cap > SIZE_MAX / 2 ? SIZE_MAX : b->cap * 2);
+    char *s = clt_try_realloc(b->s, cap);
     if (!s) return false;
     b->s = s;
-    b->cap = b->len + n + 1;
+    b->cap = cap;
     return true;
 }
 

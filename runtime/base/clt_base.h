@@ -40,7 +40,8 @@ void *clt_try_malloc(size_t bytes);
 void *clt_try_calloc(size_t count, size_t size);
 void *clt_try_realloc(void *p, size_t bytes); /* NULL: p is unchanged */
 void *clt_try_aligned_alloc(size_t bytes);    /* 64-byte aligned, zeroed */
-/* The error of a failed clt_try_*: "out of host memory: WHAT takes 1.50 GiB; ...". Returns CLT_NO_MEMORY. */
+/* The error of a failed clt_try_*: "out of host memory: WHAT takes 1.50 GiB; ...". bytes 0: unknown. Returns
+ * CLT_NO_MEMORY. */
 clt_status clt_no_memory(const char *what, uint64_t bytes);
 
 /* malloc'ed printf. */

@@ -14,7 +14,8 @@ static clt_status failed(const char *verb, const char *path, int e) {
                        : e == ELOOP  ? "; a symbolic link is not followed here"
                                      : "";
     if (e == EPROTONOSUPPORT) return clt_io_require(path, 0, verb);
-    return clt_error(CLT_IO, "cannot %s %s: %s%s", verb, path, strerror(e), hint);
+    return clt_error(e == ENOMEM ? CLT_NO_MEMORY : CLT_IO, "cannot %s %s: %s%s", verb, path, strerror(e),
+                     hint);
 }
 
 /* --- files --- */

@@ -4,8 +4,8 @@
  * added and tests can record, fail or cut every operation.
  *
  * The functions loop over short reads and writes, retry EINTR, never retry a failed sync, and check close.
- * Those that return clt_status print path and reason (clt_error): CLT_IO, or CLT_BAD_CONFIG when no component
- * serves the scheme. Those named try_ print nothing and return 0 or an errno value. */
+ * Those that return clt_status print path and reason (clt_error): CLT_IO, CLT_NO_MEMORY, or CLT_BAD_CONFIG
+ * when no component serves the scheme. Those named try_ print nothing and return 0 or an errno value. */
 #ifndef CLT_IO_H
 #define CLT_IO_H
 

@@ -40,7 +40,7 @@ typedef struct {
 } clt_man_file;
 
 typedef struct {
-    char *name, *model;
+    char *model;
     char run_id[CLT_RUN_ID_BYTES];
     double saved;
     uint64_t manifest_bytes;
@@ -64,33 +64,36 @@ void clt_manifest_free(clt_manifest *m);
 /* The text of a manifest is its head (who, when, state), then its lists, then its hash. */
 clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
                              const clt_checkpoint_state *s, clt_str *out);
-void clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_man_file *file, size_t files,
-                        const clt_man_chunk *chunk, size_t chunks, clt_str *out);
+clt_status clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_man_file *file,
+                              size_t files, const clt_man_chunk *chunk, size_t chunks, clt_str *out);
 void clt_manifest_seal(clt_str *text);
 
 /* --- one chunk (clt_ckpt_chunk.c) --- */
 
 /* Contexts and a buffer for one thread. */
 typedef struct clt_chunk_codec clt_chunk_codec;
-clt_chunk_codec *clt_chunk_codec_create(size_t count); /* for chunks of up to `count` floats */
-void clt_chunk_codec_destroy(clt_chunk_codec *c);
+/* For chunks of up to `count` floats. CLT_NO_MEMORY. */
+clt_status clt_chunk_codec_create(size_t count, clt_chunk_codec **out);
+void clt_chunk_codec_destroy(clt_chunk_codec *c); /* NULL is allowed */
 /* Room for the stored form of a chunk, and how long that can be. */
 void *clt_chunk_codec_buffer(clt_chunk_codec *c);
 size_t clt_chunk_stored_bound(size_t count);
 /* Compresses `count` floats into the buffer and hashes it. */
 clt_status clt_chunk_encode(clt_chunk_codec *c, const float *src, size_t count, clt_ckpt_stored *out);
-/* The other way round: checks the buffer's hash, then decompresses exactly `count` floats into dst. Returns
- * NULL, or what is wrong. */
-const char *clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count);
+/* The reverse: checks the buffer's hash, then decompresses exactly `count` floats into dst. CLT_BAD_DATA
+ * without a message: *why is what is wrong. */
+clt_status clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count,
+                            const char **why);
 
 /* --- the write pipe (clt_ckpt_pipe.c) --- */
 
 /* Compresses, hashes and writes the chunks of one data file on threads, in the order of submission, then
  * makes the file durable and reads it back. Everything is allocated by create. */
 typedef struct clt_pipe clt_pipe;
-/* chunks: the most of one file; count: the most floats of one chunk. buffers: for clt_pipe_buffer. */
-clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks, size_t count);
-void clt_pipe_destroy(clt_pipe *p);
+/* chunks: the most of one file; count: the most floats of one chunk. buffers: for clt_pipe_buffer.
+ * CLT_NO_MEMORY. */
+clt_status clt_pipe_create(int threads, int buffers, size_t chunks, size_t count, clt_pipe **out);
+void clt_pipe_destroy(clt_pipe *p); /* NULL is allowed */
 /* Starts a file of `chunks` chunks; rows[i] gets where chunk i went. With 0 chunks there is no file. */
 void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows);
 /* A free buffer; waits for one. NULL when writing has failed already. */

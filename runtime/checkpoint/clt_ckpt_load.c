@@ -34,7 +34,8 @@ static void hash_u64(clt_hash_state *h, uint64_t v) {
 }
 
 clt_status clt_ckpt_hash_role(const clt_slab_table *table, const clt_ckpt_part *part, clt_hash_state *h) {
-    float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    float *block = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    if (!block) return clt_no_memory("a chunk of a state", CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;
     for (int e = 0; e < table->n && st == CLT_OK; e++) {
         const clt_slab_entry *t = &table->entry[e];
@@ -198,7 +199,9 @@ static clt_status check_tied_head(const clt_tensor_set *set, const clt_slab_tabl
     set->at(set->ctx, h, &t);
     set->at(set->ctx, w, &u);
     const uint64_t count = t.count;
-    float *a = clt_malloc(2 * CLT_CKPT_CHUNK * sizeof *a), *b = a + CLT_CKPT_CHUNK;
+    float *a = clt_try_malloc(2 * CLT_CKPT_CHUNK * sizeof *a), *b;
+    if (!a) return clt_no_memory("two chunks of a state", 2 * CLT_CKPT_CHUNK * sizeof *a);
+    b = a + CLT_CKPT_CHUNK;
     bool same = count == u.count;
     clt_status st = CLT_OK;
     for (uint64_t at = 0; at < count && same && st == CLT_OK; at += CLT_CKPT_CHUNK) {
@@ -240,7 +243,8 @@ clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *
     for (int p = 0; p < n; p++) CLT_TRY(clt_tensor_set_check(set, table, parts[p].role, opt));
     warn_unused(set, table, parts, n, opt);
     CLT_TRY(check_tied_head(set, table, opt));
-    float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    float *block = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    if (!block) return clt_no_memory("a chunk of a state", CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;
     for (int p = 0; p < n && st == CLT_OK; p++) st = load_role(set, table, &parts[p], opt, block);
     clt_free(block);

@@ -36,7 +36,7 @@ struct clt_pipe {
 
 /* --- one chunk --- */
 
-/* The place of chunk i: right after chunk i - 1, so that equal states make equal files. Called by every
+/* The place of chunk i: right after chunk i - 1, so that equal states make equal files. Called for every
  * chunk, also after a failure, or the next one would wait for ever. */
 static uint64_t take_place(clt_pipe *p, size_t i, uint64_t bytes) {
     pthread_mutex_lock(&p->lock);
@@ -57,8 +57,8 @@ static clt_status write_chunk(clt_pipe *p, size_t i, clt_chunk_codec *codec, boo
                         : st;
 }
 
-/* What the disk gives back has to be what was hashed: a checkpoint that cannot be read must not replace one
- * that can. */
+/* What the disk returns has to be what was hashed: a checkpoint that cannot be read must not replace one that
+ * can. */
 static clt_status read_back(clt_pipe *p, clt_chunk_codec *codec) {
     for (size_t i = 0; i < p->total; i++) {
         const clt_ckpt_stored *row = &p->row[i];
@@ -147,23 +147,36 @@ static void start_threads(clt_pipe *p, int threads) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks, size_t count) {
+static clt_status allocate(clt_pipe *p, size_t chunks, size_t count) {
+    p->jobs = clt_try_calloc(chunks, sizeof *p->jobs);
+    if (!p->jobs) return clt_no_memory("the list of a checkpoint's chunks", chunks * sizeof *p->jobs);
+    for (int i = 0; i < p->codecs; i++) CLT_TRY(clt_chunk_codec_create(count, &p->codec[i]));
+    for (int i = 0; i < p->buffers; i++) {
+        p->buffer[i] = clt_try_aligned_alloc(count * sizeof(float));
+        if (!p->buffer[i]) return clt_no_memory("a buffer of the checkpoint writer", count * sizeof(float));
+    }
+    return CLT_OK;
+}
+
+clt_status clt_pipe_create(int threads, int buffers, size_t chunks, size_t count, clt_pipe **out) {
     clt_pipe *p = clt_calloc(1, sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
-    p->jobs = clt_calloc(chunks, sizeof *p->jobs);
     p->codecs = CLT_MAX(threads, 1);
     p->codec = clt_calloc((size_t)p->codecs, sizeof *p->codec);
-    for (int i = 0; i < p->codecs; i++) p->codec[i] = clt_chunk_codec_create(count);
     p->buffer = clt_calloc((size_t)buffers, sizeof *p->buffer);
     p->free_buffer = clt_calloc((size_t)buffers, sizeof *p->free_buffer);
-    for (int i = 0; i < buffers; i++)
-        p->buffer[i] = p->free_buffer[i] = clt_aligned_alloc(count * sizeof(float));
-    p->buffers = p->free_buffers = buffers;
+    p->buffers = buffers;
     p->finished = true;
     p->thread = clt_calloc((size_t)p->codecs, sizeof *p->thread);
+    clt_status st = allocate(p, chunks, count);
+    if (st != CLT_OK) {
+        clt_pipe_destroy(p);
+        return st;
+    }
     start_threads(p, threads);
-    return p;
+    *out = p;
+    return CLT_OK;
 }
 
 void clt_pipe_destroy(clt_pipe *p) {

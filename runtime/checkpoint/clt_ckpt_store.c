@@ -96,9 +96,9 @@ clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
     clt_strv names = {0};
     CLT_TRY(clt_ckpt_commit_of(folder, &commit));
     CLT_TRY(commit->list(folder, &names));
-    clt_ckpt_info *found = clt_calloc(names.n, sizeof *found);
+    clt_ckpt_info *found = clt_try_calloc(names.n, sizeof *found);
     int count = 0;
-    clt_status st = CLT_OK;
+    clt_status st = found ? CLT_OK : clt_no_memory(folder, names.n * sizeof *found);
     for (size_t i = 0; i < names.n && st == CLT_OK; i++) st = examine(folder, names.v[i], &found[count++]);
     if (count > 1) qsort(found, (size_t)count, sizeof *found, newest_first);
     clt_strv_free(&names);

@@ -41,20 +41,28 @@ clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
 
 /* --- the plan: which rank writes what --- */
 
-static void make_plan(clt_ckpt_writer *w) {
+/* How many chunks the state has, how many elements, and the arrays for them. */
+static clt_status allocate_plan(clt_ckpt_writer *w, int size, uint64_t *elements) {
     const clt_slab_table *t = w->p.table;
-    int size = clt_ckpt_size(w->p.group), rank = clt_ckpt_rank(w->p.group);
-    uint64_t elements = 0, seen = 0;
+    *elements = 0;
     for (int e = 0; e < t->n; e++) {
-        elements += t->entry[e].count;
+        *elements += t->entry[e].count;
         w->plan_count += CLT_CEIL_DIV(t->entry[e].count, (uint64_t)CLT_CKPT_CHUNK);
     }
-    elements *= (uint64_t)w->p.part_count;
+    *elements *= (uint64_t)w->p.part_count;
     w->plan_count *= (size_t)w->p.part_count;
-    w->plan = clt_calloc(w->plan_count, sizeof *w->plan);
+    w->plan = clt_try_calloc(w->plan_count, sizeof *w->plan);
+    if (!w->plan) return clt_no_memory("the plan of a checkpoint", w->plan_count * sizeof *w->plan);
     w->owner_begin = clt_calloc((size_t)size + 1, sizeof *w->owner_begin);
+    return CLT_OK;
+}
+
+static clt_status make_plan(clt_ckpt_writer *w) {
+    const clt_slab_table *t = w->p.table;
+    int size = clt_ckpt_size(w->p.group), rank = clt_ckpt_rank(w->p.group), owner = 0;
+    uint64_t elements, seen = 0;
     size_t n = 0;
-    int owner = 0;
+    CLT_TRY(allocate_plan(w, size, &elements));
     for (int part = 0; part < w->p.part_count; part++)
         for (int e = 0; e < t->n; e++)
             for (uint64_t first = 0; first < t->entry[e].count; first += CLT_CKPT_CHUNK) {
@@ -68,6 +76,7 @@ static void make_plan(clt_ckpt_writer *w) {
     while (owner < size) w->owner_begin[++owner] = n;
     w->mine_begin = w->owner_begin[rank];
     w->mine = w->owner_begin[rank + 1] - w->mine_begin;
+    return CLT_OK;
 }
 
 /* --- creation --- */
@@ -101,6 +110,26 @@ static clt_status prepare_folder(const clt_ckpt_writer *w) {
     return clt_ckpt_agree(w->p.group, probe(w));
 }
 
+/* This rank's rows, its copy of its share, and the pipe. */
+static clt_status allocate_buffers(clt_ckpt_writer *w) {
+    int threads = w->p.threads < 0 ? default_threads(w->p.group) : w->p.threads;
+    uint64_t share = 0, largest = 1;
+    CLT_TRY(make_plan(w));
+    for (size_t i = 0; i < w->mine; i++) {
+        share += w->plan[w->mine_begin + i].count;
+        largest = CLT_MAX(largest, w->plan[w->mine_begin + i].count);
+    }
+    w->row = clt_try_calloc(w->mine, sizeof *w->row);
+    if (!w->row) return clt_no_memory("the list of a checkpoint's chunks", w->mine * sizeof *w->row);
+    if (w->p.snapshot) {
+        w->arena = clt_try_aligned_alloc((size_t)share * sizeof *w->arena);
+        if (!w->arena)
+            return clt_no_memory("the copy of the state from which a checkpoint is written",
+                                 share * sizeof *w->arena);
+    }
+    return clt_pipe_create(threads, w->p.snapshot ? 0 : threads + 2, w->mine, (size_t)largest, &w->pipe);
+}
+
 clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writer **out) {
     clt_ckpt_writer *w = clt_calloc(1, sizeof *w);
     w->p = *p;
@@ -110,20 +139,11 @@ clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writ
     snprintf(w->run_id, sizeof w->run_id, "%s", p->run_id);
     clt_status st = clt_ckpt_commit_of(w->folder, &w->how);
     if (st == CLT_OK) st = prepare_folder(w);
+    if (st == CLT_OK) st = clt_ckpt_agree(p->group, allocate_buffers(w));
     if (st != CLT_OK) {
         clt_ckpt_writer_destroy(w);
         return st;
     }
-    make_plan(w);
-    w->row = clt_calloc(w->mine, sizeof *w->row);
-    int threads = p->threads < 0 ? default_threads(p->group) : p->threads;
-    uint64_t share = 0, largest = 1;
-    for (size_t i = 0; i < w->mine; i++) {
-        share += w->plan[w->mine_begin + i].count;
-        largest = CLT_MAX(largest, w->plan[w->mine_begin + i].count);
-    }
-    if (p->snapshot) w->arena = clt_aligned_alloc((size_t)share * sizeof *w->arena);
-    w->pipe = clt_pipe_create(threads, p->snapshot ? 0 : threads + 2, w->mine, (size_t)largest);
     *out = w;
     return CLT_OK;
 }
@@ -237,7 +257,9 @@ bool clt_ckpt_save_ready(clt_ckpt_writer *w) {
 static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {
     size_t bytes = w->mine * sizeof *w->row;
     if (!w->p.group) {
-        *rows = clt_memdup(w->row, bytes);
+        *rows = clt_try_malloc(bytes);
+        if (!*rows) return clt_no_memory("the list of a checkpoint's chunks", bytes);
+        if (bytes) memcpy(*rows, w->row, bytes);
         return CLT_OK;
     }
     size_t *lens = clt_calloc((size_t)clt_group_size(w->p.group), sizeof *lens);
@@ -248,45 +270,74 @@ static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {
     return st;
 }
 
-/* Appends the lists of tensors, files and chunks to the head. */
-static void list_chunks(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
+/* What the manifest lists. */
+typedef struct {
+    clt_man_tensor *tensor;
+    clt_man_file *file;
+    clt_man_chunk *chunk;
+    size_t tensors, files;
+} lists;
+
+static void free_lists(lists *l) {
+    for (size_t f = 0; f < l->files; f++) clt_free(l->file[f].name);
+    clt_free(l->tensor);
+    clt_free(l->file);
+    clt_free(l->chunk);
+}
+
+static clt_status allocate_lists(const clt_ckpt_writer *w, lists *l) {
+    size_t ranks = (size_t)clt_ckpt_size(w->p.group);
+    l->tensors = (size_t)w->p.part_count * (size_t)w->p.table->n;
+    l->tensor = clt_try_calloc(l->tensors, sizeof *l->tensor);
+    l->file = clt_try_calloc(ranks, sizeof *l->file);
+    l->chunk = clt_try_calloc(w->plan_count, sizeof *l->chunk);
+    if (l->tensor && l->file && l->chunk) return CLT_OK;
+    return clt_no_memory("the lists of a checkpoint's manifest", l->tensors * sizeof *l->tensor +
+                                                                     ranks * sizeof *l->file +
+                                                                     w->plan_count * sizeof *l->chunk);
+}
+
+static void fill_lists(const clt_ckpt_writer *w, const clt_ckpt_stored *rows, lists *l) {
     const clt_slab_table *t = w->p.table;
-    int size = clt_ckpt_size(w->p.group);
-    size_t tensors = (size_t)w->p.part_count * (size_t)t->n, files = 0;
-    clt_man_tensor *tensor = clt_calloc(tensors, sizeof *tensor);
-    clt_man_file *file = clt_calloc((size_t)size, sizeof *file);
-    clt_man_chunk *chunk = clt_calloc(w->plan_count, sizeof *chunk);
-    for (size_t i = 0; i < tensors; i++) {
+    for (size_t i = 0; i < l->tensors; i++) {
         const clt_slab_entry *e = &t->entry[i % (size_t)t->n];
-        tensor[i] = (clt_man_tensor){
+        l->tensor[i] = (clt_man_tensor){
             .role = (char *)w->parts[i / (size_t)t->n].role, .name = e->name, .dims = e->dims};
-        memcpy(tensor[i].shape, e->shape, sizeof e->shape);
+        memcpy(l->tensor[i].shape, e->shape, sizeof e->shape);
     }
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < clt_ckpt_size(w->p.group); r++) {
         if (w->owner_begin[r] == w->owner_begin[r + 1]) continue;
-        file[files].name = w->how->file(r, w->run_id);
+        clt_man_file *file = &l->file[l->files];
+        file->name = w->how->file(r, w->run_id);
         for (size_t i = w->owner_begin[r]; i < w->owner_begin[r + 1]; i++) {
             const plan_item *c = &w->plan[i];
-            chunk[i] = (clt_man_chunk){.tensor = (uint32_t)(c->part * t->n + c->entry),
-                                       .file = (uint32_t)files,
-                                       .count = c->count,
-                                       .first = c->first,
-                                       .at = rows[i]};
-            file[files].bytes += rows[i].stored;
+            l->chunk[i] = (clt_man_chunk){.tensor = (uint32_t)(c->part * t->n + c->entry),
+                                          .file = (uint32_t)l->files,
+                                          .count = c->count,
+                                          .first = c->first,
+                                          .at = rows[i]};
+            file->bytes += rows[i].stored;
         }
-        files++;
+        l->files++;
     }
-    clt_manifest_lists(tensor, tensors, file, files, chunk, w->plan_count, &w->head);
-    clt_manifest_seal(&w->head);
-    for (size_t f = 0; f < files; f++) clt_free(file[f].name);
-    clt_free(tensor);
-    clt_free(file);
-    clt_free(chunk);
+}
+
+/* Appends the lists of tensors, files and chunks to the head. */
+static clt_status complete_manifest(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
+    lists l = {0};
+    clt_status st = allocate_lists(w, &l);
+    if (st == CLT_OK) {
+        fill_lists(w, rows, &l);
+        st = clt_manifest_lists(l.tensor, l.tensors, l.file, l.files, l.chunk, w->plan_count, &w->head);
+    }
+    if (st == CLT_OK) clt_manifest_seal(&w->head);
+    free_lists(&l);
+    return st;
 }
 
 static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
     clt_manifest *m = NULL;
-    list_chunks(w, rows);
+    CLT_TRY(complete_manifest(w, rows));
     clt_status st = w->how->publish(w->commit, w->head.s, w->head.len);
     /* The ranks read back the data files that they wrote; the manifest and the files' sizes are checked here.
      */

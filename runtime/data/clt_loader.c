@@ -152,13 +152,20 @@ static clt_status start_thread(clt_loader *l) {
     return CLT_OK;
 }
 
-static void allocate(const clt_loader *l, buffer *b) {
+static clt_status allocate(const clt_loader *l, buffer *b) {
     const clt_batch_layout *layout = &l->reader->layout;
     const size_t n = (size_t)l->max_rows;
-    b->samples = clt_calloc(n, sizeof *b->samples);
-    b->targets = clt_calloc(n, sizeof *b->targets);
-    for (int f = 0; f < layout->n; f++)
-        if (layout->field[f].bytes) b->field[f] = clt_calloc(n, layout->field[f].bytes);
+    size_t bytes = sizeof *b->samples + sizeof *b->targets;
+    b->samples = clt_try_calloc(n, sizeof *b->samples);
+    b->targets = clt_try_calloc(n, sizeof *b->targets);
+    bool good = b->samples && b->targets;
+    for (int f = 0; f < layout->n && good; f++) {
+        if (!layout->field[f].bytes) continue;
+        b->field[f] = clt_try_calloc(n, layout->field[f].bytes);
+        bytes += layout->field[f].bytes;
+        good = b->field[f] != NULL;
+    }
+    return good ? CLT_OK : clt_no_memory("a batch", (uint64_t)n * bytes);
 }
 
 static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
@@ -167,7 +174,7 @@ static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
     l->max_rows = p->max_rows;
     CLT_TRY(clt_text_reader_open(p, &l->reader));
     CLT_TRY(open_order(l, p));
-    for (int i = 0; i < 2; i++) allocate(l, &l->buffers[i]);
+    for (int i = 0; i < 2; i++) CLT_TRY(allocate(l, &l->buffers[i]));
     return start_thread(l);
 }
 

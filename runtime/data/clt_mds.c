@@ -58,10 +58,14 @@ clt_status clt_mds_open(const char *dir, const clt_mds_params *p, clt_mds **out)
     mds_index x;
     if (!p) p = &defaults;
     CLT_TRY(mds_index_load(dir, &x));
-    clt_mds *m = clt_calloc(1, sizeof *m);
+    clt_mds *m = clt_try_calloc(1, sizeof *m);
+    if (!m) {
+        mds_index_free(&x);
+        return clt_no_memory("the buffers of a dataset", sizeof *m);
+    }
     m->dir = clt_strdup(dir);
-    mds_shards_init(&m->s, m->dir, x, p->cache_bytes ? p->cache_bytes : default_cache);
-    clt_status st = apply_params(m, p);
+    clt_status st = mds_shards_init(&m->s, m->dir, x, p->cache_bytes ? p->cache_bytes : default_cache);
+    if (st == CLT_OK) st = apply_params(m, p);
     if (st == CLT_OK)
         *out = m;
     else
@@ -327,11 +331,11 @@ clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, in
     int dtype;
     int64_t n;
     if (!clt_mds_has_tokens(m))
-        return clt_error(CLT_BAD_CONFIG,
-                         "%s holds text, not tokens; tokenizing while training is only there for tokenizer "
-                         "'bytes', for others "
-                         "convert the dataset first",
-                         m->dir);
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "%s holds text, not tokens; only tokenizer 'bytes' works while training: convert the "
+            "dataset to tokens first",
+            m->dir);
     CLT_TRY(find_sample(m, sample, &p));
     CLT_TRY(find_tokens(m, &p, &r, &dtype, &n));
     CLT_TRY(read_values(m, &p, r, dtype, CLT_MIN(n, max_tokens), vocab_size, tokens));
@@ -363,6 +367,7 @@ clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
     CLT_TRY(find_sample(m, sample, &p));
     CLT_TRY(find_column(m, &p, m->s.x.shards[p.shard].schema->main, &r));
     out->len = 0;
+    if (!clt_str_try_reserve(out, r.end - r.begin)) return clt_no_memory(p.text, r.end - r.begin);
     clt_str_addn(out, "", 0);
     return read_text(m, &p, r, out);
 }

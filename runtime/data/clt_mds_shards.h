@@ -6,8 +6,8 @@
 
 #include <zstd.h>
 
-#include "runtime/data/clt_mds_index.h"
 #include "runtime/base/clt_io.h"
+#include "runtime/data/clt_mds_index.h"
 
 enum { MDS_OPEN_FILES = 128, MDS_BUFFER = 1 << 16 };
 
@@ -37,8 +37,8 @@ typedef struct {
     _Alignas(16) char buffer[MDS_BUFFER]; /* for passing through files piece by piece */
 } mds_shards;
 
-/* x is taken over. */
-void mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_bytes);
+/* Takes over x; mds_shards_free in any case. CLT_NO_MEMORY. */
+clt_status mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_bytes);
 void mds_shards_free(mds_shards *s);
 
 /* Makes the shard readable, checking what was not checked yet. */

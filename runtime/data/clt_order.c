@@ -210,7 +210,8 @@ clt_status clt_order_rank(clt_order *o, const clt_order_world *w, int64_t node, 
     dealing d = {.o = o, .from = w->from / nodes * nodes, .nodes = nodes, .ranks = r, .have = left / nodes};
     int64_t b0 = o->relaxed ? o->physical * b / nodes : b; /* batch of a rank of the first run */
     int64_t batches = CLT_CEIL_DIV(CLT_CEIL_DIV(d.have, r), b0);
-    int64_t *ids = clt_calloc((size_t)CLT_MAX(batches * b, 1), sizeof *ids);
+    int64_t *ids = clt_try_calloc((size_t)CLT_MAX(batches * b, 1), sizeof *ids);
+    if (!ids) return clt_no_memory("the samples of a rank", (uint64_t)(batches * b) * sizeof *ids);
     for (int64_t g = 0; g < batches; g++)
         for (int64_t s = 0; s < b; s++) {
             if (o->relaxed) {

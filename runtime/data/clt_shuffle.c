@@ -71,7 +71,7 @@ static void fill_range(int64_t *dst, span p) {
 
 /* The part that is the same in every epoch: which node owns which parts of which shards. */
 static void prepare_nodes(clt_shuffle *s) {
-    span *shards = clt_calloc(s->num_shards, sizeof *shards);
+    span *shards = s->epoch_spans; /* free until the first epoch */
     int64_t at = 0;
     for (size_t i = 0; i < s->num_shards; i++) {
         shards[i] = (span){at, at + s->shard_samples[i]};
@@ -92,7 +92,6 @@ static void prepare_nodes(clt_shuffle *s) {
         }
     }
     divide_spans(s, shards, s->num_shards);
-    clt_free(shards);
 }
 
 static clt_status check_block(const clt_shuffle *s) {
@@ -111,33 +110,38 @@ static clt_status check_block(const clt_shuffle *s) {
     return CLT_OK;
 }
 
+static clt_status allocate(clt_shuffle *s, size_t num_shards) {
+    const size_t n = (size_t)s->n, nodes = (size_t)s->nodes, spans = num_shards + nodes;
+    const size_t largest = (size_t)CLT_CEIL_DIV(s->n, s->nodes);
+    bool good = (s->shard_samples = clt_try_calloc(num_shards, sizeof *s->shard_samples)) &&
+                (s->ids = clt_try_calloc(n, sizeof *s->ids));
+    if (s->algo != CLT_SHUFFLE_NAIVE)
+        good = good && (s->spans = clt_try_calloc(spans, sizeof *s->spans)) &&
+               (s->epoch_spans = clt_try_calloc(spans, sizeof *s->spans)) &&
+               (s->group = clt_try_calloc(nodes + 1, sizeof *s->group));
+    if (s->algo == CLT_SHUFFLE_PY2S) good = good && (s->source = clt_try_calloc(n, sizeof *s->source));
+    if (s->algo == CLT_SHUFFLE_PY1BR) good = good && (s->stagger = clt_try_calloc(nodes, sizeof *s->stagger));
+    if (s->algo == CLT_SHUFFLE_PY1E)
+        good = good && (s->sort = clt_try_calloc(largest, sizeof *s->sort)) &&
+               (s->merge = clt_try_calloc(largest, sizeof *s->merge));
+    return good ? CLT_OK : clt_no_memory("the sample order of an epoch", s->n * (int64_t)sizeof *s->ids);
+}
+
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
                               int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out) {
-    clt_shuffle probe = {
-        .algo = algo, .nodes = canonical_nodes, .block = block_size, .seed = seed, .num_shards = num_shards};
+    clt_shuffle probe = {.algo = algo, .nodes = canonical_nodes, .block = block_size, .seed = seed};
     for (size_t i = 0; i < num_shards; i++) probe.n += shard_samples[i];
     CLT_TRY(check_block(&probe));
     clt_shuffle *s = clt_memdup(&probe, sizeof probe);
-    size_t n = (size_t)s->n, max_spans = num_shards + (size_t)canonical_nodes;
-    s->shard_samples = clt_memdup(shard_samples, num_shards * sizeof *shard_samples);
-    /* The reference leaves empty shards out; its writer makes one before a sample over size_limit. */
-    s->num_shards = 0;
+    clt_status st = allocate(s, num_shards);
+    if (st != CLT_OK) {
+        clt_shuffle_destroy(s);
+        return st;
+    }
+    /* The reference drops empty shards; its writer makes one before a sample over size_limit. */
     for (size_t i = 0; i < num_shards; i++)
         if (shard_samples[i] > 0) s->shard_samples[s->num_shards++] = shard_samples[i];
-    s->ids = clt_calloc(n, sizeof *s->ids);
-    if (algo != CLT_SHUFFLE_NAIVE) {
-        s->spans = clt_calloc(max_spans, sizeof *s->spans);
-        s->epoch_spans = clt_calloc(max_spans, sizeof *s->spans);
-        s->group = clt_calloc((size_t)canonical_nodes + 1, sizeof *s->group);
-        if (algo == CLT_SHUFFLE_PY2S) s->source = clt_calloc(n, sizeof *s->source);
-        if (algo == CLT_SHUFFLE_PY1BR) s->stagger = clt_calloc((size_t)canonical_nodes, sizeof *s->stagger);
-        prepare_nodes(s);
-    }
-    if (algo == CLT_SHUFFLE_PY1E) {
-        size_t largest = (size_t)CLT_CEIL_DIV(s->n, s->nodes);
-        s->sort = clt_calloc(largest, sizeof *s->sort);
-        s->merge = clt_calloc(largest, sizeof *s->merge);
-    }
+    if (algo != CLT_SHUFFLE_NAIVE) prepare_nodes(s);
     *out = s;
     return CLT_OK;
 }
@@ -196,7 +200,7 @@ static void sort_placed(placed *v, placed *tmp, size_t n) {
     if (src != v) memcpy(v, src, n * sizeof *v);
 }
 
-/* py1e: within a node, every span's samples move together-but-randomly by up to half a block. */
+/* py1e: within a node, the samples of a span move by random amounts in one range, up to half a block. */
 static void epoch_expanded(clt_shuffle *s, clt_nprng *r) {
     int64_t lo_block = (int64_t)(0.75 * (double)s->block), hi_block = (int64_t)(1.25 * (double)s->block);
     int64_t *out = s->ids;

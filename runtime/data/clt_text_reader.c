@@ -114,15 +114,17 @@ static clt_status open_files(text_reader *t, const clt_loader_params *p) {
     return st;
 }
 
-static void list_shards(text_reader *t) {
+static clt_status list_shards(text_reader *t) {
     size_t n = clt_mds_num_shards(t->mds);
-    t->base.shard_samples = clt_calloc(n, sizeof *t->base.shard_samples);
+    t->base.shard_samples = clt_try_calloc(n, sizeof *t->base.shard_samples);
+    if (!t->base.shard_samples) return clt_no_memory(clt_mds_dir(t->mds), n * sizeof(int64_t));
     t->base.shards = n;
     for (size_t i = 0; i < n; i++) {
         clt_mds_shard s;
         clt_mds_shard_info(t->mds, i, &s);
         t->base.shard_samples[i] = s.samples;
     }
+    return CLT_OK;
 }
 
 static clt_status open_text(text_reader *t, const clt_loader_params *p) {
@@ -135,7 +137,7 @@ static clt_status open_text(text_reader *t, const clt_loader_params *p) {
     t->base.layout = clt_text_layout(t->T, t->eos >= 0 || t->bos >= 0);
     CLT_TRY(open_files(t, p));
     if (!clt_mds_has_tokens(t->mds)) CLT_TRY(open_tokenizer(t, p->tokenizer));
-    list_shards(t);
+    CLT_TRY(list_shards(t));
     return clt_mds_preload(t->mds);
 }
 

@@ -263,7 +263,7 @@ static void test_convert_tokens(void **state) {
     expect(args, 65, "bad.bin: token 1 is -5");
     clt_free(args);
     args = clt_format("convert %s/n.bin --tokens int32 --out %s/out -n 2", dir, dir);
-    expect(args, 65, "10 bytes are no whole number of int32 tokens");
+    expect(args, 65, "10 bytes are not a whole number of int32 tokens");
     clt_free(args);
     args = clt_format("show %s/out", dir); /* what failed left no dataset */
     expect(args, 65, "no index.json");
@@ -349,7 +349,7 @@ static void test_tokenize(void **state) {
                    "token id 257 at position 1 is outside the vocabulary of tokenizer 'bytes'");
     check_tokenize("[1]\n[1,\"2\"]", "-d", 65, "line 2 holds no token id at position 1");
     check_tokenize("[1]", "", 65, "line 1 is not a JSON string");
-    check_tokenize("\"a\"\n{", "", 65, "line 2 is not JSON");
+    check_tokenize("\"a\"\n{", "", 65, "line 2:1:1: not valid JSON");
     check_tokenize("", "--tokenizer gpt2", 78, "a hub is not fetched");
 }
 

@@ -139,7 +139,8 @@ static clt_status write_config(const ckpt_weights *w, const char *path, bool bf1
 
 static clt_status write_weights(ckpt_weights *w, const char *path, bool bf16) {
     static const char *const meta[] = {"format", "pt"};
-    clt_st_spec *spec = clt_calloc((size_t)w->table.n, sizeof *spec);
+    clt_st_spec *spec = clt_try_calloc((size_t)w->table.n, sizeof *spec);
+    if (!spec) return clt_no_memory("the list of tensors to write", (size_t)w->table.n * sizeof *spec);
     for (int i = 0; i < w->table.n; i++) {
         const clt_slab_entry *e = &w->table.entry[i];
         spec[i] = (clt_st_spec){.name = clt_model_hf_name(w->config, e->name),

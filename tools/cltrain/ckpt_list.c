@@ -95,13 +95,13 @@ static clt_status verify_one(const char *path) {
                clt_human_bytes((double)bytes, size), clt_human_seconds(clt_now() - start, time));
         printf(hashed == n ? "\n" : "; only %d tensors carry a hash\n", hashed);
     } else {
-        printf("damaged  %s\n", path);
+        printf("%s  %s\n", st == CLT_NO_MEMORY ? "unread " : "damaged", path);
     }
     clt_weight_source_close(s);
     return st;
 }
 
-/* A folder that is no checkpoint itself stands for all checkpoints in it. */
+/* A folder that is not a checkpoint itself stands for all checkpoints in it. */
 static clt_status verify_path(const char *path) {
     clt_ckpt_info *list = NULL;
     char *manifest = clt_path_join(path, "manifest.json"), *config = clt_path_join(path, "config.json");

@@ -30,7 +30,7 @@ typedef struct {
     /* progress */
     uint64_t bytes, done;
     size_t files;
-    bool skipped; /* files of a folder that are no text */
+    bool skipped; /* files of a folder that are not text */
     char *piece;  /* of a file */
     int32_t *ids; /* of a piece of a token file */
 } converter;
@@ -102,7 +102,7 @@ static clt_status convert_open_file(converter *c, clt_file *f, const char *path)
     uint64_t size;
     CLT_TRY(clt_file_size(f, &size));
     if (!c->tokenizer && size % (strcmp(c->opt->tokens, "int32") == 0 ? 4 : 2))
-        return clt_error(CLT_BAD_DATA, "%s: %llu bytes are no whole number of %s tokens", path,
+        return clt_error(CLT_BAD_DATA, "%s: %llu bytes are not a whole number of %s tokens", path,
                          (unsigned long long)size, c->opt->tokens);
     CLT_TRY(add_special(c, c->opt->bos_id));
     for (uint64_t at = 0; at < size;) {
@@ -129,7 +129,7 @@ static clt_status convert_file(converter *c, const char *path) {
 
 /* --- what to convert --- */
 
-/* Files found in a folder are left out when they are no text (a 0 byte near the beginning). */
+/* Files found in a folder are skipped when they are not text (a 0 byte near the beginning). */
 static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
     char head[4096];
     size_t n = (size_t)CLT_MIN(size, (uint64_t)sizeof head);
@@ -211,8 +211,8 @@ static char *describe(const convert_options *opt, const char *split, const clt_m
                       shards == 1 ? "" : "s");
 }
 
-/* Makes a published split no dataset again: without index.json nothing reads its shards, and the next convert
- * writes over them. */
+/* Withdraws a published split: without index.json nothing reads its shards, and the next convert writes over
+ * them. */
 static void withdraw(const convert_options *opt, const char *split) {
     char *dir = clt_path_join(opt->out, split), *index = clt_path_join(dir, "index.json");
     clt_io_try_unlink(index);
@@ -243,7 +243,7 @@ static clt_status finish(converter *c, double seconds) {
         printf("%s%s%zu file%s, %s read in %s; %lld tokens filled no sample%s\n", lines[0], lines[1],
                c->files, c->files == 1 ? "" : "s", clt_human_bytes((double)c->done, size),
                clt_human_seconds(seconds, took), (long long)(c->dropped + (int64_t)c->have),
-               c->skipped ? "; files without text were left out" : "");
+               c->skipped ? "; files that are not text were skipped" : "");
     clt_free(lines[0]);
     clt_free(lines[1]);
     return st;
@@ -267,7 +267,7 @@ static clt_status convert(converter *c, const clt_strv *inputs) {
     return st;
 }
 
-/* Whether a split's folder is one below DIR: other folders are not this command's. */
+/* Whether a split's folder is below DIR. */
 static bool stays_inside(const char *split) {
     for (const char *s = split; *s; s += strcspn(s, "/"), s += *s == '/')
         if (!strncmp(s, "..", 2) && (!s[2] || s[2] == '/')) return false;
@@ -295,9 +295,10 @@ static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inp
     clt_status st = opt->tokens ? CLT_OK : clt_tokenizer_open(opt->tokenizer, &c.tokenizer);
     if (c.tokenizer) c.encoder = clt_token_encoder_create(c.tokenizer, false, add_tokens, &c);
     if (st == CLT_OK && opt->eos) opt->eos_id = clt_tokenizer_eos_id(c.tokenizer);
-    c.sample = clt_calloc((size_t)opt->concat, sizeof *c.sample);
+    c.sample = clt_try_calloc((size_t)opt->concat, sizeof *c.sample);
     c.piece = clt_malloc(PIECE);
     c.ids = clt_calloc(PIECE, sizeof *c.ids);
+    if (st == CLT_OK && !c.sample) st = clt_no_memory("a sample", (uint64_t)opt->concat * sizeof *c.sample);
     if (st == CLT_OK) st = convert(&c, inputs);
     clt_free(c.sample);
     clt_free(c.piece);
