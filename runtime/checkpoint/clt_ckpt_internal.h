@@ -1,5 +1,5 @@
-/* What the files of runtime/checkpoint share and nobody else sees: the manifest, the chunk codec, the write
- * pipe, and group calls that accept a NULL group. */
+/* Shared by the files of runtime/checkpoint only: the manifest, the chunk codec, the write pipe, loading, and
+ * group calls that accept a NULL group. */
 #ifndef CLT_CKPT_INTERNAL_H
 #define CLT_CKPT_INTERNAL_H
 
@@ -13,7 +13,7 @@
 
 /* --- the manifest (clt_ckpt_manifest.c) --- */
 
-/* Where a chunk is, and what its stored bytes hash to. */
+/* Where a chunk is, and the hash of its stored bytes. */
 typedef struct {
     uint64_t offset, stored;
     clt_hash128 hash;
@@ -55,7 +55,7 @@ typedef struct {
     size_t chunks;
 } clt_manifest;
 
-/* Reads FOLDER/manifest.json; with `sizes`, also looks that every data file is there with its size. */
+/* Reads FOLDER/manifest.json; with `sizes`, also checks that every data file exists with its size. */
 clt_status clt_manifest_load(const char *folder, bool sizes, clt_manifest **out);
 /* The same checks on a text; `what` names it in messages. */
 clt_status clt_manifest_parse(const char *text, size_t bytes, const char *what, clt_manifest **out);
@@ -75,7 +75,7 @@ typedef struct clt_chunk_codec clt_chunk_codec;
 /* For chunks of up to `count` floats. CLT_NO_MEMORY. */
 clt_status clt_chunk_codec_create(size_t count, clt_chunk_codec **out);
 void clt_chunk_codec_destroy(clt_chunk_codec *c); /* NULL is allowed */
-/* Room for the stored form of a chunk, and how long that can be. */
+/* The buffer for the stored form of a chunk, and how long that can be. */
 void *clt_chunk_codec_buffer(clt_chunk_codec *c);
 size_t clt_chunk_stored_bound(size_t count);
 /* Compresses `count` floats into the buffer and hashes it. */
@@ -96,11 +96,12 @@ clt_status clt_pipe_create(int threads, int buffers, size_t chunks, size_t count
 void clt_pipe_destroy(clt_pipe *p); /* NULL is allowed */
 /* Starts a file of `chunks` chunks; rows[i] gets where chunk i went. With 0 chunks there is no file. */
 void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows);
-/* A free buffer; waits for one. NULL when writing has failed already. */
+/* A free buffer; waits for one. NULL: writing has failed. */
 float *clt_pipe_buffer(clt_pipe *p);
-/* The next chunk; `data` from clt_pipe_buffer goes back there, other memory must live until the end. */
+/* The next chunk; `data` from clt_pipe_buffer (from_pipe) is returned to it, other memory must live until
+ * finish. */
 void clt_pipe_submit(clt_pipe *p, float *data, size_t count, bool from_pipe);
-/* No more chunks will come (the producer failed with `st`). */
+/* No more chunks follow, because the producer failed with `st`. */
 void clt_pipe_cancel(clt_pipe *p, clt_status st);
 bool clt_pipe_ready(clt_pipe *p);
 clt_status clt_pipe_finish(clt_pipe *p); /* waits */
@@ -114,7 +115,7 @@ typedef struct {
     void (*at)(void *ctx, int i, clt_ckpt_tensor *out);
     int (*find)(void *ctx, const char *role, const char *name);
     clt_status (*read)(void *ctx, int i, uint64_t first, float *dst, uint64_t count);
-    bool tied_head; /* an extra lm_head.weight is no difference if it is a copy of the embedding */
+    bool tied_head; /* an extra lm_head.weight is ignored if it is a copy of the embedding */
 } clt_tensor_set;
 /* Names the first difference between the set's tensors of one role and the table. */
 clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,

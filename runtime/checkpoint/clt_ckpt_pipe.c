@@ -12,7 +12,7 @@ typedef struct {
 
 struct clt_pipe {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* anything below changed */
+    pthread_cond_t changed; /* any of the fields below */
     pthread_t *thread;
     int threads;
     bool stop;
@@ -23,13 +23,13 @@ struct clt_pipe {
     float **free_buffer;
     int buffers, free_buffers;
 
-    /* the file under way */
+    /* the file in progress */
     char *path;
     clt_file *file;
     clt_ckpt_stored *row;
     job *jobs;
     size_t total, submitted, taken, placed, done;
-    uint64_t end; /* bytes given out */
+    uint64_t end; /* bytes assigned to chunks */
     clt_status status;
     bool finished;
 };
@@ -124,7 +124,7 @@ static void *worker(void *arg) {
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (!p->stop && p->taken == p->submitted) pthread_cond_wait(&p->changed, &p->lock);
-        if (p->taken == p->submitted) break; /* stop, and nothing is left */
+        if (p->taken == p->submitted) break; /* stop, and the queue is empty */
         run_job(p, p->codec[a.index]);
     }
     pthread_mutex_unlock(&p->lock);
@@ -140,7 +140,7 @@ static void start_threads(clt_pipe *p, int threads) {
         worker_arg *a = clt_malloc(sizeof *a);
         *a = (worker_arg){p, p->threads};
         if (pthread_create(&p->thread[p->threads], NULL, worker, a) != 0) {
-            clt_free(a); /* fewer threads, or none, do the same work */
+            clt_free(a); /* fewer threads, or none, write the same file */
             break;
         }
     }

@@ -152,7 +152,7 @@ static size_t chunk_of(const clt_ckpt_reader *r, const clt_man_tensor *t, uint64
 clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, uint64_t count) {
     const clt_man_tensor *t = &r->m->tensor[i];
     if (first > t->count || count > t->count - first)
-        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) are outside of its %llu", r->path,
+        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) exceed its %llu", r->path,
                          t->name, (unsigned long long)first, (unsigned long long)count,
                          (unsigned long long)t->count);
     for (uint64_t done = 0; done < count;) {
@@ -174,7 +174,7 @@ clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares) {
     clt_status worst = CLT_OK;
     size_t n = r->m->chunks, first = n * (size_t)share / (size_t)shares;
     size_t end = n * (size_t)(share + 1) / (size_t)shares;
-    uint32_t closed = UINT32_MAX; /* a file that cannot be opened is named once, not for each of its chunks */
+    uint32_t closed = UINT32_MAX; /* a file that cannot be opened is reported once, not for each chunk */
     for (size_t i = first; i < end; i++) {
         if (r->m->chunk[i].file == closed) continue;
         clt_status st = load_chunk(r, i);

@@ -21,8 +21,8 @@ static char *file_name(int rank, const char *run_id) {
 
 /* --- begin --- */
 
-/* Overwriting deletes a folder with everything in it: it has to be a checkpoint, not a run or somebody's
- * files. */
+/* Overwriting deletes a folder with everything in it: it must be a checkpoint, not a run or a user's files.
+ */
 static clt_status check_overwritable(const char *path) {
     clt_strv names = {0};
     CLT_TRY(clt_io_list(path, &names));
@@ -69,8 +69,8 @@ static char *aside_path(const clt_ckpt_commit *c) {
     return clt_format("%s" SUPERSEDED "%s", c->final, c->run_id);
 }
 
-/* For file systems that cannot exchange names: the old one steps aside first. Each step is durable before the
- * next one, so that a crash leaves NAME or what recover makes NAME of. */
+/* For file systems that cannot exchange names: the old checkpoint is renamed first. Each step is durable
+ * before the next one, so that a crash leaves NAME or what recover makes NAME of. */
 static clt_status swap_by_renames(clt_ckpt_commit *c) {
     char *aside = aside_path(c);
     bool lost = false;
@@ -145,7 +145,7 @@ static void retract(clt_ckpt_commit *c) {
         e = swap_back_by_renames(c);
     else if (c->placed && !c->replaced)
         e = clt_io_try_rename(c->final, c->path);
-    if (e) clt_warn("%s could not be taken back: %s", c->final, strerror(e));
+    if (e) clt_warn("%s: the failed save could not be withdrawn: %s", c->final, strerror(e));
 }
 
 static void discard(clt_ckpt_commit *c) {
@@ -162,7 +162,8 @@ static clt_status finish(clt_ckpt_commit *c) {
 
 /* --- a folder --- */
 
-/* What cannot be examined counts as there: a checkpoint must not be passed over for a moment's error. */
+/* What cannot be examined counts as present: a checkpoint must not be skipped because of a transient error.
+ */
 static bool may_have(const char *folder, const char *name) {
     char *path = clt_path_join(folder, name);
     clt_io_info info;
@@ -175,7 +176,7 @@ static clt_status list(const char *folder, clt_strv *names) {
     clt_strv all = {0};
     CLT_TRY(clt_io_list(folder, &all));
     for (size_t i = 0; i < all.n; i++) {
-        /* lost+found: at the root of a disk, and only root can tell what it holds. */
+        /* lost+found is at the root of a disk, and only root can examine it. */
         if (clt_ckpt_name_is_special(all.v[i]) || !strcmp(all.v[i], "lost+found")) continue;
         char *path = clt_path_join(folder, all.v[i]), *first = file_name(0, "");
         if (may_have(path, CLT_MANIFEST) || may_have(path, first)) clt_strv_add(names, all.v[i]);

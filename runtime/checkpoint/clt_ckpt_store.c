@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- what ranks agree on --- */
+/* --- agreement between ranks --- */
 
 clt_status clt_ckpt_share_text(clt_group *g, clt_status st, char **text) {
     struct {
@@ -44,7 +44,7 @@ static bool has_file(const char *folder, const char *name) {
     return yes;
 }
 
-/* Prints what clt_error_quiet kept: an error that the caller did not expect. */
+/* Prints the message that clt_error_quiet kept, for an error that the caller did not expect. */
 static clt_status say(clt_status st) {
     char text[2048];
     snprintf(text, sizeof text, "%s", clt_last_error());
@@ -120,9 +120,9 @@ void clt_ckpt_scan_free(clt_ckpt_info *list, int n) {
     clt_free(list);
 }
 
-/* --- which one --- */
+/* --- which checkpoint --- */
 
-/* By manifests and sizes. *path NULL: no valid one; *seen: how many there are in all. */
+/* By manifests and sizes. *path stays NULL when none is valid; *seen: valid or not. */
 static clt_status newest(const char *folder, char **path, int *seen) {
     clt_ckpt_info *list;
     CLT_TRY(clt_ckpt_scan(folder, &list, seen));
@@ -133,7 +133,7 @@ static clt_status newest(const char *folder, char **path, int *seen) {
     return CLT_OK;
 }
 
-/* Every chunk of the checkpoint, an even share of them on each rank. Collective; CLT_BAD_DATA: damaged. */
+/* Verifies every chunk, an even share on each rank. Collective; CLT_BAD_DATA: damaged. */
 static clt_status check_chunks(clt_group *group, const char *path) {
     clt_ckpt_reader *r = NULL;
     clt_error_quiet(true);
@@ -148,13 +148,13 @@ static clt_status check_chunks(clt_group *group, const char *path) {
     return clt_ckpt_agree(group, st);
 }
 
-/* The i-th newest by number, on every rank; NULL: no more. Rank 0 has the list. */
+/* The i-th newest by batch, on every rank; NULL: no more. Rank 0 has the list. */
 static clt_status candidate(clt_group *group, const clt_ckpt_info *list, int n, int i, char **path) {
     *path = i < n && list[i].valid ? clt_strdup(list[i].path) : NULL;
     return clt_ckpt_share_text(group, CLT_OK, path);
 }
 
-static clt_status scan_and_tell(const char *folder, clt_ckpt_info **list, int *n) {
+static clt_status scan_and_warn(const char *folder, clt_ckpt_info **list, int *n) {
     clt_io_info info;
     CLT_TRY(clt_io_stat(folder, &info));
     if (info.kind != CLT_IO_FOLDER) return CLT_OK;
@@ -169,23 +169,23 @@ clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **pat
     char *found = NULL;
     int n = 0, skipped = 0;
     clt_status st =
-        clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? scan_and_tell(folder, &list, &n) : CLT_OK);
+        clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? scan_and_warn(folder, &list, &n) : CLT_OK);
     while (st == CLT_OK && (st = candidate(group, list, n, skipped, &found)) == CLT_OK && found) {
         st = check_chunks(group, found);
         if (st == CLT_OK) break;
-        if (st == CLT_BAD_DATA || st == CLT_IO) st = CLT_OK; /* the one before it may do */
+        if (st == CLT_BAD_DATA || st == CLT_IO) st = CLT_OK; /* try the one before it */
         clt_free(found);
         found = NULL;
         skipped++;
     }
     if (st == CLT_OK && !found && clt_ckpt_rank(group) == 0 && n > 0)
-        st = clt_error(
-            CLT_BAD_DATA,
-            "%s has %d checkpoint%s, but none is usable: bring one back, move them away, or start anew with "
-            "autoresume: false (they are kept under other names then)",
-            folder, n, n == 1 ? "" : "s");
+        st = clt_error(CLT_BAD_DATA,
+                       "%s has %d checkpoint%s, but none is usable: restore one, move them elsewhere, or "
+                       "start a new run with "
+                       "autoresume: false (they are renamed and kept)",
+                       folder, n, n == 1 ? "" : "s");
     st = clt_ckpt_agree(group, st);
-    if (found && skipped) clt_warn("going back to %s, the newest checkpoint that is whole", found);
+    if (found && skipped) clt_warn("falling back to %s, the newest valid checkpoint", found);
     clt_ckpt_scan_free(list, n);
     if (st != CLT_OK) clt_free(found);
     CLT_TRY(st);
@@ -198,7 +198,7 @@ static bool is_hf_folder(const char *path) {
            (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"));
 }
 
-/* A hint file names a checkpoint beside it. */
+/* A hint file names a checkpoint in its folder. */
 static clt_status follow_hint(const char *path, char **resolved) {
     enum { LIMIT = 4096 };
     char *text;
@@ -212,9 +212,9 @@ static clt_status follow_hint(const char *path, char **resolved) {
     if (usable) {
         *resolved = clt_strdup(target);
     } else if (hint && (st = newest(dir, resolved, &seen)) == CLT_OK && *resolved) {
-        clt_warn("%s names %s, which is not there (any more); taking %s, the newest", path, text, *resolved);
+        clt_warn("%s names %s, which does not exist; using the newest checkpoint, %s", path, text, *resolved);
     } else if (st == CLT_OK) {
-        st = clt_error(CLT_BAD_DATA, "%s is neither a .safetensors file nor names a checkpoint beside it",
+        st = clt_error(CLT_BAD_DATA, "%s is not a .safetensors file and names no checkpoint in its folder",
                        path);
     }
     clt_free(target);
@@ -234,8 +234,8 @@ static clt_status resolve(const char *path, char **resolved) {
         if (*resolved) return CLT_OK;
         return clt_error(
             CLT_BAD_DATA, "%s has no usable checkpoint%s", path,
-            seen ? "; cltrain ckpt verify says more"
-                 : ", is none itself, and is no Hugging Face folder (config.json, model.safetensors)");
+            seen ? "; run cltrain ckpt verify to see why"
+                 : "; it is neither a checkpoint nor a Hugging Face folder (config.json, model.safetensors)");
     }
     if (info.kind == CLT_IO_FILE && (n < 12 || strcmp(path + n - 12, ".safetensors")))
         return follow_hint(path, resolved);

@@ -27,7 +27,7 @@ struct clt_ckpt_writer {
     clt_pipe *pipe;
     float *arena; /* snapshot: this rank's share */
 
-    /* the save under way */
+    /* the save in progress */
     bool active;
     bool skip;               /* this run has saved this batch under this name before */
     clt_ckpt_commit *commit; /* on every rank; the strategy's functions run on rank 0 */
@@ -41,7 +41,7 @@ clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
 
 /* --- the plan: which rank writes what --- */
 
-/* How many chunks the state has, how many elements, and the arrays for them. */
+/* Counts chunks and elements of the state and allocates the arrays for them. */
 static clt_status allocate_plan(clt_ckpt_writer *w, int size, uint64_t *elements) {
     const clt_slab_table *t = w->p.table;
     *elements = 0;
@@ -172,7 +172,7 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
 
 /* --- begin --- */
 
-/* Is NAME this run's own checkpoint of this very batch? */
+/* Whether NAME is this run's own checkpoint of the same batch. */
 static clt_status saved_before(clt_ckpt_writer *w) {
     clt_manifest *m = NULL;
     if (!clt_io_is_dir(w->commit->final)) return CLT_OK;
@@ -196,7 +196,7 @@ static clt_status open_save(clt_ckpt_writer *w, const clt_checkpoint_state *stat
     return w->how->begin(w->commit);
 }
 
-/* Feeds this rank's chunks to the pipe. A failure is kept there for finish. */
+/* Passes this rank's chunks to the pipe, which keeps a failure for finish. */
 static void feed(clt_ckpt_writer *w) {
     float *at = w->arena;
     for (size_t i = 0; i < w->mine; i++) {
@@ -222,7 +222,7 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
         bool skip;
     } first = {CLT_OK, false};
     int rank = clt_ckpt_rank(w->p.group);
-    if (w->active) return clt_error(CLT_FAIL, "a save is under way already");
+    if (w->active) return clt_error(CLT_FAIL, "a save is already in progress");
     w->commit = clt_ckpt_commit_create(w->how, w->folder, name, w->run_id, w->p.overwrite);
     w->batch = state->batch;
     if (rank == 0) {
@@ -347,8 +347,8 @@ static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
     return st;
 }
 
-/* Oldest first by number; the two newest always stay. Failing here does not harm the checkpoint just saved.
- */
+/* Oldest first by batch; the two newest always stay. Failing here does not harm the checkpoint that was
+ * saved. */
 static void prune(const clt_ckpt_writer *w) {
     clt_ckpt_info *list = NULL;
     int n = 0;
@@ -400,7 +400,7 @@ static clt_status finish(clt_ckpt_writer *w) {
 }
 
 clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
-    if (!w->active) return clt_error(CLT_FAIL, "no save is under way");
+    if (!w->active) return clt_error(CLT_FAIL, "no save is in progress");
     clt_status st = w->skip ? CLT_OK : finish(w);
     if (!w->skip && clt_ckpt_rank(w->p.group) == 0) {
         if (st == CLT_OK)

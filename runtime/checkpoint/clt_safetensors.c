@@ -80,7 +80,7 @@ static clt_status parse_dtype(json_t *o, const char *what, clt_st_tensor *t) {
                      json_string_value(v));
 }
 
-/* Shape, element count and byte count, with every product checked. */
+/* Shape, element count and byte count; every product is checked for overflow. */
 static clt_status parse_shape(json_t *o, const char *what, clt_st_tensor *t, uint64_t *bytes) {
     json_t *shape = json_object_get(o, "shape");
     if (!json_is_array(shape))
@@ -172,7 +172,7 @@ static int by_begin(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* Sorts the tensors by place and checks that they cover the data part exactly once. */
+/* Sorts the tensors by offset and checks that they cover the data part exactly once. */
 static clt_status check_tiling(clt_safetensors *s, uint64_t data_bytes) {
     uint64_t at = 0;
     if (s->n > 1) qsort(s->tensor, (size_t)s->n, sizeof *s->tensor, by_begin);
@@ -265,9 +265,8 @@ static clt_status open_and_check(clt_safetensors *s) {
     CLT_TRY(clt_file_pread(s->file, raw, sizeof raw, 0));
     for (int i = 7; i >= 0; i--) n = n << 8 | raw[i];
     if (n > CLT_ST_MAX_HEADER || n > size - sizeof raw)
-        return clt_error(CLT_BAD_DATA, "%s: header length %llu is more than %s", s->path,
-                         (unsigned long long)n,
-                         n > CLT_ST_MAX_HEADER ? "the format allows (100,000,000)" : "the file holds");
+        return clt_error(CLT_BAD_DATA, "%s: header length %llu exceeds %s", s->path, (unsigned long long)n,
+                         n > CLT_ST_MAX_HEADER ? "the limit of the format (100,000,000)" : "the file");
     char *header = clt_try_malloc((size_t)n + 1);
     if (!header) return clt_no_memory(s->path, n);
     clt_status st = clt_file_pread(s->file, header, (size_t)n, sizeof raw);
@@ -346,8 +345,8 @@ clt_status clt_safetensors_read(clt_safetensors *s, int i, uint64_t first, void 
     const clt_st_tensor *t = &s->tensor[i];
     uint64_t size = t->end - t->begin;
     if (!s->file || first > size || bytes > size - first)
-        return clt_error(CLT_FAIL, "%s: tensor '%s': bytes [%llu, +%zu) are outside of its %llu bytes",
-                         s->path, t->name, (unsigned long long)first, bytes, (unsigned long long)size);
+        return clt_error(CLT_FAIL, "%s: tensor '%s': bytes [%llu, +%zu) exceed its %llu bytes", s->path,
+                         t->name, (unsigned long long)first, bytes, (unsigned long long)size);
     return clt_file_pread(s->file, dst, bytes, s->data_start + t->begin + first);
 }
 
@@ -387,7 +386,7 @@ clt_status clt_safetensors_read_f32(clt_safetensors *s, int i, uint64_t first, f
     const clt_st_tensor *t = &s->tensor[i];
     size_t size = (size_t)dtypes[t->dtype].bits / 8;
     if (first > t->count || count > t->count - first)
-        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) are outside of its %llu", s->path,
+        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) exceed its %llu", s->path,
                          t->name, (unsigned long long)first, (unsigned long long)count,
                          (unsigned long long)t->count);
     if (t->dtype == CLT_ST_F32) return clt_safetensors_read(s, i, first * 4, dst, (size_t)count * 4);

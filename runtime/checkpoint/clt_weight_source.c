@@ -8,7 +8,7 @@
 
 enum { CONFIG_LIMIT = 1 << 20, INDEX_LIMIT = 256 << 20, MAX_DEPTH = 32, MAX_SHARDS = 4096 };
 
-/* A tensor of a safetensors file by the name that it is found by. */
+/* A tensor of a safetensors file, under the name by which it is found. */
 typedef struct {
     const char *name;      /* belongs to the shard or to `names` */
     const char *next_name; /* while names are replaced */
@@ -26,7 +26,7 @@ struct clt_weight_source {
     clt_strv names; /* of clt_weight_source_use_names */
 };
 
-/* Composer's "model." in front of every name. */
+/* Composer writes "model." in front of every name. */
 static const char *plain_name(const char *name) {
     return !strncmp(name, "model.transformer.", 18) || !strncmp(name, "model.lm_head.", 14) ? name + 6 : name;
 }
@@ -78,7 +78,7 @@ static int file_index(const clt_strv *files, const char *name) {
     return -1;
 }
 
-/* The files that a weight map names, each once. */
+/* The files that a weight map names, without duplicates. */
 static clt_status list_shards(json_t *map, const char *what, clt_strv *files) {
     const char *key;
     json_t *v;
@@ -94,7 +94,7 @@ static clt_status list_shards(json_t *map, const char *what, clt_strv *files) {
     return CLT_OK;
 }
 
-/* Every tensor is in the file that the map says, and the map has all of them. */
+/* Every tensor is in the file that the map names, and the map has all tensors. */
 static clt_status check_map(const clt_weight_source *s, json_t *map, const char *what,
                             const clt_strv *files) {
     const char *key;

@@ -62,7 +62,7 @@ static clt_status fill(clt_loader *l, buffer *b) {
 
 static void *read_ahead(void *arg) {
     clt_loader *l = arg;
-    clt_error_quiet(true); /* clt_loader_get reads again and reports, if the rows are wanted at all */
+    clt_error_quiet(true); /* clt_loader_get reads these rows again and reports */
     pthread_mutex_lock(&l->lock);
     while (!l->quit) {
         if (l->state != REQUESTED) {
@@ -85,7 +85,7 @@ static bool same_rows(rows a, rows b) {
     return a.epoch == b.epoch && a.first == b.first && a.count == b.count;
 }
 
-/* Waits until the thread does nothing; afterwards reader and order are the caller's. Lock held. */
+/* Waits until the thread is idle; then reader and order are the caller's. Lock held. */
 static void settle(clt_loader *l, bool wanted) {
     if (l->state == REQUESTED && !wanted) l->state = IDLE;
     while (l->state == REQUESTED || l->state == BUSY) pthread_cond_wait(&l->changed, &l->lock);
@@ -94,7 +94,7 @@ static void settle(clt_loader *l, bool wanted) {
 clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out) {
     rows key = {epoch, first, count};
     if (count > l->max_rows)
-        return clt_error(CLT_FAIL, "%lld rows asked of a loader that was opened for %lld", (long long)count,
+        return clt_error(CLT_FAIL, "%lld rows requested, the loader was opened for %lld", (long long)count,
                          (long long)l->max_rows);
     pthread_mutex_lock(&l->lock);
     buffer *b = &l->buffers[1 - l->front];
@@ -170,7 +170,7 @@ static clt_status allocate(const clt_loader *l, buffer *b) {
 
 static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
     if (p->max_rows < 1)
-        return clt_error(CLT_BAD_CONFIG, "%lld samples at once are not possible", (long long)p->max_rows);
+        return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     l->max_rows = p->max_rows;
     CLT_TRY(clt_text_reader_open(p, &l->reader));
     CLT_TRY(open_order(l, p));

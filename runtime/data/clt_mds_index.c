@@ -114,11 +114,11 @@ static clt_status read_column(json_t *name, json_t *encoding, json_t *size, cons
     CLT_TRY(copy_name(json_string_value(name), what, &c->name));
     CLT_TRY(copy_name(json_string_value(encoding), what, &c->encoding));
     if (strcmp(c->encoding, "pkl") == 0)
-        return clt_error(
-            CLT_BAD_DATA,
-            "%s: column encoding pkl (column '%s') is refused as unsafe: it runs code of the file; write the "
-            "dataset without it",
-            what, c->name);
+        return clt_error(CLT_BAD_DATA,
+                         "%s: column encoding pkl (column '%s') is refused as unsafe: it runs code from the "
+                         "file; write the "
+                         "dataset without it",
+                         what, c->name);
     if (!parse_encoding(c))
         return clt_error(CLT_BAD_DATA, "%s: unknown column encoding %s (column '%s')", what, c->encoding,
                          c->name);
@@ -226,7 +226,7 @@ static clt_status read_file_entry(json_t *o, const char *what, const char *part,
                          "%s: %s basename %s is not a plain file name inside the dataset's folder", what,
                          part, name);
     if (bytes < 0 || bytes > UINT32_MAX)
-        return clt_error(CLT_BAD_DATA, "%s: %s.bytes is %lld, negative or over 2^32, which no shard can be",
+        return clt_error(CLT_BAD_DATA, "%s: %s.bytes is %lld, negative or over 2^32, the limit of a shard",
                          what, part, (long long)bytes);
     CLT_TRY(copy_name(name, what, &f->name));
     f->bytes = (uint64_t)bytes;
@@ -310,7 +310,7 @@ clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there) {
     return CLT_OK;
 }
 
-/* --- shards and the whole --- */
+/* --- shards and index --- */
 
 static clt_status check_version(json_t *o, const char *what, const char *kind) {
     int64_t version;
@@ -351,7 +351,7 @@ static clt_status read_shard(json_t *shard, const char *what, mds_shard *s) {
     return read_samples(shard, what, s);
 }
 
-/* Neighbours with the same columns share one schema. */
+/* Consecutive shards with the same columns share one schema. */
 static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_index *x) {
     static const char *const keys[] = {"column_names", "column_encodings", "column_sizes"};
     json_t *now = json_array_get(shards, i), *before = i ? json_array_get(shards, i - 1) : NULL;
@@ -425,7 +425,7 @@ clt_status mds_index_load(const char *dir, mds_index *out) {
     if (!clt_io_is_file(path))
         st = clt_error(
             CLT_BAD_DATA,
-            "no index.json in %s: it is no MDS dataset; check `local` and `split`, or make one with "
+            "no index.json in %s: it is not an MDS dataset; check `local` and `split`, or make one with "
             "`cltrain data convert`",
             dir);
     else

@@ -110,7 +110,7 @@ static clt_status check_count(const mds_shards *s, const mds_shard *sh, uint32_t
     return CLT_OK;
 }
 
-/* Number i of n + 1 offsets, after `before`. */
+/* Offset i of n + 1, which follows `before`. */
 static clt_status check_offset(const mds_shards *s, const mds_shard *sh, int64_t i, uint32_t before,
                                uint32_t offset) {
     long long size = (long long)sh->raw.bytes;
@@ -176,7 +176,7 @@ static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) 
     return st;
 }
 
-/* The file must be one whole frame, of the size that index.json has; the output never exceeds that size. */
+/* The file must be one whole frame of the size in index.json; the output never exceeds that size. */
 static clt_status unzip(mds_shards *s, const mds_shard *sh, const char *zip, char *dst) {
     const char *dir = s->dir, *name = sh->zip.name;
     unsigned long long size = ZSTD_getFrameContentSize(zip, sh->zip.bytes), want = sh->raw.bytes;
@@ -213,8 +213,8 @@ static clt_status unzip(mds_shards *s, const mds_shard *sh, const char *zip, cha
     return CLT_OK;
 }
 
-/* The compressed file into `zip` and, unless it is NULL (not zstd), what it holds into `raw`; a first time
- * with the checksums of both. */
+/* Reads the compressed file into `zip` and decompresses it into `raw` (NULL: not zstd); the first time,
+ * verifies the checksums of both. */
 static clt_status load_zip(mds_shards *s, const mds_shard *sh, char *zip, char *raw) {
     CLT_TRY(read_zip(s, sh, zip));
     if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->zip, zip, false, ""));

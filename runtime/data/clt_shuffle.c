@@ -3,7 +3,7 @@
 #include "runtime/data/clt_nprng.h"
 #include "runtime/data/clt_order.h"
 
-/* Ids [begin, end) of one shard, or the part of it that lies in one canonical node. */
+/* Ids [begin, end) of one shard, or the part of it in one canonical node. */
 typedef struct {
     int64_t begin, end;
 } span;
@@ -46,7 +46,7 @@ clt_status clt_shuffle_parse(const char *name, clt_shuffle_algo *out) {
                      near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
 }
 
-/* Cuts the span list where a canonical node ends: node c owns places floor(c N / NCN) .. floor((c+1) N /
+/* Cuts the span list where a canonical node ends: node c has positions floor(c N / NCN) .. floor((c+1) N /
  * NCN). */
 static void divide_spans(clt_shuffle *s, span *in, size_t n_in) {
     size_t next = 0, n_out = 0;
@@ -69,7 +69,7 @@ static void fill_range(int64_t *dst, span p) {
     for (int64_t i = p.begin; i < p.end; i++) *dst++ = i;
 }
 
-/* The part that is the same in every epoch: which node owns which parts of which shards. */
+/* What is the same in every epoch: which node has which parts of which shards. */
 static void prepare_nodes(clt_shuffle *s) {
     span *shards = s->epoch_spans; /* free until the first epoch */
     int64_t at = 0;
@@ -81,7 +81,7 @@ static void prepare_nodes(clt_shuffle *s) {
     clt_nprng_seed(&r, s->seed, 0);
     clt_nprng_shuffle(&r, shards, s->num_shards, sizeof *shards);
     if (s->algo == CLT_SHUFFLE_PY2S) {
-        /* From here on spans are places of `source`, which holds every shard's ids in a constant order. */
+        /* From here on spans are positions in `source`, which holds every shard's ids in a constant order. */
         at = 0;
         for (size_t i = 0; i < s->num_shards; i++) {
             int64_t n = shards[i].end - shards[i].begin;
@@ -165,8 +165,8 @@ static void shuffle_node(clt_shuffle *s, clt_nprng *r, int64_t c) {
     clt_nprng_shuffle(r, s->epoch_spans + s->group[c], s->group[c + 1] - s->group[c], sizeof *s->spans);
 }
 
-/* py1s and py2s: every span's ids shuffled alone, spans one after the other. py2s orders the spans of a node
- * only when it comes to that node. */
+/* py1s and py2s: the ids of every span are shuffled, span after span. py2s shuffles the spans of a node when
+ * it reaches that node. */
 static void epoch_spans_alone(clt_shuffle *s, clt_nprng *r) {
     int64_t *at = s->ids;
     for (int64_t c = 0; c < s->nodes; c++) {
@@ -184,7 +184,7 @@ static void epoch_spans_alone(clt_shuffle *s, clt_nprng *r) {
     }
 }
 
-/* Stable merge sort by position; n items of `v`, `tmp` as large. */
+/* Stable merge sort by position; `v` and `tmp` have n items. */
 static void sort_placed(placed *v, placed *tmp, size_t n) {
     placed *src = v, *dst = tmp;
     for (size_t width = 1; width < n; width *= 2) {
@@ -229,8 +229,8 @@ static void epoch_expanded(clt_shuffle *s, clt_nprng *r) {
 }
 
 /* py1br: within a node, blocks of random length, staggered per node, are each shuffled. Blocks may overlap,
- * and all of a node's lengths are drawn before its first shuffle, so the lengths are drawn twice: once to
- * move the generator past them, once, from a copy, to use them. */
+ * and all lengths of a node are drawn before its first shuffle, so the lengths are drawn twice: to advance
+ * the generator, and from a copy to use them. */
 static void epoch_blocks(clt_shuffle *s, clt_nprng *r) {
     int64_t lo_block = (int64_t)(0.75 * (double)s->block), hi_block = (int64_t)(1.25 * (double)s->block);
     for (int64_t c = 0; c < s->nodes; c++) s->stagger[c] = clt_nprng_integer(r, 0, lo_block);

@@ -27,7 +27,8 @@ static clt_status read_tokens(text_reader *t, int64_t sample, int32_t *row, int6
     return CLT_OK;
 }
 
-/* Labels: the next token; ignored past the end and where it is the padding id. Returns how many count. */
+/* Labels: the next token; ignored past the end and where it is the padding id. Returns how many are not
+ * ignored. */
 static int64_t make_targets(const text_reader *t, const int32_t *row, int64_t n, int32_t *targets) {
     int64_t counted = 0;
     for (int64_t i = 0; i < t->T; i++) {
@@ -75,7 +76,7 @@ static clt_status check_params(const clt_loader_params *p) {
     if (p->vocab_size > INT32_MAX)
         return clt_error(CLT_BAD_CONFIG, "vocab_size %lld does not fit int32", (long long)p->vocab_size);
     if (p->max_rows > ((int64_t)1 << 40) / p->max_seq_len)
-        return clt_error(CLT_BAD_CONFIG, "%lld samples at once are not possible", (long long)p->max_rows);
+        return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     if (p->eos_token_id >= 0 && p->bos_token_id >= 0)
         return clt_error(CLT_BAD_CONFIG,
                          "eos_token_id and bos_token_id cannot both mark sequences; give one of them");
@@ -105,7 +106,7 @@ static clt_status open_files(text_reader *t, const clt_loader_params *p) {
     if (p->remote && *p->remote && !clt_io_is_file(index))
         st = clt_error(
             CLT_BAD_CONFIG,
-            "dataset.remote %s cannot be fetched, and %s is not there; copy the dataset to `local` first",
+            "dataset.remote %s cannot be fetched, and %s does not exist; copy the dataset to `local` first",
             p->remote, index);
     else
         st = clt_mds_open(dir, &mp, &t->mds);

@@ -6,7 +6,7 @@
 #include "runtime/data/clt_tokenizer_component.h"
 #include "runtime/data/clt_utf8.h"
 
-/* --- which kind --- */
+/* --- kinds --- */
 
 static const char file_name[] = "tokenizer.json";
 
@@ -73,7 +73,7 @@ size_t clt_tokenizer_max_ids(const clt_tokenizer *t, size_t bytes) {
     return t->ops->max_ids(t, bytes);
 }
 
-/* `n` ids; a message names the place of the first that is not in the vocabulary. */
+/* CLT_BAD_DATA names the first id that is not in the vocabulary. */
 static clt_status check_ids(const clt_tokenizer *t, const int32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= t->vocab_size)
@@ -106,7 +106,7 @@ struct clt_token_encoder {
     bool allow_special;
     clt_token_fn emit;
     void *ctx;
-    clt_str rest; /* text that was kept back */
+    clt_str rest; /* text that is held back */
     int32_t *ids;
     size_t cap;
 };
@@ -138,8 +138,8 @@ static clt_status encode_and_emit(clt_token_encoder *e, const char *text, size_t
     return n ? e->emit(e->ctx, e->ids, n) : CLT_OK;
 }
 
-/* Adds to what was kept back. */
-static clt_status keep_back(clt_token_encoder *e, const char *text, size_t bytes) {
+/* Adds to the text that is held back. */
+static clt_status hold_back(clt_token_encoder *e, const char *text, size_t bytes) {
     if (!clt_str_try_reserve(&e->rest, bytes)) return clt_no_memory("a piece of text", e->rest.len + bytes);
     clt_str_addn(&e->rest, text, bytes);
     return CLT_OK;
@@ -148,13 +148,13 @@ static clt_status keep_back(clt_token_encoder *e, const char *text, size_t bytes
 clt_status clt_token_encoder_add(clt_token_encoder *e, const char *text, size_t bytes) {
     const bool joined = e->rest.len > 0;
     if (joined) {
-        CLT_TRY(keep_back(e, text, bytes));
+        CLT_TRY(hold_back(e, text, bytes));
         text = e->rest.s;
         bytes = e->rest.len;
     }
     size_t n = e->t->ops->cut(e->t, text, bytes, e->allow_special);
     CLT_TRY(encode_and_emit(e, text, n));
-    if (!joined) return n < bytes ? keep_back(e, text + n, bytes - n) : CLT_OK;
+    if (!joined) return n < bytes ? hold_back(e, text + n, bytes - n) : CLT_OK;
     memmove(e->rest.s, e->rest.s + n, bytes - n);
     e->rest.len = bytes - n;
     return CLT_OK;

@@ -10,7 +10,7 @@ static const size_t eos_bytes = sizeof eos_text - 1;
 
 typedef struct {
     clt_tokenizer base;
-    char byte[256]; /* what the ids stand for */
+    char byte[256]; /* the texts of ids 0 to 255 */
 } bytes_tokenizer;
 
 static bool bytes_is(const char *source) {

@@ -16,8 +16,8 @@ typedef struct {
     clt_status (*encode)(const clt_tokenizer *t, const char *text, size_t bytes, bool allow_special,
                          int32_t *ids, size_t max, size_t *n);
     size_t (*max_ids)(const clt_tokenizer *t, size_t bytes);
-    /* The length of a prefix, as long as possible, whose ids are the same whatever follows it, and which the
-     * rest of the text can be encoded without. */
+    /* The length of the longest known prefix such that the ids of the text, however it continues, are the ids
+     * of the prefix followed by the ids of the rest. */
     size_t (*cut)(const clt_tokenizer *t, const char *text, size_t bytes, bool allow_special);
     /* The bytes that an id of the vocabulary stands for; borrowed. */
     const char *(*piece)(const clt_tokenizer *t, int32_t id, size_t *bytes);

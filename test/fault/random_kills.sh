@@ -74,7 +74,7 @@ start $end
 wait $pid
 cp "$tmp/run.log" "$log"
 report "the run goes on to its end at batch $end" $?
-grep -E 'not usable|going back' "$tmp/run.log" && fail "a checkpoint was not usable after a mere kill"
+grep -E 'not usable|falling back' "$tmp/run.log" && fail "a checkpoint is not usable after a kill"
 check "the end"
 "$cltrain" -q train "$set/train.yaml" "${settings[@]}" "max_duration=${end}ba" scheduler.t_max=100000ba save_interval=100000ba \
     "save_folder=$tmp/calm" >"$log" 2>&1 || report "an undisturbed run" 1

@@ -78,7 +78,7 @@ expect 0 '' ls "$tmp/empty"
 mkdir "$tmp/mixed"
 cp "$hf/config.json" "$tmp/mixed/"
 cp "$other/model.safetensors" "$tmp/mixed/"
-expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96] there, this model needs [512, 64]" \
+expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96], this model needs [512, 64]" \
     import "$tmp/mixed" "$run/ba1"
 expect 65 'no model configuration' import "$hf/model.safetensors" "$run/ba1"
 

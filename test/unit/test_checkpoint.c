@@ -354,8 +354,8 @@ static void test_another_model(void **state) {
         const char *says;
     } cases[] = {
         {"transformer.wte.weight", 38, true,
-         "tensor 'transformer.wte.weight' (weight) has shape [37, 8] there, this model needs [38, 8]"},
-        {"transformer.wpe.weight", 37, true, "tensor 'transformer.wpe.weight' (weight) is missing there"},
+         "tensor 'transformer.wte.weight' (weight) has shape [37, 8], this model needs [38, 8]"},
+        {"transformer.wpe.weight", 37, true, "tensor 'transformer.wpe.weight' (weight) is missing"},
         {"transformer.wte.weight", 37, false,
          "this model has no tensor 'transformer.blocks.0.norm_1.weight'"},
     };

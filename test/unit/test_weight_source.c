@@ -150,7 +150,7 @@ static void test_shards(void **state) {
     static const struct {
         const char *index, *says;
     } bad[] = {
-        {"{\"weight_map\":{\"transformer.wte.weight\":\"a.safetensors\"}}", "is missing there"},
+        {"{\"weight_map\":{\"transformer.wte.weight\":\"a.safetensors\"}}", "is missing"},
         {"{\"weight_map\":{\"transformer.wte.weight\":\"../a.safetensors\"}}", "a file outside this folder"},
         {"{\"weight_map\":{\"transformer.wte.weight\":\"/etc/passwd\"}}", "a file outside this folder"},
         {"{\"weight_map\":{\"transformer.wte.weight\":7}}", "a file outside this folder"},
