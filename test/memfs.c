@@ -16,7 +16,7 @@ typedef struct {
     int n;
 } entries;
 
-/* Something that happened to a folder since its last sync; a rename inside one folder is one change. */
+/* A change of a folder since its last sync; a rename inside one folder is one change. */
 typedef struct {
     char remove[96], add[96], swap_a[96], swap_b[96];
     int inode;
@@ -155,7 +155,7 @@ static void change_dir(mem_state *fs, int dir, const dir_change *c) {
 /* The folder that holds the last component, and that component; -1 if a folder on the way is missing. */
 static int parent_of(mem_state *fs, const char *path, char *name) {
     int dir = 0;
-    for (const char *s = path + strcspn(path, "/"); *s == '/';) { /* the authority of a URL is no folder */
+    for (const char *s = path + strcspn(path, "/"); *s == '/';) { /* the authority of a URL is not a folder */
         size_t n = strcspn(++s, "/");
         if (n >= 96) abort();
         memcpy(name, s, n);
@@ -200,7 +200,7 @@ static int make(mem_state *fs, const char *path, int kind, int *out) {
     return 0;
 }
 
-/* Without CLT_IO_HAS_FOLDERS the folders above a name are there with it. */
+/* Without CLT_IO_HAS_FOLDERS the folders above a name exist with it. */
 static void make_parents(mem_state *fs, const char *path) {
     char *p = clt_strdup(path);
     int i;

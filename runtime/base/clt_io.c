@@ -32,17 +32,18 @@ static bool reads(clt_io_mode mode) {
 
 static int try_open(clt_io_component *c, const char *name, clt_io_mode mode, void **handle) {
     int e;
-    if (mode == CLT_IO_APPEND && !(c->caps & CLT_IO_CAN_APPEND)) return ENOTSUP;
-    if (mode == CLT_IO_CREATE_NEW && !(c->caps & CLT_IO_CAN_CREATE_NEW)) return ENOTSUP;
     do e = c->ops->open(c, name, mode, handle);
     while (e == EINTR);
     return e;
 }
 
 clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out) {
+    static const unsigned needs[] = {
+        [CLT_IO_CREATE_NEW] = CLT_IO_CAN_CREATE_NEW, [CLT_IO_APPEND] = CLT_IO_CAN_APPEND};
     clt_io_component *c;
     const char *name;
     void *handle;
+    CLT_TRY(clt_io_require(path, needs[mode], "opening this file"));
     int e = clt_io_find(path, &c, &name);
     if (!e) e = try_open(c, name, mode, &handle);
     if (e) return failed(reads(mode) ? "open" : "create", path, e);
@@ -230,7 +231,7 @@ static int make_folders(const char *path, bool durable) {
     size_t root = clt_path_scheme(path);
     char *p = clt_strdup(path);
     int e = 0;
-    if (root) root += strcspn(p + root, "/"); /* the authority is no folder */
+    if (root) root += strcspn(p + root, "/"); /* the authority is not a folder */
     for (char *s = p + root + (p[root] != 0); e == 0; s++) {
         if (*s != '/' && *s) continue;
         char keep = *s;

@@ -49,7 +49,8 @@ typedef enum {
     CLT_IO_APPEND      /* every append goes to the end, also when several processes append */
 } clt_io_mode;
 
-/* A file is never inherited by the programs that this process starts. */
+/* A file is never inherited by the programs that this process starts. CLT_BAD_CONFIG: the storage lacks the
+ * capability for the mode. */
 clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out);
 /* Exactly `bytes`; past the end CLT_BAD_DATA "ends early". */
 clt_status clt_file_pread(clt_file *f, void *dst, size_t bytes, uint64_t offset);

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Devices and ranks that hang: on one rank, under one of several, with and without cltrain launch. All ranks are gone
+# Devices and ranks that hang: on one rank, under one of several, with and without cltrain launch. All ranks end
 # within the time-out and 5 s, the exit code is 75, rank, host, step and phase are named, the last events are in a file,
-# and the next start goes on. LONG=1: with more cases.
+# and the next start resumes. LONG=1: with more cases.
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -33,11 +33,11 @@ named() {
         [ "$(grep -c ' s  step [0-9]*  forward and backward' "$file")" -ge "$2" ]
 }
 
-# Kernels are compiled and checked, and it is known how slow this machine is, before clocks run.
+# Kernels are compiled and checked, and the speed of this machine is measured, before clocks start.
 in_background "$cltrain" launch -n 2 train "${settings[@]}" "save_folder=$tmp/warm" max_duration=1ba
 until_there "first step done"
 wait "$started"
-report "a run that nothing happens to" $?
+report "an undisturbed run" $?
 
 # --- a hung device ----------------------------------------------------------------------------------------------------
 # NAME, ranks, hung rank, command
@@ -91,7 +91,7 @@ under_mpirun TERM 1
 [ $code = 75 ] && [ "$left" = 0 ] && grep -q "^stopped at batch [0-9]* after a save" "$log"
 report "mpirun alone: SIGTERM to a rank" $? "exit $code after $took ms"
 
-# --- the file system hangs, too ------------------------------------------------------------------------------------------
+# --- the file system also hangs ------------------------------------------------------------------------------------------
 rm -rf "$tmp"/cltrain-launch.*
 in_background env LD_PRELOAD="$preload" HANG_EVENTS=1 "$cltrain" launch -n 2 train "${settings[@]}"
 pid=$started
@@ -125,5 +125,5 @@ fi
 unset CLTRAIN_COMM_TIMEOUT
 
 "$cltrain" train "${settings[@]}" max_duration=60ba >"$log" 2>&1
-report "the next start goes on" $? "$(grep -o 'resumed from.*' "$log" | sed 's/.*ep/ep/')"
+report "the next start resumes" $? "$(grep -o 'resumed from.*' "$log" | sed 's/.*ep/ep/')"
 finish

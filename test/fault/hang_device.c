@@ -1,5 +1,5 @@
 /* Loaded before the OpenCL loader (LD_PRELOAD): from launch $HANG_AT of rank $HANG_RANK on, its queue waits
- * for a user event that nobody sets, as a hung device would. Then the file $HANG_MARK appears.
+ * for a user event that is never set, like a hung device. Then the file $HANG_MARK appears.
  * With $HANG_FAILS every launch from that one on fails instead.
  * With $HANG_EVENTS the file of the last events cannot be opened, as on a file system that hangs. */
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /* Damage to a checkpoint of 64 KiB: every single bit of every file is flipped, files are cut at every length
- * and zeroed from every block on, chunks change places. All of it is found, and the message says where it is.
+ * and zeroed from every block on, chunks are swapped. All damage is found, and the message says where it is.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static memfs *fs;
 static cu_state state_a, state_b;
 static float values[1 << 14];
 
-/* Of noise, so that it takes its size on the disk; a tensor of zeros that compresses. */
+/* Noise, which does not compress, and a tensor of zeros, which does. */
 static void create_state(cu_state *s, uint64_t seed) {
     memset(s, 0, sizeof *s);
     clt_slab_table_add(&s->table, "transformer.wte.weight", 2, (int64_t[]){67, 80});
@@ -104,7 +104,7 @@ static void test_data_bits(void **state) {
             data[bit / 8] ^= (unsigned char)(1 << bit % 8);
         }
     }
-    assert_true(flips == 8 * n); /* the chunks are all there is of the file */
+    assert_true(flips == 8 * n); /* the chunks cover the file */
     clt_ckpt_close(r);
     clt_manifest_free(m);
     assert_int_equal(open_and_verify(), CLT_OK);
@@ -125,8 +125,8 @@ static void test_manifest_bits(void **state) {
     print_message("%zu flips of a bit in %zu bytes of manifest: all found\n", 8 * n, n);
 }
 
-/* The frames' own checksum, for damage that happens before the manifest's hash is made: a flip gives an error
- * or the same values. */
+/* The checksum inside the frames, for damage that happens before the manifest's hash is computed: a flip
+ * gives an error or the same values. */
 static void test_frame_bits(void **state) {
     (void)state;
     clt_manifest *m;
@@ -163,9 +163,9 @@ static void test_frame_bits(void **state) {
                   flips, harmless);
 }
 
-/* --- cut files: a table that says that the data file ends early --- */
+/* --- cut files: storage on which the data file ends early --- */
 
-static const clt_io_ops *whole; /* what the file system does itself */
+static const clt_io_ops *whole; /* the unchanged functions */
 static uint64_t cut_at;
 static void *cut_handle;
 
@@ -200,7 +200,7 @@ static void test_cut(void **state) {
     for (cut_at = 0; cut_at < n; cut_at++)
         if (open_and_verify() != CLT_BAD_DATA || !strstr(clt_last_error(), DATA))
             fail_msg("cut at %zu: %s", (size_t)cut_at, clt_last_error());
-    /* The file is cut while a run reads it: the last chunks are gone. */
+    /* The file is cut while it is open: the last chunks are missing. */
     clt_ckpt_read(r, 0, 0, values, 1);
     for (cut_at = 0; cut_at < n; cut_at += 64) assert_int_equal(clt_ckpt_verify(r), CLT_BAD_DATA);
     mem_component(fs)->ops = whole;

@@ -1,14 +1,14 @@
 /* Loss of power during a save, exhaustively. A save of one rank and of two is recorded by clt_io_probe on a
- * real file system; then every legal crash state of the record is built on memfs and recovery is run on it:
+ * real file system; then every valid crash state of the record is built on memfs and recovery is run on it:
  *
  * - the operations up to any point have been called;
- * - of the writes and changes of folders that were not synced by then any subset is on the disk (all subsets
- *   of up to 6 changes, of more those with at most one missing or at most one there);
+ * - of the writes and changes of folders that are not synced at that point any subset is on the disk (all
+ * subsets of up to 6 changes; of more, those with at most one missing or at most one present);
  * - the last write of a file is torn at any multiple of 512 bytes.
  *
- * Recovery has to find the old checkpoint or the new one, whole; the new one when its save had said OK; and
- * no name of a checkpoint may hold anything else. CRASH_SUBSETS sets up to how many changes all subsets are
- * built. */
+ * Recovery must find the old checkpoint or the new one, whole; the new one if its save returned CLT_OK; and
+ * the name of a checkpoint must not hold anything else. CRASH_SUBSETS sets up to how many changes all subsets
+ * are built. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@
 typedef struct {
     const char *what, *name;
     int ranks;
-    bool overwrite, no_exchange, first; /* first: there is nothing old */
+    bool overwrite, no_exchange, first; /* first: no old checkpoint */
 } workload;
 
 typedef struct {
@@ -107,7 +107,7 @@ static void record(scene *c) {
     clt_free(log);
 }
 
-/* --- playing it back --- */
+/* --- replay --- */
 
 static const char *inside(const scene *c, const char *path) {
     size_t n = strlen(c->dir);
@@ -194,12 +194,12 @@ static void check_state(scene *c, size_t at, const mem_state *base, const size_t
     bool is_new = is(path, &c->new);
     if (!is_new && !is(path, &c->old))
         fail_msg("%s: after operation %zu: %s is damaged", c->w->what, at, path);
-    if (at == c->ops && !is_new) fail_msg("%s: the save said OK and is lost", c->w->what);
+    if (at == c->ops && !is_new) fail_msg("%s: the save returned CLT_OK and is lost", c->w->what);
     *(is_new ? &c->new_found : &c->old_found) += 1;
     clt_free(path);
 }
 
-/* --- which states there are --- */
+/* --- the states --- */
 
 static void check_torn(scene *c, size_t at, const mem_state *base, const mem_change *change, int n,
                        size_t *keep) {

@@ -1,9 +1,9 @@
-/* Memory runs out: the N-th allocation fails, for N = 1 and so on until none fails any more. That includes
- * what libraries allocate. Each attempt is a process of its own.
+/* Memory runs out: the N-th allocation fails, for N = 1, 2, ... until none fails. That includes the
+ * allocations of libraries. Each attempt is a process of its own.
  *
  * - Any allocation, while a configuration is read, a checkpoint is saved and one is loaded: the program ends
- *   cleanly with the message of clt_malloc, or the function returns an error and leaks nothing; and the
- *   checkpoints that were there are whole.
+ *   cleanly with the message of clt_malloc, or the function returns an error and leaks nothing; and
+ *   existing checkpoints are whole.
  * - Any allocation of at least LARGE bytes, whose size follows from a file, a model or a batch: the function
  *   returns CLT_NO_MEMORY with a message, leaks nothing, and the process continues. */
 #include <errno.h>
@@ -33,7 +33,7 @@ int main(void) {
 }
 #else
 
-/* --- the allocator: glibc's, but for one call --- */
+/* --- the allocator: glibc's, except for one call --- */
 
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
@@ -77,7 +77,7 @@ void free(void *p) {
     __libc_free(p);
 }
 
-/* --- what is tried --- */
+/* --- workloads --- */
 
 static char dir[] = "/tmp/clt_oom_XXXXXX";
 static cu_state state_a;
@@ -114,7 +114,7 @@ static clt_status load(void) {
     return st;
 }
 
-/* --- what takes large allocations --- */
+/* --- workloads with large allocations --- */
 
 enum { LARGE = 16384, TENSORS = 1500, SAMPLES = 4000, TOKENS = 24 };
 
@@ -297,7 +297,7 @@ static int attempt(clt_status (*run)(void), long n, char *said, size_t bytes) {
 static void every_allocation(const char *what, clt_status (*run)(void)) {
     static char said[1 << 16];
     long n = 1, ended = 0, returned = 0, survived = 0;
-    assert_int_equal(run(), CLT_OK); /* what libraries keep for ever is there now */
+    assert_int_equal(run(), CLT_OK); /* libraries have allocated what they keep */
     for (;; n++) {
         int code = attempt(run, n, said, sizeof said);
         if (code == NOT_REACHED) break;
@@ -329,7 +329,7 @@ static void every_large_allocation(const char *what, clt_status (*run)(void)) {
         if (code == NOT_REACHED) break;
         if (code == RETURNED && (strstr(said, "out of host memory") || strstr(said, strerror(ENOMEM))))
             returned++;
-        else if (code == SURVIVED) /* sorting does without */
+        else if (code == SURVIVED) /* sorting works without memory */
             survived++;
         else
             fail_msg("%s: large allocation %ld: code %d: %s", what, n, code, said);

@@ -1,6 +1,6 @@
-/* Saving when things go wrong: every single operation fails once, a write is cut, the process dies at any
- * operation, and the machine loses power. Whatever happens, a folder that had a valid checkpoint still has
- * one, and a save that said OK is there. */
+/* Failing saves: every single operation fails once, a write is cut, the process dies at any operation, and
+ * the machine loses power. In every case a folder that had a valid checkpoint still has one, and a save that
+ * returned CLT_OK exists. */
 #include <errno.h>
 #include <limits.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 static memfs *fs;
 static clt_io_probe *probe; /* before fs, as mem:/// */
 
-/* What a test needs again and again: the state of the older checkpoint and of the one that is being saved. */
+/* The state of the older checkpoint and of the one that is saved. */
 typedef struct {
     cu_state old, new;
     mem_state
@@ -67,7 +67,8 @@ static void tear_down(scene *c) {
     cu_state_free(&c->new);
 }
 
-/* FAIL and SHORT hit operation n alone; with DIE, it and all later ones fail, as if the process had ended. */
+/* FAIL and SHORT affect operation n alone; with DIE, it and all later ones fail, as if the process had ended.
+ */
 typedef enum { FAIL, SHORT, DIE } fault_kind;
 
 static void arm(long n, fault_kind fault, int error) {
@@ -111,7 +112,7 @@ static bool any_temporary(void) {
     return found;
 }
 
-/* A save that failed leaves every name what it was. */
+/* A failed save leaves every name as it was. */
 static void check_names(scene *c, long n) {
     if (cu_check(RUN "/ba2", &c->old) != CLT_OK)
         fail_msg("operation %ld: the save failed and ba2 is not what it was", n);
@@ -129,10 +130,11 @@ static long every_operation(scene *c, fault_kind fault, int error) {
         if (st != CLT_OK && st != CLT_IO) fail_msg("operation %ld: the status is %s", n, clt_status_name(st));
         if (!fired && st != CLT_OK) fail_msg("without a fault the save fails: %s", clt_last_error());
         bool is_new = check_newest(c, "operation", n);
-        if (st == CLT_OK && !is_new) fail_msg("operation %ld: the save said OK and is not there", n);
+        if (st == CLT_OK && !is_new)
+            fail_msg("operation %ld: the save returned CLT_OK and does not exist", n);
         if (st != CLT_OK && any_temporary()) fail_msg("operation %ld: a temporary folder is left", n);
         if (st != CLT_OK) check_names(c, n);
-        /* Training goes on, and the next save works. */
+        /* Training continues, and the next save works. */
         if (clt_ckpt_save(w, "ba4", &numbers) != CLT_OK) fail_msg("operation %ld: the next save fails", n);
         assert_true(check_newest(c, "the save after operation", n));
         clt_ckpt_writer_destroy(w);
@@ -151,7 +153,7 @@ static void test_every_operation_fails(void **state) {
         assert_int_equal(every_operation(&c, FAIL, EIO), n);
         assert_int_equal(every_operation(&c, SHORT, ENOSPC), n);
         long interrupted = every_operation(&c, FAIL, EINTR);
-        long cut = every_operation(&c, SHORT, 0); /* short reads and writes that go on are no failures */
+        long cut = every_operation(&c, SHORT, 0); /* short reads and writes that continue are not failures */
         print_message("%s: %ld operations; with EINTR %ld, with short reads and writes %ld\n", c.name, n,
                       interrupted, cut);
         clt_error_quiet(false);
@@ -165,7 +167,7 @@ static int no_exchange(clt_io_component *c, const char *a, const char *b) {
     return EINVAL;
 }
 
-/* A file system that cannot exchange two names: the slower way works, too, and goes back from any failure. */
+/* A file system that cannot exchange two names: the slower way also works, and undoes any failure. */
 static void overwrite_without_exchange(const char *how) {
     scene c;
     set_up(&c, true);
@@ -216,7 +218,7 @@ static void test_no_rename(void **state) {
     tear_down(&c);
 }
 
-/* The process dies at operation n; then the machine loses power, in several ways. */
+/* The process dies at operation n; then the machine loses power in several ways. */
 static void test_crash(void **state) {
     (void)state;
     enum { WAYS = 24 };
@@ -256,7 +258,7 @@ static void test_crash(void **state) {
     assert_true(states > 2000);
 }
 
-/* A device that cannot be read in the middle of a save: nothing of it stays. */
+/* A device that cannot be read during a save: nothing of the save remains. */
 static clt_status broken_read(void *ctx, int entry, uint64_t first, float *dst, uint64_t count) {
     (void)ctx, (void)first;
     memset(dst, 0, count * sizeof *dst);
@@ -286,7 +288,7 @@ static void test_broken_device(void **state) {
     }
 }
 
-/* Disk full already when a run begins. */
+/* A disk that is full when a run begins. */
 static void test_not_writable(void **state) {
     (void)state;
     scene c;
@@ -318,6 +320,6 @@ int main(void) {
         cmocka_unit_test(test_broken_device),
         cmocka_unit_test(test_not_writable),
     };
-    clt_log_set_level(CLT_LOG_ERROR); /* the warnings are wanted, thousands of times */
+    clt_log_set_level(CLT_LOG_ERROR); /* thousands of warnings are expected */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Hostile checkpoints. An input that begins with '{' is a manifest without its last 45 bytes: its own hash is
  * added, so that the fuzzer gets past it. Any other input is a stored chunk: two bytes of element count, then
- * the frame, with a hash that fits. What is accepted must obey the format's rules. */
+ * the frame, with a matching hash. What is accepted must obey the format's rules. */
 #include <stdlib.h>
 #include <string.h>
 

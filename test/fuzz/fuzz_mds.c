@@ -1,9 +1,12 @@
-/* Fuzz target of the MDS reader: an input is a dataset of one shard, held in memory behind clt_io. Its first
- * byte says what the rest is: even  two bytes: length of index.json (little-endian); index.json; the shard's
- * file odd   two bytes: column and compression, as below; the shard's file. index.json is made to fit it, so
- * that the fuzzer gets past it. Whatever comes, nothing may crash, and what is read obeys the limits that
- * were asked for. test/unit/test_fuzz_mds.c runs the same function over the golden sets and mutations of
- * them. */
+/* Fuzz target of the MDS reader: an input is a dataset of one shard in memory. Its first byte says what the
+ * rest is:
+ *
+ * - even: two bytes, the length of index.json (little endian); index.json; the shard's file;
+ * - odd: two bytes, column and compression, as below; the shard's file. index.json is made to fit it, so that
+ * the fuzzer gets past it.
+ *
+ * Nothing may crash, and what is read obeys the requested limits. test/unit/test_fuzz_mds.c runs the same
+ * function over the golden sets and mutations of them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +73,7 @@ static clt_io_component fuzz_io = {&fuzz_ops, CLT_IO_CAN_READ_RANGES | CLT_IO_HA
 
 /* --- the dataset --- */
 
-/* An index.json that the shard's bytes do not contradict. */
+/* An index.json that agrees with the shard's bytes. */
 static char *fuzz_make_index(uint8_t column, uint8_t zstd, const uint8_t *shard, size_t bytes) {
     static const char *const columns[][3] = {
         {"tokens", "ndarray:int32", "null"},  {"tokens", "ndarray", "null"},

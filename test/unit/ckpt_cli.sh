@@ -1,5 +1,5 @@
 #!/bin/bash
-# `cltrain ckpt` as users and scripts call it: output, exit codes, messages.
+# `cltrain ckpt`: output, exit codes, messages.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
@@ -42,7 +42,7 @@ for f in test/golden/safetensors/invalid/*; do expect 65 "error: $f" show "$f" -
 expect 0 '{"name":"layers.0.attn.weight","dtype":"F32","shape":[2,3,1],"data_offsets":[24,48]}' \
     show test/golden/safetensors/valid/f32_basic.safetensors --json
 
-# import, and looking at what came out
+# import, and what it wrote
 expect 0 '28 tensors' import "$hf" "$run/ba0"
 expect 74 'exists already' import "$hf" "$run/ba0"
 expect 0 '28 tensors' import --overwrite "$hf" "$run/ba0/"
@@ -59,7 +59,7 @@ expect 0 'within the tolerance' diff -t 10 "$run" test/golden/mpt-learned/final.
 expect 1 'shapes [512, 64] and [512, 96]' diff "$run" "$other"
 expect 1 '"state":"differs"' diff "$run" test/golden/mpt-learned/final.safetensors --json
 
-# the hash does not depend on where the weights are
+# equal weights have equal hashes in any source
 a=$("$cltrain" ckpt hash "$run")
 b=$("$cltrain" ckpt hash "$hf")
 c=$("$cltrain" ckpt hash "$other")
@@ -68,7 +68,7 @@ if [ -z "$a" ] || [ "$a" != "$b" ] || [ "$a" = "$c" ]; then
     failed=1
 fi
 
-# things that are not there or not what they should be
+# missing and invalid sources
 expect 74 'does not exist' show "$tmp/nothing"
 expect 74 'nothing' ls "$tmp/nothing"
 mkdir "$tmp/empty"
@@ -82,14 +82,14 @@ expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96], this mo
     import "$tmp/mixed" "$run/ba1"
 expect 65 'no model configuration' import "$hf/model.safetensors" "$run/ba1"
 
-# pipes where files should be: no waiting for a writer
+# pipes in the place of files: no waiting for a writer
 mkdir -p "$tmp/pipes/ba1"
 mkfifo "$tmp/pipes/ba1/manifest.json" "$tmp/pipe.safetensors"
 touch "$tmp/pipes/ba1/data.00000.bin"
 expect 0 'damaged' ls "$tmp/pipes"
 expect 65 'too few' show "$tmp/pipe.safetensors"
 
-# a folder that is no checkpoint is not replaced
+# a folder that is not a checkpoint is not replaced
 mkdir -p "$tmp/runs/one"
 cp -r "$run/ba0" "$tmp/runs/one/"
 expect 74 'not a checkpoint, and is not overwritten' import --overwrite "$hf" "$tmp/runs/one"

@@ -1,4 +1,4 @@
-/* Checkpoints: what goes in comes out, whatever the threads; every damage is found and named. */
+/* Checkpoints: what is saved is loaded, with any number of threads; every damage is found and named. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,7 +102,7 @@ static void test_round_trip(void **state) {
         clt_ckpt_tensor t;
         clt_ckpt_at(r, i, &t);
         assert_int_equal(t.chunks, 3); /* 2,102,100 elements */
-        /* A range across the border of two chunks, and the last element. */
+        /* A range across two chunks, and the last element. */
         float got[3], *want_at = s.host[1] + s.table.entry[2].offset;
         assert_int_equal(clt_ckpt_read(r, i, CLT_CKPT_CHUNK - 1, got, 3), CLT_OK);
         assert_memory_equal(got, want_at + CLT_CKPT_CHUNK - 1, sizeof got);
@@ -124,7 +124,7 @@ static void test_round_trip(void **state) {
     clt_free(dir);
 }
 
-/* A checkpoint that an earlier version wrote, kept as a file. */
+/* A file that an earlier version wrote. */
 static void test_old_version(void **state) {
     (void)state;
     const char *path = "test/golden/checkpoint-v1/ep1-ba7";
@@ -142,7 +142,7 @@ static void test_old_version(void **state) {
     cu_state_free(&s);
 }
 
-/* The hash as docs/checkpoint-format.md defines it, over bytes laid out here by hand. */
+/* The hash that docs/checkpoint-format.md defines, over bytes written out by hand. */
 static void test_hash_definition(void **state) {
     (void)state;
     clt_slab_table t = {0};
@@ -176,8 +176,8 @@ static clt_status open_and_verify(const char *path) {
     return st;
 }
 
-/* Every byte of every file is changed, in one bit (which one goes round), and every file is cut at every
- * length. */
+/* One bit of every byte of every file is flipped (each bit in turn), and every file is cut at every length.
+ */
 static void test_every_byte(void **state) {
     (void)state;
     static const char *const files[] = {OLD "/manifest.json", OLD "/data.00000.bin"};
@@ -197,7 +197,7 @@ static void test_every_byte(void **state) {
                 fail_msg("the message names no tensor: %s", clt_last_error());
         }
         unsigned char *copy = clt_memdup(data, n);
-        for (size_t i = 0; i <= n + 1; i++) { /* n + 1: a byte more */
+        for (size_t i = 0; i <= n + 1; i++) { /* n + 1: one more byte */
             unsigned char *longer = clt_calloc(n + 2, 1);
             memcpy(longer, copy, n);
             clt_file *file;
@@ -218,8 +218,7 @@ static void test_every_byte(void **state) {
     memory_teardown(&s);
 }
 
-/* Chunks of the same size from the same place of another checkpoint, or from another place, are not accepted.
- */
+/* Chunks of the same size from another checkpoint, or from another place, are refused. */
 static void test_swapped_chunks(void **state) {
     (void)state;
     cu_state s;
@@ -229,14 +228,14 @@ static void test_swapped_chunks(void **state) {
     size_t n, m;
     unsigned char *a = mem_file(fs, OLD "/data.00000.bin", &n),
                   *b = mem_file(fs, "mem:///run/ep0-ba2/data.00000.bin", &m);
-    assert_int_equal(n, m); /* noise of the same length is stored in the same length */
+    assert_int_equal(n, m); /* noise of equal length is stored in equal length */
     unsigned char *keep = clt_memdup(a, n);
     memcpy(a, b, n);
     clt_error_quiet(true);
     assert_int_equal(open_and_verify(OLD), CLT_BAD_DATA);
     memcpy(a, keep, n);
     assert_int_equal(open_and_verify(OLD), CLT_OK);
-    /* The two norms (8 elements each) of one role are neighbours of equal length. */
+    /* The two norms (8 elements each) of one role are consecutive and of equal length. */
     size_t norm = 0;
     for (size_t i = 0; i + 8 < n && !norm; i++) /* the second zstd frame begins with the magic number */
         if (i > 100 && !memcmp(a + i, "\x28\xb5\x2f\xfd", 4)) norm = i;
@@ -271,7 +270,7 @@ static void replace_manifest(const char *path, const char *from, const char *to)
     clt_free(file);
 }
 
-/* Manifests with a right hash and wrong contents, as someone with an editor could make them. */
+/* Manifests with a valid hash and invalid contents, as made with an editor. */
 static void test_hostile_manifest(void **state) {
     (void)state;
     static const struct {
@@ -315,7 +314,7 @@ static void test_hostile_manifest(void **state) {
         if (!strstr(clt_last_error(), cases[i].says))
             fail_msg("%s: the message is '%s'", cases[i].to, clt_last_error());
     }
-    /* A time without a date is none. */
+    /* A time without a date is unknown. */
     clt_ckpt_info *list;
     int n;
     mem_restore(fs, clean);
@@ -350,7 +349,7 @@ static void test_another_model(void **state) {
     static const struct {
         const char *name;
         int64_t rows;
-        bool all; /* the other tensors too */
+        bool all; /* also the other tensors */
         const char *says;
     } cases[] = {
         {"transformer.wte.weight", 38, true,
@@ -377,7 +376,7 @@ static void test_another_model(void **state) {
         clt_load_options loose = {NULL, 0, true};
         clt_log_set_level(CLT_LOG_ERROR);
         assert_int_equal(load_other(&t, &loose),
-                         i == 0 ? CLT_BAD_DATA : CLT_OK); /* a shape is never overlooked */
+                         i == 0 ? CLT_BAD_DATA : CLT_OK); /* a shape is never ignored */
         clt_log_set_level(CLT_LOG_WARN);
         clt_slab_table_free(&t);
     }
@@ -398,9 +397,9 @@ static void test_folder(void **state) {
     char *path = NULL, name[32];
     memory_setup(&s);
     clt_ckpt_writer_params p = cu_params(&s, "mem:///run");
-    p.keep = 1; /* two are kept whatever it says */
+    p.keep = 1; /* at least two are kept */
     assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
-    for (int b = 8; b <= 12; b++) { /* numbers, not names, decide what is newest */
+    for (int b = 8; b <= 12; b++) { /* numbers decide what is newest, not names */
         clt_checkpoint_state n = cu_numbers(b);
         snprintf(name, sizeof name, "ep0-ba%d", b);
         assert_int_equal(clt_ckpt_save(w, name, &n), CLT_OK);
@@ -414,7 +413,7 @@ static void test_folder(void **state) {
     assert_string_equal(path, "mem:///run/ep0-ba12");
     clt_free(path);
 
-    /* The newest is damaged: the one before counts. */
+    /* The newest is damaged: the one before it is used. */
     size_t n;
     mem_file(fs, "mem:///run/ep0-ba12/manifest.json", &n)[100] ^= 1;
     clt_log_set_level(CLT_LOG_ERROR);
@@ -423,7 +422,7 @@ static void test_folder(void **state) {
     clt_free(path);
     mem_file(fs, "mem:///run/ep0-ba12/manifest.json", &n)[100] ^= 1;
 
-    /* Saving a batch again in the same run is no error and writes nothing; another run must not overwrite. */
+    /* Saving a batch again in the same run succeeds and writes nothing; another run must not overwrite it. */
     clt_checkpoint_state again = cu_numbers(12);
     assert_int_equal(clt_ckpt_save(w, "ep0-ba12", &again), CLT_OK);
     clt_ckpt_writer_destroy(w);
@@ -435,7 +434,7 @@ static void test_folder(void **state) {
     assert_int_equal(clt_ckpt_save(w, "..", &again), CLT_BAD_CONFIG);
     clt_error_quiet(false);
 
-    /* Going on at 11 puts 12 aside; then 12 can be saved again. */
+    /* Resuming at 11 supersedes 12, which can then be saved again. */
     assert_int_equal(clt_ckpt_supersede(NULL, "mem:///run", 11, p.run_id), CLT_OK);
     assert_true(there("mem:///run/ep0-ba12.superseded.fedcba9876543210"));
     assert_int_equal(clt_ckpt_save(w, "ep0-ba12", &again), CLT_OK);
@@ -461,7 +460,7 @@ static void test_overwrite_and_leftovers(void **state) {
     assert_int_equal(names.n, 3); /* ep0-ba1, latest, notes.tmp.d */
     assert_string_equal(names.v[2], "notes.tmp.d");
     clt_strv_free(&names);
-    /* A folder that is no checkpoint is not overwritten: all in it would go. */
+    /* A folder that is not a checkpoint is not overwritten, since all its contents would be deleted. */
     clt_ckpt_writer *w;
     clt_checkpoint_state state_of_2 = cu_numbers(2);
     assert_int_equal(clt_io_mkdirs("mem:///run/thesis/empty"), CLT_OK);
@@ -484,7 +483,7 @@ static void test_resolve(void **state) {
     cu_state s;
     memory_setup(&s);
     assert_int_equal(clt_io_mkdirs("mem:///empty"), CLT_OK);
-    /* The root of a disk has a folder that only root can look into. */
+    /* The root of a disk has a folder that only root can read. */
     assert_int_equal(clt_io_mkdirs("mem:///disk/lost+found"), CLT_OK);
     assert_int_equal(clt_io_write_atomic("mem:///disk/lost+found/data.00000.bin", "x", 1), CLT_OK);
     assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///disk", &path), CLT_OK);

@@ -1,6 +1,5 @@
-/* What a run finds in its folder when things there are not as they should be: damaged chunks, missing
- * manifests, hints that name nothing, links that leave the folder; and what load_ignore_keys and a loose load
- * leave alone. */
+/* Folders in a bad state: damaged chunks, missing manifests, stale hints, links out of the folder; and what
+ * load_ignore_keys and a loose load do not change. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -49,7 +48,7 @@ static void expect_newest(const char *want) {
     clt_free(path);
 }
 
-/* The C library's, until a disk is to fail while a folder is listed. */
+/* The C library's, until a listing is to fail. */
 static bool lists_break;
 struct dirent *readdir(DIR *d) {
     static struct dirent *(*next)(DIR *);
@@ -58,7 +57,7 @@ struct dirent *readdir(DIR *d) {
     return lists_break ? NULL : next(d);
 }
 
-/* A list of names that breaks off must not pass for a folder without checkpoints. */
+/* An incomplete listing must not pass for a folder without checkpoints. */
 static void test_broken_list(void **state) {
     (void)state;
     char folder[] = "/tmp/clt_list_XXXXXX", *path = NULL;
@@ -76,7 +75,7 @@ static void test_broken_list(void **state) {
     clt_strv_free(&names);
 }
 
-/* One bit in a data file is in nobody's manifest: only reading finds it. */
+/* A flipped bit in a data file is found only by reading. */
 static void test_damaged_chunk(void **state) {
     (void)state;
     cu_state s;
@@ -89,12 +88,12 @@ static void test_damaged_chunk(void **state) {
     mem_file(fs, "mem:///run/ba2/data.00000.bin", &n)[n - 1] ^= 1;
     expect_newest("mem:///run/ba1");
     mem_file(fs, "mem:///run/ba1/data.00000.bin", &n)[0] ^= 128;
-    /* Nothing is left: never a silent fresh start. */
+    /* None is left: never a silent new start. */
     clt_error_quiet(true);
     assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///run", &path), CLT_BAD_DATA);
     clt_error_quiet(false);
     assert_non_null(strstr(clt_last_error(), "none is usable"));
-    /* What was asked for by name is an error that says where. */
+    /* For a checkpoint that is requested by name, an error says where the damage is. */
     clt_ckpt_reader *r;
     assert_int_equal(clt_ckpt_open("mem:///run/ba2", &r), CLT_OK);
     clt_error_quiet(true);
@@ -106,8 +105,7 @@ static void test_damaged_chunk(void **state) {
     tear_down(&s);
 }
 
-/* Without its manifest it is no checkpoint, but it is in the way of one: it steps aside, whatever its name.
- */
+/* A folder without its manifest takes the name of a checkpoint: it is superseded. */
 static void test_missing_manifest(void **state) {
     (void)state;
     cu_state s;
@@ -117,7 +115,7 @@ static void test_missing_manifest(void **state) {
     assert_int_equal(clt_ckpt_supersede(NULL, "mem:///run", 2, "00000000000000cc"), CLT_OK);
     assert_true(clt_io_is_dir("mem:///run/ba3.superseded.00000000000000cc"));
     save(&s, "mem:///run", 3);
-    /* The same name is in the way again, and steps aside under yet another name. */
+    /* The same name is taken again, and gets another name. */
     assert_int_equal(clt_io_unlink("mem:///run/ba3/manifest.json"), CLT_OK);
     assert_int_equal(clt_ckpt_supersede(NULL, "mem:///run", 2, "00000000000000cc"), CLT_OK);
     assert_true(clt_io_is_dir("mem:///run/ba3.superseded.00000000000000cc-2"));
@@ -138,7 +136,7 @@ static void test_stale_hint(void **state) {
     assert_int_equal(clt_ckpt_resolve(NULL, "mem:///run/latest", &path), CLT_OK);
     assert_string_equal(path, "mem:///run/ba2");
     clt_free(path);
-    /* A hint must not lead out of its folder. */
+    /* A hint must not point outside its folder. */
     assert_int_equal(clt_io_write_atomic("mem:///run/latest", "../run/ba1\n", 11), CLT_OK);
     clt_error_quiet(true);
     assert_int_equal(clt_ckpt_resolve(NULL, "mem:///run/latest", &path), CLT_BAD_DATA);
@@ -146,8 +144,8 @@ static void test_stale_hint(void **state) {
     tear_down(&s);
 }
 
-/* Any operation on files fails once while the newest checkpoint is looked for: it is found all the same, or
- * an older one is (the warning says why), or there is an error. "There is none" would be a fresh start. */
+/* Any operation on files fails once while the newest checkpoint is searched: it is found, or an older one is
+ * (a warning says why), or there is an error. "There is none" would be a silent new start. */
 static void test_errors(void **state) {
     (void)state;
     cu_state s;
@@ -196,7 +194,7 @@ static void test_link(void **state) {
     assert_int_equal(cu_check(ckpt, &s), CLT_IO);
     clt_error_quiet(false);
     assert_non_null(strstr(clt_last_error(), "symbolic link"));
-    /* Nor is it one of the valid checkpoints of which the two newest are kept. */
+    /* It does not count as one of the two valid checkpoints that are kept. */
     assert_int_equal(clt_ckpt_scan(dir, &list, &n), CLT_OK);
     assert_int_equal(n, 1);
     assert_false(list[0].valid);
@@ -262,7 +260,7 @@ static void test_ignore_keys(void **state) {
     tear_down(&s);
 }
 
-/* A checkpoint of a model with a tensor more, and one less. */
+/* A model with a tensor more than the checkpoint, and one less. */
 static void test_loose(void **state) {
     (void)state;
     cu_state s, big;

@@ -26,7 +26,7 @@ static char *scratch_dir(void) {
     return dir;
 }
 
-/* --- sets that are right --- */
+/* --- valid sets --- */
 
 static void check_tokens(clt_mds *m, json_t *want, const char *set) {
     int32_t tokens[MAX_TOKENS];
@@ -41,7 +41,7 @@ static void check_tokens(clt_mds *m, json_t *want, const char *set) {
     json_t *list = json_object_get(want, "tokens");
     for (size_t i = 0; i < json_array_size(list); i++)
         assert_int_equal(tokens[i], json_integer_value(json_array_get(list, i)));
-    /* Truncated: the first ones, and the full length still known. */
+    /* Truncated: the first tokens, and the full length. */
     int32_t few[3] = {-1, -1, -1};
     assert_int_equal(clt_mds_get_tokens(m, sample, 2, 0, few, &n, &full), CLT_OK);
     assert_int_equal(n, CLT_MIN(full, 2));
@@ -74,7 +74,8 @@ static void check_set(const char *set, const clt_mds_params *p) {
     }
     size_t n = json_array_size(list);
     assert_int_equal(n, clt_mds_num_samples(m));
-    for (size_t i = 0; i < n; i++) { /* from both ends, so that neighbours come from different shards */
+    for (size_t i = 0; i < n;
+         i++) { /* from both ends, so that consecutive samples come from different shards */
         json_t *s = json_array_get(list, i % 2 ? n - 1 - i / 2 : i / 2);
         if (clt_mds_has_tokens(m))
             check_tokens(m, s, set);
@@ -116,7 +117,7 @@ static void test_hashes(void **state) {
                      CLT_BAD_CONFIG);
 }
 
-/* Published values of the algorithms that no set uses: of the empty text. */
+/* Published values, for the empty text, of the algorithms that no set uses. */
 static void test_digests(void **state) {
     (void)state;
     static const char *const known[][2] = {
@@ -189,7 +190,7 @@ static void check_beside(const char *dir, clt_status want, const char *text) {
     clt_mds_close(m);
 }
 
-/* A raw file beside the compressed one, as a download cache leaves it, is read instead; verify looks at both.
+/* A raw file beside the compressed one, as a download cache leaves it, is read instead; verify checks both.
  */
 static void test_raw_beside_zip(void **state) {
     (void)state;
@@ -214,7 +215,7 @@ static void test_raw_beside_zip(void **state) {
     clt_free(cmd);
 }
 
-/* So other compressions can be read once they were undone. */
+/* So other compressions can be read after decompression. */
 static void test_raw_beside_gz(void **state) {
     (void)state;
     char *dir = scratch_dir();
@@ -237,7 +238,7 @@ static void test_raw_beside_gz(void **state) {
 
 /* --- damaged sets --- */
 
-/* What the message must contain: the fact and the place. */
+/* What the message must contain: the fact and the file. */
 static const struct {
     const char *set, *fact, *where;
 } damaged[] = {
@@ -306,7 +307,7 @@ static const struct {
     {"token_over_vocab", "token id 2147483647 is outside the vocabulary", "shard.00000.mds"},
 };
 
-/* Reads all there is, as a run would. */
+/* Reads everything, like a run. */
 static clt_status read_everything(const char *dir, const clt_mds_params *p) {
     clt_mds *m = NULL;
     int32_t tokens[MAX_TOKENS];
@@ -332,7 +333,7 @@ static void check_damaged(json_t *c) {
     if (st != CLT_BAD_DATA) fail_msg("%s: status %s", name, clt_status_name(st));
     if (!strstr(clt_last_error(), damaged[i].fact) || !strstr(clt_last_error(), damaged[i].where))
         fail_msg("%s: the message is: %s", name, clt_last_error());
-    /* verify finds it too, without being told which checksum to use. */
+    /* verify finds it without the name of a checksum. */
     clt_mds *m;
     size_t bad;
     st = clt_mds_open(dir, NULL, &m);
@@ -423,7 +424,7 @@ static void assert_same_file(const char *dir_a, const char *dir_b, const char *n
     clt_free(path_b);
 }
 
-/* The same samples and options give the reference's bytes, index.json included. */
+/* Equal samples and options give the reference's bytes, including index.json. */
 static void check_rewrite(const char *set, const clt_mds_writer_params *p) {
     char *from = clt_format(SETS "%s", set), *dir = scratch_dir(), *to = clt_path_join(dir, "out/train");
     copy_set(from, to, p);
@@ -450,7 +451,7 @@ static void test_rewrite(void **state) {
     check_rewrite("tokens_i32_packed", &(clt_mds_writer_params){.size_limit = 6000, .hashes = "xxh64,sha1"});
 }
 
-/* zstd's bytes depend on its version, so the compressed rewrite is read back instead. */
+/* zstd's bytes depend on its version, so the compressed copy is read back instead. */
 static void test_rewrite_zstd(void **state) {
     (void)state;
     char *dir = scratch_dir(), *a = clt_path_join(dir, "a"), *b = clt_path_join(dir, "b");
@@ -501,7 +502,7 @@ static void test_small_shard(void **state) {
     clt_free(dir);
 }
 
-/* An abandoned dataset leaves nothing that a reader could take for one. */
+/* An aborted dataset leaves nothing that a reader could take for one. */
 static void test_abort(void **state) {
     (void)state;
     char *dir = scratch_dir();

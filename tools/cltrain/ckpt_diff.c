@@ -47,7 +47,7 @@ static clt_status compare_tensors(clt_weight_source *a, int i, clt_weight_source
 typedef struct {
     clt_weight_source *a, *b;
     bool json, all, weights_only;
-    double tolerance; /* negative: bits count */
+    double tolerance; /* negative: compare bits */
     int compared, differing;
     bool more; /* a JSON row was printed */
 } diff_run;
@@ -121,7 +121,7 @@ static clt_status diff_all(diff_run *r) {
     else if (r->differing)
         printf("%d of %d tensors differ\n", r->differing, r->compared);
     else
-        printf("%s: %d tensors\n", r->tolerance >= 0 ? "equal within the tolerance" : "bit-equal",
+        printf("%s: %d tensors\n", r->tolerance >= 0 ? "equal within the tolerance" : "bit-identical",
                r->compared);
     return CLT_OK;
 }

@@ -93,7 +93,7 @@ static clt_status verify_one(const char *path) {
         }
         printf("ok       %s: %d tensors, %s as fp32, checked in %s", path, n,
                clt_human_bytes((double)bytes, size), clt_human_seconds(clt_now() - start, time));
-        printf(hashed == n ? "\n" : "; only %d tensors carry a hash\n", hashed);
+        printf(hashed == n ? "\n" : "; only %d tensors have a hash\n", hashed);
     } else {
         printf("%s  %s\n", st == CLT_NO_MEMORY ? "unread " : "damaged", path);
     }
@@ -127,7 +127,7 @@ int ckpt_verify(int argc, char **argv) {
         "PATH...",
         "Reads checkpoints (or all of a folder) and weight files completely and checks every hash. Names "
         "file,\n"
-        "tensor, chunk and offset of all damage; exit code 65 when there is some.",
+        "tensor, chunk and offset of all damage; exit code 65 if there is any.",
         "cltrain ckpt verify runs/my-run\ncltrain ckpt verify runs/a/ep0-ba100 model.safetensors\n",
         NULL,
         0,

@@ -11,7 +11,7 @@ enum { MANIFEST_LIMIT = 512 << 20, MAX_DEPTH = 32 };
 
 /* --- safetensors --- */
 
-/* A text of the file as a JSON string. */
+/* Prints a text of the file as a JSON string. */
 static clt_status print_string(const char *text) {
     clt_str b = {0};
     const size_t room = 6 * strlen(text) + 2; /* an escaped byte takes at most six */
@@ -205,7 +205,7 @@ int ckpt_show(int argc, char **argv) {
     bool json = false, config = false;
     clt_option options[] = {
         {"json", 0, CLT_OPT_FLAG, &json, NULL, "one JSON object instead of the table"},
-        {"config", 0, CLT_OPT_FLAG, &config, NULL, "only the configuration of the run, as it was saved"}};
+        {"config", 0, CLT_OPT_FLAG, &config, NULL, "only the saved configuration of the run"}};
     clt_command c = {
         "cltrain ckpt show",
         "SOURCE",

@@ -1,4 +1,4 @@
-/* cltrain data: look at, check and make MDS datasets (docs/data.md). */
+/* cltrain data: make, inspect and check MDS datasets (docs/data.md). */
 #include <string.h>
 
 #include "runtime/base/clt_io.h"
@@ -126,7 +126,7 @@ static clt_status quote(const char *s, size_t n, char **out) {
     return st;
 }
 
-/* The tokens as text, where the byte tokenizer could have made them. */
+/* Prints the tokens as text if they may come from the byte tokenizer. */
 static clt_status print_as_bytes(const int32_t *tokens, int64_t n) {
     clt_tokenizer *t;
     clt_str text = {0};
@@ -199,7 +199,7 @@ static int data_show(int argc, char **argv) {
     };
     const clt_command command = {.name = "cltrain data show",
                                  .usage = "DIR [--sample I] [--json]",
-                                 .summary = "shows what an MDS dataset or one of its samples holds",
+                                 .summary = "shows the contents of an MDS dataset or of one sample",
                                  .examples = "  cltrain data show data/train\n"
                                              "  cltrain data show data/train --sample 0\n",
                                  .options = options,
@@ -258,7 +258,7 @@ static int data_verify(int argc, char **argv) {
     const clt_command command = {
         .name = "cltrain data verify",
         .usage = "DIR... [--vocab-size N]",
-        .summary = "checks every shard, offset, checksum and sample; exit 65 names the fact that is wrong",
+        .summary = "verifies every shard, offset, checksum and sample; exit code 65 if one is wrong",
         .examples = "  cltrain data verify data\n"
                     "  cltrain data verify data/train --vocab-size 50368\n",
         .options = options,
@@ -289,14 +289,14 @@ static const struct {
     int (*run)(int argc, char **argv);
 } actions[] = {
     {"convert", "text or token files to an MDS dataset", data_convert},
-    {"show", "what a dataset or a sample holds", data_show},
-    {"verify", "check every shard, offset, checksum and sample", data_verify},
+    {"show", "the contents of a dataset or a sample", data_show},
+    {"verify", "verify every shard, offset, checksum and sample", data_verify},
     {"order", "which rank gets which samples", data_order},
     {"tokenize", "strings to token ids and back", data_tokenize},
 };
 
 static void print_help(void) {
-    puts("cltrain data: make, look at and check MDS datasets\n\n"
+    puts("cltrain data: make, inspect and check MDS datasets\n\n"
          "  cltrain data convert texts/ --out data --concat-tokens 256 --eos --val-fraction 0.05\n"
          "  cltrain data verify data\n\n"
          "Actions (cltrain data ACTION --help says more)");

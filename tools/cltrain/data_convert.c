@@ -1,5 +1,5 @@
-/* cltrain data convert: text or token files -> an MDS dataset in the layout of LLM Foundry's concat mode: the
- * tokens of all documents one after the other, cut every N tokens. */
+/* cltrain data convert: makes an MDS dataset of text or token files in the layout of LLM Foundry's concat
+ * mode: the tokens of all documents are concatenated and cut every N tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ typedef struct {
     clt_tokenizer *tokenizer;   /* NULL with token files */
     clt_token_encoder *encoder; /* makes samples of the documents' text */
     clt_mds_writer *train, *val;
-    int32_t *sample; /* the one being filled */
+    int32_t *sample; /* the sample that is being filled */
     size_t have;
     int64_t samples, dropped;
     /* progress */
@@ -37,7 +37,7 @@ typedef struct {
 
 /* --- tokens -> samples --- */
 
-/* Samples that go to the validation split are spread evenly over the data. */
+/* Samples of the validation split are spread evenly over the data. */
 static bool is_val(const convert_options *opt, int64_t k) {
     return (int64_t)((double)(k + 1) * opt->val_fraction) > (int64_t)((double)k * opt->val_fraction);
 }
@@ -127,7 +127,7 @@ static clt_status convert_file(converter *c, const char *path) {
     return st == CLT_OK ? closed : st;
 }
 
-/* --- what to convert --- */
+/* --- inputs --- */
 
 /* Files found in a folder are skipped when they are not text (a 0 byte near the beginning). */
 static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
@@ -149,8 +149,8 @@ typedef struct above {
 
 static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files);
 
-/* Everything in a folder; nothing where a link leads back to a folder above, whose files are collected
- * anyway. */
+/* Collects everything in a folder; nothing if a link leads back to a folder above, whose files are collected
+ * already. */
 static clt_status collect_folder(converter *c, const char *path, const clt_io_info *info, const above *up,
                                  clt_strv *files) {
     clt_strv names = {0};
@@ -194,7 +194,7 @@ static clt_status collect(converter *c, const char *path, const above *up, clt_s
     return CLT_OK;
 }
 
-/* --- the whole --- */
+/* --- conversion --- */
 
 static clt_status open_writer(const convert_options *opt, const char *split, clt_mds_writer **out) {
     char *dir = clt_path_join(opt->out, split);
@@ -316,7 +316,7 @@ int data_convert(int argc, char **argv) {
         {"out", 'o', CLT_OPT_STR, &opt.out, "DIR", "folder of the dataset; the split is a folder in it"},
         {"split", 0, CLT_OPT_STR, &opt.split, "NAME", "name of the split (default train)"},
         {"val-fraction", 0, CLT_OPT_FLOAT, &opt.val_fraction, "F",
-         "this part of the samples, evenly spread, to split val"},
+         "write this part of the samples, evenly spread, to split val"},
         {"concat-tokens", 'n', CLT_OPT_INT, &opt.concat, "N", "tokens of a sample (default 2048)"},
         {"tokenizer", 0, CLT_OPT_STR, &opt.tokenizer, "NAME", "bytes (default)"},
         {"tokens", 0, CLT_OPT_STR, &opt.tokens, "TYPE", "inputs are token ids, uint16 or int32, not text"},

@@ -1,4 +1,4 @@
-/* cltrain data order: which rank would get which samples in which order, as JSON. */
+/* cltrain data order: which rank gets which samples in which order, as JSON. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static clt_status read_shards(const char *dir, int64_t **sizes, size_t *n) {
     return *sizes ? CLT_OK : clt_no_memory("the sizes of shards", *n * sizeof **sizes);
 }
 
-/* Batches of one rank; padding is skipped, and a batch of nothing else does not exist. */
+/* Batches of one rank; padding is skipped, and a batch of padding alone does not exist. */
 static void print_batches(const int64_t *ids, int64_t count, int64_t batch, clt_str *out) {
     bool any = false;
     for (int64_t g = 0; g < count; g += batch) {
@@ -120,7 +120,7 @@ static int run(const clt_command *c, const order_options *opt, const clt_strv *r
     if (code < 0) {
         clt_status st = opt->shards ? CLT_OK : read_shards(rest->v[0], &sizes, &n);
         if (st == CLT_OK) st = print_ranks(opt, sizes, n);
-        /* What the reference refuses is a fault of the case, not of a configuration file. */
+        /* A case that the reference refuses is bad data: there is no configuration file. */
         code = clt_status_exit_code(st == CLT_BAD_CONFIG ? CLT_BAD_DATA : st);
     }
     clt_free(sizes);
@@ -146,7 +146,7 @@ int data_order(int argc, char **argv) {
         {"partition", 0, CLT_OPT_STR, &opt.partition, "NAME", "relaxed (default) or orig"},
         {"initial-nodes", 0, CLT_OPT_INT, &opt.initial, "N",
          "physical nodes of the first run, when this resumes one"},
-        {"from", 0, CLT_OPT_INT, &opt.from, "SAMPLE", "samples of the epoch that were seen already"},
+        {"from", 0, CLT_OPT_INT, &opt.from, "SAMPLE", "samples of the epoch that were already seen"},
         {"no-shuffle", 0, CLT_OPT_FLAG, &opt.no_shuffle, NULL, "the order without a shuffle"},
     };
     const clt_command command = {
