@@ -16,7 +16,7 @@ typedef struct {
     int n;
 } entries;
 
-/* Something that happened to a folder since its last sync; a rename inside one folder is one change. */
+/* A change of a folder since its last sync; a rename inside one folder is one change. */
 typedef struct {
     char remove[96], add[96], swap_a[96], swap_b[96];
     int inode;
@@ -28,8 +28,12 @@ typedef struct {
     unsigned char *data;
 } file_change;
 
+enum { FREE, FILE_NODE, FOLDER };
+
 typedef struct {
-    int kind; /* 0 free, 1 file, 2 folder */
+    int kind;
+    bool locked;
+    char owner[CLT_IO_OWNER_BYTES];
     unsigned char *data, *durable;
     size_t bytes, durable_bytes;
     entries now, synced;
@@ -44,7 +48,11 @@ struct mem_state {
     inode node[MAX_INODES];
 };
 
-static mem_state fs;
+struct memfs {
+    clt_io_component base;
+    mem_state s;
+};
+
 /* --- state --- */
 
 static void forget_changes(inode *n) {
@@ -80,21 +88,21 @@ static void copy(mem_state *to, const mem_state *from) {
     }
 }
 
-void mem_reset(void) {
-    clear(&fs);
-    fs.node[0].kind = 2;
-    fs.used = 1;
+void mem_reset(memfs *fs) {
+    clear(&fs->s);
+    fs->s.node[0].kind = FOLDER;
+    fs->s.used = 1;
 }
 
-mem_state *mem_save(void) {
+mem_state *mem_save(const memfs *fs) {
     mem_state *s = clt_calloc(1, sizeof *s);
-    copy(s, &fs);
+    copy(s, &fs->s);
     return s;
 }
 
-void mem_restore(const mem_state *s) {
-    clear(&fs);
-    copy(&fs, s);
+void mem_restore(memfs *fs, const mem_state *s) {
+    clear(&fs->s);
+    copy(&fs->s, s);
 }
 
 void mem_free(mem_state *s) {
@@ -137,64 +145,81 @@ static void apply(entries *d, const dir_change *c) {
     }
 }
 
-static void change_dir(int dir, const dir_change *c) {
-    inode *n = &fs.node[dir];
+static void change_dir(mem_state *fs, int dir, const dir_change *c) {
+    inode *n = &fs->node[dir];
     apply(&n->now, c);
     n->changes = clt_realloc(n->changes, (size_t)(n->n_changes + 1) * sizeof *n->changes);
     n->changes[n->n_changes++] = *c;
 }
 
 /* The folder that holds the last component, and that component; -1 if a folder on the way is missing. */
-static int parent_of(const char *path, char *name) {
+static int parent_of(mem_state *fs, const char *path, char *name) {
     int dir = 0;
-    for (const char *s = path; *s == '/';) {
+    for (const char *s = path + strcspn(path, "/"); *s == '/';) { /* the authority of a URL is not a folder */
         size_t n = strcspn(++s, "/");
         if (n >= 96) abort();
         memcpy(name, s, n);
         name[n] = 0;
         s += n;
         if (!*s) return dir;
-        entry *e = find(&fs.node[dir].now, name);
-        if (!e || fs.node[e->inode].kind != 2) return -1;
+        entry *e = find(&fs->node[dir].now, name);
+        if (!e || fs->node[e->inode].kind != FOLDER) return -1;
         dir = e->inode;
     }
     return -1;
 }
 
-static int lookup(const char *path) {
+static int lookup(mem_state *fs, const char *path) {
     char name[96];
-    if (!strcmp(path, "/")) return 0;
-    int dir = parent_of(path, name);
-    entry *e = dir < 0 ? NULL : find(&fs.node[dir].now, name);
+    const char *inside = path + strcspn(path, "/");
+    if (!*inside || !strcmp(inside, "/")) return 0;
+    int dir = parent_of(fs, path, name);
+    entry *e = dir < 0 ? NULL : find(&fs->node[dir].now, name);
     return e ? e->inode : -1;
 }
 
-static int new_inode(int kind) {
+static int new_inode(mem_state *fs, int kind) {
     for (int i = 1; i < MAX_INODES; i++)
-        if (!fs.node[i].kind) {
-            fs.node[i].kind = kind;
-            fs.used = CLT_MAX(fs.used, i + 1);
+        if (!fs->node[i].kind) {
+            fs->node[i].kind = kind;
+            fs->used = CLT_MAX(fs->used, i + 1);
             return i;
         }
     abort();
 }
 
-static int make(const char *path, int kind, int *out) {
+static int make(mem_state *fs, const char *path, int kind, int *out) {
     char name[96];
-    int dir = parent_of(path, name);
+    int dir = parent_of(fs, path, name);
     if (dir < 0) return ENOENT;
-    if (find(&fs.node[dir].now, name)) return EEXIST;
-    *out = new_inode(kind);
+    if (find(&fs->node[dir].now, name)) return EEXIST;
+    *out = new_inode(fs, kind);
     dir_change c = {.inode = *out};
     snprintf(c.add, sizeof c.add, "%s", name);
-    change_dir(dir, &c);
+    change_dir(fs, dir, &c);
     return 0;
+}
+
+/* Without CLT_IO_HAS_FOLDERS the folders above a name exist with it. */
+static void make_parents(mem_state *fs, const char *path) {
+    char *p = clt_strdup(path);
+    int i;
+    for (char *s = p + 1; (s = strchr(s, '/')); s++) {
+        *s = 0;
+        make(fs, p, FOLDER, &i);
+        *s = '/';
+    }
+    clt_free(p);
 }
 
 /* --- operations --- */
 
-static inode *file_of(void *h) {
-    return &fs.node[(int)(intptr_t)h];
+static mem_state *state_of(clt_io_component *c) {
+    return &((memfs *)c)->s;
+}
+
+static inode *file_of(clt_io_component *c, void *h) {
+    return &state_of(c)->node[(int)(intptr_t)h];
 }
 
 static void put(unsigned char **data, size_t *size, uint64_t offset, const void *src, size_t bytes) {
@@ -211,43 +236,47 @@ static void log_write(inode *n, uint64_t offset, const void *src, size_t bytes) 
     n->writes[n->n_writes++] = (file_change){offset, bytes, clt_memdup(src, bytes)};
 }
 
-static int mem_open(const char *path, clt_io_mode mode, void **handle) {
-    int i = lookup(path), e;
+static int mem_open(clt_io_component *c, const char *path, clt_io_mode mode, void **handle) {
+    mem_state *fs = state_of(c);
+    int i = lookup(fs, path), e;
     if (i < 0 && (mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN)) return ENOENT;
-    if (i < 0 && (e = make(path, 1, &i)) != 0) return e;
-    if (fs.node[i].kind != 1) return EISDIR;
-    if (mode == CLT_IO_CREATE) fs.node[i].bytes = 0;
+    if (i >= 0 && mode == CLT_IO_CREATE_NEW) return EEXIST;
+    if (i < 0 && !(c->caps & CLT_IO_HAS_FOLDERS)) make_parents(fs, path);
+    if (i < 0 && (e = make(fs, path, FILE_NODE, &i)) != 0) return e;
+    if (fs->node[i].kind != FILE_NODE) return EISDIR;
+    if (mode == CLT_IO_CREATE) fs->node[i].bytes = 0;
     *handle = (void *)(intptr_t)i;
     return 0;
 }
 
-static int mem_pread(void *h, void *dst, size_t bytes, uint64_t offset, size_t *done) {
-    inode *n = file_of(h);
+static int mem_pread(clt_io_component *c, void *h, void *dst, size_t bytes, uint64_t offset, size_t *done) {
+    inode *n = file_of(c, h);
     *done = 0;
     if (offset < n->bytes) *done = CLT_MIN(bytes, n->bytes - offset);
     if (*done) memcpy(dst, n->data + offset, *done);
     return 0;
 }
 
-static int mem_pwrite(void *h, const void *src, size_t bytes, uint64_t offset, size_t *done) {
-    inode *n = file_of(h);
+static int mem_pwrite(clt_io_component *c, void *h, const void *src, size_t bytes, uint64_t offset,
+                      size_t *done) {
+    inode *n = file_of(c, h);
     put(&n->data, &n->bytes, offset, src, bytes);
     log_write(n, offset, src, bytes);
     *done = bytes;
     return 0;
 }
 
-static int mem_append(void *h, const void *src, size_t bytes, size_t *done) {
-    return mem_pwrite(h, src, bytes, file_of(h)->bytes, done);
+static int mem_append(clt_io_component *c, void *h, const void *src, size_t bytes, size_t *done) {
+    return mem_pwrite(c, h, src, bytes, file_of(c, h)->bytes, done);
 }
 
-static int mem_size(void *h, uint64_t *bytes) {
-    *bytes = file_of(h)->bytes;
+static int mem_size(clt_io_component *c, void *h, uint64_t *bytes) {
+    *bytes = file_of(c, h)->bytes;
     return 0;
 }
 
-static int mem_sync(void *h) {
-    inode *n = file_of(h);
+static int mem_sync(clt_io_component *c, void *h) {
+    inode *n = file_of(c, h);
     clt_free(n->durable);
     n->durable = clt_memdup(n->data ? n->data : (unsigned char *)"", n->bytes);
     n->durable_bytes = n->bytes;
@@ -255,85 +284,152 @@ static int mem_sync(void *h) {
     return 0;
 }
 
-static int mem_close(void *h) {
-    (void)h;
+static int mem_close(clt_io_component *c, void *h) {
+    (void)c, (void)h;
     return 0;
 }
 
-static int mem_rename(const char *from, const char *to) {
+static int mem_rename(clt_io_component *c, const char *from, const char *to) {
+    mem_state *fs = state_of(c);
     char a[96], b[96];
-    int d = parent_of(from, a), d2 = parent_of(to, b), i = lookup(from), j = lookup(to);
+    int d = parent_of(fs, from, a), d2 = parent_of(fs, to, b), i = lookup(fs, from), j = lookup(fs, to);
     if (i < 0 || d != d2) return ENOENT;
-    if (j >= 0 && fs.node[j].kind == 2 && fs.node[j].now.n) return ENOTEMPTY;
-    dir_change c = {.inode = i};
-    snprintf(c.remove, sizeof c.remove, "%s", a);
-    snprintf(c.add, sizeof c.add, "%s", b);
-    change_dir(d, &c);
+    if (j >= 0 && fs->node[j].kind == FOLDER && fs->node[j].now.n) return ENOTEMPTY;
+    dir_change change = {.inode = i};
+    snprintf(change.remove, sizeof change.remove, "%s", a);
+    snprintf(change.add, sizeof change.add, "%s", b);
+    change_dir(fs, d, &change);
     return 0;
 }
 
-static int mem_exchange(const char *x, const char *y) {
-    dir_change c = {.inode = 0};
-    int d = parent_of(x, c.swap_a);
-    if (lookup(x) < 0 || lookup(y) < 0 || parent_of(y, c.swap_b) != d) return ENOENT;
-    change_dir(d, &c);
+static int mem_exchange(clt_io_component *c, const char *x, const char *y) {
+    mem_state *fs = state_of(c);
+    dir_change change = {.inode = 0};
+    int d = parent_of(fs, x, change.swap_a);
+    if (lookup(fs, x) < 0 || lookup(fs, y) < 0 || parent_of(fs, y, change.swap_b) != d) return ENOENT;
+    change_dir(fs, d, &change);
     return 0;
 }
 
-static int remove_entry(const char *path, int kind) {
-    dir_change c = {.inode = 0};
-    int d = parent_of(path, c.remove), i = lookup(path);
+static int remove_entry(mem_state *fs, const char *path, int kind) {
+    dir_change change = {.inode = 0};
+    int d = parent_of(fs, path, change.remove), i = lookup(fs, path);
     if (i < 0) return ENOENT;
-    if (fs.node[i].kind != kind) return kind == 1 ? EISDIR : ENOTDIR;
-    if (kind == 2 && fs.node[i].now.n) return ENOTEMPTY;
-    change_dir(d, &c);
+    if (fs->node[i].kind != kind) return kind == FILE_NODE ? EISDIR : ENOTDIR;
+    if (kind == FOLDER && fs->node[i].now.n) return ENOTEMPTY;
+    change_dir(fs, d, &change);
     return 0;
 }
 
-static int mem_unlink(const char *path) {
-    return remove_entry(path, 1);
+static int mem_unlink(clt_io_component *c, const char *path) {
+    return remove_entry(state_of(c), path, FILE_NODE);
 }
-static int mem_rmdir(const char *path) {
-    return remove_entry(path, 2);
+static int mem_rmdir(clt_io_component *c, const char *path) {
+    return remove_entry(state_of(c), path, FOLDER);
 }
 
-static int mem_mkdir(const char *path) {
+static int mem_mkdir(clt_io_component *c, const char *path) {
     int i;
-    return make(path, 2, &i);
+    return make(state_of(c), path, FOLDER, &i);
 }
 
-static int mem_sync_dir(const char *path) {
-    int i = lookup(path);
+static int mem_sync_dir(clt_io_component *c, const char *path) {
+    mem_state *fs = state_of(c);
+    int i = lookup(fs, path);
     if (i < 0) return ENOENT;
-    fs.node[i].synced = fs.node[i].now;
-    forget_changes(&fs.node[i]);
+    fs->node[i].synced = fs->node[i].now;
+    forget_changes(&fs->node[i]);
     return 0;
 }
 
-static int mem_list(const char *path, clt_strv *names) {
-    int i = lookup(path);
+static bool holds_file(mem_state *fs, int i) {
+    if (fs->node[i].kind == FILE_NODE) return true;
+    for (int k = 0; k < fs->node[i].now.n; k++)
+        if (holds_file(fs, fs->node[i].now.e[k].inode)) return true;
+    return false;
+}
+
+/* Without CLT_IO_HAS_FOLDERS a folder is a prefix of files. */
+static bool exists(clt_io_component *c, int i) {
+    return c->caps & CLT_IO_HAS_FOLDERS || i == 0 || holds_file(state_of(c), i);
+}
+
+static int mem_list(clt_io_component *c, const char *path, clt_strv *names) {
+    mem_state *fs = state_of(c);
+    int i = lookup(fs, path);
     if (i < 0) return ENOENT;
-    for (int k = 0; k < fs.node[i].now.n; k++) clt_strv_add(names, fs.node[i].now.e[k].name);
+    for (int k = 0; k < fs->node[i].now.n; k++) {
+        const entry *e = &fs->node[i].now.e[k];
+        if (exists(c, e->inode)) clt_strv_add(names, e->name);
+    }
     return 0;
 }
 
-static int mem_kind(const char *path, int *kind, uint64_t *bytes) {
-    int i = lookup(path);
-    *kind = i < 0 ? 0 : fs.node[i].kind;
-    if (bytes) *bytes = i < 0 ? 0 : fs.node[i].bytes;
+static int mem_stat(clt_io_component *c, const char *path, clt_io_info *out) {
+    static const clt_io_kind kinds[] = {CLT_IO_ABSENT, CLT_IO_FILE, CLT_IO_FOLDER};
+    mem_state *fs = state_of(c);
+    int i = lookup(fs, path);
+    *out = (clt_io_info){.kind = CLT_IO_ABSENT};
+    if (i < 0) return 0;
+    *out = (clt_io_info){.kind = kinds[fs->node[i].kind], .bytes = fs->node[i].bytes, .id = {1, (uint64_t)i}};
+    if (!exists(c, i)) out->kind = CLT_IO_ABSENT;
     return 0;
 }
 
-const clt_io_ops mem_io = {
-    "memory",   mem_open,     mem_pread,  mem_pwrite, mem_append, mem_size,     mem_sync, mem_sync, mem_close,
-    mem_rename, mem_exchange, mem_unlink, mem_rmdir,  mem_mkdir,  mem_sync_dir, mem_list, mem_kind,
-};
+static int mem_lock(clt_io_component *c, const char *path, const char *owner, void **lock,
+                    char holder[CLT_IO_OWNER_BYTES]) {
+    int e = mem_open(c, path, CLT_IO_APPEND, lock);
+    inode *n = e ? NULL : file_of(c, *lock);
+    *holder = 0;
+    if (e) return e;
+    if (n->locked) memcpy(holder, n->owner, sizeof n->owner);
+    if (n->locked) return EWOULDBLOCK;
+    n->locked = true;
+    snprintf(n->owner, sizeof n->owner, "%s", owner);
+    return 0;
+}
 
-unsigned char *mem_file(const char *path, size_t *bytes) {
-    int i = lookup(path);
-    if (i < 0 || fs.node[i].kind != 1) return NULL;
-    *bytes = fs.node[i].bytes;
-    return fs.node[i].data;
+static int mem_sign(clt_io_component *c, void *lock, const char *owner) {
+    inode *n = file_of(c, lock);
+    snprintf(n->owner, sizeof n->owner, "%s", owner);
+    return 0;
+}
+
+static void mem_unlock(clt_io_component *c, void *lock) {
+    file_of(c, lock)->locked = false;
+}
+
+memfs *mem_create(void) {
+    static const clt_io_ops ops = {"memory",     mem_open,   mem_pread, mem_pwrite, mem_append,
+                                   mem_size,     mem_sync,   mem_sync,  mem_close,  mem_rename,
+                                   mem_exchange, mem_unlink, mem_rmdir, mem_mkdir,  mem_sync_dir,
+                                   mem_list,     mem_stat,   mem_lock,  mem_sign,   mem_unlock};
+    memfs *fs = clt_calloc(1, sizeof *fs);
+    fs->base = (clt_io_component){&ops, clt_io_local()->caps, .lock_retry = 0.01};
+    mem_reset(fs);
+    return fs;
+}
+
+memfs *mem_mount(const char *key) {
+    memfs *fs = mem_create();
+    if (clt_io_register(key, &fs->base) != CLT_OK) abort();
+    return fs;
+}
+
+void mem_destroy(memfs *fs) {
+    clear(&fs->s);
+    clt_free(fs);
+}
+
+clt_io_component *mem_component(memfs *fs) {
+    return &fs->base;
+}
+
+unsigned char *mem_file(memfs *fs, const char *path, size_t *bytes) {
+    int i = lookup(&fs->s, path + clt_path_scheme(path));
+    if (i < 0 || fs->s.node[i].kind != FILE_NODE) return NULL;
+    *bytes = fs->s.node[i].bytes;
+    return fs->s.node[i].data;
 }
 
 /* --- power loss --- */
@@ -345,10 +441,10 @@ static uint64_t next(uint64_t *seed) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-int mem_pending(mem_change *out, int cap) {
+int mem_pending(const memfs *fs, mem_change *out, int cap) {
     int n = 0;
-    for (int i = 0; i < fs.used; i++) {
-        const inode *d = &fs.node[i];
+    for (int i = 0; i < fs->s.used; i++) {
+        const inode *d = &fs->s.node[i];
         for (int k = 0; k < d->n_writes && n < cap; k++)
             out[n++] = (mem_change){.write = true, .last = k == d->n_writes - 1, .bytes = d->writes[k].bytes};
         for (int k = 0; k < d->n_changes && n < cap; k++) out[n++] = (mem_change){.bytes = 1};
@@ -369,31 +465,32 @@ static void crash_file(inode *n, const size_t *keep) {
     n->durable = data ? clt_memdup(data, bytes) : NULL;
 }
 
-void mem_crash_as(const size_t *keep) {
-    for (int i = 0; i < fs.used; i++) {
-        inode *n = &fs.node[i];
-        if (n->kind == 1) crash_file(n, keep);
-        if (n->kind == 2) {
+void mem_crash_as(memfs *fs, const size_t *keep) {
+    for (int i = 0; i < fs->s.used; i++) {
+        inode *n = &fs->s.node[i];
+        if (n->kind == FILE_NODE) crash_file(n, keep);
+        if (n->kind == FOLDER) {
             n->now = n->synced;
             for (int k = 0; k < n->n_changes; k++)
                 if (keep[n->n_writes + k]) apply(&n->now, &n->changes[k]);
             n->synced = n->now;
         }
         keep += n->n_writes + n->n_changes;
+        n->locked = false;
         forget_changes(n);
     }
 }
 
-void mem_crash(uint64_t seed) {
+void mem_crash(memfs *fs, uint64_t seed) {
     mem_change change[MEM_CHANGES];
     size_t keep[MEM_CHANGES];
     uint64_t random = seed;
-    int n = mem_pending(change, MEM_CHANGES);
+    int n = mem_pending(fs, change, MEM_CHANGES);
     if (n == MEM_CHANGES) abort();
     for (int i = 0; i < n; i++) {
         keep[i] = seed == 1 || (seed && next(&random) % 2) ? change[i].bytes : 0;
         if (seed > 1 && change[i].last && keep[i])
             keep[i] = CLT_MIN(keep[i], next(&random) % (change[i].bytes / 512 + 1) * 512);
     }
-    mem_crash_as(keep);
+    mem_crash_as(fs, keep);
 }

@@ -15,7 +15,7 @@ typedef struct {
     bool level_set; /* false: from the environment, at the first message */
     int rank, size;
     clt_log_sink sink; /* fn NULL: stderr in the process's context, nowhere in others */
-    FILE *file;
+    struct clt_file *file;
     double start; /* of debug lines: clt_now() at the first one; 0: none yet */
     bool hold;
     struct {

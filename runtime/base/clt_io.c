@@ -1,128 +1,11 @@
 #include "runtime/base/clt_io.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
+#include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-/* --- the local file system --- */
-
-static int fd_of(void *h) {
-    return (int)(intptr_t)h - 1;
-}
-
-static int local_open(const char *path, clt_io_mode mode, void **handle) {
-    /* O_NONBLOCK: opening a pipe in the place of a file must not wait for a writer. Reading it is an error.
-     */
-    static const int flags[] = {[CLT_IO_READ] = O_RDONLY | O_NONBLOCK,
-                                [CLT_IO_CREATE] = O_RDWR | O_CREAT | O_TRUNC,
-                                [CLT_IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND,
-                                [CLT_IO_READ_PLAIN] = O_RDONLY | O_NONBLOCK | O_NOFOLLOW};
-    int fd = open(path, flags[mode] | O_CLOEXEC, 0666);
-    if (fd < 0) return errno;
-    *handle = (void *)(intptr_t)(fd + 1);
-    return 0;
-}
-
-static int finish_io(ssize_t n, size_t *done) {
-    *done = n < 0 ? 0 : (size_t)n;
-    return n < 0 ? errno : 0;
-}
-
-static int local_pread(void *h, void *dst, size_t bytes, uint64_t offset, size_t *done) {
-    return finish_io(pread(fd_of(h), dst, bytes, (off_t)offset), done);
-}
-static int local_pwrite(void *h, const void *src, size_t bytes, uint64_t offset, size_t *done) {
-    return finish_io(pwrite(fd_of(h), src, bytes, (off_t)offset), done);
-}
-static int local_append(void *h, const void *src, size_t bytes, size_t *done) {
-    return finish_io(write(fd_of(h), src, bytes), done);
-}
-static int local_size(void *h, uint64_t *bytes) {
-    struct stat s;
-    if (fstat(fd_of(h), &s) != 0) return errno;
-    *bytes = (uint64_t)s.st_size;
-    return 0;
-}
-static int local_datasync(void *h) {
-    return fdatasync(fd_of(h)) ? errno : 0;
-}
-static int local_sync(void *h) {
-    return fsync(fd_of(h)) ? errno : 0;
-}
-static int local_close(void *h) {
-    return close(fd_of(h)) ? errno : 0;
-}
-static int local_rename(const char *from, const char *to) {
-    return rename(from, to) ? errno : 0;
-}
-static int local_exchange(const char *a, const char *b) {
-    return syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, 2 /* RENAME_EXCHANGE */) ? errno : 0;
-}
-static int local_unlink(const char *path) {
-    return unlink(path) ? errno : 0;
-}
-static int local_rmdir(const char *path) {
-    return rmdir(path) ? errno : 0;
-}
-static int local_mkdir(const char *path) {
-    return mkdir(path, 0777) ? errno : 0;
-}
-
-static int local_sync_dir(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return errno;
-    int e = fsync(fd) ? errno : 0;
-    close(fd);
-    return e == EINVAL ? 0 : e; /* some file systems cannot sync a folder, and need not */
-}
-
-static int local_list(const char *path, clt_strv *names) {
-    DIR *d = opendir(path);
-    if (!d) return errno;
-    /* A list that breaks off is an error: what is not in it would be taken for absent. */
-    errno = 0;
-    for (struct dirent *e; (e = readdir(d)); errno = 0)
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) clt_strv_add(names, e->d_name);
-    int error = errno;
-    closedir(d);
-    return error;
-}
-
-static int local_kind(const char *path, int *kind, uint64_t *bytes) {
-    struct stat s;
-    *kind = 0;
-    if (bytes) *bytes = 0;
-    if (stat(path, &s) != 0) return errno == ENOENT || errno == ENOTDIR ? 0 : errno;
-    *kind = S_ISREG(s.st_mode) ? 1 : S_ISDIR(s.st_mode) ? 2 : 3;
-    if (bytes) *bytes = (uint64_t)s.st_size;
-    return 0;
-}
-
-const clt_io_ops clt_io_local = {
-    "local",        local_open,  local_pread,    local_pwrite, local_append,   local_size,
-    local_datasync, local_sync,  local_close,    local_rename, local_exchange, local_unlink,
-    local_rmdir,    local_mkdir, local_sync_dir, local_list,   local_kind,
-};
-
-static const clt_io_ops *io = &clt_io_local;
-const clt_io_ops *clt_io_get(void) {
-    return io;
-}
-void clt_io_set(const clt_io_ops *ops) {
-    io = ops;
-}
-
-/* --- files --- */
-
-struct clt_file {
-    void *handle;
-    char path[];
-};
+#include "runtime/base/clt_io_component.h"
 
 static clt_status failed(const char *verb, const char *path, int e) {
     const char *hint = e == ENOSPC   ? "; free some space or choose another folder"
@@ -130,17 +13,42 @@ static clt_status failed(const char *verb, const char *path, int e) {
                        : e == EROFS  ? "; the file system is read-only"
                        : e == ELOOP  ? "; a symbolic link is not followed here"
                                      : "";
-    return clt_error(CLT_IO, "cannot %s %s: %s%s", verb, path, strerror(e), hint);
+    if (e == EPROTONOSUPPORT) return clt_io_require(path, 0, verb);
+    return clt_error(e == ENOMEM ? CLT_NO_MEMORY : CLT_IO, "cannot %s %s: %s%s", verb, path, strerror(e),
+                     hint);
+}
+
+/* --- files --- */
+
+struct clt_file {
+    clt_io_component *c;
+    void *handle;
+    char path[];
+};
+
+static bool reads(clt_io_mode mode) {
+    return mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN;
+}
+
+static int try_open(clt_io_component *c, const char *name, clt_io_mode mode, void **handle) {
+    int e;
+    do e = c->ops->open(c, name, mode, handle);
+    while (e == EINTR);
+    return e;
 }
 
 clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out) {
+    static const unsigned needs[] = {
+        [CLT_IO_CREATE_NEW] = CLT_IO_CAN_CREATE_NEW, [CLT_IO_APPEND] = CLT_IO_CAN_APPEND};
+    clt_io_component *c;
+    const char *name;
     void *handle;
-    int e;
-    do e = io->open(path, mode, &handle);
-    while (e == EINTR);
-    bool reads = mode == CLT_IO_READ || mode == CLT_IO_READ_PLAIN;
-    if (e) return failed(reads ? "open" : "create", path, e);
+    CLT_TRY(clt_io_require(path, needs[mode], "opening this file"));
+    int e = clt_io_find(path, &c, &name);
+    if (!e) e = try_open(c, name, mode, &handle);
+    if (e) return failed(reads(mode) ? "open" : "create", path, e);
     clt_file *f = clt_malloc(sizeof *f + strlen(path) + 1);
+    f->c = c;
     f->handle = handle;
     strcpy(f->path, path);
     *out = f;
@@ -150,11 +58,11 @@ clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out) {
 clt_status clt_file_pread(clt_file *f, void *dst, size_t bytes, uint64_t offset) {
     for (size_t at = 0; at < bytes;) {
         size_t n;
-        int e = io->pread(f->handle, (char *)dst + at, bytes - at, offset + at, &n);
+        int e = f->c->ops->pread(f->c, f->handle, (char *)dst + at, bytes - at, offset + at, &n);
         if (e == EINTR) continue;
         if (e) return failed("read", f->path, e);
         if (n == 0)
-            return clt_error(CLT_BAD_DATA, "%s ends early: %zu bytes wanted at offset %llu, %zu there",
+            return clt_error(CLT_BAD_DATA, "%s ends early: %zu bytes wanted at offset %llu, %zu found",
                              f->path, bytes, (unsigned long long)offset, at);
         at += n;
     }
@@ -164,7 +72,7 @@ clt_status clt_file_pread(clt_file *f, void *dst, size_t bytes, uint64_t offset)
 clt_status clt_file_pwrite(clt_file *f, const void *src, size_t bytes, uint64_t offset) {
     for (size_t at = 0; at < bytes;) {
         size_t n;
-        int e = io->pwrite(f->handle, (const char *)src + at, bytes - at, offset + at, &n);
+        int e = f->c->ops->pwrite(f->c, f->handle, (const char *)src + at, bytes - at, offset + at, &n);
         if (e == EINTR) continue;
         if (e) return failed("write", f->path, e);
         if (n == 0) return failed("write", f->path, ENOSPC);
@@ -173,84 +81,162 @@ clt_status clt_file_pwrite(clt_file *f, const void *src, size_t bytes, uint64_t 
     return CLT_OK;
 }
 
-clt_status clt_file_append(clt_file *f, const void *src, size_t bytes) {
+int clt_file_try_append(clt_file *f, const void *src, size_t bytes) {
     for (size_t at = 0; at < bytes;) {
         size_t n;
-        int e = io->append(f->handle, (const char *)src + at, bytes - at, &n);
+        int e = f->c->ops->append(f->c, f->handle, (const char *)src + at, bytes - at, &n);
         if (e == EINTR) continue;
-        if (e) return failed("append to", f->path, e);
-        if (n == 0) return failed("append to", f->path, ENOSPC);
+        if (e) return e;
+        if (n == 0) return ENOSPC;
         at += n;
     }
-    return CLT_OK;
+    return 0;
+}
+
+clt_status clt_file_append(clt_file *f, const void *src, size_t bytes) {
+    int e = clt_file_try_append(f, src, bytes);
+    return e ? failed("append to", f->path, e) : CLT_OK;
 }
 
 clt_status clt_file_size(clt_file *f, uint64_t *bytes) {
-    int e = io->size(f->handle, bytes);
-    return e ? failed("look at", f->path, e) : CLT_OK;
+    int e = f->c->ops->size(f->c, f->handle, bytes);
+    return e ? failed("stat", f->path, e) : CLT_OK;
 }
 
 clt_status clt_file_datasync(clt_file *f) {
-    int e = io->datasync(f->handle);
-    return e ? failed("make durable", f->path, e) : CLT_OK;
+    int e = f->c->ops->datasync(f->c, f->handle);
+    return e ? failed("sync", f->path, e) : CLT_OK;
 }
 
 clt_status clt_file_sync(clt_file *f) {
-    int e = io->sync(f->handle);
-    return e ? failed("make durable", f->path, e) : CLT_OK;
+    int e = f->c->ops->sync(f->c, f->handle);
+    return e ? failed("sync", f->path, e) : CLT_OK;
 }
 
 clt_status clt_file_close(clt_file *f) {
     if (!f) return CLT_OK;
-    int e = io->close(f->handle);
+    int e = f->c->ops->close(f->c, f->handle);
     clt_status st = e && e != EINTR ? failed("close", f->path, e) : CLT_OK;
     clt_free(f);
     return st;
 }
 
-clt_status clt_io_rename(const char *from, const char *to) {
-    int e = io->rename(from, to);
-    return e ? clt_error(CLT_IO, "cannot rename %s to %s: %s", from, to, strerror(e)) : CLT_OK;
+const char *clt_file_path(const clt_file *f) {
+    return f->path;
 }
 
-clt_status clt_io_unlink(const char *path) {
-    int e = io->unlink(path);
-    return e ? failed("remove", path, e) : CLT_OK;
+/* --- names --- */
+
+int clt_io_try_stat(const char *path, clt_io_info *out) {
+    clt_io_component *c;
+    const char *name;
+    int e = clt_io_find(path, &c, &name);
+    return e ? e : c->ops->stat(c, name, out);
 }
 
-clt_status clt_io_sync_dir(const char *path) {
-    int e = io->sync_dir(path);
-    return e ? failed("make durable", path, e) : CLT_OK;
+clt_status clt_io_stat(const char *path, clt_io_info *out) {
+    int e = clt_io_try_stat(path, out);
+    return e ? failed("stat", path, e) : CLT_OK;
 }
 
-static int kind_of(const char *path) {
-    int kind = 0;
-    return io->kind(path, &kind, NULL) ? 0 : kind;
+static clt_io_kind kind_of(const char *path) {
+    clt_io_info info;
+    return clt_io_try_stat(path, &info) ? CLT_IO_ABSENT : info.kind;
 }
 
 bool clt_io_is_file(const char *path) {
-    return kind_of(path) == 1;
+    return kind_of(path) == CLT_IO_FILE;
 }
 bool clt_io_is_dir(const char *path) {
-    return kind_of(path) == 2;
+    return kind_of(path) == CLT_IO_FOLDER;
+}
+
+/* The one component of both names, and its names for them. */
+static int find_two(const char *a, const char *b, unsigned cap, clt_io_component **c, const char *name[2]) {
+    clt_io_component *other;
+    int e = clt_io_find(a, c, &name[0]);
+    if (!e) e = clt_io_find(b, &other, &name[1]);
+    if (e) return e;
+    return *c != other ? EXDEV : (*c)->caps & cap ? 0 : ENOTSUP;
+}
+
+int clt_io_try_rename(const char *from, const char *to) {
+    clt_io_component *c;
+    const char *name[2];
+    int e = find_two(from, to, CLT_IO_CAN_RENAME, &c, name);
+    return e ? e : c->ops->rename(c, name[0], name[1]);
+}
+
+clt_status clt_io_rename(const char *from, const char *to) {
+    int e = clt_io_try_rename(from, to);
+    return e ? clt_error(CLT_IO, "cannot rename %s to %s: %s", from, to, strerror(e)) : CLT_OK;
+}
+
+int clt_io_try_exchange(const char *a, const char *b) {
+    clt_io_component *c;
+    const char *name[2];
+    int e = find_two(a, b, CLT_IO_CAN_EXCHANGE, &c, name);
+    return e ? e : c->ops->exchange(c, name[0], name[1]);
+}
+
+int clt_io_try_unlink(const char *path) {
+    clt_io_component *c;
+    const char *name;
+    int e = clt_io_find(path, &c, &name);
+    return e ? e : c->ops->unlink(c, name);
+}
+
+clt_status clt_io_unlink(const char *path) {
+    int e = clt_io_try_unlink(path);
+    return e ? failed("remove", path, e) : CLT_OK;
+}
+
+static int try_sync_dir(const char *path) {
+    clt_io_component *c;
+    const char *name;
+    int e = clt_io_find(path, &c, &name);
+    return e || !(c->caps & CLT_IO_HAS_FOLDERS) ? e : c->ops->sync_dir(c, name);
+}
+
+clt_status clt_io_sync_dir(const char *path) {
+    int e = try_sync_dir(path);
+    return e ? failed("sync", path, e) : CLT_OK;
+}
+
+static int try_mkdir(const char *path) {
+    clt_io_component *c;
+    const char *name;
+    int e = clt_io_find(path, &c, &name);
+    return e || !(c->caps & CLT_IO_HAS_FOLDERS) ? e : c->ops->mkdir(c, name);
+}
+
+clt_status clt_io_mkdir(const char *path) {
+    int e = try_mkdir(path);
+    return e ? failed("create folder", path, e) : CLT_OK;
 }
 
 /* With `durable`, the names of the new folders survive a loss of power. */
+static int make_folder(const char *path, bool durable) {
+    if (clt_io_is_dir(path)) return 0;
+    char *parent = clt_path_dir(path);
+    int e = try_mkdir(path);
+    if (e == EEXIST && clt_io_is_dir(path)) e = 0;
+    if (e == 0 && durable && (e = try_sync_dir(parent)) == EACCES)
+        e = 0; /* a parent that may not be read cannot be synced */
+    clt_free(parent);
+    return e;
+}
+
 static int make_folders(const char *path, bool durable) {
+    size_t root = clt_path_scheme(path);
     char *p = clt_strdup(path);
     int e = 0;
-    for (char *s = p + 1; e == 0; s++) {
+    if (root) root += strcspn(p + root, "/"); /* the authority is not a folder */
+    for (char *s = p + root + (p[root] != 0); e == 0; s++) {
         if (*s != '/' && *s) continue;
         char keep = *s;
         *s = 0;
-        if (!clt_io_is_dir(p)) {
-            char *parent = clt_path_dir(p);
-            e = io->mkdir(p);
-            if (e == EEXIST && clt_io_is_dir(p)) e = 0;
-            if (e == 0 && durable && (e = io->sync_dir(parent)) == EACCES)
-                e = 0; /* a parent that may not be read cannot be synced */
-            clt_free(parent);
-        }
+        e = make_folder(p, durable);
         *s = keep;
         if (!keep) break;
     }
@@ -267,17 +253,33 @@ clt_status clt_io_mkdirs(const char *path) {
     return e ? failed("create folder", path, e) : CLT_OK;
 }
 
-clt_status clt_io_mkdir(const char *path) {
-    int e = io->mkdir(path);
-    return e ? failed("create folder", path, e) : CLT_OK;
+static int try_list(const char *path, clt_strv *names) {
+    clt_io_component *c;
+    const char *name;
+    int e = clt_io_find(path, &c, &name);
+    return e ? e : c->ops->list(c, name, names);
+}
+
+clt_status clt_io_list(const char *path, clt_strv *names) {
+    int e = try_list(path, names);
+    if (e) return failed("list", path, e);
+    clt_strv_sort(names);
+    return CLT_OK;
+}
+
+static int remove_folder(const char *path) {
+    clt_io_component *c;
+    const char *name;
+    int e = clt_io_find(path, &c, &name);
+    return e || !(c->caps & CLT_IO_HAS_FOLDERS) ? e : c->ops->rmdir(c, name);
 }
 
 clt_status clt_io_remove_tree(const char *path) {
-    int e = io->unlink(path);
-    if (e == 0 || e == ENOENT) return CLT_OK;
-    if (!clt_io_is_dir(path)) return failed("remove", path, e);
+    int e = clt_io_try_unlink(path); /* first, so that a link is removed and not what it leads to */
+    if (e == 0) return CLT_OK;
+    if (!clt_io_is_dir(path)) return e == ENOENT ? CLT_OK : failed("remove", path, e);
     clt_strv names = {0};
-    e = io->list(path, &names);
+    e = try_list(path, &names);
     clt_status st = e ? failed("list", path, e) : CLT_OK;
     for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
         char *child = clt_path_join(path, names.v[i]);
@@ -285,16 +287,11 @@ clt_status clt_io_remove_tree(const char *path) {
         clt_free(child);
     }
     clt_strv_free(&names);
-    if (st == CLT_OK && (e = io->rmdir(path)) != 0) st = failed("remove", path, e);
+    if (st == CLT_OK && (e = remove_folder(path)) != 0) st = failed("remove", path, e);
     return st;
 }
 
-clt_status clt_io_list(const char *path, clt_strv *names) {
-    int e = io->list(path, names);
-    if (e) return failed("list", path, e);
-    clt_strv_sort(names);
-    return CLT_OK;
-}
+/* --- whole files --- */
 
 clt_status clt_io_read_all(const char *path, size_t limit, char **data, size_t *bytes) {
     clt_file *f;
@@ -305,10 +302,8 @@ clt_status clt_io_read_all(const char *path, size_t limit, char **data, size_t *
     if (st == CLT_OK && n > limit)
         st = clt_error(CLT_BAD_DATA, "%s has %llu bytes, at most %zu are allowed", path,
                        (unsigned long long)n, limit);
-    if (st == CLT_OK) {
-        p = clt_malloc((size_t)n + 1);
-        st = clt_file_pread(f, p, (size_t)n, 0);
-    }
+    if (st == CLT_OK && !(p = clt_try_malloc((size_t)n + 1))) st = clt_no_memory(path, n);
+    if (st == CLT_OK) st = clt_file_pread(f, p, (size_t)n, 0);
     clt_file_close(f);
     if (st != CLT_OK) {
         clt_free(p);
@@ -320,51 +315,72 @@ clt_status clt_io_read_all(const char *path, size_t limit, char **data, size_t *
     return CLT_OK;
 }
 
-clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes) {
-    char *tmp = clt_format("%s.tmp.%ld", path, (long)getpid()), *dir = clt_path_dir(path);
-    clt_file *f = NULL;
-    clt_status st = clt_file_open(tmp, CLT_IO_CREATE, &f);
-    if (st == CLT_OK) {
-        st = clt_file_pwrite(f, data, bytes, 0);
-        if (st == CLT_OK) st = clt_file_sync(f);
-        clt_status closed = clt_file_close(f);
-        if (st == CLT_OK) st = closed;
-        if (st == CLT_OK) st = clt_io_rename(tmp, path);
-        if (st == CLT_OK)
-            st = clt_io_sync_dir(dir);
-        else
-            io->unlink(tmp);
-    }
+char *clt_io_temporary(const char *path) {
+    static atomic_uint count;
+    return clt_format("%s.tmp.%ld.%u", path, (long)getpid(), atomic_fetch_add(&count, 1));
+}
+
+static clt_status write_file(const char *path, const void *data, size_t bytes) {
+    clt_file *f;
+    CLT_TRY(clt_file_open(path, CLT_IO_CREATE, &f));
+    clt_status st = clt_file_pwrite(f, data, bytes, 0);
+    if (st == CLT_OK) st = clt_file_sync(f);
+    clt_status closed = clt_file_close(f);
+    return st == CLT_OK ? closed : st;
+}
+
+static clt_status write_and_rename(const char *path, const void *data, size_t bytes) {
+    char *tmp = clt_io_temporary(path), *dir = clt_path_dir(path);
+    clt_status st = write_file(tmp, data, bytes);
+    if (st == CLT_OK) st = clt_io_rename(tmp, path);
+    if (st == CLT_OK)
+        st = clt_io_sync_dir(dir);
+    else
+        clt_io_try_unlink(tmp);
     clt_free(tmp);
     clt_free(dir);
     return st;
 }
 
-/* --- paths --- */
-
-char *clt_path_join(const char *a, const char *b) {
-    size_t n = strlen(a);
-    if (n == 0 || b[0] == '/') return clt_strdup(b);
-    return clt_format(a[n - 1] == '/' ? "%s%s" : "%s/%s", a, b);
+clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes) {
+    if (clt_io_can(path, CLT_IO_APPEARS_WHOLE)) return write_file(path, data, bytes);
+    CLT_TRY(clt_io_require(path, CLT_IO_CAN_RENAME, "replacing a file"));
+    return write_and_rename(path, data, bytes);
 }
 
-char *clt_path_dir(const char *path) {
-    const char *s = strrchr(path, '/');
-    if (!s) return clt_strdup(".");
-    return s == path ? clt_strdup("/") : clt_strndup(path, (size_t)(s - path));
+/* --- locks --- */
+
+struct clt_io_lock {
+    clt_io_component *c;
+    void *lock;
+};
+
+int clt_io_lock_try(const char *path, const char *owner, clt_io_lock **out, char holder[CLT_IO_OWNER_BYTES]) {
+    clt_io_component *c;
+    const char *name;
+    void *lock;
+    *holder = 0;
+    int e = clt_io_find(path, &c, &name);
+    if (!e) e = c->caps & CLT_IO_CAN_LOCK ? c->ops->lock(c, name, owner, &lock, holder) : ENOTSUP;
+    if (e) return e;
+    clt_io_lock *l = clt_malloc(sizeof *l);
+    *l = (clt_io_lock){c, lock};
+    *out = l;
+    return 0;
 }
 
-const char *clt_path_base(const char *path) {
-    const char *s = strrchr(path, '/');
-    return s ? s + 1 : path;
+double clt_io_lock_retry(const char *path) {
+    clt_io_component *c;
+    const char *name;
+    return clt_io_find(path, &c, &name) ? 1 : c->lock_retry;
 }
 
-bool clt_path_is_safe(const char *name) {
-    if (!*name || *name == '/') return false;
-    for (const char *s = name;;) {
-        size_t n = strcspn(s, "/");
-        if (n == 0 || (n == 1 && s[0] == '.') || (n == 2 && s[0] == '.' && s[1] == '.')) return false;
-        if (!s[n]) return true;
-        s += n + 1;
-    }
+int clt_io_lock_sign(clt_io_lock *l, const char *owner) {
+    return l->c->ops->sign(l->c, l->lock, owner);
+}
+
+void clt_io_lock_release(clt_io_lock *l) {
+    if (!l) return;
+    l->c->ops->unlock(l->c, l->lock);
+    clt_free(l);
 }

@@ -13,7 +13,7 @@
 
 static const char *const op_names[CLT_IO_OPS + 1] = {
     "open",     "pread",  "pwrite", "append", "size",     "datasync", "sync", "close", "rename",
-    "exchange", "unlink", "rmdir",  "mkdir",  "sync_dir", "list",     "kind", "any"};
+    "exchange", "unlink", "rmdir",  "mkdir",  "sync_dir", "list",     "stat", "lock",  "any"};
 
 const char *clt_io_op_name(clt_io_op op) {
     return op_names[op];
@@ -21,52 +21,58 @@ const char *clt_io_op_name(clt_io_op op) {
 
 /* --- the injector --- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const clt_io_ops *under = &clt_io_local;
-static clt_io_fault fault;
-static long seen;
-static bool fired, cut; /* cut: the rest of a write that was cut short comes next */
-static int record_fd = -1;
+struct clt_io_probe {
+    clt_io_component base;
+    clt_io_component *under;
+    pthread_mutex_t lock;
+    clt_io_fault fault;
+    long seen;
+    bool fired, cut; /* cut: the rest of a write that was cut short comes next */
+    int record_fd;   /* -1: nothing is recorded */
+};
 
-void clt_io_fault_arm(const clt_io_fault *f) {
-    pthread_mutex_lock(&lock);
-    fault = f ? *f : (clt_io_fault){.first = 0};
-    seen = 0;
-    fired = cut = false;
-    pthread_mutex_unlock(&lock);
+void clt_io_fault_arm(clt_io_probe *p, const clt_io_fault *f) {
+    pthread_mutex_lock(&p->lock);
+    p->fault = f ? *f : (clt_io_fault){.first = 0};
+    p->seen = 0;
+    p->fired = p->cut = false;
+    pthread_mutex_unlock(&p->lock);
 }
 
-bool clt_io_fault_fired(void) {
-    return fired;
+bool clt_io_fault_fired(const clt_io_probe *p) {
+    return p->fired;
 }
-long clt_io_fault_seen(void) {
-    return seen;
+long clt_io_fault_seen(const clt_io_probe *p) {
+    return p->seen;
 }
 
-/* 0, or the error that the operation has to give. A read or write that is to be short has its *bytes halved.
- */
-static int hit(clt_io_op op, const char *path, size_t *bytes) {
+/* What the armed fault does to an operation that matches it. Lock held. */
+static int apply_fault(clt_io_probe *p, bool writes, size_t *bytes) {
+    const clt_io_fault *f = &p->fault;
+    p->seen++;
+    if (!f->first || p->seen < f->first || p->seen > f->last) return 0;
+    p->fired = true;
+    if (f->kind == CLT_IO_KILL) kill(getpid(), SIGKILL);
+    if (f->kind != CLT_IO_SHORT || !bytes || *bytes <= 1) return f->error;
+    *bytes /= 2;
+    p->cut = writes && f->error;
+    return 0;
+}
+
+/* 0, or the error that the operation returns. A read or write that is to be short has its *bytes halved. */
+static int hit(clt_io_probe *p, clt_io_op op, const char *path, size_t *bytes) {
     int e = 0;
     bool writes = op == CLT_IO_PWRITE || op == CLT_IO_APPENDS;
-    pthread_mutex_lock(&lock);
-    if (cut && writes) {
-        cut = false;
-        e = fault.error;
-    } else if ((fault.op == CLT_IO_OPS || fault.op == op) &&
-               (!*fault.name || fnmatch(fault.name, clt_path_base(path), 0) == 0)) {
-        seen++;
-        if (fault.first && seen >= fault.first && seen <= fault.last) {
-            fired = true;
-            if (fault.kind == CLT_IO_KILL) kill(getpid(), SIGKILL);
-            if (fault.kind == CLT_IO_SHORT && bytes && *bytes > 1) {
-                *bytes /= 2;
-                cut = writes && fault.error;
-            } else {
-                e = fault.error;
-            }
-        }
+    pthread_mutex_lock(&p->lock);
+    const clt_io_fault *f = &p->fault;
+    if (p->cut && writes) {
+        p->cut = false;
+        e = f->error;
+    } else if ((f->op == CLT_IO_OPS || f->op == op) &&
+               (!*f->name || fnmatch(f->name, clt_path_base(path), 0) == 0)) {
+        e = apply_fault(p, writes, bytes);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&p->lock);
     return e;
 }
 
@@ -112,7 +118,7 @@ clt_status clt_io_fault_parse(const char *text, clt_io_fault *out) {
     clt_free(copy);
     if (ok) return CLT_OK;
     return clt_error(CLT_USAGE,
-                     "'%s' is no fault: it must be OPERATION:NAME:N[-[M]]:WHAT, e.g. pwrite:data.*:3:ENOSPC",
+                     "fault '%s' is malformed: use OPERATION:NAME:N[-[M]]:WHAT, e.g. pwrite:data.*:3:ENOSPC",
                      text);
 }
 
@@ -127,9 +133,9 @@ typedef struct {
 } entry_head;
 static const char magic[4] = {'c', 'i', 'o', '1'};
 
-static void record(clt_io_op op, clt_io_mode mode, const char *path, const char *to, uint64_t offset,
-                   const void *data, size_t bytes) {
-    if (record_fd < 0) return;
+static void record(clt_io_probe *p, clt_io_op op, clt_io_mode mode, const char *path, const char *to,
+                   uint64_t offset, const void *data, size_t bytes) {
+    if (p->record_fd < 0) return;
     entry_head h = {.op = op, .mode = mode, .offset = offset, .bytes = bytes};
     memcpy(h.magic, magic, sizeof magic);
     h.path_bytes = (uint32_t)strlen(path);
@@ -139,22 +145,22 @@ static void record(clt_io_op op, clt_io_mode mode, const char *path, const char 
     clt_str_add(&b, path);
     if (to) clt_str_add(&b, to);
     if (bytes) clt_str_addn(&b, data, bytes);
-    pthread_mutex_lock(&lock);
-    if (record_fd >= 0 && write(record_fd, b.s, b.len) != (ssize_t)b.len) {
-        clt_warn("the record of file operations is not complete");
-        close(record_fd);
-        record_fd = -1;
+    pthread_mutex_lock(&p->lock);
+    if (p->record_fd >= 0 && write(p->record_fd, b.s, b.len) != (ssize_t)b.len) {
+        clt_warn("the record of file operations is incomplete");
+        close(p->record_fd);
+        p->record_fd = -1;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&p->lock);
     clt_str_free(&b);
 }
 
-clt_status clt_io_record(const char *file) {
-    if (record_fd >= 0) close(record_fd);
-    record_fd = -1;
+clt_status clt_io_record(clt_io_probe *p, const char *file) {
+    if (p->record_fd >= 0) close(p->record_fd);
+    p->record_fd = -1;
     if (!file) return CLT_OK;
-    record_fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (record_fd < 0) return clt_error(CLT_IO, "cannot create %s: %s", file, strerror(errno));
+    p->record_fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (p->record_fd < 0) return clt_error(CLT_IO, "cannot create %s: %s", file, strerror(errno));
     return CLT_OK;
 }
 
@@ -166,7 +172,7 @@ static clt_status read_entry(const char *file, const char *text, size_t size, si
     size_t left = size - *at - (ok ? sizeof h : 0);
     ok = ok && h.path_bytes <= left && h.to_bytes <= left - h.path_bytes &&
          h.bytes <= left - h.path_bytes - h.to_bytes;
-    if (!ok) return clt_error(CLT_BAD_DATA, "%s is no record of file operations (byte %zu)", file, *at);
+    if (!ok) return clt_error(CLT_BAD_DATA, "%s is not a record of file operations (byte %zu)", file, *at);
     const char *p = text + *at + sizeof h;
     *e = (clt_io_entry){
         .op = (clt_io_op)h.op, .mode = (clt_io_mode)h.mode, .offset = h.offset, .bytes = h.bytes};
@@ -204,128 +210,175 @@ void clt_io_record_free(clt_io_entry *list, size_t n) {
     clt_free(list);
 }
 
-/* --- the table --- */
+/* --- the component --- */
 
 typedef struct {
     void *under;
     char path[];
 } probe_file;
 
-static int probe_open(const char *path, clt_io_mode mode, void **handle) {
+static clt_io_probe *probe_of(clt_io_component *c) {
+    return (clt_io_probe *)c;
+}
+
+static int probe_open(clt_io_component *c, const char *path, clt_io_mode mode, void **handle) {
+    clt_io_probe *p = probe_of(c);
     void *h;
-    int e = hit(CLT_IO_OPEN, path, NULL);
-    if (!e) e = under->open(path, mode, &h);
+    int e = hit(p, CLT_IO_OPEN, path, NULL);
+    if (!e) e = p->under->ops->open(p->under, path, mode, &h);
     if (e) return e;
     probe_file *f = clt_malloc(sizeof *f + strlen(path) + 1);
     f->under = h;
     strcpy(f->path, path);
     *handle = f;
-    if (mode == CLT_IO_CREATE || mode == CLT_IO_APPEND) record(CLT_IO_OPEN, mode, path, NULL, 0, NULL, 0);
+    if (mode != CLT_IO_READ && mode != CLT_IO_READ_PLAIN)
+        record(p, CLT_IO_OPEN, mode, path, NULL, 0, NULL, 0);
     return 0;
 }
 
-static int probe_pread(void *h, void *dst, size_t bytes, uint64_t offset, size_t *done) {
+static int probe_pread(clt_io_component *c, void *h, void *dst, size_t bytes, uint64_t offset, size_t *done) {
+    clt_io_probe *p = probe_of(c);
     probe_file *f = h;
-    int e = hit(CLT_IO_PREAD, f->path, &bytes);
+    int e = hit(p, CLT_IO_PREAD, f->path, &bytes);
     *done = 0;
-    return e ? e : under->pread(f->under, dst, bytes, offset, done);
+    return e ? e : p->under->ops->pread(p->under, f->under, dst, bytes, offset, done);
 }
 
-static int probe_pwrite(void *h, const void *src, size_t bytes, uint64_t offset, size_t *done) {
+static int probe_pwrite(clt_io_component *c, void *h, const void *src, size_t bytes, uint64_t offset,
+                        size_t *done) {
+    clt_io_probe *p = probe_of(c);
     probe_file *f = h;
-    int e = hit(CLT_IO_PWRITE, f->path, &bytes);
+    int e = hit(p, CLT_IO_PWRITE, f->path, &bytes);
     *done = 0;
-    if (!e) e = under->pwrite(f->under, src, bytes, offset, done);
-    if (!e) record(CLT_IO_PWRITE, 0, f->path, NULL, offset, src, *done);
+    if (!e) e = p->under->ops->pwrite(p->under, f->under, src, bytes, offset, done);
+    if (!e) record(p, CLT_IO_PWRITE, 0, f->path, NULL, offset, src, *done);
     return e;
 }
 
-static int probe_append(void *h, const void *src, size_t bytes, size_t *done) {
+static int probe_append(clt_io_component *c, void *h, const void *src, size_t bytes, size_t *done) {
+    clt_io_probe *p = probe_of(c);
     probe_file *f = h;
-    int e = hit(CLT_IO_APPENDS, f->path, &bytes);
+    int e = hit(p, CLT_IO_APPENDS, f->path, &bytes);
     *done = 0;
-    if (!e) e = under->append(f->under, src, bytes, done);
-    if (!e) record(CLT_IO_APPENDS, 0, f->path, NULL, 0, src, *done);
+    if (!e) e = p->under->ops->append(p->under, f->under, src, bytes, done);
+    if (!e) record(p, CLT_IO_APPENDS, 0, f->path, NULL, 0, src, *done);
     return e;
 }
 
-static int probe_size(void *h, uint64_t *bytes) {
+static int probe_size(clt_io_component *c, void *h, uint64_t *bytes) {
+    clt_io_probe *p = probe_of(c);
     probe_file *f = h;
-    int e = hit(CLT_IO_SIZE, f->path, NULL);
-    return e ? e : under->size(f->under, bytes);
+    int e = hit(p, CLT_IO_SIZE, f->path, NULL);
+    return e ? e : p->under->ops->size(p->under, f->under, bytes);
 }
 
-static int sync_with(clt_io_op op, int (*sync)(void *), probe_file *f) {
-    int e = hit(op, f->path, NULL);
-    if (!e) e = sync(f->under);
-    if (!e) record(op, 0, f->path, NULL, 0, NULL, 0);
+static int sync_with(clt_io_probe *p, clt_io_op op, int (*sync)(clt_io_component *, void *), probe_file *f) {
+    int e = hit(p, op, f->path, NULL);
+    if (!e) e = sync(p->under, f->under);
+    if (!e) record(p, op, 0, f->path, NULL, 0, NULL, 0);
     return e;
 }
-static int probe_datasync(void *h) {
-    return sync_with(CLT_IO_DATASYNC, under->datasync, h);
+static int probe_datasync(clt_io_component *c, void *h) {
+    return sync_with(probe_of(c), CLT_IO_DATASYNC, probe_of(c)->under->ops->datasync, h);
 }
-static int probe_sync(void *h) {
-    return sync_with(CLT_IO_SYNC, under->sync, h);
+static int probe_sync(clt_io_component *c, void *h) {
+    return sync_with(probe_of(c), CLT_IO_SYNC, probe_of(c)->under->ops->sync, h);
 }
 
 /* The file is closed in any case, as the system does it. */
-static int probe_close(void *h) {
+static int probe_close(clt_io_component *c, void *h) {
+    clt_io_probe *p = probe_of(c);
     probe_file *f = h;
-    int e = hit(CLT_IO_CLOSE, f->path, NULL), closed = under->close(f->under);
+    int e = hit(p, CLT_IO_CLOSE, f->path, NULL), closed = p->under->ops->close(p->under, f->under);
     clt_free(f);
     return e ? e : closed;
 }
 
-static int with_path(clt_io_op op, int (*call)(const char *), const char *path) {
-    int e = hit(op, path, NULL);
-    if (!e) e = call(path);
-    if (!e) record(op, 0, path, NULL, 0, NULL, 0);
+static int with_path(clt_io_probe *p, clt_io_op op, int (*call)(clt_io_component *, const char *),
+                     const char *path) {
+    int e = hit(p, op, path, NULL);
+    if (!e) e = call(p->under, path);
+    if (!e) record(p, op, 0, path, NULL, 0, NULL, 0);
     return e;
 }
-static int probe_unlink(const char *path) {
-    return with_path(CLT_IO_UNLINK, under->unlink, path);
+static int probe_unlink(clt_io_component *c, const char *path) {
+    return with_path(probe_of(c), CLT_IO_UNLINK, probe_of(c)->under->ops->unlink, path);
 }
-static int probe_rmdir(const char *path) {
-    return with_path(CLT_IO_RMDIR, under->rmdir, path);
+static int probe_rmdir(clt_io_component *c, const char *path) {
+    return with_path(probe_of(c), CLT_IO_RMDIR, probe_of(c)->under->ops->rmdir, path);
 }
-static int probe_mkdir(const char *path) {
-    return with_path(CLT_IO_MKDIR, under->mkdir, path);
+static int probe_mkdir(clt_io_component *c, const char *path) {
+    return with_path(probe_of(c), CLT_IO_MKDIR, probe_of(c)->under->ops->mkdir, path);
 }
-static int probe_sync_dir(const char *path) {
-    return with_path(CLT_IO_SYNC_DIR, under->sync_dir, path);
+static int probe_sync_dir(clt_io_component *c, const char *path) {
+    return with_path(probe_of(c), CLT_IO_SYNC_DIR, probe_of(c)->under->ops->sync_dir, path);
 }
 
-static int with_two(clt_io_op op, int (*call)(const char *, const char *), const char *a, const char *b) {
-    int e = hit(op, b, NULL);
-    if (!e) e = call(a, b);
-    if (!e) record(op, 0, a, b, 0, NULL, 0);
+static int with_two(clt_io_probe *p, clt_io_op op,
+                    int (*call)(clt_io_component *, const char *, const char *), const char *a,
+                    const char *b) {
+    int e = hit(p, op, b, NULL);
+    if (!e) e = call(p->under, a, b);
+    if (!e) record(p, op, 0, a, b, 0, NULL, 0);
     return e;
 }
-static int probe_rename(const char *from, const char *to) {
-    return with_two(CLT_IO_RENAME, under->rename, from, to);
+static int probe_rename(clt_io_component *c, const char *from, const char *to) {
+    return with_two(probe_of(c), CLT_IO_RENAME, probe_of(c)->under->ops->rename, from, to);
 }
-static int probe_exchange(const char *a, const char *b) {
-    return with_two(CLT_IO_EXCHANGE, under->exchange, a, b);
-}
-
-static int probe_list(const char *path, clt_strv *names) {
-    int e = hit(CLT_IO_LIST, path, NULL);
-    return e ? e : under->list(path, names);
-}
-static int probe_kind(const char *path, int *kind, uint64_t *bytes) {
-    int e = hit(CLT_IO_KIND, path, NULL);
-    return e ? e : under->kind(path, kind, bytes);
+static int probe_exchange(clt_io_component *c, const char *a, const char *b) {
+    return with_two(probe_of(c), CLT_IO_EXCHANGE, probe_of(c)->under->ops->exchange, a, b);
 }
 
-static const clt_io_ops probe = {
-    "probe",        probe_open,  probe_pread,    probe_pwrite, probe_append,   probe_size,
-    probe_datasync, probe_sync,  probe_close,    probe_rename, probe_exchange, probe_unlink,
-    probe_rmdir,    probe_mkdir, probe_sync_dir, probe_list,   probe_kind,
-};
+static int probe_list(clt_io_component *c, const char *path, clt_strv *names) {
+    clt_io_probe *p = probe_of(c);
+    int e = hit(p, CLT_IO_LIST, path, NULL);
+    return e ? e : p->under->ops->list(p->under, path, names);
+}
 
-const clt_io_ops *clt_io_probe(const clt_io_ops *table) {
-    under = table;
-    return &probe;
+static int probe_stat(clt_io_component *c, const char *path, clt_io_info *out) {
+    clt_io_probe *p = probe_of(c);
+    int e = hit(p, CLT_IO_STAT, path, NULL);
+    return e ? e : p->under->ops->stat(p->under, path, out);
+}
+
+static int probe_lock(clt_io_component *c, const char *path, const char *owner, void **lock,
+                      char holder[CLT_IO_OWNER_BYTES]) {
+    clt_io_probe *p = probe_of(c);
+    int e = hit(p, CLT_IO_LOCK, path, NULL);
+    return e ? e : p->under->ops->lock(p->under, path, owner, lock, holder);
+}
+
+static int probe_sign(clt_io_component *c, void *lock, const char *owner) {
+    return probe_of(c)->under->ops->sign(probe_of(c)->under, lock, owner);
+}
+
+static void probe_unlock(clt_io_component *c, void *lock) {
+    probe_of(c)->under->ops->unlock(probe_of(c)->under, lock);
+}
+
+clt_io_probe *clt_io_probe_create(clt_io_component *under) {
+    static const clt_io_ops ops = {
+        "probe",        probe_open,  probe_pread,  probe_pwrite,   probe_append, probe_size,   probe_datasync,
+        probe_sync,     probe_close, probe_rename, probe_exchange, probe_unlink, probe_rmdir,  probe_mkdir,
+        probe_sync_dir, probe_list,  probe_stat,   probe_lock,     probe_sign,   probe_unlock,
+    };
+    clt_io_probe *p = clt_calloc(1, sizeof *p);
+    p->base = (clt_io_component){&ops, under->caps, under->lock_retry};
+    p->under = under;
+    p->record_fd = -1;
+    pthread_mutex_init(&p->lock, NULL);
+    return p;
+}
+
+clt_io_component *clt_io_probe_component(clt_io_probe *p) {
+    return &p->base;
+}
+
+void clt_io_probe_destroy(clt_io_probe *p) {
+    if (!p) return;
+    if (p->record_fd >= 0) close(p->record_fd);
+    pthread_mutex_destroy(&p->lock);
+    clt_free(p);
 }
 
 clt_status clt_io_probe_from_env(void) {
@@ -333,8 +386,8 @@ clt_status clt_io_probe_from_env(void) {
     clt_io_fault f;
     if (!text && !file) return CLT_OK;
     if (text) CLT_TRY(clt_io_fault_parse(text, &f));
-    CLT_TRY(clt_io_record(file));
-    clt_io_fault_arm(text ? &f : NULL);
-    clt_io_set(clt_io_probe(clt_io_get()));
-    return CLT_OK;
+    clt_io_probe *p = clt_io_probe_create(clt_io_local()); /* for the life of the program */
+    CLT_TRY(clt_io_record(p, file));
+    clt_io_fault_arm(p, text ? &f : NULL);
+    return clt_io_register("file", &p->base);
 }

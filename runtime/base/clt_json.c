@@ -5,10 +5,24 @@
 
 #include "runtime/base/clt_io.h"
 
-/* Jansson reports a lack of memory by NULLs all over its interface; here it ends the program like every other
- * one. */
-__attribute__((constructor)) static void check_memory_of_json(void) {
-    json_set_alloc_funcs(clt_malloc, clt_free);
+/* Jansson reports a lack of memory by NULLs all over its interface. It ends the program like every other one,
+ * except while a text of any size is parsed or made: those calls check the one NULL that they get. */
+static _Thread_local bool may_fail, has_failed;
+
+static void *json_memory(size_t bytes) {
+    if (!may_fail) return clt_malloc(bytes);
+    void *p = clt_try_malloc(bytes);
+    has_failed |= !p;
+    return p;
+}
+
+__attribute__((constructor)) static void set_json_memory(void) {
+    json_set_alloc_funcs(json_memory, clt_free);
+}
+
+static void begin_large(void) {
+    may_fail = true;
+    has_failed = false;
 }
 
 /* Deepest nesting of a JSON text, counted without parsing, so that a hostile file cannot exhaust the stack.
@@ -35,16 +49,29 @@ static int json_depth(const char *s, size_t n) {
     return deepest;
 }
 
-clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out) {
+static clt_status parse(const char *text, size_t bytes, int max_depth, size_t flags, const char *what,
+                        json_t **out) {
     int depth = json_depth(text, bytes);
     if (depth > max_depth)
         return clt_error(CLT_BAD_DATA, "%s: JSON is nested %d deep, at most %d is allowed", what, depth,
                          max_depth);
     json_error_t e;
-    json_t *j = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
+    begin_large();
+    json_t *j = json_loadb(text, bytes, flags, &e);
+    may_fail = false;
+    if (!j && has_failed) return clt_no_memory(what, bytes);
     if (!j) return clt_error(CLT_BAD_DATA, "%s:%d:%d: not valid JSON: %s", what, e.line, e.column, e.text);
     *out = j;
     return CLT_OK;
+}
+
+clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out) {
+    return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES, what, out);
+}
+
+clt_status clt_json_parse_any(const char *text, size_t bytes, int max_depth, const char *what, json_t **out) {
+    return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, what,
+                 out);
 }
 
 clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out) {
@@ -54,6 +81,28 @@ clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t *
     clt_status st = clt_json_parse(text, n, max_depth, path, out);
     clt_free(text);
     return st;
+}
+
+clt_status clt_json_dump(const json_t *o, const char *what, char **out) {
+    begin_large();
+    char *text = json_dumps(o, JSON_COMPACT);
+    may_fail = false;
+    if (!text && has_failed) return clt_no_memory(what, 0);
+    if (!text) return clt_error(CLT_FAIL, "%s cannot be written as JSON", what);
+    *out = text;
+    return CLT_OK;
+}
+
+clt_status clt_json_quote(const char *text, size_t bytes, const char *what, char **out) {
+    begin_large();
+    json_t *s = json_stringn(text, bytes);
+    char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
+    json_decref(s);
+    may_fail = false;
+    if (!quoted && has_failed) return clt_no_memory(what, bytes);
+    if (!quoted) return clt_error(CLT_BAD_DATA, "%s is not UTF-8", what);
+    *out = quoted;
+    return CLT_OK;
 }
 
 static clt_status member(json_t *o, const char *key, const char *what, const char *type,

@@ -8,10 +8,17 @@
 #include "runtime/base/clt_base.h"
 
 /* Parses `bytes` of text; `what` names the source in messages. The caller owns *out (json_decref).
- * CLT_BAD_DATA if it is not UTF-8 JSON, too deep (max_depth), or has duplicate keys. */
+ * CLT_BAD_DATA if it is not UTF-8 JSON, too deep (max_depth), or has duplicate keys; CLT_NO_MEMORY. */
 clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out);
+/* The same for any JSON value, also a string alone; strings may hold 0 bytes. */
+clt_status clt_json_parse_any(const char *text, size_t bytes, int max_depth, const char *what, json_t **out);
 /* Reads and parses a file of at most `limit` bytes. */
 clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out);
+
+/* The object or list as one line of text, to be freed with clt_free; `what` names it in messages. */
+clt_status clt_json_dump(const json_t *o, const char *what, char **out);
+/* UTF-8 of any size, which may hold 0 bytes, as a JSON string, to be freed with clt_free. */
+clt_status clt_json_quote(const char *text, size_t bytes, const char *what, char **out);
 
 /* Typed members; each prints "WHAT: key 'k' is missing" or "... must be an integer" and returns CLT_BAD_DATA.
  */

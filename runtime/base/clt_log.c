@@ -1,6 +1,7 @@
 #include "runtime/base/clt_base.h"
 #include "runtime/base/clt_context_internal.h"
 #include "runtime/base/clt_hash.h"
+#include "runtime/base/clt_io.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -43,7 +44,7 @@ void clt_log_set_rank(int rank, int size) {
     logger()->size = size;
 }
 
-void clt_log_set_file(FILE *f) {
+void clt_log_set_file(clt_file *f) {
     clt_logger *l = logger();
     pthread_mutex_lock(&l->lock);
     l->file = f;
@@ -79,8 +80,9 @@ static void print_line(clt_logger *l, clt_log_level level, const char *text) {
     else if (clt_context_current()->process)
         print_terminal(level, prefix, since, text);
     if (!l->file) return;
-    fprintf(l->file, "%s%s%s%s\n", prefix, labels[level], since, text);
-    fflush(l->file);
+    char *line = clt_format("%s%s%s%s\n", prefix, labels[level], since, text);
+    (void)clt_file_try_append(l->file, line, strlen(line)); /* an error here must not become a message */
+    clt_free(line);
 }
 
 /* Rank 0 has printed its lines already: it only remembers them. */

@@ -40,8 +40,10 @@ int clt_log_held(unsigned long long hash[CLT_LOG_HELD]);
 /* Prints the held lines that are not in drop (NULL: all of them) and forgets all. */
 void clt_log_release(const bool drop[CLT_LOG_HELD]);
 
-/* Also append every line, without colour, to this stream; NULL stops. The caller owns and closes it. */
-void clt_log_set_file(FILE *f);
+/* Also append every line, without colour, to this file, opened with CLT_IO_APPEND; NULL stops. The caller owns
+ * and closes it. A line that cannot be written is left out. */
+struct clt_file; /* clt_io.h */
+void clt_log_set_file(struct clt_file *f);
 
 /* Redraws one line at the bottom of a terminal (at most 10 times a second unless `force`); does nothing when
  * stderr is no terminal, TERM is dumb, CI is set, or the rank is not 0. */

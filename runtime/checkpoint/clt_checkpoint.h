@@ -1,19 +1,21 @@
 /* clt_checkpoint: checkpoints that belong to no device and no rank count (docs/checkpoint-format.md).
  *
- * A checkpoint is a folder: data files with compressed chunks of tensors in global coordinates, and
- * manifest.json, written last, which lists tensors, chunks with their hashes, and the state of the run as
- * numbers. Saving is a commit: everything is written under NAME.tmp.RUNID, made durable, read back, and only
- * then renamed to NAME, so a name without ".tmp." is a whole checkpoint or none.
+ * A checkpoint is a folder (a path or a URL): data files with compressed chunks of tensors in global
+ * coordinates, and manifest.json, written last, which lists tensors, chunks with their hashes, and the state
+ * of the run as numbers. Saving is a commit (clt_ckpt_commit.h): everything is written, made durable and read
+ * back before NAME becomes the new checkpoint in one step. On a file system the files are written below
+ * NAME.tmp.RUNID, which is renamed to NAME.
  *
  *     clt_ckpt_writer_params p = clt_ckpt_writer_params_default();
  *     p.group = group, p.folder = "runs/a", p.run_id = id, p.table = &table;
  *     p.parts = (clt_ckpt_part[]){{"weight", weights}, {"exp_avg", m}, {"exp_avg_sq", v}}, p.part_count = 3;
  *     CLT_TRY(clt_ckpt_writer_create(&p, &writer));
  *     ...
- *     clt_status st = clt_ckpt_save(writer, "ep0-ba100", &state); // CLT_IO: not saved, training may go on
+ *     clt_status st = clt_ckpt_save(writer, "ep0-ba100", &state); // CLT_IO: not saved, training may continue
  *
  * Functions that take a group are collective: every rank calls them in the same order and gets the same
- * status. A NULL group means one rank. Hashes find damage, not tampering. */
+ * status. A NULL group means one rank. Functions whose memory follows from a file or a state also return
+ * CLT_NO_MEMORY. Hashes find damage, not tampering. */
 #ifndef CLT_CHECKPOINT_H
 #define CLT_CHECKPOINT_H
 
@@ -35,13 +37,13 @@ typedef struct {
     double value;
 } clt_ckpt_number;
 
-/* The state of a run beside its tensors. Texts may be NULL. When saving, everything is borrowed until the
- * call returns; when reading, everything belongs to what it was read from. */
+/* The state of a run other than its tensors. Texts may be NULL. When saving, everything is borrowed until the
+ * call returns; when reading, everything belongs to the reader. */
 typedef struct {
-    /* timestamp: what is finished */
+    /* timestamp: what is completed */
     int64_t epoch, batch, sample, token;
     int64_t batch_in_epoch, sample_in_epoch, token_in_epoch;
-    double train_seconds; /* time spent in training so far */
+    double train_seconds; /* time spent in training */
     /* the next sample to read, in global order */
     int64_t data_epoch, data_sample_in_epoch, num_canonical_nodes, shuffle_seed, initial_physical_nodes;
     int64_t seed;
@@ -50,12 +52,12 @@ typedef struct {
     double loss;           /* of the last finished step; NaN: unknown */
     const char *optimizer; /* "decoupled_adamw" */
     const char *run_name;
-    const char *model;  /* JSON object with MPTConfig's keys: what builds the model again */
+    const char *model;  /* JSON object with MPTConfig's keys, from which the model can be built */
     const char *config; /* the merged configuration, as text */
-    /* who wrote it */
+    /* what wrote it */
     int64_t ranks;
     const char *device, *driver, *version, *variants;
-    const char *numerics; /* "exact fp32"; NULL in checkpoints of versions that did not say */
+    const char *numerics; /* "exact fp32"; NULL in checkpoints of the first versions */
     const clt_ckpt_number *numbers;
     int number_count;
 } clt_checkpoint_state;
@@ -81,7 +83,7 @@ typedef struct clt_ckpt_writer clt_ckpt_writer;
 
 typedef struct {
     clt_group *group;
-    const char *folder;          /* save_folder; made when absent */
+    const char *folder;          /* save_folder, a path or a URL; created when absent */
     const char *run_id;          /* from clt_run_id */
     const clt_slab_table *table; /* borrowed */
     const clt_ckpt_part *parts;  /* copied; the slabs are borrowed */
@@ -92,26 +94,26 @@ typedef struct {
     int threads;        /* that compress, hash and write; 0: the calling thread; negative: by the machine */
     bool snapshot;      /* begin() copies this rank's share to host memory and returns; otherwise it returns
                          * when the share is compressed, with bounded memory */
-    bool single; /* one checkpoint in a folder that no run owns (import): no hint file, no pruning, and what
-                  * other runs left stays */
+    bool single;        /* one checkpoint in a folder that no run owns (import): no hint file, no pruning, and
+                         * leftovers of other runs stay */
 } clt_ckpt_writer_params;
 clt_ckpt_writer_params clt_ckpt_writer_params_default(void); /* keep -1, threads -1 */
 
-/* Makes the folder, removes temporary folders that killed runs left, and proves that it can be written
- * (CLT_IO otherwise, at once). Buffers are allocated once: a save allocates nothing that stays. */
+/* Creates the folder, removes what killed saves left, and proves that the folder can be written to: CLT_IO
+ * otherwise; CLT_BAD_CONFIG: its storage cannot hold checkpoints. Buffers are allocated once: a save
+ * allocates nothing that stays. */
 clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writer **out);
-void clt_ckpt_writer_destroy(clt_ckpt_writer *w); /* NULL is allowed; a save under way is given up */
+void clt_ckpt_writer_destroy(clt_ckpt_writer *w); /* NULL is allowed; a save in progress is discarded */
 
-/* Begins a save. `name` is one path component. After it the slabs may change, `state` too. Failures of one
- * rank's device or disk are kept for finish; only what every rank knows fails here (then finish must not be
- * called). */
+/* Begins a save. `name` is one path component. When it returns the slabs may change, and so may `state`.
+ * Failures of one rank's device or disk are kept for finish; only what every rank knows fails here, and then
+ * finish must not be called. */
 clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
-/* Not collective: is this rank's share written, so that finish would not wait for it? */
+/* Not collective: whether this rank's share is written, so that finish would not wait for it. */
 bool clt_ckpt_save_ready(clt_ckpt_writer *w);
-/* Waits, commits, verifies, prunes. CLT_OK: the checkpoint is durable. Otherwise the temporary folder is
- * gone, one warning says so, and the checkpoints before are untouched. A checkpoint of this name that this
- * run has already saved for this batch is CLT_OK; another one of this name is CLT_IO unless overwrite is set.
- */
+/* Waits, commits, verifies, prunes. CLT_OK: the checkpoint is durable. Otherwise what was written is removed,
+ * one warning says so, and earlier checkpoints are untouched. A checkpoint of this name that this run has
+ * already saved for this batch is CLT_OK; another one of this name is CLT_IO unless overwrite is set. */
 clt_status clt_ckpt_save_finish(clt_ckpt_writer *w);
 /* begin and finish. */
 clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpoint_state *state);
@@ -121,7 +123,7 @@ clt_status clt_ckpt_save(clt_ckpt_writer *w, const char *name, const clt_checkpo
 typedef struct {
     char *name, *path;
     bool valid; /* the manifest verifies and every data file has its size */
-    char *why;  /* the reason when it does not, else NULL */
+    char *why;  /* why it is not valid, else NULL */
     int64_t epoch, batch, token;
     double loss;    /* NaN: unknown */
     double saved;   /* seconds since 1970; 0: unknown */
@@ -129,40 +131,40 @@ typedef struct {
     char run_id[CLT_RUN_ID_BYTES];
 } clt_ckpt_info;
 
-/* All checkpoints of a folder, newest first (by batch number; invalid ones last). Temporary and superseded
- * ones are left out. Prints nothing about invalid ones. */
+/* All checkpoints of a folder, newest first (by batch; invalid ones last), without temporary and superseded
+ * ones. Prints nothing about invalid ones. */
 clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n);
 void clt_ckpt_scan_free(clt_ckpt_info *list, int n);
 
-/* The newest checkpoint of `folder` that is whole to the last chunk (each rank reads a share of them), the
- * same on every rank; *path NULL when there is no checkpoint at all, CLT_BAD_DATA when there are some and
- * none is whole. What is skipped is named with its reason in a warning. The caller frees *path. */
+/* The newest checkpoint of `folder` of which every chunk verifies (each rank reads a share of them), the same
+ * on every rank. *path is NULL when the folder has no checkpoint; CLT_BAD_DATA: it has some and none is
+ * valid. A warning names each that is skipped, with the reason. The caller frees *path. */
 clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **path);
 
-/* What `path` means for load_path: itself when it is a checkpoint, an HF folder or a .safetensors file; the
+/* What `path` (load_path) means: itself when it is a checkpoint, an HF folder or a .safetensors file; the
  * newest valid checkpoint (manifest and sizes) when it is a folder of checkpoints; what a hint file names, or
- * the newest beside it when that is gone (with a warning). Missing: CLT_IO. Nothing usable in it:
- * CLT_BAD_DATA. Decided by rank 0. The caller frees *resolved. */
+ * the newest in its folder when that no longer exists (with a warning). Missing: CLT_IO. Nothing usable in
+ * it: CLT_BAD_DATA. Rank 0 decides. The caller frees *resolved. */
 clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved);
 
-/* Before a run goes on at `batch` in this folder: later and invalid checkpoints are renamed to
- * NAME.superseded.RUNID, so that nothing is ever overwritten. One line names each. */
+/* Before a run resumes at `batch` in this folder: later and invalid checkpoints are renamed to
+ * NAME.superseded.RUNID, so that nothing is overwritten. One line names each. */
 clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id);
 
-/* Finishes an overwriting save that a crash interrupted between two renames, where the file system cannot
- * exchange names in one. Call with the folder's lock held, before the folder is looked at. */
+/* Completes what a crash interrupted: on a file system, an overwriting save between two renames. Call it with
+ * the folder's lock held, before anything else in the folder. */
 clt_status clt_ckpt_recover(clt_group *group, const char *folder);
 
 /* 16 hex digits that name a run, the same on every rank. */
 clt_status clt_run_id(clt_group *group, char out[CLT_RUN_ID_BYTES]);
 
-/* One run per folder: rank 0 holds an flock on FOLDER/run.lock, which also says who holds it. The folder is
- * made when absent. Held by another process: it is waited for, for CLTRAIN_LOCK_WAIT seconds, longer (5
- * minutes at most) if it says that it is ending; then CLT_IO on every rank, naming it. CLT_STOPPED if a
- * signal comes meanwhile. */
+/* One run per folder: rank 0 locks FOLDER/run.lock (clt_io_lock), which also names the holder. The folder is
+ * created when absent. A lock that another process holds is waited for: CLTRAIN_LOCK_WAIT seconds, or up to 5
+ * minutes while the holder says that it is ending; then CLT_IO on every rank, with the holder's name.
+ * CLT_STOPPED: a signal came meanwhile. Storage without locks: a warning. */
 typedef struct clt_run_lock clt_run_lock;
 clt_status clt_run_lock_take(clt_group *group, const char *folder, clt_run_lock **out);
-/* Tells who waits for the folder that this run is about to end, and has only to save. NULL is allowed. */
+/* Tells waiting runs that this run is about to end and only has to save. NULL is allowed. */
 void clt_run_lock_ending(clt_run_lock *l);
 void clt_run_lock_release(clt_run_lock *l); /* NULL is allowed */
 
@@ -179,8 +181,8 @@ typedef struct {
     int chunks;
 } clt_ckpt_tensor;
 
-/* Opens a checkpoint folder: reads and verifies the manifest, checks every number in it and the data files'
- * sizes. CLT_BAD_DATA names what is wrong. */
+/* Opens a checkpoint: reads and verifies the manifest, checks every number in it and the data files' sizes.
+ * CLT_BAD_DATA names what is wrong. */
 clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out);
 void clt_ckpt_close(clt_ckpt_reader *r); /* NULL is allowed */
 const char *clt_ckpt_path(const clt_ckpt_reader *r);
@@ -189,25 +191,25 @@ const char *clt_ckpt_run_id(const clt_ckpt_reader *r);
 int clt_ckpt_count(const clt_ckpt_reader *r); /* tensors of all roles */
 void clt_ckpt_at(const clt_ckpt_reader *r, int i, clt_ckpt_tensor *out);
 int clt_ckpt_find(const clt_ckpt_reader *r, const char *role, const char *name); /* -1: absent */
-/* Elements [first, first + count) of tensor i; every chunk that is touched is verified. CLT_BAD_DATA names
- * file, tensor, chunk and offset of damage. Cheapest in ascending order. */
+/* Elements [first, first + count) of tensor i; every chunk that is read is verified. CLT_BAD_DATA names file,
+ * tensor, chunk and offset of damage. Fastest in ascending order. */
 clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, uint64_t count);
-/* Reads and verifies every chunk, names all that are damaged, CLT_BAD_DATA if there was one. */
+/* Reads and verifies every chunk and names all that are damaged; CLT_BAD_DATA if there is one. */
 clt_status clt_ckpt_verify(clt_ckpt_reader *r);
 
 typedef struct {
-    /* load_ignore_keys: shell patterns of what is left as it is. A pattern fits a tensor by its name, or by
-     * Composer's path of it or of a folder above: "state/model/NAME" for a weight,
+    /* load_ignore_keys: shell patterns of tensors that keep their values. A pattern matches the tensor's
+     * name, or Composer's path of it or of a folder above: "state/model/NAME" for a weight,
      * "state/optimizers/OPTIMIZER/state/NAME/exp_avg" for a moment. */
     const char *const *ignore;
     int ignore_count;
-    bool loose; /* load_strict_model_weights: false. Missing and extra tensors are only warned about */
+    bool loose; /* load_strict_model_weights: false. Missing and extra tensors are warnings */
 } clt_load_options;
-/* Does a pattern fit this tensor? opt may be NULL. */
+/* Whether a pattern matches this tensor. opt may be NULL. */
 bool clt_load_ignores(const clt_load_options *opt, const char *role, const char *name);
 
-/* Fills the parts by name from a checkpoint. Another model's checkpoint: names the first tensor that differs.
- * opt NULL: strict. */
+/* Fills the parts by name from a checkpoint. CLT_BAD_DATA names the first tensor that differs from the
+ * model's. opt NULL: strict. */
 clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const clt_ckpt_part *parts, int n,
                          const clt_load_options *opt);
 
@@ -215,8 +217,8 @@ clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const 
 
 /* XXH3-128 over, for every tensor in table order: role, 0, name, 0, number of dimensions (u64), each
  * dimension (u64), all elements as fp32; little endian. Independent of chunks, ranks, devices and
- * compression. `optimizer` covers all roles but "weight", role after role in alphabetical order; any is false
- * when there are none. */
+ * compression. `optimizer` covers all roles but "weight", in alphabetical order of roles; has_optimizer is
+ * false when there are none. */
 typedef struct {
     clt_hash128 weights, optimizer;
     bool has_optimizer;

@@ -1,19 +1,19 @@
-/* What the files of runtime/checkpoint share and nobody else sees: the manifest, the chunk codec, the write
- * pipe, and group calls that accept a NULL group. */
+/* Shared by the files of runtime/checkpoint only: the manifest, the chunk codec, the write pipe, loading, and
+ * group calls that accept a NULL group. */
 #ifndef CLT_CKPT_INTERNAL_H
 #define CLT_CKPT_INTERNAL_H
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/checkpoint/clt_checkpoint.h"
+#include "runtime/checkpoint/clt_ckpt_commit.h"
 
-#define CLT_MANIFEST "manifest.json"
 #define CLT_MANIFEST_LIMIT ((size_t)512 << 20)
 #define CLT_CKPT_LATEST "latest"
 
 /* --- the manifest (clt_ckpt_manifest.c) --- */
 
-/* Where a chunk is, and what its stored bytes hash to. */
+/* Where a chunk is, and the hash of its stored bytes. */
 typedef struct {
     uint64_t offset, stored;
     clt_hash128 hash;
@@ -40,7 +40,7 @@ typedef struct {
 } clt_man_file;
 
 typedef struct {
-    char *name, *model;
+    char *model;
     char run_id[CLT_RUN_ID_BYTES];
     double saved;
     uint64_t manifest_bytes;
@@ -55,7 +55,7 @@ typedef struct {
     size_t chunks;
 } clt_manifest;
 
-/* Reads FOLDER/manifest.json; with `sizes`, also looks that every data file is there with its size. */
+/* Reads FOLDER/manifest.json; with `sizes`, also checks that every data file exists with its size. */
 clt_status clt_manifest_load(const char *folder, bool sizes, clt_manifest **out);
 /* The same checks on a text; `what` names it in messages. */
 clt_status clt_manifest_parse(const char *text, size_t bytes, const char *what, clt_manifest **out);
@@ -64,40 +64,44 @@ void clt_manifest_free(clt_manifest *m);
 /* The text of a manifest is its head (who, when, state), then its lists, then its hash. */
 clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
                              const clt_checkpoint_state *s, clt_str *out);
-void clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_man_file *file, size_t files,
-                        const clt_man_chunk *chunk, size_t chunks, clt_str *out);
+clt_status clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_man_file *file,
+                              size_t files, const clt_man_chunk *chunk, size_t chunks, clt_str *out);
 void clt_manifest_seal(clt_str *text);
 
 /* --- one chunk (clt_ckpt_chunk.c) --- */
 
 /* Contexts and a buffer for one thread. */
 typedef struct clt_chunk_codec clt_chunk_codec;
-clt_chunk_codec *clt_chunk_codec_create(size_t count); /* for chunks of up to `count` floats */
-void clt_chunk_codec_destroy(clt_chunk_codec *c);
-/* Room for the stored form of a chunk, and how long that can be. */
+/* For chunks of up to `count` floats. CLT_NO_MEMORY. */
+clt_status clt_chunk_codec_create(size_t count, clt_chunk_codec **out);
+void clt_chunk_codec_destroy(clt_chunk_codec *c); /* NULL is allowed */
+/* The buffer for the stored form of a chunk, and how long that can be. */
 void *clt_chunk_codec_buffer(clt_chunk_codec *c);
 size_t clt_chunk_stored_bound(size_t count);
 /* Compresses `count` floats into the buffer and hashes it. */
 clt_status clt_chunk_encode(clt_chunk_codec *c, const float *src, size_t count, clt_ckpt_stored *out);
-/* The other way round: checks the buffer's hash, then decompresses exactly `count` floats into dst. Returns
- * NULL, or what is wrong. */
-const char *clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count);
+/* The reverse: checks the buffer's hash, then decompresses exactly `count` floats into dst. CLT_BAD_DATA
+ * without a message: *why is what is wrong. */
+clt_status clt_chunk_decode(clt_chunk_codec *c, const clt_ckpt_stored *at, float *dst, size_t count,
+                            const char **why);
 
 /* --- the write pipe (clt_ckpt_pipe.c) --- */
 
 /* Compresses, hashes and writes the chunks of one data file on threads, in the order of submission, then
  * makes the file durable and reads it back. Everything is allocated by create. */
 typedef struct clt_pipe clt_pipe;
-/* chunks: the most of one file; count: the most floats of one chunk. buffers: for clt_pipe_buffer. */
-clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks, size_t count);
-void clt_pipe_destroy(clt_pipe *p);
+/* chunks: the most of one file; count: the most floats of one chunk. buffers: for clt_pipe_buffer.
+ * CLT_NO_MEMORY. */
+clt_status clt_pipe_create(int threads, int buffers, size_t chunks, size_t count, clt_pipe **out);
+void clt_pipe_destroy(clt_pipe *p); /* NULL is allowed */
 /* Starts a file of `chunks` chunks; rows[i] gets where chunk i went. With 0 chunks there is no file. */
 void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_stored *rows);
-/* A free buffer; waits for one. NULL when writing has failed already. */
+/* A free buffer; waits for one. NULL: writing has failed. */
 float *clt_pipe_buffer(clt_pipe *p);
-/* The next chunk; `data` from clt_pipe_buffer goes back there, other memory must live until the end. */
+/* The next chunk; `data` from clt_pipe_buffer (from_pipe) is returned to it, other memory must live until
+ * finish. */
 void clt_pipe_submit(clt_pipe *p, float *data, size_t count, bool from_pipe);
-/* No more chunks will come (the producer failed with `st`). */
+/* No more chunks follow, because the producer failed with `st`. */
 void clt_pipe_cancel(clt_pipe *p, clt_status st);
 bool clt_pipe_ready(clt_pipe *p);
 clt_status clt_pipe_finish(clt_pipe *p); /* waits */
@@ -111,7 +115,7 @@ typedef struct {
     void (*at)(void *ctx, int i, clt_ckpt_tensor *out);
     int (*find)(void *ctx, const char *role, const char *name);
     clt_status (*read)(void *ctx, int i, uint64_t first, float *dst, uint64_t count);
-    bool tied_head; /* an extra lm_head.weight is no difference if it is a copy of the embedding */
+    bool tied_head; /* an extra lm_head.weight is ignored if it is a copy of the embedding */
 } clt_tensor_set;
 /* Names the first difference between the set's tensors of one role and the table. */
 clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,
@@ -130,10 +134,11 @@ clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, 
 /* clt_ckpt_verify of one of `shares` even parts of the chunks (clt_ckpt_reader.c). */
 clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares);
 
-/* --- names, and groups that may be NULL (clt_ckpt_store.c) --- */
+/* --- manifests that may be missing, groups that may be NULL (clt_ckpt_store.c) --- */
 
-/* NAME.tmp.RUNID and NAME.superseded.RUNID are no checkpoints. */
-bool clt_ckpt_name_is_special(const char *name);
+/* clt_manifest_load without a message; *m stays NULL when there is no usable manifest, and clt_last_error
+ * says why. Only CLT_NO_MEMORY, which says nothing about the checkpoint, is an error. */
+clt_status clt_ckpt_try_manifest(const char *path, clt_manifest **m);
 
 static inline int clt_ckpt_rank(const clt_group *g) {
     return g ? clt_group_rank(g) : 0;

@@ -34,7 +34,8 @@ static void hash_u64(clt_hash_state *h, uint64_t v) {
 }
 
 clt_status clt_ckpt_hash_role(const clt_slab_table *table, const clt_ckpt_part *part, clt_hash_state *h) {
-    float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    float *block = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    if (!block) return clt_no_memory("a chunk of a state", CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;
     for (int e = 0; e < table->n && st == CLT_OK; e++) {
         const clt_slab_entry *t = &table->entry[e];
@@ -79,19 +80,19 @@ clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part 
 
 /* --- load --- */
 
-/* A pattern fits a path or a folder on the way to it: "state/optimizers" leaves all moments out. */
-static bool fits_path(const char *pattern, char *path) {
-    bool fits = fnmatch(pattern, path, 0) == 0;
-    for (char *s = path; (s = strchr(s, '/')) && !fits; s++) {
+/* A pattern matches a path or a folder above it: "state/optimizers" skips all moments. */
+static bool matches_path(const char *pattern, char *path) {
+    bool found = fnmatch(pattern, path, 0) == 0;
+    for (char *s = path; (s = strchr(s, '/')) && !found; s++) {
         *s = 0;
-        fits = fnmatch(pattern, path, 0) == 0;
+        found = fnmatch(pattern, path, 0) == 0;
         *s = '/';
     }
-    return fits;
+    return found;
 }
 
-/* The paths under which Composer's checkpoints hold a tensor: models have a prefix "model." there. */
-static bool fits(const char *pattern, const char *role, const char *name) {
+/* The paths of a tensor in Composer's checkpoints, where names may begin with "model.". */
+static bool matches(const char *pattern, const char *role, const char *name) {
     static const char *const optimizers[] = {"DecoupledAdamW", "DecoupledLionW"}, *const prefixes[] = {
                                                                                       "", "model."};
     if (fnmatch(pattern, name, 0) == 0) return true;
@@ -101,7 +102,7 @@ static bool fits(const char *pattern, const char *role, const char *name) {
             char *path = strcmp(role, "weight") == 0 ? clt_format("state/model/%s%s", prefixes[p], name)
                                                      : clt_format("state/optimizers/%s/state/%s%s/%s",
                                                                   optimizers[o], prefixes[p], name, role);
-            yes = fits_path(pattern, path);
+            yes = matches_path(pattern, path);
             clt_free(path);
         }
     return yes;
@@ -109,25 +110,25 @@ static bool fits(const char *pattern, const char *role, const char *name) {
 
 bool clt_load_ignores(const clt_load_options *opt, const char *role, const char *name) {
     for (int i = 0; opt && i < opt->ignore_count; i++)
-        if (fits(opt->ignore[i], role, name)) return true;
+        if (matches(opt->ignore[i], role, name)) return true;
     return false;
 }
 
-/* A pattern that fits nothing is most likely mistyped. */
+/* A pattern that matches nothing is probably mistyped. */
 static void warn_unused(const clt_tensor_set *set, const clt_slab_table *table, const clt_ckpt_part *parts,
                         int n, const clt_load_options *opt) {
     for (int i = 0; opt && i < opt->ignore_count; i++) {
         bool used = false;
         for (int p = 0; p < n && !used; p++)
             for (int e = 0; e < table->n && !used; e++)
-                used = fits(opt->ignore[i], parts[p].role, table->entry[e].name);
+                used = matches(opt->ignore[i], parts[p].role, table->entry[e].name);
         for (int k = 0, all = set->count(set->ctx); k < all && !used; k++) {
             clt_ckpt_tensor t;
             set->at(set->ctx, k, &t);
-            used = fits(opt->ignore[i], t.role, t.name);
+            used = matches(opt->ignore[i], t.role, t.name);
         }
         if (!used)
-            clt_warn("load_ignore_keys: '%s' fits no tensor; nothing is left out for it", opt->ignore[i]);
+            clt_warn("load_ignore_keys: pattern '%s' matches no tensor; nothing is skipped", opt->ignore[i]);
     }
 }
 
@@ -139,20 +140,20 @@ static char *shape_text(int dims, const int64_t *shape) {
     return s.s;
 }
 
-/* Does the set's tensor fit the entry? Prints the difference. */
+/* Compares the shapes of the set's tensor and the entry; prints the difference. */
 static clt_status check_shape(const clt_tensor_set *set, const clt_slab_entry *e, const clt_ckpt_tensor *t) {
     if (e->dims == t->dims && !memcmp(e->shape, t->shape, (size_t)e->dims * sizeof *e->shape)) return CLT_OK;
     char *want = shape_text(e->dims, e->shape), *have = shape_text(t->dims, t->shape);
     clt_status st = clt_error(
-        CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) has shape %s there, this model needs %s",
+        CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) has shape %s, this model needs %s",
         set->path, t->name, t->role, have, want);
     clt_free(want);
     clt_free(have);
     return st;
 }
 
-/* The first difference in table order decides: missing tensors, other shapes, then tensors the model does not
- * have. */
+/* Reports the first difference in table order: missing tensors and other shapes, then tensors that the model
+ * does not have. */
 clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,
                                 const clt_load_options *opt) {
     bool loose = opt && opt->loose;
@@ -162,7 +163,7 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
         clt_ckpt_tensor t;
         if (clt_load_ignores(opt, role, name)) continue;
         if (i < 0 && !loose)
-            return clt_error(CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) is missing there",
+            return clt_error(CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) is missing",
                              set->path, name, role);
         if (i < 0) {
             clt_warn("%s has no tensor '%s' (%s); it keeps its value", set->path, name, role);
@@ -186,8 +187,8 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
     return CLT_OK;
 }
 
-/* An lm_head.weight beside the embedding that this model uses as its head: a copy of it, or the weights are
- * those of a model with a head of its own. */
+/* An lm_head.weight beside the embedding, which this model uses as its head, is a copy of it; otherwise the
+ * weights belong to a model with a separate head. */
 static clt_status check_tied_head(const clt_tensor_set *set, const clt_slab_table *table,
                                   const clt_load_options *opt) {
     static const char head[] = "lm_head.weight", embedding[] = "transformer.wte.weight";
@@ -198,7 +199,9 @@ static clt_status check_tied_head(const clt_tensor_set *set, const clt_slab_tabl
     set->at(set->ctx, h, &t);
     set->at(set->ctx, w, &u);
     const uint64_t count = t.count;
-    float *a = clt_malloc(2 * CLT_CKPT_CHUNK * sizeof *a), *b = a + CLT_CKPT_CHUNK;
+    float *a = clt_try_malloc(2 * CLT_CKPT_CHUNK * sizeof *a), *b;
+    if (!a) return clt_no_memory("two chunks of a state", 2 * CLT_CKPT_CHUNK * sizeof *a);
+    b = a + CLT_CKPT_CHUNK;
     bool same = count == u.count;
     clt_status st = CLT_OK;
     for (uint64_t at = 0; at < count && same && st == CLT_OK; at += CLT_CKPT_CHUNK) {
@@ -240,7 +243,8 @@ clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *
     for (int p = 0; p < n; p++) CLT_TRY(clt_tensor_set_check(set, table, parts[p].role, opt));
     warn_unused(set, table, parts, n, opt);
     CLT_TRY(check_tied_head(set, table, opt));
-    float *block = clt_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    float *block = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *block);
+    if (!block) return clt_no_memory("a chunk of a state", CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;
     for (int p = 0; p < n && st == CLT_OK; p++) st = load_role(set, table, &parts[p], opt, block);
     clt_free(block);

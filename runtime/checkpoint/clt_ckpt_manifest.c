@@ -14,9 +14,9 @@ enum {
     MAX_FILES = 16384,
     TAIL = 45 /* ,\n"xxh3":"<32 digits>"}\n */
 };
-/* More elements than any file system holds; keeps every later product far from overflow. */
+/* More elements than a file system can hold; keeps every later product far from overflow. */
 #define MAX_ELEMENTS ((uint64_t)1 << 48)
-/* A run goes on counting from what is read; as far from overflow as the times of a configuration. */
+/* A run continues to count from what is read: far from overflow, like the times of a configuration. */
 static const int64_t MAX_COUNT = 1000000000000000000;
 
 clt_checkpoint_state clt_checkpoint_state_default(void) {
@@ -30,7 +30,7 @@ typedef enum {
     INTEGER,
     REAL,
     TEXT,
-    LATER_TEXT /* a text that the first versions did not write */
+    LATER_TEXT /* a text that the first versions do not write */
 } field_kind;
 
 static const struct {
@@ -121,6 +121,10 @@ static void add_state(clt_str *b, const clt_checkpoint_state *s) {
 
 clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
                              const clt_checkpoint_state *s, clt_str *out) {
+    /* An escaped byte takes at most six. */
+    size_t room = 16384 + 6 * (strlen(name) + (s->config ? strlen(s->config) : 0)) +
+                  2 * (s->model ? strlen(s->model) : 0);
+    if (!clt_str_try_reserve(out, room)) return clt_no_memory("the manifest of a checkpoint", room);
     clt_str_add(out, "{\"format\":\"" FORMAT "\",\n\"version\":1,\n\"name\":");
     clt_json_escape(out, name);
     clt_str_addf(out, ",\n\"run_id\":\"%s\",\n\"saved\":%.6f,\n", run_id, saved);
@@ -128,11 +132,14 @@ clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
     clt_str_add(out, "\"model\":");
     if (s->model) {
         json_t *model;
+        char *text;
         CLT_TRY(clt_json_parse(s->model, strlen(s->model), MAX_DEPTH - 2, "model configuration", &model));
-        char *text = json_is_object(model) ? json_dumps(model, JSON_COMPACT) : NULL;
+        clt_status st =
+            json_is_object(model)
+                ? clt_json_dump(model, "the model configuration", &text)
+                : clt_error(CLT_FAIL, "checkpoint %s: the model configuration is not a JSON object", name);
         json_decref(model);
-        if (!text)
-            return clt_error(CLT_FAIL, "checkpoint %s: the model configuration is no JSON object", name);
+        CLT_TRY(st);
         clt_str_add(out, text);
         clt_free(text);
     } else {
@@ -143,8 +150,13 @@ clt_status clt_manifest_head(const char *name, const char *run_id, double saved,
     return CLT_OK;
 }
 
-void clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_man_file *file, size_t files,
-                        const clt_man_chunk *chunk, size_t chunks, clt_str *out) {
+clt_status clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_man_file *file,
+                              size_t files, const clt_man_chunk *chunk, size_t chunks, clt_str *out) {
+    /* At most: a row of chunks has six numbers of 20 digits and a hash; an escaped byte takes six. */
+    size_t room = 4096 + 512 * files + 192 * chunks;
+    for (size_t i = 0; i < tensors; i++)
+        room += 256 + 21 * CLT_MAX_DIMS + 6 * (strlen(tensor[i].role) + strlen(tensor[i].name));
+    if (!clt_str_try_reserve(out, room)) return clt_no_memory("the manifest of a checkpoint", room);
     clt_str_add(out, ",\n\"tensors\":[");
     for (size_t i = 0; i < tensors; i++) {
         clt_str_addf(out, "%s\n{\"role\":\"%s\",\"name\":", i ? "," : "", tensor[i].role);
@@ -168,6 +180,7 @@ void clt_manifest_lists(const clt_man_tensor *tensor, size_t tensors, const clt_
                      (unsigned long long)c->at.stored, hex);
     }
     clt_str_add(out, "]");
+    return CLT_OK;
 }
 
 void clt_manifest_seal(clt_str *text) {
@@ -178,7 +191,7 @@ void clt_manifest_seal(clt_str *text) {
 
 /* --- reading --- */
 
-/* The last 45 bytes carry the hash of all before. */
+/* The last 45 bytes hold the hash of everything before them. */
 static clt_status check_seal(const char *text, size_t bytes, const char *what) {
     char hex[33], want[TAIL + 1];
     if (bytes < TAIL) return clt_error(CLT_BAD_DATA, "%s: %zu bytes are too few for a manifest", what, bytes);
@@ -213,10 +226,11 @@ static clt_status read_field(json_t *section, size_t i, const char *what, clt_ch
 static clt_status read_numbers(clt_manifest *m, json_t *o, const char *what) {
     const char *key;
     json_t *v;
-    m->numbers = clt_calloc(json_object_size(o), sizeof *m->numbers);
+    m->numbers = clt_try_calloc(json_object_size(o), sizeof *m->numbers);
+    if (!m->numbers) return clt_no_memory(what, json_object_size(o) * sizeof *m->numbers);
     json_object_foreach(o, key, v) {
         if (!json_is_number(v) && !json_is_null(v))
-            return clt_error(CLT_BAD_DATA, "%s: numbers.%s is no number", what, key);
+            return clt_error(CLT_BAD_DATA, "%s: numbers.%s is not a number", what, key);
         m->numbers[m->state.number_count++] =
             (clt_ckpt_number){key, json_is_null(v) ? NAN : json_number_value(v)};
     }
@@ -234,9 +248,7 @@ static clt_status read_state(clt_manifest *m, const char *what) {
     CLT_TRY(clt_json_get_obj(m->root, "numbers", what, &numbers));
     CLT_TRY(read_numbers(m, numbers, what));
     if (json_is_object(model)) {
-        char *text = json_dumps(model, JSON_COMPACT);
-        m->model = clt_strdup(text ? text : "{}");
-        clt_free(text);
+        CLT_TRY(clt_json_dump(model, what, &m->model));
         m->state.model = m->model;
     } else if (!json_is_null(model)) {
         return clt_error(CLT_BAD_DATA, "%s: 'model' must be an object or null", what);
@@ -262,8 +274,8 @@ static clt_status read_shape(json_t *shape, const char *what, clt_man_tensor *t)
         json_t *v = json_array_get(shape, (size_t)d);
         t->shape[d] = json_integer_value(v);
         if (!json_is_integer(v) || t->shape[d] < 1 || (uint64_t)t->shape[d] > MAX_ELEMENTS / t->count)
-            return clt_error(CLT_BAD_DATA, "%s: tensor '%s': dimension %d is no usable size", what, t->name,
-                             d);
+            return clt_error(CLT_BAD_DATA, "%s: tensor '%s': dimension %d has an unusable size", what,
+                             t->name, d);
         t->count *= (uint64_t)t->shape[d];
     }
     return CLT_OK;
@@ -276,7 +288,8 @@ static clt_status read_tensor(json_t *o, const char *what, clt_man_tensor *t) {
     CLT_TRY(clt_json_get_str(o, "name", what, &name));
     CLT_TRY(clt_json_get_str(o, "dtype", what, &dtype));
     CLT_TRY(clt_json_get_arr(o, "shape", what, &shape));
-    if (!valid_word(role, MAX_ROLE)) return clt_error(CLT_BAD_DATA, "%s: '%s' is no usable role", what, role);
+    if (!valid_word(role, MAX_ROLE))
+        return clt_error(CLT_BAD_DATA, "%s: '%s' is not a usable role", what, role);
     if (!*name || strlen(name) > MAX_NAME)
         return clt_error(CLT_BAD_DATA, "%s: a tensor name is empty or longer than %d bytes", what, MAX_NAME);
     if (strcmp(dtype, "f32"))
@@ -294,7 +307,8 @@ static int by_role_and_name(const void *a, const void *b) {
 }
 
 static clt_status check_unique(const clt_manifest *m, const char *what) {
-    const clt_man_tensor **sorted = clt_calloc(m->tensors, sizeof *sorted);
+    const clt_man_tensor **sorted = clt_try_calloc(m->tensors, sizeof *sorted);
+    if (!sorted) return clt_no_memory(what, m->tensors * sizeof *sorted);
     clt_status st = CLT_OK;
     for (size_t i = 0; i < m->tensors; i++) sorted[i] = &m->tensor[i];
     if (m->tensors > 1) qsort(sorted, m->tensors, sizeof *sorted, by_role_and_name);
@@ -312,7 +326,8 @@ static clt_status read_tensors(clt_manifest *m, const char *what) {
     if (json_array_size(list) > MAX_TENSORS)
         return clt_error(CLT_BAD_DATA, "%s lists %zu tensors, at most %d are allowed", what,
                          json_array_size(list), MAX_TENSORS);
-    m->tensor = clt_calloc(json_array_size(list), sizeof *m->tensor);
+    m->tensor = clt_try_calloc(json_array_size(list), sizeof *m->tensor);
+    if (!m->tensor) return clt_no_memory(what, json_array_size(list) * sizeof *m->tensor);
     for (size_t i = 0; i < json_array_size(list); i++) {
         m->tensors = i + 1;
         CLT_TRY(read_tensor(json_array_get(list, i), what, &m->tensor[i]));
@@ -326,14 +341,15 @@ static clt_status read_files(clt_manifest *m, const char *what) {
     if (json_array_size(list) > MAX_FILES)
         return clt_error(CLT_BAD_DATA, "%s lists %zu files, at most %d are allowed", what,
                          json_array_size(list), MAX_FILES);
-    m->file = clt_calloc(json_array_size(list), sizeof *m->file);
+    m->file = clt_try_calloc(json_array_size(list), sizeof *m->file);
+    if (!m->file) return clt_no_memory(what, json_array_size(list) * sizeof *m->file);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name;
         int64_t bytes;
         CLT_TRY(clt_json_get_str(json_array_get(list, i), "name", what, &name));
         CLT_TRY(clt_json_get_i64(json_array_get(list, i), "bytes", what, &bytes));
         if (!clt_path_is_safe(name) || strchr(name, '/') || strlen(name) > 255)
-            return clt_error(CLT_BAD_DATA, "%s: '%s' is no file name inside the checkpoint", what, name);
+            return clt_error(CLT_BAD_DATA, "%s: '%s' is not a file name inside the checkpoint", what, name);
         for (size_t k = 0; k < i; k++)
             if (!strcmp(name, m->file[k].name))
                 return clt_error(CLT_BAD_DATA, "%s: file '%s' is listed twice", what, name);
@@ -358,7 +374,7 @@ static clt_status read_chunk(const clt_manifest *m, json_t *row, size_t i, const
     ok = ok && (uint64_t)v[0] < m->tensors && (uint64_t)v[3] < m->files && v[2] >= 1 &&
          v[2] <= CLT_CKPT_CHUNK && v[5] >= 1 && (uint64_t)v[5] <= clt_chunk_stored_bound((size_t)v[2]) &&
          (uint64_t)v[4] <= m->file[v[3]].bytes && (uint64_t)v[5] <= m->file[v[3]].bytes - (uint64_t)v[4];
-    if (!ok) return clt_error(CLT_BAD_DATA, "%s: row %zu of 'chunks' is not usable", what, i);
+    if (!ok) return clt_error(CLT_BAD_DATA, "%s: row %zu of 'chunks' is invalid", what, i);
     c->tensor = (uint32_t)v[0];
     c->first = (uint64_t)v[1];
     c->count = (uint32_t)v[2];
@@ -368,7 +384,7 @@ static clt_status read_chunk(const clt_manifest *m, json_t *row, size_t i, const
     return CLT_OK;
 }
 
-/* The chunks of every tensor follow each other and cover it; the rows are in tensor order. */
+/* The chunks of every tensor are consecutive and cover it; the rows are in tensor order. */
 static clt_status check_cover(clt_manifest *m, const char *what) {
     size_t at = 0;
     for (size_t i = 0; i < m->tensors; i++) {
@@ -394,9 +410,10 @@ static int by_place(const void *a, const void *b) {
     return x->at.offset < y->at.offset ? -1 : x->at.offset > y->at.offset;
 }
 
-/* No byte of a data file is outside of a chunk, so that the chunks' hashes cover all there is. */
+/* Every byte of a data file is in a chunk, so that the chunks' hashes cover the files. */
 static clt_status check_files(const clt_manifest *m, const char *what) {
-    const clt_man_chunk **sorted = clt_calloc(m->chunks, sizeof *sorted);
+    const clt_man_chunk **sorted = clt_try_calloc(m->chunks, sizeof *sorted);
+    if (!sorted) return clt_no_memory(what, m->chunks * sizeof *sorted);
     clt_status st = CLT_OK;
     size_t at = 0;
     for (size_t i = 0; i < m->chunks; i++) sorted[i] = &m->chunk[i];
@@ -417,20 +434,21 @@ static clt_status read_chunks(clt_manifest *m, const char *what) {
     json_t *list;
     CLT_TRY(clt_json_get_arr(m->root, "chunks", what, &list));
     m->chunks = json_array_size(list);
-    m->chunk = clt_calloc(m->chunks, sizeof *m->chunk);
+    m->chunk = clt_try_calloc(m->chunks, sizeof *m->chunk);
+    if (!m->chunk) return clt_no_memory(what, m->chunks * sizeof *m->chunk);
     for (size_t i = 0; i < m->chunks; i++)
         CLT_TRY(read_chunk(m, json_array_get(list, i), i, what, &m->chunk[i]));
     CLT_TRY(check_cover(m, what));
     CLT_TRY(check_files(m, what));
-    json_object_del(m->root, "chunks"); /* the largest part, not needed as JSON any more */
+    json_object_del(m->root, "chunks"); /* the largest part, and no longer needed as JSON */
     return CLT_OK;
 }
 
 static clt_status read_root(clt_manifest *m, const char *what) {
-    static const double year_10000 = 253402300800.0; /* later times have no date that can be printed */
+    static const double year_10000 = 253402300800.0; /* later times have no printable date */
     const char *format, *name, *run_id;
     int64_t version;
-    if (!json_is_object(m->root)) return clt_error(CLT_BAD_DATA, "%s: no JSON object", what);
+    if (!json_is_object(m->root)) return clt_error(CLT_BAD_DATA, "%s: not a JSON object", what);
     CLT_TRY(clt_json_get_str(m->root, "format", what, &format));
     CLT_TRY(clt_json_get_i64(m->root, "version", what, &version));
     if (strcmp(format, FORMAT))
@@ -444,7 +462,6 @@ static clt_status read_root(clt_manifest *m, const char *what) {
     if (strlen(run_id) != CLT_RUN_ID_BYTES - 1 || strspn(run_id, "0123456789abcdef") != CLT_RUN_ID_BYTES - 1)
         return clt_error(CLT_BAD_DATA, "%s: run_id must be 16 hex digits", what);
     memcpy(m->run_id, run_id, CLT_RUN_ID_BYTES);
-    m->name = clt_strdup(name);
     double saved = json_number_value(json_object_get(m->root, "saved"));
     m->saved = saved > 0 && saved < year_10000 ? saved : 0;
     CLT_TRY(read_state(m, what));
@@ -468,7 +485,7 @@ clt_status clt_manifest_parse(const char *text, size_t bytes, const char *what, 
     return CLT_OK;
 }
 
-/* The size of the file, opened as a reader opens it: what cannot be read must not count as valid. */
+/* The size of the file, opened as a reader opens it: a file that cannot be read must not count as valid. */
 static clt_status plain_size(const char *path, uint64_t *bytes) {
     clt_file *f;
     CLT_TRY(clt_file_open(path, CLT_IO_READ_PLAIN, &f));
@@ -480,14 +497,13 @@ static clt_status check_sizes(const char *folder, const clt_manifest *m) {
     clt_status st = CLT_OK;
     for (size_t i = 0; i < m->files && st == CLT_OK; i++) {
         char *path = clt_path_join(folder, m->file[i].name);
-        int kind = 0;
+        clt_io_info info;
         uint64_t bytes = 0;
-        int e = clt_io_get()->kind(path, &kind, NULL);
-        if (e)
-            st = clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e));
-        else if (kind != 1)
+        st = clt_io_stat(path, &info);
+        if (st == CLT_OK && info.kind != CLT_IO_FILE)
             st = clt_error(CLT_BAD_DATA, "%s is missing; the manifest lists it", path);
-        else if ((st = plain_size(path, &bytes)) == CLT_OK && bytes != m->file[i].bytes)
+        if (st == CLT_OK) st = plain_size(path, &bytes);
+        if (st == CLT_OK && bytes != m->file[i].bytes)
             st = clt_error(CLT_BAD_DATA, "%s has %llu bytes, the manifest says %llu", path,
                            (unsigned long long)bytes, (unsigned long long)m->file[i].bytes);
         clt_free(path);
@@ -523,7 +539,6 @@ void clt_manifest_free(clt_manifest *m) {
     clt_free(m->file);
     clt_free(m->chunk);
     clt_free(m->numbers);
-    clt_free(m->name);
     clt_free(m->model);
     if (m->root) json_decref(m->root);
     clt_free(m);

@@ -1,8 +1,9 @@
 #include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
+
+#include "runtime/base/clt_thread.h"
 
 typedef struct {
     float *data;
@@ -12,7 +13,7 @@ typedef struct {
 
 struct clt_pipe {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* anything below changed */
+    pthread_cond_t changed; /* any of the fields below */
     pthread_t *thread;
     int threads;
     bool stop;
@@ -23,20 +24,20 @@ struct clt_pipe {
     float **free_buffer;
     int buffers, free_buffers;
 
-    /* the file under way */
+    /* the file in progress */
     char *path;
     clt_file *file;
     clt_ckpt_stored *row;
     job *jobs;
     size_t total, submitted, taken, placed, done;
-    uint64_t end; /* bytes given out */
+    uint64_t end; /* bytes assigned to chunks */
     clt_status status;
     bool finished;
 };
 
 /* --- one chunk --- */
 
-/* The place of chunk i: right after chunk i - 1, so that equal states make equal files. Called by every
+/* The place of chunk i: right after chunk i - 1, so that equal states make equal files. Called for every
  * chunk, also after a failure, or the next one would wait for ever. */
 static uint64_t take_place(clt_pipe *p, size_t i, uint64_t bytes) {
     pthread_mutex_lock(&p->lock);
@@ -57,8 +58,8 @@ static clt_status write_chunk(clt_pipe *p, size_t i, clt_chunk_codec *codec, boo
                         : st;
 }
 
-/* What the disk gives back has to be what was hashed: a checkpoint that cannot be read must not replace one
- * that can. */
+/* What the disk returns has to be what was hashed: a checkpoint that cannot be read must not replace one that
+ * can. */
 static clt_status read_back(clt_pipe *p, clt_chunk_codec *codec) {
     for (size_t i = 0; i < p->total; i++) {
         const clt_ckpt_stored *row = &p->row[i];
@@ -124,46 +125,54 @@ static void *worker(void *arg) {
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (!p->stop && p->taken == p->submitted) pthread_cond_wait(&p->changed, &p->lock);
-        if (p->taken == p->submitted) break; /* stop, and nothing is left */
+        if (p->taken == p->submitted) break; /* stop, and the queue is empty */
         run_job(p, p->codec[a.index]);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
 
-/* Signals are for the main thread, which turns them into "save and stop". */
 static void start_threads(clt_pipe *p, int threads) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &old);
     for (; p->threads < threads; p->threads++) {
         worker_arg *a = clt_malloc(sizeof *a);
         *a = (worker_arg){p, p->threads};
-        if (pthread_create(&p->thread[p->threads], NULL, worker, a) != 0) {
-            clt_free(a); /* fewer threads, or none, do the same work */
+        if (clt_thread_start(&p->thread[p->threads], worker, a) != 0) {
+            clt_free(a); /* fewer threads, or none, write the same file */
             break;
         }
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-clt_pipe *clt_pipe_create(int threads, int buffers, size_t chunks, size_t count) {
+static clt_status allocate(clt_pipe *p, size_t chunks, size_t count) {
+    p->jobs = clt_try_calloc(chunks, sizeof *p->jobs);
+    if (!p->jobs) return clt_no_memory("the list of a checkpoint's chunks", chunks * sizeof *p->jobs);
+    for (int i = 0; i < p->codecs; i++) CLT_TRY(clt_chunk_codec_create(count, &p->codec[i]));
+    for (int i = 0; i < p->buffers; i++) {
+        p->buffer[i] = clt_try_aligned_alloc(count * sizeof(float));
+        if (!p->buffer[i]) return clt_no_memory("a buffer of the checkpoint writer", count * sizeof(float));
+    }
+    return CLT_OK;
+}
+
+clt_status clt_pipe_create(int threads, int buffers, size_t chunks, size_t count, clt_pipe **out) {
     clt_pipe *p = clt_calloc(1, sizeof *p);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
-    p->jobs = clt_calloc(chunks, sizeof *p->jobs);
     p->codecs = CLT_MAX(threads, 1);
     p->codec = clt_calloc((size_t)p->codecs, sizeof *p->codec);
-    for (int i = 0; i < p->codecs; i++) p->codec[i] = clt_chunk_codec_create(count);
     p->buffer = clt_calloc((size_t)buffers, sizeof *p->buffer);
     p->free_buffer = clt_calloc((size_t)buffers, sizeof *p->free_buffer);
-    for (int i = 0; i < buffers; i++)
-        p->buffer[i] = p->free_buffer[i] = clt_aligned_alloc(count * sizeof(float));
-    p->buffers = p->free_buffers = buffers;
+    p->buffers = buffers;
     p->finished = true;
     p->thread = clt_calloc((size_t)p->codecs, sizeof *p->thread);
+    clt_status st = allocate(p, chunks, count);
+    if (st != CLT_OK) {
+        clt_pipe_destroy(p);
+        return st;
+    }
     start_threads(p, threads);
-    return p;
+    *out = p;
+    return CLT_OK;
 }
 
 void clt_pipe_destroy(clt_pipe *p) {
@@ -202,7 +211,7 @@ void clt_pipe_start(clt_pipe *p, const char *path, size_t chunks, clt_ckpt_store
     p->finished = chunks == 0;
     if (p->buffers) memcpy(p->free_buffer, p->buffer, (size_t)p->buffers * sizeof *p->buffer);
     p->free_buffers = p->buffers;
-    if (chunks) p->status = clt_file_open(path, CLT_IO_CREATE, &p->file);
+    if (chunks) p->status = clt_file_open(path, CLT_IO_CREATE_NEW, &p->file);
     pthread_mutex_unlock(&p->lock);
 }
 

@@ -8,9 +8,9 @@ struct clt_ckpt_reader {
     clt_manifest *m;
     size_t *by_name; /* tensors sorted by role, then name */
     clt_chunk_codec *codec;
-    float *buffer;       /* the chunk decoded last */
+    float *buffer;       /* the chunk that was decoded last */
     size_t chunk_loaded; /* SIZE_MAX: none */
-    clt_file *file;      /* the data file open now */
+    clt_file *file;      /* the data file that is open */
     uint32_t file_index;
 };
 
@@ -20,20 +20,35 @@ static int by_key(const void *a, const void *b, void *tensors) {
     return c ? c : strcmp(x->name, y->name);
 }
 
-clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out) {
-    clt_manifest *m;
-    CLT_TRY(clt_manifest_load(path, true, &m));
-    clt_ckpt_reader *r = clt_calloc(1, sizeof *r);
-    r->path = clt_strdup(path);
-    r->m = m;
-    r->by_name = clt_calloc(m->tensors, sizeof *r->by_name);
+static clt_status index_names(clt_ckpt_reader *r) {
+    const clt_manifest *m = r->m;
+    r->by_name = clt_try_calloc(m->tensors, sizeof *r->by_name);
+    if (!r->by_name)
+        return clt_no_memory("the list of a checkpoint's tensors", m->tensors * sizeof *r->by_name);
     for (size_t i = 0; i < m->tensors; i++) r->by_name[i] = i;
     if (m->tensors > 1) qsort_r(r->by_name, m->tensors, sizeof *r->by_name, by_key, m->tensor);
+    return CLT_OK;
+}
+
+static clt_status open_reader(clt_ckpt_reader *r) {
     size_t largest = 1;
-    for (size_t i = 0; i < m->chunks; i++) largest = CLT_MAX(largest, (size_t)m->chunk[i].count);
-    r->codec = clt_chunk_codec_create(largest);
-    r->buffer = clt_malloc(largest * sizeof *r->buffer);
+    CLT_TRY(clt_manifest_load(r->path, true, &r->m));
+    CLT_TRY(index_names(r));
+    for (size_t i = 0; i < r->m->chunks; i++) largest = CLT_MAX(largest, (size_t)r->m->chunk[i].count);
+    CLT_TRY(clt_chunk_codec_create(largest, &r->codec));
+    r->buffer = clt_try_malloc(largest * sizeof *r->buffer);
+    return r->buffer ? CLT_OK : clt_no_memory("a chunk of a checkpoint", largest * sizeof *r->buffer);
+}
+
+clt_status clt_ckpt_open(const char *path, clt_ckpt_reader **out) {
+    clt_ckpt_reader *r = clt_calloc(1, sizeof *r);
+    r->path = clt_strdup(path);
     r->chunk_loaded = SIZE_MAX;
+    clt_status st = open_reader(r);
+    if (st != CLT_OK) {
+        clt_ckpt_close(r);
+        return st;
+    }
     *out = r;
     return CLT_OK;
 }
@@ -113,8 +128,10 @@ static clt_status load_chunk(clt_ckpt_reader *r, size_t i) {
     r->chunk_loaded = SIZE_MAX;
     CLT_TRY(switch_file(r, c->file));
     CLT_TRY(clt_file_pread(r->file, clt_chunk_codec_buffer(r->codec), c->at.stored, c->at.offset));
-    const char *why = clt_chunk_decode(r->codec, &c->at, r->buffer, c->count);
-    if (why) return damaged(r, c, why);
+    const char *why;
+    clt_status st = clt_chunk_decode(r->codec, &c->at, r->buffer, c->count, &why);
+    if (st == CLT_BAD_DATA) return damaged(r, c, why);
+    CLT_TRY(st);
     r->chunk_loaded = i;
     return CLT_OK;
 }
@@ -135,7 +152,7 @@ static size_t chunk_of(const clt_ckpt_reader *r, const clt_man_tensor *t, uint64
 clt_status clt_ckpt_read(clt_ckpt_reader *r, int i, uint64_t first, float *dst, uint64_t count) {
     const clt_man_tensor *t = &r->m->tensor[i];
     if (first > t->count || count > t->count - first)
-        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) are outside of its %llu", r->path,
+        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) exceed its %llu", r->path,
                          t->name, (unsigned long long)first, (unsigned long long)count,
                          (unsigned long long)t->count);
     for (uint64_t done = 0; done < count;) {
@@ -157,7 +174,7 @@ clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares) {
     clt_status worst = CLT_OK;
     size_t n = r->m->chunks, first = n * (size_t)share / (size_t)shares;
     size_t end = n * (size_t)(share + 1) / (size_t)shares;
-    uint32_t closed = UINT32_MAX; /* a file that cannot be opened is named once, not for each of its chunks */
+    uint32_t closed = UINT32_MAX; /* a file that cannot be opened is reported once, not for each chunk */
     for (size_t i = first; i < end; i++) {
         if (r->m->chunk[i].file == closed) continue;
         clt_status st = load_chunk(r, i);
@@ -200,9 +217,13 @@ static clt_status read_view(void *ctx, int entry, uint64_t first, float *dst, ui
 }
 
 static clt_status hash_role(clt_ckpt_reader *r, const char *role, clt_hash_state *h) {
-    role_view v = {r, clt_calloc(r->m->tensors, sizeof(int))};
-    clt_slab_table table = {.entry = clt_calloc(r->m->tensors, sizeof(clt_slab_entry))};
-    for (size_t i = 0; i < r->m->tensors; i++) {
+    size_t n = r->m->tensors;
+    role_view v = {r, clt_try_calloc(n, sizeof(int))};
+    clt_slab_table table = {.entry = clt_try_calloc(n, sizeof(clt_slab_entry))};
+    clt_status st = v.tensor && table.entry ? CLT_OK
+                                            : clt_no_memory("the list of a checkpoint's tensors",
+                                                            n * (sizeof(int) + sizeof(clt_slab_entry)));
+    for (size_t i = 0; i < n && st == CLT_OK; i++) {
         const clt_man_tensor *t = &r->m->tensor[i];
         if (strcmp(t->role, role)) continue;
         clt_slab_entry *e = &table.entry[table.n];
@@ -210,8 +231,8 @@ static clt_status hash_role(clt_ckpt_reader *r, const char *role, clt_hash_state
         memcpy(e->shape, t->shape, sizeof e->shape);
         v.tensor[table.n++] = (int)i;
     }
-    clt_status st =
-        clt_ckpt_hash_role(&table, &(clt_ckpt_part){.role = role, .read = read_view, .ctx = &v}, h);
+    clt_ckpt_part part = {.role = role, .read = read_view, .ctx = &v};
+    if (st == CLT_OK) st = clt_ckpt_hash_role(&table, &part, h);
     clt_free(table.entry);
     clt_free(v.tensor);
     return st;
@@ -222,8 +243,8 @@ clt_status clt_ckpt_hash(clt_ckpt_reader *r, clt_state_hash *out) {
     clt_state_hash h = {.has_optimizer = false};
     clt_status st = hash_role(r, "weight", weights);
     const char *last = "";
-    for (size_t i = 0; i < r->m->tensors && st == CLT_OK;
-         i++) { /* by_name: the roles in alphabetical order */
+    for (size_t i = 0; i < r->m->tensors && st == CLT_OK; i++) {
+        /* by_name: the roles in alphabetical order */
         const char *role = r->m->tensor[r->by_name[i]].role;
         if (!strcmp(role, last)) continue;
         last = role;

@@ -1,18 +1,11 @@
 #include "runtime/checkpoint/clt_ckpt_internal.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define SUPERSEDED ".superseded."
-
-bool clt_ckpt_name_is_special(const char *name) {
-    return strstr(name, ".tmp.") || strstr(name, SUPERSEDED);
-}
-
-/* --- what ranks agree on --- */
+/* --- agreement between ranks --- */
 
 clt_status clt_ckpt_share_text(clt_group *g, clt_status st, char **text) {
     struct {
@@ -51,36 +44,43 @@ static bool has_file(const char *folder, const char *name) {
     return yes;
 }
 
-/* What cannot be looked at is not taken for absent: a checkpoint must not be passed over for a moment's
- * error. */
-static bool may_have(const char *folder, const char *name) {
-    char *path = clt_path_join(folder, name);
-    int kind = 0, e = clt_io_get()->kind(path, &kind, NULL);
-    clt_free(path);
-    return e != 0 || kind == 1;
+/* Prints the message that clt_error_quiet kept, for an error that the caller did not expect. */
+static clt_status say(clt_status st) {
+    char text[2048];
+    snprintf(text, sizeof text, "%s", clt_last_error());
+    return clt_error(st, "%s", text);
 }
 
-static clt_ckpt_info look_at(const char *folder, const char *name) {
+clt_status clt_ckpt_try_manifest(const char *path, clt_manifest **m) {
+    *m = NULL;
+    clt_error_quiet(true);
+    clt_status st = clt_manifest_load(path, true, m);
+    clt_error_quiet(false);
+    return st == CLT_NO_MEMORY ? say(st) : CLT_OK;
+}
+
+static clt_status examine(const char *folder, const char *name, clt_ckpt_info *out) {
     clt_ckpt_info c = {
         .name = clt_strdup(name), .path = clt_path_join(folder, name), .batch = -1, .loss = NAN};
-    clt_manifest *m = NULL;
-    clt_error_quiet(true);
-    c.valid = clt_manifest_load(c.path, true, &m) == CLT_OK;
-    clt_error_quiet(false);
-    if (!c.valid) {
-        c.why = clt_strdup(clt_last_error());
-        return c;
+    clt_manifest *m;
+    clt_status st = clt_ckpt_try_manifest(c.path, &m);
+    *out = c;
+    CLT_TRY(st);
+    out->valid = m != NULL;
+    if (!m) {
+        out->why = clt_strdup(clt_last_error());
+        return CLT_OK;
     }
-    c.epoch = m->state.epoch;
-    c.batch = m->state.batch;
-    c.token = m->state.token;
-    c.loss = m->state.loss;
-    c.saved = m->saved;
-    c.bytes = m->manifest_bytes;
-    for (size_t i = 0; i < m->files; i++) c.bytes += m->file[i].bytes;
-    memcpy(c.run_id, m->run_id, sizeof c.run_id);
+    out->epoch = m->state.epoch;
+    out->batch = m->state.batch;
+    out->token = m->state.token;
+    out->loss = m->state.loss;
+    out->saved = m->saved;
+    out->bytes = m->manifest_bytes;
+    for (size_t i = 0; i < m->files; i++) out->bytes += m->file[i].bytes;
+    memcpy(out->run_id, m->run_id, sizeof out->run_id);
     clt_manifest_free(m);
-    return c;
+    return CLT_OK;
 }
 
 static int newest_first(const void *a, const void *b) {
@@ -92,20 +92,20 @@ static int newest_first(const void *a, const void *b) {
 }
 
 clt_status clt_ckpt_scan(const char *folder, clt_ckpt_info **list, int *n) {
+    const clt_ckpt_commit_ops *commit;
     clt_strv names = {0};
-    CLT_TRY(clt_io_list(folder, &names));
-    clt_ckpt_info *found = clt_calloc(names.n, sizeof *found);
+    CLT_TRY(clt_ckpt_commit_of(folder, &commit));
+    CLT_TRY(commit->list(folder, &names));
+    clt_ckpt_info *found = clt_try_calloc(names.n, sizeof *found);
     int count = 0;
-    for (size_t i = 0; i < names.n; i++) {
-        /* At the root of a disk; whether it holds something only root can see. */
-        if (clt_ckpt_name_is_special(names.v[i]) || !strcmp(names.v[i], "lost+found")) continue;
-        char *path = clt_path_join(folder, names.v[i]);
-        if (may_have(path, CLT_MANIFEST) || may_have(path, "data.00000.bin"))
-            found[count++] = look_at(folder, names.v[i]);
-        clt_free(path);
-    }
+    clt_status st = found ? CLT_OK : clt_no_memory(folder, names.n * sizeof *found);
+    for (size_t i = 0; i < names.n && st == CLT_OK; i++) st = examine(folder, names.v[i], &found[count++]);
     if (count > 1) qsort(found, (size_t)count, sizeof *found, newest_first);
     clt_strv_free(&names);
+    if (st != CLT_OK) {
+        clt_ckpt_scan_free(found, count);
+        return st;
+    }
     *list = found;
     *n = count;
     return CLT_OK;
@@ -120,9 +120,9 @@ void clt_ckpt_scan_free(clt_ckpt_info *list, int n) {
     clt_free(list);
 }
 
-/* --- which one --- */
+/* --- which checkpoint --- */
 
-/* By manifests and sizes. *path NULL: no valid one; *seen: how many there are in all. */
+/* By manifests and sizes. *path stays NULL when none is valid; *seen: valid or not. */
 static clt_status newest(const char *folder, char **path, int *seen) {
     clt_ckpt_info *list;
     CLT_TRY(clt_ckpt_scan(folder, &list, seen));
@@ -133,7 +133,7 @@ static clt_status newest(const char *folder, char **path, int *seen) {
     return CLT_OK;
 }
 
-/* Every chunk of the checkpoint, an even share of them on each rank. Collective; CLT_BAD_DATA: damaged. */
+/* Verifies every chunk, an even share on each rank. Collective; CLT_BAD_DATA: damaged. */
 static clt_status check_chunks(clt_group *group, const char *path) {
     clt_ckpt_reader *r = NULL;
     clt_error_quiet(true);
@@ -141,20 +141,23 @@ static clt_status check_chunks(clt_group *group, const char *path) {
     if (st == CLT_OK) st = clt_ckpt_verify_share(r, clt_ckpt_rank(group), clt_ckpt_size(group));
     clt_error_quiet(false);
     clt_ckpt_close(r);
-    if (st != CLT_OK) clt_warn("%s is not usable: %s", path, clt_last_error());
+    if (st == CLT_BAD_DATA || st == CLT_IO)
+        clt_warn("%s is not usable: %s", path, clt_last_error());
+    else if (st != CLT_OK)
+        say(st);
     return clt_ckpt_agree(group, st);
 }
 
-/* The i-th newest by number, on every rank; NULL: no more. Rank 0 has the list. */
+/* The i-th newest by batch, on every rank; NULL: no more. Rank 0 has the list. */
 static clt_status candidate(clt_group *group, const clt_ckpt_info *list, int n, int i, char **path) {
     *path = i < n && list[i].valid ? clt_strdup(list[i].path) : NULL;
     return clt_ckpt_share_text(group, CLT_OK, path);
 }
 
-static clt_status scan_and_tell(const char *folder, clt_ckpt_info **list, int *n) {
-    int kind = 0, e = clt_io_get()->kind(folder, &kind, NULL);
-    if (e) return clt_error(CLT_IO, "cannot look at %s: %s", folder, strerror(e));
-    if (kind != 2) return CLT_OK;
+static clt_status scan_and_warn(const char *folder, clt_ckpt_info **list, int *n) {
+    clt_io_info info;
+    CLT_TRY(clt_io_stat(folder, &info));
+    if (info.kind != CLT_IO_FOLDER) return CLT_OK;
     CLT_TRY(clt_ckpt_scan(folder, list, n));
     for (int i = 0; i < *n; i++)
         if (!(*list)[i].valid) clt_warn("%s is not usable: %s", (*list)[i].path, (*list)[i].why);
@@ -166,23 +169,23 @@ clt_status clt_ckpt_find_newest(clt_group *group, const char *folder, char **pat
     char *found = NULL;
     int n = 0, skipped = 0;
     clt_status st =
-        clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? scan_and_tell(folder, &list, &n) : CLT_OK);
+        clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? scan_and_warn(folder, &list, &n) : CLT_OK);
     while (st == CLT_OK && (st = candidate(group, list, n, skipped, &found)) == CLT_OK && found) {
         st = check_chunks(group, found);
         if (st == CLT_OK) break;
-        if (st == CLT_BAD_DATA || st == CLT_IO) st = CLT_OK; /* the one before it may do */
+        if (st == CLT_BAD_DATA || st == CLT_IO) st = CLT_OK; /* try the one before it */
         clt_free(found);
         found = NULL;
         skipped++;
     }
     if (st == CLT_OK && !found && clt_ckpt_rank(group) == 0 && n > 0)
-        st = clt_error(
-            CLT_BAD_DATA,
-            "%s has %d checkpoint%s, but none is usable: bring one back, move them away, or start anew with "
-            "autoresume: false (they are kept under other names then)",
-            folder, n, n == 1 ? "" : "s");
+        st = clt_error(CLT_BAD_DATA,
+                       "%s has %d checkpoint%s, but none is usable: restore one, move them elsewhere, or "
+                       "start a new run with "
+                       "autoresume: false (they are renamed and kept)",
+                       folder, n, n == 1 ? "" : "s");
     st = clt_ckpt_agree(group, st);
-    if (found && skipped) clt_warn("going back to %s, the newest checkpoint that is whole", found);
+    if (found && skipped) clt_warn("falling back to %s, the newest valid checkpoint", found);
     clt_ckpt_scan_free(list, n);
     if (st != CLT_OK) clt_free(found);
     CLT_TRY(st);
@@ -195,7 +198,7 @@ static bool is_hf_folder(const char *path) {
            (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"));
 }
 
-/* A hint file names a checkpoint beside it. */
+/* A hint file names a checkpoint in its folder. */
 static clt_status follow_hint(const char *path, char **resolved) {
     enum { LIMIT = 4096 };
     char *text;
@@ -209,9 +212,9 @@ static clt_status follow_hint(const char *path, char **resolved) {
     if (usable) {
         *resolved = clt_strdup(target);
     } else if (hint && (st = newest(dir, resolved, &seen)) == CLT_OK && *resolved) {
-        clt_warn("%s names %s, which is not there (any more); taking %s, the newest", path, text, *resolved);
+        clt_warn("%s names %s, which does not exist; using the newest checkpoint, %s", path, text, *resolved);
     } else if (st == CLT_OK) {
-        st = clt_error(CLT_BAD_DATA, "%s is neither a .safetensors file nor names a checkpoint beside it",
+        st = clt_error(CLT_BAD_DATA, "%s is not a .safetensors file and names no checkpoint in its folder",
                        path);
     }
     clt_free(target);
@@ -222,18 +225,20 @@ static clt_status follow_hint(const char *path, char **resolved) {
 
 static clt_status resolve(const char *path, char **resolved) {
     size_t n = strlen(path);
-    int kind = 0, seen = 0, e = clt_io_get()->kind(path, &kind, NULL);
-    if (e) return clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e));
-    if (kind == 0) return clt_error(CLT_IO, "%s does not exist", path);
-    if (kind == 2 && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
+    int seen = 0;
+    clt_io_info info;
+    CLT_TRY(clt_io_stat(path, &info));
+    if (info.kind == CLT_IO_ABSENT) return clt_error(CLT_IO, "%s does not exist", path);
+    if (info.kind == CLT_IO_FOLDER && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
         CLT_TRY(newest(path, resolved, &seen));
         if (*resolved) return CLT_OK;
         return clt_error(
             CLT_BAD_DATA, "%s has no usable checkpoint%s", path,
-            seen ? "; cltrain ckpt verify says more"
-                 : ", is none itself, and is no Hugging Face folder (config.json, model.safetensors)");
+            seen ? "; run cltrain ckpt verify to see why"
+                 : "; it is neither a checkpoint nor a Hugging Face folder (config.json, model.safetensors)");
     }
-    if (kind == 1 && (n < 12 || strcmp(path + n - 12, ".safetensors"))) return follow_hint(path, resolved);
+    if (info.kind == CLT_IO_FILE && (n < 12 || strcmp(path + n - 12, ".safetensors")))
+        return follow_hint(path, resolved);
     *resolved = clt_strdup(path);
     return CLT_OK;
 }
@@ -246,32 +251,28 @@ clt_status clt_ckpt_resolve(clt_group *group, const char *path, char **resolved)
     return CLT_OK;
 }
 
-/* --- superseded --- */
+/* --- before a run continues in a folder --- */
 
-static clt_status step_aside(const clt_ckpt_info *c, const char *run_id) {
-    char *to = clt_format("%s" SUPERSEDED "%s", c->path, run_id);
-    int kind = 0;
-    for (int i = 2; clt_io_get()->kind(to, &kind, NULL) == 0 && kind != 0; i++) {
-        clt_free(to);
-        to = clt_format("%s" SUPERSEDED "%s-%d", c->path, run_id, i);
-    }
-    clt_status st = clt_io_rename(c->path, to);
-    if (st == CLT_OK)
-        clt_info("%s (%s) is now %s", c->path, c->valid ? "later than the point of resumption" : "not usable",
-                 to);
+static clt_status step_aside(const clt_ckpt_commit_ops *commit, const char *folder, const clt_ckpt_info *c,
+                             const char *run_id) {
+    char *to;
+    CLT_TRY(commit->set_aside(folder, c->name, run_id, &to));
+    clt_info("%s (%s) is now %s", c->path, c->valid ? "later than the batch to resume at" : "not usable", to);
     clt_free(to);
-    return st;
+    return CLT_OK;
 }
 
 static clt_status supersede(const char *folder, int64_t batch, const char *run_id) {
+    const clt_ckpt_commit_ops *commit;
     clt_ckpt_info *list;
     int n, renamed = 0;
     if (!clt_io_is_dir(folder)) return CLT_OK;
+    CLT_TRY(clt_ckpt_commit_of(folder, &commit));
     CLT_TRY(clt_ckpt_scan(folder, &list, &n));
     clt_status st = CLT_OK;
     for (int i = 0; i < n && st == CLT_OK; i++) {
         if (list[i].valid && list[i].batch <= batch) continue;
-        st = step_aside(&list[i], run_id);
+        st = step_aside(commit, folder, &list[i], run_id);
         renamed++;
     }
     if (st == CLT_OK && renamed) st = clt_io_sync_dir(folder);
@@ -279,51 +280,17 @@ static clt_status supersede(const char *folder, int64_t batch, const char *run_i
     return st;
 }
 
-/* --- what a crash interrupted --- */
-
-static bool is_whole(const char *path) {
-    clt_manifest *m = NULL;
-    clt_error_quiet(true);
-    bool whole = clt_manifest_load(path, true, &m) == CLT_OK;
-    clt_error_quiet(false);
-    clt_manifest_free(m);
-    return whole;
-}
-
-/* `aside` is NAME.superseded.RUNID. If the run ended between the renames of an overwriting save, there is no
- * NAME, and NAME.tmp.RUNID is the new checkpoint, whole and durable. */
-static clt_status finish_swap(const char *folder, const char *aside, bool *done) {
-    const char *mark = strstr(aside, SUPERSEDED);
-    char *name = clt_strndup(aside, (size_t)(mark - aside));
-    char *final = clt_path_join(folder, name);
-    char *tmp = clt_format("%s.tmp.%s", final, mark + strlen(SUPERSEDED));
-    clt_status st = CLT_OK;
-    if (!clt_io_is_dir(final) && clt_io_is_dir(tmp) && is_whole(tmp)) {
-        st = clt_io_rename(tmp, final);
-        *done |= st == CLT_OK;
-        if (st == CLT_OK) clt_info("%s: a save that was interrupted at its last step is finished", final);
-    }
-    clt_free(tmp);
-    clt_free(final);
-    clt_free(name);
-    return st;
+clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id) {
+    return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? supersede(folder, batch, run_id) : CLT_OK);
 }
 
 static clt_status recover(const char *folder) {
-    clt_strv names = {0};
-    bool done = false;
+    const clt_ckpt_commit_ops *commit;
     if (!clt_io_is_dir(folder)) return CLT_OK;
-    clt_status st = clt_io_list(folder, &names);
-    for (size_t i = 0; i < names.n && st == CLT_OK; i++)
-        if (strstr(names.v[i], SUPERSEDED)) st = finish_swap(folder, names.v[i], &done);
-    clt_strv_free(&names);
-    return st == CLT_OK && done ? clt_io_sync_dir(folder) : st;
+    CLT_TRY(clt_ckpt_commit_of(folder, &commit));
+    return commit->recover(folder);
 }
 
 clt_status clt_ckpt_recover(clt_group *group, const char *folder) {
     return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? recover(folder) : CLT_OK);
-}
-
-clt_status clt_ckpt_supersede(clt_group *group, const char *folder, int64_t batch, const char *run_id) {
-    return clt_ckpt_agree(group, clt_ckpt_rank(group) == 0 ? supersede(folder, batch, run_id) : CLT_OK);
 }

@@ -1,6 +1,5 @@
 #include "runtime/checkpoint/clt_ckpt_internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +15,7 @@ typedef struct {
 struct clt_ckpt_writer {
     clt_ckpt_writer_params p;
     clt_ckpt_part *parts;
+    const clt_ckpt_commit_ops *how;
     char *folder, *latest;
     char run_id[CLT_RUN_ID_BYTES];
 
@@ -27,11 +27,10 @@ struct clt_ckpt_writer {
     clt_pipe *pipe;
     float *arena; /* snapshot: this rank's share */
 
-    /* the save under way */
-    bool active, skip;
-    bool placed, swapped; /* NAME is the new one; what was NAME before has the temporary name */
-    bool aside;           /* what was NAME is NAME.superseded.RUNID, and the temporary folder is kept */
-    char *name, *tmp, *final;
+    /* the save in progress */
+    bool active;
+    bool skip;               /* this run has saved this batch under this name before */
+    clt_ckpt_commit *commit; /* on every rank; the strategy's functions run on rank 0 */
     int64_t batch;
     clt_str head; /* rank 0: the manifest's text up to the lists */
 };
@@ -42,20 +41,28 @@ clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
 
 /* --- the plan: which rank writes what --- */
 
-static void make_plan(clt_ckpt_writer *w) {
+/* Counts chunks and elements of the state and allocates the arrays for them. */
+static clt_status allocate_plan(clt_ckpt_writer *w, int size, uint64_t *elements) {
     const clt_slab_table *t = w->p.table;
-    int size = clt_ckpt_size(w->p.group), rank = clt_ckpt_rank(w->p.group);
-    uint64_t elements = 0, seen = 0;
+    *elements = 0;
     for (int e = 0; e < t->n; e++) {
-        elements += t->entry[e].count;
+        *elements += t->entry[e].count;
         w->plan_count += CLT_CEIL_DIV(t->entry[e].count, (uint64_t)CLT_CKPT_CHUNK);
     }
-    elements *= (uint64_t)w->p.part_count;
+    *elements *= (uint64_t)w->p.part_count;
     w->plan_count *= (size_t)w->p.part_count;
-    w->plan = clt_calloc(w->plan_count, sizeof *w->plan);
+    w->plan = clt_try_calloc(w->plan_count, sizeof *w->plan);
+    if (!w->plan) return clt_no_memory("the plan of a checkpoint", w->plan_count * sizeof *w->plan);
     w->owner_begin = clt_calloc((size_t)size + 1, sizeof *w->owner_begin);
+    return CLT_OK;
+}
+
+static clt_status make_plan(clt_ckpt_writer *w) {
+    const clt_slab_table *t = w->p.table;
+    int size = clt_ckpt_size(w->p.group), rank = clt_ckpt_rank(w->p.group), owner = 0;
+    uint64_t elements, seen = 0;
     size_t n = 0;
-    int owner = 0;
+    CLT_TRY(allocate_plan(w, size, &elements));
     for (int part = 0; part < w->p.part_count; part++)
         for (int e = 0; e < t->n; e++)
             for (uint64_t first = 0; first < t->entry[e].count; first += CLT_CKPT_CHUNK) {
@@ -69,10 +76,7 @@ static void make_plan(clt_ckpt_writer *w) {
     while (owner < size) w->owner_begin[++owner] = n;
     w->mine_begin = w->owner_begin[rank];
     w->mine = w->owner_begin[rank + 1] - w->mine_begin;
-}
-
-static char *data_file_name(int rank) {
-    return clt_format("data.%05d.bin", rank);
+    return CLT_OK;
 }
 
 /* --- creation --- */
@@ -80,30 +84,6 @@ static char *data_file_name(int rank) {
 static int default_threads(const clt_group *g) {
     int here = g ? clt_group_local_size(g) : 1;
     return CLT_MIN(CLT_MAX(clt_cpu_count() / CLT_MAX(here, 1), 1), 4);
-}
-
-/* NAME.tmp.RUNID, or a half-written hint: what a save that was killed leaves. */
-static bool is_leftover(const clt_ckpt_writer *w, const char *name) {
-    const char *at = strstr(name, ".tmp.");
-    size_t n = strlen(w->latest);
-    if (!at) return false;
-    if ((size_t)(at - name) == n && !strncmp(name, w->latest, n)) return true;
-    return strlen(at + 5) == CLT_RUN_ID_BYTES - 1 &&
-           strspn(at + 5, "0123456789abcdef") == CLT_RUN_ID_BYTES - 1;
-}
-
-/* The folder's lock says that the run is not running any more. */
-static void remove_leftovers(const clt_ckpt_writer *w) {
-    clt_strv names = {0};
-    if (clt_io_list(w->folder, &names) != CLT_OK) return;
-    for (size_t i = 0; i < names.n; i++) {
-        if (!is_leftover(w, names.v[i])) continue;
-        char *path = clt_path_join(w->folder, names.v[i]);
-        clt_info("removing %s, left by a run that was stopped during a save", path);
-        clt_io_remove_tree(path);
-        clt_free(path);
-    }
-    clt_strv_free(&names);
 }
 
 static clt_status probe(const clt_ckpt_writer *w) {
@@ -124,10 +104,30 @@ static clt_status prepare_folder(const clt_ckpt_writer *w) {
     clt_status st = CLT_OK;
     if (clt_ckpt_rank(w->p.group) == 0) {
         st = clt_io_mkdirs(w->folder);
-        if (st == CLT_OK && !w->p.single) remove_leftovers(w);
+        if (st == CLT_OK && !w->p.single) w->how->clean(w->folder, w->latest);
     }
     CLT_TRY(clt_ckpt_agree(w->p.group, st));
     return clt_ckpt_agree(w->p.group, probe(w));
+}
+
+/* This rank's rows, its copy of its share, and the pipe. */
+static clt_status allocate_buffers(clt_ckpt_writer *w) {
+    int threads = w->p.threads < 0 ? default_threads(w->p.group) : w->p.threads;
+    uint64_t share = 0, largest = 1;
+    CLT_TRY(make_plan(w));
+    for (size_t i = 0; i < w->mine; i++) {
+        share += w->plan[w->mine_begin + i].count;
+        largest = CLT_MAX(largest, w->plan[w->mine_begin + i].count);
+    }
+    w->row = clt_try_calloc(w->mine, sizeof *w->row);
+    if (!w->row) return clt_no_memory("the list of a checkpoint's chunks", w->mine * sizeof *w->row);
+    if (w->p.snapshot) {
+        w->arena = clt_try_aligned_alloc((size_t)share * sizeof *w->arena);
+        if (!w->arena)
+            return clt_no_memory("the copy of the state from which a checkpoint is written",
+                                 share * sizeof *w->arena);
+    }
+    return clt_pipe_create(threads, w->p.snapshot ? 0 : threads + 2, w->mine, (size_t)largest, &w->pipe);
 }
 
 clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writer **out) {
@@ -137,38 +137,28 @@ clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writ
     w->folder = clt_strdup(p->folder);
     w->latest = clt_strdup(p->latest ? p->latest : CLT_CKPT_LATEST);
     snprintf(w->run_id, sizeof w->run_id, "%s", p->run_id);
-    clt_status st = prepare_folder(w);
+    clt_status st = clt_ckpt_commit_of(w->folder, &w->how);
+    if (st == CLT_OK) st = prepare_folder(w);
+    if (st == CLT_OK) st = clt_ckpt_agree(p->group, allocate_buffers(w));
     if (st != CLT_OK) {
         clt_ckpt_writer_destroy(w);
         return st;
     }
-    make_plan(w);
-    w->row = clt_calloc(w->mine, sizeof *w->row);
-    int threads = p->threads < 0 ? default_threads(p->group) : p->threads;
-    uint64_t share = 0, largest = 1;
-    for (size_t i = 0; i < w->mine; i++) {
-        share += w->plan[w->mine_begin + i].count;
-        largest = CLT_MAX(largest, w->plan[w->mine_begin + i].count);
-    }
-    if (p->snapshot) w->arena = clt_aligned_alloc((size_t)share * sizeof *w->arena);
-    w->pipe = clt_pipe_create(threads, p->snapshot ? 0 : threads + 2, w->mine, (size_t)largest);
     *out = w;
     return CLT_OK;
 }
 
 static void forget_save(clt_ckpt_writer *w) {
-    clt_free(w->name);
-    clt_free(w->tmp);
-    clt_free(w->final);
+    clt_ckpt_commit_destroy(w->commit);
     clt_str_free(&w->head);
-    w->name = w->tmp = w->final = NULL;
-    w->active = w->skip = w->placed = w->swapped = w->aside = false;
+    w->commit = NULL;
+    w->active = w->skip = false;
 }
 
 void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
     if (!w) return;
     clt_pipe_destroy(w->pipe);
-    if (w->active && !w->skip && clt_ckpt_rank(w->p.group) == 0) clt_io_remove_tree(w->tmp);
+    if (w->active && !w->skip && clt_ckpt_rank(w->p.group) == 0) w->how->discard(w->commit);
     forget_save(w);
     clt_free(w->parts);
     clt_free(w->folder);
@@ -182,55 +172,31 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
 
 /* --- begin --- */
 
-/* Is NAME this run's own checkpoint of this very batch? */
-static bool saved_before(const clt_ckpt_writer *w) {
+/* Whether NAME is this run's own checkpoint of the same batch. */
+static clt_status saved_before(clt_ckpt_writer *w) {
     clt_manifest *m = NULL;
-    clt_error_quiet(true);
-    bool same = clt_manifest_load(w->final, true, &m) == CLT_OK && m->state.batch == w->batch &&
-                !strcmp(m->run_id, w->run_id);
-    clt_error_quiet(false);
+    if (!clt_io_is_dir(w->commit->final)) return CLT_OK;
+    CLT_TRY(clt_ckpt_try_manifest(w->commit->final, &m));
+    w->skip = m && m->state.batch == w->batch && !strcmp(m->run_id, w->run_id);
     clt_manifest_free(m);
-    return same;
+    return CLT_OK;
 }
 
-/* A folder that is none would be deleted with all that is in it, a run's with its checkpoints. */
-static clt_status check_overwritable(const char *path) {
-    clt_strv names = {0};
-    CLT_TRY(clt_io_list(path, &names));
-    bool usable = names.n == 0;
-    for (size_t i = 0; i < names.n; i++)
-        usable |= !strcmp(names.v[i], CLT_MANIFEST) || !strncmp(names.v[i], "data.", 5);
-    clt_strv_free(&names);
-    if (usable) return CLT_OK;
-    return clt_error(CLT_IO, "%s is a folder, but no checkpoint: it is not overwritten; choose another name",
-                     path);
-}
-
-/* Rank 0: looks what is there, makes the temporary folder, fixes the manifest's head. */
-static clt_status open_temporary(clt_ckpt_writer *w, const clt_checkpoint_state *state) {
-    if (!clt_path_is_safe(w->name) || strchr(w->name, '/') || clt_ckpt_name_is_special(w->name))
+/* Rank 0: checks the name, makes the place to write to, and writes the manifest's head. */
+static clt_status open_save(clt_ckpt_writer *w, const clt_checkpoint_state *state) {
+    const char *name = w->commit->name;
+    if (!clt_path_is_safe(name) || strchr(name, '/') || clt_ckpt_name_is_special(name))
         return clt_error(CLT_BAD_CONFIG,
-                         "'%s' is no usable name for a checkpoint (save_filename): it must be one path "
+                         "'%s' is not a usable name for a checkpoint (save_filename): it must be one path "
                          "component without '.tmp.' and '.superseded.'",
-                         w->name);
-    int kind = 0;
-    if (clt_io_get()->kind(w->final, &kind, NULL) == 0 && kind != 0) {
-        w->skip = saved_before(w);
-        if (w->skip) return CLT_OK;
-        if (!w->p.overwrite)
-            return clt_error(
-                CLT_IO,
-                "%s exists already and is not overwritten; choose another name or folder, or allow it "
-                "(save_overwrite: true, ckpt import --overwrite)",
-                w->final);
-        if (kind == 2) CLT_TRY(check_overwritable(w->final));
-    }
-    CLT_TRY(clt_manifest_head(w->name, w->run_id, clt_wall(), state, &w->head));
-    CLT_TRY(clt_io_remove_tree(w->tmp));
-    return clt_io_mkdir(w->tmp); /* the rename and the sync after it make it durable */
+                         name);
+    CLT_TRY(saved_before(w));
+    if (w->skip) return CLT_OK;
+    CLT_TRY(clt_manifest_head(name, w->run_id, clt_wall(), state, &w->head));
+    return w->how->begin(w->commit);
 }
 
-/* Feeds this rank's chunks to the pipe. A failure is kept there for finish. */
+/* Passes this rank's chunks to the pipe, which keeps a failure for finish. */
 static void feed(clt_ckpt_writer *w) {
     float *at = w->arena;
     for (size_t i = 0; i < w->mine; i++) {
@@ -256,26 +222,24 @@ clt_status clt_ckpt_save_begin(clt_ckpt_writer *w, const char *name, const clt_c
         bool skip;
     } first = {CLT_OK, false};
     int rank = clt_ckpt_rank(w->p.group);
-    if (w->active) return clt_error(CLT_FAIL, "a save is under way already");
-    w->name = clt_strdup(name);
-    w->final = clt_path_join(w->folder, name);
-    w->tmp = clt_format("%s.tmp.%s", w->final, w->run_id);
+    if (w->active) return clt_error(CLT_FAIL, "a save is already in progress");
+    w->commit = clt_ckpt_commit_create(w->how, w->folder, name, w->run_id, w->p.overwrite);
     w->batch = state->batch;
     if (rank == 0) {
-        first.st = open_temporary(w, state);
+        first.st = open_save(w, state);
         first.skip = w->skip;
     }
     clt_status st = clt_ckpt_broadcast(w->p.group, &first, sizeof first);
     if (st == CLT_OK) st = first.st;
     if (st != CLT_OK) {
-        if (rank == 0) clt_warn("checkpoint %s was not saved", w->final);
+        if (rank == 0) clt_warn("checkpoint %s was not saved", w->commit->final);
         forget_save(w);
         return st;
     }
     w->active = true;
     w->skip = first.skip;
     if (w->skip) return CLT_OK;
-    char *file = data_file_name(rank), *path = clt_path_join(w->tmp, file);
+    char *file = w->how->file(rank, w->run_id), *path = clt_path_join(w->commit->path, file);
     clt_pipe_start(w->pipe, path, w->mine, w->row);
     feed(w);
     clt_free(path);
@@ -293,7 +257,9 @@ bool clt_ckpt_save_ready(clt_ckpt_writer *w) {
 static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {
     size_t bytes = w->mine * sizeof *w->row;
     if (!w->p.group) {
-        *rows = clt_memdup(w->row, bytes);
+        *rows = clt_try_malloc(bytes);
+        if (!*rows) return clt_no_memory("the list of a checkpoint's chunks", bytes);
+        if (bytes) memcpy(*rows, w->row, bytes);
         return CLT_OK;
     }
     size_t *lens = clt_calloc((size_t)clt_group_size(w->p.group), sizeof *lens);
@@ -304,156 +270,85 @@ static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {
     return st;
 }
 
-/* Appends the lists of tensors, files and chunks to the head. */
-static void list_chunks(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
+/* What the manifest lists. */
+typedef struct {
+    clt_man_tensor *tensor;
+    clt_man_file *file;
+    clt_man_chunk *chunk;
+    size_t tensors, files;
+} lists;
+
+static void free_lists(lists *l) {
+    for (size_t f = 0; f < l->files; f++) clt_free(l->file[f].name);
+    clt_free(l->tensor);
+    clt_free(l->file);
+    clt_free(l->chunk);
+}
+
+static clt_status allocate_lists(const clt_ckpt_writer *w, lists *l) {
+    size_t ranks = (size_t)clt_ckpt_size(w->p.group);
+    l->tensors = (size_t)w->p.part_count * (size_t)w->p.table->n;
+    l->tensor = clt_try_calloc(l->tensors, sizeof *l->tensor);
+    l->file = clt_try_calloc(ranks, sizeof *l->file);
+    l->chunk = clt_try_calloc(w->plan_count, sizeof *l->chunk);
+    if (l->tensor && l->file && l->chunk) return CLT_OK;
+    return clt_no_memory("the lists of a checkpoint's manifest", l->tensors * sizeof *l->tensor +
+                                                                     ranks * sizeof *l->file +
+                                                                     w->plan_count * sizeof *l->chunk);
+}
+
+static void fill_lists(const clt_ckpt_writer *w, const clt_ckpt_stored *rows, lists *l) {
     const clt_slab_table *t = w->p.table;
-    int size = clt_ckpt_size(w->p.group);
-    size_t tensors = (size_t)w->p.part_count * (size_t)t->n, files = 0;
-    clt_man_tensor *tensor = clt_calloc(tensors, sizeof *tensor);
-    clt_man_file *file = clt_calloc((size_t)size, sizeof *file);
-    clt_man_chunk *chunk = clt_calloc(w->plan_count, sizeof *chunk);
-    for (size_t i = 0; i < tensors; i++) {
+    for (size_t i = 0; i < l->tensors; i++) {
         const clt_slab_entry *e = &t->entry[i % (size_t)t->n];
-        tensor[i] = (clt_man_tensor){
+        l->tensor[i] = (clt_man_tensor){
             .role = (char *)w->parts[i / (size_t)t->n].role, .name = e->name, .dims = e->dims};
-        memcpy(tensor[i].shape, e->shape, sizeof e->shape);
+        memcpy(l->tensor[i].shape, e->shape, sizeof e->shape);
     }
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < clt_ckpt_size(w->p.group); r++) {
         if (w->owner_begin[r] == w->owner_begin[r + 1]) continue;
-        file[files].name = data_file_name(r);
+        clt_man_file *file = &l->file[l->files];
+        file->name = w->how->file(r, w->run_id);
         for (size_t i = w->owner_begin[r]; i < w->owner_begin[r + 1]; i++) {
             const plan_item *c = &w->plan[i];
-            chunk[i] = (clt_man_chunk){.tensor = (uint32_t)(c->part * t->n + c->entry),
-                                       .file = (uint32_t)files,
-                                       .count = c->count,
-                                       .first = c->first,
-                                       .at = rows[i]};
-            file[files].bytes += rows[i].stored;
+            l->chunk[i] = (clt_man_chunk){.tensor = (uint32_t)(c->part * t->n + c->entry),
+                                          .file = (uint32_t)l->files,
+                                          .count = c->count,
+                                          .first = c->first,
+                                          .at = rows[i]};
+            file->bytes += rows[i].stored;
         }
-        files++;
+        l->files++;
     }
-    clt_manifest_lists(tensor, tensors, file, files, chunk, w->plan_count, &w->head);
-    clt_manifest_seal(&w->head);
-    for (size_t f = 0; f < files; f++) clt_free(file[f].name);
-    clt_free(tensor);
-    clt_free(file);
-    clt_free(chunk);
 }
 
-static clt_status write_manifest(const clt_ckpt_writer *w) {
-    clt_file *f = NULL;
-    char *path = clt_path_join(w->tmp, CLT_MANIFEST);
-    clt_status st = clt_file_open(path, CLT_IO_CREATE, &f);
-    if (st == CLT_OK) st = clt_file_pwrite(f, w->head.s, w->head.len, 0);
-    if (st == CLT_OK) st = clt_file_sync(f);
-    clt_status closed = clt_file_close(f);
-    clt_free(path);
-    CLT_TRY(st);
-    CLT_TRY(closed);
-    return clt_io_sync_dir(w->tmp);
-}
-
-static char *name_aside(const clt_ckpt_writer *w) {
-    return clt_format("%s.superseded.%s", w->final, w->run_id);
-}
-
-/* For file systems that cannot exchange names: the old one steps aside first. Each step is durable before the
- * next one, so that a crash leaves NAME or what clt_ckpt_recover makes NAME of. */
-static clt_status swap_by_renames(clt_ckpt_writer *w) {
-    char *aside = name_aside(w);
-    clt_status st = clt_io_sync_dir(w->folder);
-    if (st == CLT_OK) st = clt_io_rename(w->final, aside);
+/* Appends the lists of tensors, files and chunks to the head. */
+static clt_status complete_manifest(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
+    lists l = {0};
+    clt_status st = allocate_lists(w, &l);
     if (st == CLT_OK) {
-        st = clt_io_sync_dir(w->folder);
-        if (st == CLT_OK) st = clt_io_rename(w->tmp, w->final);
-        if (st != CLT_OK) w->aside = clt_io_rename(aside, w->final) != CLT_OK;
+        fill_lists(w, rows, &l);
+        st = clt_manifest_lists(l.tensor, l.tensors, l.file, l.files, l.chunk, w->plan_count, &w->head);
     }
-    if (st == CLT_OK) {
-        st = clt_io_sync_dir(w->folder);
-        /* Where this fails, both checkpoints keep the names that they have now. */
-        w->placed = w->swapped = clt_io_rename(aside, w->tmp) == CLT_OK;
-        w->aside = !w->swapped;
-    }
-    clt_free(aside);
+    if (st == CLT_OK) clt_manifest_seal(&w->head);
+    free_lists(&l);
     return st;
-}
-
-static clt_status exchange_names(clt_ckpt_writer *w) {
-    int e = clt_io_get()->exchange(w->tmp, w->final);
-    if (e == EINVAL || e == ENOSYS || e == EOPNOTSUPP) return swap_by_renames(w);
-    if (e) return clt_error(CLT_IO, "cannot exchange %s and %s: %s", w->tmp, w->final, strerror(e));
-    w->placed = w->swapped = true;
-    return CLT_OK;
-}
-
-/* The commit: from here on NAME is the new checkpoint. save_overwrite swaps the two names. */
-static clt_status rename_into_place(clt_ckpt_writer *w) {
-    if (!clt_io_is_dir(w->final)) {
-        CLT_TRY(clt_io_rename(w->tmp, w->final));
-        w->placed = true;
-    } else if (w->p.overwrite) {
-        CLT_TRY(exchange_names(w));
-    } else {
-        return clt_error(CLT_IO, "%s appeared during the save and is not overwritten", w->final);
-    }
-    return clt_io_sync_dir(w->folder);
-}
-
-/* The old checkpoint is in the temporary name and gets NAME again. A crash in between leaves NAME, or the old
- * one as what clt_ckpt_recover makes NAME of. */
-static int swap_back_by_renames(clt_ckpt_writer *w) {
-    const clt_io_ops *io = clt_io_get();
-    char *aside = name_aside(w);
-    int e = io->rename(w->final, aside);
-    if (e == 0 && (e = io->rename(w->tmp, w->final)) != 0) io->rename(aside, w->final);
-    if (e == 0) {
-        io->rename(aside, w->tmp); /* where this fails, what was not saved keeps a name that nobody reads */
-    } else {
-        io->rename(w->tmp, aside); /* the next run would delete it under its temporary name */
-        w->aside = true;
-    }
-    clt_free(aside);
-    return e;
-}
-
-/* The commit could not be made durable or does not read back. The names go back to what they were, so that
- * the old checkpoint is not deleted for a new one that may not be there after a crash, and so that the new
- * one is not taken for saved. */
-static void take_back(clt_ckpt_writer *w) {
-    int e = 0;
-    if (w->swapped && clt_io_get()->exchange(w->tmp, w->final) != 0)
-        e = swap_back_by_renames(w);
-    else if (w->placed && !w->swapped)
-        e = clt_io_get()->rename(w->final, w->tmp);
-    if (e) clt_warn("%s could not be taken back: %s", w->final, strerror(e));
 }
 
 static clt_status commit(clt_ckpt_writer *w, const clt_ckpt_stored *rows) {
     clt_manifest *m = NULL;
-    list_chunks(w, rows);
-    CLT_TRY(write_manifest(w));
-    clt_status st = rename_into_place(w);
-    /* The data files were read back by the ranks that wrote them; the manifest and their sizes are checked
-     * here. */
-    if (st == CLT_OK) st = clt_manifest_load(w->final, true, &m);
-    if (st != CLT_OK) take_back(w);
+    CLT_TRY(complete_manifest(w, rows));
+    clt_status st = w->how->publish(w->commit, w->head.s, w->head.len);
+    /* The ranks read back the data files that they wrote; the manifest and the files' sizes are checked here.
+     */
+    if (st == CLT_OK) st = clt_manifest_load(w->commit->final, true, &m);
+    if (st != CLT_OK) w->how->retract(w->commit);
     clt_manifest_free(m);
     return st;
 }
 
-/* Removes a checkpoint so that a crash in between leaves a temporary folder, never a damaged checkpoint: the
- * new name is durable before the first file goes. */
-static clt_status remove_checkpoint(const clt_ckpt_writer *w, const char *path) {
-    char *tmp = clt_format("%s.tmp.%s", path, w->run_id);
-    clt_status st = clt_io_rename(path, tmp);
-    if (st == CLT_OK) st = clt_io_sync_dir(w->folder);
-    if (st == CLT_OK) st = clt_io_remove_tree(tmp);
-    clt_free(tmp);
-    return st;
-}
-
-/* Oldest first by number; the two newest always stay. Failing here does not harm the checkpoint just saved.
- */
+/* Oldest first by batch; the two newest always stay. Failing here does not harm the checkpoint that was
+ * saved. */
 static void prune(const clt_ckpt_writer *w) {
     clt_ckpt_info *list = NULL;
     int n = 0;
@@ -461,8 +356,8 @@ static void prune(const clt_ckpt_writer *w) {
     int valid = 0;
     while (valid < n && list[valid].valid) valid++;
     for (int i = valid - 1; i >= CLT_MAX(w->p.keep, 2); i--) {
-        if (!strcmp(list[i].name, w->name)) continue;
-        if (remove_checkpoint(w, list[i].path) != CLT_OK) {
+        if (!strcmp(list[i].name, w->commit->name)) continue;
+        if (w->how->remove(w->folder, list[i].name, w->run_id) != CLT_OK) {
             clt_warn("%s could not be removed; it is kept", list[i].path);
             break;
         }
@@ -472,18 +367,26 @@ static void prune(const clt_ckpt_writer *w) {
 }
 
 static void write_hint(const clt_ckpt_writer *w) {
-    char *hint = clt_path_join(w->folder, w->latest), *text = clt_format("%s\n", w->name);
+    char *hint = clt_path_join(w->folder, w->latest), *text = clt_format("%s\n", w->commit->name);
     if (clt_io_write_atomic(hint, text, strlen(text)) != CLT_OK) clt_warn("%s could not be written", hint);
     clt_free(text);
     clt_free(hint);
 }
 
-/* After an exchange, the temporary name holds what was there before. */
 static void after_commit(const clt_ckpt_writer *w) {
-    if (w->p.overwrite && clt_io_remove_tree(w->tmp) != CLT_OK) clt_warn("%s could not be removed", w->tmp);
+    if (w->how->finish(w->commit) != CLT_OK) clt_warn("%s could not be removed", w->commit->path);
     if (w->p.single) return;
     write_hint(w);
     prune(w);
+}
+
+static void after_failure(const clt_ckpt_writer *w) {
+    w->how->discard(w->commit);
+    if (w->commit->moved)
+        clt_warn("checkpoint %s was not saved safely; the one before it is %s now", w->commit->final,
+                 w->commit->moved);
+    else
+        clt_warn("checkpoint %s was not saved; the checkpoints before it are untouched", w->commit->final);
 }
 
 static clt_status finish(clt_ckpt_writer *w) {
@@ -497,21 +400,13 @@ static clt_status finish(clt_ckpt_writer *w) {
 }
 
 clt_status clt_ckpt_save_finish(clt_ckpt_writer *w) {
-    if (!w->active) return clt_error(CLT_FAIL, "no save is under way");
+    if (!w->active) return clt_error(CLT_FAIL, "no save is in progress");
     clt_status st = w->skip ? CLT_OK : finish(w);
     if (!w->skip && clt_ckpt_rank(w->p.group) == 0) {
-        if (st == CLT_OK) {
+        if (st == CLT_OK)
             after_commit(w);
-        } else {
-            clt_error_quiet(true);
-            if (!w->aside) clt_io_remove_tree(w->tmp);
-            clt_error_quiet(false);
-            if (w->aside)
-                clt_warn("checkpoint %s was not saved safely; the one before it is %s.superseded.%s now",
-                         w->final, w->final, w->run_id);
-            else
-                clt_warn("checkpoint %s was not saved; the checkpoints before it are untouched", w->final);
-        }
+        else
+            after_failure(w);
     }
     forget_save(w);
     return st;

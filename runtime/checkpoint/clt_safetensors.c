@@ -7,7 +7,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
-/* Deepest legal nesting: the object, a tensor, its list. */
+/* Deepest valid nesting: the object, a tensor, its list. */
 enum { MAX_DEPTH = 4 };
 
 static const struct {
@@ -69,7 +69,8 @@ static clt_status get_u64(json_t *v, const char *what, const char *name, const c
 static clt_status parse_dtype(json_t *o, const char *what, clt_st_tensor *t) {
     json_t *v = json_object_get(o, "dtype");
     if (!json_is_string(v))
-        return clt_error(CLT_BAD_DATA, "%s: tensor '%s': field dtype is missing or no text", what, t->name);
+        return clt_error(CLT_BAD_DATA, "%s: tensor '%s': field dtype is missing or not a string", what,
+                         t->name);
     for (int i = 0; i < CLT_ST_DTYPES; i++)
         if (!strcmp(json_string_value(v), dtypes[i].name)) {
             t->dtype = (clt_st_dtype)i;
@@ -79,11 +80,12 @@ static clt_status parse_dtype(json_t *o, const char *what, clt_st_tensor *t) {
                      json_string_value(v));
 }
 
-/* Shape, element count and byte count, with every product checked. */
+/* Shape, element count and byte count; every product is checked for overflow. */
 static clt_status parse_shape(json_t *o, const char *what, clt_st_tensor *t, uint64_t *bytes) {
     json_t *shape = json_object_get(o, "shape");
     if (!json_is_array(shape))
-        return clt_error(CLT_BAD_DATA, "%s: tensor '%s': field shape is missing or no list", what, t->name);
+        return clt_error(CLT_BAD_DATA, "%s: tensor '%s': field shape is missing or not a list", what,
+                         t->name);
     if (json_array_size(shape) > CLT_ST_MAX_DIMS)
         return clt_error(CLT_BAD_DATA, "%s: tensor '%s' has %zu dimensions, at most %d are allowed", what,
                          t->name, json_array_size(shape), CLT_ST_MAX_DIMS);
@@ -126,30 +128,39 @@ static clt_status parse_offsets(json_t *o, const char *what, clt_st_tensor *t, u
 
 static clt_status parse_tensor(json_t *o, const char *what, uint64_t data_bytes, clt_st_tensor *t) {
     uint64_t bytes = 0;
-    if (strlen(t->name) > CLT_ST_MAX_NAME)
-        return clt_error(CLT_BAD_DATA, "%s: a tensor name has %zu bytes, at most %d are allowed", what,
-                         strlen(t->name), CLT_ST_MAX_NAME);
     if (!json_is_object(o))
-        return clt_error(CLT_BAD_DATA, "%s: tensor '%s' is no JSON object", what, t->name);
+        return clt_error(CLT_BAD_DATA, "%s: tensor '%s' is not a JSON object", what, t->name);
     CLT_TRY(parse_dtype(o, what, t));
     CLT_TRY(parse_shape(o, what, t, &bytes));
     CLT_TRY(parse_offsets(o, what, t, bytes, data_bytes));
     if (json_object_size(o) != 3)
-        return clt_error(CLT_BAD_DATA, "%s: tensor '%s' has fields beside dtype, shape and data_offsets",
+        return clt_error(CLT_BAD_DATA, "%s: tensor '%s' has fields besides dtype, shape and data_offsets",
                          what, t->name);
+    return CLT_OK;
+}
+
+static clt_status add_text(const char *text, const char *what, clt_strv *list) {
+    const size_t bytes = strlen(text) + 1;
+    char *copy = clt_try_malloc(bytes);
+    if (!copy) return clt_no_memory(what, bytes);
+    memcpy(copy, text, bytes);
+    clt_strv_add_owned(list, copy);
     return CLT_OK;
 }
 
 static clt_status parse_meta(json_t *o, const char *what, clt_strv *meta) {
     const char *key;
     json_t *v;
-    if (!json_is_object(o)) return clt_error(CLT_BAD_DATA, "%s: __metadata__ is no JSON object", what);
+    if (!json_is_object(o)) return clt_error(CLT_BAD_DATA, "%s: __metadata__ is not a JSON object", what);
+    meta->cap = 2 * json_object_size(o);
+    meta->v = clt_try_calloc(meta->cap, sizeof *meta->v);
+    if (!meta->v) return clt_no_memory(what, meta->cap * sizeof *meta->v);
     json_object_foreach(o, key, v) {
         if (!json_is_string(v))
-            return clt_error(CLT_BAD_DATA, "%s: __metadata__ must map text to text, '%s' does not", what,
-                             key);
-        clt_strv_add(meta, key);
-        clt_strv_add(meta, json_string_value(v));
+            return clt_error(CLT_BAD_DATA, "%s: __metadata__ must map strings to strings, '%s' does not",
+                             what, key);
+        CLT_TRY(add_text(key, what, meta));
+        CLT_TRY(add_text(json_string_value(v), what, meta));
     }
     return CLT_OK;
 }
@@ -161,7 +172,7 @@ static int by_begin(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* Sorts the tensors by place and checks that they cover the data part exactly once. */
+/* Sorts the tensors by offset and checks that they cover the data part exactly once. */
 static clt_status check_tiling(clt_safetensors *s, uint64_t data_bytes) {
     uint64_t at = 0;
     if (s->n > 1) qsort(s->tensor, (size_t)s->n, sizeof *s->tensor, by_begin);
@@ -186,32 +197,37 @@ static int by_tensor_name(const void *a, const void *b, void *tensors) {
     return strcmp(t[*(const int *)a].name, t[*(const int *)b].name);
 }
 
-static void index_names(clt_safetensors *s) {
-    s->by_name = clt_calloc((size_t)s->n, sizeof *s->by_name);
+static clt_status index_names(clt_safetensors *s) {
+    s->by_name = clt_try_calloc((size_t)s->n, sizeof *s->by_name);
+    if (!s->by_name) return clt_no_memory(s->path, (size_t)s->n * sizeof *s->by_name);
     for (int i = 0; i < s->n; i++) s->by_name[i] = i;
     if (s->n > 1) qsort_r(s->by_name, (size_t)s->n, sizeof *s->by_name, by_tensor_name, s->tensor);
+    return CLT_OK;
 }
 
 static clt_status parse_root(clt_safetensors *s, json_t *root, uint64_t data_bytes) {
     const char *key;
     json_t *v;
-    if (!json_is_object(root)) return clt_error(CLT_BAD_DATA, "%s: the header is no JSON object", s->path);
+    if (!json_is_object(root)) return clt_error(CLT_BAD_DATA, "%s: the header is not a JSON object", s->path);
     if (json_object_size(root) > CLT_ST_MAX_TENSORS)
         return clt_error(CLT_BAD_DATA, "%s: %zu tensors, at most %d are allowed", s->path,
                          json_object_size(root), CLT_ST_MAX_TENSORS);
-    s->tensor = clt_calloc(json_object_size(root), sizeof *s->tensor);
+    s->tensor = clt_try_calloc(json_object_size(root), sizeof *s->tensor);
+    if (!s->tensor) return clt_no_memory(s->path, json_object_size(root) * sizeof *s->tensor);
     json_object_foreach(root, key, v) {
         if (!strcmp(key, "__metadata__")) {
             CLT_TRY(parse_meta(v, s->path, &s->meta));
             continue;
         }
         clt_st_tensor *t = &s->tensor[s->n++];
+        if (strlen(key) > CLT_ST_MAX_NAME)
+            return clt_error(CLT_BAD_DATA, "%s: a tensor name has %zu bytes, at most %d are allowed", s->path,
+                             strlen(key), CLT_ST_MAX_NAME);
         t->name = clt_strdup(key);
         CLT_TRY(parse_tensor(v, s->path, data_bytes, t));
     }
     CLT_TRY(check_tiling(s, data_bytes));
-    index_names(s);
-    return CLT_OK;
+    return index_names(s);
 }
 
 static clt_status parse_header(clt_safetensors *s, const char *header, size_t bytes, uint64_t data_bytes) {
@@ -249,10 +265,10 @@ static clt_status open_and_check(clt_safetensors *s) {
     CLT_TRY(clt_file_pread(s->file, raw, sizeof raw, 0));
     for (int i = 7; i >= 0; i--) n = n << 8 | raw[i];
     if (n > CLT_ST_MAX_HEADER || n > size - sizeof raw)
-        return clt_error(CLT_BAD_DATA, "%s: header length %llu is more than %s", s->path,
-                         (unsigned long long)n,
-                         n > CLT_ST_MAX_HEADER ? "the format allows (100,000,000)" : "the file holds");
-    char *header = clt_malloc((size_t)n + 1);
+        return clt_error(CLT_BAD_DATA, "%s: header length %llu exceeds %s", s->path, (unsigned long long)n,
+                         n > CLT_ST_MAX_HEADER ? "the limit of the format (100,000,000)" : "the file");
+    char *header = clt_try_malloc((size_t)n + 1);
+    if (!header) return clt_no_memory(s->path, n);
     clt_status st = clt_file_pread(s->file, header, (size_t)n, sizeof raw);
     s->data_start = sizeof raw + n;
     if (st == CLT_OK) st = parse_header(s, header, (size_t)n, size - s->data_start);
@@ -283,7 +299,7 @@ void clt_safetensors_close(clt_safetensors *s) {
     clt_free(s);
 }
 
-/* --- looking --- */
+/* --- tensors and metadata --- */
 
 int clt_safetensors_count(const clt_safetensors *s) {
     return s->n;
@@ -329,8 +345,8 @@ clt_status clt_safetensors_read(clt_safetensors *s, int i, uint64_t first, void 
     const clt_st_tensor *t = &s->tensor[i];
     uint64_t size = t->end - t->begin;
     if (!s->file || first > size || bytes > size - first)
-        return clt_error(CLT_FAIL, "%s: tensor '%s': bytes [%llu, +%zu) are outside of its %llu bytes",
-                         s->path, t->name, (unsigned long long)first, bytes, (unsigned long long)size);
+        return clt_error(CLT_FAIL, "%s: tensor '%s': bytes [%llu, +%zu) exceed its %llu bytes", s->path,
+                         t->name, (unsigned long long)first, bytes, (unsigned long long)size);
     return clt_file_pread(s->file, dst, bytes, s->data_start + t->begin + first);
 }
 
@@ -370,14 +386,15 @@ clt_status clt_safetensors_read_f32(clt_safetensors *s, int i, uint64_t first, f
     const clt_st_tensor *t = &s->tensor[i];
     size_t size = (size_t)dtypes[t->dtype].bits / 8;
     if (first > t->count || count > t->count - first)
-        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) are outside of its %llu", s->path,
+        return clt_error(CLT_FAIL, "%s: tensor '%s': elements [%llu, +%llu) exceed its %llu", s->path,
                          t->name, (unsigned long long)first, (unsigned long long)count,
                          (unsigned long long)t->count);
     if (t->dtype == CLT_ST_F32) return clt_safetensors_read(s, i, first * 4, dst, (size_t)count * 4);
     if (t->dtype != CLT_ST_F16 && t->dtype != CLT_ST_BF16 && t->dtype != CLT_ST_F64)
         return clt_error(CLT_BAD_DATA, "%s: tensor '%s' is %s; weights are read from F32, F16, BF16 or F64",
                          s->path, t->name, dtypes[t->dtype].name);
-    unsigned char *raw = clt_malloc(BLOCK * size);
+    unsigned char *raw = clt_try_malloc(BLOCK * size);
+    if (!raw) return clt_no_memory(s->path, BLOCK * size);
     clt_status st = CLT_OK;
     for (uint64_t at = 0; at < count && st == CLT_OK; at += BLOCK) {
         size_t n = (size_t)CLT_MIN((uint64_t)BLOCK, count - at);
@@ -391,8 +408,9 @@ clt_status clt_safetensors_read_f32(clt_safetensors *s, int i, uint64_t first, f
 clt_status clt_safetensors_verify(clt_safetensors *s, int *checked) {
     enum { BLOCK = 1 << 20 };
     clt_status st = CLT_OK;
-    char *raw = clt_malloc(BLOCK);
+    char *raw = clt_try_malloc(BLOCK);
     int n = 0;
+    if (!raw) return clt_no_memory(s->path, BLOCK);
     for (int i = 0; i < s->n && st == CLT_OK; i++) {
         const clt_st_tensor *t = &s->tensor[i];
         char *key = clt_format("cltrain.xxh3.%s", t->name), hex[33];

@@ -1,9 +1,9 @@
 /* clt_safetensors: reading and writing of .safetensors files, the exchange format of model weights.
  *
- * The reader trusts nothing. Before a tensor can be looked at, the whole file was checked: sizes, UTF-8, JSON
+ * The reader trusts nothing. Before a tensor is available, the whole header is checked: sizes, UTF-8, JSON
  * without duplicate keys, every field, every product for overflow, and that the tensors' byte ranges tile the
  * data part exactly, without holes and overlaps. A file that fails is CLT_BAD_DATA with the reason. Memory
- * use is bounded by the header's size; data are read on demand.
+ * use is bounded by the header's size (CLT_NO_MEMORY); data are read on demand.
  *
  * Layout: u64 little-endian N, N bytes of JSON, data. Each key of the JSON object is a tensor
  * {"dtype", "shape", "data_offsets": [begin, end]}, or "__metadata__" (text to text). */
@@ -84,8 +84,8 @@ clt_status clt_safetensors_read(clt_safetensors *s, int i, uint64_t first, void 
  * types are CLT_BAD_DATA. */
 clt_status clt_safetensors_read_f32(clt_safetensors *s, int i, uint64_t first, float *dst, uint64_t count);
 
-/* Rehashes every tensor that has a "cltrain.xxh3.NAME" in the metadata; CLT_BAD_DATA names the first that
- * differs. *checked: how many had one. */
+/* Hashes every tensor that has a "cltrain.xxh3.NAME" in the metadata; CLT_BAD_DATA names the first that
+ * differs. *checked: how many tensors have one. */
 clt_status clt_safetensors_verify(clt_safetensors *s, int *checked);
 
 /* One tensor to write: F32 or BF16 (rounded to nearest even), filled by calls of read(ctx, index, first, dst,
@@ -98,9 +98,9 @@ typedef struct {
 } clt_st_spec;
 typedef clt_status (*clt_st_fill)(void *ctx, int index, uint64_t first, float *dst, uint64_t count);
 
-/* Writes a file: temporary name, fsync, rename, fsync of the folder. Tensors are laid out by alignment, then
- * name; the data part is 8-aligned; metadata get one XXH3-128 per tensor. `meta`: n_meta pairs key, value.
- * Bounded memory. */
+/* Writes a file: temporary name, fsync, rename, fsync of the folder (CLT_BAD_CONFIG: the storage cannot
+ * rename or write in any order). Tensors are laid out by alignment, then name; the data part is 8-aligned;
+ * metadata get one XXH3-128 per tensor. `meta`: n_meta pairs key, value. Bounded memory. */
 clt_status clt_safetensors_write(const char *path, const clt_st_spec *tensors, int n, const char *const *meta,
                                  int n_meta, clt_st_fill fill, void *ctx);
 

@@ -1,11 +1,12 @@
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "runtime/base/clt_hash.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/checkpoint/clt_safetensors.h"
+
+enum { BLOCK = 1 << 20 }; /* elements that are converted and written at a time */
 
 typedef struct {
     const clt_st_spec *spec; /* the caller's */
@@ -25,7 +26,7 @@ static clt_status plan(const char *path, const clt_st_spec *tensors, int n, item
     for (int i = 0; i < n; i++) {
         const clt_st_spec *t = &tensors[i];
         if (t->dtype != CLT_ST_F32 && t->dtype != CLT_ST_BF16)
-            return clt_error(CLT_FAIL, "%s: tensor '%s': only F32 and BF16 are written, not %s", path,
+            return clt_error(CLT_FAIL, "%s: tensor '%s': only F32 and BF16 can be written, not %s", path,
                              t->name, clt_st_dtype_name(t->dtype));
         items[i] = (item){.spec = t, .index = i, .count = 1};
         for (int d = 0; d < t->dims; d++) items[i].count *= t->shape[d];
@@ -39,8 +40,18 @@ static clt_status plan(const char *path, const clt_st_spec *tensors, int n, item
     return CLT_OK;
 }
 
+/* An upper bound of the header's length: an escaped byte takes at most six. */
+static size_t header_room(const item *items, int n, const char *const *meta, int n_meta) {
+    size_t room = 256;
+    for (int i = 0; i < 2 * n_meta; i++) room += 8 + 6 * strlen(meta[i]);
+    for (int i = 0; i < n; i++) room += 256 + 12 * strlen(items[i].spec->name) + 21 * (size_t)CLT_ST_MAX_DIMS;
+    return room;
+}
+
 /* The header. Its length does not depend on the hashes' values, so the data can be written first. */
-static void make_header(const item *items, int n, const char *const *meta, int n_meta, clt_str *out) {
+static clt_status make_header(const item *items, int n, const char *const *meta, int n_meta, clt_str *out) {
+    const size_t room = header_room(items, n, meta, n_meta);
+    if (!clt_str_try_reserve(out, room)) return clt_no_memory("the header of a safetensors file", room);
     clt_str_add(out, "{\"__metadata__\":{");
     for (int i = 0; i < n_meta; i++) {
         clt_json_escape(out, meta[2 * i]);
@@ -68,6 +79,7 @@ static void make_header(const item *items, int n, const char *const *meta, int n
     }
     clt_str_add(out, "}");
     while (out->len % 8) clt_str_add(out, " ");
+    return CLT_OK;
 }
 
 static uint16_t f32_to_bf16(float f) {
@@ -87,7 +99,7 @@ static clt_status write_tensor(clt_file *f, uint64_t data_start, item *it, float
         st = fill(ctx, it->index, at, block, n);
         if (st != CLT_OK) break;
         if (it->spec->dtype == CLT_ST_BF16)
-            for (size_t i = 0; i < n; i++) { /* in place: word i is written after words up to i were read */
+            for (size_t i = 0; i < n; i++) { /* in place: value i is written after values up to i are read */
                 uint16_t b = f32_to_bf16(block[i]);
                 memcpy((char *)block + 2 * i, &b, sizeof b);
             }
@@ -98,26 +110,30 @@ static clt_status write_tensor(clt_file *f, uint64_t data_start, item *it, float
     return st;
 }
 
+/* The data first, since the header has its hashes. */
+static clt_status write_parts(clt_file *f, item *items, int n, const char *const *meta, int n_meta,
+                              float *block, clt_str *header, clt_st_fill fill, void *ctx) {
+    unsigned char raw[8];
+    CLT_TRY(make_header(items, n, meta, n_meta, header));
+    const uint64_t length = header->len;
+    for (int i = 0; i < 8; i++) raw[i] = (unsigned char)(length >> (8 * i));
+    for (int i = 0; i < n; i++)
+        CLT_TRY(write_tensor(f, sizeof raw + length, &items[i], block, BLOCK, fill, ctx));
+    header->len = 0;
+    CLT_TRY(make_header(items, n, meta, n_meta, header));
+    CLT_TRY(clt_file_pwrite(f, raw, sizeof raw, 0));
+    CLT_TRY(clt_file_pwrite(f, header->s, header->len, sizeof raw));
+    return clt_file_sync(f);
+}
+
 static clt_status write_all(const char *tmp, item *items, int n, const char *const *meta, int n_meta,
                             clt_st_fill fill, void *ctx) {
-    enum { BLOCK = 1 << 20 };
     clt_str header = {0};
     clt_file *f = NULL;
-    make_header(items, n, meta, n_meta, &header);
-    uint64_t length = header.len;
-    unsigned char raw[8];
-    for (int i = 0; i < 8; i++) raw[i] = (unsigned char)(length >> (8 * i));
-    float *block = clt_malloc(BLOCK * sizeof *block);
-    clt_status st = clt_file_open(tmp, CLT_IO_CREATE, &f);
-    for (int i = 0; i < n && st == CLT_OK; i++)
-        st = write_tensor(f, sizeof raw + length, &items[i], block, BLOCK, fill, ctx);
-    if (st == CLT_OK) {
-        clt_str_free(&header);
-        make_header(items, n, meta, n_meta, &header);
-        st = clt_file_pwrite(f, raw, sizeof raw, 0);
-    }
-    if (st == CLT_OK) st = clt_file_pwrite(f, header.s, header.len, sizeof raw);
-    if (st == CLT_OK) st = clt_file_sync(f);
+    float *block = clt_try_malloc(BLOCK * sizeof *block);
+    if (!block) return clt_no_memory("a block of tensors", BLOCK * sizeof *block);
+    clt_status st = clt_file_open(tmp, CLT_IO_CREATE_NEW, &f);
+    if (st == CLT_OK) st = write_parts(f, items, n, meta, n_meta, block, &header, fill, ctx);
     clt_status closed = clt_file_close(f);
     clt_free(block);
     clt_str_free(&header);
@@ -126,8 +142,10 @@ static clt_status write_all(const char *tmp, item *items, int n, const char *con
 
 clt_status clt_safetensors_write(const char *path, const clt_st_spec *tensors, int n, const char *const *meta,
                                  int n_meta, clt_st_fill fill, void *ctx) {
-    item *items = clt_calloc((size_t)n, sizeof *items);
-    char *tmp = clt_format("%s.tmp.%ld", path, (long)getpid()), *dir = clt_path_dir(path);
+    CLT_TRY(clt_io_require(path, CLT_IO_CAN_RENAME | CLT_IO_CAN_WRITE_RANGES, "writing a safetensors file"));
+    item *items = clt_try_calloc((size_t)n, sizeof *items);
+    if (!items) return clt_no_memory("the list of tensors to write", (size_t)n * sizeof *items);
+    char *tmp = clt_io_temporary(path), *dir = clt_path_dir(path);
     clt_status st = plan(path, tensors, n, items);
     if (st == CLT_OK) {
         st = write_all(tmp, items, n, meta, n_meta, fill, ctx);
@@ -135,7 +153,7 @@ clt_status clt_safetensors_write(const char *path, const clt_st_spec *tensors, i
         if (st == CLT_OK)
             st = clt_io_sync_dir(dir);
         else
-            clt_io_get()->unlink(tmp);
+            clt_io_try_unlink(tmp);
     }
     clt_free(dir);
     clt_free(tmp);

@@ -8,9 +8,10 @@
 
 enum { CONFIG_LIMIT = 1 << 20, INDEX_LIMIT = 256 << 20, MAX_DEPTH = 32, MAX_SHARDS = 4096 };
 
-/* A tensor of a safetensors file by the name that it is found by. */
+/* A tensor of a safetensors file, under the name by which it is found. */
 typedef struct {
-    const char *name; /* belongs to the shard or to `names` */
+    const char *name;      /* belongs to the shard or to `names` */
+    const char *next_name; /* while names are replaced */
     int shard, tensor;
 } view;
 
@@ -25,7 +26,7 @@ struct clt_weight_source {
     clt_strv names; /* of clt_weight_source_use_names */
 };
 
-/* Composer's "model." in front of every name. */
+/* Composer writes "model." in front of every name. */
 static const char *plain_name(const char *name) {
     return !strncmp(name, "model.transformer.", 18) || !strncmp(name, "model.lm_head.", 14) ? name + 6 : name;
 }
@@ -50,9 +51,15 @@ static clt_status add_shard(clt_weight_source *s, const char *path) {
         return st;
     }
     s->shard = clt_realloc(s->shard, ((size_t)s->shards + 1) * sizeof *s->shard);
-    s->view = clt_realloc(s->view, (size_t)(s->views + n) * sizeof *s->view);
+    view *views = clt_try_realloc(s->view, (size_t)(s->views + n) * sizeof *views);
+    if (!views) {
+        clt_safetensors_close(f);
+        return clt_no_memory(path, (size_t)(s->views + n) * sizeof *views);
+    }
+    s->view = views;
     for (int i = 0; i < n; i++)
-        s->view[s->views++] = (view){plain_name(clt_safetensors_at(f, i)->name), s->shards, i};
+        s->view[s->views++] =
+            (view){.name = plain_name(clt_safetensors_at(f, i)->name), .shard = s->shards, .tensor = i};
     s->shard[s->shards++] = f;
     return CLT_OK;
 }
@@ -61,7 +68,7 @@ static clt_status finish_views(clt_weight_source *s) {
     if (s->views > 1) qsort(s->view, (size_t)s->views, sizeof *s->view, by_name);
     for (int i = 1; i < s->views; i++)
         if (!strcmp(s->view[i - 1].name, s->view[i].name))
-            return clt_error(CLT_BAD_DATA, "%s: tensor '%s' is there twice", s->path, s->view[i].name);
+            return clt_error(CLT_BAD_DATA, "%s: tensor '%s' appears twice", s->path, s->view[i].name);
     return CLT_OK;
 }
 
@@ -71,14 +78,15 @@ static int file_index(const clt_strv *files, const char *name) {
     return -1;
 }
 
-/* The files that a weight map names, each once. */
+/* The files that a weight map names, without duplicates. */
 static clt_status list_shards(json_t *map, const char *what, clt_strv *files) {
     const char *key;
     json_t *v;
     json_object_foreach(map, key, v) {
         const char *file = json_string_value(v);
         if (!file || !clt_path_is_safe(file) || strchr(file, '/'))
-            return clt_error(CLT_BAD_DATA, "%s: tensor '%s' is in no file of this folder", what, key);
+            return clt_error(CLT_BAD_DATA, "%s: tensor '%s' is mapped to a file outside this folder", what,
+                             key);
         if (file_index(files, file) < 0) clt_strv_add(files, file);
         if (files->n > MAX_SHARDS)
             return clt_error(CLT_BAD_DATA, "%s names more than %d files", what, MAX_SHARDS);
@@ -86,7 +94,7 @@ static clt_status list_shards(json_t *map, const char *what, clt_strv *files) {
     return CLT_OK;
 }
 
-/* Every tensor is in the file that the map says, and the map has all of them. */
+/* Every tensor is in the file that the map names, and the map has all tensors. */
 static clt_status check_map(const clt_weight_source *s, json_t *map, const char *what,
                             const clt_strv *files) {
     const char *key;
@@ -126,8 +134,8 @@ static clt_status open_hf(clt_weight_source *s) {
     s->kind = CLT_SOURCE_HF;
     clt_status st = clt_json_load(config, CONFIG_LIMIT, MAX_DEPTH, &root);
     if (st == CLT_OK) {
-        s->model = json_dumps(root, JSON_COMPACT);
-        if (!json_is_object(root) || !s->model) st = clt_error(CLT_BAD_DATA, "%s: no JSON object", config);
+        st = json_is_object(root) ? clt_json_dump(root, config, &s->model)
+                                  : clt_error(CLT_BAD_DATA, "%s: not a JSON object", config);
         json_decref(root);
     }
     if (st == CLT_OK) st = clt_io_is_file(one) ? add_shard(s, one) : open_sharded(s, index);
@@ -186,7 +194,7 @@ void clt_weight_source_close(clt_weight_source *s) {
     clt_free(s);
 }
 
-/* --- looking and reading --- */
+/* --- tensors --- */
 
 clt_source_kind clt_weight_source_kind(const clt_weight_source *s) {
     return s->kind;
@@ -225,16 +233,17 @@ int clt_weight_source_find(const clt_weight_source *s, const char *role, const c
 void clt_weight_source_use_names(clt_weight_source *s, const clt_slab_table *table,
                                  clt_file_name_fn file_name, const void *ctx) {
     if (s->ckpt) return;
-    int *at = clt_calloc((size_t)table->n, sizeof *at);
-    for (int i = 0; i < table->n; i++)
-        at[i] = clt_weight_source_find(s, "weight", file_name(ctx, table->entry[i].name));
     for (int i = 0; i < table->n; i++) {
-        if (at[i] < 0) continue;
+        int at = clt_weight_source_find(s, "weight", file_name(ctx, table->entry[i].name));
+        if (at < 0) continue;
         clt_strv_add(&s->names, table->entry[i].name);
-        s->view[at[i]].name = s->names.v[s->names.n - 1];
+        s->view[at].next_name = s->names.v[s->names.n - 1];
+    }
+    for (int i = 0; i < s->views; i++) {
+        if (s->view[i].next_name) s->view[i].name = s->view[i].next_name;
+        s->view[i].next_name = NULL;
     }
     if (s->views > 1) qsort(s->view, (size_t)s->views, sizeof *s->view, by_name);
-    clt_free(at);
 }
 
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count) {

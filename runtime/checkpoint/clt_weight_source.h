@@ -1,6 +1,6 @@
-/* clt_weight_source: weights by name, wherever they come from: a cltrain checkpoint, a Hugging Face folder
- * (config.json and model.safetensors, or its sharded form), or a single .safetensors file. What load_path,
- * eval, generate, import, export and diff read from. */
+/* clt_weight_source: weights by name from a cltrain checkpoint, a Hugging Face folder (config.json and
+ * model.safetensors, or its sharded form), or a single .safetensors file. load_path, eval, generate, import,
+ * export and diff read from it. */
 #ifndef CLT_WEIGHT_SOURCE_H
 #define CLT_WEIGHT_SOURCE_H
 
@@ -18,30 +18,30 @@ clt_source_kind clt_weight_source_kind(const clt_weight_source *s);
 const char *clt_weight_source_path(const clt_weight_source *s); /* what was opened */
 const char *
 clt_weight_source_model(const clt_weight_source *s); /* the model's configuration (JSON), NULL: none */
-/* The checkpoint behind it, NULL if it is none. */
+/* The checkpoint, NULL for other sources. */
 clt_ckpt_reader *clt_weight_source_checkpoint(const clt_weight_source *s);
 
-/* Makes the tensors of files of other programs known by the table's names: the one that the model calls
- * `tensor` is file_name(ctx, tensor) there. Nothing changes for checkpoints. Before a load. */
+/* Renames the tensors of other programs' files to the table's names: what the model calls `tensor` is
+ * file_name(ctx, tensor) in the file. No effect on checkpoints. Call it before a load. */
 typedef const char *(*clt_file_name_fn)(const void *ctx, const char *tensor);
 void clt_weight_source_use_names(clt_weight_source *s, const clt_slab_table *table,
                                  clt_file_name_fn file_name, const void *ctx);
 
-/* Tensors of every role; those of HF files have the role "weight". A prefix "model." as Composer writes it is
- * taken off their names. `stored` and `chunks` are 0 when they mean nothing. */
+/* Tensors of every role; those of HF files have the role "weight", and a prefix "model." (Composer's) is
+ * removed from their names. `stored` and `chunks` are 0 for HF files. */
 int clt_weight_source_count(const clt_weight_source *s);
 void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *out);
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name); /* -1: absent */
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count);
-/* Checks all that can be checked: every chunk of a checkpoint; the hashes that a safetensors file has in its
- * metadata. *hashed (may be NULL): how many tensors had one. */
+/* Verifies every chunk of a checkpoint, or the hashes that a safetensors file has in its metadata. *hashed
+ * (may be NULL): how many tensors have a hash. */
 clt_status clt_weight_source_verify(clt_weight_source *s, int *hashed);
 
-/* As clt_ckpt_load. An lm_head.weight that the table does not have is the tied copy in HF files and is left
- * out. */
+/* Like clt_ckpt_load. In HF files, an lm_head.weight that the table does not have is the tied copy and is
+ * ignored. */
 clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
                                   const clt_ckpt_part *parts, int n, const clt_load_options *opt);
-/* Only the comparison that a load begins with: does the source have this table's tensors of that role? */
+/* The comparison with which a load begins: whether the source has this table's tensors of that role. */
 clt_status clt_weight_source_check(clt_weight_source *s, const clt_slab_table *table, const char *role,
                                    const clt_load_options *opt);
 

@@ -5,7 +5,7 @@
 #define XXH_STATIC_LINKING_ONLY /* the size of the states */
 #include <xxhash.h>
 
-/* Sorted by name, as index files want their lists. `speed`: rough bytes a cycle, only to choose by. */
+/* Sorted by name, as index files want their lists. `speed`: rough relative speed, to choose the fastest. */
 static const struct {
     const char *name, *evp;
     int hex, speed;
@@ -46,7 +46,7 @@ clt_status clt_digest_parse(const char *what, const char *name, int *algo) {
     if (*algo >= 0) return CLT_OK;
     for (size_t i = 0; i < CLT_COUNT_OF(algos); i++)
         clt_str_addf(&known, "%s%s", i ? ", " : "", algos[i].name);
-    clt_error(CLT_BAD_CONFIG, "%s: no checksum is called '%s'; known are %s", what, name, known.s);
+    clt_error(CLT_BAD_CONFIG, "%s: unknown checksum '%s'; known are %s", what, name, known.s);
     clt_str_free(&known);
     return CLT_BAD_CONFIG;
 }

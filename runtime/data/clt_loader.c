@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "runtime/base/clt_thread.h"
 #include "runtime/data/clt_order.h"
 #include "runtime/data/clt_reader.h"
 
@@ -62,7 +63,7 @@ static clt_status fill(clt_loader *l, buffer *b) {
 
 static void *read_ahead(void *arg) {
     clt_loader *l = arg;
-    clt_error_quiet(true); /* clt_loader_get reads again and reports, if the rows are wanted at all */
+    clt_error_quiet(true); /* clt_loader_get reads these rows again and reports */
     pthread_mutex_lock(&l->lock);
     while (!l->quit) {
         if (l->state != REQUESTED) {
@@ -85,7 +86,7 @@ static bool same_rows(rows a, rows b) {
     return a.epoch == b.epoch && a.first == b.first && a.count == b.count;
 }
 
-/* Waits until the thread does nothing; afterwards reader and order are the caller's. Lock held. */
+/* Waits until the thread is idle; then reader and order are the caller's. Lock held. */
 static void settle(clt_loader *l, bool wanted) {
     if (l->state == REQUESTED && !wanted) l->state = IDLE;
     while (l->state == REQUESTED || l->state == BUSY) pthread_cond_wait(&l->changed, &l->lock);
@@ -94,7 +95,7 @@ static void settle(clt_loader *l, bool wanted) {
 clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out) {
     rows key = {epoch, first, count};
     if (count > l->max_rows)
-        return clt_error(CLT_FAIL, "%lld rows asked of a loader that was opened for %lld", (long long)count,
+        return clt_error(CLT_FAIL, "%lld rows requested, the loader was opened for %lld", (long long)count,
                          (long long)l->max_rows);
     pthread_mutex_lock(&l->lock);
     buffer *b = &l->buffers[1 - l->front];
@@ -146,28 +147,35 @@ static clt_status open_order(clt_loader *l, const clt_loader_params *p) {
 static clt_status start_thread(clt_loader *l) {
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    int e = pthread_create(&l->thread, NULL, read_ahead, l);
+    int e = clt_thread_start(&l->thread, read_ahead, l);
     if (e) return clt_error(CLT_FAIL, "cannot start the data thread: %s", strerror(e));
     l->thread_runs = true;
     return CLT_OK;
 }
 
-static void allocate(const clt_loader *l, buffer *b) {
+static clt_status allocate(const clt_loader *l, buffer *b) {
     const clt_batch_layout *layout = &l->reader->layout;
     const size_t n = (size_t)l->max_rows;
-    b->samples = clt_calloc(n, sizeof *b->samples);
-    b->targets = clt_calloc(n, sizeof *b->targets);
-    for (int f = 0; f < layout->n; f++)
-        if (layout->field[f].bytes) b->field[f] = clt_calloc(n, layout->field[f].bytes);
+    size_t bytes = sizeof *b->samples + sizeof *b->targets;
+    b->samples = clt_try_calloc(n, sizeof *b->samples);
+    b->targets = clt_try_calloc(n, sizeof *b->targets);
+    bool good = b->samples && b->targets;
+    for (int f = 0; f < layout->n && good; f++) {
+        if (!layout->field[f].bytes) continue;
+        b->field[f] = clt_try_calloc(n, layout->field[f].bytes);
+        bytes += layout->field[f].bytes;
+        good = b->field[f] != NULL;
+    }
+    return good ? CLT_OK : clt_no_memory("a batch", (uint64_t)n * bytes);
 }
 
 static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
     if (p->max_rows < 1)
-        return clt_error(CLT_BAD_CONFIG, "%lld samples at once are not possible", (long long)p->max_rows);
+        return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     l->max_rows = p->max_rows;
     CLT_TRY(clt_text_reader_open(p, &l->reader));
     CLT_TRY(open_order(l, p));
-    for (int i = 0; i < 2; i++) allocate(l, &l->buffers[i]);
+    for (int i = 0; i < 2; i++) CLT_TRY(allocate(l, &l->buffers[i]));
     return start_thread(l);
 }
 

@@ -1,10 +1,10 @@
-/* clt_loader: batches of a data set as host arrays, by place in the epoch. It puts a reader (clt_reader: the
- * files and what is made of a sample) and clt_order (which sample when) together and keeps the next batch
- * ready in one thread of its own.
+/* clt_loader: batches of a data set as host arrays, by position in the epoch. It combines a reader
+ * (clt_reader: files and what is made of a sample) with clt_order (which sample comes when), and one thread
+ * reads the next batch ahead.
  *
- * A rank asks for its own part of the global batch: rows are (epoch, first, count), places of the epoch's
- * sequence (see clt_order.h). Global batch g of size B is (g * B, B); a rank that owns samples [a, b) of it
- * asks for (g * B + a, b - a). */
+ * A rank requests its own part of the global batch: rows are (epoch, first, count), positions in the epoch's
+ * sequence (clt_order.h). Global batch g of size B is (g * B, B); a rank that owns samples [a, b) of it
+ * requests (g * B + a, b - a). */
 #ifndef CLT_LOADER_H
 #define CLT_LOADER_H
 
@@ -12,15 +12,15 @@
 #include "runtime/base/clt_batch.h"
 
 typedef struct {
-    const char *local;  /* folder of the dataset */
+    const char *local;  /* the dataset: a path or a URL */
     const char *split;  /* sub-folder, NULL or "": none */
-    bool has_streams;   /* the configuration names several streams: refused, with the reason */
-    const char *remote; /* a configured remote: refused unless the local copy is there */
+    bool has_streams;   /* the configuration names several streams: refused with the reason */
+    const char *remote; /* a configured remote: refused unless the local copy exists */
     int64_t max_seq_len;
     int64_t vocab_size;    /* of the model: ids outside it are an error that names sample and position */
-    const char *tokenizer; /* name from the configuration; only looked at when text must be tokenized */
+    const char *tokenizer; /* what clt_tokenizer_open takes; used only when text must be tokenized */
     const char *token_encoding_type; /* of legacy 'bytes' columns; NULL: int64 */
-    /* Evaluation: every sample exactly once, in index order, whatever the order options say. */
+    /* Evaluation: every sample exactly once, in index order; the order options are ignored. */
     bool eval;
     bool shuffle;
     const char *shuffle_algo;           /* NULL: py1e */
@@ -30,16 +30,17 @@ typedef struct {
     int64_t shuffle_block_size;         /* 0: default */
     int64_t eos_token_id, bos_token_id; /* -1: none; one of them turns sequence ids on */
     int64_t pad_token_id;               /* -1: none; labels that equal it become -100; fills short samples */
-    const char *validate_hash; /* NULL, or the algorithm to check each shard with when it is first read */
-    int64_t max_rows;          /* largest `count` that will be asked for */
-    size_t cache_bytes;        /* for decompressed shards; 0: 1 GiB (one shard at least) */
+    const char *validate_hash;          /* clt_mds_params */
+    int64_t max_rows;                   /* largest `count` of a request */
+    size_t cache_bytes;                 /* for decompressed shards; 0: 1 GiB (one shard at least) */
 } clt_loader_params;
 
 typedef struct clt_loader clt_loader;
 
 void clt_loader_params_default(clt_loader_params *p);
 
-/* CLT_BAD_DATA / CLT_BAD_CONFIG with the folder and the fact. Allocates all it needs. */
+/* CLT_BAD_DATA or CLT_BAD_CONFIG with the folder and the reason, or CLT_NO_MEMORY. Allocates everything that
+ * reading batches needs. */
 clt_status clt_loader_open(const clt_loader_params *p, clt_loader **out);
 void clt_loader_close(clt_loader *l);
 
@@ -54,13 +55,13 @@ int64_t clt_loader_canonical_nodes(const clt_loader *l);
  * BOS up to it. */
 const clt_batch_layout *clt_loader_layout(const clt_loader *l);
 
-/* The samples at places [first, first + count) of epoch `epoch`, borrowed from the loader until the next
- * clt_loader_get. out->first and what is said of the global batch are 0. Takes them from the thread when they
- * were announced, otherwise reads them now. count <= max_rows; count 0 gives an empty batch. Makes no
- * allocation. */
+/* The samples at positions [first, first + count) of epoch `epoch`, borrowed from the loader until the next
+ * clt_loader_get. out->first and the fields of the global batch are 0. Samples that clt_loader_prefetch
+ * announced come from the thread, others are read now. count <= max_rows; count 0 gives an empty batch. Makes
+ * no allocation. */
 clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out);
-/* Announces what the next clt_loader_get will ask for; the thread reads it meanwhile. A wrong guess costs
- * time only; an error of the thread is reported by the clt_loader_get that asks for these rows. */
+/* Announces the next request, which the thread reads ahead. A wrong guess only costs time; clt_loader_get
+ * reads rows whose reading failed again, and reports. */
 void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);
 
 #endif

@@ -11,7 +11,7 @@ struct clt_mds {
     char *dir;
     int bytes_dtype; /* of legacy 'bytes' columns */
     mds_shards s;
-    _Alignas(16) char piece[MDS_BUFFER]; /* values on their way to int32 */
+    _Alignas(16) char piece[MDS_BUFFER]; /* values before they become int32 */
 };
 
 static const size_t default_cache = (size_t)1 << 30;
@@ -35,7 +35,7 @@ static clt_status choose_checks(mds_shards *s, const char *validate) {
         if (!has_hash(sh->use_zip ? &sh->zip : &sh->raw, algo))
             return clt_error(
                 CLT_BAD_CONFIG,
-                "validate_hash: index.json of %s has no %s of shard %zu; leave validate_hash out or name "
+                "validate_hash: index.json of %s has no %s of shard %zu; remove validate_hash or name "
                 "an algorithm that the dataset was written with",
                 s->dir, validate, i);
     }
@@ -49,7 +49,8 @@ static clt_status apply_params(clt_mds *m, const clt_mds_params *p) {
     if (!mds_dtype_is_integer(m->bytes_dtype))
         return clt_error(
             CLT_BAD_CONFIG,
-            "token_encoding_type '%s' is no integer type; known are int8 to int64 and uint8 to uint64", type);
+            "token_encoding_type '%s' is not an integer type; known are int8 to int64 and uint8 to uint64",
+            type);
     return choose_checks(&m->s, p->validate_hash);
 }
 
@@ -58,10 +59,14 @@ clt_status clt_mds_open(const char *dir, const clt_mds_params *p, clt_mds **out)
     mds_index x;
     if (!p) p = &defaults;
     CLT_TRY(mds_index_load(dir, &x));
-    clt_mds *m = clt_calloc(1, sizeof *m);
+    clt_mds *m = clt_try_calloc(1, sizeof *m);
+    if (!m) {
+        mds_index_free(&x);
+        return clt_no_memory("the buffers of a dataset", sizeof *m);
+    }
     m->dir = clt_strdup(dir);
-    mds_shards_init(&m->s, m->dir, x, p->cache_bytes ? p->cache_bytes : default_cache);
-    clt_status st = apply_params(m, p);
+    clt_status st = mds_shards_init(&m->s, m->dir, x, p->cache_bytes ? p->cache_bytes : default_cache);
+    if (st == CLT_OK) st = apply_params(m, p);
     if (st == CLT_OK)
         *out = m;
     else
@@ -128,7 +133,7 @@ size_t clt_mds_hash_names(const clt_mds *m, size_t shard, const char **names, si
 
 /* --- one sample --- */
 
-/* A place that messages can name. */
+/* A sample, and its text for messages. */
 typedef struct {
     size_t shard;
     int64_t in_shard;
@@ -165,7 +170,7 @@ static clt_status sample_range(clt_mds *m, const place *p, range *out) {
     uint32_t offsets[2];
     CLT_TRY(mds_shard_use(&m->s, p->shard));
     CLT_TRY(mds_shard_read(&m->s, p->shard, 4 + 4 * (uint64_t)p->in_shard, sizeof offsets, offsets));
-    /* Checked with the header already; again, because a file can change under a run. */
+    /* Checked with the header, and again, because a file can change during a run. */
     if (offsets[0] > offsets[1] || offsets[1] > s->raw.bytes)
         return clt_error(CLT_BAD_DATA, "%s: bad offsets %u and %u; the file changed after it was checked",
                          p->text, offsets[0], offsets[1]);
@@ -173,7 +178,7 @@ static clt_status sample_range(clt_mds *m, const place *p, range *out) {
     return CLT_OK;
 }
 
-/* Where column `want` of the sample is; checks the lengths of all. */
+/* Finds column `want` of the sample; checks the lengths of all columns. */
 static clt_status find_column(clt_mds *m, const place *p, size_t want, range *out) {
     const mds_schema *sc = m->s.x.shards[p->shard].schema;
     const uint32_t *sizes = (const uint32_t *)(const void *)m->s.buffer;
@@ -198,7 +203,7 @@ static clt_status find_column(clt_mds *m, const place *p, size_t want, range *ou
     return CLT_OK;
 }
 
-/* Reads an array's shape (header at r->begin) and moves r to the values. */
+/* Reads an array's shape (header at r->begin) and advances r to the values. */
 static clt_status read_shape(clt_mds *m, const place *p, range *r, int64_t *elements, int *ndim) {
     unsigned char head[8 * 63], shape;
     if (r->begin == r->end) return clt_error(CLT_BAD_DATA, "array header is cut off (%s)", p->text);
@@ -217,7 +222,7 @@ static clt_status read_shape(clt_mds *m, const place *p, range *r, int64_t *elem
         uint64_t d = 0;
         memcpy(&d, head + (size_t)i * width, width); /* little-endian, like the files */
         if (d == 0) return clt_error(CLT_BAD_DATA, "array has a dimension of 0 (%s)", p->text);
-        /* Beyond the column's bytes the exact product does not matter. */
+        /* A product that exceeds the column's bytes need not be exact. */
         *elements =
             d > (uint64_t)(((int64_t)1 << 33) / *elements) ? (int64_t)1 << 33 : *elements * (int64_t)d;
     }
@@ -295,7 +300,7 @@ static clt_status read_values(clt_mds *m, const place *p, range r, int dtype, in
     return CLT_OK;
 }
 
-/* Where the tokens of a sample are, and what. */
+/* Where the tokens of a sample are, their type and number. */
 static clt_status find_tokens(clt_mds *m, const place *p, range *r, int *dtype, int64_t *n) {
     const mds_schema *sc = m->s.x.shards[p->shard].schema;
     const mds_column *c = &sc->columns[sc->main];
@@ -327,11 +332,11 @@ clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, in
     int dtype;
     int64_t n;
     if (!clt_mds_has_tokens(m))
-        return clt_error(CLT_BAD_CONFIG,
-                         "%s holds text, not tokens; tokenizing while training is only there for tokenizer "
-                         "'bytes', for others "
-                         "convert the dataset first",
-                         m->dir);
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "%s holds text, not tokens; only tokenizer 'bytes' works while training: convert the "
+            "dataset to tokens first",
+            m->dir);
     CLT_TRY(find_sample(m, sample, &p));
     CLT_TRY(find_tokens(m, &p, &r, &dtype, &n));
     CLT_TRY(read_values(m, &p, r, dtype, CLT_MIN(n, max_tokens), vocab_size, tokens));
@@ -363,11 +368,12 @@ clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
     CLT_TRY(find_sample(m, sample, &p));
     CLT_TRY(find_column(m, &p, m->s.x.shards[p.shard].schema->main, &r));
     out->len = 0;
+    if (!clt_str_try_reserve(out, r.end - r.begin)) return clt_no_memory(p.text, r.end - r.begin);
     clt_str_addn(out, "", 0);
     return read_text(m, &p, r, out);
 }
 
-/* --- checking all --- */
+/* --- verification --- */
 
 static clt_status verify_sample(clt_mds *m, int64_t sample, int64_t vocab_size) {
     place p;

@@ -1,33 +1,31 @@
-/* clt_mds: reading of MDS datasets (the shard format of mosaicml-streaming, version 2): a folder with
- * index.json and its shards, plain or zstd. Every sample can be read alone; memory stays bounded whatever the
- * files claim; each fact that index.json states about a shard is checked before the shard is believed, and
- * damage is reported with the file, the sample and the fact. The format is written down in docs/data.md. Not
- * thread-safe. */
+/* clt_mds: reads and writes MDS datasets (the shard format of mosaicml-streaming, version 2): a folder (a
+ * path or a URL) with index.json and its shards, plain or zstd. Samples are read at random; memory is bounded
+ * whatever the files claim. What index.json states about a shard is checked before the shard is used, and
+ * damage is reported with file, sample and fact. The format is described in docs/data.md. Not thread-safe. */
 #ifndef CLT_MDS_H
 #define CLT_MDS_H
 
 #include "runtime/base/clt_base.h"
 
 typedef struct {
-    /* Checksums: NULL checks the fastest one that index.json has for the raw bytes when a shard is first
-     * read; a name checks that one, of the compressed file too, and it must be there; "none" checks nothing.
-     */
+    /* Checksums to verify when a shard is first read. NULL: the fastest one that index.json has for the raw
+     * bytes; a name: that one, also of the compressed file, and index.json must have it; "none". */
     const char *validate_hash;
     /* Element type of legacy 'bytes' token columns; NULL: int64. */
     const char *token_encoding_type;
-    /* Bound of the memory for decompressed shards; 0: 1 GiB. One shard always fits. */
+    /* Most memory for decompressed shards, at least one; 0: 1 GiB. */
     size_t cache_bytes;
 } clt_mds_params;
 
 typedef struct clt_mds clt_mds;
 
 /* Opens `dir`, reads index.json and compares the sizes of all files. CLT_BAD_DATA with the fact that is
- * wrong; CLT_BAD_CONFIG for options that do not fit the data. `p` may be NULL. */
+ * wrong; CLT_BAD_CONFIG: options or storage do not fit; CLT_NO_MEMORY. `p` may be NULL. */
 clt_status clt_mds_open(const char *dir, const clt_mds_params *p, clt_mds **out);
 void clt_mds_close(clt_mds *m);
 
-/* A small dataset (at most 64 MiB raw): opens and checks every shard now, so that nothing is opened or
- * allocated later. Does nothing with a larger one. */
+/* Opens and checks every shard of a small dataset (at most 64 MiB raw) now, so that nothing is opened or
+ * allocated later. No effect on a larger one. */
 clt_status clt_mds_preload(clt_mds *m);
 
 const char *clt_mds_dir(const clt_mds *m);
@@ -36,7 +34,7 @@ size_t clt_mds_num_shards(const clt_mds *m);
 
 typedef struct {
     const char *file;        /* name of the file that is read */
-    const char *compression; /* "none", or as index.json names it */
+    const char *compression; /* "none", or the name in index.json */
     int64_t first, samples;  /* global ids [first, first + samples) */
     uint64_t raw_bytes, file_bytes;
     size_t num_columns;
@@ -45,28 +43,27 @@ void clt_mds_shard_info(const clt_mds *m, size_t shard, clt_mds_shard *out);
 /* Name, encoding and fixed size (-1: variable) of a shard's column; borrowed. */
 void clt_mds_column_info(const clt_mds *m, size_t shard, size_t column, const char **name,
                          const char **encoding, int64_t *size);
-/* Names of the checksums that index.json has for the shard, at most `max`; returns how many there are. */
+/* Names of the checksums that index.json has for the shard, at most `max`; returns their number. */
 size_t clt_mds_hash_names(const clt_mds *m, size_t shard, const char **names, size_t max);
 
 /* True if samples hold tokens, false if they hold text. */
 bool clt_mds_has_tokens(const clt_mds *m);
 
 /* Tokens of a sample (0 <= sample < N), at most max_tokens, into tokens; *num_tokens = how many were written.
- * *full_length (may be NULL) = how many the sample has. With vocab_size > 0 every id written must lie in
- * [0, vocab_size), otherwise it must fit int32. CLT_BAD_DATA names sample and position. Makes no allocation
- * once the sample's shard was opened. CLT_BAD_CONFIG if the samples hold text. */
+ * *full_length (may be NULL) = how many the sample has. With vocab_size > 0 every id must be in [0,
+ * vocab_size), otherwise it must fit int32. CLT_BAD_DATA names sample and position. Makes no allocation when
+ * the sample's shard is open. CLT_BAD_CONFIG: the samples hold text. */
 clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, int64_t vocab_size,
                               int32_t *tokens, int64_t *num_tokens, int64_t *full_length);
-/* Text of a sample (checked to be UTF-8), replacing what is in *out. CLT_BAD_CONFIG if the samples hold
- * tokens. */
+/* Text of a sample, verified to be UTF-8; replaces *out. CLT_BAD_CONFIG: the samples hold tokens. */
 clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out);
 
-/* Called now and then with the number of shards and samples done. */
+/* Called at intervals with the number of shards and samples that are done. */
 typedef void clt_mds_progress(void *user, size_t shards_done, int64_t samples_done);
 
-/* Checks everything: header, every offset, all checksums, every sample (ids against vocab_size when > 0).
- * Goes on with the next shard after a fault; returns the first fault's status, *bad_shards how many have one.
- */
+/* Verifies header, every offset, all checksums and every sample (ids against vocab_size when > 0). Continues
+ * with the next shard after a fault; returns the first fault's status, *bad_shards is how many shards have
+ * one. */
 clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, clt_mds_progress *progress, void *user,
                           size_t *bad_shards);
 
@@ -81,14 +78,14 @@ typedef struct {
 typedef struct clt_mds_writer clt_mds_writer;
 
 void clt_mds_writer_params_default(clt_mds_writer_params *p);
-/* Creates `dir`; an index.json already there is CLT_BAD_CONFIG. One column, tokens = ndarray:int32. */
+/* Creates `dir`; CLT_BAD_CONFIG if it has an index.json. One column, tokens = ndarray:int32. */
 clt_status clt_mds_writer_create(const char *dir, const clt_mds_writer_params *p, clt_mds_writer **out);
-/* n >= 1 tokens. Starts a new shard when size_limit < shard + sample, as the reference does. */
+/* n >= 1 tokens. Starts a new shard when size_limit < shard + sample, like the reference. */
 clt_status clt_mds_writer_add(clt_mds_writer *w, const int32_t *tokens, size_t n);
-/* Writes the last shard, then index.json; until then a reader sees no dataset. CLT_BAD_DATA if there was no
- * sample. Frees w in any case. */
+/* Writes the last shard, then index.json; until then a reader sees no dataset. CLT_BAD_DATA: no sample was
+ * added. Frees w in any case. */
 clt_status clt_mds_writer_finish(clt_mds_writer *w);
-/* Gives up: removes the shards written so far and frees w. NULL is allowed. */
+/* Removes the shards written so far and frees w. NULL is allowed. */
 void clt_mds_writer_abort(clt_mds_writer *w);
 int64_t clt_mds_writer_samples(const clt_mds_writer *w);
 size_t clt_mds_writer_shards(const clt_mds_writer *w);

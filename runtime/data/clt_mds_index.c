@@ -9,7 +9,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
-enum { MAX_DEPTH = 16, MAX_COLUMNS = 1024, MAX_DIMS = 63, MAX_ZSTD_RATIO = 1 << 16 };
+enum { MAX_DEPTH = 16, MAX_COLUMNS = 1024, MAX_DIMS = 63, MAX_ZSTD_RATIO = 1 << 16, MAX_NAME = 4096 };
 static const size_t max_index_bytes = (size_t)1 << 29;
 
 /* --- element types and encodings --- */
@@ -43,7 +43,7 @@ bool mds_dtype_is_integer(int dtype) {
     return mds_dtype_size(dtype) > 0 && dtype % 8 < 2;
 }
 
-/* "d0,d1,..." -> dimensions and their product; false if it is no shape or too large. */
+/* "d0,d1,..." -> dimensions and their product; false if it is malformed or too large. */
 static bool parse_shape(const char *s, int *ndim, int64_t *elements) {
     *ndim = 0;
     *elements = 1;
@@ -99,26 +99,34 @@ static bool parse_encoding(mds_column *c) {
 
 /* --- columns --- */
 
+/* A copy of a name in the index, which may be hostile. */
+static clt_status copy_name(const char *text, const char *what, char **out) {
+    if (strlen(text) > MAX_NAME)
+        return clt_error(CLT_BAD_DATA, "%s: a name has %zu bytes, at most %d are allowed", what, strlen(text),
+                         MAX_NAME);
+    *out = clt_strdup(text);
+    return CLT_OK;
+}
+
 static clt_status read_column(json_t *name, json_t *encoding, json_t *size, const char *what, mds_column *c) {
     if (!json_is_string(name) || !json_is_string(encoding))
         return clt_error(CLT_BAD_DATA, "%s: column_names and column_encodings must hold strings", what);
-    c->name = clt_strdup(json_string_value(name));
-    c->encoding = clt_strdup(json_string_value(encoding));
+    CLT_TRY(copy_name(json_string_value(name), what, &c->name));
+    CLT_TRY(copy_name(json_string_value(encoding), what, &c->encoding));
     if (strcmp(c->encoding, "pkl") == 0)
-        return clt_error(
-            CLT_BAD_DATA,
-            "%s: column encoding pkl (column '%s') is refused as unsafe: it runs code of the file; write the "
-            "dataset without it",
-            what, c->name);
+        return clt_error(CLT_BAD_DATA,
+                         "%s: column encoding pkl (column '%s') is refused as unsafe: it runs code from the "
+                         "file; write the "
+                         "dataset without it",
+                         what, c->name);
     if (!parse_encoding(c))
         return clt_error(CLT_BAD_DATA, "%s: unknown column encoding %s (column '%s')", what, c->encoding,
                          c->name);
     if (c->size < 0 ? !json_is_null(size) : !json_is_integer(size) || json_integer_value(size) != c->size) {
-        char *text = json_dumps(size, JSON_ENCODE_ANY);
-        clt_status st = clt_error(CLT_BAD_DATA, "%s: column size %s is not that of %s (column '%s')", what,
-                                  text ? text : "?", c->encoding, c->name);
-        clt_free(text);
-        return st;
+        char text[32] = "null";
+        if (json_is_integer(size)) snprintf(text, sizeof text, "%lld", (long long)json_integer_value(size));
+        return clt_error(CLT_BAD_DATA, "%s: column size %s is not that of %s (column '%s')", what, text,
+                         c->encoding, c->name);
     }
     return CLT_OK;
 }
@@ -170,10 +178,10 @@ static clt_status schema_read(json_t *shard, const char *what, mds_schema **out)
     if (n > MAX_COLUMNS)
         return clt_error(CLT_BAD_DATA, "%s: %zu columns, at most %d are supported", what, n, MAX_COLUMNS);
     mds_schema *s = clt_calloc(1, sizeof *s);
-    s->columns = clt_calloc(n + 1, sizeof *s->columns);
-    s->n = n;
-    clt_status st = CLT_OK;
-    for (size_t i = 0; i < n && st == CLT_OK; i++) {
+    s->columns = clt_try_calloc(n + 1, sizeof *s->columns);
+    s->n = s->columns ? n : 0;
+    clt_status st = s->columns ? CLT_OK : clt_no_memory(what, n * sizeof *s->columns);
+    for (size_t i = 0; i < s->n && st == CLT_OK; i++) {
         st = read_column(json_array_get(names, i), json_array_get(encodings, i), json_array_get(sizes, i),
                          what, &s->columns[i]);
         s->num_variable += st == CLT_OK && s->columns[i].size < 0;
@@ -191,7 +199,8 @@ static clt_status schema_read(json_t *shard, const char *what, mds_schema **out)
 static clt_status read_hashes(json_t *hashes, const char *what, mds_file *f) {
     const char *name;
     json_t *value;
-    f->hashes = clt_calloc(json_object_size(hashes) + 1, sizeof *f->hashes);
+    f->hashes = clt_try_calloc(json_object_size(hashes) + 1, sizeof *f->hashes);
+    if (!f->hashes) return clt_no_memory(what, json_object_size(hashes) * sizeof *f->hashes);
     json_object_foreach(hashes, name, value) {
         int algo = clt_digest_find(name);
         if (algo < 0) return clt_error(CLT_BAD_DATA, "%s: unknown hash algorithm %s", what, name);
@@ -217,9 +226,9 @@ static clt_status read_file_entry(json_t *o, const char *what, const char *part,
                          "%s: %s basename %s is not a plain file name inside the dataset's folder", what,
                          part, name);
     if (bytes < 0 || bytes > UINT32_MAX)
-        return clt_error(CLT_BAD_DATA, "%s: %s.bytes is %lld, negative or over 2^32, which no shard can be",
+        return clt_error(CLT_BAD_DATA, "%s: %s.bytes is %lld, negative or over 2^32, the limit of a shard",
                          what, part, (long long)bytes);
-    f->name = clt_strdup(name);
+    CLT_TRY(copy_name(name, what, &f->name));
     f->bytes = (uint64_t)bytes;
     CLT_TRY(clt_json_get_obj(o, "hashes", what, &hashes));
     return read_hashes(hashes, what, f);
@@ -233,22 +242,25 @@ static clt_status read_compression(json_t *shard, const char *what, char **out) 
     if (!name) return clt_error(CLT_BAD_DATA, "%s: compression must be a string or null", what);
     size_t n = strcspn(name, ":");
     for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
-        if (strlen(known[i]) == n && strncmp(name, known[i], n) == 0) {
-            *out = clt_strdup(name);
-            return CLT_OK;
-        }
+        if (strlen(known[i]) == n && strncmp(name, known[i], n) == 0) return copy_name(name, what, out);
     return clt_error(CLT_BAD_DATA, "%s: unknown compression %s", what, name);
 }
 
-static clt_status stat_file(const char *dir, const char *name, int *kind, uint64_t *bytes) {
+clt_status mds_file_stat(const char *dir, const char *name, clt_io_info *info) {
     char *path = clt_path_join(dir, name);
-    int e = clt_io_get()->kind(path, kind, bytes);
-    clt_status st = e ? clt_error(CLT_IO, "cannot look at %s: %s", path, strerror(e)) : CLT_OK;
+    clt_status st = clt_io_stat(path, info);
     clt_free(path);
     return st;
 }
 
-/* A file whose size is not the one index.json has. */
+clt_status mds_file_open(const char *dir, const char *name, clt_file **out) {
+    char *path = clt_path_join(dir, name);
+    clt_status st = clt_file_open(path, CLT_IO_READ, out);
+    clt_free(path);
+    return st;
+}
+
+/* A file whose size is not the one in index.json. */
 static clt_status wrong_size(const char *dir, const char *name, const char *part, uint64_t have,
                              uint64_t want, int64_t samples) {
     if (have == 0) return clt_error(CLT_BAD_DATA, "%s/%s is empty; fetch or write it again", dir, name);
@@ -261,12 +273,11 @@ static clt_status wrong_size(const char *dir, const char *name, const char *part
 }
 
 /* Chooses the file to read and compares its size. A raw file beside a compressed one (what a cache leaves)
- * wins. */
+ * has precedence. */
 static clt_status check_files(const char *dir, mds_shard *s) {
-    int kind;
-    uint64_t bytes;
-    CLT_TRY(stat_file(dir, s->raw.name, &kind, &bytes));
-    s->use_zip = s->compression && !(kind == 1 && bytes == s->raw.bytes);
+    clt_io_info info;
+    CLT_TRY(mds_file_stat(dir, s->raw.name, &info));
+    s->use_zip = s->compression && !(info.kind == CLT_IO_FILE && info.bytes == s->raw.bytes);
     if (s->use_zip && strncmp(s->compression, "zstd", 4) != 0)
         return clt_error(CLT_BAD_DATA,
                          "%s/%s: compression %s is not supported, only zstd is; decompress every shard "
@@ -274,13 +285,14 @@ static clt_status check_files(const char *dir, mds_shard *s) {
                          "file (%s), or write the dataset with compression zstd or none",
                          dir, s->zip.name, s->compression, s->raw.name);
     mds_file *f = s->use_zip ? &s->zip : &s->raw;
-    if (s->use_zip) CLT_TRY(stat_file(dir, f->name, &kind, &bytes));
-    if (kind != 1)
+    if (s->use_zip) CLT_TRY(mds_file_stat(dir, f->name, &info));
+    if (info.kind != CLT_IO_FILE)
         return clt_error(CLT_BAD_DATA,
                          "%s/%s %s; index.json names it: fetch the missing shard or write the dataset again",
-                         dir, f->name, kind ? "is not a file" : "does not exist");
-    if (bytes != f->bytes)
-        return wrong_size(dir, f->name, s->use_zip ? "zip_data" : "raw_data", bytes, f->bytes, s->samples);
+                         dir, f->name, info.kind != CLT_IO_ABSENT ? "is not a file" : "does not exist");
+    if (info.bytes != f->bytes)
+        return wrong_size(dir, f->name, s->use_zip ? "zip_data" : "raw_data", info.bytes, f->bytes,
+                          s->samples);
     if (s->use_zip && s->raw.bytes / MAX_ZSTD_RATIO > s->zip.bytes)
         return clt_error(CLT_BAD_DATA, "%s/%s: %llu bytes cannot decompress to raw_data.bytes %llu", dir,
                          f->name, (unsigned long long)s->zip.bytes, (unsigned long long)s->raw.bytes);
@@ -288,17 +300,17 @@ static clt_status check_files(const char *dir, mds_shard *s) {
 }
 
 clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there) {
-    int kind;
-    uint64_t bytes;
-    CLT_TRY(stat_file(dir, s->zip.name, &kind, &bytes));
-    *there = kind != 0;
-    if (kind > 1) return clt_error(CLT_BAD_DATA, "%s/%s is not a file", dir, s->zip.name);
-    if (kind == 1 && bytes != s->zip.bytes)
-        return wrong_size(dir, s->zip.name, "zip_data", bytes, s->zip.bytes, s->samples);
+    clt_io_info info;
+    CLT_TRY(mds_file_stat(dir, s->zip.name, &info));
+    *there = info.kind != CLT_IO_ABSENT;
+    if (*there && info.kind != CLT_IO_FILE)
+        return clt_error(CLT_BAD_DATA, "%s/%s is not a file", dir, s->zip.name);
+    if (*there && info.bytes != s->zip.bytes)
+        return wrong_size(dir, s->zip.name, "zip_data", info.bytes, s->zip.bytes, s->samples);
     return CLT_OK;
 }
 
-/* --- shards and the whole --- */
+/* --- shards and index --- */
 
 static clt_status check_version(json_t *o, const char *what, const char *kind) {
     int64_t version;
@@ -339,7 +351,7 @@ static clt_status read_shard(json_t *shard, const char *what, mds_shard *s) {
     return read_samples(shard, what, s);
 }
 
-/* Neighbours with the same columns share one schema. */
+/* Consecutive shards with the same columns share one schema. */
 static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_index *x) {
     static const char *const keys[] = {"column_names", "column_encodings", "column_sizes"};
     json_t *now = json_array_get(shards, i), *before = i ? json_array_get(shards, i - 1) : NULL;
@@ -358,7 +370,8 @@ static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_i
 
 static clt_status read_shards(json_t *shards, const char *dir, const char *path, mds_index *x) {
     size_t n = json_array_size(shards);
-    x->shards = clt_calloc(n + 1, sizeof *x->shards);
+    x->shards = clt_try_calloc(n + 1, sizeof *x->shards);
+    if (!x->shards) return clt_no_memory(path, n * sizeof *x->shards);
     for (size_t i = 0; i < n; i++) {
         char what[4096];
         snprintf(what, sizeof what, "%s: shard %zu", path, i);
@@ -368,7 +381,7 @@ static clt_status read_shards(json_t *shards, const char *dir, const char *path,
         CLT_TRY(share_schema(shards, i, what, x));
         CLT_TRY(check_files(dir, s));
         s->first = x->num_samples;
-        x->num_samples += s->samples; /* both below 2^30 times the number of shards: no overflow */
+        x->num_samples += s->samples; /* below 2^30 times the number of shards: no overflow */
     }
     if (x->num_samples == 0) return clt_error(CLT_BAD_DATA, "%s: the dataset has no samples", path);
     return CLT_OK;
@@ -404,6 +417,7 @@ static clt_status load(const char *dir, const char *path, mds_index *x) {
 
 clt_status mds_index_load(const char *dir, mds_index *out) {
     mds_index x = {0};
+    CLT_TRY(clt_io_require(dir, CLT_IO_CAN_READ_RANGES, "reading a dataset in place"));
     if (!clt_io_is_dir(dir))
         return clt_error(CLT_BAD_DATA, "dataset folder %s does not exist; check `local` and `split`", dir);
     char *path = clt_path_join(dir, "index.json");
@@ -411,7 +425,7 @@ clt_status mds_index_load(const char *dir, mds_index *out) {
     if (!clt_io_is_file(path))
         st = clt_error(
             CLT_BAD_DATA,
-            "no index.json in %s: it is no MDS dataset; check `local` and `split`, or make one with "
+            "no index.json in %s: it is not an MDS dataset; check `local` and `split`, or make one with "
             "`cltrain data convert`",
             dir);
     else

@@ -2,11 +2,11 @@
 #ifndef CLT_MDS_INDEX_H
 #define CLT_MDS_INDEX_H
 
-#include "runtime/base/clt_base.h"
+#include "runtime/base/clt_io.h"
 
 typedef enum { MDS_BYTES, MDS_STR, MDS_NDARRAY, MDS_OTHER } mds_kind;
 
-/* Element types with their bytes in array headers; 0 where a header or nothing says it. */
+/* Element types by their codes in array headers; 0: not known from the encoding. */
 enum {
     MDS_U8 = 8,
     MDS_I8 = 9,
@@ -51,12 +51,12 @@ typedef struct {
 } mds_file;
 
 typedef struct {
-    mds_schema *schema; /* shared by neighbours with equal columns */
+    mds_schema *schema; /* shared by consecutive shards with equal columns */
     bool owns_schema;
     char *compression; /* NULL: none; otherwise as in index.json */
     mds_file raw, zip; /* zip.name NULL without compression */
     int64_t first, samples;
-    bool use_zip; /* false where the raw file lies beside a compressed one */
+    bool use_zip; /* false when the raw file exists beside a compressed one */
     bool checked;
 } mds_shard;
 
@@ -66,16 +66,21 @@ typedef struct {
     int64_t num_samples;
 } mds_index;
 
-/* Bytes of an element, 0 if `dtype` is none of the list above. */
+/* Bytes of an element, 0 for a dtype that is not in the list above. */
 int64_t mds_dtype_size(int dtype);
 /* By name ("int32"); 0 if unknown. */
 int mds_dtype_find(const char *name, size_t len);
 bool mds_dtype_is_integer(int dtype);
 
+/* The files of a dataset are reached through these two alone; `dir` is a path or a URL. A cache of a remote
+ * dataset belongs here: fetch in open, sizes from the index in stat. */
+clt_status mds_file_stat(const char *dir, const char *name, clt_io_info *info);
+clt_status mds_file_open(const char *dir, const char *name, clt_file **out);
+
 /* Reads and checks dir/index.json and the sizes of the files it names. */
 clt_status mds_index_load(const char *dir, mds_index *out);
-/* Compares the size of the compressed file beside a raw one that is read. *there: false where it is gone, as
- * a cache leaves it. */
+/* Compares the size of the compressed file beside the raw one that is read. *there: whether it exists; a
+ * cache deletes it. */
 clt_status mds_zip_beside(const char *dir, const mds_shard *s, bool *there);
 void mds_index_free(mds_index *x);
 

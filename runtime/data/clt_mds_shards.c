@@ -1,10 +1,24 @@
 #include "runtime/data/clt_mds_shards.h"
 
 #include <string.h>
+#include <zstd_errors.h>
 
 #include "runtime/data/clt_digest.h"
 
-void mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_bytes) {
+/* Slots for `n` decompressed shards, and one for a compressed one. */
+static clt_status allocate_slots(mds_shards *s, size_t n, uint64_t largest, uint64_t largest_zip) {
+    s->slots = clt_try_calloc(n, sizeof *s->slots);
+    if (!s->slots) return clt_no_memory(s->dir, n * sizeof *s->slots);
+    for (; s->num_slots < n; s->num_slots++) {
+        char *data = clt_try_malloc(largest);
+        if (!data) return clt_no_memory("the decompressed shards of a dataset", n * largest);
+        s->slots[s->num_slots] = (mds_slot){data, SIZE_MAX, 0};
+    }
+    s->zip = clt_try_malloc(largest_zip + 1);
+    return s->zip ? CLT_OK : clt_no_memory("a compressed shard", largest_zip);
+}
+
+clt_status mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_bytes) {
     s->dir = dir;
     s->x = x;
     s->check_algo = -1;
@@ -17,12 +31,9 @@ void mds_shards_init(mds_shards *s, const char *dir, mds_index x, size_t cache_b
         largest = CLT_MAX(largest, x.shards[i].raw.bytes);
         largest_zip = CLT_MAX(largest_zip, x.shards[i].zip.bytes);
     }
-    if (zips == 0) return;
-    s->num_slots = CLT_MIN(CLT_MAX((size_t)(cache_bytes / largest), 1), zips);
-    s->slots = clt_calloc(s->num_slots, sizeof *s->slots);
-    for (size_t i = 0; i < s->num_slots; i++) s->slots[i] = (mds_slot){clt_malloc(largest), SIZE_MAX, 0};
-    s->zip = clt_malloc(largest_zip + 1);
-    s->zstd = ZSTD_createDCtx();
+    if (zips == 0) return CLT_OK;
+    size_t slots = CLT_MIN(CLT_MAX((size_t)(cache_bytes / largest), 1), zips);
+    return allocate_slots(s, slots, largest, largest_zip);
 }
 
 void mds_shards_free(mds_shards *s) {
@@ -45,7 +56,7 @@ static clt_status compare_hash(const mds_shards *s, const mds_file *f, const mds
         s->dir, f->name, clt_digest_name(h->algo), note, h->hex, have);
 }
 
-/* Whether the checks in force ask for this checksum. */
+/* Whether this checksum is to be checked. */
 static bool wanted(const mds_shards *s, const mds_file *f, const mds_hash *h, bool raw) {
     if (s->check_all || h->algo == s->check_algo) return true;
     if (!s->check_any || !raw) return false;
@@ -100,7 +111,7 @@ static clt_status check_count(const mds_shards *s, const mds_shard *sh, uint32_t
     return CLT_OK;
 }
 
-/* Number i of n + 1 offsets, after `before`. */
+/* Offset i of n + 1, which follows `before`. */
 static clt_status check_offset(const mds_shards *s, const mds_shard *sh, int64_t i, uint32_t before,
                                uint32_t offset) {
     long long size = (long long)sh->raw.bytes;
@@ -149,11 +160,8 @@ static clt_status use_file(mds_shards *s, size_t shard) {
         }
         if (f->used < oldest->used) oldest = f;
     }
-    char *path = clt_path_join(s->dir, s->x.shards[shard].raw.name);
     clt_file *file = NULL;
-    clt_status st = clt_file_open(path, CLT_IO_READ, &file);
-    clt_free(path);
-    CLT_TRY(st);
+    CLT_TRY(mds_file_open(s->dir, s->x.shards[shard].raw.name, &file));
     clt_file_close(oldest->file);
     *oldest = (mds_open_file){file, shard, ++s->clock};
     return CLT_OK;
@@ -162,17 +170,15 @@ static clt_status use_file(mds_shards *s, size_t shard) {
 /* --- zstd shards --- */
 
 static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) {
-    char *path = clt_path_join(s->dir, sh->zip.name);
     clt_file *f = NULL;
-    clt_status st = clt_file_open(path, CLT_IO_READ, &f);
-    clt_free(path);
+    clt_status st = mds_file_open(s->dir, sh->zip.name, &f);
     if (st == CLT_OK) st = clt_file_pread(f, zip, sh->zip.bytes, 0);
     clt_file_close(f);
     return st;
 }
 
-/* The file must be one whole frame, of the size that index.json has; the output never exceeds that size. */
-static clt_status unzip(const mds_shards *s, const mds_shard *sh, const char *zip, char *dst) {
+/* The file must be one whole frame of the size in index.json; the output never exceeds that size. */
+static clt_status unzip(mds_shards *s, const mds_shard *sh, const char *zip, char *dst) {
     const char *dir = s->dir, *name = sh->zip.name;
     unsigned long long size = ZSTD_getFrameContentSize(zip, sh->zip.bytes), want = sh->raw.bytes;
     if (sh->zip.bytes < 4 || memcmp(zip, "\x28\xb5\x2f\xfd", 4) != 0)
@@ -185,9 +191,12 @@ static clt_status unzip(const mds_shards *s, const mds_shard *sh, const char *zi
     if (frame != sh->zip.bytes)
         return clt_error(CLT_BAD_DATA, "%s/%s has %zu bytes after its zstd frame", dir, name,
                          (size_t)sh->zip.bytes - frame);
-    size_t n = size != ZSTD_CONTENTSIZE_UNKNOWN && size > want
-                   ? (size_t)-1
-                   : ZSTD_decompressDCtx(s->zstd, dst, want, zip, sh->zip.bytes);
+    if (!s->zstd) s->zstd = ZSTD_createDCtx();
+    size_t n = size != ZSTD_CONTENTSIZE_UNKNOWN && size > want ? (size_t)-1
+               : s->zstd ? ZSTD_decompressDCtx(s->zstd, dst, want, zip, sh->zip.bytes)
+                         : 0;
+    if (!s->zstd || ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
+        return clt_no_memory("decompressing a shard", 0);
     if (n == (size_t)-1 ||
         (ZSTD_isError(n) && strcmp(ZSTD_getErrorName(n), "Destination buffer is too small") == 0))
         return clt_error(
@@ -205,8 +214,8 @@ static clt_status unzip(const mds_shards *s, const mds_shard *sh, const char *zi
     return CLT_OK;
 }
 
-/* The compressed file into `zip` and, unless it is NULL (not zstd), what it holds into `raw`; a first time
- * with the checksums of both. */
+/* Reads the compressed file into `zip` and decompresses it into `raw` (NULL: not zstd); the first time,
+ * verifies the checksums of both. */
 static clt_status load_zip(mds_shards *s, const mds_shard *sh, char *zip, char *raw) {
     CLT_TRY(read_zip(s, sh, zip));
     if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->zip, zip, false, ""));
@@ -231,15 +240,17 @@ static clt_status use_slot(mds_shards *s, size_t shard) {
     return CLT_OK;
 }
 
-/* The compressed file beside a raw one, which is read instead: its checksums, and what it decompresses to. */
+/* The compressed file beside the raw one that is read: its checksums, and what it decompresses to. */
 static clt_status check_zip_beside(mds_shards *s, const mds_shard *sh) {
     bool there;
     CLT_TRY(mds_zip_beside(s->dir, sh, &there));
     if (!there) return CLT_OK;
     const bool zstd = strncmp(sh->compression, "zstd", 4) == 0;
-    char *zip = clt_malloc(sh->zip.bytes + 1), *raw = zstd ? clt_malloc(sh->raw.bytes) : NULL;
-    if (zstd && !s->zstd) s->zstd = ZSTD_createDCtx();
-    const clt_status st = load_zip(s, sh, zip, raw);
+    char *zip = clt_try_malloc(sh->zip.bytes + 1), *raw = zstd ? clt_try_malloc(sh->raw.bytes) : NULL;
+    const bool room = zip && (raw || !zstd);
+    const clt_status st =
+        room ? load_zip(s, sh, zip, raw)
+             : clt_no_memory("a shard and its compressed file", sh->zip.bytes + sh->raw.bytes);
     clt_free(raw);
     clt_free(zip);
     return st;

@@ -1,14 +1,14 @@
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
-#include "runtime/data/clt_digest.h"
-#include "runtime/data/clt_mds.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
+#include "runtime/data/clt_digest.h"
+#include "runtime/data/clt_mds.h"
 
-enum { MAX_HASHES = 32 };
+enum { MAX_HASHES = 32, INDEX_ENTRY = 16384 /* more than a shard takes in index.json */ };
 
 typedef struct {
     char *data;
@@ -35,18 +35,21 @@ void clt_mds_writer_params_default(clt_mds_writer_params *p) {
     *p = (clt_mds_writer_params){.size_limit = (int64_t)1 << 26};
 }
 
-static void *room(bytes *b, size_t n) {
-    if (b->len + n > b->cap) {
-        b->cap = CLT_MAX(2 * b->cap, b->len + n);
-        b->data = clt_realloc(b->data, b->cap);
-    }
-    void *p = b->data + b->len;
-    b->len += n;
-    return p;
+/* Room for n more bytes; nothing is added. */
+static clt_status reserve(bytes *b, size_t n) {
+    if (b->len + n <= b->cap) return CLT_OK;
+    size_t cap = CLT_MAX(2 * b->cap, b->len + n);
+    char *data = clt_try_realloc(b->data, cap);
+    if (!data) return clt_no_memory("a shard that is being written", cap);
+    b->data = data;
+    b->cap = cap;
+    return CLT_OK;
 }
 
+/* Adds bytes that there is room for. */
 static void put(bytes *b, const void *data, size_t n) {
-    memcpy(room(b, n), data, n);
+    memcpy(b->data + b->len, data, n);
+    b->len += n;
 }
 static void put_u32(bytes *b, uint32_t v) {
     put(b, &v, sizeof v);
@@ -89,7 +92,7 @@ static clt_status parse_hashes(clt_mds_writer *w, const char *text) {
     return CLT_OK;
 }
 
-/* Keys in sorted order, ", " and ": " between: byte for byte what the reference writes. */
+/* Keys in sorted order, separated by ", " and ": ": byte for byte what the reference writes. */
 static void make_config(clt_mds_writer *w) {
     clt_str a = {0}, b = {0};
     clt_str_add(&a, "\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], "
@@ -184,10 +187,11 @@ static clt_status describe(clt_mds_writer *w, const char *name, const bytes *b) 
     return CLT_OK;
 }
 
-static void assemble(clt_mds_writer *w) {
+static clt_status assemble(clt_mds_writer *w) {
     size_t config = strlen(w->config);
     uint32_t start = (uint32_t)(4 + 4 * ((size_t)w->in_shard + 1) + config);
     w->raw.len = 0;
+    CLT_TRY(reserve(&w->raw, start + w->body.len));
     put_u32(&w->raw, w->in_shard);
     put_u32(&w->raw, start);
     for (uint32_t i = 0, end; i < w->in_shard; i++) {
@@ -196,12 +200,15 @@ static void assemble(clt_mds_writer *w) {
     }
     put(&w->raw, w->config, config);
     put(&w->raw, w->body.data, w->body.len);
+    return CLT_OK;
 }
 
 static clt_status compress(clt_mds_writer *w) {
+    size_t bound = ZSTD_compressBound(w->raw.len);
     w->zip.len = 0;
-    size_t bound = ZSTD_compressBound(w->raw.len),
-           n = ZSTD_compress(room(&w->zip, bound), bound, w->raw.data, w->raw.len, w->level);
+    CLT_TRY(reserve(&w->zip, bound));
+    size_t n = ZSTD_compress(w->zip.data, bound, w->raw.data, w->raw.len, w->level);
+    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation) return clt_no_memory("compressing a shard", 0);
     if (ZSTD_isError(n)) return clt_error(CLT_FAIL, "zstd cannot compress a shard: %s", ZSTD_getErrorName(n));
     w->zip.len = n;
     return CLT_OK;
@@ -211,7 +218,8 @@ static clt_status flush_shard(clt_mds_writer *w) {
     char raw_name[32], zip_name[40];
     snprintf(raw_name, sizeof raw_name, "shard.%05zu.mds", w->files.n);
     snprintf(zip_name, sizeof zip_name, "%s.zstd", raw_name);
-    assemble(w);
+    CLT_TRY(assemble(w));
+    if (!clt_str_try_reserve(&w->index, INDEX_ENTRY)) return clt_no_memory("index.json", w->index.len);
     if (w->files.n) clt_str_add(&w->index, ", ");
     clt_str_addf(&w->index, "{%s\"raw_data\": ", w->columns);
     CLT_TRY(describe(w, raw_name, &w->raw));
@@ -239,6 +247,8 @@ clt_status clt_mds_writer_add(clt_mds_writer *w, const int32_t *tokens, size_t n
     /* Every sample also costs its offset; a shard its count, the first offset and its JSON. */
     uint64_t now = 4 + 4 + strlen(w->config) + w->body.len + w->offsets.len;
     if (w->in_shard && (uint64_t)w->size_limit < now + size + 4) CLT_TRY(flush_shard(w));
+    CLT_TRY(reserve(&w->body, size));
+    CLT_TRY(reserve(&w->offsets, 4));
     put_u32(&w->body, (uint32_t)(head + 4 * n));
     unsigned char shape = (unsigned char)(1 << 2 | (width == 1 ? 0 : width == 2 ? 1 : 2));
     uint32_t length = (uint32_t)n;
@@ -255,9 +265,16 @@ static clt_status finish(clt_mds_writer *w) {
     if (w->in_shard) CLT_TRY(flush_shard(w));
     if (w->samples == 0) return clt_error(CLT_BAD_DATA, "no sample to write to %s", w->dir);
     char *path = clt_path_join(w->dir, "index.json");
-    char *text = clt_format("{\"shards\": [%s], \"version\": 2}", w->index.s);
-    clt_status st = clt_io_write_atomic(path, text, strlen(text));
-    clt_free(text);
+    clt_str text = {0};
+    clt_status st =
+        clt_str_try_reserve(&text, w->index.len + 64) ? CLT_OK : clt_no_memory(path, w->index.len);
+    if (st == CLT_OK) {
+        clt_str_add(&text, "{\"shards\": [");
+        clt_str_addn(&text, w->index.s, w->index.len);
+        clt_str_add(&text, "], \"version\": 2}");
+        st = clt_io_write_atomic(path, text.s, text.len);
+    }
+    clt_str_free(&text);
     clt_free(path);
     return st;
 }
@@ -275,7 +292,7 @@ void clt_mds_writer_abort(clt_mds_writer *w) {
     if (!w) return;
     for (size_t i = 0; i < w->files.n; i++) {
         char *path = clt_path_join(w->dir, w->files.v[i]);
-        clt_io_get()->unlink(path);
+        clt_io_try_unlink(path);
         clt_free(path);
     }
     writer_free(w);

@@ -1,8 +1,7 @@
 /* clt_nprng: NumPy's default random generator, bit for bit, because StreamingDataset draws its sample order
  * from it: SeedSequence (O'Neill's seed_seq design), PCG64 (XSL-RR, 128-bit state), masked rejection for
- * shuffles, Lemire's method for bounded integers. A run that moves between cltrain and LLM Foundry sees the
- * same samples in the same order. Nothing else in cltrain uses it (clt_philox is the generator of the rest).
- */
+ * shuffles, Lemire's method for bounded integers. Only the sample order uses it; everything else uses
+ * clt_philox. */
 #ifndef CLT_NPRNG_H
 #define CLT_NPRNG_H
 
@@ -14,7 +13,7 @@ typedef unsigned __int128 clt_u128;
 
 typedef struct {
     clt_u128 state, inc;
-    bool has32; /* the high half of the last 64-bit draw waits for the next 32-bit request */
+    bool has32; /* next32 is the high half of the last 64-bit draw, for the next 32-bit request */
     uint32_t next32;
 } clt_nprng;
 

@@ -2,18 +2,18 @@
 
 #include <string.h>
 
-/* The table of the header comment. Where there are too few samples for it, ids just repeat. */
+/* The table of clt_order.h. With too few samples for it, ids repeat. */
 typedef struct {
     int64_t n, nodes;
     int64_t row; /* S = ceil(N / NCN) */
-    int64_t pad; /* extra places a row needs when a canonical node is shared by `q` physical nodes */
+    int64_t pad; /* extra positions of a row when `q` physical nodes share a canonical node */
     int64_t q;
-    bool repeated; /* ids 0..N-1 over and over, row after row */
+    bool repeated; /* ids 0..N-1 repeated, row after row */
 } partition;
 
 struct clt_order {
     int64_t n, physical, canonical, initial, block;
-    bool relaxed; /* resumed on a node count that the table was not made for, under 'relaxed' */
+    bool relaxed; /* resumed under 'relaxed' on a node count for which the table was not made */
     partition part;
     clt_shuffle *shuffle;
     const int64_t *names; /* of `epoch` */
@@ -57,7 +57,7 @@ static int64_t partition_length(const partition *p) {
     return p->nodes * (p->row + p->pad);
 }
 
-/* Id at place t of the sequence, before the shuffle. */
+/* Id at position t of the sequence, before the shuffle. */
 static int64_t partition_at(const partition *p, int64_t t) {
     int64_t c = t % p->nodes, k = t / p->nodes;
     if (p->repeated) return (c * (p->row + p->pad) + k) % p->n;
@@ -150,21 +150,23 @@ static int64_t sample_at(const clt_order *o, int64_t t) {
 clt_status clt_order_batch(clt_order *o, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out) {
     int64_t length = partition_length(&o->part);
     if (epoch < 0 || first < 0 || count < 0 || first > length || count > length - first)
-        return clt_error(CLT_BAD_CONFIG,
-                         "places %lld to %lld of epoch %lld do not exist: an epoch of this dataset has %lld",
-                         (long long)first, (long long)(first + count), (long long)epoch, (long long)length);
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "positions %lld to %lld of epoch %lld do not exist: an epoch of this dataset has %lld",
+            (long long)first, (long long)(first + count), (long long)epoch, (long long)length);
     use_epoch(o, epoch);
     for (int64_t i = 0; i < count; i++) ids_out[i] = sample_at(o, first + i);
     return CLT_OK;
 }
 
-/* --- the ranks' view --- */
+/* --- samples of a rank --- */
 
-/* What a node's ranks share: places from + node + i * nodes of the sequence, made a multiple of the ranks. */
+/* What a node's ranks share: positions from + node + i * nodes of the sequence, padded to a multiple of the
+ * ranks. */
 typedef struct {
     const clt_order *o;
     int64_t from, nodes, ranks;
-    int64_t have; /* places of each node */
+    int64_t have; /* positions of each node */
 } dealing;
 
 /* Sample i of rank r of a node, -1 past the end. */
@@ -172,7 +174,7 @@ static int64_t dealt(const dealing *d, int64_t node, int64_t rank, int64_t i) {
     int64_t x = i * d->ranks + rank, missing = (d->ranks - d->have % d->ranks) % d->ranks;
     if (x >= d->have + missing) return -1;
     if (x >= d->have) {
-        /* The reference fills up with the items one rank-round before the end, or repeats what there is. */
+        /* The reference pads with the items one round of ranks before the end, or repeats all items. */
         if (d->ranks + missing - 1 <= d->have)
             x = d->have - d->ranks - missing + 1 + (x - d->have);
         else
@@ -184,7 +186,7 @@ static int64_t dealt(const dealing *d, int64_t node, int64_t rank, int64_t i) {
 static clt_status check_world(const clt_order *o, const clt_order_world *w) {
     int64_t world = o->physical * w->ranks_per_node;
     if (w->from > o->n + (world - o->n % world))
-        return clt_error(CLT_BAD_DATA, "cannot go on at sample %lld: the dataset has %lld",
+        return clt_error(CLT_BAD_DATA, "cannot resume at sample %lld: the dataset has %lld",
                          (long long)w->from, (long long)o->n);
     int64_t initial_world = o->initial * w->ranks_per_node;
     if (o->relaxed && world * w->batch_size % initial_world != 0)
@@ -210,11 +212,12 @@ clt_status clt_order_rank(clt_order *o, const clt_order_world *w, int64_t node, 
     dealing d = {.o = o, .from = w->from / nodes * nodes, .nodes = nodes, .ranks = r, .have = left / nodes};
     int64_t b0 = o->relaxed ? o->physical * b / nodes : b; /* batch of a rank of the first run */
     int64_t batches = CLT_CEIL_DIV(CLT_CEIL_DIV(d.have, r), b0);
-    int64_t *ids = clt_calloc((size_t)CLT_MAX(batches * b, 1), sizeof *ids);
+    int64_t *ids = clt_try_calloc((size_t)CLT_MAX(batches * b, 1), sizeof *ids);
+    if (!ids) return clt_no_memory("the samples of a rank", (uint64_t)(batches * b) * sizeof *ids);
     for (int64_t g = 0; g < batches; g++)
         for (int64_t s = 0; s < b; s++) {
             if (o->relaxed) {
-                /* The global batch as the first run's world had it, cut anew for this one. */
+                /* The global batch as the first run's ranks had it, divided among the ranks of this one. */
                 int64_t x = (node * r + rank) * b + s, from_rank = x / b0;
                 ids[g * b + s] = dealt(&d, from_rank / r, from_rank % r, g * b0 + x % b0);
             } else {

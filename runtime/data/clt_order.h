@@ -1,12 +1,12 @@
-/* clt_order: which sample comes when, exactly as StreamingDataset orders them ("elastic determinism"), so
- * that a run may move between cltrain and LLM Foundry and between any number of ranks.
+/* clt_order: the order of samples, exactly that of StreamingDataset ("elastic determinism"), so that a run
+ * may move between cltrain and LLM Foundry and between any number of ranks.
  *
- * An epoch is one global sequence of sample ids. The place of a run in it is one number, the samples already
- * seen in this epoch, and a global batch is a contiguous piece of the sequence; how ranks share a batch
- * changes nothing. With N samples and NCN canonical nodes, row c of the sequence's table covers ids floor(c N
- * / NCN) up to floor((c+1) N / NCN), each row padded to ceil(N / NCN) by repeating its last id; the sequence
- * takes one id of each row in turn (also without shuffle), and the shuffle then renames the ids. Nothing is
- * replayed on a resume: an epoch's shuffle is a function of (shards, NCN, seed, epoch, block size) alone.
+ * An epoch is one global sequence of sample ids. The position of a run in it is one number, the samples
+ * already seen in this epoch, and a global batch is a contiguous piece of the sequence, however ranks share
+ * it. With N samples and NCN canonical nodes, row c of a table holds ids floor(c N / NCN) up to floor((c+1) N
+ * / NCN), padded to ceil(N / NCN) by repeating its last id; the sequence takes one id of each row in turn
+ * (also without shuffle), and the shuffle then renames the ids. A resume replays nothing: an epoch's shuffle
+ * is a function of (shards, NCN, seed, epoch, block size).
  *
  * Weighted streams (several folders with proportions) are not supported; clt_loader refuses them. */
 #ifndef CLT_ORDER_H
@@ -17,9 +17,9 @@
 typedef struct {
     const int64_t *shard_samples; /* samples of each shard, in index order; copied */
     size_t num_shards;
-    int64_t physical_nodes;  /* default 1: cltrain's global order needs no other value */
+    int64_t physical_nodes;  /* default 1, which cltrain's global order uses */
     int64_t canonical_nodes; /* 0: default, physical nodes of the first run (64 times that for py1s, py2s) */
-    int64_t initial_nodes;   /* physical nodes of the first run when this is a resumed one; 0: first run */
+    int64_t initial_nodes;   /* physical nodes of the first run if this one resumes it; 0: first run */
     uint64_t seed;           /* default 9176 */
     bool shuffle;            /* default true */
     const char *algo;        /* default py1e; naive, py1s, py1e, py1br, py2s; unused without shuffle */
@@ -31,39 +31,40 @@ typedef struct clt_order clt_order;
 
 void clt_order_params_default(clt_order_params *p);
 
-/* CLT_BAD_CONFIG: unknown algorithm, impossible node counts, no sample. Allocates everything it ever needs:
- * about 8 bytes a sample with a shuffle (24 with py1e), nothing per sample without. */
+/* CLT_BAD_CONFIG: unknown algorithm, impossible node counts; CLT_BAD_DATA: no sample; CLT_NO_MEMORY.
+ * Allocates everything that it needs: with a shuffle about 8 bytes per sample (py1e: 40 with one canonical
+ * node), without one nothing per sample. */
 clt_status clt_order_create(const clt_order_params *p, clt_order **out);
 void clt_order_destroy(clt_order *o);
 
 int64_t clt_order_num_samples(const clt_order *o);
 int64_t clt_order_canonical_nodes(const clt_order *o);
 int64_t clt_order_block_size(const clt_order *o);
-/* Length of an epoch's sequence, NCN * ceil(N / NCN) (more only when NCN < physical nodes): at least N, some
- * ids come twice. */
+/* Length of an epoch's sequence, NCN * ceil(N / NCN) (more only when NCN < physical nodes): at least N, since
+ * some ids are repeated. */
 int64_t clt_order_length(const clt_order *o);
 /* Batches of an epoch as the trainer counts them: floor(N / B), or ceil(N / B) when the short last batch is
  * kept. */
 int64_t clt_order_batches(const clt_order *o, int64_t global_batch, bool drop_last);
 
-/* ids_out[i] = sample at place first + i of the epoch's sequence, i < count. Place 0 is the epoch's start, so
- * global batch g is (g * B, B). The first call of an epoch computes its shuffle, O(N); after that O(count).
- * Not thread-safe. CLT_BAD_CONFIG if the range leaves [0, length). */
+/* ids_out[i] = sample at position first + i of the epoch's sequence, i < count; global batch g is (g * B, B).
+ * The first call of an epoch computes its shuffle, O(N); after that O(count). Not thread-safe.
+ * CLT_BAD_CONFIG: the range exceeds [0, length). */
 clt_status clt_order_batch(clt_order *o, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out);
 
-/* How the reference hands an epoch to its ranks; only tools need it (`cltrain data order`). */
+/* How the reference divides an epoch among ranks, for `cltrain data order`. */
 typedef struct {
     int64_t ranks_per_node, batch_size; /* batch_size is per rank */
     int64_t epoch, from;                /* samples of this epoch already seen by all ranks together */
 } clt_order_world;
 
-/* Everything that one rank gets: *ids_out (clt_free) holds *count_out entries, batch b is
- * [b * batch_size, (b+1) * batch_size), entries of -1 (padding of the end) are skipped, and a batch of
- * nothing but padding does not exist. CLT_BAD_DATA where the reference refuses the case, with the reason. */
+/* The samples of one rank: *ids_out (clt_free) has *count_out entries, batch b is
+ * [b * batch_size, (b+1) * batch_size). Entries of -1 (padding at the end) are skipped, and a batch of
+ * padding alone does not exist. CLT_BAD_DATA, with the reason, where the reference refuses the case. */
 clt_status clt_order_rank(clt_order *o, const clt_order_world *w, int64_t node, int64_t rank,
                           int64_t **ids_out, int64_t *count_out);
 
-/* --- pieces, shared with the tests --- */
+/* --- shuffles, also for the tests --- */
 
 typedef enum {
     CLT_SHUFFLE_NAIVE,
@@ -73,16 +74,16 @@ typedef enum {
     CLT_SHUFFLE_PY2S
 } clt_shuffle_algo;
 
-/* CLT_BAD_CONFIG with the known names (and the nearest) if `name` is none of them. */
+/* CLT_BAD_CONFIG with the known names (and the nearest) for an unknown one. */
 clt_status clt_shuffle_parse(const char *name, clt_shuffle_algo *out);
 
 typedef struct clt_shuffle clt_shuffle;
 /* Work space for shuffles of these shards. CLT_BAD_CONFIG where the algorithm cannot work (a canonical node
- * without samples under py1e, a block size that leaves no range to draw from). */
+ * without samples under py1e, a block size too small to draw from); CLT_NO_MEMORY. */
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
                               int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out);
 void clt_shuffle_destroy(clt_shuffle *s);
-/* The epoch's new names: ids[i] is the sample at place i. Borrowed, N values, valid until the next call. */
+/* ids[i] is the sample at position i of the epoch. Borrowed, N values, valid until the next call. */
 const int64_t *clt_shuffle_epoch(clt_shuffle *s, int64_t epoch);
 
 #endif

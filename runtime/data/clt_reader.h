@@ -1,5 +1,5 @@
-/* clt_reader: what turns samples of a data set into the arrays that a model takes. A reader opens the data
- * set and fills one row of each array at a time; clt_loader decides which samples, and when.
+/* clt_reader: makes the arrays that a model takes from the samples of a data set. A reader opens the data set
+ * and fills one row of each array at a time; clt_loader decides which samples, and when.
  *
  * Readers are a table of functions; `text` (clt_text_reader.c: MDS shards of tokens or of text) is the
  * example to copy. Not for other folders. */
@@ -10,7 +10,7 @@
 
 typedef struct clt_reader clt_reader;
 
-/* What of one sample counts. */
+/* What one sample counts. */
 typedef struct {
     int64_t targets; /* in the loss */
     int64_t tokens;  /* without padding */
@@ -29,12 +29,12 @@ typedef struct {
 struct clt_reader {
     const clt_reader_ops *ops;
     clt_batch_layout layout;
-    int64_t *shard_samples; /* [shards] owned by the reader: what the sample order is made from */
+    int64_t *shard_samples; /* [shards] owned by the reader; the sample order is made from them */
     size_t shards;
 };
 
 /* Opens p->local as text for sequences of p->max_seq_len tokens. CLT_BAD_DATA or CLT_BAD_CONFIG with the
- * folder and the fact. */
+ * folder and the reason, CLT_NO_MEMORY. */
 clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out);
 
 #endif

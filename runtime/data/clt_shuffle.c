@@ -3,7 +3,7 @@
 #include "runtime/data/clt_nprng.h"
 #include "runtime/data/clt_order.h"
 
-/* Ids [begin, end) of one shard, or the part of it that lies in one canonical node. */
+/* Ids [begin, end) of one shard, or the part of it in one canonical node. */
 typedef struct {
     int64_t begin, end;
 } span;
@@ -46,7 +46,7 @@ clt_status clt_shuffle_parse(const char *name, clt_shuffle_algo *out) {
                      near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
 }
 
-/* Cuts the span list where a canonical node ends: node c owns places floor(c N / NCN) .. floor((c+1) N /
+/* Cuts the span list where a canonical node ends: node c has positions floor(c N / NCN) .. floor((c+1) N /
  * NCN). */
 static void divide_spans(clt_shuffle *s, span *in, size_t n_in) {
     size_t next = 0, n_out = 0;
@@ -69,9 +69,9 @@ static void fill_range(int64_t *dst, span p) {
     for (int64_t i = p.begin; i < p.end; i++) *dst++ = i;
 }
 
-/* The part that is the same in every epoch: which node owns which parts of which shards. */
+/* What is the same in every epoch: which node has which parts of which shards. */
 static void prepare_nodes(clt_shuffle *s) {
-    span *shards = clt_calloc(s->num_shards, sizeof *shards);
+    span *shards = s->epoch_spans; /* free until the first epoch */
     int64_t at = 0;
     for (size_t i = 0; i < s->num_shards; i++) {
         shards[i] = (span){at, at + s->shard_samples[i]};
@@ -81,7 +81,7 @@ static void prepare_nodes(clt_shuffle *s) {
     clt_nprng_seed(&r, s->seed, 0);
     clt_nprng_shuffle(&r, shards, s->num_shards, sizeof *shards);
     if (s->algo == CLT_SHUFFLE_PY2S) {
-        /* From here on spans are places of `source`, which holds every shard's ids in a constant order. */
+        /* From here on spans are positions in `source`, which holds every shard's ids in a constant order. */
         at = 0;
         for (size_t i = 0; i < s->num_shards; i++) {
             int64_t n = shards[i].end - shards[i].begin;
@@ -92,7 +92,6 @@ static void prepare_nodes(clt_shuffle *s) {
         }
     }
     divide_spans(s, shards, s->num_shards);
-    clt_free(shards);
 }
 
 static clt_status check_block(const clt_shuffle *s) {
@@ -111,33 +110,38 @@ static clt_status check_block(const clt_shuffle *s) {
     return CLT_OK;
 }
 
+static clt_status allocate(clt_shuffle *s, size_t num_shards) {
+    const size_t n = (size_t)s->n, nodes = (size_t)s->nodes, spans = num_shards + nodes;
+    const size_t largest = (size_t)CLT_CEIL_DIV(s->n, s->nodes);
+    bool good = (s->shard_samples = clt_try_calloc(num_shards, sizeof *s->shard_samples)) &&
+                (s->ids = clt_try_calloc(n, sizeof *s->ids));
+    if (s->algo != CLT_SHUFFLE_NAIVE)
+        good = good && (s->spans = clt_try_calloc(spans, sizeof *s->spans)) &&
+               (s->epoch_spans = clt_try_calloc(spans, sizeof *s->spans)) &&
+               (s->group = clt_try_calloc(nodes + 1, sizeof *s->group));
+    if (s->algo == CLT_SHUFFLE_PY2S) good = good && (s->source = clt_try_calloc(n, sizeof *s->source));
+    if (s->algo == CLT_SHUFFLE_PY1BR) good = good && (s->stagger = clt_try_calloc(nodes, sizeof *s->stagger));
+    if (s->algo == CLT_SHUFFLE_PY1E)
+        good = good && (s->sort = clt_try_calloc(largest, sizeof *s->sort)) &&
+               (s->merge = clt_try_calloc(largest, sizeof *s->merge));
+    return good ? CLT_OK : clt_no_memory("the sample order of an epoch", s->n * (int64_t)sizeof *s->ids);
+}
+
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
                               int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out) {
-    clt_shuffle probe = {
-        .algo = algo, .nodes = canonical_nodes, .block = block_size, .seed = seed, .num_shards = num_shards};
+    clt_shuffle probe = {.algo = algo, .nodes = canonical_nodes, .block = block_size, .seed = seed};
     for (size_t i = 0; i < num_shards; i++) probe.n += shard_samples[i];
     CLT_TRY(check_block(&probe));
     clt_shuffle *s = clt_memdup(&probe, sizeof probe);
-    size_t n = (size_t)s->n, max_spans = num_shards + (size_t)canonical_nodes;
-    s->shard_samples = clt_memdup(shard_samples, num_shards * sizeof *shard_samples);
-    /* The reference leaves empty shards out; its writer makes one before a sample over size_limit. */
-    s->num_shards = 0;
+    clt_status st = allocate(s, num_shards);
+    if (st != CLT_OK) {
+        clt_shuffle_destroy(s);
+        return st;
+    }
+    /* The reference drops empty shards; its writer makes one before a sample over size_limit. */
     for (size_t i = 0; i < num_shards; i++)
         if (shard_samples[i] > 0) s->shard_samples[s->num_shards++] = shard_samples[i];
-    s->ids = clt_calloc(n, sizeof *s->ids);
-    if (algo != CLT_SHUFFLE_NAIVE) {
-        s->spans = clt_calloc(max_spans, sizeof *s->spans);
-        s->epoch_spans = clt_calloc(max_spans, sizeof *s->spans);
-        s->group = clt_calloc((size_t)canonical_nodes + 1, sizeof *s->group);
-        if (algo == CLT_SHUFFLE_PY2S) s->source = clt_calloc(n, sizeof *s->source);
-        if (algo == CLT_SHUFFLE_PY1BR) s->stagger = clt_calloc((size_t)canonical_nodes, sizeof *s->stagger);
-        prepare_nodes(s);
-    }
-    if (algo == CLT_SHUFFLE_PY1E) {
-        size_t largest = (size_t)CLT_CEIL_DIV(s->n, s->nodes);
-        s->sort = clt_calloc(largest, sizeof *s->sort);
-        s->merge = clt_calloc(largest, sizeof *s->merge);
-    }
+    if (algo != CLT_SHUFFLE_NAIVE) prepare_nodes(s);
     *out = s;
     return CLT_OK;
 }
@@ -161,8 +165,8 @@ static void shuffle_node(clt_shuffle *s, clt_nprng *r, int64_t c) {
     clt_nprng_shuffle(r, s->epoch_spans + s->group[c], s->group[c + 1] - s->group[c], sizeof *s->spans);
 }
 
-/* py1s and py2s: every span's ids shuffled alone, spans one after the other. py2s orders the spans of a node
- * only when it comes to that node. */
+/* py1s and py2s: the ids of every span are shuffled, span after span. py2s shuffles the spans of a node when
+ * it reaches that node. */
 static void epoch_spans_alone(clt_shuffle *s, clt_nprng *r) {
     int64_t *at = s->ids;
     for (int64_t c = 0; c < s->nodes; c++) {
@@ -180,7 +184,7 @@ static void epoch_spans_alone(clt_shuffle *s, clt_nprng *r) {
     }
 }
 
-/* Stable merge sort by position; n items of `v`, `tmp` as large. */
+/* Stable merge sort by position; `v` and `tmp` have n items. */
 static void sort_placed(placed *v, placed *tmp, size_t n) {
     placed *src = v, *dst = tmp;
     for (size_t width = 1; width < n; width *= 2) {
@@ -196,7 +200,7 @@ static void sort_placed(placed *v, placed *tmp, size_t n) {
     if (src != v) memcpy(v, src, n * sizeof *v);
 }
 
-/* py1e: within a node, every span's samples move together-but-randomly by up to half a block. */
+/* py1e: within a node, the samples of a span move by random amounts in one range, up to half a block. */
 static void epoch_expanded(clt_shuffle *s, clt_nprng *r) {
     int64_t lo_block = (int64_t)(0.75 * (double)s->block), hi_block = (int64_t)(1.25 * (double)s->block);
     int64_t *out = s->ids;
@@ -225,8 +229,8 @@ static void epoch_expanded(clt_shuffle *s, clt_nprng *r) {
 }
 
 /* py1br: within a node, blocks of random length, staggered per node, are each shuffled. Blocks may overlap,
- * and all of a node's lengths are drawn before its first shuffle, so the lengths are drawn twice: once to
- * move the generator past them, once, from a copy, to use them. */
+ * and all lengths of a node are drawn before its first shuffle, so the lengths are drawn twice: to advance
+ * the generator, and from a copy to use them. */
 static void epoch_blocks(clt_shuffle *s, clt_nprng *r) {
     int64_t lo_block = (int64_t)(0.75 * (double)s->block), hi_block = (int64_t)(1.25 * (double)s->block);
     for (int64_t c = 0; c < s->nodes; c++) s->stagger[c] = clt_nprng_integer(r, 0, lo_block);

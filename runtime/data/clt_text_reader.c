@@ -22,12 +22,13 @@ static clt_status read_tokens(text_reader *t, int64_t sample, int32_t *row, int6
     if (!t->tokenizer) return clt_mds_get_tokens(t->mds, sample, t->T, t->vocab_size, row, n, NULL);
     size_t got;
     CLT_TRY(clt_mds_get_text(t->mds, sample, &t->text));
-    CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len, row, (size_t)t->T, &got));
+    CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len, false, row, (size_t)t->T, &got));
     *n = (int64_t)got;
     return CLT_OK;
 }
 
-/* Labels: the next token; ignored past the end and where it is the padding id. Returns how many count. */
+/* Labels: the next token; ignored past the end and where it is the padding id. Returns how many are not
+ * ignored. */
 static int64_t make_targets(const text_reader *t, const int32_t *row, int64_t n, int32_t *targets) {
     int64_t counted = 0;
     for (int64_t i = 0; i < t->T; i++) {
@@ -75,7 +76,7 @@ static clt_status check_params(const clt_loader_params *p) {
     if (p->vocab_size > INT32_MAX)
         return clt_error(CLT_BAD_CONFIG, "vocab_size %lld does not fit int32", (long long)p->vocab_size);
     if (p->max_rows > ((int64_t)1 << 40) / p->max_seq_len)
-        return clt_error(CLT_BAD_CONFIG, "%lld samples at once are not possible", (long long)p->max_rows);
+        return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     if (p->eos_token_id >= 0 && p->bos_token_id >= 0)
         return clt_error(CLT_BAD_CONFIG,
                          "eos_token_id and bos_token_id cannot both mark sequences; give one of them");
@@ -83,13 +84,14 @@ static clt_status check_params(const clt_loader_params *p) {
 }
 
 static clt_status open_tokenizer(text_reader *t, const char *name) {
-    if (!clt_tokenizer_known(name))
-        return clt_error(CLT_BAD_CONFIG,
-                         "%s holds text and tokenizer '%s' is not loaded; tokenizing while training is only "
-                         "there for tokenizer "
-                         "'bytes' so far: use that, or a dataset with token columns",
-                         clt_mds_dir(t->mds), name ? name : "");
-    CLT_TRY(clt_tokenizer_open(name, &t->tokenizer));
+    char why[1024];
+    clt_error_quiet(true);
+    clt_status st = clt_tokenizer_open(name, &t->tokenizer);
+    clt_error_quiet(false);
+    if (st != CLT_OK) {
+        snprintf(why, sizeof why, "%s", clt_last_error());
+        return clt_error(st, "%s holds text, not tokens: %s", clt_mds_dir(t->mds), why);
+    }
     if (t->vocab_size > 0 && t->vocab_size < clt_tokenizer_vocab_size(t->tokenizer))
         return clt_error(CLT_BAD_CONFIG, "vocab_size %lld is smaller than the %lld ids of tokenizer '%s'",
                          (long long)t->vocab_size, (long long)clt_tokenizer_vocab_size(t->tokenizer), name);
@@ -104,7 +106,7 @@ static clt_status open_files(text_reader *t, const clt_loader_params *p) {
     if (p->remote && *p->remote && !clt_io_is_file(index))
         st = clt_error(
             CLT_BAD_CONFIG,
-            "dataset.remote %s cannot be fetched, and %s is not there; copy the dataset to `local` first",
+            "dataset.remote %s cannot be fetched, and %s does not exist; copy the dataset to `local` first",
             p->remote, index);
     else
         st = clt_mds_open(dir, &mp, &t->mds);
@@ -113,15 +115,17 @@ static clt_status open_files(text_reader *t, const clt_loader_params *p) {
     return st;
 }
 
-static void list_shards(text_reader *t) {
+static clt_status list_shards(text_reader *t) {
     size_t n = clt_mds_num_shards(t->mds);
-    t->base.shard_samples = clt_calloc(n, sizeof *t->base.shard_samples);
+    t->base.shard_samples = clt_try_calloc(n, sizeof *t->base.shard_samples);
+    if (!t->base.shard_samples) return clt_no_memory(clt_mds_dir(t->mds), n * sizeof(int64_t));
     t->base.shards = n;
     for (size_t i = 0; i < n; i++) {
         clt_mds_shard s;
         clt_mds_shard_info(t->mds, i, &s);
         t->base.shard_samples[i] = s.samples;
     }
+    return CLT_OK;
 }
 
 static clt_status open_text(text_reader *t, const clt_loader_params *p) {
@@ -134,7 +138,7 @@ static clt_status open_text(text_reader *t, const clt_loader_params *p) {
     t->base.layout = clt_text_layout(t->T, t->eos >= 0 || t->bos >= 0);
     CLT_TRY(open_files(t, p));
     if (!clt_mds_has_tokens(t->mds)) CLT_TRY(open_tokenizer(t, p->tokenizer));
-    list_shards(t);
+    CLT_TRY(list_shards(t));
     return clt_mds_preload(t->mds);
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/data/clt_utf8.h"
 
+static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+
 /* What may follow a leading byte: table 3-7 of the Unicode standard. */
 static bool lead(clt_utf8 *u, unsigned char c) {
     u->lo = 0x80;
@@ -38,15 +40,21 @@ bool clt_utf8_valid(const char *s, size_t n) {
     return clt_utf8_ok(&u);
 }
 
-void clt_utf8_repair(const char *s, size_t n, clt_str *out) {
-    for (size_t i = 0; i < n;) {
+size_t clt_utf8_repair_part(const char *s, size_t n, clt_str *out) {
+    size_t i = 0;
+    while (i < n) {
         clt_utf8 u = {0};
         size_t k = 0;
         do clt_utf8_add(&u, s + i + k++, 1);
         while (!u.bad && u.left && i + k < n);
-        bool good = clt_utf8_ok(&u);
+        if (!u.bad && u.left) break;
         if (u.bad && k > 1) k--; /* the byte that broke it may begin the next one */
-        clt_str_addn(out, good ? s + i : "\xef\xbf\xbd", good ? k : 3);
+        clt_str_addn(out, u.bad ? replacement : s + i, u.bad ? sizeof replacement - 1 : k);
         i += k;
     }
+    return i;
+}
+
+void clt_utf8_repair(const char *s, size_t n, clt_str *out) {
+    if (clt_utf8_repair_part(s, n, out) < n) clt_str_add(out, replacement);
 }

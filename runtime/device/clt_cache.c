@@ -41,14 +41,13 @@ bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes
     if (!dir) return false;
     char *path = clt_path_join(dir, name), *all = NULL;
     size_t n = 0;
-    int kind = 0;
-    uint64_t size = 0;
-    bool there = clt_io_get()->kind(path, &kind, &size) == 0 && kind == 1 && size <= MAX_ENTRY &&
+    clt_io_info info;
+    bool there = clt_io_try_stat(path, &info) == 0 && info.kind == CLT_IO_FILE && info.bytes <= MAX_ENTRY &&
                  access(path, R_OK) == 0 && clt_io_read_all(path, MAX_ENTRY, &all, &n) == CLT_OK;
     bool ok = there && whole(all, n);
     if (there && !ok) {
         clt_debug("cache entry %s is damaged or of another version and is dropped", path);
-        clt_io_get()->unlink(path);
+        clt_io_try_unlink(path);
     }
     if (ok) {
         *bytes = n - sizeof(header);
@@ -62,18 +61,13 @@ bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes
 }
 
 bool clt_cache_write_file(const char *path, const void *data, size_t bytes) {
-    const clt_io_ops *io = clt_io_get();
-    void *f;
-    if (io->open(path, CLT_IO_CREATE, &f) != 0) return false;
-    bool ok = true;
-    for (size_t at = 0; ok && at < bytes;) {
-        size_t n = 0;
-        int e = io->pwrite(f, (const char *)data + at, bytes - at, at, &n);
-        ok = e == EINTR || (e == 0 && n > 0);
-        at += n;
-    }
-    ok &= io->close(f) == 0;
-    if (!ok) io->unlink(path);
+    clt_file *f = NULL;
+    clt_error_quiet(true); /* a cache that cannot be written costs time, no more */
+    bool made = clt_file_open(path, CLT_IO_CREATE, &f) == CLT_OK;
+    bool ok = made && clt_file_pwrite(f, data, bytes, 0) == CLT_OK;
+    ok &= clt_file_close(f) == CLT_OK;
+    if (made && !ok) clt_io_try_unlink(path);
+    clt_error_quiet(false);
     return ok;
 }
 
@@ -87,9 +81,9 @@ void clt_cache_put(const char *dir, const char *name, const void *data, size_t b
     clt_str_addn(&entry, data, bytes);
     /* Without fsync: what a crash leaves fails its hash and is dropped. */
     const bool written = clt_cache_write_file(tmp, entry.s, entry.len);
-    if (!written || clt_io_get()->rename(tmp, path) != 0) {
+    if (!written || clt_io_try_rename(tmp, path) != 0) {
         clt_debug("cannot write cache entry %s", path);
-        if (written) clt_io_get()->unlink(tmp);
+        if (written) clt_io_try_unlink(tmp);
     }
     clt_str_free(&entry);
     clt_free(tmp);
@@ -98,7 +92,7 @@ void clt_cache_put(const char *dir, const char *name, const void *data, size_t b
 
 void clt_cache_drop(const char *dir, const char *name) {
     char *path = clt_path_join(dir, name);
-    clt_io_get()->unlink(path);
+    clt_io_try_unlink(path);
     clt_free(path);
 }
 

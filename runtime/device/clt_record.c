@@ -33,10 +33,10 @@ static clt_status keep(clt_recorder *r, const void *data, size_t bytes, const ch
     if (!clt_io_is_file(path)) {
         clt_file *f = NULL;
         st = clt_file_open(path, CLT_IO_CREATE, &f);
-        if (st == CLT_OK) st = clt_file_append(f, data, bytes);
+        if (st == CLT_OK) st = clt_file_pwrite(f, data, bytes, 0);
         clt_status closed = clt_file_close(f);
         if (st == CLT_OK) st = closed;
-        if (st != CLT_OK) clt_io_get()->unlink(path); /* the next recording would take its name for whole */
+        if (st != CLT_OK) clt_io_try_unlink(path); /* the next recording would take it for complete */
         r->bytes += bytes;
     }
     clt_free(path);

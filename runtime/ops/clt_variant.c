@@ -421,11 +421,10 @@ static char *verdict_path(clt_ops *ops, const clt_variant *v) {
 }
 
 bool clt_ops_cached_text(const char *path, size_t most, char **text, size_t *bytes) {
-    int kind = 0;
-    uint64_t size = 0;
-    if (clt_io_get()->kind(path, &kind, &size) != 0 || kind != 1) return false;
-    if (size > most) clt_debug("%s is larger than it can be and counts as absent", path);
-    return size <= most && clt_io_read_all(path, most, text, bytes) == CLT_OK;
+    clt_io_info info;
+    if (clt_io_try_stat(path, &info) != 0 || info.kind != CLT_IO_FILE) return false;
+    if (info.bytes > most) clt_debug("%s is larger than it can be and counts as absent", path);
+    return info.bytes <= most && clt_io_read_all(path, most, text, bytes) == CLT_OK;
 }
 
 /* The file's one line: "passed OP ID" or "failed OP ID: reason". Anything else counts as absent. */

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Bad input: every mistake gives one clear error that names the fact and the place, and the right exit code; nothing is lost.
-#   test/fault/bad_input.sh [PATTERN ...]   only cases whose name holds one of the patterns
+# Bad input: every mistake gives one error that names fact and place, and the right exit code; nothing is lost.
+#   test/fault/bad_input.sh [PATTERN ...]   only cases whose name contains one of the patterns
 # timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 patterns=("$@")
@@ -79,7 +79,7 @@ expect "batch not divisible by ranks" 78 "global_train_batch_size" "8" "3" \
     -- "$cltrain" launch -n 3 train -q train.yaml save_folder="$tmp/out" cltrain.numerics=fast
 expect "more ranks than lanes" 78 "exact_lanes" "2" "3" \
     -- "$cltrain" launch -n 3 train -q train.yaml save_folder="$tmp/out" cltrain.exact_lanes=2
-expect "precision that is not there" 78 "precision" "amp_bf16" -- "${train[@]}" precision=amp_fp8
+expect "unsupported precision" 78 "precision" "amp_bf16" -- "${train[@]}" precision=amp_fp8
 
 # --- data --------------------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ expect "flipped byte in a plain shard with hashes" 65 "plain/train/$shard" "chec
     -- "${train[@]}" train_loader.dataset.local=./plain
 expect "the same, by the checksum that was chosen" 65 "plain/train/$shard" "sha1 checksum" \
     -- "${train[@]}" train_loader.dataset.local=./plain train_loader.dataset.validate_hash=sha1
-expect "a checksum that the index has not" 78 "validate_hash" "md5" \
+expect "a checksum that the index does not have" 78 "validate_hash" "md5" \
     -- "${train[@]}" train_loader.dataset.local=./plain train_loader.dataset.validate_hash=md5
 cp -r "$golden/e2e/mds-zstd" "$work/mismatch"
 chmod -R u+w "$work/mismatch"
@@ -161,27 +161,27 @@ expect "no checkpoint at load_path" 74 "$tmp/absent" -- "${train[@]}" load_path=
 expect "unwritable folder: below a file" 74 "$tmp/file/run" -- "$cltrain" train -q train.yaml save_folder="$tmp/file/run"
 expect "unwritable folder" 74 "/proc/run" -- "$cltrain" train -q train.yaml save_folder=/proc/run
 
-# A disk that fills up at the second save: training goes on to the end, exit 74, the first checkpoint is whole.
+# A disk that fills up at the second save: training continues to the end, exit 74, the first checkpoint is whole.
 disk_full() {
     wanted "disk full" || return
     mkdir "$tmp/disk"
     mount -t tmpfs -o size=3300k none "$tmp/disk" 2>/dev/null || { echo "SKIP: disk full during a save: no mount here"; return; }
     expect "disk full during a save" 74 "No space left" "training goes on" \
         -- "$cltrain" train -q train.yaml save_folder="$tmp/disk/run" max_duration=6ba save_interval=2ba
-    [ "$(steps_of "$tmp/disk/run" | wc -l)" = 6 ] || fail "disk full: the run did not go on"
+    [ "$(steps_of "$tmp/disk/run" | wc -l)" = 6 ] || fail "disk full: the run did not continue"
     "$cltrain" ckpt verify -q "$tmp/disk/run/ep0-ba2" >"$tmp/said" 2>&1 || { fail "disk full: the first checkpoint"; cat "$tmp/said"; }
-    [ ! -e "$tmp/disk/run/ep0-ba6" ] || fail "disk full: a checkpoint that does not fit is there"
+    [ ! -e "$tmp/disk/run/ep0-ba6" ] || fail "disk full: a checkpoint that does not fit exists"
     umount "$tmp/disk"
 }
 disk_full
 
-# The folder's lock is held as long as the run lives.
+# The folder's lock is held while the run lives.
 second_run() {
     wanted "second run" || return
     (cd "$work" && exec "$cltrain" train -q train.yaml save_folder="$tmp/one" max_duration=100000ba scheduler.t_max=100000ba) >"$tmp/one.log" 2>&1 &
     local pid=$!
     wait_for_steps "$tmp/one" 2
-    # Programs that a driver starts, compilers among them, inherit none of the run's files.
+    # Programs that a driver starts, such as compilers, inherit none of the run's files.
     local f flags held=0
     for f in "/proc/$pid/fd"/*; do
         [[ $(readlink "$f") == "$tmp/one/"* ]] || continue
@@ -189,7 +189,7 @@ second_run() {
         flags=$(sed -n 's/^flags:[[:space:]]*//p' "/proc/$pid/fdinfo/${f##*/}")
         ((8#$flags & 8#2000000)) || fail "$(readlink "$f") is not closed on exec"
     done
-    [ $held -ge 3 ] || fail "a run holds $held files of its folder, not lock, log and metrics"
+    [ $held -ge 3 ] || fail "a run has $held files of its folder open, not lock, log and metrics"
     expect "second run in one folder" 74 "another run" "$tmp/one" -- env CLTRAIN_LOCK_WAIT=1 "$cltrain" train -q train.yaml save_folder="$tmp/one"
     kill -TERM $pid
     wait $pid
@@ -209,7 +209,7 @@ wait_for_steps() {
 }
 second_run
 
-# A run that was cut off in the middle of a line of metrics.jsonl: the next run's lines are whole.
+# A run that ended in the middle of a line of metrics.jsonl: the next run's lines are whole.
 torn_metrics() {
     wanted "torn metrics" || return
     cp -r "$tmp/good" "$tmp/torn"
@@ -231,10 +231,10 @@ if [ -n "$library" ]; then
 else
     echo "SKIP: driver that is not registered: no libpocl in the linker's folders"
 fi
-expect "device that is not there" 69 "nosuchdevice" -- "${train[@]}" --device nosuchdevice
+expect "unknown device" 69 "nosuchdevice" -- "${train[@]}" --device nosuchdevice
 big=(model.d_model=1024 model.n_heads=16 model.n_layers=64 load_path=)
 expect "device out of memory" 1 "device memory" "would fit" -- env POCL_MEMORY_LIMIT=1 "${train[@]}" --device pocl "${big[@]}"
-expect "kernel path that holds no tables" 2 "CLTRAIN_KERNEL_PATH=$tmp/nowhere: there is no" ".vt" \
+expect "kernel path without tables" 2 "CLTRAIN_KERNEL_PATH=$tmp/nowhere: there is no" ".vt" \
     -- env CLTRAIN_KERNEL_PATH="$tmp/nowhere" "${train[@]}"
 cp -r clkernels "$tmp/typo"
 sed -i '/^portable /s/TYPES=/TYPS=/' "$tmp/typo/gemm/gemm.vt"
@@ -250,7 +250,7 @@ for time in first second; do
     [ ! -e "$tmp/said" ] || ! wanted "kernel that" || grep -q 'this file is broken' "$log" || fail "no log of the build at '$log'"
 done
 
-# A kernel that compiles and computes something else, of which a step needs more than the one that names the table.
+# Kernels that compile and compute something else.
 cp -r clkernels "$tmp/wrong"
 sed -i 's/ROW \* ldx, cols, 1, lane/ROW * ldx, cols, 0, lane/' "$tmp/wrong/reduce/reduce.cl"
 expect "wrong sum of squares" 1 "reduce" "row sum of squares" \
@@ -312,7 +312,7 @@ once() {
 once "SIGINT once" "$cltrain"
 once "SIGINT once, two ranks" "$cltrain" launch -n 2
 
-# A rank that is killed ends the job within seconds, with one line; the run goes on from its last checkpoint.
+# A rank that is killed ends the job within seconds, with one line; the run resumes from its last checkpoint.
 killed_rank() {
     wanted "killed rank, $1" || return
     local began took code
@@ -338,7 +338,7 @@ killed_rank mpi
 twice() {
     wanted "SIGINT twice" || return
     long_run "$cltrain"
-    # Until it is gone: two signals that come before it looks are one.
+    # Until it has ended: two signals before it checks count as one.
     while kill -INT $pid 2>/dev/null; do sleep 0.02; done
     wait $pid
     local code=$?

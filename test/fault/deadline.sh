@@ -1,6 +1,6 @@
 #!/bin/bash
-# A time that ends: the run saves and ends with 75 before it. With the Slurm example of tools/examples under stand-ins
-# for sbatch, srun and scontrol: its jobs are requeued and go on.
+# A time limit: the run saves and exits with 75 before it. With the Slurm example of tools/examples and stand-ins for
+# sbatch, srun and scontrol: its jobs are requeued and resume.
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -17,7 +17,7 @@ done
 
 mpirun_by_hand
 
-# The stand-ins: srun starts ranks, scontrol notes what it is asked for.
+# The stand-ins: srun starts ranks, scontrol records its arguments.
 mkdir "$tmp/bin"
 cat >"$tmp/bin/srun" <<EOF
 #!/bin/bash
@@ -40,7 +40,7 @@ job() { # seconds, more arguments
     job=$started
 }
 
-# Kernels are compiled and checked before the clock runs.
+# Kernels are compiled and checked before the clock starts.
 "$cltrain" launch -n 2 train "${settings[@]}" "save_folder=$tmp/warm" max_duration=1ba >"$log" 2>&1
 
 job 36000
@@ -52,7 +52,7 @@ at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save;.*/\1/p' "$log")
 [ $code = 75 ] && [ -n "$at" ] && [ "$(newest_batch "$tmp/run")" = "$at" ] && [ "$(cat "$tmp/requeued")" = "requeue 7" ]
 report "a job that gets SIGUSR1 saves and is requeued" $? "exit $code, saved at batch ${at:-?}"
 
-# The time is for the same job's start, steps and a save, and the two seconds that are kept free, on this machine.
+# Time for the same job's start, steps and a save, and two spare seconds, on this machine.
 before=${at:-0} seconds=$((6 + slowest * 4 / 1000))
 job $seconds
 wait $job
@@ -61,12 +61,12 @@ took=$(($(now) - (end - seconds) * 1000))
 at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save, .* before the time is over (SLURM_JOB_END_TIME).*/\1/p' "$log")
 [ $code = 75 ] && [ "${at:-0}" -gt "$before" ] && [ "$(newest_batch "$tmp/run")" = "$at" ] && [ $took -lt $((seconds * 1000 + slowest)) ] &&
     [ "$(wc -l <"$tmp/requeued")" = 2 ] && grep -q "^resumed from .*ba$before$" "$log" && "$cltrain" ckpt verify "$tmp/run" >/dev/null 2>&1
-report "a job of $seconds s goes on from there, stops by itself and is requeued" $? \
+report "a job of $seconds s resumes there, stops by itself and is requeued" $? \
     "exit $code after $took ms, from batch $before to ${at:-?}"
 
 job 36000 "max_duration=${at:-1}ba"
 wait $job
 code=$?
 [ $code = 0 ] && [ "$(wc -l <"$tmp/requeued")" = 2 ]
-report "a job that is done is not" $? "exit $code"
+report "a job that is done is not requeued" $? "exit $code"
 finish

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Training when the disk fails: a real file system that is full, and CLTRAIN_IO_FAULT for the rest. The run goes on, its
-# old checkpoints stay whole, and it ends with 74 exactly if its last save failed. (A save at the last batch that failed is
-# tried once more at the end, as a new one.)
+# Training when the disk fails: a real full file system, and CLTRAIN_IO_FAULT for the other faults. The run continues, its
+# old checkpoints stay whole, and it exits with 74 exactly if its last save failed. (A failed save at the last batch is
+# repeated at the end as a new one.)
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 set=$golden/mpt-learned
@@ -24,7 +24,7 @@ report "an undisturbed run" $?
 calm=$("$cltrain" ckpt hash "$tmp/a/ba8")
 [ -n "$calm" ] || report "a hash of the undisturbed run" 1
 
-# FAULT, exit code, what is there at the end
+# FAULT, exit code, checkpoints at the end
 while read -r fault code names; do
     rm -rf "$tmp/f"
     run "$code" "checkpoint" "$tmp/f" CLTRAIN_IO_FAULT="$fault" && [ "$(names "$tmp/f")" = "$names " ] && no_rest "$tmp/f" &&
@@ -45,12 +45,12 @@ EOF
 run 74 "write-test" "$tmp/w" CLTRAIN_IO_FAULT="open:.write-test*:1:EACCES" && ! grep -q "batch=" "$log"
 report "not writable at the start: exit 74 at once" $?
 
-# Killed in the middle of the rename of the third save: the same command goes on and comes to the same weights.
+# Killed in the rename of the third save: rerunning the command resumes and gives the same weights.
 run 137 "checkpoint saved" "$tmp/k" CLTRAIN_IO_FAULT="rename:ba6:1:kill" && run 0 "resumed from .*ba4" "$tmp/k" &&
     [ "$("$cltrain" ckpt hash "$tmp/k/ba8")" = "$calm" ]
 report "killed at a rename, started again" $?
 
-# A file system that is full after some saves. Training goes on; with room again, the same command ends well.
+# A file system that is full after some saves. Training continues; with free space again, rerunning the command succeeds.
 mkdir "$tmp/small"
 one=$(du -sk "$tmp/a/ba2" | cut -f1)
 if mount -t tmpfs -o "size=$((one * 5 / 2 + 64))k" none "$tmp/small" 2>/dev/null; then
@@ -60,7 +60,7 @@ if mount -t tmpfs -o "size=$((one * 5 / 2 + 64))k" none "$tmp/small" 2>/dev/null
     report "a full tmpfs: exit 74, ba2 and ba4 are whole" $?
     mount -o "remount,size=64m" "$tmp/small" && run 0 "resumed from .*ba4" "$tmp/small/run" &&
         [ "$("$cltrain" ckpt hash "$tmp/small/run/ba8")" = "$calm" ]
-    report "with room again the same command goes on to the same weights" $?
+    report "with free space again a rerun gives the same weights" $?
 else
     echo "skipped: no tmpfs can be mounted here (needs root)"
 fi

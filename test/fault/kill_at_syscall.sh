@@ -1,6 +1,6 @@
 #!/bin/bash
-# Kills a save at every system call that touches files, and lets each of them fail with ENOSPC or EIO (strace -e inject).
-# Whatever happens, the checkpoint that was there is whole, or the new one is. The save is `ckpt import --overwrite`: the
+# Kills a save at every system call on files, and lets each of them fail with ENOSPC or EIO (strace -e inject). Each time
+# the old checkpoint is whole, or the new one is. The save is `ckpt import --overwrite`: the
 # same writer that training uses, with an exchange of names.
 # timeout: 600
 set -eu
@@ -25,7 +25,7 @@ save() {
         "$BUILD/cltrain" -q ckpt import --overwrite "$new" "$tmp/run/ba0" >"$tmp/log" 2>&1
 }
 
-# check WHAT CODE: what is there now?
+# check WHAT CODE: what exists now
 check() {
     local hash
     "$BUILD/cltrain" -q ckpt verify "$tmp/run/ba0" >"$tmp/verify" 2>&1 || { echo "FAIL: $1: damaged"; cat "$tmp/verify"; exit 1; }
@@ -42,7 +42,7 @@ for call in openat pwrite64 fdatasync fsync close renameat2 rename unlink rmdir 
         for k in $(seq 1 "${MAX_CALLS:-60}"); do
             code=0
             save "$call" "$how" "$k" 2>/dev/null || code=$?
-            # Not reached any more: the process made fewer such calls.
+            # Not reached: the process made fewer such calls.
             grep -qE 'INJECTED|killed by SIGKILL' "$tmp/trace" || break
             hits=$((hits + 1))
             [ -d "$tmp/run/ba0" ] || { echo "FAIL: $call $how $k: the checkpoint is gone"; exit 1; }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What a user reads when a run of several ranks cannot start or ends early: one line, from one rank, and the exit code
-# of the rank.
+# The output when a run of several ranks cannot start or ends early: one line, from one rank, and the exit code of the
+# rank.
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -8,8 +8,8 @@ set=$golden/mpt-learned
 settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" max_duration=3ba
     log_config=false)
 
-# NAME, wanted exit code, wanted text, command: the text comes once, and of lines that sound like trouble there are
-# $lines (1)
+# NAME, wanted exit code, wanted text, command: the text comes once, and the number of
+# lines with errors or warnings is $lines (1)
 once() {
     local name=$1 want=$2 text=$3 code
     shift 3
@@ -46,7 +46,7 @@ lines=2 once "a learning rate that breaks the weights" 1 "^error: batch [0-9]*: 
     "$cltrain" launch -n 2 train "${settings[@]}" optimizer.lr=1e38 scheduler.t_warmup=0ba max_duration=20ba \
     "save_folder=$tmp/run"
 
-# Processes that another MPI's mpirun starts are alone.
+# Processes that another MPI's mpirun starts do not know each other.
 for r in 0 1; do
     OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$r "$cltrain" train "${settings[@]}" "save_folder=$tmp/run"
     echo "code $?"
@@ -84,7 +84,7 @@ code=$?
 [ $code = 3 ] && [ "$(grep -v -- ------ "$log" | tr '\n' '|')" = "before|There are not enough slots|after|" ]
 report "texts of Open MPI" $? "exit $code"
 
-# mpirun --quiet says nothing about its own errors: a host file that it cannot use, say.
+# mpirun --quiet prints nothing about its own errors, such as an unusable host file.
 cat >"$tmp/empty/mpirun" <<'EOF'
 #!/bin/sh
 [ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" && exit 0
@@ -93,7 +93,7 @@ EOF
 once "an mpirun that ends without a word" 3 "^error: mpirun ended with 3 and no word; to see why: mpirun -np 2 hostname" \
     env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml
 
-# A first rank that comes late still says what is wrong with the command line: the others wait with their end for it.
+# A first rank that is late still reports an error in the command line: the others wait for it before they exit.
 cat >"$tmp/empty/mpirun" <<'EOF'
 #!/bin/sh
 [ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" && exit 0
@@ -108,7 +108,7 @@ EOF
 once "a wrong option, of which the first rank speaks late" 2 "^error: .*--frob" \
     env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train --frob
 
-# A rank that is gone without a word: the launcher's code, unless it is a signal's number (MPICH).
+# A rank that exits and prints nothing: the launcher's code, unless it is a signal's number (MPICH).
 cat >"$tmp/empty/mpirun" <<'EOF'
 #!/bin/sh
 true & wait $!

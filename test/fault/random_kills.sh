@@ -1,8 +1,8 @@
 #!/bin/bash
 # Kills a training run at random moments with SIGKILL: one rank, all processes of the run at once, or the launcher, in
 # rotation, on two ranks. After each kill: every checkpoint in the folder verifies, and the newest one is not older than
-# the last one that the run had announced as saved. Then the same command is started again, until it is done; the
-# weights at the end are those of a run that nobody disturbed.
+# the last one that the run had announced as saved. Then the command is rerun until it is done; the
+# weights at the end are those of an undisturbed run.
 #   KILLS=3 (how many), SEED=1 (the moments follow from it)
 # timeout: 240
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
@@ -26,7 +26,7 @@ everyone() { pgrep -f "save_folder=$tmp/run"; }
 announced() { sed -n 's/^checkpoint saved: .*-ba\([0-9]*\) .*/\1/p' "$tmp/run.log" | tail -n 1; }
 newest() { "$cltrain" -q ckpt ls "$tmp/run" 2>/dev/null | sed -n 's/.*ep[0-9]*-ba\([0-9]*\).*/\1/p' | sort -n | tail -n 1; }
 
-# check WHAT: what is in the folder after a kill?
+# check WHAT: what is in the folder after a kill
 check() {
     local c last now
     for c in "$tmp"/run/ep*-ba*; do
@@ -54,7 +54,7 @@ for k in $(seq "$KILLS"); do
         early=$((early + 1))
     fi
     sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.4f", r / 32768 * 0.7 }')"
-    # Until it has become its program nobody would be hit, and the run would never end.
+    # Before it has become its program the kill would hit nothing, and the run would never end.
     while [ -z "$(everyone)" ] && kill -0 $pid 2>/dev/null; do sleep 0.01; done
     case $((k % 3)) in
     0) victims=$(everyone | tail -n 1); kills_rank=$((kills_rank + 1)) ;;
@@ -73,8 +73,8 @@ end=$(( (${from:-0} / 3 + 2) * 3 ))
 start $end
 wait $pid
 cp "$tmp/run.log" "$log"
-report "the run goes on to its end at batch $end" $?
-grep -E 'not usable|going back' "$tmp/run.log" && fail "a checkpoint was not usable after a mere kill"
+report "the run resumes to its end at batch $end" $?
+grep -E 'not usable|falling back' "$tmp/run.log" && fail "a checkpoint is not usable after a kill"
 check "the end"
 "$cltrain" -q train "$set/train.yaml" "${settings[@]}" "max_duration=${end}ba" scheduler.t_max=100000ba save_interval=100000ba \
     "save_folder=$tmp/calm" >"$log" 2>&1 || report "an undisturbed run" 1

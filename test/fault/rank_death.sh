@@ -1,7 +1,6 @@
 #!/bin/bash
-# What a user sees and keeps when ranks die, hang or are told to stop. One run goes through all of it, folder and
-# checkpoints staying the same: after every disturbance the newest checkpoint verifies and the next start goes on from
-# there; at the end the weights are those of an undisturbed run.
+# Ranks that die, hang or receive a signal. One run in one folder goes through all cases: after each the newest
+# checkpoint verifies and the next start resumes from it; at the end the weights are those of an undisturbed run.
 # timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -69,7 +68,7 @@ for case in "1 2" "0 2"; do
 done
 unset CLTRAIN_COMM_TIMEOUT
 
-# --- being told to stop ---------------------------------------------------------------------------------------------
+# --- signals ---------------------------------------------------------------------------------------------
 for case in "INT launch" "TERM 0" "USR1 1"; do
     set -- $case
     disturb "$1" "$2" 2
@@ -86,7 +85,7 @@ start 2
 until_there "checkpoint saved"
 kill -STOP "$(rank_pid 1)"
 began=$(now)
-# Until it is gone: two signals that come before it looks are one.
+# Until it has ended: two signals before it checks count as one.
 while kill -INT $launch_pid 2>/dev/null; do sleep 0.3; done
 ended
 [ $code = 130 ] && soon 3000 && [ "$left" = 0 ] && verified
@@ -113,6 +112,6 @@ began=$(now)
 ended
 have=$("$cltrain" ckpt hash "$(newest "$tmp/run")")
 [ $code = 0 ] && [ -n "$want" ] && [ "$have" = "$want" ]
-report "after all that the weights are those of the undisturbed run" $? "$(basename "$(newest "$tmp/run")")"
+report "after all cases the weights are those of the undisturbed run" $? "$(basename "$(newest "$tmp/run")")"
 
 finish

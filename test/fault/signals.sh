@@ -1,9 +1,9 @@
 #!/bin/bash
 # Signals in every phase of a run: start, compiling, loading, training, evaluating, saving. SIGTERM, SIGUSR1 or SIGINT go
 # to the launch or to one rank alone, by chance; after each the newest checkpoint is whole and not older than any that was
-# announced, the exit code is 75, nothing is left running, and the next start goes on. At the end the weights are those
+# announced, the exit code is 75, no process is left, and the next start resumes. At the end the weights are those
 # of an undisturbed run.
-#   COUNT=n signals (default 6, one a phase), SEED=n
+#   COUNT=n signals (default 6, one per phase), SEED=n
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -60,7 +60,7 @@ for ((i = 0; i < COUNT; )); do
     now=$(newest_batch "$tmp/run")
     if [ $code = 0 ]; then # the run was done before: it counts as an undisturbed one, and the next begins from nothing
         ended=$((ended + 1))
-        [ "$(hash_of "$tmp/run")" = "$want" ] || fail "a run that came to its end has other weights"
+        [ "$(hash_of "$tmp/run")" = "$want" ] || fail "a run that reached its end has other weights"
         rm -rf "$tmp/run"
         announced=0
         [ $ended -le $((COUNT + 6)) ] || { fail "no run can be interrupted"; break; }
@@ -72,7 +72,7 @@ for ((i = 0; i < COUNT; )); do
     good=1
     case $code in
     75) [ -n "$said" ] || good=0 ;;
-    # Before the launch or a rank has its watch: the system's default.
+    # Before the launch or a rank handles signals: the system's default.
     130 | 138 | 143) [ -z "$come" ] && early=$((early + 1)) || good=0 ;;
     *) good=0 ;;
     esac
@@ -80,10 +80,10 @@ for ((i = 0; i < COUNT; )); do
     [ -z "$now" ] || "$cltrain" ckpt verify "$tmp/run" >"$tmp/verify.log" 2>&1 || good=0
     nobody_left "save_folder=$tmp/run" || good=0
     [ $good = 1 ] || lost=$((lost + 1))
-    report "$phase: SIG$signal to $target" $((1 - good)) "exit $code; ${said:-no word}"
+    report "$phase: SIG$signal to $target" $((1 - good)) "exit $code; ${said:-no output}"
 done
 
-# Ctrl-C ends a `tee` behind the run, too: what the run says then is lost, not its steps.
+# Ctrl-C also ends a `tee` behind the run: the output after it is lost, not the steps.
 for ranks in 1 2; do
     run=("$cltrain")
     [ $ranks = 1 ] || run+=(launch -n "$ranks")
@@ -105,7 +105,7 @@ for ranks in 1 2; do
     report "nobody reads the output any more, then SIGINT: $ranks ranks" $? "exit $code"
 done
 
-# The evaluation at the end of a run, broken off: the same command makes up for it, once.
+# The evaluation at the end of a run is interrupted: rerunning the command completes it, once.
 "$cltrain" data convert docs --out "$tmp/text" --concat-tokens 64 --eos --val-fraction 0.2 >"$log" 2>&1
 run=("$cltrain" train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/evaluates" max_duration=4ba save_interval=4ba
     "eval_loader.dataset.local=$tmp/text" device_eval_batch_size=1)

@@ -1,14 +1,14 @@
 /* Loss of power during a save, exhaustively. A save of one rank and of two is recorded by clt_io_probe on a
- * real file system; then every legal crash state of the record is built on memfs and recovery is run on it:
+ * real file system; then every valid crash state of the record is built on memfs and recovery is run on it:
  *
  * - the operations up to any point have been called;
- * - of the writes and changes of folders that were not synced by then any subset is on the disk (all subsets
- *   of up to 6 changes, of more those with at most one missing or at most one there);
+ * - of the writes and changes of folders that are not synced at that point any subset is on the disk (all
+ * subsets of up to 6 changes; of more, those with at most one missing or at most one present);
  * - the last write of a file is torn at any multiple of 512 bytes.
  *
- * Recovery has to find the old checkpoint or the new one, whole; the new one when its save had said OK; and
- * no name of a checkpoint may hold anything else. CRASH_SUBSETS sets up to how many changes all subsets are
- * built. */
+ * Recovery must find the old checkpoint or the new one, whole; the new one if its save returned CLT_OK; and
+ * the name of a checkpoint must not hold anything else. CRASH_SUBSETS sets up to how many changes all subsets
+ * are built. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@
 typedef struct {
     const char *what, *name;
     int ranks;
-    bool overwrite, no_exchange, first; /* first: there is nothing old */
+    bool overwrite, no_exchange, first; /* first: no old checkpoint */
 } workload;
 
 typedef struct {
@@ -43,18 +43,19 @@ typedef struct {
     long states, old_found, new_found, none_found;
 } scene;
 
+static memfs *fs; /* mem:///, where the states are built */
 static int limit = 6, few = 1;
 
 /* --- the record --- */
 
-static int no_exchange(const char *a, const char *b) {
-    (void)a, (void)b;
+static int no_exchange(clt_io_component *c, const char *a, const char *b) {
+    (void)c, (void)a, (void)b;
     return EINVAL;
 }
 
 static void rank_saves(clt_group *g, void *ctx) {
     scene *c = ctx;
-    char *folder = clt_format("%s/run", c->dir);
+    char *folder = clt_format("recorded://%s/run", c->dir);
     clt_ckpt_writer_params p = cu_params((cu_state *)c->saving, folder);
     clt_checkpoint_state numbers = cu_numbers(c->batch);
     clt_ckpt_writer *w = NULL;
@@ -81,14 +82,16 @@ static void save(scene *c, const cu_state *state, const char *run_id, int64_t ba
 }
 
 static void record(scene *c) {
-    clt_io_ops table = clt_io_local;
+    clt_io_ops ops = *clt_io_local()->ops;
+    clt_io_component disk = *clt_io_local();
+    clt_io_probe *probe = clt_io_probe_create(&disk);
     char *log = clt_format("%s/log", c->dir);
     size_t before = 0;
     clt_io_entry *list;
-    if (c->w->no_exchange) table.exchange = no_exchange;
-    clt_io_fault_arm(NULL);
-    assert_int_equal(clt_io_record(log), CLT_OK);
-    clt_io_set(clt_io_probe(&table));
+    disk.ops = &ops;
+    if (c->w->no_exchange) ops.exchange = no_exchange;
+    assert_int_equal(clt_io_record(probe, log), CLT_OK);
+    assert_int_equal(clt_io_register("recorded", clt_io_probe_component(probe)), CLT_OK);
     if (!c->w->first) {
         save(c, &c->old, "00000000000000aa", 1, "ba1", false);
         save(c, &c->old, "00000000000000aa", 2, "ba2", false);
@@ -96,15 +99,15 @@ static void record(scene *c) {
         clt_io_record_free(list, before);
     }
     save(c, &c->new, "00000000000000bb", 3, c->w->name, c->w->overwrite);
-    clt_io_record(NULL);
-    clt_io_set(&clt_io_local);
+    clt_io_unregister("recorded");
+    clt_io_probe_destroy(probe);
     assert_int_equal(clt_io_record_read(log, &c->op, &c->ops), CLT_OK);
     c->setup = before;
     assert_true(c->ops - c->setup > 12);
     clt_free(log);
 }
 
-/* --- playing it back --- */
+/* --- replay --- */
 
 static const char *inside(const scene *c, const char *path) {
     size_t n = strlen(c->dir);
@@ -113,36 +116,38 @@ static const char *inside(const scene *c, const char *path) {
 }
 
 static int play_file(const clt_io_entry *e, const char *path) {
+    clt_io_component *mem = mem_component(fs);
     void *h;
     size_t done;
-    int err = mem_io.open(path, e->op == CLT_IO_OPEN ? e->mode : CLT_IO_APPEND, &h);
+    int err = mem->ops->open(mem, path, e->op == CLT_IO_OPEN ? e->mode : CLT_IO_APPEND, &h);
     if (err || e->op == CLT_IO_OPEN) return err;
-    if (e->op == CLT_IO_PWRITE) return mem_io.pwrite(h, e->data, e->bytes, e->offset, &done);
-    if (e->op == CLT_IO_APPENDS) return mem_io.append(h, e->data, e->bytes, &done);
-    return mem_io.sync(h);
+    if (e->op == CLT_IO_PWRITE) return mem->ops->pwrite(mem, h, e->data, e->bytes, e->offset, &done);
+    if (e->op == CLT_IO_APPENDS) return mem->ops->append(mem, h, e->data, e->bytes, &done);
+    return mem->ops->sync(mem, h);
 }
 
 static void play(const scene *c, const clt_io_entry *e) {
     const char *path = inside(c, e->path), *to = e->to ? inside(c, e->to) : NULL;
+    clt_io_component *mem = mem_component(fs);
     int err = 0;
     switch (e->op) {
     case CLT_IO_RENAME:
-        err = mem_io.rename(path, to);
+        err = mem->ops->rename(mem, path, to);
         break;
     case CLT_IO_EXCHANGE:
-        err = mem_io.exchange(path, to);
+        err = mem->ops->exchange(mem, path, to);
         break;
     case CLT_IO_UNLINK:
-        err = mem_io.unlink(path);
+        err = mem->ops->unlink(mem, path);
         break;
     case CLT_IO_RMDIR:
-        err = mem_io.rmdir(path);
+        err = mem->ops->rmdir(mem, path);
         break;
     case CLT_IO_MKDIR:
-        err = mem_io.mkdir(path);
+        err = mem->ops->mkdir(mem, path);
         break;
     case CLT_IO_SYNC_DIR:
-        err = mem_io.sync_dir(path);
+        err = mem->ops->sync_dir(mem, path);
         break;
     default:
         err = play_file(e, path);
@@ -160,8 +165,8 @@ static bool is(const char *path, const cu_state *s) {
 static void check_all(scene *c, size_t at) {
     clt_ckpt_info *list = NULL;
     int n = 0;
-    if (!clt_io_is_dir("/run")) return;
-    assert_int_equal(clt_ckpt_scan("/run", &list, &n), CLT_OK);
+    if (!clt_io_is_dir("mem:///run")) return;
+    assert_int_equal(clt_ckpt_scan("mem:///run", &list, &n), CLT_OK);
     for (int i = 0; i < n; i++)
         if (!is(list[i].path, &c->old) && !is(list[i].path, &c->new))
             fail_msg("%s: after operation %zu: %s is damaged: %s", c->w->what, at, list[i].path,
@@ -171,12 +176,12 @@ static void check_all(scene *c, size_t at) {
 
 static void check_state(scene *c, size_t at, const mem_state *base, const size_t *keep) {
     char *path = NULL;
-    mem_restore(base);
-    mem_crash_as(keep);
+    mem_restore(fs, base);
+    mem_crash_as(fs, keep);
     c->states++;
-    assert_int_equal(clt_ckpt_recover(NULL, "/run"), CLT_OK);
+    assert_int_equal(clt_ckpt_recover(NULL, "mem:///run"), CLT_OK);
     check_all(c, at);
-    assert_int_equal(clt_ckpt_find_newest(NULL, "/run", &path), CLT_OK);
+    assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///run", &path), CLT_OK);
     if (!path) {
         if (!c->w->first || at == c->ops)
             fail_msg("%s: after operation %zu of %zu no checkpoint is found", c->w->what, at, c->ops);
@@ -189,12 +194,12 @@ static void check_state(scene *c, size_t at, const mem_state *base, const size_t
     bool is_new = is(path, &c->new);
     if (!is_new && !is(path, &c->old))
         fail_msg("%s: after operation %zu: %s is damaged", c->w->what, at, path);
-    if (at == c->ops && !is_new) fail_msg("%s: the save said OK and is lost", c->w->what);
+    if (at == c->ops && !is_new) fail_msg("%s: the save returned CLT_OK and is lost", c->w->what);
     *(is_new ? &c->new_found : &c->old_found) += 1;
     clt_free(path);
 }
 
-/* --- which states there are --- */
+/* --- the states --- */
 
 static void check_torn(scene *c, size_t at, const mem_state *base, const mem_change *change, int n,
                        size_t *keep) {
@@ -216,8 +221,8 @@ static int bits(unsigned long v) {
 static void check_point(scene *c, size_t at) {
     mem_change change[MEM_CHANGES];
     size_t keep[MEM_CHANGES];
-    int n = mem_pending(change, MEM_CHANGES);
-    mem_state *base = mem_save();
+    int n = mem_pending(fs, change, MEM_CHANGES);
+    mem_state *base = mem_save(fs);
     assert_true(n < 40);
     for (unsigned long mask = 0; mask < 1ul << n; mask++) {
         int kept = bits(mask);
@@ -226,7 +231,7 @@ static void check_point(scene *c, size_t at) {
         check_state(c, at, base, keep);
         if (kept == n) check_torn(c, at, base, change, n, keep);
     }
-    mem_restore(base);
+    mem_restore(fs, base);
     mem_free(base);
 }
 
@@ -237,14 +242,12 @@ static void run_workload(const workload *w) {
     cu_state_create(&c.new, false, 2);
     record(&c);
     clt_error_quiet(true);
-    mem_reset();
-    clt_io_set(&mem_io);
+    fs = mem_mount("mem");
     for (size_t i = 0; i < c.ops; i++) {
         if (i >= c.setup) check_point(&c, i);
         play(&c, &c.op[i]);
     }
     check_point(&c, c.ops);
-    clt_io_set(&clt_io_local);
     clt_error_quiet(false);
     print_message("%-44s %3zu operations, states %ld: old %ld, new %ld, none before the first %ld, bad 0\n",
                   w->what, c.ops - c.setup, c.states, c.old_found, c.new_found, c.none_found);
@@ -252,7 +255,8 @@ static void run_workload(const workload *w) {
     clt_io_record_free(c.op, c.ops);
     cu_state_free(&c.old);
     cu_state_free(&c.new);
-    mem_reset();
+    clt_io_unregister("mem");
+    mem_destroy(fs);
     clt_io_remove_tree(c.dir);
 }
 

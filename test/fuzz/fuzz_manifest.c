@@ -1,6 +1,6 @@
 /* Hostile checkpoints. An input that begins with '{' is a manifest without its last 45 bytes: its own hash is
  * added, so that the fuzzer gets past it. Any other input is a stored chunk: two bytes of element count, then
- * the frame, with a hash that fits. What is accepted must obey the format's rules. */
+ * the frame, with a matching hash. What is accepted must obey the format's rules. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,11 +53,13 @@ static void fuzz_chunk(const uint8_t *data, size_t size) {
     data += 2;
     size -= 2;
     if (count == 0 || size > clt_chunk_stored_bound(count)) return;
-    clt_chunk_codec *codec = clt_chunk_codec_create(count);
+    clt_chunk_codec *codec;
+    const char *why;
+    if (clt_chunk_codec_create(count, &codec) != CLT_OK) return;
     float *dst = clt_malloc(count * sizeof *dst);
     clt_ckpt_stored at = {0, size, clt_hash(data, size)};
     memcpy(clt_chunk_codec_buffer(codec), data, size);
-    clt_chunk_decode(codec, &at, dst, count);
+    clt_chunk_decode(codec, &at, dst, count, &why);
     clt_free(dst);
     clt_chunk_codec_destroy(codec);
 }

@@ -1,14 +1,17 @@
-/* Fuzz target of the MDS reader: an input is a dataset of one shard, held in memory behind clt_io. Its first
- * byte says what the rest is: even  two bytes: length of index.json (little-endian); index.json; the shard's
- * file odd   two bytes: column and compression, as below; the shard's file. index.json is made to fit it, so
- * that the fuzzer gets past it. Whatever comes, nothing may crash, and what is read obeys the limits that
- * were asked for. test/unit/test_fuzz_mds.c runs the same function over the golden sets and mutations of
- * them. */
+/* Fuzz target of the MDS reader: an input is a dataset of one shard in memory. Its first byte says what the
+ * rest is:
+ *
+ * - even: two bytes, the length of index.json (little endian); index.json; the shard's file;
+ * - odd: two bytes, column and compression, as below; the shard's file. index.json is made to fit it, so that
+ * the fuzzer gets past it.
+ *
+ * Nothing may crash, and what is read obeys the requested limits. test/unit/test_fuzz_mds.c runs the same
+ * function over the golden sets and mutations of them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_io_component.h"
 #include "runtime/data/clt_mds.h"
 
 enum { FUZZ_TOKENS = 64, FUZZ_SAMPLES = 200, FUZZ_VOCAB = 1000 };
@@ -25,47 +28,52 @@ static bool fuzz_is_index(const void *name) {
     return strcmp(clt_path_base(name), "index.json") == 0;
 }
 
-static int fuzz_kind(const char *path, int *kind, uint64_t *bytes) {
-    *kind = strcmp(path, "set") == 0 ? 2 : 1;
-    if (bytes) *bytes = fuzz_is_index(path) ? fuzz_files.index_bytes : fuzz_files.shard_bytes;
+static int fuzz_stat(clt_io_component *c, const char *path, clt_io_info *out) {
+    (void)c;
+    *out = (clt_io_info){.kind = strcmp(path, "/set") == 0 ? CLT_IO_FOLDER : CLT_IO_FILE,
+                         .bytes = fuzz_is_index(path) ? fuzz_files.index_bytes : fuzz_files.shard_bytes};
     return 0;
 }
 
-static int fuzz_open(const char *path, clt_io_mode mode, void **handle) {
+static int fuzz_open(clt_io_component *c, const char *path, clt_io_mode mode, void **handle) {
+    (void)c;
     *handle = fuzz_is_index(path) ? &fuzz_files.index : (void *)&fuzz_files.shard;
     return mode == CLT_IO_READ ? 0 : EROFS;
 }
 
-static int fuzz_size(void *handle, uint64_t *bytes) {
+static int fuzz_size(clt_io_component *c, void *handle, uint64_t *bytes) {
+    (void)c;
     *bytes = handle == (void *)&fuzz_files.index ? fuzz_files.index_bytes : fuzz_files.shard_bytes;
     return 0;
 }
 
-static int fuzz_pread(void *handle, void *dst, size_t bytes, uint64_t offset, size_t *done) {
+static int fuzz_pread(clt_io_component *c, void *handle, void *dst, size_t bytes, uint64_t offset,
+                      size_t *done) {
     const uint8_t *data =
         handle == (void *)&fuzz_files.index ? (const uint8_t *)fuzz_files.index : fuzz_files.shard;
     uint64_t size;
-    fuzz_size(handle, &size);
+    fuzz_size(c, handle, &size);
     *done = offset >= size ? 0 : (size_t)CLT_MIN(size - offset, (uint64_t)bytes);
     if (*done) memcpy(dst, data + offset, *done);
     return 0;
 }
 
-static int fuzz_close(void *handle) {
-    (void)handle;
+static int fuzz_close(clt_io_component *c, void *handle) {
+    (void)c, (void)handle;
     return 0;
 }
 
-static const clt_io_ops fuzz_io = {.name = "fuzz",
-                                   .open = fuzz_open,
-                                   .pread = fuzz_pread,
-                                   .size = fuzz_size,
-                                   .close = fuzz_close,
-                                   .kind = fuzz_kind};
+static const clt_io_ops fuzz_ops = {.name = "fuzz",
+                                    .open = fuzz_open,
+                                    .pread = fuzz_pread,
+                                    .size = fuzz_size,
+                                    .close = fuzz_close,
+                                    .stat = fuzz_stat};
+static clt_io_component fuzz_io = {&fuzz_ops, CLT_IO_CAN_READ_RANGES | CLT_IO_HAS_FOLDERS, 0};
 
 /* --- the dataset --- */
 
-/* An index.json that the shard's bytes do not contradict. */
+/* An index.json that agrees with the shard's bytes. */
 static char *fuzz_make_index(uint8_t column, uint8_t zstd, const uint8_t *shard, size_t bytes) {
     static const char *const columns[][3] = {
         {"tokens", "ndarray:int32", "null"},  {"tokens", "ndarray", "null"},
@@ -126,16 +134,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_files.shard = data + 3 + length;
         fuzz_files.shard_bytes = size - 3 - length;
     }
-    const clt_io_ops *before = clt_io_get();
-    clt_io_set(&fuzz_io);
+    if (clt_io_register("fuzz", &fuzz_io) != CLT_OK) abort();
     clt_error_quiet(true);
     clt_mds *m;
-    if (clt_mds_open("set", NULL, &m) == CLT_OK) {
+    if (clt_mds_open("fuzz:///set", NULL, &m) == CLT_OK) {
         fuzz_read(m);
         clt_mds_close(m);
     }
     clt_error_quiet(false);
-    clt_io_set(before);
     clt_free(made);
     return 0;
 }

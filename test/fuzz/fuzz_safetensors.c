@@ -1,6 +1,6 @@
-/* Hostile .safetensors files: any bytes through the reader. A file that is accepted must obey the format's
- * rules, which are checked here again, in other words. The length field is made to fit half of the time, so
- * that the fuzzer gets past it. */
+/* Hostile .safetensors files: any bytes through the reader. An accepted file must obey the format's rules,
+ * which are checked here independently. The length field is made valid half of the time, so that the fuzzer
+ * gets past it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 /* The main of a fuzz target that is built without a fuzzer (-DFUZZ_REPLAY):
  *     fuzz_X [-n N] FILE ...
- * feeds each file to LLVMFuzzerTestOneInput, and then N mutations of it, the same ones every time. Define
- * FUZZ_ALPHABET before the include: bytes that matter in the format. */
+ * passes each file to LLVMFuzzerTestOneInput, and then N mutations of it, which are the same in every run.
+ * Define FUZZ_ALPHABET before the include: bytes with a meaning in the format. */
 #ifndef FUZZ_REPLAY_H
 #define FUZZ_REPLAY_H
 
@@ -10,7 +10,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_philox.h"
 
-/* Mutation k of a text: a few bytes replaced, cut out or doubled, decided by counter-based random numbers. */
+/* Mutation k of a text: a few bytes are replaced, removed or doubled, by counter-based random numbers. */
 static size_t fuzz_mutate(char *buf, size_t n, size_t cap, uint32_t k) {
     static const char interesting[] = FUZZ_ALPHABET;
     uint32_t r[4];
@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
         size_t n;
         if (clt_io_read_all(argv[i], 1 << 22, &text, &n) != CLT_OK) return 1;
         for (int64_t k = 0; k <= mutations; k++, done++) {
-            /* A block of the exact size, so that a sanitizer sees every byte too far. */
+            /* A block of the exact size, so that a sanitizer sees a read past its end. */
             size_t cap = 2 * n + 4096, size = n;
             char *buf = clt_malloc(cap);
             memcpy(buf, text, n);

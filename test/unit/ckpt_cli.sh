@@ -1,5 +1,5 @@
 #!/bin/bash
-# `cltrain ckpt` as users and scripts call it: output, exit codes, messages.
+# `cltrain ckpt`: output, exit codes, messages.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
@@ -42,7 +42,7 @@ for f in test/golden/safetensors/invalid/*; do expect 65 "error: $f" show "$f" -
 expect 0 '{"name":"layers.0.attn.weight","dtype":"F32","shape":[2,3,1],"data_offsets":[24,48]}' \
     show test/golden/safetensors/valid/f32_basic.safetensors --json
 
-# import, and looking at what came out
+# import, and what it wrote
 expect 0 '28 tensors' import "$hf" "$run/ba0"
 expect 74 'exists already' import "$hf" "$run/ba0"
 expect 0 '28 tensors' import --overwrite "$hf" "$run/ba0/"
@@ -52,14 +52,14 @@ expect 0 'transformer.blocks.1.ffn.up_proj.weight' show "$run"
 expect 0 '"d_model": 64' show "$run" --json
 expect 0 'ok ' verify "$run"
 expect 0 'ok ' verify "$run/ba0" "$hf" "$hf/model.safetensors"
-expect 0 'bit-equal: 28 tensors' diff "$run" "$hf"
-expect 0 'bit-equal: 28 tensors' diff "$run/ba0" "$hf/model.safetensors"
+expect 0 'bit-identical: 28 tensors' diff "$run" "$hf"
+expect 0 'bit-identical: 28 tensors' diff "$run/ba0" "$hf/model.safetensors"
 expect 1 'differ' diff "$run" test/golden/mpt-learned/final.safetensors
 expect 0 'within the tolerance' diff -t 10 "$run" test/golden/mpt-learned/final.safetensors
 expect 1 'shapes [512, 64] and [512, 96]' diff "$run" "$other"
 expect 1 '"state":"differs"' diff "$run" test/golden/mpt-learned/final.safetensors --json
 
-# the hash does not depend on where the weights are
+# equal weights have equal hashes in any source
 a=$("$cltrain" ckpt hash "$run")
 b=$("$cltrain" ckpt hash "$hf")
 c=$("$cltrain" ckpt hash "$other")
@@ -68,7 +68,7 @@ if [ -z "$a" ] || [ "$a" != "$b" ] || [ "$a" = "$c" ]; then
     failed=1
 fi
 
-# things that are not there or not what they should be
+# missing and invalid sources
 expect 74 'does not exist' show "$tmp/nothing"
 expect 74 'nothing' ls "$tmp/nothing"
 mkdir "$tmp/empty"
@@ -78,21 +78,21 @@ expect 0 '' ls "$tmp/empty"
 mkdir "$tmp/mixed"
 cp "$hf/config.json" "$tmp/mixed/"
 cp "$other/model.safetensors" "$tmp/mixed/"
-expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96] there, this model needs [512, 64]" \
+expect 65 "tensor 'transformer.wte.weight' (weight) has shape [512, 96], this model needs [512, 64]" \
     import "$tmp/mixed" "$run/ba1"
 expect 65 'no model configuration' import "$hf/model.safetensors" "$run/ba1"
 
-# pipes where files should be: no waiting for a writer
+# pipes in the place of files: no waiting for a writer
 mkdir -p "$tmp/pipes/ba1"
 mkfifo "$tmp/pipes/ba1/manifest.json" "$tmp/pipe.safetensors"
 touch "$tmp/pipes/ba1/data.00000.bin"
 expect 0 'damaged' ls "$tmp/pipes"
 expect 65 'too few' show "$tmp/pipe.safetensors"
 
-# a folder that is no checkpoint is not replaced
+# a folder that is not a checkpoint is not replaced
 mkdir -p "$tmp/runs/one"
 cp -r "$run/ba0" "$tmp/runs/one/"
-expect 74 'no checkpoint: it is not overwritten' import --overwrite "$hf" "$tmp/runs/one"
+expect 74 'not a checkpoint, and is not overwritten' import --overwrite "$hf" "$tmp/runs/one"
 expect 0 'ok ' verify "$tmp/runs/one"
 
 # damage
@@ -120,7 +120,7 @@ expect 65 'its own hash does not match' show "$tmp/edit/ba0"
 
 # export, in both types
 expect 0 '28 tensors' export "$run" "$tmp/hf32"
-expect 0 'bit-equal' diff "$tmp/hf32" "$hf"
+expect 0 'bit-identical' diff "$tmp/hf32" "$hf"
 expect 0 '28 tensors' export "$run" "$tmp/hf16" --dtype bf16
 expect 0 'within the tolerance' diff "$tmp/hf16" "$hf" --tolerance 0.004
 expect 2 'f32 or bf16' export "$run" "$tmp/hf8" --dtype fp8

@@ -1,10 +1,9 @@
-/* Checkpoints: what goes in comes out, whatever the threads; every damage is found and named. */
+/* Checkpoints: what is saved is loaded, with any number of threads; every damage is found and named. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -13,7 +12,9 @@
 #include "test/ckpt_util.h"
 #include "test/memfs.h"
 
-#define OLD "/run/ep0-ba1"
+static memfs *fs; /* mem:/// */
+
+#define OLD "mem:///run/ep0-ba1"
 
 static char *temporary_folder(void) {
     char path[] = "/tmp/clt_ckpt_XXXXXX";
@@ -31,15 +32,14 @@ static void save(clt_ckpt_writer_params p, const char *name, int64_t batch) {
 
 /* A fresh file system in memory with one small checkpoint, OLD. */
 static void memory_setup(cu_state *s) {
-    mem_reset();
-    clt_io_set(&mem_io);
+    fs = mem_mount("mem");
     cu_state_create(s, false, 1);
-    save(cu_params(s, "/run"), "ep0-ba1", 1);
+    save(cu_params(s, "mem:///run"), "ep0-ba1", 1);
 }
 
 static void memory_teardown(cu_state *s) {
-    clt_io_set(&clt_io_local);
-    mem_reset();
+    clt_io_unregister("mem");
+    mem_destroy(fs);
     cu_state_free(s);
 }
 
@@ -102,7 +102,7 @@ static void test_round_trip(void **state) {
         clt_ckpt_tensor t;
         clt_ckpt_at(r, i, &t);
         assert_int_equal(t.chunks, 3); /* 2,102,100 elements */
-        /* A range across the border of two chunks, and the last element. */
+        /* A range across two chunks, and the last element. */
         float got[3], *want_at = s.host[1] + s.table.entry[2].offset;
         assert_int_equal(clt_ckpt_read(r, i, CLT_CKPT_CHUNK - 1, got, 3), CLT_OK);
         assert_memory_equal(got, want_at + CLT_CKPT_CHUNK - 1, sizeof got);
@@ -124,7 +124,7 @@ static void test_round_trip(void **state) {
     clt_free(dir);
 }
 
-/* A checkpoint that an earlier version wrote, kept as a file. */
+/* A file that an earlier version wrote. */
 static void test_old_version(void **state) {
     (void)state;
     const char *path = "test/golden/checkpoint-v1/ep1-ba7";
@@ -142,7 +142,7 @@ static void test_old_version(void **state) {
     cu_state_free(&s);
 }
 
-/* The hash as docs/checkpoint-format.md defines it, over bytes laid out here by hand. */
+/* The hash that docs/checkpoint-format.md defines, over bytes written out by hand. */
 static void test_hash_definition(void **state) {
     (void)state;
     clt_slab_table t = {0};
@@ -176,8 +176,8 @@ static clt_status open_and_verify(const char *path) {
     return st;
 }
 
-/* Every byte of every file is changed, in one bit (which one goes round), and every file is cut at every
- * length. */
+/* One bit of every byte of every file is flipped (each bit in turn), and every file is cut at every length.
+ */
 static void test_every_byte(void **state) {
     (void)state;
     static const char *const files[] = {OLD "/manifest.json", OLD "/data.00000.bin"};
@@ -186,7 +186,7 @@ static void test_every_byte(void **state) {
     clt_error_quiet(true);
     for (int f = 0; f < 2; f++) {
         size_t n;
-        unsigned char *data = mem_file(files[f], &n);
+        unsigned char *data = mem_file(fs, files[f], &n);
         assert_true(data && n > 1000);
         for (size_t i = 0; i < n; i++) {
             data[i] ^= (unsigned char)(1 << i % 8);
@@ -197,7 +197,7 @@ static void test_every_byte(void **state) {
                 fail_msg("the message names no tensor: %s", clt_last_error());
         }
         unsigned char *copy = clt_memdup(data, n);
-        for (size_t i = 0; i <= n + 1; i++) { /* n + 1: a byte more */
+        for (size_t i = 0; i <= n + 1; i++) { /* n + 1: one more byte */
             unsigned char *longer = clt_calloc(n + 2, 1);
             memcpy(longer, copy, n);
             clt_file *file;
@@ -218,24 +218,24 @@ static void test_every_byte(void **state) {
     memory_teardown(&s);
 }
 
-/* Chunks of the same size from the same place of another checkpoint, or from another place, are not accepted.
- */
+/* Chunks of the same size from another checkpoint, or from another place, are refused. */
 static void test_swapped_chunks(void **state) {
     (void)state;
     cu_state s;
     memory_setup(&s);
     cu_state_fill(&s, 2);
-    save(cu_params(&s, "/run"), "ep0-ba2", 2);
+    save(cu_params(&s, "mem:///run"), "ep0-ba2", 2);
     size_t n, m;
-    unsigned char *a = mem_file(OLD "/data.00000.bin", &n), *b = mem_file("/run/ep0-ba2/data.00000.bin", &m);
-    assert_int_equal(n, m); /* noise of the same length is stored in the same length */
+    unsigned char *a = mem_file(fs, OLD "/data.00000.bin", &n),
+                  *b = mem_file(fs, "mem:///run/ep0-ba2/data.00000.bin", &m);
+    assert_int_equal(n, m); /* noise of equal length is stored in equal length */
     unsigned char *keep = clt_memdup(a, n);
     memcpy(a, b, n);
     clt_error_quiet(true);
     assert_int_equal(open_and_verify(OLD), CLT_BAD_DATA);
     memcpy(a, keep, n);
     assert_int_equal(open_and_verify(OLD), CLT_OK);
-    /* The two norms (8 elements each) of one role are neighbours of equal length. */
+    /* The two norms (8 elements each) of one role are consecutive and of equal length. */
     size_t norm = 0;
     for (size_t i = 0; i + 8 < n && !norm; i++) /* the second zstd frame begins with the magic number */
         if (i > 100 && !memcmp(a + i, "\x28\xb5\x2f\xfd", 4)) norm = i;
@@ -270,7 +270,7 @@ static void replace_manifest(const char *path, const char *from, const char *to)
     clt_free(file);
 }
 
-/* Manifests with a right hash and wrong contents, as someone with an editor could make them. */
+/* Manifests with a valid hash and invalid contents, as made with an editor. */
 static void test_hostile_manifest(void **state) {
     (void)state;
     static const struct {
@@ -278,25 +278,25 @@ static void test_hostile_manifest(void **state) {
     } cases[] = {
         {"\"version\":1", "\"version\":2", "newer cltrain"},
         {"cltrain checkpoint", "something else", "format is"},
-        {"\"name\":\"data.00000.bin\"", "\"name\":\"../data.00000.bin\"", "no file name inside"},
-        {"\"name\":\"data.00000.bin\"", "\"name\":\"/etc/passwd\"", "no file name inside"},
+        {"\"name\":\"data.00000.bin\"", "\"name\":\"../data.00000.bin\"", "not a file name inside"},
+        {"\"name\":\"data.00000.bin\"", "\"name\":\"/etc/passwd\"", "not a file name inside"},
         {"\"name\":\"data.00000.bin\"", "\"name\":\"data.00001.bin\"", "is missing"},
         {"\"shape\":[37,8]", "\"shape\":[37,9]", "do not cover"},
-        {"\"shape\":[37,8]", "\"shape\":[37,-8]", "no usable size"},
-        {"\"shape\":[37,8]", "\"shape\":[4294967296,4294967296,16]", "no usable size"},
+        {"\"shape\":[37,8]", "\"shape\":[37,-8]", "unusable size"},
+        {"\"shape\":[37,8]", "\"shape\":[4294967296,4294967296,16]", "unusable size"},
         {"\"shape\":[37,8]", "\"shape\":[37,2,2,1,2]", "dimensions"},
-        {"\"shape\":[37,8]", "\"shape\":[4611686018427387904]", "no usable size"},
+        {"\"shape\":[37,8]", "\"shape\":[4611686018427387904]", "unusable size"},
         {"\"dtype\":\"f32\"", "\"dtype\":\"f16\"", "dtype"},
         {"transformer.norm_f.weight", "transformer.blocks.0.norm_1.weight", "listed twice"},
         {"\"role\":\"weight\"", "\"role\":\"../x\"", "role"},
         {"[0,0,296,0,0,", "[0,1,296,0,0,", "do not cover"},
         {"[0,0,296,0,0,", "[0,0,297,0,0,", "do not cover"},
-        {"[0,0,296,0,0,", "[0,0,0,0,0,", "not usable"},
-        {"[0,0,296,0,0,", "[0,0,296,7,0,", "not usable"},
-        {"[0,0,296,0,0,", "[9999,0,296,0,0,", "not usable"},
+        {"[0,0,296,0,0,", "[0,0,0,0,0,", "is invalid"},
+        {"[0,0,296,0,0,", "[0,0,296,7,0,", "is invalid"},
+        {"[0,0,296,0,0,", "[9999,0,296,0,0,", "is invalid"},
         {"[0,0,296,0,0,", "[0,0,296,0,1,", "hole or overlap"},
-        {"[0,0,296,0,0,", "[0,0,296,0,9223372036854775807,", "not usable"},
-        {"[0,0,296,0,0,", "[0,0,1e300,0,0,", "not usable"},
+        {"[0,0,296,0,0,", "[0,0,296,0,9223372036854775807,", "is invalid"},
+        {"[0,0,296,0,0,", "[0,0,1e300,0,0,", "is invalid"},
         {"\"run_id\":\"0123456789abcdef\"", "\"run_id\":\"../../../../etc\"", "run_id"},
         {"\"epoch\":1", "\"epoch\":-1", "timestamp.epoch"},
         {"\"epoch\":1", "\"epoch\":9223372036854775807", "timestamp.epoch"},
@@ -305,25 +305,25 @@ static void test_hostile_manifest(void **state) {
     };
     cu_state s;
     memory_setup(&s);
-    mem_state *clean = mem_save();
+    mem_state *clean = mem_save(fs);
     clt_error_quiet(true);
     for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
-        mem_restore(clean);
+        mem_restore(fs, clean);
         replace_manifest(OLD, cases[i].from, cases[i].to);
         if (open_and_verify(OLD) != CLT_BAD_DATA) fail_msg("accepted: %s", cases[i].to);
         if (!strstr(clt_last_error(), cases[i].says))
             fail_msg("%s: the message is '%s'", cases[i].to, clt_last_error());
     }
-    /* A time without a date is none. */
+    /* A time without a date is unknown. */
     clt_ckpt_info *list;
     int n;
-    mem_restore(clean);
+    mem_restore(fs, clean);
     replace_manifest(OLD, "\"saved\":", "\"saved\":1e300,\"x\":");
-    assert_int_equal(clt_ckpt_scan("/run", &list, &n), CLT_OK);
+    assert_int_equal(clt_ckpt_scan("mem:///run", &list, &n), CLT_OK);
     assert_int_equal(n, 1);
     assert_true(list[0].valid && list[0].saved == 0);
     clt_ckpt_scan_free(list, n);
-    mem_restore(clean);
+    mem_restore(fs, clean);
     assert_int_equal(clt_io_unlink(OLD "/data.00000.bin"), CLT_OK);
     assert_int_equal(open_and_verify(OLD), CLT_BAD_DATA);
     assert_non_null(strstr(clt_last_error(), "data.00000.bin is missing"));
@@ -349,12 +349,12 @@ static void test_another_model(void **state) {
     static const struct {
         const char *name;
         int64_t rows;
-        bool all; /* the other tensors too */
+        bool all; /* also the other tensors */
         const char *says;
     } cases[] = {
         {"transformer.wte.weight", 38, true,
-         "tensor 'transformer.wte.weight' (weight) has shape [37, 8] there, this model needs [38, 8]"},
-        {"transformer.wpe.weight", 37, true, "tensor 'transformer.wpe.weight' (weight) is missing there"},
+         "tensor 'transformer.wte.weight' (weight) has shape [37, 8], this model needs [38, 8]"},
+        {"transformer.wpe.weight", 37, true, "tensor 'transformer.wpe.weight' (weight) is missing"},
         {"transformer.wte.weight", 37, false,
          "this model has no tensor 'transformer.blocks.0.norm_1.weight'"},
     };
@@ -376,7 +376,7 @@ static void test_another_model(void **state) {
         clt_load_options loose = {NULL, 0, true};
         clt_log_set_level(CLT_LOG_ERROR);
         assert_int_equal(load_other(&t, &loose),
-                         i == 0 ? CLT_BAD_DATA : CLT_OK); /* a shape is never overlooked */
+                         i == 0 ? CLT_BAD_DATA : CLT_OK); /* a shape is never ignored */
         clt_log_set_level(CLT_LOG_WARN);
         clt_slab_table_free(&t);
     }
@@ -396,33 +396,33 @@ static void test_folder(void **state) {
     clt_ckpt_writer *w;
     char *path = NULL, name[32];
     memory_setup(&s);
-    clt_ckpt_writer_params p = cu_params(&s, "/run");
-    p.keep = 1; /* two are kept whatever it says */
+    clt_ckpt_writer_params p = cu_params(&s, "mem:///run");
+    p.keep = 1; /* at least two are kept */
     assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
-    for (int b = 8; b <= 12; b++) { /* numbers, not names, decide what is newest */
+    for (int b = 8; b <= 12; b++) { /* numbers decide what is newest, not names */
         clt_checkpoint_state n = cu_numbers(b);
         snprintf(name, sizeof name, "ep0-ba%d", b);
         assert_int_equal(clt_ckpt_save(w, name, &n), CLT_OK);
     }
-    assert_false(there(OLD) || there("/run/ep0-ba10"));
-    assert_true(there("/run/ep0-ba11") && there("/run/ep0-ba12"));
-    assert_int_equal(clt_ckpt_find_newest(NULL, "/run", &path), CLT_OK);
-    assert_string_equal(path, "/run/ep0-ba12");
+    assert_false(there(OLD) || there("mem:///run/ep0-ba10"));
+    assert_true(there("mem:///run/ep0-ba11") && there("mem:///run/ep0-ba12"));
+    assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///run", &path), CLT_OK);
+    assert_string_equal(path, "mem:///run/ep0-ba12");
     clt_free(path);
-    assert_int_equal(clt_ckpt_resolve(NULL, "/run/latest", &path), CLT_OK);
-    assert_string_equal(path, "/run/ep0-ba12");
+    assert_int_equal(clt_ckpt_resolve(NULL, "mem:///run/latest", &path), CLT_OK);
+    assert_string_equal(path, "mem:///run/ep0-ba12");
     clt_free(path);
 
-    /* The newest is damaged: the one before counts. */
+    /* The newest is damaged: the one before it is used. */
     size_t n;
-    mem_file("/run/ep0-ba12/manifest.json", &n)[100] ^= 1;
+    mem_file(fs, "mem:///run/ep0-ba12/manifest.json", &n)[100] ^= 1;
     clt_log_set_level(CLT_LOG_ERROR);
-    assert_int_equal(clt_ckpt_find_newest(NULL, "/run", &path), CLT_OK);
-    assert_string_equal(path, "/run/ep0-ba11");
+    assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///run", &path), CLT_OK);
+    assert_string_equal(path, "mem:///run/ep0-ba11");
     clt_free(path);
-    mem_file("/run/ep0-ba12/manifest.json", &n)[100] ^= 1;
+    mem_file(fs, "mem:///run/ep0-ba12/manifest.json", &n)[100] ^= 1;
 
-    /* Saving a batch again in the same run is no error and writes nothing; another run must not overwrite. */
+    /* Saving a batch again in the same run succeeds and writes nothing; another run must not overwrite it. */
     clt_checkpoint_state again = cu_numbers(12);
     assert_int_equal(clt_ckpt_save(w, "ep0-ba12", &again), CLT_OK);
     clt_ckpt_writer_destroy(w);
@@ -434,9 +434,9 @@ static void test_folder(void **state) {
     assert_int_equal(clt_ckpt_save(w, "..", &again), CLT_BAD_CONFIG);
     clt_error_quiet(false);
 
-    /* Going on at 11 puts 12 aside; then 12 can be saved again. */
-    assert_int_equal(clt_ckpt_supersede(NULL, "/run", 11, p.run_id), CLT_OK);
-    assert_true(there("/run/ep0-ba12.superseded.fedcba9876543210"));
+    /* Resuming at 11 supersedes 12, which can then be saved again. */
+    assert_int_equal(clt_ckpt_supersede(NULL, "mem:///run", 11, p.run_id), CLT_OK);
+    assert_true(there("mem:///run/ep0-ba12.superseded.fedcba9876543210"));
     assert_int_equal(clt_ckpt_save(w, "ep0-ba12", &again), CLT_OK);
     clt_log_set_level(CLT_LOG_WARN);
     clt_ckpt_writer_destroy(w);
@@ -447,31 +447,31 @@ static void test_overwrite_and_leftovers(void **state) {
     (void)state;
     cu_state s;
     memory_setup(&s);
-    assert_int_equal(clt_io_mkdirs("/run/ep0-ba5.tmp.00000000000000ff"), CLT_OK);
-    assert_int_equal(clt_io_mkdirs("/run/notes.tmp.d"), CLT_OK); /* not ours */
+    assert_int_equal(clt_io_mkdirs("mem:///run/ep0-ba5.tmp.00000000000000ff"), CLT_OK);
+    assert_int_equal(clt_io_mkdirs("mem:///run/notes.tmp.d"), CLT_OK); /* not ours */
     cu_state_fill(&s, 3);
-    clt_ckpt_writer_params p = cu_params(&s, "/run");
+    clt_ckpt_writer_params p = cu_params(&s, "mem:///run");
     p.overwrite = true;
     p.run_id = "fedcba9876543210";
     save(p, "ep0-ba1", 1);
     assert_int_equal(cu_check(OLD, &s), CLT_OK);
     clt_strv names = {0};
-    assert_int_equal(clt_io_list("/run", &names), CLT_OK);
+    assert_int_equal(clt_io_list("mem:///run", &names), CLT_OK);
     assert_int_equal(names.n, 3); /* ep0-ba1, latest, notes.tmp.d */
     assert_string_equal(names.v[2], "notes.tmp.d");
     clt_strv_free(&names);
-    /* A folder that is no checkpoint is not overwritten: all in it would go. */
+    /* A folder that is not a checkpoint is not overwritten, since all its contents would be deleted. */
     clt_ckpt_writer *w;
     clt_checkpoint_state state_of_2 = cu_numbers(2);
-    assert_int_equal(clt_io_mkdirs("/run/thesis/empty"), CLT_OK);
+    assert_int_equal(clt_io_mkdirs("mem:///run/thesis/empty"), CLT_OK);
     assert_int_equal(clt_ckpt_writer_create(&p, &w), CLT_OK);
     clt_log_set_level(CLT_LOG_ERROR);
     clt_error_quiet(true);
     assert_int_equal(clt_ckpt_save(w, "thesis", &state_of_2), CLT_IO);
     clt_error_quiet(false);
     clt_log_set_level(CLT_LOG_WARN);
-    assert_true(there("/run/thesis/empty"));
-    assert_int_equal(clt_io_remove_tree("/run/thesis/empty"), CLT_OK);
+    assert_true(there("mem:///run/thesis/empty"));
+    assert_int_equal(clt_io_remove_tree("mem:///run/thesis/empty"), CLT_OK);
     assert_int_equal(clt_ckpt_save(w, "thesis", &state_of_2), CLT_OK);
     clt_ckpt_writer_destroy(w);
     memory_teardown(&s);
@@ -482,92 +482,23 @@ static void test_resolve(void **state) {
     char *path = NULL;
     cu_state s;
     memory_setup(&s);
-    assert_int_equal(clt_io_mkdirs("/empty"), CLT_OK);
-    /* The root of a disk has a folder that only root can look into. */
-    assert_int_equal(clt_io_mkdirs("/disk/lost+found"), CLT_OK);
-    assert_int_equal(clt_io_write_atomic("/disk/lost+found/data.00000.bin", "x", 1), CLT_OK);
-    assert_int_equal(clt_ckpt_find_newest(NULL, "/disk", &path), CLT_OK);
+    assert_int_equal(clt_io_mkdirs("mem:///empty"), CLT_OK);
+    /* The root of a disk has a folder that only root can read. */
+    assert_int_equal(clt_io_mkdirs("mem:///disk/lost+found"), CLT_OK);
+    assert_int_equal(clt_io_write_atomic("mem:///disk/lost+found/data.00000.bin", "x", 1), CLT_OK);
+    assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///disk", &path), CLT_OK);
     assert_null(path);
     clt_error_quiet(true);
-    assert_int_equal(clt_ckpt_resolve(NULL, "/absent", &path), CLT_IO);
-    assert_int_equal(clt_ckpt_resolve(NULL, "/empty", &path), CLT_BAD_DATA);
+    assert_int_equal(clt_ckpt_resolve(NULL, "mem:///absent", &path), CLT_IO);
+    assert_int_equal(clt_ckpt_resolve(NULL, "mem:///empty", &path), CLT_BAD_DATA);
     clt_error_quiet(false);
     assert_null(path);
-    assert_int_equal(clt_ckpt_find_newest(NULL, "/absent", &path), CLT_OK);
+    assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///absent", &path), CLT_OK);
     assert_null(path);
     assert_int_equal(clt_ckpt_resolve(NULL, OLD, &path), CLT_OK);
     assert_string_equal(path, OLD);
     clt_free(path);
     memory_teardown(&s);
-}
-
-/* --- the lock --- */
-
-static void test_lock(void **state) {
-    (void)state;
-    char *dir = temporary_folder();
-    clt_run_lock *lock, *second;
-    setenv("CLTRAIN_LOCK_WAIT", "0", 1);
-    assert_int_equal(clt_run_lock_take(NULL, dir, &lock), CLT_OK);
-    clt_error_quiet(true);
-    assert_int_equal(clt_run_lock_take(NULL, dir, &second), CLT_IO);
-    clt_error_quiet(false);
-    char *pid = clt_format("process %ld", (long)getpid());
-    assert_non_null(strstr(clt_last_error(), pid)); /* says who */
-    clt_free(pid);
-    clt_run_lock_release(lock);
-    /* A process that is killed leaves no lock behind. */
-    int ready[2];
-    char c;
-    assert_int_equal(pipe(ready), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        if (clt_run_lock_take(NULL, dir, &lock) != CLT_OK || write(ready[1], "x", 1) != 1) _exit(1);
-        pause();
-    }
-    assert_int_equal(read(ready[0], &c, 1), 1);
-    clt_error_quiet(true);
-    assert_int_equal(clt_run_lock_take(NULL, dir, &second), CLT_IO);
-    clt_error_quiet(false);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    assert_int_equal(clt_run_lock_take(NULL, dir, &second), CLT_OK);
-    clt_run_lock_release(second);
-    /* One that ends soon is waited for: for a while, and as long as it says so. */
-    for (int says_so = 0; says_so <= 1; says_so++) {
-        if (!says_so) setenv("CLTRAIN_LOCK_WAIT", "20", 1);
-        if (says_so) setenv("CLTRAIN_LOCK_WAIT", "0", 1);
-        child = fork();
-        if (child == 0) {
-            if (clt_run_lock_take(NULL, dir, &lock) != CLT_OK) _exit(1);
-            if (says_so) clt_run_lock_ending(lock);
-            if (write(ready[1], "x", 1) != 1) _exit(1);
-            clt_sleep(0.3);
-            _exit(0);
-        }
-        assert_int_equal(read(ready[0], &c, 1), 1);
-        assert_int_equal(clt_run_lock_take(NULL, dir, &second), CLT_OK);
-        clt_run_lock_release(second);
-        waitpid(child, NULL, 0);
-    }
-    unsetenv("CLTRAIN_LOCK_WAIT");
-    /* Who holds it is written into no other file. */
-    char *at = clt_path_join(dir, "run.lock"), *other = clt_path_join(dir, "other"), *text;
-    assert_int_equal(clt_io_unlink(at), CLT_OK);
-    assert_int_equal(clt_io_write_atomic(other, "kept", 4), CLT_OK);
-    assert_int_equal(symlink("other", at), 0);
-    clt_error_quiet(true);
-    assert_int_equal(clt_run_lock_take(NULL, dir, &lock), CLT_IO);
-    clt_error_quiet(false);
-    assert_int_equal(clt_io_read_all(other, 100, &text, NULL), CLT_OK);
-    assert_string_equal(text, "kept");
-    clt_free(text);
-    clt_free(other);
-    clt_free(at);
-    close(ready[0]);
-    close(ready[1]);
-    assert_int_equal(clt_io_remove_tree(dir), CLT_OK);
-    clt_free(dir);
 }
 
 /* A save allocates nothing that stays, and many saves need no more memory than one. */
@@ -613,7 +544,6 @@ int main(void) {
         cmocka_unit_test(test_folder),
         cmocka_unit_test(test_overwrite_and_leftovers),
         cmocka_unit_test(test_resolve),
-        cmocka_unit_test(test_lock),
         cmocka_unit_test(test_steady),
     };
     clt_log_set_level(CLT_LOG_WARN);

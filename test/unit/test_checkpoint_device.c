@@ -1,4 +1,5 @@
-/* Checkpoints of slabs on devices: saved from one cut of the slab, loaded into another, on every device. */
+/* Checkpoints of slabs on devices: saved from slabs that are cut in one way and loaded into others, on every
+ * device. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ static void slabs_destroy(clt_slab **slab) {
 static void test_slabs(void **state) {
     (void)state;
     static const uint64_t pieces[] = {CLT_CHUNK * 4,
-                                      0}; /* one chunk a piece where tensors allow it; the default */
+                                      0}; /* one chunk per piece where tensors allow it; the default */
     char dir[] = "/tmp/clt_ckpt_XXXXXX";
     assert_non_null(mkdtemp(dir));
     char *path = clt_path_join(dir, "ba1");
@@ -57,7 +58,7 @@ static void test_slabs(void **state) {
             float *got = clt_calloc(s.table.total, sizeof *got);
             for (int p = 0; p < CU_PARTS; p++) {
                 assert_int_equal(clt_slab_read(to[p], 0, got, s.table.total), CLT_OK);
-                assert_memory_equal(got, s.host[p], s.table.total * sizeof *got); /* the padding, too: +0 */
+                assert_memory_equal(got, s.host[p], s.table.total * sizeof *got); /* also the padding: +0 */
             }
             clt_free(got);
             assert_int_equal(clt_ckpt_hash_parts(&s.table, part, CU_PARTS, &device), CLT_OK);

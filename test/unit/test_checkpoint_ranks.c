@@ -12,7 +12,7 @@
 
 enum { MAX_RANKS = 5 };
 
-/* --- what every rank does: it may not use cmocka's asserts, which leave the thread by longjmp --- */
+/* --- one rank: without cmocka's asserts, which leave the thread by longjmp --- */
 
 typedef struct {
     const char *dir;
@@ -92,12 +92,12 @@ static void test_ranks(void **state) {
         assert_memory_equal(&stored.weights, &live.weights, sizeof live.weights);
         assert_memory_equal(&stored.optimizer, &live.optimizer, sizeof live.optimizer);
         clt_ckpt_close(r);
-        clt_strv names = {0}; /* the work is shared: a data file per rank */
+        clt_strv names = {0}; /* a data file per rank */
         assert_int_equal(clt_io_list(path, &names), CLT_OK);
         assert_int_equal(names.n, ranks + 1);
         clt_strv_free(&names);
     }
-    /* One rank fails: every rank gets its status, nothing new is there, the old one is whole. */
+    /* One rank fails: every rank gets its status, no new checkpoint exists, the old one is whole. */
     cu_state other;
     cu_state_create(&other, true, 4);
     for (int broken = 0; broken < 3; broken++) {
@@ -115,7 +115,7 @@ static void test_ranks(void **state) {
     clt_free(path);
 }
 
-/* More ranks than chunks: some have nothing to write. */
+/* More ranks than chunks: some write nothing. */
 static void test_few_chunks(void **state) {
     (void)state;
     char dir[] = "/tmp/clt_ckpt_XXXXXX";

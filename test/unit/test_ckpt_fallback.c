@@ -1,6 +1,5 @@
-/* What a run finds in its folder when things there are not as they should be: damaged chunks, missing
- * manifests, hints that name nothing, links that leave the folder; and what load_ignore_keys and a loose load
- * leave alone. */
+/* Folders in a bad state: damaged chunks, missing manifests, stale hints, links out of the folder; and what
+ * load_ignore_keys and a loose load do not change. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -16,6 +15,8 @@
 #include "test/ckpt_util.h"
 #include "test/memfs.h"
 
+static memfs *fs; /* mem:/// */
+
 static void save(cu_state *s, const char *folder, int64_t batch) {
     clt_ckpt_writer *w;
     clt_ckpt_writer_params p = cu_params(s, folder);
@@ -28,27 +29,26 @@ static void save(cu_state *s, const char *folder, int64_t batch) {
 }
 
 static void set_up(cu_state *s) {
-    mem_reset();
-    clt_io_set(&mem_io);
+    fs = mem_mount("mem");
     cu_state_create(s, false, 1);
-    for (int b = 1; b <= 3; b++) save(s, "/run", b);
+    for (int b = 1; b <= 3; b++) save(s, "mem:///run", b);
 }
 
 static void tear_down(cu_state *s) {
     cu_state_free(s);
-    mem_reset();
-    clt_io_set(&clt_io_local);
+    clt_io_unregister("mem");
+    mem_destroy(fs);
 }
 
 static void expect_newest(const char *want) {
     char *path = NULL;
-    assert_int_equal(clt_ckpt_find_newest(NULL, "/run", &path), CLT_OK);
+    assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///run", &path), CLT_OK);
     assert_non_null(path);
     assert_string_equal(path, want);
     clt_free(path);
 }
 
-/* The C library's, until a disk is to fail while a folder is listed. */
+/* The C library's, until a listing is to fail. */
 static bool lists_break;
 struct dirent *readdir(DIR *d) {
     static struct dirent *(*next)(DIR *);
@@ -57,7 +57,7 @@ struct dirent *readdir(DIR *d) {
     return lists_break ? NULL : next(d);
 }
 
-/* A list of names that breaks off must not pass for a folder without checkpoints. */
+/* An incomplete listing must not pass for a folder without checkpoints. */
 static void test_broken_list(void **state) {
     (void)state;
     char folder[] = "/tmp/clt_list_XXXXXX", *path = NULL;
@@ -75,27 +75,27 @@ static void test_broken_list(void **state) {
     clt_strv_free(&names);
 }
 
-/* One bit in a data file is in nobody's manifest: only reading finds it. */
+/* A flipped bit in a data file is found only by reading. */
 static void test_damaged_chunk(void **state) {
     (void)state;
     cu_state s;
     size_t n;
     char *path = NULL;
     set_up(&s);
-    expect_newest("/run/ba3");
-    mem_file("/run/ba3/data.00000.bin", &n)[n / 2] ^= 4;
-    expect_newest("/run/ba2");
-    mem_file("/run/ba2/data.00000.bin", &n)[n - 1] ^= 1;
-    expect_newest("/run/ba1");
-    mem_file("/run/ba1/data.00000.bin", &n)[0] ^= 128;
-    /* Nothing is left: never a silent fresh start. */
+    expect_newest("mem:///run/ba3");
+    mem_file(fs, "mem:///run/ba3/data.00000.bin", &n)[n / 2] ^= 4;
+    expect_newest("mem:///run/ba2");
+    mem_file(fs, "mem:///run/ba2/data.00000.bin", &n)[n - 1] ^= 1;
+    expect_newest("mem:///run/ba1");
+    mem_file(fs, "mem:///run/ba1/data.00000.bin", &n)[0] ^= 128;
+    /* None is left: never a silent new start. */
     clt_error_quiet(true);
-    assert_int_equal(clt_ckpt_find_newest(NULL, "/run", &path), CLT_BAD_DATA);
+    assert_int_equal(clt_ckpt_find_newest(NULL, "mem:///run", &path), CLT_BAD_DATA);
     clt_error_quiet(false);
     assert_non_null(strstr(clt_last_error(), "none is usable"));
-    /* What was asked for by name is an error that says where. */
+    /* For a checkpoint that is requested by name, an error says where the damage is. */
     clt_ckpt_reader *r;
-    assert_int_equal(clt_ckpt_open("/run/ba2", &r), CLT_OK);
+    assert_int_equal(clt_ckpt_open("mem:///run/ba2", &r), CLT_OK);
     clt_error_quiet(true);
     assert_int_equal(clt_ckpt_verify(r), CLT_BAD_DATA);
     clt_error_quiet(false);
@@ -105,23 +105,22 @@ static void test_damaged_chunk(void **state) {
     tear_down(&s);
 }
 
-/* Without its manifest it is no checkpoint, but it is in the way of one: it steps aside, whatever its name.
- */
+/* A folder without its manifest takes the name of a checkpoint: it is superseded. */
 static void test_missing_manifest(void **state) {
     (void)state;
     cu_state s;
     set_up(&s);
-    assert_int_equal(clt_io_unlink("/run/ba3/manifest.json"), CLT_OK);
-    expect_newest("/run/ba2");
-    assert_int_equal(clt_ckpt_supersede(NULL, "/run", 2, "00000000000000cc"), CLT_OK);
-    assert_true(clt_io_is_dir("/run/ba3.superseded.00000000000000cc"));
-    save(&s, "/run", 3);
-    /* The same name is in the way again, and steps aside under yet another name. */
-    assert_int_equal(clt_io_unlink("/run/ba3/manifest.json"), CLT_OK);
-    assert_int_equal(clt_ckpt_supersede(NULL, "/run", 2, "00000000000000cc"), CLT_OK);
-    assert_true(clt_io_is_dir("/run/ba3.superseded.00000000000000cc-2"));
-    save(&s, "/run", 3);
-    expect_newest("/run/ba3");
+    assert_int_equal(clt_io_unlink("mem:///run/ba3/manifest.json"), CLT_OK);
+    expect_newest("mem:///run/ba2");
+    assert_int_equal(clt_ckpt_supersede(NULL, "mem:///run", 2, "00000000000000cc"), CLT_OK);
+    assert_true(clt_io_is_dir("mem:///run/ba3.superseded.00000000000000cc"));
+    save(&s, "mem:///run", 3);
+    /* The same name is taken again, and gets another name. */
+    assert_int_equal(clt_io_unlink("mem:///run/ba3/manifest.json"), CLT_OK);
+    assert_int_equal(clt_ckpt_supersede(NULL, "mem:///run", 2, "00000000000000cc"), CLT_OK);
+    assert_true(clt_io_is_dir("mem:///run/ba3.superseded.00000000000000cc-2"));
+    save(&s, "mem:///run", 3);
+    expect_newest("mem:///run/ba3");
     tear_down(&s);
 }
 
@@ -130,48 +129,50 @@ static void test_stale_hint(void **state) {
     cu_state s;
     char *path = NULL;
     set_up(&s);
-    assert_int_equal(clt_ckpt_resolve(NULL, "/run/latest", &path), CLT_OK);
-    assert_string_equal(path, "/run/ba3");
+    assert_int_equal(clt_ckpt_resolve(NULL, "mem:///run/latest", &path), CLT_OK);
+    assert_string_equal(path, "mem:///run/ba3");
     clt_free(path);
-    assert_int_equal(clt_ckpt_supersede(NULL, "/run", 2, "00000000000000cc"), CLT_OK);
-    assert_int_equal(clt_ckpt_resolve(NULL, "/run/latest", &path), CLT_OK);
-    assert_string_equal(path, "/run/ba2");
+    assert_int_equal(clt_ckpt_supersede(NULL, "mem:///run", 2, "00000000000000cc"), CLT_OK);
+    assert_int_equal(clt_ckpt_resolve(NULL, "mem:///run/latest", &path), CLT_OK);
+    assert_string_equal(path, "mem:///run/ba2");
     clt_free(path);
-    /* A hint must not lead out of its folder. */
-    assert_int_equal(clt_io_write_atomic("/run/latest", "../run/ba1\n", 11), CLT_OK);
+    /* A hint must not point outside its folder. */
+    assert_int_equal(clt_io_write_atomic("mem:///run/latest", "../run/ba1\n", 11), CLT_OK);
     clt_error_quiet(true);
-    assert_int_equal(clt_ckpt_resolve(NULL, "/run/latest", &path), CLT_BAD_DATA);
+    assert_int_equal(clt_ckpt_resolve(NULL, "mem:///run/latest", &path), CLT_BAD_DATA);
     clt_error_quiet(false);
     tear_down(&s);
 }
 
-/* Any operation on files fails once while the newest checkpoint is looked for: it is found all the same, or
- * an older one is (the warning says why), or there is an error. "There is none" would be a fresh start. */
+/* Any operation on files fails once while the newest checkpoint is searched: it is found, or an older one is
+ * (a warning says why), or there is an error. "There is none" would be a silent new start. */
 static void test_errors(void **state) {
     (void)state;
     cu_state s;
     long n = 1, same = 0, older = 0, errors = 0;
     set_up(&s);
-    clt_io_set(clt_io_probe(&mem_io));
+    clt_io_probe *probe = clt_io_probe_create(mem_component(fs));
+    assert_int_equal(clt_io_register("mem", clt_io_probe_component(probe)), CLT_OK);
     clt_error_quiet(true);
     for (bool fired = true; fired; n++) {
         char *path = NULL;
-        clt_io_fault_arm(&(clt_io_fault){.op = CLT_IO_OPS, .first = n, .last = n, .error = EIO});
-        clt_status st = clt_ckpt_find_newest(NULL, "/run", &path);
-        fired = clt_io_fault_fired();
+        clt_io_fault_arm(probe, &(clt_io_fault){.op = CLT_IO_OPS, .first = n, .last = n, .error = EIO});
+        clt_status st = clt_ckpt_find_newest(NULL, "mem:///run", &path);
+        fired = clt_io_fault_fired(probe);
         if (st == CLT_OK && !path) fail_msg("operation %ld: no checkpoint is found, and no error", n);
         if (st != CLT_OK)
             errors++;
         else
-            *(strcmp(path, "/run/ba3") ? &older : &same) += 1;
+            *(strcmp(path, "mem:///run/ba3") ? &older : &same) += 1;
         clt_free(path);
     }
     clt_error_quiet(false);
-    clt_io_fault_arm(NULL);
+    clt_io_fault_arm(probe, NULL);
     print_message("%ld operations fail: newest %ld, an older one %ld, error %ld\n", n - 2, same, older,
                   errors);
     assert_true(n > 20 && errors < 4);
     tear_down(&s);
+    clt_io_probe_destroy(probe);
 }
 
 static void test_link(void **state) {
@@ -193,7 +194,7 @@ static void test_link(void **state) {
     assert_int_equal(cu_check(ckpt, &s), CLT_IO);
     clt_error_quiet(false);
     assert_non_null(strstr(clt_last_error(), "symbolic link"));
-    /* Nor is it one of the valid checkpoints of which the two newest are kept. */
+    /* It does not count as one of the two valid checkpoints that are kept. */
     assert_int_equal(clt_ckpt_scan(dir, &list, &n), CLT_OK);
     assert_int_equal(n, 1);
     assert_false(list[0].valid);
@@ -215,7 +216,7 @@ static char *loaded(const cu_state *saved, const char *pattern) {
     cu_state_create(&got, false, 7);
     cu_state_create(&before, false, 7);
     clt_load_options opt = {.ignore = &pattern, .ignore_count = 1};
-    assert_int_equal(clt_ckpt_open("/run/ba1", &r), CLT_OK);
+    assert_int_equal(clt_ckpt_open("mem:///run/ba1", &r), CLT_OK);
     assert_int_equal(clt_ckpt_load(r, &got.table, got.part, CU_PARTS, &opt), CLT_OK);
     for (int p = 0; p < CU_PARTS; p++)
         for (int e = 0; e < got.table.n; e++) {
@@ -259,7 +260,7 @@ static void test_ignore_keys(void **state) {
     tear_down(&s);
 }
 
-/* A checkpoint of a model with a tensor more, and one less. */
+/* A model with a tensor more than the checkpoint, and one less. */
 static void test_loose(void **state) {
     (void)state;
     cu_state s, big;
@@ -267,7 +268,7 @@ static void test_loose(void **state) {
     set_up(&s);
     cu_state_create(&big, true, 9);
     clt_load_options loose = {.loose = true};
-    assert_int_equal(clt_ckpt_open("/run/ba1", &r), CLT_OK);
+    assert_int_equal(clt_ckpt_open("mem:///run/ba1", &r), CLT_OK);
     clt_error_quiet(true);
     assert_int_equal(clt_ckpt_load(r, &big.table, big.part, CU_PARTS, NULL), CLT_BAD_DATA);
     clt_error_quiet(false);

@@ -1,4 +1,4 @@
-/* `cltrain data` as users and scripts call it: exit codes, JSON, and what convert writes. */
+/* `cltrain data`: exit codes, JSON, and what convert writes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -228,7 +228,7 @@ static void test_convert_text(void **state) {
     (void)state;
     put_file("in/a.txt", "hello", 5);
     put_file("in/sub/b.txt", "wor\xc3\xa9", 5);
-    put_file("in/z.bin", "a\0b", 3); /* no text: left out */
+    put_file("in/z.bin", "a\0b", 3); /* not text: skipped */
     put_file("in/.hidden", "x", 1);
     static const int32_t wrapped[] = {'h', 'e', 'l', 'l', 'o', 256, 'w', 'o', 'r', 0xc3, 0xa9, 256};
     static const int32_t plain[] = {'h', 'e', 'l', 'l', 'o', 'w', 'o', 'r'};
@@ -263,9 +263,9 @@ static void test_convert_tokens(void **state) {
     expect(args, 65, "bad.bin: token 1 is -5");
     clt_free(args);
     args = clt_format("convert %s/n.bin --tokens int32 --out %s/out -n 2", dir, dir);
-    expect(args, 65, "10 bytes are no whole number of int32 tokens");
+    expect(args, 65, "10 bytes are not a whole number of int32 tokens");
     clt_free(args);
-    args = clt_format("show %s/out", dir); /* what failed left no dataset */
+    args = clt_format("show %s/out", dir); /* a failed convert leaves no dataset */
     expect(args, 65, "no index.json");
     clt_free(args);
     static const int32_t text[] = {'H', 0, 'I', 200};
@@ -278,7 +278,7 @@ static void test_convert_tokens(void **state) {
     clt_free(args);
 }
 
-/* A link to a folder above adds nothing, and two of them do not multiply each other. */
+/* A link to a folder above adds nothing, and two of them do not multiply. */
 static void test_convert_links(void **state) {
     (void)state;
     char *texts = clt_path_join(dir, "links"), *one = clt_path_join(texts, "one"),
@@ -307,7 +307,8 @@ static void test_convert_refusals(void **state) {
         {"convert %s/one.txt --out %s/o -n 8 --val-fraction 0.1", 65, "too few for both splits"},
         {"convert %s/absent --out %s/o", 74, "does not exist"},
         {"convert %s/one.txt --out %s/one.txt/x -n 4", 74, "cannot create folder"},
-        {"convert %s/one.txt --out %s/o --tokenizer gpt2", 78, "only 'bytes' is built in"},
+        {"convert %s/one.txt --out %s/o --tokenizer gpt2", 78, "use tokenizer 'bytes'"},
+        {"convert %s/one.txt --out %s/o --tokenizer x/tokenizer.json", 78, "not supported yet"},
         {"convert %s/one.txt --out %s/o --compression lz4", 78, "compression 'lz4' cannot be written"},
         {"convert %s/one.txt --out %s/o --eos-id -7", 2, "must be 0 to"},
         {"convert %s/one.txt --out %s/o --tokens uint8", 2, "--tokens must be uint16 or int32"},
@@ -340,18 +341,19 @@ static void test_tokenize(void **state) {
     (void)state;
     check_tokenize("\"h\\u00e9\"\n\"\"\n\"a\\u0000\"\n", "", 0, "[104,195,169]\n[]\n[97,0]\n");
     check_tokenize("[104,195,169,256]\n[]\n", "--decode", 0, "\"h\xc3\xa9<|endoftext|>\"\n\"\"\n");
-    /* Broken characters: one U+FFFD for each that was begun. */
+    /* Broken characters: one U+FFFD for each part of one. */
     check_tokenize("[226,130,65,255,195]", "-d", 0,
                    "\"\xef\xbf\xbd"
                    "A\xef\xbf\xbd\xef\xbf\xbd\"\n");
-    check_tokenize("[1,257]", "-d", 65, "257 at position 1 is outside the byte tokenizer's vocabulary");
+    check_tokenize("[1,257]", "-d", 65,
+                   "token id 257 at position 1 is outside the vocabulary of tokenizer 'bytes'");
     check_tokenize("[1]\n[1,\"2\"]", "-d", 65, "line 2 holds no token id at position 1");
     check_tokenize("[1]", "", 65, "line 1 is not a JSON string");
-    check_tokenize("\"a\"\n{", "", 65, "line 2 is not JSON");
-    check_tokenize("", "--tokenizer gpt2", 78, "only 'bytes' is built in");
+    check_tokenize("\"a\"\n{", "", 65, "line 2:1:1: not valid JSON");
+    check_tokenize("", "--tokenizer gpt2", 78, "a hub is not fetched");
 }
 
-/* What cannot be written is no success. */
+/* Output that cannot be written is an error. */
 static void test_full_disk(void **state) {
     (void)state;
     clt_str out = {0};

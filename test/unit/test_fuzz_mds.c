@@ -1,6 +1,5 @@
-/* The fuzz target of the MDS reader (test/fuzz/fuzz_mds.c) over the golden sets, right and damaged, and
- * thousands of mutations of them, the same ones every time. Under ASan this finds what a long fuzzing run
- * would find first. */
+/* The fuzz target of the MDS reader (test/fuzz/fuzz_mds.c) over the golden sets, valid and damaged, and
+ * thousands of mutations of them, which are the same in every run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +21,7 @@ static void append(input *in, const void *data, size_t n) {
     in->size += n;
 }
 
-/* Some bytes changed, or a piece cut out, or one doubled: a function of (input number, round). */
+/* Changes some bytes, removes a piece or doubles one, as a function of (input number, round). */
 static void mutate(input *in, uint32_t number, uint32_t round) {
     uint32_t r[4];
     for (uint32_t k = 0; k <= round % 4; k++) {
@@ -49,7 +48,7 @@ static size_t run_input(const input *seed, uint32_t number) {
     for (uint32_t round = 0; round < MUTATIONS; round++) {
         in = *seed;
         mutate(&in, number, round);
-        /* Exactly as large as it is, so that ASan sees a read past its end. */
+        /* Of the exact size, so that ASan sees a read past its end. */
         uint8_t *copy = clt_memdup(in.data, in.size);
         LLVMFuzzerTestOneInput(copy, in.size);
         clt_free(copy);

@@ -152,26 +152,28 @@ static void a_full_disk_costs_one_line(void **state) {
     clt_config *cfg = clt_calloc(1, sizeof *cfg);
     clt_sinks *s;
     char *text;
-    mem_reset();
-    clt_io_set(clt_io_probe(&mem_io));
-    assert_int_equal(clt_io_mkdirs("/run"), CLT_OK);
-    const clt_sinks_params p = {.cfg = cfg, .folder = "/run", .main_rank = true};
+    memfs *fs = mem_create();
+    clt_io_probe *probe = clt_io_probe_create(mem_component(fs));
+    assert_int_equal(clt_io_register("mem", clt_io_probe_component(probe)), CLT_OK);
+    assert_int_equal(clt_io_mkdirs("mem:///run"), CLT_OK);
+    const clt_sinks_params p = {.cfg = cfg, .folder = "mem:///run", .main_rank = true};
     assert_int_equal(clt_sinks_create(&p, &s), CLT_OK);
-    clt_io_fault_arm(&(clt_io_fault){CLT_IO_APPENDS, "metrics.jsonl", 2, 2, CLT_IO_SHORT, ENOSPC});
+    clt_io_fault_arm(probe, &(clt_io_fault){CLT_IO_APPENDS, "metrics.jsonl", 2, 2, CLT_IO_SHORT, ENOSPC});
     clt_error_quiet(true);
     clt_log_set_level(CLT_LOG_ERROR);
     for (int batch = 1; batch <= 4; batch++) clt_sinks_event(s, "test", batch, NULL);
     clt_log_set_level(CLT_LOG_WARN);
     clt_error_quiet(false);
-    clt_io_fault_arm(NULL);
+    clt_io_fault_arm(probe, NULL);
     clt_sinks_destroy(s);
-    assert_int_equal(clt_io_read_all("/run/metrics.jsonl", 1 << 20, &text, NULL), CLT_OK);
+    assert_int_equal(clt_io_read_all("mem:///run/metrics.jsonl", 1 << 20, &text, NULL), CLT_OK);
     assert_non_null(strstr(text, "\n{\"event\":\"test\",\"batch\":3}\n{\"event\":\"test\",\"batch\":4}\n"));
     assert_null(strstr(text, "\"batch\":2}"));
     clt_free(text);
     clt_free(cfg);
-    mem_reset();
-    clt_io_set(&clt_io_local);
+    clt_io_unregister("mem");
+    clt_io_probe_destroy(probe);
+    mem_destroy(fs);
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,5 @@
-/* Batches as the trainer gets them: the ids that the real DataLoader delivered (test/golden/e2e), labels,
- * sequence ids, padding, reading ahead, and what a loader refuses. */
+/* Batches for the trainer: the ids that the real DataLoader delivered (test/golden/e2e), labels, sequence
+ * ids, padding, reading ahead, and what a loader refuses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,7 +94,7 @@ static void test_e2e_epochs(void **state) {
     run_epochs("test/golden/e2e/mds", true, 25);
 }
 
-/* A rank that owns part of the global batch sees exactly that part. */
+/* A rank that owns part of the global batch gets exactly that part. */
 static void test_parts(void **state) {
     (void)state;
     clt_loader_params p = e2e_params("test/golden/e2e/mds");
@@ -105,7 +105,7 @@ static void test_parts(void **state) {
     for (int64_t g = 0; g < 3; g++) {
         assert_int_equal(clt_loader_get(whole, 0, g * E2E_B, E2E_B, &a), CLT_OK);
         assert_int_equal(clt_loader_get(part, 0, g * E2E_B + 5, 7, &b), CLT_OK);
-        clt_loader_prefetch(part, 3, 9, 4); /* a wrong guess changes nothing */
+        clt_loader_prefetch(part, 3, 9, 4); /* a wrong guess has no effect */
         assert_memory_equal(field(&a, CLT_TEXT_TOKENS) + 5 * E2E_T, field(&b, CLT_TEXT_TOKENS),
                             7 * E2E_T * sizeof(int32_t));
     }
@@ -118,7 +118,7 @@ static void test_parts(void **state) {
     clt_loader_close(part);
 }
 
-/* Evaluation: every sample once, in index order, in 5 batches of 8, whatever the order options say. */
+/* Evaluation: every sample once, in index order, in 5 batches of 8, with any order options. */
 static void test_eval(void **state) {
     (void)state;
     clt_loader_params p = e2e_params("test/golden/e2e/mds");
@@ -140,7 +140,7 @@ static void test_eval(void **state) {
     clt_loader_close(l);
 }
 
-/* Nothing is allocated from the second step on, across the end of an epoch too. */
+/* Nothing is allocated from the second step on, also across the end of an epoch. */
 static void test_steady(void **state) {
     (void)state;
     static const char *const sets[] = {"test/golden/e2e/mds", "test/golden/e2e/mds-zstd"};
@@ -160,7 +160,7 @@ static void test_steady(void **state) {
     }
 }
 
-/* --- small sets written here --- */
+/* --- small sets --- */
 
 static char *scratch_dir(void) {
     char *dir = clt_strdup("/tmp/clt_test_loader_XXXXXX");
@@ -234,7 +234,7 @@ static void test_labels(void **state) {
     discard(dir);
 }
 
-/* An id that the model does not have: sample and position are named; read ahead it is no fault until it is
+/* An id that the model does not have: sample and position are named; if it was read ahead, only when it is
  * used. */
 static void test_vocabulary(void **state) {
     (void)state;
@@ -267,7 +267,7 @@ static void test_text(void **state) {
     p.vocab_size = 257;
     p.tokenizer = "EleutherAI/gpt-neox-20b";
     assert_int_equal(clt_loader_open(&p, &l), CLT_BAD_CONFIG);
-    assert_non_null(strstr(clt_last_error(), "is not loaded"));
+    assert_non_null(strstr(clt_last_error(), "tokenizer 'EleutherAI/gpt-neox-20b' cannot be loaded"));
     p.tokenizer = "bytes";
     p.vocab_size = 256;
     assert_int_equal(clt_loader_open(&p, &l), CLT_BAD_CONFIG);

@@ -13,7 +13,6 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_digest.h"
 #include "runtime/data/clt_mds.h"
-#include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/clt_utf8.h"
 #include "test/golden_util.h"
 
@@ -27,7 +26,7 @@ static char *scratch_dir(void) {
     return dir;
 }
 
-/* --- sets that are right --- */
+/* --- valid sets --- */
 
 static void check_tokens(clt_mds *m, json_t *want, const char *set) {
     int32_t tokens[MAX_TOKENS];
@@ -42,7 +41,7 @@ static void check_tokens(clt_mds *m, json_t *want, const char *set) {
     json_t *list = json_object_get(want, "tokens");
     for (size_t i = 0; i < json_array_size(list); i++)
         assert_int_equal(tokens[i], json_integer_value(json_array_get(list, i)));
-    /* Truncated: the first ones, and the full length still known. */
+    /* Truncated: the first tokens, and the full length. */
     int32_t few[3] = {-1, -1, -1};
     assert_int_equal(clt_mds_get_tokens(m, sample, 2, 0, few, &n, &full), CLT_OK);
     assert_int_equal(n, CLT_MIN(full, 2));
@@ -75,7 +74,8 @@ static void check_set(const char *set, const clt_mds_params *p) {
     }
     size_t n = json_array_size(list);
     assert_int_equal(n, clt_mds_num_samples(m));
-    for (size_t i = 0; i < n; i++) { /* from both ends, so that neighbours come from different shards */
+    for (size_t i = 0; i < n;
+         i++) { /* from both ends, so that consecutive samples come from different shards */
         json_t *s = json_array_get(list, i % 2 ? n - 1 - i / 2 : i / 2);
         if (clt_mds_has_tokens(m))
             check_tokens(m, s, set);
@@ -117,7 +117,7 @@ static void test_hashes(void **state) {
                      CLT_BAD_CONFIG);
 }
 
-/* Published values of the algorithms that no set uses: of the empty text. */
+/* Published values, for the empty text, of the algorithms that no set uses. */
 static void test_digests(void **state) {
     (void)state;
     static const char *const known[][2] = {
@@ -190,7 +190,7 @@ static void check_beside(const char *dir, clt_status want, const char *text) {
     clt_mds_close(m);
 }
 
-/* A raw file beside the compressed one, as a download cache leaves it, is read instead; verify looks at both.
+/* A raw file beside the compressed one, as a download cache leaves it, is read instead; verify checks both.
  */
 static void test_raw_beside_zip(void **state) {
     (void)state;
@@ -215,7 +215,7 @@ static void test_raw_beside_zip(void **state) {
     clt_free(cmd);
 }
 
-/* So other compressions can be read once they were undone. */
+/* So other compressions can be read after decompression. */
 static void test_raw_beside_gz(void **state) {
     (void)state;
     char *dir = scratch_dir();
@@ -238,7 +238,7 @@ static void test_raw_beside_gz(void **state) {
 
 /* --- damaged sets --- */
 
-/* What the message must contain: the fact and the place. */
+/* What the message must contain: the fact and the file. */
 static const struct {
     const char *set, *fact, *where;
 } damaged[] = {
@@ -307,7 +307,7 @@ static const struct {
     {"token_over_vocab", "token id 2147483647 is outside the vocabulary", "shard.00000.mds"},
 };
 
-/* Reads all there is, as a run would. */
+/* Reads everything, like a run. */
 static clt_status read_everything(const char *dir, const clt_mds_params *p) {
     clt_mds *m = NULL;
     int32_t tokens[MAX_TOKENS];
@@ -333,7 +333,7 @@ static void check_damaged(json_t *c) {
     if (st != CLT_BAD_DATA) fail_msg("%s: status %s", name, clt_status_name(st));
     if (!strstr(clt_last_error(), damaged[i].fact) || !strstr(clt_last_error(), damaged[i].where))
         fail_msg("%s: the message is: %s", name, clt_last_error());
-    /* verify finds it too, without being told which checksum to use. */
+    /* verify finds it without the name of a checksum. */
     clt_mds *m;
     size_t bad;
     st = clt_mds_open(dir, NULL, &m);
@@ -361,6 +361,8 @@ static void test_refusals(void **state) {
     int64_t n;
     assert_int_equal(clt_mds_open(SETS "absent", NULL, &m), CLT_BAD_DATA);
     assert_non_null(strstr(clt_last_error(), "does not exist"));
+    assert_int_equal(clt_mds_open("s3://bucket/set", NULL, &m), CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "not supported yet"));
     assert_int_equal(
         clt_mds_open(SETS "tokens_i32/val", &(clt_mds_params){.token_encoding_type = "float32"}, &m),
         CLT_BAD_CONFIG);
@@ -422,7 +424,7 @@ static void assert_same_file(const char *dir_a, const char *dir_b, const char *n
     clt_free(path_b);
 }
 
-/* The same samples and options give the reference's bytes, index.json included. */
+/* Equal samples and options give the reference's bytes, including index.json. */
 static void check_rewrite(const char *set, const clt_mds_writer_params *p) {
     char *from = clt_format(SETS "%s", set), *dir = scratch_dir(), *to = clt_path_join(dir, "out/train");
     copy_set(from, to, p);
@@ -449,7 +451,7 @@ static void test_rewrite(void **state) {
     check_rewrite("tokens_i32_packed", &(clt_mds_writer_params){.size_limit = 6000, .hashes = "xxh64,sha1"});
 }
 
-/* zstd's bytes depend on its version, so the compressed rewrite is read back instead. */
+/* zstd's bytes depend on its version, so the compressed copy is read back instead. */
 static void test_rewrite_zstd(void **state) {
     (void)state;
     char *dir = scratch_dir(), *a = clt_path_join(dir, "a"), *b = clt_path_join(dir, "b");
@@ -500,7 +502,7 @@ static void test_small_shard(void **state) {
     clt_free(dir);
 }
 
-/* An abandoned dataset leaves nothing that a reader could take for one. */
+/* An aborted dataset leaves nothing that a reader could take for one. */
 static void test_abort(void **state) {
     (void)state;
     char *dir = scratch_dir();
@@ -525,7 +527,7 @@ static void test_abort(void **state) {
     assert_int_equal(
         clt_mds_writer_create(dir, &(clt_mds_writer_params){.size_limit = 300, .hashes = "sha1,crc"}, &w),
         CLT_BAD_CONFIG);
-    assert_non_null(strstr(clt_last_error(), "no checksum is called 'crc'; known are blake2b, "));
+    assert_non_null(strstr(clt_last_error(), "unknown checksum 'crc'; known are blake2b, "));
     assert_int_equal(clt_mds_writer_create(dir, &(clt_mds_writer_params){.size_limit = (int64_t)1 << 32}, &w),
                      CLT_BAD_CONFIG);
     clt_strv_free(&names);
@@ -545,30 +547,6 @@ static void test_utf8(void **state) {
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) assert_false(clt_utf8_valid(bad[i], strlen(bad[i])));
 }
 
-static void test_bytes_tokenizer(void **state) {
-    (void)state;
-    clt_tokenizer *t;
-    int32_t ids[8];
-    size_t n;
-    clt_str text = {0};
-    assert_int_equal(clt_tokenizer_open("EleutherAI/gpt-neox-20b", &t), CLT_BAD_CONFIG);
-    assert_non_null(strstr(clt_last_error(), "only 'bytes' is built in: use that, or tokenize elsewhere"));
-    assert_int_equal(clt_tokenizer_open("bytes", &t), CLT_OK);
-    assert_int_equal(clt_tokenizer_vocab_size(t), 257);
-    assert_int_equal(clt_tokenizer_eos_id(t), 256);
-    assert_int_equal(clt_tokenizer_pad_id(t), -1);
-    assert_int_equal(clt_tokenizer_encode(t, "\xc3\xa9z", 3, ids, 8, &n), CLT_OK);
-    assert_int_equal(n, 3);
-    assert_int_equal(ids[0], 0xc3);
-    ids[3] = 256;
-    assert_int_equal(clt_tokenizer_decode(t, ids, 4, &text), CLT_OK);
-    assert_string_equal(text.s, "\xc3\xa9z<|endoftext|>");
-    ids[0] = 257;
-    assert_int_equal(clt_tokenizer_decode(t, ids, 1, &text), CLT_BAD_DATA);
-    clt_str_free(&text);
-    clt_tokenizer_close(t);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sets),
@@ -585,7 +563,6 @@ int main(void) {
         cmocka_unit_test(test_small_shard),
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_bytes_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,7 +115,7 @@ static void test_shuffles(void **state) {
         assert_int_equal(clt_shuffle_create(algo, sizes, shards, golden_int(c, "num_canonical_nodes"),
                                             (uint64_t)golden_int(c, "seed"), golden_int(c, "block_size"), &s),
                          CLT_OK);
-        clt_shuffle_epoch(s, golden_int(c, "epoch") + 1); /* one epoch leaves nothing behind for another */
+        clt_shuffle_epoch(s, golden_int(c, "epoch") + 1); /* an epoch does not depend on the one before */
         const int64_t *got = clt_shuffle_epoch(s, golden_int(c, "epoch"));
         if (memcmp(got, ids, n * sizeof *ids))
             fail_msg("shuffle case %zu (%s) differs", i, golden_str(c, "algo"));
@@ -126,7 +126,7 @@ static void test_shuffles(void **state) {
     json_decref(all);
 }
 
-/* Empty shards change nothing: not the shards' order, not their division over the nodes. */
+/* Empty shards have no effect on the order of shards or their division among nodes. */
 static void test_empty_shards(void **state) {
     (void)state;
     static const int64_t with[] = {0, 5, 0, 4, 6, 0, 3, 0}, without[] = {5, 4, 6, 3};
@@ -164,7 +164,7 @@ static void case_params(json_t *c, int64_t *sizes, size_t shards, clt_order_para
                            golden_int(c, "epoch"), golden_int(c, "sample_in_epoch")};
 }
 
-/* Padding (-1) may stand anywhere in the last batch. */
+/* Padding (-1) may be anywhere in the last batch. */
 static void check_batches(json_t *want, const int64_t *batch, int64_t size, const char *name) {
     size_t n, at = 0;
     int64_t *ids = golden_ints(want, &n);
@@ -204,7 +204,7 @@ static void check_rank(clt_order *o, const clt_order_world *w, json_t *r, const 
     clt_free(ids);
 }
 
-/* A case that is one long run's place: the global view gives the same ids as the ranks' views together. */
+/* The global view of a run's position gives the same ids as the views of all ranks together. */
 static void check_global(clt_order *o, const clt_order_params *p, const clt_order_world *w) {
     int64_t world = p->physical_nodes * w->ranks_per_node, gbs = world * w->batch_size;
     int64_t from = w->from / p->physical_nodes * p->physical_nodes;

@@ -1,4 +1,6 @@
-/* Recording of launches: the files of the folder, launches that are not recorded, and errors. */
+/* Recording of launches: what is in the folder, that nothing is recorded when it is off or paused, and what
+ * is refused. */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/clt_io.h"
+#include "runtime/base/clt_io_probe.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/device/clt_record.h"
 
@@ -159,29 +161,20 @@ static void large_launches_are_refused(void **state) {
     clt_buffer_destroy(dst);
 }
 
-/* A disk that is full after `room` bytes. */
-static int room;
-static int write_some(void *handle, const void *src, size_t bytes, size_t *done) {
-    if (room <= 0) return ENOSPC;
-    const size_t n = CLT_MIN(bytes, (size_t)room);
-    room -= (int)n;
-    return clt_io_local.append(handle, src, n, done);
-}
-
-/* Files are named by the hash of their contents: an incomplete one must not be left for the next recording.
- */
+/* Contents are kept by their hash: a part of them is not left where the next recording would find it. */
 static void a_full_disk_leaves_no_part(void **state) {
     (void)state;
     clt_buffer *src = buffer(4 * (N + OFF), "src"), *dst = buffer(4 * (N + 2 * OFF), "dst");
     char *dir = clt_path_join(folder, "full");
-    clt_io_ops full = clt_io_local;
+    clt_io_probe *full = clt_io_probe_create(clt_io_local());
     clt_strv names = {0};
-    full.append = write_some;
     assert_int_equal(clt_record_start(dev, dir, false), CLT_OK);
-    clt_io_set(&full);
-    room = 4;
+    clt_io_fault_arm(full, &(clt_io_fault){CLT_IO_PWRITE, "", 1, LONG_MAX, CLT_IO_SHORT, ENOSPC});
+    assert_int_equal(clt_io_register("file", clt_io_probe_component(full)), CLT_OK);
     assert_int_not_equal(cast(src, dst), CLT_OK);
-    clt_io_set(&clt_io_local);
+    assert_true(clt_io_fault_fired(full));
+    clt_io_unregister("file");
+    clt_io_probe_destroy(full);
     clt_record_stop(dev);
     assert_int_equal(clt_io_list(dir, &names), CLT_OK);
     assert_int_equal(names.n, 1); /* launches.jsonl */

@@ -105,7 +105,7 @@ static void test_invalid(void **state) {
     json_decref(list);
 }
 
-/* Words of the half types with their values written out from the formats' definitions. */
+/* Values of the 16-bit types, written out from the formats' definitions. */
 static void test_half_types(void **state) {
     (void)state;
     static const struct {
@@ -171,7 +171,7 @@ static void test_writer(void **state) {
     int checked = 0;
     assert_int_equal(clt_safetensors_write(path, spec, 4, meta, 1, fill, NULL), CLT_OK);
     assert_int_equal(clt_io_list(dir, &names), CLT_OK);
-    assert_int_equal(names.n, 1); /* no temporary file is left */
+    assert_int_equal(names.n, 1); /* no temporary file remains */
     assert_int_equal(clt_safetensors_open(path, &s), CLT_OK);
     assert_int_equal(clt_safetensors_verify(s, &checked), CLT_OK);
     assert_int_equal(checked, 4);
@@ -203,7 +203,7 @@ static void test_writer(void **state) {
     clt_free(path);
 }
 
-/* Texts that a lenient JSON reader would let through. */
+/* Texts that a lenient JSON reader accepts. */
 static void test_stricter_than_json(void **state) {
     (void)state;
     static const char *const bad[] = {

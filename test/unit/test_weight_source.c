@@ -1,5 +1,5 @@
-/* Weights from Hugging Face folders: one file, shards with an index, Composer's prefix, a tied head, and what
- * is wrong with an index. */
+/* Weights from Hugging Face folders: one file, shards with an index, Composer's prefix, a tied head, invalid
+ * indexes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ static clt_status load(const clt_load_options *opt) {
     return st;
 }
 
-/* The names of another program: reversed, so that they sort otherwise. */
+/* The names of another program: reversed, so that they sort differently. */
 static const char *other_name(const void *ctx, const char *tensor) {
     (void)ctx;
     return strcmp(tensor, "transformer.wte.weight") ? "a.norm" : "z.embedding";
@@ -106,7 +106,7 @@ static void test_one_file(void **state) {
                           {"model.transformer.norm_f.weight", CLT_ST_BF16, 1, {4}},
                           {"model.lm_head.weight", CLT_ST_F32, 2, {5, 4}}};
     write_text("config.json", "{\"d_model\": 4}");
-    write_weights("model.safetensors", spec, 3); /* 4, 4 + 1/1024, ... are no bf16 numbers */
+    write_weights("model.safetensors", spec, 3); /* 4, 4 + 1/1024, ... are not bf16 numbers */
     assert_int_equal(load(NULL), CLT_FAIL);
     spec[1].dtype = CLT_ST_F32;
     write_weights("model.safetensors", spec, 3);
@@ -119,7 +119,7 @@ static void test_one_file(void **state) {
     assert_true(clt_weight_source_find(s, "weight", "lm_head.weight") >= 0);
     assert_int_equal(clt_weight_source_find(s, "exp_avg", "transformer.wte.weight"), -1);
     clt_weight_source_close(s);
-    /* A head that is no copy of the embedding is another model's; numbers that bf16 rounds are no copy. */
+    /* A head that differs from the embedding belongs to another model; numbers that bf16 rounds differ. */
     clt_error_quiet(true);
     spec[2].dtype = CLT_ST_BF16;
     write_weights("model.safetensors", spec, 3);
@@ -137,7 +137,7 @@ static void test_one_file(void **state) {
     spec[2].name = "transformer.wte.weight";
     write_weights("model.safetensors", spec, 3);
     assert_int_equal(load(NULL), CLT_BAD_DATA);
-    assert_non_null(strstr(clt_last_error(), "there twice"));
+    assert_non_null(strstr(clt_last_error(), "appears twice"));
     /* No parameter has five dimensions. */
     spec[2] = (clt_st_spec){"transformer.x", CLT_ST_F32, 5, {1, 1, 1, 1, 1}};
     write_weights("model.safetensors", spec, 3);
@@ -150,10 +150,10 @@ static void test_shards(void **state) {
     static const struct {
         const char *index, *says;
     } bad[] = {
-        {"{\"weight_map\":{\"transformer.wte.weight\":\"a.safetensors\"}}", "is missing there"},
-        {"{\"weight_map\":{\"transformer.wte.weight\":\"../a.safetensors\"}}", "no file of this folder"},
-        {"{\"weight_map\":{\"transformer.wte.weight\":\"/etc/passwd\"}}", "no file of this folder"},
-        {"{\"weight_map\":{\"transformer.wte.weight\":7}}", "no file of this folder"},
+        {"{\"weight_map\":{\"transformer.wte.weight\":\"a.safetensors\"}}", "is missing"},
+        {"{\"weight_map\":{\"transformer.wte.weight\":\"../a.safetensors\"}}", "a file outside this folder"},
+        {"{\"weight_map\":{\"transformer.wte.weight\":\"/etc/passwd\"}}", "a file outside this folder"},
+        {"{\"weight_map\":{\"transformer.wte.weight\":7}}", "a file outside this folder"},
         {"{\"weight_map\":{\"transformer.wte.weight\":\"b.safetensors\","
          "\"transformer.norm_f.weight\":\"a.safetensors\"}}",
          "is not in"},

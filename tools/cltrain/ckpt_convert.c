@@ -18,8 +18,7 @@ static clt_status read_weights(void *ctx, int entry, uint64_t first, float *dst,
                                   first, dst, count);
 }
 
-/* The table of the source's model configuration, and that configuration in the form that checkpoints carry.
- */
+/* The table of the source's model configuration, and that configuration in the form of checkpoints. */
 static clt_status model_table(const clt_weight_source *s, ckpt_weights *w) {
     CLT_TRY(clt_model_config_parse(clt_weight_source_model(s), true, clt_weight_source_path(s), &w->config));
     CLT_TRY(clt_model_table(w->config, &w->table));
@@ -49,7 +48,7 @@ clt_status ckpt_weights_open(clt_weight_source *source, ckpt_weights *out) {
         plain_table(source, &out->table);
     if (st == CLT_OK && out->config)
         clt_weight_source_use_names(source, &out->table, clt_model_hf_name, out->config);
-    /* Only the checks of a load: no part, no data. */
+    /* The checks of a load, without data. */
     if (st == CLT_OK) st = clt_weight_source_check(source, &out->table, "weight", NULL);
     out->part = (clt_ckpt_part){.role = "weight", .read = read_weights, .ctx = out};
     if (st != CLT_OK) ckpt_weights_close(out);
@@ -139,7 +138,8 @@ static clt_status write_config(const ckpt_weights *w, const char *path, bool bf1
 
 static clt_status write_weights(ckpt_weights *w, const char *path, bool bf16) {
     static const char *const meta[] = {"format", "pt"};
-    clt_st_spec *spec = clt_calloc((size_t)w->table.n, sizeof *spec);
+    clt_st_spec *spec = clt_try_calloc((size_t)w->table.n, sizeof *spec);
+    if (!spec) return clt_no_memory("the list of tensors to write", (size_t)w->table.n * sizeof *spec);
     for (int i = 0; i < w->table.n; i++) {
         const clt_slab_entry *e = &w->table.entry[i];
         spec[i] = (clt_st_spec){.name = clt_model_hf_name(w->config, e->name),
@@ -152,7 +152,7 @@ static clt_status write_weights(ckpt_weights *w, const char *path, bool bf16) {
     return st;
 }
 
-/* What an export would replace may be the only copy of somebody's model. */
+/* What an export replaces may be a user's only copy of a model. */
 static clt_status check_free(const char *out) {
     static const char *const files[] = {"config.json", "model.safetensors"};
     for (size_t i = 0; i < CLT_COUNT_OF(files); i++) {

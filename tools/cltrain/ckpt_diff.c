@@ -8,7 +8,7 @@
 typedef struct {
     uint64_t differing, first; /* elements; first: index of the first one */
     float a, b;                /* the first ones */
-    double max_abs;            /* infinity when one of the two is no number */
+    double max_abs;            /* infinity when one of the two is NaN */
 } difference;
 
 static void compare(const float *a, const float *b, uint64_t first, uint64_t n, double tolerance,
@@ -29,9 +29,9 @@ static void compare(const float *a, const float *b, uint64_t first, uint64_t n, 
 
 static clt_status compare_tensors(clt_weight_source *a, int i, clt_weight_source *b, int j, uint64_t count,
                                   double tolerance, difference *out) {
-    float *x = clt_malloc(CLT_CKPT_CHUNK * sizeof *x), *y = clt_malloc(CLT_CKPT_CHUNK * sizeof *y);
+    float *x = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *x), *y = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *y);
     difference d = {0};
-    clt_status st = CLT_OK;
+    clt_status st = x && y ? CLT_OK : clt_no_memory("two chunks of tensors", 2 * CLT_CKPT_CHUNK * sizeof *x);
     for (uint64_t at = 0; at < count && st == CLT_OK; at += CLT_CKPT_CHUNK) {
         uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, count - at);
         st = clt_weight_source_read(a, i, at, x, n);
@@ -47,7 +47,7 @@ static clt_status compare_tensors(clt_weight_source *a, int i, clt_weight_source
 typedef struct {
     clt_weight_source *a, *b;
     bool json, all, weights_only;
-    double tolerance; /* negative: bits count */
+    double tolerance; /* negative: compare bits */
     int compared, differing;
     bool more; /* a JSON row was printed */
 } diff_run;
@@ -121,7 +121,7 @@ static clt_status diff_all(diff_run *r) {
     else if (r->differing)
         printf("%d of %d tensors differ\n", r->differing, r->compared);
     else
-        printf("%s: %d tensors\n", r->tolerance >= 0 ? "equal within the tolerance" : "bit-equal",
+        printf("%s: %d tensors\n", r->tolerance >= 0 ? "equal within the tolerance" : "bit-identical",
                r->compared);
     return CLT_OK;
 }
@@ -140,8 +140,8 @@ int ckpt_diff(int argc, char **argv) {
     clt_option options[] = {
         {"tolerance", 't', CLT_OPT_FLOAT, &r.tolerance, "X",
          "differences up to X count as equal (default: every bit counts)"},
-        {"weights-only", 'w', CLT_OPT_FLAG, &r.weights_only, NULL, "leave the optimizer state out"},
-        {"all", 'a', CLT_OPT_FLAG, &r.all, NULL, "list equal tensors, too"},
+        {"weights-only", 'w', CLT_OPT_FLAG, &r.weights_only, NULL, "ignore the optimizer state"},
+        {"all", 'a', CLT_OPT_FLAG, &r.all, NULL, "also list equal tensors"},
         {"json", 0, CLT_OPT_FLAG, &r.json, NULL, "one JSON object"}};
     clt_command c = {"cltrain ckpt diff",
                      "A B",

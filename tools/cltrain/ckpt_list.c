@@ -93,15 +93,15 @@ static clt_status verify_one(const char *path) {
         }
         printf("ok       %s: %d tensors, %s as fp32, checked in %s", path, n,
                clt_human_bytes((double)bytes, size), clt_human_seconds(clt_now() - start, time));
-        printf(hashed == n ? "\n" : "; only %d tensors carry a hash\n", hashed);
+        printf(hashed == n ? "\n" : "; only %d tensors have a hash\n", hashed);
     } else {
-        printf("damaged  %s\n", path);
+        printf("%s  %s\n", st == CLT_NO_MEMORY ? "unread " : "damaged", path);
     }
     clt_weight_source_close(s);
     return st;
 }
 
-/* A folder that is no checkpoint itself stands for all checkpoints in it. */
+/* A folder that is not a checkpoint itself stands for all checkpoints in it. */
 static clt_status verify_path(const char *path) {
     clt_ckpt_info *list = NULL;
     char *manifest = clt_path_join(path, "manifest.json"), *config = clt_path_join(path, "config.json");
@@ -127,7 +127,7 @@ int ckpt_verify(int argc, char **argv) {
         "PATH...",
         "Reads checkpoints (or all of a folder) and weight files completely and checks every hash. Names "
         "file,\n"
-        "tensor, chunk and offset of all damage; exit code 65 when there is some.",
+        "tensor, chunk and offset of all damage; exit code 65 if there is any.",
         "cltrain ckpt verify runs/my-run\ncltrain ckpt verify runs/a/ep0-ba100 model.safetensors\n",
         NULL,
         0,

@@ -11,31 +11,39 @@ enum { MANIFEST_LIMIT = 512 << 20, MAX_DEPTH = 32 };
 
 /* --- safetensors --- */
 
-static void safetensors_json(const clt_safetensors *s) {
+/* Prints a text of the file as a JSON string. */
+static clt_status print_string(const char *text) {
     clt_str b = {0};
+    const size_t room = 6 * strlen(text) + 2; /* an escaped byte takes at most six */
+    if (!clt_str_try_reserve(&b, room)) return clt_no_memory("a text of the file", room);
+    clt_json_escape(&b, text);
+    fputs(b.s, stdout);
+    clt_str_free(&b);
+    return CLT_OK;
+}
+
+static clt_status safetensors_json(const clt_safetensors *s) {
     int meta = clt_safetensors_meta_count(s), n = clt_safetensors_count(s);
-    clt_str_add(&b, "{\"metadata\":{");
+    printf("{\"metadata\":{");
     for (int i = 0; i < meta; i++) {
         const char *key, *value;
         clt_safetensors_meta_at(s, i, &key, &value);
-        clt_str_add(&b, i ? "," : "");
-        clt_json_escape(&b, key);
-        clt_str_add(&b, ":");
-        clt_json_escape(&b, value);
+        if (i) putchar(',');
+        CLT_TRY(print_string(key));
+        putchar(':');
+        CLT_TRY(print_string(value));
     }
-    clt_str_add(&b, "},\n\"tensors\":[");
+    printf("},\n\"tensors\":[");
     for (int i = 0; i < n; i++) {
         const clt_st_tensor *t = clt_safetensors_at(s, i);
-        clt_str_add(&b, i ? ",\n{\"name\":" : "\n{\"name\":");
-        clt_json_escape(&b, t->name);
-        clt_str_addf(&b, ",\"dtype\":\"%s\",\"shape\":[", clt_st_dtype_name(t->dtype));
-        for (int d = 0; d < t->dims; d++)
-            clt_str_addf(&b, "%s%llu", d ? "," : "", (unsigned long long)t->shape[d]);
-        clt_str_addf(&b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->begin,
-                     (unsigned long long)t->end);
+        printf(i ? ",\n{\"name\":" : "\n{\"name\":");
+        CLT_TRY(print_string(t->name));
+        printf(",\"dtype\":\"%s\",\"shape\":[", clt_st_dtype_name(t->dtype));
+        for (int d = 0; d < t->dims; d++) printf("%s%llu", d ? "," : "", (unsigned long long)t->shape[d]);
+        printf("],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->begin, (unsigned long long)t->end);
     }
-    printf("%s]}\n", b.s);
-    clt_str_free(&b);
+    puts("]}");
+    return CLT_OK;
 }
 
 static void safetensors_table(const clt_safetensors *s) {
@@ -62,18 +70,19 @@ static void safetensors_table(const clt_safetensors *s) {
 
 static clt_status show_safetensors(const char *path, bool json) {
     clt_safetensors *s;
+    clt_status st = CLT_OK;
     CLT_TRY(clt_safetensors_open(path, &s));
     if (json)
-        safetensors_json(s);
+        st = safetensors_json(s);
     else
         safetensors_table(s);
     clt_safetensors_close(s);
-    return CLT_OK;
+    return st;
 }
 
 /* --- checkpoints and Hugging Face folders --- */
 
-/* A verified manifest as it is, without its list of chunks. */
+/* A verified manifest without its list of chunks. */
 static clt_status manifest(const char *folder, json_t **out) {
     char *path = clt_path_join(folder, "manifest.json");
     clt_status st = clt_json_load(path, MANIFEST_LIMIT, MAX_DEPTH, out);
@@ -92,7 +101,7 @@ static size_t list_name(const char *key) {
     return element ? (size_t)(dot - key) : 0;
 }
 
-/* A list is one line, at its first element. */
+/* A list is one line, printed at its first element. */
 static void print_list(const char *prefix, json_t *o, const char *first, size_t length) {
     const char *key;
     json_t *v;
@@ -196,7 +205,7 @@ int ckpt_show(int argc, char **argv) {
     bool json = false, config = false;
     clt_option options[] = {
         {"json", 0, CLT_OPT_FLAG, &json, NULL, "one JSON object instead of the table"},
-        {"config", 0, CLT_OPT_FLAG, &config, NULL, "only the configuration of the run, as it was saved"}};
+        {"config", 0, CLT_OPT_FLAG, &config, NULL, "only the saved configuration of the run"}};
     clt_command c = {
         "cltrain ckpt show",
         "SOURCE",

@@ -1,5 +1,4 @@
-/* The subcommands of `cltrain ckpt`. argv[0] is the subcommand's name; the value returned is the exit code.
- */
+/* The subcommands of `cltrain ckpt`. argv[0] is the subcommand's name; the return value is the exit code. */
 #ifndef CKPT_TOOL_H
 #define CKPT_TOOL_H
 
@@ -15,16 +14,16 @@ int ckpt_diff(int argc, char **argv);
 int ckpt_import(int argc, char **argv);
 int ckpt_export(int argc, char **argv);
 
-/* Parses the options and wants exactly `n` positional arguments, or at least -n when n is negative. Returns
- * -1 to go on, else the exit code. */
+/* Parses the options; requires exactly `n` positional arguments, or at least -n when n is negative. Returns
+ * -1, or the exit code with which the command ends. */
 int ckpt_parse(const clt_command *c, int argc, char **argv, int n, clt_strv *rest);
 
 /* "[512, 64]", written into buf (at least 96 bytes), returned. */
 const char *ckpt_shape(const clt_ckpt_tensor *t, char *buf);
 
-/* Weights of a source as a part over a table: the model's own table when the source has a model
- * configuration, otherwise (a lone .safetensors file) all its tensors by name. Then the hash of the same
- * weights is the same wherever they are. Other differences from the model are CLT_BAD_DATA. */
+/* Weights of a source as a part over a table: the model's table when the source has a model configuration,
+ * otherwise (a single .safetensors file) all its tensors by name. So equal weights have equal hashes in any
+ * source. Other differences from the model are CLT_BAD_DATA. */
 typedef struct {
     clt_weight_source *source; /* borrowed */
     clt_slab_table table;

@@ -1,15 +1,14 @@
-/* cltrain data: look at, check and make MDS datasets (docs/data.md). */
-#include <stdlib.h>
+/* cltrain data: make, inspect and check MDS datasets (docs/data.md). */
 #include <string.h>
 
-#include "tools/cltrain/commands.h"
-#include "tools/cltrain/data_commands.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_mds.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/clt_utf8.h"
+#include "tools/cltrain/commands.h"
+#include "tools/cltrain/data_commands.h"
 
 enum { SHOWN_SHARDS = 20, SHOWN_TOKENS = 32 };
 
@@ -22,7 +21,7 @@ static bool is_dataset(const char *dir) {
     return yes;
 }
 
-/* The folder itself, or those of its sub-folders that are datasets (splits); the folder itself when there is
+/* The folder itself, or those of its sub-folders that are datasets (splits); the folder itself when there are
  * none, so that opening it says what is missing. */
 static clt_status find_datasets(const char *dir, clt_strv *found) {
     clt_strv names = {0};
@@ -74,19 +73,18 @@ static void show_dataset_json(const clt_mds *m) {
     print_columns(m, 0, &b, true);
     clt_str_add(&b, "],\"hashes\":[");
     print_hashes(m, &b, "\"");
-    clt_str_add(&b, "],\"shards\":[");
+    printf("%s],\"shards\":[", b.s);
     for (size_t i = 0; i < clt_mds_num_shards(m); i++) {
         clt_mds_shard s;
         clt_mds_shard_info(m, i, &s);
-        clt_str_add(&b, i ? ",\n {\"file\":" : "{\"file\":");
+        b.len = 0;
         clt_json_escape(&b, s.file);
-        clt_str_addf(&b,
-                     ",\"compression\":\"%s\",\"first\":%lld,\"samples\":%lld,\"raw_bytes\":%llu,"
-                     "\"file_bytes\":%llu}",
-                     s.compression, (long long)s.first, (long long)s.samples, (unsigned long long)s.raw_bytes,
-                     (unsigned long long)s.file_bytes);
+        printf("%s%s,\"compression\":\"%s\",\"first\":%lld,\"samples\":%lld,\"raw_bytes\":%llu,"
+               "\"file_bytes\":%llu}",
+               i ? ",\n {\"file\":" : "{\"file\":", b.s, s.compression, (long long)s.first,
+               (long long)s.samples, (unsigned long long)s.raw_bytes, (unsigned long long)s.file_bytes);
     }
-    printf("%s]}\n", b.s);
+    puts("]}");
     clt_str_free(&b);
 }
 
@@ -118,37 +116,38 @@ static void show_dataset(const clt_mds *m) {
     clt_str_free(&hashes);
 }
 
-/* Bytes as a JSON string, 0 bytes and what is not UTF-8 too; freed with clt_free(). */
-static char *quote(const char *s, size_t n) {
+/* Bytes as a JSON string, to be freed; what is not UTF-8 is repaired. */
+static clt_status quote(const char *s, size_t n, char **out) {
     clt_str text = {0};
-    clt_utf8_repair(s, n, &text);
-    json_t *j = json_stringn(text.s ? text.s : "", text.len);
-    char *quoted = json_dumps(j, JSON_ENCODE_ANY);
-    json_decref(j);
+    if (!clt_str_try_reserve(&text, 3 * n)) return clt_no_memory("the text of a sample", 3 * n);
+    clt_utf8_repair(s, n, &text); /* a byte becomes at most three */
+    clt_status st = clt_json_quote(text.s, text.len, "the text of a sample", out);
     clt_str_free(&text);
-    return quoted;
+    return st;
 }
 
-/* The tokens as text, where the byte tokenizer could have made them. */
-static void print_as_bytes(const int32_t *tokens, int64_t n) {
+/* Prints the tokens as text if they may come from the byte tokenizer. */
+static clt_status print_as_bytes(const int32_t *tokens, int64_t n) {
     clt_tokenizer *t;
     clt_str text = {0};
+    char *quoted = NULL;
     for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || tokens[i] > 256) return;
-    if (clt_tokenizer_open("bytes", &t) != CLT_OK) return;
-    if (clt_tokenizer_decode(t, tokens, (size_t)n, &text) == CLT_OK && text.s) {
-        char *quoted = quote(text.s, text.len);
-        printf("  as bytes  %s\n", quoted);
-        clt_free(quoted);
-    }
+        if (tokens[i] < 0 || tokens[i] > 256) return CLT_OK;
+    CLT_TRY(clt_tokenizer_open("bytes", &t));
+    clt_status st = clt_tokenizer_decode(t, tokens, (size_t)n, &text);
+    if (st == CLT_OK && text.s) st = quote(text.s, text.len, &quoted);
+    if (quoted) printf("  as bytes  %s\n", quoted);
+    clt_free(quoted);
     clt_tokenizer_close(t);
     clt_str_free(&text);
+    return st;
 }
 
 static clt_status show_tokens(clt_mds *m, int64_t sample, bool json) {
     int64_t full, n;
     CLT_TRY(clt_mds_get_tokens(m, sample, 0, 0, NULL, &n, &full));
-    int32_t *tokens = clt_calloc((size_t)full + 1, sizeof *tokens);
+    int32_t *tokens = clt_try_calloc((size_t)full + 1, sizeof *tokens);
+    if (!tokens) return clt_no_memory("the tokens of a sample", (uint64_t)full * sizeof *tokens);
     clt_status st = clt_mds_get_tokens(m, sample, full, 0, tokens, &n, NULL);
     int64_t shown = json ? n : CLT_MIN(n, SHOWN_TOKENS);
     if (st == CLT_OK) {
@@ -157,7 +156,7 @@ static clt_status show_tokens(clt_mds *m, int64_t sample, bool json) {
                (long long)sample, (long long)n);
         for (int64_t i = 0; i < shown; i++) printf(i ? json ? ",%d" : " %d" : "%d", tokens[i]);
         puts(json ? "]}" : shown < n ? " ... (--json lists all)" : "");
-        if (!json) print_as_bytes(tokens, n);
+        if (!json) st = print_as_bytes(tokens, n);
     }
     clt_free(tokens);
     return st;
@@ -165,9 +164,10 @@ static clt_status show_tokens(clt_mds *m, int64_t sample, bool json) {
 
 static clt_status show_text(clt_mds *m, int64_t sample, bool json) {
     clt_str text = {0};
+    char *quoted;
     clt_status st = clt_mds_get_text(m, sample, &text);
+    if (st == CLT_OK) st = quote(text.s, text.len, &quoted);
     if (st == CLT_OK) {
-        char *quoted = quote(text.s, text.len);
         printf(json ? "{\"sample\":%lld,\"text\":%s}\n" : "sample %lld\n  text  %s\n", (long long)sample,
                quoted);
         clt_free(quoted);
@@ -199,7 +199,7 @@ static int data_show(int argc, char **argv) {
     };
     const clt_command command = {.name = "cltrain data show",
                                  .usage = "DIR [--sample I] [--json]",
-                                 .summary = "shows what an MDS dataset or one of its samples holds",
+                                 .summary = "shows the contents of an MDS dataset or of one sample",
                                  .examples = "  cltrain data show data/train\n"
                                              "  cltrain data show data/train --sample 0\n",
                                  .options = options,
@@ -258,7 +258,7 @@ static int data_verify(int argc, char **argv) {
     const clt_command command = {
         .name = "cltrain data verify",
         .usage = "DIR... [--vocab-size N]",
-        .summary = "checks every shard, offset, checksum and sample; exit 65 names the fact that is wrong",
+        .summary = "verifies every shard, offset, checksum and sample; exit code 65 if one is wrong",
         .examples = "  cltrain data verify data\n"
                     "  cltrain data verify data/train --vocab-size 50368\n",
         .options = options,
@@ -289,14 +289,14 @@ static const struct {
     int (*run)(int argc, char **argv);
 } actions[] = {
     {"convert", "text or token files to an MDS dataset", data_convert},
-    {"show", "what a dataset or a sample holds", data_show},
-    {"verify", "check every shard, offset, checksum and sample", data_verify},
+    {"show", "the contents of a dataset or a sample", data_show},
+    {"verify", "verify every shard, offset, checksum and sample", data_verify},
     {"order", "which rank gets which samples", data_order},
     {"tokenize", "strings to token ids and back", data_tokenize},
 };
 
 static void print_help(void) {
-    puts("cltrain data: make, look at and check MDS datasets\n\n"
+    puts("cltrain data: make, inspect and check MDS datasets\n\n"
          "  cltrain data convert texts/ --out data --concat-tokens 256 --eos --val-fraction 0.05\n"
          "  cltrain data verify data\n\n"
          "Actions (cltrain data ACTION --help says more)");
@@ -316,7 +316,7 @@ int cmd_data(int argc, char **argv) {
     }
     const char *near = clt_nearest(word, names, CLT_COUNT_OF(names));
     if (*word)
-        clt_error(CLT_USAGE, "cltrain data: action '%s' is not known%s%s (see cltrain data --help)", word,
+        clt_error(CLT_USAGE, "cltrain data: unknown action '%s'%s%s (see cltrain data --help)", word,
                   near ? "; did you mean " : "", near ? near : "");
     else
         print_help();

@@ -1,6 +1,5 @@
-/* cltrain data convert: text or token files -> an MDS dataset in the layout of LLM Foundry's concat mode: the
- * tokens of all documents one after the other, cut every N tokens. */
-#include <errno.h>
+/* cltrain data convert: makes an MDS dataset of text or token files in the layout of LLM Foundry's concat
+ * mode: the tokens of all documents are concatenated and cut every N tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,27 +21,30 @@ typedef struct {
 
 typedef struct {
     const convert_options *opt;
-    clt_tokenizer *tokenizer; /* NULL with token files */
+    clt_tokenizer *tokenizer;   /* NULL with token files */
+    clt_token_encoder *encoder; /* makes samples of the documents' text */
     clt_mds_writer *train, *val;
-    int32_t *sample; /* the one being filled */
+    int32_t *sample; /* the sample that is being filled */
     size_t have;
     int64_t samples, dropped;
     /* progress */
     uint64_t bytes, done;
     size_t files;
-    bool skipped; /* files of a folder that are no text */
-    char *text;   /* a piece of a file */
-    int32_t *ids; /* its tokens */
+    bool skipped; /* files of a folder that are not text */
+    char *piece;  /* of a file */
+    int32_t *ids; /* of a piece of a token file */
 } converter;
 
 /* --- tokens -> samples --- */
 
-/* Samples that go to the validation split are spread evenly over the data. */
+/* Samples of the validation split are spread evenly over the data. */
 static bool is_val(const convert_options *opt, int64_t k) {
     return (int64_t)((double)(k + 1) * opt->val_fraction) > (int64_t)((double)k * opt->val_fraction);
 }
 
-static clt_status add_tokens(converter *c, const int32_t *ids, size_t n) {
+/* A clt_token_fn. */
+static clt_status add_tokens(void *ctx, const int32_t *ids, size_t n) {
+    converter *c = ctx;
     size_t length = (size_t)c->opt->concat;
     while (n > 0) {
         size_t take = CLT_MIN(n, length - c->have);
@@ -71,9 +73,9 @@ static clt_status token_values(converter *c, const char *path, size_t bytes, uin
     for (size_t i = 0; i < *n; i++) {
         uint16_t narrow;
         if (wide)
-            memcpy(&c->ids[i], c->text + 4 * i, 4);
+            memcpy(&c->ids[i], c->piece + 4 * i, 4);
         else
-            c->ids[i] = (memcpy(&narrow, c->text + 2 * i, 2), narrow);
+            c->ids[i] = (memcpy(&narrow, c->piece + 2 * i, 2), narrow);
         if (c->ids[i] < 0)
             return clt_error(CLT_BAD_DATA, "%s: token %llu is %d; ids must not be negative", path,
                              (unsigned long long)(offset / width + i), c->ids[i]);
@@ -83,11 +85,12 @@ static clt_status token_values(converter *c, const char *path, size_t bytes, uin
 
 static clt_status convert_piece(converter *c, const char *path, size_t bytes, uint64_t offset) {
     size_t n;
-    if (c->tokenizer)
-        CLT_TRY(clt_tokenizer_encode(c->tokenizer, c->text, bytes, c->ids, PIECE, &n));
-    else
+    if (c->encoder) {
+        CLT_TRY(clt_token_encoder_add(c->encoder, c->piece, bytes));
+    } else {
         CLT_TRY(token_values(c, path, bytes, offset, &n));
-    CLT_TRY(add_tokens(c, c->ids, n));
+        CLT_TRY(add_tokens(c, c->ids, n));
+    }
     c->done += bytes;
     clt_progress(false, "converting  %3.0f%%  %lld samples  %s",
                  c->bytes ? 100.0 * (double)c->done / (double)c->bytes : 100.0, (long long)c->samples,
@@ -99,15 +102,16 @@ static clt_status convert_open_file(converter *c, clt_file *f, const char *path)
     uint64_t size;
     CLT_TRY(clt_file_size(f, &size));
     if (!c->tokenizer && size % (strcmp(c->opt->tokens, "int32") == 0 ? 4 : 2))
-        return clt_error(CLT_BAD_DATA, "%s: %llu bytes are no whole number of %s tokens", path,
+        return clt_error(CLT_BAD_DATA, "%s: %llu bytes are not a whole number of %s tokens", path,
                          (unsigned long long)size, c->opt->tokens);
     CLT_TRY(add_special(c, c->opt->bos_id));
     for (uint64_t at = 0; at < size;) {
         size_t n = (size_t)CLT_MIN(size - at, (uint64_t)PIECE);
-        CLT_TRY(clt_file_pread(f, c->text, n, at));
+        CLT_TRY(clt_file_pread(f, c->piece, n, at));
         CLT_TRY(convert_piece(c, path, n, at));
         at += n;
     }
+    if (c->encoder) CLT_TRY(clt_token_encoder_end(c->encoder));
     CLT_TRY(add_special(c, c->opt->eos_id));
     if (c->opt->no_wrap) {
         c->dropped += (int64_t)c->have;
@@ -123,9 +127,9 @@ static clt_status convert_file(converter *c, const char *path) {
     return st == CLT_OK ? closed : st;
 }
 
-/* --- what to convert --- */
+/* --- inputs --- */
 
-/* Files found in a folder are left out when they are no text (a 0 byte near the beginning). */
+/* Files found in a folder are skipped when they are not text (a 0 byte near the beginning). */
 static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
     char head[4096];
     size_t n = (size_t)CLT_MIN(size, (uint64_t)sizeof head);
@@ -137,27 +141,27 @@ static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
     return st;
 }
 
-/* A folder on the way to what is looked at. */
+/* A folder on the path to what is being collected. */
 typedef struct above {
     const struct above *next;
-    const char *real; /* its path without links */
+    uint64_t id[2]; /* clt_io_info.id */
 } above;
 
 static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files);
 
-/* Everything in a folder; nothing where a link leads back to a folder above, whose files are collected
- * anyway. */
-static clt_status collect_folder(converter *c, const char *path, const above *up, clt_strv *files) {
+/* Collects everything in a folder; nothing if a link leads back to a folder above, whose files are collected
+ * already. */
+static clt_status collect_folder(converter *c, const char *path, const clt_io_info *info, const above *up,
+                                 clt_strv *files) {
     clt_strv names = {0};
+    above here = {up, {info->id[0], info->id[1]}};
     int depth = 0;
-    char *real = realpath(path, NULL);
-    if (!real) return clt_error(CLT_IO, "%s: %s", path, strerror(errno));
-    above here = {up, real};
-    bool again = false;
-    for (const above *a = up; a; a = a->next, depth++) again |= strcmp(a->real, real) == 0;
+    bool known = here.id[0] || here.id[1], again = false;
+    for (const above *a = up; a; a = a->next, depth++)
+        again |= known && a->id[0] == here.id[0] && a->id[1] == here.id[1];
     clt_status st = CLT_OK;
     if (depth > MAX_DEPTH)
-        st = clt_error(CLT_BAD_DATA, "%s: folders are nested too deep", path);
+        st = clt_error(CLT_BAD_DATA, "%s: folders are nested more than %d deep", path, MAX_DEPTH);
     else if (!again)
         st = clt_io_list(path, &names);
     for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
@@ -166,34 +170,31 @@ static clt_status collect_folder(converter *c, const char *path, const above *up
         clt_free(child);
     }
     clt_strv_free(&names);
-    clt_free(real);
     return st;
 }
 
 static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files) {
-    int kind = 0;
-    uint64_t bytes = 0;
-    int e = clt_io_get()->kind(path, &kind, &bytes);
-    if (e || kind == 0 || kind == 3) {
+    clt_io_info info;
+    if (up && clt_io_try_stat(path, &info) != 0) return CLT_OK; /* a loop of links inside a folder */
+    if (!up) CLT_TRY(clt_io_stat(path, &info));
+    if (info.kind == CLT_IO_FOLDER) return collect_folder(c, path, &info, up, files);
+    if (info.kind != CLT_IO_FILE) {
         if (up) return CLT_OK; /* a dangling link or a device inside a folder */
-        return clt_error(CLT_IO, "%s: %s", path,
-                         e      ? strerror(e)
-                         : kind ? "is neither a file nor a folder"
-                                : "does not exist");
+        return clt_error(CLT_IO, "%s %s", path,
+                         info.kind == CLT_IO_ABSENT ? "does not exist" : "is neither a file nor a folder");
     }
-    if (kind == 2) return collect_folder(c, path, up, files);
     bool text = true;
-    if (up && c->tokenizer) CLT_TRY(looks_like_text(path, bytes, &text));
+    if (up && c->tokenizer) CLT_TRY(looks_like_text(path, info.bytes, &text));
     if (text) {
         clt_strv_add(files, path);
-        c->bytes += bytes;
+        c->bytes += info.bytes;
     } else {
         c->skipped = true;
     }
     return CLT_OK;
 }
 
-/* --- the whole --- */
+/* --- conversion --- */
 
 static clt_status open_writer(const convert_options *opt, const char *split, clt_mds_writer **out) {
     char *dir = clt_path_join(opt->out, split);
@@ -210,11 +211,11 @@ static char *describe(const convert_options *opt, const char *split, const clt_m
                       shards == 1 ? "" : "s");
 }
 
-/* Makes a published split no dataset again: without index.json nothing reads its shards, and the next convert
- * writes over them. */
+/* Withdraws a published split: without index.json nothing reads its shards, and the next convert writes over
+ * them. */
 static void withdraw(const convert_options *opt, const char *split) {
     char *dir = clt_path_join(opt->out, split), *index = clt_path_join(dir, "index.json");
-    clt_io_get()->unlink(index);
+    clt_io_try_unlink(index);
     clt_free(index);
     clt_free(dir);
 }
@@ -242,7 +243,7 @@ static clt_status finish(converter *c, double seconds) {
         printf("%s%s%zu file%s, %s read in %s; %lld tokens filled no sample%s\n", lines[0], lines[1],
                c->files, c->files == 1 ? "" : "s", clt_human_bytes((double)c->done, size),
                clt_human_seconds(seconds, took), (long long)(c->dropped + (int64_t)c->have),
-               c->skipped ? "; files without text were left out" : "");
+               c->skipped ? "; files that are not text were skipped" : "");
     clt_free(lines[0]);
     clt_free(lines[1]);
     return st;
@@ -266,7 +267,7 @@ static clt_status convert(converter *c, const clt_strv *inputs) {
     return st;
 }
 
-/* Whether a split's folder is one below DIR: other folders are not this command's. */
+/* Whether a split's folder is below DIR. */
 static bool stays_inside(const char *split) {
     for (const char *s = split; *s; s += strcspn(s, "/"), s += *s == '/')
         if (!strncmp(s, "..", 2) && (!s[2] || s[2] == '/')) return false;
@@ -292,14 +293,17 @@ static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inp
     if (opt->eos_id < -1 || opt->bos_id < -1 || opt->eos_id > INT32_MAX || opt->bos_id > INT32_MAX)
         return clt_options_fail(cmd, "a token id must be 0 to 2^31 - 1");
     clt_status st = opt->tokens ? CLT_OK : clt_tokenizer_open(opt->tokenizer, &c.tokenizer);
+    if (c.tokenizer) c.encoder = clt_token_encoder_create(c.tokenizer, false, add_tokens, &c);
     if (st == CLT_OK && opt->eos) opt->eos_id = clt_tokenizer_eos_id(c.tokenizer);
-    c.sample = clt_calloc((size_t)opt->concat, sizeof *c.sample);
-    c.text = clt_malloc(PIECE);
+    c.sample = clt_try_calloc((size_t)opt->concat, sizeof *c.sample);
+    c.piece = clt_malloc(PIECE);
     c.ids = clt_calloc(PIECE, sizeof *c.ids);
+    if (st == CLT_OK && !c.sample) st = clt_no_memory("a sample", (uint64_t)opt->concat * sizeof *c.sample);
     if (st == CLT_OK) st = convert(&c, inputs);
     clt_free(c.sample);
-    clt_free(c.text);
+    clt_free(c.piece);
     clt_free(c.ids);
+    clt_token_encoder_destroy(c.encoder);
     clt_tokenizer_close(c.tokenizer);
     return clt_status_exit_code(st);
 }
@@ -312,7 +316,7 @@ int data_convert(int argc, char **argv) {
         {"out", 'o', CLT_OPT_STR, &opt.out, "DIR", "folder of the dataset; the split is a folder in it"},
         {"split", 0, CLT_OPT_STR, &opt.split, "NAME", "name of the split (default train)"},
         {"val-fraction", 0, CLT_OPT_FLOAT, &opt.val_fraction, "F",
-         "this part of the samples, evenly spread, to split val"},
+         "write this part of the samples, evenly spread, to split val"},
         {"concat-tokens", 'n', CLT_OPT_INT, &opt.concat, "N", "tokens of a sample (default 2048)"},
         {"tokenizer", 0, CLT_OPT_STR, &opt.tokenizer, "NAME", "bytes (default)"},
         {"tokens", 0, CLT_OPT_STR, &opt.tokens, "TYPE", "inputs are token ids, uint16 or int32, not text"},

@@ -1,4 +1,4 @@
-/* cltrain data order: which rank would get which samples in which order, as JSON. */
+/* cltrain data order: which rank gets which samples in which order, as JSON. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct {
 
 /* "5,4,6" */
 static int parse_shards(const clt_command *c, const char *text, int64_t **sizes, size_t *n) {
-    *sizes = clt_calloc(strlen(text) / 2 + 1, sizeof **sizes);
+    *sizes = clt_calloc(strlen(text) / 2 + 1, sizeof **sizes); /* the length of a command line */
     for (const char *s = text; *s;) {
         size_t len = strcspn(s, ",");
         char *number = clt_strndup(s, len);
@@ -35,17 +35,17 @@ static clt_status read_shards(const char *dir, int64_t **sizes, size_t *n) {
     clt_mds *m;
     CLT_TRY(clt_mds_open(dir, NULL, &m));
     *n = clt_mds_num_shards(m);
-    *sizes = clt_calloc(*n, sizeof **sizes);
-    for (size_t i = 0; i < *n; i++) {
+    *sizes = clt_try_calloc(*n, sizeof **sizes);
+    for (size_t i = 0; i < *n && *sizes; i++) {
         clt_mds_shard s;
         clt_mds_shard_info(m, i, &s);
         (*sizes)[i] = s.samples;
     }
     clt_mds_close(m);
-    return CLT_OK;
+    return *sizes ? CLT_OK : clt_no_memory("the sizes of shards", *n * sizeof **sizes);
 }
 
-/* Batches of one rank; padding is skipped, and a batch of nothing else does not exist. */
+/* Batches of one rank; padding is skipped, and a batch of padding alone does not exist. */
 static void print_batches(const int64_t *ids, int64_t count, int64_t batch, clt_str *out) {
     bool any = false;
     for (int64_t g = 0; g < count; g += batch) {
@@ -83,6 +83,10 @@ static clt_status print_ranks(const order_options *opt, const int64_t *sizes, si
         st = clt_order_rank(o, &w, node, rank, &ids, &count);
         clt_str_addf(&out, "%s{\"node\":%lld,\"rank_of_node\":%lld,\"batches\":[", i ? ",\n " : "",
                      (long long)node, (long long)rank);
+        /* An id takes at most 20 bytes, and a batch three more. */
+        const size_t room = 24 * (size_t)count;
+        if (st == CLT_OK && !clt_str_try_reserve(&out, room))
+            st = clt_no_memory("the sample ids of a rank", room);
         if (st == CLT_OK) print_batches(ids, count, opt->batch, &out);
         clt_str_add(&out, "]}");
         clt_free(ids);
@@ -116,7 +120,7 @@ static int run(const clt_command *c, const order_options *opt, const clt_strv *r
     if (code < 0) {
         clt_status st = opt->shards ? CLT_OK : read_shards(rest->v[0], &sizes, &n);
         if (st == CLT_OK) st = print_ranks(opt, sizes, n);
-        /* What the reference refuses is a fault of the case, not of a configuration file. */
+        /* A case that the reference refuses is bad data: there is no configuration file. */
         code = clt_status_exit_code(st == CLT_BAD_CONFIG ? CLT_BAD_DATA : st);
     }
     clt_free(sizes);
@@ -142,7 +146,7 @@ int data_order(int argc, char **argv) {
         {"partition", 0, CLT_OPT_STR, &opt.partition, "NAME", "relaxed (default) or orig"},
         {"initial-nodes", 0, CLT_OPT_INT, &opt.initial, "N",
          "physical nodes of the first run, when this resumes one"},
-        {"from", 0, CLT_OPT_INT, &opt.from, "SAMPLE", "samples of the epoch that were seen already"},
+        {"from", 0, CLT_OPT_INT, &opt.from, "SAMPLE", "samples of the epoch that were already seen"},
         {"no-shuffle", 0, CLT_OPT_FLAG, &opt.no_shuffle, NULL, "the order without a shuffle"},
     };
     const clt_command command = {

@@ -1,19 +1,25 @@
-/* cltrain data tokenize: one JSON string a line in, one JSON list of ids a line out, or the other way round.
- */
+/* cltrain data tokenize: one JSON string per line in, one JSON list of ids per line out, or the reverse. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cltrain/data_commands.h"
 #include "runtime/base/clt_json.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/clt_utf8.h"
+#include "tools/cltrain/data_commands.h"
+
+enum { MAX_DEPTH = 8 };
 
 static clt_status encode_line(const clt_tokenizer *t, json_t *line, long number, clt_str *out) {
     if (!json_is_string(line)) return clt_error(CLT_BAD_DATA, "line %ld is not a JSON string", number);
     size_t bytes = json_string_length(line), max = clt_tokenizer_max_ids(t, bytes), n;
-    int32_t *ids = clt_calloc(max + 1, sizeof *ids);
-    clt_status st = clt_tokenizer_encode(t, json_string_value(line), bytes, ids, max, &n);
+    int32_t *ids = clt_try_calloc(max + 1, sizeof *ids);
+    if (!ids || !clt_str_try_reserve(out, 12 * max + 2)) { /* an id takes at most 11 bytes and a comma */
+        clt_free(ids);
+        return clt_no_memory("the token ids of a line", max * sizeof *ids);
+    }
+    clt_status st = clt_tokenizer_encode(t, json_string_value(line), bytes, false, ids, max, &n);
     clt_str_add(out, "[");
     for (size_t i = 0; i < n && st == CLT_OK; i++) clt_str_addf(out, i ? ",%d" : "%d", ids[i]);
     clt_str_add(out, "]");
@@ -21,29 +27,54 @@ static clt_status encode_line(const clt_tokenizer *t, json_t *line, long number,
     return st;
 }
 
-static clt_status decode_line(const clt_tokenizer *t, json_t *line, long number, clt_str *out) {
-    clt_str raw = {0}, text = {0};
-    size_t n = json_array_size(line);
-    int32_t *ids = clt_calloc(n + 1, sizeof *ids);
-    clt_status st =
-        json_is_array(line) ? CLT_OK : clt_error(CLT_BAD_DATA, "line %ld is not a JSON list of ids", number);
-    for (size_t i = 0; i < n && st == CLT_OK; i++) {
+/* The ids of a line; *ids is to be freed in any case. */
+static clt_status read_ids(json_t *line, long number, int32_t **ids, size_t *n) {
+    if (!json_is_array(line)) return clt_error(CLT_BAD_DATA, "line %ld is not a JSON list of ids", number);
+    *n = json_array_size(line);
+    *ids = clt_try_calloc(*n + 1, sizeof **ids);
+    if (!*ids) return clt_no_memory("the token ids of a line", *n * sizeof **ids);
+    for (size_t i = 0; i < *n; i++) {
         json_t *v = json_array_get(line, i);
         int64_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
-            st = clt_error(CLT_BAD_DATA, "line %ld holds no token id at position %zu", number, i);
-        ids[i] = (int32_t)id;
+            return clt_error(CLT_BAD_DATA, "line %ld holds no token id at position %zu", number, i);
+        (*ids)[i] = (int32_t)id;
     }
+    return CLT_OK;
+}
+
+static clt_status decode_line(const clt_tokenizer *t, json_t *line, long number, clt_str *out) {
+    clt_str raw = {0}, text = {0};
+    int32_t *ids = NULL;
+    char *quoted = NULL;
+    size_t n = 0;
+    clt_status st = read_ids(line, number, &ids, &n);
     if (st == CLT_OK) st = clt_tokenizer_decode(t, ids, n, &raw);
-    clt_free(ids);
-    clt_utf8_repair(raw.s, raw.len, &text);
-    json_t *s = st == CLT_OK ? json_stringn(text.s ? text.s : "", text.len) : NULL;
-    char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
-    if (quoted) clt_str_add(out, quoted);
+    /* A byte becomes at most three when it is repaired. */
+    if (st == CLT_OK && !clt_str_try_reserve(&text, 3 * raw.len))
+        st = clt_no_memory("the text of a line", 3 * raw.len);
+    if (st == CLT_OK) {
+        clt_utf8_repair(raw.s, raw.len, &text);
+        st = clt_json_quote(text.s, text.len, "the text of a line", &quoted);
+    }
+    if (st == CLT_OK && !clt_str_try_reserve(out, strlen(quoted)))
+        st = clt_no_memory("the text of a line", strlen(quoted));
+    if (st == CLT_OK) clt_str_add(out, quoted);
     clt_free(quoted);
-    json_decref(s);
+    clt_free(ids);
     clt_str_free(&raw);
     clt_str_free(&text);
+    return st;
+}
+
+static clt_status convert_line(const clt_tokenizer *t, bool decode, const char *text, size_t bytes,
+                               long number, clt_str *out) {
+    char what[32];
+    json_t *line;
+    snprintf(what, sizeof what, "line %ld", number);
+    CLT_TRY(clt_json_parse_any(text, bytes, MAX_DEPTH, what, &line));
+    clt_status st = decode ? decode_line(t, line, number, out) : encode_line(t, line, number, out);
+    json_decref(line);
     return st;
 }
 
@@ -54,17 +85,13 @@ static clt_status each_line(const clt_tokenizer *t, bool decode) {
     clt_status st = CLT_OK;
     long number = 0;
     for (ssize_t n; st == CLT_OK && (n = getline(&line, &cap, stdin)) > 0;) {
-        json_error_t e;
-        json_t *j = json_loadb(line, (size_t)n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-        number++;
         out.len = 0;
-        if (!j)
-            st = clt_error(CLT_BAD_DATA, "line %ld is not JSON: %s", number, e.text);
-        else
-            st = decode ? decode_line(t, j, number, &out) : encode_line(t, j, number, &out);
+        st = convert_line(t, decode, line, (size_t)n, ++number, &out);
         if (st == CLT_OK) puts(out.s);
-        json_decref(j);
     }
+    if (st == CLT_OK && !feof(stdin))
+        st = clt_error(errno == ENOMEM ? CLT_NO_MEMORY : CLT_IO, "cannot read line %ld: %s", number + 1,
+                       strerror(errno));
     clt_free(line);
     clt_str_free(&out);
     return st;
@@ -80,7 +107,7 @@ int data_tokenize(int argc, char **argv) {
     const clt_command command = {.name = "cltrain data tokenize",
                                  .usage = "[--tokenizer NAME] [--decode] < LINES",
                                  .summary =
-                                     "reads one JSON string a line, prints one list of token ids a line",
+                                     "reads one JSON string per line, prints one list of token ids per line",
                                  .examples = "  echo '\"Hello\"' | cltrain data tokenize\n"
                                              "  echo '[72, 105, 256]' | cltrain data tokenize --decode\n",
                                  .options = options,

@@ -1,6 +1,7 @@
 /* Names of runs, folders and checkpoints. */
 #include <string.h>
 
+#include "runtime/base/clt_io.h"
 #include "runtime/train/config/clt_config_internal.h"
 
 static const char *own(clt_config *c, char *s) {
@@ -39,11 +40,13 @@ static clt_status check_paths(clt_schema_reader *r, const clt_config *c) {
     const struct {
         const char *key, *path;
     } paths[] = {{"save_folder", c->save_folder}, {"load_path", c->load_path}};
-    for (size_t i = 0; i < CLT_COUNT_OF(paths); i++)
-        if (paths[i].path && strstr(paths[i].path, "://"))
-            return clt_schema_fail(r, paths[i].key,
-                                   "is '%.80s': object stores are not supported yet: use a folder",
-                                   paths[i].path);
+    for (size_t i = 0; i < CLT_COUNT_OF(paths); i++) {
+        char *why = paths[i].path ? clt_io_unsupported(paths[i].path) : NULL;
+        if (!why) continue;
+        clt_status st = clt_schema_fail(r, paths[i].key, "is '%.80s': %s", paths[i].path, why);
+        clt_free(why);
+        return st;
+    }
     const struct {
         const char *key, *name;
     } names[] = {{"save_filename", c->save_filename}, {"save_latest_filename", c->save_latest_filename}};

@@ -208,36 +208,48 @@ void clt_generator_close(clt_generator *g) {
 
 /* --- text --- */
 
-/* A token's text to the caller. A model may have ids that are none of the tokenizer's: they are skipped, and
- * the first one is told. */
-static clt_status emit(const clt_generator *g, int32_t id, bool *foreign, clt_text_fn out, void *ctx) {
-    clt_str text = {0};
+/* Decoded text on its way to the caller. */
+typedef struct {
+    const clt_tokenizer *tok;
+    clt_token_decoder decoder;
+    clt_str text;
+    clt_text_fn out;
+    void *ctx;
+    bool foreign; /* an id that the tokenizer does not have was reported */
+} output;
+
+static void flush_text(output *o) {
+    if (o->text.len) o->out(o->ctx, o->text.s, o->text.len);
+    o->text.len = 0;
+}
+
+/* Passes a token's text on. A model may have ids that the tokenizer does not have: they are skipped, and the
+ * first one is reported. */
+static clt_status emit(output *o, int32_t id) {
     clt_status st = CLT_OK;
-    if (id < clt_tokenizer_vocab_size(g->tok)) {
-        st = clt_tokenizer_decode(g->tok, &id, 1, &text);
-    } else if (!*foreign) {
-        *foreign = true;
+    if (id < clt_tokenizer_vocab_size(o->tok)) {
+        st = clt_token_decoder_add(&o->decoder, id, &o->text);
+    } else if (!o->foreign) {
+        o->foreign = true;
         clt_warn("token %d of the model is none of the byte tokenizer's and is left out of the text: is "
                  "this a model over bytes?",
                  id);
     }
-    if (text.s) out(ctx, text.s, text.len);
-    clt_str_free(&text);
+    flush_text(o);
     return st;
 }
 
 /* Continues ids[n] until the end; logits [V] is the caller's. */
 static clt_status extend(clt_generator *g, const clt_generate_params *p, int32_t *ids, size_t n,
-                         float *logits, clt_text_fn out, void *ctx) {
+                         float *logits, output *o) {
     const int64_t T = g->facts.max_seq_len, V = g->facts.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
-    bool foreign = false;
     for (int64_t i = 0; i < p->max_new_tokens; i++) {
         const int64_t len = CLT_MIN((int64_t)n, T);
         CLT_TRY(clt_model_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits));
         int32_t id = clt_sample_token(logits, V, p->temperature, p->top_k, (uint64_t)p->seed, n);
         if (id == eos && p->stop_at_eos) break;
         ids[n++] = id;
-        CLT_TRY(emit(g, id, &foreign, out, ctx));
+        CLT_TRY(emit(o, id));
     }
     return CLT_OK;
 }
@@ -250,14 +262,18 @@ clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt
     int32_t *ids = clt_try_malloc(id_bytes);
     float *logits = clt_try_malloc(logit_bytes);
     clt_status st = ids && logits ? CLT_OK : clt_no_memory("generating text", id_bytes + logit_bytes);
-    if (st == CLT_OK) st = clt_tokenizer_encode(g->tok, p->prompt, bytes, ids, most, &n);
+    if (st == CLT_OK) st = clt_tokenizer_encode(g->tok, p->prompt, bytes, false, ids, most, &n);
     /* An empty prompt starts a new document. */
     if (st == CLT_OK && n == 0) ids[n++] = (int32_t)clt_tokenizer_eos_id(g->tok);
     if (st == CLT_OK && g->cache && (int64_t)n + p->max_new_tokens > T + 1)
         clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
                  "each token takes a pass over the whole text",
                  (long long)T);
-    if (st == CLT_OK) st = extend(g, p, ids, n, logits, out, ctx);
+    output o = {.tok = g->tok, .decoder = clt_token_decoder_begin(g->tok), .out = out, .ctx = ctx};
+    if (st == CLT_OK) st = extend(g, p, ids, n, logits, &o);
+    if (st == CLT_OK) clt_token_decoder_end(&o.decoder, &o.text);
+    flush_text(&o);
+    clt_str_free(&o.text);
     clt_free(ids);
     clt_free(logits);
     return st;

@@ -69,7 +69,7 @@ void clt_run_close(clt_run *r) {
     clt_run_lock_release(r->files.lock);
     clt_group_destroy(r->group);
     clt_log_set_file(NULL);
-    if (r->files.log) fclose(r->files.log);
+    clt_file_close(r->files.log);
     for (int i = 0; i < CLT_RUN_AHEAD; i++) clt_free(r->queue.step[i].arrays);
     clt_free(r->files.folder);
     clt_file_close(r->files.samples);

@@ -25,7 +25,7 @@ enum {
 /* The run's folder, and what is written there while it runs. */
 typedef struct {
     char *folder;
-    FILE *log;
+    clt_file *log;
     clt_run_lock *lock;
     char run_id[CLT_RUN_ID_BYTES];
     clt_file *samples; /* train --log-samples */

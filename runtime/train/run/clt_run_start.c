@@ -28,8 +28,7 @@ static clt_status open_folder(clt_run *r) {
     clt_str text = {0};
     clt_config_print(c, false, &text);
     clt_status st = clt_io_write_atomic(config, text.s, text.len);
-    r->files.log = fopen(log, "ae"); /* not for the programs that drivers start */
-    if (st == CLT_OK && !r->files.log) st = clt_error(CLT_IO, "cannot write %s: %s", log, strerror(errno));
+    if (st == CLT_OK) st = clt_file_open(log, CLT_IO_APPEND, &r->files.log);
     clt_log_set_file(r->files.log);
     clt_str_free(&text);
     clt_free(log);

@@ -1,0 +1,81 @@
+/* clt_io_component: what stands behind clt_io. A component serves one kind of storage: the local file system
+ * (clt_io_local.c, the example to copy), later an object store; clt_io_probe stands before another component,
+ * and test/memfs is a file system in memory. A component is a struct that begins with a clt_io_component; the
+ * rest is its state (credentials, region, connections), which its own create function makes from its
+ * configuration. Every function gets it, so several components of one kind work side by side.
+ *
+ * Components are registered under a scheme ("s3") or under a scheme and an authority ("s3://bucket"), which
+ * has precedence: two buckets may have different credentials. Plain paths and file:///... belong to the
+ * scheme "file", where the local file system is registered from the start. A program registers its components
+ * when it starts; a run registers nothing. */
+#ifndef CLT_IO_COMPONENT_H
+#define CLT_IO_COMPONENT_H
+
+#include "runtime/base/clt_io.h"
+
+typedef struct clt_io_component clt_io_component;
+
+/* Each function returns 0 or an errno value and prints nothing. `path` is what follows SCHEME:// in a URL
+ * ("bucket/key"), or the plain path. `handle` and `lock` belong to the component. A function may be NULL
+ * where the capability that covers it is missing. All functions may be called from several threads at once,
+ * also for one handle, if they write different ranges. */
+typedef struct {
+    const char *name; /* "local", for messages */
+
+    /* --- files --- */
+    int (*open)(clt_io_component *c, const char *path, clt_io_mode mode, void **handle);
+    /* One attempt: *done may be less than `bytes`; 0 at the end of the file. */
+    int (*pread)(clt_io_component *c, void *handle, void *dst, size_t bytes, uint64_t offset, size_t *done);
+    int (*pwrite)(clt_io_component *c, void *handle, const void *src, size_t bytes, uint64_t offset,
+                  size_t *done);
+    int (*append)(clt_io_component *c, void *handle, const void *src, size_t bytes, size_t *done);
+    int (*size)(clt_io_component *c, void *handle, uint64_t *bytes);
+    /* What was written survives a loss of power: the data; the data and the attributes. */
+    int (*datasync)(clt_io_component *c, void *handle);
+    int (*sync)(clt_io_component *c, void *handle);
+    /* Closes in any case. With CLT_IO_APPEARS_WHOLE this is where the file is published, and what fails here
+     * was not written. */
+    int (*close)(clt_io_component *c, void *handle);
+
+    /* --- names --- */
+    int (*rename)(clt_io_component *c, const char *from, const char *to);
+    int (*exchange)(clt_io_component *c, const char *a, const char *b);
+    int (*unlink)(clt_io_component *c, const char *path); /* ENOENT when there is no such file */
+    int (*rmdir)(clt_io_component *c, const char *path);
+    int (*mkdir)(clt_io_component *c, const char *path); /* EEXIST when the name is taken */
+    int (*sync_dir)(clt_io_component *c, const char *path);
+    /* Names in a folder, each once, in any order, without "." and "..". A list that breaks off is an error.
+     */
+    int (*list)(clt_io_component *c, const char *path, clt_strv *names);
+    int (*stat)(clt_io_component *c, const char *path, clt_io_info *out); /* absent is no error */
+
+    /* --- locks: see clt_io_lock in clt_io.h for the contract --- */
+    /* One attempt, without waiting. EWOULDBLOCK: somebody else has it, and `holder` says who. */
+    int (*lock)(clt_io_component *c, const char *path, const char *owner, void **lock,
+                char holder[CLT_IO_OWNER_BYTES]);
+    int (*sign)(clt_io_component *c, void *lock, const char *owner); /* replaces the owner's text */
+    void (*unlock)(clt_io_component *c, void *lock);
+} clt_io_ops;
+
+/* Begins the struct of every component. */
+struct clt_io_component {
+    const clt_io_ops *ops;
+    unsigned caps;     /* clt_io_capability, or'ed */
+    double lock_retry; /* seconds between two attempts at a lock that somebody else has */
+};
+
+/* The local file system. It has no state and lives for ever. */
+clt_io_component *clt_io_local(void);
+
+/* From now on `c` serves URLs that begin with `key`: "SCHEME" or "SCHEME://AUTHORITY". Replaces what was
+ * registered under the same key. `c` is borrowed until clt_io_unregister, and until the last file and lock of
+ * it is closed. CLT_FAIL: the key is malformed, or there are too many. */
+clt_status clt_io_register(const char *key, clt_io_component *c);
+/* "file" gets the local file system back. Unknown keys are ignored. */
+void clt_io_unregister(const char *key);
+
+/* The component of `path` and the component's own name of it (points into `path`). 0, or EPROTONOSUPPORT: no
+ * component serves the scheme, and clt_io_unsupported says why. */
+int clt_io_find(const char *path, clt_io_component **c, const char **name);
+
+#endif
