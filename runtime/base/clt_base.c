@@ -13,7 +13,7 @@ static atomic_uint_fast64_t alloc_count;
 
 void *clt_checked(void *p, size_t bytes) {
     if (p || bytes == 0) return p;
-    fprintf(stderr, "error: out of host memory (%zu bytes asked for)\n", bytes);
+    fprintf(stderr, "error: out of host memory (%zu bytes requested)\n", bytes);
     exit(1);
 }
 
@@ -131,7 +131,7 @@ void clt_strv_sort(clt_strv *l) {
     if (l->n > 1) qsort(l->v, l->n, sizeof *l->v, by_text);
 }
 
-/* Edit distance with transpositions of neighbours (optimal string alignment), case-insensitive. */
+/* Edit distance with adjacent transpositions (optimal string alignment), case-insensitive. */
 static int edit_distance(const char *a, const char *b) {
     enum { LIMIT = 64 };
     int n = (int)strnlen(a, LIMIT), m = (int)strnlen(b, LIMIT), d[LIMIT + 1][LIMIT + 1];

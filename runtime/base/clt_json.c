@@ -5,14 +5,13 @@
 
 #include "runtime/base/clt_io.h"
 
-/* Jansson reports a lack of memory by NULLs all over its interface; here it ends the program like every other
- * one. */
+/* With these allocators jansson never reports a lack of memory as NULL: clt_malloc ends the process first. */
 __attribute__((constructor)) static void check_memory_of_json(void) {
     json_set_alloc_funcs(clt_malloc, clt_free);
 }
 
-/* Deepest nesting of a JSON text, counted without parsing, so that a hostile file cannot exhaust the stack.
- */
+/* Deepest nesting of a JSON text, counted without recursion, so that a hostile file cannot exhaust the
+ * stack. */
 static int json_depth(const char *s, size_t n) {
     int depth = 0, deepest = 0;
     bool in_string = false;
