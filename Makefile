@@ -1,10 +1,11 @@
-# cltrain: build, test, demonstrate. `make help` lists the targets.
+# cltrain: builds, tests, demonstrates. `make help` lists the targets.
 #
-#   make demo     installs what is missing, builds, trains a small model on real text (README.md)
-#   make check    installs what is missing, builds, runs every test
+#   make demo     installs missing packages, builds, trains a small model on real text (README.md)
+#   make check    installs missing packages, builds, runs every test
 #
-# Sources are found by folder: a new .c file in a layer's folder, a test/<folder>/test_*.c or a .cl file needs no
-# change here. BUILD=dir builds elsewhere; CC=clang, MPICC=another MPI's mpicc, SANITIZE=address|undefined|thread, WERROR=0 and DEBUG=1 change how.
+# Sources are found by folder: a new .c file in a layer's folder, a test/<folder>/test_*.c or a .cl file needs
+# no change here. Variables: BUILD=folder, CC=clang, MPICC=another MPI's mpicc,
+# SANITIZE=address|undefined|thread, WERROR=0, DEBUG=1.
 
 BUILD ?= build
 CC ?= gcc
@@ -15,7 +16,7 @@ SANITIZE ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto
-# The flags of an MPI are those that its compiler wrapper would use: -show is known to Open MPI's and MPICH's.
+# The MPI flags are those of its compiler wrapper; Open MPI's and MPICH's wrappers support -show.
 MPI_SHOW := $(shell $(MPICC) -show 2>/dev/null)
 MPI_CFLAGS := $(filter -I% -D% -pthread,$(MPI_SHOW))
 MPI_LIBS := $(filter -L% -l% -Wl% -pthread,$(MPI_SHOW))
@@ -24,13 +25,14 @@ PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
 OPT := $(if $(filter 1,$(DEBUG)),-O0 -DCLT_DEBUG,-O2)
 SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
-# Sanitized builds warn without failing: the checks that they insert confuse gcc's warnings.
-# -ffp-contract=off: host values that reach the state have defined bits (docs/numerics.md).
+# Builds with a sanitizer do not use -Werror, because the inserted checks cause false warnings of gcc.
+# -ffp-contract=off gives host values that become part of the state defined bits (docs/numerics.md).
 CFLAGS += -std=c11 -D_GNU_SOURCE -DCL_TARGET_OPENCL_VERSION=120 $(OPT) -g -fPIC -ffp-contract=off -Wall -Wextra \
 	-Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),$(if $(SANITIZE),,-Werror)) $(SAN) -MMD -MP -I. -I$(BUILD)/gen \
 	$(PKG_CFLAGS) $(MPI_CFLAGS)
 LDLIBS := -lOpenCL $(PKG_LIBS) $(MPI_LIBS) -ldl -lpthread -lm
-# The version is the public header's. Programs that were linked with SONAME go on working with later libraries of it.
+# The version is that of the public header. Programs linked with SONAME keep working with later libraries of
+# the same SONAME.
 VERSION := $(shell sed -n 's/^\#define CLTRAIN_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\)$$/\2/p' \
 	runtime/include/cltrain/cltrain.h | paste -sd.)
 SONAME := libcltrain.so.0
@@ -45,7 +47,7 @@ CLBENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/clbench/*.c))
 KERNELS := $(sort $(wildcard clkernels/*/*.cl clkernels/*/*.clh clkernels/*/*.vt) clkernels/tuned.csv)
 TEST_SRC := $(wildcard test/unit/test_*.c test/ops/test_*.c test/model/test_*.c test/train/test_*.c test/fault/test_*.c)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
-# Fuzz targets, linked with a main of their own that replays files and mutations of them.
+# Fuzz targets, linked with a main function that replays files and mutations of them.
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard test/*.c))
 
@@ -58,30 +60,31 @@ fuzz: $(FUZZ_BIN)
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
-## make all          cltrain, clbench and the test programs, into build/
-## make demo         the whole main job on real text, with a CPU device
-## make check        installs what is missing, builds, runs every test
-## make hop-table    one table of equal hashes: every device here, ranks, microbatches, stops (EMULATOR=DIR: AMD, too)
-## make hop-curves   MPT-125M on real text, straight and hopping between two devices (OUT=folder; tools/hop_curves.sh)
-## make check-long   the long forms of tests, test/long/*.sh: more kills, crash states, fuzzing (T= picks)
-## make test         builds and runs every test (T="PATTERN ..." picks some), installs nothing
-## make fuzz-run     every fuzz target under libFuzzer, SECONDS=60 each, in build-fuzz/
-## make lint         layers, formatting, static checks
-## make bench        speed beside the anchors that are installed
-## make bench-gpu    speed on a GPU beside PyTorch on the same card
-## make asan ubsan   the tests at small shapes under a sanitizer, in build-asan/ and build-ubsan/
-## make check-amd    the kernels as AMD machine code on an emulator, EMULATOR=its source tree (tools/amd)
-## make docs         docs/configuration.md from the program's own table
-## make deb          Debian packages (cltrain, libcltrain0, libcltrain-dev), into build/deb/
-## make install      into PREFIX (default /usr/local), DESTDIR is honoured
-## make setup        installs what is missing to build and run
+## make all          builds cltrain, clbench and the test programs into build/
+## make demo         converts real text, trains a small model, generates text, on a CPU device
+## make check        installs missing packages, builds, runs every test
+## make hop-table    compares the hashes of a run on every device, with several ranks, microbatches, stops (EMULATOR=DIR: also AMD)
+## make hop-curves   trains MPT-125M on real text with and without hops between two devices (OUT=folder; tools/hop_curves.sh)
+## make check-long   runs the long forms of tests, test/long/*.sh: more kills, crash states, fuzzing (T= selects)
+## make test         builds and runs every test without installing anything (T="PATTERN ..." selects)
+## make fuzz-run     runs every fuzz target under libFuzzer, SECONDS=60 each, in build-fuzz/
+## make lint         checks layers, formatting, scripts, links
+## make bench        compares the speed on this CPU with the other systems that are installed
+## make bench-gpu    compares the speed on a GPU with PyTorch on the same card
+## make asan ubsan   runs the tests with small shapes under a sanitizer, in build-asan/ and build-ubsan/
+## make check-amd    runs the kernels as AMD machine code on an emulator, EMULATOR=its source tree (tools/amd)
+## make docs         writes docs/configuration.md from the program's table of keys
+## make man          writes the man pages into build/man/
+## make deb          builds Debian packages (cltrain, libcltrain0, libcltrain-dev) into build/deb/
+## make install      installs into PREFIX (default /usr/local); DESTDIR is honoured
+## make setup        installs the packages that building and running need
 
 $(BUILD)/libcltrain.a: $(LIB_OBJ)
 	@rm -f $@
 	@ar rcs $@ $(LIB_OBJ)
 	@echo "  AR    $@"
 
-# Only what the public header declares is visible.
+# Exports only what the public header declares.
 $(BUILD)/$(SONAME): $(LIB_OBJ) runtime/api/cltrain.map
 	@$(CC) $(CFLAGS) -shared -o $@ $(LIB_OBJ) -Wl,-soname,$(SONAME) -Wl,--version-script=runtime/api/cltrain.map \
 	  -Wl,--no-undefined $(LDFLAGS) $(LDLIBS)
@@ -95,7 +98,7 @@ $(BUILD)/cltrain: $(CLTRAIN_OBJ) $(BUILD)/libcltrain.a
 $(BUILD)/clbench: $(CLBENCH_OBJ) $(BUILD)/libcltrain.a
 	@$(CC) $(CFLAGS) -o $@ $(CLBENCH_OBJ) $(BUILD)/libcltrain.a $(LDFLAGS) $(LDLIBS)
 	@echo "  LINK  $@"
-# An archive, so that a test links only the helpers that it uses.
+# An archive, so that a test links only the helper files that it uses.
 $(BUILD)/libtest.a: $(TEST_LIB_OBJ)
 	@rm -f $@
 	@ar rcs $@ $(TEST_LIB_OBJ)
@@ -116,13 +119,13 @@ $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(CFLAGS_$(notdir $*)) -c -o $@ $<
 	@echo "  CC    $<"
-# Made again when the commit is another one: the program and its checkpoints say which it was.
+# Rebuilt when the commit changes: program and checkpoints contain its hash.
 $(BUILD)/obj/runtime/base/clt_version.o: $(BUILD)/gen/version
 $(BUILD)/gen/version: FORCE
 	@mkdir -p $(@D)
 	@echo '$(VERSION) $(GIT_HASH)' | cmp -s - $@ || echo '$(VERSION) $(GIT_HASH)' > $@
 FORCE:
-# The OpenCL C text becomes part of the program.
+# The OpenCL C files become part of the program.
 $(BUILD)/gen/kernels.c: $(KERNELS) $(BUILD)/embed
 	@mkdir -p $(@D)
 	@$(BUILD)/embed $(KERNELS) > $@.tmp && mv $@.tmp $@
@@ -134,7 +137,7 @@ $(BUILD)/embed: tools/build/embed.c
 	@mkdir -p $(@D)
 	@$(CC) -std=c11 -O1 -Wall -Wextra -o $@ $<
 
-# What setup installs changes the flags above, so the build is a make of its own.
+# The build is a separate make, because the packages that setup installs change the flags above.
 setup:
 	@BUILD=$(BUILD) tools/setup.sh
 setup-check:
@@ -209,7 +212,7 @@ uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libcltrain.a $(DESTDIR)$(LIBDIR)/libcltrain.so* $(DESTDIR)$(LIBDIR)/pkgconfig/cltrain.pc
 	rm -rf $(SHARE)/cltrain $(DESTDIR)$(PREFIX)/include/cltrain
 
-# debian/ belongs to the root of a package's tree, so the packages are built in a copy.
+# Packages are built in a copy of the tree, because debian/ must be in its root.
 deb:
 	@rm -rf $(BUILD)/deb && mkdir -p $(BUILD)/deb/cltrain-$(VERSION)
 	@git ls-files -z | xargs -0 cp --parents -t $(BUILD)/deb/cltrain-$(VERSION)

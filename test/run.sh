@@ -1,13 +1,14 @@
 #!/bin/bash
-# Runs every test program of the build and every script test/*/*.sh, one line each, and shows what failed.
-#   test/run.sh [PATTERN ...]          only tests whose name holds one of the patterns
-#   test/run.sh --long [PATTERN ...]   the scripts of test/long/ instead, which run nowhere else
-# A test that takes more than TEST_TIMEOUT seconds (default 900; a script can raise it for itself with a line
-# "# timeout: SECONDS") is ended and has failed. The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh)
-# a script with a line "# no sanitizer: REASON" is left out and named. The programs of test/ops mostly wait for compilers
-# that use one core: TEST_JOBS of them run at a time (default: the number of cores, at most 4). All others run alone, except
-# scripts with a line "# at leisure: REASON": long ones that only compute. With the lowest priority, one after the other, they
-# take the time that the other scripts spend waiting, unless TEST_JOBS is 1.
+# Runs every test program of the build and every script test/*/*.sh, prints one line each, and the log of
+# those that fail.
+#   test/run.sh [PATTERN ...]          only tests whose name contains one of the patterns
+#   test/run.sh --long [PATTERN ...]   only the scripts of test/long/, which are otherwise not run
+# A test fails after TEST_TIMEOUT seconds (default 900; a script sets its own limit with a line "# timeout:
+# SECONDS"). The last line is "N passed, N failed". Under a sanitizer (test/sanitize.sh) a script with a line
+# "# no sanitizer: REASON" is skipped with a line. The programs of test/ops mostly wait for compilers, which
+# use one core: TEST_JOBS of them run at the same time (default: the number of cores, at most 4). Other tests
+# run alone, except scripts with a line "# at leisure: REASON", which compute for a long time: they run one
+# after the other with the lowest priority in parallel with the other scripts, unless TEST_JOBS is 1.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -21,7 +22,7 @@ export CLTRAIN_CACHE_DIR
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 JOBS=${TEST_JOBS:-$(nproc)}
 [ "$JOBS" -le 4 ] || JOBS=4
-results=$logs/results # a line for each test: passed or failed
+results=$logs/results # one line per test: passed or failed
 : >"$results"
 long=0 started=0
 [ "${1:-}" = --long ] && { long=1; shift; }
@@ -34,22 +35,22 @@ wants() {
     return 1
 }
 
-# The reason why a script is not run under a sanitizer, if this is one and it has one.
-left_out() {
+# Prints the reason why a script is skipped, if this is a run under a sanitizer and the script has a reason.
+skip_reason() {
     [ -n "${TEST_SANITIZER:-}" ] && sed -n 's/^# no sanitizer: *//p' "$1" | grep .
 }
 
-# What a log says went wrong, where it is too long to be shown whole.
+# The failures in the part of a long log that is not printed.
 failures() {
     [ "$(wc -l <"$1")" -gt 60 ] || return 0
     head -n -60 "$1" | grep -E '^\[ +(ERROR|LINE|FAILED) +\]|^(FAIL:|wrong:)|Sanitizer' | head -n 40
     echo ...
 }
 
-# Says how it went in one piece: others may run at the same time.
-run_one() { run_and_tell "$@" >"$logs/said.$BASHPID"; cat "$logs/said.$BASHPID"; rm -f "$logs/said.$BASHPID"; }
+# Prints the output of a test at once, because other tests may run at the same time.
+run_one() { run_and_report "$@" >"$logs/said.$BASHPID"; cat "$logs/said.$BASHPID"; rm -f "$logs/said.$BASHPID"; }
 
-run_and_tell() {
+run_and_report() {
     local name=$1 limit=$LIMIT own log start seconds code
     shift
     log=$logs/$(echo "$name" | tr / _).log
@@ -70,13 +71,13 @@ run_and_tell() {
     echo failed >>"$results"
     printf 'FAIL  %-44s %7s s  ' "$name" "$seconds"
     if [ "${seconds%.*}" -ge "$limit" ]; then echo "took more than $limit s"; else echo "exit $code"; fi
-    # The next run writes this log anew; what failed in passing is worth keeping.
+    # The next run overwrites the log; keep it if the test failed.
     cp "$log" "${log%.log}.failed"
     { failures "$log"; tail -n 60 "$log"; } | sed 's/^/      | /'
-    echo "      | (all of it: ${log%.log}.failed)"
+    echo "      | (whole log: ${log%.log}.failed)"
 }
 
-# programs SOURCE...: those of these test programs that are there and wanted.
+# programs SOURCE...: prints the test programs of these sources that are built and selected
 programs() {
     local source
     for source; do [ -x "$BUILD/${source%.c}" ] && wants "${source%.c}" "${patterns[@]}" && echo "${source%.c}"; done
@@ -84,7 +85,8 @@ programs() {
 
 patterns=("$@")
 if [ $long = 0 ]; then
-    # shellcheck disable=SC2012  # names of our own; the largest first, so that none runs alone at the end
+    # shellcheck disable=SC2012 # the names have no special characters; the largest first, so that no long
+    # test runs alone at the end
     mapfile -t sources < <(ls -S test/ops/test_*.c)
     for name in $(programs "${sources[@]}"); do
         while [ "$(jobs -pr | wc -l)" -ge "$JOBS" ]; do wait -n; done
@@ -102,7 +104,7 @@ scripts=() leisurely=()
 for script in test/*/*.sh; do
     case $script in test/long/*) [ $long = 1 ] || continue ;; *) [ $long = 0 ] || continue ;; esac
     if [ ! -f "$script" ] || ! wants "$script" "$@"; then continue; fi
-    if why=$(left_out "$script"); then
+    if why=$(skip_reason "$script"); then
         echo "SKIP  $script: $why"
     elif [ "$JOBS" -gt 1 ] && grep -q '^# at leisure: ' "$script"; then
         leisurely+=("$script")
@@ -113,7 +115,7 @@ done
 for script in "${leisurely[@]}"; do run_one "$script" nice -n 19 bash "$script"; done &
 for script in "${scripts[@]}"; do run_one "$script" bash "$script"; done
 wait
-# A test that nobody told of, because its shell was killed, has failed too.
+# A test without a result, because its shell was killed, counts as failed.
 passed=$(grep -c passed "$results")
 failed=$((started + ${#scripts[@]} + ${#leisurely[@]} - passed))
 echo "$passed passed, $failed failed"

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Builds everything with a sanitizer and runs the tests under it: `make asan`, `make ubsan`.
-#   test/sanitize.sh address|undefined [PATTERN ...]   only tests whose name holds one of the patterns
-# What is tested is the host's code, so tests take small shapes (TEST_TINY=1) and one driver: PoCL, unless OCL_ICD_VENDORS
-# names another folder (Intel's GPU runtime loads a library in a way that AddressSanitizer refuses). Every report ends the
-# program that made it, and its test has failed. Leaks inside other libraries are listed in test/lsan.supp.
-#   BUILD=dir   where to build (build-asan, build-ubsan)
-#   JOBS=n      compilers at a time
+#   test/sanitize.sh address|undefined [PATTERN ...]   only tests whose name contains one of the patterns
+# Sanitizers check host code, so tests use small shapes (TEST_TINY=1) and one driver: PoCL, unless
+# OCL_ICD_VENDORS is set (Intel's GPU runtime loads a library in a way that AddressSanitizer refuses). Every
+# report ends the program, and the test fails. test/lsan.supp lists leaks of other libraries.
+#   BUILD=dir   build folder (default build-asan or build-ubsan)
+#   JOBS=n      number of parallel compilers
 set -u
 cd "$(dirname "$0")/.." || exit 1
 sanitizer=${1:-}
@@ -24,6 +24,6 @@ if [ -z "${OCL_ICD_VENDORS:-}" ]; then
     rm -rf "$only"
     mkdir -p "$only"
     grep -l pocl /etc/OpenCL/vendors/*.icd 2>/dev/null | xargs -r cp -t "$only"
-    if [ -n "$(ls "$only")" ]; then export OCL_ICD_VENDORS=$only; else echo "PoCL is not registered in /etc/OpenCL/vendors: all drivers are used"; fi
+    if [ -n "$(ls "$only")" ]; then export OCL_ICD_VENDORS=$only; else echo "PoCL is not registered in /etc/OpenCL/vendors: the tests use all drivers"; fi
 fi
 exec test/run.sh "$@"

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Speed on this machine's CPU beside other systems, in one run: `make bench`.
-#   - fp32 GEMM at the shapes of a d=768 MPT beside OpenBLAS, and as a part of the FMA peak
-#   - training tokens a second beside PyTorch (set PYTHON to a python3 that has torch) and llm.c (set LLMC to its
+# Compares the speed on this machine's CPU with other systems, in one run: `make bench`.
+#   - fp32 GEMM at the shapes of a d=768 MPT: against OpenBLAS, and as a fraction of the FMA peak
+#   - training tokens per second: against PyTorch (set PYTHON to a python3 that has torch) and llm.c (set LLMC to its
 #     train_gpt2 built for the CPU, in a folder with its starter files)
 #   - start of a run with cold and with warm caches
-# An anchor that is not there is named and left out. Close other programs first: with one other busy process PyTorch
-# loses most of its speed, and every figure here moves. DEVICES: the runtimes to measure (default: those that are there).
+# Systems that are not installed are skipped with a line. Close other programs first: with one other busy
+# process PyTorch loses most of its speed, and every figure changes. DEVICES: the OpenCL runtimes to measure
+# (default: PoCL and Intel's, if present).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}; case $BUILD in /*) ;; *) BUILD=$PWD/$BUILD ;; esac
 CLTRAIN=${CLTRAIN:-$BUILD/cltrain} CLBENCH=${CLBENCH:-$BUILD/clbench} PYTHON=${PYTHON:-python3} LLMC=${LLMC:-}
 THREADS=$(nproc)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-export CLTRAIN_CACHE_DIR=$work/kernels # peak rates are measured now, not taken from a busier day
+export CLTRAIN_CACHE_DIR=$work/kernels # a fresh cache, so that peak rates are measured in this run
 [ -n "${OCL_ICD_VENDORS:-}" ] || { [ ! -d build/intel/icd ] || export OCL_ICD_VENDORS=$PWD/build/intel/icd; }
 names=$("$CLTRAIN" devices --json)
 DEVICES=${DEVICES:-$(for d in portable intel; do grep -qi "\"platform\":\"[^\"]*$d" <<< "$names" && echo "$d"; done)}
@@ -20,18 +21,19 @@ torch=no; "$PYTHON" -c 'import torch' 2> /dev/null && torch=yes
 
 busy=$(awk '{print $1}' /proc/loadavg)
 echo "machine      $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), $THREADS threads, load $busy, $(date +%F)"
-[ "$torch" = yes ] || echo "left out     PyTorch: $PYTHON cannot import torch"
-[ -n "$LLMC" ] || echo "left out     llm.c: LLMC is not set"
+[ "$torch" = yes ] || echo "skipped      PyTorch: $PYTHON cannot import torch"
+[ -n "$LLMC" ] || echo "skipped      llm.c: LLMC is not set"
 
 [ -n "${SKIP_GEMM:-}" ] || { echo; echo "== GEMM, fp32, exact"
 for d in $DEVICES; do "$CLBENCH" gemm --suite mpt-125m --device "$d" --anchor openblas --check || true; done; }
 
-# A text to train on: this project's own files as bytes.
+# Training text: this project's own files as bytes.
 find . -path ./build -prune -o -name '*.c' -print | sort | xargs cat > "$work/all.txt"
 head -c 400000 "$work/all.txt" > "$work/text.txt"
 median() { sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
 
-# ours NAME DEVICE SEQ BATCH overrides...: median tokens a second of the steps after the third, and part of the FMA peak
+# ours NAME DEVICE SEQ BATCH overrides...: sets speed (median tokens per second after the third step) and part
+# (of the FMA peak)
 ours() {
     local dev=$2 seq=$3 batch=$4; shift 4
     [ -d "$work/data$seq" ] || "$CLTRAIN" -q data convert "$work/text.txt" --out "$work/data$seq" --split train --concat-tokens "$seq" > /dev/null
@@ -44,7 +46,7 @@ ours() {
     speed=$(grep -o '"tokens_per_sec":[0-9.]*' "$rows" | cut -d: -f2 | tail -n +4 | median)
     part=$(grep -o '"mfu":[0-9.]*' "$rows" | cut -d: -f2 | tail -n +4 | median)
 }
-anchor() { # anchor ARGS...: tokens a second of PyTorch, or empty
+anchor() { # anchor ARGS...: sets theirs, PyTorch's tokens per second, or empty
     theirs=; [ "$torch" = no ] || theirs=$("$PYTHON" tools/anchors/torch_train.py "$@" 12 "$THREADS" | awk '{print $1}')
 }
 row() { # row SHAPE DEVICE
@@ -64,7 +66,7 @@ for d in $DEVICES; do
     if [ -n "$LLMC" ]; then
         theirs=$(cd "$(dirname "$LLMC")" && OMP_NUM_THREADS=$THREADS "./$(basename "$LLMC")" |
             sed -n 's/^step [0-9]*: train loss .*(took \([0-9.]*\) ms.*/\1/p' | tail -n +3 | median | awk '{print 256000 / $1}')
-        printf '%-34s %-9s %10s tok/s   llm.c %s   ratio %s\n' "the same beside llm.c" "$d" "$speed" "$theirs" \
+        printf '%-34s %-9s %10s tok/s   llm.c %s   ratio %s\n' "the same, against llm.c" "$d" "$speed" "$theirs" \
             "$(awk "BEGIN {printf \"%.2f\", $speed / $theirs}")"
     fi
 done

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Speed on a GPU beside PyTorch (cuBLAS, cuDNN, torch.compile) on the same card, in one run: the tables of
-# docs/performance.md. `make bench-gpu`, or tools/bench_gpu.sh [OUT_FOLDER]; OUT_FOLDER keeps the JSON files.
-#   DEVICE     the device, as --device takes it (default: nvidia)
-#   PYTHON     a python3 with PyTorch for that card; without one the other side is named and left out
+# Compares the speed on a GPU with PyTorch (cuBLAS, cuDNN, torch.compile) on the same card, in one run: the
+# tables of docs/performance.md. `make bench-gpu`, or tools/bench_gpu.sh [OUT_FOLDER]; OUT_FOLDER keeps the
+# JSON files.
+#   DEVICE     device pattern as for --device (default: nvidia)
+#   PYTHON     a python3 with PyTorch for that card; without one PyTorch is skipped with a line
 #   CLBENCH    the program (default build/clbench); may be several words
 #   SECTIONS   which of: gemm attention memory fp32 step (default: all)
-# No other program should use the card. Takes about ten minutes on an H200, by the times of its parts.
+# No other program should use the card. Takes about ten minutes on an H200.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 read -r -a bench <<< "${CLBENCH:-${BUILD:-build}/clbench}"
@@ -16,32 +17,32 @@ mkdir -p "$out" || exit 1
 for word in $SECTIONS; do
     case $word in
     gemm | attention | memory | fp32 | step) ;;
-    *) echo "section '$word' is not known (gemm attention memory fp32 step)" >&2; exit 2 ;;
+    *) echo "unknown section '$word' (gemm attention memory fp32 step)" >&2; exit 2 ;;
     esac
 done
 torch=yes
 "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || torch=no
-[ $torch = yes ] || echo "left out     PyTorch: $PYTHON cannot import torch with a GPU"
+[ $torch = yes ] || echo "skipped      PyTorch: $PYTHON cannot import torch with a GPU"
 failed=0
 
 section() { [[ " $SECTIONS " == *" $1 "* ]] && printf '\n== %s (%s)\n' "$2" "$(date +%FT%T)"; }
 ours() { "${bench[@]}" "$@" --device "$DEVICE" || failed=1; }
 theirs() { [ $torch = no ] || "$PYTHON" "tools/anchors/$1" "${@:2}"; }
 
-# ratios OURS THEIRS: the lines of torch_gemm.py end in "ratio R"; their geometric mean and least.
+# summary: geometric mean and minimum of the lines of torch_gemm.py, which end in "ratio R".
 summary() {
     awk '/ratio/ {n++; s += log($NF); if (n == 1 || $NF < least) least = $NF}
          END {if (n) printf "geometric mean of %d ratios %.3f, least %.3f\n", n, exp(s / n), least}'
 }
 
-if section gemm "GEMM bf16, three forms, beside cuBLAS"; then
+if section gemm "GEMM bf16, three forms, against cuBLAS"; then
     for suite in mpt-1b mpt-125m; do
         ours gemm --suite $suite --type bf16 --numerics fast --check --seconds 0.3 --json "$out/gemm-$suite.json"
     done
     theirs torch_gemm.py "$out"/gemm-mpt-{1b,125m}.json --seconds 0.3 --json "$out/gemm-torch.json" | tee "$out/gemm.txt" || failed=1
     grep -v "[+]" "$out/gemm.txt" | summary
 fi
-if section attention "attention bf16, causal, beside cuDNN and flash"; then
+if section attention "attention bf16, causal, against cuDNN and flash"; then
     ours attention --suite large --type bf16 --numerics fast --check --json "$out/attention.json"
     theirs torch_attention.py --json "$out/attention-torch.json" || failed=1
 fi
@@ -55,15 +56,15 @@ if section memory "norms, activations, loss, optimizers"; then
     done
     theirs torch_memory.py mpt-125m mpt-1b || failed=1
 fi
-if section fp32 "GEMM fp32, exact, beside cuBLAS without tf32"; then
+if section fp32 "GEMM fp32, exact, against cuBLAS without tf32"; then
     ours gemm --suite mpt-1b --type fp32 --check --seconds 0.3 --json "$out/fp32.json"
     theirs torch_gemm.py "$out/fp32.json" --seconds 0.3 | tee "$out/fp32.txt" || failed=1
     grep -v "[+]" "$out/fp32.txt" | summary
 fi
-if section step "training steps bf16 beside torch.compile"; then
-    # "start" is all but random weights: with nothing cached here or by the driver, then as every later run starts.
-    # LLM Foundry's models have biases and its files clip gradients; without both a step has least to do. The other side
-    # does each form beside ours, with biases without clipping, too.
+if section step "training steps bf16, against torch.compile"; then
+    # "start" excludes random weights. The first call measures a cold start (empty caches, also the driver's),
+    # the second a warm one. LLM Foundry's models have biases and its files clip gradients; a step without
+    # both does the least work. PyTorch runs each of these forms, and also with biases and without clipping.
     with=() without=()
     for model in mpt-125m mpt-1b; do
         step=(step --suite mpt --model "$model" --precision amp_bf16)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Collects about 1 MB of text from this machine: licence texts, package documentation and manual pages; the project's own
-# texts where a slim image has none. Prints how much there is.
-#   tools/collect_text.sh FOLDER   made as a whole; left as it is if it is there
+# Collects about 1 MB of text from this machine: licences, package documentation and manual pages, or the
+# project's own files if the system has none. Prints the number of files and bytes.
+#   tools/collect_text.sh FOLDER   created when complete; an existing folder is kept
 set -euo pipefail
 [ $# = 1 ] || { sed -n '2,/^set/{/^#/p}' "$0"; exit 2; }
 folder=$(readlink -m "$1") want=1000000 have=0 n=0
 cd "$(dirname "$0")/.."
-[ ! -d "$folder" ] || { echo "it is there"; exit 0; }
+[ ! -d "$folder" ] || { echo "$folder exists"; exit 0; }
 rm -rf "$folder.new"
 mkdir -p "$folder.new"
 while IFS= read -r f; do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The main job of cltrain on real text, from files to generated text and a report. `make demo` runs it.
+# A complete run of cltrain on real text, from text files to generated text and a report. `make demo` runs it.
 #   text found on this machine -> data convert -> train -> the same run on two ranks -> eval -> generate -> report
-# Everything goes to one folder (default demo/). A demo that was interrupted resumes; one that came to its end is made anew.
-# Installed it runs with the installed program, in the current folder.
+# All output goes to one folder (default demo/). An interrupted demo resumes; a finished one starts again. An
+# installed copy uses the installed program and the current folder.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 if [ -f "$here/../Makefile" ]; then
@@ -19,17 +19,17 @@ start=$SECONDS
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$*"; }
 
-told() {
+on_exit() {
     local code=$?
-    [ $code = 0 ] || say "The demo stopped (exit $code). Start it again to resume it."
+    [ $code = 0 ] || say "The demo stopped with exit code $code. Run it again to resume."
 }
-trap told EXIT
+trap on_exit EXIT
 
-# It resumes only with the configuration that it began with.
+# Resume only with an unchanged configuration.
 mkdir -p "$OUT"
 sed "s|@OUT@|$OUT|g" "$here/demo.yaml" > "$OUT/run.yaml.new"
 if cmp -s "$OUT/run.yaml.new" "$OUT/run.yaml" && [ ! -e "$OUT/finished" ]; then
-    say "Resuming the demo in $OUT that was interrupted (to begin anew: rm -r $OUT)"
+    say "Resuming the interrupted demo in $OUT (to start again: rm -r $OUT)"
 else
     rm -rf "${OUT:?}"/{text,data,run,run.yaml,finished}
 fi
@@ -65,15 +65,15 @@ say "7. cltrain report"
 "$CLTRAIN" report "$OUT/run"
 
 touch "$OUT/finished"
-say "Done in $((SECONDS - start)) s. What was made:"
+say "Done in $((SECONDS - start)) s. Results:"
 cat <<TXT
   $OUT/data          the data set (MDS, samples: $("$CLTRAIN" data show "$OUT/data/train" | sed -n 's/^ *samples *//p'))
   $OUT/run.yaml      the configuration, LLM Foundry's format
   $OUT/run           checkpoints, metrics.jsonl, log.txt, report.html
 Try next:
-  $CLTRAIN devices                                          what this machine could train on
+  $CLTRAIN devices                                          the devices of this machine
   $CLTRAIN generate $OUT/run --prompt "Copyright" -t 0.5
   $CLTRAIN train $OUT/run.yaml max_duration=1500ba scheduler.t_max=1500ba   resumes from the last checkpoint
   $CLTRAIN ckpt ls $OUT/run
-  $CLTRAIN plan $presets/mpt-125m.yaml                 what a larger model needs
+  $CLTRAIN plan $presets/mpt-125m.yaml                 memory that a larger model needs
 TXT

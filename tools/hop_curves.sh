@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# One model trained on real text from one checkpoint in several ways, as MosaicML did on two vendors' GPUs: in 16 bits straight
-# on one device, in exact mode straight on that device, and in 16 bits hopping between it and another one; exact mode hopping, too,
-# which must give the straight run's bits: if it does not, this ends with 1. Prints each run's drift from the exact one, and draws
-# all curves into OUT/curves.svg.
+# Trains one model on real text from one checkpoint in four ways: with exact numerics and with 16-bit types,
+# each on one device and hopping between two devices. Prints the drift of each run's loss from the exact run
+# and draws all curves into OUT/curves.svg. Exits with code 1 if the exact run with hops is not bit-identical
+# to the exact run without.
 #
 #   tools/hop_curves.sh OUT_FOLDER [key=value ...]
-#     DATA     dataset of 64-token samples of bytes with train/ and val/ (default: made from texts found here)
-#     HERE     device of the straight runs (default: nvidia)       THERE   the one that is hopped to (default: pocl)
-#     BATCHES  length of each run (default 120)                    LEGS    of a hop (default: HERE 15 batches, THERE 5)
+#     DATA     data set of 64-token samples of bytes with train/ and val/ (default: made from text of this machine)
+#     HERE     device of the runs without hops (default: nvidia)   THERE   the other device of a hop (default: pocl)
+#     BATCHES  length of each run (default 120)                    LEGS    legs of a hop (default: HERE 15 batches, THERE 5)
 #     CLTRAIN  the program (default build/cltrain)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,9 +18,9 @@ shift
 HERE=${HERE:-nvidia} THERE=${THERE:-pocl} BATCHES=${BATCHES:-120}
 LEGS=${LEGS:-$HERE*1:15ba,$THERE*1:5ba}
 mkdir -p "$out"
-# A finished run has nothing to do any more: the bits of another time, or of another build, would be compared.
+# A finished run would not train again, and its bits, perhaps of another build, would be compared.
 finished=("$out"/exact-hop/ep*-ba"$((BATCHES + 10))")
-[ ! -e "${finished[0]}" ] || { echo "$out has finished runs: remove it, or name another folder" >&2; exit 2; }
+[ ! -e "${finished[0]}" ] || { echo "$out has finished runs: remove it, or use another folder" >&2; exit 2; }
 if [ -z "${DATA:-}" ]; then
     DATA=$out/data
     tools/collect_text.sh "$out/text"
@@ -35,7 +35,7 @@ settings=(tools/presets/mpt-125m.yaml "variables.data_local=$DATA" max_seq_len=6
 end="max_duration=$((BATCHES + 10))ba"
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 
-# train NAME PROGRAM-WORDS -- key=value ...: from the first checkpoint to the end
+# train NAME PROGRAM-WORDS -- key=value ...: trains from the first checkpoint to the end
 train() {
     local name=$1 how=()
     shift
@@ -47,7 +47,7 @@ train() {
     say "$name: $((SECONDS - start)) s"
 }
 
-say "the first checkpoint: 10 batches in exact mode on $HERE"
+say "first checkpoint: 10 batches with exact numerics on $HERE"
 "$CLTRAIN" train -q "${settings[@]}" max_duration=10ba precision=fp32 cltrain.numerics=exact --device "$HERE" \
     save_folder="$out/first" >"$out/first.log" 2>&1 || { tail -n 20 "$out/first.log"; exit 1; }
 train exact "$CLTRAIN" -- precision=fp32 cltrain.numerics=exact --device "$HERE"
@@ -55,15 +55,15 @@ train bf16 "$CLTRAIN" -- precision=amp_bf16 --device "$HERE"
 train bf16-hop "$CLTRAIN" launch --hop "$LEGS" -- precision=amp_bf16
 train exact-hop "$CLTRAIN" launch --hop "$LEGS" -- precision=fp32 cltrain.numerics=exact
 
-# The report's own figures: each run's loss beside the exact one's.
+# The table of the report: each run's loss compared with the exact run's.
 runs=("$out/exact" "$out/bf16" "$out/bf16-hop" "$out/exact-hop")
 "$CLTRAIN" report "${runs[@]}" --svg "$out/curves.svg" -o "$out/curves.html"
-sed -n '/<h2>Beside/,/<\/table>/s/^.*\(<tr>.*\)<\/tr>.*$/\1/p' "$out/curves.html" |
+sed -n '/<h2>Comparison/,/<\/table>/s/^.*\(<tr>.*\)<\/tr>.*$/\1/p' "$out/curves.html" |
     awk -F '</t[dh]>' '{ gsub(/<t[rdh]>/, ""); printf "%-24s %20s %26s %12s %24s\n", $1, $2, $3, $4, $5 }'
 for run in "${runs[@]}"; do
     hash=$("$CLTRAIN" ckpt hash "$run")
     echo "${run##*/}: evaluation loss $(sed -n 's/.*"eval_loss":\([^,}]*\).*/\1/p' "$run/metrics.jsonl" | tail -n 1), ${hash//$'\n'/, }"
     [ -n "${exact:-}" ] || exact=$hash
 done
-[ "$hash" = "$exact" ] || { echo "exact mode hopping did not end with the hashes of exact mode straight: $LEGS does not keep the bits" >&2; exit 1; }
-say "exact mode: hopping gave the straight run's bits"
+[ "$hash" = "$exact" ] || { echo "the exact run with hops is not bit-identical to the exact run without hops: LEGS=$LEGS" >&2; exit 1; }
+say "the exact run with hops is bit-identical to the exact run without hops"

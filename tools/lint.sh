@@ -1,7 +1,9 @@
 #!/bin/bash
-# The rules of the house that a program can check: make lint. Prints one line per offence; exit 1 if there is any.
-#   tools/lint.sh            everything
-#   tools/lint.sh --rules    without clang-format and shellcheck, whose verdicts change with their versions
+# Checks the rules that a program can check: make lint. Prints one line per offence; exits with 1 if there is any.
+#   tools/lint.sh            all checks
+#   tools/lint.sh --rules    without clang-format and shellcheck, whose results depend on their version
+#   LINT_PROSE=1             also: lines of prose in .md files have at most 100 columns
+#   LINT_SIZE=1              also: lines of code have at most 110 columns, files at most 600 lines, functions at most 60
 set -u
 cd "$(dirname "$0")/.." || exit 1
 offences=0
@@ -17,23 +19,27 @@ else
 fi
 sources=()
 scripts=()
+kernels=()
+pages=()
 for f in "${files[@]}"; do
     [ -f "$f" ] || continue
     case $f in
     test/golden/*) ;;
     *.c | *.h) sources+=("$f") ;;
     *.sh) scripts+=("$f") ;;
+    *.cl | *.clh) kernels+=("$f") ;;
+    *.md) pages+=("$f") ;;
     esac
 done
 
 below_train="runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint"
 train="runtime/train/config runtime/train/engine runtime/train/run"
-# Folders are layers: which folders' headers each one may include (docs/architecture.md).
+# Folders are layers: the folders whose headers each one may include (docs/architecture.md).
 may_include() {
     case $1 in
     runtime/base) echo "runtime/base" ;;
     runtime/device) echo "runtime/base runtime/device" ;;
-    # The oracle and the kernels share the text of their functions.
+    # The oracle includes functions that it shares with the kernels.
     runtime/ops) echo "runtime/base runtime/device runtime/ops clkernels" ;;
     collectives) echo "runtime/base runtime/device collectives" ;;
     runtime/model) echo "runtime/base runtime/device runtime/ops runtime/model" ;;
@@ -97,7 +103,7 @@ check_words() {
     done < <(grep -nE '\b(TODO|FIXME|XXX)\b' "${sources[@]}" "${scripts[@]}" | grep -v '^tools/lint.sh:' | grep -v 'XXXXXX')
 }
 
-# What --help-env lists is read somewhere.
+# Every variable that --help-env lists is used.
 check_environment() {
     local id
     while IFS= read -r id; do
@@ -121,15 +127,14 @@ check_readmes() {
     done
 }
 
-# Links of the documentation to files of the project.
+# Links in .md files to files of the project.
 check_links() {
     local f target
-    for f in "${files[@]}"; do
-        case $f in test/golden/*) continue ;; *.md) ;; *) continue ;; esac
+    for f in "${pages[@]}"; do
         while IFS= read -r target; do
             target=${target%%#*}
             case $target in '' | http*) continue ;; esac
-            [ -e "$(dirname "$f")/$target" ] || complain "$f: links to $target, which is not there"
+            [ -e "$(dirname "$f")/$target" ] || complain "$f: links to $target, which does not exist"
         done < <(grep -o '](\([^)]*\))' "$f" | sed 's/^](//; s/)$//')
     done
 }
@@ -143,7 +148,7 @@ check_kernels() {
 
 check_format() {
     command -v clang-format >/dev/null || {
-        echo "lint: no clang-format here, the formatting was not checked"
+        echo "lint: clang-format is not installed, the formatting was not checked"
         return
     }
     local major f
@@ -159,10 +164,56 @@ check_format() {
 
 check_scripts() {
     command -v shellcheck >/dev/null || {
-        echo "lint: no shellcheck here, the scripts were not checked"
+        echo "lint: shellcheck is not installed, the scripts were not checked"
         return
     }
     shellcheck -S warning "${scripts[@]}" .ci/run || offences=$((offences + 1))
+}
+
+# Lines of prose in .md files, which are not tables, headings, images, or code (fenced or indented), have at most 100 columns.
+check_prose() {
+    local f n
+    for f in "${pages[@]}"; do
+        n=$(awk '/^```/ { fence = !fence; next }
+                 fence { next }
+                 /^(\||#|!\[)/ { indented = 0; blank = 0; next }
+                 /^[ \t]*$/ { blank = 1; next }
+                 /^    / && (blank || indented) && !item { indented = 1; blank = 0; next }
+                 { indented = 0; blank = 0 }
+                 /^ *([-*]|[0-9]+\.) / { item = 1 }
+                 /^[^ ]/ && !/^([-*]|[0-9]+\.) / { item = 0 }
+                 { text = $0; gsub(/[\200-\277]/, "", text) } # count characters, not bytes
+                 length(text) > 100 { n++ }
+                 END { print n + 0 }' "$f")
+        [ "$n" = 0 ] || complain "$f: $n lines of prose have more than 100 columns"
+    done
+}
+
+# A function starts with a line that begins at column 0 and has a "(", and its body with a line that ends in ") {", or with
+# "{" at column 0; it ends with "}" at column 0. Prints FILE:LINE: NAME has N lines.
+long_functions() {
+    awk -v most="$1" '
+        FNR == 1 { body = start = 0 }
+        /^#/ { next }
+        body { if (/^}/) { if (FNR - start + 1 > most) printf "%s:%d: %s has %d lines\n", FILENAME, start, name, FNR - start + 1
+                           body = start = 0 }
+               next }
+        /^[A-Za-z_][^;=]*\(/ { if (!start) start = FNR
+                               name = $0; gsub(/__attribute__ *\(\([^()]*(\([^()]*\))?[^()]*\)\)/, "", name)
+                               if (name ~ /[A-Za-z_]/) { sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) } }
+        start && (/\) *\{ *(\/[*\/].*)?$/ || /^\{/) { body = 1; next }
+        /;[ \t]*$/ || /^}/ || /^$/ { start = 0 }' "${@:2}"
+}
+
+check_size() {
+    local f n line
+    for f in "${sources[@]}" "${kernels[@]}" "${scripts[@]}"; do
+        n=$(wc -l <"$f")
+        [ "$n" -le 600 ] || complain "$f: $n lines; files have at most 600"
+        n=$(awk '{ gsub(/[\200-\277]/, "") } length > 110 { n++ } END { print n + 0 }' "$f")
+        [ "$n" = 0 ] || complain "$f: $n lines have more than 110 columns"
+    done
+    while IFS= read -r line; do complain "$line"; done < <(long_functions 60 "${sources[@]}" "${kernels[@]}")
 }
 
 check_layers
@@ -177,9 +228,11 @@ check_lengths
 check_readmes
 check_links
 check_kernels
+[ -z "${LINT_PROSE:-}" ] || check_prose
+[ -z "${LINT_SIZE:-}" ] || check_size
 if [ "${1:-}" != --rules ]; then
     check_format
     check_scripts
 fi
-[ $offences = 0 ] && echo "lint: ${#sources[@]} C files and ${#scripts[@]} scripts keep the rules"
+[ $offences = 0 ] && echo "lint: ${#sources[@]} C files and ${#scripts[@]} scripts follow the rules"
 [ $offences = 0 ]

@@ -1,22 +1,22 @@
 #!/bin/bash
-# Installs what building and running cltrain needs and this machine lacks (Debian, Ubuntu). Silent when nothing is
+# Installs the packages that cltrain needs and this machine lacks (Debian, Ubuntu). Prints nothing if none is
 # missing.
-#   tools/setup.sh           what the build, the demo and a CPU device need
-#   tools/setup.sh --check   also what the tests can use; what cannot be had there is named and left out
+#   tools/setup.sh           packages for the build, the demo and a CPU device
+#   tools/setup.sh --check   also packages that only tests use; those that are not available are skipped with a line
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
 
 needed=(gcc libc6-dev make pkg-config libjansson-dev libyaml-dev libxxhash-dev libzstd-dev libssl-dev
     ocl-icd-opencl-dev pocl-opencl-icd libopenmpi-dev openmpi-bin libcmocka-dev)
-# The compilers are for the offline checks of the kernels on targets that are not here; ocloc is in intel-opencl-icd.
+# The compilers check kernels for devices that this machine does not have; ocloc is in intel-opencl-icd.
 wanted=(oclgrind clang-19 llvm-19 lld-19 rocm-device-libs intel-opencl-icd python3 python3-venv strace
     libopenblas0-pthread libclblast1 shellcheck procps zstd iproute2)
 intel_packages=(intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0)
 
 say() { echo "setup: $*" >&2; }
 
-# The packages of a list that dpkg does not know as installed.
+# Prints the packages of a list that are not installed.
 missing() {
     local have p
     have=$(dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' 2>/dev/null | sed -n 's/^ii  *//p')
@@ -53,13 +53,13 @@ known() { apt-cache show "$1" >/dev/null 2>&1; }
 install_needed() {
     local list=() p
     for p in $(missing "${needed[@]}"); do
-        # A compiler, make or pkg-config that came another way is as good.
+        # These may be installed without a package.
         case $p in gcc | make | pkg-config) command -v "$p" >/dev/null && continue ;; esac
         list+=("$p")
     done
     [ ${#list[@]} = 0 ] && return 0
     command -v apt-get >/dev/null || {
-        say "no apt-get here. Install by hand what these Debian packages hold: ${list[*]}"
+        say "apt-get is not available; install the contents of these Debian packages by hand: ${list[*]}"
         return 1
     }
     mkdir -p "$BUILD"
@@ -76,9 +76,9 @@ install_needed() {
     return 1
 }
 
-# What could not be had is remembered, so that it is not asked for again and again.
+# Records a package that is not available, so that later runs do not try it again.
 give_up_on() {
-    say "$1 $2: what needs it is left out"
+    say "$1 $2: tests that need it are skipped"
     echo "$1" >>"$BUILD/setup-absent"
 }
 
@@ -110,7 +110,8 @@ install_wanted() {
     for p in "${list[@]}"; do apt_install "$p" || give_up_on "$p" "could not be installed"; done
 }
 
-# A folder with the drivers that this machine has and Intel's for CPUs. The system's intel.icd is the one for GPUs.
+# Makes a folder with the .icd files of this machine and Intel's for CPUs. The system's intel.icd is the one
+# for GPUs.
 register_intel() {
     local f name
     mkdir -p "$BUILD/intel/icd"
@@ -122,7 +123,8 @@ register_intel() {
     echo "$1" >"$BUILD/intel/icd/intel.icd"
 }
 
-# A second vendor's runtime for the same CPU: Intel's, from PyPI, into the build folder. It is not redistributed.
+# Installs a second OpenCL runtime for the CPU, Intel's, from PyPI into the build folder. It is not
+# redistributed.
 install_intel() {
     local venv=$BUILD/intel/V lib
     [ -f "$BUILD/intel/icd/intel.icd" ] && [ -f "$(cat "$BUILD/intel/icd/intel.icd")" ] && return 0
@@ -138,7 +140,7 @@ install_intel() {
         return 0
     fi
     tail -n 3 "$BUILD/intel/log" >&2
-    say "Intel's runtime cannot be had here: the tests use PoCL alone (remove $BUILD/intel/absent to try again)"
+    say "Intel's runtime could not be installed: the tests use only PoCL (remove $BUILD/intel/absent to retry)"
     : >"$BUILD/intel/absent"
 }
 

@@ -13,7 +13,7 @@ cltrain_status cltrain_run_create(cltrain_run **run) {
     return *run ? CLTRAIN_OK : api_no_memory();
 }
 
-/* Whether the run can still be told something; `call` for the message. */
+/* Checks that the arguments are not NULL and that the run is not open yet. `call` is for the message. */
 static cltrain_status check_preparing(const cltrain_run *run, const void *argument, const char *call) {
     if (!run || !argument) return api_misuse("%s: an argument is NULL", call);
     return run->state == API_PREPARING ? CLTRAIN_OK : api_misuse("%s: call it before cltrain_run_open", call);
@@ -32,21 +32,22 @@ static void replace(char **text, const char *with) {
 
 cltrain_status cltrain_run_config_file(cltrain_run *run, const char *path) {
     TRY_PREPARING(run, path);
-    if (run->path || run->text) return api_misuse("%s: the run has a configuration", __func__);
+    if (run->path || run->text) return api_misuse("%s: the run already has a configuration", __func__);
     replace(&run->path, path);
     return api_prepared();
 }
 
 cltrain_status cltrain_run_config_text(cltrain_run *run, const char *yaml) {
     TRY_PREPARING(run, yaml);
-    if (run->path || run->text) return api_misuse("%s: the run has a configuration", __func__);
+    if (run->path || run->text) return api_misuse("%s: the run already has a configuration", __func__);
     replace(&run->text, yaml);
     return api_prepared();
 }
 
 cltrain_status cltrain_run_set(cltrain_run *run, const char *setting) {
     TRY_PREPARING(run, setting);
-    if (!strchr(setting, '=')) return api_misuse("%s: '%.80s' is no key.sub=value", __func__, setting);
+    if (!strchr(setting, '='))
+        return api_misuse("%s: '%.80s' has no '='; use key.sub=value", __func__, setting);
     clt_strv_add(&run->settings, setting);
     return api_prepared();
 }
@@ -116,14 +117,15 @@ static clt_status open_run(cltrain_run *run) {
     return st == CLT_STOPPED ? clt_run_stop(&run->run) : st;
 }
 
-/* Back to the caller's context, `before`. */
+/* Returns to the caller's context, `before`. */
 static cltrain_status leave(clt_context *before, clt_status st) {
     if (st == CLT_OK) st = clt_memory_check();
     clt_context_enter(before);
     return api_status(st);
 }
 
-/* The same after work whose failure ends the run: a failed rank of several tells the others. */
+/* leave() after work whose failure ends the run: then it can only be closed. With several ranks the others
+ * are told, so that they do not wait. */
 static cltrain_status leave_or_end(cltrain_run *run, clt_context *before, clt_status st) {
     if (st == CLT_OK) st = clt_memory_check();
     if (st != CLT_OK) {
@@ -135,7 +137,10 @@ static cltrain_status leave_or_end(cltrain_run *run, clt_context *before, clt_st
 
 cltrain_status cltrain_run_open(cltrain_run *run) {
     TRY_PREPARING(run, run);
-    if (!run->path && !run->text) return api_misuse("%s: the run has no configuration", __func__);
+    if (!run->path && !run->text)
+        return api_misuse(
+            "%s: the run has no configuration; call cltrain_run_config_file or cltrain_run_config_text",
+            __func__);
     make_context(run);
     clt_context *before = clt_context_enter(run->context);
     run->state = API_OPEN;
@@ -172,7 +177,7 @@ static cltrain_status check_open(const cltrain_run *run, const void *argument, c
         if (st_ != CLTRAIN_OK) return st_;                                                                   \
     } while (0)
 
-/* Training ended at max_duration: the last evaluation and save, and what the run's metrics say at the end. */
+/* At max_duration: the last evaluation, the last save and the event "end". */
 static clt_status finish(cltrain_run *run) {
     clt_run *r = &run->run;
     CLT_TRY(clt_run_finish(r));
@@ -226,7 +231,7 @@ cltrain_status cltrain_run_evaluate(cltrain_run *run, const char *label, cltrain
     TRY_OPEN(run, result);
     const int i = find_loader(run->config, label);
     if (i < 0)
-        return api_misuse("%s: the run has no evaluation data%s%s", __func__, label ? " labelled " : "",
+        return api_misuse("%s: the run has no evaluation data%s%s", __func__, label ? " with label " : "",
                           label ? label : "");
     clt_context *before = clt_context_enter(run->context);
     clt_eval_row row = {0};
@@ -238,8 +243,7 @@ cltrain_status cltrain_run_evaluate(cltrain_run *run, const char *label, cltrain
 }
 
 static clt_status save(clt_run *r) {
-    if (!r->saves.writer)
-        return clt_error(CLT_BAD_CONFIG, "the run has no save_folder: checkpoints have no place");
+    if (!r->saves.writer) return clt_error(CLT_BAD_CONFIG, "the run cannot save: set save_folder");
     CLT_TRY(clt_run_save_last(r));
     return r->saves.failed ? clt_error(CLT_IO, "the state at batch %lld could not be saved in %s",
                                        (long long)r->progress.now.batch, r->files.folder)
@@ -249,7 +253,7 @@ static clt_status save(clt_run *r) {
 cltrain_status cltrain_run_save(cltrain_run *run) {
     TRY_OPEN(run, run);
     clt_context *before = clt_context_enter(run->context);
-    return leave(before, save(&run->run)); /* a failed save is no failed run */
+    return leave(before, save(&run->run)); /* after a failed save the run stays open */
 }
 
 cltrain_status cltrain_run_hash(cltrain_run *run, cltrain_hash *hash) {

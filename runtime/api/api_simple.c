@@ -1,4 +1,4 @@
-/* The simple API: whole runs and texts in one call. */
+/* The simple API: train a run, or generate a text, in one call. */
 #include "runtime/api/api.h"
 
 cltrain_status cltrain_train(const char *config_path, const char *const *settings, size_t count) {

@@ -1,4 +1,4 @@
-/* Statuses, messages and versions at the library's border. */
+/* Statuses, messages and versions of the public library. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -68,7 +68,7 @@ cltrain_status api_status(clt_status st) {
     const cltrain_status status = public_status(st);
     if (status == CLTRAIN_STOPPED)
         snprintf(message, sizeof message, "the run stopped before max_duration%s",
-                 st == CLT_AGAIN ? "; open it again to resume" : " and nothing was saved");
+                 st == CLT_AGAIN ? "; open a run with the same configuration to resume" : " without saving");
     else if (status != CLTRAIN_OK)
         snprintf(message, sizeof message, "%s", clt_last_error());
     return status;

@@ -92,7 +92,7 @@ void clt_strv_sort(clt_strv *l) {
     if (l->n > 1) qsort(l->v, l->n, sizeof *l->v, by_text);
 }
 
-/* Edit distance with transpositions of neighbours (optimal string alignment), case-insensitive. */
+/* Edit distance with adjacent transpositions (optimal string alignment), case-insensitive. */
 static int edit_distance(const char *a, const char *b) {
     enum { LIMIT = 64 };
     int n = (int)strnlen(a, LIMIT), m = (int)strnlen(b, LIMIT), d[LIMIT + 1][LIMIT + 1];

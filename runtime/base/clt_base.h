@@ -1,5 +1,5 @@
-/* clt_base: the small services that every layer uses: growing strings and arrays, paths,
- * clocks. Includes clt_status.h and clt_log.h. */
+/* clt_base: the small services that every layer uses: growing strings and lists, number parsing,
+ * human-readable quantities, clocks. Includes clt_env.h, clt_log.h, clt_memory.h and clt_status.h. */
 #ifndef CLT_BASE_H
 #define CLT_BASE_H
 
@@ -24,7 +24,7 @@
 char *clt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 char *clt_vformat(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
 
-/* A growing string. Start from {0}; `s` is always a C string once something was added. */
+/* A growing string. Start from {0}. `s` is NULL until something is added, then always 0-terminated. */
 typedef struct {
     char *s;
     size_t len, cap;
@@ -41,29 +41,30 @@ typedef struct {
     char **v;
     size_t n, cap;
 } clt_strv;
-void clt_strv_add(clt_strv *l, const char *s); /* copies */
-void clt_strv_add_owned(clt_strv *l, char *s); /* takes over */
+void clt_strv_add(clt_strv *l, const char *s); /* copies s */
+void clt_strv_add_owned(clt_strv *l, char *s); /* takes ownership of s */
 void clt_strv_free(clt_strv *l);
 void clt_strv_sort(clt_strv *l);
 
-/* The nearest of `n` known words by edit distance, or NULL if none is near enough to suggest. */
+/* The nearest of `n` known words by edit distance, or NULL if none is close enough to suggest. */
 const char *clt_nearest(const char *word, const char *const *known, size_t n);
 
-/* Decimal number of the whole string; false if it is not one or does not fit. */
+/* Parses the whole string as a decimal number; false, and *out unchanged, if it is not one or does not
+ * fit. */
 bool clt_parse_i64(const char *s, int64_t *out);
 bool clt_parse_f64(const char *s, double *out);
 
-/* "1.50 GiB", "12.3 s": written into buf (at least 32 bytes), returned. */
+/* "1.50 GiB", "12.3 s". Written into buf (at least 32 bytes); returns buf. */
 const char *clt_human_bytes(double bytes, char *buf);
 const char *clt_human_seconds(double s, char *buf);
 const char *clt_human_count(double n, char *buf); /* 1.2 k, 125.3 M, 6.7 B */
 
-/* Seconds on the monotonic clock, and since 1970. */
+/* Seconds: on the monotonic clock; since 1970. */
 double clt_now(void);
 double clt_wall(void);
 void clt_sleep(double seconds);
 
-/* "0.1.0", and the short git hash of the source ("unknown" outside a checkout). */
+/* "0.1.0"; the short git hash of the source ("unknown" outside a checkout). */
 const char *clt_version(void);
 const char *clt_version_git(void);
 

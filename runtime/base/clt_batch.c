@@ -23,7 +23,7 @@ clt_batch clt_batch_slice(const clt_batch_layout *l, const clt_batch *b, int64_t
     return s;
 }
 
-/* Arrays start where any type may. */
+/* Each array starts at an address that is aligned for every type. */
 static size_t array_bytes(size_t sample_bytes, int64_t samples) {
     return CLT_ROUND_UP(sample_bytes * (size_t)samples, sizeof(max_align_t));
 }
@@ -34,7 +34,7 @@ size_t clt_batch_bytes(const clt_batch_layout *l, int64_t samples) {
     return bytes;
 }
 
-/* Copies one array to *to, behind which the next one goes. */
+/* Copies one array to *to and moves *to behind it. */
 static void *copy_array(char **to, const void *from, size_t sample_bytes, int64_t samples) {
     void *at = memcpy(*to, from, sample_bytes * (size_t)samples);
     *to += array_bytes(sample_bytes, samples);

@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Only + - * / sqrt, fma (correctly rounded by the C library or the CPU), comparisons and integers are used.
- */
+/* Bits are defined because only + - * / sqrt, fma, comparisons and integers are used. fma is correctly
+ * rounded, whether the C library or the CPU computes it. */
 
 static double from_bits(uint64_t u) {
     double d;
@@ -28,7 +28,7 @@ static const double LN2_HI = 0x1.62e42fefa0000p-1, LN2_LO = 0x1.cf79abc9e3b3ap-4
 double clt_dexp(double x) {
     double k = floor(fma(x, 0x1.71547652b82fep+0, 0.5));
     double r = fma(-k, LN2_LO, fma(-k, LN2_HI, x));
-    /* Taylor series to r^14/14!: |r| <= 0.347, the rest is below 2e-19 */
+    /* Taylor series to r^14/14!: |r| <= 0.347, the remainder is below 2e-19 */
     double p = 1.0;
     for (int i = 14; i >= 1; i--) p = fma(p * r, 1.0 / i, 1.0);
     int n = (int)k, half = n / 2;
@@ -63,7 +63,7 @@ double clt_dpow(double x, double y) {
     return clt_dexp(y * clt_dlog(x));
 }
 
-/* sin and cos of r in [-pi/4, pi/4] by their series, and the quadrant. */
+/* x = quadrant * pi/2 + r with r in [-pi/4, pi/4]. */
 static void reduce(double x, double *r, int *quadrant) {
     static const double P1 = 0x1.921fb54400000p+0, P2 = 0x1.0b4611a600000p-34, P3 = 0x1.3198a2e037073p-69;
     double k = floor(fma(x, 0x1.45f306dc9c883p-1, 0.5));

@@ -1,13 +1,14 @@
-/* clt_dmath: the few double functions whose results reach the state of a run (schedule, beta^t, ALiBi slopes,
- * rope tables, initial weights). libm's change their last bit with the CPU's features, so these are written
- * out from + - * / sqrt and integers only, and give the same bits everywhere (docs/numerics.md). Results are
- * rounded to fp32 once at the place of use. Relative error below 1e-14 for the stated ranges. */
+/* clt_dmath: the double functions whose results become part of the state of a run (schedule, beta^t, ALiBi
+ * slopes, rope tables, initial weights). The last bit of libm's results depends on the CPU. These functions
+ * use only + - * / sqrt, fma and integers, so they give the same bits everywhere (docs/numerics.md). Callers
+ * round the result to fp32 once. Relative error below 1e-14 in the stated ranges. */
 #ifndef CLT_DMATH_H
 #define CLT_DMATH_H
 
-/* Before a function that lives on fma: on x86-64 it is compiled with the processor's instruction for fma,
- * too, and the program's loader picks. Elsewhere, and on old processors, fma is a call of the C library. Both
- * round once. Not with clang: clang 14 makes no symbol that other files can call. */
+/* Marks a function whose time is spent in fma. On x86-64 such a function is compiled twice, with and without
+ * the FMA instruction, and the dynamic loader selects one. Without the instruction fma is a call of the C
+ * library. Both round once, so the bits are the same. Not with clang: clang 14 makes no symbol that other
+ * files can call. */
 #if defined(__x86_64__) && defined(__has_attribute) && !defined(__clang__) &&                                \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if __has_attribute(target_clones)
@@ -20,7 +21,7 @@
 
 double clt_dexp(double x);           /* |x| < 700 */
 double clt_dlog(double x);           /* x > 0, normal */
-double clt_dpow(double x, double y); /* x > 0; exact for integral y up to 64 by repeated products */
+double clt_dpow(double x, double y); /* x > 0; by multiplication for integral |y| <= 64 */
 double clt_dpowi(double x, long n);  /* x^n by binary powering, n >= 0 */
 double clt_dsin(double x);           /* |x| < 1e6 */
 double clt_dcos(double x);

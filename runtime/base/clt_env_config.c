@@ -46,7 +46,7 @@ void clt_env_warn_unknown(void) {
         for (int i = 0; i < CLT_ENV_COUNT; i++) found |= strcmp(known[i], name) == 0;
         if (found) continue;
         const char *near = clt_nearest(name, known, CLT_ENV_COUNT);
-        clt_warn("environment variable %s is not known%s%s", name, near ? "; did you mean " : "",
-                 near ? near : "");
+        clt_warn("unknown environment variable %s is ignored%s%s%s", name, near ? "; did you mean " : "",
+                 near ? near : "", near ? "?" : "");
     }
 }

@@ -1,4 +1,4 @@
-/* clt_hash: XXH3-128, the hash of caches, checkpoints and `ckpt hash`. It finds damage, not tampering. */
+/* clt_hash: XXH3-128, the hash of caches, checkpoints and `ckpt hash`. It detects damage, not tampering. */
 #ifndef CLT_HASH_H
 #define CLT_HASH_H
 
@@ -16,9 +16,9 @@ clt_hash_state *clt_hash_begin(void);
 void clt_hash_add(clt_hash_state *s, const void *data, size_t bytes);
 clt_hash128 clt_hash_end(clt_hash_state *s); /* frees s */
 
-/* 32 lower-case hex digits and a 0: hi first. */
+/* Writes 32 lower-case hex digits, hi first, and a terminating 0. */
 void clt_hash_hex(clt_hash128 h, char out[33]);
-/* The other way round; returns 0 on success, -1 if it is no such text. */
+/* Parses such a text; returns 0, or -1 if it is not one. */
 int clt_hash_parse(const char *hex, clt_hash128 *out);
 
 #endif

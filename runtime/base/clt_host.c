@@ -6,7 +6,7 @@
 
 #include "runtime/base/clt_base.h"
 
-/* The number in a file; UINT64_MAX where there is none: "max", or no such file. */
+/* The number in a file; UINT64_MAX if the file does not exist or has no number ("max"). */
 static uint64_t limit_in(const char *path) {
     char line[64] = "";
     FILE *f = fopen(path, "r");
@@ -16,8 +16,8 @@ static uint64_t limit_in(const char *path) {
     return number ? strtoull(line, NULL, 10) : UINT64_MAX;
 }
 
-/* The smallest limit of the group and those above it. In a container the names of groups may be the host's,
- * of which nothing is mounted but the container's own group as the uppermost one. */
+/* The smallest limit of the group and its ancestors. A container may see the host's group names while only
+ * its own group is mounted, as the root; files that do not exist are skipped. */
 static uint64_t limit_of(const char *mount, const char *group, const char *file) {
     uint64_t least = UINT64_MAX;
     char *at = clt_strdup(group);
@@ -33,7 +33,7 @@ static uint64_t limit_of(const char *mount, const char *group, const char *file)
     return least;
 }
 
-/* Lines of /proc/self/cgroup: NUMBER:CONTROLLERS:GROUP. Version 2 has one, without controllers. */
+/* A line of /proc/self/cgroup, NUMBER:CONTROLLERS:GROUP. Version 2 has one line, without controllers. */
 static uint64_t limit_of_line(const char *root, char *line) {
     char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
     if (!group) return UINT64_MAX;

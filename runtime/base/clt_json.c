@@ -5,8 +5,9 @@
 
 #include "runtime/base/clt_io.h"
 
-/* Jansson reports a lack of memory by NULLs all over its interface. It ends the program like every other one,
- * except while a text of any size is parsed or made: those calls check the one NULL that they get. */
+/* Jansson reports a lack of memory as NULL in every function. Small requests come from clt_malloc, which does
+ * not return NULL. While a text of any size is parsed or made they may fail: those calls check the one NULL
+ * that they get. */
 static _Thread_local bool may_fail, has_failed;
 
 static void *json_memory(size_t bytes) {
@@ -25,8 +26,8 @@ static void begin_large(void) {
     has_failed = false;
 }
 
-/* Deepest nesting of a JSON text, counted without parsing, so that a hostile file cannot exhaust the stack.
- */
+/* Deepest nesting of a JSON text, counted without recursion, so that a hostile file cannot exhaust the
+ * stack. */
 static int json_depth(const char *s, size_t n) {
     int depth = 0, deepest = 0;
     bool in_string = false;

@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* The terminal: it belongs to the process. */
+/* The terminal is the process's, not a context's. */
 static struct {
     clt_color_mode color;
     bool bar_shown;
@@ -67,10 +67,10 @@ static void print_terminal(clt_log_level level, const char *prefix, const char *
             color ? "\033[0m" : "", since, text);
 }
 
-/* One finished line; the lock is held. */
+/* Prints one message; the caller holds l->lock. */
 static void print_line(clt_logger *l, clt_log_level level, const char *text) {
     char prefix[32] = "", since[32] = "";
-    if (level == CLT_LOG_DEBUG) { /* with the seconds since the first of them */
+    if (level == CLT_LOG_DEBUG) { /* with the seconds since the first debug line */
         if (l->start == 0) l->start = clt_now();
         snprintf(since, sizeof since, "%.3f s: ", clt_now() - l->start);
     }
@@ -85,7 +85,7 @@ static void print_line(clt_logger *l, clt_log_level level, const char *text) {
     clt_free(line);
 }
 
-/* Rank 0 has printed its lines already: it only remembers them. */
+/* Rank 0 has printed its held lines already. */
 static void release_held(clt_logger *l, const bool *drop) {
     for (int i = 0; i < l->n_held; i++) {
         if (l->rank > 0 && !(drop && drop[i])) print_line(l, l->held[i].level, l->held[i].text);

@@ -38,9 +38,9 @@ void clt_options_help(const clt_command *c, FILE *out) {
         clt_free(left);
     }
     help_line(out, "      --color WHEN", "auto, always or never");
-    help_line(out, "  -q, --quiet", "only warnings and errors");
-    help_line(out, "  -v, --verbose", "also debug messages");
-    help_line(out, "  -h, --help", "this text");
+    help_line(out, "  -q, --quiet", "print only warnings and errors");
+    help_line(out, "  -v, --verbose", "print debug messages, too");
+    help_line(out, "  -h, --help", "print this text");
 }
 
 int clt_options_fail(const clt_command *c, const char *fmt, ...) {
@@ -63,7 +63,7 @@ bool clt_options_color(const char *when) {
     return false;
 }
 
-/* The options that every command has; targets are filled in by the parser. */
+/* The options of every command. */
 typedef struct {
     bool help, quiet, verbose;
     const char *color;
@@ -94,8 +94,8 @@ static int unknown(const clt_command *c, const common_options *common, const cha
         known[i] = i < c->n_options ? c->options[i].name : common->table[i - c->n_options].name;
     char *word = clt_strndup(name, n);
     const char *near = clt_nearest(word, known, total);
-    int code = near ? clt_options_fail(c, "option --%s is not known; did you mean --%s?", word, near)
-                    : clt_options_fail(c, "option --%s is not known", word);
+    int code = near ? clt_options_fail(c, "unknown option --%s; did you mean --%s?", word, near)
+                    : clt_options_fail(c, "unknown option --%s", word);
     clt_free(word);
     clt_free(known);
     return code;
@@ -111,14 +111,15 @@ static int store(const clt_command *c, const clt_option *o, const char *value) {
     return -1;
 }
 
-/* One word that starts with '-'; *i moves past a value in the next word. */
+/* Parses argv[*i], which starts with '-'; moves *i if the value is the next word. Returns -1 or an exit
+ * code. */
 static int parse_word(const clt_command *c, const common_options *common, int argc, char **argv, int *i) {
     const char *word = argv[*i];
     bool is_long = word[1] == '-';
     const char *name = word + (is_long ? 2 : 1);
     size_t n = is_long ? strcspn(name, "=") : 1;
     const clt_option *o = is_long && n == 1 ? NULL : find(c, common, name, n);
-    if (!o && !is_long) return clt_options_fail(c, "option -%c is not known", name[0]);
+    if (!o && !is_long) return clt_options_fail(c, "unknown option -%c", name[0]);
     if (!o) return unknown(c, common, name, n);
     const char *value = name[n] ? name + n + (is_long ? 1 : 0) : NULL;
     if (o->type == CLT_OPT_FLAG) {
@@ -127,7 +128,8 @@ static int parse_word(const clt_command *c, const common_options *common, int ar
         for (; value && *value; value++) { /* -qv */
             const clt_option *next = find(c, common, value, 1);
             if (!next || next->type != CLT_OPT_FLAG)
-                return clt_options_fail(c, "option -%c is not known here", *value);
+                return clt_options_fail(c, "option -%c cannot be combined with others: unknown or no flag",
+                                        *value);
             *(bool *)next->target = true;
         }
         return -1;

@@ -1,20 +1,21 @@
 /* clt_options: command lines from a declared table. Every subcommand of cltrain and every benchmark of
- * clbench describes its options once; parsing, --help (examples first), the man page and the suggestion for a
- * mistyped option all come from that table.
+ * clbench declares its options once; the parser, --help (examples first), the man page and suggestions for
+ * mistyped options use that table.
  *
- * Understood: --name value, --name=value, -n value, -nvalue, flags, and -- which ends the options. -h/--help,
- * --color=WHEN, -q/--quiet and -v/--verbose work on every command and are not listed in its table. */
+ * Accepted forms: --name value, --name=value, -n value, -nvalue, combined flags (-qv), and -- which ends the
+ * options. Every command also accepts -h/--help, --color=WHEN, -q/--quiet and -v/--verbose; its table does
+ * not list them. */
 #ifndef CLT_OPTIONS_H
 #define CLT_OPTIONS_H
 
 #include "runtime/base/clt_base.h"
 
 typedef enum {
-    CLT_OPT_FLAG,  /* bool *: set to true */
+    CLT_OPT_FLAG,  /* bool *: becomes true */
     CLT_OPT_INT,   /* int64_t * */
     CLT_OPT_FLOAT, /* double * */
     CLT_OPT_STR,   /* const char **: points into argv */
-    CLT_OPT_LIST   /* clt_strv *: may be given several times */
+    CLT_OPT_LIST   /* clt_strv *: each use adds a value */
 } clt_option_type;
 
 typedef struct {
@@ -30,28 +31,28 @@ typedef struct {
     const char *name;     /* "cltrain train" */
     const char *usage;    /* what follows the name: "CONFIG.yaml [key.sub=value ...]" */
     const char *summary;  /* one sentence */
-    const char *examples; /* lines of text, each ending in a newline */
+    const char *examples; /* lines of text, each with a newline */
     const clt_option *options;
     size_t n_options;
-    bool stop_at_positional; /* what follows the first positional argument is not looked at (launch) */
+    bool stop_at_positional; /* all words behind the first positional argument are positional (launch) */
 } clt_command;
 
-/* Parses argv[1..]; positional arguments are appended to `rest`. Returns -1 to go on; otherwise the program
- * ends with the returned exit code: 0 after --help (printed to stdout), 2 after a wrong option (one message).
- */
+/* Parses argv[1..] and appends positional arguments to `rest`. Returns -1 on success. Otherwise the caller
+ * exits with the returned code: 0 after --help (printed to stdout), 2 after an invalid option (one message
+ * printed). */
 int clt_options_parse(const clt_command *c, int argc, char **argv, clt_strv *rest);
 
-/* The --help text. */
+/* Prints the --help text. */
 void clt_options_help(const clt_command *c, FILE *out);
 
-/* "cltrain train: this is wrong (see cltrain train --help)"; returns 2. */
+/* Prints "error: cltrain train: MESSAGE (see cltrain train --help)"; returns 2. */
 int clt_options_fail(const clt_command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Whether the file that an option (with its dashes) names can be written, before long work; it is not
- * touched. CLT_IO says what is wrong. path NULL: no file is wanted. */
+/* Checks before long work that the file given to an option (named with its dashes) can be written, without
+ * creating it. CLT_IO with a message if not. path NULL: the option is not used, CLT_OK. */
 clt_status clt_options_look_at_file(const char *option, const char *path);
 
-/* --color's argument: auto, always or never; false if it is none of them. */
+/* Applies --color's argument: auto, always or never; false if it is none of these. */
 bool clt_options_color(const char *when);
 
 #endif

@@ -1,7 +1,8 @@
 /* clt_philox: the counter-based random numbers of Salmon et al., "Parallel random numbers: as easy as 1, 2,
- * 3" (SC 2011), Philox4x32-10. A number is a pure function of (key, counter): nothing to save, no order, no
- * rank in it. The same routine is in clkernels/include/clt_philox.clh; both are tested against the published
- * vectors. What the key and the counter mean at each place of use is listed in docs/numerics.md. */
+ * 3" (SC 2011), Philox4x32-10. A number is a pure function of (key, counter): there is no state to save, and
+ * neither the order of calls nor the rank matters. The device version is clkernels/include/clt_philox.clh;
+ * tests compare both with the published vectors. docs/numerics.md lists what key and counter mean for each
+ * purpose. */
 #ifndef CLT_PHILOX_H
 #define CLT_PHILOX_H
 
@@ -19,7 +20,7 @@ void clt_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t o
 /* Key of a purpose under a seed: {seed low word, seed high word ^ (purpose * 0x9E3779B9)}. */
 void clt_philox_key(uint64_t seed, clt_rng_purpose purpose, uint32_t key[2]);
 
-/* Uniform double in [0, 1): 53 bits of two words. */
+/* Uniform double in [0, 1), from the upper 53 bits of hi:lo. */
 double clt_philox_double(uint32_t hi, uint32_t lo);
 
 #endif

@@ -16,8 +16,8 @@ static void say(const char *text, size_t n) {
 
 static void *watch(void *arg) {
     static const char once[] =
-        "\nstopping: finishing the step and saving; press Ctrl-C again to stop at once\n";
-    static const char twice[] = "\nstopped at once, nothing was saved\n";
+        "\nstopping: saving the last finished step; press Ctrl-C again to stop at once without saving\n";
+    static const char twice[] = "\nstopped at once without saving\n";
     (void)arg;
     for (int sig, interrupts = 0; sigwait(&watched, &sig) == 0;) {
         if (sig == SIGINT && ++interrupts > 1) {
@@ -25,20 +25,20 @@ static void *watch(void *arg) {
             _exit(130);
         }
         if (sig == SIGINT) say(once, sizeof once - 1);
-        clt_context_ask_stop(clt_context_current(), sig); /* this thread's: the process's */
+        clt_context_ask_stop(clt_context_current(), sig); /* this thread works in the process's context */
     }
     return NULL;
 }
 
-/* A thread takes the signals, and handlers none: compilers inside OpenCL drivers set handlers of their own.
- */
+/* A thread with sigwait instead of signal handlers: compilers inside OpenCL drivers install their own
+ * handlers. */
 void clt_signal_install(bool speak) {
     static bool installed;
     pthread_t thread;
     speaks = speak;
     if (installed) return;
     installed = true;
-    /* Ctrl-C ends the `tee` behind a run, too: its lines are lost then, not the step that is to be saved. */
+    /* Ctrl-C also ends a `tee` that reads this output. Its lines are lost; the step must still be saved. */
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&watched);
     sigaddset(&watched, SIGINT);

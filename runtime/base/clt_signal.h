@@ -1,7 +1,7 @@
-/* clt_signal: what SIGINT, SIGTERM and SIGUSR1 mean for a run, and the end of the time that it was given. The
- * first of them only sets a flag that the run looks at in every phase: it gives up what it is doing, saves
- * the last finished step, and ends. A second SIGINT ends the process at once with 130. A pipe that
- * nobody reads any more (SIGPIPE) ends no run. */
+/* clt_signal: requests to stop a run: SIGINT, SIGTERM, SIGUSR1, and the end of the allotted time. The first
+ * request sets a flag that the run checks in every phase: it abandons the step in progress, saves the last
+ * finished step, and ends. A second SIGINT ends the process at once with exit code 130. SIGPIPE is ignored,
+ * so a run survives a reader of its output that exits. */
 #ifndef CLT_SIGNAL_H
 #define CLT_SIGNAL_H
 
@@ -9,27 +9,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What is no signal. */
+/* Reasons to stop that are no signal numbers. */
 enum {
-    CLT_SIGNAL_TIME = 1000, /* the time set by clt_signal_at has come */
-    CLT_SIGNAL_CALLER       /* the program that embeds the library asks */
+    CLT_SIGNAL_TIME = 1000, /* the time of clt_signal_at is reached */
+    CLT_SIGNAL_CALLER       /* the program that embeds the library requests it */
 };
 
-/* Starts a thread that takes the signals. Call it before other threads start: all of them must have these
- * signals blocked, as they do when their creator has. speak: SIGINT is answered with a line (of several ranks
- * one does). Calls after the first one only set speak. */
+/* Blocks the signals and starts a thread that waits for them. Call it before other threads start, so that
+ * they inherit the blocked signals. speak: print a line at SIGINT (only one of several ranks should). Later
+ * calls only set speak. */
 void clt_signal_install(bool speak);
 
-/* What asked the run of this context first to stop: SIGINT, SIGTERM, SIGUSR1 (the program, or
- * clt_context_ask_stop), CLT_SIGNAL_TIME, or 0. What other processes
- * say through the shared word counts, and is told to them. Only for the thread that called
- * clt_signal_share. */
+/* The first request to stop the run of this context: SIGINT, SIGTERM, SIGUSR1, CLT_SIGNAL_TIME, another value
+ * given to clt_context_ask_stop, or 0 if there is none. Reads requests of other processes from the shared
+ * word and writes this process's request to it. Only for the thread that called clt_signal_share. */
 int clt_signal_received(void);
 
-/* Asks to stop at this time (seconds since 1970, as clt_wall); 0: never. */
+/* Requests a stop at this time (seconds since 1970, as clt_wall); 0: never. */
 void clt_signal_at(double wall);
 
-/* A word that processes share, 0 at first; borrowed until the next call. NULL: none. */
+/* Sets the word, initially 0, through which the processes of a run share a request; borrowed until the next
+ * call. NULL: none. */
 void clt_signal_share(_Atomic int32_t *word);
 
 #endif

@@ -1,4 +1,4 @@
-/* The registry of model families, and the calls that go through their tables. */
+/* The registry of model families, and the calls through their tables. */
 #include "runtime/model/clt_model_family.h"
 
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 /* --- families --- */
 
-/* The first one is meant where a configuration names none. */
+/* The first one is the default of configurations that name no family. */
 static const clt_model_family *const families[] = {&clt_mpt_family};
 
 const clt_refusal clt_model_refused[] = {
@@ -39,7 +39,7 @@ static const clt_model_family *find_hf(const char *type) {
 
 enum { MOST_NAMES = 16 };
 
-/* What model.name may be (hf: model_type). */
+/* Lists the valid values of model.name (hf: of model_type); returns their number. */
 static size_t list_names(bool hf, const char *names[MOST_NAMES]) {
     size_t n = 0;
     for (size_t i = 0; i < CLT_COUNT_OF(families); i++)
@@ -49,7 +49,7 @@ static size_t list_names(bool hf, const char *names[MOST_NAMES]) {
     return n;
 }
 
-/* NULL: the object names a family that is unknown. Both keys are optional. */
+/* NULL: the object names an unknown family. Both keys are optional. */
 static const clt_model_family *family_of(const json_t *o) {
     const char *type = json_string_value(json_object_get(o, "model_type")),
                *name = json_string_value(json_object_get(o, "name"));
@@ -73,13 +73,13 @@ static clt_status unknown_family(clt_schema_reader *r, const char *path, const c
     const char *near = clt_nearest(name, names, n);
     clt_str known = {0};
     for (size_t i = 0; i < n; i++) clt_str_addf(&known, "%s%s", i ? ", " : "", names[i]);
-    clt_status st = clt_schema_fail(r, path, "is '%.40s', which is no model of cltrain (known: %s)%s%s", name,
-                                    known.s, near ? "; did you mean " : "", near ? near : "");
+    clt_status st = clt_schema_fail(r, path, "is '%.40s', an unknown model (known: %s)%s%s%s", name, known.s,
+                                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     clt_str_free(&known);
     return st;
 }
 
-/* Values of a wrong type are the schema's to refuse. */
+/* Values of a wrong type count as absent here; the schema reports them. */
 static clt_status choose_family(clt_schema_reader *r, const char *path, json_t *o,
                                 const clt_model_family **out) {
     const char *type = json_string_value(json_object_get(o, "model_type")),
@@ -253,7 +253,7 @@ clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correc
 clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                             float *logits) {
     if (!m->family->logits)
-        return clt_error(CLT_BAD_CONFIG, "a model of the family '%s' generates no text", m->family->name);
+        return clt_error(CLT_BAD_CONFIG, "models of the family '%s' do not generate text", m->family->name);
     return m->family->logits(m, tokens, len, first, rows, logits);
 }
 

@@ -1,21 +1,21 @@
-/* clt_model_family: the seam behind clt_model. A family fills this table; the registry in clt_model.c lists
- * the families. Not for other folders. */
+/* clt_model_family: the interface that a model family implements: a table of functions. The registry in
+ * clt_model.c lists the families. Only for runtime/model. */
 #ifndef CLT_MODEL_FAMILY_H
 #define CLT_MODEL_FAMILY_H
 
 #include "runtime/model/clt_model.h"
 
-/* Members are as the functions of clt_model.h say that are named after them, unless a comment adds to that.
- */
+/* Each function has the contract of the function of the same name in clt_model.h; comments below add to
+ * it. */
 typedef struct {
-    const char *name;              /* of the folder and in messages: "mpt" */
-    const char *const *yaml_names; /* values of model.name, NULL behind the last one */
-    const char *const *hf_types;   /* values of model_type in a config.json */
-    size_t config_bytes;           /* of its configuration, which begins with clt_model_config and has no
-                                      pointers to free */
+    const char *name;              /* name of the folder and in messages: "mpt" */
+    const char *const *yaml_names; /* values of model.name, ends with NULL */
+    const char *const *hf_types;   /* values of model_type in config.json, ends with NULL */
+    size_t config_bytes; /* size of its configuration struct, which begins with clt_model_config and owns no
+                            pointers */
     const clt_schema *schema;
 
-    /* Fills a zeroed configuration. r->ignore_unknown: the object is a config.json. */
+    /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
     json_t *(*to_json)(const clt_model_config *c);
     clt_model_facts (*facts)(const clt_model_config *c);
@@ -32,7 +32,8 @@ typedef struct {
     const char *(*hf_lacks)(const clt_model_config *c);
 
     clt_batch_layout (*layout)(const clt_model_config *c, int64_t seq);
-    /* Writes `samples` samples into arrays of the layout; sample_targets[samples] too. */
+    /* Writes `samples` samples into arrays of the layout, and their numbers of targets into
+     * sample_targets[samples]. */
     void (*example)(const clt_model_config *c, int64_t seq, int64_t samples, void *const field[],
                     int32_t *sample_targets);
 
@@ -43,13 +44,13 @@ typedef struct {
     void (*destroy)(clt_model *m);
     clt_status (*train)(clt_model *m, const clt_model_pass *p);
     clt_status (*eval)(clt_model *m, const clt_model_pass *p, int64_t *correct);
-    /* NULL: it generates no text. */
+    /* NULL: the family does not generate text. */
     clt_status (*logits)(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                          float *logits);
     clt_status (*activation)(clt_model *m, const char *name, float *out, size_t count);
 } clt_model_family;
 
-/* Begins every family's configuration, and its model. clt_model.c fills them. */
+/* First member of every family's configuration and of its model. clt_model.c fills them. */
 struct clt_model_config {
     const clt_model_family *family;
 };
@@ -64,13 +65,14 @@ struct clt_model {
 
 extern const clt_model_family clt_mpt_family;
 
-/* Values of model.name that LLM Foundry knows and that are refused, for a family's table of keys. */
+/* Values of model.name that LLM Foundry knows and cltrain refuses, for a family's table of keys. */
 extern const clt_refusal clt_model_refused[];
 
-/* For passes: calls the watch, if there is one, with what an operation made. The text is printf's. */
+/* For passes: calls the watch, if one is set, with the output of an operation. fmt names the operation
+ * (printf). */
 clt_status clt_model_made(clt_model *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* For backward passes with p->lane_last: calls the hook, if there is one. */
+/* For backward passes: calls the ready hook if one is set and p->lane_last. */
 clt_status clt_model_gradients_ready(clt_model *m, const clt_model_pass *p, int first, int end);
 
 #endif

@@ -1,4 +1,5 @@
-/* Initial weights on a device: made in parts by several threads, a stage while the one before is written. */
+/* Initial weights on a device. Several threads compute a stage in parts while the previous stage is
+ * written. */
 #include "runtime/base/clt_thread.h"
 #include "runtime/model/clt_model.h"
 
@@ -12,11 +13,11 @@ typedef struct {
 
 enum { INIT_BLOCK = 1 << 16, INIT_STAGE = 1 << 22 };
 
-/* Part 0 writes the stage before; the others make this one. */
+/* Part 0 writes the previous stage; the other parts compute this one. */
 typedef struct {
     init_job job;
     clt_slab *weights;
-    uint64_t to, n; /* what is written: n elements of `ready` */
+    uint64_t to, n; /* part 0 writes n elements of `ready` to element `to` */
     const float *ready;
     bool failed;
 } init_stage;
@@ -48,9 +49,10 @@ clt_status clt_model_init_weights(const clt_model_config *c, const clt_slab_tabl
             out = out == stages ? stages + INIT_STAGE : stages;
         }
     }
-    /* The last stage; or the one that failed, again, because the message went to another thread. */
+    /* Writes the last stage; or repeats the write that failed, so that this thread has its message. */
     clt_status st = clt_slab_write(weights, s.to, s.ready, s.n);
-    if (st == CLT_OK && s.failed) st = clt_error(CLT_FAIL, "initial weights could not be written");
+    if (st == CLT_OK && s.failed)
+        st = clt_error(CLT_FAIL, "writing the initial weights to the device failed");
     clt_free(stages);
     return st;
 }

@@ -166,7 +166,7 @@ disk_full() {
     wanted "disk full" || return
     mkdir "$tmp/disk"
     mount -t tmpfs -o size=3300k none "$tmp/disk" 2>/dev/null || { echo "SKIP: disk full during a save: no mount here"; return; }
-    expect "disk full during a save" 74 "No space left" "training goes on" \
+    expect "disk full during a save" 74 "No space left" "training continues" \
         -- "$cltrain" train -q train.yaml save_folder="$tmp/disk/run" max_duration=6ba save_interval=2ba
     [ "$(steps_of "$tmp/disk/run" | wc -l)" = 6 ] || fail "disk full: the run did not continue"
     "$cltrain" ckpt verify -q "$tmp/disk/run/ep0-ba2" >"$tmp/said" 2>&1 || { fail "disk full: the first checkpoint"; cat "$tmp/said"; }

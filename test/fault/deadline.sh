@@ -58,7 +58,7 @@ job $seconds
 wait $job
 code=$?
 took=$(($(now) - (end - seconds) * 1000))
-at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save, .* before the time is over (SLURM_JOB_END_TIME).*/\1/p' "$log")
+at=$(sed -n 's/^stopped at batch \([0-9]*\) after a save, .* before the end of the time (SLURM_JOB_END_TIME).*/\1/p' "$log")
 [ $code = 75 ] && [ "${at:-0}" -gt "$before" ] && [ "$(newest_batch "$tmp/run")" = "$at" ] && [ $took -lt $((seconds * 1000 + slowest)) ] &&
     [ "$(wc -l <"$tmp/requeued")" = 2 ] && grep -q "^resumed from .*ba$before$" "$log" && "$cltrain" ckpt verify "$tmp/run" >/dev/null 2>&1
 report "a job of $seconds s resumes there, stops by itself and is requeued" $? \

@@ -65,7 +65,7 @@ in_background env LD_PRELOAD="$preload" HANG_AT=3000 HANG_RANK=1 HANG_FAILS=1 CL
 pid=$started
 until_there "\[rank 1\] error: .*CL_OUT_OF_RESOURCES"
 ended
-[ $code = 1 ] && soon 5000 && [ "$left" = 0 ] && grep -q "training goes on without a checkpoint" "$log"
+[ $code = 1 ] && soon 5000 && [ "$left" = 0 ] && grep -q "training continues without a checkpoint" "$log"
 report "a device fails under one of two ranks whose saves have failed" $? "exit $code after $took ms"
 
 # --- stopped ranks, mpirun alone ----------------------------------------------------------------------------------------

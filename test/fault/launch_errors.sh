@@ -28,7 +28,7 @@ once "a wrong key" 78 "^error: .*optimizr" "$cltrain" launch -n 3 train "${setti
 once "no such file" 78 "^error: .*absent.yaml" "$cltrain" launch -n 2 train absent.yaml
 once "no such device" 69 "^error: .*nosuchdevice" \
     "$cltrain" launch -n 2 --device nosuchdevice train "${settings[@]}" "save_folder=$tmp/run"
-once "a command for one process" 2 "^error: .*generate is started without launch" "$cltrain" launch -n 2 generate x
+once "a command for one process" 2 "^error: .*start generate without launch" "$cltrain" launch -n 2 generate x
 once "no such host file" 74 "^error: cannot read the host file $tmp/none: No such file" \
     "$cltrain" launch -n 2 --hosts "$tmp/none" train "${settings[@]}"
 once "too many ranks" 2 "^error: .*-n must be 1 to 1024" "$cltrain" launch -n 4294967298 train "${settings[@]}"
@@ -90,7 +90,7 @@ cat >"$tmp/empty/mpirun" <<'EOF'
 [ "$1" = --version ] && echo "mpirun (Open MPI) 4.1.4" && exit 0
 exit 3
 EOF
-once "an mpirun that ends without a word" 3 "^error: mpirun ended with 3 and no word; to see why: mpirun -np 2 hostname" \
+once "an mpirun that fails and prints nothing" 3 "^error: mpirun exited with code 3 and printed nothing; to see why: mpirun -np 2 hostname" \
     env PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml
 
 # A first rank that is late still reports an error in the command line: the others wait for it before they exit.
@@ -120,7 +120,7 @@ for codes in "75 75" "9 1" "137 137"; do
     set -- $codes
     MPIRUN_ENDS_WITH=$1 PATH="$tmp/empty:/bin:/usr/bin" "$cltrain" launch -n 2 train x.yaml >"$log" 2>&1
     code=$?
-    [ $code = "$2" ] && [ "$(grep -c '^error: rank 1 (process [0-9]*) is gone.*run it again' "$log")" = 1 ]
+    [ $code = "$2" ] && [ "$(grep -c '^error: rank 1 (process [0-9]*) is gone.*rerun the same command' "$log")" = 1 ]
     report "a rank is gone, mpirun ends with $1" $? "exit $code"
 done
 

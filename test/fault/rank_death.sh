@@ -103,7 +103,7 @@ disturb KILL launch 2
 CLTRAIN_LOCK_WAIT=$(patience 5) start 2 --stop-after 1ba # at once, while the ranks still save: it waits for them
 began=$(now)
 ended
-[ $code = 75 ] && [ "$left" = 0 ] && verified && grep -q "after 1ba, as asked, and saved" "$log"
+[ $code = 75 ] && [ "$left" = 0 ] && verified && grep -q "after 1ba (--stop-after) and saved" "$log"
 report "launch is killed and started again at once" $? "exit $code"
 
 # --- to the end -------------------------------------------------------------------------------------------------------

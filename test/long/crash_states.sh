@@ -1,5 +1,6 @@
 #!/bin/bash
-# Crash states of a save with all subsets of up to 11 changes that were not synced, and of more those with up to three
-# missing or there: test/fault/test_crash_states.c builds some thousand of them in every run of the tests.
+# test/fault/test_crash_states.c with more crash states: all subsets of up to 11 changes that were not synced;
+# of more changes the subsets with up to three missing or present. The normal tests check some thousand
+# states.
 # timeout: 3600
 CRASH_SUBSETS="11 3" exec "${BUILD:-build}/test/fault/test_crash_states"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds the Debian packages, installs them into a fresh Debian in a folder (debootstrap), and there, without the source tree,
-# runs the demonstration to its end and trains with the C example. Needs root, dpkg-dev, debhelper and debootstrap, and a
-# mirror of Debian's packages (DEB_MIRROR, default: the one that this machine uses).
+# Builds the Debian packages, installs them into a new Debian system in a folder (debootstrap), and runs the
+# demo and the C example there, without the source tree. Needs root, dpkg-dev, debhelper, debootstrap, and a
+# mirror of Debian (DEB_MIRROR, default: the mirror of this machine).
 # timeout: 3000
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 for p in dpkg-buildpackage dh debootstrap; do
@@ -20,7 +20,7 @@ report "a fresh Debian" $?
 [ $failed = 0 ] || exit 1
 cp /etc/resolv.conf "$root/etc/" 2>/dev/null
 cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/" 2>/dev/null
-mount -t proc proc "$root/proc" && mount -t sysfs -o ro sysfs "$root/sys" # PoCL looks for cores there
+mount -t proc proc "$root/proc" && mount -t sysfs -o ro sysfs "$root/sys" # PoCL counts the cores there
 report "proc and sys are mounted" $?
 cp "$BUILD"/deb/{cltrain_,libcltrain0_,libcltrain-dev_}*.deb "$root/tmp"
 inside() { chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 bash -c "$1" >"$log" 2>&1; }
@@ -28,10 +28,10 @@ inside 'apt-get -q update; apt-get -q install -y --no-install-recommends /tmp/*.
 report "the packages install" $?
 [ $failed = 0 ] || exit 1
 inside 'mkdir /demo && cd /demo && bash /usr/share/cltrain/demo/demo.sh'
-report "the demonstration comes to its end" $?
+report "the demo completes" $?
 inside 'cd /demo && cc /usr/share/doc/libcltrain-dev/examples/train.c $(pkg-config --cflags --libs cltrain) -o train &&
     ./train demo/run.yaml max_duration=820ba scheduler.t_max=820ba | tail -n 3 | tee /dev/stderr | grep -q "loss on unseen text"'
 report "train.c, built against libcltrain-dev, resumes the run" $?
 inside 'apt-get -q remove -y cltrain libcltrain0 libcltrain-dev && [ -z "$(find /usr -name "*cltrain*")" ]'
-report "the packages go without leaving anything behind" $?
+report "removing the packages leaves no files" $?
 exit $failed

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Elastic resumption in full: stopped at every step of 20, every pair of rank counts out of 1, 2, 3, 4 and 8, and random
-# legs with kill -9 between them. SEED=N repeats a random part; ROUNDS=N is how many of them (default 10).
+# Elastic resumption, the long form: stops at each of 20 steps, every pair of rank counts out of 1, 2, 3, 4
+# and 8, and random legs with SIGKILL between them. SEED=N repeats the random legs; ROUNDS=N is their number
+# (default 10).
 # timeout: 7200
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -32,9 +33,9 @@ train() {
     "$cltrain" launch -n "$1" --device pocl train -q train.yaml save_folder="$tmp/$2" max_duration="$3ba" >"$log" 2>&1
 }
 train 1 straight 20
-report "a straight run of 20 batches" $?
+report "an uninterrupted run of 20 batches" $?
 want=$("$cltrain" ckpt hash "$tmp/straight")
-# equal NAME FOLDER: the state and all losses
+# equal NAME FOLDER: compares state and losses with the uninterrupted run
 equal() {
     diff <(steps_of "$tmp/straight") <(steps_of "$tmp/$2") >"$log" && [ "$("$cltrain" ckpt hash "$tmp/$2")" = "$want" ]
     report "$1" $?

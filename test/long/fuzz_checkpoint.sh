@@ -1,4 +1,4 @@
 #!/bin/bash
-# A hundred times the mutations of test/fuzz/replay_checkpoint.sh.
+# test/fuzz/replay_checkpoint.sh with a hundred times as many mutations.
 # timeout: 3600
 FUZZ_MUTATIONS=${FUZZ_MUTATIONS:-150000} exec bash "$(dirname "$0")/../fuzz/replay_checkpoint.sh"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# What watches a run, the long form: many flipped bits on 2, 3 and 4 ranks, each of which has to be found before anything is
-# saved; spikes left out with a stop at every step; and a rank that is really slow, since it is stopped most of the time.
-#   FLIPS=20
+# The guards of a run, the long form: many flipped bits on 2, 3 and 4 ranks, which must be found before
+# anything is saved; skipped spikes with a stop at every step; a slow rank, which is suspended most of the
+# time.
+#   FLIPS=N    number of flipped bits (default 20)
 # timeout: 1800
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -10,39 +11,40 @@ settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$se
     log_config=false log_to_console=false)
 state() { "$cltrain" ckpt hash "$tmp/$1" | tr '\n' ' '; }
 
-# --- flipped bits: any weight, any bit, any batch, any rank; the comparison comes every 3 batches and before every save
-"$cltrain" train -q "${settings[@]}" max_duration=12ba save_interval=12ba "save_folder=$tmp/straight" || fail "no straight run"
+# --- flipped bits: random weight, bit, batch and rank ---
+# Replicas are compared every 3 batches and before every save.
+"$cltrain" train -q "${settings[@]}" max_duration=12ba save_interval=12ba "save_folder=$tmp/straight" || fail "the undisturbed run"
 RANDOM=17
 for ((i = 0; i < ${FLIPS:-20}; i++)); do
     n=$((2 + i % 3)) rank=$((RANDOM % (2 + i % 3))) batch=$((1 + RANDOM % 11)) bit=$(((RANDOM * 32768 + RANDOM) % (32 * 136000)))
     run=(train "${settings[@]}" max_duration=12ba save_interval=5ba cltrain.guards.replica_hash_interval=3 "save_folder=$tmp/f$i")
     CLTRAIN_INJECT=flip=$rank:$batch:$bit on_ranks $n "${run[@]}" >"$log" 2>&1
     code=$? found=$(sed -n 's/.*"event":"replicas_differ","batch":\([0-9]*\),"ranks":\[\([0-9,]*\)\].*/\1 \2/p' "$tmp/f$i/metrics.jsonl")
-    # Not before the flip, at the next comparison, and by name where there is a majority.
+    # Expected: found at the next comparison, and the rank is named if there is a majority.
     want=$batch
     while [ $((want % 3)) != 0 ] && [ $((want % 5)) != 0 ] && [ $want != 12 ]; do want=$((want + 1)); done
     who=$rank
     [ $n = 2 ] && who=0,1
-    # A bit that makes a step not finite is found at once.
+    # A flip that makes the next step not finite is found at that step.
     [ $code = 75 ] && [ "${found#* }" = "$who" ] && [ "${found% *}" -ge "$batch" ] && [ "${found% *}" -le "$want" ]
     report "bit $bit of rank $rank of $n after batch $batch" $? "exit $code, found '$found'"
     newest=$("$cltrain" ckpt ls "$tmp/f$i" 2>/dev/null | sed -n 's/.*ba\([0-9]*\).*/\1/p' | sort -n | tail -n 1)
     [ "${newest:-0}" -lt "$batch" ]
-    report "nothing bad is saved" $? "the newest checkpoint is of batch ${newest:-none}"
+    report "the flip is not saved" $? "the newest checkpoint is of batch ${newest:-none}"
     on_ranks $n "${run[@]}" >"$log" 2>&1 && [ "$(state "f$i")" = "$(state straight)" ]
-    report "it goes on and ends well" $?
+    report "the resumed run has the right state" $?
     rm -rf "${tmp:?}/f$i"
 done
 
-# --- spikes left out, with a stop at every step
+# --- skipped spikes, with a stop at every step ---
 STOPS="1 2 3 4 5 6 7 8 9 10 11" bash test/train/guards.sh >"$log" 2>&1
 report "stops at every step" $?
 
-# --- a slow rank: four fifths of the time it is stopped
+# --- a slow rank: suspended four fifths of the time ---
 in_background "$cltrain" launch -n 3 train "${settings[@]}" max_duration=100000ba scheduler.t_max=100000ba "save_folder=$tmp/slow"
 launch=$started
 until_there '"batch":2,' "$tmp/slow/metrics.jsonl"
-slow=$(pgrep -f "cltrain train .*save_folder=$tmp/slow" | sort -n | tail -n 1) # ranks are younger than mpirun
+slow=$(pgrep -f "cltrain train .*save_folder=$tmp/slow" | sort -n | tail -n 1) # the newest process is a rank, not mpirun
 end=$((SECONDS + 90))
 while [ $SECONDS -lt $end ] && ! grep -qs '"event":"straggler"' "$tmp/slow/metrics.jsonl"; do
     kill -STOP "$slow" && sleep 0.08
@@ -51,5 +53,5 @@ done
 kill -TERM $launch
 wait $launch
 grep -q '"event":"straggler"' "$tmp/slow/metrics.jsonl"
-report "a slow rank is named" $? "$(grep '"event":"straggler"' "$tmp/slow/metrics.jsonl" | head -n 1)"
+report "the slow rank is reported" $? "$(grep '"event":"straggler"' "$tmp/slow/metrics.jsonl" | head -n 1)"
 finish

@@ -1,8 +1,9 @@
 #!/bin/bash
-# The hop table: one run of 20 batches on every device that is here, on 1, 2, 3, 4 and 8 ranks, with several microbatches,
-# stopped and moved in several places, on two vendors' devices at once. All rows must have the same hashes of weights and
-# optimizer state. Rows that cannot be run say why. With EMULATOR=DIR (see tools/amd/check.sh) also AMD machine code.
-#   make hop-table                      PRECISION=amp_bf16: with 16-bit types (numerics exact) instead of fp32
+# The hop table: the hashes of one run of 20 batches on every device of this machine, on 1, 2, 3, 4 and 8
+# ranks, with several microbatches, with stops and hops, and on two vendors' devices in one job. All hashes of
+# weights and optimizer state must be equal. Rows that cannot run here print the reason. With EMULATOR=DIR
+# (see tools/amd/check.sh) the table includes AMD machine code.
+#   make hop-table                      PRECISION=amp_bf16: 16-bit types (numerics exact) instead of fp32
 # timeout: 3600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -11,7 +12,7 @@ precision=${PRECISION:-fp32}
 want='' rows=0 equal=0 left=0 broken=0
 cd "$golden/mpt-variants" || exit 1
 
-# row TEXT RESULT: RESULT holds the two hashes, or says why there are none.
+# row TEXT RESULT: RESULT is the two hashes, or the reason why there are none
 row() {
     local weights optimizer verdict
     read -r weights optimizer <<<"$2"
@@ -21,7 +22,7 @@ row() {
         return
     fi
     rows=$((rows + 1))
-    want=${want:-$weights $optimizer} # the first row's
+    want=${want:-$weights $optimizer} # the reference is the first row
     if [ "$weights $optimizer" = "$want" ]; then
         equal=$((equal + 1)) verdict=same
     else
@@ -30,10 +31,10 @@ row() {
     printf '%-46s  %s  %s  %s\n' "$1" "$weights" "$optimizer" "$verdict"
 }
 
-# hashes FOLDER: "weights optimizer"
+# hashes FOLDER: prints "weights optimizer"
 hashes() { "$cltrain" ckpt hash "$1" 2>&1 | awk '{ printf "%s ", $2 }'; }
 
-# run TEXT LAUNCH-ARGUMENT ... -- key=value ...: to the end, and its row
+# run TEXT LAUNCH-ARGUMENT ... -- key=value ...: trains to the end and prints a row
 run() {
     local text=$1 launch=()
     shift
@@ -44,24 +45,24 @@ run() {
         cltrain.numerics=exact global_train_batch_size=24 "$@" >"$log" 2>&1; then
         row "$text" "$(hashes "$tmp/run")"
     else
-        printf '%-46s  FAILED: %s\n' "$text" "$(grep -m 1 error: "$log" || echo "it ended without a word")"
+        printf '%-46s  FAILED: %s\n' "$text" "$(grep -m 1 error: "$log" || echo "no error message")"
         show "$text"
         broken=$((broken + 1)) failed=1
     fi
 }
 
-# show TEXT: the end of a failed row's log, all of which is kept.
+# show TEXT: prints the end of a failed row's log and keeps the whole log
 show() {
     local kept
     kept=$BUILD/test-logs/hop-$(tr -cs '[:alnum:]\n' - <<<"$1").log
     mkdir -p "$BUILD/test-logs" && cp "$log" "$kept"
     tail -n 15 "$log" | sed 's/^/      | /'
-    echo "      all of it: $kept"
+    echo "      whole log: $kept"
 }
 
 intel=$(has_platform intel && echo yes)
 nvidia=$(has_platform nvidia && echo yes)
-# NAME WHY-NOT TEXT ...: runs only where the platform is there
+# needs PRESENT REASON TEXT ...: runs the row only if PRESENT is not empty
 needs() {
     local there=$1 why=$2
     shift 2
@@ -82,7 +83,7 @@ done
 if [ "$precision" = fp32 ]; then
     run "PoCL, blocks recomputed" -n 1 --device pocl -- cltrain.recompute=blocks
 else
-    row "PoCL, blocks recomputed" "with 16-bit types not the bits of recomputed norms (docs/numerics.md)"
+    row "PoCL, blocks recomputed" "with 16-bit types the bits differ from recomputed norms (docs/numerics.md)"
 fi
 run "PoCL, 2 ranks with 7 and 1 lanes" -n 2 --device pocl -- "cltrain.lanes_per_rank=[7,1]"
 needs "$intel" "$no_intel" "PoCL and Intel in one job, 2 ranks" -n 2 --device pocl,intel --
@@ -92,13 +93,14 @@ for k in 1 7 13; do run "PoCL, stopped every $k batches, 1 and 3 ranks" --hop "p
 needs "$intel" "$no_intel" "hop: PoCL x 2, Intel x 3, both x 4" --hop "pocl*2:3ba,intel*3:2ba,pocl+intel*4:2ba" --
 needs "$nvidia" "$no_nvidia" "hop: NVIDIA, PoCL x 2" --hop "nvidia*1:4ba,pocl*2:1ba" --
 
-# AMD's machine code runs two steps of another model, on an emulator; PoCL's run of the same is what it has to equal.
+# AMD machine code runs two steps of another model on an emulator; the reference of this row is PoCL's run of
+# the same steps.
 amd() {
     local target=gfx90a out
     local text="AMD MI250 ($target), machine code, emulated"
-    [ -n "${EMULATOR:-}" ] || { row "$text" "no emulator: give EMULATOR=DIR (tools/amd/check.sh)"; return; }
+    [ -n "${EMULATOR:-}" ] || { row "$text" "no emulator: set EMULATOR=DIR (tools/amd/check.sh)"; return; }
     out=$(cd "$here" && TARGETS=$target tools/amd/check.sh 2>&1)
-    found() { # PLACE: "weights optimizer" as printed for it
+    found() { # PLACE: prints "weights optimizer" as check.sh printed them for PLACE
         local kind
         for kind in weights optimizer; do
             sed -n "s/^ *$kind *\([0-9a-f]\{32\}\) $1.*/\1/p" <<<"$out" | head -n 1 | tr '\n' ' '

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What checkpoints and guards cost a small run (d 256, 4 layers, PoCL): for how long training waits for a checkpoint, how much
-# longer the steps take while it is written, and what comparing replicas and looking at steps takes. Figures count on a
-# machine that does nothing else. Bounds: waiting 3.5 % of 50 steps, guards 1 % of the steps.
+# The overhead of checkpoints and guards in a small run (d 256, 4 layers, PoCL): how long training waits for a
+# checkpoint, how much longer steps take while it is written, and the time for comparing replicas and checking
+# steps. Needs an idle machine. Bounds: waiting 3.5 % of 50 steps, guards 1 % of the steps.
 # timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -17,7 +17,8 @@ run() {
         max_duration=160ba "$@" >"$log" 2>&1 || fail "$name"
 }
 run saves 1 save_interval=30ba
-# Per save: stall, and the sum of what the 18 steps after it took above the median of the 12 steps before the next one.
+# Per save: the stall, and how much longer the 18 steps after it took than the median of the 12 steps before
+# the next save.
 tr -d '{}"' <"$tmp/saves/metrics.jsonl" | awk -F, '
     { delete f; for (i = 1; i <= NF; i++) { split($i, kv, ":"); f[kv[1]] = kv[2] } }
     "loss" in f { step[f["batch"] + 0] = f["step_seconds"] }
@@ -27,12 +28,12 @@ tr -d '{}"' <"$tmp/saves/metrics.jsonl" | awk -F, '
         for (b in step) if (b > 18 && (b - 1) % 30 >= 18) quiet[++q] = step[b]
         base = median(quiet, q)
         for (i = 1; i < n; i++) { e = 0; for (b = at[i] + 1; b <= at[i] + 18; b++) e += step[b] - base; excess[i] = e; s[i] = stall[i]; t[i] = took[i] }
-        printf "%d checkpoints, step %.1f ms: written in %.0f ms, training waits %.1f ms, steps take %.0f ms longer meanwhile (medians)\n", n - 1, base * 1e3, median(t, n - 1) * 1e3, median(s, n - 1) * 1e3, median(excess, n - 1) * 1e3
-        printf "waiting: %.2f %% of 50 steps; with the slower steps %.2f %%\n", 100 * median(s, n - 1) / base / 50, 100 * (median(s, n - 1) + median(excess, n - 1)) / base / 50
+        printf "%d checkpoints, step %.1f ms: written in %.0f ms, training waits %.1f ms, steps take %.0f ms longer during the write (medians)\n", n - 1, base * 1e3, median(t, n - 1) * 1e3, median(s, n - 1) * 1e3, median(excess, n - 1) * 1e3
+        printf "waiting: %.2f %% of 50 steps; including slower steps %.2f %%\n", 100 * median(s, n - 1) / base / 50, 100 * (median(s, n - 1) + median(excess, n - 1)) / base / 50
         exit !(median(s, n - 1) <= 0.035 * 50 * base)
     }'
 report "waiting for a checkpoint" $?
-# guards NAME RANKS: seconds of the guards as a part of the steps that count
+# guards NAME RANKS: the time of the guards as a fraction of the useful steps
 guards() {
     run "$1" "$2" save_interval=50ba
     sed -n 's/.*"event":"end".*"useful_seconds":\([0-9.]*\).*"guard_seconds":\([0-9.]*\).*/\1 \2/p' "$tmp/$1/metrics.jsonl" |

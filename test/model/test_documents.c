@@ -1,7 +1,7 @@
-/* attn_uses_sequence_id: the documents of a sample are as samples of their own. LLM Foundry masks what lies
- * outside a document and counts a query's place for attn_temperature_tuning from the document's first token
- * (gen_sequence_id_info); ALiBi, rotary positions and windows see differences of places only. So one sample
- * of two documents must have the losses and gradients of two samples. */
+/* attn_uses_sequence_id: attention treats the documents of a sample as separate samples. LLM Foundry masks
+ * everything outside a document and counts positions for attn_temperature_tuning from the document's first
+ * token (gen_sequence_id_info); ALiBi, rotary positions and windows depend only on differences of positions.
+ * So one sample with two documents must have the losses and gradients of two samples. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static clt_model_config *read_config(const char *text) {
     return c;
 }
 
-/* Losses of all documents' samples and gradients, with `documents` of them in a sample. */
+/* Losses and gradients of the same documents, with `documents` of them per sample. */
 static double one_way(const clt_model_config *cfg, int device, int documents, const clt_slab *weights,
                       const clt_slab *grads) {
     enum { ROWS = 2 * PAIRS * T };
@@ -65,8 +65,7 @@ static void compare_gradients(const clt_slab_table *table, const clt_slab *a, co
         float *x = clt_malloc(e->count * sizeof *x), *y = clt_malloc(e->count * sizeof *y);
         tu_assert_ok(clt_slab_read(a, e->offset, x, e->count), e->name);
         tu_assert_ok(clt_slab_read(b, e->offset, y, e->count), e->name);
-        double most = 1e-4,
-               off = 0; /* some gradients are zero but for rounding (softmax ignores constants) */
+        double most = 1e-4, off = 0; /* some gradients are only rounding errors (softmax ignores constants) */
         for (uint64_t k = 0; k < e->count; k++) {
             most = fmax(most, fabs((double)y[k]));
             off = fmax(off, fabs((double)x[k] - (double)y[k]));

@@ -1,5 +1,5 @@
-/* A model that keeps keys and values gives the logits of one that computes every position again, word for
- * word, on every device: while a text grows, when it changes, and when it becomes shorter. */
+/* A model with a cache of keys and values gives logits that are bit-identical to those of a model without, on
+ * every device: while a text grows, when it changes, and when it becomes shorter. */
 #include <math.h>
 #include <string.h>
 
@@ -15,11 +15,9 @@ static const char *const models[] = {
     "{'n_layers': 2, 'attn_config': {'attn_type': 'grouped_query_attention', 'kv_n_heads': 2, 'qk_ln': true, "
     "'clip_qkv': 1.0}}", /* learned positions */
     "{'n_layers': 3, 'attn_config': {'rope': true, 'rope_impl': 'hf', 'attn_type': "
-    "'grouped_query_attention', "
-    "'kv_n_heads': 2, 'sliding_window_size': 9, 'attn_temperature_tuning': {'floor_scale': 16, 'attn_scale': "
-    "0.1}}, 'block_overrides': {'order': [{'name': 'default', 'repeat': 2}, {'name': 'r'}], 'overrides': "
-    "{'r': "
-    "{'attn_config': {'reuse_kv_layer_idx': -2}}}}}"};
+    "'grouped_query_attention', 'kv_n_heads': 2, 'sliding_window_size': 9, 'attn_temperature_tuning': "
+    "{'floor_scale': 16, 'attn_scale': 0.1}}, 'block_overrides': {'order': [{'name': 'default', 'repeat': "
+    "2}, {'name': 'r'}], 'overrides': {'r': {'attn_config': {'reuse_kv_layer_idx': -2}}}}}"};
 
 typedef struct {
     clt_model_config *cfg;
@@ -29,7 +27,7 @@ typedef struct {
     float *got, *want;
 } pair;
 
-/* The models' text, with the sizes that all of them have. */
+/* The text of a model's configuration, with the sizes that all of them have. */
 static clt_model_config *read_config(const char *text) {
     char *with = clt_format("{'d_model': 64, 'n_heads': 4, 'max_seq_len': %d, 'vocab_size': %d, %s", T, VOCAB,
                             text + 1);
@@ -86,9 +84,9 @@ static void one_model(const char *text, int device) {
     compare(&p, tokens, PROMPT, PROMPT - 1);
     for (int64_t len = PROMPT + 1; len < T - 1; len++) compare(&p, tokens, len, len - 1);
     compare(&p, tokens, T, T - 1);         /* two new positions at once */
-    compare(&p, tokens, T, T - 5);         /* rows that were computed before */
-    compare(&p, tokens, 30, 29);           /* a beginning of it */
-    tokens[10] = (tokens[10] + 1) % VOCAB; /* what follows a changed token is another text */
+    compare(&p, tokens, T, T - 5);         /* rows that are cached already */
+    compare(&p, tokens, 30, 29);           /* a prefix of it */
+    tokens[10] = (tokens[10] + 1) % VOCAB; /* the cache is valid up to the changed token only */
     compare(&p, tokens, 40, 39);
     compare(&p, tokens + 1, T - 1, T - 2); /* every position moves */
     compare(&p, tokens, 1, 0);
@@ -99,15 +97,14 @@ static void logits_are_the_same_words(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++)
         for (size_t i = 0; i < CLT_COUNT_OF(models); i++) {
-            /* with a window one driver compiles the row for CPUs for seconds, and other tests do not use it
-             */
+            /* with a window one driver compiles the CPU variant for seconds, and no other test uses it */
             const char *row = i == WINDOWED ? "portable" : NULL;
             tu_assert_ok(clt_variant_force(tu_ops(d), "attention", row), "clt_variant_force");
             one_model(models[i], d);
         }
 }
 
-/* The plan counts what is kept: key and value of 4 heads of 16 elements, 72 positions, 2 blocks. */
+/* The plan counts the cache: keys and values of 4 heads of 16 elements, 72 positions, 2 blocks. */
 static void the_plan_counts_it(void **state) {
     (void)state;
     clt_model_memory with, without;
@@ -120,8 +117,8 @@ static void the_plan_counts_it(void **state) {
     clt_model_config_free(cfg);
 }
 
-/* Drawing among the k largest is drawing among all with the others at -inf: few logits, so that many are
- * equal. */
+/* Sampling from the k largest equals sampling from all with the others at -inf. Few different logits, so that
+ * many are equal. */
 static void the_largest_are_drawn_from(void **state) {
     (void)state;
     float x[VOCAB], masked[VOCAB];

@@ -1,8 +1,7 @@
-/* The model against LLM Foundry's own: logits, loss, activations and every gradient of four small models,
- * computed by the real package in double (test/golden/mpt-X/README.md). Bounds: an fp32 run of the real
- * package differs from its own fp64 run by up to 8e-7 of the largest logit and 1.7e-6 of a tensor's largest
- * gradient; ours adds in other orders (one chain per output instead of blocks), so five and ten times that
- * are allowed. */
+/* The model compared with LLM Foundry: logits, loss, activations and every gradient of four small models,
+ * computed by LLM Foundry in double (test/golden/mpt-X/README.md). Bounds: LLM Foundry's fp32 run differs
+ * from its fp64 run by up to 8e-7 of the largest logit and 1.7e-6 of a tensor's largest gradient. This model
+ * adds in another order (one chain per output instead of blocks), so five and ten times that are allowed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +77,7 @@ static void open_golden(golden *g, const char *set, int device, clt_recompute re
     json_decref(j);
     clt_free(path);
     tu_assert_ok(clt_model_table(g->cfg, &g->table), "table");
-    /* Pieces of 256 KiB: tensors lie in several buffers. */
+    /* Pieces of 256 KiB, so that the tensors are in several buffers. */
     tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 256 << 10, "weights", &g->weights), "weights");
     tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 256 << 10, "gradients", &g->grads),
                  "gradients");
@@ -106,7 +105,7 @@ static double largest(const float *x, size_t n) {
     return m;
 }
 
-/* Largest difference over the largest value wanted. */
+/* The largest difference divided by the largest expected value. */
 static double relative(const float *got, const float *want, size_t n) {
     double d = 0;
     for (size_t i = 0; i < n; i++) d = fmax(d, fabs((double)got[i] - (double)want[i]));
@@ -142,7 +141,7 @@ static void check_activations(golden *g) {
     }
 }
 
-/* The key part of Wqkv.bias without rope or qk norm, and k_ln.bias, have an exact gradient of zero. */
+/* The exact gradient of these is zero: the key part of Wqkv.bias without rope or qk norm, and k_ln.bias. */
 static void mask_zero_gradients(const golden *g, const char *name, float *x) {
     const clt_mpt_config *c = (const clt_mpt_config *)g->cfg;
     int64_t q = c->n_heads * c->head_dim, k = c->kv_n_heads * c->head_dim;

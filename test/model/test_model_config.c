@@ -1,4 +1,5 @@
-/* The model's configuration as JSON: Foundry's and transformers' config.json, and what is written back. */
+/* The model's configuration as JSON: config.json of LLM Foundry and of transformers, and the one that cltrain
+ * writes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +12,8 @@
 #include "runtime/model/mpt/clt_mpt_config.h"
 #include "runtime/train/config/clt_config.h"
 
-/* config.json of the golden sets, and the round trip through our own writer, describe the same model as the
- * YAML. */
+/* config.json of the golden sets, read directly and after a round trip through cltrain's writer, describes
+ * the same model as the YAML. */
 static void model_json_reads_back(void **state) {
     (void)state;
     static const char *const sets[] = {"mpt-alibi", "mpt-learned", "mpt-rope", "mpt-variants"};
@@ -40,8 +41,8 @@ static void model_json_reads_back(void **state) {
     }
 }
 
-/* A config.json that transformers wrote says layer_norm_epsilon; Foundry's own word wins, and a YAML has only
- * that. */
+/* transformers writes layer_norm_epsilon to config.json. LLM Foundry's norm_eps takes precedence, and a YAML
+ * knows only that. */
 static void transformers_names_the_eps(void **state) {
     (void)state;
     static const struct {
@@ -60,7 +61,7 @@ static void transformers_names_the_eps(void **state) {
     }
 }
 
-/* A name that is no family's is refused, naming those that are known; the nearest one is suggested. */
+/* An unknown family is refused with the list of known names and a suggestion. */
 static void unknown_families_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -120,12 +121,11 @@ static clt_config *load_blocks(const char *blocks, int layers) {
 
 static void block_overrides_reach_their_layers(void **state) {
     (void)state;
-    clt_config *c =
-        load_blocks("{order: [{name: default}, {repeat: 2, order: [{name: w}, {name: wr}, {name: w}, "
-                    "{repeat: 2, name: wr}, {name: r}]}], overrides: {w: {attn_config: "
-                    "{sliding_window_size: 16}}, wr: {attn_config: {sliding_window_size: 16, "
-                    "reuse_kv_layer_idx: -1}}, r: {attn_config: {reuse_kv_layer_idx: -6}}}}",
-                    13);
+    clt_config *c = load_blocks(
+        "{order: [{name: default}, {repeat: 2, order: [{name: w}, {name: wr}, {name: w}, {repeat: 2, name: "
+        "wr}, {name: r}]}], overrides: {w: {attn_config: {sliding_window_size: 16}}, wr: {attn_config: "
+        "{sliding_window_size: 16, reuse_kv_layer_idx: -1}}, r: {attn_config: {reuse_kv_layer_idx: -6}}}}",
+        13);
     if (!c) fail_msg("%s", clt_last_error());
     /*                           0   1   2   3   4   5   6   7   8   9  10  11  12 */
     static const int window[] = {-1, 16, 16, 16, 16, 16, -1, 16, 16, 16, 16, 16, -1};

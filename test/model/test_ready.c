@@ -1,12 +1,12 @@
-/* The hook that says which gradients are ready during the backward pass: what a tensor holds when it is named
- * is what it holds at the end, word for word, and every tensor is named once. */
+/* The hook that reports gradients as ready during the backward pass: a tensor's gradient at that time must be
+ * bit-identical to its final one, and every tensor must be reported exactly once. */
 #include <string.h>
 
 #include "test/test_util.h"
 
 enum { T = 24, VOCAB = 40, SAMPLES = 3 };
 
-/* Biases, an untied head, a tied embedding with its own accumulator of lookups, shared keys and values. */
+/* Biases, an untied head, a tied embedding with its own accumulator of lookups, grouped keys and values. */
 static const char *const models[] = {
     "{'n_layers': 3}",
     "{'n_layers': 2, 'tie_word_embeddings': false, 'no_bias': true, 'attn_config': {'alibi': true}}",
@@ -19,7 +19,7 @@ typedef struct {
     const clt_slab_table *table;
     const clt_slab *grads;
     float *at_ready; /* [table->total] */
-    int *named;      /* [table->n] */
+    int *named;      /* [table->n] how often */
     int calls;
 } recorder;
 
@@ -90,7 +90,7 @@ static void one_model(const char *text, int device, clt_recompute recompute) {
     for (int i = 0; i < g.table.n; i++) {
         const clt_slab_entry *e = &g.table.entry[i];
         float *end = clt_malloc(e->count * sizeof *end);
-        if (r.named[i] != 1) fail_msg("%s is named %d times", e->name, r.named[i]);
+        if (r.named[i] != 1) fail_msg("%s is reported %d times", e->name, r.named[i]);
         tu_assert_ok(clt_slab_read(g.grads, e->offset, end, e->count), e->name);
         tu_assert_words(e->name, r.at_ready + e->offset, end, e->count);
         clt_free(end);

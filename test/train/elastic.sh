@@ -1,7 +1,8 @@
 #!/bin/bash
-# One run on changing numbers of ranks, devices and microbatches, stopped, killed and resumed: the losses and the state of a
-# straight run, and every sample once an epoch, in its order.
-#   LEGS="1:2ba:auto ..." test/train/elastic.sh    other legs than those below: ranks:time:microbatch (kill: until killed)
+# Elastic resumption: a run on changing numbers of ranks, devices and microbatches, stopped, killed and
+# resumed, has the losses, the state and the sample order of an undisturbed run, with every sample once per
+# epoch.
+#   LEGS="1:2ba:auto ..." test/train/elastic.sh    other legs: ranks:time:microbatch, or kill:ranks
 # timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -19,7 +20,7 @@ leg() {
         log_config=false log_to_console=false save_interval=1ba "${@:4}" >"$log" 2>&1
 }
 
-# killed RANKS FOLDER: until a batch has been saved, then kill -9 of a rank.
+# killed RANKS FOLDER: trains until a batch is saved, then kills a rank with SIGKILL
 killed() {
     local before launch
     before=$(grep -c '"event":"checkpoint"' "$tmp/$2/metrics.jsonl")
@@ -35,11 +36,11 @@ killed() {
 }
 
 leg 1 auto pocl save_folder="$tmp/straight" --log-samples "$tmp/straight.samples"
-report "a straight run of $batches batches" $?
+report "an undisturbed run of $batches batches" $?
 python3 "$here/test/samples.py" "$tmp/straight.samples" $samples >"$tmp/straight.order" 2>>"$log"
-report "has every sample once an epoch" $?
+report "has every sample once per epoch" $?
 [ "$(cut -d: -f2 "$tmp/straight.order" | sort -u | wc -l)" = $batches ]
-report "in another order in each" $?
+report "in a different order in each epoch" $?
 
 devices=(pocl "$other" "pocl,$other")
 i=0
@@ -56,9 +57,9 @@ for part in $legs; do
     report "$ranks ranks, microbatch $microbatch, for $time" $?
 done
 python3 "$here/test/samples.py" "$tmp/moved.samples" $samples >"$tmp/moved.order" 2>"$log"
-report "every sample once an epoch across all of that" $?
+report "the disturbed run has every sample once per epoch" $?
 diff "$tmp/straight.order" "$tmp/moved.order" >"$log"
-report "in the order of the straight run" $?
+report "in the order of the undisturbed run" $?
 diff <(steps_of "$tmp/straight") <(steps_of "$tmp/moved") >"$log"
 report "the same losses" $?
 [ "$("$cltrain" ckpt hash "$tmp/straight")" = "$("$cltrain" ckpt hash "$tmp/moved")" ]

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What watches a run, on real runs: a flipped bit in one replica, steps that are not finite, spikes, and the share of time
-# that was of use. The states are compared by their hashes with those of runs that nothing happened to.
+# The guards of a run, on real runs: a flipped bit in a replica, steps that are not finite, spikes, effective
+# training time. States are compared by their hashes with those of undisturbed runs.
 # timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -8,7 +8,7 @@ set=$golden/mpt-learned
 settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" max_duration=12ba scheduler.t_max=12ba
     save_interval=4ba log_config=false log_to_console=false)
 
-# train FOLDER CODE [override ...]: a run on $ranks ranks (1) in $tmp/FOLDER that ends with CODE
+# train FOLDER CODE [override ...]: a run in $tmp/FOLDER on $ranks ranks (default 1) that must exit with CODE
 train() {
     local folder=$1 want=$2 code
     shift 2
@@ -21,7 +21,7 @@ state() { "$cltrain" ckpt hash "$tmp/$1" | tr '\n' ' '; }
 # same NAME A B, other NAME A B: the newest checkpoints of two folders
 same() { [ "$(state "$2")" = "$(state "$3")" ] && [ -n "$(state "$2")" ]; report "$1" $? "$2 and $3"; }
 other() { [ "$(state "$2")" != "$(state "$3")" ]; report "$1" $? "$2 and $3"; }
-says() { grep -q "$1" "$log"; report "it says '$1'" $?; }
+says() { grep -q "$1" "$log"; report "it prints '$1'" $?; }
 event() { grep -q "\"event\":\"$2\",.*$3" "$tmp/$1/metrics.jsonl"; report "$1: event $2 $3" $?; }
 events() { grep -c "\"event\":\"$2\"" "$tmp/$1/metrics.jsonl"; }
 
@@ -29,11 +29,11 @@ train straight 0
 event straight start '"first":true'
 event straight end '"why":"done","ettr":0\.'
 
-# --- replicas ----------------------------------------------------------------------------------------------------------
+# --- replicas ---
 
-# The flip after batch 7 is found before batch 8 is saved; the run that goes on ends like the one that nothing happened to.
+# The flip after batch 7 is found before batch 8 is saved; the resumed run ends like the undisturbed one.
 ranks=3 CLTRAIN_INJECT=flip=1:7:1000003 train flip3 75
-says '^error: batch 8: rank 1 (host .*) does not hold the values (weight) that the other 2 ranks hold'
+says '^error: batch 8: the values (weight) of rank 1 (host .*) differ from those of the other 2 ranks'
 event flip3 replicas_differ '"ranks":\[1\],"known":true'
 [ ! -e "$tmp/flip3/ep1-ba8" ] && [ -d "$tmp/flip3/ep0-ba4" ]
 report "the bad state is not saved" $?
@@ -41,11 +41,11 @@ ranks=3 train flip3 0
 same "after a flipped bit" straight flip3
 event flip3 start '"first":false'
 ranks=2 CLTRAIN_INJECT=flip=0:5:31 train flip2 75 cltrain.guards.replica_hash_interval=2
-says '^error: batch 6: ranks 0 (host .*), 1 (host .*) do not hold the same values .* 2 ranks cannot tell'
+says '^error: batch 6: the values (.*) of ranks 0 (host .*), 1 (host .*) differ; .* with 2 ranks the wrong one cannot be determined'
 ranks=2 CLTRAIN_INJECT=flip=1:7:99 train flipoff 0 cltrain.guards.replica_hash_interval=0
 CLTRAIN_INJECT=flop=1 train badhook 2
 
-# --- steps that are not finite -----------------------------------------------------------------------------------------
+# --- steps that are not finite ---
 
 export CLTRAIN_INJECT=nan=6:8
 train stop 1
@@ -53,45 +53,47 @@ says '^error: batch 6: loss nan.*the weights were not changed'
 event stop nonfinite '"action":"stop"'
 train skip 0 cltrain.guards.nonfinite=skip
 [ "$(events skip nonfinite)" = 3 ]
-report "three steps were left out" $? "$(events skip nonfinite)"
-other "steps are left out" straight skip
+report "three steps are skipped" $? "$(events skip nonfinite)"
+other "skipped steps change the state" straight skip
 train skipcut 0 cltrain.guards.nonfinite=skip max_duration=7ba
 train skipcut 0 cltrain.guards.nonfinite=skip
-same "left out, stopped in the middle" skip skipcut
+same "skipped steps with a stop between them" skip skipcut
 ranks=2 train skip2 0 cltrain.guards.nonfinite=skip
-same "left out, two ranks" skip skip2
+same "skipped steps on two ranks" skip skip2
 train limit 1 cltrain.guards.nonfinite=skip cltrain.guards.nonfinite_in_a_row=2
 says '^error: batch 7:'
 train back 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
 event back rollback '"to":4,"rollbacks":1'
-other "back to a checkpoint" skip back
+other "a roll-back changes the state" skip back
 CLTRAIN_INJECT=nan=6:40 train bounded 1 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
-says '^error: batch 11: the run has gone back 2 times'
+says '^error: batch 11: after 2 roll-backs'
 train nowhere 1 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2 save_interval=40ba
-says '^error: batch 7: there is no checkpoint to go back to'
+says '^error: batch 7: no checkpoint to roll back to'
 unset CLTRAIN_INJECT
 
-# amp_fp16 goes back with its loss scale: gradients overflow at first, and the checkpoint of batch 2 has 16,384.
+# A roll-back in amp_fp16 restores the loss scale: gradients overflow at first, and the checkpoint of batch 2
+# has 16,384.
 scale=(precision=amp_fp16 model.logit_scale=3000 save_interval=2ba cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2)
 CLTRAIN_INJECT=nan=4:5 train scaleback 0 "${scale[@]}"
 for row in '4,.*"loss_scale":8192' '6,.*"loss_scale":16384'; do
     grep -q "^{\"batch\":$row," "$tmp/scaleback/metrics.jsonl"
-    report "the loss scale goes back, too" $? "$row"
+    report "the roll-back restores the loss scale" $? "$row"
 done
 
-# Going back is what it says: from the checkpoint's weights and moments, with the data that comes then. The same by hand:
-# the weights of batch 4 before the data of batches 9 to 12 is what "back" has, whose steps 6 to 8 were bad.
+# A roll-back continues from the checkpoint's weights and moments with the next data: after a roll-back to
+# batch 4, where all steps 5 to 8 were skipped anyway, the state must be that of a run that only skips.
 CLTRAIN_INJECT=nan=5:8 train all4 0 cltrain.guards.nonfinite=skip
 CLTRAIN_INJECT=nan=5:8 train back4 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=4
-same "going back where nothing was learnt since" all4 back4
+same "a roll-back over skipped steps changes nothing" all4 back4
 
-# Going back takes the checkpoint whole, whatever load_path was read without: as in the run that was stopped there.
+# A roll-back loads the whole checkpoint, even if load_ignore_keys excluded tensors of load_path: as in a run
+# that was stopped there.
 CLTRAIN_INJECT=nan=6:7 train parts 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2 'load_ignore_keys=[transformer.wte.weight]'
 train partscut 0 max_duration=4ba 'load_ignore_keys=[transformer.wte.weight]'
 CLTRAIN_INJECT=nan=6:7 train partscut 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
-same "going back after load_ignore_keys" parts partscut
+same "a roll-back after load_ignore_keys" parts partscut
 
-# --- spikes ------------------------------------------------------------------------------------------------------------
+# --- spikes ---
 
 spiky=(cltrain.guards.spike_window=4 cltrain.guards.spike_threshold=1.2)
 train warn 0 "${spiky[@]}"
@@ -101,19 +103,19 @@ same "a warning changes nothing" straight warn
 train spike 0 "${spiky[@]}" cltrain.guards.loss_spike=skip
 n=$(events spike spike)
 [ "$n" -ge 1 ]
-report "spikes are left out" $? "$n"
-other "spikes are left out" straight spike
+report "spikes are skipped" $? "$n"
+other "skipped spikes change the state" straight spike
 for stop in ${STOPS:-5}; do
     train "spike$stop" 0 "${spiky[@]}" cltrain.guards.loss_spike=skip max_duration=${stop}ba
     train "spike$stop" 0 "${spiky[@]}" cltrain.guards.loss_spike=skip
-    same "spikes left out, stopped at $stop" spike "spike$stop"
+    same "skipped spikes, stopped at $stop" spike "spike$stop"
 done
 ranks=3 train spikes3 0 "${spiky[@]}" cltrain.guards.loss_spike=skip
-same "spikes left out, three ranks" spike spikes3
+same "skipped spikes on three ranks" spike spikes3
 train spikestop 1 "${spiky[@]}" cltrain.guards.loss_spike=stop
-says '^error: batch [0-9]*: a spike of the loss'
+says '^error: batch [0-9]*: loss spike'
 train off 0 "${spiky[@]}" cltrain.guards.loss_spike=off
 [ "$(events off spike)" = 0 ]
-report "off is off" $?
+report "loss_spike=off reports no spikes" $?
 train badthreshold 78 cltrain.guards.spike_window=10 cltrain.guards.spike_threshold=3
 finish

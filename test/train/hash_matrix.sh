@@ -1,6 +1,7 @@
 #!/bin/bash
-# One run, the same bits: losses, gradient norms and hashes of weights and optimizer state after 20 steps do not depend on
-# ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being stopped and resumed at every step.
+# Bit-identity of exact numerics: losses, gradient norms and hashes of weights and optimizer state after 20
+# steps do not depend on ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being
+# stopped and resumed at every step.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
 #                                          evaluation plain oclgrind; under a sanitizer only a few of them
 # timeout: 3000
@@ -10,13 +11,13 @@ parts="ranks mixed microbatch drivers transport recompute resume evaluation plai
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
-[ -n "$intel" ] || echo "SKIP: no Intel runtime for CPUs here (make check fetches it): PoCL alone is compared"
+[ -n "$intel" ] || echo "SKIP: no Intel runtime for CPUs here (make check fetches it): only PoCL is compared"
 
-# Grouped queries, qk norm, clipping, rmsnorm, three kinds of dropout, shuffled data, three samples in a lane, two batches
-# an epoch.
+# Grouped queries, qk norm, clipping, rmsnorm, three kinds of dropout, shuffled data, three samples per lane,
+# two batches per epoch.
 options=(train.yaml global_train_batch_size=24 max_duration=20ba train_loader.dataset.shuffle=true
     model.emb_pdrop=0.1 model.resid_pdrop=0.1 model.attn_config.attn_pdrop=0.1)
-# Multi-head attention, layernorm with bias, tied weights, learned positions; one sample in a lane.
+# Multi-head attention, layernorm with bias, tied weights, learned positions; one sample per lane.
 plain=(train.yaml max_duration=20ba)
 set=mpt-variants
 conf=("${options[@]}")
@@ -29,35 +30,35 @@ run() {
         save_folder="$folder" "$@") >"$folder.log" 2>&1
 }
 
-# same NAME FOLDER: is it the reference's run?
+# same NAME FOLDER: compares a run with the reference
 same() {
     local hash steps
     hash=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
     if ! steps=$(diff <(steps_of "$tmp/$reference") <(steps_of "$tmp/$2") 2>&1); then
-        fail "$1: other losses or gradient norms:"
+        fail "$1: losses or gradient norms differ:"
         head -n 6 <<<"$steps"
         tail -n 5 "$tmp/$2.log"
     elif [ "$hash" != "$want" ]; then
-        fail "$1: other hashes: $hash"
+        fail "$1: hashes differ: $hash"
     else
         echo "same: $1"
     fi
     rm -rf "${tmp:?}/$2"
 }
 
-# A comparison that cannot fail proves nothing: another seed must not give the same run.
+# Checks that the comparison can fail: another seed must give another run.
 sensitive() {
     run other $pocl 1 seed=18 max_duration=2ba
     if diff -q <(steps_of "$tmp/$reference" | head -n 2) <(steps_of "$tmp/other") >/dev/null; then fail "another seed gives the same losses"; fi
     [ "$("$cltrain" ckpt hash "$tmp/other")" != "$want" ] || fail "other weights have the same hash"
 }
 
-# make_reference FOLDER: the run that the others are compared with: PoCL, one rank.
+# make_reference FOLDER: the reference run, on PoCL with one rank
 make_reference() {
     reference=$1
     run "$1" $pocl 1 || { cat "$tmp/$1.log"; fail "the reference run"; finish; }
     want=$("$cltrain" ckpt hash "$tmp/$1")
-    [ "$(steps_of "$tmp/$1" | wc -l)" = 20 ] || { fail "the reference has not 20 steps"; finish; }
+    [ "$(steps_of "$tmp/$1" | wc -l)" = 20 ] || { fail "the reference does not have 20 steps"; finish; }
     echo "reference ($set): $(echo $want)"
 }
 
@@ -105,7 +106,7 @@ recompute() {
     compare "recomputation, 2 ranks, microbatch 1" $pocl 2 cltrain.recompute=true device_train_microbatch_size=1
 }
 
-# Twenty runs of one step each, every one with another number of ranks, another microbatch.
+# Twenty runs of one step each, each with another number of ranks and another microbatch.
 resume() {
     local n=(1 2 4 3 1 8 1 2 5 1 3 7 2 1 6 4 1 2 1 3) m=(auto 1 2 3) i device
     for i in $(seq 1 20); do
@@ -114,11 +115,11 @@ resume() {
         run resumed $device "${n[i - 1]}" max_duration="${i}ba" device_train_microbatch_size="${m[i % 4]}" \
             save_num_checkpoints_to_keep=2 || { tail -n 5 "$tmp/resumed.log"; fail "leg $i"; return; }
     done
-    [ "$(grep -c '"event":"resume"' "$tmp/resumed/metrics.jsonl")" = 19 ] || fail "not 19 resumptions"
-    same "stopped and resumed after every step, each time with another rank count" resumed
+    [ "$(grep -c '"event":"resume"' "$tmp/resumed/metrics.jsonl")" = 19 ] || fail "expected 19 resumed starts"
+    same "stopped and resumed after every step, each time with another number of ranks" resumed
 }
 
-# An evaluation is the same for any number of ranks, though each evaluates its own part of other batches.
+# An evaluation gives the same result for any number of ranks, although batches and their division differ.
 evaluation() {
     local n out first=
     for n in 1 2 3 8; do
@@ -144,7 +145,7 @@ plain() {
 
 # Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.
 under_oclgrind() {
-    command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not there"; return; }
+    command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not installed"; return; }
     set=mpt-variants
     conf=(train.yaml max_duration=2ba load_path= model.d_model=16 model.n_heads=2 model.attn_config.kv_n_heads=1
         model.n_layers=1 model.max_seq_len=8 max_seq_len=8 train_loader.dataset.max_seq_len=8 model.emb_pdrop=0.1
@@ -158,7 +159,7 @@ under_oclgrind() {
 }
 
 wants() { [[ $parts == *" $1 "* ]]; }
-# Half a minute on one core: beside the rest.
+# Takes half a minute on one core, so it runs in parallel with the rest.
 (wants oclgrind && under_oclgrind; exit $failed) >"$tmp/oclgrind.said" 2>&1 &
 oclgrind=$!
 make_reference options

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What `make install` leaves behind is enough: without the source tree the installed program makes a data set, and the
-# examples of docs/examples, built against the installed library alone, train on it.
-# no sanitizer: a library with one needs a program with one
+# The files of `make install` are complete: without the source tree the installed program makes a data set,
+# and the examples of docs/examples, built only against the installed library, train on it.
+# no sanitizer: a library with a sanitizer needs a program with one
 # timeout: 600
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 root=$tmp/root
@@ -26,7 +26,7 @@ report "the installed program makes a data set" $?
 cc train.c $(pkg-config --cflags --libs cltrain) -o train >"$log" 2>&1 &&
     ./train run.yaml max_duration=12ba eval_interval=0 >"$log" 2>&1 &&
     grep -q '^{"batch":12,' "$log" && grep -q 'loss on unseen text: [0-9]' "$log"
-report "train.c trains, evaluates and writes a text" $?
+report "train.c trains, evaluates and generates text" $?
 [ "$(cltrain ckpt hash run | wc -l)" -ge 2 ]
 report "the installed program reads its checkpoint" $?
 
@@ -35,9 +35,9 @@ if command -v python3 >/dev/null; then
         grep -q '^6 steps, loss [0-9.]* to [0-9.]*: loss.svg' "$log" && grep -q '<polyline' loss.svg
     report "plot_loss.py trains and draws its loss" $?
 else
-    echo "skip: plot_loss.py, there is no python3"
+    echo "skip: plot_loss.py: python3 is not installed"
 fi
 
 pkg-config --modversion cltrain | grep -qx "$(cltrain --version | sed 's/cltrain \([0-9.]*\).*/\1/')"
-report "program, library and cltrain.pc are of one version" $?
+report "program, library and cltrain.pc have the same version" $?
 exit $failed

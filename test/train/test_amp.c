@@ -1,11 +1,11 @@
-/* Training in 16 bits: losses stay as near to the runs in double precision (test/golden) as the type allows,
- * and bits do not depend on anything but the configuration.
+/* Training in 16 bits: losses stay within a bound of the runs in double precision (test/golden), and the bits
+ * depend only on the configuration.
  *
- * Bound: with u the unit roundoff (2^-8 for bf16, 2^-11 for fp16), logits and hidden values of order 1 are
- * off by about u each; a loss is a mean over hundreds of targets whose errors are mostly independent, so it
- * stays within u, its gradient's norm within 2 u. PyTorch's autocast on the CPU, same data
- * (tools/anchors/torch_drift.py, PyTorch 2.15): bf16 1.5e-3 and 1.2e-3 at worst, fp16 1.7e-4 and 1.8e-4; fp32
- * 9e-7. */
+ * Bound: with u the unit roundoff (2^-8 for bf16, 2^-11 for fp16), logits and hidden values of order 1 have
+ * errors of about u. A loss is a mean over hundreds of targets with mostly independent errors, so it stays
+ * within u and the gradient norm within 2 u. For comparison, PyTorch's autocast on the CPU with the same data
+ * (tools/anchors/torch_drift.py, PyTorch 2.15) has maximum errors of 1.5e-3 and 1.2e-3 in bf16, 1.7e-4 and
+ * 1.8e-4 in fp16, 9e-7 in fp32. */
 #include <math.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static void follows_double(const char *set, const char *precision, const char *n
            norm);
     assert_int_equal(i, 30);
     assert_true(loss < u && norm < 2 * u);
-    assert_true(loss > u / 100); /* it was not fp32 */
+    assert_true(loss > u / 100); /* not computed in fp32 */
     json_decref(rows);
     json_decref(metrics);
     json_decref(want);
@@ -64,7 +64,7 @@ static char *hash_of(const char *run) {
     return out.s;
 }
 
-/* The state after 30 steps, whatever stands in `options`, is that of `reference`. */
+/* The state after 30 steps with `options` must equal that of `reference`. */
 static void same_bits(const char *name, const char *reference, const char *options) {
     const char *run = ru_path(name);
     ru_cltrain_ok("test/golden/mpt-variants", NULL, "-q train train.yaml save_folder=%s %s", run, options);
@@ -73,8 +73,8 @@ static void same_bits(const char *name, const char *reference, const char *optio
     clt_free(got);
 }
 
-/* Twice, resumed in the middle, in another microbatch; in the exact numerics also with other lanes on other
- * ranks' work (the matrix of hashes has more of that). */
+/* Run twice, resumed halfway, and in exact numerics with another microbatch (hash_matrix.sh has more
+ * cases). */
 static void bits_repeat(void **state) {
     (void)state;
     static const char *const kinds[] = {"precision=amp_bf16", "precision=amp_fp16",
@@ -129,7 +129,8 @@ static void precision_changes_at_a_resume(void **state) {
     clt_free(c);
 }
 
-/* A model that knows its data by heart: its losses are small, what 16 bits do to its logits is not. */
+/* A model that has memorised its data: its losses are small, but the errors of its logits in 16 bits are
+ * not. */
 static void small_losses_come_out_again(void **state) {
     (void)state;
     const char *dir = "test/golden/mpt-learned";
@@ -147,7 +148,7 @@ static void small_losses_come_out_again(void **state) {
                       "train train.yaml save_folder=%s precision=%s cltrain.numerics=fast load_path=%s "
                       "max_duration=301ba scheduler.t_max=400ba",
                       ru_path(next[i]), next[i], a);
-        assert_non_null(strstr(out.s, "1 batch evaluated again"));
+        assert_non_null(strstr(out.s, "resume check: 1 batch evaluated"));
         clt_str_free(&out);
     }
     json_decref(rows);
@@ -155,7 +156,8 @@ static void small_losses_come_out_again(void **state) {
     clt_free(a);
 }
 
-/* The next batch's loss is not finite, and the run leaves such steps out: so does who goes on. */
+/* The loss of the next batch is not finite and the run skips such steps: the resumed run must not fail its
+ * check. */
 static void not_finite_where_it_was_saved(void **state) {
     (void)state;
     for (int batches = 2; batches <= 4; batches += 2)

@@ -1,5 +1,5 @@
-/* The public library: what a program that embeds it may rely on. The oracle is the program `cltrain` itself
- * on the same configuration: equal metrics and hashes. */
+/* The public library. The oracle is the program `cltrain` with the same configuration: metrics and hashes
+ * must be equal. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #include "runtime/include/cltrain/cltrain.h"
 #include "test/run_util.h"
 
-/* A small run on golden data: 12 batches a file's epoch. */
+/* A small run on golden data, with 12 batches per epoch. */
 static char *config_text(const char *folder) {
     return clt_format(
         "run_name: api\nmax_seq_len: 128\n"
@@ -37,7 +37,7 @@ static void assert_status(cltrain_status got, cltrain_status want, const char *w
     if (got != want) fail_msg("%s: %s: %s", what, cltrain_status_name(got), cltrain_error_message());
 }
 
-/* Not opened yet; `rows` collects the metrics. */
+/* A run that is not open yet; `rows` collects the metrics. */
 static cltrain_run *prepare(const char *folder, clt_str *rows, cltrain_metrics_fn fn) {
     cltrain_run *run = NULL;
     char *text = config_text(folder), *cache = clt_strdup(ru_path("cache"));
@@ -77,7 +77,7 @@ static void assert_same(cltrain_hash a, cltrain_hash b) {
     assert_string_equal(a.optimizer, b.optimizer);
 }
 
-/* In parts, with a save and a resumption in between, as the program in one go. */
+/* A run in parts, with a save and a resume between them, equals the program's run in one part. */
 static void trains_as_the_program_does(void **state) {
     (void)state;
     char *by_program = clt_strdup(ru_path("program")), *by_library = clt_strdup(ru_path("library"));
@@ -134,7 +134,7 @@ static void evaluates_and_generates(void **state) {
     assert_true(after.loss < before.loss);
     assert_status(cltrain_run_evaluate(run, "other", &after), CLTRAIN_BAD_ARGUMENT, "another label");
 
-    /* The same text from the run, and from its checkpoint on a device of its own. */
+    /* The run and its checkpoint, loaded on a device of its own, generate the same text. */
     cltrain_generation o = cltrain_generation_default();
     o.max_new_tokens = 12;
     o.stop_at_end_of_text = 0;
@@ -144,7 +144,7 @@ static void evaluates_and_generates(void **state) {
                   "generate from a checkpoint");
     assert_int_equal(one.len, two.len);
     assert_memory_equal(one.s, two.s, one.len);
-    assert_status(cltrain_run_train(run, 1), CLTRAIN_OK, "training goes on after that");
+    assert_status(cltrain_run_train(run, 1), CLTRAIN_OK, "training continues after that");
 
     int n, dims;
     const char *name;
@@ -167,7 +167,8 @@ static void evaluates_and_generates(void **state) {
     clt_free(folder);
 }
 
-/* Steps of two runs by turns, and of two more at once on threads: each as alone. */
+/* Two runs that train steps alternately, and two more at the same time on threads: each equals a run
+ * alone. */
 typedef struct {
     cltrain_run *run;
     cltrain_status st;
@@ -209,7 +210,7 @@ static void runs_do_not_mix(void **state) {
     for (int i = 0; i < 5; i++) clt_str_free(&rows[i]);
 }
 
-/* Asked from its own metrics callback after batch 3. */
+/* The metrics callback requests the stop after batch 3. */
 static void stop_after_three(void *context, const char *json) {
     if (strstr(json, "{\"batch\":3,")) cltrain_run_stop(*(cltrain_run **)context);
 }
@@ -221,7 +222,7 @@ static void stops_when_asked(void **state) {
     char *folder = clt_strdup(ru_path("stop"));
     run = prepare(folder, (clt_str *)&run, stop_after_three);
     assert_status(cltrain_run_open(run), CLTRAIN_OK, "open");
-    assert_status(cltrain_run_train(run, 0), CLTRAIN_STOPPED, "asked to stop");
+    assert_status(cltrain_run_train(run, 0), CLTRAIN_STOPPED, "stop requested");
     assert_status(cltrain_run_train(run, 0), CLTRAIN_BAD_ARGUMENT, "it has ended");
     cltrain_run_close(run);
     run = open_in(folder, &rows);
@@ -232,7 +233,7 @@ static void stops_when_asked(void **state) {
     clt_free(folder);
 }
 
-/* Errors are statuses with a message; nothing reaches stderr, nothing ends the process. */
+/* Errors are statuses with a message; nothing is written to stderr, and the process continues. */
 static void misuse_is_told(void **state) {
     (void)state;
     cltrain_run *run = NULL;
@@ -254,8 +255,8 @@ static void misuse_is_told(void **state) {
     assert_status(cltrain_generate("no/such", "x", NULL, add_text, NULL), CLTRAIN_IO, "no model");
 }
 
-/* A program's handlers, signal mask and environment stay its own; a library run does not look at the latter.
- */
+/* A run of the library changes neither signal handlers nor the signal mask, and it ignores the
+ * environment. */
 static void the_process_is_left_alone(void **state) {
     (void)state;
     struct sigaction before[3], after[3];
@@ -271,7 +272,7 @@ static void the_process_is_left_alone(void **state) {
     cltrain_run_close(run);
     run = prepare(folder, &rows, add_row);
     assert_status(cltrain_run_use_environment(run), CLTRAIN_OK, "environment");
-    assert_status(cltrain_run_open(run), CLTRAIN_NO_DEVICE, "asked to look at it");
+    assert_status(cltrain_run_open(run), CLTRAIN_NO_DEVICE, "reads CLTRAIN_DEVICE when allowed");
     cltrain_run_close(run);
     unsetenv("CLTRAIN_DEVICE");
     for (int i = 0; i < 3; i++) {

@@ -1,5 +1,5 @@
-/* The engine's promises around a step that is not good: nothing changes, whether the loss or the gradient is
- * what broke, also for steps queued behind it; and the dynamic loss scale. */
+/* Steps that are not finite: such a step and those queued behind it change nothing, whether the loss or the
+ * gradient is not finite. Also the dynamic loss scale. */
 #include <math.h>
 #include <string.h>
 
@@ -79,7 +79,7 @@ static void assert_same(clt_state_hash a, clt_state_hash b) {
     assert_memory_equal(&a.optimizer, &b.optimizer, sizeof a.optimizer);
 }
 
-/* Multiplies all of one tensor. */
+/* Multiplies all elements of a tensor. */
 static void scale_tensor(rig *r, const char *name, float by) {
     const clt_slab_table *t = clt_engine_table(r->engine);
     const clt_slab_entry *e = &t->entry[clt_slab_table_find(t, name)];
@@ -93,8 +93,8 @@ static void scale_tensor(rig *r, const char *name, float by) {
     clt_free(x);
 }
 
-/* A head of its own with huge weights, which alone is trained: its gradient (p - y) x is small, token losses
- * are huge but finite, and their sum over a sample is not. */
+/* Only an untied head with huge weights is trained: its gradient (p - y) x is small; the losses of tokens are
+ * huge but finite, and their sum over a sample is not finite. */
 static void loss_alone_is_infinite(void **state) {
     (void)state;
     static const char *const over[] = {"model.tie_word_embeddings=false",
@@ -114,8 +114,8 @@ static void loss_alone_is_infinite(void **state) {
     close_rig(&r);
 }
 
-/* Where nobody needs the norm, a step is what it is without clipping, and a loss that is not finite still
- * keeps the weights as they are. */
+/* Without the gradient norm a step equals one without clipping, and a loss that is not finite still keeps the
+ * weights unchanged. */
 static void norm_is_left_out(void **state) {
     (void)state;
     static const char *const over[] = {"algorithms=null", "cltrain.guards.loss_spike=off",
@@ -139,8 +139,7 @@ static void norm_is_left_out(void **state) {
     close_rig(&without);
 }
 
-/* Two steps are queued at once: the first is bad through a label's weight that is not finite, the second
- * would be good. */
+/* Two steps are queued: a weight that is not finite spoils the first one; the second would be good. */
 static void steps_behind_a_bad_one(void **state) {
     (void)state;
     static const char *const over[] = {"optimizer.lr=1e-2"};
@@ -152,7 +151,7 @@ static void steps_behind_a_bad_one(void **state) {
     assert_true(res.finite);
     scale_tensor(&r, "transformer.blocks.0.norm_1.weight", NAN);
     launch_step(&r, &good, 2);
-    /* Writes are queued behind the bad step: the next one finds good weights. */
+    /* The write is queued behind the bad step: the next step reads good weights. */
     const clt_slab_table *t = clt_engine_table(r.engine);
     const clt_slab_entry *e = &t->entry[clt_slab_table_find(t, "transformer.blocks.0.norm_1.weight")];
     int n;
@@ -168,12 +167,13 @@ static void steps_behind_a_bad_one(void **state) {
     assert_true(isnan(res.loss));
     tu_assert_ok(clt_engine_collect(r.engine, &res), "step behind");
     assert_false(res.finite);
-    assert_true(isfinite(res.loss)); /* it was only kept from changing anything */
+    assert_true(isfinite(res.loss)); /* the step is good, but changes nothing */
     assert_same(before, hash(&r));
     close_rig(&r);
 }
 
-/* amp_fp16 at a scale that cannot work: steps are left out, nothing changes but the scale, until it fits. */
+/* amp_fp16 with a scale that is too large: steps are skipped, and only the scale changes, until it is small
+ * enough. */
 static void overflow_leaves_steps_out(void **state) {
     (void)state;
     static const char *const over[] = {"precision=amp_fp16"};
@@ -197,10 +197,11 @@ static void overflow_leaves_steps_out(void **state) {
     assert_in_range(left_out, 10, 30);
     assert_int_equal(s->good_steps, 1);
     assert_true(isfinite(res.grad_norm) && res.grad_norm > 1 &&
-                res.grad_norm < 100); /* of the unscaled gradient */
+                res.grad_norm < 100); /* the norm of the unscaled gradient */
     clt_state_hash after = hash(&r);
     assert_memory_not_equal(&before.weights, &after.weights, sizeof after.weights);
-    scale_tensor(&r, "transformer.norm_f.weight", NAN); /* a loss that is not finite is no matter of scale */
+    scale_tensor(&r, "transformer.norm_f.weight",
+                 NAN); /* a loss that is not finite does not change the scale */
     take_step(&r, &b, 2, false, &res);
     assert_false(res.finite || res.skipped);
     close_rig(&r);
@@ -223,7 +224,7 @@ static void scale_follows_the_rule(void **state) {
     while (clt_loss_scale_update(&s, false) == CLT_OK) halvings++;
     assert_int_equal(halvings, 31); /* 2^15 down to 2^-16 */
     for (int i = 0; i < 200; i++) assert_int_equal(clt_loss_scale_update(&s, false), CLT_FAIL);
-    assert_true(s.scale == 0x1p-16 && s.good_steps == 0); /* steps that are good again find a scale */
+    assert_true(s.scale == 0x1p-16 && s.good_steps == 0); /* still a valid scale for later good steps */
 }
 
 int main(int argc, char **argv) {

@@ -1,7 +1,6 @@
-/* Whole runs against the real LLM Foundry and Composer in double (test/golden/mpt-X, test/golden/e2e): losses
+/* Whole runs compared with LLM Foundry and Composer in double (test/golden/mpt-X, test/golden/e2e): losses
  * within 1e-5, gradient norms within 1e-4 relative, learning rates, evaluations and final weights. The runs
- * go through the program as a user starts it; masked labels, which no data set has, go through the library.
- */
+ * use the program as a user does; masked labels, which no data set has, use the library. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,15 +54,15 @@ static void check_rows(const char *set, json_t *metrics, json_t *steps) {
 
 /* --- final weights --- */
 
-/* Tensors whose exact gradient is zero: Adam turns their rounding noise into steps. The key part of
- * Wqkv.bias, where keys are used as they come, and k_ln.bias. */
+/* Tensors whose exact gradient is zero, so that Adam turns rounding errors into steps: the key part of
+ * Wqkv.bias, if keys are used unchanged, and k_ln.bias. */
 static void skip_noise(const char *name, bool keys_as_they_come, float *x, uint64_t n) {
     if (strstr(name, "k_ln.bias")) memset(x, 0, n * sizeof *x);
     if (strstr(name, "Wqkv.bias") && keys_as_they_come) memset(x + n / 3, 0, n / 3 * sizeof *x);
 }
 
-/* exceptions: how many elements may differ by more than WEIGHT_BOUND (tiny gradients, whose Adam step eps and
- * rounding decide), each by less than 1e-3. */
+/* exceptions: number of elements that may differ by more than WEIGHT_BOUND, each by less than 1e-3. They have
+ * tiny gradients, so eps and rounding determine their Adam step. */
 static void check_weights(const char *set, const char *run, const char *final, bool keys_as_they_come,
                           uint64_t exceptions) {
     clt_weight_source *a, *b;
@@ -131,7 +130,7 @@ static void rope(void **state) {
     (void)state;
     train_set("rope", false, 0);
 }
-/* The real package's own fp32 run has 239 such weights. */
+/* LLM Foundry's own fp32 run has 239 such weights. */
 static void variants(void **state) {
     (void)state;
     train_set("variants", false, 1000);
@@ -174,7 +173,8 @@ static void copy_file(const char *from, const char *to) {
     clt_free(data);
 }
 
-/* `cltrain eval` of the final weights gives the last evaluation; from the zstd copy of the data too. */
+/* `cltrain eval` of the final weights gives the result of the last evaluation, also with the zstd copy of the
+ * data. */
 static void e2e_eval(void **state) {
     (void)state;
     const char *hf = ru_path("final");
@@ -201,7 +201,7 @@ static void e2e_eval(void **state) {
     clt_free(model);
 }
 
-/* Both copies of the data hold the same tokens, sample by sample. */
+/* Both copies of the data have the same tokens, sample by sample. */
 static void e2e_zstd_tokens(void **state) {
     (void)state;
     static const char *const splits[] = {"train", "val"};
@@ -240,7 +240,7 @@ static int32_t *int_tensor(clt_safetensors *s, const char *name, uint64_t *count
     return x;
 }
 
-/* The file's labels name the token itself; the engine's name the token to predict: one place earlier. */
+/* The file's label of a position is its own token; the engine's label is the next token: shifted by one. */
 static void load_masked(masked *m) {
     clt_safetensors *s;
     uint64_t n;
@@ -289,7 +289,7 @@ static void close_masked(masked *m) {
     clt_free(m->labels);
 }
 
-/* lanes 1, microbatch 3 is the reference's own division: microbatches of 3, 3 and 2. */
+/* lanes 1, microbatch 3 is the division of the reference: microbatches of 3, 3 and 2. */
 static void train_masked(int lanes, int microbatch) {
     masked m = {0};
     worst w = {0};

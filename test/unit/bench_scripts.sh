@@ -17,7 +17,7 @@ for section in gemm fp32 memory; do
     [ $? = 1 ] || report "bench_gpu.sh: the other side fails in section $section" 1
 done
 SECTIONS=gemm CLBENCH=true PYTHON=false tools/bench_gpu.sh "$tmp/out" >"$log" 2>&1 || report "bench_gpu.sh without PyTorch" 1
-grep -q "^left out     PyTorch" "$log" || report "bench_gpu.sh does not name what it leaves out" 1
+grep -q "^skipped      PyTorch" "$log" || report "bench_gpu.sh does not name what it leaves out" 1
 SECTIONS="gemm steps" CLBENCH=true PYTHON=false tools/bench_gpu.sh "$tmp/out" >"$log" 2>&1
-[ $? = 2 ] && grep -q "section 'steps' is not known" "$log" || report "bench_gpu.sh takes a section that there is not" 1
+[ $? = 2 ] && grep -q "unknown section 'steps'" "$log" || report "bench_gpu.sh takes a section that there is not" 1
 exit $failed

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs all launches of a recorded training run one after the other as AMD machine code: each starts from what the launches
-before it left in its buffers, as on a card. From the record come only the words that no launch wrote: uploads, fills and
-copies, found as what changed between two launches. At the end it hashes weights and optimizer state, as
-docs/checkpoint-format.md says, and compares with the hash of the checkpoint that the recorded run wrote.
+"""Runs all launches of a recorded training run in order as AMD machine code. Each launch starts from the buffers that
+the previous launches left, as on a real device. Only words that the host wrote (uploads, fills, copies) come from the
+record; they are those that changed between two launches. At the end the program hashes weights and optimizer state
+(docs/checkpoint-format.md) and compares with the hash of the checkpoint that the recorded run wrote.
 
     chain.py --emulator TREE --target gfx90a --work DIR --cltrain PROGRAM --checkpoint FOLDER RECORD
 
-Needs buffers of one piece and the C library libxxhash. Exit 1 if a launch gave other words than the record, or the hashes
-differ."""
+Needs slabs of one piece and the C library libxxhash. Exit code 1 if a launch writes other words than recorded, or
+if the hashes differ."""
 import argparse
 import ctypes
 import ctypes.util
@@ -21,16 +21,16 @@ import emulator
 from codeobject import TARGETS
 from replay import Memory, Replayer, cpu_only, differences
 
-CHUNK, PACK = 65536, 64  # where a tensor starts in a slab (runtime/device/clt_slab.h), in elements
-ROLES = {'weight': 'weights', 'exp_avg': 'exp_avg', 'exp_avg_sq': 'exp_avg_sq'}  # and the names of their buffers
+CHUNK, PACK = 65536, 64  # alignment of large and small tensors in a slab (runtime/device/clt_slab.h), in elements
+ROLES = {'weight': 'weights', 'exp_avg': 'exp_avg', 'exp_avg_sq': 'exp_avg_sq'}  # names of their buffers
 
 
 class Chain:
     def __init__(self, folder, replayer):
         self.folder, self.replayer = folder, replayer
-        self.state, self.recorded = {}, {}  # of each buffer by number: our bytes; the record's
-        self.last = {}                      # the number of the latest buffer of each name
-        self.first = {}                     # what a buffer held at first
+        self.state, self.recorded = {}, {}  # for each buffer number: our bytes; the recorded bytes
+        self.last = {}                      # for each name: the number of the newest buffer
+        self.first = {}                     # the first contents of each buffer
         self.uploaded = self.launches = 0
 
     def read(self, name):
@@ -38,7 +38,7 @@ class Chain:
             return f.read()
 
     def contents(self, buffer):
-        """What the buffer holds before a launch: our bytes, but for words that the host changed since."""
+        """Contents of the buffer before a launch: our bytes, with the words that the host has changed since."""
         number, before = buffer['number'], self.read(buffer['before'])
         if number not in self.state:
             self.uploaded += len(before) // 4
@@ -51,7 +51,7 @@ class Chain:
         return bytes(ours)
 
     def run(self, launch):
-        """Returns a message where a word differs from the record, or None."""
+        """Runs a launch; returns a message if a word differs from the record, else None."""
         memory = [Memory(self.contents(b)) for b in launch['buffers']]
         self.replayer.execute(self.folder, launch, memory)
         self.launches += 1
@@ -67,7 +67,7 @@ class Chain:
         return self.state[self.last[ROLES[role]]]
 
     def trained(self):
-        """How many words of the weights are others than at first."""
+        """Number of weights that differ from their first values."""
         return len(differences(self.slab('weight'), self.first[self.last[ROLES['weight']]]))
 
 
@@ -83,7 +83,7 @@ def xxh3(data):
 
 
 def state_hash(tensors, slab_of, roles):
-    """The hash of a state (docs/checkpoint-format.md). tensors: the manifest's; slab_of(role): a slab's bytes."""
+    """The hash of a state (docs/checkpoint-format.md). tensors: from the manifest; slab_of(role): bytes of a slab."""
     data = []
     for role in roles:
         at = 0

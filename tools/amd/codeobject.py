@@ -1,5 +1,5 @@
-"""AMD code objects without an AMD GPU: compiling OpenCL C for a target with clang, and laying the machine code
-and its kernels' descriptions out in memory, as a driver would."""
+"""AMD code objects without an AMD GPU: compiles OpenCL C for a target with clang and loads machine code and kernel
+descriptors into memory as a driver does."""
 import ctypes
 import os
 import re
@@ -7,8 +7,8 @@ import struct
 import subprocess
 
 DEVICE_LIBS = '/usr/lib/x86_64-linux-gnu/amdgcn/bitcode'
-# For each target: the emulator's name of its instruction set, the nearest isa_version among the packaged device
-# libraries (they are older than the compiler), and whether waves have 64 lanes.
+# For each target: the emulator's name of the instruction set; the nearest isa_version of the packaged device
+# libraries, which are older than the compiler; whether waves have 64 lanes.
 TARGETS = {
     'gfx90a': ('cdna', '90a', 'on'),
     'gfx942': ('cdna', '940', 'on'),
@@ -22,7 +22,7 @@ class CompileError(Exception):
 
 
 def missing_tools():
-    """What is not installed here, as a text; empty: nothing is missing."""
+    """The tools that are not installed, as text; empty if none is missing."""
     tools = ['clang-19', 'llvm-readelf-19', 'ld.lld-19']
     absent = [t for t in tools if not any(os.access(os.path.join(d, t), os.X_OK) for d in os.get_exec_path())]
     if not os.path.exists(f'{DEVICE_LIBS}/ocml.bc'):
@@ -45,8 +45,7 @@ def compile_kernels(source, target, options, out):
 
 
 def _metadata(path):
-    """The kernels of a code object by name: their arguments as (kind, offset, size), what they use of registers and
-    memory."""
+    """The kernels of a code object by name: arguments as (kind, offset, size), registers and memory used."""
     text = subprocess.run(['llvm-readelf-19', '--notes', path], capture_output=True, text=True, check=True).stdout
     kernels, kernel, args = {}, None, None
     for line in text.splitlines():
@@ -103,7 +102,7 @@ class CodeObject:
                     self.symbols[elf[strings + name:end].decode()] = self.base + value
 
     def words(self):
-        """The addresses of the instruction words."""
+        """The addresses of all instruction words."""
         start, size = self.text
         return range(start, start + size, 4)
 

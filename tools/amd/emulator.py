@@ -1,18 +1,20 @@
-"""Running kernels of an AMD code object on the instruction-set emulator in tinygrad's source tree (test/mockgpu/amd),
-whose semantics are generated from AMD's instruction-set documents. Memory is this process's memory: a kernel that leaves
-its buffers may end the process, so checks run in a process of their own.
+"""Runs kernels of an AMD code object on the instruction-set emulator in tinygrad's source tree (test/mockgpu/amd),
+whose semantics are generated from AMD's instruction-set documents. Kernels access the memory of this process, so an
+out-of-bounds access may end the process; checks therefore run in a process of their own.
 
-What is set right here, because the emulator was made for other code than ours:
-- its general flush of denormals is off: our kernels run with denormals on (FP32_DENORM in their descriptors);
-- conversions to fp16 give denormals;
+Corrections to the emulator, which was made for other code:
+- the general flush of denormals is off: our kernels run with denormals (FP32_DENORM in their descriptors);
+- conversions to fp16 produce denormals;
 - square roots are one correctly rounded operation of the host instead of exp2(log2(x) / 2), within hardware's 1 ulp;
-- the host code of one instruction keeps signed zeros and divides as written; only fma is contracted;
-- V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP follow the document also for denormals, and where that leaves room (the sign of
-  a scale, how often a scaled result is rounded) the reading with which the compiler's division is correctly rounded;
-- S_GETPC_B64, S_SETPC_B64 and S_SWAPPC_B64, with which long kernels reach constants and call functions, are added;
-- WMMA takes a constant as the sum to add to; writes to local memory read accumulation registers where the instruction says so (CDNA);
-- cache instructions do nothing; CDNA2's opcodes of the bf16_1k matrix instructions, which the tables know under CDNA3's
-  numbers, are renumbered."""
+- the host code of an instruction keeps signed zeros and divides as written; only fma is contracted;
+- V_DIV_SCALE, V_DIV_FMAS and V_DIV_FIXUP follow the document also for denormals; where the document is ambiguous (the
+  sign of a scale, how often a scaled result is rounded), they use the reading that makes the compiler's division
+  correctly rounded;
+- S_GETPC_B64, S_SETPC_B64 and S_SWAPPC_B64 are added: long kernels use them to reach constants and call functions;
+- WMMA accepts a constant as accumulator input; stores to local memory read accumulation registers if the instruction
+  says so (CDNA);
+- cache instructions do nothing; CDNA2's opcodes of the bf16_1k matrix instructions are mapped to CDNA3's numbers, which
+  the tables use."""
 import ctypes
 import os
 import struct
@@ -185,8 +187,8 @@ def _add_program_counter(emu):
 
 
 def _let_waves_run(emu):
-    """The emulator takes a wave of a million instructions for an endless loop; one work-item that makes a block of 64 rows alone
-    has some more."""
+    """Raises the emulator's limit of a million instructions per wave, which it takes for an endless loop: a work-item
+    that computes a block of 64 rows alone needs more."""
     def longer(code):
         return code.replace(co_consts=tuple(
             longer(c) if isinstance(c, types.CodeType) else 100 * c if type(c) is int and c == 1_000_000 else c
@@ -197,9 +199,9 @@ def _let_waves_run(emu):
 
 
 def load(tree):
-    """Imports the emulator from the source tree; to be called once, before anything else here."""
+    """Imports the emulator from the source tree. Call it once, before any other function of this module."""
     global _emu
-    os.environ['DEV'] = 'CPU:LLVM'  # its C back end fails on some matrix instructions
+    os.environ['DEV'] = 'CPU:LLVM'  # the emulator's C back end fails on some matrix instructions
     os.environ.setdefault('CACHELEVEL', '0')
     sys.path.insert(0, tree)
     from test.mockgpu.amd import emu
@@ -237,7 +239,7 @@ _CACHE_INVALIDATE = (0xe0ac0000, 0xe0ad0000)  # buffer_gl1_inv, buffer_gl0_inv o
 
 
 def renumber(code):
-    """Replaces what the emulator's tables lack, in the loaded code object."""
+    """Replaces instructions of the loaded code object that the emulator's tables lack."""
     for at in code.words():
         word = ctypes.c_uint32.from_address(at)
         if code.target == 'gfx90a' and word.value >> 16 in _CDNA2_MATRIX:
@@ -248,7 +250,7 @@ def renumber(code):
 
 
 def _arguments(kernel, values, groups, local, dims):
-    """The kernel's argument memory. values: bytes for the visible arguments, in order; LDS sizes as integers."""
+    """The kernel's argument memory. values: bytes of the visible arguments, in order; sizes of local memory as integers."""
     size = max([o + s for _, o, s in kernel['args']], default=0)
     memory = bytearray(max(size, int(kernel['kernarg_segment_size'])) + 64)
     lds = int(kernel['group_segment_fixed_size'])
@@ -258,7 +260,7 @@ def _arguments(kernel, values, groups, local, dims):
         hidden[f'hidden_group_size_{axis}'] = local[i]
     visible = [a for a in kernel['args'] if not a[0].startswith('hidden_')]
     if len(visible) != len(values):
-        raise ValueError(f'the kernel takes {len(visible)} arguments, {len(values)} were given')
+        raise ValueError(f'the kernel takes {len(visible)} arguments, not {len(values)}')
     for (kind, offset, size), value in zip(visible, values):
         if kind == 'dynamic_shared_pointer':
             lds = (lds + 15) // 16 * 16
@@ -271,7 +273,7 @@ def _arguments(kernel, values, groups, local, dims):
 
 
 def run(code, name, global_size, local_size, values):
-    """Runs a kernel. Sizes: lists of one to three numbers; local divides global. values: as in _arguments."""
+    """Runs a kernel. Sizes are lists of one to three numbers; local divides global. values: as in _arguments."""
     from codeobject import TARGETS
     arch = TARGETS[code.target][0]
     grid = [*global_size, 1, 1][:3]
@@ -286,7 +288,7 @@ def run(code, name, global_size, local_size, values):
     rsrc2, properties = struct.unpack_from('<I', descriptor, 52)[0], struct.unpack_from('<H', descriptor, 56)[0]
     packet = ctypes.create_string_buffer(64)  # the dispatch packet
     struct.pack_into('<HHHHHHIIIII', packet, 0, 0, len(global_size), *local, 0, *grid, private, lds)
-    # The user registers in their fixed order, each there if its bit of the properties is set.
+    # The user registers in their fixed order; each is present if its bit of the properties is set.
     pieces = [(1, [0, 0, 0, 0]), (2, ctypes.addressof(packet)), (4, 0), (8, pointer), (16, 0), (32, 0), (64, [private])]
     user = []
     for bit, value in pieces:

@@ -1,11 +1,11 @@
-"""Runs the kernels for AMD's matrix units on an emulator, at small shapes with every kind of edge, against sums in double.
-They add in the hardware's order, so each output must be within the bound of the oracle of fast rows
-(clt_ref_gemm_near_at, clt_ref_attention_row and clt_ref_attention_gradients in runtime/ops/ref). What lies around the
-tensors is NaN and must stay. A program that spills registers fails too.
+"""Runs the kernels for AMD's matrix units on an emulator, at small shapes with every kind of edge, and compares with
+sums in double. Matrix units add in an order of their own, so each output must be within the bound of the oracle of fast
+rows (clt_ref_gemm_near_at, clt_ref_attention_row and clt_ref_attention_gradients in runtime/ops/ref). The memory around
+the tensors is NaN and must not change. A program that spills registers fails.
 
     matrix.py --emulator TREE --target gfx942 --work DIR
 
-Prints one line a case with the largest part of its bound that an output used; exit 1 if one used more than all of it."""
+Prints one line per case with the largest error as a fraction of its bound; exit code 1 if one exceeds its bound."""
 import argparse
 import ctypes
 import math
@@ -28,7 +28,7 @@ NT, NN, TN = 0, 1, 2
 # --- numbers ---
 
 def pack(kind, x):
-    """The bytes of the nearest number of a type."""
+    """The bytes of x rounded to a type."""
     if kind == F32:
         return struct.pack('<f', x)
     if kind == F16:
@@ -61,7 +61,7 @@ def half_step(kind, x):
 
 
 class Tensor:
-    """rows x cols numbers, rows ld apart, `offset` numbers from the start of its buffer; NaN everywhere else."""
+    """rows x cols numbers with row stride ld, `offset` numbers from the start of the buffer; NaN everywhere else."""
 
     def __init__(self, kind, rows, cols, ld, offset, scale):
         self.kind, self.rows, self.cols, self.ld, self.offset = kind, rows, cols, ld, offset
@@ -77,7 +77,7 @@ class Tensor:
         return unpack(self.kind, self.memory.contents())
 
     def set(self, values):
-        """Rounds the values, in the order of values(), to the type and puts them in place."""
+        """Rounds the values, in the order of values(), to the type and stores them."""
         data = b''.join(pack(self.kind, x) for x in values)
         ctypes.memmove(self.memory.address, data, len(data))
         self.start = self.values()
@@ -148,7 +148,7 @@ class Gemm:
         return [a(kk) * b(kk) for kk in range(self.k)]
 
     def worst(self):
-        """The largest part of the bound that an output used."""
+        """The largest error as a fraction of its bound."""
         c, pre, most = self.c.values(), self.pre.values() if self.pre else None, 0.0
         for i in range(self.m):
             for j in range(self.n):
@@ -186,7 +186,7 @@ def gemm_cases():
 
 
 def rows_of(target, table):
-    """The rows of a table for the target's matrix unit: (id, file, options)."""
+    """The rows of a variant table for the target's matrix unit: (id, file, options)."""
     unit = 'mfma' if codeobject.TARGETS[target][2] == 'on' else 'wmma'
     with open(f'{KERNELS}/{table}') as f:
         for line in f:
@@ -235,7 +235,8 @@ class Attention:
         self.q = Tensor(kind, rows, heads * size, heads * size + 8, 3, 2)
         self.k = Tensor(kind, rows, kv * size, kv * size + 5, 1, 2)
         self.v = Tensor(kind, rows, kv * size, kv * size, 7, 1)
-        # Rows of o start at whole words: the emulator's wide stores drop the lowest bits of an address.
+        # Rows of o start at whole words, because the emulator's wide stores drop the lowest bits of an
+        # address.
         self.o = Tensor(kind, rows, heads * size, heads * size + 2, 2, 1)
         self.lse = Tensor(F32, 1, batch * heads * seq, batch * heads * seq, 4, 1)
         self.slopes = Tensor(F32, 1, heads, heads, 1, 0.5) if alibi else None
@@ -269,7 +270,7 @@ class Attention:
                      [*self.common_args(), *self.o.args(False), struct.pack('<I', self.o.ld), *self.lse.args(False)])
 
     def keep(self, b, h, i, j):
-        """The dropout factor of a pair."""
+        """The dropout factor of a pair (query, key)."""
         if not self.dropout:
             return 1.0
         element, (key0, key1, step, sample, place) = (h * self.seq + i) * self.seq + j, self.DROP
@@ -277,12 +278,12 @@ class Attention:
         return 1 / (1 - self.dropout) if words[element % 4] >= int(self.dropout * 2 ** 32) else 0.0
 
     def keys(self, b, i):
-        """The keys that a row sees."""
+        """The keys that a row attends to."""
         ids = self.ids and self.ids[b * self.seq:][:self.seq]
         return [j for j in range(max(0, i - self.window) if self.window >= 0 else 0, i + 1) if not ids or ids[i] == ids[j]]
 
     def row(self, b, h, i):
-        """The output row and its bounds, the log-sum-exp and its bound, as clt_ref_attention_row has them."""
+        """The output row and its bounds, the log-sum-exp and its bound, as in clt_ref_attention_row."""
         n, hk = self.size, h // self.group
         q = [self.q.at(self.q.start, b * self.seq + i, h * n + d) for d in range(n)]
         scores, largest = {}, 0.0
@@ -364,7 +365,7 @@ class AttentionGradients(Attention):
                      [*common, *matrix(self.dk), *matrix(self.dv), u32(self.add)])
 
     def pair(self, q, k, dout, v, bias, lse, delta, delta_size, keep):
-        """p, its error, ds without the scale and its error, as pair_of of clt_ref_attention_row.c has them."""
+        """p, its error, ds without the scale and its error, as pair_of in clt_ref_attention_row.c."""
         u, step = {BF16: (2.0 ** -8, 2.0 ** -126), F16: (2.0 ** -11, 2.0 ** -25)}[self.kind]
         e, products = (self.size + 8) * 2.0 ** -23, [x * y for x, y in zip(q, k)]
         s, size = math.fsum(products) * self.scale, math.fsum(map(abs, products)) * self.scale
@@ -383,7 +384,7 @@ class AttentionGradients(Attention):
         return p, p_error, ds, ds_error
 
     def gradients(self):
-        """dq, dk, dv as {(row, column): [value, bound]}, without what was there before."""
+        """dq, dk, dv as {(row, column): [value, bound]}, without the previous contents."""
         n, adding = self.size, 2.0 ** -21 * (1 + self.seq / 64)
         cut = lambda t, r, head: t.start[t.offset + r * t.ld + head * n:][:n]
         dq, dk, dv = ([[[0.0, 0.0] for _ in range(t.cols)] for _ in range(t.rows)] for t in (self.dq, self.dk, self.dv))

@@ -1,11 +1,11 @@
 """Runs recorded launches (cltrain train --record, CLTRAIN_RECORD; format: runtime/device/clt_record.h) as AMD machine
-code on an emulator, and compares every buffer afterwards with the recorded one, word for word.
+code on an emulator, and compares every buffer with the recorded one, word by word.
 
     replay.py --emulator TREE --target gfx942 --work DIR [--most N] RECORD ...
 
-Each launch starts from its own recorded contents, so one that fails does not hide the next. --most: at most N launches
-of a kernel with the same options and work-group size, spread over the record (0: all). Prints one line per kernel;
-exit 1 if a word differs or a kernel does not compile or run."""
+Each launch starts from its recorded contents, so a failure does not affect later launches. --most: at most N launches
+of a kernel with the same options and work-group size, spread over the record (0: all). Prints one line per kernel.
+Exit code 1 if a word differs or a kernel does not compile or run, 3 if no launch was selected."""
 import argparse
 import ctypes
 import hashlib
@@ -19,7 +19,7 @@ from collections import OrderedDict
 import codeobject
 import emulator
 
-GUARD = 4096  # bytes before and after each buffer, of words that are NaN
+GUARD = 4096  # bytes of NaN words before and after each buffer
 WORD = struct.pack('<I', 0x7fa5a5a5)
 
 
@@ -64,7 +64,7 @@ class Replayer:
         self.target, self.work, self.objects, self.aligned = target, work, {}, 0
 
     def code(self, folder, launch, more):
-        """The launch's program for the target; compiled once and kept in the work folder."""
+        """The launch's program for the target; compiled once and cached in the work folder."""
         options = launch['options'].split() + more
         key = hashlib.sha256(f"{self.target} {launch['source']} {options}".encode()).hexdigest()[:24]
         if key not in self.objects:
@@ -121,7 +121,7 @@ class Replayer:
 
 
 def local_size(launch):
-    """The work-group size; where the driver was free to choose, the largest divisor of the first size up to 64."""
+    """The work-group size; if the driver chose it, the largest divisor of the first size up to 64."""
     if launch['local']:
         return launch['local']
     n = launch['global'][0]
@@ -129,7 +129,7 @@ def local_size(launch):
 
 
 def cpu_only(launch):
-    """Bodies for CPUs, whose work-groups have one item that does vectors of 16: no GPU is given them."""
+    """Whether this is a kernel for CPUs, with one work-item per group and vectors of 16, which GPUs never use."""
     return '_cpu.cl' in launch['file'] or '-DLANES=16' in launch['options']
 
 
@@ -140,13 +140,13 @@ def load(folder):
 
 
 def spread(items, most):
-    """At most `most` of the items, the first and the last among them."""
+    """At most `most` of the items, including the first and the last."""
     if most <= 0 or len(items) <= most:
         return items
     return [items[i * (len(items) - 1) // max(most - 1, 1)] for i in range(most)]
 
 
-NOTHING = 3  # exit status: no launch was asked for
+NOTHING = 3  # exit code: no launch was selected
 
 
 def main():
@@ -155,7 +155,7 @@ def main():
     p.add_argument('--target', required=True, choices=list(codeobject.TARGETS))
     p.add_argument('--work', required=True)
     p.add_argument('--most', type=int, default=0)
-    p.add_argument('--only', default='', help='only kernels whose file/name holds this')
+    p.add_argument('--only', default='', help='only kernels whose "file name" contains this')
     p.add_argument('record', nargs='+')
     a = p.parse_args()
     os.makedirs(a.work, exist_ok=True)
@@ -167,7 +167,7 @@ def main():
                 sets = kernels.setdefault(name, OrderedDict())
                 sets.setdefault((launch['options'], str(launch['local'])), []).append((folder, launch))
     if not kernels:
-        print(f'{a.target}: none of these launches is of a kernel whose "file name" holds "{a.only}"')
+        print(f'{a.target}: no launch of a kernel whose "file name" contains "{a.only}"')
         return NOTHING
     emulator.load(a.emulator)
     replayer, failed, total = Replayer(a.target, a.work), 0, [0, 0, 0, 0]

@@ -1,6 +1,6 @@
-"""Imported before torch: where PyTorch is not there, a program ends with one line; --help works all the same.
+"""Import this before torch: without PyTorch the program exits with a one-line error, and --help still works.
 
-gpu() ends it where PyTorch has no GPU, usage() with its text."""
+gpu() exits if PyTorch has no GPU; usage() prints the program's docstring and exits."""
 import importlib.util
 import sys
 
@@ -15,7 +15,7 @@ def usage(code):
 def gpu():
     import torch
     if not torch.cuda.is_available() and not asks_for_help:
-        sys.exit(f'{sys.argv[0]}: PyTorch {torch.__version__} finds no GPU here')
+        sys.exit(f'{sys.argv[0]}: PyTorch {torch.__version__} finds no GPU')
 
 
 there = importlib.util.find_spec('torch') is not None

@@ -1,4 +1,4 @@
-"""How the programs for a GPU here measure: as `clbench` does (bench_calibrate and bench_time in tools/clbench/bench.c)."""
+"""Time measurement on a GPU, as in clbench (bench_calibrate and bench_time in tools/clbench/bench.c)."""
 import statistics
 import time
 
@@ -9,8 +9,8 @@ need_torch.gpu()
 
 
 def timed(call, seconds):
-    """Median seconds of a call over blocks of calls, timed with events of the device. Before, the card is kept busy with the
-    call for as long: at its power limit the clock falls for some tenths of a second."""
+    """Median seconds per call over blocks of calls, timed with device events. Before the measurement the calls run for
+    the same time, because at the power limit the clock needs some tenths of a second to settle."""
     for _ in range(3):
         call()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

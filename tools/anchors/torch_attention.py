@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Causal attention of PyTorch on one GPU, the yardstick of `clbench attention --suite large`.
+"""Causal attention of PyTorch on one GPU, for comparison with `clbench attention --suite large`.
 
     torch_attention.py [--backend cudnn|flash ...] [--shape B,H,T,D ...] [--seconds S] [--json FILE]
 
-q, k and v are bf16 [B, T, H, D] in memory, which is how a model's packed projection has them. Counted are
-4 * B * H * T * T * D / 2 operations forward and 2.5 times that backward.
+q, k and v are bf16 [B, T, H, D], the layout of a model's packed projection. The forward pass counts as
+4 * B * H * T * T * D / 2 operations, the backward pass as 2.5 times that.
 """
 import argparse
 import json

@@ -1,10 +1,10 @@
-"""How far PyTorch's own 16-bit training drifts from the losses in double precision of test/golden (mpt-learned, mpt-alibi).
+"""Drift of PyTorch's 16-bit training from the losses in double precision of test/golden (mpt-learned, mpt-alibi).
 
-usage: torch_drift.py [bf16|fp16|fp32 ...]     from the project's folder; CPU only
+usage: torch_drift.py [bf16|fp16|fp32 ...]     in the project's root; CPU only
 
-The same weights, batches, learning rates, decoupled AdamW and clipping as the golden runs; the model in plain PyTorch, under
-torch.autocast for 16 bits, with fp32 weights. fp32 shows that the script computes the same run. Per line: the largest distance of
-a loss in 30 steps, and of a gradient norm (relative)."""
+Weights, batches, learning rates, decoupled AdamW and clipping are those of the golden runs; the model is plain
+PyTorch with fp32 weights, under torch.autocast for 16 bits. fp32 shows that the script computes the same run. Each
+line has the largest absolute difference of a loss in 30 steps and the largest relative one of a gradient norm."""
 import json, math, struct, sys
 import need_torch
 import torch

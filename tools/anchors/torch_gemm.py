@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Matrix products of PyTorch (cuBLAS) on one GPU at the shapes of a `clbench gemm --json FILE`, and their ratios.
+"""Matrix products of PyTorch (cuBLAS) on one GPU at the shapes of a `clbench gemm --json FILE`, and the ratios.
 
     clbench gemm --suite mpt-1b --type bf16 --numerics fast --device nvidia --json ours.json
     torch_gemm.py ours.json ... [--seconds S] [--json FILE]
 
-fp32 without tf32. Every product of cuBLAS is into a matrix of the inputs' type; only where ours adds to an fp32 matrix (+c) it
-does that, too. Of rows with something else fused (+gelu, +dgelu, +add, +sums) the product alone is measured here. ratio: their
-time divided by ours.
+fp32 is measured without tf32. cuBLAS writes a matrix of the inputs' type, except for rows that add to an fp32 matrix
+(+c), where it does the same. For rows with another fused operation (+gelu, +dgelu, +add, +sums) only the product is
+measured. ratio: cuBLAS's time divided by clbench's.
 """
 import argparse
 import json

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""PyTorch on a GPU, the memory-bound parts of a training step, at the shapes of clbench norm, loss, activation and
-optimizer (timing.py).
+"""PyTorch on a GPU: the memory-bound parts of a training step, at the shapes of clbench norm, loss, activation and
+optimizer.
 
 usage: torch_memory.py [mpt-125m|mpt-1b]...
 
-Prints one line an operation: milliseconds and GB/s of the bytes that must move at least, counted as clbench counts them.
+Prints one line per operation: milliseconds, and GB/s of the bytes that must at least be moved, counted as in clbench.
 """
 import sys
 

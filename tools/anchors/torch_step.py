@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch training the models of `clbench step`: the other side of its table, on a GPU or a CPU.
+"""PyTorch training the models of `clbench step`, on a GPU or a CPU, for comparison.
 
-usage: torch_step.py [--model NAME,NAME] [--bias] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip] [--peak TFLOPS] [--ours FILE]...
+usage: torch_step.py [--model NAME,NAME] [--bias] [--eager] [--fp32] [--seq T] [--microbatch N] [--seconds S] [--clip]
+                     [--peak TFLOPS] [--ours FILE]...
 
-MPT with learned positions, no biases (`clbench step --no-bias`; --bias: with them, as it is without that option), tied embeddings, exact GELU and causal attention from
-scaled_dot_product_attention (cuDNN or flash kernels on a GPU); bf16 by autocast with fp32 weights, fused AdamW,
-torch.compile. Random tokens. --ours: rows of `clbench step --json`, whose tokens a second are set beside. MFU as MosaicML counts it: 6 N + 12 layers d_model T FLOP a token over the peak.
+MPT with learned positions, tied embeddings, exact GELU and causal attention from scaled_dot_product_attention (cuDNN
+or flash kernels on a GPU); without biases as `clbench step --no-bias`, or with --bias as `clbench step`. bf16 by
+autocast with fp32 weights, fused AdamW, torch.compile, random tokens. --ours: rows of `clbench step --json`, whose
+tokens per second are printed for comparison. MFU as MosaicML counts it: 6 N + 12 layers d_model T FLOP per token,
+divided by the peak.
 """
 import argparse
 import json
@@ -121,12 +124,12 @@ def main():
     parser.add_argument('--bias', action='store_true', help='with biases')
     parser.add_argument('--eager', action='store_true')
     parser.add_argument('--fp32', action='store_true')
-    parser.add_argument('--clip', action='store_true', help='measure again with the gradient norm clipped at 1, as clbench step does without --no-clip')
+    parser.add_argument('--clip', action='store_true', help='also measure with clipping at norm 1, as clbench step without --no-clip')
     parser.add_argument('--seq', type=int, default=2048)
     parser.add_argument('--microbatch', type=int, default=0)
     parser.add_argument('--seconds', type=float, default=3.0)
     parser.add_argument('--peak', type=float, default=0.0, help='TFLOP/s for MFU')
-    parser.add_argument('--ours', action='append', default=[], help='a file of clbench step --json; more than once: several')
+    parser.add_argument('--ours', action='append', default=[], help='output of clbench step --json; may be repeated')
     opt = parser.parse_args()
     opt.rows = []
     for path in opt.ours:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""PyTorch on the CPU, training the same shapes as tools/bench.sh: the other side of its table.
+"""PyTorch on the CPU, training the shapes of tools/bench.sh, for its comparison.
 
 usage: torch_train.py mpt|gpt2 D_MODEL LAYERS HEADS SEQ VOCAB BATCH [STEPS] [THREADS]
 
 mpt: no biases, ALiBi, tied embeddings, exact GELU.   gpt2: biases, learned positions, tied embeddings, tanh GELU.
-Prints one line: tokens a second (median and best over the steps after the third), fp32, AdamW included.
+Prints one line: tokens per second (median and best over the steps after the third), fp32, AdamW included.
 """
 import statistics
 import sys

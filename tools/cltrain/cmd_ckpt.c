@@ -1,4 +1,4 @@
-/* cltrain ckpt: look at checkpoints and weight files, check, compare, convert them. */
+/* cltrain ckpt: lists, shows, verifies, compares and converts checkpoints and weight files. */
 #include <string.h>
 
 #include "tools/cltrain/ckpt_tool.h"
@@ -8,13 +8,13 @@ static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 } verbs[] = {
-    {"ls", "the checkpoints of a folder, newest first", ckpt_ls},
-    {"show", "state and tensors of a checkpoint, Hugging Face folder or .safetensors file", ckpt_show},
-    {"verify", "read everything and check every hash; names what is damaged", ckpt_verify},
-    {"hash", "one hash of the weights, one of the optimizer state", ckpt_hash},
+    {"ls", "list the checkpoints of a folder, newest first", ckpt_ls},
+    {"show", "print state and tensors of a checkpoint, Hugging Face folder or .safetensors file", ckpt_show},
+    {"verify", "read everything, check every hash, and report what is damaged", ckpt_verify},
+    {"hash", "print one hash of the weights and one of the optimizer state", ckpt_hash},
     {"diff", "compare two sets of weights, tensor by tensor", ckpt_diff},
-    {"import", "make a checkpoint from a Hugging Face folder", ckpt_import},
-    {"export", "make a Hugging Face folder from a checkpoint", ckpt_export},
+    {"import", "convert a Hugging Face folder to a checkpoint", ckpt_import},
+    {"export", "convert a checkpoint to a Hugging Face folder", ckpt_export},
 };
 
 static void help(FILE *out) {
@@ -26,13 +26,13 @@ static void help(FILE *out) {
           "  cltrain ckpt import mpt-7b/ start/ep0-ba0\n"
           "\n"
           "Usage: cltrain ckpt COMMAND [arguments]\n"
-          "Looks at checkpoints and weight files, checks, compares and converts them.\n"
+          "Lists, shows, verifies, compares and converts checkpoints and weight files.\n"
           "\n"
-          "Commands (cltrain ckpt COMMAND --help says more)\n",
+          "Commands (details: cltrain ckpt COMMAND --help)\n",
           out);
     for (size_t i = 0; i < CLT_COUNT_OF(verbs); i++)
         fprintf(out, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
-    fputs("\nExit codes: 0 fine, 1 diff found differences, 65 damaged or unusable, 74 not there or not "
+    fputs("\nExit codes: 0 success, 1 diff found differences, 65 damaged or unusable, 74 missing or not "
           "readable.\n",
           out);
 }
@@ -52,8 +52,8 @@ int cmd_ckpt(int argc, char **argv) {
         if (!strcmp(argv[1], names[i])) return verbs[i].run(argc - 1, argv + 1);
     }
     const char *near = clt_nearest(argv[1], names, CLT_COUNT_OF(verbs));
-    clt_error(CLT_USAGE, "cltrain ckpt: '%s' is no command%s%s (see cltrain ckpt --help)", argv[1],
-              near ? "; did you mean " : "", near ? near : "");
+    clt_error(CLT_USAGE, "cltrain ckpt: unknown command '%s'%s%s%s (see cltrain ckpt --help)", argv[1],
+              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return clt_status_exit_code(CLT_USAGE);
 }
 

@@ -8,14 +8,13 @@ int cmd_eval(int argc, char **argv) {
     const char *device = NULL;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &device, "PATTERN",
-         "part of a platform's or device's name, P:D, or a list by rank"},
+         "part of a platform's or device's name, P:D, or a list with one entry per rank"},
     };
     const clt_command command = {
         .name = "cltrain eval",
         .usage = "CONFIG.yaml [load_path=CHECKPOINT] [key.sub=value ...]",
-        .summary = "Evaluates the weights that load_path names (a checkpoint, a folder of checkpoints, a "
-                   "Hugging Face "
-                   "folder) on eval_loader. One JSON line a loader on stdout.",
+        .summary = "Evaluates the weights in load_path (a checkpoint, a folder of checkpoints, or a Hugging "
+                   "Face folder) on eval_loader. Prints one JSON line per loader to stdout.",
         .examples = "  cltrain eval run.yaml load_path=runs/a\n"
                     "  cltrain eval run.yaml load_path=runs/a/ep0-ba100 eval_subset_num_batches=10\n",
         .options = options,
@@ -23,7 +22,8 @@ int cmd_eval(int argc, char **argv) {
     clt_strv rest = {0};
     clt_config *cfg = NULL;
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0 && rest.n == 0)
+        code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &cfg);
         clt_run_options opt = {.device = device, .started = clt_now()};

@@ -1,5 +1,5 @@
-/* cltrain launch: the same command on several ranks, under mpirun or srun with the flags that work. It takes
- * the signals itself and hands them to the ranks directly, and returns the ranks' own exit code. */
+/* cltrain launch: runs a command on several ranks with mpirun or srun and the flags that they need. It passes
+ * signals to the ranks directly and returns the ranks' own exit code. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -68,17 +68,17 @@ static clt_status find_launcher(launch *l, const char *want) {
     bool in_slurm = clt_env(CLT_ENV_SLURM_JOB_ID) != NULL;
     bool srun = want ? strcmp(want, "srun") == 0 : in_slurm;
     if (want && !srun && strcmp(want, "mpirun") != 0)
-        return clt_error(CLT_USAGE, "--launcher is '%s', it can be mpirun or srun", want);
+        return clt_error(CLT_USAGE, "--launcher must be mpirun or srun, not '%s'", want);
     l->path = srun ? find_program("srun") : NULL;
     l->kind = SRUN;
     if (l->path) return CLT_OK;
-    if (srun && want) return clt_error(CLT_FAIL, "srun is not on the PATH");
+    if (srun && want)
+        return clt_error(CLT_FAIL,
+                         "srun is not on the PATH; use --launcher mpirun or start the ranks another way");
     l->path = find_program("mpirun");
     if (!l->path)
-        return clt_error(
-            CLT_FAIL,
-            "mpirun is not on the PATH; install it (Debian, Ubuntu: apt-get install openmpi-bin) or "
-            "start the ranks another way");
+        return clt_error(CLT_FAIL, "mpirun is not on the PATH; install it (Debian, Ubuntu: apt-get install "
+                                   "openmpi-bin) or start the ranks another way");
     l->kind = kind_of_mpirun(l->path);
     return CLT_OK;
 }
@@ -89,8 +89,8 @@ static void add_all(clt_strv *v, const char *const *words) {
     for (; *words; words++) clt_strv_add(v, *words);
 }
 
-/* Open MPI hands the environment to the ranks of this host only; what cltrain and its drivers read goes
- * along. */
+/* Open MPI passes the environment only to the ranks of this host. These options pass the variables that
+ * cltrain and OpenCL read to the other hosts. */
 static void environment_words(clt_strv *v) {
     static const clt_env_id others[] = {CLT_ENV_OCL_ICD_VENDORS, CLT_ENV_LD_LIBRARY_PATH};
     for (int i = 0; i < CLT_ENV_COUNT; i++) {
@@ -101,7 +101,8 @@ static void environment_words(clt_strv *v) {
     }
 }
 
-/* Binding is off because Open MPI would tie one or two ranks to a core each, which halves a CPU device. */
+/* Binding is off because Open MPI binds one or two ranks to one core each, and a CPU device would lose its
+ * other cores. */
 static void launcher_words(const launch *l, clt_strv *v) {
     char n[24];
     snprintf(n, sizeof n, "%lld", (long long)l->ranks);
@@ -119,7 +120,7 @@ static void launcher_words(const launch *l, clt_strv *v) {
         return;
     }
     add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe", "--quiet",
-                                     /* containers often forbid what this would use */
+                                     /* containers often forbid the system call of other values */
                                      "--mca", "btl_vader_single_copy_mechanism", "none", NULL});
     if (l->hosts) environment_words(v);
     if (geteuid() == 0) clt_strv_add(v, "--allow-run-as-root");
@@ -175,7 +176,7 @@ static int start(launch *l, const clt_strv *rest, const char *want) {
         code = run(l, rest);
         clt_io_remove_tree(l->dir);
     } else {
-        clt_error(CLT_IO, "cannot make a folder %s: %s", l->dir, strerror(errno));
+        clt_error(CLT_IO, "cannot create folder %s: %s", l->dir, strerror(errno));
     }
     clt_free(l->dir);
     clt_free(l->path);
@@ -195,7 +196,7 @@ static int start_leg(void *ctx, int64_t ranks, const char *device, const clt_str
     return start(&l, command, of->want);
 }
 
-/* Ranks of these would do the same thing each, into the same files. */
+/* Commands that do not work on several ranks: every rank would do the same and write the same files. */
 static bool is_for_one(const char *name) {
     static const char *const names[] = {"generate", "devices", "plan",   "tune",
                                         "data",     "ckpt",    "report", "launch"};
@@ -209,23 +210,21 @@ int cmd_launch(int argc, char **argv) {
     launch l = {.ranks = NOT_GIVEN};
     const char *want = NULL, *hop = NULL;
     const clt_option options[] = {
-        {"ranks", 'n', CLT_OPT_INT, &l.ranks, "N", "how many ranks"},
-        {"hosts", 0, CLT_OPT_STR, &l.hosts, "FILE", "a host file, as mpirun takes it"},
-        {"device", 'd', CLT_OPT_STR, &l.device, "LIST", "device patterns, one for each rank of a host"},
+        {"ranks", 'n', CLT_OPT_INT, &l.ranks, "N", "number of ranks"},
+        {"hosts", 0, CLT_OPT_STR, &l.hosts, "FILE", "mpirun's host file (srun: --nodefile)"},
+        {"device", 'd', CLT_OPT_STR, &l.device, "LIST",
+         "device patterns, one per rank of a host, used in turn"},
         {"hop", 0, CLT_OPT_STR, &hop, "LEGS",
-         "change devices: DEVICE*RANKS:TIME,... in turn, round and round until max_duration; for several "
-         "devices in one leg DEVICE+DEVICE"},
+         "change devices during the run: legs DEVICE*RANKS:TIME,... in turn, repeated until max_duration; a "
+         "leg on several devices is DEVICE+DEVICE"},
         {"launcher", 0, CLT_OPT_STR, &want, "NAME", "mpirun or srun (default: srun inside a Slurm job)"},
     };
     const clt_command command = {
         .name = "cltrain launch",
         .usage = "[-n N | --hop LEGS] COMMAND [arguments of the command]",
-        .summary =
-            "Runs cltrain train or eval on several ranks: finds mpirun or srun and gives it the flags that "
-            "root, "
-            "containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach every rank: the run saves "
-            "and "
-            "ends with 75.",
+        .summary = "Runs cltrain train or eval on several ranks. Finds mpirun or srun and adds the flags "
+                   "that root, containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach every "
+                   "rank: the run saves and exits with code 75.",
         .examples = "  cltrain launch -n 4 train run.yaml\n"
                     "  cltrain launch -n 2 --device nvidia,pocl train run.yaml\n"
                     "  cltrain launch -n 16 --hosts hosts.txt train run.yaml\n"
@@ -236,13 +235,13 @@ int cmd_launch(int argc, char **argv) {
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0)
-        code = clt_options_fail(&command, "which command? For example: train run.yaml");
+        code = clt_options_fail(&command, "COMMAND is missing, for example: train run.yaml");
     if (code < 0 && hop && (l.ranks != NOT_GIVEN || l.device))
-        code = clt_options_fail(&command, "--hop has the ranks and devices of each leg: leave out %s",
+        code = clt_options_fail(&command, "--hop sets ranks and devices of each leg: remove %s",
                                 l.device ? "--device" : "-n");
     if (code < 0 && is_for_one(rest.v[0]))
-        code = clt_options_fail(
-            &command, "ranks work together in train and eval; %s is started without launch", rest.v[0]);
+        code = clt_options_fail(&command, "only train and eval run on several ranks: start %s without launch",
+                                rest.v[0]);
     if (l.ranks == NOT_GIVEN) l.ranks = 1;
     if (code < 0 && (l.ranks < 1 || l.ranks > CLT_GROUP_MAX_RANKS))
         code = clt_options_fail(&command, "-n must be 1 to %d", CLT_GROUP_MAX_RANKS);

@@ -1,4 +1,4 @@
-/* cltrain plan: what a run would take, from the configuration alone. */
+/* cltrain plan: the memory and work of a run, computed from its configuration alone. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "runtime/base/clt_options.h"
 #include "runtime/train/engine/clt_engine.h"
 
-/* A device that need not be here. */
+/* Devices that can be planned for without having one. */
 typedef struct {
     const char *name;
     clt_device_facts facts;
@@ -48,15 +48,15 @@ static clt_status find_device(const char *name, clt_device_facts *out) {
 /* --- how often to save --- */
 
 typedef struct {
-    double mttf;         /* seconds between failures, assumed */
-    double stall;        /* seconds that training waits for a checkpoint; 0: not known */
-    double step;         /* seconds; not positive: not known */
-    int measured;        /* checkpoints that `stall` is the mean of; 0: it was given */
-    char *folder;        /* the run's */
+    double mttf;         /* assumed mean time between failures, seconds */
+    double stall;        /* seconds that training waits for a checkpoint; 0: unknown */
+    double step;         /* seconds per step; not positive: unknown */
+    int measured;        /* number of checkpoints that `stall` is the mean of; 0: given by --save-seconds */
+    char *folder;        /* the run's folder */
     uint64_t checkpoint; /* bytes of weights and optimizer state */
 } saving;
 
-/* What this run's own checkpoints cost, if it has saved some, unless the user says what one costs. */
+/* The stall given by the user, or the mean stall of this run's own checkpoints. */
 static saving find_saving(const clt_config *c, const clt_plan_memory *m, double given, double mttf_hours) {
     static const double hour = 3600;
     metrics run = {0};
@@ -81,22 +81,21 @@ static void print_saving(const saving *s) {
     char b[32], every[32], stall[32], mttf[32];
     printf("checkpoint   %s of weights and optimizer state\n", clt_human_bytes((double)s->checkpoint, b));
     if (!(s->stall > 0)) {
-        printf("saving       how often is best is said once %s has checkpoints, or with --save-seconds\n",
-               s->folder);
+        printf("saving       best interval unknown: needs checkpoints in %s or --save-seconds\n", s->folder);
         return;
     }
     double interval = young_interval(s->mttf, s->stall);
     printf("saving       best every %s", clt_human_seconds(interval, every));
     if (s->step > 0) printf(" (%.0f batches)", fmax(1, interval / s->step));
-    printf(": a checkpoint keeps training waiting for %s (", clt_human_seconds(s->stall, stall));
+    printf(": training waits %s for a checkpoint (", clt_human_seconds(s->stall, stall));
     if (s->measured)
         printf("mean of %d in %s", s->measured, s->folder);
     else
         printf("--save-seconds");
-    printf("), a failure every %s is assumed (--mttf; Young's formula)\n", clt_human_seconds(s->mttf, mttf));
+    printf("), assuming a failure every %s (--mttf; Young's formula)\n", clt_human_seconds(s->mttf, mttf));
 }
 
-/* --- what is printed --- */
+/* --- output --- */
 
 static void row(const char *what, uint64_t bytes, const char *note) {
     char b[32];
@@ -114,16 +113,16 @@ static void print_plan(const clt_config *c, const clt_device_facts *f, const clt
     printf("model        %llu parameters (%s), %s, sequence %lld\n", (unsigned long long)params,
            clt_human_count((double)params, n), sizes, (long long)c->max_seq_len);
     clt_free(sizes);
-    printf("step         %lld samples, %s tokens, %.4g FLOP (%.4g a token)\n",
+    printf("step         %lld samples, %s tokens, %.4g FLOP (%.4g per token)\n",
            (long long)c->global_train_batch_size, clt_human_count(tokens, n), flops * tokens, flops);
     printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
            clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)p->microbatch,
            c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p->recompute));
-    puts("memory of the busiest rank");
-    snprintf(slabs, sizeof slabs, "%d slab%s of the weights' size: lanes are added in a fixed tree",
-             m->gradient_slabs, m->gradient_slabs == 1 ? "" : "s");
+    puts("device memory of the rank that needs most");
+    snprintf(slabs, sizeof slabs, "%d slab%s of the weights' size (fixed tree over lanes)", m->gradient_slabs,
+             m->gradient_slabs == 1 ? "" : "s");
     row("weights", m->weights, "fp32");
-    if (m->copy) row("16-bit weights", m->copy, "what matrix units read");
+    if (m->copy) row("16-bit weights", m->copy, "read by matrix units");
     row("gradients", m->gradients, slabs);
     row("optimizer", m->optimizer,
         c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "exp_avg, exp_avg_sq" : "exp_avg");
@@ -133,7 +132,7 @@ static void print_plan(const clt_config *c, const clt_device_facts *f, const clt
     row("exchange", m->reduction, ranks > 1 ? "between ranks" : "");
     row("other", m->model.other, "lookups, tables, inputs");
     row("total", m->total, "");
-    row("there", capacity, "nine tenths of the device, shared by its ranks");
+    row("available", capacity, "nine tenths of the device, shared by its ranks");
     print_saving(how);
 }
 
@@ -141,10 +140,10 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
     const clt_plan_memory *m = &p->memory;
     char every[32] = "null";
     if (s->stall > 0) snprintf(every, sizeof every, "%.6g", young_interval(s->mttf, s->stall));
-    printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,"
-           "\"gradients\":%llu,\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,"
-           "\"exchange\":%llu,\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g,"
-           "\"checkpoint\":%llu,\"save_every_seconds\":%s}\n",
+    printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
+           "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"
+           "\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g,\"checkpoint\":%llu,"
+           "\"save_every_seconds\":%s}\n",
            (unsigned long long)clt_model_param_count(c->model), (long long)p->microbatch,
            (unsigned long long)m->weights, (unsigned long long)m->copy, (unsigned long long)m->gradients,
            (unsigned long long)m->optimizer, (unsigned long long)m->model.activations,
@@ -161,23 +160,23 @@ int cmd_plan(int argc, char **argv) {
     bool json = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &device, "NAME",
-         "a device here (pattern), or h200, h100, a100-40, mi250, mi300, 24gb"},
+         "pattern of a device of this machine, or h200, h100, a100-40, mi250, mi300, 24gb"},
         {"ranks", 'r', CLT_OPT_INT, &ranks, "N", "number of ranks (default 1)"},
         {"save-seconds", 0, CLT_OPT_FLOAT, &save_seconds, "S",
-         "how long training waits for a checkpoint (default: what this run's own cost so far)"},
+         "seconds that training waits for a checkpoint (default: mean of this run's checkpoints)"},
         {"mttf", 0, CLT_OPT_FLOAT, &mttf_hours, "HOURS",
-         "assumed mean time between failures, for how often to save (default 24)"},
-        {"json", 0, CLT_OPT_FLAG, &json, NULL, "one object for programs"},
+         "assumed mean time between failures, for the best save interval (default 24)"},
+        {"json", 0, CLT_OPT_FLAG, &json, NULL, "print one JSON object"},
     };
     const clt_command command = {
         .name = "cltrain plan",
         .usage = "CONFIG.yaml [key.sub=value ...]",
-        .summary = "Prints parameters, memory by pool, the microbatch that fits, the work of a step and how "
-                   "often to save, "
-                   "without running it; also for a device that is not here.",
+        .summary =
+            "Prints parameters, memory by use, the microbatch that fits, the FLOP of a step and the best "
+            "save interval, without running. Can plan for devices that this machine does not have.",
         .examples =
             "  cltrain plan run.yaml\n  cltrain plan tools/presets/mpt-1b.yaml --device h200 --ranks 4\n"
-            "  cltrain plan run.yaml --save-seconds 2.5 --mttf 12    how often to save\n",
+            "  cltrain plan run.yaml --save-seconds 2.5 --mttf 12    best save interval\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
@@ -185,7 +184,8 @@ int cmd_plan(int argc, char **argv) {
     clt_device_facts f = {0};
     clt_plan plan = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0 && rest.n == 0)
+        code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
     if (code < 0 && (ranks < 1 || ranks > CLT_GROUP_MAX_RANKS))
         code = clt_options_fail(&command, "--ranks must be 1 to %d", CLT_GROUP_MAX_RANKS);
     if (code < 0 && !(save_seconds >= 0 && mttf_hours > 0 && isfinite(save_seconds * mttf_hours)))
@@ -196,7 +196,7 @@ int cmd_plan(int argc, char **argv) {
         if (st == CLT_OK) st = find_device(device, &f);
         const clt_plan_room room = clt_plan_room_of(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
         if (st == CLT_OK) st = clt_plan_make(c, (int)ranks, &room, &plan);
-        /* What is missing shows in the plan of a run that does not fit, too. */
+        /* The plan of a run that does not fit is printed, too: it shows how much memory is missing. */
         if (st == CLT_OK || plan.memory.total > 0) {
             saving how = find_saving(c, &plan.memory, save_seconds, mttf_hours);
             if (json)

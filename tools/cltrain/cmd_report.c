@@ -1,5 +1,5 @@
 /* cltrain report: one self-contained HTML file about a run, from its metrics.jsonl, config.yaml and log.txt,
- * with the losses of other runs beside it. */
+ * optionally with the losses of other runs for comparison. */
 #include <math.h>
 #include <string.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void fact(clt_str *out, const char *name, const char *fmt, ...) {
     clt_str_add(out, "</span></div>");
 }
 
-/* The one evaluation data set of a run that names none. */
+/* Whether this is the only, unlabelled evaluation data set of a run. */
 static bool is_plain(const eval_columns *e) {
     return strcmp(e->label, "eval") == 0;
 }
@@ -41,10 +41,10 @@ static void summary(clt_str *out, const metrics *m) {
             seconds += isfinite(t->v[SECONDS + 1][i]) ? t->v[SECONDS + 1][i] : 0;
         fact(out, "batches", "%.0f", t->v[0][last]);
         fact(out, "training loss", "%.4f", t->v[LOSS + 1][last]);
-        fact(out, "tokens a second (median)", "%.0f", metrics_median(m, RATE));
+        fact(out, "tokens per second (median)", "%.0f", metrics_median(m, RATE));
         if (isfinite(t->v[MFU + 1][last]))
             fact(out, "of the measured peak", "%.1f %%", 100 * metrics_median(m, MFU));
-        fact(out, "in training steps", "%s", clt_human_seconds(seconds, b));
+        fact(out, "time in training steps", "%s", clt_human_seconds(seconds, b));
         fact(out, "device memory", "%s", clt_human_bytes(t->v[MEMORY + 1][last], b));
     }
     if (m->ettr > 0) fact(out, "effective training time", "%.1f %%", floor(1000 * m->ettr) / 10);
@@ -58,18 +58,17 @@ static void summary(clt_str *out, const metrics *m) {
     clt_str_add(out, "</div>\n");
 }
 
-/* Young's interval (docs/guards.md) from what the run's checkpoints have cost. */
+/* Young's interval (docs/guards.md) from the time that training waited for checkpoints. */
 static void save_interval(clt_str *out, const metrics *m) {
     static const struct {
         const char *name;
         double seconds;
-    } mttf[] = {{"an hour", 3600}, {"a day", 86400}, {"a week", 604800}};
+    } mttf[] = {{"hour", 3600}, {"day", 86400}, {"week", 604800}};
     double step = metrics_median(m, SECONDS), stall = m->saves ? m->stall / m->saves : 0;
     char b[32];
     if (!(stall > 0) || !(step > 0)) return;
-    clt_str_addf(
-        out, "<h2>How often to save</h2><p>A checkpoint kept training waiting for %s, the mean of %d.</p>\n",
-        clt_human_seconds(stall, b), m->saves);
+    clt_str_addf(out, "<h2>How often to save</h2><p>Training waited %s for a checkpoint (mean of %d).</p>\n",
+                 clt_human_seconds(stall, b), m->saves);
     clt_str_add(out, "<table><tr><th>a failure every</th><th>save every</th><th>in batches</th></tr>");
     for (size_t i = 0; i < CLT_COUNT_OF(mttf); i++) {
         double every = young_interval(mttf[i].seconds, stall);
@@ -79,7 +78,7 @@ static void save_interval(clt_str *out, const metrics *m) {
     clt_str_add(out, "</table>\n");
 }
 
-/* Training and every evaluation data set; of many only the first have room for their names. */
+/* The losses of training and of every evaluation data set. The legend has room for the first names only. */
 static void loss_chart(clt_str *out, const metrics *m) {
     static const char *const color[] = {"#dc2626", "#059669", "#b45309", "#7c3aed"};
     const columns *t = &m->train;
@@ -91,7 +90,7 @@ static void loss_chart(clt_str *out, const metrics *m) {
         s[i + 1] = (chart_series){
             label, color[i % CLT_COUNT_OF(color)], e->rows.v[0], e->rows.v[LOSS + 1], e->rows.n, true};
     }
-    chart_add(out, "Loss (cross-entropy, nats a token)", "batch", s, m->evals + 1, false);
+    chart_add(out, "Loss (cross-entropy, nats per token)", "batch", s, m->evals + 1, false);
     clt_free(s);
 }
 
@@ -102,17 +101,17 @@ static void charts(clt_str *out, const metrics *m) {
         const char *title, *color;
         int field;
         bool log_y;
-    } rest[] = {{"Tokens a second", "#059669", RATE, false},
+    } rest[] = {{"Tokens per second", "#059669", RATE, false},
                 {"Gradient norm before clipping", "#7c3aed", GRAD_NORM, true},
                 {"Learning rate", "#b45309", LR, false},
-                {"Seconds a step", "#475569", SECONDS, false}};
+                {"Seconds per step", "#475569", SECONDS, false}};
     for (size_t i = 0; i < CLT_COUNT_OF(rest); i++) {
         chart_series s = {"", rest[i].color, t->v[0], t->v[rest[i].field + 1], t->n, false};
         chart_add(out, rest[i].title, "batch", &s, 1, rest[i].log_y);
     }
 }
 
-/* A text file of the run's folder in a foldable box; absent files are left out. */
+/* Adds a text file of the run's folder as a foldable box; skips files that do not exist. */
 static void text_file(clt_str *out, const char *folder, const char *name, const char *title) {
     char *path = clt_path_join(folder, name), *text;
     size_t n;
@@ -131,16 +130,15 @@ static const char head[] =
     "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' "
     "content='width=device-width'>\n"
     "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;padding:0 "
-    "1em;color:#1e293b}"
-    "svg{width:100%;height:auto;margin:.6em 0;background:#f8fafc;border-radius:6px}"
-    ".facts{display:flex;flex-wrap:wrap;gap:10px}"
-    ".f{background:#f1f5f9;border-radius:6px;padding:8px 14px}.f b{display:block;font-size:20px}.f "
-    "span{color:#64748b}"
-    "table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:3px 8px;border-bottom:1px solid "
+    "1em;color:#1e293b}svg{width:100%;height:auto;margin:.6em "
+    "0;background:#f8fafc;border-radius:6px}.facts{display:flex;flex-wrap:wrap;gap:10px}.f{background:#"
+    "f1f5f9;border-radius:6px;padding:8px 14px}.f b{display:block;font-size:20px}.f "
+    "span{color:#64748b}table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:3px "
+    "8px;border-bottom:1px solid "
     "#e2e8f0;vertical-align:top}code,pre{font-size:12px;white-space:pre-wrap;word-break:break-word}";
 static const char dark[] =
-    "@media(prefers-color-scheme:dark){body{background:#0f172a;color:#e2e8f0}svg,.f{background:#1e293b}"
-    ".h{fill:#e2e8f0}.g{stroke:#334155}td,th{border-color:#334155}}</style>\n";
+    "@media(prefers-color-scheme:dark){body{background:#0f172a;color:#e2e8f0}svg,.f{background:#1e293b}.h{"
+    "fill:#e2e8f0}.g{stroke:#334155}td,th{border-color:#334155}}</style>\n";
 
 static void write_page(clt_str *out, const compared_run *run, int n) {
     const metrics *m = &run[0].m;
@@ -151,7 +149,7 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
     clt_str_add(out, "<title>cltrain report</title><h1>");
     html_text(out, run[0].name, strlen(run[0].name));
     clt_str_addf(out, "</h1><p>Made by cltrain %s on %s.%s</p>", clt_version(), when,
-                 m->bad_lines ? " Some lines of metrics.jsonl were cut and are left out." : "");
+                 m->bad_lines ? " Incomplete lines of metrics.jsonl were skipped." : "");
     summary(out, m);
     if (n > 1) compare_add(out, run, n);
     charts(out, m);
@@ -166,13 +164,14 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
     clt_str_add(out, "</html>\n");
 }
 
-/* An SVG file of its own: the chart inside another one, which brings what the page has elsewhere. */
+/* The chart as a file: wrapped into an SVG that has the namespace and the styles, which the page defines
+ * elsewhere. */
 static void write_svg(clt_str *out, const compared_run *run, int n) {
-    clt_str_addf(out,
-                 "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' "
-                 "font-family='sans-serif'><style>%s</style>"
-                 "<rect width='100%%' height='100%%' fill='#f8fafc'/>",
-                 CHART_WIDTH, CHART_HEIGHT, chart_style);
+    clt_str_addf(
+        out,
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' "
+        "font-family='sans-serif'><style>%s</style><rect width='100%%' height='100%%' fill='#f8fafc'/>",
+        CHART_WIDTH, CHART_HEIGHT, chart_style);
     compare_losses(out, run, n);
     clt_str_add(out, "</svg>\n");
 }
@@ -204,22 +203,22 @@ static clt_status write_report(const clt_strv *folders, const char *page, const 
 int cmd_report(int argc, char **argv) {
     const char *out = NULL, *svg = NULL;
     const clt_option options[] = {
-        {"out", 'o', CLT_OPT_STR, &out, "FILE", "where to write (default RUN_DIR/report.html)"},
-        {"svg", 0, CLT_OPT_STR, &svg, "FILE", "also write the chart of the losses alone, as a picture"},
+        {"out", 'o', CLT_OPT_STR, &out, "FILE", "output file (default RUN_DIR/report.html)"},
+        {"svg", 0, CLT_OPT_STR, &svg, "FILE", "also write the loss chart as an SVG picture"},
     };
-    const clt_command command = {.name = "cltrain report",
-                                 .usage = "RUN_DIR [OTHER_RUN_DIR ...]",
-                                 .summary = "Writes one self-contained HTML file about a run: curves, "
-                                            "throughput, events, configuration. With other runs: "
-                                            "their losses in the same chart, and by how much they differ.",
-                                 .examples = "  cltrain report runs/a\n  cltrain report runs/a --out a.html\n"
-                                             "  cltrain report runs/fp32 runs/bf16 --svg losses.svg\n",
-                                 .options = options,
-                                 .n_options = CLT_COUNT_OF(options)};
+    const clt_command command = {
+        .name = "cltrain report",
+        .usage = "RUN_DIR [OTHER_RUN_DIR ...]",
+        .summary = "Writes one self-contained HTML file about a run: curves, throughput, events, "
+                   "configuration. With other runs it also compares their losses with the first run's.",
+        .examples = "  cltrain report runs/a\n  cltrain report runs/a --out a.html\n"
+                    "  cltrain report runs/fp32 runs/bf16 --svg losses.svg\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && (rest.n < 1 || rest.n > COMPARE_MOST))
-        code = clt_options_fail(&command, "one to %d run folders are needed", COMPARE_MOST);
+        code = clt_options_fail(&command, "1 to %d run folders are required", COMPARE_MOST);
     if (code < 0) {
         char *path = out ? clt_strdup(out) : clt_path_join(rest.v[0], "report.html");
         clt_status st = write_report(&rest, path, svg);

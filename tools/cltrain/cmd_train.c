@@ -1,4 +1,4 @@
-/* cltrain train: trains a model from a configuration. Under a launcher every rank runs this. */
+/* cltrain train: trains a model from a configuration. With several ranks every rank runs this. */
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/train_args.h"
 

@@ -1,4 +1,4 @@
-/* cltrain tune: times the kernel variants at the shapes of a run and keeps the choice for later runs. */
+/* cltrain tune: measures the kernel variants at the shapes of a run and keeps the choice for later runs. */
 #include <string.h>
 
 #include "tools/cltrain/commands.h"
@@ -35,7 +35,7 @@ static clt_status open_all(tuning *t, const char *device, double seconds, bool a
     return clt_engine_create(&e, &t->engine);
 }
 
-/* A step on made-up samples meets every shape of training, its evaluation those of eval. */
+/* Runs a training step and an evaluation on synthetic samples, which use every shape of the run. */
 static clt_status meet_shapes(tuning *t) {
     void *storage;
     const clt_batch b =
@@ -47,7 +47,8 @@ static clt_status meet_shapes(tuning *t) {
     return st == CLT_OK ? clt_engine_prepare_eval(t->engine) : st;
 }
 
-/* What is kept for this device and driver, as lines to append to clkernels/tuned.csv, which has a head. */
+/* Prints the choices for this device and driver as lines without a header, to be appended to
+ * clkernels/tuned.csv. */
 static clt_status export_choices(const tuning *t) {
     int n;
     const clt_tuned *line = clt_ops_tuned(t->ops, &n);
@@ -73,18 +74,18 @@ static clt_status print_choices(const tuning *t) {
             continue;
         if (line[i].seconds > 0)
             printf("%-18s %-44s %-16s %9.3f ms %9.3g%s\n", line[i].op, line[i].shape, line[i].variant,
-                   line[i].seconds * 1e3, line[i].error, known ? "  checked in" : "");
+                   line[i].seconds * 1e3, line[i].error, known ? "  from tuned.csv" : "");
         left += !(line[i].seconds > 0);
     }
     const char *dir = clt_device_cache_dir(t->dev);
-    if (left) printf("\n%d shapes were not measured; --seconds gives more time\n", left);
+    if (left) printf("\n%d shapes were not measured; increase --seconds\n", left);
     if (!dir) {
-        printf("\nnot kept: there is no cache folder\n");
+        printf("\nnot saved: caching is off\n");
         return CLT_OK;
     }
     if (!clt_ops_keep_tuned(t->ops))
         return clt_error(CLT_IO, "cltrain tune: %s/tune.csv cannot be written", dir);
-    printf("\nkept in %s/tune.csv; runs on this device use it (cltrain.tune: cache)\n", dir);
+    printf("\nsaved in %s/tune.csv; runs on this device use it (cltrain.tune: cache)\n", dir);
     return CLT_OK;
 }
 
@@ -94,16 +95,16 @@ int cmd_tune(int argc, char **argv) {
     bool again = false, export = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &device, "PATTERN", "part of a platform's or device's name, or P:D"},
-        {"seconds", 't', CLT_OPT_FLOAT, &seconds, "S", "time to spend measuring (default 60)"},
-        {"again", 0, CLT_OPT_FLAG, &again, NULL, "measure anew what was measured before"},
-        {"export", 0, CLT_OPT_FLAG, &export, NULL,
-         "print the choices as lines to append to clkernels/tuned.csv"},
+        {"seconds", 't', CLT_OPT_FLOAT, &seconds, "S", "seconds to spend on measuring (default 60)"},
+        {"again", 0, CLT_OPT_FLAG, &again, NULL, "repeat earlier measurements"},
+        {"export", 0, CLT_OPT_FLAG, &export, NULL, "print the choices as lines for clkernels/tuned.csv"},
     };
     const clt_command command = {
         .name = "cltrain tune",
         .usage = "CONFIG.yaml [key.sub=value ...]",
-        .summary = "Times the kernel variants that may be used here at the shapes of this run, checks what "
-                   "they compute against the oracle, and keeps the fastest for later runs on this device.",
+        .summary =
+            "Measures the kernel variants that this device supports at the shapes of the run, compares their "
+            "results with the oracle, and keeps the fastest for later runs on this device.",
         .examples =
             "  cltrain tune run.yaml\n"
             "  cltrain tune tools/presets/mpt-1b.yaml precision=amp_bf16 --device nvidia --seconds 120\n",
@@ -112,7 +113,8 @@ int cmd_tune(int argc, char **argv) {
     clt_strv rest = {0};
     tuning t = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0 && rest.n == 0)
+        code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
     if (code < 0 && !(seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &t.cfg);

@@ -18,7 +18,7 @@ static bool is_border(const clt_str *line) {
     return line->len > SHORTEST && strspn(line->s, "-") == line->len - 1;
 }
 
-/* Texts about the end of a process: cltrain says itself which rank ended and why. */
+/* Texts about the end of a process: cltrain itself reports which rank ended and why. */
 static bool is_known(const char *box) {
     static const char *const about[] = {
         "MPI_ABORT was invoked", "non-zero exit code",           "non-zero status",

@@ -11,7 +11,7 @@
 #include "tools/cltrain/train_args.h"
 
 typedef struct {
-    char *text;   /* as it was written */
+    char *text;   /* as given */
     char *device; /* for --device; "" for the default */
     char *length; /* for --stop-after */
     int64_t ranks;
@@ -27,7 +27,7 @@ typedef struct {
     void *ctx;
 } hop;
 
-/* --- what was asked for --- */
+/* --- parsing --- */
 
 static bool parse_leg(const char *text, size_t n, hop_leg *l) {
     clt_time time;
@@ -55,8 +55,8 @@ static clt_status parse(const char *spec, hop *h) {
         while (n && *at == ' ') at++, n--;
         if (!parse_leg(at, n, l))
             return clt_error(CLT_USAGE,
-                             "--hop: '%s' is no leg: write DEVICE*RANKS:TIME, for example nvidia*1:200ba "
-                             "(times: ba, ep, sp, tok, dur, sec)",
+                             "--hop: '%s' is not a valid leg: use DEVICE*RANKS:TIME, for example "
+                             "nvidia*1:200ba (units of time: ba, ep, sp, tok, dur, sec)",
                              l->text);
         at += n;
         if (!*at) return CLT_OK;
@@ -72,24 +72,23 @@ static void free_hop(hop *h) {
     clt_free(h->leg);
 }
 
-/* --- what can be found wrong before the first leg --- */
+/* --- checks before the first leg --- */
 
 static clt_status check_train(const hop *h, const clt_train_args *a) {
     if (a->opt.device || a->opt.stop_after.value || a->opt.stop_after.fraction)
-        return clt_error(CLT_USAGE, "--hop says which device trains for how long: leave out %s",
+        return clt_error(CLT_USAGE, "--hop sets the devices and durations: remove %s",
                          a->opt.device ? "--device" : "--stop-after");
     if (!a->cfg->save_folder)
-        return clt_error(CLT_BAD_CONFIG, "a hop goes from leg to leg through checkpoints: set save_folder");
+        return clt_error(CLT_BAD_CONFIG, "--hop saves a checkpoint after each leg: set save_folder");
     if (!a->cfg->autoresume)
-        return clt_error(
-            CLT_BAD_CONFIG,
-            "a hop goes on from the newest checkpoint in save_folder: it needs autoresume, which "
-            "save_overwrite, save_weights_only or autoresume: false switch off");
+        return clt_error(CLT_BAD_CONFIG,
+                         "--hop resumes from the newest checkpoint in save_folder and needs autoresume: "
+                         "remove save_overwrite, save_weights_only or autoresume: false, which turn it off");
     for (int i = 0; i < h->n; i++) CLT_TRY(clt_config_check_run(a->cfg, (int)h->leg[i].ranks));
     return CLT_OK;
 }
 
-/* In a process of its own: drivers leave threads behind that have no business in a launcher. */
+/* In a child process: opening drivers leaves threads behind, which would disturb the launcher. */
 static clt_status check_devices(const hop *h) {
     int status = 0;
     fflush(NULL);
@@ -104,7 +103,7 @@ static clt_status check_devices(const hop *h) {
         _exit(clt_status_exit_code(st));
     }
     if (child < 0 || waitpid(child, &status, 0) < 0 || !WIFEXITED(status))
-        return CLT_OK; /* the leg will say */
+        return CLT_OK; /* the leg will report it */
     return WEXITSTATUS(status) == 0 ? CLT_OK : CLT_NO_DEVICE;
 }
 
@@ -130,25 +129,24 @@ static void explain(const hop *h, int64_t number, int64_t batch, int code) {
     const hop_leg *l = &h->leg[number % h->n];
     long long place = (long long)(number % h->n + 1), round = (long long)(number / h->n + 1);
     if (code == clt_status_exit_code(CLT_AGAIN))
-        clt_info("hop: stopped in leg %lld, round %lld (%s), at batch %lld; the same command goes on with it",
+        clt_info("hop: stopped in leg %lld, round %lld (%s), at batch %lld; rerun the same command to resume "
+                 "this leg",
                  place, round, l->text, (long long)batch);
     else
-        clt_error(
-            CLT_FAIL,
-            "hop: leg %lld, round %lld (%s) ended with code %d; the newest checkpoint is of batch %lld. "
-            "Mend what is said above and give the same command: it goes on with this leg. To go on "
-            "without this device: cltrain train with another --device, or another --hop",
-            place, round, l->text, code, (long long)batch);
+        clt_error(CLT_FAIL,
+                  "hop: leg %lld, round %lld (%s) exited with code %d; the newest checkpoint is of batch "
+                  "%lld. Fix the error above and rerun the same command to resume this leg. To continue "
+                  "without this device, use cltrain train with another --device, or another --hop",
+                  place, round, l->text, code, (long long)batch);
 }
 
-/* Each leg says by its checkpoint which one is next. */
+/* Runs legs until the run is done. The newest checkpoint determines the next leg. */
 static int run_legs(const hop *h) {
     int64_t leg = 0, batch = 0, next;
     bool other;
     clt_status st = clt_hop_position(h->folder, h->id, &leg, &batch, &other);
     if (st == CLT_OK && other)
-        clt_info("hop: the checkpoint of batch %lld was not written in this hop, which starts with its first "
-                 "leg",
+        clt_info("hop: the checkpoint of batch %lld does not belong to this hop; starting with its first leg",
                  (long long)batch);
     while (st == CLT_OK) {
         int code = run_leg(h, leg);

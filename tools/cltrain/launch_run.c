@@ -17,10 +17,10 @@ static const int signal_of[SIGNALS] = {SIGINT, SIGTERM, SIGUSR1};
 static volatile sig_atomic_t came[SIGNALS];
 
 typedef struct {
-    long pid;  /* 0: has not come yet, or runs on another host */
-    int code;  /* -1: not ended, or without a word */
-    bool gone; /* no process any more */
-    bool told[SIGNALS];
+    long pid;           /* 0: not started yet, or on another host */
+    int code;           /* exit code; -1: not reported */
+    bool gone;          /* the process does not exist any more */
+    bool told[SIGNALS]; /* signals that it was sent */
 } rank_info;
 
 typedef struct {
@@ -28,13 +28,13 @@ typedef struct {
     rank_info *rank;
     pid_t child;
     char host[256];
-    bool forwarded[SIGNALS]; /* to the launcher */
-    int lost;                /* the first rank that was gone without a word, or -1 */
-    double trouble;          /* when a rank failed or went; 0: not yet */
-    double asked;            /* when the first signal came; 0: none */
-    double seen;             /* when a rank was at work last, or still to come */
-    bool at_once;            /* a second SIGINT */
-    bool silent;             /* nobody wrote a word to stderr; false where that is not seen */
+    bool forwarded[SIGNALS]; /* signals that the launcher was sent */
+    int lost;                /* the first rank that died without an exit code, or -1 */
+    double trouble;          /* time of the first failure of a rank; 0: none */
+    double asked;            /* time of the first signal; 0: none */
+    double seen;             /* last time at which a rank was running or not started yet */
+    bool at_once;            /* a second SIGINT was received */
+    bool silent;             /* nothing was written to stderr; false if stderr is not filtered */
 } job;
 
 static void on_signal(int sig) {
@@ -48,7 +48,7 @@ void clt_launch_run_signals(void) {
     a.sa_handler = on_signal;
     a.sa_flags = SA_RESTART;
     for (int k = 0; k < SIGNALS; k++) sigaction(signal_of[k], &a, NULL);
-    signal(SIGPIPE, SIG_IGN); /* who reads the output may end before the ranks have saved */
+    signal(SIGPIPE, SIG_IGN); /* the reader of the output may exit before the ranks have saved */
 }
 
 bool clt_launch_run_asked(void) {
@@ -59,7 +59,7 @@ bool clt_launch_run_asked(void) {
 
 /* --- ranks --- */
 
-/* "NUMBER WORD" of DIR/RANK.what; false if it is not there (yet). */
+/* Reads "NUMBER WORD" from DIR/RANK.what; false if the file does not exist. */
 static bool read_left(const job *j, int rank, const char *what, long *number, char word[256]) {
     char *path = clt_format("%s/%d.%s", j->p->dir, rank, what);
     FILE *f = fopen(path, "r");
@@ -79,7 +79,7 @@ static void look_at_rank(job *j, int r) {
     if (!k->pid && read_left(j, r, "pid", &n, word) && strcmp(word, j->host) == 0) k->pid = n;
     bool gone = k->pid && clt_process_gone(k->pid);
     if (k->code < 0 && read_left(j, r, "exit", &n, word))
-        k->code = (int)n; /* after the look: it wrote before it went */
+        k->code = (int)n; /* read after the check: a rank writes its code before it exits */
     k->gone = gone;
     bool lost = gone && k->code < 0;
     if (lost && j->lost < 0) j->lost = r;
@@ -93,13 +93,13 @@ static void kill_ranks(const job *j) {
 
 /* --- signals --- */
 
-/* What ends the launcher. */
+/* The signal that ends the launcher. */
 static int end_signal(const clt_launch_run_params *p) {
     return p->deaf ? SIGHUP : SIGTERM;
 }
 
-/* Hands each signal to every rank once, as soon as the rank is there. A rank on another host hears of it from
- * these. */
+/* Sends signal k to every rank of this host once, as soon as the rank has started. Ranks on other hosts learn
+ * of it from these. */
 static void pass_signal(job *j, int k) {
     enum { START_SECONDS = 20 };
     int reached = 0;
@@ -112,14 +112,14 @@ static void pass_signal(job *j, int k) {
         x->told[k] = true;
     }
     if (reached || j->forwarded[k]) return;
-    /* No rank of this host: the launcher has to do, which for mpirun leaves the ranks a second. */
+    /* No rank on this host: signal the launcher instead. mpirun then leaves its ranks one second. */
     if (!j->p->elsewhere && clt_now() - j->asked < START_SECONDS) return;
     kill(j->child, j->p->forwards && signal_of[k] != SIGINT ? signal_of[k] : end_signal(j->p));
     j->forwarded[k] = true;
 }
 
 static void look_at_signals(job *j) {
-    static const char text[] = "stopped at once\n";
+    static const char text[] = "stopped at once without saving\n";
     for (int k = 0; k < SIGNALS; k++)
         if (came[k]) pass_signal(j, k);
     if (came[0] < 2 || j->at_once) return;
@@ -129,7 +129,7 @@ static void look_at_signals(job *j) {
     kill(j->child, end_signal(j->p));
 }
 
-/* Whether a rank has still to come or to end, as far as this host shows. */
+/* Whether, as far as this host can see, a rank has not started yet or is still running. */
 static bool any_working(const job *j) {
     int come = 0;
     for (int r = 0; r < j->p->ranks; r++) {
@@ -139,7 +139,8 @@ static bool any_working(const job *j) {
     return j->p->elsewhere || come < j->p->ranks;
 }
 
-/* Ranks that have not followed a failed one, or a second SIGINT, are ended; then the launcher is. */
+/* Kills ranks that still run some time after another rank failed or after a second SIGINT; later the
+ * launcher, too. */
 static void end_what_stays(job *j, double *killed) {
     enum { GRACE = 3, LAUNCHER_GRACE = 4, IDLE = 10 };
     double now = clt_now();
@@ -148,7 +149,7 @@ static void end_what_stays(job *j, double *killed) {
         *killed = now;
     }
     if (any_working(j)) j->seen = now;
-    /* A launcher that does not see that its ranks have ended: it was stopped, perhaps. */
+    /* All ranks have exited but the launcher has not: perhaps it is suspended. */
     if (*killed == 0 && now - j->seen > IDLE) *killed = now;
     if (*killed > 0 && now - *killed > LAUNCHER_GRACE) {
         kill(j->child, SIGKILL);
@@ -162,15 +163,14 @@ static pid_t start_child(const clt_launch_run_params *p, int out) {
     const pid_t launch = getpid(), child = fork();
     if (child != 0) return child;
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    prctl(PR_SET_PDEATHSIG, end_signal(p));     /* nothing stays when the launch is killed */
-    if (getppid() != launch) _exit(CANNOT_RUN); /* it was, before that */
-    setpgid(0, 0); /* a Ctrl-C on the terminal is for the launch, which hands it on */
+    prctl(PR_SET_PDEATHSIG, end_signal(p));     /* nothing keeps running if this launch is killed */
+    if (getppid() != launch) _exit(CANNOT_RUN); /* it was killed before prctl */
+    setpgid(0, 0); /* Ctrl-C on the terminal reaches only the launch, which passes it on */
     if (null >= 0) dup2(null, 0);
     if (out >= 0) dup2(out, 2);
     setenv("CLTRAIN_LAUNCH_DIR", p->dir, 1);
-    /* mpirun's hwloc would load OpenCL, whose loader cuts OCL_ICD_FILENAMES short in the ranks' environment,
-     * and ask for twenty X displays, which takes seconds where the name localhost has to come from another
-     * host. */
+    /* mpirun's hwloc would load OpenCL, whose loader truncates OCL_ICD_FILENAMES in the ranks' environment,
+     * and try twenty X displays, which takes seconds if the name localhost is resolved by another host. */
     setenv("HWLOC_COMPONENTS", "-opencl,-gl", 0);
     if (out >= 0 && clt_color(stderr)) setenv("CLICOLOR_FORCE", "1", 0);
     sigset_t kept;
@@ -180,13 +180,13 @@ static pid_t start_child(const clt_launch_run_params *p, int out) {
         sigaddset(&kept, signal_of[k]);
     }
     signal(SIGPIPE, SIG_DFL);
-    if (p->deaf) sigprocmask(SIG_BLOCK, &kept, NULL); /* mpirun's ranks get them unblocked */
+    if (p->deaf) sigprocmask(SIG_BLOCK, &kept, NULL); /* mpirun unblocks them in its ranks */
     execv(p->argv[0], p->argv);
     fprintf(stderr, "error: cannot run %s: %s\n", p->argv[0], strerror(errno));
     _exit(CANNOT_RUN);
 }
 
-/* Waits up to `ms` for text and passes it on. False at its end. */
+/* Waits up to `ms` for text from `in` and passes it to the filter. False at the end of the text. */
 static bool pump(int in, clt_launch_filter *f, int ms) {
     char text[4096];
     struct pollfd fd = {.fd = in, .events = POLLIN};
@@ -213,7 +213,8 @@ static bool any_left(const job *j) {
     return false;
 }
 
-/* The launcher has ended, and its ranks with it, unless somebody killed it. */
+/* After the launcher has exited: its ranks exit, too, unless it was killed. Waits for them, then kills
+ * them. */
 static void end_ranks(job *j) {
     static const double grace = 2;
     double start = clt_now();
@@ -221,7 +222,7 @@ static void end_ranks(job *j) {
     kill_ranks(j);
 }
 
-/* Returns the launcher's status, as waitpid gives it. */
+/* Supervises the job until the launcher exits; returns its status as waitpid gives it. */
 static int watch(job *j, int in) {
     enum { LOOK_MS = 20, RANKS_PER_LOOK = 16 };
     clt_launch_filter f = {0};
@@ -243,22 +244,22 @@ static int watch(job *j, int in) {
     return status;
 }
 
-/* Says what no rank could say. */
+/* Reports a failure that no rank could report. */
 static void explain(const job *j, int status) {
-    static const char advice[] = "; run it again: it goes on from the last checkpoint";
+    static const char advice[] = "; rerun the same command to resume from the last checkpoint";
     const char *launcher = strrchr(j->p->argv[0], '/') + 1;
     if (WIFSIGNALED(status))
         clt_error(CLT_FAIL, "%s was killed (signal %d)%s", launcher, WTERMSIG(status), advice);
     else if (j->lost >= 0 && WEXITSTATUS(status) != 0)
         clt_error(CLT_FAIL, "rank %d (process %ld) is gone%s%s", j->lost, j->rank[j->lost].pid,
                   WEXITSTATUS(status) == 128 + SIGKILL ? ", killed" : "", advice);
-    else if (j->silent && WEXITSTATUS(status) != 0) /* --quiet keeps mpirun's own errors back, too */
-        clt_error(CLT_FAIL, "%s ended with %d and no word; to see why: %s -np %d%s%s hostname", launcher,
-                  WEXITSTATUS(status), launcher, j->p->ranks, j->p->hosts ? " --hostfile " : "",
+    else if (j->silent && WEXITSTATUS(status) != 0) /* --quiet also hides mpirun's own errors */
+        clt_error(CLT_FAIL, "%s exited with code %d and printed nothing; to see why: %s -np %d%s%s hostname",
+                  launcher, WEXITSTATUS(status), launcher, j->p->ranks, j->p->hosts ? " --hostfile " : "",
                   j->p->hosts ? j->p->hosts : "");
 }
 
-/* The code of the lowest rank that failed; a stop after a save only if nobody failed otherwise. */
+/* The exit code of the lowest rank that failed; 75 only if no rank has another code. */
 static int job_code(const job *j, int status) {
     int code = 0;
     if (j->at_once) return STOPPED_TWICE;
@@ -269,7 +270,7 @@ static int job_code(const job *j, int status) {
     if (code) return code;
     if (j->asked == 0) explain(j, status);
     if (!WIFEXITED(status)) return 128 + WTERMSIG(status);
-    /* Of a rank that a signal ended MPICH's mpirun tells the signal's number, which is no code of ours. */
+    /* If a signal ended a rank, MPICH's mpirun returns the signal's number, which is not one of our codes. */
     if (j->lost >= 0 && WEXITSTATUS(status) > 2 && WEXITSTATUS(status) < 32)
         return clt_status_exit_code(CLT_FAIL);
     return WEXITSTATUS(status);

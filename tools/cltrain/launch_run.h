@@ -1,32 +1,32 @@
-/* launch_run: runs a launcher's command line and looks after its ranks: hands them signals, notices the ones
- * that are gone, ends what does not end, and keeps Open MPI's explanations of what cltrain has explained off
- * the screen. */
+/* launch_run: runs the command line of a launcher and supervises the ranks: passes signals to them, detects
+ * ranks that died, kills what does not exit, and drops Open MPI's messages about ends that cltrain reports
+ * itself. */
 #ifndef CLTRAIN_LAUNCH_RUN_H
 #define CLTRAIN_LAUNCH_RUN_H
 
 #include "runtime/base/clt_base.h"
 
 typedef struct {
-    char **argv;       /* NULL at the end; argv[0] is a full path */
-    const char *dir;   /* CLTRAIN_LAUNCH_DIR: where ranks leave process numbers and exit codes */
+    char **argv;       /* ends with NULL; argv[0] is a full path */
+    const char *dir;   /* CLTRAIN_LAUNCH_DIR: the ranks write process ids and exit codes there */
     const char *hosts; /* the host file, or NULL */
     int ranks;
     bool elsewhere; /* ranks may run on other hosts */
-    bool forwards;  /* the launcher hands signals to its ranks itself (srun) */
-    bool deaf;      /* the three signals are kept from it: Open MPI's mpirun kills ranks a second after one */
-    bool filter;    /* its stderr holds Open MPI's boxed texts */
+    bool forwards;  /* the launcher passes signals to its ranks itself (srun) */
+    bool deaf;      /* block the three signals in it: Open MPI's mpirun kills its ranks a second after one */
+    bool filter;    /* filter Open MPI's messages out of its stderr */
 } clt_launch_run_params;
 
-/* From now on signals are kept for the ranks, also for those of a job that is still to start. */
+/* Installs the signal handlers. Signals that arrive before the job starts are passed to its ranks. */
 void clt_launch_run_signals(void);
-/* Runs it to its end. Returns the exit code of the lowest rank that failed (75 only if no rank has another
- * one), else the launcher's; 130 after a second SIGINT. */
+/* Runs the job to its end. Returns the exit code of the lowest rank that failed (75 only if no rank has
+ * another code), else the launcher's; 130 after a second SIGINT. */
 int clt_launch_run(const clt_launch_run_params *p);
-/* Whether a signal has come since the first job of this process began. */
+/* Whether a signal was received since clt_launch_run_signals. */
 bool clt_launch_run_asked(void);
 
-/* Copies text to stderr line by line, without boxes (texts between two lines of dashes) about a process that
- * has ended or aborted. `flush`: also what is not a whole line yet. */
+/* Copies text to stderr line by line, except Open MPI's boxes (texts between two lines of dashes) about
+ * processes that exited or aborted. flush also copies an incomplete line. */
 typedef struct {
     clt_str line, box;
     bool boxed;

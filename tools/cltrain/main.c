@@ -1,4 +1,4 @@
-/* cltrain: finds the subcommand and hands over. Everything else is in cmd_*.c and in the library. */
+/* cltrain: finds the subcommand and calls it. Everything else is in cmd_*.c and in the library. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -29,22 +29,22 @@ static void print_help(void) {
          "  cltrain generate runs/my-run/ep0-ba100 --prompt \"Once upon\"\n"
          "\n"
          "Usage: cltrain COMMAND [arguments]\n"
-         "Trains MPT language models on any device that has an OpenCL driver.\n"
+         "Trains MPT language models on any device with an OpenCL driver.\n"
          "\n"
-         "Commands (cltrain COMMAND --help says more)");
+         "Commands (details: cltrain COMMAND --help)");
     for (size_t i = 0; i < CLT_COUNT_OF(commands); i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
     puts("\n"
          "Options\n"
-         "  -h, --help     this text\n"
-         "  -V, --version  version and git hash\n"
-         "  --help-env     the environment variables that cltrain reads\n"
+         "  -h, --help     print this text\n"
+         "  -V, --version  print version and git hash\n"
+         "  --help-env     list the environment variables that cltrain reads\n"
          "  --color WHEN   auto, always or never\n"
-         "  -q, --quiet    only warnings and errors\n"
-         "  -v, --verbose  also debug messages\n"
+         "  -q, --quiet    print only warnings and errors\n"
+         "  -v, --verbose  print debug messages, too\n"
          "\n"
-         "Exit codes: 0 done, 1 failure, 2 usage, 65 bad data, 69 no device, 74 input or output, 75 run me "
-         "again,\n"
+         "Exit codes: 0 done, 1 failure, 2 usage, 65 bad data, 69 no device, 74 input or output, 75 rerun to "
+         "resume,\n"
          "78 configuration, 130 and 143 stopped by a signal without a save.");
 }
 
@@ -54,8 +54,8 @@ static void print_env(void) {
 }
 
 static int usage_error(const char *what, const char *word, const char *near) {
-    clt_error(CLT_USAGE, "cltrain: %s '%s' is not known%s%s (see cltrain --help)", what, word,
-              near ? "; did you mean " : "", near ? near : "");
+    clt_error(CLT_USAGE, "cltrain: unknown %s '%s'%s%s%s (see cltrain --help)", what, word,
+              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return clt_status_exit_code(CLT_USAGE);
 }
 
@@ -65,13 +65,13 @@ static int run_command(int argc, char **argv) {
         names[i] = commands[i].name;
         if (strcmp(argv[0], names[i]) != 0) continue;
         if (commands[i].run) return commands[i].run(argc, argv);
-        clt_error(CLT_FAIL, "cltrain %s is not in this build", argv[0]);
+        clt_error(CLT_FAIL, "this build does not contain cltrain %s", argv[0]);
         return clt_status_exit_code(CLT_FAIL);
     }
     return usage_error("command", argv[0], clt_nearest(argv[0], names, CLT_COUNT_OF(commands)));
 }
 
-/* Global options that stand before the subcommand. Returns -1 to go on at argv[*i]. */
+/* Handles a global option before the subcommand. Returns -1 to continue at argv[*i], else the exit code. */
 static int global_option(int argc, char **argv, int *i) {
     static const char *const known[] = {"--help",  "--version", "--help-env",
                                         "--color", "--quiet",   "--verbose"};
@@ -111,7 +111,8 @@ static int run_words(int argc, char **argv) {
     return clt_status_exit_code(CLT_USAGE);
 }
 
-/* What is opened later must not take the place of a standard file that is closed: messages would go there. */
+/* If a standard file is closed, a file opened later would get its number, and messages would be written into
+ * it. */
 static void fill_standard_files(void) {
     int fd;
     do {
@@ -120,13 +121,13 @@ static void fill_standard_files(void) {
     if (fd >= 0) close(fd);
 }
 
-/* What a command printed may still fail to arrive: on a full disk, say. */
+/* Output that was printed may still fail to be written, for example on a full disk. */
 static int check_output(int code) {
     errno = 0;
     bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (code != 0 || !lost) return code;
     return clt_status_exit_code(
-        clt_error(CLT_IO, "standard output is not whole: %s", errno ? strerror(errno) : "a write failed"));
+        clt_error(CLT_IO, "standard output is incomplete: %s", errno ? strerror(errno) : "a write failed"));
 }
 
 int main(int argc, char **argv) {

@@ -10,8 +10,8 @@ typedef struct {
     bool log_y;
 } frame;
 
-const char chart_style[] = ".t{font-size:11px;fill:#64748b}.h{font-size:14px;font-weight:600;fill:#1e293b}"
-                           ".g{stroke:#e2e8f0}";
+const char chart_style[] =
+    ".t{font-size:11px;fill:#64748b}.h{font-size:14px;font-weight:600;fill:#1e293b}.g{stroke:#e2e8f0}";
 
 void html_text(clt_str *out, const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) switch (s[i]) {
@@ -81,7 +81,7 @@ static void even_ticks(clt_str *out, const frame *f, double first, double last) 
         tick(out, f, fabs(v) < step * 1e-6 ? 0 : v);
 }
 
-/* 1, 2 and 5 of every power of ten; of many powers only some. */
+/* Grid lines at 1, 2 and 5 times powers of ten; fewer if the axis covers many powers. */
 static void log_ticks(clt_str *out, const frame *f) {
     static const int digit[] = {1, 2, 5};
     double powers = f->y1 - f->y0, step = fmax(1, round_step(powers));

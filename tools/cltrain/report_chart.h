@@ -1,4 +1,4 @@
-/* report_chart: line charts as SVG text, for the report, and what text needs to be part of it. */
+/* report_chart: line charts as SVG text for the report, and escaping of text for HTML and SVG. */
 #ifndef CLTRAIN_REPORT_CHART_H
 #define CLTRAIN_REPORT_CHART_H
 
@@ -13,14 +13,13 @@ typedef struct {
     bool dots; /* points instead of a line */
 } chart_series;
 
-/* Appends n bytes of s as text of an HTML or SVG file. */
+/* Appends n bytes of s, escaped for HTML and SVG. */
 void html_text(clt_str *out, const char *s, size_t n);
 
-/* The rules of a style sheet that the charts' classes need. */
+/* The CSS rules of the charts' classes. */
 extern const char chart_style[];
 
-/* Appends one chart with axes, grid and a legend. Both axes are linear; log_y for rates of change over
- * decades. */
+/* Appends a chart with axes, grid and legend. The x axis is linear; log_y makes the y axis logarithmic. */
 void chart_add(clt_str *out, const char *title, const char *x_label, const chart_series *series, size_t n,
                bool log_y);
 

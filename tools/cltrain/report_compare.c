@@ -8,13 +8,13 @@
 
 static const char *const color[COMPARE_MOST] = {"#2563eb", "#dc2626", "#059669", "#b45309", "#7c3aed"};
 
-/* run's loss minus base's, at the batches that both have and at which both are finite. */
+/* A run's loss minus base's, at the common batches where both are finite. */
 typedef struct {
     double *batch, *difference;
     size_t n;
 } differences;
 
-/* Batches ascend in both. */
+/* Both lists are sorted by batch. */
 static differences subtract(const columns *run, const columns *base) {
     differences d = {clt_calloc(run->n + 1, sizeof(double)), clt_calloc(run->n + 1, sizeof(double)), 0};
     for (size_t i = 0, k = 0; i < run->n; i++) {
@@ -56,13 +56,13 @@ void compare_losses(clt_str *out, const compared_run *run, int n) {
     for (int i = 0; i < n; i++)
         s[i] = (chart_series){clt_path_base(run[i].name), color[i],         run[i].m.train.v[0],
                               run[i].m.train.v[LOSS + 1], run[i].m.train.n, false};
-    chart_add(out, "Training loss (nats a token)", "batch", s, (size_t)n, false);
+    chart_add(out, "Training loss (nats per token)", "batch", s, (size_t)n, false);
 }
 
 void compare_add(clt_str *out, const compared_run *run, int n) {
     differences d[COMPARE_MOST];
     chart_series s[COMPARE_MOST];
-    clt_str_add(out, "<h2>Beside other runs</h2>\n");
+    clt_str_add(out, "<h2>Comparison with other runs</h2>\n");
     compare_losses(out, run, n);
     for (int i = 1; i < n; i++) {
         d[i] = subtract(&run[i].m.train, &run[0].m.train);
@@ -70,9 +70,8 @@ void compare_add(clt_str *out, const compared_run *run, int n) {
             (chart_series){clt_path_base(run[i].name), color[i], d[i].batch, d[i].difference, d[i].n, false};
     }
     chart_add(out, "Training loss minus the first run's", "batch", s + 1, (size_t)n - 1, false);
-    clt_str_add(out,
-                "<table><tr><th>run</th><th>batches in common</th><th>largest difference</th><th>mean</th>"
-                "<th>mean of the last tenth</th></tr>\n");
+    clt_str_add(out, "<table><tr><th>run</th><th>batches in common</th><th>largest "
+                     "difference</th><th>mean</th><th>mean of the last tenth</th></tr>\n");
     for (int i = 1; i < n; i++) {
         row(out, run[i].name, &d[i]);
         clt_free(d[i].batch);

@@ -1,5 +1,5 @@
-/* report_compare: the losses of several runs side by side, for the report: what changed when the same run was
- * made on another device, in another precision, or with hops. */
+/* report_compare: compares the losses of several runs for the report, for example of the same run on another
+ * device, in another precision, or with hops. */
 #ifndef CLTRAIN_REPORT_COMPARE_H
 #define CLTRAIN_REPORT_COMPARE_H
 
@@ -8,15 +8,15 @@
 enum { COMPARE_MOST = 5 };
 
 typedef struct {
-    const char *name; /* the folder, as given */
+    const char *name; /* the folder as given */
     metrics m;
 } compared_run;
 
-/* Appends two charts, the training losses and each run's loss minus the first run's, and a table: batches
- * that both have, the largest difference and its batch, the mean difference of all and of the last tenth. n:
- * 2 to COMPARE_MOST. */
+/* Appends two charts, the training losses and each run's loss minus the first run's, and a table with the
+ * number of common batches, the largest difference and its batch, and the mean difference of all batches and
+ * of the last tenth. n: 2 to COMPARE_MOST. */
 void compare_add(clt_str *out, const compared_run *run, int n);
-/* Appends the chart of the training losses alone. n: 1 to COMPARE_MOST. */
+/* Appends only the chart of the training losses. n: 1 to COMPARE_MOST. */
 void compare_losses(clt_str *out, const compared_run *run, int n);
 
 #endif

@@ -47,13 +47,14 @@ static columns *eval_rows(metrics *m, json_t *o) {
     return &m->eval[m->evals++].rows;
 }
 
-/* After a fall-back a batch number comes again: the last row of a number is the valid one. */
+/* After a fall-back batch numbers repeat: the last row of a number is the valid one. */
 static void take_row(metrics *m, json_t *o) {
     double row[FIELDS + 1];
     row[0] = number(o, "batch");
     const char *event = json_string_value(json_object_get(o, "event"));
     if (event) {
-        char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(15)); /* as they were written */
+        char *text =
+            json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(15)); /* prints numbers as they were written */
         count_event(m, o, event);
         clt_str_add(&m->events, "<tr><td>");
         html_text(&m->events, event, strlen(event));
@@ -85,13 +86,13 @@ clt_status metrics_read(const char *folder, metrics *m) {
         at += n + 1;
     }
     if (st == CLT_OK && m->train.n == 0 && m->evals == 0)
-        st = clt_error(CLT_BAD_DATA, "%s has no rows: has the run made a step?", path);
+        st = clt_error(CLT_BAD_DATA, "%s has no rows: the run has not finished a step", path);
     clt_free(text);
     clt_free(path);
     return st;
 }
 
-/* Of the values that are there. */
+/* The median of the finite values. */
 static double median(const double *v, size_t most) {
     double *copy = clt_calloc(most, sizeof *v), result;
     size_t n = 0;
@@ -109,7 +110,7 @@ static double median(const double *v, size_t most) {
 }
 
 double metrics_median(const metrics *m, int field) {
-    enum { NEWEST = 2000 }; /* sorting stays quick for long runs */
+    enum { NEWEST = 2000 }; /* keeps sorting fast for long runs */
     const columns *t = &m->train;
     size_t tail = CLT_MIN(t->n, (size_t)NEWEST);
     return tail ? median(t->v[field + 1] + (t->n - tail), tail) : NAN;

@@ -5,7 +5,7 @@
 #include "collectives/clt_group.h"
 #include "runtime/base/clt_options.h"
 
-/* "3" or "3:5". */
+/* Parses "3" or "3:5". */
 static bool parse_steps(const char *text, int64_t *first, int64_t *last) {
     const char *colon = strchr(text, ':');
     char *head = clt_strndup(text, colon ? (size_t)(colon - text) : strlen(text));
@@ -14,7 +14,7 @@ static bool parse_steps(const char *text, int64_t *first, int64_t *last) {
     return ok && *first >= 1 && *last >= *first;
 }
 
-/* The options that are texts with a form of their own. */
+/* Options with a syntax of their own. */
 typedef struct {
     const char *record_steps, *trace_steps, *stop_after;
 } forms;
@@ -22,23 +22,24 @@ typedef struct {
 static int parse_forms(const clt_command *command, const forms *f, clt_run_options *o) {
     if (f->record_steps && (!o->record || !parse_steps(f->record_steps, &o->record_first, &o->record_last)))
         return clt_options_fail(command,
-                                o->record ? "--record-steps wants N or N:LAST, not '%s'"
+                                o->record ? "--record-steps must be N or N:LAST, not '%s'"
                                           : "--record-steps %s needs --record DIR",
                                 f->record_steps);
     if (f->trace_steps && (!o->trace || !parse_steps(f->trace_steps, &o->trace_first, &o->trace_last)))
         return clt_options_fail(command,
-                                o->trace ? "--trace-steps wants N or N:LAST, not '%s'"
+                                o->trace ? "--trace-steps must be N or N:LAST, not '%s'"
                                          : "--trace-steps %s needs --trace FILE",
                                 f->trace_steps);
     if (f->stop_after && !clt_time_parse_length(f->stop_after, &o->stop_after))
-        return clt_options_fail(command,
-                                "--stop-after wants a time such as 200ba, 1ep, 5000sp, 2000000tok, 0.1dur or "
-                                "3600sec, not '%s'",
-                                f->stop_after);
+        return clt_options_fail(
+            command,
+            "--stop-after must be a time such as 200ba, 1ep, 5000sp, 2000000tok, 0.1dur or 3600sec, not '%s'",
+            f->stop_after);
     return -1;
 }
 
-/* Reads the configuration; prints it instead if that was asked for. */
+/* Reads the configuration. Returns -1 to start the run, or an exit code after --print-config and
+ * --dry-run. */
 static int load(const clt_strv *rest, bool print, bool check, clt_train_args *out) {
     clt_str text = {0};
     clt_status st = clt_config_load(rest->v[0], (const char *const *)rest->v + 1, rest->n - 1, &out->cfg);
@@ -71,34 +72,34 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
     bool print = false, list = false, check = false;
     const clt_option options[] = {
         {"device", 'd', CLT_OPT_STR, &o->device, "PATTERN",
-         "part of a platform's or device's name, P:D, or a list by rank"},
+         "part of a platform's or device's name, P:D, or a list with one entry per rank"},
         {"print-config", 0, CLT_OPT_FLAG, &print, NULL,
-         "print the merged configuration and where each value came from"},
+         "print the merged configuration and the source of each value"},
         {"list-keys", 0, CLT_OPT_FLAG, &list, NULL,
-         "print every key of the configuration and what happens to it"},
+         "print every key of the configuration, its status and its meaning"},
         {"dry-run", 'n', CLT_OPT_FLAG, &check, NULL,
          "check the configuration, name what has no effect, then exit; devices and data are not checked"},
         {"stop-after", 0, CLT_OPT_STR, &f.stop_after, "TIME",
-         "train this long (200ba, 1ep, 3600sec ...), then save and end with 75; max_duration and the "
-         "schedule "
-         "stay"},
+         "train this long (200ba, 1ep, 3600sec ...), then save and exit with code 75; max_duration and "
+         "schedule stay unchanged"},
         {"log-samples", 0, CLT_OPT_STR, &o->log_samples, "DIR",
-         "append which samples each batch is made of to DIR/rankN.jsonl"},
-        {"profile", 0, CLT_OPT_FLAG, &o->profile, NULL, "time every kernel and print a table at the end"},
+         "append the samples of each batch to DIR/rankN.jsonl"},
+        {"profile", 0, CLT_OPT_FLAG, &o->profile, NULL,
+         "measure the time of every kernel and print a table at the end"},
         {"trace", 0, CLT_OPT_STR, &o->trace, "FILE",
-         "write when the host and each kernel worked, for chrome://tracing and Perfetto"},
+         "write a timeline of host and kernels to FILE, for chrome://tracing and Perfetto"},
         {"trace-steps", 0, CLT_OPT_STR, &f.trace_steps, "N[:LAST]",
-         "optimizer steps to trace, from 1 (default: the third to the fifth of this run)"},
+         "optimizer steps to trace, counted from 1 (default: the third to the fifth of this process)"},
         {"record", 0, CLT_OPT_STR, &o->record, "DIR",
-         "write every launch of a step with its buffers to DIR (tiny models)"},
+         "write every kernel launch of a step with its buffers to DIR (for tiny models)"},
         {"record-steps", 0, CLT_OPT_STR, &f.record_steps, "N[:LAST]",
-         "optimizer steps to record, from 1 (default: the first of this run)"},
+         "optimizer steps to record, counted from 1 (default: the first of this process)"},
     };
     const clt_command command = {
         .name = "cltrain train",
         .usage = "CONFIG.yaml [key.sub=value ...]",
         .summary =
-            "Trains a model as an LLM Foundry YAML says. Values on the command line win over the file.",
+            "Trains a model described by an LLM Foundry YAML. Values on the command line override the file.",
         .examples = "  cltrain train run.yaml\n"
                     "  cltrain train run.yaml max_duration=100ba optimizer.lr=1e-3 save_folder=runs/a\n"
                     "  cltrain train run.yaml --device pocl --print-config\n"
@@ -108,7 +109,8 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && list) code = list_keys();
-    if (code < 0 && rest.n == 0) code = clt_options_fail(&command, "which configuration?");
+    if (code < 0 && rest.n == 0)
+        code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
     if (code < 0) code = parse_forms(&command, &f, o);
     if (code < 0) code = load(&rest, print, check, out);
     clt_strv_free(&rest);

@@ -1,4 +1,4 @@
-# Completion of cltrain for bash: commands, options (both from the program's own help) and file names.
+# Bash completion for cltrain: commands and options, both from the program's --help, and file names.
 _cltrain() {
     local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]:-} list
     COMPREPLY=()

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Writes cltrain.1 and clbench.1 from the programs' own --help, so that the pages cannot differ from the programs.
+# Writes cltrain.1 and clbench.1 from the programs' --help, so that pages and programs agree.
 #   tools/man/make.sh BUILD_FOLDER OUT_FOLDER
 set -eu
 build=$1
@@ -8,7 +8,7 @@ mkdir -p "$out"
 version=$("$build/cltrain" --version | cut -d' ' -f2)
 dash='s/\\/\\e/g; s/-/\\-/g; s/^\./\\\&./; s/^'"'"'/\\\&'"'"'/'
 
-# A block of text exactly as it was printed.
+# Formats stdin as a block without line filling.
 verbatim() {
     printf '.PP\n.nf\n'
     sed "$dash"
@@ -24,8 +24,9 @@ cltrain_page() {
     printf '.B cltrain\n.I COMMAND\n[arguments]\n'
     section DESCRIPTION
     sed "$dash" <<'TEXT'
-cltrain trains transformer models from LLM Foundry YAML files on every device that has an OpenCL driver. With exact numerics (the
-default in fp32) a run gives the same bits on every device, for every number of ranks and every microbatch size, and across stops.
+cltrain trains MPT language models described by LLM Foundry YAML files on any device with an OpenCL driver. With exact numerics
+(the default in fp32) runs are bit-identical on every device, for every number of ranks and every microbatch size, and after
+every resume.
 TEXT
     "$build/cltrain" --help | verbatim
     local c s actions
@@ -44,19 +45,19 @@ TEXT
     "$build/cltrain" --help-env | verbatim
     section FILES
     sed "$dash" <<'TEXT'
-A run's folder (save_folder, or runs/{run_name}) holds metrics.jsonl, config.yaml, log.txt and the checkpoints. Compiled kernels and
-measurements are kept in $XDG_CACHE_HOME/cltrain; they can be removed at any time.
+The folder of a run (save_folder, or runs/{run_name}) contains metrics.jsonl, config.yaml, log.txt and the checkpoints. Compiled
+kernels and measurements are cached in $XDG_CACHE_HOME/cltrain and can be removed at any time.
 TEXT
     section "EXIT STATUS"
     while IFS='|' read -r code text; do printf '.TP\n.B %s\n%s\n' "$code" "$text"; done <<'TEXT'
 0|done
-1|something failed that no other code names
-2|wrong command line
+1|a failure that no other code describes
+2|invalid command line
 65|damaged or unusable data, shard or checkpoint
-69|no device that can do this
-74|the file system refused
-75|run the same command again: stopped after a good save, or a hang was ended
-78|the configuration is wrong or asks for what cannot be done
+69|no suitable device
+74|a file operation failed
+75|rerun the same command to resume: stopped after a save, or ended because of a hang
+78|the configuration is invalid or unsupported
 130, 143|stopped by SIGINT or SIGTERM without a save
 TEXT
     section "SEE ALSO"

@@ -1,4 +1,5 @@
-/* What the engine owns, and evaluation. The step itself is in clt_engine_step.c. */
+/* Creation and destruction of an engine, rehearsal, speed measurement, evaluation. The step is in
+ * clt_engine_step.c. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ static clt_status to_f32(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
 
 /* --- creation --- */
 
-/* One byte per 64 elements: the optimizer group of the tensor that lies there. */
+/* One byte per 64 elements of the slab: the optimizer group of the tensor at that place. */
 static clt_status create_groups(clt_engine *e) {
     const clt_slab_table *t = &e->table;
     clt_device *dev = clt_ops_device(e->ops);
@@ -62,7 +63,7 @@ static clt_status create_training(clt_engine *e) {
     return create_groups(e);
 }
 
-/* Made by all ranks together, once each of them has all the rest. */
+/* Collective, so it comes last: first the ranks agree that each of them has everything else. */
 static clt_status create_reduction(clt_engine *e, clt_status ready) {
     CLT_TRY(clt_group_agree(e->group, ready));
     clt_reduce_math math = {.add = add_slabs, .ctx = e->ops};
@@ -70,7 +71,7 @@ static clt_status create_reduction(clt_engine *e, clt_status ready) {
     return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->table, &e->split, &math, &e->reduce);
 }
 
-/* The status of the last step, "good" before the first one, and a loss for each sample. */
+/* Status of the last step (initially "finite") and a loss per sample. */
 static clt_status create_results(clt_engine *e, int64_t most) {
     static const float good[LOSSES] = {0.0f, 1.0f, 1.0f};
     clt_device *dev = clt_ops_device(e->ops);
@@ -116,7 +117,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->parts[e->n_parts++] = (clt_ckpt_part){.role = "weight", .slab = e->weights};
     if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m};
     if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v};
-    clt_debug("the device has memory for weights, optimizer and activations");
+    clt_debug("allocated weights, optimizer state and activations");
     if (c->precision != CLT_F32 && c->numerics == CLT_FAST) clt_tensor_map_begin(dev);
     *out = e;
     return CLT_OK;
@@ -160,7 +161,7 @@ clt_status clt_engine_weights_changed(clt_engine *e) {
     return CLT_OK;
 }
 
-/* The pieces' sums lie one behind the other; all slabs of a table are cut alike. */
+/* All slabs of a table have the same pieces, so one buffer of sums serves every slab. */
 static clt_status hash_slab(clt_engine *e, const clt_slab *s, uint64_t *hash) {
     size_t n = (size_t)s->n * CLT_HASH_SUMS;
     uint64_t *sums = clt_malloc(n * sizeof *sums);
@@ -222,13 +223,13 @@ static clt_status rehearse_step(clt_engine *e, const clt_batch *b) {
     CLT_TRY(clt_engine_weights_changed(e));
     CLT_TRY(clt_model_train(e->model, &pass));
     if (CLT_CEIL_DIV(e->cfg->global_train_batch_size, e->plan->lanes) > b->samples) {
-        pass.lane_first = false; /* a lane's later microbatches add to its gradient */
+        pass.lane_first = false; /* the kernels of a lane's later microbatches, which add to its gradient */
         CLT_TRY(clt_model_train(e->model, &pass));
     }
     return clt_engine_step_ops(e, b->samples);
 }
 
-/* A full microbatch of made-up samples. */
+/* A full microbatch of synthetic samples. */
 static clt_batch example(const clt_engine *e, int64_t samples, void **storage) {
     return clt_model_example(e->cfg->model, e->cfg->max_seq_len, samples, storage);
 }
@@ -243,13 +244,13 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates) {
     if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(e);
     clt_free(storage);
     clt_device_rehearsed(dev);
-    if (st != CLT_OK) clt_debug("the rehearsal came to an end: %s", clt_last_error());
+    if (st != CLT_OK) clt_debug("the rehearsal failed: %s", clt_last_error());
     clt_debug("rehearsed a step in %.3f s", clt_now() - start);
 }
 
 /* --- speed --- */
 
-/* Forward and backward of n samples, and the seconds until the device is done. */
+/* Forward and backward of b's samples; *seconds until the device has finished. */
 static clt_status time_samples(clt_engine *e, const clt_batch *b, double *seconds) {
     clt_device *dev = clt_ops_device(e->ops);
     clt_batch mb;
@@ -271,7 +272,7 @@ clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
     double seconds = 0, best = INFINITY;
     clt_status st = clt_slab_zero(e->weights);
     if (st == CLT_OK) st = clt_engine_weights_changed(e);
-    for (int i = 0; st == CLT_OK && i < TRIES; i++) { /* the first one compiles */
+    for (int i = 0; st == CLT_OK && i < TRIES; i++) { /* the first run compiles */
         st = time_samples(e, &b, &seconds);
         if (i > 0) best = CLT_MIN(best, seconds);
     }

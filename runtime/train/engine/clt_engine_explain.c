@@ -1,11 +1,11 @@
-/* Which operation of a bad step was the first to make a NaN or an infinity. */
+/* Finds the first operation of a step that made a NaN or an infinity. */
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine_internal.h"
 
 typedef struct {
     clt_engine *e;
-    char what[160]; /* the first operation that made something that is not finite; "" so far */
+    char what[160]; /* the first operation with an output that is not finite; "": none so far */
 } finder;
 
 static clt_status look(void *ctx, const char *what, clt_dtype type, clt_ref made, uint64_t count) {
@@ -19,7 +19,7 @@ static clt_status look(void *ctx, const char *what, clt_dtype type, clt_ref made
     return CLT_OK;
 }
 
-/* A weight that is not finite already is named before any operation. */
+/* Weights that are not finite come first: they explain everything that follows. */
 static clt_status look_at_weights(finder *f) {
     const clt_slab_table *t = &f->e->table;
     char what[200];
@@ -32,7 +32,7 @@ static clt_status look_at_weights(finder *f) {
 
 clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, char what[CLT_ENGINE_WHAT]) {
     struct {
-        int32_t lane; /* -1: found nothing */
+        int32_t lane; /* -1: nothing found */
         char what[160];
     } mine = {.lane = -1}, all[CLT_GROUP_MAX_RANKS];
     finder f = {.e = e};
@@ -57,6 +57,7 @@ clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, c
         return CLT_OK;
     }
     snprintf(what, CLT_ENGINE_WHAT,
-             "every operation of every lane is finite, their sum over the lanes is not");
+             "every operation of every lane gives finite values, but the gradients' sum over the lanes is "
+             "not finite");
     return CLT_OK;
 }

@@ -1,4 +1,4 @@
-/* clt_engine_internal: the engine's state, shared by its files. */
+/* clt_engine_internal: the engine's state, for the files of this folder only. */
 #ifndef CLT_ENGINE_INTERNAL_H
 #define CLT_ENGINE_INTERNAL_H
 
@@ -6,17 +6,19 @@
 
 enum {
     FROZEN_GROUP = CLT_MAX_PARAM_GROUPS,
-    /* words of `results`: norm, clip coefficient, "finite", ...; then the samples' losses */
+    /* `results` holds 32-bit words: gradient norm, clip coefficient, flag "finite", ...; the samples' losses
+     * follow from LOSSES on */
     STATUS_FINITE = 2,
     LOSSES = 64,
     MOST_PENDING = 2
 };
 
-/* A step that was queued and whose results were not looked at yet. */
+/* A queued step whose results were not read yet. */
 typedef struct {
     clt_later read;
-    int64_t samples, mine, count; /* of the global batch, and how many of this rank */
-    int32_t *targets;             /* [mine]: of each sample, where samples count the same */
+    int64_t samples, mine; /* of the global batch; of this rank */
+    int64_t count;         /* divisor of the loss: targets, or samples, of the global batch */
+    int32_t *targets;      /* [mine] targets of each sample, if every sample has the same weight */
 } clt_engine_pending;
 
 struct clt_engine {
@@ -35,7 +37,7 @@ struct clt_engine {
     clt_lane_stack *stack;
     clt_reduce_plan *reduce;
     bool *frozen; /* [table.n] */
-    int guarded;  /* a tensor that is not frozen, where clt_op_guard leaves its mark; -1: all are */
+    int guarded;  /* a tensor that is not frozen, in which clt_op_guard marks bad steps; -1: all are frozen */
     clt_buffer *block_group, *groups, *chunk_sums, *results, *nonfinite, *hashes;
     clt_optimizer_group host_groups[CLT_MAX_PARAM_GROUPS + 1];
     float *host_results;
@@ -45,7 +47,7 @@ struct clt_engine {
     int n_pending;
     clt_engine_judge judge;
     void *judge_ctx;
-    clt_engine_result judged; /* what the judge saw, until it is collected */
+    clt_engine_result judged; /* result given to the judge, until it is collected */
     bool has_judged;
     clt_ckpt_part parts[CLT_ENGINE_PARTS];
     int n_parts;
@@ -53,14 +55,14 @@ struct clt_engine {
 
 bool clt_engine_second_moment(const clt_config *c);
 
-/* Samples [at, at + n) of this rank's part of a global batch as one microbatch, which *mb holds. */
+/* A pass over samples [at, at + n) of this rank's part of a global batch, as the microbatch *mb. */
 clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, int64_t n, clt_batch *mb);
-/* CLT_STOPPED once some rank was asked to stop. */
+/* Forward and backward of one lane into grads. CLT_STOPPED as soon as a rank is asked to stop. */
 clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, int lane,
                                const clt_slab *grads);
-/* Every operation behind the lanes' forward and backward passes, for a rehearsal. */
+/* Queues every operation that follows the lanes' passes, for a rehearsal. */
 clt_status clt_engine_step_ops(clt_engine *e, int64_t samples);
-/* host_results holds this rank's sample losses: makes them those of all ranks, in global order. */
+/* Replaces this rank's sample losses in host_results by those of all ranks, in global order. */
 clt_status clt_engine_gather(clt_engine *e, int64_t samples);
 
 #endif

@@ -1,9 +1,9 @@
-/* One optimizer step: lanes, the update, and what the host learns of it later.
+/* One optimizer step: lanes, update, results.
  *
- * A step is only queued (clt_engine_launch): the device decides by itself whether the weights may change.
- * What it found is read behind it and looked at by clt_engine_collect, one step later if the caller likes, so
- * the device never waits for the host. A step that was bad keeps the device's flag down: those queued behind
- * it change nothing either. */
+ * clt_engine_launch only queues a step. A flag on the device, computed by the step itself, decides whether
+ * the weights change. The results are read back by a queued transfer and returned by clt_engine_collect, up
+ * to one step later, so that the device never waits for the host. A step that is not finite leaves the flag
+ * cleared: steps queued behind it change nothing either. */
 #include <math.h>
 #include <string.h>
 
@@ -12,12 +12,12 @@
 
 /* --- lanes --- */
 
-/* A power of two: multiplying by it rounds nothing. */
+/* A power of two, so multiplying by it is exact. */
 static float loss_scale(const clt_engine *e) {
     return e->cfg->precision == CLT_F16 ? (float)e->scale.scale : 1.0f;
 }
 
-/* accumulate_train_batch_on_tokens false: every sample's mean counts the same. */
+/* With accumulate_train_batch_on_tokens: false every sample's mean has the same weight. */
 static const float *sample_weights(clt_engine *e, const clt_batch *mb) {
     if (e->cfg->accumulate_on_tokens) return NULL;
     for (int64_t s = 0; s < mb->samples; s++) {
@@ -91,7 +91,7 @@ static void host_groups(clt_engine *e, int64_t step, double alpha) {
     e->host_groups[FROZEN_GROUP].frozen = 1.0f;
 }
 
-/* A frozen tensor takes no part in the norm. */
+/* Frozen tensors do not contribute to the norm. */
 static clt_status clear_frozen(clt_engine *e, clt_slab *total) {
     for (int i = 0; i < e->table.n; i++) {
         if (!e->frozen[i]) continue;
@@ -101,7 +101,8 @@ static clt_status clear_frozen(clt_engine *e, clt_slab *total) {
     return CLT_OK;
 }
 
-/* This rank's losses, and the flag of the step before, speak through the gradient. */
+/* Puts a NaN into the gradient if one of this rank's losses is not finite or the previous step cleared the
+ * flag: the reduction then tells all ranks. */
 static clt_status guard(clt_engine *e, int64_t samples, bool spoilt) {
     clt_slab *total = clt_lane_stack_total(e->stack);
     static const float nan = NAN;
@@ -116,11 +117,11 @@ static bool needs_norm(const clt_config *c) {
            c->guards.loss_spike != CLT_SPIKE_OFF;
 }
 
-/* Squares of all chunks; where nobody needs the norm, of a tensor's first elements, where guard() leaves its
- * mark. */
+/* Sums of squares of all chunks. If the norm is not needed, only of the first elements of the guarded tensor,
+ * where guard() puts its NaN. */
 static clt_status sum_chunks(clt_engine *e, clt_slab *total, uint64_t *chunks) {
     if (!needs_norm(e->cfg)) {
-        enum { FIRST = 64 }; /* tensors start at multiples of so many */
+        enum { FIRST = 64 }; /* tensors start at multiples of 64 elements */
         *chunks = 1;
         return clt_op_sumsq(e->ops, clt_slab_ref(total, CLT_MAX(e->guarded, 0)), FIRST,
                             (clt_ref){e->chunk_sums, 0});
@@ -133,7 +134,7 @@ static clt_status sum_chunks(clt_engine *e, clt_slab *total, uint64_t *chunks) {
     return CLT_OK;
 }
 
-/* The step's status, and the gradient clipped by value. */
+/* Computes the step's status (norm, clip coefficient, flag) and clips by value. */
 static clt_status judge_gradient(clt_engine *e, clt_slab *total) {
     const clt_config *c = e->cfg;
     uint64_t chunks;
@@ -178,9 +179,9 @@ clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
     return update(e, total, 1, 1.0);
 }
 
-/* --- queueing a step, and looking at it --- */
+/* --- queueing a step, reading its results --- */
 
-/* Remembers what the results will mean, and asks for them. */
+/* Queues the transfer of the step's results, and records how to interpret them. */
 static clt_status ask(clt_engine *e, const clt_batch *b) {
     clt_engine_pending *p = &e->pending[e->n_pending];
     p->samples = b->global_samples;
@@ -214,8 +215,8 @@ clt_status clt_engine_forgive(clt_engine *e) {
     return clt_buffer_write(e->results, STATUS_FINITE * sizeof good, &good, sizeof good);
 }
 
-/* amp_fp16: a gradient that overflowed leaves the step out and lowers the scale; the flag goes up again for
- * the next one. */
+/* amp_fp16: if the gradient overflowed, the step is skipped, the scale is halved, and the flag is set again
+ * for the next step. */
 static clt_status follow_scale(clt_engine *e, clt_engine_result *r) {
     r->loss_scale = e->scale.scale;
     r->skipped = !r->finite && isfinite(r->loss);
@@ -229,7 +230,7 @@ static clt_status follow_scale(clt_engine *e, clt_engine_result *r) {
     return r->skipped ? clt_engine_forgive(e) : CLT_OK;
 }
 
-/* Waits for the oldest queued step and makes its result. */
+/* Waits for the oldest queued step and computes its result. */
 static clt_status look(clt_engine *e, clt_engine_result *out) {
     clt_engine_pending p = e->pending[0];
     float *losses = e->host_results + LOSSES;
@@ -237,7 +238,7 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
     if (e->n_pending == 0) return clt_error(CLT_FAIL, "no step is queued; this is a bug");
     CLT_TRY(clt_buffer_read_end(&p.read, e->host_results));
     for (int i = 1; i < MOST_PENDING; i++) e->pending[i - 1] = e->pending[i];
-    e->pending[MOST_PENDING - 1] = (clt_engine_pending){.targets = p.targets}; /* its memory serves again */
+    e->pending[MOST_PENDING - 1] = (clt_engine_pending){.targets = p.targets}; /* reuse the memory */
     e->n_pending--;
     for (int64_t s = 0; p.targets && s < p.mine; s++)
         losses[s] = p.targets[s] ? (float)((double)losses[s] / (double)p.targets[s]) : 0.0f;
@@ -251,7 +252,7 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
     return e->cfg->precision == CLT_F16 ? follow_scale(e, out) : CLT_OK;
 }
 
-/* The host looks at the step before its update, with the judge. */
+/* With a judge: waits for the step's results and asks the judge before the update is queued. */
 static clt_status judged(clt_engine *e, const clt_engine_step_params *p, clt_slab *total) {
     clt_engine_result *r = &e->judged;
     CLT_TRY(ask(e, p->batch));
@@ -262,12 +263,13 @@ static clt_status judged(clt_engine *e, const clt_engine_step_params *p, clt_sla
     return r->refused ? CLT_OK : update(e, total, p->step, p->alpha);
 }
 
-/* All lanes of this rank, and their sum over all ranks in *total; NULL: a rank has given the step up. */
+/* Runs all lanes of this rank; *total receives their sum over all ranks. NULL: a rank was asked to stop, and
+ * all ranks abandon the step. */
 static clt_status sum_gradients(clt_engine *e, const clt_engine_step_params *p, clt_slab **total) {
     int n;
     *total = NULL;
     clt_group_note(e->group, p->step, "forward and backward");
-    clt_ops_let_stop(e->ops, true); /* all ranks give the step up then */
+    clt_ops_let_stop(e->ops, true); /* then all ranks abandon the step */
     clt_status st = run_lanes(e, p->batch, p->step);
     clt_ops_let_stop(e->ops, false);
     if (st != CLT_OK && st != CLT_STOPPED) return st;

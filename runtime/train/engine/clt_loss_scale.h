@@ -1,8 +1,8 @@
-/* clt_loss_scale: the dynamic loss scale of precision amp_fp16, by the rule of torch's GradScaler. The loss
- * is multiplied by the scale before backward, so that small gradients do not vanish in 16 bits, and gradients
- * are divided by it before the optimizer. A gradient that is not finite means that the scale was too large:
- * the step is left out and the scale halved; after 2,000 good steps in a row it is doubled. Every scale is a
- * power of two, so scaling rounds nothing. */
+/* clt_loss_scale: the dynamic loss scale of precision amp_fp16, with the rule of PyTorch's GradScaler. The
+ * loss is multiplied by the scale before the backward pass, so that small gradients do not underflow in 16
+ * bits; gradients are divided by it before the optimizer. If a gradient is not finite, the scale was too
+ * large: the step is skipped and the scale is halved. After 2,000 consecutive good steps it is doubled.
+ * Scales are powers of two, so scaling is exact. */
 #ifndef CLT_LOSS_SCALE_H
 #define CLT_LOSS_SCALE_H
 
@@ -13,13 +13,13 @@ enum { CLT_LOSS_SCALE_GROWTH_INTERVAL = 2000 };
 
 typedef struct {
     double scale;
-    int64_t good_steps; /* since the scale changed last */
+    int64_t good_steps; /* since the last change of the scale */
 } clt_loss_scale;
 
-/* 65,536, no good step yet. */
+/* Scale 65,536, no good steps. */
 clt_loss_scale clt_loss_scale_default(void);
-/* After a step whose gradients were finite, or were not. CLT_FAIL, without a message, when the scale was so
- * low (CLT_LOSS_SCALE_LEAST) that it cannot be the reason: it stays there. */
+/* Updates the scale after a step whose gradients were finite, or not. CLT_FAIL, without a message, if they
+ * were not although the scale is CLT_LOSS_SCALE_LEAST: then the scale is not the reason, and it stays. */
 clt_status clt_loss_scale_update(clt_loss_scale *s, bool finite);
 
 #endif

@@ -70,7 +70,7 @@ clt_lane_split clt_plan_split(const clt_plan *p) {
 /* --- memory --- */
 
 clt_plan_room clt_plan_room_of(const clt_device_facts *d, int ranks_on_device) {
-    /* What a driver reports is not all free: leave a tenth. */
+    /* Not all memory that a driver reports is free: leave a tenth. */
     return (clt_plan_room){.type = d->type,
                            .capacity = d->global_mem / 10 * 9 / (uint64_t)CLT_MAX(ranks_on_device, 1),
                            .max_alloc = d->max_alloc};
@@ -86,7 +86,7 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .type = c->precision};
 }
 
-/* The busiest rank: most gradient slabs. */
+/* Of all ranks. */
 static int most_gradient_slabs(const clt_config *c, const clt_plan *p) {
     const clt_lane_split split = clt_plan_split(p);
     int most = 1;
@@ -126,8 +126,8 @@ static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r,
            m->largest <= r->max_alloc;
 }
 
-/* Without the buffer of logits, of which more samples may need less (its groups are even): what is left
- * grows. */
+/* Without the logits buffer, whose size may shrink with more samples (its groups are even), memory grows with
+ * the microbatch, as the binary search needs. */
 static bool fits_without_logits(const clt_config *c, const clt_plan *p, const clt_plan_room *r,
                                 int64_t microbatch) {
     clt_plan_memory m;
@@ -153,7 +153,7 @@ static int64_t largest_that_fits(const clt_config *c, const clt_plan *p, const c
 
 /* --- what would fit --- */
 
-/* With fewer layers of the same model; NULL: not even one fits. */
+/* Advice to use fewer layers of the same model; NULL: not even one layer fits. */
 static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *r) {
     clt_plan_memory m;
     char b[32], *advice = NULL;
@@ -170,11 +170,10 @@ static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *
     return advice;
 }
 
-/* One change to the configuration that would make the run fit, the mildest first, for the message; NULL: none
- * of these would. */
+/* The mildest single change to the configuration that makes the run fit, for the message; NULL: none does. */
 static char *what_would_fit(const clt_config *cfg, const clt_plan *plan, const clt_plan_room *r) {
     static const char *const recompute[] = {"none", "norms", "blocks"};
-    clt_config c = *cfg; /* local trials: nothing of it is kept or freed */
+    clt_config c = *cfg; /* a shallow copy for trials; owns nothing */
     clt_plan p = *plan;
     clt_plan_memory m;
     char b[32];
@@ -199,16 +198,16 @@ static clt_status too_big(const clt_config *c, const clt_plan *p, const clt_plan
     const clt_plan_memory *m = &p->memory;
     char need[32], have[32], *advice = what_would_fit(c, p, r);
     const char *lead = advice ? "; what would fit: "
-                              : "; no change of microbatch, sequence or layers makes "
-                                "it fit: use a smaller model or a larger device";
+                              : "; no microbatch, sequence length or number of layers fits: use a smaller "
+                                "model or a larger device";
     clt_status st;
     if (m->largest > r->max_alloc)
-        st = clt_error(CLT_NO_MEMORY, "the largest buffer needs %s, the device allows %s at a time%s%s",
+        st = clt_error(CLT_NO_MEMORY, "the largest buffer needs %s, the device allows buffers up to %s%s%s",
                        clt_human_bytes((double)m->largest, need), clt_human_bytes((double)r->max_alloc, have),
                        lead, advice ? advice : "");
     else
         st = clt_error(CLT_NO_MEMORY,
-                       "the run needs %s of device memory with microbatch %lld, %s are free%s%s",
+                       "the run needs %s of device memory with microbatch %lld, %s are available%s%s",
                        clt_human_bytes((double)m->total, need), (long long)p->microbatch,
                        clt_human_bytes((double)r->capacity, have), lead, advice ? advice : "");
     clt_free(advice);
@@ -217,7 +216,8 @@ static clt_status too_big(const clt_config *c, const clt_plan *p, const clt_plan
 
 /* --- fitting --- */
 
-/* Recomputation that is left open is given up where memory abounds. */
+/* If the configuration does not decide: no recomputation on a GPU if the run then takes at most a quarter of
+ * the memory. */
 static void keep_activations(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
     const clt_plan_room quarter = {r->type, r->capacity / 4, r->max_alloc};
     clt_plan kept = *p;
@@ -228,14 +228,15 @@ static void keep_activations(const clt_config *c, const clt_plan_room *r, clt_pl
     p->memory = kept.memory;
 }
 
-/* Samples of the largest lane; and a product has no more rows than an int counts. */
+/* The samples of the largest lane, limited so that the rows of a matrix product fit an int. */
 static int64_t most_samples(const clt_config *c, const clt_plan *p) {
     return CLT_MIN(CLT_CEIL_DIV(c->global_train_batch_size, p->lanes),
                    CLT_MAX(INT32_MAX / c->max_seq_len, 1));
 }
 
 clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
-    /* A fixed microbatch above what a lane holds is lowered, as Composer lowers it to the device batch. */
+    /* A given microbatch above the samples of a lane is lowered, as Composer lowers it to the device's
+     * batch. */
     const int64_t wanted = c->device_train_microbatch_size, most = most_samples(c, p);
     const bool open = c->precision != CLT_F32 && c->numerics == CLT_FAST;
     p->recompute = c->recompute;

@@ -60,7 +60,7 @@ clt_status clt_run_eval(clt_run *r, bool json) {
     for (int i = 0; i < r->cfg->n_evals; i++) {
         clt_eval_row row;
         clt_status st = clt_run_eval_loader(r, i, &row);
-        if (st == CLT_STOPPED) break; /* the caller sees that the run is to stop */
+        if (st == CLT_STOPPED) break; /* the caller checks clt_group_stop */
         CLT_TRY(st);
         if (json && clt_group_rank(r->group) == 0) print_json(&row);
     }
@@ -68,7 +68,7 @@ clt_status clt_run_eval(clt_run *r, bool json) {
     return CLT_OK;
 }
 
-/* The batch at which a checkpoint was written, 0 where weights do not say: which one was evaluated. */
+/* Sets the batch of the evaluated checkpoint for the results; it stays 0 for weights of other programs. */
 static clt_status note_batch(clt_run *r, const char *path) {
     clt_weight_source *source;
     CLT_TRY(clt_weight_source_open(path, &source));
@@ -78,7 +78,7 @@ static clt_status note_batch(clt_run *r, const char *path) {
     return CLT_OK;
 }
 
-/* What evaluation needs of a run: data, an engine without training, and the weights of load_path. */
+/* Opens what evaluation needs: data, an engine without training, the weights of load_path. */
 static clt_status open_evaluation(clt_run *r) {
     const clt_config *c = r->cfg;
     const int64_t B = c->device_eval_batch_size;
@@ -86,7 +86,7 @@ static clt_status open_evaluation(clt_run *r) {
     for (int i = 0; i < c->n_evals; i++)
         CLT_TRY(clt_run_open_loader(r, &c->evals[i], true, B * clt_group_size(r->group), &r->evals[i]));
     CLT_TRY(clt_ckpt_resolve(r->group, c->load_path, &r->origin.path));
-    clt_plan_divide_evenly(&r->plan); /* which samples a rank evaluates changes nothing */
+    clt_plan_divide_evenly(&r->plan); /* the result does not depend on which rank evaluates a sample */
     r->plan.microbatch = CLT_MIN(B, 4);
     const clt_engine_params p = {.cfg = c, .group = r->group, .ops = r->ops, .plan = &r->plan};
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));

@@ -28,8 +28,8 @@ static int by_logit(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Lets c[0] of a heap of k, whose parents come behind their children in by_logit's order, down to its place.
- */
+/* Sifts c[0] down in a heap of k whose root is the smallest: parents come after their children in by_logit's
+ * order. */
 static void sift(candidate *c, int64_t k) {
     for (int64_t at = 0, child; (child = 2 * at + 1) < k; at = child) {
         if (child + 1 < k && by_logit(&c[child + 1], &c[child]) > 0) child++;
@@ -40,12 +40,12 @@ static void sift(candidate *c, int64_t k) {
     }
 }
 
-/* The k of the largest logits, largest first; freed by the caller. */
+/* The k largest logits, largest first; the caller frees them. */
 static candidate *largest(const float *logits, int64_t vocab, int64_t k) {
     candidate *c = clt_malloc((size_t)k * sizeof *c);
     for (int64_t i = 0; i < k; i++) c[i] = (candidate){logits[i], (int32_t)i};
     qsort(c, (size_t)k, sizeof *c, by_logit);
-    for (int64_t i = 0; i < k / 2; i++) { /* turned round it is a heap */
+    for (int64_t i = 0; i < k / 2; i++) { /* in reverse order it is a heap */
         candidate t = c[i];
         c[i] = c[k - 1 - i];
         c[k - 1 - i] = t;
@@ -101,19 +101,20 @@ struct clt_generator {
 
 static clt_status read_config(clt_generator *g) {
     const char *text = clt_weight_source_model(g->src), *path = clt_weight_source_path(g->src);
-    if (!text) return clt_error(CLT_BAD_DATA, "%s does not say what model it is (no config.json)", path);
+    if (!text)
+        return clt_error(CLT_BAD_DATA, "%s has no description of its model (config.json is missing)", path);
     CLT_TRY(clt_model_config_parse(text, true, path, &g->cfg));
     g->facts = clt_model_get_facts(g->cfg);
     return CLT_OK;
 }
 
-/* The model may have been trained on token columns of a tokenizer that is not loaded: it reads other ids. */
+/* A model that was trained on token ids of a tokenizer that is not loaded reads the bytes of a text as other
+ * tokens. */
 static void warn_of_name(const char *name) {
     if (clt_tokenizer_known(name)) return;
-    clt_warn(
-        "this model was trained with tokenizer '%s', which is not loaded: the prompt and the text are taken "
-        "as bytes, which are other words to it",
-        name);
+    clt_warn("this model was trained with tokenizer '%s', which is not supported: prompt and text are "
+             "converted as bytes, so the output is meaningless",
+             name);
 }
 
 static void warn_of_tokenizer(const clt_weight_source *src) {
@@ -134,8 +135,8 @@ static clt_status open_tokenizer(clt_generator *g) {
     CLT_TRY(clt_tokenizer_open("bytes", &g->tok));
     if (clt_tokenizer_vocab_size(g->tok) > g->facts.vocab_size)
         return clt_error(CLT_BAD_CONFIG,
-                         "the model has %lld tokens, too few for the byte tokenizer: text can be generated "
-                         "with models over bytes only for now",
+                         "the model has a vocabulary of %lld, too small for the tokenizer 'bytes': text "
+                         "generation supports only models of bytes",
                          (long long)g->facts.vocab_size);
     return CLT_OK;
 }
@@ -208,14 +209,14 @@ void clt_generator_close(clt_generator *g) {
 
 /* --- text --- */
 
-/* Decoded text on its way to the caller. */
+/* Where decoded text goes. */
 typedef struct {
     const clt_tokenizer *tok;
     clt_token_decoder decoder;
     clt_str text;
     clt_text_fn out;
     void *ctx;
-    bool foreign; /* an id that the tokenizer does not have was reported */
+    bool foreign; /* whether the warning about an unknown id was given */
 } output;
 
 static void flush_text(output *o) {
@@ -223,23 +224,22 @@ static void flush_text(output *o) {
     o->text.len = 0;
 }
 
-/* Passes a token's text on. A model may have ids that the tokenizer does not have: they are skipped, and the
- * first one is reported. */
+/* Passes a token's text to the caller. Ids that the tokenizer does not know are skipped, with one warning. */
 static clt_status emit(output *o, int32_t id) {
     clt_status st = CLT_OK;
     if (id < clt_tokenizer_vocab_size(o->tok)) {
         st = clt_token_decoder_add(&o->decoder, id, &o->text);
     } else if (!o->foreign) {
         o->foreign = true;
-        clt_warn("token %d of the model is none of the byte tokenizer's and is left out of the text: is "
-                 "this a model over bytes?",
+        clt_warn("token %d is unknown to the tokenizer 'bytes'; such tokens are skipped. was the model "
+                 "trained on bytes?",
                  id);
     }
     flush_text(o);
     return st;
 }
 
-/* Continues ids[n] until the end; logits [V] is the caller's. */
+/* Extends ids[n], which has room for max_new_tokens more; logits [V] is scratch memory of the caller. */
 static clt_status extend(clt_generator *g, const clt_generate_params *p, int32_t *ids, size_t n,
                          float *logits, output *o) {
     const int64_t T = g->facts.max_seq_len, V = g->facts.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
@@ -266,9 +266,9 @@ clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt
     /* An empty prompt starts a new document. */
     if (st == CLT_OK && n == 0) ids[n++] = (int32_t)clt_tokenizer_eos_id(g->tok);
     if (st == CLT_OK && g->cache && (int64_t)n + p->max_new_tokens > T + 1)
-        clt_info("max_seq_len is %lld: behind that the text loses its beginning, every position moves, and "
-                 "each token takes a pass over the whole text",
-                 (long long)T);
+        clt_info("the text may exceed max_seq_len (%lld): from there on only its last %lld tokens are the "
+                 "context, and every token takes a pass over all of them",
+                 (long long)T, (long long)T);
     output o = {.tok = g->tok, .decoder = clt_token_decoder_begin(g->tok), .out = out, .ctx = ctx};
     if (st == CLT_OK) st = extend(g, p, ids, n, logits, &o);
     if (st == CLT_OK) clt_token_decoder_end(&o.decoder, &o.text);

@@ -33,7 +33,7 @@ void clt_straggler_end(clt_straggler *s) {
     s->sum = NULL;
 }
 
-/* The smallest value that at least half of all do not exceed. */
+/* The smallest value v[i] such that at least half of all values are <= v[i]. */
 static double lower_median(const double *v, int n) {
     double best = INFINITY;
     for (int i = 0; i < n; i++) {
@@ -44,7 +44,7 @@ static double lower_median(const double *v, int n) {
     return best;
 }
 
-/* Ends a round: which rank is behind, and for how long now. */
+/* Ends a round: finds the slow rank and counts its consecutive rounds. */
 static clt_straggler_found end_round(clt_straggler *s, double ratio, double least) {
     clt_straggler_found f = {.rank = -1};
     int slow = 0;

@@ -1,4 +1,4 @@
-/* Where a run starts and what it leaves behind: checkpoints, load_path, automatic resumption. */
+/* Where a run starts (automatic resumption, load_path), loading and saving checkpoints. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,10 +8,12 @@
 #include "runtime/ops/clt_variant.h"
 #include "runtime/train/run/clt_run.h"
 
-/* On resume seed, lanes and the data's order come from the checkpoint; what the YAML says else is named. */
+/* On resume, seed, lanes and data order come from the checkpoint; a different value in the configuration gets
+ * a warning. */
 static void keep(const char *what, int64_t saved, int64_t *now) {
     if (saved != *now)
-        clt_warn("%s: %lld from the checkpoint is kept, not %lld", what, (long long)saved, (long long)*now);
+        clt_warn("%s: %lld from the checkpoint is used; %lld from the configuration is ignored", what,
+                 (long long)saved, (long long)*now);
     *now = saved;
 }
 
@@ -19,12 +21,12 @@ static const char *optimizer_name(const clt_config *c) {
     return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "decoupled_adamw" : "decoupled_lionw";
 }
 
-/* Moments of one optimizer mean nothing to another. */
+/* The moments of one optimizer are useless for another. */
 static clt_status check_optimizer(const clt_config *c, const char *path, const char *saved) {
     if (!saved || strcmp(saved, optimizer_name(c)) == 0) return CLT_OK;
     return clt_error(CLT_BAD_CONFIG,
-                     "%s was made with optimizer %s, optimizer.name is %s: go on with the same one, or take "
-                     "the weights alone (load_weights_only: true, another save_folder)",
+                     "%s was saved with optimizer %s, but optimizer.name is %s: resume with the same "
+                     "optimizer, or load only the weights (load_weights_only: true, another save_folder)",
                      path, saved, optimizer_name(c));
 }
 
@@ -33,14 +35,14 @@ static clt_status check_lanes(const char *path, int64_t lanes) {
     if (lanes >= 1 && lanes <= CLT_MOST_LANES && (lanes & (lanes - 1)) == 0) return CLT_OK;
     if (lanes == 0)
         return clt_error(CLT_BAD_DATA,
-                         "%s was not saved by a run: a run cannot go on from it, only start with its weights "
+                         "%s was not saved by a run and cannot be resumed: load only its weights "
                          "(load_weights_only: true)",
                          path);
     return clt_error(CLT_BAD_DATA, "%s: run.lanes is %lld, it must be a power of two up to %d", path,
                      (long long)lanes, CLT_MOST_LANES);
 }
 
-/* What the run keeps for life, from the checkpoint. */
+/* Takes what a run keeps for its lifetime from the checkpoint. */
 static void keep_for_life(const clt_config *c, const clt_checkpoint_state *s, clt_plan *p) {
     keep("seed", s->seed, &p->seed);
     keep("cltrain.exact_lanes", s->lanes, &p->exact_lanes);
@@ -92,7 +94,7 @@ clt_status clt_run_find_start(clt_run *r) {
     return o->resumed ? adopt(r, o->path) : CLT_OK;
 }
 
-/* A checkpoint of weights alone (save_weights_only) can be started from, not resumed. */
+/* A checkpoint with only weights (save_weights_only) cannot be resumed. */
 static clt_status check_complete(const clt_run *r, clt_weight_source *src, const clt_load_options *opt) {
     const char *first = clt_engine_table(r->engine)->entry[0].name;
     if (clt_load_ignores(opt, "exp_avg", first)) return CLT_OK;
@@ -100,8 +102,8 @@ static clt_status check_complete(const clt_run *r, clt_weight_source *src, const
         clt_weight_source_find(src, "exp_avg", first) >= 0)
         return CLT_OK;
     return clt_error(CLT_BAD_DATA,
-                     "%s holds weights without the optimizer's state (exp_avg): a run cannot go on from it, "
-                     "only start with its weights (load_weights_only: true)",
+                     "%s has no optimizer state (exp_avg) and cannot be resumed: load only its weights "
+                     "(load_weights_only: true)",
                      clt_weight_source_path(src));
 }
 
@@ -126,8 +128,8 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
     return st;
 }
 
-/* Whether this rank's share of a checkpoint may lie in the host's memory while it is written: a quarter of it
- * at most, and beside what the run itself takes of it on a CPU device. */
+/* Whether the shares of this host's ranks of a checkpoint may be copied to host memory for writing: they must
+ * be less than a quarter of it, and on a CPU device fit beside the run itself. */
 static bool snapshot_fits(const clt_run *r, int parts) {
     static const double usable = 0.9;
     int local = clt_group_local_size(r->group);
@@ -151,7 +153,7 @@ clt_status clt_run_create_writer(clt_run *r) {
     p.keep = c->save_num_checkpoints_to_keep;
     p.overwrite = c->save_overwrite;
     p.latest = c->save_latest_filename;
-    int64_t at_once = !snapshot_fits(r, p.part_count); /* ranks write alike */
+    int64_t at_once = !snapshot_fits(r, p.part_count); /* all ranks must write in the same way */
     CLT_TRY(clt_group_max_i64(r->group, &at_once, 1));
     p.snapshot = !at_once;
     return clt_ckpt_writer_create(&p, &r->saves.writer);
@@ -160,11 +162,11 @@ clt_status clt_run_create_writer(clt_run *r) {
 static void tell_failure(clt_run *r) {
     r->saves.failures++;
     clt_sinks_event(r->sinks, "checkpoint_failed", r->saves.pending.batch, NULL);
-    clt_warn("training goes on without a checkpoint of batch %lld (failed saves so far: %lld)",
+    clt_warn("training continues without a checkpoint of batch %lld (failed saves: %lld)",
              (long long)r->saves.pending.batch, (long long)r->saves.failures);
     clt_free(r->saves.pending.name);
     r->saves.pending.name = NULL;
-    clt_group_agree(r->group, CLT_OK); /* that the run goes on: a rank that fails alone now ends the job */
+    clt_group_agree(r->group, CLT_OK); /* all ranks continue; a rank that fails from now on ends the job */
 }
 
 clt_status clt_run_save_begin(clt_run *r) {

@@ -5,8 +5,8 @@
 
 #include "runtime/base/clt_options.h"
 
-/* --device, else the configuration's list with one entry per node-local rank, else the device layer's choice.
- */
+/* --device, or the configuration's list with one entry per node-local rank, or NULL: the device layer
+ * chooses. */
 static char *device_pattern(const clt_config *c, const clt_run_options *opt) {
     if (opt->device) return clt_strdup(opt->device);
     clt_str b = {0};
@@ -47,7 +47,7 @@ clt_status clt_run_join(clt_run *r) {
     r->origin.scale = clt_loss_scale_default();
     CLT_TRY(clt_group_create(r->cfg->dist_timeout, &r->group));
     const int ranks = clt_group_size(r->group);
-    const bool writes = clt_group_rank(r->group) == 0; /* the trace */
+    const bool writes = clt_group_rank(r->group) == 0; /* this rank writes the trace */
     r->plan = clt_plan_begin(r->cfg, ranks);
     CLT_TRY(clt_group_agree(r->group, clt_config_check_run(r->cfg, ranks)));
     CLT_TRY(clt_group_agree(r->group, writes ? clt_options_look_at_file("--trace", r->opt->trace) : CLT_OK));
@@ -102,7 +102,7 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
     p.eval = eval;
     p.shuffle = l->shuffle;
     p.shuffle_algo = l->shuffle_algo;
-    /* Of the training data a checkpoint may have said otherwise. */
+    /* For training data a checkpoint may have set these two. */
     p.shuffle_seed = (uint64_t)(eval ? l->shuffle_seed : r->plan.shuffle_seed);
     p.num_canonical_nodes = eval ? l->num_canonical_nodes : r->plan.canonical_nodes;
     p.shuffle_block_size = l->shuffle_block_size;
@@ -111,14 +111,12 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
     p.max_rows = max_rows;
     clt_status st = clt_group_agree(r->group, clt_loader_open(&p, out));
     if (st == CLT_OK && eval && clt_loader_batches(*out, max_rows, l->drop_last) == 0)
-        return clt_error(
-            CLT_BAD_CONFIG,
-            "the evaluation data '%s' has %lld samples, fewer than a batch of %lld, and drop_last "
-            "leaves that out: set drop_last: false",
-            l->label, (long long)clt_loader_num_samples(*out), (long long)max_rows);
-    if (st == CLT_OK && model.seq_ids && !clt_loader_layout(*out)->field[CLT_TEXT_SEQ_IDS].bytes)
         return clt_error(CLT_BAD_CONFIG,
-                         "model.attn_config.attn_uses_sequence_id needs eos_token_id or bos_token_id in "
-                         "the loader's dataset section");
+                         "the evaluation data '%s' has %lld samples, less than a batch of %lld, and "
+                         "drop_last skips incomplete batches: set drop_last: false",
+                         l->label, (long long)clt_loader_num_samples(*out), (long long)max_rows);
+    if (st == CLT_OK && model.seq_ids && !clt_loader_layout(*out)->field[CLT_TEXT_SEQ_IDS].bytes)
+        return clt_error(CLT_BAD_CONFIG, "model.attn_config.attn_uses_sequence_id needs eos_token_id or "
+                                         "bos_token_id in the loader's dataset section");
     return st;
 }

@@ -1,8 +1,8 @@
-/* clt_run: a run on this rank: what it is made of, grouped by what it is for, and the parts of it that the
- * files of this folder implement. Shared by training, evaluation and the library; not for other folders.
+/* clt_run: the state of a run on this rank, grouped by purpose, and the functions by which the files of this
+ * folder work on it. For training, evaluation and the library only (runtime/train/run, runtime/api).
  *
- * A run is opened by a list of named phases (clt_run_start.c), trains in a loop (clt_run_loop.c) whose steps
- * are queued and collected (clt_run_step.c), and is closed in reverse order (clt_run.c). */
+ * A start is a list of named phases (clt_run_start.c). Training is a loop (clt_run_loop.c) that queues and
+ * collects steps (clt_run_step.c). clt_run_close (clt_run.c) closes everything in reverse order. */
 #ifndef CLT_RUN_H
 #define CLT_RUN_H
 
@@ -15,14 +15,14 @@
 #include "runtime/train/run/clt_trainer.h"
 
 enum {
-    CLT_RUN_AHEAD = 2,  /* steps that may be queued */
-    CLT_RUN_CHECKS = 8, /* batches that are evaluated again at most */
+    CLT_RUN_AHEAD = 2,  /* largest number of queued steps */
+    CLT_RUN_CHECKS = 8, /* largest number of batches that a resume check evaluates */
     CLT_HOST_BYTES = 64
 };
 
-/* --- state, by what it is for --- */
+/* --- state, by purpose --- */
 
-/* The run's folder, and what is written there while it runs. */
+/* The run's folder and its open files. */
 typedef struct {
     char *folder;
     clt_file *log;
@@ -31,120 +31,122 @@ typedef struct {
     clt_file *samples; /* train --log-samples */
 } clt_run_files;
 
-/* What is done so far, and what decides when something is due. */
+/* Progress, and what decides when an evaluation or a checkpoint is due. */
 typedef struct {
     clt_timestamp now;
-    int64_t optimizer_step, first_step; /* the last one done; the first one of this process */
-    int64_t last_samples, last_tokens;  /* of the batch before `now` */
+    int64_t optimizer_step, first_step; /* the last one; the first one of this process */
+    int64_t last_samples, last_tokens;  /* of the last batch before `now` */
     int64_t start_batch;
-    bool begun;        /* the first step was asked for */
-    int64_t evaluated; /* batch that was evaluated last, -1: none */
-    double loss;       /* of the last finished step; NaN: none */
+    bool begun;        /* clt_run_loop was called */
+    int64_t evaluated; /* batch of the last evaluation, -1: none */
+    double loss;       /* of the last collected finite step; NaN: none */
     int64_t batches_per_epoch;
     clt_schedule schedule;
     clt_time eval_every, save_every; /* resolved */
 } clt_run_progress;
 
-/* A step that was queued and not looked at yet. */
+/* A step that is queued and not collected. */
 typedef struct {
     clt_timestamp before, after;
     double lr;
     int64_t tokens, step;
     clt_batch batch;
-    void *arrays; /* what batch points into while steps are queued ahead */
+    void *arrays; /* memory of batch's arrays while steps are queued ahead */
 } clt_run_step;
 
-/* Steps under way. */
+/* The queued steps. */
 typedef struct {
-    bool ahead;                       /* steps are queued before the one before was looked at */
-    clt_run_step step[CLT_RUN_AHEAD]; /* oldest first; progress.now is the time after the last of them */
+    bool ahead;                       /* a step is queued before the previous one is collected */
+    clt_run_step step[CLT_RUN_AHEAD]; /* oldest first; progress.now is the position after the last one */
     int n;
-    double mark; /* clt_now() when the last step was collected, or the first one queued */
+    double mark; /* clt_now() when the last step was collected, or the first one was queued */
 } clt_run_queue;
 
 /* Speed. */
 typedef struct {
     double eval_seconds, step_seconds;
     double peak_flops;
-    bool matrix_peak; /* peak_flops is of matrix units */
+    bool matrix_peak; /* peak_flops is the peak of matrix units */
     struct {
         double flops, seconds;
         int steps;
-    } worked; /* since peak_flops was looked at */
+    } worked; /* since the last comparison with peak_flops */
 } clt_run_pace;
 
-/* Who trains, or has written a checkpoint. Texts are owned; variants and config may be NULL. */
+/* The job that trains, or that wrote a checkpoint: devices, software, numerics. Strings are owned; variants
+ * and config may be NULL. */
 typedef struct {
     char *device, *driver, *version, *numerics, *variants;
-    char *config; /* the writer's, as text */
+    char *config; /* YAML text */
     int64_t ranks;
-    int checks; /* losses that the checkpoint has, of batches of check_samples samples */
+    int checks; /* number of losses in the checkpoint, each of a batch of check_samples samples */
     int64_t check_samples;
     double loss[CLT_RUN_CHECKS];
 } clt_run_place;
 
-/* Where the run came from. */
+/* Where the run starts. */
 typedef struct {
-    clt_run_place here, writer; /* this job; who wrote the checkpoint that it resumes from */
-    char *path;                 /* what it starts from, NULL: initial weights */
+    clt_run_place here, writer; /* this job; the writer of the checkpoint that it resumes */
+    char *path;                 /* checkpoint or weights to start from, NULL: initial weights */
     bool resumed;               /* the whole state comes from a checkpoint */
-    bool autoresumed;           /* the start was found in save_folder, not named by load_path */
-    clt_loss_scale scale;       /* where amp_fp16 starts */
+    bool autoresumed;           /* path was found in save_folder, not given by load_path */
+    clt_loss_scale scale;       /* initial loss scale of amp_fp16 */
 } clt_run_origin;
 
-/* A checkpoint that is being written while training goes on. */
+/* A checkpoint that is written while training continues. */
 typedef struct {
     bool active;
     char *name;
     int64_t batch;
-    double start, stall; /* stall: seconds that training has waited for it */
+    double start, stall; /* clt_now() at its start; seconds that training waited for it */
 } clt_run_saving;
 
 /* Checkpoints that this run writes. */
 typedef struct {
-    clt_ckpt_writer *writer; /* NULL: it writes none */
+    clt_ckpt_writer *writer; /* NULL: the run writes none */
     clt_run_saving pending;
-    int64_t newest; /* batch of the newest checkpoint that is whole, -1: none */
+    int64_t newest; /* batch of the newest complete checkpoint, -1: none */
     int64_t failures;
-    bool failed; /* the last one */
+    bool failed; /* the last save failed */
 } clt_run_saves;
 
-/* When a run must have stopped, and what it has measured for that; seconds. */
+/* The time at which a run must have ended, and measurements to end before it; seconds. */
 typedef struct {
-    double end;       /* since 1970; 0: never */
-    const char *from; /* who says so */
-    double slack;     /* what is left over on purpose */
-    double step, save;
-    bool begun;
+    double end;        /* since 1970; 0: never */
+    const char *from;  /* name of the variable or key that set it */
+    double slack;      /* safety margin before `end` */
+    double step, save; /* duration of a step (recent maximum) and of a save (maximum) */
+    bool begun;        /* the first step, which compiles, is over */
 } clt_run_time;
 
-/* Effective training time. */
+/* Effective training time (docs/guards.md). */
 typedef struct {
-    double first_start;    /* seconds since 1970: of the run, in whichever process */
-    double useful_seconds; /* of the steps that are part of the state */
+    double first_start;    /* of the run, over all its processes; seconds since 1970 */
+    double useful_seconds; /* sum over the steps that are part of the state */
     double first_seconds;  /* of the first step of this process */
-    int64_t steps_counted; /* by clt_run_count_step */
+    int64_t steps_counted; /* calls of clt_run_count_step */
 } clt_run_effective;
 
 /* train --trace and --record. */
 typedef struct {
-    bool on;            /* up to step `last`, on all ranks */
-    bool met, recorded; /* a step of what was asked for was met */
+    bool on;            /* a trace is active, up to step `last`, on all ranks */
+    bool met, recorded; /* at least one of the requested steps was traced; recorded */
     int64_t last;
-    clt_trace *trace; /* rank 0's */
+    clt_trace *trace; /* rank 0 only */
 } clt_run_tracing;
 
-/* State of a run's guards. What decides about updates is part of a checkpoint: the windows, the consecutive
- * bad steps, the roll-backs. So a resumed run skips the steps that one that never stopped skips. */
+/* State of a run's guards. The windows and the counts of consecutive bad steps and roll-backs are part of a
+ * checkpoint, because they decide about updates: a resumed run skips the same steps as an uninterrupted
+ * one. */
 typedef struct {
     clt_spike loss, norm;
-    double loss_z, norm_z; /* of the last step that was looked at; NaN: there is none */
+    double loss_z, norm_z; /* z-scores of the last collected step; NaN: none */
     int64_t bad_in_a_row, left_out, rollbacks;
-    int64_t equal_at; /* batch at which the replicas were equal last */
+    int64_t equal_at; /* last batch at which the replicas were equal, -1: none */
     clt_straggler straggler;
     double exchanged, waited; /* clt_now() and clt_group_waited() at the last exchange */
-    double seconds;           /* that comparing replicas and looking at steps took in this process */
-    bool disturbed;           /* something else than a step happened since then */
+    double seconds;           /* spent in this process on comparing replicas and checking steps */
+    bool disturbed;           /* something other than a step happened since the last exchange */
     char *hosts;              /* [ranks][CLT_HOST_BYTES] */
     struct {                  /* tests: $CLTRAIN_INJECT */
         int64_t flip_rank, flip_batch, flip_bit, nan_first, nan_last;
@@ -176,51 +178,51 @@ struct clt_run {
     clt_run_guards guards;
 };
 
-/* --- clt_run.c: opening and closing what training and evaluation share --- */
+/* --- clt_run.c: opening and closing, for training and evaluation --- */
 
-/* Joins the ranks. What is set before: cfg and opt. */
+/* Joins the ranks. Needs cfg and opt. */
 clt_status clt_run_join(clt_run *r);
-/* The device, checked for the numerics asked for; then the operations on it. */
+/* Opens the device, which must support the configured numerics; creates the operations on it. */
 clt_status clt_run_open_device(clt_run *r);
 clt_status clt_run_open_ops(clt_run *r);
-/* Closes everything that is open, in reverse order. */
+/* Closes everything that is open. */
 void clt_run_close(clt_run *r);
 
-/* Whether a position inside an epoch leaves no batch of it. Samples decide, not a count of batches: the run
- * may have come here with another batch size. */
+/* Whether the epoch has no batch left after this position. Samples decide, not batches: the batch size may
+ * have changed within the epoch. */
 bool clt_run_epoch_over(const clt_run *r, int64_t sample_in_epoch, int64_t batch_in_epoch);
 
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
                                clt_loader **out);
 
-/* --- clt_run_split.c: who owns how many lanes --- */
+/* --- clt_run_split.c: how many lanes each rank owns --- */
 
-/* Before the engine, once a microbatch was chosen for an even division: where ranks have different devices
- * and the configuration does not say, lanes are given out by measured speed (r->plan). *divided: they were.
- * Collective. */
+/* Divides the lanes in r->plan by measured speed if the ranks have different devices and the configuration
+ * does not set cltrain.lanes_per_rank. Call it before the engine is created, with the microbatch of an even
+ * division in the plan. *divided: the plan was changed. Collective. */
 clt_status clt_run_divide_lanes(clt_run *r, bool *divided);
-/* "\"lanes\":[6,2]" for an event; the caller frees it. */
+/* Lanes per rank for an event: "\"lanes\":[6,2]"; the caller frees it. */
 char *clt_run_lanes_text(const clt_run *r);
 
 /* --- clt_run_samples.c: train --log-samples --- */
 
-/* Appends the batch that comes next, of which b has this rank's samples. */
+/* Appends a line about the next batch; b has this rank's samples of it. */
 clt_status clt_run_log_samples(clt_run *r, const clt_batch *b);
 
 /* --- clt_run_start.c, clt_run_step.c, clt_run_loop.c --- */
 
-/* All phases of a start, until the first step can be queued. CLT_STOPPED: a signal came. */
+/* Runs all phases of a start; then the first step can be queued. CLT_STOPPED: a stop was requested. */
 clt_status clt_run_start(clt_run *r);
 
-/* Queues the step that is next and moves the clock, unless the step is given up: then progress.now stays, and
- * the next exchange says why. Earlier steps are waited for only as far as the engine's queue asks for it. */
+/* Queues the next step and advances progress.now. If a rank was asked to stop during the step, progress.now
+ * stays and the next call returns CLT_STOPPED. Waits for earlier steps only if the queue is full. */
 clt_status clt_run_next_step(clt_run *r);
-/* Waits for all queued steps: before anything that looks at the weights. */
+/* Waits for all queued steps. Required before the weights are read. */
 clt_status clt_run_collect_all(clt_run *r);
 
-/* Trains until max_duration, the end of the leg, or `steps` more steps (0: no limit). CLT_OK: max_duration or
- * the limit is reached (*done says which: true for max_duration), every step collected. CLT_AGAIN and the
- * like as clt_train. */
+/* Trains until max_duration, the end of the leg, or `steps` more steps (0: no limit). CLT_OK: every step is
+ * collected, and max_duration (*done true) or the limit (*done false) is reached. Other values as
+ * clt_train. */
 clt_status clt_run_loop(clt_run *r, int64_t steps, bool *done);
 /* After max_duration: the last evaluation and the last save. */
 clt_status clt_run_finish(clt_run *r);
@@ -231,126 +233,128 @@ clt_status clt_run_finish(clt_run *r);
 clt_status clt_run_record_begin(clt_run *r, int64_t s, bool *recording);
 clt_status clt_run_trace_begin(clt_run *r, int64_t s);
 clt_status clt_run_trace_end(clt_run *r);
-/* At the end of the run: a trace that is not whole is written; what was asked for and not met is told.
- * Returns st, or why the trace could not be written. */
+/* At the end of the run: writes an incomplete trace, and warns if no requested step was traced or recorded.
+ * Returns st, or if that is CLT_OK the status of writing the trace. */
 clt_status clt_run_tracing_end(clt_run *r, clt_status st);
 void clt_run_print_profile(clt_run *r);
 
-/* --- clt_run_check.c: who wrote a checkpoint, who goes on, and whether the losses come out again --- */
+/* --- clt_run_check.c: compares a resumed run with the writer of its checkpoint --- */
 
 /* Fills r->origin.here. Collective. */
 clt_status clt_run_describe(clt_run *r);
 /* Fills r->origin.writer. */
 void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s);
 void clt_run_place_free(clt_run_place *p);
-/* Batches to evaluate for a checkpoint: cltrain.resume_check.batches. */
+/* Number of batches to evaluate for a checkpoint: cltrain.resume_check.batches. */
 int clt_run_checks(const clt_config *c);
-/* Evaluates them; the numbers for the manifest, how many. None when a signal has come and steps are slow.
- * Collective. */
+/* Evaluates them and writes the numbers for the manifest to `out`; returns how many. 0 if a stop was
+ * requested and the evaluation would take too long. Collective. */
 int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]);
-/* After a resumed state was loaded: prints and logs who wrote it and who goes on, and evaluates again what
- * the checkpoint has losses of. CLT_FAIL if they differ by more than the limit, unless told to warn.
- * Collective. */
+/* After a resumed state was loaded: prints and logs what wrote it and what resumes it, and evaluates the
+ * batches whose losses the checkpoint has. CLT_FAIL if a loss differs by more than the limit, unless
+ * cltrain.resume_check.action is warn. Collective. */
 clt_status clt_run_check_resume(clt_run *r);
-/* After the first step, when this run's kernel variants are known: logs them (event "variants") if they are
- * not those of the writer, and with numerics fast prints them. */
+/* After the first step, when the kernel variants are known: if they differ from the writer's, logs them
+ * (event "variants") and with numerics fast prints them. */
 void clt_run_compare_variants(clt_run *r);
 
-/* --- clt_resume.c: state from and to checkpoints --- */
+/* --- clt_resume.c: loading and saving checkpoints --- */
 
-/* Decides where the run starts (autoresume, load_path, initial weights) and reads what shapes it: seed,
- * lanes, data order. Before the engine exists. Sets origin.path, resumed, autoresumed. */
+/* Decides where the run starts (autoresume, load_path, initial weights), and on resume takes position, seed,
+ * lanes and data order from the checkpoint. Call it before the engine exists. Sets origin.path, resumed,
+ * autoresumed. */
 clt_status clt_run_find_start(clt_run *r);
-/* Fills the engine's slabs. resume: the whole state, not the weights only. own: one of this run's
- * checkpoints, taken whole; load_ignore_keys and load_strict_model_weights say how load_path is read. */
+/* Fills the engine's slabs. resume: the whole state; otherwise only the weights. own: a checkpoint of this
+ * run, which must be complete; otherwise load_ignore_keys and load_strict_model_weights apply. */
 clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own);
-/* Saves the state of the last finished step; a failure is remembered in r->saves.failed and training goes on.
- */
+/* Saves the state of the last finished step and waits. A failure sets r->saves.failed; training continues. */
 void clt_run_save(clt_run *r);
-/* The same in two parts: after begin training may go on, finish waits and tells what came of it
- * (r->saves.newest). begin finishes one that is under way; its status is every rank's. poll finishes it once
- * no rank would wait: collective. */
+/* The same in two parts: training may continue after begin; finish waits and reports the result
+ * (r->saves.newest). begin first finishes a save in progress; it returns the same status on every rank. poll
+ * calls finish if no rank would have to wait; collective. */
 clt_status clt_run_save_begin(clt_run *r);
 clt_status clt_run_save_poll(clt_run *r);
 void clt_run_save_finish(clt_run *r);
-/* Before the run ends: waits for the save under way, and saves the last finished step if it is not there yet,
- * unless the replicas differ (CLT_AGAIN). Collective. */
+/* Before the run ends: waits for a save in progress, then saves the last finished step if it is not saved
+ * yet. CLT_AGAIN without a save if the replicas differ. Collective. */
 clt_status clt_run_save_last(clt_run *r);
 clt_status clt_run_create_writer(clt_run *r);
 
 /* --- clt_run_stop.c --- */
 
-/* The time that cltrain.stop_before, CLTRAIN_STOP_BEFORE or the scheduler gives, the earliest of them. Asks
- * to stop (clt_signal_at) early enough before it. */
+/* Takes the earliest end time of cltrain.stop_before, CLTRAIN_STOP_BEFORE and the job scheduler, and requests
+ * a stop (clt_signal_at) in time before it. */
 clt_status clt_run_time_open(clt_run *r);
-/* After a step of `seconds`, and before the next one: asks to stop if the time is too short for that step and
- * a save. */
+/* clt_run_time_step records the duration of a step. clt_run_time_look, before each step, requests a stop if
+ * the time is too short for another step and a save. */
 void clt_run_time_step(clt_run *r, double seconds);
 void clt_run_time_look(clt_run *r);
-/* Something asks to stop, and all ranks have come here for it: saves the last finished step together and
- * tells how the run can go on. CLT_AGAIN, or without a save CLT_INTERRUPTED or CLT_TERMINATED. */
+/* After a request to stop, on all ranks: saves the last finished step and prints how to resume. CLT_AGAIN, or
+ * without a save CLT_INTERRUPTED or CLT_TERMINATED. Collective. */
 clt_status clt_run_stop(clt_run *r);
 
-/* --- clt_run_guard.c: what a run does about what its guards see (cltrain.guards) --- */
+/* --- clt_run_guard.c: reactions of a run to its guards (cltrain.guards) --- */
 
-/* Everything is said once, on the console and as an event in metrics.jsonl. Collective, unless said
- * otherwise.
+/* Each finding is reported once, on the console and as an event in metrics.jsonl. The functions are
+ * collective unless their comment says otherwise.
  *
- * Whether a step has to be looked at before the next one is queued; not collective. */
+ * Whether every step must be collected before the next one is queued. Not collective. */
 bool clt_run_guard_each_step(const clt_config *c);
-/* Before anything is loaded, and after the state is there: learns the ranks' hosts, builds the hash's kernel,
- * compares the replicas for the first time. */
+/* create, before anything is loaded: collects the ranks' host names. begin, after the state was loaded:
+ * compares the replicas for the first time, which also builds the hash kernel. */
 clt_status clt_run_guard_create(clt_run *r);
 clt_status clt_run_guard_begin(clt_run *r);
 void clt_run_guard_destroy(clt_run *r);
-/* What came of a step. CLT_OK: go on; *left_out: it has changed nothing. Otherwise the run ends and has said
- * why. */
+/* Handles the result of a step. CLT_OK: continue; *left_out: the step was skipped and changed nothing.
+ * Otherwise the run ends, and the reason is printed. */
 clt_status clt_run_guard_step(clt_run *r, const clt_run_step *q, const clt_engine_result *res,
                               bool *left_out);
-/* Whether the replicas are to be compared after this batch; not collective. */
+/* Whether the replicas must be compared after this batch. Not collective. */
 bool clt_run_replicas_due(const clt_run *r);
-/* Compares them now; every step must have been collected. CLT_AGAIN: they differ, the ranks were named, and
+/* Compares them now; every step must be collected. CLT_AGAIN: they differ, the message names the ranks, and
  * this state must not be saved. */
 clt_status clt_run_check_replicas(clt_run *r);
-/* Microseconds of this rank's own work since the last call, for the exchange of every step; -1 where that
- * says nothing about a step. Then everybody's: warns of a rank that holds the others up. Not collective. */
+/* own_time: microseconds of this rank's own work since the last exchange; -1 if something other than a step
+ * happened. own_times: takes the times of all ranks and warns about a rank that delays the others. Not
+ * collective. */
 int64_t clt_run_own_time(clt_run *r);
 void clt_run_own_times(clt_run *r, const int64_t *microseconds);
 
-/* --- clt_run_state.c: what of a run is kept as named numbers in its checkpoints --- */
+/* --- clt_run_state.c: the named numbers of a checkpoint; effective training time --- */
 
-/* Loss scale, guards' windows and counts, times, the hop, losses to check a resume by (clt_run_check_numbers:
- * collective). The caller frees *numbers and the strings of *names. */
+/* The numbers to save: loss scale, windows and counts of the guards, times, the hop, losses for the resume
+ * check (clt_run_check_numbers, so collective). The caller frees *numbers and *names, which owns the strings.
+ */
 int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names);
-/* What a checkpoint has of them. */
+/* Takes them from a checkpoint. */
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s);
-/* The loss scale to go on with; the default's, where none was saved. */
+/* The saved loss scale, or the default if none was saved. */
 clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s);
-/* Seconds of the steps that led to a checkpoint. */
+/* Seconds spent in the steps that led to a checkpoint. */
 double clt_run_useful_of(const clt_checkpoint_state *s);
-/* Notes in metrics.jsonl that this process starts, and finds out when the run's first one did: from the
+/* Writes the event "start" to metrics.jsonl and determines when the run's first process started: from the
  * checkpoint, else from metrics.jsonl. */
 void clt_run_note_start(clt_run *r);
-/* Whether a run that goes on has still to evaluate the state that it begins with: a signal or a kill came
- * before the end of an evaluation that was due there (every: how often), says metrics.jsonl. Collective. */
+/* Whether a resumed run must first repeat an evaluation that was due at its start position and that
+ * metrics.jsonl shows was not completed. `every` is the evaluation interval. Collective. */
 clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes);
-/* A step that has become part of the state, and how long it took. */
+/* Counts a step that became part of the state, with its duration. */
 void clt_run_count_step(clt_run *r, double seconds);
-/* The end of this process: effective training time so far, on the console and as an event. `why`: "done",
- * "stopped". */
+/* At the end of this process: reports the effective training time on the console and as the event "end".
+ * `why`: "done", "stopped". */
 void clt_run_note_end(clt_run *r, const char *why);
 
 /* --- clt_evaluator.c --- */
 
-/* All eval loaders, at r->progress.now. json: also one line a loader on stdout. Breaks off, without a result,
- * once clt_group_stop says that the run is to stop. */
+/* Evaluates all eval loaders at r->progress.now. json: also prints one JSON line per loader to stdout. If a
+ * stop is requested, returns CLT_OK early; the caller checks clt_group_stop. */
 clt_status clt_run_eval(clt_run *r, bool json);
 
-/* One of them. CLT_STOPPED, without a result: the run is to stop. */
+/* Evaluates one of them. CLT_STOPPED, without a result: a stop is requested. */
 clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row);
 
-/* `samples` samples from place `first` of an epoch on, added to *sums. Once clt_group_stop says that the run
- * is to stop it does nothing, unless `anyway`. */
+/* Evaluates samples [first, first + samples) of an epoch and adds to *sums. Does nothing if a stop is
+ * requested, unless `anyway`. */
 clt_status clt_run_eval_batch(clt_run *r, clt_loader *l, int64_t epoch, int64_t first, int64_t samples,
                               bool anyway, clt_engine_sums *sums);
 

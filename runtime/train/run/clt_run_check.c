@@ -1,6 +1,6 @@
-/* What a run says when it goes on from a checkpoint: who wrote it, who goes on, whether the bits stay the
- * same; and, where they do not, a measurement: the writer evaluated the next batches with the weights that it
- * saved, and whoever goes on evaluates them again. */
+/* The report of a resumed run: what wrote the checkpoint, what resumes it, and whether the bits stay the
+ * same. If they do not, the difference is measured: at every save the run evaluates the next batches with the
+ * saved weights and stores the losses; a resumed run evaluates the same batches and compares. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +9,13 @@
 #include "runtime/ops/clt_variant.h"
 #include "runtime/train/run/clt_run.h"
 
-/* --- who runs --- */
+/* --- this job and the writer --- */
 
 typedef struct {
     char device[400], driver[128];
 } machine;
 
-/* "2 x A + B": every different text once, in the order of the ranks. */
+/* "2 x A + B": the distinct strings in the order of the ranks. field: offset of a member of machine. */
 static char *join(const machine *m, int n, size_t field) {
     clt_str b = {0};
     for (int i = 0; i < n; i++) {
@@ -82,7 +82,7 @@ void clt_run_remember_writer(clt_run *r, const clt_checkpoint_state *s) {
         if (sscanf(x->name, "check_loss_%d", &k) == 1 && k >= 1 && k <= CLT_RUN_CHECKS)
             w->loss[k - 1] = x->value;
     }
-    /* A batch whose loss was not finite then (a guard may leave it out) says nothing of whoever goes on. */
+    /* A batch whose loss was not finite cannot be compared, nor those after it. */
     while (w->checks < CLT_RUN_CHECKS && isfinite(w->loss[w->checks])) w->checks++;
 }
 
@@ -95,14 +95,14 @@ void clt_run_place_free(clt_run_place *p) {
     clt_free(p->config);
 }
 
-/* --- evaluating again --- */
+/* --- evaluation for the check --- */
 
 int clt_run_checks(const clt_config *c) {
     if (c->check_batches >= 0) return (int)CLT_MIN(c->check_batches, (int64_t)CLT_RUN_CHECKS);
     return c->numerics == CLT_FAST;
 }
 
-/* Losses of the batches that are next, with the weights as they are. Nothing but time is used up. */
+/* Losses of the next n batches with the current weights. Does not change the run's state. */
 static clt_status evaluate_next(clt_run *r, int n, double *loss) {
     int64_t epoch = r->progress.now.epoch, place = r->progress.now.sample_in_epoch,
             batch = r->progress.now.batch_in_epoch;
@@ -128,7 +128,7 @@ int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]) {
     static const char *const names[CLT_RUN_CHECKS] = {"check_loss_1", "check_loss_2", "check_loss_3",
                                                       "check_loss_4", "check_loss_5", "check_loss_6",
                                                       "check_loss_7", "check_loss_8"};
-    static const double patience = 5; /* seconds that whoever sent a signal can be kept waiting */
+    static const double patience = 5; /* seconds: longest delay of a requested stop */
     double loss[CLT_RUN_CHECKS];
     int n = clt_run_checks(r->cfg);
     if (n == 0 || (clt_group_stop(r->group) && r->pace.step_seconds * n > patience)) return 0;
@@ -141,14 +141,14 @@ int clt_run_check_numbers(clt_run *r, clt_ckpt_number out[1 + CLT_RUN_CHECKS]) {
 
 /* --- the report --- */
 
-/* Why bits may differ from here on; NULL: they do not. */
+/* Why the bits may differ from those of an uninterrupted run; NULL: they do not. */
 static const char *what_differs(const clt_run_place *was, const clt_run_place *is) {
-    if (strcmp(was->numerics, is->numerics) != 0) return "precision or numerics are others";
+    if (strcmp(was->numerics, is->numerics) != 0) return "precision or numerics changed";
     if (strncmp(is->numerics, "exact", 5) == 0) return NULL;
-    if (strcmp(was->device, is->device) != 0) return "the device is another one";
-    if (strcmp(was->driver, is->driver) != 0) return "the driver is another one";
-    if (was->ranks != is->ranks) return "there are more or fewer ranks";
-    if (strcmp(was->version, is->version) != 0) return "cltrain is another version";
+    if (strcmp(was->device, is->device) != 0) return "the device changed";
+    if (strcmp(was->driver, is->driver) != 0) return "the driver changed";
+    if (was->ranks != is->ranks) return "the number of ranks changed";
+    if (strcmp(was->version, is->version) != 0) return "the version of cltrain changed";
     return NULL;
 }
 
@@ -156,21 +156,21 @@ static void tell(const clt_run *r, const char *differs) {
     const clt_run_place *was = &r->origin.writer, *is = &r->origin.here;
     clt_info("  written by cltrain %s, %s, %lld rank%s of %s, driver %s", was->version, was->numerics,
              (long long)was->ranks, was->ranks == 1 ? "" : "s", was->device, was->driver);
-    clt_info("  goes on with %s, %s, %lld rank%s of %s, driver %s", is->version, is->numerics,
+    clt_info("  resumed by cltrain %s, %s, %lld rank%s of %s, driver %s", is->version, is->numerics,
              (long long)is->ranks, is->ranks == 1 ? "" : "s", is->device, is->driver);
     if (differs)
-        clt_info("  from here on not the same bits as without the stop: %s", differs);
+        clt_info("  from here on not bit-identical to an uninterrupted run: %s", differs);
     else if (strncmp(is->numerics, "exact", 5) == 0)
-        clt_info("  the same bits as without the stop: exact numerics depend on no device, driver or ranks");
+        clt_info("  bit-identical to an uninterrupted run: exact numerics do not depend on device, driver or "
+                 "ranks");
     else
-        clt_info("  the same bits as without the stop, as long as the same kernel variants are chosen: %s",
+        clt_info("  bit-identical to an uninterrupted run if the same kernel variants are chosen: %s",
                  was->variants ? was->variants : "unknown");
 }
 
-/* What the configuration says else than when the checkpoint was written: a line for each key, and for the
- * event. */
+/* Prints each key whose value changed since the checkpoint was written, and adds the list to the event. */
 static void tell_changes(const clt_run *r, clt_str *event) {
-    /* Their own warning says that they are not taken. */
+    /* The checkpoint's values of these are kept; keep() warned about it. */
     static const char *const kept[] = {"seed", "cltrain.exact_lanes", "train_loader.dataset.shuffle_seed"};
     json_t *d = r->origin.writer.config ? clt_config_differences(r->cfg, r->origin.writer.config) : NULL;
     for (size_t i = 0; i < CLT_COUNT_OF(kept); i++) json_object_del(d, kept[i]);
@@ -180,7 +180,7 @@ static void tell_changes(const clt_run *r, clt_str *event) {
         enum { STYLE = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15) };
         char *was = json_dumps(json_array_get(pair, 0), STYLE),
              *is = json_dumps(json_array_get(pair, 1), STYLE);
-        clt_info("  configuration: %s is %s now, it was %s", key, is, was);
+        clt_info("  configuration: %s changed: %s, was %s", key, is, was);
         clt_free(was);
         clt_free(is);
     }
@@ -190,10 +190,11 @@ static void tell_changes(const clt_run *r, clt_str *event) {
     json_decref(d);
 }
 
-/* A relative difference of two batches' mean losses. Ten times what was measured where one side has fp32 and
- * the other bf16 with the same weights (docs/launching.md); sums in another order are far below that. Below 1
- * a loss is mostly that of few targets, about as many as it is large: the errors of their logits do not
- * shrink with it and cancel less. So the difference falls as its root, and the relative one grows. */
+/* The limit of the relative difference between two mean losses of a batch: ten times the difference measured
+ * between fp32 and bf16 with the same weights (docs/launching.md); other orders of sums differ far less. A
+ * loss below 1 is mostly the loss of a few targets, whose number is proportional to it. The errors of their
+ * logits do not shrink with the loss and cancel less, so the difference falls as the root of the loss, and
+ * the relative difference grows. */
 static double limit_of(const clt_run *r, int n) {
     static const double exact = 0, fp32 = 1e-5, narrow = 2e-3;
     double least = 1;
@@ -237,27 +238,24 @@ static clt_status compare(clt_run *r, int n, double *largest, double *was, doubl
 
 static clt_status judge(clt_run *r, int n, double largest, double was, double is) {
     double limit = limit_of(r, n);
-    clt_info("  %d batch%s evaluated again: the loss differs by at most %.3g of itself (limit %g)", n,
-             n == 1 ? "" : "es", largest, limit);
+    clt_info("  resume check: %d batch%s evaluated, largest relative difference of the loss %.3g (limit %g)",
+             n, n == 1 ? "" : "es", largest, limit);
     if (largest <= limit) return CLT_OK;
-    static const char text[] =
-        "the checkpoint's losses do not come out again: %.9g when it was written, %.9g here, off by %.3g of "
-        "it "
-        "(limit %g). Model, data or precision are others than when it was written, or one of the two devices "
-        "computes wrongly. ";
+    static const char text[] = "the checkpoint's losses are not reproduced: %.9g when it was written, %.9g "
+                               "now, relative difference %.3g (limit %g). Model, data or precision have "
+                               "changed, or one of the two devices computes wrong results. ";
     if (r->cfg->check_action == CLT_CHECK_WARN) {
         clt_str b = {0};
         clt_str_addf(&b, text, was, is, largest, limit);
-        clt_warn("%sTraining goes on (cltrain.resume_check.action)", b.s);
+        clt_warn("%sTraining continues (cltrain.resume_check.action)", b.s);
         clt_str_free(&b);
         return CLT_OK;
     }
     clt_str b = {0};
     clt_str_addf(&b, text, was, is, largest, limit);
-    clt_status st = clt_error(CLT_FAIL,
-                              "%sTo go on all the same: cltrain.resume_check.action=warn, or another "
-                              "cltrain.resume_check.limit",
-                              b.s);
+    clt_status st = clt_error(
+        CLT_FAIL,
+        "%sTo resume anyway: cltrain.resume_check.action=warn, or a larger cltrain.resume_check.limit", b.s);
     clt_str_free(&b);
     return st;
 }
@@ -269,9 +267,8 @@ clt_status clt_run_check_resume(clt_run *r) {
     bool other_batches = r->origin.writer.check_samples != r->cfg->global_train_batch_size;
     tell(r, differs);
     if (clt_run_checks(r->cfg) > 0 && (n == 0 || other_batches))
-        clt_info("  no batch is evaluated again: %s",
-                 n == 0 ? "the checkpoint has no losses to compare with"
-                        : "global_train_batch_size is another one than when it was written");
+        clt_info("  resume check skipped: %s", n == 0 ? "the checkpoint has no losses to compare with"
+                                                      : "global_train_batch_size has changed");
     if (other_batches) n = 0;
     if (n > 0) CLT_TRY(compare(r, n, &largest, &was, &is));
     clt_str b = {0};

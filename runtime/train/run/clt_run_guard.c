@@ -1,4 +1,4 @@
-/* What a run does about what its guards see. */
+/* The reactions of a run to its guards (docs/guards.md). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +29,8 @@ static clt_status read_injection(clt_run *r) {
         return CLT_OK;
     }
     if (sscanf(text, "nan=%lld:%lld", &a, &b) != 2)
-        return clt_error(CLT_USAGE, "CLTRAIN_INJECT is '%s', it can be flip=RANK:BATCH:BIT or nan=FIRST:LAST",
-                         text);
+        return clt_error(CLT_USAGE,
+                         "CLTRAIN_INJECT is '%s', it must be flip=RANK:BATCH:BIT or nan=FIRST:LAST", text);
     r->guards.inject.nan_first = a;
     r->guards.inject.nan_last = b;
     return CLT_OK;
@@ -52,7 +52,7 @@ static clt_status inject_flip(clt_run *r, int64_t batch) {
 
 /* --- a step that is not finite --- */
 
-/* Which operation it was; looking into a step needs a kernel more. */
+/* Finds the operation. This may compile a kernel, so the check for steady state is off meanwhile. */
 static clt_status explain(clt_run *r, const clt_run_step *q, char what[CLT_ENGINE_WHAT]) {
     bool steady = clt_device_is_steady(r->dev);
     clt_device_set_steady(r->dev, false);
@@ -72,38 +72,35 @@ static void tell_nonfinite(clt_run *r, int64_t batch, const char *action, const 
 
 static clt_status stop_at_bad_step(clt_run *r, const clt_run_step *q, const clt_engine_result *res,
                                    const char *what) {
-    const char *good = r->saves.newest >= 0 ? "The last checkpoint is good: lower" : "Lower";
+    const char *good = r->saves.newest >= 0 ? "The last checkpoint is not affected: lower" : "Lower";
     clt_run_save_finish(r);
     tell_nonfinite(r, q->after.batch, "stop", what);
     if (main_rank(r) && *what) clt_error(CLT_FAIL, "step %lld: %s", (long long)q->step, what);
-    clt_error(
-        CLT_FAIL,
-        "batch %lld: loss %g, gradient norm %g; the weights were not changed. %s the learning rate, clip "
-        "the gradients or look at the data",
-        (long long)q->after.batch, fabs(res->loss), (double)res->grad_norm, good);
+    clt_error(CLT_FAIL,
+              "batch %lld: loss %g, gradient norm %g; the weights were not changed. %s the learning rate, "
+              "clip the gradients or check the data",
+              (long long)q->after.batch, fabs(res->loss), (double)res->grad_norm, good);
     return clt_group_agree(r->group, CLT_FAIL);
 }
 
-/* Weights and moments of the newest checkpoint; the clock, the schedule and the data go on, so what led here
- * is not met again. */
+/* Rolls back weights and moments to the newest checkpoint. Clock, schedule and data continue, so that the
+ * batches that led here are not repeated. */
 static clt_status go_back(clt_run *r, int64_t batch) {
     char *path = NULL;
     clt_ckpt_reader *reader = NULL;
     bool steady = clt_device_is_steady(r->dev);
     clt_run_save_finish(r);
     if (r->guards.rollbacks == r->cfg->guards.max_rollbacks) {
-        clt_error(
-            CLT_FAIL,
-            "batch %lld: the run has gone back %lld times (cltrain.guards.max_rollbacks) and its steps are "
-            "not finite again: lower the learning rate, clip the gradients or look at the data",
-            (long long)batch, (long long)r->guards.rollbacks);
+        clt_error(CLT_FAIL,
+                  "batch %lld: after %lld roll-backs (cltrain.guards.max_rollbacks) the steps are not finite "
+                  "again: lower the learning rate, clip the gradients or check the data",
+                  (long long)batch, (long long)r->guards.rollbacks);
         return clt_group_agree(r->group, CLT_FAIL);
     }
     if (r->saves.writer) CLT_TRY(clt_ckpt_find_newest(r->group, r->files.folder, &path));
     if (!path) {
         clt_error(CLT_FAIL,
-                  "batch %lld: there is no checkpoint to go back to: set save_folder and a "
-                  "save_interval that has passed by then",
+                  "batch %lld: no checkpoint to roll back to: set save_folder and a shorter save_interval",
                   (long long)batch);
         return clt_group_agree(r->group, CLT_FAIL);
     }
@@ -115,15 +112,14 @@ static clt_status go_back(clt_run *r, int64_t batch) {
         const clt_checkpoint_state *s = clt_ckpt_state(reader);
         r->guards.rollbacks++;
         r->guards.bad_in_a_row = 0;
-        r->guards.equal_at = -1; /* what was compared at this batch was something else */
+        r->guards.equal_at = -1; /* the weights have changed since the comparison */
         r->progress.optimizer_step = s->optimizer_step;
         r->effective.useful_seconds = clt_run_useful_of(s);
         *clt_engine_loss_scale(r->engine) = clt_run_scale_of(s);
-        clt_warn(
-            "batch %lld: went back to the weights and moments of batch %lld (%lld of at most %lld times); "
-            "the data goes on",
-            (long long)batch, (long long)s->batch, (long long)r->guards.rollbacks,
-            (long long)r->cfg->guards.max_rollbacks);
+        clt_warn("batch %lld: rolled back to the weights and moments of batch %lld (roll-back %lld of at "
+                 "most %lld); the data continues with the next batch",
+                 (long long)batch, (long long)s->batch, (long long)r->guards.rollbacks,
+                 (long long)r->cfg->guards.max_rollbacks);
         char *fields =
             clt_format("\"to\":%lld,\"rollbacks\":%lld", (long long)s->batch, (long long)r->guards.rollbacks);
         clt_sinks_event(r->sinks, "rollback", batch, fields);
@@ -139,7 +135,7 @@ static clt_status bad_step(clt_run *r, const clt_run_step *q, const clt_engine_r
     const clt_guard_config *c = &r->cfg->guards;
     char what[CLT_ENGINE_WHAT] = "", n[64] = "";
     int64_t batch = q->after.batch;
-    CLT_TRY(clt_run_check_replicas(r)); /* a flipped bit is the better explanation */
+    CLT_TRY(clt_run_check_replicas(r)); /* if a bit has flipped, report that instead */
     r->guards.bad_in_a_row++;
     bool last = c->nonfinite_in_a_row > 0 && r->guards.bad_in_a_row >= c->nonfinite_in_a_row;
     if (r->guards.bad_in_a_row == 1 || c->nonfinite == CLT_NONFINITE_STOP) CLT_TRY(explain(r, q, what));
@@ -148,7 +144,7 @@ static clt_status bad_step(clt_run *r, const clt_run_step *q, const clt_engine_r
     CLT_TRY(clt_engine_forgive(r->engine));
     if (c->nonfinite_in_a_row > 0)
         snprintf(n, sizeof n, " of at most %lld", (long long)c->nonfinite_in_a_row);
-    clt_warn("batch %lld: loss %g, gradient norm %g: the step is left out (%lld%s on end)%s%s",
+    clt_warn("batch %lld: loss %g, gradient norm %g: the step is skipped (%lld%s consecutive)%s%s",
              (long long)batch, fabs(res->loss), (double)res->grad_norm, (long long)r->guards.bad_in_a_row, n,
              *what ? "; " : "", what);
     tell_nonfinite(r, batch, "skip", what);
@@ -174,8 +170,8 @@ static void tell_spike(clt_run *r, int64_t batch, const clt_engine_result *res, 
     const clt_run_guards *g = &r->guards;
     const double limit = r->cfg->guards.spike_threshold;
     const bool loss = g->loss_z > limit;
-    clt_warn("batch %lld: the %s is %.1f standard deviations above the mean of the last %d steps "
-             "(loss %.4f: %.1f, gradient norm %.4g: %.1f; cltrain.guards.spike_threshold %g): %s",
+    clt_warn("batch %lld: the %s is %.1f standard deviations above the mean of the last %d steps (loss %.4f: "
+             "%.1f, gradient norm %.4g: %.1f; cltrain.guards.spike_threshold %g): %s",
              (long long)batch, loss ? "loss" : "gradient norm", loss ? g->loss_z : g->norm_z, g->loss.window,
              res->loss, g->loss_z, (double)res->grad_norm, g->norm_z, limit, advice);
     char *fields =
@@ -191,18 +187,16 @@ static clt_status look_for_spike(clt_run *r, const clt_run_step *q, const clt_en
     if (mode == CLT_SPIKE_WARN) judge(r, res);
     if (mode == CLT_SPIKE_OFF || !is_spike(r)) return CLT_OK;
     if (mode == CLT_SPIKE_WARN)
-        tell_spike(r, batch, res, "warn",
-                   "look at its data; cltrain.guards.loss_spike can leave such steps out");
+        tell_spike(r, batch, res, "warn", "check its data; cltrain.guards.loss_spike=skip skips such steps");
     else if (mode == CLT_SPIKE_SKIP)
-        tell_spike(r, batch, res, "skip", "the step is left out");
+        tell_spike(r, batch, res, "skip", "the step is skipped");
     else {
         clt_run_save_finish(r);
         tell_spike(r, batch, res, "stop", "the run stops before this update");
-        clt_error(
-            CLT_FAIL,
-            "batch %lld: a spike of the loss (cltrain.guards.loss_spike=stop): look at the data of this "
-            "batch, lower the learning rate, or go on with loss_spike=skip or warn",
-            (long long)batch);
+        clt_error(CLT_FAIL,
+                  "batch %lld: loss spike (cltrain.guards.loss_spike=stop): check the data of this batch, "
+                  "lower the learning rate, or resume with loss_spike=skip or warn",
+                  (long long)batch);
         return clt_group_agree(r->group, CLT_FAIL);
     }
     return CLT_OK;
@@ -218,7 +212,7 @@ clt_status clt_run_guard_step(clt_run *r, const clt_run_step *q, const clt_engin
     r->guards.bad_in_a_row = 0;
     if (res->skipped) {
         clt_info(
-            "batch %lld: the gradient overflowed at loss scale %g: the step is left out, the scale halved",
+            "batch %lld: the gradient overflowed at loss scale %g: the step is skipped, the scale halved",
             (long long)q->after.batch, res->loss_scale);
         return CLT_OK;
     }
@@ -261,23 +255,20 @@ static clt_status tell_difference(clt_run *r, const uint64_t *hash, const bool *
     list_parts(r, hash, &parts);
     char *since = r->guards.equal_at >= 0
                       ? clt_format("they were equal at batch %lld", (long long)r->guards.equal_at)
-                      : clt_strdup("they were loaded or made just now");
-    static const char next[] = "This state is not saved; the same command goes on from the newest "
-                               "checkpoint. If it comes again, check that "
-                               "device's memory or leave it out";
+                      : clt_strdup("they were just loaded or initialised");
+    static const char next[] =
+        "This state is not saved; rerun the same command to resume from the newest checkpoint. If it happens "
+        "again, test that device's memory or do not use the device";
     if (n_odd > 0)
-        clt_error(
-            CLT_AGAIN,
-            "batch %lld: rank %s does not hold the values (%s) that the other %d ranks hold; %s. A bit has "
-            "flipped or a "
-            "device has computed something wrong. %s",
-            (long long)batch, ranks.s, parts.s, clt_group_size(r->group) - n_odd, since, next);
+        clt_error(CLT_AGAIN,
+                  "batch %lld: the values (%s) of rank %s differ from those of the other %d ranks; %s. A bit "
+                  "has flipped or a device has computed a wrong result. %s",
+                  (long long)batch, parts.s, ranks.s, clt_group_size(r->group) - n_odd, since, next);
     else
         clt_error(CLT_AGAIN,
-                  "batch %lld: ranks %s do not hold the same values (%s); %s. A bit has flipped or a device "
-                  "has computed "
-                  "something wrong; which of them, %d ranks cannot tell. %s",
-                  (long long)batch, ranks.s, parts.s, since, clt_group_size(r->group), next);
+                  "batch %lld: the values (%s) of ranks %s differ; %s. A bit has flipped or a device has "
+                  "computed a wrong result; with %d ranks the wrong one cannot be determined. %s",
+                  (long long)batch, parts.s, ranks.s, since, clt_group_size(r->group), next);
     char *fields = clt_format("\"ranks\":[%s],\"known\":%s,\"parts\":\"%s\",\"equal_at\":%lld", json.s,
                               n_odd > 0 ? "true" : "false", parts.s, (long long)r->guards.equal_at);
     clt_sinks_event(r->sinks, "replicas_differ", batch, fields);
@@ -313,7 +304,8 @@ clt_status clt_run_check_replicas(clt_run *r) {
         st = tell_difference(r, all, odd, n);
     }
     if (st == CLT_OK) r->guards.equal_at = r->progress.now.batch;
-    if (r->effective.steps_counted > 0) r->guards.seconds += clt_now() - start; /* the first time compiles */
+    if (r->effective.steps_counted > 0)
+        r->guards.seconds += clt_now() - start; /* the first comparison compiles */
     clt_free(all);
     clt_free(odd);
     return st;
@@ -330,8 +322,9 @@ int64_t clt_run_own_time(clt_run *r) {
     return usable ? (int64_t)(CLT_MAX(own, 0.0) * 1e6) : -1;
 }
 
-/* Ranks may own different numbers of lanes: what counts is the time for one. Lanes that were given out by
- * speed, or by hand, should take all ranks the same time. */
+/* With an even division a rank may own one lane more than another, so times per lane are compared. Lanes
+ * divided by speed or by the configuration should take all ranks the same time, so times per step are
+ * compared. */
 void clt_run_own_times(clt_run *r, const int64_t *microseconds) {
     enum { LEAST_MS = 2 };
     clt_run_guards *g = &r->guards;
@@ -353,13 +346,11 @@ void clt_run_own_times(clt_run *r, const int64_t *microseconds) {
     clt_free(seconds);
     if (f.rank < 0) return;
     if (main_rank(r))
-        clt_warn("batch %lld: rank %d (host %s) holds the others up: its part of a step takes %.3g times as "
-                 "long as "
-                 "the median rank's (%.1f ms%s, median %.1f) over the last %d steps: look for other "
-                 "programs, heat "
-                 "or a slower device there (cltrain.guards.straggler_ratio)",
+        clt_warn("batch %lld: rank %d (host %s) delays the others: its part of a step takes %.3g times as "
+                 "long as the median rank's (%.1f ms%s, median %.1f) over the last %d steps: check that host "
+                 "for other programs, overheating or a slower device (cltrain.guards.straggler_ratio)",
                  (long long)r->progress.now.batch, f.rank, host_of(r, f.rank), f.seconds / f.median,
-                 f.seconds * 1e3, split.count ? "" : " a lane", f.median * 1e3,
+                 f.seconds * 1e3, split.count ? "" : " per lane", f.median * 1e3,
                  CLT_STRAGGLER_STEPS * CLT_STRAGGLER_ROUNDS);
     char *fields = clt_format("\"rank\":%d,\"host\":\"%s\",\"seconds\":%.6f,\"median_seconds\":%.6f", f.rank,
                               host_of(r, f.rank), f.seconds, f.median);

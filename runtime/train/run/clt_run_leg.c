@@ -19,15 +19,17 @@ clt_status clt_run_leg_from_env(clt_run_leg *l) {
     int used = 0;
     if (!text) return CLT_OK;
     if (sscanf(text, "%lld:%lld%n", &id, &leg, &used) != 2 || text[used] || leg < 0)
-        return clt_error(CLT_USAGE, "CLTRAIN_HOP is '%s': cltrain launch --hop sets it, nobody else should",
-                         text);
+        return clt_error(
+            CLT_USAGE,
+            "CLTRAIN_HOP is '%s', which is invalid: only cltrain launch --hop sets this variable; unset it",
+            text);
     l->hop = true;
     l->id = id;
     l->leg = leg;
     return CLT_OK;
 }
 
-/* A whole number of a checkpoint, or -1. */
+/* The checkpoint's number of this name as an integer; -1 if it has none or it is no count. */
 static int64_t number(const clt_checkpoint_state *s, const char *name) {
     static const double most = 9007199254740992.0; /* 2^53 */
     for (int i = 0; i < s->number_count; i++) {

@@ -1,10 +1,10 @@
-/* The loop over steps, what is due between them, and the ends of a run. */
+/* The loop over steps, evaluations and checkpoints between steps, and the end of a run. */
 #include <string.h>
 
 #include "runtime/ops/clt_variant.h"
 #include "runtime/train/run/clt_run.h"
 
-/* --stop-after: the state at its end is saved for whoever goes on. */
+/* --stop-after is reached: saves the state for the next process. */
 static clt_status end_leg(clt_run *r) {
     char length[40];
     clt_progress_end();
@@ -14,7 +14,7 @@ static clt_status end_leg(clt_run *r) {
     if (r->saves.failed)
         return clt_group_agree(r->group, clt_error(CLT_IO, "the state at batch %lld could not be saved in %s",
                                                    (long long)r->progress.now.batch, r->files.folder));
-    clt_info("stopped at batch %lld after %s, as asked, and saved; the same command goes on from there",
+    clt_info("stopped at batch %lld after %s (--stop-after) and saved; rerun the same command to resume",
              (long long)r->progress.now.batch, clt_time_text(r->leg.length, length));
     char *fields =
         clt_format("\"from_batch\":%lld,\"leg\":%lld", (long long)r->leg.begun.batch, (long long)r->leg.leg);
@@ -24,8 +24,9 @@ static clt_status end_leg(clt_run *r) {
     return clt_group_agree(r->group, CLT_AGAIN);
 }
 
-/* A cold start says where its time went; the caches make the next one quick. Drivers with a cache of their
- * own are asked for every program at every start: that is quick then. */
+/* Reports the start-up time, and after a slow cold start the reason. With a driver that has its own cache
+ * every start builds every program, which is fast if they are cached: so the build time decides, not the
+ * number of builds. */
 static void first_step_done(clt_run *r) {
     enum { WORTH_SAYING = 2 };
     char s[32];
@@ -37,11 +38,11 @@ static void first_step_done(clt_run *r) {
     bool cold = clt_variants_checked(r->ops) > 0 || c.build_seconds > took / 2;
     clt_info("first step done %s after the start%s", clt_human_seconds(took, s),
              took > WORTH_SAYING && cold
-                 ? " (kernels were compiled and checked for this device; the next start is quick)"
+                 ? " (kernels were compiled and checked for this device; the next start is faster)"
                  : "");
 }
 
-/* Before the first step: an evaluation that is due. */
+/* Before the first step: runs an evaluation if one is due. */
 static clt_status begin(clt_run *r) {
     bool owes;
     r->progress.begun = true;
@@ -51,7 +52,7 @@ static clt_status begin(clt_run *r) {
     return owes && clt_group_stop(r->group) ? clt_run_stop(r) : CLT_OK;
 }
 
-/* After a step: what its number makes due. */
+/* After a step: evaluation, comparison of replicas and checkpoint, if they are due. */
 static clt_status between_steps(clt_run *r, const clt_timestamp *before) {
     const clt_timestamp *now = &r->progress.now;
     const bool first = before->batch == r->progress.start_batch;
@@ -69,9 +70,10 @@ static clt_status between_steps(clt_run *r, const clt_timestamp *before) {
         if (clt_group_stop(r->group)) return clt_run_stop(r);
         r->progress.evaluated = now->batch;
     }
-    /* Going back among steps that are not finite takes a checkpoint from before them. */
+    /* During consecutive steps that are not finite nothing is saved: a roll-back needs a checkpoint from
+     * before them. */
     if (save && !(r->guards.bad_in_a_row && r->cfg->guards.nonfinite == CLT_NONFINITE_ROLLBACK))
-        clt_run_save_begin(r); /* written while training goes on; its result is printed then */
+        clt_run_save_begin(r); /* finished during later steps, which report a failure */
     return CLT_OK;
 }
 

@@ -1,5 +1,5 @@
-/* train --log-samples: which samples each batch was made of, as a file for each rank. It answers whether a
- * run that was stopped, killed and moved saw every sample once an epoch, and in which order. */
+/* train --log-samples: the samples of each batch, in one file per rank. With it a test can check that a run
+ * that was stopped, killed and moved uses every sample once per epoch, in the right order. */
 #include "runtime/base/clt_io.h"
 #include "runtime/train/run/clt_run.h"
 

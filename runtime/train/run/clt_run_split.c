@@ -1,16 +1,16 @@
-/* Who owns how many lanes where ranks sit on different devices: each device is measured with this model,
- * once, and what came out is kept in its cache folder. With numerics exact the division changes no bit; with
- * fast it does, and the kept measurement is what makes the next start divide alike. */
+/* Division of the lanes among ranks with different devices. The speed of each device is measured once with
+ * this model and kept in its cache folder. With exact numerics the division does not change the result. With
+ * fast numerics it does; the cached measurement makes the next start use the same division. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/device/clt_cache.h"
 #include "runtime/train/run/clt_run.h"
 
-/* What a rank is worth: two ranks with equal marks are taken to be equally fast. */
+/* Ranks with equal marks are assumed to be equally fast. */
 typedef struct {
     char device[33];
-    int32_t sharing; /* ranks on this CPU */
+    int32_t sharing; /* number of ranks that share this CPU; 1 on other devices */
 } mark;
 
 static mark mark_of(const clt_run *r) {
@@ -20,10 +20,10 @@ static mark mark_of(const clt_run *r) {
     return m;
 }
 
-/* marks[ranks] of all. */
+/* Collects the marks of all ranks into marks[ranks]. */
 static clt_status gather_marks(clt_run *r, mark *marks) {
     mark mine;
-    memset(&mine, 0, sizeof mine); /* also between the members: it is sent as bytes */
+    memset(&mine, 0, sizeof mine); /* padding included: it is sent as bytes */
     mine = mark_of(r);
     return clt_group_all_gather(r->group, &mine, sizeof mine, marks);
 }
@@ -32,16 +32,16 @@ static bool same(const mark *a, const mark *b) {
     return strcmp(a->device, b->device) == 0 && a->sharing == b->sharing;
 }
 
-/* The lowest rank with this rank's mark: it speaks for all of them. */
+/* The lowest rank with the same mark; its measurement is used for all of them. */
 static int first_like(const mark *marks, int rank) {
     for (int i = 0; i < rank; i++)
         if (same(&marks[i], &marks[rank])) return i;
     return rank;
 }
 
-/* --- one device's speed --- */
+/* --- the speed of a device --- */
 
-/* The cache entry's name: everything that the speed follows from. */
+/* The name of the cache entry: a hash of everything that the speed depends on. */
 static void entry_name(const clt_run *r, char name[64]) {
     const clt_config *c = r->cfg;
     json_t *model = clt_model_config_to_json(c->model);
@@ -76,8 +76,8 @@ static clt_status measure(clt_run *r, double *speed) {
     return st;
 }
 
-/* Every rank's samples a second, in all[ranks]. All measure when one has to: ranks of one CPU slow each other
- * down. */
+/* Samples per second of every rank, into all[ranks]. If one rank must measure, all do: ranks that share a CPU
+ * slow each other down. */
 static clt_status find_speeds(clt_run *r, const mark *marks, double *all) {
     char name[64], text[32];
     double mine = 0;
@@ -89,7 +89,7 @@ static clt_status find_speeds(clt_run *r, const mark *marks, double *all) {
     snprintf(text, sizeof text, "%.6g", mine);
     if (missing && first_like(marks, rank) == rank)
         clt_cache_put(clt_device_cache_dir(r->dev), name, text, strlen(text));
-    if (!clt_parse_f64(text, &mine)) mine = 0; /* what the next start will read */
+    if (!clt_parse_f64(text, &mine)) mine = 0; /* the rounded value, which the next start reads */
     CLT_TRY(clt_group_all_gather(r->group, &mine, sizeof mine, all));
     for (int i = clt_group_size(r->group) - 1; i >= 0; i--) all[i] = all[first_like(marks, i)];
     return CLT_OK;
@@ -102,7 +102,7 @@ static clt_status divide(clt_run *r, const mark *marks) {
     int lanes = r->plan.lanes;
     double speed[CLT_GROUP_MAX_RANKS];
     CLT_TRY(find_speeds(r, marks, speed));
-    /* fast has a lane a rank, which leaves nothing to divide: a mixed job takes as many as exact has. */
+    /* Fast numerics has one lane per rank, too few to divide by speed; use as many as exact numerics. */
     if (r->cfg->numerics == CLT_FAST)
         while (lanes < r->plan.exact_lanes) lanes *= 2;
     int *counts = clt_calloc((size_t)ranks, sizeof *counts);
@@ -111,7 +111,7 @@ static clt_status divide(clt_run *r, const mark *marks) {
     clt_str b = {0};
     for (int i = 0; i < ranks; i++)
         clt_str_addf(&b, "%s%d of rank %d (%.4g samples/s)", i ? ", " : "", counts[i], i, speed[i]);
-    clt_info("lanes by measured speed: %s", b.s);
+    clt_info("lanes, divided by measured speed: %s", b.s);
     clt_str_free(&b);
     clt_free(counts);
     return CLT_OK;

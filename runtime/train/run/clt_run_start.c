@@ -1,4 +1,4 @@
-/* How a run starts: a list of named phases. */
+/* The start of a run: a list of named phases. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static void print_config(clt_run *r) {
     clt_str_free(&b);
 }
 
-/* The run's folder with its log, its lock and the merged configuration. */
+/* Opens the run's folder: lock, log.txt, config.yaml with the merged configuration. */
 static clt_status open_folder(clt_run *r) {
     const clt_config *c = r->cfg;
     r->files.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
@@ -50,16 +50,16 @@ static clt_status open_data(clt_run *r) {
     if (c->train_subset_num_batches > 0)
         r->progress.batches_per_epoch = CLT_MIN(r->progress.batches_per_epoch, c->train_subset_num_batches);
     if (r->progress.batches_per_epoch == 0)
-        return clt_error(
-            CLT_BAD_DATA,
-            "%s has %lld samples, fewer than global_train_batch_size %lld: there is no full batch",
-            c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
+        return clt_error(CLT_BAD_DATA,
+                         "%s has %lld samples, less than one batch (global_train_batch_size %lld): use more "
+                         "data or a smaller batch",
+                         c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
     if (clt_run_epoch_over(r, r->progress.now.sample_in_epoch, r->progress.now.batch_in_epoch))
         clt_timestamp_end_epoch(&r->progress.now);
     clt_time length = {0};
     CLT_TRY(clt_time_resolve(r->opt->stop_after, c->max_duration, r->progress.batches_per_epoch,
                              "--stop-after", &length));
-    /* A part of the run that is less than a batch is one: 0 would be no end at all. */
+    /* A fraction of the run below one batch becomes one batch: 0 would mean no limit. */
     if (r->opt->stop_after.fraction > 0) length.value = CLT_MAX(length.value, 1);
     clt_run_leg_start(&r->leg, &r->progress.now, length);
     return clt_schedule_resolve(&c->schedule, c->max_duration, r->progress.batches_per_epoch,
@@ -70,7 +70,8 @@ static clt_status open_data(clt_run *r) {
 
 static clt_status fit(clt_run *r) {
     const clt_device_facts *f = clt_device_get_facts(r->dev);
-    /* Ranks of a host share a CPU's memory; on other devices each is taken to have its own. */
+    /* Ranks on a CPU share the host's memory. On other devices each rank is assumed to have its own
+     * device. */
     const int sharing = f->type == CLT_DEVICE_CPU ? clt_group_local_size(r->group) : 1;
     const clt_plan_room room = clt_plan_room_of(f, sharing);
     return clt_group_agree(r->group, clt_plan_fit(r->cfg, &room, &r->plan));
@@ -87,8 +88,9 @@ static bool run_evaluates(const clt_run *r) {
     return r->cfg->n_evals > 0 || clt_run_checks(r->cfg) > 0;
 }
 
-/* A CPU device works on the cores that would prepare the next step; amp_fp16, and guards that skip steps, ask
- * after every step. All ranks do the same, since results are exchanged when they are looked at. */
+/* No queueing ahead on a CPU device, which computes on the cores that would prepare the next step, and with
+ * amp_fp16 and guards that may skip a step, which need the result of every step first. All ranks must do the
+ * same, because collecting a step exchanges results. */
 static clt_status choose_queue(clt_run *r) {
     const bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
     int64_t waits =
@@ -131,7 +133,7 @@ static clt_status check_options(clt_run *r) {
     CLT_TRY(clt_run_leg_from_env(&r->leg));
     const bool stops = r->opt->stop_after.value > 0 || r->opt->stop_after.fraction > 0;
     if (stops && !r->cfg->save_folder)
-        return clt_error(CLT_BAD_CONFIG, "--stop-after saves and ends: it needs save_folder");
+        return clt_error(CLT_BAD_CONFIG, "--stop-after saves a checkpoint: set save_folder");
     return CLT_OK;
 }
 
@@ -174,7 +176,7 @@ static clt_status begin_guards(clt_run *r) {
 }
 
 static clt_status begin_saves(clt_run *r) {
-    /* What is resumed was saved and evaluated; a fresh start was neither. */
+    /* A resumed state is saved and evaluated already; a new run's is not. */
     r->saves.newest = r->progress.evaluated = r->origin.resumed ? r->progress.now.batch : -1;
     if (!r->cfg->save_folder) return CLT_OK;
     CLT_TRY(clt_ckpt_supersede(r->group, r->files.folder, r->progress.now.batch, r->files.run_id));
@@ -196,17 +198,17 @@ static clt_status begin_steps(clt_run *r) {
         r->pace.matrix_peak = true;
     }
     r->progress.first_step = r->progress.optimizer_step + 1;
-    clt_ops_let_stop(r->ops, false); /* from here on ranks decide together */
+    clt_ops_let_stop(r->ops, false); /* from here on the ranks decide together */
     CLT_TRY(clt_time_resolve_interval(c->eval_interval, c->max_duration, batches, "eval_interval",
                                       &r->progress.eval_every));
     return clt_time_resolve_interval(c->save_interval, c->max_duration, batches, "save_interval",
                                      &r->progress.save_every);
 }
 
-/* In this order. Before each of them a signal ends the start; after it the ranks agree on how it went, so a
- * phase may fail on one rank alone wherever it exchanges nothing afterwards. */
+/* In this order. A request to stop takes effect before each phase. After each phase the ranks agree on its
+ * status, so a phase may fail on a single rank at a point after which it does no collective calls. */
 static const struct {
-    const char *name; /* what a rank is doing, for messages about one that is stuck */
+    const char *name; /* for messages about a rank that does not respond */
     clt_status (*run)(clt_run *r);
 } phases[] = {
     {"opening the device", open_device},
@@ -220,7 +222,7 @@ static const struct {
     {"preparing evaluation", prepare_eval},
     {"checking the state", begin_guards},
     {"preparing checkpoints", begin_saves},
-    {"beginning", begin_steps},
+    {"preparing steps", begin_steps},
 };
 
 clt_status clt_run_start(clt_run *r) {

@@ -1,4 +1,4 @@
-/* What of a run is kept as named numbers in its checkpoints, and the share of its time that was of use. */
+/* The named numbers that a run keeps in its checkpoints, and the effective training time. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +38,8 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
     return n;
 }
 
-/* Element i of a window; a window that was longer leaves its newest values. */
+/* Restores a window from the numbers PREFIX0, PREFIX1, ...; of a longer saved window the newest values are
+ * used. */
 static void take_window(clt_spike *s, const char *prefix, const clt_checkpoint_state *state) {
     double *v = clt_calloc((size_t)CLT_MAX(state->number_count, 1), sizeof *v);
     int n = 0;
@@ -77,7 +78,7 @@ clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s) {
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
     r->origin.scale = clt_run_scale_of(s);
     r->effective.useful_seconds = clt_run_useful_of(s);
-    /* A checkpoint that does not say: a full batch. */
+    /* The default for checkpoints without these numbers: a full batch. */
     r->progress.last_samples = CLT_MIN(r->cfg->global_train_batch_size, s->sample);
     r->progress.last_tokens = CLT_MIN(r->progress.last_samples * r->cfg->max_seq_len, s->token);
     for (int i = 0; i < s->number_count; i++) {
@@ -96,7 +97,8 @@ void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
 
 /* --- effective training time --- */
 
-/* Calls `take` for each whole row of metrics.jsonl that begins so. False if the file cannot be read. */
+/* Calls `take` for each valid row of metrics.jsonl that starts with `begin`. False if the file cannot be
+ * read. */
 static bool each_row(const clt_run *r, const char *begin, void (*take)(void *ctx, json_t *row), void *ctx) {
     char *path = clt_path_join(r->files.folder, "metrics.jsonl"), *text = NULL;
     const size_t length = strlen(begin);
@@ -122,8 +124,8 @@ static void take_start(void *found, json_t *row) {
         *(double *)found = json_number_value(json_object_get(row, "time"));
 }
 
-/* A run that was killed before its first checkpoint: the newest start in metrics.jsonl that was a first one;
- * 0: none. */
+/* For a run that was killed before its first checkpoint: the time of the newest "start" event in
+ * metrics.jsonl that is marked as the run's first; 0: none. */
 static double noted_start(const clt_run *r) {
     double found = 0;
     each_row(r, "{\"event\":\"start\"", take_start, &found);
@@ -134,7 +136,7 @@ static void count_eval(void *found, json_t *row) {
     *(int *)found += json_object_get(row, "eval_loss") != NULL;
 }
 
-/* Rows of evaluations of this batch in metrics.jsonl; INT_MAX: that cannot be told. */
+/* Number of evaluation rows for this batch in metrics.jsonl; INT_MAX: the file cannot be read. */
 static int noted_evals(const clt_run *r) {
     char *begin = clt_format("{\"batch\":%lld,", (long long)r->progress.now.batch);
     int found = 0;
@@ -143,8 +145,8 @@ static int noted_evals(const clt_run *r) {
     return found;
 }
 
-/* Whether an evaluation belongs to the state that the run has now. Of an interval in samples, tokens or
- * seconds that cannot be told: it may have ended inside the last step, or not. */
+/* Whether an evaluation is due at the current position. False for intervals in samples, tokens or seconds:
+ * whether one ended within the last step is unknown. */
 static bool eval_is_due(const clt_run *r, clt_time every) {
     const clt_timestamp *t = &r->progress.now;
     if (every.value <= 0) return false;
@@ -176,7 +178,8 @@ void clt_run_note_start(clt_run *r) {
     clt_free(fields);
 }
 
-/* The first step of a process compiles and allocates: it counts for as long as the second one takes. */
+/* The first step of a process compiles and allocates. It is counted with the duration of the second step, if
+ * that is shorter. */
 void clt_run_count_step(clt_run *r, double seconds) {
     r->effective.steps_counted++;
     if (r->effective.steps_counted == 1) {
@@ -192,7 +195,7 @@ void clt_run_note_end(clt_run *r, const char *why) {
     char useful[32], all[32];
     double wall = clt_wall() - r->effective.first_start,
            ratio = wall > 0 ? CLT_MIN(r->effective.useful_seconds / wall, 1.0) : 0;
-    clt_info("effective training time: %.1f %% (%s of steps that count in %s since the run's first start)",
+    clt_info("effective training time: %.1f %% (%s of useful steps in %s since the run's first start)",
              floor(1000 * ratio) / 10, clt_human_seconds(r->effective.useful_seconds, useful),
              clt_human_seconds(wall, all));
     char *fields = clt_format(

@@ -7,13 +7,13 @@
 
 /* --- samples --- */
 
-/* Samples of the next global batch; the last one of an epoch may be short without drop_last. */
+/* Samples of the next global batch; without drop_last the last batch of an epoch may be smaller. */
 static int64_t next_samples(const clt_run *r) {
     int64_t left = clt_loader_num_samples(r->train) - r->progress.now.sample_in_epoch;
     return CLT_MIN(r->cfg->global_train_batch_size, left);
 }
 
-/* Announces this rank's rows of the batch after this one: the loader reads them meanwhile. */
+/* Makes the loader read this rank's samples of the batch after this one in the background. */
 static void prefetch(clt_run *r, int64_t samples) {
     int64_t first, last, epoch = r->progress.now.epoch, next = r->progress.now.sample_in_epoch + samples;
     if (clt_run_epoch_over(r, next, r->progress.now.batch_in_epoch + 1)) {
@@ -25,8 +25,8 @@ static void prefetch(clt_run *r, int64_t samples) {
     clt_loader_prefetch(r->train, epoch, next + first, last - first);
 }
 
-/* The exchange of every step: targets and tokens of the whole batch, and how long everybody's last step took.
- */
+/* The exchange of every step: sums[] receives targets and tokens of the global batch; the guards receive the
+ * time of every rank's last step. */
 static clt_status exchange(clt_run *r, const clt_batch *rows, int64_t sums[2]) {
     enum { TARGETS, TOKENS, TIME, WORDS };
     int ranks = clt_group_size(r->group);
@@ -46,8 +46,8 @@ static clt_status exchange(clt_run *r, const clt_batch *rows, int64_t sums[2]) {
     return st;
 }
 
-/* This rank's samples of the batch at the current position, and what all ranks have of it; *tokens: in all.
- */
+/* Loads this rank's samples of the next global batch into *b, with the sums over the global batch; *tokens:
+ * the tokens of the global batch. */
 static clt_status fetch(clt_run *r, clt_batch *b, int64_t *tokens) {
     int64_t first, last, sums[2];
     const int64_t samples = next_samples(r);
@@ -64,23 +64,24 @@ static clt_status fetch(clt_run *r, clt_batch *b, int64_t *tokens) {
     return CLT_OK;
 }
 
-/* A peak that some steps together exceed was measured on a busy device. Single steps say nothing: one that
- * the host looked at late makes the next one look short. Nor do ranks, whose devices may differ, and matrix
- * units whose peak is not known. */
+/* Raises the device's stored peak if several consecutive steps exceed it: then the device was busy when it
+ * was measured. Single steps are too inaccurate (clt_throughput.h). Runs of several ranks, whose devices may
+ * differ, and runs on matrix units of unknown peak are not used. */
 static void look_at_peak(clt_run *r, double flops, double seconds) {
     enum { STEPS = 8 };
-    const double least = 1; /* second */
+    const double least = 1; /* seconds */
     const bool known = r->cfg->precision == CLT_F32 || r->pace.matrix_peak ||
                        clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
     if (!known || !(r->pace.peak_flops > 0) || clt_group_size(r->group) > 1) return;
-    if (!clt_device_is_steady(r->dev)) return; /* kernels may have been compiled meanwhile */
+    if (!clt_device_is_steady(r->dev)) return; /* the time may include compilation */
     r->pace.worked.flops += flops;
     r->pace.worked.seconds += seconds;
     if (++r->pace.worked.steps < STEPS || r->pace.worked.seconds < least) return;
     const double rate = r->pace.worked.flops / r->pace.worked.seconds;
     memset(&r->pace.worked, 0, sizeof r->pace.worked);
     if (rate <= r->pace.peak_flops) return;
-    clt_debug("steps reach %.4g FLOP/s, above the stored peak: the device was busy when that was measured",
+    clt_debug("steps reach %.4g FLOP/s, more than the stored peak, which was measured on a busy device; "
+              "storing the new peak",
               rate);
     r->pace.peak_flops = rate;
     clt_device_peak_exceeded(r->dev, r->pace.matrix_peak, rate);
@@ -110,7 +111,8 @@ static void report(clt_run *r, const clt_run_step *q, const clt_engine_result *r
     clt_sinks_step(r->sinks, &row);
 }
 
-/* The loader's arrays serve the next batch too soon for a step that may have to be looked into later. */
+/* Keeps the batch of a queued step for clt_engine_explain. With steps queued ahead it is copied, because the
+ * loader reuses its arrays for the next batch. */
 static clt_status keep_batch(const clt_run *r, clt_run_step *q, const clt_batch *b) {
     const clt_batch_layout *layout = clt_loader_layout(r->train);
     q->batch = *b;
@@ -123,7 +125,7 @@ static clt_status keep_batch(const clt_run *r, clt_run_step *q, const clt_batch 
     return CLT_OK;
 }
 
-/* Waits for the oldest queued step and tells what came of it. */
+/* Waits for the oldest queued step, passes its result to the guards and reports it. */
 static clt_status collect(clt_run *r) {
     clt_run_step q = r->queue.step[0];
     clt_engine_result res;
@@ -137,7 +139,7 @@ static clt_status collect(clt_run *r) {
     if (left_out && r->progress.optimizer_step == q.step) r->progress.optimizer_step--;
     if (!left_out) clt_run_count_step(r, seconds);
     r->queue.mark = now;
-    /* What a clock decides (sec, of an interval or a leg) is decided alike on all ranks. */
+    /* Intervals and legs may be in seconds: all ranks must use the same clock. */
     CLT_TRY(clt_group_broadcast(r->group, 0, &seconds, sizeof seconds));
     clt_run_time_step(r, seconds);
     r->progress.now.wall_seconds += seconds;
@@ -145,12 +147,11 @@ static clt_status collect(clt_run *r) {
     q.after.wall_seconds = r->progress.now.wall_seconds;
     report(r, &q, &res, seconds);
     r->queue.step[0] = r->queue.step[1];
-    r->queue.step[1] = (clt_run_step){.arrays = q.arrays}; /* its memory serves again */
+    r->queue.step[1] = (clt_run_step){.arrays = q.arrays}; /* reuse the memory */
     r->queue.n--;
     return CLT_OK;
 }
 
-/* Until the clock shows what the device has done: before anything that looks at the weights. */
 clt_status clt_run_collect_all(clt_run *r) {
     while (r->queue.n > 0) CLT_TRY(collect(r));
     return CLT_OK;
@@ -158,8 +159,7 @@ clt_status clt_run_collect_all(clt_run *r) {
 
 /* --- queueing --- */
 
-/* Queues the step that the clock shows next and moves the clock on, unless the step is given up. What came of
- * earlier steps is waited for only as far as the engine's queue asks for it. */
+/* Queues the step at progress.now and advances it, unless a rank was asked to stop. */
 static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
     const clt_config *c = r->cfg;
     int64_t s = r->progress.optimizer_step + 1;

@@ -1,4 +1,4 @@
-/* Stopping before the end: at a signal, or before the time that the run was given is over. */
+/* Stopping early: after a signal, or before the allotted time is over. */
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -6,9 +6,9 @@
 #include "runtime/base/clt_signal.h"
 #include "runtime/train/run/clt_run.h"
 
-/* --- the time that is given --- */
+/* --- the allotted time --- */
 
-/* Minutes from the start of this process, or seconds since 1970, which are far larger. */
+/* Small values are minutes from the start of this process; large ones seconds since 1970. */
 static double time_of(const clt_run *r, double given) {
     static const double minutes_end = 1e7;
     return given < minutes_end ? clt_wall() - (clt_now() - r->opt->started) + 60 * given : given;
@@ -25,33 +25,34 @@ clt_status clt_run_time_open(clt_run *r) {
     const char *hand = clt_env(CLT_ENV_STOP_BEFORE), *slurm = clt_env(CLT_ENV_SLURM_JOB_END_TIME);
     double v = 0, now = clt_wall();
     if (hand && (!clt_parse_f64(hand, &v) || !(v > 0) || !isfinite(v)))
-        return clt_error(CLT_BAD_CONFIG,
-                         "CLTRAIN_STOP_BEFORE is '%s', it must be minutes from now or a time in seconds "
-                         "since 1970",
-                         hand);
+        return clt_error(
+            CLT_BAD_CONFIG,
+            "CLTRAIN_STOP_BEFORE is '%s', it must be minutes from the start or a time in seconds since 1970",
+            hand);
     earlier(r, hand ? time_of(r, v) : 0, "CLTRAIN_STOP_BEFORE");
     if (r->cfg->stop_before > 0) earlier(r, time_of(r, r->cfg->stop_before), "cltrain.stop_before");
     if (r->stop.end > 0 && r->stop.end <= now)
-        return clt_error(CLT_BAD_CONFIG, "%s: that time is over", r->stop.from);
-    /* A job's variable may outlive the job in a shell. */
+        return clt_error(CLT_BAD_CONFIG, "%s: this time has passed; set a later one or unset it",
+                         r->stop.from);
+    /* A time in the past is ignored: a shell may still have the variable of an earlier job. */
     if (slurm && clt_parse_f64(slurm, &v) && v > now) earlier(r, v, "SLURM_JOB_END_TIME");
     if (r->stop.end == 0) return CLT_OK;
     if (!r->cfg->save_folder) {
-        clt_warn("%s is not heeded: without save_folder there is nothing to save", r->stop.from);
+        clt_warn("%s is ignored: without save_folder nothing can be saved", r->stop.from);
         r->stop.end = 0;
         return CLT_OK;
     }
-    enum { LEAST_SLACK = 2, MOST_SLACK = 30 }; /* seconds; ranks take one or two to end */
+    enum { LEAST_SLACK = 2, MOST_SLACK = 30 }; /* seconds; the ranks need one or two to exit */
     static const double slack_part = 0.05;
     char left[32];
     r->stop.slack = CLT_MAX(LEAST_SLACK, CLT_MIN(MOST_SLACK, slack_part * (r->stop.end - now)));
     clt_signal_at(r->stop.end - r->stop.slack);
-    clt_info("time: %s are left (%s); the run saves and ends with 75 before that",
+    clt_info("time limit: %s left (%s); the run saves and exits with code 75 before that",
              clt_human_seconds(r->stop.end - now, left), r->stop.from);
     return CLT_OK;
 }
 
-/* What a save takes: the longest so far; before the first one, the state's size at 100 MB/s. */
+/* Expected seconds for a save: the longest so far; before the first one the size of the state at 100 MB/s. */
 static double save_seconds(const clt_run *r) {
     static const double guess = 100e6;
     int parts;
@@ -62,13 +63,13 @@ static double save_seconds(const clt_run *r) {
 void clt_run_time_step(clt_run *r, double seconds) {
     static const double fade = 0.95;
     if (r->stop.begun) r->stop.step = CLT_MAX(seconds, fade * r->stop.step);
-    r->stop.begun = true; /* the first one compiles */
+    r->stop.begun = true; /* the first step compiles and is not counted */
 }
 
 void clt_run_time_look(clt_run *r) {
     static const double margin = 1.25;
     if (r->stop.end == 0) return;
-    /* A checkpoint that is under way is finished first. */
+    /* A save in progress must be finished first. */
     double saves = r->saves.pending.active ? 2 : 1;
     double last = r->stop.end - r->stop.slack - margin * saves * save_seconds(r);
     bool fits = clt_wall() + margin * r->stop.step * (r->queue.n + 1) <= last;
@@ -80,26 +81,25 @@ void clt_run_time_look(clt_run *r) {
 static clt_status after_save(clt_run *r) {
     char left[32] = "", *when = NULL;
     if (clt_group_stop(r->group) == CLT_SIGNAL_TIME)
-        when = clt_format(", %s before the time is over (%s)",
+        when = clt_format(", %s before the end of the time (%s)",
                           clt_human_seconds(CLT_MAX(r->stop.end - clt_wall(), 0.0), left), r->stop.from);
-    clt_info("stopped at batch %lld after a save%s; the same command goes on from there",
+    clt_info("stopped at batch %lld after a save%s; rerun the same command to resume",
              (long long)r->progress.now.batch, when ? when : "");
     clt_free(when);
     return clt_group_agree(r->group, CLT_AGAIN);
 }
 
-/* No step was finished since the start: what is on disk is all there is. */
+/* No step was finished since the start, so there is nothing new to save. */
 static clt_status nothing_done(clt_run *r) {
     if (r->progress.now.batch > 0)
-        clt_info("stopped before a step was finished (%s); the same command goes on from the checkpoint of "
-                 "batch %lld",
+        clt_info("stopped before a step was finished (%s); rerun the same command to resume from the "
+                 "checkpoint of batch %lld",
                  clt_group_phase(r->group), (long long)r->progress.now.batch);
     else
-        clt_info("stopped before a step was finished (%s): there is nothing to save; run the same "
-                 "command again",
+        clt_info("stopped before a step was finished (%s), nothing to save; rerun the same command",
                  clt_group_phase(r->group));
     if (clt_group_stop(r->group) == CLT_SIGNAL_TIME)
-        clt_warn("the time that is given (%s) is too short for a step and a save", r->stop.from);
+        clt_warn("the allotted time (%s) is too short for a step and a save", r->stop.from);
     return clt_group_agree(r->group, CLT_AGAIN);
 }
 

@@ -1,8 +1,8 @@
-/* train --trace, --record and --profile: what is written and printed about single steps and kernels. */
+/* train --trace, --record and --profile: timelines, recorded launches and kernel times. */
 #include "runtime/device/clt_record.h"
 #include "runtime/train/run/clt_run.h"
 
-/* Ranks record into folders of their own. */
+/* With several ranks each one records into its own subfolder. */
 clt_status clt_run_record_begin(clt_run *r, int64_t s, bool *recording) {
     const clt_run_options *o = r->opt;
     int64_t first = o->record_first ? o->record_first : r->progress.first_step;
@@ -25,7 +25,7 @@ static int64_t trace_first(const clt_run *r) {
 clt_status clt_run_trace_begin(clt_run *r, int64_t s) {
     const clt_run_options *o = r->opt;
     if (!o->trace || s != trace_first(r)) return CLT_OK;
-    CLT_TRY(clt_run_collect_all(r)); /* on all ranks */
+    CLT_TRY(clt_run_collect_all(r)); /* collective, so on all ranks */
     r->tracing.on = r->tracing.met = true;
     r->tracing.last = o->trace_last ? o->trace_last : s + 2;
     if (clt_group_rank(r->group) == 0) r->tracing.trace = clt_trace_create(o->trace, r->dev);
@@ -40,8 +40,6 @@ clt_status clt_run_trace_end(clt_run *r) {
     return t ? clt_trace_finish(t, r->dev) : CLT_OK;
 }
 
-/* The trace of a run that ended before the last step that was asked for; and what was asked for but not met.
- */
 clt_status clt_run_tracing_end(clt_run *r, clt_status st) {
     const clt_run_options *o = r->opt;
     clt_trace *t = clt_device_is_hung(r->dev) ? NULL : r->tracing.trace;
@@ -49,11 +47,12 @@ clt_status clt_run_tracing_end(clt_run *r, clt_status st) {
     const clt_status written = t ? clt_trace_finish(t, r->dev) : CLT_OK;
     if ((st == CLT_OK || st == CLT_AGAIN) && !r->leg.hop && clt_group_rank(r->group) == 0) {
         if (o->trace && !r->tracing.met)
-            clt_warn("--trace %s is not written: this run had no step %lld, with which it begins", o->trace,
-                     (long long)trace_first(r));
+            clt_warn(
+                "--trace %s is not written: this run ended without step %lld, the first step of the trace",
+                o->trace, (long long)trace_first(r));
         if (o->record && !r->tracing.recorded)
-            clt_warn("--record %s is not written: this run had no step %lld, with which it begins", o->record,
-                     (long long)(o->record_first ? o->record_first : r->progress.first_step));
+            clt_warn("--record %s is not written: this run ended without step %lld, the first step to record",
+                     o->record, (long long)(o->record_first ? o->record_first : r->progress.first_step));
     }
     return st == CLT_OK ? written : st;
 }

@@ -12,12 +12,12 @@ struct clt_sinks {
     clt_row_fn row;
     void *row_ctx;
     bool main_rank, warned;
-    bool torn; /* the last line may have been cut off */
+    bool torn; /* the last line of the file may be incomplete */
     int64_t batches_per_epoch;
     clt_throughput *speed;
 };
 
-/* A run that was cut off in the middle of a line: the next one starts on its own. */
+/* If an earlier process died in the middle of a line, ends that line. */
 static clt_status end_torn_line(clt_file *f, const char *path) {
     clt_file *in;
     uint64_t bytes;
@@ -59,7 +59,7 @@ void clt_sinks_destroy(clt_sinks *s) {
     clt_free(s);
 }
 
-/* JSON has no NaN and no infinity: they become null. */
+/* NaN and infinity become null, because JSON has neither. */
 static void number(clt_str *b, const char *key, double v, const char *fmt) {
     clt_str_addf(b, ",\"%s\":", key);
     if (isfinite(v))
@@ -68,8 +68,8 @@ static void number(clt_str *b, const char *key, double v, const char *fmt) {
         clt_str_add(b, "null");
 }
 
-/* A full disk must not stop training: the first failed line is reported, the run goes on. Half a line must
- * not take the next one with it, once there is room again. */
+/* A full disk must not stop training: only the first failure is reported. After an incomplete line a newline
+ * is written first, so that it does not corrupt the next line. */
 static void append_line(clt_sinks *s, const clt_str *line) {
     bool quiet = s->warned;
     if (quiet) clt_error_quiet(true);
@@ -78,11 +78,11 @@ static void append_line(clt_sinks *s, const clt_str *line) {
     if (quiet) clt_error_quiet(false);
     if (s->torn && !s->warned) {
         s->warned = true;
-        clt_warn("metrics.jsonl is incomplete from here on; training goes on");
+        clt_warn("metrics.jsonl is incomplete from here on; training continues");
     }
 }
 
-/* Ends the row's object and hands it on; the row is freed. */
+/* Closes the row's JSON object, passes it to callback and file, and frees it. */
 static void write_row(clt_sinks *s, clt_str *row) {
     clt_str_add(row, "}");
     if (s->row) s->row(s->row_ctx, row->s);
@@ -112,8 +112,8 @@ static const char *optimizer_name(const clt_config *c) {
     return c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "DecoupledAdamW" : "DecoupledLionW";
 }
 
-/* Composer's header of a console block: in max_duration's unit; of a run in epochs, in batches of this one.
- */
+/* Composer's header of a console block, in the unit of max_duration; if that is epochs, with the batch of
+ * this epoch. */
 static void header(const clt_sinks *s, const clt_step_row *r, clt_str *b) {
     static const char *const units[] = {"epoch", "batch", "sample", "token"};
     clt_time max = s->cfg->max_duration;
@@ -125,7 +125,7 @@ static void header(const clt_sinks *s, const clt_step_row *r, clt_str *b) {
                      (long long)max.value);
 }
 
-/* Composer's names: of the run, then of one of its devices. */
+/* Composer's names, for the whole run and per device. */
 static void throughput(clt_str *b, const char *of, const clt_rates *rate, double devices) {
     clt_str_addf(b, "\n\t Train throughput/%sbatches_per_sec: %.4f", of, rate->batches / devices);
     clt_str_addf(b, "\n\t Train throughput/%ssamples_per_sec: %.4f", of, rate->samples / devices);
@@ -133,7 +133,7 @@ static void throughput(clt_str *b, const char *of, const clt_rates *rate, double
     clt_str_addf(b, "\n\t Train throughput/%sflops_per_sec: %.4g", of, rate->flops / devices);
 }
 
-/* Share of the run that is done at that time, by max_duration's own unit. */
+/* The part of max_duration, from 0 to 1, that is done at t. */
 static double share_done(const clt_sinks *s, const clt_timestamp *t) {
     clt_time max = s->cfg->max_duration;
     double count = (double)clt_timestamp_get(t, max.unit);
@@ -142,7 +142,7 @@ static double share_done(const clt_sinks *s, const clt_timestamp *t) {
     return CLT_MIN(1.0, count / (double)max.value);
 }
 
-/* Of the rest of the run at that speed, 0: unknown. */
+/* Seconds until max_duration at this speed, 0: unknown. */
 static double seconds_left(const clt_sinks *s, const clt_step_row *r, const clt_rates *rate) {
     const double done = share_done(s, &r->after);
     return done > 0 && rate->batches > 0 ? (double)r->after.batch / rate->batches * (1 - done) / done : 0;
@@ -183,7 +183,7 @@ static void step_console(clt_sinks *s, const clt_step_row *r, const clt_rates *r
 }
 
 static void bar(const clt_sinks *s, const clt_step_row *r, const clt_rates *rates) {
-    enum { WIDTH = 10 }; /* the line, with the time left, fits 80 columns */
+    enum { WIDTH = 10 }; /* so that the whole line fits 80 columns */
     double part = share_done(s, &r->after);
     char cells[WIDTH + 1], eta[32], rate[32];
     for (int i = 0; i < WIDTH; i++) cells[i] = i < (int)(part * WIDTH) ? '#' : '.';
@@ -227,7 +227,7 @@ void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r) {
     number(&b, "eval_accuracy", r->accuracy, "%.9g");
     number(&b, "eval_seconds", r->seconds, "%.3f");
     write_row(s, &b);
-    /* Foundry's names: eval, and eval/LABEL for one of a list. */
+    /* Foundry's names: eval, or eval/LABEL for an entry of a list. */
     const char *label = strcmp(r->label, "eval") == 0 ? "" : r->label, *slash = *label ? "/" : "";
     clt_info(
         "[Eval on %s data, %lld samples]:\n\t Eval metrics/eval%s%s/LanguageCrossEntropy: %.4f\n"

@@ -1,6 +1,6 @@
-/* clt_sink: where the numbers of a run go. One call hands a row to every sink: the console (Composer's
- * lines), the file metrics.jsonl, a function of the program that embeds the library, and a progress bar on
- * terminals. Only rank 0 has sinks that do something. */
+/* clt_sink: the outputs for a run's metrics. One call passes a row to every sink: the console (in Composer's
+ * format), the file metrics.jsonl, a callback of the program that embeds the library, and the progress bar on
+ * terminals. On ranks other than 0 all calls do nothing. */
 #ifndef CLT_SINK_H
 #define CLT_SINK_H
 
@@ -14,12 +14,12 @@ typedef struct {
     clt_timestamp before, after; /* of the step */
     double loss, lr;
     float grad_norm;
-    double loss_scale;                                             /* 0: there is none */
+    double loss_scale;                                             /* 0: none */
     double step_seconds, tokens_per_second, flops_per_second, mfu; /* mfu 0: unknown */
     uint64_t device_memory;
     int64_t microbatch;
     int ranks;
-    double eval_seconds; /* spent in evaluation so far */
+    double eval_seconds; /* spent in evaluation by this process */
 } clt_step_row;
 
 typedef struct {
@@ -32,10 +32,10 @@ typedef struct {
 
 typedef struct {
     const clt_config *cfg;     /* borrowed */
-    const char *folder;        /* the run's folder, which exists; NULL: no files */
+    const char *folder;        /* the run's existing folder; NULL: write no files */
     bool main_rank;            /* rank 0 */
-    int64_t batches_per_epoch; /* 0 where nothing is trained */
-    clt_row_fn row;            /* gets every row of metrics.jsonl, without its newline; NULL: nobody */
+    int64_t batches_per_epoch; /* 0 if nothing is trained */
+    clt_row_fn row;            /* receives every row of metrics.jsonl without the newline; NULL: none */
     void *row_ctx;
 } clt_sinks_params;
 
@@ -43,10 +43,11 @@ clt_status clt_sinks_create(const clt_sinks_params *p, clt_sinks **out);
 void clt_sinks_destroy(clt_sinks *s);
 
 void clt_sinks_step(clt_sinks *s, const clt_step_row *r);
-/* Progress inside an evaluation: batch `i` of `n`. */
+/* Reports progress within an evaluation: batch `i` of `n`. */
 void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t n);
 void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r);
-/* One line {"event":"name","batch":N, ...}: `fields` is JSON text like "\"from\":3", or NULL. */
+/* Writes {"event":"name","batch":N, ...} to metrics.jsonl; `fields` is JSON text like "\"from\":3", or
+ * NULL. */
 void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char *fields);
 
 #endif

@@ -8,8 +8,8 @@ typedef struct {
 } step;
 
 struct clt_throughput {
-    int64_t window, counted; /* of all steps but the first */
-    step *steps;             /* step i at i % window */
+    int64_t window, counted; /* steps without the first one; -1: no step yet */
+    step *steps;             /* [window], step i at i % window */
 };
 
 clt_throughput *clt_throughput_create(int64_t window) {

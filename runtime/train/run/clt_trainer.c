@@ -6,10 +6,9 @@
 static void tell_done(const clt_run *r) {
     char s[40];
     if (r->origin.resumed && r->progress.now.batch == r->progress.start_batch)
-        clt_info("nothing to do: max_duration %s is reached by the checkpoint of batch %lld; with a larger "
-                 "one the "
-                 "run goes on",
-                 clt_time_text(r->cfg->max_duration, s), (long long)r->progress.now.batch);
+        clt_info("nothing to do: the checkpoint of batch %lld has reached max_duration %s; set a larger "
+                 "max_duration to continue",
+                 (long long)r->progress.now.batch, clt_time_text(r->cfg->max_duration, s));
     else
         clt_info("done: %lld batches, %lld tokens in %s of training, loss %.4f; logs in %s",
                  (long long)r->progress.now.batch, (long long)r->progress.now.token,

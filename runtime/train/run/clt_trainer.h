@@ -1,39 +1,43 @@
-/* clt_trainer: a whole run from a configuration: device, data, model, checkpoints, the loop, evaluation,
- * logs. What `cltrain train` and `cltrain eval` do; the tools only parse the command line.
+/* clt_trainer: a whole run from a configuration: device, data, model, checkpoints, loop, evaluation, logs. It
+ * implements `cltrain train` and `cltrain eval`; the tools only parse the command line.
  *
- * Composer's semantics: time strings and the timestamp, token-weighted accumulation over any microbatch,
- * schedules that lag one step, evaluation and checkpoint intervals, automatic resumption. */
+ * Semantics are those of MosaicML Composer: time strings and the timestamp, token-weighted accumulation over
+ * microbatches, schedules that lag one step, evaluation and checkpoint intervals, automatic resumption. */
 #ifndef CLT_TRAINER_H
 #define CLT_TRAINER_H
 
 #include "runtime/train/config/clt_config.h"
 
-/* Gets a row of metrics.jsonl: the text of one JSON object. */
+/* Receives a row of metrics.jsonl: the text of one JSON object. */
 typedef void (*clt_row_fn)(void *ctx, const char *json);
 
 typedef struct {
-    const char *device; /* --device, over the configuration's; NULL: not given */
-    bool profile;       /* print device time by kernel at the end */
-    const char *record; /* write the launches of some steps to this folder (clt_record.h); NULL: none */
-    int64_t record_first, record_last; /* optimizer steps, from 1; 0, 0: the first step of this run */
-    const char
-        *trace; /* write times of host and kernels during some steps to this file (clt_trace.h); NULL: none */
-    int64_t trace_first, trace_last; /* optimizer steps, from 1; 0, 0: the third to the fifth of this run */
-    const char *log_samples;         /* append the samples of each batch to files in this folder; NULL: no */
-    double started;                  /* clt_now() at program start, for the start-up time */
-    clt_time stop_after; /* train this long, save and return CLT_AGAIN; 0: until max_duration. In a hop the
-                            leg that a checkpoint was written in goes on: clt_run_leg.h */
-    clt_row_fn row;      /* gets every row of metrics.jsonl (rank 0); NULL: nobody */
+    const char *device; /* --device; overrides the configuration's. NULL: not given */
+    bool profile;       /* print the device time of each kernel at the end */
+    /* Folder for the launches of steps record_first to record_last (clt_record.h); NULL: none. Steps count
+     * from 1; 0, 0: the first step of this process. */
+    const char *record;
+    int64_t record_first, record_last;
+    /* File for the times of host and kernels during steps trace_first to trace_last (clt_trace.h); NULL:
+     * none. 0, 0: the third to the fifth step of this process. */
+    const char *trace;
+    int64_t trace_first, trace_last;
+    const char *log_samples; /* folder for files with the samples of each batch; NULL: none */
+    double started;          /* clt_now() at program start, for the start-up time */
+    /* Train this long, save and return CLT_AGAIN; 0: until max_duration. In a hop an interrupted leg is
+     * completed (clt_run_leg.h). */
+    clt_time stop_after;
+    clt_row_fn row; /* receives every row of metrics.jsonl (rank 0); NULL: none */
     void *row_ctx;
 } clt_run_options;
 
 typedef struct clt_run clt_run; /* clt_run.h */
 
-/* Trains until max_duration. CLT_OK: done. CLT_AGAIN: stopped by a signal after a save. CLT_INTERRUPTED or
- * CLT_TERMINATED: stopped without one. CLT_IO at the end if the last save failed. */
+/* Trains until max_duration. CLT_OK: done. CLT_AGAIN: stopped early after a save (or before the first step).
+ * CLT_INTERRUPTED or CLT_TERMINATED: stopped without a save. CLT_IO: trained, but the last save failed. */
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt);
 
-/* Loads load_path and evaluates on every eval loader; prints one JSON line a loader to stdout. */
+/* Loads load_path and evaluates every eval loader; prints one JSON line per loader to stdout. */
 clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt);
 
 #endif
