@@ -4,7 +4,7 @@
  *
  * Packed panels go through scratch slot 0 in blocks of at most PACK_LIMIT floats, so that they stay in the
  * last level cache and the workspace does not grow with the batch. */
-#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm_internal.h"
 
 enum {
     SLOT_PACKED = 0,
@@ -28,7 +28,7 @@ typedef struct {
     int64_t units;
     clt_kernel *pack, *main;
     clt_buffer *packed;
-    clt_ref part; /* chains that go on in the next launch */
+    clt_ref part; /* chains that the next launch continues */
     int64_t ldpart;
 } cpu_plan;
 
@@ -55,8 +55,9 @@ static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
     int64_t width, steps;
     pack_block(across, k, WIDEST_PANEL, &width, &steps);
     uint64_t floats = (uint64_t)(width * steps);
-    /* without places it is not known whether c may hold unfinished chains */
-    if (tn ? p->k_group > LONGEST_PIECE : steps < p->k && (!p->c.buf || !clt_gemm_c_is_free(p)))
+    /* Without buffers it is unknown whether c may hold unfinished chains. */
+    if (tn ? p->k_group > LONGEST_PIECE
+           : steps < p->k && (!clt_tensor_present(p->c) || !clt_gemm_c_is_free(p)))
         floats += (uint64_t)(p->m * p->n);
     return floats * 4;
 }
@@ -90,12 +91,11 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
     if (panels * parts < want) parts = CLT_MIN(CLT_CEIL_DIV(want, panels), CLT_CEIL_DIV(rows, 4 * plan->mr));
     const int64_t rows_each = CLT_ROUND_UP(CLT_CEIL_DIV(rows, parts), plan->mr);
     const int64_t panels_each = CLT_MAX(panels * parts / (want * 4), 1);
-    const int64_t b_at = p->form == CLT_GEMM_NN ? k0 * p->ldb : k0;
+    const int64_t b_at = p->form == CLT_GEMM_NN ? k0 * p->b.ld : k0;
     uint32_t flags = clt_gemm_flags(p) | (k0 == 0 ? CHAIN_FIRST : 0) | (k0 + k == p->k ? CHAIN_LAST : 0) |
                      (p->form == CLT_GEMM_NN ? B_ROWS : 0);
-    const clt_arg pack[] = {CLT_U32(rows), CLT_U32(k),
-                            CLT_REF(clt_ref_at(p->a, (uint64_t)(row * p->lda + k0))), CLT_U64(p->lda),
-                            CLT_BUF(plan->packed)};
+    const clt_arg pack[] = {CLT_U32(rows), CLT_U32(k), CLT_REF(clt_tensor_at(p->a, row, k0).ref),
+                            CLT_U64(p->a.ld), CLT_BUF(plan->packed)};
     CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(rows, 2 * plan->mr), CLT_CEIL_DIV(k, plan->kc), pack,
                    CLT_COUNT_OF(pack)));
     clt_arg args[12 + CLT_EP_ARG_COUNT] = {CLT_U32(rows),
@@ -104,8 +104,8 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
                                            CLT_U32(panels_each),
                                            CLT_U32(rows_each),
                                            CLT_BUF(plan->packed),
-                                           CLT_REF(clt_ref_at(p->b, (uint64_t)b_at)),
-                                           CLT_U64(p->ldb),
+                                           CLT_REF(clt_ref_at(p->b.ref, (uint64_t)b_at)),
+                                           CLT_U64(p->b.ld),
                                            CLT_REF(clt_ref_at(plan->part, (uint64_t)(row * plan->ldpart))),
                                            CLT_U64(plan->ldpart)};
     clt_gemm_epilogue_args(p, flags, row, 0, args + 12);
@@ -117,8 +117,8 @@ static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *pla
     int64_t rows, steps;
     pack_block(p->m, p->k, plan->mr, &rows, &steps);
     CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, (uint64_t)(rows * steps) * 4, &plan->packed));
-    plan->part = p->c;
-    plan->ldpart = p->ldc;
+    plan->part = p->c.ref;
+    plan->ldpart = p->c.ld;
     if (steps < p->k && !clt_gemm_c_is_free(p)) {
         plan->part = clt_ref_none();
         plan->ldpart = p->n;
@@ -149,8 +149,8 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
     uint32_t flags = (first ? CHAIN_FIRST : 0) | (last ? CHAIN_LAST : 0) |
                      (p->accumulate || k0 >= p->k_group ? CLT_EP_ACCUMULATE : 0);
     const clt_arg pack[] = {CLT_U32(columns), CLT_U32(k),
-                            CLT_U32(block),   CLT_REF(clt_ref_at(p->b, (uint64_t)(k0 * p->ldb + column))),
-                            CLT_U64(p->ldb),  CLT_BUF(plan->packed)};
+                            CLT_U32(block),   CLT_REF(clt_tensor_at(p->b, k0, column).ref),
+                            CLT_U64(p->b.ld), CLT_BUF(plan->packed)};
     CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(block, PACK_STEPS), CLT_CEIL_DIV(k, block), pack,
                    CLT_COUNT_OF(pack)));
     const clt_arg args[] = {CLT_U32(p->m),
@@ -160,14 +160,14 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
                             CLT_U32(block),
                             CLT_U32(m_each),
                             CLT_U32(n_each),
-                            CLT_REF(clt_ref_at(p->a, (uint64_t)(k0 * p->lda))),
-                            CLT_U64(p->lda),
+                            CLT_REF(clt_tensor_at(p->a, k0, 0).ref),
+                            CLT_U64(p->a.ld),
                             CLT_BUF(plan->packed),
                             CLT_REF(clt_ref_at(plan->part, (uint64_t)column)),
                             CLT_U64(plan->ldpart),
                             CLT_U32(flags),
-                            CLT_REF(clt_ref_at(p->c, (uint64_t)column)),
-                            CLT_U64(p->ldc)};
+                            CLT_REF(clt_tensor_at(p->c, 0, column).ref),
+                            CLT_U64(p->c.ld)};
     return launch(plan->main, CLT_CEIL_DIV(m_panels, m_each), CLT_CEIL_DIV(n_panels, n_each), args,
                   CLT_COUNT_OF(args));
 }

@@ -1,6 +1,7 @@
-/* A loss that is not finite, or a bad step before this one, keeps the weights as they are. */
+/* A loss that is not finite, or a bad step before this one, leaves the weights unchanged. */
 #include <math.h>
 
+#include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 

@@ -1,4 +1,5 @@
 /* A hash of a tensor's bits: equal on every device, so that ranks can compare what they hold. */
+#include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
@@ -45,7 +46,10 @@ clt_status clt_op_hash(clt_ops *ops, clt_ref x, uint64_t count, uint64_t first, 
         return clt_error(CLT_FAIL, "hash: %llu elements from %llu on: both must be even",
                          (unsigned long long)count, (unsigned long long)first);
     const clt_variant *v;
-    const clt_rowwise_call call = {CLT_F32, clt_rowwise_wide(0, (clt_rows[]){{x, 0}}, 1)};
-    CLT_TRY(clt_variant_pick_for(ops, "hash", "", clt_rowwise_takes, check, &call, &v));
+    const clt_rowwise row = {.tensors = 1, .t = {{.ref = x}}};
+    const clt_rowwise_call call = {CLT_F32, clt_rowwise_wide(&row)};
+    const clt_variant_question q = {
+        .op = "hash", .options = "", .takes = clt_rowwise_takes, .check = check, .call = &call};
+    CLT_TRY(clt_variant_pick_for(ops, &q, &v));
     return hash(ops, v, x, count, first, sums);
 }

@@ -29,8 +29,3 @@ clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, u
     clt_free(stored);
     return st;
 }
-
-const char *clt_tune_type_name(clt_dtype type) {
-    static const char *const name[] = {"fp32", "bf16", "fp16"};
-    return name[type];
-}

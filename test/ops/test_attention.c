@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "runtime/ops/clt_dropout.h"
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
 
@@ -134,10 +134,10 @@ static problem *problem_create(const shape *s, uint64_t seed) {
                                      .heads = s->heads,
                                      .kv_heads = s->kv_heads,
                                      .head_dim = s->head_dim,
-                                     .ldq = ld[0],
-                                     .ldk = ld[1],
-                                     .ldv = ld[2],
-                                     .ldo = wide + 3,
+                                     .q = {.ld = ld[0], .type = s->type},
+                                     .k = {.ld = ld[1], .type = s->type},
+                                     .v = {.ld = ld[2], .type = s->type},
+                                     .o = {.ld = wide + 3, .type = s->type},
                                      .scale = 1.0f / sqrtf((float)s->head_dim),
                                      .softcap = s->softcap,
                                      .window = s->window - 1,
@@ -145,8 +145,7 @@ static problem *problem_create(const shape *s, uint64_t seed) {
                                      .seed = 0x123456789abcull,
                                      .step = 17,
                                      .first_sample = 5,
-                                     .layer = 3,
-                                     .type = s->type};
+                                     .layer = 3};
     x->p = clt_ref_attention_of(&x->call);
     clt_ref_attention_params *p = &x->p;
     p->q = x->qkv[0], p->k = x->qkv[1] + at[1], p->v = x->qkv[2] + at[2], p->o = x->o, p->lse = x->lse;
@@ -507,21 +506,20 @@ static uploaded upload(int device, const problem *x) {
     u.lse = tu_upload(device, x->lse, x->n_lse);
     clt_ref dout = tu_upload_as(device, x->s.type, x->dout, x->n_o);
     clt_attention_params f = x->call;
-    f.q = u.qkv[0], f.o = u.o, f.lse = u.lse;
-    f.k = clt_ref_at(u.qkv[1], (uint64_t)(p->k - x->qkv[1]));
-    f.v = clt_ref_at(u.qkv[2], (uint64_t)(p->v - x->qkv[2]));
+    const clt_dtype type = x->s.type;
+    f.q.ref = u.qkv[0], f.o.ref = u.o, f.lse = u.lse;
+    f.k.ref = clt_ref_at(u.qkv[1], (uint64_t)(p->k - x->qkv[1]));
+    f.v.ref = clt_ref_at(u.qkv[2], (uint64_t)(p->v - x->qkv[2]));
     if (p->slopes) f.slopes = tu_upload(device, x->slopes, (size_t)p->heads);
     if (p->seq_ids) f.seq_ids = tu_upload_i32(device, x->ids, (size_t)(p->batch * p->seq));
     u.g = (clt_attention_grad_params){.fwd = f,
-                                      .dout = dout,
-                                      .dq = u.dqkv[0],
-                                      .dk = clt_ref_at(u.dqkv[1], (uint64_t)(p->dk - x->dqkv[1])),
-                                      .dv = clt_ref_at(u.dqkv[2], (uint64_t)(p->dv - x->dqkv[2])),
-                                      .lddout = p->lddout,
-                                      .lddq = p->lddq,
-                                      .lddk = p->lddk,
-                                      .lddv = p->lddv,
+                                      .dout = clt_tensor_of(dout, p->lddout, type),
+                                      .dq = clt_tensor_of(u.dqkv[0], p->lddq, type),
+                                      .dk = clt_tensor_of(u.dqkv[1], p->lddk, type),
+                                      .dv = clt_tensor_of(u.dqkv[2], p->lddv, type),
                                       .accumulate_kv = p->accumulate_kv};
+    u.g.dk = clt_tensor_at(u.g.dk, 0, p->dk - x->dqkv[1]);
+    u.g.dv = clt_tensor_at(u.g.dv, 0, p->dv - x->dqkv[2]);
     return u;
 }
 
@@ -616,13 +614,12 @@ static void batches_are_invisible(void **state) {
         float *both = tu_download(u.o, x->n_o);
         uploaded w = upload(d, x);
         clt_attention_params p = w.g.fwd;
-        uint64_t row = (uint64_t)s.seq;
         p.batch = 1;
         p.first_sample++;
-        p.q = clt_ref_at(p.q, row * (uint64_t)p.ldq);
-        p.k = clt_ref_at(p.k, row * (uint64_t)p.ldk);
-        p.v = clt_ref_at(p.v, row * (uint64_t)p.ldv);
-        p.o = clt_ref_at(p.o, row * (uint64_t)p.ldo);
+        p.q = clt_tensor_at(p.q, s.seq, 0);
+        p.k = clt_tensor_at(p.k, s.seq, 0);
+        p.v = clt_tensor_at(p.v, s.seq, 0);
+        p.o = clt_tensor_at(p.o, s.seq, 0);
         tu_assert_ok(clt_op_attention_forward(tu_ops(d), &p), "forward");
         float *alone = tu_download(w.o, x->n_o);
         size_t half = x->n_o / 2;
@@ -637,11 +634,16 @@ static void bad_sizes_are_refused(void **state) {
     clt_attention_params p = {.batch = 1, .seq = 8, .heads = 3, .kv_heads = 2, .head_dim = 4, .window = -1};
     assert_int_not_equal(clt_op_attention_forward(tu_ops(0), &p), CLT_OK);
     p.kv_heads = 3;
-    p.type = (clt_dtype)3;
+    p.q = clt_tensor_of(tu_blank(0, 96), 12, (clt_dtype)CLT_DTYPE_COUNT);
     assert_int_not_equal(clt_op_attention_forward(tu_ops(0), &p), CLT_OK);
-    p.type = CLT_F32;
+    p.q.type = CLT_F32, p.k = p.q, p.k.type = CLT_BF16;
+    assert_int_not_equal(clt_op_attention_forward(tu_ops(0), &p), CLT_OK);
+    assert_string_equal(clt_last_error(),
+                        "attention: q is of type fp32, but k of type bf16; they must have one type");
+    p.k.type = CLT_F32;
     p.dropout = 1.0f;
     assert_int_not_equal(clt_op_attention_forward(tu_ops(0), &p), CLT_OK);
+    tu_release();
 }
 
 int main(int argc, char **argv) {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
 
@@ -102,7 +102,7 @@ static float scale_of(const shape *s) {
     return s->values == LARGE ? 30.0f : s->values == ONE_HOT ? 8.0f : s->values == SAME ? 0.0f : 1.5f;
 }
 
-static void make_tensors(int device, problem *x, clt_ref at[3], const float *host[3], int64_t ld[3]) {
+static void make_tensors(int device, problem *x, clt_tensor at[3], const float *host[3]) {
     const shape *s = &x->s;
     int64_t wide = s->heads * s->head_dim, narrow = s->kv_heads * s->head_dim, all = wide + 2 * narrow;
     float scale = scale_of(s);
@@ -110,28 +110,26 @@ static void make_tensors(int device, problem *x, clt_ref at[3], const float *hos
         x->m[0] = make_matrix(device, s, all, all + PAD, 1, scale);
         const int64_t first[3] = {0, wide, wide + narrow};
         for (int i = 0; i < 3; i++) {
-            at[i] = clt_ref_at(x->m[0].ref, (uint64_t)first[i]);
+            at[i] = clt_tensor_at(clt_tensor_of(x->m[0].ref, all + PAD, s->type), 0, first[i]);
             host[i] = x->m[0].host + first[i];
-            ld[i] = all + PAD;
         }
         return;
     }
     for (int i = 0; i < 3; i++) {
         int64_t cols = i ? narrow : wide;
         x->m[i] = make_matrix(device, s, cols, cols + PAD, 1 + (uint64_t)i, i == 2 ? 1.5f : scale);
-        at[i] = x->m[i].ref;
+        at[i] = clt_tensor_of(x->m[i].ref, cols + PAD, s->type);
         host[i] = x->m[i].host;
-        ld[i] = cols + PAD;
     }
 }
 
 static problem *make_problem(int device, const shape *s) {
     problem *x = clt_calloc(1, sizeof *x);
     x->s = *s;
-    int64_t wide = s->heads * s->head_dim, tokens = s->batch * s->seq, ld[3];
-    clt_ref at[3];
+    int64_t wide = s->heads * s->head_dim, tokens = s->batch * s->seq;
+    clt_tensor at[3];
     const float *host[3];
-    make_tensors(device, x, at, host, ld);
+    make_tensors(device, x, at, host);
     x->m[3] = make_matrix(device, s, 0, wide + PAD, 9, 1.0f); /* all NaN */
     x->slopes = tu_random((size_t)s->heads, 10, 0.25f);
     x->ids = clt_malloc((size_t)tokens * sizeof *x->ids);
@@ -142,13 +140,11 @@ static problem *make_problem(int device, const shape *s) {
                                   .kv_heads = s->kv_heads,
                                   .head_dim = s->head_dim};
     clt_attention_params *p = &x->p;
-    p->q = at[0], p->k = at[1], p->v = at[2], p->o = x->m[3].ref;
-    p->ldq = ld[0], p->ldk = ld[1], p->ldv = ld[2], p->ldo = wide + PAD;
+    p->q = at[0], p->k = at[1], p->v = at[2], p->o = clt_tensor_of(x->m[3].ref, wide + PAD, s->type);
     p->lse = tu_blank(device, (size_t)(tokens * s->heads));
     p->scale = 1.0f / sqrtf((float)s->head_dim), p->softcap = s->softcap, p->window = s->window - 1;
     if (s->alibi) p->slopes = tu_upload(device, x->slopes, (size_t)s->heads);
     if (s->ids) p->seq_ids = tu_upload_i32(device, x->ids, (size_t)tokens);
-    p->type = s->type;
     x->ref = clt_ref_attention_of(p);
     clt_ref_attention_params *r = &x->ref;
     r->q = host[0], r->k = host[1], r->v = host[2];
@@ -173,7 +169,7 @@ static void row_is_close(const problem *x, const char *what, const float *o, con
         fail_msg("%s: log-sum-exp of sample %lld, head %lld, row %lld is %.9g, not %.9g", what,
                  (long long)at.sample, (long long)at.head, (long long)at.row, got, e.lse);
     for (int64_t d = 0; d < s->head_dim; d++) {
-        double y = (double)o[(at.sample * s->seq + at.row) * x->p.ldo + at.head * s->head_dim + d];
+        double y = (double)o[(at.sample * s->seq + at.row) * x->p.o.ld + at.head * s->head_dim + d];
         if (!(fabs(y - want[d]) <= bound[d]))
             fail_msg("%s: sample %lld, head %lld, row %lld, element %lld is %.9g, not %.9g (bound %.3g)",
                      what, (long long)at.sample, (long long)at.head, (long long)at.row, (long long)d, y,
@@ -190,8 +186,8 @@ static void output_is_close(const problem *x, const char *what) {
             for (int64_t i = 0; i<s->seq; i += s->seq> 200 && i < s->seq - 14 ? 13 : 1)
                 row_is_close(x, what, o, lse, (clt_ref_attention_at){b, h, i});
     for (int64_t r = 0; r < s->batch * s->seq; r++)
-        for (int64_t c = 0; c < x->p.ldo; c++)
-            if (isnan(o[r * x->p.ldo + c]) != (c >= s->heads * s->head_dim))
+        for (int64_t c = 0; c < x->p.o.ld; c++)
+            if (isnan(o[r * x->p.o.ld + c]) != (c >= s->heads * s->head_dim))
                 fail_msg("%s: row %lld, column %lld is %s", what, (long long)r, (long long)c,
                          c >= s->heads * s->head_dim ? "overwritten" : "NaN");
     clt_free(o);

@@ -64,14 +64,13 @@ static clt_attention_params call_of(const problem *x) {
                                   .heads = s->heads,
                                   .kv_heads = s->kv_heads,
                                   .head_dim = s->head_dim,
-                                  .ldq = x->wide,
-                                  .ldk = x->ldkv,
-                                  .ldv = x->ldkv,
-                                  .ldo = x->ldo,
+                                  .q = {.ld = x->wide, .type = s->type},
+                                  .k = {.ld = x->ldkv, .type = s->type},
+                                  .v = {.ld = x->ldkv, .type = s->type},
+                                  .o = {.ld = x->ldo, .type = s->type},
                                   .scale = 1.0f / sqrtf((float)s->head_dim),
                                   .softcap = s->softcap,
-                                  .window = s->window - 1,
-                                  .type = s->type};
+                                  .window = s->window - 1};
 }
 
 static void solve(problem *x) {
@@ -97,8 +96,8 @@ static void run_rows(int device, const char *id, const problem *x, int64_t rows)
         for (int64_t c = x->wide; c < x->ldo; c++) start[r * x->ldo + c] = want[r * x->ldo + c];
     clt_ref kv = tu_upload_as(device, s->type, x->kv, x->n_kv), o = tu_upload_as(device, s->type, start, n);
     clt_attention_params p = call_of(x);
-    p.q = tu_upload_as(device, s->type, x->q + first * x->wide, (size_t)(rows * x->wide));
-    p.k = kv, p.v = clt_ref_at(kv, (uint64_t)(x->ldkv / 2)), p.o = o;
+    p.q.ref = tu_upload_as(device, s->type, x->q + first * x->wide, (size_t)(rows * x->wide));
+    p.k.ref = kv, p.v.ref = clt_ref_at(kv, (uint64_t)(x->ldkv / 2)), p.o.ref = o;
     if (s->alibi) p.slopes = tu_upload(device, x->slopes, (size_t)s->heads);
     char what[96];
     snprintf(what, sizeof what, "%s, sequence %lld, last %lld rows", id, (long long)s->seq, (long long)rows);

@@ -139,11 +139,9 @@ static void make_buffers(problem *x, clt_device *dev, clt_attention_grad_params 
     tu_assert_ok(clt_buffer_write(x->stat, stats * 4, x->slopes, slopes * 4), "write");
     tu_assert_ok(clt_buffer_write(x->stat, (stats + slopes) * 4, x->ids, ids * 4), "write");
     clt_attention_params *p = &g->fwd;
-    clt_ref *const place[TENSORS] = {&p->q, &p->k, &p->v, &p->o, &g->dout, &g->dq, &g->dk, &g->dv};
-    int64_t *const ld[TENSORS] = {&p->ldq,    &p->ldk,  &p->ldv,  &p->ldo,
-                                  &g->lddout, &g->lddq, &g->lddk, &g->lddv};
+    clt_tensor *const to[TENSORS] = {&p->q, &p->k, &p->v, &p->o, &g->dout, &g->dq, &g->dk, &g->dv};
     *g = (clt_attention_grad_params){.accumulate_kv = s->accumulate};
-    for (int t = 0; t < TENSORS; t++) *place[t] = (clt_ref){x->data, x->at[t]}, *ld[t] = x->ld[t];
+    for (int t = 0; t < TENSORS; t++) *to[t] = clt_tensor_of((clt_ref){x->data, x->at[t]}, x->ld[t], s->type);
     p->batch = s->batch, p->seq = s->seq, p->heads = s->heads, p->kv_heads = s->kv_heads,
     p->head_dim = s->head_dim;
     p->lse = (clt_ref){x->stat, 0}, p->scale = x->p.scale, p->softcap = s->softcap, p->window = x->p.window;
@@ -157,7 +155,6 @@ static void make_buffers(problem *x, clt_device *dev, clt_attention_grad_params 
     }
     if (s->alibi) p->slopes = (clt_ref){x->stat, stats};
     if (s->ids) p->seq_ids = (clt_ref){x->stat, stats + slopes};
-    p->type = s->type;
 }
 
 /* Largest error as a part of its bound. */

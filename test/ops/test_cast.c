@@ -38,7 +38,8 @@ static void run_narrow(int d, clt_dtype to, uint16_t (*ref)(float)) {
     for (size_t i = 0; i < n; i++) want[i] = ref(float_of(u[i]));
     clt_ref src = tu_upload(d, (float *)u, n), dst = tu_blank(d, (n + 1) / 2 + 1);
     clt_ref half = {dst.buf, dst.off * 2};
-    tu_assert_ok(clt_op_cast(tu_ops(d), CLT_F32, to, src, half, n), "cast");
+    tu_assert_ok(clt_op_cast(tu_ops(d), clt_tensor_vector(src, CLT_F32), clt_tensor_vector(half, to), n),
+                 "cast");
     const uint16_t *got = (const uint16_t *)tu_download(dst, (n + 1) / 2 + 1);
     for (size_t i = 0; i < n; i++)
         if (got[i] != want[i]) fail_msg("cast of %08x gives %04x, the oracle %04x", u[i], got[i], want[i]);
@@ -57,9 +58,8 @@ static void run_widen(int d, clt_dtype from, float (*ref)(uint16_t)) {
     }
     const size_t first = tu_wide() ? 0 : 1;
     clt_ref src = tu_upload(d, (const float *)h, N / 2), dst = tu_blank(d, N - first);
-    tu_assert_ok(
-        clt_op_cast(tu_ops(d), from, CLT_F32, (clt_ref){src.buf, src.off * 2 + first}, dst, N - first),
-        "cast");
+    const clt_tensor half = clt_tensor_vector((clt_ref){src.buf, src.off * 2 + first}, from);
+    tu_assert_ok(clt_op_cast(tu_ops(d), half, clt_tensor_vector(dst, CLT_F32), N - first), "cast");
     const float *got = tu_download(dst, N - first);
     assert_memory_equal(got, want + first, (N - first) * sizeof *want); /* NaN patterns too */
     tu_release();
@@ -119,7 +119,11 @@ static void oracle_rounds_to_nearest_even(void **state) {
 static void unknown_cast_is_refused(void **state) {
     (void)state;
     clt_ref x = tu_blank(0, 4);
-    assert_int_equal(clt_op_cast(tu_ops(0), CLT_BF16, CLT_F16, x, x, 4), CLT_FAIL);
+    const clt_tensor from = clt_tensor_vector(x, CLT_BF16);
+    assert_int_equal(clt_op_cast(tu_ops(0), from, clt_tensor_vector(x, CLT_F16), 4), CLT_FAIL);
+    assert_string_equal(clt_last_error(), "cast: dst is of type fp16; supported: fp32");
+    assert_int_equal(clt_op_cast(tu_ops(0), clt_tensor_vector(x, CLT_F32), clt_tensor_vector(x, CLT_F32), 4),
+                     CLT_FAIL);
     tu_release();
 }
 

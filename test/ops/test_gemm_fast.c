@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 typedef struct {
@@ -99,7 +99,7 @@ static void compare_again(const fast_case *f, const tensor *grad, const tensor *
     for (int64_t i = 0; i < f->m; i++)
         for (int64_t j = 0; j < f->n; j++) {
             const double x = (double)grad->host[i * grad->ld + j], y = x / 2 * (1 + erf(x / sqrt(2.0)));
-            const double v = (double)got[i * again->ld + j], u = again->type == CLT_BF16 ? 0x1p-8 : 0x1p-11;
+            const double v = (double)got[i * again->ld + j], u = clt_dtype_table[again->type].unit;
             const double off = again->type == CLT_BF16 ? 7.5e-6 : 1e-6;
             if (!(fabs(v - y) <= u * fabs(y) + 1e-6 + off))
                 fail_msg("again (%ld, %ld) is %.9g, exactly %.9g", (long)i, (long)j, v, y);
@@ -123,6 +123,10 @@ static void compare_sums(const clt_ref_gemm_params *r, const tensor *sum) {
     clt_free(want);
 }
 
+static clt_tensor given(const tensor *t) {
+    return clt_tensor_of(t->ref, t->ld, t->type);
+}
+
 static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
     const bool tn = f->form == CLT_GEMM_TN, nt = f->form == CLT_GEMM_NT;
     const clt_dtype out = tn || f->wide ? CLT_F32 : in;
@@ -141,30 +145,25 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
                          .n = f->n,
                          .k = f->k,
                          .k_group = f->k,
-                         .a = a.ref,
-                         .b = b.ref,
-                         .c = c.ref,
-                         .lda = a.ld,
-                         .ldb = b.ld,
-                         .ldc = ld,
+                         .a = given(&a),
+                         .b = given(&b),
+                         .c = given(&c),
                          .accumulate = f->accumulate,
                          .act = f->act,
                          .grad_act = f->grad_act,
-                         .in_type = in,
-                         .c_type = out,
-                         .aux_type = in};
-    if (f->bias) p.bias = bias.ref;
-    if (f->act && !f->alone) p.pre = pre.ref, p.ldpre = pre.ld;
-    if (f->grad_act) p.grad_pre = grad.ref, p.ldgrad = grad.ld;
-    if (f->again) p.again = again.ref, p.ldagain = again.ld;
-    if (f->residual) p.residual = res.ref, p.ldres = res.ld;
-    if (f->sums) p.a_sum = sum.ref;
+                         .pre = given(&pre)};
+    if (f->bias) p.bias = given(&bias);
+    if (!f->act || f->alone) p.pre.ref = clt_ref_none(); /* its type counts */
+    if (f->grad_act) p.grad_pre = given(&grad);
+    if (f->again) p.again = given(&again);
+    if (f->residual) p.residual = given(&res);
+    if (f->sums) p.a_sum = given(&sum);
     clt_ref_gemm_params r = clt_ref_gemm_of(&p);
     r.a = a.host, r.b = b.host, r.c = c.host, r.bias = f->bias ? bias.host : NULL;
-    r.pre = p.pre.buf ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
+    r.pre = clt_tensor_present(p.pre) ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
     r.residual = f->residual ? res.host : NULL;
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
-    float *got = fetch(&c), *got_pre = p.pre.buf ? fetch(&pre) : NULL;
+    float *got = fetch(&c), *got_pre = clt_tensor_present(p.pre) ? fetch(&pre) : NULL;
     compare(f, &r, got, got_pre);
     if (f->again) compare_again(f, &grad, &again);
     if (f->sums) compare_sums(&r, &sum);
@@ -254,7 +253,8 @@ static const fast_case cases[] = {
 };
 
 static bool takes(const clt_variant *v, clt_dtype type) {
-    return strstr(v->requires, "numerics=fast") && (clt_variant_param(v, "TYPES", 1) >> type & 1);
+    return strstr(v->requires, "numerics=fast") &&
+           clt_dtype_in(type, (uint32_t)clt_variant_param(v, "TYPES", 1));
 }
 
 /* A row that wants aligned results leaves calls whose grad_pre is not to others. */
@@ -276,7 +276,7 @@ static void fast_rows_are_close(void **state) {
         for (int i = 0; i < n; i++)
             for (clt_dtype type = CLT_BF16; type <= CLT_F16; type++) {
                 if (!takes(&row[i], type)) continue;
-                print_message("[          ]   gemm=%s, type %d on %s\n", row[i].id, (int)type,
+                print_message("[          ]   gemm=%s, %s on %s\n", row[i].id, clt_dtype_name(type),
                               tu_device_name(d));
                 tu_assert_ok(clt_variant_force(ops, "gemm", row[i].id), "force");
                 for (size_t k = 0; k < CLT_COUNT_OF(cases); k++)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm_internal.h"
 #include "test/test_util.h"
 
 enum { GROUPS = 12, M = 200, N = 600, LDC = 616, TILES_M = 2, MOST_TILES = 8, LOTS = 2, RING = 148 * 1024 };
@@ -202,8 +202,9 @@ static void tiles_are_chosen_by_time(void **state) {
     const int n = clt_variant_rows("gemm", &row);
     for (int d = 0; d < tu_device_count(); d++) {
         const int64_t units = CLT_MAX(clt_device_get_facts(tu_device(d))->compute_units, 2);
-        clt_gemm_params p = {.form = CLT_GEMM_TN, .k = 32768, .k_group = 32768, .in_type = CLT_BF16};
-        p.c = tu_upload(d, (const float[]){0}, 1);
+        clt_gemm_params p = {.form = CLT_GEMM_TN, .k = 32768, .k_group = 32768};
+        p.a.type = p.b.type = CLT_BF16;
+        p.c.ref = tu_upload(d, (const float[]){0}, 1);
         for (int i = 0; i < n; i++) {
             const bool square = !strcmp(row[i].id, "wgmma_192x192");
             if (strcmp(row[i].body, "wgmma") != 0) continue;

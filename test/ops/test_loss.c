@@ -58,9 +58,7 @@ static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool wei
     int32_t *targets = make_targets(s, x), *hit = clt_calloc(rows, 4);
     clt_loss_params p = {.rows = s->rows,
                          .vocab = s->vocab,
-                         .ld = ld,
-                         .type = type,
-                         .logits = tu_upload_rounded(d, type, x, n),
+                         .logits = clt_tensor_of(tu_upload_rounded(d, type, x, n), ld, type),
                          .targets = tu_upload_i32(d, targets, rows),
                          .token_loss = tu_blank(d, rows),
                          .correct = correct ? tu_blank(d, rows) : clt_ref_none(),
@@ -74,7 +72,7 @@ static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool wei
                  loss, correct ? hit : NULL);
     tu_assert_words("token losses", tu_download(p.token_loss, rows), loss, rows);
     clt_ref_round(type, x, n);
-    const float *got = tu_download_as(p.logits, type, n);
+    const float *got = tu_download_as(p.logits.ref, type, n);
     tu_assert_matrix(grad ? "gradients" : "logits", got, x, s->rows, s->vocab, ld);
     for (int64_t r = 0; r < s->rows; r++) /* between the rows nothing changes */
         tu_assert_words("gap", got + r * ld + s->vocab, x + r * ld + s->vocab, (size_t)s->gap);
@@ -109,8 +107,7 @@ static void each_hostile(int d, const char *id) {
     for (int v = 0; v < V; v++) x[4 * V + v] = -INFINITY;
     clt_loss_params p = {.rows = R,
                          .vocab = V,
-                         .ld = V,
-                         .logits = tu_upload(d, x, R * V),
+                         .logits = clt_tensor_of(tu_upload(d, x, R * V), V, CLT_F32),
                          .targets = tu_upload_i32(d, targets, R),
                          .token_loss = tu_blank(d, R),
                          .correct = tu_blank(d, R),
@@ -122,7 +119,7 @@ static void each_hostile(int d, const char *id) {
     const float *got = tu_download(p.token_loss, R);
     for (int r = 0; r < 5; r++) assert_true(isnan(got[r]));
     tu_assert_words("token losses", got, loss, R);
-    tu_assert_words("gradients", tu_download(p.logits, R * V), x, R * V);
+    tu_assert_words("gradients", tu_download(p.logits.ref, R * V), x, R * V);
     tu_assert_i32("correct", tu_download_i32(p.correct, R), hit, R);
     clt_free(x);
 }

@@ -74,7 +74,7 @@ static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, floa
                               .status = tu_upload(d, status, 3)};
     float *copy = tu_random(s.n, 13, 1.0f);
     const clt_dtype type = copy_type < 0 ? CLT_F32 : (clt_dtype)copy_type;
-    if (copy_type >= 0) p.copy = tu_upload_rounded(d, type, copy, s.n), p.copy_type = type;
+    if (copy_type >= 0) p.copy = clt_tensor_vector(tu_upload_rounded(d, type, copy, s.n), type);
     tu_assert_ok(lion ? clt_op_lion(tu_ops(d), &p) : clt_op_adamw(tu_ops(d), &p), "optimizer");
     for (size_t b = 0; flag == 1.0f && b < s.n / BLOCK; b++) {
         size_t i = b * BLOCK;
@@ -86,7 +86,7 @@ static void optimizer_case(int d, bool lion, uint64_t chunks, bool extreme, floa
     }
     if (flag == 1.0f) memcpy(copy, s.p, s.n * sizeof *copy);
     clt_ref_round(type, copy, s.n);
-    if (copy_type >= 0) tu_assert_words("copy", tu_download_as(p.copy, type, s.n), copy, s.n);
+    if (copy_type >= 0) tu_assert_words("copy", tu_download_as(p.copy.ref, type, s.n), copy, s.n);
     clt_free(copy);
     expect("weights", p.p, s.p, s.n);
     expect("gradients", p.g, s.g, s.n);

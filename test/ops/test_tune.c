@@ -7,7 +7,7 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_cache.h"
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
 
@@ -65,18 +65,15 @@ static clt_gemm_params make_call(void) {
                              .m = M,
                              .n = N,
                              .k = K,
-                             .a = {buffer((size_t)M * K), 0},
-                             .b = {buffer((size_t)N * K), 0},
-                             .c = {buffer((size_t)M * N), 0},
-                             .lda = K,
-                             .ldb = K,
-                             .ldc = N};
+                             .a = {.ref.buf = buffer((size_t)M * K), .ld = K},
+                             .b = {.ref.buf = buffer((size_t)N * K), .ld = K},
+                             .c = {.ref.buf = buffer((size_t)M * N), .ld = N}};
 }
 
 static void free_call(const clt_gemm_params *p) {
-    clt_buffer_destroy(p->a.buf);
-    clt_buffer_destroy(p->b.buf);
-    clt_buffer_destroy(p->c.buf);
+    clt_buffer_destroy(p->a.ref.buf);
+    clt_buffer_destroy(p->b.ref.buf);
+    clt_buffer_destroy(p->c.ref.buf);
 }
 
 static char *csv(void) {
@@ -335,19 +332,21 @@ static clt_attention_grad_params attention_call(int D, clt_dtype type) {
     const uint64_t wide = (uint64_t)B * T * H * D, narrow = (uint64_t)B * T * KV * D;
     clt_buffer *data = buffer(4 * wide + 4 * narrow), *stat = buffer(B * H * T);
     tu_assert_ok(clt_buffer_fill32(stat, 0, 0x40800000u, B * H * T * 4), "fill");
-    clt_attention_grad_params g = {.lddout = H * D, .lddq = H * D, .lddk = KV * D, .lddv = KV * D};
+    clt_attention_grad_params g = {0};
     g.fwd = (clt_attention_params){.batch = B, .seq = T, .heads = H, .kv_heads = KV, .head_dim = D};
     clt_attention_params *p = &g.fwd;
-    p->ldq = p->ldo = H * D, p->ldk = p->ldv = KV * D, p->scale = 0.25f, p->window = -1, p->type = type;
-    p->q = (clt_ref){data, 0}, p->o = (clt_ref){data, wide}, g.dout = (clt_ref){data, 2 * wide};
-    g.dq = (clt_ref){data, 3 * wide}, p->k = (clt_ref){data, 4 * wide};
-    p->v = clt_ref_at(p->k, narrow), g.dk = clt_ref_at(p->v, narrow), g.dv = clt_ref_at(g.dk, narrow);
+    clt_tensor *const q[] = {&p->q, &p->o, &g.dout, &g.dq}, *const k[] = {&p->k, &p->v, &g.dk, &g.dv};
+    p->scale = 0.25f, p->window = -1;
+    for (uint64_t i = 0; i < 4; i++) {
+        *q[i] = clt_tensor_of((clt_ref){data, i * wide}, H * D, type);
+        *k[i] = clt_tensor_of((clt_ref){data, 4 * wide + i * narrow}, KV * D, type);
+    }
     p->lse = (clt_ref){stat, 0};
     return g;
 }
 
 static void free_attention(const clt_attention_grad_params *g) {
-    clt_buffer_destroy(g->fwd.q.buf);
+    clt_buffer_destroy(g->fwd.q.ref.buf);
     clt_buffer_destroy(g->fwd.lse.buf);
 }
 
@@ -437,7 +436,7 @@ static void no_choice_changes_a_bit(void **state) {
         }
         tu_assert_ok(clt_op_attention_forward(ops, &g.fwd), "forward");
         tu_assert_ok(clt_op_attention_backward(ops, &g), "backward");
-        tu_assert_ok(clt_ref_read_f32((clt_ref){g.fwd.q.buf, 0}, i < 0 ? want : got, words), "read");
+        tu_assert_ok(clt_ref_read_f32((clt_ref){g.fwd.q.ref.buf, 0}, i < 0 ? want : got, words), "read");
         if (i >= 0) tu_assert_words(row[i].id, got, want, words);
         if (i >= 0) clt_ops_destroy(ops);
         free_attention(&g);

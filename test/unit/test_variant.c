@@ -276,14 +276,23 @@ static bool takes_none(const clt_variant *v, const void *call) {
     return false;
 }
 
-static void a_forced_row_says_what_it_does_not_take(void **state) {
+static void describe(const void *call, char *out, size_t size) {
+    snprintf(out, size, "%s", (const char *)call);
+}
+
+static void unsupported_calls_are_named(void **state) {
     (void)state;
+    const clt_variant_question q = {
+        .op = "fake", .options = "", .takes = takes_none, .call = "3 x 4", .describe = describe};
     clt_ops *ops = new_ops(true);
     const clt_variant *v = NULL;
     tu_assert_ok(clt_variant_add_table(ops, "fake", "first f.cl b - TYPES=6\n"), "table");
     tu_assert_ok(clt_variant_force(ops, "fake", "first"), "force");
-    assert_int_equal(clt_variant_pick_for(ops, "fake", "", takes_none, NULL, NULL, &v), CLT_FAIL);
-    says("the forced variant first does not do a call of this run: its params (TYPES=6)");
+    assert_int_equal(clt_variant_pick_for(ops, &q, &v), CLT_FAIL);
+    says("the forced variant first does not support a call of 3 x 4: its params (TYPES=6)");
+    tu_assert_ok(clt_variant_force(ops, "fake", NULL), "force");
+    assert_int_equal(clt_variant_pick_for(ops, &q, &v), CLT_FAIL);
+    says("supports a call of 3 x 4; choose another device");
     clt_ops_destroy(ops);
 }
 
@@ -586,7 +595,7 @@ int main(void) {
         cmocka_unit_test(keys_cover_all_kernels_of_a_row),
         cmocka_unit_test(keys_cover_the_library_of_a_row),
         cmocka_unit_test(forcing_names_what_there_is),
-        cmocka_unit_test(a_forced_row_says_what_it_does_not_take),
+        cmocka_unit_test(unsupported_calls_are_named),
         cmocka_unit_test(environment_forces),
         cmocka_unit_test(failing_rows_are_passed_over_and_remembered),
         cmocka_unit_test(no_good_row_is_an_error),

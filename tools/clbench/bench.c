@@ -57,22 +57,13 @@ static int take_anchors(bench *b, const clt_command *c) {
     return -1;
 }
 
-static const char *const type_names[] = {"fp32", "bf16", "fp16"};
-
-static bool take_type(bench *b) {
-    for (size_t i = 0; i < CLT_COUNT_OF(type_names); i++)
-        if (!strcmp(b->type_name, type_names[i])) {
-            b->type = (clt_dtype)i;
-            return true;
-        }
-    return false;
-}
-
 int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
                 bool anchors, int argc, char **argv) {
     const char *suite = b->suite;
     *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact", .type_name = "fp32"};
-    char *suite_help = clt_format("what to measure: %s (default %s)", suites, suite);
+    char *suite_help = clt_format("what to measure: %s (default %s)", suites, suite), types[CLT_DTYPE_NAMES];
+    clt_dtype_names(CLT_DTYPE_PLAIN, types);
+    char *type_help = clt_format("of the tensors, where the operation has several: %s (default fp32)", types);
     const clt_option options[] = {
         {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suite_help},
         {"device", 'd', CLT_OPT_STR, &b->device, "PATTERN", "part of a platform or device name, or P:D"},
@@ -81,8 +72,7 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
         {"seconds", 't', CLT_OPT_FLOAT, &b->seconds, "S", "time to spend measuring a row (default 0.5)"},
         {"threads", 0, CLT_OPT_INT, &b->threads, "N", "CPU devices: use only N compute units"},
         {"numerics", 0, CLT_OPT_STR, &b->numerics, "MODE", "exact (default) or fast"},
-        {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE",
-         "of the tensors, where the operation has 16-bit forms: fp32 (default), bf16, fp16"},
+        {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE", type_help},
         {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "only rows whose operation or shape contains this"},
         {"nominal", 0, CLT_OPT_FLOAT, &b->nominal, "TFLOPS",
          "the peak that the vendor states for this type; rates are printed as parts of it, too"},
@@ -104,8 +94,8 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
     if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
     if (code < 0 && strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
         code = clt_options_fail(&command, "--numerics is exact or fast, not '%s'", b->numerics);
-    if (code < 0 && !take_type(b))
-        code = clt_options_fail(&command, "--type is fp32, bf16 or fp16, not '%s'", b->type_name);
+    if (code < 0 && !clt_dtype_find(b->type_name, &b->type))
+        code = clt_options_fail(&command, "--type is one of %s, not '%s'", types, b->type_name);
     if (code < 0 && b->threads < 0) code = clt_options_fail(&command, "--threads must be above 0");
     if (code < 0 && !(b->seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
     if (code < 0 && !(b->nominal >= 0 && b->nominal_bytes >= 0))
@@ -113,6 +103,7 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
     if (code < 0) code = take_anchors(b, &command);
     clt_strv_free(&rest);
     clt_free(suite_help);
+    clt_free(type_help);
     clt_free(full);
     if (code >= 0) return code;
     b->fast = !strcmp(b->numerics, "fast");
@@ -204,7 +195,7 @@ static void row_json(const bench *b, const bench_row *r, clt_str *out) {
     clt_str_add(out, ", \"shape\": ");
     clt_json_escape(out, r->shape);
     clt_str_add(out, ", \"dtype\": ");
-    clt_json_escape(out, type_names[r->type]);
+    clt_json_escape(out, clt_dtype_name(r->type));
     clt_str_add(out, ", \"variant\": ");
     clt_json_escape(out, r->variant);
     clt_str_addf(out, ", \"seconds\": %.9g, \"tflops\": ", r->seconds);

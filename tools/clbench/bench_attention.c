@@ -41,11 +41,9 @@ static clt_status make_work(bench *b, attention_shape s, attention_work *w) {
     clt_attention_params *f = &w->p.fwd;
     *f = (clt_attention_params){.batch = s.batch, .seq = s.seq, .heads = s.heads, .kv_heads = s.heads};
     f->head_dim = s.dim, f->scale = 1.0f / sqrtf((float)s.dim), f->window = -1, f->lse = w->lse;
-    f->type = b->type, f->slopes = s.plain ? clt_ref_none() : w->slopes;
-    f->q = w->t[Q], f->k = w->t[K], f->v = w->t[V], f->o = w->t[O];
-    f->ldq = f->ldk = f->ldv = f->ldo = ld;
-    w->p.dout = w->t[DOUT], w->p.dq = w->t[DQ], w->p.dk = w->t[DK], w->p.dv = w->t[DV];
-    w->p.lddout = w->p.lddq = w->p.lddk = w->p.lddv = ld;
+    f->slopes = s.plain ? clt_ref_none() : w->slopes;
+    clt_tensor *const to[TENSORS] = {&f->q, &f->k, &f->v, &f->o, &w->p.dout, &w->p.dq, &w->p.dk, &w->p.dv};
+    for (int i = 0; i < TENSORS; i++) *to[i] = clt_tensor_of(w->t[i], ld, b->type);
     return CLT_OK;
 }
 
@@ -80,7 +78,7 @@ static clt_ref_attention_params reference(const attention_work *w, float *lse) {
     const clt_attention_params *f = &w->p.fwd;
     clt_ref_attention_params r = clt_ref_attention_of(f);
     r.q = w->host[Q], r.k = w->host[K], r.v = w->host[V], r.o = w->host[O], r.lse = lse;
-    r.lddout = r.lddq = r.lddk = r.lddv = f->ldq;
+    r.lddout = r.lddq = r.lddk = r.lddv = f->q.ld;
     r.slopes = w->s.plain ? NULL : w->hslopes;
     r.dout = w->host[DOUT], r.dq = w->host[DQ], r.dk = w->host[DK], r.dv = w->host[DV];
     return r;

@@ -21,6 +21,11 @@ static void free_work(memory_work *w) {
     clt_free(w->hy);
 }
 
+/* Rows of the benchmark's type, without gaps. */
+static clt_tensor tensor(const memory_work *w, clt_ref r) {
+    return clt_tensor_of(r, w->cols, w->b->type);
+}
+
 typedef clt_status (*memory_check)(memory_work *w, bench_row *row);
 
 /* One row; bytes: of an element. */
@@ -87,8 +92,9 @@ static clt_status each_shape(bench *b, const char *name, const memory_shape *sui
 
 static clt_status call_copy(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_copy_rows(w->b->ops, w->b->type, 1, w->rows * w->cols, w->x, w->rows * w->cols, w->y,
-                            w->rows * w->cols);
+    const int64_t n = w->rows * w->cols;
+    return clt_op_copy_rows(w->b->ops, 1, n, clt_tensor_of(w->x, n, w->b->type),
+                            clt_tensor_of(w->y, n, w->b->type));
 }
 static clt_status call_add(void *ctx) {
     memory_work *w = ctx;
@@ -96,7 +102,8 @@ static clt_status call_add(void *ctx) {
 }
 static clt_status call_cast(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_cast(w->b->ops, CLT_F32, w->b->type, w->z, w->y, (uint64_t)(w->rows * w->cols));
+    return clt_op_cast(w->b->ops, clt_tensor_vector(w->z, CLT_F32), clt_tensor_vector(w->y, w->b->type),
+                       (uint64_t)(w->rows * w->cols));
 }
 
 static float first_of(float x, float y) {
@@ -153,13 +160,14 @@ int bench_copy(int argc, char **argv) {
 
 static clt_status call_forward(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_activation_forward(w->b->ops, w->b->type, CLT_ACT_GELU, w->rows, w->cols, w->x, w->cols,
-                                     w->z, w->cols);
+    return clt_op_activation_forward(w->b->ops, &(clt_activation_params){CLT_ACT_GELU, w->rows, w->cols,
+                                                                         tensor(w, w->x), tensor(w, w->z)});
 }
 static clt_status call_backward(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_activation_backward(w->b->ops, w->b->type, CLT_ACT_GELU, w->rows, w->cols, w->x, w->cols,
-                                      w->y, w->cols, w->z, w->cols);
+    return clt_op_activation_backward(
+        w->b->ops, &(clt_activation_grad_params){CLT_ACT_GELU, w->rows, w->cols, tensor(w, w->x),
+                                                 tensor(w, w->y), tensor(w, w->z)});
 }
 
 static float gelu_of(float x, float y) {
@@ -212,14 +220,12 @@ static clt_status call_loss(void *ctx) {
     memory_work *w = ctx;
     return clt_op_loss(w->b->ops, &(clt_loss_params){.rows = w->rows,
                                                      .vocab = w->cols,
-                                                     .ld = w->cols,
-                                                     .logits = w->x,
+                                                     .logits = tensor(w, w->x),
                                                      .targets = w->targets,
                                                      .token_loss = w->loss,
                                                      .scale = 1.0f,
                                                      .grad = w->grad,
-                                                     .weight = 1.0f,
-                                                     .type = w->b->type});
+                                                     .weight = 1.0f});
 }
 
 /* One more call, on logits that are new in row `at`, compared with the oracle; in numerics fast within

@@ -11,7 +11,7 @@ typedef struct {
     clt_norm_grad_params bwd, branch; /* branch: with what the next branch's backward pass wants */
     clt_norm_grad_params again;       /* the same without biases, and the forward pass's output again */
     clt_column_sum_params sum;
-    int64_t sample; /* tokens */
+    int64_t cols, sample; /* sample: tokens */
     clt_ref x, y, w, mean, rstd, dy, dx, res, dw, sum_out, copy, db, y_again;
     float *hx, *hw, *hdy, *hres;
 } norm_work;
@@ -37,9 +37,12 @@ static clt_status call_sum(void *ctx) {
     return clt_op_column_sum(w->b->ops, &w->sum);
 }
 
-static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) {
-    const uint64_t n = (uint64_t)(rows * cols), c = (uint64_t)cols, r = (uint64_t)rows;
-    *w = (norm_work){.b = b, .sample = rows % 2048 == 0 ? 2048 : 256};
+static clt_tensor rows_of(const norm_work *w, clt_ref r, clt_dtype type) {
+    return clt_tensor_of(r, w->cols, type);
+}
+
+static clt_status make_buffers(bench *b, int64_t rows, norm_work *w) {
+    const uint64_t n = (uint64_t)(rows * w->cols), c = (uint64_t)w->cols, r = (uint64_t)rows;
     CLT_TRY(bench_tensor(b, n, 1, "bench x", &w->x, &w->hx));
     CLT_TRY(bench_tensor_as(b, b->type, n, 2, "bench dy", &w->dy, &w->hdy));
     CLT_TRY(bench_tensor(b, n, 5, "bench residual", &w->res, &w->hres));
@@ -53,24 +56,31 @@ static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) 
     CLT_TRY(clt_buffer_create(b->dev, c * 4, "bench db", &w->db.buf));
     CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench copy", &w->copy.buf));
     CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench y again", &w->y_again.buf));
-    w->fwd =
-        (clt_norm_params){.eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .ldx = cols, .ldy = cols};
-    w->fwd.x = w->x, w->fwd.y = w->y, w->fwd.w = w->w, w->fwd.y_type = b->type;
+    return CLT_OK;
+}
+
+static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) {
+    *w = (norm_work){.b = b, .cols = cols, .sample = rows % 2048 == 0 ? 2048 : 256};
+    CLT_TRY(make_buffers(b, rows, w));
+    const clt_tensor x = rows_of(w, w->x, CLT_F32), y = rows_of(w, w->y, b->type);
+    w->fwd = (clt_norm_params){.eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .x = x, .y = y};
+    w->fwd.w = clt_tensor_vector(w->w, CLT_F32);
     w->fwd.mean = w->mean, w->fwd.rstd = w->rstd;
     w->bwd = (clt_norm_grad_params){
         .eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .rows_per_sample = w->sample};
-    w->bwd.ldx = w->bwd.lddy = w->bwd.lddx = w->bwd.ldres = cols;
-    w->bwd.x = w->x, w->bwd.w = w->w, w->bwd.mean = w->mean, w->bwd.rstd = w->rstd;
-    w->bwd.dy = w->dy, w->bwd.dx = w->dx, w->bwd.dw = w->dw, w->bwd.residual = w->res;
-    w->bwd.dy_type = b->type;
+    w->bwd.x = x, w->bwd.w = w->fwd.w, w->bwd.mean = w->mean, w->bwd.rstd = w->rstd;
+    w->bwd.dy = rows_of(w, w->dy, b->type), w->bwd.dx = rows_of(w, w->dx, CLT_F32);
+    w->bwd.dw = clt_tensor_vector(w->dw, CLT_F32), w->bwd.residual = rows_of(w, w->res, CLT_F32);
     w->branch = w->again = w->bwd;
-    w->branch.db = w->db, w->branch.dx_sum = w->sum_out;
-    if (b->type != CLT_F32) {
-        w->branch.dx_copy = w->again.dx_copy = w->copy;
-        w->branch.copy_type = w->again.copy_type = b->type;
-    }
-    w->again.y = w->y_again, w->again.y_type = b->type;
-    w->sum = (clt_column_sum_params){rows, cols, w->sample, cols, w->dy, w->sum_out, false, b->type};
+    w->branch.db = clt_tensor_vector(w->db, CLT_F32),
+    w->branch.dx_sum = clt_tensor_vector(w->sum_out, CLT_F32);
+    if (b->type != CLT_F32) w->branch.dx_copy = w->again.dx_copy = rows_of(w, w->copy, b->type);
+    w->again.y = rows_of(w, w->y_again, b->type);
+    w->sum = (clt_column_sum_params){.rows = rows,
+                                     .cols = cols,
+                                     .rows_per_sample = w->sample,
+                                     .x = w->bwd.dy,
+                                     .out = clt_tensor_vector(w->sum_out, CLT_F32)};
     return CLT_OK;
 }
 

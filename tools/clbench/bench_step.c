@@ -204,11 +204,13 @@ static clt_status measured_peak(const step_bench *b, step_work *w, double *flops
     if (w->cfg->precision == CLT_F32) return CLT_OK;
     const int64_t n = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU ? 8192 : 512;
     bench tensors = {.dev = b->dev, .ops = w->ops};
-    clt_gemm_params p = {.form = CLT_GEMM_NT, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldc = n};
-    p.in_type = p.c_type = w->cfg->precision;
-    clt_status st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 1, "peak a", &p.a, NULL);
-    if (st == CLT_OK) st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 2, "peak b", &p.b, NULL);
-    if (st == CLT_OK) st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 3, "peak c", &p.c, NULL);
+    const clt_dtype type = w->cfg->precision;
+    const uint64_t elements = (uint64_t)(n * n);
+    clt_gemm_params p = {.form = CLT_GEMM_NT, .m = n, .n = n, .k = n};
+    p.a = p.b = p.c = clt_tensor_of(clt_ref_none(), n, type);
+    clt_status st = bench_tensor_as(&tensors, type, elements, 1, "peak a", &p.a.ref, NULL);
+    if (st == CLT_OK) st = bench_tensor_as(&tensors, type, elements, 2, "peak b", &p.b.ref, NULL);
+    if (st == CLT_OK) st = bench_tensor_as(&tensors, type, elements, 3, "peak c", &p.c.ref, NULL);
     for (int i = 0; i < 6 && st == CLT_OK; i++) {
         st = clt_device_finish(b->dev);
         const double start = clt_now();
@@ -216,9 +218,9 @@ static clt_status measured_peak(const step_bench *b, step_work *w, double *flops
         if (st == CLT_OK) st = clt_device_finish(b->dev);
         if (i > 0) *flops = CLT_MAX(*flops, 2.0 * (double)n * (double)n * (double)n / (clt_now() - start));
     }
-    bench_free(p.a);
-    bench_free(p.b);
-    bench_free(p.c);
+    bench_free(p.a.ref);
+    bench_free(p.b.ref);
+    bench_free(p.c.ref);
     return st;
 }
 

@@ -63,7 +63,7 @@ clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p,
         largest = fmax(largest, size);
     }
     for (int64_t j = 0; j < keys; j++) sum += exp(s[j] - max);
-    const double lse = max + log(sum), u = type == CLT_BF16 ? 0x1p-8 : type == CLT_F16 ? 0x1p-11 : 0x1p-24;
+    const double lse = max + log(sum), u = clt_dtype_table[type].unit;
     for (int64_t d = 0; d < n; d++) o[d] = bound[d] = 0;
     for (int64_t j = 0; j < keys; j++) {
         if (s[j] == -INFINITY) continue;
@@ -77,8 +77,7 @@ clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p,
     }
     double e = (double)(n + 8) * 0x1p-23 * largest, adding = 0x1p-21 * (1.0 + (double)keys / 64);
     for (int64_t d = 0; d < n; d++)
-        bound[d] =
-            1.01 * (2 * u + 2 * e + adding) * bound[d] + (type == CLT_F16 ? 0x1p-25 * (1 + far[d]) : 0);
+        bound[d] = 1.01 * (2 * u + 2 * e + adding) * bound[d] + clt_dtype_table[type].least * (1 + far[d]);
     clt_free(far);
     clt_free(s);
     return (clt_ref_attention_bound){lse, 1.01 * (2 * e + adding) + 0x1p-22 * fabs(lse)};
@@ -89,6 +88,11 @@ clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p,
 typedef struct { /* what a pair contributes, and by how much it may differ */
     double p, p_error, ds, ds_error;
 } pair;
+
+/* What rounding a small number to the type, or a device without denormal numbers, may change. */
+static double least_step(clt_dtype type) {
+    return fmax(clt_dtype_table[type].least, 0x1p-126);
+}
 
 static double dot(const float *x, const float *y, int64_t n, double *size) {
     double s = 0;
@@ -106,11 +110,8 @@ static double dot(const float *x, const float *y, int64_t n, double *size) {
  * 2^-126 may become 0. */
 static pair pair_of(const params *p, clt_dtype type, place a, int64_t j) {
     const int64_t n = p->head_dim, row = a.sample * p->seq + a.row, key = a.sample * p->seq + j;
-    const double u = type == CLT_BF16  ? 0x1p-8
-                     : type == CLT_F16 ? 0x1p-11
-                                       : 0x1p-24,
-                 e = (double)(n + 8) * 0x1p-23;
-    const double step = type == CLT_F16 ? 0x1p-25 : 0x1p-126,
+    const double u = clt_dtype_table[type].unit, e = (double)(n + 8) * 0x1p-23;
+    const double step = least_step(type),
                  lse = (double)p->lse[(a.sample * p->heads + a.head) * p->seq + a.row];
     double size, dp_size, delta_size;
     double s = score(p, a, j, &size), w = exp(s - lse), drop = factor(p, a, j);
@@ -142,13 +143,12 @@ static void add_row(double x, double error, const float *y, int64_t n, double *o
  */
 static void finish(clt_dtype type, double scale, int64_t rows, int64_t cols, const float *old, int64_t ld,
                    double *out, double *bound) {
-    const double u = type == CLT_BF16 ? 0x1p-8 : type == CLT_F16 ? 0x1p-11 : 0x1p-24;
+    const double u = clt_dtype_table[type].unit;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++) {
             double *x = out + r * cols + c, *b = bound + r * cols + c;
             *x = *x * scale + (old ? (double)old[r * ld + c] : 0);
-            *b = 1.01 * (*b * fabs(scale) + u * (fabs(*x) + *b * fabs(scale))) +
-                 (type == CLT_F16 ? 0x1p-25 : 0x1p-126);
+            *b = 1.01 * (*b * fabs(scale) + u * (fabs(*x) + *b * fabs(scale))) + least_step(type);
         }
 }
 
