@@ -60,11 +60,14 @@ INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global ELEM *x, size_t l
         }
 }
 
-/* Lanes of 16 rows from i0 on for which key j is in the range. */
+/* Lanes of 16 rows from i0 on for which key j is in the range. Not used without a causal mask and a window,
+ * where every key is. */
 INLINE int16 in_range(int i0, int j, uint window) {
     int16 i = i0 + lanes();
-#if WINDOW
+#if WINDOW && CAUSAL
     return i >= j && i - j <= (int)window;
+#elif WINDOW
+    return j - i <= (int)window && i - j <= (int)window;
 #else
     return i >= j;
 #endif
@@ -74,7 +77,7 @@ INLINE int16 in_range(int i0, int j, uint window) {
 typedef struct {
     int i0, j0;     /* its first row and key */
     int keys, rows; /* how many there are */
-    bool inside;    /* every row sees every key; else, without a window, row x sees keys 0..x */
+    bool inside;    /* every row sees every key; else, causal without a window, row x sees keys 0..x */
     uint window;
 } place;
 
@@ -84,7 +87,13 @@ INLINE place place_of(size_t i0, size_t j0, uint seq, uint window) {
     p.j0 = (int)j0;
     p.keys = (int)min((size_t)BLOCK, seq - j0);
     p.rows = (int)min((size_t)BLOCK, seq - i0);
+#if CAUSAL
     p.inside = i0 > j0;
+#elif WINDOW
+    p.inside = i0 + window >= j0 + BLOCK - 1;
+#else
+    p.inside = true;
+#endif
 #if WINDOW
     p.inside = p.inside && j0 + window >= i0 + BLOCK - 1;
 #endif
@@ -232,7 +241,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_forward(A
         m[w] = (float16)(-attention_inf());
         l[w] = (float16)(0.0f);
     }
-    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= i0; j0 += BLOCK) {
+    size_t end_key = attention_end(i0 + live - 1, seq, window);
+    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
         place at = place_of(i0, j0, seq, window);
         load_rows(rows, k + j0 * ldk, ldk, at.keys);
         products(at, p, qt, rows);
@@ -284,7 +294,11 @@ INLINE void key_chain(const bool partly, place at, const int nc, float16 acc[4][
         for (int r = 0; r < 4; r++) {
             float16 x = (float16)(p[r * BLOCK + i]);
             int ahead = at.i0 + i - (at.j0 + j + r);
+#if CAUSAL
             bool on = !partly || ahead >= 0;
+#else
+            bool on = !partly || ahead >= -(int)at.window;
+#endif
 #if WINDOW
             on = on && (!partly || ahead <= (int)at.window);
 #endif
@@ -305,7 +319,14 @@ INLINE void key_tile(place at, const int nc, __global float *x, size_t ld, int c
             acc[r][c] = clear || j + r >= at.keys ? (float16)(0.0f)
                                                   : clt_load16(x + r * ld + 16 * (c0 + c), WIDTH(c0 + c));
     /* rows whose range holds some of the keys, and rows whose range holds all */
+#if CAUSAL
     int first = max(at.j0 + j - at.i0, 0), all = min(max(at.j0 + j + 3 - at.i0, 0), at.rows);
+#elif WINDOW
+    int begin = at.j0 + j - (int)at.window - at.i0;
+    int first = min(max(begin, 0), at.rows), all = min(max(begin + 3, 0), at.rows);
+#else
+    int first = 0, all = 0;
+#endif
     int all_end = at.rows, end = at.rows;
 #if WINDOW
     end = max(min(at.j0 + j + 3 + (int)at.window - at.i0 + 1, at.rows), first);
@@ -359,7 +380,7 @@ INLINE void narrow_keys(__global ELEM *x, size_t ld, __global const float *sum, 
         __global float *sums, ulong sums_half
 
 /* The pairs of query heads h0 .. h1 - 1 (which share key/value head g), row blocks from i_begin to before
- * i_end and key blocks from j_begin to before j_end (and up to the row block); dq if with_q, dk and dv if
+ * i_end and, of those that rows can see, key blocks from j_begin to before j_end; dq if with_q, dk and dv if
  * with_kv (constants). */
 INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_t b, size_t g, size_t h0,
                      size_t h1, size_t i_begin, size_t i_end, size_t j_begin, size_t j_end) {
@@ -412,7 +433,8 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
                 for (int w = 0; w < NV; w++) dqt[d][w] = (float16)(0.0f);
 
             size_t open = attention_first(i0, window) / BLOCK * BLOCK;
-            for (size_t j0 = max(j_begin, open); j0 < j_end && j0 <= i0; j0 += BLOCK) {
+            size_t end_key = attention_end(i0 + live - 1, seq, window);
+            for (size_t j0 = max(j_begin, open); j0 < j_end && j0 < end_key; j0 += BLOCK) {
                 place at = place_of(i0, j0, seq, window);
 #pragma unroll 1
                 for (int pass = 0; pass < 2; pass++) {
@@ -446,7 +468,8 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
                 }
                 if (with_q) accumulate(at, dqt, 0, kv[0], part[0]);
                 if (with_kv) {
-                    bool clear = !add && h == g * group && i0 == j0;
+                    /* the first row block that meets these keys */
+                    bool clear = !add && h == g * group && i0 == attention_first_row(j0, window) / BLOCK * BLOCK;
 #pragma unroll 1
                     for (int pass = 0; pass < 2; pass++)
                         add_keys(at, pass ? dv_sum + j0 * ldsum_v : dk_sum + j0 * ldsum_k,
@@ -480,11 +503,9 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_backward_
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_backward_kv(BACKWARD_ARGS) {
     size_t j0 = get_global_id(0) * BLOCK, g = get_global_id(1), b = get_global_id(2);
-    size_t end = seq;
-#if WINDOW
-    end = min(end, j0 + BLOCK + window);
-#endif
-    BACKWARD(false, true, b, g, g * group, (g + 1) * group, j0, end, j0, j0 + 1);
+    size_t begin = attention_first_row(j0, window) / BLOCK * BLOCK;
+    size_t end = attention_end_row(j0 + BLOCK - 1, seq, window);
+    BACKWARD(false, true, b, g, g * group, (g + 1) * group, begin, end, j0, j0 + 1);
 }
 #else
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_backward(BACKWARD_ARGS) {

@@ -1,4 +1,4 @@
-/* The last rows of causal attention: few queries, whose keys and values and those of all positions before them lie in a
+/* The last rows of attention: few queries, whose keys and values and those of all positions before them lie in a
  * cache (README.md is the definition; these are its forward rows, word for word).
  *
  * A work-group of 64 items has one query row of one head. In a block of 64 keys item x has key x: its score, its part of
@@ -35,8 +35,9 @@ __kernel void attention_last(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint
     for (uint d = item; d < HEAD_DIM; d += BLOCK) query[d] = GET(q[d]);
 #pragma unroll
     for (uint x = 0; x < OWN; x++) acc[x] = 0.0f;
-    for (size_t block = lo / BLOCK * BLOCK; block <= i; block += BLOCK) {
-        const size_t begin = max(lo, block), end = min(i + 1, block + BLOCK), j = block + item;
+    const size_t hi = attention_end(i, seq, window);
+    for (size_t block = lo / BLOCK * BLOCK; block < hi; block += BLOCK) {
+        const size_t begin = max(lo, block), end = min(hi, block + BLOCK), j = block + item;
         const bool exists = j >= begin && j < end;
         float s = -attention_inf();
         barrier(CLK_LOCAL_MEM_FENCE); /* the query is there; weight and tree are free */

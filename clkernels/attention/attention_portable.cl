@@ -111,9 +111,9 @@ static inline void accumulate(float acc[4][COLS], __local float *w, __local floa
 }
 
 /* Keys of the block at j0 that are in the range of row i, as offsets into the block. */
-static inline void range_in_block(size_t i, size_t j0, size_t window, int *begin, int *end) {
+static inline void range_in_block(size_t i, size_t j0, size_t seq, size_t window, int *begin, int *end) {
     *begin = max(0, min((int)attention_first(i, window) - (int)j0, BLOCK));
-    *end = max(0, min((int)i - (int)j0 + 1, BLOCK));
+    *end = max(0, min((int)attention_end(i, seq, window) - (int)j0, BLOCK));
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
@@ -139,15 +139,15 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
 #pragma unroll
             for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
 
-        size_t last = i0 + rows - 1;
-        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+        const size_t last = i0 + rows - 1, end_key = attention_end(last, seq, window);
+        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
             int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
             float s[4][WIDE];
             products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 size_t i = i0 + ty + TY * r;
-                range_in_block(i, j0, window, &begin[r], &end[r]);
+                range_in_block(i, j0, seq, window, &begin[r], &end[r]);
 #pragma unroll
                 for (int c = 0; c < WIDE; c++) {
                     int x = tx + ACROSS * c;
@@ -178,7 +178,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
                 p[x] = clt_exp(p[x] - ref);
 #if DROPOUT
                 size_t i = i0 + row, j = j0 + part + SHARE * x;
-                w[row * PITCH + part + SHARE * x] = j <= i ? p[x] * FACTOR(b, h, i, j) : 0.0f;
+                w[row * PITCH + part + SHARE * x] = j < attention_end(i, seq, window) ? p[x] * FACTOR(b, h, i, j) : 0.0f;
 #else
                 w[row * PITCH + part + SHARE * x] = p[x];
 #endif
@@ -202,8 +202,8 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             for (int r = 0; r < 4; r++)
 #pragma unroll
                 for (int c = 0; c < COLS; c++) acc[r][c] = acc[r][c] * factor[ty + TY * r];
-            bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
-            int count = (int)min((size_t)BLOCK, last - j0 + 1);
+            bool partial = j0 + BLOCK > attention_end(i0, seq, window) || attention_first(last, window) > j0;
+            int count = (int)min((size_t)BLOCK, end_key - j0);
             accumulate(acc, w, tile, vh + j0 * ldv + d0, ldv, width, count, partial, begin, end, item);
         }
 
@@ -281,8 +281,8 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 #pragma unroll
             for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
         }
-        size_t last = i0 + rows - 1;
-        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+        const size_t last = i0 + rows - 1, end_key = attention_end(last, seq, window);
+        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
             int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
             float s[4][WIDE], dp[4][WIDE];
             products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
@@ -290,7 +290,7 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 size_t i = i0 + ty + TY * r;
-                range_in_block(i, j0, window, &begin[r], &end[r]);
+                range_in_block(i, j0, seq, window, &begin[r], &end[r]);
 #pragma unroll
                 for (int c = 0; c < WIDE; c++) {
                     int x = tx + ACROSS * c;
@@ -299,8 +299,8 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
                     w[(ty + TY * r) * PITCH + x] = ds;
                 }
             }
-            bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
-            int count = (int)min((size_t)BLOCK, last - j0 + 1);
+            bool partial = j0 + BLOCK > attention_end(i0, seq, window) || attention_first(last, window) > j0;
+            int count = (int)min((size_t)BLOCK, end_key - j0);
             accumulate(acc, w, tile, kh + j0 * ldk + d0, ldk, width, count, partial, begin, end, item);
         }
 #pragma unroll
@@ -345,14 +345,11 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                 acc_k[r][c] = old ? GET(dk[(size_t)y * lddk + d0 + d]) : 0.0f;
                 acc_v[r][c] = old ? GET(dv[(size_t)y * lddv + d0 + d]) : 0.0f;
             }
-        size_t stop = seq;
-#if WINDOW
-        stop = min(stop, j0 + keys + window);
-#endif
+        const size_t last = j0 + keys - 1, stop = attention_end_row(last, seq, window);
         for (size_t h = g * group; h < (g + 1) * group; h++) {
             __global const ELEM *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
             float slope = SLOPE(h);
-            for (size_t i0 = j0 / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
+            for (size_t i0 = attention_first_row(j0, window) / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
                 int rows = (int)min((size_t)BLOCK, stop - i0), begin[4], end[4];
                 float s[4][WIDE], dp[4][WIDE];
                 products(s, tile, kt, ldk, keys, qh + i0 * ldq, ldq, rows, item);
@@ -367,7 +364,7 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
                     size_t j = j0 + ty + TY * r;
-                    begin[r] = max(0, min((int)j - (int)i0, BLOCK));
+                    begin[r] = max(0, min((int)attention_first_row(j, window) - (int)i0, BLOCK));
                     end[r] = rows;
 #if WINDOW
                     end[r] = max(0, min((int)(j + window) - (int)i0 + 1, rows));
@@ -381,7 +378,7 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                         wd[(ty + TY * r) * PITCH + x] = ds;
                     }
                 }
-                bool partial = i0 < j0 + keys - 1;
+                bool partial = i0 < attention_first_row(last, window);
 #if WINDOW
                 partial = partial || j0 + window < i0 + rows - 1;
 #endif

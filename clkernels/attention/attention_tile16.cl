@@ -48,7 +48,8 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     __global const ELEM *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
     __global const ELEM *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
     const float slope = SLOPE(h);
-    const size_t first = attention_first(i, window), last = min(i0 + ROWS, (size_t)seq) - 1;
+    const size_t first = attention_first(i, window), end = attention_end(i, seq, window);
+    const size_t last_end = attention_end(min(i0 + ROWS, (size_t)seq) - 1, seq, window);
     seq_ids_off += base;
 
     clt_frag fq[TILES];
@@ -59,7 +60,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     clt_acc acc[TILES];
     CLT_EACH(t, TILES) acc[t] = (clt_acc)(0.0f);
 
-    for (size_t j0 = attention_first(i0, window) / KEYS * KEYS; j0 <= last; j0 += KEYS) {
+    for (size_t j0 = attention_first(i0, window) / KEYS * KEYS; j0 < last_end; j0 += KEYS) {
         barrier(CLK_LOCAL_MEM_FENCE);
         load_block(k_tile, v_tile, kh + j0 * ldk, ldk, vh + j0 * ldv, ldv, (int)min((size_t)KEYS, seq - j0), item);
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -74,7 +75,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             {
                 const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
                 float t, y = scored(s[x][r], scale, softcap, slope, (int)j - (int)i, &t);
-                y = j >= first && j <= i && SAME_SEQUENCE(i, j) ? y : -attention_inf();
+                y = j >= first && j < end && SAME_SEQUENCE(i, j) ? y : -attention_inf();
                 n = y > n ? y : n;
                 s[x][r] = y;
             }
@@ -96,7 +97,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
                 l = l + w;
 #if DROPOUT
                 const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
-                w = j <= i && FACTOR(b, h, i, j) != 0.0f ? w : 0.0f;
+                w = j < end && FACTOR(b, h, i, j) != 0.0f ? w : 0.0f;
 #endif
                 p[r] = CLT_TILE16_BITS(TYPE, w);
             }

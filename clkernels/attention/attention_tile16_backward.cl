@@ -88,7 +88,8 @@
 #define PAIR(s, dp, i, j, lse_i, delta_i)                                                                    \
     {                                                                                                        \
         float t_, y_ = scored(s, scale, softcap, slope, (int)(j) - (int)(i), &t_);                           \
-        const bool on_ = (j) <= (i) && (j) >= attention_first(i, window) && (i) < seq && SAME_SEQUENCE(i, j); \
+        const bool on_ = (j) < attention_end(i, seq, window) && (j) >= attention_first(i, window) &&         \
+                         (i) < seq && SAME_SEQUENCE(i, j);                                                   \
         const float w_ = native_exp2((y_ - (lse_i)) * LOG2E);                                                \
         float p_ = w_, dp_ = dp;                                                                             \
         if (on_) DROP(p_, dp_, i, j)                                                                         \
@@ -172,7 +173,7 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
     clt_acc acc[TILES];
     CLT_EACH(t, TILES) acc[t] = (clt_acc)(0.0f);
     float unit = UNIT_AT_FIRST;
-    const size_t end = min(i0 + ROWS, (size_t)seq);
+    const size_t end = attention_end(min(i0 + ROWS, (size_t)seq) - 1, seq, window);
     for (size_t j0 = attention_first(i0, window) / SPAN * SPAN; j0 < end; j0 += SPAN) {
         barrier(CLK_LOCAL_MEM_FENCE);
         load_block(k_tile, k_turned, v_tile, 0, kh + j0 * ldk, ldk, vh + j0 * ldv, ldv, (int)min((size_t)SPAN, seq - j0),
@@ -181,7 +182,9 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
         EACH_TILE
         {
             const size_t from = j0 + 16 * x;
-            if (from > first_row + 15 || from + 15 < attention_first(first_row, window)) continue;
+            if (from >= attention_end(first_row + 15, seq, window) ||
+                from + 15 < attention_first(first_row, window))
+                continue;
             clt_acc s = (clt_acc)(0.0f), dp = s;
             PRODUCTS(s, dp, k_tile + 16 * x * PITCH, v_tile + 16 * x * PITCH)
             CLT_EACH(r, CLT_ACC)
@@ -220,15 +223,12 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
     clt_acc acc_k[TILES], acc_v[TILES];
     CLT_EACH(t, TILES) acc_k[t] = acc_v[t] = (clt_acc)(0.0f);
     float unit = UNIT_AT_FIRST;
-    size_t end = seq;
-#if WINDOW
-    end = min(end, j0 + ROWS + window);
-#endif
+    const size_t end = attention_end_row(j0 + ROWS - 1, seq, window);
     for (size_t h = g * group; h < (g + 1) * group; h++) {
         __global const ELEM *qh = q + q_off + base * ldq + h * HEAD_DIM;
         __global const ELEM *dh = dout + dout_off + base * lddout + h * HEAD_DIM;
         const float slope = SLOPE(h);
-        for (size_t i0 = j0 / SPAN * SPAN; i0 < end; i0 += SPAN) {
+        for (size_t i0 = attention_first_row(j0, window) / SPAN * SPAN; i0 < end; i0 += SPAN) {
             barrier(CLK_LOCAL_MEM_FENCE);
             load_block(q_tile, q_turned, dout_tile, dout_turned, qh + i0 * ldq, ldq, dh + i0 * lddout, lddout,
                        (int)min((size_t)SPAN, seq - i0), true, item);
@@ -241,7 +241,9 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
             EACH_TILE
             {
                 const size_t from = i0 + 16 * x;
-                if (from + 15 < first_key || attention_first(from, window) > first_key + 15) continue;
+                if (from + 15 < attention_first_row(first_key, window) ||
+                    attention_first(from, window) > first_key + 15)
+                    continue;
                 clt_acc s = (clt_acc)(0.0f), dp = s;
                 PRODUCTS(s, dp, q_tile + 16 * x * PITCH, dout_tile + 16 * x * PITCH)
                 CLT_EACH(r, CLT_ACC)

@@ -4,7 +4,7 @@
 #include "runtime/ops/clt_dropout.h"
 #include "runtime/ops/clt_op_attention_internal.h"
 
-enum { BLOCK = 64 };
+enum { BLOCK = 64, ALL_MASKS = 1 << CLT_MASK_CAUSAL | 1 << CLT_MASK_NONE };
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
@@ -203,6 +203,8 @@ clt_status clt_attention_validate(const params *p) {
             "attention: bad sizes: batch %lld, sequence %lld, heads %lld, kv heads %lld, head size %lld",
             (long long)p->batch, (long long)p->seq, (long long)p->heads, (long long)p->kv_heads,
             (long long)p->head_dim);
+    if ((unsigned)p->mask > CLT_MASK_NONE)
+        return clt_error(CLT_FAIL, "attention: unknown mask %d", (int)p->mask);
     if (p->seq > INT32_MAX / 2 || !(p->dropout >= 0.0f && p->dropout < 1.0f))
         return clt_error(CLT_FAIL, "attention: sequence %lld or dropout %g is out of range",
                          (long long)p->seq, (double)p->dropout);
@@ -219,9 +221,9 @@ static bool split_backward(const clt_ops *ops, const params *p) {
 
 void clt_attention_options(const params *p, char out[CLT_ATTENTION_OPTIONS]) {
     snprintf(out, CLT_ATTENTION_OPTIONS,
-             " -DHEAD_DIM=%lld -DTYPE=%d -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d",
+             " -DHEAD_DIM=%lld -DTYPE=%d -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d%s",
              (long long)p->head_dim, (int)p->q.type, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
-             p->seq_ids.buf != NULL, p->dropout > 0.0f);
+             p->seq_ids.buf != NULL, p->dropout > 0.0f, p->mask == CLT_MASK_CAUSAL ? "" : " -DCAUSAL=0");
 }
 
 /* These, and how the backward pass is cut. */
@@ -233,7 +235,8 @@ static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTEN
 
 /* What a row's params say. */
 static bool row_takes(const clt_variant *v, const params *p) {
-    return clt_dtype_in(p->q.type, (uint32_t)clt_variant_param(v, "TYPES", CLT_DTYPE_PLAIN)) &&
+    return (clt_variant_param(v, "MASKS", ALL_MASKS) >> p->mask & 1) &&
+           clt_dtype_in(p->q.type, (uint32_t)clt_variant_param(v, "TYPES", CLT_DTYPE_PLAIN)) &&
            p->head_dim >= clt_variant_param(v, "MIN_D", 1) &&
            p->head_dim <= clt_variant_param(v, "MAX_D", INT32_MAX);
 }

@@ -5,15 +5,31 @@
 
 #include "runtime/ops/clt_ops_context.h"
 
+/* Which keys a query may see. */
+typedef enum {
+    CLT_MASK_CAUSAL, /* those up to its own position */
+    CLT_MASK_NONE    /* all: encoders, vision transformers */
+} clt_attention_mask;
+
 /* Column h*D of a row of q is head h; query head h uses key/value head h / (H / KV). q, k, v, o and their
- * gradients have one type. */
+ * gradients have one type.
+ *
+ * Query i sees key j if the mask, the window and the sequence ids allow it:
+ *
+ *     mask    without a window   window w
+ *     causal  j <= i             i - w <= j <= i
+ *     none    every j            i - w <= j <= i + w
+ *
+ * and, with sequence ids, both positions have the same id. (FlashAttention's window_size is (w, 0) and (w,
+ * w).) ALiBi adds -slope * |i - j| to a score. */
 typedef struct {
     int64_t batch, seq, heads, kv_heads, head_dim;
     clt_tensor q, k, v, o;
-    clt_ref lse;     /* [B, H, T] */
-    float scale;     /* softmax scale */
-    float softcap;   /* 0: off */
-    clt_ref slopes;  /* ALiBi: [H] */
+    clt_ref lse;    /* [B, H, T] */
+    float scale;    /* softmax scale */
+    float softcap;  /* 0: off */
+    clt_ref slopes; /* ALiBi: [H] */
+    clt_attention_mask mask;
     int64_t window;  /* -1: off */
     clt_ref seq_ids; /* int32 [B, T] */
     float dropout;   /* probability, 0: off */

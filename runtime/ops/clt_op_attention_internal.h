@@ -38,8 +38,9 @@ typedef struct {
 } clt_attention_body;
 extern const clt_attention_body clt_attention_wgmma;
 
-/* Whether a row can do this call; what it cannot do goes to a row below it. Params that say so in both
- * tables: TYPES, a set of 1 fp32 + 2 bf16 + 4 fp16 (all if absent), MIN_D and MAX_D, the head sizes. */
+/* Whether a row supports this call; others go to a row below it. Params that say so in both tables: TYPES, a
+ * set of 1 fp32 + 2 bf16 + 4 fp16 (all if absent); MASKS, a set of 1 causal + 2 none (both if absent); MIN_D
+ * and MAX_D, the head sizes. */
 bool clt_attention_takes_forward(const clt_variant *v, const clt_attention_params *p);
 bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad_params *g);
 

@@ -312,8 +312,9 @@ const clt_tune_kind clt_attention_tune_backward = {make_backward, run_backward, 
 void clt_attention_shape(const params *p, bool accumulate_kv, char *out, size_t size) {
     char window[32] = "";
     if (p->window >= 0) snprintf(window, sizeof window, " window%lld", (long long)p->window);
-    snprintf(out, size, "B%lld T%lld H%lld/%lld D%lld %s%s%s%s%s%s%s", (long long)p->batch, (long long)p->seq,
-             (long long)p->heads, (long long)p->kv_heads, (long long)p->head_dim, clt_dtype_name(p->q.type),
+    snprintf(out, size, "B%lld T%lld H%lld/%lld D%lld %s%s%s%s%s%s%s%s", (long long)p->batch,
+             (long long)p->seq, (long long)p->heads, (long long)p->kv_heads, (long long)p->head_dim,
+             clt_dtype_name(p->q.type), p->mask == CLT_MASK_NONE ? " unmasked" : "",
              p->slopes.buf ? " alibi" : "", p->softcap > 0.0f ? " softcap" : "", window,
              p->seq_ids.buf ? " ids" : "", p->dropout > 0.0f ? " dropout" : "",
              accumulate_kv ? " added" : "");

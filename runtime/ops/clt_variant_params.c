@@ -50,8 +50,8 @@ static bool has_word(const char *text, const char *word, size_t n) {
 }
 
 static clt_status row_is_read(const clt_variant *v) {
-    static const char *const host[] = {"ALIGN", "ALIGN_C", "FORMS", "GROUPS", "MAX_D", "MIN_D", "MIN_M",
-                                       "MIN_N", "ONCE",    "TM",    "TN",     "TYPES", "WG"};
+    static const char *const host[] = {"ALIGN", "ALIGN_C", "FORMS", "GROUPS", "MASKS", "MAX_D", "MIN_D",
+                                       "MIN_M", "MIN_N",   "ONCE",  "TM",     "TN",    "TYPES", "WG"};
     const char *text = clt_kernel_text(v->file), *used = *v->uses ? clt_kernel_text(v->uses) : NULL;
     if (!text || !strcmp(v->params, "-")) return CLT_OK; /* the row's check names a file that is not there */
     for (const char *p = v->params; p; p = strchr(p, ',')) {

@@ -13,8 +13,8 @@ typedef enum { PLAIN, LARGE, ONE_HOT, SAME } values;
 typedef struct {
     int64_t batch, seq, heads, kv_heads, head_dim;
     clt_dtype type;
-    bool packed, alibi, ids;
-    int64_t window; /* 0: off; n: n - 1 */
+    bool packed, alibi, ids, unmasked; /* unmasked: without the causal mask */
+    int64_t window;                    /* 0: off; n: n - 1 */
     float softcap;
     values values;
 } shape;
@@ -55,6 +55,13 @@ static const shape cases[] = {
     {1, 300, 2, 2, 64, CLT_BF16, .values = ONE_HOT},
     {1, 300, 2, 2, 128, CLT_BF16, .values = ONE_HOT, .alibi = true},
     {1, 300, 2, 2, 128, CLT_F16, .values = SAME},
+    {1, 1, 1, 1, 64, CLT_BF16, .unmasked = true},
+    {2, 197, 3, 3, 64, CLT_BF16, .unmasked = true, .packed = true},
+    {2, 257, 4, 4, 80, CLT_BF16, .unmasked = true, .packed = true},
+    {1, 257, 4, 2, 128, CLT_F16, .unmasked = true, .alibi = true},
+    {2, 300, 2, 1, 64, CLT_BF16, .unmasked = true, .window = 101, .softcap = 5.0f},
+    {1, 500, 2, 2, 80, CLT_F16, .unmasked = true, .window = 71, .ids = true, .packed = true},
+    {1, 300, 2, 2, 64, CLT_BF16, .unmasked = true, .values = LARGE},
 };
 
 /* One matrix of tokens on host and device: `ld` elements a row, of which `cols` belong to tensors. */
@@ -143,6 +150,7 @@ static problem *make_problem(int device, const shape *s) {
     p->q = at[0], p->k = at[1], p->v = at[2], p->o = clt_tensor_of(x->m[3].ref, wide + PAD, s->type);
     p->lse = tu_blank(device, (size_t)(tokens * s->heads));
     p->scale = 1.0f / sqrtf((float)s->head_dim), p->softcap = s->softcap, p->window = s->window - 1;
+    p->mask = s->unmasked ? CLT_MASK_NONE : CLT_MASK_CAUSAL;
     if (s->alibi) p->slopes = tu_upload(device, x->slopes, (size_t)s->heads);
     if (s->ids) p->seq_ids = tu_upload_i32(device, x->ids, (size_t)tokens);
     x->ref = clt_ref_attention_of(p);

@@ -8,7 +8,7 @@
 
 typedef struct {
     int64_t seq, heads, kv_heads, head_dim;
-    bool alibi, extreme;
+    bool alibi, extreme, unmasked; /* unmasked: without the causal mask */
     float softcap;
     int64_t window; /* 0: off; n: n - 1 */
     clt_dtype type;
@@ -23,10 +23,13 @@ static const shape cases[] = {
     {131, 4, 2, 16, .window = 34},
     {150, 2, 2, 16, .window = 1},
     {131, 2, 1, 80, .alibi = true, .softcap = 1.5f, .window = 71, .type = CLT_BF16},
+    {197, 4, 2, 16, .unmasked = true},
+    {131, 2, 1, 80, .unmasked = true, .alibi = true, .softcap = 1.5f, .window = 34, .type = CLT_BF16},
 };
 static const shape tiny_cases[] = {
     {67, 2, 1, 4, .alibi = true, .softcap = 1.5f, .window = 31},
     {9, 1, 1, 130},
+    {67, 2, 1, 4, .unmasked = true, .alibi = true, .window = 31},
 };
 
 /* q, k, v of the whole sequence and the oracle's output; k and v are the two halves of rows of `ldkv`, as in
@@ -70,6 +73,7 @@ static clt_attention_params call_of(const problem *x) {
                                   .o = {.ld = x->ldo, .type = s->type},
                                   .scale = 1.0f / sqrtf((float)s->head_dim),
                                   .softcap = s->softcap,
+                                  .mask = s->unmasked ? CLT_MASK_NONE : CLT_MASK_CAUSAL,
                                   .window = s->window - 1};
 }
 

@@ -367,9 +367,10 @@ static clt_variant row_for(const clt_variant *v, const clt_attention_params *p) 
 
 /* The error of every row that can do it: 0 where bits count, within the bound elsewhere. A program that was
  * built with a cap that the call does not have is wrong. */
-static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type) {
+static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type, clt_attention_mask mask) {
     clt_ops *ops = open_with(CLT_TUNE_OFF, numerics);
     clt_attention_grad_params g = attention_call(D, type);
+    g.fwd.mask = mask;
     const void *const call[] = {&g.fwd, &g};
     for (int pass = 0; pass < 2; pass++) {
         int n;
@@ -404,9 +405,11 @@ static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type) {
 
 static void attention_is_compared_with_the_oracle(void **state) {
     (void)state;
-    errors_of_rows(CLT_EXACT, 16, CLT_F32);
-    errors_of_rows(CLT_FAST, 16, CLT_F32);
-    errors_of_rows(CLT_FAST, on_cpu() ? 4 : 16, CLT_BF16); /* CPUs: programs that other tests use, too */
+    errors_of_rows(CLT_EXACT, 16, CLT_F32, CLT_MASK_CAUSAL);
+    errors_of_rows(CLT_EXACT, 16, CLT_F32, CLT_MASK_NONE);
+    errors_of_rows(CLT_FAST, 16, CLT_F32, CLT_MASK_CAUSAL);
+    errors_of_rows(CLT_FAST, on_cpu() ? 4 : 16, CLT_BF16,
+                   CLT_MASK_CAUSAL); /* CPUs: programs that other tests use, too */
 }
 
 /* Whichever row is said to be the fastest, the words are those of the table's choice. */
@@ -446,6 +449,19 @@ static void no_choice_changes_a_bit(void **state) {
     clt_free(got);
 }
 
+/* Every feature that time depends on is in the shape; causal calls have the lines that they had. */
+static void shapes_name_the_mask(void **state) {
+    (void)state;
+    clt_attention_grad_params g = attention_call(16, CLT_BF16);
+    char shape[80];
+    clt_attention_shape(&g.fwd, false, shape, sizeof shape);
+    assert_string_equal(shape, "B2 T70 H4/2 D16 bf16");
+    g.fwd.mask = CLT_MASK_NONE, g.fwd.window = 5;
+    clt_attention_shape(&g.fwd, true, shape, sizeof shape);
+    assert_string_equal(shape, "B2 T70 H4/2 D16 bf16 unmasked window5 added");
+    free_attention(&g);
+}
+
 /* A CPU has one row that is worth it, so there is nothing to measure; a GPU has several. */
 static void attention_is_measured_where_there_is_a_choice(void **state) {
     (void)state;
@@ -479,6 +495,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nothing_is_measured_once_steady),
         cmocka_unit_test(attention_is_compared_with_the_oracle),
         cmocka_unit_test(no_choice_changes_a_bit),
+        cmocka_unit_test(shapes_name_the_mask),
         cmocka_unit_test(attention_is_measured_where_there_is_a_choice),
     };
     return cmocka_run_group_tests_name("tune", tests, set_up, tear_down);

@@ -49,7 +49,6 @@ static void print_head(const bench *b) {
     printf("%s\n", b->check ? "  check" : "");
 }
 
-/* Anchors that are not there are named and left out. */
 static int take_anchors(bench *b, const clt_command *c) {
     for (size_t i = 0; i < b->anchors.n; i++)
         if (strcmp(b->anchors.v[i], "openblas") != 0 && strcmp(b->anchors.v[i], "clblast") != 0)
@@ -57,50 +56,74 @@ static int take_anchors(bench *b, const clt_command *c) {
     return -1;
 }
 
-int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
-                bool anchors, int argc, char **argv) {
-    const char *suite = b->suite;
-    *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact", .type_name = "fp32"};
-    char *suite_help = clt_format("what to measure: %s (default %s)", suites, suite), types[CLT_DTYPE_NAMES];
-    clt_dtype_names(CLT_DTYPE_PLAIN, types);
-    char *type_help = clt_format("of the tensors, where the operation has several: %s (default fp32)", types);
-    const clt_option options[] = {
-        {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suite_help},
+/* What the parsed options may not be; -1: nothing is wrong. */
+static int look_at_options(bench *b, const clt_command *c) {
+    char types[CLT_DTYPE_NAMES];
+    if (strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
+        return clt_options_fail(c, "--numerics is exact or fast, not '%s'", b->numerics);
+    if (!clt_dtype_find(b->type_name, &b->type))
+        return clt_options_fail(c, "--type is one of %s, not '%s'", clt_dtype_names(CLT_DTYPE_PLAIN, types),
+                                b->type_name);
+    if (b->threads < 0) return clt_options_fail(c, "--threads must be above 0");
+    if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
+    if (!(b->nominal >= 0 && b->nominal_bytes >= 0))
+        return clt_options_fail(c, "--nominal and --nominal-bandwidth must be above 0");
+    return take_anchors(b, c);
+}
+
+enum { MOST_OPTIONS = 20 };
+
+/* The common options and those of the benchmark; returns their number. suites, types: help texts. */
+static size_t list_options(bench *b, const bench_about *about, const char *suites, const char *types,
+                           clt_option out[MOST_OPTIONS]) {
+    const clt_option common[] = {
+        {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suites},
         {"device", 'd', CLT_OPT_STR, &b->device, "PATTERN", "part of a platform or device name, or P:D"},
         {"check", 'c', CLT_OPT_FLAG, &b->check, NULL, "compare every row with the oracle"},
         {"json", 'j', CLT_OPT_STR, &b->json, "FILE", "write the rows as JSON"},
         {"seconds", 't', CLT_OPT_FLOAT, &b->seconds, "S", "time to spend measuring a row (default 0.5)"},
         {"threads", 0, CLT_OPT_INT, &b->threads, "N", "CPU devices: use only N compute units"},
         {"numerics", 0, CLT_OPT_STR, &b->numerics, "MODE", "exact (default) or fast"},
-        {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE", type_help},
+        {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE", types},
         {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "only rows whose operation or shape contains this"},
         {"nominal", 0, CLT_OPT_FLOAT, &b->nominal, "TFLOPS",
-         "the peak that the vendor states for this type; rates are printed as parts of it, too"},
+         "the vendor's peak for this type; rates are also printed as parts of it"},
         {"nominal-bandwidth", 0, CLT_OPT_FLOAT, &b->nominal_bytes, "GBPS",
-         "the same for rows that are counted in GB/s alone"},
+         "the same for rows that are counted in GB/s"},
         {"cpu-time", 0, CLT_OPT_FLAG, &b->cpu_time, NULL,
-         "count processor time of all threads instead of wall time: ratios hold on a busy machine (with "
+         "count processor time of all threads instead of wall time: ratios are valid on a busy machine (with "
          "--threads 1)"},
-        {"kernel-only", 0, CLT_OPT_FLAG, &b->kernel_only, NULL,
-         "gemm: count the main kernel alone, its panels packed by another"},
-        {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME",
-         "measure another library beside: openblas, clblast"},
     };
-    char *full = clt_format("clbench %s", name);
-    const clt_command command = {
-        full, "[options]", summary, examples, options, CLT_COUNT_OF(options) - (anchors ? 0 : 2), false};
+    const clt_option anchors[] = {
+        {"kernel-only", 0, CLT_OPT_FLAG, &b->kernel_only, NULL,
+         "count the main kernel alone, without the one that packs its panels"},
+        {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME", "measure another library too: openblas, clblast"},
+    };
+    size_t n = CLT_COUNT_OF(common);
+    memcpy(out, common, sizeof common);
+    for (size_t i = 0; i < about->n_more; i++) out[n++] = about->more[i];
+    for (size_t i = 0; about->anchors && i < CLT_COUNT_OF(anchors); i++) out[n++] = anchors[i];
+    return n;
+}
+
+int bench_start(bench *b, const bench_about *about, int argc, char **argv) {
+    const char *suite = b->suite;
+    char types[CLT_DTYPE_NAMES];
+    clt_option options[MOST_OPTIONS];
+    *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact", .type_name = "fp32"};
+    char *suite_help = clt_format("what to measure: %s (default %s)", about->suites, suite);
+    char *type_help = clt_format("of the tensors, where the operation supports several: %s (default fp32)",
+                                 clt_dtype_names(CLT_DTYPE_PLAIN, types));
+    char *full = clt_format("clbench %s", about->name);
+    const clt_command command = {full,           "[options]",
+                                 about->summary, about->examples,
+                                 options,        list_options(b, about, suite_help, type_help, options),
+                                 false};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
-    if (code < 0 && strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
-        code = clt_options_fail(&command, "--numerics is exact or fast, not '%s'", b->numerics);
-    if (code < 0 && !clt_dtype_find(b->type_name, &b->type))
-        code = clt_options_fail(&command, "--type is one of %s, not '%s'", types, b->type_name);
-    if (code < 0 && b->threads < 0) code = clt_options_fail(&command, "--threads must be above 0");
-    if (code < 0 && !(b->seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
-    if (code < 0 && !(b->nominal >= 0 && b->nominal_bytes >= 0))
-        code = clt_options_fail(&command, "--nominal and --nominal-bandwidth must be above 0");
-    if (code < 0) code = take_anchors(b, &command);
+    if (code < 0 && rest.n) code = clt_options_fail(&command, "unexpected argument '%s'", rest.v[0]);
+    if (code < 0) code = look_at_options(b, &command);
+    if (code < 0 && about->check) code = about->check(&command);
     clt_strv_free(&rest);
     clt_free(suite_help);
     clt_free(type_help);

@@ -1,5 +1,5 @@
-/* bench: what the benchmarks share: their common options, opening the device, timing, and the result rows as
- * a table and as JSON. A benchmark is one file bench_NAME.c that fills bench_row after bench_row. */
+/* bench: what the benchmarks share: common options, opening the device, timing, and the result rows as a
+ * table and as JSON. A benchmark is a file bench_NAME.c that fills one bench_row after the other. */
 #ifndef CLBENCH_BENCH_H
 #define CLBENCH_BENCH_H
 
@@ -40,10 +40,17 @@ typedef struct bench_row {
 /* Names of the anchors, by their place in anchor_seconds. */
 extern const char *const bench_anchor_names[BENCH_ANCHORS];
 
-/* The common options plus `more` (may be NULL): parses, opens the device, measures its peaks. Returns -1 to
- * go on, else the exit code. b is zeroed first except for suite, which is the default. */
-int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
-                bool anchors, int argc, char **argv);
+/* A benchmark's command line. */
+typedef struct {
+    const char *name, *summary, *examples, *suites;
+    const clt_option *more; /* options besides the common ones */
+    size_t n_more;
+    int (*check)(const clt_command *c); /* of these, after parsing: -1 or an exit code; NULL: none */
+    bool anchors;                       /* whether other libraries can be measured too */
+} bench_about;
+/* Parses the options, opens the device, measures its peaks. Returns -1 to continue, else the exit code. b is
+ * zeroed first except for suite, which is the default. */
+int bench_start(bench *b, const bench_about *about, int argc, char **argv);
 /* Prints the table's foot, writes the JSON file, closes the device; returns the exit code: 1 if a check
  * failed. */
 int bench_end(bench *b, clt_status st);

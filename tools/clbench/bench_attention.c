@@ -1,4 +1,4 @@
-/* clbench attention: causal flash attention with ALiBi, forward and backward. */
+/* clbench attention: flash attention, forward and backward. */
 #include "tools/clbench/bench.h"
 
 #include <math.h>
@@ -9,6 +9,7 @@
 typedef struct {
     int64_t batch, seq, heads, dim;
     bool plain; /* without ALiBi */
+    clt_attention_mask mask;
 } attention_shape;
 
 enum { Q, K, V, O, DOUT, DQ, DK, DV, TENSORS };
@@ -41,7 +42,7 @@ static clt_status make_work(bench *b, attention_shape s, attention_work *w) {
     clt_attention_params *f = &w->p.fwd;
     *f = (clt_attention_params){.batch = s.batch, .seq = s.seq, .heads = s.heads, .kv_heads = s.heads};
     f->head_dim = s.dim, f->scale = 1.0f / sqrtf((float)s.dim), f->window = -1, f->lse = w->lse;
-    f->slopes = s.plain ? clt_ref_none() : w->slopes;
+    f->mask = s.mask, f->slopes = s.plain ? clt_ref_none() : w->slopes;
     clt_tensor *const to[TENSORS] = {&f->q, &f->k, &f->v, &f->o, &w->p.dout, &w->p.dq, &w->p.dk, &w->p.dv};
     for (int i = 0; i < TENSORS; i++) *to[i] = clt_tensor_of(w->t[i], ld, b->type);
     return CLT_OK;
@@ -86,7 +87,7 @@ static clt_ref_attention_params reference(const attention_work *w, float *lse) {
 
 /* The oracle is slow, so words are compared on a smaller shape of the same head size. */
 static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, bench_row *backward) {
-    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain};
+    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain, s.mask};
     attention_work w;
     clt_status st = make_work(b, small, &w);
     if (st == CLT_OK) st = call_forward(&w);
@@ -199,14 +200,16 @@ static clt_status check(attention_work *w, const bool *wanted, bench_row *row) {
 
 static clt_status run_shape(bench *b, attention_shape s) {
     attention_work w;
-    /* two products of T x T x D forward, five backward, half of them masked */
-    const double flops = 2.0 * (double)(s.batch * s.heads * s.dim) * (double)(s.seq * (s.seq + 1));
+    /* two products of T x T x D forward, five backward; a causal mask leaves half of each */
+    const int64_t pairs = s.mask == CLT_MASK_CAUSAL ? s.seq * (s.seq + 1) / 2 : s.seq * s.seq;
+    const double flops = 4.0 * (double)(s.batch * s.heads * s.dim) * (double)pairs;
     bench_row row[2] = {{.op = "attention fwd", .flops = flops, .type = b->type},
                         {.op = "attention bwd", .flops = 2.5 * flops, .type = b->type}};
     bool wanted[2];
     for (int i = 0; i < 2; i++) {
-        snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s", (long long)s.batch,
-                 (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi");
+        snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s%s", (long long)s.batch,
+                 (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi",
+                 s.mask == CLT_MASK_CAUSAL ? "" : " unmasked");
         wanted[i] = bench_wants(b, row[i].op, row[i].shape);
     }
     if (!wanted[0] && !wanted[1]) return CLT_OK;
@@ -225,39 +228,59 @@ static clt_status run_shape(bench *b, attention_shape s) {
     return st;
 }
 
-static clt_status run_suite(bench *b) {
+#define SUITES "mpt-small, mpt-125m, mpt-1b, large, vit"
+
+static clt_status run_suite(bench *b, clt_attention_mask mask) {
     static const struct {
         const char *name;
         attention_shape s;
-    } suite[] = {{"mpt-small", {4, 256, 4, 64}},      {"mpt-125m", {1, 256, 12, 64}},
-                 {"mpt-125m", {1, 2048, 12, 64}},     {"mpt-1b", {1, 2048, 16, 128}},
-                 {"large", {16, 2048, 12, 64, true}}, {"large", {8, 2048, 16, 128, true}},
-                 {"large", {2, 4096, 32, 128, true}}, {"large", {16, 2048, 12, 64, false}},
-                 {"large", {8, 2048, 16, 128, false}}};
+    } suite[] = {{"mpt-small", {4, 256, 4, 64}},       {"mpt-125m", {1, 256, 12, 64}},
+                 {"mpt-125m", {1, 2048, 12, 64}},      {"mpt-1b", {1, 2048, 16, 128}},
+                 {"large", {16, 2048, 12, 64, true}},  {"large", {8, 2048, 16, 128, true}},
+                 {"large", {2, 4096, 32, 128, true}},  {"large", {16, 2048, 12, 64, false}},
+                 {"large", {8, 2048, 16, 128, false}}, {"vit", {16, 197, 12, 64, true}},
+                 {"vit", {16, 257, 16, 80, true}}};
     bool known = false;
     for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
         if (!strcmp(suite[i].name, b->suite)) {
+            attention_shape s = suite[i].s;
+            s.mask = mask;
             known = true;
-            CLT_TRY(run_shape(b, suite[i].s));
+            CLT_TRY(run_shape(b, s));
         }
-    return known
-               ? CLT_OK
-               : clt_error(CLT_USAGE,
-                           "clbench attention: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b, large)",
-                           b->suite);
+    return known ? CLT_OK
+                 : clt_error(CLT_USAGE, "clbench attention: unknown suite '%s'; suites: " SUITES, b->suite);
+}
+
+static const char *mask_name;
+
+static int check_mask(const clt_command *c) {
+    if (!strcmp(mask_name, "causal") || !strcmp(mask_name, "none")) return -1;
+    return clt_options_fail(c, "--mask is causal or none, not '%s'", mask_name);
 }
 
 int bench_attention(int argc, char **argv) {
+    const clt_option more[] = {
+        {"mask", 'm', CLT_OPT_STR, &mask_name, "MASK",
+         "causal (default), or none: every query sees every key, as in vision transformers"}};
+    const bench_about about = {
+        .name = "attention",
+        .summary =
+            "Measures attention, with ALiBi where the row says so. Counted are two T x T x D products "
+            "forward "
+            "and five backward, with a causal mask half of each. With --check rows of the timed forward pass "
+            "and the gradients of one head are compared with the formula in double; with --numerics exact "
+            "also every word of 200 tokens of two heads with the oracle, and the error is that one's.",
+        .examples = "  clbench attention --check\n"
+                    "  clbench attention --suite large --type bf16 --numerics fast --check\n"
+                    "  clbench attention --suite vit --mask none --type bf16 --numerics fast\n",
+        .suites = SUITES,
+        .more = more,
+        .n_more = CLT_COUNT_OF(more),
+        .check = check_mask};
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(
-        &b, "attention",
-        "Measures causal attention, with ALiBi where the row says so. Counted are two T x T x D products "
-        "forward and five backward, without the masked half. With --check rows of the timed forward pass and "
-        "the gradients of one head are compared with the formula in double; with --numerics exact also every "
-        "word of 200 tokens of two heads with the oracle, and the error is that one's.",
-        "  clbench attention --check\n"
-        "  clbench attention --suite large --type bf16 --numerics fast --check\n",
-        "mpt-small, mpt-125m, mpt-1b, large", false, argc, argv);
+    mask_name = "causal";
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
-    return bench_end(&b, run_suite(&b));
+    return bench_end(&b, run_suite(&b, !strcmp(mask_name, "none") ? CLT_MASK_NONE : CLT_MASK_CAUSAL));
 }

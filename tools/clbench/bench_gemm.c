@@ -373,18 +373,21 @@ static void load_anchors(bench *b, bool *with) {
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     bool with[BENCH_ANCHORS] = {false};
-    int code = bench_start(
-        &b, "gemm",
-        "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
-        "weight gradient (of samples of 256 or 2048 tokens); +c (added to what a step's earlier "
-        "microbatches gave), +gelu, +dgelu (and gelu: where it was not kept), +add (a residual) and "
-        "+sums (bias gradients) are what a step fuses into them. "
-        "An anchor's column is its time divided by ours.",
-        "  clbench gemm --suite mpt-125m --check\n"
-        "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
-        "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
-        "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
-        SUITES, true, argc, argv);
+    const bench_about about = {
+        .name = "gemm",
+        .summary =
+            "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
+            "weight gradient (of samples of 256 or 2048 tokens); +c (added to what a step's earlier "
+            "microbatches gave), +gelu, +dgelu (and gelu: where it was not kept), +add (a residual) and "
+            "+sums (bias gradients) are what a step fuses into them. "
+            "An anchor's column is its time divided by ours.",
+        .examples = "  clbench gemm --suite mpt-125m --check\n"
+                    "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
+                    "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
+                    "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
+        .suites = SUITES,
+        .anchors = true};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     load_anchors(&b, with);
     return bench_end(&b, run_suite(&b, with));

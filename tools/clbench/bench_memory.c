@@ -147,11 +147,13 @@ int bench_copy(int argc, char **argv) {
     static const memory_shape suite[] = {
         {"small", 1, 1 << 20}, {"mpt-125m", 32768, 768}, {"mpt-1b", 16384, 2048}, {"large", 1, 1 << 28}};
     bench b = {.suite = "large"};
-    int code =
-        bench_start(&b, "copy",
-                    "Measures what a kernel that only moves bytes reaches: a copy of tensors of the type, "
-                    "and the sum of two (fp32) or the cast from fp32 (16-bit types).",
-                    "  clbench copy --device nvidia\n", "small, mpt-125m, mpt-1b, large", false, argc, argv);
+    const bench_about about = {
+        .name = "copy",
+        .summary = "Measures what a kernel that only moves bytes reaches: a copy of tensors of the type, "
+                   "and the sum of two (fp32) or the cast from fp32 (16-bit types).",
+        .examples = "  clbench copy --device nvidia\n",
+        .suites = "small, mpt-125m, mpt-1b, large"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, each_shape(&b, "copy", suite, CLT_COUNT_OF(suite), run_copy));
 }
@@ -205,10 +207,12 @@ int bench_activation(int argc, char **argv) {
                                          {"mpt-1b", 16384, 8192},
                                          {"mpt-7b", 8192, 16384}};
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(&b, "activation",
-                           "Measures GELU and its gradient over the hidden layer of a model's MLP.",
-                           "  clbench activation --type bf16 --check\n",
-                           "mpt-small, mpt-125m, mpt-1b, mpt-7b", false, argc, argv);
+    const bench_about about = {.name = "activation",
+                               .summary =
+                                   "Measures GELU and its gradient over the hidden layer of a model's MLP.",
+                               .examples = "  clbench activation --type bf16 --check\n",
+                               .suites = "mpt-small, mpt-125m, mpt-1b, mpt-7b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, each_shape(&b, "activation", suite, CLT_COUNT_OF(suite), run_activation));
 }
@@ -286,12 +290,13 @@ int bench_loss(int argc, char **argv) {
         {"mpt-1b", 4096, 50368, false},
         {"mpt-7b", 4096, 50432, false}};
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(
-        &b, "loss",
-        "Measures softmax cross-entropy over rows of logits with the gradient in their place. The "
-        "bytes counted are one read and one write of each logit.",
-        "  clbench loss --type bf16 --numerics fast --check\n", "mpt-small, mpt-125m, mpt-1b, mpt-7b", false,
-        argc, argv);
+    const bench_about about = {
+        .name = "loss",
+        .summary = "Measures softmax cross-entropy over rows of logits with the gradient in their place. The "
+                   "bytes counted are one read and one write of each logit.",
+        .examples = "  clbench loss --type bf16 --numerics fast --check\n",
+        .suites = "mpt-small, mpt-125m, mpt-1b, mpt-7b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, each_shape(&b, "loss", suite, CLT_COUNT_OF(suite), run_loss));
 }

@@ -227,15 +227,17 @@ static clt_status run_suite(bench *b) {
 
 int bench_norm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(&b, "norm",
-                           "Measures layer normalisation, forward and backward (with the residual and the "
-                           "weight's gradient; with what the next branch wants: both gradients, dx rounded "
-                           "to the type and its column sums; with dx rounded and the forward pass's output "
-                           "again), and the sum down columns of a bias gradient. "
-                           "x, dx and the residual are fp32, y and dy of the type.",
-                           "  clbench norm --check\n"
-                           "  clbench norm --suite mpt-1b --json norm.json\n",
-                           "mpt-small, mpt-125m, mpt-1b, mpt-7b", false, argc, argv);
+    const bench_about about = {
+        .name = "norm",
+        .summary = "Measures layer normalisation, forward and backward (with the residual and the "
+                   "weight's gradient; with what the next branch wants: both gradients, dx rounded "
+                   "to the type and its column sums; with dx rounded and the forward pass's output "
+                   "again), and the sum down columns of a bias gradient. "
+                   "x, dx and the residual are fp32, y and dy of the type.",
+        .examples = "  clbench norm --check\n"
+                    "  clbench norm --suite mpt-1b --json norm.json\n",
+        .suites = "mpt-small, mpt-125m, mpt-1b, mpt-7b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, run_suite(&b));
 }

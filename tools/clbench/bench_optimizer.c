@@ -143,13 +143,15 @@ static clt_status run_all(bench *b, uint64_t chunks) {
 
 int bench_optimizer(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(&b, "optimizer",
-                           "Measures one optimizer step over the parameters of a model: AdamW moves 28 bytes "
-                           "an element, Lion 20, with a 16-bit --type 2 more for the copy; and the global "
-                           "norm of the gradient.",
-                           "  clbench optimizer --check\n"
-                           "  clbench optimizer --suite mpt-1b --device nvidia\n",
-                           "mpt-small (4 M), mpt-125m, mpt-1b", false, argc, argv);
+    const bench_about about = {
+        .name = "optimizer",
+        .summary = "Measures one optimizer step over the parameters of a model: AdamW moves 28 bytes "
+                   "an element, Lion 20, with a 16-bit --type 2 more for the copy; and the global "
+                   "norm of the gradient.",
+        .examples = "  clbench optimizer --check\n"
+                    "  clbench optimizer --suite mpt-1b --device nvidia\n",
+        .suites = "mpt-small (4 M), mpt-125m, mpt-1b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     static const struct {
         const char *name;

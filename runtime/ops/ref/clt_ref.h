@@ -92,6 +92,7 @@ typedef struct { /* host twin of clt_attention_params and clt_attention_grad_par
     int64_t ldq, ldk, ldv, ldo;
     float scale, softcap;
     const float *slopes;
+    clt_attention_mask mask;
     int64_t window;
     const int32_t *seq_ids;
     float dropout;
@@ -106,6 +107,9 @@ typedef struct { /* host twin of clt_attention_params and clt_attention_grad_par
 /* The twin of a call: its sizes, row distances and numbers; tensors, and what belongs to the backward pass
  * alone, are the caller's to add. */
 clt_ref_attention_params clt_ref_attention_of(const clt_attention_params *p);
+/* The range of query row i: its first key, and the key after its last one. */
+int64_t clt_ref_attention_begin(const clt_ref_attention_params *p, int64_t i);
+int64_t clt_ref_attention_end(const clt_ref_attention_params *p, int64_t i);
 void clt_ref_attention_forward(const clt_ref_attention_params *p);
 void clt_ref_attention_backward(const clt_ref_attention_params *p);
 

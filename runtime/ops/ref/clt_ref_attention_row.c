@@ -11,8 +11,12 @@ typedef clt_ref_attention_params params;
 typedef clt_ref_attention_at place;
 
 static bool visible(const params *p, place a, int64_t j) {
-    if (p->window >= 0 && j < a.row - p->window) return false;
+    if (j < clt_ref_attention_begin(p, a.row) || j >= clt_ref_attention_end(p, a.row)) return false;
     return !p->seq_ids || p->seq_ids[a.sample * p->seq + a.row] == p->seq_ids[a.sample * p->seq + j];
+}
+
+static double bias_of(const params *p, place a, int64_t j) {
+    return p->slopes ? -(double)p->slopes[a.head] * fabs((double)(j - a.row)) : 0;
 }
 
 /* The score of a pair; *size: the sum of the sizes of what is added up in it. */
@@ -31,10 +35,8 @@ static double score(const params *p, place a, int64_t j, double *size) {
         s = (double)p->softcap * tanh(s / (double)p->softcap);
         *size += (double)p->softcap;
     }
-    if (!p->slopes) return s;
-    double bias = (double)p->slopes[a.head] * (double)(j - a.row);
-    *size += fabs(bias);
-    return s + bias;
+    *size += fabs(bias_of(p, a, j));
+    return s + bias_of(p, a, j);
 }
 
 static double factor(const params *p, place a, int64_t j) {
@@ -53,7 +55,7 @@ static double factor(const params *p, place a, int64_t j) {
  * with e_s at its largest over the row's keys, and a factor 1.01 for terms of second order. */
 clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p, clt_dtype type,
                                               clt_ref_attention_at at, double *o, double *bound) {
-    int64_t n = p->head_dim, keys = at.row + 1;
+    int64_t n = p->head_dim, keys = clt_ref_attention_end(p, at.row);
     double *s = clt_malloc((size_t)keys * sizeof *s), *far = clt_calloc((size_t)n, sizeof *far);
     double max = -INFINITY, sum = 0, largest = 0, size;
     for (int64_t j = 0; j < keys; j++) {
@@ -119,8 +121,7 @@ static pair pair_of(const params *p, clt_dtype type, place a, int64_t j) {
     double dp = drop * dot(dout, p->v + key * p->ldv + a.head / (p->heads / p->kv_heads) * n, n, &dp_size);
     double delta = dot(dout, p->o + row * p->ldo + a.head * n, n, &delta_size), slope = 1, slope_error = 0;
     if (p->softcap > 0.0f) {
-        double bias = p->slopes ? (double)p->slopes[a.head] * (double)(j - a.row) : 0;
-        double t = (s - bias) / (double)p->softcap;
+        double t = (s - bias_of(p, a, j)) / (double)p->softcap;
         slope = 1 - t * t, slope_error = 0x1p-20;
     }
     double w_error = w * (e * size + 0x1p-21 + 0x1p-22 * fabs(lse)) + 0x1p-126, ds = w * (dp - delta) * slope;
@@ -181,7 +182,7 @@ static void clear(double *x, double *bound, int64_t n) {
 void clt_ref_attention_gradients_dq_at(const clt_ref_attention_params *p, clt_dtype type, place at,
                                        const clt_ref_attention_gradients_out *g) {
     clear(g->dq, g->dq_bound, p->head_dim);
-    for (int64_t j = 0; j <= at.row; j++)
+    for (int64_t j = 0; j < p->seq; j++)
         if (visible(p, at, j))
             add_dq(p, added_pair(p, type, at, j), at, j, at.head / (p->heads / p->kv_heads), g->dq,
                    g->dq_bound);
@@ -194,7 +195,7 @@ void clt_ref_attention_gradients_dkv_at(const clt_ref_attention_params *p, clt_d
     clear(g->dk, g->dk_bound, n);
     clear(g->dv, g->dv_bound, n);
     for (place a = {at.sample, at.head * group, 0}; a.head < (at.head + 1) * group; a.head++)
-        for (a.row = at.row; a.row < p->seq; a.row++)
+        for (a.row = 0; a.row < p->seq; a.row++)
             if (visible(p, a, at.row)) add_dkv(p, added_pair(p, type, a, at.row), a, g, 0);
     const int64_t key = at.sample * p->seq + at.row;
     finish(type, (double)p->scale, 1, n, p->accumulate_kv ? p->dk + key * p->lddk + at.head * n : NULL, 0,
