@@ -1,5 +1,5 @@
-/* clt_activation: the activation functions, for products that end with one and for operations of their own.
- * docs/numerics.md defines each to the last bit. The values are the numbers that kernels are built with
+/* clt_activation: the activation functions, for products that end with one and for separate operations.
+ * docs/numerics.md defines each to the last bit. The values are the numbers in kernels' build options
  * (-DACT=3; clkernels/include/clt_act.clh). */
 #ifndef CLT_ACTIVATION_H
 #define CLT_ACTIVATION_H

@@ -28,15 +28,15 @@ static bool is_fast(const clt_variant *v) {
     return clt_variant_param(v, "FAST", 0) != 0;
 }
 
-/* The fast row is for 16-bit GELU: elsewhere it gains nothing, or its error would show. */
+/* The fast row is for 16-bit GELU: elsewhere it is no faster, or its error exceeds the rounding. */
 static bool takes(const clt_variant *v, const void *call) {
     const activation_call *c = call;
     if (is_fast(v) && (c->act != CLT_ACT_GELU || c->rows.type == CLT_F32)) return false;
     return clt_rowwise_takes(v, &c->rows);
 }
 
-/* The oracle's words; for the fast row within 5e-7 of what the activation is multiplied with (at most
- * `factor`) + 2^-16 |v|, and the type's rounding. */
+/* Compares with the oracle's words; the fast row may differ by 5e-7 times the factor of the activation (at
+ * most `factor`) plus 2^-16 |v| plus the type's rounding. */
 static clt_status compare(clt_ops *ops, const clt_variant *v, clt_dtype type, const char *what, clt_ref got,
                           const float *want, size_t n, double factor) {
     const clt_check_bound near = {.relative = 0x1p-16, .absolute = 5e-7 * factor};
@@ -52,7 +52,7 @@ static int64_t check_cols(const clt_variant *v) {
     return clt_variant_wide(v) ? 72 : 75;
 }
 
-/* part: places of x, dy and y, the last one for GLU. */
+/* part: the places of x, dy and y; the last one is used by GLU only. */
 static clt_status check_plain(clt_ops *ops, const clt_variant *v, const activation_call *c,
                               const clt_tensor *part, float x[INPUTS][N]) {
     const int64_t cols = check_cols(v);
@@ -70,7 +70,7 @@ static clt_status check_plain(clt_ops *ops, const clt_variant *v, const activati
     return compare(ops, v, c->rows.type, "activation backward", part[1].ref, want, N, LARGEST);
 }
 
-/* Backward with its results in the places of gate and up. */
+/* The backward pass in place: its results overwrite gate and up. */
 static clt_status check_gated(clt_ops *ops, const clt_variant *v, const activation_call *c,
                               const clt_tensor *part, float x[INPUTS][N]) {
     const int64_t cols = check_cols(v);
@@ -108,7 +108,7 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
 }
 
 /* Checks the call, picks its row and launches it. Rows are built for one activation and have a verdict for
- * it, gated and not. `names`: of r's tensors. */
+ * each activation, gated or not. `names`: of r's tensors. */
 static clt_status run(clt_ops *ops, clt_activation act, bool gated, const clt_rowwise *r,
                       const char *const *names) {
     char options[48];

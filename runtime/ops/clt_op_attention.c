@@ -1,4 +1,4 @@
-/* Attention: picks a body made for this head size and these features, checks it, queues it. */
+/* Attention: checks a call, picks a row, and the bodies for work-groups and for CPUs. */
 #include <string.h>
 
 #include "runtime/ops/clt_dropout.h"
@@ -144,7 +144,7 @@ static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_pa
                       l.n);
 }
 
-/* delta; any device may fall back to this body */
+/* delta; every device can fall back to this body */
 static uint64_t group_workspace(clt_device_type type, const params *p) {
     (void)type;
     return (uint64_t)(p->batch * p->heads * p->seq) * sizeof(float);
@@ -211,9 +211,10 @@ clt_status clt_attention_validate(const params *p) {
     return check_types(p);
 }
 
-/* Whether the CPU body's backward pass goes in two launches. One launch has a work item per key/value head of
- * a sample and does 5 products a block, two launches have many more items and do 7: so they pay where heads
- * leave cores idle. The batch is left out, because it may change during a run and programs must not. */
+/* Whether the CPU body's backward pass takes two launches. One launch has a work item per key/value head of a
+ * sample and computes 5 products per block; two launches have many more items and compute 7. So two are
+ * faster where the heads leave cores idle. The batch does not count, because it may change during a run and
+ * programs must not. */
 static bool split_backward(const clt_ops *ops, const params *p) {
     int64_t cores = CLT_MAX((int64_t)clt_device_get_facts(clt_ops_device(ops))->compute_units, 1);
     return p->kv_heads * 7 < CLT_ROUND_UP(p->kv_heads, cores) * 5;
@@ -226,7 +227,7 @@ void clt_attention_options(const params *p, char out[CLT_ATTENTION_OPTIONS]) {
              p->seq_ids.buf != NULL, p->dropout > 0.0f, p->mask == CLT_MASK_CAUSAL ? "" : " -DCAUSAL=0");
 }
 
-/* These, and how the backward pass is cut. */
+/* These, and whether the backward pass takes two launches. */
 static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTENTION_OPTIONS]) {
     clt_attention_options(p, out);
     size_t n = strlen(out);

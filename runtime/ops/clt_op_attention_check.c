@@ -1,7 +1,7 @@
 /* The checks of attention's rows: a small problem with the head size, the type and the features of the call,
- * two query heads on one key/value head. Exact rows: two blocks of keys, one of them partly filled, the
- * oracle's bits. Rows that require numerics=fast: two samples of a few tiles, against the formula in double.
- */
+ * two query heads on one key/value head. Exact rows get two blocks of keys, one partly filled, and must give
+ * the oracle's bits. Rows that require numerics=fast get two samples of a few tiles and are compared with the
+ * formula in double. */
 #include <math.h>
 #include <string.h>
 
@@ -134,10 +134,10 @@ static clt_status compare_bits(const check_case *c, int t) {
 
 /* --- forward --- */
 
-/* What the formula gives, made by all cores: this is the longest part of a first start's checks. */
+/* The formula's results, computed by all cores: this is the longest part of a first start's checks. */
 typedef struct {
     const check_case *c;
-    double *want, *bound; /* as tensor o lies */
+    double *want, *bound; /* laid out as tensor o */
     clt_ref_attention_bound *lse;
 } formula;
 
@@ -200,7 +200,7 @@ static clt_status forward(check_case *c, const clt_variant *v) {
     return compare_bits(c, T_O);
 }
 
-/* The last rows of two texts: those of the second block of keys, and of a shorter text two. */
+/* The last rows of two texts: those in the second block of keys, and two rows of a shorter text. */
 static clt_status last(check_case *c, const clt_variant *v) {
     const int64_t seqs[] = {EXACT_SEQ, 40}, rows[] = {EXACT_SEQ - 64, 2};
     const params *p = &c->g.fwd;
@@ -212,7 +212,7 @@ static clt_status last(check_case *c, const clt_variant *v) {
         clt_ref_attention_forward(&c->ref);
         call.seq = seqs[i];
         call.q = clt_tensor_at(p->q, first, 0);
-        call.o.ref = (clt_ref){c->data, c->at[T_DQ]}; /* a place that nothing else uses here */
+        call.o.ref = (clt_ref){c->data, c->at[T_DQ]}; /* a place that is unused here */
         CLT_TRY(clt_attention_run_last(c->ops, v, &call, rows[i]));
         CLT_TRY(clt_variant_compare_as(c->ops, p->q.type, "output", call.o.ref,
                                        c->host + c->at[T_O] + first * p->o.ld, (size_t)(rows[i] * p->o.ld)));
@@ -235,7 +235,7 @@ static clt_status compare_gradients(const check_case *c) {
     return st;
 }
 
-/* The oracle makes the output and the log-sum-exp that the body starts from. */
+/* The body starts from the oracle's output and log-sum-exp. */
 static clt_status backward(check_case *c, const clt_variant *v) {
     if (clt_variant_is_rehearsed(c->ops)) return clt_attention_run_backward(c->ops, v, &c->g);
     clt_ref_attention_forward(&c->ref);

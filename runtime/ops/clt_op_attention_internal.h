@@ -1,6 +1,6 @@
-/* clt_op_attention: what the bodies of attention share. The forward and the backward pass choose their rows
- * from two tables, attention.vt and attention_backward.vt: a matrix-unit body may have only one of them, and
- * each is checked by itself. */
+/* clt_op_attention_internal: what the parts of attention share. Private to runtime/ops/clt_op_attention*.c
+ * and its tests. The forward and the backward pass pick their rows from two tables, attention.vt and
+ * attention_backward.vt: a matrix-unit body may have only one pass, and each is checked separately. */
 #ifndef CLT_OP_ATTENTION_INTERNAL_H
 #define CLT_OP_ATTENTION_INTERNAL_H
 
@@ -21,19 +21,19 @@ void clt_attention_add_tensor(clt_attention_args *l, clt_tensor t);
 clt_attention_args clt_attention_common_args(const clt_attention_params *p);
 /* Build options for the head size, the type and the features of p. */
 void clt_attention_options(const clt_attention_params *p, char out[CLT_ATTENTION_OPTIONS]);
-/* Refuses sizes, types and probabilities that no body can do. */
+/* Refuses sizes, types, masks and probabilities that no body supports. */
 clt_status clt_attention_validate(const clt_attention_params *p);
 
-/* A kind of body, of rows of one table or of both. Sizes were checked. A new kind is a file that defines one
- * of these, named here and in the list in clt_op_attention.c. */
+/* A kind of body, for rows of one table or of both. The call was checked. A new kind is a file that defines
+ * one of these, named here and in the list in clt_op_attention.c. */
 typedef struct {
     const char *name; /* `body` of the tables' rows */
     clt_status (*forward)(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
     clt_status (*backward)(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
-    /* Whether this kind can do the call, besides what a row's params say; NULL: every one. */
+    /* Whether this kind supports the call, beyond what a row's params say; NULL: every call. */
     bool (*takes_forward)(const clt_variant *v, const clt_attention_params *p);
     bool (*takes_backward)(const clt_variant *v, const clt_attention_grad_params *g);
-    /* Upper bound of its scratch in bytes, on a CPU and elsewhere; NULL: none. */
+    /* Upper bound of its scratch memory in bytes on this kind of device; NULL: none. */
     uint64_t (*workspace)(clt_device_type type, const clt_attention_params *p);
 } clt_attention_body;
 extern const clt_attention_body clt_attention_wgmma;
@@ -44,19 +44,18 @@ extern const clt_attention_body clt_attention_wgmma;
 bool clt_attention_takes_forward(const clt_variant *v, const clt_attention_params *p);
 bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad_params *g);
 
-/* One pass by the row's body; sizes were checked. */
+/* One pass by the row's body; the call was checked. */
 clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
 
-/* Parts of body "wgmma". Forward (clt_op_attention_wgmma.c): 16-bit types, head sizes in steps of 8 up to
- * 128, tensors aligned as maps need it, no dropout. */
+/* Parts of body "wgmma". Forward (clt_op_attention_wgmma.c): 16-bit types, head sizes that are multiples of 8
+ * up to 128, tensors aligned as maps need it, no dropout. */
 bool clt_attention_wgmma_takes(const clt_variant *v, const clt_attention_params *p);
 clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
 
 /* The checks (clt_variant_check; ctx: the params of the call, for head size, type and features). Rows that
  * require numerics=fast are compared with the formula in double within the bound of clt_ref_attention_row and
- * clt_ref_attention_gradients,
- * all others with the oracle's bits. */
+ * clt_ref_attention_gradients, all others with the oracle's bits. */
 clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void *ctx);
 clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);
 /* The same for rows of attention_last.vt (ctx: the params of the call), which are all exact. */

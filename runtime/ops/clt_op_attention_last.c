@@ -1,4 +1,4 @@
-/* The last rows of attention, over keys and values that are kept: the rows of attention_last.vt. */
+/* The last rows of attention, over kept keys and values: the rows of attention_last.vt. */
 #include <string.h>
 
 #include "runtime/ops/clt_op_attention_internal.h"
@@ -22,7 +22,7 @@ clt_status clt_op_attention_last(clt_ops *ops, const params *p, int64_t rows) {
     CLT_TRY(clt_attention_validate(p));
     if (rows < 1 || rows > p->seq || p->batch != 1 || p->seq_ids.buf || p->dropout > 0.0f)
         return clt_error(CLT_FAIL,
-                         "attention's last rows: %lld rows of %lld, %lld samples%s%s; supported: one sample "
+                         "attention, last rows: %lld of %lld rows, %lld samples%s%s; supported: one sample "
                          "without sequence "
                          "ids and dropout",
                          (long long)rows, (long long)p->seq, (long long)p->batch,

@@ -1,5 +1,5 @@
-/* How attention's rows are timed at a shape: on tensors of their own, of which sampled rows of the output, of
- * dq, dk and dv are compared with the oracle. q, k and v lie side by side in one matrix, as a model's do. */
+/* How attention's rows are timed at a shape: on tensors made for that. Sampled rows of the output, of dq, dk
+ * and dv are compared with the oracle. q, k and v lie side by side in one matrix, as in a model. */
 #include <math.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ enum { SLICES = 2, SAMPLES = 12 }; /* places of a slice */
 
 typedef clt_attention_params params;
 
-/* What one key/value head of one sample and its query heads are on the host: a problem of its own. */
+/* One key/value head of one sample and its query heads, as a problem for the oracle. */
 typedef struct {
     int64_t sample, head;       /* head: the key/value head */
     clt_ref_attention_params r; /* one sample; contiguous tensors */
@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     clt_attention_grad_params g; /* g.fwd: the forward call */
     bool backward;
-    clt_buffer *qkv, *out, *dqkv, *stat; /* out: o, and dout behind it */
+    clt_buffer *qkv, *out, *dqkv, *stat; /* out: o, then dout */
     slice s[SLICES];
 } attention_tensors;
 
@@ -43,7 +43,7 @@ static float *gather(const float *pattern, uint64_t at, int64_t ld, int64_t rows
     return to + rows * n;
 }
 
-/* ALiBi's slopes go down with the head; sequences of 100 tokens. */
+/* ALiBi's slopes decrease with the head; sequences have 100 tokens. */
 static float slope_of(int64_t head) {
     return 1.0f / (float)(2 << head % 8);
 }
@@ -114,7 +114,7 @@ static void place_tensors(attention_tensors *t, const params *like) {
     t->g.dv = clt_tensor_of((clt_ref){t->dqkv, v}, ld, type);
 }
 
-/* A backward pass reads any output and log-sum-exp: those of the pattern, and one constant. */
+/* A backward pass may read any output and log-sum-exp: here the pattern, and a constant. */
 static clt_status make_stat(clt_ops *ops, attention_tensors *t) {
     const params *p = &t->g.fwd;
     const uint64_t stats = (uint64_t)(p->batch * p->heads * p->seq);
@@ -144,7 +144,7 @@ static clt_status make_buffers(clt_ops *ops, attention_tensors *t, const float *
     return make_stat(ops, t);
 }
 
-/* Not where the tensors would take more than an eighth of the device: the run's own memory is planned. */
+/* Refused where the tensors would take more than an eighth of the device: the rest is planned for the run. */
 static clt_status make(clt_ops *ops, const params *like, bool backward, bool accumulate_kv, void **tensors) {
     const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
     const uint64_t in =
@@ -159,7 +159,7 @@ static clt_status make(clt_ops *ops, const params *like, bool backward, bool acc
     clt_status st = make_buffers(ops, t, pattern);
     if (st == CLT_OK) place_tensors(t, like);
     for (int i = 0; st == CLT_OK && i < SLICES; i++) {
-        /* Dropout counts heads from 0, and so does the slice. */
+        /* Dropout counts heads from 0, as the slice does. */
         const bool last = i == SLICES - 1;
         t->s[i].sample = last ? like->batch - 1 : 0;
         t->s[i].head = last && !(like->dropout > 0.0f) ? like->kv_heads - 1 : 0;
@@ -195,8 +195,8 @@ static clt_status run_backward(clt_ops *ops, const clt_variant *v, void *tensors
 
 /* --- errors --- */
 
-/* The largest error of a row of the device's tensor against `exact`, the oracle's fp32 values (rounded here),
- * or, where that is NULL, against `want` in parts of `bound`. */
+/* The largest error of a row of the device's tensor: against `exact`, the oracle's fp32 values (rounded
+ * here), or, if that is NULL, against `want` relative to `bound`. */
 static clt_status compare(const params *p, clt_ref from, float *exact, const double *want,
                           const double *bound, double *worst) {
     const size_t n = (size_t)p->head_dim;
@@ -205,14 +205,14 @@ static clt_status compare(const params *p, clt_ref from, float *exact, const dou
     if (exact) clt_ref_round(p->q.type, exact, n);
     for (size_t d = 0; d < n && st == CLT_OK; d++) {
         double e = exact ? (got[d] == exact[d] ? 0 : INFINITY) : fabs((double)got[d] - want[d]) / bound[d];
-        if (!exact && (double)got[d] == want[d]) e = 0; /* a bound may be 0, too */
+        if (!exact && (double)got[d] == want[d]) e = 0; /* a bound may be 0 */
         *worst = CLT_MAX(*worst, isnan(e) ? INFINITY : e);
     }
     clt_free(got);
     return st;
 }
 
-/* The i-th row to look at: the last one, the first one, others in between. */
+/* The i-th sampled row: the last one, the first one, then others. */
 static int64_t sampled_row(int64_t i, int64_t rows) {
     return i == 0 ? rows - 1 : (i - 1) * 2654435761 % rows;
 }
@@ -263,7 +263,7 @@ static clt_status dkv_error_at(const attention_tensors *t, const slice *s, int64
     const clt_ref_attention_gradients_out g = {
         .dk = work, .dk_bound = work + n, .dv = work + 2 * n, .dv_bound = work + 3 * n};
     float *wk = s->r.dk + key * n, *wv = s->r.dv + key * n;
-    memset(wk, 0, (size_t)n * sizeof *wk); /* with accumulate_kv: what was there */
+    memset(wk, 0, (size_t)n * sizeof *wk); /* the old values with accumulate_kv */
     memset(wv, 0, (size_t)n * sizeof *wv);
     if (exact)
         clt_ref_attention_dkv_at(&s->r, at);
@@ -290,7 +290,7 @@ static clt_status sampled_error(clt_ops *ops, const attention_tensors *t, double
     return st;
 }
 
-/* What a row leaves out shows: NaNs are there before, but zeros where it adds. */
+/* Elements that a row does not write are noticed: they are NaN before, or 0 where it adds. */
 static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, double *worst) {
     const attention_tensors *t = tensors;
     clt_buffer *to = t->backward ? t->dqkv : t->out;
@@ -300,7 +300,7 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     return sampled_error(ops, t, worst);
 }
 
-/* On a CPU rows for work-groups have their turn only if those for CPUs fail. */
+/* On a CPU rows for work-groups are used only if those for CPUs fail. */
 static bool worth(const clt_ops *ops, const clt_variant *v) {
     return clt_device_get_facts(clt_ops_device(ops))->type != CLT_DEVICE_CPU ||
            strstr(v->requires, "type=cpu") != NULL;

@@ -37,7 +37,7 @@ bool clt_attention_wgmma_takes(const clt_variant *v, const params *p) {
     return true;
 }
 
-/* Heads whose keys and values are in the second-level cache together: half of it is theirs. */
+/* Heads whose keys and values fit half of the second-level cache together. */
 static int64_t heads_in_set(const params *p) {
     const int64_t cache = 24 << 20, one = p->seq * p->head_dim * 2 * (int64_t)clt_dtype_bytes(p->q.type);
     int64_t set = CLT_MAX(cache / one, 1) * (p->heads / p->kv_heads);

@@ -1,5 +1,4 @@
-/* The backward pass of attention on Hopper's matrix unit (clkernels/attention/attention_wgmma_backward.cl).
- */
+/* Attention backward on Hopper's matrix units (clkernels/attention/attention_wgmma_backward.cl). */
 #include "runtime/device/clt_tensor_map.h"
 #include "runtime/ops/clt_op_attention_internal.h"
 
@@ -13,21 +12,20 @@ enum {
     SLOT_KEPT = 2
 };
 
-/* Launches over parts of the heads cost their ends: with four parts computing scores again was faster, and
- * heads of 64 gain too little for any (clkernels/attention/README.md). Each part is two launches, which have
- * counters of their own. */
+/* Every launch over a part of the heads has an end where units idle: with four parts computing the scores
+ * again is faster, and heads of 64 gain too little for any parts (clkernels/attention/README.md). Each part
+ * is two launches with a counter each. */
 enum { MOST_PARTS = 3, LAUNCHES = 8 };
 _Static_assert(2 * MOST_PARTS <= LAUNCHES, "the kernels have LAUNCHES counters");
 
-/* Scratch for ds where the caller has no memory to spare. */
+/* Scratch memory for ds if the caller has none to spare. */
 static const uint64_t own_kept_bytes = 1152ull << 20;
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
 typedef clt_attention_args arg_list;
 
-/* A tensor of `heads` heads: [B, T, heads, D] with rows `ld` apart, in boxes of 64 rows of 64 elements of a
- * head. */
+/* A tensor of `heads` heads, [B, T, heads, D], in boxes of 64 rows of 64 elements of a head. */
 static clt_tensor_map_params map_of(const params *p, const clt_tensor *t, int64_t heads) {
     uint64_t d = (uint64_t)p->head_dim, row = (uint64_t)t->ld, seq = (uint64_t)p->seq;
     return (clt_tensor_map_params){.ref = t->ref,
@@ -64,8 +62,8 @@ static uint64_t kept_bytes(const params *p) {
     return tiles * (tiles + 1) / 2 * TILE * TILE * 2;
 }
 
-/* How many (sample, key/value head) pairs go at once where ds is kept, in parts as even as they can be; 0:
- * too few. */
+/* How many (sample, key/value head) pairs are computed at once where ds is stored, in parts as even as
+ * possible; 0: too few. */
 static int64_t kept_at_once(const grad_params *g) {
     const params *p = &g->fwd;
     const int64_t units = p->batch * p->kv_heads;
@@ -115,7 +113,7 @@ static clt_status prepare(clt_ops *ops, const clt_variant *v, const grad_params 
                       (size_t[]){PREPARE_ITEMS, 1, 1}, l.a, l.n);
 }
 
-/* A launch: some of the (sample, head) pairs, and which counter is its own. */
+/* A launch: some of the (sample, head) pairs, and the number of its counter. */
 typedef struct {
     int64_t first, units;
     uint32_t number;
@@ -149,8 +147,9 @@ static clt_status common_args(clt_ops *ops, const grad_params *g, clt_buffer *st
     return CLT_OK;
 }
 
-/* How many of `units` heads, each with `tensors` tensors' rows, go to a section: 32 MiB at most, of the 50
- * MiB of a Hopper, and sections as even as they can be: a short last one has too few items for the device. */
+/* How many of `units` heads, each with `tensors` tensors' rows, form a section: at most 32 MiB of Hopper's 50
+ * MiB of cache, and sections as even as possible, because a short last one has too few items for the device.
+ */
 static uint64_t section_of(const params *p, int64_t tensors, int64_t units) {
     const uint64_t bytes = (uint64_t)(p->seq * p->head_dim * tensors) * clt_dtype_bytes(p->q.type);
     const int64_t sections = CLT_CEIL_DIV(units, (int64_t)CLT_MAX((32ull << 20) / bytes, 1));
@@ -165,7 +164,7 @@ static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, u
     return clt_launch(k, 1, (size_t[]){(size_t)groups * ITEMS}, (size_t[]){ITEMS}, l->a, l->n);
 }
 
-/* dk and dv of key/value heads, and with a row that keeps it ds of their query heads. */
+/* dk and dv of key/value heads, and with a row that stores it ds of their query heads. */
 static clt_status keys(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats,
                        clt_ref kept, const part *at) {
     const params *p = &g->fwd;
@@ -178,7 +177,7 @@ static clt_status keys(clt_ops *ops, const clt_variant *v, const grad_params *g,
     return launch(ops, v, "attention_keys", padded(p) / ROWS * (uint64_t)at->units, &l);
 }
 
-/* dq of query heads, from scores that are computed again. */
+/* dq of query heads, from recomputed scores. */
 static clt_status queries(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats,
                           const part *at) {
     const params *p = &g->fwd;
@@ -212,7 +211,7 @@ static clt_status queries_kept(clt_ops *ops, const clt_variant *v, const grad_pa
     return launch(ops, v, "attention_kept", blocks * (uint64_t)at->units, &l);
 }
 
-/* Where ds stands, counted in words. */
+/* Where ds is stored, counted in words. */
 static clt_status kept_place(clt_ops *ops, const grad_params *g, clt_ref *kept) {
     const int64_t heads = kept_at_once(g) * (g->fwd.heads / g->fwd.kv_heads);
     *kept = (clt_ref){g->spare.buf, g->spare.off * clt_dtype_bytes(g->fwd.q.type) / sizeof(uint32_t)};
@@ -239,7 +238,7 @@ static clt_status backward(clt_ops *ops, const clt_variant *v, const grad_params
     return CLT_OK;
 }
 
-/* Without ds: who plans memory has some to spare for it (clt_attention_grad_params). */
+/* Without ds: the memory plan has spare memory for it (clt_attention_grad_params). */
 static uint64_t workspace(clt_device_type type, const params *p) {
     return type == CLT_DEVICE_GPU && p->q.type != CLT_F32 ? stats_bytes(p) : 0;
 }

@@ -1,4 +1,5 @@
-/* Sums down columns: a bias's gradient, and how the sums of norm backward end. Kernels of clkernels/norm. */
+/* Sums down columns: bias gradients, and the last launch of norm backward's sums. Kernels of clkernels/norm.
+ */
 #include <string.h>
 
 #include "runtime/ops/clt_op_norm_internal.h"
@@ -7,8 +8,8 @@
 
 enum { SPAN = 1024, SIDE = 16 };
 
-/* Results whose block sums wait for one launch that ends them all. They are for the same rows and lie in one
- * buffer, as gradients do. */
+/* Results whose block sums wait for one launch that adds them all up. They belong to the same rows and lie in
+ * one buffer, as gradients do. */
 enum { MOST_LATER = 6 };
 struct clt_later {
     clt_column_parts parts;
@@ -44,7 +45,7 @@ bool clt_columns_build(clt_ops *ops, const clt_variant *v) {
            clt_norm_builds(ops, finish_file(v), wide[1], options);
 }
 
-/* Results side by side, in work-groups of 32 columns and SIDE samples. */
+/* Work-groups of 32 columns and SIDE samples, results side by side. */
 static clt_status launch_wide(clt_kernel *k, int64_t cols, int n, const clt_arg *args, size_t count) {
     return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), (size_t)n * SIDE},
                       (size_t[]){32, SIDE}, args, (int)count);
@@ -59,7 +60,7 @@ static clt_status finish_wide(clt_kernel *k, const clt_column_parts *p, const cl
     return launch_wide(k, p->cols, n, args, CLT_COUNT_OF(args));
 }
 
-/* --- sums that end later --- */
+/* --- sums that are finished later --- */
 
 static uint64_t sums_of(const clt_column_parts *p) {
     return (uint64_t)(p->samples * p->blocks * p->cols);
@@ -80,12 +81,12 @@ static clt_status launch_later(clt_ops *ops, const struct clt_later *l) {
 
 static clt_status finish_later(clt_ops *ops) {
     const struct clt_later now = *ops->later;
-    ops->later->n = 0; /* whatever comes of it */
+    ops->later->n = 0; /* even if the launch fails */
     return now.n ? launch_later(ops, &now) : CLT_OK;
 }
 
-/* All results that one launch can have, of more samples than are added at a time; the last columns are few.
- */
+/* As many results as one launch can have, of more samples than it adds at a time; the last group has few
+ * columns. */
 clt_status clt_columns_check_later(clt_ops *ops) {
     enum { SAMPLES = SIDE + 1, BLOCKS = 3, COLS = 40, SUMS = SAMPLES * BLOCKS * COLS };
     clt_check c = {.ops = ops};
@@ -109,12 +110,12 @@ clt_status clt_columns_check_later(clt_ops *ops) {
     return clt_check_end(&c);
 }
 
-/* One launch has its results in one buffer, and adds to none of them twice. */
+/* One launch has all its results in one buffer, and adds to each once. */
 static bool may_follow(clt_ref out, clt_ref before) {
     return out.buf == before.buf && out.off != before.off;
 }
 
-/* Room behind the sums that wait, if there is some for these. */
+/* Space after the sums that wait, if these can join them. */
 static clt_status room_later(clt_ops *ops, clt_column_parts *p, clt_column_result *r, int n) {
     struct clt_later *l = ops->later;
     const clt_column_parts *have = &l->parts;

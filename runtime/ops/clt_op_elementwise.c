@@ -39,7 +39,7 @@ enum { CHECKED = 136 };
 #define CHECK_LIMIT 0.5f
 #define CHECK_FACTOR 0.75f
 
-/* Kernels that write one tensor; a and b: two others. */
+/* Kernels that write one tensor; a and b are their inputs. */
 typedef enum { COPY, CLIP, CLIP_BACK, SCALE, WRITERS } writer;
 
 static float written(writer w, float a, float b) {
@@ -50,7 +50,7 @@ static float written(writer w, float a, float b) {
     return b * CHECK_FACTOR;
 }
 
-/* part: a, b and the result, with a and b written. */
+/* part: a, b and the result; a and b are filled. */
 static clt_status check_writers(clt_ops *ops, const clt_variant *v, const clt_tensor *part, clt_ref factor,
                                 const float *a, float *b, int64_t n) {
     const clt_tensor x = part[0], y = part[1], out = part[2];
@@ -72,7 +72,7 @@ static clt_status check_writers(clt_ops *ops, const clt_variant *v, const clt_te
     return CLT_OK;
 }
 
-/* An infinity and a NaN, and one behind the end. */
+/* An infinity and a NaN, and one past the end. */
 static clt_status check_count(clt_ops *ops, const clt_variant *v, clt_tensor x, clt_ref counter, float *a,
                               int64_t n) {
     float word = 0;

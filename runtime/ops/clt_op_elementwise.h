@@ -1,4 +1,4 @@
-/* clt_op_elementwise: operations that treat each element on its own (clkernels/activation, cast). Factors and
+/* clt_op_elementwise: operations on each element alone (clkernels/activation, cast). Factors and
  * tables are fp32; the tensors of one call have one type, unless a comment says otherwise. */
 #ifndef CLT_OP_ELEMENTWISE_H
 #define CLT_OP_ELEMENTWISE_H
@@ -92,8 +92,8 @@ clt_status clt_op_copy_rows(clt_ops *ops, int64_t rows, int64_t cols, clt_tensor
  * NaN (quiet, sign kept). */
 clt_status clt_op_cast(clt_ops *ops, clt_tensor src, clt_tensor dst, uint64_t count);
 
-/* counter[0] (uint32) += the number of NaN and infinite elements among the `count` contiguous ones of x: for
- * the replay of a bad step. */
+/* counter[0] (uint32) += the number of NaN and infinite elements among the `count` contiguous ones of x. The
+ * replay of a bad step uses it. */
 clt_status clt_op_count_nonfinite(clt_ops *ops, clt_tensor x, uint64_t count, clt_ref counter);
 
 #endif

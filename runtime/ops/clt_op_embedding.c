@@ -3,7 +3,7 @@
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
-/* Launches over (segments of `seg` columns of a row, count). */
+/* Launches work-items over (segments of `seg` columns of a row, count). */
 static clt_status launch_segments(clt_ops *ops, const clt_variant *v, const char *name, size_t seg,
                                   int64_t cols, int64_t count, const clt_arg *args, int n) {
     clt_kernel *k;
@@ -46,8 +46,10 @@ static clt_status run_add_rows(clt_ops *ops, const clt_variant *v, const clt_emb
     return launch(ops, v, "add_rows", p->cols, p->unique, args, CLT_COUNT_OF(args));
 }
 
-/* --- the check: 42 rows of 6 samples look up 3 ids of a table of 5, one of them 39 times, a chain of more
- * than two of the blocks that embedding_backward_long has under way --- */
+/* --- the check --- */
+
+/* 42 rows of 6 samples look up 3 ids of a table of 5, one of them 39 times: a chain longer than two of the
+ * blocks that embedding_backward_long loads ahead. */
 
 enum { ROWS = 42, SEQ = 7, VOCAB = 5, UNIQUE = 3 };
 static const int32_t unique_ids[UNIQUE] = {1, 2, 4};
@@ -64,7 +66,7 @@ static void make_rows(int32_t ids[ROWS], int32_t sorted[ROWS]) {
     }
 }
 
-/* wpe and fraction as in the call that wants the variant */
+/* wpe and fraction as in the call that needs a row */
 typedef struct {
     bool wpe, wide; /* wide: offsets and rows are multiples of 8 */
     float fraction;
@@ -141,7 +143,7 @@ static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
 
 /* --- the operations --- */
 
-/* Tensors are fp32 without gaps; `wide` follows from those that the kernel's rows lie in. */
+/* Tensors are fp32 without gaps; `wide` depends on those that the kernel's rows lie in. */
 static clt_status check_tensors(const char *op, int64_t cols, const clt_tensor_named *list, int n) {
     CLT_TRY(clt_tensor_check_types(op, clt_dtype_bit(CLT_F32), list, n));
     return clt_tensor_check_dense(op, cols, list, n);
@@ -149,8 +151,8 @@ static clt_status check_tensors(const char *op, int64_t cols, const clt_tensor_n
 
 static clt_status check_sizes(const char *op, int64_t rows, int64_t seq, int64_t cols, int64_t unique) {
     if (rows >= 0 && seq >= 1 && cols >= 1 && unique >= 0 && rows <= INT32_MAX) return CLT_OK;
-    return clt_error(CLT_FAIL, "%s: %lld rows of %lld columns, sequences of %lld, %lld ids make no sense", op,
-                     (long long)rows, (long long)cols, (long long)seq, (long long)unique);
+    return clt_error(CLT_FAIL, "%s: invalid shape: %lld rows of %lld columns, sequences of %lld, %lld ids",
+                     op, (long long)rows, (long long)cols, (long long)seq, (long long)unique);
 }
 
 static clt_status pick(clt_ops *ops, form call, const clt_variant **v) {
@@ -171,8 +173,8 @@ clt_status clt_op_embedding_forward(clt_ops *ops, const clt_embedding_params *p)
     return run_forward(ops, v, p);
 }
 
-/* Without gradients of positions the form is that of a model without positions: its forward pass uses the
- * same program. */
+/* Without gradients of positions the options are those of a model without positions, so that both passes
+ * share a program. */
 clt_status clt_op_embedding_backward(clt_ops *ops, const clt_embedding_grad_params *p) {
     const clt_tensor_named all[] = {{"dx", p->dx}, {"dwte", p->dwte}, {"dwpe", p->dwpe}};
     const clt_variant *v;

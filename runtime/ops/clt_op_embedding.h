@@ -5,8 +5,8 @@
 
 #include "runtime/ops/clt_ops_context.h"
 
-/* out[r] = wte[ids[r]] (+ wpe[r % T]); with a fraction f other than 1: f*x + (1-f)*x, as the model's
- * embedding_fraction. */
+/* out[r] = wte[ids[r]] (+ wpe[r % T]); with a fraction f other than 1 (the model's embedding_fraction):
+ * f*x + (1-f)*x. */
 typedef struct {
     int64_t rows, seq, cols, vocab;
     clt_ref ids; /* int32 [rows] */

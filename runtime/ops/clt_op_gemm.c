@@ -1,4 +1,4 @@
-/* GEMM: checks the call, picks the variant, hands it to the body. */
+/* GEMM: checks the call, picks the variant and runs its body. */
 #include "runtime/ops/clt_op_gemm_internal.h"
 
 #include <limits.h>
@@ -56,7 +56,7 @@ bool clt_gemm_c_is_free(const clt_gemm_params *p) {
 
 /* --- checking the call --- */
 
-/* A tensor that the call may lack. */
+/* An optional tensor of the call. */
 static clt_status check_optional(const char *name, const clt_tensor *t, int64_t rows, int64_t cols) {
     return clt_tensor_present(*t) ? clt_tensor_check_fits("gemm", name, t, rows, cols) : CLT_OK;
 }
@@ -88,7 +88,7 @@ static clt_status check_types(const clt_gemm_params *p) {
     CLT_TRY(clt_tensor_check_types("gemm", CLT_DTYPE_PLAIN, out, CLT_COUNT_OF(out)));
     CLT_TRY(clt_tensor_check_one_type("gemm", CLT_DTYPE_PLAIN, aux, CLT_COUNT_OF(aux)));
     CLT_TRY(clt_tensor_check_types("gemm", clt_dtype_bit(CLT_F32), wide, CLT_COUNT_OF(wide)));
-    if ((unsigned)p->pre.type >= CLT_DTYPE_COUNT) /* it counts although pre is absent */
+    if ((unsigned)p->pre.type >= CLT_DTYPE_COUNT) /* checked although pre may be absent */
         return clt_error(CLT_FAIL, "gemm: pre is of type %s", clt_dtype_name(p->pre.type));
     if (p->accumulate && p->c.type != CLT_F32)
         return clt_error(CLT_FAIL, "gemm: accumulate needs c in fp32, and c is %s",
@@ -99,7 +99,7 @@ static clt_status check_types(const clt_gemm_params *p) {
     return CLT_OK;
 }
 
-/* An element may be replaced by its own result, but not by another one's. */
+/* An element may be overwritten by its own result, but not by another element's. */
 static clt_status check_overlaps(const clt_gemm_params *p) {
     const clt_tensor *const read[] = {&p->residual, &p->grad_pre};
     for (size_t i = 0; i < CLT_COUNT_OF(read); i++)
@@ -128,7 +128,7 @@ static clt_status check_call(const clt_gemm_params *p) {
 
 /* --- choosing --- */
 
-/* The body that a row names; NULL: there is none of that name. */
+/* The body that a row names; NULL: no such body. */
 static const clt_gemm_body *body_of(const clt_variant *v) {
     static const clt_gemm_body *const all[] = {&clt_gemm_cpu, &clt_gemm_group, &clt_gemm_clblast,
                                                &clt_gemm_wgmma};
@@ -148,9 +148,9 @@ static bool starts_at(uint64_t align, const clt_tensor *t) {
     return !t->ref.buf || (t->ref.off % align == 0 && (uint64_t)t->ld % align == 0);
 }
 
-/* Whether the row supports this call at all. TYPES is a set (clt_dtype_bit): what a and b may be and, besides
- * fp32, c, pre and grad_pre. ALIGN: rows of a and b start at multiples of so many elements; ALIGN_C: those of
- * c, pre and grad_pre. */
+/* Whether the row supports this call at all. TYPES is a set (clt_dtype_bit): the types of a and b, and of c,
+ * pre and grad_pre, which may also be fp32. ALIGN: rows of a and b start at multiples of this many elements;
+ * ALIGN_C: those of c, pre and grad_pre. */
 static bool can_do(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
     const uint32_t types = (uint32_t)clt_variant_param(v, "TYPES", 1),
@@ -163,7 +163,7 @@ static bool can_do(const clt_variant *v, const void *call) {
            starts_at(align_c, &p->grad_pre);
 }
 
-/* And is made for its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
+/* Whether the row also suits its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
 static bool does_well(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
     const clt_gemm_body *body = body_of(v);
@@ -274,7 +274,7 @@ uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p) {
     const int n = clt_variant_rows("gemm", &row);
     for (int i = 0; i < n; i++) {
         const clt_gemm_body *body = body_of(&row[i]);
-        /* On a CPU device rows for CPUs come first; those below are used only if these fail. */
+        /* On a CPU device rows for CPUs come first; the other rows are used only if those fail. */
         const bool here = (strstr(row[i].requires, "type=cpu") != NULL) == (type == CLT_DEVICE_CPU);
         if (here && body && body->workspace && has_form(&row[i], p) &&
             clt_dtype_in(p->a.type, (uint32_t)clt_variant_param(&row[i], "TYPES", 1)))

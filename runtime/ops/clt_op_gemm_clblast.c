@@ -1,5 +1,5 @@
-/* GEMM by the CLBlast library, for `numerics: fast`: the product, then the epilogue as a pass of its own
- * (clkernels/gemm/gemm_finish.cl). Samples of a weight gradient are one sum here. */
+/* GEMM by the CLBlast library, for `numerics: fast`: the product, then the epilogue as a separate pass
+ * (clkernels/gemm/gemm_finish.cl). A weight gradient is one sum over all samples here. */
 #include "runtime/ops/clt_op_gemm_internal.h"
 
 #include "runtime/device/clt_clblast.h"

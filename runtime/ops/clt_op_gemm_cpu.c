@@ -1,6 +1,5 @@
-/* GEMM on CPU devices: clkernels/gemm/gemm_cpu.cl. One operand is packed into panels by a launch of its own
- * (the activations; for weight gradients b, the layer's input), the other one by the items of the main
- * launch.
+/* GEMM on CPU devices: clkernels/gemm/gemm_cpu.cl. One operand (the activations; for weight gradients b, the
+ * layer's input) is packed into panels by a separate launch, the other one by the items of the main launch.
  *
  * Packed panels go through scratch slot 0 in blocks of at most PACK_LIMIT floats, so that they stay in the
  * last level cache and the workspace does not grow with the batch. */
@@ -9,14 +8,13 @@
 enum {
     SLOT_PACKED = 0,
     SLOT_CHAINS = 1,
-    PACK_LIMIT =
-        1 << 19,        /* floats: 2 MiB stay near the processors even when others use the last level cache */
-    LONG_K = 2048,      /* NT, NN: longer chains are cut when the rows do not fit the limit */
-    TASKS_PER_UNIT = 6, /* work-items per compute unit that a launch should have, for balance */
-    WIDEST_PANEL = 96,  /* multiple of every variant's MR and NR, for the workspace */
-    ALONG_K = 256,      /* cuts along k are multiples of this: whole packed blocks */
-    LONG_GROUPS = 1024, /* TN: rows packed at a time, if groups are shorter */
-    LONGEST_PIECE = 2048, /* TN: what every variant's LA / MR reaches */
+    PACK_LIMIT = 1 << 19, /* floats: 2 MiB stay in a cache level near the cores */
+    LONG_K = 2048,        /* NT, NN: longer chains are split when the rows exceed the limit */
+    TASKS_PER_UNIT = 6,   /* work-items per compute unit that a launch should have, for balance */
+    WIDEST_PANEL = 96,    /* multiple of every variant's MR and NR, for the workspace */
+    ALONG_K = 256,        /* splits along k are multiples of this: whole packed blocks */
+    LONG_GROUPS = 1024,   /* TN: rows packed at once, if groups are shorter */
+    LONGEST_PIECE = 2048, /* TN: every variant's LA / MR is at least this */
     CHAIN_FIRST = 256,    /* flags of gemm_cpu.cl */
     CHAIN_LAST = 512,
     B_ROWS = 1024,
@@ -32,7 +30,7 @@ typedef struct {
     int64_t ldpart;
 } cpu_plan;
 
-/* Rows (NT, NN) or columns (TN) and steps along k of one packed block, for a panel of `width`. */
+/* Rows (NT, NN) or columns (TN), and steps along k, of one packed block with panels of `width`. */
 static void pack_block(int64_t across, int64_t k, int64_t width, int64_t *block_across, int64_t *block_k) {
     const int64_t steps = CLT_MIN(k, LONG_K), fit = CLT_MAX(PACK_LIMIT / steps / width, 1) * width;
     const int64_t blocks = CLT_CEIL_DIV(across, fit);
@@ -40,7 +38,7 @@ static void pack_block(int64_t across, int64_t k, int64_t width, int64_t *block_
     *block_k = CLT_MIN(k, CLT_ROUND_UP(CLT_CEIL_DIV(k, CLT_CEIL_DIV(k, LONG_K)), ALONG_K));
 }
 
-/* TN: steps of a packed block: whole groups, or a piece of one that is too long. */
+/* TN: steps of a packed block: whole groups, or a part of a group that is too long. */
 static int64_t column_steps(const clt_gemm_params *p, int64_t longest) {
     const int64_t group = p->k_group > 0 ? p->k_group : p->k;
     if (group > longest) return longest;
@@ -132,8 +130,8 @@ static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *pla
 
 /* --- TN --- */
 
-/* Columns [column, column + columns) of b and c, rows [k0, k0 + k) of a and b; first, last: where this stands
- * in the chain of a group (both true: whole groups). */
+/* Columns [column, column + columns) of b and c, rows [k0, k0 + k) of a and b; first, last: whether they
+ * begin and end a group's chain (both true: whole groups). */
 static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *plan, int64_t column,
                                     int64_t columns, int64_t k0, int64_t k, bool first, bool last) {
     const int64_t group = first && last ? p->k_group : k;

@@ -1,6 +1,6 @@
-/* GEMM by work-groups: clkernels/gemm/gemm_portable.cl and gemm_tiles.cl, one launch. A weight gradient with
- * few tiles goes through scratch slot 0 in gemm_tiles: groups of rows side by side, then a launch that adds
- * them. */
+/* GEMM by work-groups: clkernels/gemm/gemm_portable.cl and gemm_tiles.cl, one launch. gemm_tiles
+ * computes a weight gradient with few tiles in slices: groups of rows go to scratch slot 0 in parallel, then
+ * a second launch adds them. */
 #include "runtime/ops/clt_op_gemm_internal.h"
 
 #include <string.h>
@@ -11,13 +11,13 @@ typedef struct {
     clt_kernel *kernel, *add;
     int64_t bm, bn, group;
     int64_t most;    /* slices of a call with these or fewer rows */
-    int64_t slices;  /* computed side by side */
+    int64_t slices;  /* computed in parallel */
     int64_t k_group; /* rows of each */
 } group_plan;
 
-/* How a weight gradient is cut so that launches have about GROUPS work-groups: into whole samples, all at
- * once where that makes at most ONCE work-groups; or, where the order of additions is free (`anywhere`), into
- * pieces of the rows. All launches have the same size. */
+/* How a weight gradient is split so that launches have about GROUPS work-groups: into whole samples, all in
+ * one launch where that gives at most ONCE work-groups; or, where the order of additions is free
+ * (`anywhere`), at any row. All launches have the same size. */
 static void cut(const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
     enum { LEAST_ROWS = 512, STEP = 32 };
     const int64_t want = clt_variant_param(v, "GROUPS", 0);
@@ -38,7 +38,7 @@ static void cut(const clt_variant *v, const clt_gemm_params *p, group_plan *plan
     }
 }
 
-/* The row's tile, and how it cuts the call. */
+/* The row's tile, and how it splits the call. */
 static void plan_sizes(const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
     *plan = (group_plan){.bm = clt_variant_param(v, "BM", 64), .bn = clt_variant_param(v, "BN", 64)};
     const int64_t each = clt_variant_param(v, "TM", 4) * clt_variant_param(v, "TN", 4);

@@ -25,20 +25,20 @@ enum { CLT_EP_ARG_COUNT = 15 };
 /* Fills the kernel arguments of CLT_EP_ARGS, for the outputs from (row, column) on. */
 void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t row, int64_t column,
                             clt_arg *args);
-/* The variant's options, which include the type of a and b, plus the other types and the activations of this
- * call. */
+/* The variant's options, which include the type of a and b, followed by the other types and the activations
+ * of this call. */
 void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
                       size_t size);
 
 /* A kind of body. The call was checked. */
 typedef struct {
-    const char *name; /* `body` of the table's rows */
+    const char *name; /* the word `body` of the table's rows */
     /* Queues the launches; builds kernels that are not built yet. */
     clt_status (*run)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-    /* Builds and allocates what `run` needs besides its main kernel. NULL: nothing. */
+    /* Builds and allocates what `run` needs besides its main kernel; NULL: nothing. */
     clt_status (*prepare)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
     /* Bytes of scratch memory that row v may take for a call of these sizes, types and form on any device;
-     * the tensors' buffers may be missing. NULL: none. */
+     * the tensors' buffers may be absent. NULL: none. */
     uint64_t (*workspace)(const clt_variant *v, const clt_gemm_params *p);
     /* Whether row v suits a call that it supports, beyond what its params say. NULL: always. */
     bool (*does_well)(const clt_variant *v, const clt_gemm_params *p);
@@ -51,7 +51,7 @@ extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_clblast, clt_g
 /* Whether c may hold unfinished chains: it is fp32 and shares no memory with what the epilogue reads. */
 bool clt_gemm_c_is_free(const clt_gemm_params *p);
 
-/* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c).
+/* Compares one variant with the oracle at small shapes with every kind of edge (clt_op_gemm_check.c).
  * ctx: the call (clt_gemm_params), for the type of a and b. */
 clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
 /* How variants are timed at a shape, and a shape as text (clt_op_gemm_tune.c). */

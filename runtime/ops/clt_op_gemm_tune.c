@@ -1,4 +1,4 @@
-/* How GEMM variants are timed at a shape: on tensors made for it, whose sampled outputs are compared with the
+/* How GEMM variants are timed at a shape: on tensors made for timing, with sampled outputs compared with the
  * oracle. */
 #include "runtime/ops/clt_op_gemm_internal.h"
 
@@ -22,7 +22,7 @@ static void drop(void *tensors) {
     clt_free(t);
 }
 
-/* Refused where the matrices would take more than an eighth of the device: the rest is planned for the run.
+/* Refused if the matrices take more than an eighth of the device's memory: the rest is planned for the run.
  */
 static clt_status make(clt_ops *ops, const void *call, void **tensors) {
     const clt_gemm_params *p = call;
@@ -56,7 +56,7 @@ static clt_status run(clt_ops *ops, const clt_variant *v, void *tensors) {
     return clt_gemm_run(ops, v, &t->p);
 }
 
-/* Output (i, j) alone: a row of a and a column of b, as a product of one by one. */
+/* Output (i, j) alone: the product of a row of a and a column of b. */
 static double error_at(const gemm_tensors *t, int64_t i, int64_t j, float got, bool exact, float *a,
                        float *b) {
     const clt_gemm_params *p = &t->p;

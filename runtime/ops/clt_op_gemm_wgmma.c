@@ -5,11 +5,11 @@
 
 #include "runtime/device/clt_tensor_map.h"
 
-/* Of the usual tiles' time: the estimates are not good enough to tell less of a difference. */
+/* Fraction of the usual tiles' time: the estimates are too coarse to separate smaller differences. */
 #define CLEARLY 0.97
 enum { BK = 64, ROWS_TOGETHER = 8, OWN_STEPS = 16, SLOT_PARTS = 1, MOST_UNITS = 160 };
 
-/* Warpgroups that multiply; one more copies and sends. */
+/* Warpgroups that multiply; one more loads and stores. */
 static int64_t warpgroups(const clt_variant *v) {
     return clt_variant_param(v, "WGS", 2);
 }
@@ -37,8 +37,8 @@ static clt_tensor_map_params matrix(const clt_tensor *t, int64_t rows, int64_t c
                                    .swizzle = 128};
 }
 
-/* An operand: `tile` rows by a step's columns of a matrix whose rows run along k, else the other way round.
- */
+/* An operand: `tile` rows by one step's columns of a matrix whose rows run along k, else one step's rows by
+ * `tile` columns. */
 static clt_tensor_map_params operand(const clt_gemm_params *p, const clt_tensor *t, bool along_k,
                                      int64_t size, int64_t tile) {
     return along_k ? matrix(t, size, p->k, tile) : matrix(t, p->k, size, BK);
@@ -49,7 +49,7 @@ static clt_tensor_map_params result(const clt_gemm_params *p, const clt_tensor *
     return matrix(t, p->m, p->n, 64);
 }
 
-/* How the tiles are dealt out: see the kernel. */
+/* How tiles are distributed over work-groups: see the kernel. */
 typedef struct {
     int64_t tiles, pieces;
 } gemm_lot;
@@ -59,14 +59,14 @@ typedef struct {
     double time; /* in steps of a tile */
 } gemm_plan;
 
-/* Whether each of a tile's work-groups adds up a slice of it, or one does all: see the kernel. */
+/* Whether each of a tile's work-groups adds up a slice of it, or one adds up all of it: see the kernel. */
 static bool has_slices(const clt_gemm_params *p) {
     return p->c.type == CLT_F32 && !(clt_gemm_flags(p) & ~(uint32_t)CLT_EP_ACCUMULATE);
 }
 
-/* The time that a lot takes, in steps: fewer tiles share less of what they read, and those who have their
- * piece of the second lot first are out of step with the others (both as measured on an H200); a piece is
- * left or added in the time of about three steps. */
+/* The time of a lot, in steps. Fewer tiles share less of their operands, and work-groups that start with a
+ * piece of the second lot run out of phase with the others (both terms fitted to measurements on an H200).
+ * Storing or adding a piece takes about three steps. */
 static double lot_time(const gemm_plan *g, int number, bool slices) {
     const double tiles = (double)g->lots[number].tiles, pieces = (double)g->lots[number].pieces;
     if (tiles == 0) return 0;
@@ -74,8 +74,8 @@ static double lot_time(const gemm_plan *g, int number, bool slices) {
            3.0 * (slices ? 2.0 : pieces + 1.0);
 }
 
-/* Cuts `some` tiles into two lots for at most `units` work-groups; returns the least time, or -1 if it cannot
- * be done. */
+/* Splits `some` tiles into two lots for at most `units` work-groups; returns the least time, or -1 if no
+ * split is possible. */
 static double cut(gemm_plan *g, int64_t some, int64_t units, bool slices) {
     double least = -1;
     for (int64_t pieces = 2; pieces <= CLT_MIN(units, g->steps); pieces++) {
@@ -102,7 +102,7 @@ static gemm_plan make_plan(const clt_gemm_params *p, gemm_tile tile, int64_t uni
     best.whole = tiles;
     best.groups = CLT_MIN(units, tiles);
     best.time = (double)(CLT_CEIL_DIV(tiles, units) * whole.steps);
-    /* The tiles of the last round are cut, or those of the last two, which makes fewer pieces of each. */
+    /* The tiles of the last round are split, or those of the last two, which gives fewer pieces per tile. */
     for (int64_t some = rest; rest && some <= CLT_MIN(tiles, rest + units); some += units) {
         gemm_plan g = whole;
         g.whole = tiles - some;
@@ -118,7 +118,7 @@ static gemm_plan plan_on(const clt_device *dev, const clt_variant *v, const clt_
     return make_plan(p, tile_of(v), clt_device_get_facts(dev)->compute_units);
 }
 
-/* A row with tiles of another shape than the usual takes what is done clearly earlier with them. */
+/* A row whose tiles do not have the usual shape takes the calls that it finishes clearly earlier. */
 static bool does_well(const clt_variant *v, const clt_gemm_params *p) {
     const gemm_tile own = tile_of(v), usual = {128, 256};
     const clt_device *dev = clt_buffer_device(p->c.ref.buf);
@@ -128,7 +128,7 @@ static bool does_well(const clt_variant *v, const clt_gemm_params *p) {
            CLEARLY * make_plan(p, usual, units).time * (double)outputs(usual);
 }
 
-/* Of scratch: for pieces of tiles, and with sums of a's columns for those of each piece and whole tile. */
+/* Scratch for pieces of tiles and, with sums of a's columns, for the sums of each piece and whole tile. */
 static uint64_t part_bytes(const clt_variant *v, int64_t pieces, int64_t sums) {
     return (uint64_t)(pieces * outputs(tile_of(v)) + sums * tile_of(v).rows) * sizeof(float);
 }
@@ -147,12 +147,12 @@ static clt_status parts_place(clt_ops *ops, const clt_variant *v, const gemm_pla
         CLT_U32((g).steps), CLT_U32((g).group), CLT_U32((g).whole), CLT_U32((g).lots[0].tiles),              \
         CLT_U32((g).lots[0].pieces), CLT_U32((g).lots[1].tiles), CLT_U32((g).lots[1].pieces)
 
-/* What the epilogue does beside bias and storing (the kernel's options of these names). */
+/* What the epilogue does besides bias and storing: the kernel's options of these names. */
 typedef struct {
-    bool finish;               /* FINISH: an activation or its derivative, by warps of its own */
-    bool own;                  /* OWN: a part of that by those who multiply */
-    bool ahead;                /* AHEAD: the residual comes by the copy engine */
-    clt_tensor_map_params box; /* of pre, of what comes ahead or of grad_pre; has_box */
+    bool finish;               /* FINISH: an activation or its derivative, in separate warps */
+    bool own;                  /* OWN: part of that in the multiplying warps */
+    bool ahead;                /* AHEAD: the copy engine loads the residual */
+    clt_tensor_map_params box; /* of pre, the residual or grad_pre; see has_box */
     bool has_box;
 } gemm_epilogue;
 

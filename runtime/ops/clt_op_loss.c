@@ -19,7 +19,7 @@ static int stream_rows(const clt_ops *ops, const clt_loss_params *p) {
     return (int)CLT_MIN((local - others) / row, (uint64_t)2);
 }
 
-/* most: upper bound of a streaming row's work-groups; 0: as many as the device runs at a time. */
+/* most: upper bound of a streaming row's work-groups; 0: as many as the device runs at once. */
 static clt_status run_loss(clt_ops *ops, const clt_variant *v, const clt_loss_params *p, size_t most) {
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "loss", v->options, &k));
@@ -27,7 +27,7 @@ static clt_status run_loss(clt_ops *ops, const clt_variant *v, const clt_loss_pa
                       CLT_REF(p->correct),    CLT_REF(p->row_weight), CLT_U64(p->vocab),
                       CLT_U64(p->logits.ld),  CLT_F32(p->scale),      CLT_F32(p->softcap),
                       CLT_F32(p->weight),     CLT_U32(p->rows)};
-    /* One work-item per row, or one work-group of WG items; a streaming group takes row after row. */
+    /* One work-item per row, or one work-group of WG items; a streaming group processes several rows. */
     size_t local = (size_t)clt_variant_param(v, "WG", 1), groups = (size_t)p->rows;
     if (!most) most = (size_t)clt_device_get_facts(clt_ops_device(ops))->compute_units;
     if (is_stream(v)) groups = CLT_MIN(groups, most);
@@ -35,14 +35,13 @@ static clt_status run_loss(clt_ops *ops, const clt_variant *v, const clt_loss_pa
     return clt_launch(k, 1, &global, &local, args, (int)CLT_COUNT_OF(args) - !is_stream(v));
 }
 
-/* --- the check: ordinary rows, one ignored, ties, in the form that the call needs --- */
+/* --- the check: ordinary rows, an ignored one and ties, in the call's form --- */
 
 enum { ROWS = 5, VOCAB = 331 };
 
-/* Rows of `numerics: fast`, against the oracle's values before the store. With terms e^(z-m) of relative
- * error
- * (|z - m| + 4) 2^-23 and sums of positive terms only, a loss is off by less than 2^-16 of itself and 2^-16,
- * a gradient by 2^-16 of itself (the target's: of the weight). */
+/* Rows of `numerics: fast` are compared with the oracle's values before the store. The terms e^(z-m) have a
+ * relative error of (|z - m| + 4) 2^-23 and sums add positive terms only. So a loss differs by less than
+ * 2^-16 relative plus 2^-16 absolute, a gradient by 2^-16 relative (the target's: of the weight). */
 static void compare(clt_check *c, const clt_variant *v, clt_dtype type, const char *what, clt_ref got,
                     const float *want, size_t n, double weight) {
     const clt_check_bound near = {.relative = 0x1p-16, .absolute = 0x1p-16 * weight};
@@ -54,7 +53,7 @@ static void compare(clt_check *c, const clt_variant *v, clt_dtype type, const ch
 
 static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params *call, bool weighted) {
     const int32_t targets[ROWS] = {0, 330, -100, 77, 100};
-    /* not above `weight`, which the bound is for, but where the row is ignored */
+    /* at most `weight`, which the bound assumes, except for the ignored row */
     const float row_weight[ROWS] = {0.0625f, 0.1f, 0.5f, 0.03125f, 0.12f};
     const clt_dtype type = call->logits.type;
     const int64_t vocab = is_stream(v) ? call->vocab : VOCAB, ld = is_stream(v) ? vocab + 8 : VOCAB + 9;
@@ -80,7 +79,7 @@ static void check_with(clt_check *c, const clt_variant *v, const clt_loss_params
                  weighted ? row_weight : NULL, loss, correct);
     compare(c, v, CLT_F32, "token losses", p.token_loss, loss, ROWS, 1.0);
     compare(c, v, type, p.grad ? "gradients" : "logits", p.logits.ref, x, n, (double)p.weight);
-    /* 0 and 1 as words: compared like floats */
+    /* 0 and 1 as integers: compared as words */
     float *words = clt_check_zeros(c, ROWS);
     memcpy(words, correct, sizeof correct);
     clt_check_compare(c, "correct", p.correct, words, ROWS);
@@ -107,7 +106,7 @@ static bool takes_other(const clt_variant *v, const void *call) {
 clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p) {
     const clt_tensor_named logits[] = {{"logits", p->logits}};
     if (p->rows < 0 || p->vocab < 1 || p->logits.ld < p->vocab)
-        return clt_error(CLT_FAIL, "loss: %lld rows of %lld logits, %lld apart, make no sense",
+        return clt_error(CLT_FAIL, "loss: invalid shape: %lld rows of %lld logits, %lld apart",
                          (long long)p->rows, (long long)p->vocab, (long long)p->logits.ld);
     CLT_TRY(clt_tensor_check_types("loss", CLT_DTYPE_PLAIN, logits, 1));
     if (p->rows == 0) return CLT_OK;

@@ -10,7 +10,7 @@
 typedef struct {
     int64_t rows, vocab;
     clt_tensor logits;
-    clt_ref targets;    /* int32 [rows]; -100, as any negative number: ignored */
+    clt_ref targets;    /* int32 [rows]; a negative target (-100) is ignored */
     clt_ref token_loss; /* [rows] */
     clt_ref correct;    /* optional, int32 [rows]: 1 if the target is the argmax (the lowest index on ties) */
     float scale, softcap;

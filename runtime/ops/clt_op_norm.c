@@ -19,7 +19,7 @@ size_t clt_norm_group(const clt_variant *v) {
     return clt_norm_is_rows(v) ? 1 : (size_t)clt_variant_param(v, "WG", 64);
 }
 
-/* For calls that wide rows, or the ring, do not support. */
+/* The rows that remain for calls that wide rows, or ring rows, do not support. */
 static bool takes_narrow(const clt_variant *v, const void *call) {
     (void)call;
     return !clt_norm_is_wide(v);
@@ -36,7 +36,7 @@ static bool ring_takes(int64_t cols, int64_t heads) {
     return heads == 1 && cols >= 512 && cols <= 4096;
 }
 
-/* Matrices start, and their rows too, at multiples of 8 elements; vectors have ld 0. */
+/* Matrices and their rows start at multiples of 8 elements; vectors have ld 0. */
 static bool aligned(int64_t cols, const clt_tensor *const *t, int n) {
     bool yes = cols % 64 == 0 && cols <= 8192;
     for (int i = 0; i < n; i++) yes = yes && t[i]->ref.off % 8 == 0 && t[i]->ld % 8 == 0;
@@ -53,8 +53,8 @@ static uint64_t backward_row(const clt_norm_grad_params *p) {
     return (uint64_t)p->cols * (clt_dtype_bytes(p->x.type) + clt_dtype_bytes(p->dy.type)) + 1024;
 }
 
-/* Rows that a work-group of the wide backward pass has in local memory; 0: none fit. Half of the memory is
- * for another work-group. */
+/* Rows that a work-group of the wide backward pass holds in local memory; 0: none fit. Half of the memory is
+ * left to another work-group. */
 static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
     const clt_tensor *const t[] = {&p->x, &p->dy, &p->dx, &p->residual, &p->w, &p->dx_copy, &p->y, &p->b};
     const uint64_t row = backward_row(p), local = clt_device_get_facts(clt_ops_device(ops))->local_mem;
@@ -62,20 +62,20 @@ static int wide_backward(const clt_ops *ops, const clt_norm_grad_params *p) {
     return 8 * row <= local / 2 ? 8 : 4 * row <= local ? 4 : 0;
 }
 
-/* Its work-group: longer rows occupy more work-items. */
+/* Its work-group: longer rows use more work-items. */
 static size_t backward_items(const clt_norm_grad_params *p) {
     return p->cols <= 1024 ? 256 : 512;
 }
 
 /* The work-group of the ring's backward pass, as norm_ring.cl counts: items that own four or eight columns,
- * two or three warps for sums, one that loads rows. */
+ * two or three warps for sums, one warp that loads rows. */
 static size_t ring_items(int64_t cols) {
     const size_t sum_warps = cols <= 1024 || cols > 2048 ? 2 : 3;
     return CLT_ROUND_UP((size_t)cols / (cols <= 1024 ? 4 : 8), 32) + 32 * sum_warps + 32;
 }
 
-/* Warps of its forward pass's work-group, and as many groups as the device runs at once: a warp takes one row
- * after the other, at least two, so that the check covers that. */
+/* Warps of its forward pass, in as many work-groups as the device runs at once: a warp processes several
+ * rows, at least two, so that the check covers the transition. */
 static size_t ring_warps(int64_t cols) {
     return cols <= 768 ? 16 : cols <= 1024 ? 12 : cols <= 2048 ? 16 : 8;
 }
@@ -85,7 +85,7 @@ static size_t ring_groups(const clt_ops *ops, const clt_norm_params *p) {
     return CLT_MIN(units * resident, CLT_CEIL_DIV((size_t)p->rows, 2 * ring_warps(p->cols)));
 }
 
-/* Elements that an item of the wide forward pass takes at a time: it keeps cols * V / 64 in registers. */
+/* Elements that an item of the wide forward pass loads at once: it keeps cols * V / 64 in registers. */
 static int forward_vector(const clt_norm_params *p) {
     return p->cols <= 2048 ? 4 : p->cols <= 4096 ? 2 : 1;
 }
@@ -142,8 +142,8 @@ static clt_status run_forward(clt_ops *ops, const clt_variant *v, const clt_norm
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
-/* What the launches of one backward call share: the block sums' shape and where those of dw, db and dx_sum
- * are. */
+/* What the launches of one backward call share: the shape of the block sums and the places of those of dw, db
+ * and dx_sum. */
 typedef struct {
     int64_t per_sample; /* rows of a sample */
     clt_column_parts parts;
@@ -204,7 +204,7 @@ static clt_status backward_wide(clt_ops *ops, const clt_variant *v, const clt_no
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
-/* The weights' sums come first: dx may lie where dy lies. */
+/* The weights' sums come first, because dx may overwrite dy. */
 static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_norm_grad_params *p,
                                  const backward_plan *b) {
     clt_kernel *k;
@@ -231,7 +231,7 @@ static clt_status backward_group(clt_ops *ops, const clt_variant *v, const clt_n
     return clt_launch(k, 1, &global, &local, args, CLT_COUNT_OF(args));
 }
 
-/* What only wide rows compute in the same pass. */
+/* What only wide rows compute in the same launch. */
 static clt_status backward_extras(clt_ops *ops, const clt_norm_grad_params *p) {
     const bool copy = clt_tensor_present(p->dx_copy);
     if (copy) CLT_TRY(clt_op_cast(ops, p->dx, p->dx_copy, (uint64_t)(p->rows * p->heads * p->cols)));
@@ -298,7 +298,7 @@ clt_status clt_norm_does_not_build(clt_ops *ops, const clt_variant *v) {
     return clt_variant_fail(ops, "%s does not build", v->file);
 }
 
-/* `data` on the device if the call has that tensor. */
+/* `data` on the device, if the call has that tensor. */
 static clt_ref upload_if(clt_check *c, bool there, const float *data, size_t n) {
     return there ? clt_check_upload(c, data, n) : clt_ref_none();
 }
@@ -310,7 +310,7 @@ static clt_tensor upload_rows(clt_check *c, clt_dtype type, float *data, const c
     return clt_tensor_of(clt_check_upload_as(c, type, data, s->elements), s->ld, type);
 }
 
-/* Inputs of the oracle, which this file made and may round. */
+/* The oracle's inputs, which this file made and may round. */
 static float *check_data(const float *x) {
     return (float *)x;
 }
@@ -361,7 +361,7 @@ static clt_status check_forward(clt_ops *ops, const clt_variant *v, void *ctx) {
     return clt_check_end(&c);
 }
 
-/* What only wide rows compute in the same pass: other rows leave it to other operations. */
+/* What only wide rows compute in the same launch; for other rows, other operations do. */
 static void upload_extras(clt_check *c, const clt_norm_grad_params *call, const check_shape *s,
                           clt_ref_norm_params *r, clt_norm_grad_params *p) {
     const bool copy = clt_tensor_present(call->dx_copy);
@@ -453,8 +453,8 @@ static clt_status check_forward_types(const clt_norm_params *p) {
 
 clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
     if (p->rows < 0 || p->cols < 1 || p->heads < 1)
-        return clt_error(CLT_FAIL, "norm: %lld rows of %lld x %lld columns make no sense", (long long)p->rows,
-                         (long long)p->heads, (long long)p->cols);
+        return clt_error(CLT_FAIL, "norm: invalid shape: %lld rows of %lld x %lld columns",
+                         (long long)p->rows, (long long)p->heads, (long long)p->cols);
     if (p->rows == 0) return CLT_OK;
     CLT_TRY(check_forward_types(p));
     char options[CLT_NORM_OPTIONS];
@@ -472,7 +472,7 @@ clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p) {
 
 clt_status clt_norm_check_samples(const char *op, int64_t rows, int64_t cols, int64_t per_sample) {
     if (rows >= 0 && cols >= 1 && per_sample >= 1 && rows % per_sample == 0) return CLT_OK;
-    return clt_error(CLT_FAIL, "%s: %lld rows of %lld columns in samples of %lld rows make no sense", op,
+    return clt_error(CLT_FAIL, "%s: invalid shape: %lld rows of %lld columns in samples of %lld rows", op,
                      (long long)rows, (long long)cols, (long long)per_sample);
 }
 
@@ -490,11 +490,11 @@ static clt_status check_backward_types(const clt_norm_grad_params *p) {
                      clt_dtype_name(p->dx.type));
 }
 
-/* What a caller would compute next from the same rows needs rows without gaps. */
+/* The optional results, which a caller would compute next from the same rows, need rows without gaps. */
 static clt_status check_extras(const clt_norm_grad_params *p) {
     const clt_tensor_named rows[] = {{"x", p->x}, {"dx", p->dx}, {"dx_copy", p->dx_copy}, {"y", p->y}};
     if ((clt_tensor_present(p->residual) || clt_tensor_present(p->dx_sum)) && !clt_tensor_present(p->dx))
-        return clt_error(CLT_FAIL, "norm backward: a residual or sums of dx without dx");
+        return clt_error(CLT_FAIL, "norm backward: a residual, or sums of dx, need dx");
     if (!clt_tensor_present(p->dx_copy) && !clt_tensor_present(p->dx_sum) && !clt_tensor_present(p->y))
         return CLT_OK;
     return clt_tensor_check_dense("norm backward", p->heads * p->cols, rows, CLT_COUNT_OF(rows));

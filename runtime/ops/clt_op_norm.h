@@ -18,13 +18,14 @@ typedef struct {
 clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p);
 
 /* dx = [residual +] dnorm; dw, db over tokens (blocks of 64 tokens inside a sample, see docs/numerics.md).
- * rows_per_sample divides rows. dx may be the same place as residual or dy; dx and residual have one type. w,
+ * rows_per_sample divides rows. dx may be residual or dy; dx and residual have one type. w,
  * b, dw, db and dx_sum are fp32.
  *
- * Optional results that a caller would compute next from the same rows. They have no gaps, so x and dx must
- * have none either (ld = heads * cols): dx, then fp32, once more as dx_copy's type; the column sums [cols] of
- * that copy, or of dx without a copy, with the words of clt_op_column_sum (`accumulate` holds for them too);
- * and the output y of the forward pass again, from x, w, b and the saved mean and rstd. */
+ * Optional results, which a caller would compute next from the same rows. They have no gaps, so x and dx must
+ * have none either (ld = heads * cols): a copy of dx, which is then fp32, as dx_copy's type; the column sums
+ * [cols] of that copy, or of dx without a copy, with the same words as clt_op_column_sum (`accumulate`
+ * applies to them too); and the output y of the forward pass again, from x, w, b and the saved mean and rstd.
+ */
 typedef struct {
     bool rms;
     float eps;

@@ -5,24 +5,24 @@
 #include "runtime/ops/clt_check.h"
 #include "runtime/ops/clt_op_norm.h"
 
-/* Rows whose sum a block is; the kernels are specialised for what a call has, and variants are checked, and
- * have their verdicts, as specialised. */
+/* The rows of a block. Kernels are specialised for the tensors that a call has; variants are checked, and
+ * have a verdict, for each specialisation. */
 enum { CLT_NORM_BLOCK = 64, CLT_NORM_OPTIONS = 340 };
 
 bool clt_norm_is_rows(const clt_variant *v);
 /* norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements; and
  * norm_ring.cl, for fewer shapes, whose column sums end with norm_wide.cl's kernels. */
 bool clt_norm_is_wide(const clt_variant *v);
-/* The work-group of a row that does not choose it by the call. */
+/* The work-group size of a row whose size does not depend on the call. */
 size_t clt_norm_group(const clt_variant *v);
-/* Which rows can do a call, for clt_variant_pick_for. */
+/* Which rows support a call, for clt_variant_pick_for. */
 clt_variant_takes clt_norm_takes(bool wide, bool ring);
 clt_status clt_norm_check_samples(const char *op, int64_t rows, int64_t cols, int64_t per_sample);
 
 bool clt_norm_builds(clt_ops *ops, const char *file, const char *name, const char *options);
 clt_status clt_norm_does_not_build(clt_ops *ops, const clt_variant *v);
 
-/* Block sums: [samples * blocks, cols] from an element of `part` on for each result, out[cols] (+)= them. */
+/* Block sums: for each result [samples * blocks, cols] at an element of `part`; out[cols] (+)= their sum. */
 typedef struct {
     clt_buffer *part;
     int64_t samples, blocks, cols;
@@ -33,15 +33,15 @@ typedef struct {
     clt_ref out;
 } clt_column_result;
 
-/* Whether sums may end later now. Checks of variants do not ask. */
+/* Whether sums may end later now. Not for checks of variants. */
 bool clt_columns_later(const clt_ops *ops);
-/* Room for the block sums of these results (n <= 3), which get their places, before they are made; and what
- * is to be done when they are. */
+/* Allocates the block sums of these results (n <= 3) and sets their places, before they are computed; and
+ * ends the sums, now or later, once they are. */
 clt_status clt_columns_room(clt_ops *ops, const clt_variant *v, clt_column_parts *parts, clt_column_result *r,
                             int n);
 clt_status clt_columns_finish(clt_ops *ops, const clt_variant *v, const clt_column_parts *parts,
                               const clt_column_result *r, int n);
-/* Whether the kernels that end the sums build; of wide rows, whether those that end later come out right. */
+/* Whether the kernels that end the sums build and, for wide rows, whether sums that end later are right. */
 bool clt_columns_build(clt_ops *ops, const clt_variant *v);
 clt_status clt_columns_check_later(clt_ops *ops);
 

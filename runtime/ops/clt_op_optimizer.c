@@ -31,7 +31,7 @@ static const clt_optimizer_group check_group = {.lr = 1e-3f,
                                                 .eps = 1e-8f,
                                                 .frozen = 0.0f};
 
-/* Two blocks of 64 elements of one group, both optimizers one after the other, with a copy as in the call. */
+/* Two blocks of 64 elements of one group, with each optimizer, with a copy as in the call. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_optimizer_params *call = ctx;
     enum { N = 128, P = 0, G, M, V, EXTRA };
@@ -65,7 +65,7 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     return CLT_OK;
 }
 
-/* Chunks are multiples of 8 elements; so must be the places. */
+/* Chunks are multiples of 8 elements, so places must be too. */
 static bool takes(const clt_variant *v, const void *call) {
     const clt_optimizer_params *p = call;
     const clt_rowwise rows = {

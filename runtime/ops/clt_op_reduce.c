@@ -7,7 +7,7 @@
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
-/* One row a work-group: of one item, or of 64. */
+/* One row per work-group of 1 or 64 items. */
 static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, uint64_t rows,
                          const clt_arg *args, int n) {
     clt_kernel *k;

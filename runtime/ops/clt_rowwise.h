@@ -9,13 +9,12 @@
 
 enum { CLT_ROWWISE_TENSORS = 5, CLT_ROWWISE_MORE = 3 };
 
-/* A launch of such a kernel. Its arguments are (ulong cols, then for each tensor: pointer, offset, ld; then
- * `more`). */
+/* A launch of such a kernel. Its arguments are: ulong cols; for each tensor pointer, offset, ld; then `more`.
+ */
 typedef struct {
     const char *kernel;
     int64_t rows, cols;
-    bool
-        by_row; /* the kernel needs the row's number; else tensors without gaps are treated as one long row */
+    bool by_row; /* the kernel uses the row's number; else tensors without gaps are one long row */
     int tensors, n_more;
     clt_tensor t[CLT_ROWWISE_TENSORS];
     clt_arg more[CLT_ROWWISE_MORE];
@@ -40,8 +39,7 @@ bool clt_rowwise_wide(const clt_rowwise *r);
 static inline bool clt_variant_wide(const clt_variant *v) {
     return !strcmp(v->body, "wide");
 }
-/* What the check of a rowwise kernel needs to know of the call, and which rows support it
- * (clt_variant_takes). */
+/* What the check of a rowwise kernel and its clt_variant_takes need to know of the call. */
 typedef struct {
     clt_dtype type;
     bool wide; /* clt_rowwise_wide */

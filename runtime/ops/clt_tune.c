@@ -29,7 +29,7 @@ static bool take(char *dst, size_t size, const char *word) {
     return fits;
 }
 
-/* A line that is not whole counts as absent. */
+/* An incomplete line counts as absent. */
 static bool parse_line(char *text, clt_tuned *t) {
     char *field[8] = {0};
     int n = 0;
@@ -45,7 +45,7 @@ static bool same_place(const clt_tuned *a, const clt_tuned *b) {
            !strcmp(a->driver, b->driver);
 }
 
-/* An empty line of this device and driver, whose names get no commas. */
+/* An empty line of this device and driver; commas in their names become spaces. */
 static void name_device(const clt_ops *ops, clt_tuned *t) {
     const clt_device_facts *f = clt_device_get_facts(ops->dev);
     *t = (clt_tuned){0};
@@ -102,7 +102,7 @@ static void read_lines(clt_ops *ops, struct clt_tune *u) {
     clt_free(path);
 }
 
-/* Lines that another process has written meanwhile stay, and none writes while this one does. */
+/* Keeps lines that another process wrote in the meantime; the lock excludes concurrent writers. */
 static bool write_lines(clt_ops *ops) {
     const double at_most = 10; /* a few milliseconds of work of each process */
     struct clt_tune all = {0}, *u = ops->tune;
@@ -118,7 +118,7 @@ static bool write_lines(clt_ops *ops) {
             clt_tuned_add(&b, &all.line[i], all.line[i].key);
     }
     const bool kept = clt_io_write_atomic(path, b.s, b.len) == CLT_OK;
-    if (!kept) clt_warn("what was tuned could not be kept");
+    if (!kept) clt_warn("measured kernel choices could not be saved; the next run measures them again");
     clt_cache_unlock(lock);
     clt_str_free(&b);
     clt_free(all.line);
@@ -156,7 +156,8 @@ const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n) {
 
 /* --- measuring --- */
 
-/* Seconds a call: the best of a few blocks. A row that is far from `best` is left after its first call. */
+/* Seconds per call: the best of a few blocks. A row much slower than `best` is dropped after its first call.
+ */
 static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_variant *v, void *tensors,
                            double best, double *seconds) {
     enum { BLOCKS = 3, MOST = 50 };
@@ -175,8 +176,8 @@ static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_v
     return CLT_OK;
 }
 
-/* One row: its error at this shape, its time, and, if that is less than `best`, its check: checks of slow
- * rows take longer than all the rest. A row that cannot take part, or is wrong, has no time. */
+/* One row: its error at this shape, its time and, if that is less than `best`, its check, because checks of
+ * slow rows take longer than everything else. A row that cannot take part, or is wrong, has no time. */
 static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const char *id, void *tensors,
                               double best, clt_tuned *t) {
     const clt_variant *v = NULL;
@@ -187,7 +188,7 @@ static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const ch
     if (!v || v->verdict < 0) return CLT_OK;
     const clt_status st = q->kind->error(ops, v, tensors, &t->error); /* compiles, too */
     if (clt_variant_says_nothing(st)) return st;
-    if (st != CLT_OK) return CLT_OK; /* it said why */
+    if (st != CLT_OK) return CLT_OK; /* the row printed the reason */
     if (!(t->error <= (ops->params.numerics == CLT_EXACT ? 0 : 1))) {
         clt_warn("kernel variant %s=%s is not used at %s: its error is %.3g of the bound", q->variant.op, id,
                  q->shape, t->error);
@@ -207,7 +208,7 @@ static bool takes_part(const clt_ops *ops, const clt_tune_question *q, const clt
            (!q->variant.takes || q->variant.takes(v, q->variant.call));
 }
 
-/* Without a result if time runs out before all rows had their turn. */
+/* Gives no result if time runs out before all rows are measured. */
 static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *tensors, clt_tuned *best) {
     int n;
     const clt_variant *row = clt_ops_variants(ops, q->variant.op, &n);
@@ -254,20 +255,20 @@ static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
     clt_record_pause(ops->dev, false);
     u->spent += clt_now() - start;
     if (!made && st == CLT_FAIL) st = CLT_OK;
-    if (st == CLT_NO_MEMORY) { /* what a run needs is planned without this, and may be all there is */
+    if (st == CLT_NO_MEMORY) { /* the run's memory is planned without these tensors and may leave no room */
         clt_warn("tuning: %s %s is not measured: the device's memory is used up", q->variant.op, q->shape);
         best.seconds = 0;
         st = CLT_OK;
     }
     CLT_TRY(st);
-    put(u, &best); /* also without a row: the question does not come again in this run */
+    put(u, &best); /* also without a row, so that this run does not measure the shape again */
     u->changed |= best.seconds > 0;
     return CLT_OK;
 }
 
 /* --- asking --- */
 
-/* Today's line of this device and driver; or, `known`, the checked-in one of this device. */
+/* The measured line of this device and driver or, if `known`, the checked-in one of this device. */
 static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like, bool known) {
     for (int i = 0; i < u->lines; i++) {
         clt_tuned *t = &u->line[i];
@@ -278,7 +279,7 @@ static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like, bool kno
     return NULL;
 }
 
-/* The line's row, if it is the row of today. */
+/* The line's row, if its key is current. */
 static clt_status use(clt_ops *ops, const clt_tune_question *q, clt_tuned *t, const clt_variant **out) {
     if (t->today < 0) return CLT_OK;
     CLT_TRY(clt_variant_pick_row(ops, &q->variant, t->variant, out));

@@ -1,7 +1,7 @@
 /* clt_tune: measured choices: which row of a variant table is the fastest for a shape on this device.
  *
  * The order of a table is a guess about all shapes. An operation that chooses by shape asks here first, so
- * that the precedence is: forced by the user, measured, order of the table. Measured choices are kept in
+ * the precedence is: forced by the user, measured, order of the table. Measured choices are kept in
  * tune.csv in the device's cache folder, one line per shape: op, shape, variant, seconds, error, key, device,
  * driver. The key covers device, driver, kernel text and build options; a line whose key is not current is
  * ignored.
@@ -12,8 +12,7 @@
  *
  * A row is chosen only if its check passed (clt_variant_verify) and its sampled outputs at this shape agree
  * with the oracle. With numerics exact all rows give the same bits, so measuring changes only time. With
- * numerics fast another row may add in another order, and the bits of a run depend on the choices that it
- * found.
+ * numerics fast another row may add in another order, so a run's bits depend on its measured choices.
  *
  * For the parts of runtime/ops; programs use clt_ops_params.tune and clt_ops_tuned. */
 #ifndef CLT_TUNE_H
@@ -21,10 +20,10 @@
 
 #include "runtime/ops/clt_variant.h"
 
-/* How an operation measures its rows, on tensors made for that. */
+/* How an operation measures its rows, on tensors made for timing. */
 typedef struct {
-    /* Makes tensors for a call of this shape. CLT_FAIL: the shape is not worth the memory. Then, and when
-     * memory runs out, the shape is not measured and messages are not printed. */
+    /* Makes tensors for a call of this shape. CLT_FAIL: the shape is not worth the memory. In that case, and
+     * if memory runs out, the shape is not measured and nothing is printed. */
     clt_status (*make)(clt_ops *ops, const void *call, void **tensors);
     /* Queues one call of this row. */
     clt_status (*run)(clt_ops *ops, const clt_variant *v, void *tensors);
@@ -42,8 +41,8 @@ enum { CLT_TUNE_PERIOD = 1048573 };
 float *clt_tune_pattern(clt_dtype type); /* rounded to type; the caller frees it */
 clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, uint64_t n, clt_ref *out);
 
-/* What is to be chosen. `shape` is the line's second column: everything that time depends on, without commas.
- */
+/* The call that needs a row. `shape` is the line's second column: everything that its time depends on,
+ * without commas. */
 typedef struct {
     clt_variant_question variant;
     const char *shape;
@@ -51,19 +50,19 @@ typedef struct {
 } clt_tune_question;
 
 /* The measured row for this question. It is measured now if clt_ops_params.tune is CLT_TUNE_FILL, several
- * rows support the call, time is left and the device is not steady yet. *out NULL: none, the table decides.
+ * rows support the call, time is left and the device is not steady yet. *out NULL: none; the table decides.
  */
 clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_variant **out);
 
-/* Whether a question about this operation can have an answer: there are lines or time to measure, and the
- * user forced no row. Cheap. */
+/* Whether clt_tune_pick can return a row for this operation: lines exist or measuring is on, and the user
+ * forced no row. Cheap. */
 bool clt_ops_tunes(const clt_ops *ops, const char *op);
 
 /* Adds the checked-in lines of this device from `text` (clkernels/tuned.csv; `#` starts a comment); returns
  * how many lines it has for any device. */
 int clt_tune_add_known(clt_ops *ops, const char *text);
 
-/* For clt_ops.c: reads the device's tune.csv; releases. */
+/* For clt_ops.c: reads the device's tune.csv; frees. */
 void clt_tune_open(clt_ops *ops);
 void clt_tune_close(clt_ops *ops);
 

@@ -1,5 +1,5 @@
-/* Tensors for timing: a block of random numbers that repeats, so that outputs can be compared with the oracle
- * without copies of whole tensors on the host. */
+/* Tensors for timing: a repeating block of random numbers, so that outputs can be compared with the oracle
+ * without a copy of whole tensors on the host. */
 #include "runtime/base/clt_philox.h"
 #include "runtime/ops/clt_tune.h"
 #include "runtime/ops/ref/clt_ref.h"

@@ -1,4 +1,4 @@
-/* Asking for variants: which row an operation uses, by force, by the table's order and by verdict. */
+/* Which row an operation uses: the forced one, else the first in the table's order that passed its check. */
 #include "runtime/ops/clt_variant.h"
 
 #include <stdlib.h>
@@ -35,8 +35,8 @@ const char *clt_variant_forced(const clt_ops *ops, const char *op) {
 static clt_status unknown_op(const clt_ops *ops, const char *op) {
     clt_str known = {0};
     for (int i = 0; i < ops->tables; i++) clt_str_addf(&known, " %s", ops->table[i].op);
-    clt_status st = clt_error(CLT_USAGE, "variant: there is no operation '%s'; operations with variants:%s",
-                              op, known.s ? known.s : " none");
+    clt_status st = clt_error(CLT_USAGE, "variant: unknown operation '%s'; operations with variants:%s", op,
+                              known.s ? known.s : " none");
     clt_str_free(&known);
     return st;
 }
@@ -44,9 +44,8 @@ static clt_status unknown_op(const clt_ops *ops, const char *op) {
 static clt_status cannot_run(const clt_ops *ops, const clt_variant *v) {
     clt_str lacking;
     CLT_TRY(clt_variant_find_lacking(ops, v, &lacking));
-    clt_status st =
-        clt_error(CLT_USAGE, "variant %s=%s cannot run on this device: it requires %s; what does not hold:%s",
-                  v->op, v->id, v->requires, lacking.s ? lacking.s : "");
+    clt_status st = clt_error(CLT_USAGE, "variant %s=%s cannot run on this device: it requires %s; unmet:%s",
+                              v->op, v->id, v->requires, lacking.s ? lacking.s : "");
     clt_str_free(&lacking);
     return st;
 }
@@ -77,7 +76,7 @@ clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id) {
 
 /* --- picking --- */
 
-/* Row v with `options` after its own, kept by ops. */
+/* Row v with `options` after its own; ops keeps it. */
 static clt_status specialise(clt_ops *ops, clt_variant *v, const char *options, clt_variant **out) {
     if (!*options) {
         *out = v;
@@ -149,8 +148,8 @@ static clt_status try_row(clt_ops *ops, const clt_variant_question *q, clt_varia
     return CLT_OK;
 }
 
-/* No row, or not the forced one, can be used: reason is that of the last failed check, NULL if no row
- * supports the call. */
+/* No row, or not the forced one, can be used. reason: that of the last failed check; NULL if no row supports
+ * the call. */
 static clt_status cannot_do(const clt_ops *ops, const clt_variant_question *q, const clt_variant_table *t,
                             const char *reason) {
     const char *name = clt_device_get_facts(ops->dev)->name;

@@ -18,9 +18,9 @@ typedef struct {
     char op[32], id[48], file[96], body[16], requires[160], params[256];
     char uses[96];     /* another file whose kernels it launches too; "": none */
     char options[384]; /* params as " -DMR=8 -DNR=32" */
-    bool usable;       /* requirements hold here */
+    bool usable;       /* its requirements hold on this device */
     int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
-    bool rehearsed;    /* whether its check was (clt_device_rehearse) */
+    bool rehearsed;    /* whether its check was rehearsed (clt_device_rehearse) */
     char reason[512];  /* why it failed */
 } clt_variant;
 
@@ -34,18 +34,18 @@ int clt_variant_rows(const char *op, clt_variant **rows);
 /* The rows of an operation that can run here, best first; *n is 0 only for an unknown operation. */
 clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n);
 
-/* Runs one variant at a few small shapes and compares with the oracle (memcmp in exact mode): CLT_OK passed,
- * anything else failed. It may print debug lines, no errors. */
+/* Runs one variant at a few small shapes and compares with the oracle (memcmp in exact mode). CLT_OK: passed,
+ * anything else: failed. It may print debug lines, but no errors. */
 typedef clt_status (*clt_variant_check)(clt_ops *ops, const clt_variant *v, void *ctx);
 
 /* The variant to use for an operation: the one forced by CLTRAIN_VARIANT, else the first usable row that
  * passes `check`. Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel
  * text, options), so that a warm start checks nothing; a failure for lack of memory or resources is kept in
- * memory alone. A failing row is reported once and skipped. CLT_FAIL: none is left. */
+ * memory alone. A failing row is reported once and skipped. CLT_FAIL: no row is left. */
 clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
                             const clt_variant **out);
 
-/* A call for which a row is wanted. */
+/* A call that needs a row. */
 typedef bool (*clt_variant_takes)(const clt_variant *v, const void *call);
 typedef struct {
     const char *op;
@@ -67,32 +67,33 @@ clt_status clt_variant_pick_row(clt_ops *ops, const clt_variant_question *q, con
 /* The verdict of one row, from memory, from the cache, or from running `check` now. CLT_OK: it may be used.
  * With skip_check every row passes. */
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx);
-/* Whether a check that ended so is no verdict on its row: the device hangs or is full, or a signal came. */
+/* Whether this status of a check gives no verdict on its row: the device hangs or is full, or a signal came.
+ */
 bool clt_variant_says_nothing(clt_status st);
 
-/* What a row's results and times depend on, as 32 hex digits: device, driver, options, text of all its
- * kernels, version of its library, numerics. */
+/* A key over what a row's results and times depend on, as 32 hex digits: device, driver, options, text of all
+ * its kernels, version of its library, numerics. */
 void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]);
 
-/* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An
+/* Forces row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: free choice again. An
  * unknown operation or id, or one that cannot run here, is CLT_USAGE with a list of the ids. */
 clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id);
 /* The id that is forced for `op`, or NULL. */
 const char *clt_variant_forced(const clt_ops *ops, const char *op);
 
-/* "attention=flash gemm=cpu_8x32,portable ...": the rows of each operation that were requested so far and
+/* "attention=long_32 gemm=cpu_8x32,portable ...": the rows of each operation that were requested so far and
  * passed their check; the caller frees it. */
 char *clt_variants_used(const clt_ops *ops);
-/* The number of checks that ran in this process; a verdict from the cache is none. */
+/* The number of checks that ran in this process; verdicts from the cache do not count. */
 int clt_variants_checked(const clt_ops *ops);
 
-/* Whether a check runs in a rehearsal (clt_device_rehearse): it must go through all of its calls, so that
- * their programs are known, and may skip the oracle. clt_variant_fail returns CLT_OK then. */
+/* Whether a check runs in a rehearsal (clt_device_rehearse): it must make all of its calls, so that their
+ * programs are known, and may skip the oracle. clt_variant_fail then returns CLT_OK. */
 bool clt_variant_is_rehearsed(const clt_ops *ops);
 
-/* For checks. fail: keeps the reason for the report (printf format, no newline) and returns CLT_FAIL,
- * printing nothing. compare: reads n floats and compares them with the oracle's words (a NaN equals any NaN);
- * the first difference becomes the reason. */
+/* For checks. fail: keeps the reason for the report (printf format, no newline), prints nothing and returns
+ * CLT_FAIL. compare: reads n floats and compares them with the oracle's words (any NaN equals any NaN); the
+ * first difference becomes the reason. */
 clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n);
 
@@ -101,12 +102,12 @@ clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, cons
 clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what, clt_ref got,
                                   const float *want, size_t n);
 
-/* Scratch memory of at least `bytes` that grows on demand and is shared by all operations, which run in
+/* Scratch memory of at least `bytes`, which grows on demand. All operations share it, because they run in
  * order. Slots 0..3 are different buffers. */
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);
 
 /* At least `count` counters (uint) for kernels whose work-groups take tiles by an atomic or wait for each
- * other: they are 0 before a launch, and the kernel leaves them 0. Kernels run in order, so all share them.
+ * other. They are 0 before a launch, and the kernel leaves them 0. Kernels run in order, so all share them.
  */
 clt_status clt_ops_counters(clt_ops *ops, uint64_t count, clt_buffer **out);
 

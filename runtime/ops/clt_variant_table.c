@@ -44,7 +44,7 @@ char *clt_variant_library_version(const char *name) {
 
 /* --- requirements --- */
 
-/* Whether a word of `requires` names a kernel file that is not there. */
+/* Whether a word of `requires` names a missing kernel file. */
 static bool names_no_file(const char *word) {
     const char *file = !strncmp(word, "probe=", 6) ? word + 6 : !strncmp(word, "uses=", 5) ? word + 5 : NULL;
     return file && !clt_kernel_text(file);
@@ -82,17 +82,17 @@ clt_status clt_variant_find_lacking(const clt_ops *ops, const clt_variant *v, cl
     clt_status st = CLT_OK;
     for (char *w = strtok_r(copy, ",", &at); w && st == CLT_OK; w = strtok_r(NULL, ",", &at)) {
         if (names_no_file(w)) {
-            st = clt_error(CLT_FAIL, "%s.vt: variant %s requires '%s', and there is no such kernel file",
+            st = clt_error(CLT_FAIL, "%s.vt: variant %s requires '%s', but that kernel file does not exist",
                            v->op, v->id, w);
             break;
         }
-        /* a probe is run only where all words before it hold: they keep it from compilers that it may end */
+        /* a probe runs only if all words before it hold: they exclude compilers that the probe may crash */
         if (lacking->len && !strncmp(w, "probe=", 6)) continue;
         const int holds = requirement_holds(ops, w);
         if (holds < 0)
             st = clt_error(CLT_FAIL,
                            "%s.vt: variant %s has the unknown requirement '%s' "
-                           "(docs/how-to-add-a-kernel.md lists what there is)",
+                           "(docs/how-to-add-a-kernel.md lists them)",
                            v->op, v->id, w);
         else if (!holds)
             clt_str_addf(lacking, " %s", w);
@@ -135,8 +135,8 @@ static clt_status parse_row(const char *op, int line, char *text, clt_variant *v
     for (char *w = strtok_r(text, " \t\r", &at); w; w = strtok_r(NULL, " \t\r", &at), n++)
         if (n < 5) field[n] = w;
     if (n != 5)
-        return clt_error(CLT_FAIL, "%s.vt line %d: needs id, file, body, requires, params; has %d words", op,
-                         line, n);
+        return clt_error(CLT_FAIL, "%s.vt line %d: expected id, file, body, requires, params; found %d words",
+                         op, line, n);
     *v = (clt_variant){0};
     CLT_TRY(take(op, line, "the name", op, v->op, sizeof v->op));
     CLT_TRY(take(op, line, "id", field[0], v->id, sizeof v->id));
@@ -159,7 +159,7 @@ static void sort_usable_first(clt_variant_table *t) {
     t->row = sorted;
 }
 
-/* The rows of a table, in its order; what holds on a device is not asked yet. */
+/* The rows of a table in its order; requirements are not evaluated here. */
 static clt_status parse_rows(const char *text, clt_variant_table *t) {
     char *copy = clt_strdup(text), *rest = copy;
     clt_status st = CLT_OK;
@@ -172,7 +172,7 @@ static clt_status parse_rows(const char *text, clt_variant_table *t) {
         st = parse_row(t->op, line, row, v);
         for (int i = 0; st == CLT_OK && i < t->rows; i++)
             if (!strcmp(t->row[i].id, v->id))
-                st = clt_error(CLT_FAIL, "%s.vt line %d: variant %s is there twice", t->op, line, v->id);
+                st = clt_error(CLT_FAIL, "%s.vt line %d: variant %s occurs twice", t->op, line, v->id);
         if (st == CLT_OK) t->rows++;
     }
     clt_free(copy);
@@ -244,14 +244,14 @@ clt_status clt_variant_load_tables(clt_ops *ops) {
         if (!text && folder)
             return clt_error(
                 CLT_USAGE,
-                "CLTRAIN_KERNEL_PATH=%s: there is no %s; it names a folder with the whole of clkernels/",
+                "CLTRAIN_KERNEL_PATH=%s: %s does not exist; name a copy of the whole folder clkernels/",
                 folder, file);
         if (!text) return clt_error(CLT_FAIL, "%s: the table cannot be read", file);
         char *op = clt_strndup(clt_path_base(file), n);
         clt_status st = clt_variant_add_table(ops, op, text);
         clt_free(op);
         CLT_TRY(st);
-        /* It reads all kernels' texts. A test has done that for the tables that are built in. */
+        /* This check reads all kernels' texts. For the built-in tables a test does it. */
         if (folder) CLT_TRY(clt_variant_params_are_read(&ops->table[ops->tables - 1]));
     }
     return apply_forced(ops);

@@ -10,7 +10,7 @@
 /* Part of every verdict's key; raise it when a check or an oracle changes its meaning. */
 #define VERDICT_FORMAT "verdict 3"
 
-/* --- what a check says --- */
+/* --- what a check reports --- */
 
 bool clt_variant_is_rehearsed(const clt_ops *ops) {
     return clt_device_rehearses(ops->dev);
@@ -21,7 +21,7 @@ clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(ops->reason, sizeof ops->reason, fmt, ap);
     va_end(ap);
-    /* A rehearsed check compares with nothing, and goes on to the programs of its next case. */
+    /* A rehearsed check compares nothing and continues with the programs of its next case. */
     return clt_variant_is_rehearsed(ops) ? CLT_OK : CLT_FAIL;
 }
 
@@ -88,7 +88,7 @@ bool clt_ops_cached_text(const char *path, size_t most, char **text, size_t *byt
     int kind = 0;
     uint64_t size = 0;
     if (clt_io_get()->kind(path, &kind, &size) != 0 || kind != 1) return false;
-    if (size > most) clt_debug("%s is larger than it can be and counts as absent", path);
+    if (size > most) clt_debug("%s is larger than this program writes it; it is ignored", path);
     return size <= most && clt_io_read_all(path, most, text, bytes) == CLT_OK;
 }
 
@@ -118,13 +118,13 @@ static void save_verdict(const clt_variant *v, const char *path) {
     char *line = v->verdict > 0 ? clt_format("passed %s %s\n", v->op, v->id)
                                 : clt_format("failed %s %s: %s\n", v->op, v->id, v->reason);
     if (clt_io_write_atomic(path, line, strlen(line)) != CLT_OK)
-        clt_warn("the verdict on kernel variant %s=%s could not be kept; it will be checked again", v->op,
-                 v->id);
+        clt_warn("the verdict on kernel variant %s=%s could not be saved; the next run checks it again",
+                 v->op, v->id);
     clt_free(line);
 }
 
-/* Why a check failed: what it said itself (clt_variant_fail), else the first line of the error that stopped
- * it, which names the log of a failed build. */
+/* Why a check failed: its own reason (clt_variant_fail), else the first line of the error that stopped it,
+ * which names the log of a failed build. */
 static void keep_reason(clt_ops *ops, clt_variant *v) {
     const char *why = *ops->reason ? ops->reason : clt_last_error();
     snprintf(v->reason, sizeof v->reason, "%.*s", (int)strcspn(why, "\n"), why);
@@ -152,16 +152,16 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         clt_free(path);
         if (v->rehearsed) return CLT_OK;
         v->rehearsed = true;
-        return check(ops, v, ctx); /* for the sake of its programs */
+        return check(ops, v, ctx); /* only to collect its programs */
     } else if (clt_ops_stops(ops)) {
         clt_free(path);
-        return CLT_STOPPED; /* a first step may check kernels for minutes */
+        return CLT_STOPPED; /* the checks of a first step may take minutes */
     } else {
         double start = clt_now();
         const uint64_t before = shortages(ops);
         *ops->reason = 0;
         ops->checked++;
-        clt_record_pause(ops->dev, true); /* a check is no part of the work */
+        clt_record_pause(ops->dev, true); /* a check is not part of the step */
         clt_status st = check(ops, v, ctx);
         clt_record_pause(ops->dev, false);
         if (clt_variant_says_nothing(st)) {
@@ -172,7 +172,7 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         if (st != CLT_OK) keep_reason(ops, v);
         clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
                   clt_now() - start);
-        /* What ran out for a moment is a verdict for this run alone. */
+        /* A failure for lack of memory or resources counts for this run only. */
         if (st == CLT_OK || shortages(ops) == before || clt_device_is_broken(ops->dev)) save_verdict(v, path);
     }
     clt_free(path);

@@ -53,7 +53,7 @@ static float dropout_factor(const params *p, int64_t b, int64_t h, int64_t i, in
                                   CLT_SITE_ATTENTION, element);
 }
 
-/* One block of keys [begin, end) of a row; m, l and o go on. */
+/* One block of keys [begin, end) of a row; updates m, l and o. */
 static void forward_block(const params *p, int64_t b, int64_t h, int64_t i, int64_t begin, int64_t end,
                           float *m, float *l, float *o) {
     float s[BLOCK], w[BLOCK] = {0}, n = *m, unused;

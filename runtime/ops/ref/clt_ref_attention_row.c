@@ -19,7 +19,7 @@ static double bias_of(const params *p, place a, int64_t j) {
     return p->slopes ? -(double)p->slopes[a.head] * fabs((double)(j - a.row)) : 0;
 }
 
-/* The score of a pair; *size: the sum of the sizes of what is added up in it. */
+/* The score of a pair; *size: the sum of the magnitudes of its terms. */
 static double score(const params *p, place a, int64_t j, double *size) {
     int64_t n = p->head_dim, group = p->heads / p->kv_heads;
     const float *q = p->q + (a.sample * p->seq + a.row) * p->ldq + a.head * n;
@@ -47,12 +47,12 @@ static double factor(const params *p, place a, int64_t j) {
 }
 
 /* The bound. A score adds head_dim + 2 terms in fp32, in any order and with truncation inside a matrix unit:
- * e_s = (head_dim + 8) * 2^-23 * size. Its exponential is then wrong by the factor 1 + e_s (first order), and
- * so is the sum; a weight is rounded to `type` (unit roundoff u) and so is the output; sums in fp32 add
- * 2^-21 per 64 keys. fp16 has an absolute step besides, 2^-25 for a weight and for the output. So
- *     |o - o'| <= (2 u + 2 e_s + 2^-21 (1 + keys / 64)) * sum w |v| + 2^-25 (1 + sum |v|)
- *     |lse - lse'| <= 2 e_s + 2^-21 (1 + keys / 64) + 2^-22 |lse|
- * with e_s at its largest over the row's keys, and a factor 1.01 for terms of second order. */
+ * e_s = (head_dim + 8) * 2^-23 * size. Its exponential then has a relative error of e_s (first order), and so
+ * has the sum. A weight is rounded to `type` (unit roundoff u), and so is the output; sums in fp32 add 2^-21
+ * per 64 keys. fp16 also has an absolute error of 2^-25 for a weight and for the output. So |o - o'| <= (2 u
+ * + 2 e_s + 2^-21 (1 + keys / 64)) * sum w |v| + 2^-25 (1 + sum |v|) |lse - lse'| <= 2 e_s + 2^-21 (1 + keys
+ * / 64) + 2^-22 |lse| with the largest e_s of the row's keys, and a factor of 1.01 for terms of second order.
+ */
 clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p, clt_dtype type,
                                               clt_ref_attention_at at, double *o, double *bound) {
     int64_t n = p->head_dim, keys = clt_ref_attention_end(p, at.row);
@@ -87,11 +87,11 @@ clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p,
 
 /* --- gradients --- */
 
-typedef struct { /* what a pair contributes, and by how much it may differ */
+typedef struct { /* a pair's contribution, and its error bound */
     double p, p_error, ds, ds_error;
 } pair;
 
-/* What rounding a small number to the type, or a device without denormal numbers, may change. */
+/* The error of rounding a small number to the type, or of a device that flushes denormals. */
 static double least_step(clt_dtype type) {
     return fmax(clt_dtype_table[type].least, 0x1p-126);
 }
@@ -106,10 +106,10 @@ static double dot(const float *x, const float *y, int64_t n, double *size) {
     return s;
 }
 
-/* Errors to first order. exp2 of a score in units of log2: the score as in the forward pass, lse rounded once
- * more, 2^-21 for the device's exp2. Products of a head: (head_dim + 8) * 2^-23 of their sizes. p and ds are
- * rounded to `type` before they are multiplied; fp16 has an absolute step of 2^-25 besides, and what is below
- * 2^-126 may become 0. */
+/* Errors to first order. exp2 of a score in units of log2 has the error of the forward pass's score, one more
+ * rounding of lse, and 2^-21 of the device's exp2. Products of a head: (head_dim + 8) * 2^-23 of their sizes.
+ * p and ds are rounded to `type` before they are multiplied; fp16 also has an absolute error of 2^-25, and
+ * values below 2^-126 may become 0. */
 static pair pair_of(const params *p, clt_dtype type, place a, int64_t j) {
     const int64_t n = p->head_dim, row = a.sample * p->seq + a.row, key = a.sample * p->seq + j;
     const double u = clt_dtype_table[type].unit, e = (double)(n + 8) * 0x1p-23;
@@ -132,7 +132,7 @@ static pair pair_of(const params *p, clt_dtype type, place a, int64_t j) {
     return r;
 }
 
-/* out += x * y, its bound += what an error of x, and adding, can do. */
+/* out += x * y; its bound += the effect of x's error and of the addition's rounding. */
 static void add_row(double x, double error, const float *y, int64_t n, double *out, double *bound) {
     for (int64_t d = 0; d < n; d++) {
         out[d] += x * (double)y[d];
@@ -140,7 +140,7 @@ static void add_row(double x, double error, const float *y, int64_t n, double *o
     }
 }
 
-/* Turns sums of errors into the bound of a stored element that is scale times the sum, plus what was there.
+/* Turns a sum's error into the bound of a stored element: scale times the sum, plus the element's old value.
  */
 static void finish(clt_dtype type, double scale, int64_t rows, int64_t cols, const float *old, int64_t ld,
                    double *out, double *bound) {
@@ -153,7 +153,7 @@ static void finish(clt_dtype type, double scale, int64_t rows, int64_t cols, con
         }
 }
 
-/* A pair with what adding it up in fp32 can do. */
+/* A pair's error plus the rounding of adding it in fp32. */
 static pair added_pair(const params *p, clt_dtype type, place a, int64_t j) {
     const double adding = 0x1p-21 * (1.0 + (double)p->seq / 64);
     pair x = pair_of(p, type, a, j);
@@ -162,7 +162,7 @@ static pair added_pair(const params *p, clt_dtype type, place a, int64_t j) {
     return x;
 }
 
-/* What row a's query gets from key j, with a.head's key/value head `g`. */
+/* What key j contributes to row a's query; `g` is the key/value head of a.head. */
 static void add_dq(const params *p, pair x, place a, int64_t j, int64_t g, double *dq, double *bound) {
     const int64_t n = p->head_dim;
     add_row(x.ds, x.ds_error, p->k + (a.sample * p->seq + j) * p->ldk + g * n, n, dq, bound);

@@ -66,7 +66,7 @@ static void gemm_row(void *ctx, size_t i) {
 }
 
 void clt_ref_gemm(const clt_ref_gemm_params *p) {
-    const bool small = p->m * p->n * p->k < 1 << 20; /* threads would take longer */
+    const bool small = p->m * p->n * p->k < 1 << 20; /* starting threads takes longer */
     clt_ref_gemm_params all = *p;
     clt_parallel_for((size_t)p->m, small ? 1 : 0, gemm_row, &all);
 }

@@ -3,7 +3,7 @@
 
 #include "runtime/ops/ref/clt_ref.h"
 
-/* Values of magnitude below 2^-126 become +0. */
+/* Values with a magnitude below 2^-126 become +0. */
 static float flush(float x) {
     return fabsf(x) < 0x1p-126f ? 0.0f : x;
 }

@@ -28,8 +28,7 @@ float clt_ref_bf16_to_f32(uint16_t b) {
     return float_of((uint32_t)b << 16);
 }
 
-/* The value in units of the last place that a half of its size has, rounded to an even integer by nearbyint.
- */
+/* The value in units of the last place of a half of its magnitude; nearbyint rounds ties to even. */
 uint16_t clt_ref_f32_to_f16(float x) {
     uint32_t u = bits_of(x);
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
