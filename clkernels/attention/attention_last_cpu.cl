@@ -1,6 +1,6 @@
-/* The last rows of attention on CPUs (attention_last.cl says what; README.md is the definition): a work item has one
- * query row of one head. 16 keys at a time are turned over, so that a vector holds 16 scores and softmax is plain vector
- * arithmetic; the output is vectors of the head's elements.
+/* The last rows of attention on CPUs (see attention_last.cl; README.md is the definition): a work-item has
+ * one query row of one head. Blocks of 16 keys are transposed, so that a vector holds 16 scores and softmax
+ * is plain vector arithmetic; the output is vectors of the head's elements.
  *
  * Launch: local {1, 1, 1}, global {1, heads, rows}. Options: those of attention.clh. */
 #include "attention_cpu.clh"
@@ -10,7 +10,7 @@
 #error "no sequence ids and no dropout here"
 #endif
 
-/* The query's chains over the head with 16 keys, of which n are there; the others repeat the last one. */
+/* The query's chains over the head with 16 keys, of which n exist; the others repeat the last one. */
 INLINE float16 products(const float *query, __global const ELEM *key, size_t ld, int n) {
     float16 s = (float16)(0.0f);
     for (int c = 0; c < DV; c++) {

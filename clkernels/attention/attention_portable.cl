@@ -1,13 +1,15 @@
 /* Attention for any device, in work-groups with tiles in local memory (README.md is the definition).
  *
- * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv), and has ITEMS work
- * items, seen as ACROSS columns by ROWS / 4. A work item holds 4 rows by 64 / ACROSS columns of a ROWS x 64 tile of scores,
- * and 4 rows by at most 4 columns of the result: a longer head is made in slices of 4 * ACROSS elements, each from scores of
- * its own. So no head size spills registers where a work item has 128 of them (GPUs of Intel). Launch: local {ITEMS}, global
- * {tiles * ITEMS, heads (backward_kv: key/value heads), batch}.
+ * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv). It
+ * has ITEMS work-items, arranged as ACROSS columns by ROWS / 4. A work-item holds 4 rows by 64 / ACROSS
+ * columns of a ROWS x 64 tile of scores, and 4 rows by at most 4 columns of the result. A longer head is
+ * computed in slices of 4 * ACROSS elements, each from its own scores. So no head size spills registers if a
+ * work-item has 128 of them (GPUs of Intel).
+ * Launch: local {ITEMS}, global {tiles * ITEMS, heads (backward_kv: key/value heads), batch}.
  *
- * Options: ROWS (a multiple of 4, 8 to 64); ITEMS, 4 * ROWS or 8 * ROWS (ACROSS 16 or 32); those of attention.clh. Local
- * memory: (2 * ROWS * 68 + the larger of 16 * (ROWS + 65) and 16 * WIDTH + ITEMS + 2 * ROWS) floats at most. */
+ * Options: ROWS (a multiple of 4, 8 to 64); ITEMS, 4 * ROWS or 8 * ROWS (ACROSS 16 or 32); those of
+ * attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS + 65) and 16 * WIDTH + ITEMS +
+ * 2 * ROWS) floats at most. */
 #include "attention.clh"
 #include "attention_delta.clh"
 
@@ -28,7 +30,7 @@
 /* work items that share a row's softmax; columns of scores per work item */
 #define SHARE (ITEMS / ROWS)
 #define WIDE (BLOCK / ACROSS)
-/* elements of a head that a tile of operands holds; columns of a slice of the result, and of it per work item */
+/* elements of a head in a tile of operands; columns of a slice of the result, in total and per work-item */
 #define DEPTH 16
 #define WIDTH (HEAD_DIM < 4 * ACROSS ? HEAD_DIM : 4 * ACROSS)
 #define COLS ((WIDTH + ACROSS - 1) / ACROSS)
@@ -76,9 +78,9 @@ static inline void products(float acc[4][WIDE], __local float *tile, __global co
     }
 }
 
-/* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where
- * w is ROWS x PITCH in local memory and b has `width` (at most WIDTH) columns. With `partial`, only indices with begin[r] <= x
- * < end[r] take part. */
+/* Continues acc[r][c] with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column],
+ * where w is ROWS x PITCH in local memory and b has `width` (at most WIDTH) columns. With `partial`, only
+ * indices with begin[r] <= x < end[r] take part. */
 static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile,
                               __global const ELEM *b, uint ldb, int width, int count, bool partial,
                               const int begin[4], const int end[4], int item) {
@@ -225,7 +227,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
 }
 
 /* From a raw product and dout . v to the probability (times the dropout factor) and ds. Pairs outside the
- * range get numbers that nothing uses. */
+ * range get values that are never used. */
 #if DROPOUT
 #define DROP(p, dp, b, h, i, j)                                                                              \
     {                                                                                                        \
