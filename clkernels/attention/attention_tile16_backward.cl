@@ -1,7 +1,7 @@
 /* The backward pass of attention on AMD's matrix units, 16-bit types (README.md has the formula; sums are
  * added in another order here).
  *
- *   attention_delta        delta of each row
+ *   attention_delta        D of each row
  *   attention_backward_q   dq: a wave owns 16 query rows and processes blocks of keys
  *   attention_backward_kv  dk, dv: a wave owns 16 keys and processes the query heads of the group and their
  *                          rows

@@ -166,7 +166,7 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #define OWNERS ((COLS / (4 * OWN) + 31) / 32 * 32) /* items that own columns */
 /* Warps that compute the sums of rows, and places for rows; runtime/ops/clt_op_norm.c counts these warps,
  * too. With one warp a block waits for it at each row, which dominates if there are fewer blocks than units
- * (README.md). */
+ * (TRIED.md). */
 #define SUM_WARPS (COLS <= 1024 || COLS > 2048 ? 2 : 3)
 #define STAGES (COLS <= 1024 || COLS > 2048 ? 4 : 6)
 #define GROUP (OWNERS + 32 * SUM_WARPS + 32)
