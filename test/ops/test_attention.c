@@ -211,13 +211,15 @@ static void long_heads_fit_a_stack(void **state) {
 static void rows_take_the_masks_that_they_do(void **state) {
     (void)state;
     static const char *const table[] = {"attention", "attention_backward"};
+    const float word = 0.0f;
+    const clt_ref place = tu_upload_at(0, &word, 1, 0); /* rows only check its alignment */
     for (size_t t = 0; t < CLT_COUNT_OF(table); t++) {
         clt_variant *row;
         const int n = clt_variant_rows(table[t], &row);
         for (int i = 0; i < n; i++) {
             const bool hopper = strcmp(row[i].body, "wgmma") == 0;
             const int64_t size = clt_variant_param(&row[i], "MIN_D", 1) > 64 ? 128 : 64;
-            const clt_tensor bf16 = clt_tensor_of(clt_ref_none(), 2 * size, CLT_BF16);
+            const clt_tensor bf16 = clt_tensor_of(place, 2 * size, CLT_BF16);
             clt_attention_params p = {.batch = 1, .seq = 300, .heads = 2, .kv_heads = 2, .head_dim = size};
             p.scale = 0.125f, p.window = -1, p.q = p.k = p.v = p.o = bf16;
             clt_attention_grad_params g = {.fwd = p, .dout = bf16, .dq = bf16, .dk = bf16, .dv = bf16};
