@@ -1,5 +1,5 @@
-/* attention_util: problems of attention on the host, for its tests: random tensors of a shape, the call that
- * belongs to them, and the oracle's twin of it. */
+/* attention_util: problems of attention on the host, for its tests: random tensors of a shape, the call for
+ * them, and the oracle's form of it. */
 #ifndef ATTENTION_UTIL_H
 #define ATTENTION_UTIL_H
 
@@ -16,7 +16,7 @@ typedef struct {
     clt_dtype type;
 } attention_shape;
 
-/* q, k, v (and their gradients) lie side by side in one matrix when fused, else each with a gap of its own
+/* q, k, v (and their gradients) are side by side in one matrix if fused, else each is separate, with a gap
  * between rows. All values are rounded to the type. */
 typedef struct {
     attention_shape s;

@@ -148,8 +148,7 @@ static clt_status common_args(clt_ops *ops, const grad_params *g, clt_buffer *st
 }
 
 /* How many of `units` heads, each with `tensors` tensors' rows, form a section: at most 32 MiB of Hopper's 50
- * MiB of cache, and sections as even as possible, because a short last one has too few items for the device.
- */
+ * MiB of cache, and sections as even as possible, since a short last one has too few items for the device. */
 static uint64_t section_of(const params *p, int64_t tensors, int64_t units) {
     const uint64_t bytes = (uint64_t)(p->seq * p->head_dim * tensors) * clt_dtype_bytes(p->q.type);
     const int64_t sections = CLT_CEIL_DIV(units, (int64_t)CLT_MAX((32ull << 20) / bytes, 1));

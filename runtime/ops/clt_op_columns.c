@@ -1,5 +1,4 @@
-/* Sums down columns: bias gradients, and the last launch of norm backward's sums. Kernels of clkernels/norm.
- */
+/* Sums down columns: bias gradients, and the last launch of norm backward (clkernels/norm). */
 #include <string.h>
 
 #include "runtime/ops/clt_op_norm_internal.h"

@@ -243,8 +243,7 @@ const char *clt_op_gemm_variant(clt_ops *ops, const clt_gemm_params *p) {
     return choose(ops, p, &v) == CLT_OK ? v->id : "";
 }
 
-/* The smallest call with the same programs, on scratch memory, for drivers that compile at the first launch.
- */
+/* The smallest call with the same programs, on scratch memory, for drivers that compile at first launch. */
 static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     enum { SLOT = 2, LD = 64 }; /* rows far enough apart for every row's ALIGN */
     clt_gemm_params tiny = *p;

@@ -1,7 +1,6 @@
 /* The check of a GEMM variant: small shapes with every kind of edge, compared with the oracle. Exact rows
  * must give its words. Rows of `numerics: fast` may add in any order and must stay within a bound of the
- * exact sums.
- */
+ * exact sums. */
 #include "runtime/ops/clt_op_gemm_internal.h"
 
 #include <math.h>

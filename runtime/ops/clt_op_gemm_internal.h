@@ -3,8 +3,7 @@
  * clt_op_gemm.c checks a call and picks the variant. Each kind of body has a file that turns a call into
  * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels),
  * clt_op_gemm_wgmma.c (16-bit operands on NVIDIA's matrix units), clt_op_gemm_clblast.c (another library's
- * product). A new kind is a file that defines a clt_gemm_body, named here and in the list in clt_op_gemm.c.
- */
+ * product). A new kind is a file that defines a clt_gemm_body, named here and in clt_op_gemm.c. */
 #ifndef CLT_OP_GEMM_INTERNAL_H
 #define CLT_OP_GEMM_INTERNAL_H
 

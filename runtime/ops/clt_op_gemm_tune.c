@@ -22,8 +22,7 @@ static void drop(void *tensors) {
     clt_free(t);
 }
 
-/* Refused if the matrices take more than an eighth of the device's memory: the rest is planned for the run.
- */
+/* Refused if the matrices take more than an eighth of the device's memory: the run needs the rest. */
 static clt_status make(clt_ops *ops, const void *call, void **tensors) {
     const clt_gemm_params *p = call;
     const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));

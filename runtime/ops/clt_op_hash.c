@@ -18,8 +18,7 @@ uint64_t clt_hash_total(const uint64_t *sums, size_t n) {
     return total;
 }
 
-/* More pairs than a CPU's items process in one round, with a ragged end; the sums after them must not change.
- */
+/* More pairs than a CPU's items process at once, with a ragged end; the sums after them stay unchanged. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     (void)ctx;
     enum { N = 2 * (8 * CLT_HASH_SUMS + 13), FIRST = 6, PLACE = 2 * CLT_HASH_SUMS + 8 };

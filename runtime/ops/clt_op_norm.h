@@ -24,8 +24,7 @@ clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p);
  * Optional results, which a caller would compute next from the same rows. They have no gaps, so x and dx must
  * have none either (ld = heads * cols): a copy of dx, which is then fp32, as dx_copy's type; the column sums
  * [cols] of that copy, or of dx without a copy, with the same words as clt_op_column_sum (`accumulate`
- * applies to them too); and the output y of the forward pass again, from x, w, b and the saved mean and rstd.
- */
+ * applies to them too); and the output y of the forward pass again, from x, w, b and the saved statistics. */
 typedef struct {
     bool rms;
     float eps;

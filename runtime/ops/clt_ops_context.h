@@ -32,8 +32,7 @@ clt_numerics clt_ops_numerics(const clt_ops *ops);
 uint64_t clt_ops_workspace_bytes(const clt_ops *ops);
 
 /* While on, an operation that would first check or time kernels returns CLT_STOPPED after a signal asked the
- * run to stop (clt_signal_received). Off by default: the caller must make sure that all ranks stop together.
- */
+ * run to stop (clt_signal_received). Off by default: the caller must ensure that all ranks stop together. */
 void clt_ops_let_stop(clt_ops *ops, bool on);
 bool clt_ops_stops(const clt_ops *ops); /* whether it would return CLT_STOPPED now */
 

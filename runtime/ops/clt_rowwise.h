@@ -9,8 +9,7 @@
 
 enum { CLT_ROWWISE_TENSORS = 5, CLT_ROWWISE_MORE = 3 };
 
-/* A launch of such a kernel. Its arguments are: ulong cols; for each tensor pointer, offset, ld; then `more`.
- */
+/* A launch of such a kernel. Its arguments are: ulong cols; per tensor pointer, offset, ld; then `more`. */
 typedef struct {
     const char *kernel;
     int64_t rows, cols;

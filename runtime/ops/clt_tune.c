@@ -156,8 +156,7 @@ const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n) {
 
 /* --- measuring --- */
 
-/* Seconds per call: the best of a few blocks. A row much slower than `best` is dropped after its first call.
- */
+/* Seconds per call: the best of a few blocks. A row much slower than `best` is dropped after one call. */
 static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_variant *v, void *tensors,
                            double best, double *seconds) {
     enum { BLOCKS = 3, MOST = 50 };

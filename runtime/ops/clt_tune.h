@@ -50,8 +50,7 @@ typedef struct {
 } clt_tune_question;
 
 /* The measured row for this question. It is measured now if clt_ops_params.tune is CLT_TUNE_FILL, several
- * rows support the call, time is left and the device is not steady yet. *out NULL: none; the table decides.
- */
+ * rows support the call, time is left and the device is not steady yet. *out NULL: the table decides. */
 clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_variant **out);
 
 /* Whether clt_tune_pick can return a row for this operation: lines exist or measuring is on, and the user

@@ -67,8 +67,7 @@ clt_status clt_variant_pick_row(clt_ops *ops, const clt_variant_question *q, con
 /* The verdict of one row, from memory, from the cache, or from running `check` now. CLT_OK: it may be used.
  * With skip_check every row passes. */
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx);
-/* Whether this status of a check gives no verdict on its row: the device hangs or is full, or a signal came.
- */
+/* Whether this status of a check gives no verdict on its row: the device hangs or is full, or a signal. */
 bool clt_variant_says_nothing(clt_status st);
 
 /* A key over what a row's results and times depend on, as 32 hex digits: device, driver, options, text of all
@@ -107,8 +106,7 @@ clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);
 
 /* At least `count` counters (uint) for kernels whose work-groups take tiles by an atomic or wait for each
- * other. They are 0 before a launch, and the kernel leaves them 0. Kernels run in order, so all share them.
- */
+ * other. They are 0 before a launch, and the kernel leaves them 0. Kernels run in order and share them. */
 clt_status clt_ops_counters(clt_ops *ops, uint64_t count, clt_buffer **out);
 
 #endif

@@ -7,8 +7,8 @@
 typedef attention_shape shape;
 typedef attention_problem problem;
 
-/* Work-group bodies differ by their tile only. `rows` says which of them gets a case; 0: the smallest and,
- * from 65 elements up, the one for long heads; -1: none. */
+/* Work-group bodies differ only by their tile. `rows` selects the one that runs a case; 0: the smallest and,
+ * from 65 elements, the one for long heads; -1: none. */
 static const shape cases[] = {
     {1, 1, 1, 1, 4},
     {2, 7, 2, 2, 4},
@@ -76,7 +76,7 @@ static const shape tiny_cases[] = {
 
 /* --- devices against the oracle --- */
 
-static problem *solved[CLT_COUNT_OF(cases)]; /* start values in, and the oracle's results out */
+static problem *solved[CLT_COUNT_OF(cases)]; /* starts with the start values; the oracle overwrites them */
 static problem *fresh[CLT_COUNT_OF(cases)];
 static size_t n_cases;
 
@@ -87,7 +87,7 @@ static void solve_all(void) {
         fresh[c] = attention_problem_create(&list[c], 50 * c + 1);
         solved[c] = attention_problem_create(&list[c], 50 * c + 1);
         clt_ref_attention_forward(&solved[c]->p);
-        attention_problem_round(solved[c]); /* the output as it is stored, which backward reads */
+        attention_problem_round(solved[c]); /* the stored output, which the backward pass reads */
         clt_ref_attention_backward(&solved[c]->p);
         attention_problem_round(solved[c]);
     }
@@ -185,8 +185,8 @@ static void variants_match_oracle(void **state) {
     }
 }
 
-/* Bodies for CPUs have blocks of whole heads on a thread's stack, 8 MiB as a rule: heads that are longer than
- * it has room for go to rows in work-groups. */
+/* Bodies for CPUs keep blocks of whole heads on a thread's stack, usually 8 MiB: longer heads go to rows in
+ * work-groups. */
 static void long_heads_fit_a_stack(void **state) {
     (void)state;
     static const char *const table[] = {"attention", "attention_backward"};
@@ -207,7 +207,7 @@ static void long_heads_fit_a_stack(void **state) {
     }
 }
 
-/* Rows for Hopper's matrix units are causal only; such calls without the mask go to rows below them. */
+/* Rows for Hopper's matrix units are causal only; calls without the mask go to rows below them. */
 static void rows_take_the_masks_that_they_do(void **state) {
     (void)state;
     static const char *const table[] = {"attention", "attention_backward"};
@@ -234,8 +234,8 @@ static void rows_take_the_masks_that_they_do(void **state) {
     }
 }
 
-/* A sample's results do not depend on the batch it is in: sample 1 of 2 alone, dropout counted by its global
- * place. */
+/* A sample's results do not depend on its batch: sample 1 of 2 alone, with dropout counted by its global
+ * number. */
 static void batches_are_invisible(void **state) {
     (void)state;
     const shape s = {2, 70, 2, 1, 16, .dropout = 0.25f};

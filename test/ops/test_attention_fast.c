@@ -1,6 +1,6 @@
-/* Attention with numerics: fast: every row that is allowed to differ from the oracle's bits, against the
- * formula in double within the bound that goes with it. Packed and padded layouts with NaN in everything that
- * does not belong to a tensor, ragged lengths, large scores, one-hot weights, windows of one key. */
+/* Attention with numerics fast: every row that may differ from the oracle's bits is compared with the formula
+ * in double within its bound. Packed and padded layouts with NaN in everything outside the tensors, ragged
+ * lengths, large scores, one-hot weights, windows of one key. */
 #include <math.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static const shape cases[] = {
     {2, 257, 2, 2, 96, CLT_BF16},
     {2, 1000, 6, 2, 64, CLT_BF16, .packed = true},
     {3, 1000, 4, 2, 128, CLT_BF16, .packed = true},
-    {8, 200, 40, 40, 64, CLT_BF16}, /* several tiles a work-group */
+    {8, 200, 40, 40, 64, CLT_BF16}, /* several tiles per work-group */
     {8, 130, 40, 20, 128, CLT_BF16, .packed = true},
     {1, 2048, 3, 3, 64, CLT_F16},
     {1, 2048, 3, 3, 128, CLT_F16},
@@ -64,7 +64,7 @@ static const shape cases[] = {
     {1, 300, 2, 2, 64, CLT_BF16, .unmasked = true, .values = LARGE},
 };
 
-/* One matrix of tokens on host and device: `ld` elements a row, of which `cols` belong to tensors. */
+/* One matrix of tokens on host and device: `ld` elements per row, of which `cols` belong to tensors. */
 typedef struct {
     float *host;
     clt_ref ref;
@@ -104,7 +104,7 @@ typedef struct {
     clt_ref_attention_params ref;
 } problem;
 
-/* Scores of a size that only a maximum keeps in range; one key that takes all; keys that are all alike. */
+/* Scores so large that only the maximum keeps them in range; one key with all the weight; equal keys. */
 static float scale_of(const shape *s) {
     return s->values == LARGE ? 30.0f : s->values == ONE_HOT ? 8.0f : s->values == SAME ? 0.0f : 1.5f;
 }
@@ -239,7 +239,7 @@ static void fast_rows_are_close(void **state) {
         }
         clt_ops_destroy(ops);
     }
-    if (!ran) print_message("[ left out ] no device here has a row of attention that needs numerics: fast\n");
+    if (!ran) print_message("[ skipped  ] no device here has a row of attention that needs numerics: fast\n");
 }
 
 int main(int argc, char **argv) {

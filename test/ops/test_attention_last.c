@@ -1,6 +1,6 @@
-/* The last rows of attention over kept keys and values: every row of attention_last.vt on every device gives
- * the words of the oracle's forward pass over the whole sequence (which test_attention.c compares with the
- * formula in double), and what cannot be done is refused. */
+/* The last rows of attention with keys and values in a cache: every row of attention_last.vt on every device
+ * gives the words of the oracle's forward pass over the whole sequence (which test_attention_oracle.c
+ * compares with the formula in double), and invalid calls are refused. */
 #include <math.h>
 
 #include "runtime/ops/ref/clt_ref.h"
@@ -32,8 +32,8 @@ static const shape tiny_cases[] = {
     {67, 2, 1, 4, .unmasked = true, .alibi = true, .window = 31},
 };
 
-/* q, k, v of the whole sequence and the oracle's output; k and v are the two halves of rows of `ldkv`, as in
- * a cache with room for more positions than there are. */
+/* q, k, v of the whole sequence and the oracle's output. k and v are the two halves of rows of `ldkv`, as in
+ * a cache with room for more positions. */
 typedef struct {
     shape s;
     int64_t wide, ldkv, ldo;
@@ -89,7 +89,7 @@ static void solve(problem *x) {
     clt_ref_round(s->type, x->o, x->n_o);
 }
 
-/* The last `rows` rows; what lies between the rows of the output stays as it was. */
+/* The last `rows` rows; the gaps between the rows of the output must not change. */
 static void run_rows(int device, const char *id, const problem *x, int64_t rows) {
     const shape *s = &x->s;
     const int64_t first = s->seq - rows;

@@ -1,5 +1,5 @@
-/* The oracle of attention against the formula in double, whose gradients are compared with finite
- * differences; and what the oracle says of single rows and keys against what it says of all. */
+/* Compares the oracle of attention with the formula in double, whose gradients are compared with finite
+ * differences; and the oracle's single rows and keys with its whole results. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +175,7 @@ static void close_to(const char *label, int t, const float *got, int64_t ld, con
     for (int64_t r = 0; r < rows; r++) tu_assert_close(what, got + r * ld, want + r * n, (size_t)n, 2e-5);
 }
 
-/* clt_ref_attention_row, which checks rows for matrix units, is the formula too. */
+/* clt_ref_attention_row, which checks rows for matrix units, is also compared with the formula. */
 static void rows_match_formula(const f64 *f, const char *label) {
     const shape *s = &f->x->s;
     double *o = clt_malloc((size_t)(2 * s->head_dim) * sizeof *o), *bound = o + s->head_dim;
@@ -230,8 +230,8 @@ static void oracle_matches_formula(void **state) {
     }
 }
 
-/* Accumulating starts the chain from what is there: the result differs from adding afterwards by rounding
- * only, and from not adding by what was there. */
+/* With accumulation the chain starts from the old value: the result differs from adding afterwards by
+ * rounding only, and from not adding by the old value. */
 static void accumulation_adds(void **state) {
     (void)state;
     const shape s = {1, 40, 2, 1, 8};
@@ -254,7 +254,7 @@ static void accumulation_adds(void **state) {
     attention_problem_destroy(before);
 }
 
-/* The oracle of single places gives the words of the whole. */
+/* The oracle of single rows gives the words of the whole. */
 static void places_match(bool unmasked) {
     const shape s = {2,
                      70,
@@ -302,8 +302,8 @@ static void near_matrix(const float *got, int64_t ld, const double *want, int64_
         }
 }
 
-/* The formula in double, made row by row, beside the definition in fp32, which goes through pairs in its own
- * order. */
+/* The formula in double, computed row by row, compared with the definition in fp32, which has its own order
+ * of pairs. */
 static void gradients_are_near(bool unmasked) {
     enum {
         SEQ = 70,

@@ -1,5 +1,5 @@
-/* Casts: all 65,536 patterns of both 16-bit formats, rounding ties and their neighbours, and a walk over all
- * fp32 patterns; the oracle itself is checked against the definition of rounding in double. */
+/* Casts: all 65,536 patterns of both 16-bit formats, rounding ties and their neighbours, and a stride over
+ * all fp32 patterns; the oracle is compared with the definition of rounding in double. */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -13,15 +13,14 @@ static float float_of(uint32_t u) {
     return x;
 }
 
-/* The neighbour of every tie between two 16-bit values and the tie itself, both signs, and a stride over the
- * rest. */
+/* The tie between every two 16-bit values and its neighbours, both signs, and a stride over the rest. */
 static uint32_t *make_patterns(size_t *n) {
     size_t cap = tu_tiny() ? 4096 : 1u << 20, count = 0;
     uint32_t *u = clt_malloc(cap * sizeof *u);
     for (uint32_t b = 0; count + 6 < cap && b < 0x10000; b += tu_tiny() ? 997 : 1) {
         uint32_t tie = b << 16 | 0x8000;
         u[count++] = tie - 1, u[count++] = tie, u[count++] = tie + 1;
-        /* ties of fp16 lie at bit 12 for normal halves, elsewhere for denormal ones: step through both */
+        /* ties of fp16 are at bit 12 for normal halves, elsewhere for denormal ones: step through both */
         uint32_t h = 0x33000000u + b * 0x1000u % 0x14800000u;
         u[count++] = h - 1, u[count++] = h, u[count++] = h + 1;
     }
@@ -33,7 +32,7 @@ static uint32_t *make_patterns(size_t *n) {
 static void run_narrow(int d, clt_dtype to, uint16_t (*ref)(float)) {
     size_t n;
     uint32_t *u = make_patterns(&n);
-    if (!tu_wide()) n -= 3; /* a size that no vector length divides */
+    if (!tu_wide()) n -= 3; /* a size that is no multiple of any vector length */
     uint16_t *want = clt_calloc(n + 3, sizeof *want);
     for (size_t i = 0; i < n; i++) want[i] = ref(float_of(u[i]));
     clt_ref src = tu_upload(d, (float *)u, n), dst = tu_blank(d, (n + 1) / 2 + 1);
@@ -80,7 +79,7 @@ static void casts_match(void **state) {
     tu_each_variant("cast", run_variant);
 }
 
-/* The oracle: the result is the nearest 16-bit value, and on a tie the even one. */
+/* The oracle: the result is the nearest 16-bit value, and for a tie the even one. */
 static void check_nearest(uint32_t u, uint16_t got, float (*back)(uint16_t), double largest) {
     double x = float_of(u), v = back(got);
     if (isnan(x)) {
@@ -109,7 +108,7 @@ static void oracle_rounds_to_nearest_even(void **state) {
         check_nearest(u[i], clt_ref_f32_to_f16(x), clt_ref_f16_to_f32, 65520.0);
     }
     clt_free(u);
-    for (uint32_t h = 0; h < 0x10000; h++) { /* there and back is the identity, NaN becomes quiet */
+    for (uint32_t h = 0; h < 0x10000; h++) { /* both casts in sequence are the identity; NaN becomes quiet */
         uint16_t b = (uint16_t)h;
         assert_int_equal(clt_ref_f32_to_bf16(clt_ref_bf16_to_f32(b)), (b & 0x7fff) > 0x7f80 ? b | 0x40 : b);
         assert_int_equal(clt_ref_f32_to_f16(clt_ref_f16_to_f32(b)), (b & 0x7fff) > 0x7c00 ? b | 0x200 : b);

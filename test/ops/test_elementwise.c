@@ -12,7 +12,7 @@ typedef struct {
     int64_t rows, cols, ld;
 } shape;
 
-/* One element; one row; odd and prime sizes; rows apart; more than one segment of the CPU body. */
+/* One element; one row; odd and prime sizes; rows with gaps; more than one segment of the CPU body. */
 static const shape shapes[] = {{1, 1, 1},   {1, 7, 7},     {3, 16, 16},
                                {5, 31, 47}, {2, 127, 130}, {3, 4099, 4099}};
 static const shape tiny_shapes[] = {{1, 1, 1}, {3, 16, 16}, {2, 19, 23}};
@@ -31,7 +31,7 @@ static size_t elements(const shape *s) {
     return (size_t)(s->rows * s->ld);
 }
 
-/* Calls fn for each element inside the rows; the others keep what was there. */
+/* Calls fn for each element inside the rows; the others keep their values. */
 #define FOR_ELEMENTS(s, i)                                                                                   \
     for (size_t i = 0; i < elements(s); i++)                                                                 \
         if ((int64_t)i % (s)->ld < (s)->cols)
@@ -48,7 +48,7 @@ static float *make(size_t n, uint64_t seed) {
     return x;
 }
 
-/* The oracle's values, rounded, are those on the device. */
+/* The oracle's values, rounded, equal those on the device. */
 static void assert_stored(const char *what, clt_dtype type, clt_ref got, float *want, size_t n) {
     clt_ref_round(type, want, n);
     tu_assert_words(what, tu_download_as(got, type, n), want, n);
@@ -99,7 +99,7 @@ static void glu_case(int d, clt_dtype type, clt_activation act, const shape *s, 
         dup[i] = dy[i] * clt_ref_act(act, gate[i]);
     }
     assert_stored("glu forward", type, ry, y, n);
-    /* the gradients take the place of the inputs */
+    /* the gradients overwrite the inputs */
     tu_assert_ok(clt_op_glu_backward(tu_ops(d), &(clt_glu_grad_params){act, s->rows, s->cols, g, u,
                                                                        rows_of(s, rdy, type), g, u}),
                  "glu backward");
@@ -174,7 +174,7 @@ static void simple_case(int d, clt_dtype type, const shape *s, uint64_t seed) {
     clt_free(want);
 }
 
-/* What exists for fp32 only. */
+/* Operations that support only fp32. */
 static void slab_case(int d, const shape *s, uint64_t seed) {
     const float limit = 1.25f;
     size_t n = elements(s);
@@ -240,7 +240,7 @@ static void rope_matches(void **state) {
     tu_each_variant("rope", run_rope);
 }
 
-/* The definition by its own words: a pair turned by +-angle, in double. */
+/* The definition: a pair rotated by +-angle, in double. */
 static void rope_turns_pairs(void **state) {
     (void)state;
     float x[4] = {1.0f, 2.0f, 3.0f, 4.0f},
@@ -298,7 +298,7 @@ static void dropout_matches(void **state) {
     tu_each_variant("dropout", run_dropout);
 }
 
-/* The share of dropped elements, the factor of the kept ones, and that no part of the counter is ignored. */
+/* The fraction of dropped elements, the factor of the kept ones, and that all of the counter matters. */
 static void dropout_factors(void **state) {
     (void)state;
     enum { N = 20000 };
@@ -325,8 +325,8 @@ static uint64_t launches(int d) {
     return c.launches;
 }
 
-/* NVIDIA's devices take 65,535 work-groups along the second dimension of a launch: further rows are a launch
- * of their own, and know which ones they are. */
+/* NVIDIA's devices take at most 65,535 work-groups along the second dimension of a launch: further rows are
+ * another launch, which must know their numbers. */
 static void many_rows_are_several_launches(void **state) {
     (void)state;
     enum { ROWS = CLT_LAUNCH_MOST_ROWS + 5, SEQ = 11, COLS = 8, LD = 9, N = ROWS * LD };
@@ -338,7 +338,7 @@ static void many_rows_are_several_launches(void **state) {
         const clt_ref rx = tu_upload(d, x, N), rt = tu_upload(d, table, SEQ * COLS);
         const clt_tensor rows = clt_tensor_of(rx, LD, CLT_F32);
         memcpy(want, x, N * sizeof *want);
-        for (int pass = 0; pass < 2; pass++) { /* the first one checks rows, too */
+        for (int pass = 0; pass < 2; pass++) { /* the first one also checks rows */
             const uint64_t before = launches(d);
             tu_assert_ok(clt_op_scale_rows(ops, &(clt_scale_rows_params){ROWS, SEQ, COLS, rows, rt}),
                          "scale rows");

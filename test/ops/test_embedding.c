@@ -1,4 +1,4 @@
-/* Lookups and their gradients: every variant on every device gives the oracle's words, for any cut into
+/* Lookups and their gradients: every variant on every device gives the oracle's words, for any division into
  * microbatches. */
 #include "test/test_util.h"
 
@@ -78,7 +78,7 @@ static lists make_lists(const int32_t *ids, int64_t rows, int64_t vocab, bool *s
     return l;
 }
 
-/* Backward over microbatches of `micro` samples; tables start as garbage where the first lookup writes +0. */
+/* Backward over microbatches of `micro` samples; tables start with garbage if the first lookup writes +0. */
 static void backward(int d, const shape *s, const int32_t *ids, int64_t micro, const float *dx,
                      const float *want, const float *want_pos) {
     size_t table = (size_t)(s->vocab * s->cols), pos = (size_t)(s->seq * s->cols);
@@ -110,7 +110,7 @@ static void backward(int d, const shape *s, const int32_t *ids, int64_t micro, c
         if (seen[id])
             tu_assert_words("dwte", got + id * s->cols, want + id * s->cols, (size_t)s->cols);
         else
-            assert_true(isnan(got[id * s->cols])); /* rows that nobody looked up are not touched */
+            assert_true(isnan(got[id * s->cols])); /* rows without a lookup do not change */
     if (s->wpe) tu_assert_words("dwpe", tu_download(dwpe.ref, pos), want_pos, pos);
     clt_free(seen);
 }
@@ -163,7 +163,7 @@ static void rows_are_added(void **state) {
     tu_each_variant("embedding", each_add);
 }
 
-/* Ids outside the table read nothing and give NaN; the other rows are as they should be. */
+/* Ids outside the table read nothing and give NaN; the other rows are correct. */
 static void each_hostile(int d, const char *id) {
     (void)id;
     const int32_t ids[] = {0, -1, 2, 3, INT32_MAX, INT32_MIN};
@@ -192,7 +192,7 @@ static void ids_outside_the_table_give_nan(void **state) {
     tu_each_variant("embedding", each_hostile);
 }
 
-/* More rows, and more words, than a launch has along its second dimension. */
+/* More rows, and more words, than a launch's second dimension takes. */
 static void many_rows_are_looked_up(void **state) {
     (void)state;
     enum { ROWS = CLT_LAUNCH_MOST_ROWS + 5, COLS = 3, SEQ = 7 };
@@ -240,7 +240,7 @@ static void many_rows_are_looked_up(void **state) {
     clt_free(ids), clt_free(first), clt_free(wte), clt_free(wpe), clt_free(want);
 }
 
-/* The oracle in double: sums of what each id's rows got. */
+/* The oracle in double: sums of the dx rows of each id. */
 static void oracle_follows_the_formula(void **state) {
     (void)state;
     enum { ROWS = 40, COLS = 3, VOCAB = 4, SEQ = 10 };

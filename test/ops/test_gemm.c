@@ -14,12 +14,12 @@ typedef struct {
     bool bias, pre, residual, accumulate, extreme, sums;
     clt_activation act, grad_act;
     int64_t pad;  /* elements between the rows of every matrix */
-    int samples;  /* compare only that many outputs; 0: all */
+    int samples;  /* compare only this many outputs; 0: all */
     int in_place; /* 1: residual is c, 2: grad_pre is c */
     clt_dtype in, out, aux;
 } gemm_case;
 
-typedef struct { /* one matrix on both sides */
+typedef struct { /* one matrix, on host and device */
     float *host;
     clt_ref ref;
     size_t n;
@@ -40,8 +40,7 @@ static matrix make_typed(int device, clt_dtype type, int64_t rows, int64_t cols,
     return x;
 }
 
-/* a or b. Rows with ALIGN take them at aligned places only; then the distance between rows is rounded up,
- * too. */
+/* a or b. Rows with ALIGN take them only if aligned; then the distance between rows is also rounded up. */
 static matrix make_operand(int device, int64_t align, clt_dtype type, int64_t rows, int64_t cols, int64_t *ld,
                            uint64_t seed, bool extreme) {
     const int64_t pad = CLT_ROUND_UP(*ld, align) - cols;
@@ -73,7 +72,7 @@ static matrix make_matrix(int device, int64_t rows, int64_t cols, int64_t pad, u
 static void compare_samples(const char *what, const gemm_case *t, const clt_ref_gemm_params *r,
                             const float *got_c, const float *got_pre, const float *before) {
     for (int s = 0; s < t->samples; s++) {
-        /* the last rows and columns are where edges are */
+        /* the last rows and columns contain the edges */
         const int64_t i =
             s % 8 == 0 ? t->m - 1 - s / 8 % CLT_MIN(t->m, 17) : tu_random_below(91, 2 * (uint64_t)s, t->m);
         const int64_t j = s % 8 == 1 ? t->n - 1 - s / 8 % CLT_MIN(t->n, 49)
@@ -202,7 +201,7 @@ static bool is_first_variant(int device, const char *id) {
     return n > 0 && !strcmp(row[0].id, id);
 }
 
-/* Every activation in the body that the device would use; the other bodies share its epilogue and get two. */
+/* Every activation in the body that the device would use; the other bodies share its epilogue and run two. */
 static void activations(int device, const char *id) {
     const int step = is_first_variant(device, id) ? 1 : 7;
     for (int act = 2; act < CLT_ACT_COUNT; act += step) {
@@ -215,7 +214,7 @@ static void activations(int device, const char *id) {
 static void activations_match(void **state) {
     (void)state;
     if (tu_tiny()) {
-        print_message("[  left out ] every activation: 24 builds take minutes under an interpreter\n");
+        print_message("[  skipped  ] every activation: 24 builds take minutes under an interpreter\n");
         return;
     }
     tu_each_variant("gemm", activations);
@@ -246,7 +245,7 @@ static void special(int device, const char *id) {
          .accumulate = true,
          .sums = true},
     };
-    /* chains that no body keeps in one block */
+    /* chains longer than a block of any body */
     static const gemm_case large[] = {
         {.form = CLT_GEMM_NT,
          .m = 300,
@@ -298,7 +297,7 @@ static void extreme_values_match(void **state) {
     tu_each_variant("gemm", extremes);
 }
 
-/* One inf in a and one NaN in b reach their row and their column and nothing else. */
+/* One inf in a and one NaN in b affect only their row and their column. */
 static void nonfinite(int device, const char *id) {
     enum { M = 20, N = 40, K = 32 };
     float *a = tu_random(M * K, 1, 1.0f), *b = tu_random(N * K, 2, 1.0f), *c = tu_random(M * N, 3, 1.0f);
@@ -352,14 +351,13 @@ static void model_shapes(int device, const char *id) {
 static void model_shapes_match(void **state) {
     (void)state;
     if (tu_tiny()) {
-        print_message("[  left out ] shapes of a model: too large for an interpreter\n");
+        print_message("[  skipped  ] shapes of a model: too large for an interpreter\n");
         return;
     }
     tu_each_variant("gemm", model_shapes);
 }
 
-/* --- 16-bit tensors: every pair of types, all forms and epilogues, chains that are cut, ragged everywhere
- * --- */
+/* --- 16-bit tensors: every pair of types, all forms and epilogues, split chains, ragged everywhere --- */
 
 static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
     const clt_dtype aux = in ? in : out;
@@ -382,7 +380,7 @@ static void half_pair(int device, const char *id, clt_dtype in, clt_dtype out) {
     run_case(device, id, &t);
 }
 
-/* Both 16-bit types in one call, which no run has: one row shows that they do not depend on each other. */
+/* Both 16-bit types in one call, which no run has: one row shows that they are independent. */
 static bool mixed(int in, int out) {
     return in && out && in != out;
 }
@@ -446,7 +444,7 @@ static void bad_calls_are_refused(void **state) {
     tu_release();
 }
 
-/* What no kernel supports is refused by name, not computed in another type. */
+/* Combinations without a kernel are refused by name, not computed in another type. */
 static void bad_types_are_refused(void **state) {
     (void)state;
     static const clt_scale scale = {.rows = 1, .cols = 128};
@@ -477,7 +475,7 @@ static void bad_types_are_refused(void **state) {
     tu_release();
 }
 
-/* After prepare, a call neither builds nor allocates, and holds no more than the plan said. */
+/* After prepare, a call neither builds nor allocates, and uses no more memory than planned. */
 static void prepared_calls_are_steady(void **state) {
     (void)state;
     for (int d = 0; d < tu_device_count(); d++) {
@@ -504,12 +502,12 @@ static void prepared_calls_are_steady(void **state) {
     }
 }
 
-/* CLBlast in numerics: fast. Its check against the oracle runs when it is first used. */
+/* CLBlast with numerics fast. Its check against the oracle runs at its first use. */
 static void clblast_is_close(void **state) {
     (void)state;
     enum { M = 70, N = 90, K = 110 };
     if (tu_tiny() || !clt_clblast_available()) {
-        print_message("[  left out ] CLBlast: %s\n",
+        print_message("[  skipped  ] CLBlast: %s\n",
                       tu_tiny() ? "too slow under an interpreter" : "it is not installed");
         return;
     }

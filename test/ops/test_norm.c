@@ -1,5 +1,5 @@
-/* Normalisation and column sums: every kernel variant on every device gives the oracle's words; the oracle
- * itself is held against the formulas in double. */
+/* Normalisation and column sums: every kernel variant on every device gives the oracle's words; the oracle is
+ * compared with the formulas in double. */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ static const shape wide[] = {
     {1, 9, 4096, 1, 0, true, true, false, false, true},
 };
 
-/* What norm_ring.cl takes: whole tokens of 512 to 4096. */
+/* Shapes that norm_ring.cl supports: whole tokens of 512 to 4096. */
 static const shape ring[] = {
     {3, 96, 768, 1, 0, true, false, false, false, true},
     {1, 70, 512, 1, 8, true, true, false, false, true},
@@ -109,7 +109,7 @@ static const types all_types[] = {{CLT_F32, CLT_F32, CLT_F32, CLT_F32},
                                   {CLT_F16, CLT_F16, CLT_F16, CLT_F16},
                                   {CLT_F32, CLT_F16, CLT_F16, CLT_F32}};
 
-/* Rows on the device, rounded to a type, and a vector, or without data a blank one. */
+/* Rows on the device, rounded to a type, and a vector; blank without data. */
 static clt_tensor rows_of(int d, const problem *q, clt_dtype type, float *x) {
     return clt_tensor_of(tu_upload_rounded(d, type, x, q->n), q->ref.ldx, type);
 }
@@ -118,7 +118,7 @@ static clt_tensor vector(int d, const problem *q, const float *x) {
     return clt_tensor_vector(x ? tu_upload(d, x, cols) : tu_blank(d, cols), CLT_F32);
 }
 
-/* Both calls of a problem, uploaded: without what dx and the residual are, and without the extras. */
+/* Both calls of a problem, uploaded, without dx, the residual and the optional results. */
 static clt_norm_params forward_call(int d, const shape *s, problem *q, types t) {
     const clt_ref_norm_params *r = &q->ref;
     const clt_ref none = clt_ref_none();
@@ -155,7 +155,7 @@ static clt_norm_grad_params backward_call(int d, const shape *s, problem *q, con
                                   .db = s->b ? vector(d, q, NULL) : clt_tensor_none()};
 }
 
-/* Forward, then backward with dx over dy (in_place, where the types allow it) or elsewhere, twice: the second
+/* Forward, then backward with dx over dy (in_place, if the types allow it) or elsewhere, twice: the second
  * time dw and db accumulate. */
 static void run_shape(int d, const shape *shape_, types t) {
     shape copy = *shape_;
@@ -188,8 +188,8 @@ static void run_shape(int d, const shape *shape_, types t) {
     tu_release();
 }
 
-/* The extras of the backward pass: dx once more in 16 bits, its column sums, and the forward pass's output
- * again. */
+/* The optional results of the backward pass: dx again in 16 bits, its column sums, and the recomputed output
+ * of the forward pass. */
 static void run_extras(int d, const shape *s, clt_dtype type) {
     problem q = make(s);
     clt_ref_norm_params *r = &q.ref;
@@ -272,7 +272,7 @@ static void each_column_shape(int d, const char *id) {
                                      {1, 64, 1027, 5}, {2, 7, 3072, 0}, {5, 1, 1, 3}};
     static const int64_t eights[][4] = {{1, 3, 8, 0},      {2, 5, 64, 8},    {2, 65, 24, 8}, {2, 130, 768, 0},
                                         {1, 64, 1032, 16}, {17, 7, 3072, 0}, {9, 70, 40, 24}};
-    if (is_ring(id)) return; /* it leaves them to others */
+    if (is_ring(id)) return; /* other rows take such calls */
     const int64_t(*shapes)[4] = tu_wide() ? eights : any;
     size_t n = tu_tiny() ? 3 : CLT_COUNT_OF(any);
     for (size_t i = 0; i < 2 * n; i++) {
@@ -302,8 +302,8 @@ static void column_sum_gives_the_oracles_words(void **state) {
     tu_each_variant("norm", each_column_shape);
 }
 
-/* Calls whose sums end together, more results than one launch takes; one in between has fewer rows, and the
- * last one adds to what the first one's will be. */
+/* Calls whose sums end together, with more results than one launch takes; one in between has fewer rows, and
+ * the last one adds to the result of the first one. */
 static void each_later(int d, const char *id) {
     (void)id;
     enum { CALLS = 6 };

@@ -1,5 +1,5 @@
-/* AdamW and Lion over pieces of the slab: every variant on every device against the oracle, and the oracle
- * against the published formulas in double. */
+/* AdamW and Lion over pieces of the slab: every variant on every device compared with the oracle, and the
+ * oracle with the published formulas in double. */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { GROUPS = 3, BLOCK = 64 };
 
-/* As the trainer makes them: in double, rounded once. Group 2 is frozen, group 1 has no weight decay. */
+/* As in the trainer: in double, rounded once. Group 2 is frozen, group 1 has no weight decay. */
 static void make_groups(clt_optimizer_group g[GROUPS], int step) {
     const double lr0 = 2e-3, lr = 1.5e-3, b1 = 0.9, b2 = 0.95, wd = 0.01;
     for (int i = 0; i < GROUPS; i++)
@@ -149,7 +149,7 @@ static void lion_follows_its_formula(void **state) {
         clt_optimizer_group g[GROUPS];
         make_groups(g, t);
         float *grad = tu_random(N, 20 + (uint64_t)t, 0.1f);
-        grad[7] = 0.0f; /* sign 0: only the decay moves it */
+        grad[7] = 0.0f; /* sign 0: only the decay changes it */
         clt_ref_lion(N, p, grad, m, &g[0], 1.0f);
         for (int i = 0; i < N; i++) {
             double u = dm[i] + (1 - b1) * (grad[i] - dm[i]);

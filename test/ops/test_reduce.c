@@ -106,8 +106,7 @@ static void status_sees_bad_sums(void **state) {
     }
 }
 
-/* The order itself, by an example whose sum depends on it: lane 0 takes 0 and 64, the tree pairs lanes 0
- * and 32. */
+/* The order, by an example whose sum depends on it: lane 0 takes 0 and 64, the tree pairs lanes 0 and 32. */
 static void the_order_is_the_row_rule(void **state) {
     (void)state;
     float x[128] = {0};
@@ -122,7 +121,7 @@ static void the_order_is_the_row_rule(void **state) {
     clt_free(r);
 }
 
-/* The coefficient by its formula; a factor of a power of two on the gradients changes no bit of norm and
+/* The coefficient by its formula; a power of two as a factor of the gradients changes no bit of norm and
  * update. */
 static void status_follows_its_formula(void **state) {
     (void)state;

@@ -1,5 +1,5 @@
-/* The table of element types against the oracle's conversions, parts of tensors, and what the checks of
- * operations refuse. */
+/* Compares the table of element types with the oracle's conversions; parts of tensors; and calls that the
+ * checks of operations refuse. */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -28,8 +28,7 @@ static void types_are_found_by_name(void **state) {
     assert_string_equal(clt_dtype_names(0, names), "");
 }
 
-/* bytes, unit and least are those of the oracle's rounding: no value is off by more, and some are by as much.
- */
+/* bytes, unit and least are those of the oracle's rounding: no error is larger, and some are as large. */
 static void table_holds_what_rounding_does(void **state) {
     (void)state;
     enum { N = 20000 };
@@ -48,7 +47,7 @@ static void table_holds_what_rounding_does(void **state) {
             worst = fmax(worst, off / x);
         }
         if (type != CLT_F32) assert_true(worst > 0.9 * t->unit);
-        /* A tie between 0 and the smallest number goes to 0, and what is above it does not. */
+        /* A tie between 0 and the smallest number goes to 0; a larger value does not. */
         if (type != CLT_F32) assert_true(clt_ref_rounded(type, (float)t->least) == 0);
         if (type != CLT_F32)
             assert_true((double)clt_ref_rounded(type, (float)(1.01 * t->least)) == 2 * t->least);
@@ -96,7 +95,7 @@ static void checks_name_what_they_refuse(void **state) {
     tu_release();
 }
 
-/* The last row ends with its columns: the gap behind it need not be there. */
+/* The last row ends with its columns: the gap after it need not exist. */
 static void a_tensor_fits_its_buffer(void **state) {
     (void)state;
     clt_buffer *b;

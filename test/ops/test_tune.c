@@ -1,4 +1,4 @@
-/* Measured choices: made, kept, found again, and dropped when they are not today's. */
+/* Measured choices: made, saved, found again, and ignored if their key is not current. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -80,8 +80,8 @@ static char *csv(void) {
     return clt_format("%s/tune.csv", folder);
 }
 
-/* Measured choices, without those that are checked in for some devices: how many, the first `max` of them in
- * `at`. */
+/* Measured choices without those that are checked in for some devices: their number, the first `max` of them
+ * in `at`. */
 static int measured(const clt_ops *ops, const clt_tuned **at, int max) {
     int lines, n = 0;
     const clt_tuned *t = clt_ops_tuned(ops, &lines);
@@ -97,7 +97,7 @@ static void a_shape_is_measured_once(void **state) {
     const clt_tuned *t;
     char *other =
         clt_format("gemm,NT 1x2x3 fp32>fp32 exact,portable,1e-6,0,-,%s,1\n", clt_device_get_facts(dev)->name);
-    assert_int_equal(clt_tune_add_known(ops, other), 1); /* as a device has them that tuned.csv knows */
+    assert_int_equal(clt_tune_add_known(ops, other), 1); /* as a device of tuned.csv has them */
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
     assert_int_equal(measured(ops, &t, 1), 1);
     assert_string_equal(t->shape, "NT 40x24x36 fp32>fp32 exact");
@@ -109,7 +109,7 @@ static void a_shape_is_measured_once(void **state) {
 
     ops = open_ops(CLT_TUNE_CACHE);
     assert_string_equal(clt_op_gemm_variant(ops, &p), variant);
-    p.m = M - 1; /* unknown: the table's order, and nothing is measured */
+    p.m = M - 1; /* unknown: the table's order applies, and nothing is measured */
     assert_true(*clt_op_gemm_variant(ops, &p) != 0);
     assert_int_equal(measured(ops, &t, 1), 1);
     p.m = M;
@@ -120,7 +120,7 @@ static void a_shape_is_measured_once(void **state) {
     free_call(&p);
 }
 
-/* Stands before the driver's: so many buffers from here on are refused. Declared here, because only
+/* Replaces the driver's function: this many buffers from here on are refused. Declared here, because only
  * runtime/device includes OpenCL's headers. */
 static int refused;
 
@@ -133,7 +133,7 @@ void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *hos
     return NULL;
 }
 
-/* A run may need all of the device's memory but for a rest in which nothing can be measured. */
+/* A run may need all of the device's memory except a rest that is too small for measuring. */
 static void a_full_device_is_not_tuned_and_runs(void **state) {
     (void)state;
     clt_gemm_params p = make_call();
@@ -144,11 +144,11 @@ static void a_full_device_is_not_tuned_and_runs(void **state) {
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
     assert_int_equal(refused, 0);
     const int lines = measured(ops, &t, 0);
-    tu_assert_ok(clt_op_gemm(ops, &p), "gemm again"); /* is not asked again in this run */
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm again"); /* is not measured again in this run */
     assert_int_equal(measured(ops, &t, 0), lines);
     clt_ops_destroy(ops);
     ops = open_ops(CLT_TUNE_FILL);
-    tu_assert_ok(clt_op_gemm(ops, &p), "gemm with room"); /* but in the next */
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm with room"); /* but in the next one */
     const clt_tuned *at[8];
     int n = CLT_MIN(measured(ops, at, 8), 8), there = 0;
     for (int i = 0; i < n; i++) there += !strncmp(at[i]->shape, "NT 38x24x36 ", 12) && at[i]->seconds > 0;
@@ -169,7 +169,7 @@ static char *written(void) {
     return text;
 }
 
-/* Somebody else is between reading and renaming: the lines of both stay. */
+/* Another process is between reading and renaming: the lines of both stay. */
 static void lines_of_two_writers_stay(void **state) {
     (void)state;
     const char *head = "op,shape,variant,seconds,error,key,device,driver";
@@ -197,7 +197,7 @@ static void lines_of_two_writers_stay(void **state) {
     free_call(&p);
 }
 
-/* Writes a line that says that `id` is the fastest; with the key that its row has, or another. */
+/* Writes a line that makes `id` the fastest, with the current key of its row or another one. */
 static void claim(clt_ops *ops, const char *id, bool right) {
     int n;
     char key[33] = "00000000000000000000000000000000", *path = csv();
@@ -276,7 +276,7 @@ static void checked_in_lines_stand_behind_measured_ones(void **state) {
     free_call(&p);
 }
 
-/* Every line of clkernels/tuned.csv is whole, and its row exists. */
+/* Every line of clkernels/tuned.csv is complete, and its row exists. */
 static void checked_in_lines_name_rows(void **state) {
     (void)state;
     const char *text = clt_kernel_text("tuned.csv");
@@ -350,7 +350,7 @@ static void free_attention(const clt_attention_grad_params *g) {
     clt_buffer_destroy(g->fwd.lse.buf);
 }
 
-/* Rows for work-groups take long to compile on CPUs: one of them will do there. */
+/* Rows for work-groups take long to compile on CPUs, so one of them suffices there. */
 static bool left_out(int row, int rows, clt_dtype type) {
     return (on_cpu() || tu_tiny()) && row > 0 && (row < rows - 1 || type != CLT_F32);
 }
@@ -365,7 +365,7 @@ static clt_variant row_for(const clt_variant *v, const clt_attention_params *p) 
     return r;
 }
 
-/* The error of every row that can do it: 0 where bits count, within the bound elsewhere. A program that was
+/* The error of every row that supports the call: 0 if bits count, else within the bound. A program that was
  * built with a cap that the call does not have is wrong. */
 static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type, clt_attention_mask mask) {
     clt_ops *ops = open_with(CLT_TUNE_OFF, numerics);
@@ -409,10 +409,10 @@ static void attention_is_compared_with_the_oracle(void **state) {
     errors_of_rows(CLT_EXACT, 16, CLT_F32, CLT_MASK_NONE);
     errors_of_rows(CLT_FAST, 16, CLT_F32, CLT_MASK_CAUSAL);
     errors_of_rows(CLT_FAST, on_cpu() ? 4 : 16, CLT_BF16,
-                   CLT_MASK_CAUSAL); /* CPUs: programs that other tests use, too */
+                   CLT_MASK_CAUSAL); /* CPUs: programs that other tests also use */
 }
 
-/* Whichever row is said to be the fastest, the words are those of the table's choice. */
+/* Any row that is said to be the fastest gives the words of the table's choice. */
 static void no_choice_changes_a_bit(void **state) {
     (void)state;
     const size_t words = (size_t)B * T * (4 * H + 4 * KV) * 16;
@@ -449,7 +449,7 @@ static void no_choice_changes_a_bit(void **state) {
     clt_free(got);
 }
 
-/* Every feature that time depends on is in the shape; causal calls have the lines that they had. */
+/* The shape contains every feature that time depends on; causal calls keep their lines. */
 static void shapes_name_the_mask(void **state) {
     (void)state;
     clt_attention_grad_params g = attention_call(16, CLT_BF16);
@@ -462,7 +462,7 @@ static void shapes_name_the_mask(void **state) {
     free_attention(&g);
 }
 
-/* A CPU has one row that is worth it, so there is nothing to measure; a GPU has several. */
+/* On a CPU one row takes part, so there is nothing to measure; on a GPU several do. */
 static void attention_is_measured_where_there_is_a_choice(void **state) {
     (void)state;
     char *path = csv();

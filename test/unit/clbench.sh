@@ -64,7 +64,7 @@ for bench in attention norm; do
 done
 refused "no row of suite 'small' has 'nothing'" copy --suite small --only nothing
 refused "--nominal and --nominal-bandwidth must be above 0" norm --suite mpt-small --nominal -1
-refused "--mask is causal or none, not 'all'" attention --mask all
-refused "--type is one of fp32, bf16, fp16, not 'int3'" norm --type int3
+refused "--mask must be causal or none, not 'all'" attention --mask all
+refused "--type must be one of fp32, bf16, fp16, not 'int3'" norm --type int3
 refused "--threads must be above 0" norm --suite mpt-small --threads -1
 exit $failed

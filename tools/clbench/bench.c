@@ -52,18 +52,18 @@ static void print_head(const bench *b) {
 static int take_anchors(bench *b, const clt_command *c) {
     for (size_t i = 0; i < b->anchors.n; i++)
         if (strcmp(b->anchors.v[i], "openblas") != 0 && strcmp(b->anchors.v[i], "clblast") != 0)
-            return clt_options_fail(c, "--anchor %s is not known (openblas, clblast)", b->anchors.v[i]);
+            return clt_options_fail(c, "--anchor must be openblas or clblast, not '%s'", b->anchors.v[i]);
     return -1;
 }
 
-/* What the parsed options may not be; -1: nothing is wrong. */
+/* Refuses invalid values of the parsed options; -1: all are valid. */
 static int look_at_options(bench *b, const clt_command *c) {
     char types[CLT_DTYPE_NAMES];
     if (strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
-        return clt_options_fail(c, "--numerics is exact or fast, not '%s'", b->numerics);
+        return clt_options_fail(c, "--numerics must be exact or fast, not '%s'", b->numerics);
     if (!clt_dtype_find(b->type_name, &b->type))
-        return clt_options_fail(c, "--type is one of %s, not '%s'", clt_dtype_names(CLT_DTYPE_PLAIN, types),
-                                b->type_name);
+        return clt_options_fail(c, "--type must be one of %s, not '%s'",
+                                clt_dtype_names(CLT_DTYPE_PLAIN, types), b->type_name);
     if (b->threads < 0) return clt_options_fail(c, "--threads must be above 0");
     if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
     if (!(b->nominal >= 0 && b->nominal_bytes >= 0))
@@ -87,7 +87,7 @@ static size_t list_options(bench *b, const bench_about *about, const char *suite
         {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE", types},
         {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "only rows whose operation or shape contains this"},
         {"nominal", 0, CLT_OPT_FLOAT, &b->nominal, "TFLOPS",
-         "the vendor's peak for this type; rates are also printed as parts of it"},
+         "the vendor's peak for this type; rates are also printed as fractions of it"},
         {"nominal-bandwidth", 0, CLT_OPT_FLOAT, &b->nominal_bytes, "GBPS",
          "the same for rows that are counted in GB/s"},
         {"cpu-time", 0, CLT_OPT_FLAG, &b->cpu_time, NULL,
@@ -96,8 +96,8 @@ static size_t list_options(bench *b, const bench_about *about, const char *suite
     };
     const clt_option anchors[] = {
         {"kernel-only", 0, CLT_OPT_FLAG, &b->kernel_only, NULL,
-         "count the main kernel alone, without the one that packs its panels"},
-        {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME", "measure another library too: openblas, clblast"},
+         "count only the main kernel, without the one that packs its panels"},
+        {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME", "also measure another library: openblas, clblast"},
     };
     size_t n = CLT_COUNT_OF(common);
     memcpy(out, common, sizeof common);
@@ -138,8 +138,8 @@ int bench_start(bench *b, const bench_about *about, int argc, char **argv) {
 
 /* --- results --- */
 
-/* NaN with --cpu-time: the peak is one of wall time; and where matrix units may compute whose rate is
- * not known. */
+/* NaN with --cpu-time, because the peak is per wall time, and if matrix units may be used whose rate is
+ * unknown. */
 static double peak_fraction(const bench *b, const bench_row *r) {
     if (b->cpu_time) return NAN;
     const bool gpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU;
@@ -148,17 +148,17 @@ static double peak_fraction(const bench *b, const bench_row *r) {
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }
 
-/* NaN where the vendor's figure is not given. */
+/* NaN if the vendor's figure is not given. */
 static double nominal_fraction(const bench *b, const bench_row *r) {
     if (r->flops > 0) return b->nominal > 0 ? r->flops / r->seconds / (b->nominal * 1e12) : NAN;
     return b->nominal_bytes > 0 ? r->bytes / r->seconds / (b->nominal_bytes * 1e9) : NAN;
 }
 
-/* Products above the peak say that the device was busy when that was measured. Copies may be: caches are
- * faster than memory. */
+/* A product's rate above the peak shows that the device was busy when the peak was measured. A copy's rate
+ * can exceed it: caches are faster than memory. */
 static void look_at_peaks(bench *b, const bench_row *r) {
     if (!(r->flops > 0 && peak_fraction(b, r) > 1)) return;
-    clt_error_quiet(true); /* without room for it the old ones stay */
+    clt_error_quiet(true); /* without memory the old peaks stay */
     if (find_peaks(b) == CLT_OK)
         printf("peak     measured again: %.1f GFLOP/s fp32 fma\n", b->peak_flops * 1e-9);
     clt_error_quiet(false);
@@ -301,7 +301,7 @@ clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *
     for (int i = 0; i < calls; i++) CLT_TRY(call(ctx));
     const double waits = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
     CLT_TRY(clt_device_finish(b->dev));
-    /* this thread only looks whether the device is done */
+    /* this thread only checks whether the device is done */
     const double idle = b->cpu_time ? clock_seconds(CLOCK_THREAD_CPUTIME_ID) - waits : 0;
     *seconds = (clock_seconds(id) - start - idle) / calls;
     return CLT_OK;

@@ -74,7 +74,7 @@ static clt_status compare(attention_work *w, int from, int to, bench_row *row) {
     return st;
 }
 
-/* The oracle's twin of the call, on the host's tensors. */
+/* The oracle's form of the call, on the host's tensors. */
 static clt_ref_attention_params reference(const attention_work *w, float *lse) {
     const clt_attention_params *f = &w->p.fwd;
     clt_ref_attention_params r = clt_ref_attention_of(f);
@@ -85,7 +85,7 @@ static clt_ref_attention_params reference(const attention_work *w, float *lse) {
     return r;
 }
 
-/* The oracle is slow, so words are compared on a smaller shape of the same head size. */
+/* The oracle is slow, so words are compared for a smaller shape with the same head size. */
 static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, bench_row *backward) {
     const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain, s.mask};
     attention_work w;
@@ -108,7 +108,7 @@ static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, be
     return st;
 }
 
-/* Rows of the output that was timed, spread over samples, heads and positions, against the formula in double
+/* Compares rows of the timed output, spread over samples, heads and positions, with the formula in double,
  * within the bound of clt_ref_attention_row. */
 static clt_status check_rows(attention_work *w, bench_row *row) {
     enum { SAMPLES = 60 };
@@ -140,7 +140,7 @@ static clt_status check_rows(attention_work *w, bench_row *row) {
     return st;
 }
 
-/* One head of one sample of the device's matrix, from element `from` on, against [seq, dim] values and
+/* Compares one head of one sample of the device's matrix, from element `from`, with [seq, dim] values and
  * bounds. */
 static clt_status compare_head(attention_work *w, int tensor, size_t from, const double *want,
                                const double *bound, bench_row *row) {
@@ -159,8 +159,7 @@ static clt_status compare_head(attention_work *w, int tensor, size_t from, const
     return st;
 }
 
-/* The same for the gradients of one head of the last sample, from the output and the log-sum-exp that the
- * device has. */
+/* The same for the gradients of one head of the last sample, from the device's output and log-sum-exp. */
 static clt_status check_head(attention_work *w, bench_row *row) {
     const attention_shape *s = &w->s;
     const int64_t b = s->batch - 1, h = s->heads / 2;
@@ -186,7 +185,7 @@ static clt_status check_head(attention_work *w, bench_row *row) {
     return st;
 }
 
-/* What was timed, within the bound; with numerics exact also words, whose difference is then the error. */
+/* Checks the timed call within the bound; with numerics exact also words, whose error it then shows. */
 static clt_status check(attention_work *w, const bool *wanted, bench_row *row) {
     bench_row near[2] = {row[0], row[1]};
     if (wanted[0]) CLT_TRY(check_rows(w, &near[0]));
@@ -200,7 +199,7 @@ static clt_status check(attention_work *w, const bool *wanted, bench_row *row) {
 
 static clt_status run_shape(bench *b, attention_shape s) {
     attention_work w;
-    /* two products of T x T x D forward, five backward; a causal mask leaves half of each */
+    /* two products of T x T x D forward, five backward; a causal mask needs half of each */
     const int64_t pairs = s.mask == CLT_MASK_CAUSAL ? s.seq * (s.seq + 1) / 2 : s.seq * s.seq;
     const double flops = 4.0 * (double)(s.batch * s.heads * s.dim) * (double)pairs;
     bench_row row[2] = {{.op = "attention fwd", .flops = flops, .type = b->type},
@@ -256,7 +255,7 @@ static const char *mask_name;
 
 static int check_mask(const clt_command *c) {
     if (!strcmp(mask_name, "causal") || !strcmp(mask_name, "none")) return -1;
-    return clt_options_fail(c, "--mask is causal or none, not '%s'", mask_name);
+    return clt_options_fail(c, "--mask must be causal or none, not '%s'", mask_name);
 }
 
 int bench_attention(int argc, char **argv) {
@@ -266,11 +265,11 @@ int bench_attention(int argc, char **argv) {
     const bench_about about = {
         .name = "attention",
         .summary =
-            "Measures attention, with ALiBi where the row says so. Counted are two T x T x D products "
-            "forward "
-            "and five backward, with a causal mask half of each. With --check rows of the timed forward pass "
-            "and the gradients of one head are compared with the formula in double; with --numerics exact "
-            "also every word of 200 tokens of two heads with the oracle, and the error is that one's.",
+            "Measures attention, with ALiBi unless the row says otherwise. The rate counts two T x T x D "
+            "products forward and five backward, with a causal mask half of each. --check compares rows of "
+            "the timed forward pass and the gradients of one head with the formula in double; with "
+            "--numerics exact also every word of 200 tokens of two heads with the oracle, and prints that "
+            "error.",
         .examples = "  clbench attention --check\n"
                     "  clbench attention --suite large --type bf16 --numerics fast --check\n"
                     "  clbench attention --suite vit --mask none --type bf16 --numerics fast\n",

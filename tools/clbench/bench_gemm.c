@@ -1,5 +1,5 @@
-/* clbench gemm: the matrix products of a training step. Blocks of our calls and of the anchors' take turns,
- * so that what else the machine does hits all of them alike. */
+/* clbench gemm: the matrix products of a training step. Blocks of our calls and of the anchors' alternate, so
+ * that other load on the machine affects all of them equally. */
 #include "tools/clbench/bench.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { OPENBLAS, CLBLAST };
 enum {
-    PATTERN = (1 << 20) + 7, /* random numbers that a tensor repeats: shares no factor with a matrix's rows */
+    PATTERN = (1 << 20) + 7, /* period of a tensor's random numbers: no common factor with rows */
     SAMPLED_ROWS = 32,
     MOST_SAMPLES = 4096
 };
@@ -65,7 +65,7 @@ static float element(const gemm_tensor *t, int64_t at) {
     return t->pattern[at % PATTERN];
 }
 
-/* n elements of `type`; the pattern goes over the bus once and is repeated on the device. */
+/* n elements of `type`; the pattern is uploaded once and repeated on the device. */
 static clt_status make_tensor(bench *b, clt_dtype type, int64_t n, uint64_t seed, gemm_tensor *t) {
     gemm_tensor once;
     CLT_TRY(bench_tensor_as(b, type, PATTERN, seed, "bench pattern", &once.ref, &t->pattern));
@@ -140,8 +140,8 @@ static void free_work(gemm_work *w) {
 
 /* --- checking --- */
 
-/* Output (i, j) against the oracle on its own row and column: the words, or with numerics fast the bound. x,
- * y: scratch of k floats. */
+/* Compares output (i, j) with the oracle on its row and column: the words or, with numerics fast, the bound.
+ * x, y: scratch of k floats. */
 static void check_output(const gemm_work *w, int64_t i, int64_t j, float got, float *x, float *y,
                          bench_row *row) {
     const clt_gemm_params *p = &w->p;
@@ -185,7 +185,7 @@ static void check_output(const gemm_work *w, int64_t i, int64_t j, float got, fl
     row->ok = row->ok && (same || near);
 }
 
-/* The sum of a's column i, the same way. x: scratch of k floats. */
+/* The same for the sum of a's column i. x: scratch of k floats. */
 static void check_sum(const gemm_work *w, int64_t i, float got, float *x, bench_row *row) {
     const clt_gemm_params *p = &w->p;
     const float before = element(&w->sums, i);
@@ -204,7 +204,7 @@ static void check_sum(const gemm_work *w, int64_t i, float got, float *x, bench_
     row->ok = row->ok && (same || near);
 }
 
-/* One call on fresh data, at sampled outputs of sampled rows, the last row among them. */
+/* One call on fresh data, compared at sampled outputs of sampled rows, including the last row. */
 static clt_status check(gemm_work *w, bench_row *row) {
     const clt_gemm_params *p = &w->p;
     gemm_tensor fresh = {0}, sums = {0};
@@ -237,7 +237,7 @@ static clt_status check(gemm_work *w, bench_row *row) {
     return st;
 }
 
-/* Blocks of ours and of the anchors in turn. After OpenBLAS a pause, until its threads sleep. */
+/* Alternates blocks of ours and of the anchors. After OpenBLAS it pauses until its threads sleep. */
 static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *row) {
     enum { MOST = 100 };
     static const bench_call anchor[BENCH_ANCHORS] = {call_openblas, call_clblast};
@@ -292,8 +292,8 @@ static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
     return st;
 }
 
-/* The linear layers' sizes of an MPT, in the three forms of a step; `fused`: and with what a step fuses into
- * them. */
+/* The linear layers' sizes of an MPT, in the three forms of a step; `fused`: also with the operations that a
+ * step fuses into them. */
 static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, bool fused,
                             const bool *with) {
     const struct {
@@ -331,8 +331,7 @@ static clt_status run_square(bench *b, const bool *with) {
     return CLT_OK;
 }
 
-/* On a GPU the models' suites have the tokens of one microbatch of published training runs, on a CPU fewer.
- */
+/* On a GPU the models' suites have the tokens of a microbatch of published training runs, on a CPU fewer. */
 static clt_status run_suite(bench *b, const bool *with) {
     static const struct {
         const char *name;
@@ -346,22 +345,22 @@ static clt_status run_suite(bench *b, const bool *with) {
         if (!strcmp(b->suite, model[i].name))
             return run_model(b, model[i].d, model[i].vocab, cpu ? model[i].tokens : model[i].gpu_tokens, !cpu,
                              with);
-    return clt_error(CLT_USAGE, "clbench gemm: suite '%s' is not known (%s)", b->suite, SUITES);
+    return clt_error(CLT_USAGE, "clbench gemm: unknown suite '%s'; suites: %s", b->suite, SUITES);
 }
 
-/* An anchor that is not installed, or would multiply something else, is named and left out. */
+/* An anchor that is not installed, or that does not support the type, is reported and skipped. */
 static void load_anchors(bench *b, bool *with) {
     for (size_t i = 0; i < b->anchors.n; i++) {
         const bool openblas = !strcmp(b->anchors.v[i], "openblas");
         if (b->type != CLT_F32) {
-            printf("anchor   %s is called for fp32 tensors alone; left out\n", b->anchors.v[i]);
+            printf("anchor   %s supports fp32 tensors only; skipped\n", b->anchors.v[i]);
             continue;
         }
         const bool there = openblas ? anchor_openblas_load((int)clt_device_get_facts(b->dev)->compute_units)
                                     : clt_clblast_available();
         with[openblas ? OPENBLAS : CLBLAST] = there;
         if (!there)
-            printf("anchor   %s is not installed (%s); left out\n", b->anchors.v[i],
+            printf("anchor   %s is not installed (%s); skipped\n", b->anchors.v[i],
                    openblas ? "libopenblas.so.0" : "libclblast.so.1");
         else if (openblas)
             printf("anchor   OpenBLAS, core type %s\n", anchor_openblas_core());

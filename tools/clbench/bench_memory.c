@@ -1,4 +1,4 @@
-/* clbench copy, activation, loss: operations that do little but move bytes. */
+/* clbench copy, activation, loss: operations whose time is mostly moving bytes. */
 #include "tools/clbench/bench.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static clt_tensor tensor(const memory_work *w, clt_ref r) {
 
 typedef clt_status (*memory_check)(memory_work *w, bench_row *row);
 
-/* One row; bytes: of an element. */
+/* One row; bytes: per element. */
 static clt_status measure(memory_work *w, const char *op, const char *table, bench_call call, double bytes,
                           memory_check check) {
     bench_row row = {.type = w->b->type, .bytes = bytes * (double)w->rows * (double)w->cols};
@@ -42,8 +42,8 @@ static clt_status measure(memory_work *w, const char *op, const char *table, ben
     return CLT_OK;
 }
 
-/* Both ends of a tensor that should hold f(x, y) (y: the values of the second input), to the bit or, in
- * numerics fast, within the bound of such rows. */
+/* Compares both ends of a tensor with f(x, y) (y: the values of the second input): the bits or, with numerics
+ * fast, within the bound of such rows. */
 static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float (*f)(float x, float y),
                              bench_row *row) {
     enum { N = 4096 };
@@ -56,7 +56,7 @@ static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float 
         for (uint64_t k = 0; k < n; k++) want[k] = f(w->hx[at + k], w->hy ? w->hy[at + k] : 0.0f);
         clt_ref_round(type, want, n);
         row->max_error = CLT_MAX(row->max_error, bench_difference(have, want, n, &same));
-        for (uint64_t k = 0; k < n && w->b->fast && !same; k++) /* as the check of fast rows allows */
+        for (uint64_t k = 0; k < n && w->b->fast && !same; k++) /* the bound of the fast rows' check */
             row->ok = row->ok && fabsf(have[k] - want[k]) <= 0x1p-7f * fabsf(want[k]) + 1e-6f;
         row->ok = row->ok && (same || w->b->fast);
     }
@@ -66,7 +66,7 @@ static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float 
 typedef struct {
     const char *name;
     int64_t rows, cols;
-    bool gpu; /* for GPUs alone: as large as they are in a step */
+    bool gpu; /* only for GPUs: as large as in a step */
 } memory_shape;
 
 static clt_status each_shape(bench *b, const char *name, const memory_shape *suite, size_t n,
@@ -83,7 +83,7 @@ static clt_status each_shape(bench *b, const char *name, const memory_shape *sui
         st = run(b, suite[i].rows, suite[i].cols);
     }
     if (!found)
-        st = clt_error(CLT_USAGE, "clbench %s: suite '%s' is not known (%s)", name, b->suite, known.s);
+        st = clt_error(CLT_USAGE, "clbench %s: unknown suite '%s'; suites: %s", name, b->suite, known.s);
     clt_str_free(&known);
     return st;
 }
@@ -118,7 +118,7 @@ static float second_of(float x, float y) {
 static clt_status check_copy(memory_work *w, bench_row *row) {
     return check_ends(w, w->y, w->b->type, first_of, row);
 }
-/* One more call, which adds to nothing. */
+/* One more call without accumulation. */
 static clt_status check_add(memory_work *w, bench_row *row) {
     CLT_TRY(clt_buffer_fill32(w->z.buf, 0, 0, (uint64_t)(w->rows * w->cols) * 4));
     CLT_TRY(call_add(w));
@@ -149,7 +149,7 @@ int bench_copy(int argc, char **argv) {
     bench b = {.suite = "large"};
     const bench_about about = {
         .name = "copy",
-        .summary = "Measures what a kernel that only moves bytes reaches: a copy of tensors of the type, "
+        .summary = "Measures the rate of kernels that only move bytes: a copy of tensors of the type, "
                    "and the sum of two (fp32) or the cast from fp32 (16-bit types).",
         .examples = "  clbench copy --device nvidia\n",
         .suites = "small, mpt-125m, mpt-1b, large"};
@@ -219,7 +219,7 @@ int bench_activation(int argc, char **argv) {
 
 /* --- loss --- */
 
-/* Each call takes what the one before left as its logits: gradients, which are logits like any others. */
+/* Each call uses the previous call's gradients as its logits: they are logits like any others. */
 static clt_status call_loss(void *ctx) {
     memory_work *w = ctx;
     return clt_op_loss(w->b->ops, &(clt_loss_params){.rows = w->rows,
@@ -232,8 +232,8 @@ static clt_status call_loss(void *ctx) {
                                                      .weight = 1.0f});
 }
 
-/* One more call, on logits that are new in row `at`, compared with the oracle; in numerics fast within
- * what the check of the rows allows: 2^-7 of the gradient (its rounding and twice its error) or 1e-6. */
+/* One more call, with new logits in row `at`, compared with the oracle; with numerics fast within the bound
+ * of the rows' check: 2^-7 of the gradient (its rounding and twice its error) or 1e-6. */
 static clt_status check_row(memory_work *w, int64_t at, bench_row *row) {
     const size_t n = (size_t)w->cols, e = clt_dtype_bytes(w->b->type), first = (size_t)at * n;
     float *want = clt_memdup(w->hx, n * sizeof *want), *got = clt_malloc(n * sizeof *got), loss, have;

@@ -1,4 +1,4 @@
-/* clbench norm: layer normalisation forward and backward, and sums down columns; bound by memory. */
+/* clbench norm: layer normalisation forward and backward, and sums down columns; limited by memory. */
 #include "tools/clbench/bench.h"
 
 #include <string.h>
@@ -8,8 +8,9 @@
 typedef struct {
     bench *b;
     clt_norm_params fwd;
-    clt_norm_grad_params bwd, branch; /* branch: with what the next branch's backward pass wants */
-    clt_norm_grad_params again;       /* the same without biases, and the forward pass's output again */
+    clt_norm_grad_params bwd,
+        branch;                 /* branch: with the results that the next branch's backward pass needs */
+    clt_norm_grad_params again; /* the same without biases, with the recomputed output of the forward pass */
     clt_column_sum_params sum;
     int64_t cols, sample; /* sample: tokens */
     clt_ref x, y, w, mean, rstd, dy, dx, res, dw, sum_out, copy, db, y_again;
@@ -110,7 +111,7 @@ typedef enum { FORWARD, BACKWARD, BRANCH, AGAIN, SUM } norm_kind;
 
 enum { CHECK_ROWS = 64, CHECK_COLS = 64 };
 
-/* The oracle over the tokens from `first` on, CHECK_ROWS of them. */
+/* The oracle for CHECK_ROWS tokens from `first`. */
 static clt_status check_rows(norm_work *w, norm_kind kind, size_t first, bench_row *row) {
     const size_t cols = (size_t)w->fwd.cols, at = first * cols;
     const size_t rows = CLT_MIN((size_t)w->fwd.rows - first, (size_t)CHECK_ROWS);
@@ -148,7 +149,7 @@ static clt_status check_columns(norm_work *w, norm_kind kind, bench_row *row) {
     return st;
 }
 
-/* The copy against dx, and its sums if there are some. */
+/* Compares the copy with dx, and its sums if there are any. */
 static clt_status check_branch(norm_work *w, norm_kind kind, bench_row *row) {
     const clt_dtype type = w->b->type;
     const size_t n = (size_t)(w->fwd.rows * w->fwd.cols);
@@ -162,7 +163,7 @@ static clt_status check_branch(norm_work *w, norm_kind kind, bench_row *row) {
     return st;
 }
 
-/* What was timed, at both ends. */
+/* Checks both ends of the timed tensors. */
 static clt_status check(norm_work *w, norm_kind kind, bench_row *row) {
     row->checked = row->ok = true;
     if (kind != SUM) CLT_TRY(check_rows(w, kind, 0, row));
@@ -194,7 +195,7 @@ static clt_status run_shape(bench *b, int64_t rows, int64_t cols) {
     }
     if (!any) return CLT_OK;
     clt_status st = make_work(b, rows, cols, &w);
-    if (st == CLT_OK) st = call_forward(&w); /* the others want its statistics */
+    if (st == CLT_OK) st = call_forward(&w); /* the other calls need its statistics */
     for (int k = 0; k <= SUM && st == CLT_OK; k++) {
         bench_row row = all[k];
         if (!bench_wants(b, row.op, row.shape)) continue;
@@ -221,7 +222,7 @@ static clt_status run_suite(bench *b) {
         }
     return known ? CLT_OK
                  : clt_error(CLT_USAGE,
-                             "clbench norm: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b, mpt-7b)",
+                             "clbench norm: unknown suite '%s'; suites: mpt-small, mpt-125m, mpt-1b, mpt-7b",
                              b->suite);
 }
 

@@ -1,4 +1,4 @@
-/* clbench optimizer: AdamW and Lion over a slab, one launch, and the global norm; bound by memory. */
+/* clbench optimizer: AdamW and Lion over a slab, one launch, and the global norm; limited by memory. */
 #include "tools/clbench/bench.h"
 
 #include <string.h>
@@ -146,7 +146,7 @@ int bench_optimizer(int argc, char **argv) {
     const bench_about about = {
         .name = "optimizer",
         .summary = "Measures one optimizer step over the parameters of a model: AdamW moves 28 bytes "
-                   "an element, Lion 20, with a 16-bit --type 2 more for the copy; and the global "
+                   "per element, Lion 20, with a 16-bit --type 2 more for the copy; and the global "
                    "norm of the gradient.",
         .examples = "  clbench optimizer --check\n"
                     "  clbench optimizer --suite mpt-1b --device nvidia\n",
@@ -161,10 +161,10 @@ int bench_optimizer(int argc, char **argv) {
     for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
         if (!strcmp(suite[i].name, b.suite)) chunks = suite[i].chunks;
     clt_status st =
-        chunks
-            ? CLT_OK
-            : clt_error(CLT_USAGE, "clbench optimizer: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b)",
-                        b.suite);
+        chunks ? CLT_OK
+               : clt_error(CLT_USAGE,
+                           "clbench optimizer: unknown suite '%s'; suites: mpt-small, mpt-125m, mpt-1b",
+                           b.suite);
     if (st == CLT_OK) st = run_all(&b, chunks);
     return bench_end(&b, st);
 }

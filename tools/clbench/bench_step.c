@@ -1,6 +1,6 @@
-/* clbench step: whole training steps of the MPT family on random tokens, as the table that MosaicML
- * published: model, sequence, microbatch, tokens a second, TFLOP/s and MFU by the same formula, (6 N + 12
- * layers d_model T) FLOP a token over the peak of the step's precision. */
+/* clbench step: whole training steps of the MPT family on random tokens, as in the table that MosaicML
+ * published: model, sequence, microbatch, tokens per second, TFLOP/s and MFU by the same formula, (6 N + 12
+ * layers d_model T) FLOP per token over the peak of the step's precision. */
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -28,7 +28,7 @@ static const step_shape shapes[] = {
     {"cpu", "mpt-125m", 768, 12, 12, 50368, 256, 1},
 };
 
-/* Dense rates of a maker's data sheet, TFLOP/s: matrix units with 16-bit inputs, fp32. */
+/* Dense rates of the maker's data sheets, TFLOP/s: matrix units with 16-bit inputs, fp32. */
 static const struct {
     const char *device;
     double narrow, fp32;
@@ -44,7 +44,7 @@ typedef struct {
     clt_group *group;
     clt_device *dev;
     double fma_peak, copy_peak; /* measured, per second */
-    bool headed;                /* the table's head is printed, the peaks are known */
+    bool headed;                /* whether the table's head is printed and the peaks are known */
     clt_str rows;               /* JSON */
 } step_bench;
 
@@ -56,14 +56,14 @@ typedef struct {
     clt_run_memory memory;
     int32_t *tokens;
     double weights_seconds; /* random weights, to the device */
-    double first_seconds;   /* all of the start, with the first step, without them */
+    double first_seconds;   /* the whole start, including the first step, without the random weights */
     double step_seconds, loss;
     int steps;
 } step_work;
 
 /* --- the run --- */
 
-/* The keys of a Foundry YAML, in a file of its own for as long as it is read. */
+/* Writes the keys of a Foundry YAML to a temporary file, which is read and deleted. */
 static clt_status make_config(const step_bench *b, const step_shape *s, int64_t batch, clt_config **out) {
     const char *tmp = clt_env(CLT_ENV_TMPDIR);
     char *path = clt_format("%s/clbench-%ld.yaml", tmp ? tmp : "/tmp", (long)getpid());
@@ -92,7 +92,7 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
     return st;
 }
 
-/* The largest microbatch up to the shape's (or the one asked for) whose plan fits; 0: none does. */
+/* The largest microbatch up to the shape's (or the requested one) whose plan fits; 0: none. */
 static clt_status plan(const step_bench *b, const step_shape *s, step_work *w) {
     const clt_device_facts *f = clt_device_get_facts(b->dev);
     for (int64_t mb = b->microbatch ? b->microbatch : s->microbatch; mb >= 1;
@@ -151,7 +151,8 @@ static void random_tokens(step_work *w) {
     }
 }
 
-/* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` were done. */
+/* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` steps are
+ * done. */
 static clt_status run_steps(step_work *w, int *step, int least, double seconds, double *took) {
     const int64_t samples = w->cfg->global_train_batch_size;
     const int ahead = w->cfg->precision == CLT_F16 ? 1 : 2;
@@ -197,8 +198,8 @@ static clt_status measure(const step_bench *b, step_work *w) {
 
 /* --- peaks --- */
 
-/* What this device reaches in the step's precision: for 16-bit types the rate of a large matrix product,
- * which is the best that is known of its matrix units. */
+/* The rate that this device reaches in the step's precision: for 16-bit types that of a large matrix product,
+ * the best known rate of its matrix units. */
 static clt_status measured_peak(const step_bench *b, step_work *w, double *flops) {
     *flops = b->fma_peak;
     if (w->cfg->precision == CLT_F32) return CLT_OK;
@@ -224,7 +225,7 @@ static clt_status measured_peak(const step_bench *b, step_work *w, double *flops
     return st;
 }
 
-/* --peak, the maker's figure, or 0. */
+/* --peak, else the maker's figure, else 0. */
 static double nominal_peak(const step_bench *b, clt_dtype precision) {
     const char *name = clt_device_get_facts(b->dev)->name;
     if (b->peak_given > 0) return b->peak_given * 1e12;
@@ -236,8 +237,8 @@ static double nominal_peak(const step_bench *b, clt_dtype precision) {
 
 /* --- results --- */
 
-/* Before the first row, whose work is over: peaks that are measured now are not disturbed by processes that
- * build kernels. */
+/* Before the first row, and after its warm-up: processes that build kernels do not disturb peaks that are
+ * measured now. */
 static clt_status begin_table(step_bench *b) {
     const clt_device_facts *f = clt_device_get_facts(b->dev);
     if (b->headed) return CLT_OK;
@@ -300,7 +301,7 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     if (st == CLT_OK && !w.cfg) {
         char need[32];
         CLT_TRY(begin_table(b));
-        printf("%-10s %8s %6lld %10s  left out: needs %s\n", s->name, "", (long long)s->seq, "",
+        printf("%-10s %8s %6lld %10s  skipped: needs %s\n", s->name, "", (long long)s->seq, "",
                clt_human_bytes((double)w.memory.total, need));
         return CLT_OK;
     }
@@ -340,23 +341,24 @@ static clt_status run_suite(step_bench *b) {
     return st;
 }
 
-/* `word` is among the n known ones, or NULL. */
+/* `word` if it is one of the n known ones, else NULL. */
 static bool is_among(const char *word, const char *const *known, size_t n) {
     for (size_t i = 0; word && i < n; i++)
         if (!strcmp(word, known[i])) return true;
     return !word;
 }
 
-/* Values that would fail later, in the configuration, whose file nobody wrote. -1: go on. */
+/* Refuses values that would otherwise fail in the configuration, whose file the user did not write. -1: all
+ * are valid. */
 static int look_at_options(const step_bench *b, const clt_command *c) {
     static const char *const precisions[] = {"fp32", "amp_bf16", "amp_fp16"}, *const modes[] = {"exact",
                                                                                                 "fast"};
     if (!is_among(b->precision, precisions, CLT_COUNT_OF(precisions)))
-        return clt_options_fail(c, "--precision is fp32, amp_bf16 or amp_fp16, not '%s'", b->precision);
+        return clt_options_fail(c, "--precision must be fp32, amp_bf16 or amp_fp16, not '%s'", b->precision);
     if (!is_among(b->numerics, modes, CLT_COUNT_OF(modes)))
-        return clt_options_fail(c, "--numerics is exact or fast, not '%s'", b->numerics);
+        return clt_options_fail(c, "--numerics must be exact or fast, not '%s'", b->numerics);
     if (!is_among(b->recompute, recompute_words, CLT_COUNT_OF(recompute_words)))
-        return clt_options_fail(c, "--recompute is none, norms or blocks, not '%s'", b->recompute);
+        return clt_options_fail(c, "--recompute must be none, norms or blocks, not '%s'", b->recompute);
     if (b->microbatch < 0 || b->accumulate < 1)
         return clt_options_fail(c, "--microbatch and --accumulate must be above 0");
     if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
@@ -376,9 +378,10 @@ int bench_step(int argc, char **argv) {
         {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,
          "models without biases (no_bias: true), also in norms"},
         {"no-clip", 0, CLT_OPT_FLAG, &b.no_clip, NULL,
-         "no gradient clipping; the norm is not computed either, but for amp_fp16, which needs it"},
-        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch, instead of what fits"},
-        {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches of a step (default 1)"},
+         "no gradient clipping; the norm is not computed either, except for amp_fp16, which needs it"},
+        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N",
+         "samples of a microbatch (default: as many as fit)"},
+        {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches per step (default 1)"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
         {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},
         {"json", 'j', CLT_OPT_STR, &b.json, "FILE", "write the rows as JSON"},
@@ -386,8 +389,8 @@ int bench_step(int argc, char **argv) {
     const clt_command command = {
         "clbench step",
         "[options]",
-        "Measures training steps of MPT models on random tokens, as the throughput table that MosaicML "
-        "published: MFU counts 6 N + 12 L d T FLOP a token, over the peak that this device reaches in the "
+        "Measures training steps of MPT models on random tokens, as in the throughput table that MosaicML "
+        "published: MFU counts 6 N + 12 L d T FLOP per token, over the peak that this device reaches in the "
         "same precision and over its maker's figure.",
         "  clbench step --suite mpt --precision amp_bf16\n"
         "  clbench step --suite mpt --model mpt-1b --precision amp_bf16 --json step.json\n"

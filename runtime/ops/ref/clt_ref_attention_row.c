@@ -48,11 +48,11 @@ static double factor(const params *p, place a, int64_t j) {
 
 /* The bound. A score adds head_dim + 2 terms in fp32, in any order and with truncation inside a matrix unit:
  * e_s = (head_dim + 8) * 2^-23 * size. Its exponential then has a relative error of e_s (first order), and so
- * has the sum. A weight is rounded to `type` (unit roundoff u), and so is the output; sums in fp32 add 2^-21
- * per 64 keys. fp16 also has an absolute error of 2^-25 for a weight and for the output. So |o - o'| <= (2 u
- * + 2 e_s + 2^-21 (1 + keys / 64)) * sum w |v| + 2^-25 (1 + sum |v|) |lse - lse'| <= 2 e_s + 2^-21 (1 + keys
- * / 64) + 2^-22 |lse| with the largest e_s of the row's keys, and a factor of 1.01 for terms of second order.
- */
+ * has the sum. A weight is rounded to `type` (unit roundoff u), and so is the output; sums in fp32 add
+ * 2^-21 per 64 keys. fp16 also has an absolute error of 2^-25 for a weight and for the output. So
+ *     |o - o'| <= (2 u + 2 e_s + 2^-21 (1 + keys / 64)) * sum w |v| + 2^-25 (1 + sum |v|)
+ *     |lse - lse'| <= 2 e_s + 2^-21 (1 + keys / 64) + 2^-22 |lse|
+ * with the largest e_s of the row's keys, and a factor of 1.01 for terms of second order. */
 clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p, clt_dtype type,
                                               clt_ref_attention_at at, double *o, double *bound) {
     int64_t n = p->head_dim, keys = clt_ref_attention_end(p, at.row);
@@ -140,8 +140,7 @@ static void add_row(double x, double error, const float *y, int64_t n, double *o
     }
 }
 
-/* Turns a sum's error into the bound of a stored element: scale times the sum, plus the element's old value.
- */
+/* Turns a sum's error into the bound of a stored element: scale times the sum, plus its old value. */
 static void finish(clt_dtype type, double scale, int64_t rows, int64_t cols, const float *old, int64_t ld,
                    double *out, double *bound) {
     const double u = clt_dtype_table[type].unit;
