@@ -3,11 +3,12 @@
  *   ACT          number of the activation (clt_activation)
  *   TYPE         clt_dtype of all tensors (include/clt_store.clh)
  *   LANES, SEG   include/clt_lane.clh
- *   FAST         1, for numerics fast: GELU with NVIDIA's exponential, off by less than 5e-7 (its
- *                derivative too); other activations as ever
+ *   FAST         1, for numerics fast: GELU and its derivative with NVIDIA's exponential and an error below
+ *                5e-7; other activations are unchanged
  *   HALF_PTX     include/clt_store.clh
  *
- * Global size {work-items per row, rows}. Requires nothing. Memory bound: 2 to 5 streams of an element's bytes. */
+ * Global size {work-items per row, rows}. Requires nothing. Memory bound: reads and writes 2 to 5 tensors
+ * once. */
 #include "../include/clt_act.clh"
 #include "../include/clt_lane.clh"
 
@@ -67,7 +68,7 @@ __kernel void glu_forward(ulong cols, __global const elem *gate, ulong gate_off,
     }
 }
 
-/* dgate = (dy * up) * act'(gate), dup = dy * act(gate); the results may take the place of the inputs */
+/* dgate = (dy * up) * act'(gate), dup = dy * act(gate); the results may overwrite the inputs */
 __kernel void glu_backward(ulong cols, __global const elem *gate, ulong gate_off, ulong ldgate,
                            __global const elem *up, ulong up_off, ulong ldup, __global const elem *dy,
                            ulong dy_off, ulong lddy, __global elem *dgate, ulong dgate_off, ulong lddgate,

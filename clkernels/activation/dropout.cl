@@ -1,7 +1,8 @@
-/* y = [residual +] x * factor, where factor is +0 or 1/(1-p) by the words of Philox (include/clt_philox.clh). One
- * work-item makes SEG elements of one sample, four for each counter; a sample has `count` elements (seq * cols).
+/* y = [residual +] x * factor, where factor is +0 or 1/(1-p) according to Philox (include/clt_philox.clh). A
+ * work-item computes SEG elements of one sample, four per counter; a sample has `count` elements (seq *
+ * cols).
  *
- *   SEG       elements a work-item makes, a multiple of 4
+ *   SEG       elements per work-item, a multiple of 4
  *   RESIDUAL  1: there is a residual
  *   X_TYPE    clt_dtype of x;  Y_TYPE: of y and residual (include/clt_store.clh)
  *
@@ -31,7 +32,7 @@ __kernel void dropout(ulong count, ulong total, __global const CLT_T(X_TYPE) *x,
                       float scale) {
     size_t sample = get_global_id(1), base = sample * count;
     size_t begin = get_global_id(0) * SEG, end = begin + SEG < count ? begin + SEG : count;
-    if (base + end > total) end = total - base; /* the last sample may be cut short */
+    if (base + end > total) end = total - base; /* the last sample may be incomplete */
     x += x_off + base;
     y += y_off + base;
 #if RESIDUAL

@@ -1,7 +1,7 @@
-/* Small elementwise operations over rows x cols elements with row distances ld*: sums, copies, clamps, row factors,
- * and the count of elements that are not finite.
+/* Small elementwise operations over rows x cols elements with row distances ld*: sums, copies, clamps, row
+ * factors, and the count of elements that are not finite.
  *
- *   TYPE         clt_dtype of all tensors but factors (include/clt_store.clh)
+ *   TYPE         clt_dtype of all tensors except factors (include/clt_store.clh)
  *   LANES, SEG   include/clt_lane.clh
  *
  * Global size {work-items per row, rows}. Requires nothing. */
@@ -61,7 +61,7 @@ __kernel void scale_rows(ulong cols, __global elem *x, ulong x_off, ulong ldx, _
     CLT_SPAN(c, end, cols) VSTORE_AS(TYPE, VLOAD_AS(TYPE, x + c, end - c) * f, x + c, end - c);
 }
 
-/* counter[0] += elements with all exponent bits set. A sum of integers: its order does not matter. */
+/* counter[0] += elements whose exponent bits are all set. An integer sum, so its order does not matter. */
 __kernel void count_nonfinite(ulong cols, __global const elem *x, ulong x_off, ulong ldx,
                               __global uint *counter, ulong counter_off) {
     x += x_off + get_global_id(1) * ldx;

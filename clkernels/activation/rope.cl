@@ -1,10 +1,11 @@
-/* Rotary positions in place: the pair (i, i + D/2) of each head of row r is turned by the angle of position r % seq:
+/* Rotary positions in place: the pair (i, i + D/2) of each head of row r is rotated by the angle of position
+ * r % seq:
  *     a' = a cos - b sin,  b' = b cos + a sin      (inverse: -sin)
  * with every product and sum rounded. cos_sin: [seq, D/2, 2].
  *
  *   TYPE   clt_dtype of x (include/clt_store.clh)
  *
- * Global size {heads * D/2 rounded up to the work-group, rows}: one pair a work-item. Requires nothing. */
+ * Global size {heads * D/2 rounded up to the work-group, rows}: one pair per work-item. Requires nothing. */
 #include "../include/clt_store.clh"
 
 #ifndef TYPE
@@ -24,7 +25,7 @@ __kernel void rope(ulong seq, ulong heads, ulong half_dim, __global elem *x, ulo
     CLT_STORE(TYPE, v * c + u * s, a + half_dim);
 }
 
-/* The same with one row a work-item, for CPUs: global size {rows}. */
+/* The same with one row per work-item, for CPUs: global size {rows}. */
 __kernel void rope_row(ulong seq, ulong heads, ulong half_dim, __global elem *x, ulong x_off, ulong ldx,
                        __global const float *cos_sin, ulong cos_sin_off, float sign) {
     size_t r = get_global_id(0);

@@ -1,22 +1,24 @@
-/* Attention for CPUs: one work item per work-group, explicit float16 (README.md is the definition).
+/* Attention for CPUs: one work-item per work-group, explicit float16 (README.md is the definition).
  *
- * Queries go in blocks of 64 rows, as keys do. Everything that belongs to a query row is kept transposed:
- * scores as [key][row], operands as [element of the head][row], so that a vector holds 16 rows, a block is 4
- * vectors wide, and softmax is plain vector arithmetic. Products run in register tiles of 8 by 32: 16
- * accumulators, 10 loads for 16 fma. Where the causal edge or a window's edge cuts a block, lanes outside the
- * range keep their old value.
+ * Queries are processed in blocks of 64 rows, like keys. All data of a query row is stored transposed: scores
+ * as [key][row], operands as [element of the head][row]. So a vector holds 16 rows, a block is 4 vectors
+ * wide, and softmax is plain vector arithmetic. Products use register tiles of 8 by 32: 16 accumulators, 10
+ * loads for 16 fma. If the causal edge or a window's edge cuts a block, lanes outside the range keep their
+ * old value.
  *
  * Loops that a compiler would copy are kept as loops: the text below is inlined into every kernel.
  *
  * attention_forward: global {blocks of 64 rows, H, B}.
  *
- * attention_backward: global {KV, B}; one item meets (query head, row block, key block) in ascending order,
- * so that p and ds are computed once and feed dq, dk and dv.
+ * attention_backward: global {KV, B}; one item processes (query head, row block, key block) in ascending
+ * order, so that p and ds are computed once and used for dq, dk and dv.
  *
- * With SPLIT=1, for devices with more cores than key/value heads, in its place: attention_backward_q, global
- * {blocks of 64 rows, H, B}, and attention_backward_kv, global {blocks of 64 keys, KV, B}.
+ * With SPLIT=1, for devices with more cores than key/value heads, two kernels replace it:
+ * attention_backward_q, global {blocks of 64 rows, H, B}, and attention_backward_kv, global {blocks of 64
+ * keys, KV, B}.
  *
- * Private memory: up to 1,792 bytes for each element of a head, on a thread's stack; so the rows have a MAX_D.
+ * Private memory: up to 1,792 bytes for each element of a head, on a thread's stack; so the rows have a
+ * MAX_D.
  *
  * Local {1, 1, 1}. Options: SPLIT, those of attention.clh. */
 #include "attention_cpu.clh"
@@ -24,7 +26,7 @@
 #ifndef SPLIT
 #define SPLIT 0
 #endif
-/* rows[r][c] = the c-th vector of row r; rows from `n` on are +0. */
+/* rows[r][c] = the c-th vector of row r; rows from `n` are +0. */
 INLINE void load_rows(float16 rows[BLOCK][DV], __global const ELEM *x, size_t ld, int n) {
     for (int r = 0; r < BLOCK; r++)
 #pragma unroll
@@ -46,7 +48,7 @@ INLINE void transpose_rows(float16 t[HEAD_DIM][NV], const float16 rows[BLOCK][DV
         }
 }
 
-/* The way back, to n rows in global memory. */
+/* The reverse, to n rows in global memory. */
 INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global ELEM *x, size_t ld, int n) {
     for (int w = 0; w < NV; w++)
         for (int c = 0; c < DV; c++) {
@@ -60,11 +62,14 @@ INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global ELEM *x, size_t l
         }
 }
 
-/* Lanes of 16 rows from i0 on for which key j is in the range. */
+/* The lanes of 16 rows from i0 whose range contains key j. Not used without a causal mask and a window, where
+ * every key is in range. */
 INLINE int16 in_range(int i0, int j, uint window) {
     int16 i = i0 + lanes();
-#if WINDOW
+#if WINDOW && CAUSAL
     return i >= j && i - j <= (int)window;
+#elif WINDOW
+    return j - i <= (int)window && i - j <= (int)window;
 #else
     return i >= j;
 #endif
@@ -73,8 +78,8 @@ INLINE int16 in_range(int i0, int j, uint window) {
 /* How the range cuts the block: */
 typedef struct {
     int i0, j0;     /* its first row and key */
-    int keys, rows; /* how many there are */
-    bool inside;    /* every row sees every key; else, without a window, row x sees keys 0..x */
+    int keys, rows; /* how many exist */
+    bool inside;    /* every row sees every key; else, causal without a window, row x sees keys 0..x */
     uint window;
 } place;
 
@@ -84,7 +89,13 @@ INLINE place place_of(size_t i0, size_t j0, uint seq, uint window) {
     p.j0 = (int)j0;
     p.keys = (int)min((size_t)BLOCK, seq - j0);
     p.rows = (int)min((size_t)BLOCK, seq - i0);
+#if CAUSAL
     p.inside = i0 > j0;
+#elif WINDOW
+    p.inside = i0 + window >= j0 + BLOCK - 1;
+#else
+    p.inside = true;
+#endif
 #if WINDOW
     p.inside = p.inside && j0 + window >= i0 + BLOCK - 1;
 #endif
@@ -92,7 +103,7 @@ INLINE place place_of(size_t i0, size_t j0, uint seq, uint window) {
     return p;
 }
 
-/* Keys that any of the 16 n rows from vector w on can meet, and those that all of them surely see. */
+/* Keys that any of the 16 n rows from vector w can see, and those that all of them see. */
 INLINE int keys_met(place p, int w, int n) {
     return p.inside || WINDOW ? p.keys : min(p.keys, 16 * (w + n));
 }
@@ -232,7 +243,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_forward(A
         m[w] = (float16)(-attention_inf());
         l[w] = (float16)(0.0f);
     }
-    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= i0; j0 += BLOCK) {
+    size_t end_key = attention_end(i0 + live - 1, seq, window);
+    for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
         place at = place_of(i0, j0, seq, window);
         load_rows(rows, k + j0 * ldk, ldk, at.keys);
         products(at, p, qt, rows);
@@ -275,8 +287,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_forward(A
     store_rows(ot, o + o_off + (base + i0) * ldo + h * HEAD_DIM, ldo, live);
 }
 
-/* acc[r][c] goes on over rows i of the block from `from` to `to` with p[r][i] * b[i][c]; with `partly`, only
- * where key j + r of the block is in the range of the row. */
+/* Continues acc[r][c] over rows i of the block from `from` to `to` with p[r][i] * b[i][c]; with `partly`,
+ * only if key j + r of the block is in the range of the row. */
 INLINE void key_chain(const bool partly, place at, const int nc, float16 acc[4][6], const float *p,
                       const float16 (*b)[DV], int j, int from, int to) {
     for (int i = from; i < to; i++)
@@ -284,7 +296,11 @@ INLINE void key_chain(const bool partly, place at, const int nc, float16 acc[4][
         for (int r = 0; r < 4; r++) {
             float16 x = (float16)(p[r * BLOCK + i]);
             int ahead = at.i0 + i - (at.j0 + j + r);
+#if CAUSAL
             bool on = !partly || ahead >= 0;
+#else
+            bool on = !partly || ahead >= -(int)at.window;
+#endif
 #if WINDOW
             on = on && (!partly || ahead <= (int)at.window);
 #endif
@@ -293,8 +309,7 @@ INLINE void key_chain(const bool partly, place at, const int nc, float16 acc[4][
         }
 }
 
-/* Four keys from j on: x[r] (rows of length ld), nc (a constant) vectors of it from c0 on, from +0 if
- * `clear`. */
+/* Four keys from j: x[r] (rows of length ld), nc (a constant) vectors of it from c0, from +0 if `clear`. */
 INLINE void key_tile(place at, const int nc, __global float *x, size_t ld, int c0, const float *p,
                      const float16 (*b)[DV], int j, bool clear) {
     float16 acc[4][6];
@@ -304,8 +319,15 @@ INLINE void key_tile(place at, const int nc, __global float *x, size_t ld, int c
         for (int c = 0; c < nc; c++)
             acc[r][c] = clear || j + r >= at.keys ? (float16)(0.0f)
                                                   : clt_load16(x + r * ld + 16 * (c0 + c), WIDTH(c0 + c));
-    /* rows whose range holds some of the keys, and rows whose range holds all */
+    /* rows whose range contains some of the keys, and rows whose range contains all */
+#if CAUSAL
     int first = max(at.j0 + j - at.i0, 0), all = min(max(at.j0 + j + 3 - at.i0, 0), at.rows);
+#elif WINDOW
+    int begin = at.j0 + j - (int)at.window - at.i0;
+    int first = min(max(begin, 0), at.rows), all = min(max(begin + 3, 0), at.rows);
+#else
+    int first = 0, all = 0;
+#endif
     int all_end = at.rows, end = at.rows;
 #if WINDOW
     end = max(min(at.j0 + j + 3 + (int)at.window - at.i0 + 1, at.rows), first);
@@ -323,7 +345,7 @@ INLINE void key_tile(place at, const int nc, __global float *x, size_t ld, int c
 }
 
 #define CHUNK (DV <= 6 ? DV : 4)
-/* x[key] goes on with the chain over the block's rows of p[key][row] * b[row]. */
+/* Continues x[key] with the chain over the block's rows of p[key][row] * b[row]. */
 INLINE void add_keys(place at, __global float *x, size_t ld, const float16 p[BLOCK][NV],
                      const float16 b[BLOCK][DV], bool clear) {
     for (int j = 0; j < at.keys; j += 4) {
@@ -335,7 +357,7 @@ INLINE void add_keys(place at, __global float *x, size_t ld, const float16 p[BLO
 }
 
 #if TYPE
-/* Keys j .. end - 1 of one head between gradients in memory and their sums in fp32. */
+/* Keys j .. end - 1 of one head: converts between gradients in memory and their sums in fp32. */
 INLINE void widen_keys(__global float *sum, size_t ldsum, __global const ELEM *x, size_t ld, size_t j,
                        size_t end) {
     for (; j < end; j++)
@@ -350,7 +372,7 @@ INLINE void narrow_keys(__global ELEM *x, size_t ld, __global const float *sum, 
 }
 #endif
 
-/* sums: with 16-bit elements, dk and dv in fp32 as [B * T, KV * HEAD_DIM], dv sums_half behind dk: they are
+/* sums: with 16-bit elements, dk and dv in fp32 as [B * T, KV * HEAD_DIM], dv sums_half after dk. They are
  * sums over many row blocks and are rounded once, at the end. */
 #define BACKWARD_ARGS                                                                                        \
     ATTENTION_ARGS, __global const ELEM *o, ulong o_off, uint ldo, __global const float *lse, ulong lse_off, \
@@ -359,12 +381,12 @@ INLINE void narrow_keys(__global ELEM *x, size_t ld, __global const float *sum, 
         __global float *sums, ulong sums_half
 
 /* The pairs of query heads h0 .. h1 - 1 (which share key/value head g), row blocks from i_begin to before
- * i_end and key blocks from j_begin to before j_end (and up to the row block); dq if with_q, dk and dv if
- * with_kv (constants). */
+ * i_end and, of the key blocks that rows can see, those from j_begin to before j_end; dq if with_q, dk and dv
+ * if with_kv (constants). */
 INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_t b, size_t g, size_t h0,
                      size_t h1, size_t i_begin, size_t i_end, size_t j_begin, size_t j_end) {
     float16 rows[2][BLOCK][DV];                   /* q, dout */
-    float16 cols[2][HEAD_DIM][NV];                /* the same transposed */
+    float16 cols[2][HEAD_DIM][NV];                /* the same, transposed */
     float16 kv[2][BLOCK][DV], part[2][BLOCK][NV]; /* k, v; ds, p */
     float16 dqt[HEAD_DIM][NV], stat[NV], delta[NV];
     size_t base = b * seq;
@@ -391,7 +413,7 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
         for (size_t i0 = i_begin; i0 < i_end; i0 += BLOCK) {
             int live = (int)min((size_t)BLOCK, seq - i0);
             size_t row = base + i0, col = h * HEAD_DIM;
-            /* dout, then o (for delta; it is replaced), then q */
+            /* dout, then o (for delta; it is overwritten), then q */
 #pragma unroll 1
             for (int pass = 0; pass < 3; pass++) {
                 __global const ELEM *from = pass == 0   ? dout + dout_off + row * lddout
@@ -412,7 +434,8 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
                 for (int w = 0; w < NV; w++) dqt[d][w] = (float16)(0.0f);
 
             size_t open = attention_first(i0, window) / BLOCK * BLOCK;
-            for (size_t j0 = max(j_begin, open); j0 < j_end && j0 <= i0; j0 += BLOCK) {
+            size_t end_key = attention_end(i0 + live - 1, seq, window);
+            for (size_t j0 = max(j_begin, open); j0 < j_end && j0 < end_key; j0 += BLOCK) {
                 place at = place_of(i0, j0, seq, window);
 #pragma unroll 1
                 for (int pass = 0; pass < 2; pass++) {
@@ -446,7 +469,8 @@ INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_
                 }
                 if (with_q) accumulate(at, dqt, 0, kv[0], part[0]);
                 if (with_kv) {
-                    bool clear = !add && h == g * group && i0 == j0;
+                    /* the first row block that sees these keys */
+                    bool clear = !add && h == g * group && i0 == attention_first_row(j0, window) / BLOCK * BLOCK;
 #pragma unroll 1
                     for (int pass = 0; pass < 2; pass++)
                         add_keys(at, pass ? dv_sum + j0 * ldsum_v : dk_sum + j0 * ldsum_k,
@@ -480,11 +504,9 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_backward_
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_backward_kv(BACKWARD_ARGS) {
     size_t j0 = get_global_id(0) * BLOCK, g = get_global_id(1), b = get_global_id(2);
-    size_t end = seq;
-#if WINDOW
-    end = min(end, j0 + BLOCK + window);
-#endif
-    BACKWARD(false, true, b, g, g * group, (g + 1) * group, j0, end, j0, j0 + 1);
+    size_t begin = attention_first_row(j0, window) / BLOCK * BLOCK;
+    size_t end = attention_end_row(j0 + BLOCK - 1, seq, window);
+    BACKWARD(false, true, b, g, g * group, (g + 1) * group, begin, end, j0, j0 + 1);
 }
 #else
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_backward(BACKWARD_ARGS) {

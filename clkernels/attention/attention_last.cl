@@ -1,11 +1,12 @@
-/* The last rows of causal attention: few queries, whose keys and values and those of all positions before them lie in a
- * cache (README.md is the definition; these are its forward rows, word for word).
+/* The last rows of attention: few queries, with keys and values of these and all earlier positions in a cache
+ * (README.md is the definition; these are its forward rows, with the same words).
  *
- * A work-group of 64 items has one query row of one head. In a block of 64 keys item x has key x: its score, its part of
- * the maximum and of the sum. For the output item x has the elements x, x + 64, ... of the head, each a chain over the
- * block's keys.
+ * A work-group of 64 items has one query row of one head. In a block of 64 keys item x has key x: its score,
+ * its part of the maximum and of the sum. For the output item x has the elements x, x + 64, ... of the head,
+ * each a chain over the block's keys.
  *
- * q and o: the rows of positions `first` and later. k, v: from position 0. One sample; no sequence ids, no dropout.
+ * q and o: the rows of positions `first` and later. k, v: from position 0. One sample; no sequence ids, no
+ * dropout.
  * Launch: local {64, 1, 1}, global {64, heads, rows}. Options: those of attention.clh. */
 #include "attention.clh"
 #include "../include/clt_reduce.clh"
@@ -15,7 +16,7 @@
 #endif
 #define OWN ((HEAD_DIM + BLOCK - 1) / BLOCK)
 
-/* chain over the head of the query and a key, to its score */
+/* the score of the query and a key: a chain over the head */
 static inline float score_of(__local const float *query, __global const ELEM *key, float scale, float softcap, float slope,
                              int distance) {
     float s = 0.0f, unused;
@@ -35,16 +36,17 @@ __kernel void attention_last(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint
     for (uint d = item; d < HEAD_DIM; d += BLOCK) query[d] = GET(q[d]);
 #pragma unroll
     for (uint x = 0; x < OWN; x++) acc[x] = 0.0f;
-    for (size_t block = lo / BLOCK * BLOCK; block <= i; block += BLOCK) {
-        const size_t begin = max(lo, block), end = min(i + 1, block + BLOCK), j = block + item;
+    const size_t hi = attention_end(i, seq, window);
+    for (size_t block = lo / BLOCK * BLOCK; block < hi; block += BLOCK) {
+        const size_t begin = max(lo, block), end = min(hi, block + BLOCK), j = block + item;
         const bool exists = j >= begin && j < end;
         float s = -attention_inf();
-        barrier(CLK_LOCAL_MEM_FENCE); /* the query is there; weight and tree are free */
+        barrier(CLK_LOCAL_MEM_FENCE); /* the query is loaded; weight and tree are free */
         if (exists) s = score_of(query, k + j * ldk, scale, softcap, SLOPE(h), (int)j - (int)i);
-        tree[item] = s == s ? s : -attention_inf(); /* a NaN is passed over */
+        tree[item] = s == s ? s : -attention_inf(); /* a NaN is ignored */
         const float most = clt_max64(tree, item), n = m < most ? most : m, r = n == -attention_inf() ? 0.0f : n;
         const float a = clt_exp(m - r), p = exists ? clt_exp(s - r) : 0.0f;
-        barrier(CLK_LOCAL_MEM_FENCE); /* all have the maximum */
+        barrier(CLK_LOCAL_MEM_FENCE); /* all items have the maximum */
         weight[item] = tree[item] = p;
         l = fma(l, a, clt_tree64(tree, item));
         m = n;

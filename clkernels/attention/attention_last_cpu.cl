@@ -1,6 +1,6 @@
-/* The last rows of causal attention on CPUs (attention_last.cl says what; README.md is the definition): a work item has one
- * query row of one head. 16 keys at a time are turned over, so that a vector holds 16 scores and softmax is plain vector
- * arithmetic; the output is vectors of the head's elements.
+/* The last rows of attention on CPUs (see attention_last.cl; README.md is the definition): a work-item has
+ * one query row of one head. Blocks of 16 keys are transposed, so that a vector holds 16 scores and softmax
+ * is plain vector arithmetic; the output is vectors of the head's elements.
  *
  * Launch: local {1, 1, 1}, global {1, heads, rows}. Options: those of attention.clh. */
 #include "attention_cpu.clh"
@@ -10,7 +10,7 @@
 #error "no sequence ids and no dropout here"
 #endif
 
-/* The query's chains over the head with 16 keys, of which n are there; the others repeat the last one. */
+/* The query's chains over the head with 16 keys, of which n exist; the others repeat the last one. */
 INLINE float16 products(const float *query, __global const ELEM *key, size_t ld, int n) {
     float16 s = (float16)(0.0f);
     for (int c = 0; c < DV; c++) {
@@ -37,6 +37,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_last(ATTE
                                                                             ulong o_off, uint ldo, uint first) {
     const size_t h = get_global_id(1), row = get_global_id(2);
     const int i = (int)(first + row), lo = (int)attention_first(i, window);
+    const int hi = (int)attention_end(i, seq, window);
     const float slope = SLOPE(h);
     float16 query[DV], acc[DV];
     float m = -attention_inf(), l = 0.0f;
@@ -48,8 +49,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_last(ATTE
         query[c] = CLT_LOAD16(TYPE, q + 16 * c, WIDTH(c));
         acc[c] = (float16)(0.0f);
     }
-    for (int block = lo / BLOCK * BLOCK; block <= i; block += BLOCK) {
-        const int begin = max(lo, block), end = min(i + 1, block + BLOCK);
+    for (int block = lo / BLOCK * BLOCK; block < hi; block += BLOCK) {
+        const int begin = max(lo, block), end = min(hi, block + BLOCK);
         float16 p[NV], top = (float16)(m), unused;
         for (int w = 0; w < NV; w++) {
             const int j = block + 16 * w;

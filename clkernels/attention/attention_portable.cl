@@ -1,13 +1,15 @@
 /* Attention for any device, in work-groups with tiles in local memory (README.md is the definition).
  *
- * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv), and has ITEMS work
- * items, seen as ACROSS columns by ROWS / 4. A work item holds 4 rows by 64 / ACROSS columns of a ROWS x 64 tile of scores,
- * and 4 rows by at most 4 columns of the result: a longer head is made in slices of 4 * ACROSS elements, each from scores of
- * its own. So no head size spills registers where a work item has 128 of them (GPUs of Intel). Launch: local {ITEMS}, global
- * {tiles * ITEMS, heads (backward_kv: key/value heads), batch}.
+ * A work-group owns ROWS rows of one head: query rows (forward, delta, backward_q) or keys (backward_kv). It
+ * has ITEMS work-items, arranged as ACROSS columns by ROWS / 4. A work-item holds 4 rows by 64 / ACROSS
+ * columns of a ROWS x 64 tile of scores, and 4 rows by at most 4 columns of the result. A longer head is
+ * computed in slices of 4 * ACROSS elements, each from its own scores. So no head size spills registers if a
+ * work-item has 128 of them (GPUs of Intel).
+ * Launch: local {ITEMS}, global {tiles * ITEMS, heads (backward_kv: key/value heads), batch}.
  *
- * Options: ROWS (a multiple of 4, 8 to 64); ITEMS, 4 * ROWS or 8 * ROWS (ACROSS 16 or 32); those of attention.clh. Local
- * memory: (2 * ROWS * 68 + the larger of 16 * (ROWS + 65) and 16 * WIDTH + ITEMS + 2 * ROWS) floats at most. */
+ * Options: ROWS (a multiple of 4, 8 to 64); ITEMS, 4 * ROWS or 8 * ROWS (ACROSS 16 or 32); those of
+ * attention.clh. Local memory: (2 * ROWS * 68 + the larger of 16 * (ROWS + 65) and 16 * WIDTH + ITEMS +
+ * 2 * ROWS) floats at most. */
 #include "attention.clh"
 #include "attention_delta.clh"
 
@@ -28,7 +30,7 @@
 /* work items that share a row's softmax; columns of scores per work item */
 #define SHARE (ITEMS / ROWS)
 #define WIDE (BLOCK / ACROSS)
-/* elements of a head that a tile of operands holds; columns of a slice of the result, and of it per work item */
+/* elements of a head in a tile of operands; columns of a slice of the result, in total and per work-item */
 #define DEPTH 16
 #define WIDTH (HEAD_DIM < 4 * ACROSS ? HEAD_DIM : 4 * ACROSS)
 #define COLS ((WIDTH + ACROSS - 1) / ACROSS)
@@ -76,9 +78,9 @@ static inline void products(float acc[4][WIDE], __local float *tile, __global co
     }
 }
 
-/* acc[r][c] goes on with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column], where
- * w is ROWS x PITCH in local memory and b has `width` (at most WIDTH) columns. With `partial`, only indices with begin[r] <= x
- * < end[r] take part. */
+/* Continues acc[r][c] with the chain over `count` (at most BLOCK) indices x of w[row][x] * b[x][column],
+ * where w is ROWS x PITCH in local memory and b has `width` (at most WIDTH) columns. With `partial`, only
+ * indices with begin[r] <= x < end[r] take part. */
 static inline void accumulate(float acc[4][COLS], __local float *w, __local float *tile,
                               __global const ELEM *b, uint ldb, int width, int count, bool partial,
                               const int begin[4], const int end[4], int item) {
@@ -111,9 +113,9 @@ static inline void accumulate(float acc[4][COLS], __local float *w, __local floa
 }
 
 /* Keys of the block at j0 that are in the range of row i, as offsets into the block. */
-static inline void range_in_block(size_t i, size_t j0, size_t window, int *begin, int *end) {
+static inline void range_in_block(size_t i, size_t j0, size_t seq, size_t window, int *begin, int *end) {
     *begin = max(0, min((int)attention_first(i, window) - (int)j0, BLOCK));
-    *end = max(0, min((int)i - (int)j0 + 1, BLOCK));
+    *end = max(0, min((int)attention_end(i, seq, window) - (int)j0, BLOCK));
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
@@ -139,15 +141,15 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
 #pragma unroll
             for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
 
-        size_t last = i0 + rows - 1;
-        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+        const size_t last = i0 + rows - 1, end_key = attention_end(last, seq, window);
+        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
             int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
             float s[4][WIDE];
             products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 size_t i = i0 + ty + TY * r;
-                range_in_block(i, j0, window, &begin[r], &end[r]);
+                range_in_block(i, j0, seq, window, &begin[r], &end[r]);
 #pragma unroll
                 for (int c = 0; c < WIDE; c++) {
                     int x = tx + ACROSS * c;
@@ -178,7 +180,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
                 p[x] = clt_exp(p[x] - ref);
 #if DROPOUT
                 size_t i = i0 + row, j = j0 + part + SHARE * x;
-                w[row * PITCH + part + SHARE * x] = j <= i ? p[x] * FACTOR(b, h, i, j) : 0.0f;
+                w[row * PITCH + part + SHARE * x] = j < attention_end(i, seq, window) ? p[x] * FACTOR(b, h, i, j) : 0.0f;
 #else
                 w[row * PITCH + part + SHARE * x] = p[x];
 #endif
@@ -202,8 +204,8 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             for (int r = 0; r < 4; r++)
 #pragma unroll
                 for (int c = 0; c < COLS; c++) acc[r][c] = acc[r][c] * factor[ty + TY * r];
-            bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
-            int count = (int)min((size_t)BLOCK, last - j0 + 1);
+            bool partial = j0 + BLOCK > attention_end(i0, seq, window) || attention_first(last, window) > j0;
+            int count = (int)min((size_t)BLOCK, end_key - j0);
             accumulate(acc, w, tile, vh + j0 * ldv + d0, ldv, width, count, partial, begin, end, item);
         }
 
@@ -225,7 +227,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
 }
 
 /* From a raw product and dout . v to the probability (times the dropout factor) and ds. Pairs outside the
- * range get numbers that nothing uses. */
+ * range get values that are never used. */
 #if DROPOUT
 #define DROP(p, dp, b, h, i, j)                                                                              \
     {                                                                                                        \
@@ -281,8 +283,8 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 #pragma unroll
             for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
         }
-        size_t last = i0 + rows - 1;
-        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+        const size_t last = i0 + rows - 1, end_key = attention_end(last, seq, window);
+        for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
             int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
             float s[4][WIDE], dp[4][WIDE];
             products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
@@ -290,7 +292,7 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 size_t i = i0 + ty + TY * r;
-                range_in_block(i, j0, window, &begin[r], &end[r]);
+                range_in_block(i, j0, seq, window, &begin[r], &end[r]);
 #pragma unroll
                 for (int c = 0; c < WIDE; c++) {
                     int x = tx + ACROSS * c;
@@ -299,8 +301,8 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
                     w[(ty + TY * r) * PITCH + x] = ds;
                 }
             }
-            bool partial = j0 + BLOCK - 1 > i0 || attention_first(last, window) > j0;
-            int count = (int)min((size_t)BLOCK, last - j0 + 1);
+            bool partial = j0 + BLOCK > attention_end(i0, seq, window) || attention_first(last, window) > j0;
+            int count = (int)min((size_t)BLOCK, end_key - j0);
             accumulate(acc, w, tile, kh + j0 * ldk + d0, ldk, width, count, partial, begin, end, item);
         }
 #pragma unroll
@@ -345,14 +347,11 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                 acc_k[r][c] = old ? GET(dk[(size_t)y * lddk + d0 + d]) : 0.0f;
                 acc_v[r][c] = old ? GET(dv[(size_t)y * lddv + d0 + d]) : 0.0f;
             }
-        size_t stop = seq;
-#if WINDOW
-        stop = min(stop, j0 + keys + window);
-#endif
+        const size_t last = j0 + keys - 1, stop = attention_end_row(last, seq, window);
         for (size_t h = g * group; h < (g + 1) * group; h++) {
             __global const ELEM *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
             float slope = SLOPE(h);
-            for (size_t i0 = j0 / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
+            for (size_t i0 = attention_first_row(j0, window) / BLOCK * BLOCK; i0 < stop; i0 += BLOCK) {
                 int rows = (int)min((size_t)BLOCK, stop - i0), begin[4], end[4];
                 float s[4][WIDE], dp[4][WIDE];
                 products(s, tile, kt, ldk, keys, qh + i0 * ldq, ldq, rows, item);
@@ -367,7 +366,7 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
                     size_t j = j0 + ty + TY * r;
-                    begin[r] = max(0, min((int)j - (int)i0, BLOCK));
+                    begin[r] = max(0, min((int)attention_first_row(j, window) - (int)i0, BLOCK));
                     end[r] = rows;
 #if WINDOW
                     end[r] = max(0, min((int)(j + window) - (int)i0 + 1, rows));
@@ -381,7 +380,7 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                         wd[(ty + TY * r) * PITCH + x] = ds;
                     }
                 }
-                bool partial = i0 < j0 + keys - 1;
+                bool partial = i0 < attention_first_row(last, window);
 #if WINDOW
                 partial = partial || j0 + window < i0 + rows - 1;
 #endif

@@ -1,27 +1,30 @@
-/* Attention forward on AMD's matrix units, 16-bit types (README.md has the formula; sums run in another order here).
+/* Attention forward on AMD's matrix units, 16-bit types (README.md has the formula; sums are added in another
+ * order here).
  *
- * A wave owns 16 query rows of a head, a work-group ROWS of them; all of it walks over blocks of KEYS keys, k as rows along
- * the head and v turned over in local memory. A wave computes the scores turned over, keys down and queries across
- * (s = k q^T): so a lane has one query, its softmax needs its own numbers and those of the 1 or 3 other lanes of that query,
- * and the probabilities are in place as the operand of o = v^T p (include/clt_tile16.clh).
+ * A wave owns 16 query rows of a head, a work-group ROWS of them. The work-group processes blocks of KEYS
+ * keys, with k as rows along the head and v transposed in local memory. A wave computes transposed scores,
+ * keys down and queries across (s = k q^T). So a lane has one query, its softmax needs only its own numbers
+ * and those of the 1 or 3 other lanes of that query, and the probabilities already have the layout of the
+ * operand of o = v^T p (include/clt_tile16.clh).
  *
- * Differences from the definition, in numbers: p is rounded to the element type before it meets v; exp is the device's
- * exp2; and within one block of keys a value of v that is not finite reaches rows that do not see it (0 * NaN).
+ * Numeric differences from the definition: p is rounded to the element type before it is multiplied by v; exp
+ * is the device's exp2; and within one block of keys a value of v that is not finite affects rows that do not
+ * see it (0 * NaN).
  *
- * Options: ROWS, ITEMS = ROWS / 16 waves, HEAD_DIM up to 128, TYPE (1, 2), features as in attention.clh. Launch: local
- * {ITEMS}, global {tiles * ITEMS, heads, batch}. Requires: mfma or wmma, numerics=fast. Compiled and emulated, not yet timed
- * on a card. */
+ * Options: ROWS, ITEMS = ROWS / 16 waves, HEAD_DIM up to 128, TYPE (1, 2), features as in attention.clh.
+ * Launch: local {ITEMS}, global {tiles * ITEMS, heads, batch}.
+ * Requires: mfma or wmma, numerics=fast. Compiled and run on an emulator, not timed on a GPU. */
 #ifndef TYPE
 #define TYPE 1
 #endif
 #include "attention_tile16.clh"
 
-/* Keys of a block: fewer where a lane of 32 has its registers full. */
+/* Keys of a block: fewer if a lane of a wave of 32 would run out of registers. */
 #define KEYS (CLT_WAVE == 64 || HEAD_DIM <= 96 ? 64 : DROPOUT ? 16 : 32)
 #define K_PITCH (DEPTH + 8) /* rows start 16-byte aligned and in different banks */
 #define V_PITCH (KEYS + 8)
 
-/* The block of `keys` keys: k as it is, v turned over, zeros beyond. */
+/* The block of `keys` keys: k unchanged, v transposed, zeros beyond. */
 static inline void load_block(__local ushort *k_tile, __local ushort *v_tile, __global const ushort *k, uint ldk,
                               __global const ushort *v, uint ldv, int keys, int item)
 {
@@ -48,7 +51,8 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     __global const ELEM *kh = k + k_off + base * ldk + h / group * HEAD_DIM;
     __global const ELEM *vh = v + v_off + base * ldv + h / group * HEAD_DIM;
     const float slope = SLOPE(h);
-    const size_t first = attention_first(i, window), last = min(i0 + ROWS, (size_t)seq) - 1;
+    const size_t first = attention_first(i, window), end = attention_end(i, seq, window);
+    const size_t last_end = attention_end(min(i0 + ROWS, (size_t)seq) - 1, seq, window);
     seq_ids_off += base;
 
     clt_frag fq[TILES];
@@ -59,7 +63,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     clt_acc acc[TILES];
     CLT_EACH(t, TILES) acc[t] = (clt_acc)(0.0f);
 
-    for (size_t j0 = attention_first(i0, window) / KEYS * KEYS; j0 <= last; j0 += KEYS) {
+    for (size_t j0 = attention_first(i0, window) / KEYS * KEYS; j0 < last_end; j0 += KEYS) {
         barrier(CLK_LOCAL_MEM_FENCE);
         load_block(k_tile, v_tile, kh + j0 * ldk, ldk, vh + j0 * ldv, ldv, (int)min((size_t)KEYS, seq - j0), item);
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -74,7 +78,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             {
                 const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
                 float t, y = scored(s[x][r], scale, softcap, slope, (int)j - (int)i, &t);
-                y = j >= first && j <= i && SAME_SEQUENCE(i, j) ? y : -attention_inf();
+                y = j >= first && j < end && SAME_SEQUENCE(i, j) ? y : -attention_inf();
                 n = y > n ? y : n;
                 s[x][r] = y;
             }
@@ -96,7 +100,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
                 l = l + w;
 #if DROPOUT
                 const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
-                w = j <= i && FACTOR(b, h, i, j) != 0.0f ? w : 0.0f;
+                w = j < end && FACTOR(b, h, i, j) != 0.0f ? w : 0.0f;
 #endif
                 p[r] = CLT_TILE16_BITS(TYPE, w);
             }

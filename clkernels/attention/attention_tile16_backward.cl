@@ -1,23 +1,26 @@
-/* The backward pass of attention on AMD's matrix units, 16-bit types (README.md has the formula; sums run in another order
- * here).
+/* The backward pass of attention on AMD's matrix units, 16-bit types (README.md has the formula; sums are
+ * added in another order here).
  *
- * attention_delta        D of each row
- * attention_backward_q   dq: a wave owns 16 query rows and walks over blocks of keys
- * attention_backward_kv  dk, dv: a wave owns 16 keys and walks over the query heads of the group and their rows
+ *   attention_delta        D of each row
+ *   attention_backward_q   dq: a wave owns 16 query rows and processes blocks of keys
+ *   attention_backward_kv  dk, dv: a wave owns 16 keys and processes the query heads of the group and their
+ *                          rows
  *
- * The last two recompute the scores, each for itself: nothing is added across waves, so every run gives the same bits. The
- * owned rows are the columns of all tiles: scores and dp come as (other rows) x (own rows), so that a lane has one own row
- * and, rounded, they are in place as the operand of the sums over the other rows (include/clt_tile16.clh), whose other
- * operand lies turned over in local memory.
+ * The last two each recompute the scores: nothing is added across waves, so every run gives the same bits.
+ * The owned rows are the columns of all tiles: scores and dp are computed as (other rows) x (own rows). So a
+ * lane has one own row and, once rounded, its numbers have the layout of the operand of the sums over the
+ * other rows (include/clt_tile16.clh), whose other operand is transposed in local memory.
  *
- * Differences from the definition, in numbers: p and ds are rounded to the element type before they are multiplied; ds is
- * multiplied by the scale, and p by the dropout's constant, at the end; exp is the device's exp2; and within one block a
- * value that is not finite reaches rows that do not see it (0 * NaN). fp16's ds is kept times a power of two that follows
- * the largest of its column so far, because a matrix unit may take denormals as zero.
+ * Numeric differences from the definition: p and ds are rounded to the element type before they are
+ * multiplied; ds is multiplied by the scale, and p by the dropout's constant, at the end; exp is the device's
+ * exp2; and within one block a value that is not finite affects rows that do not see it (0 * NaN). fp16's ds
+ * is stored times a power of two that follows the largest of its column so far, because a matrix unit may
+ * treat denormals as zero.
  *
- * Options: ROWS, ITEMS = ROWS / 16 waves, HEAD_DIM up to 128, TYPE (1, 2), features as in attention.clh. Launch: local
- * {ITEMS}, global {tiles * ITEMS, heads (backward_kv: key/value heads), batch}; attention_delta: attention_delta.clh.
- * Requires: mfma or wmma, numerics=fast. Compiled and emulated, not yet timed on a card. */
+ * Options: ROWS, ITEMS = ROWS / 16 waves, HEAD_DIM up to 128, TYPE (1, 2), features as in attention.clh.
+ * Launch: local {ITEMS}, global {tiles * ITEMS, heads (backward_kv: key/value heads), batch};
+ * attention_delta: attention_delta.clh.
+ * Requires: mfma or wmma, numerics=fast. Compiled and run on an emulator, not timed on a GPU. */
 #ifndef TYPE
 #define TYPE 1
 #endif
@@ -26,9 +29,9 @@
 
 #define SPAN 32             /* other rows of a block */
 #define PITCH (DEPTH + 8)   /* rows start 16-byte aligned and in different banks */
-#define TURNED (SPAN + 8)   /* the same for tiles that are turned over */
+#define TURNED (SPAN + 8)   /* the same for transposed tiles */
 #define HELD (TILES * CLT_FRAG <= 32) /* own rows stay in registers */
-/* The tiles of a block, one after the other where a wave of 32 has its registers full. */
+/* The tiles of a block, in sequence if a wave of 32 would run out of registers. */
 #if CLT_WAVE == 64
 #define EACH_TILE CLT_EACH(x, SPAN / 16)
 #else
@@ -37,8 +40,8 @@
 
 /* --- products over the head --- */
 
-/* s += x own_x, y += y own_y for a tile of 16 other rows at x and y in local memory and the lane's own rows. The own rows
- * are taken from device memory each time where they would fill the registers. */
+/* s += x own_x, y += y own_y for a tile of 16 other rows at x and y in local memory and the lane's own rows.
+ * The own rows are loaded from global memory each time if they would fill the registers. */
 #if HELD
 #define OWN(x, y)                                                                                            \
     clt_frag held_x[TILES], held_y[TILES];                                                                   \
@@ -63,7 +66,7 @@
         dp = CLT_TILE16(TYPE, clt_frag_load((y) + 16 * t, PITCH, lane), OWN_Y(t), dp);                       \
     }
 
-/* acc[t] += (turned tile of 16 other rows) x (16-bit numbers of the lane's column). */
+/* acc[t] += (transposed tile of 16 other rows) x (16-bit numbers of the lane's column). */
 #define ADD_UP(acc, turned, column)                                                                          \
     CLT_EACH(t, TILES) acc[t] = CLT_TILE16(TYPE, clt_frag_load((turned) + 16 * t * TURNED, TURNED, lane), column, acc[t]);
 
@@ -84,11 +87,13 @@
 #else
 #define CAP(ds, t)
 #endif
-/* From a raw product s and a raw dp to p and to ds without the scale, in place; 0 where the pair does not exist. */
+/* From a raw product s and a raw dp to p and to ds without the scale, in place; 0 if the pair does not exist.
+ */
 #define PAIR(s, dp, i, j, lse_i, delta_i)                                                                    \
     {                                                                                                        \
         float t_, y_ = scored(s, scale, softcap, slope, (int)(j) - (int)(i), &t_);                           \
-        const bool on_ = (j) <= (i) && (j) >= attention_first(i, window) && (i) < seq && SAME_SEQUENCE(i, j); \
+        const bool on_ = (j) < attention_end(i, seq, window) && (j) >= attention_first(i, window) &&         \
+                         (i) < seq && SAME_SEQUENCE(i, j);                                                   \
         const float w_ = native_exp2((y_ - (lse_i)) * LOG2E);                                                \
         float p_ = w_, dp_ = dp;                                                                             \
         if (on_) DROP(p_, dp_, i, j)                                                                         \
@@ -106,8 +111,8 @@ static inline bits_of_acc rounded(clt_acc x, float unit)
     return r;
 }
 
-/* fp16: the power of two by which ds goes into the products, so that the largest of the column so far comes below 2^15.
- * When it has to fall, so do the sums. */
+/* fp16: the power of two that multiplies ds in the products, so that the largest of the column so far is
+ * below 2^15. If it has to decrease, the sums are scaled with it. */
 #define UNIT_AT_FIRST 0x1p100f
 static inline float unit_for(clt_acc ds, float unit, clt_acc *acc, int lane)
 {
@@ -130,7 +135,8 @@ static inline float unit_for(clt_acc ds, float unit, clt_acc *acc, int lane)
 
 /* --- kernels --- */
 
-/* A block of SPAN rows of x and y, zeros beyond `there` of them: as they are, and x (with_y: also y) turned over. */
+/* A block of SPAN rows of x and y, zeros beyond `there` of them: unchanged, and x (with_y: also y)
+ * transposed. */
 static inline void load_block(__local ushort *x_tile, __local ushort *x_turned, __local ushort *y_tile, __local ushort *y_turned,
                               __global const ELEM *x, uint ldx, __global const ELEM *y, uint ldy, int there, bool with_y,
                               int item)
@@ -172,7 +178,7 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
     clt_acc acc[TILES];
     CLT_EACH(t, TILES) acc[t] = (clt_acc)(0.0f);
     float unit = UNIT_AT_FIRST;
-    const size_t end = min(i0 + ROWS, (size_t)seq);
+    const size_t end = attention_end(min(i0 + ROWS, (size_t)seq) - 1, seq, window);
     for (size_t j0 = attention_first(i0, window) / SPAN * SPAN; j0 < end; j0 += SPAN) {
         barrier(CLK_LOCAL_MEM_FENCE);
         load_block(k_tile, k_turned, v_tile, 0, kh + j0 * ldk, ldk, vh + j0 * ldv, ldv, (int)min((size_t)SPAN, seq - j0),
@@ -181,7 +187,9 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
         EACH_TILE
         {
             const size_t from = j0 + 16 * x;
-            if (from > first_row + 15 || from + 15 < attention_first(first_row, window)) continue;
+            if (from >= attention_end(first_row + 15, seq, window) ||
+                from + 15 < attention_first(first_row, window))
+                continue;
             clt_acc s = (clt_acc)(0.0f), dp = s;
             PRODUCTS(s, dp, k_tile + 16 * x * PITCH, v_tile + 16 * x * PITCH)
             CLT_EACH(r, CLT_ACC)
@@ -220,15 +228,12 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
     clt_acc acc_k[TILES], acc_v[TILES];
     CLT_EACH(t, TILES) acc_k[t] = acc_v[t] = (clt_acc)(0.0f);
     float unit = UNIT_AT_FIRST;
-    size_t end = seq;
-#if WINDOW
-    end = min(end, j0 + ROWS + window);
-#endif
+    const size_t end = attention_end_row(j0 + ROWS - 1, seq, window);
     for (size_t h = g * group; h < (g + 1) * group; h++) {
         __global const ELEM *qh = q + q_off + base * ldq + h * HEAD_DIM;
         __global const ELEM *dh = dout + dout_off + base * lddout + h * HEAD_DIM;
         const float slope = SLOPE(h);
-        for (size_t i0 = j0 / SPAN * SPAN; i0 < end; i0 += SPAN) {
+        for (size_t i0 = attention_first_row(j0, window) / SPAN * SPAN; i0 < end; i0 += SPAN) {
             barrier(CLK_LOCAL_MEM_FENCE);
             load_block(q_tile, q_turned, dout_tile, dout_turned, qh + i0 * ldq, ldq, dh + i0 * lddout, lddout,
                        (int)min((size_t)SPAN, seq - i0), true, item);
@@ -241,7 +246,9 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
             EACH_TILE
             {
                 const size_t from = i0 + 16 * x;
-                if (from + 15 < first_key || attention_first(from, window) > first_key + 15) continue;
+                if (from + 15 < attention_first_row(first_key, window) ||
+                    attention_first(from, window) > first_key + 15)
+                    continue;
                 clt_acc s = (clt_acc)(0.0f), dp = s;
                 PRODUCTS(s, dp, q_tile + 16 * x * PITCH, dout_tile + 16 * x * PITCH)
                 CLT_EACH(r, CLT_ACC)

@@ -1,22 +1,25 @@
-/* Attention forward on Hopper's matrix units (README.md has the formula; sums run in another order here).
+/* Attention forward on Hopper's matrix units (README.md has the formula; sums are added in another order
+ * here).
  *
- * A work-group is one producer warpgroup, of which one work item feeds tiles through the copy engine, and WGS
- * consumer warpgroups of 64 query rows each; it stays on its multiprocessor and takes tiles of 64 * WGS rows until none
- * is left. Per block of BN keys, from the diagonal down: s = q k^T, softmax in registers in base 2, o += p v with p as
- * the left operand in registers. The scores of the next block and the sums of this one are in flight together, and
- * softmax of the next runs beside the sums. q has two places, so that the next tile's is there in time; a tile's output
- * leaves through the place of its q.
+ * A work-group is one producer warpgroup, of which one work-item loads tiles through the copy engine, and WGS
+ * consumer warpgroups of 64 query rows each. It stays on its multiprocessor and processes tiles of 64 * WGS
+ * rows until none is left. For each block of BN keys, from the diagonal down: s = q k^T, softmax in registers
+ * in base 2, o += p v with p as the left operand in registers. The scores of the next block and the sums of
+ * this one are in flight together, and the next softmax overlaps the sums. q has two places, so that the next
+ * tile's q is loaded in time; a tile's output leaves through the place of its q.
  *
- * Order of tiles: heads in sets of `set` that fit the second-level cache; in a set all heads' last rows (the longest
- * tiles) first. A work-group's first tile is its number, every further one is taken by an atomic.
+ * Order of tiles: heads in sets of `set` that fit the second-level cache; in a set all heads' last rows (the
+ * longest tiles) first. A work-group's first tile is its number; it takes the others with an atomic counter.
  *
- * Differences from the definition, in numbers: p is rounded to the element type before it meets v; exp2 is the
- * device's; and within one block of keys a value of v that is not finite reaches rows that do not see it (0 * NaN).
+ * Numeric differences from the definition: p is rounded to the element type before it is multiplied by v;
+ * exp2 is the device's; and within one block of keys a value of v that is not finite affects rows that do not
+ * see it (0 * NaN).
  *
- * Requires wgmma, tensor maps of q, k, v and o as {HEAD_DIM, heads, T, B} with boxes {64, 1, 64 * WGS or BN or 64,
- * 1}, swizzle 128. Launch: local {128 * (WGS + 1)}, global {any number of groups, at most one a tile, * local}.
- * Options: HEAD_DIM (multiples of 8 up to 128), WGS (2, 3), BN (128), STAGES (of k and of v), PINGPONG (turns at
- * the matrix unit), TYPE (1, 2), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
+ * Requires: wgmma, tensor maps of q, k, v and o as {HEAD_DIM, heads, T, B} with boxes {64, 1, 64 * WGS or BN
+ * or 64, 1}, swizzle 128.
+ * Launch: local {128 * (WGS + 1)}, global {any number of groups, at most one per tile, * local}.
+ * Options: HEAD_DIM (multiples of 8 up to 128), WGS (2, 3), BN (128), STAGES (of k and of v), PINGPONG (turns
+ * at the matrix unit), TYPE (1, 2), ALIBI, SOFTCAP, WINDOW, SEQ_IDS. */
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
@@ -57,7 +60,7 @@
 #if BN != 128 || TYPE < 1 || TYPE > 2 || HEAD_DIM % 8 || HEAD_DIM > 128
 #error "blocks of 128 keys, 16-bit types, head sizes up to 128 in steps of 8"
 #endif
-/* Columns of the output's products: what lies beyond the head is +0 in local memory. */
+/* Columns of the output's products: elements beyond the head are +0 in local memory. */
 #if HEAD_DIM <= 64
 #define WIDTH 64
 #elif HEAD_DIM <= 80
@@ -68,7 +71,7 @@
 #define WIDTH 128
 #endif
 #define BM (64 * WGS)
-#define PARTS ((HEAD_DIM + 63) / 64) /* tiles of 64 elements that a head takes in local memory */
+#define PARTS ((HEAD_DIM + 63) / 64) /* tiles of 64 elements per head in local memory */
 #define ITEMS (128 * (WGS + 1))
 #define Q_BYTES (BM * 128 * PARTS)
 #define KV_BYTES (BN * 128 * PARTS)
@@ -106,7 +109,7 @@ INLINE float inverse_fast(float x) {
     __asm__("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* Two elements as one word, the first below. */
+/* Two elements as one word; the first is the lower half. */
 INLINE uint pack(float first, float second) {
     uint u;
 #if TYPE == 2
@@ -116,7 +119,7 @@ INLINE uint pack(float first, float second) {
 #endif
     return u;
 }
-/* Among the four work items of a row. */
+/* Reductions over the four work-items of a row. */
 INLINE float swap_in_row(float x, uint distance) {
     float y;
     __asm__ volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(y) : "f"(x), "r"(distance));
@@ -131,7 +134,8 @@ INLINE float sum_of_row(float x) {
     return x + swap_in_row(x, 2);
 }
 
-/* Tile number t: its head (of all samples), its first row, and the blocks of keys [first, end) that its rows meet. */
+/* Tile number t: its head (of all samples), its first row, and the blocks of keys [first, end) that its rows
+ * see. */
 typedef struct {
     uint head, row;
 } tile;
@@ -154,7 +158,7 @@ INLINE uint end_block(uint row, uint rows, uint seq) {
     return (min(row + rows, seq) + BN - 1) / BN;
 }
 
-/* The place in a ring of STAGES. */
+/* Advances the place in a ring of STAGES. */
 #define STEP(stage, parity)                                                                                  \
     if (++stage == STAGES) {                                                                                 \
         stage = 0;                                                                                           \
@@ -170,8 +174,8 @@ INLINE void scores(float *s, uint q, uint k) {
         CLT_MMA_SS(128, s, a + (x / 4 * (BM * 8) + x % 4 * 2), b + (x / 4 * (BN * 8) + x % 4 * 2), 1, 0);
 }
 
-/* Values that a product is about to read are finished before what follows (the fence): the compiler does not know that
- * products run on. */
+/* Completes values that a product is about to read before the following code (the fence): the compiler does
+ * not know that products are asynchronous. */
 INLINE void finish_sums(float *o) {
 #pragma unroll
     for (int x = 0; x < WIDTH / 2; x++) __asm__ volatile("" : "+f"(o[x])::"memory");
@@ -188,7 +192,7 @@ INLINE void add_values(float *o, uint *p, uint v) {
     for (int x = 0; x < BN / 16; x++) CLT_MMA_RS(WIDTH, o, p + 4 * x, b + 128 * x, 1, 1);
 }
 
-/* What softmax needs to know. i: this work item's first row (the second is 8 below); c: its first column. */
+/* The inputs of softmax. i: this work-item's first row (the second is 8 below); c: its first column. */
 typedef struct {
     float scale2, softcap, slope2; /* factors for base 2 */
     int i, c, window;
@@ -197,13 +201,13 @@ typedef struct {
     uint seq;
 } softmax_in;
 
-/* Raw products of block j0 to scores in base 2 where that takes more than one factor; pairs that do not exist to -inf.
- * `edge`: the block meets an edge of the range. */
+/* Turns raw products of block j0 into scores in base 2, if that takes more than one factor; pairs that do not
+ * exist become -inf. `edge`: the block crosses an edge of the range. */
 INLINE void prepare(float *s, const softmax_in *in, int j0, bool edge) {
     const float none = -INFINITY;
     int ahead = j0 + in->c - in->i; /* column minus row of element 0 */
 #if SOFTCAP || ALIBI
-    /* ALiBi of the second row is 8 slopes more than it should be, all along the row: lse makes up for it. */
+    /* ALiBi of the second row is too large by 8 slopes in the whole row; lse corrects for that. */
     float start = in->slope2 * (float)ahead;
 #pragma unroll
     for (int x = 0; x < BN / 2; x++) {
@@ -247,7 +251,7 @@ INLINE void prepare(float *s, const softmax_in *in, int j0, bool edge) {
 #define FACTOR in->scale2
 #endif
 
-/* Scores to probabilities against the new maximum m; l goes on; returns the factors for what was summed before. */
+/* Scores to probabilities against the new maximum m; updates l; returns the factors for the earlier sums. */
 INLINE float2 softmax(float *s, const softmax_in *in, float2 *m, float2 *l) {
     float2 n = *m;
 #pragma unroll
@@ -295,8 +299,8 @@ INLINE void rescale(float *o, float2 a) {
     }
 }
 
-/* The loads of a work-group, in the order in which the consumers want them, and which tiles: its first by its number,
- * then whatever is next in the order of all (`counter`, 0 before and after a launch). */
+/* The loads of a work-group, in the order in which the consumers need them, and its tiles: first the one with
+ * its number, then the next ones in the common order (`counter`, 0 before and after a launch). */
 INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, uint tile_at, ulong q_map, ulong k_map,
                     ulong v_map, __global uint *counter, uint seq, uint heads, uint group, uint all_heads, uint set,
                     uint window) {
@@ -314,7 +318,7 @@ INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, 
             return;
         }
         uint taken = atomic_inc(counter);
-        if (taken == tiles - 1) *counter = 0; /* each tile takes one number, so this was the last */
+        if (taken == tiles - 1) *counter = 0; /* each tile takes one number, so this is the last one */
         tile x = tile_of(t, row_tiles, all_heads, set);
         uint b = x.head / heads, h = x.head - b * heads, g = h / group;
         CLT_BAR_EXPECT(bar, Q_BYTES);
@@ -342,7 +346,7 @@ INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, 
     }
 }
 
-/* Warpgroups take turns at the matrix unit, so that softmax of one runs beside products of another. */
+/* Warpgroups take turns at the matrix unit, so that one's softmax overlaps another's products. */
 #if PINGPONG
 #define TURN_WAIT(w) __asm__ volatile("bar.sync %0, 256;" ::"r"(4 + (w)) : "memory")
 #define TURN_PASS(w) __asm__ volatile("bar.arrive %0, 256;" ::"r"(4 + ((w) + 1 == WGS ? 0 : (w) + 1)) : "memory")
@@ -351,7 +355,7 @@ INLINE void produce(uint q, uint k, uint v, uint q_bar, uint k_bar, uint v_bar, 
 #define TURN_PASS(w)
 #endif
 
-/* Sums to the output, through the place of this warpgroup's q, by its 128 work items. */
+/* Stores sums to the output, through the place of this warpgroup's q, by its 128 work-items. */
 INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint item, uint w, uint h, uint row, uint b) {
     uint r = item / 32 * 16 + item % 32 / 4;
 #pragma unroll
@@ -440,7 +444,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
             float2 m = (float2)(-INFINITY, -INFINITY), l = (float2)(0.0f, 0.0f), a;
 #pragma unroll
             for (int e = 0; e < WIDTH / 2; e++) o[e] = 0.0f;
-            /* blocks beyond the rows of this warpgroup */
+            /* blocks after the last row of this warpgroup */
             for (; j > own; j--) {
                 CLT_BAR_WAIT(k_bar + stage * 16, parity);
                 CLT_BAR_WAIT(v_bar + stage * 16, parity);

@@ -1,34 +1,37 @@
-/* The backward pass of attention on Hopper's matrix unit, for 16-bit tensors (README.md is the definition of what is
- * computed; here sums run in another order, probabilities and ds are rounded to 16 bits before they are multiplied,
- * and exp is the device's own).
+/* The backward pass of attention on Hopper's matrix unit, for 16-bit tensors. README.md is the definition;
+ * here sums are added in another order, probabilities and ds are rounded to 16 bits before they are
+ * multiplied, and exp is the device's.
  *
- * attention_prepare   delta[i] = dout . o, and the row statistics in the form that the others want:
- *                     stats[b, h, 0 or 1, i] = lse * log2(e) (+inf beyond T), delta (+0 beyond T), i < ceil128(T)
- * attention_keys      dk, dv: a warpgroup owns 64 keys and goes through the queries that see them
- * attention_queries   dq: a warpgroup owns 64 queries and goes through their keys
- * attention_kept      dq, with KEEP_DS instead of attention_queries (attention_wgmma_kept.clh)
+ *   attention_prepare   delta[i] = dout . o, and the row statistics as the other kernels need them: stats[b,
+ *                       h, 0 or 1, i], i < ceil128(T): lse * log2(e) (+inf beyond T), delta (+0 beyond T)
+ *   attention_keys      dk, dv: a warpgroup owns 64 keys and processes the queries that see them
+ *   attention_queries   dq: a warpgroup owns 64 queries and processes their keys
+ *   attention_kept      dq, with KEEP_DS instead of attention_queries (attention_wgmma_kept.clh)
  *
- * attention_keys and attention_queries recompute the scores, each for itself: seven products a pair of blocks where a
- * single pass needs five. With KEEP_DS attention_keys writes ds, and attention_kept multiplies it by k: five products, and
- * 16 bits for each pair in memory in between, so the heads go in as few parts as that memory asks for. Either way no sum
- * is shared between work-groups, so nothing is ordered by the launch and every run gives the same bits.
+ * attention_keys and attention_queries each recompute the scores: seven products for a pair of blocks where a
+ * single pass needs five. With KEEP_DS attention_keys writes ds, and attention_kept multiplies it by k: five
+ * products, but 16 bits of memory for each pair. Therefore the heads are processed in as few parts as that
+ * memory allows. In both cases no sum is shared between work-groups, so every run gives the same bits in any
+ * order of work-groups.
  *
- * attention_keys and attention_queries are one text (attention_wgmma_body.clh). A work-group is 384 work items: one
- * that feeds tiles through the copy engine, and two warpgroups of 64 rows. Work-groups stay and take 128-row items from
- * a counter of the launch (zeroed by attention_prepare), the longest first, so as many are launched as the device holds.
+ * attention_keys and attention_queries are one text (attention_wgmma_body.clh). A work-group is 384
+ * work-items: one loads tiles through the copy engine, and two warpgroups have 64 rows each. Work-groups are
+ * persistent and take items of 128 rows from a counter of the launch (zeroed by attention_prepare), the
+ * longest first; as many are launched as the device runs at once.
  *
- * Launch: attention_prepare local {256}, global {256 * ceil128(T) / (256 / LANES), H, B}; the others local {384}, global
- * {384 * work-groups}.
- * Requirements: wgmma and tensor maps (runtime/device/clt_ptx.h, clt_tensor_map.h); HEAD_DIM 64, 80, 96 or 128, with
- * KEEP_DS 64 or 128, and dq starts and steps by 16 bytes.
+ * Launch: attention_prepare local {256}, global {256 * ceil128(T) / (256 / LANES), H, B}; the others local
+ * {384}, global {384 * work-groups}.
+ * Requires: wgmma and tensor maps (runtime/device/clt_ptx.h, clt_tensor_map.h); HEAD_DIM 64, 80, 96 or 128,
+ * with KEEP_DS 64 or 128, and a dq whose start and row distance are multiples of 16 bytes.
  *
- * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), ALIBI, SOFTCAP, WINDOW, SEQ_IDS, KEEP_DS. For tuning: KEY_SPAN, QUERY_SPAN: rows of a
- * block that is gone through (64, 128); KEY_STAGES, QUERY_STAGES: blocks in flight; KEY_REGS, QUERY_REGS: the owned rows'
- * tiles sit in registers (1) or in local memory (0); LATE_SCORES: attention_keys asks for the scores of the next block
- * after the sums of this one (1: fewer registers) or before them (0); TAKE_TURNS: the warpgroups issue products in turns.
+ * Options: HEAD_DIM, TYPE (1 bf16, 2 fp16), ALIBI, SOFTCAP, WINDOW, SEQ_IDS, KEEP_DS. For tuning: KEY_SPAN,
+ * QUERY_SPAN: rows of a block of the other side (64, 128); KEY_STAGES, QUERY_STAGES: blocks in flight;
+ * KEY_REGS, QUERY_REGS: the owned rows' tiles are in registers (1) or in local memory (0); LATE_SCORES:
+ * attention_keys starts the scores of the next block after the sums of this one (1: fewer registers) or
+ * before them (0); TAKE_TURNS: the warpgroups issue products in turns.
  *
- * Limits: seq_ids and slopes as in the definition, no dropout. Within a block of 64 keys and queries a value that is not
- * finite reaches pairs that do not exist (0 * NaN). */
+ * Limits: seq_ids and slopes as in the definition, no dropout. Within a block of 64 keys and queries a value
+ * that is not finite affects pairs that do not exist (0 * NaN). */
 #ifndef HEAD_DIM
 #define HEAD_DIM 64
 #endif
@@ -92,15 +95,15 @@
 #include "../include/clt_hopper.clh"
 
 #define LOG2E 1.44269504088896340736f
-#define ROWS 128                      /* of an item, 64 a warpgroup */
+#define ROWS 128                      /* rows of an item, 64 per warpgroup */
 #define HALVES ((HEAD_DIM + 63) / 64) /* tiles of 64 columns side by side */
-#define DEPTH (HEAD_DIM / 16)         /* k steps over a head */
+#define DEPTH (HEAD_DIM / 16)         /* steps along k over a head */
 #define X_TILE (ROWS * 128)           /* bytes */
 #define X_BYTES (HALVES * X_TILE)
-#define SUMS (HEAD_DIM / 2) /* a work item's part of 64 x HEAD_DIM sums */
+#define SUMS (HEAD_DIM / 2) /* a work-item's part of 64 x HEAD_DIM sums */
 #define WARPS 8             /* of both warpgroups */
 
-#define TURNS 4             /* items whose place is kept; more than the warpgroups can be apart */
+#define TURNS 4             /* items whose place is known; more than the distance between warpgroups */
 
 /* --- small parts --- */
 
@@ -135,7 +138,7 @@ static inline float tanh_fast(float x) {
 static inline float minus_inf(void) {
     return as_float(0xff800000u);
 }
-/* The left operand of 16 k from a swizzled tile, rows 16 * warp of it. */
+/* The left operand of 16 k from a swizzled tile, rows from 16 * warp. */
 static inline void load_operand(uint *a, uint tile, uint k, uint lane) {
     uint row = (lane & 7) + (lane & 8), chunk = (2 * k + (lane >> 4)) ^ (row & 7);
     __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -144,8 +147,8 @@ static inline void load_operand(uint *a, uint tile, uint k, uint lane) {
                      : "memory");
 }
 
-/* An item: 128 rows of one head of one sample. The heads of a launch go in sections, so that what a section reads stays in
- * the cache; in a section the items come in descending length. */
+/* An item: 128 rows of one head of one sample. The heads of a launch are divided into sections whose data
+ * fits the cache; in a section the items come in descending length. */
 typedef struct {
     uint b, h, row;
 } item_place;
@@ -160,13 +163,13 @@ static inline item_place item_at(uint item, uint heads, uint first_unit, uint un
     return p;
 }
 
-/* Behind the statistics: the next item of each launch that follows. */
+/* After the statistics: the next item of each of the following launches. */
 #define LAUNCHES 8
 #define COUNTERS(stats, batch, heads, padded) ((__global uint *)((stats) + (size_t)(batch) * (heads) * 2 * (padded)))
 
 /* --- statistics of the rows --- */
 
-#define LANES (HEAD_DIM > 64 ? 16 : 8) /* work items of a row, 8 elements each */
+#define LANES (HEAD_DIM > 64 ? 16 : 8) /* work-items of a row, 8 elements each */
 
 __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void
 attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __global const ushort *o, ulong o_off,
@@ -197,7 +200,7 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
 
 /* --- the products --- */
 
-/* ALiBi in units of log2, of the query head; sequence ids of a sample. */
+/* slopes: ALiBi of the query head in units of log2; seq_ids: of a sample. */
 #define KERNEL_ARGS                                                                                                   \
     __global const ulong *q_map, ulong q_map_off, __global const ulong *k_map, ulong k_map_off,                       \
         __global const ulong *v_map, ulong v_map_off, __global const ulong *dout_map, ulong dout_map_off,             \
@@ -207,11 +210,11 @@ attention_prepare(__global const ushort *dout, ulong dout_off, uint lddout, __gl
 
 /* --- ds that is kept --- */
 
-/* Of 64 queries and 64 keys, 16 bits each. A query head has a block for each pair on and below the diagonal. A block is
- * the left operand of attention_kept's products: matrices of 8 keys x 8 queries, 16 bytes a key; eight of them for the
- * first 8 keys, then those for the next. */
+/* ds of 64 queries and 64 keys, 16 bits each. A query head has a block for each pair of blocks on and below
+ * the diagonal. A block is the left operand of attention_kept's products: matrices of 8 keys x 8 queries, 16
+ * bytes per key; eight of them for the first 8 keys, then those of the next keys. */
 #define DS_BYTES 8192
-#define DS_PART (DS_BYTES / 4) /* of a warp: 16 keys */
+#define DS_PART (DS_BYTES / 4) /* a warp's part: 16 keys */
 #define DS_OPERAND(address) CLT_TILE_PLAIN_MN(address, 1024, 128)
 #define DS_BLOCKS(tiles) ((tiles) * ((tiles) + 1) / 2)
 #define DS_AT(head, query_tile, key_tile) ((head) * DS_BLOCKS((seq + 63) / 64) + DS_BLOCKS(query_tile) + (key_tile))

@@ -2,7 +2,7 @@
  *
  *   LANES, SEG   include/clt_lane.clh
  *
- * Global size {work-items}. Requires nothing. Memory bound: 6 bytes an element. */
+ * Global size {work-items}. Requires nothing. Memory bound: 6 bytes per element. */
 #include "../include/clt_cast.clh"
 #include "../include/clt_lane.clh"
 

@@ -1,8 +1,9 @@
-/* embedding: lookups and their gradients; a work-item walks SEG columns of a row, LANES at a time (clt_lane.clh).
- * README.md defines the bits.
+/* embedding: lookups and their gradients. A work-item processes SEG columns of a row, LANES at a time
+ * (clt_lane.clh). README.md defines the bits.
  *
- * Macros: LANES, SEG; HAS_WPE 0|1; FRACTION 0|1: the embedding fraction is not 1. LONG: gradients of words with so many rows
- * or more are a launch of their own (0: there is none), with AHEAD rows under way while AHEAD are added. */
+ * Macros: LANES, SEG; HAS_WPE 0|1; FRACTION 0|1: the embedding fraction is not 1. LONG: gradients of words
+ * with at least this many rows have a separate launch (0: none), which loads the next AHEAD rows while it
+ * adds AHEAD rows. */
 #include "../include/clt_lane.clh"
 
 #ifndef HAS_WPE
@@ -71,8 +72,9 @@ __kernel void embedding_backward(CHAIN_ARGS) {
 }
 
 #if LONG
-/* A word that is everywhere has a long chain, whose order is the contract: while AHEAD of its rows are added, the next AHEAD are
- * under way, and where those after them are. Few columns an item, for the registers. global (cols / 4, distinct ids) */
+/* A frequent word has a long chain, whose order is fixed. While AHEAD of its rows are added, the next AHEAD
+ * rows and the numbers of the rows after them are being loaded. Few columns per item, to save registers.
+ * global (cols / 4, distinct ids) */
 #define LOAD_AHEAD(to)                                                                                       \
     _Pragma("unroll") for (int j = 0; j < AHEAD; j++) to[j] = *(__global const float4 *)(dx + (size_t)row[j] * cols)
 #define LOAD_PLACES(i)                                                                                       \

@@ -1,20 +1,21 @@
-/* gemm_block: GEMM for GPUs whose sub-groups of 16 read neighbouring elements in one message (the extension
+/* gemm_block: GEMM for GPUs whose sub-groups of 16 read consecutive elements with one message (the extension
  * cl_intel_subgroups), computed in fp32.
  *
- * A group computes BM x BN outputs. Each of its sub-groups owns 8 rows x 32 columns of them (TN: 16 x 16), an item the
- * outputs of all rows in two columns, 16 apart (one). Operands come straight from memory, by block reads: what lies along k
- * in memory is read 16 steps at a time, what lies along m or n 16 or 32 places at a time. All items need every value of
- * a: a known lane hands it round, which such GPUs do while they read a register. Only b of form NT, which lies along k
- * but is wanted along n, is turned, in two stages of local memory with one barrier for 16 steps.
+ * A group computes BM x BN outputs. Each of its sub-groups owns 8 rows x 32 columns of them (TN: 16 x 16); an
+ * item owns the outputs of all rows in two columns, 16 apart (TN: in one). Block reads load operands directly
+ * from memory: along k 16 steps at once, along m or n 16 or 32 elements at once. All items need every value
+ * of a: it is broadcast from a known lane, which such GPUs do as part of reading a register. Only b of form
+ * NT, which is contiguous along k but needed along n, is transposed, in two stages of local memory with one
+ * barrier per 16 steps.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DBM -DBN       tile: multiples of 16 and 32, BM at most 64
- *   -DTM=8 -DTN=2   what an item owns
+ *   -DTM=8 -DTN=2   outputs of an item
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
- * k_group rows, its result added to the sum in c. What is read beyond an edge repeats the edge or is +0, and is in no chain
- * that is stored; k is never padded.
+ * k_group rows, its result added to the sum in c. Reads beyond an edge repeat the edge or give +0; they enter
+ * no chain that is stored. k is never padded.
  *
  * Launch: global {ceil(n / BN) * WG, ceil(m / BM)}, local {WG, 1}.
  * Requires: block reads in sub-groups of 16; rows of a and b start at multiples of 4 bytes. */
@@ -34,9 +35,9 @@
 #if TM != 8 || TN != 2 || BM % 16 || BN % 32 || BM > 64
 #error "gemm_block: items own 8 x 2 outputs of BM x BN, multiples of 16 and 32, BM at most 64"
 #endif
-#define LANES 16 /* of a sub-group; steps along k that are in registers at a time */
+#define LANES 16 /* rows of a sub-group; steps along k held in registers at once */
 #if FORM == 2
-#define ROWS 16 /* of a sub-group, and vectors of its columns */
+#define ROWS 16 /* columns of a sub-group, and their vectors */
 #define VECTORS 1
 #else
 #define ROWS TM
@@ -44,14 +45,14 @@
 #endif
 #define COLUMNS (VECTORS * LANES)
 #define WG ((BM / TM) * (BN / TN))
-#define B_ROWS (BN * LANES / WG) /* NT: rows of b that a sub-group fetches */
+#define B_ROWS (BN * LANES / WG) /* NT: rows of b that a sub-group loads */
 #define LDB_TILE (BN + 4)
 #define B_STAGE (LANES * LDB_TILE)
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-/* 16 neighbouring elements, of which item `lane` gets its own; where fewer are `left`, the others are +0. BLOCK2: also
- * its own of the next 16. */
+/* 16 consecutive elements, one per item (`lane`); if fewer are `left`, the others are +0. BLOCK2: each item
+ * also gets its element of the next 16. */
 #if IN_TYPE == 0
 #define BLOCK(p) as_float(intel_sub_group_block_read((__global const uint *)(p)))
 #define BLOCK2(p) as_float2(intel_sub_group_block_read2((__global const uint *)(p)))
@@ -72,7 +73,7 @@ static inline float2 widen2(ushort2 s)
 #define A_ALONG(i) sub_group_broadcast(av, i)
 #define A_ALONE(i) CLT_LOAD(IN_TYPE, A_ROW(i))
 
-/* Steps k0 + kk of 16. Written out: a compiler that leaves a loop looks lanes up at run time. */
+/* Steps k0 + kk of 16. Written out: in a loop that stays a loop, compilers select lanes at run time. */
 #if FORM == 2
 #define STEP(kk)                                                                                             \
     {                                                                                                        \
@@ -98,7 +99,8 @@ static inline float2 widen2(ushort2 s)
 #endif
 #define STEPS4(kk) STEP(kk) STEP((kk) + 1) STEP((kk) + 2) STEP((kk) + 3)
 
-/* NT: the sub-group's rows of b, 16 steps from k_from on, if they are there; into the stage of step k0, `mine`. */
+/* NT: loads the sub-group's rows of b, 16 steps from k_from, if all exist; TURN transposes them into the
+ * stage of step k0, `mine`. */
 #define FETCH(k_from)                                                                                        \
     if ((k_from) + LANES <= k) EACH(r, B_ROWS) fetched[r] = BLOCK(b_rows + (size_t)min(r, last_b) * ldb + (k_from));
 #define TURN                                                                                                 \
@@ -122,13 +124,13 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     const clt_gemm_ep ep = CLT_EP_INIT;
 #if FORM == 2
     const bool whole = m_left == ROWS && n_left == COLUMNS;
-    size_t at_a = a_off + m0, at_b = b_off + n0; /* of step k0 */
+    size_t at_a = a_off + m0, at_b = b_off + n0; /* at step k0 */
 #else
     const int last_row = max(m_left - 1, 0);
     a += a_off + (size_t)min(m0, m - 1) * lda;
 #if FORM == 1
     const bool whole = n_left == COLUMNS;
-    size_t at_b = b_off + n0; /* of step k0 */
+    size_t at_b = b_off + n0; /* at step k0 */
 #else
     __local float *mine;
     const bool whole = true;
@@ -182,7 +184,8 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
 #endif
 #endif
         }
-        /* Results leave through local memory: beside the sums, the addresses of an epilogue would not fit the registers. */
+        /* Results go through local memory, because sums and the addresses of an epilogue do not fit in
+         * registers together. */
         barrier(CLK_LOCAL_MEM_FENCE);
         EACH(i, ROWS) EACH(j, VECTORS) own[i * BN + j * LANES] = acc[i][j];
         barrier(CLK_LOCAL_MEM_FENCE);

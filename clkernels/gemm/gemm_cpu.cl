@@ -1,23 +1,23 @@
 /* gemm_cpu: GEMM for CPU devices: work-groups of one, float16 lanes, a register tile of MR rows x NR columns.
  *
- * As in every fast CPU GEMM the tile reads packed panels: A as [k][MR] (broadcast one by one), B as [k][NR]. The
- * activations are packed once per call by a kernel of their own; the other operand, which is the weights or may be
- * as wide as the vocabulary, is packed piece by piece into local memory by the work-item that uses it, so it is
- * read from memory once and never written back.
+ * As in other fast CPU GEMMs the tile reads packed panels: A as [k][MR] (broadcast one by one), B as [k][NR].
+ * A separate kernel packs the activations once per call. The other operand, which is the weights or may be as
+ * wide as the vocabulary, is packed piece by piece into local memory by the work-item that uses it, so it is
+ * read once from memory and never written back.
  *
- *   NT, NN  gemm_pack_a (rows of a), then gemm_rows: an item owns some panels of NR columns, all along k
+ *   NT, NN  gemm_pack_a (rows of a), then gemm_rows: an item owns some panels of NR columns, for all k
  *   TN      gemm_pack_b (rows of b), then gemm_columns: an item owns some panels of MR columns of a
  *
- *   -DMR=8 -DNV=1|2|3           register tile, NR = 16 * NV; packing turns two panels of 8 rows at a time
- *   -DKC                        steps along k whose B panel (KC * NR) is packed at a time: the L1 cache
- *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains and the
- *                               packed rows of a stay in the L2 cache
+ *   -DMR=8 -DNV=1|2|3           register tile, NR = 16 * NV; packing transposes two panels of 8 rows at once
+ *   -DKC                        steps along k whose B panel (KC * NR) is packed at once: the L1 cache
+ *   -DROWS                      most rows of one item of gemm_rows, a multiple of MR: its unfinished chains
+ *                               and the packed rows of a stay in the L2 cache
  *   -DLA                        floats of local memory for A in gemm_columns: a part of the L2 cache
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh; packing widens to fp32
  *
- * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; a chain that stops at a border of
- * a block is stored as it is (in `part`) and goes on from there. Lanes beyond an edge repeat what is at the edge or
- * are zero, and are never stored; nothing is padded along k.
+ * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output. A chain that is interrupted
+ * at the edge of a block is stored unrounded (in `part`) and continued from there. Lanes beyond an edge
+ * repeat the values at the edge or are zero, and are never stored; k is never padded.
  *
  * Requires: local memory of (KC + ROWS) * NR and of LA floats, work-groups of one. */
 #include "gemm_epilogue.clh"
@@ -34,22 +34,22 @@
 #error "MR must be 8"
 #endif
 
-/* Flags of a launch besides CLT_EP_*: where the chain stands. */
-#define CLT_CHAIN_FIRST 256u /* the chain starts here; else it goes on from part */
-#define CLT_CHAIN_LAST 512u  /* the chain ends here; else it stops into part */
+/* Flags of a launch besides CLT_EP_*: the state of the chains. */
+#define CLT_CHAIN_FIRST 256u /* chains start here; else they continue from part */
+#define CLT_CHAIN_LAST 512u  /* chains end here; else they are stored in part */
 #define CLT_B_ROWS 1024u     /* gemm_rows: b is [k,n] (NN), else [n,k] (NT) */
 
-/* The hint tells compilers that vectorise across work-items (Intel's) that the body is vectors already: they would
- * spend seconds on versions that are never run. */
+/* The hint tells compilers that vectorise across work-items (Intel's) that the body already uses vectors.
+ * Without it they spend seconds on versions that never run. */
 #define CLT_ONE_ITEM __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16)))
 
-/* 16 or 8 floats at any float's place. vload16 does the same, but some compilers leave it in pieces when they copy. */
+/* 16 or 8 floats, aligned to one float. vload16 does the same, but some compilers split it when they copy. */
 typedef float16 unaligned16 __attribute__((aligned(4)));
 typedef float8 unaligned8 __attribute__((aligned(4)));
 #define AT16(SPACE, p) (*(SPACE unaligned16 *)(p))
 #define AT8(SPACE, p) (*(SPACE unaligned8 *)(p))
 
-/* The same of a and b, widened. */
+/* The same for a and b, widened. */
 #if IN_TYPE == 0
 #define IN16(p) AT16(__global const, p)
 #define IN8(p) AT8(__global const, p)
@@ -67,8 +67,8 @@ static inline float8 widen8(ushort8 s)
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-/* Asks for a line that a later panel or tile will read; a hint, no access. Interpreters know no built-in functions of
- * compilers (-DCLT_NO_BUILTINS). */
+/* Prefetches a line that a later panel or tile reads. Interpreters lack compilers' built-in functions
+ * (-DCLT_NO_BUILTINS). */
 #if defined(__clang__) && !defined(CLT_NO_BUILTINS)
 #define PREFETCH(p, level) __builtin_prefetch((const void *)(size_t)(p), 0, level)
 #else
@@ -86,7 +86,7 @@ static inline float8 widen8(ushort8 s)
 #define QUADS_EVEN(a, b) ((float16)(a.s0123, a.s89ab, b.s0123, b.s89ab))
 #define QUADS_ODD(a, b) ((float16)(a.s4567, a.scdef, b.s4567, b.scdef))
 
-/* 16 x 16: lane j of vector i goes to lane i of vector j; in steps that are one shuffle each. */
+/* 16 x 16 transpose: lane j of vector i goes to lane i of vector j, in steps of one shuffle each. */
 static inline void transpose16(float16 *r)
 {
     float16 t[16];
@@ -121,9 +121,9 @@ static inline void transpose16(float16 *r)
 #define PACK_STEPS 16
 #define ROUND_UP(x, to) (((size_t)(x) + (to) - 1) / (to) * (to))
 
-/* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][steps][MR]: what is used together lies together, or
- * equal distances would put it into the same few sets of the caches. One turn of 16 x 16 gives two panels. Launch:
- * {ceil(m / (2 * MR)), ceil(k / KC)}. */
+/* Rows of a [m,k] to blocks of KC steps, each [ceil(m/MR)][steps][MR]. Data that is used together is
+ * contiguous: equal distances would map to the same few sets of the caches. One 16 x 16 transpose gives two
+ * panels. Launch: {ceil(m / (2 * MR)), ceil(k / KC)}. */
 __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_in *a, ulong a_off, ulong lda,
                                        __global float *to) {
     const size_t row0 = get_global_id(0) * 2 * MR, last = (size_t)m - 1, k0 = get_global_id(1) * KC;
@@ -149,7 +149,7 @@ __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_i
         }
 }
 
-/* `steps` rows of NR floats (only `left` are there) to [steps][NR]. */
+/* `steps` rows of NR floats (only `left` exist) to [steps][NR]. */
 #define DEFINE_COPY_ROWS(NAME, SPACE)                                                                        \
     static inline void NAME(SPACE float *to, __global const clt_gemm_in *b, size_t ldb, size_t left,         \
                             size_t steps)                                                                    \
@@ -165,8 +165,8 @@ __kernel CLT_ONE_ITEM void gemm_pack_a(uint m, uint k, __global const clt_gemm_i
 DEFINE_COPY_ROWS(copy_rows_local, __local)
 DEFINE_COPY_ROWS(copy_rows_global, __global)
 
-/* Rows of b [k,n] to blocks of `block` rows, each [ceil(n/NR)][rows][NR]. An item takes PACK_STEPS rows, so that
- * rows are read along memory. Launch: {ceil(block / PACK_STEPS), ceil(k / block)}. */
+/* Rows of b [k,n] to blocks of `block` rows, each [ceil(n/NR)][rows][NR]. An item packs PACK_STEPS rows, so
+ * that rows are read contiguously. Launch: {ceil(block / PACK_STEPS), ceil(k / block)}. */
 __kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global const clt_gemm_in *b, ulong b_off,
                                        ulong ldb, __global float *to)
 {
@@ -183,7 +183,7 @@ __kernel CLT_ONE_ITEM void gemm_pack_b(uint n, uint k, uint block, __global cons
     }
 }
 
-/* NR rows of b [n,k] (only `left` are there) to [steps][NR]. */
+/* NR rows of b [n,k] (only `left` exist) to [steps][NR]. */
 static inline void turn_rows(__local float *to, __global const clt_gemm_in *b, size_t ldb, size_t left, size_t steps)
 {
     for (size_t h = 0; h < NR; h += 16) {
@@ -201,9 +201,9 @@ static inline void turn_rows(__local float *to, __global const clt_gemm_in *b, s
     }
 }
 
-/* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][rows][MR]. Two rows of two panels at a time fill
- * whole lines; PACK_STEPS rows of them before the next two panels: panels are so far apart that all of them together
- * would fall into one set of the L1 cache. */
+/* `width` columns of `rows` rows of a [k,m] to panels [ceil(width/MR)][rows][MR]. Two rows of two panels at
+ * once fill whole lines; PACK_STEPS rows of them come before the next two panels, because the panels are so
+ * far apart that all of them together would map to one set of the L1 cache. */
 static inline void copy_columns(__local float *to, __global const clt_gemm_in *a, size_t lda, size_t width,
                                 size_t rows)
 {
@@ -234,7 +234,7 @@ static inline void copy_columns(__local float *to, __global const clt_gemm_in *a
 
 /* --- the register tile --- */
 
-/* acc[i][j] goes on over `steps` steps of packed panels. */
+/* Continues acc[i][j] over `steps` steps of packed panels. */
 #define DEFINE_TILE(NAME, A_SPACE, B_SPACE)                                                                  \
     static inline void NAME(float16 (*acc)[NV], A_SPACE const float *a, B_SPACE const float *b, size_t steps) \
     {                                                                                                        \
@@ -251,7 +251,7 @@ static inline void copy_columns(__local float *to, __global const clt_gemm_in *a
 DEFINE_TILE(tile_rows, __global, __local)
 DEFINE_TILE(tile_columns, __local, __global)
 
-/* Where a tile's outputs stand in the matrix, and how many of them are there. */
+/* A tile's place in the matrix, and how many of its outputs exist. */
 typedef struct {
     size_t row, column, rows, columns;
 } tile_place;
@@ -261,7 +261,7 @@ typedef struct {
 
 static inline void clear_tile(float16 (*acc)[NV]) { EACH(i, MR) EACH(j, NV) acc[i][j] = (float16)(0.0f); }
 
-/* acc = a tile at the corner or inside of a matrix of row distance ld */
+/* acc = a tile at the edge or inside of a matrix with row distance ld */
 static inline void load_tile(float16 (*acc)[NV], __global const float *from, size_t ld, tile_place at)
 {
     float16 t[MR * NV];
@@ -303,7 +303,7 @@ static inline void finish_tile(float16 (*acc)[NV], const clt_gemm_ep *ep, tile_p
 
 /* --- NT and NN --- */
 
-/* Asks for lines [line, line + count) of the block of b at (column, k0) that is packed next. */
+/* Prefetches lines [line, line + count) of the block of b at (column, k0), which is packed next. */
 static inline void prefetch_block(__global const clt_gemm_in *b, size_t ldb, bool b_rows, size_t column, size_t k0,
                                   size_t line, size_t count)
 {
@@ -313,9 +313,10 @@ static inline void prefetch_block(__global const clt_gemm_in *b, size_t ldb, boo
     }
 }
 
-/* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. Chains go from
- * block to block of KC steps through local memory, and from launch to launch through part [m,n] (row distance
- * ldpart). Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each <= ROWS is a multiple of MR. */
+/* Outputs [row0, row0 + rows_each) x `panels_each` panels of NR columns over k steps from packed a. Chains
+ * continue from block to block of KC steps through local memory, and from launch to launch through part [m,n]
+ * (row distance ldpart). Launch: {ceil(panels / panels_each), ceil(m / rows_each)}; rows_each <= ROWS is a
+ * multiple of MR. */
 __kernel CLT_ONE_ITEM void
 gemm_rows(uint m, uint n, uint k, uint panels_each, uint rows_each, __global const float *a_packed,
           __global const clt_gemm_in *b, ulong b_off, ulong ldb, __global float *part, ulong part_off, ulong ldpart,
@@ -388,10 +389,11 @@ static inline void add_tile(float16 (*acc)[NV], __global clt_gemm_out *sum, size
         }
 }
 
-/* Outputs of `m_each` panels of MR rows x `n_each` panels of NR columns; k rows of b are packed; a [k,m]. `block`
- * rows of a (a multiple of k_group) are packed at a time: block * m_each * MR <= LA. Each k_group rows are one chain
- * whose result is added to c (a 16-bit c takes one group, once); with CLT_CHAIN_FIRST or CLT_CHAIN_LAST missing, all k rows are one piece of one chain.
- * Launch: {ceil(m / (MR * m_each)), ceil(n / (NR * n_each))}. */
+/* Outputs of `m_each` panels of MR rows x `n_each` panels of NR columns. k rows of b are packed; a is [k,m].
+ * `block` rows of a (a multiple of k_group) are packed at once: block * m_each * MR <= LA. Each k_group rows
+ * are one chain whose result is added to c (a 16-bit c takes one group, once). Without CLT_CHAIN_FIRST or
+ * CLT_CHAIN_LAST, all k rows are one part of one chain. Launch: {ceil(m / (MR * m_each)), ceil(n /
+ * (NR * n_each))}. */
 __kernel CLT_ONE_ITEM void
 gemm_columns(uint m, uint n, uint k, uint k_group, uint block, uint m_each, uint n_each, __global const clt_gemm_in *a,
              ulong a_off, ulong lda, __global const float *b_packed, __global float *part, ulong part_off,

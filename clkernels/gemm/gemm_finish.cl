@@ -1,7 +1,7 @@
-/* gemm_finish: the epilogue on products that another library left in memory. It is of the fast modes: the chains it finishes
- * have an order of their own.
+/* gemm_finish: the epilogue for products that another library left in memory. For numerics fast: those
+ * products add in another order.
  *
- *   gemm_clear   c[m,n] = +0, for a library whose beta = 0 still reads c
+ *   gemm_clear   c[m,n] = +0, for a library that reads c although beta is 0
  *   gemm_finish  c = epilogue(product[m,n]); product may be c
  *
  *   -DACT -DGRAD_ACT   gemm_epilogue.clh

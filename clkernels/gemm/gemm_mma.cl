@@ -1,17 +1,18 @@
-/* gemm_mma: GEMM of 16-bit matrices on NVIDIA's matrix units as sm_80 and later have them: mma.sync by warps, operands brought
- * to local memory by asynchronous copies, three stages.
+/* gemm_mma: GEMM of 16-bit matrices on NVIDIA's matrix units from sm_80 on: mma.sync by warps, operands
+ * loaded to local memory by asynchronous copies, three stages.
  *
- * A group of 8 warps computes 128 x 128 outputs in steps of 32 along k; a warp owns 64 x 32. A tile lies in local memory as it
- * does in global memory, in units of 16 bytes whose places are permuted so that the 8 rows that one ldmatrix reads lie in
- * different banks; where k is not along memory ldmatrix turns the tile. The results go through local memory, so
- * that rows of c are written whole.
+ * A group of 8 warps computes 128 x 128 outputs in steps of 32 along k; a warp owns 64 x 32. A tile has the
+ * same layout in local as in global memory, in units of 16 bytes whose places are permuted so that the 8 rows
+ * of one ldmatrix are in different banks. If memory is not contiguous along k, ldmatrix transposes the tile.
+ * Results go through local memory, so that rows of c are written whole.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DIN_TYPE=1 bf16, 2 fp16; -DC_TYPE -DAUX_TYPE -DACT -DGRAD_ACT   gemm_epilogue.clh
- *   -DSLICES=1                 k_group rows per get_group_id(2), each into m x n outputs of its own (gemm_add.clh)
+ *   -DSLICES=1                 k_group rows per get_group_id(2), each into separate m x n outputs
+ *                              (gemm_add.clh)
  *
- * Order: the unit's own inside a step of 16 along k, steps ascending, fp32 sums. Of numerics: fast. What lies beyond an edge is
- * zero: copies write zeros there and read nothing.
+ * Order: the unit's inside a step of 16 along k, steps ascending, fp32 sums. For numerics fast. Elements
+ * beyond an edge are zero: copies write zeros there and read nothing.
  *
  * Launch: global {ceil(n / 128) * 256, ceil(m / 128), slices}, local {256, 1, 1}.
  * Requires: PTX with mma.sync m16n8k16, ldmatrix and cp.async; rows of a and b at multiples of 8 elements. */
@@ -42,7 +43,7 @@
 #define STAGE (2 * TILE)
 #define UNITS (TILE / 16 / WG)
 
-#define A_ALONG_K (FORM != 2) /* neighbours in memory are neighbours along k */
+#define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
 #define B_ALONG_K (FORM == 0)
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
@@ -66,7 +67,8 @@
                      : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])                                  \
                      : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
 
-/* One unit of the tile at row r0 (of m, n or, across, of k), place c0: elements beyond the limits become zeros. */
+/* One unit of the tile at row r0 (of m or n; of k if rows of the tile run across k), place c0; elements
+ * beyond the limits become zeros. */
 static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint row, uint rows, uint column,
                              uint columns)
 {
@@ -122,7 +124,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
         }
         CLT_COPY_COMMIT();
     }
-    /* Where this lane's row of an ldmatrix lies: 8 lanes for each of 4 matrices of 8 x 8. */
+    /* The address of this lane's row for ldmatrix: 8 lanes for each of 4 matrices of 8 x 8. */
     const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
     const uint b_row = B_ALONG_K ? warp_n * 32 + lane % 8 + lane / 16 * 8 : lane % 16;
     uint stage = 0, filled = STAGES - 1;
@@ -163,7 +165,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     const clt_gemm_ep ep = CLT_EP_INIT;
     const bool quads = clt_ep_quads(&ep, n);
     __local float *const out = (__local float *)local_memory;
-    /* 16 rows of either half at a time; the loop is not unrolled, so that the epilogue's code is there once. */
+    /* 16 rows of either half at a time; the loop is not unrolled, so that the epilogue's code exists once. */
     _Pragma("nounroll") for (int part = 0; part < 4; part++)
     {
         __local float *to = out + (warp_m * 16 + lane / 4) * PART_LD + warp_n * 32 + lane % 4 * 2;

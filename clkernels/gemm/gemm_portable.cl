@@ -1,19 +1,21 @@
 /* gemm_portable: GEMM for any device, by work-groups with tiles in local memory.
  *
- * A group computes BM x BN outputs in steps of BK along k; each of its (BM/TM) * (BN/TN) work-items owns TM x TN of
- * them (blocks of 4 x 4, so that local memory is read by float4 without bank conflicts). The next step's elements
- * are fetched into registers while the current ones are used. Every edge is guarded: no size has to divide.
+ * A group computes BM x BN outputs in steps of BK along k. Each of its (BM/TM) * (BN/TN) work-items owns TM x
+ * TN of them, in blocks of 4 x 4, so that local memory is read by float4 without bank conflicts. The next
+ * step's elements are loaded into registers while the current ones are used. Every edge is guarded: sizes
+ * need not be multiples of the tile.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
- *   -DBM -DBN -DBK -DTM -DTN   tile; TM and TN multiples of 4, BM of TM, BN of TN; BK a power of two; BM * BK and BN * BK
- *                              multiples of WG = BM / TM * BN / TN
+ *   -DBM -DBN -DBK -DTM -DTN   tile; TM and TN multiples of 4, BM of TM, BN of TN; BK a power of two; BM * BK
+ *                              and BN * BK multiples of WG = BM / TM * BN / TN
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
- * k_group rows, its result added to the sum in c (a 16-bit c takes one group). k is never padded: fma(0, 0, -0) would be +0.
+ * k_group rows, its result added to the sum in c (a 16-bit c takes one group). k is never padded: fma(0, 0,
+ * -0) would be +0.
  *
- * Launch: global {ceil(n / BN) * WG, ceil(m / BM)}, local {WG, 1}. Requires: work-groups of WG, local memory of
- * 4 * BK * (BM + BN + 8) bytes. */
+ * Launch: global {ceil(n / BN) * WG, ceil(m / BM)}, local {WG, 1}. Requires: work-groups of WG, local memory
+ * of 4 * BK * (BM + BN + 8) bytes. */
 #include "gemm_epilogue.clh"
 
 #ifndef FORM
@@ -37,15 +39,15 @@
 #define LDA_TILE (BM + 4)
 #define LDB_TILE (BN + 4)
 
-#define A_ALONG_K (FORM != 2) /* neighbours in memory are neighbours along k */
+#define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
 #define B_ALONG_K (FORM == 0)
 
-/* Where element e of a tile lies: its place along m or n, and its place along k. */
+/* The place of a tile's element e: along m or n, and along k. */
 #define PLACE(e, along_k, width) ((along_k) ? (e) / BK : (e) % (width))
 #define STEP(e, along_k, width) ((along_k) ? (e) % BK : (e) / (width))
 
-/* Fetches this item's `each` elements of a tile: rows `first`.. (below `limit`) and k from k0 (below k_end);
- * what lies outside is +0 and is never used in a chain that counts. */
+/* Loads this item's `each` elements of a tile: rows from `first` (below `limit`), k from k0 (below k_end).
+ * Elements outside are +0 and enter no chain that is stored. */
 #define FETCH(reg, each, src, ld, along_k, width, first, limit)                                              \
     _Pragma("unroll") for (int f = 0; f < each; f++)                                                         \
     {                                                                                                        \

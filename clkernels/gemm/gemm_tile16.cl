@@ -1,20 +1,23 @@
-/* gemm_tile16: GEMM of 16-bit tensors on AMD's matrix units (MFMA of gfx90a and gfx942, WMMA of gfx11 and gfx12).
+/* gemm_tile16: GEMM of 16-bit tensors on AMD's matrix units (MFMA of gfx90a and gfx942, WMMA of gfx11 and
+ * gfx12).
  *
- * A group of 256 items computes BM x BN outputs in steps of BK along k. Both tiles lie in local memory as rows along k,
- * whatever the form: what lies across is turned on the way, 4 x 4 numbers at a time. Each wave owns a block of 16 x 16
- * tiles (include/clt_tile16.clh). The next step's numbers are fetched into registers while the current ones are used.
- * At the end a wave puts one row of its tiles at a time into local memory, and the epilogue goes along rows of c.
- * Every edge is guarded: no size has to divide; beyond an edge there are zeros, also along k.
+ * A group of 256 items computes BM x BN outputs in steps of BK along k. Both tiles are stored in local memory
+ * as rows along k for every form; operands with another layout are transposed on the way, 4 x 4 numbers at a
+ * time. Each wave owns a block of 16 x 16 tiles (include/clt_tile16.clh). The next step's numbers are loaded
+ * into registers while the current ones are used. At the end a wave puts one row of its tiles at a time into
+ * local memory, and the epilogue processes rows of c. Every edge is guarded: sizes need not be multiples of
+ * the tile; beyond an edge there are zeros, also along k.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DBM -DBN -DBK   tile of a group; BM and BN multiples of 64, BK of 16, BM * BK and BN * BK of 4096
- *   -DWAVES_M        waves of a group along m; the others lie along n
+ *   -DWAVES_M        waves of a group along m; the others are along n
  *   -DTM -DTN        outputs of an item, for the launch: BM / TM * BN / TN must be 256
  *   -DIN_TYPE=1|2, -DACT -DGRAD_ACT -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order: the matrix unit's inside 16 steps of k, ascending between them; TN takes all of k as one sum.
  *
- * Launch: as gemm_portable. Requires: mfma or wmma, numerics=fast. Compiled and emulated, not yet timed on a card. */
+ * Launch: as gemm_portable. Requires: mfma or wmma, numerics=fast. Compiled and run on an emulator, not timed
+ * on a GPU. */
 #ifndef IN_TYPE
 #define IN_TYPE 1
 #endif
@@ -39,16 +42,16 @@
 #define WN (BN / WAVES_N)
 #define MT (WM / 16) /* and its tiles */
 #define NT (WN / 16)
-/* Numbers between rows of a tile: rows start 16-byte aligned and in different banks. */
+/* Distance between rows of a tile: rows start 16-byte aligned and in different banks. */
 #define PITCH (BK + 8)
-#define A_BLOCKS (BM * BK / 16 / WG) /* 4 x 4 blocks that an item fetches */
+#define A_BLOCKS (BM * BK / 16 / WG) /* 4 x 4 blocks that an item loads */
 #define B_BLOCKS (BN * BK / 16 / WG)
 
 #if A_BLOCKS * 16 * WG != BM * BK || B_BLOCKS * 16 * WG != BN * BK
 #error "the tile's blocks do not divide among the items"
 #endif
 
-/* Row of the tile and step along k where block e of a tile of `width` rows begins. Neighbouring items are neighbours in
+/* Row of the tile and step along k of block e of a tile of `width` rows. Neighbouring items load neighbouring
  * memory. */
 #define BLOCK_ROW(e, along_k, width) (((along_k) ? (e) / (BK / 4) : (e) % ((width) / 4)) * 4)
 #define BLOCK_K(e, along_k, width) (((along_k) ? (e) % (BK / 4) : (e) / ((width) / 4)) * 4)
@@ -117,7 +120,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         }
     }
 
-    /* 16 rows of WN floats for each wave: less than the tiles that lay there. */
+    /* 16 rows of WN floats for each wave: less than the tiles in the same memory. */
     __local float *mine = (__local float *)shared + wave * 16 * WN;
     CLT_EACH(i, MT)
     {

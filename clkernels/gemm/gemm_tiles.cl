@@ -1,25 +1,26 @@
-/* gemm_tiles: GEMM for large GPUs, computed in fp32: big tiles, vector loads, two stages of local memory.
+/* gemm_tiles: GEMM for large GPUs, computed in fp32: large tiles, vector loads, two stages of local memory.
  *
- * A group computes BM x BN outputs in steps of BK along k. 32 neighbouring work-items (a warp, where there are any; nothing
- * depends on it) own 4 * TM rows x 8 * TN columns, each TM x TN of them in blocks of 4 x 4: of every step they read
- * 4 neighbouring float4 of a's tile and 8 of b's. They are dealt out so that neighbours (lane xor 1, for a xor 2) read the same
- * place: NVIDIA's local memory then serves half a warp at a time instead of a quarter. While a stage is used, the
- * next step's elements are on their way into registers; they are stored, turned where k is along memory, into the
- * other stage: one barrier a step. With COPY, fp32 operands that are not turned are copied there past the registers.
- * Groups go through the tiles in bands of 8 rows of tiles, so that what runs at one time shares its operands in the
- * cache. Results go through local memory, so that rows of c are written whole.
+ * A group computes BM x BN outputs in steps of BK along k. 32 consecutive work-items (a warp where there are
+ * warps; nothing depends on it) own 4 * TM rows x 8 * TN columns, each TM x TN of them in blocks of 4 x 4. In
+ * every step they read 4 consecutive float4 of a's tile and 8 of b's. Items are assigned so that neighbours
+ * (lane xor 1; for a also xor 2) read the same address: NVIDIA's local memory then serves half a warp at once
+ * instead of a quarter. While a stage is used, the next step's elements are loaded into registers; they are
+ * then stored, transposed where k is contiguous in memory, into the other stage: one barrier per step. With
+ * COPY, fp32 operands that need no transpose are copied there directly. Groups process tiles in bands of 8
+ * rows of tiles, so that groups running at the same time share operands in the cache. Results go through
+ * local memory, so that rows of c are written whole.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
- *   -DBM -DBN -DBK -DTM -DTN   tile; BK 8 or 16, TM and TN multiples of 4, BM of 4 * TM, BN of 8 * TN, BM * BK and
- *                              BN * BK of 4 * WG, where WG = BM / TM * BN / TN
- *   -DSLICES=1                 TN: one group of k_group rows per get_group_id(2), each into m x n outputs of its own, the
- *                              slices one after the other in c; gemm_add adds them up
+ *   -DBM -DBN -DBK -DTM -DTN   tile; BK 8 or 16, TM and TN multiples of 4, BM of 4 * TM, BN of 8 * TN,
+ *                              BM * BK and BN * BK of 4 * WG, where WG = BM / TM * BN / TN
+ *   -DSLICES=1                 TN: one group of k_group rows per get_group_id(2), each into separate m x n
+ *                              outputs, one slice after the other in c; gemm_add adds them
  *   -DCOPY=1                   asynchronous copies (cp.async, NVIDIA's sm_80 and later)
  *   -DACT -DGRAD_ACT -DIN_TYPE -DC_TYPE -DAUX_TYPE   gemm_epilogue.clh
  *
  * Order (docs/numerics.md, GEMM): one chain over k ascending from +0 per output; TN: one chain per group of
- * k_group rows, its result added to the sum in c. What is read beyond an edge repeats the edge or is zero, and is in
- * no chain that is stored; k is never padded.
+ * k_group rows, its result added to the sum in c. Reads beyond an edge repeat the edge or give zero; they
+ * enter no chain that is stored. k is never padded.
  *
  * Launch: global {ceil(n / BN) * WG, ceil(m / BM), slices}, local {WG, 1, 1}.
  * Requires: offsets and row distances of a and b are multiples of 4. */
@@ -58,17 +59,17 @@
 #error "BK is 8 or 16, BM a multiple of 4 TM, BN of 8 TN, and each item fetches as many float4 of both tiles as any other"
 #endif
 
-#define A_ALONG_K (FORM != 2) /* neighbours in memory are neighbours along k */
+#define A_ALONG_K (FORM != 2) /* consecutive elements in memory are consecutive along k */
 #define B_ALONG_K (FORM == 0)
 
-/* Where float4 number e of a tile starts: its place along m or n, and along k. */
+/* The place of a tile's float4 number e: along m or n, and along k. */
 #define PLACE(e, along_k, width) ((along_k) ? (e) / (BK / 4) : (e) % ((width) / 4) * 4)
 #define STEP(e, along_k, width) ((along_k) ? (e) % (BK / 4) * 4 : (e) / ((width) / 4))
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 #define QUAD(p) CLT_EP_LOAD_QUAD(IN_TYPE, p)
 
-/* Operands that lie in memory as they do in a tile can be copied past the registers. */
+/* Operands with the same layout in memory and in a tile need not pass through registers. */
 #define COPY_A (COPY && IN_TYPE == 0 && !A_ALONG_K)
 #define COPY_B (COPY_A && !B_ALONG_K)
 #if COPY
@@ -88,8 +89,8 @@
 #define COPIED()
 #endif
 
-/* This item's elements of a step's tiles, from the places in a_at and b_at on: first into registers or on their way into
- * `stage`, then all of them in `stage`. */
+/* This item's elements of a step's tiles from a_at and b_at: FETCH loads them into registers or starts copies
+ * to `stage`, PUT completes them in `stage`. */
 #define FETCH(stage)                                                                                         \
     if (COPY_A) {                                                                                            \
         COPY_TILE((a_tile + (stage)), LDA_TILE, A_EACH, a_at, BM)                                            \
@@ -131,19 +132,19 @@
                 IN_TYPE, src + ((along_k) ? (size_t)at * ld + k0 + step : (size_t)(k0 + step) * ld + at));  \
     }
 
-/* What one step along k takes, out of local memory; and acc += that step. */
+/* The operands of one step along k, from local memory; and acc += that step. */
 #define TAKE(av, bv, a_now, b_now, kk)                                                                       \
     EACH(i, TM / 4) vstore4(*(__local const float4 *)(a_now + (kk) * LDA_TILE + 16 * i), i, av);             \
     EACH(j, TN / 4) vstore4(*(__local const float4 *)(b_now + (kk) * LDB_TILE + 32 * j), j, bv);
-/* Every other row backwards: neighbouring fma share a register, which is then read once. */
+/* Every other row backwards: consecutive fma then share a register, which is read once. */
 #define TURN(i, j) ((i) % 2 ? TN - 1 - (j) : (j))
 #define MULTIPLY(av, bv)                                                                                     \
     EACH(i, TM) EACH(j, TN) acc[i][TURN(i, j)] = fma(av[i], bv[TURN(i, j)], acc[i][TURN(i, j)]);
 
-/* Outputs leave in TM / 2 parts, of two rows of every item. */
+/* Outputs leave in TM / 2 parts, each with two rows of every item. */
 #define PART_ROWS (2 * BM / TM)
 #define PART_QUADS (PART_ROWS * BN / 4 / WG)
-/* Quad q of a part: where it stands in the tile, and itself. */
+/* Quad q of a part: its place in the tile, and its values. */
 #define PART_I(q) (2 * part + (q) / (BN / 4) % 2)
 #define PART_ROW(q) ((q) / (BN / 4) / 8 * (4 * TM) + PART_I(q) / 4 * 16 + (q) / (BN / 4) % 8 / 2 * 4 + PART_I(q) % 4)
 #define PART_COLUMN(q) ((q) % (BN / 4) * 4)
@@ -190,7 +191,8 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         b_at[f] = b + (B_ALONG_K ? min(at, n - 1) * ldb + step : step * ldb + (at < n ? at : 0));
     }
     const size_t a_step = A_ALONG_K ? BK : BK * lda, b_step = B_ALONG_K ? BK : BK * ldb;
-    /* A float4 that an edge cuts ends in what lies between two rows; behind the last row there may be nothing. */
+    /* A float4 that crosses the edge ends in the gap between two rows; after the last row there may be no
+     * memory. */
     const uint cut = ((A_ALONG_K ? 0 : m) | (B_ALONG_K ? 0 : n)) % 4 != 0;
     const int steps = (int)((k_group - cut) / BK), rest = (int)(k_group - steps * BK);
 
@@ -207,11 +209,12 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         if (steps) {
             TAKE(av[0], bv[0], a_mine, b_mine, 0)
         }
-        /* The last step fetches its own elements again, which nobody uses: so no step has branches or predicates. */
+        /* The last step loads its own elements again without using them, so that no step has branches or
+         * predicates. */
         int now = 0;
 #if COPY_B
-        /* Nothing passes through registers: two steps of k a round, with a change of stages in every BK / 2 of them. The
-         * other forms are faster written out. */
+        /* Nothing passes through registers: a round is two steps of k, and the stage changes every BK / 2
+         * rounds. The other forms are faster written out. */
         __local const float *a_now = a_mine, *b_now = b_mine;
         _Pragma("nounroll") for (int round = 0; round < steps * (BK / 2); round++)
         {
@@ -257,7 +260,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         if (steps) {
             ADVANCE(a_at, A_EACH, a_step)
             ADVANCE(b_at, B_EACH, b_step)
-            barrier(CLK_LOCAL_MEM_FENCE); /* all have taken what follows the last step, which nobody uses */
+            barrier(CLK_LOCAL_MEM_FENCE); /* all items have read the unused step after the last one */
         }
         if (rest) {
             const uint k0 = k_start + steps * BK;
@@ -277,7 +280,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         ep.flags = k_start > 0 ? CLT_EP_ACCUMULATE : flags | CLT_EP_ZERO;
 #endif
         const bool quads = clt_ep_quads(&ep, n), whole = m0 + BM <= m && n0 + BN <= n;
-        /* The loop is not unrolled, so that the epilogue's code is there once. */
+        /* The loop is not unrolled, so that the epilogue's code exists once. */
         _Pragma("nounroll") for (int part = 0; part < TM / 2; part++)
         {
             __local float *mine = local_memory + (row_in_tile / (4 * TM) * 8 + lane_m * 2) * BN + column_in_tile;
@@ -286,7 +289,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
                 EACH(j, TN / 4) *(__local float4 *)(mine + i % 2 * BN + 32 * j) = vload4(j, acc[i]);
             barrier(CLK_LOCAL_MEM_FENCE);
 #if FORM == 2 && C_TYPE == 0
-            if (quads && whole) { /* all old sums are asked for before the first is used */
+            if (quads && whole) { /* all old sums are loaded before the first is used */
                 float4 old[PART_QUADS];
                 if (ep.flags & CLT_EP_ACCUMULATE)
                     EACH(f, PART_QUADS) old[f] = CLT_EP_QUAD(0, SUM_AT(lid + f * WG));

@@ -1,51 +1,59 @@
 /* gemm_wgmma: GEMM with 16-bit operands on the matrix units of NVIDIA's sm_90a, fp32 sums.
  *
- * A work-group makes BM x BN outputs (BM = WGS * MB * 64) in steps of 64 along k and stays for many tiles. Its first
- * warpgroup copies the operands' boxes into a ring of STAGES buffers in local memory, as far ahead as the ring allows,
- * also across the end of a tile; each of the other WGS multiplies MB * 64 rows of the tile. Results go through local
- * memory and are sent as boxes, by a warp of the first warpgroup for each of the others, while the next tile is computed;
- * boxes clip at the edges, so no size has to divide anything.
+ * A work-group computes tiles of BM x BN outputs (BM = WGS * MB * 64) in steps of 64 along k, many tiles one
+ * after the other. Its first warpgroup copies the operands' boxes into a ring of STAGES buffers in local
+ * memory, as far ahead as the ring allows, also across the end of a tile. Each of the other WGS warpgroups
+ * multiplies MB * 64 rows of the tile. Results go through local memory. One warp of the first warpgroup per
+ * multiplying warpgroup stores them as boxes while the next tile is computed. Boxes clip at the edges, so
+ * sizes need not be multiples of the tile.
  *
  *   -DFORM=0 NT c = a[m,k] b[n,k]^T   1 NN c = a[m,k] b[k,n]   2 TN c = a[k,m]^T b[k,n]
  *   -DWGS=2           warpgroups that multiply
- *   -DMB=1 -DBN=256   blocks of 64 rows of each of them, width of a tile; or -DMB=2 -DBN=128; -DWGS=3: -DMB=1 -DBN=192
+ *   -DMB=1 -DBN=256   blocks of 64 rows of each of them, width of a tile; or -DMB=2 -DBN=128; -DWGS=3: -DMB=1
+ *                     -DBN=192
  *   -DSTAGES=3        ring of buffers of (BM + BN) * 128 bytes
- *   -DBOXES=4         of 8 KiB for the results of each warpgroup that multiplies: 1, 2 or 4; -DWGS=3: 1, 2 or 3
+ *   -DBOXES=4         of 8 KiB for the results of each warpgroup that multiplies: 1, 2 or 4; -DWGS=3: 1, 2 or
+ *                     3
  *   -DIN_TYPE -DC_TYPE -DAUX_TYPE    clt_dtype: 0 fp32, 1 bf16, 2 fp16; operands, c, pre and grad_pre
- *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: what the epilogue does
+ *   -DEP=bits         CLT_EP_* of gemm_epilogue.clh: the epilogue's steps
  *   -DACT -DGRAD_ACT  gemm_epilogue.clh; GELU of include/clt_act_fast.clh
- *   -DAHEAD=1         the residual, with c of fp32 that is not added to, is copied ahead of the products: that of the first
- *                     half of a tile to where the results will be, the other to the ring, behind the operands
- *   -DFINISH=1        an activation, or the derivative of one, of 16-bit tensors is made while the next tile is multiplied:
- *                     gemm_wgmma_finish.clh
- *   -DAGAIN=1         FINISH of a derivative: act(grad_pre) is written, too
- *   -DOWN=1           FINISH of GELU or its derivative without AGAIN, for few steps of k: those who multiply finish a quarter
- *                     of a tile themselves, between their products (other activations take too many registers)
- *   -DSUMS=1          TN: a_sum[i] (+)= sum over k of a[k, i], along the way
+ *   -DAHEAD=1         the residual, if c is fp32 and not accumulated, is copied ahead of the products: for
+ *                     the first half of a tile into the boxes of the results, for the other half into the
+ *                     ring, after the operands
+ *   -DFINISH=1        an activation, or the derivative of one, of 16-bit tensors is computed while the next
+ *                     tile is multiplied: gemm_wgmma_finish.clh
+ *   -DAGAIN=1         FINISH of a derivative: act(grad_pre) is also written
+ *   -DOWN=1           FINISH of GELU or its derivative without AGAIN, for few steps of k: the multiplying
+ *                     warpgroups finish a quarter of a tile between their products (other activations take
+ *                     too many registers)
+ *   -DSUMS=1          TN: a_sum[i] (+)= sum over k of a[k, i], in the same launch
  *
- * Tiles `0 .. whole` are dealt out one by one. The others are cut along k into equal pieces, in two lots: as many tiles as
- * give each work-group one piece, and what is left, in more and shorter pieces. All tiles of a lot are at the same few places
- * of k, so work-groups share what they read. Pieces come before whole tiles, and meet in one of two ways:
+ * Tiles `0 .. whole` are distributed one by one. The others are split along k into equal pieces, in two lots:
+ * first as many tiles as give each work-group one piece, then the remaining ones, in more and shorter pieces.
+ * All tiles of a lot are split at the same few places of k, so that work-groups share what they read. Pieces
+ * come before whole tiles and are combined in one of two ways:
  *
- *   SLICES   nothing but adding to c in fp32 is fused: every piece goes to `part`, and at its end a work-group adds up a slice
- *            of each tile that it had a piece of: gemm_wgmma_slices.clh
- *   else     who has a tile's first piece adds the others, which are left in `part`, to its sums and finishes the tile
+ *   SLICES   only adding to c in fp32 is fused: every piece goes to `part`, and at its end a work-group adds
+ *            up a slice of each tile of which it had a piece: gemm_wgmma_slices.clh
+ *   else     the work-group with a tile's first piece adds the other pieces from `part` to its sums and
+ *            finishes the tile
  *
- * Both add in ascending k. What is cut depends on sizes and device only, so every launch gives the same bits.
+ * Both add in ascending k. Splits depend only on sizes and device, so every launch gives the same bits.
  *
- * There are no more work-groups than units, so all have a place at once, and may wait for each other. (Without SLICES they
- * wait for those of lower numbers only, and leave what those wait for before they wait for anything.)
+ * There are no more work-groups than units, so all run at once and may wait for each other. (Without SLICES
+ * they wait only for those with lower numbers, and store what those wait for before they wait themselves.)
  *
- * SUMS: a's boxes are also multiplied by a box of ones. Each tile of a row does that in its share of the steps, those
- * whose number is the tile's column modulo tiles_n, so all tiles stay equally long; a piece, or a tile that is not cut, leaves
- * its share in global memory, and who is last in a row adds the shares in the order of the columns, then of k.
+ * SUMS: a's boxes are also multiplied by a box of ones. Each tile of a row of tiles does that in its share of
+ * the steps, those whose number is the tile's column modulo tiles_n, so that all tiles take equally long. A
+ * piece, or a whole tile, leaves its share in global memory; the last one of the row adds the shares in the
+ * order of the columns, then of k.
  *
- * Launch: gemm_wgmma {groups * ITEMS}, local {ITEMS}. For each piece of a tile that is cut `flags` has WGS, and `part` BM x BN
- * floats; behind these come with SUMS BM / MB / 2 flags for each row of tiles, and BM floats for each piece or tile that is not
- * cut. Flags are 0 before and after a launch.
- * Requires: wgmma, tensor maps, RING_BYTES + WGS * BOXES * 8 KiB + 1 KiB of local memory; a, b, c and pre (AHEAD:
- * the residual, FINISH of a derivative: grad_pre in the place of pre) as a tensor map needs them, and n a multiple of 16
- * bytes: boxes clip at multiples of 16 bytes. */
+ * Launch: gemm_wgmma {groups * ITEMS}, local {ITEMS}. For each piece of a split tile `flags` has WGS elements
+ * and `part` BM x BN floats. With SUMS, BM / MB / 2 flags for each row of tiles and BM floats for each piece
+ * or whole tile follow. Flags are 0 before and after a launch.
+ * Requires: wgmma, tensor maps, RING_BYTES + WGS * BOXES * 8 KiB + 1 KiB of local memory; a, b, c and pre
+ * (AHEAD: the residual; FINISH of a derivative: grad_pre in place of pre) as a tensor map needs them, and n a
+ * multiple of 16 bytes, because boxes clip at multiples of 16 bytes. */
 #if defined(IN_TYPE) && IN_TYPE == 2
 #define CLT_MMA_TYPE "f16"
 #endif
@@ -111,22 +119,22 @@
 #error "SUMS needs FORM 2"
 #endif
 #define BM (WGS * MB * 64)
-#define CHUNKS (MB * BN / 64) /* of 64 x 64 results of each warpgroup */
+#define CHUNKS (MB * BN / 64) /* chunks of 64 x 64 results of each warpgroup */
 #define SLICES (!C_TYPE && !(EP & ~CLT_EP_ACCUMULATE))
-/* Those who multiply look up the next tile beside a tile's last products; not where that was slower (SLICES) or spills (AHEAD
- * with a bias). */
+/* The multiplying warpgroups look up the next tile during a tile's last products, except where that is slower
+ * (SLICES) or spills (AHEAD with a bias). */
 #define LOOKS_AHEAD (!SLICES && !AHEAD)
 #define BK 64
 #define ITEMS (128 * (1 + WGS))
 #define A_BYTES (BM * BK * 2)
 #define B_BYTES (BN * BK * 2)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
-/* With SLICES slices of a tile's pieces come there at last: together a tile, and less than 16 bytes more for each piece, of
- * which there are no more than units. */
+/* With SLICES the ring finally holds slices of a tile's pieces: together one tile, and less than 16 bytes
+ * more for each piece, of which there are at most as many as units. */
 #define TILE_BYTES (BM * BN * 4 + 4096)
 #define RING_BYTES (SLICES && TILE_BYTES > STAGES * STAGE_BYTES ? TILE_BYTES : STAGES * STAGE_BYTES)
 #define BOX_BYTES 8192   /* of c: 64 rows of 128 bytes */
-#define BLOCK_BYTES 8192 /* of an operand: 64 rows or columns by a step */
+#define BLOCK_BYTES 8192 /* of an operand: 64 rows or columns by one step */
 #define A_ALONG_K (FORM != 2)
 #define B_ALONG_K (FORM == 0)
 #if A_ALONG_K
@@ -176,11 +184,12 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 
 /* --- pieces of tiles that were cut --- */
 
-/* An item's sums of a block: of the outputs, and with SUMS of a's columns, the same in all columns of the product. */
+/* An item's sums of a block: of the outputs and, with SUMS, of a's columns (equal in all columns of the
+ * product). */
 #define SUM_AT (BN / 2)
 #define HELD (SUM_AT + SUMS * 4)
 #if !SLICES
-/* A warpgroup's sums of the outputs lie in `part` as its items hold them. */
+/* `part` has a warpgroup's sums of the outputs in the order in which its items hold them. */
 #define QUADS (MB * SUM_AT / 4) /* float4 of an item's sums */
 #define QUAD(i) (d[(i) / (SUM_AT / 4)] + (i) % (SUM_AT / 4) * 4)
 #define PIECE(number) (part + ((size_t)(number)*WGS + half_) * (QUADS * 128) + item)
@@ -254,8 +263,8 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
         stage = 0;                                                                                           \
         parity ^= 1;                                                                                         \
     }
-/* Step s of the products, when its boxes are there; the boxes of the step before are given back. `also`: what else is done
- * with them. */
+/* Step s of the products, once its boxes are loaded; it also releases the boxes of the previous step. `also`:
+ * further products of the same boxes. */
 #define STEP(also)                                                                                           \
     CLT_BAR_WAIT(full + stage * 8, parity);                                                                  \
     const uint at = ring_at + stage * STAGE_BYTES;                                                           \
@@ -279,8 +288,8 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
     _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
         CLT_MMA_SS8(d[b] + SUM_AT, ma + b * (BLOCK_BYTES / 16) + i * NEXT_A, ones, TRANS_A)
 
-/* Barriers of a box: filled, sent, and with FINISH factor; each kind for all warpgroups' boxes. Registers of those who
- * copy and finish, and of those who multiply. */
+/* Barriers of a box: filled, sent, and with FINISH factor; each kind for all warpgroups' boxes. Registers of
+ * the warpgroup that copies and finishes, and of those that multiply. */
 #if FINISH
 #define BAR_KINDS 3
 #define FEW_REGISTERS 104
@@ -314,7 +323,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
     __local char boxes[WGS * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
     __local ulong bars[2 * STAGES + BAR_KINDS * WGS * BOXES + SLICES * 2];
 #if SUMS
-    __local uint ones_box[64] __attribute__((aligned(16))); /* 8 columns by 16 of k, and the same for any 16 */
+    __local uint ones_box[64] __attribute__((aligned(16))); /* 8 columns by 16 of k, for any 16 */
     const ulong ones = CLT_TILE_PLAIN(CLT_LOCAL_ADDRESS(ones_box));
 #endif
     const gemm_plan plan = PLAN_INIT;
@@ -341,7 +350,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
         CLT_MAP_ACQUIRE(maps_b + map_b);
     }
 #if SUMS
-    if (id < 64) ones_box[id] = IN_TYPE == 1 ? 0x3f803f80u : 0x3c003c00u; /* two of 1.0 */
+    if (id < 64) ones_box[id] = IN_TYPE == 1 ? 0x3f803f80u : 0x3c003c00u; /* two elements of 1.0 */
     CLT_FENCE_ASYNC();
 #endif
     CLT_GROUP_SYNC(0, ITEMS);
@@ -460,7 +469,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
             for (int b = 0; b < MB; b++)
 #pragma unroll
                 for (int i = SUM_AT; i < HELD; i++) d[b][i] = 0.0f;
-            /* Loops, for the assembler lets products wait for each other where some are conditional. */
+            /* Loops, because the assembler serialises products if some are conditional. */
             for (uint s = walk.k0; s < walk.k1; s++) {
                 for (const uint stop = min(ones_at, walk.k1); s < stop; s++) { STEP(); }
                 if (s == walk.k1) break;
@@ -470,7 +479,7 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
 #else
             for (uint s = walk.k0; s < walk.k1; s++) { STEP(); }
 #endif
-            LOOK_AHEAD; /* while the last products are made */
+            LOOK_AHEAD; /* during the last products */
             CLT_MMA_WAIT_ANY(0);
             if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
 #if !SLICES

@@ -1,8 +1,9 @@
-/* Whether a step may change the weights, where the gradient's norm alone cannot tell: g[0] becomes NaN if an element of
- * x[0..count) is not finite or if flag[0] is not 1; otherwise nothing is written. The NaN then goes the way of every other
- * bad gradient: through the sum over ranks and the norm, to the flag that the optimizer asks.
+/* Decides whether a step may change the weights in cases that the gradient's norm does not cover: g[0]
+ * becomes NaN if an element of x[0..count) is not finite or flag[0] is not 1; otherwise nothing is written.
+ * The NaN then acts like any other bad gradient: it passes through the sum over ranks and the norm to the
+ * flag that the optimizer reads.
  *
- *   WG   work-items of the one work-group
+ *   WG   work-items of the only work-group
  *
  * Global size: WG. Requires nothing. */
 #include "../include/clt_types.clh"

@@ -1,18 +1,19 @@
-/* A 64-bit hash of a tensor's bits, to compare copies with. Element pair j (bits 2j low, 2j + 1 high) is the word w; what is
- * added up, modulo 2^64 and so in any order, is
+/* A 64-bit hash of a tensor's bits, for comparing copies. Element pair j (bits 2j low, 2j + 1 high) is the
+ * word w. The hash is the sum, modulo 2^64 and so in any order, of
  *
  *     z = w + (first + j + 1) * 0x9e3779b97f4a7c15
  *     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;  z = (z ^ z >> 27) * 0x94d049bb133111eb;  z ^ z >> 31
  *
- * Every step can be undone, so two tensors that differ in one word never have the same sum; others do by chance, 1 in 2^64.
- * The constants and shifts are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
- * 2014).
+ * Every step is invertible, so tensors that differ in one word never have the same sum; other tensors have it
+ * with probability 2^-64. Constants and shifts are those of SplitMix64 (Steele, Lea, Flood, "Fast splittable
+ * pseudorandom number generators", 2014).
  *
- *   LANES   8: a work-item walks through a part of its own, work-groups of one (CPU); 1: neighbouring items take
- *           neighbouring pairs (work-groups of WG)
- *   WIDE    1: two pairs at a time, from places that are multiples of 4 elements
+ *   LANES   8: a work-item processes one contiguous part, work-groups of one (CPU); 1: neighbouring items
+ *           process neighbouring pairs (work-groups of WG)
+ *   WIDE    1: two pairs at once, from places that are multiples of 4 elements
  *
- * Global size: work-groups are as many as there are sums, however long the tensor is; each writes one. Requires nothing. */
+ * Global size: one work-group per sum, for any length of the tensor; each writes one sum. Requires nothing.
+ */
 #include "../include/clt_types.clh"
 
 #ifndef LANES

@@ -1,9 +1,9 @@
-/* loss_group: softmax cross-entropy, a work-group of WG items per row. The largest value and the gradient are free of
- * order and use all items; the sum has 64 lanes. README.md defines the bits.
+/* loss_group: softmax cross-entropy with a work-group of WG items per row. The largest value and the gradient
+ * have no order and use all items; the sum has 64 lanes. README.md defines the bits.
  *
- * Macros: WG (a power of two, at least 64, or 1), SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With fp32 logits and
- * a gradient to come, tanh and exponentials stay in the row between the passes; in 16 bits they would be rounded, so
- * they are computed again. */
+ * Macros: WG (a power of two, at least 64, or 1), SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With
+ * fp32 logits and a gradient, tanh and exponentials stay in the row between the passes. In 16 bits they would
+ * be rounded, so they are recomputed. */
 #ifndef WG
 #define WG 64
 #endif
@@ -28,13 +28,14 @@ static inline float group_max(float v, __local float *s, uint item) {
     return s[0];
 }
 
-/* The tree over the sums of the lanes, to all items. What they read of the row may be written afterwards. */
+/* The tree over the sums of the lanes, to all items. Elements of the row that were read before may be written
+ * after it. */
 static inline float group_tree(clt_lane_sums sums, __local float *s) {
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     return clt_lane_sums_tree(sums, s);
 }
 
-/* Row sum of exp(z - m). Where the gradient wants the exponentials they are left in place, by all items; then the
+/* Row sum of exp(z - m). If the gradient needs the exponentials, all items leave them in place; then the
  * lanes only add. */
 static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale, float cap, __local float *s,
                                 uint item) {
@@ -45,7 +46,7 @@ static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale
 #define TERM(i) x[i]
 #else
 #if KEEP
-    barrier(CLK_GLOBAL_MEM_FENCE); /* the first pass has put other items' tanh there */
+    barrier(CLK_GLOBAL_MEM_FENCE); /* other items wrote tanh in the first pass */
 #endif
 #define TERM(i) clt_exp(second_z(CLT_LOAD(TYPE, x + (i)), scale, cap) - m)
 #endif
@@ -78,7 +79,8 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
 #endif
         return;
     }
-    /* Element i belongs to item i % WG in every pass, so the one that owns the target reads it before it changes it. */
+    /* Element i belongs to item i % WG in every pass, so the item with the target reads it before changing
+     * it. */
     const bool owner = item == (uint)target % WG;
     if (owner) target_z = first_z(CLT_LOAD(TYPE, x + target), scale, softcap, &t);
     float m = -INFINITY;

@@ -1,8 +1,8 @@
-/* loss_rows: for CPUs, softmax cross-entropy, one work-item per row, in float16. Passes over the row: largest value, sum of
- * exponentials (kept in place for the gradient), gradient. README.md defines the bits.
+/* loss_rows: softmax cross-entropy for CPUs, one work-item per row, in float16. Passes over the row: largest
+ * value, sum of exponentials (kept in place for the gradient), gradient. README.md defines the bits.
  *
- * Macros: SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With 16-bit logits the exponentials are not kept but
- * computed again. */
+ * Macros: SOFTCAP 0|1, GRAD 0|1, TYPE (clt_dtype of the logits). With 16-bit logits the exponentials are
+ * recomputed instead of kept. */
 #include "../include/clt_math.clh"
 #include "../include/clt_reduce.clh"
 #define Z float16
@@ -13,7 +13,7 @@ static inline float16 larger(float16 a, float16 b) {
     return a > b ? a : b;
 }
 
-/* The largest z of the row. With a softcap and a gradient to come, tanh replaces the logits. */
+/* The largest z of the row. With a softcap and a gradient, tanh replaces the logits. */
 static inline float row_max(__global elem *x, size_t n, float scale, float cap) {
     float16 m0 = (float16)(-INFINITY), m1 = m0, t0, t1;
     size_t i = 0;
@@ -44,7 +44,7 @@ static inline float row_max(__global elem *x, size_t n, float scale, float cap) 
     return m;
 }
 
-/* exp(z - m) of 16 elements, left in place where the last pass wants it. */
+/* exp(z - m) of 16 elements, left in place if the last pass needs it. */
 static inline float16 exponential(__global elem *x, float m, float scale, float cap) {
     const float16 e = clt_exp16(second_z(CLT_LOAD16(TYPE, x, 16), scale, cap) - m);
 #if KEEP && !SOFTCAP
@@ -78,7 +78,7 @@ static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale
     return clt_lanes_tree(s);
 }
 
-/* The gradient of 16 elements that are not the target; v: what the passes before left. */
+/* The gradient of 16 elements that do not contain the target; v: the values left by the earlier passes. */
 static inline float16 gradient(float16 v, float m, float r, float weight, float scale, float cap) {
 #if SOFTCAP
     float16 t = v;

@@ -1,14 +1,15 @@
-/* loss_stream: softmax cross-entropy with one read and one write of each logit: a work-group takes row after row, holds a row
- * in local memory between the passes, and the next row is on its way meanwhile. For numerics fast on NVIDIA: the base-2
- * exponential is the device's own, and a row's sum is added in the order of the work-items, the same on each run. README.md
- * has the formulas and the bound.
+/* loss_stream: softmax cross-entropy with one read and one write of each logit. A work-group processes row
+ * after row, keeps a row in local memory between the passes and loads the next row meanwhile. For numerics
+ * fast on NVIDIA: the base-2 exponential is the device's, and a row's sum is added in the order of the
+ * work-items, the same in each run. README.md has the formulas and the bound.
  *
- * An item reads from local memory only what it copied there itself, so nobody waits for a place to be free: when an item
- * has stored the gradients of eight logits, it asks for the eight of a later row in their place.
+ * An item reads only the local memory that it filled, so no item waits for a free place: after storing the
+ * gradients of eight logits it loads eight logits of a later row into their place.
  *
- * Macros: WG (a power of two, at least 64), COLS: the vocabulary, a multiple of 8; SLOTS (1, 2): rows in local memory;
- * GRAD 0|1; TYPE (clt_dtype of the logits). Offset and row distance are multiples of 8 elements; no softcap. Local memory:
- * SLOTS * COLS elements and 1 KiB. Launch: any number of groups. Requires mma_bf16 (include/clt_ptx.clh). */
+ * Macros: WG (a power of two, at least 64), COLS: the vocabulary, a multiple of 8; SLOTS (1, 2): rows in
+ * local memory; GRAD 0|1; TYPE (clt_dtype of the logits). Offset and row distance are multiples of 8
+ * elements; no softcap. Local memory: SLOTS * COLS elements and 1 KiB. Launch: any number of groups. Requires
+ * mma_bf16 (include/clt_ptx.clh). */
 #include "../include/clt_math.clh"
 #define HALF_PTX 1
 #include "../include/clt_ptx.clh"
@@ -56,7 +57,8 @@ static inline float larger(float a, float b) {
     return a > b ? a : b;
 }
 
-/* The largest of m and the logits stored in u, two by two; sign: the bits to turn first (of a negative scale). */
+/* The largest of m and the logits stored in u, two at a time; sign: the bits to invert first (for a negative
+ * scale). */
 #if TYPE == 1
 static inline uint largest_of(stored u, uint sign, uint m) {
     u = u ^ sign;
@@ -64,7 +66,7 @@ static inline uint largest_of(stored u, uint sign, uint m) {
 }
 #endif
 
-/* Of 8 elements, in the order of a tree. */
+/* The largest, and the sum, of 8 elements; the sum is a tree. */
 static inline float max8(float8 v) {
     return larger(larger(larger(v.s0, v.s1), larger(v.s2, v.s3)), larger(larger(v.s4, v.s5), larger(v.s6, v.s7)));
 }
@@ -74,7 +76,8 @@ static inline float sum8(float8 v) {
     return b.x + b.y;
 }
 
-/* The sum, or the largest, of the items' v, to all of them. s: a place per 32 items, not the one of the reduction before. */
+/* The sum, or the largest, of the items' v, to all items. s: one place per 32 items, other than that of the
+ * preceding reduction. */
 static inline float group_reduce(float v, int sum, __local float *s, uint item) {
     for (uint d = 16; d > 0; d /= 2) {
         const float other = clt_ptx_swap(v, d);
@@ -133,7 +136,7 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
             float m = -INFINITY;
 #if TYPE == 1
             const uint sign = scale < 0.0f ? 0x80008000u : 0u;
-            uint top2 = 0xff80ff80u; /* twice -inf */
+            uint top2 = 0xff80ff80u; /* -inf, twice */
             EACH_VECTOR(i) top2 = largest_of(row[i], sign, top2);
             m = larger(as_float(top2 << 16), as_float(top2 & 0xffff0000u)) * fabs(scale);
 #else
@@ -152,8 +155,8 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
                 lower = group_reduce(lower, 0, of_lower, item);
                 if (item == 0) correct[correct_off + r] = target_x * scale == m && lower == 0.0f;
             }
-            /* The target's exponent is made as the others': what rounding does to m log2(e) is in all of them, and in no
-             * result. */
+            /* The target's exponent is computed like the others: all of them contain the rounding of m
+             * log2(e), which cancels in the result. */
             const float exponent = fma(target_x, k, top);
             if (item == 0) token_loss[token_loss_off + r] = fma(-LN_2, exponent, clt_log(sum));
             const float w = row_weight ? row_weight[row_weight_off + r] : weight;
@@ -163,7 +166,7 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
             token_loss[token_loss_off + r] = target < 0 ? 0.0f : NAN;
             if (correct) correct[correct_off + r] = 0;
         }
-        /* A vector's place takes that of a later row as soon as it is done with. */
+        /* The place of a vector is reused for a later row as soon as it has been processed. */
         const uint later = r + SLOTS * groups;
         __global const elem *y = logits + later * ld;
         EACH_VECTOR(i) {

@@ -1,8 +1,9 @@
-/* norm_group: normalisation with a work-group of 64 per row, or with one work-item; the dw and db block sums have one
- * work-item per (column, block of 64 rows). README.md defines the bits.
+/* norm_group: normalisation with a work-group of 64 per row, or with one work-item; the dw and db block sums
+ * have one work-item per (column, block of 64 rows). README.md defines the bits.
  *
- * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DW,
- * HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh); WG 64 or 1, the local size. */
+ * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (to shorten builds); RMS 0|1; forward HAS_B; HAS_W;
+ * backward HAS_DW, HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh); WG 64 or 1, the
+ * local size. */
 #ifndef WG
 #define WG 64
 #endif
@@ -67,7 +68,7 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #endif
 
 #if PART == 0 || PART == 2
-/* Values of one element of backward. */
+/* Values of one element of the backward pass. */
 static inline float xhat_of(float x, float m, float r) {
     return RMS ? x * r : (x - m) * r;
 }
@@ -146,8 +147,8 @@ __kernel void norm_backward_w(__global const x_elem *x, ulong x_off, __global co
 #endif
 
 #if PART == 0 || PART == 3
-/* Block sums of plain columns; global size (columns rounded up to WG, samples * blocks). `span` belongs to the other
- * body. */
+/* Block sums of plain columns; global size (columns rounded up to WG, samples * blocks). Only the other
+ * bodies use `span`. */
 __kernel void columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
                              ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {
     const size_t c = get_global_id(0), block = get_global_id(1), sample = block / blocks;

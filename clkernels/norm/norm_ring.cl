@@ -1,17 +1,19 @@
-/* norm_ring: normalisation on NVIDIA's Hopper. The copy engine brings whole rows to local memory and is always some rows
- * ahead, so that what is under way depends neither on registers nor on what the work-items are about. README.md defines
- * the bits.
+/* norm_ring: normalisation on NVIDIA's Hopper. The copy engine loads whole rows to local memory and stays
+ * some rows ahead, so that the number of loads in flight depends neither on registers nor on the work-items'
+ * progress. README.md defines the bits.
  *
- *   forward    a warp works alone, row after row: it takes its row to registers, asks for the next and makes this one.
- *              Item i of 32 has lanes 2 i and 2 i + 1 of the row rule.
- *   backward   a work-group per block of 64 rows inside a sample. One item brings rows (x, dy, residual) to STAGES places,
- *              SUM_WARPS warps make c1 and c2, row about, the others own OWN times four columns an item: dx, its copy, the
- *              forward pass's output again, and the column sums. Barriers in local memory say which places are full, have
- *              their sums, are empty again; nobody waits for the whole group.
+ *   forward    each warp works alone: it reads its row into registers, starts the load of its next row and
+ *              computes. Item i of 32 has lanes 2 i and 2 i + 1 of the row rule.
+ *   backward   a work-group per block of 64 rows inside a sample. One item loads rows (x, dy, residual) to
+ *              STAGES places, SUM_WARPS warps compute c1 and c2 of alternate rows, the others own OWN times
+ *              four columns per item: dx, its copy, the recomputed output of the forward pass, and the column
+ *              sums. Barriers in local memory say which places are full, have their sums, or are empty again;
+ *              there is no barrier of the whole group.
  *
- * Macros: those of norm_wide.cl but V, ROWS and ITEMS_B, which follow from COLS here; HEADS is 1, and there is a dx.
- * Local size: forward 32 * WARPS, a row a warp, and RESIDENT work-groups a unit for any number of rows; backward GROUP. Both
- * as runtime/ops/clt_op_norm.c has them. */
+ * Macros: those of norm_wide.cl except V, ROWS and ITEMS_B, which follow from COLS here; HEADS is 1, and
+ * there is a dx.
+ * Local size: forward 32 * WARPS, one row per warp, and RESIDENT work-groups per unit for any number of rows;
+ * backward GROUP. runtime/ops/clt_op_norm.c has the same numbers. */
 #define LANES 1
 #include "norm_columns.clh"
 #include "../include/clt_hopper.clh"
@@ -33,7 +35,7 @@
 #error "COLS is a multiple of 64"
 #endif
 
-/* A unit shall have room for that many work-groups, whatever registers the assembler would like. */
+/* A unit must have room for this many work-groups, so the assembler must limit registers accordingly. */
 #define SHARED_BY(groups) SHARED_BY_(groups)
 #define SHARED_BY_(groups) __asm__ volatile("//@entry .minnctapersm " #groups)
 
@@ -50,7 +52,7 @@ static inline float2 pair_2(__local const ushort2 *p) {
     return clt_widen2_2(*(__local const uint *)p);
 }
 
-/* The tree of the row rule over 32 items with two lanes each; all of them have the result. */
+/* The tree of the row rule over 32 items with two lanes each; all of them get the result. */
 static inline float tree_of(float2 v) {
 #pragma unroll
     for (uint d = 16; d; d /= 2) v += (float2)(clt_ptx_swap(v.x, d), clt_ptx_swap(v.y, d));
@@ -58,7 +60,7 @@ static inline float tree_of(float2 v) {
 }
 
 #if PART == 0 || PART == 1
-/* Warps of a work-group, and work-groups of a unit: as many as have registers for a row of theirs. */
+/* Warps of a work-group, and work-groups of a unit: as many as have registers for one row each. */
 #if COLS <= 1024
 #define WARPS (COLS <= 768 ? 16 : 12)
 #define RESIDENT 2
@@ -162,14 +164,15 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #if PART == 0 || PART == 2
 #define OWN (COLS <= 1024 ? 1 : 2)
 #define OWNERS ((COLS / (4 * OWN) + 31) / 32 * 32) /* items that own columns */
-/* Warps that make the sums of rows, and places for rows; runtime/ops/clt_op_norm.c counts these warps, too. With one warp a
- * block waits for it at each row, which is all that counts where there are fewer blocks than units (README.md). */
+/* Warps that compute the sums of rows, and places for rows; runtime/ops/clt_op_norm.c counts these warps,
+ * too. With one warp a block waits for it at each row, which dominates if there are fewer blocks than units
+ * (TRIED.md). */
 #define SUM_WARPS (COLS <= 1024 || COLS > 2048 ? 2 : 3)
 #define STAGES (COLS <= 1024 || COLS > 2048 ? 4 : 6)
 #define GROUP (OWNERS + 32 * SUM_WARPS + 32)
 #define BYTES(type) (COLS * (type ? 2 : 4))
 #define ROW_BYTES (BYTES(X_TYPE) + BYTES(DY_TYPE) + HAS_RES * BYTES(DX_TYPE))
-/* Barriers at `bars`: a place is full, its row's sums are known, it is empty; the weights are there. */
+/* Barriers at `bars`: a place is full; its row's sums are known; it is empty; the weights are loaded. */
 #define FULL(s) (bars + 8 * (s))
 #define KNOWN(s) (bars + 8 * (STAGES + (s)))
 #define EMPTY(s) (bars + 8 * (2 * STAGES + (s)))
@@ -181,7 +184,7 @@ typedef x_elem x_row[COLS];
 typedef dy_elem dy_row[COLS];
 typedef dx_elem res_row[HAS_RES ? COLS : 8];
 
-/* One item's work: rows to places that are empty. */
+/* By one item: loads rows to empty places. */
 static inline void bring_rows(__global const x_elem *x, ulong ldx, __global const dy_elem *dy, ulong lddy,
                               __global const dx_elem *res, ulong ldres, __global const float *w, uint count,
                               __local x_row *xs, __local dy_row *ds, __local res_row *rs, __local float *ws, uint bars) {
@@ -203,8 +206,8 @@ static inline void bring_rows(__global const x_elem *x, ulong ldx, __global cons
     }
 }
 
-/* One warp's work: mean, rstd, c1 and c2 of rows `first`, `first` + SUM_WARPS and so on. The weights are in local
- * memory because a row of them from global memory, a few loads at a time, took longer than everything else. */
+/* By one warp: mean, rstd, c1 and c2 of rows `first`, `first` + SUM_WARPS and so on. The weights are in local
+ * memory because loading a row of them from global memory takes longer than everything else. */
 static inline void sum_rows(__global const float *mean, __global const float *rstd, uint first, uint count, uint lane,
                             __local x_row *xs, __local dy_row *ds, __local const float *ws,
                             __local float2 *statistics, __local float4 *of_row, uint bars) {
@@ -267,7 +270,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         CLT_BAR_READY();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    /* From here on the warps go their own ways. */
+    /* From here on the warps take different paths. */
     if (item >= OWNERS + 32 * SUM_WARPS) {
         if (item == OWNERS + 32 * SUM_WARPS)
             bring_rows(x + x_off + start * ldx, ldx, dy + dy_off + start * lddy, lddy, res + res_off + start * ldres,

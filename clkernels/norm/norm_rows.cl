@@ -1,14 +1,14 @@
-/* norm_rows: for CPUs, normalisation with one work-item per row (backward: per block of 64 rows), in float16: 64 lanes
- * are four vectors, so the order is that of the row rule. README.md defines the bits.
+/* norm_rows: normalisation for CPUs, one work-item per row (backward: per block of 64 rows), in float16: 64
+ * lanes are four vectors, so the order is that of the row rule. README.md defines the bits.
  *
- * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); RMS 0|1; forward HAS_B; HAS_W; backward HAS_DX,
- * HAS_DW, HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh). */
+ * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (to shorten builds); RMS 0|1; forward HAS_B; HAS_W;
+ * backward HAS_DX, HAS_DW, HAS_DB, HAS_RES; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE (norm_columns.clh). */
 #define LANES 16
 #include "norm_columns.clh"
 #include "../include/clt_reduce.clh"
 
-/* result = row sum over i of a lane step STEP(acc, i, left), which sees 16 elements from i of which `left` are
- * there (loads must respect it); lanes past the end keep what they have. */
+/* result = row sum over i of a lane step STEP(acc, i, left), which processes 16 elements from i, of which
+ * `left` exist (its loads must stay within them); lanes past the end keep their value. */
 #define ROW_RULE(result, n, STEP)                                                                            \
     do {                                                                                                     \
         clt_lanes s_ = clt_lanes_zero();                                                                     \
@@ -87,7 +87,7 @@ __kernel void norm_forward(__global const x_elem *x, ulong x_off, __global const
 #endif
 
 #if PART == 0 || PART == 2
-/* One row of backward. pw and pb: the block's sums so far. */
+/* One row of the backward pass. pw and pb: the block's sums so far. */
 static inline void backward_row(__global const x_elem *x, __global const float *w, __global const dy_elem *dy,
                                 __global const dx_elem *res, __global dx_elem *dx, __global float *pw,
                                 __global float *pb, size_t n, float m, float r) {
@@ -113,7 +113,7 @@ static inline void backward_row(__global const x_elem *x, __global const float *
         const float16 xhat = XHAT(i, left);
 #if HAS_DX
         const float16 g = G(i, left);
-        /* dx may lie where dy lies: dw and db read dy first */
+        /* dx may be dy: dw and db read dy first */
         const float16 dyv = CLT_LOAD16(DY_TYPE, dy + i, left);
         float16 v = RMS ? g - xhat * c2 : (g - c1) - xhat * c2;
         v = v * r;
@@ -162,7 +162,8 @@ __kernel void norm_backward(__global const x_elem *x, ulong x_off, __global cons
 #endif
 
 #if PART == 0 || PART == 3
-/* Block sums of plain columns: item (span of `span` columns, block). Rows stream by, four at a time. */
+/* Block sums of plain columns: item (span of `span` columns, block). Rows are read in order, four at a time.
+ */
 __kernel void columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
                              ulong rows_per_sample, ulong blocks, ulong ldx, ulong span) {
     const size_t block = get_global_id(1), sample = block / blocks, first = get_global_id(0) * span;

@@ -1,19 +1,22 @@
-/* norm_wide: normalisation for devices with much bandwidth: every tensor is read once, by loads of up to 16 bytes, and
- * the weights' gradients come from the same pass as dx. README.md defines the bits.
+/* norm_wide: normalisation for devices with high bandwidth: every tensor is read once, by loads of up to 16
+ * bytes, and the weights' gradients come from the same pass as dx. README.md defines the bits.
  *
- *   forward    64 / V work-items a row, which keep the row in registers; lane l of the row rule is element l % V of item
- *              l / V
- *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local memory; then
- *              ITEMS_B / ROWS items a row (at most 64) make the two sums, then an item owns four columns, makes dx (and
- *              its copy, and the forward pass's output again) and continues the column sums
+ *   forward    64 / V work-items per row, which keep the row in registers; lane l of the row rule is element
+ *              l % V of item l / V
+ *   backward   a work-group per block of 64 rows inside a sample, ROWS rows at a time: x and dy go to local
+ *              memory; then ITEMS_B / ROWS items per row (at most 64) compute the two sums; then each item
+ *              owns four columns, computes dx (and its copy, and the output of the forward pass again) and
+ *              continues the column sums
  *   columns    an item per 8 columns and block of 64 rows
  *
- * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (short builds); COLS: elements of a row, a multiple of 64; HEADS:
- * rows of a token (a macro, because 64-bit divisions are slow); forward V (1, 2, 4); backward ROWS (4, 8) and ITEMS_B
- * (256, 512), its work-group; RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB, HAS_RES, HAS_COPY, HAS_Y, HAS_SUM (column sums of
- * the copy, or without one of dx) 0|1; X_TYPE, Y_TYPE, DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); HALF_PTX
- * (include/clt_store.clh). Offsets, row distances and columns are multiples of 8 elements.
- * Local size: forward 128, backward ITEMS_B, columns 64. Backward wants ROWS * COLS elements of x and dy in local memory. */
+ * Macros: PART 1 forward, 2 backward, 3 columns, 0 all (to shorten builds); COLS: elements of a row, a
+ * multiple of 64; HEADS: rows of a token (a macro, because 64-bit divisions are slow); forward V (1, 2, 4);
+ * backward ROWS (4, 8) and ITEMS_B (256, 512), its work-group; RMS, HAS_W, HAS_B, HAS_DX, HAS_DW, HAS_DB,
+ * HAS_RES, HAS_COPY, HAS_Y, HAS_SUM (column sums of the copy, or of dx without a copy) 0|1; X_TYPE, Y_TYPE,
+ * DY_TYPE, DX_TYPE, COPY_TYPE (norm_columns.clh); HALF_PTX (include/clt_store.clh). Offsets, row distances
+ * and columns are multiples of 8 elements.
+ * Local size: forward 128, backward ITEMS_B, columns 64. Backward needs ROWS * COLS elements of x and of dy
+ * in local memory. */
 #define LANES 1
 #include "norm_columns.clh"
 
@@ -81,7 +84,7 @@ __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void
 norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
              ulong b_off, __global y_elem *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
              ulong rstd_off, ulong rows, ulong heads, ulong ldx, ulong ldy, float eps) {
-    (void)heads; /* the arguments are those of the other bodies; the number is HEADS */
+    (void)heads; /* the arguments are those of the other bodies; HEADS has its value */
     __local float sum[128 / ITEMS][64] __attribute__((aligned(16)));
     __local float square[128 / ITEMS][64] __attribute__((aligned(16)));
     const uint mine = (uint)get_local_id(0) / ITEMS, item = (uint)get_local_id(0) % ITEMS;
@@ -135,8 +138,8 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #endif
 
 #if PART == 0 || PART == 2
-#define PER_ROW (ITEMS_B / ROWS < 64 ? ITEMS_B / ROWS : 64) /* items that sum a row */
-#define OWN ((COLS + 4 * ITEMS_B - 1) / (4 * ITEMS_B)) /* groups of four columns of an item */
+#define PER_ROW (ITEMS_B / ROWS < 64 ? ITEMS_B / ROWS : 64) /* items that sum one row */
+#define OWN ((COLS + 4 * ITEMS_B - 1) / (4 * ITEMS_B)) /* groups of four columns per item */
 /* 1: an item sums two lanes of the row rule */
 #define TWO_LANES (64 * ROWS > ITEMS_B)
 #if TWO_LANES
@@ -149,11 +152,11 @@ typedef float chain;
 #else
 #define SUM_TYPE DX_TYPE
 #endif
-/* Rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit. Conversions to and
- * from fp16 by integers take many themselves. */
+/* Rows whose residual is in registers; few enough for 64 registers, so that work-groups share a unit.
+ * Conversions to and from fp16 by integer operations take many registers themselves. */
 #define BATCH (HAS_SUM && SUM_TYPE == 2 && !HALF_PTX ? 1 : 2)
 
-/* Eight elements to local memory as they are. */
+/* Eight elements to local memory, unconverted. */
 static inline void stage_0(__global const float *p, __local float *s) {
     __global const float4 *q = (__global const float4 *)p;
     const float4 a = q[0], b = q[1];
@@ -188,7 +191,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     for (uint k = 0; k < count; k += ROWS) {
         const size_t first = start + k;
         const uint rows = count - k < ROWS ? count - k : ROWS;
-        barrier(CLK_LOCAL_MEM_FENCE); /* the rows before are done with */
+        barrier(CLK_LOCAL_MEM_FENCE); /* the previous rows are no longer used */
 #pragma unroll 2
         for (uint i = 0; i < (ROWS * COLS + 8 * ITEMS_B - 1) / (8 * ITEMS_B); i++) {
             const uint e = (item + ITEMS_B * i) * 8;
@@ -202,7 +205,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
             const float m = RMS ? 0.0f : mean[mean_off + first + item];
             of_row[item] = (float4)(m, rstd[rstd_off + first + item], 0.0f, 0.0f);
         }
-        /* Global too: dx may take the place of x or dy, which other items have read. */
+        /* Global memory too: dx may overwrite x or dy, which other items have read. */
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 #if HAS_DX
         const uint mine = item / PER_ROW, lane = item % PER_ROW;
@@ -251,7 +254,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #endif
             for (uint q = 0; q < rows; q += BATCH) {
 #if HAS_DX && HAS_RES
-                /* Asked for before anything is stored: dx may be its place, so no compiler does that. */
+                /* Loaded before anything is stored: dx may overwrite it, so no compiler reorders the load. */
                 VECTOR(DX_TYPE, 4) held[BATCH];
 #pragma unroll
                 for (uint j = 0; j < BATCH; j++) {
@@ -305,7 +308,7 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
 #endif
 
 #if PART == 0 || PART == 3
-#define FETCHED (X_TYPE ? 16 : 8) /* rows that are under way at a time */
+#define FETCHED (X_TYPE ? 16 : 8) /* rows loaded at once */
 /* Block sums of plain columns; global size (columns / 8 rounded up to 64, samples * blocks). */
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void
 columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulong part_off, ulong cols,
@@ -327,9 +330,10 @@ columns_blocks(__global const x_elem *x, ulong x_off, __global float *part, ulon
     clt_store8_0(acc, part + part_off + block * cols + c);
 }
 
-/* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (.., SIDE * results). Block
- * sums are asked for AT_ONCE at a time: what bounds this pass is how long one takes to come. Their addresses follow one
- * from another and nothing depends on what comes, or assemblers save registers and ask for a few at a time. */
+/* The last pass, samples side by side: local size (32 columns, SIDE samples), global size (..,
+ * SIDE * results). Block sums are loaded AT_ONCE at a time, because their latency limits this pass. Each
+ * address follows from the previous one and nothing depends on the loaded values; otherwise assemblers save
+ * registers and load a few at a time. */
 #define SIDE 16
 #define AT_ONCE 32
 static inline void finish(__global const float *part, __global float *out, __local float (*sums)[32], ulong samples,
@@ -376,7 +380,7 @@ columns_finish_wide(__global const float *part, ulong part_off, __global float *
     finish(part, out, sums, samples, blocks, cols, accumulate);
 }
 
-/* Results of several calls, in one buffer; the block sums of the next one are `pitch` elements further on. */
+/* Results of several calls, in one buffer; the block sums of the next call are `pitch` elements further. */
 __kernel __attribute__((reqd_work_group_size(32, SIDE, 1))) void
 columns_finish_later(__global const float *part, ulong pitch, __global float *out, ulong at0, ulong at1, ulong at2,
                      ulong at3, ulong at4, ulong at5, ulong samples, ulong blocks, ulong cols, int accumulate) {

@@ -1,14 +1,16 @@
-/* Decoupled AdamW and Lion over a contiguous piece of the slab, in place (docs/numerics.md has the formulas with
- * every rounding). Nothing is written unless status[2] is 1.
+/* Decoupled AdamW and Lion over a contiguous piece of the slab, in place (docs/numerics.md has the formulas
+ * with every rounding). Nothing is written unless status[2] is 1.
  *
  *   p, g, m, v        fp32, `count` elements (a multiple of 64)
  *   groups            array of clt_optimizer_group (10 floats each, see GROUP_* below)
  *   group_of_block    one byte per 64 elements
  *   status            {norm, clip coefficient, finite flag}
- *   copy              gets the new weights as COPY_TYPE, also those of frozen groups; there with HAS_COPY 1
+ *   copy              receives the new weights as COPY_TYPE, also those of frozen groups; an argument with
+ *                     HAS_COPY 1
  *   LANES, SEG        include/clt_lane.clh; SEG is 1 or a multiple of 64
  *
- * Global size {work-items}. Requires nothing. Memory bound: AdamW 28, Lion 20 bytes an element, a 16-bit copy 2 more. */
+ * Global size {work-items}. Requires nothing. Memory bound: AdamW 28, Lion 20 bytes per element, a 16-bit
+ * copy 2 more. */
 #include "../include/clt_lane.clh"
 
 #ifndef HAS_COPY
@@ -36,12 +38,12 @@ typedef CLT_T(COPY_TYPE) copy_elem;
 #define EPS s[8]
 #define FROZEN s[9]
 
-/* Values below 2^-126 become +0: idle rows would stay on denormal numbers for ever, which slows CPUs down. */
+/* Values below 2^-126 become +0: idle rows would otherwise keep denormal numbers, which slow CPUs down. */
 static inline VEC flush(VEC x) {
     return ((x < 0x1p-126f) & (x > -0x1p-126f)) ? (VEC)(0.0f) : x;
 }
 
-/* Both optimizers walk over blocks of 64 elements, so that the group's values are read once a block. */
+/* Both optimizers process blocks of 64 elements, so that the group's values are read once per block. */
 #define BLOCK (SEG < 64 ? SEG : 64)
 #define FOR_BLOCKS(b, count)                                                                                 \
     for (size_t b = get_global_id(0) * SEG, b##_end = b + SEG < (count) ? b + SEG : (count); b < b##_end;    \

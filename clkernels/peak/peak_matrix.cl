@@ -1,4 +1,4 @@
-/* peak_matrix: nothing but products on matrix units, to measure their rate in bf16 (runtime/device/clt_peak.c).
+/* peak_matrix: only products on matrix units, to measure their rate in bf16 (runtime/device/clt_peak.c).
  *
  *   -DWGMMA=1  Hopper's, by warpgroups: n times four products of 64 x 128 x 16 from local memory
  *   -DWGMMA=0  mma.sync: n times eight products of 16 x 8 x 16 from registers, by warps
@@ -19,7 +19,7 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void peak_matrix(__glo
     const uint lid = (uint)get_local_id(0);
     float sum = 0.0f;
 #if WGMMA
-    /* Pairs of bf16 numbers of ordinary size: the clock depends on how many bits change. */
+    /* Pairs of bf16 numbers of typical magnitude: the clock rate depends on how many bits change. */
     __local uint tile[(64 + 128) * 64 / 2] __attribute__((aligned(1024)));
     for (uint i = lid; i < (64 + 128) * 64 / 2; i += 256) tile[i] = 0x3f803f00u ^ (i * 2654435761u & 0x807f807fu);
     __asm__ volatile("fence.proxy.async.shared::cta;" ::: "memory");

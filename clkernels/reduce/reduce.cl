@@ -1,6 +1,7 @@
 /* Sums along rows by the row rule (include/clt_reduce.clh), and the status of the gradient's norm.
  *
- *   LANES   16: one row a work-item, work-group of one (CPU); 1: 64 work-items a row, work-group of 64 (portable)
+ *   LANES   16: one row per work-item, work-group of one (CPU); 1: 64 work-items per row, work-group of 64
+ *           (portable)
  *
  * Global size: rows, or 64 * rows. Requires nothing. */
 #include "../include/clt_reduce.clh"
@@ -57,8 +58,8 @@ __kernel void row_sumsq(ulong cols, __global const float *x, ulong x_off, ulong 
     if (FIRST_ITEM) out[out_off + ROW] = s;
 }
 
-/* status = {norm, clip coefficient, 1 if the norm is finite}: one row. The sums are those of gradients that carry a
- * factor 1 / inv_scale: norm and coefficient take it away. */
+/* status = {norm, clip coefficient, 1 if the norm is finite}, for one row. The sums are of gradients that
+ * carry a factor 1 / inv_scale, which norm and coefficient remove. */
 __kernel void norm_status(ulong count, __global const float *sums, ulong sums_off, float threshold,
                           float inv_scale, __global float *status, ulong status_off) {
     __local float lane[64];

@@ -79,12 +79,12 @@ clt_status clt_check_write(clt_dtype type, clt_ref to, float *x, size_t n) {
 clt_status clt_check_near(clt_ops *ops, clt_dtype type, const char *what, clt_ref got, const float *want,
                           size_t n, clt_check_bound b) {
     if (clt_variant_is_rehearsed(ops)) return CLT_OK;
-    const double unit = type == CLT_BF16 ? 0x1p-7 : type == CLT_F16 ? 0x1p-10 : 0x1p-23;
-    const double least = b.absolute + (type == CLT_F16 ? 0x1p-24 : 0x1p-126);
+    const clt_dtype_row *t = &clt_dtype_table[type];
+    const double least = b.absolute + fmax(2 * t->least, 0x1p-126);
     float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
     clt_status st = clt_ref_read_as(got, type, x, n);
     for (size_t i = 0; i < n && st == CLT_OK; i++) {
-        const double w = (double)want[i], bound = fabs(w) * (b.relative + 0.5 * unit) * 1.01 + least;
+        const double w = (double)want[i], bound = fabs(w) * (b.relative + t->unit) * 1.01 + least;
         if (!(fabs((double)x[i] - w) <= bound) && x[i] != want[i] && !(isnan(x[i]) && isnan(want[i])))
             st = clt_variant_fail(ops,
                                   "%s: element %zu of %zu is %.9g, the oracle has %.9g, the bound is %.3g",

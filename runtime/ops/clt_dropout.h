@@ -10,7 +10,7 @@ typedef struct {
     float scale;        /* 1 / (1 - p), rounded once */
 } clt_dropout_constants;
 
-/* What a layer's dropout is applied to: the low three bits of the counter's third word. */
+/* The sites of a layer's dropout: the low three bits of the counter's third word. */
 enum {
     CLT_SITE_ATTENTION = 0, /* attention probabilities */
     CLT_SITE_EMBEDDING = 1, /* the sum of the embeddings; layer 0 */

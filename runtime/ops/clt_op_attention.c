@@ -1,10 +1,10 @@
-/* Attention: picks a body made for this head size and these features, checks it, queues it. */
+/* Attention: checks a call, picks a row, and the bodies for work-groups and for CPUs. */
 #include <string.h>
 
 #include "runtime/ops/clt_dropout.h"
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 
-enum { BLOCK = 64 };
+enum { BLOCK = 64, ALL_MASKS = 1 << CLT_MASK_CAUSAL | 1 << CLT_MASK_NONE };
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
@@ -21,16 +21,16 @@ void clt_attention_add_ref(arg_list *l, clt_ref r) {
     clt_attention_add(l, CLT_U64(r.off));
 }
 
-void clt_attention_add_matrix(arg_list *l, clt_ref r, int64_t ld) {
-    clt_attention_add_ref(l, r);
-    clt_attention_add(l, CLT_U32(ld));
+void clt_attention_add_tensor(arg_list *l, clt_tensor t) {
+    clt_attention_add_ref(l, t.ref);
+    clt_attention_add(l, CLT_U32(t.ld));
 }
 
 arg_list clt_attention_common_args(const params *p) {
     arg_list l = {.n = 0};
-    clt_attention_add_matrix(&l, p->q, p->ldq);
-    clt_attention_add_matrix(&l, p->k, p->ldk);
-    clt_attention_add_matrix(&l, p->v, p->ldv);
+    clt_attention_add_tensor(&l, p->q);
+    clt_attention_add_tensor(&l, p->k);
+    clt_attention_add_tensor(&l, p->v);
     clt_attention_add_ref(&l, p->slopes);
     clt_attention_add_ref(&l, p->seq_ids);
     clt_attention_add(&l, CLT_U32(p->seq));
@@ -64,7 +64,7 @@ static clt_status launch_tiles(clt_ops *ops, const clt_variant *v, const char *n
 
 static clt_status group_forward(clt_ops *ops, const clt_variant *v, const params *p) {
     arg_list l = clt_attention_common_args(p);
-    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_tensor(&l, p->o);
     clt_attention_add_ref(&l, p->lse);
     return launch_tiles(ops, v, "attention_forward", p, p->heads, &l);
 }
@@ -72,8 +72,8 @@ static clt_status group_forward(clt_ops *ops, const clt_variant *v, const params
 static clt_status group_delta(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *delta) {
     const params *p = &g->fwd;
     arg_list l = {.n = 0};
-    clt_attention_add_matrix(&l, g->dout, g->lddout);
-    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_tensor(&l, g->dout);
+    clt_attention_add_tensor(&l, p->o);
     clt_attention_add(&l, CLT_BUF(delta));
     clt_attention_add(&l, CLT_U32(p->seq));
     clt_attention_add(&l, CLT_U32(p->heads));
@@ -91,12 +91,12 @@ static clt_status group_backward(clt_ops *ops, const clt_variant *v, const grad_
     arg_list l = clt_attention_common_args(p);
     clt_attention_add_ref(&l, p->lse);
     clt_attention_add(&l, CLT_BUF(delta));
-    clt_attention_add_matrix(&l, g->dout, g->lddout);
+    clt_attention_add_tensor(&l, g->dout);
     arg_list kv = l;
-    clt_attention_add_matrix(&l, g->dq, g->lddq);
+    clt_attention_add_tensor(&l, g->dq);
     CLT_TRY(launch_tiles(ops, v, "attention_backward_q", p, p->heads, &l));
-    clt_attention_add_matrix(&kv, g->dk, g->lddk);
-    clt_attention_add_matrix(&kv, g->dv, g->lddv);
+    clt_attention_add_tensor(&kv, g->dk);
+    clt_attention_add_tensor(&kv, g->dv);
     clt_attention_add(&kv, CLT_U32(g->accumulate_kv));
     return launch_tiles(ops, v, "attention_backward_kv", p, p->kv_heads, &kv);
 }
@@ -114,7 +114,7 @@ static clt_status launch_blocks(clt_ops *ops, const clt_variant *v, const char *
 
 static clt_status cpu_forward(clt_ops *ops, const clt_variant *v, const params *p) {
     arg_list l = clt_attention_common_args(p);
-    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_tensor(&l, p->o);
     clt_attention_add_ref(&l, p->lse);
     return launch_blocks(ops, v, "attention_forward", p, p->heads, &l);
 }
@@ -122,14 +122,14 @@ static clt_status cpu_forward(clt_ops *ops, const clt_variant *v, const params *
 static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_params *g) {
     const params *p = &g->fwd;
     arg_list l = clt_attention_common_args(p);
-    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_tensor(&l, p->o);
     clt_attention_add_ref(&l, p->lse);
-    clt_attention_add_matrix(&l, g->dout, g->lddout);
-    clt_attention_add_matrix(&l, g->dq, g->lddq);
-    clt_attention_add_matrix(&l, g->dk, g->lddk);
-    clt_attention_add_matrix(&l, g->dv, g->lddv);
+    clt_attention_add_tensor(&l, g->dout);
+    clt_attention_add_tensor(&l, g->dq);
+    clt_attention_add_tensor(&l, g->dk);
+    clt_attention_add_tensor(&l, g->dv);
     clt_attention_add(&l, CLT_U32(g->accumulate_kv));
-    uint64_t half = p->type == CLT_F32 ? 0 : (uint64_t)(p->batch * p->seq * p->kv_heads * p->head_dim);
+    uint64_t half = p->q.type == CLT_F32 ? 0 : (uint64_t)(p->batch * p->seq * p->kv_heads * p->head_dim);
     clt_buffer *sums = NULL;
     if (half) CLT_TRY(clt_ops_scratch(ops, 0, 2 * half * sizeof(float), &sums));
     clt_attention_add(&l, CLT_BUF(sums));
@@ -144,7 +144,7 @@ static clt_status cpu_backward(clt_ops *ops, const clt_variant *v, const grad_pa
                       l.n);
 }
 
-/* delta; any device may fall back to this body */
+/* delta; every device can fall back to this body */
 static uint64_t group_workspace(clt_device_type type, const params *p) {
     (void)type;
     return (uint64_t)(p->batch * p->heads * p->seq) * sizeof(float);
@@ -152,7 +152,7 @@ static uint64_t group_workspace(clt_device_type type, const params *p) {
 
 /* dk and dv of 16-bit tensors in fp32 */
 static uint64_t cpu_workspace(clt_device_type type, const params *p) {
-    if (type != CLT_DEVICE_CPU || p->type == CLT_F32) return 0;
+    if (type != CLT_DEVICE_CPU || p->q.type == CLT_F32) return 0;
     return (uint64_t)(2 * p->batch * p->seq * p->kv_heads * p->head_dim) * sizeof(float);
 }
 
@@ -184,6 +184,17 @@ clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const 
 
 /* --- choosing --- */
 
+static clt_status check_types(const params *p) {
+    const clt_tensor_named all[] = {{"q", p->q}, {"k", p->k}, {"v", p->v}, {"o", p->o}};
+    return clt_tensor_check_one_type("attention", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all));
+}
+
+static clt_status check_gradient_types(const grad_params *g) {
+    const clt_tensor_named all[] = {
+        {"q", g->fwd.q}, {"dout", g->dout}, {"dq", g->dq}, {"dk", g->dk}, {"dv", g->dv}};
+    return clt_tensor_check_one_type("attention backward", CLT_DTYPE_PLAIN, all, CLT_COUNT_OF(all));
+}
+
 clt_status clt_attention_validate(const params *p) {
     if (p->batch < 1 || p->seq < 1 || p->heads < 1 || p->kv_heads < 1 || p->head_dim < 1 ||
         p->heads % p->kv_heads != 0)
@@ -192,17 +203,18 @@ clt_status clt_attention_validate(const params *p) {
             "attention: bad sizes: batch %lld, sequence %lld, heads %lld, kv heads %lld, head size %lld",
             (long long)p->batch, (long long)p->seq, (long long)p->heads, (long long)p->kv_heads,
             (long long)p->head_dim);
-    if ((unsigned)p->type > CLT_F16)
-        return clt_error(CLT_FAIL, "attention: there is no type %d", (int)p->type);
+    if ((unsigned)p->mask > CLT_MASK_NONE)
+        return clt_error(CLT_FAIL, "attention: unknown mask %d", (int)p->mask);
     if (p->seq > INT32_MAX / 2 || !(p->dropout >= 0.0f && p->dropout < 1.0f))
         return clt_error(CLT_FAIL, "attention: sequence %lld or dropout %g is out of range",
                          (long long)p->seq, (double)p->dropout);
-    return CLT_OK;
+    return check_types(p);
 }
 
-/* Whether the CPU body's backward pass goes in two launches. One launch has a work item per key/value head of
- * a sample and does 5 products a block, two launches have many more items and do 7: so they pay where heads
- * leave cores idle. The batch is left out, because it may change during a run and programs must not. */
+/* Whether the CPU body's backward pass takes two launches. One launch has a work item per key/value head of a
+ * sample and computes 5 products per block; two launches have many more items and compute 7. So two are
+ * faster where the heads leave cores idle. The batch does not count, because it may change during a run and
+ * programs must not. */
 static bool split_backward(const clt_ops *ops, const params *p) {
     int64_t cores = CLT_MAX((int64_t)clt_device_get_facts(clt_ops_device(ops))->compute_units, 1);
     return p->kv_heads * 7 < CLT_ROUND_UP(p->kv_heads, cores) * 5;
@@ -210,12 +222,12 @@ static bool split_backward(const clt_ops *ops, const params *p) {
 
 void clt_attention_options(const params *p, char out[CLT_ATTENTION_OPTIONS]) {
     snprintf(out, CLT_ATTENTION_OPTIONS,
-             " -DHEAD_DIM=%lld -DTYPE=%d -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d",
-             (long long)p->head_dim, (int)p->type, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
-             p->seq_ids.buf != NULL, p->dropout > 0.0f);
+             " -DHEAD_DIM=%lld -DTYPE=%d -DALIBI=%d -DSOFTCAP=%d -DWINDOW=%d -DSEQ_IDS=%d -DDROPOUT=%d%s",
+             (long long)p->head_dim, (int)p->q.type, p->slopes.buf != NULL, p->softcap > 0.0f, p->window >= 0,
+             p->seq_ids.buf != NULL, p->dropout > 0.0f, p->mask == CLT_MASK_CAUSAL ? "" : " -DCAUSAL=0");
 }
 
-/* These, and how the backward pass is cut. */
+/* These, and whether the backward pass takes two launches. */
 static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTENTION_OPTIONS]) {
     clt_attention_options(p, out);
     size_t n = strlen(out);
@@ -224,7 +236,8 @@ static void make_options(const clt_ops *ops, const params *p, char out[CLT_ATTEN
 
 /* What a row's params say. */
 static bool row_takes(const clt_variant *v, const params *p) {
-    return (clt_variant_param(v, "TYPES", 7) >> p->type & 1) &&
+    return (clt_variant_param(v, "MASKS", ALL_MASKS) >> p->mask & 1) &&
+           clt_dtype_in(p->q.type, (uint32_t)clt_variant_param(v, "TYPES", CLT_DTYPE_PLAIN)) &&
            p->head_dim >= clt_variant_param(v, "MIN_D", 1) &&
            p->head_dim <= clt_variant_param(v, "MAX_D", INT32_MAX);
 }
@@ -252,32 +265,48 @@ typedef struct {
     const char *op;
     clt_variant_takes takes;
     clt_variant_check check;
+    void (*describe)(const void *call, char *out, size_t size);
     const clt_tune_kind *tune;
 } pass;
+
+static void describe_forward(const void *call, char *out, size_t size) {
+    clt_attention_shape(call, false, out, size);
+}
+
+static void describe_backward(const void *call, char *out, size_t size) {
+    const grad_params *g = call;
+    clt_attention_shape(&g->fwd, g->accumulate_kv, out, size);
+}
 
 static clt_status choose(clt_ops *ops, const pass *a, const params *p, bool accumulate_kv, const void *call,
                          const clt_variant **v) {
     char options[CLT_ATTENTION_OPTIONS], shape[80];
     CLT_TRY(clt_attention_validate(p));
     make_options(ops, p, options);
+    const clt_variant_question q = {.op = a->op,
+                                    .options = options,
+                                    .takes = a->takes,
+                                    .check = a->check,
+                                    .call = call,
+                                    .describe = a->describe};
     if (clt_ops_tunes(ops, a->op)) {
         clt_attention_shape(p, accumulate_kv, shape, sizeof shape);
-        const clt_tune_question q = {a->op, shape, options, a->takes, a->check, call, a->tune};
-        CLT_TRY(clt_tune_pick(ops, &q, v));
+        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){q, shape, a->tune}, v));
         if (*v) return CLT_OK;
     }
-    return clt_variant_pick_for(ops, a->op, options, a->takes, a->check, call, v);
+    return clt_variant_pick_for(ops, &q, v);
 }
 
 static clt_status choose_forward(clt_ops *ops, const params *p, const clt_variant **v) {
-    static const pass forward = {"attention", takes_forward, clt_attention_check_forward,
+    static const pass forward = {"attention", takes_forward, clt_attention_check_forward, describe_forward,
                                  &clt_attention_tune_forward};
     return choose(ops, &forward, p, false, p, v);
 }
 
 static clt_status choose_backward(clt_ops *ops, const grad_params *g, const clt_variant **v) {
     static const pass backward = {"attention_backward", takes_backward, clt_attention_check_backward,
-                                  &clt_attention_tune_backward};
+                                  describe_backward, &clt_attention_tune_backward};
+    CLT_TRY(check_gradient_types(g));
     return choose(ops, &backward, &g->fwd, g->accumulate_kv, g, v);
 }
 

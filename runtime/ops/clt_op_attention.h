@@ -1,71 +1,68 @@
-/* clt_op_attention: what the bodies of attention share. The forward and the backward pass choose their rows
- * from two tables, attention.vt and attention_backward.vt: a matrix-unit body may have only one of them, and
- * each is checked by itself. */
+/* clt_op_attention: attention in the flash form, forward and backward (clkernels/attention, whose README.md
+ * is the definition). No T x T matrix is stored. */
 #ifndef CLT_OP_ATTENTION_H
 #define CLT_OP_ATTENTION_H
 
-#include "runtime/ops/clt_tune.h"
+#include "runtime/ops/clt_ops_context.h"
 
-enum { CLT_ATTENTION_MAX_ARGS = 72, CLT_ATTENTION_OPTIONS = 192 };
+/* Which keys a query may see. */
+typedef enum {
+    CLT_MASK_CAUSAL, /* those up to its own position */
+    CLT_MASK_NONE    /* all: encoders, vision transformers */
+} clt_attention_mask;
+
+/* Column h*D of a row of q is head h; query head h uses key/value head h / (H / KV). q, k, v, o and their
+ * gradients have one type.
+ *
+ * Query i sees key j if the mask, the window and the sequence ids allow it:
+ *
+ *     mask    without a window   window w
+ *     causal  j <= i             i - w <= j <= i
+ *     none    every j            i - w <= j <= i + w
+ *
+ * and, with sequence ids, both positions have the same id. (FlashAttention's window_size is (w, 0) and (w,
+ * w).) ALiBi adds -slope * |i - j| to a score. */
+typedef struct {
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    clt_tensor q, k, v, o;
+    clt_ref lse;    /* [B, H, T] */
+    float scale;    /* softmax scale */
+    float softcap;  /* 0: off */
+    clt_ref slopes; /* ALiBi: [H] */
+    clt_attention_mask mask;
+    int64_t window;  /* -1: off */
+    clt_ref seq_ids; /* int32 [B, T] */
+    float dropout;   /* probability, 0: off */
+    uint64_t seed;   /* dropout: counter words, docs/numerics.md */
+    uint64_t step;
+    int64_t first_sample; /* place of sample 0 in the global batch */
+    int32_t layer;
+} clt_attention_params;
+clt_status clt_op_attention_forward(clt_ops *ops, const clt_attention_params *p);
+/* The last `rows` of the p->seq rows that clt_op_attention_forward gives, in exact numerics with the same
+ * words: for a text that grows, whose earlier keys and values are kept. q and o begin with the first of these
+ * rows, k and v with position 0; lse is not written. One sample, no sequence ids, no dropout; CLT_FAIL
+ * otherwise. */
+clt_status clt_op_attention_last(clt_ops *ops, const clt_attention_params *p, int64_t rows);
 
 typedef struct {
-    clt_arg a[CLT_ATTENTION_MAX_ARGS];
-    int n;
-} clt_attention_args;
+    clt_attention_params fwd; /* o and lse are inputs here */
+    clt_tensor dout;
+    clt_tensor dq, dk, dv; /* written, not added to */
+    bool accumulate_kv;    /* dk and dv are added to (layers that share keys and values) */
+    /* Memory that is unused during the call, or none: at a multiple of 8 elements, counted in elements of q's
+     * type. Variants that store what others compute twice use it; without it they take up to 1152 MiB of
+     * scratch memory. */
+    clt_ref spare;
+    uint64_t spare_elements;
+} clt_attention_grad_params;
+clt_status clt_op_attention_backward(clt_ops *ops, const clt_attention_grad_params *p);
 
-void clt_attention_add(clt_attention_args *l, clt_arg a);
-void clt_attention_add_ref(clt_attention_args *l, clt_ref r);
-void clt_attention_add_matrix(clt_attention_args *l, clt_ref r, int64_t ld);
-/* ATTENTION_ARGS of clkernels/attention/attention.clh. */
-clt_attention_args clt_attention_common_args(const clt_attention_params *p);
-/* Build options for the head size, the type and the features of p. */
-void clt_attention_options(const clt_attention_params *p, char out[CLT_ATTENTION_OPTIONS]);
-/* Refuses sizes, types and probabilities that no body can do. */
-clt_status clt_attention_validate(const clt_attention_params *p);
-
-/* A kind of body, of rows of one table or of both. Sizes were checked. A new kind is a file that defines one
- * of these, named here and in the list in clt_op_attention.c. */
-typedef struct {
-    const char *name; /* `body` of the tables' rows */
-    clt_status (*forward)(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
-    clt_status (*backward)(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
-    /* Whether this kind can do the call, besides what a row's params say; NULL: every one. */
-    bool (*takes_forward)(const clt_variant *v, const clt_attention_params *p);
-    bool (*takes_backward)(const clt_variant *v, const clt_attention_grad_params *g);
-    /* Upper bound of its scratch in bytes, on a CPU and elsewhere; NULL: none. */
-    uint64_t (*workspace)(clt_device_type type, const clt_attention_params *p);
-} clt_attention_body;
-extern const clt_attention_body clt_attention_wgmma;
-
-/* Whether a row can do this call; what it cannot do goes to a row below it. Params that say so in both
- * tables: TYPES, a set of 1 fp32 + 2 bf16 + 4 fp16 (all if absent), MIN_D and MAX_D, the head sizes. */
-bool clt_attention_takes_forward(const clt_variant *v, const clt_attention_params *p);
-bool clt_attention_takes_backward(const clt_variant *v, const clt_attention_grad_params *g);
-
-/* One pass by the row's body; sizes were checked. */
-clt_status clt_attention_run_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
-clt_status clt_attention_run_backward(clt_ops *ops, const clt_variant *v, const clt_attention_grad_params *g);
-
-/* Parts of body "wgmma". Forward (clt_op_attention_wgmma.c): 16-bit types, head sizes in steps of 8 up to
- * 128, tensors aligned as maps need it, no dropout. */
-bool clt_attention_wgmma_takes(const clt_variant *v, const clt_attention_params *p);
-clt_status clt_attention_wgmma_forward(clt_ops *ops, const clt_variant *v, const clt_attention_params *p);
-
-/* The checks (clt_variant_check; ctx: the params of the call, for head size, type and features). Rows that
- * require numerics=fast are compared with the formula in double within the bound of clt_ref_attention_row and
- * clt_ref_attention_gradients,
- * all others with the oracle's bits. */
-clt_status clt_attention_check_forward(clt_ops *ops, const clt_variant *v, void *ctx);
-clt_status clt_attention_check_backward(clt_ops *ops, const clt_variant *v, void *ctx);
-/* The same for rows of attention_last.vt (ctx: the params of the call), which are all exact. */
-clt_status clt_attention_check_last(clt_ops *ops, const clt_variant *v, void *ctx);
-
-/* How rows of the two tables are timed at a shape, and a shape as text (clt_op_attention_tune.c). */
-extern const clt_tune_kind clt_attention_tune_forward, clt_attention_tune_backward;
-void clt_attention_shape(const clt_attention_params *p, bool accumulate_kv, char *out, size_t size);
-
-/* clt_op_attention_last by one row of attention_last.vt; the call was checked. */
-clt_status clt_attention_run_last(clt_ops *ops, const clt_variant *v, const clt_attention_params *p,
-                                  int64_t rows);
+/* Ids of the variants that these calls take; "" if there is none (the reason was printed). Borrowed from
+ * ops. */
+const char *clt_op_attention_variant(clt_ops *ops, const clt_attention_params *p);
+const char *clt_op_attention_backward_variant(clt_ops *ops, const clt_attention_grad_params *p);
+/* Upper bound in bytes of the workspace of both passes, for the memory plan. */
+uint64_t clt_op_attention_workspace(clt_device_type type, const clt_attention_params *p);
 
 #endif

@@ -1,12 +1,12 @@
 /* The checks of attention's rows: a small problem with the head size, the type and the features of the call,
- * two query heads on one key/value head. Exact rows: two blocks of keys, one of them partly filled, the
- * oracle's bits. Rows that require numerics=fast: two samples of a few tiles, against the formula in double.
- */
+ * two query heads on one key/value head. Exact rows get two blocks of keys, one partly filled, and must give
+ * the oracle's bits. Rows that require numerics=fast get two samples of a few tiles and are compared with the
+ * formula in double. */
 #include <math.h>
 #include <string.h>
 
 #include "runtime/base/clt_thread.h"
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 enum { HEADS = 2, EXACT_SEQ = 75, FAST_SEQ = 299 };
@@ -25,11 +25,20 @@ typedef struct {
     size_t at[TENSORS + 1], slopes, ids, stats;
 } check_case;
 
+static int64_t heads_of(int tensor) {
+    return tensor == T_K || tensor == T_V || tensor == T_DK || tensor == T_DV ? 1 : HEADS;
+}
+
+static void tensors_of(clt_attention_grad_params *g, clt_tensor *out[TENSORS]) {
+    clt_tensor *const all[TENSORS] = {&g->fwd.q, &g->fwd.k, &g->fwd.v, &g->dout,
+                                      &g->fwd.o, &g->dq,    &g->dk,    &g->dv};
+    memcpy(out, all, sizeof all);
+}
+
 static void place_tensors(check_case *c, const params *p) {
-    size_t rows = (size_t)(p->batch * p->seq), wide = (size_t)(HEADS * p->head_dim),
-           narrow = (size_t)p->head_dim;
-    const size_t cols[TENSORS] = {wide, narrow, narrow, wide, wide, wide, narrow, narrow};
-    for (int i = 0; i < TENSORS; i++) c->at[i + 1] = CLT_ROUND_UP(c->at[i] + rows * cols[i], 64);
+    const size_t rows = (size_t)(p->batch * p->seq);
+    for (int i = 0; i < TENSORS; i++)
+        c->at[i + 1] = CLT_ROUND_UP(c->at[i] + rows * (size_t)(heads_of(i) * p->head_dim), 64);
     c->slopes = rows * HEADS;
     c->ids = c->slopes + HEADS;
     c->stats = c->ids + rows;
@@ -44,7 +53,7 @@ static void fill(check_case *c) {
         x = x * 1664525u + 1013904223u;
         c->host[i] = (float)(x >> 8) * 0x1p-22f - 2.0f;
     }
-    clt_ref_round(p->type, c->host, c->at[TENSORS]);
+    clt_ref_round(p->q.type, c->host, c->at[TENSORS]);
     for (int i = 0; i < HEADS; i++) c->host_stat[c->slopes + (size_t)i] = 1.0f / (float)(4 << i);
     int32_t *ids = (int32_t *)(void *)(c->host_stat + c->ids);
     for (int64_t i = 0; i < p->batch * p->seq; i++) ids[i] = (int32_t)(i % p->seq / 30);
@@ -56,18 +65,20 @@ static void make_call(check_case *c, const params *like) {
     *p = *like;
     p->batch = c->fast ? 2 : 1, p->seq = c->fast ? FAST_SEQ : EXACT_SEQ, p->heads = HEADS, p->kv_heads = 1;
     p->window = like->window >= 0 ? 40 : -1;
-    p->ldq = p->ldo = c->g.lddout = c->g.lddq = HEADS * d;
-    p->ldk = p->ldv = c->g.lddk = c->g.lddv = d;
+    clt_tensor *t[TENSORS];
+    tensors_of(&c->g, t);
+    for (int i = 0; i < TENSORS; i++) *t[i] = clt_tensor_of(clt_ref_none(), heads_of(i) * d, like->q.type);
     place_tensors(c, p);
 }
 
 static clt_status make_buffers(check_case *c, const params *like) {
     params *p = &c->g.fwd;
     clt_device *dev = clt_ops_device(c->ops);
-    CLT_TRY(clt_buffer_create(dev, c->at[TENSORS] * clt_dtype_bytes(p->type), "attention check", &c->data));
+    CLT_TRY(clt_buffer_create(dev, c->at[TENSORS] * clt_dtype_bytes(p->q.type), "attention check", &c->data));
     CLT_TRY(clt_buffer_create(dev, c->stats * sizeof(float), "attention check", &c->stat));
-    clt_ref *const place[TENSORS] = {&p->q, &p->k, &p->v, &c->g.dout, &p->o, &c->g.dq, &c->g.dk, &c->g.dv};
-    for (int i = 0; i < TENSORS; i++) *place[i] = (clt_ref){c->data, c->at[i]};
+    clt_tensor *t[TENSORS];
+    tensors_of(&c->g, t);
+    for (int i = 0; i < TENSORS; i++) t[i]->ref = (clt_ref){c->data, c->at[i]};
     p->lse = (clt_ref){c->stat, 0};
     if (like->slopes.buf) p->slopes = (clt_ref){c->stat, c->slopes};
     if (like->seq_ids.buf) p->seq_ids = (clt_ref){c->stat, c->ids};
@@ -84,14 +95,14 @@ static void make_oracle(check_case *c) {
     r->slopes = p->slopes.buf ? c->host_stat + c->slopes : NULL;
     r->seq_ids = p->seq_ids.buf ? (const int32_t *)(const void *)(c->host_stat + c->ids) : NULL;
     r->dout = t[T_DOUT], r->dq = t[T_DQ], r->dk = t[T_DK], r->dv = t[T_DV];
-    r->lddout = c->g.lddout, r->lddq = c->g.lddq, r->lddk = c->g.lddk, r->lddv = c->g.lddv;
+    r->lddout = c->g.dout.ld, r->lddq = c->g.dq.ld, r->lddk = c->g.dk.ld, r->lddv = c->g.dv.ld;
     r->accumulate_kv = c->g.accumulate_kv;
 }
 
 static clt_status write_all(const check_case *c) {
-    size_t n = c->at[TENSORS], bytes = n * clt_dtype_bytes(c->g.fwd.type);
+    size_t n = c->at[TENSORS], bytes = n * clt_dtype_bytes(c->g.fwd.q.type);
     void *packed = clt_malloc(bytes);
-    clt_ref_narrow(c->g.fwd.type, c->host, n, packed);
+    clt_ref_narrow(c->g.fwd.q.type, c->host, n, packed);
     clt_status st = clt_buffer_write(c->data, 0, packed, bytes);
     clt_free(packed);
     if (st == CLT_OK) st = clt_buffer_write(c->stat, 0, c->host_stat, c->stats * sizeof(float));
@@ -99,15 +110,14 @@ static clt_status write_all(const check_case *c) {
 }
 
 static size_t elements(const check_case *c, int t) {
-    int64_t heads = t == T_K || t == T_V || t == T_DK || t == T_DV ? 1 : HEADS;
-    return (size_t)(c->g.fwd.batch * c->g.fwd.seq * heads * c->g.fwd.head_dim);
+    return (size_t)(c->g.fwd.batch * c->g.fwd.seq * heads_of(t) * c->g.fwd.head_dim);
 }
 
 /* The device's tensor t, widened; freed by the caller. */
 static clt_status read_tensor(const check_case *c, int t, float **out) {
     const size_t n = elements(c, t);
     *out = clt_malloc(n * sizeof(float));
-    return clt_ref_read_as((clt_ref){c->data, c->at[t]}, c->g.fwd.type, *out, n);
+    return clt_ref_read_as((clt_ref){c->data, c->at[t]}, c->g.fwd.q.type, *out, n);
 }
 
 static clt_status compare_bits(const check_case *c, int t) {
@@ -124,10 +134,10 @@ static clt_status compare_bits(const check_case *c, int t) {
 
 /* --- forward --- */
 
-/* What the formula gives, made by all cores: this is the longest part of a first start's checks. */
+/* The formula's results, computed by all cores: this is the longest part of a first start's checks. */
 typedef struct {
     const check_case *c;
-    double *want, *bound; /* as tensor o lies */
+    double *want, *bound; /* laid out as tensor o */
     clt_ref_attention_bound *lse;
 } formula;
 
@@ -140,8 +150,8 @@ static void formula_row(void *ctx, size_t row) {
     const formula *f = ctx;
     const params *p = &f->c->g.fwd;
     const clt_ref_attention_at at = place_of(f->c, row);
-    const int64_t to = (at.sample * p->seq + at.row) * p->ldo + at.head * p->head_dim;
-    f->lse[row] = clt_ref_attention_row(&f->c->ref, p->type, at, f->want + to, f->bound + to);
+    const int64_t to = (at.sample * p->seq + at.row) * p->o.ld + at.head * p->head_dim;
+    f->lse[row] = clt_ref_attention_row(&f->c->ref, p->q.type, at, f->want + to, f->bound + to);
 }
 
 /* Tensor t within the bound of the formula; both contiguous. */
@@ -185,27 +195,27 @@ static clt_status forward(check_case *c, const clt_variant *v) {
     if (clt_variant_is_rehearsed(c->ops)) return CLT_OK;
     if (c->fast) return compare_formula(c);
     clt_ref_attention_forward(&c->ref);
-    clt_ref_round(c->g.fwd.type, c->host + c->at[T_O], elements(c, T_O));
+    clt_ref_round(c->g.fwd.q.type, c->host + c->at[T_O], elements(c, T_O));
     CLT_TRY(clt_variant_compare(c->ops, "log-sum-exp", c->g.fwd.lse, c->host_stat, c->slopes));
     return compare_bits(c, T_O);
 }
 
-/* The last rows, in two calls: those of the second block of keys, and two of the first. */
+/* The last rows of two texts: those in the second block of keys, and two rows of a shorter text. */
 static clt_status last(check_case *c, const clt_variant *v) {
     const int64_t seqs[] = {EXACT_SEQ, 40}, rows[] = {EXACT_SEQ - 64, 2};
     const params *p = &c->g.fwd;
-    clt_ref_attention_forward(&c->ref);
-    clt_ref_round(p->type, c->host + c->at[T_O], elements(c, T_O));
     CLT_TRY(write_all(c));
     for (int i = 0; i < 2; i++) {
         params call = *p;
         const int64_t first = seqs[i] - rows[i];
+        c->ref.seq = seqs[i];
+        clt_ref_attention_forward(&c->ref);
         call.seq = seqs[i];
-        call.q = clt_ref_at(p->q, (uint64_t)(first * p->ldq));
-        call.o = (clt_ref){c->data, c->at[T_DQ]}; /* a place that nothing else uses here */
+        call.q = clt_tensor_at(p->q, first, 0);
+        call.o.ref = (clt_ref){c->data, c->at[T_DQ]}; /* a place that is unused here */
         CLT_TRY(clt_attention_run_last(c->ops, v, &call, rows[i]));
-        CLT_TRY(clt_variant_compare_as(c->ops, p->type, "output", call.o,
-                                       c->host + c->at[T_O] + first * p->ldo, (size_t)(rows[i] * p->ldo)));
+        CLT_TRY(clt_variant_compare_as(c->ops, p->q.type, "output", call.o.ref,
+                                       c->host + c->at[T_O] + first * p->o.ld, (size_t)(rows[i] * p->o.ld)));
     }
     return CLT_OK;
 }
@@ -217,7 +227,7 @@ static clt_status compare_gradients(const check_case *c) {
     double *w = clt_malloc((2 * n + 4 * m) * sizeof *w);
     clt_ref_attention_gradients_out g = {
         w, w + n, w + n + m, w + n + 2 * m, w + 2 * n + 2 * m, w + 2 * n + 3 * m};
-    clt_ref_attention_gradients(&c->ref, c->g.fwd.type, &g);
+    clt_ref_attention_gradients(&c->ref, c->g.fwd.q.type, &g);
     clt_status st = compare_near(c, T_DQ, g.dq, g.dq_bound);
     if (st == CLT_OK) st = compare_near(c, T_DK, g.dk, g.dk_bound);
     if (st == CLT_OK) st = compare_near(c, T_DV, g.dv, g.dv_bound);
@@ -225,16 +235,16 @@ static clt_status compare_gradients(const check_case *c) {
     return st;
 }
 
-/* The oracle makes the output and the log-sum-exp that the body starts from. */
+/* The body starts from the oracle's output and log-sum-exp. */
 static clt_status backward(check_case *c, const clt_variant *v) {
     if (clt_variant_is_rehearsed(c->ops)) return clt_attention_run_backward(c->ops, v, &c->g);
     clt_ref_attention_forward(&c->ref);
-    clt_ref_round(c->g.fwd.type, c->host + c->at[T_O], elements(c, T_O));
+    clt_ref_round(c->g.fwd.q.type, c->host + c->at[T_O], elements(c, T_O));
     CLT_TRY(write_all(c));
     CLT_TRY(clt_attention_run_backward(c->ops, v, &c->g));
     if (c->fast) return compare_gradients(c);
     clt_ref_attention_backward(&c->ref);
-    clt_ref_round(c->g.fwd.type, c->host + c->at[T_DQ], c->at[TENSORS] - c->at[T_DQ]);
+    clt_ref_round(c->g.fwd.q.type, c->host + c->at[T_DQ], c->at[TENSORS] - c->at[T_DQ]);
     for (int t = T_DQ; t <= T_DV; t++) CLT_TRY(compare_bits(c, t));
     return CLT_OK;
 }

@@ -1,13 +1,13 @@
-/* The last rows of attention, over keys and values that are kept: the rows of attention_last.vt. */
+/* The last rows of attention, over kept keys and values: the rows of attention_last.vt. */
 #include <string.h>
 
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 
 typedef clt_attention_params params;
 
 clt_status clt_attention_run_last(clt_ops *ops, const clt_variant *v, const params *p, int64_t rows) {
     clt_attention_args l = clt_attention_common_args(p);
-    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_tensor(&l, p->o);
     clt_attention_add(&l, CLT_U32(p->seq - rows));
     clt_kernel *k;
     CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, "attention_last", v->options, &k));
@@ -18,17 +18,18 @@ clt_status clt_attention_run_last(clt_ops *ops, const clt_variant *v, const para
 
 clt_status clt_op_attention_last(clt_ops *ops, const params *p, int64_t rows) {
     const clt_variant *v;
-    params like = *p;
     char options[CLT_ATTENTION_OPTIONS];
     CLT_TRY(clt_attention_validate(p));
     if (rows < 1 || rows > p->seq || p->batch != 1 || p->seq_ids.buf || p->dropout > 0.0f)
-        return clt_error(
-            CLT_FAIL,
-            "attention's last rows: %lld rows of %lld, %lld samples%s%s; one sample without sequence "
-            "ids and dropout can be done",
-            (long long)rows, (long long)p->seq, (long long)p->batch, p->seq_ids.buf ? ", sequence ids" : "",
-            p->dropout > 0.0f ? ", dropout" : "");
+        return clt_error(CLT_FAIL,
+                         "attention, last rows: %lld of %lld rows, %lld samples%s%s; supported: one sample "
+                         "without sequence "
+                         "ids and dropout",
+                         (long long)rows, (long long)p->seq, (long long)p->batch,
+                         p->seq_ids.buf ? ", sequence ids" : "", p->dropout > 0.0f ? ", dropout" : "");
     clt_attention_options(p, options);
-    CLT_TRY(clt_variant_pick_with(ops, "attention_last", options, clt_attention_check_last, &like, &v));
+    const clt_variant_question q = {
+        .op = "attention_last", .options = options, .check = clt_attention_check_last, .call = p};
+    CLT_TRY(clt_variant_pick_for(ops, &q, &v));
     return clt_attention_run_last(ops, v, p, rows);
 }

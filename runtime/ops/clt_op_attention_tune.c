@@ -1,16 +1,16 @@
-/* How attention's rows are timed at a shape: on tensors of their own, of which sampled rows of the output, of
- * dq, dk and dv are compared with the oracle. q, k and v lie side by side in one matrix, as a model's do. */
+/* How attention's rows are timed at a shape: on tensors made for that. Sampled rows of the output, of dq, dk
+ * and dv are compared with the oracle. q, k and v lie side by side in one matrix, as in a model. */
 #include <math.h>
 #include <string.h>
 
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 enum { SLICES = 2, SAMPLES = 12 }; /* places of a slice */
 
 typedef clt_attention_params params;
 
-/* What one key/value head of one sample and its query heads are on the host: a problem of its own. */
+/* One key/value head of one sample and its query heads, as a problem for the oracle. */
 typedef struct {
     int64_t sample, head;       /* head: the key/value head */
     clt_ref_attention_params r; /* one sample; contiguous tensors */
@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     clt_attention_grad_params g; /* g.fwd: the forward call */
     bool backward;
-    clt_buffer *qkv, *out, *dqkv, *stat; /* out: o, and dout behind it */
+    clt_buffer *qkv, *out, *dqkv, *stat; /* out: o, then dout */
     slice s[SLICES];
 } attention_tensors;
 
@@ -43,7 +43,7 @@ static float *gather(const float *pattern, uint64_t at, int64_t ld, int64_t rows
     return to + rows * n;
 }
 
-/* ALiBi's slopes go down with the head; sequences of 100 tokens. */
+/* ALiBi's slopes decrease with the head; sequences have 100 tokens. */
 static float slope_of(int64_t head) {
     return 1.0f / (float)(2 << head % 8);
 }
@@ -57,7 +57,7 @@ static void make_slice(const attention_tensors *t, const float *pattern, slice *
     const int64_t ld = row_length(p), first = s->sample * T;
     const uint64_t q = (uint64_t)(first * ld + s->head * wide),
                    k = (uint64_t)(p->heads + s->head) * (uint64_t)n,
-                   o = (uint64_t)(first * p->ldo + s->head * wide);
+                   o = (uint64_t)(first * p->o.ld + s->head * wide);
     /* q, o, dout, dq; k, v, dk, dv; lse; slopes */
     s->host = clt_calloc((size_t)(T * (4 * wide + 4 * n + group) + group), sizeof(float));
     s->ids = clt_malloc((size_t)T * sizeof *s->ids);
@@ -69,8 +69,8 @@ static void make_slice(const attention_tensors *t, const float *pattern, slice *
     r->q = at, at = gather(pattern, q, ld, T, wide, at);
     r->k = at, at = gather(pattern, (uint64_t)(first * ld) + k, ld, T, n, at);
     r->v = at, at = gather(pattern, (uint64_t)(first * ld) + k + (uint64_t)(p->kv_heads * n), ld, T, n, at);
-    r->o = at, at = gather(pattern, o, p->ldo, T, wide, at);
-    r->dout = at, at = gather(pattern, out_elements(p) + o, p->ldo, T, wide, at);
+    r->o = at, at = gather(pattern, o, p->o.ld, T, wide, at);
+    r->dout = at, at = gather(pattern, out_elements(p) + o, p->o.ld, T, wide, at);
     r->dq = at, r->dk = r->dq + T * wide, r->dv = r->dk + T * n, r->lse = r->dv + T * n;
     float *slopes = r->lse + T * group;
     for (int64_t i = 0; i < T * group; i++) r->lse[i] = 8.0f;
@@ -99,17 +99,22 @@ static void place_tensors(attention_tensors *t, const params *like) {
     params *p = &t->g.fwd;
     const uint64_t n = (uint64_t)p->head_dim, k = (uint64_t)p->heads * n, v = k + (uint64_t)p->kv_heads * n,
                    stats = (uint64_t)(p->batch * p->heads * p->seq);
-    p->q = (clt_ref){t->qkv, 0}, p->k = (clt_ref){t->qkv, k}, p->v = (clt_ref){t->qkv, v};
-    p->o = (clt_ref){t->out, 0}, p->lse = (clt_ref){t->stat, 0};
+    const int64_t ld = row_length(p), ldo = p->heads * p->head_dim;
+    const clt_dtype type = like->q.type;
+    p->q = clt_tensor_of((clt_ref){t->qkv, 0}, ld, type);
+    p->k = clt_tensor_of((clt_ref){t->qkv, k}, ld, type);
+    p->v = clt_tensor_of((clt_ref){t->qkv, v}, ld, type);
+    p->o = clt_tensor_of((clt_ref){t->out, 0}, ldo, type);
+    p->lse = (clt_ref){t->stat, 0};
     if (like->slopes.buf) p->slopes = (clt_ref){t->stat, stats};
     if (like->seq_ids.buf) p->seq_ids = (clt_ref){t->stat, stats + (uint64_t)p->heads};
-    t->g.dout = (clt_ref){t->out, out_elements(p)};
-    t->g.dq = (clt_ref){t->dqkv, 0}, t->g.dk = (clt_ref){t->dqkv, k}, t->g.dv = (clt_ref){t->dqkv, v};
-    p->ldq = p->ldk = p->ldv = t->g.lddq = t->g.lddk = t->g.lddv = row_length(p);
-    p->ldo = t->g.lddout = p->heads * p->head_dim;
+    t->g.dout = clt_tensor_of((clt_ref){t->out, out_elements(p)}, ldo, type);
+    t->g.dq = clt_tensor_of((clt_ref){t->dqkv, 0}, ld, type);
+    t->g.dk = clt_tensor_of((clt_ref){t->dqkv, k}, ld, type);
+    t->g.dv = clt_tensor_of((clt_ref){t->dqkv, v}, ld, type);
 }
 
-/* A backward pass reads any output and log-sum-exp: those of the pattern, and one constant. */
+/* A backward pass may read any output and log-sum-exp: here the pattern, and a constant. */
 static clt_status make_stat(clt_ops *ops, attention_tensors *t) {
     const params *p = &t->g.fwd;
     const uint64_t stats = (uint64_t)(p->batch * p->heads * p->seq);
@@ -130,30 +135,31 @@ static clt_status make_buffers(clt_ops *ops, attention_tensors *t, const float *
     const params *p = &t->g.fwd;
     const uint64_t in = (uint64_t)(p->batch * p->seq * row_length(p)), out = out_elements(p);
     clt_ref r;
-    CLT_TRY(clt_tune_tensor(ops, pattern, p->type, in, &r));
+    CLT_TRY(clt_tune_tensor(ops, pattern, p->q.type, in, &r));
     t->qkv = r.buf;
-    CLT_TRY(clt_tune_tensor(ops, pattern, p->type, t->backward ? 2 * out : out, &r));
+    CLT_TRY(clt_tune_tensor(ops, pattern, p->q.type, t->backward ? 2 * out : out, &r));
     t->out = r.buf;
     if (t->backward)
-        CLT_TRY(clt_buffer_create(clt_ops_device(ops), in * clt_dtype_bytes(p->type), "tuning", &t->dqkv));
+        CLT_TRY(clt_buffer_create(clt_ops_device(ops), in * clt_dtype_bytes(p->q.type), "tuning", &t->dqkv));
     return make_stat(ops, t);
 }
 
-/* Not where the tensors would take more than an eighth of the device: the run's own memory is planned. */
+/* Refused where the tensors would take more than an eighth of the device: the rest is planned for the run. */
 static clt_status make(clt_ops *ops, const params *like, bool backward, bool accumulate_kv, void **tensors) {
     const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
-    const uint64_t in = (uint64_t)(like->batch * like->seq * row_length(like)) * clt_dtype_bytes(like->type),
-                   out = out_elements(like) * clt_dtype_bytes(like->type) * (backward ? 2 : 1);
+    const uint64_t in =
+                       (uint64_t)(like->batch * like->seq * row_length(like)) * clt_dtype_bytes(like->q.type),
+                   out = out_elements(like) * clt_dtype_bytes(like->q.type) * (backward ? 2 : 1);
     if (in * (backward ? 2 : 1) + out > f->global_mem / 8 || CLT_MAX(in, out) > f->max_alloc) return CLT_FAIL;
     attention_tensors *t = clt_calloc(1, sizeof *t);
-    float *pattern = clt_tune_pattern(like->type);
+    float *pattern = clt_tune_pattern(like->q.type);
     t->backward = backward;
     t->g = (clt_attention_grad_params){.fwd = *like, .accumulate_kv = accumulate_kv};
     t->g.fwd.slopes = t->g.fwd.seq_ids = clt_ref_none();
     clt_status st = make_buffers(ops, t, pattern);
     if (st == CLT_OK) place_tensors(t, like);
     for (int i = 0; st == CLT_OK && i < SLICES; i++) {
-        /* Dropout counts heads from 0, and so does the slice. */
+        /* Dropout counts heads from 0, as the slice does. */
         const bool last = i == SLICES - 1;
         t->s[i].sample = last ? like->batch - 1 : 0;
         t->s[i].head = last && !(like->dropout > 0.0f) ? like->kv_heads - 1 : 0;
@@ -189,39 +195,38 @@ static clt_status run_backward(clt_ops *ops, const clt_variant *v, void *tensors
 
 /* --- errors --- */
 
-/* The largest error of a row of the device's tensor against `exact`, the oracle's fp32 values (rounded here),
- * or, where that is NULL, against `want` in parts of `bound`. */
+/* The largest error of a row of the device's tensor: against `exact`, the oracle's fp32 values (rounded
+ * here), or, if that is NULL, against `want` relative to `bound`. */
 static clt_status compare(const params *p, clt_ref from, float *exact, const double *want,
                           const double *bound, double *worst) {
     const size_t n = (size_t)p->head_dim;
     float *got = clt_malloc(n * sizeof *got);
-    const clt_status st = clt_ref_read_as(from, p->type, got, n);
-    if (exact) clt_ref_round(p->type, exact, n);
+    const clt_status st = clt_ref_read_as(from, p->q.type, got, n);
+    if (exact) clt_ref_round(p->q.type, exact, n);
     for (size_t d = 0; d < n && st == CLT_OK; d++) {
         double e = exact ? (got[d] == exact[d] ? 0 : INFINITY) : fabs((double)got[d] - want[d]) / bound[d];
-        if (!exact && (double)got[d] == want[d]) e = 0; /* a bound may be 0, too */
+        if (!exact && (double)got[d] == want[d]) e = 0; /* a bound may be 0 */
         *worst = CLT_MAX(*worst, isnan(e) ? INFINITY : e);
     }
     clt_free(got);
     return st;
 }
 
-/* The i-th row to look at: the last one, the first one, others in between. */
+/* The i-th sampled row: the last one, the first one, then others. */
 static int64_t sampled_row(int64_t i, int64_t rows) {
     return i == 0 ? rows - 1 : (i - 1) * 2654435761 % rows;
 }
 
-static clt_ref head_at(clt_ref r, const attention_tensors *t, const slice *s, int64_t row, int64_t ld,
-                       int64_t head) {
+static clt_ref head_at(clt_tensor x, const attention_tensors *t, const slice *s, int64_t row, int64_t head) {
     const params *p = &t->g.fwd;
-    return clt_ref_at(r, (uint64_t)((s->sample * p->seq + row) * ld + head * p->head_dim));
+    return clt_tensor_at(x, s->sample * p->seq + row, head * p->head_dim).ref;
 }
 
 static clt_status forward_error_at(const attention_tensors *t, const slice *s, clt_ref_attention_at at,
                                    bool exact, double *work, double *worst) {
     const params *p = &t->g.fwd;
     const int64_t group = s->r.heads, head = s->head * group + at.head, n = p->head_dim;
-    const clt_ref o = head_at(p->o, t, s, at.row, p->ldo, head);
+    const clt_ref o = head_at(p->o, t, s, at.row, head);
     const size_t stat = (size_t)(at.head * p->seq + at.row);
     float lse;
     CLT_TRY(clt_ref_read_f32(clt_ref_at(p->lse, (uint64_t)((s->sample * p->heads + head) * p->seq + at.row)),
@@ -231,7 +236,7 @@ static clt_status forward_error_at(const attention_tensors *t, const slice *s, c
         if (lse != s->r.lse[stat]) *worst = INFINITY;
         return compare(p, o, s->r.o + at.row * s->r.ldo + at.head * n, NULL, NULL, worst);
     }
-    const clt_ref_attention_bound b = clt_ref_attention_row(&s->r, p->type, at, work, work + n);
+    const clt_ref_attention_bound b = clt_ref_attention_row(&s->r, p->q.type, at, work, work + n);
     const double e = fabs((double)lse - b.lse) / b.lse_bound;
     *worst = CLT_MAX(*worst, isnan(e) ? INFINITY : e);
     return compare(p, o, NULL, work, work + n, worst);
@@ -240,12 +245,12 @@ static clt_status forward_error_at(const attention_tensors *t, const slice *s, c
 static clt_status dq_error_at(const attention_tensors *t, const slice *s, clt_ref_attention_at at, bool exact,
                               double *work, double *worst) {
     const int64_t n = t->g.fwd.head_dim;
-    const clt_ref dq = head_at(t->g.dq, t, s, at.row, t->g.lddq, s->head * s->r.heads + at.head);
+    const clt_ref dq = head_at(t->g.dq, t, s, at.row, s->head * s->r.heads + at.head);
     const clt_ref_attention_gradients_out g = {.dq = work, .dq_bound = work + n};
     if (exact)
         clt_ref_attention_dq_at(&s->r, at);
     else
-        clt_ref_attention_gradients_dq_at(&s->r, t->g.fwd.type, at, &g);
+        clt_ref_attention_gradients_dq_at(&s->r, t->g.fwd.q.type, at, &g);
     return compare(&t->g.fwd, dq, exact ? s->r.dq + at.row * s->r.lddq + at.head * n : NULL, g.dq, g.dq_bound,
                    worst);
 }
@@ -254,17 +259,16 @@ static clt_status dkv_error_at(const attention_tensors *t, const slice *s, int64
                                double *work, double *worst) {
     const int64_t n = t->g.fwd.head_dim;
     const clt_ref_attention_at at = {0, 0, key};
-    const clt_ref dk = head_at(t->g.dk, t, s, key, t->g.lddk, s->head),
-                  dv = head_at(t->g.dv, t, s, key, t->g.lddv, s->head);
+    const clt_ref dk = head_at(t->g.dk, t, s, key, s->head), dv = head_at(t->g.dv, t, s, key, s->head);
     const clt_ref_attention_gradients_out g = {
         .dk = work, .dk_bound = work + n, .dv = work + 2 * n, .dv_bound = work + 3 * n};
     float *wk = s->r.dk + key * n, *wv = s->r.dv + key * n;
-    memset(wk, 0, (size_t)n * sizeof *wk); /* with accumulate_kv: what was there */
+    memset(wk, 0, (size_t)n * sizeof *wk); /* the old values with accumulate_kv */
     memset(wv, 0, (size_t)n * sizeof *wv);
     if (exact)
         clt_ref_attention_dkv_at(&s->r, at);
     else
-        clt_ref_attention_gradients_dkv_at(&s->r, t->g.fwd.type, at, &g);
+        clt_ref_attention_gradients_dkv_at(&s->r, t->g.fwd.q.type, at, &g);
     CLT_TRY(compare(&t->g.fwd, dk, exact ? wk : NULL, g.dk, g.dk_bound, worst));
     return compare(&t->g.fwd, dv, exact ? wv : NULL, g.dv, g.dv_bound, worst);
 }
@@ -286,7 +290,7 @@ static clt_status sampled_error(clt_ops *ops, const attention_tensors *t, double
     return st;
 }
 
-/* What a row leaves out shows: NaNs are there before, but zeros where it adds. */
+/* Elements that a row does not write are noticed: they are NaN before, or 0 where it adds. */
 static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, double *worst) {
     const attention_tensors *t = tensors;
     clt_buffer *to = t->backward ? t->dqkv : t->out;
@@ -296,7 +300,7 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     return sampled_error(ops, t, worst);
 }
 
-/* On a CPU rows for work-groups have their turn only if those for CPUs fail. */
+/* On a CPU rows for work-groups are used only if those for CPUs fail. */
 static bool worth(const clt_ops *ops, const clt_variant *v) {
     return clt_device_get_facts(clt_ops_device(ops))->type != CLT_DEVICE_CPU ||
            strstr(v->requires, "type=cpu") != NULL;
@@ -308,8 +312,9 @@ const clt_tune_kind clt_attention_tune_backward = {make_backward, run_backward, 
 void clt_attention_shape(const params *p, bool accumulate_kv, char *out, size_t size) {
     char window[32] = "";
     if (p->window >= 0) snprintf(window, sizeof window, " window%lld", (long long)p->window);
-    snprintf(out, size, "B%lld T%lld H%lld/%lld D%lld %s%s%s%s%s%s%s", (long long)p->batch, (long long)p->seq,
-             (long long)p->heads, (long long)p->kv_heads, (long long)p->head_dim, clt_tune_type_name(p->type),
+    snprintf(out, size, "B%lld T%lld H%lld/%lld D%lld %s%s%s%s%s%s%s%s", (long long)p->batch,
+             (long long)p->seq, (long long)p->heads, (long long)p->kv_heads, (long long)p->head_dim,
+             clt_dtype_name(p->q.type), p->mask == CLT_MASK_NONE ? " unmasked" : "",
              p->slopes.buf ? " alibi" : "", p->softcap > 0.0f ? " softcap" : "", window,
              p->seq_ids.buf ? " ids" : "", p->dropout > 0.0f ? " dropout" : "",
              accumulate_kv ? " added" : "");

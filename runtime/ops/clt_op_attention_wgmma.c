@@ -1,17 +1,17 @@
 /* Attention forward on Hopper's matrix units: maps, order of tiles, launch (attention_wgmma.cl). */
 #include "runtime/device/clt_tensor_map.h"
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 
 typedef clt_attention_params params;
 
 /* A tensor of rows [B * T, ld] as {head size, heads, T, B}, moved in boxes of 64 elements of `rows` rows. */
-static clt_tensor_map_params map_of(const params *p, clt_ref r, int64_t ld, int64_t heads, uint32_t rows) {
+static clt_tensor_map_params map_of(const params *p, const clt_tensor *t, int64_t heads, uint32_t rows) {
     return (clt_tensor_map_params){
-        .ref = r,
-        .type = p->type == CLT_F16 ? CLT_MAP_F16 : CLT_MAP_BF16,
+        .ref = t->ref,
+        .type = clt_dtype_table[t->type].map,
         .dims = 4,
         .size = {(uint64_t)p->head_dim, (uint64_t)heads, (uint64_t)p->seq, (uint64_t)p->batch},
-        .stride = {1, (uint64_t)p->head_dim, (uint64_t)ld, (uint64_t)(ld * p->seq)},
+        .stride = {1, (uint64_t)p->head_dim, (uint64_t)t->ld, (uint64_t)(t->ld * p->seq)},
         .box = {64, 1, rows, 1},
         .swizzle = 128};
 }
@@ -21,14 +21,14 @@ enum { MAP_Q, MAP_K, MAP_V, MAP_O, MAPS };
 static void maps_of(const clt_variant *v, const params *p, clt_tensor_map_params map[MAPS]) {
     uint32_t rows = 64 * (uint32_t)clt_variant_param(v, "WGS", 2),
              keys = (uint32_t)clt_variant_param(v, "BN", 128);
-    map[MAP_Q] = map_of(p, p->q, p->ldq, p->heads, rows);
-    map[MAP_K] = map_of(p, p->k, p->ldk, p->kv_heads, keys);
-    map[MAP_V] = map_of(p, p->v, p->ldv, p->kv_heads, keys);
-    map[MAP_O] = map_of(p, p->o, p->ldo, p->heads, 64);
+    map[MAP_Q] = map_of(p, &p->q, p->heads, rows);
+    map[MAP_K] = map_of(p, &p->k, p->kv_heads, keys);
+    map[MAP_V] = map_of(p, &p->v, p->kv_heads, keys);
+    map[MAP_O] = map_of(p, &p->o, p->heads, 64);
 }
 
 bool clt_attention_wgmma_takes(const clt_variant *v, const params *p) {
-    if (p->type == CLT_F32 || p->dropout > 0.0f || !(p->scale > 0.0f)) return false;
+    if (p->q.type == CLT_F32 || p->dropout > 0.0f || !(p->scale > 0.0f)) return false;
     if (p->head_dim % 8 || p->head_dim > 128) return false;
     clt_tensor_map_params map[MAPS];
     maps_of(v, p, map);
@@ -37,9 +37,9 @@ bool clt_attention_wgmma_takes(const clt_variant *v, const params *p) {
     return true;
 }
 
-/* Heads whose keys and values are in the second-level cache together: half of it is theirs. */
+/* Heads whose keys and values fit half of the second-level cache together. */
 static int64_t heads_in_set(const params *p) {
-    const int64_t cache = 24 << 20, one = p->seq * p->head_dim * 2 * (int64_t)clt_dtype_bytes(p->type);
+    const int64_t cache = 24 << 20, one = p->seq * p->head_dim * 2 * (int64_t)clt_dtype_bytes(p->q.type);
     int64_t set = CLT_MAX(cache / one, 1) * (p->heads / p->kv_heads);
     return CLT_MIN(set, p->batch * p->heads);
 }

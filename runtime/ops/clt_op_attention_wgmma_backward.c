@@ -1,7 +1,6 @@
-/* The backward pass of attention on Hopper's matrix unit (clkernels/attention/attention_wgmma_backward.cl).
- */
+/* Attention backward on Hopper's matrix units (clkernels/attention/attention_wgmma_backward.cl). */
 #include "runtime/device/clt_tensor_map.h"
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 
 enum {
     ROWS = 128,
@@ -13,25 +12,24 @@ enum {
     SLOT_KEPT = 2
 };
 
-/* Launches over parts of the heads cost their ends: with four parts computing scores again was faster, and
- * heads of 64 gain too little for any (clkernels/attention/README.md). Each part is two launches, which have
- * counters of their own. */
+/* Every launch over a part of the heads has an end where units idle: with four parts computing the scores
+ * again is faster, and heads of 64 gain too little for any parts (clkernels/attention/README.md). Each part
+ * is two launches with a counter each. */
 enum { MOST_PARTS = 3, LAUNCHES = 8 };
 _Static_assert(2 * MOST_PARTS <= LAUNCHES, "the kernels have LAUNCHES counters");
 
-/* Scratch for ds where the caller has no memory to spare. */
+/* Scratch memory for ds if the caller has none to spare. */
 static const uint64_t own_kept_bytes = 1152ull << 20;
 
 typedef clt_attention_params params;
 typedef clt_attention_grad_params grad_params;
 typedef clt_attention_args arg_list;
 
-/* A tensor of `heads` heads: [B, T, heads, D] with rows `ld` apart, in boxes of 64 rows of 64 elements of a
- * head. */
-static clt_tensor_map_params map_of(const params *p, clt_ref r, int64_t heads, int64_t ld) {
-    uint64_t d = (uint64_t)p->head_dim, row = (uint64_t)ld, seq = (uint64_t)p->seq;
-    return (clt_tensor_map_params){.ref = r,
-                                   .type = p->type == CLT_F16 ? CLT_MAP_F16 : CLT_MAP_BF16,
+/* A tensor of `heads` heads, [B, T, heads, D], in boxes of 64 rows of 64 elements of a head. */
+static clt_tensor_map_params map_of(const params *p, const clt_tensor *t, int64_t heads) {
+    uint64_t d = (uint64_t)p->head_dim, row = (uint64_t)t->ld, seq = (uint64_t)p->seq;
+    return (clt_tensor_map_params){.ref = t->ref,
+                                   .type = clt_dtype_table[t->type].map,
                                    .dims = 4,
                                    .size = {d, (uint64_t)heads, seq, (uint64_t)p->batch},
                                    .stride = {1, d, row, seq * row},
@@ -45,13 +43,13 @@ typedef struct {
 
 static maps maps_of(const grad_params *g) {
     const params *p = &g->fwd;
-    return (maps){map_of(p, p->q, p->heads, p->ldq), map_of(p, p->k, p->kv_heads, p->ldk),
-                  map_of(p, p->v, p->kv_heads, p->ldv), map_of(p, g->dout, p->heads, g->lddout)};
+    return (maps){map_of(p, &p->q, p->heads), map_of(p, &p->k, p->kv_heads), map_of(p, &p->v, p->kv_heads),
+                  map_of(p, &g->dout, p->heads)};
 }
 
 /* Whether elements can be read or written in vectors of n. */
-static bool in_vectors(clt_ref r, int64_t ld, int64_t n) {
-    return r.off % (uint64_t)n == 0 && ld % n == 0;
+static bool in_vectors(const clt_tensor *t, int64_t n) {
+    return t->ref.off % (uint64_t)n == 0 && t->ld % n == 0;
 }
 
 static bool keeps_ds(const clt_variant *v) {
@@ -64,12 +62,12 @@ static uint64_t kept_bytes(const params *p) {
     return tiles * (tiles + 1) / 2 * TILE * TILE * 2;
 }
 
-/* How many (sample, key/value head) pairs go at once where ds is kept, in parts as even as they can be; 0:
- * too few. */
+/* How many (sample, key/value head) pairs are computed at once where ds is stored, in parts as even as
+ * possible; 0: too few. */
 static int64_t kept_at_once(const grad_params *g) {
     const params *p = &g->fwd;
     const int64_t units = p->batch * p->kv_heads;
-    const uint64_t space = g->spare.buf ? g->spare_elements * clt_dtype_bytes(p->type) : own_kept_bytes;
+    const uint64_t space = g->spare.buf ? g->spare_elements * clt_dtype_bytes(p->q.type) : own_kept_bytes;
     const uint64_t fit = space / (kept_bytes(p) * (uint64_t)(p->heads / p->kv_heads));
     if (fit == 0) return 0;
     const int64_t parts = CLT_CEIL_DIV(units, (int64_t)CLT_MIN(fit, (uint64_t)units));
@@ -79,14 +77,15 @@ static int64_t kept_at_once(const grad_params *g) {
 static bool takes_backward(const clt_variant *v, const grad_params *g) {
     const params *p = &g->fwd;
     if (keeps_ds(v) && (p->head_dim % TILE != 0 || p->window >= 0 || p->seq_ids.buf || p->softcap > 0 ||
-                        !in_vectors(g->dq, g->lddq, 8) || kept_at_once(g) == 0))
+                        !in_vectors(&g->dq, 8) || kept_at_once(g) == 0))
         return false;
     int64_t d = p->head_dim;
-    if (p->type == CLT_F32 || p->dropout > 0.0f || (d != 64 && d != 80 && d != 96 && d != 128)) return false;
+    if (p->q.type == CLT_F32 || p->dropout > 0.0f || (d != 64 && d != 80 && d != 96 && d != 128))
+        return false;
     maps m = maps_of(g);
     return clt_tensor_map_fits(&m.q) && clt_tensor_map_fits(&m.k) && clt_tensor_map_fits(&m.v) &&
-           clt_tensor_map_fits(&m.dout) && in_vectors(p->o, p->ldo, 8) && in_vectors(g->dq, g->lddq, 2) &&
-           in_vectors(g->dk, g->lddk, 2) && in_vectors(g->dv, g->lddv, 2);
+           clt_tensor_map_fits(&m.dout) && in_vectors(&p->o, 8) && in_vectors(&g->dq, 2) &&
+           in_vectors(&g->dk, 2) && in_vectors(&g->dv, 2);
 }
 
 static uint64_t padded(const params *p) {
@@ -101,8 +100,8 @@ static uint64_t stats_bytes(const params *p) {
 static clt_status prepare(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats) {
     const params *p = &g->fwd;
     arg_list l = {.n = 0};
-    clt_attention_add_matrix(&l, g->dout, g->lddout);
-    clt_attention_add_matrix(&l, p->o, p->ldo);
+    clt_attention_add_tensor(&l, g->dout);
+    clt_attention_add_tensor(&l, p->o);
     clt_attention_add_ref(&l, p->lse);
     clt_attention_add(&l, CLT_BUF(stats));
     clt_attention_add(&l, CLT_U32(p->seq));
@@ -114,7 +113,7 @@ static clt_status prepare(clt_ops *ops, const clt_variant *v, const grad_params 
                       (size_t[]){PREPARE_ITEMS, 1, 1}, l.a, l.n);
 }
 
-/* A launch: some of the (sample, head) pairs, and which counter is its own. */
+/* A launch: some of the (sample, head) pairs, and the number of its counter. */
 typedef struct {
     int64_t first, units;
     uint32_t number;
@@ -148,10 +147,10 @@ static clt_status common_args(clt_ops *ops, const grad_params *g, clt_buffer *st
     return CLT_OK;
 }
 
-/* How many of `units` heads, each with `tensors` tensors' rows, go to a section: 32 MiB at most, of the 50
- * MiB of a Hopper, and sections as even as they can be: a short last one has too few items for the device. */
+/* How many of `units` heads, each with `tensors` tensors' rows, form a section: at most 32 MiB of Hopper's 50
+ * MiB of cache, and sections as even as possible, since a short last one has too few items for the device. */
 static uint64_t section_of(const params *p, int64_t tensors, int64_t units) {
-    const uint64_t bytes = (uint64_t)(p->seq * p->head_dim * tensors) * clt_dtype_bytes(p->type);
+    const uint64_t bytes = (uint64_t)(p->seq * p->head_dim * tensors) * clt_dtype_bytes(p->q.type);
     const int64_t sections = CLT_CEIL_DIV(units, (int64_t)CLT_MAX((32ull << 20) / bytes, 1));
     return (uint64_t)CLT_CEIL_DIV(units, sections);
 }
@@ -164,26 +163,26 @@ static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, u
     return clt_launch(k, 1, (size_t[]){(size_t)groups * ITEMS}, (size_t[]){ITEMS}, l->a, l->n);
 }
 
-/* dk and dv of key/value heads, and with a row that keeps it ds of their query heads. */
+/* dk and dv of key/value heads, and with a row that stores it ds of their query heads. */
 static clt_status keys(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats,
                        clt_ref kept, const part *at) {
     const params *p = &g->fwd;
     arg_list l = {.n = 0};
     CLT_TRY(common_args(ops, g, stats, section_of(p, 2 + 2 * p->heads / p->kv_heads, at->units), at, &l));
-    clt_attention_add_matrix(&l, g->dk, g->lddk);
-    clt_attention_add_matrix(&l, g->dv, g->lddv);
+    clt_attention_add_tensor(&l, g->dk);
+    clt_attention_add_tensor(&l, g->dv);
     clt_attention_add(&l, CLT_U32(g->accumulate_kv));
     if (keeps_ds(v)) clt_attention_add_ref(&l, kept);
     return launch(ops, v, "attention_keys", padded(p) / ROWS * (uint64_t)at->units, &l);
 }
 
-/* dq of query heads, from scores that are computed again. */
+/* dq of query heads, from recomputed scores. */
 static clt_status queries(clt_ops *ops, const clt_variant *v, const grad_params *g, clt_buffer *stats,
                           const part *at) {
     const params *p = &g->fwd;
     arg_list l = {.n = 0};
     CLT_TRY(common_args(ops, g, stats, section_of(p, 4, at->units), at, &l));
-    clt_attention_add_matrix(&l, g->dq, g->lddq);
+    clt_attention_add_tensor(&l, g->dq);
     return launch(ops, v, "attention_queries", padded(p) / ROWS * (uint64_t)at->units, &l);
 }
 
@@ -206,15 +205,15 @@ static clt_status queries_kept(clt_ops *ops, const clt_variant *v, const grad_pa
     clt_attention_add(&l, CLT_U32(at->units));
     clt_attention_add(&l, CLT_U32(at->number));
     clt_attention_add_ref(&l, kept);
-    clt_attention_add_matrix(&l, g->dq, g->lddq);
+    clt_attention_add_tensor(&l, g->dq);
     const uint64_t blocks = CLT_CEIL_DIV((uint64_t)p->seq, (uint64_t)KEPT_ROWS);
     return launch(ops, v, "attention_kept", blocks * (uint64_t)at->units, &l);
 }
 
-/* Where ds stands, counted in words. */
+/* Where ds is stored, counted in words. */
 static clt_status kept_place(clt_ops *ops, const grad_params *g, clt_ref *kept) {
     const int64_t heads = kept_at_once(g) * (g->fwd.heads / g->fwd.kv_heads);
-    *kept = (clt_ref){g->spare.buf, g->spare.off * clt_dtype_bytes(g->fwd.type) / sizeof(uint32_t)};
+    *kept = (clt_ref){g->spare.buf, g->spare.off * clt_dtype_bytes(g->fwd.q.type) / sizeof(uint32_t)};
     if (kept->buf) return CLT_OK;
     return clt_ops_scratch(ops, SLOT_KEPT, kept_bytes(&g->fwd) * (uint64_t)heads, &kept->buf);
 }
@@ -238,9 +237,9 @@ static clt_status backward(clt_ops *ops, const clt_variant *v, const grad_params
     return CLT_OK;
 }
 
-/* Without ds: who plans memory has some to spare for it (clt_attention_grad_params). */
+/* Without ds: the memory plan has spare memory for it (clt_attention_grad_params). */
 static uint64_t workspace(clt_device_type type, const params *p) {
-    return type == CLT_DEVICE_GPU && p->type != CLT_F32 ? stats_bytes(p) : 0;
+    return type == CLT_DEVICE_GPU && p->q.type != CLT_F32 ? stats_bytes(p) : 0;
 }
 
 const clt_attention_body clt_attention_wgmma = {

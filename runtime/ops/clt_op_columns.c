@@ -1,14 +1,14 @@
-/* Sums down columns: a bias's gradient, and how the sums of norm backward end. Kernels of clkernels/norm. */
+/* Sums down columns: bias gradients, and the last launch of norm backward (clkernels/norm). */
 #include <string.h>
 
-#include "runtime/ops/clt_op_norm.h"
+#include "runtime/ops/clt_op_norm_internal.h"
 #include "runtime/ops/clt_ops_state.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 enum { SPAN = 1024, SIDE = 16 };
 
-/* Results whose block sums wait for one launch that ends them all. They are for the same rows and lie in one
- * buffer, as gradients do. */
+/* Results whose block sums wait for one launch that adds them all up. They belong to the same rows and lie in
+ * one buffer, as gradients do. */
 enum { MOST_LATER = 6 };
 struct clt_later {
     clt_column_parts parts;
@@ -18,7 +18,7 @@ struct clt_later {
 };
 
 static bool wide_columns(const clt_column_sum_params *p) {
-    return p->x.off % 8 == 0 && p->ldx % 8 == 0 && p->cols % 8 == 0;
+    return p->x.ref.off % 8 == 0 && p->x.ld % 8 == 0 && p->cols % 8 == 0;
 }
 
 static const char *columns_options(clt_dtype type, char buf[CLT_NORM_OPTIONS]) {
@@ -44,7 +44,7 @@ bool clt_columns_build(clt_ops *ops, const clt_variant *v) {
            clt_norm_builds(ops, finish_file(v), wide[1], options);
 }
 
-/* Results side by side, in work-groups of 32 columns and SIDE samples. */
+/* Work-groups of 32 columns and SIDE samples, results side by side. */
 static clt_status launch_wide(clt_kernel *k, int64_t cols, int n, const clt_arg *args, size_t count) {
     return clt_launch(k, 2, (size_t[]){CLT_ROUND_UP((size_t)cols, 32), (size_t)n * SIDE},
                       (size_t[]){32, SIDE}, args, (int)count);
@@ -59,7 +59,7 @@ static clt_status finish_wide(clt_kernel *k, const clt_column_parts *p, const cl
     return launch_wide(k, p->cols, n, args, CLT_COUNT_OF(args));
 }
 
-/* --- sums that end later --- */
+/* --- sums that are finished later --- */
 
 static uint64_t sums_of(const clt_column_parts *p) {
     return (uint64_t)(p->samples * p->blocks * p->cols);
@@ -80,12 +80,12 @@ static clt_status launch_later(clt_ops *ops, const struct clt_later *l) {
 
 static clt_status finish_later(clt_ops *ops) {
     const struct clt_later now = *ops->later;
-    ops->later->n = 0; /* whatever comes of it */
+    ops->later->n = 0; /* even if the launch fails */
     return now.n ? launch_later(ops, &now) : CLT_OK;
 }
 
-/* All results that one launch can have, of more samples than are added at a time; the last columns are few.
- */
+/* As many results as one launch can have, of more samples than it adds at a time; the last group has few
+ * columns. */
 clt_status clt_columns_check_later(clt_ops *ops) {
     enum { SAMPLES = SIDE + 1, BLOCKS = 3, COLS = 40, SUMS = SAMPLES * BLOCKS * COLS };
     clt_check c = {.ops = ops};
@@ -109,12 +109,12 @@ clt_status clt_columns_check_later(clt_ops *ops) {
     return clt_check_end(&c);
 }
 
-/* One launch has its results in one buffer, and adds to none of them twice. */
+/* One launch has all its results in one buffer, and adds to each once. */
 static bool may_follow(clt_ref out, clt_ref before) {
     return out.buf == before.buf && out.off != before.off;
 }
 
-/* Room behind the sums that wait, if there is some for these. */
+/* Space after the sums that wait, if these can join them. */
 static clt_status room_later(clt_ops *ops, clt_column_parts *p, clt_column_result *r, int n) {
     struct clt_later *l = ops->later;
     const clt_column_parts *have = &l->parts;
@@ -196,14 +196,8 @@ static clt_status column_blocks(clt_ops *ops, const clt_variant *v, const clt_co
     size_t width = clt_norm_is_rows(v) ? SPAN : clt_norm_is_wide(v) ? 8 * local[0] : local[0];
     size_t global[] = {CLT_CEIL_DIV((size_t)p->cols, width) * local[0],
                        (size_t)(parts->samples * parts->blocks)};
-    clt_arg args[] = {CLT_REF(p->x),
-                      CLT_BUF(parts->part),
-                      CLT_U64(at),
-                      CLT_U64(p->cols),
-                      CLT_U64(p->rows_per_sample),
-                      CLT_U64(parts->blocks),
-                      CLT_U64(p->ldx),
-                      CLT_U64(SPAN)};
+    clt_arg args[] = {CLT_REF(p->x.ref),           CLT_BUF(parts->part),   CLT_U64(at),      CLT_U64(p->cols),
+                      CLT_U64(p->rows_per_sample), CLT_U64(parts->blocks), CLT_U64(p->x.ld), CLT_U64(SPAN)};
     return clt_launch_rows(k, global, local, args, CLT_COUNT_OF(args));
 }
 
@@ -212,7 +206,7 @@ static clt_status run_column_sum(clt_ops *ops, const clt_variant *v, const clt_c
                               .blocks = CLT_CEIL_DIV(p->rows_per_sample, CLT_NORM_BLOCK),
                               .cols = p->cols,
                               .accumulate = p->accumulate};
-    clt_column_result r = {.out = p->out};
+    clt_column_result r = {.out = p->out.ref};
     CLT_TRY(clt_columns_room(ops, v, &parts, &r, 1));
     if (p->rows > 0) CLT_TRY(column_blocks(ops, v, p, &parts, r.at));
     return clt_columns_finish(ops, v, &parts, &r, 1);
@@ -229,23 +223,27 @@ static clt_status check_column_sum(clt_ops *ops, const clt_variant *v, void *ctx
     clt_column_sum_params p = {.rows = ROWS,
                                .cols = cols,
                                .rows_per_sample = ROWS / 2,
-                               .ldx = cols,
-                               .x_type = type,
-                               .x = clt_check_upload_as(&c, type, x, n),
-                               .out = clt_check_upload(&c, out, (size_t)cols),
+                               .x = clt_tensor_of(clt_check_upload_as(&c, type, x, n), cols, type),
+                               .out = clt_tensor_vector(clt_check_upload(&c, out, (size_t)cols), CLT_F32),
                                .accumulate = true};
     if (c.st == CLT_OK) c.st = run_column_sum(ops, v, &p);
-    clt_ref_column_sum(p.rows, p.cols, p.rows_per_sample, x, p.ldx, true, out);
-    clt_check_compare(&c, "column sum", p.out, out, (size_t)cols);
+    clt_ref_column_sum(p.rows, p.cols, p.rows_per_sample, x, cols, true, out);
+    clt_check_compare(&c, "column sum", p.out.ref, out, (size_t)cols);
     return clt_check_end(&c);
 }
 
 clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p) {
     CLT_TRY(clt_norm_check_samples("column sum", p->rows, p->cols, p->rows_per_sample));
+    const clt_tensor_named x[] = {{"x", p->x}}, out[] = {{"out", p->out}};
+    CLT_TRY(clt_tensor_check_types("column sum", CLT_DTYPE_PLAIN, x, 1));
+    CLT_TRY(clt_tensor_check_types("column sum", clt_dtype_bit(CLT_F32), out, 1));
     const clt_variant *v;
     char options[CLT_NORM_OPTIONS];
-    const clt_dtype type = p->x_type;
-    CLT_TRY(clt_variant_pick_for(ops, "norm", columns_options(type, options),
-                                 clt_norm_takes(wide_columns(p), false), check_column_sum, &type, &v));
+    const clt_variant_question q = {.op = "norm",
+                                    .options = columns_options(p->x.type, options),
+                                    .takes = clt_norm_takes(wide_columns(p), false),
+                                    .check = check_column_sum,
+                                    .call = &p->x.type};
+    CLT_TRY(clt_variant_pick_for(ops, &q, &v));
     return run_column_sum(ops, v, p);
 }

@@ -1,109 +1,112 @@
-/* GEMM: checks the call, picks the variant, hands it to the body. */
-#include "runtime/ops/clt_op_gemm.h"
+/* GEMM: checks the call, picks the variant and runs its body. */
+#include "runtime/ops/clt_op_gemm_internal.h"
 
 #include <limits.h>
 #include <string.h>
 
 uint32_t clt_gemm_flags(const clt_gemm_params *p) {
-    return (p->bias.buf ? CLT_EP_BIAS : 0) | (p->pre.buf ? CLT_EP_PRE : 0) | (p->act ? CLT_EP_ACT : 0) |
-           (p->grad_act ? CLT_EP_GRAD : 0) | (p->residual.buf ? CLT_EP_RESIDUAL : 0) |
-           (p->accumulate ? CLT_EP_ACCUMULATE : 0);
-}
-
-static clt_ref place(clt_ref r, int64_t row, int64_t ld, int64_t column) {
-    return r.buf ? clt_ref_at(r, (uint64_t)(row * ld + column)) : clt_ref_none();
+    return (clt_tensor_present(p->bias) ? CLT_EP_BIAS : 0) | (clt_tensor_present(p->pre) ? CLT_EP_PRE : 0) |
+           (p->act ? CLT_EP_ACT : 0) | (p->grad_act ? CLT_EP_GRAD : 0) |
+           (clt_tensor_present(p->residual) ? CLT_EP_RESIDUAL : 0) | (p->accumulate ? CLT_EP_ACCUMULATE : 0);
 }
 
 void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t row, int64_t column,
                             clt_arg *args) {
-    const clt_arg all[CLT_EP_ARG_COUNT] = {CLT_U32(flags),
-                                           CLT_REF(place(p->c, row, p->ldc, column)),
-                                           CLT_U64(p->ldc),
-                                           CLT_REF(place(p->bias, 0, 0, column)),
-                                           CLT_REF(place(p->pre, row, p->ldpre, column)),
-                                           CLT_U64(p->ldpre),
-                                           CLT_REF(place(p->grad_pre, row, p->ldgrad, column)),
-                                           CLT_U64(p->ldgrad),
-                                           CLT_REF(place(p->residual, row, p->ldres, column)),
-                                           CLT_U64(p->ldres)};
+    const clt_ref c = clt_tensor_at(p->c, row, column).ref, bias = clt_tensor_at(p->bias, 0, column).ref,
+                  pre = clt_tensor_at(p->pre, row, column).ref,
+                  grad_pre = clt_tensor_at(p->grad_pre, row, column).ref,
+                  residual = clt_tensor_at(p->residual, row, column).ref;
+    const clt_arg all[CLT_EP_ARG_COUNT] = {CLT_U32(flags),    CLT_REF(c),
+                                           CLT_U64(p->c.ld),  CLT_REF(bias),
+                                           CLT_REF(pre),      CLT_U64(p->pre.ld),
+                                           CLT_REF(grad_pre), CLT_U64(p->grad_pre.ld),
+                                           CLT_REF(residual), CLT_U64(p->residual.ld)};
     memcpy(args, all, sizeof all);
 }
 
 void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
                       size_t size) {
+    const clt_dtype aux = clt_gemm_aux_type(p);
     int n = snprintf(out, size, "%s%s", v->options, more);
-    if (p->c_type) n += snprintf(out + n, size - (size_t)n, " -DC_TYPE=%d", (int)p->c_type);
-    if (p->aux_type && (p->act || p->grad_act || p->pre.buf))
-        n += snprintf(out + n, size - (size_t)n, " -DAUX_TYPE=%d", (int)p->aux_type);
+    if (p->c.type) n += snprintf(out + n, size - (size_t)n, " -DC_TYPE=%d", (int)p->c.type);
+    if (aux && (p->act || p->grad_act || clt_tensor_present(p->pre)))
+        n += snprintf(out + n, size - (size_t)n, " -DAUX_TYPE=%d", (int)aux);
     if (p->act) n += snprintf(out + n, size - (size_t)n, " -DACT=%d", (int)p->act);
     if (p->grad_act) snprintf(out + n, size - (size_t)n, " -DGRAD_ACT=%d", (int)p->grad_act);
 }
 
 /* In bytes: the tensors' types may differ. */
-static uint64_t begin_of(clt_ref r, clt_dtype type) {
-    return r.off * clt_dtype_bytes(type);
+static uint64_t begin_of(const clt_tensor *t) {
+    return t->ref.off * clt_dtype_bytes(t->type);
 }
-static uint64_t end_of(clt_ref r, const clt_gemm_params *p, int64_t ld, clt_dtype type) {
-    return (r.off + (uint64_t)((p->m - 1) * ld + p->n)) * clt_dtype_bytes(type);
+static uint64_t end_of(const clt_tensor *t, const clt_gemm_params *p) {
+    return (t->ref.off + (uint64_t)((p->m - 1) * t->ld + p->n)) * clt_dtype_bytes(t->type);
 }
 
-static bool overlaps(const clt_gemm_params *p, clt_ref r, int64_t ld, clt_dtype type) {
-    return r.buf && r.buf == p->c.buf && begin_of(r, type) < end_of(p->c, p, p->ldc, p->c_type) &&
-           begin_of(p->c, p->c_type) < end_of(r, p, ld, type);
+/* Whether t [m, n] shares memory with c. */
+static bool overlaps_c(const clt_gemm_params *p, const clt_tensor *t) {
+    return t->ref.buf && t->ref.buf == p->c.ref.buf && begin_of(t) < end_of(&p->c, p) &&
+           begin_of(&p->c) < end_of(t, p);
 }
 
 bool clt_gemm_c_is_free(const clt_gemm_params *p) {
-    return p->c_type == CLT_F32 && !p->accumulate && !overlaps(p, p->residual, p->ldres, CLT_F32) &&
-           !overlaps(p, p->grad_pre, p->ldgrad, p->aux_type);
+    return p->c.type == CLT_F32 && !p->accumulate && !overlaps_c(p, &p->residual) &&
+           !overlaps_c(p, &p->grad_pre);
 }
 
 /* --- checking the call --- */
 
-static clt_status check_matrix(const char *name, clt_ref r, clt_dtype type, int64_t rows, int64_t cols,
-                               int64_t ld) {
-    if (!r.buf) return clt_error(CLT_FAIL, "gemm: matrix %s is missing", name);
-    if (rows > 1 && ld < cols)
-        return clt_error(CLT_FAIL, "gemm: rows of %s are %lld apart but %lld long", name, (long long)ld,
-                         (long long)cols);
-    const uint64_t have = clt_buffer_bytes(r.buf) / clt_dtype_bytes(type);
-    const uint64_t need = (uint64_t)(rows - 1) * (uint64_t)ld + (uint64_t)cols;
-    if (r.off > have || need > have - r.off)
-        return clt_error(
-            CLT_FAIL, "gemm: %s [%lld, %lld] from element %llu on does not fit its buffer of %llu", name,
-            (long long)rows, (long long)cols, (unsigned long long)r.off, (unsigned long long)have);
-    return CLT_OK;
+/* An optional tensor of the call. */
+static clt_status check_optional(const char *name, const clt_tensor *t, int64_t rows, int64_t cols) {
+    return clt_tensor_present(*t) ? clt_tensor_check_fits("gemm", name, t, rows, cols) : CLT_OK;
 }
 
 static clt_status check_epilogue(const clt_gemm_params *p) {
     if ((unsigned)p->act >= CLT_ACT_COUNT || (unsigned)p->grad_act >= CLT_ACT_COUNT)
-        return clt_error(CLT_FAIL, "gemm: activation %d, %d does not exist", (int)p->act, (int)p->grad_act);
+        return clt_error(CLT_FAIL, "gemm: unknown activation %d or %d", (int)p->act, (int)p->grad_act);
     if (p->form == CLT_GEMM_TN && (clt_gemm_flags(p) & ~(uint32_t)CLT_EP_ACCUMULATE))
         return clt_error(CLT_FAIL, "gemm: a weight gradient (TN) takes no bias, activation or residual");
-    if (p->a_sum.buf && p->form != CLT_GEMM_TN)
-        return clt_error(CLT_FAIL, "gemm: a_sum comes with weight gradients (TN) only");
-    if (p->a_sum.buf) CLT_TRY(check_matrix("a_sum", p->a_sum, CLT_F32, 1, p->m, p->m));
-    if ((p->grad_act != CLT_ACT_NONE) != (p->grad_pre.buf != NULL))
-        return clt_error(CLT_FAIL, "gemm: grad_act and grad_pre come together");
-    if (p->again.buf && !p->grad_act) return clt_error(CLT_FAIL, "gemm: again needs grad_act and grad_pre");
-    if (p->again.buf) CLT_TRY(check_matrix("again", p->again, p->aux_type, p->m, p->n, p->ldagain));
-    if (p->bias.buf) CLT_TRY(check_matrix("bias", p->bias, CLT_F32, 1, p->n, p->n));
-    if (p->pre.buf) CLT_TRY(check_matrix("pre", p->pre, p->aux_type, p->m, p->n, p->ldpre));
-    if (p->grad_pre.buf) CLT_TRY(check_matrix("grad_pre", p->grad_pre, p->aux_type, p->m, p->n, p->ldgrad));
-    if (p->residual.buf) CLT_TRY(check_matrix("residual", p->residual, CLT_F32, p->m, p->n, p->ldres));
-    return CLT_OK;
+    if (clt_tensor_present(p->a_sum) && p->form != CLT_GEMM_TN)
+        return clt_error(CLT_FAIL, "gemm: a_sum is supported for weight gradients (TN) only");
+    if ((p->grad_act != CLT_ACT_NONE) != clt_tensor_present(p->grad_pre))
+        return clt_error(CLT_FAIL, "gemm: grad_act and grad_pre must be given together");
+    if (clt_tensor_present(p->again) && !p->grad_act)
+        return clt_error(CLT_FAIL, "gemm: again needs grad_act and grad_pre");
+    CLT_TRY(check_optional("a_sum", &p->a_sum, 1, p->m));
+    CLT_TRY(check_optional("again", &p->again, p->m, p->n));
+    CLT_TRY(check_optional("bias", &p->bias, 1, p->n));
+    CLT_TRY(check_optional("pre", &p->pre, p->m, p->n));
+    CLT_TRY(check_optional("grad_pre", &p->grad_pre, p->m, p->n));
+    return check_optional("residual", &p->residual, p->m, p->n);
 }
 
 static clt_status check_types(const clt_gemm_params *p) {
-    const unsigned most = CLT_F16;
-    if ((unsigned)p->in_type > most || (unsigned)p->c_type > most || (unsigned)p->aux_type > most)
-        return clt_error(CLT_FAIL, "gemm: there is no type %u, %u or %u", p->in_type, p->c_type, p->aux_type);
-    if (p->accumulate && p->c_type != CLT_F32) return clt_error(CLT_FAIL, "gemm: sums are kept in fp32 only");
-    if (p->form == CLT_GEMM_TN && p->c_type != CLT_F32 && p->k_group != p->k)
-        return clt_error(CLT_FAIL, "gemm: a 16-bit weight gradient takes one group of rows");
-    /* An element may be replaced by its own result, but not by another one's. */
-    if ((p->c_type != CLT_F32 && overlaps(p, p->residual, p->ldres, CLT_F32)) ||
-        (p->c_type != p->aux_type && overlaps(p, p->grad_pre, p->ldgrad, p->aux_type)))
-        return clt_error(CLT_FAIL, "gemm: c lies over a tensor of another type");
+    const clt_tensor_named in[] = {{"a", p->a}, {"b", p->b}}, out[] = {{"c", p->c}},
+                           aux[] = {{"pre", p->pre}, {"grad_pre", p->grad_pre}, {"again", p->again}},
+                           wide[] = {{"bias", p->bias}, {"residual", p->residual}, {"a_sum", p->a_sum}};
+    CLT_TRY(clt_tensor_check_one_type("gemm", CLT_DTYPE_PLAIN, in, CLT_COUNT_OF(in)));
+    CLT_TRY(clt_tensor_check_types("gemm", CLT_DTYPE_PLAIN, out, CLT_COUNT_OF(out)));
+    CLT_TRY(clt_tensor_check_one_type("gemm", CLT_DTYPE_PLAIN, aux, CLT_COUNT_OF(aux)));
+    CLT_TRY(clt_tensor_check_types("gemm", clt_dtype_bit(CLT_F32), wide, CLT_COUNT_OF(wide)));
+    if ((unsigned)p->pre.type >= CLT_DTYPE_COUNT) /* checked although pre may be absent */
+        return clt_error(CLT_FAIL, "gemm: pre is of type %s", clt_dtype_name(p->pre.type));
+    if (p->accumulate && p->c.type != CLT_F32)
+        return clt_error(CLT_FAIL, "gemm: accumulate needs c in fp32, and c is %s",
+                         clt_dtype_name(p->c.type));
+    if (p->form == CLT_GEMM_TN && p->c.type != CLT_F32 && p->k_group != p->k)
+        return clt_error(CLT_FAIL, "gemm: a weight gradient in %s takes one group of rows, not %lld",
+                         clt_dtype_name(p->c.type), (long long)(p->k / p->k_group));
+    return CLT_OK;
+}
+
+/* An element may be overwritten by its own result, but not by another element's. */
+static clt_status check_overlaps(const clt_gemm_params *p) {
+    const clt_tensor *const read[] = {&p->residual, &p->grad_pre};
+    for (size_t i = 0; i < CLT_COUNT_OF(read); i++)
+        if (p->c.type != read[i]->type && overlaps_c(p, read[i]))
+            return clt_error(CLT_FAIL, "gemm: c, %s, overlaps %s, %s; only tensors of one type may overlap",
+                             clt_dtype_name(p->c.type), i ? "grad_pre" : "residual",
+                             clt_dtype_name(read[i]->type));
     return CLT_OK;
 }
 
@@ -115,16 +118,17 @@ static clt_status check_call(const clt_gemm_params *p) {
         return clt_error(CLT_FAIL, "gemm: groups of %lld rows do not divide %lld rows", (long long)p->k_group,
                          (long long)p->k);
     const bool tn = p->form == CLT_GEMM_TN, nt = p->form == CLT_GEMM_NT;
-    CLT_TRY(check_matrix("a", p->a, p->in_type, tn ? p->k : p->m, tn ? p->m : p->k, p->lda));
-    CLT_TRY(check_matrix("b", p->b, p->in_type, nt ? p->n : p->k, nt ? p->k : p->n, p->ldb));
-    CLT_TRY(check_matrix("c", p->c, p->c_type, p->m, p->n, p->ldc));
+    CLT_TRY(check_types(p));
+    CLT_TRY(clt_tensor_check_fits("gemm", "a", &p->a, tn ? p->k : p->m, tn ? p->m : p->k));
+    CLT_TRY(clt_tensor_check_fits("gemm", "b", &p->b, nt ? p->n : p->k, nt ? p->k : p->n));
+    CLT_TRY(clt_tensor_check_fits("gemm", "c", &p->c, p->m, p->n));
     CLT_TRY(check_epilogue(p));
-    return check_types(p);
+    return check_overlaps(p);
 }
 
 /* --- choosing --- */
 
-/* The body that a row names; NULL: there is none of that name. */
+/* The body that a row names; NULL: no such body. */
 static const clt_gemm_body *body_of(const clt_variant *v) {
     static const clt_gemm_body *const all[] = {&clt_gemm_cpu, &clt_gemm_group, &clt_gemm_clblast,
                                                &clt_gemm_wgmma};
@@ -135,30 +139,31 @@ static const clt_gemm_body *body_of(const clt_variant *v) {
 
 /* FORMS is a set: 1 NT, 2 NN, 4 TN into fp32, 8 TN into 16 bits. */
 static bool has_form(const clt_variant *v, const clt_gemm_params *p) {
-    const int bit = (int)p->form + (p->form == CLT_GEMM_TN && p->c_type != CLT_F32);
+    const int bit = (int)p->form + (p->form == CLT_GEMM_TN && p->c.type != CLT_F32);
     return clt_variant_param(v, "FORMS", 15) >> bit & 1;
 }
 
-/* Whether all rows of a matrix, if there is one, do. */
-static bool starts_at(uint64_t align, clt_ref r, int64_t ld) {
-    return !r.buf || (r.off % align == 0 && (uint64_t)ld % align == 0);
+/* Whether all rows of a matrix start at a multiple of `align` elements; an absent one does. */
+static bool starts_at(uint64_t align, const clt_tensor *t) {
+    return !t->ref.buf || (t->ref.off % align == 0 && (uint64_t)t->ld % align == 0);
 }
 
-/* Whether the row can do this call at all. TYPES is a set: 1 fp32, 2 bf16, 4 fp16, what a and b may be and,
- * besides fp32, c, pre and grad_pre. ALIGN: rows of a and b start at multiples of so many elements; ALIGN_C:
- * those of c, pre and grad_pre. */
+/* Whether the row supports this call at all. TYPES is a set (clt_dtype_bit): the types of a and b, and of c,
+ * pre and grad_pre, which may also be fp32. ALIGN: rows of a and b start at multiples of this many elements;
+ * ALIGN_C: those of c, pre and grad_pre. */
 static bool can_do(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
-    const long types = clt_variant_param(v, "TYPES", 1), others = types | 1;
+    const uint32_t types = (uint32_t)clt_variant_param(v, "TYPES", 1),
+                   others = types | clt_dtype_bit(CLT_F32);
     const uint64_t align = (uint64_t)clt_variant_param(v, "ALIGN", 1);
     const uint64_t align_c = (uint64_t)clt_variant_param(v, "ALIGN_C", 1);
-    return has_form(v, p) && (types >> p->in_type & others >> p->c_type & others >> p->aux_type & 1) &&
-           starts_at(align, p->a, p->lda) && starts_at(align, p->b, p->ldb) &&
-           (uint64_t)p->n % align_c == 0 && starts_at(align_c, p->c, p->ldc) &&
-           starts_at(align_c, p->pre, p->ldpre) && starts_at(align_c, p->grad_pre, p->ldgrad);
+    return has_form(v, p) && clt_dtype_in(p->a.type, types) && clt_dtype_in(p->c.type, others) &&
+           clt_dtype_in(clt_gemm_aux_type(p), others) && starts_at(align, &p->a) && starts_at(align, &p->b) &&
+           (uint64_t)p->n % align_c == 0 && starts_at(align_c, &p->c) && starts_at(align_c, &p->pre) &&
+           starts_at(align_c, &p->grad_pre);
 }
 
-/* And is made for its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
+/* Whether the row also suits its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
 static bool does_well(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
     const clt_gemm_body *body = body_of(v);
@@ -166,45 +171,54 @@ static bool does_well(const clt_variant *v, const void *call) {
            can_do(v, call) && (!body || !body->does_well || body->does_well(v, p));
 }
 
+static void describe(const void *call, char *out, size_t size) {
+    const clt_gemm_params *p = call;
+    char shape[80];
+    clt_gemm_shape(p, shape, sizeof shape);
+    snprintf(out, size, "%s, before the activation %s", shape, clt_dtype_name(clt_gemm_aux_type(p)));
+}
+
 /* A row is built, and has a verdict, for each type of a and b. */
 static clt_status choose(clt_ops *ops, const clt_gemm_params *p, const clt_variant **out) {
-    static const char *const option[] = {"", " -DIN_TYPE=1", " -DIN_TYPE=2"};
-    const bool forced = clt_variant_forced(ops, "gemm") != NULL;
+    char option[24] = "";
+    if (p->a.type) snprintf(option, sizeof option, " -DIN_TYPE=%d", (int)p->a.type);
+    clt_variant_question q = {.op = "gemm",
+                              .options = option,
+                              .takes = can_do,
+                              .check = clt_gemm_check,
+                              .call = p,
+                              .describe = describe};
     if (clt_ops_tunes(ops, "gemm")) {
         char shape[80];
         clt_gemm_shape(p, shape, sizeof shape);
-        const clt_tune_question q = {"gemm",         shape, option[p->in_type], can_do,
-                                     clt_gemm_check, p,     &clt_gemm_tune};
-        CLT_TRY(clt_tune_pick(ops, &q, out));
+        CLT_TRY(clt_tune_pick(ops, &(clt_tune_question){q, shape, &clt_gemm_tune}, out));
         if (*out) return CLT_OK;
     }
-    return clt_variant_pick_for(ops, "gemm", option[p->in_type], forced ? can_do : does_well, clt_gemm_check,
-                                p, out);
+    if (!clt_variant_forced(ops, "gemm")) q.takes = does_well;
+    return clt_variant_pick_for(ops, &q, out);
 }
 
 static clt_status column_sum(clt_ops *ops, const clt_gemm_params *p) {
     return clt_op_column_sum(ops, &(clt_column_sum_params){.rows = p->k,
                                                            .cols = p->m,
                                                            .rows_per_sample = p->k_group,
-                                                           .ldx = p->lda,
                                                            .x = p->a,
                                                            .out = p->a_sum,
-                                                           .accumulate = p->accumulate,
-                                                           .x_type = p->in_type});
+                                                           .accumulate = p->accumulate});
 }
 
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
     const clt_gemm_body *body = body_of(v);
     if (!body) return clt_error(CLT_FAIL, "gemm.vt: variant %s has the unknown body '%s'", v->id, v->body);
     clt_gemm_params rest = *p;
-    if (p->again.buf && !(body->makes_again && body->makes_again(p))) {
-        rest.again = clt_ref_none();
-        CLT_TRY(clt_op_activation_forward(ops, p->aux_type, p->grad_act, p->m, p->n, p->grad_pre, p->ldgrad,
-                                          p->again, p->ldagain));
+    if (clt_tensor_present(p->again) && !(body->makes_again && body->makes_again(p))) {
+        rest.again = clt_tensor_none();
+        CLT_TRY(clt_op_activation_forward(
+            ops, &(clt_activation_params){p->grad_act, p->m, p->n, p->grad_pre, p->again}));
     }
-    if (!body->makes_sums) rest.a_sum = clt_ref_none();
+    if (!body->makes_sums) rest.a_sum = clt_tensor_none();
     CLT_TRY(body->run(ops, v, &rest));
-    return p->a_sum.buf && !body->makes_sums ? column_sum(ops, p) : CLT_OK;
+    return clt_tensor_present(p->a_sum) && !body->makes_sums ? column_sum(ops, p) : CLT_OK;
 }
 
 bool clt_gemm_can_make_again(const clt_variant *v) {
@@ -229,23 +243,18 @@ const char *clt_op_gemm_variant(clt_ops *ops, const clt_gemm_params *p) {
     return choose(ops, p, &v) == CLT_OK ? v->id : "";
 }
 
-/* The smallest call with the same programs, on scratch: a driver that compiles at the first launch does it
- * now. */
+/* The smallest call with the same programs, on scratch memory, for drivers that compile at first launch. */
 static clt_status warm_up(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p) {
-    enum { SLOT = 2 };
+    enum { SLOT = 2, LD = 64 }; /* rows far enough apart for every row's ALIGN */
     clt_gemm_params tiny = *p;
+    clt_tensor *const all[] = {&tiny.a,        &tiny.b,     &tiny.c,        &tiny.bias, &tiny.pre,
+                               &tiny.grad_pre, &tiny.again, &tiny.residual, &tiny.a_sum};
     clt_ref at = clt_ref_none();
-    CLT_TRY(clt_ops_scratch(ops, SLOT, 1024, &at.buf)); /* rows far enough apart for every row's ALIGN */
+    CLT_TRY(clt_ops_scratch(ops, SLOT, 1024, &at.buf));
     tiny.m = tiny.k = tiny.k_group = 1;
     tiny.n = clt_variant_param(v, "ALIGN_C", 1);
-    tiny.lda = tiny.ldb = tiny.ldc = tiny.ldpre = tiny.ldgrad = tiny.ldagain = tiny.ldres = 64;
-    tiny.a = tiny.b = tiny.c = at;
-    if (p->bias.buf) tiny.bias = at;
-    if (p->pre.buf) tiny.pre = at;
-    if (p->grad_pre.buf) tiny.grad_pre = at;
-    if (p->again.buf) tiny.again = at;
-    if (p->residual.buf) tiny.residual = at;
-    if (p->a_sum.buf) tiny.a_sum = at;
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
+        if (clt_tensor_present(*all[i])) all[i]->ref = at, all[i]->ld = LD;
     return clt_gemm_run(ops, v, &tiny);
 }
 
@@ -264,10 +273,10 @@ uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p) {
     const int n = clt_variant_rows("gemm", &row);
     for (int i = 0; i < n; i++) {
         const clt_gemm_body *body = body_of(&row[i]);
-        /* rows for CPUs come first there; what is below them has its turn only if they fail */
+        /* On a CPU device rows for CPUs come first; the other rows are used only if those fail. */
         const bool here = (strstr(row[i].requires, "type=cpu") != NULL) == (type == CLT_DEVICE_CPU);
         if (here && body && body->workspace && has_form(&row[i], p) &&
-            (clt_variant_param(&row[i], "TYPES", 1) >> p->in_type & 1))
+            clt_dtype_in(p->a.type, (uint32_t)clt_variant_param(&row[i], "TYPES", 1)))
             most = CLT_MAX(most, body->workspace(&row[i], p));
     }
     clt_free(row);

@@ -1,65 +1,55 @@
-/* clt_op_gemm: what the parts of the GEMM operation share. Private to runtime/ops/clt_op_gemm*.c.
- *
- * clt_op_gemm.c checks a call and picks the variant; each kind of body has a file that turns a call into
- * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels),
- * clt_op_gemm_wgmma.c (16-bit operands on NVIDIA's matrix units), clt_op_gemm_clblast.c (another library's
- * product). A new kind is a file that defines a clt_gemm_body, named here and in the list in clt_op_gemm.c.
- */
+/* clt_op_gemm: matrix products with fused epilogues (clkernels/gemm). */
 #ifndef CLT_OP_GEMM_H
 #define CLT_OP_GEMM_H
 
-#include "runtime/ops/clt_tune.h"
+#include "runtime/ops/clt_activation.h"
+#include "runtime/ops/clt_ops_context.h"
 
-/* Flags of the kernels' epilogue: clkernels/gemm/gemm_epilogue.clh. */
-enum {
-    CLT_EP_BIAS = 1,
-    CLT_EP_PRE = 2,
-    CLT_EP_ACT = 4,
-    CLT_EP_GRAD = 8,
-    CLT_EP_RESIDUAL = 16,
-    CLT_EP_ACCUMULATE = 32
-};
-uint32_t clt_gemm_flags(const clt_gemm_params *p);
-enum { CLT_EP_ARG_COUNT = 15 };
-/* Fills the kernel arguments of CLT_EP_ARGS, for the outputs from (row, column) on. */
-void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t row, int64_t column,
-                            clt_arg *args);
-/* The variant's options with the types and activations of this call (the type of a and b is among the
- * variant's). */
-void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
-                      size_t size);
+typedef enum {
+    CLT_GEMM_NT, /* c[m,n] = a[m,k] * b[n,k]^T    forward: x * W^T */
+    CLT_GEMM_NN, /* c[m,n] = a[m,k] * b[k,n]      data gradient: dy * W */
+    CLT_GEMM_TN  /* c[m,n] = a[k,m]^T * b[k,n]    weight gradient: dy^T * x, k counts tokens */
+} clt_gemm_form;
 
-/* A kind of body. The call was checked. */
+/* v = chain over k (TN: per group of k_group rows one chain from +0, group results added ascending);
+ * v = v + bias[n];  pre[m,n] = v;  v = act(v);
+ * v = v * act'(grad_pre[m,n]) (with grad_act, the derivative of that activation);
+ * v = residual[m,n] + v;
+ * c = v, or c + v with accumulate. The step of an absent tensor is skipped. TN takes no epilogue, but
+ * a_sum[m] (+)= sum over k of a[k,m] (a layer's bias gradient beside its weight gradient); exact variants
+ * give the same words as clt_op_column_sum with samples of k_group rows.
+ *
+ * Types. Supported today: a and b of one type; c of any, but fp32 with accumulate and for TN of more than one
+ * group; pre, grad_pre and again of one type (clt_gemm_aux_type); bias, residual and a_sum fp32. */
 typedef struct {
-    const char *name; /* `body` of the table's rows */
-    /* Queues the launches; kernels are built here if they are not yet. */
-    clt_status (*run)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-    /* Builds and allocates what `run` needs besides its main kernel; NULL: nothing. */
-    clt_status (*prepare)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-    /* Bytes of scratch that row v may take for a call of these sizes, types and form on any device; the
-     * tensors may be missing. NULL: none. */
-    uint64_t (*workspace)(const clt_variant *v, const clt_gemm_params *p);
-    /* Whether row v is made for a call that it can do, beside what its params say. NULL: it is. */
-    bool (*does_well)(const clt_variant *v, const clt_gemm_params *p);
-    /* Whether `run` makes p->again along the way. Where it does not, or there is no such function, a launch
-     * of the activation makes it, and `run` sees no p->again. */
-    bool (*makes_again)(const clt_gemm_params *p);
-    bool makes_sums; /* the same for p->a_sum: else a launch of clt_op_column_sum makes it */
-} clt_gemm_body;
-extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_clblast, clt_gemm_wgmma;
-/* Whether c may hold unfinished chains: it is fp32 and nothing that the epilogue reads lies there. */
-bool clt_gemm_c_is_free(const clt_gemm_params *p);
+    clt_gemm_form form;
+    int64_t m, n, k;
+    int64_t k_group; /* TN: tokens per sample, divides k; others: ignored */
+    clt_tensor a, b, c;
+    bool accumulate;  /* TN: the first group's result is added to c, not to +0; the same for a_sum */
+    clt_tensor a_sum; /* TN: [m], or absent */
+    clt_tensor bias;  /* [n] */
+    clt_activation act;
+    /* [m,n]: receives the value before the activation. Its type counts even if it is absent: variants that
+     * round that value anyway round it to this type. */
+    clt_tensor pre;
+    clt_activation grad_act;
+    clt_tensor grad_pre; /* [m,n] */
+    clt_tensor again;    /* [m,n], with grad_act: receives act(grad_pre), for a caller that did not keep it */
+    clt_tensor residual; /* [m,n] */
+} clt_gemm_params;
+/* The type of the values before an activation: that of grad_pre with grad_act, else that of pre. */
+static inline clt_dtype clt_gemm_aux_type(const clt_gemm_params *p) {
+    return p->grad_act ? p->grad_pre.type : p->pre.type;
+}
 
-/* Compares one variant with the oracle at small shapes that have every kind of edge (clt_op_gemm_check.c).
- * ctx: the call (clt_gemm_params); its in_type counts. */
-clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
-/* How rows are timed at a shape, and a shape as text (clt_op_gemm_tune.c). */
-extern const clt_tune_kind clt_gemm_tune;
-void clt_gemm_shape(const clt_gemm_params *p, char *out, size_t size);
-/* Whether this variant's body can make p->again, or p->a_sum, along the way. */
-bool clt_gemm_can_make_again(const clt_variant *v);
-bool clt_gemm_can_make_sums(const clt_variant *v);
-/* Runs a checked call with this variant. */
-clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
+clt_status clt_op_gemm(clt_ops *ops, const clt_gemm_params *p);
+/* Allocates workspaces, and checks and compiles what this shape class needs, without computing anything. */
+clt_status clt_op_gemm_prepare(clt_ops *ops, const clt_gemm_params *p);
+/* Id of the variant that this call uses, borrowed from ops; "" if there is none (the reason was printed). */
+const char *clt_op_gemm_variant(clt_ops *ops, const clt_gemm_params *p);
+/* Upper bound in bytes of the workspace that this call needs on this kind of device, for the memory plan.
+ * Needs no device; the tensors' buffers may be absent. */
+uint64_t clt_op_gemm_workspace(clt_device_type type, const clt_gemm_params *p);
 
 #endif

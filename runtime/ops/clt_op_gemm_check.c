@@ -1,7 +1,7 @@
-/* The check of a GEMM variant: small shapes with every kind of edge, against the oracle. Exact rows must give
- * its words; rows of `numerics: fast` add in an order of their own and must stay within a bound of the exact
- * sums. */
-#include "runtime/ops/clt_op_gemm.h"
+/* The check of a GEMM variant: small shapes with every kind of edge, compared with the oracle. Exact rows
+ * must give its words. Rows of `numerics: fast` may add in any order and must stay within a bound of the
+ * exact sums. */
+#include "runtime/ops/clt_op_gemm_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,15 +12,16 @@
 
 enum { GAP = 20, MOST_FLOATS = 1 << 20, MOST_PARTS = 8 };
 
-/* Elements of one matrix, gaps between its rows included, from word `at` of the buffer on. */
+/* One matrix, including the gaps between its rows; it starts at word `at` of the buffer. */
 typedef struct {
     size_t at, n;
     clt_dtype type;
-    size_t shift; /* elements: 16-bit matrices start between two words, unless the row wants alignment */
+    size_t shift; /* elements: 16-bit matrices start in the middle of a word, unless the row requires
+                     alignment */
 } check_part;
 
-/* A case's matrices lie in one buffer, with NaN in all gaps: nothing may leak out of them. The host has a
- * float for every word of the buffer. */
+/* A case's matrices lie in one buffer, with NaN in all gaps: a kernel that reads a gap shows it. The host has
+ * a float for every word of the buffer. */
 typedef struct {
     clt_gemm_params p;
     clt_ref_gemm_params ref;
@@ -31,12 +32,12 @@ typedef struct {
     int parts;
     clt_dtype in;
     size_t align, align_c;
-    float *again;   /* in host: what shall be written there beside c */
-    bool has_again; /* the row makes it along the way */
+    float *again;   /* in host: the expected output besides c */
+    bool has_again; /* the row computes it in the same launch */
     float *sum;     /* in host: a_sum */
-    bool has_sums;  /* the row makes it along the way */
+    bool has_sums;  /* the row computes it in the same launch */
     float scale;
-    bool one_hot; /* a: one 1 in each row or column of its own */
+    bool one_hot; /* a: one 1 in each row (TN: in each column) */
 } check_case;
 
 typedef struct {
@@ -44,8 +45,8 @@ typedef struct {
     int64_t m, n, k, k_group;
     bool bias, residual, accumulate;
     clt_activation act, grad_act;
-    bool wide;   /* c in fp32 whatever a and b are */
-    bool ragged; /* rows of grad_pre and residual start anywhere */
+    bool wide;   /* c in fp32, whatever the type of a and b */
+    bool ragged; /* rows of grad_pre and residual are unaligned */
 } check_shape;
 
 static void fill(float *x, size_t n, uint32_t seed, float scale) {
@@ -58,19 +59,18 @@ static void fill(float *x, size_t n, uint32_t seed, float scale) {
     }
 }
 
-/* A matrix of rows that are `ld` apart; what is not inside it stays NaN. */
-static float *add_matrix(check_case *c, int64_t rows, int64_t cols, int64_t ld, clt_dtype type, float scale,
-                         clt_ref *ref) {
-    const size_t align = c->align * 4;
-    c->used = CLT_ROUND_UP(c->used, align);
-    check_part part = {c->used, (size_t)(rows * ld), type, c->align == 1 && type != CLT_F32};
+/* Gives t, whose type and row distance are set, a place and random numbers; the gaps between its rows stay
+ * NaN. Returns the host's copy. */
+static float *add_matrix(check_case *c, int64_t rows, int64_t cols, float scale, clt_tensor *t) {
+    c->used = CLT_ROUND_UP(c->used, c->align * 4);
+    check_part part = {c->used, (size_t)(rows * t->ld), t->type, c->align == 1 && t->type != CLT_F32};
     float *at = c->host + c->used;
     for (int64_t r = 0; r < rows; r++) {
-        fill(at + r * ld, (size_t)cols, (uint32_t)(c->used + (size_t)r), scale);
-        for (int64_t j = 0; j < cols; j++) at[r * ld + j] = clt_ref_rounded(type, at[r * ld + j]);
+        fill(at + r * t->ld, (size_t)cols, (uint32_t)(c->used + (size_t)r), scale);
+        for (int64_t j = 0; j < cols; j++) at[r * t->ld + j] = clt_ref_rounded(t->type, at[r * t->ld + j]);
     }
     c->part[c->parts++] = part;
-    *ref = (clt_ref){c->buf, c->used * 4 / clt_dtype_bytes(type) + part.shift};
+    t->ref = (clt_ref){c->buf, c->used * 4 / clt_dtype_bytes(t->type) + part.shift};
     c->used += part.n + GAP;
     return at;
 }
@@ -81,41 +81,53 @@ static void make_one_hot(float *a, int64_t rows, int64_t cols, int64_t ld, bool 
             a[r * ld + j] = columns ? (float)(j * 7 % rows == r) : (float)(r * 7 % cols == j);
 }
 
+/* The call's sizes, types and row distances, without places. */
+static clt_gemm_params call_of(const check_case *c, const check_shape *s) {
+    const bool tn = s->form == CLT_GEMM_TN, nt = s->form == CLT_GEMM_NT;
+    const int64_t align = (int64_t)c->align, ld = CLT_ROUND_UP(s->n + 7, (int64_t)c->align_c);
+    const clt_tensor ragged = {.ld = ld + s->ragged, .type = c->in};
+    return (clt_gemm_params){
+        .form = s->form,
+        .m = s->m,
+        .n = s->n,
+        .k = s->k,
+        .k_group = s->k_group,
+        .accumulate = s->accumulate,
+        .act = s->act,
+        .grad_act = s->grad_act,
+        .a = {.ld = CLT_ROUND_UP((tn ? s->m : s->k) + 3, align), .type = c->in},
+        .b = {.ld = CLT_ROUND_UP((nt ? s->k : s->n) + 5, align), .type = c->in},
+        .c = {.ld = ld, .type = s->wide || tn ? CLT_F32 : c->in},
+        .pre = {.ld = ld, .type = c->in},
+        .grad_pre = ragged,
+        .again = ragged,
+        .residual = {.ld = ragged.ld},
+        .bias = {.ld = s->n},
+        .a_sum = {.ld = s->m},
+    };
+}
+
 static void build_case(check_case *c, const check_shape *s) {
     const bool tn = s->form == CLT_GEMM_TN, nt = s->form == CLT_GEMM_NT;
-    const clt_dtype out = s->wide || tn ? CLT_F32 : c->in;
-    const int64_t align = (int64_t)c->align;
     clt_gemm_params *p = &c->p;
     clt_ref_gemm_params *r = &c->ref;
-    *p = (clt_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .k_group = s->k_group};
-    *r = (clt_ref_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .k_group = s->k_group};
-    p->accumulate = r->accumulate = s->accumulate;
-    p->in_type = c->in;
-    p->c_type = r->c_type = out;
-    p->aux_type = r->aux_type = c->in;
-    p->lda = r->lda = CLT_ROUND_UP((tn ? s->m : s->k) + 3, align);
-    p->ldb = r->ldb = CLT_ROUND_UP((nt ? s->k : s->n) + 5, align);
-    p->ldc = r->ldc = p->ldpre = r->ldpre = CLT_ROUND_UP(s->n + 7, (int64_t)c->align_c);
-    p->ldgrad = r->ldgrad = p->ldres = r->ldres = p->ldagain =
-        CLT_ROUND_UP(s->n + 7, (int64_t)c->align_c) + s->ragged;
+    *p = call_of(c, s);
+    *r = clt_ref_gemm_of(p);
     c->used = GAP;
     c->parts = 0;
     for (size_t i = 0; i < MOST_FLOATS; i++) c->host[i] = (float)(0.0 / 0.0);
-    float *a = add_matrix(c, tn ? s->k : s->m, tn ? s->m : s->k, p->lda, c->in, c->scale, &p->a);
-    if (c->one_hot) make_one_hot(a, tn ? s->k : s->m, tn ? s->m : s->k, p->lda, tn);
+    float *a = add_matrix(c, tn ? s->k : s->m, tn ? s->m : s->k, c->scale, &p->a);
+    if (c->one_hot) make_one_hot(a, tn ? s->k : s->m, tn ? s->m : s->k, p->a.ld, tn);
     r->a = a;
-    r->b = add_matrix(c, nt ? s->n : s->k, nt ? s->k : s->n, p->ldb, c->in, c->scale, &p->b);
-    r->c = add_matrix(c, s->m, s->n, p->ldc, out, 1, &p->c);
-    if (s->bias) r->bias = add_matrix(c, 1, s->n, s->n, CLT_F32, 1, &p->bias);
-    if (s->residual) r->residual = add_matrix(c, s->m, s->n, p->ldres, CLT_F32, 1, &p->residual);
-    p->act = r->act = s->act;
-    p->grad_act = r->grad_act = s->grad_act;
-    if (s->act) r->pre = add_matrix(c, s->m, s->n, p->ldpre, c->in, 1, &p->pre);
-    if (s->grad_act) r->grad_pre = add_matrix(c, s->m, s->n, p->ldgrad, c->in, 1, &p->grad_pre);
+    r->b = add_matrix(c, nt ? s->n : s->k, nt ? s->k : s->n, c->scale, &p->b);
+    r->c = add_matrix(c, s->m, s->n, 1, &p->c);
+    if (s->bias) r->bias = add_matrix(c, 1, s->n, 1, &p->bias);
+    if (s->residual) r->residual = add_matrix(c, s->m, s->n, 1, &p->residual);
+    if (s->act) r->pre = add_matrix(c, s->m, s->n, 1, &p->pre);
+    if (s->grad_act) r->grad_pre = add_matrix(c, s->m, s->n, 1, &p->grad_pre);
     c->again = NULL;
-    if (s->grad_act && !s->ragged && c->has_again)
-        c->again = add_matrix(c, s->m, s->n, p->ldagain, c->in, 1, &p->again);
-    c->sum = tn && c->has_sums ? add_matrix(c, 1, s->m, s->m, CLT_F32, 1, &p->a_sum) : NULL;
+    if (s->grad_act && !s->ragged && c->has_again) c->again = add_matrix(c, s->m, s->n, 1, &p->again);
+    c->sum = tn && c->has_sums ? add_matrix(c, 1, s->m, 1, &p->a_sum) : NULL;
 }
 
 /* --- the device's side --- */
@@ -134,7 +146,7 @@ static clt_status upload(const check_case *c) {
     return st;
 }
 
-/* got: a float for every word, as in c->host. What lies outside all matrices must be as it was. */
+/* got: a float for every word, as in c->host. Everything outside the matrices must be unchanged. */
 static clt_status download(clt_ops *ops, const check_case *c, const char *what, float *got) {
     uint8_t *bytes = clt_malloc(c->used * 4);
     clt_status st = clt_buffer_read(c->buf, 0, bytes, c->used * 4);
@@ -166,7 +178,7 @@ static clt_status compare_exact(clt_ops *ops, const check_case *c, const char *w
     return CLT_OK;
 }
 
-/* What every output should be, made by all cores: a first start waits for it. */
+/* The expected outputs, computed by all cores, because a first start waits for them. */
 typedef struct {
     const check_case *c;
     const float *before;
@@ -190,7 +202,7 @@ static clt_status compare_outputs(clt_ops *ops, const check_case *c, const char 
             if (fabs((double)out[i * r->ldc + j] - near->c) > near->c_bound ||
                 (pre && fabs((double)pre[i * r->ldpre + j] - near->pre) > near->pre_bound))
                 return clt_variant_fail(
-                    ops, "%s: output (%lld, %lld) is %.9g, exactly it would be %.9g, the bound is %.3g", what,
+                    ops, "%s: output (%lld, %lld) is %.9g, the exact value is %.9g, the bound %.3g", what,
                     (long long)i, (long long)j, (double)out[i * r->ldc + j], near->c, near->c_bound);
     return CLT_OK;
 }
@@ -215,29 +227,30 @@ static clt_status compare_sums(clt_ops *ops, const check_case *c, const char *wh
         const size_t e = (size_t)(c->sum - c->host) + (size_t)i;
         const clt_ref_gemm_near near = clt_ref_gemm_near_sum(&c->ref, i, (double)before[e]);
         if (fabs((double)got[e] - near.c) > near.c_bound)
-            return clt_variant_fail(ops, "%s: the sum of a's column %lld is %.9g, exactly %.9g, bound %.3g",
-                                    what, (long long)i, (double)got[e], near.c, near.c_bound);
+            return clt_variant_fail(
+                ops, "%s: the sum of a's column %lld is %.9g, the exact value is %.9g, the bound %.3g", what,
+                (long long)i, (double)got[e], near.c, near.c_bound);
     }
     return CLT_OK;
 }
 
-/* The activation of grad_pre: rounded once, and the fast forms of other activations than GELU are off by less
- * than 1e-6. */
+/* The activation of grad_pre: rounded once; the fast forms of activations other than GELU differ by less than
+ * 1e-6. */
 static clt_status compare_again(clt_ops *ops, const check_case *c, const char *what, const float *got) {
     const clt_ref_gemm_params *r = &c->ref;
     for (int64_t i = 0; i < r->m; i++)
         for (int64_t j = 0; j < r->n; j++) {
-            const size_t e = (size_t)(c->again - c->host) + (size_t)(i * c->p.ldagain + j);
+            const size_t e = (size_t)(c->again - c->host) + (size_t)(i * c->p.again.ld + j);
             const float want = clt_ref_act(r->grad_act, r->grad_pre[i * r->ldgrad + j]);
             const double off = 1e-6 + clt_ref_fast_gelu_off(c->in);
             if (fabs((double)got[e] - (double)want) > 0x1p-8 * fabs((double)want) + off || isnan(got[e]))
-                return clt_variant_fail(ops,
-                                        "%s: the activation again at (%lld, %lld) is %.9g, it would be %.9g",
-                                        what, (long long)i, (long long)j, (double)got[e], (double)want);
+                return clt_variant_fail(
+                    ops, "%s: the recomputed activation at (%lld, %lld) is %.9g, expected %.9g", what,
+                    (long long)i, (long long)j, (double)got[e], (double)want);
         }
-    /* What lies around it is compared with the oracle's words. */
+    /* The elements around it are compared with the oracle's words. */
     for (int64_t i = 0; i < r->m; i++)
-        memcpy(c->again + i * c->p.ldagain, got + (c->again - c->host) + i * c->p.ldagain,
+        memcpy(c->again + i * c->p.again.ld, got + (c->again - c->host) + i * c->p.again.ld,
                (size_t)r->n * sizeof *got);
     return CLT_OK;
 }
@@ -247,12 +260,12 @@ static bool is_fast(const clt_variant *v) {
 }
 
 static clt_status run_case(clt_ops *ops, const clt_variant *v, check_case *c, const check_shape *s) {
-    static const char *const form[] = {"NT", "NN", "TN"}, *const type[] = {"fp32", "bf16", "fp16"};
+    static const char *const form[] = {"NT", "NN", "TN"};
     char what[128];
-    if (!(clt_variant_param(v, "FORMS", 15) >> s->form & 1)) return CLT_OK; /* TN is into fp32 here */
+    if (!(clt_variant_param(v, "FORMS", 15) >> s->form & 1)) return CLT_OK; /* TN has c in fp32 here */
     snprintf(what, sizeof what, "%s %lldx%lldx%lld of %s%s%s%s%s%s%s", form[s->form], (long long)s->m,
-             (long long)s->n, (long long)s->k, type[c->in], s->bias ? ", bias" : "", s->act ? ", act" : "",
-             s->grad_act ? ", derivative" : "", s->residual ? ", residual" : "",
+             (long long)s->n, (long long)s->k, clt_dtype_name(c->in), s->bias ? ", bias" : "",
+             s->act ? ", act" : "", s->grad_act ? ", derivative" : "", s->residual ? ", residual" : "",
              s->accumulate ? ", added" : "", c->one_hot ? ", one-hot" : "");
     build_case(c, s);
     if (clt_variant_is_rehearsed(ops)) return clt_gemm_run(ops, v, &c->p);
@@ -273,8 +286,9 @@ static clt_status run_case(clt_ops *ops, const clt_variant *v, check_case *c, co
     return st;
 }
 
-/* like: the call that asks. Its kind is taken where one is as good as the other, so that a first start builds
- * as few programs as it can: with much k (rows may then go another way) or little, with a bias or without. */
+/* like: the call that needs a row. Where several kinds of call would test the same, its own kind is taken, so
+ * that a first start builds as few programs as possible: a large k (which some rows split) or a small one,
+ * with or without a bias. */
 static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c, const clt_gemm_params *like) {
     static const check_shape shape[] = {
         {.form = CLT_GEMM_NT, .m = 37, .n = 83, .k = 301},
@@ -297,9 +311,9 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c, c
     for (size_t i = 0; i < CLT_COUNT_OF(shape); i++) {
         check_shape s = shape[i];
         s.n = CLT_ROUND_UP(s.n, (int64_t)c->align_c);
-        if (s.ragged && c->align_c > 1) continue; /* such calls go to other rows */
+        if (s.ragged && c->align_c > 1) continue; /* other rows take such calls */
         if (s.act && like->k > 1024) s.k += 1024;
-        if (s.residual && like->bias.buf) s.bias = true;
+        if (s.residual && clt_tensor_present(like->bias)) s.bias = true;
         CLT_TRY(run_case(ops, v, c, &s));
     }
     if (!is_fast(v)) return CLT_OK;
@@ -309,14 +323,15 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c, c
         {.form = CLT_GEMM_NT, .m = 140, .n = 133, .k = 260, .wide = true},
         {.form = CLT_GEMM_NN, .m = 140, .n = 133, .k = 260, .wide = true},
         {.form = CLT_GEMM_TN, .m = 140, .n = 133, .k = 260, .k_group = 260},
-        {.form = CLT_GEMM_TN, .m = 140, .n = 33, .k = 2100, .k_group = 2100}, /* few tiles: cut along k */
+        {.form = CLT_GEMM_TN, .m = 140, .n = 33, .k = 2100, .k_group = 2100}, /* few tiles: split along k */
     };
     for (int hot = 0; hot < 2; hot++)
         for (size_t i = 0; i < CLT_COUNT_OF(hard); i++) {
             c->one_hot = hot;
             c->scale = c->in == CLT_F16 ? 0x1p14f : 0x1p50f;
             check_shape s = hard[i];
-            if (c->in == CLT_BF16) s.wide = false; /* it holds such sums, and training has these programs */
+            if (c->in == CLT_BF16)
+                s.wide = false; /* the bound covers such sums, and training uses these programs */
             s.n = CLT_ROUND_UP(s.n, (int64_t)c->align_c);
             CLT_TRY(run_case(ops, v, c, &s));
         }
@@ -324,7 +339,7 @@ static clt_status run_cases(clt_ops *ops, const clt_variant *v, check_case *c, c
 }
 
 clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx) {
-    check_case c = {.in = ((const clt_gemm_params *)ctx)->in_type, .scale = 1};
+    check_case c = {.in = ((const clt_gemm_params *)ctx)->a.type, .scale = 1};
     c.align = (size_t)clt_variant_param(v, "ALIGN", 1);
     c.align_c = (size_t)clt_variant_param(v, "ALIGN_C", 1);
     c.has_again = clt_gemm_can_make_again(v);

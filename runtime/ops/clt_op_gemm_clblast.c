@@ -1,6 +1,6 @@
-/* GEMM by the CLBlast library, for `numerics: fast`: the product, then the epilogue as a pass of its own
- * (clkernels/gemm/gemm_finish.cl). Samples of a weight gradient are one sum here. */
-#include "runtime/ops/clt_op_gemm.h"
+/* GEMM by the CLBlast library, for `numerics: fast`: the product, then the epilogue as a separate pass
+ * (clkernels/gemm/gemm_finish.cl). A weight gradient is one sum over all samples here. */
+#include "runtime/ops/clt_op_gemm_internal.h"
 
 #include "runtime/device/clt_clblast.h"
 
@@ -18,8 +18,8 @@ static clt_status run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm
     const bool tn = p->form == CLT_GEMM_TN, adds = tn && p->accumulate;
     const uint32_t flags = tn ? 0 : clt_gemm_flags(p);
     clt_device *dev = clt_ops_device(ops);
-    clt_ref product = p->c;
-    int64_t ld = p->ldc;
+    clt_ref product = p->c.ref;
+    int64_t ld = p->c.ld;
     char options[512];
     clt_kernel *finish = NULL;
     clt_gemm_options(p, v, "", options, sizeof options);
@@ -30,8 +30,8 @@ static clt_status run_clblast(clt_ops *ops, const clt_variant *v, const clt_gemm
         CLT_TRY(clt_ops_scratch(ops, SLOT_PRODUCT, (uint64_t)(p->m * p->n) * sizeof(float), &product.buf));
     }
     if (!adds) CLT_TRY(clear(ops, v, options, product, p->m, p->n, ld));
-    CLT_TRY(clt_clblast_sgemm(dev, tn, p->form == CLT_GEMM_NT, p->m, p->n, p->k, 1.0f, p->a, p->lda, p->b,
-                              p->ldb, adds ? 1.0f : 0.0f, product, ld));
+    CLT_TRY(clt_clblast_sgemm(dev, tn, p->form == CLT_GEMM_NT, p->m, p->n, p->k, 1.0f, p->a.ref, p->a.ld,
+                              p->b.ref, p->b.ld, adds ? 1.0f : 0.0f, product, ld));
     if (!flags) return CLT_OK;
     clt_arg args[3 + CLT_EP_ARG_COUNT] = {CLT_REF(product), CLT_U64(ld)};
     clt_gemm_epilogue_args(p, flags, 0, 0, args + 3);

@@ -1,22 +1,20 @@
-/* GEMM on CPU devices: clkernels/gemm/gemm_cpu.cl. One operand is packed into panels by a launch of its own
- * (the activations; for weight gradients b, the layer's input), the other one by the items of the main
- * launch.
+/* GEMM on CPU devices: clkernels/gemm/gemm_cpu.cl. One operand (the activations; for weight gradients b, the
+ * layer's input) is packed into panels by a separate launch, the other one by the items of the main launch.
  *
  * Packed panels go through scratch slot 0 in blocks of at most PACK_LIMIT floats, so that they stay in the
  * last level cache and the workspace does not grow with the batch. */
-#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm_internal.h"
 
 enum {
     SLOT_PACKED = 0,
     SLOT_CHAINS = 1,
-    PACK_LIMIT =
-        1 << 19,        /* floats: 2 MiB stay near the processors even when others use the last level cache */
-    LONG_K = 2048,      /* NT, NN: longer chains are cut when the rows do not fit the limit */
-    TASKS_PER_UNIT = 6, /* work-items per compute unit that a launch should have, for balance */
-    WIDEST_PANEL = 96,  /* multiple of every variant's MR and NR, for the workspace */
-    ALONG_K = 256,      /* cuts along k are multiples of this: whole packed blocks */
-    LONG_GROUPS = 1024, /* TN: rows packed at a time, if groups are shorter */
-    LONGEST_PIECE = 2048, /* TN: what every variant's LA / MR reaches */
+    PACK_LIMIT = 1 << 19, /* floats: 2 MiB stay in a cache level near the cores */
+    LONG_K = 2048,        /* NT, NN: longer chains are split when the rows exceed the limit */
+    TASKS_PER_UNIT = 6,   /* work-items per compute unit that a launch should have, for balance */
+    WIDEST_PANEL = 96,    /* multiple of every variant's MR and NR, for the workspace */
+    ALONG_K = 256,        /* splits along k are multiples of this: whole packed blocks */
+    LONG_GROUPS = 1024,   /* TN: rows packed at once, if groups are shorter */
+    LONGEST_PIECE = 2048, /* TN: every variant's LA / MR is at least this */
     CHAIN_FIRST = 256,    /* flags of gemm_cpu.cl */
     CHAIN_LAST = 512,
     B_ROWS = 1024,
@@ -28,11 +26,11 @@ typedef struct {
     int64_t units;
     clt_kernel *pack, *main;
     clt_buffer *packed;
-    clt_ref part; /* chains that go on in the next launch */
+    clt_ref part; /* chains that the next launch continues */
     int64_t ldpart;
 } cpu_plan;
 
-/* Rows (NT, NN) or columns (TN) and steps along k of one packed block, for a panel of `width`. */
+/* Rows (NT, NN) or columns (TN), and steps along k, of one packed block with panels of `width`. */
 static void pack_block(int64_t across, int64_t k, int64_t width, int64_t *block_across, int64_t *block_k) {
     const int64_t steps = CLT_MIN(k, LONG_K), fit = CLT_MAX(PACK_LIMIT / steps / width, 1) * width;
     const int64_t blocks = CLT_CEIL_DIV(across, fit);
@@ -40,7 +38,7 @@ static void pack_block(int64_t across, int64_t k, int64_t width, int64_t *block_
     *block_k = CLT_MIN(k, CLT_ROUND_UP(CLT_CEIL_DIV(k, CLT_CEIL_DIV(k, LONG_K)), ALONG_K));
 }
 
-/* TN: steps of a packed block: whole groups, or a piece of one that is too long. */
+/* TN: steps of a packed block: whole groups, or a part of a group that is too long. */
 static int64_t column_steps(const clt_gemm_params *p, int64_t longest) {
     const int64_t group = p->k_group > 0 ? p->k_group : p->k;
     if (group > longest) return longest;
@@ -55,8 +53,9 @@ static uint64_t workspace(const clt_variant *v, const clt_gemm_params *p) {
     int64_t width, steps;
     pack_block(across, k, WIDEST_PANEL, &width, &steps);
     uint64_t floats = (uint64_t)(width * steps);
-    /* without places it is not known whether c may hold unfinished chains */
-    if (tn ? p->k_group > LONGEST_PIECE : steps < p->k && (!p->c.buf || !clt_gemm_c_is_free(p)))
+    /* Without buffers it is unknown whether c may hold unfinished chains. */
+    if (tn ? p->k_group > LONGEST_PIECE
+           : steps < p->k && (!clt_tensor_present(p->c) || !clt_gemm_c_is_free(p)))
         floats += (uint64_t)(p->m * p->n);
     return floats * 4;
 }
@@ -90,12 +89,11 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
     if (panels * parts < want) parts = CLT_MIN(CLT_CEIL_DIV(want, panels), CLT_CEIL_DIV(rows, 4 * plan->mr));
     const int64_t rows_each = CLT_ROUND_UP(CLT_CEIL_DIV(rows, parts), plan->mr);
     const int64_t panels_each = CLT_MAX(panels * parts / (want * 4), 1);
-    const int64_t b_at = p->form == CLT_GEMM_NN ? k0 * p->ldb : k0;
+    const int64_t b_at = p->form == CLT_GEMM_NN ? k0 * p->b.ld : k0;
     uint32_t flags = clt_gemm_flags(p) | (k0 == 0 ? CHAIN_FIRST : 0) | (k0 + k == p->k ? CHAIN_LAST : 0) |
                      (p->form == CLT_GEMM_NN ? B_ROWS : 0);
-    const clt_arg pack[] = {CLT_U32(rows), CLT_U32(k),
-                            CLT_REF(clt_ref_at(p->a, (uint64_t)(row * p->lda + k0))), CLT_U64(p->lda),
-                            CLT_BUF(plan->packed)};
+    const clt_arg pack[] = {CLT_U32(rows), CLT_U32(k), CLT_REF(clt_tensor_at(p->a, row, k0).ref),
+                            CLT_U64(p->a.ld), CLT_BUF(plan->packed)};
     CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(rows, 2 * plan->mr), CLT_CEIL_DIV(k, plan->kc), pack,
                    CLT_COUNT_OF(pack)));
     clt_arg args[12 + CLT_EP_ARG_COUNT] = {CLT_U32(rows),
@@ -104,8 +102,8 @@ static clt_status run_rows_block(const clt_gemm_params *p, const cpu_plan *plan,
                                            CLT_U32(panels_each),
                                            CLT_U32(rows_each),
                                            CLT_BUF(plan->packed),
-                                           CLT_REF(clt_ref_at(p->b, (uint64_t)b_at)),
-                                           CLT_U64(p->ldb),
+                                           CLT_REF(clt_ref_at(p->b.ref, (uint64_t)b_at)),
+                                           CLT_U64(p->b.ld),
                                            CLT_REF(clt_ref_at(plan->part, (uint64_t)(row * plan->ldpart))),
                                            CLT_U64(plan->ldpart)};
     clt_gemm_epilogue_args(p, flags, row, 0, args + 12);
@@ -117,8 +115,8 @@ static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *pla
     int64_t rows, steps;
     pack_block(p->m, p->k, plan->mr, &rows, &steps);
     CLT_TRY(clt_ops_scratch(ops, SLOT_PACKED, (uint64_t)(rows * steps) * 4, &plan->packed));
-    plan->part = p->c;
-    plan->ldpart = p->ldc;
+    plan->part = p->c.ref;
+    plan->ldpart = p->c.ld;
     if (steps < p->k && !clt_gemm_c_is_free(p)) {
         plan->part = clt_ref_none();
         plan->ldpart = p->n;
@@ -132,8 +130,8 @@ static clt_status run_rows(clt_ops *ops, const clt_gemm_params *p, cpu_plan *pla
 
 /* --- TN --- */
 
-/* Columns [column, column + columns) of b and c, rows [k0, k0 + k) of a and b; first, last: where this stands
- * in the chain of a group (both true: whole groups). */
+/* Columns [column, column + columns) of b and c, rows [k0, k0 + k) of a and b; first, last: whether they
+ * begin and end a group's chain (both true: whole groups). */
 static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *plan, int64_t column,
                                     int64_t columns, int64_t k0, int64_t k, bool first, bool last) {
     const int64_t group = first && last ? p->k_group : k;
@@ -149,8 +147,8 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
     uint32_t flags = (first ? CHAIN_FIRST : 0) | (last ? CHAIN_LAST : 0) |
                      (p->accumulate || k0 >= p->k_group ? CLT_EP_ACCUMULATE : 0);
     const clt_arg pack[] = {CLT_U32(columns), CLT_U32(k),
-                            CLT_U32(block),   CLT_REF(clt_ref_at(p->b, (uint64_t)(k0 * p->ldb + column))),
-                            CLT_U64(p->ldb),  CLT_BUF(plan->packed)};
+                            CLT_U32(block),   CLT_REF(clt_tensor_at(p->b, k0, column).ref),
+                            CLT_U64(p->b.ld), CLT_BUF(plan->packed)};
     CLT_TRY(launch(plan->pack, CLT_CEIL_DIV(block, PACK_STEPS), CLT_CEIL_DIV(k, block), pack,
                    CLT_COUNT_OF(pack)));
     const clt_arg args[] = {CLT_U32(p->m),
@@ -160,14 +158,14 @@ static clt_status run_columns_block(const clt_gemm_params *p, const cpu_plan *pl
                             CLT_U32(block),
                             CLT_U32(m_each),
                             CLT_U32(n_each),
-                            CLT_REF(clt_ref_at(p->a, (uint64_t)(k0 * p->lda))),
-                            CLT_U64(p->lda),
+                            CLT_REF(clt_tensor_at(p->a, k0, 0).ref),
+                            CLT_U64(p->a.ld),
                             CLT_BUF(plan->packed),
                             CLT_REF(clt_ref_at(plan->part, (uint64_t)column)),
                             CLT_U64(plan->ldpart),
                             CLT_U32(flags),
-                            CLT_REF(clt_ref_at(p->c, (uint64_t)column)),
-                            CLT_U64(p->ldc)};
+                            CLT_REF(clt_tensor_at(p->c, 0, column).ref),
+                            CLT_U64(p->c.ld)};
     return launch(plan->main, CLT_CEIL_DIV(m_panels, m_each), CLT_CEIL_DIV(n_panels, n_each), args,
                   CLT_COUNT_OF(args));
 }

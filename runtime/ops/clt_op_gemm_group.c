@@ -1,7 +1,7 @@
-/* GEMM by work-groups: clkernels/gemm/gemm_portable.cl and gemm_tiles.cl, one launch. A weight gradient with
- * few tiles goes through scratch slot 0 in gemm_tiles: groups of rows side by side, then a launch that adds
- * them. */
-#include "runtime/ops/clt_op_gemm.h"
+/* GEMM by work-groups: clkernels/gemm/gemm_portable.cl and gemm_tiles.cl, one launch. gemm_tiles
+ * computes a weight gradient with few tiles in slices: groups of rows go to scratch slot 0 in parallel, then
+ * a second launch adds them. */
+#include "runtime/ops/clt_op_gemm_internal.h"
 
 #include <string.h>
 
@@ -11,21 +11,21 @@ typedef struct {
     clt_kernel *kernel, *add;
     int64_t bm, bn, group;
     int64_t most;    /* slices of a call with these or fewer rows */
-    int64_t slices;  /* computed side by side */
+    int64_t slices;  /* computed in parallel */
     int64_t k_group; /* rows of each */
 } group_plan;
 
-/* How a weight gradient is cut so that launches have about GROUPS work-groups: whole samples, all at once
- * where that makes no more than ONCE of them, or where the order of additions is free (`anywhere`) pieces of
- * the rows. Launches are all alike. */
+/* How a weight gradient is split so that launches have about GROUPS work-groups: into whole samples, all in
+ * one launch where that gives at most ONCE work-groups; or, where the order of additions is free
+ * (`anywhere`), at any row. All launches have the same size. */
 static void cut(const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
     enum { LEAST_ROWS = 512, STEP = 32 };
     const int64_t want = clt_variant_param(v, "GROUPS", 0);
-    const int64_t once = p->in_type == CLT_F32 ? clt_variant_param(v, "ONCE", (long)want) : want;
+    const int64_t once = p->a.type == CLT_F32 ? clt_variant_param(v, "ONCE", (long)want) : want;
     const bool anywhere = want > 0 && strstr(v->requires, "numerics=fast");
     plan->slices = plan->most = 1;
     plan->k_group = p->form == CLT_GEMM_TN && p->k_group > 0 && !anywhere ? p->k_group : p->k;
-    if (p->form != CLT_GEMM_TN || p->k_group < 1 || p->c_type != CLT_F32) return;
+    if (p->form != CLT_GEMM_TN || p->k_group < 1 || p->c.type != CLT_F32) return;
     const int64_t tiles = CLT_CEIL_DIV(p->m, plan->bm) * CLT_CEIL_DIV(p->n, plan->bn);
     const int64_t groups = anywhere ? CLT_CEIL_DIV(p->k, LEAST_ROWS) : p->k / p->k_group;
     const int64_t most = groups * tiles <= once ? groups : CLT_MAX(1, CLT_MIN(groups, want / tiles));
@@ -38,7 +38,7 @@ static void cut(const clt_variant *v, const clt_gemm_params *p, group_plan *plan
     }
 }
 
-/* The row's tile, and how it cuts the call. */
+/* The row's tile, and how it splits the call. */
 static void plan_sizes(const clt_variant *v, const clt_gemm_params *p, group_plan *plan) {
     *plan = (group_plan){.bm = clt_variant_param(v, "BM", 64), .bn = clt_variant_param(v, "BN", 64)};
     const int64_t each = clt_variant_param(v, "TM", 4) * clt_variant_param(v, "TN", 4);
@@ -76,9 +76,9 @@ static clt_status prepare(clt_ops *ops, const clt_variant *v, const clt_gemm_par
 }
 
 static clt_status run(const clt_gemm_params *p, const group_plan *plan, int64_t slices) {
-    clt_arg args[10 + CLT_EP_ARG_COUNT] = {CLT_U32(p->m),          CLT_U32(p->n),  CLT_U32(p->k),
-                                           CLT_U32(plan->k_group), CLT_REF(p->a),  CLT_U64(p->lda),
-                                           CLT_REF(p->b),          CLT_U64(p->ldb)};
+    clt_arg args[10 + CLT_EP_ARG_COUNT] = {CLT_U32(p->m),          CLT_U32(p->n),     CLT_U32(p->k),
+                                           CLT_U32(plan->k_group), CLT_REF(p->a.ref), CLT_U64(p->a.ld),
+                                           CLT_REF(p->b.ref),      CLT_U64(p->b.ld)};
     clt_gemm_epilogue_args(p, clt_gemm_flags(p), 0, 0, args + 10);
     const size_t global[3] = {(size_t)(CLT_CEIL_DIV(p->n, plan->bn) * plan->group),
                               (size_t)CLT_CEIL_DIV(p->m, plan->bm), (size_t)slices};
@@ -88,22 +88,22 @@ static clt_status run(const clt_gemm_params *p, const group_plan *plan, int64_t 
 
 static clt_status run_slices(clt_ops *ops, const clt_gemm_params *p, const group_plan *plan) {
     clt_gemm_params part = *p;
-    CLT_TRY(get_slices(ops, p, plan, &part.c));
-    part.ldc = p->n;
+    CLT_TRY(get_slices(ops, p, plan, &part.c.ref));
+    part.c.ld = p->n;
     part.accumulate = false;
     for (int64_t k = 0; k < p->k; k += plan->slices * plan->k_group) {
         part.k = CLT_MIN(plan->slices * plan->k_group, p->k - k);
         const int64_t slices = CLT_CEIL_DIV(part.k, plan->k_group);
-        part.a = clt_ref_at(p->a, (uint64_t)(k * p->lda));
-        part.b = clt_ref_at(p->b, (uint64_t)(k * p->ldb));
+        part.a = clt_tensor_at(p->a, k, 0);
+        part.b = clt_tensor_at(p->b, k, 0);
         CLT_TRY(run(&part, plan, slices));
         const clt_arg add[] = {CLT_U32(p->m),
                                CLT_U32(p->n),
                                CLT_U32(slices),
-                               CLT_REF(part.c),
+                               CLT_REF(part.c.ref),
                                CLT_U32(k > 0 || p->accumulate ? CLT_EP_ACCUMULATE : 0),
-                               CLT_REF(p->c),
-                               CLT_U64(p->ldc)};
+                               CLT_REF(p->c.ref),
+                               CLT_U64(p->c.ld)};
         const size_t global[2] = {(size_t)CLT_ROUND_UP(p->n, 64), (size_t)p->m};
         CLT_TRY(clt_launch_rows(plan->add, global, (size_t[]){64, 1}, add, CLT_COUNT_OF(add)));
     }

@@ -1,6 +1,6 @@
-/* How GEMM's rows are timed at a shape: on tensors of their own, whose sampled outputs are compared with the
+/* How GEMM variants are timed at a shape: on tensors made for timing, with sampled outputs compared with the
  * oracle. */
-#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm_internal.h"
 
 #include <math.h>
 
@@ -10,24 +10,24 @@ enum { SAMPLES = 64 };
 
 typedef struct {
     clt_gemm_params p;
-    float *pattern; /* rounded to in_type */
+    float *pattern; /* rounded to the type of a and b */
 } gemm_tensors;
 
 static void drop(void *tensors) {
     gemm_tensors *t = tensors;
-    clt_buffer_destroy(t->p.a.buf);
-    clt_buffer_destroy(t->p.b.buf);
-    clt_buffer_destroy(t->p.c.buf);
+    clt_buffer_destroy(t->p.a.ref.buf);
+    clt_buffer_destroy(t->p.b.ref.buf);
+    clt_buffer_destroy(t->p.c.ref.buf);
     clt_free(t->pattern);
     clt_free(t);
 }
 
-/* Not where the matrices would take more than an eighth of the device: the run's own memory is planned. */
+/* Refused if the matrices take more than an eighth of the device's memory: the run needs the rest. */
 static clt_status make(clt_ops *ops, const void *call, void **tensors) {
     const clt_gemm_params *p = call;
     const clt_device_facts *f = clt_device_get_facts(clt_ops_device(ops));
     const uint64_t a = (uint64_t)(p->m * p->k), b = (uint64_t)(p->n * p->k), c = (uint64_t)(p->m * p->n);
-    const uint64_t in = clt_dtype_bytes(p->in_type), most = CLT_MAX(CLT_MAX(a, b) * in, c * 4);
+    const uint64_t in = clt_dtype_bytes(p->a.type), most = CLT_MAX(CLT_MAX(a, b) * in, c * 4);
     if ((a + b) * in + c * 4 > f->global_mem / 8 || most > f->max_alloc) return CLT_FAIL;
     gemm_tensors *t = clt_calloc(1, sizeof *t);
     t->p = (clt_gemm_params){.form = p->form,
@@ -35,16 +35,14 @@ static clt_status make(clt_ops *ops, const void *call, void **tensors) {
                              .n = p->n,
                              .k = p->k,
                              .k_group = p->k_group,
-                             .lda = p->form == CLT_GEMM_TN ? p->m : p->k,
-                             .ldb = p->form == CLT_GEMM_NT ? p->k : p->n,
-                             .ldc = p->n,
-                             .accumulate = p->accumulate,
-                             .in_type = p->in_type,
-                             .c_type = p->c_type};
-    t->pattern = clt_tune_pattern(p->in_type);
-    clt_status st = clt_tune_tensor(ops, t->pattern, p->in_type, a, &t->p.a);
-    if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->in_type, b, &t->p.b);
-    if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->c_type, c, &t->p.c);
+                             .a = {.ld = p->form == CLT_GEMM_TN ? p->m : p->k, .type = p->a.type},
+                             .b = {.ld = p->form == CLT_GEMM_NT ? p->k : p->n, .type = p->a.type},
+                             .c = {.ld = p->n, .type = p->c.type},
+                             .accumulate = p->accumulate};
+    t->pattern = clt_tune_pattern(p->a.type);
+    clt_status st = clt_tune_tensor(ops, t->pattern, p->a.type, a, &t->p.a.ref);
+    if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->a.type, b, &t->p.b.ref);
+    if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->c.type, c, &t->p.c.ref);
     if (st == CLT_OK)
         *tensors = t;
     else
@@ -57,18 +55,18 @@ static clt_status run(clt_ops *ops, const clt_variant *v, void *tensors) {
     return clt_gemm_run(ops, v, &t->p);
 }
 
-/* Output (i, j) alone: a row of a and a column of b, as a product of one by one. */
+/* Output (i, j) alone: the product of a row of a and a column of b. */
 static double error_at(const gemm_tensors *t, int64_t i, int64_t j, float got, bool exact, float *a,
                        float *b) {
     const clt_gemm_params *p = &t->p;
     for (int64_t k = 0; k < p->k; k++) {
-        a[k] = t->pattern[(p->form == CLT_GEMM_TN ? k * p->lda + i : i * p->lda + k) % CLT_TUNE_PERIOD];
-        b[k] = t->pattern[(p->form == CLT_GEMM_NT ? j * p->ldb + k : k * p->ldb + j) % CLT_TUNE_PERIOD];
+        a[k] = t->pattern[(p->form == CLT_GEMM_TN ? k * p->a.ld + i : i * p->a.ld + k) % CLT_TUNE_PERIOD];
+        b[k] = t->pattern[(p->form == CLT_GEMM_NT ? j * p->b.ld + k : k * p->b.ld + j) % CLT_TUNE_PERIOD];
     }
     float want = 0;
     clt_ref_gemm_params r = {.form = p->form, .m = 1, .n = 1, .k = p->k, .k_group = p->k_group};
     r.a = a, r.b = b, r.c = &want, r.lda = r.ldb = r.ldc = 1, r.accumulate = p->accumulate,
-    r.c_type = p->c_type;
+    r.c_type = p->c.type;
     if (p->form != CLT_GEMM_TN) r.lda = p->k;
     if (p->form == CLT_GEMM_NT) r.ldb = p->k;
     const clt_ref_gemm_near near = clt_ref_gemm_near_at(&r, 0, 0, 0);
@@ -84,11 +82,11 @@ static clt_status error(clt_ops *ops, const clt_variant *v, void *tensors, doubl
     const uint64_t outputs = (uint64_t)(p->m * p->n);
     float *a = clt_malloc((size_t)p->k * sizeof *a), *b = clt_malloc((size_t)p->k * sizeof *b), got = 0;
     *worst = 0;
-    clt_status st = clt_buffer_fill32(p->c.buf, 0, 0, clt_buffer_bytes(p->c.buf));
+    clt_status st = clt_buffer_fill32(p->c.ref.buf, 0, 0, clt_buffer_bytes(p->c.ref.buf));
     if (st == CLT_OK) st = clt_gemm_run(ops, v, p);
     for (uint64_t s = 0; s < SAMPLES && st == CLT_OK; s++) {
         const uint64_t at = s * 2654435761u % outputs;
-        st = clt_ref_read_as(clt_ref_at(p->c, at), p->c_type, &got, 1);
+        st = clt_ref_read_as(clt_ref_at(p->c.ref, at), p->c.type, &got, 1);
         const double e = st == CLT_OK ? error_at(t, (int64_t)at / p->n, (int64_t)at % p->n, got,
                                                  clt_ops_numerics(ops) == CLT_EXACT, a, b)
                                       : 0;
@@ -106,6 +104,6 @@ void clt_gemm_shape(const clt_gemm_params *p, char *out, size_t size) {
     char group[32] = "";
     if (p->form == CLT_GEMM_TN) snprintf(group, sizeof group, "/%lld", (long long)p->k_group);
     snprintf(out, size, "%s %lldx%lldx%lld%s %s>%s%s", form[p->form], (long long)p->m, (long long)p->n,
-             (long long)p->k, group, clt_tune_type_name(p->in_type), clt_tune_type_name(p->c_type),
+             (long long)p->k, group, clt_dtype_name(p->a.type), clt_dtype_name(p->c.type),
              p->accumulate ? " added" : "");
 }

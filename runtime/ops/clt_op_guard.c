@@ -1,6 +1,7 @@
-/* A loss that is not finite, or a bad step before this one, keeps the weights as they are. */
+/* The weights stay unchanged if a loss is not finite or an earlier step was bad. */
 #include <math.h>
 
+#include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
@@ -12,7 +13,7 @@ static clt_status guard(clt_ops *ops, const clt_variant *v, clt_ref x, uint64_t 
     return clt_launch(k, 1, &wg, &wg, (clt_arg[]){CLT_U64(count), CLT_REF(x), CLT_REF(flag), CLT_REF(g)}, 7);
 }
 
-/* Good, one infinity, one NaN at the end, and a bad flag. */
+/* Good; one infinity; one NaN at the end; a bad flag. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     (void)ctx;
     enum { N = 131, CASES = 4 };

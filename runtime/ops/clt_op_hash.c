@@ -1,4 +1,5 @@
-/* A hash of a tensor's bits: equal on every device, so that ranks can compare what they hold. */
+/* A hash of a tensor's bits, equal on every device, so that ranks can compare their copies. */
+#include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
@@ -17,7 +18,7 @@ uint64_t clt_hash_total(const uint64_t *sums, size_t n) {
     return total;
 }
 
-/* More pairs than a CPU's items take in one round, with a ragged end; the sums behind them must stay. */
+/* More pairs than a CPU's items process at once, with a ragged end; the sums after them stay unchanged. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     (void)ctx;
     enum { N = 2 * (8 * CLT_HASH_SUMS + 13), FIRST = 6, PLACE = 2 * CLT_HASH_SUMS + 8 };
@@ -42,10 +43,13 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
 
 clt_status clt_op_hash(clt_ops *ops, clt_ref x, uint64_t count, uint64_t first, clt_ref sums) {
     if (count % 2 || first % 2)
-        return clt_error(CLT_FAIL, "hash: %llu elements from %llu on: both must be even",
+        return clt_error(CLT_FAIL, "hash: %llu elements from element %llu: both numbers must be even",
                          (unsigned long long)count, (unsigned long long)first);
     const clt_variant *v;
-    const clt_rowwise_call call = {CLT_F32, clt_rowwise_wide(0, (clt_rows[]){{x, 0}}, 1)};
-    CLT_TRY(clt_variant_pick_for(ops, "hash", "", clt_rowwise_takes, check, &call, &v));
+    const clt_rowwise row = {.tensors = 1, .t = {{.ref = x}}};
+    const clt_rowwise_call call = {CLT_F32, clt_rowwise_wide(&row)};
+    const clt_variant_question q = {
+        .op = "hash", .options = "", .takes = clt_rowwise_takes, .check = check, .call = &call};
+    CLT_TRY(clt_variant_pick_for(ops, &q, &v));
     return hash(ops, v, x, count, first, sums);
 }

@@ -1,47 +1,55 @@
-/* clt_op_norm: what clt_op_norm.c (rows) and clt_op_columns.c (sums down columns) share. */
+/* clt_op_norm: layer norms and RMS norms, and sums down columns (clkernels/norm). */
 #ifndef CLT_OP_NORM_H
 #define CLT_OP_NORM_H
 
-#include "runtime/ops/clt_check.h"
+#include "runtime/ops/clt_ops_context.h"
 
-/* Rows whose sum a block is; the kernels are specialised for what a call has, and variants are checked, and
- * have their verdicts, as specialised. */
-enum { CLT_NORM_BLOCK = 64, CLT_NORM_OPTIONS = 340 };
-
-bool clt_norm_is_rows(const clt_variant *v);
-/* norm_wide.cl: for rows of up to 8192 elements in multiples of 64, everything aligned to 8 elements; and
- * norm_ring.cl, for fewer shapes, whose column sums end with norm_wide.cl's kernels. */
-bool clt_norm_is_wide(const clt_variant *v);
-/* The work-group of a row that does not choose it by the call. */
-size_t clt_norm_group(const clt_variant *v);
-/* Which rows can do a call, for clt_variant_pick_for. */
-clt_variant_takes clt_norm_takes(bool wide, bool ring);
-clt_status clt_norm_check_samples(const char *op, int64_t rows, int64_t cols, int64_t per_sample);
-
-bool clt_norm_builds(clt_ops *ops, const char *file, const char *name, const char *options);
-clt_status clt_norm_does_not_build(clt_ops *ops, const clt_variant *v);
-
-/* Block sums: [samples * blocks, cols] from an element of `part` on for each result, out[cols] (+)= them. */
+/* y = (x - mean) * rstd * w + b (layernorm), y = x * rstd * w (rms). A row has `cols` elements. With heads >
+ * 1 a token's row holds `heads` such rows side by side (row r: token r / heads, columns (r % heads) * cols
+ * ...). w and b are fp32. */
 typedef struct {
-    clt_buffer *part;
-    int64_t samples, blocks, cols;
-    bool accumulate, later; /* later: the sums may end in a launch with others (clt_op_sums_later) */
-} clt_column_parts;
-typedef struct {
-    uint64_t at;
-    clt_ref out;
-} clt_column_result;
+    bool rms;
+    float eps;
+    int64_t rows, cols, heads; /* rows: tokens */
+    clt_tensor x, y;
+    clt_tensor w, b;    /* [cols], optional */
+    clt_ref mean, rstd; /* [rows * heads], saved for the backward pass; with rms no mean */
+} clt_norm_params;
+clt_status clt_op_norm_forward(clt_ops *ops, const clt_norm_params *p);
 
-/* Whether sums may end later now. Checks of variants do not ask. */
-bool clt_columns_later(const clt_ops *ops);
-/* Room for the block sums of these results (n <= 3), which get their places, before they are made; and what
- * is to be done when they are. */
-clt_status clt_columns_room(clt_ops *ops, const clt_variant *v, clt_column_parts *parts, clt_column_result *r,
-                            int n);
-clt_status clt_columns_finish(clt_ops *ops, const clt_variant *v, const clt_column_parts *parts,
-                              const clt_column_result *r, int n);
-/* Whether the kernels that end the sums build; of wide rows, whether those that end later come out right. */
-bool clt_columns_build(clt_ops *ops, const clt_variant *v);
-clt_status clt_columns_check_later(clt_ops *ops);
+/* dx = [residual +] dnorm; dw, db over tokens (blocks of 64 tokens inside a sample, see docs/numerics.md).
+ * rows_per_sample divides rows. dx may be residual or dy; dx and residual have one type. w,
+ * b, dw, db and dx_sum are fp32.
+ *
+ * Optional results, which a caller would compute next from the same rows. They have no gaps, so x and dx must
+ * have none either (ld = heads * cols): a copy of dx, which is then fp32, as dx_copy's type; the column sums
+ * [cols] of that copy, or of dx without a copy, with the same words as clt_op_column_sum (`accumulate`
+ * applies to them too); and the output y of the forward pass again, from x, w, b and the saved statistics. */
+typedef struct {
+    bool rms;
+    float eps;
+    int64_t rows, cols, heads, rows_per_sample;
+    clt_tensor x, w, dy, dx, residual, dw, db;
+    clt_ref mean, rstd;
+    bool accumulate; /* dw and db */
+    clt_tensor dx_copy, dx_sum, y, b;
+} clt_norm_grad_params;
+clt_status clt_op_norm_backward(clt_ops *ops, const clt_norm_grad_params *p);
+
+/* out[cols] (+)= sum over the rows of x, in the order of rule "down a column" of docs/numerics.md (bias
+ * gradients). out is fp32. */
+typedef struct {
+    int64_t rows, cols, rows_per_sample;
+    clt_tensor x, out;
+    bool accumulate;
+} clt_column_sum_params;
+clt_status clt_op_column_sum(clt_ops *ops, const clt_column_sum_params *p);
+
+/* After clt_op_sums_later, dw, db and dx_sum of norm backward may lack their last launch, which serves
+ * several calls at once: they are valid after clt_op_sums_now. The words are the same. workspace: in bytes,
+ * for the memory plan, as clt_op_gemm_workspace. */
+void clt_op_sums_later(clt_ops *ops);
+clt_status clt_op_sums_now(clt_ops *ops);
+uint64_t clt_op_sums_workspace(clt_device_type type, int64_t rows, int64_t cols, int64_t rows_per_sample);
 
 #endif

@@ -1,20 +1,22 @@
 /* Decoupled AdamW and Lion over pieces of the slab. */
 #include "runtime/device/clt_slab.h"
+#include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 static clt_status adamw(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
-    return clt_vector_launch(ops, v, "adamw", "", count,
+    return clt_vector_launch(ops, v, "adamw", count,
                              (clt_arg[]){CLT_REF(p->p), CLT_REF(p->g), CLT_REF(p->m), CLT_REF(p->v),
                                          CLT_REF(p->groups), CLT_REF(p->group_of_block), CLT_REF(p->status),
-                                         CLT_REF(p->copy)},
+                                         CLT_REF(p->copy.ref)},
                              16);
 }
 
 static clt_status lion(clt_ops *ops, const clt_variant *v, const clt_optimizer_params *p, uint64_t count) {
-    return clt_vector_launch(ops, v, "lion", "", count,
+    return clt_vector_launch(ops, v, "lion", count,
                              (clt_arg[]){CLT_REF(p->p), CLT_REF(p->g), CLT_REF(p->m), CLT_REF(p->groups),
-                                         CLT_REF(p->group_of_block), CLT_REF(p->status), CLT_REF(p->copy)},
+                                         CLT_REF(p->group_of_block), CLT_REF(p->status),
+                                         CLT_REF(p->copy.ref)},
                              14);
 }
 
@@ -29,7 +31,7 @@ static const clt_optimizer_group check_group = {.lr = 1e-3f,
                                                 .eps = 1e-8f,
                                                 .frozen = 0.0f};
 
-/* Two blocks of 64 elements of one group, both optimizers one after the other, with a copy as in the call. */
+/* Two blocks of 64 elements of one group, with each optimizer, with a copy as in the call. */
 static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     const clt_optimizer_params *call = ctx;
     enum { N = 128, P = 0, G, M, V, EXTRA };
@@ -46,33 +48,42 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     CLT_TRY(clt_ref_write_f32(groups, (const float *)&check_group, sizeof check_group / 4));
     CLT_TRY(clt_ref_write_f32(st, status, 4));
     clt_optimizer_params p = {0, part[P], part[G], part[M], part[V], groups, blocks, st};
-    p.copy_type = call->copy_type;
-    if (call->copy.buf) p.copy = clt_check_place(v, p.copy_type, clt_ref_at(part[P], N));
+    const clt_dtype type = call->copy.type;
+    if (clt_tensor_present(call->copy))
+        p.copy = clt_tensor_vector(clt_check_place(v, type, clt_ref_at(part[P], N)), type);
     for (int l = 0; l < 2; l++) {
         CLT_TRY(l ? lion(ops, v, &p, N) : adamw(ops, v, &p, N));
         if (l)
             clt_ref_lion(N, h[P], h[G], h[M], &check_group, status[1]);
         else
             clt_ref_adamw(N, h[P], h[G], h[M], h[V], &check_group, status[1]);
-        if (p.copy.buf) CLT_TRY(clt_variant_compare_as(ops, p.copy_type, "optimizer, copy", p.copy, h[P], N));
+        if (clt_tensor_present(p.copy))
+            CLT_TRY(clt_variant_compare_as(ops, type, "optimizer, copy", p.copy.ref, h[P], N));
     }
     static const char *const name[] = {"optimizer, weights", "gradients", "first moment", "second moment"};
     for (int i = 0; i < EXTRA; i++) CLT_TRY(clt_variant_compare(ops, name[i], part[i], h[i], N));
     return CLT_OK;
 }
 
-/* Chunks are multiples of 8 elements; so must be the places. */
+/* Chunks are multiples of 8 elements, so places must be too. */
 static bool takes(const clt_variant *v, const void *call) {
     const clt_optimizer_params *p = call;
-    const clt_rows m[] = {{p->p, 0}, {p->g, 0}, {p->m, 0}, {p->v, 0}, {p->copy, 0}};
-    return !clt_variant_wide(v) || clt_rowwise_wide(0, m, 5);
+    const clt_rowwise rows = {
+        .tensors = 5,
+        .t = {{.ref = p->p}, {.ref = p->g}, {.ref = p->m}, {.ref = p->v}, {.ref = p->copy.ref}}};
+    return !clt_variant_wide(v) || clt_rowwise_wide(&rows);
 }
 
 static clt_status pick(clt_ops *ops, const clt_optimizer_params *p, const clt_variant **v) {
+    const clt_tensor_named copy[] = {{"copy", p->copy}};
+    const bool copies = clt_tensor_present(p->copy);
     char options[64];
-    snprintf(options, sizeof options, " -DHAS_COPY=%d -DCOPY_TYPE=%d", p->copy.buf != NULL,
-             (int)(p->copy.buf ? p->copy_type : CLT_F32));
-    return clt_variant_pick_for(ops, "optimizer", options, takes, check, p, v);
+    CLT_TRY(clt_tensor_check_types("optimizer", CLT_DTYPE_PLAIN, copy, 1));
+    snprintf(options, sizeof options, " -DHAS_COPY=%d -DCOPY_TYPE=%d", copies,
+             (int)(copies ? p->copy.type : CLT_F32));
+    const clt_variant_question q = {
+        .op = "optimizer", .options = options, .takes = takes, .check = check, .call = p};
+    return clt_variant_pick_for(ops, &q, v);
 }
 
 clt_status clt_op_adamw(clt_ops *ops, const clt_optimizer_params *p) {

@@ -2,11 +2,12 @@
 #include <math.h>
 
 #include "runtime/device/clt_slab.h"
-#include "runtime/ops/clt_variant.h"
+#include "runtime/ops/clt_op_loss.h"
+#include "runtime/ops/clt_op_slab.h"
 #include "runtime/ops/clt_rowwise.h"
 #include "runtime/ops/ref/clt_ref.h"
 
-/* One row a work-group: of one item, or of 64. */
+/* One row per work-group of 1 or 64 items. */
 static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, uint64_t rows,
                          const clt_arg *args, int n) {
     clt_kernel *k;
@@ -20,12 +21,10 @@ static clt_status row_sum(clt_ops *ops, const clt_variant *v, const char *name, 
     return launch(ops, v, name, rows, (clt_arg[]){CLT_U64(cols), CLT_REF(x), CLT_U64(ldx), CLT_REF(out)}, 6);
 }
 
-static clt_status norm_status(clt_ops *ops, const clt_variant *v, clt_ref sums, uint64_t count,
-                              float threshold, float inv_scale, clt_ref status) {
-    return launch(
-        ops, v, "norm_status", 1,
-        (clt_arg[]){CLT_U64(count), CLT_REF(sums), CLT_F32(threshold), CLT_F32(inv_scale), CLT_REF(status)},
-        7);
+static clt_status norm_status(clt_ops *ops, const clt_variant *v, const clt_norm_status_params *p) {
+    const clt_arg args[] = {CLT_U64(p->chunks), CLT_REF(p->chunk_sums), CLT_F32(p->threshold),
+                            CLT_F32(p->inv_scale), CLT_REF(p->status)};
+    return launch(ops, v, "norm_status", 1, args, CLT_COUNT_OF(args));
 }
 
 enum { ROWS = 3, COLS = 203, LD = 211, N = ROWS * LD };
@@ -38,7 +37,8 @@ static clt_status check_status(clt_ops *ops, const clt_variant *v, clt_ref sums,
         float expected[3];
         if (i == 2) want[0] = HUGE_VALF;
         if (i == 2) CLT_TRY(clt_ref_write_f32(sums, want, 1));
-        CLT_TRY(norm_status(ops, v, sums, ROWS, threshold[i], inv_scale[i], status));
+        CLT_TRY(
+            norm_status(ops, v, &(clt_norm_status_params){sums, ROWS, threshold[i], inv_scale[i], status}));
         clt_ref_norm_status(want, ROWS, threshold[i], inv_scale[i], expected);
         CLT_TRY(clt_variant_compare(ops, "status of a norm", status, expected, 3));
     }
@@ -61,10 +61,12 @@ static clt_status check(clt_ops *ops, const clt_variant *v, void *ctx) {
     return check_status(ops, v, part[1], want, part[2]);
 }
 
-clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_ref x, int64_t ldx, clt_ref out) {
+clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_tensor x, clt_ref out) {
+    const clt_tensor_named list[] = {{"x", x}};
     const clt_variant *v;
+    CLT_TRY(clt_tensor_check_types("row sum", clt_dtype_bit(CLT_F32), list, 1));
     CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
-    return row_sum(ops, v, "row_sum", (uint64_t)rows, (uint64_t)cols, x, (uint64_t)ldx, out);
+    return row_sum(ops, v, "row_sum", (uint64_t)rows, (uint64_t)cols, x.ref, (uint64_t)x.ld, out);
 }
 
 clt_status clt_op_chunk_sumsq(clt_ops *ops, clt_ref x, uint64_t chunks, clt_ref out) {
@@ -79,9 +81,8 @@ clt_status clt_op_sumsq(clt_ops *ops, clt_ref x, uint64_t count, clt_ref out) {
     return row_sum(ops, v, "row_sumsq", 1, count, x, count, out);
 }
 
-clt_status clt_op_norm_status(clt_ops *ops, clt_ref chunk_sums, uint64_t chunks, float threshold,
-                              float inv_scale, clt_ref status) {
+clt_status clt_op_norm_status(clt_ops *ops, const clt_norm_status_params *p) {
     const clt_variant *v;
     CLT_TRY(clt_variant_pick(ops, "reduce", check, NULL, &v));
-    return norm_status(ops, v, chunk_sums, chunks, threshold, inv_scale, status);
+    return norm_status(ops, v, p);
 }

@@ -61,8 +61,8 @@ clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **
         return clt_error(CLT_FAIL, "scratch slot %d does not exist", slot);
     clt_buffer *b = ops->scratch[slot];
     if (!b || clt_buffer_bytes(b) < bytes) {
-        /* The old one goes first, so that growing never needs both; queued kernels keep it alive in the
-         * driver. */
+        /* The old buffer is released first, so that growing never needs both; queued kernels keep it alive in
+         * the driver. */
         clt_buffer_destroy(b);
         ops->scratch[slot] = NULL;
         CLT_TRY(clt_buffer_create(ops->dev, CLT_ROUND_UP(CLT_MAX(bytes, 1), 4096), "operation scratch", &b));

@@ -2,49 +2,43 @@
 
 #include "runtime/base/clt_philox.h"
 
-static clt_status launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
-                         uint64_t rows, uint64_t cols, const clt_arg *args, int n) {
-    char all[512];
-    snprintf(all, sizeof all, "%s%s", v->options, options);
+static clt_status launch(clt_ops *ops, const clt_variant *v, const char *kernel, uint64_t rows, uint64_t cols,
+                         const clt_arg *args, int n) {
     clt_kernel *k;
-    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, name, all, &k));
+    CLT_TRY(clt_kernel_get(clt_ops_device(ops), v->file, kernel, v->options, &k));
     uint64_t seg = (uint64_t)clt_variant_param(v, "SEG", 1), wg = (uint64_t)clt_variant_param(v, "WG", 1);
     size_t global[2] = {CLT_ROUND_UP(CLT_CEIL_DIV(cols, seg), wg), rows}, local[2] = {wg, 1};
     return clt_launch_rows(k, global, local, args, n);
 }
 
-clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
-                              bool flat, int64_t rows, int64_t cols, const clt_rows *matrix, int matrices,
-                              const clt_arg *more, int n_more) {
-    if (rows <= 0 || cols <= 0) return CLT_OK;
-    clt_arg args[1 + 3 * CLT_ROWWISE_MAX + CLT_ROWWISE_MAX];
+clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const clt_rowwise *r) {
+    if (r->rows <= 0 || r->cols <= 0) return CLT_OK;
+    clt_arg args[1 + 3 * CLT_ROWWISE_TENSORS + CLT_ROWWISE_MORE];
     int n = 0;
-    for (int i = 0; i < matrices; i++) flat = flat && matrix[i].ld == cols;
-    if (flat) {
-        cols *= rows;
-        rows = 1;
-    }
+    bool flat = !r->by_row;
+    for (int i = 0; i < r->tensors; i++) flat = flat && r->t[i].ld == r->cols;
+    const uint64_t rows = flat ? 1 : (uint64_t)r->rows, cols = (uint64_t)(flat ? r->rows * r->cols : r->cols);
     args[n++] = CLT_U64(cols);
-    for (int i = 0; i < matrices; i++) {
-        const clt_arg m[3] = {CLT_REF(matrix[i].ref), CLT_U64(matrix[i].ld)};
-        for (int j = 0; j < 3; j++) args[n++] = m[j];
+    for (int i = 0; i < r->tensors; i++) {
+        const clt_arg matrix[3] = {CLT_REF(r->t[i].ref), CLT_U64(r->t[i].ld)};
+        for (int j = 0; j < 3; j++) args[n++] = matrix[j];
     }
-    for (int i = 0; i < n_more; i++) args[n++] = more[i];
-    return launch(ops, v, name, options, (uint64_t)rows, (uint64_t)cols, args, n);
+    for (int i = 0; i < r->n_more; i++) args[n++] = r->more[i];
+    return launch(ops, v, r->kernel, rows, cols, args, n);
 }
 
-clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *name, const char *options,
-                             uint64_t count, const clt_arg *args, int n) {
+clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *kernel, uint64_t count,
+                             const clt_arg *args, int n) {
     if (count == 0) return CLT_OK;
-    clt_arg all[1 + 3 * CLT_ROWWISE_MAX + CLT_ROWWISE_MAX];
+    clt_arg all[1 + CLT_VECTOR_ARGS];
     all[0] = CLT_U64(count);
     for (int i = 0; i < n; i++) all[i + 1] = args[i];
-    return launch(ops, v, name, options, 1, count, all, n + 1);
+    return launch(ops, v, kernel, 1, count, all, n + 1);
 }
 
-bool clt_rowwise_wide(int64_t cols, const clt_rows *matrix, int matrices) {
-    bool wide = cols % 8 == 0;
-    for (int i = 0; i < matrices; i++) wide = wide && matrix[i].ld % 8 == 0 && matrix[i].ref.off % 8 == 0;
+bool clt_rowwise_wide(const clt_rowwise *r) {
+    bool wide = r->cols % 8 == 0;
+    for (int i = 0; i < r->tensors; i++) wide = wide && r->t[i].ld % 8 == 0 && r->t[i].ref.off % 8 == 0;
     return wide;
 }
 

@@ -29,7 +29,7 @@ static bool take(char *dst, size_t size, const char *word) {
     return fits;
 }
 
-/* A line that is not whole counts as absent. */
+/* An incomplete line counts as absent. */
 static bool parse_line(char *text, clt_tuned *t) {
     char *field[8] = {0};
     int n = 0;
@@ -45,7 +45,7 @@ static bool same_place(const clt_tuned *a, const clt_tuned *b) {
            !strcmp(a->driver, b->driver);
 }
 
-/* An empty line of this device and driver, whose names get no commas. */
+/* An empty line of this device and driver; commas in their names become spaces. */
 static void name_device(const clt_ops *ops, clt_tuned *t) {
     const clt_device_facts *f = clt_device_get_facts(ops->dev);
     *t = (clt_tuned){0};
@@ -102,7 +102,7 @@ static void read_lines(clt_ops *ops, struct clt_tune *u) {
     clt_free(path);
 }
 
-/* Lines that another process has written meanwhile stay, and none writes while this one does. */
+/* Keeps lines that another process wrote in the meantime; the lock excludes concurrent writers. */
 static bool write_lines(clt_ops *ops) {
     const double at_most = 10; /* a few milliseconds of work of each process */
     struct clt_tune all = {0}, *u = ops->tune;
@@ -118,7 +118,7 @@ static bool write_lines(clt_ops *ops) {
             clt_tuned_add(&b, &all.line[i], all.line[i].key);
     }
     const bool kept = clt_io_write_atomic(path, b.s, b.len) == CLT_OK;
-    if (!kept) clt_warn("what was tuned could not be kept");
+    if (!kept) clt_warn("measured kernel choices could not be saved; the next run measures them again");
     clt_cache_unlock(lock);
     clt_str_free(&b);
     clt_free(all.line);
@@ -156,7 +156,7 @@ const clt_tuned *clt_ops_tuned(const clt_ops *ops, int *n) {
 
 /* --- measuring --- */
 
-/* Seconds a call: the best of a few blocks. A row that is far from `best` is left after its first call. */
+/* Seconds per call: the best of a few blocks. A row much slower than `best` is dropped after one call. */
 static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_variant *v, void *tensors,
                            double best, double *seconds) {
     enum { BLOCKS = 3, MOST = 50 };
@@ -175,19 +175,21 @@ static clt_status time_row(clt_ops *ops, const clt_tune_question *q, const clt_v
     return CLT_OK;
 }
 
-/* One row: its error at this shape, its time, and, if that is less than `best`, its check: checks of slow
- * rows take longer than all the rest. A row that cannot take part, or is wrong, has no time. */
+/* One row: its error at this shape, its time and, if that is less than `best`, its check, because checks of
+ * slow rows take longer than everything else. A row that cannot take part, or is wrong, has no time. */
 static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const char *id, void *tensors,
                               double best, clt_tuned *t) {
     const clt_variant *v = NULL;
+    clt_variant_question unchecked = q->variant;
+    unchecked.check = NULL;
     t->seconds = 0;
-    CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, NULL, q->call, &v));
+    CLT_TRY(clt_variant_pick_row(ops, &unchecked, id, &v));
     if (!v || v->verdict < 0) return CLT_OK;
     const clt_status st = q->kind->error(ops, v, tensors, &t->error); /* compiles, too */
     if (clt_variant_says_nothing(st)) return st;
-    if (st != CLT_OK) return CLT_OK; /* it said why */
+    if (st != CLT_OK) return CLT_OK; /* the row printed the reason */
     if (!(t->error <= (ops->params.numerics == CLT_EXACT ? 0 : 1))) {
-        clt_warn("kernel variant %s=%s is not used at %s: its error is %.3g of the bound", q->op, id,
+        clt_warn("kernel variant %s=%s is not used at %s: its error is %.3g of the bound", q->variant.op, id,
                  q->shape, t->error);
         return CLT_OK;
     }
@@ -195,19 +197,20 @@ static clt_status measure_row(clt_ops *ops, const clt_tune_question *q, const ch
     clt_variant_key(ops, v, t->key);
     CLT_TRY(time_row(ops, q, v, tensors, best, &t->seconds));
     if (best > 0 && t->seconds >= best) return CLT_OK;
-    CLT_TRY(clt_variant_pick_row(ops, q->op, id, q->options, q->takes, q->check, q->call, &v));
+    CLT_TRY(clt_variant_pick_row(ops, &q->variant, id, &v));
     if (!v) t->seconds = 0;
     return CLT_OK;
 }
 
 static bool takes_part(const clt_ops *ops, const clt_tune_question *q, const clt_variant *v) {
-    return (!q->kind->worth || q->kind->worth(ops, v)) && (!q->takes || q->takes(v, q->call));
+    return (!q->kind->worth || q->kind->worth(ops, v)) &&
+           (!q->variant.takes || q->variant.takes(v, q->variant.call));
 }
 
-/* Without a result if time runs out before all rows had their turn. */
+/* Gives no result if time runs out before all rows are measured. */
 static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *tensors, clt_tuned *best) {
     int n;
-    const clt_variant *row = clt_ops_variants(ops, q->op, &n);
+    const clt_variant *row = clt_ops_variants(ops, q->variant.op, &n);
     const double end = clt_now() + ops->params.tune_seconds - ops->tune->spent;
     for (int i = 0; i < n; i++) {
         clt_tuned t = *best;
@@ -218,7 +221,7 @@ static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *t
             break;
         }
         CLT_TRY(measure_row(ops, q, row[i].id, tensors, best->seconds, &t));
-        if (t.seconds > 0) clt_debug("tune %s %s: %s %.3g s", q->op, q->shape, t.variant, t.seconds);
+        if (t.seconds > 0) clt_debug("tune %s %s: %s %.3g s", q->variant.op, q->shape, t.variant, t.seconds);
         if (t.seconds > 0 && (best->seconds == 0 || t.seconds < best->seconds)) *best = t;
     }
     return CLT_OK;
@@ -226,7 +229,7 @@ static clt_status measure_rows(clt_ops *ops, const clt_tune_question *q, void *t
 
 static void describe(const clt_ops *ops, const clt_tune_question *q, clt_tuned *t) {
     name_device(ops, t);
-    take(t->op, sizeof t->op, q->op);
+    take(t->op, sizeof t->op, q->variant.op);
     snprintf(t->shape, sizeof t->shape, "%s %s", q->shape,
              ops->params.numerics == CLT_EXACT ? "exact" : "fast");
 }
@@ -243,7 +246,7 @@ static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
     u->announced = true;
     clt_record_pause(ops->dev, true);
     clt_error_quiet(true);
-    clt_status st = q->kind->make(ops, q->call, &tensors);
+    clt_status st = q->kind->make(ops, q->variant.call, &tensors);
     clt_error_quiet(false);
     const bool made = st == CLT_OK;
     if (made) st = measure_rows(ops, q, tensors, &best);
@@ -251,20 +254,20 @@ static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
     clt_record_pause(ops->dev, false);
     u->spent += clt_now() - start;
     if (!made && st == CLT_FAIL) st = CLT_OK;
-    if (st == CLT_NO_MEMORY) { /* what a run needs is planned without this, and may be all there is */
-        clt_warn("tuning: %s %s is not measured: the device's memory is used up", q->op, q->shape);
+    if (st == CLT_NO_MEMORY) { /* the run's memory is planned without these tensors and may leave no room */
+        clt_warn("tuning: %s %s is not measured: the device's memory is used up", q->variant.op, q->shape);
         best.seconds = 0;
         st = CLT_OK;
     }
     CLT_TRY(st);
-    put(u, &best); /* also without a row: the question does not come again in this run */
+    put(u, &best); /* also without a row, so that this run does not measure the shape again */
     u->changed |= best.seconds > 0;
     return CLT_OK;
 }
 
 /* --- asking --- */
 
-/* Today's line of this device and driver; or, `known`, the checked-in one of this device. */
+/* The measured line of this device and driver or, if `known`, the checked-in one of this device. */
 static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like, bool known) {
     for (int i = 0; i < u->lines; i++) {
         clt_tuned *t = &u->line[i];
@@ -275,10 +278,10 @@ static clt_tuned *find(const struct clt_tune *u, const clt_tuned *like, bool kno
     return NULL;
 }
 
-/* The line's row, if it is the row of today. */
+/* The line's row, if its key is current. */
 static clt_status use(clt_ops *ops, const clt_tune_question *q, clt_tuned *t, const clt_variant **out) {
     if (t->today < 0) return CLT_OK;
-    CLT_TRY(clt_variant_pick_row(ops, q->op, t->variant, q->options, q->takes, q->check, q->call, out));
+    CLT_TRY(clt_variant_pick_row(ops, &q->variant, t->variant, out));
     if (!*out || t->today > 0 || is_known(t)) return CLT_OK;
     char key[33];
     clt_variant_key(ops, *out, key);
@@ -295,7 +298,7 @@ bool clt_ops_tunes(const clt_ops *ops, const char *op) {
 /* Whether more than one row takes part. */
 static bool is_a_choice(clt_ops *ops, const clt_tune_question *q) {
     int n, rows = 0;
-    const clt_variant *row = clt_ops_variants(ops, q->op, &n);
+    const clt_variant *row = clt_ops_variants(ops, q->variant.op, &n);
     for (int i = 0; i < n; i++) rows += takes_part(ops, q, &row[i]);
     return rows > 1;
 }
@@ -305,7 +308,7 @@ clt_status clt_tune_pick(clt_ops *ops, const clt_tune_question *q, const clt_var
     const bool fill = ops->params.tune == CLT_TUNE_FILL;
     clt_tuned like;
     *out = NULL;
-    if (!clt_ops_tunes(ops, q->op)) return CLT_OK;
+    if (!clt_ops_tunes(ops, q->variant.op)) return CLT_OK;
     describe(ops, q, &like);
     clt_tuned *t = find(u, &like, false), *known = find(u, &like, true);
     if (t && t->seconds > 0) CLT_TRY(use(ops, q, t, out));

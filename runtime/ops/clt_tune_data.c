@@ -1,5 +1,5 @@
-/* Tensors for timing: a block of random numbers that repeats, so that outputs can be compared with the oracle
- * without copies of whole tensors on the host. */
+/* Tensors for timing: a repeating block of random numbers, so that outputs can be compared with the oracle
+ * without a copy of whole tensors on the host. */
 #include "runtime/base/clt_philox.h"
 #include "runtime/ops/clt_tune.h"
 #include "runtime/ops/ref/clt_ref.h"
@@ -28,9 +28,4 @@ clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, u
         st = clt_buffer_copy(out->buf, at, out->buf, 0, CLT_MIN(first, n * size - at));
     clt_free(stored);
     return st;
-}
-
-const char *clt_tune_type_name(clt_dtype type) {
-    static const char *const name[] = {"fp32", "bf16", "fp16"};
-    return name[type];
 }

@@ -1,94 +1,98 @@
-/* clt_variant: the tables of kernel variants. clkernels/<op>/<op>.vt lists, one line a row, which kernels can
- * do an operation, what they require and their parameters; the portable row comes last and requires nothing.
- * The first row whose requirements hold on this device, and whose check against the oracle passed on it, is
- * used.
+/* clt_variant: the tables of kernel variants. clkernels/<op>/<op>.vt lists, one per line, the kernels of an
+ * operation, what they require and their params. The portable row comes last and requires nothing. An
+ * operation uses the first row whose requirements hold on this device and whose check against the oracle
+ * passed on it.
  *
  *     # id        file                  body   requires               params
  *     cpu_8x32    gemm/gemm_cpu.cl      cpu    type=cpu               MR=8,NR=32
  *     portable    gemm/gemm_portable.cl group  -                      WG=16
  *
- * requires: comma list, `-`: nothing; docs/how-to-add-a-kernel.md has the words. params become -D options of
- * the build as they stand. */
+ * requires: comma list, `-`: nothing; docs/how-to-add-a-kernel.md lists the words. params become -D options
+ * of the build unchanged. */
 #ifndef CLT_VARIANT_H
 #define CLT_VARIANT_H
 
-#include "runtime/ops/clt_ops.h"
+#include "runtime/ops/clt_ops_context.h"
 
 typedef struct {
     char op[32], id[48], file[96], body[16], requires[160], params[256];
-    char uses[96];     /* another file whose kernels it launches, too; "": none */
+    char uses[96];     /* another file whose kernels it launches too; "": none */
     char options[384]; /* params as " -DMR=8 -DNR=32" */
-    bool usable;       /* requirements hold here */
+    bool usable;       /* its requirements hold on this device */
     int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
-    bool rehearsed;    /* its check was (clt_device_rehearse) */
+    bool rehearsed;    /* whether its check was rehearsed (clt_device_rehearse) */
     char reason[512];  /* why it failed */
 } clt_variant;
 
 /* Value of an integer parameter (MR=8 -> 8), or `fallback`. */
 long clt_variant_param(const clt_variant *v, const char *name, long fallback);
 
-/* All rows of an operation's table in its order, without a device; to free with clt_free. Returns their
- * number, 0 for an unknown operation. */
+/* All rows of an operation's table in its order, without a device; the caller frees them (clt_free). Returns
+ * their number, 0 for an unknown operation. */
 int clt_variant_rows(const char *op, clt_variant **rows);
 
-/* The rows of an operation that hold here, best first; *n may be 0 only for an unknown operation. */
+/* The rows of an operation that can run here, best first; *n is 0 only for an unknown operation. */
 clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n);
 
-/* Runs one variant at a few shapes of its own choosing and compares with the oracle (memcmp in exact mode):
- * CLT_OK passed, anything else failed. It may print debug lines, no errors. */
+/* Runs one variant at a few small shapes and compares with the oracle (memcmp in exact mode). CLT_OK: passed,
+ * anything else: failed. It may print debug lines, but no errors. */
 typedef clt_status (*clt_variant_check)(clt_ops *ops, const clt_variant *v, void *ctx);
 
-/* The variant to use for an operation: forced by CLTRAIN_VARIANT, else the first usable row that passes
- * `check`. Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel text,
- * options), so a warm start checks nothing; a failure for want of memory or resources is kept in memory
- * alone. A failing row is reported once and skipped; if none is left: CLT_FAIL. */
+/* The variant to use for an operation: the one forced by CLTRAIN_VARIANT, else the first usable row that
+ * passes `check`. Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel
+ * text, options), so that a warm start checks nothing; a failure for lack of memory or resources is kept in
+ * memory alone. A failing row is reported once and skipped. CLT_FAIL: no row is left. */
 clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
                             const clt_variant **out);
 
-/* The same for one row: its verdict from memory, from the cache, or from running `check` now. CLT_OK: it may
- * be used. For operations that choose among their rows by shape. With skip_check every row passes. */
+/* A call that needs a row. */
+typedef bool (*clt_variant_takes)(const clt_variant *v, const void *call);
+typedef struct {
+    const char *op;
+    const char *options; /* build options of programs made for one model (" -DHEAD_DIM=64"), added to every
+                            row's own: a row is checked, and has a verdict, for each of them */
+    clt_variant_takes takes; /* whether a row supports the call; NULL: all do */
+    clt_variant_check check; /* gets `call` too */
+    const void *call;
+    /* The call in words, for the message if no row supports it; NULL: none. */
+    void (*describe)(const void *call, char *out, size_t size);
+} clt_variant_question;
+clt_status clt_variant_pick_for(clt_ops *ops, const clt_variant_question *q, const clt_variant **out);
+
+/* The same for one row: *out NULL if it cannot run here, does not support the call, or fails its check (check
+ * NULL: it is not checked). */
+clt_status clt_variant_pick_row(clt_ops *ops, const clt_variant_question *q, const char *id,
+                                const clt_variant **out);
+
+/* The verdict of one row, from memory, from the cache, or from running `check` now. CLT_OK: it may be used.
+ * With skip_check every row passes. */
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx);
-/* Whether a check that ended so says nothing about its row: the device hangs or is full, or a signal came. */
+/* Whether this status of a check gives no verdict on its row: the device hangs or is full, or a signal. */
 bool clt_variant_says_nothing(clt_status st);
 
-/* clt_variant_pick for an operation whose programs are made for one model: every row gets `options`
- * (" -DHEAD_DIM=64") behind its own and is checked, and has its verdict, with them. */
-clt_status clt_variant_pick_with(clt_ops *ops, const char *op, const char *options, clt_variant_check check,
-                                 void *ctx, const clt_variant **out);
-
-/* The same among the rows that can do one call: takes(row, call) says which. `check` gets `call` too. */
-typedef bool (*clt_variant_takes)(const clt_variant *v, const void *call);
-clt_status clt_variant_pick_for(clt_ops *ops, const char *op, const char *options, clt_variant_takes takes,
-                                clt_variant_check check, const void *call, const clt_variant **out);
-
-/* The same for one row: *out NULL if it cannot run here, does not do the call, or fails its check (check
- * NULL: is not asked for one). */
-clt_status clt_variant_pick_row(clt_ops *ops, const char *op, const char *id, const char *options,
-                                clt_variant_takes takes, clt_variant_check check, const void *call,
-                                const clt_variant **out);
-/* What a row's results and times depend on, as 32 hex digits: device, driver, options, text of all its
- * kernels, version of its library, numerics. */
+/* A key over what a row's results and times depend on, as 32 hex digits: device, driver, options, text of all
+ * its kernels, version of its library, numerics. */
 void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]);
 
-/* Uses row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: the free choice again. An
- * unknown operation or id, or one that cannot run here, is CLT_USAGE with the ids that there are. */
+/* Forces row `id` of `op` from now on, as CLTRAIN_VARIANT=op=id does; id NULL: free choice again. An
+ * unknown operation or id, or one that cannot run here, is CLT_USAGE with a list of the ids. */
 clt_status clt_variant_force(clt_ops *ops, const char *op, const char *id);
 /* The id that is forced for `op`, or NULL. */
 const char *clt_variant_forced(const clt_ops *ops, const char *op);
 
-/* "attention=flash gemm=cpu_8x32,portable ...": the rows of each operation that were asked for so far and
+/* "attention=long_32 gemm=cpu_8x32,portable ...": the rows of each operation that were requested so far and
  * passed their check; the caller frees it. */
 char *clt_variants_used(const clt_ops *ops);
-/* Checks that were made in this process: none where their verdicts were in the cache. */
+/* The number of checks that ran in this process; verdicts from the cache do not count. */
 int clt_variants_checked(const clt_ops *ops);
 
-/* Whether a check runs in a rehearsal (clt_device_rehearse): it has to go through all of its calls, so that
- * their programs are known, and can leave out what it compares with. clt_variant_fail says CLT_OK then. */
+/* Whether a check runs in a rehearsal (clt_device_rehearse): it must make all of its calls, so that their
+ * programs are known, and may skip the oracle. clt_variant_fail then returns CLT_OK. */
 bool clt_variant_is_rehearsed(const clt_ops *ops);
 
-/* For checks. fail: keeps the reason for the report (printf format, no newline) and returns CLT_FAIL,
- * printing nothing. compare: reads n floats and compares them with the oracle's words (a NaN equals any NaN);
- * the first difference becomes the reason. */
+/* For checks. fail: keeps the reason for the report (printf format, no newline), prints nothing and returns
+ * CLT_FAIL. compare: reads n floats and compares them with the oracle's words (any NaN equals any NaN); the
+ * first difference becomes the reason. */
 clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n);
 
@@ -97,12 +101,12 @@ clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, cons
 clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what, clt_ref got,
                                   const float *want, size_t n);
 
-/* Scratch that grows on demand and is shared by all operations (they run in order): at least `bytes`. Slot
- * 0..3 are different buffers. */
+/* Scratch memory of at least `bytes`, which grows on demand. All operations share it, because they run in
+ * order. Slots 0..3 are different buffers. */
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);
 
 /* At least `count` counters (uint) for kernels whose work-groups take tiles by an atomic or wait for each
- * other: 0 before a launch, and the kernel leaves them 0. Kernels run in order, so all share them. */
+ * other. They are 0 before a launch, and the kernel leaves them 0. Kernels run in order and share them. */
 clt_status clt_ops_counters(clt_ops *ops, uint64_t count, clt_buffer **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Params of a variant's row: their form, the build options that they become, and who reads them. */
+/* Params of a row: their form, the build options that they become, and whether anything reads them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,10 +50,11 @@ static bool has_word(const char *text, const char *word, size_t n) {
 }
 
 static clt_status row_is_read(const clt_variant *v) {
-    static const char *const host[] = {"ALIGN", "ALIGN_C", "FORMS", "GROUPS", "MAX_D", "MIN_D", "MIN_M",
-                                       "MIN_N", "ONCE",    "TM",    "TN",     "TYPES", "WG"};
+    static const char *const host[] = {"ALIGN", "ALIGN_C", "FORMS", "GROUPS", "MASKS", "MAX_D", "MIN_D",
+                                       "MIN_M", "MIN_N",   "ONCE",  "TM",     "TN",    "TYPES", "WG"};
     const char *text = clt_kernel_text(v->file), *used = *v->uses ? clt_kernel_text(v->uses) : NULL;
-    if (!text || !strcmp(v->params, "-")) return CLT_OK; /* the row's check names a file that is not there */
+    /* a missing file is reported with the row's requirements */
+    if (!text || !strcmp(v->params, "-")) return CLT_OK;
     for (const char *p = v->params; p; p = strchr(p, ',')) {
         p += *p == ',';
         const size_t n = strcspn(p, "=");
@@ -63,7 +64,7 @@ static clt_status row_is_read(const clt_variant *v) {
         if (!known && !has_word(text, p, n) && !(used && has_word(used, p, n)))
             return clt_error(
                 CLT_FAIL,
-                "%s.vt: the param %.*s of variant %s is read by nothing: neither by %s nor by the program",
+                "%s.vt: the param %.*s of variant %s has no effect: neither %s nor the program reads it",
                 v->op, (int)n, p, v->id, v->file);
     }
     return CLT_OK;

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Runs the operations' test programs at small shapes under Oclgrind, which interprets every kernel and reports data races,
-# accesses outside buffers and wrong API calls. Fails if a program fails or a log is not empty (Oclgrind's own exit code
-# says nothing about what it found). Each runs twice: as a device of no kind, with the portable rows, and as a CPU, with
-# the rows for CPUs, which want more local memory than Oclgrind gives and call no built-in functions of compilers then.
+# Runs the operations' test programs at small shapes under Oclgrind, which interprets every kernel and reports data
+# races, accesses outside buffers and wrong API calls. Fails if a program fails or a log is not empty (Oclgrind's exit
+# code does not show what it found). Each program runs twice: as a device of no type, with the portable rows, and as a
+# CPU, with the rows for CPUs, which need more local memory than Oclgrind's default and then call no built-in functions
+# of compilers.
 #
 # usage: test/ops/oclgrind.sh [PROGRAM...]     from the root, after `make`; default: every build/test/ops/test_*
 #   BUILD=dir      where the programs are (build)
@@ -10,7 +11,7 @@
 #   TIME_LIMIT=s   for each program (3000)
 # timeout: 3600
 # at leisure: an interpreter of kernels, and no clock
-# no sanitizer: it looks at kernels, and Oclgrind puts a library before the sanitizer's
+# no sanitizer: it checks kernels, and Oclgrind preloads a library before the sanitizer's
 set -u
 BUILD=${BUILD:-build} JOBS=${JOBS:-2} TIME_LIMIT=${TIME_LIMIT:-3000}
 command -v oclgrind >/dev/null || { echo "oclgrind is not installed (apt-get install oclgrind)"; exit 1; }
@@ -26,7 +27,7 @@ run_one() { # program, folder of its logs, "cpu" or "any"
     CLTRAIN_NO_CACHE=1 timeout "$TIME_LIMIT" oclgrind --data-races --check-api --max-errors 20 "${as[@]}" \
         --log "$2/$name.log" "$1" --tiny >"$2/$name.out" 2>&1
     rc=$?
-    [ $rc -eq 124 ] && why="no end after $TIME_LIMIT s"
+    [ $rc -eq 124 ] && why="still running after $TIME_LIMIT s"
     [ $rc -ne 0 ] && [ -z "$why" ] && why="exit code $rc"
     [ -s "$2/$name.log" ] && why="${why:+$why, }Oclgrind's log is not empty"
     grep -q "device  ] Oclgrind" "$2/$name.out" || why="${why:+$why, }it did not run on Oclgrind"

@@ -5,23 +5,24 @@
 #
 #     test/ops/offline_gates.sh [--no-fetch] [--verbose] [word ...]
 #
-#   --no-fetch does not get what is missing. Otherwise libclc-19 is fetched with apt-get download and ptxas with pip
+#   --no-fetch fetches nothing. Otherwise a missing libclc-19 is fetched with apt-get download, a missing ptxas with pip
 #              (nvidia-cuda-nvcc; pip from a virtual environment), and unpacked into $BUILD/tools; nothing is installed
-#   --verbose  one line per compilation (registers where the tool tells them), not only failures
+#   --verbose  one line per compilation (with registers, if the tool reports them), not only failures
 #   word       only rows whose "table/id" contains one of the words, and probes whose "probe/name" does
 #
 # Targets: gfx90a gfx942 gfx1100 gfx1201 (clang-19 with ROCm's device libraries), sm_90 (clang-19 with libclc, then ptxas),
-# Intel dg2 and, for rows that require block_reads, pvc (ocloc). A target whose tools are absent is left out with the reason.
+# Intel dg2 and, for rows that require block_reads, pvc (ocloc). A target without tools is skipped with the reason.
 #
-# A table may add option sets for the gates, one a line; every row, or those that are named, is compiled with each of them
-# as well:
+# A table may add option sets for the gates, one per line; every row, or each named row, is also compiled with each of
+# them:
 #     #gate -DACT=12
 #     #gate mfma,wmma -DHEAD_DIM=128
-# The probes of clkernels/probe/ are compiled for the targets that a line "Targets" of their head names, or for all of them.
-# A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it takes. What two tables have in common is compiled once.
+# The probes of clkernels/probe/ are compiled for the targets in the line "Targets" at their start, or for all.
+# A row of attention (MIN_D, MAX_D) is compiled only for head sizes that it supports. Programs that two tables share are
+# compiled once.
 # timeout: 3000
-# at leisure: compilers alone run here
-# no sanitizer: compilers alone run here
+# at leisure: only compilers run here
+# no sanitizer: only compilers run here
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 BUILD=${BUILD:-build}
@@ -112,9 +113,10 @@ gate_amd() {
         END { if (bad) print "spills:" bad; else if (lanes) print "note:" lanes; else print "ok vgpr<=" most }'
 }
 
-# clang says nothing of a kernel's work-group size to NVIDIA's assembler, which then grants registers that a large group does
-# not have: the sizes are taken from the intermediate code. For groups of up to 256, of which each work-item may have all 255
-# registers, one group a unit is said to do: the assembler would give registers up, and spill, to fit a second one.
+# clang does not tell NVIDIA's assembler a kernel's work-group size, and the assembler then grants registers that a large
+# group does not have. So the sizes are read from the intermediate code. For groups of up to 256, whose work-items may
+# have all 255 registers, one group per unit is requested: otherwise the assembler saves registers, and spills, to fit a
+# second one.
 work_groups() { # IR on stdin: "kernel items" a line
     awk '/^define .*!reqd_work_group_size/ { match($0, /@[A-Za-z0-9_]+/); name = substr($0, RSTART + 1, RLENGTH - 1)
              match($0, /!reqd_work_group_size ![0-9]+/); split(substr($0, RSTART, RLENGTH), word, " "); size[name] = word[2] }
@@ -129,11 +131,11 @@ gate_nvidia() {
         -Xclang -mlink-builtin-bitcode -Xclang "$LIBCLC" $3 -emit-llvm -S "$2" -o "$o.ll" 2>"$o.log" &&
         "$LLC" -mcpu=sm_90a -mattr=+ptx83 -O3 "$o.ll" -o "$o.ptx" 2>"$o.log" ||
         { grep -m1 -E 'error|warning' "$o.log"; return; }
-    # Instructions for the assembler alone (clt_ptx.h).
+    # Instructions for the assembler only (clt_ptx.h).
     if grep -q '//@' "$o.ptx"; then
         "$BUILD/test/unit/test_ptx" --rewrite <"$o.ptx" >"$o.second" && mv "$o.second" "$o.ptx" || { echo "not rewritten"; return; }
     fi
-    # A kernel may say itself how many groups share a unit.
+    # A kernel may set the number of groups that share a unit.
     grep -q minnctapersm "$o.ptx" || alone='\n.minnctapersm 1'
     work_groups <"$o.ll" | awk -v alone="$alone" 'sizes { items[$1] = $2; next }
         /\.entry / { match($0, /\.entry [A-Za-z0-9_]+/); name = substr($0, RSTART + 7, RLENGTH - 7) }
@@ -149,7 +151,7 @@ gate_nvidia() {
 gate_intel() {
     local o="$WORK/$4" spills="" listed="" listing=()
     mkdir -p "$o/listing"
-    # Where a kernel asks for its sub-group size ocloc is silent about most spills; its listing is not.
+    # If a kernel requests its sub-group size, ocloc does not report most spills; its listing shows them.
     grep -q intel_reqd_sub_group_size "$2" && listed=yes && listing=(IGC_ShaderDumpEnable=1 IGC_DumpToCustomDir="$o/listing")
     env "${listing[@]}" ocloc compile -file "$2" -device "$1" -output k -out_dir "$o" \
         -options "-cl-std=CL1.2 -cl-fp32-correctly-rounded-divide-sqrt -I $(dirname "$2") $3" >"$o.log" 2>&1 ||
@@ -178,7 +180,7 @@ gate() { # target file options label number
     rm -rf "${WORK:?}/$5" "${WORK:?}/$5".*
 }
 
-# Whether the probe of a kernel file (word probe=FILE) compiles for a target: what the device would be asked. Once each.
+# Whether the probe of a kernel file (word probe=FILE) compiles for a target. Compiled once each.
 declare -A PROBED
 probe_compiles() { # target file
     if [ -z "${PROBED[$1 $2]:-}" ]; then
@@ -187,12 +189,12 @@ probe_compiles() { # target file
         *) PROBED[$1 $2]=no ;;
         esac
         rm -f "$WORK/result.probe"
-        [ ${PROBED[$1 $2]} = yes ] || echo "left out: rows with probe=$2 for $1 (the probe does not compile)"
+        [ ${PROBED[$1 $2]} = yes ] || echo "skipped: rows with probe=$2 for $1 (the probe does not compile)"
     fi
     [ "${PROBED[$1 $2]}" = yes ]
 }
 
-# Whether a row with these requirements can run on this target at all.
+# Whether a row with these requirements can run on this target.
 admits() {
     local word
     [[ $1 != gfx1201 || ,$2, == *,wmma,* ]] || return 1 # the others are no news after gfx1100
@@ -210,8 +212,8 @@ admits() {
     done
 }
 
-# The options with a head size that the row takes: 64 if they say nothing, or the least or the most of its params. Fails if the
-# options want another.
+# The options with a head size that the row supports: 64 without one, or the limit of its params. Fails if the options name
+# another size.
 with_head_size() { # params options
     local min=1 max=65536 size=64
     [[ ,$1, =~ ,MIN_D=([0-9]+), ]] && min=${BASH_REMATCH[1]}
@@ -234,11 +236,11 @@ wanted() {
     return 1
 }
 
-# --- all of them, as many at a time as there are processors ----------------------------------------------------
+# --- all of them, as many at once as there are processors ------------------------------------------------------
 
 [ $FETCH = 1 ] && fetch_tools
 choose_targets
-[ ${#TARGETS[@]} -gt 0 ] || { echo "no target can be compiled for on this machine"; exit 0; }
+[ ${#TARGETS[@]} -gt 0 ] || { echo "this machine has no compiler for any target"; exit 0; }
 n=0 rows=0 jobs=$(nproc)
 declare -A STARTED
 compile() { # target file options label: starts it, once

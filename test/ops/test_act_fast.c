@@ -1,6 +1,6 @@
-/* The fast GELU of clkernels/include/clt_act_fast.clh beside its formula, for every number of bf16 and fp16.
- * The instructions of NVIDIA's that it stands on are replaced, so that every device can tell; the exponential
- * is made wrong by what theirs may be off, each way. */
+/* The fast GELU of clkernels/include/clt_act_fast.clh compared with its formula, for every number of bf16 and
+ * fp16. NVIDIA's instructions that it needs are replaced, so that every device can run it. The exponential
+ * gets the error that NVIDIA's may have, in both directions. */
 #include <math.h>
 #include <string.h>
 
@@ -35,12 +35,13 @@ static const char kernel_text[] =
     "    }\n"
     "}\n";
 
-/* How far a value may be off; and where it is `above`, in parts of what rounding it to the type may do. */
+/* The allowed error of a value: absolute and, where the value is `above`, as a part of the error of rounding
+ * to the type. */
 typedef struct {
     double off, above, part;
 } act_bound;
 
-/* A little more than was found. Where values are small `off` alone counts: the derivative goes through 0. */
+/* Slightly more than measured. For small values only `off` counts, as the derivative passes through 0. */
 static const struct {
     act_bound gelu, small_gelu, slope, slope_beside;
 } bounds[] = {
@@ -61,10 +62,11 @@ static void assert_near(const char *what, clt_dtype type, act_bound b, const flo
     for (int i = 0; i < WORDS; i++) {
         const double off = fabs((double)got[i] - want[i]);
         if (isnan(want[i]) ? !isnan(got[i]) : isinf(want[i]) ? (double)got[i] != want[i] : !(off < b.off))
-            fail_msg("%s of %.9g is %.9g, exactly %.9g", what, (double)x[i], (double)got[i], want[i]);
+            fail_msg("%s of %.9g is %.9g, the exact value is %.9g", what, (double)x[i], (double)got[i],
+                     want[i]);
         if (isfinite(want[i]) && fabs(want[i]) >= b.above && !(off < b.part * half_step(type, want[i])))
-            fail_msg("%s of %.9g is %.9g, exactly %.9g: off by %.3f of a rounding", what, (double)x[i],
-                     (double)got[i], want[i], off / half_step(type, want[i]));
+            fail_msg("%s of %.9g is %.9g, the exact value is %.9g: an error of %.3f roundings", what,
+                     (double)x[i], (double)got[i], want[i], off / half_step(type, want[i]));
     }
 }
 

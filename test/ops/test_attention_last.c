@@ -1,6 +1,6 @@
-/* The last rows of attention over kept keys and values: every row of attention_last.vt on every device gives
- * the words of the oracle's forward pass over the whole sequence (which test_attention.c compares with the
- * formula in double), and what cannot be done is refused. */
+/* The last rows of attention with keys and values in a cache: every row of attention_last.vt on every device
+ * gives the words of the oracle's forward pass over the whole sequence (which test_attention_oracle.c
+ * compares with the formula in double), and invalid calls are refused. */
 #include <math.h>
 
 #include "runtime/ops/ref/clt_ref.h"
@@ -8,7 +8,7 @@
 
 typedef struct {
     int64_t seq, heads, kv_heads, head_dim;
-    bool alibi, extreme;
+    bool alibi, extreme, unmasked; /* unmasked: without the causal mask */
     float softcap;
     int64_t window; /* 0: off; n: n - 1 */
     clt_dtype type;
@@ -23,14 +23,17 @@ static const shape cases[] = {
     {131, 4, 2, 16, .window = 34},
     {150, 2, 2, 16, .window = 1},
     {131, 2, 1, 80, .alibi = true, .softcap = 1.5f, .window = 71, .type = CLT_BF16},
+    {197, 4, 2, 16, .unmasked = true},
+    {131, 2, 1, 80, .unmasked = true, .alibi = true, .softcap = 1.5f, .window = 34, .type = CLT_BF16},
 };
 static const shape tiny_cases[] = {
     {67, 2, 1, 4, .alibi = true, .softcap = 1.5f, .window = 31},
     {9, 1, 1, 130},
+    {67, 2, 1, 4, .unmasked = true, .alibi = true, .window = 31},
 };
 
-/* q, k, v of the whole sequence and the oracle's output; k and v are the two halves of rows of `ldkv`, as in
- * a cache with room for more positions than there are. */
+/* q, k, v of the whole sequence and the oracle's output. k and v are the two halves of rows of `ldkv`, as in
+ * a cache with room for more positions. */
 typedef struct {
     shape s;
     int64_t wide, ldkv, ldo;
@@ -64,14 +67,14 @@ static clt_attention_params call_of(const problem *x) {
                                   .heads = s->heads,
                                   .kv_heads = s->kv_heads,
                                   .head_dim = s->head_dim,
-                                  .ldq = x->wide,
-                                  .ldk = x->ldkv,
-                                  .ldv = x->ldkv,
-                                  .ldo = x->ldo,
+                                  .q = {.ld = x->wide, .type = s->type},
+                                  .k = {.ld = x->ldkv, .type = s->type},
+                                  .v = {.ld = x->ldkv, .type = s->type},
+                                  .o = {.ld = x->ldo, .type = s->type},
                                   .scale = 1.0f / sqrtf((float)s->head_dim),
                                   .softcap = s->softcap,
-                                  .window = s->window - 1,
-                                  .type = s->type};
+                                  .mask = s->unmasked ? CLT_MASK_NONE : CLT_MASK_CAUSAL,
+                                  .window = s->window - 1};
 }
 
 static void solve(problem *x) {
@@ -86,7 +89,7 @@ static void solve(problem *x) {
     clt_ref_round(s->type, x->o, x->n_o);
 }
 
-/* The last `rows` rows; what lies between the rows of the output stays as it was. */
+/* The last `rows` rows; the gaps between the rows of the output must not change. */
 static void run_rows(int device, const char *id, const problem *x, int64_t rows) {
     const shape *s = &x->s;
     const int64_t first = s->seq - rows;
@@ -97,8 +100,8 @@ static void run_rows(int device, const char *id, const problem *x, int64_t rows)
         for (int64_t c = x->wide; c < x->ldo; c++) start[r * x->ldo + c] = want[r * x->ldo + c];
     clt_ref kv = tu_upload_as(device, s->type, x->kv, x->n_kv), o = tu_upload_as(device, s->type, start, n);
     clt_attention_params p = call_of(x);
-    p.q = tu_upload_as(device, s->type, x->q + first * x->wide, (size_t)(rows * x->wide));
-    p.k = kv, p.v = clt_ref_at(kv, (uint64_t)(x->ldkv / 2)), p.o = o;
+    p.q.ref = tu_upload_as(device, s->type, x->q + first * x->wide, (size_t)(rows * x->wide));
+    p.k.ref = kv, p.v.ref = clt_ref_at(kv, (uint64_t)(x->ldkv / 2)), p.o.ref = o;
     if (s->alibi) p.slopes = tu_upload(device, x->slopes, (size_t)s->heads);
     char what[96];
     snprintf(what, sizeof what, "%s, sequence %lld, last %lld rows", id, (long long)s->seq, (long long)rows);

@@ -1,7 +1,6 @@
-/* The backward pass of attention on matrix units against the formula in double, within the bound of
- * clt_ref_attention_gradients; three runs must give the same bits. Tensors lie in a buffer of NaNs, with NaNs
- * between and behind their rows, and so does the memory to spare. Each case runs by every row that takes it.
- */
+/* The backward pass of attention on matrix units compared with the formula in double, within the bound of
+ * clt_ref_attention_gradients; three runs must give the same bits. Tensors are in a buffer of NaNs, with NaNs
+ * between and after their rows, and so is the spare memory. Every row that supports a case runs it. */
 #include <math.h>
 #include <string.h>
 
@@ -15,9 +14,9 @@ typedef struct {
     int64_t window; /* 0: off; n: n - 1 */
     float softcap, amplitude;
     bool alibi, ids, accumulate;
-    bool one_hot;          /* queries and keys so that every row looks at one key alone */
+    bool one_hot;          /* queries and keys such that every row sees only one key */
     bool fused;            /* q, k and v side by side in one matrix */
-    int64_t heads_at_once; /* query heads for whose ds there is memory to spare; 0: no such memory */
+    int64_t heads_at_once; /* query heads whose ds fits the spare memory; 0: no such memory */
 } shape;
 
 static const shape cases[] = {
@@ -139,11 +138,9 @@ static void make_buffers(problem *x, clt_device *dev, clt_attention_grad_params 
     tu_assert_ok(clt_buffer_write(x->stat, stats * 4, x->slopes, slopes * 4), "write");
     tu_assert_ok(clt_buffer_write(x->stat, (stats + slopes) * 4, x->ids, ids * 4), "write");
     clt_attention_params *p = &g->fwd;
-    clt_ref *const place[TENSORS] = {&p->q, &p->k, &p->v, &p->o, &g->dout, &g->dq, &g->dk, &g->dv};
-    int64_t *const ld[TENSORS] = {&p->ldq,    &p->ldk,  &p->ldv,  &p->ldo,
-                                  &g->lddout, &g->lddq, &g->lddk, &g->lddv};
+    clt_tensor *const to[TENSORS] = {&p->q, &p->k, &p->v, &p->o, &g->dout, &g->dq, &g->dk, &g->dv};
     *g = (clt_attention_grad_params){.accumulate_kv = s->accumulate};
-    for (int t = 0; t < TENSORS; t++) *place[t] = (clt_ref){x->data, x->at[t]}, *ld[t] = x->ld[t];
+    for (int t = 0; t < TENSORS; t++) *to[t] = clt_tensor_of((clt_ref){x->data, x->at[t]}, x->ld[t], s->type);
     p->batch = s->batch, p->seq = s->seq, p->heads = s->heads, p->kv_heads = s->kv_heads,
     p->head_dim = s->head_dim;
     p->lse = (clt_ref){x->stat, 0}, p->scale = x->p.scale, p->softcap = s->softcap, p->window = x->p.window;
@@ -157,7 +154,6 @@ static void make_buffers(problem *x, clt_device *dev, clt_attention_grad_params 
     }
     if (s->alibi) p->slopes = (clt_ref){x->stat, stats};
     if (s->ids) p->seq_ids = (clt_ref){x->stat, stats + slopes};
-    p->type = s->type;
 }
 
 /* Largest error as a part of its bound. */
@@ -176,7 +172,7 @@ static double worst(const problem *x, int t, const float *got, const double *wan
     return most;
 }
 
-/* Everything but the gradients' elements is as it was. */
+/* Everything except the gradients' elements is unchanged. */
 static void untouched(const problem *x, const float *got) {
     bool *mine = clt_calloc(x->total, sizeof *mine);
     for (int t = DQ; t <= DV; t++)
@@ -184,7 +180,7 @@ static void untouched(const problem *x, const float *got) {
             for (int64_t c = 0; c < width(&x->s, t); c++) mine[x->at[t] + (size_t)(r * x->ld[t] + c)] = true;
     for (size_t i = 0; i < x->total; i++)
         if (!mine[i] && memcmp(&got[i], &x->host[i], 4) != 0 && !(isnan(got[i]) && isnan(x->host[i])))
-            fail_msg("element %zu, which is no gradient, was written", i);
+            fail_msg("element %zu was written, which belongs to no gradient", i);
     clt_free(mine);
 }
 
@@ -204,14 +200,14 @@ static void compare(problem *x, const uint16_t *bits, const char *label) {
     clt_free(got);
 }
 
-/* What stands before and behind the memory to spare is as it was. */
+/* The bytes before and after the spare memory are unchanged. */
 static void keeps_to_itself(const problem *x) {
     float edge[2][GAP / 4];
     if (!x->spare) return;
     tu_assert_ok(clt_buffer_read(x->spare, 0, edge[0], GAP), "read");
     tu_assert_ok(clt_buffer_read(x->spare, GAP + x->spare_bytes, edge[1], GAP), "read");
     for (int i = 0; i < 2 * GAP / 4; i++)
-        if (!isnan(edge[i / (GAP / 4)][i % (GAP / 4)])) fail_msg("memory beside the spare was written");
+        if (!isnan(edge[i / (GAP / 4)][i % (GAP / 4)])) fail_msg("memory outside the spare was written");
 }
 
 static void run_case(clt_ops *ops, const shape *s, const char *row) {
@@ -233,7 +229,7 @@ static void run_case(clt_ops *ops, const shape *s, const char *row) {
         upload(&x);
         tu_assert_ok(clt_op_attention_backward(ops, &g), label);
         tu_assert_ok(clt_buffer_read(x.data, 0, i ? again : first, x.total * 2), label);
-        if (i && memcmp(first, again, x.total * 2) != 0) fail_msg("%s: run %d has other bits", label, i);
+        if (i && memcmp(first, again, x.total * 2) != 0) fail_msg("%s: run %d has different bits", label, i);
     }
     compare(&x, first, label);
     keeps_to_itself(&x);
@@ -248,7 +244,7 @@ static void run_case(clt_ops *ops, const shape *s, const char *row) {
     clt_buffer_destroy(x.spare);
 }
 
-/* wgmma_kept is for heads of 64 and 128 that see everything before them. */
+/* wgmma_kept is for heads of 64 and 128 that see all earlier positions. */
 static bool is_kept(const shape *s) {
     return s->head_dim % 64 == 0 && s->window == 0 && s->softcap == 0 && !s->ids;
 }
@@ -258,7 +254,7 @@ static void backward_is_within_the_bound(void **state) {
     int ran = 0;
     for (int i = 0; i < tu_device_count(); i++) {
         if (!clt_device_get_facts(tu_device(i))->wgmma || !clt_tensor_map_available(tu_device(i))) {
-            print_message("%s: left out, it has no wgmma or no tensor maps\n", tu_device_name(i));
+            print_message("%s: skipped, it has no wgmma or no tensor maps\n", tu_device_name(i));
             continue;
         }
         clt_ops *ops;

@@ -12,7 +12,7 @@ typedef struct {
     int64_t rows, cols, ld;
 } shape;
 
-/* One element; one row; odd and prime sizes; rows apart; more than one segment of the CPU body. */
+/* One element; one row; odd and prime sizes; rows with gaps; more than one segment of the CPU body. */
 static const shape shapes[] = {{1, 1, 1},   {1, 7, 7},     {3, 16, 16},
                                {5, 31, 47}, {2, 127, 130}, {3, 4099, 4099}};
 static const shape tiny_shapes[] = {{1, 1, 1}, {3, 16, 16}, {2, 19, 23}};
@@ -31,7 +31,7 @@ static size_t elements(const shape *s) {
     return (size_t)(s->rows * s->ld);
 }
 
-/* Calls fn for each element inside the rows; the others keep what was there. */
+/* Calls fn for each element inside the rows; the others keep their values. */
 #define FOR_ELEMENTS(s, i)                                                                                   \
     for (size_t i = 0; i < elements(s); i++)                                                                 \
         if ((int64_t)i % (s)->ld < (s)->cols)
@@ -48,10 +48,14 @@ static float *make(size_t n, uint64_t seed) {
     return x;
 }
 
-/* The oracle's values, rounded, are those on the device. */
+/* The oracle's values, rounded, equal those on the device. */
 static void assert_stored(const char *what, clt_dtype type, clt_ref got, float *want, size_t n) {
     clt_ref_round(type, want, n);
     tu_assert_words(what, tu_download_as(got, type, n), want, n);
+}
+
+static clt_tensor rows_of(const shape *s, clt_ref r, clt_dtype type) {
+    return clt_tensor_of(r, s->ld, type);
 }
 
 static void activation_case(int d, clt_dtype type, clt_activation act, const shape *s, uint64_t seed) {
@@ -60,13 +64,15 @@ static void activation_case(int d, clt_dtype type, clt_activation act, const sha
     clt_ref rx = tu_upload_rounded(d, type, x, n), ry = tu_upload_rounded(d, type, dy, n),
             rdy = tu_upload_rounded(d, type, dy, n);
     memcpy(want, dy, n * sizeof *dy);
-    tu_assert_ok(clt_op_activation_forward(tu_ops(d), type, act, s->rows, s->cols, rx, s->ld, ry, s->ld),
-                 "forward");
+    const clt_tensor x_ = rows_of(s, rx, type), y_ = rows_of(s, ry, type), dy_ = rows_of(s, rdy, type);
+    tu_assert_ok(
+        clt_op_activation_forward(tu_ops(d), &(clt_activation_params){act, s->rows, s->cols, x_, y_}),
+        "forward");
     FOR_ELEMENTS(s, i) want[i] = clt_ref_act(act, x[i]);
     assert_stored("activation forward", type, ry, want, n);
-    tu_assert_ok(
-        clt_op_activation_backward(tu_ops(d), type, act, s->rows, s->cols, rx, s->ld, rdy, s->ld, rdy, s->ld),
-        "backward");
+    tu_assert_ok(clt_op_activation_backward(
+                     tu_ops(d), &(clt_activation_grad_params){act, s->rows, s->cols, x_, dy_, dy_}),
+                 "backward");
     memcpy(want, dy, n * sizeof *dy);
     FOR_ELEMENTS(s, i) want[i] = dy[i] * clt_ref_act_grad(act, x[i]);
     assert_stored("activation backward", type, rdy, want, n);
@@ -83,17 +89,19 @@ static void glu_case(int d, clt_dtype type, clt_activation act, const shape *s, 
             rdy = tu_upload_rounded(d, type, dy, n), ry = tu_upload_rounded(d, type, dy, n);
     float *y = clt_memdup(dy, n * sizeof *dy), *dgate = clt_memdup(gate, n * sizeof *gate),
           *dup = clt_memdup(up, n * sizeof *up);
-    tu_assert_ok(clt_op_glu_forward(tu_ops(d), type, act, s->rows, s->cols, rg, s->ld, ru, s->ld, ry, s->ld),
-                 "glu");
+    const clt_tensor g = rows_of(s, rg, type), u = rows_of(s, ru, type);
+    tu_assert_ok(
+        clt_op_glu_forward(tu_ops(d), &(clt_glu_params){act, s->rows, s->cols, g, u, rows_of(s, ry, type)}),
+        "glu");
     FOR_ELEMENTS(s, i) {
         y[i] = clt_ref_act(act, gate[i]) * up[i];
         dgate[i] = dy[i] * up[i] * clt_ref_act_grad(act, gate[i]);
         dup[i] = dy[i] * clt_ref_act(act, gate[i]);
     }
     assert_stored("glu forward", type, ry, y, n);
-    /* the gradients take the place of the inputs */
-    tu_assert_ok(clt_op_glu_backward(tu_ops(d), type, act, s->rows, s->cols, rg, s->ld, ru, s->ld, rdy, s->ld,
-                                     rg, s->ld, ru, s->ld),
+    /* the gradients overwrite the inputs */
+    tu_assert_ok(clt_op_glu_backward(tu_ops(d), &(clt_glu_grad_params){act, s->rows, s->cols, g, u,
+                                                                       rows_of(s, rdy, type), g, u}),
                  "glu backward");
     assert_stored("glu dgate", type, rg, dgate, n);
     assert_stored("glu dup", type, ru, dup, n);
@@ -134,29 +142,31 @@ static void simple_case(int d, clt_dtype type, const shape *s, uint64_t seed) {
     memcpy(want, b, n * sizeof *b);
     clt_ops *ops = tu_ops(d);
 
-    tu_assert_ok(clt_op_clip_forward(ops, type, limit, s->rows, s->cols, ra, s->ld, rc, s->ld), "clip");
+    const clt_tensor x = rows_of(s, ra, type), dy = rows_of(s, rb, type), y = rows_of(s, rc, type);
+    tu_assert_ok(clt_op_clip_forward(ops, &(clt_clip_params){limit, s->rows, s->cols, x, y}), "clip");
     FOR_ELEMENTS(s, i) want[i] = clamp(a[i], limit);
     assert_stored("clip forward", type, rc, want, n);
 
-    tu_assert_ok(clt_op_clip_backward(ops, type, limit, s->rows, s->cols, ra, s->ld, rb, s->ld, rc, s->ld),
+    tu_assert_ok(clt_op_clip_backward(ops, &(clt_clip_grad_params){limit, s->rows, s->cols, x, dy, y}),
                  "clip");
     FOR_ELEMENTS(s, i) want[i] = fabsf(a[i]) <= limit ? b[i] : 0.0f;
     assert_stored("clip backward", type, rc, want, n);
 
-    tu_assert_ok(clt_op_copy_rows(ops, type, s->rows, s->cols, ra, s->ld, rc, s->ld), "copy");
+    tu_assert_ok(clt_op_copy_rows(ops, s->rows, s->cols, x, y), "copy");
     FOR_ELEMENTS(s, i) want[i] = a[i];
     assert_stored("copy rows", type, rc, want, n);
 
     float factor[2] = {0.3f, -1.7f};
-    tu_assert_ok(clt_op_scale_rows(ops, type, s->rows, 2, s->cols, ra, s->ld, tu_upload(d, factor, 2)),
-                 "scale rows");
+    tu_assert_ok(
+        clt_op_scale_rows(ops, &(clt_scale_rows_params){s->rows, 2, s->cols, x, tu_upload(d, factor, 2)}),
+        "scale rows");
     FOR_ELEMENTS(s, i) a[i] *= factor[(int64_t)i / s->ld % 2];
     assert_stored("scale rows", type, ra, a, n);
 
     int32_t count = 5;
     clt_ref counter = tu_upload_i32(d, &count, 1);
     for (size_t i = 0; i < n; i++) count += !isfinite(a[i]);
-    tu_assert_ok(clt_op_count_nonfinite(ops, type, ra, n, counter), "count");
+    tu_assert_ok(clt_op_count_nonfinite(ops, x, n, counter), "count");
     assert_int_equal(*tu_download_i32(counter, 1), count);
     tu_release();
     clt_free(a);
@@ -164,7 +174,7 @@ static void simple_case(int d, clt_dtype type, const shape *s, uint64_t seed) {
     clt_free(want);
 }
 
-/* What exists for fp32 only. */
+/* Operations that support only fp32. */
 static void slab_case(int d, const shape *s, uint64_t seed) {
     const float limit = 1.25f;
     size_t n = elements(s);
@@ -205,7 +215,8 @@ static void rope_case(int d, clt_dtype type, int64_t rows, int64_t seq, int64_t 
     float *x = make(n, seed), *cs = tu_random(table, seed + 2, 1.0f);
     clt_ref rx = tu_upload_rounded(d, type, x, n), rc = tu_upload(d, cs, table);
     for (int inverse = 0; inverse < 2; inverse++) {
-        tu_assert_ok(clt_op_rope(tu_ops(d), type, rows, seq, heads, dim, rx, ld, rc, inverse), "rope");
+        const clt_rope_params p = {rows, seq, heads, dim, clt_tensor_of(rx, ld, type), rc, inverse};
+        tu_assert_ok(clt_op_rope(tu_ops(d), &p), "rope");
         clt_ref_rope(rows, seq, heads, dim, x, ld, cs, inverse);
         assert_stored("rope", type, rx, x, n);
     }
@@ -229,7 +240,7 @@ static void rope_matches(void **state) {
     tu_each_variant("rope", run_rope);
 }
 
-/* The definition by its own words: a pair turned by +-angle, in double. */
+/* The definition: a pair rotated by +-angle, in double. */
 static void rope_turns_pairs(void **state) {
     (void)state;
     float x[4] = {1.0f, 2.0f, 3.0f, 4.0f},
@@ -245,13 +256,15 @@ static void rope_turns_pairs(void **state) {
 static void dropout_case(int d, clt_dropout_params p, bool residual) {
     size_t n = (size_t)(p.rows * p.cols);
     float *x = tu_random(n, 4, 3.0f), *r = tu_random(n, 6, 3.0f), *want = clt_malloc(n * sizeof *want);
-    p.x = tu_upload_rounded(d, p.x_type, x, n);
-    p.y = residual || p.x_type != p.y_type ? tu_upload_rounded(d, p.y_type, r, n) : p.x;
-    if (residual) p.residual = tu_upload_rounded(d, p.y_type, r, n);
+    p.x = clt_tensor_of(tu_upload_rounded(d, p.x.type, x, n), p.cols, p.x.type);
+    p.y = residual || p.x.type != p.y.type
+              ? clt_tensor_of(tu_upload_rounded(d, p.y.type, r, n), p.cols, p.y.type)
+              : p.x;
+    if (residual) p.residual = clt_tensor_of(tu_upload_rounded(d, p.y.type, r, n), p.cols, p.y.type);
     tu_assert_ok(clt_op_dropout(tu_ops(d), &p), "dropout");
     clt_ref_dropout(p.rows, p.seq, p.cols, x, residual ? r : NULL, p.p, p.seed, p.step, p.first_sample,
                     p.layer, p.site, want);
-    assert_stored("dropout", p.y_type, p.y, want, n);
+    assert_stored("dropout", p.y.type, p.y.ref, want, n);
     tu_release();
     clt_free(x);
     clt_free(r);
@@ -275,8 +288,8 @@ static void run_dropout(int d, const char *id) {
                                               .first_sample = (int64_t)i * 100,
                                               .layer = (int32_t)i,
                                               .site = CLT_SITE_ATTENTION_OUT,
-                                              .x_type = types[form / 2][0],
-                                              .y_type = types[form / 2][1]},
+                                              .x = {.type = types[form / 2][0]},
+                                              .y = {.type = types[form / 2][1]}},
                          form % 2);
 }
 
@@ -285,7 +298,7 @@ static void dropout_matches(void **state) {
     tu_each_variant("dropout", run_dropout);
 }
 
-/* The share of dropped elements, the factor of the kept ones, and that no part of the counter is ignored. */
+/* The fraction of dropped elements, the factor of the kept ones, and that all of the counter matters. */
 static void dropout_factors(void **state) {
     (void)state;
     enum { N = 20000 };
@@ -312,8 +325,8 @@ static uint64_t launches(int d) {
     return c.launches;
 }
 
-/* NVIDIA's devices take 65,535 work-groups along the second dimension of a launch: further rows are a launch
- * of their own, and know which ones they are. */
+/* NVIDIA's devices take at most 65,535 work-groups along the second dimension of a launch: further rows are
+ * another launch, which must know their numbers. */
 static void many_rows_are_several_launches(void **state) {
     (void)state;
     enum { ROWS = CLT_LAUNCH_MOST_ROWS + 5, SEQ = 11, COLS = 8, LD = 9, N = ROWS * LD };
@@ -323,10 +336,12 @@ static void many_rows_are_several_launches(void **state) {
     for (int d = 0; d < tu_device_count(); d++) {
         clt_ops *ops = tu_ops(d);
         const clt_ref rx = tu_upload(d, x, N), rt = tu_upload(d, table, SEQ * COLS);
+        const clt_tensor rows = clt_tensor_of(rx, LD, CLT_F32);
         memcpy(want, x, N * sizeof *want);
-        for (int pass = 0; pass < 2; pass++) { /* the first one checks rows, too */
+        for (int pass = 0; pass < 2; pass++) { /* the first one also checks rows */
             const uint64_t before = launches(d);
-            tu_assert_ok(clt_op_scale_rows(ops, CLT_F32, ROWS, SEQ, COLS, rx, LD, rt), "scale rows");
+            tu_assert_ok(clt_op_scale_rows(ops, &(clt_scale_rows_params){ROWS, SEQ, COLS, rows, rt}),
+                         "scale rows");
             if (pass == 1) assert_int_equal(launches(d) - before, 2);
             for (int i = 0; i < N; i++)
                 if (i % LD < COLS) want[i] *= table[i / LD % SEQ];
@@ -335,7 +350,7 @@ static void many_rows_are_several_launches(void **state) {
         tu_assert_ok(clt_variant_force(ops, "rope", "portable"), "clt_variant_force");
         for (int pass = 0; pass < 2; pass++) {
             const uint64_t before = launches(d);
-            tu_assert_ok(clt_op_rope(ops, CLT_F32, ROWS, SEQ, 1, COLS, rx, LD, rt, false), "rope");
+            tu_assert_ok(clt_op_rope(ops, &(clt_rope_params){ROWS, SEQ, 1, COLS, rows, rt, false}), "rope");
             if (pass == 1) assert_int_equal(launches(d) - before, 2);
             clt_ref_rope(ROWS, SEQ, 1, COLS, want, LD, table, false);
         }

@@ -1,4 +1,4 @@
-/* Lookups and their gradients: every variant on every device gives the oracle's words, for any cut into
+/* Lookups and their gradients: every variant on every device gives the oracle's words, for any division into
  * microbatches. */
 #include "test/test_util.h"
 
@@ -31,6 +31,10 @@ static int32_t *make_ids(const shape *s) {
     return ids;
 }
 
+static clt_tensor rows_of(const shape *s, clt_ref r) {
+    return clt_tensor_of(r, s->cols, CLT_F32);
+}
+
 static void forward(int d, const shape *s, const int32_t *ids) {
     int64_t rows = s->samples * s->seq;
     size_t n = (size_t)(rows * s->cols), table = (size_t)(s->vocab * s->cols),
@@ -41,13 +45,13 @@ static void forward(int d, const shape *s, const int32_t *ids) {
                               .cols = s->cols,
                               .vocab = s->vocab,
                               .ids = tu_upload_i32(d, ids, (size_t)rows),
-                              .wte = tu_upload(d, wte, table),
-                              .wpe = s->wpe ? tu_upload(d, wpe, pos) : clt_ref_none(),
-                              .out = tu_blank(d, n),
+                              .wte = rows_of(s, tu_upload(d, wte, table)),
+                              .wpe = s->wpe ? rows_of(s, tu_upload(d, wpe, pos)) : clt_tensor_none(),
+                              .out = rows_of(s, tu_blank(d, n)),
                               .fraction = s->fraction};
     tu_assert_ok(clt_op_embedding_forward(tu_ops(d), &p), "embedding forward");
     clt_ref_embedding_forward(rows, s->seq, s->cols, ids, wte, s->wpe ? wpe : NULL, s->fraction, want);
-    tu_assert_words("embedding", tu_download(p.out, n), want, n);
+    tu_assert_words("embedding", tu_download(p.out.ref, n), want, n);
     clt_free(wte), clt_free(wpe), clt_free(want);
 }
 
@@ -74,21 +78,22 @@ static lists make_lists(const int32_t *ids, int64_t rows, int64_t vocab, bool *s
     return l;
 }
 
-/* Backward over microbatches of `micro` samples; tables start as garbage where the first lookup writes +0. */
+/* Backward over microbatches of `micro` samples; tables start with garbage if the first lookup writes +0. */
 static void backward(int d, const shape *s, const int32_t *ids, int64_t micro, const float *dx,
                      const float *want, const float *want_pos) {
     size_t table = (size_t)(s->vocab * s->cols), pos = (size_t)(s->seq * s->cols);
-    clt_ref dwte = tu_blank(d, table), dwpe = s->wpe ? tu_blank(d, pos) : clt_ref_none();
+    const clt_tensor dwte = rows_of(s, tu_blank(d, table)),
+                     dwpe = s->wpe ? rows_of(s, tu_blank(d, pos)) : clt_tensor_none();
     bool *seen = clt_calloc((size_t)s->vocab, sizeof *seen);
     for (int64_t at = 0; at < s->samples; at += micro) {
         int64_t rows = CLT_MIN(micro, s->samples - at) * s->seq;
         lists l = make_lists(ids + at * s->seq, rows, s->vocab, seen);
+        const clt_ref part = tu_upload(d, dx + at * s->seq * s->cols, (size_t)(rows * s->cols));
         clt_embedding_grad_params p = {.rows = rows,
                                        .seq = s->seq,
                                        .cols = s->cols,
                                        .unique = l.unique,
-                                       .dx =
-                                           tu_upload(d, dx + at * s->seq * s->cols, (size_t)(rows * s->cols)),
+                                       .dx = rows_of(s, part),
                                        .ids = tu_upload_i32(d, l.ids, (size_t)l.unique),
                                        .first = tu_upload_i32(d, l.first, (size_t)l.unique),
                                        .row_begin = tu_upload_i32(d, l.begin, (size_t)l.unique + 1),
@@ -100,13 +105,13 @@ static void backward(int d, const shape *s, const int32_t *ids, int64_t micro, c
         tu_assert_ok(clt_op_embedding_backward(tu_ops(d), &p), "embedding backward");
         clt_free(l.ids), clt_free(l.first), clt_free(l.begin), clt_free(l.row_of);
     }
-    const float *got = tu_download(dwte, table);
+    const float *got = tu_download(dwte.ref, table);
     for (int64_t id = 0; id < s->vocab; id++)
         if (seen[id])
             tu_assert_words("dwte", got + id * s->cols, want + id * s->cols, (size_t)s->cols);
         else
-            assert_true(isnan(got[id * s->cols])); /* rows that nobody looked up are not touched */
-    if (s->wpe) tu_assert_words("dwpe", tu_download(dwpe, pos), want_pos, pos);
+            assert_true(isnan(got[id * s->cols])); /* rows without a lookup do not change */
+    if (s->wpe) tu_assert_words("dwpe", tu_download(dwpe.ref, pos), want_pos, pos);
     clt_free(seen);
 }
 
@@ -141,13 +146,15 @@ static void each_add(int d, const char *id) {
     const int cols = tu_wide() ? MOST : 65;
     const int32_t ids[] = {8, 0, 3};
     float *a = tu_random(N, 1, 1.0f), *b = tu_random(N, 2, 1.0f);
-    clt_ref dst = tu_upload(d, a, N);
-    tu_assert_ok(
-        clt_op_embedding_add_rows(tu_ops(d), dst, tu_upload(d, b, N), tu_upload_i32(d, ids, 3), 3, cols),
-        "add rows");
+    const clt_embedding_add_params p = {.unique = 3,
+                                        .cols = cols,
+                                        .ids = tu_upload_i32(d, ids, 3),
+                                        .src = clt_tensor_of(tu_upload(d, b, N), cols, CLT_F32),
+                                        .dst = clt_tensor_of(tu_upload(d, a, N), cols, CLT_F32)};
+    tu_assert_ok(clt_op_embedding_add_rows(tu_ops(d), &p), "add rows");
     for (int u = 0; u < 3; u++)
         for (int c = 0; c < cols; c++) a[ids[u] * cols + c] += b[ids[u] * cols + c];
-    tu_assert_words("add rows", tu_download(dst, N), a, N);
+    tu_assert_words("add rows", tu_download(p.dst.ref, N), a, N);
     clt_free(a), clt_free(b);
 }
 
@@ -156,7 +163,7 @@ static void rows_are_added(void **state) {
     tu_each_variant("embedding", each_add);
 }
 
-/* Ids outside the table read nothing and give NaN; the other rows are as they should be. */
+/* Ids outside the table read nothing and give NaN; the other rows are correct. */
 static void each_hostile(int d, const char *id) {
     (void)id;
     const int32_t ids[] = {0, -1, 2, 3, INT32_MAX, INT32_MIN};
@@ -166,11 +173,11 @@ static void each_hostile(int d, const char *id) {
                               .cols = 24,
                               .vocab = 3,
                               .ids = tu_upload_i32(d, ids, 6),
-                              .wte = tu_upload(d, wte, 72),
-                              .out = tu_blank(d, 144),
+                              .wte = clt_tensor_of(tu_upload(d, wte, 72), 24, CLT_F32),
+                              .out = clt_tensor_of(tu_blank(d, 144), 24, CLT_F32),
                               .fraction = 1.0f};
     tu_assert_ok(clt_op_embedding_forward(tu_ops(d), &p), "embedding forward");
-    const float *out = tu_download(p.out, 144);
+    const float *out = tu_download(p.out.ref, 144);
     for (int r = 0; r < 6; r++) {
         if (ids[r] >= 0 && ids[r] < 3)
             tu_assert_words("row", out + r * 24, wte + ids[r] * 24, 24);
@@ -185,7 +192,7 @@ static void ids_outside_the_table_give_nan(void **state) {
     tu_each_variant("embedding", each_hostile);
 }
 
-/* More rows, and more words, than a launch has along its second dimension. */
+/* More rows, and more words, than a launch's second dimension takes. */
 static void many_rows_are_looked_up(void **state) {
     (void)state;
     enum { ROWS = CLT_LAUNCH_MOST_ROWS + 5, COLS = 3, SEQ = 7 };
@@ -196,14 +203,15 @@ static void many_rows_are_looked_up(void **state) {
     for (int r = 0; r <= ROWS; r++) ids[r] = r;
     for (int r = 0; r < ROWS; r++) first[r] = 1;
     for (int d = 0; d < tu_device_count(); d++) {
-        const clt_ref words = tu_upload_i32(d, ids, ROWS + 1), out = tu_blank(d, ROWS * COLS);
+        const clt_ref words = tu_upload_i32(d, ids, ROWS + 1);
+        const clt_tensor out = clt_tensor_of(tu_blank(d, ROWS * COLS), COLS, CLT_F32);
         const clt_embedding_params f = {.rows = ROWS,
                                         .seq = SEQ,
                                         .cols = COLS,
                                         .vocab = ROWS,
                                         .ids = words,
-                                        .wte = tu_upload(d, wte, ROWS * COLS),
-                                        .wpe = tu_upload(d, wpe, SEQ * COLS),
+                                        .wte = clt_tensor_of(tu_upload(d, wte, ROWS * COLS), COLS, CLT_F32),
+                                        .wpe = clt_tensor_of(tu_upload(d, wpe, SEQ * COLS), COLS, CLT_F32),
                                         .out = out,
                                         .fraction = 1.0f};
         tu_assert_ok(clt_op_embedding_forward(tu_ops(d), &f), "forward");
@@ -213,7 +221,7 @@ static void many_rows_are_looked_up(void **state) {
         clt_device_get_counters(tu_device(d), &after);
         assert_int_equal(after.launches - before.launches, 2);
         clt_ref_embedding_forward(ROWS, SEQ, COLS, ids, wte, wpe, 1.0f, want);
-        tu_assert_words("rows", tu_download(out, ROWS * COLS), want, ROWS * COLS);
+        tu_assert_words("rows", tu_download(out.ref, ROWS * COLS), want, ROWS * COLS);
         const clt_embedding_grad_params g = {.rows = ROWS,
                                              .seq = SEQ,
                                              .cols = COLS,
@@ -226,13 +234,13 @@ static void many_rows_are_looked_up(void **state) {
                                              .dwte = out,
                                              .fraction = 1.0f};
         tu_assert_ok(clt_op_embedding_backward(tu_ops(d), &g), "backward");
-        tu_assert_words("gradients", tu_download(out, ROWS * COLS), wte, ROWS * COLS);
+        tu_assert_words("gradients", tu_download(out.ref, ROWS * COLS), wte, ROWS * COLS);
         tu_release();
     }
     clt_free(ids), clt_free(first), clt_free(wte), clt_free(wpe), clt_free(want);
 }
 
-/* The oracle in double: sums of what each id's rows got. */
+/* The oracle in double: sums of the dx rows of each id. */
 static void oracle_follows_the_formula(void **state) {
     (void)state;
     enum { ROWS = 40, COLS = 3, VOCAB = 4, SEQ = 10 };

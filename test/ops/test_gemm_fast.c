@@ -1,12 +1,12 @@
-/* The GEMM rows of `numerics: fast` that take 16-bit tensors, on every device that has them: each must pass
- * its own check, and larger products, of many tiles, cut tiles and all epilogues, are compared by sampled
+/* The GEMM rows of numerics fast that take 16-bit tensors, on every device that has them: each must pass its
+ * own check, and larger products, with many tiles, split tiles and all epilogues, are compared at sampled
  * outputs. */
 #include "test/test_util.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 
 typedef struct {
@@ -14,15 +14,15 @@ typedef struct {
     int64_t m, n, k;
     bool bias, residual, accumulate, wide;
     bool again;   /* grad_act: and act(grad_pre) */
-    bool alone;   /* act: what is before it is not kept */
-    bool aligned; /* grad_pre and residual as the copy engine needs them */
+    bool alone;   /* act: the value before it is not kept */
+    bool aligned; /* grad_pre and residual aligned for the copy engine */
     bool sums;    /* of a's columns */
     clt_activation act, grad_act;
 } fast_case;
 
 enum { SAMPLES = 300 };
 
-/* Rows of `ld` elements; between and behind them lies NaN. */
+/* Rows of `ld` elements; the gaps between them and the memory after them are NaN. */
 typedef struct {
     float *host;
     clt_ref ref;
@@ -91,25 +91,26 @@ static void compare(const fast_case *f, const clt_ref_gemm_params *r, const floa
     }
 }
 
-/* The activation of grad_pre by its formula, rounded once; fast forms are off by 1e-6 at most, into bf16
- * by 7.5e-6. */
+/* The activation of grad_pre by its formula, rounded once; fast forms differ by at most 1e-6, into bf16 by
+ * 7.5e-6. */
 static void compare_again(const fast_case *f, const tensor *grad, const tensor *again) {
     float *got = fetch(again);
     assert_int_equal(f->grad_act, CLT_ACT_GELU);
     for (int64_t i = 0; i < f->m; i++)
         for (int64_t j = 0; j < f->n; j++) {
             const double x = (double)grad->host[i * grad->ld + j], y = x / 2 * (1 + erf(x / sqrt(2.0)));
-            const double v = (double)got[i * again->ld + j], u = again->type == CLT_BF16 ? 0x1p-8 : 0x1p-11;
+            const double v = (double)got[i * again->ld + j], u = clt_dtype_table[again->type].unit;
             const double off = again->type == CLT_BF16 ? 7.5e-6 : 1e-6;
             if (!(fabs(v - y) <= u * fabs(y) + 1e-6 + off))
                 fail_msg("again (%ld, %ld) is %.9g, exactly %.9g", (long)i, (long)j, v, y);
         }
-    for (int64_t i = 0; i < f->m; i++) assert_true(isnan(got[i * again->ld + f->n])); /* nothing beside it */
+    for (int64_t i = 0; i < f->m; i++)
+        assert_true(isnan(got[i * again->ld + f->n])); /* nothing else is fused */
     clt_free(got);
 }
 
-/* a holds multiples of 1/8 up to 1: any order of additions gives their sums exactly, and what was there
- * before is added by one rounding. */
+/* a holds multiples of 1/8 up to 1: any order of additions gives exact sums, and adding to the old value
+ * rounds once. */
 static void compare_sums(const clt_ref_gemm_params *r, const tensor *sum) {
     float *got = fetch(sum), *want = clt_calloc((size_t)r->m, sizeof *want);
     for (int64_t k = 0; k < r->k; k++)
@@ -121,6 +122,10 @@ static void compare_sums(const clt_ref_gemm_params *r, const tensor *sum) {
     }
     clt_free(got);
     clt_free(want);
+}
+
+static clt_tensor given(const tensor *t) {
+    return clt_tensor_of(t->ref, t->ld, t->type);
 }
 
 static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
@@ -141,34 +146,29 @@ static void run(int device, clt_ops *ops, clt_dtype in, const fast_case *f) {
                          .n = f->n,
                          .k = f->k,
                          .k_group = f->k,
-                         .a = a.ref,
-                         .b = b.ref,
-                         .c = c.ref,
-                         .lda = a.ld,
-                         .ldb = b.ld,
-                         .ldc = ld,
+                         .a = given(&a),
+                         .b = given(&b),
+                         .c = given(&c),
                          .accumulate = f->accumulate,
                          .act = f->act,
                          .grad_act = f->grad_act,
-                         .in_type = in,
-                         .c_type = out,
-                         .aux_type = in};
-    if (f->bias) p.bias = bias.ref;
-    if (f->act && !f->alone) p.pre = pre.ref, p.ldpre = pre.ld;
-    if (f->grad_act) p.grad_pre = grad.ref, p.ldgrad = grad.ld;
-    if (f->again) p.again = again.ref, p.ldagain = again.ld;
-    if (f->residual) p.residual = res.ref, p.ldres = res.ld;
-    if (f->sums) p.a_sum = sum.ref;
+                         .pre = given(&pre)};
+    if (f->bias) p.bias = given(&bias);
+    if (!f->act || f->alone) p.pre.ref = clt_ref_none(); /* its type counts even if it is absent */
+    if (f->grad_act) p.grad_pre = given(&grad);
+    if (f->again) p.again = given(&again);
+    if (f->residual) p.residual = given(&res);
+    if (f->sums) p.a_sum = given(&sum);
     clt_ref_gemm_params r = clt_ref_gemm_of(&p);
     r.a = a.host, r.b = b.host, r.c = c.host, r.bias = f->bias ? bias.host : NULL;
-    r.pre = p.pre.buf ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
+    r.pre = clt_tensor_present(p.pre) ? pre.host : NULL, r.grad_pre = f->grad_act ? grad.host : NULL;
     r.residual = f->residual ? res.host : NULL;
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
-    float *got = fetch(&c), *got_pre = p.pre.buf ? fetch(&pre) : NULL;
+    float *got = fetch(&c), *got_pre = clt_tensor_present(p.pre) ? fetch(&pre) : NULL;
     compare(f, &r, got, got_pre);
     if (f->again) compare_again(f, &grad, &again);
     if (f->sums) compare_sums(&r, &sum);
-    /* The same bits each time, also where tiles are cut. */
+    /* Every run gives the same bits, also with split tiles. */
     if (!f->accumulate) {
         tu_assert_ok(clt_op_gemm(ops, &p), "gemm again");
         float *again = fetch(&c);
@@ -222,10 +222,10 @@ static const fast_case cases[] = {
     {.form = CLT_GEMM_NN, .m = 77, .n = 96, .k = 64, .grad_act = CLT_ACT_GELU, .again = true},
     {.form = CLT_GEMM_NN, .m = 2999, .n = 2056, .k = 264, .grad_act = CLT_ACT_SILU, .aligned = true},
     {.form = CLT_GEMM_NT, .m = 2999, .n = 2056, .k = 136, .bias = true, .act = CLT_ACT_GELU},
-    /* fewer steps of k than are copied ahead; nothing kept beside the activation */
+    /* fewer steps of k than are copied ahead; nothing kept besides the activation */
     {.form = CLT_GEMM_NT, .m = 77, .n = 96, .k = 64, .act = CLT_ACT_SILU, .alone = true},
     {.form = CLT_GEMM_NN, .m = 333, .n = 656, .k = 64, .grad_act = CLT_ACT_GELU, .aligned = true},
-    /* few tiles and a long k: cut, with every kind of epilogue */
+    /* few tiles and a large k: split, with every kind of epilogue */
     {.form = CLT_GEMM_NT, .m = 333, .n = 656, .k = 3000, .bias = true, .act = CLT_ACT_GELU},
     {.form = CLT_GEMM_NT, .m = 333, .n = 656, .k = 3000, .residual = true, .wide = true, .aligned = true},
     {.form = CLT_GEMM_NN,
@@ -239,11 +239,11 @@ static const fast_case cases[] = {
     {.form = CLT_GEMM_TN, .m = 2999, .n = 2056, .k = 1500, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 777, .n = 520, .k = 5000, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 264, .n = 136, .k = 9999},
-    /* cut in two ways; and after whole tiles */
+    /* split in two ways; and after whole tiles */
     {.form = CLT_GEMM_TN, .m = 1000, .n = 2056, .k = 3000},
     {.form = CLT_GEMM_TN, .m = 2999, .n = 1800, .k = 2000, .accumulate = true},
     {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1},
-    /* sums of a's columns: one tile, a row of many, fewer steps than such, cut tiles, whole and cut ones */
+    /* sums of a's columns: one tile, a row of many, fewer steps than tiles, split tiles, both */
     {.form = CLT_GEMM_TN, .m = 5, .n = 8, .k = 1, .sums = true},
     {.form = CLT_GEMM_TN, .m = 333, .n = 2056, .k = 1000, .sums = true},
     {.form = CLT_GEMM_TN, .m = 77, .n = 3000, .k = 200, .accumulate = true, .sums = true},
@@ -254,10 +254,11 @@ static const fast_case cases[] = {
 };
 
 static bool takes(const clt_variant *v, clt_dtype type) {
-    return strstr(v->requires, "numerics=fast") && (clt_variant_param(v, "TYPES", 1) >> type & 1);
+    return strstr(v->requires, "numerics=fast") &&
+           clt_dtype_in(type, (uint32_t)clt_variant_param(v, "TYPES", 1));
 }
 
-/* A row that wants aligned results leaves calls whose grad_pre is not to others. */
+/* A row that requires aligned results leaves calls with an unaligned grad_pre to others. */
 static bool does(const clt_variant *v, const fast_case *f) {
     return (clt_variant_param(v, "FORMS", 15) >> f->form & 1) &&
            (f->aligned || !f->grad_act || clt_variant_param(v, "ALIGN_C", 1) == 1);
@@ -276,7 +277,7 @@ static void fast_rows_are_close(void **state) {
         for (int i = 0; i < n; i++)
             for (clt_dtype type = CLT_BF16; type <= CLT_F16; type++) {
                 if (!takes(&row[i], type)) continue;
-                print_message("[          ]   gemm=%s, type %d on %s\n", row[i].id, (int)type,
+                print_message("[          ]   gemm=%s, %s on %s\n", row[i].id, clt_dtype_name(type),
                               tu_device_name(d));
                 tu_assert_ok(clt_variant_force(ops, "gemm", row[i].id), "force");
                 for (size_t k = 0; k < CLT_COUNT_OF(cases); k++)

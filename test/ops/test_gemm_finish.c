@@ -1,7 +1,7 @@
-/* What the finishers of clkernels/gemm/gemm_wgmma_finish.clh, and with OWN those who multiply, do with a box
- * of results, on every device: barriers and the copy engine, which only Hopper has, are left out, and one
- * work-item plays the 32 of a warp in turn. So the places of a box's elements in c and pre, the clipping at
- * the edges, and what is rounded are tested where there is no such GPU. */
+/* The work of the finishers of clkernels/gemm/gemm_wgmma_finish.clh, and with OWN of the multiplying warps,
+ * on a box of results, on every device. Barriers and the copy engine, which only Hopper has, are removed, and
+ * one work-item acts as the 32 of a warp in sequence. So the places of a box's elements in c and pre,
+ * clipping at the edges, and rounding are tested without such a GPU. */
 #include <string.h>
 
 #include "runtime/ops/ref/clt_ref.h"
@@ -64,8 +64,8 @@ typedef struct {
     const char *what, *options;
     clt_dtype type;
     clt_activation act;
-    bool derivative, more; /* more: pre, or the activation again */
-    uint32_t first;        /* the chunk that is tested first, 3 where it is OWN's */
+    bool derivative, more; /* more: pre, or the recomputed activation */
+    uint32_t first;        /* the first tested chunk, 3 if it is OWN's */
 } finish_case;
 
 static const finish_case cases[] = {
@@ -83,12 +83,12 @@ static const finish_case cases[] = {
      CLT_F16, CLT_ACT_GELU, true, true, 2},
 };
 
-/* Where row i, column j stands in a box whose 16-byte pieces are swizzled over eight rows. */
+/* The place of row i, column j in a box whose 16-byte pieces are swizzled over eight rows. */
 static size_t place(int i, int j) {
     return (size_t)(i * SIDE + ((j / 8) ^ (i & 7)) * 8 + j % 8);
 }
 
-/* Tensors of 16-bit elements at multiples of 16 bytes, as these kernels take them; n is even. */
+/* Tensors of 16-bit elements at multiples of 16 bytes, as these kernels require; n is even. */
 static clt_ref upload(int d, clt_dtype type, const float *x, size_t n) {
     uint16_t *words = clt_malloc(n * sizeof *words);
     clt_ref_narrow(type, x, n, words);
@@ -157,7 +157,7 @@ static void boxes_are_finished_in_place(void **state) {
             tu_assert_ok(clt_kernel_from_text(tu_device(d), "test/gemm_finish.cl", kernel_text, "finish_one",
                                               cases[i].options, &k),
                          cases[i].what);
-            /* All boxes of a tile that is cut at the right and below, and one far inside. */
+            /* All boxes of a tile that crosses the right and lower edges, and one inside. */
             finish_one(d, &cases[i], k, 0, 0, 1, cases[i].first);
             for (uint32_t u = 0; u < BOXES && !tu_tiny(); u++)
                 finish_one(d, &cases[i], k, 1, 1, u / 4, u % 4);

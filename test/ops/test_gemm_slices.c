@@ -1,10 +1,10 @@
-/* How gemm_wgmma.cl deals out tiles and pieces of them (gemm_wgmma_plan.clh), and how pieces are added up
- * (gemm_wgmma_slices.clh), and which shape of tiles the host prefers, on every device: waiting for flags and
- * barriers, which are of Hopper, is left out, and one work-item plays all of a work-group in turn. */
+/* How gemm_wgmma.cl distributes tiles and pieces of tiles (gemm_wgmma_plan.clh) and adds pieces
+ * (gemm_wgmma_slices.clh), and which shape of tiles the host prefers, on every device. Waiting for flags and
+ * barriers, which only Hopper has, is removed, and one work-item acts as all of a work-group in sequence. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_gemm_internal.h"
 #include "test/test_util.h"
 
 enum { GROUPS = 12, M = 200, N = 600, LDC = 616, TILES_M = 2, MOST_TILES = 8, LOTS = 2, RING = 148 * 1024 };
@@ -133,14 +133,14 @@ static int deal_out(int d, const slices_case *t, found_piece *out) {
     return (int)n;
 }
 
-/* Where row i, column j of a piece stands: boxes of 64 x 32, whose 16-byte pieces are swizzled over eight
- * rows, by rows of 64. */
+/* The place of row i, column j of a piece: boxes of 64 x 32, whose 16-byte pieces are swizzled over eight
+ * rows, in blocks of 64 rows. */
 static size_t place(const slices_case *t, int i, int j) {
     return (size_t)((i / 64 * ((int)t->bn / 32) + j / 32) * 2048 + i % 64 * 32 +
                     ((j % 32 / 4) ^ (i & 7)) * 4 + j % 4);
 }
 
-/* Adds the pieces that are added first, then c, in fp32. */
+/* Adds the pieces in their order, then c, in fp32. */
 static void expect(const slices_case *t, const found_piece *p, int n, const float *part, float *c) {
     const int64_t across = tiles_n(t), bm = t->wgs * 64, bn = t->bn;
     const size_t piece = (size_t)(bm * bn);
@@ -166,7 +166,7 @@ static void add_up(int d, const slices_case *t) {
     const size_t words = (size_t)numbers * t->wgs * 64 * t->bn, global = GROUPS, one = 1;
     float *part = tu_random(words, 1, 1.0f), *c = tu_random((size_t)M * LDC, 2, 1.0f);
     int32_t flags[MOST_TILES];
-    for (uint32_t i = 0; i < MOST_TILES; i++) /* as if all had been sent, by each warpgroup */
+    for (uint32_t i = 0; i < MOST_TILES; i++) /* as if every warpgroup had sent all of them */
         flags[i] = (int32_t)(i < t->tiles[0]                 ? t->wgs * t->pieces[0]
                              : i < t->tiles[0] + t->tiles[1] ? t->wgs * t->pieces[1]
                                                              : 0);
@@ -194,16 +194,17 @@ static void pieces_are_dealt_out_and_added(void **state) {
     }
 }
 
-/* One round of 192 x 192 tiles makes one and a half of 128 x 256, and one of these more than one of those, on
- * as many units as there are. */
+/* One round of 192 x 192 tiles does the work of one and a half of 128 x 256, and one of these more than one
+ * of those, on as many units as there are. */
 static void tiles_are_chosen_by_time(void **state) {
     (void)state;
     clt_variant *row;
     const int n = clt_variant_rows("gemm", &row);
     for (int d = 0; d < tu_device_count(); d++) {
         const int64_t units = CLT_MAX(clt_device_get_facts(tu_device(d))->compute_units, 2);
-        clt_gemm_params p = {.form = CLT_GEMM_TN, .k = 32768, .k_group = 32768, .in_type = CLT_BF16};
-        p.c = tu_upload(d, (const float[]){0}, 1);
+        clt_gemm_params p = {.form = CLT_GEMM_TN, .k = 32768, .k_group = 32768};
+        p.a.type = p.b.type = CLT_BF16;
+        p.c.ref = tu_upload(d, (const float[]){0}, 1);
         for (int i = 0; i < n; i++) {
             const bool square = !strcmp(row[i].id, "wgmma_192x192");
             if (strcmp(row[i].body, "wgmma") != 0) continue;

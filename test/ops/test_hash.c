@@ -1,5 +1,5 @@
-/* The hash of a tensor's bits: every variant on every device against the oracle, and what the oracle
- * promises. */
+/* The hash of a tensor's bits: every variant on every device compared with the oracle, and the oracle's
+ * guarantees. */
 #include "test/test_util.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static void hashes_match(void **state) {
     tu_each_variant("hash", variant);
 }
 
-/* Each word goes through steps that can be undone: no flip of one bit is missed, wherever it is. */
+/* Each word passes through invertible steps: every flip of one bit changes the hash, at any place. */
 static void every_flipped_bit_shows(void **state) {
     (void)state;
     enum { N = 128 };
@@ -79,7 +79,7 @@ static void the_terms_are_splitmix64(void **state) {
     }
 }
 
-/* Parts of a tensor add up to the whole; two elements that change places show. */
+/* Parts of a tensor add up to the whole; swapping two elements changes the hash. */
 static void parts_add_up(void **state) {
     (void)state;
     enum { N = 1000 };

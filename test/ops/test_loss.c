@@ -1,4 +1,4 @@
-/* Softmax cross-entropy: every variant on every device gives the oracle's words; the oracle is held against
+/* Softmax cross-entropy: every variant on every device gives the oracle's words; the oracle is compared with
  * the formula in double. */
 #include "test/test_util.h"
 
@@ -38,7 +38,7 @@ static int32_t *make_targets(const shape *s, const float *x) {
         t[r] = (int32_t)tu_random_below(2, (uint64_t)r, s->vocab);
         if (s->kind == ALL_IGNORED || (s->kind == IGNORED && r % 2)) t[r] = r % 3 ? -100 : -1;
         if (s->kind != TIES) continue;
-        /* rows in turn: the first of the largest, the last of them, any */
+        /* alternating: the first of the largest, the last of them, any */
         const float *row = x + r * (s->vocab + s->gap);
         int32_t first = 0, last = 0;
         for (int32_t v = 1; v < s->vocab; v++) {
@@ -58,9 +58,7 @@ static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool wei
     int32_t *targets = make_targets(s, x), *hit = clt_calloc(rows, 4);
     clt_loss_params p = {.rows = s->rows,
                          .vocab = s->vocab,
-                         .ld = ld,
-                         .type = type,
-                         .logits = tu_upload_rounded(d, type, x, n),
+                         .logits = clt_tensor_of(tu_upload_rounded(d, type, x, n), ld, type),
                          .targets = tu_upload_i32(d, targets, rows),
                          .token_loss = tu_blank(d, rows),
                          .correct = correct ? tu_blank(d, rows) : clt_ref_none(),
@@ -74,9 +72,9 @@ static void run_shape(int d, const shape *s, clt_dtype type, bool grad, bool wei
                  loss, correct ? hit : NULL);
     tu_assert_words("token losses", tu_download(p.token_loss, rows), loss, rows);
     clt_ref_round(type, x, n);
-    const float *got = tu_download_as(p.logits, type, n);
+    const float *got = tu_download_as(p.logits.ref, type, n);
     tu_assert_matrix(grad ? "gradients" : "logits", got, x, s->rows, s->vocab, ld);
-    for (int64_t r = 0; r < s->rows; r++) /* between the rows nothing changes */
+    for (int64_t r = 0; r < s->rows; r++) /* gaps between rows do not change */
         tu_assert_words("gap", got + r * ld + s->vocab, x + r * ld + s->vocab, (size_t)s->gap);
     if (correct) tu_assert_i32("correct", tu_download_i32(p.correct, rows), hit, rows);
     clt_free(x), clt_free(loss), clt_free(w), clt_free(targets), clt_free(hit);
@@ -109,8 +107,7 @@ static void each_hostile(int d, const char *id) {
     for (int v = 0; v < V; v++) x[4 * V + v] = -INFINITY;
     clt_loss_params p = {.rows = R,
                          .vocab = V,
-                         .ld = V,
-                         .logits = tu_upload(d, x, R * V),
+                         .logits = clt_tensor_of(tu_upload(d, x, R * V), V, CLT_F32),
                          .targets = tu_upload_i32(d, targets, R),
                          .token_loss = tu_blank(d, R),
                          .correct = tu_blank(d, R),
@@ -122,7 +119,7 @@ static void each_hostile(int d, const char *id) {
     const float *got = tu_download(p.token_loss, R);
     for (int r = 0; r < 5; r++) assert_true(isnan(got[r]));
     tu_assert_words("token losses", got, loss, R);
-    tu_assert_words("gradients", tu_download(p.logits, R * V), x, R * V);
+    tu_assert_words("gradients", tu_download(p.logits.ref, R * V), x, R * V);
     tu_assert_i32("correct", tu_download_i32(p.correct, R), hit, R);
     clt_free(x);
 }
@@ -132,8 +129,9 @@ static void damaged_rows_are_loud_and_safe(void **state) {
     tu_each_variant("loss", each_hostile);
 }
 
-/* --- loss_stream.cl, with what it has of NVIDIA's replaced, beside the formula: rows of eight logits, which
- * one work-item has alone --- */
+/* --- loss_stream.cl without NVIDIA's instructions, compared with the formula --- */
+
+/* Rows of eight logits for one work-item. */
 
 static const char stream_text[] =
     "#define CLT_PTX_CLH\n"
@@ -206,7 +204,7 @@ static double loss_of(const double *x, const shape *s, int32_t target) {
     return log(sum) + m - z_of(x[target], s);
 }
 
-/* The loss against its formula, each gradient against the slope of that formula (central differences). */
+/* The loss compared with its formula, each gradient with that formula's slope (central differences). */
 static void oracle_follows_the_formula(void **state) {
     (void)state;
     const shape shapes[] = {{6, 83, 0, 6.0f, 1.0f, 0.0f, PLAIN},

@@ -1,6 +1,6 @@
-/* The exact math functions: on every device, scalar and 16 lanes wide, the same words as the same text
+/* The exact math functions: on every device, scalar and with 16 lanes, the same words as the same text
  * compiled as C; and their error against libm in double. `test_math --all` runs all 2^32 inputs through the C
- * form and prints the table of docs/numerics.md (minutes; no device). */
+ * form and prints the table of docs/numerics.md (takes minutes; needs no device). */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ typedef struct {
     const char *name;
     float (*fn)(float);
     double (*ref)(double);
-    float lowest, highest; /* inputs outside are not defined, or the result is +0 by definition */
+    float lowest, highest; /* outside them inputs are undefined, or the result is +0 by definition */
     double bound;          /* ulp; the table of docs/numerics.md rounded up */
 } function;
 
@@ -229,7 +229,7 @@ static double act_in_double(clt_activation act, double x) {
 static void activations_follow_their_formulas(void **state) {
     (void)state;
     for (clt_activation act = CLT_ACT_NONE; act < CLT_ACT_COUNT; act++)
-        for (double t = -30.0; t < 30.0; t += 0.013) { /* never 0 or 20, where some have a kink */
+        for (double t = -30.0; t < 30.0; t += 0.013) { /* never 0 or 20, where some functions have a kink */
             float x = (float)t, got = clt_ref_act(act, x), grad = clt_ref_act_grad(act, x);
             double want = act_in_double(act, (double)x), h = 1e-5;
             double slope = (act_in_double(act, (double)x + h) - act_in_double(act, (double)x - h)) / (2 * h);

@@ -1,5 +1,5 @@
-/* Normalisation and column sums: every kernel variant on every device gives the oracle's words; the oracle
- * itself is held against the formulas in double. */
+/* Normalisation and column sums: every kernel variant on every device gives the oracle's words; the oracle is
+ * compared with the formulas in double. */
 #include "test/test_util.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ static const shape wide[] = {
     {1, 9, 4096, 1, 0, true, true, false, false, true},
 };
 
-/* What norm_ring.cl takes: whole tokens of 512 to 4096. */
+/* Shapes that norm_ring.cl supports: whole tokens of 512 to 4096. */
 static const shape ring[] = {
     {3, 96, 768, 1, 0, true, false, false, false, true},
     {1, 70, 512, 1, 8, true, true, false, false, true},
@@ -109,33 +109,35 @@ static const types all_types[] = {{CLT_F32, CLT_F32, CLT_F32, CLT_F32},
                                   {CLT_F16, CLT_F16, CLT_F16, CLT_F16},
                                   {CLT_F32, CLT_F16, CLT_F16, CLT_F32}};
 
-/* Both calls of a problem, uploaded: without what dx and the residual are, and without the extras. */
+/* Rows on the device, rounded to a type, and a vector; blank without data. */
+static clt_tensor rows_of(int d, const problem *q, clt_dtype type, float *x) {
+    return clt_tensor_of(tu_upload_rounded(d, type, x, q->n), q->ref.ldx, type);
+}
+static clt_tensor vector(int d, const problem *q, const float *x) {
+    const size_t cols = (size_t)q->ref.cols;
+    return clt_tensor_vector(x ? tu_upload(d, x, cols) : tu_blank(d, cols), CLT_F32);
+}
+
+/* Both calls of a problem, uploaded, without dx, the residual and the optional results. */
 static clt_norm_params forward_call(int d, const shape *s, problem *q, types t) {
     const clt_ref_norm_params *r = &q->ref;
-    const size_t cols = (size_t)s->cols;
     const clt_ref none = clt_ref_none();
     return (clt_norm_params){.rms = s->rms,
                              .eps = r->eps,
                              .rows = r->rows,
                              .cols = r->cols,
                              .heads = r->heads,
-                             .x_type = t.x,
-                             .y_type = t.y,
-                             .x = tu_upload_rounded(d, t.x, q->x, q->n),
-                             .y = tu_upload_rounded(d, t.y, r->y, q->n),
-                             .w = s->w ? tu_upload(d, q->w, cols) : none,
-                             .b = s->b ? tu_upload(d, q->b, cols) : none,
+                             .x = rows_of(d, q, t.x, q->x),
+                             .y = rows_of(d, q, t.y, r->y),
+                             .w = s->w ? vector(d, q, q->w) : clt_tensor_none(),
+                             .b = s->b ? vector(d, q, q->b) : clt_tensor_none(),
                              .mean = s->rms ? none : tu_blank(d, q->rows),
-                             .rstd = tu_blank(d, q->rows),
-                             .ldx = r->ldx,
-                             .ldy = r->ldy};
+                             .rstd = tu_blank(d, q->rows)};
 }
 
 static clt_norm_grad_params backward_call(int d, const shape *s, problem *q, const clt_norm_params *f,
                                           types t) {
     clt_ref_norm_params *r = &q->ref;
-    const size_t cols = (size_t)s->cols;
-    const clt_ref none = clt_ref_none();
     if (!s->w) clt_free(r->dw), r->dw = NULL;
     if (!s->b) clt_free(r->db), r->db = NULL;
     return (clt_norm_grad_params){.rms = s->rms,
@@ -148,19 +150,12 @@ static clt_norm_grad_params backward_call(int d, const shape *s, problem *q, con
                                   .w = f->w,
                                   .mean = f->mean,
                                   .rstd = f->rstd,
-                                  .x_type = t.x,
-                                  .dy_type = t.dy,
-                                  .dx_type = t.dx,
-                                  .dy = tu_upload_rounded(d, t.dy, q->dy, q->n),
-                                  .dw = s->w ? tu_blank(d, cols) : none,
-                                  .db = s->b ? tu_blank(d, cols) : none,
-                                  .ldx = r->ldx,
-                                  .lddy = r->lddy,
-                                  .lddx = r->lddx,
-                                  .ldres = r->ldres};
+                                  .dy = rows_of(d, q, t.dy, q->dy),
+                                  .dw = s->w ? vector(d, q, NULL) : clt_tensor_none(),
+                                  .db = s->b ? vector(d, q, NULL) : clt_tensor_none()};
 }
 
-/* Forward, then backward with dx over dy (in_place, where the types allow it) or elsewhere, twice: the second
+/* Forward, then backward with dx over dy (in_place, if the types allow it) or elsewhere, twice: the second
  * time dw and db accumulate. */
 static void run_shape(int d, const shape *shape_, types t) {
     shape copy = *shape_;
@@ -173,28 +168,28 @@ static void run_shape(int d, const shape *shape_, types t) {
     tu_assert_ok(clt_op_norm_forward(tu_ops(d), &f), "norm forward");
     clt_ref_norm_forward(r);
     clt_ref_round(t.y, r->y, q.n);
-    tu_assert_words("y", tu_download_as(f.y, t.y, q.n), r->y, q.n);
+    tu_assert_words("y", tu_download_as(f.y.ref, t.y, q.n), r->y, q.n);
     tu_assert_words("rstd", tu_download(f.rstd, q.rows), r->rstd, q.rows);
     if (!s->rms) tu_assert_words("mean", tu_download(f.mean, q.rows), r->mean, q.rows);
     clt_norm_grad_params g = backward_call(d, s, &q, &f, t);
-    g.dx = s->in_place ? g.dy : tu_upload_rounded(d, t.dx, r->dx, q.n);
-    if (!s->in_place) g.residual = tu_upload_rounded(d, t.dx, q.res, q.n);
+    g.dx = s->in_place ? g.dy : rows_of(d, &q, t.dx, r->dx);
+    if (!s->in_place) g.residual = rows_of(d, &q, t.dx, q.res);
     if (s->in_place) memcpy(r->dx, q.dy, q.n * 4), r->dy = r->dx;
     r->residual = s->in_place ? NULL : q.res;
     for (int pass = 0; pass < 2; pass++, g.accumulate = r->accumulate = true) {
         tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
         clt_ref_norm_backward(r);
         clt_ref_round(t.dx, r->dx, q.n);
-        tu_assert_words("dx", tu_download_as(g.dx, t.dx, q.n), r->dx, q.n);
-        if (s->w) tu_assert_words("dw", tu_download(g.dw, cols), r->dw, cols);
-        if (s->b) tu_assert_words("db", tu_download(g.db, cols), r->db, cols);
+        tu_assert_words("dx", tu_download_as(g.dx.ref, t.dx, q.n), r->dx, q.n);
+        if (s->w) tu_assert_words("dw", tu_download(g.dw.ref, cols), r->dw, cols);
+        if (s->b) tu_assert_words("db", tu_download(g.db.ref, cols), r->db, cols);
     }
     done(&q);
     tu_release();
 }
 
-/* The extras of the backward pass: dx once more in 16 bits, its column sums, and the forward pass's output
- * again. */
+/* The optional results of the backward pass: dx again in 16 bits, its column sums, and the recomputed output
+ * of the forward pass. */
 static void run_extras(int d, const shape *s, clt_dtype type) {
     problem q = make(s);
     clt_ref_norm_params *r = &q.ref;
@@ -204,25 +199,25 @@ static void run_extras(int d, const shape *s, clt_dtype type) {
     const clt_norm_params f = forward_call(d, s, &q, t);
     tu_assert_ok(clt_op_norm_forward(tu_ops(d), &f), "norm forward");
     clt_norm_grad_params g = backward_call(d, s, &q, &f, t);
-    g.b = f.b, g.copy_type = g.y_type = type;
-    g.residual = tu_upload(d, q.res, q.n), g.dx = tu_blank(d, q.n), g.dx_sum = tu_blank(d, cols);
-    g.dx_copy = tu_upload_rounded(d, type, r->y, q.n), g.y = tu_upload_rounded(d, type, r->y, q.n);
+    g.b = f.b, g.residual = rows_of(d, &q, CLT_F32, q.res), g.dx_sum = vector(d, &q, NULL);
+    g.dx = clt_tensor_of(tu_blank(d, q.n), r->ldx, CLT_F32);
+    g.dx_copy = rows_of(d, &q, type, r->y), g.y = rows_of(d, &q, type, r->y);
     clt_ref_norm_forward(r);
     r->residual = q.res, r->dx_sum = sum, r->sum_type = type;
     /* The second time sums accumulate; the third time there is no copy and the sums are those of dx. */
     for (int pass = 0; pass < 3; pass++) {
         tu_assert_ok(clt_op_norm_backward(tu_ops(d), &g), "norm backward");
         clt_ref_norm_backward(r);
-        tu_assert_words("dx", tu_download(g.dx, q.n), r->dx, q.n);
-        tu_assert_words("sums of dx", tu_download(g.dx_sum, cols), sum, cols);
-        if (s->w) tu_assert_words("dw", tu_download(g.dw, cols), r->dw, cols);
-        if (s->b) tu_assert_words("db", tu_download(g.db, cols), r->db, cols);
+        tu_assert_words("dx", tu_download(g.dx.ref, q.n), r->dx, q.n);
+        tu_assert_words("sums of dx", tu_download(g.dx_sum.ref, cols), sum, cols);
+        if (s->w) tu_assert_words("dw", tu_download(g.dw.ref, cols), r->dw, cols);
+        if (s->b) tu_assert_words("db", tu_download(g.db.ref, cols), r->db, cols);
         clt_ref_round(type, r->dx, q.n);
-        if (pass < 2) tu_assert_words("copy of dx", tu_download_as(g.dx_copy, type, q.n), r->dx, q.n);
+        if (pass < 2) tu_assert_words("copy of dx", tu_download_as(g.dx_copy.ref, type, q.n), r->dx, q.n);
         g.accumulate = r->accumulate = true;
-        if (pass == 1) g.dx_copy = clt_ref_none(), r->sum_type = CLT_F32;
+        if (pass == 1) g.dx_copy = clt_tensor_none(), r->sum_type = CLT_F32;
     }
-    tu_assert_words("y again", tu_download_as(g.y, type, q.n), tu_download_as(f.y, type, q.n), q.n);
+    tu_assert_words("y again", tu_download_as(g.y.ref, type, q.n), tu_download_as(f.y.ref, type, q.n), q.n);
     clt_free(sum);
     done(&q);
     tu_release();
@@ -277,7 +272,7 @@ static void each_column_shape(int d, const char *id) {
                                      {1, 64, 1027, 5}, {2, 7, 3072, 0}, {5, 1, 1, 3}};
     static const int64_t eights[][4] = {{1, 3, 8, 0},      {2, 5, 64, 8},    {2, 65, 24, 8}, {2, 130, 768, 0},
                                         {1, 64, 1032, 16}, {17, 7, 3072, 0}, {9, 70, 40, 24}};
-    if (is_ring(id)) return; /* it leaves them to others */
+    if (is_ring(id)) return; /* other rows take such calls */
     const int64_t(*shapes)[4] = tu_wide() ? eights : any;
     size_t n = tu_tiny() ? 3 : CLT_COUNT_OF(any);
     for (size_t i = 0; i < 2 * n; i++) {
@@ -288,14 +283,13 @@ static void each_column_shape(int d, const char *id) {
         clt_column_sum_params p = {.rows = rows,
                                    .cols = s[2],
                                    .rows_per_sample = s[1],
-                                   .ldx = ld,
-                                   .x_type = type,
-                                   .x = tu_upload_rounded(d, type, x, (size_t)(rows * ld)),
-                                   .out = tu_upload(d, out, (size_t)s[2])};
+                                   .x = {.ld = ld, .type = type},
+                                   .out = clt_tensor_vector(tu_upload(d, out, (size_t)s[2]), CLT_F32)};
+        p.x.ref = tu_upload_rounded(d, type, x, (size_t)(rows * ld));
         for (int pass = 0; pass < 2; pass++, p.accumulate = true) {
             tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "column sum");
             clt_ref_column_sum(rows, s[2], s[1], x, ld, p.accumulate, out);
-            tu_assert_words("column sum", tu_download(p.out, (size_t)s[2]), out, (size_t)s[2]);
+            tu_assert_words("column sum", tu_download(p.out.ref, (size_t)s[2]), out, (size_t)s[2]);
         }
         clt_free(x);
         clt_free(out);
@@ -308,8 +302,8 @@ static void column_sum_gives_the_oracles_words(void **state) {
     tu_each_variant("norm", each_column_shape);
 }
 
-/* Calls whose sums end together, more results than one launch takes; one in between has fewer rows, and the
- * last one adds to what the first one's will be. */
+/* Calls whose sums end together, with more results than one launch takes; one in between has fewer rows, and
+ * the last one adds to the result of the first one. */
 static void each_later(int d, const char *id) {
     (void)id;
     enum { CALLS = 6 };
@@ -328,9 +322,10 @@ static void each_later(int d, const char *id) {
     for (int i = 0; i <= CALLS; i++) {
         const size_t at = 3 * cols * (size_t)(i % CALLS);
         float *dy = tu_random(q.n, 20 + (uint64_t)i, 1.0f);
-        g.dy = tu_upload(d, dy, q.n), g.dx = tu_blank(d, q.n);
-        g.dw = clt_ref_at(got, at), g.db = clt_ref_at(got, at + cols),
-        g.dx_sum = clt_ref_at(got, at + 2 * cols);
+        g.dy = rows_of(d, &q, CLT_F32, dy), g.dx = clt_tensor_of(tu_blank(d, q.n), r->ldx, CLT_F32);
+        g.dw = clt_tensor_vector(clt_ref_at(got, at), CLT_F32);
+        g.db = clt_tensor_vector(clt_ref_at(got, at + cols), CLT_F32);
+        g.dx_sum = clt_tensor_vector(clt_ref_at(got, at + 2 * cols), CLT_F32);
         r->dy = dy, r->dw = want + at, r->db = want + at + cols, r->dx_sum = want + at + 2 * cols;
         g.rows = r->rows = i == 3 ? 66 : 132;
         g.accumulate = r->accumulate = i == CALLS;
@@ -357,15 +352,17 @@ static void microbatch_borders_are_invisible(void **state) {
     const size_t cols = 100, per = 70, n = 2 * per * cols;
     float *x = tu_random(n, 1, 1.0f);
     for (int d = 0; d < tu_device_count(); d++) {
-        clt_ref dx = tu_upload(d, x, n), whole = tu_blank(d, cols), parts = tu_blank(d, cols);
+        const clt_tensor dx = clt_tensor_of(tu_upload(d, x, n), cols, CLT_F32),
+                         whole = clt_tensor_vector(tu_blank(d, cols), CLT_F32),
+                         parts = clt_tensor_vector(tu_blank(d, cols), CLT_F32);
         clt_column_sum_params p = {
-            .rows = 2 * per, .cols = cols, .rows_per_sample = per, .ldx = cols, .x = dx, .out = whole};
+            .rows = 2 * per, .cols = cols, .rows_per_sample = per, .x = dx, .out = whole};
         tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "both samples");
         p.rows = per, p.out = parts;
         tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "first sample");
-        p.x = clt_ref_at(dx, per * cols), p.accumulate = true;
+        p.x = clt_tensor_at(dx, per, 0), p.accumulate = true;
         tu_assert_ok(clt_op_column_sum(tu_ops(d), &p), "second sample");
-        tu_assert_words("sum", tu_download(parts, cols), tu_download(whole, cols), cols);
+        tu_assert_words("sum", tu_download(parts.ref, cols), tu_download(whole.ref, cols), cols);
         tu_release();
     }
     clt_free(x);

@@ -12,7 +12,8 @@ static void row_sum_case(int d, int64_t rows, int64_t cols, int64_t ld, bool ext
     float *x = extreme ? tu_extreme(n, 3) : tu_random(n, 2, 1.0f),
           *want = clt_malloc((size_t)rows * sizeof *want);
     clt_ref out = tu_blank(d, (size_t)rows);
-    tu_assert_ok(clt_op_row_sum(tu_ops(d), rows, cols, tu_upload(d, x, n), ld, out), "row sum");
+    tu_assert_ok(clt_op_row_sum(tu_ops(d), rows, cols, clt_tensor_of(tu_upload(d, x, n), ld, CLT_F32), out),
+                 "row sum");
     for (int64_t r = 0; r < rows; r++) want[r] = clt_ref_row_sum(x + r * ld, cols);
     tu_assert_words("row sum", tu_download(out, (size_t)rows), want, (size_t)rows);
     tu_release();
@@ -31,7 +32,8 @@ static void chunks_case(int d, uint64_t chunks, float scale) {
                        inv_scales[] = {1.0f, 1.0f, 0x1p-16f, 0x1p-3f};
     for (size_t i = 0; i < CLT_COUNT_OF(thresholds); i++) {
         float expected[3];
-        tu_assert_ok(clt_op_norm_status(tu_ops(d), sums, chunks, thresholds[i], inv_scales[i], status),
+        tu_assert_ok(clt_op_norm_status(tu_ops(d), &(clt_norm_status_params){sums, chunks, thresholds[i],
+                                                                             inv_scales[i], status}),
                      "status");
         clt_ref_norm_status(want, chunks, thresholds[i], inv_scales[i], expected);
         tu_assert_words("status", tu_download(status, 3), expected, 3);
@@ -95,7 +97,8 @@ static void status_sees_bad_sums(void **state) {
             float sums[70] = {0};
             sums[66] = bad[i];
             clt_ref status = tu_blank(d, 3);
-            tu_assert_ok(clt_op_norm_status(tu_ops(d), tu_upload(d, sums, 70), 70, 1.0f, 1.0f, status),
+            tu_assert_ok(clt_op_norm_status(tu_ops(d), &(clt_norm_status_params){tu_upload(d, sums, 70), 70,
+                                                                                 1.0f, 1.0f, status}),
                          "status");
             assert_true(tu_download(status, 3)[2] == 0.0f);
             tu_release();
@@ -103,8 +106,7 @@ static void status_sees_bad_sums(void **state) {
     }
 }
 
-/* The order itself, by an example whose sum depends on it: lane 0 takes 0 and 64, the tree pairs lanes 0
- * and 32. */
+/* The order, by an example whose sum depends on it: lane 0 takes 0 and 64, the tree pairs lanes 0 and 32. */
 static void the_order_is_the_row_rule(void **state) {
     (void)state;
     float x[128] = {0};
@@ -119,7 +121,7 @@ static void the_order_is_the_row_rule(void **state) {
     clt_free(r);
 }
 
-/* The coefficient by its formula; a factor of a power of two on the gradients changes no bit of norm and
+/* The coefficient by its formula; a power of two as a factor of the gradients changes no bit of norm and
  * update. */
 static void status_follows_its_formula(void **state) {
     (void)state;

@@ -1,4 +1,4 @@
-/* Measured choices: made, kept, found again, and dropped when they are not today's. */
+/* Measured choices: made, saved, found again, and ignored if their key is not current. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_cache.h"
-#include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_internal.h"
 #include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
 
@@ -65,26 +65,23 @@ static clt_gemm_params make_call(void) {
                              .m = M,
                              .n = N,
                              .k = K,
-                             .a = {buffer((size_t)M * K), 0},
-                             .b = {buffer((size_t)N * K), 0},
-                             .c = {buffer((size_t)M * N), 0},
-                             .lda = K,
-                             .ldb = K,
-                             .ldc = N};
+                             .a = {.ref.buf = buffer((size_t)M * K), .ld = K},
+                             .b = {.ref.buf = buffer((size_t)N * K), .ld = K},
+                             .c = {.ref.buf = buffer((size_t)M * N), .ld = N}};
 }
 
 static void free_call(const clt_gemm_params *p) {
-    clt_buffer_destroy(p->a.buf);
-    clt_buffer_destroy(p->b.buf);
-    clt_buffer_destroy(p->c.buf);
+    clt_buffer_destroy(p->a.ref.buf);
+    clt_buffer_destroy(p->b.ref.buf);
+    clt_buffer_destroy(p->c.ref.buf);
 }
 
 static char *csv(void) {
     return clt_format("%s/tune.csv", folder);
 }
 
-/* Measured choices, without those that are checked in for some devices: how many, the first `max` of them in
- * `at`. */
+/* Measured choices without those that are checked in for some devices: their number, the first `max` of them
+ * in `at`. */
 static int measured(const clt_ops *ops, const clt_tuned **at, int max) {
     int lines, n = 0;
     const clt_tuned *t = clt_ops_tuned(ops, &lines);
@@ -100,7 +97,7 @@ static void a_shape_is_measured_once(void **state) {
     const clt_tuned *t;
     char *other =
         clt_format("gemm,NT 1x2x3 fp32>fp32 exact,portable,1e-6,0,-,%s,1\n", clt_device_get_facts(dev)->name);
-    assert_int_equal(clt_tune_add_known(ops, other), 1); /* as a device has them that tuned.csv knows */
+    assert_int_equal(clt_tune_add_known(ops, other), 1); /* as a device of tuned.csv has them */
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
     assert_int_equal(measured(ops, &t, 1), 1);
     assert_string_equal(t->shape, "NT 40x24x36 fp32>fp32 exact");
@@ -112,7 +109,7 @@ static void a_shape_is_measured_once(void **state) {
 
     ops = open_ops(CLT_TUNE_CACHE);
     assert_string_equal(clt_op_gemm_variant(ops, &p), variant);
-    p.m = M - 1; /* unknown: the table's order, and nothing is measured */
+    p.m = M - 1; /* unknown: the table's order applies, and nothing is measured */
     assert_true(*clt_op_gemm_variant(ops, &p) != 0);
     assert_int_equal(measured(ops, &t, 1), 1);
     p.m = M;
@@ -123,7 +120,7 @@ static void a_shape_is_measured_once(void **state) {
     free_call(&p);
 }
 
-/* Stands before the driver's: so many buffers from here on are refused. Declared here, because only
+/* Replaces the driver's function: this many buffers from here on are refused. Declared here, because only
  * runtime/device includes OpenCL's headers. */
 static int refused;
 
@@ -136,7 +133,7 @@ void *clCreateBuffer(void *context, unsigned long flags, size_t bytes, void *hos
     return NULL;
 }
 
-/* A run may need all of the device's memory but for a rest in which nothing can be measured. */
+/* A run may need all of the device's memory except a rest that is too small for measuring. */
 static void a_full_device_is_not_tuned_and_runs(void **state) {
     (void)state;
     clt_gemm_params p = make_call();
@@ -147,11 +144,11 @@ static void a_full_device_is_not_tuned_and_runs(void **state) {
     tu_assert_ok(clt_op_gemm(ops, &p), "gemm");
     assert_int_equal(refused, 0);
     const int lines = measured(ops, &t, 0);
-    tu_assert_ok(clt_op_gemm(ops, &p), "gemm again"); /* is not asked again in this run */
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm again"); /* is not measured again in this run */
     assert_int_equal(measured(ops, &t, 0), lines);
     clt_ops_destroy(ops);
     ops = open_ops(CLT_TUNE_FILL);
-    tu_assert_ok(clt_op_gemm(ops, &p), "gemm with room"); /* but in the next */
+    tu_assert_ok(clt_op_gemm(ops, &p), "gemm with room"); /* but in the next one */
     const clt_tuned *at[8];
     int n = CLT_MIN(measured(ops, at, 8), 8), there = 0;
     for (int i = 0; i < n; i++) there += !strncmp(at[i]->shape, "NT 38x24x36 ", 12) && at[i]->seconds > 0;
@@ -172,7 +169,7 @@ static char *written(void) {
     return text;
 }
 
-/* Somebody else is between reading and renaming: the lines of both stay. */
+/* Another process is between reading and renaming: the lines of both stay. */
 static void lines_of_two_writers_stay(void **state) {
     (void)state;
     const char *head = "op,shape,variant,seconds,error,key,device,driver";
@@ -200,7 +197,7 @@ static void lines_of_two_writers_stay(void **state) {
     free_call(&p);
 }
 
-/* Writes a line that says that `id` is the fastest; with the key that its row has, or another. */
+/* Writes a line that makes `id` the fastest, with the current key of its row or another one. */
 static void claim(clt_ops *ops, const char *id, bool right) {
     int n;
     char key[33] = "00000000000000000000000000000000", *path = csv();
@@ -279,7 +276,7 @@ static void checked_in_lines_stand_behind_measured_ones(void **state) {
     free_call(&p);
 }
 
-/* Every line of clkernels/tuned.csv is whole, and its row exists. */
+/* Every line of clkernels/tuned.csv is complete, and its row exists. */
 static void checked_in_lines_name_rows(void **state) {
     (void)state;
     const char *text = clt_kernel_text("tuned.csv");
@@ -335,23 +332,25 @@ static clt_attention_grad_params attention_call(int D, clt_dtype type) {
     const uint64_t wide = (uint64_t)B * T * H * D, narrow = (uint64_t)B * T * KV * D;
     clt_buffer *data = buffer(4 * wide + 4 * narrow), *stat = buffer(B * H * T);
     tu_assert_ok(clt_buffer_fill32(stat, 0, 0x40800000u, B * H * T * 4), "fill");
-    clt_attention_grad_params g = {.lddout = H * D, .lddq = H * D, .lddk = KV * D, .lddv = KV * D};
+    clt_attention_grad_params g = {0};
     g.fwd = (clt_attention_params){.batch = B, .seq = T, .heads = H, .kv_heads = KV, .head_dim = D};
     clt_attention_params *p = &g.fwd;
-    p->ldq = p->ldo = H * D, p->ldk = p->ldv = KV * D, p->scale = 0.25f, p->window = -1, p->type = type;
-    p->q = (clt_ref){data, 0}, p->o = (clt_ref){data, wide}, g.dout = (clt_ref){data, 2 * wide};
-    g.dq = (clt_ref){data, 3 * wide}, p->k = (clt_ref){data, 4 * wide};
-    p->v = clt_ref_at(p->k, narrow), g.dk = clt_ref_at(p->v, narrow), g.dv = clt_ref_at(g.dk, narrow);
+    clt_tensor *const q[] = {&p->q, &p->o, &g.dout, &g.dq}, *const k[] = {&p->k, &p->v, &g.dk, &g.dv};
+    p->scale = 0.25f, p->window = -1;
+    for (uint64_t i = 0; i < 4; i++) {
+        *q[i] = clt_tensor_of((clt_ref){data, i * wide}, H * D, type);
+        *k[i] = clt_tensor_of((clt_ref){data, 4 * wide + i * narrow}, KV * D, type);
+    }
     p->lse = (clt_ref){stat, 0};
     return g;
 }
 
 static void free_attention(const clt_attention_grad_params *g) {
-    clt_buffer_destroy(g->fwd.q.buf);
+    clt_buffer_destroy(g->fwd.q.ref.buf);
     clt_buffer_destroy(g->fwd.lse.buf);
 }
 
-/* Rows for work-groups take long to compile on CPUs: one of them will do there. */
+/* Rows for work-groups take long to compile on CPUs, so one of them suffices there. */
 static bool left_out(int row, int rows, clt_dtype type) {
     return (on_cpu() || tu_tiny()) && row > 0 && (row < rows - 1 || type != CLT_F32);
 }
@@ -366,11 +365,12 @@ static clt_variant row_for(const clt_variant *v, const clt_attention_params *p) 
     return r;
 }
 
-/* The error of every row that can do it: 0 where bits count, within the bound elsewhere. A program that was
+/* The error of every row that supports the call: 0 if bits count, else within the bound. A program that was
  * built with a cap that the call does not have is wrong. */
-static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type) {
+static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type, clt_attention_mask mask) {
     clt_ops *ops = open_with(CLT_TUNE_OFF, numerics);
     clt_attention_grad_params g = attention_call(D, type);
+    g.fwd.mask = mask;
     const void *const call[] = {&g.fwd, &g};
     for (int pass = 0; pass < 2; pass++) {
         int n;
@@ -405,12 +405,14 @@ static void errors_of_rows(clt_numerics numerics, int D, clt_dtype type) {
 
 static void attention_is_compared_with_the_oracle(void **state) {
     (void)state;
-    errors_of_rows(CLT_EXACT, 16, CLT_F32);
-    errors_of_rows(CLT_FAST, 16, CLT_F32);
-    errors_of_rows(CLT_FAST, on_cpu() ? 4 : 16, CLT_BF16); /* CPUs: programs that other tests use, too */
+    errors_of_rows(CLT_EXACT, 16, CLT_F32, CLT_MASK_CAUSAL);
+    errors_of_rows(CLT_EXACT, 16, CLT_F32, CLT_MASK_NONE);
+    errors_of_rows(CLT_FAST, 16, CLT_F32, CLT_MASK_CAUSAL);
+    errors_of_rows(CLT_FAST, on_cpu() ? 4 : 16, CLT_BF16,
+                   CLT_MASK_CAUSAL); /* CPUs: programs that other tests also use */
 }
 
-/* Whichever row is said to be the fastest, the words are those of the table's choice. */
+/* Any row that is said to be the fastest gives the words of the table's choice. */
 static void no_choice_changes_a_bit(void **state) {
     (void)state;
     const size_t words = (size_t)B * T * (4 * H + 4 * KV) * 16;
@@ -437,7 +439,7 @@ static void no_choice_changes_a_bit(void **state) {
         }
         tu_assert_ok(clt_op_attention_forward(ops, &g.fwd), "forward");
         tu_assert_ok(clt_op_attention_backward(ops, &g), "backward");
-        tu_assert_ok(clt_ref_read_f32((clt_ref){g.fwd.q.buf, 0}, i < 0 ? want : got, words), "read");
+        tu_assert_ok(clt_ref_read_f32((clt_ref){g.fwd.q.ref.buf, 0}, i < 0 ? want : got, words), "read");
         if (i >= 0) tu_assert_words(row[i].id, got, want, words);
         if (i >= 0) clt_ops_destroy(ops);
         free_attention(&g);
@@ -447,7 +449,20 @@ static void no_choice_changes_a_bit(void **state) {
     clt_free(got);
 }
 
-/* A CPU has one row that is worth it, so there is nothing to measure; a GPU has several. */
+/* The shape contains every feature that time depends on; causal calls keep their lines. */
+static void shapes_name_the_mask(void **state) {
+    (void)state;
+    clt_attention_grad_params g = attention_call(16, CLT_BF16);
+    char shape[80];
+    clt_attention_shape(&g.fwd, false, shape, sizeof shape);
+    assert_string_equal(shape, "B2 T70 H4/2 D16 bf16");
+    g.fwd.mask = CLT_MASK_NONE, g.fwd.window = 5;
+    clt_attention_shape(&g.fwd, true, shape, sizeof shape);
+    assert_string_equal(shape, "B2 T70 H4/2 D16 bf16 unmasked window5 added");
+    free_attention(&g);
+}
+
+/* On a CPU one row takes part, so there is nothing to measure; on a GPU several do. */
 static void attention_is_measured_where_there_is_a_choice(void **state) {
     (void)state;
     char *path = csv();
@@ -480,6 +495,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nothing_is_measured_once_steady),
         cmocka_unit_test(attention_is_compared_with_the_oracle),
         cmocka_unit_test(no_choice_changes_a_bit),
+        cmocka_unit_test(shapes_name_the_mask),
         cmocka_unit_test(attention_is_measured_where_there_is_a_choice),
     };
     return cmocka_run_group_tests_name("tune", tests, set_up, tear_down);

@@ -160,10 +160,10 @@ static clt_status add(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
     return clt_op_add(ctx, dst, src, count);
 }
 static clt_status to_bf16(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
-    return clt_op_cast(ctx, CLT_F32, CLT_BF16, src, dst, count);
+    return clt_op_cast(ctx, clt_tensor_vector(src, CLT_F32), clt_tensor_vector(dst, CLT_BF16), count);
 }
 static clt_status to_f32(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
-    return clt_op_cast(ctx, CLT_BF16, CLT_F32, src, dst, count);
+    return clt_op_cast(ctx, clt_tensor_vector(src, CLT_BF16), clt_tensor_vector(dst, CLT_F32), count);
 }
 
 static clt_lane_split split; /* of the lanes under test */

@@ -25,6 +25,7 @@ rows() {
 rows gemm 5 gemm --suite mpt-small --only "TN +c" --nominal 2
 [ "$(sed -n 's/.*"shape": "\([a-z]*\) .*/\1/p' "$tmp/gemm.json" | tr '\n' ' ')" = "qkv out up down head " ] || fail "other rows than TN +c"
 rows attention 1 attention --suite mpt-small --only bwd
+rows unmasked 2 attention --suite mpt-small --mask none
 rows norm 2 norm --suite mpt-small --only sum --nominal-bandwidth 50
 rows loss 1 loss --suite mpt-small --type bf16
 rows activation 1 activation --suite mpt-small --only forward
@@ -39,7 +40,7 @@ text = open("tools/clbench/README.md").read().split("| key | of a ")
 kernel, step = ({w for row in part.splitlines() for w in re.findall(r"`(\w+)`", row.split("|")[1] if row.startswith("|") else "")}
                 for part in text[1:])
 near = lambda a, b: math.isclose(a, b, rel_tol=2e-3, abs_tol=1e-4)
-for name in "gemm attention norm loss activation optimizer copy cast".split():
+for name in "gemm attention unmasked norm loss activation optimizer copy cast".split():
     for row in json.load(open(f"{sys.argv[1]}/{name}.json")):
         assert row.keys() == kernel - {"NAME_seconds"}, (name, row.keys() ^ kernel)
         assert row["ok"] is True and (row["tflops"] is None) != (row["gbps"] is None) or name == "gemm", row
@@ -63,5 +64,7 @@ for bench in attention norm; do
 done
 refused "no row of suite 'small' has 'nothing'" copy --suite small --only nothing
 refused "--nominal and --nominal-bandwidth must be above 0" norm --suite mpt-small --nominal -1
+refused "--mask must be causal or none, not 'all'" attention --mask all
+refused "--type must be one of fp32, bf16, fp16, not 'int3'" norm --type int3
 refused "--threads must be above 0" norm --suite mpt-small --threads -1
 exit $failed

@@ -72,9 +72,9 @@ out=$("$c" --color=always trian 2>&1)
 out=$(NO_COLOR=1 "$c" trian 2>&1)
 [[ $out != *$'\033['* ]] || complain "NO_COLOR is not honoured"
 
-# An anchor that is not there, or cannot do the type, is named and left out.
+# An anchor that is missing, or does not support the type, is reported and skipped.
 for anchor in clblast openblas; do
-    c=$BUILD/clbench expect 0 "$anchor is called for fp32 tensors alone; left out" \
+    c=$BUILD/clbench expect 0 "$anchor supports fp32 tensors only; skipped" \
         gemm --suite mpt-small --only "qkv 1024x256x768" --type bf16 --anchor $anchor --seconds 0.01
 done
 
@@ -88,9 +88,9 @@ done
 
 # Options of clbench step are refused as such, not as keys of a configuration.
 step() { c=$BUILD/clbench expect 2 "$1" step --suite cpu "${@:2}"; }
-step "--precision is fp32, amp_bf16 or amp_fp16, not 'bf16'" --precision bf16
-step "--numerics is exact or fast, not 'loose'" --numerics loose
-step "--recompute is none, norms or blocks, not 'all'" --recompute all
+step "--precision must be fp32, amp_bf16 or amp_fp16, not 'bf16'" --precision bf16
+step "--numerics must be exact or fast, not 'loose'" --numerics loose
+step "--recompute must be none, norms or blocks, not 'all'" --recompute all
 step "--seconds must be above 0" --seconds 0
 step "--peak must be above 0" --peak=-1
 

@@ -78,11 +78,11 @@ static void damaged_tables_are_refused(void **state) {
     char *long_id = clt_format("%.60s f b - -", wide), *long_params = clt_format("a f b - %s", wide);
     const struct {
         const char *text, *message;
-    } bad[] = {{"a b c -", "line 1: needs id, file, body"},
-               {"\n\na b c - - extra", "line 3: needs id, file, body"},
+    } bad[] = {{"a b c -", "line 1: expected id, file, body"},
+               {"\n\na b c - - extra", "line 3: expected id, file, body"},
                {"a f b ptx,warp_speed -", "unknown requirement 'warp_speed'"},
                {"a f b local_mem>=many -", "unknown requirement 'local_mem>=many'"},
-               {"a f b - -\nc f b - -\na f b - -", "line 3: variant a is there twice"},
+               {"a f b - -\nc f b - -\na f b - -", "line 3: variant a occurs twice"},
                {"a f b - MR=eight", "line 1: the param 'MR=eight' of variant a is not NAME=INTEGER"},
                {"a f b - MR=8,NR", "line 1: the param 'NR' of variant a is not NAME=INTEGER"},
                {"a f b - MR=8;NR=4", "line 1: the param 'MR=8;NR=4' of variant a is not NAME=INTEGER"},
@@ -103,8 +103,8 @@ static void params_that_nobody_reads_are_refused(void **state) {
     (void)state;
     const struct {
         const char *text, *message;
-    } bad[] = {{"a gemm/gemm_portable.cl b - BM=8,TYPS=7", "the param TYPS of variant a is read by nothing"},
-               {"a gemm/gemm_portable.cl b - B=8", "the param B of variant a is read by nothing"}};
+    } bad[] = {{"a gemm/gemm_portable.cl b - BM=8,TYPS=7", "the param TYPS of variant a has no effect"},
+               {"a gemm/gemm_portable.cl b - B=8", "the param B of variant a has no effect"}};
     for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
         clt_ops *ops = new_ops(false);
         tu_assert_ok(clt_variant_add_table(ops, "fake", bad[i].text), "a table");
@@ -186,7 +186,7 @@ static void probes_of_kernel_files_decide(void **state) {
     assert_string_equal(v[0].id, "f");
     assert_string_equal(v[1].id, "g");
     assert_int_equal(clt_variant_add_table(ops, "other", "a f b probe=nowhere.cl -"), CLT_FAIL);
-    says("requires 'probe=nowhere.cl', and there is no such kernel file");
+    says("requires 'probe=nowhere.cl', but that kernel file does not exist");
     clt_ops_destroy(ops);
     unsetenv("CLTRAIN_KERNEL_PATH");
 }
@@ -222,7 +222,7 @@ static void keys_cover_all_kernels_of_a_row(void **state) {
     assert_string_not_equal(one, other);
     clt_ops *ops = new_ops(false);
     assert_int_equal(clt_variant_add_table(ops, "fake", "a f b uses=nowhere.cl -"), CLT_FAIL);
-    says("requires 'uses=nowhere.cl', and there is no such kernel file");
+    says("requires 'uses=nowhere.cl', but that kernel file does not exist");
     clt_ops_destroy(ops);
     unsetenv("CLTRAIN_KERNEL_PATH");
 }
@@ -258,10 +258,10 @@ static void forcing_names_what_there_is(void **state) {
     assert_int_equal(clt_variant_force(ops, "fake", "third"), CLT_USAGE);
     says("fake has no variant 'third'; it has: first second never (not on this device)");
     assert_int_equal(clt_variant_force(ops, "fake", "never"), CLT_USAGE);
-    says("cannot run on this device: it requires work_group>=1,vendor=NoSuchVendor; what does not hold: "
+    says("cannot run on this device: it requires work_group>=1,vendor=NoSuchVendor; unmet: "
          "vendor=NoSuchVendor");
     assert_int_equal(clt_variant_force(ops, "flake", "first"), CLT_USAGE);
-    says("there is no operation 'flake'");
+    says("unknown operation 'flake'");
     says("fake");
     assert_null(clt_variant_forced(ops, "fake"));
     tu_assert_ok(clt_variant_force(ops, "fake", "second"), "force");
@@ -276,14 +276,23 @@ static bool takes_none(const clt_variant *v, const void *call) {
     return false;
 }
 
-static void a_forced_row_says_what_it_does_not_take(void **state) {
+static void describe(const void *call, char *out, size_t size) {
+    snprintf(out, size, "%s", (const char *)call);
+}
+
+static void unsupported_calls_are_named(void **state) {
     (void)state;
+    const clt_variant_question q = {
+        .op = "fake", .options = "", .takes = takes_none, .call = "3 x 4", .describe = describe};
     clt_ops *ops = new_ops(true);
     const clt_variant *v = NULL;
     tu_assert_ok(clt_variant_add_table(ops, "fake", "first f.cl b - TYPES=6\n"), "table");
     tu_assert_ok(clt_variant_force(ops, "fake", "first"), "force");
-    assert_int_equal(clt_variant_pick_for(ops, "fake", "", takes_none, NULL, NULL, &v), CLT_FAIL);
-    says("the forced variant first does not do a call of this run: its params (TYPES=6)");
+    assert_int_equal(clt_variant_pick_for(ops, &q, &v), CLT_FAIL);
+    says("the forced variant first does not support a call of 3 x 4: its params (TYPES=6)");
+    tu_assert_ok(clt_variant_force(ops, "fake", NULL), "force");
+    assert_int_equal(clt_variant_pick_for(ops, &q, &v), CLT_FAIL);
+    says("supports a call of 3 x 4; choose another device");
     clt_ops_destroy(ops);
 }
 
@@ -586,7 +595,7 @@ int main(void) {
         cmocka_unit_test(keys_cover_all_kernels_of_a_row),
         cmocka_unit_test(keys_cover_the_library_of_a_row),
         cmocka_unit_test(forcing_names_what_there_is),
-        cmocka_unit_test(a_forced_row_says_what_it_does_not_take),
+        cmocka_unit_test(unsupported_calls_are_named),
         cmocka_unit_test(environment_forces),
         cmocka_unit_test(failing_rows_are_passed_over_and_remembered),
         cmocka_unit_test(no_good_row_is_an_error),

@@ -228,8 +228,9 @@ def check_gemm(a):
 class Attention:
     """The forward pass."""
 
-    def __init__(self, batch, seq, heads, group, size, kind, alibi=False, window=-1, seq_ids=False, softcap=0.0, dropout=0.0):
-        self.batch, self.seq, self.heads, self.group, self.size, self.kind = batch, seq, heads, group, size, kind
+    def __init__(self, batch, seq, heads, group, size, kind, alibi=False, window=-1, seq_ids=False, softcap=0.0, dropout=0.0,
+                 causal=True):
+        self.causal, self.batch, self.seq, self.heads, self.group, self.size, self.kind = causal, batch, seq, heads, group, size, kind
         self.window, self.softcap, self.scale, self.dropout = window, softcap, 1 / math.sqrt(size), dropout
         rows, kv = batch * seq, heads // group
         self.q = Tensor(kind, rows, heads * size, heads * size + 8, 3, 2)
@@ -244,7 +245,7 @@ class Attention:
         self.id_memory = Memory(struct.pack(f'<{rows}i', *self.ids)) if seq_ids else None
 
     def name(self):
-        words = [w for w, on in (('alibi', self.slopes), ('window', self.window >= 0), ('ids', self.ids),
+        words = [w for w, on in (('unmasked', not self.causal), ('alibi', self.slopes), ('window', self.window >= 0), ('ids', self.ids),
                                  ('softcap', self.softcap), ('dropout', self.dropout)) if on]
         return (f"B {self.batch} H {self.heads}/{self.group} T {self.seq} D {self.size} "
                 f"{['', 'bf16', 'fp16'][self.kind]} {' '.join(words)}")
@@ -252,7 +253,7 @@ class Attention:
     def options(self):
         return [f'-DHEAD_DIM={self.size}', f'-DTYPE={self.kind}', f'-DALIBI={int(self.slopes is not None)}',
                 f'-DSOFTCAP={int(self.softcap > 0)}', f'-DWINDOW={int(self.window >= 0)}',
-                f'-DSEQ_IDS={int(self.ids is not None)}', f'-DDROPOUT={int(self.dropout > 0)}']
+                f'-DSEQ_IDS={int(self.ids is not None)}', f'-DDROPOUT={int(self.dropout > 0)}', f'-DCAUSAL={int(self.causal)}']
 
     DROP = [11, 13, 17, 19, 23]  # key, step, first sample, layer and site, as the kernel takes them
 
@@ -280,7 +281,9 @@ class Attention:
     def keys(self, b, i):
         """The keys that a row attends to."""
         ids = self.ids and self.ids[b * self.seq:][:self.seq]
-        return [j for j in range(max(0, i - self.window) if self.window >= 0 else 0, i + 1) if not ids or ids[i] == ids[j]]
+        begin = max(0, i - self.window) if self.window >= 0 else 0
+        end = i + 1 if self.causal else min(self.seq, i + self.window + 1) if self.window >= 0 else self.seq
+        return [j for j in range(begin, end) if not ids or ids[i] == ids[j]]
 
     def row(self, b, h, i):
         """The output row and its bounds, the log-sum-exp and its bound, as in clt_ref_attention_row."""
@@ -293,13 +296,13 @@ class Attention:
             if self.softcap:
                 s, size = self.softcap * math.tanh(s / self.softcap), size + self.softcap
             if self.slopes:
-                bias = self.slopes.at(self.slopes.start, 0, h) * (j - i)
+                bias = self.slopes.at(self.slopes.start, 0, h) * -abs(i - j)
                 s, size = s + bias, size + abs(bias)
             scores[j], largest = s, max(largest, size)
         top = max(scores.values())
         lse = top + math.log(math.fsum(math.exp(s - top) for s in scores.values()))
         u = {BF16: 2.0 ** -8, F16: 2.0 ** -11}[self.kind]
-        e, adding = (n + 8) * 2.0 ** -23 * largest, 2.0 ** -21 * (1 + (i + 1) / 64)
+        e, adding = (n + 8) * 2.0 ** -23 * largest, 2.0 ** -21 * (1 + (i + 1 if self.causal else self.seq) / 64)
         want, bound = [], []
         for d in range(n):
             wv = [(math.exp(s - lse) * self.keep(b, h, i, j), self.v.at(self.v.start, b * self.seq + j, hk * n + d)) for j, s in scores.items()]
@@ -397,7 +400,7 @@ class AttentionGradients(Attention):
             for j in self.keys(b, i):
                 c = b * self.seq + j
                 k, v = cut(self.k, c, g), cut(self.v, c, g)
-                bias = self.slopes.at(self.slopes.start, 0, h) * (j - i) if self.slopes else 0.0
+                bias = self.slopes.at(self.slopes.start, 0, h) * -abs(i - j) if self.slopes else 0.0
                 p, p_error, ds, ds_error = self.pair(q, k, dout, v, bias, lse, delta, delta_size, self.keep(b, h, i, j))
                 for out, x, error, y in ((dq[r][h * n:(h + 1) * n], ds, ds_error, k), (dk[c][g * n:(g + 1) * n], ds, ds_error, q),
                                          (dv[c][g * n:(g + 1) * n], p, p_error, dout)):
@@ -432,6 +435,8 @@ def gradient_cases():
     yield AttentionGradients(1, 67, 2, 2, 80, F16, seq_ids=True, softcap=3.0, add=True)
     yield AttentionGradients(1, 75, 2, 2, 32, F16, alibi=True, window=20, dropout=0.25)
     yield AttentionGradients(1, 33, 1, 1, 20, BF16)
+    yield AttentionGradients(1, 83, 2, 1, 80, BF16, causal=False, add=True)
+    yield AttentionGradients(1, 75, 2, 2, 32, F16, causal=False, alibi=True, window=20, seq_ids=True, dropout=0.25)
 
 
 def attention_cases():
@@ -441,6 +446,8 @@ def attention_cases():
     yield Attention(1, 67, 2, 2, 80, F16, seq_ids=True, softcap=3.0)
     yield Attention(1, 75, 2, 2, 32, F16, alibi=True, window=20, dropout=0.25)
     yield Attention(1, 33, 1, 1, 20, BF16)
+    yield Attention(2, 83, 2, 1, 80, BF16, causal=False)
+    yield Attention(1, 75, 2, 2, 32, F16, causal=False, alibi=True, window=20, seq_ids=True, dropout=0.25)
 
 
 def check_attention(a, op, cases):

@@ -1,7 +1,6 @@
-/* OpenBLAS as a yardstick: loaded when asked for, with the core type that is fastest here (its own choice is
- * not: on some processors it takes kernels for half the vector width). A core type holds for a whole process,
- * so each is tried in a process of its own, which may also die of an instruction that the processor does not
- * have. */
+/* OpenBLAS for comparison, loaded on request with the core type that is fastest here. (Its own choice is not:
+ * on some processors it uses kernels for half the vector width.) A core type applies to a whole process, so
+ * each is tried in its own process, which may also die of an instruction that the processor lacks. */
 #include "tools/clbench/bench.h"
 
 #include <dlfcn.h>
@@ -30,7 +29,7 @@ static bool load(int threads) {
 }
 
 int anchor_openblas_rate(void) {
-    enum { N = 384, ROUNDS = 60 }; /* about a millisecond each: one of them runs undisturbed */
+    enum { N = 384, ROUNDS = 60 }; /* about a millisecond each: at least one runs undisturbed */
     if (!load(1)) return 1;
     float *x = clt_aligned_alloc(3 * N * N * sizeof *x);
     double best = 1e30;
@@ -62,11 +61,11 @@ static double rate_of(const char *type) {
 }
 
 bool anchor_openblas_load(int threads) {
-    /* Its threads spin for 2^26 cycles after a call, on cores that ours is measured on next; 2^4 is the
-     * least. */
+    /* Its threads spin for 2^26 cycles after a call, on the cores that our kernel is measured on next; 2^4 is
+     * the minimum. */
     setenv("OPENBLAS_THREAD_TIMEOUT", "4", 1);
     static const char *const types[] = {"Haswell", "SkylakeX", "Cooperlake", "Zen"};
-    /* What the caller's environment asks for may be made for another processor: it is not looked at. */
+    /* The caller's environment may name a core type for another processor, so it is ignored. */
     const char *best = NULL;
     double most = 0;
     for (size_t i = 0; i < CLT_COUNT_OF(types); i++) {

@@ -49,70 +49,84 @@ static void print_head(const bench *b) {
     printf("%s\n", b->check ? "  check" : "");
 }
 
-/* Anchors that are not there are named and left out. */
 static int take_anchors(bench *b, const clt_command *c) {
     for (size_t i = 0; i < b->anchors.n; i++)
         if (strcmp(b->anchors.v[i], "openblas") != 0 && strcmp(b->anchors.v[i], "clblast") != 0)
-            return clt_options_fail(c, "--anchor %s is not known (openblas, clblast)", b->anchors.v[i]);
+            return clt_options_fail(c, "--anchor must be openblas or clblast, not '%s'", b->anchors.v[i]);
     return -1;
 }
 
-static const char *const type_names[] = {"fp32", "bf16", "fp16"};
-
-static bool take_type(bench *b) {
-    for (size_t i = 0; i < CLT_COUNT_OF(type_names); i++)
-        if (!strcmp(b->type_name, type_names[i])) {
-            b->type = (clt_dtype)i;
-            return true;
-        }
-    return false;
+/* Refuses invalid values of the parsed options; -1: all are valid. */
+static int look_at_options(bench *b, const clt_command *c) {
+    char types[CLT_DTYPE_NAMES];
+    if (strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
+        return clt_options_fail(c, "--numerics must be exact or fast, not '%s'", b->numerics);
+    if (!clt_dtype_find(b->type_name, &b->type))
+        return clt_options_fail(c, "--type must be one of %s, not '%s'",
+                                clt_dtype_names(CLT_DTYPE_PLAIN, types), b->type_name);
+    if (b->threads < 0) return clt_options_fail(c, "--threads must be above 0");
+    if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
+    if (!(b->nominal >= 0 && b->nominal_bytes >= 0))
+        return clt_options_fail(c, "--nominal and --nominal-bandwidth must be above 0");
+    return take_anchors(b, c);
 }
 
-int bench_start(bench *b, const char *name, const char *summary, const char *examples, const char *suites,
-                bool anchors, int argc, char **argv) {
-    const char *suite = b->suite;
-    *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact", .type_name = "fp32"};
-    char *suite_help = clt_format("what to measure: %s (default %s)", suites, suite);
-    const clt_option options[] = {
-        {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suite_help},
+enum { MOST_OPTIONS = 20 };
+
+/* The common options and those of the benchmark; returns their number. suites, types: help texts. */
+static size_t list_options(bench *b, const bench_about *about, const char *suites, const char *types,
+                           clt_option out[MOST_OPTIONS]) {
+    const clt_option common[] = {
+        {"suite", 's', CLT_OPT_STR, &b->suite, "NAME", suites},
         {"device", 'd', CLT_OPT_STR, &b->device, "PATTERN", "part of a platform or device name, or P:D"},
         {"check", 'c', CLT_OPT_FLAG, &b->check, NULL, "compare every row with the oracle"},
         {"json", 'j', CLT_OPT_STR, &b->json, "FILE", "write the rows as JSON"},
         {"seconds", 't', CLT_OPT_FLOAT, &b->seconds, "S", "time to spend measuring a row (default 0.5)"},
         {"threads", 0, CLT_OPT_INT, &b->threads, "N", "CPU devices: use only N compute units"},
         {"numerics", 0, CLT_OPT_STR, &b->numerics, "MODE", "exact (default) or fast"},
-        {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE",
-         "of the tensors, where the operation has 16-bit forms: fp32 (default), bf16, fp16"},
+        {"type", 0, CLT_OPT_STR, &b->type_name, "TYPE", types},
         {"only", 0, CLT_OPT_STR, &b->only, "TEXT", "only rows whose operation or shape contains this"},
         {"nominal", 0, CLT_OPT_FLOAT, &b->nominal, "TFLOPS",
-         "the peak that the vendor states for this type; rates are printed as parts of it, too"},
+         "the vendor's peak for this type; rates are also printed as fractions of it"},
         {"nominal-bandwidth", 0, CLT_OPT_FLOAT, &b->nominal_bytes, "GBPS",
-         "the same for rows that are counted in GB/s alone"},
+         "the same for rows that are counted in GB/s"},
         {"cpu-time", 0, CLT_OPT_FLAG, &b->cpu_time, NULL,
-         "count processor time of all threads instead of wall time: ratios hold on a busy machine (with "
+         "count processor time of all threads instead of wall time: ratios are valid on a busy machine (with "
          "--threads 1)"},
-        {"kernel-only", 0, CLT_OPT_FLAG, &b->kernel_only, NULL,
-         "gemm: count the main kernel alone, its panels packed by another"},
-        {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME",
-         "measure another library beside: openblas, clblast"},
     };
-    char *full = clt_format("clbench %s", name);
-    const clt_command command = {
-        full, "[options]", summary, examples, options, CLT_COUNT_OF(options) - (anchors ? 0 : 2), false};
+    const clt_option anchors[] = {
+        {"kernel-only", 0, CLT_OPT_FLAG, &b->kernel_only, NULL,
+         "count only the main kernel, without the one that packs its panels"},
+        {"anchor", 'a', CLT_OPT_LIST, &b->anchors, "NAME", "also measure another library: openblas, clblast"},
+    };
+    size_t n = CLT_COUNT_OF(common);
+    memcpy(out, common, sizeof common);
+    for (size_t i = 0; i < about->n_more; i++) out[n++] = about->more[i];
+    for (size_t i = 0; about->anchors && i < CLT_COUNT_OF(anchors); i++) out[n++] = anchors[i];
+    return n;
+}
+
+int bench_start(bench *b, const bench_about *about, int argc, char **argv) {
+    const char *suite = b->suite;
+    char types[CLT_DTYPE_NAMES];
+    clt_option options[MOST_OPTIONS];
+    *b = (bench){.suite = suite, .seconds = 0.5, .numerics = "exact", .type_name = "fp32"};
+    char *suite_help = clt_format("what to measure: %s (default %s)", about->suites, suite);
+    char *type_help = clt_format("of the tensors, where the operation supports several: %s (default fp32)",
+                                 clt_dtype_names(CLT_DTYPE_PLAIN, types));
+    char *full = clt_format("clbench %s", about->name);
+    const clt_command command = {full,           "[options]",
+                                 about->summary, about->examples,
+                                 options,        list_options(b, about, suite_help, type_help, options),
+                                 false};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
-    if (code < 0 && rest.n) code = clt_options_fail(&command, "'%s' is not understood", rest.v[0]);
-    if (code < 0 && strcmp(b->numerics, "exact") != 0 && strcmp(b->numerics, "fast") != 0)
-        code = clt_options_fail(&command, "--numerics is exact or fast, not '%s'", b->numerics);
-    if (code < 0 && !take_type(b))
-        code = clt_options_fail(&command, "--type is fp32, bf16 or fp16, not '%s'", b->type_name);
-    if (code < 0 && b->threads < 0) code = clt_options_fail(&command, "--threads must be above 0");
-    if (code < 0 && !(b->seconds > 0)) code = clt_options_fail(&command, "--seconds must be above 0");
-    if (code < 0 && !(b->nominal >= 0 && b->nominal_bytes >= 0))
-        code = clt_options_fail(&command, "--nominal and --nominal-bandwidth must be above 0");
-    if (code < 0) code = take_anchors(b, &command);
+    if (code < 0 && rest.n) code = clt_options_fail(&command, "unexpected argument '%s'", rest.v[0]);
+    if (code < 0) code = look_at_options(b, &command);
+    if (code < 0 && about->check) code = about->check(&command);
     clt_strv_free(&rest);
     clt_free(suite_help);
+    clt_free(type_help);
     clt_free(full);
     if (code >= 0) return code;
     b->fast = !strcmp(b->numerics, "fast");
@@ -124,8 +138,8 @@ int bench_start(bench *b, const char *name, const char *summary, const char *exa
 
 /* --- results --- */
 
-/* NaN with --cpu-time: the peak is one of wall time; and where matrix units may compute whose rate is
- * not known. */
+/* NaN with --cpu-time, because the peak is per wall time, and if matrix units may be used whose rate is
+ * unknown. */
 static double peak_fraction(const bench *b, const bench_row *r) {
     if (b->cpu_time) return NAN;
     const bool gpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU;
@@ -134,17 +148,17 @@ static double peak_fraction(const bench *b, const bench_row *r) {
     return r->flops > 0 ? r->flops / r->seconds / b->peak_flops : r->bytes / r->seconds / b->peak_bytes;
 }
 
-/* NaN where the vendor's figure is not given. */
+/* NaN if the vendor's figure is not given. */
 static double nominal_fraction(const bench *b, const bench_row *r) {
     if (r->flops > 0) return b->nominal > 0 ? r->flops / r->seconds / (b->nominal * 1e12) : NAN;
     return b->nominal_bytes > 0 ? r->bytes / r->seconds / (b->nominal_bytes * 1e9) : NAN;
 }
 
-/* Products above the peak say that the device was busy when that was measured. Copies may be: caches are
- * faster than memory. */
+/* A product's rate above the peak shows that the device was busy when the peak was measured. A copy's rate
+ * can exceed it: caches are faster than memory. */
 static void look_at_peaks(bench *b, const bench_row *r) {
     if (!(r->flops > 0 && peak_fraction(b, r) > 1)) return;
-    clt_error_quiet(true); /* without room for it the old ones stay */
+    clt_error_quiet(true); /* without memory the old peaks stay */
     if (find_peaks(b) == CLT_OK)
         printf("peak     measured again: %.1f GFLOP/s fp32 fma\n", b->peak_flops * 1e-9);
     clt_error_quiet(false);
@@ -204,7 +218,7 @@ static void row_json(const bench *b, const bench_row *r, clt_str *out) {
     clt_str_add(out, ", \"shape\": ");
     clt_json_escape(out, r->shape);
     clt_str_add(out, ", \"dtype\": ");
-    clt_json_escape(out, type_names[r->type]);
+    clt_json_escape(out, clt_dtype_name(r->type));
     clt_str_add(out, ", \"variant\": ");
     clt_json_escape(out, r->variant);
     clt_str_addf(out, ", \"seconds\": %.9g, \"tflops\": ", r->seconds);
@@ -287,7 +301,7 @@ clt_status bench_block(bench *b, bench_call call, void *ctx, int calls, double *
     for (int i = 0; i < calls; i++) CLT_TRY(call(ctx));
     const double waits = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
     CLT_TRY(clt_device_finish(b->dev));
-    /* this thread only looks whether the device is done */
+    /* this thread only checks whether the device is done */
     const double idle = b->cpu_time ? clock_seconds(CLOCK_THREAD_CPUTIME_ID) - waits : 0;
     *seconds = (clock_seconds(id) - start - idle) / calls;
     return CLT_OK;

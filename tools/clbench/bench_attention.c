@@ -1,4 +1,4 @@
-/* clbench attention: causal flash attention with ALiBi, forward and backward. */
+/* clbench attention: flash attention, forward and backward. */
 #include "tools/clbench/bench.h"
 
 #include <math.h>
@@ -9,6 +9,7 @@
 typedef struct {
     int64_t batch, seq, heads, dim;
     bool plain; /* without ALiBi */
+    clt_attention_mask mask;
 } attention_shape;
 
 enum { Q, K, V, O, DOUT, DQ, DK, DV, TENSORS };
@@ -41,11 +42,9 @@ static clt_status make_work(bench *b, attention_shape s, attention_work *w) {
     clt_attention_params *f = &w->p.fwd;
     *f = (clt_attention_params){.batch = s.batch, .seq = s.seq, .heads = s.heads, .kv_heads = s.heads};
     f->head_dim = s.dim, f->scale = 1.0f / sqrtf((float)s.dim), f->window = -1, f->lse = w->lse;
-    f->type = b->type, f->slopes = s.plain ? clt_ref_none() : w->slopes;
-    f->q = w->t[Q], f->k = w->t[K], f->v = w->t[V], f->o = w->t[O];
-    f->ldq = f->ldk = f->ldv = f->ldo = ld;
-    w->p.dout = w->t[DOUT], w->p.dq = w->t[DQ], w->p.dk = w->t[DK], w->p.dv = w->t[DV];
-    w->p.lddout = w->p.lddq = w->p.lddk = w->p.lddv = ld;
+    f->mask = s.mask, f->slopes = s.plain ? clt_ref_none() : w->slopes;
+    clt_tensor *const to[TENSORS] = {&f->q, &f->k, &f->v, &f->o, &w->p.dout, &w->p.dq, &w->p.dk, &w->p.dv};
+    for (int i = 0; i < TENSORS; i++) *to[i] = clt_tensor_of(w->t[i], ld, b->type);
     return CLT_OK;
 }
 
@@ -75,20 +74,20 @@ static clt_status compare(attention_work *w, int from, int to, bench_row *row) {
     return st;
 }
 
-/* The oracle's twin of the call, on the host's tensors. */
+/* The oracle's form of the call, on the host's tensors. */
 static clt_ref_attention_params reference(const attention_work *w, float *lse) {
     const clt_attention_params *f = &w->p.fwd;
     clt_ref_attention_params r = clt_ref_attention_of(f);
     r.q = w->host[Q], r.k = w->host[K], r.v = w->host[V], r.o = w->host[O], r.lse = lse;
-    r.lddout = r.lddq = r.lddk = r.lddv = f->ldq;
+    r.lddout = r.lddq = r.lddk = r.lddv = f->q.ld;
     r.slopes = w->s.plain ? NULL : w->hslopes;
     r.dout = w->host[DOUT], r.dq = w->host[DQ], r.dk = w->host[DK], r.dv = w->host[DV];
     return r;
 }
 
-/* The oracle is slow, so words are compared on a smaller shape of the same head size. */
+/* The oracle is slow, so words are compared for a smaller shape with the same head size. */
 static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, bench_row *backward) {
-    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain};
+    const attention_shape small = {1, CLT_MIN(s.seq, 200), CLT_MIN(s.heads, 2), s.dim, s.plain, s.mask};
     attention_work w;
     clt_status st = make_work(b, small, &w);
     if (st == CLT_OK) st = call_forward(&w);
@@ -109,7 +108,7 @@ static clt_status check_bits(bench *b, attention_shape s, bench_row *forward, be
     return st;
 }
 
-/* Rows of the output that was timed, spread over samples, heads and positions, against the formula in double
+/* Compares rows of the timed output, spread over samples, heads and positions, with the formula in double,
  * within the bound of clt_ref_attention_row. */
 static clt_status check_rows(attention_work *w, bench_row *row) {
     enum { SAMPLES = 60 };
@@ -141,7 +140,7 @@ static clt_status check_rows(attention_work *w, bench_row *row) {
     return st;
 }
 
-/* One head of one sample of the device's matrix, from element `from` on, against [seq, dim] values and
+/* Compares one head of one sample of the device's matrix, from element `from`, with [seq, dim] values and
  * bounds. */
 static clt_status compare_head(attention_work *w, int tensor, size_t from, const double *want,
                                const double *bound, bench_row *row) {
@@ -160,8 +159,7 @@ static clt_status compare_head(attention_work *w, int tensor, size_t from, const
     return st;
 }
 
-/* The same for the gradients of one head of the last sample, from the output and the log-sum-exp that the
- * device has. */
+/* The same for the gradients of one head of the last sample, from the device's output and log-sum-exp. */
 static clt_status check_head(attention_work *w, bench_row *row) {
     const attention_shape *s = &w->s;
     const int64_t b = s->batch - 1, h = s->heads / 2;
@@ -187,7 +185,7 @@ static clt_status check_head(attention_work *w, bench_row *row) {
     return st;
 }
 
-/* What was timed, within the bound; with numerics exact also words, whose difference is then the error. */
+/* Checks the timed call within the bound; with numerics exact also words, whose error it then shows. */
 static clt_status check(attention_work *w, const bool *wanted, bench_row *row) {
     bench_row near[2] = {row[0], row[1]};
     if (wanted[0]) CLT_TRY(check_rows(w, &near[0]));
@@ -201,14 +199,16 @@ static clt_status check(attention_work *w, const bool *wanted, bench_row *row) {
 
 static clt_status run_shape(bench *b, attention_shape s) {
     attention_work w;
-    /* two products of T x T x D forward, five backward, half of them masked */
-    const double flops = 2.0 * (double)(s.batch * s.heads * s.dim) * (double)(s.seq * (s.seq + 1));
+    /* two products of T x T x D forward, five backward; a causal mask needs half of each */
+    const int64_t pairs = s.mask == CLT_MASK_CAUSAL ? s.seq * (s.seq + 1) / 2 : s.seq * s.seq;
+    const double flops = 4.0 * (double)(s.batch * s.heads * s.dim) * (double)pairs;
     bench_row row[2] = {{.op = "attention fwd", .flops = flops, .type = b->type},
                         {.op = "attention bwd", .flops = 2.5 * flops, .type = b->type}};
     bool wanted[2];
     for (int i = 0; i < 2; i++) {
-        snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s", (long long)s.batch,
-                 (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi");
+        snprintf(row[i].shape, sizeof row[i].shape, "B%lld T%lld H%lld D%lld%s%s", (long long)s.batch,
+                 (long long)s.seq, (long long)s.heads, (long long)s.dim, s.plain ? "" : " alibi",
+                 s.mask == CLT_MASK_CAUSAL ? "" : " unmasked");
         wanted[i] = bench_wants(b, row[i].op, row[i].shape);
     }
     if (!wanted[0] && !wanted[1]) return CLT_OK;
@@ -227,39 +227,59 @@ static clt_status run_shape(bench *b, attention_shape s) {
     return st;
 }
 
-static clt_status run_suite(bench *b) {
+#define SUITES "mpt-small, mpt-125m, mpt-1b, large, vit"
+
+static clt_status run_suite(bench *b, clt_attention_mask mask) {
     static const struct {
         const char *name;
         attention_shape s;
-    } suite[] = {{"mpt-small", {4, 256, 4, 64}},      {"mpt-125m", {1, 256, 12, 64}},
-                 {"mpt-125m", {1, 2048, 12, 64}},     {"mpt-1b", {1, 2048, 16, 128}},
-                 {"large", {16, 2048, 12, 64, true}}, {"large", {8, 2048, 16, 128, true}},
-                 {"large", {2, 4096, 32, 128, true}}, {"large", {16, 2048, 12, 64, false}},
-                 {"large", {8, 2048, 16, 128, false}}};
+    } suite[] = {{"mpt-small", {4, 256, 4, 64}},       {"mpt-125m", {1, 256, 12, 64}},
+                 {"mpt-125m", {1, 2048, 12, 64}},      {"mpt-1b", {1, 2048, 16, 128}},
+                 {"large", {16, 2048, 12, 64, true}},  {"large", {8, 2048, 16, 128, true}},
+                 {"large", {2, 4096, 32, 128, true}},  {"large", {16, 2048, 12, 64, false}},
+                 {"large", {8, 2048, 16, 128, false}}, {"vit", {16, 197, 12, 64, true}},
+                 {"vit", {16, 257, 16, 80, true}}};
     bool known = false;
     for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
         if (!strcmp(suite[i].name, b->suite)) {
+            attention_shape s = suite[i].s;
+            s.mask = mask;
             known = true;
-            CLT_TRY(run_shape(b, suite[i].s));
+            CLT_TRY(run_shape(b, s));
         }
-    return known
-               ? CLT_OK
-               : clt_error(CLT_USAGE,
-                           "clbench attention: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b, large)",
-                           b->suite);
+    return known ? CLT_OK
+                 : clt_error(CLT_USAGE, "clbench attention: unknown suite '%s'; suites: " SUITES, b->suite);
+}
+
+static const char *mask_name;
+
+static int check_mask(const clt_command *c) {
+    if (!strcmp(mask_name, "causal") || !strcmp(mask_name, "none")) return -1;
+    return clt_options_fail(c, "--mask must be causal or none, not '%s'", mask_name);
 }
 
 int bench_attention(int argc, char **argv) {
+    const clt_option more[] = {
+        {"mask", 'm', CLT_OPT_STR, &mask_name, "MASK",
+         "causal (default), or none: every query sees every key, as in vision transformers"}};
+    const bench_about about = {
+        .name = "attention",
+        .summary =
+            "Measures attention, with ALiBi unless the row says otherwise. The rate counts two T x T x D "
+            "products forward and five backward, with a causal mask half of each. --check compares rows of "
+            "the timed forward pass and the gradients of one head with the formula in double; with "
+            "--numerics exact also every word of 200 tokens of two heads with the oracle, and prints that "
+            "error.",
+        .examples = "  clbench attention --check\n"
+                    "  clbench attention --suite large --type bf16 --numerics fast --check\n"
+                    "  clbench attention --suite vit --mask none --type bf16 --numerics fast\n",
+        .suites = SUITES,
+        .more = more,
+        .n_more = CLT_COUNT_OF(more),
+        .check = check_mask};
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(
-        &b, "attention",
-        "Measures causal attention, with ALiBi where the row says so. Counted are two T x T x D products "
-        "forward and five backward, without the masked half. With --check rows of the timed forward pass and "
-        "the gradients of one head are compared with the formula in double; with --numerics exact also every "
-        "word of 200 tokens of two heads with the oracle, and the error is that one's.",
-        "  clbench attention --check\n"
-        "  clbench attention --suite large --type bf16 --numerics fast --check\n",
-        "mpt-small, mpt-125m, mpt-1b, large", false, argc, argv);
+    mask_name = "causal";
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
-    return bench_end(&b, run_suite(&b));
+    return bench_end(&b, run_suite(&b, !strcmp(mask_name, "none") ? CLT_MASK_NONE : CLT_MASK_CAUSAL));
 }

@@ -1,5 +1,5 @@
-/* clbench gemm: the matrix products of a training step. Blocks of our calls and of the anchors' take turns,
- * so that what else the machine does hits all of them alike. */
+/* clbench gemm: the matrix products of a training step. Blocks of our calls and of the anchors' alternate, so
+ * that other load on the machine affects all of them equally. */
 #include "tools/clbench/bench.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { OPENBLAS, CLBLAST };
 enum {
-    PATTERN = (1 << 20) + 7, /* random numbers that a tensor repeats: shares no factor with a matrix's rows */
+    PATTERN = (1 << 20) + 7, /* period of a tensor's random numbers: no common factor with rows */
     SAMPLED_ROWS = 32,
     MOST_SAMPLES = 4096
 };
@@ -49,8 +49,8 @@ static clt_status call_ours(void *ctx) {
 static clt_status call_clblast(void *ctx) {
     gemm_work *w = ctx;
     const anchor_shape *s = &w->other;
-    return clt_clblast_sgemm(w->b->dev, s->trans_a, s->trans_b, s->m, s->n, s->k, 1.0f, w->p.a, s->lda,
-                             w->p.b, s->ldb, s->beta, w->p.c, s->ldc);
+    return clt_clblast_sgemm(w->b->dev, s->trans_a, s->trans_b, s->m, s->n, s->k, 1.0f, w->p.a.ref, s->lda,
+                             w->p.b.ref, s->ldb, s->beta, w->p.c.ref, s->ldc);
 }
 
 static clt_status call_openblas(void *ctx) {
@@ -65,7 +65,7 @@ static float element(const gemm_tensor *t, int64_t at) {
     return t->pattern[at % PATTERN];
 }
 
-/* n elements of `type`; the pattern goes over the bus once and is repeated on the device. */
+/* n elements of `type`; the pattern is uploaded once and repeated on the device. */
 static clt_status make_tensor(bench *b, clt_dtype type, int64_t n, uint64_t seed, gemm_tensor *t) {
     gemm_tensor once;
     CLT_TRY(bench_tensor_as(b, type, PATTERN, seed, "bench pattern", &once.ref, &t->pattern));
@@ -73,10 +73,11 @@ static clt_status make_tensor(bench *b, clt_dtype type, int64_t n, uint64_t seed
     clt_status st =
         clt_buffer_create(b->dev, CLT_ROUND_UP((uint64_t)n * clt_dtype_bytes(type), 4), "bench", &t->ref.buf);
     if (st == CLT_OK && rows)
-        st = clt_op_copy_rows(b->ops, type, rows, PATTERN, once.ref, 0, t->ref, PATTERN);
+        st = clt_op_copy_rows(b->ops, rows, PATTERN, clt_tensor_of(once.ref, 0, type),
+                              clt_tensor_of(t->ref, PATTERN, type));
     if (st == CLT_OK && rest)
-        st = clt_op_copy_rows(b->ops, type, 1, rest, once.ref, rest,
-                              clt_ref_at(t->ref, (uint64_t)(rows * PATTERN)), rest);
+        st = clt_op_copy_rows(b->ops, 1, rest, clt_tensor_of(once.ref, rest, type),
+                              clt_tensor_of(clt_ref_at(t->ref, (uint64_t)(rows * PATTERN)), rest, type));
     if (st == CLT_OK) st = clt_device_finish(b->dev);
     bench_free(once.ref);
     return st;
@@ -91,8 +92,7 @@ static float *host_copy(const gemm_tensor *t, int64_t n) {
 static void set_fused(const gemm_shape *s, clt_gemm_params *p) {
     p->act = s->fused == GELU ? CLT_ACT_GELU : CLT_ACT_NONE;
     p->grad_act = s->fused == GELU_GRADIENT || s->fused == GELU_AGAIN ? CLT_ACT_GELU : CLT_ACT_NONE;
-    if (s->fused == RESIDUAL) p->c_type = CLT_F32; /* the residual stream */
-    p->ldpre = p->ldgrad = p->ldagain = p->ldres = s->n;
+    if (s->fused == RESIDUAL) p->c.type = CLT_F32; /* the residual stream */
 }
 
 static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work *w) {
@@ -100,24 +100,26 @@ static clt_status make_work(bench *b, const gemm_shape *s, bool host, gemm_work 
     *w = (gemm_work){.b = b};
     clt_gemm_params *p = &w->p;
     *p = (clt_gemm_params){.form = s->form, .m = s->m, .n = s->n, .k = s->k, .accumulate = s->fused == ADDED};
-    p->in_type = p->aux_type = b->type;
-    p->c_type = tn ? CLT_F32 : b->type;
     p->k_group = s->k % 2048 == 0 && s->k > 8192 ? 2048 : s->k % 256 ? s->k : 256;
-    p->lda = tn ? s->m : s->k;
-    p->ldb = nt ? s->k : s->n;
-    p->ldc = s->n;
+    p->a = clt_tensor_of(clt_ref_none(), tn ? s->m : s->k, b->type);
+    p->b = clt_tensor_of(clt_ref_none(), nt ? s->k : s->n, b->type);
+    p->c = clt_tensor_of(clt_ref_none(), s->n, tn ? CLT_F32 : b->type);
+    p->pre = p->grad_pre = p->again = clt_tensor_of(clt_ref_none(), s->n, b->type);
+    p->residual = clt_tensor_of(clt_ref_none(), s->n, CLT_F32);
     set_fused(s, p);
-    w->other = (anchor_shape){tn, nt, s->m, s->n, s->k, p->lda, p->ldb, p->ldc, p->accumulate ? 1.0f : 0.0f};
-    CLT_TRY(make_tensor(b, p->in_type, s->m * s->k, 1, &w->a));
-    CLT_TRY(make_tensor(b, p->in_type, s->n * s->k, 2, &w->bm));
-    CLT_TRY(make_tensor(b, p->c_type, s->m * s->n, 3, &w->c));
-    if (p->act || p->grad_act) CLT_TRY(make_tensor(b, p->aux_type, s->m * s->n, 4, &w->aux));
-    if (s->fused == GELU_AGAIN) CLT_TRY(make_tensor(b, p->aux_type, s->m * s->n, 7, &w->again));
+    w->other =
+        (anchor_shape){tn, nt, s->m, s->n, s->k, p->a.ld, p->b.ld, p->c.ld, p->accumulate ? 1.0f : 0.0f};
+    CLT_TRY(make_tensor(b, b->type, s->m * s->k, 1, &w->a));
+    CLT_TRY(make_tensor(b, b->type, s->n * s->k, 2, &w->bm));
+    CLT_TRY(make_tensor(b, p->c.type, s->m * s->n, 3, &w->c));
+    if (p->act || p->grad_act) CLT_TRY(make_tensor(b, b->type, s->m * s->n, 4, &w->aux));
+    if (s->fused == GELU_AGAIN) CLT_TRY(make_tensor(b, b->type, s->m * s->n, 7, &w->again));
     if (s->fused == RESIDUAL) CLT_TRY(make_tensor(b, CLT_F32, s->m * s->n, 5, &w->residual));
     if (s->fused == SUMS) CLT_TRY(make_tensor(b, CLT_F32, s->m, 6, &w->sums));
-    p->a = w->a.ref, p->b = w->bm.ref, p->c = w->c.ref, p->residual = w->residual.ref, p->a_sum = w->sums.ref;
-    if (p->act) p->pre = w->aux.ref;
-    if (p->grad_act) p->grad_pre = w->aux.ref, p->again = w->again.ref;
+    p->a.ref = w->a.ref, p->b.ref = w->bm.ref, p->c.ref = w->c.ref;
+    p->residual.ref = w->residual.ref, p->a_sum.ref = w->sums.ref;
+    if (p->act) p->pre.ref = w->aux.ref;
+    if (p->grad_act) p->grad_pre.ref = w->aux.ref, p->again.ref = w->again.ref;
     if (!host) return CLT_OK;
     w->host_a = host_copy(&w->a, s->m * s->k);
     w->host_b = host_copy(&w->bm, s->n * s->k);
@@ -138,17 +140,17 @@ static void free_work(gemm_work *w) {
 
 /* --- checking --- */
 
-/* Output (i, j) against the oracle on its own row and column: the words, or with numerics fast the bound. x,
- * y: scratch of k floats. */
+/* Compares output (i, j) with the oracle on its row and column: the words or, with numerics fast, the bound.
+ * x, y: scratch of k floats. */
 static void check_output(const gemm_work *w, int64_t i, int64_t j, float got, float *x, float *y,
                          bench_row *row) {
     const clt_gemm_params *p = &w->p;
     const bool tn = p->form == CLT_GEMM_TN, nt = p->form == CLT_GEMM_NT;
     for (int64_t k = 0; k < p->k; k++) {
-        x[k] = element(&w->a, tn ? k * p->lda + i : i * p->lda + k);
-        y[k] = element(&w->bm, nt ? j * p->ldb + k : k * p->ldb + j);
+        x[k] = element(&w->a, tn ? k * p->a.ld + i : i * p->a.ld + k);
+        y[k] = element(&w->bm, nt ? j * p->b.ld + k : k * p->b.ld + j);
     }
-    const int64_t at = i * p->ldc + j;
+    const int64_t at = i * p->c.ld + j;
     const float before = element(&w->c, at), saved = w->aux.pattern ? element(&w->aux, at) : 0;
     const float residual = w->residual.pattern ? element(&w->residual, at) : 0;
     float want = before, pre;
@@ -169,8 +171,8 @@ static void check_output(const gemm_work *w, int64_t i, int64_t j, float got, fl
                                      .grad_act = p->grad_act,
                                      .grad_pre = p->grad_act ? &saved : NULL,
                                      .residual = w->residual.pattern ? &residual : NULL,
-                                     .c_type = p->c_type,
-                                     .aux_type = p->aux_type};
+                                     .c_type = p->c.type,
+                                     .aux_type = clt_gemm_aux_type(p)};
     bool same, near = false;
     clt_ref_gemm_at(&one, 0, 0);
     double off = bench_difference(&got, &want, 1, &same);
@@ -183,13 +185,13 @@ static void check_output(const gemm_work *w, int64_t i, int64_t j, float got, fl
     row->ok = row->ok && (same || near);
 }
 
-/* The sum of a's column i, the same way. x: scratch of k floats. */
+/* The same for the sum of a's column i. x: scratch of k floats. */
 static void check_sum(const gemm_work *w, int64_t i, float got, float *x, bench_row *row) {
     const clt_gemm_params *p = &w->p;
     const float before = element(&w->sums, i);
     float want = before;
     bool same, near = false;
-    for (int64_t k = 0; k < p->k; k++) x[k] = element(&w->a, k * p->lda + i);
+    for (int64_t k = 0; k < p->k; k++) x[k] = element(&w->a, k * p->a.ld + i);
     clt_ref_column_sum(p->k, 1, p->k_group, x, 1, p->accumulate, &want);
     double off = bench_difference(&got, &want, 1, &same);
     if (w->b->fast) {
@@ -202,30 +204,29 @@ static void check_sum(const gemm_work *w, int64_t i, float got, float *x, bench_
     row->ok = row->ok && (same || near);
 }
 
-/* One call on fresh data, at sampled outputs of sampled rows, the last row among them. */
+/* One call on fresh data, compared at sampled outputs of sampled rows, including the last row. */
 static clt_status check(gemm_work *w, bench_row *row) {
     const clt_gemm_params *p = &w->p;
     gemm_tensor fresh = {0}, sums = {0};
-    clt_status st = make_tensor(w->b, p->c_type, p->m * p->n, 3, &fresh);
-    if (st == CLT_OK && p->a_sum.buf) st = make_tensor(w->b, CLT_F32, p->m, 6, &sums);
+    clt_status st = make_tensor(w->b, p->c.type, p->m * p->n, 3, &fresh);
+    if (st == CLT_OK && clt_tensor_present(p->a_sum)) st = make_tensor(w->b, CLT_F32, p->m, 6, &sums);
     clt_gemm_params call = *p;
-    call.c = fresh.ref;
-    call.a_sum = sums.ref;
-    if (p->grad_act) call.grad_pre = w->aux.ref;
+    call.c.ref = fresh.ref;
+    call.a_sum.ref = sums.ref;
     if (st == CLT_OK) st = clt_op_gemm(w->b->ops, &call);
     float *got = clt_malloc((size_t)p->n * sizeof *got), *x = clt_malloc((size_t)p->k * 2 * sizeof *x);
     const int64_t samples = CLT_MAX(64, CLT_MIN(MOST_SAMPLES, ((int64_t)1 << 24) / p->k));
     row->checked = row->ok = true;
     for (int64_t r = 0; st == CLT_OK && r < SAMPLED_ROWS; r++) {
         const int64_t i = r ? r * 2654435761 % p->m : p->m - 1;
-        st = clt_ref_read_as(clt_ref_at(fresh.ref, (uint64_t)(i * p->ldc)), p->c_type, got, (uint64_t)p->n);
+        st = clt_ref_read_as(clt_ref_at(fresh.ref, (uint64_t)(i * p->c.ld)), p->c.type, got, (uint64_t)p->n);
         for (int64_t s = 0; st == CLT_OK && s < samples / SAMPLED_ROWS; s++) {
             const int64_t j = s ? (s + 7 * r) * 2654435761 % p->n : p->n - 1;
             check_output(w, i, j, got[j], x, x + p->k, row);
         }
-        if (st == CLT_OK && p->a_sum.buf)
+        if (st == CLT_OK && clt_tensor_present(p->a_sum))
             st = clt_ref_read_as(clt_ref_at(sums.ref, (uint64_t)i), CLT_F32, got, 1);
-        if (st == CLT_OK && p->a_sum.buf) check_sum(w, i, got[0], x, row);
+        if (st == CLT_OK && clt_tensor_present(p->a_sum)) check_sum(w, i, got[0], x, row);
     }
     clt_free(got);
     clt_free(x);
@@ -236,7 +237,7 @@ static clt_status check(gemm_work *w, bench_row *row) {
     return st;
 }
 
-/* Blocks of ours and of the anchors in turn. After OpenBLAS a pause, until its threads sleep. */
+/* Alternates blocks of ours and of the anchors. After OpenBLAS it pauses until its threads sleep. */
 static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *row) {
     enum { MOST = 100 };
     static const bench_call anchor[BENCH_ANCHORS] = {call_openblas, call_clblast};
@@ -262,11 +263,11 @@ static clt_status measure(bench *b, gemm_work *w, const bool *with, bench_row *r
 
 static double tensor_bytes(const gemm_work *w) {
     const clt_gemm_params *p = &w->p;
-    const double in = (double)clt_dtype_bytes(p->in_type), out = (double)clt_dtype_bytes(p->c_type);
+    const double in = (double)clt_dtype_bytes(p->a.type), out = (double)clt_dtype_bytes(p->c.type);
     double each = out * (p->accumulate ? 2 : 1);
-    if (p->act || p->grad_act) each += (double)clt_dtype_bytes(p->aux_type);
-    if (p->again.buf) each += (double)clt_dtype_bytes(p->aux_type);
-    if (p->residual.buf) each += 4;
+    if (p->act || p->grad_act) each += (double)clt_dtype_bytes(clt_gemm_aux_type(p));
+    if (clt_tensor_present(p->again)) each += (double)clt_dtype_bytes(p->again.type);
+    if (clt_tensor_present(p->residual)) each += 4;
     return in * (double)p->k * ((double)p->m + (double)p->n) + each * (double)p->m * (double)p->n;
 }
 
@@ -291,8 +292,8 @@ static clt_status run_shape(bench *b, const gemm_shape *s, const bool *with) {
     return st;
 }
 
-/* The linear layers' sizes of an MPT, in the three forms of a step; `fused`: and with what a step fuses into
- * them. */
+/* The linear layers' sizes of an MPT, in the three forms of a step; `fused`: also with the operations that a
+ * step fuses into them. */
 static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, bool fused,
                             const bool *with) {
     const struct {
@@ -330,8 +331,7 @@ static clt_status run_square(bench *b, const bool *with) {
     return CLT_OK;
 }
 
-/* On a GPU the models' suites have the tokens of one microbatch of published training runs, on a CPU fewer.
- */
+/* On a GPU the models' suites have the tokens of a microbatch of published training runs, on a CPU fewer. */
 static clt_status run_suite(bench *b, const bool *with) {
     static const struct {
         const char *name;
@@ -345,22 +345,22 @@ static clt_status run_suite(bench *b, const bool *with) {
         if (!strcmp(b->suite, model[i].name))
             return run_model(b, model[i].d, model[i].vocab, cpu ? model[i].tokens : model[i].gpu_tokens, !cpu,
                              with);
-    return clt_error(CLT_USAGE, "clbench gemm: suite '%s' is not known (%s)", b->suite, SUITES);
+    return clt_error(CLT_USAGE, "clbench gemm: unknown suite '%s'; suites: %s", b->suite, SUITES);
 }
 
-/* An anchor that is not installed, or would multiply something else, is named and left out. */
+/* An anchor that is not installed, or that does not support the type, is reported and skipped. */
 static void load_anchors(bench *b, bool *with) {
     for (size_t i = 0; i < b->anchors.n; i++) {
         const bool openblas = !strcmp(b->anchors.v[i], "openblas");
         if (b->type != CLT_F32) {
-            printf("anchor   %s is called for fp32 tensors alone; left out\n", b->anchors.v[i]);
+            printf("anchor   %s supports fp32 tensors only; skipped\n", b->anchors.v[i]);
             continue;
         }
         const bool there = openblas ? anchor_openblas_load((int)clt_device_get_facts(b->dev)->compute_units)
                                     : clt_clblast_available();
         with[openblas ? OPENBLAS : CLBLAST] = there;
         if (!there)
-            printf("anchor   %s is not installed (%s); left out\n", b->anchors.v[i],
+            printf("anchor   %s is not installed (%s); skipped\n", b->anchors.v[i],
                    openblas ? "libopenblas.so.0" : "libclblast.so.1");
         else if (openblas)
             printf("anchor   OpenBLAS, core type %s\n", anchor_openblas_core());
@@ -372,18 +372,21 @@ static void load_anchors(bench *b, bool *with) {
 int bench_gemm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
     bool with[BENCH_ANCHORS] = {false};
-    int code = bench_start(
-        &b, "gemm",
-        "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
-        "weight gradient (of samples of 256 or 2048 tokens); +c (added to what a step's earlier "
-        "microbatches gave), +gelu, +dgelu (and gelu: where it was not kept), +add (a residual) and "
-        "+sums (bias gradients) are what a step fuses into them. "
-        "An anchor's column is its time divided by ours.",
-        "  clbench gemm --suite mpt-125m --check\n"
-        "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
-        "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
-        "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
-        SUITES, true, argc, argv);
+    const bench_about about = {
+        .name = "gemm",
+        .summary =
+            "Measures matrix products: NT is a layer's forward pass, NN its data gradient, TN its "
+            "weight gradient (of samples of 256 or 2048 tokens); +c (added to what a step's earlier "
+            "microbatches gave), +gelu, +dgelu (and gelu: where it was not kept), +add (a residual) and "
+            "+sums (bias gradients) are what a step fuses into them. "
+            "An anchor's column is its time divided by ours.",
+        .examples = "  clbench gemm --suite mpt-125m --check\n"
+                    "  clbench gemm --suite mpt-125m-2k --anchor openblas --seconds 2\n"
+                    "  clbench gemm --suite mpt-1b --device nvidia --type bf16 --numerics fast --check\n"
+                    "  clbench gemm --suite square --device nvidia --numerics fast --anchor clblast\n",
+        .suites = SUITES,
+        .anchors = true};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     load_anchors(&b, with);
     return bench_end(&b, run_suite(&b, with));

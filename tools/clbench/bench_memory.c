@@ -1,4 +1,4 @@
-/* clbench copy, activation, loss: operations that do little but move bytes. */
+/* clbench copy, activation, loss: operations whose time is mostly moving bytes. */
 #include "tools/clbench/bench.h"
 
 #include <math.h>
@@ -21,9 +21,14 @@ static void free_work(memory_work *w) {
     clt_free(w->hy);
 }
 
+/* Rows of the benchmark's type, without gaps. */
+static clt_tensor tensor(const memory_work *w, clt_ref r) {
+    return clt_tensor_of(r, w->cols, w->b->type);
+}
+
 typedef clt_status (*memory_check)(memory_work *w, bench_row *row);
 
-/* One row; bytes: of an element. */
+/* One row; bytes: per element. */
 static clt_status measure(memory_work *w, const char *op, const char *table, bench_call call, double bytes,
                           memory_check check) {
     bench_row row = {.type = w->b->type, .bytes = bytes * (double)w->rows * (double)w->cols};
@@ -37,8 +42,8 @@ static clt_status measure(memory_work *w, const char *op, const char *table, ben
     return CLT_OK;
 }
 
-/* Both ends of a tensor that should hold f(x, y) (y: the values of the second input), to the bit or, in
- * numerics fast, within the bound of such rows. */
+/* Compares both ends of a tensor with f(x, y) (y: the values of the second input): the bits or, with numerics
+ * fast, within the bound of such rows. */
 static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float (*f)(float x, float y),
                              bench_row *row) {
     enum { N = 4096 };
@@ -51,7 +56,7 @@ static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float 
         for (uint64_t k = 0; k < n; k++) want[k] = f(w->hx[at + k], w->hy ? w->hy[at + k] : 0.0f);
         clt_ref_round(type, want, n);
         row->max_error = CLT_MAX(row->max_error, bench_difference(have, want, n, &same));
-        for (uint64_t k = 0; k < n && w->b->fast && !same; k++) /* as the check of fast rows allows */
+        for (uint64_t k = 0; k < n && w->b->fast && !same; k++) /* the bound of the fast rows' check */
             row->ok = row->ok && fabsf(have[k] - want[k]) <= 0x1p-7f * fabsf(want[k]) + 1e-6f;
         row->ok = row->ok && (same || w->b->fast);
     }
@@ -61,7 +66,7 @@ static clt_status check_ends(memory_work *w, clt_ref got, clt_dtype type, float 
 typedef struct {
     const char *name;
     int64_t rows, cols;
-    bool gpu; /* for GPUs alone: as large as they are in a step */
+    bool gpu; /* only for GPUs: as large as in a step */
 } memory_shape;
 
 static clt_status each_shape(bench *b, const char *name, const memory_shape *suite, size_t n,
@@ -78,7 +83,7 @@ static clt_status each_shape(bench *b, const char *name, const memory_shape *sui
         st = run(b, suite[i].rows, suite[i].cols);
     }
     if (!found)
-        st = clt_error(CLT_USAGE, "clbench %s: suite '%s' is not known (%s)", name, b->suite, known.s);
+        st = clt_error(CLT_USAGE, "clbench %s: unknown suite '%s'; suites: %s", name, b->suite, known.s);
     clt_str_free(&known);
     return st;
 }
@@ -87,8 +92,9 @@ static clt_status each_shape(bench *b, const char *name, const memory_shape *sui
 
 static clt_status call_copy(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_copy_rows(w->b->ops, w->b->type, 1, w->rows * w->cols, w->x, w->rows * w->cols, w->y,
-                            w->rows * w->cols);
+    const int64_t n = w->rows * w->cols;
+    return clt_op_copy_rows(w->b->ops, 1, n, clt_tensor_of(w->x, n, w->b->type),
+                            clt_tensor_of(w->y, n, w->b->type));
 }
 static clt_status call_add(void *ctx) {
     memory_work *w = ctx;
@@ -96,7 +102,8 @@ static clt_status call_add(void *ctx) {
 }
 static clt_status call_cast(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_cast(w->b->ops, CLT_F32, w->b->type, w->z, w->y, (uint64_t)(w->rows * w->cols));
+    return clt_op_cast(w->b->ops, clt_tensor_vector(w->z, CLT_F32), clt_tensor_vector(w->y, w->b->type),
+                       (uint64_t)(w->rows * w->cols));
 }
 
 static float first_of(float x, float y) {
@@ -111,7 +118,7 @@ static float second_of(float x, float y) {
 static clt_status check_copy(memory_work *w, bench_row *row) {
     return check_ends(w, w->y, w->b->type, first_of, row);
 }
-/* One more call, which adds to nothing. */
+/* One more call without accumulation. */
 static clt_status check_add(memory_work *w, bench_row *row) {
     CLT_TRY(clt_buffer_fill32(w->z.buf, 0, 0, (uint64_t)(w->rows * w->cols) * 4));
     CLT_TRY(call_add(w));
@@ -140,11 +147,13 @@ int bench_copy(int argc, char **argv) {
     static const memory_shape suite[] = {
         {"small", 1, 1 << 20}, {"mpt-125m", 32768, 768}, {"mpt-1b", 16384, 2048}, {"large", 1, 1 << 28}};
     bench b = {.suite = "large"};
-    int code =
-        bench_start(&b, "copy",
-                    "Measures what a kernel that only moves bytes reaches: a copy of tensors of the type, "
-                    "and the sum of two (fp32) or the cast from fp32 (16-bit types).",
-                    "  clbench copy --device nvidia\n", "small, mpt-125m, mpt-1b, large", false, argc, argv);
+    const bench_about about = {
+        .name = "copy",
+        .summary = "Measures the rate of kernels that only move bytes: a copy of tensors of the type, "
+                   "and the sum of two (fp32) or the cast from fp32 (16-bit types).",
+        .examples = "  clbench copy --device nvidia\n",
+        .suites = "small, mpt-125m, mpt-1b, large"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, each_shape(&b, "copy", suite, CLT_COUNT_OF(suite), run_copy));
 }
@@ -153,13 +162,14 @@ int bench_copy(int argc, char **argv) {
 
 static clt_status call_forward(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_activation_forward(w->b->ops, w->b->type, CLT_ACT_GELU, w->rows, w->cols, w->x, w->cols,
-                                     w->z, w->cols);
+    return clt_op_activation_forward(w->b->ops, &(clt_activation_params){CLT_ACT_GELU, w->rows, w->cols,
+                                                                         tensor(w, w->x), tensor(w, w->z)});
 }
 static clt_status call_backward(void *ctx) {
     memory_work *w = ctx;
-    return clt_op_activation_backward(w->b->ops, w->b->type, CLT_ACT_GELU, w->rows, w->cols, w->x, w->cols,
-                                      w->y, w->cols, w->z, w->cols);
+    return clt_op_activation_backward(
+        w->b->ops, &(clt_activation_grad_params){CLT_ACT_GELU, w->rows, w->cols, tensor(w, w->x),
+                                                 tensor(w, w->y), tensor(w, w->z)});
 }
 
 static float gelu_of(float x, float y) {
@@ -197,33 +207,33 @@ int bench_activation(int argc, char **argv) {
                                          {"mpt-1b", 16384, 8192},
                                          {"mpt-7b", 8192, 16384}};
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(&b, "activation",
-                           "Measures GELU and its gradient over the hidden layer of a model's MLP.",
-                           "  clbench activation --type bf16 --check\n",
-                           "mpt-small, mpt-125m, mpt-1b, mpt-7b", false, argc, argv);
+    const bench_about about = {.name = "activation",
+                               .summary =
+                                   "Measures GELU and its gradient over the hidden layer of a model's MLP.",
+                               .examples = "  clbench activation --type bf16 --check\n",
+                               .suites = "mpt-small, mpt-125m, mpt-1b, mpt-7b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, each_shape(&b, "activation", suite, CLT_COUNT_OF(suite), run_activation));
 }
 
 /* --- loss --- */
 
-/* Each call takes what the one before left as its logits: gradients, which are logits like any others. */
+/* Each call uses the previous call's gradients as its logits: they are logits like any others. */
 static clt_status call_loss(void *ctx) {
     memory_work *w = ctx;
     return clt_op_loss(w->b->ops, &(clt_loss_params){.rows = w->rows,
                                                      .vocab = w->cols,
-                                                     .ld = w->cols,
-                                                     .logits = w->x,
+                                                     .logits = tensor(w, w->x),
                                                      .targets = w->targets,
                                                      .token_loss = w->loss,
                                                      .scale = 1.0f,
                                                      .grad = w->grad,
-                                                     .weight = 1.0f,
-                                                     .type = w->b->type});
+                                                     .weight = 1.0f});
 }
 
-/* One more call, on logits that are new in row `at`, compared with the oracle; in numerics fast within
- * what the check of the rows allows: 2^-7 of the gradient (its rounding and twice its error) or 1e-6. */
+/* One more call, with new logits in row `at`, compared with the oracle; with numerics fast within the bound
+ * of the rows' check: 2^-7 of the gradient (its rounding and twice its error) or 1e-6. */
 static clt_status check_row(memory_work *w, int64_t at, bench_row *row) {
     const size_t n = (size_t)w->cols, e = clt_dtype_bytes(w->b->type), first = (size_t)at * n;
     float *want = clt_memdup(w->hx, n * sizeof *want), *got = clt_malloc(n * sizeof *got), loss, have;
@@ -280,12 +290,13 @@ int bench_loss(int argc, char **argv) {
         {"mpt-1b", 4096, 50368, false},
         {"mpt-7b", 4096, 50432, false}};
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(
-        &b, "loss",
-        "Measures softmax cross-entropy over rows of logits with the gradient in their place. The "
-        "bytes counted are one read and one write of each logit.",
-        "  clbench loss --type bf16 --numerics fast --check\n", "mpt-small, mpt-125m, mpt-1b, mpt-7b", false,
-        argc, argv);
+    const bench_about about = {
+        .name = "loss",
+        .summary = "Measures softmax cross-entropy over rows of logits with the gradient in their place. The "
+                   "bytes counted are one read and one write of each logit.",
+        .examples = "  clbench loss --type bf16 --numerics fast --check\n",
+        .suites = "mpt-small, mpt-125m, mpt-1b, mpt-7b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, each_shape(&b, "loss", suite, CLT_COUNT_OF(suite), run_loss));
 }

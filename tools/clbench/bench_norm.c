@@ -1,4 +1,4 @@
-/* clbench norm: layer normalisation forward and backward, and sums down columns; bound by memory. */
+/* clbench norm: layer normalisation forward and backward, and sums down columns; limited by memory. */
 #include "tools/clbench/bench.h"
 
 #include <string.h>
@@ -8,10 +8,11 @@
 typedef struct {
     bench *b;
     clt_norm_params fwd;
-    clt_norm_grad_params bwd, branch; /* branch: with what the next branch's backward pass wants */
-    clt_norm_grad_params again;       /* the same without biases, and the forward pass's output again */
+    clt_norm_grad_params bwd,
+        branch;                 /* branch: with the results that the next branch's backward pass needs */
+    clt_norm_grad_params again; /* the same without biases, with the recomputed output of the forward pass */
     clt_column_sum_params sum;
-    int64_t sample; /* tokens */
+    int64_t cols, sample; /* sample: tokens */
     clt_ref x, y, w, mean, rstd, dy, dx, res, dw, sum_out, copy, db, y_again;
     float *hx, *hw, *hdy, *hres;
 } norm_work;
@@ -37,9 +38,12 @@ static clt_status call_sum(void *ctx) {
     return clt_op_column_sum(w->b->ops, &w->sum);
 }
 
-static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) {
-    const uint64_t n = (uint64_t)(rows * cols), c = (uint64_t)cols, r = (uint64_t)rows;
-    *w = (norm_work){.b = b, .sample = rows % 2048 == 0 ? 2048 : 256};
+static clt_tensor rows_of(const norm_work *w, clt_ref r, clt_dtype type) {
+    return clt_tensor_of(r, w->cols, type);
+}
+
+static clt_status make_buffers(bench *b, int64_t rows, norm_work *w) {
+    const uint64_t n = (uint64_t)(rows * w->cols), c = (uint64_t)w->cols, r = (uint64_t)rows;
     CLT_TRY(bench_tensor(b, n, 1, "bench x", &w->x, &w->hx));
     CLT_TRY(bench_tensor_as(b, b->type, n, 2, "bench dy", &w->dy, &w->hdy));
     CLT_TRY(bench_tensor(b, n, 5, "bench residual", &w->res, &w->hres));
@@ -53,24 +57,31 @@ static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) 
     CLT_TRY(clt_buffer_create(b->dev, c * 4, "bench db", &w->db.buf));
     CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench copy", &w->copy.buf));
     CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench y again", &w->y_again.buf));
-    w->fwd =
-        (clt_norm_params){.eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .ldx = cols, .ldy = cols};
-    w->fwd.x = w->x, w->fwd.y = w->y, w->fwd.w = w->w, w->fwd.y_type = b->type;
+    return CLT_OK;
+}
+
+static clt_status make_work(bench *b, int64_t rows, int64_t cols, norm_work *w) {
+    *w = (norm_work){.b = b, .cols = cols, .sample = rows % 2048 == 0 ? 2048 : 256};
+    CLT_TRY(make_buffers(b, rows, w));
+    const clt_tensor x = rows_of(w, w->x, CLT_F32), y = rows_of(w, w->y, b->type);
+    w->fwd = (clt_norm_params){.eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .x = x, .y = y};
+    w->fwd.w = clt_tensor_vector(w->w, CLT_F32);
     w->fwd.mean = w->mean, w->fwd.rstd = w->rstd;
     w->bwd = (clt_norm_grad_params){
         .eps = 1e-5f, .rows = rows, .cols = cols, .heads = 1, .rows_per_sample = w->sample};
-    w->bwd.ldx = w->bwd.lddy = w->bwd.lddx = w->bwd.ldres = cols;
-    w->bwd.x = w->x, w->bwd.w = w->w, w->bwd.mean = w->mean, w->bwd.rstd = w->rstd;
-    w->bwd.dy = w->dy, w->bwd.dx = w->dx, w->bwd.dw = w->dw, w->bwd.residual = w->res;
-    w->bwd.dy_type = b->type;
+    w->bwd.x = x, w->bwd.w = w->fwd.w, w->bwd.mean = w->mean, w->bwd.rstd = w->rstd;
+    w->bwd.dy = rows_of(w, w->dy, b->type), w->bwd.dx = rows_of(w, w->dx, CLT_F32);
+    w->bwd.dw = clt_tensor_vector(w->dw, CLT_F32), w->bwd.residual = rows_of(w, w->res, CLT_F32);
     w->branch = w->again = w->bwd;
-    w->branch.db = w->db, w->branch.dx_sum = w->sum_out;
-    if (b->type != CLT_F32) {
-        w->branch.dx_copy = w->again.dx_copy = w->copy;
-        w->branch.copy_type = w->again.copy_type = b->type;
-    }
-    w->again.y = w->y_again, w->again.y_type = b->type;
-    w->sum = (clt_column_sum_params){rows, cols, w->sample, cols, w->dy, w->sum_out, false, b->type};
+    w->branch.db = clt_tensor_vector(w->db, CLT_F32),
+    w->branch.dx_sum = clt_tensor_vector(w->sum_out, CLT_F32);
+    if (b->type != CLT_F32) w->branch.dx_copy = w->again.dx_copy = rows_of(w, w->copy, b->type);
+    w->again.y = rows_of(w, w->y_again, b->type);
+    w->sum = (clt_column_sum_params){.rows = rows,
+                                     .cols = cols,
+                                     .rows_per_sample = w->sample,
+                                     .x = w->bwd.dy,
+                                     .out = clt_tensor_vector(w->sum_out, CLT_F32)};
     return CLT_OK;
 }
 
@@ -100,7 +111,7 @@ typedef enum { FORWARD, BACKWARD, BRANCH, AGAIN, SUM } norm_kind;
 
 enum { CHECK_ROWS = 64, CHECK_COLS = 64 };
 
-/* The oracle over the tokens from `first` on, CHECK_ROWS of them. */
+/* The oracle for CHECK_ROWS tokens from `first`. */
 static clt_status check_rows(norm_work *w, norm_kind kind, size_t first, bench_row *row) {
     const size_t cols = (size_t)w->fwd.cols, at = first * cols;
     const size_t rows = CLT_MIN((size_t)w->fwd.rows - first, (size_t)CHECK_ROWS);
@@ -138,7 +149,7 @@ static clt_status check_columns(norm_work *w, norm_kind kind, bench_row *row) {
     return st;
 }
 
-/* The copy against dx, and its sums if there are some. */
+/* Compares the copy with dx, and its sums if there are any. */
 static clt_status check_branch(norm_work *w, norm_kind kind, bench_row *row) {
     const clt_dtype type = w->b->type;
     const size_t n = (size_t)(w->fwd.rows * w->fwd.cols);
@@ -152,7 +163,7 @@ static clt_status check_branch(norm_work *w, norm_kind kind, bench_row *row) {
     return st;
 }
 
-/* What was timed, at both ends. */
+/* Checks both ends of the timed tensors. */
 static clt_status check(norm_work *w, norm_kind kind, bench_row *row) {
     row->checked = row->ok = true;
     if (kind != SUM) CLT_TRY(check_rows(w, kind, 0, row));
@@ -184,7 +195,7 @@ static clt_status run_shape(bench *b, int64_t rows, int64_t cols) {
     }
     if (!any) return CLT_OK;
     clt_status st = make_work(b, rows, cols, &w);
-    if (st == CLT_OK) st = call_forward(&w); /* the others want its statistics */
+    if (st == CLT_OK) st = call_forward(&w); /* the other calls need its statistics */
     for (int k = 0; k <= SUM && st == CLT_OK; k++) {
         bench_row row = all[k];
         if (!bench_wants(b, row.op, row.shape)) continue;
@@ -211,21 +222,23 @@ static clt_status run_suite(bench *b) {
         }
     return known ? CLT_OK
                  : clt_error(CLT_USAGE,
-                             "clbench norm: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b, mpt-7b)",
+                             "clbench norm: unknown suite '%s'; suites: mpt-small, mpt-125m, mpt-1b, mpt-7b",
                              b->suite);
 }
 
 int bench_norm(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(&b, "norm",
-                           "Measures layer normalisation, forward and backward (with the residual and the "
-                           "weight's gradient; with what the next branch wants: both gradients, dx rounded "
-                           "to the type and its column sums; with dx rounded and the forward pass's output "
-                           "again), and the sum down columns of a bias gradient. "
-                           "x, dx and the residual are fp32, y and dy of the type.",
-                           "  clbench norm --check\n"
-                           "  clbench norm --suite mpt-1b --json norm.json\n",
-                           "mpt-small, mpt-125m, mpt-1b, mpt-7b", false, argc, argv);
+    const bench_about about = {
+        .name = "norm",
+        .summary = "Measures layer normalisation, forward and backward (with the residual and the "
+                   "weight's gradient; with what the next branch wants: both gradients, dx rounded "
+                   "to the type and its column sums; with dx rounded and the forward pass's output "
+                   "again), and the sum down columns of a bias gradient. "
+                   "x, dx and the residual are fp32, y and dy of the type.",
+        .examples = "  clbench norm --check\n"
+                    "  clbench norm --suite mpt-1b --json norm.json\n",
+        .suites = "mpt-small, mpt-125m, mpt-1b, mpt-7b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     return bench_end(&b, run_suite(&b));
 }

@@ -1,4 +1,4 @@
-/* clbench optimizer: AdamW and Lion over a slab, one launch, and the global norm; bound by memory. */
+/* clbench optimizer: AdamW and Lion over a slab, one launch, and the global norm; limited by memory. */
 #include "tools/clbench/bench.h"
 
 #include <string.h>
@@ -23,7 +23,8 @@ static clt_status call_step(void *ctx) {
 static clt_status call_norm(void *ctx) {
     optimizer_work *w = ctx;
     CLT_TRY(clt_op_chunk_sumsq(w->b->ops, w->p.g, w->p.chunks, w->sums));
-    return clt_op_norm_status(w->b->ops, w->sums, w->p.chunks, 0.0f, 1.0f, w->p.status);
+    return clt_op_norm_status(
+        w->b->ops, &(clt_norm_status_params){w->sums, w->p.chunks, .inv_scale = 1.0f, .status = w->p.status});
 }
 
 static clt_status make_work(bench *b, uint64_t chunks, optimizer_work *w) {
@@ -39,8 +40,8 @@ static clt_status make_work(bench *b, uint64_t chunks, optimizer_work *w) {
     CLT_TRY(bench_tensor(b, n, 4, "bench v", &w->p.v, NULL));
     CLT_TRY(clt_buffer_fill32(w->p.v.buf, 0, 0x3c23d70au, n * 4)); /* 0.01: never negative */
     if (b->type != CLT_F32) {
-        w->p.copy_type = b->type;
-        CLT_TRY(clt_buffer_create(b->dev, n * 2, "bench copy", &w->p.copy.buf));
+        w->p.copy.type = b->type;
+        CLT_TRY(clt_buffer_create(b->dev, n * clt_dtype_bytes(b->type), "bench copy", &w->p.copy.ref.buf));
     }
     CLT_TRY(clt_buffer_create(b->dev, chunks * 4, "bench sums", &w->sums.buf));
     CLT_TRY(clt_buffer_create(b->dev, sizeof w->group, "bench groups", &w->p.groups.buf));
@@ -53,8 +54,8 @@ static clt_status make_work(bench *b, uint64_t chunks, optimizer_work *w) {
 }
 
 static void free_work(optimizer_work *w) {
-    clt_ref all[] = {w->p.p,      w->p.g,    w->p.m, w->p.v, w->p.groups, w->p.group_of_block,
-                     w->p.status, w->p.copy, w->sums};
+    clt_ref all[] = {w->p.p,      w->p.g,        w->p.m, w->p.v, w->p.groups, w->p.group_of_block,
+                     w->p.status, w->p.copy.ref, w->sums};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) bench_free(all[i]);
 }
 
@@ -80,10 +81,10 @@ static clt_status check(optimizer_work *w, bench_row *row) {
         row->max_error = CLT_MAX(row->max_error, bench_difference(after[i], before[i], CHUNK, &same));
         row->ok = row->ok && same;
     }
-    if (st == CLT_OK && w->p.copy.buf) {
+    if (st == CLT_OK && w->p.copy.ref.buf) {
         bool same;
-        st = clt_ref_read_as(w->p.copy, w->p.copy_type, after[0], CHUNK);
-        clt_ref_round(w->p.copy_type, before[0], CHUNK);
+        st = clt_ref_read_as(w->p.copy.ref, w->p.copy.type, after[0], CHUNK);
+        clt_ref_round(w->p.copy.type, before[0], CHUNK);
         row->max_error = CLT_MAX(row->max_error, bench_difference(after[0], before[0], CHUNK, &same));
         row->ok = row->ok && same;
     }
@@ -129,7 +130,7 @@ static clt_status run(bench *b, optimizer_work *w, const char *op, bench_call ca
 }
 
 static clt_status run_all(bench *b, uint64_t chunks) {
-    const double copy = b->type == CLT_F32 ? 0 : 2;
+    const double copy = b->type == CLT_F32 ? 0 : (double)clt_dtype_bytes(b->type);
     optimizer_work w;
     clt_status st = make_work(b, chunks, &w);
     if (st == CLT_OK) st = run(b, &w, "adamw", call_step, 28 + copy);
@@ -142,13 +143,15 @@ static clt_status run_all(bench *b, uint64_t chunks) {
 
 int bench_optimizer(int argc, char **argv) {
     bench b = {.suite = "mpt-125m"};
-    int code = bench_start(&b, "optimizer",
-                           "Measures one optimizer step over the parameters of a model: AdamW moves 28 bytes "
-                           "an element, Lion 20, with a 16-bit --type 2 more for the copy; and the global "
-                           "norm of the gradient.",
-                           "  clbench optimizer --check\n"
-                           "  clbench optimizer --suite mpt-1b --device nvidia\n",
-                           "mpt-small (4 M), mpt-125m, mpt-1b", false, argc, argv);
+    const bench_about about = {
+        .name = "optimizer",
+        .summary = "Measures one optimizer step over the parameters of a model: AdamW moves 28 bytes "
+                   "per element, Lion 20, with a 16-bit --type 2 more for the copy; and the global "
+                   "norm of the gradient.",
+        .examples = "  clbench optimizer --check\n"
+                    "  clbench optimizer --suite mpt-1b --device nvidia\n",
+        .suites = "mpt-small (4 M), mpt-125m, mpt-1b"};
+    int code = bench_start(&b, &about, argc, argv);
     if (code >= 0) return code;
     static const struct {
         const char *name;
@@ -158,10 +161,10 @@ int bench_optimizer(int argc, char **argv) {
     for (size_t i = 0; i < CLT_COUNT_OF(suite); i++)
         if (!strcmp(suite[i].name, b.suite)) chunks = suite[i].chunks;
     clt_status st =
-        chunks
-            ? CLT_OK
-            : clt_error(CLT_USAGE, "clbench optimizer: suite '%s' is not known (mpt-small, mpt-125m, mpt-1b)",
-                        b.suite);
+        chunks ? CLT_OK
+               : clt_error(CLT_USAGE,
+                           "clbench optimizer: unknown suite '%s'; suites: mpt-small, mpt-125m, mpt-1b",
+                           b.suite);
     if (st == CLT_OK) st = run_all(&b, chunks);
     return bench_end(&b, st);
 }

@@ -1,6 +1,6 @@
-/* clbench step: whole training steps of the MPT family on random tokens, as the table that MosaicML
- * published: model, sequence, microbatch, tokens a second, TFLOP/s and MFU by the same formula, (6 N + 12
- * layers d_model T) FLOP a token over the peak of the step's precision. */
+/* clbench step: whole training steps of the MPT family on random tokens, as in the table that MosaicML
+ * published: model, sequence, microbatch, tokens per second, TFLOP/s and MFU by the same formula, (6 N + 12
+ * layers d_model T) FLOP per token over the peak of the step's precision. */
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -28,7 +28,7 @@ static const step_shape shapes[] = {
     {"cpu", "mpt-125m", 768, 12, 12, 50368, 256, 1},
 };
 
-/* Dense rates of a maker's data sheet, TFLOP/s: matrix units with 16-bit inputs, fp32. */
+/* Dense rates of the maker's data sheets, TFLOP/s: matrix units with 16-bit inputs, fp32. */
 static const struct {
     const char *device;
     double narrow, fp32;
@@ -44,7 +44,7 @@ typedef struct {
     clt_group *group;
     clt_device *dev;
     double fma_peak, copy_peak; /* measured, per second */
-    bool headed;                /* the table's head is printed, the peaks are known */
+    bool headed;                /* whether the table's head is printed and the peaks are known */
     clt_str rows;               /* JSON */
 } step_bench;
 
@@ -56,14 +56,14 @@ typedef struct {
     clt_plan plan;
     int32_t *tokens;
     double weights_seconds; /* random weights, to the device */
-    double first_seconds;   /* all of the start, with the first step, without them */
+    double first_seconds;   /* the whole start, including the first step, without the random weights */
     double step_seconds, loss;
     int steps;
 } step_work;
 
 /* --- the run --- */
 
-/* A configuration as of a run with microbatches of `mb` samples. */
+/* The configuration of a run with microbatches of `mb` samples. */
 static clt_status make_config(const step_bench *b, const step_shape *s, int64_t mb, clt_config **out) {
     char *text = clt_format(
         "max_seq_len: %lld\nmodel: {name: mpt_causal_lm, d_model: %lld, n_heads: %lld, n_layers: %lld, "
@@ -86,7 +86,7 @@ static clt_status make_config(const step_bench *b, const step_shape *s, int64_t 
     return st;
 }
 
-/* The largest microbatch up to the shape's (or the one asked for) whose plan fits. w->cfg NULL: none does. */
+/* The largest microbatch up to the shape's (or the requested one) whose plan fits; w->cfg NULL: none. */
 static clt_status plan(const step_bench *b, const step_shape *s, step_work *w) {
     const clt_plan_room room = clt_plan_room_of(clt_device_get_facts(b->dev), 1);
     for (int64_t mb = b->microbatch ? b->microbatch : s->microbatch; mb >= 1;
@@ -140,7 +140,7 @@ static void random_tokens(step_work *w) {
     }
 }
 
-/* A global batch of them; each token is its own target. */
+/* A global batch of random tokens; each token is its own target. */
 static clt_batch random_batch(const step_work *w) {
     const int64_t samples = w->cfg->global_train_batch_size, targets = samples * w->cfg->max_seq_len;
     return (clt_batch){.samples = samples,
@@ -151,7 +151,8 @@ static clt_batch random_batch(const step_work *w) {
                        .global_targets = targets};
 }
 
-/* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` were done. */
+/* Steps queued ahead as training queues them, until `seconds` have passed and at least `least` steps are
+ * done. */
 static clt_status run_steps(step_work *w, int *step, int least, double seconds, double *took) {
     const int ahead = w->cfg->precision == CLT_F16 ? 1 : 2;
     const clt_batch batch = random_batch(w);
@@ -194,18 +195,20 @@ static clt_status measure(const step_bench *b, step_work *w) {
 
 /* --- peaks --- */
 
-/* What this device reaches in the step's precision: for 16-bit types the rate of a large matrix product,
- * which is the best that is known of its matrix units. */
+/* The rate that this device reaches in the step's precision: for 16-bit types that of a large matrix product,
+ * the best known rate of its matrix units. */
 static clt_status measured_peak(const step_bench *b, step_work *w, double *flops) {
     *flops = b->fma_peak;
     if (w->cfg->precision == CLT_F32) return CLT_OK;
     const int64_t n = clt_device_get_facts(b->dev)->type == CLT_DEVICE_GPU ? 8192 : 512;
     bench tensors = {.dev = b->dev, .ops = w->ops};
-    clt_gemm_params p = {.form = CLT_GEMM_NT, .m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldc = n};
-    p.in_type = p.c_type = w->cfg->precision;
-    clt_status st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 1, "peak a", &p.a, NULL);
-    if (st == CLT_OK) st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 2, "peak b", &p.b, NULL);
-    if (st == CLT_OK) st = bench_tensor_as(&tensors, p.in_type, (uint64_t)(n * n), 3, "peak c", &p.c, NULL);
+    const clt_dtype type = w->cfg->precision;
+    const uint64_t elements = (uint64_t)(n * n);
+    clt_gemm_params p = {.form = CLT_GEMM_NT, .m = n, .n = n, .k = n};
+    p.a = p.b = p.c = clt_tensor_of(clt_ref_none(), n, type);
+    clt_status st = bench_tensor_as(&tensors, type, elements, 1, "peak a", &p.a.ref, NULL);
+    if (st == CLT_OK) st = bench_tensor_as(&tensors, type, elements, 2, "peak b", &p.b.ref, NULL);
+    if (st == CLT_OK) st = bench_tensor_as(&tensors, type, elements, 3, "peak c", &p.c.ref, NULL);
     for (int i = 0; i < 6 && st == CLT_OK; i++) {
         st = clt_device_finish(b->dev);
         const double start = clt_now();
@@ -213,13 +216,13 @@ static clt_status measured_peak(const step_bench *b, step_work *w, double *flops
         if (st == CLT_OK) st = clt_device_finish(b->dev);
         if (i > 0) *flops = CLT_MAX(*flops, 2.0 * (double)n * (double)n * (double)n / (clt_now() - start));
     }
-    bench_free(p.a);
-    bench_free(p.b);
-    bench_free(p.c);
+    bench_free(p.a.ref);
+    bench_free(p.b.ref);
+    bench_free(p.c.ref);
     return st;
 }
 
-/* --peak, the maker's figure, or 0. */
+/* --peak, else the maker's figure, else 0. */
 static double nominal_peak(const step_bench *b, clt_dtype precision) {
     const char *name = clt_device_get_facts(b->dev)->name;
     if (b->peak_given > 0) return b->peak_given * 1e12;
@@ -231,8 +234,8 @@ static double nominal_peak(const step_bench *b, clt_dtype precision) {
 
 /* --- results --- */
 
-/* Before the first row, whose work is over: peaks that are measured now are not disturbed by processes that
- * build kernels. */
+/* Before the first row, and after its warm-up: processes that build kernels do not disturb peaks that are
+ * measured now. */
 static clt_status begin_table(step_bench *b) {
     const clt_device_facts *f = clt_device_get_facts(b->dev);
     if (b->headed) return CLT_OK;
@@ -295,7 +298,7 @@ static clt_status run_shape(step_bench *b, const step_shape *s) {
     if (st == CLT_OK && !w.cfg) {
         char need[32];
         CLT_TRY(begin_table(b));
-        printf("%-10s %8s %6lld %10s  left out: needs %s\n", s->name, "", (long long)s->seq, "",
+        printf("%-10s %8s %6lld %10s  skipped: needs %s\n", s->name, "", (long long)s->seq, "",
                clt_human_bytes((double)w.plan.memory.total, need));
         return CLT_OK;
     }
@@ -336,23 +339,24 @@ static clt_status run_suite(step_bench *b) {
     return st;
 }
 
-/* `word` is among the n known ones, or NULL. */
+/* `word` if it is one of the n known ones, else NULL. */
 static bool is_among(const char *word, const char *const *known, size_t n) {
     for (size_t i = 0; word && i < n; i++)
         if (!strcmp(word, known[i])) return true;
     return !word;
 }
 
-/* Values that would fail later, in the configuration, whose file nobody wrote. -1: go on. */
+/* Refuses values that would otherwise fail in the configuration, whose file the user did not write. -1: all
+ * are valid. */
 static int look_at_options(const step_bench *b, const clt_command *c) {
     static const char *const precisions[] = {"fp32", "amp_bf16", "amp_fp16"}, *const modes[] = {"exact",
                                                                                                 "fast"};
     if (!is_among(b->precision, precisions, CLT_COUNT_OF(precisions)))
-        return clt_options_fail(c, "--precision is fp32, amp_bf16 or amp_fp16, not '%s'", b->precision);
+        return clt_options_fail(c, "--precision must be fp32, amp_bf16 or amp_fp16, not '%s'", b->precision);
     if (!is_among(b->numerics, modes, CLT_COUNT_OF(modes)))
-        return clt_options_fail(c, "--numerics is exact or fast, not '%s'", b->numerics);
+        return clt_options_fail(c, "--numerics must be exact or fast, not '%s'", b->numerics);
     if (!is_among(b->recompute, recompute_words, CLT_COUNT_OF(recompute_words)))
-        return clt_options_fail(c, "--recompute is none, norms or blocks, not '%s'", b->recompute);
+        return clt_options_fail(c, "--recompute must be none, norms or blocks, not '%s'", b->recompute);
     if (b->microbatch < 0 || b->accumulate < 1)
         return clt_options_fail(c, "--microbatch and --accumulate must be above 0");
     if (!(b->seconds > 0)) return clt_options_fail(c, "--seconds must be above 0");
@@ -372,9 +376,10 @@ int bench_step(int argc, char **argv) {
         {"no-bias", 0, CLT_OPT_FLAG, &b.no_bias, NULL,
          "models without biases (no_bias: true), also in norms"},
         {"no-clip", 0, CLT_OPT_FLAG, &b.no_clip, NULL,
-         "no gradient clipping; the norm is not computed either, but for amp_fp16, which needs it"},
-        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N", "samples of a microbatch, instead of what fits"},
-        {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches of a step (default 1)"},
+         "no gradient clipping; the norm is not computed either, except for amp_fp16, which needs it"},
+        {"microbatch", 0, CLT_OPT_INT, &b.microbatch, "N",
+         "samples of a microbatch (default: as many as fit)"},
+        {"accumulate", 0, CLT_OPT_INT, &b.accumulate, "N", "microbatches per step (default 1)"},
         {"seconds", 't', CLT_OPT_FLOAT, &b.seconds, "S", "time to spend measuring a row (default 3)"},
         {"peak", 0, CLT_OPT_FLOAT, &b.peak_given, "TFLOPS", "nominal peak of this precision, for MFU"},
         {"json", 'j', CLT_OPT_STR, &b.json, "FILE", "write the rows as JSON"},
@@ -382,8 +387,8 @@ int bench_step(int argc, char **argv) {
     const clt_command command = {
         "clbench step",
         "[options]",
-        "Measures training steps of MPT models on random tokens, as the throughput table that MosaicML "
-        "published: MFU counts 6 N + 12 L d T FLOP a token, over the peak that this device reaches in the "
+        "Measures training steps of MPT models on random tokens, as in the throughput table that MosaicML "
+        "published: MFU counts 6 N + 12 L d T FLOP per token, over the peak that this device reaches in the "
         "same precision and over its maker's figure.",
         "  clbench step --suite mpt --precision amp_bf16\n"
         "  clbench step --suite mpt --model mpt-1b --precision amp_bf16 --json step.json\n"

@@ -1,4 +1,4 @@
-/* clbench: finds the benchmark and hands over. */
+/* clbench: finds the benchmark and runs it. */
 #include <string.h>
 
 #include "tools/clbench/bench.h"
@@ -8,13 +8,13 @@ static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 } benchmarks[] = {
-    {"gemm", "matrix products, beside OpenBLAS and CLBlast", bench_gemm},
+    {"gemm", "matrix products, compared with OpenBLAS and CLBlast", bench_gemm},
     {"attention", "flash attention, forward and backward", bench_attention},
     {"norm", "layer normalisation and sums down columns", bench_norm},
     {"loss", "softmax cross-entropy with its gradient", bench_loss},
     {"activation", "GELU and its gradient", bench_activation},
     {"optimizer", "AdamW and Lion over the parameter slab, the gradient's norm", bench_optimizer},
-    {"copy", "copies, sums and casts: the bandwidth there is", bench_copy},
+    {"copy", "copies, sums and casts: the usable bandwidth", bench_copy},
     {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
 };
 
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
         if (!strcmp(word, names[i])) return benchmarks[i].run(argc - 1, argv + 1);
     }
     const char *near = clt_nearest(word, names, CLT_COUNT_OF(names));
-    clt_error(CLT_USAGE, "clbench: benchmark '%s' is not known%s%s (see clbench --help)", word,
+    clt_error(CLT_USAGE, "clbench: unknown benchmark '%s'%s%s (see clbench --help)", word,
               near ? "; did you mean " : "", near ? near : "");
     return clt_status_exit_code(CLT_USAGE);
 }

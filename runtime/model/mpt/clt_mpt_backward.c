@@ -13,8 +13,13 @@ typedef struct {
     int summed; /* the bias whose gradient the last norm's backward pass made on the way, or -1 */
 } backward_pass;
 
-static clt_ref grad_of(const backward_pass *p, int entry) {
-    return entry < 0 ? clt_ref_none() : clt_slab_ref(p->b->grads, entry);
+static clt_tensor grad_of(const backward_pass *p, int entry) {
+    return clt_mpt_entry(p->b->grads, entry);
+}
+
+/* Rows of C in fp32, as the residual stream and its gradient. */
+static clt_tensor wide_rows(const clt_mpt *m, clt_ref r) {
+    return clt_tensor_of(r, m->cfg.d_model, CLT_F32);
 }
 
 /* Gradients of weight w and bias `bias` of a Linear from dy [R, out] and its input x [R, in]. */
@@ -27,17 +32,13 @@ static clt_status linear_weights(backward_pass *p, int w, int bias, clt_ref dy, 
                          .n = e->shape[1],
                          .k = p->rows,
                          .k_group = m->shape.seq,
-                         .a = dy,
-                         .lda = lddy,
-                         .b = x,
-                         .ldb = ldx,
+                         .a = clt_tensor_of(dy, lddy, m->type),
+                         .b = clt_tensor_of(x, ldx, m->type),
                          .c = grad_of(p, w),
-                         .ldc = e->shape[1],
-                         .accumulate = !p->b->lane_first,
-                         .in_type = m->type};
+                         .accumulate = !p->b->lane_first};
     if (bias != p->summed) g.a_sum = grad_of(p, bias);
     CLT_TRY(clt_op_gemm(m->ops, &g));
-    return clt_model_made(&m->base, CLT_F32, g.c, e->count, "gradient of %s (%s)", e->name, what);
+    return clt_model_made(&m->base, CLT_F32, g.c.ref, e->count, "gradient of %s (%s)", e->name, what);
 }
 
 /* dx [R, in] (+)= dy [R, out] * W, all of the branches' type. */
@@ -48,22 +49,16 @@ static clt_gemm_params linear_data(backward_pass *p, int w, clt_ref dy, int64_t 
                              .m = p->rows,
                              .n = e->shape[1],
                              .k = e->shape[0],
-                             .a = dy,
-                             .lda = lddy,
+                             .a = clt_tensor_of(dy, lddy, p->m->type),
                              .b = clt_mpt_matrix(p->m, w),
-                             .ldb = e->shape[1],
-                             .c = dx,
-                             .ldc = lddx,
-                             .accumulate = accumulate,
-                             .in_type = p->m->type,
-                             .c_type = p->m->type,
-                             .aux_type = p->m->type};
+                             .c = clt_tensor_of(dx, lddx, p->m->type),
+                             .accumulate = accumulate};
 }
 
 /* The same into the gradient of a norm's output. */
 static clt_status norm_data(backward_pass *p, int w, clt_ref dy, int64_t lddy, bool accumulate) {
     clt_gemm_params g = linear_data(p, w, dy, lddy, p->m->dnorm, p->m->cfg.d_model, accumulate);
-    g.c_type = p->m->dnorm_type;
+    g.c.type = p->m->dnorm_type;
     return clt_op_gemm(p->m->ops, &g);
 }
 
@@ -98,27 +93,20 @@ static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_r
                                                                 .cols = C,
                                                                 .heads = 1,
                                                                 .rows_per_sample = m->shape.seq,
-                                                                .x = x,
+                                                                .x = wide_rows(m, x),
                                                                 .w = clt_mpt_weight(m, w),
                                                                 .mean = mean,
                                                                 .rstd = rstd,
-                                                                .dy = dy,
-                                                                .dx = dx,
-                                                                .residual = residual,
+                                                                .dy = clt_tensor_of(dy, C, m->dnorm_type),
+                                                                .dx = wide_rows(m, dx),
+                                                                .residual = wide_rows(m, residual),
                                                                 .dw = grad_of(p, w),
                                                                 .db = grad_of(p, b),
-                                                                .ldx = C,
-                                                                .lddy = C,
-                                                                .lddx = C,
-                                                                .ldres = C,
                                                                 .accumulate = !p->b->lane_first,
-                                                                .dy_type = m->dnorm_type,
-                                                                .dx_copy = dx_copy,
-                                                                .copy_type = m->type,
+                                                                .dx_copy = clt_tensor_of(dx_copy, C, m->type),
                                                                 .dx_sum = grad_of(p, p->summed),
-                                                                .y = y,
-                                                                .b = clt_mpt_weight(m, b),
-                                                                .y_type = m->type});
+                                                                .y = clt_tensor_of(y, C, m->type),
+                                                                .b = clt_mpt_weight(m, b)});
 }
 
 /* The gradient that enters a branch: dx itself, rounded to the branches' type, or through the branch's
@@ -138,7 +126,12 @@ static clt_status hidden_again(backward_pass *p, const clt_mpt_acts *a) {
     clt_mpt *m = p->m;
     int64_t R = p->rows, F = m->cfg.ffn_hidden;
     if (m->shape.recompute != CLT_RECOMPUTE_NORMS || !m->cfg.glu) return CLT_OK;
-    return clt_op_glu_forward(m->ops, m->type, m->cfg.activation, R, F, a->gate, F, a->up, F, a->act, F);
+    return clt_op_glu_forward(m->ops, &(clt_glu_params){.act = m->cfg.activation,
+                                                        .rows = R,
+                                                        .cols = F,
+                                                        .gate = clt_tensor_of(a->gate, F, m->type),
+                                                        .up = clt_tensor_of(a->up, F, m->type),
+                                                        .y = clt_tensor_of(a->act, F, m->type)});
 }
 
 /* Gradient of the hidden values in front of the activation, and of the down projection. */
@@ -154,16 +147,21 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
     if (!c->glu) {
         g.grad_act = c->activation;
-        g.grad_pre = a->up;
-        g.ldgrad = F;
-        if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = a->act;
-        g.ldagain = F;
+        g.grad_pre = clt_tensor_of(a->up, F, m->type);
+        if (m->shape.recompute == CLT_RECOMPUTE_NORMS) g.again = clt_tensor_of(a->act, F, m->type);
     }
     CLT_TRY(clt_op_gemm(m->ops, &g));
     CLT_TRY(linear_weights(p, x->wdown, x->bdown, d, C, a->act, F, "mlp"));
     if (c->glu)
-        CLT_TRY(clt_op_glu_backward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, m->dact, F,
-                                    m->dgate, F, m->dup, F));
+        CLT_TRY(
+            clt_op_glu_backward(m->ops, &(clt_glu_grad_params){.act = c->activation,
+                                                               .rows = R,
+                                                               .cols = F,
+                                                               .gate = clt_tensor_of(a->gate, F, m->type),
+                                                               .up = clt_tensor_of(a->up, F, m->type),
+                                                               .dy = g.c,
+                                                               .dgate = clt_tensor_of(m->dgate, F, m->type),
+                                                               .dup = clt_tensor_of(m->dup, F, m->type)}));
     return clt_model_made(&m->base, m->type, m->dup, (uint64_t)(R * F),
                           "block %d: gradient of the mlp's hidden values", layer);
 }
@@ -189,28 +187,22 @@ static clt_status qk_norm_backward(backward_pass *p, int64_t heads, int64_t col,
                                    clt_ref mean, clt_ref rstd, clt_ref dqkv) {
     clt_mpt *m = p->m;
     const clt_mpt_config *c = &m->cfg;
-    clt_ref d = clt_ref_at(dqkv, (uint64_t)col);
-    return clt_op_norm_backward(m->ops,
-                                &(clt_norm_grad_params){.eps = 1e-5f,
-                                                        .rows = p->rows,
-                                                        .cols = c->qk_gn ? c->head_dim : heads * c->head_dim,
-                                                        .heads = c->qk_gn ? heads : 1,
-                                                        .rows_per_sample = m->shape.seq,
-                                                        .x = clt_ref_at(in, (uint64_t)col),
-                                                        .w = clt_mpt_weight(m, w),
-                                                        .mean = mean,
-                                                        .rstd = rstd,
-                                                        .dy = d,
-                                                        .dx = d,
-                                                        .dw = grad_of(p, w),
-                                                        .db = grad_of(p, b),
-                                                        .ldx = m->width,
-                                                        .lddy = m->width,
-                                                        .lddx = m->width,
-                                                        .accumulate = !p->b->lane_first,
-                                                        .x_type = m->type,
-                                                        .dy_type = m->type,
-                                                        .dx_type = m->type});
+    clt_tensor d = clt_tensor_at(clt_tensor_of(dqkv, m->width, m->type), 0, col);
+    return clt_op_norm_backward(
+        m->ops, &(clt_norm_grad_params){.eps = 1e-5f,
+                                        .rows = p->rows,
+                                        .cols = c->qk_gn ? c->head_dim : heads * c->head_dim,
+                                        .heads = c->qk_gn ? heads : 1,
+                                        .rows_per_sample = m->shape.seq,
+                                        .x = clt_tensor_at(clt_tensor_of(in, m->width, m->type), 0, col),
+                                        .w = clt_mpt_weight(m, w),
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .dy = d,
+                                        .dx = d,
+                                        .dw = grad_of(p, w),
+                                        .db = grad_of(p, b),
+                                        .accumulate = !p->b->lane_first});
 }
 
 /* Back through positions, qk norms and clip, in place on dqkv. */
@@ -222,10 +214,17 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
     bool own_kv = c->layer[layer].reuse_kv < 0;
     int64_t R = p->rows, T = m->shape.seq, W = m->width, Q = c->n_heads * c->head_dim;
     if (m->rope.buf && !c->layer[layer].nope) {
-        CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, dqkv, W, m->rope, true));
-        if (own_kv)
-            CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim,
-                                clt_ref_at(dqkv, (uint64_t)Q), W, m->rope, true));
+        clt_rope_params rope = {.rows = R,
+                                .seq = T,
+                                .heads = c->n_heads,
+                                .head_dim = c->head_dim,
+                                .x = clt_tensor_of(dqkv, W, m->type),
+                                .cos_sin = m->rope,
+                                .inverse = true};
+        CLT_TRY(clt_op_rope(m->ops, &rope));
+        rope.heads = c->kv_n_heads;
+        rope.x = clt_tensor_at(rope.x, 0, Q);
+        if (own_kv) CLT_TRY(clt_op_rope(m->ops, &rope));
     }
     CLT_TRY(clt_mpt_temper(m, R, dqkv));
     if (c->qk_ln || c->qk_gn) {
@@ -235,10 +234,13 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
             CLT_TRY(
                 qk_norm_backward(p, c->kv_n_heads, Q, in, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd, dqkv));
     }
-    if (c->clip_qkv > 0)
-        CLT_TRY(clt_op_clip_backward(m->ops, m->type, (float)c->clip_qkv, R, own_kv ? W : Q, a->raw, W, dqkv,
-                                     W, dqkv, W));
-    return CLT_OK;
+    if (!(c->clip_qkv > 0)) return CLT_OK;
+    return clt_op_clip_backward(m->ops, &(clt_clip_grad_params){.limit = (float)c->clip_qkv,
+                                                                .rows = R,
+                                                                .cols = own_kv ? W : Q,
+                                                                .x = clt_tensor_of(a->raw, W, m->type),
+                                                                .dy = clt_tensor_of(dqkv, W, m->type),
+                                                                .dx = clt_tensor_of(dqkv, W, m->type)});
 }
 
 /* The weight, the bias and the first column of part i of q|k|v, or of all of it where it is one projection;
@@ -281,20 +283,17 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     int64_t R = p->rows, C = c->d_model, W = m->width, Q = c->n_heads * c->head_dim,
             K = c->kv_n_heads * c->head_dim;
     int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
-    clt_ref d, dqkv = m->dqkv[layer], dkv = m->dqkv[source];
+    clt_ref d, dqkv = m->dqkv[layer];
+    clt_tensor dkv = clt_tensor_of(m->dqkv[source], W, m->type);
     CLT_TRY(branch_gradient(p, layer, CLT_SITE_ATTENTION_OUT, &d));
     CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
     CLT_TRY(clt_op_gemm(m->ops, &g));
     clt_attention_grad_params att = {.fwd = clt_mpt_attention(m, p->b, layer),
-                                     .dout = m->datt,
-                                     .dq = dqkv,
-                                     .dk = clt_ref_at(dkv, (uint64_t)Q),
-                                     .dv = clt_ref_at(dkv, (uint64_t)(Q + K)),
-                                     .lddout = Q,
-                                     .lddq = W,
-                                     .lddk = W,
-                                     .lddv = W,
+                                     .dout = g.c,
+                                     .dq = clt_tensor_of(dqkv, W, m->type),
+                                     .dk = clt_tensor_at(dkv, 0, Q),
+                                     .dv = clt_tensor_at(dkv, 0, Q + K),
                                      .accumulate_kv = p->kv_written[source],
                                      .spare = m->spare,
                                      .spare_elements = m->spare_elements};
@@ -313,32 +312,34 @@ static clt_status embedding_backward(backward_pass *p) {
     const clt_mpt_config *c = &m->cfg;
     const clt_model_pass *b = p->b;
     int64_t C = c->d_model;
-    clt_ref dwte = grad_of(p, m->index.wte);
+    clt_tensor dwte = grad_of(p, m->index.wte), lookup = clt_tensor_of(m->lookup, C, CLT_F32);
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, m->dx, clt_ref_none(),
                                 CLT_F32, m->dx));
     /* Untied, the table's own accumulator takes the lookups: rows that no token names must be +0. */
     if (!c->tie_word_embeddings && b->lane_first)
-        CLT_TRY(clt_buffer_fill32(dwte.buf, dwte.off * 4, 0, (size_t)(c->vocab_size * C) * 4));
+        CLT_TRY(clt_buffer_fill32(dwte.ref.buf, dwte.ref.off * 4, 0, (size_t)(c->vocab_size * C) * 4));
 
     CLT_TRY(clt_op_embedding_backward(
         m->ops, &(clt_embedding_grad_params){.rows = p->rows,
                                              .seq = m->shape.seq,
                                              .cols = C,
                                              .unique = m->unique,
-                                             .dx = m->dx,
+                                             .dx = wide_rows(m, m->dx),
                                              .ids = m->unique_ids,
                                              .first = m->unique_first,
                                              .row_begin = m->unique_begin,
                                              .row_of = m->row_of,
-                                             .dwte = m->lookup.buf ? m->lookup : dwte,
+                                             .dwte = m->lookup.buf ? lookup : dwte,
                                              .dwpe = grad_of(p, m->index.wpe),
                                              .accumulate_wpe = !b->lane_first,
                                              .fraction = (float)c->embedding_fraction}));
     if (!b->lane_last || !m->lookup.buf) return CLT_OK;
     CLT_TRY(clt_buffer_write(m->lane_ids.buf, 0, m->lane_list, (size_t)m->lane_count * sizeof *m->lane_list));
-    CLT_TRY(clt_op_embedding_add_rows(m->ops, dwte, m->lookup, m->lane_ids, m->lane_count, C));
-    return clt_model_made(&m->base, CLT_F32, dwte, (uint64_t)(c->vocab_size * C),
+    CLT_TRY(clt_op_embedding_add_rows(
+        m->ops, &(clt_embedding_add_params){
+                    .unique = m->lane_count, .cols = C, .ids = m->lane_ids, .src = lookup, .dst = dwte}));
+    return clt_model_made(&m->base, CLT_F32, dwte.ref, (uint64_t)(c->vocab_size * C),
                           "gradient of transformer.wte.weight");
 }
 
@@ -366,7 +367,9 @@ static clt_status final_norm_backward(backward_pass *p) {
                           clt_ref_none(), m->dx, clt_ref_none(), m->index.block[m->cfg.n_layers - 1].bdown,
                           clt_ref_none()));
     /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
-    if (rounded(p).buf) CLT_TRY(clt_op_cast(m->ops, CLT_F32, m->type, m->dx, m->dbranch, count));
+    if (rounded(p).buf)
+        CLT_TRY(clt_op_cast(m->ops, wide_rows(m, m->dx), clt_tensor_of(m->dbranch, m->cfg.d_model, m->type),
+                            count));
     CLT_TRY(clt_model_made(&m->base, CLT_F32, m->dx, count, "gradient before norm_f"));
     return ready(p, m->index.norm_f_w, m->weights->table->n);
 }

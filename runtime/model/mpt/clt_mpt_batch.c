@@ -77,17 +77,6 @@ clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad) {
     return clt_buffer_write(m->tokens.buf, 0, m->host, (size_t)(grad ? m->words : m->forward_words) * 4);
 }
 
-/* Reads a tensor of any type as fp32. */
-static clt_status read_wide(clt_dtype type, clt_ref r, float *out, size_t count) {
-    if (type == CLT_F32) return clt_ref_read_f32(r, out, count);
-    uint16_t *bits = clt_malloc(count * sizeof *bits);
-    clt_status st = clt_buffer_read(r.buf, r.off * sizeof *bits, bits, count * sizeof *bits);
-    for (size_t i = 0; st == CLT_OK && i < count; i++)
-        out[i] = type == CLT_BF16 ? clt_ref_bf16_to_f32(bits[i]) : clt_ref_f16_to_f32(bits[i]);
-    clt_free(bits);
-    return st;
-}
-
 /* The head on some rows of the last forward pass. */
 static clt_status head_logits(clt_mpt *m, int64_t first, int64_t rows, float *logits) {
     int64_t C = m->cfg.d_model, V = m->cfg.vocab_size;
@@ -96,7 +85,7 @@ static clt_status head_logits(clt_mpt *m, int64_t first, int64_t rows, float *lo
         clt_ref x = clt_ref_at(m->nf, (uint64_t)((first + at) * C));
         clt_gemm_params g = clt_mpt_linear(m, n, m->index.lm_head, -1, x, C, m->logits, V);
         CLT_TRY(clt_op_gemm(m->ops, &g));
-        CLT_TRY(read_wide(m->type, m->logits, logits + at * V, (size_t)(n * V)));
+        CLT_TRY(clt_ref_read_as(m->logits, m->type, logits + at * V, (size_t)(n * V)));
     }
     float scale = (float)m->cfg.logit_scale, cap = (float)m->cfg.final_logit_softcapping;
     for (int64_t i = 0; i < rows * V; i++) {
@@ -160,5 +149,5 @@ clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, si
         r = layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
     if (!r.buf || !m->shape.training)
         return clt_error(CLT_FAIL, "the model keeps no activation named '%s'", name);
-    return read_wide(type, r, out, count);
+    return clt_ref_read_as(r, type, out, count);
 }

@@ -3,12 +3,20 @@
 
 #include <string.h>
 
-clt_ref clt_mpt_weight(const clt_mpt *m, int entry) {
-    return entry < 0 ? clt_ref_none() : clt_slab_ref(m->weights, entry);
+clt_tensor clt_mpt_entry(const clt_slab *slab, int entry) {
+    if (entry < 0) return clt_tensor_none();
+    const clt_slab_entry *e = &slab->table->entry[entry];
+    return clt_tensor_of(clt_slab_ref(slab, entry), e->dims > 1 ? e->shape[1] : 0, CLT_F32);
 }
 
-clt_ref clt_mpt_matrix(const clt_mpt *m, int entry) {
-    return clt_slab_ref(m->narrow ? m->narrow : m->weights, entry);
+clt_tensor clt_mpt_weight(const clt_mpt *m, int entry) {
+    return clt_mpt_entry(m->weights, entry);
+}
+
+clt_tensor clt_mpt_matrix(const clt_mpt *m, int entry) {
+    clt_tensor t = clt_mpt_entry(m->narrow ? m->narrow : m->weights, entry);
+    t.type = m->type;
+    return t;
 }
 
 clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
@@ -18,16 +26,10 @@ clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt
                              .m = rows,
                              .n = e->shape[0],
                              .k = e->shape[1],
-                             .a = x,
-                             .lda = ldx,
+                             .a = clt_tensor_of(x, ldx, m->type),
                              .b = clt_mpt_matrix(m, w),
-                             .ldb = e->shape[1],
-                             .c = y,
-                             .ldc = ldy,
-                             .bias = clt_mpt_weight(m, b),
-                             .in_type = m->type,
-                             .c_type = m->type,
-                             .aux_type = m->type};
+                             .c = clt_tensor_of(y, ldy, m->type),
+                             .bias = clt_mpt_weight(m, b)};
 }
 
 clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
@@ -38,33 +40,29 @@ clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_r
                                                           .rows = rows,
                                                           .cols = c->d_model,
                                                           .heads = 1,
-                                                          .x = x,
-                                                          .ldx = c->d_model,
+                                                          .x = clt_tensor_of(x, c->d_model, CLT_F32),
                                                           .w = clt_mpt_weight(m, w),
                                                           .b = clt_mpt_weight(m, b),
-                                                          .y = y,
-                                                          .ldy = c->d_model,
+                                                          .y = clt_tensor_of(y, c->d_model, m->type),
                                                           .mean = mean,
-                                                          .rstd = rstd,
-                                                          .y_type = m->type});
+                                                          .rstd = rstd});
 }
 
 clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,
                            clt_dtype x_type, clt_ref x, clt_ref residual, clt_dtype y_type, clt_ref y) {
+    const int64_t C = m->cfg.d_model;
     return clt_op_dropout(m->ops, &(clt_dropout_params){.rows = b->batch->samples * m->shape.seq,
                                                         .seq = m->shape.seq,
-                                                        .cols = m->cfg.d_model,
-                                                        .x = x,
-                                                        .y = y,
-                                                        .residual = residual,
+                                                        .cols = C,
+                                                        .x = clt_tensor_of(x, C, x_type),
+                                                        .y = clt_tensor_of(y, C, y_type),
+                                                        .residual = clt_tensor_of(residual, C, y_type),
                                                         .p = (float)p,
                                                         .seed = b->seed,
                                                         .step = b->step,
                                                         .first_sample = b->batch->first,
                                                         .layer = layer,
-                                                        .site = site,
-                                                        .x_type = x_type,
-                                                        .y_type = y_type});
+                                                        .site = site});
 }
 
 /* y = x + dropout(in * W^T + bias): the end of both branches of a block. */
@@ -73,12 +71,11 @@ static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, int
     int64_t R = b->batch->samples * m->shape.seq, C = m->cfg.d_model;
     clt_gemm_params g = clt_mpt_linear(m, R, w, bias, in, ldin, y, C);
     if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
-        g.residual = x;
-        g.ldres = C;
-        g.c_type = CLT_F32;
+        g.residual = clt_tensor_of(x, C, CLT_F32);
+        g.c.type = CLT_F32;
         return clt_op_gemm(m->ops, &g);
     }
-    g.c = m->dbranch;
+    g.c.ref = m->dbranch;
     CLT_TRY(clt_op_gemm(m->ops, &g));
     return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, site, m->type, m->dbranch, x, CLT_F32, y);
 }
@@ -91,16 +88,12 @@ static clt_status qk_norm(clt_mpt *m, int64_t rows, int64_t heads, int64_t col, 
                          .rows = rows,
                          .cols = c->qk_gn ? c->head_dim : heads * c->head_dim,
                          .heads = c->qk_gn ? heads : 1,
-                         .x = clt_ref_at(in, (uint64_t)col),
-                         .ldx = m->width,
-                         .y = clt_ref_at(out, (uint64_t)col),
-                         .ldy = m->width,
+                         .x = clt_tensor_of(clt_ref_at(in, (uint64_t)col), m->width, m->type),
+                         .y = clt_tensor_of(clt_ref_at(out, (uint64_t)col), m->width, m->type),
                          .w = clt_mpt_weight(m, w),
                          .b = clt_mpt_weight(m, b),
                          .mean = mean,
-                         .rstd = rstd,
-                         .x_type = m->type,
-                         .y_type = m->type};
+                         .rstd = rstd};
     return clt_op_norm_forward(m->ops, &p);
 }
 
@@ -127,15 +120,19 @@ static clt_status make_qkv(clt_mpt *m, int64_t R, int layer) {
                            "block %d: attention's q, k, v projection", layer));
     if (clip) {
         clt_ref to = norms ? a->clipped : a->qkv;
-        CLT_TRY(clt_op_clip_forward(m->ops, m->type, (float)c->clip_qkv, R, cols, made, W, to, W));
+        CLT_TRY(clt_op_clip_forward(m->ops, &(clt_clip_params){.limit = (float)c->clip_qkv,
+                                                               .rows = R,
+                                                               .cols = cols,
+                                                               .x = clt_tensor_of(made, W, m->type),
+                                                               .y = clt_tensor_of(to, W, m->type)}));
         made = to;
     }
     if (!norms) return CLT_OK;
     CLT_TRY(qk_norm(m, R, c->n_heads, 0, made, a->qkv, x->q_ln_w, x->q_ln_b, a->q_mean, a->q_rstd));
     if (!own_kv) return CLT_OK;
     CLT_TRY(qk_norm(m, R, c->kv_n_heads, Q, made, a->qkv, x->k_ln_w, x->k_ln_b, a->k_mean, a->k_rstd));
-    uint64_t v = (uint64_t)(Q + K);
-    CLT_TRY(clt_op_copy_rows(m->ops, m->type, R, K, clt_ref_at(made, v), W, clt_ref_at(a->qkv, v), W));
+    CLT_TRY(clt_op_copy_rows(m->ops, R, K, clt_tensor_at(clt_tensor_of(made, W, m->type), 0, Q + K),
+                             clt_tensor_at(clt_tensor_of(a->qkv, W, m->type), 0, Q + K)));
     return clt_model_made(&m->base, m->type, a->qkv, (uint64_t)(R * W), "block %d: norms of q and k", layer);
 }
 
@@ -149,7 +146,8 @@ clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x) {
     clt_ref factors = by_row ? m->row_temperature : from_past(m, m->temperature, 1);
     if (!factors.buf) return CLT_OK;
     int64_t period = by_row ? R : m->shape.seq, cols = m->cfg.n_heads * m->cfg.head_dim;
-    return clt_op_scale_rows(m->ops, m->type, R, period, cols, x, m->width, factors);
+    return clt_op_scale_rows(
+        m->ops, &(clt_scale_rows_params){R, period, cols, clt_tensor_of(x, m->width, m->type), factors});
 }
 
 /* Positions act on q and k in place: temperature, then rotation. */
@@ -160,31 +158,35 @@ static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
     clt_ref angles = from_past(m, m->rope, c->head_dim);
     CLT_TRY(clt_mpt_temper(m, R, a->qkv));
     if (!angles.buf || c->layer[layer].nope) return CLT_OK;
-    CLT_TRY(clt_op_rope(m->ops, m->type, R, T, c->n_heads, c->head_dim, a->qkv, W, angles, false));
+    clt_rope_params p = {.rows = R,
+                         .seq = T,
+                         .heads = c->n_heads,
+                         .head_dim = c->head_dim,
+                         .x = clt_tensor_of(a->qkv, W, m->type),
+                         .cos_sin = angles};
+    CLT_TRY(clt_op_rope(m->ops, &p));
     if (c->layer[layer].reuse_kv >= 0) return CLT_OK;
-    return clt_op_rope(m->ops, m->type, R, T, c->kv_n_heads, c->head_dim, clt_ref_at(a->qkv, (uint64_t)Q), W,
-                       angles, false);
+    p.heads = c->kv_n_heads;
+    p.x = clt_tensor_at(p.x, 0, Q);
+    return clt_op_rope(m->ops, &p);
 }
 
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b, int layer) {
     const clt_mpt_config *c = &m->cfg;
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
-    uint64_t Q = (uint64_t)(c->n_heads * c->head_dim), K = (uint64_t)(c->kv_n_heads * c->head_dim);
+    int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
+    clt_tensor kv = clt_tensor_of(m->acts[source].qkv, m->width, m->type);
     return (clt_attention_params){.batch = b->batch->samples,
                                   .seq = m->shape.seq,
                                   .heads = c->n_heads,
                                   .kv_heads = c->kv_n_heads,
                                   .head_dim = c->head_dim,
-                                  .q = a->qkv,
-                                  .k = clt_ref_at(m->acts[source].qkv, Q),
-                                  .v = clt_ref_at(m->acts[source].qkv, Q + K),
-                                  .o = a->att,
+                                  .q = clt_tensor_of(a->qkv, m->width, m->type),
+                                  .k = clt_tensor_at(kv, 0, Q),
+                                  .v = clt_tensor_at(kv, 0, Q + K),
+                                  .o = clt_tensor_of(a->att, Q, m->type),
                                   .lse = a->lse,
-                                  .ldq = m->width,
-                                  .ldk = m->width,
-                                  .ldv = m->width,
-                                  .ldo = (int64_t)Q,
                                   .scale = (float)c->softmax_scale,
                                   .softcap = (float)c->attn_logit_softcapping,
                                   .slopes = m->slopes,
@@ -194,8 +196,7 @@ clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b
                                   .seed = b->seed,
                                   .step = b->step,
                                   .first_sample = b->batch->first,
-                                  .layer = layer,
-                                  .type = m->type};
+                                  .layer = layer};
 }
 
 /* Attention; with a cache, new keys and values go there, and what lies before them is read there. */
@@ -204,15 +205,14 @@ static clt_status attend(clt_mpt *m, const clt_model_pass *b, int layer) {
     int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer, n = m->shape.seq;
     int64_t Q = c->n_heads * c->head_dim, K = c->kv_n_heads * c->head_dim;
     clt_attention_params p = clt_mpt_attention(m, b, layer);
-    clt_ref cache = m->acts[source].cache;
-    if (cache.buf && source == layer)
-        CLT_TRY(clt_op_copy_rows(m->ops, m->type, n, 2 * K, clt_ref_at(m->acts[layer].qkv, (uint64_t)Q),
-                                 m->width, clt_ref_at(cache, (uint64_t)(m->past * 2 * K)), 2 * K));
+    clt_tensor cache = clt_tensor_of(m->acts[source].cache, 2 * K, m->type);
+    if (clt_tensor_present(cache) && source == layer)
+        CLT_TRY(
+            clt_op_copy_rows(m->ops, n, 2 * K, clt_tensor_at(p.q, 0, Q), clt_tensor_at(cache, m->past, 0)));
     if (m->past == 0) return clt_op_attention_forward(m->ops, &p);
     p.seq = m->past + n;
     p.k = cache;
-    p.v = clt_ref_at(cache, (uint64_t)K);
-    p.ldk = p.ldv = 2 * K;
+    p.v = clt_tensor_at(cache, 0, K);
     p.seq_ids = clt_ref_none(); /* the text is one sequence */
     return clt_op_attention_last(m->ops, &p, n);
 }
@@ -226,15 +226,19 @@ static clt_status mlp_hidden(clt_mpt *m, int64_t R, int layer) {
     clt_gemm_params up = clt_mpt_linear(m, R, x->wup, x->bup, a->n2, C, a->act, F);
     if (!c->glu) {
         up.act = c->activation;
-        up.pre = a->up;
-        up.ldpre = F;
+        up.pre = clt_tensor_of(a->up, F, m->type);
         return clt_op_gemm(m->ops, &up);
     }
     clt_gemm_params gate = clt_mpt_linear(m, R, x->wgate, x->bgate, a->n2, C, a->gate, F);
-    up.c = a->up;
+    up.c.ref = a->up;
     CLT_TRY(clt_op_gemm(m->ops, &up));
     CLT_TRY(clt_op_gemm(m->ops, &gate));
-    return clt_op_glu_forward(m->ops, m->type, c->activation, R, F, a->gate, F, a->up, F, a->act, F);
+    return clt_op_glu_forward(m->ops, &(clt_glu_params){.act = c->activation,
+                                                        .rows = R,
+                                                        .cols = F,
+                                                        .gate = gate.c,
+                                                        .up = up.c,
+                                                        .y = clt_tensor_of(a->act, F, m->type)});
 }
 
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out) {
@@ -278,8 +282,8 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
                                         .vocab = c->vocab_size,
                                         .ids = m->tokens,
                                         .wte = clt_mpt_weight(m, m->index.wte),
-                                        .wpe = from_past(m, clt_mpt_weight(m, m->index.wpe), C),
-                                        .out = x0,
+                                        .wpe = clt_tensor_at(clt_mpt_weight(m, m->index.wpe), m->past, 0),
+                                        .out = clt_tensor_of(x0, C, CLT_F32),
                                         .fraction = (float)c->embedding_fraction}));
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
@@ -298,32 +302,24 @@ static clt_status head_backward(clt_mpt *m, const clt_model_pass *b, int64_t fir
                             .m = rows,
                             .n = C,
                             .k = V,
-                            .a = m->logits,
-                            .lda = V,
+                            .a = clt_tensor_of(m->logits, V, m->type),
                             .b = clt_mpt_matrix(m, m->index.lm_head),
-                            .ldb = C,
-                            .c = clt_ref_at(m->dnf, at),
-                            .ldc = C,
-                            .in_type = m->type,
-                            .c_type = m->dnorm_type};
+                            .c = clt_tensor_of(clt_ref_at(m->dnf, at), C, m->dnorm_type)};
     clt_gemm_params weight = {.form = CLT_GEMM_TN,
                               .m = V,
                               .n = C,
                               .k = rows,
                               .k_group = m->shape.seq,
-                              .a = m->logits,
-                              .lda = V,
-                              .b = clt_ref_at(m->nf, at),
-                              .ldb = C,
-                              .c = clt_slab_ref(b->grads, m->index.lm_head),
-                              .ldc = C,
-                              .accumulate = !(b->lane_first && first == 0),
-                              .in_type = m->type};
+                              .a = clt_tensor_of(m->logits, V, m->type),
+                              .b = clt_tensor_of(clt_ref_at(m->nf, at), C, m->type),
+                              .c = clt_mpt_entry(b->grads, m->index.lm_head),
+                              .accumulate = !(b->lane_first && first == 0)};
     CLT_TRY(clt_op_gemm(m->ops, &data));
-    CLT_TRY(clt_model_made(&m->base, m->dnorm_type, data.c, (uint64_t)(rows * C),
+    CLT_TRY(clt_model_made(&m->base, m->dnorm_type, data.c.ref, (uint64_t)(rows * C),
                            "gradient of the head's input"));
     CLT_TRY(clt_op_gemm(m->ops, &weight));
-    return clt_model_made(&m->base, CLT_F32, weight.c, (uint64_t)(V * C), "gradient of the head's weight");
+    return clt_model_made(&m->base, CLT_F32, weight.c.ref, (uint64_t)(V * C),
+                          "gradient of the head's weight");
 }
 
 clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct) {
@@ -339,15 +335,13 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref 
         CLT_TRY(clt_op_loss(m->ops,
                             &(clt_loss_params){.rows = rows,
                                                .vocab = V,
-                                               .ld = V,
-                                               .logits = m->logits,
+                                               .logits = clt_tensor_of(m->logits, V, m->type),
                                                .targets = clt_ref_at(m->targets, at),
                                                .token_loss = clt_ref_at(m->token_loss, at),
                                                .correct = correct.buf ? clt_ref_at(correct, at) : correct,
                                                .scale = (float)c->logit_scale,
                                                .softcap = (float)c->final_logit_softcapping,
                                                .grad = grad,
-                                               .type = m->type,
                                                .weight = b->weight,
                                                .row_weight = b->sample_weight ? clt_ref_at(m->row_weight, at)
                                                                               : clt_ref_none()}));
@@ -357,7 +351,8 @@ clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref 
                 clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
         if (grad) CLT_TRY(head_backward(m, b, first, rows));
     }
-    return clt_op_row_sum(m->ops, b->batch->samples, T, m->token_loss, T, b->sample_loss);
+    return clt_op_row_sum(m->ops, b->batch->samples, T, clt_tensor_of(m->token_loss, T, CLT_F32),
+                          b->sample_loss);
 }
 
 clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *correct) {

@@ -132,8 +132,10 @@ clt_status clt_mpt_temper(clt_mpt *m, int64_t R, clt_ref x);
  * branches' type unless the caller changes that. */
 clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
                                clt_ref y, int64_t ldy);
-clt_ref clt_mpt_weight(const clt_mpt *m, int entry); /* fp32; none for -1 */
-clt_ref clt_mpt_matrix(const clt_mpt *m, int entry); /* as GEMMs read it: of the branches' type */
+/* Entry of a slab as fp32 tensor, a vector or a matrix; absent for -1. */
+clt_tensor clt_mpt_entry(const clt_slab *slab, int entry);
+clt_tensor clt_mpt_weight(const clt_mpt *m, int entry); /* of the weights */
+clt_tensor clt_mpt_matrix(const clt_mpt *m, int entry); /* as GEMMs read it: of the branches' type */
 /* A norm over rows of C: y (branches' type) from x (fp32). */
 clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
                         clt_ref rstd);

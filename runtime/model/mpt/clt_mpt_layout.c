@@ -283,9 +283,9 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
     for (size_t i = 0; i < CLT_COUNT_OF(linear); i++) {
         int64_t rows = linear[i][0], out = linear[i][1], in = linear[i][2];
         clt_gemm_params g[] = {
-            {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .in_type = m->type},
-            {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .in_type = m->type},
-            {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .in_type = m->type}};
+            {.form = CLT_GEMM_NT, .m = rows, .n = out, .k = in, .a = {.type = m->type}},
+            {.form = CLT_GEMM_NN, .m = rows, .n = in, .k = out, .a = {.type = m->type}},
+            {.form = CLT_GEMM_TN, .m = out, .n = in, .k = rows, .k_group = T, .a = {.type = m->type}}};
         for (int f = 0; f < (m->shape.training ? 3 : 1); f++)
             most = CLT_MAX(most, clt_op_gemm_workspace(type, &g[f]));
     }
@@ -295,7 +295,7 @@ static uint64_t workspace_bound(const clt_mpt *m, clt_device_type type) {
                               .kv_heads = c->kv_n_heads,
                               .head_dim = c->head_dim,
                               .window = -1,
-                              .type = m->type};
+                              .q = {.type = m->type}};
     if (m->shape.training) most += clt_op_sums_workspace(type, R, C, T);
     return most + clt_op_attention_workspace(type, &a);
 }

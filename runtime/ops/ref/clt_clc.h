@@ -1,5 +1,5 @@
-/* clt_clc: the little of OpenCL C that clkernels/include needs, as C11, so that the oracle runs the same text
- * as the kernels. Include it before a .clh file. The program is built with -ffp-contract=off. */
+/* clt_clc: the part of OpenCL C that clkernels/include uses, as C11, so that the oracle compiles the same
+ * text as the kernels. Include it before a .clh file. The program is built with -ffp-contract=off. */
 #ifndef CLT_CLC_H
 #define CLT_CLC_H
 
@@ -20,7 +20,7 @@ static inline uint32_t as_uint(float f) {
     return u;
 }
 
-/* After <math.h>, whose own declarations must be read under their names. */
+/* After <math.h>, whose declarations need the original names. */
 #define fma(a, b, c) fmaf(a, b, c)
 #define sqrt(x) sqrtf(x)
 /* The logarithm of clt_math.clh, not the message log of clt_log.h (included before, if at all). */

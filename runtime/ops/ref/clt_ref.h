@@ -1,8 +1,8 @@
-/* clt_ref: the oracle. Every operation of clt_ops.h written in plain C over host arrays, for clarity and not
- * for speed, in exactly the order that docs/numerics.md defines: the executable form of the contract. Tests
- * compare kernels with it by memcmp. Strides and meanings are those of the params structs in clt_ops.h;
- * pointers here already include the offset. Functions with a `_f64` suffix compute the formula in double, as
- * the oracle of the fast modes and of what has no exact definition elsewhere. */
+/* clt_ref: the oracle. Every operation of clt_ops.h in plain C over host arrays, written for clarity instead
+ * of speed, in exactly the order that docs/numerics.md defines. Tests compare kernels with it by memcmp.
+ * Strides and meanings are those of the params structs in clt_ops.h; pointers here already include the
+ * offset. Functions with the suffix `_f64` compute the formula in double: the oracle of numerics fast and of
+ * results without an exact definition. */
 #ifndef CLT_REF_H
 #define CLT_REF_H
 
@@ -14,8 +14,8 @@
 /* The row rule: 64 lanes, lane l adds x[l], x[l+64], ... from +0, then the binary tree l += l+32 ... l+1. */
 float clt_ref_row_sum(const float *x, int64_t n);
 
-/* Host twin of clt_gemm_params; NULL pointers are absent tensors. Elements of every type are floats here:
- * those that are read should have values of the type, those of c and pre are rounded to theirs. */
+/* Host form of clt_gemm_params; NULL pointers are absent tensors. Elements of every type are floats here:
+ * inputs should be values of their type, c and pre are rounded to theirs. */
 typedef struct {
     clt_gemm_form form;
     int64_t m, n, k, k_group;
@@ -34,18 +34,18 @@ typedef struct {
     int64_t ldres;
     clt_dtype c_type, aux_type;
 } clt_ref_gemm_params;
-/* The twin of a call: all but its tensors, which are the caller's to add. */
+/* The host form of a call; the caller adds the tensors. */
 clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p);
 void clt_ref_gemm(const clt_ref_gemm_params *p);
 /* Only output (i, j): for sampled checks at large shapes. Writes c (and pre) at that place only. */
 void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
 
 /* Output (i, j) with the sum over k in double, and how far from it a row of `numerics: fast` may be. Such a
- * row may add in any order and drop bits of addends that are smaller than the largest of a block, as matrix
- * units do: each of its additions, fewer than 2k, is off by at most 2^-23 of a partial sum, so the sum by k
- * 2^-22 times the sum of |a b|. The epilogue at most doubles that (activations and derivatives with slopes
- * below 2) and adds a few roundings: what goes into the activation, or its derivative, to aux_type, the last
- * to c's type. c_before: c's element before the call. */
+ * row may add in any order and, as matrix units do, drop bits of addends that are smaller than the largest of
+ * a block. It makes fewer than 2k additions, each with an error of at most 2^-23 of a partial sum; so the
+ * sum's error is at most k 2^-22 times the sum of |a b|. The epilogue at most doubles that (activations and
+ * derivatives have slopes below 2) and adds a few roundings: of the activation's or derivative's input to
+ * aux_type, and of the result to c's type. c_before: c's element before the call. */
 typedef struct {
     double c, c_bound, pre, pre_bound;
 } clt_ref_gemm_near;
@@ -55,8 +55,8 @@ clt_ref_gemm_near clt_ref_gemm_near_sum(const clt_ref_gemm_params *p, int64_t i,
 
 float clt_ref_act(clt_activation act, float x);      /* the activation */
 float clt_ref_act_grad(clt_activation act, float x); /* its derivative */
-/* How far products of numerics fast may be off with GELU and with its derivative
- * (clkernels/include/clt_act_fast.clh), before they round to this type. */
+/* The error allowed with numerics fast for GELU and its derivative (clkernels/include/clt_act_fast.clh),
+ * before rounding to this type. */
 double clt_ref_fast_gelu_off(clt_dtype type);
 double clt_ref_fast_gelu_grad_off(clt_dtype type);
 
@@ -83,15 +83,16 @@ void clt_ref_column_sum(int64_t rows, int64_t cols, int64_t rows_per_sample, con
 void clt_ref_embedding_forward(int64_t rows, int64_t seq, int64_t cols, const int32_t *ids, const float *wte,
                                const float *wpe, float fraction, float *out);
 void clt_ref_embedding_backward(int64_t rows, int64_t seq, int64_t cols, const int32_t *ids, const float *dx,
-                                float fraction, float *dwte, float *dwpe); /* both are added to */
+                                float fraction, float *dwte, float *dwpe); /* both accumulate */
 
-typedef struct { /* host twin of clt_attention_params and clt_attention_grad_params */
+typedef struct { /* host form of clt_attention_params and clt_attention_grad_params */
     int64_t batch, seq, heads, kv_heads, head_dim;
     const float *q, *k, *v;
     float *o, *lse;
     int64_t ldq, ldk, ldv, ldo;
     float scale, softcap;
     const float *slopes;
+    clt_attention_mask mask;
     int64_t window;
     const int32_t *seq_ids;
     float dropout;
@@ -103,9 +104,12 @@ typedef struct { /* host twin of clt_attention_params and clt_attention_grad_par
     int64_t lddout, lddq, lddk, lddv;
     bool accumulate_kv;
 } clt_ref_attention_params;
-/* The twin of a call: its sizes, row distances and numbers; tensors, and what belongs to the backward pass
- * alone, are the caller's to add. */
+/* The host form of a call: its sizes, row distances and numbers. The caller adds tensors and the fields of
+ * the backward pass. */
 clt_ref_attention_params clt_ref_attention_of(const clt_attention_params *p);
+/* The range of query row i: its first key, and the key after its last one. */
+int64_t clt_ref_attention_begin(const clt_ref_attention_params *p, int64_t i);
+int64_t clt_ref_attention_end(const clt_ref_attention_params *p, int64_t i);
 void clt_ref_attention_forward(const clt_ref_attention_params *p);
 void clt_ref_attention_backward(const clt_ref_attention_params *p);
 
@@ -118,8 +122,8 @@ void clt_ref_attention_forward_at(const clt_ref_attention_params *p, clt_ref_att
 void clt_ref_attention_dq_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
 void clt_ref_attention_dkv_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
 
-/* One query row by the formula in double, for bodies that add in another order (numerics: fast) and keep
- * probabilities as `type`: o[D], and by how much each element (bound[D]) and the log-sum-exp may differ. */
+/* One query row by the formula in double, for bodies that add in any order (numerics: fast) and round
+ * probabilities to `type`: o[D], and by how much each element (bound[D]) and the log-sum-exp may differ. */
 typedef struct {
     double lse, lse_bound;
 } clt_ref_attention_bound;
@@ -132,7 +136,7 @@ typedef struct {
 } clt_ref_attention_gradients_out;
 void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
                                  const clt_ref_attention_gradients_out *g);
-/* Those of one place, D elements each: dq, or dk and dv; the others may be NULL. */
+/* Those of one row, D elements each: dq, or dk and dv; the others may be NULL. */
 void clt_ref_attention_gradients_dq_at(const clt_ref_attention_params *p, clt_dtype type,
                                        clt_ref_attention_at at, const clt_ref_attention_gradients_out *g);
 void clt_ref_attention_gradients_dkv_at(const clt_ref_attention_params *p, clt_dtype type,
@@ -167,14 +171,13 @@ uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);
 uint16_t clt_ref_f32_to_f16(float x);
 float clt_ref_f16_to_f32(uint16_t h);
-/* n elements between fp32 and storage as `type` (4 or 2 bytes each), and rounded to `type` in place. */
+/* Converts n elements between fp32 and storage as `type`; rounds n elements to `type` in place. */
 void clt_ref_narrow(clt_dtype type, const float *x, size_t n, void *out);
 void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x);
 /* The n elements of `type` at r, read from the device and widened. */
 clt_status clt_ref_read_as(clt_ref r, clt_dtype type, float *x, size_t n);
 /* The oracle of a typed operation: clt_ref_round of its inputs, the fp32 oracle, clt_ref_round of its
- * results.
- */
+ * results. */
 void clt_ref_round(clt_dtype type, float *x, size_t n);
 float clt_ref_rounded(clt_dtype type, float x); /* the same of one */
 

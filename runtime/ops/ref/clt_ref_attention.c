@@ -9,8 +9,17 @@ enum { BLOCK = 64 };
 
 typedef clt_ref_attention_params params;
 
-static int64_t range_begin(const params *p, int64_t i) {
+int64_t clt_ref_attention_begin(const params *p, int64_t i) {
     return p->window >= 0 && i > p->window ? i - p->window : 0;
+}
+
+int64_t clt_ref_attention_end(const params *p, int64_t i) {
+    if (p->mask == CLT_MASK_CAUSAL) return i + 1;
+    return p->window >= 0 && p->window < p->seq - 1 - i ? i + p->window + 1 : p->seq;
+}
+
+static bool in_range(const params *p, int64_t i, int64_t j) {
+    return clt_ref_attention_begin(p, i) <= j && j < clt_ref_attention_end(p, i);
 }
 
 static const float *row(const float *x, int64_t ld, const params *p, int64_t b, int64_t i, int64_t head) {
@@ -32,7 +41,7 @@ static float score(const params *p, int64_t b, int64_t h, int64_t i, int64_t j, 
         *t = clt_tanh(s / p->softcap);
         s = p->softcap * *t;
     }
-    if (p->slopes) s = fma(p->slopes[h], (float)(j - i), s);
+    if (p->slopes) s = fma(p->slopes[h], (float)(j < i ? j - i : i - j), s);
     if (p->seq_ids && p->seq_ids[b * p->seq + i] != p->seq_ids[b * p->seq + j]) s = -INFINITY;
     return s;
 }
@@ -44,7 +53,7 @@ static float dropout_factor(const params *p, int64_t b, int64_t h, int64_t i, in
                                   CLT_SITE_ATTENTION, element);
 }
 
-/* One block of keys [begin, end) of a row; m, l and o go on. */
+/* One block of keys [begin, end) of a row; updates m, l and o. */
 static void forward_block(const params *p, int64_t b, int64_t h, int64_t i, int64_t begin, int64_t end,
                           float *m, float *l, float *o) {
     float s[BLOCK], w[BLOCK] = {0}, n = *m, unused;
@@ -69,9 +78,9 @@ static void forward_row(const params *p, int64_t b, int64_t h, int64_t i) {
     float *o = p->o + (b * p->seq + i) * p->ldo + h * p->head_dim;
     float m = -INFINITY, l = 0.0f;
     for (int64_t d = 0; d < p->head_dim; d++) o[d] = 0.0f;
-    int64_t first = range_begin(p, i);
-    for (int64_t block = first / BLOCK; block * BLOCK <= i; block++) {
-        int64_t begin = CLT_MAX(first, block * BLOCK), end = CLT_MIN(i + 1, (block + 1) * BLOCK);
+    int64_t first = clt_ref_attention_begin(p, i), after = clt_ref_attention_end(p, i);
+    for (int64_t block = first / BLOCK; block * BLOCK < after; block++) {
+        int64_t begin = CLT_MAX(first, block * BLOCK), end = CLT_MIN(after, (block + 1) * BLOCK);
         forward_block(p, b, h, i, begin, end, &m, &l, o);
     }
     float inv = 1.0f / l;
@@ -85,12 +94,13 @@ params clt_ref_attention_of(const clt_attention_params *p) {
                     .heads = p->heads,
                     .kv_heads = p->kv_heads,
                     .head_dim = p->head_dim,
-                    .ldq = p->ldq,
-                    .ldk = p->ldk,
-                    .ldv = p->ldv,
-                    .ldo = p->ldo,
+                    .ldq = p->q.ld,
+                    .ldk = p->k.ld,
+                    .ldv = p->v.ld,
+                    .ldo = p->o.ld,
                     .scale = p->scale,
                     .softcap = p->softcap,
+                    .mask = p->mask,
                     .window = p->window,
                     .dropout = p->dropout,
                     .seed = p->seed,
@@ -136,7 +146,7 @@ static void backward_row(const params *p, int64_t b, int64_t h, int64_t i) {
     int64_t n = p->head_dim, g = h / (p->heads / p->kv_heads);
     float *dq = p->dq + (b * p->seq + i) * p->lddq + h * n, delta = delta_of(p, b, h, i);
     for (int64_t d = 0; d < n; d++) dq[d] = 0.0f;
-    for (int64_t j = range_begin(p, i); j <= i; j++) {
+    for (int64_t j = clt_ref_attention_begin(p, i); j < clt_ref_attention_end(p, i); j++) {
         pair x = pair_of(p, b, h, i, j, delta);
         add_row(x.ds, row(p->k, p->ldk, p, b, j, g), n, dq);
         add_row(x.ds, row(p->q, p->ldq, p, b, i, h), n, p->dk + (b * p->seq + j) * p->lddk + g * n);
@@ -152,7 +162,7 @@ void clt_ref_attention_dq_at(const params *p, clt_ref_attention_at at) {
     int64_t b = at.sample, h = at.head, i = at.row, n = p->head_dim;
     float *dq = p->dq + (b * p->seq + i) * p->lddq + h * n, delta = delta_of(p, b, h, i);
     for (int64_t d = 0; d < n; d++) dq[d] = 0.0f;
-    for (int64_t j = range_begin(p, i); j <= i; j++)
+    for (int64_t j = clt_ref_attention_begin(p, i); j < clt_ref_attention_end(p, i); j++)
         add_row(pair_of(p, b, h, i, j, delta).ds, row(p->k, p->ldk, p, b, j, h / (p->heads / p->kv_heads)), n,
                 dq);
 }
@@ -162,7 +172,8 @@ void clt_ref_attention_dkv_at(const params *p, clt_ref_attention_at at) {
     float *dk = p->dk + (b * p->seq + j) * p->lddk + g * n, *dv = p->dv + (b * p->seq + j) * p->lddv + g * n;
     for (int64_t d = 0; d < n && !p->accumulate_kv; d++) dk[d] = dv[d] = 0.0f;
     for (int64_t h = g * group; h < (g + 1) * group; h++)
-        for (int64_t i = j; i < p->seq && range_begin(p, i) <= j; i++) {
+        for (int64_t i = 0; i < p->seq; i++) {
+            if (!in_range(p, i, j)) continue;
             pair x = pair_of(p, b, h, i, j, delta_of(p, b, h, i));
             add_row(x.ds, row(p->q, p->ldq, p, b, i, h), n, dk);
             add_row(x.w, row(p->dout, p->lddout, p, b, i, h), n, dv);

@@ -1,6 +1,6 @@
 /* The oracle of the elementwise operations. The activations compile the kernels' own text (clkernels/include)
- * as C: what is tested is that a device computes the same bits; their error is measured by
- * test/ops/test_math. */
+ * as C: kernel tests show that a device computes the same bits, test/ops/test_math measures
+ * the error. */
 #include "runtime/ops/ref/clt_ref.h"
 
 #include "runtime/ops/clt_dropout.h"

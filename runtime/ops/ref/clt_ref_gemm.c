@@ -11,17 +11,17 @@ clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p) {
                                  .n = p->n,
                                  .k = p->k,
                                  .k_group = p->k_group,
-                                 .lda = p->lda,
-                                 .ldb = p->ldb,
-                                 .ldc = p->ldc,
+                                 .lda = p->a.ld,
+                                 .ldb = p->b.ld,
+                                 .ldc = p->c.ld,
                                  .accumulate = p->accumulate,
                                  .act = p->act,
-                                 .ldpre = p->ldpre,
+                                 .ldpre = p->pre.ld,
                                  .grad_act = p->grad_act,
-                                 .ldgrad = p->ldgrad,
-                                 .ldres = p->ldres,
-                                 .c_type = p->c_type,
-                                 .aux_type = p->aux_type};
+                                 .ldgrad = p->grad_pre.ld,
+                                 .ldres = p->residual.ld,
+                                 .c_type = p->c.type,
+                                 .aux_type = clt_gemm_aux_type(p)};
 }
 
 static float element_a(const clt_ref_gemm_params *p, int64_t i, int64_t k) {
@@ -66,15 +66,14 @@ static void gemm_row(void *ctx, size_t i) {
 }
 
 void clt_ref_gemm(const clt_ref_gemm_params *p) {
-    const bool small = p->m * p->n * p->k < 1 << 20; /* threads would take longer */
+    const bool small = p->m * p->n * p->k < 1 << 20; /* starting threads takes longer */
     clt_ref_gemm_params all = *p;
     clt_parallel_for((size_t)p->m, small ? 1 : 0, gemm_row, &all);
 }
 
 /* Half the distance between neighbours of x in this type, at most. */
 static double half_step(clt_dtype type, double x) {
-    static const double relative[] = {0x1p-24, 0x1p-8, 0x1p-11}, least[] = {0x1p-150, 0x1p-134, 0x1p-25};
-    return relative[type] * fabs(x) + least[type];
+    return clt_dtype_table[type].unit * fabs(x) + clt_dtype_table[type].least;
 }
 
 clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before) {

@@ -27,7 +27,7 @@ static void gradient_row(float *x, const float *e, int64_t vocab, int32_t target
     }
 }
 
-/* One row with a target inside the vocabulary; e: room for a row. */
+/* One row whose target is inside the vocabulary; e: scratch for a row. */
 static void loss_row(float *x, float *e, int64_t vocab, int32_t target, float scale, float softcap, bool grad,
                      float weight, float *token_loss, int32_t *correct) {
     float m = -INFINITY, t;

@@ -11,7 +11,7 @@ static int64_t row_at(const clt_ref_norm_params *p, int64_t row, int64_t ld) {
     return row / p->heads * ld + row % p->heads * p->cols;
 }
 
-/* The row rule over lane sums that were made with fma chains. */
+/* The row rule over lane sums of fma chains. */
 static float tree(const float lane[64]) {
     return clt_ref_row_sum(lane, 64);
 }
@@ -85,7 +85,7 @@ static void row_backward(const clt_ref_norm_params *p, int64_t row, float *dx) {
     }
 }
 
-/* db of what a bias gets whose output's gradient is dx, rounded. */
+/* The gradient of a bias whose output's gradient is dx, rounded. */
 static void sum_of_dx(const clt_ref_norm_params *p) {
     const size_t n = (size_t)(p->rows * p->lddx);
     float *rounded = clt_malloc(n * sizeof *rounded);
@@ -109,7 +109,7 @@ void clt_ref_norm_backward(const clt_ref_norm_params *p) {
         if (p->db) p->db[c] = column(p, c, false, p->accumulate ? p->db[c] : 0.0f);
     }
     if (!p->dx) return;
-    /* dx may lie where dy or the residual lies. */
+    /* dx may be dy or the residual. */
     float *dx = clt_malloc((size_t)p->cols * sizeof *dx);
     for (int64_t row = 0; row < p->rows * p->heads; row++) {
         row_backward(p, row, dx);

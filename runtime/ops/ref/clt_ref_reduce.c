@@ -1,4 +1,4 @@
-/* The oracle of the reductions: the row rule and what is made from it. */
+/* The oracle of the reductions: the row rule and the sums built on it. */
 #include "runtime/ops/ref/clt_ref.h"
 
 #include <math.h>

@@ -14,10 +14,10 @@ static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count)
     return clt_op_add(ctx, dst, src, count);
 }
 static clt_status to_bf16(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
-    return clt_op_cast(ctx, CLT_F32, CLT_BF16, src, dst, count);
+    return clt_op_cast(ctx, clt_tensor_vector(src, CLT_F32), clt_tensor_vector(dst, CLT_BF16), count);
 }
 static clt_status to_f32(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
-    return clt_op_cast(ctx, CLT_BF16, CLT_F32, src, dst, count);
+    return clt_op_cast(ctx, clt_tensor_vector(src, CLT_BF16), clt_tensor_vector(dst, CLT_F32), count);
 }
 
 /* --- creation --- */
@@ -155,8 +155,8 @@ const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n) {
 
 clt_status clt_engine_weights_changed(clt_engine *e) {
     for (int i = 0; e->narrow && i < e->weights->n; i++)
-        CLT_TRY(clt_op_cast(e->ops, CLT_F32, e->cfg->precision, (clt_ref){e->weights->piece[i], 0},
-                            (clt_ref){e->narrow->piece[i], 0},
+        CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector((clt_ref){e->weights->piece[i], 0}, CLT_F32),
+                            clt_tensor_vector((clt_ref){e->narrow->piece[i], 0}, e->cfg->precision),
                             e->weights->start[i + 1] - e->weights->start[i]));
     return CLT_OK;
 }

@@ -13,7 +13,8 @@ static clt_status look(void *ctx, const char *what, clt_dtype type, clt_ref made
     uint32_t bad = 0;
     if (f->what[0]) return CLT_OK;
     CLT_TRY(clt_buffer_fill32(f->e->nonfinite, 0, 0, 4));
-    CLT_TRY(clt_op_count_nonfinite(f->e->ops, type, made, count, (clt_ref){f->e->nonfinite, 0}));
+    CLT_TRY(clt_op_count_nonfinite(f->e->ops, clt_tensor_vector(made, type), count,
+                                   (clt_ref){f->e->nonfinite, 0}));
     CLT_TRY(clt_buffer_read(f->e->nonfinite, 0, &bad, 4));
     if (bad) snprintf(f->what, sizeof f->what, "%s: %u of %llu values", what, bad, (unsigned long long)count);
     return CLT_OK;

@@ -140,8 +140,11 @@ static clt_status judge_gradient(clt_engine *e, clt_slab *total) {
     uint64_t chunks;
     CLT_TRY(sum_chunks(e, total, &chunks));
     float threshold = c->clip_type == CLT_CLIP_NORM ? (float)c->clip_threshold : 0.0f;
-    CLT_TRY(clt_op_norm_status(e->ops, (clt_ref){e->chunk_sums, 0}, chunks, threshold, 1.0f / loss_scale(e),
-                               (clt_ref){e->results, 0}));
+    CLT_TRY(clt_op_norm_status(e->ops, &(clt_norm_status_params){.chunk_sums = {e->chunk_sums, 0},
+                                                                 .chunks = chunks,
+                                                                 .threshold = threshold,
+                                                                 .inv_scale = 1.0f / loss_scale(e),
+                                                                 .status = {e->results, 0}}));
     for (int i = 0; c->clip_type == CLT_CLIP_VALUE && i < total->n; i++)
         CLT_TRY(clt_op_clip_values(e->ops, (clt_ref){total->piece[i], 0},
                                    total->start[i + 1] - total->start[i],
@@ -155,16 +158,16 @@ static clt_status update(clt_engine *e, clt_slab *total, int64_t step, double al
     CLT_TRY(clt_buffer_write(e->groups, 0, e->host_groups, sizeof e->host_groups));
     for (int i = 0; i < total->n; i++) {
         uint64_t first = total->start[i], chunks = (total->start[i + 1] - first) / CLT_CHUNK;
-        clt_optimizer_params p = {.chunks = chunks,
-                                  .p = {e->weights->piece[i], 0},
-                                  .g = {total->piece[i], 0},
-                                  .m = {e->m->piece[i], 0},
-                                  .v = {e->v ? e->v->piece[i] : NULL, 0},
-                                  .groups = {e->groups, 0},
-                                  .group_of_block = {e->block_group, first / 64},
-                                  .status = {e->results, 0},
-                                  .copy = {e->narrow ? e->narrow->piece[i] : NULL, 0},
-                                  .copy_type = c->precision};
+        clt_optimizer_params p = {
+            .chunks = chunks,
+            .p = {e->weights->piece[i], 0},
+            .g = {total->piece[i], 0},
+            .m = {e->m->piece[i], 0},
+            .v = {e->v ? e->v->piece[i] : NULL, 0},
+            .groups = {e->groups, 0},
+            .group_of_block = {e->block_group, first / 64},
+            .status = {e->results, 0},
+            .copy = clt_tensor_vector((clt_ref){e->narrow ? e->narrow->piece[i] : NULL, 0}, c->precision)};
         CLT_TRY(clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p));
     }
     return CLT_OK;
