@@ -51,9 +51,10 @@ bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes
     }
     if (ok) {
         *bytes = n - sizeof(header);
-        *data = clt_malloc(*bytes + 1);
-        memcpy(*data, all + sizeof(header), *bytes);
-        (*data)[*bytes] = 0;
+        memmove(all, all + sizeof(header), *bytes);
+        all[*bytes] = 0;
+        *data = all;
+        all = NULL;
     }
     clt_free(all);
     clt_free(path);

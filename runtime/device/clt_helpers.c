@@ -70,8 +70,8 @@ static bool serve_one(clt_device *dev, int fd) {
     bool ok = receive_all(fd, &h, sizeof h);
     for (int i = 0; ok && i < 3; i++) {
         ok = h.bytes[i] > 0 && h.bytes[i] < MOST_BYTES;
-        if (ok) text[i] = clt_malloc((size_t)h.bytes[i]);
-        ok = ok && receive_all(fd, text[i], (size_t)h.bytes[i]) && !text[i][h.bytes[i] - 1];
+        if (ok) text[i] = clt_try_malloc((size_t)h.bytes[i]);
+        ok = ok && text[i] && receive_all(fd, text[i], (size_t)h.bytes[i]) && !text[i][h.bytes[i] - 1];
     }
     if (ok) {
         const clt_program_text t = {text[0], text[1], text[2], h.key};
@@ -234,7 +234,8 @@ static bool exchange(int fd, const job *j, bool *built, char **data, size_t *byt
     if (!ok) return false;
     *built = r.ok;
     *bytes = (size_t)r.bytes;
-    *data = r.bytes ? clt_calloc(*bytes + 1, 1) : NULL;
+    *data = r.bytes ? clt_try_calloc(*bytes + 1, 1) : NULL;
+    if (r.bytes && !*data) return false;
     if (!*data || receive_all(fd, *data, *bytes)) return true;
     clt_free(*data);
     *data = NULL;

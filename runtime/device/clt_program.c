@@ -120,8 +120,9 @@ static unsigned char *binary_of(cl_program p, size_t *bytes) {
     *bytes = 0;
     if (clGetProgramInfo(p, CL_PROGRAM_BINARY_SIZES, sizeof *bytes, bytes, NULL) != CL_SUCCESS || *bytes == 0)
         return NULL;
-    unsigned char *binary = clt_calloc(*bytes + 1, 1);
-    if (clGetProgramInfo(p, CL_PROGRAM_BINARIES, sizeof binary, &binary, NULL) == CL_SUCCESS) return binary;
+    unsigned char *binary = clt_try_calloc(*bytes + 1, 1);
+    if (binary && clGetProgramInfo(p, CL_PROGRAM_BINARIES, sizeof binary, &binary, NULL) == CL_SUCCESS)
+        return binary;
     clt_free(binary);
     return NULL;
 }

@@ -47,7 +47,8 @@ static clt_status keep(clt_recorder *r, const void *data, size_t bytes, const ch
 static clt_status keep_buffers(clt_recorder *r, touched *t, int n, bool after) {
     for (int i = 0; i < n; i++) {
         size_t bytes = clt_buffer_bytes(t[i].buf);
-        void *data = clt_malloc(bytes);
+        void *data = clt_try_malloc(bytes);
+        if (!data) return clt_no_memory("the record of a buffer", bytes);
         clt_status st = clt_buffer_read(t[i].buf, 0, data, bytes);
         if (st == CLT_OK) st = keep(r, data, bytes, ".bin", after ? t[i].after : t[i].before);
         clt_free(data);

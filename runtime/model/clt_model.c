@@ -212,21 +212,32 @@ clt_batch_layout clt_model_layout(const clt_model_config *c, int64_t seq) {
     return c->family->layout(c, seq);
 }
 
-clt_batch clt_model_example(const clt_model_config *c, int64_t seq, int64_t samples, void **storage) {
+clt_status clt_model_example(const clt_model_config *c, int64_t seq, int64_t samples, void **storage,
+                             clt_batch *out) {
     const clt_batch_layout layout = clt_model_layout(c, seq);
+    const size_t bytes = clt_batch_bytes(&layout, samples);
     void *field[CLT_BATCH_MAX_FIELDS] = {NULL};
-    int32_t *targets = clt_calloc((size_t)samples, sizeof *targets);
-    clt_batch b = {.samples = samples, .global_samples = samples, .sample_targets = targets}, made;
-    for (int i = 0; i < layout.n; i++)
-        if (layout.field[i].bytes) b.field[i] = field[i] = clt_calloc((size_t)samples, layout.field[i].bytes);
-    c->family->example(c, seq, samples, field, targets);
-    for (int64_t s = 0; s < samples; s++) b.targets += targets[s];
-    b.global_targets = b.targets;
-    *storage = clt_malloc(clt_batch_bytes(&layout, samples));
-    clt_batch_copy(&layout, &b, *storage, &made);
+    int32_t *targets = clt_try_calloc((size_t)samples, sizeof *targets);
+    clt_batch b = {.samples = samples, .global_samples = samples, .sample_targets = targets};
+    *storage = clt_try_malloc(bytes);
+    bool room = targets && *storage;
+    for (int i = 0; i < layout.n && room; i++) {
+        if (!layout.field[i].bytes) continue;
+        b.field[i] = field[i] = clt_try_calloc((size_t)samples, layout.field[i].bytes);
+        room = field[i] != NULL;
+    }
+    if (room) {
+        c->family->example(c, seq, samples, field, targets);
+        for (int64_t s = 0; s < samples; s++) b.targets += targets[s];
+        b.global_targets = b.targets;
+        clt_batch_copy(&layout, &b, *storage, out);
+    } else {
+        clt_free(*storage);
+        *storage = NULL;
+    }
     for (int i = 0; i < layout.n; i++) clt_free(field[i]);
     clt_free(targets);
-    return made;
+    return room ? CLT_OK : clt_no_memory("a synthetic batch", 2 * (uint64_t)bytes);
 }
 
 /* --- on a device --- */

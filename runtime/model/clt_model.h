@@ -120,8 +120,10 @@ clt_status clt_model_plan(const clt_model_config *c, const clt_model_shape *shap
 
 /* The layout of its batches. */
 clt_batch_layout clt_model_layout(const clt_model_config *c, int64_t seq);
-/* A valid batch of synthetic samples, for rehearsals and speed measurements. Free *storage with clt_free. */
-clt_batch clt_model_example(const clt_model_config *c, int64_t seq, int64_t samples, void **storage);
+/* A valid batch of synthetic samples, for rehearsals and speed measurements. *storage has its arrays; free it
+ * with clt_free. CLT_NO_MEMORY: *storage is NULL. */
+clt_status clt_model_example(const clt_model_config *c, int64_t seq, int64_t samples, void **storage,
+                             clt_batch *out);
 
 /* --- on a device --- */
 

@@ -36,7 +36,8 @@ static void init_part(void *ctx, size_t index) {
 clt_status clt_model_init_weights(const clt_model_config *c, const clt_slab_table *t, uint64_t seed,
                                   clt_slab *weights) {
     CLT_TRY(clt_slab_zero(weights));
-    float *stages = clt_malloc(2 * sizeof(float) * INIT_STAGE), *out = stages;
+    float *stages = clt_try_malloc(2 * sizeof(float) * INIT_STAGE), *out = stages;
+    if (!stages) return clt_no_memory("making initial weights", 2 * sizeof(float) * INIT_STAGE);
     init_stage s = {.weights = weights};
     for (int i = 0; i < t->n && !s.failed; i++) {
         const clt_slab_entry *e = &t->entry[i];

@@ -67,7 +67,8 @@ void clt_check_compare_as(clt_check *c, clt_dtype type, const char *what, clt_re
 }
 
 clt_status clt_check_write(clt_dtype type, clt_ref to, float *x, size_t n) {
-    void *stored = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
+    void *stored = clt_try_malloc(n * sizeof *x);
+    if (!stored) return clt_no_memory("checking a kernel variant", n * sizeof *x);
     clt_ref_round(type, x, n);
     clt_ref_narrow(type, x, n, stored);
     clt_status st =
@@ -81,8 +82,9 @@ clt_status clt_check_near(clt_ops *ops, clt_dtype type, const char *what, clt_re
     if (clt_variant_is_rehearsed(ops)) return CLT_OK;
     const clt_dtype_row *t = &clt_dtype_table[type];
     const double least = b.absolute + fmax(2 * t->least, 0x1p-126);
-    float *x = clt_malloc(CLT_MAX(n, 1) * sizeof *x);
-    clt_status st = clt_ref_read_as(got, type, x, n);
+    float *x = clt_try_malloc(n * sizeof *x);
+    clt_status st =
+        x ? clt_ref_read_as(got, type, x, n) : clt_no_memory("checking a kernel variant", n * sizeof *x);
     for (size_t i = 0; i < n && st == CLT_OK; i++) {
         const double w = (double)want[i], bound = fabs(w) * (b.relative + t->unit) * 1.01 + least;
         if (!(fabs((double)x[i] - w) <= bound) && x[i] != want[i] && !(isnan(x[i]) && isnan(want[i])))

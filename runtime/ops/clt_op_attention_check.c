@@ -101,7 +101,8 @@ static void make_oracle(check_case *c) {
 
 static clt_status write_all(const check_case *c) {
     size_t n = c->at[TENSORS], bytes = n * clt_dtype_bytes(c->g.fwd.q.type);
-    void *packed = clt_malloc(bytes);
+    void *packed = clt_try_malloc(bytes);
+    if (!packed) return clt_no_memory("checking attention", bytes);
     clt_ref_narrow(c->g.fwd.q.type, c->host, n, packed);
     clt_status st = clt_buffer_write(c->data, 0, packed, bytes);
     clt_free(packed);
@@ -116,7 +117,8 @@ static size_t elements(const check_case *c, int t) {
 /* The device's tensor t, widened; freed by the caller. */
 static clt_status read_tensor(const check_case *c, int t, float **out) {
     const size_t n = elements(c, t);
-    *out = clt_malloc(n * sizeof(float));
+    *out = clt_try_malloc(n * sizeof(float));
+    if (!*out) return clt_no_memory("checking attention", n * sizeof(float));
     return clt_ref_read_as((clt_ref){c->data, c->at[t]}, c->g.fwd.q.type, *out, n);
 }
 
@@ -179,7 +181,8 @@ static clt_status compare_lse(const check_case *c, const clt_ref_attention_bound
 
 static clt_status compare_formula(const check_case *c) {
     const size_t n = elements(c, T_O), rows = c->slopes;
-    double *want = clt_malloc(2 * n * sizeof *want);
+    double *want = clt_try_malloc(2 * n * sizeof *want);
+    if (!want) return clt_no_memory("checking attention", 2 * n * sizeof *want);
     formula f = {c, want, want + n, clt_malloc(rows * sizeof *f.lse)};
     clt_parallel_for(rows, 0, formula_row, &f);
     clt_status st = compare_lse(c, f.lse);
@@ -224,7 +227,8 @@ static clt_status last(check_case *c, const clt_variant *v) {
 
 static clt_status compare_gradients(const check_case *c) {
     const size_t n = elements(c, T_DQ), m = elements(c, T_DK);
-    double *w = clt_malloc((2 * n + 4 * m) * sizeof *w);
+    double *w = clt_try_malloc((2 * n + 4 * m) * sizeof *w);
+    if (!w) return clt_no_memory("checking attention", (2 * n + 4 * m) * sizeof *w);
     clt_ref_attention_gradients_out g = {
         w, w + n, w + n + m, w + n + 2 * m, w + 2 * n + 2 * m, w + 2 * n + 3 * m};
     clt_ref_attention_gradients(&c->ref, c->g.fwd.q.type, &g);
@@ -254,7 +258,8 @@ static clt_status run(clt_ops *ops, const clt_variant *v, const params *like, bo
     check_case c = {.ops = ops, .fast = strstr(v->requires, "numerics=fast") != NULL};
     c.g.accumulate_kv = accumulate_kv;
     make_call(&c, like);
-    c.host = clt_malloc(c.at[TENSORS] * sizeof(float));
+    c.host = clt_try_malloc(c.at[TENSORS] * sizeof(float));
+    if (!c.host) return clt_no_memory("checking attention", c.at[TENSORS] * sizeof(float));
     c.host_stat = clt_calloc(c.stats, sizeof(float));
     fill(&c);
     clt_status st = make_buffers(&c, like);

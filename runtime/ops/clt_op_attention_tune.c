@@ -51,7 +51,7 @@ static int32_t id_of(int64_t token) {
     return (int32_t)(token / 100 % 2);
 }
 
-static void make_slice(const attention_tensors *t, const float *pattern, slice *s) {
+static clt_status make_slice(const attention_tensors *t, const float *pattern, slice *s) {
     const params *p = &t->g.fwd;
     const int64_t n = p->head_dim, group = p->heads / p->kv_heads, wide = group * n, T = p->seq;
     const int64_t ld = row_length(p), first = s->sample * T;
@@ -59,8 +59,10 @@ static void make_slice(const attention_tensors *t, const float *pattern, slice *
                    k = (uint64_t)(p->heads + s->head) * (uint64_t)n,
                    o = (uint64_t)(first * p->o.ld + s->head * wide);
     /* q, o, dout, dq; k, v, dk, dv; lse; slopes */
-    s->host = clt_calloc((size_t)(T * (4 * wide + 4 * n + group) + group), sizeof(float));
-    s->ids = clt_malloc((size_t)T * sizeof *s->ids);
+    const size_t floats = (size_t)(T * (4 * wide + 4 * n + group) + group);
+    s->host = clt_try_calloc(floats, sizeof(float));
+    s->ids = clt_try_malloc((size_t)T * sizeof *s->ids);
+    if (!s->host || !s->ids) return clt_no_memory("tuning attention", floats * sizeof(float));
     s->r = clt_ref_attention_of(p);
     clt_ref_attention_params *r = &s->r;
     r->batch = 1, r->heads = group, r->kv_heads = 1, r->first_sample = p->first_sample + s->sample;
@@ -79,6 +81,7 @@ static void make_slice(const attention_tensors *t, const float *pattern, slice *
     r->slopes = p->slopes.buf ? slopes : NULL;
     r->seq_ids = p->seq_ids.buf ? s->ids : NULL;
     r->accumulate_kv = t->g.accumulate_kv;
+    return CLT_OK;
 }
 
 /* --- tensors --- */
@@ -119,12 +122,13 @@ static clt_status make_stat(clt_ops *ops, attention_tensors *t) {
     const params *p = &t->g.fwd;
     const uint64_t stats = (uint64_t)(p->batch * p->heads * p->seq);
     const int64_t tokens = p->batch * p->seq;
-    float *x = clt_malloc((size_t)(stats + (uint64_t)(p->heads + tokens)) * sizeof *x);
+    const size_t bytes = (size_t)(stats + (uint64_t)(p->heads + tokens)) * 4;
+    float *x = clt_try_malloc(bytes);
+    if (!x) return clt_no_memory("tuning attention", bytes);
     int32_t *ids = (int32_t *)(void *)(x + stats + (uint64_t)p->heads);
     for (uint64_t i = 0; i < stats; i++) x[i] = 8.0f;
     for (int64_t h = 0; h < p->heads; h++) x[stats + (uint64_t)h] = slope_of(h);
     for (int64_t i = 0; i < tokens; i++) ids[i] = id_of(i % p->seq);
-    const size_t bytes = (size_t)(stats + (uint64_t)(p->heads + tokens)) * 4;
     clt_status st = clt_buffer_create(clt_ops_device(ops), bytes, "tuning", &t->stat);
     if (st == CLT_OK) st = clt_buffer_write(t->stat, 0, x, bytes);
     clt_free(x);
@@ -151,8 +155,9 @@ static clt_status make(clt_ops *ops, const params *like, bool backward, bool acc
                        (uint64_t)(like->batch * like->seq * row_length(like)) * clt_dtype_bytes(like->q.type),
                    out = out_elements(like) * clt_dtype_bytes(like->q.type) * (backward ? 2 : 1);
     if (in * (backward ? 2 : 1) + out > f->global_mem / 8 || CLT_MAX(in, out) > f->max_alloc) return CLT_FAIL;
+    float *pattern;
+    CLT_TRY(clt_tune_pattern(like->q.type, &pattern));
     attention_tensors *t = clt_calloc(1, sizeof *t);
-    float *pattern = clt_tune_pattern(like->q.type);
     t->backward = backward;
     t->g = (clt_attention_grad_params){.fwd = *like, .accumulate_kv = accumulate_kv};
     t->g.fwd.slopes = t->g.fwd.seq_ids = clt_ref_none();
@@ -163,7 +168,7 @@ static clt_status make(clt_ops *ops, const params *like, bool backward, bool acc
         const bool last = i == SLICES - 1;
         t->s[i].sample = last ? like->batch - 1 : 0;
         t->s[i].head = last && !(like->dropout > 0.0f) ? like->kv_heads - 1 : 0;
-        make_slice(t, pattern, &t->s[i]);
+        st = make_slice(t, pattern, &t->s[i]);
     }
     clt_free(pattern);
     if (st == CLT_OK)

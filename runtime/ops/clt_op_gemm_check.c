@@ -137,7 +137,8 @@ static uint8_t *place_of(const check_case *c, uint8_t *bytes, int i) {
 }
 
 static clt_status upload(const check_case *c) {
-    uint8_t *bytes = clt_malloc(c->used * 4);
+    uint8_t *bytes = clt_try_malloc(c->used * 4);
+    if (!bytes) return clt_no_memory("checking a matrix product", c->used * 4);
     memset(bytes, 0xff, c->used * 4); /* NaN in every type */
     for (int i = 0; i < c->parts; i++)
         clt_ref_narrow(c->part[i].type, c->host + c->part[i].at, c->part[i].n, place_of(c, bytes, i));
@@ -148,7 +149,8 @@ static clt_status upload(const check_case *c) {
 
 /* got: a float for every word, as in c->host. Everything outside the matrices must be unchanged. */
 static clt_status download(clt_ops *ops, const check_case *c, const char *what, float *got) {
-    uint8_t *bytes = clt_malloc(c->used * 4);
+    uint8_t *bytes = clt_try_malloc(c->used * 4);
+    if (!bytes) return clt_no_memory("checking a matrix product", c->used * 4);
     clt_status st = clt_buffer_read(c->buf, 0, bytes, c->used * 4);
     for (int i = 0; st == CLT_OK && i < c->parts; i++) {
         const check_part *part = &c->part[i];
@@ -214,7 +216,9 @@ static clt_status compare_near(clt_ops *ops, const check_case *c, const char *wh
         if (isnan(got[e]) != isnan(c->host[e]))
             return clt_variant_fail(ops, "%s: word %zu is %.9g, the oracle has %.9g", what, e, (double)got[e],
                                     (double)c->host[e]);
-    near_outputs all = {c, before, clt_malloc((size_t)(c->ref.m * c->ref.n) * sizeof *all.near)};
+    const size_t bytes = (size_t)(c->ref.m * c->ref.n) * sizeof(clt_ref_gemm_near);
+    near_outputs all = {c, before, clt_try_malloc(bytes)};
+    if (!all.near) return clt_no_memory("checking a matrix product", bytes);
     clt_parallel_for((size_t)c->ref.m, 0, near_row, &all);
     const clt_status st = compare_outputs(ops, c, what, got, all.near);
     clt_free(all.near);
@@ -345,8 +349,9 @@ clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx) {
     c.has_again = clt_gemm_can_make_again(v);
     c.has_sums = clt_gemm_can_make_sums(v);
     CLT_TRY(clt_buffer_create(clt_ops_device(ops), MOST_FLOATS * sizeof(float), "gemm check", &c.buf));
-    c.host = clt_malloc(MOST_FLOATS * sizeof(float));
-    const clt_status st = run_cases(ops, v, &c, ctx);
+    c.host = clt_try_malloc(MOST_FLOATS * sizeof(float));
+    const clt_status st = c.host ? run_cases(ops, v, &c, ctx)
+                                 : clt_no_memory("checking a matrix product", MOST_FLOATS * sizeof(float));
     clt_free(c.host);
     clt_buffer_destroy(c.buf);
     return st;

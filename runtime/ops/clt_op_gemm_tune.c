@@ -29,6 +29,8 @@ static clt_status make(clt_ops *ops, const void *call, void **tensors) {
     const uint64_t a = (uint64_t)(p->m * p->k), b = (uint64_t)(p->n * p->k), c = (uint64_t)(p->m * p->n);
     const uint64_t in = clt_dtype_bytes(p->a.type), most = CLT_MAX(CLT_MAX(a, b) * in, c * 4);
     if ((a + b) * in + c * 4 > f->global_mem / 8 || most > f->max_alloc) return CLT_FAIL;
+    float *pattern;
+    CLT_TRY(clt_tune_pattern(p->a.type, &pattern));
     gemm_tensors *t = clt_calloc(1, sizeof *t);
     t->p = (clt_gemm_params){.form = p->form,
                              .m = p->m,
@@ -39,7 +41,7 @@ static clt_status make(clt_ops *ops, const void *call, void **tensors) {
                              .b = {.ld = p->form == CLT_GEMM_NT ? p->k : p->n, .type = p->a.type},
                              .c = {.ld = p->n, .type = p->c.type},
                              .accumulate = p->accumulate};
-    t->pattern = clt_tune_pattern(p->a.type);
+    t->pattern = pattern;
     clt_status st = clt_tune_tensor(ops, t->pattern, p->a.type, a, &t->p.a.ref);
     if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->a.type, b, &t->p.b.ref);
     if (st == CLT_OK) st = clt_tune_tensor(ops, t->pattern, p->c.type, c, &t->p.c.ref);

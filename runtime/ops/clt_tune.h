@@ -38,7 +38,7 @@ typedef struct {
 /* Tensors for measuring repeat a block of random numbers in [-1, 1): element e of a tensor of clt_tune_tensor
  * is pattern[e % CLT_TUNE_PERIOD]; a prime, so that no row distance repeats it. */
 enum { CLT_TUNE_PERIOD = 1048573 };
-float *clt_tune_pattern(clt_dtype type); /* rounded to type; the caller frees it */
+clt_status clt_tune_pattern(clt_dtype type, float **out); /* rounded to type; free with clt_free */
 clt_status clt_tune_tensor(clt_ops *ops, const float *pattern, clt_dtype type, uint64_t n, clt_ref *out);
 
 /* The call that needs a row. `shape` is the line's second column: everything that its time depends on,

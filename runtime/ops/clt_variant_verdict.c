@@ -32,8 +32,9 @@ static bool is_nan_word(uint32_t w) {
 clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what, clt_ref got,
                                   const float *want, size_t n) {
     if (clt_variant_is_rehearsed(ops)) return CLT_OK;
-    float *host = clt_malloc(CLT_MAX(n, 1) * sizeof *host);
-    clt_status st = clt_ref_read_as(got, type, host, n);
+    float *host = clt_try_malloc(n * sizeof *host);
+    clt_status st = host ? clt_ref_read_as(got, type, host, n)
+                         : clt_no_memory("checking a kernel variant", n * sizeof *host);
     for (size_t i = 0; st == CLT_OK && i < n; i++) {
         float rounded = want[i];
         uint32_t a, b;

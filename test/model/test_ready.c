@@ -79,7 +79,8 @@ static void one_model(const char *text, int device, clt_recompute recompute) {
     rig g = {0};
     void *storage;
     open_rig(&g, text, device, recompute);
-    const clt_batch b = clt_model_example(g.config, T, SAMPLES, &storage);
+    clt_batch b;
+    tu_assert_ok(clt_model_example(g.config, T, SAMPLES, &storage, &b), "example");
     recorder r = {.table = &g.table, .grads = g.grads};
     r.at_ready = clt_calloc(g.table.total, sizeof *r.at_ready);
     r.named = clt_calloc((size_t)g.table.n, sizeof *r.named);

@@ -38,8 +38,9 @@ static clt_status open_all(tuning *t, const char *device, double seconds, bool a
 /* Runs a training step and an evaluation on synthetic samples, which use every shape of the run. */
 static clt_status meet_shapes(tuning *t) {
     void *storage;
-    const clt_batch b =
-        clt_model_example(t->cfg->model, t->cfg->max_seq_len, t->cfg->global_train_batch_size, &storage);
+    clt_batch b;
+    CLT_TRY(
+        clt_model_example(t->cfg->model, t->cfg->max_seq_len, t->cfg->global_train_batch_size, &storage, &b));
     const clt_engine_step_params p = {.batch = &b, .step = 1, .alpha = 1.0};
     clt_engine_result r;
     clt_status st = clt_engine_step(t->engine, &p, &r);

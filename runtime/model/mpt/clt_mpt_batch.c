@@ -112,7 +112,14 @@ clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, 
     m->past = known(m, tokens, len, first);
     m->n_cached = 0; /* until the pass is done */
     int64_t n = len - m->past;
-    int32_t *targets = clt_malloc((size_t)n * sizeof *targets), *ids = clt_calloc((size_t)n, sizeof *ids);
+    const size_t bytes = (size_t)n * sizeof(int32_t);
+    int32_t *targets = clt_try_malloc(bytes), *ids = clt_try_calloc(bytes, 1);
+    if (!targets || !ids) {
+        clt_free(targets);
+        clt_free(ids);
+        m->past = 0;
+        return clt_no_memory("the tokens of a text", 2 * bytes);
+    }
     for (int64_t i = 0; i < n; i++) targets[i] = CLT_LABEL_IGNORE;
     const clt_batch text = {
         .samples = 1,

@@ -365,6 +365,33 @@ clt_status clt_mpt_plan(const clt_model_config *config, const clt_model_shape *s
     return st;
 }
 
+/* A zeroed host array; NULL adds its bytes to *lack. */
+static void *host_array(size_t count, size_t size, size_t *lack) {
+    void *p = clt_try_calloc(count, size);
+    if (!p) *lack += count * size;
+    return p;
+}
+
+/* Host arrays that grow with the batch, the text or the vocabulary. */
+static clt_status take_host(clt_mpt *m) {
+    const size_t rows = (size_t)m->rows, vocab = (size_t)m->cfg.vocab_size, seq = (size_t)m->shape.seq;
+    size_t lack = 0;
+    m->host = host_array((size_t)m->words, sizeof *m->host, &lack);
+    m->host_correct = host_array(rows, sizeof *m->host_correct, &lack);
+    if (m->shape.cache) m->cached = host_array(rows, sizeof *m->cached, &lack);
+    if (m->row_temperature.buf) m->temperature_at = host_array(seq, sizeof *m->temperature_at, &lack);
+    if (m->shape.training) {
+        m->slot_of_id = host_array(vocab, sizeof *m->slot_of_id, &lack);
+        m->seen_in_lane = host_array(vocab, 1, &lack);
+        m->lane_list = host_array(vocab, sizeof *m->lane_list, &lack);
+        m->fill = host_array(rows, sizeof *m->fill, &lack);
+    }
+    if (lack) return clt_no_memory("the model's host arrays", lack);
+    if (m->temperature_at) clt_temperature_factors(&m->cfg, m->shape.seq, m->temperature_at);
+    if (m->slot_of_id) memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
+    return CLT_OK;
+}
+
 clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape *shape, clt_ops *ops,
                           clt_slab *weights, clt_slab *narrow, clt_model **out) {
     const clt_mpt_config *cfg = (const clt_mpt_config *)config;
@@ -376,24 +403,10 @@ clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape 
     m->narrow = narrow;
     clt_mpt_index_create(cfg, weights->table, &m->index);
     clt_status st = clt_mpt_layout(m);
+    if (st == CLT_OK) st = take_host(m);
     if (st != CLT_OK) {
         clt_mpt_destroy(&m->base);
         return st;
-    }
-    size_t rows = (size_t)m->rows, vocab = (size_t)cfg->vocab_size;
-    m->host = clt_calloc((size_t)m->words, sizeof *m->host);
-    m->host_correct = clt_calloc(rows, sizeof *m->host_correct);
-    if (shape->cache) m->cached = clt_calloc(rows, sizeof *m->cached);
-    if (m->row_temperature.buf) {
-        m->temperature_at = clt_malloc((size_t)shape->seq * sizeof *m->temperature_at);
-        clt_temperature_factors(cfg, shape->seq, m->temperature_at);
-    }
-    if (shape->training) {
-        m->slot_of_id = clt_malloc(vocab * sizeof *m->slot_of_id);
-        memset(m->slot_of_id, 0xff, vocab * sizeof *m->slot_of_id);
-        m->seen_in_lane = clt_calloc(vocab, 1);
-        m->lane_list = clt_malloc(vocab * sizeof *m->lane_list);
-        m->fill = clt_malloc(rows * sizeof *m->fill);
     }
     *out = &m->base;
     return CLT_OK;

@@ -100,7 +100,8 @@ void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x) {
 
 clt_status clt_ref_read_as(clt_ref r, clt_dtype type, float *x, size_t n) {
     const uint64_t size = clt_dtype_bytes(type);
-    void *stored = clt_malloc(CLT_MAX(n, 1) * size);
+    void *stored = clt_try_malloc(n * size);
+    if (!stored) return clt_no_memory("a copy of a tensor", n * size);
     const clt_status st = clt_buffer_read(r.buf, r.off * size, stored, n * size);
     if (st == CLT_OK) clt_ref_widen(type, stored, n, x);
     clt_free(stored);

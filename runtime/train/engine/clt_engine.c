@@ -230,8 +230,8 @@ static clt_status rehearse_step(clt_engine *e, const clt_batch *b) {
 }
 
 /* A full microbatch of synthetic samples. */
-static clt_batch example(const clt_engine *e, int64_t samples, void **storage) {
-    return clt_model_example(e->cfg->model, e->cfg->max_seq_len, samples, storage);
+static clt_status example(const clt_engine *e, int64_t samples, void **storage, clt_batch *out) {
+    return clt_model_example(e->cfg->model, e->cfg->max_seq_len, samples, storage, out);
 }
 
 void clt_engine_rehearse(clt_engine *e, bool evaluates) {
@@ -239,8 +239,9 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates) {
     const double start = clt_now();
     if (e->n_grads < 1 || !clt_device_rehearse(dev)) return;
     void *storage;
-    const clt_batch b = example(e, e->plan->microbatch, &storage);
-    clt_status st = rehearse_step(e, &b);
+    clt_batch b;
+    clt_status st = example(e, e->plan->microbatch, &storage, &b);
+    if (st == CLT_OK) st = rehearse_step(e, &b);
     if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(e);
     clt_free(storage);
     clt_device_rehearsed(dev);
@@ -268,8 +269,9 @@ static clt_status time_samples(clt_engine *e, const clt_batch *b, double *second
 clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
     enum { TRIES = 3 };
     void *storage;
-    const clt_batch b = example(e, e->plan->microbatch, &storage);
+    clt_batch b;
     double seconds = 0, best = INFINITY;
+    CLT_TRY(example(e, e->plan->microbatch, &storage, &b));
     clt_status st = clt_slab_zero(e->weights);
     if (st == CLT_OK) st = clt_engine_weights_changed(e);
     for (int i = 0; st == CLT_OK && i < TRIES; i++) { /* the first run compiles */
@@ -286,7 +288,8 @@ clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
 clt_status clt_engine_prepare_eval(clt_engine *e) {
     void *storage;
     int64_t correct = 0;
-    const clt_batch b = example(e, 1, &storage);
+    clt_batch b;
+    CLT_TRY(example(e, 1, &storage, &b));
     const clt_model_pass pass = {.batch = &b, .sample_loss = {e->results, LOSSES}};
     clt_status st = clt_model_eval(e->model, &pass, &correct);
     if (st == CLT_OK) st = clt_device_finish(clt_ops_device(e->ops));
