@@ -16,21 +16,25 @@ enum { CLT_BLOCKS_WIDEST = 4 /* bytes of an element of a slab at most */ };
 
 typedef struct clt_blocks clt_blocks;
 
-/* What moves bytes. All ranks call scatter, gather and release in the same order. */
+/* What moves bytes. All ranks call these functions in the same order; each step calls scatter, gather or
+ * both, then release. */
 typedef struct {
     /* Allocates what slot, total and inbox point to, for b->strip, which it may make smaller first, the same
-     * on all ranks. A failure is one on all ranks; close follows. */
+     * on all ranks. Fails on all ranks or on none; the caller then calls close, which accepts a half-open
+     * wire. */
     clt_status (*open)(clt_blocks *b);
     void (*close)(clt_blocks *b);
-    /* This rank's slots are filled. On return the inbox has the strips that this rank owns, of all ranks. */
+    /* The caller has filled this rank's slots, except those of empty sums. On return the inbox has the strips
+     * that this rank owns, of all ranks. */
     clt_status (*scatter)(clt_blocks *b, uint64_t step);
-    /* This rank's place in total is filled. On return all places are. Elements of `bytes` bytes. */
+    /* The caller has filled this rank's place in total, at total + rank * strip * bytes; `bytes` is the size
+     * of an element. On return all places are filled. */
     clt_status (*gather)(clt_blocks *b, uint64_t bytes);
     /* This rank has read slots and totals; on return they may be filled again. */
     clt_status (*release)(clt_blocks *b);
 } clt_blocks_wire;
 
-/* A subtree sum of some rank. */
+/* A rank's sum of lanes [first, first + width), in its slot `slot`. empty: the slot is not filled. */
 typedef struct {
     int32_t first, width, empty, rank, slot;
 } clt_blocks_entry;
@@ -42,9 +46,9 @@ struct clt_blocks {
     uint64_t bytes;      /* of a gradient's element on its way: 4, or 2 for bf16 */
     int most;            /* subtree sums of a rank at most */
     int places;          /* ranks * most */
-    uint64_t run, strip; /* elements of a run, and of one of its strips at most */
+    uint64_t run, strip; /* most elements of a run (a rank's part of a bucket, clt_reduce.h), of a strip */
     char *slot;          /* [most][ranks][strip]: this rank's sums */
-    char *total;         /* [ranks][strip], CLT_BLOCKS_WIDEST bytes an element */
+    char *total;         /* [ranks][strip], elements of gather's `bytes`; room for CLT_BLOCKS_WIDEST */
     const char *inbox;   /* slot s of rank r has this rank's strip at inbox + (r * most + s) * inbox_stride */
     uint64_t inbox_stride;   /* bytes */
     clt_buffer *scratch;     /* fp32 [places][strip] on the device */

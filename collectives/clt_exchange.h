@@ -2,8 +2,8 @@
  * other folders.
  *
  * An exchange fills clt_exchange_ops. `loopback` is the example to copy. A plan is served by the first
- * exchange of the list in clt_reduce.c that can serve it on every rank, or by the one that CLTRAIN_TRANSPORT
- * names. */
+ * exchange of the list in clt_reduce.c that no rank refuses. With several ranks CLTRAIN_TRANSPORT limits the
+ * list to one exchange; if that is refused, the plan is CLT_BAD_CONFIG. */
 #ifndef CLT_EXCHANGE_H
 #define CLT_EXCHANGE_H
 
@@ -15,10 +15,11 @@ typedef struct {
     /* Why this rank cannot take part in the exchange of this plan (static text), or NULL: it can. Does not
      * wait for other ranks, and may look at all of the plan but its state. */
     const char *(*refusal)(const clt_reduce_plan *p);
-    /* Device bytes of a plan at most; for more than one rank. */
+    /* The most device bytes of a plan. Not called for a single rank. */
     uint64_t (*device_bytes)(const clt_slab_table *t, const clt_lane_split *s, bool bf16);
     /* All ranks of the group call these functions in the same order. plan allocates all that the others need
-     * and sets p->state; after a failure, which is one on all ranks, nothing of it is left. */
+     * and sets p->state. It fails on all ranks or on none; then it has freed everything, and unplan is not
+     * called. */
     clt_status (*plan)(clt_reduce_plan *p);
     void (*unplan)(clt_reduce_plan *p);
     /* As the functions of clt_reduce.h that have these names. What they write must be there for kernels that
@@ -44,7 +45,7 @@ struct clt_reduce_plan {
 /* Whether CLTRAIN_TRANSPORT is unset or names an exchange; otherwise CLT_BAD_CONFIG. */
 clt_status clt_exchange_check_environment(void);
 
-/* dst += src and dst = src over all pieces of a slab. */
+/* dst += src and dst = src for fp32 slabs of equal tables, whose pieces may differ. Queued. */
 clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src);
 clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src);
 

@@ -16,25 +16,29 @@
 typedef struct clt_io_component clt_io_component;
 
 /* Each function returns 0 or an errno value and prints nothing. `path` is what follows SCHEME:// in a URL
- * ("bucket/key"), or the plain path. `handle` and `lock` belong to the component. A function may be NULL
- * where the capability that covers it is missing. All functions may be called from several threads at once,
- * also for one handle, if they write different ranges. */
+ * ("bucket/key"), or the plain path. `handle` and `lock` are the component's values; it may choose NULL. All
+ * functions may be called from several threads at once, also for one handle. Concurrent writes to one handle
+ * have different ranges. NULL is allowed for rename, exchange and append without the capability of that name,
+ * for lock, sign and unlock without CLT_IO_CAN_LOCK, and for rmdir, mkdir and sync_dir without
+ * CLT_IO_HAS_FOLDERS. */
 typedef struct {
     const char *name; /* "local", for messages */
 
     /* --- files --- */
     int (*open)(clt_io_component *c, const char *path, clt_io_mode mode, void **handle);
-    /* One attempt: *done may be less than `bytes`; 0 at the end of the file. */
+    /* pread, pwrite and append are one attempt: *done may be less than `bytes`. A read of 0 bytes is the end
+     * of the file; a write of 0 bytes counts as ENOSPC. open and these three are called again after EINTR;
+     * close is not: its EINTR counts as success. */
     int (*pread)(clt_io_component *c, void *handle, void *dst, size_t bytes, uint64_t offset, size_t *done);
     int (*pwrite)(clt_io_component *c, void *handle, const void *src, size_t bytes, uint64_t offset,
                   size_t *done);
     int (*append)(clt_io_component *c, void *handle, const void *src, size_t bytes, size_t *done);
     int (*size)(clt_io_component *c, void *handle, uint64_t *bytes);
-    /* What was written survives a loss of power: the data; the data and the attributes. */
+    /* After datasync the written data survive a loss of power; after sync the attributes, too. */
     int (*datasync)(clt_io_component *c, void *handle);
     int (*sync)(clt_io_component *c, void *handle);
-    /* Closes in any case. With CLT_IO_APPEARS_WHOLE this is where the file is published, and what fails here
-     * was not written. */
+    /* Closes in any case. With CLT_IO_APPEARS_WHOLE close publishes the file; after an error the name is
+     * unchanged. */
     int (*close)(clt_io_component *c, void *handle);
 
     /* --- names --- */
@@ -68,14 +72,15 @@ struct clt_io_component {
 clt_io_component *clt_io_local(void);
 
 /* From now on `c` serves URLs that begin with `key`: "SCHEME" or "SCHEME://AUTHORITY". Replaces what was
- * registered under the same key. `c` is borrowed until clt_io_unregister, and until the last file and lock of
- * it is closed. CLT_FAIL: the key is malformed, or there are too many. */
+ * registered under the same key. `key` (at most 255 bytes, in any case of letters) is copied. `c` is borrowed
+ * until it is unregistered or replaced and its last file and lock are closed. CLT_FAIL: the key is malformed,
+ * or 32 keys are registered. */
 clt_status clt_io_register(const char *key, clt_io_component *c);
 /* "file" gets the local file system back. Unknown keys are ignored. */
 void clt_io_unregister(const char *key);
 
 /* The component of `path` and the component's own name of it (points into `path`). 0, or EPROTONOSUPPORT: no
- * component serves the scheme, and clt_io_unsupported says why. */
+ * component serves the scheme, or the URL is file://HOST/...; clt_io_unsupported says why. */
 int clt_io_find(const char *path, clt_io_component **c, const char **name);
 
 #endif

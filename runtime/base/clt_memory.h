@@ -3,9 +3,9 @@
  * Small ones, of a fixed or bounded size (a struct, a message, a list of names), never fail: when the system
  * has no memory they are served from a reserve of 4 MiB, which is part of the library, and the context
  * (clt_context.h) records it. The function that owns the work calls clt_memory_check where the work is in a
- * consistent state (a phase of the start, a step of training) and returns its CLT_NO_MEMORY. So no code
- * between two such points handles a failure, and no process ends: only if the reserve itself is used up is
- * there nothing left to return to, and the process aborts with a message.
+ * consistent state (a phase of the start, a step of training) and returns that function's CLT_NO_MEMORY. So
+ * code between two such points handles no failure. If the reserve is used up, too, the process aborts with a
+ * message. The reserve is one static array for all threads of the process; a freed block is used again.
  *
  * Requests whose size follows from a file, a model or a batch use clt_try_*: they return NULL and the caller
  * reports clt_no_memory. */
@@ -18,10 +18,11 @@
 
 #include "runtime/base/clt_status.h"
 
-/* Small requests; never NULL. clt_calloc checks the product for overflow. */
+/* Small requests; never NULL. The process aborts if neither the system nor the reserve can serve one, or if
+ * the product of clt_calloc exceeds SIZE_MAX. */
 void *clt_malloc(size_t bytes);
 void *clt_calloc(size_t count, size_t size);
-void *clt_realloc(void *p, size_t bytes);
+void *clt_realloc(void *p, size_t bytes); /* an aligned block loses its alignment */
 void *clt_memdup(const void *p, size_t bytes);
 char *clt_strdup(const char *s);
 char *clt_strndup(const char *s, size_t n);
@@ -40,11 +41,13 @@ void clt_free(void *p);
  * CLT_NO_MEMORY. */
 clt_status clt_no_memory(const char *what, uint64_t bytes);
 
-/* CLT_NO_MEMORY with a message if this thread's context used the reserve since the last call, else CLT_OK.
- * What was allocated stays valid. */
+/* CLT_NO_MEMORY with a message that names the last refused size, if the system refused a small request of
+ * this context (of any of its threads) since the last call; else CLT_OK. The next call starts from none.
+ * Memory from the reserve stays valid. */
 clt_status clt_memory_check(void);
 
-/* Number of requests so far in this process; a test proves that a training step makes none. */
+/* Calls of the allocating functions so far in this process, on all threads, failed ones included; a test
+ * proves that a training step makes none. */
 uint64_t clt_alloc_count(void);
 
 #endif

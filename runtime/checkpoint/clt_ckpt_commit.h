@@ -9,8 +9,8 @@
  * - path: FOLDER/NAME. file: a name that holds RUNID, so that no save writes over the data of another one.
  * - begin: makes nothing. It remembers the ETag of NAME/manifest.json when NAME is overwritten.
  * - publish: puts manifest.json last and in one conditional PUT: If-None-Match: * for a new name, If-Match
- * with the ETag of begin to overwrite. What began without the run's lock, or lost it, fails. A condition that
- *   fails is CLT_IO, and the checkpoint that is there stays as it is.
+ * with the ETag of begin to overwrite. A save that began without the run's lock, or lost the lock, fails. A
+ * condition that fails is CLT_IO, and the checkpoint that is there stays as it is.
  * - retract: puts the old manifest back, or deletes the new one, on condition of the ETag that publish got.
  * - discard: deletes what this save wrote and no manifest names. finish: deletes what the replaced checkpoint
  *   had. remove: deletes the manifest first, then the data.
@@ -38,16 +38,17 @@ typedef struct {
     /* Below which path the ranks write, and under which name each; to be freed. */
     char *(*path)(const char *final, const char *run_id);
     char *(*file)(int rank, const char *run_id);
-    /* Makes c->path ready to be written to, without anything in it. CLT_IO when NAME is taken and may not be
-     * overwritten. */
+    /* Makes c->path ready to be written to, without anything in it. CLT_IO: NAME exists and overwrite is off,
+     * or NAME is a folder but no checkpoint. */
     clt_status (*begin)(clt_ckpt_commit *c);
-    /* All data files are durable. Makes the manifest durable, then NAME the new checkpoint. */
+    /* The caller has made all data files durable. Writes the manifest durably, then gives NAME to the new
+     * checkpoint, durably. CLT_IO also if NAME appeared since begin. */
     clt_status (*publish)(clt_ckpt_commit *c, const char *manifest, size_t bytes);
-    /* After publish failed, or what it published cannot be read: NAME is again what it was before. What
-     * cannot be restored is named in a warning, and in c->moved when the old checkpoint has another name now.
-     */
+    /* After publish failed, or what it published cannot be read: gives NAME back what it was before. Where
+     * that fails, a warning says so, or c->moved names the old checkpoint. */
     void (*retract)(clt_ckpt_commit *c);
-    /* Ends a save that was not published, or was retracted: removes what it wrote. Prints nothing. */
+    /* Ends a save that was not published, or was retracted: removes what it wrote, unless c->moved is set:
+     * `path` may be the only other copy. Prints nothing. */
     void (*discard)(clt_ckpt_commit *c);
     /* Ends a save that was published and read back: removes what NAME was before. */
     clt_status (*finish)(clt_ckpt_commit *c);
@@ -56,30 +57,30 @@ typedef struct {
 
     /* Names of what was published here, whole or damaged since; nothing temporary or superseded. */
     clt_status (*list)(const char *folder, clt_strv *names);
-    /* Ends what a crash interrupted half-way, so that every name is a checkpoint or none. */
+    /* Completes what a crash interrupted. Then each name is a checkpoint or does not exist. */
     clt_status (*recover)(const char *folder);
     /* Removes what killed saves left; `latest` is the name of the hint file. */
     void (*clean)(const char *folder, const char *latest);
     /* Deletes a checkpoint so that a crash in between leaves nothing that looks like a damaged one. */
     clt_status (*remove)(const char *folder, const char *name, const char *run_id);
-    /* Renames a checkpoint to one that is never read (NAME.superseded.RUNID); *to is its new path, to be
-     * freed. Durable after the caller synced the folder. */
+    /* Gives a checkpoint a name that is never read: NAME.superseded.RUNID, with -2, -3, ... if that exists.
+     * *to is its new path, to be freed. The caller syncs the folder. */
     clt_status (*set_aside)(const char *folder, const char *name, const char *run_id, char **to);
 } clt_ckpt_commit_ops;
 
-/* A save on rank 0. */
+/* A save: created on every rank, for its paths. The functions of `ops` for a save run on rank 0. */
 struct clt_ckpt_commit {
     const clt_ckpt_commit_ops *ops;
     const char *folder, *run_id; /* borrowed */
     bool overwrite;
     char *name, *final, *path; /* FOLDER/NAME and ops->path */
     /* the strategy's */
-    bool placed;   /* NAME is the new checkpoint */
-    bool replaced; /* and what was NAME before is at `path` */
-    char *moved;   /* where what was NAME before is now, if it could get neither NAME nor be removed */
+    bool placed;   /* NAME is the new checkpoint, and retract can undo that */
+    bool replaced; /* and the old checkpoint is at `path` */
+    char *moved;   /* where the old checkpoint is if it has neither NAME nor `path`; else NULL */
 };
 
-/* The strategy for a folder. CLT_BAD_CONFIG: its storage can do none. */
+/* The strategy for a folder. CLT_BAD_CONFIG: the folder's storage supports no strategy. */
 clt_status clt_ckpt_commit_of(const char *folder, const clt_ckpt_commit_ops **out);
 clt_ckpt_commit *clt_ckpt_commit_create(const clt_ckpt_commit_ops *ops, const char *folder, const char *name,
                                         const char *run_id, bool overwrite);

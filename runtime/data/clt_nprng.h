@@ -17,7 +17,8 @@ typedef struct {
     uint32_t next32;
 } clt_nprng;
 
-/* default_rng(s) where s = sum of words[i] * 2^(32 i); n >= 1, no leading zero word except for s = 0. */
+/* default_rng(s) where s = sum of words[i] * 2^(32 i); n >= 1, and
+ * words[n - 1] must not be 0 unless n is 1. */
 void clt_nprng_seed_words(clt_nprng *r, const uint32_t *words, size_t n);
 /* default_rng(seed + add); the sum may exceed 64 bits. */
 void clt_nprng_seed(clt_nprng *r, uint64_t seed, uint64_t add);
@@ -26,12 +27,13 @@ uint64_t clt_nprng_u64(clt_nprng *r);
 uint32_t clt_nprng_u32(clt_nprng *r);
 double clt_nprng_double(clt_nprng *r); /* [0, 1), 53 bits */
 
-/* integers(lo, hi): lo <= result < hi; requires lo < hi. */
+/* integers(lo, hi): lo <= result < hi; requires lo < hi. hi = lo + 1 draws nothing. */
 int64_t clt_nprng_integer(clt_nprng *r, int64_t lo, int64_t hi);
 /* uniform(a, b) = a + (b - a) * double */
 double clt_nprng_uniform(clt_nprng *r, double a, double b);
 
-/* shuffle of n items of `size` bytes (at most 64). The same draws for lists and arrays. */
+/* shuffle of n items of `size` bytes (at most 64). NumPy draws alike for lists and for arrays; so do this
+ * function and clt_nprng_shuffle_i64. */
 void clt_nprng_shuffle(clt_nprng *r, void *items, size_t n, size_t size);
 /* shuffle of n int64 values. */
 void clt_nprng_shuffle_i64(clt_nprng *r, int64_t *v, size_t n);

@@ -4,9 +4,9 @@
  * An epoch is one global sequence of sample ids. The position of a run in it is one number, the samples
  * already seen in this epoch, and a global batch is a contiguous piece of the sequence, however ranks share
  * it. With N samples and NCN canonical nodes, row c of a table holds ids floor(c N / NCN) up to floor((c+1) N
- * / NCN), padded to ceil(N / NCN) by repeating its last id; the sequence takes one id of each row in turn
- * (also without shuffle), and the shuffle then renames the ids. A resume replays nothing: an epoch's shuffle
- * is a function of (shards, NCN, seed, epoch, block size).
+ * / NCN), padded to ceil(N / NCN) by repeating its last id. Position t of the sequence is column t / NCN of
+ * row t % NCN (also without shuffle); the shuffle then renames the ids. With N < NCN ids 0 ... N - 1 repeat.
+ * A resume replays nothing: an epoch's shuffle is a function of (shards, NCN, seed, epoch, block size).
  *
  * Weighted streams (several folders with proportions) are not supported; clt_loader refuses them. */
 #ifndef CLT_ORDER_H
@@ -17,12 +17,13 @@
 typedef struct {
     const int64_t *shard_samples; /* samples of each shard, in index order; copied */
     size_t num_shards;
-    int64_t physical_nodes;  /* default 1, which cltrain's global order uses */
+    int64_t physical_nodes;  /* default 1; cltrain's own runs always use 1 */
     int64_t canonical_nodes; /* 0: default, physical nodes of the first run (64 times that for py1s, py2s) */
     int64_t initial_nodes;   /* physical nodes of the first run if this one resumes it; 0: first run */
     uint64_t seed;           /* default 9176 */
     bool shuffle;            /* default true */
-    const char *algo;        /* default py1e; naive, py1s, py1e, py1br, py2s; unused without shuffle */
+    const char *algo;        /* default py1e; naive, py1s, py1e, py1br, py2s; without shuffle it
+                                only has to be valid, and decides the default of canonical_nodes */
     const char *partition_algo; /* default relaxed; orig */
     int64_t block_size;         /* 0: default max(4,000,000 / NCN, 262,144) */
 } clt_order_params;
@@ -32,8 +33,8 @@ typedef struct clt_order clt_order;
 void clt_order_params_default(clt_order_params *p);
 
 /* CLT_BAD_CONFIG: unknown algorithm, impossible node counts; CLT_BAD_DATA: no sample; CLT_NO_MEMORY.
- * Allocates everything that it needs: with a shuffle about 8 bytes per sample (py1e: 40 with one canonical
- * node), without one nothing per sample. */
+ * Allocates everything that it needs: per sample with a shuffle 8 bytes (py2s: 16, py1e: 8 + 32 / NCN),
+ * without one 0. */
 clt_status clt_order_create(const clt_order_params *p, clt_order **out);
 void clt_order_destroy(clt_order *o);
 
@@ -47,9 +48,9 @@ int64_t clt_order_length(const clt_order *o);
  * kept. */
 int64_t clt_order_batches(const clt_order *o, int64_t global_batch, bool drop_last);
 
-/* ids_out[i] = sample at position first + i of the epoch's sequence, i < count; global batch g is (g * B, B).
- * The first call of an epoch computes its shuffle, O(N); after that O(count). Not thread-safe.
- * CLT_BAD_CONFIG: the range exceeds [0, length). */
+/* ids_out[i] = sample at position first + i of the epoch's sequence, i < count; global batch g is (g * B,
+ * min(B, N - g * B)). The first call of an epoch computes its shuffle, O(N); after that O(count). Not
+ * thread-safe. CLT_BAD_CONFIG: the range exceeds [0, length), or epoch is negative. */
 clt_status clt_order_batch(clt_order *o, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out);
 
 /* How the reference divides an epoch among ranks, for `cltrain data order`. */
@@ -58,9 +59,10 @@ typedef struct {
     int64_t epoch, from;                /* samples of this epoch already seen by all ranks together */
 } clt_order_world;
 
-/* The samples of one rank: *ids_out (clt_free) has *count_out entries, batch b is
- * [b * batch_size, (b+1) * batch_size). Entries of -1 (padding at the end) are skipped, and a batch of
- * padding alone does not exist. CLT_BAD_DATA, with the reason, where the reference refuses the case. */
+/* The samples of rank 0 ... ranks_per_node - 1 of a node: *ids_out (clt_free) has *count_out entries, batch b
+ * is [b * batch_size, (b+1) * batch_size). Entries of -1 are padding: the caller skips them, and a batch that
+ * has nothing else. CLT_USAGE: a number is out of range; CLT_BAD_DATA, with the reason: the reference refuses
+ * the case; CLT_NO_MEMORY. */
 clt_status clt_order_rank(clt_order *o, const clt_order_world *w, int64_t node, int64_t rank,
                           int64_t **ids_out, int64_t *count_out);
 
@@ -83,7 +85,8 @@ typedef struct clt_shuffle clt_shuffle;
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
                               int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out);
 void clt_shuffle_destroy(clt_shuffle *s);
-/* ids[i] is the sample at position i of the epoch. Borrowed, N values, valid until the next call. */
+/* The shuffle of an epoch: ids[i] replaces id i of the table (it is not position i of the sequence).
+ * Borrowed, N values, valid until the next call. Not thread-safe. */
 const int64_t *clt_shuffle_epoch(clt_shuffle *s, int64_t epoch);
 
 #endif

@@ -11,9 +11,10 @@
  *     CLT_TRY(clt_kernel_get(dev, "cast/cast.cl", "cast_f32_bf16", "-DVEC=4", &k));
  *     CLT_TRY(clt_launch(k, 1, (size_t[]){n}, NULL, (clt_arg[]){CLT_REF(x), CLT_REF(y), CLT_U64(n)}, 5));
  *
- * Launches, writes and copies are queued in order and do not wait. Reads and clt_device_finish wait, at most
- * until the device's deadline: then they return CLT_AGAIN and the device counts as hung. A device is used by
- * one thread at a time; different devices may be used by different threads. */
+ * Launches, fills and copies are queued in order and do not wait. A write waits while all staging blocks (8,
+ * of at most 16 MiB) are in use, and on a CPU device above 16 MiB. Reads and clt_device_finish wait. A wait
+ * ends at the latest at the device's deadline: then it returns CLT_AGAIN and the device counts as hung. A
+ * device is used by one thread at a time; different devices may be used by different threads. */
 #ifndef CLT_DEVICE_H
 #define CLT_DEVICE_H
 
@@ -30,7 +31,7 @@ typedef struct {
     int platform_index, device_index;
     char platform[128], name[256], vendor[128], driver[128], version[128], c_version[128];
     clt_device_type type;
-    uint64_t global_mem, max_alloc, local_mem_claimed;
+    uint64_t global_mem, max_alloc, local_mem_claimed; /* bytes */
     uint32_t compute_units, max_work_group, clock_mhz, native_float_width;
     bool says_subgroups, local_is_global;
     const char *host_cpu; /* CPU devices: the CPU's name; devices with equal names share one CPU. Constant. */
@@ -45,12 +46,14 @@ typedef struct {
 typedef struct {
     const char *pattern; /* part of a platform or device name or of the version text ("pocl"), "P:D" indices,
                           * or a comma list of these, whose entries the ranks of a host take in turn; NULL:
-                          * $CLTRAIN_DEVICE, otherwise the fastest kind of device */
+                          * $CLTRAIN_DEVICE, otherwise the fastest kind of device. In any case of letters. Of
+                          * the devices that an entry matches only the fastest kind counts, and one runtime
+                          * for each CPU; ranks with the same entry take them in turn. */
     int local_rank, local_size; /* among the ranks of this host, which share its devices; alone: 0 and 1 */
     const char *cache_dir;      /* NULL: the default cache folder */
     double timeout;             /* seconds; 0: $CLTRAIN_DEVICE_TIMEOUT, otherwise 120 */
     bool profile;               /* time every kernel */
-    int threads;                /* CPU devices: use only so many compute units (a sub-device); 0: all */
+    int threads;                /* CPU devices: compute units to use; 0: all, or this rank's equal share */
     bool helpers;               /* allow helper processes; for a caller that will rehearse */
     bool need_exact;            /* refuse a device that numerics: exact cannot use (CLT_NO_DEVICE) */
     bool reprobe;               /* probe and measure again instead of using what is stored */
@@ -58,8 +61,9 @@ typedef struct {
 clt_device_params clt_device_params_default(void);
 
 /* All devices of all platforms. With `probe` each is opened and probed (from the cache, if it has been
- * probed before). CLT_NO_DEVICE if there is none; the message says which package to install and names driver
- * libraries that are present but not registered. The caller frees *list with clt_free. */
+ * probed before); one that fails to open has `probed` false. CLT_NO_DEVICE if there is none; the message says
+ * which package to install and names driver libraries that are present but not registered. The caller frees
+ * *list with clt_free. */
 clt_status clt_device_list(bool probe, clt_device_facts **list, int *count);
 
 /* Checks that each of `local_size` ranks of this host finds a device for this pattern; opens none.
@@ -73,8 +77,8 @@ char *clt_device_unregistered(void);
 /* Opens the device that p selects and probes it. CLT_NO_DEVICE: none matches, or need_exact is not met;
  * CLT_AGAIN: it hangs. */
 clt_status clt_device_open(const clt_device_params *p, clt_device **out);
-/* Releases the device and its kernels; NULL is allowed. Buffers that still exist are named in a warning; they
- * lose their memory and may only be destroyed. */
+/* Waits for queued work and releases the device and its kernels; NULL is allowed. Buffers that still exist
+ * lose their memory and may only be destroyed; a warning names one of them and how many more there are. */
 void clt_device_close(clt_device *dev);
 const clt_device_facts *clt_device_get_facts(const clt_device *dev);
 /* 32 hex digits that identify platform, device and driver: part of every cache key. */
@@ -82,30 +86,32 @@ const char *clt_device_id(const clt_device *dev);
 
 /* Waits until all queued work is done. */
 clt_status clt_device_finish(clt_device *dev);
-/* Whether the device is present but does not respond or fails every command, as some do with
- * CL_OUT_OF_RESOURCES after a kernel wrote outside its buffers. A device that was removed is not broken.
- * Prints nothing. */
+/* Queues a marker and waits for it, at most until the deadline: true if it fails or hangs, as on devices that
+ * fail every command with CL_OUT_OF_RESOURCES after a kernel wrote outside its buffers. A device that was
+ * removed (CL_DEVICE_NOT_AVAILABLE) is not broken. Prints nothing. */
 bool clt_device_is_broken(clt_device *dev);
 /* Hands queued work to the device without waiting. */
 clt_status clt_device_flush(clt_device *dev);
 
 /* --- buffers --- */
 
-/* `name` is copied, for the memory table and messages. Contents are undefined. CLT_NO_MEMORY, also for
- * bytes > max_alloc; the message names the buffer, its size, what is in use and what the device has. */
+/* `name` (cut to 63 bytes) is copied, for the memory table and messages. Contents are undefined. CLT_FAIL for
+ * 0 bytes. CLT_NO_MEMORY, also for bytes > max_alloc; the message names the buffer, its size, what is in use
+ * and what the device has. */
 clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
-/* A buffer in `host` memory (CL_MEM_USE_HOST_PTR), which is page aligned, stays the caller's, and outlives
- * the buffer. */
+/* A buffer in `host` memory (CL_MEM_USE_HOST_PTR), which must be page aligned and outlive the buffer. The
+ * caller keeps it. */
 clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out);
 void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
 size_t clt_buffer_bytes(const clt_buffer *b);
 clt_device *clt_buffer_device(const clt_buffer *b); /* NULL after the device was closed */
-/* Offsets and sizes are in bytes; a range outside the buffer is CLT_FAIL. write and fill do not wait for the
- * device (on a CPU device a write above 16 MiB does); `src` may be reused on return. read waits. */
+/* Offsets and sizes are in bytes; a range outside the buffer is CLT_FAIL. `src` may be reused on return. read
+ * waits. */
 clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes);
 clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes);
 /* A read in two parts: begin queues it (at most 16 MiB, after everything queued before), end waits for it and
- * copies the bytes to dst. In between it holds one of the few staging blocks, so end each soon. */
+ * copies the bytes to dst. In between it holds one of the device's 8 staging blocks: hold at most 6. The
+ * buffer must exist until end. */
 typedef struct {
     clt_buffer *buffer;
     size_t bytes;
@@ -114,9 +120,10 @@ typedef struct {
 clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt_later *out);
 clt_status clt_buffer_read_end(clt_later *l, void *dst);
 clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes); /* multiples of 4 */
+/* Buffers of two devices, or overlapping ranges of one buffer, are CLT_FAIL. */
 clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
                            size_t bytes);
-/* A host pointer to a range, valid until unmap; waits. write: the host will write there. */
+/* A host pointer to a range, valid until unmap; waits. It may be read, and with `write` also written. */
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr);
 clt_status clt_buffer_unmap(clt_buffer *b, void *ptr);
 
@@ -168,22 +175,29 @@ typedef struct {
 /* Two arguments: __global T *p, ulong p_off (elements). A NULL buffer is passed as a null pointer. */
 #define CLT_REF(r) CLT_BUF((r).buf), CLT_U64((r).off)
 
-/* Queues a launch. `local` divides `global`; NULL lets the driver choose. Any size of 0: nothing is launched.
- */
+/* Queues a launch in 1 to 3 dimensions. local[d] must divide global[d]; NULL: the driver chooses. `count`
+ * must be the kernel's number of arguments, else CLT_FAIL. Any size of 0: nothing is launched. */
 clt_status clt_launch(clt_kernel *k, int dims, const size_t *global, const size_t *local, const clt_arg *args,
                       int count);
-/* A launch in two dimensions of a kernel that knows its row by get_global_id(1) alone; a work-group lies in
- * one row. NVIDIA's devices accept 65,535 work-groups along the second dimension, so more rows become several
- * launches. */
+/* A launch in two dimensions of a kernel that knows its row by get_global_id(1) alone; local[1]
+ * must be 1. NVIDIA's devices accept 65,535 work-groups along the second dimension, so more rows become
+ * several launches. */
 enum { CLT_LAUNCH_MOST_ROWS = 65535 };
 clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *local, const clt_arg *args,
                            int count);
 
 /* --- rehearsing --- */
 
-/* A rehearsal goes through work without doing it: launches do nothing, reads return zeros, and the kernels
- * that are requested are collected (writes, fills and copies are done). Then helper processes build the
- * programs that are not in the cache (clt_helpers.h), and clt_kernel_get returns what they built.
+/* For cltrain's own programs, first in main. true: this process is a helper, *code is its exit code. The call
+ * lets the library use what belongs to the process: child processes (helpers), stderr while a driver compiles
+ * what may fail, and a handler at exit (clt_quiet.h). A program that embeds the library does not call it, and
+ * the library then uses none of these; README.md lists what else happens to a process. */
+bool clt_device_helper_main(int argc, char **argv, int *code);
+/* A rehearsal goes through work without doing it: launches do nothing, clt_buffer_read gives zeros,
+ * clt_buffer_read_begin queues nothing (its end is CLT_FAIL), and the kernels that are requested are
+ * collected (writes, fills and copies are done). A kernel from a rehearsal has to be got again before it is
+ * launched. Then helper processes build the programs that are not in the cache (clt_helpers.h), and
+ * clt_kernel_get returns what they built.
  *
  *     if (clt_device_rehearse(dev)) {
  *         ... what a step does ...
@@ -191,14 +205,9 @@ clt_status clt_launch_rows(clt_kernel *k, const size_t global[2], const size_t *
  *     }
  *
  * rehearse returns false and changes nothing the second time, and where there are no helpers
- * (CLTRAIN_BUILD_HELPERS=0, one core, a driver that caches programs itself). A failure during the rehearsal
- * is ignored, since the work itself will report it: until clt_device_rehearsed, clt_error on this thread
- * prints nothing (clt_error_quiet). */
-/* For cltrain's own programs, first in main: true, with the exit code, if this process was started as a
- * helper. It gives the library what a host program keeps for itself: child processes (helpers), stderr while
- * a driver compiles what may fail, and a handler at exit (clt_quiet.h). A program that embeds the library
- * does not call it, and has none of these; README.md lists what else happens to a process. */
-bool clt_device_helper_main(int argc, char **argv, int *code);
+ * (CLTRAIN_BUILD_HELPERS=0, one core, a driver that caches programs itself). Functions may fail in
+ * a rehearsal; the caller ignores it, because the work itself will report it. Until clt_device_rehearsed,
+ * clt_error on this thread prints nothing (clt_error_quiet). */
 bool clt_device_rehearse(clt_device *dev);
 void clt_device_rehearsed(clt_device *dev);
 bool clt_device_rehearses(const clt_device *dev);
@@ -208,9 +217,9 @@ bool clt_device_rehearses(const clt_device *dev);
 const char *clt_kernel_text(const char *file);
 /* Whether the device can do what a kernel file needs, as the file's own probe says: the kernel
  * `probe(__global const uint *in, __global uint *out)`, built with -DPROBE=1, runs as one work-group (of its
- * reqd_work_group_size, or 64) and has to give out[i] = in[i]. A build or launch that fails is a no, without
- * a message. The answer is cached for device, driver and text, except for a no because memory or resources
- * ran out. */
+ * reqd_work_group_size, or 64) on in[i] = i and has to give out[i] = in[i]. An unknown file is a no. A build
+ * or launch that fails is a no, without a message. The answer is cached for device, driver and text, except
+ * for a no because memory or resources ran out. */
 bool clt_device_probe_file(clt_device *dev, const char *file);
 /* All files that are built in. */
 int clt_kernel_file_count(void);
@@ -224,7 +233,7 @@ const char *clt_kernel_common_options(void);
 const char *clt_device_cache_dir(clt_device *dev);
 
 typedef struct {
-    uint64_t bytes, peak_bytes; /* device memory in buffers now, and the most so far */
+    uint64_t bytes, peak_bytes; /* device memory in buffers now, and the most so far; without wrapped ones */
     uint64_t buffers_created, programs_built, programs_loaded, launches;
     double build_seconds;
     uint64_t steady_breaches; /* builds and buffer creations while steady */
@@ -233,11 +242,12 @@ typedef struct {
 } clt_device_counters;
 void clt_device_get_counters(const clt_device *dev, clt_device_counters *out);
 
-/* Whether a wait exceeded the deadline. Nothing more is asked of such a device. */
+/* Whether a wait exceeded the deadline. From then on every wait returns CLT_AGAIN at once and nothing of the
+ * device is released. The caller must queue nothing more. */
 bool clt_device_is_hung(const clt_device *dev);
 
-/* While steady, a build or the creation of a buffer counts as a breach; with CLTRAIN_ASSERT_STEADY=1 it
- * fails. A run is steady after its first step. */
+/* Helper processes end. While steady, a build or the creation of a buffer counts as a breach; with
+ * CLTRAIN_ASSERT_STEADY=1 it fails. A run is steady after its first step. */
 void clt_device_set_steady(clt_device *dev, bool steady);
 bool clt_device_is_steady(const clt_device *dev);
 
@@ -246,20 +256,20 @@ typedef struct {
     uint64_t launches;
     double seconds;
 } clt_kernel_time;
-/* Device time by kernel since the last reset, largest first; only with params.profile. The caller frees
- * *rows. */
+/* Waits; gives device time by kernel since the last reset, largest first. Unless params.profile or
+ * $CLTRAIN_PROFILE is set, seconds are 0. The caller frees *rows. */
 clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *count);
 void clt_device_profile_reset(clt_device *dev);
 
-/* When a launch was queued and when the device ran it, in seconds on clt_now's clock. The device's clock is
- * aligned with the host's at the smallest distance that was seen, so starts are right to about ten
- * microseconds. */
+/* When a launch was queued and when the device ran it, in seconds on clt_now's clock. The clocks' offset is
+ * the smallest difference seen between the host's time after queueing a launch and the device's time of
+ * queueing it; starts are right to about ten microseconds. */
 typedef struct {
     char name[96]; /* kernel name */
     double queued, start, end;
 } clt_launch_time;
 /* Keeps every launch from here on, until clt_device_trace_take waits for the device and returns them in the
- * order in which they were queued (the caller frees *rows). Only with params.profile. */
+ * order in which they were queued (the caller frees *rows). Without profiling as above there are no rows. */
 void clt_device_trace_start(clt_device *dev);
 clt_status clt_device_trace_take(clt_device *dev, clt_launch_time **rows, int *count);
 
@@ -277,7 +287,8 @@ clt_status clt_device_peak(clt_device *dev, double *fma_flops, double *copy_byte
 /* The same of the matrix units with bf16 operands and fp32 sums (FLOP/s). 0 where clkernels/peak/ has no
  * kernel for them (it has one for the facts mma_bf16 and wgmma), or where it does not build. */
 clt_status clt_device_matrix_peak(clt_device *dev, double *flops);
-/* From now on both measure, and the larger of the measured and the stored rate counts. */
+/* From now on clt_device_peak and clt_device_matrix_peak measure at each call, and the larger of the measured
+ * and the stored rate counts. */
 void clt_device_measure_peaks(clt_device *dev);
 /* Reports that work was done at `flops`. If that exceeds the stored peak of fma (or of matrix units), the
  * peak was measured on a busy device: `flops` replaces it, and the next request measures again. */

@@ -77,6 +77,9 @@ static clt_status block_get(clt_device *dev, size_t bytes, clt_staging **out) {
         if (!any || s->cap > any->cap) any = s;
         if (s->cap >= bytes && (!best || s->cap < best->cap)) best = s;
     }
+    if (!any && !busy)
+        return clt_error(CLT_FAIL, "all %zu staging blocks of %s hold reads: end one first",
+                         CLT_COUNT_OF(dev->staging), dev->facts.name);
     if (!any) {
         cl_event e = busy->event;
         busy->event = NULL;

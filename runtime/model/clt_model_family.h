@@ -5,8 +5,8 @@
 
 #include "runtime/model/clt_model.h"
 
-/* Each function has the contract of the function of the same name in clt_model.h; comments below add to
- * it. */
+/* Member X has the contract of clt_model_X, clt_model_config_X (read: parse; to_json) or clt_model_get_X
+ * (facts) in clt_model.h; comments below add to it. Only `logits` may be NULL. */
 typedef struct {
     const char *name;              /* name of the folder and in messages: "mpt" */
     const char *const *yaml_names; /* values of model.name, ends with NULL */
@@ -18,9 +18,9 @@ typedef struct {
     /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
     json_t *(*to_json)(const clt_model_config *c);
-    clt_model_facts (*facts)(const clt_model_config *c);
+    clt_model_facts (*facts)(const clt_model_config *c); /* without `generates`, which clt_model.c sets */
     char *(*describe)(const clt_model_config *c);
-    void (*set_layers)(clt_model_config *c, int64_t layers);
+    void (*set_layers)(clt_model_config *c, int64_t layers); /* in place */
 
     clt_status (*table)(const clt_model_config *c, clt_slab_table *table);
     void (*init_range)(const clt_model_config *c, const clt_slab_table *table, int entry, uint64_t seed,
@@ -28,12 +28,12 @@ typedef struct {
     double (*train_flops_per_token)(const clt_model_config *c, int64_t seq);
 
     const char *(*hf_name)(const clt_model_config *c, const char *tensor);
-    json_t *(*hf_config)(const clt_model_config *c);
+    json_t *(*hf_config)(const clt_model_config *c); /* without torch_dtype, which clt_model.c adds */
     const char *(*hf_lacks)(const clt_model_config *c);
 
     clt_batch_layout (*layout)(const clt_model_config *c, int64_t seq);
-    /* Writes `samples` samples into arrays of the layout, and their numbers of targets into
-     * sample_targets[samples]. */
+    /* Writes `samples` samples into the zeroed arrays field[i] (NULL where the layout has no bytes), and
+     * their numbers of targets into sample_targets[samples]. */
     void (*example)(const clt_model_config *c, int64_t seq, int64_t samples, void *const field[],
                     int32_t *sample_targets);
 
@@ -50,7 +50,8 @@ typedef struct {
     clt_status (*activation)(clt_model *m, const char *name, float *out, size_t count);
 } clt_model_family;
 
-/* First member of every family's configuration and of its model. clt_model.c fills them. */
+/* First member of every family's configuration and of its model. clt_model.c sets a configuration's family
+ * before `read`, and a model's after `create`, which leaves this member zero. */
 struct clt_model_config {
     const clt_model_family *family;
 };
@@ -65,14 +66,16 @@ struct clt_model {
 
 extern const clt_model_family clt_mpt_family;
 
-/* Values of model.name that LLM Foundry knows and cltrain refuses, for a family's table of keys. */
+/* Values of model.name that LLM Foundry knows and cltrain refuses, for a family's table of keys. Ends with
+ * {NULL, NULL}. */
 extern const clt_refusal clt_model_refused[];
 
 /* For passes: calls the watch, if one is set, with the output of an operation. fmt names the operation
  * (printf). */
 clt_status clt_model_made(clt_model *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* For backward passes: calls the ready hook if one is set and p->lane_last. */
+/* For backward passes: the gradients of tensors [first, end) of the table are queued. Calls the ready hook if
+ * one is set and p->lane_last. */
 clt_status clt_model_gradients_ready(clt_model *m, const clt_model_pass *p, int first, int end);
 
 #endif

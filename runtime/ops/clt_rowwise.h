@@ -13,16 +13,17 @@ enum { CLT_ROWWISE_TENSORS = 5, CLT_ROWWISE_MORE = 3 };
 typedef struct {
     const char *kernel;
     int64_t rows, cols;
-    bool by_row; /* the kernel uses the row's number; else tensors without gaps are one long row */
+    bool by_row; /* the kernel needs the row's number; else, if every ld is cols, all rows are one */
     int tensors, n_more;
     clt_tensor t[CLT_ROWWISE_TENSORS];
     clt_arg more[CLT_ROWWISE_MORE];
 } clt_rowwise;
-/* Runs the kernel of v's file. Without elements it does nothing. */
+/* Runs r->kernel of v's file with v->options: ceil(cols / SEG) work-items per row, rounded up to WG (params
+ * of the variant, 1 if absent). Without elements it does nothing. The limits of tensors and n_more are not
+ * checked. */
 clt_status clt_rowwise_launch(clt_ops *ops, const clt_variant *v, const clt_rowwise *r);
 
-/* The same for vectors of `count` elements: arguments (ulong count, then args, at most 16). SEG and WG of the
- * variant decide the number of work-items. */
+/* The same for vectors of `count` elements: arguments (ulong count, then args, at most 16). */
 enum { CLT_VECTOR_ARGS = 16 };
 clt_status clt_vector_launch(clt_ops *ops, const clt_variant *v, const char *kernel, uint64_t count,
                              const clt_arg *args, int n);
@@ -33,7 +34,8 @@ static inline const char *clt_type_option(clt_dtype type, char buf[16]) {
     return buf;
 }
 
-/* Rows with body "wide" need offsets, row distances and `cols` that are multiples of 8 elements. */
+/* Whether cols and the offset and row distance of every tensor are multiples of 8 elements, as variants with
+ * body "wide" need. */
 bool clt_rowwise_wide(const clt_rowwise *r);
 static inline bool clt_variant_wide(const clt_variant *v) {
     return !strcmp(v->body, "wide");
@@ -43,6 +45,7 @@ typedef struct {
     clt_dtype type;
     bool wide; /* clt_rowwise_wide */
 } clt_rowwise_call;
+/* For clt_variant_question: false only for a "wide" variant and a clt_rowwise_call that is not wide. */
 bool clt_rowwise_takes(const clt_variant *v, const void *call);
 
 /* For checks: a scratch buffer (slot 3) as equal parts of `count` floats, each starting 5 elements after a
@@ -55,7 +58,7 @@ static inline clt_ref clt_check_place(const clt_variant *v, clt_dtype type, clt_
     if (clt_variant_wide(v)) return (clt_ref){part.buf, CLT_ROUND_UP(part.off, 8) * in_float};
     return (clt_ref){part.buf, part.off * in_float + odd};
 }
-/* Test data: values of both signs from 2^-20 to 2^6, the same for the same seed. */
+/* Test data, the same for a seed: +-u * 2^-e with u uniform in [0, 64) and e uniform in 0 ... 20. */
 void clt_check_fill(float *x, size_t n, uint32_t seed);
 
 #endif

@@ -16,7 +16,7 @@
 
 typedef struct {
     char op[32], id[48], file[96], body[16], requires[160], params[256];
-    char uses[96];     /* another file whose kernels it launches too; "": none */
+    char uses[96];     /* FILE of a word uses=FILE in `requires`, whose kernels it launches, too; "": none */
     char options[384]; /* params as " -DMR=8 -DNR=32" */
     bool usable;       /* its requirements hold on this device */
     int verdict;       /* 0: not checked yet, 1: passed, -1: failed or does not build */
@@ -27,21 +27,23 @@ typedef struct {
 /* Value of an integer parameter (MR=8 -> 8), or `fallback`. */
 long clt_variant_param(const clt_variant *v, const char *name, long fallback);
 
-/* All rows of an operation's table in its order, without a device; the caller frees them (clt_free). Returns
- * their number, 0 for an unknown operation. */
+/* All rows of an operation's table in its order, without a device (`usable` is not set); the caller frees
+ * them (clt_free). Returns their number, 0 for an unknown operation. */
 int clt_variant_rows(const char *op, clt_variant **rows);
 
 /* The rows of an operation that can run here, best first; *n is 0 only for an unknown operation. */
 clt_variant *clt_ops_variants(clt_ops *ops, const char *op, int *n);
 
-/* Runs one variant at a few small shapes and compares with the oracle (memcmp in exact mode). CLT_OK: passed,
- * anything else: failed. It may print debug lines, but no errors. */
+/* Runs one variant at a few small shapes and compares with the oracle. CLT_OK: passed. CLT_AGAIN,
+ * CLT_NO_MEMORY, CLT_STOPPED: no verdict. Anything else: failed. It may print debug lines, but no errors. */
 typedef clt_status (*clt_variant_check)(clt_ops *ops, const clt_variant *v, void *ctx);
 
-/* The variant to use for an operation: the one forced by CLTRAIN_VARIANT, else the first usable row that
- * passes `check`. Verdicts are kept in memory and in the device's cache folder (key: device, driver, kernel
- * text, options), so that a warm start checks nothing; a failure for lack of memory or resources is kept in
- * memory alone. A failing row is reported once and skipped. CLT_FAIL: no row is left. */
+/* The variant to use for an operation: the forced one (CLTRAIN_VARIANT, clt_variant_force), otherwise the
+ * first usable row, that passes `check`. *out is borrowed from ops. Verdicts are kept in memory and in the
+ * device's cache folder (key: device, driver, kernel text, options), so that a warm start checks nothing; a
+ * failure for lack of memory or resources is kept in memory alone. A failing row is reported once and
+ * skipped. CLT_FAIL: none passes. CLT_USAGE: unknown operation. A status without a verdict is returned at
+ * once. */
 clt_status clt_variant_pick(clt_ops *ops, const char *op, clt_variant_check check, void *ctx,
                             const clt_variant **out);
 
@@ -83,7 +85,7 @@ const char *clt_variant_forced(const clt_ops *ops, const char *op);
 /* "attention=long_32 gemm=cpu_8x32,portable ...": the rows of each operation that were requested so far and
  * passed their check; the caller frees it. */
 char *clt_variants_used(const clt_ops *ops);
-/* The number of checks that ran in this process; verdicts from the cache do not count. */
+/* The number of checks that ran for this ops; verdicts from the cache do not count. */
 int clt_variants_checked(const clt_ops *ops);
 
 /* Whether a check runs in a rehearsal (clt_device_rehearse): it must make all of its calls, so that their
@@ -91,8 +93,8 @@ int clt_variants_checked(const clt_ops *ops);
 bool clt_variant_is_rehearsed(const clt_ops *ops);
 
 /* For checks. fail: keeps the reason for the report (printf format, no newline), prints nothing and returns
- * CLT_FAIL. compare: reads n floats and compares them with the oracle's words (any NaN equals any NaN); the
- * first difference becomes the reason. */
+ * CLT_FAIL. compare: reads n floats and compares them with the oracle's bit by bit, in every numerics mode
+ * (any NaN equals any NaN); the first difference becomes the reason. */
 clt_status clt_variant_fail(clt_ops *ops, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, const float *want, size_t n);
 
@@ -101,12 +103,14 @@ clt_status clt_variant_compare(clt_ops *ops, const char *what, clt_ref got, cons
 clt_status clt_variant_compare_as(clt_ops *ops, clt_dtype type, const char *what, clt_ref got,
                                   const float *want, size_t n);
 
-/* Scratch memory of at least `bytes`, which grows on demand. All operations share it, because they run in
- * order. Slots 0..3 are different buffers. */
+/* Scratch memory of at least `bytes`, contents undefined. All operations share it, because they run in order.
+ * A larger request replaces the slot's buffer: pointers from earlier calls are invalid; queued kernels are
+ * not affected. Slots 0 ... 3 are different buffers. */
 clt_status clt_ops_scratch(clt_ops *ops, int slot, uint64_t bytes, clt_buffer **out);
 
 /* At least `count` counters (uint) for kernels whose work-groups take tiles by an atomic or wait for each
- * other. They are 0 before a launch, and the kernel leaves them 0. Kernels run in order and share them. */
+ * other. They are 0 before a launch, and the kernel leaves them 0. Kernels run in order and share them. A
+ * larger request replaces the buffer. */
 clt_status clt_ops_counters(clt_ops *ops, uint64_t count, clt_buffer **out);
 
 #endif

@@ -21,14 +21,14 @@ typedef enum {
     CLT_INIT_KAIMING_UNIFORM,
     CLT_INIT_XAVIER_NORMAL,
     CLT_INIT_XAVIER_UNIFORM,
-    CLT_INIT_BASELINE, /* N(0, init_std) */
-    CLT_INIT_SMALL,    /* N(0, 2 / (5 d)) */
-    CLT_INIT_NEOX,     /* small, residual layers divided by L / sqrt(10) */
+    CLT_INIT_BASELINE, /* normal, standard deviation init_std */
+    CLT_INIT_SMALL,    /* normal, standard deviation sqrt(2 / (5 d_model)) */
+    CLT_INIT_NEOX,     /* small; init_div_is_residual is always n_layers / sqrt(10) */
     CLT_INIT_DEFAULT   /* torch's reset_parameters */
 } clt_init_kind;
 
 typedef struct {
-    int64_t window;   /* sliding_window_size, -1: off */
+    int64_t window;   /* sliding_window_size: keys before the query's own that it sees; -1: all */
     int64_t reuse_kv; /* layer whose keys and values are used, -1: its own (always an earlier layer with its
                          own) */
     bool nope;        /* no rotary positions in this layer */
@@ -39,14 +39,14 @@ typedef struct {
     int64_t d_model, n_heads, kv_n_heads, head_dim, n_layers, ffn_hidden, max_seq_len, vocab_size;
     double resid_pdrop, emb_pdrop, attn_pdrop;
     bool learned_pos_emb, no_bias, attention_bias, tie_word_embeddings, fused_qkv;
-    bool rms_norm; /* norm_type */
+    bool rms_norm; /* norm_type is an rmsnorm */
     double norm_eps;
-    double embedding_fraction;
+    double embedding_fraction;      /* factor of the embedding's gradient */
     double logit_scale;             /* 1: none */
     double final_logit_softcapping; /* 0: off */
     bool qk_ln, qk_gn;
     double clip_qkv;               /* 0: off */
-    double softmax_scale;          /* resolved: never 0 */
+    double softmax_scale;          /* resolved, never 0; the default is 1 / sqrt(d_model / n_heads) */
     double attn_logit_softcapping; /* 0: off */
     bool attn_uses_sequence_id;
     bool alibi;
@@ -54,23 +54,25 @@ typedef struct {
     clt_rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int64_t rope_original_max_positions;
-    double temperature_floor_scale, temperature_attn_scale; /* attn_scale 0: off */
-    bool glu;                                               /* ffn_type mptglu */
+    /* q at position p is multiplied by log(floor((p + 1) / floor_scale) + 1) * attn_scale + 1; attn_scale 0:
+     * off */
+    double temperature_floor_scale, temperature_attn_scale;
+    bool glu; /* ffn_type mptglu */
     clt_activation activation;
     clt_init_kind init;
     bool init_fan_out;             /* fan_mode fan_out */
     double init_gain, init_std;    /* init_std 0: unset */
     double init_nonlinearity_gain; /* sqrt(2) for relu, 1 for linear ... */
-    double init_div_is_residual;   /* divisor of residual-output layers: 0 none, else the number (true: sqrt(2
-                                      L)) */
+    double init_div_is_residual;   /* divisor for out_proj and down_proj: 0 none, else the number (true:
+                                      sqrt(2 n_layers)) */
     double emb_init_std;           /* < 0: unset */
     bool emb_init_uniform;         /* emb_init_uniform_lim is set */
     double emb_init_low, emb_init_high;
     clt_mpt_layer_config layer[CLT_MPT_MAX_LAYERS];
 } clt_mpt_config;
 
-/* As the members of clt_model_family. In a config.json layer_norm_epsilon is norm_eps. alibi and rope turn
- * learned_pos_emb off, as in Foundry. */
+/* As the members of clt_model_family. In a config.json without norm_eps, layer_norm_epsilon is norm_eps.
+ * alibi and rope turn learned_pos_emb off, as in Foundry. */
 clt_status clt_mpt_config_read(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
 json_t *clt_mpt_config_to_json(const clt_model_config *config);
 

@@ -8,7 +8,8 @@
 
 /* --- spikes --- */
 
-/* A window of the last values of a quantity, oldest first. */
+/* A window of the last values of a quantity, oldest first. Start from {.window = W}, 1 <= W <= CLT_SPIKE_MAX.
+ */
 typedef struct {
     int window, n;
     double v[CLT_SPIKE_MAX];
@@ -36,12 +37,14 @@ typedef struct {
 
 typedef struct {
     int rank;               /* to be reported now, -1: none */
-    double seconds, median; /* per step, averages over the last round: of that rank, of the median rank */
+    double seconds, median; /* per step, averages over the round that ended: of the slowest rank, of the
+                               lower median rank; 0 within a round */
 } clt_straggler_found;
 
 void clt_straggler_begin(clt_straggler *s, int ranks);
 void clt_straggler_end(clt_straggler *s);
-/* Adds a step; seconds[r] is the time of rank r without waiting for others. The slowest rank is slow in a
+/* Adds a step; seconds[r] is the time of rank r without waiting for others. Only every CLT_STRAGGLER_STEPS-th
+ * call judges. The slowest rank is slow in a
  * round if its time is more than `ratio` times the lower median and at least `least` seconds per step above
  * it. It is reported after CLT_STRAGGLER_ROUNDS consecutive such rounds, and then not again until a round in
  * which it is not slow. */
