@@ -228,6 +228,16 @@ clt_ref tu_blank(int device, size_t n) {
     return new_buffer(device, n, tu_offset(), NULL);
 }
 
+void tu_fill_nan(const clt_slab *s) {
+    for (int i = 0; i < s->table->n; i++) {
+        const clt_slab_entry *e = &s->table->entry[i];
+        float *nans = clt_malloc(e->count * sizeof *nans);
+        for (uint64_t k = 0; k < e->count; k++) nans[k] = NAN;
+        tu_assert_ok(clt_slab_write(s, e->offset, nans, e->count), e->name);
+        clt_free(nans);
+    }
+}
+
 static void check_guards(const tu_living *l) {
     size_t words = clt_buffer_bytes(l->buf) / 4;
     uint32_t *all = clt_malloc(words * 4);

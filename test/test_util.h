@@ -72,6 +72,8 @@ clt_ref tu_upload_as(int device, clt_dtype type, const float *data, size_t n);
 /* Rounds `data` itself first, so that an oracle sees what the device has. */
 clt_ref tu_upload_rounded(int device, clt_dtype type, float *data, size_t n);
 float *tu_download_as(clt_ref r, clt_dtype type, size_t n);
+/* Writes NaN to every element of every tensor of a slab. */
+void tu_fill_nan(const clt_slab *s);
 /* Checks the guards of all living buffers and frees them (and what tu_download returned). */
 void tu_release(void);
 

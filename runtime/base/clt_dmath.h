@@ -26,5 +26,7 @@ double clt_dpowi(double x, long n);  /* x^n by binary powering, n >= 0 */
 double clt_dsin(double x);           /* |x| < 1e6 */
 double clt_dcos(double x);
 double clt_dsqrt(double x); /* IEEE */
+/* The inverse of the standard normal distribution function, 0 < u < 1. */
+double clt_dnormal_quantile(double u);
 
 #endif

@@ -134,8 +134,16 @@ clt_status clt_model_config_parse(const char *text, bool hf, const char *what, c
     return st;
 }
 
+/* The family's keys behind the one that names the family. */
+static json_t *with_type(const clt_model_config *c, json_t *keys) {
+    json_t *o = json_pack("{s:s}", "model_type", c->family->hf_types[0]);
+    json_object_update(o, keys);
+    json_decref(keys);
+    return o;
+}
+
 json_t *clt_model_config_to_json(const clt_model_config *c) {
-    return c->family->to_json(c);
+    return with_type(c, c->family->to_json(c));
 }
 
 clt_model_config *clt_model_config_copy(const clt_model_config *c) {
@@ -188,17 +196,17 @@ void clt_model_init_range(const clt_model_config *c, const clt_slab_table *table
 
 const char *clt_model_hf_name(const void *config, const char *tensor) {
     const clt_model_config *c = config;
-    return c->family->hf_name(c, tensor);
+    return c->family->hf_name ? c->family->hf_name(c, tensor) : tensor;
 }
 
 json_t *clt_model_hf_config(const clt_model_config *c, const char *torch_dtype) {
-    json_t *o = c->family->hf_config(c);
+    json_t *o = with_type(c, c->family->hf_config(c));
     json_object_set_new(o, "torch_dtype", json_string(torch_dtype));
     return o;
 }
 
-const char *clt_model_hf_lacks(const clt_model_config *c) {
-    return c->family->hf_lacks(c);
+const char *clt_model_hf_differs(const clt_model_config *c) {
+    return c->family->hf_differs(c);
 }
 
 /* --- memory and batches --- */
@@ -209,7 +217,18 @@ clt_status clt_model_plan(const clt_model_config *c, const clt_model_shape *shap
 }
 
 clt_batch_layout clt_model_layout(const clt_model_config *c, int64_t seq) {
-    return c->family->layout(c, seq);
+    return c->family->layout ? c->family->layout(c, seq)
+                             : clt_text_layout(seq, clt_model_get_facts(c).seq_ids);
+}
+
+/* Tokens 0, 1, 2 ... over and over, each its own target; one sequence. */
+static void text_example(const clt_model_config *c, int64_t seq, int64_t samples, void *const field[],
+                         int32_t *sample_targets) {
+    const int64_t V = clt_model_get_facts(c).vocab_size;
+    int32_t *tokens = field[CLT_TEXT_TOKENS];
+    for (int64_t i = 0; i < samples * seq; i++) tokens[i] = (int32_t)(i % V);
+    memcpy(field[CLT_TEXT_TARGETS], tokens, (size_t)(samples * seq) * sizeof *tokens);
+    for (int64_t s = 0; s < samples; s++) sample_targets[s] = (int32_t)seq;
 }
 
 clt_status clt_model_example(const clt_model_config *c, int64_t seq, int64_t samples, void **storage,
@@ -227,7 +246,7 @@ clt_status clt_model_example(const clt_model_config *c, int64_t seq, int64_t sam
         room = field[i] != NULL;
     }
     if (room) {
-        c->family->example(c, seq, samples, field, targets);
+        (c->family->example ? c->family->example : text_example)(c, seq, samples, field, targets);
         for (int64_t s = 0; s < samples; s++) b.targets += targets[s];
         b.global_targets = b.targets;
         clt_batch_copy(&layout, &b, *storage, out);
@@ -269,6 +288,8 @@ clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, in
 }
 
 clt_status clt_model_activation(clt_model *m, const char *name, float *out, size_t count) {
+    if (!m->family->activation)
+        return clt_error(CLT_BAD_CONFIG, "activations of the family '%s' have no names", m->family->name);
     return m->family->activation(m, name, out, count);
 }
 

@@ -42,13 +42,14 @@ typedef struct {
     int64_t vocab_size;  /* token ids are below it; 0: batches have no tokens */
     int64_t max_seq_len; /* largest T; 0: all samples have the same size */
     int64_t layers;
-    bool seq_ids;   /* attention is limited to sequences: batches must have CLT_TEXT_SEQ_IDS */
-    bool generates; /* clt_model_logits is supported */
+    const char *layers_key; /* key of `model` that sets `layers` ("n_layers"); NULL: there is none */
+    bool seq_ids;           /* attention is limited to sequences: batches must have CLT_TEXT_SEQ_IDS */
+    bool generates;         /* clt_model_logits is supported */
 } clt_model_facts;
 clt_model_facts clt_model_get_facts(const clt_model_config *c);
 /* Its sizes in one line ("d_model 768, 12 layers, ..."); the caller frees it. */
 char *clt_model_describe(const clt_model_config *c);
-/* A copy with `layers` (at least 1) layers, for advice on what would fit. */
+/* A copy with `layers` (at least 1) layers, for advice on what would fit; only with a layers_key. */
 clt_model_config *clt_model_config_with_layers(const clt_model_config *c, int64_t layers);
 
 /* --- parameters --- */
@@ -77,9 +78,9 @@ const char *clt_model_hf_name(const void *config, const char *tensor);
 /* config.json in the format of the transformers package, for safetensors of type torch_dtype ("float32",
  * "bfloat16"). */
 json_t *clt_model_hf_config(const clt_model_config *c, const char *torch_dtype);
-/* A feature of this model that the transformers package's class ignores although it loads the files; NULL:
- * none. */
-const char *clt_model_hf_lacks(const clt_model_config *c);
+/* Why the transformers package computes something else from an exported folder, as a clause for a message
+ * ("its class lacks biases"); NULL: it computes the same. */
+const char *clt_model_hf_differs(const clt_model_config *c);
 
 /* --- memory --- */
 

@@ -6,7 +6,8 @@
 #include "runtime/model/clt_model.h"
 
 /* Member X has the contract of clt_model_X, clt_model_config_X (read: parse; to_json) or clt_model_get_X
- * (facts) in clt_model.h; comments below add to it. Only `logits` may be NULL. */
+ * (facts) in clt_model.h; comments below add to it. A member may be NULL only where its comment says
+ * what NULL means. */
 typedef struct {
     const char *name;              /* name of the folder and in messages: "mpt" */
     const char *const *yaml_names; /* values of model.name, ends with NULL */
@@ -17,23 +18,25 @@ typedef struct {
 
     /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
     clt_status (*read)(clt_schema_reader *r, const char *path, json_t *o, clt_model_config *out);
-    json_t *(*to_json)(const clt_model_config *c);
+    json_t *(*to_json)(const clt_model_config *c);       /* without model_type, which clt_model.c adds */
     clt_model_facts (*facts)(const clt_model_config *c); /* without `generates`, which clt_model.c sets */
     char *(*describe)(const clt_model_config *c);
-    void (*set_layers)(clt_model_config *c, int64_t layers); /* in place */
+    void (*set_layers)(clt_model_config *c, int64_t layers); /* in place; NULL without facts.layers_key */
 
     clt_status (*table)(const clt_model_config *c, clt_slab_table *table);
     void (*init_range)(const clt_model_config *c, const clt_slab_table *table, int entry, uint64_t seed,
                        uint64_t first, uint64_t count, float *out);
     double (*train_flops_per_token)(const clt_model_config *c, int64_t seq);
 
-    const char *(*hf_name)(const clt_model_config *c, const char *tensor);
-    json_t *(*hf_config)(const clt_model_config *c); /* without torch_dtype, which clt_model.c adds */
-    const char *(*hf_lacks)(const clt_model_config *c);
+    const char *(*hf_name)(const clt_model_config *c, const char *tensor); /* NULL: names are equal */
+    json_t *(*hf_config)(
+        const clt_model_config *c); /* without model_type and torch_dtype, which clt_model.c adds */
+    const char *(*hf_differs)(const clt_model_config *c);
 
+    /* NULL: text of facts.vocab_size tokens, with sequence ids if facts.seq_ids. */
     clt_batch_layout (*layout)(const clt_model_config *c, int64_t seq);
     /* Writes `samples` samples into the zeroed arrays field[i] (NULL where the layout has no bytes), and
-     * their numbers of targets into sample_targets[samples]. */
+     * their numbers of targets into sample_targets[samples]. NULL: text. */
     void (*example)(const clt_model_config *c, int64_t seq, int64_t samples, void *const field[],
                     int32_t *sample_targets);
 
@@ -47,6 +50,7 @@ typedef struct {
     /* NULL: the family does not generate text. */
     clt_status (*logits)(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                          float *logits);
+    /* For tests; NULL: activations have no names. */
     clt_status (*activation)(clt_model *m, const char *name, float *out, size_t count);
 } clt_model_family;
 

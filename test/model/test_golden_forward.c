@@ -81,6 +81,7 @@ static void open_golden(golden *g, const char *set, int device, clt_recompute re
     tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 256 << 10, "weights", &g->weights), "weights");
     tu_assert_ok(clt_slab_create(tu_device(device), &g->table, 256 << 10, "gradients", &g->grads),
                  "gradients");
+    tu_fill_nan(g->grads); /* what an earlier step left must not count */
     load_weights(g, set);
     load_tokens(g, set);
     clt_model_shape shape = {.microbatch = SAMPLES, .seq = g->T, .training = true, .recompute = recompute};

@@ -124,6 +124,9 @@ static const char *const *with_of(const char *path, const char **value) {
     return nothing;
 }
 
+/* "model.name=NAME" while the keys of another family than the first are walked; else NULL. */
+static char *family;
+
 /* The base with the section that `path` belongs to, with what its value needs around it (`with`, may be
  * NULL), and with `value` there, if one is given. */
 static clt_status load_with(const char *path, const char *const *with, const char *value, clt_config **out) {
@@ -133,12 +136,13 @@ static clt_status load_with(const char *path, const char *const *with, const cha
                     {"eval_loaders.", "eval_loaders=[{name: text, dataset: {}}]"},
                     {"optimizer.param_groups.", "optimizer.param_groups=[{param_str_match: bias}]"},
                     {"callbacks.kill_loss_spike.", "callbacks.kill_loss_spike={}"}};
-    const char *over[6];
+    const char *over[7];
     size_t n = 0;
     char *last = value ? clt_format("%s=%s", path, value) : NULL;
     for (size_t i = 0; i < CLT_COUNT_OF(sections); i++)
         if (strncmp(path, sections[i].prefix, strlen(sections[i].prefix)) == 0)
             over[n++] = sections[i].section;
+    if (family) over[n++] = family;
     for (int i = 0; with && i < 3 && with[i]; i++) over[n++] = with[i];
     if (last) over[n++] = last;
     *out = NULL;
@@ -230,7 +234,13 @@ static void walk(const clt_schema *s, const char *prefix, visit_fn visit, void *
 
 static void walk_all(visit_fn visit, void *ctx) {
     walk(&clt_config_top_schema, "", visit, ctx);
-    for (int i = 0; clt_model_schema_at(i); i++) walk(clt_model_schema_at(i), "model", visit, ctx);
+    for (int i = 0; clt_model_schema_at(i); i++) {
+        const clt_schema *keys = clt_model_schema_at(i);
+        if (i > 0) family = clt_format("model.name=%s", keys->keys[0].choices[0]);
+        walk(keys, "model", visit, ctx);
+        clt_free(family);
+        family = NULL;
+    }
 }
 
 /* --- rows --- */

@@ -126,11 +126,10 @@ static clt_status write_config(const ckpt_weights *w, const char *path, bool bf1
     char *text = json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS);
     clt_status st =
         text ? clt_io_write_atomic(path, text, strlen(text)) : clt_error(CLT_FAIL, "cannot write %s", path);
-    const char *lacks = clt_model_hf_lacks(w->config);
-    if (st == CLT_OK && lacks)
-        clt_warn("%s has %s, which the transformers package's class of this model lacks: only LLM Foundry's "
-                 "model code computes the same from the export",
-                 clt_weight_source_path(w->source), lacks);
+    const char *differs = clt_model_hf_differs(w->config);
+    if (st == CLT_OK && differs)
+        clt_warn("the transformers package computes something else from the export of %s: %s",
+                 clt_weight_source_path(w->source), differs);
     clt_free(text);
     json_decref(o);
     return st;

@@ -92,10 +92,10 @@ static json_t *blocks_to_json(const clt_mpt_config *c) {
 
 json_t *clt_mpt_config_to_json(const clt_model_config *config) {
     const clt_mpt_config *c = (const clt_mpt_config *)config;
-    json_t *o = json_pack("{s:s s:I s:I s:I s:I s:I s:I}", "model_type", "mpt", "d_model",
-                          (json_int_t)c->d_model, "n_heads", (json_int_t)c->n_heads, "n_layers",
-                          (json_int_t)c->n_layers, "head_dim", (json_int_t)c->head_dim, "max_seq_len",
-                          (json_int_t)c->max_seq_len, "vocab_size", (json_int_t)c->vocab_size);
+    json_t *o = json_pack("{s:I s:I s:I s:I s:I s:I}", "d_model", (json_int_t)c->d_model, "n_heads",
+                          (json_int_t)c->n_heads, "n_layers", (json_int_t)c->n_layers, "head_dim",
+                          (json_int_t)c->head_dim, "max_seq_len", (json_int_t)c->max_seq_len, "vocab_size",
+                          (json_int_t)c->vocab_size);
     double ratio = (double)c->ffn_hidden / (double)c->d_model;
     json_t *ffn = json_pack("{s:s s:o}", "ffn_type", c->glu ? "mptglu" : "mptmlp", "ffn_act_fn",
                             activation_to_json(c->activation));

@@ -1,6 +1,5 @@
 /* The MPT as a model family, and what transformers' class of it has and lacks. */
 #include <math.h>
-#include <string.h>
 
 #include "runtime/model/mpt/clt_mpt_internal.h"
 
@@ -9,6 +8,7 @@ static clt_model_facts facts(const clt_model_config *config) {
     return (clt_model_facts){.vocab_size = c->vocab_size,
                              .max_seq_len = c->max_seq_len,
                              .layers = c->n_layers,
+                             .layers_key = "n_layers",
                              .seq_ids = c->attn_uses_sequence_id};
 }
 
@@ -22,28 +22,7 @@ static void set_layers(clt_model_config *config, int64_t layers) {
     ((clt_mpt_config *)config)->n_layers = layers;
 }
 
-/* --- batches --- */
-
-static clt_batch_layout layout(const clt_model_config *config, int64_t seq) {
-    return clt_text_layout(seq, ((const clt_mpt_config *)config)->attn_uses_sequence_id);
-}
-
-/* Tokens 0, 1, 2 ... over and over, each its own target; one sequence. */
-static void example(const clt_model_config *config, int64_t seq, int64_t samples, void *const field[],
-                    int32_t *sample_targets) {
-    const int64_t V = ((const clt_mpt_config *)config)->vocab_size;
-    int32_t *tokens = field[CLT_TEXT_TOKENS];
-    for (int64_t i = 0; i < samples * seq; i++) tokens[i] = (int32_t)(i % V);
-    memcpy(field[CLT_TEXT_TARGETS], tokens, (size_t)(samples * seq) * sizeof *tokens);
-    for (int64_t s = 0; s < samples; s++) sample_targets[s] = (int32_t)seq;
-}
-
 /* --- files of other programs --- */
-
-static const char *hf_name(const clt_model_config *config, const char *tensor) {
-    (void)config;
-    return tensor; /* LLM Foundry's state dict and transformers' have the same names */
-}
 
 /* The MptConfig of transformers calls norm_eps layer_norm_epsilon, and takes no 0.0 where it says int. */
 static json_t *hf_config(const clt_model_config *config) {
@@ -54,7 +33,6 @@ static json_t *hf_config(const clt_model_config *config) {
         if (v == floor(v)) json_object_set_new(attn, whole[i], json_integer((json_int_t)v));
     }
     json_object_set(o, "layer_norm_epsilon", json_object_get(o, "norm_eps"));
-    json_object_set_new(o, "model_type", json_string("mpt"));
     json_object_set_new(o, "architectures", json_pack("[s]", "MPTForCausalLM"));
     return o;
 }
@@ -67,21 +45,23 @@ static bool layers_differ(const clt_mpt_config *c) {
 
 /* The MptForCausalLM of transformers has, mostly whatever config.json says: ALiBi down to 2^-8, layer norms,
  * exact GELU, 4 d_model, and no biases. */
-static const char *hf_lacks(const clt_model_config *config) {
+#define LACKS(what) "its MptForCausalLM lacks " what "; LLM Foundry's code computes the same"
+static const char *hf_differs(const clt_model_config *config) {
     const clt_mpt_config *c = (const clt_mpt_config *)config;
-    if (!c->alibi) return c->rope != CLT_ROPE_NONE ? "rotary positions" : "positions without ALiBi";
-    if (c->alibi_bias_max != 8) return "alibi_bias_max";
-    if (!c->no_bias || c->attention_bias) return "biases";
-    if (c->rms_norm) return "RMS norms";
-    if (c->qk_ln || c->qk_gn) return "norms of q and k";
-    if (c->kv_n_heads != c->n_heads) return "shared heads of keys and values";
-    if (c->head_dim * c->n_heads != c->d_model) return "head_dim";
-    if (!c->fused_qkv) return "separate Wq, Wk and Wv";
-    if (c->glu || c->activation != CLT_ACT_GELU || c->ffn_hidden != 4 * c->d_model) return "this MLP";
-    if (layers_differ(c)) return "sliding windows and block_overrides";
-    if (c->logit_scale != 1) return "logit_scale";
-    if (c->attn_logit_softcapping > 0 || c->final_logit_softcapping > 0) return "softcapping";
-    return c->temperature_attn_scale != 0 ? "attn_temperature_tuning" : NULL;
+    if (!c->alibi)
+        return c->rope != CLT_ROPE_NONE ? LACKS("rotary positions") : LACKS("positions without ALiBi");
+    if (c->alibi_bias_max != 8) return LACKS("alibi_bias_max");
+    if (!c->no_bias || c->attention_bias) return LACKS("biases");
+    if (c->rms_norm) return LACKS("RMS norms");
+    if (c->qk_ln || c->qk_gn) return LACKS("norms of q and k");
+    if (c->kv_n_heads != c->n_heads) return LACKS("shared heads of keys and values");
+    if (c->head_dim * c->n_heads != c->d_model) return LACKS("head_dim");
+    if (!c->fused_qkv) return LACKS("separate Wq, Wk and Wv");
+    if (c->glu || c->activation != CLT_ACT_GELU || c->ffn_hidden != 4 * c->d_model) return LACKS("this MLP");
+    if (layers_differ(c)) return LACKS("sliding windows and block_overrides");
+    if (c->logit_scale != 1) return LACKS("logit_scale");
+    if (c->attn_logit_softcapping > 0 || c->final_logit_softcapping > 0) return LACKS("softcapping");
+    return c->temperature_attn_scale != 0 ? LACKS("attn_temperature_tuning") : NULL;
 }
 
 /* --- the table --- */
@@ -102,11 +82,8 @@ const clt_model_family clt_mpt_family = {
     .table = clt_mpt_table,
     .init_range = clt_mpt_init_range,
     .train_flops_per_token = clt_mpt_train_flops_per_token,
-    .hf_name = hf_name,
     .hf_config = hf_config,
-    .hf_lacks = hf_lacks,
-    .layout = layout,
-    .example = example,
+    .hf_differs = hf_differs,
     .plan = clt_mpt_plan,
     .create = clt_mpt_create,
     .destroy = clt_mpt_destroy,

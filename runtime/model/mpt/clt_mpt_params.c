@@ -141,62 +141,6 @@ void clt_mpt_index_free(clt_mpt_index *x) {
 
 /* --- initial values --- */
 
-/* The inverse of the normal distribution: Wichura, algorithm AS 241 (PPND16), Applied Statistics 37 (1988).
- */
-static double horner(const double *c, int n, double x) {
-    double p = c[n - 1];
-    for (int i = n - 2; i >= 0; i--) p = fma(p, x, c[i]);
-    return p;
-}
-
-CLT_WITH_FMA static double normal_quantile(double u) {
-    static const double a[] = {3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3,
-                               1.3731693765509461125e+4, 4.5921953931549871457e+4, 6.7265770927008700853e+4,
-                               3.3430575583588128105e+4, 2.5090809287301226727e+3};
-    static const double b[] = {1.0,
-                               4.2313330701600911252e+1,
-                               6.8718700749205790830e+2,
-                               5.3941960214247511077e+3,
-                               2.1213794301586595867e+4,
-                               3.9307895800092710610e+4,
-                               2.8729085735721942674e+4,
-                               5.2264952788528545610e+3};
-    static const double c[] = {1.42343711074968357734e0,  4.63033784615654529590e0, 5.76949722146069140550e0,
-                               3.64784832476320460504e0,  1.27045825245236838258e0, 2.41780725177450611770e-1,
-                               2.27238449892691845833e-2, 7.74545014278341407640e-4};
-    static const double d[] = {1.0,
-                               2.05319162663775882187e0,
-                               1.67638483018380384940e0,
-                               6.89767334985100004550e-1,
-                               1.48103976427480074590e-1,
-                               1.51986665636164571966e-2,
-                               5.47593808499534494600e-4,
-                               1.05075007164441684324e-9};
-    static const double e[] = {6.65790464350110377720e0,  5.46378491116411436990e0,
-                               1.78482653991729133580e0,  2.96560571828504891230e-1,
-                               2.65321895265761230930e-2, 1.24266094738807843860e-3,
-                               2.71155556874348757815e-5, 2.01033439929228813265e-7};
-    static const double f[] = {1.0,
-                               5.99832206555887937690e-1,
-                               1.36929880922735805310e-1,
-                               1.48753612908506148525e-2,
-                               7.86869131145613259100e-4,
-                               1.84631831751005468180e-5,
-                               1.42151175831644588870e-7,
-                               2.04426310338993978564e-15};
-    double q = u - 0.5;
-    if (fabs(q) <= 0.425) {
-        double r = 0.180625 - q * q;
-        return q * horner(a, 8, r) / horner(b, 8, r);
-    }
-    double r = clt_dsqrt(-clt_dlog(q < 0 ? u : 1.0 - u)), x;
-    if (r <= 5.0)
-        x = horner(c, 8, r - 1.6) / horner(d, 8, r - 1.6);
-    else
-        x = horner(e, 8, r - 5.0) / horner(f, 8, r - 5.0);
-    return q < 0 ? -x : x;
-}
-
 /* How a tensor is filled: value = low + (high - low) * u, or std * normal, or a constant; then divided. */
 typedef struct {
     enum { CONSTANT, NORMAL, UNIFORM } kind;
@@ -276,7 +220,7 @@ void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *t,
             clt_philox4x32((uint32_t[]){(uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), (uint32_t)entry, 0}, key,
                            w);
         double u = ((double)w[i % 4] + 0.5) * 0x1p-32;
-        double v = r.kind == NORMAL ? r.a * normal_quantile(u) : r.a + (r.b - r.a) * u;
+        double v = r.kind == NORMAL ? r.a * clt_dnormal_quantile(u) : r.a + (r.b - r.a) * u;
         out[i - first] = (float)(v / r.divisor);
     }
 }

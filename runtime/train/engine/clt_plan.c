@@ -157,13 +157,14 @@ static int64_t largest_that_fits(const clt_config *c, const clt_plan *p, const c
 static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *r) {
     clt_plan_memory m;
     char b[32], *advice = NULL;
-    for (int64_t layers = clt_model_get_facts(c.model).layers - 1; layers >= 1 && !advice; layers--) {
+    const clt_model_facts facts = clt_model_get_facts(c.model);
+    for (int64_t layers = facts.layers - 1; facts.layers_key && layers >= 1 && !advice; layers--) {
         clt_model_config *smaller = clt_model_config_with_layers(c.model, layers);
         clt_model_config *whole = c.model;
         c.model = smaller;
         if (fits(&c, p, r, 1, &m))
-            advice = clt_format("model.n_layers: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
-                                (long long)layers, clt_human_bytes((double)m.total, b));
+            advice = clt_format("model.%s: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
+                                facts.layers_key, (long long)layers, clt_human_bytes((double)m.total, b));
         c.model = whole;
         clt_model_config_free(smaller);
     }
