@@ -1,5 +1,6 @@
 /* The hook that reports gradients as ready during the backward pass: a tensor's gradient at that time must be
  * bit-identical to its final one, and every tensor must be reported exactly once. */
+#include <math.h>
 #include <string.h>
 
 #include "test/test_util.h"
