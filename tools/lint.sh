@@ -2,7 +2,6 @@
 # Checks the rules that a program can check: make lint. Prints one line per offence; exits with 1 if there is any.
 #   tools/lint.sh            all checks
 #   tools/lint.sh --rules    without clang-format and shellcheck, whose results depend on their version
-#   LINT_PROSE=1             also: lines of prose in .md files have at most 100 columns
 #   LINT_SIZE=1              also: lines of code have at most 110 columns, files at most 600 lines, functions at most 60
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -176,7 +175,7 @@ check_prose() {
     for f in "${pages[@]}"; do
         n=$(awk '/^```/ { fence = !fence; next }
                  fence { next }
-                 /^(\||#|!\[)/ { indented = 0; blank = 0; next }
+                 /^( *\||#|!\[)/ { indented = 0; blank = 1; next }
                  /^[ \t]*$/ { blank = 1; next }
                  /^    / && (blank || indented) && !item { indented = 1; blank = 0; next }
                  { indented = 0; blank = 0 }
@@ -228,7 +227,7 @@ check_lengths
 check_readmes
 check_links
 check_kernels
-[ -z "${LINT_PROSE:-}" ] || check_prose
+check_prose
 [ -z "${LINT_SIZE:-}" ] || check_size
 if [ "${1:-}" != --rules ]; then
     check_format
