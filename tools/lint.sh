@@ -126,14 +126,21 @@ check_readmes() {
     done
 }
 
-# Links in .md files to files of the project.
+# The anchors of the headings in a .md file, one a line.
+anchors() { sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9_ -]//g; s/ /-/g'; }
+
+# Links in .md files to files of the project, and to headings in them.
 check_links() {
-    local f target
+    local f target page
     for f in "${pages[@]}"; do
         while IFS= read -r target; do
-            target=${target%%#*}
             case $target in '' | http*) continue ;; esac
-            [ -e "$(dirname "$f")/$target" ] || complain "$f: links to $target, which does not exist"
+            page=$(dirname "$f")/${target%%#*}
+            [ -n "${target%%#*}" ] || page=$f
+            [ -e "$page" ] || complain "$f: links to $target, which does not exist"
+            case $target in
+            *.md\#* | \#*) anchors "$page" | grep -qxF -- "${target#*#}" || complain "$f: links to $target, which has no such heading" ;;
+            esac
         done < <(grep -o '](\([^)]*\))' "$f" | sed 's/^](//; s/)$//')
     done
 }
