@@ -23,11 +23,11 @@ pages=()
 for f in "${files[@]}"; do
     [ -f "$f" ] || continue
     case $f in
+    *.md) pages+=("$f") ;;
     test/golden/*) ;;
     *.c | *.h) sources+=("$f") ;;
     *.sh) scripts+=("$f") ;;
     *.cl | *.clh) kernels+=("$f") ;;
-    *.md) pages+=("$f") ;;
     esac
 done
 
