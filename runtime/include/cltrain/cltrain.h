@@ -21,7 +21,7 @@
  * Errors: every function that can fail returns a cltrain_status; cltrain_error_message returns the text: what
  * happened, where, and what to do. Outputs are set only on CLTRAIN_OK. After a failed cltrain_run_open,
  * _train, _evaluate, _hash or _read_tensor the run can only be closed; after a failed _save or _generate it
- * stays open.
+ * stays open. CLTRAIN_BAD_ARGUMENT changes nothing.
  *
  * Memory: when device or host memory runs out, functions return CLTRAIN_NO_MEMORY. Large requests of host
  * memory fail at once. Small ones are served from a reserve of 4 MiB, and the call returns CLTRAIN_NO_MEMORY
