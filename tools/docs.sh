@@ -97,14 +97,15 @@ TEXT
   ranks. With `fast` it must be.
 - `param_groups` claim tensors in the listed order; what no group claims belongs to the default
   group. The expressions are POSIX extended regular expressions, searched anywhere in the name.
-- In `save_filename`, `save_latest_filename` and `load_path`, `{rank}` becomes 0 and a trailing
-  `.pt` is dropped: checkpoints belong to no rank.
+- In `save_filename`, `save_latest_filename` and `load_path`, `{rank}` and `{local_rank}` become 0
+  and a trailing `.pt` is dropped: checkpoints belong to no rank.
 - `autoresume` is on when there is a `save_folder`, unless `save_overwrite`, `save_weights_only` or
   `autoresume: false` is set. A checkpoint found there wins over `load_path`.
 - `callbacks.kill_loss_spike` sets `cltrain.guards.loss_spike`: `log_only: true` is `warn`,
-  `log_only: false` is `stop`. Its `window_size`, unless 100, becomes `spike_window`. LLM Foundry
-  ends a run after `patience` losses above `outlier_multiplier` times their mean; here one loss or
-  gradient norm `spike_threshold` standard deviations above the mean is enough.
+  `log_only: false` is `stop`. Its `window_size`, unless 100, becomes `spike_window`, within the
+  limits of that key. LLM Foundry ends a run after `patience` losses above `outlier_multiplier`
+  times their mean; here one loss or gradient norm `spike_threshold` standard deviations above the
+  mean is enough.
 - Keys that contradict each other are an error that names both places: `callbacks.kill_loss_spike`
   and `cltrain.guards`, `fsdp_config.activation_checkpointing: true` and another `cltrain.recompute`
   than `blocks`, `eval_loader` and `eval_loaders`.

@@ -2,7 +2,6 @@
 # Checks the rules that a program can check: make lint. Prints one line per offence; exits with 1 if there is any.
 #   tools/lint.sh            all checks
 #   tools/lint.sh --rules    without clang-format and shellcheck, whose results depend on their version
-#   LINT_PROSE=1             also: lines of prose in .md files have at most 100 columns
 #   LINT_SIZE=1              also: lines of code have at most 110 columns, files at most 600 lines, functions at most 60
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -24,11 +23,11 @@ pages=()
 for f in "${files[@]}"; do
     [ -f "$f" ] || continue
     case $f in
+    *.md) pages+=("$f") ;;
     test/golden/*) ;;
     *.c | *.h) sources+=("$f") ;;
     *.sh) scripts+=("$f") ;;
     *.cl | *.clh) kernels+=("$f") ;;
-    *.md) pages+=("$f") ;;
     esac
 done
 
@@ -127,14 +126,21 @@ check_readmes() {
     done
 }
 
-# Links in .md files to files of the project.
+# The anchors of the headings in a .md file, one a line.
+anchors() { sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9_ -]//g; s/ /-/g'; }
+
+# Links in .md files to files of the project, and to headings in them.
 check_links() {
-    local f target
+    local f target page
     for f in "${pages[@]}"; do
         while IFS= read -r target; do
-            target=${target%%#*}
             case $target in '' | http*) continue ;; esac
-            [ -e "$(dirname "$f")/$target" ] || complain "$f: links to $target, which does not exist"
+            page=$(dirname "$f")/${target%%#*}
+            [ -n "${target%%#*}" ] || page=$f
+            [ -e "$page" ] || complain "$f: links to $target, which does not exist"
+            case $target in
+            *.md\#* | \#*) anchors "$page" | grep -qxF -- "${target#*#}" || complain "$f: links to $target, which has no such heading" ;;
+            esac
         done < <(grep -o '](\([^)]*\))' "$f" | sed 's/^](//; s/)$//')
     done
 }
@@ -176,7 +182,7 @@ check_prose() {
     for f in "${pages[@]}"; do
         n=$(awk '/^```/ { fence = !fence; next }
                  fence { next }
-                 /^(\||#|!\[)/ { indented = 0; blank = 0; next }
+                 /^( *\||#|!\[)/ { indented = 0; blank = 1; next }
                  /^[ \t]*$/ { blank = 1; next }
                  /^    / && (blank || indented) && !item { indented = 1; blank = 0; next }
                  { indented = 0; blank = 0 }
@@ -220,7 +226,7 @@ check_layers
 only_in '# *include *<CL/' "CL/cl.h is included in runtime/device only" runtime/device/
 only_in '# *include *<mpi\.h>' "mpi.h is included in collectives only" collectives/
 only_in '\bgetenv *\(' "getenv is called through clt_env only" runtime/base/clt_env test/
-only_in '"runtime/model/mpt/|clt_mpt_' "what a family is stays in runtime/model; use clt_model.h" runtime/model/ test/model/
+only_in '"runtime/model/[^/"]*/|clt_mpt_' "what a family is stays in runtime/model; use clt_model.h" runtime/model/ test/model/
 only_in '(^|[^_a-zA-Z>.])(malloc|calloc|realloc|free|v?asprintf|strdup|strndup)\(' "memory is allocated through clt_memory.h" runtime/base/clt_memory.c test/ docs/ tools/anchors/
 check_words
 check_environment
@@ -228,7 +234,7 @@ check_lengths
 check_readmes
 check_links
 check_kernels
-[ -z "${LINT_PROSE:-}" ] || check_prose
+check_prose
 [ -z "${LINT_SIZE:-}" ] || check_size
 if [ "${1:-}" != --rules ]; then
     check_format

@@ -19,9 +19,14 @@
  * sets a folder for them.
  *
  * Errors: every function that can fail returns a cltrain_status; cltrain_error_message returns the text: what
- * happened, where, and what to do. Outputs are set only on CLTRAIN_OK. CLTRAIN_NO_MEMORY reports a lack of
- * device or host memory; the run can then only be closed. If even a small internal allocation of host memory
- * fails, the library prints one line to stderr and ends the process with exit code 1.
+ * happened, where, and what to do. Outputs are set only on CLTRAIN_OK. After a failed cltrain_run_open,
+ * _train, _evaluate, _hash or _read_tensor the run can only be closed; after a failed _save or _generate it
+ * stays open. CLTRAIN_BAD_ARGUMENT changes nothing.
+ *
+ * Memory: when device or host memory runs out, functions return CLTRAIN_NO_MEMORY. Large requests of host
+ * memory fail at once. Small ones are served from a reserve of 4 MiB, and the call returns CLTRAIN_NO_MEMORY
+ * as soon as the run is in a consistent state. Only if the reserve is used up, too, does the library print
+ * one line to stderr and abort the process.
  *
  * Threads: a run may be used by one thread at a time; different runs may be used by different threads at the
  * same time. Only cltrain_run_stop may be called while another thread uses the run. Callbacks may be called
