@@ -112,11 +112,117 @@ static inline void accumulate(float acc[4][COLS], __local float *w, __local floa
     }
 }
 
+/* --- results: item's 4 x COLS part of ROWS rows, in columns tx + ACROSS * c of a slice of `width` --- */
+
+static inline void clear_rows(float acc[4][COLS]) {
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
+}
+
+/* The old values of `valid` rows where `add` is set, +0 otherwise. */
+static inline void get_rows(float acc[4][COLS], __global const ELEM *x, uint ld, bool add, int valid, int width,
+                            int item) {
+    int tx = item % ACROSS, ty = item / ACROSS;
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            int y = ty + TY * r, d = tx + ACROSS * c;
+            acc[r][c] = add && y < valid && d < width ? GET(x[(size_t)y * ld + d]) : 0.0f;
+        }
+}
+
+static inline void put_rows(float acc[4][COLS], __global ELEM *x, uint ld, int valid, int width, int item) {
+    int tx = item % ACROSS, ty = item / ACROSS;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int y = ty + TY * r;
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            if (y < valid && tx + ACROSS * c < width) x[(size_t)y * ld + tx + ACROSS * c] = PUT(acc[r][c]);
+    }
+}
+
+static inline void multiply_rows(float acc[4][COLS], __local const float *factor, int item) {
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) acc[r][c] = acc[r][c] * factor[item / ACROSS + TY * r];
+}
+
+/* --- softmax of a block: lane x of the row rule belongs to item x % SHARE of the row --- */
+
+/* The largest of m and the row's values, p of each of its items. */
+static inline float row_largest(const float p[BLOCK / SHARE], float m, __local float *red, int item) {
+#pragma unroll
+    for (int x = 0; x < BLOCK / SHARE; x++) m = p[x] > m ? p[x] : m;
+    red[item] = m;
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int x = 0; x < SHARE; x++) m = red[item / SHARE * SHARE + x] > m ? red[item / SHARE * SHARE + x] : m;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return m;
+}
+
+/* The sum of the row's values by the tree of the row rule; overwrites p. */
+static inline float row_sum(float p[BLOCK / SHARE], __local float *red, int item) {
+#pragma unroll
+    for (int step = BLOCK / SHARE / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
+    red[item] = p[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int x = 0; x < SHARE; x++) p[x] = red[item / SHARE * SHARE + x];
+#pragma unroll
+    for (int step = SHARE / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
+    return p[0];
+}
+
+/* --- ranges --- */
+
 /* Keys of the block at j0 that are in the range of row i, as offsets into the block. */
 static inline void range_in_block(size_t i, size_t j0, size_t seq, size_t window, int *begin, int *end) {
     *begin = max(0, min((int)attention_first(i, window) - (int)j0, BLOCK));
     *end = max(0, min((int)attention_end(i, seq, window) - (int)j0, BLOCK));
 }
+
+/* Query rows of the block at i0 (`rows` of them) that see key j, as offsets into the block. */
+static inline void rows_in_block(size_t j, size_t i0, size_t window, int rows, int *begin, int *end) {
+    *begin = max(0, min((int)attention_first_row(j, window) - (int)i0, BLOCK));
+    *end = rows;
+#if WINDOW
+    *end = max(0, min((int)(j + window) - (int)i0 + 1, rows));
+#endif
+}
+
+/* --- forward --- */
+
+/* Writes the scores of the raw products s to w, -inf for keys that the row does not see, and sets the ranges
+ * of the item's rows. */
+#define WRITE_SCORES(s, w, begin, end)                                                                       \
+    _Pragma("unroll") for (int r = 0; r < 4; r++) {                                                          \
+        size_t i = i0 + ty + TY * r;                                                                         \
+        range_in_block(i, j0, seq, window, &begin[r], &end[r]);                                              \
+        _Pragma("unroll") for (int c = 0; c < WIDE; c++) {                                                   \
+            int x = tx + ACROSS * c;                                                                         \
+            size_t j = j0 + x;                                                                               \
+            float t, y = scored(s[r][c], scale, softcap, slope, (int)j - (int)i, &t);                        \
+            bool on = x >= begin[r] && x < end[r] && SAME_SEQUENCE(i, j);                                    \
+            w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();                                        \
+        }                                                                                                    \
+    }
+
+/* The probability of key j to row i0 + row as the product with v uses it. */
+#if DROPOUT
+#define DROPPED(p, j) ((j) < attention_end(i0 + row, seq, window) ? (p)*FACTOR(b, h, i0 + row, j) : 0.0f)
+#else
+#define DROPPED(p, j) (p)
+#endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse,
@@ -136,74 +242,28 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     for (int d0 = 0; d0 < HEAD_DIM; d0 += WIDTH) {
         const int width = HEAD_DIM - d0 < WIDTH ? HEAD_DIM - d0 : WIDTH;
         float m = -attention_inf(), l = 0.0f, acc[4][COLS];
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-#pragma unroll
-            for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
-
+        clear_rows(acc);
         const size_t last = i0 + rows - 1, end_key = attention_end(last, seq, window);
         for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
             int keys = (int)min((size_t)BLOCK, seq - j0), begin[4], end[4];
-            float s[4][WIDE];
+            float s[4][WIDE], p[BLOCK / SHARE];
             products(s, tile, qt, ldq, rows, kh + j0 * ldk, ldk, keys, item);
-#pragma unroll
-            for (int r = 0; r < 4; r++) {
-                size_t i = i0 + ty + TY * r;
-                range_in_block(i, j0, seq, window, &begin[r], &end[r]);
-#pragma unroll
-                for (int c = 0; c < WIDE; c++) {
-                    int x = tx + ACROSS * c;
-                    size_t j = j0 + x;
-                    float t, y = scored(s[r][c], scale, softcap, slope, (int)j - (int)i, &t);
-                    bool on = x >= begin[r] && x < end[r] && SAME_SEQUENCE(i, j);
-                    w[(ty + TY * r) * PITCH + x] = on ? y : -attention_inf();
-                }
-            }
+            WRITE_SCORES(s, w, begin, end)
             barrier(CLK_LOCAL_MEM_FENCE);
 
-            /* Softmax of the block: lane x of the row rule belongs to item x % SHARE of the row. */
-            float p[BLOCK / SHARE], n = m;
 #pragma unroll
-            for (int x = 0; x < BLOCK / SHARE; x++) {
-                p[x] = w[row * PITCH + part + SHARE * x];
-                n = p[x] > n ? p[x] : n;
-            }
-            red[item] = n;
-            barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-            for (int x = 0; x < SHARE; x++) n = red[SHARE * row + x] > n ? red[SHARE * row + x] : n;
-            barrier(CLK_LOCAL_MEM_FENCE);
-            float ref = n == -attention_inf() ? 0.0f : n, a = clt_exp(m - ref);
+            for (int x = 0; x < BLOCK / SHARE; x++) p[x] = w[row * PITCH + part + SHARE * x];
+            float n = row_largest(p, m, red, item), ref = n == -attention_inf() ? 0.0f : n, a = clt_exp(m - ref);
             m = n;
 #pragma unroll
             for (int x = 0; x < BLOCK / SHARE; x++) {
                 p[x] = clt_exp(p[x] - ref);
-#if DROPOUT
-                size_t i = i0 + row, j = j0 + part + SHARE * x;
-                w[row * PITCH + part + SHARE * x] = j < attention_end(i, seq, window) ? p[x] * FACTOR(b, h, i, j) : 0.0f;
-#else
-                w[row * PITCH + part + SHARE * x] = p[x];
-#endif
+                w[row * PITCH + part + SHARE * x] = DROPPED(p[x], j0 + part + SHARE * x);
             }
-#pragma unroll
-            for (int step = BLOCK / SHARE / 2; step > 0; step /= 2)
-#pragma unroll
-                for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
-            red[item] = p[0];
             if (part == 0) factor[row] = a;
-            barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-            for (int x = 0; x < SHARE; x++) p[x] = red[SHARE * row + x];
-#pragma unroll
-            for (int step = SHARE / 2; step > 0; step /= 2)
-#pragma unroll
-                for (int x = 0; x < step; x++) p[x] = p[x] + p[x + step];
-            l = fma(l, a, p[0]);
+            l = fma(l, a, row_sum(p, red, item));
 
-#pragma unroll
-            for (int r = 0; r < 4; r++)
-#pragma unroll
-                for (int c = 0; c < COLS; c++) acc[r][c] = acc[r][c] * factor[ty + TY * r];
+            multiply_rows(acc, factor, item);
             bool partial = j0 + BLOCK > attention_end(i0, seq, window) || attention_first(last, window) > j0;
             int count = (int)min((size_t)BLOCK, end_key - j0);
             accumulate(acc, w, tile, vh + j0 * ldv + d0, ldv, width, count, partial, begin, end, item);
@@ -215,16 +275,12 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
             if (row < rows) lse[lse_off + (b * heads + h) * seq + i0 + row] = m + clt_log(l);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            int y = ty + TY * r;
-#pragma unroll
-            for (int c = 0; c < COLS; c++)
-                if (y < rows && tx + ACROSS * c < width)
-                    o[o_off + (base + i0 + y) * ldo + h * HEAD_DIM + d0 + tx + ACROSS * c] = PUT(acc[r][c] * factor[y]);
-        }
+        multiply_rows(acc, factor, item);
+        put_rows(acc, o + o_off + (base + i0) * ldo + h * HEAD_DIM + d0, ldo, rows, width, item);
     }
 }
+
+/* --- backward --- */
 
 /* From a raw product and dout . v to the probability (times the dropout factor) and ds. Pairs outside the
  * range get values that are never used. */
@@ -275,13 +331,12 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
     for (int d0 = 0; d0 < HEAD_DIM; d0 += WIDTH) {
         const int width = HEAD_DIM - d0 < WIDTH ? HEAD_DIM - d0 : WIDTH;
         float acc[4][COLS], lse_r[4], delta_r[4];
+        clear_rows(acc);
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             int y = ty + TY * r;
             lse_r[r] = y < rows ? lse[lse_off + stat + i0 + y] : 0.0f;
             delta_r[r] = y < rows ? delta[stat + i0 + y] : 0.0f;
-#pragma unroll
-            for (int c = 0; c < COLS; c++) acc[r][c] = 0.0f;
         }
         const size_t last = i0 + rows - 1, end_key = attention_end(last, seq, window);
         for (size_t j0 = attention_first(i0, window) / BLOCK * BLOCK; j0 < end_key; j0 += BLOCK) {
@@ -305,15 +360,14 @@ attention_backward_q(ATTENTION_ARGS, __global const float *lse, ulong lse_off, _
             int count = (int)min((size_t)BLOCK, end_key - j0);
             accumulate(acc, w, tile, kh + j0 * ldk + d0, ldk, width, count, partial, begin, end, item);
         }
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            int y = ty + TY * r;
-#pragma unroll
-            for (int c = 0; c < COLS; c++)
-                if (y < rows && tx + ACROSS * c < width)
-                    dq[dq_off + (base + i0 + y) * lddq + h * HEAD_DIM + d0 + tx + ACROSS * c] = PUT(acc[r][c]);
-        }
+        put_rows(acc, dq + dq_off + (base + i0) * lddq + h * HEAD_DIM + d0, lddq, rows, width, item);
     }
+}
+
+/* A head's statistic of the query rows i0 + tx + ACROSS * c; past the last row that of the last one. */
+static inline void get_stats(float out[WIDE], __global const float *x, size_t i0, uint seq, int tx) {
+#pragma unroll
+    for (int c = 0; c < WIDE; c++) out[c] = x[min(i0 + tx + ACROSS * c, (size_t)seq - 1)];
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
@@ -322,8 +376,7 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                       uint lddk, __global ELEM *dv, ulong dv_off, uint lddv, uint add) {
     __local float tile[TILE], wp[ROWS * PITCH], wd[ROWS * PITCH];
     int item = get_local_id(0), tx = item % ACROSS, ty = item / ACROSS;
-    size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS;
-    size_t base = b * seq;
+    size_t g = get_group_id(1), b = get_group_id(2), j0 = get_group_id(0) * ROWS, base = b * seq;
     int keys = (int)min((size_t)ROWS, seq - j0);
     __global const ELEM *kt = k + k_off + (base + j0) * ldk + g * HEAD_DIM;
     __global const ELEM *vt = v + v_off + (base + j0) * ldv + g * HEAD_DIM;
@@ -338,15 +391,8 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
     for (int d0 = 0; d0 < HEAD_DIM; d0 += WIDTH) {
         const int width = HEAD_DIM - d0 < WIDTH ? HEAD_DIM - d0 : WIDTH;
         float acc_k[4][COLS], acc_v[4][COLS];
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-#pragma unroll
-            for (int c = 0; c < COLS; c++) {
-                int y = ty + TY * r, d = tx + ACROSS * c;
-                bool old = add && y < keys && d < width;
-                acc_k[r][c] = old ? GET(dk[(size_t)y * lddk + d0 + d]) : 0.0f;
-                acc_v[r][c] = old ? GET(dv[(size_t)y * lddv + d0 + d]) : 0.0f;
-            }
+        get_rows(acc_k, dk + d0, lddk, add, keys, width, item);
+        get_rows(acc_v, dv + d0, lddv, add, keys, width, item);
         const size_t last = j0 + keys - 1, stop = attention_end_row(last, seq, window);
         for (size_t h = g * group; h < (g + 1) * group; h++) {
             __global const ELEM *qh = q + h * HEAD_DIM, *dh = dout + h * HEAD_DIM;
@@ -357,20 +403,12 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                 products(s, tile, kt, ldk, keys, qh + i0 * ldq, ldq, rows, item);
                 products(dp, tile, vt, ldv, keys, dh + i0 * lddout, lddout, rows, item);
                 float lse_c[WIDE], delta_c[WIDE];
-#pragma unroll
-                for (int c = 0; c < WIDE; c++) {
-                    size_t i = h * seq + min(i0 + tx + ACROSS * c, (size_t)seq - 1);
-                    lse_c[c] = lse[i];
-                    delta_c[c] = delta[i];
-                }
+                get_stats(lse_c, lse + h * seq, i0, seq, tx);
+                get_stats(delta_c, delta + h * seq, i0, seq, tx);
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
                     size_t j = j0 + ty + TY * r;
-                    begin[r] = max(0, min((int)attention_first_row(j, window) - (int)i0, BLOCK));
-                    end[r] = rows;
-#if WINDOW
-                    end[r] = max(0, min((int)(j + window) - (int)i0 + 1, rows));
-#endif
+                    rows_in_block(j, i0, window, rows, &begin[r], &end[r]);
 #pragma unroll
                     for (int c = 0; c < WIDE; c++) {
                         int x = tx + ACROSS * c;
@@ -388,15 +426,7 @@ attention_backward_kv(ATTENTION_ARGS, __global const float *lse, ulong lse_off, 
                 accumulate(acc_k, wd, tile, qh + i0 * ldq + d0, ldq, width, rows, partial, begin, end, item);
             }
         }
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            int y = ty + TY * r;
-#pragma unroll
-            for (int c = 0; c < COLS; c++)
-                if (y < keys && tx + ACROSS * c < width) {
-                    dk[(size_t)y * lddk + d0 + tx + ACROSS * c] = PUT(acc_k[r][c]);
-                    dv[(size_t)y * lddv + d0 + tx + ACROSS * c] = PUT(acc_v[r][c]);
-                }
-        }
+        put_rows(acc_k, dk + d0, lddk, keys, width, item);
+        put_rows(acc_v, dv + d0, lddv, keys, width, item);
     }
 }

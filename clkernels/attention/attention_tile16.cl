@@ -39,6 +39,28 @@ static inline void load_block(__local ushort *k_tile, __local ushort *v_tile, __
     }
 }
 
+/* The scores of the block at j0 with the lane's query, -inf for keys that it does not see, and in n the largest of
+ * n and the query's scores, which several lanes have. */
+#define MAKE_SCORES(s, n)                                                                                    \
+    CLT_EACH(x, KEYS / 16)                                                                                   \
+    {                                                                                                        \
+        s[x] = (clt_acc)(0.0f);                                                                              \
+        CLT_EACH(t, TILES)                                                                                   \
+        s[x] = CLT_TILE16(TYPE, clt_frag_load(k_tile + 16 * x * K_PITCH + 16 * t, K_PITCH, lane), fq[t], s[x]); \
+        CLT_EACH(r, CLT_ACC)                                                                                 \
+        {                                                                                                    \
+            const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);                                             \
+            float t, y = scored(s[x][r], scale, softcap, slope, (int)j - (int)i, &t);                        \
+            y = j >= first && j < end && SAME_SEQUENCE(i, j) ? y : -attention_inf();                         \
+            n = y > n ? y : n;                                                                               \
+            s[x][r] = y;                                                                                     \
+        }                                                                                                    \
+    }                                                                                                        \
+    for (int mask = 16; mask < CLT_WAVE; mask *= 2) {                                                        \
+        const float other = clt_lane_xor(n, lane, mask);                                                     \
+        n = other > n ? other : n;                                                                           \
+    }
+
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __global float *lse, ulong lse_off)
 {
@@ -69,24 +91,7 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
         barrier(CLK_LOCAL_MEM_FENCE);
         clt_acc s[KEYS / 16];
         float n = m;
-        CLT_EACH(x, KEYS / 16)
-        {
-            s[x] = (clt_acc)(0.0f);
-            CLT_EACH(t, TILES)
-            s[x] = CLT_TILE16(TYPE, clt_frag_load(k_tile + 16 * x * K_PITCH + 16 * t, K_PITCH, lane), fq[t], s[x]);
-            CLT_EACH(r, CLT_ACC)
-            {
-                const size_t j = j0 + 16 * x + CLT_ACC_ROW(lane, r);
-                float t, y = scored(s[x][r], scale, softcap, slope, (int)j - (int)i, &t);
-                y = j >= first && j < end && SAME_SEQUENCE(i, j) ? y : -attention_inf();
-                n = y > n ? y : n;
-                s[x][r] = y;
-            }
-        }
-        for (int mask = 16; mask < CLT_WAVE; mask *= 2) {
-            const float other = clt_lane_xor(n, lane, mask);
-            n = other > n ? other : n;
-        }
+        MAKE_SCORES(s, n)
         const float ref = n == -attention_inf() ? 0.0f : n, a = native_exp2((m - ref) * LOG2E);
         m = n;
         l = l * a;
@@ -114,10 +119,5 @@ attention_forward(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, __glo
     if (!there) return;
     const float inverse = (DROPOUT ? drop_scale : 1.0f) / l;
     if (lane < 16) lse[lse_off + (b * heads + h) * seq + i] = m + clt_log(l * (1.0f / (1 << SHIFT)));
-    o += o_off + (base + i) * ldo + h * HEAD_DIM;
-    CLT_EACH(t, TILES) CLT_EACH(r, CLT_ACC)
-    {
-        const int d = 16 * t + CLT_ACC_ROW(lane, r);
-        if (d < HEAD_DIM) o[d] = CLT_TILE16_BITS(TYPE, acc[t][r] * inverse);
-    }
+    put_row(acc, inverse, 1.0f, false, o + o_off + (base + i) * ldo + h * HEAD_DIM, lane);
 }

@@ -203,11 +203,7 @@ attention_backward_q(BACKWARD_ARGS, __global ELEM *dq, ulong dq_off, uint lddq)
     }
     if (i >= seq) return;
     dq += dq_off + (base + i) * lddq + h * HEAD_DIM;
-    CLT_EACH(t, TILES) CLT_EACH(r, CLT_ACC)
-    {
-        const int d = 16 * t + CLT_ACC_ROW(lane, r);
-        if (d < HEAD_DIM) dq[d] = CLT_TILE16_BITS(TYPE, acc[t][r] * (1.0f / unit) * scale);
-    }
+    put_row(acc, 1.0f / unit, scale, false, dq, lane);
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
@@ -266,13 +262,6 @@ attention_backward_kv(BACKWARD_ARGS, __global ELEM *dk, ulong dk_off, uint lddk,
     if (j >= seq) return;
     dk += dk_off + (base + j) * lddk + g * HEAD_DIM;
     dv += dv_off + (base + j) * lddv + g * HEAD_DIM;
-    const float down_v = (DROPOUT ? drop_scale : 1.0f) / (1 << SHIFT);
-    CLT_EACH(t, TILES) CLT_EACH(r, CLT_ACC)
-    {
-        const int d = 16 * t + CLT_ACC_ROW(lane, r);
-        if (d >= HEAD_DIM) continue;
-        const float x = acc_k[t][r] * (1.0f / unit) * scale, y = acc_v[t][r] * down_v;
-        dk[d] = CLT_TILE16_BITS(TYPE, add ? x + GET(dk[d]) : x);
-        dv[d] = CLT_TILE16_BITS(TYPE, add ? y + GET(dv[d]) : y);
-    }
+    put_row(acc_k, 1.0f / unit, scale, add, dk, lane);
+    put_row(acc_v, (DROPOUT ? drop_scale : 1.0f) / (1 << SHIFT), 1.0f, add, dv, lane);
 }
