@@ -14,57 +14,66 @@
 #include "runtime/base/clt_memory.h"
 #include "runtime/base/clt_status.h"
 
+/* Macros evaluate their arguments more than once. CLT_CEIL_DIV and CLT_ROUND_UP are for integers a >= 0 and
+ * b > 0 for which a + b - 1 does not overflow. */
 #define CLT_COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
 #define CLT_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define CLT_MAX(a, b) ((a) > (b) ? (a) : (b))
 #define CLT_CEIL_DIV(a, b) (((a) + (b)-1) / (b))
 #define CLT_ROUND_UP(a, b) (CLT_CEIL_DIV(a, b) * (b))
 
-/* printf into new memory. */
+/* The formatted text in new memory, to be freed with clt_free; never NULL. Text that the locale cannot
+ * convert gives "". */
 char *clt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 char *clt_vformat(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
 
-/* A growing string. Start from {0}. `s` is NULL until something is added, then always 0-terminated. */
+/* A growing string. Start from {0}; free with clt_str_free, after which it is {0} again. `s` is owned by the
+ * string, moves when it grows, and is NULL until the first clt_str_add*. After that it ends with a 0 that
+ * `len` does not count. */
 typedef struct {
     char *s;
     size_t len, cap;
 } clt_str;
-/* Room for n more bytes, so that adding them allocates nothing. false: not enough memory, b is unchanged. */
+/* Reserves room so that clt_str_add and clt_str_addn allocate nothing for the next n bytes. Before the first
+ * add, `s` may then point to memory without a terminating 0. false: not enough memory, b is unchanged. */
 bool clt_str_try_reserve(clt_str *b, size_t n);
 void clt_str_add(clt_str *b, const char *text);
-void clt_str_addn(clt_str *b, const char *text, size_t n);
+void clt_str_addn(clt_str *b, const char *text, size_t n); /* text may contain NUL bytes */
 void clt_str_addf(clt_str *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void clt_str_free(clt_str *b);
 
-/* A growing list of owned strings. Start from {0}. */
+/* A growing list of strings that it owns. Start from {0}; clt_strv_free frees the list and its strings. */
 typedef struct {
     char **v;
     size_t n, cap;
 } clt_strv;
 void clt_strv_add(clt_strv *l, const char *s); /* copies s */
-void clt_strv_add_owned(clt_strv *l, char *s); /* takes ownership of s */
+void clt_strv_add_owned(clt_strv *l, char *s); /* takes ownership of s, which clt_free must be able to free */
 void clt_strv_free(clt_strv *l);
-void clt_strv_sort(clt_strv *l);
+void clt_strv_sort(clt_strv *l); /* in byte order (strcmp) */
 
-/* The nearest of `n` known words by edit distance, or NULL if none is close enough to suggest. */
+/* The one of the `n` strings in `known` with the smallest edit distance to `word`, ignoring case; NULL if
+ * every distance is above 1 + strlen(word) / 3. For suggestions in messages. Returns a member of `known`. */
 const char *clt_nearest(const char *word, const char *const *known, size_t n);
 
-/* Parses the whole string as a decimal number; false, and *out unchanged, if it is not one or does not
- * fit. */
+/* Parse the whole string: a decimal integer (strtoll), or a floating-point number in any form of strtod,
+ * which includes hexadecimal numbers, "inf" and "nan". false, and *out is unchanged: the string is empty,
+ * begins with white space, has other characters, or its value is out of range. */
 bool clt_parse_i64(const char *s, int64_t *out);
 bool clt_parse_f64(const char *s, double *out);
 
-/* "1.50 GiB", "12.3 s". Written into buf (at least 32 bytes); returns buf. */
+/* A quantity >= 0 as text in buf (at least 32 bytes); returns buf. Bytes: "512 B", "1.50 GiB" (powers of
+ * 1024). Seconds: "12.3 s", "3m05s", "2h10m". Count: "999", "1.2 k", "125.3 M", "6.7 B" (powers of 1000). */
 const char *clt_human_bytes(double bytes, char *buf);
 const char *clt_human_seconds(double s, char *buf);
-const char *clt_human_count(double n, char *buf); /* 1.2 k, 125.3 M, 6.7 B */
+const char *clt_human_count(double n, char *buf);
 
-/* Seconds: on the monotonic clock; since 1970. */
-double clt_now(void);
-double clt_wall(void);
-void clt_sleep(double seconds);
+/* Times are in seconds. */
+double clt_now(void);           /* the monotonic clock; only differences have a meaning */
+double clt_wall(void);          /* the time of day, since 1970 */
+void clt_sleep(double seconds); /* signals do not shorten it; a negative time returns at once */
 
-/* "0.1.0"; the short git hash of the source ("unknown" outside a checkout). */
+/* "0.1.0"; and the short git hash of the source, "unknown" if it was built outside a checkout. Constants. */
 const char *clt_version(void);
 const char *clt_version_git(void);
 

@@ -11,53 +11,54 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A target with this label is not part of the loss. */
+/* The label of a position without a target: the loss does not use it, and no count of targets includes it. */
 #define CLT_LABEL_IGNORE (-100)
 
-/* The arrays of a text batch, each int32 [samples, seq]. */
+/* The arrays of a text batch, each int32 [samples, seq]: one value for each token position. */
 enum {
     CLT_TEXT_TOKENS,
-    CLT_TEXT_TARGETS, /* the next token, or CLT_LABEL_IGNORE */
-    CLT_TEXT_SEQ_IDS, /* index of the sequence that a token belongs to; absent: one sequence per sample */
-    CLT_TEXT_FIELDS
+    CLT_TEXT_TARGETS, /* the label: the token of the next position, or CLT_LABEL_IGNORE */
+    CLT_TEXT_SEQ_IDS, /* number of the text that the token belongs to, from 0 in each sample and never
+                       * decreasing within it; absent: each sample is one text */
+    CLT_TEXT_FIELDS   /* how many arrays */
 };
 
 enum { CLT_BATCH_MAX_FIELDS = 4 };
 
 typedef struct {
-    const char *name;
-    size_t bytes; /* per sample; 0: the array is absent */
+    const char *name; /* for messages; lives as long as the layout */
+    size_t bytes;     /* per sample; 0: the array is absent */
 } clt_batch_field;
 
 typedef struct {
-    int n;
+    int n; /* entries of `field`, absent arrays included */
     clt_batch_field field[CLT_BATCH_MAX_FIELDS];
 } clt_batch_layout;
 
-/* Arrays are borrowed. */
+/* A batch borrows its arrays. The layout says what field[i] is. */
 typedef struct {
-    int64_t samples; /* in these arrays */
-    int64_t first;   /* index in the global batch of the first sample */
-    const void *field[CLT_BATCH_MAX_FIELDS];
-    const int32_t *sample_targets; /* [samples] number of targets in the loss; NULL: not counted */
-    const int64_t *sample_ids;     /* [samples] indices in the data set; NULL: unknown */
-    int64_t targets;               /* in the loss, sum over these samples */
-    /* What throughput counts, sum over these samples: tokens without padding (images: samples). */
-    int64_t tokens;
-    /* Sums over the global batch; valid after the ranks have exchanged them. */
+    int64_t samples;                         /* in these arrays */
+    int64_t first;                           /* index of the first of these samples in the global batch */
+    const void *field[CLT_BATCH_MAX_FIELDS]; /* NULL: absent */
+    const int32_t *sample_targets; /* [samples] targets of each sample that the loss uses; NULL: unknown */
+    const int64_t *sample_ids;     /* [samples] index of each sample in the data set; NULL: unknown */
+    int64_t targets;               /* targets of these samples that the loss uses */
+    int64_t tokens; /* of these samples, without padding: what throughput counts (images: samples) */
+    /* Samples and targets of the global batch; valid after the ranks have exchanged them. */
     int64_t global_samples, global_targets;
 } clt_batch;
 
-/* The layout of a text batch; seq_ids: with CLT_TEXT_SEQ_IDS. */
+/* The layout of a text batch with `seq` positions per sample. seq_ids: with the array CLT_TEXT_SEQ_IDS. */
 clt_batch_layout clt_text_layout(int64_t seq, bool seq_ids);
 
-/* Samples [at, at + n) of b's arrays. The sums (targets, tokens) stay those of all of b. */
+/* Samples at to at + n - 1 of b, which must exist. The result points into b's arrays; `first` is moved by
+ * `at`. The sums are copied unchanged: `targets` and `tokens` still count all samples of b. */
 clt_batch clt_batch_slice(const clt_batch_layout *l, const clt_batch *b, int64_t at, int64_t n);
 
-/* Bytes that clt_batch_copy needs for `samples` samples. */
+/* Bytes of storage that are enough for clt_batch_copy of a batch with `samples` samples. */
 size_t clt_batch_bytes(const clt_batch_layout *l, int64_t samples);
-/* Copies b's arrays and sample_targets into `storage` (clt_batch_bytes bytes, aligned like malloc); *out
- * points into it. Sample ids are not copied: they are NULL in *out. */
+/* Copies b's arrays and sample_targets into `storage`: clt_batch_bytes(l, b->samples) bytes of the caller,
+ * aligned like malloc. *out points into `storage` and has b's counts. It has no sample ids (NULL). */
 void clt_batch_copy(const clt_batch_layout *l, const clt_batch *b, void *storage, clt_batch *out);
 
 #endif

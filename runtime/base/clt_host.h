@@ -4,10 +4,11 @@
 
 #include <stdint.h>
 
-/* Bytes: the host's physical memory, or the smallest limit of the process's control group and its ancestors
- * if that is less (containers). */
+/* Bytes: the smallest of the host's physical memory and the memory limits of the process's control group and
+ * the group's ancestors (containers). Memory that other processes use is not subtracted. */
 uint64_t clt_host_memory(void);
-/* The same with `root` prepended to /proc and /sys; for tests. */
+/* For tests: clt_host_memory with the control group's files read below ROOT/proc and ROOT/sys. The physical
+ * memory is still the host's. */
 uint64_t clt_host_memory_under(const char *root);
 
 #endif

@@ -3,9 +3,14 @@
  * system. Nothing else in the program opens, lists or renames files of a run, so that an object store can be
  * added and tests can record, fail or cut every operation.
  *
- * The functions loop over short reads and writes, retry EINTR, never retry a failed sync, and check close.
- * Those that return clt_status print path and reason (clt_error): CLT_IO, CLT_NO_MEMORY, or CLT_BAD_CONFIG
- * when no component serves the scheme. Those named try_ print nothing and return 0 or an errno value. */
+ * Open, read and write are repeated after EINTR and until all bytes are transferred. A failed sync is never
+ * repeated. Functions that return clt_status print path and reason (clt_error): CLT_IO, CLT_NO_MEMORY, or
+ * CLT_BAD_CONFIG if no component serves the scheme; other statuses stand at the function. Functions that
+ * return int print nothing and return 0 or an errno value: EPROTONOSUPPORT if no component serves the scheme,
+ * ENOTSUP if the storage lacks the capability.
+ *
+ * All functions may be called from several threads. Several threads may use one clt_file at once if they
+ * write different ranges, and none of them closes it. */
 #ifndef CLT_IO_H
 #define CLT_IO_H
 
@@ -13,27 +18,27 @@
 
 /* --- what a storage can do --- */
 
-/* File systems and object stores differ in these; code asks for them and never for a component's name. */
+/* What file systems and object stores may lack. Code asks for these and never for a component's name. */
 typedef enum {
     CLT_IO_CAN_RENAME = 1 << 0,     /* a file or a folder gets another name in one step */
-    CLT_IO_CAN_EXCHANGE = 1 << 1,   /* two names are exchanged in one step (a file system may still refuse) */
+    CLT_IO_CAN_EXCHANGE = 1 << 1,   /* two names are exchanged in one step (some file systems refuse) */
     CLT_IO_CAN_APPEND = 1 << 2,     /* CLT_IO_APPEND */
     CLT_IO_CAN_CREATE_NEW = 1 << 3, /* CLT_IO_CREATE_NEW: of several writers one succeeds (conditional PUT) */
     CLT_IO_CAN_LOCK = 1 << 4,       /* clt_io_lock */
-    CLT_IO_CAN_READ_RANGES = 1 << 5,  /* pread at any offset costs what it reads, not the whole file */
+    CLT_IO_CAN_READ_RANGES = 1 << 5,  /* pread costs the time of the bytes that it reads, not of the file */
     CLT_IO_CAN_WRITE_RANGES = 1 << 6, /* pwrite at any offset and in any order, and pread of what was written;
                                        * otherwise a file is written from its beginning to its end, once */
     CLT_IO_HAS_FOLDERS = 1 << 7,      /* folders exist by themselves; otherwise a folder is a common prefix of
                                        * names: it is listed while something is below it, and mkdir does nothing */
-    CLT_IO_APPEARS_WHOLE = 1 << 8     /* a file has its name when it is closed, whole, or never */
+    CLT_IO_APPEARS_WHOLE = 1 << 8     /* a new file gets its name when it is closed, with all its contents */
 } clt_io_capability;
 
-/* Whether the storage of `path` has all these capabilities. */
+/* Whether a component serves `path` and has all these capabilities (clt_io_capability, or'ed). */
 bool clt_io_can(const char *path, unsigned caps);
-/* The same as a status: "PATH: WHAT needs storage that can ...", CLT_BAD_CONFIG. */
+/* CLT_BAD_CONFIG if clt_io_can is false; the message is "PATH: WHAT needs storage that can ...". */
 clt_status clt_io_require(const char *path, unsigned caps, const char *what);
-/* Why no component serves `path` ("object stores (s3://) are not supported yet ..."), to be freed; NULL: one
- * does. */
+/* Why no component serves `path` ("object stores (s3://) are not supported yet ..."), to be freed with
+ * clt_free; NULL: a component does. */
 char *clt_io_unsupported(const char *path);
 
 /* --- files --- */
@@ -41,30 +46,32 @@ char *clt_io_unsupported(const char *path);
 typedef struct clt_file clt_file;
 
 typedef enum {
-    CLT_IO_READ,
-    CLT_IO_READ_PLAIN, /* like READ, but the file may not be a symbolic link: it is in the folder that names
-                          it */
-    CLT_IO_CREATE,     /* new or truncated; can be read, too */
-    CLT_IO_CREATE_NEW, /* like CREATE, but EEXIST when the name is taken */
-    CLT_IO_APPEND      /* every append goes to the end, also when several processes append */
+    CLT_IO_READ,       /* reads an existing file */
+    CLT_IO_READ_PLAIN, /* like READ; CLT_IO if the name is a symbolic link, which may leave its folder */
+    CLT_IO_CREATE,     /* reads and writes; a file of this name is truncated */
+    CLT_IO_CREATE_NEW, /* reads and writes; CLT_IO if the name exists */
+    CLT_IO_APPEND      /* appends only, to the end also when several processes append; creates the file */
 } clt_io_mode;
 
-/* A file is never inherited by the programs that this process starts. CLT_BAD_CONFIG: the storage lacks the
- * capability for the mode. */
+/* Opens a file; *out is freed by clt_file_close. Programs that this process starts do not inherit it.
+ * CLT_BAD_CONFIG also if the storage lacks the capability for the mode. */
 clt_status clt_file_open(const char *path, clt_io_mode mode, clt_file **out);
-/* Exactly `bytes`; past the end CLT_BAD_DATA "ends early". */
+/* Reads exactly `bytes` bytes; CLT_BAD_DATA "ends early" if the file has fewer from `offset` on. */
 clt_status clt_file_pread(clt_file *f, void *dst, size_t bytes, uint64_t offset);
+/* Writes exactly `bytes` bytes. Without CLT_IO_CAN_WRITE_RANGES writes must be consecutive and begin at 0. */
 clt_status clt_file_pwrite(clt_file *f, const void *src, size_t bytes, uint64_t offset);
-/* One write call if the system takes it whole, so that lines of several writers do not mix. */
+/* Appends with a single write if the system accepts all bytes at once, so that lines of several writers do
+ * not mix. The file must be open with CLT_IO_APPEND. */
 clt_status clt_file_append(clt_file *f, const void *src, size_t bytes);
-/* For a log, which cannot report through itself: no message, no allocation, any thread. */
+/* clt_file_append without a message or an allocation: for the log, which cannot report its own failure. */
 int clt_file_try_append(clt_file *f, const void *src, size_t bytes);
 clt_status clt_file_size(clt_file *f, uint64_t *bytes);
+/* After success, what was written survives a loss of power: the contents; the contents and the attributes. */
 clt_status clt_file_datasync(clt_file *f);
 clt_status clt_file_sync(clt_file *f);
-/* Closes in any case; reports a failing close. NULL is allowed. */
+/* Closes and frees f also when it fails: then the contents may not have been written. NULL is allowed. */
 clt_status clt_file_close(clt_file *f);
-const char *clt_file_path(const clt_file *f);
+const char *clt_file_path(const clt_file *f); /* as given to open; valid until close */
 
 /* --- names --- */
 
@@ -72,71 +79,90 @@ typedef enum { CLT_IO_ABSENT, CLT_IO_FILE, CLT_IO_FOLDER, CLT_IO_OTHER } clt_io_
 
 typedef struct {
     clt_io_kind kind;
-    uint64_t bytes;
-    uint64_t id[2]; /* equal: one file or folder under two names (links); 0, 0: unknown */
+    uint64_t bytes; /* the size of a file */
+    uint64_t id[2]; /* names with equal ids are one file or folder (links); {0, 0}: unknown */
 } clt_io_info;
 
-/* Symbolic links are followed. What is absent is CLT_IO_ABSENT, not an error. */
+/* Follows symbolic links. A name that does not exist is CLT_OK with kind CLT_IO_ABSENT. */
 clt_status clt_io_stat(const char *path, clt_io_info *out);
 int clt_io_try_stat(const char *path, clt_io_info *out);
-bool clt_io_is_file(const char *path); /* false also when it cannot be told */
+/* Whether the name is a file, a folder; false also if stat fails. */
+bool clt_io_is_file(const char *path);
 bool clt_io_is_dir(const char *path);
 
-/* Both names belong to one storage (EXDEV otherwise). */
+/* Needs CLT_IO_CAN_RENAME. A file `to` is replaced. Both names must be on one storage (EXDEV otherwise). A
+ * failure of clt_io_rename is always CLT_IO. */
 clt_status clt_io_rename(const char *from, const char *to);
 int clt_io_try_rename(const char *from, const char *to);
-/* EINVAL, ENOSYS or EOPNOTSUPP: not possible here. */
+/* Exchanges two names of one storage (EXDEV otherwise) that has CLT_IO_CAN_EXCHANGE (ENOTSUP otherwise).
+ * EINVAL or ENOSYS: this file system cannot do it. */
 int clt_io_try_exchange(const char *a, const char *b);
+/* Removes a file or a symbolic link; CLT_IO, ENOENT if it does not exist. */
 clt_status clt_io_unlink(const char *path);
 int clt_io_try_unlink(const char *path);
+/* After success, what changed in the folder's list of names survives a loss of power. Without
+ * CLT_IO_HAS_FOLDERS this and the mkdir functions succeed and do nothing. */
 clt_status clt_io_sync_dir(const char *path);
-/* Like mkdir -p; each new folder's parent is synced, so that what becomes durable inside stays reachable. */
+/* Like mkdir -p. clt_io_mkdirs also syncs the parent of each new folder, so that the folder survives a loss
+ * of power; clt_io_try_mkdirs does not. */
 clt_status clt_io_mkdirs(const char *path);
-int clt_io_try_mkdirs(const char *path);                   /* not synced */
-clt_status clt_io_mkdir(const char *path);                 /* one folder, which must be absent; not synced */
-clt_status clt_io_remove_tree(const char *path);           /* like rm -r; absent is success */
-clt_status clt_io_list(const char *path, clt_strv *names); /* sorted */
+int clt_io_try_mkdirs(const char *path);
+/* Makes one folder, without a sync; CLT_IO if the name exists. */
+clt_status clt_io_mkdir(const char *path);
+/* Like rm -r: links are removed, not followed. CLT_OK if `path` does not exist. The first failure ends it. */
+clt_status clt_io_remove_tree(const char *path);
+/* Adds the names in a folder to `names`, without "." and "..", and sorts the whole list. After a failure
+ * `names` may hold some of them; the caller frees it in any case. */
+clt_status clt_io_list(const char *path, clt_strv *names);
 
 /* --- whole files --- */
 
-/* Files above `limit` bytes are CLT_BAD_DATA; a 0 follows the data. The caller frees *data. */
+/* Reads a file of at most `limit` bytes; a larger one is CLT_BAD_DATA. *data is to be freed with clt_free; a
+ * NUL byte follows the contents, which *bytes does not count. bytes may be NULL. */
 clt_status clt_io_read_all(const char *path, size_t limit, char **data, size_t *bytes);
-/* Durable, and under `path` there is the old content or the new one, whole. */
+/* Replaces or creates a file in one step: at any time, also after a failure or a loss of power, `path` has
+ * all of its old contents or all of the new ones. After success the new ones survive a loss of power.
+ * CLT_BAD_CONFIG also if the storage has neither CLT_IO_CAN_RENAME nor CLT_IO_APPEARS_WHOLE. */
 clt_status clt_io_write_atomic(const char *path, const void *data, size_t bytes);
-/* A name beside `path` that no other process or thread uses: PATH.tmp.PID.N. The caller frees it. */
+/* A name beside `path` that no other process or thread of this host uses: PATH.tmp.PID.N. To be freed with
+ * clt_free. */
 char *clt_io_temporary(const char *path);
 
 /* --- locks --- */
 
 /* At most one holder at a time, over all processes that reach the storage. The lock belongs to this process
- * and is lost with it, however it ends. `owner` is a line of text that others see while they wait.
+ * and is released when the process ends in any way. `owner` is one line of text for those who wait: it is cut
+ * after CLT_IO_OWNER_BYTES - 2 bytes.
  *
- * File system: flock on the file `path`, which holds the text; the kernel drops it. A symbolic link in its
- * place is refused (ELOOP).
- * Object store: the object `path` is created with a conditional PUT and holds the text and an expiry time;
- * the component renews it from a thread of its own (conditional on the ETag that it wrote) several times
- * before it expires, by the server's clock. A lock that expired may be taken over with a conditional PUT on
- * the ETag that was seen. A holder that cannot renew in time has lost the lock: its commit has to fail
- * (clt_ckpt_commit.h), because somebody else may be writing. */
+ * File system: flock on the file `path`, which is created, holds the text and stays when the lock is
+ * released. If `path` is a symbolic link: ELOOP. Object store (no component serves one yet): the object
+ * `path` is created with a conditional PUT and holds the text and an expiry time; the component renews it
+ * from a thread of its own (conditional on the ETag that it wrote) several times before it expires, by the
+ * server's clock. A lock that expired may be taken over with a conditional PUT on the ETag that was seen. A
+ * holder that cannot renew in time has lost the lock: its commit has to fail (clt_ckpt_commit.h), because
+ * somebody else may be writing. */
 typedef struct clt_io_lock clt_io_lock;
 enum { CLT_IO_OWNER_BYTES = 512 };
 
-/* One attempt, without waiting. 0; EWOULDBLOCK: somebody else has it, and `holder` says who ("" unknown);
- * another errno value: the storage cannot lock (ENOTSUP, ENOLCK, ...) or the file cannot be made. */
+/* Tries once to take the lock, without waiting. 0: *out is the lock. EWOULDBLOCK: somebody else holds it, and
+ * `holder` is the text of its owner, "" if unknown. Any other errno value: the storage cannot lock (ENOTSUP,
+ * ENOLCK, ...) or the file cannot be created. */
 int clt_io_lock_try(const char *path, const char *owner, clt_io_lock **out, char holder[CLT_IO_OWNER_BYTES]);
-/* Seconds to wait before the next attempt. */
+/* Seconds to wait between two attempts at a lock of this storage. */
 double clt_io_lock_retry(const char *path);
-/* Replaces the owner's text. */
+/* Replaces the owner's text. 0 or an errno value. */
 int clt_io_lock_sign(clt_io_lock *l, const char *owner);
-void clt_io_lock_release(clt_io_lock *l); /* NULL is allowed */
+/* Releases the lock and frees l; NULL is allowed. */
+void clt_io_lock_release(clt_io_lock *l);
 
-/* --- paths and URLs: results are to be freed --- */
+/* --- paths and URLs, as text --- */
 
-/* `b` below `a`; `b` itself when it is absolute or a URL, or `a` is empty. */
+/* A/B; `b` alone if it is absolute or a URL, or if `a` is "". To be freed with clt_free. */
 char *clt_path_join(const char *a, const char *b);
-/* The folder of `path`: "." for a name alone, "/" and SCHEME://AUTHORITY stay what they are. */
+/* What stands before the last '/' of `path`, to be freed with clt_free; "." if there is no '/'. The folder of
+ * "/" and of SCHEME://AUTHORITY is itself. */
 char *clt_path_dir(const char *path);
-/* The last component, which points into `path`; "" for SCHEME://AUTHORITY and after a final '/'. */
+/* What stands after the last '/' of `path`: a pointer into `path`. "" for SCHEME://AUTHORITY. */
 const char *clt_path_base(const char *path);
 /* Whether `name` is relative and stays inside its folder: no leading '/', no empty, '.' or '..' component (so
  * no URL either). */

@@ -1,19 +1,22 @@
 /* clt_io_probe: a storage component for tests of what goes wrong. It stands before another component (the
  * local file system, or a file system in memory), passes every operation on, and does two things on the way:
  *
- * - the fault injector lets the N-th operation of a kind fail, take half of its bytes, or end the process;
- * - the recorder writes every operation that changes or syncs something to a log, with its data, so that a
- *   test can build every state that a loss of power may leave.
+ * - the fault injector makes the N-th operation of a kind fail, transfer half of its bytes, or end the
+ * process;
+ * - the recorder writes a log of every successful operation that changes files or names (but not of locks),
+ *   with its data, and of every successful sync, so that a test can build every state that a loss of power
+ *   may leave.
  *
- * A test creates a probe and registers it under a scheme; several probes work side by side. A whole program
- * takes the one before its local files from the environment:
+ * A test creates a probe and registers it under a scheme; several probes work side by side. For a
+ * whole program the environment puts a probe before its local files:
  *
  *     CLTRAIN_IO_FAULT="pwrite:data.*:3:ENOSPC"   the third write to a file named data.* finds the disk full
- *     CLTRAIN_IO_FAULT="any:*:40-:EIO"            from the 40th operation on every one fails
+ *     CLTRAIN_IO_FAULT="any:*:40-:EIO"            the 40th operation and all later ones fail
  *     CLTRAIN_IO_FAULT="rename:*:1:kill"          SIGKILL instead of the first rename
  *     CLTRAIN_IO_RECORD=file                      append the log to a file; several processes may share it
  *
- * Operations are counted per probe, over all threads. */
+ * A probe counts the operations that match its fault, over all threads. An operation on two names matches by
+ * the second one. */
 #ifndef CLT_IO_PROBE_H
 #define CLT_IO_PROBE_H
 
@@ -43,41 +46,48 @@ const char *clt_io_op_name(clt_io_op op); /* "open", "pread", ... "any" */
 
 typedef enum {
     CLT_IO_FAIL,  /* return `error` */
-    CLT_IO_SHORT, /* a write takes half of its bytes and the rest of it fails with `error` (0: succeeds); a
-                   * read returns half; other operations fail with `error` */
-    CLT_IO_KILL   /* SIGKILL to this process before the operation */
+    CLT_IO_SHORT, /* a read or write transfers half of its bytes; after a write, the probe's next write, of
+                   * whatever file, fails with `error`. Other operations, and transfers of one byte, fail with
+                   * `error`. error 0: nothing fails */
+    CLT_IO_KILL   /* SIGKILL to this process instead of the operation */
 } clt_io_fault_kind;
 
 typedef struct {
     clt_io_op op;
-    char name[64];    /* shell pattern of the last component of the path; "" : any */
-    long first, last; /* which of the operations that match, from 1; first 0: none */
+    char name[64];    /* shell pattern (fnmatch) for the last component of the path; "": any path */
+    long first, last; /* the matching operations with these numbers, counted from 1; first 0: no fault */
     clt_io_fault_kind kind;
     int error; /* errno value */
 } clt_io_fault;
 
 typedef struct clt_io_probe clt_io_probe;
 
-/* A probe before `under` (borrowed), with its capabilities. No fault is armed, nothing is recorded. */
+/* A probe before `under`, which is borrowed and whose capabilities it has. No fault is armed, nothing is
+ * recorded. Never NULL. */
 clt_io_probe *clt_io_probe_create(clt_io_component *under);
 /* The probe as a component, to be registered. Valid until destroy. */
 clt_io_component *clt_io_probe_component(clt_io_probe *p);
-/* After its last file was closed and it is no longer registered. NULL is allowed. */
+/* The probe must not be registered any more, and its files and locks must be closed. NULL is allowed. */
 void clt_io_probe_destroy(clt_io_probe *p);
 
-/* From now on; operations are counted from 0 again. NULL: no fault. */
+/* Arms a copy of f instead of any earlier fault and counts matching operations from 0. NULL: no fault. */
 void clt_io_fault_arm(clt_io_probe *p, const clt_io_fault *f);
+/* Since the fault was armed: whether it took effect; how many operations matched its `op` and `name`. Only
+ * while no other thread uses the probe. */
 bool clt_io_fault_fired(const clt_io_probe *p);
-long clt_io_fault_seen(const clt_io_probe *p); /* operations that matched since arm */
-/* "OP:NAME:N[-[M]]:WHAT"; WHAT: ENOSPC, EIO, EINTR, EACCES, EROFS, EMFILE, short, kill. CLT_USAGE says what
- * is wrong. */
+long clt_io_fault_seen(const clt_io_probe *p);
+/* Parses "OP:NAME:N[-[M]]:WHAT": operations N, N to M, or from N on; WHAT is ENOSPC, EIO, EINTR, EACCES,
+ * EROFS, EMFILE, short (with error 0) or kill. CLT_USAGE for any other text. */
 clt_status clt_io_fault_parse(const char *text, clt_io_fault *out);
 
-/* Records operations into a local file (appended to) until called with NULL. */
+/* Appends the log to a local file until it is called again; NULL: ends the recording. CLT_IO if the file
+ * cannot be opened. If writing the log fails later, a warning is printed and the recording ends. Call it
+ * while no other thread uses the probe. */
 clt_status clt_io_record(clt_io_probe *p, const char *file);
 
-/* One recorded operation. `data` and `bytes`: of a write; `mode`: of an open; `to`: the second name of rename
- * and exchange. Names are those of the component (clt_io_find). */
+/* One recorded operation. `mode` is for CLT_IO_OPEN; `data` and `bytes` for writes and appends (bytes
+ * transferred), `offset` for writes; `to` is the second name of rename and exchange. Other members are 0 or
+ * NULL. Names are those that clt_io_find gives. */
 typedef struct {
     clt_io_op op;
     clt_io_mode mode;
@@ -86,12 +96,14 @@ typedef struct {
     size_t bytes;
     unsigned char *data;
 } clt_io_entry;
-/* Reads a log. CLT_BAD_DATA: the file is none. */
+/* Reads a log of at most 1 GiB; clt_io_record_free frees *list. CLT_BAD_DATA if the file is larger, damaged
+ * or not such a log; CLT_IO. After a failure *list is freed already. */
 clt_status clt_io_record_read(const char *file, clt_io_entry **list, size_t *n);
 void clt_io_record_free(clt_io_entry *list, size_t n);
 
-/* Registers a probe before the local file system if CLTRAIN_IO_FAULT or CLTRAIN_IO_RECORD is set. For the
- * start of a program, before files are opened. */
+/* Registers a probe before the local file system, for the rest of the process, if CLTRAIN_IO_FAULT or
+ * CLTRAIN_IO_RECORD is set. For the start of a program, before files are opened. CLT_USAGE: CLTRAIN_IO_FAULT
+ * is malformed; CLT_IO: the file of CLTRAIN_IO_RECORD cannot be opened. */
 clt_status clt_io_probe_from_env(void);
 
 #endif

@@ -1,5 +1,4 @@
-/* clt_notice: keys of a configuration that were accepted and have no effect, each with the reason. Keys with
- * the same reason make one line. */
+/* clt_notice: the list of configuration keys that were accepted and have no effect, each with the reason. */
 #ifndef CLT_NOTICE_H
 #define CLT_NOTICE_H
 
@@ -7,7 +6,7 @@
 
 typedef struct {
     char *path;      /* dotted path of the key */
-    const char *why; /* lives at least as long as the list */
+    const char *why; /* the reason: borrowed, must live as long as the list */
 } clt_notice;
 
 /* Start from {0}; free with clt_notices_free. */
@@ -16,10 +15,11 @@ typedef struct {
     size_t n, cap;
 } clt_notices;
 
+/* Copies `path`, borrows `why`. */
 void clt_notices_add(clt_notices *l, const char *path, const char *why);
 void clt_notices_free(clt_notices *l);
 
-/* Adds one line for each reason, in the order in which the reasons came:
+/* Adds to `lines` one text for each different reason, in the order in which the reasons were first added:
  *     key a.b has no effect here: WHY
  *     keys a.b, c have no effect here: WHY */
 void clt_notices_lines(const clt_notices *l, clt_strv *lines);

@@ -5,8 +5,11 @@
  * says where a value was written.
  *
  * Checking and storing are separate. A kind of value (clt_kind) has a `check`, which gets no field and so
- * cannot store, and a `store`, which the reader calls after the check and only for a key with a place. A row
- * without a place is therefore safe with every kind. */
+ * cannot store, and a `store`, which the reader calls only for a key with a place in the struct: with a
+ * default from the table, and with a value that `check` has passed. A row without a place is therefore safe
+ * with every kind.
+ *
+ * A reader is used by one thread at a time; tables are constants that all threads may share. */
 #ifndef CLT_SCHEMA_H
 #define CLT_SCHEMA_H
 
@@ -17,8 +20,9 @@
 
 typedef enum {
     CLT_KEY_HONOURED,
-    CLT_KEY_NO_EFFECT, /* one notice says so, unless the value asks for what is done anyway (`same`) */
-    CLT_KEY_REFUSED    /* an error with the reason, unless the value is null or `same` */
+    CLT_KEY_NO_EFFECT, /* checked; a notice says so, unless the value is null or asks for what is done anyway
+                        * (`same`, or the reader's `satisfied`) */
+    CLT_KEY_REFUSED    /* an error with the reason, unless the value is null or equals `same` */
 } clt_key_status;
 
 typedef struct clt_schema clt_schema;
@@ -30,48 +34,54 @@ typedef struct clt_key clt_key;
 typedef struct {
     const char *name; /* "a whole number": in messages and documentation */
     size_t size;      /* bytes of the field that `store` fills; 0: such values are never stored */
-    /* Looks at v, which is never null. Errors through clt_schema_fail. NULL: every value is right. */
+    /* CLT_OK if v, which is never null, is valid for `key`; otherwise what clt_schema_fail returns. NULL:
+     * every value is valid. */
     clt_status (*check)(clt_schema_reader *r, const clt_key *key, const char *path, json_t *v);
-    /* Puts a value that `check` has passed into a field of `size` bytes. Cannot fail. */
+    /* Writes a valid v, or a default, into a field of `size` bytes. Must not fail. */
     void (*store)(clt_schema_reader *r, const clt_key *key, json_t *v, void *field);
-    bool borrows; /* `store` keeps a pointer into the document: defaults are not stored */
+    bool borrows; /* `store` keeps a pointer into the document, which must then outlive the struct; defaults
+                   * of such keys are only documentation and are not stored */
 } clt_kind;
 
+/* With the C type of their fields. */
 extern const clt_kind clt_kind_bool,           /* bool */
-    clt_kind_int,                              /* int64_t; 2.0 counts as a whole number */
-    clt_kind_float,                            /* double; whole numbers too */
-    clt_kind_str,                              /* const char *, owned by the reader's `strings`; numbers
-                                                  are taken as their text */
+    clt_kind_int,                              /* int64_t; also takes a real such as 2.0, below 9e15 */
+    clt_kind_float,                            /* double; also takes whole numbers */
+    clt_kind_str,                              /* const char *, owned by the reader's `strings`; also takes
+                                                  numbers, as their text */
     clt_kind_choice,                           /* int: index into `choices` */
-    clt_kind_name,                             /* const char *: one of `choices` itself */
+    clt_kind_name,                             /* const char *: a member of `choices` */
     clt_kind_map, clt_kind_list, clt_kind_any, /* json_t *, borrowed from the document */
-    clt_kind_section;                          /* a map with a table of its own; bool: it is given */
+    clt_kind_section;                          /* a map with a table of its own (`section`); bool: set to true
+                                                  if the document has the map */
 
 /* --- rows --- */
 
-/* Where a value is stored: a field of the struct that the table fills. {0}: nowhere. */
+/* Where a value is stored: offset and size in bytes of a field of the struct that the table fills. size 0:
+ * the value is not stored. */
 typedef struct {
     size_t offset, size;
 } clt_key_place;
 
-/* A choice that is known and refused. */
+/* A value of a choice that is refused with the reason `why`. */
 typedef struct {
     const char *value, *why;
 } clt_refusal;
 
 struct clt_key {
-    const char *name; /* "*" as the last row: any other name */
+    const char *name; /* "*", only in the last row: every name that no other row has */
     const clt_kind *kind;
     clt_key_status status;
     const char *def;  /* the default as JSON text; NULL: none; CLT_KEY_REQUIRED: the key must be given */
-    const char *help; /* what it does; why it has no effect; why it is refused */
-    bool nullable;    /* honoured keys: null means "not given" */
-    const char *same; /* no effect, refused: the value, as JSON text, that is what is done anyway */
+    const char *help; /* what the key does, why it has no effect, or why it is refused, by `status` */
+    bool nullable;    /* honoured keys: null is accepted like an absent key; not with CLT_KEY_REQUIRED */
+    const char
+        *same; /* keys that are not honoured: the value, as JSON text, that asks for what is done anyway */
     clt_key_place at;
-    const char *const *choices; /* ended by NULL */
-    const clt_refusal *refused; /* choices that are refused; ended by {0} */
-    const clt_schema *section;  /* the keys below: read with clt_kind_section; else only documented */
-    size_t base;                /* section: offset of the struct that its table fills */
+    const char *const *choices; /* the accepted values of clt_kind_choice and clt_kind_name; ended by NULL */
+    const clt_refusal *refused; /* values with a refusal of their own; ended by {0}; NULL: none */
+    const clt_schema *section;  /* the keys below this one: read for clt_kind_section, else only documented */
+    size_t base; /* clt_kind_section: offset, in this table's struct, of the struct that `section` fills */
 };
 
 #define CLT_KEY_REQUIRED "required"
@@ -103,7 +113,7 @@ struct clt_schema {
 #define CLT_KEY(type, name_, field, def_, help_, ...)                                                        \
     CLT_KEY_OF(CLT_KIND_OF(type, field), type, name_, field, def_, help_, __VA_ARGS__)
 #define CLT_KEY_CHECKED(kind_, name_, def_, help_,                                                           \
-                        ...) /* its values say no more than what is done anyway */                           \
+                        ...) /* checked and not stored: every valid value asks for what is done anyway */    \
     { .name = name_, .kind = kind_, .def = def_, .help = help_, __VA_ARGS__ }
 #define CLT_KEY_SECTION(name_, def_, help_, base_, section_, ...)                                            \
     {                                                                                                        \
@@ -125,40 +135,46 @@ struct clt_schema {
 
 struct clt_schema_reader {
     const char *what; /* file name for messages */
-    /* malloc'ed "run.yaml:3:5" of the value at a dotted path; NULL: `what` */
+    /* Functions, which get `ctx` and the dotted path of a key; each may be NULL. */
+    /* Where the value is written ("run.yaml:3:5"), freed by the reader with clt_free, never NULL; no
+     * function: `what`. */
     char *(*place)(void *ctx, const char *path);
-    char *(*key_place)(void *ctx, const char *path); /* where the key itself is written; NULL: as place */
-    /* Whether a key that no table has is harmless, and why (a string that lives as long as the notices);
-     * NULL: no such key is. */
+    char *(*key_place)(void *ctx, const char *path); /* where the key is written; no function: as `place` */
+    /* Why a key that no row has may be accepted without effect: a string that lives as long as the notices.
+     * NULL, or no function: the key is an error. */
     const char *(*harmless)(void *ctx, const char *path);
-    /* Whether a value without effect asks for what is done anyway, beside those that `same` names; NULL: no.
-     */
+    /* Whether a value of a key without effect asks for what is done anyway although it is not `same`. No
+     * function: false. */
     bool (*satisfied)(void *ctx, const char *path, const json_t *v);
     void *ctx;
-    clt_status status;    /* what a wrong value returns: CLT_BAD_CONFIG or CLT_BAD_DATA */
-    bool ignore_unknown;  /* keys that the table does not have are skipped */
-    clt_strv *strings;    /* owns what clt_kind_str stores */
-    clt_notices *notices; /* gets the keys without effect; NULL: nobody wants them */
+    clt_status status;    /* of every failure: CLT_BAD_CONFIG or CLT_BAD_DATA */
+    bool ignore_unknown;  /* keys that no row has are skipped; false: they are errors, or `harmless` */
+    clt_strv *strings;    /* gets and owns what clt_kind_str stores; must outlive the struct */
+    clt_notices *notices; /* gets the keys without effect; NULL: there are no notices */
 };
 
-/* Stores every key's default, then reads the object (NULL or null: only the defaults) in the order of the
- * table, then looks for unknown keys. `prefix` is the dotted path of the object, "" for the root. Stops at
- * the first error, which it has printed. */
+/* Fills *out: stores the defaults, reads the keys in the order of the table, then looks for unknown keys,
+ * then for required keys that are missing. `object` is a JSON object; NULL or null is like {}. The caller
+ * must check that it is no other kind of value. `prefix` is the dotted path of the object, "" for the root.
+ * The first error is printed, ends the reading and gives r->status; *out is then partly filled. Fields
+ * without a default and a value keep what they had. */
 clt_status clt_schema_read(clt_schema_reader *r, const clt_schema *s, const char *prefix, json_t *object,
                            void *out);
 
-/* "PLACE: key 'PATH' ..." with the reader's status. */
+/* Prints the error "PLACE: key 'PATH' TEXT" and returns r->status. */
 clt_status clt_schema_fail(clt_schema_reader *r, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* "PLACE: key 'PATH' must be KIND, not ..." */
+/* clt_schema_fail with the text "must be KIND, not VALUE". */
 clt_status clt_schema_fail_kind(clt_schema_reader *r, const clt_key *key, const char *path, const json_t *v);
 
-/* What a value is called in messages: "a whole number", "a map" ... */
+/* What a value is called in messages: "a whole number", "a map" ...; "null" for NULL. A constant. */
 const char *clt_json_type_name(const json_t *v);
 
-/* The table as Markdown rows "| `path` | type | default | status | help |", sections after their parents. */
+/* Appends the table as Markdown rows "| `path` | type | default | status | help |", each followed by the rows
+ * of its section. */
 void clt_schema_list(const clt_schema *s, const char *prefix, clt_str *out);
-/* Whether the table (with sections) knows this dotted path; keys below a free map are known. */
+/* Whether the table, with its sections, has the key at this dotted path. Every path below a key without a
+ * section counts as known. */
 bool clt_schema_knows(const clt_schema *s, const char *path);
 
 #endif
