@@ -7,19 +7,26 @@
 
 #include "collectives/clt_group.h"
 
-/* Maps `bytes` bytes, page aligned and zero, that all ranks share for which this call is made together: one
- * of them is `first`, `name` is the same for all, `agree` gives all of them the same status, a failure if one
- * failed. The memory has no name any more once it is reserved, so nothing is left behind when a run is
- * killed. *out is NULL after a failure. */
+/* A collective of the ranks of g: returns the same status on all of them, CLT_OK only if `mine` is CLT_OK on
+ * all of them. */
 typedef clt_status (*clt_shm_agree)(clt_group *g, clt_status mine);
+/* Maps memory of `bytes` bytes, page aligned and zeroed, that several ranks of one host share. All ranks of g
+ * must call it together. Ranks that pass the same `name` share one memory; they must all be on one host, pass
+ * the same `bytes`, and exactly one of them must pass first = true. `name` is a new POSIX shared memory name
+ * ("/..."), which is removed as soon as all ranks have opened the memory, so that a run that is killed later
+ * leaves nothing behind. The caller releases *out with clt_shm_unmap. Errors, the same on all ranks of g:
+ * CLT_IO if the name cannot be created or opened, CLT_NO_MEMORY if the memory cannot be reserved or mapped,
+ * and failures of `agree`. *out is NULL after a failure. */
 clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, size_t bytes, bool first,
                          void **out);
-void clt_shm_unmap(void *p, size_t bytes); /* NULL: nothing */
-/* Free bytes of the host's shared memory; UINT64_MAX if that is unknown. */
+/* Unmaps the memory of clt_shm_share, of `bytes` bytes, in this process only. p NULL: does nothing. */
+void clt_shm_unmap(void *p, size_t bytes);
+/* Bytes of /dev/shm that this user can still reserve; UINT64_MAX if unknown. */
 uint64_t clt_shm_free(void);
 
-/* Sleeps a little longer each time it is called, but only yields at first, for the sake of short waits.
- * *spins starts at 0. */
+/* One pause of a loop that waits for other processes: the first 199 calls of a wait only yield the processor,
+ * the next ones sleep 50 us, and from call 2000 on each sleeps 1 ms. *spins counts the calls of one wait; the
+ * caller sets it to 0 before the first. */
 void clt_wait_pause(unsigned *spins);
 
 #endif
