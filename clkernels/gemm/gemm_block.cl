@@ -111,6 +111,54 @@ static inline float2 widen2(ushort2 s)
     barrier(CLK_LOCAL_MEM_FENCE);                                                                            \
     mine += sub / (BM / ROWS) * COLUMNS + lane;
 
+/* By form. LOAD_STEPS: the operands of the 16 steps from k0, except those that STEP loads itself. EDGE_STEP:
+ * step k0 alone, with the checks of an edge. ADVANCE: the addresses of the steps after these. */
+#define LOAD_A(av)                                                                                           \
+    float av[ROWS];                                                                                          \
+    EACH(i, ROWS) av[i] = BLOCK(A_ROW(i));
+#if FORM == 0
+#define LOAD_STEPS                                                                                           \
+    TURN                                                                                                     \
+    FETCH(k0 + LANES)                                                                                        \
+    LOAD_A(av)
+#define EDGE_STEP                                                                                            \
+    EACH(j, VECTORS)                                                                                         \
+    bv[j] = CLT_LOAD(IN_TYPE, b + (size_t)min(n0 + j * LANES + lane, n - 1) * ldb + k0);                     \
+    MULTIPLY(A_ALONE)
+#define ADVANCE(steps)
+#elif FORM == 1
+#define LOAD_STEPS LOAD_A(av)
+#define EDGE_STEP                                                                                            \
+    EACH(j, VECTORS) bv[j] = PART(b + (at_b + j * LANES), n_left - j * LANES);                               \
+    MULTIPLY(A_ALONE)
+#define ADVANCE(steps) at_b += (steps)*ldb;
+#else
+#define LOAD_STEPS
+#define EDGE_STEP                                                                                            \
+    const float av = PART(a + at_a, m_left);                                                                 \
+    EACH(j, VECTORS) bv[j] = PART(b + (at_b + j * LANES), n_left - j * LANES);                               \
+    MULTIPLY(A_ALONG)
+#define ADVANCE(steps)                                                                                       \
+    at_b += (steps)*ldb;                                                                                     \
+    at_a += (steps)*lda;
+#endif
+
+/* The group's tile of sums from local memory to c. first: no sum of an earlier group of k is in c. */
+static inline void store_tile(__local const float *tile, const clt_gemm_ep *ep, uint m, uint n, bool first)
+{
+    for (uint e = (uint)get_local_id(0); e < BM * BN; e += WG) {
+        const uint row = get_group_id(1) * BM + e / BN, column = get_group_id(0) * BN + e % BN;
+        if (row >= m || column >= n) continue;
+#if FORM == 2
+        __global clt_gemm_out *sum = ep->c + (size_t)row * ep->ldc + column;
+        const float before = !first || (ep->flags & CLT_EP_ACCUMULATE) ? CLT_LOAD(C_TYPE, sum) : 0.0f;
+        CLT_STORE(C_TYPE, before + tile[e], sum);
+#else
+        clt_ep_scalar(ep, tile[e], row, column);
+#endif
+    }
+}
+
 __attribute__((intel_reqd_sub_group_size(LANES))) __attribute__((reqd_work_group_size(WG, 1, 1))) __kernel void
 gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong a_off, ulong lda,
      __global const clt_gemm_in *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
@@ -149,56 +197,22 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         uint k0 = k_start;
         EACH(i, ROWS) EACH(j, VECTORS) acc[i][j] = 0.0f;
         for (; k0 < k_whole; k0 += LANES) {
-#if FORM == 0
-            TURN
-            FETCH(k0 + LANES)
-#endif
-#if FORM != 2
-            float av[ROWS];
-            EACH(i, ROWS) av[i] = BLOCK(A_ROW(i));
-#endif
+            LOAD_STEPS
             STEPS4(0) STEPS4(4) STEPS4(8) STEPS4(12)
-#if FORM != 0
-            at_b += LANES * ldb;
-#endif
-#if FORM == 2
-            at_a += LANES * lda;
-#endif
+            ADVANCE(LANES)
         }
         /* The last steps, or a tile at an edge: one step at a time. */
         _Pragma("nounroll") for (; k0 < k_end; k0++)
         {
             float bv[VECTORS];
-#if FORM == 0
-            EACH(j, VECTORS) bv[j] = CLT_LOAD(IN_TYPE, b + (size_t)min(n0 + j * LANES + lane, n - 1) * ldb + k0);
-            MULTIPLY(A_ALONE)
-#else
-            EACH(j, VECTORS) bv[j] = PART(b + (at_b + j * LANES), n_left - j * LANES);
-            at_b += ldb;
-#if FORM == 1
-            MULTIPLY(A_ALONE)
-#else
-            const float av = PART(a + at_a, m_left);
-            at_a += lda;
-            MULTIPLY(A_ALONG)
-#endif
-#endif
+            EDGE_STEP
+            ADVANCE(1)
         }
         /* Results go through local memory, because sums and the addresses of an epilogue do not fit in
          * registers together. */
         barrier(CLK_LOCAL_MEM_FENCE);
         EACH(i, ROWS) EACH(j, VECTORS) own[i * BN + j * LANES] = acc[i][j];
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (uint e = (uint)get_local_id(0); e < BM * BN; e += WG) {
-            const uint row = get_group_id(1) * BM + e / BN, column = get_group_id(0) * BN + e % BN;
-            if (row >= m || column >= n) continue;
-#if FORM == 2
-            __global clt_gemm_out *sum = ep.c + (size_t)row * ep.ldc + column;
-            const float before = k_start > 0 || (ep.flags & CLT_EP_ACCUMULATE) ? CLT_LOAD(C_TYPE, sum) : 0.0f;
-            CLT_STORE(C_TYPE, before + local_memory[e], sum);
-#else
-            clt_ep_scalar(&ep, local_memory[e], row, column);
-#endif
-        }
+        store_tile(local_memory, &ep, m, n, k_start == 0);
     }
 }

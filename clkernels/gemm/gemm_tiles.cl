@@ -154,6 +154,131 @@
 #define STAGES_SIZE (2 * STAGE)
 #define PART_SIZE (PART_ROWS * BN)
 
+/* --- parts of the kernel: the macros use its variables by name --- */
+
+/* The addresses of this item's elements in the first step's tile of an operand. */
+#define PLACES(at, each, src, ld, along_k, width, first, limit)                                              \
+    EACH(f, each)                                                                                            \
+    {                                                                                                        \
+        const int e = lid + f * WG;                                                                          \
+        const uint line = first + PLACE(e, along_k, width), step = STEP(e, along_k, width);                  \
+        at[f] = src + (along_k ? min(line, limit - 1) * ld + step : step * ld + (line < limit ? line : 0));  \
+    }
+
+/* Fills stage 0 and takes the operands of its first step along k. */
+#define BEGIN_STEPS                                                                                          \
+    {                                                                                                        \
+        FETCH(0)                                                                                             \
+        PUT(0)                                                                                               \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        TAKE(av[0], bv[0], a_mine, b_mine, 0)                                                                \
+    }
+
+/* All steps of BK along k. The last one loads its own elements again without using them, so that no step has
+ * branches or predicates. */
+#if COPY_B
+/* Nothing passes through registers: a round is two steps of k, and the stage changes every BK / 2 rounds. The
+ * other forms are faster written out. */
+#define ALL_STEPS                                                                                            \
+    __local const float *a_now = a_mine, *b_now = b_mine;                                                    \
+    _Pragma("nounroll") for (int round = 0; round < steps * (BK / 2); round++)                               \
+    {                                                                                                        \
+        const int next = STAGE - now;                                                                        \
+        if (round % (BK / 2) == 0) {                                                                         \
+            const bool last = round == (steps - 1) * (BK / 2);                                               \
+            ADVANCE(a_at, A_EACH, (last ? 0 : a_step))                                                       \
+            ADVANCE(b_at, B_EACH, (last ? 0 : b_step))                                                       \
+            FETCH(next)                                                                                      \
+        }                                                                                                    \
+        TAKE(av[1], bv[1], a_now, b_now, 1)                                                                  \
+        MULTIPLY(av[0], bv[0])                                                                               \
+        a_now += 2 * LDA_TILE;                                                                               \
+        b_now += 2 * LDB_TILE;                                                                               \
+        if (round % (BK / 2) == BK / 2 - 1) {                                                                \
+            PUT(next)                                                                                        \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                                    \
+            a_now = a_mine + next;                                                                           \
+            b_now = b_mine + next;                                                                           \
+            now = next;                                                                                      \
+        }                                                                                                    \
+        TAKE(av[0], bv[0], a_now, b_now, 0)                                                                  \
+        MULTIPLY(av[1], bv[1])                                                                               \
+    }
+#else
+#define ALL_STEPS                                                                                            \
+    for (int s = 1; s <= steps; s++) {                                                                       \
+        const int next = STAGE - now;                                                                        \
+        ADVANCE(a_at, A_EACH, (s < steps ? a_step : 0))                                                      \
+        ADVANCE(b_at, B_EACH, (s < steps ? b_step : 0))                                                      \
+        FETCH(next)                                                                                          \
+        EACH(kk, BK - 1)                                                                                     \
+        {                                                                                                    \
+            TAKE(av[(kk + 1) % 2], bv[(kk + 1) % 2], (a_mine + now), (b_mine + now), kk + 1)                 \
+            MULTIPLY(av[kk % 2], bv[kk % 2])                                                                 \
+        }                                                                                                    \
+        PUT(next)                                                                                            \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        TAKE(av[0], bv[0], (a_mine + next), (b_mine + next), 0)                                              \
+        MULTIPLY(av[1], bv[1])                                                                               \
+        now = next;                                                                                          \
+    }
+#endif
+
+/* After ALL_STEPS: the addresses of the elements that follow. */
+#define END_STEPS                                                                                            \
+    {                                                                                                        \
+        ADVANCE(a_at, A_EACH, a_step)                                                                        \
+        ADVANCE(b_at, B_EACH, b_step)                                                                        \
+        barrier(CLK_LOCAL_MEM_FENCE); /* all items have read the unused step after the last one */           \
+    }
+
+/* The last `rest` steps along k, fewer than BK. */
+#define REST_STEPS                                                                                           \
+    {                                                                                                        \
+        const uint k0 = k_start + steps * BK;                                                                \
+        STORE_REST(a_tile, LDA_TILE, a, lda, A_ALONG_K, BM, m0, m)                                           \
+        STORE_REST(b_tile, LDB_TILE, b, ldb, B_ALONG_K, BN, n0, n)                                           \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        for (int kk = 0; kk < rest; kk++) {                                                                  \
+            TAKE(av[0], bv[0], a_mine, b_mine, kk)                                                           \
+            MULTIPLY(av[0], bv[0])                                                                           \
+        }                                                                                                    \
+        ADVANCE(a_at, A_EACH, (A_ALONG_K ? rest : rest * lda))                                               \
+        ADVANCE(b_at, B_EACH, (B_ALONG_K ? rest : rest * ldb))                                               \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+    }
+
+/* This item's two rows of the part, from `acc` to local memory. */
+#define GATHER_PART                                                                                          \
+    {                                                                                                        \
+        __local float *mine = local_memory + (row_in_tile / (4 * TM) * 8 + lane_m * 2) * BN + column_in_tile;\
+        EACH(i, TM)                                                                                          \
+        if (i / 2 == part)                                                                                   \
+            EACH(j, TN / 4) *(__local float4 *)(mine + i % 2 * BN + 32 * j) = vload4(j, acc[i]);             \
+    }
+
+/* The part from local memory to c: STORE_SUMS adds a whole one to weight gradients in fp32 and loads all old
+ * sums before it uses the first; STORE_QUADS stores any part through the epilogue. */
+#define STORE_SUMS                                                                                           \
+    {                                                                                                        \
+        float4 old[PART_QUADS];                                                                              \
+        if (ep.flags & CLT_EP_ACCUMULATE)                                                                    \
+            EACH(f, PART_QUADS) old[f] = CLT_EP_QUAD(0, SUM_AT(lid + f * WG));                               \
+        else                                                                                                 \
+            EACH(f, PART_QUADS) old[f] = (float4)(0.0f);                                                     \
+        EACH(f, PART_QUADS) CLT_EP_QUAD(0, SUM_AT(lid + f * WG)) = old[f] + PART(lid + f * WG);              \
+    }
+#define STORE_QUADS                                                                                          \
+    _Pragma("nounroll") for (int q = lid; q < PART_ROWS * BN / 4; q += WG)                                   \
+    {                                                                                                        \
+        const uint row = m0 + PART_ROW(q), column = n0 + PART_COLUMN(q);                                     \
+        if (row >= m || column >= n) continue;                                                               \
+        if (quads)                                                                                           \
+            clt_ep_quad(&ep, PART(q), row, column);                                                          \
+        else                                                                                                 \
+            clt_ep_part(&ep, PART(q), row, column, min(n - column, 4u));                                     \
+    }
+
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong a_off, ulong lda,
      __global const clt_gemm_in *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
@@ -178,18 +303,8 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
     k = k_group;
 #endif
     __global const clt_gemm_in *a_at[A_EACH], *b_at[B_EACH];
-    EACH(f, A_EACH)
-    {
-        const int e = lid + f * WG;
-        const uint at = m0 + PLACE(e, A_ALONG_K, BM), step = STEP(e, A_ALONG_K, BM);
-        a_at[f] = a + (A_ALONG_K ? min(at, m - 1) * lda + step : step * lda + (at < m ? at : 0));
-    }
-    EACH(f, B_EACH)
-    {
-        const int e = lid + f * WG;
-        const uint at = n0 + PLACE(e, B_ALONG_K, BN), step = STEP(e, B_ALONG_K, BN);
-        b_at[f] = b + (B_ALONG_K ? min(at, n - 1) * ldb + step : step * ldb + (at < n ? at : 0));
-    }
+    PLACES(a_at, A_EACH, a, lda, A_ALONG_K, BM, m0, m)
+    PLACES(b_at, B_EACH, b, ldb, B_ALONG_K, BN, n0, n)
     const size_t a_step = A_ALONG_K ? BK : BK * lda, b_step = B_ALONG_K ? BK : BK * ldb;
     /* A float4 that crosses the edge ends in the gap between two rows; after the last row there may be no
      * memory. */
@@ -200,81 +315,12 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         float acc[TM][TN];
         float4 ra[A_EACH], rb[B_EACH];
         EACH(i, TM) EACH(j, TN) acc[i][j] = 0.0f;
-        if (steps) {
-            FETCH(0)
-            PUT(0)
-            barrier(CLK_LOCAL_MEM_FENCE);
-        }
         float av[2][TM], bv[2][TN];
-        if (steps) {
-            TAKE(av[0], bv[0], a_mine, b_mine, 0)
-        }
-        /* The last step loads its own elements again without using them, so that no step has branches or
-         * predicates. */
-        int now = 0;
-#if COPY_B
-        /* Nothing passes through registers: a round is two steps of k, and the stage changes every BK / 2
-         * rounds. The other forms are faster written out. */
-        __local const float *a_now = a_mine, *b_now = b_mine;
-        _Pragma("nounroll") for (int round = 0; round < steps * (BK / 2); round++)
-        {
-            const int next = STAGE - now;
-            if (round % (BK / 2) == 0) {
-                const bool last = round == (steps - 1) * (BK / 2);
-                ADVANCE(a_at, A_EACH, (last ? 0 : a_step))
-                ADVANCE(b_at, B_EACH, (last ? 0 : b_step))
-                FETCH(next)
-            }
-            TAKE(av[1], bv[1], a_now, b_now, 1)
-            MULTIPLY(av[0], bv[0])
-            a_now += 2 * LDA_TILE;
-            b_now += 2 * LDB_TILE;
-            if (round % (BK / 2) == BK / 2 - 1) {
-                PUT(next)
-                barrier(CLK_LOCAL_MEM_FENCE);
-                a_now = a_mine + next;
-                b_now = b_mine + next;
-                now = next;
-            }
-            TAKE(av[0], bv[0], a_now, b_now, 0)
-            MULTIPLY(av[1], bv[1])
-        }
-#else
-        for (int s = 1; s <= steps; s++) {
-            const int next = STAGE - now;
-            ADVANCE(a_at, A_EACH, (s < steps ? a_step : 0))
-            ADVANCE(b_at, B_EACH, (s < steps ? b_step : 0))
-            FETCH(next)
-            EACH(kk, BK - 1)
-            {
-                TAKE(av[(kk + 1) % 2], bv[(kk + 1) % 2], (a_mine + now), (b_mine + now), kk + 1)
-                MULTIPLY(av[kk % 2], bv[kk % 2])
-            }
-            PUT(next)
-            barrier(CLK_LOCAL_MEM_FENCE);
-            TAKE(av[0], bv[0], (a_mine + next), (b_mine + next), 0)
-            MULTIPLY(av[1], bv[1])
-            now = next;
-        }
-#endif
-        if (steps) {
-            ADVANCE(a_at, A_EACH, a_step)
-            ADVANCE(b_at, B_EACH, b_step)
-            barrier(CLK_LOCAL_MEM_FENCE); /* all items have read the unused step after the last one */
-        }
-        if (rest) {
-            const uint k0 = k_start + steps * BK;
-            STORE_REST(a_tile, LDA_TILE, a, lda, A_ALONG_K, BM, m0, m)
-            STORE_REST(b_tile, LDB_TILE, b, ldb, B_ALONG_K, BN, n0, n)
-            barrier(CLK_LOCAL_MEM_FENCE);
-            for (int kk = 0; kk < rest; kk++) {
-                TAKE(av[0], bv[0], a_mine, b_mine, kk)
-                MULTIPLY(av[0], bv[0])
-            }
-            ADVANCE(a_at, A_EACH, (A_ALONG_K ? rest : rest * lda))
-            ADVANCE(b_at, B_EACH, (B_ALONG_K ? rest : rest * ldb))
-            barrier(CLK_LOCAL_MEM_FENCE);
-        }
+        if (steps) BEGIN_STEPS
+        int now = 0; /* the stage in use */
+        ALL_STEPS
+        if (steps) END_STEPS
+        if (rest) REST_STEPS
         clt_gemm_ep ep = CLT_EP_INIT;
 #if FORM == 2
         ep.flags = k_start > 0 ? CLT_EP_ACCUMULATE : flags | CLT_EP_ZERO;
@@ -283,32 +329,12 @@ gemm(uint m, uint n, uint k, uint k_group, __global const clt_gemm_in *a, ulong 
         /* The loop is not unrolled, so that the epilogue's code exists once. */
         _Pragma("nounroll") for (int part = 0; part < TM / 2; part++)
         {
-            __local float *mine = local_memory + (row_in_tile / (4 * TM) * 8 + lane_m * 2) * BN + column_in_tile;
-            EACH(i, TM)
-            if (i / 2 == part)
-                EACH(j, TN / 4) *(__local float4 *)(mine + i % 2 * BN + 32 * j) = vload4(j, acc[i]);
+            GATHER_PART
             barrier(CLK_LOCAL_MEM_FENCE);
-#if FORM == 2 && C_TYPE == 0
-            if (quads && whole) { /* all old sums are loaded before the first is used */
-                float4 old[PART_QUADS];
-                if (ep.flags & CLT_EP_ACCUMULATE)
-                    EACH(f, PART_QUADS) old[f] = CLT_EP_QUAD(0, SUM_AT(lid + f * WG));
-                else
-                    EACH(f, PART_QUADS) old[f] = (float4)(0.0f);
-                EACH(f, PART_QUADS) CLT_EP_QUAD(0, SUM_AT(lid + f * WG)) = old[f] + PART(lid + f * WG);
-            } else
-#endif
-            {
-                _Pragma("nounroll") for (int q = lid; q < PART_ROWS * BN / 4; q += WG)
-                {
-                    const uint row = m0 + PART_ROW(q), column = n0 + PART_COLUMN(q);
-                    if (row >= m || column >= n) continue;
-                    if (quads)
-                        clt_ep_quad(&ep, PART(q), row, column);
-                    else
-                        clt_ep_part(&ep, PART(q), row, column, min(n - column, 4u));
-                }
-            }
+            if (FORM == 2 && C_TYPE == 0 && quads && whole)
+                STORE_SUMS
+            else
+                STORE_QUADS
             barrier(CLK_LOCAL_MEM_FENCE);
         }
     }

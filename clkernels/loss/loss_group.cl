@@ -59,6 +59,30 @@ static inline float row_exp_sum(__global elem *x, size_t n, float m, float scale
     return group_tree(sums, s);
 }
 
+#if GRAD
+/* The row's gradient in place of its logits, or of the tanh or exponentials that the passes left there. r: 1
+ * over the row sum; w: the row's weight. */
+static inline void row_gradient(__global elem *x, size_t n, uint target, float m, float r, float w,
+                                float scale, float cap, uint item) {
+    float t;
+    for (size_t i = item; i < n; i += WG) {
+#if !KEEP
+        float d = clt_exp(first_z(CLT_LOAD(TYPE, x + i), scale, cap, &t) - m) * r;
+#elif SOFTCAP
+        t = x[i];
+        float d = clt_exp(t * cap - m) * r;
+#else
+        float d = x[i] * r;
+#endif
+        d = (i == (size_t)target ? d - 1.0f : d) * w;
+#if SOFTCAP
+        d = d * fma(-t, t, 1.0f);
+#endif
+        CLT_STORE(TYPE, d * scale, x + i);
+    }
+}
+#endif
+
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong targets_off,
      __global float *token_loss, ulong token_loss_off, __global int *correct, ulong correct_off,
@@ -104,21 +128,7 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
     const float sum = row_exp_sum(x, n, m, scale, softcap, s, item);
     if (item == 0) token_loss[token_loss_off + row] = clt_log(sum) + (m - z);
 #if GRAD
-    const float r = 1.0f / sum, w = row_weight ? row_weight[row_weight_off + row] : weight;
-    for (size_t i = item; i < n; i += WG) {
-#if !KEEP
-        float d = clt_exp(first_z(CLT_LOAD(TYPE, x + i), scale, softcap, &t) - m) * r;
-#elif SOFTCAP
-        t = x[i];
-        float d = clt_exp(t * softcap - m) * r;
-#else
-        float d = x[i] * r;
-#endif
-        d = (i == (size_t)target ? d - 1.0f : d) * w;
-#if SOFTCAP
-        d = d * fma(-t, t, 1.0f);
-#endif
-        CLT_STORE(TYPE, d * scale, x + i);
-    }
+    const float w = row_weight ? row_weight[row_weight_off + row] : weight;
+    row_gradient(x, n, (uint)target, m, 1.0f / sum, w, scale, softcap, item);
 #endif
 }

@@ -57,15 +57,6 @@ static inline float larger(float a, float b) {
     return a > b ? a : b;
 }
 
-/* The largest of m and the logits stored in u, two at a time; sign: the bits to invert first (for a negative
- * scale). */
-#if TYPE == 1
-static inline uint largest_of(stored u, uint sign, uint m) {
-    u = u ^ sign;
-    return clt_ptx_max2(clt_ptx_max2(clt_ptx_max2(u.x, u.y), clt_ptx_max2(u.z, u.w)), m);
-}
-#endif
-
 /* The largest, and the sum, of 8 elements; the sum is a tree. */
 static inline float max8(float8 v) {
     return larger(larger(larger(v.s0, v.s1), larger(v.s2, v.s3)), larger(larger(v.s4, v.s5), larger(v.s6, v.s7)));
@@ -75,6 +66,29 @@ static inline float sum8(float8 v) {
     const float2 b = a.lo + a.hi;
     return b.x + b.y;
 }
+
+/* The largest scaled logit so far, from TOP_NONE: top_of adds the logits of a vector, top_value reads it. For
+ * bf16 it is two numbers, of even and odd elements, as they are stored; a negative scale inverts their signs. */
+#if TYPE == 1
+typedef uint top_logit;
+#define TOP_NONE 0xff80ff80u /* -inf, twice */
+static inline top_logit top_of(stored u, float scale, top_logit top) {
+    u = u ^ (scale < 0.0f ? 0x80008000u : 0u);
+    return clt_ptx_max2(clt_ptx_max2(clt_ptx_max2(u.x, u.y), clt_ptx_max2(u.z, u.w)), top);
+}
+static inline float top_value(top_logit top, float scale) {
+    return larger(as_float(top << 16), as_float(top & 0xffff0000u)) * fabs(scale);
+}
+#else
+typedef float top_logit;
+#define TOP_NONE (-INFINITY)
+static inline top_logit top_of(stored u, float scale, top_logit top) {
+    return larger(max8(CLT_WIDEN8(TYPE, u) * scale), top);
+}
+static inline float top_value(top_logit top, float scale) {
+    return top;
+}
+#endif
 
 /* The sum, or the largest, of the items' v, to all items. s: one place per 32 items, other than that of the
  * preceding reduction. */
@@ -105,6 +119,30 @@ static inline void copy_vector(__local stored *to, __global const elem *from) {
     CLT_COPY8_OF(TYPE, CLT_COPY_PLACE(to), from);
 }
 
+/* Steps of the kernel, which use its variables by name. LOAD_FIRST_ROWS starts to load the group's first
+ * rows. STORE_GRADIENT(i) stores the gradients of vector i, +0 in a row without a valid target;
+ * STORE_OF_TARGET then stores the target's. */
+#define LOAD_FIRST_ROWS()                                                                                    \
+    for (uint s = 0; s < SLOTS; s++) {                                                                       \
+        const uint r = own + s * groups;                                                                     \
+        __global const elem *x = logits + r * ld;                                                            \
+        if (r < rows) EACH_VECTOR(i) copy_vector(&place[s][i], x + 8 * i);                                   \
+        CLT_COPY_COMMIT();                                                                                   \
+    }
+#if GRAD
+#define STORE_GRADIENT(i)                                                                                    \
+    {                                                                                                        \
+        float8 d = (float8)(0.0f);                                                                           \
+        if (there) d = exp2_of(fma(CLT_WIDEN8(TYPE, row[i]), (float8)(k), (float8)(top))) * factor;          \
+        CLT_STORE8(TYPE, d, x + 8 * i);                                                                      \
+    }
+#define STORE_OF_TARGET()                                                                                    \
+    if (there && item == (uint)target / 8 % WG) CLT_STORE(TYPE, of_target, x + target);
+#else
+#define STORE_GRADIENT(i)
+#define STORE_OF_TARGET()
+#endif
+
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
 loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong targets_off,
      __global float *token_loss, ulong token_loss_off, __global int *correct, ulong correct_off,
@@ -115,12 +153,7 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
     const uint item = (uint)get_local_id(0), groups = (uint)get_num_groups(0), own = (uint)get_group_id(0);
     logits += logits_off;
     targets += targets_off;
-    for (uint s = 0; s < SLOTS; s++) {
-        const uint r = own + s * groups;
-        __global const elem *x = logits + r * ld;
-        if (r < rows) EACH_VECTOR(i) copy_vector(&place[s][i], x + 8 * i);
-        CLT_COPY_COMMIT();
-    }
+    LOAD_FIRST_ROWS()
     int next = targets[own];
     for (uint r = own, slot = 0; r < rows; r += groups, slot = (slot + 1) % SLOTS) {
         __local stored *row = place[slot];
@@ -128,21 +161,13 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
         const int target = next;
         const bool there = target >= 0 && target < COLS;
         if (r + groups < rows) next = targets[r + groups];
-        float factor = 0.0f, of_target = 0.0f;
+        float factor = 0.0f, of_target = 0.0f, top = 0.0f;
         const float k = scale * LOG2_E;
-        float top = 0.0f;
         CLT_COPY_WAIT(OTHERS);
         if (there) {
-            float m = -INFINITY;
-#if TYPE == 1
-            const uint sign = scale < 0.0f ? 0x80008000u : 0u;
-            uint top2 = 0xff80ff80u; /* -inf, twice */
-            EACH_VECTOR(i) top2 = largest_of(row[i], sign, top2);
-            m = larger(as_float(top2 << 16), as_float(top2 & 0xffff0000u)) * fabs(scale);
-#else
-            EACH_VECTOR(i) m = larger(max8(CLT_WIDEN8(TYPE, row[i]) * scale), m);
-#endif
-            m = group_reduce(m, 0, of_max, item);
+            top_logit largest = TOP_NONE;
+            EACH_VECTOR(i) largest = top_of(row[i], scale, largest);
+            const float m = group_reduce(top_value(largest, scale), 0, of_max, item);
             const float target_x = CLT_LOAD(TYPE, (__local const elem *)row + target);
             float sum = 0.0f;
             top = -m * LOG2_E;
@@ -170,16 +195,10 @@ loss(__global elem *logits, ulong logits_off, __global const int *targets, ulong
         const uint later = r + SLOTS * groups;
         __global const elem *y = logits + later * ld;
         EACH_VECTOR(i) {
-#if GRAD
-            float8 d = (float8)(0.0f);
-            if (there) d = exp2_of(fma(CLT_WIDEN8(TYPE, row[i]), (float8)(k), (float8)(top))) * factor;
-            CLT_STORE8(TYPE, d, x + 8 * i);
-#endif
+            STORE_GRADIENT(i)
             if (later < rows) copy_vector(&row[i], y + 8 * i);
         }
-#if GRAD
-        if (there && item == (uint)target / 8 % WG) CLT_STORE(TYPE, of_target, x + target);
-#endif
+        STORE_OF_TARGET()
         CLT_COPY_COMMIT();
     }
 }

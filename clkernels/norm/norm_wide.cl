@@ -168,6 +168,116 @@ static inline void stage_1(__global const ushort *p, __local ushort *s) {
 }
 #define stage_2 stage_1
 
+/* --- steps of norm_backward: the macros use its variables by name --- */
+
+/* STAGE_ROWS: `rows` rows of x and of dy, from row `first`, to local memory. */
+#define STAGE_ROWS()                                                                                         \
+    _Pragma("unroll 2") for (uint i = 0; i < (ROWS * COLS + 8 * ITEMS_B - 1) / (8 * ITEMS_B); i++)           \
+    {                                                                                                        \
+        const uint e = (item + ITEMS_B * i) * 8;                                                             \
+        const size_t row = first + e / COLS, token = row / HEADS, at = row % HEADS * COLS + e % COLS;        \
+        if (e < ROWS * COLS && e / COLS < rows) {                                                            \
+            CLT_PASTE(stage_, X_TYPE)(x + x_off + (token * ldx + at), xs + e);                               \
+            CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + (token * lddy + at), ds + e);                           \
+        }                                                                                                    \
+    }
+
+/* SUM_LANES: one or two lanes of the row rule, of row `mine` from lane l: the sums of g and of g xhat
+ * (README.md). */
+#if TWO_LANES
+#define PAIR(type, p) ((float2)(CLT_WIDEN(type, (p).x), CLT_WIDEN(type, (p).y)))
+#define LOCAL(type, p) PAIR(type, (*(__local const VECTOR(type, 2) *)(p)))
+#define WEIGHT(i) (*(__global const float2 *)(w + (i)))
+#else
+#define LOCAL(type, p) CLT_LOAD(type, p)
+#define WEIGHT(i) w[i]
+#endif
+#if HAS_W
+#define WEIGHTED(i) (LOCAL(DY_TYPE, ds + mine * COLS + i) * WEIGHT(i))
+#else
+#define WEIGHTED(i) LOCAL(DY_TYPE, ds + mine * COLS + i)
+#endif
+#define SUM_LANES()                                                                                          \
+    {                                                                                                        \
+        const float m = of_row[mine].x, s = of_row[mine].y;                                                  \
+        const uint l = TWO_LANES ? 2 * lane : lane;                                                          \
+        chain a1 = (chain)(0.0f), a2 = a1;                                                                   \
+        _Pragma("unroll 4") for (uint n = 0; n < COLS / 64; n++)                                             \
+        {                                                                                                    \
+            const uint i = l + 64 * n;                                                                       \
+            const chain g = WEIGHTED(i), u = LOCAL(X_TYPE, xs + mine * COLS + i);                            \
+            a1 = a1 + g;                                                                                     \
+            a2 = fma(g, RMS ? u * s : (u - m) * s, a2);                                                      \
+        }                                                                                                    \
+        *(__local chain *)&lanes1[mine][l] = a1;                                                             \
+        *(__local chain *)&lanes2[mine][l] = a2;                                                             \
+    }
+
+/* SUM_ROWS: c1 and c2 of each row to of_row. */
+#if HAS_DX
+#define SUM_ROWS()                                                                                           \
+    {                                                                                                        \
+        const uint mine = item / PER_ROW, lane = item % PER_ROW;                                             \
+        if (mine < ROWS) SUM_LANES()                                                                         \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+        if (mine < ROWS && lane < 2)                                                                         \
+            ((__local float *)&of_row[mine])[2 + lane] =                                                     \
+                tree_of(lane ? lanes2[mine] : lanes1[mine]) / (float)COLS;                                   \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                                        \
+    }
+#else
+#define SUM_ROWS()
+#endif
+
+/* The weights of four columns. */
+#if HAS_W && (HAS_DX || HAS_Y)
+#define WEIGHTS(c) (*(__global const float4 *)(w + (c)))
+#else
+#define WEIGHTS(c) (float4)(0.0f)
+#endif
+
+/* LOAD_RESIDUAL: the residual of rows q .. q + BATCH - 1, before anything is stored: dx may overwrite it, so
+ * no compiler reorders the load. RESIDUAL(j): that of row q + j. */
+#if HAS_DX && HAS_RES
+#define LOAD_RESIDUAL()                                                                                      \
+    VECTOR(DX_TYPE, 4) held[BATCH];                                                                          \
+    _Pragma("unroll") for (uint j = 0; j < BATCH; j++)                                                       \
+    {                                                                                                        \
+        const size_t row = first + q + j, at = row % HEADS * COLS + c;                                       \
+        if (q + j < rows) held[j] = AS_VECTOR(DX_TYPE, 4, res + res_off + (row / HEADS * ldres + at));       \
+    }
+#define RESIDUAL(j) held[j]
+#else
+#define LOAD_RESIDUAL()
+#define RESIDUAL(j) (VECTOR(DX_TYPE, 4))(0)
+#endif
+
+/* Four columns of a row: stores dx, its copy and the forward pass's output again (y), and continues the sums
+ * down the columns. of: the row's mean, rstd, c1, c2. */
+static inline void columns_of_row(float4 dy_row, float4 x_row, float4 of, float4 w, __global const float *b,
+                                  VECTOR(DX_TYPE, 4) res, __global y_elem *y, __global dx_elem *dx,
+                                  __global copy_elem *copy, float4 *sum_w, float4 *sum_b, float4 *sum_dx) {
+    const float4 xhat = norm_xhat(x_row, of);
+#if HAS_Y
+    const float4 bias = HAS_B ? *(__global const float4 *)b : (float4)(0.0f);
+    const float4 again = norm_again(xhat, w, bias);
+    STORE_VECTOR4(Y_TYPE, again, y);
+#endif
+#if HAS_DX
+    float4 v = norm_dx(dy_row, w, xhat, of);
+    if (HAS_RES) v = CLT_WIDEN4(DX_TYPE, res) + v;
+    STORE_VECTOR4(DX_TYPE, v, dx);
+#if HAS_COPY
+    STORE_VECTOR4(COPY_TYPE, v, copy);
+#endif
+#if HAS_SUM
+    *sum_dx = *sum_dx + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, v));
+#endif
+#endif
+    if (HAS_DW) *sum_w = fma(dy_row, xhat, *sum_w);
+    if (HAS_DB) *sum_b = *sum_b + dy_row;
+}
+
 __kernel __attribute__((reqd_work_group_size(ITEMS_B, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
               __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
@@ -192,108 +302,31 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
         const size_t first = start + k;
         const uint rows = count - k < ROWS ? count - k : ROWS;
         barrier(CLK_LOCAL_MEM_FENCE); /* the previous rows are no longer used */
-#pragma unroll 2
-        for (uint i = 0; i < (ROWS * COLS + 8 * ITEMS_B - 1) / (8 * ITEMS_B); i++) {
-            const uint e = (item + ITEMS_B * i) * 8;
-            const size_t row = first + e / COLS, token = row / HEADS, at = row % HEADS * COLS + e % COLS;
-            if (e < ROWS * COLS && e / COLS < rows) {
-                CLT_PASTE(stage_, X_TYPE)(x + x_off + (token * ldx + at), xs + e);
-                CLT_PASTE(stage_, DY_TYPE)(dy + dy_off + (token * lddy + at), ds + e);
-            }
-        }
+        STAGE_ROWS()
         if (item < rows) {
             const float m = RMS ? 0.0f : mean[mean_off + first + item];
             of_row[item] = (float4)(m, rstd[rstd_off + first + item], 0.0f, 0.0f);
         }
         /* Global memory too: dx may overwrite x or dy, which other items have read. */
         barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-#if HAS_DX
-        const uint mine = item / PER_ROW, lane = item % PER_ROW;
-        if (mine < ROWS) {
-            const float m = of_row[mine].x, s = of_row[mine].y;
-#if TWO_LANES
-            const uint l = 2 * lane;
-            float2 a1 = (float2)(0.0f), a2 = a1;
-#define PAIR(type, p) ((float2)(CLT_WIDEN(type, (p).x), CLT_WIDEN(type, (p).y)))
-#define LOCAL(type, p) PAIR(type, (*(__local const VECTOR(type, 2) *)(p)))
-#define WEIGHT(i) (*(__global const float2 *)(w + (i)))
-#else
-            const uint l = lane;
-            float a1 = 0.0f, a2 = 0.0f;
-#define LOCAL(type, p) CLT_LOAD(type, p)
-#define WEIGHT(i) w[i]
-#endif
-#pragma unroll 4
-            for (uint n = 0; n < COLS / 64; n++) {
-                const uint i = l + 64 * n;
-#if HAS_W
-                const chain g = LOCAL(DY_TYPE, ds + mine * COLS + i) * WEIGHT(i);
-#else
-                const chain g = LOCAL(DY_TYPE, ds + mine * COLS + i);
-#endif
-                const chain u = LOCAL(X_TYPE, xs + mine * COLS + i);
-                a1 = a1 + g;
-                a2 = fma(g, RMS ? u * s : (u - m) * s, a2);
-            }
-            *(__local chain *)&lanes1[mine][l] = a1;
-            *(__local chain *)&lanes2[mine][l] = a2;
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (mine < ROWS && lane < 2)
-            ((__local float *)&of_row[mine])[2 + lane] = tree_of(lane ? lanes2[mine] : lanes1[mine]) / (float)COLS;
-        barrier(CLK_LOCAL_MEM_FENCE);
-#endif
+        SUM_ROWS()
 #pragma unroll
         for (int o = 0; o < OWN; o++) {
             const uint c = (item + ITEMS_B * o) * 4;
             if (c >= COLS) continue;
-#if HAS_W && (HAS_DX || HAS_Y)
-            const float4 wv = *(__global const float4 *)(w + c);
-#else
-            const float4 wv = (float4)(0.0f);
-#endif
+            const float4 wv = WEIGHTS(c);
             for (uint q = 0; q < rows; q += BATCH) {
-#if HAS_DX && HAS_RES
-                /* Loaded before anything is stored: dx may overwrite it, so no compiler reorders the load. */
-                VECTOR(DX_TYPE, 4) held[BATCH];
-#pragma unroll
-                for (uint j = 0; j < BATCH; j++) {
-                    const size_t row = first + q + j, at = row % HEADS * COLS + c;
-                    if (q + j < rows) held[j] = AS_VECTOR(DX_TYPE, 4, res + res_off + (row / HEADS * ldres + at));
-                }
-#endif
+                LOAD_RESIDUAL()
 #pragma unroll
                 for (uint j = 0; j < BATCH; j++) {
                     const uint r = q + j;
                     if (r >= rows) continue;
                     const float4 f = of_row[r], d = LOCAL4(DY_TYPE, ds + r * COLS + c);
                     const float4 u = LOCAL4(X_TYPE, xs + r * COLS + c);
-                    const float4 xhat = norm_xhat(u, f);
                     const size_t token = (first + r) / HEADS, at = (first + r) % HEADS * COLS + c;
-#if HAS_Y
-                    const float4 bv = HAS_B ? *(__global const float4 *)(b + b_off + c) : (float4)(0.0f);
-                    const float4 again = norm_again(xhat, wv, bv);
-                    STORE_VECTOR4(Y_TYPE, again, y + y_off + (token * ldx + at));
-#endif
-#if HAS_DX
-                    float4 v = norm_dx(d, wv, xhat, f);
-#if HAS_RES
-                    v = CLT_WIDEN4(DX_TYPE, held[j]) + v;
-#endif
-                    STORE_VECTOR4(DX_TYPE, v, dx + dx_off + (token * lddx + at));
-#if HAS_COPY
-                    STORE_VECTOR4(COPY_TYPE, v, copy + copy_off + (token * lddx + at));
-#endif
-#if HAS_SUM
-                    sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, v));
-#endif
-#endif
-#if HAS_DW
-                    sum_w[o] = fma(d, xhat, sum_w[o]);
-#endif
-#if HAS_DB
-                    sum_b[o] = sum_b[o] + d;
-#endif
+                    columns_of_row(d, u, f, wv, b + b_off + c, RESIDUAL(j), y + y_off + (token * ldx + at),
+                                   dx + dx_off + (token * lddx + at), copy + copy_off + (token * lddx + at),
+                                   &sum_w[o], &sum_b[o], &sum_dx[o]);
                 }
             }
         }
