@@ -48,7 +48,13 @@ INLINE void transpose_rows(float16 t[HEAD_DIM][NV], const float16 rows[BLOCK][DV
         }
 }
 
-/* The reverse, to n rows in global memory. */
+/* Sets every element of 64 transposed rows to +0. */
+INLINE void clear_rows(float16 t[HEAD_DIM][NV]) {
+    for (int d = 0; d < HEAD_DIM; d++)
+        for (int w = 0; w < NV; w++) t[d][w] = (float16)(0.0f);
+}
+
+/* The reverse of transpose_rows, to n rows in global memory. */
 INLINE void store_rows(const float16 t[HEAD_DIM][NV], __global ELEM *x, size_t ld, int n) {
     for (int w = 0; w < NV; w++)
         for (int c = 0; c < DV; c++) {
@@ -188,29 +194,50 @@ INLINE void accumulate(place at, float16 out[HEAD_DIM][NV], const float16 *facto
     }
 }
 
-#if SEQ_IDS
-#define MASKED(s, row_ids, j) s = (row_ids) == (int16)(seq_ids[j]) ? s : (float16)(-attention_inf())
-#else
-#define MASKED(s, row_ids, j)
-#endif
+/* What makes scores and weights from the products of head h of sample b. SCORING uses the kernel's arguments
+ * by name. */
+typedef struct {
+    float scale, softcap, slope;
+    uint seq;
+    __global const int *seq_ids; /* of the sample */
+    uint2 drop_key;
+    uint drop_step, drop_sample, drop_place, drop_threshold;
+    float drop_scale;
+    ulong drop_row; /* rows of the sample's heads before h */
+} scoring;
 
-/* Rows' sequence ids, and dropout factors of 16 rows i and key j. Rows beyond the sequence repeat the last
- * one. */
-INLINE int16 row_ids(__global const int *ids, int i, int seq) {
+#define SCORING(b, h)                                                                                        \
+    {                                                                                                        \
+        scale, softcap, SLOPE(h), seq, SEQ_IDS ? seq_ids + seq_ids_off + (b)*seq : 0,                        \
+            (uint2)(drop_key0, drop_key1), drop_step, drop_sample + (uint)(b), drop_place, drop_threshold,   \
+            drop_scale, (ulong)(h)*seq                                                                       \
+    }
+
+/* The sequence ids of 16 rows from i. Rows beyond the sequence repeat the last one. */
+INLINE int16 row_ids(scoring by, int i) {
     int v[16];
-    for (int x = 0; x < 16; x++) v[x] = ids[min(i + x, seq - 1)];
+    for (int x = 0; x < 16; x++) v[x] = SEQ_IDS ? by.seq_ids[min(i + x, (int)by.seq - 1)] : 0;
     return vload16(0, v);
 }
-INLINE float16 factors(uint2 key, uint step, uint sample, uint place, ulong first, uint seq, uint threshold,
-                       float scale) {
+
+/* The scores of 16 rows from i, whose sequence ids are `ids`, with key j. *t: the softcap's tanh. */
+INLINE float16 scores(scoring by, float16 product, int16 ids, int i, int j, float16 *t) {
+    float16 s = scored16(product, by.scale, by.softcap, by.slope, j - (i + lanes()), t);
+#if SEQ_IDS
+    s = ids == (int16)(by.seq_ids[j]) ? s : (float16)(-attention_inf());
+#endif
+    return s;
+}
+
+/* The dropout factors of the same rows and key. */
+INLINE float16 factors(scoring by, int i, int j) {
     float v[16];
+    ulong first = (by.drop_row + (ulong)i) * by.seq + (ulong)j;
     for (int x = 0; x < 16; x++)
-        v[x] = attention_factor(key, step, sample, place, first + (ulong)x * seq, threshold, scale);
+        v[x] = attention_factor(by.drop_key, by.drop_step, by.drop_sample, by.drop_place,
+                                first + (ulong)x * by.seq, by.drop_threshold, by.drop_scale);
     return vload16(0, v);
 }
-#define FACTORS(b, h, i, j)                                                                                  \
-    factors((uint2)(drop_key0, drop_key1), drop_step, drop_sample + (uint)(b), drop_place,                   \
-            ((ulong)(h)*seq + (ulong)(i)) * seq + (ulong)(j), seq, drop_threshold, drop_scale)
 
 /* The row rule over the 64 keys of a block. */
 INLINE float16 tree64(const float16 p[BLOCK][NV], int w) {
@@ -220,6 +247,31 @@ INLINE float16 tree64(const float16 p[BLOCK][NV], int w) {
         u[x] = ((p[x][w] + p[x + 32][w]) + (p[x + 16][w] + p[x + 48][w])) +
                ((p[x + 8][w] + p[x + 40][w]) + (p[x + 24][w] + p[x + 56][w]));
     return ((u[0] + u[4]) + (u[2] + u[6])) + ((u[1] + u[5]) + (u[3] + u[7]));
+}
+
+/* Softmax of 16 rows, vector w of the block: their products in p become weights. Continues the rows' maximum
+ * m and sum l; returns the factor of their outputs so far. */
+INLINE float16 softmax(place at, scoring by, float16 p[BLOCK][NV], int w, float16 *m, float16 *l) {
+    int met = keys_met(at, w, 1), seen = keys_seen(at, w), i = at.i0 + 16 * w;
+    int16 ids = row_ids(by, i);
+    float16 top = *m, unused;
+    for (int x = 0; x < met; x++) {
+        int j = at.j0 + x;
+        float16 s = scores(by, p[x][w], ids, i, j, &unused);
+        if (x >= seen) s = in_range(i, j, at.window) ? s : (float16)(-attention_inf());
+        p[x][w] = s;
+        top = s > top ? s : top;
+    }
+    float16 ref = top == -attention_inf() ? (float16)(0.0f) : top;
+    float16 factor = clt_exp16(*m - ref);
+    *m = top;
+    for (int x = 0; x < met; x++) p[x][w] = clt_exp16(p[x][w] - ref);
+    for (int x = met; x < BLOCK; x++) p[x][w] = (float16)(0.0f);
+    *l = fma(*l, factor, tree64(p, w));
+#if DROPOUT
+    for (int x = 0; x < met; x++) p[x][w] = p[x][w] * factors(by, i, at.j0 + x);
+#endif
+    return factor;
 }
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_forward(ATTENTION_ARGS,
@@ -232,13 +284,11 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_forward(A
     int live = (int)min((size_t)BLOCK, seq - i0);
     k += k_off + base * ldk + h / group * HEAD_DIM;
     v += v_off + base * ldv + h / group * HEAD_DIM;
-    float slope = SLOPE(h);
-    seq_ids += SEQ_IDS ? seq_ids_off + base : 0;
+    const scoring by = SCORING(b, h);
 
     load_rows(rows, q + q_off + (base + i0) * ldq + h * HEAD_DIM, ldq, live);
     transpose_rows(qt, rows);
-    for (int d = 0; d < HEAD_DIM; d++)
-        for (int w = 0; w < NV; w++) ot[d][w] = (float16)(0.0f);
+    clear_rows(ot);
     for (int w = 0; w < NV; w++) {
         m[w] = (float16)(-attention_inf());
         l[w] = (float16)(0.0f);
@@ -248,32 +298,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_forward(A
         place at = place_of(i0, j0, seq, window);
         load_rows(rows, k + j0 * ldk, ldk, at.keys);
         products(at, p, qt, rows);
-        for (int w = 0; w < NV; w++) {
-            int met = keys_met(at, w, 1), seen = keys_seen(at, w), i = at.i0 + 16 * w;
-            float16 top = m[w];
-#if SEQ_IDS
-            int16 ids = row_ids(seq_ids, i, seq);
-#endif
-            for (int x = 0; x < met; x++) {
-                int j = at.j0 + x;
-                float16 s = p[x][w] * scale, t;
-                CAPPED(s, t);
-                BIASED(s, i + lanes(), j);
-                MASKED(s, ids, j);
-                if (x >= seen) s = in_range(i, j, window) ? s : (float16)(-attention_inf());
-                p[x][w] = s;
-                top = s > top ? s : top;
-            }
-            float16 ref = top == -attention_inf() ? (float16)(0.0f) : top;
-            a[w] = clt_exp16(m[w] - ref);
-            m[w] = top;
-            for (int x = 0; x < met; x++) p[x][w] = clt_exp16(p[x][w] - ref);
-            for (int x = met; x < BLOCK; x++) p[x][w] = (float16)(0.0f);
-            l[w] = fma(l[w], a[w], tree64(p, w));
-#if DROPOUT
-            for (int x = 0; x < met; x++) p[x][w] = p[x][w] * FACTORS(b, h, i, at.j0 + x);
-#endif
-        }
+        for (int w = 0; w < NV; w++) a[w] = softmax(at, by, p, w, &m[w], &l[w]);
         load_rows(rows, v + j0 * ldv, ldv, at.keys);
         accumulate(at, ot, a, rows, p);
     }
@@ -319,7 +344,7 @@ INLINE void key_tile(place at, const int nc, __global float *x, size_t ld, int c
         for (int c = 0; c < nc; c++)
             acc[r][c] = clear || j + r >= at.keys ? (float16)(0.0f)
                                                   : clt_load16(x + r * ld + 16 * (c0 + c), WIDTH(c0 + c));
-    /* rows whose range contains some of the keys, and rows whose range contains all */
+            /* rows whose range contains some of the keys, and rows whose range contains all */
 #if CAUSAL
     int first = max(at.j0 + j - at.i0, 0), all = min(max(at.j0 + j + 3 - at.i0, 0), at.rows);
 #elif WINDOW
@@ -380,110 +405,126 @@ INLINE void narrow_keys(__global ELEM *x, size_t ld, __global const float *sum, 
         __global ELEM *dk, ulong dk_off, uint lddk, __global ELEM *dv, ulong dv_off, uint lddv, uint add,    \
         __global float *sums, ulong sums_half
 
+/* What the backward pass keeps of a block of rows. */
+typedef struct {
+    float16 rows[2][BLOCK][DV];    /* q, dout */
+    float16 cols[2][HEAD_DIM][NV]; /* the same, transposed */
+    float16 lse[NV], delta[NV];
+    float16 dq[HEAD_DIM][NV];
+} queries;
+
+/* x = the block of n rows of dout, o and q, in this order in `from` and `ld`, and of lse; dq = +0. */
+INLINE void load_queries(queries *x, __global const ELEM *const from[3], const size_t ld[3],
+                         __global const float *lse, int n) {
+#pragma unroll 1
+    for (int pass = 0; pass < 3; pass++) { /* q overwrites o */
+        load_rows(x->rows[pass == 0], from[pass], ld[pass], n);
+        transpose_rows(x->cols[pass == 0], x->rows[pass == 0]);
+        if (pass != 1) continue;
+        for (int w = 0; w < NV; w++) {
+            float16 sum = (float16)(0.0f);
+            for (int d = 0; d < HEAD_DIM; d++) sum = fma(x->cols[1][d][w], x->cols[0][d][w], sum);
+            x->delta[w] = sum;
+        }
+    }
+    for (int w = 0; w < NV; w++) x->lse[w] = clt_load16(lse + 16 * w, clt_above(n, 16 * w));
+    clear_rows(x->dq);
+}
+
+/* The gradient of softmax for 16 rows, vector w of the block: their products q * k in part[0] become ds, and
+ * dout * v in part[1] become weights. */
+INLINE void softmax_gradient(place at, scoring by, float16 part[2][BLOCK][NV], int w, float16 lse,
+                             float16 delta) {
+    int met = keys_met(at, w, 1), i = at.i0 + 16 * w;
+    int16 ids = row_ids(by, i);
+    for (int x = 0; x < met; x++) {
+        float16 t, s = scores(by, part[0][x][w], ids, i, at.j0 + x, &t), dp = part[1][x][w];
+        float16 prob = clt_exp16(s - lse), weight = prob;
+#if DROPOUT
+        float16 f = factors(by, i, at.j0 + x);
+        weight = weight * f;
+        dp = dp * f;
+#endif
+        s = prob * (dp - delta);
+#if SOFTCAP
+        s = s * fma(-t, t, (float16)(1.0f));
+#endif
+        part[0][x][w] = s * by.scale;
+        part[1][x][w] = weight;
+    }
+}
+
+/* One key/value head. */
+typedef struct {
+    __global const ELEM *from[2]; /* k, v */
+    __global float *sum[2];       /* of dk, dv */
+    size_t ld[2], ldsum[2];
+} key_head;
+
+/* The pairs of the block of rows from i0 with the key blocks from `begin` to before `end`. clear: the sums
+ * start at +0, at the first block of these rows' head that sees the keys. */
+INLINE void backward_rows(const bool with_q, const bool with_kv, queries *x, key_head keys, scoring by,
+                          uint window, size_t i0, size_t begin, size_t end, bool clear) {
+    float16 kv[2][BLOCK][DV], part[2][BLOCK][NV]; /* k, v; ds, p */
+    for (size_t j0 = begin; j0 < end; j0 += BLOCK) {
+        place at = place_of(i0, j0, by.seq, window);
+#pragma unroll 1
+        for (int pass = 0; pass < 2; pass++) {
+            load_rows(kv[pass], keys.from[pass] + j0 * keys.ld[pass], keys.ld[pass], at.keys);
+            products(at, part[pass], x->cols[pass], kv[pass]);
+        }
+        for (int w = 0; w < NV; w++) softmax_gradient(at, by, part, w, x->lse[w], x->delta[w]);
+        if (with_q) accumulate(at, x->dq, 0, kv[0], part[0]);
+        if (!with_kv) continue;
+        bool first = clear && i0 == attention_first_row(j0, window) / BLOCK * BLOCK;
+#pragma unroll 1
+        for (int pass = 0; pass < 2; pass++)
+            add_keys(at, keys.sum[pass] + j0 * keys.ldsum[pass], keys.ldsum[pass], part[pass], x->rows[pass],
+                     first);
+    }
+}
+
 /* The pairs of query heads h0 .. h1 - 1 (which share key/value head g), row blocks from i_begin to before
  * i_end and, of the key blocks that rows can see, those from j_begin to before j_end; dq if with_q, dk and dv
  * if with_kv (constants). */
 INLINE void backward(const bool with_q, const bool with_kv, BACKWARD_ARGS, size_t b, size_t g, size_t h0,
                      size_t h1, size_t i_begin, size_t i_end, size_t j_begin, size_t j_end) {
-    float16 rows[2][BLOCK][DV];                   /* q, dout */
-    float16 cols[2][HEAD_DIM][NV];                /* the same, transposed */
-    float16 kv[2][BLOCK][DV], part[2][BLOCK][NV]; /* k, v; ds, p */
-    float16 dqt[HEAD_DIM][NV], stat[NV], delta[NV];
-    size_t base = b * seq;
-    k += k_off + base * ldk + g * HEAD_DIM;
-    v += v_off + base * ldv + g * HEAD_DIM;
-    dk += dk_off + base * lddk + g * HEAD_DIM;
-    dv += dv_off + base * lddv + g * HEAD_DIM;
-    seq_ids += SEQ_IDS ? seq_ids_off + base : 0;
+    queries x;
+    size_t base = b * seq, key_col = g * HEAD_DIM;
+    k += k_off + base * ldk + key_col;
+    v += v_off + base * ldv + key_col;
+    dk += dk_off + base * lddk + key_col;
+    dv += dv_off + base * lddv + key_col;
 #if TYPE
-    size_t ldsum_k = (size_t)(heads / group) * HEAD_DIM, ldsum_v = ldsum_k;
+    size_t ldsum = (size_t)(heads / group) * HEAD_DIM;
     size_t key_end = min(j_begin + (j_end - j_begin + BLOCK - 1) / BLOCK * BLOCK, (size_t)seq);
-    __global float *dk_sum = sums + base * ldsum_k + g * HEAD_DIM, *dv_sum = dk_sum + sums_half;
+    __global float *dk_sum = sums + base * ldsum + key_col, *dv_sum = dk_sum + sums_half;
+    key_head keys = {{k, v}, {dk_sum, dv_sum}, {ldk, ldv}, {ldsum, ldsum}};
     if (with_kv && add) {
-        widen_keys(dk_sum, ldsum_k, dk, lddk, j_begin, key_end);
-        widen_keys(dv_sum, ldsum_v, dv, lddv, j_begin, key_end);
+        widen_keys(dk_sum, ldsum, dk, lddk, j_begin, key_end);
+        widen_keys(dv_sum, ldsum, dv, lddv, j_begin, key_end);
     }
 #else
-    size_t ldsum_k = lddk, ldsum_v = lddv;
-    __global float *dk_sum = dk, *dv_sum = dv;
+    key_head keys = {{k, v}, {dk, dv}, {ldk, ldv}, {lddk, lddv}};
 #endif
-
     for (size_t h = h0; h < h1; h++) {
-        float slope = SLOPE(h);
+        const scoring by = SCORING(b, h);
         for (size_t i0 = i_begin; i0 < i_end; i0 += BLOCK) {
+            size_t row = base + i0, col = h * HEAD_DIM, ld[3] = {lddout, ldo, ldq};
+            __global const ELEM *from[3] = {dout + dout_off + row * lddout + col, o + o_off + row * ldo + col,
+                                            q + q_off + row * ldq + col};
             int live = (int)min((size_t)BLOCK, seq - i0);
-            size_t row = base + i0, col = h * HEAD_DIM;
-            /* dout, then o (for delta; it is overwritten), then q */
-#pragma unroll 1
-            for (int pass = 0; pass < 3; pass++) {
-                __global const ELEM *from = pass == 0   ? dout + dout_off + row * lddout
-                                            : pass == 1 ? o + o_off + row * ldo
-                                                        : q + q_off + row * ldq;
-                load_rows(rows[pass == 0], from + col, pass == 0 ? lddout : pass == 1 ? ldo : ldq, live);
-                transpose_rows(cols[pass == 0], rows[pass == 0]);
-                if (pass != 1) continue;
-                for (int w = 0; w < NV; w++) {
-                    float16 sum = (float16)(0.0f);
-                    for (int d = 0; d < HEAD_DIM; d++) sum = fma(cols[1][d][w], cols[0][d][w], sum);
-                    delta[w] = sum;
-                    stat[w] = clt_load16(lse + lse_off + (b * heads + h) * seq + i0 + 16 * w,
-                                         clt_above(live, 16 * w));
-                }
-            }
-            for (int d = 0; d < HEAD_DIM; d++)
-                for (int w = 0; w < NV; w++) dqt[d][w] = (float16)(0.0f);
-
-            size_t open = attention_first(i0, window) / BLOCK * BLOCK;
-            size_t end_key = attention_end(i0 + live - 1, seq, window);
-            for (size_t j0 = max(j_begin, open); j0 < j_end && j0 < end_key; j0 += BLOCK) {
-                place at = place_of(i0, j0, seq, window);
-#pragma unroll 1
-                for (int pass = 0; pass < 2; pass++) {
-                    load_rows(kv[pass], pass ? v + j0 * ldv : k + j0 * ldk, pass ? ldv : ldk, at.keys);
-                    products(at, part[pass], cols[pass], kv[pass]);
-                }
-                for (int w = 0; w < NV; w++) {
-                    int met = keys_met(at, w, 1), i = at.i0 + 16 * w;
-#if SEQ_IDS
-                    int16 ids = row_ids(seq_ids, i, seq);
-#endif
-                    for (int x = 0; x < met; x++) {
-                        int j = at.j0 + x;
-                        float16 s = part[0][x][w] * scale, t, dp = part[1][x][w];
-                        CAPPED(s, t);
-                        BIASED(s, i + lanes(), j);
-                        MASKED(s, ids, j);
-                        float16 prob = clt_exp16(s - stat[w]), weight = prob;
-#if DROPOUT
-                        float16 f = FACTORS(b, h, i, j);
-                        weight = weight * f;
-                        dp = dp * f;
-#endif
-                        s = prob * (dp - delta[w]);
-#if SOFTCAP
-                        s = s * fma(-t, t, (float16)(1.0f));
-#endif
-                        part[0][x][w] = s * scale;
-                        part[1][x][w] = weight;
-                    }
-                }
-                if (with_q) accumulate(at, dqt, 0, kv[0], part[0]);
-                if (with_kv) {
-                    /* the first row block that sees these keys */
-                    bool clear = !add && h == g * group && i0 == attention_first_row(j0, window) / BLOCK * BLOCK;
-#pragma unroll 1
-                    for (int pass = 0; pass < 2; pass++)
-                        add_keys(at, pass ? dv_sum + j0 * ldsum_v : dk_sum + j0 * ldsum_k,
-                                 pass ? ldsum_v : ldsum_k, part[pass], rows[pass], clear);
-                }
-            }
-            if (with_q) store_rows(dqt, dq + dq_off + row * lddq + col, lddq, live);
+            load_queries(&x, from, ld, lse + lse_off + (b * heads + h) * seq + i0, live);
+            size_t begin = max(j_begin, attention_first(i0, window) / BLOCK * BLOCK);
+            size_t end = min(j_end, attention_end(i0 + live - 1, seq, window));
+            backward_rows(with_q, with_kv, &x, keys, by, window, i0, begin, end, !add && h == g * group);
+            if (with_q) store_rows(x.dq, dq + dq_off + row * lddq + col, lddq, live);
         }
     }
 #if TYPE
     if (with_kv) {
-        narrow_keys(dk, lddk, dk_sum, ldsum_k, j_begin, key_end);
-        narrow_keys(dv, lddv, dv_sum, ldsum_v, j_begin, key_end);
+        narrow_keys(dk, lddk, dk_sum, ldsum, j_begin, key_end);
+        narrow_keys(dv, lddv, dv_sum, ldsum, j_begin, key_end);
     }
 #endif
 }

@@ -33,8 +33,8 @@ INLINE float largest(float16 v) {
     return v2.lo > v2.hi ? v2.lo : v2.hi;
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_last(ATTENTION_ARGS, __global ELEM *o,
-                                                                            ulong o_off, uint ldo, uint first) {
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
+attention_last(ATTENTION_ARGS, __global ELEM *o, ulong o_off, uint ldo, uint first) {
     const size_t h = get_global_id(1), row = get_global_id(2);
     const int i = (int)(first + row), lo = (int)attention_first(i, window);
     const int hi = (int)attention_end(i, seq, window);
@@ -56,9 +56,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void attention_last(ATTE
             const int j = block + 16 * w;
             p[w] = (float16)(-attention_inf());
             if (j >= end || j + 16 <= begin) continue;
-            float16 s = products((const float *)query, k + (size_t)j * ldk, ldk, end - j) * scale;
-            CAPPED(s, unused);
-            BIASED(s, i, j + lanes());
+            float16 s = products((const float *)query, k + (size_t)j * ldk, ldk, end - j);
+            s = scored16(s, scale, softcap, slope, j + lanes() - i, &unused);
             p[w] = j + lanes() >= begin && j + lanes() < end ? s : p[w];
             top = p[w] > top ? p[w] : top;
         }
