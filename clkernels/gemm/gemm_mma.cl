@@ -55,16 +55,17 @@
 #define BYTE_ACROSS(row, unit) ((row) * 256 + (((unit) ^ ((row)&7)) << 4))
 
 #define COPY(to, from, bytes)                                                                                \
-    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory")
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)        \
+                     : "memory")
 #define LDMATRIX(r, at, turn)                                                                                \
-    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4" turn ".shared.b16 {%0,%1,%2,%3}, [%4];"                   \
-                     : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3])                                  \
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4" turn ".shared.b16 {%0,%1,%2,%3}, [%4];"                 \
+                     : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3])                                \
                      : "r"(at)                                                                               \
                      : "memory")
 #define MMA(d, a, b0, b1)                                                                                    \
-    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE                           \
-                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                              \
-                     : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])                                  \
+    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE                          \
+                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                            \
+                     : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3])                                \
                      : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
 
 /* One unit of the tile at row r0 (of m or n; of k if rows of the tile run across k), place c0; elements
@@ -88,20 +89,98 @@ static inline void copy_unit(uint to, __global const ushort *src, ulong ld, uint
             copy_unit(base + BYTE_ACROSS(row, unit), src, ld, k0 + row, k_end, first + unit * 8, limit);     \
     }
 
-#define PART_LD (BN + 8)
+/* Step s of k, if there is one, into the stage at `to`. */
+#define COPY_STEP(to, s)                                                                                     \
+    {                                                                                                        \
+        const uint k0 = (s)*BK;                                                                              \
+        if (k0 < k_end) {                                                                                    \
+            COPY_TILE((to), a, lda, A_ALONG_K, m0, m)                                                        \
+            COPY_TILE((to) + TILE, b, ldb, B_ALONG_K, n0, n)                                                 \
+        }                                                                                                    \
+        CLT_COPY_COMMIT();                                                                                   \
+    }
+
+/* A warp's fragments of half kk of the step in the stage at `at`: 64 rows of a, 32 columns of b. */
+#define LOAD_FRAGMENTS(av, bv, at, kk)                                                                       \
+    EACH(i, 4)                                                                                               \
+    {                                                                                                        \
+        if (A_ALONG_K)                                                                                       \
+            LDMATRIX(av[i], (at) + BYTE_ALONG_K(a_row + i * 16, (kk)*2 + lane / 16), "");                    \
+        else                                                                                                 \
+            LDMATRIX(av[i], (at) + BYTE_ACROSS(a_row + (kk)*16, warp_m * 8 + i * 2 + lane / 8 % 2),          \
+                     ".trans");                                                                              \
+    }                                                                                                        \
+    EACH(j, 2)                                                                                               \
+    {                                                                                                        \
+        if (B_ALONG_K)                                                                                       \
+            LDMATRIX(bv[j], (at) + TILE + BYTE_ALONG_K(b_row + j * 16, (kk)*2 + lane / 8 % 2), "");          \
+        else                                                                                                 \
+            LDMATRIX(bv[j], (at) + TILE + BYTE_ACROSS(b_row + (kk)*16, warp_n * 4 + j * 2 + lane / 16),      \
+                     ".trans");                                                                              \
+    }
+/* acc += the products of the step in the stage at `at`. */
+#define MULTIPLY_STEP(acc, at)                                                                               \
+    EACH(kk, 2)                                                                                              \
+    {                                                                                                        \
+        uint av[4][4], bv[2][4];                                                                             \
+        LOAD_FRAGMENTS(av, bv, at, kk)                                                                       \
+        EACH(i, 4) EACH(j, 4) MMA(acc[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);         \
+    }
+
+/* Results leave in PARTS parts of PART_ROWS rows: 16 rows of either half of the tile. */
+#define PARTS 4
 #define PART_ROWS 32
+#define PART_LD (BN + 8)
+/* A warp's share of a part, to local memory at `out`. acc is indexed with constants only. */
+#define LEAVE_PART(out, acc, part)                                                                           \
+    {                                                                                                        \
+        __local float *to = (out) + (warp_m * 16 + lane / 4) * PART_LD + warp_n * 32 + lane % 4 * 2;         \
+        EACH(i, PARTS)                                                                                       \
+        if (i == part)                                                                                       \
+            EACH(j, 4)                                                                                       \
+            {                                                                                                \
+                vstore2((float2)(acc[i][j][0], acc[i][j][1]), 0, to + j * 8);                                \
+                vstore2((float2)(acc[i][j][2], acc[i][j][3]), 0, to + j * 8 + 8 * PART_LD);                  \
+            }                                                                                                \
+    }
+
+/* The epilogue of a part of the tile at (m0, n0), from local memory. quads: clt_ep_quads of the outputs. */
+static inline void finish_part(const clt_gemm_ep *ep, bool quads, __local const float *out, int part,
+                               uint lid, uint m0, uint n0, uint m, uint n)
+{
+    _Pragma("nounroll") for (uint q = lid; q < PART_ROWS * BN / 4; q += WG)
+    {
+        const uint r = q / (BN / 4), column_in_tile = q % (BN / 4) * 4;
+        const uint row = m0 + r / 16 * 64 + (uint)part * 16 + r % 16, column = n0 + column_in_tile;
+        if (row >= m || column >= n) continue;
+        const float4 v = *(__local const float4 *)(out + r * PART_LD + column_in_tile);
+        if (quads)
+            clt_ep_quad(ep, v, row, column);
+        else
+            clt_ep_part(ep, v, row, column, min(n - column, 4u));
+    }
+}
+
+/* Row and column of a group's first output. Consecutive groups are in bands of 8 rows of tiles, column by
+ * column, so that they share operands in the cache. */
+static inline uint2 first_output(void)
+{
+    const uint columns = (uint)get_num_groups(0), rows = (uint)get_num_groups(1);
+    const uint number = (uint)(get_group_id(1) * columns + get_group_id(0));
+    const uint band = number / (8 * columns) * 8, inside = number - band * columns;
+    const uint band_rows = min(rows - band, 8u);
+    return (uint2)((band + inside % band_rows) * BM, inside / band_rows * BN);
+}
 
 __kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void
-gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off, ulong lda, __global const ushort *b,
-     ulong b_off, ulong ldb, CLT_EP_ARGS)
+gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off, ulong lda,
+     __global const ushort *b, ulong b_off, ulong ldb, CLT_EP_ARGS)
 {
     __local float4 local_memory[STAGES * STAGE / 16] __attribute__((aligned(128)));
     const uint base = (uint)(ulong)local_memory;
     const uint lid = (uint)get_local_id(0), lane = lid % 32, warp_m = lid / 128, warp_n = lid / 32 % 4;
-    const uint columns = (uint)get_num_groups(0), rows = (uint)get_num_groups(1);
-    const uint number = (uint)(get_group_id(1) * columns + get_group_id(0)), band = number / (8 * columns) * 8;
-    const uint band_rows = min(rows - band, 8u), inside = number - band * columns;
-    const uint m0 = (band + inside % band_rows) * BM, n0 = inside / band_rows * BN;
+    const uint2 first = first_output();
+    const uint m0 = first.x, n0 = first.y;
     uint k_end = k;
     a += a_off;
     b += b_off;
@@ -115,15 +194,7 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     float acc[4][4][4];
     EACH(i, 4) EACH(j, 4) EACH(t, 4) acc[i][j][t] = 0.0f;
     const uint steps = (k_end + BK - 1) / BK;
-    EACH(s, STAGES - 1)
-    {
-        const uint k0 = s * BK;
-        if (k0 < k_end) {
-            COPY_TILE(base + s * STAGE, a, lda, A_ALONG_K, m0, m)
-            COPY_TILE(base + s * STAGE + TILE, b, ldb, B_ALONG_K, n0, n)
-        }
-        CLT_COPY_COMMIT();
-    }
+    EACH(s, STAGES - 1) COPY_STEP(base + s * STAGE, s)
     /* The address of this lane's row for ldmatrix: 8 lanes for each of 4 matrices of 8 x 8. */
     const uint a_row = A_ALONG_K ? warp_m * 64 + lane % 16 : lane % 8 + lane / 16 * 8;
     const uint b_row = B_ALONG_K ? warp_n * 32 + lane % 8 + lane / 16 * 8 : lane % 16;
@@ -131,31 +202,9 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     for (uint s = 0; s < steps; s++) {
         CLT_COPY_WAIT(1);
         barrier(CLK_LOCAL_MEM_FENCE);
-        const uint k0 = (s + STAGES - 1) * BK, at = base + stage * STAGE;
-        if (k0 < k_end) {
-            COPY_TILE(base + filled * STAGE, a, lda, A_ALONG_K, m0, m)
-            COPY_TILE(base + filled * STAGE + TILE, b, ldb, B_ALONG_K, n0, n)
-        }
-        CLT_COPY_COMMIT();
-        EACH(kk, 2)
-        {
-            uint av[4][4], bv[2][4];
-            EACH(i, 4)
-            {
-                if (A_ALONG_K)
-                    LDMATRIX(av[i], at + BYTE_ALONG_K(a_row + i * 16, kk * 2 + lane / 16), "");
-                else
-                    LDMATRIX(av[i], at + BYTE_ACROSS(a_row + kk * 16, warp_m * 8 + i * 2 + lane / 8 % 2), ".trans");
-            }
-            EACH(j, 2)
-            {
-                if (B_ALONG_K)
-                    LDMATRIX(bv[j], at + TILE + BYTE_ALONG_K(b_row + j * 16, kk * 2 + lane / 8 % 2), "");
-                else
-                    LDMATRIX(bv[j], at + TILE + BYTE_ACROSS(b_row + kk * 16, warp_n * 4 + j * 2 + lane / 16), ".trans");
-            }
-            EACH(i, 4) EACH(j, 4) MMA(acc[i][j], av[i], bv[j / 2][j % 2 * 2], bv[j / 2][j % 2 * 2 + 1]);
-        }
+        const uint at = base + stage * STAGE;
+        COPY_STEP(base + filled * STAGE, s + STAGES - 1)
+        MULTIPLY_STEP(acc, at)
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         filled = filled == STAGES - 1 ? 0 : filled + 1;
     }
@@ -165,29 +214,12 @@ gemm(uint m, uint n, uint k, uint k_group, __global const ushort *a, ulong a_off
     const clt_gemm_ep ep = CLT_EP_INIT;
     const bool quads = clt_ep_quads(&ep, n);
     __local float *const out = (__local float *)local_memory;
-    /* 16 rows of either half at a time; the loop is not unrolled, so that the epilogue's code exists once. */
-    _Pragma("nounroll") for (int part = 0; part < 4; part++)
+    /* The loop is not unrolled, so that the epilogue's code exists once. */
+    _Pragma("nounroll") for (int part = 0; part < PARTS; part++)
     {
-        __local float *to = out + (warp_m * 16 + lane / 4) * PART_LD + warp_n * 32 + lane % 4 * 2;
-        EACH(i, 4)
-        if (i == part)
-            EACH(j, 4)
-            {
-                vstore2((float2)(acc[i][j][0], acc[i][j][1]), 0, to + j * 8);
-                vstore2((float2)(acc[i][j][2], acc[i][j][3]), 0, to + j * 8 + 8 * PART_LD);
-            }
+        LEAVE_PART(out, acc, part)
         barrier(CLK_LOCAL_MEM_FENCE);
-        _Pragma("nounroll") for (uint q = lid; q < PART_ROWS * BN / 4; q += WG)
-        {
-            const uint r = q / (BN / 4), column_in_tile = q % (BN / 4) * 4;
-            const uint row = m0 + r / 16 * 64 + (uint)part * 16 + r % 16, column = n0 + column_in_tile;
-            if (row >= m || column >= n) continue;
-            const float4 v = *(__local const float4 *)(out + r * PART_LD + column_in_tile);
-            if (quads)
-                clt_ep_quad(&ep, v, row, column);
-            else
-                clt_ep_part(&ep, v, row, column, min(n - column, 4u));
-        }
+        finish_part(&ep, quads, out, part, lid, m0, n0, m, n);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 }

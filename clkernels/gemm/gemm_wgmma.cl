@@ -100,7 +100,8 @@
 #ifndef SUMS
 #define SUMS 0
 #endif
-#if (WGS != 2 || MB != 1 || BN != 256) && (WGS != 2 || MB != 2 || BN != 128) && (WGS != 3 || MB != 1 || BN != 192)
+#if (WGS != 2 || MB != 1 || BN != 256) && (WGS != 2 || MB != 2 || BN != 128) &&                              \
+    (WGS != 3 || MB != 1 || BN != 192)
 #error "WGS, MB, BN are 2, 1, 256 or 2, 2, 128 or 3, 1, 192"
 #endif
 #if AHEAD && (!(EP & CLT_EP_RESIDUAL) || (EP & (CLT_EP_PRE | CLT_EP_GRAD | CLT_EP_ACCUMULATE)) || C_TYPE)
@@ -162,7 +163,106 @@
 
 #include "gemm_wgmma_plan.clh"
 
+/* A role of the kernel: a function that is inlined before those that it calls, so that its values stay in
+ * registers. */
+#define ROLE static inline __attribute__((always_inline))
+
+/* --- barriers --- */
+
+/* Barriers in local memory: per buffer of the ring loaded and released; per box of a warpgroup filled, sent,
+ * and with FINISH factor; with SLICES one per lot. Distances in bytes from the first: */
+#define BAR_KINDS (2 + FINISH) /* of boxes */
+#define KIND_BYTES (WGS * BOXES * 8)
+#define EMPTY_AT (STAGES * 8)
+#define FILLED_AT (2 * STAGES * 8)
+#define SENT_AT (FILLED_AT + KIND_BYTES)
+#define FACTOR_AT (SENT_AT + KIND_BYTES)
+#define SLICES_AT (FILLED_AT + BAR_KINDS * KIND_BYTES)
+#define BARS (2 * STAGES + BAR_KINDS * WGS * BOXES + SLICES * 2)
+
+/* By one item, before a barrier of the group. */
+static inline void init_barriers(uint bars)
+{
+    for (uint i = 0; i < STAGES; i++) {
+        CLT_BAR_INIT(bars + i * 8, 1);
+        CLT_BAR_INIT(bars + EMPTY_AT + i * 8, WGS);
+    }
+    for (uint i = 0; i < WGS * BOXES; i++) {
+        CLT_BAR_INIT(bars + FILLED_AT + i * 8, 4);
+        for (uint kind = 1; kind < BAR_KINDS; kind++)
+            CLT_BAR_INIT(bars + FILLED_AT + (kind * WGS * BOXES + i) * 8, 1);
+    }
+#if SLICES
+    CLT_BAR_INIT(bars + SLICES_AT, 1);
+    CLT_BAR_INIT(bars + SLICES_AT + 8, 1);
+#endif
+    CLT_BAR_READY();
+}
+
+/* --- pieces of tiles that were cut --- */
+
+/* An item's sums of a block: of the outputs and, with SUMS, of a's columns (equal in all columns of the
+ * product). */
+#define SUM_AT (BN / 2)
+#define HELD (SUM_AT + SUMS * 4)
+#if !SLICES
+/* `part` has a warpgroup's sums of the outputs in the order in which its items hold them. */
+#define QUADS (MB * SUM_AT / 4) /* float4 of an item's sums */
+#define QUAD(i) (d[(i) / (SUM_AT / 4)] + (i) % (SUM_AT / 4) * 4)
+#define PIECE(number) (part + ((size_t)(number)*WGS + half_) * (QUADS * 128) + item)
+
+static inline void leave_piece(float (*d)[HELD], __global float4 *part, __global uint *flags, uint number,
+                               uint half_, uint item)
+{
+    __global float4 *to = PIECE(number);
+#pragma unroll
+    for (uint i = 0; i < QUADS; i++) to[i * 128] = (float4)(QUAD(i)[0], QUAD(i)[1], QUAD(i)[2], QUAD(i)[3]);
+    CLT_GROUP_SYNC(1 + half_, 128);
+    if (item == 0) CLT_FLAG_RAISE(flags + number * WGS + half_);
+}
+
+static inline void add_piece(float (*d)[HELD], __global const float4 *part, __global uint *flags, uint number,
+                             uint half_, uint item)
+{
+    __global const float4 *from = PIECE(number);
+    if (item == 0) CLT_FLAG_TAKE(flags + number * WGS + half_);
+    CLT_GROUP_SYNC(1 + half_, 128);
+#pragma unroll
+    for (uint i = 0; i < QUADS; i++) {
+        const float4 more = from[i * 128];
+        QUAD(i)[0] += more.x;
+        QUAD(i)[1] += more.y;
+        QUAD(i)[2] += more.z;
+        QUAD(i)[3] += more.w;
+    }
+}
+/* The first piece of a tile along k adds the others, in ascending k. */
+static inline void add_pieces(float (*d)[HELD], const gemm_plan *plan, const gemm_walk *walk,
+                              __global const float4 *part, __global uint *flags, uint half_, uint item)
+{
+    const gemm_piece first = walk->piece;
+    if (walk->k1 < plan->steps)
+        for (uint i = 1; i < first.pieces; i++)
+            add_piece(d, part, flags, first.number + i * first.next, half_, item);
+}
+#endif
+
+#if SUMS
+#include "gemm_wgmma_sums.clh"
+#define LEAVE_SUMS leave_sums(d, plan, &walk, out->part, out->flags, out->a_sum, half_, item)
+#else
+#define LEAVE_SUMS
+#endif
+
+#include "gemm_wgmma_results.clh"
+
 /* --- copying in --- */
+
+#define NEXT_STAGE                                                                                           \
+    if (++stage == STAGES) {                                                                                 \
+        stage = 0;                                                                                           \
+        parity ^= 1;                                                                                         \
+    }
 
 static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k0, int m0, int n0)
 {
@@ -182,50 +282,34 @@ static inline void load_stage(uint at, uint bar, ulong map_a, ulong map_b, int k
 #endif
 }
 
-/* --- pieces of tiles that were cut --- */
-
-/* An item's sums of a block: of the outputs and, with SUMS, of a's columns (equal in all columns of the
- * product). */
-#define SUM_AT (BN / 2)
-#define HELD (SUM_AT + SUMS * 4)
-#if !SLICES
-/* `part` has a warpgroup's sums of the outputs in the order in which its items hold them. */
-#define QUADS (MB * SUM_AT / 4) /* float4 of an item's sums */
-#define QUAD(i) (d[(i) / (SUM_AT / 4)] + (i) % (SUM_AT / 4) * 4)
-#define PIECE(number) (part + ((size_t)(number)*WGS + half_) * (QUADS * 128) + item)
-
-static inline void leave_piece(float (*d)[HELD], __global float4 *part, __global uint *flags, uint number, uint half_,
-                               uint item)
+/* By one item: copies the operands of all tiles into the ring as soon as buffers are released, and with AHEAD
+ * the later half of each tile's residual. */
+ROLE void load_operands(const gemm_plan *plan, gemm_walk walk, uint ring_at, uint bars, ulong map_a,
+                        ulong map_b, ulong map_residual)
 {
-    __global float4 *to = PIECE(number);
-#pragma unroll
-    for (uint i = 0; i < QUADS; i++) to[i * 128] = (float4)(QUAD(i)[0], QUAD(i)[1], QUAD(i)[2], QUAD(i)[3]);
-    CLT_GROUP_SYNC(1 + half_, 128);
-    if (item == 0) CLT_FLAG_RAISE(flags + number * WGS + half_);
-}
-
-static inline void add_piece(float (*d)[HELD], __global const float4 *part, __global uint *flags, uint number, uint half_,
-                             uint item)
-{
-    __global const float4 *from = PIECE(number);
-    if (item == 0) CLT_FLAG_TAKE(flags + number * WGS + half_);
-    CLT_GROUP_SYNC(1 + half_, 128);
-#pragma unroll
-    for (uint i = 0; i < QUADS; i++) {
-        const float4 more = from[i * 128];
-        QUAD(i)[0] += more.x;
-        QUAD(i)[1] += more.y;
-        QUAD(i)[2] += more.z;
-        QUAD(i)[3] += more.w;
+    const uint full = bars, empty = bars + EMPTY_AT;
+    uint stage = 0, parity = 1;
+#if AHEAD
+    CLT_MAP_ACQUIRE(map_residual);
+#endif
+    while (walk_next(plan, &walk)) {
+        const uint2 place = tile_place(plan, walk.tile);
+        const int m0 = (int)(place.x * BM), n0 = (int)(place.y * BN);
+        for (uint s = walk.k0; s < walk.k1; s++) {
+            CLT_BAR_WAIT(empty + stage * 8, parity);
+            load_stage(ring_at + stage * STAGE_BYTES, full + stage * 8, map_a, map_b, (int)(s * BK), m0, n0);
+            NEXT_STAGE;
+        }
+#if AHEAD
+        for (int q = 0; q < 4 && walk.k0 == 0; q++) {
+            if (!LATER(q)) continue;
+            CLT_BAR_WAIT(empty + stage * 8, parity);
+            load_later(ring_at + stage * STAGE_BYTES, full + stage * 8, map_residual, q, m0, n0);
+            NEXT_STAGE;
+        }
+#endif
     }
 }
-#endif
-
-#if SUMS
-#include "gemm_wgmma_sums.clh"
-#endif
-
-#include "gemm_wgmma_results.clh"
 
 /* --- multiplying --- */
 
@@ -242,11 +326,11 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
 #endif
 #if LOOKS_AHEAD
 #define EACH_TILE                                                                                            \
-    bool more_tiles = walk_next(&plan, &walk);                                                               \
+    bool more_tiles = walk_next(plan, &walk);                                                                \
     for (gemm_walk next = walk; more_tiles; walk = next)
-#define LOOK_AHEAD more_tiles = walk_next(&plan, &next)
+#define LOOK_AHEAD more_tiles = walk_next(plan, &next)
 #else
-#define EACH_TILE while (walk_next(&plan, &walk))
+#define EACH_TILE while (walk_next(plan, &walk))
 #define LOOK_AHEAD
 #endif
 #if !(EP & ~CLT_EP_BIAS) && C_TYPE && BOXES == 4
@@ -258,11 +342,6 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
     RESULTS(2);                                                                                              \
     LAST_RESULTS
 #endif
-#define NEXT_STAGE                                                                                           \
-    if (++stage == STAGES) {                                                                                 \
-        stage = 0;                                                                                           \
-        parity ^= 1;                                                                                         \
-    }
 /* Step s of the products, once its boxes are loaded; it also releases the boxes of the previous step. `also`:
  * further products of the same boxes. */
 #define STEP(also)                                                                                           \
@@ -287,19 +366,91 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
     _Pragma("unroll") for (int i = 0; i < BK / 16; i++)                                                      \
     _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
         CLT_MMA_SS8(d[b] + SUM_AT, ma + b * (BLOCK_BYTES / 16) + i * NEXT_A, ones, TRANS_A)
+#define CLEAR(first)                                                                                         \
+    _Pragma("unroll") for (int b = 0; b < MB; b++)                                                           \
+    _Pragma("unroll") for (int i = first; i < HELD; i++) d[b][i] = 0.0f
+/* d = the products of a piece of a tile; those of the last step may be unfinished. With SUMS in two loops,
+ * because the assembler serialises products if some are conditional. */
+#if SUMS
+#define MULTIPLY                                                                                             \
+    const uint share = tile_place(plan, walk.tile).y;                                                        \
+    uint ones_at = walk.k0 + (share + plan->tiles_n - walk.k0 % plan->tiles_n) % plan->tiles_n;              \
+    CLEAR(SUM_AT);                                                                                           \
+    for (uint s = walk.k0; s < walk.k1; s++) {                                                               \
+        for (const uint stop = min(ones_at, walk.k1); s < stop; s++) { STEP(); }                             \
+        if (s == walk.k1) break;                                                                             \
+        STEP(ADD_UP);                                                                                        \
+        ones_at += plan->tiles_n;                                                                            \
+    }
+#else
+#define MULTIPLY                                                                                             \
+    for (uint s = walk.k0; s < walk.k1; s++) { STEP(); }
+#endif
 
-/* Barriers of a box: filled, sent, and with FINISH factor; each kind for all warpgroups' boxes. Registers of
- * the warpgroup that copies and finishes, and of those that multiply. */
+/* By the items of a multiplying warpgroup: its rows of all tiles. ones: the operand of ones (SUMS). */
+ROLE void multiply_tiles(const gemm_plan *plan, gemm_walk walk, const gemm_results *out, __local char *ring,
+                         __local char *boxes, uint bars, ulong ones, uint id, uint lane)
+{
+    const uint half_ = (id >> 7) - 1, item = id & 127, warp = item >> 5;
+    const uint ring_at = CLT_LOCAL_ADDRESS(ring), full = bars, empty = bars + EMPTY_AT;
+    const uint boxes_at = CLT_LOCAL_ADDRESS(boxes) + half_ * BOXES * BOX_BYTES;
+    const uint filled = bars + FILLED_AT + half_ * BOXES * 8, sent = filled + KIND_BYTES;
 #if FINISH
-#define BAR_KINDS 3
+    const uint factor = sent + KIND_BYTES;
+    uint box_parity = 0;
+#endif
+#if OWN
+    gemm_own own = {(__local uint4 *)(boxes + (half_ * BOXES + 3) * BOX_BYTES) + warp * 128 + lane,
+                    out->c, out->more, 0, 0, OWN_PIECES};
+#endif
+    const uint put_line = warp * 16 + (lane & 15), put_row = put_line * 128, put_block = lane >> 4,
+               put_swizzle = put_line & 7;
+    uint stage = 0, parity = 0, sent_parity = !AHEAD;
+    float d[MB][HELD];
+    CLEAR(0);
+    EACH_TILE {
+        uint before = 0;
+        OWN_TILE;
+        MULTIPLY
+        LOOK_AHEAD; /* during the last products */
+        CLT_MMA_WAIT_ANY(0);
+        if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
+#if !SLICES
+        if (walk.k0 > 0) {
+            LEAVE_SUMS;
+            leave_piece(d, out->part, out->flags, walk.piece.number, half_, item);
+            continue;
+        }
+        add_pieces(d, plan, &walk, out->part, out->flags, half_, item);
+#endif
+#if EP & ~CLT_EP_ACCUMULATE
+        const uint2 place = tile_place(plan, walk.tile);
+        const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;
+#endif
+        ALL_RESULTS;
+        LEAVE_SUMS;
+#if FINISH
+        box_parity ^= 1;
+#endif
+    }
+#if SLICES
+    for (uint lot = 0; lot < 2; lot++)
+        add_slice(plan, lot, out->part, out->flags, (__local const float4 *)ring, ring_at, bars + SLICES_AT,
+                  out->c.at, out->c.ld, id - 128);
+#endif
+    OWN_END;
+}
+
+/* --- the kernel --- */
+
+/* Registers of the warpgroup that copies and finishes, and of those that multiply. */
+#if FINISH
 #define FEW_REGISTERS 104
 #define MANY_REGISTERS 200
 #elif WGS == 3
-#define BAR_KINDS 2
 #define FEW_REGISTERS 40
 #define MANY_REGISTERS 152
 #else
-#define BAR_KINDS 2
 #define FEW_REGISTERS 56
 #define MANY_REGISTERS 224
 #endif
@@ -308,44 +459,31 @@ static inline void add_piece(float (*d)[HELD], __global const float4 *part, __gl
 #else
 #define SENDS(id) (id == 32 || id == 64)
 #endif
-#define SLICE_BARS (filled_all + BAR_KINDS * WGS * BOXES * 8)
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ulong *maps_b, ulong map_b,
            __global const ulong *maps_c, ulong map_c, __global float4 *part, __global uint *flags,
-           __global const ulong *maps_pre, ulong map_pre, __global ushort *more, ulong more_off, ulong ldmore,
-           __global const float *bias, ulong bias_off,
-           __global const clt_gemm_aux *grad_pre, ulong grad_off, ulong ldgrad, __global const float *residual,
-           ulong res_off, ulong ldres, __global const void *a_buffer, __global const void *b_buffer,
-           __global ushort *c, ulong c_off, ulong ldc, __global float *a_sum, ulong sum_off)
+           __global const ulong *maps_pre, ulong map_pre, __global clt_gemm_out *more, ulong more_off,
+           ulong ldmore, __global const float *bias, ulong bias_off, __global const clt_gemm_aux *grad_pre,
+           ulong grad_off, ulong ldgrad, __global const float *residual, ulong res_off, ulong ldres,
+           __global const void *a_buffer, __global const void *b_buffer, __global clt_gemm_out *c,
+           ulong c_off, ulong ldc, __global float *a_sum, ulong sum_off)
 {
     __local char ring[RING_BYTES] __attribute__((aligned(1024)));
     __local char boxes[WGS * BOXES * BOX_BYTES] __attribute__((aligned(1024)));
-    __local ulong bars[2 * STAGES + BAR_KINDS * WGS * BOXES + SLICES * 2];
+    __local ulong barriers[BARS];
+    ulong ones = 0;
 #if SUMS
     __local uint ones_box[64] __attribute__((aligned(16))); /* 8 columns by 16 of k, for any 16 */
-    const ulong ones = CLT_TILE_PLAIN(CLT_LOCAL_ADDRESS(ones_box));
+    ones = CLT_TILE_PLAIN(CLT_LOCAL_ADDRESS(ones_box));
 #endif
     const gemm_plan plan = PLAN_INIT;
-    const uint id = (uint)get_local_id(0), warpgroup = id >> 7;
-    const uint ring_at = CLT_LOCAL_ADDRESS(ring), full = CLT_LOCAL_ADDRESS(bars), empty = full + 8 * STAGES;
-    const uint filled_all = empty + 8 * STAGES, boxes_all = CLT_LOCAL_ADDRESS(boxes), lane = id & 31;
-    gemm_walk walk = walk_begin();
-
+    const gemm_walk walk = walk_begin();
+    const gemm_results out = {bias + bias_off, residual + res_off, grad_pre + grad_off, ldgrad, ldres, m, n,
+                              {c + c_off, ldc}, {more + more_off, ldmore}, part, flags, a_sum + sum_off};
+    const uint id = (uint)get_local_id(0), lane = id & 31, bars = CLT_LOCAL_ADDRESS(barriers);
     if (id == 0) {
-        for (uint i = 0; i < STAGES; i++) {
-            CLT_BAR_INIT(full + i * 8, 1);
-            CLT_BAR_INIT(empty + i * 8, WGS);
-        }
-        for (uint i = 0; i < WGS * BOXES; i++) {
-            CLT_BAR_INIT(filled_all + i * 8, 4);
-            for (uint kind = 1; kind < BAR_KINDS; kind++) CLT_BAR_INIT(filled_all + (kind * WGS * BOXES + i) * 8, 1);
-        }
-#if SLICES
-        CLT_BAR_INIT(SLICE_BARS, 1);
-        CLT_BAR_INIT(SLICE_BARS + 8, 1);
-#endif
-        CLT_BAR_READY();
+        init_barriers(bars);
         CLT_MAP_ACQUIRE(maps + map_a);
         CLT_MAP_ACQUIRE(maps_b + map_b);
     }
@@ -354,164 +492,22 @@ gemm_wgmma(PLAN_ARGS, __global const ulong *maps, ulong map_a, __global const ul
     CLT_FENCE_ASYNC();
 #endif
     CLT_GROUP_SYNC(0, ITEMS);
-    if (warpgroup == 0) {
+    if (id < 128) {
         CLT_REGISTERS_LESS(FEW_REGISTERS);
-        if (id == 0) {
-            uint stage = 0, parity = 1;
-#if AHEAD
-            CLT_MAP_ACQUIRE(maps_pre + map_pre);
-#endif
-            while (walk_next(&plan, &walk)) {
-                const uint2 place = tile_place(&plan, walk.tile);
-                const int m0 = (int)(place.x * BM), n0 = (int)(place.y * BN);
-                for (uint s = walk.k0; s < walk.k1; s++) {
-                    CLT_BAR_WAIT(empty + stage * 8, parity);
-                    load_stage(ring_at + stage * STAGE_BYTES, full + stage * 8, (ulong)(maps + map_a),
-                               (ulong)(maps_b + map_b), (int)(s * BK), m0, n0);
-                    NEXT_STAGE;
-                }
-#if AHEAD
-                for (int q = 0; q < 4 && walk.k0 == 0; q++) {
-                    if (!LATER(q)) continue;
-                    CLT_BAR_WAIT(empty + stage * 8, parity);
-                    load_later(ring_at + stage * STAGE_BYTES, full + stage * 8, (ulong)(maps_pre + map_pre), q, m0, n0);
-                    NEXT_STAGE;
-                }
-#endif
-            }
-        }
+        if (id == 0)
+            load_operands(&plan, walk, CLT_LOCAL_ADDRESS(ring), bars, (ulong)(maps + map_a),
+                          (ulong)(maps_b + map_b), (ulong)(maps_pre + map_pre));
 #if FINISH
-        if (id >= 32) {
-            const uint sent = filled_all + WGS * BOXES * 8;
-            const gemm_finisher f = {boxes, boxes_all, filled_all, sent, sent + WGS * BOXES * 8, id >> 5, lane,
-                                     {c + c_off, ldc}, {more + more_off, ldmore}};
-#if EP & CLT_EP_GRAD
-            CLT_MAP_ACQUIRE(maps_c + map_c);
-            CLT_MAP_ACQUIRE(maps_pre + map_pre);
-#endif
-            finish(&f, &plan, walk, (ulong)(maps_pre + map_pre), (ulong)(maps_c + map_c));
-        }
+        if (id >= 32)
+            finish_results(&plan, walk, &out, boxes, bars, (ulong)(maps_pre + map_pre),
+                           (ulong)(maps_c + map_c), id, lane);
 #else
-        if (SENDS(id)) { /* sends the results of warpgroup half_ */
-            const uint half_ = (id >> 5) - 1, boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
-            const uint filled = filled_all + half_ * BOXES * 8, sent = filled + WGS * BOXES * 8;
-            uint filled_parity = 0;
-            CLT_MAP_ACQUIRE(maps_c + map_c);
-#if (EP & CLT_EP_PRE) || AHEAD
-            CLT_MAP_ACQUIRE(maps_pre + map_pre);
-#endif
-#if AHEAD
-            gemm_ahead next = {walk, 0, false};
-            next.more = walk_next_result(&plan, &next.walk);
-            for (uint i = 0; i < BOXES; i++) GIVE_BACK(LAST_BOX - BOXES + i);
-#endif
-            while (walk_next_result(&plan, &walk)) {
-                const uint2 place = tile_place(&plan, walk.tile);
-                const int row0 = (int)(place.x * BM), column0 = (int)(place.y * BN);
-#if SLICES
-                const bool cut = walk.tile >= plan.whole;
-                ulong to = (ulong)BOX_IN_PART(walk.piece.number, half_);
-#endif
-                for (uint q = 0; q < CHUNKS; q++) {
-                    const int column = column0 + CHUNK_COLUMN(q), row = row0 + CHUNK_ROW(q);
-#if EP & CLT_EP_PRE
-                    SEND_PRE(FIRST_BOX(q), CLT_TMA_STORE2, (ulong)(maps_pre + map_pre), column, row)
-#endif
-                    SEND_C(FIRST_BOX(q) + PRE_BOXES, LEAVE, (ulong)(maps_c + map_c), column, row)
-                }
-#if LAG > 1
-                CLT_TMA_WAIT_READ(1);
-                GIVE_BACK(LAST_BOX - 2);
-#endif
-#if LAG > 0
-                CLT_TMA_WAIT_READ(0);
-                GIVE_BACK(LAST_BOX - 1);
-#endif
-#if SLICES
-                if (cut) {
-                    CLT_TMA_WAIT_DONE();
-                    uint before;
-                    CLT_FLAG_COUNT(before, flags + (walk.tile - plan.whole));
-                }
-#endif
-            }
-        }
+        if (SENDS(id))
+            send_results(&plan, walk, &out, CLT_LOCAL_ADDRESS(boxes), bars, (ulong)(maps_c + map_c),
+                         (ulong)(maps_pre + map_pre), (id >> 5) - 1);
 #endif
     } else {
         CLT_REGISTERS_MORE(MANY_REGISTERS);
-        const uint half_ = warpgroup - 1, item = id & 127, warp = item >> 5;
-        const gemm_results out = {bias + bias_off, residual + res_off, grad_pre + grad_off, ldgrad, ldres, m, n};
-        const uint boxes_at = boxes_all + half_ * BOXES * BOX_BYTES;
-        const uint filled = filled_all + half_ * BOXES * 8, sent = filled + WGS * BOXES * 8;
-#if FINISH
-        const uint factor = sent + WGS * BOXES * 8;
-        uint box_parity = 0;
-#endif
-#if OWN
-        gemm_own own = {(__local uint4 *)(boxes + (half_ * BOXES + 3) * BOX_BYTES) + warp * 128 + lane,
-                        {c + c_off, ldc}, {more + more_off, ldmore}, 0, 0, OWN_PIECES};
-#endif
-        const uint put_line = warp * 16 + (lane & 15), put_row = put_line * 128, put_block = lane >> 4,
-                   put_swizzle = put_line & 7;
-        uint stage = 0, parity = 0, sent_parity = !AHEAD;
-        float d[MB][HELD];
-#pragma unroll
-        for (int b = 0; b < MB; b++)
-#pragma unroll
-            for (int i = 0; i < HELD; i++) d[b][i] = 0.0f;
-        EACH_TILE {
-            uint before = 0;
-            OWN_TILE;
-#if SUMS
-            const uint share = tile_place(&plan, walk.tile).y;
-            uint ones_at = walk.k0 + (share + plan.tiles_n - walk.k0 % plan.tiles_n) % plan.tiles_n;
-#pragma unroll
-            for (int b = 0; b < MB; b++)
-#pragma unroll
-                for (int i = SUM_AT; i < HELD; i++) d[b][i] = 0.0f;
-            /* Loops, because the assembler serialises products if some are conditional. */
-            for (uint s = walk.k0; s < walk.k1; s++) {
-                for (const uint stop = min(ones_at, walk.k1); s < stop; s++) { STEP(); }
-                if (s == walk.k1) break;
-                STEP(ADD_UP);
-                ones_at += plan.tiles_n;
-            }
-#else
-            for (uint s = walk.k0; s < walk.k1; s++) { STEP(); }
-#endif
-            LOOK_AHEAD; /* during the last products */
-            CLT_MMA_WAIT_ANY(0);
-            if (item == 0) CLT_BAR_ARRIVE(empty + before * 8);
-#if !SLICES
-            if (walk.k0 > 0) {
-#if SUMS
-                leave_sums(d, &plan, &walk, part, flags, a_sum + sum_off, half_, item);
-#endif
-                leave_piece(d, part, flags, walk.piece.number, half_, item);
-                continue;
-            }
-            if (walk.k1 < plan.steps) {
-                const gemm_piece first = walk.piece;
-                for (uint i = 1; i < first.pieces; i++) add_piece(d, part, flags, first.number + i * first.next, half_, item);
-            }
-#endif
-#if EP & ~CLT_EP_ACCUMULATE
-            const uint2 place = tile_place(&plan, walk.tile);
-            const uint i0 = place.x * BM + warp * 16 + lane / 4, j0 = place.y * BN + (lane & 3) * 2;
-#endif
-            ALL_RESULTS;
-#if SUMS
-            leave_sums(d, &plan, &walk, part, flags, a_sum + sum_off, half_, item);
-#endif
-#if FINISH
-            box_parity ^= 1;
-#endif
-        }
-#if SLICES
-        for (uint lot = 0; lot < 2; lot++)
-            add_slice(&plan, lot, part, flags, (__local const float4 *)ring, ring_at, SLICE_BARS, (__global float *)c + c_off,
-                      ldc, id - 128);
-#endif
-        OWN_END;
+        multiply_tiles(&plan, walk, &out, ring, boxes, bars, ones, id, lane);
     }
 }
