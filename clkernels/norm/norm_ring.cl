@@ -82,10 +82,61 @@ static inline void put_2(float2 v, __global ushort *p) {
     *(__global uint *)p = clt_round2_2(v.x, v.y);
 }
 
+/* By one item: starts to load a row to its warp's place. */
+static inline void bring_row(uint place, __global const x_elem *row, uint bar) {
+    CLT_BAR_EXPECT(bar, COLS * sizeof(x_elem));
+    CLT_BULK_LOAD(place, row, COLS * sizeof(x_elem), bar);
+}
+/* By one item: starts to load the weights and biases that exist. */
+static inline void bring_weights(__local float *ws, __global const float *w, __local float *bs,
+                                 __global const float *b, uint bar) {
+    CLT_BAR_EXPECT(bar, 4 * COLS * (HAS_W + HAS_B));
+#if HAS_W
+    CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ws), w, 4 * COLS, bar);
+#endif
+#if HAS_B
+    CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(bs), b, 4 * COLS, bar);
+#endif
+}
+
+/* Mean and rstd of a row. v: an item's elements of it, in registers. */
+static inline float mean_of(const float2 *v) {
+    float2 acc = (float2)(0.0f);
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) acc = acc + v[k];
+    return tree_of(acc) / (float)COLS;
+}
+static inline float rstd_of(const float2 *v, float mean, float eps) {
+    float2 acc = (float2)(0.0f);
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        const float2 d = RMS ? v[k] : v[k] - mean;
+        acc = fma(d, d, acc);
+    }
+    return 1.0f / sqrt(tree_of(acc) / (float)COLS + eps);
+}
+/* Normalises an item's elements v of a row; the first has column c. y: its place in the result. */
+static inline void put_row(const float2 *v, float mean, float rstd, __local const float *ws,
+                           __local const float *bs, uint c, __global y_elem *y) {
+#pragma unroll
+    for (int k = 0; k < STEPS; k++, c += 64) {
+        float2 o = (RMS ? v[k] : v[k] - mean) * rstd;
+#if HAS_W && HAS_B
+        o = fma(o, PAIR(0, ws + c), PAIR(0, bs + c));
+#elif HAS_W
+        o = o * PAIR(0, ws + c);
+#elif HAS_B
+        o = o + PAIR(0, bs + c);
+#endif
+        PUT_PAIR(Y_TYPE, o, y + 64 * k);
+    }
+}
+
 __kernel __attribute__((reqd_work_group_size(32 * WARPS, 1, 1))) void
-norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off, __global const float *b,
-             ulong b_off, __global y_elem *y, ulong y_off, __global float *mean, ulong mean_off, __global float *rstd,
-             ulong rstd_off, ulong rows, ulong heads, ulong ldx, ulong ldy, float eps) {
+norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
+             __global const float *b, ulong b_off, __global y_elem *y, ulong y_off, __global float *mean,
+             ulong mean_off, __global float *rstd, ulong rstd_off, ulong rows, ulong heads, ulong ldx,
+             ulong ldy, float eps) {
     (void)heads;
     __local x_elem places[WARPS][COLS] __attribute__((aligned(128)));
     __local float ws[HAS_W ? COLS : 4] __attribute__((aligned(128)));
@@ -94,7 +145,7 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
     SHARED_BY(RESIDENT);
     const uint warp = (uint)get_local_id(0) / 32, lane = (uint)get_local_id(0) % 32;
     const uint bar = CLT_LOCAL_ADDRESS(&bars[warp]), weights = CLT_LOCAL_ADDRESS(&bars[WARPS]);
-    const uint place = CLT_LOCAL_ADDRESS(places[warp]), bytes = COLS * sizeof(x_elem);
+    const uint place = CLT_LOCAL_ADDRESS(places[warp]);
     const size_t step = get_num_groups(0) * WARPS;
     size_t row = get_group_id(0) * WARPS + warp;
     x += x_off;
@@ -103,60 +154,26 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
         CLT_BAR_INIT(bar, 1);
         if (warp == 0) CLT_BAR_INIT(weights, 1);
         CLT_BAR_READY();
-        if (row < rows) {
-            CLT_BAR_EXPECT(bar, bytes);
-            CLT_BULK_LOAD(place, x + row * ldx, bytes, bar);
-        }
+        if (row < rows) bring_row(place, x + row * ldx, bar);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (warp == 0 && lane == 0) {
-        CLT_BAR_EXPECT(weights, 4 * COLS * (HAS_W + HAS_B));
-#if HAS_W
-        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(ws), w + w_off, 4 * COLS, weights);
-#endif
-#if HAS_B
-        CLT_BULK_LOAD(CLT_LOCAL_ADDRESS(bs), b + b_off, 4 * COLS, weights);
-#endif
-    }
+    if (warp == 0 && lane == 0) bring_weights(ws, w + w_off, bs, b + b_off, weights);
     for (uint phase = 0; row < rows; row += step, phase ^= 1) {
-        float2 v[STEPS], acc = (float2)(0.0f);
+        float2 v[STEPS];
         float m = 0.0f;
         CLT_BAR_WAIT(bar, phase);
 #pragma unroll
         for (int k = 0; k < STEPS; k++) v[k] = PAIR(X_TYPE, places[warp] + 2 * lane + 64 * k);
         CLT_WARP_SYNC(); /* the place is free */
-        if (lane == 0 && row + step < rows) {
-            CLT_BAR_EXPECT(bar, bytes);
-            CLT_BULK_LOAD(place, x + (row + step) * ldx, bytes, bar);
-        }
+        if (lane == 0 && row + step < rows) bring_row(place, x + (row + step) * ldx, bar);
 #if !RMS
-#pragma unroll
-        for (int k = 0; k < STEPS; k++) acc = acc + v[k];
-        m = tree_of(acc) / (float)COLS;
+        m = mean_of(v);
         if (lane == 0 && mean) mean[mean_off + row] = m;
-        acc = (float2)(0.0f);
 #endif
-#pragma unroll
-        for (int k = 0; k < STEPS; k++) {
-            const float2 d = RMS ? v[k] : v[k] - m;
-            acc = fma(d, d, acc);
-        }
-        const float r = 1.0f / sqrt(tree_of(acc) / (float)COLS + eps);
+        const float r = rstd_of(v, m, eps);
         if (lane == 0 && rstd) rstd[rstd_off + row] = r;
         CLT_BAR_WAIT(weights, 0);
-#pragma unroll
-        for (int k = 0; k < STEPS; k++) {
-            const uint c = 2 * lane + 64 * k;
-            float2 o = (RMS ? v[k] : v[k] - m) * r;
-#if HAS_W && HAS_B
-            o = fma(o, PAIR(0, ws + c), PAIR(0, bs + c));
-#elif HAS_W
-            o = o * PAIR(0, ws + c);
-#elif HAS_B
-            o = o + PAIR(0, bs + c);
-#endif
-            PUT_PAIR(Y_TYPE, o, y + row * ldy + 64 * k);
-        }
+        put_row(v, m, r, ws, bs, 2 * lane, y + row * ldy);
     }
 }
 #endif
@@ -179,6 +196,17 @@ norm_forward(__global const x_elem *x, ulong x_off, __global const float *w, ulo
 #define WEIGHTS (bars + 8 * 3 * STAGES)
 #define NEXT_PLACE()                                                                                         \
     if (++s == STAGES) s = 0, phase ^= 1;
+/* By one item, before a barrier of the group. */
+static inline void init_barriers(uint bars) {
+    for (uint s = 0; s < STAGES; s++) {
+        CLT_BAR_INIT(FULL(s), 1);
+        CLT_BAR_INIT(KNOWN(s), 1);
+        CLT_BAR_INIT(EMPTY(s), OWNERS / 32);
+    }
+    CLT_BAR_INIT(WEIGHTS, 1);
+    CLT_BAR_READY();
+}
+
 /* Rows in local memory. */
 typedef x_elem x_row[COLS];
 typedef dy_elem dy_row[COLS];
@@ -187,7 +215,8 @@ typedef dx_elem res_row[HAS_RES ? COLS : 8];
 /* By one item: loads rows to empty places. */
 static inline void bring_rows(__global const x_elem *x, ulong ldx, __global const dy_elem *dy, ulong lddy,
                               __global const dx_elem *res, ulong ldres, __global const float *w, uint count,
-                              __local x_row *xs, __local dy_row *ds, __local res_row *rs, __local float *ws, uint bars) {
+                              __local x_row *xs, __local dy_row *ds, __local res_row *rs, __local float *ws,
+                              uint bars) {
     uint s = 0, phase = 0;
 #if HAS_W
     CLT_BAR_EXPECT(WEIGHTS, 4 * COLS);
@@ -208,8 +237,8 @@ static inline void bring_rows(__global const x_elem *x, ulong ldx, __global cons
 
 /* By one warp: mean, rstd, c1 and c2 of rows `first`, `first` + SUM_WARPS and so on. The weights are in local
  * memory because loading a row of them from global memory takes longer than everything else. */
-static inline void sum_rows(__global const float *mean, __global const float *rstd, uint first, uint count, uint lane,
-                            __local x_row *xs, __local dy_row *ds, __local const float *ws,
+static inline void sum_rows(__global const float *mean, __global const float *rstd, uint first, uint count,
+                            uint lane, __local x_row *xs, __local dy_row *ds, __local const float *ws,
                             __local float2 *statistics, __local float4 *of_row, uint bars) {
     for (uint k = first + SUM_WARPS * lane; k < count; k += 32 * SUM_WARPS)
         statistics[k] = (float2)(RMS ? 0.0f : mean[k], rstd[k]);
@@ -242,13 +271,108 @@ static inline void sum_rows(__global const float *mean, __global const float *rs
     }
 }
 
+/* Four columns of an item: their weights and biases, and their sums over the block's rows. */
+typedef struct {
+    float4 w, b, sum_w, sum_b, sum_dx;
+} owned;
+
+static inline owned begin_columns(__global const float *w, __global const float *b) {
+    owned own = {(float4)(0.0f), (float4)(0.0f), (float4)(0.0f), (float4)(0.0f), (float4)(0.0f)};
+#if HAS_W
+    own.w = *(__global const float4 *)w;
+#endif
+#if HAS_B
+    own.b = *(__global const float4 *)b;
+#endif
+    return own;
+}
+/* Four columns of a row: everything that the backward pass stores for them, and their part of the sums.
+ * of: the row's mean, rstd, c1, c2; res: the residual, if there is one. */
+static inline void finish_columns(owned *own, float4 x, float4 dy, float4 res, float4 of,
+                                  __global dx_elem *dx, __global copy_elem *copy, __global y_elem *y) {
+    const float4 xhat = norm_xhat(x, of);
+    float4 v = norm_dx(dy, own->w, xhat, of);
+#if HAS_RES
+    v = res + v;
+#endif
+    STORE_VECTOR4(DX_TYPE, v, dx);
+#if HAS_COPY
+    STORE_VECTOR4(COPY_TYPE, v, copy);
+#define SUM_TYPE COPY_TYPE
+#else
+#define SUM_TYPE DX_TYPE
+#endif
+#if HAS_Y
+    STORE_VECTOR4(Y_TYPE, norm_again(xhat, own->w, own->b), y);
+#endif
+#if HAS_SUM
+    own->sum_dx = own->sum_dx + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, v));
+#endif
+#if HAS_DW
+    own->sum_w = fma(dy, xhat, own->sum_w);
+#endif
+#if HAS_DB
+    own->sum_b = own->sum_b + dy;
+#endif
+}
+
+/* By the items that own columns, for all rows of the block. dx, copy and y: the block's first row. part: the
+ * block's sums. */
+static inline void own_columns(__global const float *w, __global const float *b, __global dx_elem *dx,
+                               __global copy_elem *copy, ulong lddx, __global y_elem *y, ulong ldx,
+                               __global float *part, ulong part_w, ulong part_b, ulong part_sum, uint item,
+                               uint count, __local x_row *xs, __local dy_row *ds, __local res_row *rs,
+                               __local const float4 *of_row, uint bars) {
+    owned own[OWN];
+#pragma unroll
+    for (int o = 0; o < OWN; o++) {
+        const uint c = (item + OWNERS * o) * 4;
+        if (c < COLS) own[o] = begin_columns(w + c, b + c);
+    }
+    dx += item * 4;
+    copy += item * 4;
+    y += item * 4;
+    part += item * 4;
+    uint s = 0, phase = 0;
+#pragma unroll 1
+    for (uint k = 0; k < count; k++, dx += lddx, copy += lddx, y += ldx) {
+        CLT_BAR_WAIT(FULL(s), phase);
+        CLT_BAR_WAIT(KNOWN(s), phase);
+        const float4 of = of_row[s];
+        float4 u[OWN], d[OWN], res[OWN];
+#pragma unroll
+        for (int o = 0; o < OWN; o++) {
+            const uint c = (item + OWNERS * o) * 4;
+            if (c >= COLS) continue;
+            u[o] = LOCAL4(X_TYPE, xs[s] + c);
+            d[o] = LOCAL4(DY_TYPE, ds[s] + c);
+            res[o] = HAS_RES ? LOCAL4(DX_TYPE, rs[s] + c) : (float4)(0.0f);
+        }
+        CLT_WARP_SYNC();
+        if (item % 32 == 0) CLT_BAR_ARRIVE(EMPTY(s));
+        NEXT_PLACE()
+#pragma unroll
+        for (int o = 0; o < OWN; o++) {
+            const uint c = OWNERS * o * 4;
+            if (item * 4 + c < COLS) finish_columns(&own[o], u[o], d[o], res[o], of, dx + c, copy + c, y + c);
+        }
+    }
+#pragma unroll
+    for (int o = 0; o < OWN; o++) {
+        const uint c = OWNERS * o * 4;
+        if (item * 4 + c >= COLS) continue;
+        LEAVE_SUMS(c, own[o].sum_w, own[o].sum_b, own[o].sum_dx)
+    }
+}
+
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void
 norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ulong w_off,
               __global const float *mean, ulong mean_off, __global const float *rstd, ulong rstd_off,
               __global const dy_elem *dy, ulong dy_off, __global const dx_elem *res, ulong res_off,
-              __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off, __global y_elem *y,
-              ulong y_off, __global const float *b, ulong b_off, __global float *part, ulong part_w, ulong part_b,
-              ulong part_sum, ulong rows_per_sample, ulong blocks, ulong ldx, ulong lddy, ulong ldres, ulong lddx) {
+              __global dx_elem *dx, ulong dx_off, __global copy_elem *copy, ulong copy_off,
+              __global y_elem *y, ulong y_off, __global const float *b, ulong b_off, __global float *part,
+              ulong part_w, ulong part_b, ulong part_sum, ulong rows_per_sample, ulong blocks, ulong ldx,
+              ulong lddy, ulong ldres, ulong lddx) {
     __local x_row xs[STAGES] __attribute__((aligned(128)));
     __local dy_row ds[STAGES] __attribute__((aligned(128)));
     __local res_row rs[HAS_RES ? STAGES : 1] __attribute__((aligned(128)));
@@ -260,103 +384,20 @@ norm_backward(__global const x_elem *x, ulong x_off, __global const float *w, ul
     const size_t block = get_group_id(0), sample = block / blocks;
     const size_t begin = (block % blocks) * 64, start = sample * rows_per_sample + begin;
     const uint count = rows_per_sample - begin < 64 ? (uint)(rows_per_sample - begin) : 64;
-    if (item == 0) {
-        for (uint s = 0; s < STAGES; s++) {
-            CLT_BAR_INIT(FULL(s), 1);
-            CLT_BAR_INIT(KNOWN(s), 1);
-            CLT_BAR_INIT(EMPTY(s), OWNERS / 32);
-        }
-        CLT_BAR_INIT(WEIGHTS, 1);
-        CLT_BAR_READY();
-    }
+    if (item == 0) init_barriers(bars);
     barrier(CLK_LOCAL_MEM_FENCE);
     /* From here on the warps take different paths. */
     if (item >= OWNERS + 32 * SUM_WARPS) {
         if (item == OWNERS + 32 * SUM_WARPS)
-            bring_rows(x + x_off + start * ldx, ldx, dy + dy_off + start * lddy, lddy, res + res_off + start * ldres,
-                       ldres, w + w_off, count, xs, ds, rs, ws, bars);
-        return;
-    }
-    if (item >= OWNERS) {
-        sum_rows(mean + mean_off + start, rstd + rstd_off + start, (item - OWNERS) / 32, count, item % 32, xs, ds, ws,
-                 statistics, of_row, bars);
-        return;
-    }
-    float4 sum_w[OWN], sum_b[OWN], sum_dx[OWN], wv[OWN], bv[OWN];
-#pragma unroll
-    for (int o = 0; o < OWN; o++) {
-        const uint c = (item + OWNERS * o) * 4;
-        sum_w[o] = sum_b[o] = sum_dx[o] = wv[o] = bv[o] = (float4)(0.0f);
-        if (c >= COLS) continue;
-#if HAS_W
-        wv[o] = *(__global const float4 *)(w + w_off + c);
-#endif
-#if HAS_B
-        bv[o] = *(__global const float4 *)(b + b_off + c);
-#endif
-    }
-    dx += dx_off + start * lddx + item * 4;
-    copy += copy_off + start * lddx + item * 4;
-    y += y_off + start * ldx + item * 4;
-    uint s = 0, phase = 0;
-#pragma unroll 1
-    for (uint k = 0; k < count; k++) {
-        CLT_BAR_WAIT(FULL(s), phase);
-        CLT_BAR_WAIT(KNOWN(s), phase);
-        const float4 f = of_row[s];
-        float4 u[OWN], d[OWN], held[OWN];
-#pragma unroll
-        for (int o = 0; o < OWN; o++) {
-            const uint c = (item + OWNERS * o) * 4;
-            if (c >= COLS) continue;
-            u[o] = LOCAL4(X_TYPE, xs[s] + c);
-            d[o] = LOCAL4(DY_TYPE, ds[s] + c);
-#if HAS_RES
-            held[o] = LOCAL4(DX_TYPE, rs[s] + c);
-#endif
-        }
-        CLT_WARP_SYNC();
-        if (item % 32 == 0) CLT_BAR_ARRIVE(EMPTY(s));
-        NEXT_PLACE()
-#pragma unroll
-        for (int o = 0; o < OWN; o++) {
-            const uint c = OWNERS * o * 4;
-            if (item * 4 + c >= COLS) continue;
-            const float4 xhat = norm_xhat(u[o], f);
-            float4 v = norm_dx(d[o], wv[o], xhat, f);
-#if HAS_RES
-            v = held[o] + v;
-#endif
-            STORE_VECTOR4(DX_TYPE, v, dx + c);
-#if HAS_COPY
-            STORE_VECTOR4(COPY_TYPE, v, copy + c);
-#define SUM_TYPE COPY_TYPE
-#else
-#define SUM_TYPE DX_TYPE
-#endif
-#if HAS_Y
-            STORE_VECTOR4(Y_TYPE, norm_again(xhat, wv[o], bv[o]), y + c);
-#endif
-#if HAS_SUM
-            sum_dx[o] = sum_dx[o] + CLT_WIDEN4(SUM_TYPE, CLT_ROUND4(SUM_TYPE, v));
-#endif
-#if HAS_DW
-            sum_w[o] = fma(d[o], xhat, sum_w[o]);
-#endif
-#if HAS_DB
-            sum_b[o] = sum_b[o] + d[o];
-#endif
-        }
-        dx += lddx;
-        copy += lddx;
-        y += ldx;
-    }
-    part += block * COLS + item * 4;
-#pragma unroll
-    for (int o = 0; o < OWN; o++) {
-        const uint c = OWNERS * o * 4;
-        if (item * 4 + c >= COLS) continue;
-        LEAVE_SUMS(c, sum_w[o], sum_b[o], sum_dx[o])
+            bring_rows(x + x_off + start * ldx, ldx, dy + dy_off + start * lddy, lddy,
+                       res + res_off + start * ldres, ldres, w + w_off, count, xs, ds, rs, ws, bars);
+    } else if (item >= OWNERS) {
+        sum_rows(mean + mean_off + start, rstd + rstd_off + start, (item - OWNERS) / 32, count, item % 32, xs,
+                 ds, ws, statistics, of_row, bars);
+    } else {
+        own_columns(w + w_off, b + b_off, dx + dx_off + start * lddx, copy + copy_off + start * lddx, lddx,
+                    y + y_off + start * ldx, ldx, part + block * COLS, part_w, part_b, part_sum, item, count,
+                    xs, ds, rs, of_row, bars);
     }
 }
 #endif
