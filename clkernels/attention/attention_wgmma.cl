@@ -376,6 +376,138 @@ INLINE void store_rows(const float *o, float2 factor, uint to, ulong map, uint i
     }
 }
 
+/* --- the steps of the kernel, in its names --- */
+
+/* A barrier per buffer for its data, and one for the consumers that are done with it. */
+#define INIT_BARRIERS                                                                                         \
+    if (get_local_id(0) == 0) {                                                                               \
+        for (uint x = 0; x < 2 + 2 * STAGES; x++) {                                                           \
+            CLT_BAR_INIT(q_bar + x * 16, 1);                                                                  \
+            CLT_BAR_INIT(q_bar + x * 16 + 8, WGS);                                                            \
+        }                                                                                                     \
+        CLT_BAR_READY();                                                                                      \
+    }
+
+#if SOFTCAP
+#define SCALE2 (2.0f * scale * LOG2E / softcap)
+#else
+#define SCALE2 (scale * LOG2E)
+#endif
+/* What the softmax of all of a warpgroup's tiles uses. */
+#define BEGIN_SOFTMAX                                                                                         \
+    in.scale2 = SCALE2;                                                                                       \
+    in.softcap = softcap * LOG2E;                                                                             \
+    in.slope2 = 0.0f;                                                                                         \
+    in.c = item % 4 * 2;                                                                                      \
+    in.window = (int)window;                                                                                  \
+    in.seq = seq;
+
+#if ALIBI
+#define TAKE_SLOPE in.slope2 = slopes[slopes_off + h] * LOG2E;
+#else
+#define TAKE_SLOPE
+#endif
+#if SEQ_IDS
+#define TAKE_IDS                                                                                             \
+    in.ids = seq_ids + seq_ids_off + (ulong)b * seq;                                                         \
+    in.row_ids.x = in.ids[min((uint)in.i, seq - 1)];                                                         \
+    in.row_ids.y = in.ids[min((uint)in.i + 8, seq - 1)];
+#else
+#define TAKE_IDS
+#endif
+/* What the softmax of this tile's rows uses. */
+#define BEGIN_ROWS                                                                                            \
+    in.i = (int)(row + row0);                                                                                 \
+    TAKE_SLOPE                                                                                                \
+    TAKE_IDS
+
+/* Releases the blocks after the last row of this warpgroup. */
+#define SKIP_BLOCKS                                                                                           \
+    for (; j > own; j--) {                                                                                    \
+        CLT_BAR_WAIT(k_bar + stage * 16, parity);                                                             \
+        CLT_BAR_WAIT(v_bar + stage * 16, parity);                                                             \
+        if (item == 0) {                                                                                      \
+            CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);                                                           \
+            CLT_BAR_ARRIVE(v_bar + stage * 16 + 8);                                                           \
+        }                                                                                                     \
+        STEP(stage, parity);                                                                                  \
+        TURN_WAIT(w);                                                                                         \
+        TURN_PASS(w);                                                                                         \
+    }
+
+/* Scores and softmax of the first block. Before them the last tile's output has left local memory. */
+#define FIRST_BLOCK                                                                                           \
+    v_stage = stage, v_parity = parity;                                                                       \
+    j--;                                                                                                      \
+    CLT_BAR_WAIT(k_bar + stage * 16, parity);                                                                 \
+    CLT_MMA_FENCE();                                                                                          \
+    scores(s, qw, k + stage * KV_BYTES);                                                                      \
+    CLT_MMA_COMMIT();                                                                                         \
+    if (item == 0 && stored) {                                                                                \
+        __asm__ volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");                                    \
+        CLT_BAR_ARRIVE(q_bar + (slot ^ 1) * 16 + 8);                                                          \
+    }                                                                                                         \
+    CLT_MMA_WAIT(128, 0, s);                                                                                  \
+    if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);                                                    \
+    STEP(stage, parity);                                                                                      \
+    prepare(s, &in, (int)(j * BN), true);                                                                     \
+    softmax(s, &in, &m, &l);                                                                                  \
+    pack_all(p, s);
+
+#if WINDOW
+#define AT_EDGE (j * BN + BN - 1 > row || j * BN + window < row + 63)
+#else
+#define AT_EDGE (j * BN + BN - 1 > row)
+#endif
+/* Scores of a block while the values of the one before are added; then its softmax. */
+#define NEXT_BLOCK                                                                                            \
+    CLT_BAR_WAIT(k_bar + stage * 16, parity);                                                                 \
+    TURN_WAIT(w);                                                                                             \
+    finish_sums(o);                                                                                           \
+    finish_operand(p);                                                                                        \
+    CLT_MMA_FENCE();                                                                                          \
+    scores(s, qw, k + stage * KV_BYTES);                                                                      \
+    CLT_MMA_COMMIT();                                                                                         \
+    CLT_BAR_WAIT(v_bar + v_stage * 16, v_parity);                                                             \
+    add_values(o, p, v + v_stage * KV_BYTES);                                                                 \
+    CLT_MMA_COMMIT();                                                                                         \
+    TURN_PASS(w);                                                                                             \
+    CLT_MMA_WAIT(128, 1, s);                                                                                  \
+    if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);                                                    \
+    STEP(stage, parity);                                                                                      \
+    prepare(s, &in, (int)(j * BN), AT_EDGE);                                                                  \
+    a = softmax(s, &in, &m, &l);                                                                              \
+    CLT_MMA_WAIT(WIDTH, 0, o);                                                                                \
+    if (item == 0) CLT_BAR_ARRIVE(v_bar + v_stage * 16 + 8);                                                  \
+    STEP(v_stage, v_parity);                                                                                  \
+    pack_all(p, s);                                                                                           \
+    rescale(o, a);
+
+/* Begins to add the values of the last block. */
+#define LAST_VALUES                                                                                           \
+    CLT_BAR_WAIT(v_bar + v_stage * 16, v_parity);                                                             \
+    finish_sums(o);                                                                                           \
+    finish_operand(p);                                                                                        \
+    CLT_MMA_FENCE();                                                                                          \
+    add_values(o, p, v + v_stage * KV_BYTES);                                                                 \
+    CLT_MMA_COMMIT();
+
+/* Stores the log-sum-exp, waits for the last values, and stores the output. */
+#define STORE_TILE                                                                                             \
+    l.x = sum_of_row(l.x);                                                                                     \
+    l.y = sum_of_row(l.y);                                                                                     \
+    if (item % 4 == 0) {                                                                                       \
+        __global float *to = lse + lse_off + (ulong)x.head * seq;                                              \
+        float factor = SOFTCAP || ALIBI ? 1.0f : in.scale2;                                                    \
+        if ((uint)in.i < seq) to[in.i] = fma(m.x, factor, log2_fast(l.x)) * LN2;                               \
+        if ((uint)in.i + 8 < seq) to[in.i + 8] = (fma(m.y, factor, log2_fast(l.y)) - 8.0f * in.slope2) * LN2;  \
+    }                                                                                                          \
+    CLT_MMA_WAIT(WIDTH, 0, o);                                                                                 \
+    if (item == 0) CLT_BAR_ARRIVE(v_bar + v_stage * 16 + 8);                                                   \
+    a.x = 1.0f / l.x;                                                                                          \
+    a.y = 1.0f / l.y;                                                                                          \
+    store_rows(o, a, qw, o_map, item, w, h, row, b);
+
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulong v_at, ulong o_at,
                         __global const float *slopes, ulong slopes_off, __global const int *seq_ids, ulong seq_ids_off,
@@ -388,13 +520,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
     uint q_bar = CLT_LOCAL_ADDRESS(bars), k_bar = q_bar + 32, v_bar = k_bar + 16 * STAGES;
     uint tile_at = CLT_LOCAL_ADDRESS(tile_slot);
     uint item = get_local_id(0) % 128, w = get_local_id(0) / 128;
-    if (get_local_id(0) == 0) {
-        for (uint x = 0; x < 2 + 2 * STAGES; x++) {
-            CLT_BAR_INIT(q_bar + x * 16, 1);
-            CLT_BAR_INIT(q_bar + x * 16 + 8, WGS);
-        }
-        CLT_BAR_READY();
-    }
+    INIT_BARRIERS
     barrier(CLK_LOCAL_MEM_FENCE);
     if (w == 0) {
         LESS(REGISTERS_PRODUCER);
@@ -412,15 +538,7 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
         bool stored = false;
         if (item == 0) CLT_MAP_ACQUIRE(o_map);
         softmax_in in;
-        in.scale2 = scale * LOG2E;
-        in.softcap = softcap * LOG2E;
-#if SOFTCAP
-        in.scale2 = 2.0f * scale * LOG2E / softcap;
-#endif
-        in.slope2 = 0.0f;
-        in.c = item % 4 * 2;
-        in.window = (int)window;
-        in.seq = seq;
+        BEGIN_SOFTMAX
         if (w == WGS - 1) TURN_PASS(w);
         for (;;) {
             uint t;
@@ -432,92 +550,17 @@ attention_forward_wgmma(__global const ulong *maps, ulong q_at, ulong k_at, ulon
             uint row = x.row + 64 * w, first = first_block(x.row, window);
             uint own = max(end_block(row, 64, seq), first + 1), j = end_block(x.row, BM, seq);
             uint qw = q + slot * Q_BYTES + w * 8192;
-            in.i = (int)(row + row0);
-#if ALIBI
-            in.slope2 = slopes[slopes_off + h] * LOG2E;
-#endif
-#if SEQ_IDS
-            in.ids = seq_ids + seq_ids_off + (ulong)b * seq;
-            in.row_ids.x = in.ids[min((uint)in.i, seq - 1)];
-            in.row_ids.y = in.ids[min((uint)in.i + 8, seq - 1)];
-#endif
+            BEGIN_ROWS
             float2 m = (float2)(-INFINITY, -INFINITY), l = (float2)(0.0f, 0.0f), a;
 #pragma unroll
             for (int e = 0; e < WIDTH / 2; e++) o[e] = 0.0f;
-            /* blocks after the last row of this warpgroup */
-            for (; j > own; j--) {
-                CLT_BAR_WAIT(k_bar + stage * 16, parity);
-                CLT_BAR_WAIT(v_bar + stage * 16, parity);
-                if (item == 0) {
-                    CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);
-                    CLT_BAR_ARRIVE(v_bar + stage * 16 + 8);
-                }
-                STEP(stage, parity);
-                TURN_WAIT(w);
-                TURN_PASS(w);
-            }
-            v_stage = stage, v_parity = parity;
-            j--;
-            CLT_BAR_WAIT(k_bar + stage * 16, parity);
-            CLT_MMA_FENCE();
-            scores(s, qw, k + stage * KV_BYTES);
-            CLT_MMA_COMMIT();
-            if (item == 0 && stored) { /* the last tile's output has left local memory */
-                __asm__ volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-                CLT_BAR_ARRIVE(q_bar + (slot ^ 1) * 16 + 8);
-            }
-            CLT_MMA_WAIT(128, 0, s);
-            if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);
-            STEP(stage, parity);
-            prepare(s, &in, (int)(j * BN), true);
-            softmax(s, &in, &m, &l);
-            pack_all(p, s);
+            SKIP_BLOCKS
+            FIRST_BLOCK
             while (j-- > first) {
-                CLT_BAR_WAIT(k_bar + stage * 16, parity);
-                TURN_WAIT(w);
-                finish_sums(o);
-                finish_operand(p);
-                CLT_MMA_FENCE();
-                scores(s, qw, k + stage * KV_BYTES);
-                CLT_MMA_COMMIT();
-                CLT_BAR_WAIT(v_bar + v_stage * 16, v_parity);
-                add_values(o, p, v + v_stage * KV_BYTES);
-                CLT_MMA_COMMIT();
-                TURN_PASS(w);
-                CLT_MMA_WAIT(128, 1, s);
-                if (item == 0) CLT_BAR_ARRIVE(k_bar + stage * 16 + 8);
-                STEP(stage, parity);
-                bool edge = j * BN + BN - 1 > row;
-#if WINDOW
-                edge = edge || j * BN + window < row + 63;
-#endif
-                prepare(s, &in, (int)(j * BN), edge);
-                a = softmax(s, &in, &m, &l);
-                CLT_MMA_WAIT(WIDTH, 0, o);
-                if (item == 0) CLT_BAR_ARRIVE(v_bar + v_stage * 16 + 8);
-                STEP(v_stage, v_parity);
-                pack_all(p, s);
-                rescale(o, a);
+                NEXT_BLOCK
             }
-            CLT_BAR_WAIT(v_bar + v_stage * 16, v_parity);
-            finish_sums(o);
-            finish_operand(p);
-            CLT_MMA_FENCE();
-            add_values(o, p, v + v_stage * KV_BYTES);
-            CLT_MMA_COMMIT();
-            l.x = sum_of_row(l.x);
-            l.y = sum_of_row(l.y);
-            if (item % 4 == 0) {
-                __global float *to = lse + lse_off + (ulong)x.head * seq;
-                float factor = SOFTCAP || ALIBI ? 1.0f : in.scale2;
-                if ((uint)in.i < seq) to[in.i] = fma(m.x, factor, log2_fast(l.x)) * LN2;
-                if ((uint)in.i + 8 < seq) to[in.i + 8] = (fma(m.y, factor, log2_fast(l.y)) - 8.0f * in.slope2) * LN2;
-            }
-            CLT_MMA_WAIT(WIDTH, 0, o);
-            if (item == 0) CLT_BAR_ARRIVE(v_bar + v_stage * 16 + 8);
-            a.x = 1.0f / l.x;
-            a.y = 1.0f / l.y;
-            store_rows(o, a, qw, o_map, item, w, h, row, b);
+            LAST_VALUES
+            STORE_TILE
             stored = true;
             slot ^= 1;
             q_parity ^= slot ^ 1;
