@@ -32,7 +32,7 @@ foundry_rows() {
     }' test/golden/foundry-yaml/facts.txt
 }
 
-write() {
+introduction() {
     cat <<'TEXT'
 # Configuration
 
@@ -81,7 +81,9 @@ one exception: a top-level key that aliases or references refer to is accepted w
 | key | type | default | status | what it does, or why not |
 |---|---|---|---|---|
 TEXT
-    "$program" train --list-keys
+}
+
+rules() {
     cat <<'TEXT'
 
 ## Rules between keys
@@ -118,6 +120,12 @@ file runs without what is not supported yet, and one line says so.
 | file | verdict | not supported yet | refused, or wrong in the file |
 |---|---|---|---|
 TEXT
+}
+
+write() {
+    introduction
+    "$program" train --list-keys
+    rules
     foundry_rows
 }
 

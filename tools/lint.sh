@@ -2,7 +2,6 @@
 # Checks the rules that a program can check: make lint. Prints one line per offence; exits with 1 if there is any.
 #   tools/lint.sh            all checks
 #   tools/lint.sh --rules    without clang-format and shellcheck, whose results depend on their version
-#   LINT_SIZE=1              also: lines of code have at most 110 columns, files at most 600 lines, functions at most 60
 set -u
 cd "$(dirname "$0")/.." || exit 1
 offences=0
@@ -110,14 +109,6 @@ check_environment() {
     done < <(sed -n 's/^CLT_ENV(\([A-Z0-9_]*\),.*/\1/p' runtime/base/clt_env.def)
 }
 
-check_lengths() {
-    local f n
-    for f in "${sources[@]}"; do
-        n=$(wc -l <"$f")
-        [ "$n" -le 700 ] || complain "$f: $n lines; files stay below 700"
-    done
-}
-
 check_readmes() {
     local d
     for d in clkernels collectives docs runtime runtime/* runtime/model/* runtime/train/* tools tools/build tools/cl* tools/presets test; do
@@ -216,10 +207,8 @@ check_size() {
     for f in "${sources[@]}" "${kernels[@]}" "${scripts[@]}"; do
         n=$(wc -l <"$f")
         [ "$n" -le 600 ] || complain "$f: $n lines; files have at most 600"
-        n=$(awk '{ gsub(/[\200-\277]/, "") } length > 110 { n++ } END { print n + 0 }' "$f")
-        [ "$n" = 0 ] || complain "$f: $n lines have more than 110 columns"
     done
-    while IFS= read -r line; do complain "$line"; done < <(long_functions 60 "${sources[@]}" "${kernels[@]}")
+    while IFS= read -r line; do complain "$line; functions have at most 60"; done < <(long_functions 60 "${sources[@]}" "${kernels[@]}")
 }
 
 check_layers
@@ -230,12 +219,11 @@ only_in '"runtime/model/[^/"]*/|clt_mpt_' "what a family is stays in runtime/mod
 only_in '(^|[^_a-zA-Z>.])(malloc|calloc|realloc|free|v?asprintf|strdup|strndup)\(' "memory is allocated through clt_memory.h" runtime/base/clt_memory.c test/ docs/ tools/anchors/
 check_words
 check_environment
-check_lengths
 check_readmes
 check_links
 check_kernels
 check_prose
-[ -z "${LINT_SIZE:-}" ] || check_size
+check_size
 if [ "${1:-}" != --rules ]; then
     check_format
     check_scripts
