@@ -33,7 +33,7 @@ struct clt_ops {
 };
 
 /* Reads a file of the cache folder. *text is freed with clt_free. bytes may be NULL. false, without a
- * message: the file is absent, cannot be read, or is larger than `most` bytes, so that this program did not
+ * message: the file is absent or larger than `most` bytes, so that this program did not
  * write it. */
 bool clt_ops_cached_text(const char *path, size_t most, char **text, size_t *bytes);
 

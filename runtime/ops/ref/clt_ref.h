@@ -6,9 +6,9 @@
  * function. For numerics fast, clt_ref_gemm_near_at and clt_ref_attention_row, among others, compute the
  * formula in double, with a bound.
  *
- * The functions check nothing, return no errors and do not touch the device, except clt_ref_read_as. If a
- * small temporary array cannot be allocated, the process is treated as out of memory (clt_memory.h). They may
- * be called by several threads at once on different outputs. */
+ * The functions check nothing, return no errors and do not touch the device, except clt_ref_read_as.
+ * Temporary arrays come from clt_malloc, whose failure clt_memory.h describes. Several threads may call them
+ * at once for different outputs. */
 #ifndef CLT_REF_H
 #define CLT_REF_H
 
