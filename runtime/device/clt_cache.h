@@ -1,35 +1,43 @@
 /* clt_cache: the folder that keeps what is slow to find out: compiled programs, probed facts, measured rates.
  * An entry is one file that starts with a magic, a format version, its length and its hash; it is written
- * under a temporary name and renamed. Nothing here prints errors: without a cache a start is only slower, and
- * an entry that fails its hash is dropped with a debug line and made again. */
+ * under a temporary name and renamed, without fsync. Nothing here prints errors: without a cache a start is
+ * only slower. An entry whose header or hash is wrong is deleted by clt_cache_get with a debug line, and the
+ * caller makes it again. `dir` is the folder, which must exist for entries to be kept: no function makes it.
+ */
 #ifndef CLT_CACHE_H
 #define CLT_CACHE_H
 
 #include "runtime/base/clt_base.h"
 #include "runtime/base/clt_hash.h"
 
-/* Raised when an entry of the same name and key changes its meaning. It is part of every device's id, so all
- * entries of all devices are made again. Probed facts do not need it: they carry a hash of what was asked. */
+/* Must be raised when an entry of the same name changes its meaning. It is part of every device's id and of
+ * the header of an entry, so all entries of all devices are then made again. A changed probe does not need
+ * it: stored facts carry a hash of the probes. */
 enum { CLT_CACHE_FORMAT = 4 };
 
-/* $CLTRAIN_CACHE_DIR, $XDG_CACHE_HOME/cltrain or ~/.cache/cltrain, malloc'ed; NULL if caching is off
- * (CLTRAIN_NO_CACHE) or none of the three is set. The folder may not exist yet. */
+/* The first of $CLTRAIN_CACHE_DIR, $XDG_CACHE_HOME/cltrain and $HOME/.cache/cltrain whose variable is set;
+ * the caller frees it with clt_free. NULL if caching is off (CLTRAIN_NO_CACHE is a number other than 0) or
+ * none of the variables is set. The folder may not exist yet. */
 char *clt_cache_default_dir(void);
 
-/* The contents of entry `name`, malloc'ed with a 0 after the data; false if there is none or it is damaged.
- * dir may be NULL (no cache), in all functions. */
+/* The contents of entry `name`: *data with a 0 after its *bytes bytes; the caller frees it with clt_free.
+ * false, and both are unchanged: the entry is absent, damaged or larger than 256 MiB, or dir is NULL (no
+ * cache). */
 bool clt_cache_get(const char *dir, const char *name, char **data, size_t *bytes);
+/* Stores an entry, or replaces it. A failure is a debug line. dir NULL: does nothing. */
 void clt_cache_put(const char *dir, const char *name, const void *data, size_t bytes);
 
-/* Removes an entry that is whole but that the driver refuses. */
+/* Deletes an entry, such as a program that the driver refuses. dir must not be NULL. */
 void clt_cache_drop(const char *dir, const char *name);
 
-/* Writes a file without a message: false, and no file is left, if that fails. */
+/* Writes a plain file, without header and in place, not through a temporary name. false, without a message:
+ * it failed, and no file is left if it was created. */
 bool clt_cache_write_file(const char *path, const void *data, size_t bytes);
 
-/* Locks the piece of work that `key` names against other processes of this host. Waits at most `timeout`
- * seconds; after that, or where locks do not work, it returns -1 and the caller continues without the lock.
- */
+/* Locks the piece of work that `key` names, so that of all processes that use this folder only one does it;
+ * threads of one process exclude each other too. dir must not be NULL. Waits at most `timeout` seconds.
+ * Returns the lock, or -1 after the timeout or where locks do not work: the caller then continues without it.
+ * unlock accepts -1. */
 int clt_cache_lock(const char *dir, clt_hash128 key, double timeout);
 void clt_cache_unlock(int lock);
 

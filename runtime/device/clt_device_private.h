@@ -1,5 +1,5 @@
-/* Shared by the files of runtime/device, and included by nothing else but their tests: the one header with
- * OpenCL's types. */
+/* clt_device_private: what the files of runtime/device share, and the only header with OpenCL's types. No
+ * file outside runtime/device may include it, except its tests. */
 #ifndef CLT_DEVICE_PRIVATE_H
 #define CLT_DEVICE_PRIVATE_H
 
@@ -27,7 +27,7 @@ typedef struct {
 
 /* What a program is made from. */
 typedef struct {
-    const char *what; /* its name in messages */
+    const char *what; /* the program's name in messages */
     const char *source, *options;
     clt_hash128 key; /* clt_program_key */
 } clt_program_text;
@@ -40,7 +40,7 @@ struct clt_kernel {
     char name[96];
     char *file, *options; /* arguments of clt_kernel_get; NULL for a kernel from a text */
     size_t max_group;
-    size_t warm[8]; /* work-group sizes that were launched before, so that their code exists */
+    size_t warm[8]; /* work-group sizes that were launched before (first_launch_lock); 0: unused */
     uint64_t launches;
     double seconds;
 };
@@ -60,16 +60,16 @@ struct clt_buffer {
 typedef struct {
     void *mem;
     size_t cap;
-    cl_mem pinned;  /* what mem is mapped from; NULL: ordinary memory */
+    cl_mem pinned;  /* the pinned buffer that mem is mapped from; NULL: ordinary memory */
     cl_event event; /* of the queued transfer; NULL: none */
-    bool held;      /* contents are read after the transfer */
-    uint64_t taken; /* clt_device.taken when it was last used */
+    bool held;      /* the contents are still needed after the transfer, so the block must not be reused */
+    uint64_t taken; /* value of clt_device.taken at the last use of this block */
 } clt_staging;
 
 typedef struct {
     clt_kernel *kernel;
     cl_event event;
-    double host; /* clt_now() when it had been queued */
+    double host; /* clt_now() after the launch was queued */
 } clt_timed;
 
 typedef struct clt_recorder clt_recorder;
@@ -92,8 +92,8 @@ struct clt_device {
     unsigned quirks;   /* bit q: clt_quirk q is in effect; see clt_has_quirk */
     bool launch_turns; /* first launches are made by one process of the host at a time */
     bool rehearses;    /* between clt_device_rehearse and clt_device_rehearsed */
-    bool rehearsed;    /* a rehearsal has begun or ended */
-    bool declares;     /* programs are built with include/clt_builtins.clh; off once one needs more */
+    bool rehearsed;    /* a rehearsal has begun; it may have ended */
+    bool declares;     /* programs are built with include/clt_builtins.clh; off after a program needs more */
     clt_device_counters counters;
     clt_buffer *buffers;
     clt_program *programs;
@@ -102,7 +102,7 @@ struct clt_device {
     int kernels_n, kernels_cap;
     clt_staging staging[8];
     uint64_t taken;                      /* counts the uses of all staging blocks */
-    struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until one is needed */
+    struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until a map is needed */
     clt_timed *timed;
     int timed_n, timed_cap;
     clt_launch_time *trace; /* times on the device's clock */
@@ -119,23 +119,25 @@ static inline bool clt_has_quirk(const clt_device *dev, clt_quirk quirk) {
     return dev->quirks >> quirk & 1;
 }
 
-/* clt_device.c: opens device `device` of platform `platform` to build programs, without a queue and without
- * probing. CLT_FAIL, without a message, if its id differs or it has no context. */
+/* clt_device.c: opens the device with these indices to build programs, without a queue and without probing.
+ * CLT_FAIL, without a message: there is no such device, its id differs, or no context can be created. Other
+ * errors are those of clt_platform_find. timeout: seconds. */
 clt_status clt_device_open_helper(int platform, int device, const char *id, const char *cache_dir,
                                   double timeout, clt_device **out);
 /* clt_platform.c: all devices; the caller frees *out with clt_free. CLT_NO_DEVICE, with advice, if there is
  * none. */
 clt_status clt_platform_find(clt_found **out, int *count);
-/* clt_select.c: the index of the device that `pattern` (NULL: the default) gives to this rank. *sharing: how
- * many ranks of the host get the same device; *share: this rank's place among them. */
+/* clt_select.c: *index: the index in found[0 ... n - 1] of the device that `pattern` (clt_device_params;
+ * NULL: the default) gives to this rank. *sharing: how many ranks of the host get the same device, this one
+ * included; *share: this rank's place among them, from 0. CLT_NO_DEVICE, with a message, if none matches. */
 clt_status clt_select(const clt_found *found, int n, const char *pattern, int local_rank, int local_size,
                       int *index, int *share, int *sharing);
-/* clt_error.c: OpenCL's name of an error code. */
+/* clt_error.c: OpenCL's name of an error code, a constant; "unknown error" for an unknown code. */
 const char *clt_cl_name(cl_int e);
-/* The message and status of a failed call: "WHAT on DEVICE failed: CL_...", with what to do where that is
- * known. */
+/* Prints "WHAT on DEVICE failed: CL_..." for a failed call, with advice if memory ran out. Returns
+ * CLT_NO_MEMORY for CL_OUT_OF_HOST_MEMORY and CL_MEM_OBJECT_ALLOCATION_FAILURE, otherwise CLT_FAIL. */
 clt_status clt_cl_error(clt_device *dev, cl_int e, const char *what);
-/* Counts an error that is a shortage (clt_device_counters). clt_cl_error calls it. */
+/* Adds 1 to dev->counters.shortages if e is a shortage of memory or resources. clt_cl_error calls it. */
 void clt_cl_count(clt_device *dev, cl_int e);
 #define CLT_CL(dev, call, what)                                                                              \
     do {                                                                                                     \
@@ -144,19 +146,22 @@ void clt_cl_count(clt_device *dev, cl_int e);
     } while (0)
 
 /* clt_queue.c */
-/* Waits for `event` with the device's deadline and releases it. */
+/* Waits for `event`, at most dev->timeout seconds, and releases it in every case. CLT_AGAIN if the device
+ * hangs; the status of clt_cl_error if the command failed. `what` names the command in messages. */
 clt_status clt_event_wait(clt_device *dev, cl_event event, const char *what);
-/* The same without a message. Returns OpenCL's error; after the deadline dev->hung is set. */
+/* The same without a message. Returns CL_SUCCESS or OpenCL's error. After the timeout, and if the device hung
+ * before, it returns CL_DEVICE_NOT_AVAILABLE with dev->hung set. */
 cl_int clt_event_quiet(clt_device *dev, cl_event event);
+/* Prints that the device did not respond during `what`, and returns CLT_AGAIN. */
 clt_status clt_hung_error(clt_device *dev, const char *what);
-/* Takes over the event of a launch, for the profile. */
+/* Keeps the event of a launch of k for the profile, and releases it later: the caller must not. */
 void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event);
-/* To be called before a build or an allocation: counts a breach if the device is steady; CLT_FAIL with
- * CLTRAIN_ASSERT_STEADY=1. */
+/* Must be called before a build or an allocation: if the device is steady, counts a breach, and is CLT_FAIL
+ * with CLTRAIN_ASSERT_STEADY=1. `what` and `name` are for the message. */
 clt_status clt_steady_check(clt_device *dev, const char *what, const char *name);
 void clt_queue_free(clt_device *dev);
 
-/* clt_buffer.c: CLT_FAIL "VERB n bytes at ..." if the range is not inside the buffer. */
+/* clt_buffer.c: CLT_FAIL with the message "VERB n bytes at ..." if the range is not inside the buffer. */
 clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
 /* clt_transfer.c */
 void clt_transfer_free(clt_device *dev);
@@ -172,19 +177,24 @@ void clt_kernels_free(clt_device *dev);
 #define CLT_LANGUAGE_OPTION "-cl-std=CL1.2"
 #define CLT_ROUNDING_OPTION                                                                                  \
     "-cl-fp32-correctly-rounded-divide-sqrt" /* with the fact correct_rounding_option */
-/* The common options followed by `options`; malloc'ed. */
+/* The common options followed by `options` (NULL: none); the caller frees it with clt_free. */
 char *clt_program_options(const clt_device *dev, const char *options);
+/* The hash of device, source and options (those of clt_program_options) that identifies a program. */
 clt_hash128 clt_program_key(const clt_device *dev, const char *source, const char *options);
-/* The program, from memory, the cache or a helper, or built now. quiet: a failed build prints nothing. Owned
- * by the device. */
+/* *out: the program, from memory, the cache or a helper, or built now; owned by the device. A build that
+ * fails is CLT_FAIL; with quiet it prints nothing and, unless a shortage was the reason, later quiet calls
+ * fail without building. */
 clt_status clt_program_get(clt_device *dev, const clt_program_text *t, bool quiet, cl_program *out);
-/* For a helper process: the binary from the cache or built now (malloc'ed; NULL if the driver caches programs
- * itself). Prints nothing. */
+/* For a helper process: the program's binary, from the cache or built now; the caller frees *data with
+ * clt_free. *data is NULL with CLT_OK if the driver caches programs itself or does not return a usable
+ * binary. Prints no errors. */
 clt_status clt_program_binary(clt_device *dev, const clt_program_text *t, char **data, size_t *bytes);
-/* Whether the program was built in this process or is in our cache. */
+/* Whether this process has tried to build or loaded the program, or its file is in cltrain's cache. */
 bool clt_program_is_known(const clt_device *dev, clt_hash128 key);
-/* Builds *p. If the source is marked for the second pass (clt_ptx.h) and the device has inline PTX, *p is
- * replaced by the program of that pass, and the caller frees *text, the rewritten PTX. */
+/* Builds *p, which was created from `source`. If the source is marked for the second pass (clt_ptx.h) and the
+ * device has inline PTX, *p is replaced by the program of that pass (the old one is released), and *text is
+ * the rewritten PTX, also if that pass fails; the caller frees it. Otherwise *text, which must be NULL, stays
+ * so. Returns OpenCL's error; the caller releases *p in every case. */
 cl_int clt_build_passes(clt_device *dev, cl_program *p, const char *source, const char *options, bool quiet,
                         char **text);
 
@@ -195,20 +205,22 @@ typedef struct {
     const size_t *global, *local;
     const clt_arg *args;
     int count;
-    const size_t *first; /* global ids of the first work-item; NULL: zeros */
+    const size_t *first; /* global ids of the first work-item, one for each of dims; NULL: zeros */
 } clt_launch_call;
-/* Checks the arguments and queues the launch. */
+/* Checks the number of arguments, sets them and queues the launch. */
 clt_status clt_launch_now(const clt_launch_call *c);
-/* clt_record.c: the launch, with its buffers recorded before and after. Only with dev->recorder. */
+/* clt_record.c: launches and records the buffers before and after. dev->recorder must not be NULL. */
 clt_status clt_record_launch(const clt_launch_call *c);
 
 /* clt_source.c */
-/* `text` with its `#include "..."` of files under clkernels/ expanded, malloc'ed. Relative paths start from
- * `file`. */
+/* `text` with its `#include "..."` of files under clkernels/ expanded; the caller frees it with clt_free.
+ * Relative paths start from the folder of `file`, a path under clkernels/. An include that cannot be expanded
+ * becomes an #error line. */
 char *clt_source_expand(const char *file, const char *text);
-/* The text of a probe under clkernels/ with includes expanded; malloc'ed, NULL if there is none. A folder
- * that CLTRAIN_KERNEL_PATH names need not hold it: then the built-in text is used, because what a device can
- * do must not depend on a folder that holds other kernels. */
+/* The text of the probe `file`, a path under clkernels/, with includes expanded; the caller frees it with
+ * clt_free. NULL if the file does not exist. A folder that CLTRAIN_KERNEL_PATH names need not hold it: then
+ * the built-in text is used, because what a device can do must not depend on a folder that holds other
+ * kernels. */
 char *clt_source_probe(const char *file);
 
 #endif

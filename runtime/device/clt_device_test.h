@@ -1,11 +1,12 @@
-/* clt_device_test: for tests: makes a device look hung. */
+/* clt_device_test: makes a device look hung. For tests only. */
 #ifndef CLT_DEVICE_TEST_H
 #define CLT_DEVICE_TEST_H
 
 #include "runtime/device/clt_device.h"
 
-/* closed: commands that are queued from now on do not start, as on a device that hangs. Open again: the queue
- * continues, and the device no longer counts as hung. */
+/* With closed true: commands that are queued from now on do not start, as on a device that hangs; commands
+ * queued earlier are not affected. With closed false: the queue continues, and the device no longer counts as
+ * hung. A call that changes nothing is CLT_OK. CLT_FAIL if the driver refuses. */
 clt_status clt_device_gate(clt_device *dev, bool closed);
 
 #endif

@@ -22,15 +22,16 @@
 
 #define CLT_PTX_MARK "//@"
 
-/* Whether this source (OpenCL C or PTX) has instructions for the second pass. The options of a build may
- * leave them out: then the OpenCL C has them and the PTX does not. */
+/* Whether this text (OpenCL C or PTX) has a mark, so that it needs the second pass. Build options may remove
+ * marked lines (#if): then the OpenCL C has marks and the PTX made from it has none. */
 bool clt_ptx_is_marked(const char *text);
 
-/* Whether this is PTX text without any, so that no second pass is needed. */
+/* Whether `text` is PTX text without a mark, so that no second pass is needed. */
 bool clt_ptx_is_whole(const char *text);
 
-/* The PTX text of the second pass; the caller frees it. NULL, with *why set to a constant, if `ptx` is no PTX
- * text or its target is older than sm_90. */
+/* The PTX text of the second pass, made from that of the first: marks removed, target with the suffix a; the
+ * caller frees it with clt_free. NULL, with *why set to a constant text, if `ptx` is not PTX text or its
+ * target is older than sm_90; otherwise *why is unchanged. */
 char *clt_ptx_rewrite(const char *ptx, const char **why);
 
 #endif

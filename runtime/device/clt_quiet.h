@@ -11,13 +11,14 @@
 #ifndef CLT_QUIET_H
 #define CLT_QUIET_H
 
-/* From now on stderr may be replaced, and a handler at exit prints what would be lost. Calls after the first
- * one change nothing. */
+/* Allows this process to replace stderr from now on, and installs a handler at exit that prints what would be
+ * lost if the process exits between begin and end. Later calls have no effect. */
 void clt_quiet_allow(void);
 
-/* Between begin and end, what the process writes to stderr is dropped. One thread at a time: another one
- * waits in begin. device: for the message if the driver ends the process; borrowed. Without clt_quiet_allow:
- * nothing. */
+/* Between begin and end, what any thread of the process writes to stderr is dropped. The thread that called
+ * begin must call end; pairs must not nest. A second thread waits in begin until the first has called end.
+ * device: its name, for the message if the driver ends the process; must stay valid until end. Without
+ * clt_quiet_allow they do nothing. If stderr cannot be replaced, it stays as it is. */
 void clt_quiet_begin(const char *device);
 void clt_quiet_end(void);
 

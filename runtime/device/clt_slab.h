@@ -2,13 +2,16 @@
  *
  * One table lists name, shape and offset of every tensor. It does not depend on the device or the number of
  * ranks: a tensor of at least 65,536 elements starts at a chunk border (a multiple of 65,536 elements),
- * smaller ones follow each other at multiples of 64, padding is +0. The table is also the sharding plan and
- * the table of checkpoints. On a device the slab is cut into pieces of at most `piece_bytes` (default 1 GiB),
- * only at chunk borders where a tensor starts, so no tensor lies in two pieces; a tensor larger than that has
- * a piece of its own. Each piece is one buffer.
+ * a smaller one at the next multiple of 64; padding is +0. The table is also the sharding plan and the table
+ * of checkpoints.
+ *
+ * On a device the slab is cut into pieces, each of which is one buffer. A cut is possible only at a chunk
+ * border where a tensor starts, so no tensor lies in two pieces. A piece has at most `piece_bytes` unless the
+ * distance between two possible cuts is larger: then that stretch, a large tensor and the small ones after
+ * it, is one piece.
  *
  * Elements are fp32. clt_slab_create_narrow makes a slab of 16-bit elements with the same borders, for a copy
- * of the weights that matrix units read. */
+ * of the weights that matrix units read. A slab is used by the thread that uses its device. */
 #ifndef CLT_SLAB_H
 #define CLT_SLAB_H
 
@@ -30,35 +33,46 @@ typedef struct {
     uint64_t total; /* elements, a multiple of CLT_CHUNK */
 } clt_slab_table;
 
-/* Start from {0}; entries are laid out in the order of the calls. */
-int clt_slab_table_add(clt_slab_table *t, const char *name, int dims, const int64_t *shape); /* its index */
-void clt_slab_table_finish(clt_slab_table *t);                                               /* sets total */
-int clt_slab_table_find(const clt_slab_table *t, const char *name);                          /* -1: absent */
+/* A table starts from {0}. Add the tensors, which are laid out in the order of the calls, then call finish
+ * once. add returns the index of the new entry and copies name and shape; dims must be 1 ... CLT_MAX_DIMS and
+ * each size at least 1, which is not checked. */
+int clt_slab_table_add(clt_slab_table *t, const char *name, int dims, const int64_t *shape);
+/* Rounds `total` up to whole chunks; nothing may be added after it. */
+void clt_slab_table_finish(clt_slab_table *t);
+/* The index of the entry with this name; -1: there is none. */
+int clt_slab_table_find(const clt_slab_table *t, const char *name);
+/* Frees the entries; the table is {0} after it. No slab may use the table any more. */
 void clt_slab_table_free(clt_slab_table *t);
 
 typedef struct {
-    const clt_slab_table *table; /* borrowed */
-    clt_buffer **piece;
-    uint64_t *start; /* n + 1 element offsets: piece i holds [start[i], start[i+1]) */
-    int n;
-    uint32_t element_bytes; /* 4, or 2 in a narrow slab */
+    const clt_slab_table *table; /* borrowed: must outlive the slab */
+    clt_buffer **piece;          /* n buffers */
+    uint64_t *start;             /* n + 1 offsets: piece i holds elements start[i] ... start[i + 1] - 1 */
+    int n;                       /* pieces */
+    uint32_t element_bytes;      /* 4, or 2 in a narrow slab */
 } clt_slab;
 
-/* piece_bytes 0: 1 GiB, or the device's largest allocation if that is smaller. Contents are +0. `name` is for
- * the memory table. CLT_NO_MEMORY names a tensor above the device's largest allocation. */
+/* Creates a slab with all elements +0 (the clearing is queued). t must be finished. piece_bytes 0: 1 GiB, or
+ * the device's largest allocation if that is smaller. `name` is that of every buffer, for the memory table.
+ * CLT_FAIL if the table is empty; CLT_NO_MEMORY if a piece exceeds the device's largest allocation (the
+ * message names its first tensor) or the device's memory; other errors of clt_buffer_create. */
 clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t piece_bytes, const char *name,
                            clt_slab **out);
-/* A slab of 16-bit elements with the table and the piece borders of `like`: a launch over piece i of one fits
- * piece i of the other. Contents are 0. clt_slab_read and clt_slab_write are for fp32 slabs only. */
+/* Creates a slab of 16-bit elements with the table and the piece borders of `like`, which may be destroyed
+ * before it: piece i of both slabs holds the same elements. All bits are 0. clt_slab_read and clt_slab_write
+ * must not be used on it. */
 clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out);
 void clt_slab_destroy(clt_slab *s); /* NULL is allowed */
-/* The place of tensor `entry`. */
+/* The place of the first element of the tensor with this index in the table. */
 clt_ref clt_slab_ref(const clt_slab *s, int entry);
-/* The place of element `element`; *run: the number of elements from it to the end of its piece. */
+/* The place of element `element` of the slab, which must be below table->total. *run: the number of elements
+ * from there to the end of its piece; run may be NULL. */
 clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run);
-/* Elements in any pieces. A range outside the slab is CLT_FAIL. */
+/* Read or write `count` elements from index `element` of the slab on, across pieces, as clt_buffer_read and
+ * clt_buffer_write. A range outside the slab is CLT_FAIL. */
 clt_status clt_slab_read(const clt_slab *s, uint64_t element, float *dst, uint64_t count);
 clt_status clt_slab_write(const clt_slab *s, uint64_t element, const float *src, uint64_t count);
+/* Queues setting all elements to +0, padding included. */
 clt_status clt_slab_zero(const clt_slab *s);
 
 #endif

@@ -9,7 +9,7 @@
  *
  * Maps lie in one buffer of the device. A kernel takes (__global const ulong *maps, ulong map_off), the
  * clt_ref of clt_tensor_map_get passed by CLT_REF, and uses the address of maps[map_off]; before its first
- * use of a map it executes fence.proxy.tensormap::generic.acquire.gpu on it. */
+ * use of a map it must execute fence.proxy.tensormap::generic.acquire.gpu on it. */
 #ifndef CLT_TENSOR_MAP_H
 #define CLT_TENSOR_MAP_H
 
@@ -19,28 +19,34 @@ typedef enum { CLT_MAP_BF16, CLT_MAP_F16, CLT_MAP_F32 } clt_map_type;
 enum { CLT_MAP_DIMS = 5 };
 
 typedef struct {
-    clt_ref ref; /* element 0 of the tensor; off counts elements of `type`; 16 byte aligned */
+    clt_ref ref; /* first element of the tensor; off counts elements of `type`, a multiple of 16 bytes */
     clt_map_type type;
-    int dims;                      /* 1..5; dimension 0 is contiguous */
-    uint64_t size[CLT_MAP_DIMS];   /* elements */
-    uint64_t stride[CLT_MAP_DIMS]; /* elements between neighbours; [0] is not read; multiples of 16 bytes */
-    uint32_t box[CLT_MAP_DIMS]; /* elements moved at once, 1..256; box[0] is at most `swizzle` bytes long */
-    int swizzle;                /* bytes: 128, 64, 32, or 0 for none */
+    int dims;                      /* 1 ... 5; in dimension 0 elements are adjacent */
+    uint64_t size[CLT_MAP_DIMS];   /* elements in each dimension, 1 ... 2^32 - 1 */
+    uint64_t stride[CLT_MAP_DIMS]; /* elements from one index to the next in each dimension, a multiple of 16
+                                    * bytes, below 2^40 bytes; stride[0] is ignored: it is 1 */
+    uint32_t box[CLT_MAP_DIMS]; /* elements moved at once in each dimension, 1 ... 256; box[0] is a multiple
+                                 * of 16 bytes and, with a swizzle, at most `swizzle` bytes */
+    int swizzle;                /* 128, 64 or 32 bytes; 0: none */
 } clt_tensor_map_params;
 
-/* Whether maps can be made for this device here. */
+/* Whether the device has inline PTX and NVIDIA's library is loaded and starts. clt_tensor_map_get can still
+ * fail, if the driver's context does not open. */
 bool clt_tensor_map_available(clt_device *dev);
 
-/* To be called when maps will be needed: a thread opens the driver's context that makes them (0.1 s) while
- * the caller continues. Does nothing without the fact wgmma, since no other kernel needs maps. */
+/* Optional, to save time: starts a thread that opens the driver's context that makes maps (0.1 s) while the
+ * caller continues. Does nothing if the device lacks the fact wgmma, since no other kernel needs maps, or if
+ * maps are not available. */
 void clt_tensor_map_begin(clt_device *dev);
-/* Whether a tensor is aligned as a map needs it (base, strides, box). Unused places of p are zero. */
+/* Whether p keeps the limits named at its members. False, too, if p->ref is absent. */
 bool clt_tensor_map_fits(const clt_tensor_map_params *p);
-/* The place of the map with these parameters, made at the first call. The first call on a device creates a
- * buffer and waits for the device; the first call for a tensor's buffer waits too; other calls at most queue
- * a write, which is done before any later launch. The place stays valid for the next 1000 calls, more than
- * one launch needs, and until the tensor's buffer is destroyed. CLT_FAIL if clt_tensor_map_available or
- * clt_tensor_map_fits is false, or the driver refuses. */
+/* *out: the place of the map with these parameters, off counting ulongs. The map is made at the first call
+ * with them and found later. The first call on a device creates two buffers and waits for the driver's
+ * context; the first call with each tensor buffer waits for the device; other calls at most queue a write,
+ * which is done before any later launch. The place stays valid for the next 1000 calls, more than one launch
+ * needs, and at most until the tensor's buffer is destroyed. In a rehearsal *out is absent. CLT_FAIL if
+ * clt_tensor_map_available or clt_tensor_map_fits is false, or the driver refuses; also the errors of
+ * creating, writing and reading buffers. On failure *out is absent. */
 clt_status clt_tensor_map_get(clt_device *dev, const clt_tensor_map_params *p, clt_ref *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* clt_dropout: the constants of one dropout call, as every dropout kernel and the oracle use them. */
+/* clt_dropout: the constants of one dropout call, as every dropout kernel and the oracle use them. Each
+ * element has a random 32-bit word, from Philox with this key and a counter (docs/numerics.md). */
 #ifndef CLT_DROPOUT_H
 #define CLT_DROPOUT_H
 
@@ -6,19 +7,19 @@
 
 typedef struct {
     uint32_t key[2];
-    uint32_t threshold; /* an element is dropped when its word is below this: p * 2^32 rounded down */
-    float scale;        /* 1 / (1 - p), rounded once */
+    uint32_t threshold; /* p * 2^32 rounded down; an element is dropped if its word is below this */
+    float scale;        /* factor of kept elements: 1 / (1 - p), computed in double, then rounded to fp32 */
 } clt_dropout_constants;
 
-/* The sites of a layer's dropout: the low three bits of the counter's third word. */
+/* The places in a model layer where dropout is applied: the low three bits of the counter's third word. */
 enum {
-    CLT_SITE_ATTENTION = 0, /* attention probabilities */
-    CLT_SITE_EMBEDDING = 1, /* the sum of the embeddings; layer 0 */
-    CLT_SITE_ATTENTION_OUT = 2,
-    CLT_SITE_FFN_OUT = 3
+    CLT_SITE_ATTENTION = 0,     /* attention probabilities */
+    CLT_SITE_EMBEDDING = 1,     /* the sum of the embeddings; always with layer 0 */
+    CLT_SITE_ATTENTION_OUT = 2, /* output of the attention block, before the residual is added */
+    CLT_SITE_FFN_OUT = 3        /* output of the feed-forward block, before the residual is added */
 };
 
-/* 0 <= p < 1. */
+/* p must be in [0, 1); nothing is checked. */
 static inline clt_dropout_constants clt_dropout_constants_of(float p, uint64_t seed) {
     clt_dropout_constants c;
     clt_philox_key(seed, CLT_RNG_DROPOUT, c.key);

@@ -19,47 +19,54 @@ enum {
     CLT_EP_RESIDUAL = 16,
     CLT_EP_ACCUMULATE = 32
 };
+/* The flags of a call: one for each step of the epilogue that it has. */
 uint32_t clt_gemm_flags(const clt_gemm_params *p);
 enum { CLT_EP_ARG_COUNT = 15 };
-/* Fills the kernel arguments of CLT_EP_ARGS, for the outputs from (row, column) on. */
+/* Fills args[0 ... CLT_EP_ARG_COUNT - 1] with the kernel arguments CLT_EP_ARGS (gemm_epilogue.clh); the
+ * places of the tensors are those of output element (row, column). */
 void clt_gemm_epilogue_args(const clt_gemm_params *p, uint32_t flags, int64_t row, int64_t column,
                             clt_arg *args);
-/* The variant's options, which include the type of a and b, followed by the other types and the activations
- * of this call. */
+/* Writes the build options of a kernel for this call: v's options, which include the type of a and b; `more`;
+ * then the other types and the activations. `out` must have room: truncation is not detected. */
 void clt_gemm_options(const clt_gemm_params *p, const clt_variant *v, const char *more, char *out,
                       size_t size);
 
-/* A kind of body. The call was checked. */
+/* A kind of body: how rows of gemm.vt with this word `body` run. All functions may assume that the call was
+ * checked (clt_op_gemm) and that the row supports it. `v` is the row. */
 typedef struct {
     const char *name; /* the word `body` of the table's rows */
-    /* Queues the launches; builds kernels that are not built yet. */
+    /* Queues the launches; builds kernels that are not built yet. p->again and p->a_sum are absent unless
+     * makes_again or makes_sums says that this function computes them. */
     clt_status (*run)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
     /* Builds and allocates what `run` needs besides its main kernel; NULL: nothing. */
     clt_status (*prepare)(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
-    /* Bytes of scratch memory that row v may take for a call of these sizes, types and form on any device;
-     * the tensors' buffers may be absent. NULL: none. */
+    /* Upper bound in bytes of the scratch memory of `run` for a call with these sizes, types and form, on any
+     * device; the tensors' buffers may be absent. NULL: no scratch memory. */
     uint64_t (*workspace)(const clt_variant *v, const clt_gemm_params *p);
-    /* Whether row v suits a call that it supports, beyond what its params say. NULL: always. */
+    /* Whether row v is a good choice for a call that it supports, beyond what its params say; if not, the
+     * row is used only if it is forced or measured to be the fastest. NULL: always. */
     bool (*does_well)(const clt_variant *v, const clt_gemm_params *p);
-    /* Whether `run` computes p->again too. If not, or without this function, a launch of the activation
-     * computes it, and `run` gets no p->again. */
+    /* Whether `run` computes p->again for this call. If false or NULL, clt_op_activation_forward does. */
     bool (*makes_again)(const clt_gemm_params *p);
-    bool makes_sums; /* the same for p->a_sum, which clt_op_column_sum computes otherwise */
+    bool makes_sums; /* whether `run` computes p->a_sum; if not, clt_op_column_sum does */
 } clt_gemm_body;
 extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_clblast, clt_gemm_wgmma;
-/* Whether c may hold unfinished chains: it is fp32 and shares no memory with what the epilogue reads. */
+/* Whether a body may store intermediate sums in c: c is fp32, is not accumulated to, and shares no memory
+ * with residual and grad_pre. */
 bool clt_gemm_c_is_free(const clt_gemm_params *p);
 
-/* Compares one variant with the oracle at small shapes with every kind of edge (clt_op_gemm_check.c).
- * ctx: the call (clt_gemm_params), for the type of a and b. */
+/* A clt_variant_check: compares row v with the oracle at small shapes with every kind of edge
+ * (clt_op_gemm_check.c). ctx: the call (clt_gemm_params), of which the type of a and b is used. */
 clt_status clt_gemm_check(clt_ops *ops, const clt_variant *v, void *ctx);
-/* How variants are timed at a shape, and a shape as text (clt_op_gemm_tune.c). */
+/* How variants are timed at a shape (clt_op_gemm_tune.c). */
 extern const clt_tune_kind clt_gemm_tune;
+/* Writes the shape as clt_tune_question.shape needs it: form, sizes, types of a and c, whether it
+ * accumulates. */
 void clt_gemm_shape(const clt_gemm_params *p, char *out, size_t size);
-/* Whether this variant's body can compute p->again, or p->a_sum, itself. */
+/* Whether row v's body computes p->again for some calls, and p->a_sum. */
 bool clt_gemm_can_make_again(const clt_variant *v);
 bool clt_gemm_can_make_sums(const clt_variant *v);
-/* Runs a checked call with this variant. */
+/* Runs a call with row v; the call must have been checked, and v must support it. */
 clt_status clt_gemm_run(clt_ops *ops, const clt_variant *v, const clt_gemm_params *p);
 
 #endif

@@ -4,23 +4,32 @@
 
 #include "runtime/ops/clt_ops_context.h"
 
-/* Softmax cross-entropy over rows of logits [rows, V]. z = logits * scale; with softcap c: z = c * tanh(z /
- * c). token_loss[r] = log sum exp(z) - z[target], +0 if ignored. With `grad` the logits are replaced in place
- * by d(sum of token losses * weight)/d(logits): there is no second copy. */
+/* Softmax cross-entropy over rows of logits [rows, V], one row per token. z = logits * scale; with softcap c:
+ * z = c * tanh(z / c). token_loss[r] = log(sum over v of exp(z[v])) - z[targets[r]].
+ *
+ * With `grad` row r of the logits is overwritten by weight * d(token_loss[r])/d(logits of row r): there is no
+ * second copy. Without it the logits keep their values.
+ *
+ * A row with a negative target (-100) is ignored: its token_loss and gradient are +0, its `correct` is 0. A
+ * target of V or more is an error that the host cannot see: token_loss is NaN, gradient +0, correct 0.
+ *
+ * CLT_FAIL: rows < 0, V < 1, logits.ld < V, unsupported type of the logits. rows 0 does nothing. */
 typedef struct {
     int64_t rows, vocab;
     clt_tensor logits;
-    clt_ref targets;    /* int32 [rows]; a negative target (-100) is ignored */
-    clt_ref token_loss; /* [rows] */
-    clt_ref correct;    /* optional, int32 [rows]: 1 if the target is the argmax (the lowest index on ties) */
-    float scale, softcap;
+    clt_ref targets;    /* int32 [rows] */
+    clt_ref token_loss; /* [rows], output, without any weight */
+    clt_ref correct; /* optional output, int32 [rows]: 1 if targets[r] is the lowest index of the largest z,
+                      * otherwise 0 */
+    float scale, softcap; /* scale: factor of the logits; softcap 0 or below: off */
     bool grad;
-    float weight;       /* 1/N of the global batch, rounded once */
-    clt_ref row_weight; /* optional [rows]: replaces weight (per-sample means) */
+    float weight;       /* used with grad only: 1/N for N tokens in the global batch, rounded once */
+    clt_ref row_weight; /* optional [rows]: used instead of weight, one for each row (per-sample means) */
 } clt_loss_params;
 clt_status clt_op_loss(clt_ops *ops, const clt_loss_params *p);
 
-/* out[r] = sum of row r of x [rows, cols] by the row rule: a sample's token losses. x is fp32. */
+/* out[r] = the sum of row r of x [rows, cols], in the order of the row rule of docs/numerics.md. x must be
+ * fp32 and may have gaps between rows; out is [rows]. Used to add up a sample's token losses. */
 clt_status clt_op_row_sum(clt_ops *ops, int64_t rows, int64_t cols, clt_tensor x, clt_ref out);
 
 #endif

@@ -4,15 +4,16 @@
 
 #include "runtime/ops/clt_variant.h"
 
-/* clt_op_columns.c owns the last one: its data there outlives a call. */
+/* Slots of clt_ops_scratch. Slot CLT_SCRATCH_LATER belongs to clt_op_columns.c, whose data in it must survive
+ * from one call to the next; the others hold data during one call only. */
 enum { CLT_SCRATCH_SLOTS = 5, CLT_SCRATCH_LATER = 4 };
 
 /* The rows of one .vt file: first those that can run here, in the order of the file, then the others. */
 typedef struct {
     char op[32];
     clt_variant *row;
-    int rows, usable;
-    int forced; /* index into row, -1: free choice */
+    int rows, usable; /* number of all rows; of those that can run here */
+    int forced;       /* index into row; -1: no row is forced */
 } clt_variant_table;
 
 struct clt_ops {
@@ -25,28 +26,32 @@ struct clt_ops {
     int tables;
     clt_variant **special; /* rows with options of a model (clt_variant_pick_for) */
     int specials;
-    int checked;           /* clt_variants_checked */
-    struct clt_tune *tune; /* clt_tune.c; NULL: off */
+    int checked;           /* number of checks that ran (clt_variants_checked) */
+    struct clt_tune *tune; /* clt_tune.c; NULL: CLT_TUNE_OFF */
     bool may_stop;         /* clt_ops_let_stop */
     char reason[512];      /* why the last check failed (clt_variant_fail) */
 };
 
-/* The text of a file of the cache folder (malloc'ed). false, without a message: the file is absent, or larger
- * than `most`, so that this program did not write it. */
+/* Reads a file of the cache folder. *text is freed with clt_free. bytes may be NULL. false, without a
+ * message: the file is absent or larger than `most` bytes, so that this program did not
+ * write it. */
 bool clt_ops_cached_text(const char *path, size_t most, char **text, size_t *bytes);
 
 /* Adds the table `op` from the text of a .vt file; CLT_FAIL, and a message naming the line, if one is
  * invalid. */
 clt_status clt_variant_add_table(clt_ops *ops, const char *op, const char *text);
-/* Reads every table and CLTRAIN_VARIANT; clt_variant_free_tables releases them. */
+/* Reads every table and applies CLTRAIN_VARIANT. clt_variant_free_tables releases the tables, also after a
+ * failure. */
 clt_status clt_variant_load_tables(clt_ops *ops);
 void clt_variant_free_tables(clt_ops *ops);
-/* The words of `requires` that do not hold here, as " a b"; the caller frees it. Empty: the row is usable. */
+/* Appends the words of v->requires that do not hold on this device to `lacking`, which starts empty, each
+ * after a space (" a b"). Nothing appended: the row is usable. The caller frees `lacking`. */
 clt_status clt_variant_find_lacking(const clt_ops *ops, const clt_variant *v, clt_str *lacking);
-/* The rest of the word of `requires` that starts with `name` ("lib="); "" without such a word, or if it is
- * too long. */
+/* value: what follows `name` ("lib=") in the word of v->requires that starts with it; "" if there is no such
+ * word or the rest does not fit. */
 void clt_variant_required(const clt_variant *v, const char *name, char value[96]);
-/* What identifies the version of a library that does not report one: its file. The caller frees it. */
+/* A text that changes when the library `name` is replaced, for libraries that report no version: it describes
+ * the library's file. The caller frees it. */
 char *clt_variant_library_version(const char *name);
 
 /* Fills v->options from v->params: "MR=8,NR=32" -> " -DMR=8 -DNR=32". Refuses a word that is not

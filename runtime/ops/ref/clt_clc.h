@@ -1,5 +1,7 @@
 /* clt_clc: the part of OpenCL C that clkernels/include uses, as C11, so that the oracle compiles the same
- * text as the kernels. Include it before a .clh file. The program is built with -ffp-contract=off. */
+ * text as the kernels. Include it before a .clh file and after any header that uses fma, sqrt or clt_log in
+ * their C meaning: macros below replace these names. The file that includes it must be compiled with
+ * -ffp-contract=off. */
 #ifndef CLT_CLC_H
 #define CLT_CLC_H
 
@@ -20,7 +22,8 @@ static inline uint32_t as_uint(float f) {
     return u;
 }
 
-/* After <math.h>, whose declarations need the original names. */
+/* In OpenCL C these are overloaded; here they are the fp32 functions. They are defined after <math.h>, whose
+ * declarations need the original names. */
 #define fma(a, b, c) fmaf(a, b, c)
 #define sqrt(x) sqrtf(x)
 /* The logarithm of clt_math.clh, not the message log of clt_log.h (included before, if at all). */

@@ -1,8 +1,14 @@
-/* clt_ref: the oracle. Every operation of clt_ops.h in plain C over host arrays, written for clarity instead
- * of speed, in exactly the order that docs/numerics.md defines. Tests compare kernels with it by memcmp.
- * Strides and meanings are those of the params structs in clt_ops.h; pointers here already include the
- * offset. Functions with the suffix `_f64` compute the formula in double: the oracle of numerics fast and of
- * results without an exact definition. */
+/* clt_ref: the oracle. The arithmetic of the operations of clt_ops.h in plain C over host arrays, written for
+ * clarity instead of speed, in exactly the order that docs/numerics.md defines. Tests and checks of variants
+ * compare kernels with it bit by bit (any NaN equals any NaN). Members and arguments have the meaning of
+ * those with the same name in the params structs of the operations; pointers here already include the offset,
+ * and ld* is a distance between rows in elements. Trivial operations (copies, clamps, casts) have no
+ * function. For numerics fast, clt_ref_gemm_near_at and clt_ref_attention_row, among others, compute the
+ * formula in double, with a bound.
+ *
+ * The functions check nothing, return no errors and do not touch the device, except clt_ref_read_as.
+ * Temporary arrays come from clt_malloc, whose failure clt_memory.h describes. Several threads may call them
+ * at once for different outputs. */
 #ifndef CLT_REF_H
 #define CLT_REF_H
 
@@ -11,11 +17,13 @@
 
 #include "runtime/ops/clt_ops.h"
 
-/* The row rule: 64 lanes, lane l adds x[l], x[l+64], ... from +0, then the binary tree l += l+32 ... l+1. */
+/* The sum of n elements by the row rule: lane l of 64 adds x[l], x[l + 64], ... starting from +0; then lane l
+ * adds lane l + d, for all l < d, with d = 32, 16, 8, 4, 2, 1. Lane 0 is the result. */
 float clt_ref_row_sum(const float *x, int64_t n);
 
-/* Host form of clt_gemm_params; NULL pointers are absent tensors. Elements of every type are floats here:
- * inputs should be values of their type, c and pre are rounded to theirs. */
+/* Host form of clt_gemm_params, without again and a_sum. A NULL pointer is an absent tensor. Elements of
+ * every type are stored as floats: inputs must hold values that their type can represent; c is rounded to
+ * c_type and pre to aux_type. ldpre, ldgrad and ldres belong to pre, grad_pre and residual. */
 typedef struct {
     clt_gemm_form form;
     int64_t m, n, k, k_group;
@@ -34,10 +42,11 @@ typedef struct {
     int64_t ldres;
     clt_dtype c_type, aux_type;
 } clt_ref_gemm_params;
-/* The host form of a call; the caller adds the tensors. */
+/* The host form of a call: everything but the pointers to tensors, which are NULL; the caller sets them. */
 clt_ref_gemm_params clt_ref_gemm_of(const clt_gemm_params *p);
+/* All outputs; uses several threads at large shapes. */
 void clt_ref_gemm(const clt_ref_gemm_params *p);
-/* Only output (i, j): for sampled checks at large shapes. Writes c (and pre) at that place only. */
+/* Output (i, j) alone, for sampled checks at large shapes. Writes c[i,j], and pre[i,j] if pre is set. */
 void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
 
 /* Output (i, j) with the sum over k in double, and how far from it a row of `numerics: fast` may be. Such a
@@ -45,18 +54,21 @@ void clt_ref_gemm_at(const clt_ref_gemm_params *p, int64_t i, int64_t j);
  * a block. It makes fewer than 2k additions, each with an error of at most 2^-23 of a partial sum; so the
  * sum's error is at most k 2^-22 times the sum of |a b|. The epilogue at most doubles that (activations and
  * derivatives have slopes below 2) and adds a few roundings: of the activation's or derivative's input to
- * aux_type, and of the result to c's type. c_before: c's element before the call. */
+ * aux_type, and of the result to c's type. c_before: c[i,j] before the call, used with accumulate. The
+ * results: c and pre are values, *_bound the largest allowed |kernel - value|; pre without rounding. Nothing
+ * is written to p's tensors. */
 typedef struct {
     double c, c_bound, pre, pre_bound;
 } clt_ref_gemm_near;
 clt_ref_gemm_near clt_ref_gemm_near_at(const clt_ref_gemm_params *p, int64_t i, int64_t j, double c_before);
-/* The same for a TN product's a_sum[i], as a product with a column of ones (c and c_bound). */
+/* The same for a_sum[i] of a TN product, as a product with a column of ones. c and c_bound are the result;
+ * before: a_sum[i] before the call, used with accumulate. */
 clt_ref_gemm_near clt_ref_gemm_near_sum(const clt_ref_gemm_params *p, int64_t i, double before);
 
 float clt_ref_act(clt_activation act, float x);      /* the activation */
 float clt_ref_act_grad(clt_activation act, float x); /* its derivative */
-/* The error allowed with numerics fast for GELU and its derivative (clkernels/include/clt_act_fast.clh),
- * before rounding to this type. */
+/* The absolute error that numerics fast allows for GELU and for its derivative
+ * (clkernels/include/clt_act_fast.clh), before the result is rounded to `type`. */
 double clt_ref_fast_gelu_off(clt_dtype type);
 double clt_ref_fast_gelu_grad_off(clt_dtype type);
 
@@ -65,14 +77,14 @@ typedef struct {
     float eps;
     int64_t rows, cols, heads, rows_per_sample;
     const float *x, *w, *b;
-    float *y, *mean, *rstd; /* mean and rstd are inputs of backward */
+    float *y, *mean, *rstd; /* mean and rstd: outputs of forward (NULL: not stored), inputs of backward */
     int64_t ldx, ldy;
     /* backward only */
     const float *dy, *residual;
     float *dx, *dw, *db;
     int64_t lddy, lddx, ldres;
     bool accumulate;
-    float *dx_sum; /* column sums of dx, rounded to sum_type */
+    float *dx_sum; /* column sums of dx after each element of dx was rounded to sum_type; dx keeps its bits */
     clt_dtype sum_type;
 } clt_ref_norm_params;
 void clt_ref_norm_forward(const clt_ref_norm_params *p);
@@ -83,7 +95,8 @@ void clt_ref_column_sum(int64_t rows, int64_t cols, int64_t rows_per_sample, con
 void clt_ref_embedding_forward(int64_t rows, int64_t seq, int64_t cols, const int32_t *ids, const float *wte,
                                const float *wpe, float fraction, float *out);
 void clt_ref_embedding_backward(int64_t rows, int64_t seq, int64_t cols, const int32_t *ids, const float *dx,
-                                float fraction, float *dwte, float *dwpe); /* both accumulate */
+                                float fraction, float *dwte,
+                                float *dwpe); /* adds to dwte, dwpe; NULL: skipped */
 
 typedef struct { /* host form of clt_attention_params and clt_attention_grad_params */
     int64_t batch, seq, heads, kv_heads, head_dim;
@@ -104,39 +117,45 @@ typedef struct { /* host form of clt_attention_params and clt_attention_grad_par
     int64_t lddout, lddq, lddk, lddv;
     bool accumulate_kv;
 } clt_ref_attention_params;
-/* The host form of a call: its sizes, row distances and numbers. The caller adds tensors and the fields of
- * the backward pass. */
+/* The host form of a call: its sizes, row distances and numbers. The caller sets all pointers (slopes and
+ * seq_ids too, NULL: off) and, for the backward pass, the members from dout on. */
 clt_ref_attention_params clt_ref_attention_of(const clt_attention_params *p);
-/* The range of query row i: its first key, and the key after its last one. */
+/* The keys that mask and window let query i see, of the same sample: begin is the first key, end the last key
+ * +
+ * 1. Sequence ids are not considered. */
 int64_t clt_ref_attention_begin(const clt_ref_attention_params *p, int64_t i);
 int64_t clt_ref_attention_end(const clt_ref_attention_params *p, int64_t i);
 void clt_ref_attention_forward(const clt_ref_attention_params *p);
 void clt_ref_attention_backward(const clt_ref_attention_params *p);
 
-/* The same for one place, for sampled checks of long sequences: output and log-sum-exp of a query row; its
- * row of dq; and the rows of dk and dv of a key, where `head` is a key/value head and `row` the key. */
+/* The same for one place, for sampled checks of long sequences. forward_at writes o and lse of one query;
+ * dq_at its dq; dkv_at dk and dv of one key. They write D elements each (and one lse) into p's arrays. */
 typedef struct {
-    int64_t sample, head, row;
+    int64_t sample, head, row; /* row: position in the sample of the query, in dkv_at of the key; head: query
+                                * head, in dkv_at key/value head */
 } clt_ref_attention_at;
 void clt_ref_attention_forward_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
 void clt_ref_attention_dq_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
 void clt_ref_attention_dkv_at(const clt_ref_attention_params *p, clt_ref_attention_at at);
 
-/* One query row by the formula in double, for bodies that add in any order (numerics: fast) and round
- * probabilities to `type`: o[D], and by how much each element (bound[D]) and the log-sum-exp may differ. */
+/* One query by the formula in double, for bodies that add in any order (numerics: fast) and round
+ * probabilities and o to `type`. Writes o[D] and bound[D], the largest allowed difference of each element;
+ * returns the log-sum-exp and its bound. p's outputs are not touched. */
 typedef struct {
     double lse, lse_bound;
 } clt_ref_attention_bound;
 clt_ref_attention_bound clt_ref_attention_row(const clt_ref_attention_params *p, clt_dtype type,
                                               clt_ref_attention_at at, double *o, double *bound);
-/* The gradients in the same way, from p's o and lse: [B, T, heads, D] and [B, T, kv_heads, D], contiguous,
- * all written; with accumulate_kv the values in p->dk and p->dv are added. */
+/* All gradients in the same way, from p's o and lse, with the bound of each element. g's dq and dq_bound are
+ * [B, T, heads, D], the others [B, T, kv_heads, D], without gaps; none may be NULL. With accumulate_kv the
+ * values in p->dk and p->dv are added to dk and dv. Uses several threads. */
 typedef struct {
     double *dq, *dk, *dv, *dq_bound, *dk_bound, *dv_bound;
 } clt_ref_attention_gradients_out;
 void clt_ref_attention_gradients(const clt_ref_attention_params *p, clt_dtype type,
                                  const clt_ref_attention_gradients_out *g);
-/* Those of one row, D elements each: dq, or dk and dv; the others may be NULL. */
+/* The gradients of one place, as clt_ref_attention_at says, D elements in each array of g: dq_at writes dq
+ * and dq_bound, dkv_at the four others. Arrays that a function does not write may be NULL. */
 void clt_ref_attention_gradients_dq_at(const clt_ref_attention_params *p, clt_dtype type,
                                        clt_ref_attention_at at, const clt_ref_attention_gradients_out *g);
 void clt_ref_attention_gradients_dkv_at(const clt_ref_attention_params *p, clt_dtype type,
@@ -147,7 +166,9 @@ void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, fl
 void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
                      uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site,
                      float *y);
-/* Key, counter and threshold of one dropout element, shared by clt_ref_dropout and attention. */
+/* The factor of one element: 0 or 1 / (1 - p). sample: in the global batch; site: CLT_SITE_*; element: its
+ * index in the sample, for attention (head * T + query) * T + key. Shared by clt_ref_dropout and attention.
+ */
 float clt_ref_dropout_factor(float p, uint64_t seed, uint64_t step, int64_t sample, int32_t layer,
                              int32_t site, uint64_t element);
 
@@ -155,9 +176,9 @@ void clt_ref_loss(int64_t rows, int64_t vocab, int64_t ld, float *logits, const 
                   float softcap, bool grad, float weight, const float *row_weight, float *token_loss,
                   int32_t *correct);
 
-float clt_ref_row_sumsq(const float *x, int64_t n);
-float clt_ref_chunk_sumsq(const float *x); /* one chunk */
-/* status[0..2] of clt_op_norm_status */
+float clt_ref_row_sumsq(const float *x, int64_t n); /* sum of squares by the row rule */
+float clt_ref_chunk_sumsq(const float *x);          /* the same of CLT_CHUNK elements */
+/* status of clt_op_norm_status; n: number of chunks */
 void clt_ref_norm_status(const float *chunk_sums, uint64_t n, float threshold, float inv_scale,
                          float status[3]);
 uint64_t clt_ref_hash(const float *x, uint64_t count, uint64_t first); /* the total of clt_op_hash */
@@ -171,14 +192,15 @@ uint16_t clt_ref_f32_to_bf16(float x);
 float clt_ref_bf16_to_f32(uint16_t b);
 uint16_t clt_ref_f32_to_f16(float x);
 float clt_ref_f16_to_f32(uint16_t h);
-/* Converts n elements between fp32 and storage as `type`; rounds n elements to `type` in place. */
+/* Narrow converts n floats to stored elements of `type` (rounding to nearest even), widen converts back. */
 void clt_ref_narrow(clt_dtype type, const float *x, size_t n, void *out);
 void clt_ref_widen(clt_dtype type, const void *in, size_t n, float *x);
-/* The n elements of `type` at r, read from the device and widened. */
+/* Reads the n elements of `type` at r from the device, waiting for it, and widens them to x. r.off counts
+ * elements of `type`. CLT_NO_MEMORY, or the errors of clt_buffer_read. */
 clt_status clt_ref_read_as(clt_ref r, clt_dtype type, float *x, size_t n);
-/* The oracle of a typed operation: clt_ref_round of its inputs, the fp32 oracle, clt_ref_round of its
- * results. */
+/* Rounds n elements to `type` in place, so that they hold values of that type. The oracle of an operation on
+ * 16-bit types is: round the inputs, run the fp32 oracle, round the results. */
 void clt_ref_round(clt_dtype type, float *x, size_t n);
-float clt_ref_rounded(clt_dtype type, float x); /* the same of one */
+float clt_ref_rounded(clt_dtype type, float x); /* one element, rounded */
 
 #endif
