@@ -73,7 +73,8 @@ static clt_status choose_exchange(clt_reduce_plan *p) {
     if (st != CLT_OK) return st;
     for (int i = 0; i < EXCHANGES && !p->exchange; i++)
         if (common & 1u << i) p->exchange = by_priority[i];
-    return p->exchange ? CLT_OK : none_serves(p);
+    /* It is the same on all ranks: they agree, so that one of them prints why. */
+    return p->exchange ? CLT_OK : clt_group_agree(p->group, none_serves(p));
 }
 
 /* --- plans --- */

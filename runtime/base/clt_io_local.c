@@ -153,7 +153,7 @@ static int local_sign(clt_io_component *c, void *lock, const char *owner) {
     char line[CLT_IO_OWNER_BYTES];
     (void)c;
     int fd = fd_of(lock),
-        n = snprintf(line, sizeof line, *owner ? "%.*s\n" : "", CLT_IO_OWNER_BYTES - 2, owner);
+        n = *owner ? snprintf(line, sizeof line, "%.*s\n", CLT_IO_OWNER_BYTES - 2, owner) : 0;
     errno = 0;
     if (pwrite(fd, line, (size_t)n, 0) == n && ftruncate(fd, n) == 0) return 0;
     return errno ? errno : EIO;

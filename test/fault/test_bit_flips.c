@@ -171,7 +171,7 @@ static void *cut_handle;
 
 static int cut_open(clt_io_component *c, const char *path, clt_io_mode mode, void **handle) {
     int e = whole->open(c, path, mode, handle);
-    if (!e && !strcmp(path, DATA + clt_path_scheme(DATA))) cut_handle = *handle;
+    if (!e && !strcmp(path, &DATA[clt_path_scheme(DATA)])) cut_handle = *handle;
     return e;
 }
 static int cut_size(clt_io_component *c, void *h, uint64_t *bytes) {
