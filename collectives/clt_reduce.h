@@ -19,9 +19,6 @@
  * whole chunks: the optimizer, chunk sums of squares and shards of checkpoints can work on a rank's own
  * ranges alone. Ownership is a function of the slab's size and the number of ranks; it changes no bit. */
 enum { CLT_BUCKET_CHUNKS = 64 /* 16 MiB of fp32 */ };
-typedef struct {
-    uint64_t first, count; /* elements */
-} clt_slab_range;
 /* Elements of a run, a multiple of CLT_CHUNK. */
 uint64_t clt_owned_run(const clt_slab_table *t, int ranks);
 /* Range i = 0, 1, ... of those that `rank` owns, ascending; count 0: it owns no more. */

@@ -20,13 +20,12 @@
 #define CLT_CHECKPOINT_H
 
 #include "collectives/clt_group.h"
-#include "runtime/device/clt_slab.h"
+#include "runtime/device/clt_shards.h"
 #include "runtime/base/clt_hash.h"
 
 enum {
-    CLT_CKPT_VERSION = 1,
-    CLT_CKPT_CHUNK = 16 * CLT_CHUNK, /* elements of a chunk; the last one of a tensor has fewer */
-    CLT_RUN_ID_BYTES = 17            /* 16 hex digits and a 0 */
+    CLT_CKPT_VERSION = 1, /* of the format; chunks have CLT_CKPT_CHUNK elements (clt_shards.h) */
+    CLT_RUN_ID_BYTES = 17 /* 16 hex digits and a 0 */
 };
 
 /* --- what is saved --- */

@@ -22,13 +22,13 @@ typedef struct {
 } host_slab;
 
 static const clt_slab_table table = {.total = WORDS};
-static uint64_t start[] = {0, FIRST_PIECE, WORDS};
+static uint64_t start[] = {0, FIRST_PIECE, WORDS}, origin[2];
 
 static void make_slab(host_slab *s) {
     for (int i = 0; i < WORDS; i++) s->word[i] = 0xdead;
     s->piece[0] = (clt_buffer *)s->word;
     s->piece[1] = (clt_buffer *)(s->word + FIRST_PIECE);
-    s->slab = (clt_slab){.table = &table, .n = 2, .start = start, .piece = s->piece};
+    s->slab = (clt_slab){.table = &table, .n = 2, .start = start, .origin = origin, .piece = s->piece};
 }
 
 static uint64_t *words_of(const clt_slab *s) {

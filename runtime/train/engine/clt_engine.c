@@ -155,22 +155,36 @@ const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n) {
 
 clt_status clt_engine_weights_changed(clt_engine *e) {
     for (int i = 0; e->narrow && i < e->weights->n; i++)
-        CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector((clt_ref){e->weights->piece[i], 0}, CLT_F32),
-                            clt_tensor_vector((clt_ref){e->narrow->piece[i], 0}, e->cfg->precision),
-                            e->weights->start[i + 1] - e->weights->start[i]));
+        if (e->weights->piece[i])
+            CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector(clt_slab_part(e->weights, i), CLT_F32),
+                                clt_tensor_vector(clt_slab_part(e->narrow, i), e->cfg->precision),
+                                e->weights->start[i + 1] - e->weights->start[i]));
     return CLT_OK;
 }
 
-/* All slabs of a table have the same pieces, so one buffer of sums serves every slab. */
+/* The sum of the first `n` hashes in the buffer of hashes is added to *hash. */
+static clt_status add_hashes(clt_engine *e, size_t n, uint64_t *sums, uint64_t *hash) {
+    CLT_TRY(clt_buffer_read(e->hashes, 0, sums, n * CLT_HASH_SUMS * sizeof *sums));
+    *hash += clt_hash_total(sums, n * CLT_HASH_SUMS);
+    return CLT_OK;
+}
+
+/* The hash of what is on this rank. Slabs may have more pieces than the buffer of hashes has places. */
 static clt_status hash_slab(clt_engine *e, const clt_slab *s, uint64_t *hash) {
-    size_t n = (size_t)s->n * CLT_HASH_SUMS;
-    uint64_t *sums = clt_malloc(n * sizeof *sums);
+    const size_t places = clt_buffer_bytes(e->hashes) / (CLT_HASH_SUMS * sizeof(uint64_t));
+    uint64_t *sums = clt_malloc(clt_buffer_bytes(e->hashes));
     clt_status st = CLT_OK;
-    for (int i = 0; i < s->n && st == CLT_OK; i++)
-        st = clt_op_hash(e->ops, (clt_ref){s->piece[i], 0}, s->start[i + 1] - s->start[i], s->start[i],
-                         (clt_ref){e->hashes, (uint64_t)i * CLT_HASH_SUMS});
-    if (st == CLT_OK) st = clt_buffer_read(e->hashes, 0, sums, n * sizeof *sums);
-    if (st == CLT_OK) *hash = clt_hash_total(sums, n);
+    size_t used = 0;
+    for (int i = 0; i < s->n && st == CLT_OK; i++) {
+        if (!s->piece[i]) continue;
+        st = clt_op_hash(e->ops, clt_slab_part(s, i), s->start[i + 1] - s->start[i], s->start[i],
+                         (clt_ref){e->hashes, used * CLT_HASH_SUMS});
+        if (st == CLT_OK && ++used == places) {
+            st = add_hashes(e, used, sums, hash);
+            used = 0;
+        }
+    }
+    if (st == CLT_OK && used) st = add_hashes(e, used, sums, hash);
     clt_free(sums);
     return st;
 }

@@ -128,9 +128,10 @@ static clt_status sum_chunks(clt_engine *e, clt_slab *total, uint64_t *chunks) {
     }
     *chunks = e->table.total / CLT_CHUNK;
     for (int i = 0; i < total->n; i++)
-        CLT_TRY(clt_op_chunk_sumsq(e->ops, (clt_ref){total->piece[i], 0},
-                                   (total->start[i + 1] - total->start[i]) / CLT_CHUNK,
-                                   (clt_ref){e->chunk_sums, total->start[i] / CLT_CHUNK}));
+        if (total->piece[i])
+            CLT_TRY(clt_op_chunk_sumsq(e->ops, clt_slab_part(total, i),
+                                       (total->start[i + 1] - total->start[i]) / CLT_CHUNK,
+                                       (clt_ref){e->chunk_sums, total->start[i] / CLT_CHUNK}));
     return CLT_OK;
 }
 
@@ -146,9 +147,9 @@ static clt_status judge_gradient(clt_engine *e, clt_slab *total) {
                                                                  .inv_scale = 1.0f / loss_scale(e),
                                                                  .status = {e->results, 0}}));
     for (int i = 0; c->clip_type == CLT_CLIP_VALUE && i < total->n; i++)
-        CLT_TRY(clt_op_clip_values(e->ops, (clt_ref){total->piece[i], 0},
-                                   total->start[i + 1] - total->start[i],
-                                   (float)c->clip_threshold * loss_scale(e)));
+        if (total->piece[i])
+            CLT_TRY(clt_op_clip_values(e->ops, clt_slab_part(total, i), total->start[i + 1] - total->start[i],
+                                       (float)c->clip_threshold * loss_scale(e)));
     return CLT_OK;
 }
 
@@ -160,14 +161,16 @@ static clt_status update(clt_engine *e, clt_slab *total, int64_t step, double al
         uint64_t first = total->start[i], chunks = (total->start[i + 1] - first) / CLT_CHUNK;
         clt_optimizer_params p = {
             .chunks = chunks,
-            .p = {e->weights->piece[i], 0},
-            .g = {total->piece[i], 0},
-            .m = {e->m->piece[i], 0},
-            .v = {e->v ? e->v->piece[i] : NULL, 0},
+            .p = clt_slab_part(e->weights, i),
+            .g = clt_slab_part(total, i),
+            .m = clt_slab_part(e->m, i),
+            .v = e->v ? clt_slab_part(e->v, i) : clt_ref_none(),
             .groups = {e->groups, 0},
             .group_of_block = {e->block_group, first / 64},
             .status = {e->results, 0},
-            .copy = clt_tensor_vector((clt_ref){e->narrow ? e->narrow->piece[i] : NULL, 0}, c->precision)};
+            .copy =
+                clt_tensor_vector(e->narrow ? clt_slab_part(e->narrow, i) : clt_ref_none(), c->precision)};
+        if (!total->piece[i]) continue;
         CLT_TRY(clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p));
     }
     return CLT_OK;
@@ -177,7 +180,7 @@ clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
     clt_slab *total = e->grads[0];
     CLT_TRY(guard(e, samples, false));
     if (e->n_grads > 1 || clt_group_size(e->group) > 1)
-        CLT_TRY(clt_op_add(e->ops, (clt_ref){total->piece[0], 0}, (clt_ref){total->piece[0], 0}, CLT_CHUNK));
+        CLT_TRY(clt_op_add(e->ops, clt_slab_part(total, 0), clt_slab_part(total, 0), CLT_CHUNK));
     CLT_TRY(judge_gradient(e, total));
     return update(e, total, 1, 1.0);
 }
