@@ -263,7 +263,7 @@ cltrain_status cltrain_run_hash(cltrain_run *run, cltrain_hash *hash) {
     const clt_engine *e = run->run.engine;
     clt_context *before = clt_context_enter(run->context);
     const clt_ckpt_part *parts = clt_engine_parts(e, &n);
-    const clt_status st = clt_ckpt_hash_parts(clt_engine_table(e), parts, n, &h);
+    const clt_status st = clt_ckpt_hash_parts(run->run.group, clt_engine_table(e), parts, n, &h);
     if (st == CLT_OK) {
         clt_hash_hex(h.weights, hash->weights);
         clt_hash_hex(h.optimizer, hash->optimizer);

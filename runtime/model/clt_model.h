@@ -66,7 +66,7 @@ double clt_model_train_flops_per_token(const clt_model_config *c, int64_t seq);
  * depend only on the seed, the tensor and the element. */
 void clt_model_init_range(const clt_model_config *c, const clt_slab_table *table, int entry, uint64_t seed,
                           uint64_t first, uint64_t count, float *out);
-/* Writes the initial values of all tensors into a slab on a device. */
+/* Writes the initial values of all tensors into a slab on a device; what lies in holes is not computed. */
 clt_status clt_model_init_weights(const clt_model_config *c, const clt_slab_table *table, uint64_t seed,
                                   clt_slab *weights);
 

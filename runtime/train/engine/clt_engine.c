@@ -189,12 +189,29 @@ static clt_status hash_slab(clt_engine *e, const clt_slab *s, uint64_t *hash) {
     return st;
 }
 
+/* Adds up what the owners of sharded parts have. */
+static clt_status add_ranks(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
+    const int ranks = clt_group_size(e->group);
+    uint64_t *all = clt_malloc((size_t)ranks * CLT_ENGINE_PARTS * sizeof *all);
+    const clt_status st = clt_group_all_gather(e->group, hash, CLT_ENGINE_PARTS * sizeof *hash, all);
+    for (int i = 0; i < e->n_parts && st == CLT_OK; i++) {
+        if (!e->parts[i].shards) continue;
+        hash[i] = 0;
+        for (int r = 0; r < ranks; r++) hash[i] += all[r * CLT_ENGINE_PARTS + i];
+    }
+    clt_free(all);
+    return st;
+}
+
 clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
+    bool sharded = false;
     for (int i = 0; i < CLT_ENGINE_PARTS; i++) {
         hash[i] = 0;
-        if (i < e->n_parts) CLT_TRY(hash_slab(e, e->parts[i].slab, &hash[i]));
+        if (i >= e->n_parts) continue;
+        CLT_TRY(hash_slab(e, e->parts[i].slab, &hash[i]));
+        sharded |= e->parts[i].shards != NULL;
     }
-    return CLT_OK;
+    return sharded ? add_ranks(e, hash) : CLT_OK;
 }
 
 void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {

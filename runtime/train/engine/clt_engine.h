@@ -95,7 +95,9 @@ clt_status clt_engine_forgive(clt_engine *e);
 enum { CLT_ENGINE_WHAT = 240 };
 clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, char what[CLT_ENGINE_WHAT]);
 
-/* Hashes each of clt_engine_parts (clt_op_hash) into hash[0..2]; 0 for parts that do not exist. Waits. */
+/* Hashes each of clt_engine_parts (clt_op_hash) into hash[0..2]; 0 for parts that do not exist. A sharded
+ * part has the hash that it has as a whole part, the same on every rank. Waits; collective if a part is
+ * sharded. */
 enum { CLT_ENGINE_PARTS = 3 };
 clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]);
 
