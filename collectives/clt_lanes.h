@@ -29,6 +29,8 @@ int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane);
 
 /* --- one rank's sums --- */
 
+enum { CLT_LANE_LEVELS = 32 /* of the tree at most */ };
+
 /* The sum over one whole subtree: lanes [first, first + width), width a power of two that divides first.
  * empty: none of its lanes has a sample; slab is NULL and there is nothing to add. */
 typedef struct {
@@ -55,6 +57,11 @@ void clt_lane_stack_begin(clt_lane_stack *s);
 clt_slab *clt_lane_stack_slab(clt_lane_stack *s);
 /* The next lane is complete. empty: it has no sample and took no slab. */
 clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty);
+/* The same for a lane that has samples and is the rank's last one, before its gradients are complete: then
+ * the additions that complete subtrees are made range by range, by clt_lane_stack_settle, as soon as the
+ * lane's gradients in that range are queued. */
+clt_status clt_lane_stack_push_early(clt_lane_stack *s);
+clt_status clt_lane_stack_settle(clt_lane_stack *s, clt_slab_range x);
 /* After the last lane: the n maximal whole subtrees, ascending, for clt_group_reduce. Borrowed until begin.
  */
 const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n);

@@ -46,14 +46,22 @@ static clt_status create_groups(clt_engine *e) {
     return st;
 }
 
+/* A slab of optimizer state: whole, or this rank's part. */
+static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
+    clt_device *dev = clt_ops_device(e->ops);
+    if (e->stage == 0) return clt_slab_create(dev, &e->table, 0, name, out);
+    return clt_slab_create_shard(dev, &e->table, &e->shards, clt_group_rank(e->group), 4, name, out);
+}
+
 static clt_status create_training(clt_engine *e) {
     clt_device *dev = clt_ops_device(e->ops);
     int rank = clt_group_rank(e->group);
     int64_t G = e->cfg->global_train_batch_size;
     e->first_lane = clt_lane_begin(&e->split, rank);
     e->last_lane = clt_lane_begin(&e->split, rank + 1);
-    CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg", &e->m));
-    if (clt_engine_second_moment(e->cfg)) CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg_sq", &e->v));
+    CLT_TRY(clt_shards_create(&e->table, clt_group_size(e->group), NULL, &e->shards));
+    CLT_TRY(create_state(e, "exp_avg", &e->m));
+    if (clt_engine_second_moment(e->cfg)) CLT_TRY(create_state(e, "exp_avg_sq", &e->v));
     e->n_grads = clt_lane_slabs_needed(e->plan->lanes, e->first_lane, e->last_lane, G);
     e->grads = clt_calloc((size_t)e->n_grads, sizeof *e->grads);
     for (int i = 0; i < e->n_grads; i++)
@@ -68,7 +76,10 @@ static clt_status create_reduction(clt_engine *e, clt_status ready) {
     CLT_TRY(clt_group_agree(e->group, ready));
     clt_reduce_math math = {.add = add_slabs, .ctx = e->ops};
     if (e->cfg->reduce_bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
-    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->table, &e->split, &math, &e->reduce);
+    e->step.final = clt_calloc((size_t)e->table.n, sizeof *e->step.final);
+    e->published = clt_calloc((size_t)e->shards.buckets, sizeof *e->published);
+    clt_model_set_ready(e->model, clt_engine_ready, e);
+    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->shards, &e->split, &math, &e->reduce);
 }
 
 /* Status of the last step (initially "finite") and a loss per sample. */
@@ -91,6 +102,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->group = p->group;
     e->ops = p->ops;
     e->plan = p->plan;
+    e->stage = clt_group_size(p->group) > 1 ? 1 : 0;
     e->split = clt_plan_split(p->plan);
     e->layout = clt_model_layout(c->model, c->max_seq_len);
     e->scale = clt_loss_scale_default();
@@ -114,9 +126,10 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
         clt_engine_destroy(e);
         return st;
     }
+    const clt_shards *shards = e->stage > 0 ? &e->shards : NULL;
     e->parts[e->n_parts++] = (clt_ckpt_part){.role = "weight", .slab = e->weights};
-    if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m};
-    if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v};
+    if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m, .shards = shards};
+    if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v, .shards = shards};
     clt_debug("allocated weights, optimizer state and activations");
     if (c->precision != CLT_F32 && c->numerics == CLT_FAST) clt_tensor_map_begin(dev);
     *out = e;
@@ -135,9 +148,12 @@ void clt_engine_destroy(clt_engine *e) {
     clt_slab_destroy(e->v);
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
+    clt_shards_free(&e->shards);
     clt_slab_table_free(&e->table);
     clt_free(e->grads);
     clt_free(e->frozen);
+    clt_free(e->step.final);
+    clt_free(e->published);
     clt_free(e->host_results);
     for (size_t i = 0; i < CLT_COUNT_OF(e->pending); i++) clt_free(e->pending[i].targets);
     clt_free(e->sample_weight);
@@ -205,6 +221,7 @@ static clt_status add_ranks(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
 
 clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
     bool sharded = false;
+    CLT_TRY(clt_engine_settle(e));
     for (int i = 0; i < CLT_ENGINE_PARTS; i++) {
         hash[i] = 0;
         if (i >= e->n_parts) continue;
@@ -225,6 +242,7 @@ clt_status clt_engine_text_model(clt_engine *e, clt_model **out) {
                                    .cache = true,
                                    .numerics = e->cfg->numerics,
                                    .type = e->cfg->precision};
+    CLT_TRY(clt_engine_settle(e));
     return clt_model_create(e->cfg->model, &shape, e->ops, e->weights, e->narrow, out);
 }
 
@@ -330,6 +348,7 @@ clt_status clt_engine_prepare_eval(clt_engine *e) {
 
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
     int64_t correct = 0;
+    CLT_TRY(clt_engine_settle(e));
     for (int64_t at = 0; at < b->samples; at += e->plan->microbatch) {
         clt_batch mb;
         const int64_t n = CLT_MIN(e->plan->microbatch, b->samples - at);

@@ -111,7 +111,10 @@ clt_status clt_plan_memory_of(const clt_config *c, const clt_plan *p, clt_device
     if (c->precision != CLT_F32) m.copy = t.total * clt_dtype_bytes(c->precision);
     m.gradients = m.weights * (uint64_t)m.gradient_slabs;
     m.optimizer = m.weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1) + t.total / 64;
-    m.reduction = clt_reduce_plan_bytes(&t, &split, c->reduce_bf16);
+    clt_shards shards;
+    CLT_TRY(clt_shards_create(&t, p->ranks, NULL, &shards));
+    m.reduction = clt_reduce_plan_bytes(&shards, &split, c->reduce_bf16, type == CLT_DEVICE_CPU);
+    clt_shards_free(&shards);
     m.total = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
     m.largest = m.model.largest;
     for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * 4);
