@@ -15,7 +15,8 @@ void clt_exchange_set_strip(clt_reduce_plan *p, uint64_t strip) {
 }
 
 clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner) {
-    const clt_slab_range all = clt_shards_range(p->shards, op->bucket, owner);
+    const clt_slab_range all =
+        clt_slab_range_common(clt_shards_range(p->shards, op->bucket, owner), op->within);
     const uint64_t skip = CLT_MIN(op->skip, all.count);
     return (clt_slab_range){all.first + skip, CLT_MIN(p->strip, all.count - skip)};
 }
@@ -175,16 +176,20 @@ static clt_status next(clt_reduce_plan *p, const clt_op *like, clt_slab *const *
     return CLT_OK;
 }
 
-static uint64_t longest_range(const clt_reduce_plan *p, int bucket) {
+static uint64_t longest_range(const clt_reduce_plan *p, clt_bucket_part part) {
     uint64_t most = 0;
-    for (int r = 0; r < p->group->size; r++)
-        most = CLT_MAX(most, clt_shards_range(p->shards, bucket, r).count);
+    for (int r = 0; r < p->group->size; r++) {
+        const clt_slab_range x = clt_shards_range(p->shards, part.bucket, r);
+        most = CLT_MAX(most, clt_slab_range_common(x, part.within).count);
+    }
     return most;
 }
 
 /* All strips of a bucket. */
 static clt_status begin(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, int64_t *number) {
-    const uint64_t all = longest_range(p, op->bucket);
+    const uint64_t all = longest_range(p, (clt_bucket_part){op->bucket, op->within});
+    *number = p->begun;
+    if (!all) return CLT_OK;
     CLT_TRY(clt_device_mark(p->dev, &op->made));
     for (op->skip = 0; op->skip < all; op->skip += p->strip) {
         op->last = op->skip + p->strip >= all;
@@ -194,10 +199,44 @@ static clt_status begin(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, in
     return clt_exchange_pump(p);
 }
 
+/* --- rounds --- */
+
+clt_exchange_round *clt_exchange_round_now(clt_reduce_plan *p) {
+    return &p->round[(p->rounds + CLT_EXCHANGE_ROUNDS - 1) % CLT_EXCHANGE_ROUNDS];
+}
+
+static clt_status next_round(clt_reduce_plan *p, bool first) {
+    const clt_exchange_round *before = first ? NULL : clt_exchange_round_now(p);
+    p->number = first ? 0 : p->number + 1;
+    p->rounds++;
+    clt_exchange_round *now = clt_exchange_round_now(p);
+    CLT_TRY(wait_for(p, &p->fetched, now->ends)); /* additions of the round whose place it takes */
+    clt_exchange_list(&p->split, p->samples, p->number, before, now);
+    return CLT_OK;
+}
+
+clt_status clt_reduce_batch(clt_reduce_plan *p, int64_t samples) {
+    p->samples = samples;
+    return next_round(p, true);
+}
+
+clt_status clt_reduce_next_round(clt_reduce_plan *p) {
+    return next_round(p, false);
+}
+
+int clt_reduce_levels(const clt_lane_split *split) {
+    int levels = 1;
+    /* A stack of complete subtrees of different sizes, but for the two topmost. */
+    for (int w = 1; split->dealt && w < split->lanes; w *= 2) levels++;
+    return levels;
+}
+
+/* --- reductions and gathers --- */
+
 /* One rank has made the one sum over all lanes already. */
-static clt_status reduce_alone(clt_reduce_plan *p, int bucket, const clt_lane_sum *sums, int n,
+static clt_status reduce_alone(clt_reduce_plan *p, clt_bucket_part part, const clt_lane_sum *sums, int n,
                                clt_slab *total) {
-    const clt_slab_range x = clt_shards_bucket(p->shards, bucket);
+    const clt_slab_range x = clt_slab_range_common(clt_shards_bucket(p->shards, part.bucket), part.within);
     if (n != 1 || sums[0].width != p->split.lanes)
         return clt_error(CLT_FAIL, "one rank must bring one sum over all %d lanes; this is a bug",
                          p->split.lanes);
@@ -205,25 +244,35 @@ static clt_status reduce_alone(clt_reduce_plan *p, int bucket, const clt_lane_su
     return sums[0].slab == total ? CLT_OK : clt_slab_copy_range(total, sums[0].slab, x);
 }
 
-clt_status clt_reduce_begin(clt_reduce_plan *p, int bucket, const clt_lane_sum *sums, int n, clt_slab *total,
-                            int64_t *op) {
+clt_status clt_reduce_begin(clt_reduce_plan *p, clt_bucket_part part, const clt_lane_sum *sums, int n,
+                            clt_slab *const *level, int64_t *op) {
     clt_slab *filled[CLT_EXCHANGE_MOST_SUMS];
-    clt_op o = {.kind = CLT_OP_REDUCE, .bucket = bucket, .slab = total, .narrow = p->narrow[0] != NULL};
+    clt_exchange_round *round = clt_exchange_round_now(p);
+    clt_op o = {.kind = CLT_OP_REDUCE,
+                .bucket = part.bucket,
+                .within = part.within,
+                .level = level,
+                .round = round,
+                .narrow = p->narrow[0] != NULL};
     *op = 0;
-    if (p->group->size == 1) return reduce_alone(p, bucket, sums, n, total);
+    if (p->group->size == 1) return reduce_alone(p, part, sums, n, level[0]);
     for (int i = 0; i < n; i++)
         if (!sums[i].empty) filled[o.sums++] = sums[i].slab;
-    if (o.sums != clt_exchange_sums_of(p, p->group->rank))
+    if (o.sums != round->sums_of[p->group->rank])
         return clt_error(CLT_FAIL, "this rank brings %d sums to a reduction, not %d; this is a bug", o.sums,
-                         clt_exchange_sums_of(p, p->group->rank));
-    return begin(p, &o, filled, op);
+                         round->sums_of[p->group->rank]);
+    CLT_TRY(begin(p, &o, filled, op));
+    round->ends = *op;
+    return CLT_OK;
 }
 
-clt_status clt_gather_begin(clt_reduce_plan *p, int bucket, clt_slab *s, clt_gather_kind kind,
-                            const clt_slab_range *only, int n, int64_t *op) {
+clt_status clt_gather_begin(clt_reduce_plan *p, clt_bucket_part part, clt_slab *from, clt_slab *to,
+                            clt_gather_kind kind, const clt_slab_range *only, int n, int64_t *op) {
     clt_op o = {.kind = CLT_OP_GATHER,
-                .bucket = bucket,
-                .slab = s,
+                .bucket = part.bucket,
+                .within = part.within,
+                .from = from,
+                .to = to,
                 .narrow = kind == CLT_GATHER_TOTALS && p->narrow[0],
                 .only = only,
                 .n_only = only ? n : -1};
@@ -236,7 +285,7 @@ static int end_of_chunks(const clt_reduce_plan *p, int first) {
     int end = first;
     uint64_t most = 0;
     for (; end < p->shards->buckets; end++) {
-        most += longest_range(p, end) / CLT_CHUNK; /* at least what any one rank has */
+        most += longest_range(p, clt_whole_bucket(end)) / CLT_CHUNK; /* at least what any one rank has */
         if (most > p->strip && end > first) break;
     }
     return end;

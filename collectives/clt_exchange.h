@@ -59,14 +59,32 @@ typedef struct {
     int32_t first, width, rank, slot; /* slot -1: it is empty */
 } clt_exchange_entry;
 
+/* What ranks bring to a reduction at once: the subtree sums of their lanes, or, where lanes are dealt out in
+ * rounds, one lane each. */
+typedef struct {
+    clt_exchange_entry *entry; /* [ranks * most] the sums of all ranks in the order of their lanes */
+    int n_entries;
+    int *sums_of;                 /* [ranks] how many of them are not empty */
+    clt_exchange_subtree *before; /* [CLT_LANE_LEVELS] complete subtrees of the rounds before; at.buf unset */
+    bool *empty;                  /* [CLT_LANE_LEVELS] which of them are */
+    int n_before;
+    bool last;    /* what is left is the total */
+    int64_t ends; /* the last operation that belongs to it */
+} clt_exchange_round;
+
+enum { CLT_EXCHANGE_ROUNDS = 3 /* that may be on their way */ };
+
 typedef enum { CLT_OP_REDUCE, CLT_OP_GATHER, CLT_OP_CHUNKS } clt_op_kind;
 
 typedef struct {
     clt_op_kind kind;
-    int bucket, end; /* buckets [bucket, end); one but for CLT_OP_CHUNKS */
-    uint64_t skip;   /* elements of every range before this operation's strip */
-    clt_slab *slab;  /* total; what is gathered */
-    clt_slab **sum;  /* [most]: a reduction's sums that are not empty */
+    int bucket, end;                 /* buckets [bucket, end); one but for CLT_OP_CHUNKS */
+    clt_slab_range within;           /* what lies outside of it is left out */
+    uint64_t skip;                   /* elements of every range before this operation's strip */
+    clt_slab *from, *to;             /* a gather's */
+    clt_slab *const *level;          /* a reduction's results */
+    const clt_exchange_round *round; /* of a reduction */
+    clt_slab **sum;                  /* [most]: a reduction's sums that are not empty */
     int sums;
     bool narrow;         /* elements travel as bf16 */
     clt_buffer *numbers; /* CLT_OP_CHUNKS */
@@ -86,11 +104,12 @@ struct clt_reduce_plan {
     clt_reduce_math math;
 
     /* what a batch adds */
-    int most;                  /* subtree sums of a rank at most */
-    clt_exchange_entry *entry; /* [ranks * most] the sums of all ranks in the order of their lanes */
-    int n_entries;
-    int *sums_of;                /* [ranks] how many of them are not empty */
-    clt_exchange_subtree *stack; /* [ranks * most] */
+    int most; /* subtree sums of a rank at most */
+    clt_exchange_round round[CLT_EXCHANGE_ROUNDS];
+    int64_t samples;             /* of the batch */
+    int number;                  /* of the current round in its batch */
+    int64_t rounds;              /* so far; the current one is round[(rounds - 1) % CLT_EXCHANGE_ROUNDS] */
+    clt_exchange_subtree *stack; /* [CLT_LANE_LEVELS + ranks * most] */
 
     /* slots and what is in them */
     uint64_t strip, bytes;         /* most elements of an operation's range; bytes of a gradient on its way */
@@ -121,8 +140,8 @@ clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op);
 clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner);
 /* Bytes that an operation moves from a rank to an owner, in each of the rank's sums. */
 uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from, int owner);
-/* How many sums that are not empty a rank has in this batch. */
-int clt_exchange_sums_of(const clt_reduce_plan *p, int rank);
+/* The current round. */
+clt_exchange_round *clt_exchange_round_now(clt_reduce_plan *p);
 
 /* The parts of an operation that is on its way (clt_exchange_copy.c, clt_exchange_add.c): queue what fills
  * this rank's slot, and what takes the other ranks' slots. */
@@ -139,10 +158,12 @@ void clt_exchange_free_ring(clt_reduce_plan *p);
 /* Waits until every operation is finished on this rank, and its memory is not read any more. */
 clt_status clt_exchange_drain(clt_reduce_plan *p);
 
-/* Lists the subtree sums of every rank for a batch of `samples` samples (p->entry), and the most that a rank
- * has (clt_exchange_tree.c). */
+/* The most subtree sums that a rank brings at once. */
 int clt_exchange_most_sums(const clt_lane_split *s);
-void clt_exchange_list_sums(clt_reduce_plan *p, int64_t samples);
+/* Fills in a round of a batch of `samples` samples; `before`: the round before it, NULL: it is the batch's
+ * first. */
+void clt_exchange_list(const clt_lane_split *s, int64_t samples, int number, const clt_exchange_round *before,
+                       clt_exchange_round *out);
 
 static inline clt_slab_range clt_slab_range_common(clt_slab_range a, clt_slab_range b) {
     const uint64_t first = CLT_MAX(a.first, b.first), end = CLT_MIN(a.first + a.count, b.first + b.count);

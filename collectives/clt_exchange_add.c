@@ -1,4 +1,6 @@
 /* The tree over lane numbers: which sums there are, and their additions for one operation. */
+#include <string.h>
+
 #include "collectives/clt_exchange.h"
 
 /* --- the sums of all ranks --- */
@@ -12,7 +14,7 @@ static int widest(int at, int last) {
 
 int clt_exchange_most_sums(const clt_lane_split *s) {
     int most = 1;
-    for (int r = 0; r < s->ranks; r++) {
+    for (int r = 0; r < s->ranks && !s->dealt; r++) {
         const int last = clt_lane_begin(s, r + 1);
         int n = 0;
         for (int at = clt_lane_begin(s, r); at < last; at += widest(at, last)) n++;
@@ -21,24 +23,55 @@ int clt_exchange_most_sums(const clt_lane_split *s) {
     return most;
 }
 
-void clt_exchange_list_sums(clt_reduce_plan *p, int64_t samples) {
-    const clt_lane_split *s = &p->split;
-    p->n_entries = 0;
-    for (int r = 0; r < s->ranks; r++) {
-        const int last = clt_lane_begin(s, r + 1);
-        int slot = 0;
-        for (int at = clt_lane_begin(s, r), w; at < last; at += w) {
-            w = widest(at, last);
-            const bool empty = clt_lane_sample_begin(samples, s->lanes, at) ==
-                               clt_lane_sample_begin(samples, s->lanes, at + w);
-            p->entry[p->n_entries++] = (clt_exchange_entry){at, w, r, empty ? -1 : slot++};
-        }
-        p->sums_of[r] = slot;
+static bool is_empty(const clt_lane_split *s, int64_t samples, int first, int width) {
+    return clt_lane_sample_begin(samples, s->lanes, first) ==
+           clt_lane_sample_begin(samples, s->lanes, first + width);
+}
+
+static void list_rank(const clt_lane_split *s, int64_t samples, int rank, int first, int last,
+                      clt_exchange_round *out) {
+    for (int at = first, w; at < last; at += w) {
+        w = widest(at, last);
+        const int slot = is_empty(s, samples, at, w) ? -1 : out->sums_of[rank]++;
+        out->entry[out->n_entries++] = (clt_exchange_entry){at, w, rank, slot};
     }
 }
 
-int clt_exchange_sums_of(const clt_reduce_plan *p, int rank) {
-    return p->sums_of[rank];
+/* Whether the two topmost subtrees of a stack of n are the halves of a node. With `last` nothing follows, so
+ * that whatever is left of the tree is empty. */
+static bool are_halves(const clt_exchange_subtree *s, int n, bool last) {
+    if (n < 2) return false;
+    return last || (s[n - 2].width == s[n - 1].width && s[n - 2].first % (2 * s[n - 2].width) == 0);
+}
+
+/* The subtrees that are complete after a round. */
+static void list_before(const clt_lane_split *s, int64_t samples, const clt_exchange_round *done,
+                        clt_exchange_round *out) {
+    clt_exchange_subtree *t = out->before;
+    int n = done->n_before;
+    memcpy(t, done->before, (size_t)n * sizeof *t);
+    for (int i = 0; i < done->n_entries; i++) {
+        t[n++] = (clt_exchange_subtree){done->entry[i].first, done->entry[i].width, clt_ref_none()};
+        for (; are_halves(t, n, false); n--) t[n - 2].width *= 2;
+    }
+    out->n_before = n;
+    for (int i = 0; i < n; i++) out->empty[i] = is_empty(s, samples, t[i].first, t[i].width);
+}
+
+void clt_exchange_list(const clt_lane_split *s, int64_t samples, int number, const clt_exchange_round *before,
+                       clt_exchange_round *out) {
+    out->n_entries = out->n_before = 0;
+    out->last = !s->dealt || number + 1 == clt_lane_rounds(s);
+    for (int r = 0; r < s->ranks; r++) {
+        out->sums_of[r] = 0;
+        if (!s->dealt) {
+            list_rank(s, samples, r, clt_lane_begin(s, r), clt_lane_begin(s, r + 1), out);
+        } else if (number < clt_lane_count(s, r)) {
+            const int lane = clt_lane_at(s, r, number);
+            list_rank(s, samples, r, lane, lane + 1, out);
+        }
+    }
+    if (before) list_before(s, samples, before, out);
 }
 
 /* --- additions --- */
@@ -74,20 +107,29 @@ static clt_ref place_of(clt_reduce_plan *p, int64_t k, const clt_exchange_entry 
     return (clt_ref){p->window[e->rank], clt_exchange_in_place(p, k, e->slot, false) / 4 + skip};
 }
 
-/* A stack of complete subtrees, joined as soon as two are the halves of a node. */
+/* Where the subtree at height i of the stack is kept. */
+static clt_ref level_at(const clt_op *op, int i, uint64_t at) {
+    return clt_slab_at(op->level[i], at, NULL);
+}
+
+/* A stack of complete subtrees, joined as soon as two are the halves of a node. Returns how many are left in
+ * p->stack. */
 static clt_status add_tree(clt_reduce_plan *p, int64_t k, uint64_t at, uint64_t skip, uint64_t count,
-                           clt_ref total, clt_ref *sum) {
+                           int *left) {
+    const clt_op *op = clt_exchange_op(p, k);
+    const clt_exchange_round *round = op->round;
+    const clt_ref total = level_at(op, 0, at);
     clt_exchange_subtree *s = p->stack;
-    int n = 0;
-    for (int i = 0; i < p->n_entries; i++) {
-        const clt_exchange_entry *e = &p->entry[i];
+    int n = round->n_before;
+    memcpy(s, round->before, (size_t)n * sizeof *s);
+    for (int i = 0; i < n; i++) s[i].at = round->empty[i] ? clt_ref_none() : level_at(op, i, at);
+    for (int i = 0; i < round->n_entries; i++) {
+        const clt_exchange_entry *e = &round->entry[i];
         s[n++] = (clt_exchange_subtree){e->first, e->width, place_of(p, k, e, at, skip)};
-        for (; n > 1 && s[n - 2].width == s[n - 1].width && s[n - 2].first % (2 * s[n - 2].width) == 0; n--)
-            CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], total, count));
+        for (; are_halves(s, n, false); n--) CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], total, count));
     }
-    if (n != 1 || s[0].width != p->split.lanes)
-        return clt_error(CLT_FAIL, "the ranks' lanes do not make up all %d; this is a bug", p->split.lanes);
-    *sum = s[0].at;
+    for (; are_halves(s, n, round->last); n--) CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], total, count));
+    *left = n;
     return CLT_OK;
 }
 
@@ -108,12 +150,26 @@ static clt_status round_own(clt_reduce_plan *p, const clt_op *op, uint64_t at, u
     return CLT_OK;
 }
 
-/* Into its place in the total. */
-static clt_status keep(clt_reduce_plan *p, const clt_op *op, clt_ref total, clt_ref sum, uint64_t count) {
-    if (!sum.buf) return clt_buffer_fill32(total.buf, total.off * 4, 0, count * 4);
-    if (op->narrow) return round_to(p, total, sum, count);
-    if (same_place(total, sum)) return CLT_OK;
-    return clt_buffer_copy(total.buf, total.off * 4, sum.buf, sum.off * 4, count * 4);
+/* Into the level where it stays. */
+static clt_status keep(clt_reduce_plan *p, const clt_op *op, clt_ref level, clt_ref sum, uint64_t count) {
+    if (!sum.buf) return clt_buffer_fill32(level.buf, level.off * 4, 0, count * 4);
+    if (op->narrow && op->round->last) return round_to(p, level, sum, count);
+    if (same_place(level, sum)) return CLT_OK;
+    return clt_buffer_copy(level.buf, level.off * 4, sum.buf, sum.off * 4, count * 4);
+}
+
+/* From element `at` on, at most `count`: as many as lie in one piece of every slab. */
+static uint64_t stretch(const clt_op *op, uint64_t at, uint64_t count, int levels) {
+    uint64_t run;
+    for (int i = 0; i < op->sums; i++) {
+        clt_slab_at(op->sum[i], at, &run);
+        count = CLT_MIN(count, run);
+    }
+    for (int i = 0; i < levels; i++) {
+        clt_slab_at(op->level[i], at, &run);
+        count = CLT_MIN(count, run);
+    }
+    return count;
 }
 
 clt_status clt_exchange_add(clt_reduce_plan *p, int64_t k) {
@@ -121,17 +177,11 @@ clt_status clt_exchange_add(clt_reduce_plan *p, int64_t k) {
     const clt_slab_range own = clt_exchange_range(p, op, p->group->rank);
     for (uint64_t done = 0, n; done < own.count; done += n) {
         const uint64_t at = own.first + done;
-        const clt_ref total = clt_slab_at(op->slab, at, &n);
-        clt_ref sum = clt_ref_none();
-        n = CLT_MIN(n, own.count - done);
-        for (int i = 0; i < op->sums; i++) { /* pieces of the slabs may differ */
-            uint64_t run;
-            clt_slab_at(op->sum[i], at, &run);
-            n = CLT_MIN(n, run);
-        }
+        int left = 0;
+        n = stretch(op, at, own.count - done, CLT_MAX(op->round->n_before, 1));
         CLT_TRY(round_own(p, op, at, n));
-        CLT_TRY(add_tree(p, k, at, done, n, total, &sum));
-        CLT_TRY(keep(p, op, total, sum, n));
+        CLT_TRY(add_tree(p, k, at, done, n, &left));
+        for (int i = 0; i < left; i++) CLT_TRY(keep(p, op, level_at(op, i, at), p->stack[i].at, n));
     }
     return CLT_OK;
 }

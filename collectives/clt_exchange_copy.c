@@ -77,10 +77,11 @@ static clt_status move(clt_reduce_plan *p, const clt_op *op, const clt_slab *s, 
 
 /* The parts of x in op->only, one behind the other. */
 static clt_status move_only(clt_reduce_plan *p, const clt_op *op, clt_slab_range x, int r, uint64_t offset) {
-    if (op->n_only < 0) return move(p, op, op->slab, x, r, &offset);
+    clt_slab *const s = r < 0 ? op->from : op->to;
+    if (op->n_only < 0) return move(p, op, s, x, r, &offset);
     for (int i = 0; i < op->n_only; i++) {
         const clt_slab_range part = clt_slab_range_common(x, op->only[i]);
-        if (part.count) CLT_TRY(move(p, op, op->slab, part, r, &offset));
+        if (part.count) CLT_TRY(move(p, op, s, part, r, &offset));
     }
     return CLT_OK;
 }
@@ -102,7 +103,7 @@ static clt_status move_numbers(clt_reduce_plan *p, const clt_op *op, int owner, 
 static uint64_t bytes_of(const clt_op *op, clt_slab_range x) {
     uint64_t count = op->n_only < 0 ? x.count : 0;
     for (int i = 0; i < op->n_only; i++) count += clt_slab_range_common(x, op->only[i]).count;
-    return count * (op->narrow ? 2 : op->slab->element_bytes);
+    return count * (op->narrow ? 2 : op->from->element_bytes);
 }
 
 uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from, int owner) {
@@ -139,7 +140,7 @@ clt_status clt_exchange_fill(clt_reduce_plan *p, int64_t k) {
 /* Rank r's sums for this rank, to their places in scratch. */
 static clt_status fetch_sums(clt_reduce_plan *p, const clt_op *op, int64_t k, int r) {
     const uint64_t count = clt_exchange_range(p, op, p->group->rank).count;
-    for (int i = 0; i < clt_exchange_sums_of(p, r) && count; i++) {
+    for (int i = 0; i < op->round->sums_of[r] && count; i++) {
         const clt_ref dst = {p->scratch, (uint64_t)(r * p->most + i) * p->strip};
         const uint64_t from = clt_exchange_in_place(p, k, i, false);
         CLT_TRY(op->narrow ? narrow_in(p, r, from, dst, count)
@@ -148,8 +149,22 @@ static clt_status fetch_sums(clt_reduce_plan *p, const clt_op *op, int64_t k, in
     return CLT_OK;
 }
 
+/* The own range of a gather into another slab. */
+static clt_status copy_own(const clt_op *op, clt_slab_range x) {
+    const uint64_t bytes = op->from->element_bytes;
+    for (uint64_t done = 0, n; done < x.count && op->from != op->to; done += n) {
+        uint64_t run;
+        const clt_ref s = clt_slab_at(op->from, x.first + done, &n);
+        const clt_ref d = clt_slab_at(op->to, x.first + done, &run);
+        n = CLT_MIN(CLT_MIN(n, run), x.count - done);
+        CLT_TRY(clt_buffer_copy(d.buf, d.off * bytes, s.buf, s.off * bytes, n * bytes));
+    }
+    return CLT_OK;
+}
+
 clt_status clt_exchange_fetch(clt_reduce_plan *p, int64_t k) {
     const clt_op *op = clt_exchange_op(p, k);
+    if (op->kind == CLT_OP_GATHER) CLT_TRY(copy_own(op, clt_exchange_range(p, op, p->group->rank)));
     for (int r = 0; r < p->group->size; r++) {
         clt_status st = CLT_OK;
         if (r == p->group->rank) continue;

@@ -7,6 +7,25 @@ int clt_lane_begin(const clt_lane_split *s, int rank) {
     return first;
 }
 
+int clt_lane_count(const clt_lane_split *s, int rank) {
+    if (s->count) return s->count[rank];
+    return (int)((int64_t)s->lanes * (rank + 1) / s->ranks - (int64_t)s->lanes * rank / s->ranks);
+}
+
+int clt_lane_rounds(const clt_lane_split *s) {
+    int most = 0;
+    for (int r = 0; r < s->ranks; r++) most = CLT_MAX(most, clt_lane_count(s, r));
+    return most;
+}
+
+int clt_lane_at(const clt_lane_split *s, int rank, int i) {
+    int lane = 0;
+    if (!s->dealt) return clt_lane_begin(s, rank) + i;
+    for (int r = 0; r < s->ranks; r++) /* what others got in the rounds before, and before it in this one */
+        lane += CLT_MIN(clt_lane_count(s, r), r < rank ? i + 1 : i);
+    return lane;
+}
+
 /* Greedy is optimal: each lane goes to the rank that finishes first with it, and no division can give every
  * rank less than it has at that moment without giving some other rank this much. */
 void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count) {

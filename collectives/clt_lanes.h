@@ -17,9 +17,15 @@ typedef struct {
     int lanes, ranks;
     const int *count; /* [ranks] lanes of each rank, `lanes` in all. NULL: rank r starts at
                          floor(lanes * r / ranks). Borrowed */
+    bool dealt; /* lanes are dealt out in rounds instead: in each, every rank that has not got all of its
+                   lanes yet takes the next one, in the order of the ranks */
 } clt_lane_split;
-/* The first lane of `rank`; for rank == ranks the number of lanes. */
+/* The first lane of `rank`; for rank == ranks the number of lanes. Not for lanes that are dealt out. */
 int clt_lane_begin(const clt_lane_split *s, int rank);
+/* How many lanes a rank owns, and its lane i (< count); rounds: the most of any rank. */
+int clt_lane_count(const clt_lane_split *s, int rank);
+int clt_lane_at(const clt_lane_split *s, int rank, int i);
+int clt_lane_rounds(const clt_lane_split *s);
 /* Divides lanes by speed (any unit, all above 0) so that the slowest rank finishes first: the largest
  * count / speed is as small as possible. Sets count[ranks]. ranks <= lanes. */
 void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count);

@@ -129,9 +129,13 @@ static clt_status prepare(clt_reduce_plan *p) {
     p->most = clt_exchange_most_sums(&p->split);
     const size_t places = ranks * (size_t)p->most;
     p->bytes = p->math.to_bf16 ? sizeof(uint16_t) : sizeof(float);
-    p->entry = clt_calloc(places, sizeof *p->entry);
-    p->sums_of = clt_calloc(ranks, sizeof *p->sums_of);
-    p->stack = clt_calloc(places, sizeof *p->stack);
+    for (int i = 0; i < CLT_EXCHANGE_ROUNDS; i++) {
+        p->round[i].entry = clt_calloc(places, sizeof *p->round[i].entry);
+        p->round[i].sums_of = clt_calloc(ranks, sizeof *p->round[i].sums_of);
+        p->round[i].before = clt_calloc(CLT_LANE_LEVELS + places, sizeof *p->round[i].before);
+        p->round[i].empty = clt_calloc(CLT_LANE_LEVELS, sizeof *p->round[i].empty);
+    }
+    p->stack = clt_calloc(CLT_LANE_LEVELS + places, sizeof *p->stack);
     p->host = clt_calloc(ranks, sizeof *p->host);
     p->host_bytes = clt_calloc(ranks, sizeof *p->host_bytes);
     p->window = clt_calloc(ranks, sizeof *p->window);
@@ -174,8 +178,12 @@ void clt_reduce_plan_destroy(clt_reduce_plan *p) {
     for (int i = 0; i < 2; i++) clt_buffer_destroy(p->narrow[i]);
     if (p->wire && p->wire->close) p->wire->close(p);
     clt_exchange_free_ring(p);
-    clt_free(p->entry);
-    clt_free(p->sums_of);
+    for (int i = 0; i < CLT_EXCHANGE_ROUNDS; i++) {
+        clt_free(p->round[i].entry);
+        clt_free(p->round[i].sums_of);
+        clt_free(p->round[i].before);
+        clt_free(p->round[i].empty);
+    }
     clt_free(p->stack);
     clt_free(p->host);
     clt_free(p->host_bytes);
@@ -187,22 +195,20 @@ const char *clt_reduce_plan_wire(const clt_reduce_plan *p) {
     return p->wire->name;
 }
 
-void clt_reduce_batch(clt_reduce_plan *p, int64_t samples) {
-    clt_exchange_list_sums(p, samples);
-}
-
 /* --- whole slabs --- */
 
 /* From the last bucket to the first, as backward passes finish them. */
 clt_status clt_group_reduce_scatter(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
     int64_t op = 0;
-    for (int b = p->shards->buckets - 1; b >= 0; b--) CLT_TRY(clt_reduce_begin(p, b, sums, n, total, &op));
+    for (int b = p->shards->buckets - 1; b >= 0; b--)
+        CLT_TRY(clt_reduce_begin(p, clt_whole_bucket(b), sums, n, &total, &op));
     return clt_exchange_join(p, op);
 }
 
 static clt_status gather_all(clt_reduce_plan *p, clt_slab *s, clt_gather_kind kind) {
     int64_t op = 0;
-    for (int b = 0; b < p->shards->buckets; b++) CLT_TRY(clt_gather_begin(p, b, s, kind, NULL, 0, &op));
+    for (int b = 0; b < p->shards->buckets; b++)
+        CLT_TRY(clt_gather_begin(p, clt_whole_bucket(b), s, s, kind, NULL, 0, &op));
     return clt_exchange_join(p, op);
 }
 

@@ -50,26 +50,44 @@ uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *s
 
 /* --- operations --- */
 
-/* The next operations belong to a global batch of `samples` samples, which says which lanes are empty. */
-void clt_reduce_batch(clt_reduce_plan *p, int64_t samples);
+/* The next reductions belong to a global batch of `samples` samples, which says which lanes are empty. Where
+ * lanes are dealt out (clt_lane_split.dealt) they belong to its first round. */
+clt_status clt_reduce_batch(clt_reduce_plan *p, int64_t samples);
+/* The next reductions belong to the batch's next round; the one before it has been begun completely. */
+clt_status clt_reduce_next_round(clt_reduce_plan *p);
+/* Slabs of results that the rounds of a batch need; 1 without rounds. */
+int clt_reduce_levels(const clt_lane_split *split);
 
-/* Begins the reduction of a bucket. `sums`: the n maximal whole subtrees of this rank's lanes, ascending, as
- * clt_lane_stack_sums gives them; what computes them in this bucket is queued on the compute queue. `total`
- * receives the total of the range that this rank owns; the sums' contents there are undefined after it. total
- * is the slab of one of the sums, or none of them. *op: the operation's number, which grows. */
-clt_status clt_reduce_begin(clt_reduce_plan *p, int bucket, const clt_lane_sum *sums, int n, clt_slab *total,
-                            int64_t *op);
+/* A bucket, or its elements in [within.first, within.first + within.count). The same on all ranks. */
+typedef struct {
+    int bucket;
+    clt_slab_range within;
+} clt_bucket_part;
+static inline clt_bucket_part clt_whole_bucket(int bucket) {
+    return (clt_bucket_part){bucket, {0, UINT64_MAX}};
+}
+
+/* Begins the reduction of (a part of) a bucket. `sums`: the n maximal whole subtrees of this rank's lanes,
+ * ascending, as clt_lane_stack_sums gives them, or with rounds its lane, if it has one; what computes them
+ * there is queued on the compute queue. Their contents in the range that this rank owns are undefined after
+ * it. level[0 ... levels - 1]: where the results for that range go, which must have it; borrowed, like the
+ * sums, until the operation is joined. Without rounds, and after the last round, level[0] has the total;
+ * between rounds the levels belong to the plan. A level is the slab of one of the sums, or none of them. *op:
+ * the operation's number, which grows. */
+clt_status clt_reduce_begin(clt_reduce_plan *p, clt_bucket_part part, const clt_lane_sum *sums, int n,
+                            clt_slab *const *level, int64_t *op);
 
 /* What a gather hands over. */
 typedef enum {
     CLT_GATHER_AS_IT_IS, /* elements of any slab */
     CLT_GATHER_TOTALS    /* totals of a reduction: as bf16 where gradients travel so */
 } clt_gather_kind;
-/* Begins a gather of a bucket of s, whose elements in the own range are queued on the compute queue. only:
- * `n` ascending ranges of elements, the same on all ranks; what lies outside of them does not travel. NULL:
- * all of it. */
-clt_status clt_gather_begin(clt_reduce_plan *p, int bucket, clt_slab *s, clt_gather_kind kind,
-                            const clt_slab_range *only, int n, int64_t *op);
+/* Begins a gather of (a part of) a bucket: the own range of `from`, whose elements are queued on the compute
+ * queue, and those of all other ranks, into `to`, which may be the same slab and must have all of the part.
+ * only: `n` ascending ranges of elements, the same on all ranks, borrowed until the operation is joined; what
+ * lies outside of them does not travel. NULL: all of it. */
+clt_status clt_gather_begin(clt_reduce_plan *p, clt_bucket_part part, clt_slab *from, clt_slab *to,
+                            clt_gather_kind kind, const clt_slab_range *only, int n, int64_t *op);
 /* The same for numbers of 4 bytes, one for each chunk of the slab: every rank brings those of the chunks that
  * it owns. */
 clt_status clt_gather_chunks_begin(clt_reduce_plan *p, clt_buffer *numbers, int64_t *op);

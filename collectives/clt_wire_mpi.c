@@ -88,7 +88,7 @@ static clt_status start(clt_reduce_plan *p, int64_t k, int r, bool send, pending
     const clt_op *op = clt_exchange_op(p, k);
     const int me = p->group->rank, from = send ? me : r, to = send ? r : me;
     const bool reduces = op->kind == CLT_OP_REDUCE;
-    const int n = reduces ? clt_exchange_sums_of(p, from) : 1;
+    const int n = reduces ? op->round->sums_of[from] : 1;
     const uint64_t bytes = clt_exchange_bytes(p, op, from, to);
     for (int i = 0; i < n && bytes; i++) {
         const uint64_t at = send ? clt_exchange_out_place(p, k, i, reduces ? r : 0)

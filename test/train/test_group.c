@@ -225,7 +225,7 @@ static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, i
     const clt_lane_sum *sums = clt_lane_stack_sums(stack, &n);
     clt_slab *own = clt_lane_stack_total(stack), *spare = b->slab[b->slabs - 1];
     float *want = wanted_slab(&b->table, samples);
-    clt_reduce_batch(plan, samples);
+    ok(clt_reduce_batch(plan, samples), "reduce_batch");
     ok(clt_group_reduce_scatter(plan, sums, n, spare), "reduce_scatter");
     compare_own(spare, want, &b->shards, "reduce_scatter");
     ok(clt_group_all_gather_slab(plan, spare), "all_gather_slab");

@@ -25,7 +25,7 @@ static clt_status begin_bucket(clt_engine *e) {
     const int b = --e->step.bucket;
     const clt_lane_sum *sums = clt_lane_stack_sums(e->stack, &n);
     CLT_TRY(clt_lane_stack_settle(e->stack, clt_shards_bucket(&e->shards, b)));
-    return clt_reduce_begin(e->reduce, b, sums, n, e->step.total, &e->step.reduced);
+    return clt_reduce_begin(e->reduce, clt_whole_bucket(b), sums, n, &e->step.total, &e->step.reduced);
 }
 
 /* Puts a NaN into the gradient if one of this rank's losses is not finite or the previous step cleared the
@@ -67,8 +67,7 @@ clt_status clt_engine_open_step(clt_engine *e, const clt_engine_step_params *p) 
     e->step.committed = e->step.early = false;
     e->step.reduced = 0;
     CLT_TRY(clt_engine_settle(e));
-    clt_reduce_batch(e->reduce, p->batch->global_samples);
-    return CLT_OK;
+    return clt_reduce_batch(e->reduce, p->batch->global_samples);
 }
 
 /* A lane without samples, or a model that reports nothing: what is left of the step's beginning. */
@@ -87,7 +86,8 @@ clt_status clt_engine_reduce(clt_engine *e, clt_status lanes) {
     if (e->stage > 0) return CLT_OK;
     int64_t op = 0;
     for (int b = 0; b < e->shards.buckets; b++)
-        CLT_TRY(clt_gather_begin(e->reduce, b, e->step.total, CLT_GATHER_TOTALS, NULL, 0, &op));
+        CLT_TRY(clt_gather_begin(e->reduce, clt_whole_bucket(b), e->step.total, e->step.total,
+                                 CLT_GATHER_TOTALS, NULL, 0, &op));
     return clt_exchange_join(e->reduce, op);
 }
 
@@ -124,9 +124,10 @@ clt_status clt_engine_publish(clt_engine *e) {
     if (e->stage == 0 || alone(e)) return CLT_OK;
     for (int b = 0; b < e->shards.buckets; b++) {
         if (e->narrow)
-            CLT_TRY(
-                clt_gather_begin(e->reduce, b, e->narrow, CLT_GATHER_AS_IT_IS, NULL, 0, &e->published[b]));
-        CLT_TRY(clt_gather_begin(e->reduce, b, e->weights, CLT_GATHER_AS_IT_IS, NULL, 0, &e->published[b]));
+            CLT_TRY(clt_gather_begin(e->reduce, clt_whole_bucket(b), e->narrow, e->narrow,
+                                     CLT_GATHER_AS_IT_IS, NULL, 0, &e->published[b]));
+        CLT_TRY(clt_gather_begin(e->reduce, clt_whole_bucket(b), e->weights, e->weights, CLT_GATHER_AS_IT_IS,
+                                 NULL, 0, &e->published[b]));
     }
     return CLT_OK;
 }
