@@ -121,6 +121,9 @@ typedef struct {
     clt_numerics numerics;
     clt_dtype type; /* of activations, their gradients and the weights that GEMMs read; residuals, statistics,
                        losses and weight gradients are always fp32 */
+    /* Lookups read the 16-bit weights instead of the fp32 weights, which changes bits: for runs that hold no
+     * fp32 copy of an embedding. No effect with type fp32. */
+    bool narrow_embeddings;
     uint64_t logits_bytes; /* size limit of the logits buffer; logits are made in groups of samples that fit.
                               0: the family's default */
 } clt_model_shape;
@@ -138,7 +141,7 @@ clt_status clt_model_plan(const clt_model_config *c, const clt_model_shape *shap
                           clt_model_memory *out);
 
 /* Whether passes with this shape read tensor `entry` from the fp32 slab: with type fp32 every tensor, with a
- * 16-bit type norms, biases and embeddings. All tensors for which it is false,
+ * 16-bit type norms, biases and, without narrow_embeddings, embeddings. All tensors for which it is false,
  * and an embedding that is also the head's matrix, are read from the 16-bit slab. */
 bool clt_model_reads_wide(const clt_model_config *c, const clt_model_shape *shape,
                           const clt_slab_table *table, int entry);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/ops/clt_op_elementwise.h"
+#include "runtime/ops/ref/clt_ref.h"
 #include "test/test_util.h"
 
 enum { T = 24, VOCAB = 40, SAMPLES = 3, MICROBATCHES = 2, NANS = 0x7fc07fc0, MARGIN = 64 };
@@ -15,7 +16,7 @@ typedef struct {
     clt_dtype type;
     clt_numerics numerics;
     int microbatches; /* of the lane */
-    bool groups, dropout;
+    bool narrow_embeddings, groups, dropout;
     bool wide_norms; /* the norms' wide row, which postpones sums */
 } run_case;
 
@@ -35,16 +36,16 @@ static const run_case cases[] = {
     {.model = BASE "}", .microbatches = 1},
     {.model = BASE "}", .recompute = CLT_RECOMPUTE_NORMS, .microbatches = 2, .groups = true},
     {.model = BASE "}", .recompute = CLT_RECOMPUTE_BLOCKS, .microbatches = 1, .type = CLT_BF16},
-    {.model = BASE "}", .microbatches = 1, .type = CLT_BF16, .groups = true},
+    {.model = BASE "}", .microbatches = 1, .type = CLT_BF16, .narrow_embeddings = true, .groups = true},
     {.model = BASE "}", .microbatches = 2, .type = CLT_BF16, .numerics = CLT_FAST},
     {.model = UNTIED, .microbatches = 2, .groups = true},
     {.model = UNTIED, .recompute = CLT_RECOMPUTE_BLOCKS, .microbatches = 2},
     {.model = UNTIED, .recompute = CLT_RECOMPUTE_NORMS, .microbatches = 1, .type = CLT_BF16},
-    {.model = UNTIED, .microbatches = 2, .type = CLT_BF16},
+    {.model = UNTIED, .microbatches = 2, .type = CLT_BF16, .narrow_embeddings = true},
     {.model = GLU, .microbatches = 1},
     {.model = GLU, .recompute = CLT_RECOMPUTE_NORMS, .microbatches = 2, .type = CLT_BF16, .groups = true},
     {.model = DROPOUT, .recompute = CLT_RECOMPUTE_BLOCKS, .microbatches = 2, .dropout = true},
-    {.model = DROPOUT, .microbatches = 1, .type = CLT_BF16, .dropout = true},
+    {.model = DROPOUT, .microbatches = 1, .type = CLT_BF16, .dropout = true, .narrow_embeddings = true},
     {.model = UNTIED_BIAS, .microbatches = 2, .recompute = CLT_RECOMPUTE_NORMS},
     {.model = UNTIED_BIAS, .microbatches = 1, .type = CLT_BF16},
     {.model = WIDE, .microbatches = 2, .wide_norms = true},
@@ -66,11 +67,12 @@ typedef struct {
     void *storage[MICROBATCHES];
 } rig;
 
-/* No weight is 0 or 1, so that an absent bias or norm shows. */
-static void fill_weights(rig *g) {
+/* No weight is 0 or 1, so that an absent bias or norm shows. rounded: embeddings are values of the type. */
+static void fill_weights(rig *g, bool rounded) {
     for (int i = 0; i < g->table.n; i++) {
         const clt_slab_entry *e = &g->table.entry[i];
         float *x = tu_random(e->count, (uint64_t)i, 0.3f);
+        if (rounded && i < g->units[0].end) clt_ref_round(g->c.type, x, e->count);
         tu_assert_ok(clt_slab_write(g->weights, e->offset, x, e->count), e->name);
         clt_free(x);
     }
@@ -106,6 +108,7 @@ static void open_rig(rig *g, const run_case *c, int device) {
                                  .recompute = c->recompute,
                                  .numerics = c->numerics,
                                  .type = c->type,
+                                 .narrow_embeddings = c->narrow_embeddings,
                                  .logits_bytes = c->groups ? 1 : 0};
     tu_assert_ok(clt_model_table(g->config, &g->table), "table");
     g->n = clt_model_units(g->config, &g->table, &g->units);
@@ -113,7 +116,7 @@ static void open_rig(rig *g, const run_case *c, int device) {
     tu_assert_ok(clt_slab_create(dev, &g->table, 0, "gradients", &g->grads), "gradients");
     if (c->type != CLT_F32)
         tu_assert_ok(clt_slab_create_narrow(dev, g->weights, "narrow", &g->narrow), "narrow");
-    fill_weights(g);
+    fill_weights(g, false);
     make_batches(g);
 }
 
@@ -503,10 +506,39 @@ static void hooks_that_fail_stop_the_pass(void **state) {
     close_rig(&g);
 }
 
+/* --- narrow embeddings --- */
+
+/* Embeddings that are values of the 16-bit type are the same in both slabs. */
+static void narrow_embeddings_read_the_narrow_slab(void **state) {
+    (void)state;
+    const run_case bf16[] = {{.model = BASE "}", .microbatches = 1, .type = CLT_BF16},
+                             {.model = UNTIED, .microbatches = 1, .type = CLT_BF16}};
+    for (size_t i = 0; i < CLT_COUNT_OF(bf16); i++)
+        for (int rounded = 0; rounded < 2; rounded++) {
+            rig g;
+            results wide = {0}, narrow = {0};
+            open_rig(&g, &bf16[i], 0);
+            fill_weights(&g, rounded);
+            run_whole(&g, &wide);
+            float *want = read_gradients(&g);
+            g.shape.narrow_embeddings = true;
+            run_whole(&g, &narrow);
+            if (rounded) {
+                assert_same(&narrow, &wide);
+                assert_same_gradients(&g, g.grads, want);
+            } else {
+                assert_memory_not_equal(narrow.losses, wide.losses, sizeof wide.losses);
+            }
+            clt_free(want);
+            close_rig(&g);
+        }
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {cmocka_unit_test(units_cover_the_table),
                                        cmocka_unit_test(absent_units_change_no_bits),
-                                       cmocka_unit_test(hooks_that_fail_stop_the_pass)};
+                                       cmocka_unit_test(hooks_that_fail_stop_the_pass),
+                                       cmocka_unit_test(narrow_embeddings_read_the_narrow_slab)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

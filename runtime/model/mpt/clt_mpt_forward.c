@@ -19,6 +19,10 @@ clt_tensor clt_mpt_matrix(const clt_mpt *m, int entry) {
     return t;
 }
 
+clt_tensor clt_mpt_lookup(const clt_mpt *m, int entry) {
+    return m->shape.narrow_embeddings ? clt_mpt_matrix(m, entry) : clt_mpt_weight(m, entry);
+}
+
 clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
                                clt_ref y, int64_t ldy) {
     const clt_slab_entry *e = &m->weights->table->entry[w];
@@ -281,8 +285,8 @@ static clt_status embed(clt_mpt *m, const clt_model_pass *b) {
                                         .cols = C,
                                         .vocab = c->vocab_size,
                                         .ids = m->tokens,
-                                        .wte = clt_mpt_weight(m, m->index.wte),
-                                        .wpe = clt_tensor_at(clt_mpt_weight(m, m->index.wpe), m->past, 0),
+                                        .wte = clt_mpt_lookup(m, m->index.wte),
+                                        .wpe = clt_tensor_at(clt_mpt_lookup(m, m->index.wpe), m->past, 0),
                                         .out = clt_tensor_of(x0, C, CLT_F32),
                                         .fraction = (float)c->embedding_fraction}));
     if (b->dropout && c->emb_pdrop > 0)

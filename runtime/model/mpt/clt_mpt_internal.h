@@ -160,6 +160,7 @@ clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt
 clt_tensor clt_mpt_entry(const clt_slab *slab, int entry);
 clt_tensor clt_mpt_weight(const clt_mpt *m, int entry); /* of the weights */
 clt_tensor clt_mpt_matrix(const clt_mpt *m, int entry); /* as GEMMs read it: of the branches' type */
+clt_tensor clt_mpt_lookup(const clt_mpt *m, int entry); /* as the lookup reads it, see narrow_embeddings */
 /* A norm over rows of C: y (branches' type) from x (fp32). */
 clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
                         clt_ref rstd);

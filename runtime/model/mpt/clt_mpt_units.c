@@ -40,10 +40,9 @@ int clt_mpt_order(const clt_model_config *config, clt_model_order_kind kind, int
 bool clt_mpt_reads_wide(const clt_model_config *config, const clt_model_shape *shape, const clt_slab_table *t,
                         int entry) {
     (void)config;
-    (void)shape;
     const bool embedding = entry == clt_slab_table_find(t, "transformer.wte.weight") ||
                            entry == clt_slab_table_find(t, "transformer.wpe.weight");
-    return t->entry[entry].dims == 1 || embedding;
+    return t->entry[entry].dims == 1 || (embedding && !shape->narrow_embeddings);
 }
 
 static bool reads_narrow(const clt_mpt *m, int entry) {
