@@ -318,6 +318,6 @@ cltrain_status cltrain_run_read_tensor(cltrain_run *run, int i, float *values) {
     const clt_slab_table *t = clt_engine_table(run->run.engine);
     if (i < 0 || i >= t->n) return api_misuse("%s: the model has no tensor %d", __func__, i);
     clt_context *before = clt_context_enter(run->context);
-    const clt_slab *weights = clt_engine_parts(run->run.engine, &(int){0})[0].slab;
-    return leave_or_end(run, before, clt_slab_read(weights, t->entry[i].offset, values, t->entry[i].count));
+    const clt_ckpt_part *weights = &clt_engine_parts(run->run.engine, &(int){0})[0];
+    return leave_or_end(run, before, clt_ckpt_gather(run->run.group, t, weights, i, values));
 }

@@ -217,6 +217,11 @@ bool clt_load_ignores(const clt_load_options *opt, const char *role, const char 
 clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const clt_ckpt_part *parts, int n,
                          const clt_load_options *opt);
 
+/* All elements of a tensor of a part into dst. Collective if the part is sharded: then every rank gets all
+ * elements from their owners, or the status of a rank that failed. */
+clt_status clt_ckpt_gather(clt_group *group, const clt_slab_table *table, const clt_ckpt_part *part,
+                           int entry, float *dst);
+
 /* --- the hash of a state --- */
 
 /* XXH3-128 over, for every tensor in table order: role, 0, name, 0, number of dimensions (u64), each
@@ -225,7 +230,7 @@ clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const 
  * false when there are none.
  *
  * hash_parts is collective if a part is sharded: owners send their chunks to all ranks, a megabyte at a time,
- * and every rank gets the same hash, or the status of the first failure. Otherwise each rank hashes its own
+ * and every rank gets the same hash, or the status of a rank that failed. Otherwise each rank hashes its own
  * state, and group may be NULL. */
 typedef struct {
     clt_hash128 weights, optimizer;

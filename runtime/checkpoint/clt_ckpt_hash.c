@@ -5,34 +5,49 @@
 
 enum { MESSAGE = 4 * CLT_CHUNK }; /* elements that an owner sends at once: 1 MiB */
 
-/* A walk through a state, in the same order on every rank. A rank that fails reads and hashes nothing more,
- * but goes on to exchange chunks, so that no other rank waits for it. */
+/* --- elements of sharded parts --- */
+
+/* Elements [first, first + count) of a tensor, at most a chunk, into dst: from this rank's part, or from
+ * their owner. A rank that has failed (*st) reads nothing more, but goes on to exchange, so that no other
+ * rank waits for it. Returns errors of the group; one of the part is kept in *st. */
+static clt_status fetch(clt_group *group, const clt_slab_table *table, const clt_ckpt_part *part, int entry,
+                        uint64_t first, float *dst, uint64_t count, clt_status *st) {
+    const int rank = clt_ckpt_rank(group);
+    const int owner =
+        part->shards ? clt_shards_owner(part->shards, table->entry[entry].offset + first) : rank;
+    if (owner == rank && *st == CLT_OK) *st = clt_ckpt_part_read(part, table, entry, first, dst, count);
+    for (uint64_t at = 0; part->shards && group && at < count; at += MESSAGE) {
+        const uint64_t n = CLT_MIN((uint64_t)MESSAGE, count - at);
+        CLT_TRY(clt_group_broadcast(group, owner, dst + at, n * sizeof *dst));
+    }
+    return CLT_OK;
+}
+
+clt_status clt_ckpt_gather(clt_group *group, const clt_slab_table *table, const clt_ckpt_part *part,
+                           int entry, float *dst) {
+    const uint64_t all = table->entry[entry].count;
+    clt_status st = CLT_OK;
+    CLT_TRY(clt_ckpt_check_shards(group, part, 1));
+    for (uint64_t at = 0; at < all; at += CLT_CKPT_CHUNK)
+        CLT_TRY(
+            fetch(group, table, part, entry, at, dst + at, CLT_MIN((uint64_t)CLT_CKPT_CHUNK, all - at), &st));
+    return part->shards ? clt_ckpt_agree(group, st) : st;
+}
+
+/* --- the hash --- */
+
+/* A walk through a state, in the same order on every rank. */
 typedef struct {
     clt_group *group;
     const clt_slab_table *table;
-    float *block; /* a chunk */
-    clt_status st;
+    float *block;  /* a chunk */
+    clt_status st; /* of this rank's parts; nothing is hashed after a failure */
 } walk;
 
 static void hash_u64(clt_hash_state *h, uint64_t v) {
     unsigned char raw[8];
     for (int i = 0; i < 8; i++) raw[i] = (unsigned char)(v >> (8 * i));
     clt_hash_add(h, raw, sizeof raw);
-}
-
-/* Elements [first, first + count) of a tensor into the block: from this rank's part, or from their owner. An
- * error is one of the group; one of the part is kept in w->st. */
-static clt_status fetch(walk *w, const clt_ckpt_part *part, int entry, uint64_t first, uint64_t count) {
-    const int rank = clt_ckpt_rank(w->group);
-    const int owner =
-        part->shards ? clt_shards_owner(part->shards, w->table->entry[entry].offset + first) : rank;
-    if (owner == rank && w->st == CLT_OK)
-        w->st = clt_ckpt_part_read(part, w->table, entry, first, w->block, count);
-    for (uint64_t at = 0; part->shards && w->group && at < count; at += MESSAGE) {
-        const uint64_t n = CLT_MIN((uint64_t)MESSAGE, count - at);
-        CLT_TRY(clt_group_broadcast(w->group, owner, w->block + at, n * sizeof *w->block));
-    }
-    return CLT_OK;
 }
 
 static clt_status add_role(walk *w, const clt_ckpt_part *part, clt_hash_state *h) {
@@ -44,7 +59,7 @@ static clt_status add_role(walk *w, const clt_ckpt_part *part, clt_hash_state *h
         for (int d = 0; d < t->dims; d++) hash_u64(h, (uint64_t)t->shape[d]);
         for (uint64_t at = 0; at < t->count; at += CLT_CKPT_CHUNK) {
             const uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
-            CLT_TRY(fetch(w, part, e, at, n));
+            CLT_TRY(fetch(w->group, w->table, part, e, at, w->block, n, &w->st));
             if (w->st == CLT_OK) clt_hash_add(h, w->block, n * sizeof *w->block);
         }
     }

@@ -181,9 +181,10 @@ static void pack(clt_slab *s, int *of, const clt_shards *shards, int rank, uint6
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const clt_shards *shards, int rank,
                                  uint32_t element_bytes, const char *name, clt_slab **out) {
     /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
-    const uint64_t limit = default_bytes(dev) / sizeof(float) / CLT_CHUNK * CLT_CHUNK;
+    const uint64_t limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1);
     const uint64_t owned = clt_shards_owned(shards, rank);
-    if (limit == 0) return clt_error(CLT_FAIL, "slab '%s': buffers have less than a chunk", name);
+    if (shards->border[shards->buckets * shards->ranks] != t->total)
+        return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
     const int buffers = (int)CLT_CEIL_DIV(owned, limit), most = 2 * shards->buckets + buffers + 1;
     clt_slab *s = new_slab(t, most, element_bytes);
     int *of = clt_calloc((size_t)most, sizeof *of);

@@ -2,8 +2,8 @@
  *
  * One table lists name, shape and offset of every tensor. It does not depend on the device or the number of
  * ranks: a tensor of at least 65,536 elements starts at a chunk border (a multiple of 65,536 elements),
- * a smaller one at the next multiple of 64; padding is +0. The table is also the sharding plan and the table
- * of checkpoints.
+ * a smaller one at the next multiple of 64; padding is +0. Shards (clt_shards.h) and checkpoints follow from
+ * the same table.
  *
  * On a device the slab is cut into pieces, each of which lies in one buffer. A whole slab is cut only at a
  * chunk border where a tensor starts, so no tensor lies in two pieces, and each piece is one buffer. A piece
@@ -76,7 +76,8 @@ struct clt_shards;
 /* Creates a slab that has only what `rank` owns, with all bits 0. Buffers have at most 1 GiB, or the device's
  * largest allocation if that is smaller, and no padding; a range may be cut at a chunk border where a buffer
  * ends. Slabs of the same table, shards, rank and device have the same pieces, whatever element_bytes (4 or
- * 2). A rank that owns nothing gets a slab of one hole. `shards` is not kept. Errors of clt_buffer_create. */
+ * 2). A rank that owns nothing gets a slab of one hole. `shards` is not kept. CLT_FAIL: `shards` belongs to
+ * another table; errors of clt_buffer_create. */
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const struct clt_shards *shards,
                                  int rank, uint32_t element_bytes, const char *name, clt_slab **out);
 /* Creates a slab of 16-bit elements with the table, the pieces and the holes of `like`, which may be

@@ -9,8 +9,10 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_philox.h"
-#include "runtime/checkpoint/clt_checkpoint.h"
+#include "runtime/checkpoint/clt_safetensors.h"
+#include "runtime/checkpoint/clt_weight_source.h"
 #include "test/ckpt_util.h"
+#include "test/config_util.h"
 #include "test/thread_group.h"
 
 enum { RANKS = 4, PARTS = 2 };
@@ -144,11 +146,11 @@ static void save_rank(clt_group *g, void *ctx) {
     clt_error_quiet(false);
 }
 
-/* Every word that is here is that of the state, padding included. */
-static clt_status compare(const holding *h) {
+/* Every word of the first n parts that is here is that of the state, padding included. */
+static clt_status compare(const holding *h, int n) {
     float *x = clt_malloc(table.total * sizeof *x);
     clt_status st = CLT_OK;
-    for (int p = 0; p < PARTS; p++)
+    for (int p = 0; p < n; p++)
         for (int i = 0; i < h->slab[p]->n && st == CLT_OK; i++) {
             const uint64_t first = h->slab[p]->start[i], count = h->slab[p]->start[i + 1] - first;
             if (!h->slab[p]->piece[i]) continue;
@@ -157,6 +159,21 @@ static clt_status compare(const holding *h) {
         }
     clt_free(x);
     return st;
+}
+
+/* Every rank can get every tensor. A rank that fails stays in step with the others. */
+static clt_status gather_all(clt_group *g, const clt_ckpt_part *part) {
+    float *x = clt_malloc(table.total * sizeof *x);
+    clt_status worst = CLT_OK;
+    for (int p = 0; p < PARTS; p++)
+        for (int e = 0; e < table.n; e++) {
+            const clt_slab_entry *t = &table.entry[e];
+            clt_status st = clt_ckpt_gather(g, &table, &part[p], e, x);
+            if (st == CLT_OK && memcmp(x, want[p] + t->offset, t->count * sizeof *x)) st = CLT_BAD_CONFIG;
+            if (st != CLT_OK) worst = st;
+        }
+    clt_free(x);
+    return worst;
 }
 
 static void load_rank(clt_group *g, void *ctx) {
@@ -169,10 +186,13 @@ static void load_rank(clt_group *g, void *ctx) {
     if (st == CLT_OK) st = clt_ckpt_open(j->path, &r);
     if (st == CLT_OK) st = clt_ckpt_load(r, &table, h.part, PARTS, NULL);
     clt_ckpt_close(r);
-    if (st == CLT_OK) st = compare(&h);
+    if (st == CLT_OK) st = compare(&h, PARTS);
     j->status[rank] = st;
-    if (clt_group_agree(g, st) == CLT_OK)
-        j->status[rank] = clt_ckpt_hash_parts(g, &table, h.part, PARTS, &j->hash[rank]);
+    if (clt_group_agree(g, st) == CLT_OK) {
+        j->status[rank] = gather_all(g, h.part);
+        const clt_status hashed = clt_ckpt_hash_parts(g, &table, h.part, PARTS, &j->hash[rank]);
+        if (j->status[rank] == CLT_OK) j->status[rank] = hashed;
+    }
     drop(&h);
     clt_error_quiet(false);
 }
@@ -282,6 +302,80 @@ static void others_chunks_are_not_read(void **state) {
     clt_free(path);
 }
 
+/* --- other sources of weights --- */
+
+static clt_status fill_tensor(void *ctx, int index, uint64_t first, float *dst, uint64_t count) {
+    (void)ctx;
+    memcpy(dst, want[0] + table.entry[index].offset + first, count * sizeof *dst);
+    return CLT_OK;
+}
+
+static void load_file_rank(clt_group *g, void *ctx) {
+    job *j = ctx;
+    const int rank = clt_group_rank(g);
+    clt_weight_source *s = NULL;
+    holding h;
+    clt_status st = hold(&h, j, clt_group_size(g), rank);
+    if (st == CLT_OK) st = clt_weight_source_open(j->path, &s);
+    if (st == CLT_OK) st = clt_weight_source_load(s, &table, h.part, 1, NULL);
+    clt_weight_source_close(s);
+    if (st == CLT_OK) st = compare(&h, 1);
+    j->status[rank] = st;
+    drop(&h);
+}
+
+static void safetensors_into_shards(void **state) {
+    (void)state;
+    char dir[] = "/tmp/clt_ckpt_XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *path = clt_path_join(dir, "weights.safetensors");
+    clt_st_spec spec[8];
+    for (int e = 0; e < table.n; e++)
+        spec[e] = (clt_st_spec){table.entry[e].name, CLT_ST_F32, 1, {(int64_t)table.entry[e].count}};
+    assert_int_equal(clt_safetensors_write(path, spec, table.n, NULL, 0, fill_tensor, NULL), CLT_OK);
+    job l = {.path = path};
+    tg_run(3, load_file_rank, &l);
+    for (int r = 0; r < 3; r++) assert_int_equal(l.status[r], CLT_OK);
+    assert_int_equal(clt_io_remove_tree(dir), CLT_OK);
+    clt_free(path);
+}
+
+/* Initial weights of a model of two buckets: each rank's are those of the whole slab. */
+static void initial_weights_of_shards(void **state) {
+    (void)state;
+    enum { SEED = 17 };
+    clt_config *c = cu_load_with("model.vocab_size=70000");
+    clt_slab_table t = {0};
+    clt_shards shards;
+    clt_slab *whole, *s;
+    assert_int_equal(clt_model_table(c->model, &t), CLT_OK);
+    assert_int_equal(clt_shards_create(&t, 3, NULL, &shards), CLT_OK);
+    assert_true(shards.buckets > 1);
+    float *x = clt_malloc(t.total * sizeof *x), *y = clt_malloc(t.total * sizeof *y);
+    assert_int_equal(clt_slab_create(device[0], &t, 0, "whole", &whole), CLT_OK);
+    assert_int_equal(clt_model_init_weights(c->model, &t, SEED, whole), CLT_OK);
+    assert_int_equal(clt_slab_read(whole, 0, x, t.total), CLT_OK);
+    for (int rank = 0; rank < shards.ranks; rank++) {
+        assert_int_equal(clt_slab_create_shard(device[0], &t, &shards, rank, 4, "shard", &s), CLT_OK);
+        assert_int_equal(clt_model_init_weights(c->model, &t, SEED, s), CLT_OK);
+        for (int i = 0; i < s->n; i++) {
+            const uint64_t first = s->start[i], count = s->start[i + 1] - first;
+            if (!s->piece[i]) continue;
+            assert_int_equal(clt_slab_read(s, first, y, count), CLT_OK);
+            assert_memory_equal(y, x + first, count * sizeof *x);
+        }
+        clt_slab_destroy(s);
+    }
+    clt_slab_destroy(whole);
+    clt_free(y);
+    clt_free(x);
+    clt_shards_free(&shards);
+    clt_slab_table_free(&t);
+    clt_config_free(c);
+}
+
+/* --- failures --- */
+
 /* One owner cannot read its part: all ranks get that status from the save and from the hash. */
 static void broken_owner(void **state) {
     (void)state;
@@ -324,6 +418,8 @@ int main(void) {
         cmocka_unit_test(owners_write),
         cmocka_unit_test(others_chunks_are_not_read),
         cmocka_unit_test(broken_owner),
+        cmocka_unit_test(safetensors_into_shards),
+        cmocka_unit_test(initial_weights_of_shards),
         cmocka_unit_test(wrong_shards),
     };
     clt_log_set_level(CLT_LOG_ERROR);

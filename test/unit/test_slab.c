@@ -220,6 +220,13 @@ static void shards_of_a_slab(void **state) {
         check_rank(&t, &shards, rank, small, x, y);
         facts->max_alloc = max_alloc;
     }
+    clt_slab_table other = {0};
+    clt_slab *s;
+    make_table(&other);
+    clt_error_quiet(true);
+    assert_int_equal(clt_slab_create_shard(dev, &other, &shards, 0, 4, "other", &s), CLT_FAIL);
+    clt_error_quiet(false);
+    clt_slab_table_free(&other);
     clt_shards_free(&shards);
     clt_free(y);
     clt_free(x);
