@@ -92,6 +92,7 @@ static void groups_multiply_to_the_ranks(void **state) {
                {"{sharding_strategy: NO_SHARD, data_parallel_replicate_degree: 8}", 8, 1, 8},
                {"{sharding_strategy: NO_SHARD, data_parallel_replicate_degree: 4}", 8, 0, 0},
                {"{data_parallel_shard_degree: 8}", 8, 8, 1},
+               {"{data_parallel_shard_degree: 8}", 1, 1, 1}, /* nothing to divide */
                {"{data_parallel_shard_degree: 4}", 8, 0, 0}, /* no replicas unless they are asked for */
                {"{data_parallel_shard_degree: 16}", 8, 0, 0},
                {"{data_parallel_shard_degree: 4, data_parallel_replicate_degree: 2}", 8, 4, 2},

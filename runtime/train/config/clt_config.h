@@ -170,8 +170,8 @@ clt_status clt_config_check_run(const clt_config *c, int ranks);
  */
 clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int ranks);
 /* The groups that `ranks` ranks are divided into: *degree ranks share a copy of the state, of which there are
- * *replicas. At stage 0, and with one rank, 1 and `ranks`. CLT_BAD_CONFIG if the configured sizes do not
- * multiply to the number of ranks. */
+ * *replicas; at stage 0 *degree is 1. CLT_BAD_CONFIG if the configured sizes do not multiply to the number of
+ * ranks; a single rank suits all sizes. */
 clt_status clt_config_shard_groups(const clt_config *c, int ranks, int *degree, int *replicas);
 
 /* Prints one line for each reason why keys have no effect, the remarks, and the warnings. */

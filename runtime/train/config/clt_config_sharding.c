@@ -97,12 +97,16 @@ clt_status clt_config_divide_ranks(clt_schema_reader *r, const clt_config *c, in
     const clt_shard_config *s = &c->shard;
     const int64_t fixed = (s->degree == -1 ? 1 : s->degree) * (s->replicas == -1 ? 1 : s->replicas);
     const bool rest = s->degree == -1 || s->replicas == -1;
+    if (ranks == 1) { /* nothing to divide, as in LLM Foundry */
+        *degree = *replicas = 1;
+        return CLT_OK;
+    }
     if (rest ? ranks % fixed != 0 : ranks != fixed)
         return clt_schema_fail(r, s->degree == -1 ? replicas_key : degree_key,
-                               "does not suit %d rank%s: data_parallel_shard_degree %lld times "
+                               "does not suit %d ranks: data_parallel_shard_degree %lld times "
                                "data_parallel_replicate_degree %lld must be the number of ranks (-1: the "
                                "rest)",
-                               ranks, ranks == 1 ? "" : "s", (long long)s->degree, (long long)s->replicas);
+                               ranks, (long long)s->degree, (long long)s->replicas);
     *degree = (int)(s->degree == -1 ? ranks / fixed : s->degree);
     *replicas = ranks / *degree;
     return CLT_OK;

@@ -91,8 +91,8 @@ clt_status clt_plan_fit(const clt_config *cfg, const clt_plan_room *room, clt_pl
 /* After clt_plan_fit, by all ranks of g together: all take the highest stage that one of them needs, and keep
  * whole gradients if one of them must. CLT_NO_MEMORY on all ranks if that does not fit on one. */
 clt_status clt_plan_agree(clt_group *g, const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
-/* What clt_engine does not do yet: CLT_BAD_CONFIG with the reason, or p->stage is lowered to what it does;
- * the memory is then that of the stage before. */
+/* What clt_engine does not do yet: CLT_BAD_CONFIG with the reason, or p->stage is lowered to what it does.
+ * p->memory is not changed: a lowered plan must be made again. */
 clt_status clt_plan_check_engine(const clt_config *cfg, clt_plan *p);
 /* Whether a lane needs several microbatches in numerics exact. Then its gradient is a chain of additions over
  * them that one rank makes alone, in whole gradients. */
