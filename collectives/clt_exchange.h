@@ -1,52 +1,182 @@
-/* clt_exchange: the seam between clt_reduce.h and the exchanges, which move gradients between ranks. Not for
- * other folders.
+/* clt_exchange: the operations of clt_reduce.h on their way, and the seam to the wires, which move bytes
+ * between ranks. Not for other folders.
  *
- * An exchange fills clt_exchange_ops. `loopback` is the example to copy. A plan is served by the first
- * exchange of the list in clt_reduce.c that no rank refuses. With several ranks CLTRAIN_TRANSPORT limits the
- * list to one exchange; if that is refused, the plan is CLT_BAD_CONFIG. */
+ * Operations are numbered from 1, the same on all ranks, and go through the same stations one behind the
+ * other. Each rank has a ring of CLT_SLOTS slots for what it hands out; operation k uses slot k % CLT_SLOTS:
+ *
+ *     begun      what it reads is queued on the compute queue
+ *     filling    the slot is free: copies from the device to it are queued (queue OUT)
+ *     posted     the copies are complete: the wire may hand the slot over
+ *     fetching   all ranks have posted: copies from their slots, and additions, are queued (queue IN)
+ *     finished   the copies are complete: the other ranks may use their slots again
+ *
+ * A slot holds, for a reduction, [sum][rank][strip] elements: place r of sum i is for owner r; for a gather,
+ * the own elements one behind the other. A bucket whose ranges are longer than a strip is several operations.
+ * A device that shares the host's memory adds what the slots hold in place. */
 #ifndef CLT_EXCHANGE_H
 #define CLT_EXCHANGE_H
 
 #include "collectives/clt_group_internal.h"
 #include "collectives/clt_reduce.h"
+#include "runtime/device/clt_mark.h"
 
+enum { CLT_SLOTS = 4, CLT_EXCHANGE_MOST_SUMS = 64 /* of a rank: two of each size */ };
+
+/* What moves bytes. `loopback` has no functions: there is nobody to move them to. */
 typedef struct {
     const char *name; /* as in CLTRAIN_TRANSPORT */
-    /* Why this rank cannot take part in the exchange of this plan (static text), or NULL: it can. Does not
-     * wait for other ranks, and may look at all of the plan but its state. */
+    /* Why this rank cannot take part (static text), or NULL: it can. Does not wait for other ranks. */
     const char *(*refusal)(const clt_reduce_plan *p);
-    /* The most device bytes of a plan. Not called for a single rank. */
-    uint64_t (*device_bytes)(const clt_slab_table *t, const clt_lane_split *s, bool bf16);
-    /* All ranks of the group call these functions in the same order. plan allocates all that the others need
-     * and sets p->state. It fails on all ranks or on none; then it has freed everything, and unplan is not
-     * called. */
-    clt_status (*plan)(clt_reduce_plan *p);
-    void (*unplan)(clt_reduce_plan *p);
-    /* As the functions of clt_reduce.h that have these names. What they write must be there for kernels that
-     * the caller queues on p->dev after the call: an exchange may return while its own work is still queued.
-     */
-    clt_status (*reduce)(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total);
-    clt_status (*reduce_scatter)(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total);
-    clt_status (*all_gather)(clt_reduce_plan *p, clt_slab *s);
-} clt_exchange_ops;
+    /* Collective. Sets p->host (page aligned), p->inbox and p->wire_state for slots of p->slot_bytes; may
+     * make p->strip smaller first (clt_exchange_set_strip), the same on all ranks. Fails on all ranks or on
+     * none; close is called in every case. */
+    clt_status (*open)(clt_reduce_plan *p);
+    void (*close)(clt_reduce_plan *p);
+    /* Whether this rank may fill the slot of operation `op`. */
+    bool (*is_free)(clt_reduce_plan *p, int64_t op);
+    /* The slot of `op` is filled. */
+    clt_status (*post)(clt_reduce_plan *p, int64_t op);
+    /* The inbox of `op` may be filled by others; called once for each operation, in order. May be NULL. */
+    clt_status (*expect)(clt_reduce_plan *p, int64_t op);
+    /* *all: whether every other rank's part of `op` is there, and this rank's is posted. */
+    clt_status (*arrived)(clt_reduce_plan *p, int64_t op, bool *all);
+    /* This rank has read everything of `op`. */
+    clt_status (*finished)(clt_reduce_plan *p, int64_t op);
+    /* *all: whether this rank's memory is not read any more. May be NULL. */
+    clt_status (*flushed)(clt_reduce_plan *p, bool *all);
+} clt_wire;
 
-extern const clt_exchange_ops clt_exchange_loopback, clt_exchange_shm, clt_exchange_mpi;
+extern const clt_wire clt_wire_loopback, clt_wire_shm, clt_wire_mpi;
+
+/* While the tree is added up: a complete subtree, and where it lies; buf NULL: it is empty. */
+typedef struct {
+    int first, width;
+    clt_ref at;
+} clt_exchange_subtree;
+
+/* A sum of lanes [first, first + width) of a rank, its number among the rank's sums that are not empty. */
+typedef struct {
+    int32_t first, width, rank, slot; /* slot -1: it is empty */
+} clt_exchange_entry;
+
+/* What ranks bring to a reduction at once: the subtree sums of their lanes, or, where lanes are dealt out in
+ * rounds, one lane each. */
+typedef struct {
+    clt_exchange_entry *entry; /* [ranks * most] the sums of all ranks in the order of their lanes */
+    int n_entries;
+    int *sums_of;                 /* [ranks] how many of them are not empty */
+    clt_exchange_subtree *before; /* [CLT_LANE_LEVELS] complete subtrees of the rounds before; at.buf unset */
+    bool *empty;                  /* [CLT_LANE_LEVELS] which of them are */
+    int n_before;
+    bool last;    /* what is left is the total */
+    int64_t ends; /* the last operation that belongs to it */
+} clt_exchange_round;
+
+enum { CLT_EXCHANGE_ROUNDS = 3 /* that may be on their way */ };
+
+typedef enum { CLT_OP_REDUCE, CLT_OP_GATHER, CLT_OP_CHUNKS } clt_op_kind;
+
+typedef struct {
+    clt_op_kind kind;
+    int bucket, end;                 /* buckets [bucket, end); one but for CLT_OP_CHUNKS */
+    clt_slab_range within;           /* what lies outside of it is left out */
+    uint64_t skip;                   /* elements of every range before this operation's strip */
+    clt_slab *from, *to;             /* a gather's */
+    clt_slab *const *level;          /* a reduction's results */
+    const clt_exchange_round *round; /* of a reduction */
+    clt_slab **sum;                  /* [most]: a reduction's sums that are not empty */
+    int sums;
+    bool narrow;         /* elements travel as bf16 */
+    clt_buffer *numbers; /* CLT_OP_CHUNKS */
+    const clt_slab_range *only;
+    int n_only;            /* -1: all of it */
+    clt_mark *made;        /* what is read is there; owned by the last strip of a bucket */
+    clt_mark *sent, *read; /* the copies of filling and of fetching; NULL: not queued yet */
+    bool last;             /* of its bucket's strips */
+} clt_op;
 
 struct clt_reduce_plan {
-    const clt_exchange_ops *exchange;
-    clt_group *group;            /* borrowed */
-    clt_device *dev;             /* borrowed */
-    const clt_slab_table *table; /* borrowed */
+    const clt_wire *wire;
+    clt_group *group;         /* borrowed */
+    clt_device *dev;          /* borrowed */
+    const clt_shards *shards; /* borrowed */
     clt_lane_split split;
     clt_reduce_math math;
-    void *state; /* the exchange's */
+
+    /* what a batch adds */
+    int most; /* subtree sums of a rank at most */
+    clt_exchange_round round[CLT_EXCHANGE_ROUNDS];
+    int64_t samples;             /* of the batch */
+    int number;                  /* of the current round in its batch */
+    int64_t rounds;              /* so far; the current one is round[(rounds - 1) % CLT_EXCHANGE_ROUNDS] */
+    clt_exchange_subtree *stack; /* [CLT_LANE_LEVELS + ranks * most] */
+
+    /* slots and what is in them */
+    uint64_t strip, bytes;         /* most elements of an operation's range; bytes of a gradient on its way */
+    uint64_t slot_bytes;           /* of a slot, for any operation */
+    void **host;                   /* [ranks] memory of the ring of each rank, as this rank reads it */
+    uint64_t *host_bytes;          /* [ranks] */
+    clt_buffer **window;           /* [ranks] the same for the device; NULL: the driver refuses to wrap it */
+    struct {                       /* bytes in host[r], r another rank: where this rank's part lies */
+        uint64_t slot, first, sum; /* from slot to slot; of sum 0 in its slot; from sum to sum */
+    } inbox;
+    clt_buffer *scratch;   /* fp32 [ranks * most][strip]; NULL: slots are read in place */
+    clt_buffer *narrow[2]; /* bf16 [strip], for queues OUT and IN; NULL: fp32 travels */
+
+    /* operations; number k is in op[k % cap] */
+    clt_op *op;
+    clt_slab **sums_of_ops; /* [cap][most] */
+    int64_t cap;
+    int64_t begun, filled, posted, expected, fetched, finished; /* the last one that has come so far */
+    bool pumps;                                                 /* the operations are being moved on */
+    clt_status failed;                                          /* of a pump within another wait */
+    void *wire_state;
 };
 
-/* Whether CLTRAIN_TRANSPORT is unset or names an exchange; otherwise CLT_BAD_CONFIG. */
-clt_status clt_exchange_check_environment(void);
+/* Sets p->strip and what follows from it: p->slot_bytes. */
+void clt_exchange_set_strip(clt_reduce_plan *p, uint64_t strip);
+clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op);
+/* The strip of `op` that `owner` owns. */
+clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner);
+/* Bytes that an operation moves from a rank to an owner, in each of the rank's sums. */
+uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from, int owner);
+/* The current round. */
+clt_exchange_round *clt_exchange_round_now(clt_reduce_plan *p);
 
-/* dst += src and dst = src for fp32 slabs of equal tables, whose pieces may differ. Queued. */
-clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src);
-clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src);
+/* The parts of an operation that is on its way (clt_exchange_copy.c, clt_exchange_add.c): queue what fills
+ * this rank's slot, and what takes the other ranks' slots. */
+clt_status clt_exchange_fill(clt_reduce_plan *p, int64_t op);
+clt_status clt_exchange_fetch(clt_reduce_plan *p, int64_t op);
+clt_status clt_exchange_add(clt_reduce_plan *p, int64_t op);
+/* Bytes from the start of a ring: in this rank's own, the place of its sum i for an owner (a gather: both 0);
+ * in another rank's ring, the place of that rank's sum i for this one. */
+uint64_t clt_exchange_out_place(const clt_reduce_plan *p, int64_t op, int i, int owner);
+uint64_t clt_exchange_in_place(const clt_reduce_plan *p, int64_t op, int i, bool gather);
+/* The ring of operations, for p's buckets. */
+clt_status clt_exchange_make_ring(clt_reduce_plan *p);
+void clt_exchange_free_ring(clt_reduce_plan *p);
+/* Waits until every operation is finished on this rank, and its memory is not read any more. */
+clt_status clt_exchange_drain(clt_reduce_plan *p);
+
+/* The most subtree sums that a rank brings at once. */
+int clt_exchange_most_sums(const clt_lane_split *s);
+/* Fills in a round of a batch of `samples` samples; `before`: the round before it, NULL: it is the batch's
+ * first. */
+void clt_exchange_list(const clt_lane_split *s, int64_t samples, int number, const clt_exchange_round *before,
+                       clt_exchange_round *out);
+
+static inline clt_slab_range clt_slab_range_common(clt_slab_range a, clt_slab_range b) {
+    const uint64_t first = CLT_MAX(a.first, b.first), end = CLT_MIN(a.first + a.count, b.first + b.count);
+    return (clt_slab_range){first, end > first ? end - first : 0};
+}
+
+/* Ranges of fp32 slabs of equal tables, whose pieces may differ; queued: dst += src, dst = src, +0. */
+clt_status clt_slab_add_range(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src,
+                              clt_slab_range x);
+clt_status clt_slab_copy_range(const clt_slab *dst, const clt_slab *src, clt_slab_range x);
+clt_status clt_slab_zero_range(const clt_slab *s, clt_slab_range x);
+
+/* Whether CLTRAIN_TRANSPORT is unset or names a wire; otherwise CLT_BAD_CONFIG. */
+clt_status clt_exchange_check_environment(void);
 
 #endif

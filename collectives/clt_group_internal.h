@@ -33,9 +33,14 @@ typedef struct {
     int rank;
     bool send;  /* to that rank; otherwise from it */
     int tag;    /* >= 0: tells messages between the same two ranks apart */
-    void *data; /* borrowed until all messages of the call are through; sending does not write it */
+    void *data; /* borrowed until the message is through; sending does not write it */
     size_t bytes;
 } clt_message;
+
+/* A message on its way; the component's. */
+typedef struct {
+    uint64_t word[2];
+} clt_request;
 
 typedef struct {
     const char *name;
@@ -55,9 +60,9 @@ typedef struct {
     clt_status (*broadcast)(clt_group *g, int root, void *data, size_t bytes);
     /* `mine` may be its own place in `out`. */
     clt_status (*all_gather)(clt_group *g, const void *mine, size_t bytes, void *out);
-    /* Sends and receives n messages, and returns when all of them are through. Only ranks that have messages
-     * for each other take part. `what` is waited for. May be NULL. */
-    clt_status (*messages)(clt_group *g, const clt_message *m, int n, const char *what);
+    /* Starts a message, and tells whether it is through (then the request is gone). May be NULL, both. */
+    clt_status (*start)(clt_group *g, const clt_message *m, clt_request *r);
+    clt_status (*test)(clt_group *g, clt_request *r, bool *done);
 } clt_group_ops;
 
 extern const clt_group_ops clt_group_loopback, clt_group_mpi;

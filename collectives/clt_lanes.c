@@ -7,6 +7,25 @@ int clt_lane_begin(const clt_lane_split *s, int rank) {
     return first;
 }
 
+int clt_lane_count(const clt_lane_split *s, int rank) {
+    if (s->count) return s->count[rank];
+    return (int)((int64_t)s->lanes * (rank + 1) / s->ranks - (int64_t)s->lanes * rank / s->ranks);
+}
+
+int clt_lane_rounds(const clt_lane_split *s) {
+    int most = 0;
+    for (int r = 0; r < s->ranks; r++) most = CLT_MAX(most, clt_lane_count(s, r));
+    return most;
+}
+
+int clt_lane_at(const clt_lane_split *s, int rank, int i) {
+    int lane = 0;
+    if (!s->dealt) return clt_lane_begin(s, rank) + i;
+    for (int r = 0; r < s->ranks; r++) /* what others got in the rounds before, and before it in this one */
+        lane += CLT_MIN(clt_lane_count(s, r), r < rank ? i + 1 : i);
+    return lane;
+}
+
 /* Greedy is optimal: each lane goes to the rank that finishes first with it, and no division can give every
  * rank less than it has at that moment without giving some other rank this much. */
 void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count) {
@@ -23,24 +42,39 @@ int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane) {
     return (int64_t)lane * samples / lanes;
 }
 
-clt_status clt_slab_add(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src) {
-    for (uint64_t at = 0; at < dst->table->total;) {
-        uint64_t run_dst, run_src;
-        clt_ref d = clt_slab_at(dst, at, &run_dst), s = clt_slab_at(src, at, &run_src);
-        uint64_t n = CLT_MIN(run_dst, run_src);
+/* The next stretch of x, after `done` elements, that lies in one piece of both slabs. */
+static uint64_t stretch(const clt_slab *a, const clt_slab *b, clt_slab_range x, uint64_t done, clt_ref *in_a,
+                        clt_ref *in_b) {
+    uint64_t run_a, run_b;
+    *in_a = clt_slab_at(a, x.first + done, &run_a);
+    *in_b = clt_slab_at(b, x.first + done, &run_b);
+    return CLT_MIN(CLT_MIN(run_a, run_b), x.count - done);
+}
+
+clt_status clt_slab_add_range(clt_add_fn add, void *ctx, const clt_slab *dst, const clt_slab *src,
+                              clt_slab_range x) {
+    for (uint64_t done = 0, n; done < x.count; done += n) {
+        clt_ref d, s;
+        n = stretch(dst, src, x, done, &d, &s);
         CLT_TRY(add(ctx, d, s, n));
-        at += n;
     }
     return CLT_OK;
 }
 
-clt_status clt_slab_copy(const clt_slab *dst, const clt_slab *src) {
-    for (uint64_t at = 0; at < dst->table->total;) {
-        uint64_t run_dst, run_src;
-        clt_ref d = clt_slab_at(dst, at, &run_dst), s = clt_slab_at(src, at, &run_src);
-        uint64_t n = CLT_MIN(run_dst, run_src);
+clt_status clt_slab_copy_range(const clt_slab *dst, const clt_slab *src, clt_slab_range x) {
+    for (uint64_t done = 0, n; done < x.count; done += n) {
+        clt_ref d, s;
+        n = stretch(dst, src, x, done, &d, &s);
         CLT_TRY(clt_buffer_copy(d.buf, d.off * 4, s.buf, s.off * 4, n * 4));
-        at += n;
+    }
+    return CLT_OK;
+}
+
+clt_status clt_slab_zero_range(const clt_slab *s, clt_slab_range x) {
+    for (uint64_t done = 0, n; done < x.count; done += n) {
+        const clt_ref d = clt_slab_at(s, x.first + done, &n);
+        n = CLT_MIN(n, x.count - done);
+        CLT_TRY(clt_buffer_fill32(d.buf, d.off * 4, 0, n * 4));
     }
     return CLT_OK;
 }
@@ -54,6 +88,9 @@ struct clt_lane_stack {
     int n_sums;
     clt_add_fn add;
     void *add_ctx;
+    bool defers;        /* additions are noted, not made */
+    clt_lane_sum *owed; /* pairs: the second is to be added to the first */
+    int n_owed;
 };
 
 clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int n, clt_add_fn add,
@@ -65,6 +102,7 @@ clt_lane_stack *clt_lane_stack_create(int first, int last, clt_slab **slabs, int
     s->used = clt_calloc((size_t)n, sizeof *s->used);
     s->n = n;
     s->sum = clt_calloc((size_t)(last - first) + 1, sizeof *s->sum);
+    s->owed = clt_calloc(2 * CLT_LANE_LEVELS, sizeof *s->owed);
     s->add = add;
     s->add_ctx = add_ctx;
     return s;
@@ -75,12 +113,13 @@ void clt_lane_stack_destroy(clt_lane_stack *s) {
     clt_free(s->slabs);
     clt_free(s->used);
     clt_free(s->sum);
+    clt_free(s->owed);
     clt_free(s);
 }
 
 void clt_lane_stack_begin(clt_lane_stack *s) {
     s->next = s->first;
-    s->n_sums = 0;
+    s->n_sums = s->n_owed = 0;
     for (int i = 0; i < s->n; i++) s->used[i] = false;
 }
 
@@ -99,13 +138,22 @@ static bool buddies(const clt_lane_sum *a, const clt_lane_sum *b) {
     return a->width == b->width && a->first % (2 * a->width) == 0 && b->first == a->first + a->width;
 }
 
+static clt_slab_range whole(const clt_slab *s) {
+    return (clt_slab_range){0, s->table->total};
+}
+
 /* a = a + b; returns through a, and frees b's slab. */
 static clt_status merge(clt_lane_stack *s, clt_lane_sum *a, clt_lane_sum *b) {
     if (a->empty) {
         a->slab = b->slab;
         a->empty = b->empty;
     } else if (!b->empty) {
-        if (s->add) CLT_TRY(clt_slab_add(s->add, s->add_ctx, a->slab, b->slab));
+        if (s->defers) {
+            s->owed[s->n_owed++] = *a;
+            s->owed[s->n_owed++] = *b;
+        } else if (s->add) {
+            CLT_TRY(clt_slab_add_range(s->add, s->add_ctx, a->slab, b->slab, whole(a->slab)));
+        }
         for (int i = 0; i < s->n; i++)
             if (s->slabs[i] == b->slab) s->used[i] = false;
     }
@@ -124,6 +172,19 @@ clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty) {
     }
     for (; s->n_sums >= 2 && buddies(&s->sum[s->n_sums - 2], &s->sum[s->n_sums - 1]); s->n_sums--)
         CLT_TRY(merge(s, &s->sum[s->n_sums - 2], &s->sum[s->n_sums - 1]));
+    return CLT_OK;
+}
+
+clt_status clt_lane_stack_push_early(clt_lane_stack *s) {
+    s->defers = true;
+    const clt_status st = clt_lane_stack_push(s, false);
+    s->defers = false;
+    return st;
+}
+
+clt_status clt_lane_stack_settle(clt_lane_stack *s, clt_slab_range x) {
+    for (int i = 0; i < s->n_owed; i += 2)
+        CLT_TRY(clt_slab_add_range(s->add, s->add_ctx, s->owed[i].slab, s->owed[i + 1].slab, x));
     return CLT_OK;
 }
 

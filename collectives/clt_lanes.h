@@ -17,9 +17,15 @@ typedef struct {
     int lanes, ranks;
     const int *count; /* [ranks] lanes of each rank, `lanes` in all. NULL: rank r starts at
                          floor(lanes * r / ranks). Borrowed */
+    bool dealt; /* lanes are dealt out in rounds instead: in each, every rank that has not got all of its
+                   lanes yet takes the next one, in the order of the ranks */
 } clt_lane_split;
-/* The first lane of `rank`; for rank == ranks the number of lanes. */
+/* The first lane of `rank`; for rank == ranks the number of lanes. Not for lanes that are dealt out. */
 int clt_lane_begin(const clt_lane_split *s, int rank);
+/* How many lanes a rank owns, and its lane i (< count); rounds: the most of any rank. */
+int clt_lane_count(const clt_lane_split *s, int rank);
+int clt_lane_at(const clt_lane_split *s, int rank, int i);
+int clt_lane_rounds(const clt_lane_split *s);
 /* Divides lanes by speed (any unit, all above 0) so that the slowest rank finishes first: the largest
  * count / speed is as small as possible. Sets count[ranks]. ranks <= lanes. */
 void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *count);
@@ -28,6 +34,8 @@ void clt_lane_counts_by_speed(int lanes, int ranks, const double *speed, int *co
 int64_t clt_lane_sample_begin(int64_t samples, int lanes, int lane);
 
 /* --- one rank's sums --- */
+
+enum { CLT_LANE_LEVELS = 32 /* of the tree at most */ };
 
 /* The sum over one whole subtree: lanes [first, first + width), width a power of two that divides first.
  * empty: none of its lanes has a sample; slab is NULL and there is nothing to add. */
@@ -55,6 +63,11 @@ void clt_lane_stack_begin(clt_lane_stack *s);
 clt_slab *clt_lane_stack_slab(clt_lane_stack *s);
 /* The next lane is complete. empty: it has no sample and took no slab. */
 clt_status clt_lane_stack_push(clt_lane_stack *s, bool empty);
+/* The same for a lane that has samples and is the rank's last one, before its gradients are complete: then
+ * the additions that complete subtrees are made range by range, by clt_lane_stack_settle, as soon as the
+ * lane's gradients in that range are queued. */
+clt_status clt_lane_stack_push_early(clt_lane_stack *s);
+clt_status clt_lane_stack_settle(clt_lane_stack *s, clt_slab_range x);
 /* After the last lane: the n maximal whole subtrees, ascending, for clt_group_reduce. Borrowed until begin.
  */
 const clt_lane_sum *clt_lane_stack_sums(clt_lane_stack *s, int *n);

@@ -1,5 +1,4 @@
-/* loopback: a group of one rank, and the exchange of such a group. The smallest components, and the examples
- * to copy. */
+/* loopback: a group of one rank, and the wire of such a group, which moves nothing. */
 #include <string.h>
 
 #include "collectives/clt_end.h"
@@ -78,52 +77,10 @@ const clt_group_ops clt_group_loopback = {
     .all_gather = all_gather,
 };
 
-/* --- the exchange --- */
+/* --- the wire --- */
 
 static const char *refusal(const clt_reduce_plan *p) {
     return p->group->size == 1 ? NULL : "there are several ranks";
 }
 
-static uint64_t device_bytes(const clt_slab_table *t, const clt_lane_split *s, bool bf16) {
-    (void)t;
-    (void)s;
-    (void)bf16;
-    return 0;
-}
-
-static clt_status plan(clt_reduce_plan *p) {
-    (void)p;
-    return CLT_OK;
-}
-
-static void unplan(clt_reduce_plan *p) {
-    (void)p;
-}
-
-/* One rank owns all lanes and all of the slab, so its lane stack has already made the one sum over all lanes.
- */
-static clt_status reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
-    if (n < 0) return CLT_STOPPED;
-    if (n != 1 || sums[0].width != p->split.lanes)
-        return clt_error(CLT_FAIL, "one rank must bring one sum over all %d lanes; this is a bug",
-                         p->split.lanes);
-    if (sums[0].empty) return clt_slab_zero(total);
-    return sums[0].slab == total ? CLT_OK : clt_slab_copy(total, sums[0].slab);
-}
-
-static clt_status all_gather_slab(clt_reduce_plan *p, clt_slab *s) {
-    (void)p;
-    (void)s;
-    return CLT_OK;
-}
-
-const clt_exchange_ops clt_exchange_loopback = {
-    .name = "loopback",
-    .refusal = refusal,
-    .device_bytes = device_bytes,
-    .plan = plan,
-    .unplan = unplan,
-    .reduce = reduce,
-    .reduce_scatter = reduce,
-    .all_gather = all_gather_slab,
-};
+const clt_wire clt_wire_loopback = {.name = "loopback", .refusal = refusal};

@@ -1,5 +1,6 @@
 /* mpi: a group of several ranks. Host data goes through MPI; nothing else includes mpi.h. MPI moves bytes and
  * never adds. */
+#include <assert.h>
 #include <limits.h>
 #include <mpi.h>
 #include <signal.h>
@@ -230,22 +231,26 @@ static clt_status all_gather(clt_group *g, const void *mine, size_t bytes, void 
     return wait_for(g, 1, &r, "a gather");
 }
 
-/* Receives are started first, so that what arrives finds its place. */
-static clt_status messages(clt_group *g, const clt_message *m, int n, const char *what) {
-    int k = 0;
-    for (int i = 0; i < n; i++)
-        if (m[i].bytes > INT_MAX)
-            return clt_error(CLT_FAIL, "%zu bytes are too many for a message", m[i].bytes);
-    MPI_Request *req = clt_calloc((size_t)n, sizeof *req);
-    for (int i = 0; i < n; i++)
-        if (!m[i].send)
-            MPI_Irecv(m[i].data, (int)m[i].bytes, MPI_BYTE, m[i].rank, m[i].tag, comm_of(g), &req[k++]);
-    for (int i = 0; i < n; i++)
-        if (m[i].send)
-            MPI_Isend(m[i].data, (int)m[i].bytes, MPI_BYTE, m[i].rank, m[i].tag, comm_of(g), &req[k++]);
-    clt_status st = wait_for(g, n, req, what);
-    clt_free(req);
-    return st;
+static_assert(sizeof(MPI_Request) <= sizeof(clt_request), "a request of MPI fits");
+
+static clt_status start(clt_group *g, const clt_message *m, clt_request *r) {
+    MPI_Request request;
+    if (m->bytes > INT_MAX) return clt_error(CLT_FAIL, "%zu bytes are too many for a message", m->bytes);
+    const int code = m->send
+                         ? MPI_Isend(m->data, (int)m->bytes, MPI_BYTE, m->rank, m->tag, comm_of(g), &request)
+                         : MPI_Irecv(m->data, (int)m->bytes, MPI_BYTE, m->rank, m->tag, comm_of(g), &request);
+    memcpy(r, &request, sizeof request);
+    return code == MPI_SUCCESS ? CLT_OK : failed(g, code, "sending gradients");
+}
+
+static clt_status test(clt_group *g, clt_request *r, bool *done) {
+    MPI_Request request;
+    int through = 0;
+    memcpy(&request, r, sizeof request);
+    const int code = MPI_Test(&request, &through, MPI_STATUS_IGNORE);
+    memcpy(r, &request, sizeof request);
+    *done = through;
+    return code == MPI_SUCCESS ? CLT_OK : failed(g, code, "an exchange of gradients");
 }
 
 const clt_group_ops clt_group_mpi = {
@@ -259,5 +264,6 @@ const clt_group_ops clt_group_mpi = {
     .barrier = barrier,
     .broadcast = broadcast,
     .all_gather = all_gather,
-    .messages = messages,
+    .start = start,
+    .test = test,
 };

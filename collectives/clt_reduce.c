@@ -1,28 +1,16 @@
-/* The functions of clt_reduce.h: ownership, and which exchange serves a plan. */
+/* The functions of clt_reduce.h that are not about single operations: which wire serves, plans, whole slabs.
+ */
+#include "collectives/clt_reduce.h"
+
 #include <string.h>
 
 #include "collectives/clt_exchange.h"
 
-/* --- who owns what of a slab --- */
-
-uint64_t clt_owned_run(const clt_slab_table *t, int ranks) {
-    const uint64_t chunks = t->total / CLT_CHUNK;
-    const uint64_t buckets = CLT_MAX(CLT_CEIL_DIV(chunks, (uint64_t)CLT_BUCKET_CHUNKS), (uint64_t)1);
-    return CLT_MAX(CLT_CEIL_DIV(chunks, buckets * (uint64_t)ranks), (uint64_t)1) * CLT_CHUNK;
-}
-
-clt_slab_range clt_owned_range(const clt_slab_table *t, int ranks, int rank, uint64_t i) {
-    const uint64_t run = clt_owned_run(t, ranks);
-    const uint64_t first = CLT_MIN((i * (uint64_t)ranks + (uint64_t)rank) * run, t->total);
-    return (clt_slab_range){first, CLT_MIN(run, t->total - first)};
-}
-
-/* --- which exchange serves --- */
+/* --- which wire serves --- */
 
 /* The first that serves on all ranks is taken. */
-static const clt_exchange_ops *const by_priority[] = {&clt_exchange_loopback, &clt_exchange_shm,
-                                                      &clt_exchange_mpi};
-enum { EXCHANGES = CLT_COUNT_OF(by_priority) };
+static const clt_wire *const by_priority[] = {&clt_wire_loopback, &clt_wire_shm, &clt_wire_mpi};
+enum { WIRES = CLT_COUNT_OF(by_priority) };
 
 /* A group of one rank exchanges nothing, whatever the variable says. */
 static bool is_excluded(int i, int ranks) {
@@ -33,7 +21,7 @@ static bool is_excluded(int i, int ranks) {
 clt_status clt_exchange_check_environment(void) {
     const char *only = clt_env(CLT_ENV_TRANSPORT);
     clt_str names = {0};
-    for (int i = 0; i < EXCHANGES; i++) {
+    for (int i = 0; i < WIRES; i++) {
         if (!only || strcmp(by_priority[i]->name, only) == 0) {
             clt_str_free(&names);
             return CLT_OK;
@@ -49,7 +37,7 @@ clt_status clt_exchange_check_environment(void) {
 static clt_status none_serves(const clt_reduce_plan *p) {
     const int ranks = p->group->size;
     clt_str why = {0};
-    for (int i = 0; i < EXCHANGES; i++) {
+    for (int i = 0; i < WIRES; i++) {
         if (is_excluded(i, ranks)) continue;
         const char *text = by_priority[i]->refusal(p);
         clt_str_addf(&why, "%s%s: %s", why.s ? "; " : "", by_priority[i]->name,
@@ -61,25 +49,104 @@ static clt_status none_serves(const clt_reduce_plan *p) {
     return st;
 }
 
-/* All ranks take the same exchange, although what each can do may differ. */
-static clt_status choose_exchange(clt_reduce_plan *p) {
+/* All ranks take the same wire, although what each can do may differ. */
+static clt_status choose_wire(clt_reduce_plan *p) {
     const int ranks = p->group->size;
     uint32_t mine = 0, common = ~0u, *all = clt_calloc((size_t)ranks, sizeof *all);
-    for (int i = 0; i < EXCHANGES; i++)
+    for (int i = 0; i < WIRES; i++)
         if (!is_excluded(i, ranks) && !by_priority[i]->refusal(p)) mine |= 1u << i;
     clt_status st = clt_group_all_gather(p->group, &mine, sizeof mine, all);
     for (int r = 0; st == CLT_OK && r < ranks; r++) common &= all[r];
     clt_free(all);
     if (st != CLT_OK) return st;
-    for (int i = 0; i < EXCHANGES && !p->exchange; i++)
-        if (common & 1u << i) p->exchange = by_priority[i];
+    for (int i = 0; i < WIRES && !p->wire; i++)
+        if (common & 1u << i) p->wire = by_priority[i];
     /* It is the same on all ranks: they agree, so that one of them prints why. */
-    return p->exchange ? CLT_OK : clt_group_agree(p->group, none_serves(p));
+    return p->wire ? CLT_OK : clt_group_agree(p->group, none_serves(p));
+}
+
+/* --- sizes --- */
+
+/* The longest range of an owner in any bucket: then a bucket is one operation. */
+static uint64_t longest_range(const clt_shards *s) {
+    uint64_t most = 0;
+    for (int b = 0; b < s->buckets; b++)
+        for (int r = 0; r < s->ranks; r++) most = CLT_MAX(most, clt_shards_range(s, b, r).count);
+    return most;
+}
+
+/* Elements of fp32 and of bf16 on the device. */
+static void scratch_elements(const clt_lane_split *split, uint64_t strip, bool bf16, bool shares_host,
+                             uint64_t *wide, uint64_t *narrow) {
+    const uint64_t places = (uint64_t)split->ranks * (uint64_t)clt_exchange_most_sums(split);
+    *wide = bf16 || !shares_host ? places * strip : 0;
+    *narrow = bf16 ? 2 * strip : 0;
+}
+
+uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *split, bool bf16,
+                               bool shares_host) {
+    uint64_t wide = 0, narrow = 0;
+    if (split->ranks > 1) scratch_elements(split, longest_range(shards), bf16, shares_host, &wide, &narrow);
+    return wide * sizeof(float) + narrow * sizeof(uint16_t);
 }
 
 /* --- plans --- */
 
-clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_table *t,
+/* Makes the rings known to the device. Where its driver refuses, bytes go through memory that it accepts. */
+static void wrap_rings(clt_reduce_plan *p) {
+    clt_error_quiet(true);
+    for (int r = 0; r < p->group->size; r++)
+        if (clt_buffer_wrap(p->dev, p->host[r], p->host_bytes[r], "exchange window", &p->window[r]) != CLT_OK)
+            p->window[r] = NULL;
+    clt_error_quiet(false);
+    for (int r = 0; r < p->group->size; r++) {
+        if (p->window[r]) continue;
+        clt_warn("%s does not take the memory that ranks share (%s): gradients are copied once more",
+                 clt_device_get_facts(p->dev)->name, clt_last_error());
+        return;
+    }
+}
+
+static bool wraps_all(const clt_reduce_plan *p) {
+    for (int r = 0; r < p->group->size; r++)
+        if (!p->window[r]) return false;
+    return true;
+}
+
+static clt_status take_device(clt_reduce_plan *p) {
+    uint64_t wide, narrow;
+    wrap_rings(p);
+    scratch_elements(&p->split, p->strip, p->math.to_bf16 != NULL,
+                     clt_device_shares_host(p->dev) && wraps_all(p), &wide, &narrow);
+    if (wide) CLT_TRY(clt_buffer_create(p->dev, wide * sizeof(float), "exchange", &p->scratch));
+    for (int i = 0; i < 2 && narrow; i++)
+        CLT_TRY(clt_buffer_create(p->dev, narrow / 2 * sizeof(uint16_t), "exchange", &p->narrow[i]));
+    return CLT_OK;
+}
+
+static clt_status prepare(clt_reduce_plan *p) {
+    const size_t ranks = (size_t)p->group->size;
+    p->most = clt_exchange_most_sums(&p->split);
+    const size_t places = ranks * (size_t)p->most;
+    p->bytes = p->math.to_bf16 ? sizeof(uint16_t) : sizeof(float);
+    for (int i = 0; i < CLT_EXCHANGE_ROUNDS; i++) {
+        p->round[i].entry = clt_calloc(places, sizeof *p->round[i].entry);
+        p->round[i].sums_of = clt_calloc(ranks, sizeof *p->round[i].sums_of);
+        p->round[i].before = clt_calloc(CLT_LANE_LEVELS + places, sizeof *p->round[i].before);
+        p->round[i].empty = clt_calloc(CLT_LANE_LEVELS, sizeof *p->round[i].empty);
+    }
+    p->stack = clt_calloc(CLT_LANE_LEVELS + places, sizeof *p->stack);
+    p->host = clt_calloc(ranks, sizeof *p->host);
+    p->host_bytes = clt_calloc(ranks, sizeof *p->host_bytes);
+    p->window = clt_calloc(ranks, sizeof *p->window);
+    if (ranks == 1) return CLT_OK;
+    clt_exchange_set_strip(p, longest_range(p->shards));
+    CLT_TRY(p->wire->open(p));
+    CLT_TRY(clt_group_agree(p->group, take_device(p)));
+    return clt_exchange_make_ring(p);
+}
+
+clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_shards *shards,
                                   const clt_lane_split *split, const clt_reduce_math *math,
                                   clt_reduce_plan **out) {
     if (g->size > split->lanes)
@@ -89,11 +156,11 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_
             "cltrain.exact_lanes (a new run only)",
             g->size, split->lanes);
     clt_reduce_plan *p = clt_calloc(1, sizeof *p);
-    *p = (clt_reduce_plan){.group = g, .dev = dev, .table = t, .split = *split, .math = *math};
-    clt_status st = choose_exchange(p);
-    if (st == CLT_OK) st = p->exchange->plan(p);
+    *p = (clt_reduce_plan){.group = g, .dev = dev, .shards = shards, .split = *split, .math = *math};
+    clt_status st = choose_wire(p);
+    if (st == CLT_OK) st = prepare(p);
     if (st != CLT_OK) {
-        clt_free(p);
+        clt_reduce_plan_destroy(p);
         return st;
     }
     *out = p;
@@ -102,29 +169,54 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_slab_
 
 void clt_reduce_plan_destroy(clt_reduce_plan *p) {
     if (!p) return;
-    p->exchange->unplan(p);
+    /* After a failure the others do not take part any more. */
+    if (p->begun && p->failed == CLT_OK && !p->group->run->failed) clt_exchange_drain(p);
+    clt_device_set_idle(p->dev, NULL, NULL);
+    if (p->begun) clt_device_finish(p->dev);
+    for (int r = 0; r < p->group->size && p->window; r++) clt_buffer_destroy(p->window[r]);
+    clt_buffer_destroy(p->scratch);
+    for (int i = 0; i < 2; i++) clt_buffer_destroy(p->narrow[i]);
+    if (p->wire && p->wire->close) p->wire->close(p);
+    clt_exchange_free_ring(p);
+    for (int i = 0; i < CLT_EXCHANGE_ROUNDS; i++) {
+        clt_free(p->round[i].entry);
+        clt_free(p->round[i].sums_of);
+        clt_free(p->round[i].before);
+        clt_free(p->round[i].empty);
+    }
+    clt_free(p->stack);
+    clt_free(p->host);
+    clt_free(p->host_bytes);
+    clt_free(p->window);
     clt_free(p);
 }
 
-const char *clt_reduce_plan_exchange(const clt_reduce_plan *p) {
-    return p->exchange->name;
+const char *clt_reduce_plan_wire(const clt_reduce_plan *p) {
+    return p->wire->name;
 }
 
-uint64_t clt_reduce_plan_bytes(const clt_slab_table *t, const clt_lane_split *split, bool bf16) {
-    uint64_t most = 0;
-    for (int i = 0; i < EXCHANGES && split->ranks > 1; i++)
-        if (!is_excluded(i, split->ranks)) most = CLT_MAX(most, by_priority[i]->device_bytes(t, split, bf16));
-    return most;
+/* --- whole slabs --- */
+
+/* From the last bucket to the first, as backward passes finish them. */
+clt_status clt_group_reduce_scatter(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
+    int64_t op = 0;
+    for (int b = p->shards->buckets - 1; b >= 0; b--)
+        CLT_TRY(clt_reduce_begin(p, clt_whole_bucket(b), sums, n, &total, &op));
+    return clt_exchange_join(p, op);
+}
+
+static clt_status gather_all(clt_reduce_plan *p, clt_slab *s, clt_gather_kind kind) {
+    int64_t op = 0;
+    for (int b = 0; b < p->shards->buckets; b++)
+        CLT_TRY(clt_gather_begin(p, clt_whole_bucket(b), s, s, kind, NULL, 0, &op));
+    return clt_exchange_join(p, op);
 }
 
 clt_status clt_group_reduce(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
-    return p->exchange->reduce(p, sums, n, total);
-}
-
-clt_status clt_group_reduce_scatter(clt_reduce_plan *p, const clt_lane_sum *sums, int n, clt_slab *total) {
-    return p->exchange->reduce_scatter(p, sums, n, total);
+    CLT_TRY(clt_group_reduce_scatter(p, sums, n, total));
+    return gather_all(p, total, CLT_GATHER_TOTALS);
 }
 
 clt_status clt_group_all_gather_slab(clt_reduce_plan *p, clt_slab *s) {
-    return p->exchange->all_gather(p, s);
+    return gather_all(p, s, CLT_GATHER_AS_IT_IS);
 }

@@ -1,9 +1,9 @@
 /* embedding: lookups and their gradients. A work-item processes SEG columns of a row, LANES at a time
  * (clt_lane.clh). README.md defines the bits.
  *
- * Macros: LANES, SEG; HAS_WPE 0|1; FRACTION 0|1: the embedding fraction is not 1. LONG: gradients of words
- * with at least this many rows have a separate launch (0: none), which loads the next AHEAD rows while it
- * adds AHEAD rows. */
+ * Macros: LANES, SEG; HAS_WPE 0|1; FRACTION 0|1: the embedding fraction is not 1; TABLE_TYPE: the type of wte
+ * and wpe (clt_store.clh), gradients are fp32. LONG: gradients of words with at least this many rows have a
+ * separate launch (0: none), which loads the next AHEAD rows while it adds AHEAD rows. */
 #include "../include/clt_lane.clh"
 
 #ifndef HAS_WPE
@@ -12,14 +12,18 @@
 #ifndef FRACTION
 #define FRACTION 0
 #endif
+#ifndef TABLE_TYPE
+#define TABLE_TYPE 0
+#endif
 #ifndef LONG
 #define LONG 0
 #endif
 
 /* out: [rows, cols]; global (segments of a row, rows) */
-__kernel void embedding_forward(__global const int *ids, ulong ids_off, __global const float *wte, ulong wte_off,
-                                __global const float *wpe, ulong wpe_off, __global float *out, ulong out_off,
-                                ulong seq, ulong cols, ulong vocab, float fraction) {
+__kernel void embedding_forward(__global const int *ids, ulong ids_off, __global const CLT_T(TABLE_TYPE) *wte,
+                                ulong wte_off, __global const CLT_T(TABLE_TYPE) *wpe, ulong wpe_off,
+                                __global float *out, ulong out_off, ulong seq, ulong cols, ulong vocab,
+                                float fraction) {
     const size_t row = get_global_id(1);
     const int id = ids[ids_off + row];
     const bool inside = id >= 0 && (ulong)id < vocab;
@@ -27,9 +31,9 @@ __kernel void embedding_forward(__global const int *ids, ulong ids_off, __global
     wte += wte_off + (inside ? (size_t)id : 0) * cols;
     wpe += wpe_off + row % seq * cols;
     CLT_SPAN(c, end, cols) {
-        VEC v = VLOAD(wte + c, end - c);
+        VEC v = VLOAD_AS(TABLE_TYPE, wte + c, end - c);
 #if HAS_WPE
-        v = v + VLOAD(wpe + c, end - c);
+        v = v + VLOAD_AS(TABLE_TYPE, wpe + c, end - c);
 #endif
 #if FRACTION
         v = v * fraction + v * (1.0f - fraction);

@@ -260,10 +260,11 @@ cltrain_status cltrain_run_hash(cltrain_run *run, cltrain_hash *hash) {
     TRY_OPEN(run, hash);
     int n;
     clt_state_hash h;
-    const clt_engine *e = run->run.engine;
+    clt_engine *e = run->run.engine;
     clt_context *before = clt_context_enter(run->context);
     const clt_ckpt_part *parts = clt_engine_parts(e, &n);
-    const clt_status st = clt_ckpt_hash_parts(clt_engine_table(e), parts, n, &h);
+    clt_status st = clt_engine_settle(e);
+    if (st == CLT_OK) st = clt_ckpt_hash_parts(run->run.group, clt_engine_table(e), parts, n, &h);
     if (st == CLT_OK) {
         clt_hash_hex(h.weights, hash->weights);
         clt_hash_hex(h.optimizer, hash->optimizer);
@@ -317,6 +318,6 @@ cltrain_status cltrain_run_read_tensor(cltrain_run *run, int i, float *values) {
     const clt_slab_table *t = clt_engine_table(run->run.engine);
     if (i < 0 || i >= t->n) return api_misuse("%s: the model has no tensor %d", __func__, i);
     clt_context *before = clt_context_enter(run->context);
-    const clt_slab *weights = clt_engine_parts(run->run.engine, &(int){0})[0].slab;
-    return leave_or_end(run, before, clt_slab_read(weights, t->entry[i].offset, values, t->entry[i].count));
+    const clt_ckpt_part *weights = &clt_engine_parts(run->run.engine, &(int){0})[0];
+    return leave_or_end(run, before, clt_ckpt_gather(run->run.group, t, weights, i, values));
 }

@@ -20,13 +20,12 @@
 #define CLT_CHECKPOINT_H
 
 #include "collectives/clt_group.h"
-#include "runtime/device/clt_slab.h"
+#include "runtime/device/clt_shards.h"
 #include "runtime/base/clt_hash.h"
 
 enum {
-    CLT_CKPT_VERSION = 1,
-    CLT_CKPT_CHUNK = 16 * CLT_CHUNK, /* elements of a chunk; the last one of a tensor has fewer */
-    CLT_RUN_ID_BYTES = 17            /* 16 hex digits and a 0 */
+    CLT_CKPT_VERSION = 1, /* of the format; chunks have CLT_CKPT_CHUNK elements (clt_shards.h) */
+    CLT_RUN_ID_BYTES = 17 /* 16 hex digits and a 0 */
 };
 
 /* --- what is saved --- */
@@ -67,7 +66,9 @@ clt_checkpoint_state clt_checkpoint_state_default(void);
 
 /* The tensors of one role ("weight", "exp_avg", "exp_avg_sq"), in the layout of a table. Exactly one of slab,
  * host and read is set; host is the whole slab in memory (table->total elements); read gives elements of one
- * tensor and serves saving and hashing only. */
+ * tensor and serves saving and hashing only. A part is either whole and the same on every rank, or sharded:
+ * then each rank saves and hashes what it owns, and its slab may have holes elsewhere. A checkpoint has no
+ * trace of shards: any number of ranks reads it, into slabs with or without holes. */
 typedef clt_status (*clt_ckpt_read_fn)(void *ctx, int entry, uint64_t first, float *dst, uint64_t count);
 typedef struct {
     const char *role;
@@ -75,6 +76,8 @@ typedef struct {
     float *host;
     clt_ckpt_read_fn read;
     void *ctx;
+    const clt_shards *shards; /* who owns what, for as many ranks as the group has; NULL: the part is whole.
+                               * Borrowed */
 } clt_ckpt_part;
 
 /* --- writing --- */
@@ -100,7 +103,8 @@ typedef struct {
 clt_ckpt_writer_params clt_ckpt_writer_params_default(void); /* keep -1, threads -1 */
 
 /* Creates the folder, removes what killed saves left, and proves that the folder can be written to: CLT_IO
- * otherwise; CLT_BAD_CONFIG: its storage cannot hold checkpoints. Buffers are allocated once: a save
+ * otherwise; CLT_BAD_CONFIG: its storage cannot hold checkpoints. Whole parts are divided among the ranks in
+ * even shares; chunks of sharded parts are written by their owners. Buffers are allocated once: a save
  * allocates nothing that stays. */
 clt_status clt_ckpt_writer_create(const clt_ckpt_writer_params *p, clt_ckpt_writer **out);
 void clt_ckpt_writer_destroy(clt_ckpt_writer *w); /* NULL is allowed; a save in progress is discarded */
@@ -208,23 +212,32 @@ typedef struct {
 /* Whether a pattern matches this tensor. opt may be NULL. */
 bool clt_load_ignores(const clt_load_options *opt, const char *role, const char *name);
 
-/* Fills the parts by name from a checkpoint. CLT_BAD_DATA names the first tensor that differs from the
- * model's. opt NULL: strict. */
+/* Fills the parts by name from a checkpoint. Chunks of which a part's slab has no element are not read.
+ * CLT_BAD_DATA names the first tensor that differs from the model's. opt NULL: strict. Not collective. */
 clt_status clt_ckpt_load(clt_ckpt_reader *r, const clt_slab_table *table, const clt_ckpt_part *parts, int n,
                          const clt_load_options *opt);
+
+/* All elements of a tensor of a part into dst. Collective if the part is sharded: then every rank gets all
+ * elements from their owners, or the status of a rank that failed. */
+clt_status clt_ckpt_gather(clt_group *group, const clt_slab_table *table, const clt_ckpt_part *part,
+                           int entry, float *dst);
 
 /* --- the hash of a state --- */
 
 /* XXH3-128 over, for every tensor in table order: role, 0, name, 0, number of dimensions (u64), each
  * dimension (u64), all elements as fp32; little endian. Independent of chunks, ranks, devices and
  * compression. `optimizer` covers all roles but "weight", in alphabetical order of roles; has_optimizer is
- * false when there are none. */
+ * false when there are none.
+ *
+ * hash_parts is collective if a part is sharded: owners send their chunks to all ranks, a megabyte at a time,
+ * and every rank gets the same hash, or the status of a rank that failed. Otherwise each rank hashes its own
+ * state, and group may be NULL. */
 typedef struct {
     clt_hash128 weights, optimizer;
     bool has_optimizer;
 } clt_state_hash;
-clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part *parts, int n,
-                               clt_state_hash *out);
+clt_status clt_ckpt_hash_parts(clt_group *group, const clt_slab_table *table, const clt_ckpt_part *parts,
+                               int n, clt_state_hash *out);
 clt_status clt_ckpt_hash(clt_ckpt_reader *r, clt_state_hash *out);
 
 #endif

@@ -123,9 +123,14 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
 clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt);
 
-/* Adds all tensors of one part to a hash, as clt_state_hash describes. */
+/* --- parts (clt_ckpt_load.c, clt_ckpt_hash.c) --- */
+
+/* Adds all tensors of a whole part to a hash, as clt_state_hash describes. */
 clt_status clt_ckpt_hash_role(const clt_slab_table *table, const clt_ckpt_part *part, clt_hash_state *h);
 
+/* CLT_FAIL if a part is sharded over another number of ranks than the group has. */
+clt_status clt_ckpt_check_shards(const clt_group *g, const clt_ckpt_part *parts, int n);
+/* Read or write elements [first, first + count) of a tensor. Writing skips the slab's holes. */
 clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                               float *dst, uint64_t count);
 clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,

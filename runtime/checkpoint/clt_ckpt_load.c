@@ -1,12 +1,21 @@
 #include "runtime/checkpoint/clt_ckpt_internal.h"
 
 #include <fnmatch.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/clt_signal.h"
 
 /* --- parts --- */
+
+clt_status clt_ckpt_check_shards(const clt_group *g, const clt_ckpt_part *parts, int n) {
+    for (int p = 0; p < n; p++) {
+        const clt_shards *s = parts[p].shards;
+        if (s && s->ranks != clt_ckpt_size(g))
+            return clt_error(CLT_FAIL, "part '%s' is sharded over %d ranks, its group has %d; this is a bug",
+                             parts[p].role, s->ranks, clt_ckpt_size(g));
+    }
+    return CLT_OK;
+}
 
 clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                               float *dst, uint64_t count) {
@@ -17,65 +26,17 @@ clt_status clt_ckpt_part_read(const clt_ckpt_part *p, const clt_slab_table *t, i
     return CLT_OK;
 }
 
+/* Whether this rank keeps any of these elements. */
+static bool wanted(const clt_ckpt_part *p, const clt_slab_entry *e, uint64_t first, uint64_t count) {
+    return !p->slab || clt_slab_touches(p->slab, e->offset + first, count);
+}
+
 clt_status clt_ckpt_part_write(const clt_ckpt_part *p, const clt_slab_table *t, int entry, uint64_t first,
                                const float *src, uint64_t count) {
     uint64_t at = t->entry[entry].offset + first;
     if (p->slab) return clt_slab_write(p->slab, at, src, count);
     memcpy(p->host + at, src, count * sizeof *src);
     return CLT_OK;
-}
-
-/* --- hash --- */
-
-static void hash_u64(clt_hash_state *h, uint64_t v) {
-    unsigned char raw[8];
-    for (int i = 0; i < 8; i++) raw[i] = (unsigned char)(v >> (8 * i));
-    clt_hash_add(h, raw, sizeof raw);
-}
-
-clt_status clt_ckpt_hash_role(const clt_slab_table *table, const clt_ckpt_part *part, clt_hash_state *h) {
-    float *block = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *block);
-    if (!block) return clt_no_memory("a chunk of a state", CLT_CKPT_CHUNK * sizeof *block);
-    clt_status st = CLT_OK;
-    for (int e = 0; e < table->n && st == CLT_OK; e++) {
-        const clt_slab_entry *t = &table->entry[e];
-        clt_hash_add(h, part->role, strlen(part->role) + 1);
-        clt_hash_add(h, t->name, strlen(t->name) + 1);
-        hash_u64(h, (uint64_t)t->dims);
-        for (int d = 0; d < t->dims; d++) hash_u64(h, (uint64_t)t->shape[d]);
-        for (uint64_t at = 0; at < t->count && st == CLT_OK; at += CLT_CKPT_CHUNK) {
-            uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
-            st = clt_ckpt_part_read(part, table, e, at, block, n);
-            if (st == CLT_OK) clt_hash_add(h, block, n * sizeof *block);
-        }
-    }
-    clt_free(block);
-    return st;
-}
-
-static int by_role(const void *a, const void *b) {
-    const clt_ckpt_part *x = *(const clt_ckpt_part *const *)a, *y = *(const clt_ckpt_part *const *)b;
-    return strcmp(x->role, y->role);
-}
-
-clt_status clt_ckpt_hash_parts(const clt_slab_table *table, const clt_ckpt_part *parts, int n,
-                               clt_state_hash *out) {
-    clt_hash_state *weights = clt_hash_begin(), *optimizer = clt_hash_begin();
-    const clt_ckpt_part **sorted = clt_calloc((size_t)n, sizeof *sorted);
-    clt_state_hash h = {.has_optimizer = false};
-    clt_status st = CLT_OK;
-    for (int i = 0; i < n; i++) sorted[i] = &parts[i];
-    if (n > 1) qsort(sorted, (size_t)n, sizeof *sorted, by_role);
-    for (int i = 0; i < n && st == CLT_OK; i++) {
-        bool weight = !strcmp(sorted[i]->role, "weight");
-        h.has_optimizer |= !weight;
-        st = clt_ckpt_hash_role(table, sorted[i], weight ? weights : optimizer);
-    }
-    h.weights = clt_hash_end(weights);
-    h.optimizer = clt_hash_end(optimizer);
-    clt_free(sorted);
-    if (st == CLT_OK) *out = h;
-    return st;
 }
 
 /* --- load --- */
@@ -230,6 +191,7 @@ static clt_status load_role(const clt_tensor_set *set, const clt_slab_table *tab
         if (i < 0 || clt_load_ignores(opt, part->role, t->name)) continue;
         for (uint64_t at = 0; at < t->count; at += CLT_CKPT_CHUNK) {
             uint64_t n = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->count - at);
+            if (!wanted(part, t, at, n)) continue;
             if (clt_signal_received()) return CLT_STOPPED;
             CLT_TRY(set->read(set->ctx, i, at, block, n));
             CLT_TRY(clt_ckpt_part_write(part, table, e, at, block, n));

@@ -174,13 +174,16 @@ clt_status clt_ckpt_verify_share(clt_ckpt_reader *r, int share, int shares) {
     clt_status worst = CLT_OK;
     size_t n = r->m->chunks, first = n * (size_t)share / (size_t)shares;
     size_t end = n * (size_t)(share + 1) / (size_t)shares;
-    uint32_t closed = UINT32_MAX; /* a file that cannot be opened is reported once, not for each chunk */
+    /* A file that cannot be opened is reported once, not for each chunk. */
+    bool *closed = clt_try_calloc(r->m->files, sizeof *closed);
+    if (!closed) return clt_no_memory("the list of a checkpoint's files", r->m->files * sizeof *closed);
     for (size_t i = first; i < end; i++) {
-        if (r->m->chunk[i].file == closed) continue;
+        if (closed[r->m->chunk[i].file]) continue;
         clt_status st = load_chunk(r, i);
-        if (!r->file) closed = r->m->chunk[i].file;
+        if (!r->file) closed[r->m->chunk[i].file] = true;
         if (st != CLT_OK && worst != CLT_BAD_DATA) worst = st;
     }
+    clt_free(closed);
     return worst;
 }
 

@@ -8,6 +8,7 @@
 /* A chunk of the whole checkpoint; the list is the same on every rank. */
 typedef struct {
     int part, entry;
+    int owner; /* the rank that writes it */
     uint32_t count;
     uint64_t first;
 } plan_item;
@@ -21,9 +22,8 @@ struct clt_ckpt_writer {
 
     plan_item *plan;
     size_t plan_count;
-    size_t *owner_begin; /* ranks + 1: rank r writes plan items [owner_begin[r], owner_begin[r + 1]) */
-    size_t mine, mine_begin;
-    clt_ckpt_stored *row; /* of this rank's items */
+    size_t mine;          /* items of this rank */
+    clt_ckpt_stored *row; /* of this rank's items, in the plan's order */
     clt_pipe *pipe;
     float *arena; /* snapshot: this rank's share */
 
@@ -41,41 +41,39 @@ clt_ckpt_writer_params clt_ckpt_writer_params_default(void) {
 
 /* --- the plan: which rank writes what --- */
 
-/* Counts chunks and elements of the state and allocates the arrays for them. */
-static clt_status allocate_plan(clt_ckpt_writer *w, int size, uint64_t *elements) {
+/* Counts chunks, and the elements that are on every rank, and allocates the plan. */
+static clt_status allocate_plan(clt_ckpt_writer *w, uint64_t *elements) {
     const clt_slab_table *t = w->p.table;
     *elements = 0;
-    for (int e = 0; e < t->n; e++) {
-        *elements += t->entry[e].count;
-        w->plan_count += CLT_CEIL_DIV(t->entry[e].count, (uint64_t)CLT_CKPT_CHUNK);
-    }
-    *elements *= (uint64_t)w->p.part_count;
-    w->plan_count *= (size_t)w->p.part_count;
+    for (int part = 0; part < w->p.part_count; part++)
+        for (int e = 0; e < t->n; e++) {
+            if (!w->parts[part].shards) *elements += t->entry[e].count;
+            w->plan_count += CLT_CEIL_DIV(t->entry[e].count, (uint64_t)CLT_CKPT_CHUNK);
+        }
     w->plan = clt_try_calloc(w->plan_count, sizeof *w->plan);
-    if (!w->plan) return clt_no_memory("the plan of a checkpoint", w->plan_count * sizeof *w->plan);
-    w->owner_begin = clt_calloc((size_t)size + 1, sizeof *w->owner_begin);
-    return CLT_OK;
+    return w->plan ? CLT_OK : clt_no_memory("the plan of a checkpoint", w->plan_count * sizeof *w->plan);
 }
 
+/* Parts that are on every rank are divided into even shares of elements, in the order of the plan: a chunk
+ * belongs to the rank in whose share it begins. A chunk of a sharded part belongs to its owner. */
 static clt_status make_plan(clt_ckpt_writer *w) {
     const clt_slab_table *t = w->p.table;
-    int size = clt_ckpt_size(w->p.group), rank = clt_ckpt_rank(w->p.group), owner = 0;
-    uint64_t elements, seen = 0;
+    const uint64_t size = (uint64_t)clt_ckpt_size(w->p.group);
+    uint64_t elements, seen = 0, even = 0;
     size_t n = 0;
-    CLT_TRY(allocate_plan(w, size, &elements));
+    CLT_TRY(clt_ckpt_check_shards(w->p.group, w->parts, w->p.part_count));
+    CLT_TRY(allocate_plan(w, &elements));
     for (int part = 0; part < w->p.part_count; part++)
         for (int e = 0; e < t->n; e++)
             for (uint64_t first = 0; first < t->entry[e].count; first += CLT_CKPT_CHUNK) {
-                uint64_t count = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->entry[e].count - first);
-                /* Even shares of elements: a chunk belongs to the rank in whose share it begins. */
-                while (owner + 1 < size && seen >= elements / (uint64_t)size * (uint64_t)(owner + 1))
-                    w->owner_begin[++owner] = n;
-                w->plan[n++] = (plan_item){part, e, (uint32_t)count, first};
-                seen += count;
+                const uint64_t count = CLT_MIN((uint64_t)CLT_CKPT_CHUNK, t->entry[e].count - first);
+                const clt_shards *s = w->parts[part].shards;
+                while (!s && even + 1 < size && seen >= elements / size * (even + 1)) even++;
+                const int owner = s ? clt_shards_owner(s, t->entry[e].offset + first) : (int)even;
+                w->plan[n++] = (plan_item){part, e, owner, (uint32_t)count, first};
+                w->mine += owner == clt_ckpt_rank(w->p.group);
+                if (!s) seen += count;
             }
-    while (owner < size) w->owner_begin[++owner] = n;
-    w->mine_begin = w->owner_begin[rank];
-    w->mine = w->owner_begin[rank + 1] - w->mine_begin;
     return CLT_OK;
 }
 
@@ -115,9 +113,10 @@ static clt_status allocate_buffers(clt_ckpt_writer *w) {
     int threads = w->p.threads < 0 ? default_threads(w->p.group) : w->p.threads;
     uint64_t share = 0, largest = 1;
     CLT_TRY(make_plan(w));
-    for (size_t i = 0; i < w->mine; i++) {
-        share += w->plan[w->mine_begin + i].count;
-        largest = CLT_MAX(largest, w->plan[w->mine_begin + i].count);
+    for (size_t i = 0; i < w->plan_count; i++) {
+        if (w->plan[i].owner != clt_ckpt_rank(w->p.group)) continue;
+        share += w->plan[i].count;
+        largest = CLT_MAX(largest, w->plan[i].count);
     }
     w->row = clt_try_calloc(w->mine, sizeof *w->row);
     if (!w->row) return clt_no_memory("the list of a checkpoint's chunks", w->mine * sizeof *w->row);
@@ -164,7 +163,6 @@ void clt_ckpt_writer_destroy(clt_ckpt_writer *w) {
     clt_free(w->folder);
     clt_free(w->latest);
     clt_free(w->plan);
-    clt_free(w->owner_begin);
     clt_free(w->row);
     clt_free(w->arena);
     clt_free(w);
@@ -199,8 +197,9 @@ static clt_status open_save(clt_ckpt_writer *w, const clt_checkpoint_state *stat
 /* Passes this rank's chunks to the pipe, which keeps a failure for finish. */
 static void feed(clt_ckpt_writer *w) {
     float *at = w->arena;
-    for (size_t i = 0; i < w->mine; i++) {
-        const plan_item *c = &w->plan[w->mine_begin + i];
+    for (size_t i = 0; i < w->plan_count; i++) {
+        const plan_item *c = &w->plan[i];
+        if (c->owner != clt_ckpt_rank(w->p.group)) continue;
         float *to = w->p.snapshot ? at : clt_pipe_buffer(w->pipe);
         if (!to) {
             clt_pipe_cancel(w->pipe, CLT_IO);
@@ -253,7 +252,7 @@ bool clt_ckpt_save_ready(clt_ckpt_writer *w) {
 
 /* --- finish --- */
 
-/* Every rank's rows, in the order of the plan. */
+/* Every rank's rows: those of rank 0, then those of rank 1, and so on; a rank's in the order of the plan. */
 static clt_status gather_rows(clt_ckpt_writer *w, clt_ckpt_stored **rows) {
     size_t bytes = w->mine * sizeof *w->row;
     if (!w->p.group) {
@@ -305,21 +304,27 @@ static void fill_lists(const clt_ckpt_writer *w, const clt_ckpt_stored *rows, li
             .role = (char *)w->parts[i / (size_t)t->n].role, .name = e->name, .dims = e->dims};
         memcpy(l->tensor[i].shape, e->shape, sizeof e->shape);
     }
-    for (int r = 0; r < clt_ckpt_size(w->p.group); r++) {
-        if (w->owner_begin[r] == w->owner_begin[r + 1]) continue;
-        clt_man_file *file = &l->file[l->files];
-        file->name = w->how->file(r, w->run_id);
-        for (size_t i = w->owner_begin[r]; i < w->owner_begin[r + 1]; i++) {
-            const plan_item *c = &w->plan[i];
-            l->chunk[i] = (clt_man_chunk){.tensor = (uint32_t)(c->part * t->n + c->entry),
-                                          .file = (uint32_t)l->files,
-                                          .count = c->count,
-                                          .first = c->first,
-                                          .at = rows[i]};
-            file->bytes += rows[i].stored;
-        }
-        l->files++;
+    const size_t ranks = (size_t)clt_ckpt_size(w->p.group);
+    size_t *chunks = clt_calloc(ranks, sizeof *chunks), *row = clt_calloc(ranks, sizeof *row);
+    uint32_t *file = clt_calloc(ranks, sizeof *file);
+    for (size_t i = 0; i < w->plan_count; i++) chunks[w->plan[i].owner]++;
+    for (size_t r = 0, rows_before = 0; r < ranks; rows_before += chunks[r++]) {
+        row[r] = rows_before;
+        file[r] = (uint32_t)l->files;
+        if (chunks[r]) l->file[l->files++].name = w->how->file((int)r, w->run_id);
     }
+    for (size_t i = 0; i < w->plan_count; i++) {
+        const plan_item *c = &w->plan[i];
+        l->chunk[i] = (clt_man_chunk){.tensor = (uint32_t)(c->part * t->n + c->entry),
+                                      .file = file[c->owner],
+                                      .count = c->count,
+                                      .first = c->first,
+                                      .at = rows[row[c->owner]++]};
+        l->file[file[c->owner]].bytes += l->chunk[i].at.stored;
+    }
+    clt_free(file);
+    clt_free(row);
+    clt_free(chunks);
 }
 
 /* Appends the lists of tensors, files and chunks to the head. */

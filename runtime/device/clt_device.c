@@ -62,10 +62,7 @@ static clt_status create_queue(clt_device *dev) {
     cl_int e;
     dev->context = clCreateContext(NULL, 1, &dev->device, context_message, NULL, &e);
     CLT_CL(dev, e, "creating a context");
-    dev->queue =
-        clCreateCommandQueue(dev->context, dev->device, dev->profile ? CL_QUEUE_PROFILING_ENABLE : 0, &e);
-    CLT_CL(dev, e, "creating a queue");
-    return CLT_OK;
+    return clt_device_use(dev, CLT_QUEUE_COMPUTE);
 }
 
 /* How many helpers there may be. Each opens the device: on a GPU they may use a sixteenth of its memory, at
@@ -250,7 +247,8 @@ void clt_device_close(clt_device *dev) {
         if (dev->queue) clt_device_finish(dev);
         clt_kernels_free(dev);
         clt_transfer_free(dev);
-        if (dev->queue) clReleaseCommandQueue(dev->queue);
+        for (int q = 0; q < CLT_QUEUES; q++)
+            if (dev->queues[q]) clReleaseCommandQueue(dev->queues[q]);
         if (dev->context) clReleaseContext(dev->context);
         if (dev->device != dev->root) clReleaseDevice(dev->device);
     }

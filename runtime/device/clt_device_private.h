@@ -8,7 +8,7 @@
 
 #include "runtime/base/clt_hash.h"
 #include "runtime/device/clt_cache.h"
-#include "runtime/device/clt_device.h"
+#include "runtime/device/clt_mark.h"
 #include "runtime/device/clt_quirks.h"
 
 /* A device that was found, before it is opened. */
@@ -80,8 +80,9 @@ struct clt_device {
     cl_platform_id platform;
     cl_device_id root, device; /* device is a sub-device of root, or root */
     cl_context context;
-    cl_command_queue queue;
-    cl_command_queue side; /* maps pinned memory; NULL until it is needed */
+    cl_command_queue queue;              /* the one in use: one of queues */
+    cl_command_queue queues[CLT_QUEUES]; /* NULL until the first use; the first one from the start */
+    cl_command_queue side;               /* maps pinned memory; NULL until it is needed */
     clt_device_facts facts;
     char id[33];
     char *cache_dir; /* NULL: caching is off */
@@ -113,6 +114,9 @@ struct clt_device {
     clt_waiter *waiter;     /* NULL: the driver needs no waiting thread */
     cl_event gate;          /* for tests, see clt_device_gate */
     clt_recorder *recorder; /* NULL: launches are not recorded */
+    clt_idle idle;          /* called while the host waits; NULL: nothing is */
+    void *idle_ctx;
+    bool idles; /* it runs */
 };
 
 static inline bool clt_has_quirk(const clt_device *dev, clt_quirk quirk) {
@@ -160,6 +164,10 @@ void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event);
  * with CLTRAIN_ASSERT_STEADY=1. `what` and `name` are for the message. */
 clt_status clt_steady_check(clt_device *dev, const char *what, const char *name);
 void clt_queue_free(clt_device *dev);
+/* Hands everything in all queues to the device. */
+cl_int clt_flush_queues(clt_device *dev);
+/* clt_mark.c: calls the function of clt_device_set_idle, if there is one and it does not run already. */
+void clt_device_idle(clt_device *dev);
 
 /* clt_buffer.c: CLT_FAIL with the message "VERB n bytes at ..." if the range is not inside the buffer. */
 clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);

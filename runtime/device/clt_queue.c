@@ -17,6 +17,13 @@ clt_status clt_hung_error(clt_device *dev, const char *what) {
         dev->facts.name, dev->timeout, what);
 }
 
+cl_int clt_flush_queues(clt_device *dev) {
+    cl_int e = CL_SUCCESS;
+    for (int q = 0; q < CLT_QUEUES && e == CL_SUCCESS; q++)
+        if (dev->queues[q]) e = clFlush(dev->queues[q]);
+    return e;
+}
+
 #define SHORT_WAIT 20e-6 /* seconds: shorter waits poll without sleeping and without the waiter */
 
 /* Sleeps a small part of the time that was waited: the wait ends at most about 1 % late, and the CPU's cores
@@ -31,7 +38,7 @@ static void back_off(double waited) {
 cl_int clt_event_quiet(clt_device *dev, cl_event event) {
     /* Of the time between two polls at most this counts: the process may have been stopped (Ctrl-Z). */
     static const double at_most = 1;
-    cl_int status = CL_QUEUED, e = dev->hung ? CL_DEVICE_NOT_AVAILABLE : clFlush(dev->queue);
+    cl_int status = CL_QUEUED, e = dev->hung ? CL_DEVICE_NOT_AVAILABLE : clt_flush_queues(dev);
     double looked = clt_now(), waited = 0;
     bool lent = !dev->waiter;
     while (e == CL_SUCCESS) {
@@ -49,6 +56,7 @@ cl_int clt_event_quiet(clt_device *dev, cl_event event) {
             clt_waiter_give(dev->waiter, event);
             lent = true;
         }
+        clt_device_idle(dev);
         back_off(waited);
     }
     /* Polling "complete" is no synchronisation point; waiting for a complete event is one, and costs nothing.
@@ -71,9 +79,13 @@ clt_status clt_device_flush(clt_device *dev) {
 }
 
 clt_status clt_device_finish(clt_device *dev) {
-    cl_event e;
-    CLT_CL(dev, clEnqueueMarkerWithWaitList(dev->queue, 0, NULL, &e), "waiting for queued work");
-    return clt_event_wait(dev, e, "waiting for queued work");
+    for (int q = 0; q < CLT_QUEUES; q++) {
+        cl_event e;
+        if (!dev->queues[q]) continue;
+        CLT_CL(dev, clEnqueueMarkerWithWaitList(dev->queues[q], 0, NULL, &e), "waiting for queued work");
+        CLT_TRY(clt_event_wait(dev, e, "waiting for queued work"));
+    }
+    return CLT_OK;
 }
 
 bool clt_device_is_broken(clt_device *dev) {

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "runtime/device/clt_shards.h"
+
 enum { PACK = 64 }; /* small tensors start at multiples of this many elements */
 
 int clt_slab_table_add(clt_slab_table *t, const char *name, int dims, const int64_t *shape) {
@@ -37,9 +39,11 @@ void clt_slab_table_free(clt_slab_table *t) {
     *t = (clt_slab_table){0};
 }
 
-/* Piece borders: a piece ends at the last allowed border before it exceeds `limit` elements, or at the first
- * one after a tensor that is larger than that. Returns the number of pieces; start[] has room for t->n + 2.
- */
+/* --- creation --- */
+
+/* Borders of the pieces of a whole slab: a piece ends at the last allowed border before it exceeds `limit`
+ * elements, or at the first one after a tensor that is larger than that. Returns the number of pieces;
+ * start[] has room for t->n + 2. */
 static int cut(const clt_slab_table *t, uint64_t limit, uint64_t *start) {
     int n = 0;
     uint64_t last = 0; /* last border inside the current piece */
@@ -57,32 +61,26 @@ static int cut(const clt_slab_table *t, uint64_t limit, uint64_t *start) {
     return n;
 }
 
-clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t piece_bytes, const char *name,
-                           clt_slab **out) {
-    uint64_t most = clt_device_get_facts(dev)->max_alloc;
-    if (t->total == 0) return clt_error(CLT_FAIL, "slab '%s' has no tensors", name);
-    if (piece_bytes == 0) piece_bytes = CLT_MIN((uint64_t)1 << 30, most);
+static uint64_t default_bytes(clt_device *dev) {
+    return CLT_MIN((uint64_t)1 << 30, clt_device_get_facts(dev)->max_alloc);
+}
+
+/* A slab of `pieces` pieces, all holes yet, that may own as many buffers. */
+static clt_slab *new_slab(const clt_slab_table *t, int pieces, uint32_t element_bytes) {
     clt_slab *s = clt_calloc(1, sizeof *s);
     s->table = t;
-    s->element_bytes = sizeof(float);
-    s->start = clt_calloc((size_t)t->n + 2, sizeof *s->start);
-    s->n = cut(t, piece_bytes / sizeof(float), s->start);
-    s->piece = clt_calloc((size_t)s->n, sizeof(clt_buffer *));
-    clt_status st = CLT_OK;
-    for (int i = 0; i < s->n && st == CLT_OK; i++) {
-        uint64_t bytes = (s->start[i + 1] - s->start[i]) * sizeof(float);
-        int entry = 0;
-        while (entry + 1 < t->n && t->entry[entry].offset < s->start[i]) entry++;
-        if (bytes > most)
-            st = clt_error(
-                CLT_NO_MEMORY,
-                "tensor '%s' (%llu bytes with padding) exceeds the largest buffer of %s (%llu bytes)",
-                t->entry[entry].name, (unsigned long long)bytes, clt_device_get_facts(dev)->name,
-                (unsigned long long)most);
-        else
-            st = clt_buffer_create(dev, (size_t)bytes, name, &s->piece[i]);
-    }
-    if (st == CLT_OK) st = clt_slab_zero(s);
+    s->element_bytes = element_bytes;
+    s->n = pieces;
+    s->start = clt_calloc((size_t)pieces + 1, sizeof *s->start);
+    s->origin = clt_calloc((size_t)pieces, sizeof *s->origin);
+    s->piece = clt_calloc((size_t)pieces, sizeof(clt_buffer *));
+    s->buffer = clt_calloc((size_t)pieces, sizeof(clt_buffer *));
+    return s;
+}
+
+/* Ends a creation: clears the slab if that is asked for; destroys it after a failure. */
+static clt_status complete(clt_slab *s, clt_status st, bool clear, clt_slab **out) {
+    if (st == CLT_OK && clear) st = clt_slab_zero(s);
     if (st != CLT_OK) {
         clt_slab_destroy(s);
         return st;
@@ -91,33 +89,128 @@ clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t pi
     return CLT_OK;
 }
 
-clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out) {
-    clt_slab *s = clt_calloc(1, sizeof *s);
-    s->table = like->table;
-    s->element_bytes = sizeof(uint16_t);
-    s->n = like->n;
-    s->start = clt_memdup(like->start, ((size_t)like->n + 1) * sizeof *s->start);
-    s->piece = clt_calloc((size_t)s->n, sizeof(clt_buffer *));
+static clt_status piece_too_large(const clt_slab *s, int i, uint64_t bytes, const clt_device_facts *facts) {
+    const clt_slab_table *t = s->table;
+    int entry = 0;
+    while (entry + 1 < t->n && t->entry[entry].offset < s->start[i]) entry++;
+    return clt_error(
+        CLT_NO_MEMORY, "tensor '%s' (%llu bytes with padding) exceeds the largest buffer of %s (%llu bytes)",
+        t->entry[entry].name, (unsigned long long)bytes, facts->name, (unsigned long long)facts->max_alloc);
+}
+
+/* A slab without holes, in new buffers or, with `host`, in the caller's memory. `limit`: elements of a piece.
+ */
+static clt_status create_whole(clt_device *dev, const clt_slab_table *t, uint64_t limit, char *host,
+                               uint32_t element_bytes, const char *name, clt_slab **out) {
+    if (t->total == 0) return clt_error(CLT_FAIL, "slab '%s' has no tensors", name);
+    const clt_device_facts *facts = clt_device_get_facts(dev);
+    uint64_t *start = clt_calloc((size_t)t->n + 2, sizeof *start);
+    clt_slab *s = new_slab(t, cut(t, limit, start), element_bytes);
+    memcpy(s->start, start, ((size_t)s->n + 1) * sizeof *start);
+    clt_free(start);
     clt_status st = CLT_OK;
-    for (int i = 0; i < s->n && st == CLT_OK; i++)
-        st = clt_buffer_create(dev, (size_t)(s->start[i + 1] - s->start[i]) * s->element_bytes, name,
-                               &s->piece[i]);
-    if (st == CLT_OK) st = clt_slab_zero(s);
-    if (st != CLT_OK) {
-        clt_slab_destroy(s);
-        return st;
+    for (int i = 0; i < s->n && st == CLT_OK; i++) {
+        const uint64_t bytes = (s->start[i + 1] - s->start[i]) * element_bytes;
+        if (bytes > facts->max_alloc)
+            st = piece_too_large(s, i, bytes, facts);
+        else if (host)
+            st = clt_buffer_wrap(dev, host + s->start[i] * element_bytes, (size_t)bytes, name, &s->piece[i]);
+        else
+            st = clt_buffer_create(dev, (size_t)bytes, name, &s->piece[i]);
+        if (st == CLT_OK) s->buffer[s->buffers++] = s->piece[i];
     }
-    *out = s;
-    return CLT_OK;
+    return complete(s, st, !host, out);
+}
+
+clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t piece_bytes, const char *name,
+                           clt_slab **out) {
+    if (piece_bytes == 0) piece_bytes = default_bytes(dev);
+    return create_whole(dev, t, piece_bytes / sizeof(float), NULL, sizeof(float), name, out);
+}
+
+clt_status clt_slab_create_in(clt_device *dev, const clt_slab_table *t, void *host, uint32_t element_bytes,
+                              const char *name, clt_slab **out) {
+    if (!host) return clt_error(CLT_FAIL, "slab '%s' is created in a null pointer", name);
+    return create_whole(dev, t, default_bytes(dev) / sizeof(float), host, element_bytes, name, out);
+}
+
+clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out) {
+    clt_slab *s = new_slab(like->table, like->n, sizeof(uint16_t));
+    memcpy(s->start, like->start, ((size_t)like->n + 1) * sizeof *s->start);
+    memcpy(s->origin, like->origin, (size_t)like->n * sizeof *s->origin);
+    clt_status st = CLT_OK;
+    for (int b = 0; b < like->buffers && st == CLT_OK; b++) {
+        const size_t bytes = clt_buffer_bytes(like->buffer[b]) / like->element_bytes * s->element_bytes;
+        st = clt_buffer_create(dev, bytes, name, &s->buffer[b]);
+        if (st == CLT_OK) s->buffers++;
+        for (int i = 0; i < s->n; i++)
+            if (like->piece[i] == like->buffer[b]) s->piece[i] = s->buffer[b];
+    }
+    return complete(s, st, true, out);
+}
+
+/* --- the slab of a shard --- */
+
+/* Adds a piece that ends before element `end`, in buffer number `buffer` (-1: a hole) from element `origin`
+ * on, or makes the last piece longer if this continues it. of[i]: the buffer's number of piece i. */
+static void append(clt_slab *s, int *of, int buffer, uint64_t origin, uint64_t end) {
+    if (s->n == 0 || of[s->n - 1] != buffer) {
+        s->origin[s->n] = origin;
+        of[s->n++] = buffer;
+    }
+    s->start[s->n] = end;
+}
+
+/* Sets the pieces: a rank's ranges one behind the other in buffers of `limit` elements, and the holes. */
+static void pack(clt_slab *s, int *of, const clt_shards *shards, int rank, uint64_t limit) {
+    uint64_t packed = 0;
+    s->n = 0;
+    for (int b = 0; b < shards->buckets; b++) {
+        clt_slab_range x = clt_shards_range(shards, b, rank);
+        while (x.count > 0) {
+            const uint64_t origin = packed % limit, count = CLT_MIN(x.count, limit - origin);
+            if (x.first > s->start[s->n]) append(s, of, -1, 0, x.first);
+            append(s, of, (int)(packed / limit), origin, x.first + count);
+            packed += count;
+            x = (clt_slab_range){x.first + count, x.count - count};
+        }
+    }
+    if (s->start[s->n] < s->table->total) append(s, of, -1, 0, s->table->total);
+}
+
+clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const clt_shards *shards, int rank,
+                                 uint32_t element_bytes, const char *name, clt_slab **out) {
+    /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
+    const uint64_t limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1);
+    const uint64_t owned = clt_shards_owned(shards, rank);
+    if (shards->border[shards->buckets * shards->ranks] != t->total)
+        return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
+    const int buffers = (int)CLT_CEIL_DIV(owned, limit), most = 2 * shards->buckets + buffers + 1;
+    clt_slab *s = new_slab(t, most, element_bytes);
+    int *of = clt_calloc((size_t)most, sizeof *of);
+    pack(s, of, shards, rank, limit);
+    clt_status st = CLT_OK;
+    for (int b = 0; b < buffers && st == CLT_OK; b++) {
+        const uint64_t count = CLT_MIN(limit, owned - (uint64_t)b * limit);
+        st = clt_buffer_create(dev, (size_t)(count * element_bytes), name, &s->buffer[b]);
+        if (st == CLT_OK) s->buffers++;
+    }
+    for (int i = 0; i < s->n && st == CLT_OK; i++) s->piece[i] = of[i] < 0 ? NULL : s->buffer[of[i]];
+    clt_free(of);
+    return complete(s, st, true, out);
 }
 
 void clt_slab_destroy(clt_slab *s) {
     if (!s) return;
-    for (int i = 0; i < s->n; i++) clt_buffer_destroy(s->piece[i]);
+    for (int b = 0; b < s->buffers; b++) clt_buffer_destroy(s->buffer[b]);
+    clt_free(s->buffer);
     clt_free(s->piece);
+    clt_free(s->origin);
     clt_free(s->start);
     clt_free(s);
 }
+
+/* --- access --- */
 
 clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run) {
     int lo = 0, hi = s->n - 1;
@@ -129,11 +222,17 @@ clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run) {
             hi = mid - 1;
     }
     if (run) *run = s->start[lo + 1] - element;
-    return (clt_ref){s->piece[lo], element - s->start[lo]};
+    return s->piece[lo] ? clt_ref_at(clt_slab_part(s, lo), element - s->start[lo]) : clt_ref_none();
 }
 
 clt_ref clt_slab_ref(const clt_slab *s, int entry) {
     return clt_slab_at(s, s->table->entry[entry].offset, NULL);
+}
+
+bool clt_slab_touches(const clt_slab *s, uint64_t element, uint64_t count) {
+    for (uint64_t at = element, run; at < element + count; at += run)
+        if (clt_slab_at(s, at, &run).buf) return true;
+    return false;
 }
 
 static clt_status check_range(const clt_slab *s, uint64_t element, uint64_t count) {
@@ -148,6 +247,9 @@ clt_status clt_slab_read(const clt_slab *s, uint64_t element, float *dst, uint64
         uint64_t run;
         clt_ref r = clt_slab_at(s, element, &run);
         run = CLT_MIN(run, count);
+        if (!r.buf)
+            return clt_error(CLT_FAIL, "elements %llu to %llu of a slab are not on this rank; this is a bug",
+                             (unsigned long long)element, (unsigned long long)(element + run));
         CLT_TRY(clt_ref_read_f32(r, dst, (size_t)run));
         element += run;
         dst += run;
@@ -162,7 +264,7 @@ clt_status clt_slab_write(const clt_slab *s, uint64_t element, const float *src,
         uint64_t run;
         clt_ref r = clt_slab_at(s, element, &run);
         run = CLT_MIN(run, count);
-        CLT_TRY(clt_ref_write_f32(r, src, (size_t)run));
+        if (r.buf) CLT_TRY(clt_ref_write_f32(r, src, (size_t)run));
         element += run;
         src += run;
         count -= run;
@@ -171,7 +273,9 @@ clt_status clt_slab_write(const clt_slab *s, uint64_t element, const float *src,
 }
 
 clt_status clt_slab_zero(const clt_slab *s) {
-    for (int i = 0; i < s->n; i++)
-        CLT_TRY(clt_buffer_fill32(s->piece[i], 0, 0, clt_buffer_bytes(s->piece[i])));
+    for (int i = 0; i < s->n; i++) {
+        const uint64_t count = s->start[i + 1] - s->start[i], bytes = s->element_bytes;
+        if (s->piece[i]) CLT_TRY(clt_buffer_fill32(s->piece[i], s->origin[i] * bytes, 0, count * bytes));
+    }
     return CLT_OK;
 }

@@ -2,16 +2,17 @@
  *
  * One table lists name, shape and offset of every tensor. It does not depend on the device or the number of
  * ranks: a tensor of at least 65,536 elements starts at a chunk border (a multiple of 65,536 elements),
- * a smaller one at the next multiple of 64; padding is +0. The table is also the sharding plan and the table
- * of checkpoints.
+ * a smaller one at the next multiple of 64; padding is +0. Shards (clt_shards.h) and checkpoints follow from
+ * the same table.
  *
- * On a device the slab is cut into pieces, each of which is one buffer. A cut is possible only at a chunk
- * border where a tensor starts, so no tensor lies in two pieces. A piece has at most `piece_bytes` unless the
- * distance between two possible cuts is larger: then that stretch, a large tensor and the small ones after
- * it, is one piece.
+ * On a device the slab is cut into pieces, each of which lies in one buffer. A whole slab is cut only at a
+ * chunk border where a tensor starts, so no tensor lies in two pieces, and each piece is one buffer. A piece
+ * has at most `piece_bytes` unless the distance between two possible cuts is larger: then that stretch, a
+ * large tensor and the small ones after it, is one piece. The slab of a shard has only what one rank owns
+ * (clt_shards.h), packed into few buffers; the rest of it are pieces without a buffer, called holes.
  *
- * Elements are fp32. clt_slab_create_narrow makes a slab of 16-bit elements with the same borders, for a copy
- * of the weights that matrix units read. A slab is used by the thread that uses its device. */
+ * Elements are fp32, or 16 bits wide in a narrow slab: a copy of the weights that matrix units read. A slab
+ * is used by the thread that uses its device. */
 #ifndef CLT_SLAB_H
 #define CLT_SLAB_H
 
@@ -44,12 +45,20 @@ int clt_slab_table_find(const clt_slab_table *t, const char *name);
 /* Frees the entries; the table is {0} after it. No slab may use the table any more. */
 void clt_slab_table_free(clt_slab_table *t);
 
+/* Elements [first, first + count) of a slab. */
+typedef struct {
+    uint64_t first, count;
+} clt_slab_range;
+
 typedef struct {
     const clt_slab_table *table; /* borrowed: must outlive the slab */
-    clt_buffer **piece;          /* n buffers */
+    clt_buffer **piece;          /* n buffers; NULL: a hole, whose elements are not on this rank */
     uint64_t *start;             /* n + 1 offsets: piece i holds elements start[i] ... start[i + 1] - 1 */
+    uint64_t *origin;            /* n: the element of piece[i] that holds element start[i]; 0 in a hole */
     int n;                       /* pieces */
     uint32_t element_bytes;      /* 4, or 2 in a narrow slab */
+    clt_buffer **buffer;         /* the buffers that belong to the slab, each once */
+    int buffers;
 } clt_slab;
 
 /* Creates a slab with all elements +0 (the clearing is queued). t must be finished. piece_bytes 0: 1 GiB, or
@@ -58,21 +67,41 @@ typedef struct {
  * message names its first tensor) or the device's memory; other errors of clt_buffer_create. */
 clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t piece_bytes, const char *name,
                            clt_slab **out);
-/* Creates a slab of 16-bit elements with the table and the piece borders of `like`, which may be destroyed
- * before it: piece i of both slabs holds the same elements. All bits are 0. clt_slab_read and clt_slab_write
- * must not be used on it. */
+/* Creates a slab in the caller's memory: `host` has table->total elements of element_bytes (4 or 2), is page
+ * aligned and must outlive the slab. It has the pieces of clt_slab_create with piece_bytes 0. The contents of
+ * the memory stay. Errors as there, and of clt_buffer_wrap. */
+clt_status clt_slab_create_in(clt_device *dev, const clt_slab_table *t, void *host, uint32_t element_bytes,
+                              const char *name, clt_slab **out);
+struct clt_shards;
+/* Creates a slab that has only what `rank` owns, with all bits 0. Buffers have at most 1 GiB, or the device's
+ * largest allocation if that is smaller, and no padding; a range may be cut at a chunk border where a buffer
+ * ends. Slabs of the same table, shards, rank and device have the same pieces, whatever element_bytes (4 or
+ * 2). A rank that owns nothing gets a slab of one hole. `shards` is not kept. CLT_FAIL: `shards` belongs to
+ * another table; errors of clt_buffer_create. */
+clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const struct clt_shards *shards,
+                                 int rank, uint32_t element_bytes, const char *name, clt_slab **out);
+/* Creates a slab of 16-bit elements with the table, the pieces and the holes of `like`, which may be
+ * destroyed before it: piece i of both slabs holds the same elements. All bits are 0. */
 clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out);
 void clt_slab_destroy(clt_slab *s); /* NULL is allowed */
-/* The place of the first element of the tensor with this index in the table. */
+/* The place of piece i's first element; clt_ref_none in a hole. */
+static inline clt_ref clt_slab_part(const clt_slab *s, int i) {
+    return (clt_ref){s->piece[i], s->origin[i]};
+}
+/* The place of the first element of the tensor with this index in the table. In the slab of a shard the
+ * tensor may end, or be absent, before its last element: clt_slab_at tells how far it goes. */
 clt_ref clt_slab_ref(const clt_slab *s, int entry);
-/* The place of element `element` of the slab, which must be below table->total. *run: the number of elements
- * from there to the end of its piece; run may be NULL. */
+/* The place of element `element` of the slab, which must be below table->total; clt_ref_none in a hole.
+ * *run: the number of elements from there to the end of its piece or hole; run may be NULL. */
 clt_ref clt_slab_at(const clt_slab *s, uint64_t element, uint64_t *run);
-/* Read or write `count` elements from index `element` of the slab on, across pieces, as clt_buffer_read and
- * clt_buffer_write. A range outside the slab is CLT_FAIL. */
+/* Whether any element of [element, element + count) is on this rank. The range must be inside the slab. */
+bool clt_slab_touches(const clt_slab *s, uint64_t element, uint64_t count);
+/* Read or write `count` elements from index `element` of an fp32 slab on, across pieces, as clt_buffer_read
+ * and clt_buffer_write. A range outside the slab is CLT_FAIL. Reading from a hole is CLT_FAIL; writing skips
+ * holes, so that a rank can be given a whole tensor and keeps what it owns. */
 clt_status clt_slab_read(const clt_slab *s, uint64_t element, float *dst, uint64_t count);
 clt_status clt_slab_write(const clt_slab *s, uint64_t element, const float *src, uint64_t count);
-/* Queues setting all elements to +0, padding included. */
+/* Queues setting all elements to +0, padding included; holes are skipped. */
 clt_status clt_slab_zero(const clt_slab *s);
 
 #endif

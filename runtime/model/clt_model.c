@@ -209,11 +209,24 @@ const char *clt_model_hf_differs(const clt_model_config *c) {
     return c->family->hf_differs(c);
 }
 
+int clt_model_units(const clt_model_config *c, const clt_slab_table *table, clt_model_unit **units) {
+    return c->family->units(c, table, units);
+}
+
+int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **order) {
+    return c->family->order(c, kind, order);
+}
+
 /* --- memory and batches --- */
 
 clt_status clt_model_plan(const clt_model_config *c, const clt_model_shape *shape, clt_device_type type,
                           clt_model_memory *out) {
     return c->family->plan(c, shape, type, out);
+}
+
+bool clt_model_reads_wide(const clt_model_config *c, const clt_model_shape *shape,
+                          const clt_slab_table *table, int entry) {
+    return shape->type == CLT_F32 || c->family->reads_wide(c, shape, table, entry);
 }
 
 clt_batch_layout clt_model_layout(const clt_model_config *c, int64_t seq) {
@@ -315,4 +328,31 @@ void clt_model_set_ready(clt_model *m, clt_model_ready ready, void *ctx) {
 
 clt_status clt_model_gradients_ready(clt_model *m, const clt_model_pass *p, int first, int end) {
     return m->ready && p->lane_last && first < end ? m->ready(m->ready_ctx, first, end) : CLT_OK;
+}
+
+void clt_model_set_need(clt_model *m, clt_model_unit_hook need, void *ctx) {
+    m->need = need;
+    m->need_ctx = ctx;
+}
+
+void clt_model_set_done(clt_model *m, clt_model_unit_hook done, void *ctx) {
+    m->done = done;
+    m->done_ctx = ctx;
+}
+
+void clt_model_set_grads_need(clt_model *m, clt_model_unit_hook grads_need, void *ctx) {
+    m->grads_need = grads_need;
+    m->grads_need_ctx = ctx;
+}
+
+clt_status clt_model_unit_need(clt_model *m, int unit) {
+    return m->need ? m->need(m->need_ctx, unit) : CLT_OK;
+}
+
+clt_status clt_model_unit_done(clt_model *m, int unit) {
+    return m->done ? m->done(m->done_ctx, unit) : CLT_OK;
+}
+
+clt_status clt_model_gradients_need(clt_model *m, int unit) {
+    return m->grads_need ? m->grads_need(m->grads_need_ctx, unit) : CLT_OK;
 }

@@ -67,9 +67,29 @@ double clt_model_train_flops_per_token(const clt_model_config *c, int64_t seq);
  * depend only on the seed, the tensor and the element. */
 void clt_model_init_range(const clt_model_config *c, const clt_slab_table *table, int entry, uint64_t seed,
                           uint64_t first, uint64_t count, float *out);
-/* Writes the initial values of all tensors into a slab on a device. */
+/* Writes the initial values of all tensors into a slab on a device; what lies in holes is not computed. */
 clt_status clt_model_init_weights(const clt_model_config *c, const clt_slab_table *table, uint64_t seed,
                                   clt_slab *weights);
+
+/* --- units --- */
+
+/* A unit is a part of the model that a pass reads together: an embedding, a block, the head. It is the
+ * smallest part whose weights or gradients a caller can fetch and drop during a pass (clt_model_set_need). */
+typedef struct {
+    int first, end; /* tensors first ... end - 1 of the table */
+} clt_model_unit;
+/* Writes the units to *units and returns their number, at least 1. They are in table order and cover the
+ * table: every tensor is in one unit. `table` is that of clt_model_table. Free *units with clt_free. */
+int clt_model_units(const clt_model_config *c, const clt_slab_table *table, clt_model_unit **units);
+
+/* The order in which a pass calls a hook of units. It depends on the configuration alone. */
+typedef enum {
+    CLT_ORDER_FORWARD,  /* need, in clt_model_eval and clt_model_logits */
+    CLT_ORDER_TRAINING, /* need, in clt_model_train: a unit is listed once per use */
+    CLT_ORDER_GRADIENTS /* grads_need, in clt_model_train: every unit is listed once */
+} clt_model_order_kind;
+/* Writes the units in that order to *order and returns the length of the list. Free *order with clt_free. */
+int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **order);
 
 /* --- files of other programs --- */
 
@@ -102,6 +122,9 @@ typedef struct {
     clt_numerics numerics;
     clt_dtype type; /* of activations, their gradients and the weights that GEMMs read; residuals, statistics,
                        losses and weight gradients are always fp32 */
+    /* Lookups read the 16-bit weights instead of the fp32 weights, which changes bits: for runs that hold no
+     * fp32 copy of an embedding. No effect with type fp32. */
+    bool narrow_embeddings;
     uint64_t logits_bytes; /* size limit of the logits buffer; logits are made in groups of samples that fit.
                               0: the family's default */
 } clt_model_shape;
@@ -118,6 +141,12 @@ typedef struct {
 clt_status clt_model_plan(const clt_model_config *c, const clt_model_shape *shape, clt_device_type type,
                           clt_model_memory *out);
 
+/* Whether passes with this shape read tensor `entry` from the fp32 slab: with type fp32 every tensor, with a
+ * 16-bit type norms, biases and, without narrow_embeddings, embeddings. All tensors for which it is false,
+ * and an embedding that is also the head's matrix, are read from the 16-bit slab. */
+bool clt_model_reads_wide(const clt_model_config *c, const clt_model_shape *shape,
+                          const clt_slab_table *table, int entry);
+
 /* --- batches --- */
 
 /* The layout of its batches. */
@@ -132,8 +161,8 @@ clt_status clt_model_example(const clt_model_config *c, int64_t seq, int64_t sam
 typedef struct clt_model clt_model;
 
 /* `weights` (fp32) and `narrow` are borrowed and must use the table of clt_model_table. `narrow` has the
- * weights rounded to shape->type and is updated by the caller; it is NULL with type CLT_F32. Norms, biases
- * and embeddings read `weights`, GEMMs read `narrow`. */
+ * weights rounded to shape->type and is updated by the caller; it is NULL with type CLT_F32. GEMMs read
+ * `narrow`; clt_model_reads_wide says what is read from `weights`. */
 clt_status clt_model_create(const clt_model_config *c, const clt_model_shape *shape, clt_ops *ops,
                             clt_slab *weights, clt_slab *narrow, clt_model **out);
 void clt_model_destroy(clt_model *m); /* NULL is allowed */
@@ -147,7 +176,7 @@ typedef struct {
     bool dropout;               /* false in evaluation */
     bool lane_first;            /* first microbatch of its lane: gradients start from +0 */
     bool lane_last;             /* last microbatch of its lane: the lane's gradients are complete after it */
-    const clt_slab *grads;      /* the lane's accumulator */
+    const clt_slab *grads;      /* the lane's accumulator; see clt_model_set_grads_need */
     clt_ref sample_loss;        /* [samples] on the device: sum of each sample's losses */
 } clt_model_pass;
 
@@ -175,10 +204,38 @@ typedef clt_status (*clt_model_watch)(void *ctx, const char *what, clt_dtype typ
 void clt_model_set_watch(clt_model *m, clt_model_watch watch, void *ctx);
 
 /* Called during a training pass with lane_last, as soon as the final gradients of tensors [first, end) of the
- * table are queued, so that their exchange can overlap with the rest of the pass. Every tensor is reported
- * once per pass, in the order of the backward pass; one that is used twice (a tied embedding) at its last
- * use. */
+ * table are queued, so that their exchange can overlap with the rest of the pass. Each call is for one unit.
+ * Every unit is reported once per pass, in the order of the backward pass; one that is used twice (a tied
+ * embedding) at its last use. A pass without lane_last reports nothing: a caller that wants the gradients of
+ * every microbatch makes each of them a lane (lane_first and lane_last). */
 typedef clt_status (*clt_model_ready)(void *ctx, int first, int end);
 void clt_model_set_ready(clt_model *m, clt_model_ready ready, void *ctx);
+
+/* --- weights and gradients that come and go --- */
+
+/* Hooks for callers that hold a part of the weights or gradients only while a pass uses it. A unit that is
+ * absent is a piece of the slab without a buffer. Between two uses the caller may move a unit: it changes the
+ * pieces of the slabs that it gave to clt_model_create and clt_model_pass, and the model looks every tensor
+ * up again. The calls come from the thread that runs the pass, in an order that clt_model_order gives ahead.
+ * They should queue work and not wait. A status other than CLT_OK stops the pass; then, as after any other
+ * error, the units in use get no further call. Without hooks everything must be present all the time. */
+typedef clt_status (*clt_model_unit_hook)(void *ctx, int unit);
+
+/* need: called in every pass before the first operation that reads weights of `unit` is queued. When it
+ * returns, the unit's tensors must be where clt_model_reads_wide says, for operations that are queued next.
+ * done: called after the last operation of this use is queued; until the next need nothing reads the unit.
+ * Every need is followed by one done of the same unit before the next need of it: uses of one unit do not
+ * nest, uses of two units may overlap (the head and a tied embedding). All groups of the head's rows, forward
+ * and backward, are one use; so are the recomputation of a block and its backward pass. */
+void clt_model_set_need(clt_model *m, clt_model_unit_hook need, void *ctx);
+void clt_model_set_done(clt_model *m, clt_model_unit_hook done, void *ctx);
+
+/* Called in every training pass before the first operation that writes gradients of `unit` is queued. From
+ * then on the unit's gradients must be present in clt_model_pass.grads: with lane_last until the ready call
+ * that reports them, otherwise until clt_model_train returns. With lane_first their old values are not read;
+ * otherwise they must be those that the lane's previous pass left. Several units can be open: that of a tied
+ * embedding is open from the head until the end of the pass, and a block can be opened before the block
+ * above it is ready. */
+void clt_model_set_grads_need(clt_model *m, clt_model_unit_hook grads_need, void *ctx);
 
 #endif

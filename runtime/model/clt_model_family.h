@@ -27,6 +27,11 @@ typedef struct {
     void (*init_range)(const clt_model_config *c, const clt_slab_table *table, int entry, uint64_t seed,
                        uint64_t first, uint64_t count, float *out);
     double (*train_flops_per_token)(const clt_model_config *c, int64_t seq);
+    int (*units)(const clt_model_config *c, const clt_slab_table *table, clt_model_unit **units);
+    int (*order)(const clt_model_config *c, clt_model_order_kind kind, int **order);
+    /* Called for 16-bit types alone. */
+    bool (*reads_wide)(const clt_model_config *c, const clt_model_shape *shape, const clt_slab_table *table,
+                       int entry);
 
     const char *(*hf_name)(const clt_model_config *c, const char *tensor); /* NULL: names are equal */
     json_t *(*hf_config)(
@@ -66,6 +71,8 @@ struct clt_model {
     void *watch_ctx;
     clt_model_ready ready;
     void *ready_ctx;
+    clt_model_unit_hook need, done, grads_need;
+    void *need_ctx, *done_ctx, *grads_need_ctx;
 };
 
 extern const clt_model_family clt_mpt_family;
@@ -78,8 +85,15 @@ extern const clt_refusal clt_model_refused[];
  * (printf). */
 clt_status clt_model_made(clt_model *m, clt_dtype type, clt_ref made, uint64_t count, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* For backward passes: the gradients of tensors [first, end) of the table are queued. Calls the ready hook if
- * one is set and p->lane_last. */
+/* For passes: call the need hook before, and the done hook after, the operations that read weights of a
+ * unit. Look tensors up (clt_slab_ref) between the two calls and keep no place for the next use. */
+clt_status clt_model_unit_need(clt_model *m, int unit);
+clt_status clt_model_unit_done(clt_model *m, int unit);
+/* For backward passes: calls the grads_need hook, before the first operation that writes gradients of a unit.
+ */
+clt_status clt_model_gradients_need(clt_model *m, int unit);
+/* For backward passes: the gradients of tensors [first, end) of the table, one unit, are queued. Calls the
+ * ready hook if one is set and p->lane_last. */
 clt_status clt_model_gradients_ready(clt_model *m, const clt_model_pass *p, int first, int end);
 
 #endif

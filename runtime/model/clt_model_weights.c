@@ -30,6 +30,7 @@ static void init_part(void *ctx, size_t index) {
     }
     const init_job *j = &s->job;
     uint64_t at = (uint64_t)(index - 1) * INIT_BLOCK, n = CLT_MIN((uint64_t)INIT_BLOCK, j->count - at);
+    if (!clt_slab_touches(s->weights, j->table->entry[j->entry].offset + j->first + at, n)) return;
     clt_model_init_range(j->config, j->table, j->entry, j->seed, j->first + at, n, j->out + at);
 }
 
@@ -43,6 +44,7 @@ clt_status clt_model_init_weights(const clt_model_config *c, const clt_slab_tabl
         const clt_slab_entry *e = &t->entry[i];
         for (uint64_t at = 0; at < e->count && !s.failed; at += INIT_STAGE) {
             const uint64_t n = CLT_MIN((uint64_t)INIT_STAGE, e->count - at);
+            if (!clt_slab_touches(weights, e->offset + at, n)) continue;
             s.job = (init_job){c, t, i, seed, at, n, out};
             clt_parallel_for(1 + CLT_CEIL_DIV(n, (uint64_t)INIT_BLOCK), 0, init_part, &s);
             if (s.failed) break;

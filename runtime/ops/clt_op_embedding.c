@@ -66,10 +66,11 @@ static void make_rows(int32_t ids[ROWS], int32_t sorted[ROWS]) {
     }
 }
 
-/* wpe and fraction as in the call that needs a row */
+/* wpe, fraction and the tables' type as in the call that needs a row */
 typedef struct {
     bool wpe, wide; /* wide: offsets and rows are multiples of 8 */
     float fraction;
+    clt_dtype type;
 } form;
 
 static bool takes(const clt_variant *v, const void *call) {
@@ -86,6 +87,11 @@ static clt_tensor upload(clt_check *c, const float *data, size_t n, int64_t cols
     return clt_tensor_of(clt_check_upload(c, data, n * (size_t)cols), cols, CLT_F32);
 }
 
+/* The same of any type; rounds `data` to it. */
+static clt_tensor table(clt_check *c, clt_dtype type, float *data, size_t n, int64_t cols) {
+    return clt_tensor_of(clt_check_upload_as(c, type, data, n * (size_t)cols), cols, type);
+}
+
 static void check_with(clt_check *c, const clt_variant *v, const form *call) {
     const int cols = clt_variant_wide(v) ? 40 : 37;
     const float fraction = call->fraction != 1.0f ? 0.3f : 1.0f;
@@ -93,16 +99,18 @@ static void check_with(clt_check *c, const clt_variant *v, const form *call) {
     make_rows(check_ids, check_rows);
     float *wte = clt_check_random(c, VOCAB * cols, 1), *wpe = clt_check_random(c, SEQ * cols, 2);
     float *dx = clt_check_random(c, ROWS * cols, 3), *out = clt_check_zeros(c, ROWS * cols);
+    const clt_tensor words = table(c, call->type, wte, VOCAB, cols),
+                     places = table(c, call->type, wpe, SEQ, cols);
     const clt_tensor dwte = upload(c, wte, VOCAB, cols), dwpe = upload(c, wpe, SEQ, cols);
-    const clt_tensor source = upload(c, wte, VOCAB, cols), positions = upload(c, wpe, SEQ, cols);
+    const clt_tensor source = upload(c, wte, VOCAB, cols);
     clt_embedding_params f = {.rows = ROWS,
                               .seq = SEQ,
                               .cols = cols,
                               .vocab = VOCAB,
                               .fraction = fraction,
                               .ids = clt_check_upload(c, check_ids, ROWS),
-                              .wte = source,
-                              .wpe = call->wpe ? positions : clt_tensor_none(),
+                              .wte = words,
+                              .wpe = call->wpe ? places : clt_tensor_none(),
                               .out = upload(c, NULL, ROWS, cols)};
     clt_embedding_grad_params g = {.rows = ROWS,
                                    .seq = SEQ,
@@ -143,7 +151,7 @@ static clt_status check_variant(clt_ops *ops, const clt_variant *v, void *ctx) {
 
 /* --- the operations --- */
 
-/* Tensors are fp32 without gaps; `wide` depends on those that the kernel's rows lie in. */
+/* Tensors are fp32 without gaps. */
 static clt_status check_tensors(const char *op, int64_t cols, const clt_tensor_named *list, int n) {
     CLT_TRY(clt_tensor_check_types(op, clt_dtype_bit(CLT_F32), list, n));
     return clt_tensor_check_dense(op, cols, list, n);
@@ -157,19 +165,24 @@ static clt_status check_sizes(const char *op, int64_t rows, int64_t seq, int64_t
 
 static clt_status pick(clt_ops *ops, form call, const clt_variant **v) {
     char options[64];
-    snprintf(options, sizeof options, " -DHAS_WPE=%d -DFRACTION=%d", call.wpe, call.fraction != 1.0f);
+    const int n =
+        snprintf(options, sizeof options, " -DHAS_WPE=%d -DFRACTION=%d", call.wpe, call.fraction != 1.0f);
+    if (call.type != CLT_F32)
+        snprintf(options + n, sizeof options - (size_t)n, " -DTABLE_TYPE=%d", (int)call.type);
     const clt_variant_question q = {
         .op = "embedding", .options = options, .takes = takes, .check = check_variant, .call = &call};
     return clt_variant_pick_for(ops, &q, v);
 }
 
 clt_status clt_op_embedding_forward(clt_ops *ops, const clt_embedding_params *p) {
-    const clt_tensor_named all[] = {{"wte", p->wte}, {"wpe", p->wpe}, {"out", p->out}};
+    const clt_tensor_named tables[] = {{"wte", p->wte}, {"wpe", p->wpe}}, out = {"out", p->out};
+    const bool wide = is_wide(p->cols, p->wte, p->wpe, p->out);
     const clt_variant *v;
     CLT_TRY(check_sizes("embedding", p->rows, p->seq, p->cols, 0));
-    CLT_TRY(check_tensors("embedding", p->cols, all, CLT_COUNT_OF(all)));
-    CLT_TRY(pick(
-        ops, (form){clt_tensor_present(p->wpe), is_wide(p->cols, p->wte, p->wpe, p->out), p->fraction}, &v));
+    CLT_TRY(clt_tensor_check_one_type("embedding", CLT_DTYPE_PLAIN, tables, CLT_COUNT_OF(tables)));
+    CLT_TRY(clt_tensor_check_dense("embedding", p->cols, tables, CLT_COUNT_OF(tables)));
+    CLT_TRY(check_tensors("embedding", p->cols, &out, 1));
+    CLT_TRY(pick(ops, (form){clt_tensor_present(p->wpe), wide, p->fraction, p->wte.type}, &v));
     return run_forward(ops, v, p);
 }
 
@@ -180,9 +193,10 @@ clt_status clt_op_embedding_backward(clt_ops *ops, const clt_embedding_grad_para
     const clt_variant *v;
     CLT_TRY(check_sizes("embedding backward", p->rows, p->seq, p->cols, p->unique));
     CLT_TRY(check_tensors("embedding backward", p->cols, all, CLT_COUNT_OF(all)));
-    CLT_TRY(pick(ops,
-                 (form){clt_tensor_present(p->dwpe), is_wide(p->cols, p->dx, p->dwte, p->dwpe), p->fraction},
-                 &v));
+    CLT_TRY(pick(
+        ops,
+        (form){clt_tensor_present(p->dwpe), is_wide(p->cols, p->dx, p->dwte, p->dwpe), p->fraction, CLT_F32},
+        &v));
     return run_backward(ops, v, p);
 }
 
@@ -191,6 +205,6 @@ clt_status clt_op_embedding_add_rows(clt_ops *ops, const clt_embedding_add_param
     const clt_variant *v;
     CLT_TRY(check_sizes("embedding rows", 0, 1, p->cols, p->unique));
     CLT_TRY(check_tensors("embedding rows", p->cols, all, CLT_COUNT_OF(all)));
-    CLT_TRY(pick(ops, (form){true, is_wide(p->cols, p->dst, p->src, p->src), 1.0f}, &v));
+    CLT_TRY(pick(ops, (form){true, is_wide(p->cols, p->dst, p->src, p->src), 1.0f, CLT_F32}, &v));
     return run_add_rows(ops, v, p);
 }

@@ -1,6 +1,7 @@
-/* clt_op_embedding: token and position lookups and their gradients (clkernels/embedding). All tensors must be
- * fp32 and have no gaps (ld = cols). CLT_FAIL if they do not, or if a size is below the limit that its
- * comment names. A row r of an activation is the token at position r % seq of sample r / seq. A row of wte
+/* clt_op_embedding: token and position lookups and their gradients (clkernels/embedding). All tensors must
+ * have no gaps (ld = cols) and be fp32; only the forward pass also reads tables of another type without
+ * scales, the same for wte and wpe. CLT_FAIL if they do not, or if a size is below the limit that its comment
+ * names. A row r of an activation is the token at position r % seq of sample r / seq. A row of wte
  * belongs to one token id, a row of wpe to one position. */
 #ifndef CLT_OP_EMBEDDING_H
 #define CLT_OP_EMBEDDING_H

@@ -35,7 +35,7 @@ static clt_tensor rows_of(const shape *s, clt_ref r) {
     return clt_tensor_of(r, s->cols, CLT_F32);
 }
 
-static void forward(int d, const shape *s, const int32_t *ids) {
+static void forward(int d, const shape *s, const int32_t *ids, clt_dtype type) {
     int64_t rows = s->samples * s->seq;
     size_t n = (size_t)(rows * s->cols), table = (size_t)(s->vocab * s->cols),
            pos = (size_t)(s->seq * s->cols);
@@ -45,10 +45,11 @@ static void forward(int d, const shape *s, const int32_t *ids) {
                               .cols = s->cols,
                               .vocab = s->vocab,
                               .ids = tu_upload_i32(d, ids, (size_t)rows),
-                              .wte = rows_of(s, tu_upload(d, wte, table)),
-                              .wpe = s->wpe ? rows_of(s, tu_upload(d, wpe, pos)) : clt_tensor_none(),
+                              .wte = clt_tensor_of(tu_upload_rounded(d, type, wte, table), s->cols, type),
+                              .wpe = clt_tensor_of(tu_upload_rounded(d, type, wpe, pos), s->cols, type),
                               .out = rows_of(s, tu_blank(d, n)),
                               .fraction = s->fraction};
+    if (!s->wpe) p.wpe = clt_tensor_none();
     tu_assert_ok(clt_op_embedding_forward(tu_ops(d), &p), "embedding forward");
     clt_ref_embedding_forward(rows, s->seq, s->cols, ids, wte, s->wpe ? wpe : NULL, s->fraction, want);
     tu_assert_words("embedding", tu_download(p.out.ref, n), want, n);
@@ -122,7 +123,8 @@ static void each_shape(int d, const char *id) {
         const shape *s = &list[i];
         int64_t rows = s->samples * s->seq;
         int32_t *ids = make_ids(s);
-        forward(d, s, ids);
+        for (int type = 0; type < CLT_DTYPE_COUNT; type++)
+            if (clt_dtype_in((clt_dtype)type, CLT_DTYPE_PLAIN)) forward(d, s, ids, (clt_dtype)type);
         float *dx =
             i % 2 ? tu_extreme((size_t)(rows * s->cols), i) : tu_random((size_t)(rows * s->cols), i, 1.0f);
         float *want = clt_calloc((size_t)(s->vocab * s->cols), 4),
@@ -190,6 +192,23 @@ static void each_hostile(int d, const char *id) {
 static void ids_outside_the_table_give_nan(void **state) {
     (void)state;
     tu_each_variant("embedding", each_hostile);
+}
+
+static void tables_of_two_types_are_refused(void **state) {
+    (void)state;
+    const float wte[8] = {0}, wpe[8] = {0};
+    const clt_embedding_params p = {.rows = 1,
+                                    .seq = 1,
+                                    .cols = 8,
+                                    .vocab = 1,
+                                    .ids = tu_upload_i32(0, (int32_t[]){0}, 1),
+                                    .wte = clt_tensor_of(tu_upload_as(0, CLT_BF16, wte, 8), 8, CLT_BF16),
+                                    .wpe = clt_tensor_of(tu_upload(0, wpe, 8), 8, CLT_F32),
+                                    .out = clt_tensor_of(tu_blank(0, 8), 8, CLT_F32),
+                                    .fraction = 1.0f};
+    assert_int_equal(clt_op_embedding_forward(tu_ops(0), &p), CLT_FAIL);
+    assert_non_null(strstr(clt_last_error(), "wpe"));
+    tu_release();
 }
 
 /* More rows, and more words, than a launch's second dimension takes. */
@@ -263,9 +282,11 @@ static void oracle_follows_the_formula(void **state) {
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(oracle_follows_the_formula), cmocka_unit_test(lookups_give_the_oracles_words),
-        cmocka_unit_test(rows_are_added), cmocka_unit_test(ids_outside_the_table_give_nan),
-        cmocka_unit_test(many_rows_are_looked_up)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(oracle_follows_the_formula),
+                                       cmocka_unit_test(lookups_give_the_oracles_words),
+                                       cmocka_unit_test(rows_are_added),
+                                       cmocka_unit_test(ids_outside_the_table_give_nan),
+                                       cmocka_unit_test(tables_of_two_types_are_refused),
+                                       cmocka_unit_test(many_rows_are_looked_up)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -1,5 +1,6 @@
 /* The hash of a tensor's bits: every variant on every device compared with the oracle, and the oracle's
  * guarantees. */
+#include "runtime/device/clt_shards.h"
 #include "test/test_util.h"
 
 #include <string.h>
@@ -44,6 +45,33 @@ static void variant(int d, const char *id) {
 static void hashes_match(void **state) {
     (void)state;
     tu_each_variant("hash", variant);
+}
+
+/* The hashes of all ranks' shards add up to that of the whole slab. */
+static void shards_add_up(void **state) {
+    (void)state;
+    enum { CHUNKS = 100, RANKS = 3 };
+    clt_slab_table t = {0};
+    clt_shards shards;
+    uint64_t sum = 0;
+    clt_slab_table_add(&t, "w", 1, &(int64_t){CHUNKS * CLT_CHUNK - 3});
+    clt_slab_table_finish(&t);
+    tu_assert_ok(clt_shards_create(&t, RANKS, NULL, &shards), "shards");
+    float *x = tu_random(t.total, 5, 1.0f);
+    for (int rank = 0; rank < RANKS; rank++) {
+        clt_slab *s;
+        tu_assert_ok(clt_slab_create_shard(tu_device(0), &t, &shards, rank, 4, "shard", &s), "slab");
+        tu_assert_ok(clt_slab_write(s, 0, x, t.total), "write");
+        for (int i = 0; i < s->n; i++)
+            if (s->piece[i])
+                sum += on_device(0, clt_slab_part(s, i), s->start[i + 1] - s->start[i], s->start[i]);
+        clt_slab_destroy(s);
+    }
+    assert_true(sum == clt_ref_hash(x, t.total, 0));
+    tu_release();
+    clt_free(x);
+    clt_shards_free(&shards);
+    clt_slab_table_free(&t);
 }
 
 /* Each word passes through invertible steps: every flip of one bit changes the hash, at any place. */
@@ -102,6 +130,7 @@ static void odd_counts_are_refused(void **state) {
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shards_add_up),
         cmocka_unit_test(every_flipped_bit_shows),
         cmocka_unit_test(the_terms_are_splitmix64),
         cmocka_unit_test(parts_add_up),

@@ -70,7 +70,7 @@ static clt_state_hash hash(const rig *r) {
     clt_state_hash h;
     int n;
     const clt_ckpt_part *parts = clt_engine_parts(r->engine, &n);
-    tu_assert_ok(clt_ckpt_hash_parts(clt_engine_table(r->engine), parts, n, &h), "hash");
+    tu_assert_ok(clt_ckpt_hash_parts(NULL, clt_engine_table(r->engine), parts, n, &h), "hash");
     return h;
 }
 

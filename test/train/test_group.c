@@ -152,6 +152,7 @@ typedef struct {
     clt_device *dev;
     clt_ops *ops;
     clt_slab_table table;
+    clt_shards shards; /* for the ranks of the last share_out */
     clt_slab *slab[12];
     int slabs;
 } board;
@@ -201,10 +202,8 @@ static void compare_all(const clt_slab *got, const float *want, const char *what
     compare(got, want, (clt_slab_range){0, got->table->total}, what);
 }
 
-static void compare_own(const clt_slab *got, const float *want, const char *what) {
-    clt_slab_range x;
-    for (uint64_t i = 0; (x = clt_owned_range(got->table, size, rank, i)).count; i++)
-        compare(got, want, x, what);
+static void compare_own(const clt_slab *got, const float *want, const clt_shards *s, const char *what) {
+    for (int b = 0; b < s->buckets; b++) compare(got, want, clt_shards_range(s, b, rank), what);
 }
 
 static void add_lanes(clt_lane_stack *stack, int lanes, int64_t samples) {
@@ -226,15 +225,15 @@ static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, i
     const clt_lane_sum *sums = clt_lane_stack_sums(stack, &n);
     clt_slab *own = clt_lane_stack_total(stack), *spare = b->slab[b->slabs - 1];
     float *want = wanted_slab(&b->table, samples);
+    ok(clt_reduce_batch(plan, samples), "reduce_batch");
     ok(clt_group_reduce_scatter(plan, sums, n, spare), "reduce_scatter");
-    compare_own(spare, want, "reduce_scatter");
+    compare_own(spare, want, &b->shards, "reduce_scatter");
     ok(clt_group_all_gather_slab(plan, spare), "all_gather_slab");
     compare_all(spare, want, "all_gather_slab");
-    if (samples % 2) { /* the sums are still whole: totals of the others' ranges went elsewhere */
-        ok(clt_group_reduce(plan, sums, n, spare), "reduce");
-        compare_all(spare, want, "reduce");
+    add_lanes(stack, lanes, samples);
+    if (samples % 2) {
         ok(clt_group_reduce_scatter(plan, sums, n, own), "reduce_scatter in place");
-        compare_own(own, want, "reduce_scatter in place");
+        compare_own(own, want, &b->shards, "reduce_scatter in place");
     } else {
         ok(clt_group_reduce(plan, sums, n, own), "reduce in place");
         compare_all(own, want, "reduce in place");
@@ -242,43 +241,34 @@ static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, i
     clt_free(want);
 }
 
-/* A rank that gives up makes all give up, and the next batch is whole again. */
-static void test_give_up(clt_lane_stack *stack, clt_reduce_plan *plan) {
-    int n;
-    const clt_lane_sum *sums = clt_lane_stack_sums(stack, &n);
-    clt_slab *total = clt_lane_stack_total(stack);
-    clt_status st = clt_group_reduce(plan, sums, rank == size - 1 ? -1 : n, total);
-    CHECK(st == CLT_STOPPED, st, 0, 0);
-    st = clt_group_reduce_scatter(plan, sums, rank == 0 ? -1 : n, total);
-    CHECK(st == CLT_STOPPED, st, 0, 0);
-}
-
 static uint16_t narrow_value(uint64_t element, int owner) {
     return (uint16_t)(element * 31 + (uint64_t)owner + 1);
+}
+
+/* Writes the own ranges, or checks all owners' ranges. */
+static void narrow_range(const clt_slab *s, int owner, clt_slab_range x, bool write) {
+    static uint16_t v[CLT_CHUNK];
+    for (uint64_t at = x.first; at < x.first + x.count; at += CLT_CHUNK) {
+        const clt_ref r = clt_slab_at(s, at, NULL);
+        for (uint64_t k = 0; k < CLT_CHUNK; k++) v[k] = narrow_value(at + k, owner);
+        if (write) ok(clt_buffer_write(r.buf, r.off * sizeof *v, v, sizeof v), "buffer_write");
+        if (write) continue;
+        ok(clt_buffer_read(r.buf, r.off * sizeof *v, v, sizeof v), "buffer_read");
+        for (uint64_t k = 0; k < CLT_CHUNK; k++)
+            CHECK(v[k] == narrow_value(at + k, owner), owner, (int64_t)(at + k), v[k]);
+    }
 }
 
 /* 16-bit elements travel as they are, whatever gradients travel as. */
 static void test_narrow(board *b, clt_reduce_plan *plan) {
     clt_slab *s = NULL;
-    clt_slab_range x;
     ok(clt_slab_create_narrow(b->dev, b->slab[0], "narrow", &s), "slab_create_narrow");
-    for (uint64_t i = 0; (x = clt_owned_range(&b->table, size, rank, i)).count; i++)
-        for (uint64_t at = x.first; at < x.first + x.count; at += CLT_CHUNK) {
-            static uint16_t v[CLT_CHUNK];
-            const clt_ref r = clt_slab_at(s, at, NULL);
-            for (uint64_t k = 0; k < CLT_CHUNK; k++) v[k] = narrow_value(at + k, rank);
-            ok(clt_buffer_write(r.buf, r.off * sizeof *v, v, sizeof v), "buffer_write");
-        }
+    for (int i = 0; i < b->shards.buckets; i++)
+        narrow_range(s, rank, clt_shards_range(&b->shards, i, rank), true);
     ok(clt_group_all_gather_slab(plan, s), "all_gather_slab of 16 bits");
     for (int owner = 0; owner < size; owner++)
-        for (uint64_t i = 0; (x = clt_owned_range(&b->table, size, owner, i)).count; i++)
-            for (uint64_t at = x.first; at < x.first + x.count; at += CLT_CHUNK) {
-                static uint16_t v[CLT_CHUNK];
-                const clt_ref r = clt_slab_at(s, at, NULL);
-                ok(clt_buffer_read(r.buf, r.off * sizeof *v, v, sizeof v), "buffer_read");
-                for (uint64_t k = 0; k < CLT_CHUNK; k++)
-                    CHECK(v[k] == narrow_value(at + k, owner), owner, (int64_t)(at + k), v[k]);
-            }
+        for (int i = 0; i < b->shards.buckets; i++)
+            narrow_range(s, owner, clt_shards_range(&b->shards, i, owner), false);
     clt_slab_destroy(s);
 }
 
@@ -291,23 +281,28 @@ static void add_slabs(board *b, int n) {
            "slab");
 }
 
+static void share_out(board *b) {
+    clt_shards_free(&b->shards);
+    ok(clt_shards_create(&b->table, size, NULL, &b->shards), "shards_create");
+}
+
 /* counts NULL: an even division. */
 static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
     split = (clt_lane_split){lanes, size, counts};
     int first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
     int need = clt_lane_slabs_needed(lanes, first, last, 2 * lanes);
     clt_reduce_plan *plan = NULL;
+    share_out(b);
     add_slabs(b, need + 1);
     clt_lane_stack *stack = clt_lane_stack_create(first, last, b->slab, need, add, b->ops);
     clt_reduce_math math = {.add = add, .ctx = b->ops};
     if (bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
-    ok(clt_group_agree(group, clt_reduce_plan_create(group, b->dev, &b->table, &split, &math, &plan)),
+    ok(clt_group_agree(group, clt_reduce_plan_create(group, b->dev, &b->shards, &split, &math, &plan)),
        "reduce_plan_create");
-    exchange = clt_reduce_plan_exchange(plan);
+    exchange = clt_reduce_plan_wire(plan);
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0, lanes - 1, lanes};
     for (size_t i = 0; i < (brief ? 1 : CLT_COUNT_OF(samples)); i++) {
         test_batch(b, stack, plan, lanes, samples[i]);
-        if (i == 0) test_give_up(stack, plan);
     }
     test_narrow(b, plan);
     clt_reduce_plan_destroy(plan);
@@ -332,6 +327,7 @@ static void close_board(board *b) {
     for (int i = 0; i < b->slabs; i++) clt_slab_destroy(b->slab[i]);
     clt_ops_destroy(b->ops);
     clt_device_close(b->dev);
+    clt_shards_free(&b->shards);
     clt_slab_table_free(&b->table);
 }
 
@@ -382,7 +378,7 @@ static void test_too_many_ranks(board *b) {
     clt_reduce_plan *none = NULL;
     if (size == 1) return;
     clt_error_quiet(true);
-    clt_status st = clt_reduce_plan_create(group, b->dev, &b->table, &one_lane, &math, &none);
+    clt_status st = clt_reduce_plan_create(group, b->dev, &b->shards, &one_lane, &math, &none);
     clt_error_quiet(false);
     CHECK(st == CLT_BAD_CONFIG && !none, st, 0, 0);
 }
@@ -470,9 +466,10 @@ static int reserve_and_die(bool me) {
     board b = {0};
     clt_reduce_plan *plan = NULL;
     open_board(&b, 1);
+    share_out(&b);
     split = (clt_lane_split){size, size, NULL};
     dies_reserving = me;
-    ok(clt_reduce_plan_create(group, b.dev, &b.table, &split, &(clt_reduce_math){.add = add, .ctx = b.ops},
+    ok(clt_reduce_plan_create(group, b.dev, &b.shards, &split, &(clt_reduce_math){.add = add, .ctx = b.ops},
                               &plan),
        "reduce_plan_create");
     return 4;

@@ -30,7 +30,7 @@ static void test_slabs(void **state) {
     cu_state s;
     clt_state_hash host, device;
     cu_state_create(&s, !tu_tiny(), 11);
-    assert_int_equal(clt_ckpt_hash_parts(&s.table, s.part, CU_PARTS, &host), CLT_OK);
+    assert_int_equal(clt_ckpt_hash_parts(NULL, &s.table, s.part, CU_PARTS, &host), CLT_OK);
     for (int d = 0; d < tu_device_count(); d++)
         for (int i = 0; i < 2; i++) {
             clt_slab *from[CU_PARTS], *to[CU_PARTS];
@@ -61,7 +61,7 @@ static void test_slabs(void **state) {
                 assert_memory_equal(got, s.host[p], s.table.total * sizeof *got); /* also the padding: +0 */
             }
             clt_free(got);
-            assert_int_equal(clt_ckpt_hash_parts(&s.table, part, CU_PARTS, &device), CLT_OK);
+            assert_int_equal(clt_ckpt_hash_parts(NULL, &s.table, part, CU_PARTS, &device), CLT_OK);
             assert_memory_equal(&device.weights, &host.weights, sizeof host.weights);
             assert_memory_equal(&device.optimizer, &host.optimizer, sizeof host.optimizer);
             slabs_destroy(to);

@@ -81,7 +81,7 @@ static void test_ranks(void **state) {
     cu_state s;
     clt_state_hash live, stored;
     cu_state_create(&s, true, 3);
-    assert_int_equal(clt_ckpt_hash_parts(&s.table, s.part, CU_PARTS, &live), CLT_OK);
+    assert_int_equal(clt_ckpt_hash_parts(NULL, &s.table, s.part, CU_PARTS, &live), CLT_OK);
     for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
         job j = {.dir = dir, .state = &s, .broken_rank = -1, .snapshot = ranks % 2};
         check(&j, ranks, CLT_OK);

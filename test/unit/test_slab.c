@@ -4,9 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "runtime/device/clt_slab.h"
+#include "runtime/device/clt_shards.h"
 
 static clt_device *dev;
 
@@ -120,7 +121,145 @@ static void pieces_and_access(void **state) {
     clt_slab_table_free(&t);
 }
 
+/* --- slabs of shards --- */
+
+/* A table of several buckets of 3 ranks. */
+static void make_large_table(clt_slab_table *t) {
+    add(t, "small.0", 70, 0);
+    for (int i = 0; i < 7; i++) {
+        add(t, "large", 33 * 16 + 5 * i, 4096);
+        add(t, "small", 100, 0);
+    }
+    clt_slab_table_finish(t);
+}
+
+/* Every piece is owned or a hole as the shards say, and the buffers have room for nothing else. */
+static void check_shard(const clt_slab *s, const clt_shards *shards, int rank, uint64_t limit) {
+    uint64_t bytes = 0;
+    assert_int_equal(s->start[0], 0);
+    assert_int_equal(s->start[s->n], s->table->total);
+    for (int i = 0; i < s->n; i++) {
+        const uint64_t first = s->start[i], count = s->start[i + 1] - first;
+        assert_true(count > 0);
+        assert_int_equal(first % CLT_CHUNK, 0);
+        assert_int_equal(clt_shards_has(shards, rank, first, count), s->piece[i] != NULL);
+        assert_int_equal(clt_slab_touches(s, first, count), s->piece[i] != NULL);
+        assert_ptr_equal(clt_slab_part(s, i).buf, s->piece[i]);
+        uint64_t run;
+        const clt_ref r = clt_slab_at(s, first + count - 1, &run);
+        assert_int_equal(run, 1);
+        assert_ptr_equal(r.buf, s->piece[i]);
+        assert_int_equal(r.off, s->piece[i] ? s->origin[i] + count - 1 : 0);
+        if (i + 1 < s->n) /* across a border */
+            assert_int_equal(clt_slab_touches(s, first + count - 1, 2), s->piece[i] || s->piece[i + 1]);
+    }
+    for (int b = 0; b < s->buffers; b++) {
+        assert_true(b == s->buffers - 1 || clt_buffer_bytes(s->buffer[b]) == limit * s->element_bytes);
+        bytes += clt_buffer_bytes(s->buffer[b]);
+    }
+    assert_int_equal(bytes, clt_shards_owned(shards, rank) * s->element_bytes);
+}
+
+/* Writes the whole slab, and reads back what is here: each place has its own element. */
+static void check_contents(const clt_slab *s, const float *x, float *y) {
+    const uint64_t total = s->table->total;
+    assert_int_equal(clt_slab_write(s, 0, x, total), CLT_OK);
+    for (int i = 0; i < s->n; i++) {
+        const uint64_t first = s->start[i], count = s->start[i + 1] - first;
+        clt_error_quiet(!s->piece[i]);
+        assert_int_equal(clt_slab_read(s, first, y, count), s->piece[i] ? CLT_OK : CLT_FAIL);
+        clt_error_quiet(false);
+        if (s->piece[i]) assert_memory_equal(y, x + first, count * sizeof *x);
+    }
+}
+
+enum { RANKS = 3 };
+
+/* The slabs of one rank, in buffers of `limit` elements. */
+static void check_rank(const clt_slab_table *t, const clt_shards *shards, int rank, uint64_t limit,
+                       const float *x, float *y) {
+    clt_slab *s, *half, *narrow;
+    assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 4, "shard", &s), CLT_OK);
+    assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 2, "half", &half), CLT_OK);
+    assert_int_equal(clt_slab_create_narrow(dev, s, "narrow", &narrow), CLT_OK);
+    assert_int_equal(s->buffers, CLT_CEIL_DIV(clt_shards_owned(shards, rank), limit));
+    const clt_slab *all[] = {s, half, narrow};
+    for (size_t k = 0; k < CLT_COUNT_OF(all); k++) {
+        check_shard(all[k], shards, rank, limit);
+        assert_int_equal(all[k]->n, s->n);
+        assert_memory_equal(all[k]->start, s->start, ((size_t)s->n + 1) * sizeof *s->start);
+        assert_memory_equal(all[k]->origin, s->origin, (size_t)s->n * sizeof *s->origin);
+    }
+    check_contents(s, x, y);
+    assert_int_equal(clt_slab_zero(s), CLT_OK);
+    for (int i = 0; i < s->n; i++)
+        if (s->piece[i]) {
+            assert_int_equal(clt_slab_read(s, s->start[i + 1] - 1, y, 1), CLT_OK);
+            assert_true(y[0] == 0);
+        }
+    clt_slab_destroy(narrow);
+    clt_slab_destroy(half);
+    clt_slab_destroy(s);
+}
+
+static void shards_of_a_slab(void **state) {
+    (void)state;
+    clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
+    const uint64_t max_alloc = facts->max_alloc, small = 50 * (uint64_t)CLT_CHUNK;
+    clt_slab_table t = {0};
+    clt_shards shards;
+    make_large_table(&t);
+    float *x = clt_malloc(t.total * sizeof *x), *y = clt_malloc(t.total * sizeof *y);
+    for (uint64_t i = 0; i < t.total; i++) x[i] = (float)(i % 16777213);
+    assert_int_equal(clt_shards_create(&t, RANKS, (double[]){1, 0, 2}, &shards), CLT_OK);
+    assert_true(shards.buckets > 2);
+    for (int rank = 0; rank < RANKS; rank++) {
+        check_rank(&t, &shards, rank, CLT_MIN((uint64_t)1 << 30, max_alloc) / 4, x, y);
+        /* A device with small buffers: ranges are cut. */
+        facts->max_alloc = small * 4;
+        check_rank(&t, &shards, rank, small, x, y);
+        facts->max_alloc = max_alloc;
+    }
+    clt_slab_table other = {0};
+    clt_slab *s;
+    make_table(&other);
+    clt_error_quiet(true);
+    assert_int_equal(clt_slab_create_shard(dev, &other, &shards, 0, 4, "other", &s), CLT_FAIL);
+    clt_error_quiet(false);
+    clt_slab_table_free(&other);
+    clt_shards_free(&shards);
+    clt_free(y);
+    clt_free(x);
+    clt_slab_table_free(&t);
+}
+
+/* The caller's memory is the slab: what is in it stays, what is written to the slab is in it. */
+static void slab_in_host_memory(void **state) {
+    (void)state;
+    clt_slab_table t = {0};
+    clt_slab *s, *like;
+    make_table(&t);
+    float *host = aligned_alloc(4096, t.total * sizeof *host), one;
+    assert_non_null(host);
+    for (uint64_t i = 0; i < t.total; i++) host[i] = (float)i;
+    assert_int_equal(clt_slab_create_in(dev, &t, host, 4, "mine", &s), CLT_OK);
+    assert_int_equal(clt_slab_create(dev, &t, 0, "like", &like), CLT_OK);
+    assert_int_equal(s->n, like->n);
+    assert_memory_equal(s->start, like->start, ((size_t)s->n + 1) * sizeof *s->start);
+    assert_int_equal(clt_slab_read(s, 589824, &one, 1), CLT_OK);
+    assert_true(one == 589824);
+    assert_int_equal(clt_slab_write(s, 77, &(float){-1}, 1), CLT_OK);
+    assert_int_equal(clt_slab_read(s, 77, &one, 1), CLT_OK);
+    assert_true(one == -1);
+    clt_slab_destroy(like);
+    clt_slab_destroy(s);
+    free(host);
+    clt_slab_table_free(&t);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout), cmocka_unit_test(pieces_and_access)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout), cmocka_unit_test(pieces_and_access),
+                                       cmocka_unit_test(shards_of_a_slab),
+                                       cmocka_unit_test(slab_in_host_memory)};
     return cmocka_run_group_tests_name("slab", tests, open_device, close_device);
 }

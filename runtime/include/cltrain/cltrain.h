@@ -198,7 +198,8 @@ CLTRAIN_API cltrain_status cltrain_run_evaluate(cltrain_run *run, const char *la
 CLTRAIN_API cltrain_status cltrain_run_save(cltrain_run *run);
 
 /* The hashes that `cltrain ckpt hash` prints for a checkpoint of this state: 32 hex digits each for weights
- * and optimizer state. Equal states have equal hashes on every device. */
+ * and optimizer state. Equal states have equal hashes on every device. In a run of several ranks all of them
+ * call it, as they call _train and _save. */
 typedef struct {
     char weights[33], optimizer[33];
 } cltrain_hash;
@@ -221,7 +222,8 @@ CLTRAIN_API void cltrain_run_close(cltrain_run *run);
 CLTRAIN_API cltrain_status cltrain_run_tensor_count(cltrain_run *run, int *count);
 CLTRAIN_API cltrain_status cltrain_run_tensor(cltrain_run *run, int i, const char **name, uint64_t *elements,
                                               int64_t shape[4], int *dims);
-/* Copies all elements of tensor i as fp32 into `values` [elements]. */
+/* Copies all elements of tensor i as fp32 into `values` [elements]. In a run of several ranks all of them
+ * call it. */
 CLTRAIN_API cltrain_status cltrain_run_read_tensor(cltrain_run *run, int i, float *values);
 
 #endif

@@ -11,10 +11,18 @@ typedef struct {
     bool kv_written[CLT_MPT_MAX_LAYERS]; /* a later block has already put its part into this source's dk and
                                             dv */
     int summed; /* the bias whose gradient the last norm's backward pass made on the way, or -1 */
+    int open;   /* the gradients of units from this one on may be written */
 } backward_pass;
 
 static clt_tensor grad_of(const backward_pass *p, int entry) {
     return clt_mpt_entry(p->b->grads, entry);
+}
+
+/* The gradients of `unit` and of the units behind it may be written from now on. */
+static clt_status open_gradients(backward_pass *p, int unit) {
+    if (unit >= p->open) return CLT_OK;
+    p->open = unit;
+    return clt_mpt_gradients_need(p->m, p->b, unit);
 }
 
 /* Rows of C in fp32, as the residual stream and its gradient. */
@@ -78,15 +86,16 @@ static clt_ref again(const backward_pass *p, clt_ref y) {
 }
 
 /* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator; dx_copy and y: see
- * clt_norm_grad_params. `next`: the bias at the end of the branch that dx enters next, -1: none; its gradient
- * is the column sums of what enters, which is written here, unless the branch drops or the copy comes later.
- */
+ * clt_norm_grad_params. `next`: the bias, of unit `unit`, at the end of the branch that dx enters next, -1:
+ * none; its gradient is the column sums of what enters, which is written here, unless the branch drops or the
+ * copy comes later. */
 static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_ref rstd, int w, int b,
-                                clt_ref dy, clt_ref residual, clt_ref dx, clt_ref dx_copy, int next,
+                                clt_ref dy, clt_ref residual, clt_ref dx, clt_ref dx_copy, int next, int unit,
                                 clt_ref y) {
     clt_mpt *m = p->m;
     int64_t C = m->cfg.d_model;
     p->summed = branches_drop(p) || (m->type != CLT_F32 && !dx_copy.buf) ? -1 : next;
+    if (p->summed >= 0) CLT_TRY(open_gradients(p, unit));
     return clt_op_norm_backward(m->ops, &(clt_norm_grad_params){.rms = m->cfg.rms_norm,
                                                                 .eps = (float)m->cfg.norm_eps,
                                                                 .rows = p->rows,
@@ -176,7 +185,7 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     CLT_TRY(norm_data(p, x->wup, m->dup, F, false));
     if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
     CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx,
-                          rounded(p), x->bout, again(p, a->n2)));
+                          rounded(p), x->bout, clt_mpt_block_unit(layer), again(p, a->n2)));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
     if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
     return clt_model_made(&m->base, CLT_F32, m->dx, (uint64_t)(p->rows * C),
@@ -269,7 +278,8 @@ static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(norm_data(p, w, clt_ref_at(dqkv, col), W, i > 0));
     CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx,
-                          rounded(p), layer ? m->index.block[layer - 1].bdown : -1, again(p, a->n1)));
+                          rounded(p), layer ? m->index.block[layer - 1].bdown : -1,
+                          clt_mpt_block_unit(layer - 1), again(p, a->n1)));
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, a->n1, C, "attention"));
     return CLT_OK;
@@ -343,49 +353,58 @@ static clt_status embedding_backward(backward_pass *p) {
                           "gradient of transformer.wte.weight");
 }
 
-/* Tells who exchanges gradients that those of tensors [first, end) are queued. The sums of norms and biases
- * that were left for later are made first. */
-static clt_status ready(backward_pass *p, int first, int end) {
+/* The gradients of a unit are queued. The sums of norms and biases that were left for later are made first.
+ */
+static clt_status ready(backward_pass *p, int unit) {
     clt_mpt *m = p->m;
     if (!m->base.ready || !p->b->lane_last) return CLT_OK;
     CLT_TRY(clt_op_sums_now(m->ops));
-    CLT_TRY(clt_model_gradients_ready(&m->base, p->b, first, end));
+    CLT_TRY(clt_model_gradients_ready(&m->base, p->b, m->units[unit].first, m->units[unit].end));
     clt_op_sums_later(m->ops);
     return CLT_OK;
-}
-
-/* The first tensor behind a block: of the next one, or of the final norm. */
-static int block_end(const clt_mpt *m, int layer) {
-    return layer + 1 < m->cfg.n_layers ? m->index.block[layer + 1].norm1_w : m->index.norm_f_w;
 }
 
 /* From norm_f's output to the last block's, and what follows from it; the head's gradients are there. */
 static clt_status final_norm_backward(backward_pass *p) {
     clt_mpt *m = p->m;
+    const int unit = clt_mpt_head_unit(&m->cfg);
     const uint64_t count = (uint64_t)(p->rows * m->cfg.d_model);
+    CLT_TRY(open_gradients(p, unit));
     CLT_TRY(norm_backward(p, m->x_last, m->meanf, m->rstdf, m->index.norm_f_w, m->index.norm_f_b, m->dnf,
                           clt_ref_none(), m->dx, clt_ref_none(), m->index.block[m->cfg.n_layers - 1].bdown,
-                          clt_ref_none()));
+                          unit - 1, clt_ref_none()));
+    CLT_TRY(clt_mpt_done(m, unit));
     /* Not on the way: x_last, which that pass reads, may be where the copy goes. */
     if (rounded(p).buf)
         CLT_TRY(clt_op_cast(m->ops, wide_rows(m, m->dx), clt_tensor_of(m->dbranch, m->cfg.d_model, m->type),
                             count));
     CLT_TRY(clt_model_made(&m->base, CLT_F32, m->dx, count, "gradient before norm_f"));
-    return ready(p, m->index.norm_f_w, m->weights->table->n);
+    return ready(p, unit);
+}
+
+static clt_status block_backward(backward_pass *p, int layer) {
+    clt_mpt *m = p->m;
+    const int unit = clt_mpt_block_unit(layer);
+    CLT_TRY(clt_mpt_need(m, unit));
+    /* x_last is free: the recomputed block's output goes there and is not used. */
+    if (m->shape.recompute == CLT_RECOMPUTE_BLOCKS) CLT_TRY(clt_mpt_block_forward(m, p->b, layer, m->x_last));
+    CLT_TRY(open_gradients(p, unit));
+    CLT_TRY(mlp_backward(p, layer));
+    CLT_TRY(attention_backward(p, layer));
+    CLT_TRY(clt_mpt_done(m, unit));
+    return ready(p, unit);
 }
 
 static clt_status passes(clt_mpt *m, const clt_model_pass *b) {
+    const bool tied = m->cfg.tie_word_embeddings;
     backward_pass p = {.m = m, .b = b, .rows = b->batch->samples * m->shape.seq, .summed = -1};
+    /* The head has opened its own unit, or that of the embedding that it shares. */
+    p.open = clt_mpt_head_unit(&m->cfg) + tied;
     CLT_TRY(final_norm_backward(&p));
-    for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) {
-        /* x_last is free by now: the recomputed block's output goes there and is not looked at. */
-        if (m->shape.recompute == CLT_RECOMPUTE_BLOCKS) CLT_TRY(clt_mpt_block_forward(m, b, i, m->x_last));
-        CLT_TRY(mlp_backward(&p, i));
-        CLT_TRY(attention_backward(&p, i));
-        CLT_TRY(ready(&p, m->index.block[i].norm1_w, block_end(m, i)));
-    }
+    for (int i = (int)m->cfg.n_layers - 1; i >= 0; i--) CLT_TRY(block_backward(&p, i));
+    if (!tied) CLT_TRY(open_gradients(&p, CLT_MPT_EMBEDDING_UNIT));
     CLT_TRY(embedding_backward(&p));
-    return ready(&p, 0, m->index.block[0].norm1_w);
+    return ready(&p, CLT_MPT_EMBEDDING_UNIT);
 }
 
 clt_status clt_mpt_backward(clt_mpt *m, const clt_model_pass *b) {

@@ -80,6 +80,7 @@ clt_status clt_mpt_upload(clt_mpt *m, const clt_model_pass *b, bool grad) {
 /* The head on some rows of the last forward pass. */
 static clt_status head_logits(clt_mpt *m, int64_t first, int64_t rows, float *logits) {
     int64_t C = m->cfg.d_model, V = m->cfg.vocab_size;
+    CLT_TRY(clt_mpt_head_need(m));
     for (int64_t at = 0; at < rows; at += m->head_rows) {
         int64_t n = CLT_MIN(m->head_rows, rows - at);
         clt_ref x = clt_ref_at(m->nf, (uint64_t)((first + at) * C));
@@ -87,6 +88,8 @@ static clt_status head_logits(clt_mpt *m, int64_t first, int64_t rows, float *lo
         CLT_TRY(clt_op_gemm(m->ops, &g));
         CLT_TRY(clt_ref_read_as(m->logits, m->type, logits + at * V, (size_t)(n * V)));
     }
+    CLT_TRY(clt_mpt_head_done(m));
+    CLT_TRY(clt_mpt_done(m, clt_mpt_head_unit(&m->cfg)));
     float scale = (float)m->cfg.logit_scale, cap = (float)m->cfg.final_logit_softcapping;
     for (int64_t i = 0; i < rows * V; i++) {
         float z = logits[i] * scale;

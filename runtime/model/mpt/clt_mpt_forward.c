@@ -19,6 +19,10 @@ clt_tensor clt_mpt_matrix(const clt_mpt *m, int entry) {
     return t;
 }
 
+clt_tensor clt_mpt_lookup(const clt_mpt *m, int entry) {
+    return m->shape.narrow_embeddings ? clt_mpt_matrix(m, entry) : clt_mpt_weight(m, entry);
+}
+
 clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt_ref x, int64_t ldx,
                                clt_ref y, int64_t ldy) {
     const clt_slab_entry *e = &m->weights->table->entry[w];
@@ -271,7 +275,7 @@ static clt_ref block_output(const clt_mpt *m, int layer) {
     return layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
 }
 
-clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
+static clt_status embed(clt_mpt *m, const clt_model_pass *b) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = b->batch->samples * m->shape.seq, C = c->d_model;
     clt_ref x0 = m->acts[0].x;
@@ -281,17 +285,40 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
                                         .cols = C,
                                         .vocab = c->vocab_size,
                                         .ids = m->tokens,
-                                        .wte = clt_mpt_weight(m, m->index.wte),
-                                        .wpe = clt_tensor_at(clt_mpt_weight(m, m->index.wpe), m->past, 0),
+                                        .wte = clt_mpt_lookup(m, m->index.wte),
+                                        .wpe = clt_tensor_at(clt_mpt_lookup(m, m->index.wpe), m->past, 0),
                                         .out = clt_tensor_of(x0, C, CLT_F32),
                                         .fraction = (float)c->embedding_fraction}));
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
                                 CLT_F32, x0));
-    CLT_TRY(clt_model_made(&m->base, CLT_F32, x0, (uint64_t)(R * C), "embedding"));
-    for (int i = 0; i < c->n_layers; i++) CLT_TRY(clt_mpt_block_forward(m, b, i, block_output(m, i)));
+    return clt_model_made(&m->base, CLT_F32, x0, (uint64_t)(R * C), "embedding");
+}
+
+clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
+    const clt_mpt_config *c = &m->cfg;
+    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model;
+    CLT_TRY(clt_mpt_need(m, CLT_MPT_EMBEDDING_UNIT));
+    CLT_TRY(embed(m, b));
+    CLT_TRY(clt_mpt_done(m, CLT_MPT_EMBEDDING_UNIT));
+    for (int i = 0; i < c->n_layers; i++) {
+        CLT_TRY(clt_mpt_need(m, clt_mpt_block_unit(i)));
+        CLT_TRY(clt_mpt_block_forward(m, b, i, block_output(m, i)));
+        CLT_TRY(clt_mpt_done(m, clt_mpt_block_unit(i)));
+    }
+    CLT_TRY(clt_mpt_need(m, clt_mpt_head_unit(c)));
     CLT_TRY(clt_mpt_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
     return clt_model_made(&m->base, m->type, m->nf, (uint64_t)(R * C), "norm_f");
+}
+
+/* --- head and loss --- */
+
+clt_status clt_mpt_head_need(clt_mpt *m) {
+    return m->cfg.tie_word_embeddings ? clt_mpt_need(m, CLT_MPT_EMBEDDING_UNIT) : CLT_OK;
+}
+
+clt_status clt_mpt_head_done(clt_mpt *m) {
+    return m->cfg.tie_word_embeddings ? clt_mpt_done(m, CLT_MPT_EMBEDDING_UNIT) : CLT_OK;
 }
 
 /* Gradients of the head for the rows whose d(logits) lie in m->logits. */
@@ -322,35 +349,45 @@ static clt_status head_backward(clt_mpt *m, const clt_model_pass *b, int64_t fir
                           "gradient of the head's weight");
 }
 
+/* One group of rows: logits, their losses and, with `grad`, all gradients that follow from them. */
+static clt_status head_group(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct, int64_t first,
+                             int64_t rows) {
+    const clt_mpt_config *c = &m->cfg;
+    const int64_t C = c->d_model, V = c->vocab_size;
+    const uint64_t at = (uint64_t)first;
+    clt_gemm_params g =
+        clt_mpt_linear(m, rows, m->index.lm_head, -1, clt_ref_at(m->nf, at * (uint64_t)C), C, m->logits, V);
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "logits"));
+    CLT_TRY(clt_op_loss(
+        m->ops,
+        &(clt_loss_params){.rows = rows,
+                           .vocab = V,
+                           .logits = clt_tensor_of(m->logits, V, m->type),
+                           .targets = clt_ref_at(m->targets, at),
+                           .token_loss = clt_ref_at(m->token_loss, at),
+                           .correct = correct.buf ? clt_ref_at(correct, at) : correct,
+                           .scale = (float)c->logit_scale,
+                           .softcap = (float)c->final_logit_softcapping,
+                           .grad = grad,
+                           .weight = b->weight,
+                           .row_weight = b->sample_weight ? clt_ref_at(m->row_weight, at) : clt_ref_none()}));
+    CLT_TRY(clt_model_made(&m->base, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
+    if (!grad) return CLT_OK;
+    CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
+    return head_backward(m, b, first, rows);
+}
+
 clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct) {
     const clt_mpt_config *c = &m->cfg;
-    int64_t R = b->batch->samples * m->shape.seq, C = c->d_model, V = c->vocab_size, T = m->shape.seq;
-    for (int64_t first = 0; first < R; first += m->head_rows) {
-        int64_t rows = CLT_MIN(m->head_rows, R - first);
-        uint64_t at = (uint64_t)first;
-        clt_gemm_params g = clt_mpt_linear(m, rows, m->index.lm_head, -1, clt_ref_at(m->nf, at * (uint64_t)C),
-                                           C, m->logits, V);
-        CLT_TRY(clt_op_gemm(m->ops, &g));
-        CLT_TRY(clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "logits"));
-        CLT_TRY(clt_op_loss(m->ops,
-                            &(clt_loss_params){.rows = rows,
-                                               .vocab = V,
-                                               .logits = clt_tensor_of(m->logits, V, m->type),
-                                               .targets = clt_ref_at(m->targets, at),
-                                               .token_loss = clt_ref_at(m->token_loss, at),
-                                               .correct = correct.buf ? clt_ref_at(correct, at) : correct,
-                                               .scale = (float)c->logit_scale,
-                                               .softcap = (float)c->final_logit_softcapping,
-                                               .grad = grad,
-                                               .weight = b->weight,
-                                               .row_weight = b->sample_weight ? clt_ref_at(m->row_weight, at)
-                                                                              : clt_ref_none()}));
-        CLT_TRY(clt_model_made(&m->base, CLT_F32, clt_ref_at(m->token_loss, at), (uint64_t)rows, "loss"));
-        if (grad)
-            CLT_TRY(
-                clt_model_made(&m->base, m->type, m->logits, (uint64_t)(rows * V), "gradient of the loss"));
-        if (grad) CLT_TRY(head_backward(m, b, first, rows));
-    }
+    const int64_t R = b->batch->samples * m->shape.seq, T = m->shape.seq;
+    CLT_TRY(clt_mpt_head_need(m));
+    if (grad)
+        CLT_TRY(clt_mpt_gradients_need(
+            m, b, c->tie_word_embeddings ? CLT_MPT_EMBEDDING_UNIT : clt_mpt_head_unit(c)));
+    for (int64_t first = 0; first < R; first += m->head_rows)
+        CLT_TRY(head_group(m, b, grad, correct, first, CLT_MIN(m->head_rows, R - first)));
+    CLT_TRY(clt_mpt_head_done(m));
     return clt_op_row_sum(m->ops, b->batch->samples, T, clt_tensor_of(m->token_loss, T, CLT_F32),
                           b->sample_loss);
 }
@@ -361,6 +398,7 @@ clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *b, int64_t *corr
     CLT_TRY(clt_mpt_upload(m, b, false));
     CLT_TRY(clt_mpt_forward(m, b));
     CLT_TRY(clt_mpt_head(m, b, false, m->correct));
+    CLT_TRY(clt_mpt_done(m, clt_mpt_head_unit(&m->cfg)));
     CLT_TRY(clt_buffer_read(m->correct.buf, m->correct.off * 4, m->host_correct, (size_t)R * 4));
     for (int64_t i = 0; i < R; i++) *correct += m->host_correct[i];
     return CLT_OK;

@@ -33,6 +33,29 @@ typedef struct {
 void clt_mpt_index_create(const clt_mpt_config *cfg, const clt_slab_table *table, clt_mpt_index *out);
 void clt_mpt_index_free(clt_mpt_index *x);
 
+/* --- units (clt_mpt_units.c), as the members of clt_model_family --- */
+
+int clt_mpt_units(const clt_model_config *config, const clt_slab_table *table, clt_model_unit **units);
+int clt_mpt_order(const clt_model_config *config, clt_model_order_kind kind, int **order);
+bool clt_mpt_reads_wide(const clt_model_config *config, const clt_model_shape *shape,
+                        const clt_slab_table *table, int entry);
+
+/* wte and wpe; then each block; then norm_f and, if it is not wte, the head's matrix */
+enum { CLT_MPT_EMBEDDING_UNIT = 0 };
+static inline int clt_mpt_block_unit(int layer) {
+    return 1 + layer;
+}
+static inline int clt_mpt_head_unit(const clt_mpt_config *c) {
+    return clt_mpt_block_unit((int)c->n_layers);
+}
+
+/* The hooks of a unit. need and gradients_need: CLT_FAIL if the hook left a tensor of the unit absent. */
+clt_status clt_mpt_need(clt_mpt *m, int unit);
+clt_status clt_mpt_done(clt_mpt *m, int unit);
+clt_status clt_mpt_gradients_need(clt_mpt *m, const clt_model_pass *b, int unit);
+
+/* --- the model --- */
+
 /* What a block keeps from its forward pass for its backward pass. R rows. x, mid and the statistics are fp32,
  * the rest is of the branches' type. */
 typedef struct {
@@ -58,6 +81,7 @@ struct clt_mpt {
     clt_dtype type;       /* of branches: shape.type */
     clt_dtype dnorm_type; /* of the gradient of a norm's output: fp32 where several GEMMs add to it */
     clt_mpt_index index;
+    clt_model_unit *units;                 /* [clt_mpt_head_unit + 1] */
     int64_t rows;                          /* microbatch * seq */
     int64_t width;                         /* columns of q|k|v: (H + 2 KV) * D */
     int64_t head_rows;                     /* rows of the logits buffer: whole samples */
@@ -136,14 +160,20 @@ clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt
 clt_tensor clt_mpt_entry(const clt_slab *slab, int entry);
 clt_tensor clt_mpt_weight(const clt_mpt *m, int entry); /* of the weights */
 clt_tensor clt_mpt_matrix(const clt_mpt *m, int entry); /* as GEMMs read it: of the branches' type */
+clt_tensor clt_mpt_lookup(const clt_mpt *m, int entry); /* as the lookup reads it, see narrow_embeddings */
 /* A norm over rows of C: y (branches' type) from x (fp32). */
 clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
                         clt_ref rstd);
 
 /* Forward pass of one block on its places; also used again in backward with recomputation. */
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out);
+/* From the embedding to norm_f's output. Leaves the head's unit in use. */
 clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b);
+/* From the gradient of norm_f's output to that of the embedding. Ends the use of the head's unit. */
 clt_status clt_mpt_backward(clt_mpt *m, const clt_model_pass *b);
+/* Before and after the operations that read the head's matrix, which may be in another unit than norm_f. */
+clt_status clt_mpt_head_need(clt_mpt *m);
+clt_status clt_mpt_head_done(clt_mpt *m);
 /* Head and loss over groups of samples, with gradients into dnf (d of norm_f's output) when `grad`. */
 clt_status clt_mpt_head(clt_mpt *m, const clt_model_pass *b, bool grad, clt_ref correct);
 /* Uploads the microbatch's arrays; with `grad` also sorts the lookups. */

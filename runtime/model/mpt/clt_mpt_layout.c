@@ -402,6 +402,7 @@ clt_status clt_mpt_create(const clt_model_config *config, const clt_model_shape 
     m->weights = weights;
     m->narrow = narrow;
     clt_mpt_index_create(cfg, weights->table, &m->index);
+    clt_mpt_units(config, weights->table, &m->units);
     clt_status st = clt_mpt_layout(m);
     if (st == CLT_OK) st = take_host(m);
     if (st != CLT_OK) {
@@ -426,6 +427,7 @@ void clt_mpt_destroy(clt_model *model) {
     clt_free(m->host_correct);
     clt_free(m->cached);
     clt_free(m->temperature_at);
+    clt_free(m->units);
     clt_mpt_index_free(&m->index);
     clt_free(m);
 }

@@ -46,14 +46,22 @@ static clt_status create_groups(clt_engine *e) {
     return st;
 }
 
+/* A slab of optimizer state: whole, or this rank's part. */
+static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
+    clt_device *dev = clt_ops_device(e->ops);
+    if (e->stage == 0) return clt_slab_create(dev, &e->table, 0, name, out);
+    return clt_slab_create_shard(dev, &e->table, &e->shards, clt_group_rank(e->group), 4, name, out);
+}
+
 static clt_status create_training(clt_engine *e) {
     clt_device *dev = clt_ops_device(e->ops);
     int rank = clt_group_rank(e->group);
     int64_t G = e->cfg->global_train_batch_size;
     e->first_lane = clt_lane_begin(&e->split, rank);
     e->last_lane = clt_lane_begin(&e->split, rank + 1);
-    CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg", &e->m));
-    if (clt_engine_second_moment(e->cfg)) CLT_TRY(clt_slab_create(dev, &e->table, 0, "exp_avg_sq", &e->v));
+    CLT_TRY(clt_shards_create(&e->table, clt_group_size(e->group), NULL, &e->shards));
+    CLT_TRY(create_state(e, "exp_avg", &e->m));
+    if (clt_engine_second_moment(e->cfg)) CLT_TRY(create_state(e, "exp_avg_sq", &e->v));
     e->n_grads = clt_lane_slabs_needed(e->plan->lanes, e->first_lane, e->last_lane, G);
     e->grads = clt_calloc((size_t)e->n_grads, sizeof *e->grads);
     for (int i = 0; i < e->n_grads; i++)
@@ -68,7 +76,10 @@ static clt_status create_reduction(clt_engine *e, clt_status ready) {
     CLT_TRY(clt_group_agree(e->group, ready));
     clt_reduce_math math = {.add = add_slabs, .ctx = e->ops};
     if (e->cfg->reduce_bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
-    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->table, &e->split, &math, &e->reduce);
+    e->step.final = clt_calloc((size_t)e->table.n, sizeof *e->step.final);
+    e->published = clt_calloc((size_t)e->shards.buckets, sizeof *e->published);
+    clt_model_set_ready(e->model, clt_engine_ready, e);
+    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->shards, &e->split, &math, &e->reduce);
 }
 
 /* Status of the last step (initially "finite") and a loss per sample. */
@@ -91,6 +102,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->group = p->group;
     e->ops = p->ops;
     e->plan = p->plan;
+    e->stage = clt_group_size(p->group) > 1 ? 1 : 0;
     e->split = clt_plan_split(p->plan);
     e->layout = clt_model_layout(c->model, c->max_seq_len);
     e->scale = clt_loss_scale_default();
@@ -114,9 +126,10 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
         clt_engine_destroy(e);
         return st;
     }
+    const clt_shards *shards = e->stage > 0 ? &e->shards : NULL;
     e->parts[e->n_parts++] = (clt_ckpt_part){.role = "weight", .slab = e->weights};
-    if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m};
-    if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v};
+    if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m, .shards = shards};
+    if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v, .shards = shards};
     clt_debug("allocated weights, optimizer state and activations");
     if (c->precision != CLT_F32 && c->numerics == CLT_FAST) clt_tensor_map_begin(dev);
     *out = e;
@@ -135,9 +148,12 @@ void clt_engine_destroy(clt_engine *e) {
     clt_slab_destroy(e->v);
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
+    clt_shards_free(&e->shards);
     clt_slab_table_free(&e->table);
     clt_free(e->grads);
     clt_free(e->frozen);
+    clt_free(e->step.final);
+    clt_free(e->published);
     clt_free(e->host_results);
     for (size_t i = 0; i < CLT_COUNT_OF(e->pending); i++) clt_free(e->pending[i].targets);
     clt_free(e->sample_weight);
@@ -155,32 +171,64 @@ const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n) {
 
 clt_status clt_engine_weights_changed(clt_engine *e) {
     for (int i = 0; e->narrow && i < e->weights->n; i++)
-        CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector((clt_ref){e->weights->piece[i], 0}, CLT_F32),
-                            clt_tensor_vector((clt_ref){e->narrow->piece[i], 0}, e->cfg->precision),
-                            e->weights->start[i + 1] - e->weights->start[i]));
+        if (e->weights->piece[i])
+            CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector(clt_slab_part(e->weights, i), CLT_F32),
+                                clt_tensor_vector(clt_slab_part(e->narrow, i), e->cfg->precision),
+                                e->weights->start[i + 1] - e->weights->start[i]));
     return CLT_OK;
 }
 
-/* All slabs of a table have the same pieces, so one buffer of sums serves every slab. */
+/* The sum of the first `n` hashes in the buffer of hashes is added to *hash. */
+static clt_status add_hashes(clt_engine *e, size_t n, uint64_t *sums, uint64_t *hash) {
+    CLT_TRY(clt_buffer_read(e->hashes, 0, sums, n * CLT_HASH_SUMS * sizeof *sums));
+    *hash += clt_hash_total(sums, n * CLT_HASH_SUMS);
+    return CLT_OK;
+}
+
+/* The hash of what is on this rank. Slabs may have more pieces than the buffer of hashes has places. */
 static clt_status hash_slab(clt_engine *e, const clt_slab *s, uint64_t *hash) {
-    size_t n = (size_t)s->n * CLT_HASH_SUMS;
-    uint64_t *sums = clt_malloc(n * sizeof *sums);
+    const size_t places = clt_buffer_bytes(e->hashes) / (CLT_HASH_SUMS * sizeof(uint64_t));
+    uint64_t *sums = clt_malloc(clt_buffer_bytes(e->hashes));
     clt_status st = CLT_OK;
-    for (int i = 0; i < s->n && st == CLT_OK; i++)
-        st = clt_op_hash(e->ops, (clt_ref){s->piece[i], 0}, s->start[i + 1] - s->start[i], s->start[i],
-                         (clt_ref){e->hashes, (uint64_t)i * CLT_HASH_SUMS});
-    if (st == CLT_OK) st = clt_buffer_read(e->hashes, 0, sums, n * sizeof *sums);
-    if (st == CLT_OK) *hash = clt_hash_total(sums, n);
+    size_t used = 0;
+    for (int i = 0; i < s->n && st == CLT_OK; i++) {
+        if (!s->piece[i]) continue;
+        st = clt_op_hash(e->ops, clt_slab_part(s, i), s->start[i + 1] - s->start[i], s->start[i],
+                         (clt_ref){e->hashes, used * CLT_HASH_SUMS});
+        if (st == CLT_OK && ++used == places) {
+            st = add_hashes(e, used, sums, hash);
+            used = 0;
+        }
+    }
+    if (st == CLT_OK && used) st = add_hashes(e, used, sums, hash);
     clt_free(sums);
     return st;
 }
 
+/* Adds up what the owners of sharded parts have. */
+static clt_status add_ranks(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
+    const int ranks = clt_group_size(e->group);
+    uint64_t *all = clt_malloc((size_t)ranks * CLT_ENGINE_PARTS * sizeof *all);
+    const clt_status st = clt_group_all_gather(e->group, hash, CLT_ENGINE_PARTS * sizeof *hash, all);
+    for (int i = 0; i < e->n_parts && st == CLT_OK; i++) {
+        if (!e->parts[i].shards) continue;
+        hash[i] = 0;
+        for (int r = 0; r < ranks; r++) hash[i] += all[r * CLT_ENGINE_PARTS + i];
+    }
+    clt_free(all);
+    return st;
+}
+
 clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
+    bool sharded = false;
+    CLT_TRY(clt_engine_settle(e));
     for (int i = 0; i < CLT_ENGINE_PARTS; i++) {
         hash[i] = 0;
-        if (i < e->n_parts) CLT_TRY(hash_slab(e, e->parts[i].slab, &hash[i]));
+        if (i >= e->n_parts) continue;
+        CLT_TRY(hash_slab(e, e->parts[i].slab, &hash[i]));
+        sharded |= e->parts[i].shards != NULL;
     }
-    return CLT_OK;
+    return sharded ? add_ranks(e, hash) : CLT_OK;
 }
 
 void clt_engine_set_judge(clt_engine *e, clt_engine_judge judge, void *ctx) {
@@ -194,6 +242,7 @@ clt_status clt_engine_text_model(clt_engine *e, clt_model **out) {
                                    .cache = true,
                                    .numerics = e->cfg->numerics,
                                    .type = e->cfg->precision};
+    CLT_TRY(clt_engine_settle(e));
     return clt_model_create(e->cfg->model, &shape, e->ops, e->weights, e->narrow, out);
 }
 
@@ -299,6 +348,7 @@ clt_status clt_engine_prepare_eval(clt_engine *e) {
 
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
     int64_t correct = 0;
+    CLT_TRY(clt_engine_settle(e));
     for (int64_t at = 0; at < b->samples; at += e->plan->microbatch) {
         clt_batch mb;
         const int64_t n = CLT_MIN(e->plan->microbatch, b->samples - at);

@@ -31,6 +31,9 @@ const clt_slab_table *clt_engine_table(const clt_engine *e);
 /* The tensors' roles with their slabs: weight, exp_avg, exp_avg_sq (those that exist), for checkpoints and
  * hashes. *n receives the number. Valid as long as the engine. */
 const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n);
+/* Ranks hand each other updated weights while they go on. To be called before the parts are read by others
+ * than the engine: what is read from here on is complete. Cheap if nothing is on its way. */
+clt_status clt_engine_settle(clt_engine *e);
 /* To be called after the weights were loaded or initialised: queues the update of their 16-bit copy (nothing
  * in fp32). */
 clt_status clt_engine_weights_changed(clt_engine *e);
@@ -95,7 +98,9 @@ clt_status clt_engine_forgive(clt_engine *e);
 enum { CLT_ENGINE_WHAT = 240 };
 clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, char what[CLT_ENGINE_WHAT]);
 
-/* Hashes each of clt_engine_parts (clt_op_hash) into hash[0..2]; 0 for parts that do not exist. Waits. */
+/* Hashes each of clt_engine_parts (clt_op_hash) into hash[0..2]; 0 for parts that do not exist. A sharded
+ * part has the hash that it has as a whole part, the same on every rank. Waits; collective if a part is
+ * sharded. */
 enum { CLT_ENGINE_PARTS = 3 };
 clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]);
 

@@ -37,6 +37,7 @@ clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, c
         char what[160];
     } mine = {.lane = -1}, all[CLT_GROUP_MAX_RANKS];
     finder f = {.e = e};
+    CLT_TRY(clt_engine_settle(e));
     CLT_TRY(look_at_weights(&f));
     if (f.what[0]) mine.lane = e->first_lane;
     clt_model_set_watch(e->model, look, &f);

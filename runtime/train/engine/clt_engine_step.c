@@ -7,15 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/base/clt_dmath.h"
 #include "runtime/train/engine/clt_engine_internal.h"
 
 /* --- lanes --- */
-
-/* A power of two, so multiplying by it is exact. */
-static float loss_scale(const clt_engine *e) {
-    return e->cfg->precision == CLT_F16 ? (float)e->scale.scale : 1.0f;
-}
 
 /* With accumulate_train_batch_on_tokens: false every sample's mean has the same weight. */
 static const float *sample_weights(clt_engine *e, const clt_batch *mb) {
@@ -23,7 +17,7 @@ static const float *sample_weights(clt_engine *e, const clt_batch *mb) {
     for (int64_t s = 0; s < mb->samples; s++) {
         const double n = (double)mb->sample_targets[s];
         const float w = n > 0 ? (float)(1.0 / (n * (double)mb->global_samples)) : 0.0f;
-        e->sample_weight[s] = w * loss_scale(e);
+        e->sample_weight[s] = w * clt_engine_loss_scale_now(e);
     }
     return e->sample_weight;
 }
@@ -32,7 +26,8 @@ clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, in
     const double targets = (double)b->global_targets;
     *mb = clt_batch_slice(&e->layout, b, at, n);
     return (clt_model_pass){.batch = mb,
-                            .weight = targets > 0 ? (float)(1.0 / targets) * loss_scale(e) : 0.0f,
+                            .weight =
+                                targets > 0 ? (float)(1.0 / targets) * clt_engine_loss_scale_now(e) : 0.0f,
                             .seed = (uint64_t)e->plan->seed,
                             .sample_loss = {e->results, LOSSES + (uint64_t)at}};
 }
@@ -60,126 +55,18 @@ clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, 
 static clt_status run_lanes(clt_engine *e, const clt_batch *b, int64_t step) {
     clt_lane_stack_begin(e->stack);
     for (int lane = e->first_lane; lane < e->last_lane; lane++) {
-        bool empty = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane) ==
-                     clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane + 1);
-        if (!empty) CLT_TRY(clt_engine_run_lane(e, b, step, lane, clt_lane_stack_slab(e->stack)));
-        CLT_TRY(clt_lane_stack_push(e->stack, empty));
+        const bool empty = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane) ==
+                           clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane + 1);
+        clt_slab *grads = empty ? NULL : clt_lane_stack_slab(e->stack);
+        e->step.lane = grads;
+        e->step.early = !empty && lane + 1 == e->last_lane && clt_group_size(e->group) > 1;
+        clt_status st = empty ? CLT_OK : clt_engine_run_lane(e, b, step, lane, grads);
+        e->step.early = false;
+        /* With its first gradients the last lane has been pushed. */
+        if (st == CLT_OK && !e->step.committed) st = clt_lane_stack_push(e->stack, empty);
+        if (st != CLT_OK) return st;
     }
     return CLT_OK;
-}
-
-/* --- update --- */
-
-static void host_groups(clt_engine *e, int64_t step, double alpha) {
-    const clt_optimizer_config *o = &e->cfg->optimizer;
-    memset(e->host_groups, 0, sizeof e->host_groups);
-    for (int i = 0; i < o->n_groups; i++) {
-        const clt_param_group *g = &o->groups[i];
-        double lr = g->lr * alpha, ratio = g->lr != 0 ? alpha : 1.0;
-        e->host_groups[i] = (clt_optimizer_group){
-            .lr = (float)lr,
-            .decay = g->weight_decay != 0 ? (float)(1.0 - ratio * g->weight_decay) : 1.0f,
-            .step_size = (float)(lr / (1.0 - clt_dpowi(g->beta1, (long)step))),
-            .bias_correction = (float)clt_dsqrt(1.0 - clt_dpowi(g->beta2, (long)step)),
-            .beta1 = (float)g->beta1,
-            .beta2 = (float)g->beta2,
-            .one_minus_beta1 = (float)(1.0 - g->beta1),
-            .one_minus_beta2 = (float)(1.0 - g->beta2),
-            .eps = (float)g->eps,
-        };
-    }
-    e->host_groups[FROZEN_GROUP].frozen = 1.0f;
-}
-
-/* Frozen tensors do not contribute to the norm. */
-static clt_status clear_frozen(clt_engine *e, clt_slab *total) {
-    for (int i = 0; i < e->table.n; i++) {
-        if (!e->frozen[i]) continue;
-        clt_ref r = clt_slab_ref(total, i);
-        CLT_TRY(clt_buffer_fill32(r.buf, r.off * 4, 0, e->table.entry[i].count * 4));
-    }
-    return CLT_OK;
-}
-
-/* Puts a NaN into the gradient if one of this rank's losses is not finite or the previous step cleared the
- * flag: the reduction then tells all ranks. */
-static clt_status guard(clt_engine *e, int64_t samples, bool spoilt) {
-    clt_slab *total = clt_lane_stack_total(e->stack);
-    static const float nan = NAN;
-    if (samples == 0 || e->guarded < 0) return CLT_OK;
-    if (spoilt) CLT_TRY(clt_buffer_write(e->results, LOSSES * sizeof nan, &nan, sizeof nan));
-    return clt_op_guard(e->ops, (clt_ref){e->results, LOSSES}, (uint64_t)samples,
-                        (clt_ref){e->results, STATUS_FINITE}, clt_slab_ref(total, e->guarded));
-}
-
-static bool needs_norm(const clt_config *c) {
-    return c->guards.gradient_norm || c->clip_type == CLT_CLIP_NORM || c->precision == CLT_F16 ||
-           c->guards.loss_spike != CLT_SPIKE_OFF;
-}
-
-/* Sums of squares of all chunks. If the norm is not needed, only of the first elements of the guarded tensor,
- * where guard() puts its NaN. */
-static clt_status sum_chunks(clt_engine *e, clt_slab *total, uint64_t *chunks) {
-    if (!needs_norm(e->cfg)) {
-        enum { FIRST = 64 }; /* tensors start at multiples of 64 elements */
-        *chunks = 1;
-        return clt_op_sumsq(e->ops, clt_slab_ref(total, CLT_MAX(e->guarded, 0)), FIRST,
-                            (clt_ref){e->chunk_sums, 0});
-    }
-    *chunks = e->table.total / CLT_CHUNK;
-    for (int i = 0; i < total->n; i++)
-        CLT_TRY(clt_op_chunk_sumsq(e->ops, (clt_ref){total->piece[i], 0},
-                                   (total->start[i + 1] - total->start[i]) / CLT_CHUNK,
-                                   (clt_ref){e->chunk_sums, total->start[i] / CLT_CHUNK}));
-    return CLT_OK;
-}
-
-/* Computes the step's status (norm, clip coefficient, flag) and clips by value. */
-static clt_status judge_gradient(clt_engine *e, clt_slab *total) {
-    const clt_config *c = e->cfg;
-    uint64_t chunks;
-    CLT_TRY(sum_chunks(e, total, &chunks));
-    float threshold = c->clip_type == CLT_CLIP_NORM ? (float)c->clip_threshold : 0.0f;
-    CLT_TRY(clt_op_norm_status(e->ops, &(clt_norm_status_params){.chunk_sums = {e->chunk_sums, 0},
-                                                                 .chunks = chunks,
-                                                                 .threshold = threshold,
-                                                                 .inv_scale = 1.0f / loss_scale(e),
-                                                                 .status = {e->results, 0}}));
-    for (int i = 0; c->clip_type == CLT_CLIP_VALUE && i < total->n; i++)
-        CLT_TRY(clt_op_clip_values(e->ops, (clt_ref){total->piece[i], 0},
-                                   total->start[i + 1] - total->start[i],
-                                   (float)c->clip_threshold * loss_scale(e)));
-    return CLT_OK;
-}
-
-static clt_status update(clt_engine *e, clt_slab *total, int64_t step, double alpha) {
-    const clt_config *c = e->cfg;
-    host_groups(e, step, alpha);
-    CLT_TRY(clt_buffer_write(e->groups, 0, e->host_groups, sizeof e->host_groups));
-    for (int i = 0; i < total->n; i++) {
-        uint64_t first = total->start[i], chunks = (total->start[i + 1] - first) / CLT_CHUNK;
-        clt_optimizer_params p = {
-            .chunks = chunks,
-            .p = {e->weights->piece[i], 0},
-            .g = {total->piece[i], 0},
-            .m = {e->m->piece[i], 0},
-            .v = {e->v ? e->v->piece[i] : NULL, 0},
-            .groups = {e->groups, 0},
-            .group_of_block = {e->block_group, first / 64},
-            .status = {e->results, 0},
-            .copy = clt_tensor_vector((clt_ref){e->narrow ? e->narrow->piece[i] : NULL, 0}, c->precision)};
-        CLT_TRY(clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p));
-    }
-    return CLT_OK;
-}
-
-clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
-    clt_slab *total = e->grads[0];
-    CLT_TRY(guard(e, samples, false));
-    if (e->n_grads > 1 || clt_group_size(e->group) > 1)
-        CLT_TRY(clt_op_add(e->ops, (clt_ref){total->piece[0], 0}, (clt_ref){total->piece[0], 0}, CLT_CHUNK));
-    CLT_TRY(judge_gradient(e, total));
-    return update(e, total, 1, 1.0);
 }
 
 /* --- queueing a step, reading its results --- */
@@ -245,7 +132,7 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
     e->n_pending--;
     for (int64_t s = 0; p.targets && s < p.mine; s++)
         losses[s] = p.targets[s] ? (float)((double)losses[s] / (double)p.targets[s]) : 0.0f;
-    float norm = needs_norm(e->cfg) ? e->host_results[0] : NAN;
+    float norm = clt_engine_needs_norm(e->cfg) ? e->host_results[0] : NAN;
     bool finite = e->host_results[STATUS_FINITE] == 1.0f;
     CLT_TRY(clt_engine_gather(e, p.samples));
     for (int64_t i = 0; i < p.samples; i++) sum += (double)losses[i];
@@ -263,41 +150,33 @@ static clt_status judged(clt_engine *e, const clt_engine_step_params *p, clt_sla
     e->has_judged = true;
     if (!r->finite || r->skipped) return CLT_OK;
     r->refused = !e->judge(e->judge_ctx, r);
-    return r->refused ? CLT_OK : update(e, total, p->step, p->alpha);
+    return r->refused ? CLT_OK : clt_engine_update(e, total, p->step, p->alpha);
 }
 
-/* Runs all lanes of this rank; *total receives their sum over all ranks. NULL: a rank was asked to stop, and
- * all ranks abandon the step. */
-static clt_status sum_gradients(clt_engine *e, const clt_engine_step_params *p, clt_slab **total) {
-    int n;
-    *total = NULL;
+/* Runs all lanes of this rank and adds them up over all ranks. CLT_STOPPED on all ranks: one was asked to
+ * stop. */
+static clt_status sum_gradients(clt_engine *e, const clt_engine_step_params *p) {
     clt_group_note(e->group, p->step, "forward and backward");
+    CLT_TRY(clt_engine_open_step(e, p));
     clt_ops_let_stop(e->ops, true); /* then all ranks abandon the step */
     clt_status st = run_lanes(e, p->batch, p->step);
     clt_ops_let_stop(e->ops, false);
-    if (st != CLT_OK && st != CLT_STOPPED) return st;
-    if (st == CLT_OK) CLT_TRY(guard(e, p->batch->samples, p->spoilt));
-    const clt_lane_sum *sums = clt_lane_stack_sums(e->stack, &n);
-    clt_slab *sum = clt_lane_stack_total(e->stack);
     clt_group_note(e->group, p->step, "gradient reduction");
-    st = clt_group_reduce(e->reduce, sums, st == CLT_STOPPED ? -1 : n, sum);
-    if (st == CLT_OK) *total = sum;
-    return st == CLT_STOPPED ? CLT_OK : st;
+    return clt_engine_reduce(e, st);
 }
 
 clt_status clt_engine_launch(clt_engine *e, const clt_engine_step_params *p, bool *given_up) {
-    clt_slab *total;
     if (e->n_pending == MOST_PENDING || e->has_judged)
         return clt_error(CLT_FAIL, "step %lld: too many steps are queued already; this is a bug",
                          (long long)p->step);
-    CLT_TRY(sum_gradients(e, p, &total));
-    *given_up = !total;
+    const clt_status st = sum_gradients(e, p);
+    *given_up = st == CLT_STOPPED;
     if (*given_up) return CLT_OK;
+    CLT_TRY(st);
     clt_group_note(e->group, p->step, "optimizer");
-    CLT_TRY(clear_frozen(e, total));
-    CLT_TRY(judge_gradient(e, total));
-    if (e->judge) return judged(e, p, total);
-    CLT_TRY(update(e, total, p->step, p->alpha));
+    CLT_TRY(clt_engine_judge_gradient(e, e->step.total));
+    if (e->judge) return judged(e, p, e->step.total);
+    CLT_TRY(clt_engine_update(e, e->step.total, p->step, p->alpha));
     return ask(e, p->batch);
 }
 

@@ -5,7 +5,7 @@
 
 #include "runtime/train/engine/clt_plan.h"
 
-enum { WIDE = 4, NARROW = 2 /* bytes */, ATOM = 16 * CLT_CHUNK, GROUP = 64 /* elements with one byte */ };
+enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */ };
 
 /* --- the terms --- */
 
@@ -127,12 +127,7 @@ uint64_t clt_plan_gathered_bytes(const clt_slab_table *t, int held, bool narrow,
     return most;
 }
 
-/* --- parts and lanes --- */
-
-uint64_t clt_plan_owned(const clt_slab_table *t, int ranks) {
-    const uint64_t share = CLT_CEIL_DIV(t->total, (uint64_t)ranks);
-    return CLT_MIN(t->total, CLT_ROUND_UP(share, (uint64_t)ATOM));
-}
+/* --- lanes --- */
 
 int clt_plan_live_sums(const clt_lane_split *s) {
     /* done[1] is the tree's root, done[2 n] and done[2 n + 1] are the halves of node n. */
@@ -165,8 +160,28 @@ static int most_gradient_slabs(const clt_config *c, const clt_plan *p) {
     return most;
 }
 
-static clt_plan_sizes sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
-                               int64_t microbatch) {
+/* The most elements that one of `ranks` ranks owns. */
+static clt_status most_owned(const clt_slab_table *t, int ranks, uint64_t *most) {
+    clt_shards s;
+    CLT_TRY(clt_shards_create(t, ranks, NULL, &s));
+    *most = 0;
+    for (int r = 0; r < ranks; r++) *most = CLT_MAX(*most, clt_shards_owned(&s, r));
+    clt_shards_free(&s);
+    return CLT_OK;
+}
+
+static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
+                               clt_device_type type, uint64_t *bytes) {
+    const clt_lane_split split = clt_plan_split(p);
+    clt_shards s;
+    CLT_TRY(clt_shards_create(t, p->ranks, NULL, &s));
+    *bytes = clt_reduce_plan_bytes(&s, &split, c->reduce_bf16, type == CLT_DEVICE_CPU);
+    clt_shards_free(&s);
+    return CLT_OK;
+}
+
+static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
+                           int64_t microbatch, clt_plan_sizes *out) {
     const clt_lane_split split = clt_plan_split(p);
     const bool tied = clt_model_get_facts(c->model).tied;
     const bool whole = p->stage < 2 || p->whole_gradients || clt_plan_lane_is_split(c, p, microbatch);
@@ -176,7 +191,6 @@ static clt_plan_sizes sizes_of(const clt_config *c, const clt_plan *p, const clt
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload == CLT_OFFLOAD_HOST,
                         .total = t->total,
-                        .owned = p->stage == 0 ? t->total : clt_plan_owned(t, p->shard_ranks),
                         .wide = clt_plan_wide(t),
                         .ring = clt_plan_largest_units(t, tied, CLT_PLAN_GRADIENT_RING),
                         .open = tied ? clt_plan_first_unit(t) : 0};
@@ -184,7 +198,28 @@ static clt_plan_sizes sizes_of(const clt_config *c, const clt_plan *p, const clt
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
     /* With numerics fast every microbatch is added to one sum, in any order. */
     s.gradient_sums = whole ? 0 : c->numerics == CLT_FAST ? 1 : clt_plan_live_sums(&split);
-    return s;
+    CLT_TRY(most_owned(t, p->shard_ranks, &s.owned));
+    *out = s;
+    return CLT_OK;
+}
+
+static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
+                            clt_device_type type, int64_t microbatch, clt_plan_memory *m) {
+    clt_plan_sizes s;
+    CLT_TRY(sizes_of(c, p, t, microbatch, &s));
+    CLT_TRY(reduction_of(c, p, t, type, &m->reduction));
+    m->elements = t->total;
+    m->gradient_slabs = s.gradient_slabs;
+    m->gradient_sums = s.gradient_sums;
+    m->weights = clt_plan_weights_bytes(&s);
+    m->copy = clt_plan_copy_bytes(&s);
+    m->gradients = clt_plan_gradients_bytes(&s);
+    m->optimizer = clt_plan_optimizer_bytes(&s);
+    m->host = clt_plan_host_bytes(&s);
+    m->total = m->weights + m->copy + m->gradients + m->optimizer + m->reduction + m->model.total;
+    m->largest = m->model.largest;
+    for (int i = 0; i < t->n; i++) m->largest = CLT_MAX(m->largest, t->entry[i].count * WIDE);
+    return CLT_OK;
 }
 
 clt_status clt_plan_memory_of(const clt_config *c, const clt_plan *p, clt_device_type type,
@@ -194,22 +229,9 @@ clt_status clt_plan_memory_of(const clt_config *c, const clt_plan *p, clt_device
     clt_model_shape shape = clt_plan_shape(c, p, true);
     shape.microbatch = microbatch;
     CLT_TRY(clt_model_plan(c->model, &shape, type, &m.model));
-    CLT_TRY(clt_model_table(c->model, &t));
-    const clt_lane_split split = clt_plan_split(p);
-    const clt_plan_sizes s = sizes_of(c, p, &t, microbatch);
-    m.elements = t.total;
-    m.gradient_slabs = s.gradient_slabs;
-    m.gradient_sums = s.gradient_sums;
-    m.weights = clt_plan_weights_bytes(&s);
-    m.copy = clt_plan_copy_bytes(&s);
-    m.gradients = clt_plan_gradients_bytes(&s);
-    m.optimizer = clt_plan_optimizer_bytes(&s);
-    m.host = clt_plan_host_bytes(&s);
-    m.reduction = clt_reduce_plan_bytes(&t, &split, c->reduce_bf16);
-    m.total = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
-    m.largest = m.model.largest;
-    for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * WIDE);
+    clt_status st = clt_model_table(c->model, &t);
+    if (st == CLT_OK) st = memory_of(c, p, &t, type, microbatch, &m);
     clt_slab_table_free(&t);
-    *out = m;
-    return CLT_OK;
+    if (st == CLT_OK) *out = m;
+    return st;
 }

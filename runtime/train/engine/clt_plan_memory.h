@@ -15,7 +15,7 @@ typedef struct {
     int stage, moments;   /* moments: tensors of optimizer state, 1 or 2 */
     bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host */
     uint64_t total;       /* the whole slab */
-    uint64_t owned;       /* of the rank that owns most; `total` at stage 0 */
+    uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
     uint64_t wide;        /* tensors that the model reads in fp32 although the run is narrow */
     uint64_t ring;        /* gradients of units that a pass works on at once */
     uint64_t open;        /* gradients of the first unit while the whole pass adds to them (a tied embedding);
@@ -42,8 +42,6 @@ uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
 
 /* --- the sizes --- */
 
-/* The most elements that one of `ranks` ranks owns: an equal share in whole atoms of 16 chunks. */
-uint64_t clt_plan_owned(const clt_slab_table *t, int ranks);
 /* The units of a table: unit u has the tensors [first[u], first[u + 1]). first has room for t->n + 1 numbers.
  * Returns the number of units. Tensors belong to a block if their names have the same number, as in
  * "blocks.3.". */

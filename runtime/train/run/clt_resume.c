@@ -211,7 +211,8 @@ clt_status clt_run_save_begin(clt_run *r) {
     s.variants = variants;
     clt_group_note(r->group, r->progress.now.batch, "saving a checkpoint");
     r->saves.pending = (clt_run_saving){.name = name, .batch = r->progress.now.batch, .start = clt_now()};
-    clt_status st = clt_ckpt_save_begin(r->saves.writer, name, &s);
+    clt_status st = clt_engine_settle(r->engine);
+    if (st == CLT_OK) st = clt_ckpt_save_begin(r->saves.writer, name, &s);
     r->saves.pending.active = st == CLT_OK;
     r->saves.failed = st != CLT_OK;
     r->saves.pending.stall = clt_now() - r->saves.pending.start;

@@ -41,6 +41,7 @@ static clt_status inject_flip(clt_run *r, int64_t batch) {
     uint64_t bit = (uint64_t)r->guards.inject.flip_bit;
     uint32_t word;
     float value;
+    CLT_TRY(clt_engine_settle(r->engine));
     if (r->guards.inject.flip_rank != clt_group_rank(r->group) || r->guards.inject.flip_batch != batch)
         return CLT_OK;
     CLT_TRY(clt_slab_read(w, bit / 32, &value, 1));

@@ -132,6 +132,7 @@ static clt_status collect(clt_run *r) {
     double start = clt_now();
     bool left_out;
     CLT_TRY(clt_engine_collect(r->engine, &res));
+    if (!r->queue.ahead) CLT_TRY(clt_engine_settle(r->engine)); /* other steps may be far off */
     double now = clt_now(), seconds = now - r->queue.mark;
     clt_trace_span(r->tracing.trace, start, now, "wait for step %lld", (long long)q.step);
     CLT_TRY(clt_run_guard_step(r, &q, &res, &left_out));

@@ -1,0 +1,304 @@
+/* The way of an operation from begin to finished. */
+#include "collectives/clt_exchange.h"
+
+#include <string.h>
+
+clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op) {
+    return &p->op[op % p->cap];
+}
+
+void clt_exchange_set_strip(clt_reduce_plan *p, uint64_t strip) {
+    const uint64_t ranks = (uint64_t)p->group->size, widest = sizeof(float);
+    p->strip = strip;
+    p->slot_bytes = CLT_MAX((uint64_t)p->most * ranks * strip * p->bytes, strip * widest);
+    p->slot_bytes = CLT_ROUND_UP(p->slot_bytes, (uint64_t)4096);
+}
+
+clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner) {
+    const clt_slab_range all =
+        clt_slab_range_common(clt_shards_range(p->shards, op->bucket, owner), op->within);
+    const uint64_t skip = CLT_MIN(op->skip, all.count);
+    return (clt_slab_range){all.first + skip, CLT_MIN(p->strip, all.count - skip)};
+}
+
+/* --- stations --- */
+
+/* On queue `queue`, behind what the operation reads. */
+static clt_status enter_queue(clt_reduce_plan *p, const clt_op *op, clt_queue queue) {
+    CLT_TRY(clt_device_use(p->dev, queue));
+    return clt_device_after(p->dev, op->made);
+}
+
+static clt_status leave_queue(clt_reduce_plan *p, clt_mark **behind) {
+    CLT_TRY(clt_device_mark(p->dev, behind));
+    return clt_device_use(p->dev, CLT_QUEUE_COMPUTE);
+}
+
+static clt_status fill(clt_reduce_plan *p, int64_t k) {
+    clt_op *op = clt_exchange_op(p, k);
+    CLT_TRY(enter_queue(p, op, CLT_QUEUE_OUT));
+    CLT_TRY(clt_exchange_fill(p, k));
+    return leave_queue(p, &op->sent);
+}
+
+static clt_status fetch(clt_reduce_plan *p, int64_t k) {
+    clt_op *op = clt_exchange_op(p, k);
+    CLT_TRY(enter_queue(p, op, CLT_QUEUE_IN));
+    CLT_TRY(clt_exchange_fetch(p, k));
+    if (op->kind == CLT_OP_REDUCE) CLT_TRY(clt_exchange_add(p, k));
+    return leave_queue(p, &op->read);
+}
+
+static void release(clt_op *op) {
+    if (op->last) clt_mark_release(op->made);
+    clt_mark_release(op->sent);
+    clt_mark_release(op->read);
+    op->made = op->sent = op->read = NULL;
+}
+
+static clt_status advance(clt_reduce_plan *p) {
+    const clt_wire *w = p->wire;
+    bool there = true;
+    for (; p->filled < p->begun && w->is_free(p, p->filled + 1); p->filled++) CLT_TRY(fill(p, p->filled + 1));
+    for (; p->posted < p->filled; p->posted++) {
+        CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->posted + 1)->sent, &there));
+        if (!there) break;
+        CLT_TRY(w->post(p, p->posted + 1));
+    }
+    for (; p->expected < p->begun && p->expected < p->finished + CLT_SLOTS; p->expected++)
+        if (w->expect) CLT_TRY(w->expect(p, p->expected + 1));
+    for (; p->fetched < CLT_MIN(p->expected, p->posted); p->fetched++) {
+        CLT_TRY(w->arrived(p, p->fetched + 1, &there));
+        if (!there) break;
+        CLT_TRY(fetch(p, p->fetched + 1));
+    }
+    for (; p->finished < p->fetched; p->finished++) {
+        CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->finished + 1)->read, &there));
+        if (!there) break;
+        CLT_TRY(w->finished(p, p->finished + 1));
+        release(clt_exchange_op(p, p->finished + 1));
+    }
+    return CLT_OK;
+}
+
+clt_status clt_exchange_pump(clt_reduce_plan *p) {
+    /* What is queued may wait itself, at its first use, and waits pump. */
+    if (p->pumps || p->failed != CLT_OK || p->finished == p->begun) return p->failed;
+    p->pumps = true;
+    p->failed = advance(p);
+    p->pumps = false;
+    return p->failed;
+}
+
+static void pump_in_wait(void *plan) {
+    clt_exchange_pump(plan);
+}
+
+/* --- waiting --- */
+
+/* The mark that this rank's own device has to reach next; NULL: other ranks are waited for. */
+static clt_mark *own_work(clt_reduce_plan *p) {
+    if (p->posted < p->filled) return clt_exchange_op(p, p->posted + 1)->sent;
+    if (p->finished < p->fetched) return clt_exchange_op(p, p->finished + 1)->read;
+    return NULL;
+}
+
+/* Until operation k has come to a station. */
+static clt_status wait_for(clt_reduce_plan *p, const int64_t *station, int64_t k) {
+    clt_watch watch;
+    bool watching = false;
+    while (clt_exchange_pump(p) == CLT_OK && *station < k) {
+        clt_mark *mine = own_work(p);
+        if (mine) {
+            CLT_TRY(clt_mark_wait(p->dev, mine));
+            continue;
+        }
+        if (!watching) watch = clt_watch_begin(p->group, "an exchange of gradients");
+        watching = true;
+        clt_watch_pause(&watch);
+    }
+    if (watching) clt_watch_end(&watch);
+    return p->failed;
+}
+
+clt_status clt_exchange_join(clt_reduce_plan *p, int64_t op) {
+    if (op <= 0) return p->failed;
+    CLT_TRY(wait_for(p, &p->fetched, op));
+    /* A finished operation has no marks any more: the device has done it. The queue IN is in order, so the
+     * last one's mark stands for all before it. */
+    return op > p->finished ? clt_device_after(p->dev, clt_exchange_op(p, op)->read) : CLT_OK;
+}
+
+clt_status clt_exchange_drain(clt_reduce_plan *p) {
+    bool flushed = !p->wire->flushed;
+    CLT_TRY(wait_for(p, &p->finished, p->begun));
+    if (flushed) return CLT_OK;
+    clt_watch watch = clt_watch_begin(p->group, "the end of an exchange");
+    for (;;) {
+        CLT_TRY(p->wire->flushed(p, &flushed));
+        if (flushed) break;
+        clt_watch_pause(&watch);
+    }
+    clt_watch_end(&watch);
+    return CLT_OK;
+}
+
+/* --- the ring of operations --- */
+
+clt_status clt_exchange_make_ring(clt_reduce_plan *p) {
+    /* The reductions and gathers of a step, if strips are whole ranges. */
+    const int64_t strips = (int64_t)CLT_CEIL_DIV(p->shards->border[p->shards->ranks], p->strip);
+    p->cap = CLT_MAX((int64_t)4 * p->shards->buckets, strips) + CLT_SLOTS;
+    p->op = clt_calloc((size_t)p->cap, sizeof *p->op);
+    p->sums_of_ops = clt_calloc((size_t)(p->cap * p->most), sizeof *p->sums_of_ops);
+    for (int64_t i = 0; i < p->cap; i++) p->op[i].sum = p->sums_of_ops + i * p->most;
+    return CLT_OK;
+}
+
+void clt_exchange_free_ring(clt_reduce_plan *p) {
+    for (int64_t k = p->finished + 1; k <= p->begun; k++) release(clt_exchange_op(p, k));
+    clt_free(p->op);
+    clt_free(p->sums_of_ops);
+}
+
+/* --- beginning --- */
+
+/* The next operation; waits while the ring of operations is full. */
+static clt_status next(clt_reduce_plan *p, const clt_op *like, clt_slab *const *sum) {
+    if (p->begun - p->finished >= p->cap) CLT_TRY(wait_for(p, &p->finished, p->begun + 1 - p->cap));
+    clt_op *op = clt_exchange_op(p, p->begun + 1);
+    clt_slab **sums = op->sum;
+    *op = *like;
+    op->sum = sums;
+    for (int i = 0; i < like->sums; i++) op->sum[i] = sum[i];
+    p->begun++;
+    clt_device_set_idle(p->dev, pump_in_wait, p);
+    return CLT_OK;
+}
+
+static uint64_t longest_range(const clt_reduce_plan *p, clt_bucket_part part) {
+    uint64_t most = 0;
+    for (int r = 0; r < p->group->size; r++) {
+        const clt_slab_range x = clt_shards_range(p->shards, part.bucket, r);
+        most = CLT_MAX(most, clt_slab_range_common(x, part.within).count);
+    }
+    return most;
+}
+
+/* All strips of a bucket. */
+static clt_status begin(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, int64_t *number) {
+    const uint64_t all = longest_range(p, (clt_bucket_part){op->bucket, op->within});
+    *number = p->begun;
+    if (!all) return CLT_OK;
+    CLT_TRY(clt_device_mark(p->dev, &op->made));
+    for (op->skip = 0; op->skip < all; op->skip += p->strip) {
+        op->last = op->skip + p->strip >= all;
+        CLT_TRY(next(p, op, sum));
+    }
+    *number = p->begun;
+    return clt_exchange_pump(p);
+}
+
+/* --- rounds --- */
+
+clt_exchange_round *clt_exchange_round_now(clt_reduce_plan *p) {
+    return &p->round[(p->rounds + CLT_EXCHANGE_ROUNDS - 1) % CLT_EXCHANGE_ROUNDS];
+}
+
+static clt_status next_round(clt_reduce_plan *p, bool first) {
+    const clt_exchange_round *before = first ? NULL : clt_exchange_round_now(p);
+    p->number = first ? 0 : p->number + 1;
+    p->rounds++;
+    clt_exchange_round *now = clt_exchange_round_now(p);
+    CLT_TRY(wait_for(p, &p->fetched, now->ends)); /* additions of the round whose place it takes */
+    clt_exchange_list(&p->split, p->samples, p->number, before, now);
+    return CLT_OK;
+}
+
+clt_status clt_reduce_batch(clt_reduce_plan *p, int64_t samples) {
+    p->samples = samples;
+    return next_round(p, true);
+}
+
+clt_status clt_reduce_next_round(clt_reduce_plan *p) {
+    return next_round(p, false);
+}
+
+int clt_reduce_levels(const clt_lane_split *split) {
+    int levels = 1;
+    /* A stack of complete subtrees of different sizes, but for the two topmost. */
+    for (int w = 1; split->dealt && w < split->lanes; w *= 2) levels++;
+    return levels;
+}
+
+/* --- reductions and gathers --- */
+
+/* One rank has made the one sum over all lanes already. */
+static clt_status reduce_alone(clt_reduce_plan *p, clt_bucket_part part, const clt_lane_sum *sums, int n,
+                               clt_slab *total) {
+    const clt_slab_range x = clt_slab_range_common(clt_shards_bucket(p->shards, part.bucket), part.within);
+    if (n != 1 || sums[0].width != p->split.lanes)
+        return clt_error(CLT_FAIL, "one rank must bring one sum over all %d lanes; this is a bug",
+                         p->split.lanes);
+    if (sums[0].empty) return clt_slab_zero_range(total, x);
+    return sums[0].slab == total ? CLT_OK : clt_slab_copy_range(total, sums[0].slab, x);
+}
+
+clt_status clt_reduce_begin(clt_reduce_plan *p, clt_bucket_part part, const clt_lane_sum *sums, int n,
+                            clt_slab *const *level, int64_t *op) {
+    clt_slab *filled[CLT_EXCHANGE_MOST_SUMS];
+    clt_exchange_round *round = clt_exchange_round_now(p);
+    clt_op o = {.kind = CLT_OP_REDUCE,
+                .bucket = part.bucket,
+                .within = part.within,
+                .level = level,
+                .round = round,
+                .narrow = p->narrow[0] != NULL};
+    *op = 0;
+    if (p->group->size == 1) return reduce_alone(p, part, sums, n, level[0]);
+    for (int i = 0; i < n; i++)
+        if (!sums[i].empty) filled[o.sums++] = sums[i].slab;
+    if (o.sums != round->sums_of[p->group->rank])
+        return clt_error(CLT_FAIL, "this rank brings %d sums to a reduction, not %d; this is a bug", o.sums,
+                         round->sums_of[p->group->rank]);
+    CLT_TRY(begin(p, &o, filled, op));
+    round->ends = *op;
+    return CLT_OK;
+}
+
+clt_status clt_gather_begin(clt_reduce_plan *p, clt_bucket_part part, clt_slab *from, clt_slab *to,
+                            clt_gather_kind kind, const clt_slab_range *only, int n, int64_t *op) {
+    clt_op o = {.kind = CLT_OP_GATHER,
+                .bucket = part.bucket,
+                .within = part.within,
+                .from = from,
+                .to = to,
+                .narrow = kind == CLT_GATHER_TOTALS && p->narrow[0],
+                .only = only,
+                .n_only = only ? n : -1};
+    *op = 0;
+    return p->group->size == 1 ? CLT_OK : begin(p, &o, NULL, op);
+}
+
+/* Buckets from `first` on whose numbers fit into one operation. */
+static int end_of_chunks(const clt_reduce_plan *p, int first) {
+    int end = first;
+    uint64_t most = 0;
+    for (; end < p->shards->buckets; end++) {
+        most += longest_range(p, clt_whole_bucket(end)) / CLT_CHUNK; /* at least what any one rank has */
+        if (most > p->strip && end > first) break;
+    }
+    return end;
+}
+
+clt_status clt_gather_chunks_begin(clt_reduce_plan *p, clt_buffer *numbers, int64_t *op) {
+    *op = 0;
+    for (int b = 0, end; b < p->shards->buckets && p->group->size > 1; b = end) {
+        end = end_of_chunks(p, b);
+        clt_op o = {.kind = CLT_OP_CHUNKS, .bucket = b, .end = end, .numbers = numbers, .last = true};
+        CLT_TRY(clt_device_mark(p->dev, &o.made));
+        CLT_TRY(next(p, &o, NULL));
+        *op = p->begun;
+    }
+    return clt_exchange_pump(p);
+}

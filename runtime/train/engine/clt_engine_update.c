@@ -1,0 +1,144 @@
+/* From the total gradient to new weights: norm, clipping, optimizer, each over what this rank owns. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/base/clt_dmath.h"
+#include "runtime/train/engine/clt_engine_internal.h"
+
+float clt_engine_loss_scale_now(const clt_engine *e) {
+    return e->cfg->precision == CLT_F16 ? (float)e->scale.scale : 1.0f;
+}
+
+static void host_groups(clt_engine *e, int64_t step, double alpha) {
+    const clt_optimizer_config *o = &e->cfg->optimizer;
+    memset(e->host_groups, 0, sizeof e->host_groups);
+    for (int i = 0; i < o->n_groups; i++) {
+        const clt_param_group *g = &o->groups[i];
+        double lr = g->lr * alpha, ratio = g->lr != 0 ? alpha : 1.0;
+        e->host_groups[i] = (clt_optimizer_group){
+            .lr = (float)lr,
+            .decay = g->weight_decay != 0 ? (float)(1.0 - ratio * g->weight_decay) : 1.0f,
+            .step_size = (float)(lr / (1.0 - clt_dpowi(g->beta1, (long)step))),
+            .bias_correction = (float)clt_dsqrt(1.0 - clt_dpowi(g->beta2, (long)step)),
+            .beta1 = (float)g->beta1,
+            .beta2 = (float)g->beta2,
+            .one_minus_beta1 = (float)(1.0 - g->beta1),
+            .one_minus_beta2 = (float)(1.0 - g->beta2),
+            .eps = (float)g->eps,
+        };
+    }
+    e->host_groups[FROZEN_GROUP].frozen = 1.0f;
+}
+
+bool clt_engine_needs_norm(const clt_config *c) {
+    return c->guards.gradient_norm || c->clip_type == CLT_CLIP_NORM || c->precision == CLT_F16 ||
+           c->guards.loss_spike != CLT_SPIKE_OFF;
+}
+
+/* --- own ranges, stretch by stretch --- */
+
+/* A part of this rank's own elements that lies in one piece of each slab that it needs. */
+typedef struct {
+    uint64_t first, count; /* elements, whole chunks */
+} stretch;
+
+typedef clt_status (*stretch_fn)(clt_engine *e, clt_slab *total, stretch x);
+
+static uint64_t shorter(const clt_slab *s, uint64_t at, uint64_t count) {
+    uint64_t run;
+    if (!s) return count;
+    clt_slab_at(s, at, &run);
+    return CLT_MIN(run, count);
+}
+
+static clt_status each_stretch(clt_engine *e, clt_slab *total, stretch_fn fn) {
+    clt_slab_range own;
+    for (int i = 0; clt_engine_own(e, i, &own); i++)
+        for (uint64_t done = 0, n; done < own.count; done += n) {
+            const uint64_t at = own.first + done;
+            const clt_slab *const used[] = {total, e->weights, e->narrow, e->m, e->v};
+            n = own.count - done;
+            for (size_t k = 0; k < CLT_COUNT_OF(used); k++) n = shorter(used[k], at, n);
+            CLT_TRY(fn(e, total, (stretch){at, n}));
+        }
+    return CLT_OK;
+}
+
+/* Element x.first of a slab that has one piece for the stretch; none: the slab is NULL. */
+static clt_ref place(const clt_slab *s, stretch x) {
+    return s ? clt_slab_at(s, x.first, NULL) : clt_ref_none();
+}
+
+/* --- the gradient's norm --- */
+
+/* Frozen tensors do not contribute to the norm. */
+static clt_status clear_frozen(clt_engine *e, clt_slab *total, stretch x) {
+    for (int i = 0; i < e->table.n; i++) {
+        const clt_slab_entry *t = &e->table.entry[i];
+        const uint64_t first = CLT_MAX(t->offset, x.first),
+                       end = CLT_MIN(t->offset + t->count, x.first + x.count);
+        if (!e->frozen[i] || end <= first) continue;
+        const clt_ref r = clt_slab_at(total, first, NULL);
+        CLT_TRY(clt_buffer_fill32(r.buf, r.off * 4, 0, (end - first) * 4));
+    }
+    return CLT_OK;
+}
+
+static clt_status sum_squares(clt_engine *e, clt_slab *total, stretch x) {
+    return clt_op_chunk_sumsq(e->ops, place(total, x), x.count / CLT_CHUNK,
+                              (clt_ref){e->chunk_sums, x.first / CLT_CHUNK});
+}
+
+/* If the norm is not needed: only of the first elements of the guarded tensor, where the guard puts its NaN,
+ * for the chunk in which they lie. */
+static clt_status look_at_guard(clt_engine *e, clt_slab *total, stretch x) {
+    enum { FIRST = 64 }; /* tensors start at multiples of 64 elements */
+    const uint64_t at = e->table.entry[CLT_MAX(e->guarded, 0)].offset;
+    if (at < x.first || at >= x.first + x.count) return CLT_OK;
+    return clt_op_sumsq(e->ops, clt_slab_at(total, at, NULL), FIRST,
+                        (clt_ref){e->chunk_sums, at / CLT_CHUNK});
+}
+
+static clt_status clip_values(clt_engine *e, clt_slab *total, stretch x) {
+    return clt_op_clip_values(e->ops, place(total, x), x.count,
+                              (float)e->cfg->clip_threshold * clt_engine_loss_scale_now(e));
+}
+
+clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
+    const clt_config *c = e->cfg;
+    bool frozen = false;
+    for (int i = 0; i < e->table.n; i++) frozen |= e->frozen[i];
+    if (frozen) CLT_TRY(each_stretch(e, total, clear_frozen));
+    CLT_TRY(each_stretch(e, total, clt_engine_needs_norm(c) ? sum_squares : look_at_guard));
+    CLT_TRY(clt_engine_gather_sums(e));
+    const clt_norm_status_params p = {.chunk_sums = {e->chunk_sums, 0},
+                                      .chunks = e->table.total / CLT_CHUNK,
+                                      .threshold =
+                                          c->clip_type == CLT_CLIP_NORM ? (float)c->clip_threshold : 0.0f,
+                                      .inv_scale = 1.0f / clt_engine_loss_scale_now(e),
+                                      .status = {e->results, 0}};
+    CLT_TRY(clt_op_norm_status(e->ops, &p));
+    return c->clip_type == CLT_CLIP_VALUE ? each_stretch(e, total, clip_values) : CLT_OK;
+}
+
+/* --- the optimizer --- */
+
+static clt_status update_stretch(clt_engine *e, clt_slab *total, stretch x) {
+    const clt_optimizer_params p = {.chunks = x.count / CLT_CHUNK,
+                                    .p = place(e->weights, x),
+                                    .g = place(total, x),
+                                    .m = place(e->m, x),
+                                    .v = place(e->v, x),
+                                    .groups = {e->groups, 0},
+                                    .group_of_block = {e->block_group, x.first / 64},
+                                    .status = {e->results, 0},
+                                    .copy = clt_tensor_vector(place(e->narrow, x), e->cfg->precision)};
+    return clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p);
+}
+
+clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, double alpha) {
+    host_groups(e, step, alpha);
+    CLT_TRY(clt_buffer_write(e->groups, 0, e->host_groups, sizeof e->host_groups));
+    CLT_TRY(each_stretch(e, total, update_stretch));
+    return clt_engine_publish(e);
+}

@@ -1,0 +1,139 @@
+/* Queues beside the compute queue, marks in them, and work while the host waits. */
+#include "runtime/device/clt_mark.h"
+
+#include <string.h>
+
+#include "runtime/device/clt_device_test.h"
+#include "test/device_util.h"
+#include "test/test_util.h"
+
+enum { WORDS = 1 << 16, BYTES = WORDS * 4 };
+
+static clt_device *open_with(const char *queues) {
+    clt_device *dev;
+    setenv("CLTRAIN_QUEUES", queues, 1);
+    clt_device_params p = clt_device_params_default();
+    tu_assert_ok(clt_device_open(&p, &dev), "device");
+    return dev;
+}
+
+static clt_buffer *buffer(clt_device *dev, uint32_t word) {
+    clt_buffer *b;
+    tu_assert_ok(clt_buffer_create(dev, BYTES, "words", &b), "buffer");
+    tu_assert_ok(clt_buffer_fill32(b, 0, word, BYTES), "fill");
+    return b;
+}
+
+/* With the compute queue stopped, work of another queue that does not wait for it goes on, and work that
+ * waits for a mark in it does not. */
+static void queues_run_beside_each_other(void **state) {
+    (void)state;
+    clt_device *dev = open_with("3");
+    clt_mark *made, *free_one, *bound;
+    bool there = false;
+    clt_buffer *a = buffer(dev, 1), *b = buffer(dev, 2), *c = buffer(dev, 3);
+    uint32_t word = 0;
+    assert_false(clt_device_shares_host(dev));
+    tu_assert_ok(clt_device_finish(dev), "finish");
+    tu_assert_ok(clt_device_gate(dev, true), "gate");
+    tu_assert_ok(clt_buffer_fill32(a, 0, 7, BYTES), "fill");
+    tu_assert_ok(clt_device_mark(dev, &made), "mark");
+
+    tu_assert_ok(clt_device_use(dev, CLT_QUEUE_OUT), "use");
+    tu_assert_ok(clt_buffer_fill32(b, 0, 8, BYTES), "fill");
+    tu_assert_ok(clt_device_mark(dev, &free_one), "mark");
+    tu_assert_ok(clt_mark_wait(dev, free_one), "wait");
+    tu_assert_ok(clt_mark_reached(free_one, &there), "reached");
+    assert_true(there);
+
+    tu_assert_ok(clt_device_use(dev, CLT_QUEUE_IN), "use");
+    tu_assert_ok(clt_device_after(dev, made), "after");
+    tu_assert_ok(clt_buffer_copy(c, 0, a, 0, BYTES), "copy");
+    tu_assert_ok(clt_device_mark(dev, &bound), "mark");
+    clt_sleep(0.05);
+    tu_assert_ok(clt_mark_reached(bound, &there), "reached");
+    assert_false(there);
+    tu_assert_ok(clt_mark_reached(made, &there), "reached");
+    assert_false(there);
+
+    tu_assert_ok(clt_device_gate(dev, false), "gate");
+    tu_assert_ok(clt_mark_wait(dev, bound), "wait");
+    tu_assert_ok(clt_device_use(dev, CLT_QUEUE_COMPUTE), "use");
+    tu_assert_ok(clt_buffer_read(c, BYTES - 4, &word, 4), "read");
+    assert_int_equal(word, 7);
+    clt_mark_release(made);
+    clt_mark_release(free_one);
+    clt_mark_release(bound);
+    clt_buffer_destroy(a);
+    clt_buffer_destroy(b);
+    clt_buffer_destroy(c);
+    clt_device_close(dev);
+}
+
+/* A device that shares the host's memory has one queue, and kernels write to wrapped memory in place. */
+static void one_queue_serves_for_all(void **state) {
+    (void)state;
+    clt_device *dev = open_with("1");
+    clt_mark *m;
+    clt_buffer *window, *a = buffer(dev, 5);
+    if (!clt_device_shares_host(dev)) {
+        clt_buffer_destroy(a);
+        clt_device_close(dev);
+        print_message("the device has memory of its own\n");
+        skip();
+    }
+    char *memory = clt_aligned_alloc(BYTES + 4096);
+    uint32_t *host = (uint32_t *)CLT_ROUND_UP((uintptr_t)memory, (uintptr_t)4096);
+    memset(host, 0, BYTES);
+    tu_assert_ok(clt_buffer_wrap(dev, host, BYTES, "window", &window), "wrap");
+    tu_assert_ok(clt_device_use(dev, CLT_QUEUE_OUT), "use");
+    tu_assert_ok(clt_buffer_copy(window, 0, a, 0, BYTES), "copy");
+    tu_assert_ok(clt_device_mark(dev, &m), "mark");
+    tu_assert_ok(clt_mark_wait(dev, m), "wait");
+    for (int i = 0; i < WORDS; i++) assert_int_equal(host[i], 5);
+    clt_mark_release(m);
+    clt_buffer_destroy(window);
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+    clt_free(memory);
+}
+
+typedef struct {
+    clt_device *dev;
+    int calls;
+} idle_work;
+
+static void work(void *ctx) {
+    idle_work *w = ctx;
+    w->calls++;
+    clt_device_use(w->dev, CLT_QUEUE_IN); /* restored after the call */
+    if (w->calls == 3) clt_device_gate(w->dev, false);
+}
+
+static void waits_do_other_work(void **state) {
+    (void)state;
+    clt_device *dev = open_with("3");
+    idle_work w = {.dev = dev};
+    uint32_t word = 0;
+    clt_buffer *a = buffer(dev, 5);
+    tu_assert_ok(clt_device_finish(dev), "finish");
+    clt_device_set_idle(dev, work, &w);
+    tu_assert_ok(clt_device_gate(dev, true), "gate");
+    tu_assert_ok(clt_buffer_fill32(a, 0, 6, BYTES), "fill");
+    tu_assert_ok(clt_buffer_read(a, 0, &word, 4),
+                 "read"); /* in the compute queue, which work() opens again */
+    assert_int_equal(word, 6);
+    assert_true(w.calls >= 3);
+    clt_device_set_idle(dev, NULL, NULL);
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(queues_run_beside_each_other),
+        cmocka_unit_test(one_queue_serves_for_all),
+        cmocka_unit_test(waits_do_other_work),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
