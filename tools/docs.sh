@@ -97,6 +97,13 @@ rules() {
 - With `cltrain.numerics: exact` a batch is cut into `cltrain.exact_lanes` lanes and every rank owns
   whole lanes: there are at most as many ranks as lanes, and the batch need not be a multiple of the
   ranks. With `fast` it must be.
+- `cltrain.zero_stage: auto` takes the stage of `fsdp_config`: FULL_SHARD 3, SHARD_GRAD_OP 2,
+  NO_SHARD 0, also inside the groups of the HYBRID strategies. As in Composer, `fsdp_config` without
+  `sharding_strategy` is FULL_SHARD. A number and a strategy of another stage are an error.
+- `data_parallel_shard_degree` times `data_parallel_replicate_degree` is the number of ranks; one of
+  them may be -1, the rest. On one rank neither counts. FULL_SHARD and SHARD_GRAD_OP have no
+  replicas. The HYBRID strategies need one of the two sizes; without a strategy the sizes alone make
+  the groups.
 - `param_groups` claim tensors in the listed order; what no group claims belongs to the default
   group. The expressions are POSIX extended regular expressions, searched anywhere in the name.
 - In `save_filename`, `save_latest_filename` and `load_path`, `{rank}` and `{local_rank}` become 0
@@ -110,7 +117,8 @@ rules() {
   mean is enough.
 - Keys that contradict each other are an error that names both places: `callbacks.kill_loss_spike`
   and `cltrain.guards`, `fsdp_config.activation_checkpointing: true` and another `cltrain.recompute`
-  than `blocks`, `eval_loader` and `eval_loaders`.
+  than `blocks`, `fsdp_config.cpu_offload: true` and `cltrain.offload: none`, `eval_loader` and
+  `eval_loaders`.
 
 ## LLM Foundry's own files
 The verdict of `cltrain train FILE --dry-run` on the training files of LLM Foundry, in

@@ -43,6 +43,7 @@ typedef struct {
     int64_t max_seq_len; /* largest T; 0: all samples have the same size */
     int64_t layers;
     const char *layers_key; /* key of `model` that sets `layers` ("n_layers"); NULL: there is none */
+    bool tied;              /* the head reads the table's first tensor, the token embedding */
     bool seq_ids;           /* attention is limited to sequences: batches must have CLT_TEXT_SEQ_IDS */
     bool generates;         /* clt_model_logits is supported */
 } clt_model_facts;

@@ -69,6 +69,8 @@ static const struct {
     {"cltrain.exact_lanes", "16", {NULL}},
     {"cltrain.lanes_per_rank", "[5, 3]", {NULL}},
     {"cltrain.recompute", "blocks", {NULL}},
+    {"cltrain.zero_stage", "2", {NULL}},
+    {"cltrain.offload", "host", {NULL}},
     {"cltrain.guards.straggler_ratio", "2", {NULL}},
     {"cltrain.guards.spike_window", "200", {NULL}},
     {"cltrain.guards.spike_threshold", "5", {NULL}},
@@ -135,7 +137,8 @@ static clt_status load_with(const char *path, const char *const *with, const cha
     } sections[] = {{"eval_loader.", "eval_loader={name: text, dataset: {}}"},
                     {"eval_loaders.", "eval_loaders=[{name: text, dataset: {}}]"},
                     {"optimizer.param_groups.", "optimizer.param_groups=[{param_str_match: bias}]"},
-                    {"callbacks.kill_loss_spike.", "callbacks.kill_loss_spike={}"}};
+                    {"callbacks.kill_loss_spike.", "callbacks.kill_loss_spike={}"},
+                    {"fsdp_config.", "fsdp_config={}"}};
     const char *over[7];
     size_t n = 0;
     char *last = value ? clt_format("%s=%s", path, value) : NULL;

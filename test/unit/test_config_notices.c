@@ -12,8 +12,8 @@
 static void keys_without_effect_have_notices(void **state) {
     (void)state;
     clt_config *c =
-        cu_load_with("fsdp_config={sharding_strategy: SHARD_GRAD_OP, activation_checkpointing: true}");
-    assert_true(cu_has_notice(c, "fsdp_config.sharding_strategy"));
+        cu_load_with("fsdp_config={backward_prefetch: BACKWARD_PRE, activation_checkpointing: true}");
+    assert_true(cu_has_notice(c, "fsdp_config.backward_prefetch"));
     assert_false(cu_has_notice(c, "fsdp_config.activation_checkpointing"));
     assert_int_equal(c->recompute, CLT_RECOMPUTE_BLOCKS);
     clt_config_free(c);
@@ -29,12 +29,11 @@ static void notices_follow_what_is_done(void **state) {
         const char *override, *path;
         bool notice;
     } all[] = {
-        {"fsdp_config={sharding_strategy: FULL_SHARD}", "fsdp_config.sharding_strategy", true},
-        {"fsdp_config={sharding_strategy: NO_SHARD}", "fsdp_config.sharding_strategy", false},
-        {"fsdp_config={data_parallel_shard_degree: -1}", "fsdp_config.data_parallel_shard_degree", true},
-        {"fsdp_config={data_parallel_shard_degree: 1}", "fsdp_config.data_parallel_shard_degree", false},
+        {"fsdp_config={sharding_strategy: FULL_SHARD}", "fsdp_config.sharding_strategy", false},
+        {"fsdp_config={forward_prefetch: true}", "fsdp_config.forward_prefetch", true},
         {"fsdp_config={activation_cpu_offload: false}", "fsdp_config.activation_cpu_offload", false},
-        {"fsdp_config={activation_cpu_offload: true}", "fsdp_config.activation_cpu_offload", true},
+        {"fsdp_config={keep_low_precision_grads: false}", "fsdp_config.keep_low_precision_grads", false},
+        {"fsdp_config={keep_low_precision_grads: true}", "fsdp_config.keep_low_precision_grads", true},
         {"fsdp_config={state_dict_type: sharded}", "fsdp_config.state_dict_type", true},
         {"train_loader.dataset.sampling_method=balanced", "train_loader.dataset.sampling_method", true},
         {"train_loader.dataset.batching_method=random", "train_loader.dataset.batching_method", true},
@@ -70,17 +69,14 @@ static void keys_with_one_reason_share_a_line(void **state) {
     clt_config *c = cu_load("tools/presets/mpt-125m.yaml");
     clt_strv lines = {0};
     clt_notices_lines(&c->notices, &lines);
-    assert_int_equal(lines.n, 3);
+    assert_int_equal(lines.n, 2);
     assert_string_equal(
         lines.v[0], "keys train_loader.num_workers, eval_loader.num_workers have no effect here: each rank "
                     "reads ahead in one thread of its own, and the sample order does not depend on workers");
-    assert_string_equal(
-        lines.v[1], "key fsdp_config.sharding_strategy has no effect here: the model is not sharded: every "
-                    "rank holds all of it (cltrain plan prints the memory)");
-    assert_string_equal(lines.v[2],
-                        "keys fsdp_config.activation_checkpointing_reentrant, fsdp_config.limit_all_gathers, "
-                        "model.attn_config.attn_impl, model.init_device have no effect here: a setting of "
-                        "PyTorch, which is not used here; the result is the same");
+    assert_string_equal(lines.v[1],
+                        "keys fsdp_config.activation_checkpointing_reentrant, model.attn_config.attn_impl, "
+                        "model.init_device have no effect here: a setting of PyTorch, which is not used "
+                        "here; the result is the same");
     assert_int_equal(c->remarks.n, 1);
     assert_non_null(strstr(c->remarks.v[0], "tokenizer.name 'EleutherAI/gpt-neox-20b' is not loaded"));
     clt_strv_free(&lines);
@@ -178,6 +174,19 @@ static void contradictions_name_both_places(void **state) {
          {"callbacks.kill_loss_spike.window_size", "cltrain.guards.spike_window", "command line (cltrain="}},
         {{"cltrain={recompute: norms}", "fsdp_config={activation_checkpointing: true}"},
          {"cltrain.recompute", "fsdp_config.activation_checkpointing", "command line (fsdp_config="}},
+        {{"cltrain={zero_stage: 1}", "fsdp_config={sharding_strategy: SHARD_GRAD_OP}"},
+         {"cltrain.zero_stage", "fsdp_config.sharding_strategy", "command line (fsdp_config="}},
+        {{"cltrain={zero_stage: 3}", "fsdp_config={reshard_after_forward: false}"},
+         {"cltrain.zero_stage", "fsdp_config.reshard_after_forward", "command line (fsdp_config="}},
+        {{"cltrain={offload: none}", "fsdp_config={cpu_offload: true}"},
+         {"cltrain.offload", "fsdp_config.cpu_offload", "command line (fsdp_config="}},
+        {{"cltrain={zero_stage: 0}", "fsdp_config={data_parallel_shard_degree: 2}"},
+         {"cltrain.zero_stage", "fsdp_config.data_parallel_shard_degree", "command line (cltrain="}},
+        {{"fsdp_config={sharding_strategy: FULL_SHARD}", "fsdp_config={data_parallel_replicate_degree: 2}"},
+         {"fsdp_config.sharding_strategy", "fsdp_config.data_parallel_replicate_degree", "HYBRID_SHARD"}},
+        {{"fsdp_config={data_parallel_shard_degree: -1}", "fsdp_config={data_parallel_replicate_degree: -1}"},
+         {"fsdp_config.data_parallel_shard_degree", "fsdp_config.data_parallel_replicate_degree",
+          "only one of them"}},
         {{"eval_loader={name: text, dataset: {}}", "eval_loaders=[{name: text, dataset: {}}]"},
          {"eval_loader", "eval_loaders", "command line (eval_loaders="}},
     };

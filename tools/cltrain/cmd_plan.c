@@ -62,7 +62,7 @@ static saving find_saving(const clt_config *c, const clt_plan_memory *m, double 
     metrics run = {0};
     saving s = {.mttf = mttf_hours * hour,
                 .stall = given,
-                .checkpoint = m->weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 3 : 2)};
+                .checkpoint = m->elements * 4 * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 3 : 2)};
     s.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
     clt_error_quiet(true);
     if (metrics_read(s.folder, &run) == CLT_OK) {
@@ -95,6 +95,99 @@ static void print_saving(const saving *s) {
     printf("), assuming a failure every %s (--mttf; Young's formula)\n", clt_human_seconds(s->mttf, mttf));
 }
 
+/* --- stages of sharding --- */
+
+enum { STAGES = CLT_MOST_STAGE + 1 };
+static const char *const recomputes[] = {"none", "norms", "blocks"};
+
+typedef struct {
+    int n; /* STAGES, or 1 on one rank, where all stages are 0 */
+    clt_plan plan[STAGES];
+    bool fits[STAGES];
+    int wanted; /* the configuration's stage, or the one that auto chooses */
+} stages;
+
+static clt_status find_stages(const clt_config *c, int ranks, const clt_plan_room *room, stages *s) {
+    clt_plan chosen = clt_plan_begin(c, ranks);
+    bool fits;
+    s->n = ranks > 1 ? STAGES : 1;
+    clt_status st = clt_plan_choose(c, room, &chosen, &fits);
+    s->wanted = chosen.stage;
+    clt_plan_free(&chosen);
+    for (int i = 0; i < s->n && st == CLT_OK; i++) {
+        s->plan[i] = clt_plan_begin(c, ranks);
+        st = clt_plan_fit_stage(c, room, i, &s->plan[i], &s->fits[i]);
+    }
+    return st;
+}
+
+static void free_stages(stages *s) {
+    for (int i = 0; i < s->n; i++) clt_plan_free(&s->plan[i]);
+}
+
+/* The stages that fit; if none does, what would fit at the last one. */
+static void print_advice(const clt_config *c, const clt_plan_room *room, const stages *s) {
+    const int last = s->n - 1;
+    bool any = false;
+    for (int i = 0; i <= last; i++) {
+        if (s->fits[i]) printf("             what would fit: cltrain.zero_stage: %d\n", i);
+        any |= s->fits[i];
+    }
+    char *advice = any ? NULL : clt_plan_advice(c, &s->plan[last], room);
+    if (advice) printf("             what would fit at stage %d: %s\n", last, advice);
+    clt_free(advice);
+}
+
+static void print_wanted(const clt_config *c, const clt_plan_room *room, const stages *s) {
+    const bool fits = s->fits[s->wanted];
+    if (c->shard.zero_stage != CLT_STAGE_AUTO)
+        printf("zero_stage   %d, as configured: %s\n", s->wanted, fits ? "fits" : "does not fit");
+    else if (fits)
+        printf("zero_stage   auto: %d, the lowest from 1 on that fits\n", s->wanted);
+    else
+        puts("zero_stage   auto: none from 1 on fits");
+    if (!fits) print_advice(c, room, s);
+}
+
+/* One line per stage, `*` at the one that is asked for. */
+static void print_stages(const clt_config *c, const clt_plan_room *room, const stages *s) {
+    static const char *const heads[] = {"weights",  "copy",        "gradients", "optimizer",
+                                        "exchange", "activations", "total"};
+    if (s->n == 1) return;
+    printf("memory of a rank by stage (cltrain.zero_stage; *: the one asked for), %d ranks\n"
+           "  stage  microbatch  recompute",
+           s->plan[0].ranks);
+    for (size_t i = 0; i < CLT_COUNT_OF(heads); i++) printf("  %*s", i == 5 ? 11 : 9, heads[i]);
+    puts("");
+    for (int i = 0; i < s->n; i++) {
+        const clt_plan_memory *m = &s->plan[i].memory;
+        const uint64_t bytes[] = {m->weights,   m->copy,        m->gradients, m->optimizer,
+                                  m->reduction, m->model.total, m->total};
+        char b[32];
+        printf("  %d%s     %10lld  %9s", i, i == s->wanted ? "*" : " ", (long long)s->plan[i].microbatch,
+               recomputes[s->plan[i].recompute]);
+        for (size_t k = 0; k < CLT_COUNT_OF(bytes); k++)
+            printf("  %*s", k == 5 ? 11 : 9, clt_human_bytes((double)bytes[k], b));
+        puts(s->fits[i] ? "  fits" : "  too big");
+    }
+    print_wanted(c, room, s);
+}
+
+static void print_stages_json(const stages *s) {
+    printf("\"stages\":[");
+    for (int i = 0; i < s->n; i++) {
+        const clt_plan_memory *m = &s->plan[i].memory;
+        printf("%s{\"stage\":%d,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
+               "\"optimizer\":%llu,\"exchange\":%llu,\"activations\":%llu,\"total\":%llu,\"fits\":%s}",
+               i ? "," : "", i, (long long)s->plan[i].microbatch, (unsigned long long)m->weights,
+               (unsigned long long)m->copy, (unsigned long long)m->gradients,
+               (unsigned long long)m->optimizer, (unsigned long long)m->reduction,
+               (unsigned long long)m->model.total, (unsigned long long)m->total,
+               s->fits[i] ? "true" : "false");
+    }
+    printf("],");
+}
+
 /* --- output --- */
 
 static void row(const char *what, uint64_t bytes, const char *note) {
@@ -102,11 +195,9 @@ static void row(const char *what, uint64_t bytes, const char *note) {
     printf("  %-22s %12s  %s\n", what, clt_human_bytes((double)bytes, b), note);
 }
 
-static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p, uint64_t capacity,
-                       const saving *how) {
-    const clt_plan_memory *m = &p->memory;
+static void print_work(const clt_config *c, const clt_device_facts *f, const clt_plan *p) {
     const int ranks = p->ranks;
-    char b[32], n[32], slabs[64], *sizes = clt_model_describe(c->model);
+    char b[32], n[32], *sizes = clt_model_describe(c->model);
     double tokens = (double)c->global_train_batch_size * (double)c->max_seq_len;
     uint64_t params = clt_model_param_count(c->model);
     double flops = clt_model_train_flops_per_token(c->model, c->max_seq_len);
@@ -118,29 +209,84 @@ static void print_plan(const clt_config *c, const clt_device_facts *f, const clt
     printf("device       %s, %s; %d rank%s, microbatch %lld%s%s\n", f->name,
            clt_human_bytes((double)f->global_mem, b), ranks, ranks == 1 ? "" : "s", (long long)p->microbatch,
            c->device_train_microbatch_size ? "" : " (auto)", clt_recompute_text(p->recompute));
-    puts("device memory of the rank that needs most");
-    snprintf(slabs, sizeof slabs, "%d slab%s of the weights' size (fixed tree over lanes)", m->gradient_slabs,
-             m->gradient_slabs == 1 ? "" : "s");
-    row("weights", m->weights, "fp32");
-    if (m->copy) row("16-bit weights", m->copy, "read by matrix units");
-    row("gradients", m->gradients, slabs);
-    row("optimizer", m->optimizer,
-        c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? "exp_avg, exp_avg_sq" : "exp_avg");
+}
+
+/* What a rank's gradients are. */
+static char *gradients_text(const clt_plan_memory *m) {
+    if (m->gradient_slabs > 0)
+        return clt_format("%d slab%s of the weights' size (fixed tree over lanes)", m->gradient_slabs,
+                          m->gradient_slabs == 1 ? "" : "s");
+    return clt_format("%d sum%s of the rank's part, buffers of %d blocks", m->gradient_sums,
+                      m->gradient_sums == 1 ? "" : "s", CLT_PLAN_GRADIENT_RING);
+}
+
+static const char *weights_text(const clt_config *c, const clt_plan *p) {
+    if (p->stage == 0 || (p->stage < 3 && c->precision == CLT_F32)) return "fp32";
+    if (p->stage < 3) return "fp32: the rank's part; embeddings, norms and biases";
+    return c->precision == CLT_F32 ? "fp32: the rank's part; the blocks in use" : "fp32: the rank's part";
+}
+
+static char *moments_text(const clt_config *c, const clt_plan *p) {
+    return clt_format("exp_avg%s%s", c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? ", exp_avg_sq" : "",
+                      p->stage > 0 ? " of the rank's part" : "");
+}
+
+static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capacity) {
+    const clt_plan_memory *m = &p->memory;
+    char *gradients = gradients_text(m), *moments = moments_text(c, p);
+    printf("device memory of the rank that needs most");
+    if (p->ranks > 1) printf(", stage %d", p->stage);
+    if (p->stage < p->asked_stage && c->shard.zero_stage == CLT_STAGE_AUTO)
+        printf(" (stage %d is not supported yet)", p->asked_stage);
+    puts("");
+    row("weights", m->weights, weights_text(c, p));
+    if (m->copy)
+        row("16-bit weights", m->copy, p->stage == 3 ? "of the blocks in use" : "read by matrix units");
+    row("gradients", m->gradients, gradients);
+    row("optimizer", m->optimizer, moments);
     row("activations", m->model.activations, "");
     if (m->model.logits) row("logits", m->model.logits, "in groups of whole samples");
     row("workspaces", m->model.workspace, "");
-    row("exchange", m->reduction, ranks > 1 ? "between ranks" : "");
+    row("exchange", m->reduction, p->ranks > 1 ? "between ranks" : "");
     row("other", m->model.other, "lookups, tables, inputs");
     row("total", m->total, "");
     row("available", capacity, "nine tenths of the device, shared by its ranks");
+    if (m->host) row("host memory", m->host, "of each rank (cltrain.offload: host)");
+    clt_free(gradients);
+    clt_free(moments);
+}
+
+/* What differs from the configuration, also at the highest stage. */
+static void print_notes(const clt_config *c, const clt_plan *p, const stages *s) {
+    const clt_plan *high = &s->plan[s->n - 1];
+    clt_strv notes = {0};
+    clt_plan_notes(c, p, &notes);
+    for (size_t i = 0; i < notes.n; i++) printf("note         %s\n", notes.v[i]);
+    clt_strv_free(&notes);
+    if (p->whole_gradients) return;
+    clt_plan_notes(c, high, &notes);
+    for (size_t i = 0; i < notes.n; i++) printf("note         stage %d: %s\n", high->stage, notes.v[i]);
+    clt_strv_free(&notes);
+}
+
+static void print_plan(const clt_config *c, const clt_device_facts *f, const clt_plan *p,
+                       const clt_plan_room *room, const stages *s, const saving *how) {
+    print_work(c, f, p);
+    print_memory(c, p, room->capacity);
+    print_stages(c, room, s);
+    print_notes(c, p, s);
     print_saving(how);
 }
 
-static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity, const saving *s) {
+static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity, const stages *all,
+                       const saving *s) {
     const clt_plan_memory *m = &p->memory;
     char every[32] = "null";
     if (s->stall > 0) snprintf(every, sizeof every, "%.6g", young_interval(s->mttf, s->stall));
-    printf("{\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
+    printf("{\"stage\":%d,\"shard_ranks\":%d,\"replicas\":%d,\"host\":%llu,", p->stage, p->shard_ranks,
+           p->replicas, (unsigned long long)m->host);
+    print_stages_json(all);
+    printf("\"parameters\":%llu,\"microbatch\":%lld,\"weights\":%llu,\"weights_16\":%llu,\"gradients\":%llu,"
            "\"optimizer\":%llu,\"activations\":%llu,\"logits\":%llu,\"workspace\":%llu,\"exchange\":%llu,"
            "\"other\":%llu,\"total\":%llu,\"capacity\":%llu,\"flops_per_token\":%.6g,\"checkpoint\":%llu,"
            "\"save_every_seconds\":%s}\n",
@@ -153,61 +299,95 @@ static void print_json(const clt_config *c, const clt_plan *p, uint64_t capacity
            (unsigned long long)s->checkpoint, every);
 }
 
+/* --- the command --- */
+
+typedef struct {
+    const char *device;
+    int64_t ranks, stage; /* stage -1: that of a run */
+    double save_seconds, mttf_hours;
+    bool json;
+} settings;
+
+static clt_status make_plan(const clt_config *c, const settings *o, const clt_plan_room *room, clt_plan *p) {
+    bool fits;
+    if (o->stage < 0) return clt_plan_make(c, (int)o->ranks, room, p);
+    *p = clt_plan_begin(c, (int)o->ranks);
+    CLT_TRY(clt_plan_fit_stage(c, room, (int)o->stage, p, &fits));
+    return fits ? CLT_OK : clt_plan_refuse(c, p, room);
+}
+
+static clt_status print(const clt_config *c, const settings *o, const clt_device_facts *f) {
+    const clt_plan_room room = clt_plan_room_of(f, f->type == CLT_DEVICE_CPU ? (int)o->ranks : 1);
+    stages all = {0};
+    clt_plan plan = {0};
+    clt_status st = make_plan(c, o, &room, &plan);
+    const bool planned = plan.memory.total > 0;
+    /* The plan of a run that does not fit is printed, too: it shows how much memory is missing. */
+    if (planned && find_stages(c, (int)o->ranks, &room, &all) == CLT_OK) {
+        saving how = find_saving(c, &plan.memory, o->save_seconds, o->mttf_hours);
+        if (o->json)
+            print_json(c, &plan, room.capacity, &all, &how);
+        else
+            print_plan(c, f, &plan, &room, &all, &how);
+        clt_free(how.folder);
+    }
+    free_stages(&all);
+    clt_plan_free(&plan);
+    return st;
+}
+
+static int check(const clt_command *command, const settings *o) {
+    if (o->ranks < 1 || o->ranks > CLT_GROUP_MAX_RANKS)
+        return clt_options_fail(command, "--ranks must be 1 to %d", CLT_GROUP_MAX_RANKS);
+    if (o->stage < -1 || o->stage > CLT_MOST_STAGE)
+        return clt_options_fail(command, "--stage must be 0 to %d", CLT_MOST_STAGE);
+    if (o->stage > 0 && o->ranks == 1)
+        return clt_options_fail(command, "--stage %d needs several ranks: give --ranks", (int)o->stage);
+    if (!(o->save_seconds >= 0 && o->mttf_hours > 0 && isfinite(o->save_seconds * o->mttf_hours)))
+        return clt_options_fail(command, "--save-seconds and --mttf must be positive");
+    return -1;
+}
+
 int cmd_plan(int argc, char **argv) {
-    const char *device = NULL;
-    int64_t ranks = 1;
-    double save_seconds = 0, mttf_hours = 24;
-    bool json = false;
+    settings o = {.ranks = 1, .stage = -1, .mttf_hours = 24};
     const clt_option options[] = {
-        {"device", 'd', CLT_OPT_STR, &device, "NAME",
+        {"device", 'd', CLT_OPT_STR, &o.device, "NAME",
          "pattern of a device of this machine, or h200, h100, a100-40, mi250, mi300, 24gb"},
-        {"ranks", 'r', CLT_OPT_INT, &ranks, "N", "number of ranks (default 1)"},
-        {"save-seconds", 0, CLT_OPT_FLOAT, &save_seconds, "S",
+        {"ranks", 'r', CLT_OPT_INT, &o.ranks, "N", "number of ranks (default 1)"},
+        {"stage", 0, CLT_OPT_INT, &o.stage, "S",
+         "plan for this stage of sharding, 0 to 3 (default: what a run does)"},
+        {"save-seconds", 0, CLT_OPT_FLOAT, &o.save_seconds, "S",
          "seconds that training waits for a checkpoint (default: mean of this run's checkpoints)"},
-        {"mttf", 0, CLT_OPT_FLOAT, &mttf_hours, "HOURS",
+        {"mttf", 0, CLT_OPT_FLOAT, &o.mttf_hours, "HOURS",
          "assumed mean time between failures, for the best save interval (default 24)"},
-        {"json", 0, CLT_OPT_FLAG, &json, NULL, "print one JSON object"},
+        {"json", 0, CLT_OPT_FLAG, &o.json, NULL, "print one JSON object"},
     };
     const clt_command command = {
         .name = "cltrain plan",
         .usage = "CONFIG.yaml [key.sub=value ...]",
-        .summary =
-            "Prints parameters, memory by use, the microbatch that fits, the FLOP of a step and the best "
-            "save interval, without running. Can plan for devices that this machine does not have.",
+        .summary = "Prints parameters, memory by use, the microbatch that fits, the FLOP of a step and the "
+                   "best save interval, without running; for several ranks also the memory of a rank at "
+                   "each stage of sharding. Can plan for devices that this machine does not have.",
         .examples =
             "  cltrain plan run.yaml\n  cltrain plan tools/presets/mpt-1b.yaml --device h200 --ranks 4\n"
+            "  cltrain plan tools/presets/mpt-13b.yaml --device h200 --ranks 4 --stage 3\n"
             "  cltrain plan run.yaml --save-seconds 2.5 --mttf 12    best save interval\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     clt_config *c = NULL;
     clt_device_facts f = {0};
-    clt_plan plan = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n == 0)
         code = clt_options_fail(&command, "a configuration is required: CONFIG.yaml");
-    if (code < 0 && (ranks < 1 || ranks > CLT_GROUP_MAX_RANKS))
-        code = clt_options_fail(&command, "--ranks must be 1 to %d", CLT_GROUP_MAX_RANKS);
-    if (code < 0 && !(save_seconds >= 0 && mttf_hours > 0 && isfinite(save_seconds * mttf_hours)))
-        code = clt_options_fail(&command, "--save-seconds and --mttf must be positive");
+    if (code < 0) code = check(&command, &o);
     if (code < 0) {
         clt_status st = clt_config_load(rest.v[0], (const char *const *)rest.v + 1, rest.n - 1, &c);
-        if (st == CLT_OK) st = clt_config_check_ranks(c, c->exact_lanes, (int)ranks);
-        if (st == CLT_OK) st = find_device(device, &f);
-        const clt_plan_room room = clt_plan_room_of(&f, f.type == CLT_DEVICE_CPU ? (int)ranks : 1);
-        if (st == CLT_OK) st = clt_plan_make(c, (int)ranks, &room, &plan);
-        /* The plan of a run that does not fit is printed, too: it shows how much memory is missing. */
-        if (st == CLT_OK || plan.memory.total > 0) {
-            saving how = find_saving(c, &plan.memory, save_seconds, mttf_hours);
-            if (json)
-                print_json(c, &plan, room.capacity, &how);
-            else
-                print_plan(c, &f, &plan, room.capacity, &how);
-            clt_free(how.folder);
-        }
+        if (st == CLT_OK) st = clt_config_check_ranks(c, c->exact_lanes, (int)o.ranks);
+        if (st == CLT_OK) st = find_device(o.device, &f);
+        if (st == CLT_OK) st = print(c, &o, &f);
         code = clt_status_exit_code(st);
     }
-    clt_plan_free(&plan);
     clt_config_free(c);
     clt_strv_free(&rest);
     return code;

@@ -9,6 +9,7 @@ static clt_model_facts facts(const clt_model_config *config) {
                              .max_seq_len = c->max_seq_len,
                              .layers = c->n_layers,
                              .layers_key = "n_layers",
+                             .tied = c->tie_word_embeddings,
                              .seq_ids = c->attn_uses_sequence_id};
 }
 

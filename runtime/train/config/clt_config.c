@@ -70,7 +70,7 @@ static void fill_empty_children(json_t *section) {
 
 /* Values that mean "not given". */
 static void preset(clt_config_builder *b) {
-    b->autoresume = b->numerics = b->recompute = -1;
+    b->autoresume = b->numerics = b->recompute = b->offload = -1;
     b->optimizer.hyper = (clt_config_hyper){NAN, {NAN, NAN}, NAN, NAN};
     clt_config_scheduler_raw *s = &b->scheduler;
     s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
@@ -131,6 +131,7 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     remark_tokenizer(c);
     CLT_TRY(clt_config_resolve_precision(r, b));
     CLT_TRY(clt_config_resolve_guards(r, b));
+    CLT_TRY(clt_config_resolve_sharding(r, b));
     CLT_TRY(clt_config_check_ranges(r, c));
     CLT_TRY(clt_config_resolve_loaders(r, b));
     CLT_TRY(clt_config_resolve_optimizer(r, b));
@@ -223,9 +224,16 @@ static clt_status check_lanes_per_rank(clt_schema_reader *r, const clt_config *c
     return CLT_OK;
 }
 
+clt_status clt_config_shard_groups(const clt_config *c, int ranks, int *degree, int *replicas) {
+    clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
+    return clt_config_divide_ranks(&r, c, ranks, degree, replicas);
+}
+
 clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
+    int degree, replicas;
     CLT_TRY(check_lanes_per_rank(&r, c, exact_lanes, ranks));
+    CLT_TRY(clt_config_divide_ranks(&r, c, ranks, &degree, &replicas));
     if (c->numerics == CLT_EXACT && ranks > exact_lanes)
         return clt_schema_fail(
             &r, "cltrain.exact_lanes",

@@ -45,6 +45,17 @@ typedef enum { CLT_CLIP_NONE, CLT_CLIP_NORM, CLT_CLIP_VALUE } clt_clip_type;
 
 typedef enum { CLT_CHECK_STOP, CLT_CHECK_WARN } clt_check_action;
 
+enum { CLT_STAGE_AUTO = -1, CLT_MOST_STAGE = 3 };
+typedef enum { CLT_OFFLOAD_NONE, CLT_OFFLOAD_HOST } clt_offload;
+
+typedef struct {        /* which ranks hold which part of the state: cltrain.zero_stage, fsdp_config */
+    int zero_stage;     /* 0 to CLT_MOST_STAGE, or CLT_STAGE_AUTO: the plan decides */
+    int64_t degree;     /* ranks that one copy of the state is spread over; -1: the rest */
+    int64_t replicas;   /* copies of the state; -1: the rest */
+    bool limit_gathers; /* fsdp_config.limit_all_gathers */
+    clt_offload offload;
+} clt_shard_config;
+
 typedef struct { /* callbacks: those that do something here */
     bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator;
     int64_t speed_window; /* steps */
@@ -129,6 +140,7 @@ struct clt_config {
     bool reduce_bf16;        /* ranks exchange gradients in bf16: fsdp_config.mixed_precision */
     clt_recompute recompute; /* cltrain.recompute or fsdp_config.activation_checkpointing */
     bool recompute_open;     /* it is only the default, and may follow the device's memory: clt_plan_fit */
+    clt_shard_config shard;
 
     /* how it was read */
     const char *path;
@@ -157,6 +169,10 @@ clt_status clt_config_check_run(const clt_config *c, int ranks);
 /* The part of it that is about ranks, for a run of exact_lanes lanes: the configuration's, or a checkpoint's.
  */
 clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int ranks);
+/* The groups that `ranks` ranks are divided into: *degree ranks share a copy of the state, of which there are
+ * *replicas; at stage 0 *degree is 1. CLT_BAD_CONFIG if the configured sizes do not multiply to the number of
+ * ranks; a single rank suits all sizes. */
+clt_status clt_config_shard_groups(const clt_config *c, int ranks, int *degree, int *replicas);
 
 /* Prints one line for each reason why keys have no effect, the remarks, and the warnings. */
 void clt_config_notices(const clt_config *c);

@@ -38,6 +38,9 @@ typedef struct {
     int precision, clip_type, tune, check_action;
     int autoresume, numerics, recompute; /* -1: not given */
     bool activation_checkpointing;
+    int sharding_strategy;
+    int offload; /* -1: not given */
+    bool fsdp_config, cpu_offload, reshard_after_forward;
     clt_config_kill_raw kill_loss_spike;
     clt_config_optimizer_raw optimizer;
     clt_config_scheduler_raw scheduler;
@@ -51,6 +54,7 @@ extern const clt_kind clt_kind_time, /* clt_time */
     clt_kind_microbatch,             /* int64_t; 0: auto */
     clt_kind_switch,                 /* int: true or false, beside "not given" */
     clt_kind_recompute,              /* int: clt_recompute */
+    clt_kind_stage,                  /* int: 0 to CLT_MOST_STAGE, or CLT_STAGE_AUTO */
     clt_kind_strings,                /* clt_strv: a string or a list of strings */
     clt_kind_patterns,               /* json_t *: the same, kept */
     clt_kind_betas,                  /* double[2] */
@@ -71,10 +75,14 @@ extern const clt_schema clt_config_top_schema, clt_config_callback_schema, clt_c
 
 clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_guards(clt_schema_reader *r, clt_config_builder *b);
+clt_status clt_config_resolve_sharding(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_scheduler(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_names(clt_schema_reader *r, clt_config_builder *b);
+/* clt_config_shard_groups with the caller's reader. */
+clt_status clt_config_divide_ranks(clt_schema_reader *r, const clt_config *c, int ranks, int *degree,
+                                   int *replicas);
 /* Ranges of numbers and times. */
 clt_status clt_config_check_ranges(clt_schema_reader *r, const clt_config *c);
 

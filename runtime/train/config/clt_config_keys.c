@@ -5,7 +5,8 @@
 #define KEY(name, field, def, help, ...) CLT_KEY(clt_config_builder, name, field, def, help, __VA_ARGS__)
 #define KEY_OF(kind, name, field, def, help, ...)                                                            \
     CLT_KEY_OF(&clt_kind_##kind, clt_config_builder, name, field, def, help, __VA_ARGS__)
-#define SECTION(name, def, help, base, schema) CLT_KEY_SECTION(name, def, help, base, &schema)
+#define SECTION(name, def, help, base, schema, ...)                                                          \
+    CLT_KEY_SECTION(name, def, help, base, &schema, __VA_ARGS__)
 #define IGNORED(kind, name, def, same, why) CLT_KEY_IGNORED(&clt_kind_##kind, name, def, same, why)
 
 /* --- tokenizer --- */
@@ -32,6 +33,7 @@ static const char *const tune_names[] = {"off", "cache", "fill", NULL};
 static const char *const nonfinite_names[] = {"stop", "skip", "rollback", NULL};
 static const char *const spike_names[] = {"off", "warn", "skip", "stop", NULL};
 static const char *const check_actions[] = {"stop", "warn", NULL};
+static const char *const offload_names[] = {"none", "host", NULL}; /* clt_offload */
 
 static const clt_key guard_keys[] = {
     KEY("nonfinite", c.guards.nonfinite, "\"stop\"",
@@ -97,6 +99,15 @@ static const clt_key own_keys[] = {
            "true): whole blocks, as fsdp_config.activation_checkpointing; default: none for fp32, norms "
            "otherwise, but none in numerics fast on a GPU of which the run then takes at most a quarter",
            .choices = recompute_names, .nullable = true),
+    KEY_OF(stage, "zero_stage", c.shard.zero_stage, "\"auto\"",
+           "what each rank holds only its part of; 0: nothing; 1: moments, with 16-bit types the fp32 "
+           "weights, too; 2: gradients, too; 3: the weights that the model reads, too; auto: as "
+           "fsdp_config; without it 0 on one rank, on several the lowest stage from 1 that fits",
+           .nullable = true),
+    KEY("offload", offload, "null",
+        "host: moments, with 16-bit types the fp32 weights, too, are in the host's memory; none: on the "
+        "device; default: none, host with fsdp_config.cpu_offload",
+        .choices = offload_names, .nullable = true),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",
@@ -208,7 +219,8 @@ static const clt_key top_keys[] = {
         "resume from the newest checkpoint in save_folder; default: true, but false with save_overwrite or "
         "save_weights_only"),
 
-    SECTION("fsdp_config", "null", "sharding and recomputation", 0, clt_config_fsdp_schema),
+    SECTION("fsdp_config", "null", "sharding and recomputation", 0, clt_config_fsdp_schema,
+            .at = CLT_KEY_AT(clt_config_builder, fsdp_config)),
     REFUSE("tp_config", "null", "tensor parallelism is not supported"),
     REFUSE("code_paths", "null", "Python code cannot be loaded"),
     IGNORED(int, "max_split_size_mb", "null", NULL, PYTORCH),

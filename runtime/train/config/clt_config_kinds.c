@@ -97,6 +97,19 @@ static void store_recompute(clt_schema_reader *r, const clt_key *k, json_t *v, v
 }
 const clt_kind clt_kind_recompute = {"a name", sizeof(int), check_recompute, store_recompute};
 
+static clt_status check_stage(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
+    const json_int_t stage = json_integer_value(v);
+    if (is_auto(v) || (json_is_integer(v) && stage >= 0 && stage <= CLT_MOST_STAGE)) return CLT_OK;
+    return clt_schema_fail_kind(r, k, path, v);
+}
+
+static void store_stage(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
+    (void)r;
+    (void)k;
+    *(int *)field = is_auto(v) ? CLT_STAGE_AUTO : (int)json_integer_value(v);
+}
+const clt_kind clt_kind_stage = {"auto, 0, 1, 2 or 3", sizeof(int), check_stage, store_stage};
+
 static clt_status check_betas(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
     (void)k;
     for (size_t i = 0; i < 2; i++) {

@@ -121,11 +121,13 @@ const clt_schema clt_config_algorithm_schema = CLT_SCHEMA(algorithm_keys);
 
 /* --- fsdp_config --- */
 
-#define WHOLE "the model is not sharded: every rank holds all of it (cltrain plan prints the memory)"
 #define PYTORCH CLT_KEY_OF_PYTORCH
 #define ONE_FORM CLT_CONFIG_ONE_FORM
 #define NO_ENGINE "Transformer Engine is not used"
 
+#define AHEAD "limit_all_gathers says how far ahead weights are gathered"
+
+/* In the order of clt_config_sharding.c's table. */
 static const char *const strategies[] = {"FULL_SHARD",   "SHARD_GRAD_OP",       "NO_SHARD",
                                          "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", NULL};
 static const char *const state_types[] = {"full", "sharded", NULL};
@@ -133,8 +135,11 @@ static const char *const state_types[] = {"full", "sharded", NULL};
 static const clt_key fsdp_keys[] = {
     KEY("activation_checkpointing", activation_checkpointing, "false",
         "true: recompute whole blocks in the backward pass, as cltrain.recompute: blocks", .nullable = true),
-    CLT_KEY_IGNORED(&clt_kind_choice, "sharding_strategy", "\"FULL_SHARD\"", "\"NO_SHARD\"", WHOLE,
-                    .choices = strategies),
+    KEY("sharding_strategy", sharding_strategy, "\"FULL_SHARD\"",
+        "what each rank holds only its part of; NO_SHARD: nothing (cltrain.zero_stage 0); SHARD_GRAD_OP: "
+        "moments, fp32 weights and gradients (2); FULL_SHARD: the weights that the model reads, too (3); "
+        "HYBRID_SHARD and _HYBRID_SHARD_ZERO2: 3 and 2 inside groups of ranks, which are replicas",
+        .choices = strategies, .nullable = true),
     CLT_KEY_OF(
         &clt_kind_mixed_precision, clt_config_builder, "mixed_precision", mixed_precision, "\"DEFAULT\"",
         "PURE, or a map with reduce_dtype bf16: ranks exchange gradients in bf16, with precision "
@@ -142,17 +147,30 @@ static const clt_key fsdp_keys[] = {
         .nullable = true),
     IGNORED(bool, "activation_checkpointing_reentrant", "true", NULL, PYTORCH),
     IGNORED(any, "activation_checkpointing_target", "null", NULL, "whole blocks are recomputed"),
-    IGNORED(bool, "activation_cpu_offload", "false", "false", "activations stay on the device"),
-    IGNORED(bool, "cpu_offload", "false", "false", "parameters stay on the device"),
-    IGNORED(int, "data_parallel_shard_degree", "-1", "1", WHOLE),
-    IGNORED(int, "data_parallel_replicate_degree", "null", NULL, WHOLE),
-    IGNORED(any, "device_mesh", "null", NULL, WHOLE),
-    IGNORED(any, "reshard_after_forward", "true", NULL, WHOLE),
-    IGNORED(bool, "limit_all_gathers", "true", NULL, PYTORCH),
-    IGNORED(str, "backward_prefetch", "\"BACKWARD_POST\"", NULL, PYTORCH),
-    IGNORED(int, "backward_prefetch_limit", "1", NULL, PYTORCH),
-    IGNORED(bool, "forward_prefetch", "false", NULL, PYTORCH),
-    IGNORED(int, "forward_prefetch_limit", "1", NULL, PYTORCH),
+    REFUSE("activation_cpu_offload", "false",
+           "activations cannot be moved to host memory: use activation_checkpointing or a smaller "
+           "device_train_microbatch_size"),
+    KEY("cpu_offload", cpu_offload, "false", "true: as cltrain.offload: host", .nullable = true),
+    KEY("data_parallel_shard_degree", c.shard.degree, "-1",
+        "ranks that one copy of the state is spread over; -1: as many as data_parallel_replicate_degree "
+        "leaves; the two multiply to the number of ranks",
+        .nullable = true),
+    KEY("data_parallel_replicate_degree", c.shard.replicas, "null",
+        "copies of the state, with a HYBRID strategy or none; -1: as many as data_parallel_shard_degree "
+        "leaves; default: 1, with a HYBRID strategy -1",
+        .nullable = true),
+    REFUSE("device_mesh", "null",
+           "set data_parallel_shard_degree and data_parallel_replicate_degree, as Composer asks"),
+    KEY("reshard_after_forward", reshard_after_forward, "true",
+        "false: weights are kept from the forward to the backward pass, which makes stage 3 stage 2",
+        .nullable = true),
+    KEY("limit_all_gathers", c.shard.limit_gathers, "true",
+        "stage 3: true: the weights of 2 blocks are gathered ahead of their use; false: of 4",
+        .nullable = true),
+    IGNORED(str, "backward_prefetch", "\"BACKWARD_POST\"", NULL, AHEAD),
+    IGNORED(int, "backward_prefetch_limit", "1", NULL, AHEAD),
+    IGNORED(bool, "forward_prefetch", "false", NULL, AHEAD),
+    IGNORED(int, "forward_prefetch_limit", "1", NULL, AHEAD),
     IGNORED(any, "ignored_modules", "null", NULL, PYTORCH),
     IGNORED(any, "process_group", "null", NULL, PYTORCH),
     IGNORED(bool, "use_orig_params", "true", NULL, PYTORCH),

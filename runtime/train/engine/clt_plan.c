@@ -47,6 +47,8 @@ clt_plan clt_plan_begin(const clt_config *c, int ranks) {
                   .shuffle_seed = c->train.shuffle_seed,
                   .canonical_nodes = c->train.num_canonical_nodes,
                   .ranks = ranks,
+                  .shard_ranks = 1,
+                  .replicas = ranks,
                   .recompute = c->recompute};
     divide(c, &p);
     return p;
@@ -86,43 +88,6 @@ clt_model_shape clt_plan_shape(const clt_config *c, const clt_plan *p, bool trai
                              .type = c->precision};
 }
 
-/* Of all ranks. */
-static int most_gradient_slabs(const clt_config *c, const clt_plan *p) {
-    const clt_lane_split split = clt_plan_split(p);
-    int most = 1;
-    for (int r = 0; r < p->ranks; r++)
-        most =
-            CLT_MAX(most, clt_lane_slabs_needed(p->lanes, clt_lane_begin(&split, r),
-                                                clt_lane_begin(&split, r + 1), c->global_train_batch_size));
-    return most;
-}
-
-clt_status clt_plan_memory_of(const clt_config *c, const clt_plan *p, clt_device_type type,
-                              int64_t microbatch, clt_plan_memory *out) {
-    clt_slab_table t = {0};
-    clt_plan_memory m = {0};
-    clt_model_shape shape = clt_plan_shape(c, p, true);
-    shape.microbatch = microbatch;
-    CLT_TRY(clt_model_plan(c->model, &shape, type, &m.model));
-    CLT_TRY(clt_model_table(c->model, &t));
-    const clt_lane_split split = clt_plan_split(p);
-    m.gradient_slabs = most_gradient_slabs(c, p);
-    m.weights = t.total * 4;
-    if (c->precision != CLT_F32) m.copy = t.total * clt_dtype_bytes(c->precision);
-    m.gradients = m.weights * (uint64_t)m.gradient_slabs;
-    m.optimizer = m.weights * (c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1) + t.total / 64;
-    clt_shards shards;
-    CLT_TRY(clt_shards_create(&t, p->ranks, NULL, &shards));
-    m.reduction = clt_reduce_plan_bytes(&shards, &split, c->reduce_bf16, type == CLT_DEVICE_CPU);
-    clt_shards_free(&shards);
-    m.total = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
-    m.largest = m.model.largest;
-    for (int i = 0; i < t.n; i++) m.largest = CLT_MAX(m.largest, t.entry[i].count * 4);
-    clt_slab_table_free(&t);
-    *out = m;
-    return CLT_OK;
-}
-
 static bool fits(const clt_config *c, const clt_plan *p, const clt_plan_room *r, int64_t microbatch,
                  clt_plan_memory *m) {
     return clt_plan_memory_of(c, p, r->type, microbatch, m) == CLT_OK && m->total <= r->capacity &&
@@ -143,6 +108,8 @@ static int64_t largest_that_fits(const clt_config *c, const clt_plan *p, const c
                                  int64_t most) {
     clt_plan_memory m;
     int64_t least = 0;
+    /* Whole lanes may need less memory than parts of them: clt_plan_lane_is_split. */
+    if (p->stage >= 2 && most > 0 && fits(c, p, r, most, &m)) return most;
     while (least < most) {
         const int64_t middle = most - (most - least) / 2;
         if (fits_without_logits(c, p, r, middle))
@@ -174,8 +141,7 @@ static char *fewer_layers(clt_config c, const clt_plan *p, const clt_plan_room *
     return advice;
 }
 
-/* The mildest single change to the configuration that makes the run fit, for the message; NULL: none does. */
-static char *what_would_fit(const clt_config *cfg, const clt_plan *plan, const clt_plan_room *r) {
+char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_plan_room *r) {
     static const char *const recompute[] = {"none", "norms", "blocks"};
     clt_config c = *cfg; /* a shallow copy for trials; owns nothing */
     clt_plan p = *plan;
@@ -198,9 +164,9 @@ static char *what_would_fit(const clt_config *cfg, const clt_plan *plan, const c
     return fewer_layers(c, &p, r);
 }
 
-static clt_status too_big(const clt_config *c, const clt_plan *p, const clt_plan_room *r) {
+clt_status clt_plan_refuse(const clt_config *c, const clt_plan *p, const clt_plan_room *r) {
     const clt_plan_memory *m = &p->memory;
-    char need[32], have[32], *advice = what_would_fit(c, p, r);
+    char need[32], have[32], *advice = clt_plan_advice(c, p, r);
     const char *lead = advice ? "; what would fit: "
                               : "; no microbatch, sequence length or number of layers fits: use a smaller "
                                 "model or a larger device";
@@ -238,7 +204,8 @@ static int64_t most_samples(const clt_config *c, const clt_plan *p) {
                    CLT_MAX(INT32_MAX / c->max_seq_len, 1));
 }
 
-clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
+/* Microbatch, recomputation and memory at p's stage. */
+static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p, bool *fit) {
     /* A given microbatch above the samples of a lane is lowered, as Composer lowers it to the device's
      * batch. */
     const int64_t wanted = c->device_train_microbatch_size, most = most_samples(c, p);
@@ -249,9 +216,70 @@ clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p
     p->logits_bytes = 0;
     if (open && !fits(c, p, r, p->microbatch, &p->memory)) p->logits_bytes = CLT_MODEL_LOGITS_LEAST;
     CLT_TRY(clt_plan_memory_of(c, p, r->type, p->microbatch, &p->memory));
-    if (p->memory.total > r->capacity || p->memory.largest > r->max_alloc) return too_big(c, p, r);
-    keep_activations(c, r, p);
+    p->whole_gradients = p->stage >= 2 && p->memory.gradient_slabs > 0;
+    *fit = p->memory.total <= r->capacity && p->memory.largest <= r->max_alloc;
+    if (*fit) keep_activations(c, r, p);
     return CLT_OK;
+}
+
+/* --- the stage --- */
+
+/* The state is spread over `degree` ranks. */
+static void set_stage(clt_plan *p, int stage, int degree) {
+    p->asked_stage = p->stage = degree > 1 ? stage : 0;
+    p->shard_ranks = p->stage > 0 ? degree : 1;
+    p->replicas = p->ranks / p->shard_ranks;
+    p->whole_gradients = p->raised = false;
+}
+
+clt_status clt_plan_choose(const clt_config *c, const clt_plan_room *r, clt_plan *p, bool *fits) {
+    const bool open = c->shard.zero_stage == CLT_STAGE_AUTO;
+    const int last = open ? CLT_MOST_STAGE : c->shard.zero_stage;
+    const int first = open ? 1 : last;
+    int degree, replicas, stage = first;
+    CLT_TRY(clt_config_shard_groups(c, p->ranks, &degree, &replicas));
+    do {
+        set_stage(p, stage, degree);
+        p->raised = stage > first;
+        CLT_TRY(place(c, r, p, fits));
+    } while (!*fits && p->stage == stage && stage++ < last);
+    return CLT_OK;
+}
+
+clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
+    bool fit;
+    CLT_TRY(clt_plan_choose(c, r, p, &fit));
+    CLT_TRY(clt_plan_check_engine(c, p));
+    if (p->stage < p->asked_stage) CLT_TRY(place(c, r, p, &fit));
+    return fit ? CLT_OK : clt_plan_refuse(c, p, r);
+}
+
+clt_status clt_plan_fit_stage(const clt_config *c, const clt_plan_room *r, int stage, clt_plan *p,
+                              bool *fits) {
+    int degree, replicas;
+    CLT_TRY(clt_config_shard_groups(c, p->ranks, &degree, &replicas));
+    set_stage(p, stage, c->shard.zero_stage == 0 ? p->ranks : degree);
+    return place(c, r, p, fits);
+}
+
+clt_status clt_plan_agree(clt_group *g, const clt_config *c, const clt_plan_room *r, clt_plan *p) {
+    int64_t most[] = {p->asked_stage, p->stage, p->shard_ranks, p->raised}, whole;
+    clt_status st = CLT_OK;
+    bool fit = true;
+    CLT_TRY(clt_group_max_i64(g, most, CLT_COUNT_OF(most)));
+    const bool higher = most[1] > p->stage;
+    p->asked_stage = (int)most[0];
+    p->stage = (int)most[1];
+    p->shard_ranks = (int)most[2];
+    p->raised = most[3];
+    p->replicas = p->ranks / p->shard_ranks;
+    if (higher) st = place(c, r, p, &fit);
+    whole = p->whole_gradients;
+    CLT_TRY(clt_group_max_i64(g, &whole, 1));
+    const bool more = whole > p->whole_gradients;
+    p->whole_gradients = whole;
+    if (st == CLT_OK && more) st = place(c, r, p, &fit);
+    return clt_group_agree(g, st == CLT_OK && !fit ? clt_plan_refuse(c, p, r) : st);
 }
 
 clt_status clt_plan_make(const clt_config *c, int ranks, const clt_plan_room *room, clt_plan *out) {

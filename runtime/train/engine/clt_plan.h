@@ -1,8 +1,8 @@
 /* clt_plan: the decisions before the first step, from the configuration, the number of ranks and the device:
- * which rank owns which lanes, the microbatch that fits, what the backward pass recomputes, and how much
- * device memory the run takes. The configuration states what the user wants and is never changed; the plan
- * states what the run does. Making a plan needs no device: `cltrain plan` and a run use the same functions,
- * so their plans are equal.
+ * which rank owns which lanes, the stage of sharding, the microbatch that fits, what the backward pass
+ * recomputes, and how much device memory the run takes. The configuration states what the user wants and is
+ * never changed; the plan states what the run does. Making a plan needs no device: `cltrain plan` and a run
+ * use the same functions, so their plans are equal.
  *
  * The plan also holds what a run keeps unchanged for its lifetime (seed, lanes, order of the data). A new run
  * takes it from the configuration, a resumed run from the checkpoint. */
@@ -12,13 +12,16 @@
 #include "collectives/clt_reduce.h"
 #include "runtime/model/clt_model.h"
 #include "runtime/train/config/clt_config.h"
+#include "runtime/train/engine/clt_plan_memory.h"
 
 /* Device memory of one rank by use, in bytes. */
 typedef struct {
     uint64_t weights, copy, gradients, optimizer, reduction; /* copy: the 16-bit weights */
     clt_model_memory model;
     uint64_t total, largest;
-    int gradient_slabs;
+    uint64_t host;                     /* bytes of host memory (cltrain.offload) */
+    uint64_t elements;                 /* of the slab */
+    int gradient_slabs, gradient_sums; /* as in clt_plan_sizes */
 } clt_plan_memory;
 
 typedef struct {
@@ -28,6 +31,13 @@ typedef struct {
     /* lanes: the parts that a global batch is divided into (docs/numerics.md) */
     int ranks, lanes;
     int *lanes_per_rank; /* [ranks], owned by the plan; NULL: divided evenly */
+
+    /* sharding: clt_plan_memory.h has the stages */
+    int stage, asked_stage; /* asked: of configuration and memory; above `stage` if the engine lacks it */
+    int shard_ranks;        /* ranks that share one copy of the state; 1 at stage 0 */
+    int replicas;           /* copies of the state: ranks / shard_ranks */
+    bool raised;            /* cltrain.zero_stage is auto, and the run does not fit at the stages below */
+    bool whole_gradients;   /* stages 2 and 3: every rank keeps whole gradients, as at stage 1 */
 
     /* chosen for the device */
     int64_t microbatch;
@@ -59,12 +69,36 @@ void clt_plan_divide_evenly(clt_plan *p);
 /* Which rank owns which lanes; borrows from the plan. */
 clt_lane_split clt_plan_split(const clt_plan *p);
 
-/* Chooses the microbatch: the configuration's, or the largest that fits `room`; at most the samples of a
- * lane. If the configuration does not set cltrain.recompute, fast 16-bit training on a GPU keeps all
- * activations if it then takes at most a quarter of the room, and recomputes norms otherwise. Fast 16-bit
- * training that does not fit with the default logits buffer uses a smaller one. CLT_NO_MEMORY: the run does
- * not fit; the message suggests a change, and *p is the plan that does not fit. */
+/* Chooses stage, microbatch and recomputation. Stage: the configuration's, or, if it is auto, 0 on one rank
+ * and on several the lowest from 1 on that fits. Microbatch: the configuration's, or the largest that fits
+ * `room`; at most the samples of a lane. If the configuration does not set cltrain.recompute, fast 16-bit
+ * training on a GPU keeps all activations if it then takes at most a quarter of the room, and recomputes
+ * norms otherwise. Fast 16-bit training that does not fit with the default logits buffer uses a smaller one.
+ * *fits: whether the plan fits the room; no message if not. */
+clt_status clt_plan_choose(const clt_config *cfg, const clt_plan_room *room, clt_plan *p, bool *fits);
+/* The same at this stage, whatever the configuration says; at a stage above 0 a configuration for stage 0
+ * shards over all ranks. */
+clt_status clt_plan_fit_stage(const clt_config *cfg, const clt_plan_room *room, int stage, clt_plan *p,
+                              bool *fits);
+/* The mildest single change to the configuration that makes the run fit at p's stage, for a message ("KEY:
+ * VALUE (BYTES)"); NULL: none does. The caller frees it. */
+char *clt_plan_advice(const clt_config *cfg, const clt_plan *p, const clt_plan_room *room);
+/* Prints how much memory is missing, with that advice; returns CLT_NO_MEMORY. */
+clt_status clt_plan_refuse(const clt_config *cfg, const clt_plan *p, const clt_plan_room *room);
+/* The plan of a run: clt_plan_choose within what the engine can do. CLT_NO_MEMORY: the run does not fit; the
+ * message suggests a change, and *p is the plan that does not fit. Errors of clt_plan_check_engine. */
 clt_status clt_plan_fit(const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
+/* After clt_plan_fit, by all ranks of g together: all take the highest stage that one of them needs, and keep
+ * whole gradients if one of them must. CLT_NO_MEMORY on all ranks if that does not fit on one. */
+clt_status clt_plan_agree(clt_group *g, const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
+/* What clt_engine does not do yet: CLT_BAD_CONFIG with the reason, or p->stage is lowered to what it does.
+ * p->memory is not changed: a lowered plan must be made again. */
+clt_status clt_plan_check_engine(const clt_config *cfg, clt_plan *p);
+/* Whether a lane needs several microbatches in numerics exact. Then its gradient is a chain of additions over
+ * them that one rank makes alone, in whole gradients. */
+bool clt_plan_lane_is_split(const clt_config *cfg, const clt_plan *p, int64_t microbatch);
+/* Adds one line for each decision about sharding that differs from what the configuration asks for. */
+void clt_plan_notes(const clt_config *cfg, const clt_plan *p, clt_strv *lines);
 /* clt_plan_begin and clt_plan_fit, for tools. Free the plan also after CLT_NO_MEMORY. */
 clt_status clt_plan_make(const clt_config *cfg, int ranks, const clt_plan_room *room, clt_plan *out);
 

@@ -74,7 +74,8 @@ static clt_status fit(clt_run *r) {
      * device. */
     const int sharing = f->type == CLT_DEVICE_CPU ? clt_group_local_size(r->group) : 1;
     const clt_plan_room room = clt_plan_room_of(f, sharing);
-    return clt_group_agree(r->group, clt_plan_fit(r->cfg, &room, &r->plan));
+    CLT_TRY(clt_group_agree(r->group, clt_plan_fit(r->cfg, &room, &r->plan)));
+    return clt_plan_agree(r->group, r->cfg, &room, &r->plan);
 }
 
 static clt_status make_plan(clt_run *r) {
@@ -100,11 +101,19 @@ static clt_status choose_queue(clt_run *r) {
     return CLT_OK;
 }
 
+static void print_notes(const clt_run *r) {
+    clt_strv lines = {0};
+    clt_plan_notes(r->cfg, &r->plan, &lines);
+    for (size_t i = 0; i < lines.n; i++) clt_info("%s", lines.v[i]);
+    clt_strv_free(&lines);
+}
+
 static clt_status open_engine(clt_run *r) {
     const clt_config *c = r->cfg;
     const clt_engine_params p = {
         .cfg = c, .group = r->group, .ops = r->ops, .plan = &r->plan, .training = true};
     CLT_TRY(make_plan(r));
+    print_notes(r);
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
     clt_engine_rehearse(r->engine, run_evaluates(r));
     *clt_engine_loss_scale(r->engine) = r->origin.scale;

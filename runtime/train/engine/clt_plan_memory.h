@@ -1,0 +1,64 @@
+/* clt_plan_memory: the device memory of a run by use, as sums of named terms. Each use is one small function
+ * of a few sizes (clt_plan_sizes), so that a term that differs from what the engine allocates is corrected in
+ * one place. clt_plan.h applies them to a configuration.
+ *
+ * Stages (cltrain.zero_stage) say what a rank holds only its part of: 1 moments, in 16-bit runs also the fp32
+ * weights; 2 gradients, too; 3 the weights that the model reads, too. A unit is what is gathered or reduced
+ * at once: the tensors of a block, those before the first block, those after the last one. */
+#ifndef CLT_PLAN_MEMORY_H
+#define CLT_PLAN_MEMORY_H
+
+#include "collectives/clt_lanes.h"
+
+/* Numbers of elements, unless noted. */
+typedef struct {
+    int stage, moments;   /* moments: tensors of optimizer state, 1 or 2 */
+    bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host */
+    uint64_t total;       /* the whole slab */
+    uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
+    uint64_t wide;        /* tensors that the model reads in fp32 although the run is narrow */
+    uint64_t ring;        /* gradients of units that a pass works on at once */
+    uint64_t open;        /* gradients of the first unit while the whole pass adds to them (a tied embedding);
+                           * 0: it is in the ring like all others */
+    uint64_t gathered;  /* bytes: the weights, as the model reads them, of the units that are held at once */
+    int gradient_slabs; /* whole gradients at once; 0: each rank keeps the sums of its part only */
+    int gradient_sums;  /* sums of a rank's part that are kept at once, with gradient_slabs 0 */
+} clt_plan_sizes;
+
+enum {
+    CLT_PLAN_GRADIENT_RING = 2, /* units: one is computed while the previous one is reduced */
+    CLT_PLAN_GATHER_AHEAD = 2,  /* units gathered ahead with limit_all_gathers: true */
+    CLT_PLAN_GATHER_FAR = 4     /* with false */
+};
+
+/* --- the terms: device bytes of one rank --- */
+
+uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s);   /* fp32 weights */
+uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s);      /* weights that products read in 16 bits */
+uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s); /* sums and what a pass writes to */
+uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s); /* moments and the groups of tensors */
+/* Host bytes of one rank with offload, else 0. */
+uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
+
+/* --- the sizes --- */
+
+/* The units of a table: unit u has the tensors [first[u], first[u + 1]). first has room for t->n + 1 numbers.
+ * Returns the number of units. Tensors belong to a block if their names have the same number, as in
+ * "blocks.3.". */
+int clt_plan_units(const clt_slab_table *t, int *first);
+/* The elements, with padding, of the first unit, and of the `held` neighbouring units from unit `from` on
+ * that have most. */
+uint64_t clt_plan_first_unit(const clt_slab_table *t);
+uint64_t clt_plan_largest_units(const clt_slab_table *t, int from, int held);
+/* The elements of the tensors that the model reads in fp32 in a 16-bit run: those before the first block and
+ * those of one dimension. */
+uint64_t clt_plan_wide(const clt_slab_table *t);
+/* Bytes of the `held` neighbouring units that need most, as the model reads them: 16 bits for tensors that
+ * are not wide if `narrow`. tied: the last unit reads the first tensor, too. */
+uint64_t clt_plan_gathered_bytes(const clt_slab_table *t, int held, bool narrow, bool tied);
+/* Whole subtrees of the tree over lanes that exist at once, over all ranks, if every rank completes one lane
+ * after the other and all keep step: the sums of its part that each owner keeps between two lanes. Batches of
+ * at least as many samples as lanes. */
+int clt_plan_live_sums(const clt_lane_split *s);
+
+#endif

@@ -1,0 +1,136 @@
+/* Which stage and which groups of ranks follow from cltrain.zero_stage and from fsdp_config as Composer
+ * writes it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "test/config_util.h"
+
+/* CU_BASE has no fsdp_config. */
+static void stages(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        int stage;
+    } all[] = {{"seed=17", CLT_STAGE_AUTO},
+               {"cltrain={zero_stage: auto}", CLT_STAGE_AUTO},
+               {"cltrain={zero_stage: null}", CLT_STAGE_AUTO},
+               {"cltrain={zero_stage: 0}", 0},
+               {"cltrain={zero_stage: 1}", 1},
+               {"cltrain={zero_stage: 3}", 3},
+               {"fsdp_config=null", CLT_STAGE_AUTO},
+               {"fsdp_config={}", 3}, /* Composer's default */
+               {"fsdp_config={activation_checkpointing: true}", 3},
+               {"fsdp_config={sharding_strategy: FULL_SHARD}", 3},
+               {"fsdp_config={sharding_strategy: SHARD_GRAD_OP}", 2},
+               {"fsdp_config={sharding_strategy: NO_SHARD}", 0},
+               {"fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}", 3},
+               {"fsdp_config={sharding_strategy: _HYBRID_SHARD_ZERO2, data_parallel_shard_degree: 2}", 2},
+               {"fsdp_config={reshard_after_forward: true}", 3},
+               {"fsdp_config={reshard_after_forward: false}", 2},
+               {"fsdp_config={sharding_strategy: SHARD_GRAD_OP, reshard_after_forward: true}", 2},
+               {"fsdp_config={sharding_strategy: NO_SHARD, reshard_after_forward: false}", 0}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c = cu_load_with(all[i].over);
+        if (c->shard.zero_stage != all[i].stage)
+            fail_msg("%s: stage %d, not %d", all[i].over, c->shard.zero_stage, all[i].stage);
+        clt_config_free(c);
+    }
+}
+
+/* Both given and not in contradiction. */
+static void both_keys_may_agree(void **state) {
+    (void)state;
+    static const struct {
+        const char *over[2];
+        int stage;
+    } all[] = {{{"cltrain={zero_stage: auto}", "fsdp_config={sharding_strategy: SHARD_GRAD_OP}"}, 2},
+               {{"cltrain={zero_stage: 2}", "fsdp_config={sharding_strategy: SHARD_GRAD_OP}"}, 2},
+               {{"cltrain={zero_stage: 2}",
+                 "fsdp_config={sharding_strategy: FULL_SHARD, reshard_after_forward: false}"},
+                2},
+               {{"cltrain={zero_stage: 1}", "fsdp_config={mixed_precision: PURE}"}, 1}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c = NULL;
+        if (clt_config_load(CU_BASE, all[i].over, 2, &c) != CLT_OK) fail_msg("%s", clt_last_error());
+        assert_int_equal(c->shard.zero_stage, all[i].stage);
+        clt_config_free(c);
+    }
+}
+
+static void offload_and_gathers(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        clt_offload offload;
+        bool limit;
+    } all[] = {{"seed=17", CLT_OFFLOAD_NONE, true},
+               {"cltrain={offload: host}", CLT_OFFLOAD_HOST, true},
+               {"cltrain={offload: none}", CLT_OFFLOAD_NONE, true},
+               {"fsdp_config={cpu_offload: true}", CLT_OFFLOAD_HOST, true},
+               {"fsdp_config={cpu_offload: false, limit_all_gathers: false}", CLT_OFFLOAD_NONE, false}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c = cu_load_with(all[i].over);
+        assert_int_equal(c->shard.offload, all[i].offload);
+        assert_int_equal(c->shard.limit_gathers, all[i].limit);
+        clt_config_free(c);
+    }
+}
+
+/* degree 0: refused. */
+static void groups_multiply_to_the_ranks(void **state) {
+    (void)state;
+    static const struct {
+        const char *fsdp;
+        int ranks, degree, replicas;
+    } all[] = {{"{}", 8, 8, 1},
+               {"{}", 1, 1, 1},
+               {"{sharding_strategy: NO_SHARD}", 8, 1, 8},
+               {"{sharding_strategy: NO_SHARD, data_parallel_replicate_degree: 8}", 8, 1, 8},
+               {"{sharding_strategy: NO_SHARD, data_parallel_replicate_degree: 4}", 8, 0, 0},
+               {"{data_parallel_shard_degree: 8}", 8, 8, 1},
+               {"{data_parallel_shard_degree: 8}", 1, 1, 1}, /* nothing to divide */
+               {"{data_parallel_shard_degree: 4}", 8, 0, 0}, /* no replicas unless they are asked for */
+               {"{data_parallel_shard_degree: 16}", 8, 0, 0},
+               {"{data_parallel_shard_degree: 4, data_parallel_replicate_degree: 2}", 8, 4, 2},
+               {"{data_parallel_shard_degree: 4, data_parallel_replicate_degree: 3}", 8, 0, 0},
+               {"{data_parallel_shard_degree: 4, data_parallel_replicate_degree: -1}", 8, 4, 2},
+               {"{data_parallel_shard_degree: -1, data_parallel_replicate_degree: 4}", 8, 2, 4},
+               {"{data_parallel_replicate_degree: 3}", 8, 0, 0},
+               {"{data_parallel_replicate_degree: 16}", 8, 0, 0},
+               {"{sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 4}", 8, 4, 2},
+               {"{sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 3}", 8, 0, 0},
+               {"{sharding_strategy: HYBRID_SHARD, data_parallel_replicate_degree: 4}", 8, 2, 4},
+               {"{sharding_strategy: FULL_SHARD, data_parallel_replicate_degree: 1}", 8, 8, 1}};
+    clt_error_quiet(true);
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        int degree = 0, replicas = 0;
+        char *over = clt_format("fsdp_config=%s", all[i].fsdp);
+        clt_config *c = cu_load_with(over);
+        const clt_status st = clt_config_shard_groups(c, all[i].ranks, &degree, &replicas);
+        assert_int_equal(clt_config_check_ranks(c, 8, all[i].ranks), st);
+        if (st != (all[i].degree ? CLT_OK : CLT_BAD_CONFIG)) fail_msg("%s: status %d", over, st);
+        if (st != CLT_OK) {
+            assert_non_null(strstr(clt_last_error(), "data_parallel_shard_degree"));
+            assert_non_null(strstr(clt_last_error(), "data_parallel_replicate_degree"));
+        } else if (degree != all[i].degree || replicas != all[i].replicas) {
+            fail_msg("%s: %d x %d", over, degree, replicas);
+        }
+        clt_config_free(c);
+        clt_free(over);
+    }
+    clt_error_quiet(false);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages),
+        cmocka_unit_test(both_keys_may_agree),
+        cmocka_unit_test(offload_and_gathers),
+        cmocka_unit_test(groups_multiply_to_the_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,420 @@
+/* The memory of sharded runs and the choice of a stage. The oracle: the sizes of one model, written out by
+ * hand in chunks of the slab's layout. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/train/engine/clt_plan.h"
+#include "test/thread_group.h"
+
+#define BASE "test/golden/mpt-learned/train.yaml"
+#define MODEL                                                                                                \
+    "model={d_model: 1024, n_heads: 16, n_layers: 4, vocab_size: 4096, no_bias: true, max_seq_len: 64}"
+enum { RANKS = 4 };
+
+/* Layout of MODEL in chunks of 65,536 elements: wte 64, wpe 1; a block: norm_1 1 (1,024 elements and
+ * padding), Wqkv 48, out_proj 16, norm_2 1, up_proj 64, down_proj 64; norm_f 1. A quarter of the 842 chunks
+ * is 210.5, in atoms of 16 chunks 224. */
+static const uint64_t C = 65536 * 4; /* bytes of a chunk in fp32 */
+enum { FIRST = 65, BLOCK = 194, TOTAL = FIRST + 4 * BLOCK + 1, OWNED = 224 };
+/* Read in fp32 by 16-bit runs: wte, wpe, nine norms. */
+enum { WIDE = 4096 * 1024 + 64 * 1024 + 9 * 1024 };
+/* Bytes that a block reads in 16 bits (norms in fp32) and in fp32. */
+enum { BLOCK_16 = 2 * 4096 + 2 * 192 * 65536, BLOCK_32 = 2 * 4096 + 4 * 192 * 65536 };
+
+static clt_config *load(const char *const *more, size_t n) {
+    const char *over[8] = {MODEL};
+    clt_config *c = NULL;
+    memcpy(over + 1, more, n * sizeof *more);
+    if (clt_config_load(BASE, over, n + 1, &c) != CLT_OK) fail_msg("%s", clt_last_error());
+    return c;
+}
+#define LOAD(...)                                                                                            \
+    load((const char *[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *))
+
+static clt_plan_room room_of(uint64_t capacity) {
+    return (clt_plan_room){.type = CLT_DEVICE_CPU, .capacity = capacity, .max_alloc = UINT64_MAX};
+}
+
+static clt_plan plan_at(const clt_config *c, int stage, uint64_t capacity) {
+    const clt_plan_room room = room_of(capacity);
+    clt_plan p = clt_plan_begin(c, RANKS);
+    bool fits;
+    assert_int_equal(clt_plan_fit_stage(c, &room, stage, &p, &fits), CLT_OK);
+    assert_int_equal(fits, p.memory.total <= capacity);
+    assert_int_equal(p.stage, stage);
+    assert_int_equal(p.shard_ranks * p.replicas, RANKS);
+    clt_plan_free(&p);
+    return p;
+}
+
+/* --- memory --- */
+
+typedef struct {
+    uint64_t weights, copy, gradients, optimizer;
+} use;
+
+static void check_uses(const clt_config *c, const use *want) {
+    for (int stage = 0; stage <= CLT_MOST_STAGE; stage++) {
+        const clt_plan_memory m = plan_at(c, stage, UINT64_MAX).memory;
+        const use *w = &want[stage];
+        const uint64_t sum = m.weights + m.copy + m.gradients + m.optimizer + m.reduction + m.model.total;
+        assert_int_equal(m.weights, w->weights);
+        assert_int_equal(m.copy, w->copy);
+        assert_int_equal(m.gradients, w->gradients);
+        assert_int_equal(m.optimizer, w->optimizer);
+        assert_int_equal(m.total, sum);
+        assert_int_equal(m.elements, TOTAL * 65536);
+    }
+}
+
+/* One sum of a rank's part; gradients of two blocks and the tied embedding; three units gathered. */
+static void sixteen_bit_runs(void **state) {
+    (void)state;
+    const uint64_t groups = TOTAL * 1024, groups_owned = OWNED * 1024; /* a byte per 64 elements */
+    const use want[] = {
+        {TOTAL * C, TOTAL * C / 2, TOTAL * C, 2 * TOTAL * C + groups},
+        {OWNED * C + 4 * WIDE, TOTAL * C / 2, TOTAL * C, 2 * OWNED * C + groups_owned},
+        {OWNED * C + 4 * WIDE, TOTAL * C / 2, (OWNED + 2 * BLOCK + FIRST) * C, 2 * OWNED * C + groups_owned},
+        {OWNED * C, 3 * BLOCK_16, (OWNED + 2 * BLOCK + FIRST) * C, 2 * OWNED * C + groups_owned}};
+    clt_config *c = LOAD("precision=amp_bf16");
+    check_uses(c, want);
+    clt_config_free(c);
+    /* Five units: wte and wpe in fp32, four blocks. */
+    c = LOAD("precision=amp_bf16", "fsdp_config={limit_all_gathers: false}");
+    assert_int_equal(plan_at(c, 3, UINT64_MAX).memory.copy, FIRST * C + 4ull * BLOCK_16);
+    clt_config_free(c);
+}
+
+/* Two lanes a rank, each of one sample: two whole slabs, or the sums of four lanes of a rank's part, which
+ * are alive until their neighbours are complete. Lion has one moment. */
+static void exact_fp32_runs(void **state) {
+    (void)state;
+    const uint64_t moments = TOTAL * C + TOTAL * 1024, owned = OWNED * C + OWNED * 1024;
+    const uint64_t sharded = (4 * OWNED + 2 * BLOCK + FIRST) * C;
+    const use want[] = {{TOTAL * C, 0, 2 * TOTAL * C, moments},
+                        {TOTAL * C, 0, 2 * TOTAL * C, owned},
+                        {TOTAL * C, 0, sharded, owned},
+                        {OWNED * C + 3ull * BLOCK_32, 0, sharded, owned}};
+    clt_config *c = LOAD("precision=fp32", "optimizer.name=decoupled_lionw");
+    check_uses(c, want);
+    clt_config_free(c);
+}
+
+/* An untied head is a unit's part like any other: 906 chunks, a quarter in atoms is 240. */
+static void untied_heads_keep_no_open_gradients(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16", "model.tie_word_embeddings=false");
+    const clt_plan_memory m = plan_at(c, 2, UINT64_MAX).memory;
+    assert_int_equal(m.elements, (TOTAL + 64) * 65536);
+    assert_int_equal(m.gradients, (240 + 2 * BLOCK) * C);
+    clt_config_free(c);
+}
+
+/* The host has moments and, if the model does not read them, fp32 weights. */
+static void offloaded_state_is_in_host_memory(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain.offload=host");
+    clt_plan_memory m = plan_at(c, 1, UINT64_MAX).memory;
+    assert_int_equal(m.host, 3 * OWNED * C);
+    assert_int_equal(m.weights, 4 * WIDE);
+    assert_int_equal(m.optimizer, OWNED * 1024);
+    m = plan_at(c, 0, UINT64_MAX).memory;
+    assert_int_equal(m.host, 3 * TOTAL * C);
+    assert_int_equal(m.weights, 4 * WIDE);
+    clt_config_free(c);
+    c = LOAD("precision=fp32", "cltrain.offload=host");
+    m = plan_at(c, 1, UINT64_MAX).memory;
+    assert_int_equal(m.host, 2 * OWNED * C);
+    assert_int_equal(m.weights, TOTAL * C);
+    m = plan_at(c, 3, UINT64_MAX).memory;
+    assert_int_equal(m.host, 3 * OWNED * C);
+    assert_int_equal(m.weights, 3ull * BLOCK_32);
+    clt_config_free(c);
+}
+
+/* --- parts of the formulas --- */
+
+static void units_follow_the_numbers_in_names(void **state) {
+    (void)state;
+    static const char *const names[] = {"emb.weight",  "emb.pos",     "a.blocks.1.w", "a.blocks.1.0.b",
+                                        "a.blocks.10", "a.blocks.11", "a.block2.w",   "head"};
+    clt_slab_table t = {0};
+    int first[CLT_COUNT_OF(names) + 1];
+    for (size_t i = 0; i < CLT_COUNT_OF(names); i++)
+        clt_slab_table_add(&t, names[i], 2, (const int64_t[]){3, (int64_t)i + 1});
+    clt_slab_table_finish(&t);
+    assert_int_equal(clt_plan_units(&t, first), 5);
+    const int want[] = {0, 2, 4, 5, 6, 8};
+    for (size_t u = 0; u < CLT_COUNT_OF(want); u++) assert_int_equal(first[u], want[u]);
+    assert_int_equal(clt_plan_wide(&t), 3 + 6);
+    /* 3, 6 | 9, 12 | 15 | 18 | 21, 24, which also reads the first */
+    assert_int_equal(clt_plan_gathered_bytes(&t, 1, false, false), 45 * 4);
+    assert_int_equal(clt_plan_gathered_bytes(&t, 1, true, true), 48 * 2);
+    assert_int_equal(clt_plan_gathered_bytes(&t, 2, true, false), (18 + 45) * 2);
+    clt_slab_table_free(&t);
+}
+
+/* By hand: which whole subtrees exist after each step. */
+static void live_sums(void **state) {
+    (void)state;
+    static const struct {
+        int lanes, ranks, count[3], most;            /* count[0] 0: divided evenly */
+    } all[] = {{1, 1, {0}, 1},       {8, 1, {0}, 3}, /* lanes 0-3, 4-5, 6 */
+               {8, 2, {0}, 4},                       /* 0-1, 2, 4-5, 6 */
+               {8, 4, {0}, 4},                       /* 0, 2, 4, 6 */
+               {8, 8, {0}, 1},                       /* all at once */
+               {16, 16, {0}, 1},                     /* */
+               {8, 2, {6, 2}, 3},                    /* 0-1, 6-7, then 0-1, 2, 6-7 */
+               {8, 3, {4, 2, 2}, 3},                 /* 0, 4, 6; 0-1, 4-7; 0-1, 2, 4-7 */
+               {2, 2, {0}, 1}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        const clt_lane_split s = {all[i].lanes, all[i].ranks, all[i].count[0] ? all[i].count : NULL};
+        if (clt_plan_live_sums(&s) != all[i].most)
+            fail_msg("%d lanes on %d ranks: %d", s.lanes, s.ranks, clt_plan_live_sums(&s));
+    }
+}
+
+/* --- decisions --- */
+
+/* The note that contains `words`. */
+static bool has_note(const clt_config *c, const clt_plan *p, const char *words) {
+    clt_strv lines = {0};
+    bool found = false;
+    clt_plan_notes(c, p, &lines);
+    for (size_t i = 0; i < lines.n; i++) found |= strstr(lines.v[i], words) != NULL;
+    clt_strv_free(&lines);
+    return found;
+}
+
+static clt_plan choose(const clt_config *c, int ranks, uint64_t capacity, bool *fits) {
+    const clt_plan_room room = room_of(capacity);
+    clt_plan p = clt_plan_begin(c, ranks);
+    assert_int_equal(clt_plan_choose(c, &room, &p, fits), CLT_OK);
+    clt_plan_free(&p);
+    return p;
+}
+
+static void auto_takes_the_lowest_stage_that_fits(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16");
+    uint64_t need[CLT_MOST_STAGE + 1];
+    bool fits;
+    for (int s = 0; s <= CLT_MOST_STAGE; s++) need[s] = plan_at(c, s, UINT64_MAX).memory.total;
+    for (int s = 1; s < CLT_MOST_STAGE; s++) assert_true(need[s] > need[s + 1]);
+    for (int s = 1; s <= CLT_MOST_STAGE; s++) {
+        const clt_plan p = choose(c, RANKS, s == 1 ? UINT64_MAX : need[s - 1] - 1, &fits);
+        assert_int_equal(p.stage, s);
+        assert_true(fits);
+        assert_int_equal(has_note(c, &p, "cltrain.zero_stage: auto takes stage"), s > 1);
+    }
+    assert_int_equal(choose(c, RANKS, need[3] - 1, &fits).stage, 3);
+    assert_false(fits);
+    assert_int_equal(choose(c, 1, UINT64_MAX, &fits).stage, 0);
+    clt_config_free(c);
+}
+
+/* A given stage is used although another one would fit. */
+static void given_stages_are_kept(void **state) {
+    (void)state;
+    static const struct {
+        const char *over;
+        int ranks, stage, shard_ranks;
+    } all[] = {{"cltrain={zero_stage: 2}", 4, 2, 4},
+               {"cltrain={zero_stage: 3}", 1, 0, 1},
+               {"fsdp_config={}", 4, 3, 4},
+               {"fsdp_config={sharding_strategy: NO_SHARD}", 4, 0, 1},
+               {"fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}", 4, 3, 2},
+               {"fsdp_config={data_parallel_shard_degree: 1, data_parallel_replicate_degree: -1}", 4, 0, 1}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        bool fits;
+        clt_config *c = LOAD("precision=amp_bf16", all[i].over);
+        clt_plan p = choose(c, all[i].ranks, 1, &fits);
+        assert_false(fits);
+        assert_int_equal(p.stage, all[i].stage);
+        assert_int_equal(p.shard_ranks, all[i].shard_ranks);
+        assert_int_equal(p.replicas, all[i].ranks / all[i].shard_ranks);
+        clt_config_free(c);
+    }
+}
+
+/* Lanes of 4 samples in microbatches of 2: gradients as at stage 1, and a note that says what to change. */
+static void split_lanes_keep_whole_gradients(void **state) {
+    (void)state;
+    static const struct {
+        const char *numerics, *microbatch;
+        bool whole;
+    } all[] = {{"cltrain.numerics=exact", "device_train_microbatch_size=2", true},
+               {"cltrain.numerics=exact", "device_train_microbatch_size=4", false},
+               {"cltrain.numerics=fast", "device_train_microbatch_size=2", false}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        clt_config *c =
+            LOAD("precision=amp_bf16", "global_train_batch_size=32", all[i].numerics, all[i].microbatch);
+        const clt_plan one = plan_at(c, 1, UINT64_MAX);
+        assert_false(one.whole_gradients);
+        for (int s = 2; s <= CLT_MOST_STAGE; s++) {
+            const clt_plan p = plan_at(c, s, UINT64_MAX);
+            assert_int_equal(p.whole_gradients, all[i].whole);
+            assert_int_equal(p.memory.gradients == one.memory.gradients, all[i].whole);
+            assert_int_equal(has_note(c, &p, "whole gradients"), all[i].whole);
+            assert_int_equal(has_note(c, &p,
+                                      "a lane has 4 samples, a microbatch 2; to shard them: "
+                                      "cltrain.exact_lanes: 16 in a new run, or "
+                                      "device_train_microbatch_size: 4"),
+                             all[i].whole);
+        }
+        clt_config_free(c);
+    }
+}
+
+/* Whole lanes can need less than parts of them, because only then gradients are sharded. */
+static void microbatch_auto_prefers_whole_lanes(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=fp32", "global_train_batch_size=32", "device_train_microbatch_size=auto",
+                         "max_seq_len=2", "train_loader.dataset.max_seq_len=2");
+    clt_plan p = clt_plan_begin(c, RANKS);
+    clt_plan_memory whole, part;
+    p.stage = 2;
+    p.shard_ranks = RANKS;
+    assert_int_equal(clt_plan_memory_of(c, &p, CLT_DEVICE_CPU, 4, &whole), CLT_OK);
+    assert_int_equal(clt_plan_memory_of(c, &p, CLT_DEVICE_CPU, 1, &part), CLT_OK);
+    assert_true(whole.total < part.total);
+    clt_plan_free(&p);
+    p = plan_at(c, 2, whole.total);
+    assert_int_equal(p.microbatch, 4);
+    assert_int_equal(p.memory.total, whole.total);
+    clt_config_free(c);
+}
+
+/* --- several ranks --- */
+
+typedef struct {
+    const clt_config *c;
+    uint64_t capacity[2]; /* of rank 0, of the others */
+    bool split;           /* rank 0 must keep whole gradients */
+    clt_status status[RANKS];
+    clt_plan plan[RANKS];
+} job;
+
+static void agree(clt_group *g, void *ctx) {
+    job *j = ctx;
+    const int rank = clt_group_rank(g);
+    const clt_plan_room room = room_of(j->capacity[rank > 0]);
+    clt_plan *p = &j->plan[rank];
+    bool fits;
+    *p = clt_plan_begin(j->c, RANKS);
+    clt_error_quiet(true);
+    j->status[rank] = clt_plan_choose(j->c, &room, p, &fits);
+    if (j->split && rank == 0) p->whole_gradients = true;
+    if (j->status[rank] == CLT_OK) j->status[rank] = clt_plan_agree(g, j->c, &room, p);
+    clt_plan_free(p);
+}
+
+/* One rank's device is smaller: all take its stage. */
+static void all_ranks_take_the_highest_stage(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16");
+    job j = {.c = c, .capacity = {plan_at(c, 1, UINT64_MAX).memory.total - 1, UINT64_MAX}};
+    tg_run(RANKS, agree, &j);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(j.status[r], CLT_OK);
+        assert_int_equal(j.plan[r].stage, 2);
+        assert_int_equal(j.plan[r].memory.total, j.plan[0].memory.total);
+    }
+    clt_config_free(c);
+}
+
+/* One rank's memory takes half a lane at once: all keep whole gradients, with a microbatch that still fits.
+ */
+static void all_ranks_keep_whole_gradients(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=fp32", "global_train_batch_size=128", "cltrain.zero_stage=2",
+                         "device_train_microbatch_size=auto");
+    const clt_plan lanes = plan_at(c, 2, UINT64_MAX);
+    clt_plan forced = clt_plan_begin(c, RANKS);
+    clt_plan_memory half;
+    forced.stage = 2;
+    forced.shard_ranks = RANKS;
+    assert_int_equal(clt_plan_memory_of(c, &forced, CLT_DEVICE_CPU, 8, &half), CLT_OK);
+    clt_plan_free(&forced);
+    assert_int_equal(lanes.microbatch, 16);
+    assert_true(half.total < lanes.memory.total && half.gradients > lanes.memory.gradients);
+    job j = {.c = c, .capacity = {half.total, lanes.memory.total}};
+    tg_run(RANKS, agree, &j);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(j.status[r], CLT_OK);
+        assert_true(j.plan[r].whole_gradients);
+        assert_int_equal(j.plan[r].memory.gradients, half.gradients);
+        assert_true(j.plan[r].memory.total <= j.capacity[r > 0]);
+        assert_true(j.plan[r].microbatch >= 8 && j.plan[r].microbatch < 16);
+        assert_int_equal(has_note(c, &j.plan[r], "whole gradients"), true);
+    }
+    clt_config_free(c);
+}
+
+/* The same where whole gradients do not fit with the others: no rank starts. */
+static void whole_gradients_that_do_not_fit_stop_all(void **state) {
+    (void)state;
+    clt_config *c =
+        LOAD("precision=fp32", "global_train_batch_size=128", "cltrain.zero_stage=2", "max_seq_len=2",
+             "train_loader.dataset.max_seq_len=2", "device_train_microbatch_size=auto");
+    const clt_plan lanes = plan_at(c, 2, UINT64_MAX);
+    job j = {.c = c, .capacity = {lanes.memory.total, lanes.memory.total}, .split = true};
+    assert_false(lanes.whole_gradients);
+    tg_run(RANKS, agree, &j);
+    for (int r = 0; r < RANKS; r++) assert_int_equal(j.status[r], CLT_NO_MEMORY);
+    clt_config_free(c);
+}
+
+/* --- the engine --- */
+
+static void what_the_engine_lacks(void **state) {
+    (void)state;
+    static const struct {
+        const char *over, *word;
+    } refused[] = {
+        {"cltrain={offload: host}", "cltrain.offload: host"},
+        {"fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}", "HYBRID_SHARD"}};
+    const clt_plan_room room = room_of(UINT64_MAX);
+    clt_plan p;
+    clt_error_quiet(true);
+    for (size_t i = 0; i < CLT_COUNT_OF(refused); i++) {
+        clt_config *c = LOAD("precision=amp_bf16", refused[i].over);
+        assert_int_equal(clt_plan_make(c, RANKS, &room, &p), CLT_BAD_CONFIG);
+        assert_non_null(strstr(clt_last_error(), refused[i].word));
+        clt_plan_free(&p);
+        clt_config_free(c);
+    }
+    clt_error_quiet(false);
+    clt_config *c = LOAD("precision=amp_bf16", "fsdp_config={}");
+    assert_int_equal(clt_plan_make(c, RANKS, &room, &p), CLT_OK);
+    assert_int_equal(p.asked_stage, 3);
+    assert_int_equal(p.stage, 0);
+    assert_int_equal(p.memory.total, plan_at(c, 0, UINT64_MAX).memory.total);
+    assert_true(has_note(c, &p, "stage 3 of sharding is not supported yet: stage 0 is used"));
+    clt_plan_free(&p);
+    clt_config_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sixteen_bit_runs),
+        cmocka_unit_test(exact_fp32_runs),
+        cmocka_unit_test(untied_heads_keep_no_open_gradients),
+        cmocka_unit_test(offloaded_state_is_in_host_memory),
+        cmocka_unit_test(units_follow_the_numbers_in_names),
+        cmocka_unit_test(live_sums),
+        cmocka_unit_test(auto_takes_the_lowest_stage_that_fits),
+        cmocka_unit_test(given_stages_are_kept),
+        cmocka_unit_test(split_lanes_keep_whole_gradients),
+        cmocka_unit_test(microbatch_auto_prefers_whole_lanes),
+        cmocka_unit_test(all_ranks_take_the_highest_stage),
+        cmocka_unit_test(all_ranks_keep_whole_gradients),
+        cmocka_unit_test(whole_gradients_that_do_not_fit_stop_all),
+        cmocka_unit_test(what_the_engine_lacks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
