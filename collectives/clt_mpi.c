@@ -121,6 +121,23 @@ static clt_status wrong_mpirun(const clt_launch_info *l) {
     return CLT_BAD_CONFIG;
 }
 
+/* What ranks exchange from here on depends on the version, so this comes first. */
+static clt_status check_program(clt_group *g) {
+    char *text = clt_format("cltrain: %s (%s)\n", clt_version(), clt_version_git());
+    const clt_status st = clt_group_check_same(g, "program", text, "start the same program on all hosts");
+    clt_free(text);
+    return st;
+}
+
+/* Meets the other ranks, after MPI has told who they are. */
+static clt_status meet(clt_group *g, MPI_Comm local) {
+    CLT_TRY(check_program(g));
+    if (g->size > CLT_GROUP_MAX_RANKS)
+        return worst(
+            g, clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", g->size, CLT_GROUP_MAX_RANKS));
+    return map_page(g, local);
+}
+
 static clt_status join(clt_group *g) {
     int provided;
     clt_launch_info info = clt_launch_detect();
@@ -146,10 +163,7 @@ static clt_status join(clt_group *g) {
     g->local_rank = run->local_rank;
     g->local_size = run->local_size;
     clt_log_set_rank(run->rank, run->size);
-    clt_status st = run->size <= CLT_GROUP_MAX_RANKS
-                        ? map_page(g, local)
-                        : worst(g, clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", run->size,
-                                             CLT_GROUP_MAX_RANKS));
+    const clt_status st = meet(g, local);
     MPI_Comm_free(&local);
     return st;
 }
