@@ -1,7 +1,6 @@
 /* The exchange "shm": all ranks of the group are on one host and map one window of shared memory, so that a
  * filled slot is there for everybody and only barriers are needed. */
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "collectives/clt_blocks.h"
 #include "collectives/clt_shm.h"
@@ -53,12 +52,12 @@ static clt_status fit_strip(clt_blocks *b) {
 static clt_status open_window(clt_blocks *b) {
     clt_group *g = b->plan->group;
     shm_state *s = clt_calloc(1, sizeof *s);
-    char name[64];
+    char name[CLT_SHM_NAME];
     void *window = NULL;
     b->wire_state = s;
     CLT_TRY(fit_strip(b));
     s->bytes = window_bytes(b);
-    snprintf(name, sizeof name, "/cltrain.w.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
+    clt_shm_new_name("window", name);
     CLT_TRY(clt_group_broadcast(g, 0, name, sizeof name));
     CLT_TRY(clt_shm_share(g, clt_group_agree, name, s->bytes, g->rank == 0, &window));
     s->window = window;

@@ -86,17 +86,19 @@ static bool sees_all(const clt_group_run *run) {
 /* What the lowest rank of a host tells the others there. */
 typedef struct {
     int rank;
-    char name[64]; /* of the shared page */
+    char name[CLT_SHM_NAME]; /* of the shared page */
 } host_word;
 
 /* All ranks of all hosts agree that theirs is there. */
 static clt_status map_page(clt_group *g, MPI_Comm local) {
+    static const double settled = 10; /* seconds: ranks open a name within milliseconds */
     clt_group_run *run = g->run;
     mpi_state *s = g->state;
     host_word w = {.rank = run->rank};
     void *p = NULL;
     MPI_Request r;
-    snprintf(w.name, sizeof w.name, "/cltrain.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
+    if (run->local_rank == 0) clt_shm_sweep(CLT_SHM_FOLDER, settled);
+    clt_shm_new_name("page", w.name);
     s->page_bytes = sizeof(clt_host_page) + (size_t)run->local_size * sizeof(clt_flight_log);
     MPI_Ibcast(&w, sizeof w, MPI_BYTE, 0, local, &r);
     CLT_TRY(wait_for(g, 1, &r, "joining"));
