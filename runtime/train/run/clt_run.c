@@ -14,6 +14,16 @@ static char *device_pattern(const clt_config *c, const clt_run_options *opt) {
     return b.s;
 }
 
+/* "1 rank", "4 ranks" or "4 ranks on 2 hosts" in *out, which the caller frees. */
+static clt_status count_ranks(clt_group *g, char **out) {
+    const int ranks = clt_group_size(g);
+    int64_t hosts = clt_group_local_rank(g) == 0;
+    CLT_TRY(clt_group_sum_i64(g, &hosts, 1));
+    *out = hosts > 1 ? clt_format("%d ranks on %lld hosts", ranks, (long long)hosts)
+                     : clt_format("%d rank%s", ranks, ranks == 1 ? "" : "s");
+    return CLT_OK;
+}
+
 clt_status clt_run_open_device(clt_run *r) {
     char *pattern = device_pattern(r->cfg, r->opt);
     clt_device_params p = clt_device_params_default();
@@ -27,11 +37,13 @@ clt_status clt_run_open_device(clt_run *r) {
     clt_free(pattern);
     CLT_TRY(clt_group_agree(r->group, st));
     const clt_device_facts *f = clt_device_get_facts(r->dev);
+    char *ranks = NULL;
+    CLT_TRY(count_ranks(r->group, &ranks));
     if (clt_group_size(r->group) > 1)
         clt_debug("device %d:%d %s (%s)", f->platform_index, f->device_index, f->name, f->platform);
-    clt_info("device: %s (%s, driver %s), %d rank%s, %s numerics", f->name, f->platform, f->driver,
-             clt_group_size(r->group), clt_group_size(r->group) == 1 ? "" : "s",
+    clt_info("device: %s (%s, driver %s), %s, %s numerics", f->name, f->platform, f->driver, ranks,
              r->cfg->numerics == CLT_EXACT ? "exact" : "fast");
+    clt_free(ranks);
     return CLT_OK;
 }
 
