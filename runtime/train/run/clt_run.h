@@ -180,8 +180,9 @@ struct clt_run {
 
 /* --- clt_run.c: opening and closing, for training and evaluation --- */
 
-/* Joins the ranks. Needs cfg and opt. */
-clt_status clt_run_join(clt_run *r);
+/* Joins the ranks, which must all run `command` ("train", "eval") with the same configuration, CLTRAIN_
+ * variables and --stop-after; otherwise CLT_BAD_CONFIG on all of them. Needs cfg and opt. */
+clt_status clt_run_join(clt_run *r, const char *command);
 /* Opens the device, which must support the configured numerics; creates the operations on it. */
 clt_status clt_run_open_device(clt_run *r);
 clt_status clt_run_open_ops(clt_run *r);
