@@ -227,7 +227,7 @@ clt_status clt_reduce_next_round(clt_reduce_plan *p) {
 int clt_reduce_levels(const clt_lane_split *split) {
     int levels = 1;
     /* A stack of complete subtrees of different sizes, but for the two topmost. */
-    for (int w = 1; split->dealt && w < split->lanes; w *= 2) levels++;
+    for (int w = 1; split->dealt && !split->chain && w < split->lanes; w *= 2) levels++;
     return levels;
 }
 

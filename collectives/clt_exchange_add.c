@@ -37,11 +37,11 @@ static void list_rank(const clt_lane_split *s, int64_t samples, int rank, int fi
     }
 }
 
-/* Whether the two topmost subtrees of a stack of n are the halves of a node. With `last` nothing follows, so
- * that whatever is left of the tree is empty. */
-static bool are_halves(const clt_exchange_subtree *s, int n, bool last) {
+/* Whether the two topmost subtrees of a stack of n are the halves of a node. With `all` they are joined in
+ * any case: in a chain, and where nothing follows, so that whatever is left of the tree is empty. */
+static bool are_halves(const clt_exchange_subtree *s, int n, bool all) {
     if (n < 2) return false;
-    return last || (s[n - 2].width == s[n - 1].width && s[n - 2].first % (2 * s[n - 2].width) == 0);
+    return all || (s[n - 2].width == s[n - 1].width && s[n - 2].first % (2 * s[n - 2].width) == 0);
 }
 
 /* The subtrees that are complete after a round. */
@@ -52,7 +52,7 @@ static void list_before(const clt_lane_split *s, int64_t samples, const clt_exch
     memcpy(t, done->before, (size_t)n * sizeof *t);
     for (int i = 0; i < done->n_entries; i++) {
         t[n++] = (clt_exchange_subtree){done->entry[i].first, done->entry[i].width, clt_ref_none()};
-        for (; are_halves(t, n, false); n--) t[n - 2].width *= 2;
+        for (; are_halves(t, n, s->chain); n--) t[n - 2].width += t[n - 1].width;
     }
     out->n_before = n;
     for (int i = 0; i < n; i++) out->empty[i] = is_empty(s, samples, t[i].first, t[i].width);
@@ -85,7 +85,7 @@ static bool same_place(clt_ref a, clt_ref b) {
 static clt_status join_subtrees(clt_reduce_plan *p, clt_exchange_subtree *left,
                                 const clt_exchange_subtree *right, clt_ref total, uint64_t count) {
     const clt_reduce_math *m = &p->math;
-    left->width *= 2;
+    left->width += right->width;
     if (!right->at.buf) return CLT_OK;
     if (!left->at.buf) {
         left->at = right->at;
@@ -126,7 +126,8 @@ static clt_status add_tree(clt_reduce_plan *p, int64_t k, uint64_t at, uint64_t 
     for (int i = 0; i < round->n_entries; i++) {
         const clt_exchange_entry *e = &round->entry[i];
         s[n++] = (clt_exchange_subtree){e->first, e->width, place_of(p, k, e, at, skip)};
-        for (; are_halves(s, n, false); n--) CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], total, count));
+        for (; are_halves(s, n, p->split.chain); n--)
+            CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], total, count));
     }
     for (; are_halves(s, n, round->last); n--) CLT_TRY(join_subtrees(p, &s[n - 2], &s[n - 1], total, count));
     *left = n;

@@ -19,6 +19,8 @@ typedef struct {
                          floor(lanes * r / ranks). Borrowed */
     bool dealt; /* lanes are dealt out in rounds instead: in each, every rank that has not got all of its
                    lanes yet takes the next one, in the order of the ranks */
+    bool chain; /* with dealt: the total is the chain of additions over lane numbers, not the tree: one sum is
+                   kept between rounds. Which lane comes when then changes bits */
 } clt_lane_split;
 /* The first lane of `rank`; for rank == ranks the number of lanes. Not for lanes that are dealt out. */
 int clt_lane_begin(const clt_lane_split *s, int rank);

@@ -9,7 +9,9 @@
 
 /* Which rows. */
 typedef struct {
-    int64_t epoch, first, count;
+    int64_t epoch, count; /* count: in all parts */
+    clt_loader_rows *part;
+    int n, cap;
 } rows;
 
 typedef struct {
@@ -45,7 +47,9 @@ void clt_loader_params_default(clt_loader_params *p) {
 static clt_status fill(clt_loader *l, buffer *b) {
     const clt_batch_layout *layout = &l->reader->layout;
     b->all = (clt_sample_counts){0};
-    CLT_TRY(clt_order_batch(l->order, b->key.epoch, b->key.first, b->key.count, b->samples));
+    for (int64_t k = 0, at = 0; k < b->key.n; at += b->key.part[k++].count)
+        CLT_TRY(clt_order_batch(l->order, b->key.epoch, b->key.part[k].first, b->key.part[k].count,
+                                b->samples + at));
     for (int64_t i = 0; i < b->key.count; i++) {
         void *row[CLT_BATCH_MAX_FIELDS] = {NULL};
         clt_sample_counts one = {0};
@@ -82,8 +86,28 @@ static void *read_ahead(void *arg) {
     return NULL;
 }
 
-static bool same_rows(rows a, rows b) {
-    return a.epoch == b.epoch && a.first == b.first && a.count == b.count;
+static int64_t count_rows(const clt_loader_rows *part, int n) {
+    int64_t count = 0;
+    for (int i = 0; i < n; i++) count += part[i].count;
+    return count;
+}
+
+static bool same_rows(const rows *a, int64_t epoch, const clt_loader_rows *part, int n) {
+    bool same = a->epoch == epoch && a->n == n;
+    for (int i = 0; i < n && same; i++)
+        same = a->part[i].first == part[i].first && a->part[i].count == part[i].count;
+    return same;
+}
+
+static void set_rows(rows *r, int64_t epoch, const clt_loader_rows *part, int n) {
+    if (n > r->cap) {
+        r->part = clt_realloc(r->part, (size_t)n * sizeof *part);
+        r->cap = n;
+    }
+    if (n) memcpy(r->part, part, (size_t)n * sizeof *part);
+    r->epoch = epoch;
+    r->n = n;
+    r->count = count_rows(part, n);
 }
 
 /* Waits until the thread is idle; then reader and order are the caller's. Lock held. */
@@ -92,20 +116,21 @@ static void settle(clt_loader *l, bool wanted) {
     while (l->state == REQUESTED || l->state == BUSY) pthread_cond_wait(&l->changed, &l->lock);
 }
 
-clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out) {
-    rows key = {epoch, first, count};
+clt_status clt_loader_get_rows(clt_loader *l, int64_t epoch, const clt_loader_rows *part, int n,
+                               clt_batch *out) {
+    const int64_t count = count_rows(part, n);
     if (count > l->max_rows)
         return clt_error(CLT_FAIL, "%lld rows requested, the loader was opened for %lld", (long long)count,
                          (long long)l->max_rows);
     pthread_mutex_lock(&l->lock);
     buffer *b = &l->buffers[1 - l->front];
-    bool announced = l->state != IDLE && same_rows(b->key, key);
+    bool announced = l->state != IDLE && same_rows(&b->key, epoch, part, n);
     settle(l, announced);
     bool ready = announced && b->st == CLT_OK;
     l->state = IDLE;
     pthread_mutex_unlock(&l->lock);
     if (!ready) {
-        b->key = key;
+        set_rows(&b->key, epoch, part, n);
         CLT_TRY(fill(l, b));
     }
     l->front = 1 - l->front;
@@ -118,14 +143,23 @@ clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t c
     return CLT_OK;
 }
 
-void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count) {
+void clt_loader_prefetch_rows(clt_loader *l, int64_t epoch, const clt_loader_rows *part, int n) {
+    const int64_t count = count_rows(part, n);
     if (count < 1 || count > l->max_rows) return;
     pthread_mutex_lock(&l->lock);
     settle(l, false);
-    l->buffers[1 - l->front].key = (rows){epoch, first, count};
+    set_rows(&l->buffers[1 - l->front].key, epoch, part, n);
     l->state = REQUESTED;
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
+}
+
+clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out) {
+    return clt_loader_get_rows(l, epoch, &(clt_loader_rows){first, count}, 1, out);
+}
+
+void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count) {
+    clt_loader_prefetch_rows(l, epoch, &(clt_loader_rows){first, count}, 1);
 }
 
 /* --- opening --- */
@@ -201,6 +235,7 @@ void clt_loader_close(clt_loader *l) {
         pthread_cond_destroy(&l->changed);
     }
     for (int i = 0; i < 2; i++) {
+        clt_free(l->buffers[i].key.part);
         clt_free(l->buffers[i].samples);
         clt_free(l->buffers[i].targets);
         for (int f = 0; f < CLT_BATCH_MAX_FIELDS; f++) clt_free(l->buffers[i].field[f]);

@@ -55,13 +55,21 @@ int64_t clt_loader_canonical_nodes(const clt_loader *l);
  * BOS up to it. */
 const clt_batch_layout *clt_loader_layout(const clt_loader *l);
 
-/* The samples at positions [first, first + count) of epoch `epoch`, borrowed from the loader until the next
- * clt_loader_get. out->first and the fields of the global batch are 0. Samples that clt_loader_prefetch
- * announced come from the thread, others are read now. count <= max_rows; count 0 gives an empty batch. Makes
- * no allocation. */
-clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out);
+/* Positions [first, first + count) of an epoch. */
+typedef struct {
+    int64_t first, count;
+} clt_loader_rows;
+/* The samples at n stretches of positions of epoch `epoch`, one behind the other, borrowed from the loader
+ * until the next clt_loader_get. out->first and the fields of the global batch are 0. Samples that
+ * clt_loader_prefetch announced come from the thread, others are read now. At most max_rows samples; none
+ * give an empty batch. Allocates only for more stretches than before. */
+clt_status clt_loader_get_rows(clt_loader *l, int64_t epoch, const clt_loader_rows *part, int n,
+                               clt_batch *out);
 /* Announces the next request, which the thread reads ahead. A wrong guess only costs time; clt_loader_get
  * reads rows whose reading failed again, and reports. */
+void clt_loader_prefetch_rows(clt_loader *l, int64_t epoch, const clt_loader_rows *part, int n);
+/* The same with one stretch. */
+clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out);
 void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);
 
 #endif

@@ -149,7 +149,7 @@ clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const c
     return complete(s, st, true, out);
 }
 
-/* --- the slab of a shard --- */
+/* --- slabs with holes --- */
 
 /* Adds a piece that ends before element `end`, in buffer number `buffer` (-1: a hole) from element `origin`
  * on, or makes the last piece longer if this continues it. of[i]: the buffer's number of piece i. */
@@ -161,12 +161,12 @@ static void append(clt_slab *s, int *of, int buffer, uint64_t origin, uint64_t e
     s->start[s->n] = end;
 }
 
-/* Sets the pieces: a rank's ranges one behind the other in buffers of `limit` elements, and the holes. */
-static void pack(clt_slab *s, int *of, const clt_shards *shards, int rank, uint64_t limit) {
+/* Sets the pieces: the ranges one behind the other in buffers of `limit` elements, and the holes. */
+static void pack(clt_slab *s, int *of, const clt_slab_range *range, int n, uint64_t limit) {
     uint64_t packed = 0;
     s->n = 0;
-    for (int b = 0; b < shards->buckets; b++) {
-        clt_slab_range x = clt_shards_range(shards, b, rank);
+    for (int i = 0; i < n; i++) {
+        clt_slab_range x = range[i];
         while (x.count > 0) {
             const uint64_t origin = packed % limit, count = CLT_MIN(x.count, limit - origin);
             if (x.first > s->start[s->n]) append(s, of, -1, 0, x.first);
@@ -178,26 +178,43 @@ static void pack(clt_slab *s, int *of, const clt_shards *shards, int rank, uint6
     if (s->start[s->n] < s->table->total) append(s, of, -1, 0, s->table->total);
 }
 
-clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const clt_shards *shards, int rank,
-                                 uint32_t element_bytes, const char *name, clt_slab **out) {
+clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                  int n, uint32_t element_bytes, const char *name, clt_slab **out) {
     /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
     const uint64_t limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1);
-    const uint64_t owned = clt_shards_owned(shards, rank);
-    if (shards->border[shards->buckets * shards->ranks] != t->total)
-        return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
-    const int buffers = (int)CLT_CEIL_DIV(owned, limit), most = 2 * shards->buckets + buffers + 1;
+    uint64_t all = 0;
+    for (int i = 0; i < n; i++) all += range[i].count;
+    const int buffers = (int)CLT_CEIL_DIV(all, limit), most = 2 * n + buffers + 1;
     clt_slab *s = new_slab(t, most, element_bytes);
     int *of = clt_calloc((size_t)most, sizeof *of);
-    pack(s, of, shards, rank, limit);
+    pack(s, of, range, n, limit);
     clt_status st = CLT_OK;
     for (int b = 0; b < buffers && st == CLT_OK; b++) {
-        const uint64_t count = CLT_MIN(limit, owned - (uint64_t)b * limit);
+        const uint64_t count = CLT_MIN(limit, all - (uint64_t)b * limit);
         st = clt_buffer_create(dev, (size_t)(count * element_bytes), name, &s->buffer[b]);
         if (st == CLT_OK) s->buffers++;
     }
     for (int i = 0; i < s->n && st == CLT_OK; i++) s->piece[i] = of[i] < 0 ? NULL : s->buffer[of[i]];
     clt_free(of);
     return complete(s, st, true, out);
+}
+
+clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const clt_shards *shards, int rank,
+                                 uint32_t element_bytes, const char *name, clt_slab **out) {
+    if (shards->border[shards->buckets * shards->ranks] != t->total)
+        return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
+    clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
+    for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
+    const clt_status st = clt_slab_create_ranges(dev, t, own, shards->buckets, element_bytes, name, out);
+    clt_free(own);
+    return st;
+}
+
+clt_slab *clt_slab_create_holes(const clt_slab_table *t, const uint64_t *start, int n,
+                                uint32_t element_bytes) {
+    clt_slab *s = new_slab(t, n, element_bytes);
+    memcpy(s->start, start, ((size_t)n + 1) * sizeof *start);
+    return s;
 }
 
 void clt_slab_destroy(clt_slab *s) {

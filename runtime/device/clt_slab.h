@@ -80,6 +80,13 @@ struct clt_shards;
  * another table; errors of clt_buffer_create. */
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const struct clt_shards *shards,
                                  int rank, uint32_t element_bytes, const char *name, clt_slab **out);
+/* The same with these n ranges, ascending, instead of those of a rank. */
+clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                  int n, uint32_t element_bytes, const char *name, clt_slab **out);
+/* A slab of n pieces, all of them holes: piece i is for elements start[i] ... start[i + 1] - 1, from 0 to the
+ * table's total. The caller puts buffers into it, which stay his, and takes them out. */
+clt_slab *clt_slab_create_holes(const clt_slab_table *t, const uint64_t *start, int n,
+                                uint32_t element_bytes);
 /* Creates a slab of 16-bit elements with the table, the pieces and the holes of `like`, which may be
  * destroyed before it: piece i of both slabs holds the same elements. All bits are 0. */
 clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out);

@@ -46,28 +46,10 @@ static clt_status create_groups(clt_engine *e) {
     return st;
 }
 
-/* A slab of optimizer state: whole, or this rank's part. */
-static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
-    clt_device *dev = clt_ops_device(e->ops);
-    if (e->stage == 0) return clt_slab_create(dev, &e->table, 0, name, out);
-    return clt_slab_create_shard(dev, &e->table, &e->shards, clt_group_rank(e->group), 4, name, out);
-}
-
 static clt_status create_training(clt_engine *e) {
-    clt_device *dev = clt_ops_device(e->ops);
-    int rank = clt_group_rank(e->group);
-    int64_t G = e->cfg->global_train_batch_size;
-    e->first_lane = clt_lane_begin(&e->split, rank);
-    e->last_lane = clt_lane_begin(&e->split, rank + 1);
-    CLT_TRY(clt_shards_create(&e->table, clt_group_size(e->group), NULL, &e->shards));
-    CLT_TRY(create_state(e, "exp_avg", &e->m));
-    if (clt_engine_second_moment(e->cfg)) CLT_TRY(create_state(e, "exp_avg_sq", &e->v));
-    e->n_grads = clt_lane_slabs_needed(e->plan->lanes, e->first_lane, e->last_lane, G);
-    e->grads = clt_calloc((size_t)e->n_grads, sizeof *e->grads);
-    for (int i = 0; i < e->n_grads; i++)
-        CLT_TRY(clt_slab_create(dev, &e->table, 0, "gradients", &e->grads[i]));
-    e->stack = clt_lane_stack_create(e->first_lane, e->last_lane, e->grads, e->n_grads, add_slabs, e->ops);
-    CLT_TRY(clt_buffer_create(dev, e->table.total / CLT_CHUNK * 4, "chunk sums", &e->chunk_sums));
+    CLT_TRY(clt_buffer_create(clt_ops_device(e->ops), e->table.total / CLT_CHUNK * 4, "chunk sums",
+                              &e->chunk_sums));
+    CLT_TRY(clt_buffer_fill32(e->chunk_sums, 0, 0, e->table.total / CLT_CHUNK * 4));
     return create_groups(e);
 }
 
@@ -79,6 +61,11 @@ static clt_status create_reduction(clt_engine *e, clt_status ready) {
     e->step.final = clt_calloc((size_t)e->table.n, sizeof *e->step.final);
     e->published = clt_calloc((size_t)e->shards.buckets, sizeof *e->published);
     clt_model_set_ready(e->model, clt_engine_ready, e);
+    if (e->stage > 0) {
+        clt_model_set_need(e->model, clt_engine_need, e);
+        clt_model_set_done(e->model, clt_engine_done, e);
+        clt_model_set_grads_need(e->model, clt_engine_grads_need, e);
+    }
     return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->shards, &e->split, &math, &e->reduce);
 }
 
@@ -102,8 +89,6 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->group = p->group;
     e->ops = p->ops;
     e->plan = p->plan;
-    e->stage = p->training ? p->plan->stage : 0;
-    e->split = clt_plan_split(p->plan);
     e->layout = clt_model_layout(c->model, c->max_seq_len);
     e->scale = clt_loss_scale_default();
     clt_device *dev = clt_ops_device(p->ops);
@@ -111,14 +96,12 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     int64_t most = most_samples(c) * clt_group_size(p->group);
     e->sample_weight = clt_calloc((size_t)p->plan->microbatch, sizeof *e->sample_weight);
     clt_status st = clt_model_table(c->model, &e->table);
-    if (st == CLT_OK) st = clt_slab_create(dev, &e->table, 0, "weights", &e->weights);
-    if (st == CLT_OK && c->precision != CLT_F32)
-        st = clt_slab_create_narrow(dev, e->weights, "16-bit weights", &e->narrow);
+    if (st == CLT_OK) st = clt_engine_slabs_create(e, p->training);
     if (st == CLT_OK && p->training) st = create_training(e);
     if (st == CLT_OK) st = create_results(e, most);
     if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
     if (st == CLT_OK)
-        st = clt_buffer_create(dev, (size_t)e->weights->n * CLT_HASH_SUMS * sizeof(uint64_t), "hashes",
+        st = clt_buffer_create(dev, (size_t)e->master->n * CLT_HASH_SUMS * sizeof(uint64_t), "hashes",
                                &e->hashes);
     if (st == CLT_OK) st = clt_model_create(c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
     if (p->training) st = create_reduction(e, st);
@@ -127,7 +110,8 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
         return st;
     }
     const clt_shards *shards = e->stage > 0 ? &e->shards : NULL;
-    e->parts[e->n_parts++] = (clt_ckpt_part){.role = "weight", .slab = e->weights};
+    e->parts[e->n_parts++] = (clt_ckpt_part){
+        .role = "weight", .slab = e->master, .shards = e->master == e->weights ? NULL : shards};
     if (e->m) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg", .slab = e->m, .shards = shards};
     if (e->v) e->parts[e->n_parts++] = (clt_ckpt_part){.role = "exp_avg_sq", .slab = e->v, .shards = shards};
     clt_debug("allocated weights, optimizer state and activations");
@@ -140,17 +124,10 @@ void clt_engine_destroy(clt_engine *e) {
     if (!e) return;
     clt_model_destroy(e->model);
     clt_reduce_plan_destroy(e->reduce);
-    clt_lane_stack_destroy(e->stack);
-    for (int i = 0; i < e->n_grads && e->grads; i++) clt_slab_destroy(e->grads[i]);
-    clt_slab_destroy(e->weights);
-    clt_slab_destroy(e->narrow);
-    clt_slab_destroy(e->m);
-    clt_slab_destroy(e->v);
+    clt_engine_slabs_destroy(e);
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
     for (size_t i = 0; i < CLT_COUNT_OF(buffers); i++) clt_buffer_destroy(buffers[i]);
-    clt_shards_free(&e->shards);
     clt_slab_table_free(&e->table);
-    clt_free(e->grads);
     clt_free(e->frozen);
     clt_free(e->step.final);
     clt_free(e->published);
@@ -169,13 +146,26 @@ const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n) {
     return e->parts;
 }
 
-clt_status clt_engine_weights_changed(clt_engine *e) {
-    for (int i = 0; e->narrow && i < e->weights->n; i++)
-        if (e->weights->piece[i])
-            CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector(clt_slab_part(e->weights, i), CLT_F32),
-                                clt_tensor_vector(clt_slab_part(e->narrow, i), e->cfg->precision),
-                                e->weights->start[i + 1] - e->weights->start[i]));
+/* The 16-bit copy of what this rank has of the fp32 weights. */
+static clt_status copy_weights(clt_engine *e) {
+    for (int i = 0; e->copy && i < e->master->n; i++) {
+        const uint64_t count = e->master->start[i + 1] - e->master->start[i];
+        for (uint64_t done = 0, n; done < count && e->master->piece[i]; done += n) {
+            const clt_ref to = clt_slab_at(e->copy, e->master->start[i] + done, &n);
+            n = CLT_MIN(n, count - done);
+            CLT_TRY(clt_op_cast(e->ops,
+                                clt_tensor_vector(clt_ref_at(clt_slab_part(e->master, i), done), CLT_F32),
+                                clt_tensor_vector(to, e->cfg->precision), n));
+        }
+    }
     return CLT_OK;
+}
+
+clt_status clt_engine_weights_changed(clt_engine *e) {
+    CLT_TRY(copy_weights(e));
+    if (e->mute || (e->master == e->weights && e->narrow == e->copy)) return CLT_OK;
+    CLT_TRY(clt_engine_publish(e));
+    return clt_engine_settle(e);
 }
 
 /* The sum of the first `n` hashes in the buffer of hashes is added to *hash. */
@@ -242,6 +232,9 @@ clt_status clt_engine_text_model(clt_engine *e, clt_model **out) {
                                    .cache = true,
                                    .numerics = e->cfg->numerics,
                                    .type = e->cfg->precision};
+    if (e->sharded_weights)
+        return clt_error(CLT_BAD_CONFIG, "text cannot be generated while the weights are sharded "
+                                         "(cltrain.zero_stage: 3): use stage 2 or less");
     CLT_TRY(clt_engine_settle(e));
     return clt_model_create(e->cfg->model, &shape, e->ops, e->weights, e->narrow, out);
 }
@@ -254,10 +247,34 @@ const clt_batch_layout *clt_engine_layout(const clt_engine *e) {
     return &e->layout;
 }
 
+clt_lane_split clt_engine_even(const clt_engine *e) {
+    return clt_plan_split(e->plan);
+}
+
 void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int64_t *last) {
-    int rank = clt_group_rank(e->group);
-    *first = clt_lane_sample_begin(samples, e->plan->lanes, clt_lane_begin(&e->split, rank));
-    *last = clt_lane_sample_begin(samples, e->plan->lanes, clt_lane_begin(&e->split, rank + 1));
+    const int rank = clt_group_rank(e->group);
+    const clt_lane_split s = clt_engine_even(e);
+    *first = clt_lane_sample_begin(samples, s.lanes, clt_lane_begin(&s, rank));
+    *last = clt_lane_sample_begin(samples, s.lanes, clt_lane_begin(&s, rank + 1));
+}
+
+int clt_engine_parts_of_batch(const clt_engine *e, int64_t samples, clt_loader_rows *part) {
+    int64_t first, last;
+    if (!e->split.dealt) {
+        clt_engine_share(e, samples, &first, &last);
+        part[0] = (clt_loader_rows){first, last - first};
+        return 1;
+    }
+    for (int i = 0; i < e->lanes; i++) {
+        const int lane = clt_lane_at(&e->split, clt_group_rank(e->group), i);
+        first = clt_lane_sample_begin(samples, e->split.lanes, lane);
+        part[i] = (clt_loader_rows){first, clt_lane_sample_begin(samples, e->split.lanes, lane + 1) - first};
+    }
+    return e->lanes;
+}
+
+int clt_engine_most_parts(const clt_engine *e) {
+    return e->split.dealt ? CLT_MAX(e->lanes, 1) : 1;
 }
 
 /* --- rehearsing --- */
@@ -270,8 +287,10 @@ static clt_status rehearse_step(clt_engine *e, const clt_batch *b) {
     pass.grads = e->grads[0];
     if (!e->cfg->accumulate_on_tokens) pass.sample_weight = e->sample_weight;
     CLT_TRY(clt_engine_weights_changed(e));
+    clt_engine_begin_pass(e, true);
     CLT_TRY(clt_model_train(e->model, &pass));
-    if (CLT_CEIL_DIV(e->cfg->global_train_batch_size, e->plan->lanes) > b->samples) {
+    if (CLT_CEIL_DIV(e->cfg->global_train_batch_size, e->split.lanes) > b->samples) {
+        clt_engine_begin_pass(e, true);
         pass.lane_first = false; /* the kernels of a lane's later microbatches, which add to its gradient */
         CLT_TRY(clt_model_train(e->model, &pass));
     }
@@ -290,7 +309,10 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates) {
     void *storage;
     clt_batch b;
     clt_status st = example(e, e->plan->microbatch, &storage, &b);
+    e->mute = true;
     if (st == CLT_OK) st = rehearse_step(e, &b);
+    e->mute = false;
+    clt_engine_forget_units(e);
     if (st == CLT_OK && evaluates) st = clt_engine_prepare_eval(e);
     clt_free(storage);
     clt_device_rehearsed(dev);
@@ -309,6 +331,7 @@ static clt_status time_samples(clt_engine *e, const clt_batch *b, double *second
     pass.dropout = pass.lane_first = pass.lane_last = true;
     pass.grads = e->grads[0];
     double start = clt_now();
+    clt_engine_begin_pass(e, true);
     CLT_TRY(clt_model_train(e->model, &pass));
     CLT_TRY(clt_device_finish(dev));
     *seconds = clt_now() - start;
@@ -321,12 +344,15 @@ clt_status clt_engine_measure(clt_engine *e, double *samples_per_second) {
     clt_batch b;
     double seconds = 0, best = INFINITY;
     CLT_TRY(example(e, e->plan->microbatch, &storage, &b));
-    clt_status st = clt_slab_zero(e->weights);
+    e->mute = true;
+    clt_status st = clt_slab_zero(e->master);
     if (st == CLT_OK) st = clt_engine_weights_changed(e);
     for (int i = 0; st == CLT_OK && i < TRIES; i++) { /* the first run compiles */
         st = time_samples(e, &b, &seconds);
         if (i > 0) best = CLT_MIN(best, seconds);
     }
+    e->mute = false;
+    clt_engine_forget_units(e);
     clt_free(storage);
     *samples_per_second = (double)b.samples / CLT_MAX(best, 1e-9);
     return st;
@@ -340,10 +366,28 @@ clt_status clt_engine_prepare_eval(clt_engine *e) {
     clt_batch b;
     CLT_TRY(example(e, 1, &storage, &b));
     const clt_model_pass pass = {.batch = &b, .sample_loss = {e->results, LOSSES}};
+    e->mute = true;
+    clt_engine_begin_pass(e, false);
     clt_status st = clt_model_eval(e->model, &pass, &correct);
     if (st == CLT_OK) st = clt_device_finish(clt_ops_device(e->ops));
+    e->mute = false;
+    clt_engine_forget_units(e);
     clt_free(storage);
     return st;
+}
+
+/* Takes part in the passes that other ranks make and this one does not. */
+static clt_status go_along_eval(clt_engine *e, const clt_batch *b) {
+    const clt_lane_split s = clt_engine_even(e);
+    int64_t most = 0;
+    for (int r = 0; r < s.ranks && e->sharded_weights; r++) {
+        const int64_t n = clt_lane_sample_begin(b->global_samples, s.lanes, clt_lane_begin(&s, r + 1)) -
+                          clt_lane_sample_begin(b->global_samples, s.lanes, clt_lane_begin(&s, r));
+        most = CLT_MAX(most, CLT_CEIL_DIV(n, e->plan->microbatch));
+    }
+    for (int64_t i = CLT_CEIL_DIV(b->samples, e->plan->microbatch); i < most; i++)
+        CLT_TRY(clt_engine_go_along(e, false, false));
+    return CLT_OK;
 }
 
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
@@ -353,12 +397,15 @@ clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *s
         clt_batch mb;
         const int64_t n = CLT_MIN(e->plan->microbatch, b->samples - at);
         const clt_model_pass pass = clt_engine_pass(e, b, at, n, &mb);
+        clt_engine_begin_pass(e, false);
         CLT_TRY(clt_model_eval(e->model, &pass, &correct));
     }
+    CLT_TRY(go_along_eval(e, b));
     float *losses = e->host_results + LOSSES;
     if (b->samples > 0)
         CLT_TRY(clt_buffer_read(e->results, LOSSES * 4, losses, (size_t)b->samples * sizeof *losses));
-    CLT_TRY(clt_engine_gather(e, b->global_samples));
+    const clt_lane_split split = clt_engine_even(e);
+    CLT_TRY(clt_engine_gather(e, &split, b->global_samples));
     CLT_TRY(clt_group_sum_i64(e->group, &correct, 1));
     for (int64_t i = 0; i < b->global_samples; i++) sums->loss += (double)losses[i];
     sums->targets += b->global_targets;

@@ -10,6 +10,7 @@
 
 #include "collectives/clt_reduce.h"
 #include "runtime/checkpoint/clt_checkpoint.h"
+#include "runtime/data/clt_loader.h"
 #include "runtime/train/engine/clt_loss_scale.h"
 #include "runtime/train/engine/clt_plan.h"
 
@@ -46,8 +47,13 @@ clt_loss_scale *clt_engine_loss_scale(clt_engine *e);
 /* The layout of its batches. */
 const clt_batch_layout *clt_engine_layout(const clt_engine *e);
 
-/* Sets [first, last), this rank's part of a global batch of `samples` samples. */
+/* Sets [first, last), this rank's part of a global batch of `samples` samples in evaluation. */
 void clt_engine_share(const clt_engine *e, int64_t samples, int64_t *first, int64_t *last);
+
+/* The stretches of a global batch of `samples` samples that this rank trains on, one behind the other in its
+ * batch: `part` has room for clt_engine_most_parts of them. Returns their number. */
+int clt_engine_parts_of_batch(const clt_engine *e, int64_t samples, clt_loader_rows *part);
+int clt_engine_most_parts(const clt_engine *e);
 
 typedef struct {
     double loss;       /* token-weighted mean over the global batch (or the mean of the samples' means) */

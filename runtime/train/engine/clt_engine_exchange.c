@@ -1,6 +1,7 @@
-/* What ranks exchange in a step, bucket by bucket. Gradients leave from the last bucket to the first, the
- * order in which backward passes finish them, while the last lane is still on its way; with sharded states
- * the weights come back from the first bucket to the last, the order in which forward passes read them. */
+/* What ranks exchange in a step, bucket by bucket. Whole gradients leave from the last bucket to the first,
+ * the order in which backward passes finish them, while the last lane is still on its way; weights that
+ * owners have updated come from the first bucket to the last, the order in which forward passes read them.
+ * What travels by unit is in clt_engine_units.c. */
 #include <math.h>
 #include <string.h>
 
@@ -12,6 +13,16 @@ static bool alone(const clt_engine *e) {
 }
 
 /* --- gradients --- */
+
+/* The reduction tells all ranks of the NaN. */
+clt_status clt_engine_guard(clt_engine *e, const clt_slab *grads, int64_t at, int64_t samples) {
+    static const float nan = NAN;
+    if (samples == 0 || e->guarded < 0) return CLT_OK;
+    if (e->step.spoilt && at == 0)
+        CLT_TRY(clt_buffer_write(e->results, LOSSES * sizeof nan, &nan, sizeof nan));
+    return clt_op_guard(e->ops, (clt_ref){e->results, LOSSES + (uint64_t)at}, (uint64_t)samples,
+                        (clt_ref){e->results, STATUS_FINITE}, clt_slab_ref(grads, e->guarded));
+}
 
 /* All ranks either go through the exchange or give the step up; once gradients are on their way there is no
  * turning back. Called by every rank once a step: with the first gradients of the last lane, or after it. */
@@ -29,19 +40,8 @@ static clt_status begin_bucket(clt_engine *e) {
     return clt_reduce_begin(e->reduce, clt_whole_bucket(b), sums, n, &e->step.total, &e->step.reduced);
 }
 
-/* Puts a NaN into the gradient if one of this rank's losses is not finite or the previous step cleared the
- * flag: the reduction then tells all ranks. */
-static clt_status guard(clt_engine *e, const clt_slab *grads) {
-    static const float nan = NAN;
-    if (e->step.samples == 0 || e->guarded < 0) return CLT_OK;
-    if (e->step.spoilt) CLT_TRY(clt_buffer_write(e->results, LOSSES * sizeof nan, &nan, sizeof nan));
-    return clt_op_guard(e->ops, (clt_ref){e->results, LOSSES}, (uint64_t)e->step.samples,
-                        (clt_ref){e->results, STATUS_FINITE}, clt_slab_ref(grads, e->guarded));
-}
-
-/* clt_model_ready in the last lane: begins the buckets whose tensors are all final. */
-clt_status clt_engine_ready(void *engine, int first, int end) {
-    clt_engine *e = engine;
+/* Whole gradients: begins the buckets whose tensors are all final. */
+static clt_status ready_in_order(clt_engine *e, int first, int end) {
     const clt_slab_table *t = &e->table;
     if (!e->step.early) return CLT_OK;
     if (!e->step.committed) {
@@ -49,7 +49,8 @@ clt_status clt_engine_ready(void *engine, int first, int end) {
         CLT_TRY(clt_lane_stack_push_early(e->stack));
         e->step.total = clt_lane_stack_total(e->stack);
     }
-    if (e->guarded >= first && e->guarded < end) CLT_TRY(guard(e, e->step.lane));
+    if (e->guarded >= first && e->guarded < end)
+        CLT_TRY(clt_engine_guard(e, e->step.lane, 0, e->step.samples));
     for (int i = first; i < end; i++) e->step.final[i] = true;
     while (e->step.open > 0 && e->step.final[e->step.open - 1]) e->step.open--;
     const clt_slab_entry *before = e->step.open ? &t->entry[e->step.open - 1] : NULL;
@@ -57,6 +58,21 @@ clt_status clt_engine_ready(void *engine, int first, int end) {
     while (e->step.bucket > 0 && clt_shards_bucket(&e->shards, e->step.bucket - 1).first >= border)
         CLT_TRY(begin_bucket(e));
     return clt_exchange_pump(e->reduce);
+}
+
+/* Sharded gradients: the report is of one unit. */
+static clt_status ready_unit(clt_engine *e, int first, int end) {
+    int unit = 0;
+    if (e->guarded >= first && e->guarded < end)
+        CLT_TRY(clt_engine_guard(e, e->grads[0], e->step.lane_at, e->step.lane_samples));
+    while (e->units.unit[unit].first != first) unit++;
+    return clt_engine_reduce_unit(e, unit);
+}
+
+clt_status clt_engine_ready(void *engine, int first, int end) {
+    clt_engine *e = engine;
+    if (e->mute) return CLT_OK;
+    return e->sharded_gradients ? ready_unit(e, first, end) : ready_in_order(e, first, end);
 }
 
 clt_status clt_engine_open_step(clt_engine *e, const clt_engine_step_params *p) {
@@ -67,7 +83,6 @@ clt_status clt_engine_open_step(clt_engine *e, const clt_engine_step_params *p) 
     e->step.spoilt = p->spoilt;
     e->step.committed = e->step.early = false;
     e->step.reduced = 0;
-    CLT_TRY(clt_engine_settle(e));
     return clt_reduce_batch(e->reduce, p->batch->global_samples);
 }
 
@@ -76,7 +91,7 @@ static clt_status begin_late(clt_engine *e, clt_status lanes) {
     if (e->step.committed) return lanes;
     clt_status st = lanes;
     if (st == CLT_OK) e->step.total = clt_lane_stack_total(e->stack);
-    if (st == CLT_OK) st = guard(e, e->step.total);
+    if (st == CLT_OK) st = clt_engine_guard(e, e->step.total, 0, e->step.samples);
     return commit(e, st);
 }
 
@@ -93,11 +108,11 @@ clt_status clt_engine_reduce(clt_engine *e, clt_status lanes) {
 }
 
 clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
-    e->step.total = e->grads[0];
-    e->step.samples = samples;
-    CLT_TRY(guard(e, e->step.total));
-    const clt_ref first = clt_slab_part(e->step.total, 0);
-    if (e->n_grads > 1 || clt_group_size(e->group) > 1) CLT_TRY(clt_op_add(e->ops, first, first, CLT_CHUNK));
+    e->step.total = e->sharded_gradients ? e->level[0] : e->grads[0];
+    if (!e->sharded_gradients) CLT_TRY(clt_engine_guard(e, e->step.total, 0, samples));
+    const clt_ref first = clt_slab_part(e->grads[0], 0);
+    if (first.buf && (e->n_grads > 1 || clt_group_size(e->group) > 1))
+        CLT_TRY(clt_op_add(e->ops, first, first, CLT_CHUNK));
     CLT_TRY(clt_engine_judge_gradient(e, e->step.total));
     return clt_engine_update(e, e->step.total, 1, 1.0);
 }
@@ -123,16 +138,31 @@ clt_status clt_engine_gather_sums(clt_engine *e) {
 
 clt_status clt_engine_publish(clt_engine *e) {
     if (e->stage == 0 || alone(e)) return CLT_OK;
+    clt_engine_forget_units(e);
+    clt_slab *whole = e->sharded_weights ? NULL : e->narrow ? e->narrow : e->weights;
     for (int b = 0; b < e->shards.buckets; b++) {
-        if (e->narrow)
-            CLT_TRY(clt_gather_begin(e->reduce, clt_whole_bucket(b), e->narrow, e->narrow,
-                                     CLT_GATHER_AS_IT_IS, NULL, 0, &e->published[b]));
-        CLT_TRY(clt_gather_begin(e->reduce, clt_whole_bucket(b), e->weights, e->weights, CLT_GATHER_AS_IT_IS,
-                                 NULL, 0, &e->published[b]));
+        const clt_bucket_part part = clt_whole_bucket(b);
+        int64_t op = 0;
+        if (whole) {
+            CLT_TRY(clt_gather_begin(e->reduce, part, whole, whole, CLT_GATHER_AS_IT_IS, NULL, 0, &op));
+            e->published[b] = op;
+        }
+        if (e->wide)
+            CLT_TRY(clt_gather_begin(e->reduce, part, e->master, e->wide, CLT_GATHER_AS_IT_IS, e->wide_range,
+                                     e->n_wide, &op));
+        e->published[b] = CLT_MAX(e->published[b], op);
     }
     return CLT_OK;
 }
 
+clt_status clt_engine_settle_unit(clt_engine *e, clt_slab_range x) {
+    if (!e->published) return CLT_OK;
+    for (int b = e->shards.buckets - 1; b >= 0; b--)
+        if (clt_shards_bucket(&e->shards, b).first < x.first + x.count)
+            return clt_exchange_join(e->reduce, e->published[b]);
+    return CLT_OK;
+}
+
 clt_status clt_engine_settle(clt_engine *e) {
-    return e->published ? clt_exchange_join(e->reduce, e->published[e->shards.buckets - 1]) : CLT_OK;
+    return clt_engine_settle_unit(e, (clt_slab_range){0, e->table.total});
 }

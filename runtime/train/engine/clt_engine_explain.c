@@ -25,8 +25,13 @@ static clt_status look_at_weights(finder *f) {
     const clt_slab_table *t = &f->e->table;
     char what[200];
     for (int i = 0; i < t->n && !f->what[0]; i++) {
+        const uint64_t count = t->entry[i].count;
         snprintf(what, sizeof what, "weight %s", t->entry[i].name);
-        CLT_TRY(look(f, what, CLT_F32, clt_slab_ref(f->e->weights, i), t->entry[i].count));
+        for (uint64_t done = 0, n; done < count; done += n) { /* what is on this rank */
+            const clt_ref at = clt_slab_at(f->e->master, t->entry[i].offset + done, &n);
+            n = CLT_MIN(n, count - done);
+            if (at.buf) CLT_TRY(look(f, what, CLT_F32, at, n));
+        }
     }
     return CLT_OK;
 }
@@ -37,18 +42,27 @@ clt_status clt_engine_explain(clt_engine *e, const clt_batch *b, int64_t step, c
         char what[160];
     } mine = {.lane = -1}, all[CLT_GROUP_MAX_RANKS];
     finder f = {.e = e};
+    if (e->sharded_weights) {
+        snprintf(what, CLT_ENGINE_WHAT,
+                 "which operation made it is not looked for while weights are sharded: "
+                 "resume with cltrain.zero_stage: 2 to see it");
+        return CLT_OK;
+    }
     CLT_TRY(clt_engine_settle(e));
     CLT_TRY(look_at_weights(&f));
-    if (f.what[0]) mine.lane = e->first_lane;
+    if (f.what[0]) mine.lane = 0;
     clt_model_set_watch(e->model, look, &f);
+    e->mute = true;
     clt_status st = CLT_OK;
-    for (int lane = e->first_lane; lane < e->last_lane && !f.what[0] && st == CLT_OK; lane++) {
+    for (int lane = 0; lane < e->lanes && !f.what[0] && st == CLT_OK; lane++) {
         mine.lane = lane;
         st = clt_engine_run_lane(e, b, step, lane, e->grads[0]);
     }
     clt_model_set_watch(e->model, NULL, NULL);
+    e->mute = false;
+    clt_engine_forget_units(e);
     CLT_TRY(st);
-    if (!f.what[0]) mine.lane = -1;
+    mine.lane = f.what[0] ? clt_lane_at(&e->split, clt_group_rank(e->group), mine.lane) : -1;
     memcpy(mine.what, f.what, sizeof mine.what);
     CLT_TRY(clt_group_all_gather(e->group, &mine, sizeof mine, all));
     for (int r = 0; r < clt_group_size(e->group); r++) {

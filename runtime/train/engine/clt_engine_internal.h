@@ -21,6 +21,34 @@ typedef struct {
     int32_t *targets;      /* [mine] targets of each sample, if every sample has the same weight */
 } clt_engine_pending;
 
+/* A buffer that units take turns in. */
+typedef struct {
+    clt_buffer *buffer;
+    int unit; /* that is there, or on its way; -1: none */
+    bool in_use;
+    int64_t op; /* that brings its weights, or takes its gradients */
+} clt_unit_place;
+
+typedef struct {
+    clt_slab *slab; /* pieces are units; NULL: not in this run */
+    clt_unit_place *place;
+    int n;
+} clt_unit_holder;
+
+typedef struct {
+    clt_model_unit *unit;
+    int n;
+    uint64_t *start; /* [n + 1] elements */
+    clt_unit_holder weights, gradients;
+    clt_slab *source;     /* what weights are gathered from */
+    int *forward, *train; /* the order in which passes read units */
+    int forwards, trains; /* lengths */
+    const int *order;     /* of the current pass */
+    int reads, at;        /* its length; units that it has read so far */
+    int ahead;            /* units that are gathered ahead */
+    unsigned turn;        /* of the blocks' places for gradients */
+} clt_engine_units;
+
 struct clt_engine {
     const clt_config *cfg;
     clt_group *group;
@@ -28,23 +56,37 @@ struct clt_engine {
     clt_model *model;
     clt_batch_layout layout;
     clt_slab_table table;
-    clt_slab *weights, *narrow, *m, *v;
+    clt_slab *weights,
+        *narrow;             /* what the model reads; borrowed where they are master, copy, or a holder's */
+    clt_slab *master, *copy; /* what the optimizer writes: fp32, 16 bits (NULL in fp32) */
+    clt_slab *wide;          /* tensors that the model reads in fp32 in a sharded 16-bit run */
+    clt_slab_range *wide_range; /* [n_wide] what wide has */
+    int n_wide;
+    clt_slab *m, *v;
+    bool sharded_gradients, sharded_weights;
+    clt_engine_units units;
+    clt_slab *level[CLT_LANE_LEVELS]; /* sums of the own ranges between rounds; the first takes the total */
+    bool mute;                        /* passes exchange nothing: their results do not matter */
     clt_slab **grads;
     int n_grads;
     const clt_plan *plan;
-    clt_lane_split split;
-    int first_lane, last_lane;
+    clt_lane_split split; /* in training */
+    int *counts;          /* of split, if they are not the plan's */
+    int lanes;            /* that this rank owns */
     clt_lane_stack *stack;
     clt_shards shards;
     clt_reduce_plan *reduce;
     int stage; /* clt_plan.stage */
     /* The step that is being queued (clt_engine_exchange.c). */
     struct {
-        int64_t samples;      /* of this rank */
-        bool spoilt;          /* clt_engine_step_params.spoilt */
-        bool early;           /* the rank's last lane is on its way, and reports its gradients */
-        bool committed;       /* the ranks have agreed to finish the step */
-        const clt_slab *lane; /* that lane's gradients */
+        int64_t samples;               /* of this rank */
+        bool spoilt;                   /* clt_engine_step_params.spoilt */
+        bool early;                    /* the rank's last lane is on its way, and reports its gradients */
+        bool committed;                /* the ranks have agreed to finish the step */
+        const clt_slab *lane;          /* that lane's gradients */
+        int64_t lane_at, lane_samples; /* its samples in the batch of this rank, where lanes go one by one */
+        clt_lane_sum sum;              /* what this rank brings to a round */
+        bool has_lane;                 /* to this round */
         clt_slab *total;
         bool *final;     /* [table.n] tensors whose gradients are queued */
         int open;        /* tensors from this one on are final */
@@ -73,9 +115,15 @@ bool clt_engine_second_moment(const clt_config *c);
 
 /* A pass over samples [at, at + n) of this rank's part of a global batch, as the microbatch *mb. */
 clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, int64_t n, clt_batch *mb);
-/* Forward and backward of one lane into grads. CLT_STOPPED as soon as a rank is asked to stop. */
+/* Forward and backward of this rank's lane number `lane` into grads. CLT_STOPPED as soon as a rank is asked
+ * to stop. */
 clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, int lane,
                                const clt_slab *grads);
+/* Where the samples of this rank's lane i begin in its part of a global batch of `samples` samples; i may be
+ * the number of lanes: its samples. */
+int64_t clt_engine_lane_begin(const clt_engine *e, int64_t samples, int i);
+/* Passes over microbatches that `rank` makes in a batch. */
+int64_t clt_engine_passes(const clt_engine *e, int64_t samples, int rank);
 /* Queues every operation that follows the lanes' passes, for a rehearsal. */
 clt_status clt_engine_step_ops(clt_engine *e, int64_t samples);
 /* --- clt_engine_exchange.c --- */
@@ -95,6 +143,37 @@ clt_status clt_engine_gather_sums(clt_engine *e);
 /* Hands the weights that this rank has updated to all ranks. clt_engine_settle waits for their
  * arrival. */
 clt_status clt_engine_publish(clt_engine *e);
+/* The same for elements x only. */
+clt_status clt_engine_settle_unit(clt_engine *e, clt_slab_range x);
+
+/* --- clt_engine_rounds.c --- */
+
+/* Where lanes are dealt out: the lanes of all ranks, one of each at once, with what follows from their
+ * gradients; the total is in level[0]. CLT_STOPPED on all ranks: one was asked to stop. */
+clt_status clt_engine_run_rounds(clt_engine *e, const clt_batch *b, int64_t step);
+/* With sharded weights: goes along with passes that other ranks make in this batch and this one does not. */
+clt_status clt_engine_go_along_lanes(clt_engine *e, int64_t samples);
+
+/* --- clt_engine_units.c --- */
+
+clt_status clt_engine_units_create(clt_engine *e);
+void clt_engine_units_destroy(clt_engine *e);
+/* The model's hooks; ctx is the engine. */
+clt_status clt_engine_need(void *engine, int unit);
+clt_status clt_engine_done(void *engine, int unit);
+clt_status clt_engine_grads_need(void *engine, int unit);
+/* Before a pass over a microbatch. */
+void clt_engine_begin_pass(clt_engine *e, bool training);
+/* The weights have changed, or were never there: units are gathered again. */
+void clt_engine_forget_units(clt_engine *e);
+/* A unit's gradients are queued, or this rank has none. */
+clt_status clt_engine_reduce_unit(clt_engine *e, int unit);
+/* Begins and joins what a pass of other ranks exchanges, without a pass on this one. */
+clt_status clt_engine_go_along(clt_engine *e, bool training, bool gradients);
+/* A NaN into the gradient of the guarded tensor if one of `samples` losses from number `at` on is not finite
+ * or the previous step cleared the flag. */
+clt_status clt_engine_guard(clt_engine *e, const clt_slab *grads, int64_t at, int64_t samples);
+
 /* --- clt_engine_update.c --- */
 
 /* Computes the step's status (norm, clip coefficient, flag) from the total, and clips by value. */
@@ -104,7 +183,16 @@ bool clt_engine_needs_norm(const clt_config *c);
 /* A power of two, so multiplying by it is exact. */
 float clt_engine_loss_scale_now(const clt_engine *e);
 
-/* Replaces this rank's sample losses in host_results by those of all ranks, in global order. */
-clt_status clt_engine_gather(clt_engine *e, int64_t samples);
+/* Replaces this rank's sample losses in host_results by those of all ranks, in global order. split: how the
+ * samples are divided among the ranks. */
+clt_status clt_engine_gather(clt_engine *e, const clt_lane_split *split, int64_t samples);
+/* How samples are divided where no lanes are dealt out: in evaluation. */
+clt_lane_split clt_engine_even(const clt_engine *e);
+
+/* --- clt_engine_slabs.c --- */
+
+/* The slabs of weights, optimizer state and gradients, by stage. */
+clt_status clt_engine_slabs_create(clt_engine *e, bool training);
+void clt_engine_slabs_destroy(clt_engine *e);
 
 #endif

@@ -34,12 +34,14 @@ clt_model_pass clt_engine_pass(clt_engine *e, const clt_batch *b, int64_t at, in
 
 clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, int lane,
                                const clt_slab *grads) {
-    const int64_t first = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane) - b->first;
-    const int64_t last = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane + 1) - b->first;
+    const int64_t first = clt_engine_lane_begin(e, b->global_samples, lane);
+    const int64_t last = clt_engine_lane_begin(e, b->global_samples, lane + 1);
+    /* Other ranks wait for what a pass exchanges. */
+    const bool may_stop = !e->sharded_gradients && !e->sharded_weights;
     for (int64_t at = first; at < last; at += e->plan->microbatch) {
         clt_batch mb;
         const int64_t n = CLT_MIN(e->plan->microbatch, last - at);
-        if (clt_group_stop_asked(e->group)) return CLT_STOPPED;
+        if (may_stop && clt_group_stop_asked(e->group)) return CLT_STOPPED;
         clt_model_pass pass = clt_engine_pass(e, b, at, n, &mb);
         pass.sample_weight = sample_weights(e, &mb);
         pass.step = (uint64_t)step;
@@ -47,6 +49,7 @@ clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, 
         pass.lane_first = at == first;
         pass.lane_last = at + n == last;
         pass.grads = grads;
+        clt_engine_begin_pass(e, true);
         CLT_TRY(clt_model_train(e->model, &pass));
     }
     return CLT_OK;
@@ -54,12 +57,13 @@ clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, 
 
 static clt_status run_lanes(clt_engine *e, const clt_batch *b, int64_t step) {
     clt_lane_stack_begin(e->stack);
-    for (int lane = e->first_lane; lane < e->last_lane; lane++) {
-        const bool empty = clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane) ==
-                           clt_lane_sample_begin(b->global_samples, e->plan->lanes, lane + 1);
+    for (int lane = 0; lane < e->lanes; lane++) {
+        const bool empty = clt_engine_lane_begin(e, b->global_samples, lane) ==
+                           clt_engine_lane_begin(e, b->global_samples, lane + 1);
         clt_slab *grads = empty ? NULL : clt_lane_stack_slab(e->stack);
         e->step.lane = grads;
-        e->step.early = !empty && lane + 1 == e->last_lane && clt_group_size(e->group) > 1;
+        /* With sharded weights the order of operations is that of passes, which not all ranks make. */
+        e->step.early = !empty && lane + 1 == e->lanes && clt_group_size(e->group) > 1 && !e->sharded_weights;
         clt_status st = empty ? CLT_OK : clt_engine_run_lane(e, b, step, lane, grads);
         e->step.early = false;
         /* With its first gradients the last lane has been pushed. */
@@ -87,15 +91,33 @@ static clt_status ask(clt_engine *e, const clt_batch *b) {
     return CLT_OK;
 }
 
-clt_status clt_engine_gather(clt_engine *e, int64_t samples) {
-    int64_t first, last;
+/* Puts a rank's losses, one lane behind the other, where they are in the global batch. */
+static void spread(const clt_lane_split *s, int rank, int64_t samples, const float *from, float *to) {
+    for (int i = 0; i < clt_lane_count(s, rank); i++) {
+        const int lane = clt_lane_at(s, rank, i);
+        const int64_t first = clt_lane_sample_begin(samples, s->lanes, lane),
+                      n = clt_lane_sample_begin(samples, s->lanes, lane + 1) - first;
+        memcpy(to + first, from, (size_t)n * sizeof *to);
+        from += n;
+    }
+}
+
+clt_status clt_engine_gather(clt_engine *e, const clt_lane_split *split, int64_t samples) {
+    const int rank = clt_group_rank(e->group), ranks = clt_group_size(e->group);
     float *losses = e->host_results + LOSSES;
-    if (clt_group_size(e->group) == 1) return CLT_OK;
-    clt_engine_share(e, samples, &first, &last);
+    int64_t mine = 0;
+    if (ranks == 1) return CLT_OK;
+    for (int i = 0; i < clt_lane_count(split, rank); i++) {
+        const int lane = clt_lane_at(split, rank, i);
+        mine += clt_lane_sample_begin(samples, split->lanes, lane + 1) -
+                clt_lane_sample_begin(samples, split->lanes, lane);
+    }
     size_t lens[CLT_GROUP_MAX_RANKS];
     void *all = NULL;
-    CLT_TRY(clt_group_all_gatherv(e->group, losses, (size_t)(last - first) * sizeof *losses, lens, &all));
-    memcpy(losses, all, (size_t)samples * sizeof *losses);
+    CLT_TRY(clt_group_all_gatherv(e->group, losses, (size_t)mine * sizeof *losses, lens, &all));
+    const char *at = all;
+    for (int r = 0; r < ranks; at += lens[r++])
+        spread(split, r, samples, (const float *)(const void *)at, losses);
     clt_free(all);
     return CLT_OK;
 }
@@ -134,7 +156,7 @@ static clt_status look(clt_engine *e, clt_engine_result *out) {
         losses[s] = p.targets[s] ? (float)((double)losses[s] / (double)p.targets[s]) : 0.0f;
     float norm = clt_engine_needs_norm(e->cfg) ? e->host_results[0] : NAN;
     bool finite = e->host_results[STATUS_FINITE] == 1.0f;
-    CLT_TRY(clt_engine_gather(e, p.samples));
+    CLT_TRY(clt_engine_gather(e, &e->split, p.samples));
     for (int64_t i = 0; i < p.samples; i++) sum += (double)losses[i];
     *out = (clt_engine_result){.loss = p.count > 0 ? sum / (double)p.count : 0.0,
                                .grad_norm = norm,
@@ -153,14 +175,21 @@ static clt_status judged(clt_engine *e, const clt_engine_step_params *p, clt_sla
     return r->refused ? CLT_OK : clt_engine_update(e, total, p->step, p->alpha);
 }
 
+static clt_status agree_to_begin(clt_engine *e) {
+    return clt_group_agree(e->group, clt_group_stop_asked(e->group) ? CLT_STOPPED : CLT_OK);
+}
+
 /* Runs all lanes of this rank and adds them up over all ranks. CLT_STOPPED on all ranks: one was asked to
  * stop. */
 static clt_status sum_gradients(clt_engine *e, const clt_engine_step_params *p) {
     clt_group_note(e->group, p->step, "forward and backward");
     CLT_TRY(clt_engine_open_step(e, p));
-    clt_ops_let_stop(e->ops, true); /* then all ranks abandon the step */
+    if (e->sharded_gradients) return clt_engine_run_rounds(e, p->batch, p->step);
+    if (e->sharded_weights) CLT_TRY(agree_to_begin(e));
+    clt_ops_let_stop(e->ops, !e->sharded_weights); /* then all ranks abandon the step */
     clt_status st = run_lanes(e, p->batch, p->step);
     clt_ops_let_stop(e->ops, false);
+    if (st == CLT_OK) st = clt_engine_go_along_lanes(e, p->batch->global_samples);
     clt_group_note(e->group, p->step, "gradient reduction");
     return clt_engine_reduce(e, st);
 }

@@ -56,7 +56,7 @@ static clt_status each_stretch(clt_engine *e, clt_slab *total, stretch_fn fn) {
     for (int i = 0; clt_engine_own(e, i, &own); i++)
         for (uint64_t done = 0, n; done < own.count; done += n) {
             const uint64_t at = own.first + done;
-            const clt_slab *const used[] = {total, e->weights, e->narrow, e->m, e->v};
+            const clt_slab *const used[] = {total, e->master, e->copy, e->m, e->v};
             n = own.count - done;
             for (size_t k = 0; k < CLT_COUNT_OF(used); k++) n = shorter(used[k], at, n);
             CLT_TRY(fn(e, total, (stretch){at, n}));
@@ -125,14 +125,14 @@ clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
 
 static clt_status update_stretch(clt_engine *e, clt_slab *total, stretch x) {
     const clt_optimizer_params p = {.chunks = x.count / CLT_CHUNK,
-                                    .p = place(e->weights, x),
+                                    .p = place(e->master, x),
                                     .g = place(total, x),
                                     .m = place(e->m, x),
                                     .v = place(e->v, x),
                                     .groups = {e->groups, 0},
                                     .group_of_block = {e->block_group, x.first / 64},
                                     .status = {e->results, 0},
-                                    .copy = clt_tensor_vector(place(e->narrow, x), e->cfg->precision)};
+                                    .copy = clt_tensor_vector(place(e->copy, x), e->cfg->precision)};
     return clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p);
 }
 

@@ -3,7 +3,7 @@
 
 /* --- the engine --- */
 
-enum { ENGINE_STAGE = 1 /* the highest stage that clt_engine does */ };
+enum { ENGINE_STAGE = 3 /* the highest stage that clt_engine does */ };
 
 clt_status clt_plan_check_engine(const clt_config *c, clt_plan *p) {
     if (c->shard.offload == CLT_OFFLOAD_HOST)

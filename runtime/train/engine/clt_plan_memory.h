@@ -26,7 +26,7 @@ typedef struct {
 } clt_plan_sizes;
 
 enum {
-    CLT_PLAN_GRADIENT_RING = 2, /* units: one is computed while the previous one is reduced */
+    CLT_PLAN_GRADIENT_RING = 3, /* blocks: a pass writes to two, while one before them is reduced */
     CLT_PLAN_GATHER_AHEAD = 2,  /* units gathered ahead with limit_all_gathers: true */
     CLT_PLAN_GATHER_FAR = 4     /* with false */
 };

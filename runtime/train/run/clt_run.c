@@ -97,6 +97,7 @@ void clt_run_close(clt_run *r) {
     clt_sinks_destroy(r->sinks);
     clt_engine_destroy(r->engine);
     clt_loader_close(r->train);
+    clt_free(r->parts);
     for (int i = 0; r->evals && i < r->cfg->n_evals; i++) clt_loader_close(r->evals[i]);
     clt_free(r->evals);
     clt_ops_destroy(r->ops);

@@ -161,6 +161,7 @@ struct clt_run {
     clt_ops *ops;
     clt_plan plan;
     clt_loader *train;
+    clt_loader_rows *parts; /* this rank's part of a batch; NULL: not asked for yet */
     clt_loader **evals;
     clt_engine *engine;
     clt_sinks *sinks;
@@ -215,6 +216,9 @@ clt_status clt_run_log_samples(clt_run *r, const clt_batch *b);
 /* Runs all phases of a start; then the first step can be queued. CLT_STOPPED: a stop was requested. */
 clt_status clt_run_start(clt_run *r);
 
+/* Makes the loader read this rank's samples of the global batch at position `at` of an epoch in the
+ * background. */
+void clt_run_prefetch(clt_run *r, int64_t epoch, int64_t at);
 /* Queues the next step and advances progress.now. If a rank was asked to stop during the step, progress.now
  * stays and the next call returns CLT_STOPPED. Waits for earlier steps only if the queue is full. */
 clt_status clt_run_next_step(clt_run *r);

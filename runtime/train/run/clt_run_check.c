@@ -106,7 +106,7 @@ int clt_run_checks(const clt_config *c) {
 static clt_status evaluate_next(clt_run *r, int n, double *loss) {
     int64_t epoch = r->progress.now.epoch, place = r->progress.now.sample_in_epoch,
             batch = r->progress.now.batch_in_epoch;
-    int64_t N = clt_loader_num_samples(r->train), first, last;
+    const int64_t N = clt_loader_num_samples(r->train);
     for (int i = 0; i < n; i++) {
         int64_t samples = CLT_MIN(r->cfg->global_train_batch_size, N - place);
         clt_engine_sums sums = {0};
@@ -117,10 +117,7 @@ static clt_status evaluate_next(clt_run *r, int n, double *loss) {
         epoch++;
         place = batch = 0;
     }
-    int64_t next = CLT_MIN(r->cfg->global_train_batch_size, N - r->progress.now.sample_in_epoch);
-    clt_engine_share(r->engine, next, &first, &last);
-    clt_loader_prefetch(r->train, r->progress.now.epoch, r->progress.now.sample_in_epoch + first,
-                        last - first);
+    clt_run_prefetch(r, r->progress.now.epoch, r->progress.now.sample_in_epoch);
     return CLT_OK;
 }
 

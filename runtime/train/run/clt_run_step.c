@@ -13,16 +13,28 @@ static int64_t next_samples(const clt_run *r) {
     return CLT_MIN(r->cfg->global_train_batch_size, left);
 }
 
-/* Makes the loader read this rank's samples of the batch after this one in the background. */
+/* This rank's part of a global batch of `samples` samples that begins at position `at` of the epoch. */
+static int parts_at(clt_run *r, int64_t at, int64_t samples) {
+    if (!r->parts) r->parts = clt_calloc((size_t)clt_engine_most_parts(r->engine), sizeof *r->parts);
+    const int n = clt_engine_parts_of_batch(r->engine, samples, r->parts);
+    for (int i = 0; i < n; i++) r->parts[i].first += at;
+    return n;
+}
+
+void clt_run_prefetch(clt_run *r, int64_t epoch, int64_t at) {
+    const int64_t left = clt_loader_num_samples(r->train) - at;
+    const int n = parts_at(r, at, CLT_MIN(r->cfg->global_train_batch_size, left));
+    clt_loader_prefetch_rows(r->train, epoch, r->parts, n);
+}
+
+/* Of the batch after this one. */
 static void prefetch(clt_run *r, int64_t samples) {
-    int64_t first, last, epoch = r->progress.now.epoch, next = r->progress.now.sample_in_epoch + samples;
+    int64_t epoch = r->progress.now.epoch, next = r->progress.now.sample_in_epoch + samples;
     if (clt_run_epoch_over(r, next, r->progress.now.batch_in_epoch + 1)) {
         epoch++;
         next = 0;
     }
-    int64_t left = clt_loader_num_samples(r->train) - next;
-    clt_engine_share(r->engine, CLT_MIN(r->cfg->global_train_batch_size, left), &first, &last);
-    clt_loader_prefetch(r->train, epoch, next + first, last - first);
+    clt_run_prefetch(r, epoch, next);
 }
 
 /* The exchange of every step: sums[] receives targets and tokens of the global batch; the guards receive the
@@ -49,11 +61,11 @@ static clt_status exchange(clt_run *r, const clt_batch *rows, int64_t sums[2]) {
 /* Loads this rank's samples of the next global batch into *b, with the sums over the global batch; *tokens:
  * the tokens of the global batch. */
 static clt_status fetch(clt_run *r, clt_batch *b, int64_t *tokens) {
-    int64_t first, last, sums[2];
+    int64_t sums[2];
     const int64_t samples = next_samples(r);
-    clt_engine_share(r->engine, samples, &first, &last);
-    clt_status st = clt_loader_get(r->train, r->progress.now.epoch, r->progress.now.sample_in_epoch + first,
-                                   last - first, b);
+    const int n = parts_at(r, r->progress.now.sample_in_epoch, samples);
+    const int64_t first = r->parts[0].first - r->progress.now.sample_in_epoch;
+    clt_status st = clt_loader_get_rows(r->train, r->progress.now.epoch, r->parts, n, b);
     CLT_TRY(clt_group_agree(r->group, st));
     prefetch(r, samples);
     CLT_TRY(exchange(r, b, sums));

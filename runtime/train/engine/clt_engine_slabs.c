@@ -1,0 +1,154 @@
+/* The engine's slabs, by stage of sharding (clt_plan.h):
+ *
+ *   stage            0                1                        2                 3
+ *   moments          whole            own ranges               own ranges        own ranges
+ *   gradients        whole            whole                    units, own sums   units, own sums
+ *   weights, fp32    whole            whole                    whole             own ranges; units are
+ * gathered weights, 16 bit  whole            own ranges (fp32); the 16-bit copy is whole, at stage 3 gathered
+ * by unit; what the model reads in fp32 is whole
+ */
+#include <string.h>
+
+#include "runtime/train/engine/clt_engine_internal.h"
+
+static clt_status add_slabs(void *ctx, clt_ref dst, clt_ref src, uint64_t count) {
+    return clt_op_add(ctx, dst, src, count);
+}
+
+static clt_device *device_of(const clt_engine *e) {
+    return clt_ops_device(e->ops);
+}
+
+static clt_status own_ranges(clt_engine *e, uint32_t bytes, const char *name, clt_slab **out) {
+    return clt_slab_create_shard(device_of(e), &e->table, &e->shards, clt_group_rank(e->group), bytes, name,
+                                 out);
+}
+
+/* Optimizer state. */
+static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
+    return e->stage == 0 ? clt_slab_create(device_of(e), &e->table, 0, name, out)
+                         : own_ranges(e, 4, name, out);
+}
+
+/* --- weights --- */
+
+/* Neighbouring tensors are one range, with the padding between them. */
+static void find_wide(clt_engine *e, const clt_model_shape *shape) {
+    const clt_slab_table *t = &e->table;
+    bool before = false;
+    e->wide_range = clt_calloc((size_t)t->n, sizeof *e->wide_range);
+    for (int i = 0; i < t->n; i++) {
+        const bool is = clt_model_reads_wide(e->cfg->model, shape, t, i);
+        const uint64_t first = t->entry[i].offset,
+                       end = first + CLT_ROUND_UP(t->entry[i].count, (uint64_t)64);
+        if (is && !before) e->wide_range[e->n_wide++].first = first;
+        clt_slab_range *x = &e->wide_range[CLT_MAX(e->n_wide - 1, 0)];
+        if (is) x->count = CLT_MIN(end, t->total) - x->first;
+        before = is;
+    }
+}
+
+/* A 16-bit run that holds its part of the fp32 weights only. */
+static clt_status create_narrow_shards(clt_engine *e, const clt_model_shape *shape) {
+    find_wide(e, shape);
+    CLT_TRY(own_ranges(e, 4, "weights", &e->master));
+    CLT_TRY(clt_slab_create_ranges(device_of(e), &e->table, e->wide_range, e->n_wide, 4, "weights in fp32",
+                                   &e->wide));
+    e->weights = e->wide;
+    if (e->sharded_weights) {
+        CLT_TRY(own_ranges(e, 2, "16-bit weights", &e->copy));
+        e->narrow = e->units.weights.slab;
+        e->units.source = e->copy;
+        return CLT_OK;
+    }
+    const clt_slab_range all = {0, e->table.total};
+    CLT_TRY(clt_slab_create_ranges(device_of(e), &e->table, &all, 1, 2, "16-bit weights", &e->copy));
+    e->narrow = e->copy;
+    return CLT_OK;
+}
+
+static clt_status create_weights(clt_engine *e) {
+    const clt_model_shape shape = clt_plan_shape(e->cfg, e->plan, true);
+    const bool narrow = e->cfg->precision != CLT_F32;
+    if (narrow && e->stage > 0) return create_narrow_shards(e, &shape);
+    if (e->sharded_weights) {
+        CLT_TRY(own_ranges(e, 4, "weights", &e->master));
+        e->weights = e->units.weights.slab;
+        e->units.source = e->master;
+        return CLT_OK;
+    }
+    CLT_TRY(clt_slab_create(device_of(e), &e->table, 0, "weights", &e->master));
+    e->weights = e->master;
+    if (!narrow) return CLT_OK;
+    CLT_TRY(clt_slab_create_narrow(device_of(e), e->master, "16-bit weights", &e->copy));
+    e->narrow = e->copy;
+    return CLT_OK;
+}
+
+/* --- gradients --- */
+
+/* Those of units, and sums of the own ranges between rounds. */
+static clt_status create_sums(clt_engine *e) {
+    e->n_grads = 1;
+    e->grads = clt_calloc(1, sizeof *e->grads);
+    e->grads[0] = e->units.gradients.slab;
+    for (int i = 0; i < clt_reduce_levels(&e->split); i++)
+        CLT_TRY(own_ranges(e, 4, "gradients", &e->level[i]));
+    return CLT_OK;
+}
+
+static clt_status create_gradients(clt_engine *e) {
+    const int first = clt_lane_begin(&e->split, clt_group_rank(e->group)), last = first + e->lanes;
+    e->n_grads = clt_lane_slabs_needed(e->split.lanes, first, last, e->cfg->global_train_batch_size);
+    e->grads = clt_calloc((size_t)e->n_grads, sizeof *e->grads);
+    for (int i = 0; i < e->n_grads; i++)
+        CLT_TRY(clt_slab_create(device_of(e), &e->table, 0, "gradients", &e->grads[i]));
+    e->stack = clt_lane_stack_create(first, last, e->grads, e->n_grads, add_slabs, e->ops);
+    return CLT_OK;
+}
+
+/* --- all --- */
+
+/* With lanes that are dealt out, each is one microbatch: in numerics fast there are as many as that takes. */
+static void divide_lanes(clt_engine *e) {
+    const int64_t lane = CLT_CEIL_DIV(e->cfg->global_train_batch_size, (int64_t)e->split.lanes);
+    const int parts = (int)CLT_CEIL_DIV(lane, e->plan->microbatch);
+    if (!e->sharded_gradients) return;
+    e->split.dealt = true;
+    if (e->cfg->numerics != CLT_FAST) return;
+    e->split.chain = true;
+    e->split.lanes *= parts;
+    if (!e->split.count) return;
+    e->counts = clt_memdup(e->split.count, (size_t)e->split.ranks * sizeof *e->counts);
+    for (int r = 0; r < e->split.ranks; r++) e->counts[r] *= parts;
+    e->split.count = e->counts;
+}
+
+clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
+    e->stage = training ? e->plan->stage : 0;
+    e->sharded_gradients = e->stage >= 2 && !e->plan->whole_gradients;
+    e->sharded_weights = e->stage >= 3;
+    e->split = clt_plan_split(e->plan);
+    if (training) divide_lanes(e);
+    e->lanes = clt_lane_count(&e->split, clt_group_rank(e->group));
+    if (training) CLT_TRY(clt_shards_create(&e->table, clt_group_size(e->group), NULL, &e->shards));
+    if (e->stage > 0) CLT_TRY(clt_engine_units_create(e));
+    CLT_TRY(create_weights(e));
+    if (!training) return CLT_OK;
+    CLT_TRY(create_state(e, "exp_avg", &e->m));
+    if (clt_engine_second_moment(e->cfg)) CLT_TRY(create_state(e, "exp_avg_sq", &e->v));
+    return e->sharded_gradients ? create_sums(e) : create_gradients(e);
+}
+
+void clt_engine_slabs_destroy(clt_engine *e) {
+    clt_lane_stack_destroy(e->stack);
+    for (int i = 0; i < e->n_grads && e->grads && !e->sharded_gradients; i++) clt_slab_destroy(e->grads[i]);
+    for (int i = 0; i < CLT_LANE_LEVELS; i++) clt_slab_destroy(e->level[i]);
+    clt_slab *own[] = {e->master, e->copy, e->wide, e->m, e->v};
+    for (size_t i = 0; i < CLT_COUNT_OF(own); i++) clt_slab_destroy(own[i]);
+    clt_engine_units_destroy(e);
+    clt_shards_free(&e->shards);
+    clt_free(e->grads);
+    clt_free(e->counts);
+    clt_free(e->wide_range);
+}

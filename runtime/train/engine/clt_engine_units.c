@@ -1,0 +1,234 @@
+/* Weights and gradients that come and go, unit by unit (clt_model.h), where each rank keeps its part only.
+ *
+ * The model reads weights from, and writes gradients to, slabs whose pieces are its units. A unit is present
+ * while a buffer stands in its piece. The first and the last unit (embedding, head) have buffers of their
+ * own; the blocks between them take turns in a few. All ranks go through the same units in the same order, so
+ * they begin the same operations; a rank that has nothing to compute goes through them without a pass. */
+#include <string.h>
+
+#include "runtime/train/engine/clt_engine_internal.h"
+
+enum { GRADIENT_PLACES = CLT_PLAN_GRADIENT_RING, FIRST_BLOCK = 2 /* places before the blocks' */ };
+
+static clt_slab_range range_of(const clt_engine *e, int unit) {
+    const uint64_t *start = e->units.start;
+    return (clt_slab_range){start[unit], start[unit + 1] - start[unit]};
+}
+
+static uint64_t largest_block(const clt_engine *e) {
+    uint64_t most = 0;
+    for (int u = 1; u + 1 < e->units.n; u++) most = CLT_MAX(most, range_of(e, u).count);
+    return most;
+}
+
+/* --- creation --- */
+
+static clt_status create_holder(clt_engine *e, uint32_t bytes, int blocks, const char *name,
+                                clt_unit_holder *h) {
+    clt_device *dev = clt_ops_device(e->ops);
+    h->slab = clt_slab_create_holes(&e->table, e->units.start, e->units.n, bytes);
+    h->n = FIRST_BLOCK + CLT_MIN(blocks, CLT_MAX(e->units.n - 2, 0));
+    h->place = clt_calloc((size_t)h->n, sizeof *h->place);
+    for (int i = 0; i < h->n; i++) {
+        const int unit = i == 0 ? 0 : e->units.n - 1;
+        const uint64_t count = i < FIRST_BLOCK ? range_of(e, unit).count : largest_block(e);
+        h->place[i].unit = -1;
+        if (i == 1 && e->units.n == 1) continue;
+        CLT_TRY(clt_buffer_create(dev, count * bytes, name, &h->place[i].buffer));
+        CLT_TRY(clt_buffer_fill32(h->place[i].buffer, 0, 0, count * bytes));
+    }
+    return CLT_OK;
+}
+
+static void destroy_holder(clt_unit_holder *h) {
+    for (int i = 0; i < h->n; i++) clt_buffer_destroy(h->place[i].buffer);
+    clt_free(h->place);
+    clt_slab_destroy(h->slab);
+}
+
+clt_status clt_engine_units_create(clt_engine *e) {
+    clt_engine_units *u = &e->units;
+    u->n = clt_model_units(e->cfg->model, &e->table, &u->unit);
+    u->start = clt_calloc((size_t)u->n + 1, sizeof *u->start);
+    for (int i = 0; i < u->n; i++) u->start[i] = i ? e->table.entry[u->unit[i].first].offset : 0;
+    u->start[u->n] = e->table.total;
+    u->ahead = e->cfg->shard.limit_gathers ? CLT_PLAN_GATHER_AHEAD : CLT_PLAN_GATHER_FAR;
+    u->forwards = clt_model_order(e->cfg->model, CLT_ORDER_FORWARD, &u->forward);
+    u->trains = clt_model_order(e->cfg->model, CLT_ORDER_TRAINING, &u->train);
+    if (e->sharded_weights)
+        CLT_TRY(create_holder(e, e->cfg->precision == CLT_F32 ? 4 : 2, u->ahead + 2, "gathered weights",
+                              &u->weights));
+    if (e->sharded_gradients)
+        CLT_TRY(create_holder(e, 4, GRADIENT_PLACES, "gradients of units", &u->gradients));
+    return CLT_OK;
+}
+
+void clt_engine_units_destroy(clt_engine *e) {
+    destroy_holder(&e->units.weights);
+    destroy_holder(&e->units.gradients);
+    clt_free(e->units.unit);
+    clt_free(e->units.start);
+    clt_free(e->units.forward);
+    clt_free(e->units.train);
+}
+
+/* --- places --- */
+
+static clt_unit_place *place_with(const clt_unit_holder *h, int unit) {
+    for (int i = 0; i < h->n; i++)
+        if (h->place[i].unit == unit) return &h->place[i];
+    return NULL;
+}
+
+static void put(clt_unit_holder *h, clt_unit_place *p, int unit) {
+    if (p->unit >= 0) h->slab->piece[p->unit] = NULL;
+    p->unit = unit;
+    if (unit >= 0) h->slab->piece[unit] = p->buffer;
+}
+
+static void forget_all(clt_unit_holder *h) {
+    for (int i = 0; i < h->n; i++) put(h, &h->place[i], -1);
+}
+
+/* Whether a unit is in what the pass reads next. */
+static bool is_wanted(const clt_engine_units *u, int unit) {
+    for (int i = u->at; i < CLT_MIN(u->at + 1 + u->ahead, u->reads); i++)
+        if (u->order[i] == unit) return true;
+    return false;
+}
+
+/* NULL: all are in use, or wanted soon. */
+static clt_unit_place *free_place(clt_engine_units *u, int unit) {
+    clt_unit_holder *h = &u->weights;
+    if (unit == 0) return &h->place[0];
+    if (unit == u->n - 1) return &h->place[1];
+    for (int i = FIRST_BLOCK; i < h->n; i++) {
+        clt_unit_place *p = &h->place[i];
+        if (p->unit < 0 || (!p->in_use && !is_wanted(u, p->unit))) return p;
+    }
+    return NULL;
+}
+
+/* --- weights --- */
+
+/* Begins to gather a unit that is absent. */
+static clt_status fetch(clt_engine *e, clt_unit_place *p, int unit) {
+    clt_unit_holder *h = &e->units.weights;
+    const clt_slab_range x = range_of(e, unit);
+    put(h, p, unit);
+    p->op = 0;
+    for (int b = 0; b < e->shards.buckets && !e->mute; b++) {
+        const clt_slab_range all = clt_shards_bucket(&e->shards, b);
+        int64_t op = 0;
+        if (all.first >= x.first + x.count || x.first >= all.first + all.count) continue;
+        CLT_TRY(clt_gather_begin(e->reduce, (clt_bucket_part){b, x}, e->units.source, h->slab,
+                                 CLT_GATHER_AS_IT_IS, NULL, 0, &op));
+        p->op = CLT_MAX(p->op, op);
+    }
+    return CLT_OK;
+}
+
+static clt_status fetch_ahead(clt_engine *e) {
+    clt_engine_units *u = &e->units;
+    for (int i = u->at + 1; i < CLT_MIN(u->at + 1 + u->ahead, u->reads); i++) {
+        const int unit = u->order[i];
+        if (place_with(&u->weights, unit)) continue;
+        clt_unit_place *p = free_place(u, unit);
+        if (!p) break;
+        CLT_TRY(fetch(e, p, unit));
+    }
+    return CLT_OK;
+}
+
+/* clt_model_set_need. Weights that all ranks have may still be on their way from their owners. */
+clt_status clt_engine_need(void *engine, int unit) {
+    clt_engine *e = engine;
+    clt_engine_units *u = &e->units;
+    if (!e->sharded_weights) return clt_engine_settle_unit(e, range_of(e, unit));
+    if (u->at >= u->reads || u->order[u->at] != unit)
+        return clt_error(CLT_FAIL, "the model reads unit %d out of order; this is a bug", unit);
+    clt_unit_place *p = place_with(&u->weights, unit);
+    if (!p) {
+        p = free_place(u, unit);
+        if (!p) return clt_error(CLT_FAIL, "no place is left for unit %d; this is a bug", unit);
+        CLT_TRY(fetch(e, p, unit));
+    }
+    p->in_use = true;
+    CLT_TRY(fetch_ahead(e));
+    u->at++;
+    if (e->mute) return CLT_OK;
+    CLT_TRY(clt_engine_settle_unit(e, range_of(e, unit)));
+    return clt_exchange_join(e->reduce, p->op);
+}
+
+/* clt_model_set_done */
+clt_status clt_engine_done(void *engine, int unit) {
+    clt_engine *e = engine;
+    clt_unit_place *p = e->sharded_weights ? place_with(&e->units.weights, unit) : NULL;
+    if (p) p->in_use = false;
+    return CLT_OK;
+}
+
+void clt_engine_begin_pass(clt_engine *e, bool training) {
+    clt_engine_units *u = &e->units;
+    u->order = training ? u->train : u->forward;
+    u->reads = training ? u->trains : u->forwards;
+    u->at = 0;
+}
+
+void clt_engine_forget_units(clt_engine *e) {
+    if (e->sharded_weights) forget_all(&e->units.weights);
+    if (e->sharded_gradients) forget_all(&e->units.gradients);
+}
+
+/* --- gradients --- */
+
+/* clt_model_set_grads_need: a place whose last gradients have left. */
+clt_status clt_engine_grads_need(void *engine, int unit) {
+    clt_engine *e = engine;
+    clt_unit_holder *h = &e->units.gradients;
+    if (!e->sharded_gradients) return CLT_OK;
+    clt_unit_place *p = place_with(h, unit);
+    if (!p) {
+        const int blocks = h->n - FIRST_BLOCK, last = e->units.n - 1;
+        p = unit == 0      ? &h->place[0]
+            : unit == last ? &h->place[1]
+                           : &h->place[FIRST_BLOCK + e->units.turn++ % CLT_MAX(blocks, 1)];
+        put(h, p, unit);
+    }
+    return e->mute ? CLT_OK : clt_exchange_join(e->reduce, p->op);
+}
+
+clt_status clt_engine_reduce_unit(clt_engine *e, int unit) {
+    const clt_slab_range x = range_of(e, unit);
+    clt_unit_place *p = place_with(&e->units.gradients, unit);
+    for (int b = e->shards.buckets - 1; b >= 0; b--) {
+        const clt_slab_range all = clt_shards_bucket(&e->shards, b);
+        int64_t op = 0;
+        if (all.first >= x.first + x.count || x.first >= all.first + all.count) continue;
+        CLT_TRY(clt_reduce_begin(e->reduce, (clt_bucket_part){b, x}, &e->step.sum, e->step.has_lane, e->level,
+                                 &op));
+        e->step.reduced = CLT_MAX(e->step.reduced, op);
+        if (p) p->op = CLT_MAX(p->op, op);
+    }
+    return CLT_OK;
+}
+
+/* --- going along --- */
+
+/* What a training pass of another rank begins: each unit's gradients follow its last use, the first unit's
+ * come at the end. */
+clt_status clt_engine_go_along(clt_engine *e, bool training, bool gradients) {
+    clt_engine_units *u = &e->units;
+    clt_engine_begin_pass(e, training);
+    for (int i = 0; i < u->reads; i++) {
+        const int unit = u->order[i];
+        if (e->sharded_weights) {
+            CLT_TRY(clt_engine_need(e, unit));
+            CLT_TRY(clt_engine_done(e, unit));
+        }
+        if (gradients && i + 1 == u->forwards) CLT_TRY(clt_engine_reduce_unit(e, u->n - 1));
+        if (gradients && i >= u->forwards) CLT_TRY(clt_engine_reduce_unit(e, unit));
+    }
+    return gradients ? clt_engine_reduce_unit(e, 0) : CLT_OK;
+}
