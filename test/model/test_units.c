@@ -207,12 +207,13 @@ static void open_parts(parts *p, const rig *g, uint32_t element_bytes) {
     *p = (parts){.slab = {.table = &g->table, .n = g->n, .element_bytes = element_bytes}};
     p->slab.piece = clt_calloc(n, sizeof *p->slab.piece);
     p->slab.start = clt_calloc(n + 1, sizeof *p->slab.start);
+    p->slab.origin = clt_calloc(n, sizeof *p->slab.origin);
     p->place = clt_calloc(2 * n, sizeof *p->place);
     p->uses = clt_calloc(n, sizeof *p->uses);
     for (int u = 1; u < g->n; u++) p->slab.start[u] = g->table.entry[g->units[u].first].offset;
     p->slab.start[g->n] = g->table.total;
     for (int i = 0; i < 2 * g->n; i++) {
-        const size_t bytes = (p->slab.start[i / 2 + 1] - p->slab.start[i / 2] + MARGIN) * element_bytes;
+        const size_t bytes = (p->slab.start[i / 2 + 1] - p->slab.start[i / 2] + 3 * MARGIN) * element_bytes;
         tu_assert_ok(clt_buffer_create(tu_device(g->device), bytes, "unit", &p->place[i]), "unit");
         tu_assert_ok(clt_buffer_fill32(p->place[i], 0, NANS, bytes), "unit");
     }
@@ -223,12 +224,15 @@ static void close_parts(parts *p) {
     clt_free(p->place);
     clt_free(p->slab.piece);
     clt_free(p->slab.start);
+    clt_free(p->slab.origin);
     clt_free(p->uses);
 }
 
 static void appear(parts *p, int u) {
     assert_null(p->slab.piece[u]);
-    p->slab.piece[u] = p->place[2 * u + p->uses[u]++ % 2];
+    const int turn = p->uses[u]++ % 2;
+    p->slab.piece[u] = p->place[2 * u + turn];
+    p->slab.origin[u] = (uint64_t)(turn + 1) * MARGIN; /* NaN before the unit, too */
 }
 
 static void vanish(parts *p, int u) {

@@ -309,6 +309,59 @@ static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
     clt_lane_stack_destroy(stack);
 }
 
+/* One lane of each rank at once; what is complete stays in levels, of which each rank has its part. */
+static void run_rounds(board *b, clt_reduce_plan *plan, clt_slab *const *level, int64_t samples) {
+    int64_t op = 0;
+    ok(clt_reduce_batch(plan, samples), "reduce_batch");
+    for (int i = 0; i < clt_lane_rounds(&split); i++) {
+        clt_lane_sum sum = {.width = 1, .slab = b->slab[i % 2]};
+        const bool has = i < clt_lane_count(&split, rank);
+        if (i > 0) ok(clt_reduce_next_round(plan), "reduce_next_round");
+        if (has) sum.first = clt_lane_at(&split, rank, i);
+        sum.empty = clt_lane_sample_begin(samples, split.lanes, sum.first) ==
+                    clt_lane_sample_begin(samples, split.lanes, sum.first + 1);
+        if (i > 1) ok(clt_exchange_join(plan, op), "join"); /* before the slab is used again */
+        if (has && !sum.empty) fill(sum.slab, sum.first);
+        for (int k = b->shards.buckets - 1; k >= 0; k--) { /* in two parts, not cut at a chunk */
+            const clt_slab_range all = clt_shards_bucket(&b->shards, k), upper = {all.first + 640, all.count};
+            ok(clt_reduce_begin(plan, (clt_bucket_part){k, upper}, &sum, has, level, &op), "reduce_begin");
+            ok(clt_reduce_begin(plan, (clt_bucket_part){k, {all.first, 640}}, &sum, has, level, &op),
+               "reduce_begin");
+        }
+    }
+    ok(clt_exchange_join(plan, op), "join");
+}
+
+static void test_rounds(board *b, int lanes, const int *counts) {
+    split = (clt_lane_split){lanes, size, counts, .dealt = true};
+    clt_slab *level[CLT_LANE_LEVELS] = {NULL}, *whole = NULL;
+    clt_reduce_plan *plan = NULL;
+    int64_t op = 0;
+    share_out(b);
+    add_slabs(b, 2);
+    for (int i = 0; i < clt_reduce_levels(&split); i++)
+        ok(clt_slab_create_shard(b->dev, &b->table, &b->shards, rank, 4, "level", &level[i]), "shard");
+    ok(clt_slab_create(b->dev, &b->table, 0, "total", &whole), "slab");
+    ok(clt_reduce_plan_create(group, b->dev, &b->shards, &split,
+                              &(clt_reduce_math){.add = add, .ctx = b->ops}, &plan),
+       "reduce_plan_create");
+    const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0};
+    for (size_t i = 0; i < CLT_COUNT_OF(samples); i++) {
+        float *want = wanted_slab(&b->table, samples[i]);
+        run_rounds(b, plan, level, samples[i]);
+        compare_own(level[0], want, &b->shards, "rounds");
+        for (int k = 0; k < b->shards.buckets; k++)
+            ok(clt_gather_begin(plan, clt_whole_bucket(k), level[0], whole, CLT_GATHER_TOTALS, NULL, 0, &op),
+               "gather_begin");
+        ok(clt_exchange_join(plan, op), "join");
+        compare_all(whole, want, "gather of shards");
+        clt_free(want);
+    }
+    clt_reduce_plan_destroy(plan);
+    for (int i = 0; i < CLT_LANE_LEVELS; i++) clt_slab_destroy(level[i]);
+    clt_slab_destroy(whole);
+}
+
 static void open_board(board *b, int chunks) {
     clt_device_params p = clt_device_params_default();
     clt_ops_params o = clt_ops_params_default();
@@ -339,6 +392,8 @@ static void test_divisions(board *b) {
         for (int r = 0; r < size; r++) counts[r] = r == size / 2 ? lanes - size + 1 : 1;
         test_lanes(b, lanes, NULL, false);
         test_lanes(b, lanes, counts, false);
+        if (size > 1) test_rounds(b, lanes, NULL);
+        if (size > 1) test_rounds(b, lanes, counts);
         bf16 = true;
         test_lanes(b, lanes, counts, lanes != 8);
         bf16 = false;

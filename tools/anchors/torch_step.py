@@ -21,12 +21,15 @@ import torch.nn.functional as F
 
 # name: d_model, heads, layers, vocabulary, microbatch
 MODELS = {
+    'tiny': (64, 2, 2, 32640, 2),
     'small': (256, 4, 4, 4096, 4),
     'mpt-125m': (768, 12, 12, 50368, 16),
     'mpt-350m': (1024, 16, 24, 50368, 16),
     'mpt-760m': (1536, 12, 24, 50368, 8),
     'mpt-1b': (2048, 16, 24, 50368, 8),
     'mpt-3b': (2560, 20, 32, 50368, 4),
+    'mpt-7b': (4096, 32, 32, 50368, 2),
+    'mpt-13b': (5120, 40, 40, 50368, 1),
 }
 NOMINAL = {'H100': 989.5, 'H200': 989.5, 'A100': 312.0}  # dense 16-bit TFLOP/s of the data sheets
 
@@ -47,12 +50,17 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
+def token_loss(logits, targets):
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+
+
 class Model(nn.Module):
     def __init__(self, width, heads, layers, vocab, seq, bias):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(seq, width)
         self.blocks = nn.ModuleList(Block(width, heads, bias) for _ in range(layers))
         self.norm = nn.LayerNorm(width, bias=bias)
+        self.loss = token_loss
         for p in self.parameters():
             if p.dim() > 1:
                 nn.init.normal_(p, 0.0, 0.02)
@@ -64,8 +72,7 @@ class Model(nn.Module):
         x = self.tokens(ids) + self.positions.weight
         for block in self.blocks:
             x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+        return self.loss(F.linear(self.norm(x), self.tokens.weight), targets)
 
 
 def wait(device):
