@@ -94,7 +94,7 @@ static void sixteen_bit_runs(void **state) {
     const uint64_t own = owned_chunks(c), groups = TOTAL * 1024, own_groups = own * 1024; /* bytes */
     const use want[] = {
         {TOTAL * C, TOTAL * C / 2, TOTAL * C, 2 * TOTAL * C + groups},
-        {own * C + 4 * WIDE, TOTAL * C / 2, TOTAL * C, 2 * own * C + own_groups},
+        {TOTAL * C, TOTAL * C / 2, TOTAL * C, 2 * own * C + own_groups},
         {own * C + 4 * WIDE, TOTAL * C / 2, (own + 2 * BLOCK + FIRST) * C, 2 * own * C + own_groups},
         {own * C, FIRST_16 + 2 * BLOCK_16, (own + 2 * BLOCK + FIRST) * C, 2 * own * C + own_groups}};
     check_uses(c, want);
@@ -398,9 +398,10 @@ static void what_the_engine_lacks(void **state) {
     clt_config *c = LOAD("precision=amp_bf16", "fsdp_config={}");
     assert_int_equal(clt_plan_make(c, RANKS, &room, &p), CLT_OK);
     assert_int_equal(p.asked_stage, 3);
-    assert_int_equal(p.stage, 0);
-    assert_int_equal(p.memory.total, plan_at(c, 0, UINT64_MAX).memory.total);
-    assert_true(has_note(c, &p, "stage 3 of sharding is not supported yet: stage 0 is used"));
+    assert_int_equal(p.stage, 1);
+    assert_int_equal(p.shard_ranks, RANKS);
+    assert_int_equal(p.memory.total, plan_at(c, 1, UINT64_MAX).memory.total);
+    assert_true(has_note(c, &p, "stage 3 of sharding is not supported yet: stage 1 is used"));
     clt_plan_free(&p);
     clt_config_free(c);
 }

@@ -8,7 +8,7 @@ enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */
 
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
     const uint64_t master = s->offload ? 0 : s->owned * WIDE;
-    if (s->narrow && s->stage == 0 && !s->offload) return s->total * WIDE;
+    if (s->narrow && s->stage < CLT_PLAN_MASTER_STAGE && !s->offload) return s->total * WIDE;
     if (s->narrow) return master + (s->stage < 3 ? s->wide * WIDE : 0);
     return s->stage < 3 ? s->total * WIDE : master + s->gathered;
 }

@@ -26,6 +26,8 @@ typedef struct {
 } clt_plan_sizes;
 
 enum {
+    CLT_PLAN_MASTER_STAGE = 2, /* from this stage on 16-bit runs hold only their part of the fp32 weights; the
+                                * engine does not do it at stage 1 yet */
     CLT_PLAN_GRADIENT_RING = 2, /* units: one is computed while the previous one is reduced */
     CLT_PLAN_GATHER_AHEAD = 2,  /* units gathered ahead with limit_all_gathers: true */
     CLT_PLAN_GATHER_FAR = 4     /* with false */
