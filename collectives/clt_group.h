@@ -94,6 +94,13 @@ clt_status clt_group_max_i64(clt_group *g, int64_t *v, int n);
  * ranks hold (clt_log_hold) each is printed by the rank that is lowest in the run. */
 clt_status clt_group_agree(clt_group *g, clt_status mine);
 
+/* Compares `text`, lines "KEY: VALUE" in any order with distinct keys, with rank 0's. CLT_OK on every rank if
+ * all have the same lines. Otherwise CLT_BAD_CONFIG on every rank, and rank 0 prints one message: "rank 2's
+ * WHAT (host b) differs from rank 0's (host a): KEY is X, not Y; ADVICE", about the lowest rank that differs
+ * and its first line that does. A rank has no line, or one without a value, where "KEY is not set". Long keys
+ * and values are cut. */
+clt_status clt_group_check_same(clt_group *g, const char *what, const char *text, const char *advice);
+
 /* What asked a rank of the group to stop (clt_signal_received) before the group's last clt_group_agree, the
  * same on every rank of it; 0: nothing. */
 int clt_group_stop(const clt_group *g);

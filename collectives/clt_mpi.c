@@ -87,17 +87,19 @@ static bool sees_all(const clt_group_run *run) {
 /* What the lowest rank of a host tells the others there. */
 typedef struct {
     int rank;
-    char name[64]; /* of the shared page */
+    char name[CLT_SHM_NAME]; /* of the shared page */
 } host_word;
 
 /* All ranks of all hosts agree that theirs is there. */
 static clt_status map_page(clt_group *g, MPI_Comm local) {
+    static const double settled = 10; /* seconds: ranks open a name within milliseconds */
     clt_group_run *run = g->run;
     mpi_state *s = g->state;
     host_word w = {.rank = run->rank};
     void *p = NULL;
     MPI_Request r;
-    snprintf(w.name, sizeof w.name, "/cltrain.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
+    if (run->local_rank == 0) clt_shm_sweep(CLT_SHM_FOLDER, settled);
+    clt_shm_new_name("page", w.name);
     s->page_bytes = sizeof(clt_host_page) + (size_t)run->local_size * sizeof(clt_flight_log);
     MPI_Ibcast(&w, sizeof w, MPI_BYTE, 0, local, &r);
     CLT_TRY(wait_for(g, 1, &r, "joining"));
@@ -120,6 +122,23 @@ static clt_status wrong_mpirun(const clt_launch_info *l) {
                          "the one cltrain was built with; use `cltrain launch` or the matching mpirun",
                          l->launcher, l->size);
     return CLT_BAD_CONFIG;
+}
+
+/* What ranks exchange from here on depends on the version, so this comes first. */
+static clt_status check_program(clt_group *g) {
+    char *text = clt_format("cltrain: %s (%s)\n", clt_version(), clt_version_git());
+    const clt_status st = clt_group_check_same(g, "program", text, "start the same program on all hosts");
+    clt_free(text);
+    return st;
+}
+
+/* Meets the other ranks, after MPI has told who they are. */
+static clt_status meet(clt_group *g, MPI_Comm local) {
+    CLT_TRY(check_program(g));
+    if (g->size > CLT_GROUP_MAX_RANKS)
+        return worst(
+            g, clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", g->size, CLT_GROUP_MAX_RANKS));
+    return map_page(g, local);
 }
 
 static clt_status join(clt_group *g) {
@@ -147,10 +166,7 @@ static clt_status join(clt_group *g) {
     g->local_rank = run->local_rank;
     g->local_size = run->local_size;
     clt_log_set_rank(run->rank, run->size);
-    clt_status st = run->size <= CLT_GROUP_MAX_RANKS
-                        ? map_page(g, local)
-                        : worst(g, clt_error(CLT_BAD_CONFIG, "%d ranks, at most %d are possible", run->size,
-                                             CLT_GROUP_MAX_RANKS));
+    const clt_status st = meet(g, local);
     MPI_Comm_free(&local);
     return st;
 }

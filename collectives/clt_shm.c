@@ -1,13 +1,17 @@
 #include "collectives/clt_shm.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "collectives/clt_launch.h"
 
 static clt_status open_named(const char *name, size_t bytes, bool create, int *out) {
     int fd = shm_open(name, O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
@@ -65,6 +69,45 @@ clt_status clt_shm_share(clt_group *g, clt_shm_agree agree, const char *name, si
     if (st != CLT_OK) *out = NULL;
     return st;
 }
+
+/* --- names --- */
+
+static const char prefix[] = "cltrain.";
+
+void clt_shm_new_name(const char *what, char name[CLT_SHM_NAME]) {
+    snprintf(name, CLT_SHM_NAME, "/%s%s.%ld.%.0f", prefix, what, (long)getpid(), clt_now() * 1e6);
+}
+
+/* The process in a name "cltrain.WHAT.PID.TIME"; 0 if the name has another form. */
+static pid_t creator(const char *name) {
+    char number[10];
+    int used = 0;
+    if (strncmp(name, prefix, strlen(prefix)) != 0) return 0;
+    const int found = sscanf(name + strlen(prefix), "%*16[a-z].%9[0-9].%*[0-9]%n", number, &used);
+    return found == 1 && used && !name[strlen(prefix) + (size_t)used] ? atoi(number) : 0;
+}
+
+/* Process numbers mean nothing between containers that share /dev/shm: to this process, a rank in another
+ * one does not exist. A name lives for the moment in which ranks open it, so a rank whose process is only
+ * out of sight has no name of that age. */
+static bool is_left(int folder, const char *name, double age) {
+    struct stat s;
+    const pid_t pid = creator(name);
+    return pid > 0 && clt_process_gone(pid) && fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0 &&
+           S_ISREG(s.st_mode) && s.st_uid == geteuid() && clt_wall() - (double)s.st_mtime > age;
+}
+
+int clt_shm_sweep(const char *folder, double age) {
+    DIR *d = opendir(folder);
+    int removed = 0;
+    if (!d) return 0;
+    for (const struct dirent *e; (e = readdir(d));)
+        if (is_left(dirfd(d), e->d_name, age)) removed += unlinkat(dirfd(d), e->d_name, 0) == 0;
+    closedir(d);
+    return removed;
+}
+
+/* --- mappings --- */
 
 void clt_shm_unmap(void *p, size_t bytes) {
     if (p) munmap(p, bytes);

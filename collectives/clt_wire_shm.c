@@ -2,7 +2,6 @@
  * slots for each of them. Two numbers for each rank say how far it is: what it has posted, and what it has
  * read of all others. A number is written after what it announces, and read before it. */
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "collectives/clt_exchange.h"
 #include "collectives/clt_shm.h"
@@ -59,12 +58,12 @@ static clt_status fit_strip(clt_reduce_plan *p) {
 static clt_status open_window(clt_reduce_plan *p) {
     clt_group *g = p->group;
     shm_state *s = clt_calloc(1, sizeof *s);
-    char name[64];
+    char name[CLT_SHM_NAME];
     void *window = NULL;
     p->wire_state = s;
     CLT_TRY(fit_strip(p));
     s->bytes = window_bytes(p);
-    snprintf(name, sizeof name, "/cltrain.w.%ld.%.0f", (long)getpid(), clt_now() * 1e6);
+    clt_shm_new_name("window", name);
     CLT_TRY(clt_group_broadcast(g, 0, name, sizeof name));
     CLT_TRY(clt_shm_share(g, clt_group_agree, name, s->bytes, g->rank == 0, &window));
     s->state = window;

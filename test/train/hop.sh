@@ -45,7 +45,7 @@ hop "pocl*1:2ba,pocl*1:0.1dur" part max_duration=4ba
 check "a leg shorter than a batch is one batch" [ "$?:$(legs_of "$tmp/part")" = "0:2:0:0 3:2:1" ]
 
 # Two ranks, of which one would queue steps ahead (as on a GPU) and one would not (as on a CPU); then both
-# ahead, while the first one writes a trace.
+# ahead, with a trace.
 cat >"$tmp/by_rank" <<'RANK'
 CLTRAIN_AHEAD=$((${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}} == 0)) exec "$@"
 RANK
@@ -55,8 +55,27 @@ report "one rank that queues steps ahead and one that does not" $?
 check "are bit-identical" [ "$("$cltrain" ckpt hash "$tmp/unlike")" = "$want" ]
 CLTRAIN_AHEAD=1 "$cltrain" launch -n 2 --device "pocl,$other" train -q train.yaml max_duration=10ba \
     save_folder="$tmp/traced" --trace "$tmp/trace.json" --trace-steps 4:6 >"$log" 2>&1
-report "two ranks that queue ahead, one writes a trace" $?
+report "two ranks that queue ahead, with a trace" $?
 check "are bit-identical" [ "$("$cltrain" ckpt hash "$tmp/traced")" = "$want" ]
+python3 - "$tmp/trace.json" >"$log" 2>&1 <<'PY'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+assert sorted(names) == [0, 1] and all(names[r].startswith(f"rank {r} (") for r in names), names
+timed = [e for e in events if e["ph"] == "X"]
+assert min(e["ts"] for e in timed) == 0 and all(e["dur"] >= 0 for e in timed)
+for rank in names:
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == rank}
+    for row, some in ("host", "queue step 5"), ("device: compute", "guard"):
+        (tid,) = (t for t in rows if rows[t] == row)
+        assert some in [e["name"] for e in timed if (e["pid"], e["tid"]) == (rank, tid)], (rank, row)
+# The ranks compute each step at the same time: the same phase overlaps on both, on one clock.
+for step in 4, 5, 6:
+    a, b = ([e for e in timed if e["pid"] == r and e["name"] == f"wait for step {step}"] for r in (0, 1))
+    assert len(a) == len(b) == 1, (step, a, b)
+    assert a[0]["ts"] < b[0]["ts"] + b[0]["dur"] and b[0]["ts"] < a[0]["ts"] + a[0]["dur"], (a, b)
+PY
+report "the trace has the rows of both ranks, on one clock" $?
 
 # endless LEGS: starts a hop in the background that must be stopped; $launch is its process.
 endless() {

@@ -2,8 +2,8 @@
  * is a group of one rank.
  *
  *   test_group [--rank R --do WHAT]    what rank R does instead of its part: stall, die, fail, refuse; shm:
- * dies where it reserves the memory of an exchange; stop: receives SIGTERM; warn: warns alone, after a
- * warning of all ranks
+ * dies where it reserves the memory of an exchange; name: dies where it removes that memory's name; stop:
+ * receives SIGTERM; warn: warns alone, after a warning of all ranks
  *              [--in child]            the ranks of even and of odd number are groups of their own
  *
  * What fails is printed, and ends the job: cmocka's asserts would leave the other ranks waiting. */
@@ -509,21 +509,27 @@ static void test_children(board *b) {
 
 /* --- what goes wrong --- */
 
-static bool dies_reserving;
+static bool dies_reserving, dies_unnaming;
 
-/* In the place of the C library's. */
+/* These two are in the place of the C library's. */
 int posix_fallocate(int fd, off_t at, off_t bytes) {
     if (dies_reserving) raise(SIGKILL);
     return ftruncate(fd, at + bytes);
 }
+int shm_unlink(const char *name) {
+    char path[300];
+    if (dies_unnaming) raise(SIGKILL);
+    snprintf(path, sizeof path, "/dev/shm%s", name);
+    return unlink(path);
+}
 
-static int reserve_and_die(bool me) {
+static int share_and_die(bool *dies, bool me) {
     board b = {0};
     clt_reduce_plan *plan = NULL;
     open_board(&b, 1);
     share_out(&b);
     split = (clt_lane_split){size, size, NULL};
-    dies_reserving = me;
+    *dies = me;
     ok(clt_reduce_plan_create(group, b.dev, &b.shards, &split, &(clt_reduce_math){.add = add, .ctx = b.ops},
                               &plan),
        "reduce_plan_create");
@@ -560,7 +566,8 @@ static int misbehave(const char *what) {
 /* `me`: this is the rank that does it. */
 static int disturb(clt_group *all, const char *what, bool me) {
     ok(clt_group_barrier(group), "barrier");
-    if (!strcmp(what, "shm")) return reserve_and_die(me);
+    if (!strcmp(what, "shm")) return share_and_die(&dies_reserving, me);
+    if (!strcmp(what, "name")) return share_and_die(&dies_unnaming, me);
     if (!strcmp(what, "stop")) return wait_for_stop(me);
     if (!strcmp(what, "warn")) return warn_all(me);
     if (me) return misbehave(what);

@@ -109,5 +109,6 @@ int bench_loss(int argc, char **argv);
 int bench_norm(int argc, char **argv);
 int bench_optimizer(int argc, char **argv);
 int bench_step(int argc, char **argv);
+int bench_schedule(int argc, char **argv);
 
 #endif

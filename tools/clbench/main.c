@@ -16,6 +16,7 @@ static const struct {
     {"optimizer", "AdamW and Lion over the parameter slab, the gradient's norm", bench_optimizer},
     {"copy", "copies, sums and casts: the usable bandwidth", bench_copy},
     {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
+    {"schedule", "the time of a step on many ranks, predicted from measured rates", bench_schedule},
 };
 
 static void print_help(void) {

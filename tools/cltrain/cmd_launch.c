@@ -119,7 +119,9 @@ static void launcher_words(const launch *l, clt_strv *v) {
         add_all(v, (const char *const[]){"-bind-to", "none", NULL});
         return;
     }
-    add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe", "--quiet",
+    /* A rank alone on its host has nobody there who reports its death; mpirun does, unless it is quiet. */
+    if (!l->hosts) clt_strv_add(v, "--quiet");
+    add_all(v, (const char *const[]){"--bind-to", "none", "--oversubscribe",
                                      /* containers often forbid the system call of other values */
                                      "--mca", "btl_vader_single_copy_mechanism", "none", NULL});
     if (l->hosts) environment_words(v);

@@ -21,22 +21,36 @@ static bool is_border(const clt_str *line) {
 /* Texts about the end of a process: cltrain itself reports which rank ended and why. */
 static bool is_known(const char *box) {
     static const char *const about[] = {
-        "MPI_ABORT was invoked", "non-zero exit code",           "non-zero status",
-        "exited on signal",      "without calling \"finalize\"", "was killed"};
+        "MPI_ABORT was invoked",        "non-zero exit code", "non-zero status",          "exited on signal",
+        "without calling \"finalize\"", "was killed",         "unexpectedly disconnected"};
     for (size_t i = 0; i < CLT_COUNT_OF(about); i++)
         if (strstr(box, about[i])) return true;
     return false;
 }
 
+/* "mpirun noticed that process rank 1 with PID 4711 on node b exited on signal 9 (Killed)." */
+static void keep_death(clt_launch_filter *f) {
+    const char *at = strstr(f->box.s, "process rank ");
+    if (!at || f->death.signal) return;
+    if (sscanf(at, "process rank %d with PID %ld on node %63s exited on signal %d", &f->death.rank,
+               &f->death.pid, f->death.node, &f->death.signal) != 4)
+        f->death.signal = 0;
+}
+
 static void end_box(clt_launch_filter *f) {
     f->boxed = false;
-    if (is_known(f->box.s)) clt_str_free(&f->box);
+    if (is_known(f->box.s)) {
+        f->ended = true;
+        keep_death(f);
+        clt_str_free(&f->box);
+    }
     put(f, &f->box);
 }
 
 static void take_line(clt_launch_filter *f) {
     bool border = is_border(&f->line);
     if (!border && !f->boxed) {
+        f->named |= strstr(f->line.s, ") is gone: it was at step") != NULL;
         put(f, &f->line);
         return;
     }

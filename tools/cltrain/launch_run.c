@@ -34,7 +34,8 @@ typedef struct {
     double asked;            /* time of the first signal; 0: none */
     double seen;             /* last time at which a rank was running or not started yet */
     bool at_once;            /* a second SIGINT was received */
-    bool silent;             /* nothing was written to stderr; false if stderr is not filtered */
+    bool filtered;           /* stderr goes through the filter */
+    clt_launch_filter filter;
 } job;
 
 static void on_signal(int sig) {
@@ -225,35 +226,43 @@ static void end_ranks(job *j) {
 /* Supervises the job until the launcher exits; returns its status as waitpid gives it. */
 static int watch(job *j, int in) {
     enum { LOOK_MS = 20, RANKS_PER_LOOK = 16 };
-    clt_launch_filter f = {0};
+    clt_launch_filter *f = &j->filter;
     int status = 0;
     double next = 0, killed = 0;
     bool open = in >= 0;
     while (waitpid(j->child, &status, WNOHANG) == 0) {
-        open = pump(open ? in : -1, &f, LOOK_MS) && open;
+        open = pump(open ? in : -1, f, LOOK_MS) && open;
         if (clt_now() < next) continue;
         next = clt_now() + LOOK_MS / 1e3 * (1 + j->p->ranks / RANKS_PER_LOOK);
         look_at_ranks(j);
         look_at_signals(j);
         end_what_stays(j, &killed);
     }
-    while (open && poll(&(struct pollfd){.fd = in, .events = POLLIN}, 1, 0) > 0) open = pump(in, &f, 0);
-    clt_launch_filter_end(&f);
-    j->silent = in >= 0 && !f.said;
+    while (open && poll(&(struct pollfd){.fd = in, .events = POLLIN}, 1, 0) > 0) open = pump(in, f, 0);
+    clt_launch_filter_end(f);
+    j->filtered = in >= 0;
     end_ranks(j);
     return status;
 }
 
-/* Reports a failure that no rank could report. */
+/* Reports a failure that no rank could report. With ranks on other hosts the launcher kills those of this
+ * host, so they only count as lost if it names no other rank. */
 static void explain(const job *j, int status) {
     static const char advice[] = "; rerun the same command to resume from the last checkpoint";
     const char *launcher = strrchr(j->p->argv[0], '/') + 1;
-    if (WIFSIGNALED(status))
+    const clt_launch_filter *f = &j->filter;
+    if (WIFSIGNALED(status)) {
         clt_error(CLT_FAIL, "%s was killed (signal %d)%s", launcher, WTERMSIG(status), advice);
-    else if (j->lost >= 0 && WEXITSTATUS(status) != 0)
+        return;
+    }
+    if (WEXITSTATUS(status) == 0 || f->named || (j->p->elsewhere && f->ended && !f->death.signal)) return;
+    if (f->death.signal)
+        clt_error(CLT_FAIL, "rank %d (host %s, process %ld) is gone: signal %d ended it%s", f->death.rank,
+                  f->death.node, f->death.pid, f->death.signal, advice);
+    else if (j->lost >= 0)
         clt_error(CLT_FAIL, "rank %d (process %ld) is gone%s%s", j->lost, j->rank[j->lost].pid,
                   WEXITSTATUS(status) == 128 + SIGKILL ? ", killed" : "", advice);
-    else if (j->silent && WEXITSTATUS(status) != 0) /* --quiet also hides mpirun's own errors */
+    else if (j->filtered && !f->said) /* --quiet also hides mpirun's own errors */
         clt_error(CLT_FAIL, "%s exited with code %d and printed nothing; to see why: %s -np %d%s%s hostname",
                   launcher, WEXITSTATUS(status), launcher, j->p->ranks, j->p->hosts ? " --hostfile " : "",
                   j->p->hosts ? j->p->hosts : "");
@@ -270,6 +279,7 @@ static int job_code(const job *j, int status) {
     if (code) return code;
     if (j->asked == 0) explain(j, status);
     if (!WIFEXITED(status)) return 128 + WTERMSIG(status);
+    if (j->filter.death.signal) return clt_status_exit_code(CLT_FAIL);
     /* If a signal ended a rank, MPICH's mpirun returns the signal's number, which is not one of our codes. */
     if (j->lost >= 0 && WEXITSTATUS(status) > 2 && WEXITSTATUS(status) < 32)
         return clt_status_exit_code(CLT_FAIL);

@@ -26,11 +26,18 @@ int clt_launch_run(const clt_launch_run_params *p);
 bool clt_launch_run_asked(void);
 
 /* Copies text to stderr line by line, except Open MPI's boxes (texts between two lines of dashes) about
- * processes that exited or aborted. flush also copies an incomplete line. */
+ * processes that exited or aborted, and keeps what they say. flush also copies an incomplete line. */
 typedef struct {
     clt_str line, box;
     bool boxed;
-    bool said; /* something was copied */
+    bool said;  /* something was copied */
+    bool ended; /* a box was dropped */
+    bool named; /* a rank has printed which rank is gone */
+    struct {
+        int rank, signal; /* signal 0: no box said that a signal ended a rank */
+        long pid;
+        char node[64];
+    } death;
 } clt_launch_filter;
 void clt_launch_filter_add(clt_launch_filter *f, const char *text, size_t n);
 void clt_launch_filter_flush(clt_launch_filter *f);

@@ -87,7 +87,7 @@ int clt_train_args_read(int argc, char **argv, clt_train_args *out) {
         {"profile", 0, CLT_OPT_FLAG, &o->profile, NULL,
          "measure the time of every kernel and print a table at the end"},
         {"trace", 0, CLT_OPT_STR, &o->trace, "FILE",
-         "write a timeline of host and kernels to FILE, for chrome://tracing and Perfetto"},
+         "write a timeline of all ranks (host, kernels) to FILE, for chrome://tracing and Perfetto"},
         {"trace-steps", 0, CLT_OPT_STR, &f.trace_steps, "N[:LAST]",
          "optimizer steps to trace, counted from 1 (default: the third to the fifth of this process)"},
         {"record", 0, CLT_OPT_STR, &o->record, "DIR",

@@ -186,6 +186,10 @@ void clt_config_print(const clt_config *c, bool with_origin, clt_str *out);
  * frees it; NULL if `other` is no configuration. */
 json_t *clt_config_differences(const clt_config *c, const char *other);
 
+/* Appends what all ranks of a run must have in common, defaults included: one line "a.b: VALUE" for each key,
+ * VALUE as JSON. Equal configurations have the same lines, in any order. Without cltrain.device. */
+void clt_config_lines(const clt_config *c, clt_str *out);
+
 /* Every key with type, default, status and reason as Markdown table rows: docs/configuration.md. */
 void clt_config_list_keys(clt_str *out);
 bool clt_config_knows(const char *dotted_key);

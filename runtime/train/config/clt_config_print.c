@@ -1,4 +1,5 @@
 /* Printing configurations and what is known about keys. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/train/config/clt_config_internal.h"
@@ -130,6 +131,51 @@ json_t *clt_config_differences(const clt_config *c, const char *other) {
     json_decref(was);
     clt_yaml_free(y);
     return out;
+}
+
+/* --- as lines --- */
+
+/* Integers and reals with the same value have the same text: 64 and 64.0. */
+static void add_number(clt_str *out, const json_t *v) {
+    char text[40];
+    const double x = json_number_value(v);
+    if (json_is_integer(v)) {
+        clt_str_addf(out, "%lld", (long long)json_integer_value(v));
+        return;
+    }
+    snprintf(text, sizeof text, "%.15g", x);
+    if (strtod(text, NULL) != x) snprintf(text, sizeof text, "%.17g", x);
+    clt_str_add(out, text);
+}
+
+static void add_lines(clt_str *out, const char *path, const json_t *v) {
+    const char *key;
+    json_t *value;
+    if (json_is_object(v)) {
+        json_object_foreach((json_t *)v, key, value) {
+            char *below = *path ? clt_format("%s.%s", path, key) : clt_strdup(key);
+            add_lines(out, below, value);
+            clt_free(below);
+        }
+        return;
+    }
+    /* Each rank's own: which of its host's devices it takes. Null is the same as not given. */
+    if (strcmp(path, "cltrain.device") == 0 || json_is_null(v)) return;
+    clt_str_addf(out, "%s: ", path);
+    if (json_is_number(v)) {
+        add_number(out, v);
+    } else {
+        char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        clt_str_add(out, text);
+        clt_free(text);
+    }
+    clt_str_add(out, "\n");
+}
+
+void clt_config_lines(const clt_config *c, clt_str *out) {
+    json_t *all = with_defaults(c->merged);
+    add_lines(out, "", all);
+    json_decref(all);
 }
 
 void clt_config_list_keys(clt_str *out) {

@@ -102,7 +102,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     e->group = p->group;
     e->ops = p->ops;
     e->plan = p->plan;
-    e->stage = p->plan->stage;
+    e->stage = p->training ? p->plan->stage : 0;
     e->split = clt_plan_split(p->plan);
     e->layout = clt_model_layout(c->model, c->max_seq_len);
     e->scale = clt_loss_scale_default();

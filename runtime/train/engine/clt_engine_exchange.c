@@ -6,8 +6,9 @@
 
 #include "runtime/train/engine/clt_engine_internal.h"
 
+/* Nothing is exchanged by one rank, or in a rehearsal. */
 static bool alone(const clt_engine *e) {
-    return clt_group_size(e->group) == 1;
+    return clt_group_size(e->group) == 1 || clt_device_rehearses(clt_ops_device(e->ops));
 }
 
 /* --- gradients --- */
@@ -96,7 +97,7 @@ clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
     e->step.samples = samples;
     CLT_TRY(guard(e, e->step.total));
     const clt_ref first = clt_slab_part(e->step.total, 0);
-    if (e->n_grads > 1 || !alone(e)) CLT_TRY(clt_op_add(e->ops, first, first, CLT_CHUNK));
+    if (e->n_grads > 1 || clt_group_size(e->group) > 1) CLT_TRY(clt_op_add(e->ops, first, first, CLT_CHUNK));
     CLT_TRY(clt_engine_judge_gradient(e, e->step.total));
     return clt_engine_update(e, e->step.total, 1, 1.0);
 }
@@ -113,7 +114,7 @@ bool clt_engine_own(const clt_engine *e, int i, clt_slab_range *x) {
 
 clt_status clt_engine_gather_sums(clt_engine *e) {
     int64_t op = 0;
-    if (e->stage == 0) return CLT_OK;
+    if (e->stage == 0 || alone(e)) return CLT_OK;
     CLT_TRY(clt_gather_chunks_begin(e->reduce, e->chunk_sums, &op));
     return clt_exchange_join(e->reduce, op);
 }

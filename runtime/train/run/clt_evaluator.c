@@ -106,7 +106,7 @@ static clt_status check_evaluation(const clt_config *c) {
 }
 
 static clt_status evaluate(clt_run *r) {
-    CLT_TRY(clt_run_join(r));
+    CLT_TRY(clt_run_join(r, "eval"));
     CLT_TRY(clt_run_open_device(r));
     CLT_TRY(clt_run_open_ops(r));
     CLT_TRY(clt_group_agree(r->group, check_evaluation(r->cfg)));

@@ -14,6 +14,16 @@ static char *device_pattern(const clt_config *c, const clt_run_options *opt) {
     return b.s;
 }
 
+/* "1 rank", "4 ranks" or "4 ranks on 2 hosts" in *out, which the caller frees. */
+static clt_status count_ranks(clt_group *g, char **out) {
+    const int ranks = clt_group_size(g);
+    int64_t hosts = clt_group_local_rank(g) == 0;
+    CLT_TRY(clt_group_sum_i64(g, &hosts, 1));
+    *out = hosts > 1 ? clt_format("%d ranks on %lld hosts", ranks, (long long)hosts)
+                     : clt_format("%d rank%s", ranks, ranks == 1 ? "" : "s");
+    return CLT_OK;
+}
+
 clt_status clt_run_open_device(clt_run *r) {
     char *pattern = device_pattern(r->cfg, r->opt);
     clt_device_params p = clt_device_params_default();
@@ -27,11 +37,13 @@ clt_status clt_run_open_device(clt_run *r) {
     clt_free(pattern);
     CLT_TRY(clt_group_agree(r->group, st));
     const clt_device_facts *f = clt_device_get_facts(r->dev);
+    char *ranks = NULL;
+    CLT_TRY(count_ranks(r->group, &ranks));
     if (clt_group_size(r->group) > 1)
         clt_debug("device %d:%d %s (%s)", f->platform_index, f->device_index, f->name, f->platform);
-    clt_info("device: %s (%s, driver %s), %d rank%s, %s numerics", f->name, f->platform, f->driver,
-             clt_group_size(r->group), clt_group_size(r->group) == 1 ? "" : "s",
+    clt_info("device: %s (%s, driver %s), %s, %s numerics", f->name, f->platform, f->driver, ranks,
              r->cfg->numerics == CLT_EXACT ? "exact" : "fast");
+    clt_free(ranks);
     return CLT_OK;
 }
 
@@ -42,13 +54,36 @@ clt_status clt_run_open_ops(clt_run *r) {
     return clt_group_agree(r->group, clt_ops_create(r->dev, &p, &r->ops));
 }
 
-clt_status clt_run_join(clt_run *r) {
+/* All ranks do the same work and decide alike, so what decides must be equal: the command, the environment
+ * and options that say where the run goes, and the configuration. Other variables may differ: they change a
+ * rank's speed, or the ranks agree on what they do. */
+static clt_status check_same(const clt_run *r, const char *command) {
+    static const clt_env_id common[] = {CLT_ENV_TRANSPORT, CLT_ENV_HOP, CLT_ENV_KERNEL_PATH,
+                                        CLT_ENV_RUN_NAME};
+    const clt_time stop = r->opt->stop_after;
+    char length[40];
+    clt_str b = {0};
+    clt_str_addf(&b, "command: %s\n", command);
+    for (size_t i = 0; i < CLT_COUNT_OF(common); i++)
+        if (clt_env(common[i])) clt_str_addf(&b, "%s: %s\n", clt_env_name(common[i]), clt_env(common[i]));
+    if (stop.value > 0 || stop.fraction > 0)
+        clt_str_addf(&b, "--stop-after: %s\n", clt_time_text(stop, length));
+    clt_config_lines(r->cfg, &b);
+    const clt_status st =
+        clt_group_check_same(r->group, "configuration", b.s,
+                             "all ranks need the same configuration, CLTRAIN_ variables and --stop-after");
+    clt_str_free(&b);
+    return st;
+}
+
+clt_status clt_run_join(clt_run *r, const char *command) {
     r->progress.loss = NAN;
     r->origin.scale = clt_loss_scale_default();
     CLT_TRY(clt_group_create(r->cfg->dist_timeout, &r->group));
     const int ranks = clt_group_size(r->group);
     const bool writes = clt_group_rank(r->group) == 0; /* this rank writes the trace */
     r->plan = clt_plan_begin(r->cfg, ranks);
+    CLT_TRY(clt_group_agree(r->group, check_same(r, command)));
     CLT_TRY(clt_group_agree(r->group, clt_config_check_run(r->cfg, ranks)));
     CLT_TRY(clt_group_agree(r->group, writes ? clt_options_look_at_file("--trace", r->opt->trace) : CLT_OK));
     return clt_run_id(r->group, r->files.run_id);

@@ -132,7 +132,7 @@ typedef struct {
     bool on;            /* a trace is active, up to step `last`, on all ranks */
     bool met, recorded; /* at least one of the requested steps was traced; recorded */
     int64_t last;
-    clt_trace *trace; /* rank 0 only */
+    clt_trace *trace;
 } clt_run_tracing;
 
 /* State of a run's guards. The windows and the counts of consecutive bad steps and roll-backs are part of a
@@ -180,8 +180,9 @@ struct clt_run {
 
 /* --- clt_run.c: opening and closing, for training and evaluation --- */
 
-/* Joins the ranks. Needs cfg and opt. */
-clt_status clt_run_join(clt_run *r);
+/* Joins the ranks, which must all run `command` ("train", "eval") with the same configuration, CLTRAIN_
+ * variables and --stop-after; otherwise CLT_BAD_CONFIG on all of them. Needs cfg and opt. */
+clt_status clt_run_join(clt_run *r, const char *command);
 /* Opens the device, which must support the configured numerics; creates the operations on it. */
 clt_status clt_run_open_device(clt_run *r);
 clt_status clt_run_open_ops(clt_run *r);
@@ -233,8 +234,9 @@ clt_status clt_run_finish(clt_run *r);
 clt_status clt_run_record_begin(clt_run *r, int64_t s, bool *recording);
 clt_status clt_run_trace_begin(clt_run *r, int64_t s);
 clt_status clt_run_trace_end(clt_run *r);
-/* At the end of the run: writes an incomplete trace, and warns if no requested step was traced or recorded.
- * Returns st, or if that is CLT_OK the status of writing the trace. */
+/* At the end of the run: writes an incomplete trace, of all ranks if st is CLT_OK or CLT_AGAIN and else of
+ * rank 0 alone, and warns if no requested step was traced or recorded. Returns st, or if that is CLT_OK the
+ * status of writing the trace. */
 clt_status clt_run_tracing_end(clt_run *r, clt_status st);
 void clt_run_print_profile(clt_run *r);
 

@@ -235,7 +235,7 @@ static const struct {
 };
 
 clt_status clt_run_start(clt_run *r) {
-    CLT_TRY(clt_run_join(r));
+    CLT_TRY(clt_run_join(r, "train"));
     for (size_t i = 0; i < CLT_COUNT_OF(phases); i++) {
         if (clt_group_stop(r->group)) return CLT_STOPPED;
         clt_group_note(r->group, r->progress.now.batch, phases[i].name);

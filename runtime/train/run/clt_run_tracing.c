@@ -28,7 +28,7 @@ clt_status clt_run_trace_begin(clt_run *r, int64_t s) {
     CLT_TRY(clt_run_collect_all(r)); /* collective, so on all ranks */
     r->tracing.on = r->tracing.met = true;
     r->tracing.last = o->trace_last ? o->trace_last : s + 2;
-    if (clt_group_rank(r->group) == 0) r->tracing.trace = clt_trace_create(o->trace, r->dev);
+    r->tracing.trace = clt_trace_create(r->group, o->trace, r->dev);
     return CLT_OK;
 }
 
@@ -37,15 +37,16 @@ clt_status clt_run_trace_end(clt_run *r) {
     clt_trace *t = r->tracing.trace;
     r->tracing.on = false;
     r->tracing.trace = NULL;
-    return t ? clt_trace_finish(t, r->dev) : CLT_OK;
+    return clt_trace_finish(t, r->dev, true);
 }
 
 clt_status clt_run_tracing_end(clt_run *r, clt_status st) {
     const clt_run_options *o = r->opt;
+    const bool whole = st == CLT_OK || st == CLT_AGAIN; /* on all ranks */
     clt_trace *t = clt_device_is_hung(r->dev) ? NULL : r->tracing.trace;
     if (t) r->tracing.trace = NULL;
-    const clt_status written = t ? clt_trace_finish(t, r->dev) : CLT_OK;
-    if ((st == CLT_OK || st == CLT_AGAIN) && !r->leg.hop && clt_group_rank(r->group) == 0) {
+    const clt_status written = t ? clt_trace_finish(t, r->dev, whole) : CLT_OK;
+    if (whole && !r->leg.hop && clt_group_rank(r->group) == 0) {
         if (o->trace && !r->tracing.met)
             clt_warn(
                 "--trace %s is not written: this run ended without step %lld, the first step of the trace",

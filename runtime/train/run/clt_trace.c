@@ -1,7 +1,10 @@
 #include "runtime/train/run/clt_trace.h"
 
-#include "runtime/base/clt_io.h"
-#include "runtime/base/clt_json.h"
+#include <math.h>
+#include <unistd.h>
+
+#include "runtime/base/clt_timeline.h"
+#include "runtime/train/run/clt_clock.h"
 
 typedef struct {
     char name[64];
@@ -9,15 +12,20 @@ typedef struct {
 } span;
 
 struct clt_trace {
+    clt_group *group;
     char *path;
     span *spans;
     int n, cap;
+    clt_launch_time *launches; /* after take_launches */
+    int n_launches;
 };
 
-enum { HOST = 1, DEVICE = 2 }; /* rows */
+/* Rows of a rank: the host, then the queues of its device. */
+enum { HOST = 1, COMPUTE };
 
-clt_trace *clt_trace_create(const char *path, clt_device *dev) {
+clt_trace *clt_trace_create(clt_group *g, const char *path, clt_device *dev) {
     clt_trace *t = clt_calloc(1, sizeof *t);
+    t->group = g;
     t->path = clt_strdup(path);
     clt_device_trace_start(dev);
     return t;
@@ -25,6 +33,7 @@ clt_trace *clt_trace_create(const char *path, clt_device *dev) {
 
 void clt_trace_destroy(clt_trace *t) {
     if (!t) return;
+    clt_free(t->launches);
     clt_free(t->spans);
     clt_free(t->path);
     clt_free(t);
@@ -45,52 +54,125 @@ void clt_trace_span(clt_trace *t, double start, double end, const char *fmt, ...
     s->end = end;
 }
 
-static void name_row(clt_str *b, int row, const char *name) {
-    clt_str_addf(b, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":", row);
-    clt_json_escape(b, name);
-    clt_str_add(b, "}}");
+/* --- this rank's rows --- */
+
+/* The first event, on this rank's clock; infinity: there is none. */
+static double first_event(const clt_trace *t) {
+    double first = INFINITY;
+    for (int i = 0; i < t->n; i++) first = fmin(first, t->spans[i].start);
+    for (int i = 0; i < t->n_launches; i++) first = fmin(first, t->launches[i].start);
+    return first;
 }
 
-static void event(clt_str *b, int row, const char *name, double zero, double start, double end) {
-    clt_str_add(b, ",\n{\"ph\":\"X\",\"name\":");
-    clt_json_escape(b, name);
-    clt_str_addf(b, ",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", row, (start - zero) * 1e6,
-                 (end - start) * 1e6);
+static void describe_rank(const clt_trace *t, clt_device *dev, clt_str *part) {
+    char host[256] = "";
+    const int rank = clt_group_rank(t->group);
+    gethostname(host, sizeof host - 1);
+    char *name = clt_format("rank %d (%s, %s)", rank, host, clt_device_get_facts(dev)->name);
+    clt_timeline_process(part, rank, name);
+    clt_timeline_row(part, rank, HOST, "host");
+    clt_timeline_row(part, rank, COMPUTE, "device: compute");
+    clt_free(name);
 }
 
-static clt_status write_file(const clt_trace *t, const char *device, const clt_launch_time *k, int n) {
-    clt_str b = {0};
-    double zero = t->n ? t->spans[0].start : n ? k[0].queued : 0;
-    clt_str_add(&b, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    name_row(&b, HOST, "host");
-    clt_str_add(&b, ",\n");
-    name_row(&b, DEVICE, device);
+/* zero: the zero of the timeline on this rank's clock. */
+static void add_rows(const clt_trace *t, clt_device *dev, double zero, clt_str *part) {
+    const int rank = clt_group_rank(t->group);
+    describe_rank(t, dev, part);
     for (int i = 0; i < t->n; i++) {
-        event(&b, HOST, t->spans[i].name, zero, t->spans[i].start, t->spans[i].end);
-        clt_str_add(&b, "}");
+        const span *s = &t->spans[i];
+        clt_timeline_event(part, rank, HOST, s->name, s->start - zero, s->end - zero, NULL);
     }
-    for (int i = 0; i < n; i++) {
-        event(&b, DEVICE, k[i].name, zero, k[i].start, k[i].end);
-        clt_str_addf(&b, ",\"args\":{\"queued_us\":%.3f}}", (k[i].queued - zero) * 1e6);
+    for (int i = 0; i < t->n_launches; i++) {
+        const clt_launch_time *k = &t->launches[i];
+        char args[48];
+        snprintf(args, sizeof args, "\"queued_us\":%.3f", (k->queued - zero) * 1e6);
+        clt_timeline_event(part, rank, COMPUTE, k->name, k->start - zero, k->end - zero, args);
     }
-    clt_str_add(&b, "\n]}\n");
-    clt_status st = clt_io_write_atomic(t->path, b.s, b.len);
-    clt_str_free(&b);
+}
+
+/* --- all ranks --- */
+
+/* Sets *zero, the first event of any rank, on this rank's clock. */
+static clt_status agree_on_zero(const clt_trace *t, double shift, double *zero) {
+    const int ranks = clt_group_size(t->group);
+    const double mine = first_event(t) + shift;
+    double *all = clt_calloc((size_t)ranks, sizeof *all);
+    clt_status st = clt_group_all_gather(t->group, &mine, sizeof mine, all);
+    double first = INFINITY;
+    for (int r = 0; st == CLT_OK && r < ranks; r++) first = fmin(first, all[r]);
+    clt_free(all);
+    *zero = first - shift;
     return st;
 }
 
-clt_status clt_trace_finish(clt_trace *t, clt_device *dev) {
-    clt_launch_time *k = NULL;
-    int n = 0;
-    double busy = 0, all = 0;
-    clt_status st = clt_device_trace_take(dev, &k, &n);
-    if (st == CLT_OK) st = write_file(t, clt_device_get_facts(dev)->name, k, n);
+/* Appends the parts of the other ranks on rank 0. The others hold one part of another rank at a time, so that
+ * memory does not grow with the number of ranks. */
+static clt_status gather(const clt_trace *t, const clt_str *part, clt_str *all) {
+    const int ranks = clt_group_size(t->group), rank = clt_group_rank(t->group);
+    const uint64_t mine = part->len;
+    uint64_t *length = clt_calloc((size_t)ranks, sizeof *length);
+    clt_status st = clt_group_all_gather(t->group, &mine, sizeof mine, length);
+    for (int r = 0; r < ranks && st == CLT_OK; r++) {
+        char *text = r == rank ? clt_strndup(part->s, part->len) : clt_calloc(1, length[r] + 1);
+        if (r > 0) st = clt_group_broadcast(t->group, r, text, length[r]);
+        if (st == CLT_OK && rank == 0) clt_timeline_join(all, text);
+        clt_free(text);
+    }
+    clt_free(length);
+    return st;
+}
+
+/* Rank 0's *all has the timeline of all ranks. */
+static clt_status collect_all(const clt_trace *t, clt_device *dev, clt_str *all, double *error) {
+    double shift, zero;
+    clt_str part = {0};
+    CLT_TRY(clt_clock_align(t->group, &shift, error));
+    CLT_TRY(agree_on_zero(t, shift, &zero));
+    add_rows(t, dev, zero, &part);
+    clt_status st = gather(t, &part, all);
+    clt_str_free(&part);
+    return st;
+}
+
+/* --- the end --- */
+
+static void report(const clt_trace *t, int ranks, double error) {
+    const clt_launch_time *k = t->launches;
+    const int n = t->n_launches;
+    double busy = 0;
     for (int i = 0; i < n; i++) busy += k[i].end - k[i].start;
-    if (n) all = k[n - 1].end - k[0].start;
-    if (st == CLT_OK)
-        clt_info("trace: %s: %d launches, kernels %.3f ms of %.3f ms (%.1f %%)", t->path, n, busy * 1e3,
-                 all * 1e3, all > 0 ? 100 * busy / all : 0.0);
-    clt_free(k);
+    const double all = n ? k[n - 1].end - k[0].start : 0;
+    clt_info("trace: %s: %d rank%s; on rank 0 %d launches, kernels %.3f ms of %.3f ms (%.1f %%)", t->path,
+             ranks, ranks == 1 ? "" : "s", n, busy * 1e3, all * 1e3, all > 0 ? 100 * busy / all : 0.0);
+    if (error > 0) clt_info("trace: the clocks of the hosts are aligned to %.0f us", error * 1e6);
+}
+
+static clt_status write_all(const clt_trace *t, clt_device *dev) {
+    clt_str all = {0};
+    double error = 0;
+    clt_status st = collect_all(t, dev, &all, &error);
+    const bool writes = clt_group_rank(t->group) == 0;
+    if (st == CLT_OK) st = clt_group_agree(t->group, writes ? clt_timeline_write(t->path, &all) : CLT_OK);
+    if (st == CLT_OK && writes) report(t, clt_group_size(t->group), error);
+    clt_str_free(&all);
+    return st;
+}
+
+static clt_status write_own(const clt_trace *t, clt_device *dev) {
+    clt_str all = {0};
+    if (clt_group_rank(t->group) != 0) return CLT_OK;
+    add_rows(t, dev, first_event(t), &all);
+    clt_status st = clt_timeline_write(t->path, &all);
+    if (st == CLT_OK) report(t, 1, 0);
+    clt_str_free(&all);
+    return st;
+}
+
+clt_status clt_trace_finish(clt_trace *t, clt_device *dev, bool all) {
+    clt_status st = clt_device_trace_take(dev, &t->launches, &t->n_launches);
+    if (all) st = clt_group_agree(t->group, st);
+    if (st == CLT_OK) st = all ? write_all(t, dev) : write_own(t, dev);
     clt_trace_destroy(t);
     return st;
 }

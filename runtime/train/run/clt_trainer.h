@@ -18,8 +18,8 @@ typedef struct {
      * from 1; 0, 0: the first step of this process. */
     const char *record;
     int64_t record_first, record_last;
-    /* File for the times of host and kernels during steps trace_first to trace_last (clt_trace.h); NULL:
-     * none. 0, 0: the third to the fifth step of this process. */
+    /* File for the times of host and kernels on all ranks during steps trace_first to trace_last
+     * (clt_trace.h); NULL: none. 0, 0: the third to the fifth step of this process. */
     const char *trace;
     int64_t trace_first, trace_last;
     const char *log_samples; /* folder for files with the samples of each batch; NULL: none */
