@@ -66,7 +66,7 @@ import json, sys
 p = json.load(open(sys.argv[1]))
 uses = ["weights", "weights_16", "gradients", "optimizer", "exchange", "activations"]
 right = [sum(s[u] for u in uses) == s["total"] and s["fits"] for s in p["stages"]]
-sys.exit(right != 4 * [True] or p["stage"] != 0 or p["stages"][0]["total"] != p["total"])
+sys.exit(right != 4 * [True] or p["stage"] != 1 or p["stages"][1]["total"] != p["total"])
 PY
 printf 'model:\n  d_model: 64\n  d_model: 65\n' >"$dir/twice.yaml"
 expect 78 "twice.yaml:3:3" train "$dir/twice.yaml"

@@ -188,15 +188,16 @@ clt_status clt_engine_grads_need(void *engine, int unit) {
     clt_engine *e = engine;
     clt_unit_holder *h = &e->units.gradients;
     if (!e->sharded_gradients) return CLT_OK;
+    const int blocks = h->n - FIRST_BLOCK, last = e->units.n - 1;
     clt_unit_place *p = place_with(h, unit);
-    if (!p) {
-        const int blocks = h->n - FIRST_BLOCK, last = e->units.n - 1;
+    if (!p)
         p = unit == 0      ? &h->place[0]
             : unit == last ? &h->place[1]
                            : &h->place[FIRST_BLOCK + e->units.turn++ % CLT_MAX(blocks, 1)];
-        put(h, p, unit);
-    }
-    return e->mute ? CLT_OK : clt_exchange_join(e->reduce, p->op);
+    /* Operations look the unit that was there up until they are joined. */
+    if (!e->mute) CLT_TRY(clt_exchange_join(e->reduce, p->op));
+    if (p->unit != unit) put(h, p, unit);
+    return CLT_OK;
 }
 
 clt_status clt_engine_reduce_unit(clt_engine *e, int unit) {

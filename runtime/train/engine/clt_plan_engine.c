@@ -15,11 +15,7 @@ clt_status clt_plan_check_engine(const clt_config *c, clt_plan *p) {
                          "fsdp_config.data_parallel_replicate_degree) is not supported yet: use FULL_SHARD "
                          "or SHARD_GRAD_OP, which shard over all ranks",
                          p->replicas, p->shard_ranks);
-    if (p->stage > ENGINE_STAGE) {
-        p->stage = ENGINE_STAGE;
-        p->shard_ranks = 1;
-        p->replicas = p->ranks;
-    }
+    p->stage = CLT_MIN(p->stage, ENGINE_STAGE);
     return CLT_OK;
 }
 
@@ -63,8 +59,7 @@ static char *whole_gradients_note(const clt_config *c, const clt_plan *p) {
 void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
     const bool open = c->shard.zero_stage == CLT_STAGE_AUTO;
     if (p->stage < p->asked_stage && !open)
-        clt_strv_add_owned(lines, clt_format("stage %d of sharding is not supported yet: stage %d is used, "
-                                             "every rank holds the whole state",
+        clt_strv_add_owned(lines, clt_format("stage %d of sharding is not supported yet: stage %d is used",
                                              p->asked_stage, p->stage));
     if (p->raised && p->stage == p->asked_stage)
         clt_strv_add_owned(lines, clt_format("the run does not fit at stage %d: cltrain.zero_stage: auto "

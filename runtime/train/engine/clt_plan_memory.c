@@ -1,8 +1,5 @@
 #include "runtime/train/engine/clt_plan_memory.h"
 
-#include <ctype.h>
-#include <string.h>
-
 #include "runtime/train/engine/clt_plan.h"
 
 enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */ };
@@ -39,92 +36,61 @@ uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
 
 /* --- units --- */
 
-/* Bytes of a tensor's name up to the end of its first number ("blocks.12."); 0: it has none. */
-static size_t number_end(const char *name) {
-    for (const char *part = name; *part;) {
-        const size_t n = strcspn(part, ".");
-        const size_t digits = strspn(part, "0123456789");
-        part += n + (part[n] == '.');
-        if (n > 0 && digits == n) return (size_t)(part - name);
-    }
-    return 0;
-}
-
-static bool same_unit(const char *a, const char *b) {
-    const size_t n = number_end(a);
-    return n == number_end(b) && strncmp(a, b, n) == 0;
-}
-
-int clt_plan_units(const clt_slab_table *t, int *first) {
-    int n = 0;
-    for (int i = 0; i < t->n; i++)
-        if (i == 0 || !same_unit(t->entry[i - 1].name, t->entry[i].name)) first[n++] = i;
-    first[n] = t->n;
-    return n;
-}
-
-static uint64_t unit_elements(const clt_slab_table *t, int first, int end) {
-    return (end < t->n ? t->entry[end].offset : t->total) - t->entry[first].offset;
-}
-
-/* The end of the first unit: the tensors that are looked up. */
-static int first_end(const clt_slab_table *t) {
-    int i = 1;
-    while (i < t->n && same_unit(t->entry[0].name, t->entry[i].name)) i++;
-    return i;
-}
-
-/* The largest sum of `held` neighbours of size[n]. */
-static uint64_t most_of(const uint64_t *size, int n, int held) {
+uint64_t clt_plan_most_held(const int *order, int n, const uint64_t *size, int held) {
     uint64_t most = 0;
-    for (int u = 0; u < n; u++) {
+    for (int at = 0; at < n; at++) {
         uint64_t sum = 0;
-        for (int k = u; k < n && k < u + held; k++) sum += size[k];
+        for (int i = at; i < CLT_MIN(at + held, n); i++) {
+            bool again = false;
+            for (int k = at; k < i; k++) again |= order[k] == order[i];
+            if (!again) sum += size[order[i]];
+        }
         most = CLT_MAX(most, sum);
     }
     return most;
 }
 
-uint64_t clt_plan_first_unit(const clt_slab_table *t) {
-    return unit_elements(t, 0, first_end(t));
-}
-
-uint64_t clt_plan_largest_units(const clt_slab_table *t, int from, int held) {
-    int *first = clt_calloc((size_t)t->n + 1, sizeof *first);
-    uint64_t *size = clt_calloc((size_t)t->n, sizeof *size);
-    const int n = clt_plan_units(t, first);
-    for (int u = 0; u < n; u++) size[u] = unit_elements(t, first[u], first[u + 1]);
-    const uint64_t most = from < n ? most_of(size + from, n - from, held) : 0;
-    clt_free(size);
-    clt_free(first);
+/* The largest sum of `size`, by unit, over `held` neighbours in the order of `kind`. */
+static uint64_t most_held(const clt_config *c, clt_model_order_kind kind, const uint64_t *size, int held) {
+    int *order;
+    const int n = clt_model_order(c->model, kind, &order);
+    const uint64_t most = clt_plan_most_held(order, n, size, held);
+    clt_free(order);
     return most;
 }
 
-static bool is_wide(const clt_slab_table *t, int looked_up, int i) {
-    return i < looked_up || t->entry[i].dims == 1;
+/* The bytes of tensor i as the model reads it; a tied embedding is read twice, by lookups and as the head. */
+static uint64_t read_bytes(const clt_config *c, const clt_model_shape *shape, const clt_slab_table *t,
+                           int i) {
+    const bool wide = clt_model_reads_wide(c->model, shape, t, i);
+    const bool twice = i == 0 && clt_model_get_facts(c->model).tied;
+    if (shape->type == CLT_F32) return t->entry[i].count * WIDE;
+    return t->entry[i].count * (uint64_t)((wide ? WIDE : 0) + (!wide || twice ? NARROW : 0));
 }
 
-uint64_t clt_plan_wide(const clt_slab_table *t) {
-    const int looked_up = first_end(t);
-    uint64_t sum = 0;
+/* Sets the sizes that depend on units: wide, ring, open, gathered. */
+static void find_units(const clt_config *c, const clt_model_shape *shape, const clt_slab_table *t, int held,
+                       clt_plan_sizes *s) {
+    clt_model_unit *unit;
+    const int n = clt_model_units(c->model, t, &unit);
+    uint64_t *elements = clt_calloc((size_t)n, sizeof *elements),
+             *bytes = clt_calloc((size_t)n, sizeof *bytes);
+    for (int u = 0; u < n; u++) {
+        const uint64_t end = unit[u].end < t->n ? t->entry[unit[u].end].offset : t->total;
+        elements[u] = end - t->entry[unit[u].first].offset;
+        for (int i = unit[u].first; i < unit[u].end; i++) bytes[u] += read_bytes(c, shape, t, i);
+    }
     for (int i = 0; i < t->n; i++)
-        if (is_wide(t, looked_up, i)) sum += t->entry[i].count;
-    return sum;
-}
-
-uint64_t clt_plan_gathered_bytes(const clt_slab_table *t, int held, bool narrow, bool tied) {
-    const int looked_up = first_end(t);
-    int *first = clt_calloc((size_t)t->n + 1, sizeof *first);
-    const int n = clt_plan_units(t, first);
-    uint64_t *bytes = clt_calloc((size_t)n, sizeof *bytes);
-    for (int u = 0; u < n; u++)
-        for (int i = first[u]; i < first[u + 1]; i++)
-            bytes[u] += t->entry[i].count * (narrow && !is_wide(t, looked_up, i) ? NARROW : WIDE);
-    if (tied && n > 1) bytes[n - 1] += t->entry[0].count * (narrow ? NARROW : WIDE);
-    const uint64_t most = most_of(bytes, n, held);
+        if (clt_model_reads_wide(c->model, shape, t, i)) s->wide += t->entry[i].count;
+    if (clt_model_get_facts(c->model).tied) {
+        s->open = elements[0];
+        elements[0] = 0;
+    }
+    s->ring = most_held(c, CLT_ORDER_GRADIENTS, elements, CLT_PLAN_GRADIENT_RING);
+    s->gathered = most_held(c, CLT_ORDER_TRAINING, bytes, held);
+    clt_free(elements);
     clt_free(bytes);
-    clt_free(first);
-    return most;
+    clt_free(unit);
 }
 
 /* --- lanes --- */
@@ -183,18 +149,15 @@ static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt
 static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
                            int64_t microbatch, clt_plan_sizes *out) {
     const clt_lane_split split = clt_plan_split(p);
-    const bool tied = clt_model_get_facts(c->model).tied;
     const bool whole = p->stage < 2 || p->whole_gradients || clt_plan_lane_is_split(c, p, microbatch);
     const int ahead = c->shard.limit_gathers ? CLT_PLAN_GATHER_AHEAD : CLT_PLAN_GATHER_FAR;
     clt_plan_sizes s = {.stage = p->stage,
                         .moments = c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1,
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload == CLT_OFFLOAD_HOST,
-                        .total = t->total,
-                        .wide = clt_plan_wide(t),
-                        .ring = clt_plan_largest_units(t, tied, CLT_PLAN_GRADIENT_RING),
-                        .open = tied ? clt_plan_first_unit(t) : 0};
-    s.gathered = clt_plan_gathered_bytes(t, 1 + ahead, s.narrow, tied);
+                        .total = t->total};
+    const clt_model_shape shape = clt_plan_shape(c, p, true);
+    find_units(c, &shape, t, 1 + ahead, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
     /* With numerics fast every microbatch is added to one sum, in any order. */
     s.gradient_sums = whole ? 0 : c->numerics == CLT_FAST ? 1 : clt_plan_live_sums(&split);

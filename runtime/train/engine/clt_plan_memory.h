@@ -3,8 +3,8 @@
  * one place. clt_plan.h applies them to a configuration.
  *
  * Stages (cltrain.zero_stage) say what a rank holds only its part of: 1 moments, in 16-bit runs also the fp32
- * weights; 2 gradients, too; 3 the weights that the model reads, too. A unit is what is gathered or reduced
- * at once: the tensors of a block, those before the first block, those after the last one. */
+ * weights; 2 gradients, too; 3 the weights that the model reads, too. Weights are gathered and gradients
+ * reduced by units of the model (clt_model_units). */
 #ifndef CLT_PLAN_MEMORY_H
 #define CLT_PLAN_MEMORY_H
 
@@ -42,20 +42,9 @@ uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
 
 /* --- the sizes --- */
 
-/* The units of a table: unit u has the tensors [first[u], first[u + 1]). first has room for t->n + 1 numbers.
- * Returns the number of units. Tensors belong to a block if their names have the same number, as in
- * "blocks.3.". */
-int clt_plan_units(const clt_slab_table *t, int *first);
-/* The elements, with padding, of the first unit, and of the `held` neighbouring units from unit `from` on
- * that have most. */
-uint64_t clt_plan_first_unit(const clt_slab_table *t);
-uint64_t clt_plan_largest_units(const clt_slab_table *t, int from, int held);
-/* The elements of the tensors that the model reads in fp32 in a 16-bit run: those before the first block and
- * those of one dimension. */
-uint64_t clt_plan_wide(const clt_slab_table *t);
-/* Bytes of the `held` neighbouring units that need most, as the model reads them: 16 bits for tensors that
- * are not wide if `narrow`. tied: the last unit reads the first tensor, too. */
-uint64_t clt_plan_gathered_bytes(const clt_slab_table *t, int held, bool narrow, bool tied);
+/* The largest sum of the sizes of different units among `held` neighbours of order[n], a list of units;
+ * size[u] is that of unit u. */
+uint64_t clt_plan_most_held(const int *order, int n, const uint64_t *size, int held);
 /* Whole subtrees of the tree over lanes that exist at once, over all ranks, if every rank completes one lane
  * after the other and all keep step: the sums of its part that each owner keeps between two lanes. Batches of
  * at least as many samples as lanes. */
