@@ -183,6 +183,19 @@ void clt_engine_forget_units(clt_engine *e) {
 
 /* --- gradients --- */
 
+/* Padding has to be +0, because sums go over it; where it lies differs from unit to unit. */
+static clt_status clear_padding(const clt_engine *e, const clt_unit_place *p) {
+    const clt_slab_range x = range_of(e, p->unit);
+    const clt_model_unit *u = &e->units.unit[p->unit];
+    for (int i = u->first; i < u->end; i++) {
+        const clt_slab_entry *t = &e->table.entry[i];
+        const uint64_t first = t->offset + t->count - x.first,
+                       end = (i + 1 < u->end ? t[1].offset : x.first + x.count) - x.first;
+        if (end > first) CLT_TRY(clt_buffer_fill32(p->buffer, first * 4, 0, (end - first) * 4));
+    }
+    return CLT_OK;
+}
+
 /* clt_model_set_grads_need: a place whose last gradients have left. */
 clt_status clt_engine_grads_need(void *engine, int unit) {
     clt_engine *e = engine;
@@ -196,8 +209,9 @@ clt_status clt_engine_grads_need(void *engine, int unit) {
                            : &h->place[FIRST_BLOCK + e->units.turn++ % CLT_MAX(blocks, 1)];
     /* Operations look the unit that was there up until they are joined. */
     if (!e->mute) CLT_TRY(clt_exchange_join(e->reduce, p->op));
-    if (p->unit != unit) put(h, p, unit);
-    return CLT_OK;
+    if (p->unit == unit) return CLT_OK;
+    put(h, p, unit);
+    return clear_padding(e, p);
 }
 
 clt_status clt_engine_reduce_unit(clt_engine *e, int unit) {
