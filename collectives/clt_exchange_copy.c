@@ -149,16 +149,23 @@ static clt_status fetch_sums(clt_reduce_plan *p, const clt_op *op, int64_t k, in
     return CLT_OK;
 }
 
-/* The own range of a gather into another slab. */
-static clt_status copy_own(const clt_op *op, clt_slab_range x) {
+static clt_status copy_stretch(const clt_op *op, clt_slab_range x) {
     const uint64_t bytes = op->from->element_bytes;
-    for (uint64_t done = 0, n; done < x.count && op->from != op->to; done += n) {
+    for (uint64_t done = 0, n; done < x.count; done += n) {
         uint64_t run;
         const clt_ref s = clt_slab_at(op->from, x.first + done, &n);
         const clt_ref d = clt_slab_at(op->to, x.first + done, &run);
         n = CLT_MIN(CLT_MIN(n, run), x.count - done);
         CLT_TRY(clt_buffer_copy(d.buf, d.off * bytes, s.buf, s.off * bytes, n * bytes));
     }
+    return CLT_OK;
+}
+
+/* The own range of a gather into another slab. */
+static clt_status copy_own(const clt_op *op, clt_slab_range x) {
+    if (op->from == op->to) return CLT_OK;
+    if (op->n_only < 0) return copy_stretch(op, x);
+    for (int i = 0; i < op->n_only; i++) CLT_TRY(copy_stretch(op, clt_slab_range_common(x, op->only[i])));
     return CLT_OK;
 }
 
