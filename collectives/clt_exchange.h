@@ -116,7 +116,7 @@ struct clt_reduce_plan {
     uint64_t slot_bytes;           /* of a slot, for any operation */
     void **host;                   /* [ranks] memory of the ring of each rank, as this rank reads it */
     uint64_t *host_bytes;          /* [ranks] */
-    clt_buffer **window;           /* [ranks] the same for the device; NULL: the driver refuses to wrap it */
+    clt_buffer **window;           /* [ranks] the same for the device; NULL: its driver does not map it */
     struct {                       /* bytes in host[r], r another rank: where this rank's part lies */
         uint64_t slot, first, sum; /* from slot to slot; of sum 0 in its slot; from sum to sum */
     } inbox;

@@ -17,22 +17,22 @@ uint64_t clt_exchange_in_place(const clt_reduce_plan *p, int64_t op, int i, bool
 
 /* --- bytes --- */
 
+/* Whether kernels may work on rank r's ring in place. */
+static bool in_place(const clt_reduce_plan *p, int r) {
+    return p->window[r] && clt_device_shares_host(p->dev);
+}
+
 static clt_status to_window(clt_reduce_plan *p, uint64_t offset, clt_buffer *src, uint64_t first,
                             uint64_t bytes) {
     const int me = p->group->rank;
-    if (p->window[me]) return clt_buffer_copy(p->window[me], offset, src, first, bytes);
-    return clt_buffer_read(src, first, (char *)p->host[me] + offset, bytes);
+    if (in_place(p, me)) return clt_buffer_copy(p->window[me], offset, src, first, bytes);
+    return clt_buffer_send(src, first, (char *)p->host[me] + offset, bytes);
 }
 
 static clt_status from_window(clt_reduce_plan *p, int r, uint64_t offset, clt_buffer *dst, uint64_t first,
                               uint64_t bytes) {
-    if (p->window[r]) return clt_buffer_copy(dst, first, p->window[r], offset, bytes);
-    return clt_buffer_write(dst, first, (const char *)p->host[r] + offset, bytes);
-}
-
-/* Whether kernels may work on rank r's ring in place. */
-static bool in_place(const clt_reduce_plan *p, int r) {
-    return p->window[r] && clt_device_shares_host(p->dev);
+    if (in_place(p, r)) return clt_buffer_copy(dst, first, p->window[r], offset, bytes);
+    return clt_buffer_fetch(dst, first, (const char *)p->host[r] + offset, bytes);
 }
 
 /* --- elements --- */

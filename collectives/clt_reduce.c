@@ -92,19 +92,36 @@ uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *s
 
 /* --- plans --- */
 
-/* Makes the rings known to the device. Where its driver refuses, bytes go through memory that it accepts. */
-static void wrap_rings(clt_reduce_plan *p) {
-    clt_error_quiet(true);
-    for (int r = 0; r < p->group->size; r++)
-        if (clt_buffer_wrap(p->dev, p->host[r], p->host_bytes[r], "exchange window", &p->window[r]) != CLT_OK)
-            p->window[r] = NULL;
-    clt_error_quiet(false);
-    for (int r = 0; r < p->group->size; r++) {
-        if (p->window[r]) continue;
-        clt_warn("%s does not take the memory that ranks share (%s): gradients are copied once more",
-                 clt_device_get_facts(p->dev)->name, clt_last_error());
-        return;
+/* A device with memory of its own copies fast from and to memory that its driver has mapped. It stays mapped:
+ * unmapping would move it to the device. */
+static clt_status wrap_ring(clt_reduce_plan *p, int r) {
+    void *at = NULL;
+    CLT_TRY(clt_buffer_wrap(p->dev, p->host[r], p->host_bytes[r], "exchange window", &p->window[r]));
+    if (clt_device_shares_host(p->dev)) return CLT_OK;
+    clt_status st = clt_buffer_map(p->window[r], true, 0, p->host_bytes[r], &at);
+    if (st == CLT_OK && at != p->host[r]) st = clt_error(CLT_FAIL, "the driver maps it elsewhere");
+    if (st == CLT_OK) return CLT_OK;
+    clt_buffer_destroy(p->window[r]);
+    p->window[r] = NULL;
+    return st;
+}
+
+static void unwrap_rings(clt_reduce_plan *p) {
+    for (int r = 0; r < p->group->size && p->window; r++) {
+        if (p->window[r] && !clt_device_shares_host(p->dev)) clt_buffer_unmap(p->window[r], p->host[r]);
+        clt_buffer_destroy(p->window[r]);
     }
+}
+
+/* Makes the rings known to the device. Where its driver refuses, copies are slower. */
+static void wrap_rings(clt_reduce_plan *p) {
+    bool all = true;
+    clt_error_quiet(true);
+    for (int r = 0; r < p->group->size; r++) all &= wrap_ring(p, r) == CLT_OK;
+    clt_error_quiet(false);
+    if (!all)
+        clt_warn("%s does not map the memory that ranks share (%s): the exchange of gradients is slower",
+                 clt_device_get_facts(p->dev)->name, clt_last_error());
 }
 
 static bool wraps_all(const clt_reduce_plan *p) {
@@ -173,7 +190,7 @@ void clt_reduce_plan_destroy(clt_reduce_plan *p) {
     if (p->begun && p->failed == CLT_OK && !p->group->run->failed) clt_exchange_drain(p);
     clt_device_set_idle(p->dev, NULL, NULL);
     if (p->begun) clt_device_finish(p->dev);
-    for (int r = 0; r < p->group->size && p->window; r++) clt_buffer_destroy(p->window[r]);
+    unwrap_rings(p);
     clt_buffer_destroy(p->scratch);
     for (int i = 0; i < 2; i++) clt_buffer_destroy(p->narrow[i]);
     if (p->wire && p->wire->close) p->wire->close(p);

@@ -62,6 +62,24 @@ void clt_mark_release(clt_mark *m) {
     if (m) clReleaseEvent(event_of(m));
 }
 
+clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t bytes) {
+    CLT_TRY(clt_buffer_check(src, offset, bytes, "reading"));
+    if (bytes == 0) return CLT_OK;
+    CLT_CL(src->dev,
+           clEnqueueReadBuffer(src->dev->queue, src->mem, CL_FALSE, offset, bytes, host, 0, NULL, NULL),
+           src->name);
+    return CLT_OK;
+}
+
+clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, size_t bytes) {
+    CLT_TRY(clt_buffer_check(dst, offset, bytes, "writing"));
+    if (bytes == 0) return CLT_OK;
+    CLT_CL(dst->dev,
+           clEnqueueWriteBuffer(dst->dev->queue, dst->mem, CL_FALSE, offset, bytes, host, 0, NULL, NULL),
+           dst->name);
+    return CLT_OK;
+}
+
 void clt_device_set_idle(clt_device *dev, clt_idle idle, void *ctx) {
     dev->idle = idle;
     dev->idle_ctx = ctx;

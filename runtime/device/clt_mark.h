@@ -46,6 +46,13 @@ clt_status clt_mark_reached(clt_mark *m, bool *reached);
 clt_status clt_mark_wait(clt_device *dev, clt_mark *m);
 void clt_mark_release(clt_mark *m); /* NULL is allowed */
 
+/* Queue a copy from a buffer to host memory, or the other way, in the queue that is in use. The host memory
+ * must stay, and not be touched, until a mark behind the copy is reached. Copies of memory that the driver
+ * has not mapped (clt_buffer_wrap and clt_buffer_map, kept mapped) are right, but slower, and may block the
+ * host. */
+clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t bytes);
+clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, size_t bytes);
+
 /* `idle` is called again and again while the host waits for the device, so that other work can go on: NULL
  * ends it. It must return soon, must not wait for the device, and may queue work; the queue in use is
  * restored after it. It is not called within itself. */
