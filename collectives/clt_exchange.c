@@ -94,6 +94,12 @@ static void pump_in_wait(void *plan) {
     clt_exchange_pump(plan);
 }
 
+void clt_exchange_set_idle(clt_reduce_plan *p, bool on) {
+    clt_device_set_idle(p->dev, on ? pump_in_wait : NULL, p);
+    p->group->run->idle = on ? pump_in_wait : NULL;
+    p->group->run->idle_ctx = p;
+}
+
 /* --- waiting --- */
 
 /* The mark that this rank's own device has to reach next; NULL: other ranks are waited for. */
@@ -172,7 +178,7 @@ static clt_status next(clt_reduce_plan *p, const clt_op *like, clt_slab *const *
     op->sum = sums;
     for (int i = 0; i < like->sums; i++) op->sum[i] = sum[i];
     p->begun++;
-    clt_device_set_idle(p->dev, pump_in_wait, p);
+    clt_exchange_set_idle(p, true);
     return CLT_OK;
 }
 

@@ -155,6 +155,8 @@ uint64_t clt_exchange_in_place(const clt_reduce_plan *p, int64_t op, int i, bool
 /* The ring of operations, for p's buckets. */
 clt_status clt_exchange_make_ring(clt_reduce_plan *p);
 void clt_exchange_free_ring(clt_reduce_plan *p);
+/* Whether waits for the device and for other ranks move p's operations on. */
+void clt_exchange_set_idle(clt_reduce_plan *p, bool on);
 /* Waits until every operation is finished on this rank, and its memory is not read any more. */
 clt_status clt_exchange_drain(clt_reduce_plan *p);
 

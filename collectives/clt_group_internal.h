@@ -22,6 +22,10 @@ struct clt_group_run {
     char *folder;                           /* for clt_flight_dump, or NULL */
     clt_flight_log *flight;                 /* [local_size]; NULL until the rank has joined */
     void (*end_others)(int code);           /* ends the other ranks of the job; may return */
+    /* Called in every wait for other ranks, so that exchanges move on: another rank may wait for this one's
+     * part of them. NULL: nothing is on its way. */
+    void (*idle)(void *ctx);
+    void *idle_ctx;
     /* clt_watch.h; NULL where nobody is to be watched. */
     clt_host_page *page;
     clt_watcher *watcher;

@@ -188,7 +188,7 @@ void clt_reduce_plan_destroy(clt_reduce_plan *p) {
     if (!p) return;
     /* After a failure the others do not take part any more. */
     if (p->begun && p->failed == CLT_OK && !p->group->run->failed) clt_exchange_drain(p);
-    clt_device_set_idle(p->dev, NULL, NULL);
+    clt_exchange_set_idle(p, false);
     if (p->begun) clt_device_finish(p->dev);
     unwrap_rings(p);
     clt_buffer_destroy(p->scratch);

@@ -248,6 +248,7 @@ clt_watch clt_watch_begin(const clt_group *g, const char *what) {
 void clt_watch_pause(clt_watch *w) {
     static const double look_every = 0.05, at_most = 1;
     clt_group_run *run = w->group->run;
+    if (run->idle) run->idle(run->idle_ctx);
     clt_wait_pause(&w->spins);
     double now = clt_now();
     if (now - w->looked < look_every) return;
