@@ -56,8 +56,8 @@ clt_status clt_engine_units_create(clt_engine *e) {
     u->forwards = clt_model_order(e->cfg->model, CLT_ORDER_FORWARD, &u->forward);
     u->trains = clt_model_order(e->cfg->model, CLT_ORDER_TRAINING, &u->train);
     if (e->sharded_weights)
-        CLT_TRY(create_holder(e, e->cfg->precision == CLT_F32 ? 4 : 2, u->ahead + 2, "gathered weights",
-                              &u->weights));
+        CLT_TRY(create_holder(e, e->cfg->precision == CLT_F32 ? 4 : 2, u->ahead + CLT_PLAN_GATHER_USED,
+                              "gathered weights", &u->weights));
     if (e->sharded_gradients)
         CLT_TRY(create_holder(e, 4, GRADIENT_PLACES, "gradients of units", &u->gradients));
     return CLT_OK;

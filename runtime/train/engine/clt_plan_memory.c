@@ -9,23 +9,23 @@ enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
     const uint64_t master = s->offload ? 0 : s->owned * WIDE;
     if (s->narrow && s->stage == 0 && !s->offload) return s->total * WIDE;
-    if (s->narrow) return master + (s->stage < 3 ? s->wide * WIDE : 0);
-    return s->stage < 3 ? s->total * WIDE : master + s->gathered;
+    if (s->narrow) return master + s->wide * WIDE;
+    return s->stage < 3 ? s->total * WIDE : master + s->gathered * WIDE;
 }
 
 uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s) {
     if (!s->narrow) return 0;
-    return s->stage < 3 ? s->total * NARROW : s->gathered;
+    return (s->stage < 3 ? s->total : s->owned + s->gathered) * NARROW;
 }
 
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
     const uint64_t sums = s->owned * (uint64_t)s->gradient_sums;
-    return (s->gradient_slabs ? s->total * (uint64_t)s->gradient_slabs : sums + s->ring + s->open) * WIDE;
+    return (s->gradient_slabs ? s->total * (uint64_t)s->gradient_slabs : sums + s->ring) * WIDE;
 }
 
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
     const uint64_t moments = s->offload ? 0 : s->owned * WIDE * (uint64_t)s->moments;
-    return moments + s->owned / GROUP;
+    return moments + s->total / GROUP;
 }
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
@@ -36,81 +36,50 @@ uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
 
 /* --- units --- */
 
-uint64_t clt_plan_most_held(const int *order, int n, const uint64_t *size, int held) {
-    uint64_t most = 0;
-    for (int at = 0; at < n; at++) {
-        uint64_t sum = 0;
-        for (int i = at; i < CLT_MIN(at + held, n); i++) {
-            bool again = false;
-            for (int k = at; k < i; k++) again |= order[k] == order[i];
-            if (!again) sum += size[order[i]];
-        }
-        most = CLT_MAX(most, sum);
-    }
-    return most;
-}
-
-/* The largest sum of `size`, by unit, over `held` neighbours in the order of `kind`. */
-static uint64_t most_held(const clt_config *c, clt_model_order_kind kind, const uint64_t *size, int held) {
-    int *order;
-    const int n = clt_model_order(c->model, kind, &order);
-    const uint64_t most = clt_plan_most_held(order, n, size, held);
-    clt_free(order);
-    return most;
-}
-
-/* The bytes of tensor i as the model reads it; a tied embedding is read twice, by lookups and as the head. */
-static uint64_t read_bytes(const clt_config *c, const clt_model_shape *shape, const clt_slab_table *t,
-                           int i) {
-    const bool wide = clt_model_reads_wide(c->model, shape, t, i);
-    const bool twice = i == 0 && clt_model_get_facts(c->model).tied;
-    if (shape->type == CLT_F32) return t->entry[i].count * WIDE;
-    return t->entry[i].count * (uint64_t)((wide ? WIDE : 0) + (!wide || twice ? NARROW : 0));
-}
-
-/* Sets the sizes that depend on units: wide, ring, open, gathered. */
-static void find_units(const clt_config *c, const clt_model_shape *shape, const clt_slab_table *t, int held,
-                       clt_plan_sizes *s) {
+/* Elements of each unit; *n of them. */
+static uint64_t *unit_elements(const clt_config *c, const clt_slab_table *t, int *n) {
     clt_model_unit *unit;
-    const int n = clt_model_units(c->model, t, &unit);
-    uint64_t *elements = clt_calloc((size_t)n, sizeof *elements),
-             *bytes = clt_calloc((size_t)n, sizeof *bytes);
-    for (int u = 0; u < n; u++) {
-        const uint64_t end = unit[u].end < t->n ? t->entry[unit[u].end].offset : t->total;
-        elements[u] = end - t->entry[unit[u].first].offset;
-        for (int i = unit[u].first; i < unit[u].end; i++) bytes[u] += read_bytes(c, shape, t, i);
+    *n = clt_model_units(c->model, t, &unit);
+    uint64_t *size = clt_calloc((size_t)*n, sizeof *size);
+    for (int u = 0; u < *n; u++) {
+        const uint64_t first = u ? t->entry[unit[u].first].offset : 0;
+        size[u] = (u + 1 < *n ? t->entry[unit[u + 1].first].offset : t->total) - first;
     }
-    for (int i = 0; i < t->n; i++)
-        if (clt_model_reads_wide(c->model, shape, t, i)) s->wide += t->entry[i].count;
-    if (clt_model_get_facts(c->model).tied) {
-        s->open = elements[0];
-        elements[0] = 0;
-    }
-    s->ring = most_held(c, CLT_ORDER_GRADIENTS, elements, CLT_PLAN_GRADIENT_RING);
-    s->gathered = most_held(c, CLT_ORDER_TRAINING, bytes, held);
-    clt_free(elements);
-    clt_free(bytes);
     clt_free(unit);
+    return size;
 }
 
-/* --- lanes --- */
+uint64_t clt_plan_places(const uint64_t *size, int n, int blocks) {
+    uint64_t most = 0;
+    for (int u = 1; u < n - 1; u++) most = CLT_MAX(most, size[u]);
+    return size[0] + (n > 1 ? size[n - 1] : 0) + most * (uint64_t)CLT_MIN(blocks, CLT_MAX(n - 2, 0));
+}
 
-int clt_plan_live_sums(const clt_lane_split *s) {
-    /* done[1] is the tree's root, done[2 n] and done[2 n + 1] are the halves of node n. */
-    bool *done = clt_calloc((size_t)s->lanes * 2, sizeof *done);
-    int live = 0, most = 0, left = s->lanes;
-    for (int step = 0; left > 0; step++) {
-        for (int r = 0; r < s->ranks; r++) {
-            const int lane = clt_lane_begin(s, r) + step;
-            if (lane >= clt_lane_begin(s, r + 1)) continue;
-            int node = s->lanes + lane;
-            done[node] = true;
-            for (live++, left--; node > 1 && done[node ^ 1]; live--) done[node /= 2] = true;
-        }
-        most = CLT_MAX(most, live);
+/* Tensors that the model reads in fp32, with the padding between neighbours. */
+static uint64_t wide_elements(const clt_config *c, const clt_model_shape *shape, const clt_slab_table *t) {
+    uint64_t sum = 0;
+    for (int i = 0; i < t->n; i++) {
+        const clt_slab_entry *x = &t->entry[i];
+        if (!clt_model_reads_wide(c->model, shape, t, i)) continue;
+        if (i + 1 < t->n && clt_model_reads_wide(c->model, shape, t, i + 1))
+            sum += x[1].offset - x->offset;
+        else
+            sum += CLT_MIN(CLT_ROUND_UP(x->count, (uint64_t)GROUP), t->total - x->offset);
     }
-    clt_free(done);
-    return most;
+    return sum;
+}
+
+/* Sets the sizes that depend on units. */
+static void find_units(const clt_config *c, const clt_plan *p, const clt_slab_table *t, clt_plan_sizes *s) {
+    const clt_model_shape shape = clt_plan_shape(c, p, true);
+    const int ahead = c->shard.limit_gathers ? CLT_PLAN_GATHER_AHEAD : CLT_PLAN_GATHER_FAR;
+    int n;
+    uint64_t *size = unit_elements(c, t, &n);
+    s->wide = wide_elements(c, &shape, t);
+    s->ring = clt_plan_places(size, n, CLT_PLAN_GRADIENT_RING);
+    s->gathered = clt_plan_places(size, n, ahead + CLT_PLAN_GATHER_USED);
+    for (int u = 0; u < n; u++) s->unit = CLT_MAX(s->unit, size[u]);
+    clt_free(size);
 }
 
 /* --- of a configuration --- */
@@ -136,9 +105,22 @@ static clt_status most_owned(const clt_slab_table *t, int ranks, uint64_t *most)
     return CLT_OK;
 }
 
+static bool keeps_whole_gradients(const clt_config *c, const clt_plan *p, int64_t microbatch) {
+    return p->stage < 2 || p->whole_gradients || clt_plan_lane_is_split(c, p, microbatch);
+}
+
+/* The split that gradients are reduced by. Without whole gradients lanes are dealt out, and with numerics
+ * fast every microbatch is added to one sum, in any order. */
+static clt_lane_split reduced_split(const clt_config *c, const clt_plan *p, bool whole) {
+    clt_lane_split split = clt_plan_split(p);
+    split.dealt = !whole;
+    split.chain = !whole && c->numerics == CLT_FAST;
+    return split;
+}
+
 static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
-                               clt_device_type type, uint64_t *bytes) {
-    const clt_lane_split split = clt_plan_split(p);
+                               clt_device_type type, int64_t microbatch, uint64_t *bytes) {
+    const clt_lane_split split = reduced_split(c, p, keeps_whole_gradients(c, p, microbatch));
     clt_shards s;
     CLT_TRY(clt_shards_create(t, p->ranks, NULL, &s));
     *bytes = clt_reduce_plan_bytes(&s, &split, c->reduce_bf16, type == CLT_DEVICE_CPU);
@@ -148,29 +130,34 @@ static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt
 
 static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
                            int64_t microbatch, clt_plan_sizes *out) {
-    const clt_lane_split split = clt_plan_split(p);
-    const bool whole = p->stage < 2 || p->whole_gradients || clt_plan_lane_is_split(c, p, microbatch);
-    const int ahead = c->shard.limit_gathers ? CLT_PLAN_GATHER_AHEAD : CLT_PLAN_GATHER_FAR;
+    const bool whole = keeps_whole_gradients(c, p, microbatch);
+    const clt_lane_split split = reduced_split(c, p, whole);
     clt_plan_sizes s = {.stage = p->stage,
                         .moments = c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? 2 : 1,
                         .narrow = c->precision != CLT_F32,
                         .offload = c->shard.offload == CLT_OFFLOAD_HOST,
                         .total = t->total};
-    const clt_model_shape shape = clt_plan_shape(c, p, true);
-    find_units(c, &shape, t, 1 + ahead, &s);
+    find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
-    /* With numerics fast every microbatch is added to one sum, in any order. */
-    s.gradient_sums = whole ? 0 : c->numerics == CLT_FAST ? 1 : clt_plan_live_sums(&split);
+    s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
     CLT_TRY(most_owned(t, p->shard_ranks, &s.owned));
     *out = s;
     return CLT_OK;
+}
+
+/* A tensor lies in one buffer of a slab; the place of a unit is one buffer. */
+static uint64_t largest_buffer(const clt_plan_sizes *s, const clt_slab_table *t, uint64_t of_model) {
+    uint64_t most = of_model;
+    for (int i = 0; i < t->n; i++) most = CLT_MAX(most, t->entry[i].count * WIDE);
+    if (!s->gradient_slabs) return CLT_MAX(most, s->unit * WIDE);
+    return s->stage < 3 ? most : CLT_MAX(most, s->unit * (uint64_t)(s->narrow ? NARROW : WIDE));
 }
 
 static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_slab_table *t,
                             clt_device_type type, int64_t microbatch, clt_plan_memory *m) {
     clt_plan_sizes s;
     CLT_TRY(sizes_of(c, p, t, microbatch, &s));
-    CLT_TRY(reduction_of(c, p, t, type, &m->reduction));
+    CLT_TRY(reduction_of(c, p, t, type, microbatch, &m->reduction));
     m->elements = t->total;
     m->gradient_slabs = s.gradient_slabs;
     m->gradient_sums = s.gradient_sums;
@@ -180,8 +167,7 @@ static clt_status memory_of(const clt_config *c, const clt_plan *p, const clt_sl
     m->optimizer = clt_plan_optimizer_bytes(&s);
     m->host = clt_plan_host_bytes(&s);
     m->total = m->weights + m->copy + m->gradients + m->optimizer + m->reduction + m->model.total;
-    m->largest = m->model.largest;
-    for (int i = 0; i < t->n; i++) m->largest = CLT_MAX(m->largest, t->entry[i].count * WIDE);
+    m->largest = largest_buffer(&s, t, m->model.largest);
     return CLT_OK;
 }
 

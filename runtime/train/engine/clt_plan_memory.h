@@ -17,18 +17,18 @@ typedef struct {
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
     uint64_t wide;        /* tensors that the model reads in fp32 although the run is narrow */
-    uint64_t ring;        /* gradients of units that a pass works on at once */
-    uint64_t open;        /* gradients of the first unit while the whole pass adds to them (a tied embedding);
-                           * 0: it is in the ring like all others */
-    uint64_t gathered;  /* bytes: the weights, as the model reads them, of the units that are held at once */
-    int gradient_slabs; /* whole gradients at once; 0: each rank keeps the sums of its part only */
-    int gradient_sums;  /* sums of a rank's part that are kept at once, with gradient_slabs 0 */
+    uint64_t unit;        /* the largest unit */
+    uint64_t ring;        /* places of units' gradients */
+    uint64_t gathered;    /* places of units' weights, in the type that the model reads */
+    int gradient_slabs;   /* whole gradients at once; 0: each rank keeps the sums of its part only */
+    int gradient_sums;    /* sums of a rank's part that are kept at once, with gradient_slabs 0 */
 } clt_plan_sizes;
 
 enum {
     CLT_PLAN_GRADIENT_RING = 3, /* blocks: a pass writes to two, while one before them is reduced */
     CLT_PLAN_GATHER_AHEAD = 2,  /* units gathered ahead with limit_all_gathers: true */
-    CLT_PLAN_GATHER_FAR = 4     /* with false */
+    CLT_PLAN_GATHER_FAR = 4,    /* with false */
+    CLT_PLAN_GATHER_USED = 2    /* blocks that have a place besides those gathered ahead */
 };
 
 /* --- the terms: device bytes of one rank --- */
@@ -42,12 +42,8 @@ uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
 
 /* --- the sizes --- */
 
-/* The largest sum of the sizes of different units among `held` neighbours of order[n], a list of units;
- * size[u] is that of unit u. */
-uint64_t clt_plan_most_held(const int *order, int n, const uint64_t *size, int held);
-/* Whole subtrees of the tree over lanes that exist at once, over all ranks, if every rank completes one lane
- * after the other and all keep step: the sums of its part that each owner keeps between two lanes. Batches of
- * at least as many samples as lanes. */
-int clt_plan_live_sums(const clt_lane_split *s);
+/* Elements of the places that n units of size[n] take turns in: the first and the last unit have places of
+ * their own, those between them have up to `blocks` places of the largest one's size. */
+uint64_t clt_plan_places(const uint64_t *size, int n, int blocks);
 
 #endif
