@@ -101,6 +101,10 @@ refused "--max must be at least --min" -n 2 --min 1K --max 512
 refused "--factor must be at least 2" -n 2 --factor 1
 refused "--type must be fp32 or bf16, not 'fp16'" -n 2 --type fp16
 refused "--seconds must be above 0" -n 2 --seconds 0
+timeout -k 5 300 "$clbench" allreduce -n 2 --json "$tmp/none/rows.json" >"$log" 2>&1
+code=$?
+[ $code = 74 ] && [ "$(grep -c "error: --json .*none/rows.json cannot be written" "$log")" = 1 ]
+report "a file of --json that cannot be written: exit $code" $?
 "${by_hand[@]}" -np 2 "$clbench" allreduce -n 3 >"$log" 2>&1
 code=$?
 [ $code = 2 ] && [ "$(grep -c "error: .*-n is 3, but 2 ranks were started" "$log")" = 1 ]

@@ -43,8 +43,8 @@ def arguments():
 
 
 def numbers(rank, call, first, count):
-    """What `rank` puts into elements [first, first + count): 0 to 6, so that bf16 holds the sums of 42 ranks exactly."""
-    return (torch.arange(first, first + count, device="cuda") * (rank + 1) + 3 * call + rank) % 7
+    """What `rank` puts into elements [first, first + count): 0 to 10, so that bf16 holds the sums of 25 ranks exactly."""
+    return (torch.arange(first, first + count, device="cuda") * (rank + 1) + 3 * call + rank) % 11
 
 
 def sums(call, first, count):

@@ -284,11 +284,16 @@ static clt_status choose_most(collective_bench *b) {
     return CLT_OK;
 }
 
-static clt_status run_all(collective_bench *b) {
+/* What may fail on one rank alone; the ranks agree on it. */
+static clt_status prepare(collective_bench *b) {
     CLT_TRY(read_injection(b));
-    CLT_TRY(clt_options_look_at_file("--json", b->json));
+    if (clt_group_rank(b->group) == 0) CLT_TRY(clt_options_look_at_file("--json", b->json));
+    return open_device(b);
+}
+
+static clt_status run_all(collective_bench *b) {
     CLT_TRY(clt_group_create(0, &b->group));
-    CLT_TRY(clt_group_agree(b->group, open_device(b)));
+    CLT_TRY(clt_group_agree(b->group, prepare(b)));
     CLT_TRY(choose_most(b));
     return run_rows(b);
 }
