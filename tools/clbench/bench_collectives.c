@@ -147,7 +147,7 @@ static clt_status print_head(collective_bench *b, const char *exchange) {
     printf("check    every element of every call; %s\n", check_text(b));
     char ours[64], theirs[64];
     snprintf(ours, sizeof ours, "cltrain, exchange %s", exchange);
-    snprintf(theirs, sizeof theirs, "%s, host memory", k->mpi);
+    snprintf(theirs, sizeof theirs, "%s, host", k->mpi);
     printf("\n#%11s  %12s  %8s  %6s  %35s  %35s\n", "", "", "", "", ours, theirs);
     printf("#%11s  %12s  %8s  %6s  %10s %7s %7s %8s  %10s %7s %7s %8s\n", "size", "count", "type", "redop",
            "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong");
@@ -228,6 +228,7 @@ static clt_status run_row(collective_bench *b, uint64_t bytes) {
     if (st == CLT_OK && clt_group_rank(b->group) == 0)
         add_row(b, row.count, result, collective_device_exchange(side[DEVICE]));
     b->wrong += result[DEVICE].wrong + result[HOST].wrong;
+    if (st != CLT_OK) clt_group_give_up(b->group, st); /* a side is left by all ranks together */
     collective_device.destroy(side[DEVICE]);
     collective_host.destroy(side[HOST]);
     return st;
