@@ -291,7 +291,8 @@ static int end_of_chunks(const clt_reduce_plan *p, int first) {
     int end = first;
     uint64_t most = 0;
     for (; end < p->shards->buckets; end++) {
-        most += longest_range(p, clt_whole_bucket(end)) / CLT_CHUNK; /* at least what any one rank has */
+        /* at least what any one rank has */
+        most += CLT_CEIL_DIV(longest_range(p, clt_whole_bucket(end)), (uint64_t)CLT_CHUNK);
         if (most > p->strip && end > first) break;
     }
     return end;

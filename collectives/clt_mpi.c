@@ -1,5 +1,5 @@
-/* mpi: a group of several ranks. Host data goes through MPI; nothing else includes mpi.h. MPI moves bytes and
- * never adds. */
+/* mpi: a group of several ranks. Host data goes through MPI, which moves bytes and never adds. Only this file
+ * and clt_mpi_anchor.c, which no run uses, include mpi.h. */
 #include <assert.h>
 #include <limits.h>
 #include <mpi.h>

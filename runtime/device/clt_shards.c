@@ -11,9 +11,10 @@ typedef struct {
 } atoms;
 
 static atoms find_atoms(const clt_slab_table *t) {
-    atoms a = {.at = clt_calloc(t->total / CLT_CHUNK + 1, sizeof *a.at)};
+    atoms a = {.at = clt_calloc(CLT_CEIL_DIV(t->total, CLT_CHUNK) + 1, sizeof *a.at)};
     int e = 0; /* the first tensor that ends behind x */
-    for (uint64_t x = CLT_CHUNK; x <= t->total; x += CLT_CHUNK) {
+    for (uint64_t x = 0; x < t->total;) {
+        x = CLT_MIN(x + CLT_CHUNK, t->total);
         while (e < t->n && t->entry[e].offset + t->entry[e].count <= x) e++;
         const bool inside = e < t->n && t->entry[e].offset < x;
         if (!inside || (x - t->entry[e].offset) % CLT_CKPT_CHUNK == 0) a.at[++a.n] = x;

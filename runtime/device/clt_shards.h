@@ -5,8 +5,9 @@
  * Ownership is a function of the table, the number of ranks and optional weights. It changes no bit of a run.
  *
  * All borders are chunk borders (multiples of CLT_CHUNK elements) that cut neither a chunk of a checkpoint
- * nor a tensor that is smaller than such a chunk, so that an owner can write its own chunks of a checkpoint.
- * The stretches between neighbouring borders of this kind are atoms: they have 1 to about 16 chunks.
+ * nor a tensor that is smaller than such a chunk, so that an owner can write its own chunks of a checkpoint;
+ * the last border is the end of the table, in a table that is not finished, too. The stretches between
+ * neighbouring borders of this kind are atoms: they have 1 to about 16 chunks.
  *
  *     clt_shards s;
  *     CLT_TRY(clt_shards_create(&table, ranks, NULL, &s));

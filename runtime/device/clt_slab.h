@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     clt_slab_entry *entry;
     int n, cap;
-    uint64_t total; /* elements, a multiple of CLT_CHUNK */
+    uint64_t total; /* elements; finish makes it a multiple of CLT_CHUNK (clbench also has other totals) */
 } clt_slab_table;
 
 /* A table starts from {0}. Add the tensors, which are laid out in the order of the calls, then call finish

@@ -37,7 +37,7 @@ rows cast 1 copy --suite small --type bf16 --only cast
 python3 - "$tmp" <<'PY' || fail "rows of --json"
 import json, math, re, sys
 text = open("tools/clbench/README.md").read().split("| key | of a ")
-kernel, step = ({w for row in part.splitlines() for w in re.findall(r"`(\w+)`", row.split("|")[1] if row.startswith("|") else "")}
+kernel, step, _ = ({w for row in part.splitlines() for w in re.findall(r"`(\w+)`", row.split("|")[1] if row.startswith("|") else "")}
                 for part in text[1:])
 near = lambda a, b: math.isclose(a, b, rel_tol=2e-3, abs_tol=1e-4)
 for name in "gemm attention unmasked norm loss activation optimizer copy cast".split():

@@ -13,13 +13,13 @@
 /* --- the rules, checked one border at a time --- */
 
 /* Whether a border may lie at element x: at a chunk border, outside of every tensor or between two of its
- * checkpoint chunks. */
+ * checkpoint chunks. The end of the table is a border in any case. */
 static bool may_cut(const clt_slab_table *t, uint64_t x) {
     for (int e = 0; e < t->n; e++) {
         const clt_slab_entry *n = &t->entry[e];
         if (n->offset < x && x < n->offset + n->count && (x - n->offset) % CLT_CKPT_CHUNK) return false;
     }
-    return x % CLT_CHUNK == 0;
+    return x % CLT_CHUNK == 0 || x == t->total;
 }
 
 /* The largest distance between two neighbouring places for a border, and the number of such stretches. */
@@ -219,6 +219,33 @@ static void more_ranks_than_atoms(void **state) {
     }
 }
 
+/* Tables that are not finished: the last border is their end, and the others are chunk borders. */
+static void totals_of_any_size(void **state) {
+    (void)state;
+    static const uint64_t totals[] = {1,
+                                      2,
+                                      CLT_CHUNK - 1,
+                                      CLT_CHUNK + 1,
+                                      3 * CLT_CHUNK - 1,
+                                      (uint64_t)CLT_BUCKET_MIN_CHUNKS * CLT_CHUNK + 1,
+                                      (uint64_t)200 * CLT_CHUNK + 5};
+    for (size_t i = 0; i < CLT_COUNT_OF(totals); i++)
+        for (int ranks = 1; ranks <= 4; ranks++) {
+            clt_slab_table t = {0};
+            clt_shards s;
+            for (uint64_t at = 0; at < totals[i]; at += CLT_CHUNK)
+                add(&t, (int64_t)CLT_MIN(totals[i] - at, (uint64_t)CLT_CHUNK));
+            t.total = totals[i];
+            assert_int_equal(clt_shards_create(&t, ranks, NULL, &s), CLT_OK);
+            check_rules(&t, &s, ranks);
+            check_questions(&s);
+            for (int r = 0; r < ranks; r++)
+                assert_true(clt_shards_owned(&s, r) <= totals[i] / (uint64_t)ranks + CLT_CHUNK);
+            clt_shards_free(&s);
+            clt_slab_table_free(&t);
+        }
+}
+
 static void refused(void **state) {
     (void)state;
     clt_slab_table empty = {0}, t = {0};
@@ -238,9 +265,13 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(models_are_balanced),   cmocka_unit_test(buckets_grow),
-        cmocka_unit_test(weights_count),         cmocka_unit_test(borders_by_hand),
-        cmocka_unit_test(more_ranks_than_atoms), cmocka_unit_test(refused),
+        cmocka_unit_test(models_are_balanced),
+        cmocka_unit_test(buckets_grow),
+        cmocka_unit_test(weights_count),
+        cmocka_unit_test(borders_by_hand),
+        cmocka_unit_test(more_ranks_than_atoms),
+        cmocka_unit_test(totals_of_any_size),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tools/clbench/bench.h"
+#include "collectives/clt_launch.h"
 #include "runtime/device/clt_device.h"
 
 static const struct {
@@ -17,6 +18,9 @@ static const struct {
     {"copy", "copies, sums and casts: the usable bandwidth", bench_copy},
     {"step", "whole training steps of MPT models, MosaicML's throughput table", bench_step},
     {"schedule", "the time of a step on many ranks, predicted from measured rates", bench_schedule},
+    {"allreduce", "the sum over all ranks, beside MPI_Allreduce", bench_collective},
+    {"reduce-scatter", "the same, each rank gets a part, beside MPI_Reduce_scatter_block", bench_collective},
+    {"all-gather", "the parts of all ranks to all ranks, beside MPI_Allgather", bench_collective},
 };
 
 static void print_help(void) {
@@ -25,14 +29,15 @@ static void print_help(void) {
          "  clbench gemm --suite square --anchor openblas --device pocl\n"
          "  clbench attention --json attention.json\n"
          "  clbench step --suite mpt --precision amp_bf16\n"
+         "  mpirun -n 2 clbench allreduce\n"
          "\n"
          "Usage: clbench BENCHMARK [options]\n"
          "Measures kernels on one device, as fractions of its measured peak, and checks them against the "
-         "oracle.\n"
+         "oracle;\nmeasures what ranks exchange beside MPI's collectives.\n"
          "\n"
          "Benchmarks (clbench BENCHMARK --help says more)");
     for (size_t i = 0; i < CLT_COUNT_OF(benchmarks); i++)
-        printf("  %-10s %s\n", benchmarks[i].name, benchmarks[i].summary);
+        printf("  %-14s %s\n", benchmarks[i].name, benchmarks[i].summary);
     puts("\n"
          "Options\n"
          "  -h, --help     this text\n"
@@ -41,10 +46,7 @@ static void print_help(void) {
          "Exit codes: 0 done, 1 a check failed, 2 usage, 69 no device.");
 }
 
-int main(int argc, char **argv) {
-    int code;
-    if (clt_device_helper_main(argc, argv, &code)) return code;
-    clt_env_warn_unknown();
+static int run_words(int argc, char **argv) {
     const char *word = argc > 1 ? argv[1] : "--help";
     if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
         print_help();
@@ -64,4 +66,12 @@ int main(int argc, char **argv) {
     clt_error(CLT_USAGE, "clbench: unknown benchmark '%s'%s%s (see clbench --help)", word,
               near ? "; did you mean " : "", near ? near : "");
     return clt_status_exit_code(CLT_USAGE);
+}
+
+int main(int argc, char **argv) {
+    int code;
+    if (clt_device_helper_main(argc, argv, &code)) return code;
+    clt_launch_begin();
+    clt_env_warn_unknown();
+    return clt_launch_end(run_words(argc, argv));
 }

@@ -136,12 +136,22 @@ static char *own_path(void) {
     return clt_strdup(buf);
 }
 
+/* clbench is installed in the folder of cltrain. */
+static char *clbench_path(void) {
+    char *own = own_path(), *slash = strrchr(own, '/');
+    char *path = clt_format("%.*sclbench", slash ? (int)(slash + 1 - own) : 0, own);
+    clt_free(own);
+    return path;
+}
+
+/* The command "clbench" is that program, which has no options before its benchmark's name. */
 static void command_words(const launch *l, const clt_strv *rest, clt_strv *v) {
+    const bool bench = strcmp(rest->v[0], "clbench") == 0;
     if (l->ranks > 1) launcher_words(l, v);
-    clt_strv_add_owned(v, own_path());
-    if (clt_log_get_level() < CLT_LOG_INFO) clt_strv_add(v, "--quiet");
-    if (clt_log_get_level() > CLT_LOG_INFO) clt_strv_add(v, "--verbose");
-    for (size_t i = 0; i < rest->n; i++) clt_strv_add(v, rest->v[i]);
+    clt_strv_add_owned(v, bench ? clbench_path() : own_path());
+    if (clt_log_get_level() < CLT_LOG_INFO && !bench) clt_strv_add(v, "--quiet");
+    if (clt_log_get_level() > CLT_LOG_INFO && !bench) clt_strv_add(v, "--verbose");
+    for (size_t i = bench; i < rest->n; i++) clt_strv_add(v, rest->v[i]);
     if (l->device) add_all(v, (const char *const[]){"--device", l->device, NULL});
 }
 
@@ -224,12 +234,13 @@ int cmd_launch(int argc, char **argv) {
     const clt_command command = {
         .name = "cltrain launch",
         .usage = "[-n N | --hop LEGS] COMMAND [arguments of the command]",
-        .summary = "Runs cltrain train or eval on several ranks. Finds mpirun or srun and adds the flags "
-                   "that root, containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach every "
-                   "rank: the run saves and exits with code 75.",
+        .summary = "Runs cltrain train or eval, or clbench, on several ranks. Finds mpirun or srun and adds "
+                   "the flags that root, containers and shared cores need. Ctrl-C, SIGTERM and SIGUSR1 reach "
+                   "every rank: the run saves and exits with code 75.",
         .examples = "  cltrain launch -n 4 train run.yaml\n"
                     "  cltrain launch -n 2 --device nvidia,pocl train run.yaml\n"
                     "  cltrain launch -n 16 --hosts hosts.txt train run.yaml\n"
+                    "  cltrain launch -n 16 --hosts hosts.txt clbench allreduce\n"
                     "  cltrain launch --hop \"nvidia*1:200ba,pocl*2:20ba\" train run.yaml\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options),
@@ -242,7 +253,8 @@ int cmd_launch(int argc, char **argv) {
         code = clt_options_fail(&command, "--hop sets ranks and devices of each leg: remove %s",
                                 l.device ? "--device" : "-n");
     if (code < 0 && is_for_one(rest.v[0]))
-        code = clt_options_fail(&command, "only train and eval run on several ranks: start %s without launch",
+        code = clt_options_fail(&command,
+                                "only train, eval and clbench run on several ranks: start %s without launch",
                                 rest.v[0]);
     if (l.ranks == NOT_GIVEN) l.ranks = 1;
     if (code < 0 && (l.ranks < 1 || l.ranks > CLT_GROUP_MAX_RANKS))
