@@ -20,13 +20,13 @@ uint64_t clt_exchange_in_place(const clt_reduce_plan *p, int64_t op, int i, bool
 static clt_status to_window(clt_reduce_plan *p, uint64_t offset, clt_buffer *src, uint64_t first,
                             uint64_t bytes) {
     const int me = p->group->rank;
-    if (p->window[me]) return clt_buffer_copy(p->window[me], offset, src, first, bytes);
+    if (p->window[me]) return clt_exchange_copy(p, p->window[me], offset, src, first, bytes);
     return clt_buffer_read(src, first, (char *)p->host[me] + offset, bytes);
 }
 
 static clt_status from_window(clt_reduce_plan *p, int r, uint64_t offset, clt_buffer *dst, uint64_t first,
                               uint64_t bytes) {
-    if (p->window[r]) return clt_buffer_copy(dst, first, p->window[r], offset, bytes);
+    if (p->window[r]) return clt_exchange_copy(p, dst, first, p->window[r], offset, bytes);
     return clt_buffer_write(dst, first, (const char *)p->host[r] + offset, bytes);
 }
 
@@ -150,21 +150,21 @@ static clt_status fetch_sums(clt_reduce_plan *p, const clt_op *op, int64_t k, in
 }
 
 /* The own range of a gather into another slab. */
-static clt_status copy_own(const clt_op *op, clt_slab_range x) {
+static clt_status copy_own(const clt_reduce_plan *p, const clt_op *op, clt_slab_range x) {
     const uint64_t bytes = op->from->element_bytes;
     for (uint64_t done = 0, n; done < x.count && op->from != op->to; done += n) {
         uint64_t run;
         const clt_ref s = clt_slab_at(op->from, x.first + done, &n);
         const clt_ref d = clt_slab_at(op->to, x.first + done, &run);
         n = CLT_MIN(CLT_MIN(n, run), x.count - done);
-        CLT_TRY(clt_buffer_copy(d.buf, d.off * bytes, s.buf, s.off * bytes, n * bytes));
+        CLT_TRY(clt_exchange_copy(p, d.buf, d.off * bytes, s.buf, s.off * bytes, n * bytes));
     }
     return CLT_OK;
 }
 
 clt_status clt_exchange_fetch(clt_reduce_plan *p, int64_t k) {
     const clt_op *op = clt_exchange_op(p, k);
-    if (op->kind == CLT_OP_GATHER) CLT_TRY(copy_own(op, clt_exchange_range(p, op, p->group->rank)));
+    if (op->kind == CLT_OP_GATHER) CLT_TRY(copy_own(p, op, clt_exchange_range(p, op, p->group->rank)));
     for (int r = 0; r < p->group->size; r++) {
         clt_status st = CLT_OK;
         if (r == p->group->rank) continue;
