@@ -34,18 +34,32 @@ static clt_status leave_queue(clt_reduce_plan *p, clt_mark **behind) {
     return clt_device_use(p->dev, CLT_QUEUE_COMPUTE);
 }
 
+/* A step of a small operation: it is complete on return. */
+static clt_status by_host(clt_reduce_plan *p, int64_t k, clt_status (*step)(clt_reduce_plan *, int64_t)) {
+    p->by_host = true;
+    const clt_status st = step(p, k);
+    p->by_host = false;
+    return st;
+}
+
 static clt_status fill(clt_reduce_plan *p, int64_t k) {
     clt_op *op = clt_exchange_op(p, k);
+    if (op->by_host) return by_host(p, k, clt_exchange_fill);
     CLT_TRY(enter_queue(p, op, CLT_QUEUE_OUT));
     CLT_TRY(clt_exchange_fill(p, k));
     return leave_queue(p, &op->sent);
 }
 
+static clt_status take(clt_reduce_plan *p, int64_t k) {
+    CLT_TRY(clt_exchange_fetch(p, k));
+    return clt_exchange_op(p, k)->kind == CLT_OP_REDUCE ? clt_exchange_add(p, k) : CLT_OK;
+}
+
 static clt_status fetch(clt_reduce_plan *p, int64_t k) {
     clt_op *op = clt_exchange_op(p, k);
+    if (op->by_host) return by_host(p, k, take);
     CLT_TRY(enter_queue(p, op, CLT_QUEUE_IN));
-    CLT_TRY(clt_exchange_fetch(p, k));
-    if (op->kind == CLT_OP_REDUCE) CLT_TRY(clt_exchange_add(p, k));
+    CLT_TRY(take(p, k));
     return leave_queue(p, &op->read);
 }
 
@@ -56,10 +70,32 @@ static void release(clt_op *op) {
     op->made = op->sent = op->read = NULL;
 }
 
+static clt_status fill_free(clt_reduce_plan *p) {
+    for (; p->filled < p->begun && p->wire->is_free(p, p->filled + 1); p->filled++) {
+        const clt_op *op = clt_exchange_op(p, p->filled + 1);
+        bool made = true;
+        if (op->by_host) CLT_TRY(clt_mark_reached(op->made, &made));
+        if (!made) break;
+        CLT_TRY(fill(p, p->filled + 1));
+    }
+    return CLT_OK;
+}
+
+static clt_status finish(clt_reduce_plan *p) {
+    for (; p->finished < p->fetched; p->finished++) {
+        bool there;
+        CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->finished + 1)->read, &there));
+        if (!there) break;
+        CLT_TRY(p->wire->finished(p, p->finished + 1));
+        release(clt_exchange_op(p, p->finished + 1));
+    }
+    return CLT_OK;
+}
+
 static clt_status advance(clt_reduce_plan *p) {
     const clt_wire *w = p->wire;
     bool there = true;
-    for (; p->filled < p->begun && w->is_free(p, p->filled + 1); p->filled++) CLT_TRY(fill(p, p->filled + 1));
+    CLT_TRY(fill_free(p));
     for (; p->posted < p->filled; p->posted++) {
         CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->posted + 1)->sent, &there));
         if (!there) break;
@@ -70,15 +106,11 @@ static clt_status advance(clt_reduce_plan *p) {
     for (; p->fetched < CLT_MIN(p->expected, p->posted); p->fetched++) {
         CLT_TRY(w->arrived(p, p->fetched + 1, &there));
         if (!there) break;
+        CLT_TRY(finish(p));
+        if (clt_exchange_op(p, p->fetched + 1)->by_host && p->finished < p->fetched) break;
         CLT_TRY(fetch(p, p->fetched + 1));
     }
-    for (; p->finished < p->fetched; p->finished++) {
-        CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->finished + 1)->read, &there));
-        if (!there) break;
-        CLT_TRY(w->finished(p, p->finished + 1));
-        release(clt_exchange_op(p, p->finished + 1));
-    }
-    return CLT_OK;
+    return finish(p);
 }
 
 clt_status clt_exchange_pump(clt_reduce_plan *p) {
@@ -106,7 +138,8 @@ void clt_exchange_set_idle(clt_reduce_plan *p, bool on) {
 static clt_mark *own_work(clt_reduce_plan *p) {
     if (p->posted < p->filled) return clt_exchange_op(p, p->posted + 1)->sent;
     if (p->finished < p->fetched) return clt_exchange_op(p, p->finished + 1)->read;
-    return NULL;
+    if (p->filled == p->begun || !p->wire->is_free(p, p->filled + 1)) return NULL;
+    return clt_exchange_op(p, p->filled + 1)->made;
 }
 
 /* Until operation k has come to a station. */
@@ -196,6 +229,7 @@ static clt_status begin(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, in
     const uint64_t all = longest_range(p, (clt_bucket_part){op->bucket, op->within});
     *number = p->begun;
     if (!all) return CLT_OK;
+    CLT_TRY(clt_exchange_choose_host(p, op, sum, all * (uint64_t)(p->most * p->group->size) * sizeof(float)));
     CLT_TRY(clt_device_mark(p->dev, &op->made));
     for (op->skip = 0; op->skip < all; op->skip += p->strip) {
         op->last = op->skip + p->strip >= all;
@@ -303,6 +337,7 @@ clt_status clt_gather_chunks_begin(clt_reduce_plan *p, clt_buffer *numbers, int6
     for (int b = 0, end; b < p->shards->buckets && p->group->size > 1; b = end) {
         end = end_of_chunks(p, b);
         clt_op o = {.kind = CLT_OP_CHUNKS, .bucket = b, .end = end, .numbers = numbers, .last = true};
+        CLT_TRY(clt_exchange_choose_host(p, &o, NULL, clt_buffer_bytes(numbers)));
         CLT_TRY(clt_device_mark(p->dev, &o.made));
         CLT_TRY(next(p, &o, NULL));
         *op = p->begun;

@@ -12,7 +12,9 @@
  *
  * A slot holds, for a reduction, [sum][rank][strip] elements: place r of sum i is for owner r; for a gather,
  * the own elements one behind the other. A bucket whose ranges are longer than a strip is several operations.
- * A device that shares the host's memory adds what the slots hold in place. */
+ * A device that shares the host's memory adds what the slots hold in place. For small operations the host
+ * does it: then copies and additions are complete when they would be queued, and they start when the device
+ * has done what the operation reads, and everything of earlier operations. */
 #ifndef CLT_EXCHANGE_H
 #define CLT_EXCHANGE_H
 
@@ -90,6 +92,7 @@ typedef struct {
     clt_buffer *numbers; /* CLT_OP_CHUNKS */
     const clt_slab_range *only;
     int n_only;            /* -1: all of it */
+    bool by_host;          /* the host copies and adds, not the device; see clt_exchange_host.c */
     clt_mark *made;        /* what is read is there; owned by the last strip of a bucket */
     clt_mark *sent, *read; /* the copies of filling and of fetching; NULL: not queued yet */
     bool last;             /* of its bucket's strips */
@@ -121,6 +124,8 @@ struct clt_reduce_plan {
         uint64_t slot, first, sum; /* from slot to slot; of sum 0 in its slot; from sum to sum */
     } inbox;
     clt_buffer *scratch;   /* fp32 [ranks * most][strip]; NULL: slots are read in place */
+    uint64_t host_most;    /* bytes of an operation that the host moves itself; 0: it moves none */
+    bool by_host;          /* such an operation is being moved */
     clt_buffer *narrow[2]; /* bf16 [strip], for queues OUT and IN; NULL: fp32 travels */
 
     /* operations; number k is in op[k % cap] */
@@ -152,6 +157,16 @@ clt_status clt_exchange_add(clt_reduce_plan *p, int64_t op);
  * in another rank's ring, the place of that rank's sum i for this one. */
 uint64_t clt_exchange_out_place(const clt_reduce_plan *p, int64_t op, int i, int owner);
 uint64_t clt_exchange_in_place(const clt_reduce_plan *p, int64_t op, int i, bool gather);
+/* Sets p->host_most; when rings and scratch are there. */
+clt_status clt_exchange_find_host(clt_reduce_plan *p);
+/* Sets op->by_host; bytes: that all ranks hand out in it, at most. After it op's memory is known to the host.
+ */
+clt_status clt_exchange_choose_host(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, uint64_t bytes);
+/* A copy of bytes, dst += src, and dst = +0: by the host while p->by_host is set, otherwise queued. */
+clt_status clt_exchange_copy(const clt_reduce_plan *p, clt_buffer *dst, uint64_t dst_offset, clt_buffer *src,
+                             uint64_t src_offset, uint64_t bytes);
+clt_status clt_exchange_sum(const clt_reduce_plan *p, clt_ref dst, clt_ref src, uint64_t count);
+clt_status clt_exchange_clear(const clt_reduce_plan *p, clt_ref dst, uint64_t count);
 /* The ring of operations, for p's buckets. */
 clt_status clt_exchange_make_ring(clt_reduce_plan *p);
 void clt_exchange_free_ring(clt_reduce_plan *p);

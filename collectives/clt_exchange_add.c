@@ -84,17 +84,16 @@ static bool same_place(clt_ref a, clt_ref b) {
  * order, so it may replace either of them: the one that lies in the total, if one does. */
 static clt_status join_subtrees(clt_reduce_plan *p, clt_exchange_subtree *left,
                                 const clt_exchange_subtree *right, clt_ref total, uint64_t count) {
-    const clt_reduce_math *m = &p->math;
     left->width += right->width;
     if (!right->at.buf) return CLT_OK;
     if (!left->at.buf) {
         left->at = right->at;
         return CLT_OK;
     }
-    if (!same_place(right->at, total)) return m->add(m->ctx, left->at, right->at, count);
+    if (!same_place(right->at, total)) return clt_exchange_sum(p, left->at, right->at, count);
     const clt_ref other = left->at;
     left->at = total;
-    return m->add(m->ctx, total, other, count);
+    return clt_exchange_sum(p, total, other, count);
 }
 
 /* `count` elements from element `at` of the slab on, which is `skip` elements into this rank's range of the
@@ -153,10 +152,10 @@ static clt_status round_own(clt_reduce_plan *p, const clt_op *op, uint64_t at, u
 
 /* Into the level where it stays. */
 static clt_status keep(clt_reduce_plan *p, const clt_op *op, clt_ref level, clt_ref sum, uint64_t count) {
-    if (!sum.buf) return clt_buffer_fill32(level.buf, level.off * 4, 0, count * 4);
+    if (!sum.buf) return clt_exchange_clear(p, level, count);
     if (op->narrow && op->round->last) return round_to(p, level, sum, count);
     if (same_place(level, sum)) return CLT_OK;
-    return clt_buffer_copy(level.buf, level.off * 4, sum.buf, sum.off * 4, count * 4);
+    return clt_exchange_copy(p, level.buf, level.off * 4, sum.buf, sum.off * 4, count * 4);
 }
 
 /* From element `at` on, at most `count`: as many as lie in one piece of every slab. */

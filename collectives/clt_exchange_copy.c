@@ -25,13 +25,13 @@ static bool in_place(const clt_reduce_plan *p, int r) {
 static clt_status to_window(clt_reduce_plan *p, uint64_t offset, clt_buffer *src, uint64_t first,
                             uint64_t bytes) {
     const int me = p->group->rank;
-    if (in_place(p, me)) return clt_buffer_copy(p->window[me], offset, src, first, bytes);
+    if (in_place(p, me)) return clt_exchange_copy(p, p->window[me], offset, src, first, bytes);
     return clt_buffer_send(src, first, (char *)p->host[me] + offset, bytes);
 }
 
 static clt_status from_window(clt_reduce_plan *p, int r, uint64_t offset, clt_buffer *dst, uint64_t first,
                               uint64_t bytes) {
-    if (in_place(p, r)) return clt_buffer_copy(dst, first, p->window[r], offset, bytes);
+    if (in_place(p, r)) return clt_exchange_copy(p, dst, first, p->window[r], offset, bytes);
     return clt_buffer_fetch(dst, first, (const char *)p->host[r] + offset, bytes);
 }
 
@@ -149,29 +149,29 @@ static clt_status fetch_sums(clt_reduce_plan *p, const clt_op *op, int64_t k, in
     return CLT_OK;
 }
 
-static clt_status copy_stretch(const clt_op *op, clt_slab_range x) {
+static clt_status copy_stretch(const clt_reduce_plan *p, const clt_op *op, clt_slab_range x) {
     const uint64_t bytes = op->from->element_bytes;
     for (uint64_t done = 0, n; done < x.count; done += n) {
         uint64_t run;
         const clt_ref s = clt_slab_at(op->from, x.first + done, &n);
         const clt_ref d = clt_slab_at(op->to, x.first + done, &run);
         n = CLT_MIN(CLT_MIN(n, run), x.count - done);
-        CLT_TRY(clt_buffer_copy(d.buf, d.off * bytes, s.buf, s.off * bytes, n * bytes));
+        CLT_TRY(clt_exchange_copy(p, d.buf, d.off * bytes, s.buf, s.off * bytes, n * bytes));
     }
     return CLT_OK;
 }
 
 /* The own range of a gather into another slab. */
-static clt_status copy_own(const clt_op *op, clt_slab_range x) {
+static clt_status copy_own(const clt_reduce_plan *p, const clt_op *op, clt_slab_range x) {
     if (op->from == op->to) return CLT_OK;
-    if (op->n_only < 0) return copy_stretch(op, x);
-    for (int i = 0; i < op->n_only; i++) CLT_TRY(copy_stretch(op, clt_slab_range_common(x, op->only[i])));
+    if (op->n_only < 0) return copy_stretch(p, op, x);
+    for (int i = 0; i < op->n_only; i++) CLT_TRY(copy_stretch(p, op, clt_slab_range_common(x, op->only[i])));
     return CLT_OK;
 }
 
 clt_status clt_exchange_fetch(clt_reduce_plan *p, int64_t k) {
     const clt_op *op = clt_exchange_op(p, k);
-    if (op->kind == CLT_OP_GATHER) CLT_TRY(copy_own(op, clt_exchange_range(p, op, p->group->rank)));
+    if (op->kind == CLT_OP_GATHER) CLT_TRY(copy_own(p, op, clt_exchange_range(p, op, p->group->rank)));
     for (int r = 0; r < p->group->size; r++) {
         clt_status st = CLT_OK;
         if (r == p->group->rank) continue;

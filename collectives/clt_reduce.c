@@ -138,7 +138,7 @@ static clt_status take_device(clt_reduce_plan *p) {
     if (wide) CLT_TRY(clt_buffer_create(p->dev, wide * sizeof(float), "exchange", &p->scratch));
     for (int i = 0; i < 2 && narrow; i++)
         CLT_TRY(clt_buffer_create(p->dev, narrow / 2 * sizeof(uint16_t), "exchange", &p->narrow[i]));
-    return CLT_OK;
+    return clt_exchange_find_host(p);
 }
 
 static clt_status prepare(clt_reduce_plan *p) {

@@ -8,9 +8,10 @@
  * nothing waits: copies and additions run in queues of their own (clt_mark.h), and whatever wait the host is
  * in moves the operations on.
  *
- * Additions run on the devices, in the order of the tree over lane numbers that docs/numerics.md fixes; what
- * moves the bytes between ranks adds nothing. So the wire that serves a plan ("shm", "mpi") changes no bit,
- * and neither do the number of ranks, the ranges, or when an operation is begun. */
+ * Additions run on the devices (small ones of CPU devices on the host), in the order of the tree over lane
+ * numbers that docs/numerics.md fixes; what moves the bytes between ranks adds nothing. So the wire that
+ * serves a plan ("shm", "mpi") changes no bit, and neither do the number of ranks, the ranges, or when an
+ * operation is begun. */
 #ifndef CLT_REDUCE_H
 #define CLT_REDUCE_H
 

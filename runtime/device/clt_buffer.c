@@ -29,7 +29,7 @@ static cl_int touch(clt_device *dev, cl_mem mem, size_t bytes) {
     size_t n = CLT_MIN(bytes, (size_t)4);
 #endif
     if (n < 4 || (dev->facts.type == CLT_DEVICE_CPU && n == 4)) return CL_SUCCESS;
-    return clEnqueueFillBuffer(dev->queue, mem, &word, sizeof word, 0, n, 0, NULL, NULL);
+    return clEnqueueFillBuffer(clt_queue_next(dev), mem, &word, sizeof word, 0, n, 0, NULL, NULL);
 }
 
 static cl_int make(clt_device *dev, void *host, size_t bytes, cl_mem *out) {
@@ -57,7 +57,8 @@ static clt_status create(clt_device *dev, void *host, size_t bytes, const char *
     }
     if (e != CL_SUCCESS) return no_memory(dev, name, bytes, clt_cl_name(e));
     clt_buffer *b = clt_calloc(1, sizeof *b);
-    *b = (clt_buffer){.dev = dev, .mem = mem, .bytes = bytes, .wrapped = host != NULL, .next = dev->buffers};
+    *b = (clt_buffer){
+        .dev = dev, .mem = mem, .bytes = bytes, .wrapped = host != NULL, .host = host, .next = dev->buffers};
     snprintf(b->name, sizeof b->name, "%s", name);
     if (b->next) b->next->prev = b;
     dev->buffers = b;
@@ -112,7 +113,8 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
         return clt_error(CLT_FAIL, "filling %zu bytes at %zu of buffer '%s': not multiples of 4", bytes,
                          offset, b->name);
     if (bytes == 0) return CLT_OK;
-    CLT_CL(b->dev, clEnqueueFillBuffer(b->dev->queue, b->mem, &word, 4, offset, bytes, 0, NULL, NULL),
+    CLT_CL(b->dev,
+           clEnqueueFillBuffer(clt_queue_next(b->dev), b->mem, &word, 4, offset, bytes, 0, NULL, NULL),
            b->name);
     return CLT_OK;
 }
@@ -126,8 +128,8 @@ clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, 
                          dst->name);
     if (bytes == 0) return CLT_OK;
     CLT_CL(dst->dev,
-           clEnqueueCopyBuffer(dst->dev->queue, src->mem, dst->mem, src_offset, dst_offset, bytes, 0, NULL,
-                               NULL),
+           clEnqueueCopyBuffer(clt_queue_next(dst->dev), src->mem, dst->mem, src_offset, dst_offset, bytes, 0,
+                               NULL, NULL),
            dst->name);
     return CLT_OK;
 }
@@ -138,8 +140,9 @@ clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes
     CLT_TRY(clt_buffer_check(b, offset, bytes, "mapping"));
     cl_event event;
     cl_int e;
-    void *p = clEnqueueMapBuffer(b->dev->queue, b->mem, CL_FALSE, CL_MAP_READ | (write ? CL_MAP_WRITE : 0),
-                                 offset, bytes, 0, NULL, &event, &e);
+    void *p =
+        clEnqueueMapBuffer(clt_queue_next(b->dev), b->mem, CL_FALSE, CL_MAP_READ | (write ? CL_MAP_WRITE : 0),
+                           offset, bytes, 0, NULL, &event, &e);
     CLT_CL(b->dev, e, b->name);
     CLT_TRY(clt_event_wait(b->dev, event, b->name));
     *ptr = p;
@@ -147,7 +150,30 @@ clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes
 }
 
 clt_status clt_buffer_unmap(clt_buffer *b, void *ptr) {
-    CLT_CL(b->dev, clEnqueueUnmapMemObject(b->dev->queue, b->mem, ptr, 0, NULL, NULL), b->name);
+    CLT_CL(b->dev, clEnqueueUnmapMemObject(clt_queue_next(b->dev), b->mem, ptr, 0, NULL, NULL), b->name);
+    return CLT_OK;
+}
+
+/* Through the second queue, which does not wait for the device's work. */
+static cl_int find_host(clt_buffer *b) {
+    clt_device *dev = b->dev;
+    cl_event event;
+    cl_int e = CL_SUCCESS;
+    if (!dev->side) dev->side = clCreateCommandQueue(dev->context, dev->device, 0, &e);
+    if (e != CL_SUCCESS) return e;
+    void *p = clEnqueueMapBuffer(dev->side, b->mem, CL_FALSE, CL_MAP_READ, 0, b->bytes, 0, NULL, &event, &e);
+    if (e == CL_SUCCESS) e = clFlush(dev->side);
+    if (e == CL_SUCCESS) e = clt_event_quiet(dev, event);
+    if (e == CL_SUCCESS) e = clEnqueueUnmapMemObject(dev->side, b->mem, p, 0, NULL, &event);
+    if (e == CL_SUCCESS) e = clFlush(dev->side);
+    if (e == CL_SUCCESS) e = clt_event_quiet(dev, event);
+    if (e == CL_SUCCESS) b->host = p;
+    return e;
+}
+
+clt_status clt_buffer_host(clt_buffer *b, void **ptr) {
+    if (!b->host) CLT_CL(b->dev, find_host(b), b->name);
+    *ptr = b->host;
     return CLT_OK;
 }
 

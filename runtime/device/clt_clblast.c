@@ -42,9 +42,10 @@ clt_status clt_clblast_sgemm(clt_device *dev, bool trans_a, bool trans_b, int64_
     CLT_TRY(check_matrix("a", a, trans_a ? k : m, trans_a ? m : k, lda));
     CLT_TRY(check_matrix("b", b, trans_b ? n : k, trans_b ? k : n, ldb));
     CLT_TRY(check_matrix("c", c, m, n, ldc));
+    cl_command_queue queue = clt_queue_next(dev);
     int e = sgemm(ROW_MAJOR, trans_a ? TRANSPOSE : NO_TRANSPOSE, trans_b ? TRANSPOSE : NO_TRANSPOSE,
                   (size_t)m, (size_t)n, (size_t)k, alpha, a.buf->mem, a.off, (size_t)lda, b.buf->mem, b.off,
-                  (size_t)ldb, beta, c.buf->mem, c.off, (size_t)ldc, &dev->queue, NULL);
+                  (size_t)ldb, beta, c.buf->mem, c.off, (size_t)ldc, &queue, NULL);
     clt_cl_count(dev, e); /* CLBlast's own codes have other numbers */
     if (e != 0)
         return clt_error(CLT_FAIL, "CLBlast's sgemm %lld x %lld x %lld failed on %s: status %d (%s)",

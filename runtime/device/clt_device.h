@@ -123,6 +123,9 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
 /* Buffers of two devices, or overlapping ranges of one buffer, are CLT_FAIL. */
 clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
                            size_t bytes);
+/* Where a buffer of a device that works in place (clt_device_works_in_place) lies in the host's memory. The
+ * host may read and write there while nothing is queued that uses the same elements. */
+clt_status clt_buffer_host(clt_buffer *b, void **ptr);
 /* A host pointer to a range, valid until unmap; waits. It may be read, and with `write` also written. */
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr);
 clt_status clt_buffer_unmap(clt_buffer *b, void *ptr);

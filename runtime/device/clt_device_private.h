@@ -50,6 +50,7 @@ struct clt_buffer {
     cl_mem mem;
     size_t bytes;
     bool wrapped;
+    void *host;       /* for clt_buffer_host; NULL: it was not called yet */
     uint64_t address; /* as a kernel sees it; 0: not known yet */
     uint64_t number;  /* among all buffers that were created on this device, from 1 */
     char name[64];
@@ -82,7 +83,9 @@ struct clt_device {
     cl_context context;
     cl_command_queue queue;              /* the one in use: one of queues */
     cl_command_queue queues[CLT_QUEUES]; /* NULL until the first use; the first one from the start */
-    cl_command_queue side;               /* maps pinned memory; NULL until it is needed */
+    uint64_t queued, completed; /* commands that were put into queues; how many of them, from the first one
+                                 * on, are known to be complete, which is counted where there is one queue */
+    cl_command_queue side;      /* maps pinned memory; NULL until it is needed */
     clt_device_facts facts;
     char id[33];
     char *cache_dir; /* NULL: caching is off */
@@ -118,6 +121,12 @@ struct clt_device {
     void *idle_ctx;
     bool idles; /* it runs */
 };
+
+/* The queue in use, for a command that is put into it; markers alone take dev->queue. */
+static inline cl_command_queue clt_queue_next(clt_device *dev) {
+    dev->queued++;
+    return dev->queue;
+}
 
 static inline bool clt_has_quirk(const clt_device *dev, clt_quirk quirk) {
     return dev->quirks >> quirk & 1;

@@ -194,8 +194,8 @@ clt_status clt_launch_now(const clt_launch_call *c) {
     }
     cl_event event;
     int lock = first_launch_lock(k, dims, local);
-    cl_int e = clEnqueueNDRangeKernel(dev->queue, k->kernel, (cl_uint)dims, c->first, global, local, 0, NULL,
-                                      dev->profile ? &event : NULL);
+    cl_int e = clEnqueueNDRangeKernel(clt_queue_next(dev), k->kernel, (cl_uint)dims, c->first, global, local,
+                                      0, NULL, dev->profile ? &event : NULL);
     clt_status st = e == CL_SUCCESS && lock >= 0 ? clt_device_finish(dev) : CLT_OK;
     clt_cache_unlock(lock);
     if (e != CL_SUCCESS) {

@@ -2,13 +2,41 @@
 
 #include "runtime/device/clt_device_private.h"
 
-/* An event of OpenCL; the struct is never defined. */
-static cl_event event_of(clt_mark *m) {
-    return (cl_event)(void *)m;
-}
+struct clt_mark {
+    clt_device *dev;
+    cl_event event;
+    uint64_t queued; /* commands before it */
+};
 
 bool clt_device_shares_host(const clt_device *dev) {
     return dev->facts.type == CLT_DEVICE_CPU && clt_env_long(CLT_ENV_QUEUES, 1) == 1;
+}
+
+/* What the host writes is read by the device, and the other way round. */
+static clt_status try_in_place(clt_buffer *b, bool *in_place) {
+    enum { WORDS = 16 };
+    const uint32_t by_device = 0x5a5aa5a5;
+    uint32_t got[WORDS];
+    void *host;
+    CLT_TRY(clt_buffer_host(b, &host));
+    uint32_t *word = host;
+    for (uint32_t i = 0; i < WORDS; i++) word[i] = i;
+    CLT_TRY(clt_buffer_read(b, 0, got, sizeof got));
+    for (uint32_t i = 0; i < WORDS; i++) *in_place = *in_place && got[i] == i;
+    CLT_TRY(clt_buffer_fill32(b, 0, by_device, sizeof got));
+    CLT_TRY(clt_device_finish(b->dev));
+    for (int i = 0; i < WORDS; i++) *in_place = *in_place && word[i] == by_device;
+    return CLT_OK;
+}
+
+clt_status clt_device_works_in_place(clt_device *dev, bool *in_place) {
+    clt_buffer *b;
+    *in_place = clt_device_shares_host(dev);
+    if (!*in_place) return CLT_OK;
+    CLT_TRY(clt_buffer_create(dev, 4096, "probe of host access", &b));
+    const clt_status st = try_in_place(b, in_place);
+    clt_buffer_destroy(b);
+    return st;
 }
 
 static clt_status create(clt_device *dev, cl_command_queue *out) {
@@ -27,25 +55,29 @@ clt_status clt_device_use(clt_device *dev, clt_queue queue) {
 
 clt_status clt_device_mark(clt_device *dev, clt_mark **out) {
     cl_event e;
+    *out = NULL;
+    if (clt_device_shares_host(dev) && dev->completed == dev->queued) return CLT_OK;
     CLT_CL(dev, clEnqueueMarkerWithWaitList(dev->queue, 0, NULL, &e), "marking a place in a queue");
-    *out = (clt_mark *)(void *)e;
+    *out = clt_malloc(sizeof **out);
+    **out = (clt_mark){dev, e, dev->queued};
     return clt_device_flush(dev);
 }
 
 clt_status clt_device_after(clt_device *dev, clt_mark *m) {
-    const cl_event e = event_of(m);
     if (!m) return CLT_OK;
-    CLT_CL(dev, clEnqueueBarrierWithWaitList(dev->queue, 1, &e, NULL), "waiting for a mark");
+    CLT_CL(dev, clEnqueueBarrierWithWaitList(clt_queue_next(dev), 1, &m->event, NULL), "waiting for a mark");
     return CLT_OK;
 }
 
 clt_status clt_mark_reached(clt_mark *m, bool *reached) {
-    cl_event e = event_of(m);
     cl_int status = CL_QUEUED;
-    cl_int code = clGetEventInfo(e, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
+    *reached = true;
+    if (!m) return CLT_OK;
+    cl_int code = clGetEventInfo(m->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
     *reached = code == CL_SUCCESS && status == CL_COMPLETE;
     /* Only waiting is a point of synchronisation for the host's memory; for a complete event it is free. */
-    if (*reached) code = clWaitForEvents(1, &e);
+    if (*reached) code = clWaitForEvents(1, &m->event);
+    if (*reached && code == CL_SUCCESS) m->dev->completed = CLT_MAX(m->dev->completed, m->queued);
     if (code == CL_SUCCESS && status < 0) code = status;
     return code == CL_SUCCESS
                ? CLT_OK
@@ -53,21 +85,23 @@ clt_status clt_mark_reached(clt_mark *m, bool *reached) {
 }
 
 clt_status clt_mark_wait(clt_device *dev, clt_mark *m) {
-    const cl_event e = event_of(m);
-    CLT_CL(dev, clRetainEvent(e), "waiting for a mark");
-    return clt_event_wait(dev, e, "waiting for a mark");
+    if (!m) return CLT_OK;
+    CLT_CL(dev, clRetainEvent(m->event), "waiting for a mark");
+    return clt_event_wait(dev, m->event, "waiting for a mark");
 }
 
 void clt_mark_release(clt_mark *m) {
-    if (m) clReleaseEvent(event_of(m));
+    if (m) clReleaseEvent(m->event);
+    clt_free(m);
 }
 
 clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t bytes) {
     CLT_TRY(clt_buffer_check(src, offset, bytes, "reading"));
     if (bytes == 0) return CLT_OK;
-    CLT_CL(src->dev,
-           clEnqueueReadBuffer(src->dev->queue, src->mem, CL_FALSE, offset, bytes, host, 0, NULL, NULL),
-           src->name);
+    CLT_CL(
+        src->dev,
+        clEnqueueReadBuffer(clt_queue_next(src->dev), src->mem, CL_FALSE, offset, bytes, host, 0, NULL, NULL),
+        src->name);
     return CLT_OK;
 }
 
@@ -75,7 +109,8 @@ clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, si
     CLT_TRY(clt_buffer_check(dst, offset, bytes, "writing"));
     if (bytes == 0) return CLT_OK;
     CLT_CL(dst->dev,
-           clEnqueueWriteBuffer(dst->dev->queue, dst->mem, CL_FALSE, offset, bytes, host, 0, NULL, NULL),
+           clEnqueueWriteBuffer(clt_queue_next(dst->dev), dst->mem, CL_FALSE, offset, bytes, host, 0, NULL,
+                                NULL),
            dst->name);
     return CLT_OK;
 }

@@ -28,19 +28,25 @@ typedef enum { CLT_QUEUE_COMPUTE, CLT_QUEUE_OUT, CLT_QUEUE_IN, CLT_QUEUES } clt_
  * CLTRAIN_QUEUES=3, by which tests treat a CPU device like one with memory of its own. */
 bool clt_device_shares_host(const clt_device *dev);
 
+/* *in_place: whether the device shares the host's memory and also keeps its buffers where the host can use
+ * them (clt_buffer_host). Tried with a buffer, so it is for the start of a run. */
+clt_status clt_device_works_in_place(clt_device *dev, bool *in_place);
+
 /* The queue for everything that is queued from here on. Queues are created at their first use. */
 clt_status clt_device_use(clt_device *dev, clt_queue queue);
 
 /* A place in a queue. */
 typedef struct clt_mark clt_mark;
 /* Marks the place behind everything that is in the current queue, and hands it to the device (flush). The
- * caller releases the mark. */
+ * caller releases the mark. *out is NULL if the device has one queue and is known to have done everything in
+ * it: that is a mark that is reached. */
 clt_status clt_device_mark(clt_device *dev, clt_mark **out);
 /* What is queued in the current queue from here on waits for the mark, which may be of any queue. The mark
  * may be released after the call. NULL: nothing to wait for. */
 clt_status clt_device_after(clt_device *dev, clt_mark *m);
 /* *reached: whether the device has come to the mark; does not wait. If it has, what was done before it is
- * visible to the host, in memory that buffers wrap, too. An error if the device failed at it. */
+ * visible to the host, in memory that buffers wrap, too. An error if the device failed at it. NULL: reached.
+ */
 clt_status clt_mark_reached(clt_mark *m, bool *reached);
 /* Waits for the mark, at most until the device's deadline (CLT_AGAIN). */
 clt_status clt_mark_wait(clt_device *dev, clt_mark *m);

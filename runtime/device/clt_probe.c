@@ -26,8 +26,10 @@ static cl_int launch_and_read(clt_device *dev, cl_kernel k, cl_mem a, cl_mem b, 
     cl_event event;
     cl_int e = clSetKernelArg(k, 0, sizeof a, &a);
     if (e == CL_SUCCESS) e = clSetKernelArg(k, 1, sizeof b, &b);
-    if (e == CL_SUCCESS) e = clEnqueueNDRangeKernel(dev->queue, k, 1, NULL, &items, &group, 0, NULL, NULL);
-    if (e == CL_SUCCESS) e = clEnqueueReadBuffer(dev->queue, b, CL_FALSE, 0, out_bytes, out, 0, NULL, &event);
+    if (e == CL_SUCCESS)
+        e = clEnqueueNDRangeKernel(clt_queue_next(dev), k, 1, NULL, &items, &group, 0, NULL, NULL);
+    if (e == CL_SUCCESS)
+        e = clEnqueueReadBuffer(clt_queue_next(dev), b, CL_FALSE, 0, out_bytes, out, 0, NULL, &event);
     return e == CL_SUCCESS ? clt_event_quiet(dev, event) : e;
 }
 

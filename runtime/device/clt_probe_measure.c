@@ -80,20 +80,20 @@ static double copy_speed(clt_device *dev, cl_mem pinned, cl_mem target) {
     cl_int e;
     cl_event event;
     double best = 0;
-    void *p =
-        clEnqueueMapBuffer(dev->queue, pinned, CL_FALSE, CL_MAP_WRITE, 0, COPY_BYTES, 0, NULL, &event, &e);
+    void *p = clEnqueueMapBuffer(clt_queue_next(dev), pinned, CL_FALSE, CL_MAP_WRITE, 0, COPY_BYTES, 0, NULL,
+                                 &event, &e);
     if (e != CL_SUCCESS || clt_event_quiet(dev, event) != CL_SUCCESS) return 0;
     memset(p, 1, COPY_BYTES);
     for (int i = 0; i < 4; i++) { /* the first one allocates */
         const double start = clt_now();
-        if (clEnqueueWriteBuffer(dev->queue, target, CL_FALSE, 0, COPY_BYTES, p, 0, NULL, &event) !=
+        if (clEnqueueWriteBuffer(clt_queue_next(dev), target, CL_FALSE, 0, COPY_BYTES, p, 0, NULL, &event) !=
                 CL_SUCCESS ||
             clt_event_quiet(dev, event) != CL_SUCCESS)
             break;
         const double rate = 1e-9 * COPY_BYTES / (clt_now() - start);
         if (i > 0) best = CLT_MAX(best, rate);
     }
-    clEnqueueUnmapMemObject(dev->queue, pinned, p, 0, NULL, NULL);
+    clEnqueueUnmapMemObject(clt_queue_next(dev), pinned, p, 0, NULL, NULL);
     return best;
 }
 

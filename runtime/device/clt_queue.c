@@ -79,12 +79,14 @@ clt_status clt_device_flush(clt_device *dev) {
 }
 
 clt_status clt_device_finish(clt_device *dev) {
+    const uint64_t queued = dev->queued;
     for (int q = 0; q < CLT_QUEUES; q++) {
         cl_event e;
         if (!dev->queues[q]) continue;
         CLT_CL(dev, clEnqueueMarkerWithWaitList(dev->queues[q], 0, NULL, &e), "waiting for queued work");
         CLT_TRY(clt_event_wait(dev, e, "waiting for queued work"));
     }
+    dev->completed = CLT_MAX(dev->completed, queued);
     return CLT_OK;
 }
 
@@ -100,7 +102,8 @@ clt_status clt_device_gate(clt_device *dev, bool closed) {
     if (closed && !dev->gate) {
         dev->gate = clCreateUserEvent(dev->context, &e);
         CLT_CL(dev, e, "creating a user event");
-        CLT_CL(dev, clEnqueueBarrierWithWaitList(dev->queue, 1, &dev->gate, NULL), "closing the gate");
+        CLT_CL(dev, clEnqueueBarrierWithWaitList(clt_queue_next(dev), 1, &dev->gate, NULL),
+               "closing the gate");
     } else if (!closed && dev->gate) {
         e = clSetUserEventStatus(dev->gate, CL_COMPLETE);
         clReleaseEvent(dev->gate);

@@ -106,7 +106,8 @@ clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_
     clt_device *dev = b->dev;
     cl_event e;
     if (bytes > BLOCK && dev->facts.type == CLT_DEVICE_CPU) { /* saves a copy */
-        CLT_CL(dev, clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
+        CLT_CL(dev,
+               clEnqueueWriteBuffer(clt_queue_next(dev), b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
                b->name);
         return clt_event_wait(dev, e, b->name);
     }
@@ -115,8 +116,8 @@ clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_
         clt_staging *s;
         CLT_TRY(block_get(dev, n, &s));
         memcpy(s->mem, (const char *)src + at, n);
-        cl_int status =
-            clEnqueueWriteBuffer(dev->queue, b->mem, CL_FALSE, offset + at, n, s->mem, 0, NULL, &s->event);
+        cl_int status = clEnqueueWriteBuffer(clt_queue_next(dev), b->mem, CL_FALSE, offset + at, n, s->mem, 0,
+                                             NULL, &s->event);
         CLT_CL(dev, status, b->name);
         at += n;
         if (bytes > BLOCK) CLT_TRY(clt_device_flush(dev)); /* moves while the next part is copied */
@@ -145,8 +146,8 @@ static clt_status read_staged(clt_buffer *b, size_t offset, char *dst, size_t by
         size[turn] = CLT_MIN(bytes - queued, (size_t)BLOCK);
         st = block_get(dev, size[turn], &s);
         if (st != CLT_OK) continue;
-        cl_int e = clEnqueueReadBuffer(dev->queue, b->mem, CL_FALSE, offset + queued, size[turn], s->mem, 0,
-                                       NULL, &s->event);
+        cl_int e = clEnqueueReadBuffer(clt_queue_next(dev), b->mem, CL_FALSE, offset + queued, size[turn],
+                                       s->mem, 0, NULL, &s->event);
         if (e != CL_SUCCESS) {
             st = clt_cl_error(dev, e, b->name);
             continue;
@@ -171,8 +172,10 @@ clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt
                          b->name, BLOCK);
     if (dev->rehearses) return CLT_OK;
     CLT_TRY(block_get(dev, bytes, &s));
-    CLT_CL(dev, clEnqueueReadBuffer(dev->queue, b->mem, CL_FALSE, offset, bytes, s->mem, 0, NULL, &s->event),
-           b->name);
+    CLT_CL(
+        dev,
+        clEnqueueReadBuffer(clt_queue_next(dev), b->mem, CL_FALSE, offset, bytes, s->mem, 0, NULL, &s->event),
+        b->name);
     s->held = true;
     *out = (clt_later){.buffer = b, .bytes = bytes, .block = (int)(s - dev->staging)};
     return clt_device_flush(dev);
@@ -200,7 +203,8 @@ clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes
     }
     if (b->dev->facts.type != CLT_DEVICE_CPU) return read_staged(b, offset, dst, bytes);
     cl_event e;
-    CLT_CL(b->dev, clEnqueueReadBuffer(b->dev->queue, b->mem, CL_FALSE, offset, bytes, dst, 0, NULL, &e),
+    CLT_CL(b->dev,
+           clEnqueueReadBuffer(clt_queue_next(b->dev), b->mem, CL_FALSE, offset, bytes, dst, 0, NULL, &e),
            b->name);
     return clt_event_wait(b->dev, e, b->name);
 }

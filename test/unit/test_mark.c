@@ -98,6 +98,73 @@ static void one_queue_serves_for_all(void **state) {
     clt_free(memory);
 }
 
+/* What the device is known to have done needs no mark; anything that is queued after it does. */
+static void marks_of_an_idle_queue(void **state) {
+    (void)state;
+    clt_device *dev = open_with("1");
+    clt_mark *m;
+    bool there = false;
+    clt_buffer *a = buffer(dev, 5);
+    tu_assert_ok(clt_device_finish(dev), "finish");
+    if (!clt_device_shares_host(dev)) {
+        clt_buffer_destroy(a);
+        clt_device_close(dev);
+        print_message("the device has memory of its own\n");
+        skip();
+    }
+    tu_assert_ok(clt_device_mark(dev, &m), "mark");
+    assert_null(m);
+    tu_assert_ok(clt_mark_reached(m, &there), "reached");
+    assert_true(there);
+    tu_assert_ok(clt_mark_wait(dev, m), "wait");
+
+    tu_assert_ok(clt_device_gate(dev, true), "gate");
+    tu_assert_ok(clt_device_mark(dev, &m), "mark");
+    assert_non_null(m);
+    tu_assert_ok(clt_buffer_fill32(a, 0, 6, BYTES), "fill");
+    clt_sleep(0.05);
+    tu_assert_ok(clt_mark_reached(m, &there), "reached");
+    assert_false(there);
+    tu_assert_ok(clt_device_gate(dev, false), "gate");
+    tu_assert_ok(clt_mark_wait(dev, m), "wait");
+    tu_assert_ok(clt_mark_reached(m, &there), "reached");
+    assert_true(there);
+    clt_mark_release(m);
+
+    /* The fill is behind that mark. */
+    tu_assert_ok(clt_device_mark(dev, &m), "mark");
+    assert_non_null(m);
+    tu_assert_ok(clt_mark_wait(dev, m), "wait");
+    clt_mark_release(m);
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+}
+
+/* Host and device see each other's words without a copy, at any place of the buffer. */
+static void host_works_in_buffers(void **state) {
+    (void)state;
+    clt_device *dev = open_with("1");
+    clt_buffer *a = buffer(dev, 5);
+    bool in_place = false;
+    void *host = NULL;
+    uint32_t word = 0;
+    tu_assert_ok(clt_device_works_in_place(dev, &in_place), "works in place");
+    if (in_place) {
+        tu_assert_ok(clt_device_finish(dev), "finish");
+        tu_assert_ok(clt_buffer_host(a, &host), "host");
+        for (int i = 0; i < WORDS; i++) assert_int_equal(((uint32_t *)host)[i], 5);
+        ((uint32_t *)host)[WORDS - 1] = 7;
+        tu_assert_ok(clt_buffer_read(a, BYTES - 4, &word, 4), "read");
+        assert_int_equal(word, 7);
+    }
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+    dev = open_with("3");
+    tu_assert_ok(clt_device_works_in_place(dev, &in_place), "works in place");
+    assert_false(in_place);
+    clt_device_close(dev);
+}
+
 typedef struct {
     clt_device *dev;
     int calls;
@@ -131,8 +198,8 @@ static void waits_do_other_work(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(queues_run_beside_each_other),
-        cmocka_unit_test(one_queue_serves_for_all),
+        cmocka_unit_test(queues_run_beside_each_other), cmocka_unit_test(one_queue_serves_for_all),
+        cmocka_unit_test(marks_of_an_idle_queue),       cmocka_unit_test(host_works_in_buffers),
         cmocka_unit_test(waits_do_other_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
