@@ -15,8 +15,8 @@ keep=$((SEED % 2 ? 2 : 1)) # one of two: less than the two that always stay
 read -ra stages <<<"${STAGES:-3 2 1}"
 echo "seed $SEED, $KILLS kills, stages ${stages[*]}"
 # Large enough that every rank owns a part.
-settings=("train_loader.dataset.local=$set/mds" load_path=null model.d_model=128 model.n_layers=4 device_train_microbatch_size=2 log_config=false
-    console_log_interval=100000ba save_interval=3ba "save_num_checkpoints_to_keep=$keep")
+settings=("train_loader.dataset.local=$set/mds" load_path=null model.d_model=128 model.n_layers=4
+    device_train_microbatch_size=2 log_config=false console_log_interval=100000ba save_interval=3ba "save_num_checkpoints_to_keep=$keep")
 
 # Starts the run in a process group of its own: pid.
 starts=0
