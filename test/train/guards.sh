@@ -93,6 +93,28 @@ train partscut 0 max_duration=4ba 'load_ignore_keys=[transformer.wte.weight]'
 CLTRAIN_INJECT=nan=6:7 train partscut 0 cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2
 same "a roll-back after load_ignore_keys" parts partscut
 
+# --- not finite, with sharded state ---
+
+# A model of which every rank owns a part: all ranks judge the step alike, and no owner changes its weights.
+sharded=(load_path=null model.d_model=128 model.n_layers=4 cltrain.guards.replica_hash_interval=1)
+export CLTRAIN_INJECT=nan=2:2
+train skipwhole 0 "${sharded[@]}" cltrain.guards.nonfinite=skip
+for stage in 1 2 3; do
+    ranks=3 train "stopat$stage" 1 "${sharded[@]}" "cltrain.zero_stage=$stage"
+    says '^error: batch 2: loss nan.*the weights were not changed'
+    ranks=3 train "skipat$stage" 0 "${sharded[@]}" "cltrain.zero_stage=$stage" cltrain.guards.nonfinite=skip
+    same "a skipped step at stage $stage" skipwhole "skipat$stage"
+done
+export CLTRAIN_INJECT=nan=6:8
+back=("${sharded[@]}" cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2)
+train backwhole 0 "${back[@]}"
+for stage in 2 3; do
+    ranks=2 train "backat$stage" 0 "${back[@]}" "cltrain.zero_stage=$stage"
+    event "backat$stage" rollback '"to":4,"rollbacks":1'
+    same "a roll-back at stage $stage" backwhole "backat$stage"
+done
+unset CLTRAIN_INJECT
+
 # --- spikes ---
 
 spiky=(cltrain.guards.spike_window=4 cltrain.guards.spike_threshold=1.2)
@@ -117,5 +139,12 @@ says '^error: batch [0-9]*: loss spike'
 train off 0 "${spiky[@]}" cltrain.guards.loss_spike=off
 [ "$(events off spike)" = 0 ]
 report "loss_spike=off reports no spikes" $?
+train spikewhole 0 "${sharded[@]}" "${spiky[@]}" cltrain.guards.spike_threshold=0.5 cltrain.guards.loss_spike=skip
+ranks=3 train spikestage3 0 "${sharded[@]}" "${spiky[@]}" cltrain.guards.spike_threshold=0.5 cltrain.guards.loss_spike=skip \
+    cltrain.zero_stage=3
+n=$(events spikestage3 spike)
+[ "$n" -ge 1 ]
+report "spikes are skipped at stage 3" $? "$n"
+same "skipped spikes at stage 3" spikewhole spikestage3
 train badthreshold 78 cltrain.guards.spike_window=10 cltrain.guards.spike_threshold=3
 finish

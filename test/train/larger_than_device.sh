@@ -30,7 +30,7 @@ plan $small 1
 says "the plan refuses one rank on 1 GiB" "^error: the run needs [0-9.]* GiB of device memory with microbatch 1, .* are available; what would fit: "
 plan $shared 4
 report "the plan allows four ranks" $?
-for stage in 0 1 2; do says "stage $stage is too big" "^  ${stage}[* ] .* too big$"; done
+for stage in 0 1 2; do says "stage $stage is too big" "^  ${stage}[* ] .* too big\$"; done
 says "stage 3 fits" "^  3[* ] .* fits$"
 says "auto takes stage 3" "zero_stage: auto takes stage 3"
 
