@@ -102,7 +102,8 @@ static const clt_key own_keys[] = {
     KEY_OF(stage, "zero_stage", c.shard.zero_stage, "\"auto\"",
            "what each rank holds only its part of; 0: nothing; 1: moments, with 16-bit types the fp32 "
            "weights, too; 2: gradients, too; 3: the weights that the model reads, too; auto: as "
-           "fsdp_config; without it 0 on one rank, on several the lowest stage from 1 that fits",
+           "fsdp_config; without it 0 on one rank, on several the lowest stage that fits: from 1, with "
+           "numerics exact from 0 unless cltrain.guards.replica_hash_interval is 0",
            .nullable = true),
     KEY("offload", offload, "null",
         "host: moments, with 16-bit types the fp32 weights, too, are in the host's memory; none: on the "

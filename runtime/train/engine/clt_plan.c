@@ -232,10 +232,16 @@ static void set_stage(clt_plan *p, int stage, int degree) {
     p->whole_gradients = p->raised = false;
 }
 
+/* From stage 1 on each part of the state has one owner, and a flipped bit of it nothing to be compared with.
+ * In numerics exact, stage 0 costs little beside the computation. */
+static int first_stage(const clt_config *c) {
+    return c->numerics == CLT_EXACT && c->guards.replica_hash_interval > 0 ? 0 : 1;
+}
+
 clt_status clt_plan_choose(const clt_config *c, const clt_plan_room *r, clt_plan *p, bool *fits) {
     const bool open = c->shard.zero_stage == CLT_STAGE_AUTO;
     const int last = open ? CLT_MOST_STAGE : c->shard.zero_stage;
-    const int first = open ? 1 : last;
+    const int first = open ? first_stage(c) : last;
     int degree, replicas, stage = first;
     CLT_TRY(clt_config_shard_groups(c, p->ranks, &degree, &replicas));
     do {

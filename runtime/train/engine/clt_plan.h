@@ -70,11 +70,12 @@ void clt_plan_divide_evenly(clt_plan *p);
 clt_lane_split clt_plan_split(const clt_plan *p);
 
 /* Chooses stage, microbatch and recomputation. Stage: the configuration's, or, if it is auto, 0 on one rank
- * and on several the lowest from 1 on that fits. Microbatch: the configuration's, or the largest that fits
- * `room`; at most the samples of a lane. If the configuration does not set cltrain.recompute, fast 16-bit
- * training on a GPU keeps all activations if it then takes at most a quarter of the room, and recomputes
- * norms otherwise. Fast 16-bit training that does not fit with the default logits buffer uses a smaller one.
- * *fits: whether the plan fits the room; no message if not. */
+ * and on several the lowest that fits, from 0 on where replicas are compared in numerics exact, otherwise
+ * from 1 on. Microbatch: the configuration's, or the largest that fits `room`; at most the samples of a lane.
+ * If the configuration does not set cltrain.recompute, fast 16-bit training on a GPU keeps all activations if
+ * it then takes at most a quarter of the room, and recomputes norms otherwise. Fast 16-bit training that does
+ * not fit with the default logits buffer uses a smaller one. *fits: whether the plan fits the room; no
+ * message if not. */
 clt_status clt_plan_choose(const clt_config *cfg, const clt_plan_room *room, clt_plan *p, bool *fits);
 /* The same at this stage, whatever the configuration says; at a stage above 0 a configuration for stage 0
  * shards over all ranks. */
