@@ -45,7 +45,8 @@ static clt_status fit_strip(clt_reduce_plan *p) {
     }
     CLT_TRY(clt_group_broadcast(p->group, 0, &strip, sizeof strip));
     clt_exchange_set_strip(p, strip);
-    if (strip < wanted && p->group->rank == 0) {
+    /* Down to a chunk, 256 KiB, copies take longer than what goes with them. */
+    if (strip < CLT_MIN(wanted, (uint64_t)CLT_CHUNK) && p->group->rank == 0) {
         char have[32];
         clt_warn("/dev/shm has %s: gradients travel in blocks of %llu instead of %llu elements, which costs "
                  "more waits; enlarge it (in a container: --shm-size)",

@@ -236,8 +236,6 @@ static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capaci
     char *gradients = gradients_text(m), *moments = moments_text(c, p);
     printf("device memory of the rank that needs most");
     if (p->ranks > 1) printf(", stage %d", p->stage);
-    if (p->stage < p->asked_stage && c->shard.zero_stage == CLT_STAGE_AUTO)
-        printf(" (stage %d is not supported yet)", p->asked_stage);
     puts("");
     row("weights", m->weights, weights_text(c, p));
     if (m->copy)

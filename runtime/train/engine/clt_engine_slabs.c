@@ -109,19 +109,22 @@ static clt_status create_gradients(clt_engine *e) {
 
 /* --- all --- */
 
-/* With lanes that are dealt out, each is one microbatch: in numerics fast there are as many as that takes. */
-static void divide_lanes(clt_engine *e) {
+/* With lanes that are dealt out, each is one microbatch: in numerics fast there are as many as that takes on
+ * the rank with the smallest microbatch. */
+static clt_status divide_lanes(clt_engine *e) {
     const int64_t lane = CLT_CEIL_DIV(e->cfg->global_train_batch_size, (int64_t)e->split.lanes);
-    const int parts = (int)CLT_CEIL_DIV(lane, e->plan->microbatch);
-    if (!e->sharded_gradients) return;
+    int64_t parts = CLT_CEIL_DIV(lane, e->plan->microbatch);
+    if (!e->sharded_gradients) return CLT_OK;
     e->split.dealt = true;
-    if (e->cfg->numerics != CLT_FAST) return;
+    if (e->cfg->numerics != CLT_FAST) return CLT_OK;
+    CLT_TRY(clt_group_max_i64(e->group, &parts, 1));
     e->split.chain = true;
-    e->split.lanes *= parts;
-    if (!e->split.count) return;
+    e->split.lanes *= (int)parts;
+    if (!e->split.count) return CLT_OK;
     e->counts = clt_memdup(e->split.count, (size_t)e->split.ranks * sizeof *e->counts);
-    for (int r = 0; r < e->split.ranks; r++) e->counts[r] *= parts;
+    for (int r = 0; r < e->split.ranks; r++) e->counts[r] *= (int)parts;
     e->split.count = e->counts;
+    return CLT_OK;
 }
 
 clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
@@ -129,7 +132,7 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     e->sharded_gradients = e->stage >= 2 && !e->plan->whole_gradients;
     e->sharded_weights = e->stage >= 3;
     e->split = clt_plan_split(e->plan);
-    if (training) divide_lanes(e);
+    if (training) CLT_TRY(divide_lanes(e));
     e->lanes = clt_lane_count(&e->split, clt_group_rank(e->group));
     if (training) CLT_TRY(clt_shards_create(&e->table, clt_group_size(e->group), NULL, &e->shards));
     if (e->stage > 0) CLT_TRY(clt_engine_units_create(e));

@@ -226,7 +226,7 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
 
 /* The state is spread over `degree` ranks. */
 static void set_stage(clt_plan *p, int stage, int degree) {
-    p->asked_stage = p->stage = degree > 1 ? stage : 0;
+    p->stage = degree > 1 ? stage : 0;
     p->shard_ranks = p->stage > 0 ? degree : 1;
     p->replicas = p->ranks / p->shard_ranks;
     p->whole_gradients = p->raised = false;
@@ -256,7 +256,6 @@ clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p
     bool fit;
     CLT_TRY(clt_plan_choose(c, r, p, &fit));
     CLT_TRY(clt_plan_check_engine(c, p));
-    if (p->stage < p->asked_stage) CLT_TRY(place(c, r, p, &fit));
     return fit ? CLT_OK : clt_plan_refuse(c, p, r);
 }
 
@@ -269,15 +268,14 @@ clt_status clt_plan_fit_stage(const clt_config *c, const clt_plan_room *r, int s
 }
 
 clt_status clt_plan_agree(clt_group *g, const clt_config *c, const clt_plan_room *r, clt_plan *p) {
-    int64_t most[] = {p->asked_stage, p->stage, p->shard_ranks, p->raised}, whole;
+    int64_t most[] = {p->stage, p->shard_ranks, p->raised}, whole;
     clt_status st = CLT_OK;
     bool fit = true;
     CLT_TRY(clt_group_max_i64(g, most, CLT_COUNT_OF(most)));
-    const bool higher = most[1] > p->stage;
-    p->asked_stage = (int)most[0];
-    p->stage = (int)most[1];
-    p->shard_ranks = (int)most[2];
-    p->raised = most[3];
+    const bool higher = most[0] > p->stage;
+    p->stage = (int)most[0];
+    p->shard_ranks = (int)most[1];
+    p->raised = most[2];
     p->replicas = p->ranks / p->shard_ranks;
     if (higher) st = place(c, r, p, &fit);
     whole = p->whole_gradients;

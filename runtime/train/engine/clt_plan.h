@@ -33,11 +33,11 @@ typedef struct {
     int *lanes_per_rank; /* [ranks], owned by the plan; NULL: divided evenly */
 
     /* sharding: clt_plan_memory.h has the stages */
-    int stage, asked_stage; /* asked: of configuration and memory; above `stage` if the engine lacks it */
-    int shard_ranks;        /* ranks that share one copy of the state; 1 at stage 0 */
-    int replicas;           /* copies of the state: ranks / shard_ranks */
-    bool raised;            /* cltrain.zero_stage is auto, and the run does not fit at the stages below */
-    bool whole_gradients;   /* stages 2 and 3: every rank keeps whole gradients, as at stage 1 */
+    int stage;
+    int shard_ranks;      /* ranks that share one copy of the state; 1 at stage 0 */
+    int replicas;         /* copies of the state: ranks / shard_ranks */
+    bool raised;          /* cltrain.zero_stage is auto, and the run does not fit at the stages below */
+    bool whole_gradients; /* stages 2 and 3: every rank keeps whole gradients, as at stage 1 */
 
     /* chosen for the device */
     int64_t microbatch;
@@ -92,9 +92,8 @@ clt_status clt_plan_fit(const clt_config *cfg, const clt_plan_room *room, clt_pl
 /* After clt_plan_fit, by all ranks of g together: all take the highest stage that one of them needs, and keep
  * whole gradients if one of them must. CLT_NO_MEMORY on all ranks if that does not fit on one. */
 clt_status clt_plan_agree(clt_group *g, const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
-/* What clt_engine does not do yet: CLT_BAD_CONFIG with the reason, or p->stage is lowered to what it does.
- * p->memory is not changed: a lowered plan must be made again. */
-clt_status clt_plan_check_engine(const clt_config *cfg, clt_plan *p);
+/* What clt_engine does not do yet is CLT_BAD_CONFIG, with the reason. */
+clt_status clt_plan_check_engine(const clt_config *cfg, const clt_plan *p);
 /* Whether a lane needs several microbatches in numerics exact. Then its gradient is a chain of additions over
  * them that one rank makes alone, in whole gradients. */
 bool clt_plan_lane_is_split(const clt_config *cfg, const clt_plan *p, int64_t microbatch);

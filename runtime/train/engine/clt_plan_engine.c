@@ -3,9 +3,7 @@
 
 /* --- the engine --- */
 
-enum { ENGINE_STAGE = 3 /* the highest stage that clt_engine does */ };
-
-clt_status clt_plan_check_engine(const clt_config *c, clt_plan *p) {
+clt_status clt_plan_check_engine(const clt_config *c, const clt_plan *p) {
     if (c->shard.offload == CLT_OFFLOAD_HOST)
         return clt_error(CLT_BAD_CONFIG, "cltrain.offload: host (fsdp_config.cpu_offload: true) is not "
                                          "supported yet: remove it, the state stays on the device");
@@ -15,7 +13,6 @@ clt_status clt_plan_check_engine(const clt_config *c, clt_plan *p) {
                          "fsdp_config.data_parallel_replicate_degree) is not supported yet: use FULL_SHARD "
                          "or SHARD_GRAD_OP, which shard over all ranks",
                          p->replicas, p->shard_ranks);
-    p->stage = CLT_MIN(p->stage, ENGINE_STAGE);
     return CLT_OK;
 }
 
@@ -57,11 +54,7 @@ static char *whole_gradients_note(const clt_config *c, const clt_plan *p) {
 }
 
 void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
-    const bool open = c->shard.zero_stage == CLT_STAGE_AUTO;
-    if (p->stage < p->asked_stage && !open)
-        clt_strv_add_owned(lines, clt_format("stage %d of sharding is not supported yet: stage %d is used",
-                                             p->asked_stage, p->stage));
-    if (p->raised && p->stage == p->asked_stage)
+    if (p->raised)
         clt_strv_add_owned(lines, clt_format("the run does not fit at stage %d: cltrain.zero_stage: auto "
                                              "takes stage %d",
                                              p->stage - 1, p->stage));
