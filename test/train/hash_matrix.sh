@@ -3,11 +3,11 @@
 # steps do not depend on ranks, devices, drivers, threads, transport, microbatch, recomputation, or on being
 # stopped and resumed at every step.
 #   test/train/hash_matrix.sh [PART ...]   only these parts: ranks mixed microbatch drivers transport recompute resume
-#                                          evaluation plain oclgrind; under a sanitizer only a few of them
+#                                          evaluation plain stages oclgrind; under a sanitizer only a few of them
 # timeout: 3000
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 pocl=pocl
-parts="ranks mixed microbatch drivers transport recompute resume evaluation plain oclgrind"
+parts="ranks mixed microbatch drivers transport recompute resume evaluation plain stages oclgrind"
 [ -z "${TEST_SANITIZER:-}" ] || parts="microbatch transport recompute evaluation"
 parts=" ${*:-$parts} "
 intel=$(has_platform intel && echo yes)
@@ -17,6 +17,8 @@ intel=$(has_platform intel && echo yes)
 # two batches per epoch.
 options=(train.yaml global_train_batch_size=24 max_duration=20ba train_loader.dataset.shuffle=true
     model.emb_pdrop=0.1 model.resid_pdrop=0.1 model.attn_config.attn_pdrop=0.1)
+# The same with tensors that are large enough to be divided among ranks.
+large=("${options[@]}" global_train_batch_size=16 load_path= model.d_model=256 model.n_layers=5 model.vocab_size=5000)
 # Multi-head attention, layernorm with bias, tied weights, learned positions; one sample per lane.
 plain=(train.yaml max_duration=20ba)
 set=mpt-variants
@@ -143,6 +145,33 @@ plain() {
     [ -n "$intel" ] && compare "plain: 2 ranks: Intel, PoCL" intel,pocl 2
 }
 
+# stage RANKS STAGE NAME [key=value ...]
+stage() { compare "stage $2, $1 ranks$3" $pocl "$1" cltrain.zero_stage="$2" "${@:4}"; }
+
+# Sharded moments, gradients and weights; a run that changes its stage at every stop.
+stages() {
+    local i n=(3 2 4 1 2) at=(3 2 1 0 3)
+    set=mpt-variants
+    conf=("${large[@]}")
+    make_reference large
+    stage 2 1 ""
+    stage 3 2 ""
+    CLTRAIN_TRANSPORT=mpi stage 4 3 " over MPI"
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 stage 2 3 ", queues of their own, steps queued ahead"
+    CLTRAIN_QUEUES=3 stage 8 2 ", queues of their own"
+    stage 2 3 ", whole gradients" device_train_microbatch_size=1
+    for i in 0 1 2 3 4; do
+        run resumed $pocl "${n[i]}" cltrain.zero_stage="${at[i]}" max_duration="$((4 * i + 4))ba" ||
+            { tail -n 5 "$tmp/resumed.log"; fail "stage ${at[i]}"; return; }
+    done
+    same "another stage and another number of ranks after every fourth step" resumed
+    # Fewer samples than lanes, and ranks without a lane in the last round.
+    conf+=(global_train_batch_size=5)
+    make_reference few
+    stage 3 2 ", 5 samples"
+    stage 3 3 ", 5 samples"
+}
+
 # Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.
 under_oclgrind() {
     command -v oclgrind >/dev/null || { echo "SKIP: oclgrind is not installed"; return; }
@@ -164,7 +193,7 @@ wants() { [[ $parts == *" $1 "* ]]; }
 oclgrind=$!
 make_reference options
 sensitive
-for part in ranks mixed microbatch drivers transport recompute resume evaluation plain; do
+for part in ranks mixed microbatch drivers transport recompute resume evaluation plain stages; do
     wants $part && $part
 done
 wait $oclgrind || failed=1

@@ -36,6 +36,8 @@ clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, 
                                const clt_slab *grads) {
     const int64_t first = clt_engine_lane_begin(e, b->global_samples, lane);
     const int64_t last = clt_engine_lane_begin(e, b->global_samples, lane + 1);
+    const int64_t place = clt_lane_sample_begin(b->global_samples, e->split.lanes,
+                                                clt_lane_at(&e->split, clt_group_rank(e->group), lane));
     /* Other ranks wait for what a pass exchanges. */
     const bool may_stop = !e->sharded_gradients && !e->sharded_weights;
     for (int64_t at = first; at < last; at += e->plan->microbatch) {
@@ -43,6 +45,7 @@ clt_status clt_engine_run_lane(clt_engine *e, const clt_batch *b, int64_t step, 
         const int64_t n = CLT_MIN(e->plan->microbatch, last - at);
         if (may_stop && clt_group_stop_asked(e->group)) return CLT_STOPPED;
         clt_model_pass pass = clt_engine_pass(e, b, at, n, &mb);
+        mb.first = place + at - first; /* dropout depends on it; lanes need not be neighbours in b */
         pass.sample_weight = sample_weights(e, &mb);
         pass.step = (uint64_t)step;
         pass.dropout = true;
