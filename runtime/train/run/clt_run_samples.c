@@ -14,17 +14,23 @@ static clt_status open_log(clt_run *r) {
     return st;
 }
 
+/* A line for each stretch of neighbouring samples: one, unless lanes are dealt out. */
 clt_status clt_run_log_samples(clt_run *r, const clt_batch *b) {
-    clt_str line = {0};
+    clt_str text = {0};
+    const int64_t *id = b->sample_ids;
     if (!r->opt->log_samples) return CLT_OK;
     if (!r->files.samples) CLT_TRY(open_log(r));
-    clt_str_addf(&line, "{\"run\":\"%s\",\"batch\":%lld,\"epoch\":%lld,\"place\":%lld,\"samples\":[",
-                 r->files.run_id, (long long)r->progress.now.batch + 1, (long long)r->progress.now.epoch,
-                 (long long)(r->progress.now.sample_in_epoch + b->first));
-    for (int64_t i = 0; i < b->samples; i++)
-        clt_str_addf(&line, "%s%lld", i ? "," : "", (long long)b->sample_ids[i]);
-    clt_str_add(&line, "]}\n");
-    clt_status st = clt_file_append(r->files.samples, line.s, line.len);
-    clt_str_free(&line);
+    const int n = clt_engine_parts_of_batch(r->engine, b->global_samples, r->parts);
+    for (int k = 0; k < n; k++) {
+        const clt_loader_rows *part = &r->parts[k];
+        clt_str_addf(&text, "{\"run\":\"%s\",\"batch\":%lld,\"epoch\":%lld,\"place\":%lld,\"samples\":[",
+                     r->files.run_id, (long long)r->progress.now.batch + 1, (long long)r->progress.now.epoch,
+                     (long long)(r->progress.now.sample_in_epoch + part->first));
+        for (int64_t i = 0; i < part->count; i++)
+            clt_str_addf(&text, "%s%lld", i ? "," : "", (long long)*id++);
+        clt_str_add(&text, "]}\n");
+    }
+    clt_status st = clt_file_append(r->files.samples, text.s, text.len);
+    clt_str_free(&text);
     return st;
 }
