@@ -56,17 +56,18 @@ expect 2 "--stage 2 needs several ranks" plan $run --stage 2
 expect 78 "does not suit 3 ranks" plan $run --device h200 --ranks 3 'fsdp_config={data_parallel_shard_degree: 2}'
 expect 78 "cltrain.offload: host" plan $run --device h200 cltrain.offload=host
 expect 0 "host memory" plan $run --device h200 --ranks 2 --stage 1 cltrain.offload=host
-expect 0 "zero_stage   auto: 1, the lowest" plan $run --device h200 --ranks 2
-expect 0 "stage 2 of sharding is not supported yet" plan $run --device h200 --ranks 2 cltrain.zero_stage=2
+expect 0 "zero_stage   auto: 0, every rank keeps" plan $run --device h200 --ranks 2
+expect 0 "zero_stage   auto: 1, the lowest" plan $run --device h200 --ranks 2 cltrain.guards.replica_hash_interval=0
+expect 0 "zero_stage   2, as configured: fits" plan $run --device h200 --ranks 2 cltrain.zero_stage=2
 expect 1 "what would fit at stage 3: " plan tools/presets/mpt-13b.yaml --device h200 --ranks 2 fsdp_config=null
 expect 1 "what would fit: cltrain.zero_stage: 3" plan tools/presets/mpt-7b.yaml --device h200 --ranks 2 cltrain.zero_stage=0 fsdp_config=null
-"$c" plan $run --device h200 --ranks 4 --json >"$dir/plan.json" || complain "plan --json fails"
+"$c" plan $run --device h200 --ranks 4 --stage 2 --json >"$dir/plan.json" || complain "plan --json fails"
 python3 - "$dir/plan.json" <<'PY' || complain "plan --json does not list the stages"
 import json, sys
 p = json.load(open(sys.argv[1]))
 uses = ["weights", "weights_16", "gradients", "optimizer", "exchange", "activations"]
 right = [sum(s[u] for u in uses) == s["total"] and s["fits"] for s in p["stages"]]
-sys.exit(right != 4 * [True] or p["stage"] != 1 or p["stages"][1]["total"] != p["total"])
+sys.exit(right != 4 * [True] or p["stage"] != 2 or p["stages"][2]["total"] != p["total"])
 PY
 printf 'model:\n  d_model: 64\n  d_model: 65\n' >"$dir/twice.yaml"
 expect 78 "twice.yaml:3:3" train "$dir/twice.yaml"

@@ -142,6 +142,8 @@ static void print_wanted(const clt_config *c, const clt_plan_room *room, const s
     const bool fits = s->fits[s->wanted];
     if (c->shard.zero_stage != CLT_STAGE_AUTO)
         printf("zero_stage   %d, as configured: %s\n", s->wanted, fits ? "fits" : "does not fit");
+    else if (s->wanted == 0)
+        puts("zero_stage   auto: 0, every rank keeps the whole state: replicas are compared");
     else if (fits)
         printf("zero_stage   auto: %d, the lowest from 1 on that fits\n", s->wanted);
     else
