@@ -10,13 +10,17 @@ clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op) {
 void clt_exchange_set_strip(clt_reduce_plan *p, uint64_t strip) {
     const uint64_t ranks = (uint64_t)p->group->size, widest = sizeof(float);
     p->strip = strip;
-    p->slot_bytes = CLT_MAX((uint64_t)p->most * ranks * strip * p->bytes, strip * widest);
+    const uint64_t sums = p->math.add ? (uint64_t)p->most * ranks : 0;
+    p->slot_bytes = CLT_MAX(sums * strip * p->bytes, strip * widest);
     p->slot_bytes = CLT_ROUND_UP(p->slot_bytes, (uint64_t)4096);
 }
 
+clt_slab_range clt_exchange_owned(const clt_reduce_plan *p, int bucket, int owner) {
+    return clt_shards_range(p->shards, bucket, owner * p->view.each + p->view.turn);
+}
+
 clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner) {
-    const clt_slab_range all =
-        clt_slab_range_common(clt_shards_range(p->shards, op->bucket, owner), op->within);
+    const clt_slab_range all = clt_slab_range_common(clt_exchange_owned(p, op->bucket, owner), op->within);
     const uint64_t skip = CLT_MIN(op->skip, all.count);
     return (clt_slab_range){all.first + skip, CLT_MIN(p->strip, all.count - skip)};
 }
@@ -122,14 +126,33 @@ clt_status clt_exchange_pump(clt_reduce_plan *p) {
     return p->failed;
 }
 
-static void pump_in_wait(void *plan) {
-    clt_exchange_pump(plan);
+static void pump_in_wait(void *run) {
+    for (clt_reduce_plan *p = ((clt_group_run *)run)->plans; p; p = p->next) clt_exchange_pump(p);
+}
+
+/* The place in the list of plans that points to p, or the end of the list. */
+static clt_reduce_plan **find_plan(clt_group_run *run, const clt_reduce_plan *p) {
+    clt_reduce_plan **at = &run->plans;
+    while (*at && *at != p) at = &(*at)->next;
+    return at;
 }
 
 void clt_exchange_set_idle(clt_reduce_plan *p, bool on) {
-    clt_device_set_idle(p->dev, on ? pump_in_wait : NULL, p);
-    p->group->run->idle = on ? pump_in_wait : NULL;
-    p->group->run->idle_ctx = p;
+    clt_group_run *run = p->group->run;
+    clt_reduce_plan **at = find_plan(run, p);
+    bool used = on;
+    if (on && !*at) *at = p;
+    if (!on && *at) *at = p->next;
+    for (const clt_reduce_plan *q = run->plans; q; q = q->next) used |= q->dev == p->dev;
+    clt_device_set_idle(p->dev, used ? pump_in_wait : NULL, run);
+    run->idle = run->plans ? pump_in_wait : NULL;
+    run->idle_ctx = run;
+}
+
+/* After a failure of another plan, other ranks may never come to what p waits for. */
+static clt_status failure_of_all(const clt_reduce_plan *p) {
+    for (const clt_reduce_plan *q = p->group->run->plans; q; q = q->next) CLT_TRY(q->failed);
+    return p->failed;
 }
 
 /* --- waiting --- */
@@ -146,7 +169,7 @@ static clt_mark *own_work(clt_reduce_plan *p) {
 static clt_status wait_for(clt_reduce_plan *p, const int64_t *station, int64_t k) {
     clt_watch watch;
     bool watching = false;
-    while (clt_exchange_pump(p) == CLT_OK && *station < k) {
+    while (clt_exchange_pump(p) == CLT_OK && *station < k && failure_of_all(p) == CLT_OK) {
         clt_mark *mine = own_work(p);
         if (mine) {
             CLT_TRY(clt_mark_wait(p->dev, mine));
@@ -157,7 +180,7 @@ static clt_status wait_for(clt_reduce_plan *p, const int64_t *station, int64_t k
         clt_watch_pause(&watch);
     }
     if (watching) clt_watch_end(&watch);
-    return p->failed;
+    return *station < k ? failure_of_all(p) : p->failed;
 }
 
 clt_status clt_exchange_join(clt_reduce_plan *p, int64_t op) {
@@ -218,7 +241,7 @@ static clt_status next(clt_reduce_plan *p, const clt_op *like, clt_slab *const *
 static uint64_t longest_range(const clt_reduce_plan *p, clt_bucket_part part) {
     uint64_t most = 0;
     for (int r = 0; r < p->group->size; r++) {
-        const clt_slab_range x = clt_shards_range(p->shards, part.bucket, r);
+        const clt_slab_range x = clt_exchange_owned(p, part.bucket, r);
         most = CLT_MAX(most, clt_slab_range_common(x, part.within).count);
     }
     return most;

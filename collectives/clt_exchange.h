@@ -50,6 +50,12 @@ typedef struct {
 
 extern const clt_wire clt_wire_loopback, clt_wire_shm, clt_wire_mpi;
 
+/* What the ranks of a plan's group stand for: rank r owns what the shards give to their rank
+ * r * each + turn. */
+typedef struct {
+    int each, turn;
+} clt_exchange_view;
+
 /* While the tree is added up: a complete subtree, and where it lies; buf NULL: it is empty. */
 typedef struct {
     int first, width;
@@ -104,7 +110,9 @@ struct clt_reduce_plan {
     clt_device *dev;          /* borrowed */
     const clt_shards *shards; /* borrowed */
     clt_lane_split split;
-    clt_reduce_math math;
+    clt_exchange_view view;
+    clt_reduce_math math;  /* add NULL: the plan only gathers */
+    clt_reduce_plan *next; /* in clt_group_run.plans */
 
     /* what a batch adds */
     int most; /* subtree sums of a rank at most */
@@ -145,6 +153,8 @@ clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op);
 clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner);
 /* Bytes that an operation moves from a rank to an owner, in each of the rank's sums. */
 uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from, int owner);
+/* What `owner`, a rank of p's group, owns of a bucket. */
+clt_slab_range clt_exchange_owned(const clt_reduce_plan *p, int bucket, int owner);
 /* The current round. */
 clt_exchange_round *clt_exchange_round_now(clt_reduce_plan *p);
 
@@ -170,7 +180,7 @@ clt_status clt_exchange_clear(const clt_reduce_plan *p, clt_ref dst, uint64_t co
 /* The ring of operations, for p's buckets. */
 clt_status clt_exchange_make_ring(clt_reduce_plan *p);
 void clt_exchange_free_ring(clt_reduce_plan *p);
-/* Whether waits for the device and for other ranks move p's operations on. */
+/* Whether waits for the device and for other ranks move p's operations on, beside those of other plans. */
 void clt_exchange_set_idle(clt_reduce_plan *p, bool on);
 /* Waits until every operation is finished on this rank, and its memory is not read any more. */
 clt_status clt_exchange_drain(clt_reduce_plan *p);

@@ -26,6 +26,7 @@ struct clt_group_run {
      * part of them. NULL: nothing is on its way. */
     void (*idle)(void *ctx);
     void *idle_ctx;
+    struct clt_reduce_plan *plans; /* of this process that have begun operations (clt_exchange.c) */
     /* clt_watch.h; NULL where nobody is to be watched. */
     clt_host_page *page;
     clt_watcher *watcher;

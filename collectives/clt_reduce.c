@@ -76,17 +76,17 @@ static uint64_t longest_range(const clt_shards *s) {
 }
 
 /* Elements of fp32 and of bf16 on the device. */
-static void scratch_elements(const clt_lane_split *split, uint64_t strip, bool bf16, bool shares_host,
-                             uint64_t *wide, uint64_t *narrow) {
-    const uint64_t places = (uint64_t)split->ranks * (uint64_t)clt_exchange_most_sums(split);
+static void scratch_elements(uint64_t places, uint64_t strip, bool bf16, bool shares_host, uint64_t *wide,
+                             uint64_t *narrow) {
     *wide = bf16 || !shares_host ? places * strip : 0;
     *narrow = bf16 ? 2 * strip : 0;
 }
 
 uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *split, bool bf16,
                                bool shares_host) {
+    const uint64_t places = (uint64_t)split->ranks * (uint64_t)clt_exchange_most_sums(split);
     uint64_t wide = 0, narrow = 0;
-    if (split->ranks > 1) scratch_elements(split, longest_range(shards), bf16, shares_host, &wide, &narrow);
+    if (split->ranks > 1) scratch_elements(places, longest_range(shards), bf16, shares_host, &wide, &narrow);
     return wide * sizeof(float) + narrow * sizeof(uint16_t);
 }
 
@@ -133,7 +133,8 @@ static bool wraps_all(const clt_reduce_plan *p) {
 static clt_status take_device(clt_reduce_plan *p) {
     uint64_t wide, narrow;
     wrap_rings(p);
-    scratch_elements(&p->split, p->strip, p->math.to_bf16 != NULL,
+    const uint64_t places = p->math.add ? (uint64_t)p->group->size * (uint64_t)p->most : 0;
+    scratch_elements(places, p->strip, p->math.to_bf16 != NULL,
                      clt_device_shares_host(p->dev) && wraps_all(p), &wide, &narrow);
     if (wide) CLT_TRY(clt_buffer_create(p->dev, wide * sizeof(float), "exchange", &p->scratch));
     for (int i = 0; i < 2 && narrow; i++)
@@ -163,6 +164,19 @@ static clt_status prepare(clt_reduce_plan *p) {
     return clt_exchange_make_ring(p);
 }
 
+/* A plan of which `like` has what the caller gives. */
+static clt_status create(const clt_reduce_plan *like, clt_reduce_plan **out) {
+    clt_reduce_plan *p = clt_memdup(like, sizeof *like);
+    clt_status st = choose_wire(p);
+    if (st == CLT_OK) st = prepare(p);
+    if (st != CLT_OK) {
+        clt_reduce_plan_destroy(p);
+        return st;
+    }
+    *out = p;
+    return CLT_OK;
+}
+
 clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_shards *shards,
                                   const clt_lane_split *split, const clt_reduce_math *math,
                                   clt_reduce_plan **out) {
@@ -172,16 +186,20 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_shard
             "%d ranks but only %d lanes: a rank owns at least one lane; start fewer ranks or raise "
             "cltrain.exact_lanes (a new run only)",
             g->size, split->lanes);
-    clt_reduce_plan *p = clt_calloc(1, sizeof *p);
-    *p = (clt_reduce_plan){.group = g, .dev = dev, .shards = shards, .split = *split, .math = *math};
-    clt_status st = choose_wire(p);
-    if (st == CLT_OK) st = prepare(p);
-    if (st != CLT_OK) {
-        clt_reduce_plan_destroy(p);
-        return st;
-    }
-    *out = p;
-    return CLT_OK;
+    return create(
+        &(clt_reduce_plan){
+            .group = g, .dev = dev, .shards = shards, .split = *split, .view = {1, 0}, .math = *math},
+        out);
+}
+
+clt_status clt_gather_plan_create(clt_group *g, clt_device *dev, const clt_shards *shards, int each, int turn,
+                                  clt_reduce_plan **out) {
+    return create(&(clt_reduce_plan){.group = g,
+                                     .dev = dev,
+                                     .shards = shards,
+                                     .split = {.lanes = shards->ranks, .ranks = shards->ranks},
+                                     .view = {each, turn}},
+                  out);
 }
 
 void clt_reduce_plan_destroy(clt_reduce_plan *p) {

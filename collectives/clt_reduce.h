@@ -40,6 +40,10 @@ typedef struct clt_reduce_plan clt_reduce_plan;
 clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_shards *shards,
                                   const clt_lane_split *split, const clt_reduce_math *math,
                                   clt_reduce_plan **out);
+/* A plan that only gathers slabs, over a group g of some of the ranks of `shards`: rank r of g owns what its
+ * rank r * each + turn owns. The same rules hold. */
+clt_status clt_gather_plan_create(clt_group *g, clt_device *dev, const clt_shards *shards, int each, int turn,
+                                  clt_reduce_plan **out);
 /* Waits for what this rank still has to hand to others. NULL: nothing. */
 void clt_reduce_plan_destroy(clt_reduce_plan *p);
 /* What moves the bytes of the plan: "shm", "mpi"; "loopback": there is one rank. */

@@ -100,6 +100,10 @@ void clt_shards_free(clt_shards *s) {
     *s = (clt_shards){0};
 }
 
+clt_shards clt_shards_of_group(const clt_shards *s, int group) {
+    return (clt_shards){group, s->buckets * (s->ranks / group), s->border};
+}
+
 /* --- questions --- */
 
 clt_slab_range clt_shards_range(const clt_shards *s, int bucket, int rank) {

@@ -39,6 +39,10 @@ typedef struct clt_shards {
  * an empty table, no rank, or invalid weights. */
 clt_status clt_shards_create(const clt_slab_table *t, int ranks, const double *weight, clt_shards *out);
 void clt_shards_free(clt_shards *s); /* *s is {0} after it; {0} is allowed */
+/* The same elements for groups of `group` neighbouring ranks, which divides s->ranks: rank k of every group
+ * has what ranks k, k + group, k + 2 group, ... of s own. There are s->ranks / group buckets for each of s.
+ * Borrows the borders of s; not to be freed. */
+clt_shards clt_shards_of_group(const clt_shards *s, int group);
 /* What `rank` owns of a bucket. */
 clt_slab_range clt_shards_range(const clt_shards *s, int bucket, int rank);
 /* All elements of a bucket. */

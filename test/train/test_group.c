@@ -21,6 +21,7 @@
 #include "runtime/base/clt_signal.h"
 #include "runtime/ops/clt_ops.h"
 #include "test/group_data.h"
+#include "test/group_gather.h"
 #include "test/lane_total.h"
 
 static const char *exchange; /* of the last plan */
@@ -322,6 +323,7 @@ static void test_reduction(board *small) {
     board large = {0};
     test_divisions(small);
     test_little_memory(small);
+    for (int each = 2; each <= 4; each++) test_gathers_in_groups(small->dev, &small->table, each);
     test_too_many_ranks(small);
     if (size > 3) return;
     open_board(&large, MANY_CHUNKS);

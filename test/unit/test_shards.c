@@ -246,6 +246,33 @@ static void totals_of_any_size(void **state) {
         }
 }
 
+/* Of groups of 1, 2, 3 and 6 of 6 ranks: rank k of a group has exactly what all ranks with its number own. */
+static void groups_of_ranks(void **state) {
+    (void)state;
+    enum { RANKS = 6 };
+    clt_slab_table t = {0};
+    clt_shards s;
+    preset_table("125m", &t);
+    assert_int_equal(clt_shards_create(&t, RANKS, NULL, &s), CLT_OK);
+    for (int group = 1; group <= RANKS; group++) {
+        if (RANKS % group) continue;
+        const clt_shards keep = clt_shards_of_group(&s, group);
+        assert_int_equal(keep.ranks, group);
+        check_questions(&keep);
+        for (int b = 0; b < s.buckets; b++)
+            for (int r = 0; r < RANKS; r++) {
+                const clt_slab_range own = clt_shards_range(&s, b, r);
+                for (int k = 0; k < group && own.count; k++)
+                    assert_int_equal(clt_shards_has(&keep, k, own.first, own.count), k == r % group);
+            }
+        uint64_t sum = 0;
+        for (int k = 0; k < group; k++) sum += clt_shards_owned(&keep, k);
+        assert_int_equal(sum, t.total);
+    }
+    clt_shards_free(&s);
+    clt_slab_table_free(&t);
+}
+
 static void refused(void **state) {
     (void)state;
     clt_slab_table empty = {0}, t = {0};
@@ -265,13 +292,10 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(models_are_balanced),
-        cmocka_unit_test(buckets_grow),
-        cmocka_unit_test(weights_count),
-        cmocka_unit_test(borders_by_hand),
-        cmocka_unit_test(more_ranks_than_atoms),
-        cmocka_unit_test(totals_of_any_size),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(models_are_balanced), cmocka_unit_test(buckets_grow),
+        cmocka_unit_test(weights_count),       cmocka_unit_test(groups_of_ranks),
+        cmocka_unit_test(borders_by_hand),     cmocka_unit_test(more_ranks_than_atoms),
+        cmocka_unit_test(totals_of_any_size),  cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests_name("shards", tests, NULL, NULL);
 }
