@@ -98,12 +98,13 @@ rules() {
   whole lanes: there are at most as many ranks as lanes, and the batch need not be a multiple of the
   ranks. With `fast` it must be.
 - `cltrain.zero_stage: auto` takes the stage of `fsdp_config`: FULL_SHARD 3, SHARD_GRAD_OP 2,
-  NO_SHARD 0, also inside the groups of the HYBRID strategies. As in Composer, `fsdp_config` without
+  NO_SHARD 0, HYBRID_SHARD 3, _HYBRID_SHARD_ZERO2 2. As in Composer, `fsdp_config` without
   `sharding_strategy` is FULL_SHARD. A number and a strategy of another stage are an error.
 - `data_parallel_shard_degree` times `data_parallel_replicate_degree` is the number of ranks; one of
   them may be -1, the rest. On one rank neither counts. FULL_SHARD and SHARD_GRAD_OP have no
   replicas. The HYBRID strategies need one of the two sizes; without a strategy the sizes alone make
-  the groups.
+  the groups. Consecutive ranks are a group. Groups shard weights only; gradients and optimizer
+  state are sharded over all ranks ([launching.md](launching.md)).
 - `param_groups` claim tensors in the listed order; what no group claims belongs to the default
   group. The expressions are POSIX extended regular expressions, searched anywhere in the name.
 - In `save_filename`, `save_latest_filename` and `load_path`, `{rank}` and `{local_rank}` become 0

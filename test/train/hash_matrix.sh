@@ -148,9 +148,13 @@ plain() {
 # stage RANKS STAGE NAME [key=value ...]
 stage() { compare "stage $2, $1 ranks$3" $pocl "$1" cltrain.zero_stage="$2" "${@:4}"; }
 
+# hybrid RANKS SIZE NAME [key=value ...]: weights are sharded inside groups of SIZE ranks
+groups_of() { echo "fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: $1}"; }
+hybrid() { compare "groups of $2 of $1 ranks$3" $pocl "$1" "$(groups_of "$2")" "${@:4}"; }
+
 # Sharded moments, gradients and weights; a run that changes its stage at every stop.
 stages() {
-    local i n=(3 2 4 1 2) at=(3 2 1 0 3)
+    local i n=(3 2 4 1 4 2) at=(2 3 "$(groups_of 2)" 0 1 3) end=(4 8 11 14 17 20)
     set=mpt-variants
     conf=("${large[@]}")
     make_reference large
@@ -160,16 +164,29 @@ stages() {
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 stage 2 3 ", queues of their own, steps queued ahead"
     CLTRAIN_QUEUES=3 stage 8 2 ", queues of their own"
     stage 2 3 ", whole gradients" device_train_microbatch_size=1
-    for i in 0 1 2 3 4; do
-        run resumed $pocl "${n[i]}" cltrain.zero_stage="${at[i]}" max_duration="$((4 * i + 4))ba" ||
-            { tail -n 5 "$tmp/resumed.log"; fail "stage ${at[i]}"; return; }
+    hybrid 4 2 ""
+    CLTRAIN_TRANSPORT=mpi CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 hybrid 6 2 " over MPI, queues of their own, steps queued ahead"
+    hybrid 6 3 ", whole gradients" device_train_microbatch_size=1
+    compare "_HYBRID_SHARD_ZERO2, 4 ranks" $pocl 4 \
+        "fsdp_config={sharding_strategy: _HYBRID_SHARD_ZERO2, data_parallel_replicate_degree: 2}"
+    for i in 0 1 2 3 4 5; do
+        [[ ${at[i]} = *=* ]] || at[i]=cltrain.zero_stage=${at[i]}
+        run resumed $pocl "${n[i]}" "${at[i]}" max_duration="${end[i]}ba" ||
+            { tail -n 5 "$tmp/resumed.log"; fail "${at[i]}"; return; }
     done
-    same "another stage and another number of ranks after every fourth step" resumed
+    same "another stage and another number of ranks after every few steps" resumed
     # Fewer samples than lanes, and ranks without a lane in the last round.
     conf+=(global_train_batch_size=5)
     make_reference few
     stage 3 2 ", 5 samples"
     stage 3 3 ", 5 samples"
+    hybrid 4 2 ", 5 samples"
+    # With 16-bit weights and fast numerics the number of ranks changes bits, groups do not.
+    conf+=(global_train_batch_size=16 precision=amp_bf16)
+    run full $pocl 4 cltrain.zero_stage=3 || { tail -n 5 "$tmp/full.log"; fail "stage 3, amp_bf16"; return; }
+    reference=full
+    want=$("$cltrain" ckpt hash "$tmp/full")
+    hybrid 4 2 ", amp_bf16"
 }
 
 # Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.

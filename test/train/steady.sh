@@ -55,6 +55,11 @@ for stage in 1 2 3; do
             "precision=$precision" eval_interval=2ba save_interval=2ba
     done
 done
+# Ranks own still more similar parts.
+for precision in fp32 amp_bf16; do
+    steady "weights inside groups, $precision" mpt-variants pocl 4 "${sharded[@]}" model.n_layers=12 max_duration=3ba \
+        "fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}" "precision=$precision"
+done
 steady "stage 3, microbatches of one sample" mpt-variants pocl 2 "${sharded[@]}" cltrain.zero_stage=3 \
     precision=amp_bf16 device_train_microbatch_size=1 fsdp_config.limit_all_gathers=false
 finish

@@ -136,6 +136,45 @@ static void untied_heads_have_places_of_their_own(void **state) {
     clt_config_free(c);
 }
 
+/* Chunks of the rank of a group of two that keeps most: what two owners own together. */
+static uint64_t kept_chunks(const clt_config *c) {
+    clt_slab_table t = {0};
+    clt_shards s;
+    uint64_t most = 0;
+    assert_int_equal(clt_model_table(c->model, &t), CLT_OK);
+    assert_int_equal(clt_shards_create(&t, RANKS, NULL, &s), CLT_OK);
+    for (int r = 0; r < RANKS / 2; r++)
+        most = CLT_MAX(most, clt_shards_owned(&s, r) + clt_shards_owned(&s, r + RANKS / 2));
+    assert_true(2 * most >= t.total && most <= t.total / 2 + 34 * 65536);
+    clt_shards_free(&s);
+    clt_slab_table_free(&t);
+    return most / 65536;
+}
+
+#define GROUPS_OF_TWO(strategy) "fsdp_config={sharding_strategy: " strategy ", data_parallel_shard_degree: 2}"
+
+/* Only the weights that units are gathered from are sharded inside groups. */
+static void groups_keep_weights(void **state) {
+    (void)state;
+    const char *const hybrid = GROUPS_OF_TWO("HYBRID_SHARD");
+    for (int narrow = 0; narrow < 2; narrow++) {
+        const char *precision = narrow ? "precision=amp_bf16" : "precision=fp32";
+        clt_config *c = LOAD(precision, hybrid), *full = LOAD(precision, "fsdp_config={}");
+        const uint64_t own = owned_chunks(c), kept = kept_chunks(c);
+        const clt_plan p = plan_at(c, 3, UINT64_MAX);
+        const clt_plan_memory m = p.memory, all = plan_at(full, 3, UINT64_MAX).memory;
+        assert_true(kept > own);
+        assert_int_equal(p.shard_ranks, 2);
+        assert_int_equal(m.weights, narrow ? own * C + 4 * WIDE : (kept + GATHERED) * C);
+        assert_int_equal(m.copy, narrow ? (kept + GATHERED) * C / 2 : 0);
+        assert_int_equal(m.gradients, all.gradients);
+        assert_int_equal(m.optimizer, all.optimizer);
+        assert_int_equal(m.reduction, all.reduction);
+        clt_config_free(c);
+        clt_config_free(full);
+    }
+}
+
 /* The host has moments and, if the model does not read them, fp32 weights. */
 static void offloaded_state_is_in_host_memory(void **state) {
     (void)state;
@@ -220,7 +259,8 @@ static void given_stages_are_kept(void **state) {
                {"cltrain={zero_stage: 3}", 1, 0, 1},
                {"fsdp_config={}", 4, 3, 4},
                {"fsdp_config={sharding_strategy: NO_SHARD}", 4, 0, 1},
-               {"fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}", 4, 3, 2},
+               {GROUPS_OF_TWO("HYBRID_SHARD"), 4, 3, 2},
+               {GROUPS_OF_TWO("_HYBRID_SHARD_ZERO2"), 4, 2, 4}, /* as SHARD_GRAD_OP */
                {"fsdp_config={data_parallel_shard_degree: 1, data_parallel_replicate_degree: -1}", 4, 0, 1}};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
         bool fits;
@@ -230,6 +270,24 @@ static void given_stages_are_kept(void **state) {
         assert_int_equal(p.stage, all[i].stage);
         assert_int_equal(p.shard_ranks, all[i].shard_ranks);
         assert_int_equal(p.replicas, all[i].ranks / all[i].shard_ranks);
+        clt_config_free(c);
+    }
+}
+
+/* One line says what the groups of the configuration are used for. */
+static void groups_have_a_note(void **state) {
+    (void)state;
+    static const struct {
+        const char *over, *note; /* NULL: none */
+    } all[] = {{GROUPS_OF_TWO("HYBRID_SHARD"), "weights are sharded inside 2 groups of 2 ranks"},
+               {GROUPS_OF_TWO("_HYBRID_SHARD_ZERO2"),
+                "what stage 2 shards is sharded over all 4 ranks instead of inside groups of 2"},
+               {"fsdp_config={sharding_strategy: FULL_SHARD}", NULL}};
+    for (size_t i = 0; i < CLT_COUNT_OF(all); i++) {
+        bool fits;
+        clt_config *c = LOAD("precision=amp_bf16", all[i].over);
+        const clt_plan p = choose(c, RANKS, UINT64_MAX, &fits);
+        assert_int_equal(has_note(c, &p, all[i].note ? all[i].note : "groups"), all[i].note != NULL);
         clt_config_free(c);
     }
 }
@@ -368,9 +426,7 @@ static void what_the_engine_lacks(void **state) {
     (void)state;
     static const struct {
         const char *over, *word;
-    } refused[] = {
-        {"cltrain={offload: host}", "cltrain.offload: host"},
-        {"fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}", "HYBRID_SHARD"}};
+    } refused[] = {{"cltrain={offload: host}", "cltrain.offload: host"}};
     const clt_plan_room room = room_of(UINT64_MAX);
     clt_plan p;
     clt_error_quiet(true);
@@ -395,11 +451,13 @@ int main(void) {
         cmocka_unit_test(sixteen_bit_runs),
         cmocka_unit_test(exact_fp32_runs),
         cmocka_unit_test(untied_heads_have_places_of_their_own),
+        cmocka_unit_test(groups_keep_weights),
         cmocka_unit_test(offloaded_state_is_in_host_memory),
         cmocka_unit_test(places_are_one_buffer_each),
         cmocka_unit_test(places_of_units),
         cmocka_unit_test(auto_takes_the_lowest_stage_that_fits),
         cmocka_unit_test(given_stages_are_kept),
+        cmocka_unit_test(groups_have_a_note),
         cmocka_unit_test(split_lanes_keep_whole_gradients),
         cmocka_unit_test(microbatch_auto_prefers_whole_lanes),
         cmocka_unit_test(all_ranks_take_the_highest_stage),

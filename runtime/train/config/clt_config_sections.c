@@ -138,7 +138,8 @@ static const clt_key fsdp_keys[] = {
     KEY("sharding_strategy", sharding_strategy, "\"FULL_SHARD\"",
         "what each rank holds only its part of; NO_SHARD: nothing (cltrain.zero_stage 0); SHARD_GRAD_OP: "
         "moments, fp32 weights and gradients (2); FULL_SHARD: the weights that the model reads, too (3); "
-        "HYBRID_SHARD and _HYBRID_SHARD_ZERO2: 3 and 2 inside groups of ranks, which are replicas",
+        "HYBRID_SHARD: as FULL_SHARD, weights inside groups of ranks, which are replicas; "
+        "_HYBRID_SHARD_ZERO2: as SHARD_GRAD_OP",
         .choices = strategies, .nullable = true),
     CLT_KEY_OF(
         &clt_kind_mixed_precision, clt_config_builder, "mixed_precision", mixed_precision, "\"DEFAULT\"",
@@ -152,12 +153,12 @@ static const clt_key fsdp_keys[] = {
            "device_train_microbatch_size"),
     KEY("cpu_offload", cpu_offload, "false", "true: as cltrain.offload: host", .nullable = true),
     KEY("data_parallel_shard_degree", c.shard.degree, "-1",
-        "ranks that one copy of the state is spread over; -1: as many as data_parallel_replicate_degree "
-        "leaves; the two multiply to the number of ranks",
+        "ranks that one copy of the weights is sharded over, at stage 3; -1: as many as "
+        "data_parallel_replicate_degree leaves; the two multiply to the number of ranks",
         .nullable = true),
     KEY("data_parallel_replicate_degree", c.shard.replicas, "null",
-        "copies of the state, with a HYBRID strategy or none; -1: as many as data_parallel_shard_degree "
-        "leaves; default: 1, with a HYBRID strategy -1",
+        "copies of the weights, with a HYBRID strategy or none; -1: as many as "
+        "data_parallel_shard_degree leaves; default: 1, with a HYBRID strategy -1",
         .nullable = true),
     REFUSE("device_mesh", "null",
            "set data_parallel_shard_degree and data_parallel_replicate_degree, as Composer asks"),

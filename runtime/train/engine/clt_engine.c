@@ -66,7 +66,9 @@ static clt_status create_reduction(clt_engine *e, clt_status ready) {
         clt_model_set_done(e->model, clt_engine_done, e);
         clt_model_set_grads_need(e->model, clt_engine_grads_need, e);
     }
-    return clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->shards, &e->split, &math, &e->reduce);
+    CLT_TRY(
+        clt_reduce_plan_create(e->group, clt_ops_device(e->ops), &e->shards, &e->split, &math, &e->reduce));
+    return clt_engine_group_create(e);
 }
 
 /* Status of the last step (initially "finite") and a loss per sample. */
@@ -123,6 +125,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
 void clt_engine_destroy(clt_engine *e) {
     if (!e) return;
     clt_model_destroy(e->model);
+    clt_engine_group_destroy(e);
     clt_reduce_plan_destroy(e->reduce);
     clt_engine_slabs_destroy(e);
     clt_buffer *buffers[] = {e->block_group, e->groups, e->chunk_sums, e->results, e->nonfinite, e->hashes};
@@ -175,23 +178,35 @@ static clt_status add_hashes(clt_engine *e, size_t n, uint64_t *sums, uint64_t *
     return CLT_OK;
 }
 
-/* The hash of what is on this rank. Slabs may have more pieces than the buffer of hashes has places. */
-static clt_status hash_slab(clt_engine *e, const clt_slab *s, uint64_t *hash) {
-    const size_t places = clt_buffer_bytes(e->hashes) / (CLT_HASH_SUMS * sizeof(uint64_t));
-    uint64_t *sums = clt_malloc(clt_buffer_bytes(e->hashes));
-    clt_status st = CLT_OK;
-    size_t used = 0;
-    for (int i = 0; i < s->n && st == CLT_OK; i++) {
-        if (!s->piece[i]) continue;
-        st = clt_op_hash(e->ops, clt_slab_part(s, i), s->start[i + 1] - s->start[i], s->start[i],
-                         (clt_ref){e->hashes, used * CLT_HASH_SUMS});
-        if (st == CLT_OK && ++used == places) {
-            st = add_hashes(e, used, sums, hash);
-            used = 0;
-        }
+/* Hashes on their way. */
+typedef struct {
+    size_t places, used; /* in the buffer of hashes */
+    uint64_t *sums, *hash;
+} hash_state;
+
+static clt_status hash_range(clt_engine *e, const clt_slab *s, clt_slab_range x, hash_state *h) {
+    for (uint64_t done = 0, n; done < x.count; done += n) {
+        const clt_ref at = clt_slab_at(s, x.first + done, &n);
+        n = CLT_MIN(n, x.count - done);
+        CLT_TRY(clt_op_hash(e->ops, at, n, x.first + done, (clt_ref){e->hashes, h->used * CLT_HASH_SUMS}));
+        if (++h->used < h->places) continue;
+        CLT_TRY(add_hashes(e, h->used, h->sums, h->hash));
+        h->used = 0;
     }
-    if (st == CLT_OK && used) st = add_hashes(e, used, sums, hash);
-    clt_free(sums);
+    return CLT_OK;
+}
+
+/* The hash of what this rank has of a part; of a sharded one what it owns. */
+static clt_status hash_part(clt_engine *e, const clt_ckpt_part *part, uint64_t *hash) {
+    hash_state h = {.places = clt_buffer_bytes(e->hashes) / (CLT_HASH_SUMS * sizeof(uint64_t)),
+                    .sums = clt_malloc(clt_buffer_bytes(e->hashes)),
+                    .hash = hash};
+    clt_status st = CLT_OK;
+    clt_slab_range x;
+    for (int i = 0; st == CLT_OK && clt_engine_range(e, part->shards, i, &x); i++)
+        st = hash_range(e, part->slab, x, &h);
+    if (st == CLT_OK && h.used) st = add_hashes(e, h.used, h.sums, hash);
+    clt_free(h.sums);
     return st;
 }
 
@@ -215,7 +230,7 @@ clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
     for (int i = 0; i < CLT_ENGINE_PARTS; i++) {
         hash[i] = 0;
         if (i >= e->n_parts) continue;
-        CLT_TRY(hash_slab(e, e->parts[i].slab, &hash[i]));
+        CLT_TRY(hash_part(e, &e->parts[i], &hash[i]));
         sharded |= e->parts[i].shards != NULL;
     }
     return sharded ? add_ranks(e, hash) : CLT_OK;

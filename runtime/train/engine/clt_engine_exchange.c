@@ -119,12 +119,14 @@ clt_status clt_engine_step_ops(clt_engine *e, int64_t samples) {
 
 /* --- what this rank updates --- */
 
-bool clt_engine_own(const clt_engine *e, int i, clt_slab_range *x) {
-    const bool all = e->stage == 0;
-    if (i == (all ? 1 : e->shards.buckets)) return false;
-    *x =
-        all ? (clt_slab_range){0, e->table.total} : clt_shards_range(&e->shards, i, clt_group_rank(e->group));
+bool clt_engine_range(const clt_engine *e, const clt_shards *shards, int i, clt_slab_range *x) {
+    if (i == (shards ? shards->buckets : 1)) return false;
+    *x = shards ? clt_shards_range(shards, i, clt_group_rank(e->group)) : (clt_slab_range){0, e->table.total};
     return true;
+}
+
+bool clt_engine_own(const clt_engine *e, int i, clt_slab_range *x) {
+    return clt_engine_range(e, e->stage == 0 ? NULL : &e->shards, i, x);
 }
 
 clt_status clt_engine_gather_sums(clt_engine *e) {
@@ -136,9 +138,19 @@ clt_status clt_engine_gather_sums(clt_engine *e) {
 
 /* --- weights --- */
 
+/* The own ranges of the kept weights to the replicas. */
+static clt_status renew(clt_engine *e) {
+    clt_slab *kept = e->units.source;
+    for (int b = 0; b < e->shards.buckets; b++)
+        CLT_TRY(clt_gather_begin(e->weights_in.between, clt_whole_bucket(b), kept, kept, CLT_GATHER_AS_IT_IS,
+                                 NULL, 0, &e->renewed[b]));
+    return CLT_OK;
+}
+
 clt_status clt_engine_publish(clt_engine *e) {
     if (e->stage == 0 || alone(e)) return CLT_OK;
     clt_engine_forget_units(e);
+    if (e->weights_in.between) CLT_TRY(renew(e));
     clt_slab *whole = e->sharded_weights ? NULL : e->narrow ? e->narrow : e->weights;
     for (int b = 0; b < e->shards.buckets; b++) {
         const clt_bucket_part part = clt_whole_bucket(b);
@@ -155,14 +167,24 @@ clt_status clt_engine_publish(clt_engine *e) {
     return CLT_OK;
 }
 
+/* The last bucket that has elements of x. */
+static int last_bucket(const clt_engine *e, clt_slab_range x) {
+    int b = e->shards.buckets - 1;
+    while (b > 0 && clt_shards_bucket(&e->shards, b).first >= x.first + x.count) b--;
+    return b;
+}
+
 clt_status clt_engine_settle_unit(clt_engine *e, clt_slab_range x) {
-    if (!e->published) return CLT_OK;
-    for (int b = e->shards.buckets - 1; b >= 0; b--)
-        if (clt_shards_bucket(&e->shards, b).first < x.first + x.count)
-            return clt_exchange_join(e->reduce, e->published[b]);
-    return CLT_OK;
+    return e->published ? clt_exchange_join(e->reduce, e->published[last_bucket(e, x)]) : CLT_OK;
+}
+
+clt_status clt_engine_settle_kept(clt_engine *e, clt_slab_range x) {
+    clt_reduce_plan *between = e->weights_in.between;
+    return between ? clt_exchange_join(between, e->renewed[last_bucket(e, x)]) : CLT_OK;
 }
 
 clt_status clt_engine_settle(clt_engine *e) {
-    return clt_engine_settle_unit(e, (clt_slab_range){0, e->table.total});
+    const clt_slab_range all = {0, e->table.total};
+    CLT_TRY(clt_engine_settle_kept(e, all));
+    return clt_engine_settle_unit(e, all);
 }

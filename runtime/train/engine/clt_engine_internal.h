@@ -40,7 +40,7 @@ typedef struct {
     int n;
     uint64_t *start; /* [n + 1] elements */
     clt_unit_holder weights, gradients;
-    clt_slab *source;     /* what weights are gathered from */
+    clt_slab *source;     /* what weights are gathered from: the kept ranges */
     int *forward, *train; /* the order in which passes read units */
     int forwards, trains; /* lengths */
     const int *order;     /* of the current pass */
@@ -48,6 +48,17 @@ typedef struct {
     int ahead;            /* units that are gathered ahead */
     unsigned turn;        /* of the blocks' places for gradients */
 } clt_engine_units;
+
+/* The ranks that hold the weights once, each of them a part; several such groups are replicas. The owners of
+ * a rank's part, one in each group, are the ranks with its number in the group: they hand each other what
+ * they have updated. */
+typedef struct {
+    clt_shards keep; /* who keeps what, by number in the group; borrows */
+    int number;
+    clt_group *ranks, *replicas; /* of this group; those with this rank's number. NULL: one group of all */
+    clt_reduce_plan *gather;     /* inside the group */
+    clt_reduce_plan *between;    /* over the replicas; NULL: one group of all */
+} clt_engine_shard_group;
 
 struct clt_engine {
     const clt_config *cfg;
@@ -76,7 +87,8 @@ struct clt_engine {
     clt_lane_stack *stack;
     clt_shards shards;
     clt_reduce_plan *reduce;
-    int stage; /* clt_plan.stage */
+    clt_engine_shard_group weights_in; /* where weights are sharded */
+    int stage;                         /* clt_plan.stage */
     /* The step that is being queued (clt_engine_exchange.c). */
     struct {
         int64_t samples;               /* of this rank */
@@ -94,6 +106,7 @@ struct clt_engine {
         int64_t reduced; /* the last one's operation */
     } step;
     int64_t *published; /* [buckets] the operation that brings a bucket's weights */
+    int64_t *renewed;   /* [buckets] the operation that brings new values of a bucket's kept weights */
     bool *frozen;       /* [table.n] */
     int guarded; /* a tensor that is not frozen, in which clt_op_guard marks bad steps; -1: all are frozen */
     clt_buffer *block_group, *groups, *chunk_sums, *results, *nonfinite, *hashes;
@@ -136,13 +149,18 @@ clt_status clt_engine_ready(void *engine, int first, int end);
  * whole at stage 0, otherwise the own ranges. Returns the first failure of any rank, the same on all;
  * CLT_STOPPED: a rank was asked to stop, and all ranks give the step up. */
 clt_status clt_engine_reduce(clt_engine *e, clt_status lanes);
-/* Range i = 0, 1, ... of what this rank updates; false: there are no more. Some may be empty. */
+/* Range i = 0, 1, ... of what `shards` give to this rank, NULL: everything; false: there are no more. Some
+ * may be empty. */
+bool clt_engine_range(const clt_engine *e, const clt_shards *shards, int i, clt_slab_range *x);
+/* The same for what this rank updates. */
 bool clt_engine_own(const clt_engine *e, int i, clt_slab_range *x);
 /* The chunk sums of all ranks, where each has its own. */
 clt_status clt_engine_gather_sums(clt_engine *e);
-/* Hands the weights that this rank has updated to all ranks. clt_engine_settle waits for their
+/* Hands the weights that this rank has updated to the ranks that keep them. clt_engine_settle waits for their
  * arrival. */
 clt_status clt_engine_publish(clt_engine *e);
+/* Before weights x are gathered from those that keep them. */
+clt_status clt_engine_settle_kept(clt_engine *e, clt_slab_range x);
 /* The same for elements x only. */
 clt_status clt_engine_settle_unit(clt_engine *e, clt_slab_range x);
 
@@ -173,6 +191,14 @@ clt_status clt_engine_go_along(clt_engine *e, bool training, bool gradients);
 /* A NaN into the gradient of the guarded tensor if one of `samples` losses from number `at` on is not finite
  * or the previous step cleared the flag. */
 clt_status clt_engine_guard(clt_engine *e, const clt_slab *grads, int64_t at, int64_t samples);
+
+/* --- clt_engine_group.c --- */
+
+/* Needs the shards. */
+void clt_engine_group_set(clt_engine *e);
+/* The groups and the plans that gather; collective, after e->reduce. */
+clt_status clt_engine_group_create(clt_engine *e);
+void clt_engine_group_destroy(clt_engine *e);
 
 /* --- clt_engine_update.c --- */
 

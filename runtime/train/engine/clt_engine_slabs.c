@@ -3,10 +3,12 @@
  *   stage            0                1                        2                 3
  *   moments          whole            own ranges               own ranges        own ranges
  *   gradients        whole            whole                    units, own sums   units, own sums
- *   weights, fp32    whole            whole                    whole             own ranges; units are
- * gathered weights, 16 bit  whole            own ranges (fp32); the 16-bit copy is whole, at stage 3 gathered
- * by unit; what the model reads in fp32 is whole
- */
+ *   weights, fp32    whole            whole                    whole             kept ranges
+ *   weights, 16 bit  whole            own ranges in fp32; the 16-bit copy is whole, at stage 3 kept ranges
+ *
+ * Kept ranges are the own ranges, or, where weights are sharded inside groups of ranks, those of the ranks
+ * with this rank's number in all groups (clt_engine_group.c). Units are gathered from them. What the model
+ * reads in fp32 in a 16-bit run is whole. */
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine_internal.h"
@@ -22,6 +24,11 @@ static clt_device *device_of(const clt_engine *e) {
 static clt_status own_ranges(clt_engine *e, uint32_t bytes, const char *name, clt_slab **out) {
     return clt_slab_create_shard(device_of(e), &e->table, &e->shards, clt_group_rank(e->group), bytes, name,
                                  out);
+}
+
+static clt_status kept_ranges(clt_engine *e, uint32_t bytes, const char *name, clt_slab **out) {
+    const clt_engine_shard_group *w = &e->weights_in;
+    return clt_slab_create_shard(device_of(e), &e->table, &w->keep, w->number, bytes, name, out);
 }
 
 /* Optimizer state. */
@@ -56,7 +63,7 @@ static clt_status create_narrow_shards(clt_engine *e, const clt_model_shape *sha
                                    &e->wide));
     e->weights = e->wide;
     if (e->sharded_weights) {
-        CLT_TRY(own_ranges(e, 2, "16-bit weights", &e->copy));
+        CLT_TRY(kept_ranges(e, 2, "16-bit weights", &e->copy));
         e->narrow = e->units.weights.slab;
         e->units.source = e->copy;
         return CLT_OK;
@@ -72,7 +79,7 @@ static clt_status create_weights(clt_engine *e) {
     const bool narrow = e->cfg->precision != CLT_F32;
     if (narrow && e->stage > 0) return create_narrow_shards(e, &shape);
     if (e->sharded_weights) {
-        CLT_TRY(own_ranges(e, 4, "weights", &e->master));
+        CLT_TRY(kept_ranges(e, 4, "weights", &e->master));
         e->weights = e->units.weights.slab;
         e->units.source = e->master;
         return CLT_OK;
@@ -135,6 +142,7 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     if (training) CLT_TRY(divide_lanes(e));
     e->lanes = clt_lane_count(&e->split, clt_group_rank(e->group));
     if (training) CLT_TRY(clt_shards_create(&e->table, clt_group_size(e->group), NULL, &e->shards));
+    if (training) clt_engine_group_set(e);
     if (e->stage > 0) CLT_TRY(clt_engine_units_create(e));
     CLT_TRY(create_weights(e));
     if (!training) return CLT_OK;

@@ -114,14 +114,17 @@ static clt_unit_place *free_place(clt_engine_units *u, int unit) {
 /* Begins to gather a unit that is absent. */
 static clt_status fetch(clt_engine *e, clt_unit_place *p, int unit) {
     clt_unit_holder *h = &e->units.weights;
+    const clt_engine_shard_group *w = &e->weights_in;
     const clt_slab_range x = range_of(e, unit);
     put(h, p, unit);
     p->op = 0;
-    for (int b = 0; b < e->shards.buckets && !e->mute; b++) {
-        const clt_slab_range all = clt_shards_bucket(&e->shards, b);
+    if (e->mute) return CLT_OK;
+    CLT_TRY(clt_engine_settle_kept(e, x));
+    for (int b = 0; b < w->keep.buckets; b++) {
+        const clt_slab_range all = clt_shards_bucket(&w->keep, b);
         int64_t op = 0;
         if (all.first >= x.first + x.count || x.first >= all.first + all.count) continue;
-        CLT_TRY(clt_gather_begin(e->reduce, (clt_bucket_part){b, x}, e->units.source, h->slab,
+        CLT_TRY(clt_gather_begin(w->gather, (clt_bucket_part){b, x}, e->units.source, h->slab,
                                  CLT_GATHER_AS_IT_IS, NULL, 0, &op));
         p->op = CLT_MAX(p->op, op);
     }
@@ -158,7 +161,7 @@ clt_status clt_engine_need(void *engine, int unit) {
     u->at++;
     if (e->mute) return CLT_OK;
     CLT_TRY(clt_engine_settle_unit(e, range_of(e, unit)));
-    return clt_exchange_join(e->reduce, p->op);
+    return clt_exchange_join(e->weights_in.gather, p->op);
 }
 
 /* clt_model_set_done */

@@ -224,12 +224,18 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
 
 /* --- the stage --- */
 
-/* The state is spread over `degree` ranks. */
+/* Weights are sharded inside groups of `degree` ranks. Below stage 3 a smaller group than all ranks would
+ * only take memory: every rank has the whole weights anyway. */
+static void set_groups(clt_plan *p, int degree) {
+    static const int weights = 3; /* the stage that shards them */
+    p->shard_ranks = p->stage == 0 ? 1 : p->stage < weights ? p->ranks : degree;
+    p->replicas = p->ranks / p->shard_ranks;
+}
+
 static void set_stage(clt_plan *p, int stage, int degree) {
     p->stage = degree > 1 ? stage : 0;
-    p->shard_ranks = p->stage > 0 ? degree : 1;
-    p->replicas = p->ranks / p->shard_ranks;
     p->whole_gradients = p->raised = false;
+    set_groups(p, degree);
 }
 
 /* From stage 1 on each part of the state has one owner, and a flipped bit of it nothing to be compared with.
@@ -255,7 +261,7 @@ clt_status clt_plan_choose(const clt_config *c, const clt_plan_room *r, clt_plan
 clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
     bool fit;
     CLT_TRY(clt_plan_choose(c, r, p, &fit));
-    CLT_TRY(clt_plan_check_engine(c, p));
+    CLT_TRY(clt_plan_check_engine(c));
     return fit ? CLT_OK : clt_plan_refuse(c, p, r);
 }
 
@@ -268,15 +274,16 @@ clt_status clt_plan_fit_stage(const clt_config *c, const clt_plan_room *r, int s
 }
 
 clt_status clt_plan_agree(clt_group *g, const clt_config *c, const clt_plan_room *r, clt_plan *p) {
-    int64_t most[] = {p->stage, p->shard_ranks, p->raised}, whole;
+    int64_t most[] = {p->stage, p->raised}, whole;
     clt_status st = CLT_OK;
+    int degree, replicas;
     bool fit = true;
     CLT_TRY(clt_group_max_i64(g, most, CLT_COUNT_OF(most)));
+    CLT_TRY(clt_config_shard_groups(c, p->ranks, &degree, &replicas));
     const bool higher = most[0] > p->stage;
     p->stage = (int)most[0];
-    p->shard_ranks = (int)most[1];
-    p->raised = most[2];
-    p->replicas = p->ranks / p->shard_ranks;
+    p->raised = most[1];
+    set_groups(p, degree);
     if (higher) st = place(c, r, p, &fit);
     whole = p->whole_gradients;
     CLT_TRY(clt_group_max_i64(g, &whole, 1));

@@ -34,8 +34,9 @@ typedef struct {
 
     /* sharding: clt_plan_memory.h has the stages */
     int stage;
-    int shard_ranks;      /* ranks that share one copy of the state; 1 at stage 0 */
-    int replicas;         /* copies of the state: ranks / shard_ranks */
+    int shard_ranks;      /* ranks that hold one copy of the weights together, neighbours; 1 at stage 0.
+                           * Gradients and optimizer state are sharded over all ranks. */
+    int replicas;         /* such groups: ranks / shard_ranks */
     bool raised;          /* cltrain.zero_stage is auto, and the run does not fit at the stages below */
     bool whole_gradients; /* stages 2 and 3: every rank keeps whole gradients, as at stage 1 */
 
@@ -93,7 +94,7 @@ clt_status clt_plan_fit(const clt_config *cfg, const clt_plan_room *room, clt_pl
  * whole gradients if one of them must. CLT_NO_MEMORY on all ranks if that does not fit on one. */
 clt_status clt_plan_agree(clt_group *g, const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
 /* What clt_engine does not do yet is CLT_BAD_CONFIG, with the reason. */
-clt_status clt_plan_check_engine(const clt_config *cfg, const clt_plan *p);
+clt_status clt_plan_check_engine(const clt_config *cfg);
 /* Whether a lane needs several microbatches in numerics exact. Then its gradient is a chain of additions over
  * them that one rank makes alone, in whole gradients. */
 bool clt_plan_lane_is_split(const clt_config *cfg, const clt_plan *p, int64_t microbatch);

@@ -3,16 +3,10 @@
 
 /* --- the engine --- */
 
-clt_status clt_plan_check_engine(const clt_config *c, const clt_plan *p) {
+clt_status clt_plan_check_engine(const clt_config *c) {
     if (c->shard.offload == CLT_OFFLOAD_HOST)
         return clt_error(CLT_BAD_CONFIG, "cltrain.offload: host (fsdp_config.cpu_offload: true) is not "
                                          "supported yet: remove it, the state stays on the device");
-    if (p->stage > 0 && p->replicas > 1)
-        return clt_error(CLT_BAD_CONFIG,
-                         "sharding inside %d groups of %d ranks (HYBRID_SHARD, "
-                         "fsdp_config.data_parallel_replicate_degree) is not supported yet: use FULL_SHARD "
-                         "or SHARD_GRAD_OP, which shard over all ranks",
-                         p->replicas, p->shard_ranks);
     return CLT_OK;
 }
 
@@ -53,10 +47,26 @@ static char *whole_gradients_note(const clt_config *c, const clt_plan *p) {
     return note;
 }
 
+/* The groups that the configuration asks for are those of the weights only. */
+static char *groups_note(const clt_config *c, const clt_plan *p) {
+    int degree, replicas;
+    if (p->stage == 0 || clt_config_shard_groups(c, p->ranks, &degree, &replicas) != CLT_OK) return NULL;
+    if (replicas == 1) return NULL;
+    if (p->replicas == 1)
+        return clt_format("what stage %d shards is sharded over all %d ranks instead of inside groups of %d: "
+                          "it takes less memory, and every rank has the whole weights in both cases",
+                          p->stage, p->ranks, degree);
+    return clt_format("weights are sharded inside %d groups of %d ranks, gradients and optimizer state over "
+                      "all %d ranks, which takes less memory",
+                      replicas, degree, p->ranks);
+}
+
 void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
     if (p->raised)
         clt_strv_add_owned(lines, clt_format("the run does not fit at stage %d: cltrain.zero_stage: auto "
                                              "takes stage %d",
                                              p->stage - 1, p->stage));
+    char *groups = groups_note(c, p);
+    if (groups) clt_strv_add_owned(lines, groups);
     if (p->whole_gradients) clt_strv_add_owned(lines, whole_gradients_note(c, p));
 }

@@ -7,7 +7,7 @@ enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */
 /* --- the terms --- */
 
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
-    const uint64_t master = s->offload ? 0 : s->owned * WIDE;
+    const uint64_t owned = s->narrow ? s->owned : s->kept, master = s->offload ? 0 : owned * WIDE;
     if (s->narrow && s->stage == 0 && !s->offload) return s->total * WIDE;
     if (s->narrow) return master + s->wide * WIDE;
     return s->stage < 3 ? s->total * WIDE : master + s->gathered * WIDE;
@@ -15,7 +15,7 @@ uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
 
 uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s) {
     if (!s->narrow) return 0;
-    return (s->stage < 3 ? s->total : s->owned + s->gathered) * NARROW;
+    return (s->stage < 3 ? s->total : s->kept + s->gathered) * NARROW;
 }
 
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
@@ -30,8 +30,8 @@ uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
     /* Runs in fp32 at stages below 3 read the whole weights on the device. */
-    const bool master = s->narrow || s->stage == 3;
-    return s->offload ? s->owned * WIDE * (uint64_t)(s->moments + master) : 0;
+    const uint64_t master = s->narrow ? s->owned : s->stage == 3 ? s->kept : 0;
+    return s->offload ? (s->owned * (uint64_t)s->moments + master) * WIDE : 0;
 }
 
 /* --- units --- */
@@ -95,12 +95,18 @@ static int most_gradient_slabs(const clt_config *c, const clt_plan *p) {
     return most;
 }
 
-/* The most elements that one of `ranks` ranks owns. */
-static clt_status most_owned(const clt_slab_table *t, int ranks, uint64_t *most) {
+static uint64_t most_owned(const clt_shards *s) {
+    uint64_t most = 0;
+    for (int r = 0; r < s->ranks; r++) most = CLT_MAX(most, clt_shards_owned(s, r));
+    return most;
+}
+
+static clt_status find_shards(const clt_plan *p, const clt_slab_table *t, clt_plan_sizes *out) {
     clt_shards s;
-    CLT_TRY(clt_shards_create(t, ranks, NULL, &s));
-    *most = 0;
-    for (int r = 0; r < ranks; r++) *most = CLT_MAX(*most, clt_shards_owned(&s, r));
+    CLT_TRY(clt_shards_create(t, p->stage > 0 ? p->ranks : 1, NULL, &s));
+    const clt_shards keep = clt_shards_of_group(&s, p->shard_ranks);
+    out->owned = most_owned(&s);
+    out->kept = most_owned(&keep);
     clt_shards_free(&s);
     return CLT_OK;
 }
@@ -140,7 +146,7 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
     find_units(c, p, t, &s);
     s.gradient_slabs = whole ? most_gradient_slabs(c, p) : 0;
     s.gradient_sums = whole ? 0 : clt_reduce_levels(&split);
-    CLT_TRY(most_owned(t, p->shard_ranks, &s.owned));
+    CLT_TRY(find_shards(p, t, &s));
     *out = s;
     return CLT_OK;
 }

@@ -16,6 +16,8 @@ typedef struct {
     bool narrow, offload; /* narrow: a 16-bit run; offload: cltrain.offload: host */
     uint64_t total;       /* the whole slab */
     uint64_t owned;       /* of the rank that owns most (clt_shards.h); `total` at stage 0 */
+    uint64_t kept;        /* stage 3: weights of the rank that keeps most; more than owned, where groups of
+                           * ranks are replicas */
     uint64_t wide;        /* tensors that the model reads in fp32 although the run is narrow */
     uint64_t unit;        /* the largest unit */
     uint64_t ring;        /* places of units' gradients */
