@@ -164,6 +164,7 @@ stages() {
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 stage 2 3 ", queues of their own, steps queued ahead"
     CLTRAIN_QUEUES=3 stage 8 2 ", queues of their own"
     stage 2 3 ", whole gradients" device_train_microbatch_size=1
+    stage 3 3 ", lanes and parts 3, 1 and 4" cltrain.lanes_per_rank="[3,1,4]"
     hybrid 4 2 ""
     CLTRAIN_TRANSPORT=mpi CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 hybrid 6 2 " over MPI, queues of their own, steps queued ahead"
     hybrid 6 3 ", whole gradients" device_train_microbatch_size=1

@@ -340,6 +340,27 @@ static void microbatch_auto_prefers_whole_lanes(void **state) {
     clt_config_free(c);
 }
 
+/* Ranks with more lanes own more, unless the largest part does not fit. */
+static void parts_follow_lanes(void **state) {
+    (void)state;
+    clt_config *even = LOAD("precision=amp_bf16", "cltrain={zero_stage: 2, exact_lanes: 8, numerics: exact}"),
+               *uneven =
+                   LOAD("precision=amp_bf16", "cltrain={zero_stage: 2, exact_lanes: 8, numerics: exact, "
+                                              "lanes_per_rank: [1, 1, 4, 2]}");
+    const clt_plan_memory equal = plan_at(even, 2, UINT64_MAX).memory;
+    clt_plan p = plan_at(uneven, 2, UINT64_MAX);
+    assert_true(p.shards_by_lanes);
+    assert_true(p.memory.optimizer > 19 * equal.optimizer / 10);
+    const uint64_t capacity = p.memory.total - 1;
+    assert_true(equal.total < capacity);
+    p = plan_at(uneven, 2, capacity);
+    assert_false(p.shards_by_lanes);
+    assert_int_equal(p.memory.optimizer, equal.optimizer);
+    assert_false(plan_at(uneven, 0, UINT64_MAX).shards_by_lanes);
+    clt_config_free(even);
+    clt_config_free(uneven);
+}
+
 /* --- several ranks --- */
 
 typedef struct {
@@ -374,6 +395,23 @@ static void all_ranks_take_the_highest_stage(void **state) {
         assert_int_equal(j.status[r], CLT_OK);
         assert_int_equal(j.plan[r].stage, 2);
         assert_int_equal(j.plan[r].memory.total, j.plan[0].memory.total);
+    }
+    clt_config_free(c);
+}
+
+/* The largest part does not fit with one rank: all own equal parts. */
+static void all_ranks_own_equal_parts(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain={zero_stage: 2, exact_lanes: 8, numerics: exact, "
+                                               "lanes_per_rank: [1, 1, 4, 2]}");
+    const uint64_t by_lanes = plan_at(c, 2, UINT64_MAX).memory.total,
+                   equal = plan_at(c, 2, by_lanes - 1).memory.total;
+    job j = {.c = c, .capacity = {by_lanes - 1, UINT64_MAX}};
+    tg_run(RANKS, agree, &j);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(j.status[r], CLT_OK);
+        assert_false(j.plan[r].shards_by_lanes);
+        assert_int_equal(j.plan[r].memory.total, equal);
     }
     clt_config_free(c);
 }
@@ -460,7 +498,9 @@ int main(void) {
         cmocka_unit_test(groups_have_a_note),
         cmocka_unit_test(split_lanes_keep_whole_gradients),
         cmocka_unit_test(microbatch_auto_prefers_whole_lanes),
+        cmocka_unit_test(parts_follow_lanes),
         cmocka_unit_test(all_ranks_take_the_highest_stage),
+        cmocka_unit_test(all_ranks_own_equal_parts),
         cmocka_unit_test(all_ranks_keep_whole_gradients),
         cmocka_unit_test(whole_gradients_that_do_not_fit_stop_all),
         cmocka_unit_test(what_the_engine_lacks),

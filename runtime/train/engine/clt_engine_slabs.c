@@ -141,7 +141,7 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     e->split = clt_plan_split(e->plan);
     if (training) CLT_TRY(divide_lanes(e));
     e->lanes = clt_lane_count(&e->split, clt_group_rank(e->group));
-    if (training) CLT_TRY(clt_shards_create(&e->table, clt_group_size(e->group), NULL, &e->shards));
+    if (training) CLT_TRY(clt_plan_shards(e->plan, &e->table, &e->shards));
     if (training) clt_engine_group_set(e);
     if (e->stage > 0) CLT_TRY(clt_engine_units_create(e));
     CLT_TRY(create_weights(e));

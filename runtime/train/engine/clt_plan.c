@@ -24,6 +24,7 @@ void clt_plan_take_counts(clt_plan *p, int lanes, const int *counts) {
 void clt_plan_divide_evenly(clt_plan *p) {
     clt_free(p->lanes_per_rank);
     p->lanes_per_rank = NULL;
+    p->shards_by_lanes = false;
     p->lanes = CLT_MAX(p->lanes, p->ranks);
 }
 
@@ -38,6 +39,7 @@ static void divide(const clt_config *c, clt_plan *p) {
     while (c->numerics == CLT_FAST && p->lanes < p->ranks) p->lanes *= 2;
     clt_free(p->lanes_per_rank);
     p->lanes_per_rank = NULL;
+    p->shards_by_lanes = false;
     if (given && of_ranks == p->lanes) clt_plan_take_counts(p, p->lanes, c->lanes_per_rank);
 }
 
@@ -67,6 +69,15 @@ void clt_plan_free(clt_plan *p) {
 
 clt_lane_split clt_plan_split(const clt_plan *p) {
     return (clt_lane_split){.lanes = p->lanes, .ranks = p->ranks, .count = p->lanes_per_rank};
+}
+
+clt_status clt_plan_shards(const clt_plan *p, const clt_slab_table *t, clt_shards *out) {
+    if (!p->shards_by_lanes) return clt_shards_create(t, p->ranks, NULL, out);
+    double *weight = clt_calloc((size_t)p->ranks, sizeof *weight);
+    for (int r = 0; r < p->ranks; r++) weight[r] = p->lanes_per_rank[r];
+    const clt_status st = clt_shards_create(t, p->ranks, weight, out);
+    clt_free(weight);
+    return st;
 }
 
 /* --- memory --- */
@@ -204,6 +215,16 @@ static int64_t most_samples(const clt_config *c, const clt_plan *p) {
                    CLT_MAX(INT32_MAX / c->max_seq_len, 1));
 }
 
+/* Faster ranks then update more, and make more of the additions. */
+static void follow_lanes(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
+    clt_plan by_lanes = *p;
+    if (p->stage == 0 || !p->lanes_per_rank) return;
+    by_lanes.shards_by_lanes = true;
+    if (!fits(c, &by_lanes, r, p->microbatch, &by_lanes.memory)) return;
+    p->shards_by_lanes = true;
+    p->memory = by_lanes.memory;
+}
+
 /* Microbatch, recomputation and memory at p's stage. */
 static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p, bool *fit) {
     /* A given microbatch above the samples of a lane is lowered, as Composer lowers it to the device's
@@ -211,6 +232,7 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
     const int64_t wanted = c->device_train_microbatch_size, most = most_samples(c, p);
     const bool open = c->precision != CLT_F32 && c->numerics == CLT_FAST;
     p->recompute = c->recompute;
+    p->shards_by_lanes = false;
     p->logits_bytes = open ? CLT_MODEL_LOGITS_LEAST : 0;
     p->microbatch = wanted ? CLT_MIN(wanted, most) : CLT_MAX(largest_that_fits(c, p, r, most), 1);
     p->logits_bytes = 0;
@@ -219,6 +241,7 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
     p->whole_gradients = p->stage >= 2 && p->memory.gradient_slabs > 0;
     *fit = p->memory.total <= r->capacity && p->memory.largest <= r->max_alloc;
     if (*fit) keep_activations(c, r, p);
+    if (*fit) follow_lanes(c, r, p);
     return CLT_OK;
 }
 
@@ -273,6 +296,15 @@ clt_status clt_plan_fit_stage(const clt_config *c, const clt_plan_room *r, int s
     return place(c, r, p, fits);
 }
 
+/* All ranks own equal parts if one of them must. */
+static clt_status agree_on_shards(clt_group *g, const clt_config *c, const clt_plan_room *r, clt_plan *p) {
+    int64_t equal = !p->shards_by_lanes;
+    CLT_TRY(clt_group_max_i64(g, &equal, 1));
+    if (!equal || !p->shards_by_lanes) return CLT_OK;
+    p->shards_by_lanes = false;
+    return clt_plan_memory_of(c, p, r->type, p->microbatch, &p->memory);
+}
+
 clt_status clt_plan_agree(clt_group *g, const clt_config *c, const clt_plan_room *r, clt_plan *p) {
     int64_t most[] = {p->stage, p->raised}, whole;
     clt_status st = CLT_OK;
@@ -290,7 +322,8 @@ clt_status clt_plan_agree(clt_group *g, const clt_config *c, const clt_plan_room
     const bool more = whole > p->whole_gradients;
     p->whole_gradients = whole;
     if (st == CLT_OK && more) st = place(c, r, p, &fit);
-    return clt_group_agree(g, st == CLT_OK && !fit ? clt_plan_refuse(c, p, r) : st);
+    CLT_TRY(clt_group_agree(g, st == CLT_OK && !fit ? clt_plan_refuse(c, p, r) : st));
+    return clt_group_agree(g, agree_on_shards(g, c, r, p));
 }
 
 clt_status clt_plan_make(const clt_config *c, int ranks, const clt_plan_room *room, clt_plan *out) {

@@ -39,6 +39,7 @@ typedef struct {
     int replicas;         /* such groups: ranks / shard_ranks */
     bool raised;          /* cltrain.zero_stage is auto, and the run does not fit at the stages below */
     bool whole_gradients; /* stages 2 and 3: every rank keeps whole gradients, as at stage 1 */
+    bool shards_by_lanes; /* ranks own parts in proportion to their lanes; false: equal parts */
 
     /* chosen for the device */
     int64_t microbatch;
@@ -70,6 +71,10 @@ void clt_plan_divide_evenly(clt_plan *p);
 /* Which rank owns which lanes; borrows from the plan. */
 clt_lane_split clt_plan_split(const clt_plan *p);
 
+/* Which rank owns which part of the state. With lanes_per_rank, which follows the speed of devices, parts
+ * follow it, too, if a rank with the largest part then still fits with the same microbatch. */
+clt_status clt_plan_shards(const clt_plan *p, const clt_slab_table *t, clt_shards *out);
+
 /* Chooses stage, microbatch and recomputation. Stage: the configuration's, or, if it is auto, 0 on one rank
  * and on several the lowest that fits, from 0 on where replicas are compared in numerics exact, otherwise
  * from 1 on. Microbatch: the configuration's, or the largest that fits `room`; at most the samples of a lane.
@@ -90,8 +95,9 @@ clt_status clt_plan_refuse(const clt_config *cfg, const clt_plan *p, const clt_p
 /* The plan of a run: clt_plan_choose within what the engine can do. CLT_NO_MEMORY: the run does not fit; the
  * message suggests a change, and *p is the plan that does not fit. Errors of clt_plan_check_engine. */
 clt_status clt_plan_fit(const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
-/* After clt_plan_fit, by all ranks of g together: all take the highest stage that one of them needs, and keep
- * whole gradients if one of them must. CLT_NO_MEMORY on all ranks if that does not fit on one. */
+/* After clt_plan_fit, by all ranks of g together: all take the highest stage that one of them needs, keep
+ * whole gradients if one of them must, and own equal parts if one of them must. CLT_NO_MEMORY on all ranks if
+ * that does not fit on one. */
 clt_status clt_plan_agree(clt_group *g, const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
 /* What clt_engine does not do yet is CLT_BAD_CONFIG, with the reason. */
 clt_status clt_plan_check_engine(const clt_config *cfg);

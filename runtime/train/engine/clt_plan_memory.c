@@ -103,9 +103,9 @@ static uint64_t most_owned(const clt_shards *s) {
 
 static clt_status find_shards(const clt_plan *p, const clt_slab_table *t, clt_plan_sizes *out) {
     clt_shards s;
-    CLT_TRY(clt_shards_create(t, p->stage > 0 ? p->ranks : 1, NULL, &s));
+    CLT_TRY(clt_plan_shards(p, t, &s));
     const clt_shards keep = clt_shards_of_group(&s, p->shard_ranks);
-    out->owned = most_owned(&s);
+    out->owned = p->stage > 0 ? most_owned(&s) : t->total;
     out->kept = most_owned(&keep);
     clt_shards_free(&s);
     return CLT_OK;
@@ -128,7 +128,7 @@ static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt
                                clt_device_type type, int64_t microbatch, uint64_t *bytes) {
     const clt_lane_split split = reduced_split(c, p, keeps_whole_gradients(c, p, microbatch));
     clt_shards s;
-    CLT_TRY(clt_shards_create(t, p->ranks, NULL, &s));
+    CLT_TRY(clt_plan_shards(p, t, &s));
     *bytes = clt_reduce_plan_bytes(&s, &split, c->reduce_bf16, type == CLT_DEVICE_CPU);
     clt_shards_free(&s);
     return CLT_OK;
