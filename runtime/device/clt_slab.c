@@ -134,6 +134,11 @@ clt_status clt_slab_create_in(clt_device *dev, const clt_slab_table *t, void *ho
     return create_whole(dev, t, default_bytes(dev) / sizeof(float), host, element_bytes, name, out);
 }
 
+clt_status clt_slab_create_elements(clt_device *dev, const clt_slab_table *t, uint32_t element_bytes,
+                                    const char *name, clt_slab **out) {
+    return create_whole(dev, t, default_bytes(dev) / sizeof(float), NULL, element_bytes, name, out);
+}
+
 clt_status clt_slab_create_narrow(clt_device *dev, const clt_slab *like, const char *name, clt_slab **out) {
     clt_slab *s = new_slab(like->table, like->n, sizeof(uint16_t));
     memcpy(s->start, like->start, ((size_t)like->n + 1) * sizeof *s->start);
@@ -178,25 +183,56 @@ static void pack(clt_slab *s, int *of, const clt_slab_range *range, int n, uint6
     if (s->start[s->n] < s->table->total) append(s, of, -1, 0, s->table->total);
 }
 
-clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                  int n, uint32_t element_bytes, const char *name, clt_slab **out) {
-    /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
-    const uint64_t limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1);
+typedef clt_status (*buffer_maker)(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
+
+/* What slabs of ranges differ in. */
+typedef struct {
+    uint64_t limit; /* elements of a buffer */
+    uint32_t element_bytes;
+    const char *name;
+    buffer_maker make;
+} range_kind;
+
+/* The limit where ranges may be cut. It is that of fp32, so that the pieces do not depend on element_bytes.
+ */
+static uint64_t cut_limit(clt_device *dev) {
+    return CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1);
+}
+
+static uint64_t elements_of(const clt_slab_range *range, int n) {
     uint64_t all = 0;
     for (int i = 0; i < n; i++) all += range[i].count;
-    const int buffers = (int)CLT_CEIL_DIV(all, limit), most = 2 * n + buffers + 1;
-    clt_slab *s = new_slab(t, most, element_bytes);
+    return all;
+}
+
+static clt_status create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range, int n,
+                                range_kind k, clt_slab **out) {
+    const uint64_t all = elements_of(range, n);
+    const int buffers = all ? (int)CLT_CEIL_DIV(all, k.limit) : 0, most = 2 * n + buffers + 1;
+    clt_slab *s = new_slab(t, most, k.element_bytes);
     int *of = clt_calloc((size_t)most, sizeof *of);
-    pack(s, of, range, n, limit);
+    pack(s, of, range, n, k.limit);
     clt_status st = CLT_OK;
     for (int b = 0; b < buffers && st == CLT_OK; b++) {
-        const uint64_t count = CLT_MIN(limit, all - (uint64_t)b * limit);
-        st = clt_buffer_create(dev, (size_t)(count * element_bytes), name, &s->buffer[b]);
+        const uint64_t count = CLT_MIN(k.limit, all - (uint64_t)b * k.limit);
+        st = k.make(dev, (size_t)(count * k.element_bytes), k.name, &s->buffer[b]);
         if (st == CLT_OK) s->buffers++;
     }
     for (int i = 0; i < s->n && st == CLT_OK; i++) s->piece[i] = of[i] < 0 ? NULL : s->buffer[of[i]];
     clt_free(of);
     return complete(s, st, true, out);
+}
+
+clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                  int n, uint32_t element_bytes, const char *name, clt_slab **out) {
+    const range_kind k = {elements_of(range, n), element_bytes, name, clt_buffer_create};
+    return create_ranges(dev, t, range, n, k, out);
+}
+
+clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                  int n, const char *name, clt_slab **out) {
+    const range_kind k = {cut_limit(dev), sizeof(float), name, clt_buffer_create_pinned};
+    return create_ranges(dev, t, range, n, k, out);
 }
 
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const clt_shards *shards, int rank,
@@ -205,7 +241,8 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
         return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
     clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
     for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
-    const clt_status st = clt_slab_create_ranges(dev, t, own, shards->buckets, element_bytes, name, out);
+    const range_kind k = {cut_limit(dev), element_bytes, name, clt_buffer_create};
+    const clt_status st = create_ranges(dev, t, own, shards->buckets, k, out);
     clt_free(own);
     return st;
 }

@@ -173,17 +173,29 @@ static void check_contents(const clt_slab *s, const float *x, float *y) {
     }
 }
 
+static void check_zero(const clt_slab *s, float *y) {
+    assert_int_equal(clt_slab_zero(s), CLT_OK);
+    for (int i = 0; i < s->n; i++)
+        if (s->piece[i]) {
+            assert_int_equal(clt_slab_read(s, s->start[i + 1] - 1, y, 1), CLT_OK);
+            assert_true(y[0] == 0);
+        }
+}
+
 enum { RANKS = 3 };
 
 /* The slabs of one rank, in buffers of `limit` elements. */
 static void check_rank(const clt_slab_table *t, const clt_shards *shards, int rank, uint64_t limit,
                        const float *x, float *y) {
-    clt_slab *s, *half, *narrow;
+    clt_slab *s, *half, *narrow, *pinned;
+    clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
+    for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 4, "shard", &s), CLT_OK);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 2, "half", &half), CLT_OK);
     assert_int_equal(clt_slab_create_narrow(dev, s, "narrow", &narrow), CLT_OK);
+    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, "pinned", &pinned), CLT_OK);
     assert_int_equal(s->buffers, CLT_CEIL_DIV(clt_shards_owned(shards, rank), limit));
-    const clt_slab *all[] = {s, half, narrow};
+    const clt_slab *all[] = {s, half, narrow, pinned};
     for (size_t k = 0; k < CLT_COUNT_OF(all); k++) {
         check_shard(all[k], shards, rank, limit);
         assert_int_equal(all[k]->n, s->n);
@@ -191,12 +203,11 @@ static void check_rank(const clt_slab_table *t, const clt_shards *shards, int ra
         assert_memory_equal(all[k]->origin, s->origin, (size_t)s->n * sizeof *s->origin);
     }
     check_contents(s, x, y);
-    assert_int_equal(clt_slab_zero(s), CLT_OK);
-    for (int i = 0; i < s->n; i++)
-        if (s->piece[i]) {
-            assert_int_equal(clt_slab_read(s, s->start[i + 1] - 1, y, 1), CLT_OK);
-            assert_true(y[0] == 0);
-        }
+    check_zero(s, y);
+    check_contents(pinned, x, y);
+    check_zero(pinned, y);
+    clt_free(own);
+    clt_slab_destroy(pinned);
     clt_slab_destroy(narrow);
     clt_slab_destroy(half);
     clt_slab_destroy(s);
@@ -233,6 +244,59 @@ static void shards_of_a_slab(void **state) {
     clt_slab_table_free(&t);
 }
 
+/* Whole tensors in one buffer; a device whose buffers are smaller refuses them. */
+static void ranges_are_not_cut(void **state) {
+    (void)state;
+    clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
+    const uint64_t max_alloc = facts->max_alloc;
+    clt_slab_table t = {0};
+    clt_slab *s = NULL;
+    make_table(&t);
+    const clt_slab_range range[] = {{64, 128}, {131072, 65536}, {262144, 5 * 65536}};
+    const uint64_t all = 128 + 6 * 65536;
+    assert_int_equal(clt_slab_create_ranges(dev, &t, range, 3, 4, "ranges", &s), CLT_OK);
+    assert_int_equal(s->buffers, 1);
+    assert_int_equal(clt_buffer_bytes(s->buffer[0]), all * 4);
+    for (int i = 0; i < 3; i++) {
+        uint64_t run;
+        assert_non_null(clt_slab_at(s, range[i].first, &run).buf);
+        assert_int_equal(run, range[i].count);
+    }
+    clt_slab_destroy(s);
+    facts->max_alloc = all * 4 - 4;
+    clt_error_quiet(true);
+    assert_int_equal(clt_slab_create_ranges(dev, &t, range, 3, 4, "ranges", &s), CLT_NO_MEMORY);
+    clt_error_quiet(false);
+    facts->max_alloc = max_alloc;
+    clt_slab_table_free(&t);
+}
+
+/* Whole slabs of both widths have the same pieces, and cut no tensor. */
+static void whole_slabs_of_both_widths(void **state) {
+    (void)state;
+    clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
+    const uint64_t max_alloc = facts->max_alloc;
+    clt_slab_table t = {0};
+    clt_slab *wide, *narrow;
+    make_table(&t);
+    facts->max_alloc = 5 * (uint64_t)CLT_CHUNK * 4; /* that of the largest tensor */
+    assert_int_equal(clt_slab_create(dev, &t, 0, "wide", &wide), CLT_OK);
+    assert_int_equal(clt_slab_create_elements(dev, &t, 2, "narrow", &narrow), CLT_OK);
+    facts->max_alloc = max_alloc;
+    assert_true(wide->n > 1);
+    assert_int_equal(narrow->n, wide->n);
+    assert_int_equal(narrow->element_bytes, 2);
+    assert_memory_equal(narrow->start, wide->start, ((size_t)wide->n + 1) * sizeof *wide->start);
+    for (int i = 0; i < t.n; i++) {
+        uint64_t run;
+        clt_slab_at(narrow, t.entry[i].offset, &run);
+        assert_true(run >= t.entry[i].count);
+    }
+    clt_slab_destroy(wide);
+    clt_slab_destroy(narrow);
+    clt_slab_table_free(&t);
+}
+
 /* The caller's memory is the slab: what is in it stays, what is written to the slab is in it. */
 static void slab_in_host_memory(void **state) {
     (void)state;
@@ -258,8 +322,11 @@ static void slab_in_host_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout), cmocka_unit_test(pieces_and_access),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout),
+                                       cmocka_unit_test(pieces_and_access),
                                        cmocka_unit_test(shards_of_a_slab),
+                                       cmocka_unit_test(ranges_are_not_cut),
+                                       cmocka_unit_test(whole_slabs_of_both_widths),
                                        cmocka_unit_test(slab_in_host_memory)};
     return cmocka_run_group_tests_name("slab", tests, open_device, close_device);
 }
