@@ -116,11 +116,12 @@ static void exact_fp32_runs(void **state) {
     clt_config_free(c);
 }
 
-/* The largest buffer: at stage 1 a block's largest tensor, with sharded gradients a whole block. */
+/* The largest buffer: at stage 1 all that is read in fp32, with sharded gradients a whole block. */
 static void places_are_one_buffer_each(void **state) {
     (void)state;
     clt_config *c = LOAD("precision=amp_bf16");
-    assert_int_equal(plan_at(c, 1, UINT64_MAX).memory.largest, 64 * C);
+    assert_int_equal(plan_at(c, 0, UINT64_MAX).memory.largest, 64 * C); /* wte, up_proj */
+    assert_int_equal(plan_at(c, 1, UINT64_MAX).memory.largest, 4 * WIDE);
     for (int s = 2; s <= CLT_MOST_STAGE; s++)
         assert_int_equal(plan_at(c, s, UINT64_MAX).memory.largest, BLOCK * C);
     clt_config_free(c);
@@ -136,27 +137,30 @@ static void untied_heads_have_places_of_their_own(void **state) {
     clt_config_free(c);
 }
 
-/* The host has moments and, if the model does not read them, fp32 weights. */
+/* Three places of 32 chunks of each tensor of state. */
+enum { PASSING = 3 * 32 };
+
+/* The host has moments and in 16-bit runs the fp32 weights. */
 static void offloaded_state_is_in_host_memory(void **state) {
     (void)state;
     clt_config *c = LOAD("precision=amp_bf16", "cltrain.offload=host");
-    const uint64_t own = owned_chunks(c);
-    clt_plan_memory m = plan_at(c, 1, UINT64_MAX).memory;
-    assert_int_equal(m.host, 3 * own * C);
-    assert_int_equal(m.weights, 4 * WIDE);
-    assert_int_equal(m.optimizer, TOTAL * 1024);
-    m = plan_at(c, 0, UINT64_MAX).memory;
-    assert_int_equal(m.host, 3 * TOTAL * C);
-    assert_int_equal(m.weights, 4 * WIDE);
+    const uint64_t own = owned_chunks(c), groups = TOTAL * 1024;
+    for (int stage = 0; stage <= CLT_MOST_STAGE; stage++) {
+        const clt_plan_memory m = plan_at(c, stage, UINT64_MAX).memory;
+        assert_int_equal(m.host, 3 * (stage ? own : TOTAL) * C);
+        assert_int_equal(m.weights, 4 * WIDE);
+        assert_int_equal(m.optimizer, groups + 3 * PASSING * C);
+    }
     clt_config_free(c);
     c = LOAD("precision=fp32", "cltrain.offload=host");
-    m = plan_at(c, 1, UINT64_MAX).memory;
-    assert_int_equal(m.host, 2 * own * C);
-    assert_int_equal(m.weights, TOTAL * C);
-    m = plan_at(c, 3, UINT64_MAX).memory;
-    assert_int_equal(m.host, 3 * own * C);
-    assert_int_equal(m.weights, GATHERED * C);
+    for (int stage = 0; stage <= CLT_MOST_STAGE; stage++) {
+        const clt_plan_memory m = plan_at(c, stage, UINT64_MAX).memory;
+        assert_int_equal(m.host, 2 * (stage ? own : TOTAL) * C);
+        assert_int_equal(m.weights, (stage < 3 ? TOTAL : own + GATHERED) * C);
+        assert_int_equal(m.optimizer, groups + 2 * PASSING * C);
+    }
     clt_config_free(c);
+    assert_int_equal(clt_plan_offload_stretch(5 * 65536), 5 * 65536);
 }
 
 /* --- parts of the formulas --- */
@@ -181,6 +185,39 @@ static bool has_note(const clt_config *c, const clt_plan *p, const char *words) 
     for (size_t i = 0; i < lines.n; i++) found |= strstr(lines.v[i], words) != NULL;
     clt_strv_free(&lines);
     return found;
+}
+
+/* Nothing is saved where the device computes in the host's memory. */
+static void offload_on_cpu_devices_is_noted(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain.offload=host");
+    clt_plan p = plan_at(c, 1, UINT64_MAX);
+    assert_true(has_note(c, &p, "cltrain.offload: host saves nothing"));
+    p.type = CLT_DEVICE_GPU;
+    assert_false(has_note(c, &p, "cltrain.offload"));
+    clt_config_free(c);
+}
+
+/* On a GPU that is too small for microbatch 1 with recomputation, but not for the state elsewhere. */
+static void offload_is_advised_on_gpus(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain.recompute=blocks", "device_train_microbatch_size=1"),
+               *off = LOAD("precision=amp_bf16", "cltrain.recompute=blocks", "device_train_microbatch_size=1",
+                           "cltrain.offload=host");
+    const clt_plan p = plan_at(c, 0, UINT64_MAX);
+    clt_plan_memory m;
+    assert_int_equal(clt_plan_memory_of(off, &p, CLT_DEVICE_GPU, 1, &m), CLT_OK);
+    clt_plan_room room = room_of(m.total);
+    char *advice = clt_plan_advice(c, &p, &room);
+    assert_true(!advice || !strstr(advice, "cltrain.offload"));
+    clt_free(advice);
+    room.type = CLT_DEVICE_GPU;
+    advice = clt_plan_advice(c, &p, &room);
+    assert_non_null(advice);
+    assert_non_null(strstr(advice, "cltrain.offload: host with cltrain.recompute: blocks and microbatch 1"));
+    clt_free(advice);
+    clt_config_free(off);
+    clt_config_free(c);
 }
 
 static clt_plan choose(const clt_config *c, int ranks, uint64_t capacity, bool *fits) {
@@ -369,7 +406,6 @@ static void what_the_engine_lacks(void **state) {
     static const struct {
         const char *over, *word;
     } refused[] = {
-        {"cltrain={offload: host}", "cltrain.offload: host"},
         {"fsdp_config={sharding_strategy: HYBRID_SHARD, data_parallel_shard_degree: 2}", "HYBRID_SHARD"}};
     const clt_plan_room room = room_of(UINT64_MAX);
     clt_plan p;
@@ -396,6 +432,8 @@ int main(void) {
         cmocka_unit_test(exact_fp32_runs),
         cmocka_unit_test(untied_heads_have_places_of_their_own),
         cmocka_unit_test(offloaded_state_is_in_host_memory),
+        cmocka_unit_test(offload_on_cpu_devices_is_noted),
+        cmocka_unit_test(offload_is_advised_on_gpus),
         cmocka_unit_test(places_are_one_buffer_each),
         cmocka_unit_test(places_of_units),
         cmocka_unit_test(auto_takes_the_lowest_stage_that_fits),

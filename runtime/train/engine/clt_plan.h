@@ -40,6 +40,7 @@ typedef struct {
     bool whole_gradients; /* stages 2 and 3: every rank keeps whole gradients, as at stage 1 */
 
     /* chosen for the device */
+    clt_device_type type;
     int64_t microbatch;
     clt_recompute recompute;
     uint64_t logits_bytes; /* as in clt_model_shape */

@@ -4,9 +4,7 @@
 /* --- the engine --- */
 
 clt_status clt_plan_check_engine(const clt_config *c, const clt_plan *p) {
-    if (c->shard.offload == CLT_OFFLOAD_HOST)
-        return clt_error(CLT_BAD_CONFIG, "cltrain.offload: host (fsdp_config.cpu_offload: true) is not "
-                                         "supported yet: remove it, the state stays on the device");
+    (void)c;
     if (p->stage > 0 && p->replicas > 1)
         return clt_error(CLT_BAD_CONFIG,
                          "sharding inside %d groups of %d ranks (HYBRID_SHARD, "
@@ -58,5 +56,8 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
         clt_strv_add_owned(lines, clt_format("the run does not fit at stage %d: cltrain.zero_stage: auto "
                                              "takes stage %d",
                                              p->stage - 1, p->stage));
+    if (c->shard.offload == CLT_OFFLOAD_HOST && p->type == CLT_DEVICE_CPU)
+        clt_strv_add(lines,
+                     "cltrain.offload: host saves nothing on a CPU device, whose memory is the host's");
     if (p->whole_gradients) clt_strv_add_owned(lines, whole_gradients_note(c, p));
 }

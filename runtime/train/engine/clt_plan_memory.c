@@ -6,8 +6,17 @@ enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */
 
 /* --- the terms --- */
 
+/* Tensors of state in the host's memory: in fp32 the model reads the weights themselves. */
+static uint64_t offloaded(const clt_plan_sizes *s) {
+    return s->offload ? (uint64_t)(s->moments + s->narrow) : 0;
+}
+
+uint64_t clt_plan_offload_stretch(uint64_t owned) {
+    return CLT_MIN(owned, CLT_PLAN_OFFLOAD_CHUNKS * (uint64_t)CLT_CHUNK);
+}
+
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
-    const uint64_t master = s->offload ? 0 : s->owned * WIDE;
+    const uint64_t master = s->offload && s->narrow ? 0 : s->owned * WIDE;
     if (s->narrow && s->stage == 0 && !s->offload) return s->total * WIDE;
     if (s->narrow) return master + s->wide * WIDE;
     return s->stage < 3 ? s->total * WIDE : master + s->gathered * WIDE;
@@ -25,13 +34,12 @@ uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
 
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
     const uint64_t moments = s->offload ? 0 : s->owned * WIDE * (uint64_t)s->moments;
-    return moments + s->total / GROUP;
+    const uint64_t place = clt_plan_offload_stretch(s->owned) * WIDE * offloaded(s);
+    return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP;
 }
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
-    /* Runs in fp32 at stages below 3 read the whole weights on the device. */
-    const bool master = s->narrow || s->stage == 3;
-    return s->offload ? s->owned * WIDE * (uint64_t)(s->moments + master) : 0;
+    return s->owned * WIDE * offloaded(s);
 }
 
 /* --- units --- */
@@ -145,10 +153,12 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
     return CLT_OK;
 }
 
-/* A tensor lies in one buffer of a slab; the place of a unit is one buffer. */
+/* A tensor lies in one buffer of a slab; the place of a unit, and all that a 16-bit run has in fp32 beside
+ * the weights that are updated, are one buffer. */
 static uint64_t largest_buffer(const clt_plan_sizes *s, const clt_slab_table *t, uint64_t of_model) {
     uint64_t most = of_model;
     for (int i = 0; i < t->n; i++) most = CLT_MAX(most, t->entry[i].count * WIDE);
+    if (s->narrow && (s->stage > 0 || s->offload)) most = CLT_MAX(most, s->wide * WIDE);
     if (!s->gradient_slabs) return CLT_MAX(most, s->unit * WIDE);
     return s->stage < 3 ? most : CLT_MAX(most, s->unit * (uint64_t)(s->narrow ? NARROW : WIDE));
 }
