@@ -67,9 +67,6 @@ typedef struct {
  * message names its first tensor) or the device's memory; other errors of clt_buffer_create. */
 clt_status clt_slab_create(clt_device *dev, const clt_slab_table *t, uint64_t piece_bytes, const char *name,
                            clt_slab **out);
-/* The same pieces as with piece_bytes 0, of elements of element_bytes (4 or 2). */
-clt_status clt_slab_create_elements(clt_device *dev, const clt_slab_table *t, uint32_t element_bytes,
-                                    const char *name, clt_slab **out);
 /* Creates a slab in the caller's memory: `host` has table->total elements of element_bytes (4 or 2), is page
  * aligned and must outlive the slab. It has the pieces of clt_slab_create with piece_bytes 0. The contents of
  * the memory stay. Errors as there, and of clt_buffer_wrap. */
@@ -83,14 +80,15 @@ struct clt_shards;
  * another table; errors of clt_buffer_create. */
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const struct clt_shards *shards,
                                  int rank, uint32_t element_bytes, const char *name, clt_slab **out);
-/* The same of these n ranges, ascending, in pinned host memory (clt_buffer_create_pinned), which kernels
- * cannot use. Elements are fp32. */
-clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
-                                  int n, const char *name, clt_slab **out);
-/* A slab that has only these n ranges, ascending, with all bits 0. They are in one buffer, so tensors in them
- * are not cut: CLT_NO_MEMORY if that exceeds the device's largest allocation. */
+/* The same with these n ranges, ascending, instead of those of a rank, for tensors that operations read: a
+ * range starts and ends at the border of a tensor, and each tensor lies in one buffer, as in a whole slab.
+ * CLT_NO_MEMORY also if a tensor exceeds the device's largest allocation. */
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out);
+/* fp32 elements of these n ranges, ascending, in pinned host memory (clt_buffer_create_pinned), which kernels
+ * cannot use. They are cut as those of a shard. */
+clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                  int n, const char *name, clt_slab **out);
 /* A slab of n pieces, all of them holes: piece i is for elements start[i] ... start[i + 1] - 1, from 0 to the
  * table's total. The caller puts buffers into it, which stay his, and takes them out. */
 clt_slab *clt_slab_create_holes(const clt_slab_table *t, const uint64_t *start, int n,

@@ -213,6 +213,72 @@ static void check_rank(const clt_slab_table *t, const clt_shards *shards, int ra
     clt_slab_destroy(s);
 }
 
+/* Each tensor of a slab of ranges lies in one buffer, of at most `limit` elements unless one tensor and the
+ * small ones behind it are larger. */
+static void check_tensors(const clt_slab *s, const bool *has, uint64_t limit) {
+    const clt_slab_table *t = s->table;
+    for (int i = 0; i < t->n; i++) {
+        uint64_t run;
+        const clt_ref at = clt_slab_at(s, t->entry[i].offset, &run);
+        assert_true(has[i] == (at.buf != NULL));
+        assert_true(run >= t->entry[i].count);
+    }
+    for (int p = 0; p < s->n; p++) {
+        int inside = 0; /* places where the piece could have been cut */
+        for (int i = 0; i < t->n; i++) {
+            const uint64_t border = t->entry[i].offset;
+            inside += border > s->start[p] && border < s->start[p + 1] && border % CLT_CHUNK == 0;
+        }
+        assert_true(!s->piece[p] || !inside || s->start[p + 1] - s->start[p] <= limit);
+    }
+}
+
+/* Fills has[] and range[], and returns the number of ranges. Case 0: all tensors as one range; 1: each as its
+ * own; 2: without every third one. */
+static int choose_tensors(const clt_slab_table *t, int which, bool *has, clt_slab_range *range) {
+    int n = 0;
+    for (int i = 0; i < t->n; i++) {
+        const uint64_t first = t->entry[i].offset, end = i + 1 < t->n ? t->entry[i + 1].offset : t->total;
+        has[i] = which < 2 || i % 3;
+        if (has[i]) range[n++] = (clt_slab_range){first, end - first};
+    }
+    if (which > 0) return n;
+    range[0].count = t->total;
+    return 1;
+}
+
+static void tensors_of_a_slab(void **state) {
+    (void)state;
+    clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
+    const uint64_t max_alloc = facts->max_alloc, limit = 50 * (uint64_t)CLT_CHUNK;
+    clt_slab_table t = {0};
+    clt_slab *s;
+    make_large_table(&t);
+    assert_true(3 * limit < t.total);
+    bool *has = clt_calloc((size_t)t.n, sizeof *has);
+    clt_slab_range *range = clt_calloc((size_t)t.n, sizeof *range);
+    float *x = clt_malloc(t.total * sizeof *x), *y = clt_malloc(t.total * sizeof *y);
+    for (uint64_t i = 0; i < t.total; i++) x[i] = (float)(i % 16777213);
+    for (int which = 0; which < 3; which++) {
+        const int n = choose_tensors(&t, which, has, range);
+        facts->max_alloc = limit * 4;
+        assert_int_equal(clt_slab_create_ranges(dev, &t, range, n, 4, "tensors", &s), CLT_OK);
+        check_tensors(s, has, limit);
+        check_contents(s, x, y);
+        clt_slab_destroy(s);
+        facts->max_alloc = CLT_CHUNK; /* bytes: less than a large tensor */
+        clt_error_quiet(true);
+        assert_int_equal(clt_slab_create_ranges(dev, &t, range, n, 4, "tensors", &s), CLT_NO_MEMORY);
+        clt_error_quiet(false);
+        facts->max_alloc = max_alloc;
+    }
+    clt_free(y);
+    clt_free(x);
+    clt_free(range);
+    clt_free(has);
+    clt_slab_table_free(&t);
+}
+
 static void shards_of_a_slab(void **state) {
     (void)state;
     clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
@@ -244,59 +310,6 @@ static void shards_of_a_slab(void **state) {
     clt_slab_table_free(&t);
 }
 
-/* Whole tensors in one buffer; a device whose buffers are smaller refuses them. */
-static void ranges_are_not_cut(void **state) {
-    (void)state;
-    clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
-    const uint64_t max_alloc = facts->max_alloc;
-    clt_slab_table t = {0};
-    clt_slab *s = NULL;
-    make_table(&t);
-    const clt_slab_range range[] = {{64, 128}, {131072, 65536}, {262144, 5 * 65536}};
-    const uint64_t all = 128 + 6 * 65536;
-    assert_int_equal(clt_slab_create_ranges(dev, &t, range, 3, 4, "ranges", &s), CLT_OK);
-    assert_int_equal(s->buffers, 1);
-    assert_int_equal(clt_buffer_bytes(s->buffer[0]), all * 4);
-    for (int i = 0; i < 3; i++) {
-        uint64_t run;
-        assert_non_null(clt_slab_at(s, range[i].first, &run).buf);
-        assert_int_equal(run, range[i].count);
-    }
-    clt_slab_destroy(s);
-    facts->max_alloc = all * 4 - 4;
-    clt_error_quiet(true);
-    assert_int_equal(clt_slab_create_ranges(dev, &t, range, 3, 4, "ranges", &s), CLT_NO_MEMORY);
-    clt_error_quiet(false);
-    facts->max_alloc = max_alloc;
-    clt_slab_table_free(&t);
-}
-
-/* Whole slabs of both widths have the same pieces, and cut no tensor. */
-static void whole_slabs_of_both_widths(void **state) {
-    (void)state;
-    clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
-    const uint64_t max_alloc = facts->max_alloc;
-    clt_slab_table t = {0};
-    clt_slab *wide, *narrow;
-    make_table(&t);
-    facts->max_alloc = 5 * (uint64_t)CLT_CHUNK * 4; /* that of the largest tensor */
-    assert_int_equal(clt_slab_create(dev, &t, 0, "wide", &wide), CLT_OK);
-    assert_int_equal(clt_slab_create_elements(dev, &t, 2, "narrow", &narrow), CLT_OK);
-    facts->max_alloc = max_alloc;
-    assert_true(wide->n > 1);
-    assert_int_equal(narrow->n, wide->n);
-    assert_int_equal(narrow->element_bytes, 2);
-    assert_memory_equal(narrow->start, wide->start, ((size_t)wide->n + 1) * sizeof *wide->start);
-    for (int i = 0; i < t.n; i++) {
-        uint64_t run;
-        clt_slab_at(narrow, t.entry[i].offset, &run);
-        assert_true(run >= t.entry[i].count);
-    }
-    clt_slab_destroy(wide);
-    clt_slab_destroy(narrow);
-    clt_slab_table_free(&t);
-}
-
 /* The caller's memory is the slab: what is in it stays, what is written to the slab is in it. */
 static void slab_in_host_memory(void **state) {
     (void)state;
@@ -322,11 +335,9 @@ static void slab_in_host_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout),
-                                       cmocka_unit_test(pieces_and_access),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout), cmocka_unit_test(pieces_and_access),
                                        cmocka_unit_test(shards_of_a_slab),
-                                       cmocka_unit_test(ranges_are_not_cut),
-                                       cmocka_unit_test(whole_slabs_of_both_widths),
+                                       cmocka_unit_test(tensors_of_a_slab),
                                        cmocka_unit_test(slab_in_host_memory)};
     return cmocka_run_group_tests_name("slab", tests, open_device, close_device);
 }

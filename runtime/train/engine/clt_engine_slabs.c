@@ -83,7 +83,8 @@ static clt_status create_narrow_parts(clt_engine *e, const clt_model_shape *shap
         e->units.source = e->copy;
         return CLT_OK;
     }
-    CLT_TRY(clt_slab_create_elements(device_of(e), &e->table, 2, "16-bit weights", &e->copy));
+    const clt_slab_range all = {0, e->table.total};
+    CLT_TRY(clt_slab_create_ranges(device_of(e), &e->table, &all, 1, 2, "16-bit weights", &e->copy));
     e->narrow = e->copy;
     return CLT_OK;
 }

@@ -153,12 +153,10 @@ static clt_status sizes_of(const clt_config *c, const clt_plan *p, const clt_sla
     return CLT_OK;
 }
 
-/* A tensor lies in one buffer of a slab; the place of a unit, and all that a 16-bit run has in fp32 beside
- * the weights that are updated, are one buffer. */
+/* A tensor lies in one buffer of a slab; the place of a unit is one buffer. */
 static uint64_t largest_buffer(const clt_plan_sizes *s, const clt_slab_table *t, uint64_t of_model) {
     uint64_t most = of_model;
     for (int i = 0; i < t->n; i++) most = CLT_MAX(most, t->entry[i].count * WIDE);
-    if (s->narrow && (s->stage > 0 || s->offload)) most = CLT_MAX(most, s->wide * WIDE);
     if (!s->gradient_slabs) return CLT_MAX(most, s->unit * WIDE);
     return s->stage < 3 ? most : CLT_MAX(most, s->unit * (uint64_t)(s->narrow ? NARROW : WIDE));
 }
