@@ -41,6 +41,26 @@ static cl_int make(clt_device *dev, void *host, size_t bytes, cl_mem *out) {
     return e;
 }
 
+/* The device bytes that a buffer counts for. */
+static size_t device_bytes(const clt_buffer *b) {
+    return b->wrapped || b->pinned ? 0 : b->bytes;
+}
+
+/* Puts a new buffer into the device's list and accounts. */
+static clt_buffer *add(clt_buffer made, const char *name) {
+    clt_device *dev = made.dev;
+    clt_buffer *b = clt_memdup(&made, sizeof made);
+    b->next = dev->buffers;
+    snprintf(b->name, sizeof b->name, "%s", name);
+    if (b->next) b->next->prev = b;
+    dev->buffers = b;
+    b->number = ++dev->counters.buffers_created;
+    dev->counters.bytes += device_bytes(b);
+    dev->counters.peak_bytes = CLT_MAX(dev->counters.peak_bytes, dev->counters.bytes);
+    if (b->pinned) dev->counters.pinned_bytes += b->bytes;
+    return b;
+}
+
 static clt_status create(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out) {
     CLT_TRY(clt_steady_check(dev, "creating buffer", name));
     if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' has no bytes", name);
@@ -56,16 +76,8 @@ static clt_status create(clt_device *dev, void *host, size_t bytes, const char *
         e = make(dev, host, bytes, &mem);
     }
     if (e != CL_SUCCESS) return no_memory(dev, name, bytes, clt_cl_name(e));
-    clt_buffer *b = clt_calloc(1, sizeof *b);
-    *b = (clt_buffer){
-        .dev = dev, .mem = mem, .bytes = bytes, .wrapped = host != NULL, .host = host, .next = dev->buffers};
-    snprintf(b->name, sizeof b->name, "%s", name);
-    if (b->next) b->next->prev = b;
-    dev->buffers = b;
-    b->number = ++dev->counters.buffers_created;
-    if (!host) dev->counters.bytes += bytes;
-    dev->counters.peak_bytes = CLT_MAX(dev->counters.peak_bytes, dev->counters.bytes);
-    *out = b;
+    *out = add((clt_buffer){.dev = dev, .mem = mem, .bytes = bytes, .wrapped = host != NULL, .host = host},
+               name);
     return CLT_OK;
 }
 
@@ -78,6 +90,34 @@ clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char
     return create(dev, host, bytes, name, out);
 }
 
+clt_status clt_buffer_create_pinned(clt_device *dev, size_t bytes, const char *name, clt_buffer **out) {
+    char want[32], have[32];
+    cl_mem mem;
+    void *host;
+    CLT_TRY(clt_steady_check(dev, "creating buffer", name));
+    if (bytes == 0) return clt_error(CLT_FAIL, "buffer '%s' has no bytes", name);
+    const cl_int e = clt_pinned_get(dev, bytes, &mem, &host);
+    if (dev->hung) return clt_hung_error(dev, "getting pinned memory");
+    clt_cl_count(dev, e);
+    if (e != CL_SUCCESS)
+        return clt_error(CLT_NO_MEMORY,
+                         "%s gives no pinned host memory for '%s' (%s more, %s so far): %s; use fewer ranks "
+                         "on this host, or keep the state on the device (cltrain.offload: none)",
+                         dev->facts.name, name, clt_human_bytes((double)bytes, want),
+                         clt_human_bytes((double)dev->counters.pinned_bytes, have), clt_cl_name(e));
+    *out = add((clt_buffer){.dev = dev, .mem = mem, .bytes = bytes, .pinned = true, .host = host}, name);
+    return CLT_OK;
+}
+
+static void release(clt_buffer *b) {
+    if (b->pinned) clt_pinned_wait(b->dev);
+    if (b->dev->hung) return;
+    if (b->pinned)
+        clt_pinned_free(b->dev, b->mem, b->host);
+    else
+        clReleaseMemObject(b->mem);
+}
+
 void clt_buffer_destroy(clt_buffer *b) {
     if (!b) return;
     if (b->dev) {
@@ -85,8 +125,9 @@ void clt_buffer_destroy(clt_buffer *b) {
         if (b->prev) b->prev->next = b->next;
         if (b->next) b->next->prev = b->prev;
         if (b->dev->buffers == b) b->dev->buffers = b->next;
-        if (!b->wrapped) b->dev->counters.bytes -= b->bytes;
-        if (!b->dev->hung) clReleaseMemObject(b->mem);
+        b->dev->counters.bytes -= device_bytes(b);
+        if (b->pinned) b->dev->counters.pinned_bytes -= b->bytes;
+        release(b);
     }
     clt_free(b);
 }
@@ -105,6 +146,13 @@ clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, co
                      b->name, b->bytes);
 }
 
+clt_status clt_buffer_check_on_device(const clt_buffer *b, size_t offset, size_t bytes, const char *verb) {
+    CLT_TRY(clt_buffer_check(b, offset, bytes, verb));
+    if (!b->pinned) return CLT_OK;
+    return clt_error(CLT_FAIL, "%s buffer '%s' on the device: it is in the host's memory; this is a bug",
+                     verb, b->name);
+}
+
 /* --- on the device --- */
 
 clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t bytes) {
@@ -113,6 +161,7 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
         return clt_error(CLT_FAIL, "filling %zu bytes at %zu of buffer '%s': not multiples of 4", bytes,
                          offset, b->name);
     if (bytes == 0) return CLT_OK;
+    if (b->pinned) return clt_buffer_fill_pinned(b, offset, word, bytes);
     CLT_CL(b->dev,
            clEnqueueFillBuffer(clt_queue_next(b->dev), b->mem, &word, 4, offset, bytes, 0, NULL, NULL),
            b->name);
@@ -121,8 +170,8 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
 
 clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
                            size_t bytes) {
-    CLT_TRY(clt_buffer_check(src, src_offset, bytes, "copying"));
-    CLT_TRY(clt_buffer_check(dst, dst_offset, bytes, "copying"));
+    CLT_TRY(clt_buffer_check_on_device(src, src_offset, bytes, "copying"));
+    CLT_TRY(clt_buffer_check_on_device(dst, dst_offset, bytes, "copying"));
     if (dst->dev != src->dev)
         return clt_error(CLT_FAIL, "copying '%s' to '%s': they are on different devices", src->name,
                          dst->name);
@@ -137,7 +186,7 @@ clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, 
 /* --- mapping --- */
 
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr) {
-    CLT_TRY(clt_buffer_check(b, offset, bytes, "mapping"));
+    CLT_TRY(clt_buffer_check_on_device(b, offset, bytes, "mapping"));
     cl_event event;
     cl_int e;
     void *p =

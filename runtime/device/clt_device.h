@@ -102,6 +102,11 @@ clt_status clt_buffer_create(clt_device *dev, size_t bytes, const char *name, cl
 /* A buffer in `host` memory (CL_MEM_USE_HOST_PTR), which must be page aligned and outlive the buffer. The
  * caller keeps it. */
 clt_status clt_buffer_wrap(clt_device *dev, void *host, size_t bytes, const char *name, clt_buffer **out);
+/* A buffer in host memory that the driver has mapped, so that copies between it and the device are fast
+ * (clt_buffer_send and clt_buffer_fetch with the address that clt_buffer_host gives). Contents are undefined.
+ * The host reads, writes and fills it in the functions below, after a wait for everything that is queued.
+ * Kernels, copies and maps of it are CLT_FAIL. CLT_NO_MEMORY, with a message, if the driver gives none. */
+clt_status clt_buffer_create_pinned(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
 void clt_buffer_destroy(clt_buffer *b); /* NULL is allowed */
 size_t clt_buffer_bytes(const clt_buffer *b);
 clt_device *clt_buffer_device(const clt_buffer *b); /* NULL after the device was closed */
@@ -123,8 +128,8 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
 /* Buffers of two devices, or overlapping ranges of one buffer, are CLT_FAIL. */
 clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, size_t src_offset,
                            size_t bytes);
-/* Where a buffer of a device that works in place (clt_device_works_in_place) lies in the host's memory. The
- * host may read and write there while nothing is queued that uses the same elements. */
+/* Where a pinned buffer, or one of a device that works in place (clt_device_works_in_place), lies in the
+ * host's memory. The host may read and write there while nothing is queued that uses the same elements. */
 clt_status clt_buffer_host(clt_buffer *b, void **ptr);
 /* A host pointer to a range, valid until unmap; waits. It may be read, and with `write` also written. */
 clt_status clt_buffer_map(clt_buffer *b, bool write, size_t offset, size_t bytes, void **ptr);
@@ -236,7 +241,8 @@ const char *clt_kernel_common_options(void);
 const char *clt_device_cache_dir(clt_device *dev);
 
 typedef struct {
-    uint64_t bytes, peak_bytes; /* device memory in buffers now, and the most so far; without wrapped ones */
+    /* Device memory in buffers now, and the most so far, without wrapped and pinned ones; pinned memory. */
+    uint64_t bytes, peak_bytes, pinned_bytes;
     uint64_t buffers_created, programs_built, programs_loaded, launches;
     double build_seconds;
     uint64_t steady_breaches; /* builds and buffer creations while steady */

@@ -49,7 +49,7 @@ struct clt_buffer {
     clt_device *dev; /* NULL after the device was closed */
     cl_mem mem;
     size_t bytes;
-    bool wrapped;
+    bool wrapped, pinned;
     void *host;       /* for clt_buffer_host; NULL: it was not called yet */
     uint64_t address; /* as a kernel sees it; 0: not known yet */
     uint64_t number;  /* among all buffers that were created on this device, from 1 */
@@ -85,6 +85,7 @@ struct clt_device {
     cl_command_queue queues[CLT_QUEUES]; /* NULL until the first use; the first one from the start */
     uint64_t queued, completed; /* commands that were put into queues; how many of them, from the first one
                                  * on, are known to be complete, which is counted where there is one queue */
+    uint64_t finished;          /* commands, from the first one on, that clt_device_finish has waited for */
     cl_command_queue side;      /* maps pinned memory; NULL until it is needed */
     clt_device_facts facts;
     char id[33];
@@ -180,7 +181,16 @@ void clt_device_idle(clt_device *dev);
 
 /* clt_buffer.c: CLT_FAIL with the message "VERB n bytes at ..." if the range is not inside the buffer. */
 clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
+/* The same for what the device does itself: CLT_FAIL for a pinned buffer, too. */
+clt_status clt_buffer_check_on_device(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
 /* clt_transfer.c */
+/* Pinned memory: *host is the mapped address of *mem and stays valid until clt_pinned_free. */
+cl_int clt_pinned_get(clt_device *dev, size_t bytes, cl_mem *mem, void **host);
+void clt_pinned_free(clt_device *dev, cl_mem mem, void *host);
+/* Before the host touches pinned memory, or frees it: copies from and to it may be queued, in any queue. */
+clt_status clt_pinned_wait(clt_device *dev);
+/* clt_buffer_fill32 of a pinned buffer, after its checks. */
+clt_status clt_buffer_fill_pinned(clt_buffer *b, size_t offset, uint32_t word, size_t bytes);
 void clt_transfer_free(clt_device *dev);
 
 /* clt_tensor_map.c: drops the maps of a buffer that is destroyed; releases all maps of the device. */

@@ -144,6 +144,7 @@ void clt_kernels_free(clt_device *dev) {
 static cl_int set_arg(clt_kernel *k, cl_uint i, const clt_arg *a) {
     switch (a->kind) {
     case CLT_ARG_BUF:
+        if (a->v.buf && a->v.buf->pinned) return CL_INVALID_MEM_OBJECT; /* it is mapped */
         return clSetKernelArg(k->kernel, i, sizeof(cl_mem), a->v.buf ? &a->v.buf->mem : NULL);
     case CLT_ARG_I32:
         return clSetKernelArg(k->kernel, i, sizeof(cl_int), &a->v.i32);

@@ -96,7 +96,7 @@ void clt_mark_release(clt_mark *m) {
 }
 
 clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t bytes) {
-    CLT_TRY(clt_buffer_check(src, offset, bytes, "reading"));
+    CLT_TRY(clt_buffer_check_on_device(src, offset, bytes, "reading"));
     if (bytes == 0) return CLT_OK;
     CLT_CL(
         src->dev,
@@ -106,7 +106,7 @@ clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t by
 }
 
 clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, size_t bytes) {
-    CLT_TRY(clt_buffer_check(dst, offset, bytes, "writing"));
+    CLT_TRY(clt_buffer_check_on_device(dst, offset, bytes, "writing"));
     if (bytes == 0) return CLT_OK;
     CLT_CL(dst->dev,
            clEnqueueWriteBuffer(clt_queue_next(dst->dev), dst->mem, CL_FALSE, offset, bytes, host, 0, NULL,

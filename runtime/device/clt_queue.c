@@ -87,6 +87,7 @@ clt_status clt_device_finish(clt_device *dev) {
         CLT_TRY(clt_event_wait(dev, e, "waiting for queued work"));
     }
     dev->completed = CLT_MAX(dev->completed, queued);
+    dev->finished = queued;
     return CLT_OK;
 }
 

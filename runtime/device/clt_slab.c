@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "runtime/base/clt_env.h"
 #include "runtime/device/clt_shards.h"
 
 enum { PACK = 64 }; /* small tensors start at multiples of this many elements */
@@ -62,7 +63,8 @@ static int cut(const clt_slab_table *t, uint64_t limit, uint64_t *start) {
 }
 
 static uint64_t default_bytes(clt_device *dev) {
-    return CLT_MIN((uint64_t)1 << 30, clt_device_get_facts(dev)->max_alloc);
+    const long mib = clt_env_long(CLT_ENV_BUFFER_MIB, 1024);
+    return CLT_MIN((uint64_t)CLT_MAX(mib, 1) << 20, clt_device_get_facts(dev)->max_alloc);
 }
 
 /* A slab of `pieces` pieces, all holes yet, that may own as many buffers. */
@@ -209,31 +211,42 @@ static void pack(clt_slab *s, packing *p, const clt_slab_range *range, int n) {
     if (p->held[p->buffers - 1] == 0) p->buffers--; /* no range at all */
 }
 
-static clt_status create_buffers(clt_device *dev, clt_slab *s, const packing *p, const char *name) {
+typedef clt_status (*buffer_maker)(clt_device *dev, size_t bytes, const char *name, clt_buffer **out);
+
+static clt_status create_buffers(clt_device *dev, clt_slab *s, const packing *p, const char *name,
+                                 buffer_maker make) {
     const clt_device_facts *facts = clt_device_get_facts(dev);
     for (int b = 0; b < p->buffers; b++) {
         const uint64_t bytes = p->held[b] * s->element_bytes;
         int first = 0;
         while (p->of[first] != b) first++;
         if (bytes > facts->max_alloc) return piece_too_large(s, first, bytes, facts);
-        CLT_TRY(clt_buffer_create(dev, (size_t)bytes, name, &s->buffer[b]));
+        CLT_TRY(make(dev, (size_t)bytes, name, &s->buffer[b]));
         s->buffers++;
     }
     for (int i = 0; i < s->n; i++) s->piece[i] = p->of[i] < 0 ? NULL : s->buffer[p->of[i]];
     return CLT_OK;
 }
 
+/* What slabs with holes differ in. */
+typedef struct {
+    bool whole; /* as in packing */
+    uint32_t element_bytes;
+    const char *name;
+    buffer_maker make;
+} range_kind;
+
 static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range, int n,
-                                bool whole, uint32_t element_bytes, const char *name, clt_slab **out) {
+                                range_kind k, clt_slab **out) {
     /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
     packing p = {.limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1),
-                 .whole = whole};
-    const int cuts = whole ? t->n : (int)CLT_CEIL_DIV(t->total, p.limit), most = 2 * n + cuts + 1;
-    clt_slab *s = new_slab(t, most, element_bytes);
+                 .whole = k.whole};
+    const int cuts = k.whole ? t->n : (int)CLT_CEIL_DIV(t->total, p.limit), most = 2 * n + cuts + 1;
+    clt_slab *s = new_slab(t, most, k.element_bytes);
     p.of = clt_calloc((size_t)most, sizeof *p.of);
     p.held = clt_calloc((size_t)most + 1, sizeof *p.held);
     pack(s, &p, range, n);
-    const clt_status st = create_buffers(dev, s, &p, name);
+    const clt_status st = create_buffers(dev, s, &p, k.name, k.make);
     clt_free(p.of);
     clt_free(p.held);
     return complete(s, st, true, out);
@@ -241,7 +254,14 @@ static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const 
 
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out) {
-    return create_packed(dev, t, range, n, true, element_bytes, name, out);
+    const range_kind k = {true, element_bytes, name, clt_buffer_create};
+    return create_packed(dev, t, range, n, k, out);
+}
+
+clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                  int n, const char *name, clt_slab **out) {
+    const range_kind k = {false, sizeof(float), name, clt_buffer_create_pinned};
+    return create_packed(dev, t, range, n, k, out);
 }
 
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const clt_shards *shards, int rank,
@@ -250,7 +270,8 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
         return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
     clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
     for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
-    const clt_status st = create_packed(dev, t, own, shards->buckets, false, element_bytes, name, out);
+    const range_kind k = {false, element_bytes, name, clt_buffer_create};
+    const clt_status st = create_packed(dev, t, own, shards->buckets, k, out);
     clt_free(own);
     return st;
 }

@@ -85,6 +85,10 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
  * CLT_NO_MEMORY also if a tensor exceeds the device's largest allocation. */
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out);
+/* fp32 elements of these n ranges, ascending, in pinned host memory (clt_buffer_create_pinned), which kernels
+ * cannot use. They are cut as those of a shard. */
+clt_status clt_slab_create_pinned(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
+                                  int n, const char *name, clt_slab **out);
 /* A slab of n pieces, all of them holes: piece i is for elements start[i] ... start[i + 1] - 1, from 0 to the
  * table's total. The caller puts buffers into it, which stay his, and takes them out. */
 clt_slab *clt_slab_create_holes(const clt_slab_table *t, const uint64_t *start, int n,

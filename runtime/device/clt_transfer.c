@@ -8,6 +8,32 @@
 /* Bytes of the largest block, which is also the most that is moved at once, and of the smallest. */
 enum { BLOCK = 16 << 20, SMALLEST_BLOCK = 64 << 10 };
 
+/* --- pinned memory --- */
+
+/* Pinned memory is a mapped buffer. It is mapped through a second queue, which does not wait for the device's
+ * work. */
+cl_int clt_pinned_get(clt_device *dev, size_t bytes, cl_mem *mem, void **host) {
+    cl_int e = CL_SUCCESS;
+    if (!dev->side) dev->side = clCreateCommandQueue(dev->context, dev->device, 0, &e);
+    if (e != CL_SUCCESS) return e;
+    *mem = clCreateBuffer(dev->context, CL_MEM_ALLOC_HOST_PTR | CL_MEM_READ_WRITE, bytes, NULL, &e);
+    if (e != CL_SUCCESS) return e;
+    cl_event event;
+    *host = clEnqueueMapBuffer(dev->side, *mem, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0, bytes, 0, NULL,
+                               &event, &e);
+    if (e == CL_SUCCESS) e = clFlush(dev->side);
+    if (e == CL_SUCCESS) e = clt_event_quiet(dev, event);
+    if (e != CL_SUCCESS) clReleaseMemObject(*mem);
+    return e;
+}
+
+void clt_pinned_free(clt_device *dev, cl_mem mem, void *host) {
+    clEnqueueUnmapMemObject(dev->side, mem, host, 0, NULL, NULL);
+    clReleaseMemObject(mem);
+}
+
+/* --- staging blocks --- */
+
 static void block_poll(clt_staging *s) {
     cl_int status = CL_QUEUED;
     if (!s->event || s->held) return;
@@ -18,34 +44,11 @@ static void block_poll(clt_staging *s) {
 }
 
 static void block_free(clt_device *dev, clt_staging *s) {
-    if (s->pinned) {
-        clEnqueueUnmapMemObject(dev->side, s->pinned, s->mem, 0, NULL, NULL);
-        clReleaseMemObject(s->pinned);
-    } else {
+    if (s->pinned)
+        clt_pinned_free(dev, s->pinned, s->mem);
+    else
         clt_free(s->mem);
-    }
     *s = (clt_staging){0};
-}
-
-/* Pinned memory is a mapped buffer. It is mapped through a second queue, which does not wait for the device's
- * work. */
-static cl_int get_pinned(clt_device *dev, clt_staging *s, size_t cap) {
-    cl_int e = CL_SUCCESS;
-    if (!dev->side) dev->side = clCreateCommandQueue(dev->context, dev->device, 0, &e);
-    if (e != CL_SUCCESS) return e;
-    cl_mem m = clCreateBuffer(dev->context, CL_MEM_ALLOC_HOST_PTR | CL_MEM_READ_WRITE, cap, NULL, &e);
-    if (e != CL_SUCCESS) return e;
-    cl_event event;
-    void *p =
-        clEnqueueMapBuffer(dev->side, m, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, 0, cap, 0, NULL, &event, &e);
-    if (e == CL_SUCCESS) e = clFlush(dev->side);
-    if (e == CL_SUCCESS) e = clt_event_quiet(dev, event);
-    if (e != CL_SUCCESS) {
-        clReleaseMemObject(m);
-        return e;
-    }
-    *s = (clt_staging){.mem = p, .cap = cap, .pinned = m};
-    return CL_SUCCESS;
 }
 
 static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
@@ -53,8 +56,13 @@ static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
     while (cap < bytes) cap *= 2;
     block_free(dev, s);
     if (dev->facts.type != CLT_DEVICE_CPU) {
-        cl_int e = get_pinned(dev, s, cap);
-        if (e == CL_SUCCESS) return CLT_OK;
+        cl_mem pinned;
+        void *mem;
+        cl_int e = clt_pinned_get(dev, cap, &pinned, &mem);
+        if (e == CL_SUCCESS) {
+            *s = (clt_staging){.mem = mem, .cap = cap, .pinned = pinned};
+            return CLT_OK;
+        }
         if (dev->hung) return clt_hung_error(dev, "getting pinned memory");
         clt_debug("no pinned memory on %s: %s", dev->facts.name, clt_cl_name(e));
     }
@@ -101,10 +109,28 @@ void clt_transfer_free(clt_device *dev) {
     if (dev->side) clReleaseCommandQueue(dev->side);
 }
 
+/* --- writing and reading --- */
+
+clt_status clt_pinned_wait(clt_device *dev) {
+    return dev->finished == dev->queued ? CLT_OK : clt_device_finish(dev);
+}
+
+clt_status clt_buffer_fill_pinned(clt_buffer *b, size_t offset, uint32_t word, size_t bytes) {
+    uint32_t *at = (uint32_t *)(void *)((char *)b->host + offset);
+    CLT_TRY(clt_pinned_wait(b->dev));
+    for (size_t i = 0; i < bytes / sizeof word; i++) at[i] = word;
+    return CLT_OK;
+}
+
 clt_status clt_buffer_write(clt_buffer *b, size_t offset, const void *src, size_t bytes) {
     CLT_TRY(clt_buffer_check(b, offset, bytes, "writing"));
     clt_device *dev = b->dev;
     cl_event e;
+    if (b->pinned) {
+        CLT_TRY(clt_pinned_wait(dev));
+        memcpy((char *)b->host + offset, src, bytes);
+        return CLT_OK;
+    }
     if (bytes > BLOCK && dev->facts.type == CLT_DEVICE_CPU) { /* saves a copy */
         CLT_CL(dev,
                clEnqueueWriteBuffer(clt_queue_next(dev), b->mem, CL_FALSE, offset, bytes, src, 0, NULL, &e),
@@ -166,7 +192,7 @@ clt_status clt_buffer_read_begin(clt_buffer *b, size_t offset, size_t bytes, clt
     clt_device *dev = b->dev;
     clt_staging *s;
     *out = (clt_later){.block = -1};
-    CLT_TRY(clt_buffer_check(b, offset, bytes, "reading"));
+    CLT_TRY(clt_buffer_check_on_device(b, offset, bytes, "reading"));
     if (bytes > BLOCK)
         return clt_error(CLT_FAIL, "reading %zu bytes of '%s' at once: at most %d are allowed", bytes,
                          b->name, BLOCK);
@@ -199,6 +225,11 @@ clt_status clt_buffer_read(clt_buffer *b, size_t offset, void *dst, size_t bytes
     if (bytes == 0) return CLT_OK;
     if (b->dev->rehearses) {
         memset(dst, 0, bytes);
+        return CLT_OK;
+    }
+    if (b->pinned) {
+        CLT_TRY(clt_pinned_wait(b->dev));
+        memcpy(dst, (const char *)b->host + offset, bytes);
         return CLT_OK;
     }
     if (b->dev->facts.type != CLT_DEVICE_CPU) return read_staged(b, offset, dst, bytes);

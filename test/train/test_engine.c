@@ -1,6 +1,7 @@
 /* Steps that are not finite: such a step and those queued behind it change nothing, whether the loss or the
- * gradient is not finite. Also the dynamic loss scale. */
+ * gradient is not finite. Also the dynamic loss scale, and state in the host's memory. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine.h"
@@ -207,6 +208,78 @@ static void overflow_leaves_steps_out(void **state) {
     close_rig(&r);
 }
 
+/* --- cltrain.offload: host --- */
+
+/* Large enough that what the plan does not list is less than 2 %. */
+#define LARGE "model.d_model=256", "model.n_heads=4", "model.n_layers=4", "model.vocab_size=4096"
+
+/* Three steps, the second of which is not finite; hashes by the host and by the device. */
+typedef struct {
+    clt_state_hash by_host;
+    uint64_t by_device[CLT_ENGINE_PARTS];
+} trained;
+
+static trained train(rig *r) {
+    trained t;
+    clt_engine_result res;
+    const clt_batch b = batch(r);
+    tu_assert_ok(clt_engine_weights_changed(r->engine), "weights");
+    take_step(r, &b, 1, false, &res);
+    assert_true(res.finite);
+    const clt_state_hash before = hash(r);
+    take_step(r, &b, 2, true, &res);
+    assert_false(res.finite);
+    assert_same(before, hash(r));
+    tu_assert_ok(clt_engine_forgive(r->engine), "forgive");
+    take_step(r, &b, 2, false, &res);
+    take_step(r, &b, 3, false, &res);
+    assert_true(res.finite);
+    t.by_host = hash(r);
+    tu_assert_ok(clt_engine_hash(r->engine, t.by_device), "hash");
+    return t;
+}
+
+/* Allocated for the engine, beside its plan. */
+static void check_memory(const rig *r, const clt_device_counters *before) {
+    clt_device_counters now;
+    clt_plan_memory m;
+    const clt_device *dev = tu_device(0);
+    clt_device_get_counters(dev, &now);
+    tu_assert_ok(
+        clt_plan_memory_of(r->cfg, &r->plan, clt_device_get_facts(dev)->type, r->plan.microbatch, &m),
+        "plan");
+    assert_int_equal(now.pinned_bytes - before->pinned_bytes, m.host);
+    assert_in_range(now.bytes - before->bytes, m.total * 98 / 100, m.total * 102 / 100);
+}
+
+/* With queues of their own for copies, as on a device with memory of its own. */
+static void offloaded_state_has_the_same_bits(void **state) {
+    (void)state;
+    static const char *const precision[] = {"precision=fp32", "precision=amp_bf16"},
+                             *const optimizer[] = {"optimizer.name=decoupled_adamw",
+                                                   "optimizer.name=decoupled_lionw"};
+    for (size_t i = 0; i < 4; i++) {
+        const char *over[] = {LARGE, precision[i / 2], optimizer[i % 2], "cltrain.offload=host"};
+        const size_t n = CLT_COUNT_OF(over);
+        rig with = {0}, without = {0};
+        clt_device_counters before;
+        open_rig(&without, over, n - 1);
+        const trained want = train(&without);
+        close_rig(&without);
+        clt_device_get_counters(tu_device(0), &before);
+        setenv("CLTRAIN_QUEUES", "3", 1);
+        open_rig(&with, over, n);
+        check_memory(&with, &before);
+        const trained got = train(&with);
+        close_rig(&with);
+        unsetenv("CLTRAIN_QUEUES");
+        assert_same(want.by_host, got.by_host);
+        assert_memory_equal(want.by_device, got.by_device, sizeof got.by_device);
+    }
+}
+
+/* --- the loss scale --- */
+
 static void scale_follows_the_rule(void **state) {
     (void)state;
     clt_loss_scale s = clt_loss_scale_default();
@@ -232,6 +305,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_alone_is_infinite), cmocka_unit_test(norm_is_left_out),
         cmocka_unit_test(steps_behind_a_bad_one), cmocka_unit_test(overflow_leaves_steps_out),
-        cmocka_unit_test(scale_follows_the_rule)};
+        cmocka_unit_test(scale_follows_the_rule), cmocka_unit_test(offloaded_state_has_the_same_bits)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

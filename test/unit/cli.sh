@@ -54,7 +54,7 @@ expect 0 "seed: 17  # $run:3:7" train --print-config $run
 expect 2 "--stage must be 0 to 3" plan $run --stage 4
 expect 2 "--stage 2 needs several ranks" plan $run --stage 2
 expect 78 "does not suit 3 ranks" plan $run --device h200 --ranks 3 'fsdp_config={data_parallel_shard_degree: 2}'
-expect 78 "cltrain.offload: host" plan $run --device h200 cltrain.offload=host
+expect 0 "host memory" plan $run --device h200 cltrain.offload=host
 expect 0 "host memory" plan $run --device h200 --ranks 2 --stage 1 cltrain.offload=host
 expect 0 "zero_stage   auto: 0, every rank keeps" plan $run --device h200 --ranks 2
 expect 0 "zero_stage   auto: 1, the lowest" plan $run --device h200 --ranks 2 cltrain.guards.replica_hash_interval=0

@@ -70,6 +70,72 @@ static void queues_run_beside_each_other(void **state) {
     clt_device_close(dev);
 }
 
+/* --- pinned memory --- */
+
+static void assert_words(clt_buffer *b, uint32_t word) {
+    uint32_t got[WORDS];
+    tu_assert_ok(clt_buffer_read(b, 0, got, BYTES), "read");
+    for (int i = 0; i < WORDS; i++) assert_int_equal(got[i], word);
+}
+
+/* Copies from and to it are queued; the host's accesses wait for them. */
+static void pinned_memory_is_read_behind_copies(void **state) {
+    (void)state;
+    clt_device *dev = open_with("3");
+    clt_device_counters counters;
+    clt_buffer *a = buffer(dev, 1), *pinned;
+    void *host;
+    clt_device_get_counters(dev, &counters);
+    const uint64_t before = counters.bytes;
+    tu_assert_ok(clt_buffer_create_pinned(dev, BYTES, "pinned", &pinned), "pinned");
+    clt_device_get_counters(dev, &counters);
+    assert_int_equal(counters.bytes, before);
+    assert_int_equal(counters.pinned_bytes, BYTES);
+    tu_assert_ok(clt_buffer_host(pinned, &host), "host");
+    tu_assert_ok(clt_buffer_fill32(pinned, 0, 5, BYTES), "fill");
+    tu_assert_ok(clt_buffer_fetch(a, 0, host, BYTES), "fetch");
+    tu_assert_ok(clt_buffer_fill32(pinned, 0, 6, BYTES), "fill behind the copy");
+    assert_words(a, 5);
+    assert_words(pinned, 6);
+    tu_assert_ok(clt_device_use(dev, CLT_QUEUE_OUT), "use");
+    tu_assert_ok(clt_buffer_send(a, 0, host, BYTES), "send");
+    tu_assert_ok(clt_device_use(dev, CLT_QUEUE_COMPUTE), "use");
+    assert_words(pinned, 5);
+    clt_buffer_destroy(pinned);
+    clt_device_get_counters(dev, &counters);
+    assert_int_equal(counters.pinned_bytes, 0);
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+}
+
+/* The driver has mapped it: what the device itself would do with it is undefined in OpenCL. */
+static void the_device_refuses_pinned_memory(void **state) {
+    (void)state;
+    static const char text[] = "__kernel void k(__global uint *x) { x[0] = 1; }";
+    clt_device *dev = open_with("3");
+    clt_buffer *a = buffer(dev, 1), *pinned;
+    clt_kernel *k;
+    clt_later later;
+    uint32_t word = 0;
+    void *p;
+    tu_assert_ok(clt_buffer_create_pinned(dev, BYTES, "pinned", &pinned), "pinned");
+    tu_assert_ok(clt_kernel_from_text(dev, "test", text, "k", "", &k), "kernel");
+    clt_error_quiet(true);
+    assert_int_equal(clt_launch(k, 1, (size_t[]){1}, NULL, (clt_arg[]){CLT_BUF(pinned)}, 1), CLT_FAIL);
+    assert_int_equal(clt_buffer_copy(a, 0, pinned, 0, BYTES), CLT_FAIL);
+    assert_int_equal(clt_buffer_copy(pinned, 0, a, 0, BYTES), CLT_FAIL);
+    assert_int_equal(clt_buffer_send(pinned, 0, &word, 4), CLT_FAIL);
+    assert_int_equal(clt_buffer_fetch(pinned, 0, &word, 4), CLT_FAIL);
+    assert_int_equal(clt_buffer_map(pinned, true, 0, 4, &p), CLT_FAIL);
+    assert_int_equal(clt_buffer_read_begin(pinned, 0, 4, &later), CLT_FAIL);
+    clt_error_quiet(false);
+    clt_buffer_destroy(pinned);
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+}
+
+/* --- one queue --- */
+
 /* A device that shares the host's memory has one queue, and kernels write to wrapped memory in place. */
 static void one_queue_serves_for_all(void **state) {
     (void)state;
@@ -198,8 +264,12 @@ static void waits_do_other_work(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(queues_run_beside_each_other), cmocka_unit_test(one_queue_serves_for_all),
-        cmocka_unit_test(marks_of_an_idle_queue),       cmocka_unit_test(host_works_in_buffers),
+        cmocka_unit_test(pinned_memory_is_read_behind_copies),
+        cmocka_unit_test(the_device_refuses_pinned_memory),
+        cmocka_unit_test(queues_run_beside_each_other),
+        cmocka_unit_test(one_queue_serves_for_all),
+        cmocka_unit_test(marks_of_an_idle_queue),
+        cmocka_unit_test(host_works_in_buffers),
         cmocka_unit_test(waits_do_other_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -175,27 +175,30 @@ static void groups_keep_weights(void **state) {
     }
 }
 
-/* The host has moments and, if the model does not read them, fp32 weights. */
+/* Three places of 32 chunks of each tensor of state. */
+enum { PASSING = 3 * 32 };
+
+/* The host has moments and in 16-bit runs the fp32 weights. */
 static void offloaded_state_is_in_host_memory(void **state) {
     (void)state;
     clt_config *c = LOAD("precision=amp_bf16", "cltrain.offload=host");
-    const uint64_t own = owned_chunks(c);
-    clt_plan_memory m = plan_at(c, 1, UINT64_MAX).memory;
-    assert_int_equal(m.host, 3 * own * C);
-    assert_int_equal(m.weights, 4 * WIDE);
-    assert_int_equal(m.optimizer, TOTAL * 1024);
-    m = plan_at(c, 0, UINT64_MAX).memory;
-    assert_int_equal(m.host, 3 * TOTAL * C);
-    assert_int_equal(m.weights, 4 * WIDE);
+    const uint64_t own = owned_chunks(c), groups = TOTAL * 1024;
+    for (int stage = 0; stage <= CLT_MOST_STAGE; stage++) {
+        const clt_plan_memory m = plan_at(c, stage, UINT64_MAX).memory;
+        assert_int_equal(m.host, 3 * (stage ? own : TOTAL) * C);
+        assert_int_equal(m.weights, 4 * WIDE);
+        assert_int_equal(m.optimizer, groups + 3 * PASSING * C);
+    }
     clt_config_free(c);
     c = LOAD("precision=fp32", "cltrain.offload=host");
-    m = plan_at(c, 1, UINT64_MAX).memory;
-    assert_int_equal(m.host, 2 * own * C);
-    assert_int_equal(m.weights, TOTAL * C);
-    m = plan_at(c, 3, UINT64_MAX).memory;
-    assert_int_equal(m.host, 3 * own * C);
-    assert_int_equal(m.weights, GATHERED * C);
+    for (int stage = 0; stage <= CLT_MOST_STAGE; stage++) {
+        const clt_plan_memory m = plan_at(c, stage, UINT64_MAX).memory;
+        assert_int_equal(m.host, 2 * (stage ? own : TOTAL) * C);
+        assert_int_equal(m.weights, (stage < 3 ? TOTAL : own + GATHERED) * C);
+        assert_int_equal(m.optimizer, groups + 2 * PASSING * C);
+    }
     clt_config_free(c);
+    assert_int_equal(clt_plan_offload_stretch(5 * 65536), 5 * 65536);
 }
 
 /* --- parts of the formulas --- */
@@ -220,6 +223,39 @@ static bool has_note(const clt_config *c, const clt_plan *p, const char *words) 
     for (size_t i = 0; i < lines.n; i++) found |= strstr(lines.v[i], words) != NULL;
     clt_strv_free(&lines);
     return found;
+}
+
+/* Nothing is saved where the device computes in the host's memory. */
+static void offload_on_cpu_devices_is_noted(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain.offload=host");
+    clt_plan p = plan_at(c, 1, UINT64_MAX);
+    assert_true(has_note(c, &p, "cltrain.offload: host saves nothing"));
+    p.type = CLT_DEVICE_GPU;
+    assert_false(has_note(c, &p, "cltrain.offload"));
+    clt_config_free(c);
+}
+
+/* On a GPU that is too small for microbatch 1 with recomputation, but not for the state elsewhere. */
+static void offload_is_advised_on_gpus(void **state) {
+    (void)state;
+    clt_config *c = LOAD("precision=amp_bf16", "cltrain.recompute=blocks", "device_train_microbatch_size=1"),
+               *off = LOAD("precision=amp_bf16", "cltrain.recompute=blocks", "device_train_microbatch_size=1",
+                           "cltrain.offload=host");
+    const clt_plan p = plan_at(c, 0, UINT64_MAX);
+    clt_plan_memory m;
+    assert_int_equal(clt_plan_memory_of(off, &p, CLT_DEVICE_GPU, 1, &m), CLT_OK);
+    clt_plan_room room = room_of(m.total);
+    char *advice = clt_plan_advice(c, &p, &room);
+    assert_true(!advice || !strstr(advice, "cltrain.offload"));
+    clt_free(advice);
+    room.type = CLT_DEVICE_GPU;
+    advice = clt_plan_advice(c, &p, &room);
+    assert_non_null(advice);
+    assert_non_null(strstr(advice, "cltrain.offload: host with cltrain.recompute: blocks and microbatch 1"));
+    clt_free(advice);
+    clt_config_free(off);
+    clt_config_free(c);
 }
 
 static clt_plan choose(const clt_config *c, int ranks, uint64_t capacity, bool *fits) {
@@ -458,32 +494,6 @@ static void whole_gradients_that_do_not_fit_stop_all(void **state) {
     clt_config_free(c);
 }
 
-/* --- the engine --- */
-
-static void what_the_engine_lacks(void **state) {
-    (void)state;
-    static const struct {
-        const char *over, *word;
-    } refused[] = {{"cltrain={offload: host}", "cltrain.offload: host"}};
-    const clt_plan_room room = room_of(UINT64_MAX);
-    clt_plan p;
-    clt_error_quiet(true);
-    for (size_t i = 0; i < CLT_COUNT_OF(refused); i++) {
-        clt_config *c = LOAD("precision=amp_bf16", refused[i].over);
-        assert_int_equal(clt_plan_make(c, RANKS, &room, &p), CLT_BAD_CONFIG);
-        assert_non_null(strstr(clt_last_error(), refused[i].word));
-        clt_plan_free(&p);
-        clt_config_free(c);
-    }
-    clt_error_quiet(false);
-    clt_config *c = LOAD("precision=amp_bf16", "fsdp_config={}");
-    assert_int_equal(clt_plan_make(c, RANKS, &room, &p), CLT_OK);
-    assert_int_equal(p.stage, 3);
-    assert_int_equal(p.shard_ranks, RANKS);
-    clt_plan_free(&p);
-    clt_config_free(c);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sixteen_bit_runs),
@@ -491,6 +501,8 @@ int main(void) {
         cmocka_unit_test(untied_heads_have_places_of_their_own),
         cmocka_unit_test(groups_keep_weights),
         cmocka_unit_test(offloaded_state_is_in_host_memory),
+        cmocka_unit_test(offload_on_cpu_devices_is_noted),
+        cmocka_unit_test(offload_is_advised_on_gpus),
         cmocka_unit_test(places_are_one_buffer_each),
         cmocka_unit_test(places_of_units),
         cmocka_unit_test(auto_takes_the_lowest_stage_that_fits),
@@ -503,7 +515,6 @@ int main(void) {
         cmocka_unit_test(all_ranks_own_equal_parts),
         cmocka_unit_test(all_ranks_keep_whole_gradients),
         cmocka_unit_test(whole_gradients_that_do_not_fit_stop_all),
-        cmocka_unit_test(what_the_engine_lacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,17 +173,29 @@ static void check_contents(const clt_slab *s, const float *x, float *y) {
     }
 }
 
+static void check_zero(const clt_slab *s, float *y) {
+    assert_int_equal(clt_slab_zero(s), CLT_OK);
+    for (int i = 0; i < s->n; i++)
+        if (s->piece[i]) {
+            assert_int_equal(clt_slab_read(s, s->start[i + 1] - 1, y, 1), CLT_OK);
+            assert_true(y[0] == 0);
+        }
+}
+
 enum { RANKS = 3 };
 
 /* The slabs of one rank, in buffers of `limit` elements. */
 static void check_rank(const clt_slab_table *t, const clt_shards *shards, int rank, uint64_t limit,
                        const float *x, float *y) {
-    clt_slab *s, *half, *narrow;
+    clt_slab *s, *half, *narrow, *pinned;
+    clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
+    for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 4, "shard", &s), CLT_OK);
     assert_int_equal(clt_slab_create_shard(dev, t, shards, rank, 2, "half", &half), CLT_OK);
     assert_int_equal(clt_slab_create_narrow(dev, s, "narrow", &narrow), CLT_OK);
+    assert_int_equal(clt_slab_create_pinned(dev, t, own, shards->buckets, "pinned", &pinned), CLT_OK);
     assert_int_equal(s->buffers, CLT_CEIL_DIV(clt_shards_owned(shards, rank), limit));
-    const clt_slab *all[] = {s, half, narrow};
+    const clt_slab *all[] = {s, half, narrow, pinned};
     for (size_t k = 0; k < CLT_COUNT_OF(all); k++) {
         check_shard(all[k], shards, rank, limit);
         assert_int_equal(all[k]->n, s->n);
@@ -191,12 +203,11 @@ static void check_rank(const clt_slab_table *t, const clt_shards *shards, int ra
         assert_memory_equal(all[k]->origin, s->origin, (size_t)s->n * sizeof *s->origin);
     }
     check_contents(s, x, y);
-    assert_int_equal(clt_slab_zero(s), CLT_OK);
-    for (int i = 0; i < s->n; i++)
-        if (s->piece[i]) {
-            assert_int_equal(clt_slab_read(s, s->start[i + 1] - 1, y, 1), CLT_OK);
-            assert_true(y[0] == 0);
-        }
+    check_zero(s, y);
+    check_contents(pinned, x, y);
+    check_zero(pinned, y);
+    clt_free(own);
+    clt_slab_destroy(pinned);
     clt_slab_destroy(narrow);
     clt_slab_destroy(half);
     clt_slab_destroy(s);

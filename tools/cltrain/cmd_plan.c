@@ -223,14 +223,22 @@ static char *gradients_text(const clt_plan_memory *m) {
 }
 
 static const char *weights_text(const clt_config *c, const clt_plan *p) {
+    if (p->memory.host && c->precision != CLT_F32) return "fp32: embeddings, norms and biases";
     if (p->stage == 0 || (p->stage < 3 && c->precision == CLT_F32)) return "fp32";
     if (p->stage < 3) return "fp32: the rank's part; embeddings, norms and biases";
     return c->precision == CLT_F32 ? "fp32: the rank's part; the blocks in use" : "fp32: the rank's part";
 }
 
 static char *moments_text(const clt_config *c, const clt_plan *p) {
+    if (p->memory.host) return clt_strdup("buffers that the state in host memory passes through");
     return clt_format("exp_avg%s%s", c->optimizer.kind == CLT_OPTIMIZER_ADAMW ? ", exp_avg_sq" : "",
                       p->stage > 0 ? " of the rank's part" : "");
+}
+
+static const char *host_text(const clt_config *c) {
+    return c->precision == CLT_F32 ? "moments of the rank that needs most (cltrain.offload: host)"
+                                   : "moments, fp32 weights of the rank that needs most (cltrain.offload: "
+                                     "host)";
 }
 
 static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capacity) {
@@ -251,7 +259,7 @@ static void print_memory(const clt_config *c, const clt_plan *p, uint64_t capaci
     row("other", m->model.other, "lookups, tables, inputs");
     row("total", m->total, "");
     row("available", capacity, "nine tenths of the device, shared by its ranks");
-    if (m->host) row("host memory", m->host, "of each rank (cltrain.offload: host)");
+    if (m->host) row("host memory", m->host, host_text(c));
     clt_free(gradients);
     clt_free(moments);
 }

@@ -106,8 +106,10 @@ static const clt_key own_keys[] = {
            "numerics exact from 0 unless cltrain.guards.replica_hash_interval is 0",
            .nullable = true),
     KEY("offload", offload, "null",
-        "host: moments, with 16-bit types the fp32 weights, too, are in the host's memory; none: on the "
-        "device; default: none, host with fsdp_config.cpu_offload",
+        "where each rank keeps the moments and, with 16-bit types, the fp32 weights that it updates: none: "
+        "on "
+        "the device; host: in the host's memory, from which they pass through the device in every step, with "
+        "the same bits; default: none, host with fsdp_config.cpu_offload: true",
         .choices = offload_names, .nullable = true),
     KEY("tune", tune, "\"cache\"",
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "

@@ -80,6 +80,14 @@ static clt_status create_results(clt_engine *e, int64_t most) {
     return clt_buffer_write(e->results, 0, good, sizeof good);
 }
 
+/* Offloaded state is hashed in many stretches, and each read of the hashes is a wait. */
+static clt_status create_hashes(clt_engine *e) {
+    enum { STRETCHES = 64 };
+    const int places = e->offload ? CLT_MAX(e->master->n, STRETCHES) : e->master->n;
+    return clt_buffer_create(clt_ops_device(e->ops), (size_t)places * CLT_HASH_SUMS * sizeof(uint64_t),
+                             "hashes", &e->hashes);
+}
+
 static int64_t most_samples(const clt_config *c) {
     return CLT_MAX(c->global_train_batch_size, c->device_eval_batch_size);
 }
@@ -102,9 +110,7 @@ clt_status clt_engine_create(const clt_engine_params *p, clt_engine **out) {
     if (st == CLT_OK && p->training) st = create_training(e);
     if (st == CLT_OK) st = create_results(e, most);
     if (st == CLT_OK) st = clt_buffer_create(dev, 4, "non-finite count", &e->nonfinite);
-    if (st == CLT_OK)
-        st = clt_buffer_create(dev, (size_t)e->master->n * CLT_HASH_SUMS * sizeof(uint64_t), "hashes",
-                               &e->hashes);
+    if (st == CLT_OK) st = create_hashes(e);
     if (st == CLT_OK) st = clt_model_create(c->model, &shape, p->ops, e->weights, e->narrow, &e->model);
     if (p->training) st = create_reduction(e, st);
     if (st != CLT_OK) {
@@ -149,23 +155,8 @@ const clt_ckpt_part *clt_engine_parts(const clt_engine *e, int *n) {
     return e->parts;
 }
 
-/* The 16-bit copy of what this rank has of the fp32 weights. */
-static clt_status copy_weights(clt_engine *e) {
-    for (int i = 0; e->copy && i < e->master->n; i++) {
-        const uint64_t count = e->master->start[i + 1] - e->master->start[i];
-        for (uint64_t done = 0, n; done < count && e->master->piece[i]; done += n) {
-            const clt_ref to = clt_slab_at(e->copy, e->master->start[i] + done, &n);
-            n = CLT_MIN(n, count - done);
-            CLT_TRY(clt_op_cast(e->ops,
-                                clt_tensor_vector(clt_ref_at(clt_slab_part(e->master, i), done), CLT_F32),
-                                clt_tensor_vector(to, e->cfg->precision), n));
-        }
-    }
-    return CLT_OK;
-}
-
 clt_status clt_engine_weights_changed(clt_engine *e) {
-    CLT_TRY(copy_weights(e));
+    CLT_TRY(clt_engine_copy_weights(e));
     if (e->mute || (e->master == e->weights && e->narrow == e->copy)) return CLT_OK;
     CLT_TRY(clt_engine_publish(e));
     return clt_engine_settle(e);
@@ -178,34 +169,48 @@ static clt_status add_hashes(clt_engine *e, size_t n, uint64_t *sums, uint64_t *
     return CLT_OK;
 }
 
-/* Hashes on their way. */
+/* Hashes of a part's elements on this rank are queued one behind the other. */
 typedef struct {
-    size_t places, used; /* in the buffer of hashes */
-    uint64_t *sums, *hash;
-} hash_state;
+    size_t places, used; /* of the buffer of hashes */
+    uint64_t *sums;      /* [places * CLT_HASH_SUMS] */
+    uint64_t *hash;      /* of what has been read back */
+} hashing;
 
-static clt_status hash_range(clt_engine *e, const clt_slab *s, clt_slab_range x, hash_state *h) {
-    for (uint64_t done = 0, n; done < x.count; done += n) {
-        const clt_ref at = clt_slab_at(s, x.first + done, &n);
-        n = CLT_MIN(n, x.count - done);
-        CLT_TRY(clt_op_hash(e->ops, at, n, x.first + done, (clt_ref){e->hashes, h->used * CLT_HASH_SUMS}));
-        if (++h->used < h->places) continue;
-        CLT_TRY(add_hashes(e, h->used, h->sums, h->hash));
-        h->used = 0;
-    }
-    return CLT_OK;
+static clt_status flush_hashes(clt_engine *e, hashing *h) {
+    const size_t used = h->used;
+    h->used = 0;
+    return used ? add_hashes(e, used, h->sums, h->hash) : CLT_OK;
 }
 
-/* The hash of what this rank has of a part; of a sharded one what it owns. */
-static clt_status hash_part(clt_engine *e, const clt_ckpt_part *part, uint64_t *hash) {
-    hash_state h = {.places = clt_buffer_bytes(e->hashes) / (CLT_HASH_SUMS * sizeof(uint64_t)),
-                    .sums = clt_malloc(clt_buffer_bytes(e->hashes)),
-                    .hash = hash};
-    clt_status st = CLT_OK;
+static clt_status hash_stretch(clt_engine *e, clt_state state, clt_slab_range x, hashing *h) {
+    CLT_TRY(clt_offload_bring(e->offload, 1u << state, x));
+    CLT_TRY(clt_op_hash(e->ops, clt_offload_at(e->offload, state, e->parts[state].slab, x.first), x.count,
+                        x.first, (clt_ref){e->hashes, h->used * CLT_HASH_SUMS}));
+    CLT_TRY(clt_offload_leave(e->offload, 0, x));
+    return ++h->used == h->places ? flush_hashes(e, h) : CLT_OK;
+}
+
+static clt_status hash_ranges(clt_engine *e, clt_state state, hashing *h) {
+    const clt_ckpt_part *part = &e->parts[state];
+    const uint64_t most = clt_offload_has(e->offload, state) ? clt_offload_most(e->offload) : UINT64_MAX;
     clt_slab_range x;
-    for (int i = 0; st == CLT_OK && clt_engine_range(e, part->shards, i, &x); i++)
-        st = hash_range(e, part->slab, x, &h);
-    if (st == CLT_OK && h.used) st = add_hashes(e, h.used, h.sums, hash);
+    CLT_TRY(clt_offload_begin(e->offload));
+    for (int i = 0; clt_engine_range(e, part->shards, i, &x); i++)
+        for (uint64_t done = 0, n; done < x.count; done += n) {
+            clt_slab_at(part->slab, x.first + done, &n);
+            n = CLT_MIN(CLT_MIN(n, x.count - done), most);
+            CLT_TRY(hash_stretch(e, state, (clt_slab_range){x.first + done, n}, h));
+        }
+    return flush_hashes(e, h);
+}
+
+/* The hash of what this rank has of a part, of a sharded one what it owns. A part may need more hashes than
+ * the buffer has places. */
+static clt_status hash_part(clt_engine *e, clt_state state, uint64_t *hash) {
+    hashing h = {.places = clt_buffer_bytes(e->hashes) / (CLT_HASH_SUMS * sizeof(uint64_t)),
+                 .sums = clt_malloc(clt_buffer_bytes(e->hashes)),
+                 .hash = hash};
+    const clt_status st = hash_ranges(e, state, &h);
     clt_free(h.sums);
     return st;
 }
@@ -230,7 +235,7 @@ clt_status clt_engine_hash(clt_engine *e, uint64_t hash[CLT_ENGINE_PARTS]) {
     for (int i = 0; i < CLT_ENGINE_PARTS; i++) {
         hash[i] = 0;
         if (i >= e->n_parts) continue;
-        CLT_TRY(hash_part(e, &e->parts[i], &hash[i]));
+        CLT_TRY(hash_part(e, (clt_state)i, &hash[i]));
         sharded |= e->parts[i].shards != NULL;
     }
     return sharded ? add_ranks(e, hash) : CLT_OK;

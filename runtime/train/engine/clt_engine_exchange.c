@@ -152,6 +152,7 @@ clt_status clt_engine_publish(clt_engine *e) {
     clt_engine_forget_units(e);
     if (e->weights_in.between) CLT_TRY(renew(e));
     clt_slab *whole = e->sharded_weights ? NULL : e->narrow ? e->narrow : e->weights;
+    clt_slab *own = clt_offload_has(e->offload, CLT_STATE_WEIGHTS) ? e->wide : e->master;
     for (int b = 0; b < e->shards.buckets; b++) {
         const clt_bucket_part part = clt_whole_bucket(b);
         int64_t op = 0;
@@ -160,7 +161,7 @@ clt_status clt_engine_publish(clt_engine *e) {
             e->published[b] = op;
         }
         if (e->wide)
-            CLT_TRY(clt_gather_begin(e->reduce, part, e->master, e->wide, CLT_GATHER_AS_IT_IS, e->wide_range,
+            CLT_TRY(clt_gather_begin(e->reduce, part, own, e->wide, CLT_GATHER_AS_IT_IS, e->wide_range,
                                      e->n_wide, &op));
         e->published[b] = CLT_MAX(e->published[b], op);
     }

@@ -3,6 +3,7 @@
 #define CLT_ENGINE_INTERNAL_H
 
 #include "runtime/train/engine/clt_engine.h"
+#include "runtime/train/engine/clt_engine_offload.h"
 
 enum {
     FROZEN_GROUP = CLT_MAX_PARAM_GROUPS,
@@ -70,11 +71,13 @@ struct clt_engine {
     clt_slab *weights,
         *narrow;             /* what the model reads; borrowed where they are master, copy, or a holder's */
     clt_slab *master, *copy; /* what the optimizer writes: fp32, 16 bits (NULL in fp32) */
-    clt_slab *wide;          /* tensors that the model reads in fp32 in a sharded 16-bit run */
+    clt_slab *wide;          /* tensors that the model reads in fp32, where it does not read master */
     clt_slab_range *wide_range; /* [n_wide] what wide has */
     int n_wide;
     clt_slab *m, *v;
+    clt_offload_ring *offload; /* of master, m and v; NULL: they are on the device */
     bool sharded_gradients, sharded_weights;
+    bool offloads; /* cltrain.offload: host, in training */
     clt_engine_units units;
     clt_slab *level[CLT_LANE_LEVELS]; /* sums of the own ranges between rounds; the first takes the total */
     bool mute;                        /* passes exchange nothing: their results do not matter */
@@ -205,6 +208,9 @@ void clt_engine_group_destroy(clt_engine *e);
 /* Computes the step's status (norm, clip coefficient, flag) from the total, and clips by value. */
 clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total);
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, double alpha);
+/* What the model reads of the fp32 weights that this rank updates: the 16-bit copy, and in an offloaded run
+ * the tensors that it reads in fp32. */
+clt_status clt_engine_copy_weights(clt_engine *e);
 bool clt_engine_needs_norm(const clt_config *c);
 /* A power of two, so multiplying by it is exact. */
 float clt_engine_loss_scale_now(const clt_engine *e);

@@ -1,14 +1,17 @@
 /* The engine's slabs, by stage of sharding (clt_plan.h):
  *
- *   stage            0                1                        2                 3
- *   moments          whole            own ranges               own ranges        own ranges
- *   gradients        whole            whole                    units, own sums   units, own sums
- *   weights, fp32    whole            whole                    whole             kept ranges
- *   weights, 16 bit  whole            own ranges in fp32; the 16-bit copy is whole, at stage 3 kept ranges
+ *   stage             0            1             2                 3
+ *   moments           whole        own ranges    own ranges        own ranges
+ *   gradients         whole        whole         units, own sums   units, own sums
+ *   weights, fp32     whole        whole         whole             kept ranges; units are gathered
+ *   weights, 16 bit   whole        own ranges (fp32); the 16-bit copy is whole, at stage 3 kept ranges from
+ *                                  which units are gathered; what the model reads in fp32 is whole
  *
  * Kept ranges are the own ranges, or, where weights are sharded inside groups of ranks, those of the ranks
- * with this rank's number in all groups (clt_engine_group.c). Units are gathered from them. What the model
- * reads in fp32 in a 16-bit run is whole. */
+ * with this rank's number in all groups (clt_engine_group.c).
+ *
+ * With cltrain.offload: host the moments, and in 16-bit runs the fp32 weights, are the same ranges in the
+ * host's memory. 16-bit runs then have the fp32 tensors that the model reads at stage 0, too. */
 #include <string.h>
 
 #include "runtime/train/engine/clt_engine_internal.h"
@@ -31,10 +34,30 @@ static clt_status kept_ranges(clt_engine *e, uint32_t bytes, const char *name, c
     return clt_slab_create_shard(device_of(e), &e->table, &w->keep, w->number, bytes, name, out);
 }
 
+/* What this rank updates, in the host's memory. */
+static clt_status in_host_memory(clt_engine *e, const char *name, clt_slab **out) {
+    clt_slab_range *own = clt_calloc((size_t)e->shards.buckets + 1, sizeof *own);
+    int n = 0;
+    while (clt_engine_own(e, n, &own[n])) n++;
+    const clt_status st = clt_slab_create_pinned(device_of(e), &e->table, own, n, name, out);
+    clt_free(own);
+    return st;
+}
+
 /* Optimizer state. */
 static clt_status create_state(clt_engine *e, const char *name, clt_slab **out) {
+    if (e->offloads) return in_host_memory(e, name, out);
     return e->stage == 0 ? clt_slab_create(device_of(e), &e->table, 0, name, out)
                          : own_ranges(e, 4, name, out);
+}
+
+/* The way of offloaded state through the device. In fp32 the model reads the weights themselves. */
+static clt_status create_offload(clt_engine *e) {
+    clt_slab *const state[CLT_STATES] = {e->copy ? e->master : NULL, e->m, e->v};
+    clt_slab_range own;
+    uint64_t owned = 0;
+    for (int i = 0; clt_engine_own(e, i, &own); i++) owned += own.count;
+    return e->offloads ? clt_offload_create(device_of(e), state, owned, &e->offload) : CLT_OK;
 }
 
 /* --- weights --- */
@@ -55,10 +78,10 @@ static void find_wide(clt_engine *e, const clt_model_shape *shape) {
     }
 }
 
-/* A 16-bit run that holds its part of the fp32 weights only. */
-static clt_status create_narrow_shards(clt_engine *e, const clt_model_shape *shape) {
+/* A 16-bit run whose fp32 weights are not what the model reads. */
+static clt_status create_narrow_parts(clt_engine *e, const clt_model_shape *shape) {
     find_wide(e, shape);
-    CLT_TRY(own_ranges(e, 4, "weights", &e->master));
+    CLT_TRY(create_state(e, "weights", &e->master));
     CLT_TRY(clt_slab_create_ranges(device_of(e), &e->table, e->wide_range, e->n_wide, 4, "weights in fp32",
                                    &e->wide));
     e->weights = e->wide;
@@ -77,7 +100,7 @@ static clt_status create_narrow_shards(clt_engine *e, const clt_model_shape *sha
 static clt_status create_weights(clt_engine *e) {
     const clt_model_shape shape = clt_plan_shape(e->cfg, e->plan, true);
     const bool narrow = e->cfg->precision != CLT_F32;
-    if (narrow && e->stage > 0) return create_narrow_shards(e, &shape);
+    if (narrow && (e->stage > 0 || e->offloads)) return create_narrow_parts(e, &shape);
     if (e->sharded_weights) {
         CLT_TRY(kept_ranges(e, 4, "weights", &e->master));
         e->weights = e->units.weights.slab;
@@ -138,6 +161,7 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     e->stage = training ? e->plan->stage : 0;
     e->sharded_gradients = e->stage >= 2 && !e->plan->whole_gradients;
     e->sharded_weights = e->stage >= 3;
+    e->offloads = training && e->cfg->shard.offload == CLT_OFFLOAD_HOST;
     e->split = clt_plan_split(e->plan);
     if (training) CLT_TRY(divide_lanes(e));
     e->lanes = clt_lane_count(&e->split, clt_group_rank(e->group));
@@ -148,11 +172,13 @@ clt_status clt_engine_slabs_create(clt_engine *e, bool training) {
     if (!training) return CLT_OK;
     CLT_TRY(create_state(e, "exp_avg", &e->m));
     if (clt_engine_second_moment(e->cfg)) CLT_TRY(create_state(e, "exp_avg_sq", &e->v));
+    CLT_TRY(create_offload(e));
     return e->sharded_gradients ? create_sums(e) : create_gradients(e);
 }
 
 void clt_engine_slabs_destroy(clt_engine *e) {
     clt_lane_stack_destroy(e->stack);
+    clt_offload_destroy(e->offload);
     for (int i = 0; i < e->n_grads && e->grads && !e->sharded_gradients; i++) clt_slab_destroy(e->grads[i]);
     for (int i = 0; i < CLT_LANE_LEVELS; i++) clt_slab_destroy(e->level[i]);
     clt_slab *own[] = {e->master, e->copy, e->wide, e->m, e->v};

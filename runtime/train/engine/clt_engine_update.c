@@ -37,12 +37,9 @@ bool clt_engine_needs_norm(const clt_config *c) {
 
 /* --- own ranges, stretch by stretch --- */
 
-/* A part of this rank's own elements that lies in one piece of each slab that it needs. */
-typedef struct {
-    uint64_t first, count; /* elements, whole chunks */
-} stretch;
-
-typedef clt_status (*stretch_fn)(clt_engine *e, clt_slab *total, stretch x);
+/* Does something with a stretch: whole chunks of this rank's own elements that lie in one piece of each slab.
+ */
+typedef clt_status (*stretch_fn)(clt_engine *e, clt_slab *total, clt_slab_range x);
 
 static uint64_t shorter(const clt_slab *s, uint64_t at, uint64_t count) {
     uint64_t run;
@@ -51,28 +48,35 @@ static uint64_t shorter(const clt_slab *s, uint64_t at, uint64_t count) {
     return CLT_MIN(run, count);
 }
 
-static clt_status each_stretch(clt_engine *e, clt_slab *total, stretch_fn fn) {
+/* most: elements of a stretch. */
+static clt_status each_stretch(clt_engine *e, clt_slab *total, uint64_t most, stretch_fn fn) {
     clt_slab_range own;
     for (int i = 0; clt_engine_own(e, i, &own); i++)
         for (uint64_t done = 0, n; done < own.count; done += n) {
             const uint64_t at = own.first + done;
             const clt_slab *const used[] = {total, e->master, e->copy, e->m, e->v};
-            n = own.count - done;
+            n = CLT_MIN(own.count - done, most);
             for (size_t k = 0; k < CLT_COUNT_OF(used); k++) n = shorter(used[k], at, n);
-            CLT_TRY(fn(e, total, (stretch){at, n}));
+            CLT_TRY(fn(e, total, (clt_slab_range){at, n}));
         }
     return CLT_OK;
 }
 
+/* The same where a stretch needs state, which may have to come from the host's memory. */
+static clt_status each_stretch_of_state(clt_engine *e, clt_slab *total, stretch_fn fn) {
+    CLT_TRY(clt_offload_begin(e->offload));
+    return each_stretch(e, total, clt_offload_most(e->offload), fn);
+}
+
 /* Element x.first of a slab that has one piece for the stretch; none: the slab is NULL. */
-static clt_ref place(const clt_slab *s, stretch x) {
+static clt_ref place(const clt_slab *s, clt_slab_range x) {
     return s ? clt_slab_at(s, x.first, NULL) : clt_ref_none();
 }
 
 /* --- the gradient's norm --- */
 
 /* Frozen tensors do not contribute to the norm. */
-static clt_status clear_frozen(clt_engine *e, clt_slab *total, stretch x) {
+static clt_status clear_frozen(clt_engine *e, clt_slab *total, clt_slab_range x) {
     for (int i = 0; i < e->table.n; i++) {
         const clt_slab_entry *t = &e->table.entry[i];
         const uint64_t first = CLT_MAX(t->offset, x.first),
@@ -84,14 +88,14 @@ static clt_status clear_frozen(clt_engine *e, clt_slab *total, stretch x) {
     return CLT_OK;
 }
 
-static clt_status sum_squares(clt_engine *e, clt_slab *total, stretch x) {
+static clt_status sum_squares(clt_engine *e, clt_slab *total, clt_slab_range x) {
     return clt_op_chunk_sumsq(e->ops, place(total, x), x.count / CLT_CHUNK,
                               (clt_ref){e->chunk_sums, x.first / CLT_CHUNK});
 }
 
 /* If the norm is not needed: only of the first elements of the guarded tensor, where the guard puts its NaN,
  * for the chunk in which they lie. */
-static clt_status look_at_guard(clt_engine *e, clt_slab *total, stretch x) {
+static clt_status look_at_guard(clt_engine *e, clt_slab *total, clt_slab_range x) {
     enum { FIRST = 64 }; /* tensors start at multiples of 64 elements */
     const uint64_t at = e->table.entry[CLT_MAX(e->guarded, 0)].offset;
     if (at < x.first || at >= x.first + x.count) return CLT_OK;
@@ -99,7 +103,7 @@ static clt_status look_at_guard(clt_engine *e, clt_slab *total, stretch x) {
                         (clt_ref){e->chunk_sums, at / CLT_CHUNK});
 }
 
-static clt_status clip_values(clt_engine *e, clt_slab *total, stretch x) {
+static clt_status clip_values(clt_engine *e, clt_slab *total, clt_slab_range x) {
     return clt_op_clip_values(e->ops, place(total, x), x.count,
                               (float)e->cfg->clip_threshold * clt_engine_loss_scale_now(e));
 }
@@ -108,8 +112,8 @@ clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
     const clt_config *c = e->cfg;
     bool frozen = false;
     for (int i = 0; i < e->table.n; i++) frozen |= e->frozen[i];
-    if (frozen) CLT_TRY(each_stretch(e, total, clear_frozen));
-    CLT_TRY(each_stretch(e, total, clt_engine_needs_norm(c) ? sum_squares : look_at_guard));
+    if (frozen) CLT_TRY(each_stretch(e, total, UINT64_MAX, clear_frozen));
+    CLT_TRY(each_stretch(e, total, UINT64_MAX, clt_engine_needs_norm(c) ? sum_squares : look_at_guard));
     CLT_TRY(clt_engine_gather_sums(e));
     const clt_norm_status_params p = {.chunk_sums = {e->chunk_sums, 0},
                                       .chunks = e->table.total / CLT_CHUNK,
@@ -118,27 +122,67 @@ clt_status clt_engine_judge_gradient(clt_engine *e, clt_slab *total) {
                                       .inv_scale = 1.0f / clt_engine_loss_scale_now(e),
                                       .status = {e->results, 0}};
     CLT_TRY(clt_op_norm_status(e->ops, &p));
-    return c->clip_type == CLT_CLIP_VALUE ? each_stretch(e, total, clip_values) : CLT_OK;
+    return c->clip_type == CLT_CLIP_VALUE ? each_stretch(e, total, UINT64_MAX, clip_values) : CLT_OK;
+}
+
+/* --- what the model reads --- */
+
+/* The parts of stretch x of the fp32 weights, which is at `from`, that the model reads in fp32. */
+static clt_status copy_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
+    for (int i = 0; i < e->n_wide; i++) {
+        const clt_slab_range *w = &e->wide_range[i];
+        const uint64_t first = CLT_MAX(w->first, x.first),
+                       end = CLT_MIN(w->first + w->count, x.first + x.count);
+        for (uint64_t at = first, n; at < end; at += n) {
+            const clt_ref to = clt_slab_at(e->wide, at, &n);
+            n = CLT_MIN(n, end - at);
+            CLT_TRY(clt_buffer_copy(to.buf, to.off * 4, from.buf, (from.off + at - x.first) * 4, n * 4));
+        }
+    }
+    return CLT_OK;
+}
+
+/* Without offload the fp32 tensors are read where they are, or come from their owners (clt_engine_publish).
+ */
+static clt_status hand_out_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
+    return clt_offload_has(e->offload, CLT_STATE_WEIGHTS) ? copy_wide(e, from, x) : CLT_OK;
+}
+
+static clt_status copy_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
+    (void)total;
+    CLT_TRY(clt_offload_bring(e->offload, 1u << CLT_STATE_WEIGHTS, x));
+    const clt_ref from = clt_offload_at(e->offload, CLT_STATE_WEIGHTS, e->master, x.first);
+    CLT_TRY(clt_op_cast(e->ops, clt_tensor_vector(from, CLT_F32),
+                        clt_tensor_vector(place(e->copy, x), e->cfg->precision), x.count));
+    CLT_TRY(hand_out_wide(e, from, x));
+    return clt_offload_leave(e->offload, 0, x);
+}
+
+clt_status clt_engine_copy_weights(clt_engine *e) {
+    return e->copy ? each_stretch_of_state(e, NULL, copy_stretch) : CLT_OK;
 }
 
 /* --- the optimizer --- */
 
-static clt_status update_stretch(clt_engine *e, clt_slab *total, stretch x) {
+static clt_status update_stretch(clt_engine *e, clt_slab *total, clt_slab_range x) {
+    CLT_TRY(clt_offload_bring(e->offload, CLT_STATE_ALL, x));
     const clt_optimizer_params p = {.chunks = x.count / CLT_CHUNK,
-                                    .p = place(e->master, x),
+                                    .p = clt_offload_at(e->offload, CLT_STATE_WEIGHTS, e->master, x.first),
                                     .g = place(total, x),
-                                    .m = place(e->m, x),
-                                    .v = place(e->v, x),
+                                    .m = clt_offload_at(e->offload, CLT_STATE_FIRST, e->m, x.first),
+                                    .v = clt_offload_at(e->offload, CLT_STATE_SECOND, e->v, x.first),
                                     .groups = {e->groups, 0},
                                     .group_of_block = {e->block_group, x.first / 64},
                                     .status = {e->results, 0},
                                     .copy = clt_tensor_vector(place(e->copy, x), e->cfg->precision)};
-    return clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p);
+    CLT_TRY(clt_engine_second_moment(e->cfg) ? clt_op_adamw(e->ops, &p) : clt_op_lion(e->ops, &p));
+    CLT_TRY(hand_out_wide(e, p.p, x));
+    return clt_offload_leave(e->offload, CLT_STATE_ALL, x);
 }
 
 clt_status clt_engine_update(clt_engine *e, clt_slab *total, int64_t step, double alpha) {
     host_groups(e, step, alpha);
     CLT_TRY(clt_buffer_write(e->groups, 0, e->host_groups, sizeof e->host_groups));
-    CLT_TRY(each_stretch(e, total, update_stretch));
+    CLT_TRY(each_stretch_of_state(e, total, update_stretch));
     return clt_engine_publish(e);
 }

@@ -168,6 +168,11 @@ char *clt_plan_advice(const clt_config *cfg, const clt_plan *plan, const clt_pla
             return clt_format("cltrain.recompute: %s with microbatch 1 (%s)", recompute[p.recompute],
                               clt_human_bytes((double)m.total, b));
     p.recompute = CLT_RECOMPUTE_BLOCKS;
+    c.shard.offload = CLT_OFFLOAD_HOST;
+    if (r->type != CLT_DEVICE_CPU && fits(&c, &p, r, 1, &m))
+        return clt_format("cltrain.offload: host with cltrain.recompute: blocks and microbatch 1 (%s)",
+                          clt_human_bytes((double)m.total, b));
+    c.shard.offload = cfg->shard.offload;
     for (c.max_seq_len /= 2; c.max_seq_len >= 64; c.max_seq_len /= 2)
         if (fits(&c, &p, r, 1, &m))
             return clt_format("max_seq_len: %lld with cltrain.recompute: blocks and microbatch 1 (%s)",
@@ -232,6 +237,7 @@ static clt_status place(const clt_config *c, const clt_plan_room *r, clt_plan *p
      * batch. */
     const int64_t wanted = c->device_train_microbatch_size, most = most_samples(c, p);
     const bool open = c->precision != CLT_F32 && c->numerics == CLT_FAST;
+    p->type = r->type;
     p->recompute = c->recompute;
     p->shards_by_lanes = false;
     p->logits_bytes = open ? CLT_MODEL_LOGITS_LEAST : 0;
@@ -285,7 +291,6 @@ clt_status clt_plan_choose(const clt_config *c, const clt_plan_room *r, clt_plan
 clt_status clt_plan_fit(const clt_config *c, const clt_plan_room *r, clt_plan *p) {
     bool fit;
     CLT_TRY(clt_plan_choose(c, r, p, &fit));
-    CLT_TRY(clt_plan_check_engine(c));
     return fit ? CLT_OK : clt_plan_refuse(c, p, r);
 }
 

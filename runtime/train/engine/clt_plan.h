@@ -43,6 +43,7 @@ typedef struct {
     bool shards_by_lanes; /* ranks own parts in proportion to their lanes; false: equal parts */
 
     /* chosen for the device */
+    clt_device_type type;
     int64_t microbatch;
     clt_recompute recompute;
     uint64_t logits_bytes; /* as in clt_model_shape */
@@ -93,15 +94,13 @@ clt_status clt_plan_fit_stage(const clt_config *cfg, const clt_plan_room *room, 
 char *clt_plan_advice(const clt_config *cfg, const clt_plan *p, const clt_plan_room *room);
 /* Prints how much memory is missing, with that advice; returns CLT_NO_MEMORY. */
 clt_status clt_plan_refuse(const clt_config *cfg, const clt_plan *p, const clt_plan_room *room);
-/* The plan of a run: clt_plan_choose within what the engine can do. CLT_NO_MEMORY: the run does not fit; the
- * message suggests a change, and *p is the plan that does not fit. Errors of clt_plan_check_engine. */
+/* The plan of a run: clt_plan_choose. CLT_NO_MEMORY: the run does not fit; the message suggests a change, and
+ * *p is the plan that does not fit. */
 clt_status clt_plan_fit(const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
 /* After clt_plan_fit, by all ranks of g together: all take the highest stage that one of them needs, keep
  * whole gradients if one of them must, and own equal parts if one of them must. CLT_NO_MEMORY on all ranks if
  * that does not fit on one. */
 clt_status clt_plan_agree(clt_group *g, const clt_config *cfg, const clt_plan_room *room, clt_plan *p);
-/* What clt_engine does not do yet is CLT_BAD_CONFIG, with the reason. */
-clt_status clt_plan_check_engine(const clt_config *cfg);
 /* Whether a lane needs several microbatches in numerics exact. Then its gradient is a chain of additions over
  * them that one rank makes alone, in whole gradients. */
 bool clt_plan_lane_is_split(const clt_config *cfg, const clt_plan *p, int64_t microbatch);

@@ -6,8 +6,18 @@ enum { WIDE = 4, NARROW = 2 /* bytes */, GROUP = 64 /* elements with one byte */
 
 /* --- the terms --- */
 
+/* Tensors of state in the host's memory: in fp32 the model reads the weights themselves. */
+static uint64_t offloaded(const clt_plan_sizes *s) {
+    return s->offload ? (uint64_t)(s->moments + s->narrow) : 0;
+}
+
+uint64_t clt_plan_offload_stretch(uint64_t owned) {
+    return CLT_MIN(owned, CLT_PLAN_OFFLOAD_CHUNKS * (uint64_t)CLT_CHUNK);
+}
+
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s) {
-    const uint64_t owned = s->narrow ? s->owned : s->kept, master = s->offload ? 0 : owned * WIDE;
+    const uint64_t part = s->narrow ? s->owned : s->kept;
+    const uint64_t master = s->offload && s->narrow ? 0 : part * WIDE;
     if (s->narrow && s->stage == 0 && !s->offload) return s->total * WIDE;
     if (s->narrow) return master + s->wide * WIDE;
     return s->stage < 3 ? s->total * WIDE : master + s->gathered * WIDE;
@@ -25,13 +35,12 @@ uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s) {
 
 uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s) {
     const uint64_t moments = s->offload ? 0 : s->owned * WIDE * (uint64_t)s->moments;
-    return moments + s->total / GROUP;
+    const uint64_t place = clt_plan_offload_stretch(s->owned) * WIDE * offloaded(s);
+    return moments + CLT_PLAN_OFFLOAD_PLACES * place + s->total / GROUP;
 }
 
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s) {
-    /* Runs in fp32 at stages below 3 read the whole weights on the device. */
-    const uint64_t master = s->narrow ? s->owned : s->stage == 3 ? s->kept : 0;
-    return s->offload ? (s->owned * (uint64_t)s->moments + master) * WIDE : 0;
+    return s->owned * WIDE * offloaded(s);
 }
 
 /* --- units --- */

@@ -27,18 +27,24 @@ typedef struct {
 } clt_plan_sizes;
 
 enum {
-    CLT_PLAN_GRADIENT_RING = 3, /* blocks: a pass writes to two, while one before them is reduced */
-    CLT_PLAN_GATHER_AHEAD = 2,  /* units gathered ahead with limit_all_gathers: true */
-    CLT_PLAN_GATHER_FAR = 4,    /* with false */
-    CLT_PLAN_GATHER_USED = 2    /* blocks that have a place besides those gathered ahead */
+    CLT_PLAN_GRADIENT_RING = 3,  /* blocks: a pass writes to two, while one before them is reduced */
+    CLT_PLAN_GATHER_AHEAD = 2,   /* units gathered ahead with limit_all_gathers: true */
+    CLT_PLAN_GATHER_FAR = 4,     /* with false */
+    CLT_PLAN_GATHER_USED = 2,    /* blocks that have a place besides those gathered ahead */
+    CLT_PLAN_OFFLOAD_PLACES = 3, /* of offloaded state: one comes in, one is updated, one leaves */
+    CLT_PLAN_OFFLOAD_CHUNKS = 32 /* of a place: 8 MiB of each state are copied at full speed */
 };
+
+/* Elements of each state in a place, if `owned` elements of it are in the host's memory. */
+uint64_t clt_plan_offload_stretch(uint64_t owned);
 
 /* --- the terms: device bytes of one rank --- */
 
 uint64_t clt_plan_weights_bytes(const clt_plan_sizes *s);   /* fp32 weights */
 uint64_t clt_plan_copy_bytes(const clt_plan_sizes *s);      /* weights that products read in 16 bits */
 uint64_t clt_plan_gradients_bytes(const clt_plan_sizes *s); /* sums and what a pass writes to */
-uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s); /* moments and the groups of tensors */
+/* Moments, or with offload what state passes through; the groups of tensors. */
+uint64_t clt_plan_optimizer_bytes(const clt_plan_sizes *s);
 /* Host bytes of one rank with offload, else 0. */
 uint64_t clt_plan_host_bytes(const clt_plan_sizes *s);
 

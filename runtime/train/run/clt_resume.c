@@ -129,7 +129,8 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
 }
 
 /* Whether the shares of this host's ranks of a checkpoint may be copied to host memory for writing: they must
- * be less than a quarter of it, and on a CPU device fit beside the run itself. */
+ * be less than a quarter of it, and fit beside the run's own host memory: offloaded state, and on a CPU
+ * device everything. */
 static bool snapshot_fits(const clt_run *r, int parts) {
     static const double usable = 0.9;
     int local = clt_group_local_size(r->group);
@@ -137,7 +138,7 @@ static bool snapshot_fits(const clt_run *r, int parts) {
         (double)clt_engine_table(r->engine)->total * 4.0 * parts / clt_group_size(r->group) * local;
     double memory = (double)clt_host_memory();
     bool cpu = clt_device_get_facts(r->dev)->type == CLT_DEVICE_CPU;
-    double run = cpu ? (double)r->plan.memory.total * local : 0;
+    double run = ((cpu ? (double)r->plan.memory.total : 0) + (double)r->plan.memory.host) * local;
     return share < memory / 4 && share + run < usable * memory;
 }
 

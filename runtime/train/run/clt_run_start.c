@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/base/clt_host.h"
 #include "runtime/train/run/clt_run.h"
 
 /* --- configuration and folder --- */
@@ -78,11 +79,27 @@ static clt_status fit(clt_run *r) {
     return clt_plan_agree(r->group, r->cfg, &room, &r->plan);
 }
 
+/* Offloaded state beside what a CPU device takes. A tenth is left for everything else. */
+static clt_status check_host_memory(const clt_run *r) {
+    const clt_plan_memory *m = &r->plan.memory;
+    const int local = clt_group_local_size(r->group);
+    const uint64_t have = clt_host_memory() / 10 * 9, device = r->plan.type == CLT_DEVICE_CPU ? m->total : 0,
+                   need = (m->host + device) * (uint64_t)local;
+    char need_text[32], each[32], have_text[32];
+    if (!m->host || need <= have) return CLT_OK;
+    return clt_error(CLT_NO_MEMORY,
+                     "the run needs %s of host memory (cltrain.offload: host puts %s of each of %d ranks "
+                     "there), %s are available: use ranks on more hosts, or cltrain.offload: none",
+                     clt_human_bytes((double)need, need_text), clt_human_bytes((double)m->host, each), local,
+                     clt_human_bytes((double)have, have_text));
+}
+
 static clt_status make_plan(clt_run *r) {
     bool divided;
     CLT_TRY(fit(r));
     CLT_TRY(clt_run_divide_lanes(r, &divided));
-    return divided ? fit(r) : CLT_OK;
+    if (divided) CLT_TRY(fit(r));
+    return clt_group_agree(r->group, check_host_memory(r));
 }
 
 static bool run_evaluates(const clt_run *r) {
@@ -108,6 +125,13 @@ static void print_notes(const clt_run *r) {
     clt_strv_free(&lines);
 }
 
+/* For a message: what offload puts there, or nothing. The caller frees it. */
+static char *host_memory_text(const clt_plan_memory *m) {
+    char bytes[32];
+    if (!m->host) return clt_strdup("");
+    return clt_format(", %s of host memory", clt_human_bytes((double)m->host, bytes));
+}
+
 static clt_status open_engine(clt_run *r) {
     const clt_config *c = r->cfg;
     const clt_engine_params p = {
@@ -118,11 +142,13 @@ static clt_status open_engine(clt_run *r) {
     clt_engine_rehearse(r->engine, run_evaluates(r));
     *clt_engine_loss_scale(r->engine) = r->origin.scale;
     CLT_TRY(choose_queue(r));
-    char total[32], params[32];
-    clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s",
+    char total[32], params[32], *host = host_memory_text(&r->plan.memory);
+    clt_info("model: %s parameters, microbatch %lld%s, %s of device memory%s%s",
              clt_human_count((double)clt_model_param_count(c->model), params), (long long)r->plan.microbatch,
              c->device_train_microbatch_size ? "" : " (auto)",
-             clt_human_bytes((double)r->plan.memory.total, total), clt_recompute_text(r->plan.recompute));
+             clt_human_bytes((double)r->plan.memory.total, total), host,
+             clt_recompute_text(r->plan.recompute));
+    clt_free(host);
     return CLT_OK;
 }
 

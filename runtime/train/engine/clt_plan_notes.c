@@ -1,16 +1,5 @@
-/* Where the plan and the engine differ, and where the plan and the configuration do. */
+/* Where the plan differs from the configuration. */
 #include "runtime/train/engine/clt_plan.h"
-
-/* --- the engine --- */
-
-clt_status clt_plan_check_engine(const clt_config *c) {
-    if (c->shard.offload == CLT_OFFLOAD_HOST)
-        return clt_error(CLT_BAD_CONFIG, "cltrain.offload: host (fsdp_config.cpu_offload: true) is not "
-                                         "supported yet: remove it, the state stays on the device");
-    return CLT_OK;
-}
-
-/* --- the configuration --- */
 
 static int64_t largest_lane(const clt_config *c, const clt_plan *p) {
     return CLT_CEIL_DIV(c->global_train_batch_size, (int64_t)p->lanes);
@@ -68,5 +57,8 @@ void clt_plan_notes(const clt_config *c, const clt_plan *p, clt_strv *lines) {
                                              p->stage - 1, p->stage));
     char *groups = groups_note(c, p);
     if (groups) clt_strv_add_owned(lines, groups);
+    if (c->shard.offload == CLT_OFFLOAD_HOST && p->type == CLT_DEVICE_CPU)
+        clt_strv_add(lines,
+                     "cltrain.offload: host saves nothing on a CPU device, whose memory is the host's");
     if (p->whole_gradients) clt_strv_add_owned(lines, whole_gradients_note(c, p));
 }

@@ -1,0 +1,132 @@
+#include "runtime/train/engine/clt_engine_offload.h"
+
+#include "runtime/device/clt_mark.h"
+#include "runtime/train/engine/clt_plan_memory.h"
+
+enum { PLACES = CLT_PLAN_OFFLOAD_PLACES };
+
+typedef struct {
+    clt_buffer *buffer; /* `most` elements of each offloaded state, one behind the other */
+    clt_mark *left;     /* behind the last use; NULL: it is free */
+} place;
+
+struct clt_offload_ring {
+    clt_device *dev;
+    clt_slab *slab[CLT_STATES];
+    uint64_t row[CLT_STATES]; /* the first element of each state in a place */
+    uint64_t most;
+    place place[PLACES];
+    unsigned turn; /* stretches that the pass has brought */
+    place *now;    /* of the current stretch */
+};
+
+clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t owned,
+                              clt_offload_ring **out) {
+    clt_offload_ring *o = clt_calloc(1, sizeof *o);
+    clt_status st = CLT_OK;
+    uint64_t elements = 0;
+    o->dev = dev;
+    o->most = clt_plan_offload_stretch(owned);
+    for (int s = 0; s < CLT_STATES; s++) {
+        o->slab[s] = slab[s];
+        o->row[s] = elements;
+        if (slab[s]) elements += o->most;
+    }
+    for (int i = 0; i < PLACES && elements && st == CLT_OK; i++)
+        st = clt_buffer_create(dev, elements * sizeof(float), "passing state", &o->place[i].buffer);
+    *out = o;
+    return st;
+}
+
+void clt_offload_destroy(clt_offload_ring *o) {
+    if (!o) return;
+    for (int i = 0; i < PLACES; i++) {
+        clt_mark_release(o->place[i].left);
+        clt_buffer_destroy(o->place[i].buffer);
+    }
+    clt_free(o);
+}
+
+bool clt_offload_has(const clt_offload_ring *o, clt_state state) {
+    return o && o->slab[state];
+}
+
+uint64_t clt_offload_most(const clt_offload_ring *o) {
+    return o ? o->most : UINT64_MAX;
+}
+
+/* A rehearsal must not change the host's memory: it is filled meanwhile. */
+static bool moves(const clt_offload_ring *o) {
+    return o && !clt_device_rehearses(o->dev);
+}
+
+/* The queue in use waits until the place is free. */
+static clt_status claim(clt_offload_ring *o, place *p) {
+    CLT_TRY(clt_device_after(o->dev, p->left));
+    clt_mark_release(p->left);
+    p->left = NULL;
+    return CLT_OK;
+}
+
+clt_status clt_offload_begin(clt_offload_ring *o) {
+    if (!moves(o)) return CLT_OK;
+    o->turn = 0;
+    CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
+    for (int i = 0; i < PLACES; i++) CLT_TRY(claim(o, &o->place[i]));
+    return clt_device_use(o->dev, CLT_QUEUE_COMPUTE);
+}
+
+/* --- a stretch --- */
+
+/* Queues the copy of elements x of a state from the host's memory, or back to it. */
+static clt_status move(clt_offload_ring *o, clt_state state, clt_slab_range x, bool back) {
+    const clt_ref at = clt_slab_at(o->slab[state], x.first, NULL);
+    const size_t offset = o->row[state] * sizeof(float), bytes = x.count * sizeof(float);
+    void *host;
+    CLT_TRY(clt_buffer_host(at.buf, &host));
+    float *elements = (float *)host + at.off;
+    return back ? clt_buffer_send(o->now->buffer, offset, elements, bytes)
+                : clt_buffer_fetch(o->now->buffer, offset, elements, bytes);
+}
+
+static clt_status move_all(clt_offload_ring *o, unsigned states, clt_slab_range x, bool back) {
+    for (int s = 0; s < CLT_STATES; s++)
+        if (o->slab[s] && states >> s & 1) CLT_TRY(move(o, (clt_state)s, x, back));
+    return CLT_OK;
+}
+
+/* Lets queue `next` wait for what the queue in use has so far, and uses it. */
+static clt_status hand_over(clt_offload_ring *o, clt_queue next) {
+    clt_mark *mark;
+    CLT_TRY(clt_device_mark(o->dev, &mark));
+    clt_status st = clt_device_use(o->dev, next);
+    if (st == CLT_OK) st = clt_device_after(o->dev, mark);
+    clt_mark_release(mark);
+    return st;
+}
+
+clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_range x) {
+    if (!o) return CLT_OK;
+    o->now = &o->place[o->turn++ % PLACES];
+    if (!moves(o)) return CLT_OK;
+    CLT_TRY(clt_device_use(o->dev, CLT_QUEUE_IN));
+    CLT_TRY(claim(o, o->now));
+    CLT_TRY(move_all(o, states, x, false));
+    return hand_over(o, CLT_QUEUE_COMPUTE);
+}
+
+clt_ref clt_offload_at(const clt_offload_ring *o, clt_state state, const clt_slab *slab, uint64_t first) {
+    if (!slab) return clt_ref_none();
+    return clt_offload_has(o, state) ? (clt_ref){o->now->buffer, o->row[state]}
+                                     : clt_slab_at(slab, first, NULL);
+}
+
+clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_range x) {
+    if (!moves(o)) return CLT_OK;
+    if (changed) {
+        CLT_TRY(hand_over(o, CLT_QUEUE_OUT));
+        CLT_TRY(move_all(o, changed, x, true));
+    }
+    CLT_TRY(clt_device_mark(o->dev, &o->now->left));
+    return clt_device_use(o->dev, CLT_QUEUE_COMPUTE);
+}

@@ -1,0 +1,49 @@
+/* clt_engine_offload: optimizer state in the host's memory (cltrain.offload: host).
+ *
+ * The slabs of moments, and in 16-bit runs that of the fp32 weights, are pinned host memory, which kernels
+ * cannot use. Their elements pass through a ring of places on the device, stretch by stretch: while kernels
+ * work on one stretch, the next one comes in and the one before it leaves, each in a queue of its own.
+ *
+ *     CLT_TRY(clt_offload_begin(o));
+ *     for each stretch x, of at most clt_offload_most(o) elements, in one piece of each slab:
+ *         CLT_TRY(clt_offload_bring(o, states, x));
+ *         ... kernels on clt_offload_at(o, state, slab, x.first) ...
+ *         CLT_TRY(clt_offload_leave(o, states that have changed, x));
+ *
+ * Without offload `o` is NULL: all of these do nothing, and clt_offload_at is the place in the slab. Nothing
+ * here waits on the host. Host functions that read the slabs (clt_slab_read) wait for what is queued. */
+#ifndef CLT_ENGINE_OFFLOAD_H
+#define CLT_ENGINE_OFFLOAD_H
+
+#include "runtime/device/clt_slab.h"
+
+/* The state of an optimizer, in the order of clt_engine_parts. */
+typedef enum { CLT_STATE_WEIGHTS, CLT_STATE_FIRST, CLT_STATE_SECOND, CLT_STATES } clt_state;
+enum { CLT_STATE_ALL = (1 << CLT_STATES) - 1 };
+
+typedef struct clt_offload_ring clt_offload_ring;
+
+/* slab[s]: the pinned slab of state s, borrowed; NULL: this one is on the device, or not in this run. owned:
+ * elements of each slab that are on this rank. Errors of clt_buffer_create. */
+clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES], uint64_t owned,
+                              clt_offload_ring **out);
+void clt_offload_destroy(clt_offload_ring *o); /* NULL is allowed */
+
+bool clt_offload_has(const clt_offload_ring *o, clt_state state);
+/* Elements of the longest stretch. */
+uint64_t clt_offload_most(const clt_offload_ring *o);
+
+/* Before the first stretch of a pass: what has left in earlier passes is in the host's memory before anything
+ * comes in. */
+clt_status clt_offload_begin(clt_offload_ring *o);
+/* Queues bringing elements x of the states in the mask `states` to the next place; the compute queue waits
+ * for them. */
+clt_status clt_offload_bring(clt_offload_ring *o, unsigned states, clt_slab_range x);
+/* Where the stretch that begins with element `first` is now. `slab` is the state's slab; NULL gives
+ * clt_ref_none. */
+clt_ref clt_offload_at(const clt_offload_ring *o, clt_state state, const clt_slab *slab, uint64_t first);
+/* Queues the way back of the states in the mask `changed`, behind what the compute queue has so far. The
+ * place is free for another stretch after it. */
+clt_status clt_offload_leave(clt_offload_ring *o, unsigned changed, clt_slab_range x);
+
+#endif

@@ -1,0 +1,97 @@
+#!/bin/bash
+# cltrain.offload: host on real runs. Hashes of weights and optimizer state are those of a run without offload, at every
+# stage of sharding, on one rank and on several, in fp32 and with 16-bit weights, and when a run changes between the two
+# at a stop. Replicas are compared. The memory of a rank is within 2 % of the plan's, and no step allocates any.
+# timeout: 900
+cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
+export CLTRAIN_ASSERT_STEADY=1
+set=$golden/mpt-variants
+# Five stretches of state on one rank; few tokens.
+settings=(train.yaml load_path=null model.d_model=512 model.n_layers=2 model.attn_config.kv_n_heads=4
+    model.expansion_ratio=4 model.vocab_size=6000 max_seq_len=16 model.max_seq_len=16 train_loader.dataset.max_seq_len=16
+    tokenizer.kwargs.model_max_length=16 global_train_batch_size=8 cltrain.numerics=exact scheduler.t_warmup=1ba
+    scheduler.t_max=3ba log_config=false log_to_console=false)
+
+# train FOLDER RANKS [key=value ...]: three steps; the output is in $log
+train() {
+    (cd "$set" && on_ranks "$2" train --device pocl "${settings[@]}" max_duration=3ba "save_folder=$tmp/$1" "${@:3}") \
+        >"$log" 2>&1
+}
+
+# same NAME FOLDER
+same() {
+    local have
+    have=$("$cltrain" ckpt hash "$tmp/$2" 2>&1)
+    [ -n "$want" ] && [ "$have" = "$want" ]
+    report "$1" $? "$(echo "$have" | tr -s ' \n' ' ')"
+    rm -rf "${tmp:?}/$2"
+}
+
+# compare NAME RANKS [key=value ...]
+compare() {
+    train x "${@:2}"
+    same "$1" x
+}
+
+# planned KEY RANKS [key=value ...]: bytes of the plan
+planned() {
+    (cd "$set" && "$cltrain" plan --json --device pocl --ranks "$2" "${settings[@]}" "${@:3}") 2>>"$log" |
+        sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p"
+}
+
+# memory NAME RANKS [key=value ...]: of the run in $tmp/x
+memory() {
+    local plan used
+    train x "${@:2}"
+    plan=$(planned total "${@:2}")
+    used=$(sed -n 's/.*"device_memory_bytes":\([0-9]*\).*/\1/p' "$tmp/x/metrics.jsonl" | sort -n | tail -n 1)
+    awk -v p="$plan" -v u="$used" 'BEGIN { exit !(p > 0 && u > 0 && u <= 1.02 * p && u >= 0.98 * p) }'
+    report "memory: $1" $? "$used bytes, plan $plan"
+}
+
+for precision in fp32 amp_bf16; do
+    run=("precision=$precision")
+    train straight 1 "${run[@]}"
+    report "$precision: a run without offload" $?
+    want=$("$cltrain" ckpt hash "$tmp/straight")
+    ! grep -q "host memory" "$log"
+    report "$precision: it has no state in the host's memory" $?
+    run+=(cltrain.offload=host)
+
+    memory "$precision, one rank" 1 "${run[@]}"
+    grep -q "^cltrain.offload: host saves nothing on a CPU device" "$log" && grep -q "of device memory, .* of host memory" "$log"
+    report "$precision: the run says where its state is" $?
+    same "$precision: one rank, one queue" x
+    CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 \
+        compare "$precision: one rank, steps queued ahead, a rehearsal" 1 "${run[@]}"
+    # Queues of their own take memory for the exchange that the plan of a CPU device does not have.
+    for stage in 0 1 2 3; do
+        sharded=("${run[@]}" "cltrain.zero_stage=$stage" cltrain.guards.replica_hash_interval=1)
+        memory "$precision, two ranks, stage $stage" 2 "${sharded[@]}"
+        same "$precision: two ranks, stage $stage, one queue" x
+        CLTRAIN_QUEUES=3 compare "$precision: three ranks, stage $stage" 3 "${sharded[@]}"
+    done
+
+    # The last one begins with a run that has nothing in the host's memory.
+    train legs 2 "${run[@]}" cltrain.zero_stage=3 max_duration=1ba && train legs 1 "precision=$precision" max_duration=2ba &&
+        CLTRAIN_QUEUES=3 train legs 2 "${run[@]}" cltrain.zero_stage=1
+    report "$precision: with, without and with offload" $?
+    same "$precision: with, without and with offload, the hashes" legs
+    rm -rf "$tmp/straight"
+done
+
+# A bit that flips in the host's memory of one replica.
+CLTRAIN_INJECT=flip=1:2:1000003 train flip 3 precision=amp_bf16 cltrain.offload=host cltrain.zero_stage=0 \
+    cltrain.guards.replica_hash_interval=1
+code=$?
+[ $code = 75 ] && grep -q "^error: batch 2: the values (weight) of rank 1 (host .*) differ from those of the other 2 ranks" "$log"
+report "a flipped bit in offloaded state" $? "exit $code"
+
+# Composer's key asks for the same; activations stay on the device.
+(cd "$set" && "$cltrain" plan --device pocl "${settings[@]}" "fsdp_config={cpu_offload: true}") >"$log" 2>&1
+grep -q "host memory" "$log"
+report "fsdp_config.cpu_offload" $?
+(cd "$set" && "$cltrain" plan --device pocl "${settings[@]}" "fsdp_config={activation_cpu_offload: true}") >"$log" 2>&1
+[ $? = 78 ] && grep -q "activations cannot be moved to host memory" "$log"
+report "fsdp_config.activation_cpu_offload is refused" $?
+finish

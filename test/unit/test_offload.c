@@ -1,0 +1,188 @@
+/* State that passes through the device, stretch by stretch (clt_engine_offload.h), with three queues. The
+ * oracle: the same arithmetic on arrays. Small integers, so that every sum is exact. */
+#include <stdlib.h>
+
+#include "runtime/device/clt_device_test.h"
+#include "runtime/device/clt_mark.h"
+#include "runtime/train/engine/clt_engine_offload.h"
+#include "runtime/train/engine/clt_plan_memory.h"
+#include "test/test_util.h"
+
+/* More stretches than places, the last one short. */
+enum { STRETCH = CLT_PLAN_OFFLOAD_CHUNKS * CLT_CHUNK, TOTAL = 4 * STRETCH + 2 * CLT_CHUNK };
+enum { WEIGHTS = 1 << CLT_STATE_WEIGHTS, SECOND = 1 << CLT_STATE_SECOND };
+
+/* The first moments are not offloaded. */
+typedef struct {
+    clt_device *dev;
+    clt_slab_table table;
+    clt_slab *weights, *second;
+    clt_offload_ring *ring;
+    clt_kernel *advance;
+    float *w, *s; /* what the slabs should hold */
+} rig;
+
+static void open_rig(rig *r) {
+    static const char text[] =
+        "__kernel void advance(__global float *w, ulong w_off, __global float *s, ulong s_off) {\n"
+        "    size_t i = get_global_id(0);\n"
+        "    s[s_off + i] -= w[w_off + i];\n"
+        "    w[w_off + i] = 2.0f * w[w_off + i] + 1.0f;\n"
+        "}\n";
+    const clt_slab_range all = {0, TOTAL};
+    setenv("CLTRAIN_QUEUES", "3", 1);
+    const clt_device_params p = clt_device_params_default();
+    tu_assert_ok(clt_device_open(&p, &r->dev), "device");
+    clt_slab_table_add(&r->table, "x", 1, (int64_t[]){TOTAL});
+    clt_slab_table_finish(&r->table);
+    tu_assert_ok(clt_slab_create_pinned(r->dev, &r->table, &all, 1, "weights", &r->weights), "weights");
+    tu_assert_ok(clt_slab_create_pinned(r->dev, &r->table, &all, 1, "second", &r->second), "second");
+    clt_slab *const slab[CLT_STATES] = {[CLT_STATE_WEIGHTS] = r->weights, [CLT_STATE_SECOND] = r->second};
+    tu_assert_ok(clt_offload_create(r->dev, slab, TOTAL, &r->ring), "ring");
+    tu_assert_ok(clt_kernel_from_text(r->dev, "advance", text, "advance", "", &r->advance), "kernel");
+    r->w = clt_malloc(TOTAL * sizeof *r->w);
+    r->s = clt_malloc(TOTAL * sizeof *r->s);
+    for (uint64_t i = 0; i < TOTAL; i++) r->w[i] = (float)(i % 1021), r->s[i] = (float)(i % 509);
+    tu_assert_ok(clt_slab_write(r->weights, 0, r->w, TOTAL), "weights");
+    tu_assert_ok(clt_slab_write(r->second, 0, r->s, TOTAL), "second");
+}
+
+static void close_rig(rig *r) {
+    clt_offload_destroy(r->ring);
+    clt_slab_destroy(r->weights);
+    clt_slab_destroy(r->second);
+    clt_slab_table_free(&r->table);
+    clt_device_close(r->dev);
+    clt_free(r->w);
+    clt_free(r->s);
+}
+
+/* One stretch of a pass, and the same on the arrays; `changed` goes back. */
+static void take(rig *r, clt_slab_range x, unsigned changed) {
+    tu_assert_ok(clt_offload_bring(r->ring, CLT_STATE_ALL, x), "bring");
+    const clt_ref w = clt_offload_at(r->ring, CLT_STATE_WEIGHTS, r->weights, x.first),
+                  s = clt_offload_at(r->ring, CLT_STATE_SECOND, r->second, x.first);
+    tu_assert_ok(clt_launch(r->advance, 1, (size_t[]){x.count}, NULL, (clt_arg[]){CLT_REF(w), CLT_REF(s)}, 4),
+                 "step");
+    tu_assert_ok(clt_offload_leave(r->ring, changed, x), "leave");
+    for (uint64_t i = x.first; i < x.first + x.count; i++) {
+        if (changed & SECOND) r->s[i] -= r->w[i];
+        if (changed & WEIGHTS) r->w[i] = 2.0f * r->w[i] + 1.0f;
+    }
+}
+
+static clt_slab_range stretch(uint64_t i) {
+    return (clt_slab_range){i * STRETCH, CLT_MIN((uint64_t)STRETCH, TOTAL - i * STRETCH)};
+}
+
+static void pass(rig *r, unsigned changed) {
+    tu_assert_ok(clt_offload_begin(r->ring), "begin");
+    for (uint64_t i = 0; i * STRETCH < TOTAL; i++) take(r, stretch(i), changed);
+}
+
+static void assert_slab(const clt_slab *s, const float *want) {
+    float *got = clt_malloc(TOTAL * sizeof *got);
+    tu_assert_ok(clt_slab_read(s, 0, got, TOTAL), "read");
+    for (uint64_t i = 0; i < TOTAL; i++)
+        if (got[i] != want[i])
+            fail_msg("element %llu is %g, not %g", (unsigned long long)i, (double)got[i], (double)want[i]);
+    clt_free(got);
+}
+
+/* Closes or opens a queue. */
+static void gate(rig *r, clt_queue queue, bool closed) {
+    tu_assert_ok(clt_device_use(r->dev, queue), "use");
+    tu_assert_ok(clt_device_gate(r->dev, closed), "gate");
+    tu_assert_ok(clt_device_use(r->dev, CLT_QUEUE_COMPUTE), "use");
+}
+
+/* Kernels that start late: nothing leaves before them, and nothing comes into the place that they work on. */
+static void stretches_wait_for_kernels(void **state) {
+    (void)state;
+    rig r = {0};
+    open_rig(&r);
+    assert_int_equal(clt_offload_most(r.ring), STRETCH);
+    gate(&r, CLT_QUEUE_COMPUTE, true);
+    pass(&r, CLT_STATE_ALL);
+    pass(&r, CLT_STATE_ALL);
+    clt_sleep(0.1);
+    gate(&r, CLT_QUEUE_COMPUTE, false);
+    assert_slab(r.weights, r.w);
+    assert_slab(r.second, r.s);
+    close_rig(&r);
+}
+
+/* Kernels wait for what comes in late. */
+static void kernels_wait_for_stretches(void **state) {
+    (void)state;
+    rig r = {0};
+    open_rig(&r);
+    tu_assert_ok(clt_device_use(r.dev, CLT_QUEUE_IN), "use"); /* the queue exists */
+    gate(&r, CLT_QUEUE_IN, true);
+    pass(&r, CLT_STATE_ALL);
+    clt_sleep(0.1);
+    gate(&r, CLT_QUEUE_IN, false);
+    assert_slab(r.weights, r.w);
+    assert_slab(r.second, r.s);
+    close_rig(&r);
+}
+
+/* A pass may take stretches in another order: what the pass before it sends late comes in updated. */
+static void passes_wait_for_each_other(void **state) {
+    (void)state;
+    rig r = {0};
+    open_rig(&r);
+    tu_assert_ok(clt_offload_begin(r.ring), "begin");
+    take(&r, stretch(0), CLT_STATE_ALL);
+    gate(&r, CLT_QUEUE_OUT, true);
+    take(&r, stretch(1), CLT_STATE_ALL);
+    tu_assert_ok(clt_offload_begin(r.ring), "begin");
+    take(&r, stretch(1), CLT_STATE_ALL);
+    clt_sleep(0.1);
+    gate(&r, CLT_QUEUE_OUT, false);
+    assert_slab(r.weights, r.w);
+    assert_slab(r.second, r.s);
+    close_rig(&r);
+}
+
+/* What a pass has only read stays in the host's memory. */
+static void unchanged_state_does_not_leave(void **state) {
+    (void)state;
+    rig r = {0};
+    open_rig(&r);
+    pass(&r, 0);
+    pass(&r, WEIGHTS);
+    assert_slab(r.weights, r.w);
+    assert_slab(r.second, r.s);
+    close_rig(&r);
+}
+
+static void without_offload_state_stays_where_it_is(void **state) {
+    (void)state;
+    const clt_slab_range x = {0, CLT_CHUNK};
+    clt_slab_table t = {0};
+    clt_slab *s;
+    clt_slab_table_add(&t, "x", 1, (int64_t[]){CLT_CHUNK});
+    clt_slab_table_finish(&t);
+    tu_assert_ok(clt_slab_create(tu_device(0), &t, 0, "weights", &s), "slab");
+    assert_true(clt_offload_most(NULL) == UINT64_MAX);
+    assert_false(clt_offload_has(NULL, CLT_STATE_WEIGHTS));
+    tu_assert_ok(clt_offload_begin(NULL), "begin");
+    tu_assert_ok(clt_offload_bring(NULL, CLT_STATE_ALL, x), "bring");
+    const clt_ref at = clt_offload_at(NULL, CLT_STATE_WEIGHTS, s, 77);
+    assert_ptr_equal(at.buf, s->piece[0]);
+    assert_int_equal(at.off, 77);
+    assert_null(clt_offload_at(NULL, CLT_STATE_SECOND, NULL, 0).buf);
+    tu_assert_ok(clt_offload_leave(NULL, CLT_STATE_ALL, x), "leave");
+    clt_slab_destroy(s);
+    clt_slab_table_free(&t);
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_offload_state_stays_where_it_is),
+        cmocka_unit_test(stretches_wait_for_kernels), cmocka_unit_test(kernels_wait_for_stretches),
+        cmocka_unit_test(passes_wait_for_each_other), cmocka_unit_test(unchanged_state_does_not_leave)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
