@@ -214,26 +214,33 @@ static void share_out(board *b) {
     ok(clt_shards_create(&b->table, size, NULL, &b->shards), "shards_create");
 }
 
+/* Its device memory is what the memory plan expects, at most. */
+static clt_reduce_plan *make_plan(const board *b, const clt_reduce_math *math) {
+    clt_device_counters before, with;
+    clt_reduce_plan *plan = NULL;
+    clt_device_get_counters(b->dev, &before);
+    ok(clt_group_agree(group, clt_reduce_plan_create(group, b->dev, &b->shards, &split, math, &plan)),
+       "reduce_plan_create");
+    clt_device_get_counters(b->dev, &with);
+    const uint64_t most = clt_reduce_plan_bytes(&b->shards, &split, clt_group_local_size(group),
+                                                math->to_bf16 != NULL, clt_device_shares_host(b->dev));
+    CHECK(with.bytes - before.bytes <= most, (int64_t)(with.bytes - before.bytes), (int64_t)most,
+          split.lanes);
+    exchange = clt_reduce_plan_wire(plan);
+    return plan;
+}
+
 /* counts NULL: an even division. */
 static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
     split = (clt_lane_split){lanes, size, counts};
     int first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
     int need = clt_lane_slabs_needed(lanes, first, last, 2 * lanes);
-    clt_reduce_plan *plan = NULL;
     share_out(b);
     add_slabs(b, need + 1);
     clt_lane_stack *stack = clt_lane_stack_create(first, last, b->slab, need, add, b->ops);
     clt_reduce_math math = {.add = add, .ctx = b->ops};
-    clt_device_counters before, with;
     if (bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
-    clt_device_get_counters(b->dev, &before);
-    ok(clt_group_agree(group, clt_reduce_plan_create(group, b->dev, &b->shards, &split, &math, &plan)),
-       "reduce_plan_create");
-    exchange = clt_reduce_plan_wire(plan);
-    clt_device_get_counters(b->dev, &with);
-    const uint64_t most = clt_reduce_plan_bytes(&b->shards, &split, clt_group_local_size(group), bf16,
-                                                clt_device_shares_host(b->dev));
-    CHECK(with.bytes - before.bytes <= most, (int64_t)(with.bytes - before.bytes), (int64_t)most, lanes);
+    clt_reduce_plan *plan = make_plan(b, &math);
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0, lanes - 1, lanes};
     for (size_t i = 0; i < (brief ? 1 : CLT_COUNT_OF(samples)); i++) {
         test_batch(b, stack, plan, lanes, samples[i]);
@@ -269,17 +276,13 @@ static void run_rounds(board *b, clt_reduce_plan *plan, clt_slab *const *level, 
 static void test_rounds(board *b, int lanes, const int *counts, bool chain) {
     split = (clt_lane_split){lanes, size, counts, .dealt = true, .chain = chain};
     clt_slab *level[CLT_LANE_LEVELS] = {NULL}, *whole = NULL;
-    clt_reduce_plan *plan = NULL;
     int64_t op = 0;
     share_out(b);
     add_slabs(b, 2);
     for (int i = 0; i < clt_reduce_levels(&split); i++)
         ok(clt_slab_create_shard(b->dev, &b->table, &b->shards, rank, 4, "level", &level[i]), "shard");
     ok(clt_slab_create(b->dev, &b->table, 0, "total", &whole), "slab");
-    ok(clt_reduce_plan_create(group, b->dev, &b->shards, &split,
-                              &(clt_reduce_math){.add = add, .ctx = b->ops}, &plan),
-       "reduce_plan_create");
-    exchange = clt_reduce_plan_wire(plan);
+    clt_reduce_plan *plan = make_plan(b, &(clt_reduce_math){.add = add, .ctx = b->ops});
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0};
     for (size_t i = 0; i < CLT_COUNT_OF(samples); i++) {
         float *want = wanted_slab(&b->table, samples[i]);
