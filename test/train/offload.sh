@@ -64,12 +64,13 @@ for precision in fp32 amp_bf16; do
     same "$precision: one rank, one queue" x
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 CLTRAIN_BUILD_HELPERS=1 \
         compare "$precision: one rank, steps queued ahead, a rehearsal" 1 "${run[@]}"
+    CLTRAIN_QUEUES=3 compare "$precision: three ranks, stage 2" 3 "${run[@]}" cltrain.zero_stage=2
     # Queues of their own take memory for the exchange that the plan of a CPU device does not have.
     for stage in 0 1 2 3; do
         sharded=("${run[@]}" "cltrain.zero_stage=$stage" cltrain.guards.replica_hash_interval=1)
         memory "$precision, two ranks, stage $stage" 2 "${sharded[@]}"
         same "$precision: two ranks, stage $stage, one queue" x
-        CLTRAIN_QUEUES=3 compare "$precision: three ranks, stage $stage" 3 "${sharded[@]}"
+        CLTRAIN_QUEUES=3 compare "$precision: two ranks, stage $stage, queues of their own" 2 "${sharded[@]}"
     done
 
     # The last one begins with a run that has nothing in the host's memory.

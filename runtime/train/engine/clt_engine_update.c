@@ -37,8 +37,7 @@ bool clt_engine_needs_norm(const clt_config *c) {
 
 /* --- own ranges, stretch by stretch --- */
 
-/* Does something with a stretch: whole chunks of this rank's own elements that lie in one piece of each slab.
- */
+/* Handles a stretch: whole chunks of this rank's own elements that lie in one piece of each slab. */
 typedef clt_status (*stretch_fn)(clt_engine *e, clt_slab *total, clt_slab_range x);
 
 static uint64_t shorter(const clt_slab *s, uint64_t at, uint64_t count) {
@@ -142,8 +141,7 @@ static clt_status copy_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
     return CLT_OK;
 }
 
-/* Without offload the fp32 tensors are read where they are, or come from their owners (clt_engine_publish).
- */
+/* Without offload fp32 tensors are read where they are, or come from their owners (clt_engine_publish). */
 static clt_status hand_out_wide(clt_engine *e, clt_ref from, clt_slab_range x) {
     return clt_offload_has(e->offload, CLT_STATE_WEIGHTS) ? copy_wide(e, from, x) : CLT_OK;
 }
