@@ -189,7 +189,7 @@ static clt_status hash_stretch(clt_engine *e, clt_state state, clt_slab_range x,
 
 static clt_status hash_pieces(clt_engine *e, clt_state state, hashing *h) {
     const clt_slab *s = e->parts[state].slab;
-    const uint64_t most = clt_offload_has(e->offload, state) ? clt_offload_most(e->offload) : UINT64_MAX;
+    const uint64_t most = clt_offload_most(e->offload, 1u << state);
     CLT_TRY(clt_offload_begin(e->offload));
     for (int i = 0; i < s->n; i++) {
         const uint64_t end = s->piece[i] ? s->start[i + 1] : s->start[i];
