@@ -119,7 +119,7 @@ struct clt_device {
     clt_recorder *recorder; /* NULL: launches are not recorded */
     clt_idle idle;          /* called while the host waits; NULL: nothing is */
     void *idle_ctx;
-    bool idles; /* it runs */
+    bool idles; /* it runs, or is kept from running */
 };
 
 /* The queue in use, for a command that is put into it; markers alone take dev->queue. */

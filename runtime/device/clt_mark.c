@@ -120,6 +120,12 @@ void clt_device_set_idle(clt_device *dev, clt_idle idle, void *ctx) {
     dev->idle_ctx = ctx;
 }
 
+bool clt_device_pause_idle(clt_device *dev, bool pause) {
+    const bool before = dev->idles;
+    dev->idles = pause;
+    return before;
+}
+
 void clt_device_idle(clt_device *dev) {
     cl_command_queue used = dev->queue;
     if (!dev->idle || dev->idles || dev->rehearses) return;

@@ -48,13 +48,21 @@ static cl_int get_pinned(clt_device *dev, clt_staging *s, size_t cap) {
     return CL_SUCCESS;
 }
 
+/* The block is held meanwhile: the device is waited for, and who works in that time (clt_device_idle) may
+ * need a block, too. */
 static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
     size_t cap = SMALLEST_BLOCK;
     while (cap < bytes) cap *= 2;
     block_free(dev, s);
     if (dev->facts.type != CLT_DEVICE_CPU) {
-        cl_int e = get_pinned(dev, s, cap);
-        if (e == CL_SUCCESS) return CLT_OK;
+        clt_staging pinned;
+        s->held = true;
+        cl_int e = get_pinned(dev, &pinned, cap);
+        s->held = false;
+        if (e == CL_SUCCESS) {
+            *s = pinned;
+            return CLT_OK;
+        }
         if (dev->hung) return clt_hung_error(dev, "getting pinned memory");
         clt_debug("no pinned memory on %s: %s", dev->facts.name, clt_cl_name(e));
     }
@@ -83,8 +91,11 @@ static clt_status block_get(clt_device *dev, size_t bytes, clt_staging **out) {
     if (!any) {
         cl_event e = busy->event;
         busy->event = NULL;
+        busy->held = true; /* who works while the host waits takes another one */
         any = busy;
-        CLT_TRY(clt_event_wait(dev, e, "writing to a buffer"));
+        const clt_status st = clt_event_wait(dev, e, "waiting for a staging block");
+        busy->held = false;
+        CLT_TRY(st);
     }
     if (!best) best = any;
     if (best->cap < bytes) CLT_TRY(block_grow(dev, best, bytes));
