@@ -161,42 +161,87 @@ static void append(clt_slab *s, int *of, int buffer, uint64_t origin, uint64_t e
     s->start[s->n] = end;
 }
 
-/* Sets the pieces: the ranges one behind the other in buffers of `limit` elements, and the holes. */
-static void pack(clt_slab *s, int *of, const clt_slab_range *range, int n, uint64_t limit) {
-    uint64_t packed = 0;
+/* How a slab with holes fills its buffers. */
+typedef struct {
+    uint64_t limit; /* elements of a buffer */
+    bool whole;     /* a tensor lies in one buffer, which may therefore exceed the limit */
+    int *of;        /* the buffer of each piece; -1: a hole */
+    uint64_t *held; /* elements of each buffer */
+    int buffers;
+} packing;
+
+/* How many of the range's elements go into the last buffer: all of them, or those before a place where the
+ * range may be cut. The places are those of a whole slab (cut), or every element at a buffer's end. */
+static uint64_t fitting(const clt_slab_table *t, const packing *p, clt_slab_range x) {
+    const uint64_t held = p->held[p->buffers - 1], room = p->limit > held ? p->limit - held : 0;
+    uint64_t fits = 0;
+    if (x.count <= room) return x.count;
+    if (!p->whole) return room;
+    for (int i = 0; i < t->n; i++) {
+        const uint64_t border = t->entry[i].offset;
+        if (border <= x.first || border >= x.first + x.count || border % CLT_CHUNK) continue;
+        if (border - x.first > room && (fits || held)) return fits;
+        fits = border - x.first;
+        if (fits > room) return fits;
+    }
+    return fits || held ? fits : x.count;
+}
+
+/* Sets the pieces: the ranges one behind the other in buffers, and the holes. */
+static void pack(clt_slab *s, packing *p, const clt_slab_range *range, int n) {
     s->n = 0;
+    p->buffers = 1;
     for (int i = 0; i < n; i++) {
         clt_slab_range x = range[i];
         while (x.count > 0) {
-            const uint64_t origin = packed % limit, count = CLT_MIN(x.count, limit - origin);
-            if (x.first > s->start[s->n]) append(s, of, -1, 0, x.first);
-            append(s, of, (int)(packed / limit), origin, x.first + count);
-            packed += count;
+            const uint64_t count = fitting(s->table, p, x);
+            if (count == 0) {
+                p->buffers++;
+                continue;
+            }
+            if (x.first > s->start[s->n]) append(s, p->of, -1, 0, x.first);
+            append(s, p->of, p->buffers - 1, p->held[p->buffers - 1], x.first + count);
+            p->held[p->buffers - 1] += count;
             x = (clt_slab_range){x.first + count, x.count - count};
         }
     }
-    if (s->start[s->n] < s->table->total) append(s, of, -1, 0, s->table->total);
+    if (s->start[s->n] < s->table->total) append(s, p->of, -1, 0, s->table->total);
+    if (p->held[p->buffers - 1] == 0) p->buffers--; /* no range at all */
+}
+
+static clt_status create_buffers(clt_device *dev, clt_slab *s, const packing *p, const char *name) {
+    const clt_device_facts *facts = clt_device_get_facts(dev);
+    for (int b = 0; b < p->buffers; b++) {
+        const uint64_t bytes = p->held[b] * s->element_bytes;
+        int first = 0;
+        while (p->of[first] != b) first++;
+        if (bytes > facts->max_alloc) return piece_too_large(s, first, bytes, facts);
+        CLT_TRY(clt_buffer_create(dev, (size_t)bytes, name, &s->buffer[b]));
+        s->buffers++;
+    }
+    for (int i = 0; i < s->n; i++) s->piece[i] = p->of[i] < 0 ? NULL : s->buffer[p->of[i]];
+    return CLT_OK;
+}
+
+static clt_status create_packed(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range, int n,
+                                bool whole, uint32_t element_bytes, const char *name, clt_slab **out) {
+    /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
+    packing p = {.limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1),
+                 .whole = whole};
+    const int cuts = whole ? t->n : (int)CLT_CEIL_DIV(t->total, p.limit), most = 2 * n + cuts + 1;
+    clt_slab *s = new_slab(t, most, element_bytes);
+    p.of = clt_calloc((size_t)most, sizeof *p.of);
+    p.held = clt_calloc((size_t)most + 1, sizeof *p.held);
+    pack(s, &p, range, n);
+    const clt_status st = create_buffers(dev, s, &p, name);
+    clt_free(p.of);
+    clt_free(p.held);
+    return complete(s, st, true, out);
 }
 
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out) {
-    /* The limit is that of fp32, so that the pieces do not depend on element_bytes. */
-    const uint64_t limit = CLT_CHUNK * CLT_MAX(default_bytes(dev) / sizeof(float) / CLT_CHUNK, (uint64_t)1);
-    uint64_t all = 0;
-    for (int i = 0; i < n; i++) all += range[i].count;
-    const int buffers = (int)CLT_CEIL_DIV(all, limit), most = 2 * n + buffers + 1;
-    clt_slab *s = new_slab(t, most, element_bytes);
-    int *of = clt_calloc((size_t)most, sizeof *of);
-    pack(s, of, range, n, limit);
-    clt_status st = CLT_OK;
-    for (int b = 0; b < buffers && st == CLT_OK; b++) {
-        const uint64_t count = CLT_MIN(limit, all - (uint64_t)b * limit);
-        st = clt_buffer_create(dev, (size_t)(count * element_bytes), name, &s->buffer[b]);
-        if (st == CLT_OK) s->buffers++;
-    }
-    for (int i = 0; i < s->n && st == CLT_OK; i++) s->piece[i] = of[i] < 0 ? NULL : s->buffer[of[i]];
-    clt_free(of);
-    return complete(s, st, true, out);
+    return create_packed(dev, t, range, n, true, element_bytes, name, out);
 }
 
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const clt_shards *shards, int rank,
@@ -205,7 +250,7 @@ clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const
         return clt_error(CLT_FAIL, "slab '%s': its shards belong to another table; this is a bug", name);
     clt_slab_range *own = clt_calloc((size_t)shards->buckets, sizeof *own);
     for (int b = 0; b < shards->buckets; b++) own[b] = clt_shards_range(shards, b, rank);
-    const clt_status st = clt_slab_create_ranges(dev, t, own, shards->buckets, element_bytes, name, out);
+    const clt_status st = create_packed(dev, t, own, shards->buckets, false, element_bytes, name, out);
     clt_free(own);
     return st;
 }

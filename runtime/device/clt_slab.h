@@ -80,7 +80,9 @@ struct clt_shards;
  * another table; errors of clt_buffer_create. */
 clt_status clt_slab_create_shard(clt_device *dev, const clt_slab_table *t, const struct clt_shards *shards,
                                  int rank, uint32_t element_bytes, const char *name, clt_slab **out);
-/* The same with these n ranges, ascending, instead of those of a rank. */
+/* The same with these n ranges, ascending, instead of those of a rank, for tensors that operations read: a
+ * range starts and ends at the border of a tensor, and each tensor lies in one buffer, as in a whole slab.
+ * CLT_NO_MEMORY also if a tensor exceeds the device's largest allocation. */
 clt_status clt_slab_create_ranges(clt_device *dev, const clt_slab_table *t, const clt_slab_range *range,
                                   int n, uint32_t element_bytes, const char *name, clt_slab **out);
 /* A slab of n pieces, all of them holes: piece i is for elements start[i] ... start[i + 1] - 1, from 0 to the

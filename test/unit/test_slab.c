@@ -202,6 +202,72 @@ static void check_rank(const clt_slab_table *t, const clt_shards *shards, int ra
     clt_slab_destroy(s);
 }
 
+/* Each tensor of a slab of ranges lies in one buffer, of at most `limit` elements unless one tensor and the
+ * small ones behind it are larger. */
+static void check_tensors(const clt_slab *s, const bool *has, uint64_t limit) {
+    const clt_slab_table *t = s->table;
+    for (int i = 0; i < t->n; i++) {
+        uint64_t run;
+        const clt_ref at = clt_slab_at(s, t->entry[i].offset, &run);
+        assert_true(has[i] == (at.buf != NULL));
+        assert_true(run >= t->entry[i].count);
+    }
+    for (int p = 0; p < s->n; p++) {
+        int inside = 0; /* places where the piece could have been cut */
+        for (int i = 0; i < t->n; i++) {
+            const uint64_t border = t->entry[i].offset;
+            inside += border > s->start[p] && border < s->start[p + 1] && border % CLT_CHUNK == 0;
+        }
+        assert_true(!s->piece[p] || !inside || s->start[p + 1] - s->start[p] <= limit);
+    }
+}
+
+/* Fills has[] and range[], and returns the number of ranges. Case 0: all tensors as one range; 1: each as its
+ * own; 2: without every third one. */
+static int choose_tensors(const clt_slab_table *t, int which, bool *has, clt_slab_range *range) {
+    int n = 0;
+    for (int i = 0; i < t->n; i++) {
+        const uint64_t first = t->entry[i].offset, end = i + 1 < t->n ? t->entry[i + 1].offset : t->total;
+        has[i] = which < 2 || i % 3;
+        if (has[i]) range[n++] = (clt_slab_range){first, end - first};
+    }
+    if (which > 0) return n;
+    range[0].count = t->total;
+    return 1;
+}
+
+static void tensors_of_a_slab(void **state) {
+    (void)state;
+    clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
+    const uint64_t max_alloc = facts->max_alloc, limit = 50 * (uint64_t)CLT_CHUNK;
+    clt_slab_table t = {0};
+    clt_slab *s;
+    make_large_table(&t);
+    assert_true(3 * limit < t.total);
+    bool *has = clt_calloc((size_t)t.n, sizeof *has);
+    clt_slab_range *range = clt_calloc((size_t)t.n, sizeof *range);
+    float *x = clt_malloc(t.total * sizeof *x), *y = clt_malloc(t.total * sizeof *y);
+    for (uint64_t i = 0; i < t.total; i++) x[i] = (float)(i % 16777213);
+    for (int which = 0; which < 3; which++) {
+        const int n = choose_tensors(&t, which, has, range);
+        facts->max_alloc = limit * 4;
+        assert_int_equal(clt_slab_create_ranges(dev, &t, range, n, 4, "tensors", &s), CLT_OK);
+        check_tensors(s, has, limit);
+        check_contents(s, x, y);
+        clt_slab_destroy(s);
+        facts->max_alloc = CLT_CHUNK; /* bytes: less than a large tensor */
+        clt_error_quiet(true);
+        assert_int_equal(clt_slab_create_ranges(dev, &t, range, n, 4, "tensors", &s), CLT_NO_MEMORY);
+        clt_error_quiet(false);
+        facts->max_alloc = max_alloc;
+    }
+    clt_free(y);
+    clt_free(x);
+    clt_free(range);
+    clt_free(has);
+    clt_slab_table_free(&t);
+}
+
 static void shards_of_a_slab(void **state) {
     (void)state;
     clt_device_facts *facts = (clt_device_facts *)clt_device_get_facts(dev);
@@ -260,6 +326,7 @@ static void slab_in_host_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(table_layout), cmocka_unit_test(pieces_and_access),
                                        cmocka_unit_test(shards_of_a_slab),
+                                       cmocka_unit_test(tensors_of_a_slab),
                                        cmocka_unit_test(slab_in_host_memory)};
     return cmocka_run_group_tests_name("slab", tests, open_device, close_device);
 }
