@@ -6,8 +6,8 @@
 #include "runtime/device/clt_mark.h"
 
 /* Rows of a rank; clt_trace.c has the one before them. Exchange i has rows from EXCHANGE + i * MOST_AT_ONCE
- * on. */
-enum { COMPUTE = 2, OUT, IN, ADDITIONS, EXCHANGE = 10, MOST_AT_ONCE = 100 };
+ * on. An operation that is filling has a slot, so there are fewer at once. */
+enum { COMPUTE = 2, OUT, IN, ADDITIONS, EXCHANGE = 10, MOST_AT_ONCE = 16 };
 
 typedef struct {
     clt_str *part;
