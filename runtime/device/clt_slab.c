@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "runtime/base/clt_env.h"
 #include "runtime/device/clt_shards.h"
 
 enum { PACK = 64 }; /* small tensors start at multiples of this many elements */
@@ -62,7 +63,8 @@ static int cut(const clt_slab_table *t, uint64_t limit, uint64_t *start) {
 }
 
 static uint64_t default_bytes(clt_device *dev) {
-    return CLT_MIN((uint64_t)1 << 30, clt_device_get_facts(dev)->max_alloc);
+    const long mib = clt_env_long(CLT_ENV_BUFFER_MIB, 1024);
+    return CLT_MIN((uint64_t)CLT_MAX(mib, 1) << 20, clt_device_get_facts(dev)->max_alloc);
 }
 
 /* A slab of `pieces` pieces, all holes yet, that may own as many buffers. */
