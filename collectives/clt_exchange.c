@@ -1,5 +1,6 @@
 /* The way of an operation from begin to finished. */
 #include "collectives/clt_exchange.h"
+#include "collectives/clt_hosts.h"
 
 #include <string.h>
 
@@ -10,26 +11,32 @@ clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op) {
 void clt_exchange_set_strip(clt_reduce_plan *p, uint64_t strip) {
     const uint64_t ranks = (uint64_t)p->group->size, widest = sizeof(float);
     p->strip = strip;
-    p->slot_bytes = CLT_MAX((uint64_t)p->most * ranks * strip * p->bytes, strip * widest);
+    const uint64_t sums = p->math.add ? (uint64_t)p->most * ranks : 0;
+    p->slot_bytes = CLT_MAX(sums * strip * p->bytes, strip * widest);
     p->slot_bytes = CLT_ROUND_UP(p->slot_bytes, (uint64_t)4096);
 }
 
+clt_slab_range clt_exchange_owned(const clt_reduce_plan *p, int bucket, int owner) {
+    return clt_shards_range(p->shards, bucket, owner * p->view.each + p->view.turn);
+}
+
 clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner) {
-    const clt_slab_range all =
-        clt_slab_range_common(clt_shards_range(p->shards, op->bucket, owner), op->within);
+    const clt_slab_range all = clt_slab_range_common(clt_exchange_owned(p, op->bucket, owner), op->within);
     const uint64_t skip = CLT_MIN(op->skip, all.count);
     return (clt_slab_range){all.first + skip, CLT_MIN(p->strip, all.count - skip)};
 }
 
 /* --- stations --- */
 
-/* On queue `queue`, behind what the operation reads. */
-static clt_status enter_queue(clt_reduce_plan *p, const clt_op *op, clt_queue queue) {
+/* On queue `queue`, behind what operation k reads. */
+static clt_status enter_queue(clt_reduce_plan *p, int64_t k, clt_queue queue) {
+    clt_exchange_times_tag(p, k, queue == CLT_QUEUE_IN ? CLT_PART_IN : CLT_PART_OUT);
     CLT_TRY(clt_device_use(p->dev, queue));
-    return clt_device_after(p->dev, op->made);
+    return clt_device_after(p->dev, clt_exchange_op(p, k)->made);
 }
 
 static clt_status leave_queue(clt_reduce_plan *p, clt_mark **behind) {
+    clt_device_trace_tag(p->dev, 0);
     CLT_TRY(clt_device_mark(p->dev, behind));
     return clt_device_use(p->dev, CLT_QUEUE_COMPUTE);
 }
@@ -44,26 +51,29 @@ static clt_status by_host(clt_reduce_plan *p, int64_t k, clt_status (*step)(clt_
 
 static clt_status fill(clt_reduce_plan *p, int64_t k) {
     clt_op *op = clt_exchange_op(p, k);
+    clt_exchange_times_note(p, k, CLT_AT_FILLING);
     if (op->by_host) return by_host(p, k, clt_exchange_fill);
-    CLT_TRY(enter_queue(p, op, CLT_QUEUE_OUT));
+    CLT_TRY(enter_queue(p, k, CLT_QUEUE_OUT));
     CLT_TRY(clt_exchange_fill(p, k));
     return leave_queue(p, &op->sent);
 }
 
 static clt_status take(clt_reduce_plan *p, int64_t k) {
     CLT_TRY(clt_exchange_fetch(p, k));
+    clt_exchange_times_tag(p, k, CLT_PART_ADD);
     return clt_exchange_op(p, k)->kind == CLT_OP_REDUCE ? clt_exchange_add(p, k) : CLT_OK;
 }
 
 static clt_status fetch(clt_reduce_plan *p, int64_t k) {
     clt_op *op = clt_exchange_op(p, k);
+    clt_exchange_times_note(p, k, CLT_AT_FETCHING);
     if (op->by_host) return by_host(p, k, take);
-    CLT_TRY(enter_queue(p, op, CLT_QUEUE_IN));
+    CLT_TRY(enter_queue(p, k, CLT_QUEUE_IN));
     CLT_TRY(take(p, k));
     return leave_queue(p, &op->read);
 }
 
-static void release(clt_op *op) {
+void clt_exchange_release(clt_op *op) {
     if (op->last) clt_mark_release(op->made);
     clt_mark_release(op->sent);
     clt_mark_release(op->read);
@@ -87,7 +97,8 @@ static clt_status finish(clt_reduce_plan *p) {
         CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->finished + 1)->read, &there));
         if (!there) break;
         CLT_TRY(p->wire->finished(p, p->finished + 1));
-        release(clt_exchange_op(p, p->finished + 1));
+        clt_exchange_times_note(p, p->finished + 1, CLT_AT_FINISHED);
+        clt_exchange_release(clt_exchange_op(p, p->finished + 1));
     }
     return CLT_OK;
 }
@@ -100,6 +111,7 @@ static clt_status advance(clt_reduce_plan *p) {
         CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->posted + 1)->sent, &there));
         if (!there) break;
         CLT_TRY(w->post(p, p->posted + 1));
+        clt_exchange_times_note(p, p->posted + 1, CLT_AT_POSTED);
     }
     for (; p->expected < p->begun && p->expected < p->finished + CLT_SLOTS; p->expected++)
         if (w->expect) CLT_TRY(w->expect(p, p->expected + 1));
@@ -113,11 +125,20 @@ static clt_status advance(clt_reduce_plan *p) {
     return finish(p);
 }
 
+/* Other ranks may wait for the last messages of this one, which only calls of MPI move on. */
+static clt_status send_rest(clt_reduce_plan *p) {
+    bool all;
+    return p->wire->flushed ? p->wire->flushed(p, &all) : CLT_OK;
+}
+
 clt_status clt_exchange_pump(clt_reduce_plan *p) {
     /* What is queued may wait itself, at its first use, and waits pump. */
-    if (p->pumps || p->failed != CLT_OK || p->finished == p->begun) return p->failed;
+    if (p->pumps || p->failed != CLT_OK) return p->failed;
     p->pumps = true;
-    p->failed = advance(p);
+    if (p->finished == p->begun)
+        p->failed = send_rest(p);
+    else
+        p->failed = p->hosts ? clt_hosts_advance(p) : advance(p);
     p->pumps = false;
     return p->failed;
 }
@@ -134,8 +155,8 @@ void clt_exchange_set_idle(clt_reduce_plan *p, bool on) {
 
 /* --- waiting --- */
 
-/* The mark that this rank's own device has to reach next; NULL: other ranks are waited for. */
-static clt_mark *own_work(clt_reduce_plan *p) {
+clt_mark *clt_exchange_own_work(clt_reduce_plan *p) {
+    if (p->hosts) return clt_hosts_own_work(p);
     if (p->posted < p->filled) return clt_exchange_op(p, p->posted + 1)->sent;
     if (p->finished < p->fetched) return clt_exchange_op(p, p->finished + 1)->read;
     if (p->filled == p->begun || !p->wire->is_free(p, p->filled + 1)) return NULL;
@@ -147,7 +168,7 @@ static clt_status wait_for(clt_reduce_plan *p, const int64_t *station, int64_t k
     clt_watch watch;
     bool watching = false;
     while (clt_exchange_pump(p) == CLT_OK && *station < k) {
-        clt_mark *mine = own_work(p);
+        clt_mark *mine = clt_exchange_own_work(p);
         if (mine) {
             CLT_TRY(clt_mark_wait(p->dev, mine));
             continue;
@@ -187,7 +208,7 @@ clt_status clt_exchange_drain(clt_reduce_plan *p) {
 clt_status clt_exchange_make_ring(clt_reduce_plan *p) {
     /* The reductions and gathers of a step, if strips are whole ranges. */
     const int64_t strips = (int64_t)CLT_CEIL_DIV(p->shards->border[p->shards->ranks], p->strip);
-    p->cap = CLT_MAX((int64_t)4 * p->shards->buckets, strips) + CLT_SLOTS;
+    p->cap = (int64_t)4 * p->shards->buckets + strips + CLT_SLOTS;
     p->op = clt_calloc((size_t)p->cap, sizeof *p->op);
     p->sums_of_ops = clt_calloc((size_t)(p->cap * p->most), sizeof *p->sums_of_ops);
     for (int64_t i = 0; i < p->cap; i++) p->op[i].sum = p->sums_of_ops + i * p->most;
@@ -195,7 +216,7 @@ clt_status clt_exchange_make_ring(clt_reduce_plan *p) {
 }
 
 void clt_exchange_free_ring(clt_reduce_plan *p) {
-    for (int64_t k = p->finished + 1; k <= p->begun; k++) release(clt_exchange_op(p, k));
+    for (int64_t k = p->finished + 1; k <= p->begun; k++) clt_exchange_release(clt_exchange_op(p, k));
     clt_free(p->op);
     clt_free(p->sums_of_ops);
 }
@@ -211,32 +232,51 @@ static clt_status next(clt_reduce_plan *p, const clt_op *like, clt_slab *const *
     op->sum = sums;
     for (int i = 0; i < like->sums; i++) op->sum[i] = sum[i];
     p->begun++;
-    clt_exchange_set_idle(p, true);
+    clt_exchange_times_begin(p, p->begun);
     return CLT_OK;
+}
+
+/* What has been begun moves on from here on, in every wait, too. */
+static clt_status go(clt_reduce_plan *p) {
+    clt_exchange_set_idle(p, true);
+    return clt_exchange_pump(p);
 }
 
 static uint64_t longest_range(const clt_reduce_plan *p, clt_bucket_part part) {
     uint64_t most = 0;
     for (int r = 0; r < p->group->size; r++) {
-        const clt_slab_range x = clt_shards_range(p->shards, part.bucket, r);
+        const clt_slab_range x = clt_exchange_owned(p, part.bucket, r);
         most = CLT_MAX(most, clt_slab_range_common(x, part.within).count);
     }
     return most;
 }
 
-/* All strips of a bucket. */
-static clt_status begin(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, int64_t *number) {
+int64_t clt_exchange_room(const clt_reduce_plan *p) {
+    return p->cap - (p->begun - p->finished);
+}
+
+int64_t clt_exchange_strips(const clt_reduce_plan *p, clt_bucket_part part) {
+    return (int64_t)CLT_CEIL_DIV(longest_range(p, part), p->strip);
+}
+
+clt_status clt_exchange_cut(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, bool owned) {
     const uint64_t all = longest_range(p, (clt_bucket_part){op->bucket, op->within});
-    *number = p->begun;
-    if (!all) return CLT_OK;
     CLT_TRY(clt_exchange_choose_host(p, op, sum, all * (uint64_t)(p->most * p->group->size) * sizeof(float)));
-    CLT_TRY(clt_device_mark(p->dev, &op->made));
     for (op->skip = 0; op->skip < all; op->skip += p->strip) {
-        op->last = op->skip + p->strip >= all;
+        op->last = owned && op->skip + p->strip >= all;
         CLT_TRY(next(p, op, sum));
     }
+    return CLT_OK;
+}
+
+/* All strips of a bucket. */
+static clt_status begin(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, int64_t *number) {
     *number = p->begun;
-    return clt_exchange_pump(p);
+    if (!longest_range(p, (clt_bucket_part){op->bucket, op->within})) return CLT_OK;
+    CLT_TRY(clt_device_mark(p->dev, &op->made));
+    CLT_TRY(clt_exchange_cut(p, op, sum, true));
+    *number = p->begun;
+    return go(p);
 }
 
 /* --- rounds --- */
@@ -251,7 +291,8 @@ static clt_status next_round(clt_reduce_plan *p, bool first) {
     p->rounds++;
     clt_exchange_round *now = clt_exchange_round_now(p);
     CLT_TRY(wait_for(p, &p->fetched, now->ends)); /* additions of the round whose place it takes */
-    clt_exchange_list(&p->split, p->samples, p->number, before, now);
+    clt_exchange_list(&p->split, &p->view, p->samples, p->number, before, now);
+    if (p->hosts) clt_hosts_list(p, before, now);
     return CLT_OK;
 }
 
@@ -292,8 +333,9 @@ clt_status clt_reduce_begin(clt_reduce_plan *p, clt_bucket_part part, const clt_
                 .bucket = part.bucket,
                 .within = part.within,
                 .level = level,
+                .levels = clt_reduce_levels(&p->split),
                 .round = round,
-                .narrow = p->narrow[0] != NULL};
+                .narrow = p->math.to_bf16 != NULL};
     *op = 0;
     if (p->group->size == 1) return reduce_alone(p, part, sums, n, level[0]);
     for (int i = 0; i < n; i++)
@@ -313,18 +355,18 @@ clt_status clt_gather_begin(clt_reduce_plan *p, clt_bucket_part part, clt_slab *
                 .within = part.within,
                 .from = from,
                 .to = to,
-                .narrow = kind == CLT_GATHER_TOTALS && p->narrow[0],
+                .narrow = kind == CLT_GATHER_TOTALS && p->math.to_bf16,
                 .only = only,
                 .n_only = only ? n : -1};
     *op = 0;
     return p->group->size == 1 ? CLT_OK : begin(p, &o, NULL, op);
 }
 
-/* Buckets from `first` on whose numbers fit into one operation. */
-static int end_of_chunks(const clt_reduce_plan *p, int first) {
+/* Buckets of [first, last) from `first` on whose numbers fit into one operation. */
+static int end_of_chunks(const clt_reduce_plan *p, int first, int last) {
     int end = first;
     uint64_t most = 0;
-    for (; end < p->shards->buckets; end++) {
+    for (; end < last; end++) {
         /* at least what any one rank has */
         most += CLT_CEIL_DIV(longest_range(p, clt_whole_bucket(end)), (uint64_t)CLT_CHUNK);
         if (most > p->strip && end > first) break;
@@ -332,15 +374,23 @@ static int end_of_chunks(const clt_reduce_plan *p, int first) {
     return end;
 }
 
-clt_status clt_gather_chunks_begin(clt_reduce_plan *p, clt_buffer *numbers, int64_t *op) {
-    *op = 0;
-    for (int b = 0, end; b < p->shards->buckets && p->group->size > 1; b = end) {
-        end = end_of_chunks(p, b);
-        clt_op o = {.kind = CLT_OP_CHUNKS, .bucket = b, .end = end, .numbers = numbers, .last = true};
-        CLT_TRY(clt_exchange_choose_host(p, &o, NULL, clt_buffer_bytes(numbers)));
-        CLT_TRY(clt_device_mark(p->dev, &o.made));
+clt_status clt_exchange_cut_chunks(clt_reduce_plan *p, const clt_op *op, bool owned) {
+    clt_op o = *op;
+    for (o.bucket = op->bucket; o.bucket < op->end; o.bucket = o.end) {
+        o.end = end_of_chunks(p, o.bucket, op->end);
+        o.last = owned && o.end == op->end;
+        CLT_TRY(clt_exchange_choose_host(p, &o, NULL, clt_buffer_bytes(op->numbers)));
         CLT_TRY(next(p, &o, NULL));
-        *op = p->begun;
     }
-    return clt_exchange_pump(p);
+    return CLT_OK;
+}
+
+clt_status clt_gather_chunks_begin(clt_reduce_plan *p, clt_buffer *numbers, int64_t *op) {
+    clt_op o = {.kind = CLT_OP_CHUNKS, .end = p->shards->buckets, .numbers = numbers};
+    *op = 0;
+    if (p->group->size == 1) return CLT_OK;
+    CLT_TRY(clt_device_mark(p->dev, &o.made));
+    CLT_TRY(clt_exchange_cut_chunks(p, &o, true));
+    *op = p->begun;
+    return go(p);
 }

@@ -48,7 +48,14 @@ typedef struct {
     clt_status (*flushed)(clt_reduce_plan *p, bool *all);
 } clt_wire;
 
-extern const clt_wire clt_wire_loopback, clt_wire_shm, clt_wire_mpi;
+extern const clt_wire clt_wire_loopback, clt_wire_shm, clt_wire_hosts, clt_wire_mpi;
+
+/* What the ranks of a plan's group stand for. Rank r brings the sums of `each` ranks of the split, from
+ * first + r * each on, and owns what the shards give to their rank r * each + turn. The caller's
+ * plans have {0, ranks, 1, 0}; the plans of clt_hosts.h have others. */
+typedef struct {
+    int first, ranks, each, turn;
+} clt_exchange_view;
 
 /* While the tree is added up: a complete subtree, and where it lies; buf NULL: it is empty. */
 typedef struct {
@@ -84,7 +91,8 @@ typedef struct {
     clt_slab_range within;           /* what lies outside of it is left out */
     uint64_t skip;                   /* elements of every range before this operation's strip */
     clt_slab *from, *to;             /* a gather's */
-    clt_slab *const *level;          /* a reduction's results */
+    clt_slab *const *level;          /* a reduction's results, */
+    int levels;                      /* so many at most */
     const clt_exchange_round *round; /* of a reduction */
     clt_slab **sum;                  /* [most]: a reduction's sums that are not empty */
     int sums;
@@ -93,9 +101,11 @@ typedef struct {
     const clt_slab_range *only;
     int n_only;            /* -1: all of it */
     bool by_host;          /* the host copies and adds, not the device; see clt_exchange_host.c */
-    clt_mark *made;        /* what is read is there; owned by the last strip of a bucket */
+    clt_mark *made;        /* what is read is there */
     clt_mark *sent, *read; /* the copies of filling and of fetching; NULL: not queued yet */
-    bool last;             /* of its bucket's strips */
+    bool last;             /* of its bucket's strips: it owns `made` */
+    int64_t hop_end[2];    /* with clt_hosts.h: the last operations of its two hops */
+    int row;               /* of clt_exchange_times.h; -1: its times are not kept */
 } clt_op;
 
 struct clt_reduce_plan {
@@ -104,7 +114,10 @@ struct clt_reduce_plan {
     clt_device *dev;          /* borrowed */
     const clt_shards *shards; /* borrowed */
     clt_lane_split split;
-    clt_reduce_math math;
+    clt_exchange_view view;
+    clt_reduce_math math;    /* add NULL: the plan only gathers */
+    int per_host;            /* neighbouring ranks on every host; 0: it is not so */
+    struct clt_hosts *hosts; /* clt_hosts.h; NULL: operations have one hop */
 
     /* what a batch adds */
     int most; /* subtree sums of a rank at most */
@@ -135,6 +148,7 @@ struct clt_reduce_plan {
     int64_t begun, filled, posted, expected, fetched, finished; /* the last one that has come so far */
     bool pumps;                                                 /* the operations are being moved on */
     clt_status failed;                                          /* of a pump within another wait */
+    uint64_t sent_bytes;                                        /* in messages, by this rank */
     void *wire_state;
 };
 
@@ -145,8 +159,19 @@ clt_op *clt_exchange_op(clt_reduce_plan *p, int64_t op);
 clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, int owner);
 /* Bytes that an operation moves from a rank to an owner, in each of the rank's sums. */
 uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from, int owner);
+/* What `owner`, a rank of p's group, owns of a bucket. */
+clt_slab_range clt_exchange_owned(const clt_reduce_plan *p, int bucket, int owner);
 /* The current round. */
 clt_exchange_round *clt_exchange_round_now(clt_reduce_plan *p);
+
+/* Makes everything that a plan holds, with p->wire, group, dev, shards, split, view and math set; collective.
+ * close undoes it, also after a failure. */
+clt_status clt_exchange_open(clt_reduce_plan *p);
+void clt_exchange_close(clt_reduce_plan *p);
+/* Device bytes that a plan holds at most with places for so many sums, each of a strip. */
+uint64_t clt_exchange_device_bytes(uint64_t places, uint64_t strip, bool bf16, bool shares_host);
+/* The most elements that an owner has in any bucket. */
+uint64_t clt_exchange_longest(const clt_shards *s);
 
 /* The parts of an operation that is on its way (clt_exchange_copy.c, clt_exchange_add.c): queue what fills
  * this rank's slot, and what takes the other ranks' slots. */
@@ -167,6 +192,17 @@ clt_status clt_exchange_copy(const clt_reduce_plan *p, clt_buffer *dst, uint64_t
                              uint64_t src_offset, uint64_t bytes);
 clt_status clt_exchange_sum(const clt_reduce_plan *p, clt_ref dst, clt_ref src, uint64_t count);
 clt_status clt_exchange_clear(const clt_reduce_plan *p, clt_ref dst, uint64_t count);
+/* Begins the operations of `op`'s bucket, which read what is behind op->made; owned: they release that mark
+ * in the end. Waits only while the ring of operations is full (clt_exchange_room). */
+clt_status clt_exchange_cut(clt_reduce_plan *p, clt_op *op, clt_slab *const *sum, bool owned);
+/* The same for numbers of chunks, of the buckets from op->bucket up to op->end. */
+clt_status clt_exchange_cut_chunks(clt_reduce_plan *p, const clt_op *op, bool owned);
+/* How many operations can be begun without waiting, and how many a part of a bucket takes. */
+int64_t clt_exchange_room(const clt_reduce_plan *p);
+int64_t clt_exchange_strips(const clt_reduce_plan *p, clt_bucket_part part);
+/* The mark that this rank's device has to reach next; NULL: other ranks are waited for. */
+clt_mark *clt_exchange_own_work(clt_reduce_plan *p);
+void clt_exchange_release(clt_op *op);
 /* The ring of operations, for p's buckets. */
 clt_status clt_exchange_make_ring(clt_reduce_plan *p);
 void clt_exchange_free_ring(clt_reduce_plan *p);
@@ -175,12 +211,19 @@ void clt_exchange_set_idle(clt_reduce_plan *p, bool on);
 /* Waits until every operation is finished on this rank, and its memory is not read any more. */
 clt_status clt_exchange_drain(clt_reduce_plan *p);
 
-/* The most subtree sums that a rank brings at once. */
-int clt_exchange_most_sums(const clt_lane_split *s);
+/* clt_exchange_times.c, without effect unless times are kept: operation k has begun; it has come to another
+ * station; what the device gets from here on is part of it. _free: ends it without rows. */
+void clt_exchange_times_begin(clt_reduce_plan *p, int64_t k);
+void clt_exchange_times_note(clt_reduce_plan *p, int64_t k, clt_station station);
+void clt_exchange_times_tag(clt_reduce_plan *p, int64_t k, clt_exchange_part part);
+void clt_exchange_times_free(clt_group_run *run);
+
+/* The most subtree sums that a rank of the view brings at once. */
+int clt_exchange_most_sums(const clt_lane_split *s, const clt_exchange_view *v);
 /* Fills in a round of a batch of `samples` samples; `before`: the round before it, NULL: it is the batch's
- * first. */
-void clt_exchange_list(const clt_lane_split *s, int64_t samples, int number, const clt_exchange_round *before,
-                       clt_exchange_round *out);
+ * first. If the view has some of the ranks only, each round stands for itself. */
+void clt_exchange_list(const clt_lane_split *s, const clt_exchange_view *v, int64_t samples, int number,
+                       const clt_exchange_round *before, clt_exchange_round *out);
 
 static inline clt_slab_range clt_slab_range_common(clt_slab_range a, clt_slab_range b) {
     const uint64_t first = CLT_MAX(a.first, b.first), end = CLT_MIN(a.first + a.count, b.first + b.count);

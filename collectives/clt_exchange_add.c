@@ -12,14 +12,34 @@ static int widest(int at, int last) {
     return w;
 }
 
-int clt_exchange_most_sums(const clt_lane_split *s) {
-    int most = 1;
-    for (int r = 0; r < s->ranks && !s->dealt; r++) {
-        const int last = clt_lane_begin(s, r + 1);
-        int n = 0;
-        for (int at = clt_lane_begin(s, r); at < last; at += widest(at, last)) n++;
-        most = CLT_MAX(most, n);
+/* The lanes [*first, *last) of a rank of the view in a round; they are neighbours. */
+static void lanes_of(const clt_lane_split *s, const clt_exchange_view *v, int rank, int number, int *first,
+                     int *last) {
+    const int begin = v->first + rank * v->each, end = begin + v->each;
+    *first = *last = 0;
+    if (!s->dealt) {
+        *first = clt_lane_begin(s, begin);
+        *last = clt_lane_begin(s, end);
+        return;
     }
+    for (int r = begin; r < end; r++) {
+        if (number >= clt_lane_count(s, r)) continue;
+        const int lane = clt_lane_at(s, r, number);
+        if (*last == 0) *first = lane;
+        *last = lane + 1;
+    }
+}
+
+int clt_exchange_most_sums(const clt_lane_split *s, const clt_exchange_view *v) {
+    const int rounds = s->dealt && v->each > 1 ? clt_lane_rounds(s) : 1;
+    int most = 1;
+    for (int r = 0; r < v->ranks; r++)
+        for (int i = 0; i < rounds; i++) {
+            int at, last, n = 0;
+            lanes_of(s, v, r, i, &at, &last);
+            for (; at < last; at += widest(at, last)) n++;
+            most = CLT_MAX(most, n);
+        }
     return most;
 }
 
@@ -58,20 +78,18 @@ static void list_before(const clt_lane_split *s, int64_t samples, const clt_exch
     for (int i = 0; i < n; i++) out->empty[i] = is_empty(s, samples, t[i].first, t[i].width);
 }
 
-void clt_exchange_list(const clt_lane_split *s, int64_t samples, int number, const clt_exchange_round *before,
-                       clt_exchange_round *out) {
+void clt_exchange_list(const clt_lane_split *s, const clt_exchange_view *v, int64_t samples, int number,
+                       const clt_exchange_round *before, clt_exchange_round *out) {
+    const bool all = v->ranks * v->each == s->ranks;
     out->n_entries = out->n_before = 0;
-    out->last = !s->dealt || number + 1 == clt_lane_rounds(s);
-    for (int r = 0; r < s->ranks; r++) {
+    out->last = all && (!s->dealt || number + 1 == clt_lane_rounds(s));
+    for (int r = 0; r < v->ranks; r++) {
+        int first, last;
         out->sums_of[r] = 0;
-        if (!s->dealt) {
-            list_rank(s, samples, r, clt_lane_begin(s, r), clt_lane_begin(s, r + 1), out);
-        } else if (number < clt_lane_count(s, r)) {
-            const int lane = clt_lane_at(s, r, number);
-            list_rank(s, samples, r, lane, lane + 1, out);
-        }
+        lanes_of(s, v, r, number, &first, &last);
+        list_rank(s, samples, r, first, last, out);
     }
-    if (before) list_before(s, samples, before, out);
+    if (before && all) list_before(s, samples, before, out);
 }
 
 /* --- additions --- */

@@ -89,7 +89,7 @@ static clt_status move_only(clt_reduce_plan *p, const clt_op *op, clt_slab_range
 /* One number for each chunk that `owner` owns in the operation's buckets. */
 static clt_status move_numbers(clt_reduce_plan *p, const clt_op *op, int owner, uint64_t offset) {
     for (int b = op->bucket; b < op->end; b++) {
-        const clt_slab_range x = clt_shards_range(p->shards, b, owner);
+        const clt_slab_range x = clt_exchange_owned(p, b, owner);
         const uint64_t first = x.first / CLT_CHUNK * 4, bytes = CLT_CEIL_DIV(x.count, CLT_CHUNK) * 4;
         if (!bytes) continue;
         CLT_TRY(owner == p->group->rank ? to_window(p, offset, op->numbers, first, bytes)
@@ -115,7 +115,7 @@ uint64_t clt_exchange_bytes(const clt_reduce_plan *p, const clt_op *op, int from
         return bytes_of(op, clt_exchange_range(p, op, from));
     case CLT_OP_CHUNKS:
         for (int b = op->bucket; b < op->end; b++)
-            bytes += CLT_CEIL_DIV(clt_shards_range(p->shards, b, from).count, CLT_CHUNK) * 4;
+            bytes += CLT_CEIL_DIV(clt_exchange_owned(p, b, from).count, CLT_CHUNK) * 4;
         return bytes;
     }
     return bytes;

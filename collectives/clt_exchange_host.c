@@ -36,8 +36,7 @@ clt_status clt_exchange_choose_host(clt_reduce_plan *p, clt_op *op, clt_slab *co
     if (!op->by_host) return CLT_OK;
     if (op->kind == CLT_OP_CHUNKS) return clt_buffer_host(op->numbers, &at);
     for (int i = 0; i < op->sums; i++) CLT_TRY(find_slab(sum[i]));
-    for (int i = 0; op->kind == CLT_OP_REDUCE && i < clt_reduce_levels(&p->split); i++)
-        CLT_TRY(find_slab(op->level[i]));
+    for (int i = 0; op->kind == CLT_OP_REDUCE && i < op->levels; i++) CLT_TRY(find_slab(op->level[i]));
     CLT_TRY(find_slab(op->from));
     return find_slab(op->to);
 }

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <mpi.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -132,6 +133,17 @@ static clt_status check_program(clt_group *g) {
     return st;
 }
 
+/* The ranks of this rank's host, or of what CLTRAIN_HOSTS makes a host. */
+static void split_by_host(const clt_group_run *run, MPI_Comm all, MPI_Comm *local) {
+    const char *text = clt_env(CLT_ENV_HOSTS);
+    const int hosts = text ? atoi(text) : 0;
+    MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, local);
+    if (hosts < 1) return;
+    MPI_Comm whole = *local;
+    MPI_Comm_split(whole, run->rank * hosts / run->size, 0, local);
+    MPI_Comm_free(&whole);
+}
+
 /* Meets the other ranks, after MPI has told who they are. */
 static clt_status meet(clt_group *g, MPI_Comm local) {
     CLT_TRY(check_program(g));
@@ -157,7 +169,7 @@ static clt_status join(clt_group *g) {
     MPI_Comm_rank(s->comm, &run->rank);
     MPI_Comm_size(s->comm, &run->size);
     if (info.size > 1 && run->size == 1) return wrong_mpirun(&info);
-    MPI_Comm_split_type(s->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
+    split_by_host(run, s->comm, &local);
     MPI_Comm_rank(local, &run->local_rank);
     MPI_Comm_size(local, &run->local_size);
     end_limit();

@@ -5,11 +5,13 @@
 #include <string.h>
 
 #include "collectives/clt_exchange.h"
+#include "collectives/clt_hosts.h"
 
 /* --- which wire serves --- */
 
 /* The first that serves on all ranks is taken. */
-static const clt_wire *const by_priority[] = {&clt_wire_loopback, &clt_wire_shm, &clt_wire_mpi};
+static const clt_wire *const by_priority[] = {&clt_wire_loopback, &clt_wire_shm, &clt_wire_hosts,
+                                              &clt_wire_mpi};
 enum { WIRES = CLT_COUNT_OF(by_priority) };
 
 /* A group of one rank exchanges nothing, whatever the variable says. */
@@ -34,14 +36,17 @@ clt_status clt_exchange_check_environment(void) {
     return st;
 }
 
+static const char *why_not(const clt_reduce_plan *p, int i) {
+    const char *text = by_priority[i]->refusal(p);
+    return text ? text : "another rank cannot take part, or its CLTRAIN_TRANSPORT differs";
+}
+
 static clt_status none_serves(const clt_reduce_plan *p) {
     const int ranks = p->group->size;
     clt_str why = {0};
     for (int i = 0; i < WIRES; i++) {
         if (is_excluded(i, ranks)) continue;
-        const char *text = by_priority[i]->refusal(p);
-        clt_str_addf(&why, "%s%s: %s", why.s ? "; " : "", by_priority[i]->name,
-                     text ? text : "another rank cannot take part, or its CLTRAIN_TRANSPORT differs");
+        clt_str_addf(&why, "%s%s: %s", why.s ? "; " : "", by_priority[i]->name, why_not(p, i));
     }
     clt_status st = clt_error(CLT_BAD_CONFIG, "no exchange of gradients serves these %d ranks (%s)%s", ranks,
                               why.s, clt_env(CLT_ENV_TRANSPORT) ? "; unset CLTRAIN_TRANSPORT" : "");
@@ -60,15 +65,17 @@ static clt_status choose_wire(clt_reduce_plan *p) {
     clt_free(all);
     if (st != CLT_OK) return st;
     for (int i = 0; i < WIRES && !p->wire; i++)
-        if (common & 1u << i) p->wire = by_priority[i];
+        if (common & 1u << i)
+            p->wire = by_priority[i];
+        else if (ranks > 1 && !is_excluded(i, ranks))
+            clt_debug("exchange of gradients: not %s: %s", by_priority[i]->name, why_not(p, i));
     /* It is the same on all ranks: they agree, so that one of them prints why. */
     return p->wire ? CLT_OK : clt_group_agree(p->group, none_serves(p));
 }
 
 /* --- sizes --- */
 
-/* The longest range of an owner in any bucket: then a bucket is one operation. */
-static uint64_t longest_range(const clt_shards *s) {
+uint64_t clt_exchange_longest(const clt_shards *s) {
     uint64_t most = 0;
     for (int b = 0; b < s->buckets; b++)
         for (int r = 0; r < s->ranks; r++) most = CLT_MAX(most, clt_shards_range(s, b, r).count);
@@ -76,18 +83,26 @@ static uint64_t longest_range(const clt_shards *s) {
 }
 
 /* Elements of fp32 and of bf16 on the device. */
-static void scratch_elements(const clt_lane_split *split, uint64_t strip, bool bf16, bool shares_host,
-                             uint64_t *wide, uint64_t *narrow) {
-    const uint64_t places = (uint64_t)split->ranks * (uint64_t)clt_exchange_most_sums(split);
+static void scratch_elements(uint64_t places, uint64_t strip, bool bf16, bool shares_host, uint64_t *wide,
+                             uint64_t *narrow) {
     *wide = bf16 || !shares_host ? places * strip : 0;
     *narrow = bf16 ? 2 * strip : 0;
 }
 
-uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *split, bool bf16,
-                               bool shares_host) {
-    uint64_t wide = 0, narrow = 0;
-    if (split->ranks > 1) scratch_elements(split, longest_range(shards), bf16, shares_host, &wide, &narrow);
+uint64_t clt_exchange_device_bytes(uint64_t places, uint64_t strip, bool bf16, bool shares_host) {
+    uint64_t wide, narrow;
+    scratch_elements(places, strip, bf16, shares_host, &wide, &narrow);
     return wide * sizeof(float) + narrow * sizeof(uint16_t);
+}
+
+uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *split, int per_host, bool bf16,
+                               bool shares_host) {
+    const clt_exchange_view all = {0, split->ranks, 1, 0};
+    const bool hops = per_host > 1 && per_host < split->ranks && split->ranks % per_host == 0;
+    if (split->ranks == 1) return 0;
+    const uint64_t places = (uint64_t)split->ranks * (uint64_t)clt_exchange_most_sums(split, &all);
+    const uint64_t one = clt_exchange_device_bytes(places, clt_exchange_longest(shards), bf16, shares_host);
+    return hops ? CLT_MAX(one, clt_hosts_bytes(shards, split, per_host, bf16, shares_host)) : one;
 }
 
 /* --- plans --- */
@@ -133,7 +148,8 @@ static bool wraps_all(const clt_reduce_plan *p) {
 static clt_status take_device(clt_reduce_plan *p) {
     uint64_t wide, narrow;
     wrap_rings(p);
-    scratch_elements(&p->split, p->strip, p->math.to_bf16 != NULL,
+    const uint64_t places = p->math.add ? (uint64_t)p->group->size * (uint64_t)p->most : 0;
+    scratch_elements(places, p->strip, p->math.to_bf16 != NULL,
                      clt_device_shares_host(p->dev) && wraps_all(p), &wide, &narrow);
     if (wide) CLT_TRY(clt_buffer_create(p->dev, wide * sizeof(float), "exchange", &p->scratch));
     for (int i = 0; i < 2 && narrow; i++)
@@ -141,9 +157,9 @@ static clt_status take_device(clt_reduce_plan *p) {
     return clt_exchange_find_host(p);
 }
 
-static clt_status prepare(clt_reduce_plan *p) {
+clt_status clt_exchange_open(clt_reduce_plan *p) {
     const size_t ranks = (size_t)p->group->size;
-    p->most = clt_exchange_most_sums(&p->split);
+    p->most = clt_exchange_most_sums(&p->split, &p->view);
     const size_t places = ranks * (size_t)p->most;
     p->bytes = p->math.to_bf16 ? sizeof(uint16_t) : sizeof(float);
     for (int i = 0; i < CLT_EXCHANGE_ROUNDS; i++) {
@@ -157,9 +173,9 @@ static clt_status prepare(clt_reduce_plan *p) {
     p->host_bytes = clt_calloc(ranks, sizeof *p->host_bytes);
     p->window = clt_calloc(ranks, sizeof *p->window);
     if (ranks == 1) return CLT_OK;
-    clt_exchange_set_strip(p, longest_range(p->shards));
+    clt_exchange_set_strip(p, clt_exchange_longest(p->shards));
     CLT_TRY(p->wire->open(p));
-    CLT_TRY(clt_group_agree(p->group, take_device(p)));
+    if (!p->hosts) CLT_TRY(clt_group_agree(p->group, take_device(p)));
     return clt_exchange_make_ring(p);
 }
 
@@ -174,8 +190,10 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_shard
             g->size, split->lanes);
     clt_reduce_plan *p = clt_calloc(1, sizeof *p);
     *p = (clt_reduce_plan){.group = g, .dev = dev, .shards = shards, .split = *split, .math = *math};
-    clt_status st = choose_wire(p);
-    if (st == CLT_OK) st = prepare(p);
+    p->view = (clt_exchange_view){0, g->size, 1, 0};
+    clt_status st = clt_hosts_look(p);
+    if (st == CLT_OK) st = choose_wire(p);
+    if (st == CLT_OK) st = clt_exchange_open(p);
     if (st != CLT_OK) {
         clt_reduce_plan_destroy(p);
         return st;
@@ -184,12 +202,7 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_shard
     return CLT_OK;
 }
 
-void clt_reduce_plan_destroy(clt_reduce_plan *p) {
-    if (!p) return;
-    /* After a failure the others do not take part any more. */
-    if (p->begun && p->failed == CLT_OK && !p->group->run->failed) clt_exchange_drain(p);
-    clt_exchange_set_idle(p, false);
-    if (p->begun) clt_device_finish(p->dev);
+void clt_exchange_close(clt_reduce_plan *p) {
     unwrap_rings(p);
     clt_buffer_destroy(p->scratch);
     for (int i = 0; i < 2; i++) clt_buffer_destroy(p->narrow[i]);
@@ -205,11 +218,24 @@ void clt_reduce_plan_destroy(clt_reduce_plan *p) {
     clt_free(p->host);
     clt_free(p->host_bytes);
     clt_free(p->window);
+}
+
+void clt_reduce_plan_destroy(clt_reduce_plan *p) {
+    if (!p) return;
+    /* After a failure the others do not take part any more. */
+    if (p->begun && p->failed == CLT_OK && !p->group->run->failed) clt_exchange_drain(p);
+    clt_exchange_set_idle(p, false);
+    if (p->begun) clt_device_finish(p->dev);
+    clt_exchange_close(p);
     clt_free(p);
 }
 
 const char *clt_reduce_plan_wire(const clt_reduce_plan *p) {
     return p->wire->name;
+}
+
+uint64_t clt_reduce_plan_sent(const clt_reduce_plan *p) {
+    return p->sent_bytes + (p->hosts ? clt_hosts_sent(p) : 0);
 }
 
 /* --- whole slabs --- */

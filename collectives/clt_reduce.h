@@ -10,8 +10,8 @@
  *
  * Additions run on the devices (small ones of CPU devices on the host), in the order of the tree over lane
  * numbers that docs/numerics.md fixes; what moves the bytes between ranks adds nothing. So the wire that
- * serves a plan ("shm", "mpi") changes no bit, and neither do the number of ranks, the ranges, or when an
- * operation is begun. */
+ * serves a plan ("shm", "hosts", "mpi") changes no bit of fp32 sums, and neither do the number of ranks, the
+ * ranges, or when an operation is begun. */
 #ifndef CLT_REDUCE_H
 #define CLT_REDUCE_H
 
@@ -24,8 +24,9 @@
 /* dst = src in the other type, `count` elements, queued: to bf16 rounded to nearest even, to fp32 exactly. */
 typedef clt_status (*clt_cast_fn)(void *ctx, clt_ref dst, clt_ref src, uint64_t count);
 /* What the reduction computes with on the device. With both casts gradients travel as bf16: every rank rounds
- * its subtree sums, they are added in fp32, and the total is rounded once more. Half the bytes travel, and
- * which rank owns which lanes changes bits. A single rank rounds nothing. */
+ * its subtree sums, they are added in fp32, and the total is rounded once more; with "hosts" the sums of a
+ * host's subtrees are rounded, too, before they travel to other hosts. Half the bytes travel, and which rank
+ * owns which lanes changes bits. A single rank rounds nothing. */
 typedef struct {
     clt_add_fn add;
     clt_cast_fn to_bf16, to_f32; /* NULL: gradients travel as fp32 */
@@ -42,11 +43,13 @@ clt_status clt_reduce_plan_create(clt_group *g, clt_device *dev, const clt_shard
                                   clt_reduce_plan **out);
 /* Waits for what this rank still has to hand to others. NULL: nothing. */
 void clt_reduce_plan_destroy(clt_reduce_plan *p);
-/* What moves the bytes of the plan: "shm", "mpi"; "loopback": there is one rank. */
+/* What moves the bytes of the plan: "shm", "hosts", "mpi"; "loopback": there is one rank. */
 const char *clt_reduce_plan_wire(const clt_reduce_plan *p);
-/* Device bytes that a plan holds at most, for the memory plan; needs no device and no group. shares_host: as
- * clt_device_shares_host. */
-uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *split, bool bf16,
+/* Bytes that this rank has sent in messages so far; with "hosts" that is what has left its host. */
+uint64_t clt_reduce_plan_sent(const clt_reduce_plan *p);
+/* Device bytes that a plan holds at most, with per_host ranks on this rank's host; for the memory plan, needs
+ * no device and no group. shares_host: as clt_device_shares_host. */
+uint64_t clt_reduce_plan_bytes(const clt_shards *shards, const clt_lane_split *split, int per_host, bool bf16,
                                bool shares_host);
 
 /* --- operations --- */
@@ -70,11 +73,11 @@ static inline clt_bucket_part clt_whole_bucket(int bucket) {
 
 /* Begins the reduction of (a part of) a bucket. `sums`: the n maximal whole subtrees of this rank's lanes,
  * ascending, as clt_lane_stack_sums gives them, or with rounds its lane, if it has one; what computes them
- * there is queued on the compute queue. Their contents in the range that this rank owns are undefined after
- * it. level[0 ... levels - 1]: where the results for that range go, which must have it; borrowed, like the
- * sums, until the operation is joined. Without rounds, and after the last round, level[0] has the total;
- * between rounds the levels belong to the plan. A level is the slab of one of the sums, or none of them. *op:
- * the operation's number, which grows. */
+ * there is queued on the compute queue. Their contents in this part of the bucket are undefined after it.
+ * level[0 ... levels - 1]: where the results for that range go, which must have it; borrowed, like the sums,
+ * until the operation is joined. Without rounds, and after the last round, level[0] has the total; between
+ * rounds the levels belong to the plan. A level is the slab of one of the sums, or none of them. *op: the
+ * operation's number, which grows. */
 clt_status clt_reduce_begin(clt_reduce_plan *p, clt_bucket_part part, const clt_lane_sum *sums, int n,
                             clt_slab *const *level, int64_t *op);
 

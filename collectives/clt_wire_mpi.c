@@ -99,6 +99,7 @@ static clt_status start(clt_reduce_plan *p, int64_t k, int r, bool send, pending
                                .data = (char *)p->host[send ? me : r] + at,
                                .bytes = bytes};
         CLT_TRY(p->group->ops->start(p->group, &m, &q->request[q->n++]));
+        if (send) p->sent_bytes += bytes;
     }
     return CLT_OK;
 }

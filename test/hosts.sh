@@ -3,7 +3,8 @@
 # there also has a host name and an empty /dev/shm that the other host does not see. A virtual cable joins the two,
 # and an agent takes the place of ssh. Needs root and the right to make namespaces.
 #   two_hosts              makes host-a and host-b; ends the script as skipped where that is not possible
-#   on_hosts N COMMAND...  starts N ranks from host-a; ranks go to the two hosts in turn, so odd ranks are on host-b
+#   on_hosts N COMMAND...  starts N ranks from host-a; ranks go to the two hosts in turn, so odd ranks are on host-b;
+#                          with map_by=slot host-a gets the first two
 #   slow_cable MS          shapes the cable: 1 Gbit/s, MS milliseconds in each direction; false: not possible, see $why
 tag=clt$$
 host_a=${tag}a host_b=${tag}b # the namespaces
@@ -68,7 +69,7 @@ on_hosts() {
     timeout -k 5 600 "$tmp/enter" "$host_a" host-a \
         mpirun --oversubscribe --quiet --bind-to none --hostfile "$tmp/hosts" --mca plm_rsh_agent "$tmp/agent" \
         --mca btl vader,tcp,self --mca btl_vader_single_copy_mechanism none --mca btl_tcp_if_include 10.77.0.0/24 \
-        --mca oob_tcp_if_include 10.77.0.0/24 -x CLTRAIN_CACHE_DIR -x CLTRAIN_COMM_TIMEOUT --map-by node -np "$@"
+        --mca oob_tcp_if_include 10.77.0.0/24 -x CLTRAIN_CACHE_DIR -x CLTRAIN_COMM_TIMEOUT --map-by "${map_by:-node}" -np "$@"
 }
 
 # Kernels without netem, which delays packets, get a cable that a program serves.

@@ -29,12 +29,15 @@ static int owner(const clt_lane_split *s, int lane) {
     return r;
 }
 
+/* The next ones that sums travel between. */
+typedef enum { NOBODY, RANKS, HOSTS } travel;
+
 /* The tree over lanes [first, first + width); false: all of them are empty. Where gradients travel as bf16,
- * what one rank owns of the tree is rounded. */
-static bool tree(const lt_batch *b, int first, int width, bool travels, uint64_t element, float *out) {
-    const int lanes = b->split.lanes;
-    if (travels && owner(&b->split, first) == owner(&b->split, first + width - 1)) {
-        bool some = tree(b, first, width, false, element, out);
+ * what one host owns of the tree is rounded, and before that what one rank owns. */
+static bool tree(const lt_batch *b, int first, int width, travel to, uint64_t element, float *out) {
+    const int lanes = b->split.lanes, each = to == HOSTS ? b->per_host : 1;
+    if (to != NOBODY && owner(&b->split, first) / each == owner(&b->split, first + width - 1) / each) {
+        bool some = tree(b, first, width, to == HOSTS ? RANKS : NOBODY, element, out);
         *out = rounded(*out);
         return some;
     }
@@ -44,16 +47,31 @@ static bool tree(const lt_batch *b, int first, int width, bool travels, uint64_t
                clt_lane_sample_begin(b->samples, lanes, first + 1);
     }
     float l = 0, r = 0;
-    bool left = tree(b, first, width / 2, travels, element, &l);
-    bool right = tree(b, first + width / 2, width / 2, travels, element, &r);
+    bool left = tree(b, first, width / 2, to, element, &l);
+    bool right = tree(b, first + width / 2, width / 2, to, element, &r);
     *out = left && right ? l + r : left ? l : r;
     return left || right;
+}
+
+/* The chain of additions over lane numbers, of lanes that have samples. */
+static bool chain(const lt_batch *b, uint64_t element, float *out) {
+    const int lanes = b->split.lanes;
+    bool some = false;
+    for (int i = 0; i < lanes; i++) {
+        if (clt_lane_sample_begin(b->samples, lanes, i) == clt_lane_sample_begin(b->samples, lanes, i + 1))
+            continue;
+        *out = some ? *out + lt_value(i, element) : lt_value(i, element);
+        some = true;
+    }
+    return some;
 }
 
 /* The total travels, too. A single rank's gradients do not. */
 float lt_total(const lt_batch *b, uint64_t element) {
     const bool travels = b->bf16 && b->split.ranks > 1;
+    const travel to = !travels ? NOBODY : b->per_host ? HOSTS : RANKS;
     float v = 0;
-    if (!tree(b, 0, b->split.lanes, travels, element, &v)) return 0;
+    if (b->split.chain) return chain(b, element, &v) ? v : 0;
+    if (!tree(b, 0, b->split.lanes, to, element, &v)) return 0;
     return travels ? rounded(v) : v;
 }

@@ -14,7 +14,7 @@ trap '[ $BASHPID != $$ ] || rm -rf "$tmp"' EXIT
 export CLTRAIN_CACHE_DIR=${CLTRAIN_CACHE_DIR:-$BUILD/test-cache}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Tests choose devices, transports and variants themselves; the caller's settings must not interfere.
-unset CLTRAIN_DEVICE CLTRAIN_TRANSPORT CLTRAIN_VARIANT CLTRAIN_LOG
+unset CLTRAIN_DEVICE CLTRAIN_TRANSPORT CLTRAIN_HOSTS CLTRAIN_VARIANT CLTRAIN_LOG
 
 # has_platform NAME: whether this machine has an OpenCL platform whose name contains NAME
 has_platform() { "$cltrain" devices 2>/dev/null | grep -qi "^Platform.*$1"; }

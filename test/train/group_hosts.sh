@@ -12,6 +12,9 @@ for ranks in 2 3 4; do
     slow_start "$began"
 done
 
+map_by=slot on_hosts 4 "$BUILD/test/train/test_group" >"$log" 2>&1 && grep -qx "4 ranks, hosts: all the same" "$log"
+report "neighbouring ranks on each of two hosts: sums inside the hosts first" $?
+
 on_hosts 4 -x CLTRAIN_TRANSPORT=shm "$BUILD/test/train/test_group" >"$log" 2>&1
 code=$?
 [ $code = 78 ] && [ "$(grep -c 'no exchange of gradients serves these 4 ranks (shm: the ranks are on several hosts)' "$log")" = 1 ]

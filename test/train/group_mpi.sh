@@ -18,6 +18,23 @@ for transport in shm mpi; do
     done
 done
 
+# hosts NUMBER RANKS WIRE [NAME=VALUE ...]: the same on hosts that are only said to be several
+hosts() {
+    env CLTRAIN_HOSTS="$1" "${@:4}" "${run[@]}" -np "$2" "$program" >"$log" 2>&1
+    code=$?
+    [ $code = 0 ] && grep -qx "$2 ranks, $3: all the same" "$log"
+    report "$2 ranks on $1 hosts over $3 ${*:4}" $?
+}
+hosts 2 4 hosts
+hosts 2 8 hosts
+hosts 4 8 hosts
+hosts 3 6 hosts
+hosts 2 4 hosts CLTRAIN_QUEUES=3 # sums are copied to the device before they are added
+hosts 2 4 mpi CLTRAIN_TRANSPORT=mpi
+hosts 2 3 mpi CLTRAIN_LOG=debug
+grep -q "not hosts: hosts have different numbers of ranks" "$log"
+report "hosts with different numbers of ranks: the reason" $?
+
 # NAME, text that must come exactly once, arguments of mpirun
 refused() {
     "${run[@]}" "${@:3}" >"$log" 2>&1
@@ -26,7 +43,7 @@ refused() {
     report "$1: exit $code" $?
 }
 CLTRAIN_TRANSPORT=pigeons refused "an exchange that does not exist" \
-    "error: CLTRAIN_TRANSPORT is 'pigeons', it must be one of loopback, shm, mpi" -np 2 "$program"
+    "error: CLTRAIN_TRANSPORT is 'pigeons', it must be one of loopback, shm, hosts, mpi" -np 2 "$program"
 CLTRAIN_TRANSPORT=loopback refused "an exchange that cannot serve" \
     "error: no exchange of gradients serves these 2 ranks (loopback: there are several ranks)" -np 2 "$program"
 refused "ranks that ask for different exchanges" "error: no exchange of gradients serves these 2 ranks (shm: another rank" \

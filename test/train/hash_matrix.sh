@@ -99,6 +99,7 @@ drivers() {
 transport() {
     CLTRAIN_TRANSPORT=shm compare "shared memory, 3 ranks" $pocl 3
     CLTRAIN_TRANSPORT=mpi compare "MPI, 3 ranks" $pocl 3
+    CLTRAIN_HOSTS=2 compare "sums inside 2 hosts first, 4 ranks" $pocl 4
 }
 
 recompute() {
@@ -160,6 +161,9 @@ stages() {
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 stage 2 3 ", queues of their own, steps queued ahead"
     CLTRAIN_QUEUES=3 stage 8 2 ", queues of their own"
     stage 2 3 ", whole gradients" device_train_microbatch_size=1
+    CLTRAIN_HOSTS=2 stage 4 1 " on 2 hosts"
+    CLTRAIN_HOSTS=2 stage 4 3 " on 2 hosts"
+    CLTRAIN_HOSTS=2 CLTRAIN_QUEUES=3 stage 4 3 " on 2 hosts, queues of their own"
     for i in 0 1 2 3 4; do
         run resumed $pocl "${n[i]}" cltrain.zero_stage="${at[i]}" max_duration="$((4 * i + 4))ba" ||
             { tail -n 5 "$tmp/resumed.log"; fail "stage ${at[i]}"; return; }
@@ -170,6 +174,12 @@ stages() {
     make_reference few
     stage 3 2 ", 5 samples"
     stage 3 3 ", 5 samples"
+    # The chain of numerics fast.
+    conf=("${large[@]}" cltrain.numerics=fast device_train_microbatch_size=1)
+    reference=chain
+    run chain $pocl 4 cltrain.zero_stage=3 || fail "the reference with numerics fast: $(tail -n 3 "$tmp/chain.log")"
+    want=$("$cltrain" ckpt hash "$tmp/chain")
+    CLTRAIN_HOSTS=2 stage 4 3 ", numerics fast, on 2 hosts"
 }
 
 # Two steps of a tiny model under Oclgrind, which runs every work-item on its own interpreter.

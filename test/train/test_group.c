@@ -19,6 +19,7 @@
 #include "collectives/clt_launch.h"
 #include "collectives/clt_reduce.h"
 #include "runtime/base/clt_signal.h"
+#include "runtime/device/clt_mark.h"
 #include "runtime/ops/clt_ops.h"
 #include "test/group_data.h"
 #include "test/lane_total.h"
@@ -60,7 +61,8 @@ static void fill(const clt_slab *s, int lane) {
 
 /* The whole total, by the plain recursion. The caller frees it. */
 static float *wanted_slab(const clt_slab_table *t, int64_t samples) {
-    const lt_batch b = {split, samples, bf16};
+    const int per_host = strcmp(exchange, "hosts") == 0 ? clt_group_local_size(group) : 0;
+    const lt_batch b = {split, samples, bf16, per_host};
     float *want = clt_malloc(t->total * sizeof *want);
     for (uint64_t i = 0; i < t->total; i++) want[i] = lt_total(&b, i);
     return want;
@@ -97,20 +99,66 @@ static void add_lanes(clt_lane_stack *stack, int lanes, int64_t samples) {
     }
 }
 
+/* Bytes in messages since *before, by all ranks: every element once to each host other than its owner's, or
+ * to each rank. For batches of which each rank, and each host, brings one sum. */
+static void check_sent(const board *b, const clt_reduce_plan *plan, uint64_t *before, uint64_t width) {
+    const int hosts = size / clt_group_local_size(group);
+    const int64_t crossings = !strcmp(exchange, "hosts") ? hosts - 1
+                              : !strcmp(exchange, "mpi") ? size - 1
+                                                         : 0;
+    int64_t sent = (int64_t)(clt_reduce_plan_sent(plan) - *before);
+    ok(clt_group_sum_i64(group, &sent, 1), "sum");
+    CHECK(sent == crossings * (int64_t)(b->table.total * width), sent, crossings, (int64_t)width);
+    *before = clt_reduce_plan_sent(plan);
+}
+
+static void clear_others(const clt_slab *s, const clt_shards *shards) {
+    float *zero = clt_calloc(CLT_CHUNK, sizeof *zero);
+    for (uint64_t at = 0; at < s->table->total; at += CLT_CHUNK)
+        if (clt_shards_owner(shards, at) != rank) ok(clt_slab_write(s, at, zero, CLT_CHUNK), "slab_write");
+    clt_free(zero);
+}
+
+/* Reductions of sums into `own` and gathers of totals in `all` in turn, of small parts of buckets: more than
+ * can be on their way at once. */
+static void test_in_turn(board *b, clt_reduce_plan *plan, const clt_lane_sum *sums, int n, clt_slab *own,
+                         clt_slab *all) {
+    enum { PART = 7000 };
+    int64_t op = 0;
+    clear_others(all, &b->shards);
+    for (int k = 0; k < b->shards.buckets; k++) {
+        const clt_slab_range x = clt_shards_bucket(&b->shards, k);
+        for (uint64_t at = x.first; at < x.first + x.count; at += PART) {
+            const clt_bucket_part part = {k, {at, PART}};
+            ok(clt_reduce_begin(plan, part, sums, n, &own, &op), "reduce_begin");
+            ok(clt_gather_begin(plan, part, all, all, CLT_GATHER_AS_IT_IS, NULL, 0, &op), "gather_begin");
+        }
+    }
+    ok(clt_exchange_join(plan, op), "join");
+}
+
 /* The total into a slab that holds no sum, and into one that does. */
 static void test_batch(board *b, clt_lane_stack *stack, clt_reduce_plan *plan, int lanes, int64_t samples) {
     int n;
     add_lanes(stack, lanes, samples);
     const clt_lane_sum *sums = clt_lane_stack_sums(stack, &n);
     clt_slab *own = clt_lane_stack_total(stack), *spare = b->slab[b->slabs - 1];
+    const bool one_sum_each = lanes == size && samples > lanes;
+    uint64_t sent = clt_reduce_plan_sent(plan);
     float *want = wanted_slab(&b->table, samples);
     ok(clt_reduce_batch(plan, samples), "reduce_batch");
     ok(clt_group_reduce_scatter(plan, sums, n, spare), "reduce_scatter");
+    if (one_sum_each) check_sent(b, plan, &sent, bf16 ? 2 : 4);
     compare_own(spare, want, &b->shards, "reduce_scatter");
     ok(clt_group_all_gather_slab(plan, spare), "all_gather_slab");
+    if (one_sum_each) check_sent(b, plan, &sent, 4);
     compare_all(spare, want, "all_gather_slab");
     add_lanes(stack, lanes, samples);
-    if (samples % 2) {
+    if (samples == lanes) {
+        test_in_turn(b, plan, sums, n, own, spare);
+        compare_own(own, want, &b->shards, "reductions and gathers in turn");
+        compare_all(spare, want, "reductions and gathers in turn");
+    } else if (samples % 2) {
         ok(clt_group_reduce_scatter(plan, sums, n, own), "reduce_scatter in place");
         compare_own(own, want, &b->shards, "reduce_scatter in place");
     } else {
@@ -165,20 +213,33 @@ static void share_out(board *b) {
     ok(clt_shards_create(&b->table, size, NULL, &b->shards), "shards_create");
 }
 
+/* Its device memory is what the memory plan expects, at most. */
+static clt_reduce_plan *make_plan(const board *b, const clt_reduce_math *math) {
+    clt_device_counters before, with;
+    clt_reduce_plan *plan = NULL;
+    clt_device_get_counters(b->dev, &before);
+    ok(clt_group_agree(group, clt_reduce_plan_create(group, b->dev, &b->shards, &split, math, &plan)),
+       "reduce_plan_create");
+    clt_device_get_counters(b->dev, &with);
+    const uint64_t most = clt_reduce_plan_bytes(&b->shards, &split, clt_group_local_size(group),
+                                                math->to_bf16 != NULL, clt_device_shares_host(b->dev));
+    CHECK(with.bytes - before.bytes <= most, (int64_t)(with.bytes - before.bytes), (int64_t)most,
+          split.lanes);
+    exchange = clt_reduce_plan_wire(plan);
+    return plan;
+}
+
 /* counts NULL: an even division. */
 static void test_lanes(board *b, int lanes, const int *counts, bool brief) {
     split = (clt_lane_split){lanes, size, counts};
     int first = clt_lane_begin(&split, rank), last = clt_lane_begin(&split, rank + 1);
     int need = clt_lane_slabs_needed(lanes, first, last, 2 * lanes);
-    clt_reduce_plan *plan = NULL;
     share_out(b);
     add_slabs(b, need + 1);
     clt_lane_stack *stack = clt_lane_stack_create(first, last, b->slab, need, add, b->ops);
     clt_reduce_math math = {.add = add, .ctx = b->ops};
     if (bf16) math.to_bf16 = to_bf16, math.to_f32 = to_f32;
-    ok(clt_group_agree(group, clt_reduce_plan_create(group, b->dev, &b->shards, &split, &math, &plan)),
-       "reduce_plan_create");
-    exchange = clt_reduce_plan_wire(plan);
+    clt_reduce_plan *plan = make_plan(b, &math);
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0, lanes - 1, lanes};
     for (size_t i = 0; i < (brief ? 1 : CLT_COUNT_OF(samples)); i++) {
         test_batch(b, stack, plan, lanes, samples[i]);
@@ -211,19 +272,16 @@ static void run_rounds(board *b, clt_reduce_plan *plan, clt_slab *const *level, 
     ok(clt_exchange_join(plan, op), "join");
 }
 
-static void test_rounds(board *b, int lanes, const int *counts) {
-    split = (clt_lane_split){lanes, size, counts, .dealt = true};
+static void test_rounds(board *b, int lanes, const int *counts, bool chain) {
+    split = (clt_lane_split){lanes, size, counts, .dealt = true, .chain = chain};
     clt_slab *level[CLT_LANE_LEVELS] = {NULL}, *whole = NULL;
-    clt_reduce_plan *plan = NULL;
     int64_t op = 0;
     share_out(b);
     add_slabs(b, 2);
     for (int i = 0; i < clt_reduce_levels(&split); i++)
         ok(clt_slab_create_shard(b->dev, &b->table, &b->shards, rank, 4, "level", &level[i]), "shard");
     ok(clt_slab_create(b->dev, &b->table, 0, "total", &whole), "slab");
-    ok(clt_reduce_plan_create(group, b->dev, &b->shards, &split,
-                              &(clt_reduce_math){.add = add, .ctx = b->ops}, &plan),
-       "reduce_plan_create");
+    clt_reduce_plan *plan = make_plan(b, &(clt_reduce_math){.add = add, .ctx = b->ops});
     const int64_t samples[] = {2 * lanes + 1, 1, lanes / 2 + 1, 0};
     for (size_t i = 0; i < CLT_COUNT_OF(samples); i++) {
         float *want = wanted_slab(&b->table, samples[i]);
@@ -271,8 +329,9 @@ static void test_divisions(board *b) {
         for (int r = 0; r < size; r++) counts[r] = r == size / 2 ? lanes - size + 1 : 1;
         test_lanes(b, lanes, NULL, false);
         test_lanes(b, lanes, counts, false);
-        if (size > 1) test_rounds(b, lanes, NULL);
-        if (size > 1) test_rounds(b, lanes, counts);
+        if (size > 1) test_rounds(b, lanes, NULL, false);
+        if (size > 1) test_rounds(b, lanes, counts, false);
+        if (size > 1) test_rounds(b, lanes, counts, true);
         bf16 = true;
         test_lanes(b, lanes, counts, lanes != 8);
         bf16 = false;
@@ -323,7 +382,7 @@ static void test_reduction(board *small) {
     test_divisions(small);
     test_little_memory(small);
     test_too_many_ranks(small);
-    if (size > 3) return;
+    if (size > 4) return;
     open_board(&large, MANY_CHUNKS);
     test_lanes(&large, 4, NULL, true);
     bf16 = true;

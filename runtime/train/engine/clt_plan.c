@@ -47,6 +47,7 @@ clt_plan clt_plan_begin(const clt_config *c, int ranks) {
                   .shuffle_seed = c->train.shuffle_seed,
                   .canonical_nodes = c->train.num_canonical_nodes,
                   .ranks = ranks,
+                  .per_host = ranks,
                   .shard_ranks = 1,
                   .replicas = ranks,
                   .recompute = c->recompute};

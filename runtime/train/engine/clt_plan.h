@@ -30,6 +30,7 @@ typedef struct {
 
     /* lanes: the parts that a global batch is divided into (docs/numerics.md) */
     int ranks, lanes;
+    int per_host;        /* ranks on this one's host; clt_plan_begin: all */
     int *lanes_per_rank; /* [ranks], owned by the plan; NULL: divided evenly */
 
     /* sharding: clt_plan_memory.h has the stages */

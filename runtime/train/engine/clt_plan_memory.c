@@ -131,7 +131,7 @@ static clt_status reduction_of(const clt_config *c, const clt_plan *p, const clt
     const clt_lane_split split = reduced_split(c, p, keeps_whole_gradients(c, p, microbatch));
     clt_shards s;
     CLT_TRY(clt_shards_create(t, p->ranks, NULL, &s));
-    *bytes = clt_reduce_plan_bytes(&s, &split, c->reduce_bf16, type == CLT_DEVICE_CPU);
+    *bytes = clt_reduce_plan_bytes(&s, &split, p->per_host, c->reduce_bf16, type == CLT_DEVICE_CPU);
     clt_shards_free(&s);
     return CLT_OK;
 }

@@ -83,6 +83,7 @@ clt_status clt_run_join(clt_run *r, const char *command) {
     const int ranks = clt_group_size(r->group);
     const bool writes = clt_group_rank(r->group) == 0; /* this rank writes the trace */
     r->plan = clt_plan_begin(r->cfg, ranks);
+    r->plan.per_host = clt_group_local_size(r->group);
     CLT_TRY(clt_group_agree(r->group, check_same(r, command)));
     CLT_TRY(clt_group_agree(r->group, clt_config_check_run(r->cfg, ranks)));
     CLT_TRY(clt_group_agree(r->group, writes ? clt_options_look_at_file("--trace", r->opt->trace) : CLT_OK));
