@@ -28,13 +28,15 @@ clt_slab_range clt_exchange_range(const clt_reduce_plan *p, const clt_op *op, in
 
 /* --- stations --- */
 
-/* On queue `queue`, behind what the operation reads. */
-static clt_status enter_queue(clt_reduce_plan *p, const clt_op *op, clt_queue queue) {
+/* On queue `queue`, behind what operation k reads. */
+static clt_status enter_queue(clt_reduce_plan *p, int64_t k, clt_queue queue) {
+    clt_exchange_times_tag(p, k, queue == CLT_QUEUE_IN ? CLT_PART_IN : CLT_PART_OUT);
     CLT_TRY(clt_device_use(p->dev, queue));
-    return clt_device_after(p->dev, op->made);
+    return clt_device_after(p->dev, clt_exchange_op(p, k)->made);
 }
 
 static clt_status leave_queue(clt_reduce_plan *p, clt_mark **behind) {
+    clt_device_trace_tag(p->dev, 0);
     CLT_TRY(clt_device_mark(p->dev, behind));
     return clt_device_use(p->dev, CLT_QUEUE_COMPUTE);
 }
@@ -49,21 +51,24 @@ static clt_status by_host(clt_reduce_plan *p, int64_t k, clt_status (*step)(clt_
 
 static clt_status fill(clt_reduce_plan *p, int64_t k) {
     clt_op *op = clt_exchange_op(p, k);
+    clt_exchange_times_note(p, k, CLT_AT_FILLING);
     if (op->by_host) return by_host(p, k, clt_exchange_fill);
-    CLT_TRY(enter_queue(p, op, CLT_QUEUE_OUT));
+    CLT_TRY(enter_queue(p, k, CLT_QUEUE_OUT));
     CLT_TRY(clt_exchange_fill(p, k));
     return leave_queue(p, &op->sent);
 }
 
 static clt_status take(clt_reduce_plan *p, int64_t k) {
     CLT_TRY(clt_exchange_fetch(p, k));
+    clt_exchange_times_tag(p, k, CLT_PART_ADD);
     return clt_exchange_op(p, k)->kind == CLT_OP_REDUCE ? clt_exchange_add(p, k) : CLT_OK;
 }
 
 static clt_status fetch(clt_reduce_plan *p, int64_t k) {
     clt_op *op = clt_exchange_op(p, k);
+    clt_exchange_times_note(p, k, CLT_AT_FETCHING);
     if (op->by_host) return by_host(p, k, take);
-    CLT_TRY(enter_queue(p, op, CLT_QUEUE_IN));
+    CLT_TRY(enter_queue(p, k, CLT_QUEUE_IN));
     CLT_TRY(take(p, k));
     return leave_queue(p, &op->read);
 }
@@ -92,6 +97,7 @@ static clt_status finish(clt_reduce_plan *p) {
         CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->finished + 1)->read, &there));
         if (!there) break;
         CLT_TRY(p->wire->finished(p, p->finished + 1));
+        clt_exchange_times_note(p, p->finished + 1, CLT_AT_FINISHED);
         clt_exchange_release(clt_exchange_op(p, p->finished + 1));
     }
     return CLT_OK;
@@ -105,6 +111,7 @@ static clt_status advance(clt_reduce_plan *p) {
         CLT_TRY(clt_mark_reached(clt_exchange_op(p, p->posted + 1)->sent, &there));
         if (!there) break;
         CLT_TRY(w->post(p, p->posted + 1));
+        clt_exchange_times_note(p, p->posted + 1, CLT_AT_POSTED);
     }
     for (; p->expected < p->begun && p->expected < p->finished + CLT_SLOTS; p->expected++)
         if (w->expect) CLT_TRY(w->expect(p, p->expected + 1));
@@ -244,6 +251,7 @@ static clt_status next(clt_reduce_plan *p, const clt_op *like, clt_slab *const *
     op->sum = sums;
     for (int i = 0; i < like->sums; i++) op->sum[i] = sum[i];
     p->begun++;
+    clt_exchange_times_begin(p, p->begun);
     return CLT_OK;
 }
 

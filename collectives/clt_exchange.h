@@ -106,6 +106,7 @@ typedef struct {
     clt_mark *sent, *read; /* the copies of filling and of fetching; NULL: not queued yet */
     bool last;             /* of its bucket's strips: it owns `made` */
     int64_t hop_end[2];    /* with clt_hosts.h: the last operations of its two hops */
+    int row;               /* of clt_exchange_times.h; -1: its times are not kept */
 } clt_op;
 
 struct clt_reduce_plan {
@@ -211,6 +212,13 @@ void clt_exchange_free_ring(clt_reduce_plan *p);
 void clt_exchange_set_idle(clt_reduce_plan *p, bool on);
 /* Waits until every operation is finished on this rank, and its memory is not read any more. */
 clt_status clt_exchange_drain(clt_reduce_plan *p);
+
+/* clt_exchange_times.c, without effect unless times are kept: operation k has begun; it has come to another
+ * station; what the device gets from here on is part of it. _free: ends it without rows. */
+void clt_exchange_times_begin(clt_reduce_plan *p, int64_t k);
+void clt_exchange_times_note(clt_reduce_plan *p, int64_t k, clt_station station);
+void clt_exchange_times_tag(clt_reduce_plan *p, int64_t k, clt_exchange_part part);
+void clt_exchange_times_free(clt_group_run *run);
 
 /* The most subtree sums that a rank of the view brings at once. */
 int clt_exchange_most_sums(const clt_lane_split *s, const clt_exchange_view *v);

@@ -38,6 +38,7 @@ static bool is_child(const clt_group *g) {
 
 static void free_group(clt_group *g) {
     if (!is_child(g)) {
+        clt_exchange_times_free(g->run);
         clt_free(g->run->folder);
         clt_free(g->run);
     }

@@ -7,6 +7,7 @@
 #ifndef CLT_GROUP_INTERNAL_H
 #define CLT_GROUP_INTERNAL_H
 
+#include "collectives/clt_exchange_times.h"
 #include "collectives/clt_flight.h"
 #include "collectives/clt_group.h"
 #include "collectives/clt_watch.h"
@@ -27,6 +28,7 @@ struct clt_group_run {
     void (*idle)(void *ctx);
     void *idle_ctx;
     struct clt_reduce_plan *plans; /* of this process that have begun operations (clt_exchange.c) */
+    clt_exchange_times *times;     /* NULL: they are not kept */
     /* clt_watch.h; NULL where nobody is to be watched. */
     clt_host_page *page;
     clt_watcher *watcher;

@@ -1,7 +1,14 @@
 #include "runtime/base/clt_timeline.h"
 
+#include <math.h>
+
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
+
+/* Perfetto cuts times down to whole nanoseconds, and drops an event that ends a nanosecond after another one
+ * that it lies in. Times are whole nanoseconds therefore, and this many microseconds more keep what is cut
+ * down from losing one. */
+#define MORE 0.0002
 
 static void separate(clt_str *part) {
     if (part->len) clt_str_add(part, ",\n");
@@ -40,11 +47,12 @@ void clt_timeline_row(clt_str *part, int process, int row, const char *name) {
 
 void clt_timeline_event(clt_str *part, int process, int row, const char *name, double start, double end,
                         const char *args) {
+    const double from = round(start * 1e9), to = round(end * 1e9);
     separate(part);
     clt_str_add(part, "{\"ph\":\"X\",\"name\":");
     clt_json_escape(part, name);
-    clt_str_addf(part, ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", process, row, start * 1e6,
-                 (end - start) * 1e6);
+    clt_str_addf(part, ",\"pid\":%d,\"tid\":%d,\"ts\":%.4f,\"dur\":%.4f", process, row, from / 1e3 + MORE,
+                 (to - from) / 1e3 + MORE);
     if (args) clt_str_addf(part, ",\"args\":{%s}", args);
     clt_str_add(part, "}");
 }

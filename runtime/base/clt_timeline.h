@@ -18,8 +18,9 @@
  * of their numbers. */
 void clt_timeline_process(clt_str *part, int process, const char *name);
 void clt_timeline_row(clt_str *part, int process, int row, const char *name);
-/* start, end: seconds since the zero of the timeline. args: members of a JSON object, without braces, which
- * the viewer shows with the event; NULL: none. */
+/* start, end: seconds since the zero of the timeline; kept to a nanosecond, so that events that share a
+ * border or lie in each other do so in the viewer, too. Other events of a row must not overlap. args: members
+ * of a JSON object, without braces, which the viewer shows with the event; NULL: none. */
 void clt_timeline_event(clt_str *part, int process, int row, const char *name, double start, double end,
                         const char *args);
 

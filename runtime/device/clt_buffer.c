@@ -162,9 +162,12 @@ clt_status clt_buffer_fill32(clt_buffer *b, size_t offset, uint32_t word, size_t
                          offset, b->name);
     if (bytes == 0) return CLT_OK;
     if (b->pinned) return clt_buffer_fill_pinned(b, offset, word, bytes);
+    cl_event event = NULL;
     CLT_CL(b->dev,
-           clEnqueueFillBuffer(clt_queue_next(b->dev), b->mem, &word, 4, offset, bytes, 0, NULL, NULL),
+           clEnqueueFillBuffer(clt_queue_next(b->dev), b->mem, &word, 4, offset, bytes, 0, NULL,
+                               clt_trace_event(b->dev, &event)),
            b->name);
+    clt_trace_add(b, event, "fill", bytes);
     return CLT_OK;
 }
 
@@ -176,10 +179,12 @@ clt_status clt_buffer_copy(clt_buffer *dst, size_t dst_offset, clt_buffer *src, 
         return clt_error(CLT_FAIL, "copying '%s' to '%s': they are on different devices", src->name,
                          dst->name);
     if (bytes == 0) return CLT_OK;
+    cl_event event = NULL;
     CLT_CL(dst->dev,
            clEnqueueCopyBuffer(clt_queue_next(dst->dev), src->mem, dst->mem, src_offset, dst_offset, bytes, 0,
-                               NULL, NULL),
+                               NULL, clt_trace_event(dst->dev, &event)),
            dst->name);
+    clt_trace_add(dst, event, "copy", bytes);
     return CLT_OK;
 }
 

@@ -270,17 +270,23 @@ typedef struct {
 clt_status clt_device_profile(clt_device *dev, clt_kernel_time **rows, int *count);
 void clt_device_profile_reset(clt_device *dev);
 
-/* When a launch was queued and when the device ran it, in seconds on clt_now's clock. The clocks' offset is
- * the smallest difference seen between the host's time after queueing a launch and the device's time of
+/* When a command was queued and when the device ran it, in seconds on clt_now's clock. The clocks' offset is
+ * the smallest difference seen between the host's time after queueing a command and the device's time of
  * queueing it; starts are right to about ten microseconds. */
 typedef struct {
-    char name[96]; /* kernel name */
+    char name[96];  /* kernel name; "send", "fetch", "copy" or "fill" with the buffer's name */
+    uint64_t bytes; /* that a copy or fill moves; 0: it is a kernel */
+    int queue;      /* the clt_queue that it was put into */
+    int64_t tag;
     double queued, start, end;
-} clt_launch_time;
-/* Keeps every launch from here on, until clt_device_trace_take waits for the device and returns them in the
- * order in which they were queued (the caller frees *rows). Without profiling as above there are no rows. */
+} clt_command_time;
+/* Keeps every launch, every copy of clt_buffer_send, _fetch and _copy and every fill from here on, until
+ * clt_device_trace_take waits for the device and returns them; those of one queue are in their order (the
+ * caller frees *rows). Without profiling as above there are no rows. */
 void clt_device_trace_start(clt_device *dev);
-clt_status clt_device_trace_take(clt_device *dev, clt_launch_time **rows, int *count);
+clt_status clt_device_trace_take(clt_device *dev, clt_command_time **rows, int *count);
+/* The tag of what is queued from here on; 0 at the start. */
+void clt_device_trace_tag(clt_device *dev, int64_t tag);
 
 /* The existing buffers grouped by name, largest first. The caller frees *rows. */
 typedef struct {

@@ -68,9 +68,13 @@ typedef struct {
 } clt_staging;
 
 typedef struct {
-    clt_kernel *kernel;
+    clt_kernel *kernel; /* NULL: a copy or a fill */
+    char copy[72];      /* its name, and its bytes */
+    size_t bytes;
+    int queue; /* clt_queue */
+    int64_t tag;
     cl_event event;
-    double host; /* clt_now() after the launch was queued */
+    double host; /* clt_now() after the command was queued */
 } clt_timed;
 
 typedef struct clt_recorder clt_recorder;
@@ -110,9 +114,10 @@ struct clt_device {
     struct clt_tensor_maps *tensor_maps; /* clt_tensor_map.c; NULL until a map is needed */
     clt_timed *timed;
     int timed_n, timed_cap;
-    clt_launch_time *trace; /* times on the device's clock */
+    clt_command_time *trace; /* times on the device's clock */
     int trace_n, trace_cap;
     double trace_shift; /* from the device's clock to clt_now's */
+    int64_t trace_tag;
     bool tracing;
     clt_helpers *helpers;   /* NULL: this process builds everything */
     clt_waiter *waiter;     /* NULL: the driver needs no waiting thread */
@@ -120,7 +125,7 @@ struct clt_device {
     clt_recorder *recorder; /* NULL: launches are not recorded */
     clt_idle idle;          /* called while the host waits; NULL: nothing is */
     void *idle_ctx;
-    bool idles; /* it runs */
+    bool idles; /* it runs, or is kept from running */
 };
 
 /* The queue in use, for a command that is put into it; markers alone take dev->queue. */
@@ -170,6 +175,13 @@ cl_int clt_event_quiet(clt_device *dev, cl_event event);
 clt_status clt_hung_error(clt_device *dev, const char *what);
 /* Keeps the event of a launch of k for the profile, and releases it later: the caller must not. */
 void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event);
+/* For a copy or fill of buffer b in the queue in use: where the call that queues it puts its event, or NULL.
+ * With an event clt_trace_add keeps it for the trace and releases it later; `what` is the first word of its
+ * name. */
+static inline cl_event *clt_trace_event(const clt_device *dev, cl_event *event) {
+    return dev->tracing ? event : NULL;
+}
+void clt_trace_add(const clt_buffer *b, cl_event event, const char *what, size_t bytes);
 /* Must be called before a build or an allocation: if the device is steady, counts a breach, and is CLT_FAIL
  * with CLTRAIN_ASSERT_STEADY=1. `what` and `name` are for the message. */
 clt_status clt_steady_check(clt_device *dev, const char *what, const char *name);

@@ -98,26 +98,36 @@ void clt_mark_release(clt_mark *m) {
 clt_status clt_buffer_send(clt_buffer *src, size_t offset, void *host, size_t bytes) {
     CLT_TRY(clt_buffer_check_on_device(src, offset, bytes, "reading"));
     if (bytes == 0) return CLT_OK;
-    CLT_CL(
-        src->dev,
-        clEnqueueReadBuffer(clt_queue_next(src->dev), src->mem, CL_FALSE, offset, bytes, host, 0, NULL, NULL),
-        src->name);
+    cl_event event = NULL;
+    CLT_CL(src->dev,
+           clEnqueueReadBuffer(clt_queue_next(src->dev), src->mem, CL_FALSE, offset, bytes, host, 0, NULL,
+                               clt_trace_event(src->dev, &event)),
+           src->name);
+    clt_trace_add(src, event, "send", bytes);
     return CLT_OK;
 }
 
 clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, size_t bytes) {
     CLT_TRY(clt_buffer_check_on_device(dst, offset, bytes, "writing"));
     if (bytes == 0) return CLT_OK;
+    cl_event event = NULL;
     CLT_CL(dst->dev,
            clEnqueueWriteBuffer(clt_queue_next(dst->dev), dst->mem, CL_FALSE, offset, bytes, host, 0, NULL,
-                                NULL),
+                                clt_trace_event(dst->dev, &event)),
            dst->name);
+    clt_trace_add(dst, event, "fetch", bytes);
     return CLT_OK;
 }
 
 void clt_device_set_idle(clt_device *dev, clt_idle idle, void *ctx) {
     dev->idle = idle;
     dev->idle_ctx = ctx;
+}
+
+bool clt_device_pause_idle(clt_device *dev, bool pause) {
+    const bool before = dev->idles;
+    dev->idles = pause;
+    return before;
 }
 
 void clt_device_idle(clt_device *dev) {

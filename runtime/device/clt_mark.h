@@ -64,5 +64,8 @@ clt_status clt_buffer_fetch(clt_buffer *dst, size_t offset, const void *host, si
  * restored after it. It is not called within itself. */
 typedef void (*clt_idle)(void *ctx);
 void clt_device_set_idle(clt_device *dev, clt_idle idle, void *ctx);
+/* Keeps `idle` from being called (pause true), for code that would not bear it, or allows it again. Returns
+ * whether it was kept before, which the caller passes at the end. */
+bool clt_device_pause_idle(clt_device *dev, bool pause);
 
 #endif

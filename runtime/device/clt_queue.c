@@ -147,8 +147,8 @@ void clt_device_get_counters(const clt_device *dev, clt_device_counters *out) {
 
 /* --- times by kernel --- */
 
-/* Keeps a launch. It was queued before the host read its clock, so the distance between the clocks is at most
- * the host's time less the device's: the smallest such difference is the best bound. */
+/* Keeps a command. It was queued before the host read its clock, so the distance between the clocks is at
+ * most the host's time less the device's: the smallest such difference is the best bound. */
 static void trace_add(clt_device *dev, const clt_timed *t, cl_ulong from, cl_ulong to) {
     cl_ulong queued = 0;
     clGetEventProfilingInfo(t->event, CL_PROFILING_COMMAND_QUEUED, sizeof queued, &queued, NULL);
@@ -156,10 +156,14 @@ static void trace_add(clt_device *dev, const clt_timed *t, cl_ulong from, cl_ulo
         dev->trace_cap = dev->trace_cap ? 2 * dev->trace_cap : 4096;
         dev->trace = clt_realloc(dev->trace, (size_t)dev->trace_cap * sizeof *dev->trace);
     }
-    clt_launch_time *l = &dev->trace[dev->trace_n];
-    *l = (clt_launch_time){
-        .queued = 1e-9 * (double)queued, .start = 1e-9 * (double)from, .end = 1e-9 * (double)to};
-    snprintf(l->name, sizeof l->name, "%s", t->kernel->name);
+    clt_command_time *l = &dev->trace[dev->trace_n];
+    *l = (clt_command_time){.bytes = t->bytes,
+                            .queue = t->queue,
+                            .tag = t->tag,
+                            .queued = 1e-9 * (double)queued,
+                            .start = 1e-9 * (double)from,
+                            .end = 1e-9 * (double)to};
+    snprintf(l->name, sizeof l->name, "%s", t->kernel ? t->kernel->name : t->copy);
     double shift = t->host - l->queued;
     if (dev->trace_n == 0 || shift < dev->trace_shift) dev->trace_shift = shift;
     dev->trace_n++;
@@ -180,14 +184,21 @@ static void collect(clt_device *dev) {
         }
         clGetEventProfilingInfo(t.event, CL_PROFILING_COMMAND_START, sizeof from, &from, NULL);
         clGetEventProfilingInfo(t.event, CL_PROFILING_COMMAND_END, sizeof to, &to, NULL);
-        if (to > from) t.kernel->seconds += 1e-9 * (double)(to - from);
+        if (t.kernel && to > from) t.kernel->seconds += 1e-9 * (double)(to - from);
         if (dev->tracing) trace_add(dev, &t, from, to);
         clReleaseEvent(t.event);
     }
     dev->timed_n = kept;
 }
 
-void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event) {
+static clt_queue queue_in_use(const clt_device *dev) {
+    int q = CLT_QUEUE_COMPUTE;
+    while (q + 1 < CLT_QUEUES && dev->queues[q] != dev->queue) q++;
+    return (clt_queue)q;
+}
+
+/* Keeps an event of the queue in use until it is complete. */
+static clt_timed *keep(clt_device *dev, cl_event event) {
     if (dev->timed_n == dev->timed_cap) {
         if (dev->timed_cap) collect(dev);
         if (2 * dev->timed_n >= dev->timed_cap) {
@@ -195,7 +206,20 @@ void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event) {
             dev->timed = clt_realloc(dev->timed, (size_t)dev->timed_cap * sizeof *dev->timed);
         }
     }
-    dev->timed[dev->timed_n++] = (clt_timed){k, event, clt_now()};
+    clt_timed *t = &dev->timed[dev->timed_n++];
+    *t = (clt_timed){.queue = queue_in_use(dev), .tag = dev->trace_tag, .event = event, .host = clt_now()};
+    return t;
+}
+
+void clt_profile_add(clt_device *dev, clt_kernel *k, cl_event event) {
+    keep(dev, event)->kernel = k;
+}
+
+void clt_trace_add(const clt_buffer *b, cl_event event, const char *what, size_t bytes) {
+    if (!event) return;
+    clt_timed *t = keep(b->dev, event);
+    t->bytes = bytes;
+    snprintf(t->copy, sizeof t->copy, "%s %s", what, b->name);
 }
 
 static int by_seconds(const void *a, const void *b) {
@@ -233,11 +257,15 @@ void clt_device_profile_reset(clt_device *dev) {
 
 void clt_device_trace_start(clt_device *dev) {
     if (clt_device_finish(dev) == CLT_OK) collect(dev);
-    dev->tracing = true;
+    dev->tracing = dev->profile;
     dev->trace_n = 0;
 }
 
-clt_status clt_device_trace_take(clt_device *dev, clt_launch_time **rows, int *count) {
+void clt_device_trace_tag(clt_device *dev, int64_t tag) {
+    dev->trace_tag = tag;
+}
+
+clt_status clt_device_trace_take(clt_device *dev, clt_command_time **rows, int *count) {
     CLT_TRY(clt_device_finish(dev));
     collect(dev);
     for (int i = 0; i < dev->trace_n; i++) {

@@ -51,6 +51,8 @@ static void block_free(clt_device *dev, clt_staging *s) {
     *s = (clt_staging){0};
 }
 
+/* The block is held meanwhile: the device is waited for, and who works in that time (clt_device_idle) may
+ * need a block, too. */
 static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
     size_t cap = SMALLEST_BLOCK;
     while (cap < bytes) cap *= 2;
@@ -58,7 +60,9 @@ static clt_status block_grow(clt_device *dev, clt_staging *s, size_t bytes) {
     if (dev->facts.type != CLT_DEVICE_CPU) {
         cl_mem pinned;
         void *mem;
+        s->held = true;
         cl_int e = clt_pinned_get(dev, cap, &pinned, &mem);
+        s->held = false;
         if (e == CL_SUCCESS) {
             *s = (clt_staging){.mem = mem, .cap = cap, .pinned = pinned};
             return CLT_OK;
@@ -91,8 +95,11 @@ static clt_status block_get(clt_device *dev, size_t bytes, clt_staging **out) {
     if (!any) {
         cl_event e = busy->event;
         busy->event = NULL;
+        busy->held = true; /* who works while the host waits takes another one */
         any = busy;
-        CLT_TRY(clt_event_wait(dev, e, "writing to a buffer"));
+        const clt_status st = clt_event_wait(dev, e, "waiting for a staging block");
+        busy->held = false;
+        CLT_TRY(st);
     }
     if (!best) best = any;
     if (best->cap < bytes) CLT_TRY(block_grow(dev, best, bytes));

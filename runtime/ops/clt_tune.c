@@ -4,6 +4,7 @@
 
 #include "runtime/base/clt_io.h"
 #include "runtime/device/clt_cache.h"
+#include "runtime/device/clt_mark.h"
 #include "runtime/device/clt_record.h"
 #include "runtime/ops/clt_ops_state.h"
 
@@ -244,6 +245,7 @@ static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
         clt_info("tuning: timing kernel variants at this model's shapes, for at most %.0f s (cltrain.tune)",
                  ops->params.tune_seconds);
     u->announced = true;
+    const bool paused = clt_device_pause_idle(ops->dev, true); /* nothing else runs beside a measurement */
     clt_record_pause(ops->dev, true);
     clt_error_quiet(true);
     clt_status st = q->kind->make(ops, q->variant.call, &tensors);
@@ -252,6 +254,7 @@ static clt_status measure(clt_ops *ops, const clt_tune_question *q) {
     if (made) st = measure_rows(ops, q, tensors, &best);
     if (made) q->kind->drop(tensors);
     clt_record_pause(ops->dev, false);
+    clt_device_pause_idle(ops->dev, paused);
     u->spent += clt_now() - start;
     if (!made && st == CLT_FAIL) st = CLT_OK;
     if (st == CLT_NO_MEMORY) { /* the run's memory is planned without these tensors and may leave no room */

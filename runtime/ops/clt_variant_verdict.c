@@ -3,6 +3,7 @@
 
 #include "runtime/base/clt_hash.h"
 #include "runtime/base/clt_io.h"
+#include "runtime/device/clt_mark.h"
 #include "runtime/device/clt_record.h"
 #include "runtime/ops/clt_ops_state.h"
 #include "runtime/ops/ref/clt_ref.h"
@@ -141,6 +142,36 @@ bool clt_variant_says_nothing(clt_status st) {
     return st == CLT_AGAIN || st == CLT_NO_MEMORY || st == CLT_STOPPED;
 }
 
+/* Runs a check and sets v->verdict; *lasting: it holds for later runs, too. Work that was queued before must
+ * be right, or its error would count as the variant's. What other work checks or uses meanwhile would share
+ * this check's state, so nothing runs while it waits. */
+static clt_status run_check(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx, bool *lasting) {
+    *lasting = false;
+    if (clt_device_finish(ops->dev) != CLT_OK) {
+        *ops->reason = 0;
+        v->verdict = -1;
+        keep_reason(ops, v);
+        return CLT_OK;
+    }
+    const bool paused = clt_device_pause_idle(ops->dev, true);
+    ops->checked++;
+    *ops->reason = 0;
+    clt_record_pause(ops->dev, true); /* a check is not part of the step */
+    const double start = clt_now();
+    const uint64_t before = shortages(ops);
+    const clt_status st = check(ops, v, ctx);
+    clt_record_pause(ops->dev, false);
+    clt_device_pause_idle(ops->dev, paused);
+    if (clt_variant_says_nothing(st)) return st;
+    v->verdict = st == CLT_OK ? 1 : -1;
+    if (st != CLT_OK) keep_reason(ops, v);
+    clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
+              clt_now() - start);
+    /* A failure for lack of memory or resources counts for this run only. */
+    *lasting = st == CLT_OK || shortages(ops) == before || clt_device_is_broken(ops->dev);
+    return CLT_OK;
+}
+
 clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check check, void *ctx) {
     if (ops->params.skip_check || v->verdict > 0) return CLT_OK;
     if (v->verdict < 0) return CLT_FAIL;
@@ -157,23 +188,13 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
         clt_free(path);
         return CLT_STOPPED; /* the checks of a first step may take minutes */
     } else {
-        double start = clt_now();
-        const uint64_t before = shortages(ops);
-        *ops->reason = 0;
-        ops->checked++;
-        clt_record_pause(ops->dev, true); /* a check is not part of the step */
-        clt_status st = check(ops, v, ctx);
-        clt_record_pause(ops->dev, false);
-        if (clt_variant_says_nothing(st)) {
+        bool lasting = false;
+        const clt_status st = run_check(ops, v, check, ctx, &lasting);
+        if (st == CLT_OK && lasting) save_verdict(v, path);
+        if (st != CLT_OK) {
             clt_free(path);
             return st;
         }
-        v->verdict = st == CLT_OK ? 1 : -1;
-        if (st != CLT_OK) keep_reason(ops, v);
-        clt_debug("variant %s=%s %s in %.3f s", v->op, v->id, st == CLT_OK ? "passed" : "failed",
-                  clt_now() - start);
-        /* A failure for lack of memory or resources counts for this run only. */
-        if (st == CLT_OK || shortages(ops) == before || clt_device_is_broken(ops->dev)) save_verdict(v, path);
     }
     clt_free(path);
     if (v->verdict < 0)

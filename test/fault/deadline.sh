@@ -1,11 +1,12 @@
 #!/bin/bash
 # A time limit: the run saves and exits with 75 before it. With the Slurm example of tools/examples and stand-ins for
-# sbatch, srun and scontrol: its jobs are requeued and resume.
+# sbatch, srun and scontrol: its jobs are requeued and resume, each at another stage of sharding.
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
 set=$golden/mpt-learned
-settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" "load_path=$set/hf" scheduler.t_max=100000ba
+# Large enough that both ranks own a part.
+settings=("$set/train.yaml" "train_loader.dataset.local=$set/mds" load_path=null model.d_model=128 model.n_layers=4 scheduler.t_max=100000ba
     max_duration=100000ba save_interval=1000ba log_config=false console_log_interval=100000ba device_train_microbatch_size=2)
 
 for bad in 1000000000 soon -3; do
@@ -43,7 +44,7 @@ job() { # seconds, more arguments
 # Kernels are compiled and checked before the clock starts.
 "$cltrain" launch -n 2 train "${settings[@]}" "save_folder=$tmp/warm" max_duration=1ba >"$log" 2>&1
 
-job 36000
+job 36000 cltrain.zero_stage=2
 until_there "first step done"
 kill -USR1 $job
 wait $job
@@ -54,7 +55,7 @@ report "a job that gets SIGUSR1 saves and is requeued" $? "exit $code, saved at 
 
 # Time for the same job's start, steps and a save, and two spare seconds, on this machine.
 before=${at:-0} seconds=$((6 + slowest * 4 / 1000))
-job $seconds
+job $seconds cltrain.zero_stage=3
 wait $job
 code=$?
 took=$(($(now) - (end - seconds) * 1000))

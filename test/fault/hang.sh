@@ -40,14 +40,14 @@ wait "$started"
 report "a run without a fault" $?
 
 # --- a hung device ----------------------------------------------------------------------------------------------------
-# NAME, ranks, hung rank, command
+# NAME, ranks, hung rank, command; $stage of sharding
 hung() {
     local name=$1 ranks=$2 rank=$3 silent
     shift 3
     silent=$(patience 2)
     rm -f "$tmp/mark"
     in_background env LD_PRELOAD="$preload" HANG_AT=3000 HANG_RANK="$rank" HANG_MARK="$tmp/mark" CLTRAIN_DEVICE_TIMEOUT="$silent" \
-        "$@" train "${settings[@]}"
+        "$@" train "${settings[@]}" "cltrain.zero_stage=${stage:-0}"
     pid=$started
     ended "$tmp/mark"
     [ -e "$tmp/mark" ] && [ $code = 75 ] && [ $took -ge $((silent * 1000 - 200)) ] && soon $((silent * 1000 + 5000)) && [ "$left" = 0 ] &&
@@ -57,6 +57,7 @@ hung() {
 }
 hung "a hung device" 1 0 "$cltrain"
 hung "a hung device under one of two ranks" 2 1 "$cltrain" launch -n 2
+stage=3 hung "the same with sharded gradients and weights" 2 0 "$cltrain" launch -n 2
 hung "the same with mpirun alone" 2 0 "${by_hand[@]}" -np 2 "$cltrain"
 
 # --- a device that fails, after saves that failed ---------------------------------------------------------------------------

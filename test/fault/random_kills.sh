@@ -1,9 +1,10 @@
 #!/bin/bash
 # Kills a training run at random moments with SIGKILL: one rank, all processes of the run at once, or the launcher, in
-# rotation, on two ranks, whose starts take the stages of sharding in turn. After each kill: every checkpoint in the folder verifies, and the newest one is not older than
-# the last one that the run had announced as saved. Then the command is rerun until it is done; the
-# weights at the end are those of an undisturbed run.
-#   KILLS=3 (how many), SEED=1 (the moments follow from it), STAGES="3 2 1" (stages of sharding)
+# rotation, on two ranks, whose starts take the stages of sharding in turn, and after each of their rounds the next
+# transport. After each kill: every checkpoint in the folder verifies, and the newest one is not older than the last one
+# that the run had announced as saved. Then the command is rerun until it is done; the weights at the end are those of an
+# undisturbed run.
+#   KILLS=3 (how many), SEED=1 (the moments follow from it), STAGES="3 2 1 0", TRANSPORTS="shm mpi"
 # timeout: 240
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 needs_mpirun
@@ -12,8 +13,9 @@ SEED=${SEED:-$(date +%N | sed 's/^0*//')}
 RANDOM=$((SEED % 32768))
 set=$golden/mpt-learned
 keep=$((SEED % 2 ? 2 : 1)) # one of two: less than the two that always stay
-read -ra stages <<<"${STAGES:-3 2 1}"
-echo "seed $SEED, $KILLS kills, stages ${stages[*]}"
+read -ra stages <<<"${STAGES:-3 2 1 0}"
+read -ra transports <<<"${TRANSPORTS:-shm mpi}"
+echo "seed $SEED, $KILLS kills, stages ${stages[*]}, transports ${transports[*]}"
 # Large enough that every rank owns a part.
 settings=("train_loader.dataset.local=$set/mds" load_path=null model.d_model=128 model.n_layers=4
     device_train_microbatch_size=2 log_config=false console_log_interval=100000ba save_interval=3ba "save_num_checkpoints_to_keep=$keep")
@@ -21,8 +23,9 @@ settings=("train_loader.dataset.local=$set/mds" load_path=null model.d_model=128
 # Starts the run in a process group of its own: pid.
 starts=0
 start() { # steps
-    local stage=${stages[starts++ % ${#stages[@]}]}
-    setsid "$cltrain" launch -n 2 train "$set/train.yaml" "${settings[@]}" "max_duration=$1ba" "scheduler.t_max=100000ba" \
+    local stage=${stages[starts % ${#stages[@]}]} transport=${transports[starts / ${#stages[@]} % ${#transports[@]}]}
+    starts=$((starts + 1))
+    CLTRAIN_TRANSPORT=$transport setsid "$cltrain" launch -n 2 train "$set/train.yaml" "${settings[@]}" "max_duration=$1ba" "scheduler.t_max=100000ba" \
         "cltrain.zero_stage=$stage" "save_folder=$tmp/run" >>"$tmp/run.log" 2>&1 &
     pid=$!
 }

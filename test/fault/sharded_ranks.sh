@@ -1,6 +1,6 @@
 #!/bin/bash
-# Faults in runs whose gradients and weights are sharded (stages 2 and 3): ranks that die or stall, signals, steps that
-# are not finite. One run in one folder goes through all cases, at another stage or with other ranks after each: at the
+# Faults in runs whose gradients and weights are sharded (stages 2 and 3): ranks that die, stall or are late, signals.
+# One run in one folder goes through all cases, at another stage or with other ranks after each: at the
 # end weights and moments are those of an undisturbed run on one rank.
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
@@ -58,6 +58,19 @@ for case in "2 3 3" "1 2 2"; do
         grep -q "error: rank $1 (host .*) does not respond: step [0-9]*, [a-z ]* for" "$log"
     report "rank $1 of $3 is stopped at stage $2" $? "exit $code after $took ms"
 done
+
+# A rank that is late, but not too late: the run continues.
+start 3 3
+until_there "checkpoint saved"
+kill -STOP "$(rank_pid 1)"
+sleep $((silent / 2))
+kill -CONT "$(rank_pid 1)"
+seen=$(grep -c "checkpoint saved" "$log")
+until [ "$(grep -c "checkpoint saved" "$log")" -gt "$seen" ] || ! kill -0 "$launch" 2>/dev/null; do sleep 0.05; done
+kill -TERM "$(rank_pid 1)"
+ended
+[ $code = 75 ] && [ "$left" = 0 ] && verified && grep -q "^stopped at batch [0-9]* after a save" "$log"
+report "rank 1 of 3 is stopped for half of the deadline at stage 3" $? "exit $code"
 unset CLTRAIN_COMM_TIMEOUT
 
 for case in "TERM 1 3 2" "USR1 0 2 3" "INT 2 3 3"; do

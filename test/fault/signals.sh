@@ -1,8 +1,8 @@
 #!/bin/bash
 # Signals in every phase of a run: start, compiling, loading, training, evaluating, saving. SIGTERM, SIGUSR1 or SIGINT go
-# to the launch or to one rank alone, by chance; after each the newest checkpoint is whole and not older than any that was
-# announced, the exit code is 75, no process is left, and the next start resumes. At the end the weights are those
-# of an undisturbed run.
+# to the launch or to one rank alone, by chance, and each start has the next stage of sharding. After each signal the
+# newest checkpoint is whole and not older than any that was announced, the exit code is 75, no process is left, and the
+# next start resumes. At the end the weights are those of an undisturbed run.
 #   COUNT=n signals (default 6, one per phase), SEED=n
 # timeout: 300
 cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
@@ -12,13 +12,16 @@ RANDOM=$SEED
 echo "seed $SEED"
 STEPS=160
 disturbed_run $STEPS 10
+settings+=(load_path=null model.d_model=128 model.n_layers=4) # large enough that both ranks own a part
 phases=(start compile load train eval save)
 hash_of() { "$cltrain" ckpt hash "$1" 2>/dev/null; }
 pause() { sleep "$(awk -v r=$RANDOM -v most="$1" 'BEGIN { printf "%.3f", most * r / 32768 }')"; } # up to $1 seconds
 
-# Starts two ranks for `phase` and waits until they may be in it.
+# Starts two ranks for `phase`, at the next stage of sharding, and waits until they may be in it.
+stage=$SEED
 begin() {
-    local run=("$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run") more=()
+    stage=$(((stage + 1) % 4))
+    local run=("$cltrain" launch -n 2 train "$tmp/run.yaml" "${settings[@]}" "save_folder=$tmp/run" "cltrain.zero_stage=$stage") more=()
     rm -rf "$tmp"/cltrain-launch.*
     [ "$1" = eval ] && more=(eval_interval=1ba)
     [ "$1" = save ] && more=(save_interval=1ba)
@@ -80,7 +83,7 @@ for ((i = 0; i < COUNT; )); do
     [ -z "$now" ] || "$cltrain" ckpt verify "$tmp/run" >"$tmp/verify.log" 2>&1 || good=0
     nobody_left "save_folder=$tmp/run" || good=0
     [ $good = 1 ] || lost=$((lost + 1))
-    report "$phase: SIG$signal to $target" $((1 - good)) "exit $code; ${said:-no output}"
+    report "$phase, stage $stage: SIG$signal to $target" $((1 - good)) "exit $code; ${said:-no output}"
 done
 
 # Ctrl-C also ends a `tee` behind the run: the output after it is lost, not the steps.

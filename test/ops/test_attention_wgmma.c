@@ -45,7 +45,8 @@ static const shape cases[] = {
     {1, 1000, 2, 1, 128, CLT_BF16, .fused = true},
     {1, 300, 2, 2, 128, CLT_F16, .accumulate = true},
     {2, 260, 4, 2, 128, CLT_BF16, .alibi = true, .softcap = 1.5f, .window = 171, .ids = true, .fused = true},
-    /* More items for each persistent work-group than places for their descriptions (TURNS), on up to 200 units. */
+    /* More items for each persistent work-group than places for their descriptions (TURNS), on up to 200
+       units. */
     {90, 9, 12, 12, 64, CLT_BF16, .heads_at_once = 1080},
     {90, 12, 12, 12, 128, CLT_BF16, .heads_at_once = 1080},
     {60, 10, 18, 18, 128, CLT_F16},

@@ -10,7 +10,7 @@ set=$golden/mpt-variants
 settings=(train.yaml load_path=null model.d_model=512 model.n_layers=2 model.attn_config.kv_n_heads=4
     model.expansion_ratio=4 model.vocab_size=6000 max_seq_len=16 model.max_seq_len=16 train_loader.dataset.max_seq_len=16
     tokenizer.kwargs.model_max_length=16 global_train_batch_size=8 cltrain.numerics=exact scheduler.t_warmup=1ba
-    scheduler.t_max=3ba log_config=false log_to_console=false)
+    scheduler.t_max=5ba log_config=false log_to_console=false)
 
 # train FOLDER RANKS [key=value ...]: three steps; the output is in $log
 train() {
@@ -87,6 +87,17 @@ CLTRAIN_INJECT=flip=1:2:1000003 train flip 3 precision=amp_bf16 cltrain.offload=
 code=$?
 [ $code = 75 ] && grep -q "^error: batch 2: the values (weight) of rank 1 (host .*) differ from those of the other 2 ranks" "$log"
 report "a flipped bit in offloaded state" $? "exit $code"
+
+# Steps that are not finite are looked into, and a roll-back loads the state into the host's memory.
+for where in none host; do
+    CLTRAIN_INJECT=nan=3:4 train "bad-$where" 2 precision=amp_bf16 "cltrain.offload=$where" max_duration=5ba \
+        cltrain.guards.nonfinite=rollback cltrain.guards.nonfinite_in_a_row=2 save_interval=1ba
+    report "offload: $where, two steps that are not finite" $?
+done
+grep -q '"event":"rollback"' "$tmp/bad-host/metrics.jsonl"
+report "the run has rolled back" $?
+want=$("$cltrain" ckpt hash "$tmp/bad-none")
+same "the state after a roll-back" bad-host
 
 # Composer's key asks for the same; activations stay on the device.
 (cd "$set" && "$cltrain" plan --device pocl "${settings[@]}" "fsdp_config={cpu_offload: true}") >"$log" 2>&1

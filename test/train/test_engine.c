@@ -239,6 +239,17 @@ static trained train(rig *r) {
     return t;
 }
 
+static void a_bad_weight_is_found(rig *r) {
+    clt_engine_result res;
+    char what[CLT_ENGINE_WHAT];
+    const clt_batch b = batch(r);
+    scale_tensor(r, "transformer.norm_f.weight", NAN);
+    take_step(r, &b, 4, false, &res);
+    assert_false(res.finite);
+    tu_assert_ok(clt_engine_explain(r->engine, &b, 4, what), "explain");
+    assert_non_null(strstr(what, "weight transformer.norm_f.weight: 256 of 256 values (rank 0, lane 0)"));
+}
+
 /* Allocated for the engine, beside its plan. */
 static void check_memory(const rig *r, const clt_device_counters *before) {
     clt_device_counters now;
@@ -271,6 +282,7 @@ static void offloaded_state_has_the_same_bits(void **state) {
         open_rig(&with, over, n);
         check_memory(&with, &before);
         const trained got = train(&with);
+        a_bad_weight_is_found(&with);
         close_rig(&with);
         unsetenv("CLTRAIN_QUEUES");
         assert_same(want.by_host, got.by_host);

@@ -82,8 +82,9 @@ static void parts_are_joined(void **state) {
     json_t *event = json_array_get(list, 9), *name = json_object_get(json_array_get(list, 5), "args");
     assert_string_equal(json_string_value(json_object_get(name, "name")), "rank \"1\"");
     assert_int_equal(json_integer_value(json_object_get(event, "pid")), 1);
-    assert_true(json_real_value(json_object_get(event, "ts")) == 1.5e6);
-    assert_true(json_real_value(json_object_get(event, "dur")) == 0.25e6);
+    /* In whole nanoseconds, as Perfetto reads them. */
+    assert_true(floor(json_real_value(json_object_get(event, "ts")) * 1000.0) == 1.5e9);
+    assert_true(floor(json_real_value(json_object_get(event, "dur")) * 1000.0) == 0.25e9);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(event, "args"), "bytes")), 5);
     json_decref(file);
     clt_str_free(&all);

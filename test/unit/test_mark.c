@@ -262,6 +262,78 @@ static void waits_do_other_work(void **state) {
     clt_device_close(dev);
 }
 
+enum { WRITES = 9 }; /* one more than there are staging blocks */
+
+typedef struct {
+    clt_device *dev;
+    clt_buffer *other;
+    uint32_t *words;
+    int calls;
+} writing;
+
+/* Opens the compute queue, and writes at once, before the device can have read what waits there. */
+static void write_meanwhile(void *ctx) {
+    writing *w = ctx;
+    if (w->calls++) return;
+    clt_device_gate(w->dev, false);
+    tu_assert_ok(clt_buffer_write(w->other, 0, w->words, BYTES), "write");
+}
+
+static void check_words(clt_buffer *b, uint32_t word, uint32_t *got) {
+    tu_assert_ok(clt_buffer_read(b, 0, got, BYTES), "read");
+    for (int k = 0; k < WORDS; k++) assert_int_equal(got[k], word);
+    clt_buffer_destroy(b);
+}
+
+/* A write waits for a staging block, and what runs in that time writes, too: no write changes another. */
+static void writes_while_a_write_waits(void **state) {
+    (void)state;
+    clt_device *dev = open_with("3");
+    clt_buffer *to[WRITES];
+    uint32_t *words = clt_malloc(BYTES), *other = clt_malloc(BYTES);
+    writing w = {.dev = dev, .other = buffer(dev, 1), .words = other};
+    for (int k = 0; k < WORDS; k++) other[k] = 99;
+    for (int i = 0; i < WRITES; i++) to[i] = buffer(dev, 2);
+    tu_assert_ok(clt_device_finish(dev), "finish");
+    clt_device_set_idle(dev, write_meanwhile, &w);
+    tu_assert_ok(clt_device_gate(dev, true), "gate");
+    for (uint32_t i = 0; i < WRITES; i++) {
+        for (int k = 0; k < WORDS; k++) words[k] = 10 + i;
+        tu_assert_ok(clt_buffer_write(to[i], 0, words, BYTES), "write");
+    }
+    assert_true(w.calls >= 1);
+    clt_device_set_idle(dev, NULL, NULL);
+    for (uint32_t i = 0; i < WRITES; i++) check_words(to[i], 10 + i, words);
+    check_words(w.other, 99, words);
+    clt_free(words);
+    clt_free(other);
+    clt_device_close(dev);
+}
+
+static void count(void *ctx) {
+    ++*(int *)ctx;
+}
+
+static void idle_can_be_paused(void **state) {
+    (void)state;
+    clt_device *dev = open_with("3");
+    int calls = 0;
+    uint32_t word;
+    clt_buffer *a = buffer(dev, 5);
+    tu_assert_ok(clt_device_finish(dev), "finish");
+    clt_device_set_idle(dev, count, &calls);
+    assert_false(clt_device_pause_idle(dev, true));
+    assert_true(clt_device_pause_idle(dev, true));
+    for (int i = 0; i < 100; i++) tu_assert_ok(clt_buffer_read(a, 0, &word, 4), "read");
+    assert_int_equal(calls, 0);
+    clt_device_pause_idle(dev, false);
+    for (int i = 0; i < 10000 && !calls; i++) tu_assert_ok(clt_buffer_read(a, 0, &word, 4), "read");
+    assert_true(calls > 0);
+    clt_device_set_idle(dev, NULL, NULL);
+    clt_buffer_destroy(a);
+    clt_device_close(dev);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pinned_memory_is_read_behind_copies),
@@ -271,6 +343,8 @@ int main(void) {
         cmocka_unit_test(marks_of_an_idle_queue),
         cmocka_unit_test(host_works_in_buffers),
         cmocka_unit_test(waits_do_other_work),
+        cmocka_unit_test(writes_while_a_write_waits),
+        cmocka_unit_test(idle_can_be_paused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,7 +101,8 @@ static void stretches_wait_for_kernels(void **state) {
     (void)state;
     rig r = {0};
     open_rig(&r);
-    assert_int_equal(clt_offload_most(r.ring), STRETCH);
+    assert_int_equal(clt_offload_most(r.ring, CLT_STATE_ALL), STRETCH);
+    assert_true(clt_offload_most(r.ring, 1 << CLT_STATE_FIRST) == UINT64_MAX);
     gate(&r, CLT_QUEUE_COMPUTE, true);
     pass(&r, CLT_STATE_ALL);
     pass(&r, CLT_STATE_ALL);
@@ -165,7 +166,7 @@ static void without_offload_state_stays_where_it_is(void **state) {
     clt_slab_table_add(&t, "x", 1, (int64_t[]){CLT_CHUNK});
     clt_slab_table_finish(&t);
     tu_assert_ok(clt_slab_create(tu_device(0), &t, 0, "weights", &s), "slab");
-    assert_true(clt_offload_most(NULL) == UINT64_MAX);
+    assert_true(clt_offload_most(NULL, CLT_STATE_ALL) == UINT64_MAX);
     assert_false(clt_offload_has(NULL, CLT_STATE_WEIGHTS));
     tu_assert_ok(clt_offload_begin(NULL), "begin");
     tu_assert_ok(clt_offload_bring(NULL, CLT_STATE_ALL, x), "bring");

@@ -117,6 +117,7 @@ enum {
 };
 static int build_error, launch_error;
 static bool answers_no_more; /* after a launch_error */
+static bool launched;        /* a launch had that error */
 
 int clBuildProgram(void *program, unsigned n, void *const *devices, const char *options,
                    void (*notify)(void *, void *), void *data) {
@@ -131,13 +132,14 @@ int clEnqueueNDRangeKernel(void *queue, void *kernel, unsigned dims, const size_
     static int (*next)(void *, void *, unsigned, const size_t *, const size_t *, const size_t *, unsigned,
                        void *const *, void **);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueNDRangeKernel");
+    launched |= launch_error != 0;
     return launch_error ? launch_error : next(queue, kernel, dims, offset, global, local, waits, wait, event);
 }
 
 int clEnqueueMarkerWithWaitList(void *queue, unsigned waits, void *const *wait, void **event) {
     static int (*next)(void *, unsigned, void *const *, void **);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clEnqueueMarkerWithWaitList");
-    return answers_no_more && launch_error ? launch_error : next(queue, waits, wait, event);
+    return answers_no_more && launched && launch_error ? launch_error : next(queue, waits, wait, event);
 }
 
 static clt_status launching_check(clt_ops *ops, const clt_variant *v, void *ctx) {
@@ -149,6 +151,8 @@ static clt_status launching_check(clt_ops *ops, const clt_variant *v, void *ctx)
     return clt_launch(k, 1, &one, &one, NULL, 0);
 }
 
+static bool broken_before; /* something else broke the device before the check */
+
 /* The first time with an error, later without. */
 static clt_status pick_twice(const char *op, int at_build, int at_launch) {
     const clt_variant *v = NULL;
@@ -158,6 +162,7 @@ static clt_status pick_twice(const char *op, int at_build, int at_launch) {
         char *row = clt_format("only nothing.cl b - WG=%d\n", 1000 * at_build + at_launch);
         tu_assert_ok(clt_variant_add_table(ops, op, row), "table");
         build_error = i ? 0 : at_build, launch_error = i ? 0 : at_launch;
+        launched = broken_before;
         st[i] = clt_variant_pick(ops, op, launching_check, NULL, &v);
         build_error = launch_error = 0;
         clt_free(row);
@@ -177,6 +182,9 @@ static void what_ran_out_for_a_moment_is_no_verdict(void **state) {
     answers_no_more = true; /* the kernel broke the device, or somebody took it away */
     assert_int_equal(pick_twice("broken", 0, OUT_OF_RESOURCES), CLT_FAIL);
     assert_int_equal(pick_twice("away", 0, DEVICE_NOT_AVAILABLE), CLT_OK);
+    broken_before = true;
+    assert_int_equal(pick_twice("broken_before", 0, OUT_OF_RESOURCES), CLT_OK);
+    broken_before = false;
     answers_no_more = false;
     unsetenv("CLTRAIN_KERNEL_PATH");
 }

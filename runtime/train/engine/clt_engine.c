@@ -192,7 +192,7 @@ static clt_status hash_stretch(clt_engine *e, clt_state state, clt_slab_range x,
 
 static clt_status hash_ranges(clt_engine *e, clt_state state, hashing *h) {
     const clt_ckpt_part *part = &e->parts[state];
-    const uint64_t most = clt_offload_has(e->offload, state) ? clt_offload_most(e->offload) : UINT64_MAX;
+    const uint64_t most = clt_offload_most(e->offload, 1u << state);
     clt_slab_range x;
     CLT_TRY(clt_offload_begin(e->offload));
     for (int i = 0; clt_engine_range(e, part->shards, i, &x); i++)

@@ -20,17 +20,28 @@ static clt_status look(void *ctx, const char *what, clt_dtype type, clt_ref made
     return CLT_OK;
 }
 
+static clt_status look_at_stretch(finder *f, const char *what, clt_slab_range x) {
+    const clt_engine *e = f->e;
+    CLT_TRY(clt_offload_bring(e->offload, 1u << CLT_STATE_WEIGHTS, x));
+    CLT_TRY(
+        look(f, what, CLT_F32, clt_offload_at(e->offload, CLT_STATE_WEIGHTS, e->master, x.first), x.count));
+    return clt_offload_leave(e->offload, 0, x);
+}
+
 /* Weights that are not finite come first: they explain everything that follows. */
 static clt_status look_at_weights(finder *f) {
     const clt_slab_table *t = &f->e->table;
+    const uint64_t most = clt_offload_most(f->e->offload, 1u << CLT_STATE_WEIGHTS);
     char what[200];
+    CLT_TRY(clt_offload_begin(f->e->offload));
     for (int i = 0; i < t->n && !f->what[0]; i++) {
         const uint64_t count = t->entry[i].count;
         snprintf(what, sizeof what, "weight %s", t->entry[i].name);
         for (uint64_t done = 0, n; done < count; done += n) { /* what is on this rank */
-            const clt_ref at = clt_slab_at(f->e->master, t->entry[i].offset + done, &n);
-            n = CLT_MIN(n, count - done);
-            if (at.buf) CLT_TRY(look(f, what, CLT_F32, at, n));
+            const uint64_t first = t->entry[i].offset + done;
+            const clt_ref at = clt_slab_at(f->e->master, first, &n);
+            n = CLT_MIN(CLT_MIN(n, count - done), most);
+            if (at.buf) CLT_TRY(look_at_stretch(f, what, (clt_slab_range){first, n}));
         }
     }
     return CLT_OK;

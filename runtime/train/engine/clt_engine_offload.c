@@ -51,8 +51,10 @@ bool clt_offload_has(const clt_offload_ring *o, clt_state state) {
     return o && o->slab[state];
 }
 
-uint64_t clt_offload_most(const clt_offload_ring *o) {
-    return o ? o->most : UINT64_MAX;
+uint64_t clt_offload_most(const clt_offload_ring *o, unsigned states) {
+    for (int s = 0; s < CLT_STATES; s++)
+        if (states >> s & 1 && clt_offload_has(o, (clt_state)s)) return o->most;
+    return UINT64_MAX;
 }
 
 /* A rehearsal must not change the host's memory: it is filled meanwhile. */

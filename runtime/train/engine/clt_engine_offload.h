@@ -5,7 +5,7 @@
  * work on one stretch, the next one comes in and the one before it leaves, each in a queue of its own.
  *
  *     CLT_TRY(clt_offload_begin(o));
- *     for each stretch x, of at most clt_offload_most(o) elements, in one piece of each slab:
+ *     for each stretch x, of at most clt_offload_most(o, states) elements, in one piece of each slab:
  *         CLT_TRY(clt_offload_bring(o, states, x));
  *         ... kernels on clt_offload_at(o, state, slab, x.first) ...
  *         CLT_TRY(clt_offload_leave(o, states that have changed, x));
@@ -30,8 +30,8 @@ clt_status clt_offload_create(clt_device *dev, clt_slab *const slab[CLT_STATES],
 void clt_offload_destroy(clt_offload_ring *o); /* NULL is allowed */
 
 bool clt_offload_has(const clt_offload_ring *o, clt_state state);
-/* Elements of the longest stretch. */
-uint64_t clt_offload_most(const clt_offload_ring *o);
+/* Elements of the longest stretch of the states in the mask `states`; UINT64_MAX: all are on the device. */
+uint64_t clt_offload_most(const clt_offload_ring *o, unsigned states);
 
 /* Before the first stretch of a pass: what has left in earlier passes is in the host's memory before anything
  * comes in. */

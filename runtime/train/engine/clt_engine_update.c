@@ -64,7 +64,7 @@ static clt_status each_stretch(clt_engine *e, clt_slab *total, uint64_t most, st
 /* The same where a stretch needs state, which may have to come from the host's memory. */
 static clt_status each_stretch_of_state(clt_engine *e, clt_slab *total, stretch_fn fn) {
     CLT_TRY(clt_offload_begin(e->offload));
-    return each_stretch(e, total, clt_offload_most(e->offload), fn);
+    return each_stretch(e, total, clt_offload_most(e->offload, CLT_STATE_ALL), fn);
 }
 
 /* Element x.first of a slab that has one piece for the stretch; none: the slab is NULL. */

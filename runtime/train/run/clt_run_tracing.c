@@ -26,6 +26,7 @@ clt_status clt_run_trace_begin(clt_run *r, int64_t s) {
     const clt_run_options *o = r->opt;
     if (!o->trace || s != trace_first(r)) return CLT_OK;
     CLT_TRY(clt_run_collect_all(r)); /* collective, so on all ranks */
+    CLT_TRY(clt_engine_settle(r->engine));
     r->tracing.on = r->tracing.met = true;
     r->tracing.last = o->trace_last ? o->trace_last : s + 2;
     r->tracing.trace = clt_trace_create(r->group, o->trace, r->dev);
@@ -34,6 +35,7 @@ clt_status clt_run_trace_begin(clt_run *r, int64_t s) {
 
 clt_status clt_run_trace_end(clt_run *r) {
     CLT_TRY(clt_run_collect_all(r));
+    CLT_TRY(clt_engine_settle(r->engine)); /* what the steps exchange belongs to the trace */
     clt_trace *t = r->tracing.trace;
     r->tracing.on = false;
     r->tracing.trace = NULL;

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include "runtime/base/clt_timeline.h"
+#include "runtime/device/clt_mark.h"
 #include "runtime/train/run/clt_clock.h"
+#include "runtime/train/run/clt_trace_rows.h"
 
 typedef struct {
     char name[64];
@@ -16,24 +18,24 @@ struct clt_trace {
     char *path;
     span *spans;
     int n, cap;
-    clt_launch_time *launches; /* after take_launches */
-    int n_launches;
+    clt_trace_events events; /* of the device and of exchanges, from clt_trace_finish on */
 };
 
-/* Rows of a rank: the host, then the queues of its device. */
-enum { HOST = 1, COMPUTE };
+enum { HOST = 1 }; /* the row of a rank before those of clt_trace_rows.h */
 
 clt_trace *clt_trace_create(clt_group *g, const char *path, clt_device *dev) {
     clt_trace *t = clt_calloc(1, sizeof *t);
     t->group = g;
     t->path = clt_strdup(path);
     clt_device_trace_start(dev);
+    clt_exchange_times_start(g);
     return t;
 }
 
 void clt_trace_destroy(clt_trace *t) {
     if (!t) return;
-    clt_free(t->launches);
+    clt_free(t->events.command);
+    clt_free(t->events.operation);
     clt_free(t->spans);
     clt_free(t->path);
     clt_free(t);
@@ -58,9 +60,8 @@ void clt_trace_span(clt_trace *t, double start, double end, const char *fmt, ...
 
 /* The first event, on this rank's clock; infinity: there is none. */
 static double first_event(const clt_trace *t) {
-    double first = INFINITY;
+    double first = clt_trace_rows_first(&t->events);
     for (int i = 0; i < t->n; i++) first = fmin(first, t->spans[i].start);
-    for (int i = 0; i < t->n_launches; i++) first = fmin(first, t->launches[i].start);
     return first;
 }
 
@@ -71,7 +72,6 @@ static void describe_rank(const clt_trace *t, clt_device *dev, clt_str *part) {
     char *name = clt_format("rank %d (%s, %s)", rank, host, clt_device_get_facts(dev)->name);
     clt_timeline_process(part, rank, name);
     clt_timeline_row(part, rank, HOST, "host");
-    clt_timeline_row(part, rank, COMPUTE, "device: compute");
     clt_free(name);
 }
 
@@ -83,12 +83,7 @@ static void add_rows(const clt_trace *t, clt_device *dev, double zero, clt_str *
         const span *s = &t->spans[i];
         clt_timeline_event(part, rank, HOST, s->name, s->start - zero, s->end - zero, NULL);
     }
-    for (int i = 0; i < t->n_launches; i++) {
-        const clt_launch_time *k = &t->launches[i];
-        char args[48];
-        snprintf(args, sizeof args, "\"queued_us\":%.3f", (k->queued - zero) * 1e6);
-        clt_timeline_event(part, rank, COMPUTE, k->name, k->start - zero, k->end - zero, args);
-    }
+    clt_trace_rows_add(&t->events, rank, zero, part);
 }
 
 /* --- all ranks --- */
@@ -137,12 +132,27 @@ static clt_status collect_all(const clt_trace *t, clt_device *dev, clt_str *all,
 
 /* --- the end --- */
 
+/* Kernels in the compute queue: how many, the seconds they ran, and from the first one to the last one's end.
+ */
+static int kernels_of(const clt_trace_events *e, double *busy, double *all) {
+    double first = INFINITY, last = 0;
+    int n = 0;
+    *busy = 0;
+    for (int i = 0; i < e->commands; i++) {
+        const clt_command_time *k = &e->command[i];
+        if (k->queue != CLT_QUEUE_COMPUTE || k->bytes) continue;
+        *busy += k->end - k->start;
+        first = fmin(first, k->start);
+        last = fmax(last, k->end);
+        n++;
+    }
+    *all = n ? last - first : 0;
+    return n;
+}
+
 static void report(const clt_trace *t, int ranks, double error) {
-    const clt_launch_time *k = t->launches;
-    const int n = t->n_launches;
-    double busy = 0;
-    for (int i = 0; i < n; i++) busy += k[i].end - k[i].start;
-    const double all = n ? k[n - 1].end - k[0].start : 0;
+    double busy, all;
+    const int n = kernels_of(&t->events, &busy, &all);
     clt_info("trace: %s: %d rank%s; on rank 0 %d launches, kernels %.3f ms of %.3f ms (%.1f %%)", t->path,
              ranks, ranks == 1 ? "" : "s", n, busy * 1e3, all * 1e3, all > 0 ? 100 * busy / all : 0.0);
     if (error > 0) clt_info("trace: the clocks of the hosts are aligned to %.0f us", error * 1e6);
@@ -170,7 +180,8 @@ static clt_status write_own(const clt_trace *t, clt_device *dev) {
 }
 
 clt_status clt_trace_finish(clt_trace *t, clt_device *dev, bool all) {
-    clt_status st = clt_device_trace_take(dev, &t->launches, &t->n_launches);
+    clt_status st = clt_device_trace_take(dev, &t->events.command, &t->events.commands);
+    clt_exchange_times_take(t->group, &t->events.operation, &t->events.operations);
     if (all) st = clt_group_agree(t->group, st);
     if (st == CLT_OK) st = all ? write_all(t, dev) : write_own(t, dev);
     clt_trace_destroy(t);

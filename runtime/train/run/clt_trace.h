@@ -1,7 +1,7 @@
 /* clt_trace: a timeline of all ranks during some steps, as one file for chrome://tracing and Perfetto. Each
  * rank is a process of the timeline, named "rank 3 (host, device)", with one row for the phases of the host
- * and one for each queue of the device. Times are in microseconds since the first event of any rank, on rank
- * 0's clock.
+ * and the rows of its device and its exchanges (clt_trace_rows.h). Times are in microseconds since the first
+ * event of any rank, on rank 0's clock.
  *
  *     clt_trace *t = clt_trace_create(group, "trace.json", dev);
  *     clt_trace_span(t, start, clt_now(), "queue step %d", 3);
@@ -14,7 +14,8 @@
 
 typedef struct clt_trace clt_trace;
 
-/* Starts recording the launches of dev, which must be open with profiling. path is copied, g borrowed. */
+/* Starts recording the commands of dev, which must be open with profiling, and the operations of exchanges.
+ * path is copied, g borrowed. */
 clt_trace *clt_trace_create(clt_group *g, const char *path, clt_device *dev);
 /* Adds a phase of the host, in seconds of clt_now. Does nothing if t is NULL. */
 void clt_trace_span(clt_trace *t, double start, double end, const char *fmt, ...)
