@@ -161,6 +161,7 @@ stages() {
     make_reference large
     stage 2 1 ""
     stage 3 2 ""
+    [ -z "$intel" ] || compare "stage 3, 3 ranks: Intel, PoCL, Intel" intel,pocl,intel 3 cltrain.zero_stage=3
     CLTRAIN_TRANSPORT=mpi stage 4 3 " over MPI"
     CLTRAIN_QUEUES=3 CLTRAIN_AHEAD=1 stage 2 3 ", queues of their own, steps queued ahead"
     CLTRAIN_QUEUES=3 stage 8 2 ", queues of their own"
