@@ -161,7 +161,7 @@ static clt_status open_hosts(clt_reduce_plan *p) {
     s->hosts = g->size / s->each;
     s->host = g->rank / s->each;
     s->turn = g->rank % s->each;
-    s->parts = (clt_shards){s->each, p->shards->buckets * s->hosts, p->shards->border};
+    s->parts = clt_shards_of_group(p->shards, s->each);
     CLT_TRY(clt_group_split(g, s->host, 0, &s->inside));
     CLT_TRY(open_ways(p));
     return clt_group_agree(g, make_sums(p));

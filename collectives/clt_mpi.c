@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <mpi.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -135,8 +134,7 @@ static clt_status check_program(clt_group *g) {
 
 /* The ranks of this rank's host, or of what CLTRAIN_HOSTS makes a host. */
 static void split_by_host(const clt_group_run *run, MPI_Comm all, MPI_Comm *local) {
-    const char *text = clt_env(CLT_ENV_HOSTS);
-    const int hosts = text ? atoi(text) : 0;
+    const int hosts = (int)clt_env_long(CLT_ENV_HOSTS, 0);
     MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, local);
     if (hosts < 1) return;
     MPI_Comm whole = *local;

@@ -132,6 +132,16 @@ newest_batch() { newest "$1" | sed 's/.*-ba//'; }
 # rank_pid R: prints the process id of a rank of the launch whose TMPDIR is $tmp
 rank_pid() { cut -d' ' -f1 "$tmp"/cltrain-launch.*/"$1".pid 2>/dev/null; }
 
+# ended: waits for the end of what in_background started, which trains in $tmp/run: sets code, took (milliseconds since
+# $began) and left (processes of the run that still live).
+# shellcheck disable=SC2154
+ended() {
+    wait "$started" 2>/dev/null
+    code=$?
+    took=$(($(now) - began))
+    nobody_left "save_folder=$tmp/run"
+}
+
 # disturbed_run STEPS EVERY: writes $tmp/run.yaml and sets $settings for a small run that is long enough to be
 # disturbed: STEPS batches of the golden set with learned positions, a checkpoint after EVERY batches, one
 # evaluation at the end

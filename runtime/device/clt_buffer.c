@@ -208,12 +208,10 @@ clt_status clt_buffer_unmap(clt_buffer *b, void *ptr) {
     return CLT_OK;
 }
 
-/* Through the second queue, which does not wait for the device's work. */
 static cl_int find_host(clt_buffer *b) {
     clt_device *dev = b->dev;
     cl_event event;
-    cl_int e = CL_SUCCESS;
-    if (!dev->side) dev->side = clCreateCommandQueue(dev->context, dev->device, 0, &e);
+    cl_int e = clt_side_open(dev);
     if (e != CL_SUCCESS) return e;
     void *p = clEnqueueMapBuffer(dev->side, b->mem, CL_FALSE, CL_MAP_READ, 0, b->bytes, 0, NULL, &event, &e);
     if (e == CL_SUCCESS) e = clFlush(dev->side);

@@ -196,6 +196,8 @@ clt_status clt_buffer_check(const clt_buffer *b, size_t offset, size_t bytes, co
 /* The same for what the device does itself: CLT_FAIL for a pinned buffer, too. */
 clt_status clt_buffer_check_on_device(const clt_buffer *b, size_t offset, size_t bytes, const char *verb);
 /* clt_transfer.c */
+/* Makes sure that dev->side is there: a queue that does not wait for the device's work. */
+cl_int clt_side_open(clt_device *dev);
 /* Pinned memory: *host is the mapped address of *mem and stays valid until clt_pinned_free. */
 cl_int clt_pinned_get(clt_device *dev, size_t bytes, cl_mem *mem, void **host);
 void clt_pinned_free(clt_device *dev, cl_mem mem, void *host);

@@ -10,11 +10,15 @@ enum { BLOCK = 16 << 20, SMALLEST_BLOCK = 64 << 10 };
 
 /* --- pinned memory --- */
 
-/* Pinned memory is a mapped buffer. It is mapped through a second queue, which does not wait for the device's
- * work. */
-cl_int clt_pinned_get(clt_device *dev, size_t bytes, cl_mem *mem, void **host) {
+cl_int clt_side_open(clt_device *dev) {
     cl_int e = CL_SUCCESS;
     if (!dev->side) dev->side = clCreateCommandQueue(dev->context, dev->device, 0, &e);
+    return e;
+}
+
+/* Pinned memory is a mapped buffer. */
+cl_int clt_pinned_get(clt_device *dev, size_t bytes, cl_mem *mem, void **host) {
+    cl_int e = clt_side_open(dev);
     if (e != CL_SUCCESS) return e;
     *mem = clCreateBuffer(dev->context, CL_MEM_ALLOC_HOST_PTR | CL_MEM_READ_WRITE, bytes, NULL, &e);
     if (e != CL_SUCCESS) return e;

@@ -14,14 +14,6 @@ start() { # RANKS, more arguments
     launch_pid=$started
 }
 
-# Waits for the end: code, took (milliseconds since began), left (processes of the run that still live).
-ended() {
-    wait "$launch_pid" 2>/dev/null
-    code=$?
-    took=$(($(now) - began))
-    nobody_left "save_folder=$tmp/run"
-}
-
 verified() { "$cltrain" ckpt verify "$(newest "$tmp/run")" >"$tmp/verify.log" 2>&1; }
 
 # Lines that are neither progress nor news of saving: what is left is what the user has to read.

@@ -18,13 +18,6 @@ start() {
     launch=$started
 }
 
-# Waits for the end: code, took (milliseconds since began), left (processes of the run that still live).
-ended() {
-    wait "$launch" 2>/dev/null
-    code=$?
-    took=$(($(now) - began))
-    nobody_left "save_folder=$tmp/run"
-}
 verified() { "$cltrain" ckpt verify "$(newest "$tmp/run")" >"$tmp/verify.log" 2>&1; }
 
 # disturb SIGNAL RANK STAGE RANKS: behind the first checkpoint of this start

@@ -159,7 +159,7 @@ stages() {
     set=mpt-variants
     conf=("${large[@]}")
     make_reference large
-    stage 2 1 ""
+    CLTRAIN_BUFFER_MIB=1 stage 2 1 ", slabs of several buffers"
     stage 3 2 ""
     [ -z "$intel" ] || compare "stage 3, 3 ranks: Intel, PoCL, Intel" intel,pocl,intel 3 cltrain.zero_stage=3
     CLTRAIN_TRANSPORT=mpi stage 4 3 " over MPI"
@@ -194,7 +194,7 @@ stages() {
     run full $pocl 4 cltrain.zero_stage=3 || { tail -n 5 "$tmp/full.log"; fail "stage 3, amp_bf16"; return; }
     reference=full
     want=$("$cltrain" ckpt hash "$tmp/full")
-    hybrid 4 2 ", amp_bf16"
+    CLTRAIN_BUFFER_MIB=1 hybrid 4 2 ", amp_bf16, slabs of several buffers"
     # The chain of numerics fast.
     conf=("${large[@]}" cltrain.numerics=fast device_train_microbatch_size=1)
     reference=chain

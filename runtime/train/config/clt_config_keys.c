@@ -107,8 +107,8 @@ static const clt_key own_keys[] = {
            .nullable = true),
     KEY("offload", offload, "null",
         "where each rank keeps the moments and, with 16-bit types, the fp32 weights that it updates: none: "
-        "on "
-        "the device; host: in the host's memory, from which they pass through the device in every step, with "
+        "on the device; host: in the host's memory, from which they pass through the device in every step, "
+        "with "
         "the same bits; default: none, host with fsdp_config.cpu_offload: true",
         .choices = offload_names, .nullable = true),
     KEY("tune", tune, "\"cache\"",
