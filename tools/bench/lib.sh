@@ -28,8 +28,6 @@ bench_setup() {
     device_type=$(bench_default type) device_name=$(bench_default name)
     gpus=$(grep -o '"type":"GPU"' <<<"$devices" | wc -l)
     PEAK=${PEAK:-$(bench_nominal "$device_name")}
-    stages_known=no
-    "$CLTRAIN" train tools/presets/mpt-125m.yaml --list-keys | grep -q '`cltrain.zero_stage`' && stages_known=yes
     seq=2048 && [ "$tiny" = no ] || seq=32
 }
 
@@ -86,8 +84,7 @@ bench_settings() {
     settings=("$root/tools/presets/$1.yaml" "variables.data_local=$work/data-$seq" "variables.max_seq_len=$seq"
         eval_interval=0 eval_loader.dataset.split=train model.no_bias=true "model.init_config={name: baseline_, init_std: 0.02}"
         fsdp_config.sharding_strategy=null fsdp_config.activation_checkpointing=false scheduler.t_warmup=4ba log_config=false log_to_console=false progress_bar=false
-        "global_train_batch_size=$(($2 * $4 * $5))" "device_train_microbatch_size=$4")
-    [ "$stages_known" = no ] || settings+=("cltrain.zero_stage=$3")
+        "global_train_batch_size=$(($2 * $4 * $5))" "device_train_microbatch_size=$4" "cltrain.zero_stage=$3")
     [ "$6" = default ] || settings+=("cltrain.recompute=$6")
     [ "$tiny" = no ] || settings+=(model.d_model=64 model.n_heads=2 model.n_layers=2 model.vocab_size=32640)
 }
