@@ -15,7 +15,7 @@ WERROR ?= 1
 SANITIZE ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto
+PKGS := jansson yaml-0.1 libxxhash libzstd libcrypto zlib libbrotlidec libbrotlienc libpcre2-8 libutf8proc libmicrohttpd
 # The MPI flags are those of its compiler wrapper; Open MPI's and MPICH's wrappers support -show.
 MPI_SHOW := $(shell $(MPICC) -show 2>/dev/null)
 MPI_CFLAGS := $(filter -I% -D% -pthread,$(MPI_SHOW))
@@ -30,7 +30,8 @@ SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 CFLAGS += -std=c11 -D_GNU_SOURCE -DCL_TARGET_OPENCL_VERSION=120 $(OPT) -g -fPIC -ffp-contract=off -Wall -Wextra \
 	-Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),$(if $(SANITIZE),,-Werror)) $(SAN) -MMD -MP -I. -I$(BUILD)/gen \
 	$(PKG_CFLAGS) $(MPI_CFLAGS)
-LDLIBS := -lOpenCL $(PKG_LIBS) $(MPI_LIBS) -ldl -lpthread -lm
+# These two have no file for pkg-config in every distribution.
+LDLIBS := -lOpenCL $(PKG_LIBS) -lbz2 -lsnappy $(MPI_LIBS) -ldl -lpthread -lm
 # The version is that of the public header. Programs linked with SONAME keep working with later libraries of
 # the same SONAME.
 VERSION := $(shell sed -n 's/^\#define CLTRAIN_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\)$$/\2/p' \
@@ -40,7 +41,7 @@ GIT_HASH ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 CFLAGS_clt_version := -DCLT_VERSION='"$(VERSION)"' -DCLT_GIT='"$(GIT_HASH)"'
 
 LIB_SRC := $(wildcard runtime/base/*.c runtime/device/*.c runtime/ops/*.c runtime/ops/ref/*.c runtime/model/*.c runtime/model/*/*.c \
-	runtime/data/*.c runtime/checkpoint/*.c runtime/train/*/*.c runtime/api/*.c collectives/*.c)
+	runtime/data/*.c runtime/data/*/*.c runtime/checkpoint/*.c runtime/train/*/*.c runtime/api/*.c collectives/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/gen/kernels.o
 CLTRAIN_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/cltrain/*.c))
 CLBENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/clbench/*.c))
