@@ -20,7 +20,7 @@
  * repeat the values at the edge or are zero, and are never stored; k is never padded.
  *
  * Requires: local memory of (KC + ROWS) * NR and of LA floats, work-groups of one. */
-#include "gemm_epilogue.clh"
+#include "gemm_cpu.clh"
 
 #ifndef MR
 #define MR 8
@@ -39,84 +39,7 @@
 #define CLT_CHAIN_LAST 512u  /* chains end here; else they are stored in part */
 #define CLT_B_ROWS 1024u     /* gemm_rows: b is [k,n] (NN), else [n,k] (NT) */
 
-/* The hint tells compilers that vectorise across work-items (Intel's) that the body already uses vectors.
- * Without it they spend seconds on versions that never run. */
-#define CLT_ONE_ITEM __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16)))
-
-/* 16 or 8 floats, aligned to one float. vload16 does the same, but some compilers split it when they copy. */
-typedef float16 unaligned16 __attribute__((aligned(4)));
-typedef float8 unaligned8 __attribute__((aligned(4)));
-#define AT16(SPACE, p) (*(SPACE unaligned16 *)(p))
-#define AT8(SPACE, p) (*(SPACE unaligned8 *)(p))
-
-/* The same for a and b, widened. */
-#if IN_TYPE == 0
-#define IN16(p) AT16(__global const, p)
-#define IN8(p) AT8(__global const, p)
-#else
-typedef ushort16 unaligned16s __attribute__((aligned(2)));
-typedef ushort8 unaligned8s __attribute__((aligned(2)));
-#define IN16(p) CLT_WIDEN16(IN_TYPE, *(__global const unaligned16s *)(p))
-static inline float8 widen8(ushort8 s)
-{
-    return CLT_WIDEN16(IN_TYPE, (ushort16)(s, s)).lo; /* the other half is not computed */
-}
-#define IN8(p) widen8(*(__global const unaligned8s *)(p))
-#endif
-#define IN1(p) CLT_LOAD(IN_TYPE, p)
-
-#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
-
-/* Prefetches a line that a later panel or tile reads. Interpreters lack compilers' built-in functions
- * (-DCLT_NO_BUILTINS). */
-#if defined(__clang__) && !defined(CLT_NO_BUILTINS)
-#define PREFETCH(p, level) __builtin_prefetch((const void *)(size_t)(p), 0, level)
-#else
-#define PREFETCH(p, level) prefetch(p, 1)
-#endif
-
 /* --- packing --- */
-
-#define UNPACK_LO(a, b)                                                                                      \
-    ((float16)(a.s0, b.s0, a.s1, b.s1, a.s4, b.s4, a.s5, b.s5, a.s8, b.s8, a.s9, b.s9, a.sc, b.sc, a.sd, b.sd))
-#define UNPACK_HI(a, b)                                                                                      \
-    ((float16)(a.s2, b.s2, a.s3, b.s3, a.s6, b.s6, a.s7, b.s7, a.sa, b.sa, a.sb, b.sb, a.se, b.se, a.sf, b.sf))
-#define UNPACK2_LO(a, b) ((float16)(a.s01, b.s01, a.s45, b.s45, a.s89, b.s89, a.scd, b.scd))
-#define UNPACK2_HI(a, b) ((float16)(a.s23, b.s23, a.s67, b.s67, a.sab, b.sab, a.sef, b.sef))
-#define QUADS_EVEN(a, b) ((float16)(a.s0123, a.s89ab, b.s0123, b.s89ab))
-#define QUADS_ODD(a, b) ((float16)(a.s4567, a.scdef, b.s4567, b.scdef))
-
-/* 16 x 16 transpose: lane j of vector i goes to lane i of vector j, in steps of one shuffle each. */
-static inline void transpose16(float16 *r)
-{
-    float16 t[16];
-    EACH(i, 8)
-    {
-        t[2 * i] = UNPACK_LO(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = UNPACK_HI(r[2 * i], r[2 * i + 1]);
-    }
-    EACH(g, 4)
-    {
-        r[4 * g] = UNPACK2_LO(t[4 * g], t[4 * g + 2]);
-        r[4 * g + 1] = UNPACK2_HI(t[4 * g], t[4 * g + 2]);
-        r[4 * g + 2] = UNPACK2_LO(t[4 * g + 1], t[4 * g + 3]);
-        r[4 * g + 3] = UNPACK2_HI(t[4 * g + 1], t[4 * g + 3]);
-    }
-    EACH(c, 4)
-    {
-        t[c] = QUADS_EVEN(r[c], r[4 + c]);
-        t[4 + c] = QUADS_ODD(r[c], r[4 + c]);
-        t[8 + c] = QUADS_EVEN(r[8 + c], r[12 + c]);
-        t[12 + c] = QUADS_ODD(r[8 + c], r[12 + c]);
-    }
-    EACH(c, 4)
-    {
-        r[c] = QUADS_EVEN(t[c], t[8 + c]);
-        r[8 + c] = QUADS_ODD(t[c], t[8 + c]);
-        r[4 + c] = QUADS_EVEN(t[4 + c], t[12 + c]);
-        r[12 + c] = QUADS_ODD(t[4 + c], t[12 + c]);
-    }
-}
 
 #define PACK_STEPS 16
 #define ROUND_UP(x, to) (((size_t)(x) + (to) - 1) / (to) * (to))

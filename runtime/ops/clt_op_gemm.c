@@ -130,8 +130,8 @@ static clt_status check_call(const clt_gemm_params *p) {
 
 /* The body that a row names; NULL: no such body. */
 static const clt_gemm_body *body_of(const clt_variant *v) {
-    static const clt_gemm_body *const all[] = {&clt_gemm_cpu, &clt_gemm_group, &clt_gemm_clblast,
-                                               &clt_gemm_wgmma};
+    static const clt_gemm_body *const all[] = {&clt_gemm_cpu, &clt_gemm_vec, &clt_gemm_group,
+                                               &clt_gemm_clblast, &clt_gemm_wgmma};
     for (size_t i = 0; i < CLT_COUNT_OF(all); i++)
         if (!strcmp(v->body, all[i]->name)) return all[i];
     return NULL;
@@ -163,12 +163,14 @@ static bool can_do(const clt_variant *v, const void *call) {
            starts_at(align_c, &p->grad_pre);
 }
 
-/* Whether the row also suits its size: large tiles waste work on matrices smaller than MIN_M x MIN_N. */
+/* Whether the row also suits its size: large tiles waste work on matrices smaller than MIN_M x MIN_N, and a
+ * row for few rows of a reads the weights again for more than MAX_M. */
 static bool does_well(const clt_variant *v, const void *call) {
     const clt_gemm_params *p = call;
     const clt_gemm_body *body = body_of(v);
-    return p->m >= clt_variant_param(v, "MIN_M", 0) && p->n >= clt_variant_param(v, "MIN_N", 0) &&
-           can_do(v, call) && (!body || !body->does_well || body->does_well(v, p));
+    return p->m >= clt_variant_param(v, "MIN_M", 0) && p->m <= clt_variant_param(v, "MAX_M", p->m) &&
+           p->n >= clt_variant_param(v, "MIN_N", 0) && can_do(v, call) &&
+           (!body || !body->does_well || body->does_well(v, p));
 }
 
 static void describe(const void *call, char *out, size_t size) {

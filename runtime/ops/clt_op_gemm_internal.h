@@ -2,8 +2,9 @@
  *
  * clt_op_gemm.c checks a call and picks the variant. Each kind of body has a file that turns a call into
  * launches: clt_op_gemm_group.c (work-groups with local memory), clt_op_gemm_cpu.c (packed panels),
- * clt_op_gemm_wgmma.c (16-bit operands on NVIDIA's matrix units), clt_op_gemm_clblast.c (another library's
- * product). A new kind is a file that defines a clt_gemm_body, named here and in clt_op_gemm.c. */
+ * clt_op_gemm_vec.c (few rows on CPUs), clt_op_gemm_wgmma.c (16-bit operands on NVIDIA's matrix units),
+ * clt_op_gemm_clblast.c (another library's product). A new kind is a file that defines a clt_gemm_body, named
+ * here and in clt_op_gemm.c. */
 #ifndef CLT_OP_GEMM_INTERNAL_H
 #define CLT_OP_GEMM_INTERNAL_H
 
@@ -50,7 +51,7 @@ typedef struct {
     bool (*makes_again)(const clt_gemm_params *p);
     bool makes_sums; /* whether `run` computes p->a_sum; if not, clt_op_column_sum does */
 } clt_gemm_body;
-extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_clblast, clt_gemm_wgmma;
+extern const clt_gemm_body clt_gemm_group, clt_gemm_cpu, clt_gemm_vec, clt_gemm_clblast, clt_gemm_wgmma;
 /* Whether a body may store intermediate sums in c: c is fp32, is not accumulated to, and shares no memory
  * with residual and grad_pre. */
 bool clt_gemm_c_is_free(const clt_gemm_params *p);

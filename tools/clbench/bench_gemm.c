@@ -37,7 +37,7 @@ typedef struct {
     float *host_a, *host_b, *host_c; /* for the anchor on the host */
 } gemm_work;
 
-#define SUITES "square, mpt-small, mpt-125m, mpt-125m-256, mpt-125m-2k, mpt-1b, mpt-7b"
+#define SUITES "square, mpt-small, mpt-125m, mpt-125m-256, mpt-125m-2k, mpt-1b, mpt-7b, mpt-1b-few"
 
 static const char *const form_name[] = {"NT", "NN", "TN"};
 
@@ -321,6 +321,22 @@ static clt_status run_model(bench *b, int64_t d, int64_t vocab, int64_t tokens, 
     return CLT_OK;
 }
 
+/* The linear layers of MPT-1B for so few tokens as generation has at once: the weights' bytes bound them. */
+static clt_status run_few(bench *b, const bool *with) {
+    const int64_t d = 2048;
+    const gemm_shape layer[] = {{"out", CLT_GEMM_NT, 1, d, d, PLAIN},
+                                {"up", CLT_GEMM_NT, 1, 4 * d, d, PLAIN},
+                                {"down", CLT_GEMM_NT, 1, d, 4 * d, PLAIN},
+                                {"head", CLT_GEMM_NT, 1, 50368, d, PLAIN}};
+    for (int64_t rows = 1; rows <= 8; rows *= 2)
+        for (size_t i = 0; i < CLT_COUNT_OF(layer); i++) {
+            gemm_shape s = layer[i];
+            s.m = rows;
+            CLT_TRY(run_shape(b, &s, with));
+        }
+    return CLT_OK;
+}
+
 static clt_status run_square(bench *b, const bool *with) {
     const int64_t most = clt_device_get_facts(b->dev)->type == CLT_DEVICE_CPU ? 2048 : 8192;
     for (int64_t n = 256; n <= most; n *= 2)
@@ -341,6 +357,7 @@ static clt_status run_suite(bench *b, const bool *with) {
                  {"mpt-1b", 2048, 50368, 2048, 16384},   {"mpt-7b", 4096, 50368, 2048, 8192}};
     const bool cpu = clt_device_get_facts(b->dev)->type == CLT_DEVICE_CPU;
     if (!strcmp(b->suite, "square")) return run_square(b, with);
+    if (!strcmp(b->suite, "mpt-1b-few")) return run_few(b, with);
     for (size_t i = 0; i < CLT_COUNT_OF(model); i++)
         if (!strcmp(b->suite, model[i].name))
             return run_model(b, model[i].d, model[i].vocab, cpu ? model[i].tokens : model[i].gpu_tokens, !cpu,
