@@ -22,7 +22,8 @@ static clt_status read_tokens(text_reader *t, int64_t sample, int32_t *row, int6
     if (!t->tokenizer) return clt_mds_get_tokens(t->mds, sample, t->T, t->vocab_size, row, n, NULL);
     size_t got;
     CLT_TRY(clt_mds_get_text(t->mds, sample, &t->text));
-    CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len, false, row, (size_t)t->T, &got));
+    CLT_TRY(clt_tokenizer_encode(t->tokenizer, t->text.s, t->text.len,
+                                 clt_tokenizer_default_flags(t->tokenizer), row, (size_t)t->T, &got));
     *n = (int64_t)got;
     return CLT_OK;
 }

@@ -243,7 +243,7 @@ static clt_status verify_set(void) {
 static clt_status collect(void *ctx, const int32_t *ids, size_t n) {
     clt_token_decoder *d = ctx;
     clt_str text = {0};
-    clt_status st = clt_tokenizer_decode(d->t, ids, n, &text);
+    clt_status st = clt_tokenizer_decode(d->t, ids, n, false, &text);
     clt_str_free(&text);
     return st;
 }
@@ -252,8 +252,8 @@ static clt_status tokenize(void) {
     static char text[3 * LARGE];
     clt_tokenizer *t;
     CLT_TRY(clt_tokenizer_open("bytes", &t));
-    clt_token_decoder d = clt_token_decoder_begin(t);
-    clt_token_encoder *e = clt_token_encoder_create(t, true, collect, &d);
+    clt_token_decoder d = clt_token_decoder_begin(t, false);
+    clt_token_encoder *e = clt_token_encoder_create(t, CLT_TOKEN_SPECIAL, collect, &d);
     clt_status st = clt_token_encoder_add(e, text, sizeof text);
     if (st == CLT_OK) st = clt_token_encoder_end(e);
     clt_token_encoder_destroy(e);

@@ -8,7 +8,6 @@
 
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/clt_utf8.h"
-#include "test/memfs.h"
 
 #define EOS "<|endoftext|>"
 #define FFFD "\xef\xbf\xbd"
@@ -39,24 +38,15 @@ static void refused(const char *source, const char *says) {
 
 static void test_names(void **state) {
     (void)state;
-    memfs *fs = mem_mount("mem");
     clt_tokenizer *second;
-    assert_int_equal(clt_io_mkdirs("mem:///neox"), CLT_OK);
-    assert_int_equal(clt_io_write_atomic("mem:///neox/tokenizer.json", "{}", 2), CLT_OK);
     assert_true(clt_tokenizer_known("bytes"));
     refused("EleutherAI/gpt-neox-20b", "a tokenizer of a hub is not fetched");
     refused(NULL, "cannot be loaded");
     refused("", "cannot be loaded");
-    refused("x/tokenizer.json", "not supported yet"); /* by its name, whether it exists or not */
-    refused("s3://bucket/tokenizer.json", "not supported yet");
-    refused("mem:///neox/tokenizer.json", "not supported yet");
-    refused("mem:///neox", "not supported yet");
     assert_int_equal(clt_tokenizer_open("bytes", &second), CLT_OK);
     assert_ptr_not_equal(second, bytes);
     clt_tokenizer_close(second);
     clt_tokenizer_close(NULL);
-    clt_io_unregister("mem");
-    mem_destroy(fs);
 }
 
 /* --- whole texts --- */
@@ -73,31 +63,57 @@ static void test_bytes(void **state) {
     assert_int_equal(clt_tokenizer_bos_id(bytes), -1);
     assert_int_equal(clt_tokenizer_pad_id(bytes), -1);
     assert_true(clt_tokenizer_max_ids(bytes, length) >= length);
-    assert_int_equal(clt_tokenizer_encode(bytes, text, length, false, ids, 64, &n), CLT_OK);
+    assert_int_equal(clt_tokenizer_encode(bytes, text, length, 0, ids, 64, &n), CLT_OK);
     assert_int_equal(n, length); /* a document cannot end itself */
     assert_int_equal(ids[2], '<');
-    assert_int_equal(clt_tokenizer_encode(bytes, text, length, true, ids, 64, &n), CLT_OK);
+    assert_int_equal(clt_tokenizer_encode(bytes, text, length, CLT_TOKEN_SPECIAL, ids, 64, &n), CLT_OK);
     static const int32_t want[] = {0xc3, 0xa9, 256, 'z', 0, 256};
     assert_int_equal(n, CLT_COUNT_OF(want));
     assert_memory_equal(ids, want, sizeof want);
-    assert_int_equal(clt_tokenizer_decode(bytes, ids, n, &back), CLT_OK);
+    assert_int_equal(clt_tokenizer_decode(bytes, ids, n, false, &back), CLT_OK);
     assert_int_equal(back.len, length);
     assert_memory_equal(back.s, text, length);
     /* At most `max` ids, also where a special token is the last. */
     for (size_t max = 0; max <= CLT_COUNT_OF(want); max++) {
         ids[max] = -7;
-        assert_int_equal(clt_tokenizer_encode(bytes, text, length, true, ids, max, &n), CLT_OK);
+        assert_int_equal(clt_tokenizer_encode(bytes, text, length, CLT_TOKEN_SPECIAL, ids, max, &n), CLT_OK);
         assert_int_equal(n, max);
         assert_memory_equal(ids, want, max * sizeof *want);
         assert_int_equal(ids[max], -7);
     }
     clt_error_quiet(true);
-    assert_int_equal(clt_tokenizer_decode(bytes, (const int32_t[]){1, 257}, 2, &back), CLT_BAD_DATA);
+    assert_int_equal(clt_tokenizer_decode(bytes, (const int32_t[]){1, 257}, 2, false, &back), CLT_BAD_DATA);
     assert_non_null(strstr(clt_last_error(), "token id 257 at position 1"));
-    assert_int_equal(clt_tokenizer_decode(bytes, (const int32_t[]){-1}, 1, &back), CLT_BAD_DATA);
+    assert_int_equal(clt_tokenizer_decode(bytes, (const int32_t[]){-1}, 1, false, &back), CLT_BAD_DATA);
     clt_error_quiet(false);
     assert_int_equal(back.len, length); /* nothing was added */
+    back.len = 0;
+    assert_int_equal(clt_tokenizer_decode(bytes, (const int32_t[]){256, 0xe2, 'a'}, 3, true, &back), CLT_OK);
+    assert_string_equal(back.s, FFFD "a");
     clt_str_free(&back);
+}
+
+static void test_tokens(void **state) {
+    (void)state;
+    size_t n;
+    assert_int_equal(clt_tokenizer_id(bytes, EOS), 256);
+    assert_int_equal(clt_tokenizer_id(bytes, "A"), 'A');
+    assert_int_equal(clt_tokenizer_id(bytes, "AB"), -1);
+    assert_int_equal(clt_tokenizer_id(bytes, ""), -1);
+    assert_string_equal(clt_tokenizer_text(bytes, 256), EOS);
+    assert_string_equal(clt_tokenizer_text(bytes, 'z'), "z");
+    assert_null(clt_tokenizer_text(bytes, 257));
+    assert_null(clt_tokenizer_text(bytes, -1));
+    assert_int_equal(*clt_tokenizer_piece(bytes, 0, &n), 0);
+    assert_int_equal(n, 1);
+    assert_true(clt_tokenizer_is_special(bytes, 256));
+    assert_false(clt_tokenizer_is_special(bytes, 'z'));
+    assert_false(clt_tokenizer_is_special(bytes, 257));
+    assert_int_equal(clt_tokenizer_unk_id(bytes), -1);
+    assert_false(clt_tokenizer_pads_left(bytes));
+    assert_int_equal(clt_tokenizer_default_flags(bytes), 0);
+    clt_tokenizer_template(bytes, false, &n);
+    assert_int_equal(n, 0);
 }
 
 /* --- text in pieces --- */
@@ -123,11 +139,12 @@ static void test_encoder(void **state) {
     int32_t want[128];
     size_t n;
     for (int special = 0; special <= 1; special++) {
-        assert_int_equal(clt_tokenizer_encode(bytes, text, length, special, want, CLT_COUNT_OF(want), &n),
-                         CLT_OK);
+        assert_int_equal(
+            clt_tokenizer_encode(bytes, text, length, (unsigned)special, want, CLT_COUNT_OF(want), &n),
+            CLT_OK);
         for (size_t step = 1; step <= length; step++) {
             collected c = {0};
-            clt_token_encoder *e = clt_token_encoder_create(bytes, special, collect, &c);
+            clt_token_encoder *e = clt_token_encoder_create(bytes, (unsigned)special, collect, &c);
             for (int twice = 0; twice < 2; twice++) {
                 for (size_t at = 0; at < length; at += step)
                     assert_int_equal(clt_token_encoder_add(e, text + at, CLT_MIN(step, length - at)), CLT_OK);
@@ -140,7 +157,7 @@ static void test_encoder(void **state) {
         }
     }
     collected c = {.stop_at = 3};
-    clt_token_encoder *e = clt_token_encoder_create(bytes, false, collect, &c);
+    clt_token_encoder *e = clt_token_encoder_create(bytes, 0, collect, &c);
     assert_int_equal(clt_token_encoder_add(e, "abcd", 4), CLT_IO); /* the receiver's error */
     clt_token_encoder_destroy(e);
 }
@@ -149,7 +166,7 @@ static void test_encoder(void **state) {
 
 /* Adds the bytes one by one; what comes out each time is whole characters, and all of it is `want`. */
 static void check_stream(const char *in, size_t n, const char *want) {
-    clt_token_decoder d = clt_token_decoder_begin(bytes);
+    clt_token_decoder d = clt_token_decoder_begin(bytes, false);
     clt_str all = {0}, piece = {0};
     for (size_t i = 0; i < n; i++) {
         piece.len = 0;
@@ -208,7 +225,7 @@ static void test_decoder_random(void **state) {
 
 static void test_decoder_special(void **state) {
     (void)state;
-    clt_token_decoder d = clt_token_decoder_begin(bytes);
+    clt_token_decoder d = clt_token_decoder_begin(bytes, false);
     clt_str out = {0};
     assert_int_equal(clt_token_decoder_add(&d, 0xe2, &out), CLT_OK);
     assert_int_equal(out.len, 0);
@@ -227,6 +244,7 @@ int main(void) {
         cmocka_unit_test(test_names),          cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_encoder),        cmocka_unit_test(test_decoder),
         cmocka_unit_test(test_decoder_random), cmocka_unit_test(test_decoder_special),
+        cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -134,8 +134,8 @@ static clt_status print_as_bytes(const int32_t *tokens, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] > 256) return CLT_OK;
     CLT_TRY(clt_tokenizer_open("bytes", &t));
-    clt_status st = clt_tokenizer_decode(t, tokens, (size_t)n, &text);
-    if (st == CLT_OK && text.s) st = quote(text.s, text.len, &quoted);
+    clt_status st = clt_tokenizer_decode(t, tokens, (size_t)n, false, &text);
+    if (st == CLT_OK && text.s) st = clt_json_quote(text.s, text.len, "the text of a sample", &quoted);
     if (quoted) printf("  as bytes  %s\n", quoted);
     clt_free(quoted);
     clt_tokenizer_close(t);

@@ -293,7 +293,7 @@ static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inp
     if (opt->eos_id < -1 || opt->bos_id < -1 || opt->eos_id > INT32_MAX || opt->bos_id > INT32_MAX)
         return clt_options_fail(cmd, "a token id must be 0 to 2^31 - 1");
     clt_status st = opt->tokens ? CLT_OK : clt_tokenizer_open(opt->tokenizer, &c.tokenizer);
-    if (c.tokenizer) c.encoder = clt_token_encoder_create(c.tokenizer, false, add_tokens, &c);
+    if (c.tokenizer) c.encoder = clt_token_encoder_create(c.tokenizer, 0, add_tokens, &c);
     if (st == CLT_OK && opt->eos) opt->eos_id = clt_tokenizer_eos_id(c.tokenizer);
     c.sample = clt_try_calloc((size_t)opt->concat, sizeof *c.sample);
     c.piece = clt_malloc(PIECE);

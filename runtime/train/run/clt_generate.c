@@ -262,14 +262,14 @@ clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt
     int32_t *ids = clt_try_malloc(id_bytes);
     float *logits = clt_try_malloc(logit_bytes);
     clt_status st = ids && logits ? CLT_OK : clt_no_memory("generating text", id_bytes + logit_bytes);
-    if (st == CLT_OK) st = clt_tokenizer_encode(g->tok, p->prompt, bytes, false, ids, most, &n);
+    if (st == CLT_OK) st = clt_tokenizer_encode(g->tok, p->prompt, bytes, 0, ids, most, &n);
     /* An empty prompt starts a new document. */
     if (st == CLT_OK && n == 0) ids[n++] = (int32_t)clt_tokenizer_eos_id(g->tok);
     if (st == CLT_OK && g->cache && (int64_t)n + p->max_new_tokens > T + 1)
         clt_info("the text may exceed max_seq_len (%lld): from there on only its last %lld tokens are the "
                  "context, and every token takes a pass over all of them",
                  (long long)T, (long long)T);
-    output o = {.tok = g->tok, .decoder = clt_token_decoder_begin(g->tok), .out = out, .ctx = ctx};
+    output o = {.tok = g->tok, .decoder = clt_token_decoder_begin(g->tok, false), .out = out, .ctx = ctx};
     if (st == CLT_OK) st = extend(g, p, ids, n, logits, &o);
     if (st == CLT_OK) clt_token_decoder_end(&o.decoder, &o.text);
     flush_text(&o);

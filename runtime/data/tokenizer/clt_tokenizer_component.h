@@ -1,0 +1,51 @@
+/* clt_tokenizer_component: what a kind of tokenizer provides. `bytes` (clt_tokenizer_bytes.c) is the example
+ * to copy; a new kind is a row in the list of clt_tokenizer.c. Not for other folders. */
+#ifndef CLT_TOKENIZER_COMPONENT_H
+#define CLT_TOKENIZER_COMPONENT_H
+
+#include "runtime/data/clt_tokenizer.h"
+
+/* A flag beside CLT_TOKEN_*: the text continues one whose beginning, up to a cut, was encoded before. */
+enum { CLT_TOKEN_CONTINUED = 1 << 8 };
+
+typedef struct {
+    const char *name;
+    /* Whether `source` names a tokenizer of this kind. */
+    bool (*is)(const char *source);
+    clt_status (*open)(const char *source, clt_tokenizer **out);
+    void (*close)(clt_tokenizer *t);
+    /* clt_tokenizer_encode without the template, which is added by the caller. */
+    clt_status (*encode)(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags, int32_t *ids,
+                         size_t max, size_t *n);
+    /* An upper bound of what `encode` gives. */
+    size_t (*max_ids)(const clt_tokenizer *t, size_t bytes);
+    /* The length of the longest known prefix such that the ids of the text, however it continues, are the ids
+     * of the prefix followed by the ids of the rest with CLT_TOKEN_CONTINUED. */
+    size_t (*cut)(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags);
+    /* clt_tokenizer_decode for ids of the vocabulary. NULL: the pieces, joined, with what is not UTF-8
+     * replaced. */
+    clt_status (*decode)(const clt_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                         clt_str *out);
+    /* The functions of clt_tokenizer.h by these names; an id is one of the vocabulary. */
+    const char *(*piece)(const clt_tokenizer *t, int32_t id, size_t *bytes);
+    const char *(*text)(const clt_tokenizer *t, int32_t id);
+    int64_t (*id)(const clt_tokenizer *t, const char *text);
+    bool (*is_special)(const clt_tokenizer *t, int32_t id);
+} clt_tokenizer_ops;
+
+/* Begins the struct of every tokenizer. */
+struct clt_tokenizer {
+    const clt_tokenizer_ops *ops;
+    int64_t vocab_size, bos_id, eos_id, pad_id, unk_id; /* ids: -1 for none */
+    bool pads_left;
+    unsigned default_flags;
+    size_t strip; /* spaces that decoding removes at the beginning of a text */
+    struct {
+        int32_t *ids;
+        size_t n;
+    } before, after; /* the template; owned by the kind */
+};
+
+extern const clt_tokenizer_ops clt_tokenizer_bytes;
+
+#endif
