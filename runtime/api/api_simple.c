@@ -16,20 +16,22 @@ cltrain_status cltrain_train(const char *config_path, const char *const *setting
 cltrain_generation cltrain_generation_default(void) {
     const clt_generate_params p = clt_generate_params_default();
     return (cltrain_generation){.max_new_tokens = p.max_new_tokens,
-                                .temperature = p.temperature,
-                                .top_k = p.top_k,
-                                .seed = p.seed,
+                                .temperature = p.sample.temperature,
+                                .top_k = p.sample.top_k,
+                                .seed = (int64_t)p.sample.seed,
                                 .stop_at_end_of_text = 1};
 }
 
 clt_generate_params api_generate_params(const char *prompt, const cltrain_generation *options) {
     const cltrain_generation o = options ? *options : cltrain_generation_default();
-    return (clt_generate_params){.prompt = prompt,
-                                 .max_new_tokens = CLT_MAX(o.max_new_tokens, 0),
-                                 .temperature = o.temperature,
-                                 .top_k = o.top_k,
-                                 .seed = o.seed,
-                                 .stop_at_eos = o.stop_at_end_of_text != 0};
+    clt_generate_params p = clt_generate_params_default();
+    p.prompt = prompt;
+    p.max_new_tokens = CLT_MAX(o.max_new_tokens, 0);
+    p.sample.temperature = o.temperature;
+    p.sample.top_k = o.top_k;
+    p.sample.seed = (uint64_t)o.seed;
+    p.stop_at_eos = o.stop_at_end_of_text != 0;
+    return p;
 }
 
 cltrain_status cltrain_generate(const char *source, const char *prompt, const cltrain_generation *options,

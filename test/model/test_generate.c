@@ -117,35 +117,85 @@ static void the_plan_counts_it(void **state) {
     clt_model_config_free(cfg);
 }
 
-/* Sampling from the k largest equals sampling from all with the others at -inf. Few different logits, so that
- * many are equal. */
+/* Few different logits, so that many are equal. */
+static void equal_logits(float *x, uint64_t seed) {
+    for (int i = 0; i < VOCAB; i++) x[i] = 0.5f * (float)tu_random_below(seed, (uint64_t)i, 7) - 2.0f;
+}
+
+/* How many logits come before number i: larger ones, and equal ones with lower ids. */
+static int64_t rank_of(const float *x, int i) {
+    int64_t before = 0;
+    for (int j = 0; j < VOCAB; j++) before += x[j] > x[i] || (x[j] == x[i] && j < i);
+    return before;
+}
+
+/* Sampling from the k largest equals sampling from all with the others at -inf. */
 static void the_largest_are_drawn_from(void **state) {
     (void)state;
     float x[VOCAB], masked[VOCAB];
     bool several = false;
     for (uint64_t at = 0; at < 400; at++) {
         const int64_t k = 1 + tu_random_below(1, at, VOCAB + 3);
-        for (int i = 0; i < VOCAB; i++) x[i] = 0.5f * (float)tu_random_below(2 + at, (uint64_t)i, 7) - 2.0f;
         int32_t first = 0;
+        equal_logits(x, 2 + at);
         for (int i = 0; i < VOCAB; i++) {
-            int64_t before = 0;
-            for (int j = 0; j < VOCAB; j++) before += x[j] > x[i] || (x[j] == x[i] && j < i);
-            masked[i] = before < k ? x[i] : -INFINITY;
-            if (before == 0) first = i;
+            masked[i] = rank_of(x, i) < k ? x[i] : -INFINITY;
+            if (rank_of(x, i) == 0) first = i;
         }
-        int32_t got = clt_sample_token(x, VOCAB, 0.8, k, 17, at);
-        assert_int_equal(got, clt_sample_token(masked, VOCAB, 0.8, 0, 17, at));
+        clt_sample_params p = {.temperature = 0.8, .top_k = k, .top_p = 1, .seed = 17}, all = p, sure = p;
+        all.top_k = 0;
+        sure.temperature = 0;
+        int32_t got = clt_sample_token(x, VOCAB, &p, at);
+        assert_int_equal(got, clt_sample_token(masked, VOCAB, &all, at));
         assert_true(masked[got] > -INFINITY);
-        assert_int_equal(clt_sample_token(x, VOCAB, 0, k, 17, at), first);
+        assert_int_equal(clt_sample_token(x, VOCAB, &sure, at), first);
         several |= got != first;
     }
     assert_true(several);
 }
 
+/* Sampling with top_p equals sampling from the tokens whose predecessors together have less than that
+ * probability. */
+static void the_nucleus_is_drawn_from(void **state) {
+    (void)state;
+    float x[VOCAB], masked[VOCAB];
+    bool fewer = false;
+    for (uint64_t at = 0; at < 400; at++) {
+        const double top_p = (1 + (double)tu_random_below(1, at, 99)) / 100;
+        double sum = 0;
+        equal_logits(x, 500 + at);
+        for (int i = 0; i < VOCAB; i++) sum += exp((double)x[i] / 0.8);
+        for (int i = 0; i < VOCAB; i++) {
+            double before = 0;
+            for (int j = 0; j < VOCAB; j++)
+                if (rank_of(x, j) < rank_of(x, i)) before += exp((double)x[j] / 0.8);
+            if (fabs(before / sum - top_p) < 1e-9) goto next; /* the last bit would decide */
+            masked[i] = before < top_p * sum ? x[i] : -INFINITY;
+            fewer |= before >= top_p * sum;
+        }
+        clt_sample_params p = {.temperature = 0.8, .top_p = top_p, .seed = 17}, all = p;
+        all.top_p = 1;
+        assert_int_equal(clt_sample_token(x, VOCAB, &p, at), clt_sample_token(masked, VOCAB, &all, at));
+    next:;
+    }
+    assert_true(fewer);
+}
+
+static void repetition_is_penalized_once(void **state) {
+    (void)state;
+    float x[4] = {3, -3, 5, -5};
+    bool seen[4] = {false};
+    clt_sample_penalize(x, (const int32_t[]){1, 0, 1, 0, 0}, 5, 1.5, seen);
+    const float want[4] = {2, -4.5f, 5, -5};
+    assert_memory_equal(x, want, sizeof x);
+    for (int i = 0; i < 4; i++) assert_false(seen[i]);
+}
+
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_the_same_words),
-                                       cmocka_unit_test(the_plan_counts_it),
-                                       cmocka_unit_test(the_largest_are_drawn_from)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_the_same_words), cmocka_unit_test(the_plan_counts_it),
+        cmocka_unit_test(the_largest_are_drawn_from), cmocka_unit_test(the_nucleus_is_drawn_from),
+        cmocka_unit_test(repetition_is_penalized_once)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

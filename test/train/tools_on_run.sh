@@ -169,19 +169,28 @@ text g "$tmp/run" --prompt "a long beginning $tail32" -n 20 --temperature 0
 text h "$tmp/run" --prompt "another one, longer still, $tail32" -n 20 --temperature 0
 cmp -s <(sed "s/.*$tail32//" "$tmp/g") <(sed "s/.*$tail32//" "$tmp/h") || fail "a prompt longer than max_seq_len: the text depends on tokens before the last 32"
 ok "$cltrain" generate test/golden/mpt-rope/hf --prompt ab -n 40 --temperature 0
-grep -q "was the model trained on bytes?" "$tmp/err" || fail "no warning about tokens that are skipped"
+grep -q "comes without a tokenizer" "$tmp/err" || fail "no warning about a model without a tokenizer"
+grep -q "which the tokenizer does not have" "$tmp/err" || fail "no warning about tokens that are skipped"
 # A run on token ids of an unsupported tokenizer: train and generate report it.
 ok "$cltrain" train "$tmp/run.yaml" save_folder="$tmp/ids" tokenizer.name=some/hub max_duration=1ba
 grep -q "^tokenizer.name 'some/hub' is not loaded" "$tmp/err" || fail "train does not report that a tokenizer is not loaded"
-ok "$cltrain" generate "$tmp/ids" --prompt ab -n 2
-grep -q "trained with tokenizer 'some/hub'" "$tmp/err" || fail "generate does not warn about an unsupported tokenizer"
-ok "$cltrain" generate "$tmp/run" --prompt ab -n 2
-if grep -q "trained with tokenizer" "$tmp/err"; then fail "generate warns about a model of bytes"; fi
+code 78 "$cltrain" generate "$tmp/ids" --prompt ab -n 2
+grep -q "trained with the tokenizer 'some/hub'" "$tmp/err" || fail "generate does not name a tokenizer that is not on this machine"
+ok "$cltrain" generate "$tmp/ids" --prompt ab -n 2 --tokenizer bytes
+text m "$tmp/run" --prompt "The licence" -n 40 --temperature 0 --stop nowhere --stop "$(cut -c 20-22 "$tmp/d" | head -n 1)"
+[ "$(head -n 1 "$tmp/m")" = "$(head -n 1 "$tmp/d" | cut -c 1-19)" ] || fail "--stop does not end the text before its text: '$(cat "$tmp/m")'"
+text o "$tmp/run" --prompt "The licence" -n 40 --top-p 1e-9 --top-k 0
+equal o d "the smallest nucleus is not the most likely token"
+text p "$tmp/run" --prompt "The licence" -n 40 --temperature 0 --repetition-penalty 1e9
+differ p d "a penalty for repetition changes nothing"
 text i "$tmp/run" -n 5
 text j "$tmp/run" --prompt "nothing more" -n 0
 [ "$(cat "$tmp/j")" = "nothing more" ] || fail "no new tokens: '$(cat "$tmp/j")'"
 code 2 "$cltrain" generate "$tmp/run" --temperature -1
 code 2 "$cltrain" generate "$tmp/run" --temperature nan
+code 2 "$cltrain" generate "$tmp/run" --top-p 0
+code 2 "$cltrain" generate "$tmp/run" --repetition-penalty 0
+code 2 "$cltrain" generate "$tmp/run" --stop ""
 code 2 "$cltrain" generate "$tmp/run" -n 4611686018427387903
 code 2 "$cltrain" generate
 code 74 "$cltrain" generate "$tmp/nowhere"

@@ -14,18 +14,42 @@ static void print_text(void *ctx, const char *text, size_t bytes) {
     fflush(stdout);
 }
 
+/* -1, or the exit code for a value that is out of range. */
+static int check(const clt_command *command, const clt_generate_params *p) {
+    const clt_sample_params *s = &p->sample;
+    if (!(s->temperature >= 0) || p->max_new_tokens < 0 || s->top_k < 0)
+        return clt_options_fail(command, "--temperature, --top-k and --max-new-tokens must not be negative");
+    if (p->max_new_tokens > MAX_NEW) /* all of them stay in memory */
+        return clt_options_fail(command, "--max-new-tokens must be at most %d", MAX_NEW);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return clt_options_fail(command, "--top-p must be above 0 and at most 1");
+    if (!(s->repetition_penalty > 0))
+        return clt_options_fail(command, "--repetition-penalty must be above 0");
+    for (size_t i = 0; i < p->stop.n; i++)
+        if (!*p->stop.v[i]) return clt_options_fail(command, "--stop needs a text");
+    return -1;
+}
+
 int cmd_generate(int argc, char **argv) {
     clt_generate_params p = clt_generate_params_default();
+    int64_t seed = (int64_t)p.sample.seed;
     const clt_option options[] = {
         {"prompt", 'p', CLT_OPT_STR, &p.prompt, "TEXT", "text to continue (default: start a new document)"},
         {"max-new-tokens", 'n', CLT_OPT_INT, &p.max_new_tokens, "N",
          "number of tokens to generate (default 128)"},
-        {"temperature", 't', CLT_OPT_FLOAT, &p.temperature, "X",
+        {"temperature", 't', CLT_OPT_FLOAT, &p.sample.temperature, "X",
          "sampling temperature; 0: always the most likely token (default 0.8)"},
-        {"top-k", 'k', CLT_OPT_INT, &p.top_k, "K",
+        {"top-k", 'k', CLT_OPT_INT, &p.sample.top_k, "K",
          "sample from the K most likely tokens; 0: all (default 40)"},
-        {"seed", 's', CLT_OPT_INT, &p.seed, "S",
+        {"top-p", 0, CLT_OPT_FLOAT, &p.sample.top_p, "P",
+         "of these sample only from the most likely ones that together have probability P (default 1)"},
+        {"repetition-penalty", 0, CLT_OPT_FLOAT, &p.sample.repetition_penalty, "X",
+         "above 1: make tokens of the text so far less likely (default 1)"},
+        {"seed", 's', CLT_OPT_INT, &seed, "S",
          "seed of the random numbers; the same seed gives the same text (default 17)"},
+        {"stop", 0, CLT_OPT_LIST, &p.stop, "TEXT", "end before this text; may be repeated"},
+        {"tokenizer", 0, CLT_OPT_STR, &p.tokenizer, "SOURCE",
+         "a tokenizer.json, its folder, or bytes (default: the model's own)"},
         {"stop-at-eos", 0, CLT_OPT_FLAG, &p.stop_at_eos, NULL, "stop at the end of a document"},
         {"no-cache", 0, CLT_OPT_FLAG, &p.no_cache, NULL,
          "do not cache keys and values: the same text, slower, with less memory"},
@@ -37,18 +61,17 @@ int cmd_generate(int argc, char **argv) {
         .summary = "Continues a text with the model in SOURCE: a checkpoint, a folder of checkpoints (the "
                    "newest valid one), or a Hugging Face folder.",
         .examples = "  cltrain generate runs/a --prompt \"The licence\"\n"
-                    "  cltrain generate runs/a/ep0-ba100 -p \"Once\" -n 200 --temperature 0\n",
+                    "  cltrain generate runs/a/ep0-ba100 -p \"Once\" -n 200 --temperature 0\n"
+                    "  cltrain generate runs/a -p \"Once\" --top-k 0 --top-p 0.9 --stop \"The end\"\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "exactly one SOURCE is required");
-    if (code < 0 && (!(p.temperature >= 0) || p.max_new_tokens < 0 || p.top_k < 0))
-        code = clt_options_fail(&command, "--temperature, --top-k and --max-new-tokens must not be negative");
-    if (code < 0 && p.max_new_tokens > MAX_NEW) /* all of them stay in memory */
-        code = clt_options_fail(&command, "--max-new-tokens must be at most %d", MAX_NEW);
+    if (code < 0) code = check(&command, &p);
     if (code < 0) {
         p.source = rest.v[0];
+        p.sample.seed = (uint64_t)seed;
         const char *prompt = p.prompt;
         clt_status st = clt_generate(&p, print_text, &prompt);
         if (st == CLT_OK) print_text(&prompt, "", 0);
@@ -56,5 +79,6 @@ int cmd_generate(int argc, char **argv) {
         code = clt_status_exit_code(st);
     }
     clt_strv_free(&rest);
+    clt_strv_free(&p.stop);
     return code;
 }

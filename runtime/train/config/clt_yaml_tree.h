@@ -1,6 +1,6 @@
 /* The node tree inside clt_yaml, shared by its files: clt_yaml.c parses, clt_yaml_alias.c writes aliases and
  * merge keys out, clt_yaml_resolve.c overrides and resolves ${...}, clt_yaml_json.c gives values their types
- * and prints them. Not for other folders but runtime/train/run/clt_generate.c. */
+ * and prints them. Not for other folders but runtime/train/run/clt_run_tokenizer.c. */
 #ifndef CLT_YAML_TREE_H
 #define CLT_YAML_TREE_H
 

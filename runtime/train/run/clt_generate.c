@@ -3,85 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/clt_dmath.h"
-#include "runtime/base/clt_philox.h"
 #include "runtime/checkpoint/clt_weight_source.h"
-#include "runtime/data/clt_tokenizer.h"
 #include "runtime/model/clt_model.h"
-#include "runtime/train/config/clt_yaml_tree.h"
+#include "runtime/train/run/clt_run_tokenizer.h"
 
 clt_generate_params clt_generate_params_default(void) {
     return (clt_generate_params){
-        .prompt = "", .max_new_tokens = 128, .temperature = 0.8, .top_k = 40, .seed = 17};
-}
-
-/* --- sampling --- */
-
-typedef struct {
-    float logit;
-    int32_t id;
-} candidate;
-
-static int by_logit(const void *a, const void *b) {
-    const candidate *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-/* Sifts c[0] down in a heap of k whose root is the smallest: parents come after their children in by_logit's
- * order. */
-static void sift(candidate *c, int64_t k) {
-    for (int64_t at = 0, child; (child = 2 * at + 1) < k; at = child) {
-        if (child + 1 < k && by_logit(&c[child + 1], &c[child]) > 0) child++;
-        if (by_logit(&c[at], &c[child]) > 0) return;
-        candidate t = c[at];
-        c[at] = c[child];
-        c[child] = t;
-    }
-}
-
-/* The k largest logits, largest first; the caller frees them. */
-static candidate *largest(const float *logits, int64_t vocab, int64_t k) {
-    candidate *c = clt_malloc((size_t)k * sizeof *c);
-    for (int64_t i = 0; i < k; i++) c[i] = (candidate){logits[i], (int32_t)i};
-    qsort(c, (size_t)k, sizeof *c, by_logit);
-    for (int64_t i = 0; i < k / 2; i++) { /* in reverse order it is a heap */
-        candidate t = c[i];
-        c[i] = c[k - 1 - i];
-        c[k - 1 - i] = t;
-    }
-    for (int64_t i = k; i < vocab; i++) {
-        candidate x = {logits[i], (int32_t)i};
-        if (by_logit(&x, &c[0]) > 0) continue;
-        c[0] = x;
-        sift(c, k);
-    }
-    qsort(c, (size_t)k, sizeof *c, by_logit);
-    return c;
-}
-
-int32_t clt_sample_token(const float *logits, int64_t vocab, double temperature, int64_t top_k, uint64_t seed,
-                         uint64_t position) {
-    int64_t k = top_k > 0 ? CLT_MIN(top_k, vocab) : vocab;
-    candidate *c = largest(logits, vocab, temperature > 0 ? k : 1);
-    int32_t chosen = c[0].id;
-    if (temperature > 0) {
-        double sum = 0, *p = clt_malloc((size_t)k * sizeof *p);
-        for (int64_t i = 0; i < k; i++) {
-            double z = ((double)c[i].logit - (double)c[0].logit) / temperature;
-            sum += p[i] = z < -600 ? 0 : clt_dexp(z);
-        }
-        uint32_t key[2], w[4];
-        clt_philox_key(seed, CLT_RNG_SAMPLE, key);
-        clt_philox4x32((uint32_t[]){(uint32_t)position, (uint32_t)(position >> 32), 0, 0}, key, w);
-        double u = clt_philox_double(w[0], w[1]) * sum;
-        int64_t i = 0;
-        for (; i < k - 1 && u >= p[i]; i++) u -= p[i];
-        chosen = c[i].id;
-        clt_free(p);
-    }
-    clt_free(c);
-    return chosen;
+        .prompt = "",
+        .max_new_tokens = 128,
+        .sample = {.temperature = 0.8, .top_k = 40, .top_p = 1, .repetition_penalty = 1, .seed = 17}};
 }
 
 /* --- a model and its tokenizer --- */
@@ -108,48 +38,27 @@ static clt_status read_config(clt_generator *g) {
     return CLT_OK;
 }
 
-/* A model that was trained on token ids of a tokenizer that is not loaded reads the bytes of a text as other
- * tokens. */
-static void warn_of_name(const char *name) {
-    if (clt_tokenizer_known(name)) return;
-    clt_warn("this model was trained with tokenizer '%s', which is not supported: prompt and text are "
-             "converted as bytes, so the output is meaningless",
-             name);
+/* More ids than the model has logits cannot be read; fewer are usual, because vocabularies are padded. */
+static clt_status check_vocabulary(const clt_generator *g) {
+    const int64_t has = g->facts.vocab_size, needs = clt_tokenizer_vocab_size(g->tok);
+    if (needs <= has) return CLT_OK;
+    return clt_error(
+        CLT_BAD_CONFIG,
+        "the tokenizer has %lld ids and the model a vocabulary of %lld: it is not the tokenizer that "
+        "the model was trained with (--tokenizer names another one)",
+        (long long)needs, (long long)has);
 }
 
-static void warn_of_tokenizer(const clt_weight_source *src) {
-    const clt_ckpt_reader *checkpoint = clt_weight_source_checkpoint(src);
-    const char *config = checkpoint ? clt_ckpt_state(checkpoint)->config : NULL;
-    clt_yaml *y = NULL;
-    if (!config) return;
-    clt_error_quiet(true);
-    if (clt_yaml_parse(config, strlen(config), clt_weight_source_path(src), &y) == CLT_OK) {
-        const clt_yaml_node *name = clt_yaml_node_find(y, "tokenizer.name", NULL);
-        if (name && name->kind == CLT_YAML_SCALAR) warn_of_name(name->text);
-    }
-    clt_error_quiet(false);
-    clt_yaml_free(y);
-}
-
-static clt_status open_tokenizer(clt_generator *g) {
-    CLT_TRY(clt_tokenizer_open("bytes", &g->tok));
-    if (clt_tokenizer_vocab_size(g->tok) > g->facts.vocab_size)
-        return clt_error(CLT_BAD_CONFIG,
-                         "the model has a vocabulary of %lld, too small for the tokenizer 'bytes': text "
-                         "generation supports only models of bytes",
-                         (long long)g->facts.vocab_size);
-    return CLT_OK;
-}
-
-static clt_status open_source(clt_generator *g, const char *source) {
+static clt_status open_source(clt_generator *g, const clt_generate_params *p) {
     char *path = NULL;
-    CLT_TRY(clt_ckpt_resolve(NULL, source, &path));
+    CLT_TRY(clt_ckpt_resolve(NULL, p->source, &path));
     clt_status st = clt_weight_source_open(path, &g->src);
     clt_free(path);
     CLT_TRY(st);
     CLT_TRY(read_config(g));
-    warn_of_tokenizer(g->src);
-    return open_tokenizer(g);
+    CLT_TRY(p->tokenizer ? clt_tokenizer_open(p->tokenizer, &g->tok)
+                         : clt_run_tokenizer_open(g->src, &g->tok));
+    return check_vocabulary(g);
 }
 
 static clt_status load_model(clt_generator *g, const char *device) {
@@ -176,11 +85,11 @@ static clt_status finish_open(clt_generator *g, clt_status st, clt_generator **o
     return st;
 }
 
-clt_status clt_generator_open(const char *source, const char *device, bool cache, clt_generator **out) {
+clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out) {
     clt_generator *g = clt_calloc(1, sizeof *g);
-    g->cache = cache;
-    clt_status st = open_source(g, source);
-    if (st == CLT_OK) st = load_model(g, device);
+    g->cache = !p->no_cache;
+    clt_status st = open_source(g, p);
+    if (st == CLT_OK) st = load_model(g, p->device);
     return finish_open(g, st, out);
 }
 
@@ -188,8 +97,8 @@ clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_gen
     clt_generator *g = clt_calloc(1, sizeof *g);
     g->cache = true;
     g->facts = clt_model_get_facts(cfg->model);
-    warn_of_name(cfg->tokenizer);
-    clt_status st = open_tokenizer(g);
+    clt_status st = clt_run_tokenizer_named(cfg->tokenizer, &g->tok);
+    if (st == CLT_OK) st = check_vocabulary(g);
     if (st == CLT_OK) st = clt_engine_text_model(e, &g->model);
     return finish_open(g, st, out);
 }
@@ -207,48 +116,125 @@ void clt_generator_close(clt_generator *g) {
     clt_free(g);
 }
 
-/* --- text --- */
+/* --- the output --- */
 
-/* Where decoded text goes. */
+/* Where decoded text goes. Text that may be the beginning of a stop text is held back. */
 typedef struct {
     const clt_tokenizer *tok;
     clt_token_decoder decoder;
-    clt_str text;
+    clt_str text; /* decoded and not passed on */
+    const clt_strv *stop;
     clt_text_fn out;
     void *ctx;
     bool foreign; /* whether the warning about an unknown id was given */
+    bool stopped; /* a stop text was found */
 } output;
 
-static void flush_text(output *o) {
-    if (o->text.len) o->out(o->ctx, o->text.s, o->text.len);
-    o->text.len = 0;
+/* Passes the first n bytes of the text on. */
+static void pass(output *o, size_t n) {
+    if (n) o->out(o->ctx, o->text.s, n);
+    memmove(o->text.s, o->text.s + n, o->text.len - n);
+    o->text.len -= n;
 }
 
-/* Passes a token's text to the caller. Ids that the tokenizer does not know are skipped, with one warning. */
+/* Where the first stop text begins; o->text.len: there is none. */
+static size_t find_stop(const output *o) {
+    size_t first = o->text.len;
+    for (size_t i = 0; i < o->stop->n; i++) {
+        const char *at = memmem(o->text.s, o->text.len, o->stop->v[i], strlen(o->stop->v[i]));
+        if (at) first = CLT_MIN(first, (size_t)(at - o->text.s));
+    }
+    return first;
+}
+
+/* How many bytes at the end of the text begin a stop text. */
+static size_t begun_stop(const output *o) {
+    size_t most = 0;
+    for (size_t i = 0; i < o->stop->n; i++) {
+        size_t n = CLT_MIN(strlen(o->stop->v[i]) - 1, o->text.len);
+        while (n > most && memcmp(o->text.s + o->text.len - n, o->stop->v[i], n) != 0) n--;
+        most = CLT_MAX(most, n);
+    }
+    return most;
+}
+
+static void flush_text(output *o) {
+    if (o->text.len == 0) return;
+    const size_t stop = find_stop(o);
+    o->stopped = stop < o->text.len;
+    pass(o, o->stopped ? stop : o->text.len - begun_stop(o));
+}
+
+/* Passes a token's text to the caller. Ids that the tokenizer does not know have no text, with one warning.
+ */
 static clt_status emit(output *o, int32_t id) {
     clt_status st = CLT_OK;
     if (id < clt_tokenizer_vocab_size(o->tok)) {
         st = clt_token_decoder_add(&o->decoder, id, &o->text);
     } else if (!o->foreign) {
         o->foreign = true;
-        clt_warn("token %d is unknown to the tokenizer 'bytes'; such tokens are skipped. was the model "
-                 "trained on bytes?",
-                 id);
+        clt_warn("the model chose token %d, which the tokenizer does not have: such tokens have no text", id);
     }
     flush_text(o);
     return st;
 }
 
-/* Extends ids[n], which has room for max_new_tokens more; logits [V] is scratch memory of the caller. */
-static clt_status extend(clt_generator *g, const clt_generate_params *p, int32_t *ids, size_t n,
-                         float *logits, output *o) {
+/* Everything that is held back, at the end of the output. */
+static void end_output(output *o) {
+    if (o->stopped) return;
+    clt_token_decoder_end(&o->decoder, &o->text);
+    flush_text(o);
+    if (!o->stopped) pass(o, o->text.len);
+}
+
+/* --- one text --- */
+
+/* The ids of a text with room for more, and scratch memory. */
+typedef struct {
+    int32_t *ids;
+    size_t n;
+    float *logits; /* [V] */
+    bool *seen;    /* [V] */
+} text_state;
+
+static clt_status create_text(clt_generator *g, const clt_generate_params *p, text_state *t) {
+    const size_t bytes = strlen(p->prompt), V = (size_t)g->facts.vocab_size;
+    const size_t most = clt_tokenizer_max_ids(g->tok, bytes) + 1, room = most + (size_t)p->max_new_tokens;
+    *t = (text_state){clt_try_calloc(room, sizeof *t->ids), 0, clt_try_malloc(V * sizeof *t->logits),
+                      clt_try_calloc(V, sizeof *t->seen)};
+    if (!t->ids || !t->logits || !t->seen)
+        return clt_no_memory("generating text", room * sizeof *t->ids + V * (sizeof *t->logits + 1));
+    size_t after;
+    CLT_TRY(clt_tokenizer_encode(g->tok, p->prompt, bytes, clt_tokenizer_default_flags(g->tok), t->ids, most,
+                                 &t->n));
+    /* A template may end every text with eos; this one goes on. */
+    (void)clt_tokenizer_template(g->tok, true, &after);
+    t->n -= CLT_MIN(after, t->n);
+    if (t->n) return CLT_OK;
+    /* An empty prompt starts a new document. */
+    const int64_t eos = clt_tokenizer_eos_id(g->tok), bos = clt_tokenizer_bos_id(g->tok);
+    if (eos < 0 && bos < 0)
+        return clt_error(CLT_BAD_CONFIG, "the tokenizer has no token that starts a document: give a prompt");
+    t->ids[t->n++] = (int32_t)(bos >= 0 ? bos : eos);
+    return CLT_OK;
+}
+
+static void free_text(text_state *t) {
+    clt_free(t->ids);
+    clt_free(t->logits);
+    clt_free(t->seen);
+}
+
+static clt_status extend(clt_generator *g, const clt_generate_params *p, text_state *t, output *o) {
     const int64_t T = g->facts.max_seq_len, V = g->facts.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
-    for (int64_t i = 0; i < p->max_new_tokens; i++) {
-        const int64_t len = CLT_MIN((int64_t)n, T);
-        CLT_TRY(clt_model_logits(g->model, ids + ((int64_t)n - len), len, len - 1, 1, logits));
-        int32_t id = clt_sample_token(logits, V, p->temperature, p->top_k, (uint64_t)p->seed, n);
+    for (int64_t i = 0; i < p->max_new_tokens && !o->stopped; i++) {
+        const int64_t len = CLT_MIN((int64_t)t->n, T);
+        CLT_TRY(clt_model_logits(g->model, t->ids + ((int64_t)t->n - len), len, len - 1, 1, t->logits));
+        if (p->sample.repetition_penalty != 1)
+            clt_sample_penalize(t->logits, t->ids, t->n, p->sample.repetition_penalty, t->seen);
+        const int32_t id = clt_sample_token(t->logits, V, &p->sample, t->n);
         if (id == eos && p->stop_at_eos) break;
-        ids[n++] = id;
+        t->ids[t->n++] = id;
         CLT_TRY(emit(o, id));
     }
     return CLT_OK;
@@ -256,32 +242,27 @@ static clt_status extend(clt_generator *g, const clt_generate_params *p, int32_t
 
 clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt_text_fn out, void *ctx) {
     const int64_t T = g->facts.max_seq_len;
-    size_t n = 0, bytes = strlen(p->prompt), most = clt_tokenizer_max_ids(g->tok, bytes) + 1;
-    const size_t id_bytes = (most + (size_t)p->max_new_tokens) * sizeof(int32_t),
-                 logit_bytes = (size_t)g->facts.vocab_size * sizeof(float);
-    int32_t *ids = clt_try_malloc(id_bytes);
-    float *logits = clt_try_malloc(logit_bytes);
-    clt_status st = ids && logits ? CLT_OK : clt_no_memory("generating text", id_bytes + logit_bytes);
-    if (st == CLT_OK) st = clt_tokenizer_encode(g->tok, p->prompt, bytes, 0, ids, most, &n);
-    /* An empty prompt starts a new document. */
-    if (st == CLT_OK && n == 0) ids[n++] = (int32_t)clt_tokenizer_eos_id(g->tok);
-    if (st == CLT_OK && g->cache && (int64_t)n + p->max_new_tokens > T + 1)
+    text_state t;
+    clt_status st = create_text(g, p, &t);
+    if (st == CLT_OK && g->cache && (int64_t)t.n + p->max_new_tokens > T + 1)
         clt_info("the text may exceed max_seq_len (%lld): from there on only its last %lld tokens are the "
                  "context, and every token takes a pass over all of them",
                  (long long)T, (long long)T);
-    output o = {.tok = g->tok, .decoder = clt_token_decoder_begin(g->tok, false), .out = out, .ctx = ctx};
-    if (st == CLT_OK) st = extend(g, p, ids, n, logits, &o);
-    if (st == CLT_OK) clt_token_decoder_end(&o.decoder, &o.text);
-    flush_text(&o);
+    output o = {.tok = g->tok,
+                .decoder = clt_token_decoder_begin(g->tok, false),
+                .stop = &p->stop,
+                .out = out,
+                .ctx = ctx};
+    if (st == CLT_OK) st = extend(g, p, &t, &o);
+    end_output(&o);
     clt_str_free(&o.text);
-    clt_free(ids);
-    clt_free(logits);
+    free_text(&t);
     return st;
 }
 
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx) {
     clt_generator *g;
-    CLT_TRY(clt_generator_open(p->source, p->device, !p->no_cache, &g));
+    CLT_TRY(clt_generator_open(p, &g));
     clt_status st = clt_generator_run(g, p, out, ctx);
     clt_generator_close(g);
     return st;

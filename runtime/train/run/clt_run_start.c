@@ -5,6 +5,7 @@
 
 #include "runtime/base/clt_host.h"
 #include "runtime/train/run/clt_run.h"
+#include "runtime/train/run/clt_run_tokenizer.h"
 
 /* --- configuration and folder --- */
 
@@ -17,7 +18,7 @@ static void print_config(clt_run *r) {
     clt_str_free(&b);
 }
 
-/* Opens the run's folder: lock, log.txt, config.yaml with the merged configuration. */
+/* Opens the run's folder: lock, log.txt, config.yaml with the merged configuration, the tokenizer's files. */
 static clt_status open_folder(clt_run *r) {
     const clt_config *c = r->cfg;
     r->files.folder = c->save_folder ? clt_strdup(c->save_folder) : clt_path_join("runs", c->run_name);
@@ -29,6 +30,7 @@ static clt_status open_folder(clt_run *r) {
     clt_str text = {0};
     clt_config_print(c, false, &text);
     clt_status st = clt_io_write_atomic(config, text.s, text.len);
+    if (st == CLT_OK) st = clt_run_tokenizer_keep(c->tokenizer, r->files.folder);
     if (st == CLT_OK) st = clt_file_open(log, CLT_IO_APPEND, &r->files.log);
     clt_log_set_file(r->files.log);
     clt_str_free(&text);
