@@ -180,6 +180,17 @@ static void test_flags(void **state) {
     check_set("flags_mini", "tokenizer.json");
 }
 
+static void test_qwen2(void **state) {
+    (void)state;
+    check_set("qwen2_mini", "tokenizer.json");
+}
+
+static void test_sentencepiece(void **state) {
+    (void)state;
+    check_set("sp_mini", "tokenizer.json");
+    check_set("sp_metaspace", "tokenizer.json");
+}
+
 /* --- tokens --- */
 
 static void test_tokens(void **state) {
@@ -354,8 +365,9 @@ static int unmount(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_neox),   cmocka_unit_test(test_llama3),  cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_tokens), cmocka_unit_test(test_refused), cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_neox),    cmocka_unit_test(test_llama3),        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_qwen2),   cmocka_unit_test(test_sentencepiece), cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_roles),
     };
     return cmocka_run_group_tests(tests, mount, unmount);
 }
