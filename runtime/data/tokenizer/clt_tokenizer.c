@@ -8,7 +8,7 @@
 /* --- kinds --- */
 
 static const clt_tokenizer_ops *kind_of(const char *source) {
-    static const clt_tokenizer_ops *const kinds[] = {&clt_tokenizer_bytes};
+    static const clt_tokenizer_ops *const kinds[] = {&clt_tokenizer_bytes, &clt_tokenizer_json};
     for (size_t i = 0; i < CLT_COUNT_OF(kinds) && source && *source; i++)
         if (kinds[i]->is(source)) return kinds[i];
     return NULL;

@@ -46,6 +46,6 @@ struct clt_tokenizer {
     } before, after; /* the template; owned by the kind */
 };
 
-extern const clt_tokenizer_ops clt_tokenizer_bytes;
+extern const clt_tokenizer_ops clt_tokenizer_bytes, clt_tokenizer_json;
 
 #endif

@@ -109,7 +109,7 @@ static void remark_tokenizer(clt_config *c) {
     if (clt_tokenizer_known(c->tokenizer)) return;
     clt_strv_add_owned(&c->remarks,
                        clt_format("tokenizer.name '%.80s' is not loaded: data sets with token columns need "
-                                  "no tokenizer, text columns and cltrain generate only know 'bytes'",
+                                  "no tokenizer; for text, name a folder with its tokenizer.json",
                                   c->tokenizer));
 }
 

@@ -19,8 +19,9 @@ static const clt_key tokenizer_kwargs_keys[] = {
 static const clt_schema tokenizer_kwargs_schema = CLT_SCHEMA(tokenizer_kwargs_keys);
 static const clt_key tokenizer_keys[] = {
     KEY("name", c.tokenizer, CLT_KEY_REQUIRED,
-        "bytes is built in and reads text columns; any other name is not loaded, which one line says: token "
-        "columns need no tokenizer"),
+        "bytes is built in; a path to a tokenizer.json or to its folder; a name of a hub is not fetched, "
+        "which "
+        "one line says: token columns need no tokenizer"),
     SECTION("kwargs", NULL, "arguments of the tokenizer", 0, tokenizer_kwargs_schema),
 };
 static const clt_schema tokenizer_schema = CLT_SCHEMA(tokenizer_keys);

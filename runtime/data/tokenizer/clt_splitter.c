@@ -1,0 +1,217 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "runtime/data/tokenizer/clt_splitter.h"
+
+#include <pcre2.h>
+#include <string.h>
+
+#include "runtime/data/tokenizer/clt_codepoint.h"
+
+/* --- patterns --- */
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+const char clt_pattern_gpt2[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char clt_pattern_llama3[] =
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES;
+const char clt_pattern_qwen2[] =
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES;
+const char clt_pattern_o200k[] =
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
+    "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES;
+
+bool clt_pattern_known(const char *pattern) {
+    static const char *const known[] = {clt_pattern_gpt2, clt_pattern_llama3, clt_pattern_qwen2,
+                                        clt_pattern_o200k};
+    for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
+        if (strcmp(pattern, known[i]) == 0) return true;
+    return false;
+}
+
+/* --- splitters --- */
+
+struct clt_splitter {
+    clt_split_behavior behavior;
+    pcre2_code *code; /* NULL: `text` is searched */
+    bool jit;
+    char *text;
+    size_t text_bytes;
+};
+
+clt_status clt_splitter_create(const char *pattern, clt_split_behavior behavior, const char *what,
+                               clt_splitter **out) {
+    int error;
+    PCRE2_SIZE at;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
+    if (!code) {
+        char why[256];
+        pcre2_get_error_message(error, (PCRE2_UCHAR *)why, sizeof why);
+        return clt_error(CLT_BAD_DATA,
+                         "%s: pre_tokenizer: '%.200s' is not a regular expression: %s at offset %zu", what,
+                         pattern, why, (size_t)at);
+    }
+    clt_splitter *s = clt_calloc(1, sizeof *s);
+    *s = (clt_splitter){.behavior = behavior, .code = code};
+    s->jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
+    *out = s;
+    return CLT_OK;
+}
+
+clt_status clt_splitter_create_text(const char *pattern, clt_split_behavior behavior, clt_splitter **out) {
+    clt_splitter *s = clt_calloc(1, sizeof *s);
+    *s = (clt_splitter){.behavior = behavior, .text = clt_strdup(pattern), .text_bytes = strlen(pattern)};
+    *out = s;
+    return CLT_OK;
+}
+
+void clt_splitter_destroy(clt_splitter *s) {
+    if (!s) return;
+    pcre2_code_free(s->code);
+    clt_free(s->text);
+    clt_free(s);
+}
+
+/* --- work space --- */
+
+/* Patterns of tokenizers need a few kB of stack on any text and no backtracking to speak of; the limits stop
+ * hostile ones. */
+enum { STACK_BYTES = 32 << 10, MAX_STACK_BYTES = 8 << 20, MATCH_LIMIT = 50000000 };
+
+struct clt_split_work {
+    pcre2_match_data *data;
+    pcre2_match_context *limits;
+    pcre2_jit_stack *stack;
+};
+
+clt_split_work *clt_split_work_create(void) {
+    clt_split_work *w = clt_calloc(1, sizeof *w);
+    w->data = pcre2_match_data_create(1, NULL);
+    w->limits = pcre2_match_context_create(NULL);
+    w->stack = pcre2_jit_stack_create(STACK_BYTES, MAX_STACK_BYTES, NULL);
+    if (!w->data || !w->limits || !w->stack) {
+        clt_split_work_destroy(w);
+        return NULL;
+    }
+    pcre2_set_match_limit(w->limits, MATCH_LIMIT);
+    pcre2_set_heap_limit(w->limits, MAX_STACK_BYTES >> 10);
+    pcre2_jit_stack_assign(w->limits, NULL, w->stack);
+    return w;
+}
+
+void clt_split_work_destroy(clt_split_work *w) {
+    if (!w) return;
+    pcre2_match_data_free(w->data);
+    pcre2_match_context_free(w->limits);
+    pcre2_jit_stack_free(w->stack);
+    clt_free(w);
+}
+
+/* --- matches --- */
+
+static clt_status regex_failure(int code, size_t at) {
+    char why[256];
+    pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+    return clt_error(code == PCRE2_ERROR_NOMEMORY ? CLT_NO_MEMORY : CLT_BAD_DATA,
+                     "the tokenizer's regular expression fails on the text from byte %zu: %s", at, why);
+}
+
+/* The first match at or behind s->search, or [bytes, bytes). */
+static clt_status find(clt_split *s, size_t *start, size_t *end) {
+    const clt_splitter *p = s->splitter;
+    *start = *end = s->bytes;
+    if (p->text) {
+        const char *at = memmem(s->text + s->search, s->bytes - s->search, p->text, p->text_bytes);
+        if (!at) return CLT_OK;
+        *start = (size_t)(at - s->text);
+        *end = *start + p->text_bytes;
+        return CLT_OK;
+    }
+    PCRE2_SPTR text = (PCRE2_SPTR)s->text;
+    int code = p->jit ? pcre2_jit_match(p->code, text, s->bytes, s->search, 0, s->work->data, s->work->limits)
+                      : pcre2_match(p->code, text, s->bytes, s->search, PCRE2_NO_UTF_CHECK, s->work->data,
+                                    s->work->limits);
+    if (code == PCRE2_ERROR_NOMATCH) return CLT_OK;
+    if (code < 0) return regex_failure(code, s->search);
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(s->work->data);
+    *start = CLT_MAX(range[0], s->search); /* \K may set any start */
+    *end = CLT_MAX(range[1], *start);
+    return CLT_OK;
+}
+
+/* The next stretch, which may be empty where a match is empty; none at the end of the text. */
+static clt_status read_stretch(clt_split *s) {
+    size_t start, end, length = 1;
+    s->has_next = true;
+    if (s->has_found) {
+        s->next = s->found;
+        s->has_found = false;
+        s->at = s->next.end;
+        return CLT_OK;
+    }
+    CLT_TRY(find(s, &start, &end));
+    s->search = end;
+    if (end == start && end < s->bytes) clt_codepoint_at(s->text + end, &length);
+    if (end == start) s->search = CLT_MIN(end + length, s->bytes);
+    s->found = (clt_stretch){start, end, true};
+    s->has_found = start > s->at && start < s->bytes;
+    s->next = start > s->at ? (clt_stretch){s->at, start, false} : s->found;
+    s->at = s->next.end;
+    return CLT_OK;
+}
+
+/* Makes s->next the next stretch that is not empty. false: there is none. */
+static clt_status peek(clt_split *s, bool *any) {
+    while (s->has_next || s->has_found || s->at < s->bytes) {
+        if (!s->has_next) CLT_TRY(read_stretch(s));
+        *any = s->next.end > s->next.start;
+        if (*any) return CLT_OK;
+        s->has_next = false;
+    }
+    *any = false;
+    return CLT_OK;
+}
+
+/* --- pieces --- */
+
+clt_split clt_split_begin(const clt_splitter *s, clt_split_work *w, const char *text, size_t bytes) {
+    return (clt_split){.splitter = s, .work = w, .text = text, .bytes = bytes};
+}
+
+/* Whether a stretch belongs to the piece that ends with `last`. */
+static bool continues(clt_split_behavior behavior, const clt_stretch *last, const clt_stretch *next) {
+    switch (behavior) {
+    case CLT_SPLIT_MERGED_WITH_PREVIOUS:
+        return !last->separator && next->separator;
+    case CLT_SPLIT_MERGED_WITH_NEXT:
+        return last->separator && !next->separator;
+    case CLT_SPLIT_CONTIGUOUS:
+        return last->separator == next->separator;
+    default:
+        return false;
+    }
+}
+
+clt_status clt_split_next(clt_split *s, size_t *start, size_t *end) {
+    const clt_split_behavior behavior = s->splitter->behavior;
+    bool any;
+    *start = *end = s->bytes;
+    do {
+        CLT_TRY(peek(s, &any));
+        if (!any) return CLT_OK;
+        s->has_next = false;
+    } while (behavior == CLT_SPLIT_REMOVED && s->next.separator);
+    clt_stretch last = s->next;
+    *start = last.start;
+    *end = last.end;
+    if (behavior == CLT_SPLIT_ISOLATED || behavior == CLT_SPLIT_REMOVED) return CLT_OK;
+    for (;;) {
+        CLT_TRY(peek(s, &any));
+        if (!any || !continues(behavior, &last, &s->next)) return CLT_OK;
+        last = s->next;
+        *end = last.end;
+        s->has_next = false;
+    }
+}
