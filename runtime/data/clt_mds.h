@@ -1,7 +1,8 @@
 /* clt_mds: reads and writes MDS datasets (the shard format of mosaicml-streaming, version 2): a folder (a
- * path or a URL) with index.json and its shards, plain or zstd. Samples are read at random; memory is bounded
- * whatever the files claim. What index.json states about a shard is checked before the shard is used, and
- * damage is reported with file, sample and fact. The format is described in docs/data.md. Not thread-safe. */
+ * path or a URL) with index.json and its shards, plain or compressed. Samples are read at random; memory is
+ * bounded whatever the files claim. What index.json states about a shard is checked before the shard is used,
+ * and damage is reported with file, sample and fact. The format is described in docs/data.md. Not
+ * thread-safe. */
 #ifndef CLT_MDS_H
 #define CLT_MDS_H
 
@@ -70,7 +71,7 @@ clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, clt_mds_progress *prog
 /* --- writing --- */
 
 typedef struct {
-    const char *compression; /* NULL or "" for none, "zstd", "zstd:1" to "zstd:22" */
+    const char *compression; /* NULL or "" for none, or a codec: "zstd", "zstd:7" (clt_codec.h) */
     const char *hashes;      /* comma-separated names, any order, NULL for none */
     int64_t size_limit;      /* bytes of a raw shard; default 1 << 26 */
 } clt_mds_writer_params;

@@ -1,10 +1,9 @@
 #include <stdlib.h>
 #include <string.h>
-#include <zstd.h>
-#include <zstd_errors.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
+#include "runtime/data/clt_codec.h"
 #include "runtime/data/clt_digest.h"
 #include "runtime/data/clt_mds.h"
 
@@ -17,9 +16,10 @@ typedef struct {
 
 struct clt_mds_writer {
     char *dir;
-    char *columns; /* `"column_encodings": ... "size_limit": N, ` as both JSON texts of a shard begin */
-    char *config;  /* the JSON inside a shard */
-    char *compression;
+    char *columns;     /* `"column_encodings": ... "size_limit": N, ` as both JSON texts of a shard begin */
+    char *config;      /* the JSON inside a shard */
+    char *compression; /* NULL: none */
+    const clt_codec *codec;
     int level;
     int hashes[MAX_HASHES];
     size_t num_hashes;
@@ -58,16 +58,9 @@ static void put_u32(bytes *b, uint32_t v) {
 /* --- options --- */
 
 static clt_status parse_compression(clt_mds_writer *w, const char *text) {
-    int64_t level = 3;
     if (!text || !*text) return CLT_OK;
-    size_t n = strcspn(text, ":");
-    if (n != strlen("zstd") || strncmp(text, "zstd", n) != 0)
-        return clt_error(CLT_BAD_CONFIG,
-                         "compression '%s' cannot be written; known are zstd and zstd:1 to zstd:22", text);
-    if (text[n] && (!clt_parse_i64(text + n + 1, &level) || level < 1 || level > 22))
-        return clt_error(CLT_BAD_CONFIG, "compression '%s': the level must be 1 to 22", text);
+    CLT_TRY(clt_codec_parse(text, &w->codec, &w->level));
     w->compression = clt_strdup(text);
-    w->level = (int)level;
     return CLT_OK;
 }
 
@@ -204,20 +197,15 @@ static clt_status assemble(clt_mds_writer *w) {
 }
 
 static clt_status compress(clt_mds_writer *w) {
-    size_t bound = ZSTD_compressBound(w->raw.len);
     w->zip.len = 0;
-    CLT_TRY(reserve(&w->zip, bound));
-    size_t n = ZSTD_compress(w->zip.data, bound, w->raw.data, w->raw.len, w->level);
-    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation) return clt_no_memory("compressing a shard", 0);
-    if (ZSTD_isError(n)) return clt_error(CLT_FAIL, "zstd cannot compress a shard: %s", ZSTD_getErrorName(n));
-    w->zip.len = n;
-    return CLT_OK;
+    CLT_TRY(reserve(&w->zip, clt_codec_bound(w->codec, w->raw.len)));
+    return clt_codec_compress(w->codec, w->level, w->raw.data, w->raw.len, w->zip.data, &w->zip.len);
 }
 
 static clt_status flush_shard(clt_mds_writer *w) {
     char raw_name[32], zip_name[40];
     snprintf(raw_name, sizeof raw_name, "shard.%05zu.mds", w->files.n);
-    snprintf(zip_name, sizeof zip_name, "%s.zstd", raw_name);
+    if (w->codec) snprintf(zip_name, sizeof zip_name, "%s.%s", raw_name, clt_codec_name(w->codec));
     CLT_TRY(assemble(w));
     if (!clt_str_try_reserve(&w->index, INDEX_ENTRY)) return clt_no_memory("index.json", w->index.len);
     if (w->files.n) clt_str_add(&w->index, ", ");

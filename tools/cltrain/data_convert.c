@@ -325,7 +325,7 @@ int data_convert(int argc, char **argv) {
         {"bos-id", 0, CLT_OPT_INT, &opt.bos_id, "N", "this token before every document"},
         {"no-wrap", 0, CLT_OPT_FLAG, &opt.no_wrap, NULL, "drop the rest of a document that fills no sample"},
         {"compression", 0, CLT_OPT_STR, &opt.writer.compression, "NAME",
-         "zstd or zstd:LEVEL (default: none)"},
+         "zstd, gz, bz2, br or snappy; zstd:LEVEL (default: none)"},
         {"hashes", 0, CLT_OPT_STR, &opt.writer.hashes, "LIST", "checksums, like sha1,xxh64"},
         {"size-limit", 0, CLT_OPT_INT, &opt.writer.size_limit, "BYTES",
          "largest raw shard (default 67108864)"},
