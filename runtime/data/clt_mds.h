@@ -74,15 +74,18 @@ typedef struct {
     const char *compression; /* NULL or "" for none, or a codec: "zstd", "zstd:7" (clt_codec.h) */
     const char *hashes;      /* comma-separated names, any order, NULL for none */
     int64_t size_limit;      /* bytes of a raw shard; default 1 << 26 */
+    bool text;               /* the column is text = str, not tokens = ndarray:int32 */
 } clt_mds_writer_params;
 
 typedef struct clt_mds_writer clt_mds_writer;
 
 void clt_mds_writer_params_default(clt_mds_writer_params *p);
-/* Creates `dir`; CLT_BAD_CONFIG if it has an index.json. One column, tokens = ndarray:int32. */
+/* Creates `dir`; CLT_BAD_CONFIG if it has an index.json. One column. */
 clt_status clt_mds_writer_create(const char *dir, const clt_mds_writer_params *p, clt_mds_writer **out);
 /* n >= 1 tokens. Starts a new shard when size_limit < shard + sample, like the reference. */
 clt_status clt_mds_writer_add(clt_mds_writer *w, const int32_t *tokens, size_t n);
+/* The same for a writer with `text`: a sample of UTF-8 text, which is not checked and may be empty. */
+clt_status clt_mds_writer_add_text(clt_mds_writer *w, const char *text, size_t bytes);
 /* Writes the last shard, then index.json; until then a reader sees no dataset. CLT_BAD_DATA: no sample was
  * added. Frees w in any case. */
 clt_status clt_mds_writer_finish(clt_mds_writer *w);

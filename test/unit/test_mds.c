@@ -385,17 +385,27 @@ static void test_steady(void **state) {
 
 /* --- writing --- */
 
+/* One sample, of tokens or of text. */
+static void copy_sample(clt_mds *m, int64_t i, clt_mds_writer *w) {
+    int32_t tokens[MAX_TOKENS];
+    int64_t n;
+    clt_str text = {0};
+    if (clt_mds_has_tokens(m)) {
+        assert_int_equal(clt_mds_get_tokens(m, i, MAX_TOKENS, 0, tokens, &n, NULL), CLT_OK);
+        assert_int_equal(clt_mds_writer_add(w, tokens, (size_t)n), CLT_OK);
+    } else {
+        assert_int_equal(clt_mds_get_text(m, i, &text), CLT_OK);
+        assert_int_equal(clt_mds_writer_add_text(w, text.s, text.len), CLT_OK);
+    }
+    clt_str_free(&text);
+}
+
 static void copy_set(const char *from, const char *to, const clt_mds_writer_params *p) {
     clt_mds *m;
     clt_mds_writer *w;
-    int32_t tokens[MAX_TOKENS];
-    int64_t n;
     assert_int_equal(clt_mds_open(from, NULL, &m), CLT_OK);
     assert_int_equal(clt_mds_writer_create(to, p, &w), CLT_OK);
-    for (int64_t i = 0; i < clt_mds_num_samples(m); i++) {
-        assert_int_equal(clt_mds_get_tokens(m, i, MAX_TOKENS, 0, tokens, &n, NULL), CLT_OK);
-        assert_int_equal(clt_mds_writer_add(w, tokens, (size_t)n), CLT_OK);
-    }
+    for (int64_t i = 0; i < clt_mds_num_samples(m); i++) copy_sample(m, i, w);
     assert_int_equal(clt_mds_writer_finish(w), CLT_OK);
     clt_mds_close(m);
 }
@@ -437,6 +447,11 @@ static void test_rewrite(void **state) {
     check_rewrite("tokens_i32/train", &(clt_mds_writer_params){.size_limit = 3000});
     check_rewrite("tokens_i32/val", &(clt_mds_writer_params){.size_limit = 1 << 26});
     check_rewrite("tokens_i32_packed", &(clt_mds_writer_params){.size_limit = 6000, .hashes = "xxh64,sha1"});
+    check_rewrite("text_str", &(clt_mds_writer_params){.size_limit = 1500, .text = true});
+    check_rewrite("tokens_i32_bz2",
+                  &(clt_mds_writer_params){.size_limit = 4000, .compression = "bz2", .hashes = "sha1"});
+    check_rewrite("tokens_i32_br",
+                  &(clt_mds_writer_params){.size_limit = 4000, .compression = "br", .hashes = "sha1"});
 }
 
 /* zstd's bytes depend on its version, so the compressed copy is read back instead. */
