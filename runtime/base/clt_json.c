@@ -51,7 +51,7 @@ static int json_depth(const char *s, size_t n) {
 }
 
 static clt_status parse(const char *text, size_t bytes, int max_depth, size_t flags, const char *what,
-                        json_t **out) {
+                        bool one_line, json_t **out) {
     int depth = json_depth(text, bytes);
     if (depth > max_depth)
         return clt_error(CLT_BAD_DATA, "%s: JSON is nested %d deep, at most %d is allowed", what, depth,
@@ -61,18 +61,24 @@ static clt_status parse(const char *text, size_t bytes, int max_depth, size_t fl
     json_t *j = json_loadb(text, bytes, flags, &e);
     may_fail = false;
     if (!j && has_failed) return clt_no_memory(what, bytes);
+    if (!j && one_line) return clt_error(CLT_BAD_DATA, "%s:%d: not valid JSON: %s", what, e.column, e.text);
     if (!j) return clt_error(CLT_BAD_DATA, "%s:%d:%d: not valid JSON: %s", what, e.line, e.column, e.text);
     *out = j;
     return CLT_OK;
 }
 
 clt_status clt_json_parse(const char *text, size_t bytes, int max_depth, const char *what, json_t **out) {
-    return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES, what, out);
+    return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES, what, false, out);
 }
 
 clt_status clt_json_parse_any(const char *text, size_t bytes, int max_depth, const char *what, json_t **out) {
     return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, what,
-                 out);
+                 false, out);
+}
+
+clt_status clt_json_parse_line(const char *text, size_t bytes, int max_depth, const char *what,
+                               json_t **out) {
+    return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES, what, true, out);
 }
 
 clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out) {

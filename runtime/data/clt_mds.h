@@ -1,7 +1,8 @@
 /* clt_mds: reads and writes MDS datasets (the shard format of mosaicml-streaming, version 2): a folder (a
- * path or a URL) with index.json and its shards, plain or zstd. Samples are read at random; memory is bounded
- * whatever the files claim. What index.json states about a shard is checked before the shard is used, and
- * damage is reported with file, sample and fact. The format is described in docs/data.md. Not thread-safe. */
+ * path or a URL) with index.json and its shards, plain or compressed. Samples are read at random; memory is
+ * bounded whatever the files claim. What index.json states about a shard is checked before the shard is used,
+ * and damage is reported with file, sample and fact. The format is described in docs/data.md. Not
+ * thread-safe. */
 #ifndef CLT_MDS_H
 #define CLT_MDS_H
 
@@ -70,18 +71,21 @@ clt_status clt_mds_verify(clt_mds *m, int64_t vocab_size, clt_mds_progress *prog
 /* --- writing --- */
 
 typedef struct {
-    const char *compression; /* NULL or "" for none, "zstd", "zstd:1" to "zstd:22" */
+    const char *compression; /* NULL or "" for none, or a codec: "zstd", "zstd:7" (clt_codec.h) */
     const char *hashes;      /* comma-separated names, any order, NULL for none */
     int64_t size_limit;      /* bytes of a raw shard; default 1 << 26 */
+    bool text;               /* the column is text = str, not tokens = ndarray:int32 */
 } clt_mds_writer_params;
 
 typedef struct clt_mds_writer clt_mds_writer;
 
 void clt_mds_writer_params_default(clt_mds_writer_params *p);
-/* Creates `dir`; CLT_BAD_CONFIG if it has an index.json. One column, tokens = ndarray:int32. */
+/* Creates `dir`; CLT_BAD_CONFIG if it has an index.json. One column. */
 clt_status clt_mds_writer_create(const char *dir, const clt_mds_writer_params *p, clt_mds_writer **out);
 /* n >= 1 tokens. Starts a new shard when size_limit < shard + sample, like the reference. */
 clt_status clt_mds_writer_add(clt_mds_writer *w, const int32_t *tokens, size_t n);
+/* The same for a writer with `text`: a sample of UTF-8 text, which is not checked and may be empty. */
+clt_status clt_mds_writer_add_text(clt_mds_writer *w, const char *text, size_t bytes);
 /* Writes the last shard, then index.json; until then a reader sees no dataset. CLT_BAD_DATA: no sample was
  * added. Frees w in any case. */
 clt_status clt_mds_writer_finish(clt_mds_writer *w);

@@ -9,7 +9,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
-enum { MAX_DEPTH = 16, MAX_COLUMNS = 1024, MAX_DIMS = 63, MAX_ZSTD_RATIO = 1 << 16, MAX_NAME = 4096 };
+enum { MAX_DEPTH = 16, MAX_COLUMNS = 1024, MAX_DIMS = 63, MAX_NAME = 4096 };
 static const size_t max_index_bytes = (size_t)1 << 29;
 
 /* --- element types and encodings --- */
@@ -234,16 +234,14 @@ static clt_status read_file_entry(json_t *o, const char *what, const char *part,
     return read_hashes(hashes, what, f);
 }
 
-static clt_status read_compression(json_t *shard, const char *what, char **out) {
-    static const char *const known[] = {"zstd", "gz", "bz2", "br", "snappy"};
+static clt_status read_compression(json_t *shard, const char *what, mds_shard *s) {
     json_t *v = json_object_get(shard, "compression");
     if (!v || json_is_null(v)) return CLT_OK;
     const char *name = json_string_value(v);
     if (!name) return clt_error(CLT_BAD_DATA, "%s: compression must be a string or null", what);
-    size_t n = strcspn(name, ":");
-    for (size_t i = 0; i < CLT_COUNT_OF(known); i++)
-        if (strlen(known[i]) == n && strncmp(name, known[i], n) == 0) return copy_name(name, what, out);
-    return clt_error(CLT_BAD_DATA, "%s: unknown compression %s", what, name);
+    s->codec = clt_codec_find(name);
+    if (!s->codec) return clt_error(CLT_BAD_DATA, "%s: unknown compression %s", what, name);
+    return copy_name(name, what, &s->compression);
 }
 
 clt_status mds_file_stat(const char *dir, const char *name, clt_io_info *info) {
@@ -278,12 +276,6 @@ static clt_status check_files(const char *dir, mds_shard *s) {
     clt_io_info info;
     CLT_TRY(mds_file_stat(dir, s->raw.name, &info));
     s->use_zip = s->compression && !(info.kind == CLT_IO_FILE && info.bytes == s->raw.bytes);
-    if (s->use_zip && strncmp(s->compression, "zstd", 4) != 0)
-        return clt_error(CLT_BAD_DATA,
-                         "%s/%s: compression %s is not supported, only zstd is; decompress every shard "
-                         "beside its compressed "
-                         "file (%s), or write the dataset with compression zstd or none",
-                         dir, s->zip.name, s->compression, s->raw.name);
     mds_file *f = s->use_zip ? &s->zip : &s->raw;
     if (s->use_zip) CLT_TRY(mds_file_stat(dir, f->name, &info));
     if (info.kind != CLT_IO_FILE)
@@ -293,7 +285,7 @@ static clt_status check_files(const char *dir, mds_shard *s) {
     if (info.bytes != f->bytes)
         return wrong_size(dir, f->name, s->use_zip ? "zip_data" : "raw_data", info.bytes, f->bytes,
                           s->samples);
-    if (s->use_zip && s->raw.bytes / MAX_ZSTD_RATIO > s->zip.bytes)
+    if (s->use_zip && !clt_codec_plausible(s->codec, s->zip.bytes, s->raw.bytes))
         return clt_error(CLT_BAD_DATA, "%s/%s: %llu bytes cannot decompress to raw_data.bytes %llu", dir,
                          f->name, (unsigned long long)s->zip.bytes, (unsigned long long)s->raw.bytes);
     return CLT_OK;
@@ -339,7 +331,7 @@ static clt_status read_shard(json_t *shard, const char *what, mds_shard *s) {
     CLT_TRY(clt_json_get_str(shard, "format", what, &format));
     if (strcmp(format, "mds") != 0)
         return clt_error(CLT_BAD_DATA, "%s: shard format %s is not mds", what, format);
-    CLT_TRY(read_compression(shard, what, &s->compression));
+    CLT_TRY(read_compression(shard, what, s));
     CLT_TRY(clt_json_get_obj(shard, "raw_data", what, &raw));
     CLT_TRY(read_file_entry(raw, what, "raw_data", &s->raw));
     if (s->compression) {

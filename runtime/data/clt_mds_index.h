@@ -3,6 +3,7 @@
 #define CLT_MDS_INDEX_H
 
 #include "runtime/base/clt_io.h"
+#include "runtime/data/clt_codec.h"
 
 typedef enum { MDS_BYTES, MDS_STR, MDS_NDARRAY, MDS_OTHER } mds_kind;
 
@@ -53,8 +54,9 @@ typedef struct {
 typedef struct {
     mds_schema *schema; /* shared by consecutive shards with equal columns */
     bool owns_schema;
-    char *compression; /* NULL: none; otherwise as in index.json */
-    mds_file raw, zip; /* zip.name NULL without compression */
+    char *compression;      /* NULL: none; otherwise as in index.json */
+    const clt_codec *codec; /* of compression */
+    mds_file raw, zip;      /* zip.name NULL without compression */
     int64_t first, samples;
     bool use_zip; /* false when the raw file exists beside a compressed one */
     bool checked;

@@ -1,7 +1,6 @@
 #include "runtime/data/clt_mds_shards.h"
 
 #include <string.h>
-#include <zstd_errors.h>
 
 #include "runtime/data/clt_digest.h"
 
@@ -41,7 +40,6 @@ void mds_shards_free(mds_shards *s) {
     for (size_t i = 0; i < s->num_slots; i++) clt_free(s->slots[i].data);
     clt_free(s->slots);
     clt_free(s->zip);
-    ZSTD_freeDCtx(s->zstd);
     mds_index_free(&s->x);
 }
 
@@ -167,7 +165,7 @@ static clt_status use_file(mds_shards *s, size_t shard) {
     return CLT_OK;
 }
 
-/* --- zstd shards --- */
+/* --- compressed shards --- */
 
 static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) {
     clt_file *f = NULL;
@@ -177,50 +175,15 @@ static clt_status read_zip(const mds_shards *s, const mds_shard *sh, char *zip) 
     return st;
 }
 
-/* The file must be one whole frame of the size in index.json; the output never exceeds that size. */
-static clt_status unzip(mds_shards *s, const mds_shard *sh, const char *zip, char *dst) {
-    const char *dir = s->dir, *name = sh->zip.name;
-    unsigned long long size = ZSTD_getFrameContentSize(zip, sh->zip.bytes), want = sh->raw.bytes;
-    if (sh->zip.bytes < 4 || memcmp(zip, "\x28\xb5\x2f\xfd", 4) != 0)
-        return clt_error(CLT_BAD_DATA, "%s/%s is not a zstd frame", dir, name);
-    size_t frame = ZSTD_findFrameCompressedSize(zip, sh->zip.bytes);
-    bool cut = ZSTD_isError(frame) || size == ZSTD_CONTENTSIZE_ERROR;
-    if (cut)
-        return clt_error(CLT_BAD_DATA,
-                         "zstd frame of %s/%s is incomplete or damaged; fetch or write it again", dir, name);
-    if (frame != sh->zip.bytes)
-        return clt_error(CLT_BAD_DATA, "%s/%s has %zu bytes after its zstd frame", dir, name,
-                         (size_t)sh->zip.bytes - frame);
-    if (!s->zstd) s->zstd = ZSTD_createDCtx();
-    size_t n = size != ZSTD_CONTENTSIZE_UNKNOWN && size > want ? (size_t)-1
-               : s->zstd ? ZSTD_decompressDCtx(s->zstd, dst, want, zip, sh->zip.bytes)
-                         : 0;
-    if (!s->zstd || ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
-        return clt_no_memory("decompressing a shard", 0);
-    if (n == (size_t)-1 ||
-        (ZSTD_isError(n) && strcmp(ZSTD_getErrorName(n), "Destination buffer is too small") == 0))
-        return clt_error(
-            CLT_BAD_DATA,
-            "%s/%s: the decompressed data are larger than raw_data.bytes %llu: it decompresses to another "
-            "size than raw_data.bytes",
-            dir, name, want);
-    if (ZSTD_isError(n))
-        return clt_error(CLT_BAD_DATA, "%s/%s: damaged zstd data: %s; fetch or write it again", dir, name,
-                         ZSTD_getErrorName(n));
-    if (n != want)
-        return clt_error(CLT_BAD_DATA,
-                         "%s/%s decompresses to another size than raw_data.bytes: %zu bytes, not %llu", dir,
-                         name, n, want);
-    return CLT_OK;
-}
-
-/* Reads the compressed file into `zip` and decompresses it into `raw` (NULL: not zstd); the first time,
- * verifies the checksums of both. */
+/* Reads the compressed file into `zip` and decompresses it into `raw`; the first time, verifies the checksums
+ * of both. */
 static clt_status load_zip(mds_shards *s, const mds_shard *sh, char *zip, char *raw) {
     CLT_TRY(read_zip(s, sh, zip));
     if (!sh->checked) CLT_TRY(check_in_memory(s, &sh->zip, zip, false, ""));
-    if (!raw) return CLT_OK;
-    CLT_TRY(unzip(s, sh, zip, raw));
+    char *file = clt_path_join(s->dir, sh->zip.name);
+    clt_status st = clt_codec_decompress(sh->codec, file, zip, sh->zip.bytes, raw, sh->raw.bytes);
+    clt_free(file);
+    CLT_TRY(st);
     return sh->checked ? CLT_OK : check_in_memory(s, &sh->raw, raw, true, " after decompression");
 }
 
@@ -245,12 +208,10 @@ static clt_status check_zip_beside(mds_shards *s, const mds_shard *sh) {
     bool there;
     CLT_TRY(mds_zip_beside(s->dir, sh, &there));
     if (!there) return CLT_OK;
-    const bool zstd = strncmp(sh->compression, "zstd", 4) == 0;
-    char *zip = clt_try_malloc(sh->zip.bytes + 1), *raw = zstd ? clt_try_malloc(sh->raw.bytes) : NULL;
-    const bool room = zip && (raw || !zstd);
+    char *zip = clt_try_malloc(sh->zip.bytes + 1), *raw = clt_try_malloc(sh->raw.bytes);
     const clt_status st =
-        room ? load_zip(s, sh, zip, raw)
-             : clt_no_memory("a shard and its compressed file", sh->zip.bytes + sh->raw.bytes);
+        zip && raw ? load_zip(s, sh, zip, raw)
+                   : clt_no_memory("a shard and its compressed file", sh->zip.bytes + sh->raw.bytes);
     clt_free(raw);
     clt_free(zip);
     return st;

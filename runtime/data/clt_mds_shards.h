@@ -1,10 +1,8 @@
 /* clt_mds_shards: the bytes of checked shards. Plain shards are read in place through a small cache of open
- * files; zstd shards are decompressed whole into slots that are reused, least recently used first. A shard's
- * header is checked at the first use. Internal to clt_mds. */
+ * files; compressed shards are decompressed whole into slots that are reused, least recently used first. A
+ * shard's header is checked at the first use. Internal to clt_mds. */
 #ifndef CLT_MDS_SHARDS_H
 #define CLT_MDS_SHARDS_H
-
-#include <zstd.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/data/clt_mds_index.h"
@@ -32,7 +30,6 @@ typedef struct {
     mds_slot *slots;
     size_t num_slots;
     char *zip; /* a compressed file, before it is decompressed */
-    ZSTD_DCtx *zstd;
     uint64_t clock;
     _Alignas(16) char buffer[MDS_BUFFER]; /* for reading files in pieces */
 } mds_shards;

@@ -1,10 +1,9 @@
 #include <stdlib.h>
 #include <string.h>
-#include <zstd.h>
-#include <zstd_errors.h>
 
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
+#include "runtime/data/clt_codec.h"
 #include "runtime/data/clt_digest.h"
 #include "runtime/data/clt_mds.h"
 
@@ -17,9 +16,10 @@ typedef struct {
 
 struct clt_mds_writer {
     char *dir;
-    char *columns; /* `"column_encodings": ... "size_limit": N, ` as both JSON texts of a shard begin */
-    char *config;  /* the JSON inside a shard */
-    char *compression;
+    char *columns;     /* `"column_encodings": ... "size_limit": N, ` as both JSON texts of a shard begin */
+    char *config;      /* the JSON inside a shard */
+    char *compression; /* NULL: none */
+    const clt_codec *codec;
     int level;
     int hashes[MAX_HASHES];
     size_t num_hashes;
@@ -58,16 +58,9 @@ static void put_u32(bytes *b, uint32_t v) {
 /* --- options --- */
 
 static clt_status parse_compression(clt_mds_writer *w, const char *text) {
-    int64_t level = 3;
     if (!text || !*text) return CLT_OK;
-    size_t n = strcspn(text, ":");
-    if (n != strlen("zstd") || strncmp(text, "zstd", n) != 0)
-        return clt_error(CLT_BAD_CONFIG,
-                         "compression '%s' cannot be written; known are zstd and zstd:1 to zstd:22", text);
-    if (text[n] && (!clt_parse_i64(text + n + 1, &level) || level < 1 || level > 22))
-        return clt_error(CLT_BAD_CONFIG, "compression '%s': the level must be 1 to 22", text);
+    CLT_TRY(clt_codec_parse(text, &w->codec, &w->level));
     w->compression = clt_strdup(text);
-    w->level = (int)level;
     return CLT_OK;
 }
 
@@ -93,10 +86,10 @@ static clt_status parse_hashes(clt_mds_writer *w, const char *text) {
 }
 
 /* Keys in sorted order, separated by ", " and ": ": byte for byte what the reference writes. */
-static void make_config(clt_mds_writer *w) {
+static void make_config(clt_mds_writer *w, bool text) {
     clt_str a = {0}, b = {0};
-    clt_str_add(&a, "\"column_encodings\": [\"ndarray:int32\"], \"column_names\": [\"tokens\"], "
-                    "\"column_sizes\": [null], ");
+    clt_str_addf(&a, "\"column_encodings\": [\"%s\"], \"column_names\": [\"%s\"], \"column_sizes\": [null], ",
+                 text ? "str" : "ndarray:int32", text ? "text" : "tokens");
     clt_str_addf(&a, w->compression ? "\"compression\": \"%s\", " : "\"compression\": null, ",
                  w->compression);
     clt_str_add(&a, "\"format\": \"mds\", \"hashes\": [");
@@ -145,7 +138,7 @@ clt_status clt_mds_writer_create(const char *dir, const clt_mds_writer_params *p
     w->size_limit = p->size_limit;
     clt_status st = prepare(w, p);
     if (st == CLT_OK) {
-        make_config(w);
+        make_config(w, p->text);
         *out = w;
     } else {
         writer_free(w);
@@ -204,20 +197,15 @@ static clt_status assemble(clt_mds_writer *w) {
 }
 
 static clt_status compress(clt_mds_writer *w) {
-    size_t bound = ZSTD_compressBound(w->raw.len);
     w->zip.len = 0;
-    CLT_TRY(reserve(&w->zip, bound));
-    size_t n = ZSTD_compress(w->zip.data, bound, w->raw.data, w->raw.len, w->level);
-    if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation) return clt_no_memory("compressing a shard", 0);
-    if (ZSTD_isError(n)) return clt_error(CLT_FAIL, "zstd cannot compress a shard: %s", ZSTD_getErrorName(n));
-    w->zip.len = n;
-    return CLT_OK;
+    CLT_TRY(reserve(&w->zip, clt_codec_bound(w->codec, w->raw.len)));
+    return clt_codec_compress(w->codec, w->level, w->raw.data, w->raw.len, w->zip.data, &w->zip.len);
 }
 
 static clt_status flush_shard(clt_mds_writer *w) {
     char raw_name[32], zip_name[40];
     snprintf(raw_name, sizeof raw_name, "shard.%05zu.mds", w->files.n);
-    snprintf(zip_name, sizeof zip_name, "%s.zstd", raw_name);
+    if (w->codec) snprintf(zip_name, sizeof zip_name, "%s.%s", raw_name, clt_codec_name(w->codec));
     CLT_TRY(assemble(w));
     if (!clt_str_try_reserve(&w->index, INDEX_ENTRY)) return clt_no_memory("index.json", w->index.len);
     if (w->files.n) clt_str_add(&w->index, ", ");
@@ -239,25 +227,44 @@ static clt_status flush_shard(clt_mds_writer *w) {
     return CLT_OK;
 }
 
+/* Begins a sample of `bytes` bytes, its size included: room for it, in a new shard if this one is full. */
+static clt_status begin_sample(clt_mds_writer *w, size_t bytes) {
+    /* Every sample also costs its offset; a shard its count, the first offset and its JSON. */
+    uint64_t now = 4 + 4 + strlen(w->config) + w->body.len + w->offsets.len;
+    if (w->in_shard && (uint64_t)w->size_limit < now + bytes + 4) CLT_TRY(flush_shard(w));
+    CLT_TRY(reserve(&w->body, bytes));
+    CLT_TRY(reserve(&w->offsets, 4));
+    put_u32(&w->body, (uint32_t)(bytes - 4)); /* of the only column */
+    return CLT_OK;
+}
+
+static void end_sample(clt_mds_writer *w) {
+    put_u32(&w->offsets, (uint32_t)w->body.len);
+    w->in_shard++;
+    w->samples++;
+}
+
 clt_status clt_mds_writer_add(clt_mds_writer *w, const int32_t *tokens, size_t n) {
-    size_t width = n <= UINT8_MAX ? 1 : n <= UINT16_MAX ? 2 : 4, head = 1 + width, size = 4 + head + 4 * n;
+    size_t width = n <= UINT8_MAX ? 1 : n <= UINT16_MAX ? 2 : 4;
     if (n == 0) return clt_error(CLT_BAD_DATA, "a sample without tokens cannot be written");
     if (n >= (size_t)1 << 29)
         return clt_error(CLT_BAD_DATA, "a sample of %zu tokens is too long for a shard", n);
-    /* Every sample also costs its offset; a shard its count, the first offset and its JSON. */
-    uint64_t now = 4 + 4 + strlen(w->config) + w->body.len + w->offsets.len;
-    if (w->in_shard && (uint64_t)w->size_limit < now + size + 4) CLT_TRY(flush_shard(w));
-    CLT_TRY(reserve(&w->body, size));
-    CLT_TRY(reserve(&w->offsets, 4));
-    put_u32(&w->body, (uint32_t)(head + 4 * n));
+    CLT_TRY(begin_sample(w, 4 + 1 + width + 4 * n));
     unsigned char shape = (unsigned char)(1 << 2 | (width == 1 ? 0 : width == 2 ? 1 : 2));
     uint32_t length = (uint32_t)n;
     put(&w->body, &shape, 1);
     put(&w->body, &length, width); /* little-endian */
     put(&w->body, tokens, 4 * n);
-    put_u32(&w->offsets, (uint32_t)w->body.len);
-    w->in_shard++;
-    w->samples++;
+    end_sample(w);
+    return CLT_OK;
+}
+
+clt_status clt_mds_writer_add_text(clt_mds_writer *w, const char *text, size_t bytes) {
+    if (bytes >= (size_t)1 << 31)
+        return clt_error(CLT_BAD_DATA, "a text of %zu bytes is too long for a shard", bytes);
+    CLT_TRY(begin_sample(w, 4 + bytes));
+    put(&w->body, text, bytes);
+    end_sample(w);
     return CLT_OK;
 }
 

@@ -23,6 +23,8 @@ enum {
     CLT_TOKEN_SPECIAL = 1,
     /* The ids that the tokenizer's template puts before and after a text are added, such as bos. */
     CLT_TOKEN_TEMPLATE = 2,
+    /* The text continues one whose beginning, up to a clt_tokenizer_cut, was encoded before. */
+    CLT_TOKEN_CONTINUED = 1 << 8
 };
 
 /* Whether `source` names a tokenizer that is not on a hub: "bytes", or a path. `source` may be NULL. */
@@ -76,6 +78,11 @@ clt_status clt_tokenizer_decode(const clt_tokenizer *t, const int32_t *ids, size
                                 clt_str *out);
 
 /* --- text in pieces --- */
+
+/* Where a text may be cut so that its parts can be encoded in any order: the length of the longest known
+ * prefix such that the ids of the text, however it continues, are the ids of the prefix followed by the ids
+ * of the rest with CLT_TOKEN_CONTINUED. 0: none is known yet. Without regard to the template. */
+size_t clt_tokenizer_cut(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags);
 
 /* Receives the ids of one text in order, some at a time. */
 typedef clt_status (*clt_token_fn)(void *ctx, const int32_t *ids, size_t n);

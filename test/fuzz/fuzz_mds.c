@@ -74,7 +74,8 @@ static clt_io_component fuzz_io = {&fuzz_ops, CLT_IO_CAN_READ_RANGES | CLT_IO_HA
 /* --- the dataset --- */
 
 /* An index.json that agrees with the shard's bytes. */
-static char *fuzz_make_index(uint8_t column, uint8_t zstd, const uint8_t *shard, size_t bytes) {
+static char *fuzz_make_index(uint8_t column, uint8_t compression, const uint8_t *shard, size_t bytes) {
+    static const char *const codecs[] = {"zstd", "gz", "bz2", "br", "snappy"};
     static const char *const columns[][3] = {
         {"tokens", "ndarray:int32", "null"},  {"tokens", "ndarray", "null"},
         {"tokens", "bytes", "null"},          {"text", "str", "null"},
@@ -82,16 +83,17 @@ static char *fuzz_make_index(uint8_t column, uint8_t zstd, const uint8_t *shard,
     const char *const *c = columns[column % CLT_COUNT_OF(columns)];
     uint32_t n = 1;
     if (bytes >= 4) memcpy(&n, shard, 4);
-    bool packed = zstd & 1;
-    size_t raw = packed ? (size_t)zstd * 16 : bytes;
+    bool packed = compression & 1;
+    size_t raw = packed ? (size_t)compression * 16 : bytes;
+    const char *codec = codecs[compression / 2 % CLT_COUNT_OF(codecs)];
     if (raw < 8 || n > (raw - 8) / 4) n = 1;
     return clt_format(
         "{\"shards\": [{\"column_encodings\": [\"%s\"], \"column_names\": [\"%s\"], \"column_sizes\": [%s], "
-        "\"compression\": %s, \"format\": \"mds\", \"hashes\": [], \"raw_data\": {\"basename\": \"raw\", "
+        "\"compression\": %s%s%s, \"format\": \"mds\", \"hashes\": [], \"raw_data\": {\"basename\": \"raw\", "
         "\"bytes\": "
         "%zu, \"hashes\": {}}, \"samples\": %u, \"size_limit\": 100, \"version\": 2, \"zip_data\": "
         "{\"basename\": \"zip\", \"bytes\": %zu, \"hashes\": {}}}], \"version\": 2}",
-        c[1], c[0], c[2], packed ? "\"zstd\"" : "null", raw, n, bytes);
+        c[1], c[0], c[2], packed ? "\"" : "", packed ? codec : "null", packed ? "\"" : "", raw, n, bytes);
 }
 
 static void fuzz_check(bool good) {

@@ -278,6 +278,51 @@ static void test_convert_tokens(void **state) {
     clt_free(args);
 }
 
+static void test_convert_lines(void **state) {
+    (void)state;
+    static const char lines[] =
+        "{\"text\": \"ab\", \"id\": 1}\n\n{\"text\": \"c<|endoftext|>\", \"body\": \"xyz\"}\n";
+    put_file("mixed/a.jsonl", lines, strlen(lines));
+    put_file("mixed/b.txt", "de", 2);
+    static const int32_t packed[] = {'a', 'b', 256, 'c', '<', '|', 'e', 'n', 'd', 'o', 'f',
+                                     't', 'e', 'x', 't', '|', '>', 256, 'd', 'e', 256};
+    check_convert("convert %s/mixed --out %s/out -n 4 --eos --threads 2", "train", packed, 5, 4);
+    check_convert("convert %s/mixed --out %s/out -n 4 --eos-text '<|endoftext|>'", "train", packed, 5, 4);
+    check_convert(
+        "convert %s/mixed/a.jsonl --out %s/out -n 3 --field body --skip-bad --bos-text '<|endoftext|>'",
+        "train", (int32_t[]){256, 'x', 'y'}, 1, 3);
+    char *args = clt_format("convert %s/mixed/a.jsonl --out %s/out -n 3 --field body", dir, dir);
+    expect(args, 65, "a.jsonl:1: field 'body' is missing; the line has 'text', 'id'");
+    clt_free(args);
+    args = clt_format("convert %s/mixed/a.jsonl --out %s/out -n 3 --field body --skip-bad", dir, dir);
+    expect(args, 0, "1 document, 67 B read");
+    clt_free(args);
+    args = clt_format("convert %s/mixed/a.jsonl --out %s/out2 -n 3 --field body --skip-bad", dir, dir);
+    expect(args, 0, "1 bad line skipped, the first one is ");
+    clt_free(args);
+}
+
+/* Without --concat-tokens every document is a sample of text. */
+static void test_convert_texts(void **state) {
+    (void)state;
+    put_file("texts/a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"t\\u00e9\"}\n", 35);
+    put_file("texts/b.txt", "three\n", 6);
+    char *args = clt_format("convert %s/texts --out %s/strings --compression gz --hashes sha1", dir, dir);
+    expect(args, 0, "/strings/train: 3 texts in 1 shard\n");
+    clt_free(args);
+    static const char *const want[] = {"one", "t\xc3\xa9", "three\n"};
+    for (size_t i = 0; i < CLT_COUNT_OF(want); i++) {
+        args = clt_format("show %s/strings/train --sample %zu --json", dir, i);
+        json_t *got = run_json(args);
+        assert_string_equal(golden_str(got, "text"), want[i]);
+        json_decref(got);
+        clt_free(args);
+    }
+    args = clt_format("verify %s/strings", dir);
+    expect(args, 0, "good");
+    clt_free(args);
+}
+
 /* A link to a folder above adds nothing, and two of them do not multiply. */
 static void test_convert_links(void **state) {
     (void)state;
@@ -307,12 +352,20 @@ static void test_convert_refusals(void **state) {
         {"convert %s/one.txt --out %s/o -n 8 --val-fraction 0.1", 65, "too few for both splits"},
         {"convert %s/absent --out %s/o", 74, "does not exist"},
         {"convert %s/one.txt --out %s/one.txt/x -n 4", 74, "cannot create folder"},
-        {"convert %s/one.txt --out %s/o --tokenizer gpt2", 78, "is not fetched"},
-        {"convert %s/one.txt --out %s/o --tokenizer x/tokenizer.json", 74, "x/tokenizer.json"},
+        {"convert %s/one.txt --out %s/o -n 4 --tokenizer gpt2", 78, "is not fetched"},
+        {"convert %s/one.txt --out %s/o -n 4 --tokenizer x/tokenizer.json", 74, "x/tokenizer.json"},
         {"convert %s/one.txt --out %s/o --compression lz4", 78, "compression 'lz4' cannot be written"},
-        {"convert %s/one.txt --out %s/o --eos-id -7", 2, "must be 0 to"},
+        {"convert %s/one.txt --out %s/o -n 4 --eos-id -7", 2, "must be 0 to"},
         {"convert %s/one.txt --out %s/o --tokens uint8", 2, "--tokens must be uint16 or int32"},
         {"convert %s/one.txt --out %s/o --concat-token 5", 2, "did you mean --concat-tokens"},
+        {"convert %s/one.txt --out %s/o --eos", 2, "--eos needs --concat-tokens N"},
+        {"convert %s/one.txt --out %s/o --tokenizer bytes", 2, "--tokenizer needs --concat-tokens N"},
+        {"convert %s/one.txt --out %s/o -n 4 --eos --eos-id 3", 2, "give one of --eos, --eos-text and"},
+        {"convert %s/one.txt --out %s/o -n 4 --bos-text a --bos-id 3", 2, "give one of --bos-text and"},
+        {"convert %s/one.txt --out %s/o --tokens int32 --eos-text a", 2, "--eos-text needs a tokenizer"},
+        {"convert %s/one.txt --out %s/o --format json", 2, "--format must be auto, text or jsonl"},
+        {"convert %s/one.txt --out %s/o --threads -1", 2, "--threads must be"},
+        {"convert %s/one.txt --out %s/o -n 4 --format jsonl", 65, "one.txt:1:8: not valid JSON"},
         {"convert --out %s/o%s", 2, "name the files"},
         {"convert %s/one.txt%.0s", 2, "--out DIR is missing"},
         {"convrt%.0s%.0s", 2, "did you mean convert"},
@@ -382,6 +435,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_order),         cmocka_unit_test(test_order_of_folder),
         cmocka_unit_test(test_show),          cmocka_unit_test(test_verify),
         cmocka_unit_test(test_convert_text),  cmocka_unit_test(test_convert_tokens),
+        cmocka_unit_test(test_convert_lines), cmocka_unit_test(test_convert_texts),
         cmocka_unit_test(test_convert_links), cmocka_unit_test(test_convert_refusals),
         cmocka_unit_test(test_tokenize),      cmocka_unit_test(test_full_disk),
     };

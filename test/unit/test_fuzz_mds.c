@@ -56,6 +56,14 @@ static size_t run_input(const input *seed, uint32_t number) {
     return MUTATIONS + 1;
 }
 
+/* The byte that stands for the compression of a file. */
+static uint8_t compression_of(const char *name) {
+    static const char *const extensions[] = {".zstd", ".gz", ".bz2", ".br", ".snappy"};
+    for (uint8_t k = 0; k < CLT_COUNT_OF(extensions); k++)
+        if (strstr(name, extensions[k])) return (uint8_t)(41 + 2 * k);
+    return 0;
+}
+
 /* index.json with one shard, and each shard alone under every column kind. */
 static size_t run_folder(const char *folder, uint32_t *number) {
     static input in;
@@ -75,10 +83,10 @@ static size_t run_folder(const char *folder, uint32_t *number) {
             append(&in, index ? index : "", n);
             append(&in, data, k);
             runs += run_input(&in, (*number)++);
-            bool zstd = strstr(names.v[i], ".zstd") != NULL;
+            uint8_t compression = compression_of(names.v[i]);
             for (uint8_t column = 0; column < 6; column++) {
                 in.size = 0;
-                append(&in, (const uint8_t[3]){1, column, zstd ? 43 : 0}, 3);
+                append(&in, (const uint8_t[3]){1, column, compression}, 3);
                 append(&in, data, k);
                 runs += run_input(&in, (*number)++);
             }

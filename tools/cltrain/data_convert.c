@@ -1,200 +1,70 @@
-/* cltrain data convert: makes an MDS dataset of text or token files in the layout of LLM Foundry's concat
- * mode: the tokens of all documents are concatenated and cut every N tokens. */
+/* cltrain data convert: makes an MDS dataset of text, JSONL or token files in the layouts of LLM Foundry's
+ * conversion scripts: the tokens of all documents, concatenated and cut every N tokens, or one text per
+ * sample. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cltrain/data_commands.h"
+#include "tools/cltrain/data_inputs.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
+#include "runtime/data/clt_convert.h"
 #include "runtime/data/clt_mds.h"
-#include "runtime/data/clt_tokenizer.h"
 
-enum { PIECE = 1 << 20, MAX_DEPTH = 64, MAX_CONCAT = 1 << 26 };
+enum { MAX_CONCAT = 1 << 26, DEFAULT_CONCAT = 2048, ABSENT = -1 };
 
 typedef struct {
-    const char *out, *split, *tokenizer, *tokens;
-    int64_t concat, eos_id, bos_id;
+    const char *out, *split, *tokenizer, *tokens, *format, *field, *bos_text, *eos_text;
+    int64_t concat, eos_id, bos_id, threads;
     double val_fraction;
-    bool eos, no_wrap;
+    bool eos, no_wrap, skip_bad;
     clt_mds_writer_params writer;
 } convert_options;
 
 typedef struct {
     const convert_options *opt;
-    clt_tokenizer *tokenizer;   /* NULL with token files */
-    clt_token_encoder *encoder; /* makes samples of the documents' text */
+    clt_tokenizer *tokenizer; /* NULL with token files and text samples */
+    data_inputs inputs;
     clt_mds_writer *train, *val;
-    int32_t *sample; /* the sample that is being filled */
-    size_t have;
-    int64_t samples, dropped;
-    /* progress */
-    uint64_t bytes, done;
-    size_t files;
-    bool skipped; /* files of a folder that are not text */
-    char *piece;  /* of a file */
-    int32_t *ids; /* of a piece of a token file */
+    int64_t samples;
+    clt_convert_counts counts;
+    double start, spoke; /* clt_now */
 } converter;
 
-/* --- tokens -> samples --- */
+/* --- samples -> shards --- */
 
 /* Samples of the validation split are spread evenly over the data. */
-static bool is_val(const convert_options *opt, int64_t k) {
-    return (int64_t)((double)(k + 1) * opt->val_fraction) > (int64_t)((double)k * opt->val_fraction);
+static clt_mds_writer *writer_of_next(converter *c) {
+    const double k = (double)c->samples++, f = c->opt->val_fraction;
+    return (int64_t)((k + 1) * f) > (int64_t)(k * f) ? c->val : c->train;
 }
 
-/* A clt_token_fn. */
-static clt_status add_tokens(void *ctx, const int32_t *ids, size_t n) {
+static clt_status write_tokens(void *ctx, const int32_t *tokens, size_t n) {
+    return clt_mds_writer_add(writer_of_next(ctx), tokens, n);
+}
+
+static clt_status write_text(void *ctx, const char *text, size_t bytes) {
+    return clt_mds_writer_add_text(writer_of_next(ctx), text, bytes);
+}
+
+/* A line on the terminal, or in a log every half minute. */
+static void show_progress(void *ctx, const clt_convert_counts *now) {
+    static const double interval = 30;
     converter *c = ctx;
-    size_t length = (size_t)c->opt->concat;
-    while (n > 0) {
-        size_t take = CLT_MIN(n, length - c->have);
-        memcpy(c->sample + c->have, ids, take * sizeof *ids);
-        c->have += take;
-        ids += take;
-        n -= take;
-        if (c->have < length) break;
-        CLT_TRY(clt_mds_writer_add(is_val(c->opt, c->samples++) ? c->val : c->train, c->sample, length));
-        c->have = 0;
-    }
-    return CLT_OK;
+    const double t = clt_now(), done = (double)now->bytes, rate = done / CLT_MAX(t - c->start, 1e-3),
+                 all = (double)c->inputs.bytes;
+    char speed[32], left[32];
+    clt_human_bytes(rate, speed);
+    clt_human_seconds(CLT_MAX(all - done, 0) / CLT_MAX(rate, 1), left);
+    clt_progress(false, "converting  %3.0f%%  %lld samples  %s/s  %s left",
+                 all > 0 ? 100 * done / all : 100.0, (long long)now->samples, speed, left);
+    if (clt_progress_active() || t - c->spoke < interval) return;
+    c->spoke = t;
+    clt_info("converting: %.0f%%, %lld samples, %s/s, %s left", all > 0 ? 100 * done / all : 100.0,
+             (long long)now->samples, speed, left);
 }
 
-static clt_status add_special(converter *c, int64_t id) {
-    int32_t v = (int32_t)id;
-    return id < 0 ? CLT_OK : add_tokens(c, &v, 1);
-}
-
-/* --- files -> tokens --- */
-
-static clt_status token_values(converter *c, const char *path, size_t bytes, uint64_t offset, size_t *n) {
-    bool wide = strcmp(c->opt->tokens, "int32") == 0;
-    size_t width = wide ? 4 : 2;
-    *n = bytes / width;
-    for (size_t i = 0; i < *n; i++) {
-        uint16_t narrow;
-        if (wide)
-            memcpy(&c->ids[i], c->piece + 4 * i, 4);
-        else
-            c->ids[i] = (memcpy(&narrow, c->piece + 2 * i, 2), narrow);
-        if (c->ids[i] < 0)
-            return clt_error(CLT_BAD_DATA, "%s: token %llu is %d; ids must not be negative", path,
-                             (unsigned long long)(offset / width + i), c->ids[i]);
-    }
-    return CLT_OK;
-}
-
-static clt_status convert_piece(converter *c, const char *path, size_t bytes, uint64_t offset) {
-    size_t n;
-    if (c->encoder) {
-        CLT_TRY(clt_token_encoder_add(c->encoder, c->piece, bytes));
-    } else {
-        CLT_TRY(token_values(c, path, bytes, offset, &n));
-        CLT_TRY(add_tokens(c, c->ids, n));
-    }
-    c->done += bytes;
-    clt_progress(false, "converting  %3.0f%%  %lld samples  %s",
-                 c->bytes ? 100.0 * (double)c->done / (double)c->bytes : 100.0, (long long)c->samples,
-                 clt_path_base(path));
-    return CLT_OK;
-}
-
-static clt_status convert_open_file(converter *c, clt_file *f, const char *path) {
-    uint64_t size;
-    CLT_TRY(clt_file_size(f, &size));
-    if (!c->tokenizer && size % (strcmp(c->opt->tokens, "int32") == 0 ? 4 : 2))
-        return clt_error(CLT_BAD_DATA, "%s: %llu bytes are not a whole number of %s tokens", path,
-                         (unsigned long long)size, c->opt->tokens);
-    CLT_TRY(add_special(c, c->opt->bos_id));
-    for (uint64_t at = 0; at < size;) {
-        size_t n = (size_t)CLT_MIN(size - at, (uint64_t)PIECE);
-        CLT_TRY(clt_file_pread(f, c->piece, n, at));
-        CLT_TRY(convert_piece(c, path, n, at));
-        at += n;
-    }
-    if (c->encoder) CLT_TRY(clt_token_encoder_end(c->encoder));
-    CLT_TRY(add_special(c, c->opt->eos_id));
-    if (c->opt->no_wrap) {
-        c->dropped += (int64_t)c->have;
-        c->have = 0;
-    }
-    return CLT_OK;
-}
-
-static clt_status convert_file(converter *c, const char *path) {
-    clt_file *f;
-    CLT_TRY(clt_file_open(path, CLT_IO_READ, &f));
-    clt_status st = convert_open_file(c, f, path), closed = clt_file_close(f);
-    return st == CLT_OK ? closed : st;
-}
-
-/* --- inputs --- */
-
-/* Files found in a folder are skipped when they are not text (a 0 byte near the beginning). */
-static clt_status looks_like_text(const char *path, uint64_t size, bool *yes) {
-    char head[4096];
-    size_t n = (size_t)CLT_MIN(size, (uint64_t)sizeof head);
-    clt_file *f;
-    CLT_TRY(clt_file_open(path, CLT_IO_READ, &f));
-    clt_status st = clt_file_pread(f, head, n, 0);
-    clt_file_close(f);
-    *yes = st == CLT_OK && !memchr(head, 0, n);
-    return st;
-}
-
-/* A folder on the path to what is being collected. */
-typedef struct above {
-    const struct above *next;
-    uint64_t id[2]; /* clt_io_info.id */
-} above;
-
-static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files);
-
-/* Collects everything in a folder; nothing if a link leads back to a folder above, whose files are collected
- * already. */
-static clt_status collect_folder(converter *c, const char *path, const clt_io_info *info, const above *up,
-                                 clt_strv *files) {
-    clt_strv names = {0};
-    above here = {up, {info->id[0], info->id[1]}};
-    int depth = 0;
-    bool known = here.id[0] || here.id[1], again = false;
-    for (const above *a = up; a; a = a->next, depth++)
-        again |= known && a->id[0] == here.id[0] && a->id[1] == here.id[1];
-    clt_status st = CLT_OK;
-    if (depth > MAX_DEPTH)
-        st = clt_error(CLT_BAD_DATA, "%s: folders are nested more than %d deep", path, MAX_DEPTH);
-    else if (!again)
-        st = clt_io_list(path, &names);
-    for (size_t i = 0; i < names.n && st == CLT_OK; i++) {
-        char *child = clt_path_join(path, names.v[i]);
-        st = names.v[i][0] == '.' ? CLT_OK : collect(c, child, &here, files);
-        clt_free(child);
-    }
-    clt_strv_free(&names);
-    return st;
-}
-
-static clt_status collect(converter *c, const char *path, const above *up, clt_strv *files) {
-    clt_io_info info;
-    if (up && clt_io_try_stat(path, &info) != 0) return CLT_OK; /* a loop of links inside a folder */
-    if (!up) CLT_TRY(clt_io_stat(path, &info));
-    if (info.kind == CLT_IO_FOLDER) return collect_folder(c, path, &info, up, files);
-    if (info.kind != CLT_IO_FILE) {
-        if (up) return CLT_OK; /* a dangling link or a device inside a folder */
-        return clt_error(CLT_IO, "%s %s", path,
-                         info.kind == CLT_IO_ABSENT ? "does not exist" : "is neither a file nor a folder");
-    }
-    bool text = true;
-    if (up && c->tokenizer) CLT_TRY(looks_like_text(path, info.bytes, &text));
-    if (text) {
-        clt_strv_add(files, path);
-        c->bytes += info.bytes;
-    } else {
-        c->skipped = true;
-    }
-    return CLT_OK;
-}
-
-/* --- conversion --- */
+/* --- splits --- */
 
 static clt_status open_writer(const convert_options *opt, const char *split, clt_mds_writer **out) {
     char *dir = clt_path_join(opt->out, split);
@@ -205,10 +75,13 @@ static clt_status open_writer(const convert_options *opt, const char *split, clt
 
 /* One line about a split whose last shard is still open. */
 static char *describe(const convert_options *opt, const char *split, const clt_mds_writer *w) {
-    size_t shards = clt_mds_writer_shards(w) + 1;
-    return clt_format("%s/%s: %lld samples of %lld tokens in %zu shard%s\n", opt->out, split,
-                      (long long)clt_mds_writer_samples(w), (long long)opt->concat, shards,
-                      shards == 1 ? "" : "s");
+    const size_t shards = clt_mds_writer_shards(w) + 1;
+    const long long samples = (long long)clt_mds_writer_samples(w);
+    const char *s = shards == 1 ? "" : "s";
+    if (opt->writer.text)
+        return clt_format("%s/%s: %lld texts in %zu shard%s\n", opt->out, split, samples, shards, s);
+    return clt_format("%s/%s: %lld samples of %lld tokens in %zu shard%s\n", opt->out, split, samples,
+                      (long long)opt->concat, shards, s);
 }
 
 /* Withdraws a published split: without index.json nothing reads its shards, and the next convert writes over
@@ -220,17 +93,38 @@ static void withdraw(const convert_options *opt, const char *split) {
     clt_free(dir);
 }
 
+static clt_status too_few(const converter *c) {
+    const char *both = c->val ? " for both splits" : "";
+    if (c->opt->writer.text)
+        return clt_error(CLT_BAD_DATA, "the input gives only %lld texts, too few%s", (long long)c->samples,
+                         both);
+    return clt_error(CLT_BAD_DATA,
+                     "the input gives only %lld samples of %lld tokens, too few%s; give more text or a "
+                     "smaller --concat-tokens",
+                     (long long)c->samples, (long long)c->opt->concat, both);
+}
+
+static void print_summary(const converter *c, const char *train, const char *val) {
+    char took[32], size[32], skipped[64] = "";
+    const clt_convert_counts *n = &c->counts;
+    const size_t files = c->inputs.paths.n;
+    if (n->skipped)
+        snprintf(skipped, sizeof skipped, "; %lld bad line%s skipped", (long long)n->skipped,
+                 n->skipped == 1 ? "" : "s");
+    printf("%s%s%zu file%s, %lld document%s, %s read in %s", train, val, files, files == 1 ? "" : "s",
+           (long long)n->documents, n->documents == 1 ? "" : "s", clt_human_bytes((double)n->bytes, size),
+           clt_human_seconds(clt_now() - c->start, took));
+    if (!c->opt->writer.text) printf("; %lld tokens filled no sample", (long long)n->left_over);
+    printf("%s%s\n", skipped, c->inputs.skipped ? "; files that are not text were skipped" : "");
+}
+
 /* Publishes both splits, or none; takes the writers. */
-static clt_status finish(converter *c, double seconds) {
-    char took[32], size[32];
+static clt_status finish(converter *c) {
     const convert_options *opt = c->opt;
     if (clt_mds_writer_samples(c->train) == 0 || (c->val && clt_mds_writer_samples(c->val) == 0))
-        return clt_error(CLT_BAD_DATA,
-                         "the input gives only %lld samples of %lld tokens, too few%s; give more text or a "
-                         "smaller --concat-tokens",
-                         (long long)c->samples, (long long)opt->concat, c->val ? " for both splits" : "");
-    char *lines[] = {describe(opt, opt->split, c->train),
-                     c->val ? describe(opt, "val", c->val) : clt_strdup("")};
+        return too_few(c);
+    char *train_line = describe(opt, opt->split, c->train),
+         *val_line = c->val ? describe(opt, "val", c->val) : clt_strdup("");
     clt_mds_writer *train = c->train, *val = c->val;
     c->train = c->val = NULL;
     clt_status st = val ? clt_mds_writer_finish(val) : CLT_OK;
@@ -239,31 +133,94 @@ static clt_status finish(converter *c, double seconds) {
     else
         clt_mds_writer_abort(train);
     if (val && st != CLT_OK) withdraw(opt, "val");
-    if (st == CLT_OK)
-        printf("%s%s%zu file%s, %s read in %s; %lld tokens filled no sample%s\n", lines[0], lines[1],
-               c->files, c->files == 1 ? "" : "s", clt_human_bytes((double)c->done, size),
-               clt_human_seconds(seconds, took), (long long)(c->dropped + (int64_t)c->have),
-               c->skipped ? "; files that are not text were skipped" : "");
-    clt_free(lines[0]);
-    clt_free(lines[1]);
+    if (st == CLT_OK) print_summary(c, train_line, val_line);
+    clt_free(train_line);
+    clt_free(val_line);
     return st;
 }
 
-static clt_status convert(converter *c, const clt_strv *inputs) {
-    clt_strv files = {0};
-    clt_status st = CLT_OK;
-    double start = clt_now();
-    for (size_t i = 0; i < inputs->n && st == CLT_OK; i++) st = collect(c, inputs->v[i], NULL, &files);
-    if (st == CLT_OK && files.n == 0) st = clt_error(CLT_BAD_DATA, "no text file found in %s", inputs->v[0]);
-    if (st == CLT_OK) st = open_writer(c->opt, c->opt->split, &c->train);
-    if (st == CLT_OK && c->opt->val_fraction > 0) st = open_writer(c->opt, "val", &c->val);
-    c->files = files.n;
-    for (size_t i = 0; i < files.n && st == CLT_OK; i++) st = convert_file(c, files.v[i]);
+/* --- bos and eos --- */
+
+/* Ids that stand before or after every document. */
+typedef struct {
+    int32_t *ids;
+    size_t n;
+} separator;
+
+/* Of `text` as LLM Foundry tokenizes --bos_text: special tokens, no template. NULL: of `id`, -1: none. */
+static clt_status make_separator(const converter *c, const char *option, const char *text, int64_t id,
+                                 separator *s) {
+    const size_t bytes = text ? strlen(text) : 0,
+                 max = bytes ? clt_tokenizer_max_ids(c->tokenizer, bytes) : 1;
+    s->ids = clt_try_calloc(max, sizeof *s->ids);
+    if (!s->ids) return clt_no_memory(option, max * sizeof *s->ids);
+    if (text && bytes)
+        CLT_TRY(clt_tokenizer_encode(c->tokenizer, text, bytes, CLT_TOKEN_SPECIAL, s->ids, max, &s->n));
+    if (s->n > 1)
+        clt_warn("%s '%s' is %zu tokens, not one; stop here if that is not intended", option, text, s->n);
+    if (!text && id >= 0) s->ids[s->n++] = (int32_t)id;
+    return CLT_OK;
+}
+
+/* Whether something stands between two documents. */
+static bool separated(const converter *c, const clt_convert_params *p) {
+    size_t before = 0, after = 0;
+    if (c->tokenizer && (clt_tokenizer_default_flags(c->tokenizer) & CLT_TOKEN_TEMPLATE)) {
+        clt_tokenizer_template(c->tokenizer, false, &before);
+        clt_tokenizer_template(c->tokenizer, true, &after);
+    }
+    return p->num_bos + p->num_eos + before + after > 0;
+}
+
+/* --- conversion --- */
+
+static clt_status convert_inputs(converter *c, const separator *bos, const separator *eos) {
+    const convert_options *opt = c->opt;
+    const clt_convert_params p = {.tokenizer = c->tokenizer,
+                                  .field = opt->field,
+                                  .length = opt->writer.text ? 0 : (size_t)opt->concat,
+                                  .bos = bos->ids,
+                                  .num_bos = bos->n,
+                                  .eos = eos->ids,
+                                  .num_eos = eos->n,
+                                  .no_wrap = opt->no_wrap,
+                                  .skip_bad = opt->skip_bad,
+                                  .threads = (int)opt->threads,
+                                  .tokens = write_tokens,
+                                  .text = write_text,
+                                  .progress = show_progress,
+                                  .ctx = c};
+    clt_status st = clt_convert(c->inputs.files, c->inputs.paths.n, &p, &c->counts);
     clt_progress_end();
-    if (st == CLT_OK) st = finish(c, clt_now() - start);
+    CLT_TRY(st);
+    if (c->counts.skipped)
+        clt_warn("%lld bad line%s skipped, the first one is %s", (long long)c->counts.skipped,
+                 c->counts.skipped == 1 ? "" : "s", c->counts.first_skipped);
+    if (p.length && !opt->tokens && c->counts.documents > 1 && !separated(c, &p))
+        clt_warn("documents follow each other without a token between them; --eos or --eos-text adds one");
+    return CLT_OK;
+}
+
+static clt_status convert(converter *c, const clt_strv *inputs) {
+    const convert_options *opt = c->opt;
+    const bool guess = !opt->tokens && strcmp(opt->format, "auto") == 0;
+    const clt_docs_kind kind = opt->tokens ? strcmp(opt->tokens, "int32") ? CLT_DOCS_UINT16 : CLT_DOCS_INT32
+                               : strcmp(opt->format, "jsonl") == 0 ? CLT_DOCS_JSONL
+                                                                   : CLT_DOCS_TEXT;
+    separator bos = {0}, eos = {0};
+    c->start = c->spoke = clt_now();
+    clt_status st = data_inputs_collect(inputs, kind, guess, &c->inputs);
+    if (st == CLT_OK) st = make_separator(c, "--bos-text", opt->bos_text, opt->bos_id, &bos);
+    if (st == CLT_OK) st = make_separator(c, "--eos-text", opt->eos_text, opt->eos_id, &eos);
+    if (st == CLT_OK) st = open_writer(opt, opt->split, &c->train);
+    if (st == CLT_OK && opt->val_fraction > 0) st = open_writer(opt, "val", &c->val);
+    if (st == CLT_OK) st = convert_inputs(c, &bos, &eos);
+    if (st == CLT_OK) st = finish(c);
     clt_mds_writer_abort(c->train);
     clt_mds_writer_abort(c->val);
-    clt_strv_free(&files);
+    clt_free(bos.ids);
+    clt_free(eos.ids);
+    data_inputs_free(&c->inputs);
     return st;
 }
 
@@ -274,11 +231,40 @@ static bool stays_inside(const char *split) {
     return *split && *split != '/';
 }
 
-static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inputs) {
-    converter c = {.opt = opt};
+/* What only packed samples have; NULL: none is given. */
+static const char *packing_option(const convert_options *opt) {
+    return opt->tokenizer          ? "--tokenizer"
+           : opt->eos              ? "--eos"
+           : opt->eos_text         ? "--eos-text"
+           : opt->bos_text         ? "--bos-text"
+           : opt->eos_id != ABSENT ? "--eos-id"
+           : opt->bos_id != ABSENT ? "--bos-id"
+           : opt->no_wrap          ? "--no-wrap"
+                                   : NULL;
+}
+
+static int check_separators(const clt_command *cmd, const convert_options *opt) {
+    if (opt->tokens && (opt->eos || opt->eos_text || opt->bos_text))
+        return clt_options_fail(cmd, "%s needs a tokenizer; use --eos-id N and --bos-id N with --tokens",
+                                opt->eos        ? "--eos"
+                                : opt->eos_text ? "--eos-text"
+                                                : "--bos-text");
+    if (opt->eos + (opt->eos_text != NULL) + (opt->eos_id != ABSENT) > 1)
+        return clt_options_fail(cmd, "give one of --eos, --eos-text and --eos-id");
+    if (opt->bos_text && opt->bos_id != ABSENT)
+        return clt_options_fail(cmd, "give one of --bos-text and --bos-id");
+    if (opt->eos_id < ABSENT || opt->bos_id < ABSENT || opt->eos_id > INT32_MAX || opt->bos_id > INT32_MAX)
+        return clt_options_fail(cmd, "a token id must be 0 to 2^31 - 1");
+    return -1;
+}
+
+static int check_options(const clt_command *cmd, const convert_options *opt, const clt_strv *inputs) {
     if (inputs->n == 0) return clt_options_fail(cmd, "name the files or folders to convert");
     if (!opt->out) return clt_options_fail(cmd, "--out DIR is missing");
-    if (opt->concat < 2 || opt->concat > MAX_CONCAT)
+    if (opt->writer.text && packing_option(opt))
+        return clt_options_fail(cmd, "%s needs --concat-tokens N; without it every text is one sample",
+                                packing_option(opt));
+    if (!opt->writer.text && (opt->concat < 2 || opt->concat > MAX_CONCAT))
         return clt_options_fail(cmd, "--concat-tokens must be 2 to %d", MAX_CONCAT);
     if (!(opt->val_fraction >= 0 && opt->val_fraction < 1))
         return clt_options_fail(cmd, "--val-fraction must be at least 0 and below 1");
@@ -288,53 +274,74 @@ static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inp
         return clt_options_fail(cmd, "--split val and --val-fraction would write the same folder");
     if (opt->tokens && strcmp(opt->tokens, "uint16") != 0 && strcmp(opt->tokens, "int32") != 0)
         return clt_options_fail(cmd, "--tokens must be uint16 or int32");
-    if (opt->tokens && opt->eos)
-        return clt_options_fail(cmd, "--eos needs a tokenizer; use --eos-id N with --tokens");
-    if (opt->eos_id < -1 || opt->bos_id < -1 || opt->eos_id > INT32_MAX || opt->bos_id > INT32_MAX)
-        return clt_options_fail(cmd, "a token id must be 0 to 2^31 - 1");
-    clt_status st = opt->tokens ? CLT_OK : clt_tokenizer_open(opt->tokenizer, &c.tokenizer);
-    if (c.tokenizer) c.encoder = clt_token_encoder_create(c.tokenizer, 0, add_tokens, &c);
-    if (st == CLT_OK && opt->eos) opt->eos_id = clt_tokenizer_eos_id(c.tokenizer);
-    c.sample = clt_try_calloc((size_t)opt->concat, sizeof *c.sample);
-    c.piece = clt_malloc(PIECE);
-    c.ids = clt_calloc(PIECE, sizeof *c.ids);
-    if (st == CLT_OK && !c.sample) st = clt_no_memory("a sample", (uint64_t)opt->concat * sizeof *c.sample);
+    if (strcmp(opt->format, "auto") && strcmp(opt->format, "text") && strcmp(opt->format, "jsonl"))
+        return clt_options_fail(cmd, "--format must be auto, text or jsonl");
+    if (opt->threads < 0 || opt->threads > INT32_MAX)
+        return clt_options_fail(cmd, "--threads must be at least 1");
+    return check_separators(cmd, opt);
+}
+
+static int run(const clt_command *cmd, convert_options *opt, const clt_strv *inputs) {
+    converter c = {.opt = opt};
+    opt->writer.text = !opt->tokens && opt->concat == ABSENT;
+    if (opt->tokens && opt->concat == ABSENT) opt->concat = DEFAULT_CONCAT;
+    const int code = check_options(cmd, opt, inputs);
+    if (code >= 0) return code;
+    clt_status st = CLT_OK;
+    if (!opt->tokens && !opt->writer.text)
+        st = clt_tokenizer_open(opt->tokenizer ? opt->tokenizer : "bytes", &c.tokenizer);
+    if (st == CLT_OK && opt->eos) {
+        opt->eos_id = clt_tokenizer_eos_id(c.tokenizer);
+        if (opt->eos_id < 0)
+            st = clt_error(CLT_BAD_CONFIG,
+                           "tokenizer '%s' names no end of text; use --eos-text or --eos-id instead of --eos",
+                           opt->tokenizer);
+    }
     if (st == CLT_OK) st = convert(&c, inputs);
-    clt_free(c.sample);
-    clt_free(c.piece);
-    clt_free(c.ids);
-    clt_token_encoder_destroy(c.encoder);
     clt_tokenizer_close(c.tokenizer);
     return clt_status_exit_code(st);
 }
 
 int data_convert(int argc, char **argv) {
     convert_options opt = {
-        .split = "train", .tokenizer = "bytes", .concat = 2048, .eos_id = -1, .bos_id = -1};
+        .split = "train", .format = "auto", .concat = ABSENT, .eos_id = ABSENT, .bos_id = ABSENT};
     clt_mds_writer_params_default(&opt.writer);
     const clt_option options[] = {
         {"out", 'o', CLT_OPT_STR, &opt.out, "DIR", "folder of the dataset; the split is a folder in it"},
         {"split", 0, CLT_OPT_STR, &opt.split, "NAME", "name of the split (default train)"},
         {"val-fraction", 0, CLT_OPT_FLOAT, &opt.val_fraction, "F",
          "write this part of the samples, evenly spread, to split val"},
-        {"concat-tokens", 'n', CLT_OPT_INT, &opt.concat, "N", "tokens of a sample (default 2048)"},
-        {"tokenizer", 0, CLT_OPT_STR, &opt.tokenizer, "NAME", "bytes (default)"},
+        {"concat-tokens", 'n', CLT_OPT_INT, &opt.concat, "N",
+         "pack samples of N tokens (without it: one sample of text per document)"},
+        {"tokenizer", 0, CLT_OPT_STR, &opt.tokenizer, "NAME",
+         "bytes (default), or a tokenizer.json or its folder"},
+        {"format", 0, CLT_OPT_STR, &opt.format, "NAME",
+         "text (a document per file), jsonl (one per line); auto (default): by the name"},
+        {"field", 0, CLT_OPT_STR, &opt.field, "NAME",
+         "field of a JSONL line that is its text (default text)"},
+        {"skip-bad", 0, CLT_OPT_FLAG, &opt.skip_bad, NULL, "leave out bad JSONL lines and count them"},
         {"tokens", 0, CLT_OPT_STR, &opt.tokens, "TYPE", "inputs are token ids, uint16 or int32, not text"},
-        {"eos", 0, CLT_OPT_FLAG, &opt.eos, NULL, "the tokenizer's end of text after every document (file)"},
+        {"bos-text", 0, CLT_OPT_STR, &opt.bos_text, "TEXT", "the tokens of TEXT before every document"},
+        {"eos-text", 0, CLT_OPT_STR, &opt.eos_text, "TEXT", "the tokens of TEXT after every document"},
+        {"eos", 0, CLT_OPT_FLAG, &opt.eos, NULL, "the tokenizer's end of text after every document"},
         {"eos-id", 0, CLT_OPT_INT, &opt.eos_id, "N", "this token after every document"},
         {"bos-id", 0, CLT_OPT_INT, &opt.bos_id, "N", "this token before every document"},
-        {"no-wrap", 0, CLT_OPT_FLAG, &opt.no_wrap, NULL, "drop the rest of a document that fills no sample"},
+        {"no-wrap", 0, CLT_OPT_FLAG, &opt.no_wrap, NULL, "drop the rest of a document that fills a sample"},
         {"compression", 0, CLT_OPT_STR, &opt.writer.compression, "NAME",
-         "zstd or zstd:LEVEL (default: none)"},
+         "zstd, gz, bz2, br or snappy; zstd:LEVEL (default: none)"},
         {"hashes", 0, CLT_OPT_STR, &opt.writer.hashes, "LIST", "checksums, like sha1,xxh64"},
         {"size-limit", 0, CLT_OPT_INT, &opt.writer.size_limit, "BYTES",
          "largest raw shard (default 67108864)"},
+        {"threads", 0, CLT_OPT_INT, &opt.threads, "N",
+         "threads, of about 25 MiB each (default: all CPUs, at most 16)"},
     };
     const clt_command command = {
         .name = "cltrain data convert",
         .usage = "INPUT... --out DIR [options]",
-        .summary = "packs text or token files into an MDS dataset, as LLM Foundry's concat mode does",
+        .summary = "makes an MDS dataset of text, JSONL or token files, as LLM Foundry's scripts do",
         .examples = "  cltrain data convert texts/ --out data --concat-tokens 256 --eos --val-fraction 0.05\n"
+                    "  cltrain data convert docs.jsonl --out data -n 2048 --tokenizer gpt2/tokenizer.json "
+                    "--eos-text '<|endoftext|>'\n"
                     "  cltrain data convert ids.bin --tokens uint16 --eos-id 0 --out data --compression zstd "
                     "--hashes xxh64\n",
         .options = options,

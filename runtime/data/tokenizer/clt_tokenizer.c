@@ -144,6 +144,10 @@ clt_status clt_tokenizer_decode(const clt_tokenizer *t, const int32_t *ids, size
 
 /* --- text in pieces --- */
 
+size_t clt_tokenizer_cut(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags) {
+    return t->ops->cut(t, text, bytes, flags);
+}
+
 struct clt_token_encoder {
     const clt_tokenizer *t;
     unsigned flags; /* of the text that comes next */

@@ -5,9 +5,6 @@
 
 #include "runtime/data/clt_tokenizer.h"
 
-/* A flag beside CLT_TOKEN_*: the text continues one whose beginning, up to a cut, was encoded before. */
-enum { CLT_TOKEN_CONTINUED = 1 << 8 };
-
 typedef struct {
     const char *name;
     /* Whether `source` names a tokenizer of this kind. */
@@ -19,8 +16,7 @@ typedef struct {
                          size_t max, size_t *n);
     /* An upper bound of what `encode` gives. */
     size_t (*max_ids)(const clt_tokenizer *t, size_t bytes);
-    /* The length of the longest known prefix such that the ids of the text, however it continues, are the ids
-     * of the prefix followed by the ids of the rest with CLT_TOKEN_CONTINUED. */
+    /* clt_tokenizer_cut. */
     size_t (*cut)(const clt_tokenizer *t, const char *text, size_t bytes, unsigned flags);
     /* clt_tokenizer_decode for ids of the vocabulary. NULL: the pieces, joined, with what is not UTF-8
      * replaced. */
