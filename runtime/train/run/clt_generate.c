@@ -225,18 +225,34 @@ static void free_text(text_state *t) {
     clt_free(t->seen);
 }
 
+/* Says how fast tokens followed each other; the first one waits for the prompt and for compilers. */
+static void report_speed(const clt_generator *g, int64_t tokens, double seconds) {
+    if (tokens < 2 || !(seconds > 0)) return;
+    const double rate = (double)(tokens - 1) / seconds;
+    double weights = 0;
+    for (int i = 0; i < g->table.n; i++) weights += (double)g->table.entry[i].count;
+    if (g->weights) /* else the table is the engine's */
+        clt_debug(
+            "%lld tokens, after the first one %.1f per second; reading all weights for each is %.1f GB/s",
+            (long long)tokens, rate, rate * weights * sizeof(float) * 1e-9);
+}
+
 static clt_status extend(clt_generator *g, const clt_generate_params *p, text_state *t, output *o) {
     const int64_t T = g->facts.max_seq_len, V = g->facts.vocab_size, eos = clt_tokenizer_eos_id(g->tok);
-    for (int64_t i = 0; i < p->max_new_tokens && !o->stopped; i++) {
+    double start = 0;
+    int64_t i = 0;
+    for (; i < p->max_new_tokens && !o->stopped; i++) {
         const int64_t len = CLT_MIN((int64_t)t->n, T);
         CLT_TRY(clt_model_logits(g->model, t->ids + ((int64_t)t->n - len), len, len - 1, 1, t->logits));
         if (p->sample.repetition_penalty != 1)
             clt_sample_penalize(t->logits, t->ids, t->n, p->sample.repetition_penalty, t->seen);
         const int32_t id = clt_sample_token(t->logits, V, &p->sample, t->n);
+        if (i == 0) start = clt_now();
         if (id == eos && p->stop_at_eos) break;
         t->ids[t->n++] = id;
         CLT_TRY(emit(o, id));
     }
+    report_speed(g, i, clt_now() - start);
     return CLT_OK;
 }
 
