@@ -293,6 +293,7 @@ static const struct {
     {"verify", "verify every shard, offset, checksum and sample", data_verify},
     {"order", "which rank gets which samples", data_order},
     {"tokenize", "strings to token ids and back", data_tokenize},
+    {"train-tokenizer", "make a byte-level BPE tokenizer from texts", data_train_tokenizer},
 };
 
 static void print_help(void) {
@@ -301,7 +302,7 @@ static void print_help(void) {
          "  cltrain data verify data\n\n"
          "Actions (cltrain data ACTION --help says more)");
     for (size_t i = 0; i < CLT_COUNT_OF(actions); i++)
-        printf("  %-10s %s\n", actions[i].name, actions[i].summary);
+        printf("  %-15s %s\n", actions[i].name, actions[i].summary);
 }
 
 int cmd_data(int argc, char **argv) {

@@ -6,5 +6,6 @@
 int data_convert(int argc, char **argv);
 int data_order(int argc, char **argv);
 int data_tokenize(int argc, char **argv);
+int data_train_tokenizer(int argc, char **argv);
 
 #endif
