@@ -206,7 +206,7 @@ install: man lib $(BUILD)/cltrain.pc
 	install -D -m 644 -t $(SHARE)/man/man1 $(BUILD)/man/cltrain.1 $(BUILD)/man/clbench.1
 	install -D -m 644 tools/man/cltrain.bash $(SHARE)/bash-completion/completions/cltrain
 	install -D -m 644 -t $(SHARE)/cltrain/presets tools/presets/*.yaml
-	install -D -m 755 -t $(SHARE)/cltrain/demo tools/demo.sh tools/collect_text.sh
+	install -D -m 755 -t $(SHARE)/cltrain/demo tools/demo.sh tools/demo_text.sh tools/collect_text.sh
 	install -D -m 644 -t $(SHARE)/cltrain/demo tools/demo.yaml
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/libcltrain.so.$(VERSION)
 	ln -sf libcltrain.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)

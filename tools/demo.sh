@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A complete run of cltrain on real text, from text files to generated text and a report. `make demo` runs it.
-#   text found on this machine -> data convert -> train -> the same run on two ranks -> eval -> generate -> report
+#   novels -> train-tokenizer -> data convert -> train -> the same run on two ranks -> eval -> generate -> report
 # All output goes to one folder (default demo/). An interrupted demo resumes; a finished one starts again. An
 # installed copy uses the installed program and the current folder.
 set -euo pipefail
@@ -31,37 +31,43 @@ sed "s|@OUT@|$OUT|g" "$here/demo.yaml" > "$OUT/run.yaml.new"
 if cmp -s "$OUT/run.yaml.new" "$OUT/run.yaml" && [ ! -e "$OUT/finished" ]; then
     say "Resuming the interrupted demo in $OUT (to start again: rm -r $OUT)"
 else
-    rm -rf "${OUT:?}"/{text,data,run,run.yaml,finished}
+    rm -rf "${OUT:?}"/{text,tokenizer,data,run,run.yaml,finished}
 fi
 mv "$OUT/run.yaml.new" "$OUT/run.yaml"
 
-say "1. Collecting about 1 MB of text from this machine"
-"$here/collect_text.sh" "$OUT/text"
+say "1. Fetching the text: Jane Austen's novels"
+"$here/demo_text.sh" "$OUT/text"
 
-say "2. cltrain data convert: bytes as tokens, MDS shards with zstd and hashes"
+say "2. cltrain data train-tokenizer: 4,096 tokens"
+[ -e "$OUT/tokenizer/tokenizer_config.json" ] ||
+    "$CLTRAIN" data train-tokenizer "$OUT/text" --vocab-size 4096 --out "$OUT/tokenizer"
+
+say "3. cltrain data convert: MDS shards with zstd and hashes"
 if [ ! -e "$OUT/data/train/index.json" ] || [ ! -e "$OUT/data/val/index.json" ]; then
     rm -rf "$OUT/data"
-    "$CLTRAIN" data convert "$OUT/text" --out "$OUT/data" --split train --val-fraction 0.05 --concat-tokens 256 --eos \
-        --compression zstd --hashes sha1,xxh64
+    "$CLTRAIN" data convert "$OUT/text" --out "$OUT/data" --tokenizer "$OUT/tokenizer" --split train --val-fraction 0.05 \
+        --concat-tokens 256 --eos --compression zstd --hashes sha1,xxh64
 fi
 "$CLTRAIN" data verify "$OUT/data/train"
 
 overrides=()
 [ -z "$DEVICE" ] || overrides+=("cltrain.device=$DEVICE")
 
-say "3. cltrain train: a byte-level MPT of about 1 M parameters"
+say "4. cltrain train: an MPT with 2.6 M parameters"
 "$CLTRAIN" train "$OUT/run.yaml" max_duration=600ba "${overrides[@]}"
 
-say "4. The same run continues with two ranks (cltrain launch -n 2)"
+say "5. The same run continues with two ranks (cltrain launch -n 2)"
 "$CLTRAIN" launch -n 2 train "$OUT/run.yaml" "${overrides[@]}"
 
-say "5. cltrain eval"
+say "6. cltrain eval"
 "$CLTRAIN" eval "$OUT/run.yaml" load_path="$OUT/run" "${overrides[@]}"
 
-say "6. cltrain generate"
-"$CLTRAIN" generate "$OUT/run" --prompt "The License" --max-new-tokens 300 --temperature 0.6 ${DEVICE:+--device "$DEVICE"}
+say "7. cltrain generate"
+"$CLTRAIN" generate "$OUT/run" --prompt "It is a truth universally acknowledged, that" --max-new-tokens 200 --temperature 0.7 \
+    ${DEVICE:+--device "$DEVICE"} >"$OUT/generated.txt"
+fold -s -w 100 "$OUT/generated.txt"
 
-say "7. cltrain report"
+say "8. cltrain report"
 "$CLTRAIN" report "$OUT/run"
 
 touch "$OUT/finished"
@@ -72,7 +78,7 @@ cat <<TXT
   $OUT/run           checkpoints, metrics.jsonl, log.txt, report.html
 Try next:
   $CLTRAIN devices                                          the devices of this machine
-  $CLTRAIN generate $OUT/run --prompt "Copyright" -t 0.5
+  $CLTRAIN generate $OUT/run --prompt "Mr. Darcy" --top-p 0.9
   $CLTRAIN train $OUT/run.yaml max_duration=1500ba scheduler.t_max=1500ba   resumes from the last checkpoint
   $CLTRAIN ckpt ls $OUT/run
   $CLTRAIN plan $presets/mpt-125m.yaml                 memory that a larger model needs

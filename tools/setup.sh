@@ -7,7 +7,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
 
-needed=(gcc libc6-dev make pkg-config libjansson-dev libyaml-dev libxxhash-dev libzstd-dev libssl-dev zlib1g-dev
+needed=(gcc libc6-dev make perl pkg-config libjansson-dev libyaml-dev libxxhash-dev libzstd-dev libssl-dev zlib1g-dev
     libbz2-dev libbrotli-dev libsnappy-dev libpcre2-dev libutf8proc-dev libmicrohttpd-dev
     ocl-icd-opencl-dev pocl-opencl-icd libopenmpi-dev openmpi-bin libcmocka-dev)
 # The compilers check kernels for devices that this machine does not have; ocloc is in intel-opencl-icd.

@@ -19,7 +19,8 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
 sed "s|@OUT@|$tmp|g" demo.yaml >run.yaml
 
 mkdir text && mv text*.txt text
-cltrain data convert text --out data --split train --val-fraction 0.2 --concat-tokens 256 --eos >"$log" 2>&1 || fail "data convert"
+cltrain data train-tokenizer text --vocab-size 300 --out tokenizer >"$log" 2>&1 || fail "data train-tokenizer"
+cltrain data convert text --out data --tokenizer tokenizer --split train --val-fraction 0.2 --concat-tokens 256 --eos >"$log" 2>&1 || fail "data convert"
 report "the installed program makes a data set" $?
 
 # shellcheck disable=SC2046
