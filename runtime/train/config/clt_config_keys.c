@@ -116,6 +116,11 @@ static const clt_key own_keys[] = {
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",
         .choices = tune_names),
+    KEY("csv", c.loggers.csv, "null", "file to which a line is appended for each step and evaluation",
+        .nullable = true),
+    KEY("prometheus", c.loggers.prometheus, "null",
+        "file that is replaced every second with the newest metrics in Prometheus's text format",
+        .nullable = true),
     SECTION("resume_check", NULL, "whether a checkpoint's losses are reproduced at a resume", 0,
             check_schema),
     SECTION("guards", NULL, "what watches the run", 0, guard_schema),
