@@ -140,6 +140,20 @@ static const char dark[] =
     "@media(prefers-color-scheme:dark){body{background:#0f172a;color:#e2e8f0}svg,.f{background:#1e293b}.h{"
     "fill:#e2e8f0}.g{stroke:#334155}td,th{border-color:#334155}}</style>\n";
 
+static void event_table(clt_str *out, const metrics *m) {
+    if (m->events == 0) return;
+    clt_str_add(out, "<h2>Events</h2><table><tr><th>event</th><th>batch</th><th>data</th></tr>");
+    for (size_t i = 0; i < m->events; i++) {
+        const run_event *e = &m->event[i];
+        clt_str_add(out, "<tr><td>");
+        html_text(out, e->name, strlen(e->name));
+        clt_str_addf(out, "</td><td>%.0f</td><td><code>", e->batch);
+        html_text(out, e->json, strlen(e->json));
+        clt_str_add(out, "</code></td></tr>\n");
+    }
+    clt_str_add(out, "</table>");
+}
+
 static void write_page(clt_str *out, const compared_run *run, int n) {
     const metrics *m = &run[0].m;
     char when[64];
@@ -154,10 +168,7 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
     if (n > 1) compare_add(out, run, n);
     charts(out, m);
     save_interval(out, m);
-    if (m->events.len)
-        clt_str_addf(out,
-                     "<h2>Events</h2><table><tr><th>event</th><th>batch</th><th>data</th></tr>%s</table>",
-                     m->events.s);
+    event_table(out, m);
     clt_str_add(out, "<h2>Files</h2>");
     text_file(out, run[0].name, "config.yaml", "Configuration");
     text_file(out, run[0].name, "log.txt", "Log (the end of it)");
