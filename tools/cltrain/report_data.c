@@ -138,6 +138,11 @@ double *metrics_x(const metrics *m, x_axis axis) {
     return x;
 }
 
+const char *metrics_x_label(x_axis axis) {
+    static const char *const label[X_AXES] = {"batches", "tokens", "time in training steps"};
+    return label[axis];
+}
+
 double metrics_x_at(const metrics *m, const double *x, double batch) {
     const columns *t = &m->train;
     size_t low = 0, high = t->n; /* rows before low are at batches up to `batch` */

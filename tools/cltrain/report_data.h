@@ -47,8 +47,9 @@ void metrics_free(metrics *m);
 
 /* Each training row's x value: the batch, the tokens so far, or the seconds in training steps so far. The
  * caller frees it. Evaluations and events have a batch only: metrics_x_at gives their x. */
-typedef enum { X_BATCH, X_TOKENS, X_SECONDS, X_AXES } x_axis;
+typedef enum { X_BATCH, X_TOKENS, X_SECONDS, X_AXES } x_axis; /* in the order of chart_x */
 double *metrics_x(const metrics *m, x_axis axis);
+const char *metrics_x_label(x_axis axis);
 /* x at a batch: that of the last training row up to it, x being of metrics_x; 0 before the first one. */
 double metrics_x_at(const metrics *m, const double *x, double batch);
 
