@@ -111,6 +111,11 @@ report "and change no bit" $?
 "$cltrain" "$@" loggers.mlflow.tracking_uri=databricks --dry-run 2>&1 | grep -q "^loggers.mlflow.tracking_uri 'databricks' is not a folder"
 report "a remote tracking_uri is said to write nothing" $?
 
+"$cltrain" "$@" "callbacks={hf_checkpointer: {save_folder: '$tmp/{run_name}', save_interval: 1dur, precision: bfloat16}}" \
+    >"$log" 2>&1 && [ -s "$tmp/mpt-learned/huggingface/ba6/model.safetensors" ] &&
+    grep -q '"torch_dtype": "bfloat16"' "$tmp/mpt-learned/huggingface/ba6/config.json"
+report "hf_checkpointer exports at the end of a run" $?
+
 # A loss that cannot fall by 100 is best at its first evaluation, batch 2; more than 4 batches later the run ends.
 early() {
     "$cltrain" train test/golden/mpt-learned/train.yaml load_path=null save_folder="$tmp/early" log_config=false \

@@ -23,6 +23,15 @@ static void layer_freezing_freezes_these_tensors_alone(void **state) {
     clt_config_free(c);
 }
 
+static void no_op_has_rates_of_zero(void **state) {
+    (void)state;
+    clt_config *c = cu_load_with("optimizer={name: no_op, lr: 1.0, weight_decay: 0.5, "
+                                 "param_groups: [{param_str_match: wte, lr: 2.0}]}");
+    for (int i = 0; i < 2; i++)
+        assert_true(c->optimizer.groups[i].lr == 0 && c->optimizer.groups[i].weight_decay == 0);
+    clt_config_free(c);
+}
+
 static void global_lr_scaling_scales_every_group(void **state) {
     (void)state;
     static const char *const over[] = {
@@ -95,6 +104,7 @@ static void what_cannot_be_done_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layer_freezing_freezes_these_tensors_alone),
+        cmocka_unit_test(no_op_has_rates_of_zero),
         cmocka_unit_test(global_lr_scaling_scales_every_group),
         cmocka_unit_test(load_checkpoint_is_load_path),
         cmocka_unit_test(mlflow_writes_to_folders_alone),

@@ -65,10 +65,20 @@ typedef struct { /* callbacks.early_stopper */
 } clt_early_stop_config;
 typedef enum { CLT_STOP_LOSS, CLT_STOP_PERPLEXITY, CLT_STOP_ACCURACY } clt_stop_metric;
 
+typedef struct { /* callbacks.hf_checkpointer */
+    bool on;
+    const char *save_folder, *folder_name; /* templates for clt_config_expand */
+    clt_time save_interval;
+    int precision; /* clt_hf_precision */
+    bool overwrite;
+} clt_hf_checkpointer_config;
+typedef enum { CLT_HF_F32, CLT_HF_BF16, CLT_HF_F16 } clt_hf_precision;
+
 typedef struct { /* callbacks: those that do something here */
     bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator, fdiff_metrics, system_metrics_monitor;
     int64_t speed_window; /* steps */
     clt_early_stop_config early_stop;
+    clt_hf_checkpointer_config hf_checkpointer;
 } clt_callbacks_config;
 
 typedef struct { /* loggers.tensorboard */

@@ -68,6 +68,23 @@ static const clt_key stop_keys[] = {
            "Python functions cannot be loaded: a smaller loss and perplexity and a larger "
            "accuracy are better"),
 };
+static const char *const hf_precisions[] = {"float32", "bfloat16", "float16", NULL}; /* clt_hf_precision */
+#define NO_REGISTRY "models are not registered: cltrain ckpt export makes a Hugging Face folder"
+static const clt_key hf_keys[] = {
+    KEY("save_folder", c.callbacks.hf_checkpointer.save_folder, CLT_KEY_REQUIRED, "folder of the exports"),
+    KEY_OF(time, "save_interval", c.callbacks.hf_checkpointer.save_interval, CLT_KEY_REQUIRED,
+           "1dur; with any other interval the export is also made at the end alone, which one line says"),
+    KEY("huggingface_folder_name", c.callbacks.hf_checkpointer.folder_name, "\"ba{batch}\"",
+        "name of an export below SAVE_FOLDER/huggingface"),
+    KEY("precision", c.callbacks.hf_checkpointer.precision, "\"float32\"", "type of the exported weights",
+        .choices = hf_precisions),
+    KEY("overwrite", c.callbacks.hf_checkpointer.overwrite, "true", "replace an export of the same name"),
+    IGNORED(any, "mlflow_registered_model_name", "null", NULL, NO_REGISTRY),
+    IGNORED(any, "mlflow_logging_config", "null", NULL, NO_REGISTRY),
+    IGNORED(any, "flatten_imports", "null", NULL, NO_REGISTRY),
+    IGNORED(bool, "final_register_only", "false", NULL, NO_REGISTRY),
+    IGNORED(any, "register_wait_seconds", "null", NULL, NO_REGISTRY),
+};
 static const clt_key fdiff_keys[] = {
     KEY("diff_train_metrics", c.callbacks.fdiff_metrics, "false",
         "also record how much the training loss changed since the step before"),
@@ -95,6 +112,7 @@ static const clt_key load_keys[] = {
     REFUSE("ignore_keys", "null", "use load_ignore_keys"),
     REFUSE("exclude_algorithms", "null", "algorithms are set by the configuration alone"),
 };
+static const clt_schema hf_schema = CLT_SCHEMA(hf_keys);
 static const clt_schema optimizer_schema = CLT_SCHEMA(optimizer_keys), stop_schema = CLT_SCHEMA(stop_keys),
                         fdiff_schema = CLT_SCHEMA(fdiff_keys), system_schema = CLT_SCHEMA(system_keys),
                         freezing_schema = CLT_SCHEMA(freezing_keys),
@@ -128,8 +146,8 @@ static const clt_key callback_keys[] = {
     IGNORED(map, "loss_perp_v_len", NULL, NULL, EVAL_METRICS),
     CLT_KEY_SECTION("fdiff_metrics", NULL, "differences between steps", 0, &fdiff_schema),
     IGNORED(map, "mono_checkpoint_saver", NULL, NULL, CLT_CONFIG_ONE_FORM),
-    IGNORED(map, "hf_checkpointer", NULL, NULL,
-            "cltrain ckpt export makes a Hugging Face folder from a checkpoint"),
+    CALLBACK("hf_checkpointer", c.callbacks.hf_checkpointer.on,
+             "at the end of the run, export the last checkpoint as a Hugging Face folder", hf_schema),
     IGNORED(map, "async_eval", NULL, NULL, "evaluation runs in the training process"),
     CALLBACK("early_stopper", c.callbacks.early_stop.on,
              "end the run, after a save, when an evaluation metric no longer improves", stop_schema),
@@ -159,7 +177,7 @@ static char *exactly(const char *name) {
     return b.s;
 }
 
-static void freeze(clt_config_builder *b) {
+void clt_config_freeze_layers(clt_config_builder *b) {
     const json_t *names = b->freeze;
     const size_t n = json_is_array(names) ? json_array_size(names) : 1;
     for (size_t i = 0; b->freezes && i < n; i++)
@@ -214,8 +232,22 @@ static clt_status early_stop(clt_schema_reader *r, const clt_config *c) {
     return CLT_OK;
 }
 
+/* What a user would wait for in vain. */
+static void remark_exports(clt_config *c) {
+    const clt_hf_checkpointer_config *h = &c->callbacks.hf_checkpointer;
+    const bool at_end = h->save_interval.unit == CLT_TIME_DURATION && h->save_interval.fraction >= 1;
+    if (h->on && !c->save_folder)
+        clt_strv_add(&c->remarks,
+                     "callbacks.hf_checkpointer exports nothing: an export is made from a checkpoint, "
+                     "set save_folder");
+    else if (h->on && !at_end)
+        clt_strv_add(&c->remarks,
+                     "callbacks.hf_checkpointer exports the last checkpoint at the end of the run; "
+                     "for the others use cltrain ckpt export");
+}
+
 clt_status clt_config_resolve_callbacks(clt_schema_reader *r, clt_config_builder *b) {
-    freeze(b);
+    remark_exports(&b->c);
     if (b->optimizer_monitor) b->c.guards.gradient_norm = true;
     CLT_TRY(scale_lr(r, b));
     CLT_TRY(load(r, b));

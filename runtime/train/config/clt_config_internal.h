@@ -94,6 +94,8 @@ clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_scheduler(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_loggers(clt_schema_reader *r, clt_config_builder *b);
+/* Adds the tensors of callbacks.layer_freezing to optimizer.disable_grad. */
+void clt_config_freeze_layers(clt_config_builder *b);
 clt_status clt_config_resolve_callbacks(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_names(clt_schema_reader *r, clt_config_builder *b);
 /* clt_config_shard_groups with the caller's reader. */
