@@ -106,7 +106,8 @@ code=$?
 n=$(grep -c "is not written; training continues" "$log")
 [ $code = 0 ] && [ "$n" = 5 ]
 report "sinks that cannot be written cost a line each" $? "exit $code, $n lines"
-[ "$("$cltrain" ckpt hash "$tmp/run" | head -n 1 | cut -d' ' -f1)" = "$("$cltrain" ckpt hash "$tmp/again" | head -n 1 | cut -d' ' -f1)" ]
+hash_of() { "$cltrain" ckpt hash "$1" | sed -n 's/^weights *//p'; }
+[ -n "$(hash_of "$tmp/run")" ] && [ "$(hash_of "$tmp/run")" = "$(hash_of "$tmp/again")" ]
 report "and change no bit" $?
 "$cltrain" "$@" loggers.mlflow.tracking_uri=databricks --dry-run 2>&1 | grep -q "^loggers.mlflow.tracking_uri 'databricks' is not a folder"
 report "a remote tracking_uri is said to write nothing" $?
