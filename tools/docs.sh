@@ -116,6 +116,15 @@ rules() {
   limits of that key. LLM Foundry ends a run after `patience` losses above `outlier_multiplier`
   times their mean; here one loss or gradient norm `spike_threshold` standard deviations above the
   mean is enough.
+- `callbacks.early_stopper` follows Composer's rule: the run ends at an evaluation more than
+  `patience` after the best one; with a patience in batches also between evaluations. A smaller
+  `LanguageCrossEntropy` is better; Composer takes a larger one for better, unless `comp` is given.
+- `callbacks.layer_freezing`, `load_checkpoint` and `global_lr_scaling` set
+  `optimizer.disable_grad`, `load_path`, and the learning rates and weight decays of all groups.
+- Metrics have Composer's names in TensorBoard, MLflow and the file of `file_logger`; the step of a
+  row is the number of finished batches, as in metrics.jsonl. Which names there are follows the
+  callbacks. Each start of a run adds an event file, and TensorBoard joins them; a resumed run
+  continues its MLflow run. Only rank 0 writes. A file that cannot be written costs one warning.
 - Keys that contradict each other are an error that names both places: `callbacks.kill_loss_spike`
   and `cltrain.guards`, `fsdp_config.activation_checkpointing: true` and another `cltrain.recompute`
   than `blocks`, `fsdp_config.cpu_offload: true` and `cltrain.offload: none`, `eval_loader` and

@@ -31,7 +31,7 @@ for f in "${files[@]}"; do
 done
 
 below_train="runtime/base runtime/device runtime/ops collectives runtime/model runtime/data runtime/checkpoint"
-train="runtime/train/config runtime/train/engine runtime/train/run"
+train="runtime/train/config runtime/train/engine runtime/train/sink runtime/train/run"
 # Folders are layers: the folders whose headers each one may include (docs/architecture.md).
 may_include() {
     case $1 in
@@ -45,6 +45,7 @@ may_include() {
     runtime/checkpoint) echo "runtime/base runtime/device collectives runtime/checkpoint" ;;
     runtime/train/config) echo "$below_train runtime/train/config" ;;
     runtime/train/engine) echo "$below_train runtime/train/config runtime/train/engine" ;;
+    runtime/train/sink) echo "$below_train runtime/train/config runtime/train/sink" ;;
     runtime/train/run) echo "$below_train $train" ;;
     runtime/api) echo "$below_train $train runtime/include runtime/api" ;;
     *) echo "$below_train $train $1" ;;

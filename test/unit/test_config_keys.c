@@ -75,6 +75,19 @@ static const struct {
     {"cltrain.guards.spike_window", "200", {NULL}},
     {"cltrain.guards.spike_threshold", "5", {NULL}},
     {"callbacks.kill_loss_spike.window_size", "200", {NULL}},
+    {"callbacks.early_stopper",
+     "{monitor: TokenAccuracy, dataloader_label: eval}",
+     {"eval_loader={name: text, dataset: {}}"}},
+    {"callbacks.early_stopper.dataloader_label",
+     "x",
+     {"eval_loaders=[{name: text, label: x, dataset: {}}]", "eval_loader=null"}},
+    {"callbacks.early_stopper.monitor", "LanguagePerplexity", {"eval_loader={name: text, dataset: {}}"}},
+    {"callbacks.load_checkpoint", "{load_path: b}", {NULL}},
+    {"callbacks.load_checkpoint.load_path", "b", {NULL}},
+    {"callbacks.layer_freezing", "{layer_names: b}", {NULL}},
+    {"callbacks.layer_freezing.layer_names", "[b, c]", {NULL}},
+    {"callbacks.global_lr_scaling", "{lr_scale: 2.0}", {NULL}},
+    {"loggers.mlflow.tracking_uri", "elsewhere", {NULL}},
     {"model.d_model", "1024", {NULL}},
     {"model.n_heads", "8", {NULL}},
     {"model.max_seq_len", "128", {NULL}},
@@ -134,12 +147,26 @@ static char *family;
 static clt_status load_with(const char *path, const char *const *with, const char *value, clt_config **out) {
     static const struct {
         const char *prefix, *section;
-    } sections[] = {{"eval_loader.", "eval_loader={name: text, dataset: {}}"},
-                    {"eval_loaders.", "eval_loaders=[{name: text, dataset: {}}]"},
-                    {"optimizer.param_groups.", "optimizer.param_groups=[{param_str_match: bias}]"},
-                    {"callbacks.kill_loss_spike.", "callbacks.kill_loss_spike={}"},
-                    {"fsdp_config.", "fsdp_config={}"}};
-    const char *over[7];
+    } sections[] = {
+        {"eval_loader.", "eval_loader={name: text, dataset: {}}"},
+        {"eval_loaders.", "eval_loaders=[{name: text, dataset: {}}]"},
+        {"optimizer.param_groups.", "optimizer.param_groups=[{param_str_match: bias}]"},
+        {"callbacks.kill_loss_spike.", "callbacks.kill_loss_spike={}"},
+        {"callbacks.optimizer_monitor.", "callbacks.optimizer_monitor={}"},
+        {"callbacks.system_metrics_monitor.", "callbacks.system_metrics_monitor={}"},
+        {"callbacks.fdiff_metrics.", "callbacks.fdiff_metrics={}"},
+        {"callbacks.layer_freezing", "callbacks.layer_freezing={layer_names: [a]}"},
+        {"callbacks.global_lr_scaling", "callbacks.global_lr_scaling={lr_scale: 1.0}"},
+        {"callbacks.load_checkpoint", "callbacks.load_checkpoint={load_path: a}"},
+        {"callbacks.hf_checkpointer", "callbacks.hf_checkpointer={save_folder: a, save_interval: 1dur}"},
+        {"callbacks.early_stopper", "eval_loader={name: text, dataset: {}}"},
+        {"callbacks.early_stopper",
+         "callbacks.early_stopper={monitor: LanguageCrossEntropy, dataloader_label: eval}"},
+        {"loggers.tensorboard.", "loggers.tensorboard={}"},
+        {"loggers.mlflow.", "loggers.mlflow={}"},
+        {"loggers.file_logger.", "loggers.file_logger={}"},
+        {"fsdp_config.", "fsdp_config={}"}};
+    const char *over[9];
     size_t n = 0;
     char *last = value ? clt_format("%s=%s", path, value) : NULL;
     for (size_t i = 0; i < CLT_COUNT_OF(sections); i++)
@@ -198,8 +225,23 @@ static void add_model(clt_str *b, const clt_model_config *model) {
 static char *digest(const clt_config *given) {
     clt_config *c = clt_memdup(given, sizeof *c);
     clt_str b = {0};
-    const char **strings[] = {&c->run_name,      &c->tokenizer, &c->save_folder,
-                              &c->save_filename, &c->load_path, &c->save_latest_filename};
+    const char **strings[] = {&c->run_name,
+                              &c->tokenizer,
+                              &c->save_folder,
+                              &c->save_filename,
+                              &c->load_path,
+                              &c->save_latest_filename,
+                              &c->loggers.csv,
+                              &c->loggers.prometheus,
+                              &c->loggers.tensorboard.log_dir,
+                              &c->loggers.file.filename,
+                              &c->loggers.mlflow.experiment_name,
+                              &c->loggers.mlflow.run_name,
+                              &c->loggers.mlflow.tracking_uri,
+                              &c->loggers.mlflow.folder,
+                              &c->callbacks.early_stop.label,
+                              &c->callbacks.hf_checkpointer.save_folder,
+                              &c->callbacks.hf_checkpointer.folder_name};
     for (size_t i = 0; i < CLT_COUNT_OF(strings); i++) add_string(&b, strings[i]);
     for (int g = 0; g < c->optimizer.n_groups; g++) add_string(&b, &c->optimizer.groups[g].match);
     add_strings(&b, &c->optimizer.disable_grad);

@@ -8,7 +8,7 @@
 
 #include "runtime/base/clt_io_probe.h"
 #include "runtime/train/run/clt_guard.h"
-#include "runtime/train/run/clt_sink.h"
+#include "runtime/train/sink/clt_sink.h"
 #include "test/memfs.h"
 
 /* The z-score by its formula over the last values, in long double. */

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/train/run/clt_throughput.h"
+#include "runtime/train/sink/clt_throughput.h"
 
 static void the_last_steps_count(void **state) {
     (void)state;

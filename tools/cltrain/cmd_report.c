@@ -7,7 +7,7 @@
 
 #include "tools/cltrain/commands.h"
 #include "tools/cltrain/report_chart.h"
-#include "tools/cltrain/report_compare.h"
+#include "tools/cltrain/report_curves.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 
@@ -25,11 +25,6 @@ static void fact(clt_str *out, const char *name, const char *fmt, ...) {
     clt_str_add(out, "</span></div>");
 }
 
-/* Whether this is the only, unlabelled evaluation data set of a run. */
-static bool is_plain(const eval_columns *e) {
-    return strcmp(e->label, "eval") == 0;
-}
-
 static void summary(clt_str *out, const metrics *m) {
     const columns *t = &m->train;
     char b[32];
@@ -45,13 +40,15 @@ static void summary(clt_str *out, const metrics *m) {
         if (isfinite(t->v[MFU + 1][last]))
             fact(out, "of the measured peak", "%.1f %%", 100 * metrics_median(m, MFU));
         fact(out, "time in training steps", "%s", clt_human_seconds(seconds, b));
-        fact(out, "device memory", "%s", clt_human_bytes(t->v[MEMORY + 1][last], b));
+        if (isfinite(t->v[MEMORY + 1][last]))
+            fact(out, "device memory", "%s", clt_human_bytes(t->v[MEMORY + 1][last], b));
     }
     if (m->ettr > 0) fact(out, "effective training time", "%.1f %%", floor(1000 * m->ettr) / 10);
     if (m->starts > 1) fact(out, "starts", "%d", m->starts);
     for (size_t i = 0; i < m->evals; i++) {
         const eval_columns *e = &m->eval[i];
-        char *name = clt_format("evaluation loss%s%s", is_plain(e) ? "" : ": ", is_plain(e) ? "" : e->label);
+        char *name = clt_format("evaluation loss%s%s", curves_is_plain(e) ? "" : ": ",
+                                curves_is_plain(e) ? "" : e->label);
         fact(out, name, "%.4f", e->rows.v[LOSS + 1][e->rows.n - 1]);
         clt_free(name);
     }
@@ -78,39 +75,6 @@ static void save_interval(clt_str *out, const metrics *m) {
     clt_str_add(out, "</table>\n");
 }
 
-/* The losses of training and of every evaluation data set. The legend has room for the first names only. */
-static void loss_chart(clt_str *out, const metrics *m) {
-    static const char *const color[] = {"#dc2626", "#059669", "#b45309", "#7c3aed"};
-    const columns *t = &m->train;
-    chart_series *s = clt_calloc(m->evals + 1, sizeof *s);
-    s[0] = (chart_series){"training", "#2563eb", t->v[0], t->v[LOSS + 1], t->n, false};
-    for (size_t i = 0; i < m->evals; i++) {
-        const eval_columns *e = &m->eval[i];
-        const char *label = is_plain(e) ? "evaluation" : i < CLT_COUNT_OF(color) ? e->label : "";
-        s[i + 1] = (chart_series){
-            label, color[i % CLT_COUNT_OF(color)], e->rows.v[0], e->rows.v[LOSS + 1], e->rows.n, true};
-    }
-    chart_add(out, "Loss (cross-entropy, nats per token)", "batch", s, m->evals + 1, false);
-    clt_free(s);
-}
-
-static void charts(clt_str *out, const metrics *m) {
-    const columns *t = &m->train;
-    loss_chart(out, m);
-    const struct {
-        const char *title, *color;
-        int field;
-        bool log_y;
-    } rest[] = {{"Tokens per second", "#059669", RATE, false},
-                {"Gradient norm before clipping", "#7c3aed", GRAD_NORM, true},
-                {"Learning rate", "#b45309", LR, false},
-                {"Seconds per step", "#475569", SECONDS, false}};
-    for (size_t i = 0; i < CLT_COUNT_OF(rest); i++) {
-        chart_series s = {"", rest[i].color, t->v[0], t->v[rest[i].field + 1], t->n, false};
-        chart_add(out, rest[i].title, "batch", &s, 1, rest[i].log_y);
-    }
-}
-
 /* Adds a text file of the run's folder as a foldable box; skips files that do not exist. */
 static void text_file(clt_str *out, const char *folder, const char *name, const char *title) {
     char *path = clt_path_join(folder, name), *text;
@@ -126,38 +90,47 @@ static void text_file(clt_str *out, const char *folder, const char *name, const 
     clt_free(path);
 }
 
-static const char head[] =
-    "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' "
-    "content='width=device-width'>\n"
-    "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;padding:0 "
-    "1em;color:#1e293b}svg{width:100%;height:auto;margin:.6em "
-    "0;background:#f8fafc;border-radius:6px}.facts{display:flex;flex-wrap:wrap;gap:10px}.f{background:#"
-    "f1f5f9;border-radius:6px;padding:8px 14px}.f b{display:block;font-size:20px}.f "
-    "span{color:#64748b}table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:3px "
-    "8px;border-bottom:1px solid "
-    "#e2e8f0;vertical-align:top}code,pre{font-size:12px;white-space:pre-wrap;word-break:break-word}";
-static const char dark[] =
-    "@media(prefers-color-scheme:dark){body{background:#0f172a;color:#e2e8f0}svg,.f{background:#1e293b}.h{"
-    "fill:#e2e8f0}.g{stroke:#334155}td,th{border-color:#334155}}</style>\n";
+static const char head[] = "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' "
+                           "content='width=device-width'>\n<style>";
+static const char style[] =
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;padding:0 "
+    "1em;background:#fff;color:var(--ink)}svg{width:100%;height:auto;margin:.6em 0;background:var(--back);"
+    "border-radius:6px}.facts{display:flex;flex-wrap:wrap;gap:10px}.f{background:var(--back);border-radius:"
+    "6px;"
+    "padding:8px 14px}.f b{display:block;font-size:20px}.f span{color:var(--mute)}"
+    "table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:3px 8px;border-bottom:1px solid "
+    "var(--grid);vertical-align:top}code,pre{font-size:12px;white-space:pre-wrap;word-break:break-word}"
+    "@media(prefers-color-scheme:dark){body{background:#0f172a}}</style>\n";
+
+static void event_table(clt_str *out, const metrics *m) {
+    if (m->events == 0) return;
+    clt_str_add(out, "<h2>Events</h2><table><tr><th>event</th><th>batch</th><th>data</th></tr>");
+    for (size_t i = 0; i < m->events; i++) {
+        const run_event *e = &m->event[i];
+        clt_str_add(out, "<tr><td>");
+        html_text(out, e->name, strlen(e->name));
+        clt_str_addf(out, "</td><td>%.0f</td><td><code>", e->batch);
+        html_text(out, e->json, strlen(e->json));
+        clt_str_add(out, "</code></td></tr>\n");
+    }
+    clt_str_add(out, "</table>");
+}
 
 static void write_page(clt_str *out, const compared_run *run, int n) {
     const metrics *m = &run[0].m;
     char when[64];
     time_t now = time(NULL);
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime(&now));
-    clt_str_addf(out, "%s%s%s", head, chart_style, dark);
+    clt_str_addf(out, "%s%s%s%s", head, chart_style, curves_style, style);
     clt_str_add(out, "<title>cltrain report</title><h1>");
     html_text(out, run[0].name, strlen(run[0].name));
     clt_str_addf(out, "</h1><p>Made by cltrain %s on %s.%s</p>", clt_version(), when,
                  m->bad_lines ? " Incomplete lines of metrics.jsonl were skipped." : "");
     summary(out, m);
+    curves_add(out, run, n);
     if (n > 1) compare_add(out, run, n);
-    charts(out, m);
     save_interval(out, m);
-    if (m->events.len)
-        clt_str_addf(out,
-                     "<h2>Events</h2><table><tr><th>event</th><th>batch</th><th>data</th></tr>%s</table>",
-                     m->events.s);
+    event_table(out, m);
     clt_str_add(out, "<h2>Files</h2>");
     text_file(out, run[0].name, "config.yaml", "Configuration");
     text_file(out, run[0].name, "log.txt", "Log (the end of it)");
@@ -167,12 +140,12 @@ static void write_page(clt_str *out, const compared_run *run, int n) {
 /* The chart as a file: wrapped into an SVG that has the namespace and the styles, which the page defines
  * elsewhere. */
 static void write_svg(clt_str *out, const compared_run *run, int n) {
-    clt_str_addf(
-        out,
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' "
-        "font-family='sans-serif'><style>%s</style><rect width='100%%' height='100%%' fill='#f8fafc'/>",
-        CHART_WIDTH, CHART_HEIGHT, chart_style);
-    compare_losses(out, run, n);
+    clt_str_addf(out,
+                 "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' "
+                 "font-family='sans-serif'><style>%s</style><rect width='100%%' height='100%%' "
+                 "style='fill:var(--back)'/>",
+                 CHART_WIDTH, CHART_HEIGHT, chart_style);
+    compare_losses(out, run, n, X_BATCH);
     clt_str_add(out, "</svg>\n");
 }
 

@@ -6,8 +6,6 @@
 #include "tools/cltrain/report_chart.h"
 #include "runtime/base/clt_io.h"
 
-static const char *const color[COMPARE_MOST] = {"#2563eb", "#dc2626", "#059669", "#b45309", "#7c3aed"};
-
 /* A run's loss minus base's, at the common batches where both are finite. */
 typedef struct {
     double *batch, *difference;
@@ -51,25 +49,35 @@ static void row(clt_str *out, const char *name, const differences *d) {
                      sum / (double)d->n, late / (double)tail);
 }
 
-void compare_losses(clt_str *out, const compared_run *run, int n) {
+void compare_losses(clt_str *out, const compared_run *run, int n, x_axis axis) {
     chart_series s[COMPARE_MOST];
-    for (int i = 0; i < n; i++)
-        s[i] = (chart_series){clt_path_base(run[i].name), color[i],         run[i].m.train.v[0],
-                              run[i].m.train.v[LOSS + 1], run[i].m.train.n, false};
-    chart_add(out, "Training loss (nats per token)", "batch", s, (size_t)n, false);
+    double *x[COMPARE_MOST];
+    for (int i = 0; i < n; i++) {
+        const columns *t = &run[i].m.train;
+        x[i] = metrics_x(&run[i].m, axis);
+        s[i] = (chart_series){clt_path_base(run[i].name), chart_color[i], x[i], t->v[LOSS + 1], t->n, false};
+    }
+    chart_add(out, &(chart){.title = "Training loss (nats per token)",
+                            .x_label = metrics_x_label(axis),
+                            .x = (chart_x)axis,
+                            .series = s,
+                            .n = (size_t)n});
+    for (int i = 0; i < n; i++) clt_free(x[i]);
 }
 
 void compare_add(clt_str *out, const compared_run *run, int n) {
     differences d[COMPARE_MOST];
     chart_series s[COMPARE_MOST];
     clt_str_add(out, "<h2>Comparison with other runs</h2>\n");
-    compare_losses(out, run, n);
     for (int i = 1; i < n; i++) {
         d[i] = subtract(&run[i].m.train, &run[0].m.train);
-        s[i] =
-            (chart_series){clt_path_base(run[i].name), color[i], d[i].batch, d[i].difference, d[i].n, false};
+        s[i] = (chart_series){
+            clt_path_base(run[i].name), chart_color[i], d[i].batch, d[i].difference, d[i].n, false};
     }
-    chart_add(out, "Training loss minus the first run's", "batch", s + 1, (size_t)n - 1, false);
+    chart_add(out, &(chart){.title = "Training loss minus the first run&#39;s",
+                            .x_label = metrics_x_label(X_BATCH),
+                            .series = s + 1,
+                            .n = (size_t)n - 1});
     clt_str_add(out, "<table><tr><th>run</th><th>batches in common</th><th>largest "
                      "difference</th><th>mean</th><th>mean of the last tenth</th></tr>\n");
     for (int i = 1; i < n; i++) {

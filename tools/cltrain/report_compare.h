@@ -12,11 +12,11 @@ typedef struct {
     metrics m;
 } compared_run;
 
-/* Appends two charts, the training losses and each run's loss minus the first run's, and a table with the
- * number of common batches, the largest difference and its batch, and the mean difference of all batches and
- * of the last tenth. n: 2 to COMPARE_MOST. */
+/* Appends the chart of each run's loss minus the first run's, and a table with the number of common batches,
+ * the largest difference and its batch, and the mean difference of all batches and of the last tenth. n: 2 to
+ * COMPARE_MOST. */
 void compare_add(clt_str *out, const compared_run *run, int n);
-/* Appends only the chart of the training losses. n: 1 to COMPARE_MOST. */
-void compare_losses(clt_str *out, const compared_run *run, int n);
+/* Appends the chart of the training losses. n: 1 to COMPARE_MOST. */
+void compare_losses(clt_str *out, const compared_run *run, int n, x_axis axis);
 
 #endif

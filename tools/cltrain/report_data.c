@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cltrain/report_chart.h"
 #include "runtime/base/clt_io.h"
 #include "runtime/base/clt_json.h"
 
-static const char *const field_name[FIELDS] = {"loss",           "lr",  "grad_norm",          "step_seconds",
-                                               "tokens_per_sec", "mfu", "device_memory_bytes"};
+static const char *const field_name[FIELDS] = {"loss",           "lr",  "grad_norm",           "step_seconds",
+                                               "tokens_per_sec", "mfu", "device_memory_bytes", "epoch",
+                                               "token"};
+
 static void push(columns *c, const double *row) {
     if (c->n == c->cap) {
         c->cap = CLT_MAX(256, 2 * c->cap);
@@ -29,12 +30,26 @@ static double number(json_t *o, const char *key) {
 }
 
 static void count_event(metrics *m, json_t *o, const char *event) {
-    if (!strcmp(event, "start")) m->starts++;
+    json_t *lanes = json_object_get(o, "lanes");
+    if (!strcmp(event, "start")) {
+        m->starts++;
+        m->ranks = 1; /* unless the lanes of several ranks follow */
+        m->ettr = 0;
+    }
+    if (json_is_array(lanes)) m->ranks = (int)json_array_size(lanes);
     if (!strcmp(event, "end")) m->ettr = number(o, "ettr");
     if (!strcmp(event, "checkpoint") && json_object_get(o, "stall_seconds")) {
         m->stall += number(o, "stall_seconds");
         m->saves++;
     }
+}
+
+static void add_event(metrics *m, json_t *o, const char *event) {
+    enum { PRECISION = 15 }; /* prints numbers as they were written */
+    m->event = clt_realloc(m->event, (m->events + 1) * sizeof *m->event);
+    m->event[m->events++] = (run_event){
+        clt_strdup(event), json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(PRECISION)), number(o, "batch")};
+    count_event(m, o, event);
 }
 
 static columns *eval_rows(metrics *m, json_t *o) {
@@ -53,15 +68,7 @@ static void take_row(metrics *m, json_t *o) {
     row[0] = number(o, "batch");
     const char *event = json_string_value(json_object_get(o, "event"));
     if (event) {
-        char *text =
-            json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(15)); /* prints numbers as they were written */
-        count_event(m, o, event);
-        clt_str_add(&m->events, "<tr><td>");
-        html_text(&m->events, event, strlen(event));
-        clt_str_addf(&m->events, "</td><td>%.0f</td><td><code>", row[0]);
-        html_text(&m->events, text, strlen(text));
-        clt_str_add(&m->events, "</code></td></tr>\n");
-        clt_free(text);
+        add_event(m, o, event);
         return;
     }
     bool eval = json_object_get(o, "eval_loss") != NULL;
@@ -71,12 +78,10 @@ static void take_row(metrics *m, json_t *o) {
     push(c, row);
 }
 
-clt_status metrics_read(const char *folder, metrics *m) {
-    char *path = clt_path_join(folder, "metrics.jsonl"), *text = NULL;
-    size_t bytes = 0;
-    clt_status st = clt_io_read_all(path, (size_t)1 << 30, &text, &bytes);
-    for (char *at = text; st == CLT_OK && at < text + bytes;) {
-        size_t n = strcspn(at, "\n");
+static void take_lines(metrics *m, const char *at, const char *end) {
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        const size_t n = (size_t)((newline ? newline : end) - at);
         json_t *o = json_loadb(at, n, 0, NULL);
         if (json_is_object(o))
             take_row(m, o);
@@ -85,11 +90,70 @@ clt_status metrics_read(const char *folder, metrics *m) {
         json_decref(o);
         at += n + 1;
     }
+}
+
+clt_status metrics_read(const char *folder, metrics *m) {
+    char *path = clt_path_join(folder, "metrics.jsonl"), *text = NULL;
+    size_t bytes = 0;
+    clt_status st = clt_io_read_all(path, (size_t)1 << 30, &text, &bytes);
+    if (st == CLT_OK) take_lines(m, text, text + bytes);
     if (st == CLT_OK && m->train.n == 0 && m->evals == 0)
         st = clt_error(CLT_BAD_DATA, "%s has no rows: the run has not finished a step", path);
     clt_free(text);
     clt_free(path);
     return st;
+}
+
+clt_status metrics_follow(const char *path, metrics *m) {
+    enum { CHUNK = 16 << 20 }; /* more than a line */
+    clt_file *f;
+    uint64_t bytes;
+    CLT_TRY(clt_file_open(path, CLT_IO_READ, &f));
+    clt_status st = clt_file_size(f, &bytes);
+    if (st == CLT_OK && bytes < m->offset) {
+        metrics_free(m);
+        *m = (metrics){0};
+    }
+    while (st == CLT_OK && m->offset < bytes) {
+        size_t n = (size_t)CLT_MIN(bytes - m->offset, (uint64_t)CHUNK);
+        char *text = clt_calloc(1, n);
+        st = clt_file_pread(f, text, n, m->offset);
+        while (st == CLT_OK && n > 0 && text[n - 1] != '\n') n--;
+        if (st == CLT_OK) take_lines(m, text, text + n);
+        m->offset += n;
+        clt_free(text);
+        if (n == 0) break;
+    }
+    clt_file_close(f);
+    return st;
+}
+
+double *metrics_x(const metrics *m, x_axis axis) {
+    const columns *t = &m->train;
+    double *x = clt_calloc(t->n + 1, sizeof *x), sum = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        if (isfinite(t->v[SECONDS + 1][i])) sum += t->v[SECONDS + 1][i];
+        x[i] = axis == X_BATCH ? t->v[0][i] : axis == X_TOKENS ? t->v[TOKEN + 1][i] : sum;
+    }
+    return x;
+}
+
+const char *metrics_x_label(x_axis axis) {
+    static const char *const label[X_AXES] = {"batches", "tokens", "time in training steps"};
+    return label[axis];
+}
+
+double metrics_x_at(const metrics *m, const double *x, double batch) {
+    const columns *t = &m->train;
+    size_t low = 0, high = t->n; /* rows before low are at batches up to `batch` */
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (t->v[0][middle] <= batch)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low ? x[low - 1] : 0;
 }
 
 /* The median of the finite values. */
@@ -127,5 +191,9 @@ void metrics_free(metrics *m) {
         clt_free(m->eval[i].label);
     }
     clt_free(m->eval);
-    clt_str_free(&m->events);
+    for (size_t i = 0; i < m->events; i++) {
+        clt_free(m->event[i].name);
+        clt_free(m->event[i].json);
+    }
+    clt_free(m->event);
 }

@@ -136,6 +136,8 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     CLT_TRY(clt_config_resolve_loaders(r, b));
     CLT_TRY(clt_config_resolve_optimizer(r, b));
     CLT_TRY(clt_config_resolve_scheduler(r, b));
+    CLT_TRY(clt_config_resolve_loggers(r, b));
+    CLT_TRY(clt_config_resolve_callbacks(r, b));
     return clt_config_resolve_names(r, b);
 }
 

@@ -56,10 +56,58 @@ typedef struct {        /* which ranks hold which part of the state: cltrain.zer
     clt_offload offload;
 } clt_shard_config;
 
+typedef struct { /* callbacks.early_stopper */
+    bool on;
+    int monitor;       /* clt_stop_metric */
+    const char *label; /* of the evaluation data */
+    double min_delta;  /* changes up to this are none */
+    clt_time patience; /* epochs or batches without a better value after which the run ends */
+} clt_early_stop_config;
+typedef enum { CLT_STOP_LOSS, CLT_STOP_PERPLEXITY, CLT_STOP_ACCURACY } clt_stop_metric;
+
+typedef struct { /* callbacks.hf_checkpointer */
+    bool on;
+    const char *save_folder, *folder_name; /* templates for clt_config_expand */
+    clt_time save_interval;
+    int precision; /* clt_hf_precision */
+    bool overwrite;
+} clt_hf_checkpointer_config;
+typedef enum { CLT_HF_F32, CLT_HF_BF16, CLT_HF_F16 } clt_hf_precision;
+
 typedef struct { /* callbacks: those that do something here */
-    bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator;
+    bool speed_monitor, lr_monitor, memory_monitor, runtime_estimator, fdiff_metrics, system_metrics_monitor;
     int64_t speed_window; /* steps */
+    clt_early_stop_config early_stop;
+    clt_hf_checkpointer_config hf_checkpointer;
 } clt_callbacks_config;
+
+typedef struct { /* loggers.tensorboard */
+    bool on;
+    const char *log_dir;
+    int64_t flush_interval; /* batches */
+} clt_tensorboard_config;
+
+typedef struct { /* loggers.mlflow */
+    bool on;
+    const char *experiment_name, *run_name; /* run_name NULL: the run's */
+    const char *tracking_uri;               /* NULL: not given */
+    const char *folder;                     /* of the file store; NULL: tracking_uri is not local */
+    int64_t flush_interval;                 /* batches */
+    json_t *tags;                           /* an object, borrowed; NULL: none */
+} clt_mlflow_config;
+
+typedef struct { /* loggers.file_logger */
+    bool on;
+    const char *filename;   /* a template for clt_config_expand */
+    int64_t flush_interval; /* batches */
+} clt_file_logger_config;
+
+typedef struct {
+    clt_tensorboard_config tensorboard;
+    clt_mlflow_config mlflow;
+    clt_file_logger_config file;
+    const char *csv, *prometheus; /* cltrain.csv, cltrain.prometheus: files; NULL: none */
+} clt_loggers_config;
 
 enum { CLT_NONFINITE_STOP, CLT_NONFINITE_SKIP, CLT_NONFINITE_ROLLBACK };
 enum { CLT_SPIKE_OFF, CLT_SPIKE_WARN, CLT_SPIKE_SKIP, CLT_SPIKE_STOP };
@@ -111,6 +159,7 @@ struct clt_config {
     bool log_to_console, log_config, progress_bar;
     clt_time console_log_interval; /* epochs or batches */
     clt_callbacks_config callbacks;
+    clt_loggers_config loggers;
 
     /* checkpoints; templates keep {run_name}, {epoch}, {batch} ... for clt_config_expand; {rank} is already 0
      * and a trailing .pt is gone */

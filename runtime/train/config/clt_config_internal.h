@@ -33,6 +33,16 @@ typedef struct { /* callbacks.kill_loss_spike */
     int64_t window_size;
 } clt_config_kill_raw;
 
+typedef struct { /* callbacks.global_lr_scaling */
+    bool given;
+    double scale, decay;
+} clt_config_scale_raw;
+
+typedef struct { /* callbacks.load_checkpoint */
+    bool given, weights_only, strict;
+    const char *path;
+} clt_config_load_raw;
+
 typedef struct {
     clt_config c; /* first, so that a pointer to one is a pointer to the other */
     int precision, clip_type, tune, check_action;
@@ -42,6 +52,10 @@ typedef struct {
     int offload; /* -1: not given */
     bool fsdp_config, cpu_offload, reshard_after_forward;
     clt_config_kill_raw kill_loss_spike;
+    bool optimizer_monitor, freezes;
+    json_t *freeze; /* borrowed */
+    clt_config_scale_raw scale_lr;
+    clt_config_load_raw load;
     clt_config_optimizer_raw optimizer;
     clt_config_scheduler_raw scheduler;
     json_t *model, *eval_loader, *eval_loaders, *lanes_per_rank, *mixed_precision; /* borrowed */
@@ -79,6 +93,10 @@ clt_status clt_config_resolve_sharding(clt_schema_reader *r, clt_config_builder 
 clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_scheduler(clt_schema_reader *r, clt_config_builder *b);
+clt_status clt_config_resolve_loggers(clt_schema_reader *r, clt_config_builder *b);
+/* Adds the tensors of callbacks.layer_freezing to optimizer.disable_grad. */
+void clt_config_freeze_layers(clt_config_builder *b);
+clt_status clt_config_resolve_callbacks(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_names(clt_schema_reader *r, clt_config_builder *b);
 /* clt_config_shard_groups with the caller's reader. */
 clt_status clt_config_divide_ranks(clt_schema_reader *r, const clt_config *c, int ranks, int *degree,

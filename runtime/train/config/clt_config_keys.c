@@ -116,6 +116,11 @@ static const clt_key own_keys[] = {
         "kernel variants by shape; off: the tables' order; cache: what cltrain tune measured on this device; "
         "fill: also measures what is missing, in the first step, within 5 s",
         .choices = tune_names),
+    KEY("csv", c.loggers.csv, "null", "file to which a line is appended for each step and evaluation",
+        .nullable = true),
+    KEY("prometheus", c.loggers.prometheus, "null",
+        "file that is replaced every second with the newest metrics in Prometheus's text format",
+        .nullable = true),
     SECTION("resume_check", NULL, "whether a checkpoint's losses are reproduced at a resume", 0,
             check_schema),
     SECTION("guards", NULL, "what watches the run", 0, guard_schema),
@@ -203,7 +208,8 @@ static const clt_key top_keys[] = {
         "older checkpoints are removed, but the newest two always stay; -1: all stay"),
     KEY("save_overwrite", c.save_overwrite, "false", "replace checkpoints of the same name"),
     KEY("save_weights_only", c.save_weights_only, "false", "checkpoints without the optimizer's state"),
-    REFUSE("save_ignore_keys", "null", "a checkpoint is always complete: use save_weights_only"),
+    IGNORED(any, "save_ignore_keys", "null", NULL,
+            "a checkpoint is always complete: use save_weights_only, or load_ignore_keys when it is loaded"),
     KEY("load_path", c.load_path, "null",
         "a checkpoint, a folder of checkpoints, or a Hugging Face folder with config.json and "
         "model.safetensors",
@@ -225,7 +231,10 @@ static const clt_key top_keys[] = {
 
     SECTION("fsdp_config", "null", "sharding and recomputation", 0, clt_config_fsdp_schema,
             .at = CLT_KEY_AT(clt_config_builder, fsdp_config)),
-    REFUSE("tp_config", "null", "tensor parallelism is not supported"),
+    IGNORED(map, "tp_config", "null", NULL,
+            "weights are divided by whole tensors: cltrain.zero_stage 3 keeps a part of them on each rank, "
+            "with the "
+            "same result"),
     REFUSE("code_paths", "null", "Python code cannot be loaded"),
     IGNORED(int, "max_split_size_mb", "null", NULL, PYTORCH),
     IGNORED(bool, "expandable_segments", "true", NULL, PYTORCH),

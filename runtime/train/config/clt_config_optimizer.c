@@ -6,10 +6,12 @@
 
 #include "runtime/train/config/clt_config_internal.h"
 
-static const char *const optimizer_names[] = {"decoupled_adamw", "decoupled_lionw", NULL};
+/* clt_optimizer_kind, then LLM Foundry's update that changes nothing, which is one with rates of 0. */
+static const char *const optimizer_names[] = {"decoupled_adamw", "decoupled_lionw", "no_op", NULL};
+enum { NO_OP = CLT_OPTIMIZER_LIONW + 1 };
 #define NOT_COMPUTED "it is not computed here: use decoupled_adamw or decoupled_lionw"
 static const clt_refusal refused_optimizers[] = {
-    {"clip_lion", NOT_COMPUTED}, {"adalr_lion", NOT_COMPUTED}, {"no_op", NOT_COMPUTED}, {NULL, NULL}};
+    {"clip_lion", NOT_COMPUTED}, {"adalr_lion", NOT_COMPUTED}, {NULL, NULL}};
 
 #define HYPER_ROWS(type)                                                                                     \
     CLT_KEY(type, "lr", hyper.lr, NULL, "learning rate; default: adamw 1e-3, lionw 1e-4"),                   \
@@ -27,8 +29,9 @@ static const clt_key group_keys[] = {
 const clt_schema clt_config_group_schema = CLT_SCHEMA(group_keys);
 
 static const clt_key optimizer_keys[] = {
-    CLT_KEY(clt_config_optimizer_raw, "name", kind, CLT_KEY_REQUIRED, "the update rule",
-            .choices = optimizer_names, .refused = refused_optimizers),
+    CLT_KEY(clt_config_optimizer_raw, "name", kind, CLT_KEY_REQUIRED,
+            "the update rule; no_op: weights stay as they are", .choices = optimizer_names,
+            .refused = refused_optimizers),
     HYPER_ROWS(clt_config_optimizer_raw),
     CLT_KEY_OF(&clt_kind_patterns, clt_config_optimizer_raw, "disable_grad", disable_grad, "null",
                "regular expressions: tensors whose name matches are frozen", .nullable = true),
@@ -205,19 +208,25 @@ static clt_status read_disable_grad(clt_schema_reader *r, clt_optimizer_config *
     return CLT_OK;
 }
 
+static void stand_still(clt_optimizer_config *o) {
+    for (int i = 0; i < o->n_groups; i++) o->groups[i].lr = o->groups[i].weight_decay = 0;
+}
+
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b) {
     static const clt_param_group defaults[] = {
         [CLT_OPTIMIZER_ADAMW] = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 1e-5},
         [CLT_OPTIMIZER_LIONW] = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0}};
     const clt_config_optimizer_raw *raw = &b->optimizer;
     clt_optimizer_config *o = &b->c.optimizer;
-    o->kind = (clt_optimizer_kind)raw->kind;
+    o->kind = raw->kind == NO_OP ? CLT_OPTIMIZER_LIONW : (clt_optimizer_kind)raw->kind;
     CLT_TRY(check_group(r, "optimizer", o, &raw->hyper));
     o->groups[0] = make_group(&raw->hyper, &defaults[o->kind]);
     o->n_groups = 1;
     if (raw->disable_grad) CLT_TRY(read_disable_grad(r, o, raw->disable_grad));
     if (raw->param_groups) CLT_TRY(read_groups(r, o, raw->param_groups));
-    return raw->disable_grad || raw->param_groups ? warn_unmatched(&b->c) : CLT_OK;
+    clt_config_freeze_layers(b);
+    if (raw->kind == NO_OP) stand_still(o);
+    return o->disable_grad.n > 0 || raw->param_groups ? warn_unmatched(&b->c) : CLT_OK;
 }
 
 clt_status clt_optimizer_groups(const clt_optimizer_config *o, const char *const *names, size_t n,

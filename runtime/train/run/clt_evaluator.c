@@ -42,6 +42,7 @@ clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row) {
                           .seconds = clt_now() - start};
     clt_progress_end();
     clt_sinks_eval(r->sinks, row);
+    clt_run_early_look(r, row);
     return CLT_OK;
 }
 

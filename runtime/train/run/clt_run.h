@@ -10,7 +10,7 @@
 #include "runtime/train/engine/clt_engine.h"
 #include "runtime/train/run/clt_guard.h"
 #include "runtime/train/run/clt_run_leg.h"
-#include "runtime/train/run/clt_sink.h"
+#include "runtime/train/sink/clt_sink.h"
 #include "runtime/train/run/clt_trace.h"
 #include "runtime/train/run/clt_trainer.h"
 
@@ -153,6 +153,13 @@ typedef struct {
     } inject;
 } clt_run_guards;
 
+/* callbacks.early_stopper: the best value so far and where it was measured. Part of a checkpoint. */
+typedef struct {
+    bool known, over; /* there is a best value; the run ends */
+    double best;
+    int64_t epoch, batch;
+} clt_run_early;
+
 struct clt_run {
     const clt_config *cfg; /* borrowed, as opt is */
     const clt_run_options *opt;
@@ -177,6 +184,7 @@ struct clt_run {
     clt_run_effective effective;
     clt_run_tracing tracing;
     clt_run_guards guards;
+    clt_run_early early;
 };
 
 /* --- clt_run.c: opening and closing, for training and evaluation --- */
@@ -349,6 +357,13 @@ void clt_run_count_step(clt_run *r, double seconds);
 /* At the end of this process: reports the effective training time on the console and as the event "end".
  * `why`: "done", "stopped". */
 void clt_run_note_end(clt_run *r, const char *why);
+
+/* --- clt_run_early.c: callbacks.early_stopper --- */
+
+/* Takes the result of an evaluation. */
+void clt_run_early_look(clt_run *r, const clt_eval_row *row);
+/* Whether the run has ended early, checked before each step. */
+bool clt_run_early_over(clt_run *r);
 
 /* --- clt_evaluator.c --- */
 

@@ -80,7 +80,8 @@ static clt_status between_steps(clt_run *r, const clt_timestamp *before) {
 clt_status clt_run_loop(clt_run *r, int64_t steps, bool *done) {
     const int64_t until = steps > 0 ? r->progress.now.batch + steps : INT64_MAX;
     if (!r->progress.begun) CLT_TRY(begin(r));
-    while (!(*done = clt_timestamp_reached(&r->progress.now, r->cfg->max_duration))) {
+    while (
+        !(*done = clt_timestamp_reached(&r->progress.now, r->cfg->max_duration) || clt_run_early_over(r))) {
         const clt_timestamp before = r->progress.now;
         if (clt_run_leg_over(&r->leg, &before)) return end_leg(r);
         if (before.batch >= until) break;

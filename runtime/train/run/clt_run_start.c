@@ -187,6 +187,7 @@ static clt_status open_sinks(clt_run *r) {
                                 .folder = r->files.folder,
                                 .main_rank = clt_group_rank(r->group) == 0,
                                 .batches_per_epoch = r->progress.batches_per_epoch,
+                                .start_batch = r->progress.start_batch,
                                 .row = r->opt->row,
                                 .row_ctx = r->opt->row_ctx};
     return clt_sinks_create(&p, &r->sinks);

@@ -15,7 +15,7 @@ static void add(clt_ckpt_number *numbers, int *n, clt_strv *names, char *name, d
 }
 
 int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
-    enum { OTHERS = 8 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
+    enum { OTHERS = 12 + CLT_HOP_NUMBERS + 1 + CLT_RUN_CHECKS };
     const clt_loss_scale *scale = clt_engine_loss_scale(r->engine);
     const clt_run_guards *g = &r->guards;
     int n = 0, spikes = r->cfg->guards.loss_spike != CLT_SPIKE_OFF ? g->loss.n : 0;
@@ -30,6 +30,12 @@ int clt_run_numbers(clt_run *r, clt_ckpt_number **numbers, clt_strv *names) {
     add(v, &n, names, clt_strdup("last_tokens"), (double)r->progress.last_tokens);
     if (r->guards.bad_in_a_row) add(v, &n, names, clt_strdup("nonfinite_in_a_row"), (double)g->bad_in_a_row);
     if (r->guards.rollbacks) add(v, &n, names, clt_strdup("rollbacks"), (double)g->rollbacks);
+    if (r->early.known) {
+        add(v, &n, names, clt_strdup("early_best"), r->early.best);
+        add(v, &n, names, clt_strdup("early_epoch"), (double)r->early.epoch);
+        add(v, &n, names, clt_strdup("early_batch"), (double)r->early.batch);
+        add(v, &n, names, clt_strdup("early_over"), r->early.over);
+    }
     n += clt_run_leg_numbers(&r->leg, &r->progress.now, v + n);
     n += clt_run_check_numbers(r, v + n);
     for (int i = 0; i < spikes; i++) add(v, &n, names, clt_format("spike_loss.%d", i), g->loss.v[i]);
@@ -75,6 +81,18 @@ clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s) {
     return scale;
 }
 
+static void take_early(clt_run_early *e, const clt_checkpoint_state *s) {
+    for (int i = 0; i < s->number_count; i++) {
+        const char *name = s->numbers[i].name;
+        const double v = s->numbers[i].value;
+        if (!(v >= 0 && v <= 0x1p53)) continue;
+        if (!strcmp(name, "early_best")) *e = (clt_run_early){.known = true, .best = v};
+        if (!strcmp(name, "early_epoch")) e->epoch = (int64_t)v;
+        if (!strcmp(name, "early_batch")) e->batch = (int64_t)v;
+        if (!strcmp(name, "early_over")) e->over = v > 0;
+    }
+}
+
 void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
     r->origin.scale = clt_run_scale_of(s);
     r->effective.useful_seconds = clt_run_useful_of(s);
@@ -91,6 +109,7 @@ void clt_run_take_numbers(clt_run *r, const clt_checkpoint_state *s) {
         if (!strcmp(name, "nonfinite_in_a_row")) r->guards.bad_in_a_row = (int64_t)CLT_MIN(v, 0x1p53);
         if (!strcmp(name, "rollbacks")) r->guards.rollbacks = (int64_t)CLT_MIN(v, 0x1p53);
     }
+    take_early(&r->early, s);
     take_window(&r->guards.loss, "spike_loss.", s);
     take_window(&r->guards.norm, "spike_norm.", s);
 }

@@ -5,7 +5,11 @@
 
 static void tell_done(const clt_run *r) {
     char s[40];
-    if (r->origin.resumed && r->progress.now.batch == r->progress.start_batch)
+    if (r->origin.resumed && r->progress.now.batch == r->progress.start_batch && r->early.over)
+        clt_info(
+            "nothing to do: the run ended early at batch %lld; remove callbacks.early_stopper to continue",
+            (long long)r->progress.now.batch);
+    else if (r->origin.resumed && r->progress.now.batch == r->progress.start_batch)
         clt_info("nothing to do: the checkpoint of batch %lld has reached max_duration %s; set a larger "
                  "max_duration to continue",
                  (long long)r->progress.now.batch, clt_time_text(r->cfg->max_duration, s));

@@ -7,9 +7,7 @@
 #define CLT_TRAINER_H
 
 #include "runtime/train/config/clt_config.h"
-
-/* Receives a row of metrics.jsonl: the text of one JSON object. */
-typedef void (*clt_row_fn)(void *ctx, const char *json);
+#include "runtime/train/sink/clt_sink.h"
 
 typedef struct {
     const char *device; /* --device; overrides the configuration's. NULL: not given */

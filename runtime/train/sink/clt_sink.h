@@ -1,14 +1,19 @@
-/* clt_sink: the outputs for a run's metrics. One call passes a row to every sink: the console (in Composer's
- * format), the file metrics.jsonl, a callback of the program that embeds the library, and the progress bar on
- * terminals. On ranks other than 0 all calls do nothing. */
+/* clt_sink: the outputs for a run's metrics. One call passes a row to every sink that the configuration asks
+ * for (clt_sink_kind.h): the console, metrics.jsonl, TensorBoard event files and so on. On ranks other than 0
+ * all calls do nothing.
+ *
+ * Metrics are not worth a run: a sink that cannot be opened or written costs one warning, except that
+ * metrics.jsonl must be writable at the start. */
 #ifndef CLT_SINK_H
 #define CLT_SINK_H
 
 #include "runtime/base/clt_io.h"
 #include "runtime/train/config/clt_config.h"
-#include "runtime/train/run/clt_trainer.h"
 
 typedef struct clt_sinks clt_sinks;
+
+/* Receives a row of metrics.jsonl: the text of one JSON object. */
+typedef void (*clt_row_fn)(void *ctx, const char *json);
 
 typedef struct {
     clt_timestamp before, after; /* of the step */
@@ -35,6 +40,7 @@ typedef struct {
     const char *folder;        /* the run's existing folder; NULL: write no files */
     bool main_rank;            /* rank 0 */
     int64_t batches_per_epoch; /* 0 if nothing is trained */
+    int64_t start_batch;       /* batch at which this process starts; above 0: it resumes a run */
     clt_row_fn row;            /* receives every row of metrics.jsonl without the newline; NULL: none */
     void *row_ctx;
 } clt_sinks_params;
@@ -46,8 +52,8 @@ void clt_sinks_step(clt_sinks *s, const clt_step_row *r);
 /* Reports progress within an evaluation: batch `i` of `n`. */
 void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t n);
 void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r);
-/* Writes {"event":"name","batch":N, ...} to metrics.jsonl; `fields` is JSON text like "\"from\":3", or
- * NULL. */
+/* Something that happened at a batch, written as {"event":"name","batch":N, ...} to metrics.jsonl; `fields`
+ * is JSON text like "\"from\":3", or NULL. */
 void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char *fields);
 
 #endif

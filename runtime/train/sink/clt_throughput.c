@@ -1,4 +1,4 @@
-#include "runtime/train/run/clt_throughput.h"
+#include "runtime/train/sink/clt_throughput.h"
 
 #include "runtime/base/clt_base.h"
 

@@ -1,0 +1,101 @@
+/* metrics.jsonl in the run's folder, and the callback of a program that embeds the library: one JSON object
+ * for each step, evaluation and event. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/base/clt_json.h"
+#include "runtime/train/sink/clt_sink_kind.h"
+#include "runtime/train/sink/clt_sink_lines.h"
+
+typedef struct {
+    const clt_sinks_params *p;
+    clt_sink_lines *file; /* NULL: only the callback gets the rows */
+} jsonl;
+
+static clt_status jsonl_open(const clt_sinks_params *p, void **state) {
+    clt_sink_lines *file = NULL;
+    if (!p->folder && !p->row) return CLT_OK;
+    if (p->folder) {
+        char *path = clt_path_join(p->folder, "metrics.jsonl");
+        const clt_status st = clt_sink_lines_open(path, &file, NULL);
+        clt_free(path);
+        CLT_TRY(st);
+    }
+    *state = clt_memdup(&(jsonl){p, file}, sizeof(jsonl));
+    return CLT_OK;
+}
+
+static clt_status jsonl_close(void *state) {
+    jsonl *j = state;
+    const clt_status st = clt_sink_lines_close(j->file);
+    clt_free(j);
+    return st;
+}
+
+/* NaN and infinity become null, because JSON has neither. */
+static void number(clt_str *b, const char *key, double v, const char *fmt) {
+    clt_str_addf(b, ",\"%s\":", key);
+    if (isfinite(v))
+        clt_str_addf(b, fmt, v);
+    else
+        clt_str_add(b, "null");
+}
+
+/* Closes the row's JSON object, passes it to callback and file, and frees it. */
+static clt_status write_row(const jsonl *j, clt_str *row) {
+    clt_status st = CLT_OK;
+    clt_str_add(row, "}");
+    if (j->p->row) j->p->row(j->p->row_ctx, row->s);
+    clt_str_add(row, "\n");
+    if (j->file) st = clt_sink_lines_append(j->file, row->s, row->len);
+    clt_str_free(row);
+    return st;
+}
+
+static clt_status jsonl_step(void *state, const clt_sink_step *s) {
+    const clt_step_row *r = s->row;
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"batch\":%lld,\"epoch\":%lld,\"sample\":%lld,\"token\":%lld",
+                 (long long)r->after.batch, (long long)r->after.epoch, (long long)r->after.sample,
+                 (long long)r->after.token);
+    number(&b, "loss", r->loss, "%.9g");
+    number(&b, "lr", r->lr, "%.9g");
+    number(&b, "grad_norm", (double)r->grad_norm, "%.9g");
+    if (r->loss_scale > 0) number(&b, "loss_scale", r->loss_scale, "%.9g");
+    number(&b, "step_seconds", r->step_seconds, "%.6f");
+    number(&b, "tokens_per_sec", r->tokens_per_second, "%.2f");
+    number(&b, "flops_per_sec", r->flops_per_second, "%.6g");
+    if (r->mfu > 0) number(&b, "mfu", r->mfu, "%.5f");
+    clt_str_addf(&b, ",\"device_memory_bytes\":%llu", (unsigned long long)r->device_memory);
+    return write_row(state, &b);
+}
+
+static clt_status jsonl_eval(void *state, const clt_sink_eval *e) {
+    const clt_eval_row *r = e->row;
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"batch\":%lld", (long long)r->batch);
+    if (strcmp(r->label, "eval") != 0) {
+        clt_str_add(&b, ",\"label\":");
+        clt_json_escape(&b, r->label);
+    }
+    number(&b, "eval_loss", r->loss, "%.9g");
+    number(&b, "eval_perplexity", r->perplexity, "%.9g");
+    number(&b, "eval_accuracy", r->accuracy, "%.9g");
+    number(&b, "eval_seconds", r->seconds, "%.3f");
+    return write_row(state, &b);
+}
+
+static clt_status jsonl_event(void *state, const clt_sink_event *e) {
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"event\":\"%s\",\"batch\":%lld%s%s", e->name, (long long)e->batch,
+                 e->fields ? "," : "", e->fields ? e->fields : "");
+    return write_row(state, &b);
+}
+
+const clt_sink_kind clt_sink_jsonl = {.name = "metrics.jsonl",
+                                      .essential = true,
+                                      .open = jsonl_open,
+                                      .step = jsonl_step,
+                                      .eval = jsonl_eval,
+                                      .event = jsonl_event,
+                                      .close = jsonl_close};

@@ -1,0 +1,130 @@
+#include "tools/cltrain/report_curves.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tools/cltrain/report_chart.h"
+
+const char curves_style[] =
+    ".x{display:none}#x0:checked~.x0,#x1:checked~.x1,#x2:checked~.x2{display:block}"
+    "input.ax{position:absolute;opacity:0}label.ax{display:inline-block;margin:1.2em .4em 0 0;padding:2px "
+    "12px;border-radius:6px;background:var(--back);color:var(--mute);cursor:pointer}"
+    "#x0:checked~[for=x0],#x1:checked~[for=x1],#x2:checked~[for=x2]{background:var(--s1);color:#fff}"
+    "input.ax:focus-visible+label{outline:2px solid var(--ink)}.note{font-size:12px;color:var(--mute)}";
+
+bool curves_is_plain(const eval_columns *e) {
+    return strcmp(e->label, "eval") == 0;
+}
+
+/* --- marks --- */
+
+/* How an event is drawn; NULL: it has only a row in the table of events. */
+static const struct {
+    const char *event, *name;
+    bool small, bad;
+} kinds[] = {{"checkpoint", "checkpoint", true, false},
+             {"checkpoint_failed", "failed save", true, true},
+             {"hop", "hop", false, false},
+             {"stop", "stop", false, false},
+             {"resume", "resume", false, false},
+             {"early_stop", "early stop", false, false},
+             {"rollback", "roll-back", false, true},
+             {"nonfinite", "not finite", false, true},
+             {"replicas_differ", "replicas differ", false, true},
+             {"spike", "spike", false, true}};
+
+static chart_mark *marks_of(const metrics *m, const double *x, size_t *n) {
+    chart_mark *mark = clt_calloc(m->events + 1, sizeof *mark);
+    *n = 0;
+    for (size_t i = 0; i < m->events; i++)
+        for (size_t k = 0; k < CLT_COUNT_OF(kinds); k++) {
+            const run_event *e = &m->event[i];
+            if (strcmp(e->name, kinds[k].event) != 0 || !isfinite(e->batch)) continue;
+            mark[(*n)++] = (chart_mark){metrics_x_at(m, x, e->batch), kinds[k].name, e->json, kinds[k].small,
+                                        kinds[k].bad};
+        }
+    return mark;
+}
+
+/* --- curves --- */
+
+typedef struct {
+    const metrics *m;
+    x_axis axis;
+    const double *x; /* of the training rows */
+    const chart_mark *mark;
+    size_t marks;
+} curves;
+
+static void add_chart(clt_str *out, const curves *c, const char *title, const chart_series *s, size_t n,
+                      bool log_y) {
+    chart_add(out, &(chart){.title = title,
+                            .x_label = metrics_x_label(c->axis),
+                            .series = s,
+                            .n = n,
+                            .marks = c->mark,
+                            .n_marks = c->marks,
+                            .x = (chart_x)c->axis,
+                            .log_y = log_y});
+}
+
+/* The losses of training and of every evaluation data set. The legend has room for the first names only. */
+static void loss_chart(clt_str *out, const curves *c) {
+    const metrics *m = c->m;
+    const columns *t = &m->train;
+    chart_series *s = clt_calloc(m->evals + 1, sizeof *s);
+    double **x = clt_calloc(m->evals + 1, sizeof *x);
+    s[0] = (chart_series){"training", chart_color[0], c->x, t->v[LOSS + 1], t->n, false};
+    for (size_t i = 0; i < m->evals; i++) {
+        const eval_columns *e = &m->eval[i];
+        const char *label = curves_is_plain(e) ? "evaluation" : i < CHART_COLORS - 1 ? e->label : "";
+        x[i] = clt_calloc(e->rows.n, sizeof **x);
+        for (size_t k = 0; k < e->rows.n; k++)
+            x[i][k] = c->axis == X_BATCH ? e->rows.v[0][k] : metrics_x_at(m, c->x, e->rows.v[0][k]);
+        s[i + 1] = (chart_series){
+            label, chart_color[1 + i % (CHART_COLORS - 1)], x[i], e->rows.v[LOSS + 1], e->rows.n, true};
+    }
+    add_chart(out, c, "Loss (cross-entropy, nats per token)", s, m->evals + 1, false);
+    for (size_t i = 0; i < m->evals; i++) clt_free(x[i]);
+    clt_free(x);
+    clt_free(s);
+}
+
+static void add_all(clt_str *out, const curves *c) {
+    const columns *t = &c->m->train;
+    const struct {
+        const char *title;
+        int color, field;
+        bool log_y;
+    } rest[] = {{"Tokens per second", 2, RATE, false},
+                {"Gradient norm before clipping", 4, GRAD_NORM, true},
+                {"Learning rate", 3, LR, false},
+                {"Seconds per step", 5, SECONDS, false}};
+    loss_chart(out, c);
+    for (size_t i = 0; i < CLT_COUNT_OF(rest); i++) {
+        const chart_series s = {"", chart_color[rest[i].color], c->x, t->v[rest[i].field + 1], t->n, false};
+        add_chart(out, c, rest[i].title, &s, 1, rest[i].log_y);
+    }
+}
+
+void curves_add(clt_str *out, const compared_run *run, int n) {
+    static const char *const name[X_AXES] = {"batches", "tokens", "time"};
+    const metrics *m = &run[0].m;
+    for (int a = 0; a < X_AXES; a++)
+        clt_str_addf(
+            out, "<input type='radio' class='ax' name='ax' id='x%d'%s><label class='ax' for='x%d'>%s</label>",
+            a, a == 0 ? " checked" : "", a, name[a]);
+    for (int a = 0; a < X_AXES; a++) {
+        size_t marks;
+        double *x = metrics_x(m, (x_axis)a);
+        chart_mark *mark = marks_of(m, x, &marks);
+        clt_str_addf(out, "<div class='x x%d'>\n", a);
+        if (n > 1) compare_losses(out, run, n, (x_axis)a);
+        add_all(out, &(curves){m, (x_axis)a, x, mark, marks});
+        clt_str_add(out, "</div>\n");
+        clt_free(mark);
+        clt_free(x);
+    }
+    clt_str_add(out, "<p class='note'>Triangles are checkpoints; dashed lines are hops, resumes and what the "
+                     "guards found.</p>\n");
+}
