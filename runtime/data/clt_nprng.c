@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "runtime/base/clt_base.h"
+
 /* --- SeedSequence --- */
 
 enum { POOL = 4 };
@@ -148,4 +150,54 @@ void clt_nprng_shuffle_i64(clt_nprng *r, int64_t *v, size_t n) {
         v[i] = v[j];
         v[j] = t;
     }
+}
+
+/* --- choice without replacement --- */
+
+/* Fisher-Yates from the end down to index `first`, with Lemire's integers (shuffle takes masked ones). */
+static void shuffle_tail(clt_nprng *r, int64_t *v, int64_t n, int64_t first) {
+    for (int64_t i = n - 1; i >= first; i--) {
+        int64_t j = clt_nprng_integer(r, 0, i + 1), t = v[i];
+        v[i] = v[j];
+        v[j] = t;
+    }
+}
+
+static bool choose_tail(clt_nprng *r, int64_t n, int64_t k, int64_t *out) {
+    int64_t *all = clt_try_calloc((size_t)n, sizeof *all);
+    if (!all) return false;
+    for (int64_t i = 0; i < n; i++) all[i] = i;
+    shuffle_tail(r, all, n, CLT_MAX(n - k, 1));
+    memcpy(out, all + (n - k), (size_t)k * sizeof *out);
+    clt_free(all);
+    return true;
+}
+
+/* A slot of an open-addressing set of value + 1 (0: empty): the value's own, or the first empty one. */
+static uint64_t *find_slot(uint64_t *set, uint64_t mask, uint64_t value) {
+    uint64_t at = value & mask;
+    while (set[at] && set[at] != value + 1) at = (at + 1) & mask;
+    return &set[at];
+}
+
+/* Floyd's algorithm. */
+static bool choose_floyd(clt_nprng *r, int64_t n, int64_t k, int64_t *out) {
+    uint64_t size = 1;
+    while (size < (uint64_t)k * 2) size *= 2;
+    uint64_t *set = clt_try_calloc(size, sizeof *set);
+    if (!set) return false;
+    for (int64_t j = n - k; j < n; j++) {
+        uint64_t v = (uint64_t)clt_nprng_integer(r, 0, j + 1);
+        if (*find_slot(set, size - 1, v)) v = (uint64_t)j;
+        *find_slot(set, size - 1, v) = v + 1;
+        *out++ = (int64_t)v;
+    }
+    clt_free(set);
+    shuffle_tail(r, out - k, k, 1);
+    return true;
+}
+
+bool clt_nprng_choice(clt_nprng *r, int64_t n, int64_t k, int64_t *out) {
+    if (k == 0) return true;
+    return n > 10000 && k > n / 50 ? choose_tail(r, n, k, out) : choose_floyd(r, n, k, out);
 }

@@ -38,4 +38,8 @@ void clt_nprng_shuffle(clt_nprng *r, void *items, size_t n, size_t size);
 /* shuffle of n int64 values. */
 void clt_nprng_shuffle_i64(clt_nprng *r, int64_t *v, size_t n);
 
+/* choice(n, k, replace=False), shuffled as NumPy does: k different values of 0 ... n - 1; 0 <= k <= n. False:
+ * no memory (8 n bytes where k is more than a fiftieth of n > 10,000, else about 20 k). */
+bool clt_nprng_choice(clt_nprng *r, int64_t n, int64_t k, int64_t *out);
+
 #endif

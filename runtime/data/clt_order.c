@@ -94,17 +94,26 @@ static clt_status init_partition(clt_order *o, const char *algo) {
     return partition_init(&o->part, o->n, o->canonical, o->relaxed ? o->initial : o->physical);
 }
 
-clt_status clt_order_create(const clt_order_params *p, clt_order **out) {
+clt_status clt_order_params_resolve(clt_order_params *p) {
+    clt_shuffle_algo algo = CLT_SHUFFLE_PY1E;
+    if (p->algo) CLT_TRY(clt_shuffle_parse(p->algo, &algo));
+    if (p->canonical_nodes == 0) {
+        p->canonical_nodes = p->initial_nodes ? p->initial_nodes : p->physical_nodes;
+        if (algo == CLT_SHUFFLE_PY1S || algo == CLT_SHUFFLE_PY2S) p->canonical_nodes *= 64;
+    }
+    if (p->block_size == 0) p->block_size = CLT_MAX(4000000 / p->canonical_nodes, 262144);
+    return CLT_OK;
+}
+
+clt_status clt_order_create(const clt_order_params *given, clt_order **out) {
+    clt_order_params resolved = *given, *p = &resolved;
     clt_order o = {.physical = p->physical_nodes, .initial = p->initial_nodes, .epoch = -1};
     CLT_TRY(check_params(p, &o.n));
+    CLT_TRY(clt_order_params_resolve(p));
     clt_shuffle_algo algo = CLT_SHUFFLE_PY1E;
     if (p->algo) CLT_TRY(clt_shuffle_parse(p->algo, &algo));
     o.canonical = p->canonical_nodes;
-    if (o.canonical == 0) {
-        o.canonical = o.initial ? o.initial : o.physical;
-        if (algo == CLT_SHUFFLE_PY1S || algo == CLT_SHUFFLE_PY2S) o.canonical *= 64;
-    }
-    o.block = p->block_size ? p->block_size : CLT_MAX(4000000 / o.canonical, 262144);
+    o.block = p->block_size;
     CLT_TRY(init_partition(&o, p->partition_algo ? p->partition_algo : "relaxed"));
     if (p->shuffle)
         CLT_TRY(clt_shuffle_create(algo, p->shard_samples, p->num_shards, o.canonical, p->seed, o.block,
@@ -136,7 +145,7 @@ int64_t clt_order_batches(const clt_order *o, int64_t global_batch, bool drop_la
     return drop_last ? o->n / global_batch : CLT_CEIL_DIV(o->n, global_batch);
 }
 
-static void use_epoch(clt_order *o, int64_t epoch) {
+void clt_order_use_epoch(clt_order *o, int64_t epoch) {
     if (!o->shuffle || o->epoch == epoch) return;
     o->names = clt_shuffle_epoch(o->shuffle, epoch);
     o->epoch = epoch;
@@ -154,7 +163,7 @@ clt_status clt_order_batch(clt_order *o, int64_t epoch, int64_t first, int64_t c
             CLT_BAD_CONFIG,
             "positions %lld to %lld of epoch %lld do not exist: an epoch of this dataset has %lld",
             (long long)first, (long long)(first + count), (long long)epoch, (long long)length);
-    use_epoch(o, epoch);
+    clt_order_use_epoch(o, epoch);
     for (int64_t i = 0; i < count; i++) ids_out[i] = sample_at(o, first + i);
     return CLT_OK;
 }
@@ -183,6 +192,20 @@ static int64_t dealt(const dealing *d, int64_t node, int64_t rank, int64_t i) {
     return sample_at(d->o, d->from + node + x * d->nodes);
 }
 
+int64_t clt_order_dealing_nodes(const clt_order *o) {
+    return o->relaxed ? o->initial : o->physical;
+}
+
+int64_t clt_order_dealt_count(const clt_order *o, int64_t ranks) {
+    return CLT_CEIL_DIV(partition_length(&o->part) / clt_order_dealing_nodes(o), ranks);
+}
+
+int64_t clt_order_dealt(const clt_order *o, int64_t ranks, int64_t node, int64_t rank, int64_t i) {
+    const int64_t nodes = clt_order_dealing_nodes(o);
+    const dealing d = {.o = o, .nodes = nodes, .ranks = ranks, .have = partition_length(&o->part) / nodes};
+    return dealt(&d, node, rank, i);
+}
+
 static clt_status check_world(const clt_order *o, const clt_order_world *w) {
     int64_t world = o->physical * w->ranks_per_node;
     if (w->from > o->n + (world - o->n % world))
@@ -206,8 +229,8 @@ clt_status clt_order_rank(clt_order *o, const clt_order_world *w, int64_t node, 
         return clt_error(CLT_USAGE, "ranks per node, batch size (1 to %d), epoch or position out of range",
                          MAX_NODES);
     CLT_TRY(check_world(o, w));
-    use_epoch(o, w->epoch);
-    int64_t nodes = o->relaxed ? o->initial : o->physical, b = w->batch_size, r = w->ranks_per_node;
+    clt_order_use_epoch(o, w->epoch);
+    int64_t nodes = clt_order_dealing_nodes(o), b = w->batch_size, r = w->ranks_per_node;
     int64_t left = CLT_MAX(partition_length(&o->part) - w->from / nodes * nodes, 0);
     dealing d = {.o = o, .from = w->from / nodes * nodes, .nodes = nodes, .ranks = r, .have = left / nodes};
     int64_t b0 = o->relaxed ? o->physical * b / nodes : b; /* batch of a rank of the first run */

@@ -8,7 +8,7 @@
  * row t % NCN (also without shuffle); the shuffle then renames the ids. With N < NCN ids 0 ... N - 1 repeat.
  * A resume replays nothing: an epoch's shuffle is a function of (shards, NCN, seed, epoch, block size).
  *
- * Weighted streams (several folders with proportions) are not supported; clt_loader refuses them. */
+ * Several streams with weights: clt_streams.h. */
 #ifndef CLT_ORDER_H
 #define CLT_ORDER_H
 
@@ -31,6 +31,9 @@ typedef struct {
 typedef struct clt_order clt_order;
 
 void clt_order_params_default(clt_order_params *p);
+/* Replaces the zeros of canonical_nodes and block_size by their defaults. CLT_BAD_CONFIG: unknown algorithm.
+ */
+clt_status clt_order_params_resolve(clt_order_params *p);
 
 /* CLT_BAD_CONFIG: unknown algorithm, impossible node counts; CLT_BAD_DATA: no sample; CLT_NO_MEMORY.
  * Allocates everything that it needs: per sample with a shuffle 8 bytes (py2s: 16, py1e: 8 + 32 / NCN),
@@ -65,6 +68,16 @@ typedef struct {
  * the case; CLT_NO_MEMORY. */
 clt_status clt_order_rank(clt_order *o, const clt_order_world *w, int64_t node, int64_t rank,
                           int64_t **ids_out, int64_t *count_out);
+
+/* Nodes among which the reference deals the sequence from its start: those of the first run for a run resumed
+ * under 'relaxed' on a number of nodes that does not fit the canonical nodes, else the physical nodes. */
+int64_t clt_order_dealing_nodes(const clt_order *o);
+/* Samples of each rank when every node has `ranks` of them; the last ones may repeat others. */
+int64_t clt_order_dealt_count(const clt_order *o, int64_t ranks);
+/* Sample i < clt_order_dealt_count of a rank, in an epoch that clt_order_use_epoch has made current. */
+int64_t clt_order_dealt(const clt_order *o, int64_t ranks, int64_t node, int64_t rank, int64_t i);
+/* Computes the shuffle of an epoch, O(N), unless it is current. */
+void clt_order_use_epoch(clt_order *o, int64_t epoch);
 
 /* --- shuffles, also for the tests --- */
 

@@ -58,6 +58,17 @@ static void check_integers(clt_nprng *r, json_t *list, int64_t lo, int64_t hi) {
         assert_int_equal(clt_nprng_integer(r, lo, hi), json_integer_value(json_array_get(list, i)));
 }
 
+static void check_choice(const char *seed, int64_t n, int64_t k, json_t *want) {
+    int64_t *got = clt_calloc((size_t)k, sizeof *got);
+    clt_nprng r;
+    seed_from_decimal(&r, seed);
+    assert_true(clt_nprng_choice(&r, n, k, got));
+    assert_true(json_array_size(want) > 0);
+    for (size_t i = 0; i < json_array_size(want); i++)
+        assert_int_equal(got[i], json_integer_value(json_array_get(want, i)));
+    clt_free(got);
+}
+
 static void check_generator(json_t *g) {
     const char *seed = golden_str(g, "seed");
     clt_nprng r;
@@ -84,6 +95,9 @@ static void check_generator(json_t *g) {
     check_shuffle(seed, json_object_get(g, "permutation_13"));
     check_shuffle(seed, json_object_get(g, "list_shuffle_9"));
     check_shuffle(seed, json_object_get(g, "array_shuffle_300"));
+    check_choice(seed, 100, 7, json_object_get(g, "choice_100_7"));
+    check_choice(seed, 20000, 5, json_object_get(g, "choice_20000_5"));
+    check_choice(seed, 10007, 300, json_object_get(g, "choice_10007_300_first"));
 }
 
 static void test_generator(void **state) {

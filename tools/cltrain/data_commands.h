@@ -3,8 +3,12 @@
 #ifndef CLTRAIN_DATA_COMMANDS_H
 #define CLTRAIN_DATA_COMMANDS_H
 
+#include "runtime/base/clt_base.h"
+
 int data_convert(int argc, char **argv);
 int data_order(int argc, char **argv);
+/* `data order --spec FILE`: prints the answer to the case in a JSON file, or {"error": TEXT}. */
+clt_status data_order_spec(const char *path);
 int data_tokenize(int argc, char **argv);
 int data_train_tokenizer(int argc, char **argv);
 

@@ -10,7 +10,7 @@
 enum { MAX_SHARDS = 1 << 20 };
 
 typedef struct {
-    const char *shards, *algo, *partition;
+    const char *spec, *shards, *algo, *partition;
     int64_t canonical, nodes, initial, ranks, batch, workers, seed, epoch, block, from;
     bool no_shuffle;
 } order_options;
@@ -114,6 +114,11 @@ static int run(const clt_command *c, const order_options *opt, const clt_strv *r
     int64_t *sizes = NULL;
     size_t n = 0;
     int code = check_options(c, opt);
+    if (code < 0 && opt->spec) {
+        if (rest->n > 0 || opt->shards) return clt_options_fail(c, "--spec takes no folder and no --shards");
+        clt_status st = data_order_spec(opt->spec);
+        return clt_status_exit_code(st == CLT_BAD_CONFIG ? CLT_BAD_DATA : st);
+    }
     if (code < 0 && (rest->n > 1 || (rest->n == 1) == (opt->shards != NULL)))
         code = clt_options_fail(c, "give either one dataset folder or --shards");
     if (code < 0 && opt->shards) code = parse_shards(c, opt->shards, &sizes, &n);
@@ -147,6 +152,8 @@ int data_order(int argc, char **argv) {
         {"initial-nodes", 0, CLT_OPT_INT, &opt.initial, "N",
          "physical nodes of the first run, when this resumes one"},
         {"from", 0, CLT_OPT_INT, &opt.from, "SAMPLE", "samples of the epoch that were already seen"},
+        {"spec", 0, CLT_OPT_STR, &opt.spec, "FILE",
+         "one case over several streams, as JSON; other options are ignored"},
         {"no-shuffle", 0, CLT_OPT_FLAG, &opt.no_shuffle, NULL, "the order without a shuffle"},
     };
     const clt_command command = {
