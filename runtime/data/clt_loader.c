@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "runtime/base/clt_thread.h"
-#include "runtime/data/clt_order.h"
 #include "runtime/data/clt_reader.h"
+#include "runtime/data/clt_sequence.h"
 
 /* Which rows. */
 typedef struct {
@@ -28,10 +28,10 @@ typedef enum { IDLE, REQUESTED, BUSY, READY } thread_state;
 struct clt_loader {
     int64_t max_rows;
     clt_reader *reader;
-    clt_order *order;
+    clt_sequence *sequence;
     buffer buffers[2];
     int front; /* what the caller holds; the thread fills the other one */
-    /* The thread alone touches reader, order and the back buffer while BUSY; the caller otherwise. */
+    /* The thread alone touches reader, sequence and the back buffer while BUSY; the caller otherwise. */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -48,8 +48,8 @@ static clt_status fill(clt_loader *l, buffer *b) {
     const clt_batch_layout *layout = &l->reader->layout;
     b->all = (clt_sample_counts){0};
     for (int64_t k = 0, at = 0; k < b->key.n; at += b->key.part[k++].count)
-        CLT_TRY(clt_order_batch(l->order, b->key.epoch, b->key.part[k].first, b->key.part[k].count,
-                                b->samples + at));
+        CLT_TRY(clt_sequence_batch(l->sequence, b->key.epoch, b->key.part[k].first, b->key.part[k].count,
+                                   b->samples + at));
     for (int64_t i = 0; i < b->key.count; i++) {
         void *row[CLT_BATCH_MAX_FIELDS] = {NULL};
         clt_sample_counts one = {0};
@@ -110,7 +110,7 @@ static void set_rows(rows *r, int64_t epoch, const clt_loader_rows *part, int n)
     r->count = count_rows(part, n);
 }
 
-/* Waits until the thread is idle; then reader and order are the caller's. Lock held. */
+/* Waits until the thread is idle; then reader and sequence are the caller's. Lock held. */
 static void settle(clt_loader *l, bool wanted) {
     if (l->state == REQUESTED && !wanted) l->state = IDLE;
     while (l->state == REQUESTED || l->state == BUSY) pthread_cond_wait(&l->changed, &l->lock);
@@ -164,20 +164,6 @@ void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t co
 
 /* --- opening --- */
 
-static clt_status open_order(clt_loader *l, const clt_loader_params *p) {
-    clt_order_params op;
-    clt_order_params_default(&op);
-    op.shard_samples = l->reader->shard_samples;
-    op.num_shards = l->reader->shards;
-    op.shuffle = p->shuffle && !p->eval;
-    op.seed = p->shuffle_seed;
-    op.canonical_nodes = p->eval ? 1 : p->num_canonical_nodes;
-    op.block_size = p->eval ? 0 : p->shuffle_block_size;
-    if (p->shuffle_algo) op.algo = p->shuffle_algo;
-    if (p->partition_algo) op.partition_algo = p->partition_algo;
-    return clt_order_create(&op, &l->order);
-}
-
 static clt_status start_thread(clt_loader *l) {
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
@@ -207,8 +193,10 @@ static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
     if (p->max_rows < 1)
         return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     l->max_rows = p->max_rows;
-    CLT_TRY(clt_text_reader_open(p, &l->reader));
-    CLT_TRY(open_order(l, p));
+    CLT_TRY(p->n_streams > 0 ? clt_streams_reader_open(p, &l->reader) : clt_text_reader_open(p, &l->reader));
+    const clt_reader *r = l->reader;
+    CLT_TRY(clt_sequence_open(p, r->shard_samples, r->stream_shards ? r->stream_shards : &r->shards,
+                              &l->sequence));
     for (int i = 0; i < 2; i++) CLT_TRY(allocate(l, &l->buffers[i]));
     return start_thread(l);
 }
@@ -240,21 +228,21 @@ void clt_loader_close(clt_loader *l) {
         clt_free(l->buffers[i].targets);
         for (int f = 0; f < CLT_BATCH_MAX_FIELDS; f++) clt_free(l->buffers[i].field[f]);
     }
-    clt_order_destroy(l->order);
+    clt_sequence_close(l->sequence);
     if (l->reader) l->reader->ops->close(l->reader);
     clt_free(l);
 }
 
 int64_t clt_loader_num_samples(const clt_loader *l) {
-    return clt_order_num_samples(l->order);
+    return clt_sequence_num_samples(l->sequence);
 }
 int64_t clt_loader_canonical_nodes(const clt_loader *l) {
-    return clt_order_canonical_nodes(l->order);
+    return clt_sequence_canonical_nodes(l->sequence);
 }
 const clt_batch_layout *clt_loader_layout(const clt_loader *l) {
     return &l->reader->layout;
 }
 
 int64_t clt_loader_batches(const clt_loader *l, int64_t global_batch, bool drop_last) {
-    return clt_order_batches(l->order, global_batch, drop_last);
+    return clt_sequence_batches(l->sequence, global_batch, drop_last);
 }

@@ -1,6 +1,6 @@
 /* clt_loader: batches of a data set as host arrays, by position in the epoch. It combines a reader
- * (clt_reader: files and what is made of a sample) with clt_order (which sample comes when), and one thread
- * reads the next batch ahead.
+ * (clt_reader: files and what is made of a sample) with clt_sequence (which sample comes when), and one
+ * thread reads the next batch ahead.
  *
  * A rank requests its own part of the global batch: rows are (epoch, first, count), positions in the epoch's
  * sequence (clt_order.h). Global batch g of size B is (g * B, B); a rank that owns samples [a, b) of it
@@ -11,11 +11,20 @@
 #include "runtime/base/clt_base.h"
 #include "runtime/base/clt_batch.h"
 
+/* One of several data sets; NULL: as the loader's. */
 typedef struct {
-    const char *local;  /* the dataset: a path or a URL */
-    const char *split;  /* sub-folder, NULL or "": none */
-    bool has_streams;   /* the configuration names several streams: refused with the reason */
-    const char *remote; /* a configured remote: refused unless the local copy exists */
+    const char *name; /* for messages */
+    const char *local, *remote;
+    const char *split, *validate_hash;
+    double proportion, repeat, choose; /* NaN: not given; at most one of them (clt_streams.h) */
+} clt_loader_stream;
+
+typedef struct {
+    const char *local;                /* the dataset: a path or a URL */
+    const char *split;                /* sub-folder, NULL or "": none */
+    const char *remote;               /* a configured remote: refused unless the local copy exists */
+    const clt_loader_stream *streams; /* several data sets instead of `local` */
+    int n_streams;                    /* 0: one data set */
     int64_t max_seq_len;
     int64_t vocab_size;    /* of the model: ids outside it are an error that names sample and position */
     const char *tokenizer; /* what clt_tokenizer_open takes; used only when text must be tokenized */
@@ -23,11 +32,16 @@ typedef struct {
     /* Evaluation: every sample exactly once, in index order; the order options are ignored. */
     bool eval;
     bool shuffle;
-    const char *shuffle_algo;           /* NULL: py1e */
-    const char *partition_algo;         /* NULL: relaxed */
-    uint64_t shuffle_seed;              /* default 9176 */
-    int64_t num_canonical_nodes;        /* 0: default */
-    int64_t shuffle_block_size;         /* 0: default */
+    const char *shuffle_algo;    /* NULL: py1e */
+    const char *partition_algo;  /* NULL: relaxed */
+    uint64_t shuffle_seed;       /* default 9176 */
+    int64_t num_canonical_nodes; /* 0: default */
+    int64_t shuffle_block_size;  /* 0: default */
+    /* Of training, as in clt_streams.h; 0 and NULL: default. */
+    int64_t epoch_size, sampling_granularity;
+    const char *sampling_method, *batching_method;
+    int64_t replication;                /* ranks with the same samples; 0: 1 */
+    int64_t global_batch, devices;      /* samples of a global batch and ranks; needed with the keys above */
     int64_t eos_token_id, bos_token_id; /* -1: none; one of them turns sequence ids on */
     int64_t pad_token_id;               /* -1: none; labels that equal it become -100; fills short samples */
     const char *validate_hash;          /* clt_mds_params */

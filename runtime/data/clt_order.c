@@ -141,10 +141,6 @@ int64_t clt_order_length(const clt_order *o) {
     return partition_length(&o->part);
 }
 
-int64_t clt_order_batches(const clt_order *o, int64_t global_batch, bool drop_last) {
-    return drop_last ? o->n / global_batch : CLT_CEIL_DIV(o->n, global_batch);
-}
-
 void clt_order_use_epoch(clt_order *o, int64_t epoch) {
     if (!o->shuffle || o->epoch == epoch) return;
     o->names = clt_shuffle_epoch(o->shuffle, epoch);

@@ -47,9 +47,6 @@ int64_t clt_order_block_size(const clt_order *o);
 /* Length of an epoch's sequence, NCN * ceil(N / NCN) (more only when NCN < physical nodes): at least N, since
  * some ids are repeated. */
 int64_t clt_order_length(const clt_order *o);
-/* Batches of an epoch as the trainer counts them: floor(N / B), or ceil(N / B) when the short last batch is
- * kept. */
-int64_t clt_order_batches(const clt_order *o, int64_t global_batch, bool drop_last);
 
 /* ids_out[i] = sample at position first + i of the epoch's sequence, i < count; global batch g is (g * B,
  * min(B, N - g * B)). The first call of an epoch computes its shuffle, O(N); after that O(count). Not

@@ -31,10 +31,13 @@ struct clt_reader {
     clt_batch_layout layout;
     int64_t *shard_samples; /* [shards] owned by the reader; the sample order is made from them */
     size_t shards;
+    size_t *stream_shards; /* shards of each of the loader's streams, owned; NULL: one data set */
 };
 
 /* Opens p->local as text for sequences of p->max_seq_len tokens. CLT_BAD_DATA or CLT_BAD_CONFIG with the
  * folder and the reason, CLT_NO_MEMORY. */
 clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out);
+/* The same for the folders of p->streams, p->n_streams >= 1; a failure names the stream. */
+clt_status clt_streams_reader_open(const clt_loader_params *p, clt_reader **out);
 
 #endif

@@ -64,13 +64,8 @@ static clt_status read_sample(clt_reader *r, int64_t sample, int64_t epoch,
 /* --- opening --- */
 
 static clt_status check_params(const clt_loader_params *p) {
-    if (p->has_streams)
-        return clt_error(
-            CLT_BAD_CONFIG,
-            "dataset.streams: several or weighted streams are not supported; give one dataset in "
-            "`local` (merge the folders into one dataset first)");
     if (!p->local || !*p->local)
-        return clt_error(CLT_BAD_CONFIG, "dataset.local is missing; name the folder that holds the dataset");
+        return clt_error(CLT_BAD_CONFIG, "local is missing; name the folder that holds the dataset");
     if (p->max_seq_len < 1 || p->max_seq_len > INT32_MAX)
         return clt_error(CLT_BAD_CONFIG, "dataset.max_seq_len %lld must be at least 1",
                          (long long)p->max_seq_len);
@@ -105,10 +100,10 @@ static clt_status open_files(text_reader *t, const clt_loader_params *p) {
     clt_mds_params mp = {p->validate_hash, p->token_encoding_type, p->cache_bytes};
     clt_status st;
     if (p->remote && *p->remote && !clt_io_is_file(index))
-        st = clt_error(
-            CLT_BAD_CONFIG,
-            "dataset.remote %s cannot be fetched, and %s does not exist; copy the dataset to `local` first",
-            p->remote, index);
+        st =
+            clt_error(CLT_BAD_CONFIG,
+                      "remote %s cannot be fetched, and %s does not exist; copy the dataset to `local` first",
+                      p->remote, index);
     else
         st = clt_mds_open(dir, &mp, &t->mds);
     clt_free(index);

@@ -50,6 +50,11 @@ static const struct {
     {"train_loader.dataset.max_seq_len", "32", {"max_seq_len=32"}},
     {"eval_loader.dataset.max_seq_len", "32", {"max_seq_len=32", "train_loader.dataset.max_seq_len=32"}},
     {"eval_loaders.0.dataset.max_seq_len", "32", {"max_seq_len=32"}},
+    {"train_loader.dataset.streams", "{a: {local: x}}", {NULL}},
+    {"train_loader.dataset.streams.*.choose", "7", {NULL}},
+    {"train_loader.dataset.epoch_size", "10k", {NULL}},
+    {"eval_loader.dataset.streams", "{a: {local: x}}", {NULL}},
+    {"eval_loaders.0.dataset.streams", "{a: {local: x}}", {NULL}},
     {"eval_loader.dataset.shuffle_algo", "naive", {"eval_loader.dataset.shuffle=true"}},
     {"eval_loader.dataset.shuffle_seed", "3", {"eval_loader.dataset.shuffle=true"}},
     {"eval_loader.dataset.shuffle_block_size", "3", {"eval_loader.dataset.shuffle=true"}},
@@ -150,6 +155,9 @@ static clt_status load_with(const char *path, const char *const *with, const cha
     } sections[] = {
         {"eval_loader.", "eval_loader={name: text, dataset: {}}"},
         {"eval_loaders.", "eval_loaders=[{name: text, dataset: {}}]"},
+        {"train_loader.dataset.streams.*.", "train_loader.dataset.streams={'*': {local: a}}"},
+        {"eval_loader.dataset.streams.*.", "eval_loader.dataset.streams={'*': {local: a}}"},
+        {"eval_loaders.0.dataset.streams.*.", "eval_loaders.0.dataset.streams={'*': {local: a}}"},
         {"optimizer.param_groups.", "optimizer.param_groups=[{param_str_match: bias}]"},
         {"callbacks.kill_loss_spike.", "callbacks.kill_loss_spike={}"},
         {"callbacks.optimizer_monitor.", "callbacks.optimizer_monitor={}"},
@@ -204,12 +212,20 @@ static void add_bytes(clt_str *b, const void *p, size_t n) {
 }
 
 static void add_loader(clt_str *b, clt_loader_config l) {
-    const char **strings[] = {
-        &l.label, &l.local, &l.remote, &l.split, &l.shuffle_algo, &l.validate_hash, &l.token_encoding_type};
+    const char **strings[] = {&l.label,           &l.local,           &l.remote,
+                              &l.split,           &l.shuffle_algo,    &l.validate_hash,
+                              &l.sampling_method, &l.batching_method, &l.token_encoding_type};
     for (size_t i = 0; i < CLT_COUNT_OF(strings); i++) add_string(b, strings[i]);
     clt_str_addf(b, "%d %d|", l.shuffle, l.drop_last);
-    const int64_t numbers[] = {l.shuffle_seed, l.shuffle_block_size, l.num_canonical_nodes,
-                               l.max_seq_len,  l.eos_token_id,       l.bos_token_id};
+    for (int i = 0; i < l.n_streams; i++) {
+        clt_loader_stream one = l.streams[i];
+        const char **texts[] = {&one.name, &one.local, &one.remote, &one.split, &one.validate_hash};
+        for (size_t k = 0; k < CLT_COUNT_OF(texts); k++) add_string(b, texts[k]);
+        clt_str_addf(b, "%g %g %g|", one.proportion, one.repeat, one.choose);
+    }
+    const int64_t numbers[] = {l.epoch_size,   l.sampling_granularity, l.replication,
+                               l.shuffle_seed, l.shuffle_block_size,   l.num_canonical_nodes,
+                               l.max_seq_len,  l.eos_token_id,         l.bos_token_id};
     add_bytes(b, numbers, sizeof numbers);
 }
 

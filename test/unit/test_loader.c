@@ -1,5 +1,6 @@
 /* Batches for the trainer: the ids that the real DataLoader delivered (test/golden/e2e), labels, sequence
  * ids, padding, reading ahead, and what a loader refuses. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -281,6 +282,83 @@ static void test_text(void **state) {
     clt_loader_close(l);
 }
 
+/* --- several streams --- */
+
+static const clt_loader_stream two_streams[] = {
+    {"train", "test/golden/e2e/mds", NULL, "train", NULL, 3, NAN, NAN},
+    {"val", "test/golden/e2e/mds", NULL, "val", NULL, 1, NAN, NAN}};
+
+static clt_loader_params streams_params(const char *batching) {
+    clt_loader_params p = e2e_params(NULL);
+    p.split = NULL;
+    p.streams = two_streams;
+    p.n_streams = 2;
+    p.epoch_size = 100;
+    p.batching_method = batching;
+    p.global_batch = E2E_B;
+    return p;
+}
+
+/* Ids of the second stream follow those of the first; tokens come from the stream's folder. */
+static void test_streams(void **state) {
+    (void)state;
+    clt_loader_params p = streams_params("stratified");
+    clt_loader *l;
+    clt_mds *m[2];
+    clt_batch b;
+    assert_int_equal(clt_mds_open("test/golden/e2e/mds/train", NULL, &m[0]), CLT_OK);
+    assert_int_equal(clt_mds_open("test/golden/e2e/mds/val", NULL, &m[1]), CLT_OK);
+    assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
+    assert_int_equal(clt_loader_num_samples(l), 6 * E2E_B);
+    for (int64_t g = 0; g < 8; g++) {
+        assert_int_equal(clt_loader_get(l, g / 6, g % 6 * E2E_B, E2E_B, &b), CLT_OK);
+        clt_loader_prefetch(l, (g + 1) / 6, (g + 1) % 6 * E2E_B, E2E_B);
+        for (int64_t i = 0; i < E2E_B; i++) {
+            const int k = i >= E2E_B * 3 / 4;
+            int32_t tokens[E2E_T];
+            int64_t id = b.sample_ids[i] - k * E2E_N, n;
+            assert_true(id >= 0 && id < (k ? E2E_VAL : E2E_N));
+            assert_int_equal(clt_mds_get_tokens(m[k], id, E2E_T, 512, tokens, &n, NULL), CLT_OK);
+            assert_memory_equal(field(&b, CLT_TEXT_TOKENS) + i * E2E_T, tokens, sizeof tokens);
+        }
+    }
+    clt_loader_close(l);
+    p.eval = true;
+    assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
+    assert_int_equal(clt_loader_num_samples(l), E2E_N + E2E_VAL);
+    assert_int_equal(clt_loader_get(l, 0, E2E_N - 1, 2, &b), CLT_OK);
+    assert_int_equal(b.sample_ids[1], E2E_N);
+    clt_loader_close(l);
+    clt_mds_close(m[0]);
+    clt_mds_close(m[1]);
+}
+
+/* Neighbouring devices get the same samples; a global batch has each distinct one `replication` times. */
+static void test_replication(void **state) {
+    (void)state;
+    static const char *const methods[] = {"random", "stratified", "per_stream", "device_per_stream"};
+    enum { DEVICES = 4, COPIES = 2, PART = E2E_B / DEVICES };
+    for (size_t k = 0; k < CLT_COUNT_OF(methods); k++) {
+        clt_loader_params p = streams_params(methods[k]);
+        clt_loader *l;
+        clt_batch b;
+        p.devices = DEVICES;
+        p.replication = COPIES;
+        assert_int_equal(clt_loader_open(&p, &l), CLT_OK);
+        const int64_t n = clt_loader_num_samples(l);
+        assert_true(n > 10 * E2E_B && n <= COPIES * 112);
+        for (int64_t at = 0; at + E2E_B <= n; at += E2E_B) {
+            assert_int_equal(clt_loader_get(l, 1, at, E2E_B, &b), CLT_OK);
+            for (int64_t d = 0; d < DEVICES; d += COPIES)
+                assert_memory_equal(b.sample_ids + d * PART, b.sample_ids + (d + 1) * PART,
+                                    PART * sizeof *b.sample_ids);
+            assert_true(b.sample_ids[0] != b.sample_ids[COPIES * PART]);
+        }
+        if (n % E2E_B) assert_int_equal(clt_loader_get(l, 1, n - n % E2E_B, n % E2E_B, &b), CLT_OK);
+        clt_loader_close(l);
+    }
+}
+
 static void refused(const clt_loader_params *p, clt_status want, const char *fact) {
     clt_loader *l;
     assert_int_equal(clt_loader_open(p, &l), want);
@@ -297,20 +375,28 @@ static void test_refusals(void **state) {
     p.remote = "s3://bucket/c4";
     refused(&p, CLT_BAD_CONFIG, "s3://bucket/c4 cannot be fetched");
     p = small_params("test/golden/e2e/mds/val");
-    p.has_streams = true;
-    refused(&p, CLT_BAD_CONFIG, "streams are not supported");
-    p.has_streams = false;
     p.shuffle = true;
     p.shuffle_algo = "py1x";
     refused(&p, CLT_BAD_CONFIG, "unknown shuffle_algo 'py1x'");
     p.shuffle_algo = NULL;
     p.eos_token_id = p.bos_token_id = 0;
     refused(&p, CLT_BAD_CONFIG, "eos_token_id and bos_token_id");
+    p = streams_params("random");
+    p.replication = 3;
+    p.devices = 4;
+    refused(&p, CLT_BAD_CONFIG, "replication 3 must divide the number of ranks, 4");
+    p = streams_params("device_per_stream");
+    p.devices = 3;
+    refused(&p, CLT_BAD_CONFIG, "3 ranks do not divide");
+    clt_loader_stream gone[] = {two_streams[0], {"prose", empty, NULL, "no", NULL, 1, NAN, NAN}};
+    p = streams_params("random");
+    p.streams = gone;
+    refused(&p, CLT_BAD_DATA, "stream 'prose'");
     p = small_params("test/golden/e2e/mds/val");
     p.max_seq_len = 0;
     refused(&p, CLT_BAD_CONFIG, "max_seq_len");
     p = small_params(NULL);
-    refused(&p, CLT_BAD_CONFIG, "dataset.local is missing");
+    refused(&p, CLT_BAD_CONFIG, "local is missing");
     p = small_params("test/golden/mds/corrupt/offset_past_end");
     refused(&p, CLT_BAD_DATA, "past the end");
     discard(empty);
@@ -318,9 +404,10 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_e2e_epochs), cmocka_unit_test(test_parts),    cmocka_unit_test(test_eval),
-        cmocka_unit_test(test_steady),     cmocka_unit_test(test_labels),   cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_text),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_e2e_epochs), cmocka_unit_test(test_parts),   cmocka_unit_test(test_eval),
+        cmocka_unit_test(test_steady),     cmocka_unit_test(test_labels),  cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_text),       cmocka_unit_test(test_streams), cmocka_unit_test(test_replication),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

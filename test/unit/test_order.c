@@ -282,8 +282,6 @@ static void test_small_table(void **state) {
     int64_t ids[16];
     assert_int_equal(clt_order_create(&p, &o), CLT_OK);
     assert_int_equal(clt_order_length(o), 16);
-    assert_int_equal(clt_order_batches(o, 4, true), 3);
-    assert_int_equal(clt_order_batches(o, 4, false), 4);
     assert_int_equal(clt_order_batch(o, 0, 0, 16, ids), CLT_OK);
     assert_memory_equal(ids, want, sizeof want);
     assert_int_equal(clt_order_batch(o, 0, 15, 1, ids), CLT_OK);

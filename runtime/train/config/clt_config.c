@@ -192,7 +192,9 @@ clt_status clt_config_parse(const char *text, size_t bytes, const char *what, co
 void clt_config_free(clt_config *c) {
     if (!c) return;
     clt_model_config_free(c->model);
+    for (int i = 0; i < c->n_evals; i++) clt_free(c->evals[i].streams);
     clt_free(c->evals);
+    clt_free(c->train.streams);
     clt_strv_free(&c->optimizer.disable_grad);
     clt_strv_free(&c->load_ignore_keys);
     clt_strv_free(&c->devices);
@@ -251,8 +253,9 @@ clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int 
 clt_status clt_config_check_run(const clt_config *c, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
     CLT_TRY(clt_config_check_ranks(c, c->exact_lanes, ranks));
-    if (!c->train.local)
+    if (!c->train.local && c->train.n_streams == 0)
         return clt_schema_fail(&r, "train_loader.dataset.local",
-                               "is not given: name the folder of the MDS shards");
+                               "is not given: name the folder of the MDS shards, or several as "
+                               "train_loader.dataset.streams");
     return CLT_OK;
 }

@@ -7,6 +7,7 @@
 #ifndef CLT_CONFIG_H
 #define CLT_CONFIG_H
 
+#include "runtime/data/clt_loader.h"
 #include "runtime/model/clt_model.h"
 #include "runtime/train/config/clt_schedule.h"
 #include "runtime/train/config/clt_yaml.h"
@@ -15,6 +16,12 @@ typedef struct {
     const char *label;          /* eval loaders: "eval" unless several are listed with their labels */
     const char *local, *remote; /* NULL: not given */
     const char *split;          /* NULL: the shards lie in `local` itself */
+    json_t *streams_map;        /* borrowed from the document; `streams` is what it says */
+    clt_loader_stream *streams; /* several folders instead of `local` */
+    int n_streams;
+    int64_t epoch_size;                            /* 0: not given */
+    const char *sampling_method, *batching_method; /* NULL for evaluation, as this and the next two: 0 */
+    int64_t sampling_granularity, replication;
     bool shuffle;
     const char *shuffle_algo; /* this and the next three: NULL and 0 for evaluation */
     int64_t shuffle_seed;

@@ -74,6 +74,7 @@ extern const clt_kind clt_kind_time, /* clt_time */
     clt_kind_betas,                  /* double[2] */
     clt_kind_lanes,                  /* json_t *: a list of counts */
     clt_kind_loaders,                /* json_t *: a map or a list of maps */
+    clt_kind_samples,                /* int64_t: a number, or text with a unit */
     clt_kind_mixed_precision;        /* json_t *: FULL, DEFAULT, PURE or a map */
 
 /* --- tables --- */
@@ -83,7 +84,8 @@ extern const clt_kind clt_kind_time, /* clt_time */
 
 extern const clt_schema clt_config_top_schema, clt_config_callback_schema, clt_config_logger_schema,
     clt_config_algorithm_schema, clt_config_fsdp_schema, clt_config_own_schema, clt_config_train_schema,
-    clt_config_eval_schema, clt_config_optimizer_schema, clt_config_group_schema, clt_config_scheduler_schema;
+    clt_config_eval_schema, clt_config_train_streams_schema, clt_config_eval_streams_schema,
+    clt_config_optimizer_schema, clt_config_group_schema, clt_config_scheduler_schema;
 
 /* --- the steps after the tables have been read --- */
 
@@ -91,6 +93,9 @@ clt_status clt_config_resolve_precision(clt_schema_reader *r, clt_config_builder
 clt_status clt_config_resolve_guards(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_sharding(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *b);
+/* Reads l->streams from the map `streams` of the loader at `path`; NULL: none. The caller frees them. */
+clt_status clt_config_resolve_streams(clt_schema_reader *r, const char *path, bool eval, json_t *map,
+                                      clt_loader_config *l);
 clt_status clt_config_resolve_optimizer(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_scheduler(clt_schema_reader *r, clt_config_builder *b);
 clt_status clt_config_resolve_loggers(clt_schema_reader *r, clt_config_builder *b);

@@ -25,7 +25,8 @@ static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "
 
 /* --- dataset --- */
 
-#define ONE_STREAM "one stream is read"
+#define NAME_OF(name, field, def, help, list)                                                                \
+    CLT_KEY_OF(&clt_kind_name, clt_loader_config, name, field, def, help, .choices = list)
 #define NO_DOWNLOAD "nothing is downloaded: the shards must be in dataset.local"
 #define IN_ORDER "an evaluation takes every sample once, in index order"
 
@@ -39,21 +40,14 @@ static const char *const token_types[] = {"int64",  "int32",  "int16", "int8", "
 #define SHARD_ROWS                                                                                           \
     IGNORED(name, "partition_algo", "\"relaxed\"", NULL,                                                     \
             "the sample order does not depend on the number of hosts", .choices = partition_algos),          \
-        IGNORED(name, "sampling_method", "\"balanced\"", NULL, ONE_STREAM, .choices = sampling_methods),     \
-        IGNORED(int, "sampling_granularity", "1", NULL, ONE_STREAM),                                         \
-        IGNORED(name, "batching_method", "\"random\"", NULL, ONE_STREAM, .choices = batching_methods),       \
-        REFUSE("replication", "null", "ranks that see the same samples are not supported"),                  \
         CLT_KEY_OF(&clt_kind_name, clt_loader_config, "token_encoding_type", token_encoding_type,            \
                    "\"int64\"", "type of token bytes in the shards", .choices = token_types),                \
         KEY("eos_token_id", eos_token_id, "null", "ends documents: sequence ids count them",                 \
             .nullable = true),                                                                               \
         KEY("bos_token_id", bos_token_id, "null", "begins documents: sequence ids count them",               \
             .nullable = true),                                                                               \
-        REFUSE("streams", "null",                                                                            \
-               "mixing several data sets is not supported yet: give one folder as dataset.local"),           \
         REFUSE("stream_name", "\"stream\"", "a stream class of Python's cannot be loaded"),                  \
         REFUSE("stream_config", "null", "a stream class of Python's cannot be loaded"),                      \
-        REFUSE("epoch_size", "null", "an epoch is the whole data set: use train_subset_num_batches"),        \
         KEY("validate_hash", validate_hash, "null",                                                          \
             "checksum to check each shard with; null: the fastest of its raw bytes; none: no check",         \
             .nullable = true),                                                                               \
@@ -75,6 +69,20 @@ static const clt_key train_dataset_keys[] = {
         .nullable = true),
     KEY("num_canonical_nodes", num_canonical_nodes, "null", "groups that the sample order is made of",
         .nullable = true),
+    CLT_KEY_OF(&clt_kind_map, clt_loader_config, "streams", streams_map, NULL,
+               "several folders instead of local, by name", .nullable = true,
+               .section = &clt_config_train_streams_schema),
+    CLT_KEY_OF(&clt_kind_samples, clt_loader_config, "epoch_size", epoch_size, "0",
+               "samples that an epoch draws; 0: as many as there are", .nullable = true),
+    NAME_OF("sampling_method", sampling_method, "\"balanced\"",
+            "samples of a stream that is not taken whole; balanced: others every epoch; fixed: the same",
+            sampling_methods),
+    KEY("sampling_granularity", sampling_granularity, "1", "samples that are drawn from a shard at a time"),
+    NAME_OF("batching_method", batching_method, "\"random\"",
+            "random: a batch mixes streams; stratified: in fixed parts; per_stream: it has one stream; "
+            "device_per_stream: a rank's batch has one",
+            batching_methods),
+    KEY("replication", replication, "1", "neighbouring ranks that get the same samples", .nullable = true),
     SHARD_ROWS,
 };
 static const clt_key eval_dataset_keys[] = {
@@ -85,6 +93,14 @@ static const clt_key eval_dataset_keys[] = {
     IGNORED(int, "shuffle_seed", "9176", NULL, IN_ORDER),
     IGNORED(int, "shuffle_block_size", "null", NULL, IN_ORDER),
     IGNORED(int, "num_canonical_nodes", "null", NULL, IN_ORDER),
+    CLT_KEY_OF(&clt_kind_map, clt_loader_config, "streams", streams_map, NULL,
+               "several folders instead of local, by name", .nullable = true,
+               .section = &clt_config_eval_streams_schema),
+    REFUSE("epoch_size", "null", "an evaluation takes every sample once: use eval_subset_num_batches"),
+    IGNORED(name, "sampling_method", "\"balanced\"", NULL, IN_ORDER, .choices = sampling_methods),
+    IGNORED(int, "sampling_granularity", "1", NULL, IN_ORDER),
+    IGNORED(name, "batching_method", "\"random\"", NULL, IN_ORDER, .choices = batching_methods),
+    REFUSE("replication", "null", "an evaluation takes every sample once"),
     SHARD_ROWS,
 };
 static const clt_schema train_dataset_schema = CLT_SCHEMA(train_dataset_keys),
@@ -147,7 +163,7 @@ static clt_status check_sequences(clt_schema_reader *r, const char *path, const 
     return st;
 }
 
-static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path,
+static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path, bool eval,
                                clt_loader_config *l) {
     const clt_model_facts model = clt_model_get_facts(c->model);
     if (l->max_seq_len == 0) l->max_seq_len = c->max_seq_len;
@@ -160,6 +176,8 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
     } ranges[] = {{"num_canonical_nodes", l->num_canonical_nodes, 0, INT64_MAX},
                   {"shuffle_block_size", l->shuffle_block_size, 0, INT64_MAX},
                   {"shuffle_seed", l->shuffle_seed, 0, INT64_MAX},
+                  {"sampling_granularity", l->sampling_granularity, 0, INT64_MAX},
+                  {"replication", l->replication, 0, INT64_MAX},
                   {"eos_token_id", l->eos_token_id, -1, model.vocab_size - 1},
                   {"bos_token_id", l->bos_token_id, -1, model.vocab_size - 1}};
     for (size_t i = 0; i < CLT_COUNT_OF(ranges) && st == CLT_OK; i++) {
@@ -171,7 +189,8 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
                                  (long long)model.vocab_size);
         clt_free(key);
     }
-    return st == CLT_OK ? check_sequences(r, path, l) : st;
+    if (st == CLT_OK) st = check_sequences(r, path, l);
+    return st == CLT_OK ? clt_config_resolve_streams(r, path, eval, l->streams_map, l) : st;
 }
 
 static clt_status read_eval(clt_schema_reader *r, clt_config_builder *b, const char *path, json_t *v, int i) {
@@ -179,7 +198,7 @@ static clt_status read_eval(clt_schema_reader *r, clt_config_builder *b, const c
     *l = (clt_loader_config){.eos_token_id = -1, .bos_token_id = -1};
     if (!json_is_object(v)) return clt_schema_fail(r, path, "must be a map, not %s", clt_json_type_name(v));
     CLT_TRY(clt_schema_read(r, &clt_config_eval_schema, path, v, l));
-    return check_loader(r, &b->c, path, l);
+    return check_loader(r, &b->c, path, true, l);
 }
 
 static clt_status check_label(clt_schema_reader *r, const clt_config *c, const char *path, int i,
@@ -196,7 +215,7 @@ static clt_status check_label(clt_schema_reader *r, const clt_config *c, const c
 clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *b) {
     enum { MOST = 256 };
     clt_config *c = &b->c;
-    CLT_TRY(check_loader(r, c, "train_loader", &c->train));
+    CLT_TRY(check_loader(r, c, "train_loader", false, &c->train));
     if (b->eval_loader && b->eval_loaders)
         return clt_config_fail_both(r, "eval_loader", "eval_loaders", "use one of them");
     const char *key = b->eval_loader ? "eval_loader" : "eval_loaders";

@@ -42,11 +42,23 @@ static clt_status check_lanes(const char *path, int64_t lanes) {
                      (long long)lanes, CLT_MOST_LANES);
 }
 
+/* Where the samples depend on the number of ranks (clt_sequence.h), a run keeps that number. */
+static clt_status check_ranks(const clt_run *r, const char *path, int64_t saved) {
+    const clt_loader_config *l = &r->cfg->train;
+    const bool device = l->batching_method && strcmp(l->batching_method, "device_per_stream") == 0;
+    if ((!device && l->replication <= 1) || saved == clt_group_size(r->group)) return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG,
+                     "%s was saved by %lld ranks, and train_loader.dataset.%s makes the samples depend on "
+                     "their number: resume with as many ranks, not %d",
+                     path, (long long)saved, device ? "batching_method device_per_stream" : "replication",
+                     clt_group_size(r->group));
+}
+
 /* Takes what a run keeps for its lifetime from the checkpoint. */
 static void keep_for_life(const clt_config *c, const clt_checkpoint_state *s, clt_plan *p) {
     keep("seed", s->seed, &p->seed);
     keep("cltrain.exact_lanes", s->lanes, &p->exact_lanes);
-    if (!c->train.local) return;
+    if (!c->train.local && c->train.n_streams == 0) return;
     if (c->train.shuffle) keep("train_loader.dataset.shuffle_seed", s->shuffle_seed, &p->shuffle_seed);
     p->canonical_nodes = s->num_canonical_nodes;
 }
@@ -54,6 +66,7 @@ static void keep_for_life(const clt_config *c, const clt_checkpoint_state *s, cl
 static clt_status take_state(clt_run *r, const char *path, const clt_checkpoint_state *s) {
     CLT_TRY(check_optimizer(r->cfg, path, s->optimizer));
     CLT_TRY(check_lanes(path, s->lanes));
+    CLT_TRY(check_ranks(r, path, s->ranks));
     keep_for_life(r->cfg, s, &r->plan);
     r->progress.now = (clt_timestamp){.epoch = s->epoch,
                                       .batch = s->batch,

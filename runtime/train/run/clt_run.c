@@ -131,6 +131,15 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
     p.local = l->local;
     p.remote = l->remote;
     p.split = l->split;
+    p.streams = l->streams;
+    p.n_streams = l->n_streams;
+    p.epoch_size = l->epoch_size;
+    p.sampling_method = l->sampling_method;
+    p.sampling_granularity = l->sampling_granularity;
+    p.batching_method = l->batching_method;
+    p.replication = l->replication;
+    p.global_batch = r->cfg->global_train_batch_size;
+    p.devices = clt_group_size(r->group);
     p.max_seq_len = r->cfg->max_seq_len;
     p.vocab_size = model.vocab_size;
     p.tokenizer = r->cfg->tokenizer;

@@ -53,10 +53,12 @@ static clt_status open_data(clt_run *r) {
     if (c->train_subset_num_batches > 0)
         r->progress.batches_per_epoch = CLT_MIN(r->progress.batches_per_epoch, c->train_subset_num_batches);
     if (r->progress.batches_per_epoch == 0)
-        return clt_error(CLT_BAD_DATA,
-                         "%s has %lld samples, less than one batch (global_train_batch_size %lld): use more "
-                         "data or a smaller batch",
-                         c->train.local, (long long)clt_loader_num_samples(r->train), (long long)G);
+        return clt_error(
+            CLT_BAD_DATA,
+            "%s has %lld samples in an epoch, less than one batch (global_train_batch_size %lld): use more "
+            "data or a smaller batch",
+            c->train.local ? c->train.local : "train_loader.dataset.streams",
+            (long long)clt_loader_num_samples(r->train), (long long)G);
     if (clt_run_epoch_over(r, r->progress.now.sample_in_epoch, r->progress.now.batch_in_epoch))
         clt_timestamp_end_epoch(&r->progress.now);
     clt_time length = {0};
