@@ -162,6 +162,14 @@ void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t co
     clt_loader_prefetch_rows(l, epoch, &(clt_loader_rows){first, count}, 1);
 }
 
+clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out) {
+    pthread_mutex_lock(&l->lock);
+    settle(l, false);
+    l->state = IDLE;
+    pthread_mutex_unlock(&l->lock);
+    return clt_sequence_batch(l->sequence, epoch, first, count, ids_out);
+}
+
 /* --- opening --- */
 
 static clt_status start_thread(clt_loader *l) {

@@ -85,5 +85,8 @@ void clt_loader_prefetch_rows(clt_loader *l, int64_t epoch, const clt_loader_row
 /* The same with one stretch. */
 clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out);
 void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);
+/* Only the ids of the samples at these positions; reads nothing and drops what was announced. CLT_BAD_CONFIG:
+ * past the end. */
+clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out);
 
 #endif

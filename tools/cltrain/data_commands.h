@@ -9,6 +9,9 @@ int data_convert(int argc, char **argv);
 int data_order(int argc, char **argv);
 /* `data order --spec FILE`: prints the answer to the case in a JSON file, or {"error": TEXT}. */
 clt_status data_order_spec(const char *path);
+/* `data order CONFIG.yaml [key=value ...]`: prints what training on `ranks` ranks sees in an epoch. args[0]
+ * is the file. */
+clt_status data_order_config(const char *const *args, size_t n, int ranks, int64_t epoch);
 int data_tokenize(int argc, char **argv);
 int data_train_tokenizer(int argc, char **argv);
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tools/cltrain/data_commands.h"
+#include "runtime/base/clt_io.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_mds.h"
 #include "runtime/data/clt_order.h"
@@ -110,6 +111,11 @@ static int check_options(const clt_command *c, const order_options *opt) {
     return -1;
 }
 
+/* A configuration is a file, a dataset a folder or a URL. */
+static bool is_config(const clt_strv *rest) {
+    return rest->n > 0 && clt_io_is_file(rest->v[0]);
+}
+
 static int run(const clt_command *c, const order_options *opt, const clt_strv *rest) {
     int64_t *sizes = NULL;
     size_t n = 0;
@@ -119,8 +125,11 @@ static int run(const clt_command *c, const order_options *opt, const clt_strv *r
         clt_status st = data_order_spec(opt->spec);
         return clt_status_exit_code(st == CLT_BAD_CONFIG ? CLT_BAD_DATA : st);
     }
+    if (code < 0 && !opt->shards && is_config(rest))
+        return clt_status_exit_code(
+            data_order_config((const char *const *)rest->v, rest->n, (int)opt->ranks, opt->epoch));
     if (code < 0 && (rest->n > 1 || (rest->n == 1) == (opt->shards != NULL)))
-        code = clt_options_fail(c, "give either one dataset folder or --shards");
+        code = clt_options_fail(c, "give a configuration file, one dataset folder or --shards");
     if (code < 0 && opt->shards) code = parse_shards(c, opt->shards, &sizes, &n);
     if (code < 0) {
         clt_status st = opt->shards ? CLT_OK : read_shards(rest->v[0], &sizes, &n);
@@ -142,6 +151,8 @@ int data_order(int argc, char **argv) {
          "num_canonical_nodes (default: as StreamingDataset)"},
         {"nodes", 0, CLT_OPT_INT, &opt.nodes, "N", "physical nodes (default 1)"},
         {"ranks-per-node", 0, CLT_OPT_INT, &opt.ranks, "N", "ranks of each node (default 1)"},
+        {"ranks", 'n', CLT_OPT_INT, &opt.ranks, "N",
+         "ranks of the run, with CONFIG.yaml; else as --ranks-per-node"},
         {"batch", 'b', CLT_OPT_INT, &opt.batch, "N", "batch size of a rank (default 1)"},
         {"workers", 0, CLT_OPT_INT, &opt.workers, "N", "DataLoader workers; never changes the order"},
         {"seed", 0, CLT_OPT_INT, &opt.seed, "N", "shuffle_seed (default 9176)"},
@@ -158,9 +169,10 @@ int data_order(int argc, char **argv) {
     };
     const clt_command command = {
         .name = "cltrain data order",
-        .usage = "(DIR | --shards LIST) [options]",
+        .usage = "(CONFIG.yaml [key=value ...] | DIR | --shards LIST | --spec FILE) [options]",
         .summary = "prints the sample ids of every batch of every rank, as JSON",
-        .examples = "  cltrain data order data/train --batch 8\n"
+        .examples = "  cltrain data order run.yaml --ranks 4 --epoch 1        what training sees\n"
+                    "  cltrain data order data/train --batch 8\n"
                     "  cltrain data order --shards 5,4,6 --canonical-nodes 2 --ranks-per-node 2 --batch 4\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};

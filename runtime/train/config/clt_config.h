@@ -219,6 +219,11 @@ clt_status clt_config_parse(const char *text, size_t bytes, const char *what, co
                             size_t n, clt_config **out);
 void clt_config_free(clt_config *c);
 
+/* What clt_loader_open takes for the training data of `ranks` ranks, or, if l is not &c->train, for
+ * evaluation. Borrows from c. max_rows is the global batch. */
+void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, int ranks,
+                              clt_loader_params *out);
+
 /* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
  * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
 clt_status clt_config_check_run(const clt_config *c, int ranks);

@@ -1,4 +1,4 @@
-/* train_loader.dataset.streams and what it needs beside: several folders mixed into one epoch. */
+/* train_loader.dataset.streams: several folders mixed into one epoch; and the parameters of loaders. */
 #include <math.h>
 #include <string.h>
 
@@ -131,4 +131,36 @@ clt_status clt_config_resolve_streams(clt_schema_reader *r, const char *path, bo
     clt_free(local);
     clt_free(key);
     return st;
+}
+
+/* --- the loader --- */
+
+void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, int ranks,
+                              clt_loader_params *out) {
+    clt_loader_params_default(out);
+    out->local = l->local;
+    out->remote = l->remote;
+    out->split = l->split;
+    out->streams = l->streams;
+    out->n_streams = l->n_streams;
+    out->epoch_size = l->epoch_size;
+    out->sampling_method = l->sampling_method;
+    out->sampling_granularity = l->sampling_granularity;
+    out->batching_method = l->batching_method;
+    out->replication = l->replication;
+    out->global_batch = out->max_rows = c->global_train_batch_size;
+    out->devices = ranks;
+    out->max_seq_len = c->max_seq_len;
+    out->vocab_size = clt_model_get_facts(c->model).vocab_size;
+    out->tokenizer = c->tokenizer;
+    out->token_encoding_type = l->token_encoding_type;
+    out->validate_hash = l->validate_hash;
+    out->eval = l != &c->train;
+    out->shuffle = l->shuffle;
+    out->shuffle_algo = l->shuffle_algo;
+    out->shuffle_seed = (uint64_t)l->shuffle_seed;
+    out->num_canonical_nodes = l->num_canonical_nodes;
+    out->shuffle_block_size = l->shuffle_block_size;
+    out->eos_token_id = l->eos_token_id;
+    out->bos_token_id = l->bos_token_id;
 }

@@ -127,33 +127,11 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
                                clt_loader **out) {
     const clt_model_facts model = clt_model_get_facts(r->cfg->model);
     clt_loader_params p;
-    clt_loader_params_default(&p);
-    p.local = l->local;
-    p.remote = l->remote;
-    p.split = l->split;
-    p.streams = l->streams;
-    p.n_streams = l->n_streams;
-    p.epoch_size = l->epoch_size;
-    p.sampling_method = l->sampling_method;
-    p.sampling_granularity = l->sampling_granularity;
-    p.batching_method = l->batching_method;
-    p.replication = l->replication;
-    p.global_batch = r->cfg->global_train_batch_size;
-    p.devices = clt_group_size(r->group);
-    p.max_seq_len = r->cfg->max_seq_len;
-    p.vocab_size = model.vocab_size;
-    p.tokenizer = r->cfg->tokenizer;
-    p.token_encoding_type = l->token_encoding_type;
-    p.validate_hash = l->validate_hash;
-    p.eval = eval;
-    p.shuffle = l->shuffle;
-    p.shuffle_algo = l->shuffle_algo;
-    /* For training data a checkpoint may have set these two. */
-    p.shuffle_seed = (uint64_t)(eval ? l->shuffle_seed : r->plan.shuffle_seed);
-    p.num_canonical_nodes = eval ? l->num_canonical_nodes : r->plan.canonical_nodes;
-    p.shuffle_block_size = l->shuffle_block_size;
-    p.eos_token_id = l->eos_token_id;
-    p.bos_token_id = l->bos_token_id;
+    clt_config_loader_params(r->cfg, l, clt_group_size(r->group), &p);
+    if (!eval) { /* a checkpoint may have set these two */
+        p.shuffle_seed = (uint64_t)r->plan.shuffle_seed;
+        p.num_canonical_nodes = r->plan.canonical_nodes;
+    }
     p.max_rows = max_rows;
     clt_status st = clt_group_agree(r->group, clt_loader_open(&p, out));
     if (st == CLT_OK && eval && clt_loader_batches(*out, max_rows, l->drop_last) == 0)
