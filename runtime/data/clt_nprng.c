@@ -39,19 +39,14 @@ static void seed_sequence(const uint32_t *words, size_t n, uint64_t out[4]) {
 
 /* --- PCG64 --- */
 
-static void pcg_step(clt_nprng *r) {
-    const clt_u128 m = (clt_u128)2549297995355413924u << 64 | 4865540595714422341u;
-    r->state = r->state * m + r->inc;
-}
-
 void clt_nprng_seed_words(clt_nprng *r, const uint32_t *words, size_t n) {
     uint64_t q[4];
     seed_sequence(words, n, q);
     *r = (clt_nprng){0};
     r->inc = ((clt_u128)q[2] << 64 | q[3]) << 1 | 1;
-    pcg_step(r);
+    clt_nprng_u64(r);
     r->state += (clt_u128)q[0] << 64 | q[1];
-    pcg_step(r);
+    clt_nprng_u64(r);
 }
 
 void clt_nprng_seed(clt_nprng *r, uint64_t seed, uint64_t add) {
@@ -63,38 +58,11 @@ void clt_nprng_seed(clt_nprng *r, uint64_t seed, uint64_t add) {
     clt_nprng_seed_words(r, words, n);
 }
 
-uint64_t clt_nprng_u64(clt_nprng *r) {
-    pcg_step(r);
-    uint64_t x = (uint64_t)(r->state >> 64) ^ (uint64_t)r->state;
-    unsigned rot = (unsigned)(r->state >> 122);
-    return x >> rot | x << (-rot & 63);
-}
-
-uint32_t clt_nprng_u32(clt_nprng *r) {
-    if (r->has32) {
-        r->has32 = false;
-        return r->next32;
-    }
-    uint64_t x = clt_nprng_u64(r);
-    r->has32 = true;
-    r->next32 = (uint32_t)(x >> 32);
-    return (uint32_t)x;
-}
-
-double clt_nprng_double(clt_nprng *r) {
-    return (double)(clt_nprng_u64(r) >> 11) * (1.0 / 9007199254740992.0);
-}
-
-double clt_nprng_uniform(clt_nprng *r, double a, double b) {
-    return a + (b - a) * clt_nprng_double(r);
-}
-
 /* --- bounded integers --- */
 
-/* Uniform in [0, max] by masked rejection. */
-static uint64_t interval(clt_nprng *r, uint64_t max) {
-    uint64_t mask = max, v;
-    for (int s = 1; s < 64; s *= 2) mask |= mask >> s;
+/* Uniform in [0, max] by masked rejection; mask: the smallest all-ones value that is not below max. */
+static inline uint64_t interval(clt_nprng *r, uint64_t max, uint64_t mask) {
+    uint64_t v;
     if (max <= UINT32_MAX) do
             v = clt_nprng_u32(r) & mask;
         while (v > max);
@@ -102,6 +70,11 @@ static uint64_t interval(clt_nprng *r, uint64_t max) {
         do v = clt_nprng_u64(r) & mask;
         while (v > max);
     return v;
+}
+
+static uint64_t mask_of(uint64_t max) {
+    for (int s = 1; s < 64; s *= 2) max |= max >> s;
+    return max;
 }
 
 static uint64_t lemire32(clt_nprng *r, uint32_t range) {
@@ -136,20 +109,34 @@ int64_t clt_nprng_integer(clt_nprng *r, int64_t lo, int64_t hi) {
 void clt_nprng_shuffle(clt_nprng *r, void *items, size_t n, size_t size) {
     char *v = items, tmp[64];
     for (size_t i = n; i-- > 1;) {
-        size_t j = (size_t)interval(r, i);
+        size_t j = (size_t)interval(r, i, mask_of(i));
         memcpy(tmp, v + i * size, size);
         memmove(v + i * size, v + j * size, size);
         memcpy(v + j * size, tmp, size);
     }
 }
 
+/* The generator is copied, so that it can stay in registers. */
+#define SHUFFLE(r, type, v, n)                                                                               \
+    do {                                                                                                     \
+        clt_nprng own = *(r);                                                                                \
+        uint64_t mask = (n) > 1 ? mask_of((n)-1) : 0;                                                        \
+        for (size_t i = (n); i-- > 1;) {                                                                     \
+            while (mask >> 1 >= i) mask >>= 1;                                                               \
+            const size_t j = (size_t)interval(&own, i, mask);                                                \
+            const type t = (v)[i];                                                                           \
+            (v)[i] = (v)[j];                                                                                 \
+            (v)[j] = t;                                                                                      \
+        }                                                                                                    \
+        *(r) = own;                                                                                          \
+    } while (0)
+
 void clt_nprng_shuffle_i64(clt_nprng *r, int64_t *v, size_t n) {
-    for (size_t i = n; i-- > 1;) {
-        size_t j = (size_t)interval(r, i);
-        int64_t t = v[i];
-        v[i] = v[j];
-        v[j] = t;
-    }
+    SHUFFLE(r, int64_t, v, n);
+}
+
+void clt_nprng_shuffle_u32(clt_nprng *r, uint32_t *v, size_t n) {
+    SHUFFLE(r, uint32_t, v, n);
 }
 
 /* --- choice without replacement --- */

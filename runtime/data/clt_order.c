@@ -16,8 +16,7 @@ struct clt_order {
     bool relaxed; /* resumed under 'relaxed' on a node count for which the table was not made */
     partition part;
     clt_shuffle *shuffle;
-    const int64_t *names; /* of `epoch` */
-    int64_t epoch;
+    int64_t epoch; /* of the shuffle; -1: not computed */
 };
 
 enum { MAX_NODES = 1 << 20 };
@@ -143,13 +142,13 @@ int64_t clt_order_length(const clt_order *o) {
 
 void clt_order_use_epoch(clt_order *o, int64_t epoch) {
     if (!o->shuffle || o->epoch == epoch) return;
-    o->names = clt_shuffle_epoch(o->shuffle, epoch);
+    clt_shuffle_epoch(o->shuffle, epoch);
     o->epoch = epoch;
 }
 
 static int64_t sample_at(const clt_order *o, int64_t t) {
     int64_t id = partition_at(&o->part, t);
-    return o->names ? o->names[id] : id;
+    return o->shuffle ? clt_shuffle_id(o->shuffle, id) : id;
 }
 
 clt_status clt_order_batch(clt_order *o, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out) {

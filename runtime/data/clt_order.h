@@ -36,8 +36,8 @@ void clt_order_params_default(clt_order_params *p);
 clt_status clt_order_params_resolve(clt_order_params *p);
 
 /* CLT_BAD_CONFIG: unknown algorithm, impossible node counts; CLT_BAD_DATA: no sample; CLT_NO_MEMORY.
- * Allocates everything that it needs: per sample with a shuffle 8 bytes (py2s: 16, py1e: 8 + 32 / NCN),
- * without one 0. */
+ * Allocates everything that it needs: per sample with a shuffle 4 bytes (8 from 2^32 samples on; py2s: twice
+ * that), without one 0; py1e about 60 bytes more for each sample of a block (the pages that it uses). */
 clt_status clt_order_create(const clt_order_params *p, clt_order **out);
 void clt_order_destroy(clt_order *o);
 
@@ -95,8 +95,9 @@ typedef struct clt_shuffle clt_shuffle;
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
                               int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out);
 void clt_shuffle_destroy(clt_shuffle *s);
-/* The shuffle of an epoch: ids[i] replaces id i of the table (it is not position i of the sequence).
- * Borrowed, N values, valid until the next call. Not thread-safe. */
-const int64_t *clt_shuffle_epoch(clt_shuffle *s, int64_t epoch);
+/* Computes the shuffle of an epoch. Not thread-safe. */
+void clt_shuffle_epoch(clt_shuffle *s, int64_t epoch);
+/* In the epoch computed last: what replaces id i < N of the table (i is not a position of the sequence). */
+int64_t clt_shuffle_id(const clt_shuffle *s, int64_t i);
 
 #endif

@@ -1,17 +1,8 @@
 #include <string.h>
 
-#include "runtime/data/clt_nprng.h"
-#include "runtime/data/clt_order.h"
+#include "runtime/data/clt_shuffle_internal.h"
 
-/* Ids [begin, end) of one shard, or the part of it in one canonical node. */
-typedef struct {
-    int64_t begin, end;
-} span;
-
-typedef struct {
-    double pos;
-    int64_t id;
-} placed;
+typedef clt_shuffle_span span;
 
 struct clt_shuffle {
     clt_shuffle_algo algo;
@@ -22,10 +13,10 @@ struct clt_shuffle {
     span *spans;   /* the constant part: spans in shuffled shard order, cut at canonical node borders */
     size_t *group; /* spans of node c are [group[c], group[c+1]) */
     span *epoch_spans;
-    int64_t *source; /* py2s: every span's ids in their constant order */
-    int64_t *ids;
-    int64_t *stagger;     /* py1br, one per node */
-    placed *sort, *merge; /* py1e */
+    clt_ids source; /* py2s: every span's ids in their constant order */
+    clt_ids ids;
+    int64_t *stagger;   /* py1br, one per node */
+    clt_spread *spread; /* py1e */
 };
 
 static const char *const algo_names[] = {[CLT_SHUFFLE_NAIVE] = "naive",
@@ -65,8 +56,15 @@ static void divide_spans(clt_shuffle *s, span *in, size_t n_in) {
     s->group[s->nodes] = n_out;
 }
 
-static void fill_range(int64_t *dst, span p) {
-    for (int64_t i = p.begin; i < p.end; i++) *dst++ = i;
+static void fill_range(clt_ids ids, int64_t at, span p) {
+    for (int64_t i = p.begin; i < p.end; i++) clt_ids_set(ids, at++, i);
+}
+
+static void shuffle_range(clt_nprng *r, clt_ids ids, int64_t at, int64_t n) {
+    if (ids.wide)
+        clt_nprng_shuffle_i64(r, (int64_t *)ids.v + at, (size_t)n);
+    else
+        clt_nprng_shuffle_u32(r, (uint32_t *)ids.v + at, (size_t)n);
 }
 
 /* What is the same in every epoch: which node has which parts of which shards. */
@@ -85,8 +83,8 @@ static void prepare_nodes(clt_shuffle *s) {
         at = 0;
         for (size_t i = 0; i < s->num_shards; i++) {
             int64_t n = shards[i].end - shards[i].begin;
-            fill_range(s->source + at, shards[i]);
-            clt_nprng_shuffle_i64(&r, s->source + at, (size_t)n);
+            fill_range(s->source, at, shards[i]);
+            shuffle_range(&r, s->source, at, n);
             shards[i] = (span){at, at + n};
             at += n;
         }
@@ -110,21 +108,28 @@ static clt_status check_block(const clt_shuffle *s) {
     return CLT_OK;
 }
 
-static clt_status allocate(clt_shuffle *s, size_t num_shards) {
+static int64_t largest_shard(const clt_shuffle *s, const int64_t *shard_samples, size_t num_shards) {
+    int64_t most = 0;
+    for (size_t i = 0; i < num_shards; i++) most = CLT_MAX(most, shard_samples[i]);
+    return CLT_MIN(most, CLT_CEIL_DIV(s->n, s->nodes));
+}
+
+static clt_status allocate(clt_shuffle *s, const int64_t *shard_samples, size_t num_shards) {
     const size_t n = (size_t)s->n, nodes = (size_t)s->nodes, spans = num_shards + nodes;
-    const size_t largest = (size_t)CLT_CEIL_DIV(s->n, s->nodes);
+    s->ids.wide = s->source.wide = clt_ids_are_wide(s->n);
+    const size_t size = clt_ids_size(s->ids.wide);
     bool good = (s->shard_samples = clt_try_calloc(num_shards, sizeof *s->shard_samples)) &&
-                (s->ids = clt_try_calloc(n, sizeof *s->ids));
+                (s->ids.v = clt_try_calloc(n, size));
     if (s->algo != CLT_SHUFFLE_NAIVE)
         good = good && (s->spans = clt_try_calloc(spans, sizeof *s->spans)) &&
                (s->epoch_spans = clt_try_calloc(spans, sizeof *s->spans)) &&
                (s->group = clt_try_calloc(nodes + 1, sizeof *s->group));
-    if (s->algo == CLT_SHUFFLE_PY2S) good = good && (s->source = clt_try_calloc(n, sizeof *s->source));
+    if (s->algo == CLT_SHUFFLE_PY2S) good = good && (s->source.v = clt_try_calloc(n, size));
     if (s->algo == CLT_SHUFFLE_PY1BR) good = good && (s->stagger = clt_try_calloc(nodes, sizeof *s->stagger));
     if (s->algo == CLT_SHUFFLE_PY1E)
-        good = good && (s->sort = clt_try_calloc(largest, sizeof *s->sort)) &&
-               (s->merge = clt_try_calloc(largest, sizeof *s->merge));
-    return good ? CLT_OK : clt_no_memory("the sample order of an epoch", s->n * (int64_t)sizeof *s->ids);
+        good = good && (s->spread = clt_spread_create(CLT_CEIL_DIV(s->n, s->nodes),
+                                                      largest_shard(s, shard_samples, num_shards), s->block));
+    return good ? CLT_OK : clt_no_memory("the sample order of an epoch", (uint64_t)n * size);
 }
 
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
@@ -133,7 +138,7 @@ clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_sample
     for (size_t i = 0; i < num_shards; i++) probe.n += shard_samples[i];
     CLT_TRY(check_block(&probe));
     clt_shuffle *s = clt_memdup(&probe, sizeof probe);
-    clt_status st = allocate(s, num_shards);
+    clt_status st = allocate(s, shard_samples, num_shards);
     if (st != CLT_OK) {
         clt_shuffle_destroy(s);
         return st;
@@ -152,11 +157,10 @@ void clt_shuffle_destroy(clt_shuffle *s) {
     clt_free(s->spans);
     clt_free(s->epoch_spans);
     clt_free(s->group);
-    clt_free(s->source);
-    clt_free(s->ids);
+    clt_free(s->source.v);
+    clt_free(s->ids.v);
     clt_free(s->stagger);
-    clt_free(s->sort);
-    clt_free(s->merge);
+    clt_spread_destroy(s->spread);
     clt_free(s);
 }
 
@@ -168,63 +172,39 @@ static void shuffle_node(clt_shuffle *s, clt_nprng *r, int64_t c) {
 /* py1s and py2s: the ids of every span are shuffled, span after span. py2s shuffles the spans of a node when
  * it reaches that node. */
 static void epoch_spans_alone(clt_shuffle *s, clt_nprng *r) {
-    int64_t *at = s->ids;
+    const size_t size = clt_ids_size(s->ids.wide);
+    int64_t at = 0;
     for (int64_t c = 0; c < s->nodes; c++) {
-        if (s->source) shuffle_node(s, r, c);
+        if (s->source.v) shuffle_node(s, r, c);
         for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
             span p = s->epoch_spans[i];
-            size_t n = (size_t)(p.end - p.begin);
-            if (s->source)
-                memcpy(at, s->source + p.begin, n * sizeof *at);
+            const int64_t n = p.end - p.begin;
+            if (s->source.v)
+                memcpy((char *)s->ids.v + (size_t)at * size, (char *)s->source.v + (size_t)p.begin * size,
+                       (size_t)n * size);
             else
-                fill_range(at, p);
-            clt_nprng_shuffle_i64(r, at, n);
+                fill_range(s->ids, at, p);
+            shuffle_range(r, s->ids, at, n);
             at += n;
         }
     }
 }
 
-/* Stable merge sort by position; `v` and `tmp` have n items. */
-static void sort_placed(placed *v, placed *tmp, size_t n) {
-    placed *src = v, *dst = tmp;
-    for (size_t width = 1; width < n; width *= 2) {
-        for (size_t lo = 0; lo < n; lo += 2 * width) {
-            size_t mid = CLT_MIN(lo + width, n), hi = CLT_MIN(lo + 2 * width, n);
-            for (size_t a = lo, b = mid, k = lo; k < hi; k++)
-                dst[k] = a < mid && (b >= hi || src[a].pos <= src[b].pos) ? src[a++] : src[b++];
-        }
-        placed *t = src;
-        src = dst;
-        dst = t;
-    }
-    if (src != v) memcpy(v, src, n * sizeof *v);
-}
-
-/* py1e: within a node, the samples of a span move by random amounts in one range, up to half a block. */
+/* py1e: all spans of a node are shuffled before the first sample moves. */
 static void epoch_expanded(clt_shuffle *s, clt_nprng *r) {
-    int64_t lo_block = (int64_t)(0.75 * (double)s->block), hi_block = (int64_t)(1.25 * (double)s->block);
-    int64_t *out = s->ids;
+    int64_t first = 0;
     for (int64_t c = 0; c < s->nodes; c++) {
-        int64_t *at = out;
-        for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
-            span p = s->epoch_spans[i];
-            fill_range(at, p);
-            clt_nprng_shuffle_i64(r, at, (size_t)(p.end - p.begin));
-            at += p.end - p.begin;
+        const span *spans = s->epoch_spans + s->group[c];
+        const size_t n = s->group[c + 1] - s->group[c];
+        int64_t at = first;
+        for (size_t i = 0; i < n; i++) {
+            const int64_t z = spans[i].end - spans[i].begin;
+            fill_range(s->ids, at, spans[i]);
+            shuffle_range(r, s->ids, at, z);
+            at += z;
         }
-        int64_t n = at - out, off = 0;
-        for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
-            int64_t z = s->epoch_spans[i].end - s->epoch_spans[i].begin;
-            double cut = (double)(clt_nprng_integer(r, lo_block, hi_block) - z) / 2.0;
-            if (cut < 0) cut = 0;
-            double lo = CLT_MAX(-cut, -(double)off), hi = CLT_MIN(cut, (double)(n - off - z));
-            for (int64_t k = off; k < off + z; k++)
-                s->sort[k] = (placed){(double)k + clt_nprng_uniform(r, lo, hi), out[k]};
-            off += z;
-        }
-        sort_placed(s->sort, s->merge, (size_t)n);
-        for (int64_t k = 0; k < n; k++) out[k] = s->sort[k].id;
-        out = at;
+        clt_spread_node(s->spread, r, spans, n, s->ids, first, at - first);
+        first = at;
     }
 }
 
@@ -238,7 +218,7 @@ static void epoch_blocks(clt_shuffle *s, clt_nprng *r) {
     for (int64_t c = 0; c < s->nodes; c++) {
         int64_t stop = start;
         for (size_t i = s->group[c]; i < s->group[c + 1]; i++) {
-            fill_range(s->ids + stop, s->epoch_spans[i]);
+            fill_range(s->ids, stop, s->epoch_spans[i]);
             stop += s->epoch_spans[i].end - s->epoch_spans[i].begin;
         }
         clt_nprng lengths = *r;
@@ -248,7 +228,7 @@ static void epoch_blocks(clt_shuffle *s, clt_nprng *r) {
                 int64_t length = clt_nprng_integer(from, lo_block, hi_block);
                 int64_t b = CLT_MAX(end - s->stagger[c], start),
                         e = CLT_MIN(end + length - s->stagger[c], stop);
-                if (pass == 1) clt_nprng_shuffle_i64(r, s->ids + b, (size_t)(e - b));
+                if (pass == 1) shuffle_range(r, s->ids, b, e - b);
                 end += e - b;
             }
         }
@@ -256,13 +236,17 @@ static void epoch_blocks(clt_shuffle *s, clt_nprng *r) {
     }
 }
 
-const int64_t *clt_shuffle_epoch(clt_shuffle *s, int64_t epoch) {
+int64_t clt_shuffle_id(const clt_shuffle *s, int64_t i) {
+    return clt_ids_get(s->ids, i);
+}
+
+void clt_shuffle_epoch(clt_shuffle *s, int64_t epoch) {
     clt_nprng r;
     clt_nprng_seed(&r, s->seed, (uint64_t)epoch);
     if (s->algo == CLT_SHUFFLE_NAIVE) {
-        fill_range(s->ids, (span){0, s->n});
-        clt_nprng_shuffle_i64(&r, s->ids, (size_t)s->n);
-        return s->ids;
+        fill_range(s->ids, 0, (span){0, s->n});
+        shuffle_range(&r, s->ids, 0, s->n);
+        return;
     }
     memcpy(s->epoch_spans, s->spans, s->group[s->nodes] * sizeof *s->spans);
     for (int64_t c = 0; c < s->nodes && s->algo != CLT_SHUFFLE_PY2S; c++) shuffle_node(s, &r, c);
@@ -277,5 +261,4 @@ const int64_t *clt_shuffle_epoch(clt_shuffle *s, int64_t epoch) {
         epoch_spans_alone(s, &r);
         break;
     }
-    return s->ids;
 }

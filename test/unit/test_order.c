@@ -130,9 +130,10 @@ static void test_shuffles(void **state) {
                                             (uint64_t)golden_int(c, "seed"), golden_int(c, "block_size"), &s),
                          CLT_OK);
         clt_shuffle_epoch(s, golden_int(c, "epoch") + 1); /* an epoch does not depend on the one before */
-        const int64_t *got = clt_shuffle_epoch(s, golden_int(c, "epoch"));
-        if (memcmp(got, ids, n * sizeof *ids))
-            fail_msg("shuffle case %zu (%s) differs", i, golden_str(c, "algo"));
+        clt_shuffle_epoch(s, golden_int(c, "epoch"));
+        for (size_t k = 0; k < n; k++)
+            if (clt_shuffle_id(s, (int64_t)k) != ids[k])
+                fail_msg("shuffle case %zu (%s) differs", i, golden_str(c, "algo"));
         clt_shuffle_destroy(s);
         clt_free(sizes);
         clt_free(ids);
@@ -150,7 +151,9 @@ static void test_empty_shards(void **state) {
             assert_int_equal(clt_shuffle_create(algo, with, CLT_COUNT_OF(with), nodes, 17, 8, &a), CLT_OK);
             assert_int_equal(clt_shuffle_create(algo, without, CLT_COUNT_OF(without), nodes, 17, 8, &b),
                              CLT_OK);
-            assert_memory_equal(clt_shuffle_epoch(a, 1), clt_shuffle_epoch(b, 1), 18 * sizeof(int64_t));
+            clt_shuffle_epoch(a, 1);
+            clt_shuffle_epoch(b, 1);
+            for (int64_t k = 0; k < 18; k++) assert_int_equal(clt_shuffle_id(a, k), clt_shuffle_id(b, k));
             clt_shuffle_destroy(a);
             clt_shuffle_destroy(b);
         }
