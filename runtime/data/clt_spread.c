@@ -6,7 +6,7 @@
 
 #include "runtime/data/clt_shuffle_internal.h"
 
-enum { SHIFT = 10, WIDTH = 1 << SHIFT, CHUNK = 128 /* samples */ };
+enum { SHIFT = 12, WIDTH = 1 << SHIFT, CHUNK = 128 /* samples */ };
 
 typedef struct {
     double pos;

@@ -141,6 +141,79 @@ static void test_shuffles(void **state) {
     json_decref(all);
 }
 
+/* --- py1e beside a plain sort of all positions --- */
+
+typedef struct {
+    double pos;
+    int64_t place, id;
+} moved;
+
+static int by_position(const void *a, const void *b) {
+    const moved *x = a, *y = b;
+    if (x->pos != y->pos) return x->pos < y->pos ? -1 : 1;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* One canonical node: v[] gets the shuffled samples of `shards` equal shards with their positions, sorted. */
+static void plain_expand(moved *v, int64_t shards, int64_t size, int64_t block, uint64_t seed,
+                         int64_t epoch) {
+    int64_t *shard = clt_calloc((size_t)shards, sizeof *shard), *ids = clt_calloc((size_t)size, sizeof *ids);
+    const int64_t n = shards * size;
+    clt_nprng run, r;
+    clt_nprng_seed(&run, seed, 0);
+    clt_nprng_seed(&r, seed, (uint64_t)epoch);
+    for (int64_t i = 0; i < shards; i++) shard[i] = i;
+    clt_nprng_shuffle_i64(&run, shard, (size_t)shards);
+    clt_nprng_shuffle_i64(&r, shard, (size_t)shards);
+    for (int64_t i = 0; i < shards; i++) {
+        for (int64_t k = 0; k < size; k++) ids[k] = shard[i] * size + k;
+        clt_nprng_shuffle_i64(&r, ids, (size_t)size);
+        for (int64_t k = 0; k < size; k++) v[i * size + k].id = ids[k];
+    }
+    for (int64_t off = 0; off < n; off += size) {
+        double cut =
+            (double)(clt_nprng_integer(&r, (int64_t)(0.75 * (double)block), (int64_t)(1.25 * (double)block)) -
+                     size) /
+            2;
+        cut = CLT_MAX(cut, 0);
+        const double lo = CLT_MAX(-cut, -(double)off), hi = CLT_MIN(cut, (double)(n - off - size));
+        for (int64_t k = off; k < off + size; k++) {
+            v[k].place = k;
+            v[k].pos = (double)k + clt_nprng_uniform(&r, lo, hi);
+        }
+    }
+    qsort(v, (size_t)n, sizeof *v, by_position);
+    clt_free(shard);
+    clt_free(ids);
+}
+
+/* Blocks smaller than a shard, of several shards, and larger than the node. */
+static void test_expand(void **state) {
+    (void)state;
+    static const struct {
+        int64_t shards, size, block;
+    } cases[] = {{100, 997, 3000}, {100, 997, 400}, {60, 1500, 1600}, {7, 9001, 200000}, {20000, 3, 9000}};
+    for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) {
+        const int64_t shards = cases[i].shards, size = cases[i].size, n = shards * size;
+        int64_t *sizes = clt_calloc((size_t)shards, sizeof *sizes);
+        moved *want = clt_calloc((size_t)n, sizeof *want);
+        clt_shuffle *s;
+        for (int64_t k = 0; k < shards; k++) sizes[k] = size;
+        assert_int_equal(
+            clt_shuffle_create(CLT_SHUFFLE_PY1E, sizes, (size_t)shards, 1, 17, cases[i].block, &s), CLT_OK);
+        for (int64_t epoch = 0; epoch < 2; epoch++) {
+            plain_expand(want, shards, size, cases[i].block, 17, epoch);
+            clt_shuffle_epoch(s, epoch);
+            for (int64_t k = 0; k < n; k++)
+                if (clt_shuffle_id(s, k) != want[k].id)
+                    fail_msg("case %zu: sample %lld differs", i, (long long)k);
+        }
+        clt_shuffle_destroy(s);
+        clt_free(sizes);
+        clt_free(want);
+    }
+}
+
 /* Empty shards have no effect on the order of shards or their division among nodes. */
 static void test_empty_shards(void **state) {
     (void)state;
@@ -323,9 +396,10 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generator),    cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_empty_shards), cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_small_table),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_generator), cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_expand),    cmocka_unit_test(test_empty_shards),
+        cmocka_unit_test(test_orders),    cmocka_unit_test(test_small_table),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
