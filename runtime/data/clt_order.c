@@ -19,7 +19,7 @@ struct clt_order {
     int64_t epoch; /* of the shuffle; -1: not computed */
 };
 
-enum { MAX_NODES = 1 << 20 };
+enum { MAX_NODES = 1 << 20, SHARED_SAMPLES = 1 << 20 };
 static const int64_t max_samples = (int64_t)1 << 40;
 
 void clt_order_params_default(clt_order_params *p) {
@@ -116,7 +116,7 @@ clt_status clt_order_create(const clt_order_params *given, clt_order **out) {
     CLT_TRY(init_partition(&o, p->partition_algo ? p->partition_algo : "relaxed"));
     if (p->shuffle)
         CLT_TRY(clt_shuffle_create(algo, p->shard_samples, p->num_shards, o.canonical, p->seed, o.block,
-                                   &o.shuffle));
+                                   p->share && o.n >= SHARED_SAMPLES, &o.shuffle));
     *out = clt_memdup(&o, sizeof o);
     return CLT_OK;
 }

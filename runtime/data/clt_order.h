@@ -26,6 +26,8 @@ typedef struct {
                                 only has to be valid, and decides the default of canonical_nodes */
     const char *partition_algo; /* default relaxed; orig */
     int64_t block_size;         /* 0: default max(4,000,000 / NCN, 262,144) */
+    bool share; /* other processes of this host need the same order: from 2^20 samples on it is computed and
+                   kept once (/dev/shm) */
 } clt_order_params;
 
 typedef struct clt_order clt_order;
@@ -90,10 +92,12 @@ typedef enum {
 clt_status clt_shuffle_parse(const char *name, clt_shuffle_algo *out);
 
 typedef struct clt_shuffle clt_shuffle;
-/* Work space for shuffles of these shards. CLT_BAD_CONFIG where the algorithm cannot work (a canonical node
+/* Work space for shuffles of these shards. share: epochs are computed once for all processes of the host that
+ * ask for the same (clt_shared_ids.h). CLT_BAD_CONFIG where the algorithm cannot work (a canonical node
  * without samples under py1e, a block size too small to draw from); CLT_NO_MEMORY. */
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
-                              int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out);
+                              int64_t canonical_nodes, uint64_t seed, int64_t block_size, bool share,
+                              clt_shuffle **out);
 void clt_shuffle_destroy(clt_shuffle *s);
 /* Computes the shuffle of an epoch. Not thread-safe. */
 void clt_shuffle_epoch(clt_shuffle *s, int64_t epoch);

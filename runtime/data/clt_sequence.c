@@ -16,6 +16,7 @@ static void set_order(const clt_loader_params *p, clt_order_params *o) {
     clt_order_params_default(o);
     o->shuffle = p->shuffle && !p->eval;
     o->seed = p->shuffle_seed;
+    o->share = p->devices > 1;
     o->canonical_nodes = p->eval ? 1 : p->num_canonical_nodes;
     o->block_size = p->eval ? 0 : p->shuffle_block_size;
     if (p->shuffle_algo) o->algo = p->shuffle_algo;

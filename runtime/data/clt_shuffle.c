@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "runtime/data/clt_shared_ids.h"
 #include "runtime/data/clt_shuffle_internal.h"
 
 typedef clt_shuffle_span span;
@@ -14,7 +15,10 @@ struct clt_shuffle {
     size_t *group; /* spans of node c are [group[c], group[c+1]) */
     span *epoch_spans;
     clt_ids source; /* py2s: every span's ids in their constant order */
-    clt_ids ids;
+    clt_ids ids;    /* of the epoch: `own`, or shared with the other processes of the host */
+    void *own;      /* room for all ids; while they are shared its pages are not used */
+    bool share;
+    clt_shared_ids shared;
     int64_t *stagger;   /* py1br, one per node */
     clt_spread *spread; /* py1e */
 };
@@ -119,7 +123,8 @@ static clt_status allocate(clt_shuffle *s, const int64_t *shard_samples, size_t 
     s->ids.wide = s->source.wide = clt_ids_are_wide(s->n);
     const size_t size = clt_ids_size(s->ids.wide);
     bool good = (s->shard_samples = clt_try_calloc(num_shards, sizeof *s->shard_samples)) &&
-                (s->ids.v = clt_try_calloc(n, size));
+                (s->own = clt_try_calloc(n, size));
+    s->ids.v = s->own;
     if (s->algo != CLT_SHUFFLE_NAIVE)
         good = good && (s->spans = clt_try_calloc(spans, sizeof *s->spans)) &&
                (s->epoch_spans = clt_try_calloc(spans, sizeof *s->spans)) &&
@@ -133,8 +138,10 @@ static clt_status allocate(clt_shuffle *s, const int64_t *shard_samples, size_t 
 }
 
 clt_status clt_shuffle_create(clt_shuffle_algo algo, const int64_t *shard_samples, size_t num_shards,
-                              int64_t canonical_nodes, uint64_t seed, int64_t block_size, clt_shuffle **out) {
-    clt_shuffle probe = {.algo = algo, .nodes = canonical_nodes, .block = block_size, .seed = seed};
+                              int64_t canonical_nodes, uint64_t seed, int64_t block_size, bool share,
+                              clt_shuffle **out) {
+    clt_shuffle probe = {
+        .algo = algo, .nodes = canonical_nodes, .block = block_size, .seed = seed, .share = share};
     for (size_t i = 0; i < num_shards; i++) probe.n += shard_samples[i];
     CLT_TRY(check_block(&probe));
     clt_shuffle *s = clt_memdup(&probe, sizeof probe);
@@ -158,7 +165,8 @@ void clt_shuffle_destroy(clt_shuffle *s) {
     clt_free(s->epoch_spans);
     clt_free(s->group);
     clt_free(s->source.v);
-    clt_free(s->ids.v);
+    clt_shared_ids_close(&s->shared);
+    clt_free(s->own);
     clt_free(s->stagger);
     clt_spread_destroy(s->spread);
     clt_free(s);
@@ -240,7 +248,17 @@ int64_t clt_shuffle_id(const clt_shuffle *s, int64_t i) {
     return clt_ids_get(s->ids, i);
 }
 
-void clt_shuffle_epoch(clt_shuffle *s, int64_t epoch) {
+/* What the order of an epoch follows from. */
+static clt_hash128 key_of(const clt_shuffle *s, int64_t epoch) {
+    const int64_t facts[] = {1, /* version of the order and of the file */
+                             s->algo, s->n, s->nodes, s->block, (int64_t)s->seed, epoch};
+    clt_hash_state *h = clt_hash_begin();
+    clt_hash_add(h, facts, sizeof facts);
+    clt_hash_add(h, s->shard_samples, s->num_shards * sizeof *s->shard_samples);
+    return clt_hash_end(h);
+}
+
+static void compute(clt_shuffle *s, int64_t epoch) {
     clt_nprng r;
     clt_nprng_seed(&r, s->seed, (uint64_t)epoch);
     if (s->algo == CLT_SHUFFLE_NAIVE) {
@@ -261,4 +279,14 @@ void clt_shuffle_epoch(clt_shuffle *s, int64_t epoch) {
         epoch_spans_alone(s, &r);
         break;
     }
+}
+
+void clt_shuffle_epoch(clt_shuffle *s, int64_t epoch) {
+    const size_t bytes = (size_t)s->n * clt_ids_size(s->ids.wide);
+    bool needed = true;
+    clt_shared_ids_close(&s->shared);
+    s->share = s->share && clt_shared_ids_open(key_of(s, epoch), bytes, &s->shared, &needed);
+    s->ids.v = s->share ? s->shared.ids : s->own;
+    if (needed) compute(s, epoch);
+    if (needed && s->share) clt_shared_ids_publish(&s->shared);
 }

@@ -1,11 +1,15 @@
 /* The sample order against the vectors of the real StreamingDataset and NumPy (test/golden/order). */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
+#include "runtime/base/clt_io.h"
 #include "runtime/data/clt_nprng.h"
 #include "runtime/data/clt_order.h"
 #include "test/golden_util.h"
@@ -127,7 +131,8 @@ static void test_shuffles(void **state) {
         clt_shuffle *s;
         assert_int_equal(clt_shuffle_parse(golden_str(c, "algo"), &algo), CLT_OK);
         assert_int_equal(clt_shuffle_create(algo, sizes, shards, golden_int(c, "num_canonical_nodes"),
-                                            (uint64_t)golden_int(c, "seed"), golden_int(c, "block_size"), &s),
+                                            (uint64_t)golden_int(c, "seed"), golden_int(c, "block_size"),
+                                            false, &s),
                          CLT_OK);
         clt_shuffle_epoch(s, golden_int(c, "epoch") + 1); /* an epoch does not depend on the one before */
         clt_shuffle_epoch(s, golden_int(c, "epoch"));
@@ -200,7 +205,8 @@ static void test_expand(void **state) {
         clt_shuffle *s;
         for (int64_t k = 0; k < shards; k++) sizes[k] = size;
         assert_int_equal(
-            clt_shuffle_create(CLT_SHUFFLE_PY1E, sizes, (size_t)shards, 1, 17, cases[i].block, &s), CLT_OK);
+            clt_shuffle_create(CLT_SHUFFLE_PY1E, sizes, (size_t)shards, 1, 17, cases[i].block, false, &s),
+            CLT_OK);
         for (int64_t epoch = 0; epoch < 2; epoch++) {
             plain_expand(want, shards, size, cases[i].block, 17, epoch);
             clt_shuffle_epoch(s, epoch);
@@ -214,6 +220,75 @@ static void test_expand(void **state) {
     }
 }
 
+/* --- one order for the processes of a host --- */
+
+/* The shared file that this process has mapped; "" for none. */
+static void find_mapped(char path[256]) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    assert_non_null(f);
+    *path = 0;
+    while (fgets(line, sizeof line, f)) {
+        char *at = strstr(line, "/dev/shm/cltrain-order.");
+        if (at && !strstr(line, "(deleted)")) snprintf(path, 256, "%.*s", (int)strcspn(at, "\n"), at);
+    }
+    fclose(f);
+}
+
+static clt_shuffle *open_shared(bool share) {
+    static const int64_t sizes[] = {900, 37, 501};
+    clt_shuffle *s;
+    /* The seed keeps apart test programs that run at the same time. */
+    static uint64_t seed;
+    if (seed == 0) seed = (uint64_t)getpid();
+    assert_int_equal(clt_shuffle_create(CLT_SHUFFLE_PY1E, sizes, 3, 2, seed, 200, share, &s), CLT_OK);
+    return s;
+}
+
+/* The order of an epoch that a process shares; false: it differs from `want`. */
+static bool shares(const clt_shuffle *want, int64_t n, int64_t epoch) {
+    clt_shuffle *s = open_shared(true);
+    bool same = true;
+    clt_shuffle_epoch(s, epoch);
+    for (int64_t i = 0; i < n && same; i++) same = clt_shuffle_id(s, i) == clt_shuffle_id(want, i);
+    clt_shuffle_destroy(s);
+    return same;
+}
+
+/* Eight processes at once, one of which is killed in between; nothing is left in /dev/shm. */
+static void test_share(void **state) {
+    (void)state;
+    enum { PROCESSES = 8, N = 900 + 37 + 501 };
+    clt_shuffle *want = open_shared(false), *held = open_shared(true);
+    pid_t child[PROCESSES];
+    char path[256];
+    clt_shuffle_epoch(want, 5);
+    for (int i = 0; i < PROCESSES; i++)
+        if ((child[i] = fork()) == 0) {
+            for (int64_t k = 0; k < 50; k++)
+                if (!shares(want, N, 5)) _exit(1);
+            for (; i == 0;) clt_shuffle_epoch(held, 6); /* until it is killed */
+            _exit(0);
+        }
+    clt_shuffle_epoch(held, 5);
+    for (int i = 1; i < PROCESSES; i++) {
+        int status = -1;
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_int_equal(status, 0);
+    }
+    kill(child[0], SIGKILL);
+    assert_int_equal(waitpid(child[0], NULL, 0), child[0]);
+    clt_shuffle_epoch(want, 6);
+    assert_true(shares(want, N, 6));
+    clt_shuffle_epoch(held, 6);
+    for (int64_t i = 0; i < N; i++) assert_int_equal(clt_shuffle_id(held, i), clt_shuffle_id(want, i));
+    find_mapped(path);
+    assert_true(clt_io_is_file(path));
+    clt_shuffle_destroy(held);
+    assert_false(clt_io_is_file(path));
+    clt_shuffle_destroy(want);
+}
+
 /* Empty shards have no effect on the order of shards or their division among nodes. */
 static void test_empty_shards(void **state) {
     (void)state;
@@ -221,9 +296,10 @@ static void test_empty_shards(void **state) {
     for (clt_shuffle_algo algo = CLT_SHUFFLE_NAIVE; algo <= CLT_SHUFFLE_PY2S; algo++)
         for (int64_t nodes = 1; nodes < 5; nodes++) {
             clt_shuffle *a, *b;
-            assert_int_equal(clt_shuffle_create(algo, with, CLT_COUNT_OF(with), nodes, 17, 8, &a), CLT_OK);
-            assert_int_equal(clt_shuffle_create(algo, without, CLT_COUNT_OF(without), nodes, 17, 8, &b),
+            assert_int_equal(clt_shuffle_create(algo, with, CLT_COUNT_OF(with), nodes, 17, 8, false, &a),
                              CLT_OK);
+            assert_int_equal(
+                clt_shuffle_create(algo, without, CLT_COUNT_OF(without), nodes, 17, 8, false, &b), CLT_OK);
             clt_shuffle_epoch(a, 1);
             clt_shuffle_epoch(b, 1);
             for (int64_t k = 0; k < 18; k++) assert_int_equal(clt_shuffle_id(a, k), clt_shuffle_id(b, k));
@@ -396,10 +472,10 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generator), cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_expand),    cmocka_unit_test(test_empty_shards),
-        cmocka_unit_test(test_orders),    cmocka_unit_test(test_small_table),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_generator),    cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_expand),       cmocka_unit_test(test_share),
+        cmocka_unit_test(test_empty_shards), cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_small_table),  cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
