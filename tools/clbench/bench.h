@@ -111,5 +111,6 @@ int bench_norm(int argc, char **argv);
 int bench_optimizer(int argc, char **argv);
 int bench_step(int argc, char **argv);
 int bench_schedule(int argc, char **argv);
+int bench_tokenize(int argc, char **argv);
 
 #endif

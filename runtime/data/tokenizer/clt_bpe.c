@@ -109,6 +109,41 @@ static bool merges_divide(const clt_bpe *b) {
     return true;
 }
 
+static bool is_byte_token(const clt_bpe *b, int32_t id) {
+    for (int i = 0; i < 256; i++)
+        if (b->byte_id[i] == id) return true;
+    return false;
+}
+
+static void add_pairs(clt_bpe *b, const char *text, size_t bytes) {
+    for (size_t i = 1; i < bytes; i++) {
+        const unsigned pair = (unsigned)(unsigned char)text[i - 1] << 8 | (unsigned char)text[i];
+        b->pairs[pair / 64] |= (uint64_t)1 << pair % 64;
+    }
+}
+
+/* Neighbours in tokens, as bytes of the text. With characters, a merge of byte tokens has other bytes in the
+ * text than in the vocabulary: then no division is known to be right. */
+static clt_status list_pairs(clt_bpe *b) {
+    char *raw = clt_try_malloc(b->vocab->arena.len + 1);
+    if (!raw) return clt_no_memory("the texts of a vocabulary", b->vocab->arena.len);
+    b->divides_at_pairs = true;
+    for (size_t i = 0; i <= b->mask; i++) {
+        const clt_bpe_merge *m = &b->merges[i];
+        size_t bytes, n;
+        if (m->rank == UINT32_MAX) continue;
+        const char *text = clt_vocab_get(b->vocab, m->merged, &bytes);
+        if (b->byte_level && clt_byte_chars_decode(text, bytes, raw, &n))
+            add_pairs(b, raw, n);
+        else
+            add_pairs(b, text, bytes);
+        if (!b->byte_level && (is_byte_token(b, m->left) || is_byte_token(b, m->right)))
+            b->divides_at_pairs = false;
+    }
+    clt_free(raw);
+    return CLT_OK;
+}
+
 static clt_status list_raw_texts(clt_bpe *b) {
     char *raw = clt_try_malloc(b->vocab->arena.len + 1);
     if (!raw) return clt_no_memory("the texts of a vocabulary", b->vocab->arena.len);
@@ -131,6 +166,7 @@ clt_status clt_bpe_prepare(clt_bpe *b) {
     }
     for (int i = 0; i < 128; i++) b->ascii_id[i] = clt_vocab_find(b->vocab, &(char){(char)i}, 1);
     b->divides = merges_divide(b);
+    CLT_TRY(list_pairs(b));
     return b->byte_level && b->ignore_merges ? list_raw_texts(b) : CLT_OK;
 }
 
@@ -142,7 +178,7 @@ void clt_bpe_free(clt_bpe *b) {
 
 /* --- work space --- */
 
-enum { CACHE_SLOTS = 1 << 15, CACHED_BYTES = 30, CACHED_IDS = 8, SHORT = 48 };
+enum { CACHE_SLOTS = 1 << 15, CACHED_BYTES = 30, CACHED_IDS = 8, SHORT = 48, LONG = 512 };
 
 /* One piece of text and its ids; the size of a cache line. */
 typedef struct {
@@ -365,24 +401,62 @@ static void append(clt_id_list *out, const int32_t *ids, size_t n) {
     out->n += n;
 }
 
-/* The ids of a piece in w->id. */
-static clt_status encode_piece(const clt_bpe *b, clt_bpe_work *w, const char *s, size_t bytes, size_t *n) {
+/* The ids of a piece without regard to ignore_merges, in w->id. */
+static clt_status merge_piece(const clt_bpe *b, clt_bpe_work *w, const char *s, size_t bytes, size_t *n) {
     if (bytes > INT32_MAX)
         return clt_error(CLT_BAD_DATA,
                          "a text has %zu bytes without a place to divide it; at most %d are "
                          "supported",
                          bytes, INT32_MAX);
     CLT_TRY(reserve_symbols(w, bytes));
-    const int32_t whole =
-        b->ignore_merges ? clt_vocab_find(b->byte_level ? &b->raw : b->vocab, s, bytes) : -1;
-    if (whole >= 0) {
-        w->id[0] = whole;
-        *n = 1;
-        return CLT_OK;
-    }
     *n = b->byte_level ? byte_symbols(b, w->id, s, bytes) : character_symbols(b, w->id, s, bytes);
     if (*n > SHORT) return merge_many(b, w, n);
     *n = merge_few(b, w->id, *n);
+    return CLT_OK;
+}
+
+/* The id of a piece that is a token as a whole, if that counts; -1. */
+static int32_t whole_piece(const clt_bpe *b, const char *s, size_t bytes) {
+    return b->ignore_merges ? clt_vocab_find(b->byte_level ? &b->raw : b->vocab, s, bytes) : -1;
+}
+
+/* The ids of a piece in w->id. */
+static clt_status encode_piece(const clt_bpe *b, clt_bpe_work *w, const char *s, size_t bytes, size_t *n) {
+    const int32_t whole = whole_piece(b, s, bytes);
+    if (whole < 0) return merge_piece(b, w, s, bytes, n);
+    CLT_TRY(reserve_symbols(w, 1));
+    w->id[0] = whole;
+    *n = 1;
+    return CLT_OK;
+}
+
+static bool is_known(const clt_bpe *b, unsigned char byte) {
+    return b->byte_level ? b->byte_id[byte] >= 0 : byte < 0x80 && b->ascii_id[byte] >= 0;
+}
+
+/* The bytes before the first two known neighbours that no merge joins. */
+static size_t unpaired_part(const clt_bpe *b, const char *s, size_t bytes) {
+    for (size_t i = 1; i < bytes; i++) {
+        const unsigned char left = (unsigned char)s[i - 1], right = (unsigned char)s[i];
+        const unsigned pair = (unsigned)left << 8 | right;
+        if (!(b->pairs[pair / 64] >> pair % 64 & 1) && is_known(b, left) && is_known(b, right)) return i;
+    }
+    return bytes;
+}
+
+/* A long piece, in parts if they are independent of each other: a few symbols are merged faster. */
+static clt_status encode_long(const clt_bpe *b, clt_bpe_work *w, const char *s, size_t bytes,
+                              clt_id_list *out) {
+    const int32_t whole = whole_piece(b, s, bytes);
+    if (whole >= 0) append(out, &whole, 1);
+    while (whole < 0 && bytes > 0 && out->n < out->max) {
+        const size_t part = b->divides_at_pairs ? unpaired_part(b, s, bytes) : bytes;
+        size_t n = 0;
+        CLT_TRY(merge_piece(b, w, s, part, &n));
+        append(out, w->id, n);
+        s += part;
+        bytes -= part;
+    }
     return CLT_OK;
 }
 
@@ -390,6 +464,7 @@ static clt_status encode_cached(const clt_bpe *b, clt_bpe_work *w, const char *s
                                 clt_id_list *out) {
     cached *c = bytes <= CACHED_BYTES ? &w->cache[XXH3_64bits(s, bytes) % CACHE_SLOTS] : NULL;
     size_t n = 0;
+    if (bytes > LONG) return encode_long(b, w, s, bytes, out);
     if (c && c->bytes == bytes && memcmp(c->text, s, bytes) == 0) {
         append(out, c->ids, c->n);
         return CLT_OK;

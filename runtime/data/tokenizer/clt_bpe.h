@@ -26,7 +26,10 @@ typedef struct {
     int32_t unk;          /* -1: unknown characters are dropped */
     int32_t byte_id[256]; /* of the bytes, or with characters of "<0x00>" to "<0xFF>"; -1: there is none */
     int32_t ascii_id[128];
-    clt_vocab raw; /* with byte_level and ignore_merges: the bytes of the tokens */
+    clt_vocab raw;         /* with byte_level and ignore_merges: the bytes of the tokens */
+    uint64_t pairs[1024];  /* a bit for each two bytes that are neighbours in a merged token */
+    bool divides_at_pairs; /* pairs is valid: a text can be divided between two bytes that are not such a pair
+                            */
     clt_bpe_merge *merges;
     size_t mask, n_merges;
 } clt_bpe;
@@ -35,7 +38,8 @@ typedef struct {
 clt_status clt_bpe_reserve(clt_bpe *b, size_t n);
 /* Adds the next merge. The later one of two for the same pair counts. */
 void clt_bpe_add_merge(clt_bpe *b, int32_t left, int32_t right, int32_t merged);
-/* Fills byte_id, ascii_id, raw and divides; vocab, the flags and the merges are set. CLT_NO_MEMORY. */
+/* Fills byte_id, ascii_id, raw, pairs and the rules of dividing; vocab, the flags and the merges are set.
+ * CLT_NO_MEMORY. */
 clt_status clt_bpe_prepare(clt_bpe *b);
 void clt_bpe_free(clt_bpe *b);
 

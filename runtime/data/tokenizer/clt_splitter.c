@@ -76,9 +76,9 @@ void clt_splitter_destroy(clt_splitter *s) {
 
 /* --- work space --- */
 
-/* Patterns of tokenizers need a few kB of stack on any text and no backtracking to speak of; the limits stop
- * hostile ones. */
-enum { STACK_BYTES = 32 << 10, MAX_STACK_BYTES = 8 << 20, MATCH_LIMIT = 50000000 };
+/* Patterns of tokenizers need a few kB of stack on any text, and steps in proportion to its length; the
+ * limits stop hostile ones. */
+enum { STACK_BYTES = 32 << 10, MAX_STACK_BYTES = 8 << 20, MATCH_LIMIT = 10000000, STEPS_PER_BYTE = 8 };
 
 struct clt_split_work {
     pcre2_match_data *data;
@@ -95,7 +95,6 @@ clt_split_work *clt_split_work_create(void) {
         clt_split_work_destroy(w);
         return NULL;
     }
-    pcre2_set_match_limit(w->limits, MATCH_LIMIT);
     pcre2_set_heap_limit(w->limits, MAX_STACK_BYTES >> 10);
     pcre2_jit_stack_assign(w->limits, NULL, w->stack);
     return w;
@@ -177,6 +176,9 @@ static clt_status peek(clt_split *s, bool *any) {
 /* --- pieces --- */
 
 clt_split clt_split_begin(const clt_splitter *s, clt_split_work *w, const char *text, size_t bytes) {
+    const size_t steps =
+        bytes < UINT32_MAX / STEPS_PER_BYTE ? MATCH_LIMIT + bytes * STEPS_PER_BYTE : UINT32_MAX;
+    pcre2_set_match_limit(w->limits, (uint32_t)CLT_MIN(steps, UINT32_MAX));
     return (clt_split){.splitter = s, .work = w, .text = text, .bytes = bytes};
 }
 
