@@ -81,13 +81,21 @@ clt_status clt_json_parse_line(const char *text, size_t bytes, int max_depth, co
     return parse(text, bytes, max_depth, JSON_REJECT_DUPLICATES, what, true, out);
 }
 
-clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out) {
+static clt_status load(const char *path, size_t limit, int max_depth, size_t flags, json_t **out) {
     char *text;
     size_t n;
     CLT_TRY(clt_io_read_all(path, limit, &text, &n));
-    clt_status st = clt_json_parse(text, n, max_depth, path, out);
+    clt_status st = parse(text, n, max_depth, JSON_REJECT_DUPLICATES | flags, path, false, out);
     clt_free(text);
     return st;
+}
+
+clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out) {
+    return load(path, limit, max_depth, 0, out);
+}
+
+clt_status clt_json_load_reals(const char *path, size_t limit, int max_depth, json_t **out) {
+    return load(path, limit, max_depth, JSON_DECODE_INT_AS_REAL, out);
 }
 
 clt_status clt_json_dump(const json_t *o, const char *what, char **out) {

@@ -18,6 +18,8 @@ clt_status clt_json_parse_line(const char *text, size_t bytes, int max_depth, co
 /* Reads the file `path` (clt_io.h) and parses it like clt_json_parse. CLT_BAD_DATA also if it has more than
  * `limit` bytes; the failures of clt_io_read_all. */
 clt_status clt_json_load(const char *path, size_t limit, int max_depth, json_t **out);
+/* The same for files with integers that exceed 64 bits, as Python writes them: every number is a real. */
+clt_status clt_json_load_reals(const char *path, size_t limit, int max_depth, json_t **out);
 
 /* The object or list as compact JSON text on one line, to be freed with clt_free; `what` names it in
  * messages. CLT_NO_MEMORY; CLT_FAIL for any other kind of value. */

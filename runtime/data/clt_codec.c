@@ -3,6 +3,7 @@
 #include <brotli/decode.h>
 #include <brotli/encode.h>
 #include <bzlib.h>
+#include <setjmp.h>
 #include <snappy-c.h>
 #include <string.h>
 #include <zlib.h>
@@ -156,19 +157,55 @@ static size_t br_bound(size_t bytes) {
            1024; /* above BrotliEncoderMaxCompressedSize, which 4 bytes per 16 KiB need */
 }
 
-static packed br_compress(int level, const void *src, size_t bytes, void *dst, size_t room) {
-    BrotliEncoderState *b = BrotliEncoderCreateInstance(NULL, NULL, NULL);
-    if (!b) return fact(PACKED_NO_MEMORY);
-    const uint8_t *in = src;
-    uint8_t *out = dst;
+/* The encoder ends the process when its allocator returns NULL. So the allocator leaves it with longjmp, and
+ * what it allocated is freed from a list. */
+typedef struct br_block {
+    struct br_block *next, *before; /* of a ring that br_memory.ring begins */
+} br_block;
+
+typedef struct {
+    jmp_buf failed;
+    br_block ring;
+} br_memory;
+
+static void *br_alloc(void *opaque, size_t bytes) {
+    br_memory *m = opaque;
+    br_block *b = bytes < SIZE_MAX - sizeof *b ? clt_try_malloc(sizeof *b + bytes) : NULL;
+    if (!b) longjmp(m->failed, 1);
+    *b = (br_block){m->ring.next, &m->ring};
+    m->ring.next->before = b;
+    m->ring.next = b;
+    return b + 1;
+}
+
+static void br_free(void *opaque, void *p) {
+    (void)opaque;
+    if (!p) return;
+    br_block *b = (br_block *)p - 1;
+    b->next->before = b->before;
+    b->before->next = b->next;
+    clt_free(b);
+}
+
+static packed br_encode(br_memory *m, int level, const uint8_t *src, size_t bytes, uint8_t *dst,
+                        size_t room) {
+    BrotliEncoderState *b = BrotliEncoderCreateInstance(br_alloc, br_free, m);
     size_t left = room;
     BrotliEncoderSetParameter(b, BROTLI_PARAM_QUALITY, (uint32_t)level);
-    BROTLI_BOOL ok = BrotliEncoderCompressStream(b, BROTLI_OPERATION_PROCESS, &bytes, &in, &left, &out, NULL);
-    if (ok) ok = BrotliEncoderCompressStream(b, BROTLI_OPERATION_FINISH, &bytes, &in, &left, &out, NULL);
-    const bool finished = BrotliEncoderIsFinished(b);
+    BROTLI_BOOL ok =
+        BrotliEncoderCompressStream(b, BROTLI_OPERATION_PROCESS, &bytes, &src, &left, &dst, NULL);
+    if (ok) ok = BrotliEncoderCompressStream(b, BROTLI_OPERATION_FINISH, &bytes, &src, &left, &dst, NULL);
+    ok = ok && BrotliEncoderIsFinished(b);
     BrotliEncoderDestroyInstance(b);
-    if (!ok) return fact(PACKED_NO_MEMORY); /* its only failure */
-    return finished ? done(room - left) : damaged("the output exceeds its bound");
+    return ok ? done(room - left) : damaged("the encoder reports an error");
+}
+
+static packed br_compress(int level, const void *src, size_t bytes, void *dst, size_t room) {
+    br_memory m;
+    m.ring = (br_block){&m.ring, &m.ring};
+    if (setjmp(m.failed) == 0) return br_encode(&m, level, src, bytes, dst, room);
+    while (m.ring.next != &m.ring) br_free(&m, m.ring.next + 1);
+    return fact(PACKED_NO_MEMORY);
 }
 
 static packed br_decompress(const void *src, size_t bytes, void *dst, size_t want) {

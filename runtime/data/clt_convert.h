@@ -2,8 +2,8 @@
  * JSONL lines, tokenizes, and packs tokens into samples (clt_packer.h) or passes each text on as a sample.
  * Samples come in the order of the documents and do not depend on the number of threads.
  *
- * Memory: two sets of 16 batches per thread with their ids, about 25 MiB per thread, and about ten times the
- * longest JSONL line or stretch of text without a cut. */
+ * Memory: two sets of 16 batches per thread with their ids, about 25 MiB per thread, and about 25 times the
+ * longest JSONL line or stretch of text without a cut, most of it in the tokenizer. */
 #ifndef CLT_CONVERT_H
 #define CLT_CONVERT_H
 

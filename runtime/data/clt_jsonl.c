@@ -130,9 +130,12 @@ clt_status clt_jsonl_next_line(clt_jsonl *r, clt_jsonl_line *line) {
 
 clt_status clt_jsonl_parse(const clt_jsonl_line *line, json_t **out) {
     char *what = clt_format("%s:%lld", line->path, (long long)line->number);
-    clt_status st = clt_json_parse_line(line->text, line->bytes, CLT_JSONL_MAX_DEPTH, what, out);
-    if (st == CLT_OK && !json_is_object(*out)) {
-        json_decref(*out);
+    json_t *o;
+    clt_status st = clt_json_parse_line(line->text, line->bytes, CLT_JSONL_MAX_DEPTH, what, &o);
+    if (st == CLT_OK && json_is_object(o)) {
+        *out = o;
+    } else if (st == CLT_OK) {
+        json_decref(o);
         st = clt_error(CLT_BAD_DATA, "%s: the line is a list; every line must be one JSON object", what);
     }
     clt_free(what);

@@ -38,7 +38,7 @@ clt_status clt_jsonl_next_line(clt_jsonl *r, clt_jsonl_line *line);
  * UTF-8, nests deeper than CLT_JSONL_MAX_DEPTH, has a duplicate key or a NUL character in a string;
  * CLT_NO_MEMORY. Of the line it uses path, number, text and bytes. */
 clt_status clt_jsonl_parse(const clt_jsonl_line *line, json_t **out);
-/* Both. *out is NULL at the end of the file; `line` is set in any case. */
+/* Both. *out is NULL at the end of the file and after a failure; `line` is set in any case. */
 clt_status clt_jsonl_next(clt_jsonl *r, clt_jsonl_line *line, json_t **out);
 
 /* The string at `key` of the object of a line, borrowed from o; `bytes` may be NULL. CLT_BAD_DATA: the key is

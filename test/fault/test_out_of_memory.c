@@ -20,6 +20,7 @@
 #include "runtime/base/clt_io.h"
 #include "runtime/checkpoint/clt_safetensors.h"
 #include "runtime/checkpoint/clt_weight_source.h"
+#include "runtime/data/clt_convert.h"
 #include "runtime/data/clt_loader.h"
 #include "runtime/data/clt_mds.h"
 #include "runtime/data/clt_tokenizer.h"
@@ -196,13 +197,15 @@ static clt_status read_weights(void) {
     return st;
 }
 
+static const char *compression = "zstd";
+
 static clt_status write_set(void) {
     clt_mds_writer *w;
     clt_mds_writer_params p;
     int32_t tokens[TOKENS] = {0};
     CLT_TRY(clt_io_remove_tree(set));
     clt_mds_writer_params_default(&p);
-    p.compression = "zstd";
+    p.compression = compression;
     p.hashes = "xxh64,sha1";
     p.size_limit = 200000;
     CLT_TRY(clt_mds_writer_create(set, &p, &w));
@@ -259,6 +262,40 @@ static clt_status tokenize(void) {
     clt_token_encoder_destroy(e);
     clt_tokenizer_close(t);
     return st;
+}
+
+static clt_status count_tokens(void *ctx, const int32_t *ids, size_t n) {
+    (void)ids;
+    *(size_t *)ctx += n;
+    return CLT_OK;
+}
+
+/* A long line and a long text file. */
+static clt_status convert(void) {
+    char *line = clt_path_join(dir, "line.jsonl"), *text = clt_path_join(dir, "text");
+    clt_convert_counts counts;
+    clt_tokenizer *t;
+    size_t tokens = 0;
+    CLT_TRY(clt_tokenizer_open("bytes", &t));
+    const clt_docs_file files[] = {{line, CLT_DOCS_JSONL}, {text, CLT_DOCS_TEXT}};
+    const clt_convert_params p = {
+        .tokenizer = t, .length = LARGE, .threads = 1, .tokens = count_tokens, .ctx = &tokens};
+    clt_status st = clt_convert(files, CLT_COUNT_OF(files), &p, &counts);
+    clt_tokenizer_close(t);
+    clt_free(line);
+    clt_free(text);
+    return st;
+}
+
+static void create_texts(void) {
+    char *line = clt_path_join(dir, "line.jsonl"), *text = clt_path_join(dir, "text");
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"text\": \"%0*d\"}", 3 * LARGE, 1);
+    assert_int_equal(clt_io_write_atomic(line, b.s, b.len), CLT_OK);
+    assert_int_equal(clt_io_write_atomic(text, b.s, b.len), CLT_OK);
+    clt_str_free(&b);
+    clt_free(line);
+    clt_free(text);
 }
 
 /* --- one attempt --- */
@@ -355,6 +392,14 @@ static void test_large(void **state) {
     every_large_allocation("reading batches", read_set);
     every_large_allocation("checking a dataset", verify_set);
     every_large_allocation("tokenizing", tokenize);
+    create_texts();
+    every_large_allocation("converting text", convert);
+    static const char *const others[] = {"gz:1", "bz2:1", "br:2"};
+    for (size_t i = 0; i < CLT_COUNT_OF(others); i++) {
+        compression = others[i];
+        every_large_allocation(others[i], write_set);
+        every_large_allocation(others[i], verify_set);
+    }
     cu_state_free(&state_large);
 }
 

@@ -215,6 +215,14 @@ static void test_bytes(void **state) {
     check_corpus("bytes");
 }
 
+/* Text that is tokenized in pieces has the ids of the whole. */
+static void test_tokenizers(void **state) {
+    (void)state;
+    check_corpus("test/golden/tokenizer/neox_mini");
+    check_corpus("test/golden/tokenizer/llama3_mini");
+    check_corpus("test/golden/e2e/tokenizer");
+}
+
 /* --- bad lines --- */
 
 static clt_status convert_lines(const char *text, size_t n, bool skip, int threads,
@@ -296,10 +304,8 @@ static void test_texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packer),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_packer),    cmocka_unit_test(test_bytes), cmocka_unit_test(test_tokenizers),
+        cmocka_unit_test(test_bad_lines), cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

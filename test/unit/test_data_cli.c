@@ -406,6 +406,50 @@ static void test_tokenize(void **state) {
     check_tokenize("", "--tokenizer gpt2", 78, "a hub is not fetched");
 }
 
+/* The number of names in a folder; 0: it does not exist. */
+static size_t count_names(const char *folder) {
+    clt_strv names = {0};
+    if (clt_io_is_dir(folder)) assert_int_equal(clt_io_list(folder, &names), CLT_OK);
+    const size_t n = names.n;
+    clt_strv_free(&names);
+    return n;
+}
+
+/* Whichever write, sync or rename of a conversion fails, no file of the dataset is left. */
+static void test_convert_faults(void **state) {
+    (void)state;
+    clt_str lines = {0}, out = {0};
+    for (int i = 0; i < 200; i++) clt_str_addf(&lines, "{\"text\": \"line %d\"}\n", i);
+    put_file("faults.jsonl", lines.s, lines.len);
+    char *made = clt_path_join(dir, "faulty/train"),
+         *args =
+             clt_format("convert %s/faults.jsonl --out %s/faulty -n 64 --compression gz --size-limit 2000 "
+                        "--threads 2",
+                        dir, dir);
+    static const char *const operations[] = {"open", "pwrite", "sync", "close", "rename"};
+    size_t failed = 0;
+    for (size_t k = 0; k < CLT_COUNT_OF(operations); k++) {
+        int code = 74;
+        for (int n = 1; code == 74; n++) {
+            char *fault = clt_format("%s:*shard*:%d:ENOSPC", operations[k], n);
+            if (strcmp(operations[k], "rename") == 0) memcpy(strchr(fault, '*'), "*index", 6);
+            setenv("CLTRAIN_IO_FAULT", fault, 1);
+            code = run(args, true, &out);
+            failed += code == 74;
+            if (code == 74 && count_names(made)) fail_msg("%s leaves files: %s", fault, out.s);
+            clt_free(fault);
+        }
+        assert_int_equal(code, 0);
+        assert_int_equal(clt_io_remove_tree(made), CLT_OK);
+    }
+    unsetenv("CLTRAIN_IO_FAULT");
+    assert_true(failed > 10);
+    clt_free(made);
+    clt_free(args);
+    clt_str_free(&lines);
+    clt_str_free(&out);
+}
+
 /* Output that cannot be written is an error. */
 static void test_full_disk(void **state) {
     (void)state;
@@ -432,12 +476,13 @@ int main(int argc, char **argv) {
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_order_of_folder),
-        cmocka_unit_test(test_show),          cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_convert_text),  cmocka_unit_test(test_convert_tokens),
-        cmocka_unit_test(test_convert_lines), cmocka_unit_test(test_convert_texts),
-        cmocka_unit_test(test_convert_links), cmocka_unit_test(test_convert_refusals),
-        cmocka_unit_test(test_tokenize),      cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_order_of_folder),
+        cmocka_unit_test(test_show),           cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_convert_text),   cmocka_unit_test(test_convert_tokens),
+        cmocka_unit_test(test_convert_lines),  cmocka_unit_test(test_convert_texts),
+        cmocka_unit_test(test_convert_links),  cmocka_unit_test(test_convert_refusals),
+        cmocka_unit_test(test_tokenize),       cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_convert_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

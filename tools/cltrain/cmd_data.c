@@ -288,7 +288,7 @@ static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 } actions[] = {
-    {"convert", "text or token files to an MDS dataset", data_convert},
+    {"convert", "text, JSONL or token files to an MDS dataset", data_convert},
     {"show", "the contents of a dataset or a sample", data_show},
     {"verify", "verify every shard, offset, checksum and sample", data_verify},
     {"order", "which rank gets which samples", data_order},

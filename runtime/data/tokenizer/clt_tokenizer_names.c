@@ -34,7 +34,8 @@ static clt_status load(const clt_json_tokenizer *t, const char *name, json_t **o
     char *dir = clt_path_dir(t->path), *path = clt_path_join(dir, name);
     clt_status st = CLT_OK;
     *out = NULL;
-    if (clt_io_is_file(path)) st = clt_json_load(path, MAX_FILE, MAX_DEPTH, out);
+    /* model_max_length may be 10^30. */
+    if (clt_io_is_file(path)) st = clt_json_load_reals(path, MAX_FILE, MAX_DEPTH, out);
     if (st == CLT_OK && *out && !json_is_object(*out))
         st = clt_error(CLT_BAD_DATA, "%s is not a JSON object", path);
     clt_free(path);
