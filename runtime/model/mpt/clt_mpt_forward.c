@@ -106,6 +106,8 @@ static clt_status branch_end_with_norm(clt_mpt *m, int64_t R, int layer, clt_mpt
     const int64_t C = m->cfg.d_model;
     const clt_gemm_params g = clt_mpt_linear(m, R, end.w, end.bias, in, ldin, post->out, C);
     CLT_TRY(clt_op_gemm(m->ops, &g));
+    CLT_TRY(clt_model_made(&m->base, m->type, post->out, (uint64_t)(R * C), "block %d: input of post_norm_%d",
+                           layer, branch + 1));
     CLT_TRY(norm(m, R, g.c, index->post_w[branch], index->post_b[branch], clt_tensor_of(y, C, CLT_F32),
                  post->mean, post->rstd));
     return clt_op_add(m->ops, y, x, (uint64_t)(R * C));
