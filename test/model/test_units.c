@@ -31,6 +31,17 @@ typedef struct {
     BASE ", 'resid_pdrop': 0.1, 'emb_pdrop': 0.1, 'attn_config': {'clip_qkv': 0.5, 'qk_gn': true}}"
 #define WIDE "{'d_model': 64, 'n_heads': 2, 'n_layers': 3}"
 #define UNTIED_BIAS "{'d_model': 64, 'n_heads': 2, 'n_layers': 1, 'tie_word_embeddings': false}"
+#define PARALLEL                                                                                             \
+    "{'d_model': 64, 'n_heads': 2, 'n_layers': 3, 'tie_word_embeddings': false, 'parallel_residual': true, " \
+    "'attn_config': {'rope': true, 'rope_impl': 'hf', 'rope_fraction': 0.5}}"
+#define PARALLEL_DROPS                                                                                       \
+    BASE ", 'resid_pdrop': 0.1, 'parallel_residual': true, 'embedding_scale': 3, "                           \
+         "'ffn_config': {'ffn_type': 'mptglu'}}"
+#define POST_NORMS                                                                                           \
+    "{'d_model': 64, 'n_heads': 2, 'n_layers': 3, 'norm_type': 'rmsnorm', 'norm_offset': 1, "                \
+    "'post_norms': true, 'embedding_scale': 8, 'final_logit_softcapping': 3, 'attn_config': "                \
+    "{'fused_qkv': false, 'attn_logit_softcapping': 2}, 'ffn_config': {'ffn_type': 'mptglu'}}"
+#define BOTH BASE ", 'parallel_residual': true, 'post_norms': true, 'norm_offset': 1, 'emb_pdrop': 0.1}"
 
 static const run_case cases[] = {
     {.model = BASE "}", .microbatches = 1},
@@ -50,6 +61,13 @@ static const run_case cases[] = {
     {.model = UNTIED_BIAS, .microbatches = 1, .type = CLT_BF16},
     {.model = WIDE, .microbatches = 2, .wide_norms = true},
     {.model = WIDE, .microbatches = 1, .type = CLT_BF16, .wide_norms = true},
+    {.model = PARALLEL, .microbatches = 2, .wide_norms = true},
+    {.model = PARALLEL, .recompute = CLT_RECOMPUTE_NORMS, .microbatches = 2, .type = CLT_BF16},
+    {.model = PARALLEL_DROPS, .recompute = CLT_RECOMPUTE_BLOCKS, .microbatches = 1, .dropout = true},
+    {.model = POST_NORMS, .recompute = CLT_RECOMPUTE_NORMS, .microbatches = 2, .type = CLT_BF16},
+    {.model = POST_NORMS, .microbatches = 1, .wide_norms = true},
+    {.model = POST_NORMS, .microbatches = 2, .type = CLT_BF16, .numerics = CLT_FAST},
+    {.model = BOTH, .recompute = CLT_RECOMPUTE_BLOCKS, .microbatches = 2, .type = CLT_BF16, .dropout = true},
 };
 
 /* --- whole slabs --- */

@@ -103,11 +103,10 @@ static void done(problem *q) {
 typedef struct {
     clt_dtype x, y, dy, dx;
 } types;
-static const types all_types[] = {{CLT_F32, CLT_F32, CLT_F32, CLT_F32},
-                                  {CLT_F32, CLT_BF16, CLT_BF16, CLT_F32},
-                                  {CLT_BF16, CLT_BF16, CLT_BF16, CLT_BF16},
-                                  {CLT_F16, CLT_F16, CLT_F16, CLT_F16},
-                                  {CLT_F32, CLT_F16, CLT_F16, CLT_F32}};
+static const types all_types[] = {
+    {CLT_F32, CLT_F32, CLT_F32, CLT_F32},     {CLT_F32, CLT_BF16, CLT_BF16, CLT_F32},
+    {CLT_BF16, CLT_BF16, CLT_BF16, CLT_BF16}, {CLT_F16, CLT_F16, CLT_F16, CLT_F16},
+    {CLT_F32, CLT_F16, CLT_F16, CLT_F32},     {CLT_BF16, CLT_F32, CLT_F32, CLT_BF16}};
 
 /* Rows on the device, rounded to a type, and a vector; blank without data. */
 static clt_tensor rows_of(int d, const problem *q, clt_dtype type, float *x) {
