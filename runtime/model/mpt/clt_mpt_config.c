@@ -48,6 +48,7 @@ static clt_status check_ranges(clt_schema_reader *r, const char *path, const clt
         const char *key;
         double v;
     } positive[] = {{"norm_eps", raw->norm_eps},
+                    {"embedding_scale", raw->embedding_scale},
                     {"attn_config.rope_theta", raw->rope_theta},
                     {"attn_config.alibi_bias_max", raw->alibi_bias_max},
                     {"attn_config.rope_hf_config.factor", raw->rope_factor},
@@ -58,6 +59,10 @@ static clt_status check_ranges(clt_schema_reader *r, const char *path, const clt
     if (!(raw->embedding_fraction > 0 && raw->embedding_fraction <= 1))
         return fail(r, path, "embedding_fraction", "is %g: it must be above 0 and at most 1",
                     raw->embedding_fraction);
+    if (raw->norm_offset != 0 && raw->norm_offset != 1)
+        return fail(r, path, "norm_offset", "is %g: it must be 0 or 1", raw->norm_offset);
+    if (raw->post_norms && raw->resid_pdrop > 0)
+        return fail(r, path, "post_norms", "does not support dropout of branches; set resid_pdrop to 0");
     if (raw->window < -1)
         return fail(r, path, "attn_config.sliding_window_size", "must be -1 (off) or at least 0");
     return CLT_OK;
@@ -103,7 +108,7 @@ static clt_status resolve_heads(clt_schema_reader *r, const char *path, const cl
                     (long long)H);
     c->kv_n_heads = kv;
     if (raw->qk_ln && raw->qk_gn) return fail(r, path, "attn_config.qk_gn", "and qk_ln cannot both be true");
-    if (raw->rope && c->head_dim % 2 != 0)
+    if (raw->rope && raw->rope_fraction == 1 && c->head_dim % 2 != 0)
         return fail(r, path, "attn_config.rope", "needs an even head size, not %lld", (long long)c->head_dim);
     return CLT_OK;
 }
@@ -153,6 +158,15 @@ static clt_status resolve_rope(clt_schema_reader *r, const char *path, const clt
                                clt_mpt_config *c) {
     static const clt_rope_kind kinds[] = {CLT_ROPE_PLAIN, CLT_ROPE_LINEAR, CLT_ROPE_DYNAMIC, CLT_ROPE_LLAMA3};
     c->rope = !raw->rope ? CLT_ROPE_NONE : raw->rope_impl == 0 ? CLT_ROPE_PLAIN : kinds[raw->rope_hf_type];
+    if (!(raw->rope_fraction > 0 && raw->rope_fraction <= 1))
+        return fail(r, path, "attn_config.rope_fraction", "is %g: it must be above 0 and at most 1",
+                    raw->rope_fraction);
+    c->rope_dims = (int64_t)floor((double)c->head_dim * raw->rope_fraction);
+    if (raw->rope && (c->rope_dims < 2 || c->rope_dims % 2 != 0))
+        return fail(r, path, "attn_config.rope_fraction",
+                    "%g of a head of %lld is %lld: the number of rotated dimensions must be even and above 0",
+                    raw->rope_fraction, (long long)c->head_dim, (long long)c->rope_dims);
+    c->rope_fraction = raw->rope_fraction;
     c->rope_theta = raw->rope_theta;
     c->rope_factor = raw->rope_factor;
     c->rope_low_freq_factor = raw->rope_low;
@@ -182,6 +196,10 @@ static void resolve_plain(const clt_mpt_config_raw *raw, clt_mpt_config *c) {
     c->fused_qkv = raw->fused_qkv;
     c->rms_norm = raw->norm >= 2;
     c->norm_eps = raw->norm_eps;
+    c->norm_offset = raw->norm_offset;
+    c->post_norms = raw->post_norms;
+    c->parallel_residual = raw->parallel_residual;
+    c->embedding_scale = raw->embedding_scale;
     c->embedding_fraction = raw->embedding_fraction;
     c->logit_scale = raw->logit_scale.inv_sqrt_d_model ? 1 / clt_dsqrt((double)raw->d_model)
                                                        : or_else(raw->logit_scale.number, 1);

@@ -41,8 +41,12 @@ typedef struct {
     bool learned_pos_emb, no_bias, attention_bias, tie_word_embeddings, fused_qkv;
     bool rms_norm; /* norm_type is an rmsnorm */
     double norm_eps;
-    double embedding_fraction;      /* factor of the embedding's gradient */
-    double logit_scale;             /* 1: none */
+    double norm_offset;        /* norms multiply by weight + this: 0 or 1; the qk norms always by weight */
+    bool post_norms;           /* a norm of each branch's output before the residual addition */
+    bool parallel_residual;    /* both branches of a block start from its input */
+    double embedding_scale;    /* factor of the embedding; 1: none */
+    double embedding_fraction; /* factor of the embedding's gradient */
+    double logit_scale;        /* 1: none */
     double final_logit_softcapping; /* 0: off */
     bool qk_ln, qk_gn;
     double clip_qkv;               /* 0: off */
@@ -52,7 +56,8 @@ typedef struct {
     bool alibi;
     double alibi_bias_max;
     clt_rope_kind rope;
-    double rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    int64_t rope_dims; /* of each head, the first ones: these rotate; even */
+    double rope_fraction, rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int64_t rope_original_max_positions;
     /* q at position p is multiplied by log(floor((p + 1) / floor_scale) + 1) * attn_scale + 1; attn_scale 0:
      * off */

@@ -20,14 +20,14 @@ typedef struct {
 typedef struct {
     int64_t d_model, n_heads, n_layers, head_dim, max_seq_len, vocab_size, kv_n_heads, ffn_hidden, window;
     double expansion_ratio, resid_pdrop, emb_pdrop, attn_pdrop;
-    bool learned_pos_emb, no_bias, tie_word_embeddings;
+    bool learned_pos_emb, no_bias, tie_word_embeddings, post_norms, parallel_residual;
     int attention_bias; /* -1: not given */
     int norm;
-    double norm_eps, embedding_fraction, final_logit_softcapping;
+    double norm_eps, norm_offset, embedding_scale, embedding_fraction, final_logit_softcapping;
     clt_mpt_logit_scale logit_scale;
     int attn_type;
     bool fused_qkv, qk_ln, qk_gn, attn_uses_sequence_id, alibi, rope;
-    double clip_qkv, softmax_scale, attn_logit_softcapping, alibi_bias_max, rope_theta;
+    double clip_qkv, softmax_scale, attn_logit_softcapping, alibi_bias_max, rope_theta, rope_fraction;
     int rope_impl, rope_hf_type;
     double rope_factor, rope_low, rope_high;
     int64_t rope_original;

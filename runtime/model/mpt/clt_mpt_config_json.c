@@ -40,6 +40,7 @@ static json_t *attention_to_json(const clt_mpt_config *c) {
     json_object_set_new(a, "attn_temperature_tuning",
                         json_pack("{s:f s:f}", "floor_scale", c->temperature_floor_scale, "attn_scale",
                                   c->temperature_attn_scale));
+    if (c->rope_fraction != 1) json_object_set_new(a, "rope_fraction", json_real(c->rope_fraction));
     return a;
 }
 
@@ -90,6 +91,14 @@ static json_t *blocks_to_json(const clt_mpt_config *c) {
     return json_null();
 }
 
+/* Keys that LLM Foundry's MPTConfig lacks are written only where they change the model. */
+static void extensions_to_json(const clt_mpt_config *c, json_t *o) {
+    if (c->norm_offset != 0) json_object_set_new(o, "norm_offset", json_real(c->norm_offset));
+    if (c->post_norms) json_object_set_new(o, "post_norms", json_true());
+    if (c->parallel_residual) json_object_set_new(o, "parallel_residual", json_true());
+    if (c->embedding_scale != 1) json_object_set_new(o, "embedding_scale", json_real(c->embedding_scale));
+}
+
 json_t *clt_mpt_config_to_json(const clt_model_config *config) {
     const clt_mpt_config *c = (const clt_mpt_config *)config;
     json_t *o = json_pack("{s:I s:I s:I s:I s:I s:I}", "d_model", (json_int_t)c->d_model, "n_heads",
@@ -115,5 +124,6 @@ json_t *clt_mpt_config_to_json(const clt_model_config *config) {
         "init_config", init_to_json(c), "block_overrides", blocks_to_json(c));
     json_object_update(o, rest);
     json_decref(rest);
+    extensions_to_json(c, o);
     return o;
 }
