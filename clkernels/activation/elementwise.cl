@@ -1,5 +1,5 @@
 /* Small elementwise operations over rows x cols elements with row distances ld*: sums, copies, clamps, row
- * factors, and the count of elements that are not finite.
+ * factors, a constant added to a vector, and the count of elements that are not finite.
  *
  *   TYPE         clt_dtype of all tensors except factors (include/clt_store.clh)
  *   LANES, SEG   include/clt_lane.clh
@@ -59,6 +59,14 @@ __kernel void scale_rows(ulong cols, __global elem *x, ulong x_off, ulong ldx, _
     x += x_off + get_global_id(1) * ldx;
     float f = factor[factor_off + get_global_id(1) % seq];
     CLT_SPAN(c, end, cols) VSTORE_AS(TYPE, VLOAD_AS(TYPE, x + c, end - c) * f, x + c, end - c);
+}
+
+/* y = x + value */
+__kernel void offset(ulong cols, __global const elem *x, ulong x_off, ulong ldx, __global elem *y,
+                     ulong y_off, ulong ldy, float value) {
+    x += x_off + get_global_id(1) * ldx;
+    y += y_off + get_global_id(1) * ldy;
+    CLT_SPAN(c, end, cols) VSTORE_AS(TYPE, VLOAD_AS(TYPE, x + c, end - c) + value, y + c, end - c);
 }
 
 /* counter[0] += elements whose exponent bits are all set. An integer sum, so its order does not matter. */

@@ -1,4 +1,5 @@
-/* Sums, copies, clamps, row factors, and the count of elements that are not finite. */
+/* Sums, copies, clamps, row factors, a constant added to a vector, and the count of elements that are not
+ * finite. */
 #include <math.h>
 #include <string.h>
 
@@ -33,6 +34,10 @@ static clt_rowwise scale_launch(const clt_scale_rows_params *p) {
         .tensors = 1, .n_more = 3, .t = {p->x}, .more = {CLT_REF(p->factor), CLT_U64(p->seq)}};
 }
 
+static clt_rowwise offset_launch(clt_tensor x, clt_tensor y, float value) {
+    return (clt_rowwise){"offset", 1, x.ld, .tensors = 2, .n_more = 1, .t = {x, y}, .more = {CLT_F32(value)}};
+}
+
 /* --- the check --- */
 
 enum { CHECKED = 136 };
@@ -40,12 +45,13 @@ enum { CHECKED = 136 };
 #define CHECK_FACTOR 0.75f
 
 /* Kernels that write one tensor; a and b are their inputs. */
-typedef enum { COPY, CLIP, CLIP_BACK, SCALE, WRITERS } writer;
+typedef enum { COPY, CLIP, CLIP_BACK, SCALE, OFFSET, WRITERS } writer;
 
 static float written(writer w, float a, float b) {
     const float limited = a > CHECK_LIMIT ? CHECK_LIMIT : a;
     if (w == COPY) return a;
     if (w == CLIP) return limited < -CHECK_LIMIT ? -CHECK_LIMIT : limited;
+    if (w == OFFSET) return a + CHECK_FACTOR;
     if (w == CLIP_BACK) return a <= CHECK_LIMIT && a >= -CHECK_LIMIT ? b : 0.0f;
     return b * CHECK_FACTOR;
 }
@@ -59,7 +65,8 @@ static clt_status check_writers(clt_ops *ops, const clt_variant *v, const clt_te
         {"copy_rows", 1, n, .tensors = 2, .t = {x, out}},
         {"clip_forward", 1, n, .tensors = 2, .n_more = 1, .t = {x, out}, .more = {limit}},
         {"clip_backward", 1, n, .tensors = 3, .n_more = 1, .t = {x, y, out}, .more = {limit}},
-        scale_launch(&(clt_scale_rows_params){1, 1, n, out, factor})};
+        scale_launch(&(clt_scale_rows_params){1, 1, n, out, factor}),
+        offset_launch(x, out, CHECK_FACTOR)};
     const float value = CHECK_FACTOR;
     float want[CHECKED];
     CLT_TRY(clt_ref_write_f32(factor, &value, 1));
@@ -168,6 +175,11 @@ clt_status clt_op_clip_values(clt_ops *ops, clt_ref g, uint64_t count, float lim
 clt_status clt_op_scale_rows(clt_ops *ops, const clt_scale_rows_params *p) {
     const clt_rowwise r = scale_launch(p);
     return run(ops, &r, (const char *const[]){"x"});
+}
+
+clt_status clt_op_offset(clt_ops *ops, clt_ref x, clt_ref y, uint64_t count, float value) {
+    const clt_rowwise r = offset_launch(one_row(x, count, CLT_F32), one_row(y, count, CLT_F32), value);
+    return run(ops, &r, (const char *const[]){"x", "y"});
 }
 
 clt_status clt_op_count_nonfinite(clt_ops *ops, clt_tensor x, uint64_t count, clt_ref counter) {

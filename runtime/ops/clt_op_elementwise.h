@@ -58,13 +58,15 @@ typedef struct {
 clt_status clt_op_clip_backward(clt_ops *ops, const clt_clip_grad_params *p);
 
 /* Rotary positions, in place. In each row r, heads 0 ... heads - 1 begin at columns h * head_dim. In each
- * head the pairs of elements (i, i + D/2), i < D/2, are rotated by the angle of position r % seq; D =
- * head_dim must be even. Columns after the last of these heads are not changed. */
+ * head the pairs of elements (i, i + D/2), i < D/2, are rotated by the angle of position r % seq; D = dims.
+ * Other dimensions of a head, and columns after the last of these heads, are not changed. CLT_FAIL: dims is
+ * odd, below 0 or above head_dim. */
 typedef struct {
-    int64_t rows, seq, heads, head_dim; /* seq at least 1; head_dim even */
+    int64_t rows, seq, heads, head_dim; /* seq at least 1 */
     clt_tensor x;
     clt_ref cos_sin; /* [seq, D/2, 2]: cosine and sine of each angle */
     bool inverse;    /* rotate by the negative angle, which gives the gradient */
+    int64_t dims;    /* dimensions of a head that rotate, the first ones; 0: head_dim, which is then even */
 } clt_rope_params;
 clt_status clt_op_rope(clt_ops *ops, const clt_rope_params *p);
 
@@ -76,6 +78,9 @@ typedef struct {
     clt_ref factor; /* [seq] */
 } clt_scale_rows_params;
 clt_status clt_op_scale_rows(clt_ops *ops, const clt_scale_rows_params *p);
+
+/* y[c] = x[c] + value for c < count, contiguous and fp32; y may be x. */
+clt_status clt_op_offset(clt_ops *ops, clt_ref x, clt_ref y, uint64_t count, float value);
 
 /* y = x * f, plus residual if it is present, where f is 0 with probability p and 1 / (1 - p) otherwise. Row r
  * is position r % seq of sample first_sample + r / seq of the global batch. Whether an element is dropped

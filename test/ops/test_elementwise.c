@@ -190,6 +190,11 @@ static void slab_case(int d, const shape *s, uint64_t seed) {
     for (size_t i = 0; i < n; i++) want[i] = clamp(want[i], limit);
     tu_assert_words("clip values", tu_download(x, n), want, n);
 
+    tu_assert_ok(clt_op_offset(ops, x, y, n, 1.1f), "offset");
+    clt_ref_offset(n, want, b, 1.1f);
+    tu_assert_words("offset", tu_download(y, n), b, n);
+    tu_assert_words("offset's input", tu_download(x, n), want, n);
+
     tu_release();
     clt_free(want);
     clt_free(b);
@@ -209,15 +214,15 @@ static void simple_operations_match(void **state) {
     tu_each_variant("elementwise", run_simple);
 }
 
-static void rope_case(int d, clt_dtype type, int64_t rows, int64_t seq, int64_t heads, int64_t dim,
-                      int64_t ld, uint64_t seed) {
-    size_t n = (size_t)(rows * ld), table = (size_t)(seq * dim);
+static void rope_case(int d, clt_dtype type, const int64_t s[6], uint64_t seed) {
+    const int64_t rows = s[0], seq = s[1], heads = s[2], head = s[3], dims = s[4], ld = s[5];
+    size_t n = (size_t)(rows * ld), table = (size_t)(seq * dims);
     float *x = make(n, seed), *cs = tu_random(table, seed + 2, 1.0f);
     clt_ref rx = tu_upload_rounded(d, type, x, n), rc = tu_upload(d, cs, table);
     for (int inverse = 0; inverse < 2; inverse++) {
-        const clt_rope_params p = {rows, seq, heads, dim, clt_tensor_of(rx, ld, type), rc, inverse};
+        const clt_rope_params p = {rows, seq, heads, head, clt_tensor_of(rx, ld, type), rc, inverse, dims};
         tu_assert_ok(clt_op_rope(tu_ops(d), &p), "rope");
-        clt_ref_rope(rows, seq, heads, dim, x, ld, cs, inverse);
+        clt_ref_rope(rows, seq, heads, head, dims, x, ld, cs, inverse);
         assert_stored("rope", type, rx, x, n);
     }
     tu_release();
@@ -226,13 +231,12 @@ static void rope_case(int d, clt_dtype type, int64_t rows, int64_t seq, int64_t 
 }
 
 static void run_rope(int d, const char *id) {
+    static const int64_t cases[][6] = {/* rows, positions, heads, head_dim, dims, ld */
+                                       {1, 1, 1, 2, 2, 2}, {7, 3, 2, 38, 38, 81}, {8, 4, 3, 64, 64, 192},
+                                       {1, 1, 1, 3, 2, 3}, {7, 3, 2, 41, 34, 85}, {8, 4, 3, 64, 16, 192}};
     (void)id;
-    for (uint64_t seed = 0; seed < 6; seed++) {
-        const clt_dtype type = (clt_dtype)(seed / 2);
-        rope_case(d, type, 1, 1, 1, 2, 2, seed);
-        rope_case(d, type, 7, 3, 2, 38, 81, seed);
-        rope_case(d, type, 8, 4, 3, 64, 192, seed);
-    }
+    for (uint64_t seed = 0; seed < 6; seed++)
+        for (size_t i = 0; i < CLT_COUNT_OF(cases); i++) rope_case(d, (clt_dtype)(seed / 2), cases[i], seed);
 }
 
 static void rope_matches(void **state) {
@@ -240,16 +244,27 @@ static void rope_matches(void **state) {
     tu_each_variant("rope", run_rope);
 }
 
+static void bad_rope_is_refused(void **state) {
+    (void)state;
+    static const int64_t bad[][2] = {{6, 3}, {6, 8}, {6, -2}, {5, 0}};
+    const clt_ref r = tu_blank(0, 16);
+    for (size_t i = 0; i < CLT_COUNT_OF(bad); i++) {
+        const clt_rope_params p = {1, 1, 1, bad[i][0], clt_tensor_of(r, 8, CLT_F32), r, false, bad[i][1]};
+        assert_int_equal(clt_op_rope(tu_ops(0), &p), CLT_FAIL);
+    }
+    tu_release();
+}
+
 /* The definition: a pair rotated by +-angle, in double. */
 static void rope_turns_pairs(void **state) {
     (void)state;
     float x[4] = {1.0f, 2.0f, 3.0f, 4.0f},
           cs[4] = {(float)cos(0.3), (float)sin(0.3), (float)cos(0.7), (float)sin(0.7)};
-    clt_ref_rope(1, 1, 1, 4, x, 4, cs, false);
+    clt_ref_rope(1, 1, 1, 4, 4, x, 4, cs, false);
     double want[4] = {cos(0.3) - 3 * sin(0.3), 2 * cos(0.7) - 4 * sin(0.7), 3 * cos(0.3) + sin(0.3),
                       4 * cos(0.7) + 2 * sin(0.7)};
     tu_assert_close("rope", x, want, 4, 1e-6);
-    clt_ref_rope(1, 1, 1, 4, x, 4, cs, true);
+    clt_ref_rope(1, 1, 1, 4, 4, x, 4, cs, true);
     tu_assert_close("rope and back", x, (double[]){1, 2, 3, 4}, 4, 1e-6);
 }
 
@@ -352,7 +367,7 @@ static void many_rows_are_several_launches(void **state) {
             const uint64_t before = launches(d);
             tu_assert_ok(clt_op_rope(ops, &(clt_rope_params){ROWS, SEQ, 1, COLS, rows, rt, false}), "rope");
             if (pass == 1) assert_int_equal(launches(d) - before, 2);
-            clt_ref_rope(ROWS, SEQ, 1, COLS, want, LD, table, false);
+            clt_ref_rope(ROWS, SEQ, 1, COLS, COLS, want, LD, table, false);
         }
         tu_assert_ok(clt_variant_force(ops, "rope", NULL), "clt_variant_force");
         tu_assert_words("turned rows", tu_download(rx, N), want, N);
@@ -372,10 +387,15 @@ static void bad_dropout_is_refused(void **state) {
 int main(int argc, char **argv) {
     tu_init(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(activations_match),      cmocka_unit_test(simple_operations_match),
-        cmocka_unit_test(rope_turns_pairs),       cmocka_unit_test(rope_matches),
-        cmocka_unit_test(dropout_factors),        cmocka_unit_test(dropout_matches),
-        cmocka_unit_test(bad_dropout_is_refused), cmocka_unit_test(many_rows_are_several_launches),
+        cmocka_unit_test(activations_match),
+        cmocka_unit_test(simple_operations_match),
+        cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(rope_matches),
+        cmocka_unit_test(dropout_factors),
+        cmocka_unit_test(dropout_matches),
+        cmocka_unit_test(bad_rope_is_refused),
+        cmocka_unit_test(bad_dropout_is_refused),
+        cmocka_unit_test(many_rows_are_several_launches),
     };
     return tu_run(tests, CLT_COUNT_OF(tests));
 }

@@ -161,8 +161,9 @@ void clt_ref_attention_gradients_dq_at(const clt_ref_attention_params *p, clt_dt
 void clt_ref_attention_gradients_dkv_at(const clt_ref_attention_params *p, clt_dtype type,
                                         clt_ref_attention_at at, const clt_ref_attention_gradients_out *g);
 
-void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
-                  const float *cos_sin, bool inverse);
+void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, int64_t dims, float *x,
+                  int64_t ldx, const float *cos_sin, bool inverse);
+void clt_ref_offset(uint64_t n, const float *x, float *y, float value); /* clt_op_offset */
 void clt_ref_dropout(int64_t rows, int64_t seq, int64_t cols, const float *x, const float *residual, float p,
                      uint64_t seed, uint64_t step, int64_t first_sample, int32_t layer, int32_t site,
                      float *y);

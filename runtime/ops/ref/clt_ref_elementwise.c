@@ -77,9 +77,13 @@ double clt_ref_fast_gelu_grad_off(clt_dtype type) {
     return type == CLT_BF16 ? 8.2e-5 : 5e-7;
 }
 
-void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, float *x, int64_t ldx,
-                  const float *cos_sin, bool inverse) {
-    int64_t half = head_dim / 2;
+void clt_ref_offset(uint64_t n, const float *x, float *y, float value) {
+    for (uint64_t i = 0; i < n; i++) y[i] = x[i] + value;
+}
+
+void clt_ref_rope(int64_t rows, int64_t seq, int64_t heads, int64_t head_dim, int64_t dims, float *x,
+                  int64_t ldx, const float *cos_sin, bool inverse) {
+    int64_t half = dims / 2;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < half; i++) {
