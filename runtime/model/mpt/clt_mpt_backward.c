@@ -74,9 +74,16 @@ static bool branches_drop(const backward_pass *p) {
     return p->b->dropout && p->m->cfg.resid_pdrop > 0;
 }
 
-/* Where the gradient is rounded for the next branch on the way; a branch's dropout does that itself. */
+/* A branch ends with something else than its product: the gradient that enters it is not that of the residual
+ * stream. */
+static bool branches_end_otherwise(const backward_pass *p) {
+    return branches_drop(p) || p->m->cfg.post_norms;
+}
+
+/* Where the gradient is rounded for the next branch on the way; a branch's dropout or norm does that itself.
+ */
 static clt_ref rounded(const backward_pass *p) {
-    return branches_drop(p) || p->m->type == CLT_F32 ? clt_ref_none() : p->m->dbranch;
+    return branches_end_otherwise(p) || p->m->type == CLT_F32 ? clt_ref_none() : p->m->dbranch;
 }
 
 /* Where a norm's output is made again on the way: only the weight gradients of what follows the norm need it,
@@ -85,44 +92,72 @@ static clt_ref again(const backward_pass *p, clt_ref y) {
     return p->m->shape.recompute == CLT_RECOMPUTE_NORMS ? y : clt_ref_none();
 }
 
-/* dx = [residual +] gradient of a C-wide norm; dw and db to the accumulator; dx_copy and y: see
+/* A C-wide norm backward without its tensors of rows; dw and db go to the accumulator. */
+static clt_status norm_grad(backward_pass *p, int w, int b, clt_norm_grad_params *g) {
+    const clt_mpt_config *c = &p->m->cfg;
+    *g = (clt_norm_grad_params){.rms = c->rms_norm,
+                                .eps = (float)c->norm_eps,
+                                .rows = p->rows,
+                                .cols = c->d_model,
+                                .heads = 1,
+                                .rows_per_sample = p->m->shape.seq,
+                                .dw = grad_of(p, w),
+                                .db = grad_of(p, b),
+                                .accumulate = !p->b->lane_first};
+    return clt_mpt_norm_weight(p->m, w, &g->w);
+}
+
+/* dx = [residual +] gradient of a C-wide norm in front of a branch or the head; dx_copy and y: see
  * clt_norm_grad_params. `next`: the bias, of unit `unit`, at the end of the branch that dx enters next, -1:
- * none; its gradient is the column sums of what enters, which is written here, unless the branch drops or the
- * copy comes later. */
+ * none; its gradient is the column sums of what enters, which is written here, unless the branch ends
+ * otherwise or the copy comes later. */
 static clt_status norm_backward(backward_pass *p, clt_ref x, clt_ref mean, clt_ref rstd, int w, int b,
                                 clt_ref dy, clt_ref residual, clt_ref dx, clt_ref dx_copy, int next, int unit,
                                 clt_ref y) {
     clt_mpt *m = p->m;
     int64_t C = m->cfg.d_model;
-    p->summed = branches_drop(p) || (m->type != CLT_F32 && !dx_copy.buf) ? -1 : next;
+    clt_norm_grad_params g;
+    p->summed = branches_end_otherwise(p) || (m->type != CLT_F32 && !dx_copy.buf) ? -1 : next;
     if (p->summed >= 0) CLT_TRY(open_gradients(p, unit));
-    return clt_op_norm_backward(m->ops, &(clt_norm_grad_params){.rms = m->cfg.rms_norm,
-                                                                .eps = (float)m->cfg.norm_eps,
-                                                                .rows = p->rows,
-                                                                .cols = C,
-                                                                .heads = 1,
-                                                                .rows_per_sample = m->shape.seq,
-                                                                .x = wide_rows(m, x),
-                                                                .w = clt_mpt_weight(m, w),
-                                                                .mean = mean,
-                                                                .rstd = rstd,
-                                                                .dy = clt_tensor_of(dy, C, m->dnorm_type),
-                                                                .dx = wide_rows(m, dx),
-                                                                .residual = wide_rows(m, residual),
-                                                                .dw = grad_of(p, w),
-                                                                .db = grad_of(p, b),
-                                                                .accumulate = !p->b->lane_first,
-                                                                .dx_copy = clt_tensor_of(dx_copy, C, m->type),
-                                                                .dx_sum = grad_of(p, p->summed),
-                                                                .y = clt_tensor_of(y, C, m->type),
-                                                                .b = clt_mpt_weight(m, b)});
+    CLT_TRY(norm_grad(p, w, b, &g));
+    g.x = wide_rows(m, x);
+    g.mean = mean;
+    g.rstd = rstd;
+    g.dy = clt_tensor_of(dy, C, m->dnorm_type);
+    g.dx = wide_rows(m, dx);
+    g.residual = wide_rows(m, residual);
+    g.dx_copy = clt_tensor_of(dx_copy, C, m->type);
+    g.dx_sum = grad_of(p, p->summed);
+    g.y = clt_tensor_of(y, C, m->type);
+    g.b = clt_mpt_weight(m, b);
+    return clt_op_norm_backward(m->ops, &g);
+}
+
+/* Through the norm after a branch, into the branches' type. */
+static clt_status post_norm_backward(backward_pass *p, int layer, clt_mpt_branch branch) {
+    clt_mpt *m = p->m;
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    const clt_mpt_post *post = &m->acts[layer].post[branch];
+    const int64_t C = m->cfg.d_model;
+    clt_norm_grad_params g;
+    CLT_TRY(norm_grad(p, x->post_w[branch], x->post_b[branch], &g));
+    g.x = clt_tensor_of(post->out, C, m->type);
+    g.mean = post->mean;
+    g.rstd = post->rstd;
+    g.dy = wide_rows(m, m->dx);
+    g.dx = clt_tensor_of(m->dbranch, C, m->type);
+    CLT_TRY(clt_op_norm_backward(m->ops, &g));
+    return clt_model_made(&m->base, m->type, m->dbranch, (uint64_t)(p->rows * C),
+                          "block %d: gradient before post_norm_%d", layer, branch + 1);
 }
 
 /* The gradient that enters a branch: dx itself, rounded to the branches' type, or through the branch's
- * dropout. */
-static clt_status branch_gradient(backward_pass *p, int layer, int site, clt_ref *out) {
+ * dropout or norm. */
+static clt_status branch_gradient(backward_pass *p, int layer, clt_mpt_branch branch, clt_ref *out) {
     clt_mpt *m = p->m;
+    const int site = branch == CLT_MPT_ATTENTION ? CLT_SITE_ATTENTION_OUT : CLT_SITE_FFN_OUT;
     *out = m->dbranch;
+    if (m->cfg.post_norms) return post_norm_backward(p, layer, branch);
     if (branches_drop(p))
         return clt_mpt_dropout(m, p->b, m->cfg.resid_pdrop, layer, site, CLT_F32, m->dx, clt_ref_none(),
                                m->type, m->dbranch);
@@ -151,7 +186,7 @@ static clt_status mlp_hidden_backward(backward_pass *p, int layer) {
     const clt_mpt_acts *a = &m->acts[layer];
     int64_t R = p->rows, C = c->d_model, F = c->ffn_hidden;
     clt_ref d;
-    CLT_TRY(branch_gradient(p, layer, CLT_SITE_FFN_OUT, &d));
+    CLT_TRY(branch_gradient(p, layer, CLT_MPT_MLP, &d));
     CLT_TRY(hidden_again(p, a));
     clt_gemm_params g = linear_data(p, x->wdown, d, C, c->glu ? m->dact : m->dup, F, false);
     if (!c->glu) {
@@ -184,11 +219,14 @@ static clt_status mlp_backward(backward_pass *p, int layer) {
     CLT_TRY(mlp_hidden_backward(p, layer));
     CLT_TRY(norm_data(p, x->wup, m->dup, F, false));
     if (c->glu) CLT_TRY(norm_data(p, x->wgate, m->dgate, F, true));
-    CLT_TRY(norm_backward(p, a->mid, a->mean2, a->rstd2, x->norm2_w, x->norm2_b, m->dnorm, m->dx, m->dx,
-                          rounded(p), x->bout, clt_mpt_block_unit(layer), again(p, a->n2)));
+    /* With parallel_residual attention's branch has the same gradient as this one: dx and its copy stay. */
+    const bool parallel = c->parallel_residual;
+    CLT_TRY(norm_backward(p, clt_mpt_mlp_input(m, layer), a->mean2, a->rstd2, x->norm2_w, x->norm2_b,
+                          m->dnorm, m->dx, parallel ? m->dmid : m->dx, parallel ? clt_ref_none() : rounded(p),
+                          parallel ? -1 : x->bout, clt_mpt_block_unit(layer), again(p, a->n2)));
     CLT_TRY(linear_weights(p, x->wup, x->bup, m->dup, F, a->n2, C, "mlp"));
     if (c->glu) CLT_TRY(linear_weights(p, x->wgate, x->bgate, m->dgate, F, a->n2, C, "mlp"));
-    return clt_model_made(&m->base, CLT_F32, m->dx, (uint64_t)(p->rows * C),
+    return clt_model_made(&m->base, CLT_F32, parallel ? m->dmid : m->dx, (uint64_t)(p->rows * C),
                           "block %d: gradient before norm_2", layer);
 }
 
@@ -229,7 +267,8 @@ static clt_status qkv_backward(backward_pass *p, int layer, clt_ref dqkv) {
                                 .head_dim = c->head_dim,
                                 .x = clt_tensor_of(dqkv, W, m->type),
                                 .cos_sin = m->rope,
-                                .inverse = true};
+                                .inverse = true,
+                                .dims = c->rope_dims};
         CLT_TRY(clt_op_rope(m->ops, &rope));
         rope.heads = c->kv_n_heads;
         rope.x = clt_tensor_at(rope.x, 0, Q);
@@ -277,9 +316,10 @@ static clt_status projections_backward(backward_pass *p, int layer, clt_ref dqkv
     int w, b;
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(norm_data(p, w, clt_ref_at(dqkv, col), W, i > 0));
-    CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm, m->dx, m->dx,
-                          rounded(p), layer ? m->index.block[layer - 1].bdown : -1,
-                          clt_mpt_block_unit(layer - 1), again(p, a->n1)));
+    CLT_TRY(norm_backward(p, a->x, a->mean1, a->rstd1, x->norm1_w, x->norm1_b, m->dnorm,
+                          m->cfg.parallel_residual ? m->dmid : m->dx, m->dx, rounded(p),
+                          layer ? m->index.block[layer - 1].bdown : -1, clt_mpt_block_unit(layer - 1),
+                          again(p, a->n1)));
     for (int i = 0; projection(m, layer, i, &w, &b, &col); i++)
         CLT_TRY(linear_weights(p, w, b, clt_ref_at(dqkv, col), W, a->n1, C, "attention"));
     return CLT_OK;
@@ -295,7 +335,7 @@ static clt_status attention_backward(backward_pass *p, int layer) {
     int64_t source = c->layer[layer].reuse_kv >= 0 ? c->layer[layer].reuse_kv : layer;
     clt_ref d, dqkv = m->dqkv[layer];
     clt_tensor dkv = clt_tensor_of(m->dqkv[source], W, m->type);
-    CLT_TRY(branch_gradient(p, layer, CLT_SITE_ATTENTION_OUT, &d));
+    CLT_TRY(branch_gradient(p, layer, CLT_MPT_ATTENTION, &d));
     CLT_TRY(linear_weights(p, x->wout, x->bout, d, C, a->att, Q, "attention"));
     clt_gemm_params g = linear_data(p, x->wout, d, C, m->datt, Q, false);
     CLT_TRY(clt_op_gemm(m->ops, &g));
@@ -326,6 +366,7 @@ static clt_status embedding_backward(backward_pass *p) {
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, m->dx, clt_ref_none(),
                                 CLT_F32, m->dx));
+    CLT_TRY(clt_mpt_scale_embedding(m, p->rows, m->dx));
     /* Untied, the table's own accumulator takes the lookups: rows that no token names must be +0. */
     if (!c->tie_word_embeddings && b->lane_first)
         CLT_TRY(clt_buffer_fill32(dwte.ref.buf, dwte.ref.off * 4, 0, (size_t)(c->vocab_size * C) * 4));

@@ -47,8 +47,19 @@ static bool layers_differ(const clt_mpt_config *c) {
 /* The MptForCausalLM of transformers has, mostly whatever config.json says: ALiBi down to 2^-8, layer norms,
  * exact GELU, 4 d_model, and no biases. */
 #define LACKS(what) "its MptForCausalLM lacks " what "; LLM Foundry's code computes the same"
+#define ONLY_HERE(what) "neither its MptForCausalLM nor LLM Foundry's code has " what
+/* The first feature of the model that MPTConfig has no key for. */
+static const char *extension(const clt_mpt_config *c) {
+    if (c->parallel_residual) return ONLY_HERE("parallel_residual");
+    if (c->post_norms) return ONLY_HERE("post_norms");
+    if (c->norm_offset != 0) return ONLY_HERE("norm_offset");
+    if (c->embedding_scale != 1) return ONLY_HERE("embedding_scale");
+    return c->rope != CLT_ROPE_NONE && c->rope_dims != c->head_dim ? ONLY_HERE("rope_fraction") : NULL;
+}
+
 static const char *hf_differs(const clt_model_config *config) {
     const clt_mpt_config *c = (const clt_mpt_config *)config;
+    if (extension(c)) return extension(c);
     if (!c->alibi)
         return c->rope != CLT_ROPE_NONE ? LACKS("rotary positions") : LACKS("positions without ALiBi");
     if (c->alibi_bias_max != 8) return LACKS("alibi_bias_max");

@@ -36,20 +36,37 @@ clt_gemm_params clt_mpt_linear(const clt_mpt *m, int64_t rows, int w, int b, clt
                              .bias = clt_mpt_weight(m, b)};
 }
 
-clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
-                        clt_ref rstd) {
+clt_status clt_mpt_norm_weight(clt_mpt *m, int w, clt_tensor *out) {
+    *out = clt_mpt_weight(m, w);
+    if (!m->norm_weight.buf) return CLT_OK;
+    const clt_ref stored = out->ref;
+    out->ref = m->norm_weight;
+    return clt_op_offset(m->ops, stored, m->norm_weight, (uint64_t)m->cfg.d_model, (float)m->cfg.norm_offset);
+}
+
+/* A norm over rows of C. */
+static clt_status norm(clt_mpt *m, int64_t rows, clt_tensor x, int w, int b, clt_tensor y, clt_ref mean,
+                       clt_ref rstd) {
     const clt_mpt_config *c = &m->cfg;
-    return clt_op_norm_forward(m->ops, &(clt_norm_params){.rms = c->rms_norm,
-                                                          .eps = (float)c->norm_eps,
-                                                          .rows = rows,
-                                                          .cols = c->d_model,
-                                                          .heads = 1,
-                                                          .x = clt_tensor_of(x, c->d_model, CLT_F32),
-                                                          .w = clt_mpt_weight(m, w),
-                                                          .b = clt_mpt_weight(m, b),
-                                                          .y = clt_tensor_of(y, c->d_model, m->type),
-                                                          .mean = mean,
-                                                          .rstd = rstd});
+    clt_norm_params p = {.rms = c->rms_norm,
+                         .eps = (float)c->norm_eps,
+                         .rows = rows,
+                         .cols = c->d_model,
+                         .heads = 1,
+                         .x = x,
+                         .b = clt_mpt_weight(m, b),
+                         .y = y,
+                         .mean = mean,
+                         .rstd = rstd};
+    CLT_TRY(clt_mpt_norm_weight(m, w, &p.w));
+    return clt_op_norm_forward(m->ops, &p);
+}
+
+/* The same in front of a branch or the head: y is of the branches' type. */
+static clt_status pre_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
+                           clt_ref rstd) {
+    const int64_t C = m->cfg.d_model;
+    return norm(m, rows, clt_tensor_of(x, C, CLT_F32), w, b, clt_tensor_of(y, C, m->type), mean, rstd);
 }
 
 clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int layer, int site,
@@ -69,11 +86,38 @@ clt_status clt_mpt_dropout(clt_mpt *m, const clt_model_pass *b, double p, int la
                                                         .site = site});
 }
 
-/* y = x + dropout(in * W^T + bias): the end of both branches of a block. */
-static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, int site, int w, int bias,
+/* What a branch ends with. */
+typedef struct {
+    int site, w, bias;
+} branch_tail;
+
+static branch_tail tail_of(const clt_mpt *m, int layer, clt_mpt_branch branch) {
+    const clt_mpt_block_index *x = &m->index.block[layer];
+    return branch == CLT_MPT_ATTENTION ? (branch_tail){CLT_SITE_ATTENTION_OUT, x->wout, x->bout}
+                                       : (branch_tail){CLT_SITE_FFN_OUT, x->wdown, x->bdown};
+}
+
+/* y = x + norm(in * W^T + bias) */
+static clt_status branch_end_with_norm(clt_mpt *m, int64_t R, int layer, clt_mpt_branch branch, clt_ref in,
+                                       int64_t ldin, clt_ref x, clt_ref y) {
+    const clt_mpt_block_index *index = &m->index.block[layer];
+    const clt_mpt_post *post = &m->acts[layer].post[branch];
+    const branch_tail end = tail_of(m, layer, branch);
+    const int64_t C = m->cfg.d_model;
+    const clt_gemm_params g = clt_mpt_linear(m, R, end.w, end.bias, in, ldin, post->out, C);
+    CLT_TRY(clt_op_gemm(m->ops, &g));
+    CLT_TRY(norm(m, R, g.c, index->post_w[branch], index->post_b[branch], clt_tensor_of(y, C, CLT_F32),
+                 post->mean, post->rstd));
+    return clt_op_add(m->ops, y, x, (uint64_t)(R * C));
+}
+
+/* y = x + dropout(in * W^T + bias), or with a norm: the end of both branches of a block. */
+static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, clt_mpt_branch branch,
                              clt_ref in, int64_t ldin, clt_ref x, clt_ref y) {
     int64_t R = b->batch->samples * m->shape.seq, C = m->cfg.d_model;
-    clt_gemm_params g = clt_mpt_linear(m, R, w, bias, in, ldin, y, C);
+    const branch_tail end = tail_of(m, layer, branch);
+    if (m->cfg.post_norms) return branch_end_with_norm(m, R, layer, branch, in, ldin, x, y);
+    clt_gemm_params g = clt_mpt_linear(m, R, end.w, end.bias, in, ldin, y, C);
     if (!(b->dropout && m->cfg.resid_pdrop > 0)) {
         g.residual = clt_tensor_of(x, C, CLT_F32);
         g.c.type = CLT_F32;
@@ -81,7 +125,7 @@ static clt_status branch_end(clt_mpt *m, const clt_model_pass *b, int layer, int
     }
     g.c.ref = m->dbranch;
     CLT_TRY(clt_op_gemm(m->ops, &g));
-    return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, site, m->type, m->dbranch, x, CLT_F32, y);
+    return clt_mpt_dropout(m, b, m->cfg.resid_pdrop, layer, end.site, m->type, m->dbranch, x, CLT_F32, y);
 }
 
 /* The qk norms (always layer norms with eps 1e-5) of `heads` heads of the columns at `col`. */
@@ -159,7 +203,7 @@ static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
     const clt_mpt_config *c = &m->cfg;
     clt_mpt_acts *a = &m->acts[layer];
     int64_t T = m->shape.seq, Q = c->n_heads * c->head_dim, W = m->width;
-    clt_ref angles = from_past(m, m->rope, c->head_dim);
+    clt_ref angles = from_past(m, m->rope, c->rope_dims);
     CLT_TRY(clt_mpt_temper(m, R, a->qkv));
     if (!angles.buf || c->layer[layer].nope) return CLT_OK;
     clt_rope_params p = {.rows = R,
@@ -167,7 +211,8 @@ static clt_status place_qk(clt_mpt *m, int64_t R, int layer) {
                          .heads = c->n_heads,
                          .head_dim = c->head_dim,
                          .x = clt_tensor_of(a->qkv, W, m->type),
-                         .cos_sin = angles};
+                         .cos_sin = angles,
+                         .dims = c->rope_dims};
     CLT_TRY(clt_op_rope(m->ops, &p));
     if (c->layer[layer].reuse_kv >= 0) return CLT_OK;
     p.heads = c->kv_n_heads;
@@ -251,28 +296,34 @@ clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer,
     clt_mpt_acts *a = &m->acts[layer];
     int64_t R = b->batch->samples * m->shape.seq, C = c->d_model, Q = c->n_heads * c->head_dim;
 
-    CLT_TRY(clt_mpt_norm(m, R, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
+    CLT_TRY(pre_norm(m, R, a->x, x->norm1_w, x->norm1_b, a->n1, a->mean1, a->rstd1));
     CLT_TRY(clt_model_made(&m->base, m->type, a->n1, (uint64_t)(R * C), "block %d: norm_1", layer));
     CLT_TRY(make_qkv(m, R, layer));
     CLT_TRY(place_qk(m, R, layer));
     CLT_TRY(attend(m, b, layer));
     CLT_TRY(clt_model_made(&m->base, m->type, a->att, (uint64_t)(R * Q), "block %d: attention", layer));
-    CLT_TRY(branch_end(m, b, layer, CLT_SITE_ATTENTION_OUT, x->wout, x->bout, a->att, Q, a->x, a->mid));
+    CLT_TRY(branch_end(m, b, layer, CLT_MPT_ATTENTION, a->att, Q, a->x, a->mid));
     CLT_TRY(clt_model_made(&m->base, CLT_F32, a->mid, (uint64_t)(R * C), "block %d: attention's out_proj",
                            layer));
 
-    CLT_TRY(clt_mpt_norm(m, R, a->mid, x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
+    CLT_TRY(pre_norm(m, R, clt_mpt_mlp_input(m, layer), x->norm2_w, x->norm2_b, a->n2, a->mean2, a->rstd2));
     CLT_TRY(clt_model_made(&m->base, m->type, a->n2, (uint64_t)(R * C), "block %d: norm_2", layer));
     CLT_TRY(mlp_hidden(m, R, layer));
     CLT_TRY(clt_model_made(&m->base, m->type, a->act, (uint64_t)(R * c->ffn_hidden),
                            "block %d: mlp's up_proj and activation", layer));
-    CLT_TRY(
-        branch_end(m, b, layer, CLT_SITE_FFN_OUT, x->wdown, x->bdown, a->act, c->ffn_hidden, a->mid, x_out));
+    CLT_TRY(branch_end(m, b, layer, CLT_MPT_MLP, a->act, c->ffn_hidden, a->mid, x_out));
     return clt_model_made(&m->base, CLT_F32, x_out, (uint64_t)(R * C), "block %d: mlp's down_proj", layer);
 }
 
 static clt_ref block_output(const clt_mpt *m, int layer) {
     return layer + 1 < m->cfg.n_layers ? m->acts[layer + 1].x : m->x_last;
+}
+
+clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x) {
+    const int64_t C = m->cfg.d_model;
+    if (!m->embedding_scale.buf) return CLT_OK;
+    return clt_op_scale_rows(
+        m->ops, &(clt_scale_rows_params){rows, 1, C, clt_tensor_of(x, C, CLT_F32), m->embedding_scale});
 }
 
 static clt_status embed(clt_mpt *m, const clt_model_pass *b) {
@@ -289,6 +340,7 @@ static clt_status embed(clt_mpt *m, const clt_model_pass *b) {
                                         .wpe = clt_tensor_at(clt_mpt_lookup(m, m->index.wpe), m->past, 0),
                                         .out = clt_tensor_of(x0, C, CLT_F32),
                                         .fraction = (float)c->embedding_fraction}));
+    CLT_TRY(clt_mpt_scale_embedding(m, R, x0));
     if (b->dropout && c->emb_pdrop > 0)
         CLT_TRY(clt_mpt_dropout(m, b, c->emb_pdrop, 0, CLT_SITE_EMBEDDING, CLT_F32, x0, clt_ref_none(),
                                 CLT_F32, x0));
@@ -307,7 +359,7 @@ clt_status clt_mpt_forward(clt_mpt *m, const clt_model_pass *b) {
         CLT_TRY(clt_mpt_done(m, clt_mpt_block_unit(i)));
     }
     CLT_TRY(clt_mpt_need(m, clt_mpt_head_unit(c)));
-    CLT_TRY(clt_mpt_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
+    CLT_TRY(pre_norm(m, R, m->x_last, m->index.norm_f_w, m->index.norm_f_b, m->nf, m->meanf, m->rstdf));
     return clt_model_made(&m->base, m->type, m->nf, (uint64_t)(R * C), "norm_f");
 }
 

@@ -22,6 +22,7 @@ void clt_mpt_init_range(const clt_model_config *config, const clt_slab_table *ta
 typedef struct {
     int norm1_w, norm1_b, wqkv, bqkv, wq, bq, wk, bk, wv, bv, q_ln_w, q_ln_b, k_ln_w, k_ln_b, wout, bout,
         norm2_w, norm2_b, wgate, bgate, wup, bup, wdown, bdown;
+    int post_w[2], post_b[2]; /* post_norms, by clt_mpt_branch */
 } clt_mpt_block_index;
 
 typedef struct {
@@ -56,6 +57,13 @@ clt_status clt_mpt_gradients_need(clt_mpt *m, const clt_model_pass *b, int unit)
 
 /* --- the model --- */
 
+typedef enum { CLT_MPT_ATTENTION, CLT_MPT_MLP } clt_mpt_branch;
+
+/* A branch's output [R, C] of the branches' type and the statistics [R] of the norm that follows it. */
+typedef struct {
+    clt_ref out, mean, rstd;
+} clt_mpt_post;
+
 /* What a block keeps from its forward pass for its backward pass. R rows. x, mid and the statistics are fp32,
  * the rest is of the branches' type. */
 typedef struct {
@@ -67,8 +75,9 @@ typedef struct {
     clt_ref qkv;                            /* final q|k|v [R, W] */
     clt_ref cache;                          /* shape.cache: k|v of all positions [T, 2*KV*D] */
     clt_ref att, lse;                       /* attention output [R, H*D], [B, H, T] */
-    clt_ref mid;                            /* after the attention branch [R, C] */
+    clt_ref mid; /* after the attention branch [R, C]; with parallel_residual m->mid */
     clt_ref n2, mean2, rstd2;
+    clt_mpt_post post[2];  /* post_norms, by clt_mpt_branch */
     clt_ref gate, up, act; /* MLP [R, F]; gate only with GLU */
 } clt_mpt_acts;
 
@@ -92,7 +101,9 @@ struct clt_mpt {
     clt_ref nf, meanf, rstdf;
     clt_ref logits, token_loss;
     clt_ref correct; /* int32 [R]: 1 where the target is the most likely token */
+    clt_ref mid;     /* parallel_residual: no block needs its own backward [R, C] */
     clt_ref dx;      /* gradient of the residual stream [R, C], fp32 */
+    clt_ref dmid;    /* parallel_residual: dx and the MLP branch's part; attention still needs dx [R, C] */
     clt_ref dbranch; /* what enters a branch backward (and leaves it before dropout) [R, C] */
     clt_ref dnorm;   /* of a block's norm [R, C], dnorm_type */
     clt_ref dnf;     /* of norm_f, the same; often the same place */
@@ -103,7 +114,9 @@ struct clt_mpt {
     clt_ref dup, dgate, dact; /* [R, F] */
     clt_ref lookup;           /* tied wte: lookup accumulator [V, C] */
     clt_ref slopes, rope;
-    clt_ref temperature; /* [T]; none where the factors are row_temperature */
+    clt_ref norm_weight;     /* norm_offset: the weight of the norm that runs next, with the offset [C] */
+    clt_ref embedding_scale; /* [1], none where it is 1 */
+    clt_ref temperature;     /* [T]; none where the factors are row_temperature */
     /* What each microbatch brings, in one buffer that one write fills from `host`; words: its 4-byte
      * elements. */
     clt_ref tokens, targets, seq_ids, row_weight;           /* int32 / float [R] */
@@ -161,9 +174,16 @@ clt_tensor clt_mpt_entry(const clt_slab *slab, int entry);
 clt_tensor clt_mpt_weight(const clt_mpt *m, int entry); /* of the weights */
 clt_tensor clt_mpt_matrix(const clt_mpt *m, int entry); /* as GEMMs read it: of the branches' type */
 clt_tensor clt_mpt_lookup(const clt_mpt *m, int entry); /* as the lookup reads it, see narrow_embeddings */
-/* A norm over rows of C: y (branches' type) from x (fp32). */
-clt_status clt_mpt_norm(clt_mpt *m, int64_t rows, clt_ref x, int w, int b, clt_ref y, clt_ref mean,
-                        clt_ref rstd);
+/* The weight that a C-wide norm multiplies by: entry w, or, with norm_offset, m->norm_weight until the next
+ * call. */
+clt_status clt_mpt_norm_weight(clt_mpt *m, int w, clt_tensor *out);
+/* Rows of C times embedding_scale, in place. */
+clt_status clt_mpt_scale_embedding(clt_mpt *m, int64_t rows, clt_ref x);
+
+/* What norm_2 reads [R, C]. */
+static inline clt_ref clt_mpt_mlp_input(const clt_mpt *m, int layer) {
+    return m->cfg.parallel_residual ? m->acts[layer].x : m->acts[layer].mid;
+}
 
 /* Forward pass of one block on its places; also used again in backward with recomputation. */
 clt_status clt_mpt_block_forward(clt_mpt *m, const clt_model_pass *b, int layer, clt_ref x_out);

@@ -51,6 +51,15 @@ static bool norms_again(const clt_mpt *m) {
     return m->shape.training && m->shape.recompute == CLT_RECOMPUTE_NORMS;
 }
 
+static clt_status take_post_norms(clt_mpt *m, clt_mpt_acts *a) {
+    for (int i = 0; i < 2; i++) {
+        CLT_TRY(take_act(m, "branch output", m->rows * m->cfg.d_model, &a->post[i].out));
+        CLT_TRY(take_wide(m, "norm statistics", m->rows, &a->post[i].mean));
+        CLT_TRY(take_wide(m, "norm statistics", m->rows, &a->post[i].rstd));
+    }
+    return CLT_OK;
+}
+
 /* What one block needs between forward and backward, without its input and its q|k|v. */
 static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
     const clt_mpt_config *c = &m->cfg;
@@ -73,9 +82,11 @@ static clt_status take_block(clt_mpt *m, clt_mpt_acts *a) {
     }
     CLT_TRY(take_act(m, "attention output", R * c->n_heads * c->head_dim, &a->att));
     CLT_TRY(take_wide(m, "attention log-sum-exp", R * c->n_heads, &a->lse));
-    CLT_TRY(take_wide(m, "residual", R * C, &a->mid));
+    a->mid = m->mid;
+    if (!c->parallel_residual) CLT_TRY(take_wide(m, "residual", R * C, &a->mid));
     CLT_TRY(take_wide(m, "norm statistics", R, &a->mean2));
     CLT_TRY(take_wide(m, "norm statistics", R, &a->rstd2));
+    if (c->post_norms) CLT_TRY(take_post_norms(m, a));
     if (c->glu) CLT_TRY(take_act(m, "mlp gate", R * F, &a->gate));
     if (c->glu || m->shape.training) CLT_TRY(take_act(m, "mlp up", R * F, &a->up));
     return CLT_OK;
@@ -88,6 +99,7 @@ static clt_status take_blocks(clt_mpt *m) {
     int64_t R = m->rows, C = m->cfg.d_model;
     clt_mpt_acts shared = {0};
     clt_ref shared_qkv = clt_ref_none(), pair[2] = {clt_ref_none(), clt_ref_none()};
+    if (m->cfg.parallel_residual) CLT_TRY(take_wide(m, "residual", R * C, &m->mid));
     if (share) {
         CLT_TRY(take_block(m, &shared));
         CLT_TRY(take_act(m, "qkv", R * m->width, &shared_qkv));
@@ -183,6 +195,7 @@ static clt_status take_gradients(clt_mpt *m) {
     const clt_mpt_config *c = &m->cfg;
     int64_t R = m->rows, C = c->d_model;
     CLT_TRY(take_wide(m, "gradient", R * C, &m->dx));
+    if (c->parallel_residual) CLT_TRY(take_wide(m, "gradient", R * C, &m->dmid));
     if (!norms_again(m) || m->dnorm_type != m->type) {
         CLT_TRY(
             take(m, &m->memory.activations, "gradient", R * C, clt_dtype_bytes(m->dnorm_type), &m->dnorm));
@@ -190,7 +203,7 @@ static clt_status take_gradients(clt_mpt *m) {
     }
     if (branches_in_x_last(m))
         m->dbranch = m->x_last;
-    else if (c->resid_pdrop > 0 || m->type != CLT_F32)
+    else if (c->resid_pdrop > 0 || c->post_norms || m->type != CLT_F32)
         CLT_TRY(take_act(m, "gradient", R * C, &m->dbranch));
     for (int i = 0; i < c->n_layers; i++)
         if (m->source_of_kv[i]) CLT_TRY(take_act(m, "gradient of qkv", R * m->width, &m->dqkv[i]));
@@ -246,7 +259,9 @@ static clt_status take_inputs(clt_mpt *m) {
     CLT_TRY(take_other(m, "token losses", R, &m->token_loss));
     CLT_TRY(take_other(m, "correct", R, &m->correct));
     if (c->alibi) CLT_TRY(take_other(m, "alibi slopes", c->n_heads, &m->slopes));
-    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->head_dim, &m->rope));
+    if (c->rope != CLT_ROPE_NONE) CLT_TRY(take_other(m, "rope table", T * c->rope_dims, &m->rope));
+    if (c->norm_offset != 0) CLT_TRY(take_other(m, "norm weight", c->d_model, &m->norm_weight));
+    if (c->embedding_scale != 1) CLT_TRY(take_other(m, "embedding scale", 1, &m->embedding_scale));
     if (c->temperature_attn_scale != 0 && !clt_mpt_temperature_by_row(c))
         CLT_TRY(take_other(m, "temperature factors", T, &m->temperature));
     return CLT_OK;
@@ -263,11 +278,15 @@ static clt_status upload_tables(clt_mpt *m) {
     }
     if (m->rope.buf && st == CLT_OK) {
         clt_rope_table(c, T, t);
-        st = clt_ref_write_f32(m->rope, t, (size_t)(T * c->head_dim));
+        st = clt_ref_write_f32(m->rope, t, (size_t)(T * c->rope_dims));
     }
     if (m->temperature.buf && st == CLT_OK) {
         clt_temperature_factors(c, T, t);
         st = clt_ref_write_f32(m->temperature, t, (size_t)T);
+    }
+    if (m->embedding_scale.buf && st == CLT_OK) {
+        t[0] = (float)c->embedding_scale;
+        st = clt_ref_write_f32(m->embedding_scale, t, 1);
     }
     clt_free(t);
     return st;

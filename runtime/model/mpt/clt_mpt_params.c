@@ -66,6 +66,8 @@ static void add_block(const clt_mpt_config *c, int layer, clt_slab_table *t) {
     snprintf(p, sizeof p, "%s.norm_1", block);
     add_norm(t, p, c->d_model, norm_bias);
     add_attention(c, layer, t, block);
+    snprintf(p, sizeof p, "%s.post_norm_1", block);
+    if (c->post_norms) add_norm(t, p, c->d_model, norm_bias);
     snprintf(p, sizeof p, "%s.norm_2", block);
     add_norm(t, p, c->d_model, norm_bias);
     snprintf(p, sizeof p, "%s.ffn.up_proj", block);
@@ -74,6 +76,8 @@ static void add_block(const clt_mpt_config *c, int layer, clt_slab_table *t) {
     add_linear(t, p, c->d_model, c->ffn_hidden, !c->no_bias);
     snprintf(p, sizeof p, "%s.ffn.gate_proj", block);
     if (c->glu) add_linear(t, p, c->ffn_hidden, c->d_model, !c->no_bias);
+    snprintf(p, sizeof p, "%s.post_norm_2", block);
+    if (c->post_norms) add_norm(t, p, c->d_model, norm_bias);
 }
 
 clt_status clt_mpt_table(const clt_model_config *config, clt_slab_table *t) {
@@ -116,18 +120,34 @@ void clt_mpt_index_create(const clt_mpt_config *c, const clt_slab_table *t, clt_
             int *at;
             const char *name;
         } names[] = {
-            {&b->norm1_w, "norm_1.weight"},      {&b->norm1_b, "norm_1.bias"},
-            {&b->wqkv, "attn.Wqkv.weight"},      {&b->bqkv, "attn.Wqkv.bias"},
-            {&b->wq, "attn.Wq.weight"},          {&b->bq, "attn.Wq.bias"},
-            {&b->wk, "attn.Wk.weight"},          {&b->bk, "attn.Wk.bias"},
-            {&b->wv, "attn.Wv.weight"},          {&b->bv, "attn.Wv.bias"},
-            {&b->q_ln_w, "attn.q_ln.weight"},    {&b->q_ln_b, "attn.q_ln.bias"},
-            {&b->k_ln_w, "attn.k_ln.weight"},    {&b->k_ln_b, "attn.k_ln.bias"},
-            {&b->wout, "attn.out_proj.weight"},  {&b->bout, "attn.out_proj.bias"},
-            {&b->norm2_w, "norm_2.weight"},      {&b->norm2_b, "norm_2.bias"},
-            {&b->wgate, "ffn.gate_proj.weight"}, {&b->bgate, "ffn.gate_proj.bias"},
-            {&b->wup, "ffn.up_proj.weight"},     {&b->bup, "ffn.up_proj.bias"},
-            {&b->wdown, "ffn.down_proj.weight"}, {&b->bdown, "ffn.down_proj.bias"},
+            {&b->norm1_w, "norm_1.weight"},
+            {&b->norm1_b, "norm_1.bias"},
+            {&b->post_w[0], "post_norm_1.weight"},
+            {&b->post_b[0], "post_norm_1.bias"},
+            {&b->post_w[1], "post_norm_2.weight"},
+            {&b->post_b[1], "post_norm_2.bias"},
+            {&b->wqkv, "attn.Wqkv.weight"},
+            {&b->bqkv, "attn.Wqkv.bias"},
+            {&b->wq, "attn.Wq.weight"},
+            {&b->bq, "attn.Wq.bias"},
+            {&b->wk, "attn.Wk.weight"},
+            {&b->bk, "attn.Wk.bias"},
+            {&b->wv, "attn.Wv.weight"},
+            {&b->bv, "attn.Wv.bias"},
+            {&b->q_ln_w, "attn.q_ln.weight"},
+            {&b->q_ln_b, "attn.q_ln.bias"},
+            {&b->k_ln_w, "attn.k_ln.weight"},
+            {&b->k_ln_b, "attn.k_ln.bias"},
+            {&b->wout, "attn.out_proj.weight"},
+            {&b->bout, "attn.out_proj.bias"},
+            {&b->norm2_w, "norm_2.weight"},
+            {&b->norm2_b, "norm_2.bias"},
+            {&b->wgate, "ffn.gate_proj.weight"},
+            {&b->bgate, "ffn.gate_proj.bias"},
+            {&b->wup, "ffn.up_proj.weight"},
+            {&b->bup, "ffn.up_proj.bias"},
+            {&b->wdown, "ffn.down_proj.weight"},
+            {&b->bdown, "ffn.down_proj.bias"},
         };
         for (size_t k = 0; k < CLT_COUNT_OF(names); k++)
             *names[k].at = find(t, "transformer.blocks.%d.%s", i, names[k].name);
@@ -192,8 +212,8 @@ static init_rule rule_of(const clt_mpt_config *c, const clt_slab_entry *e) {
     bool embedding = ends_with(e->name, "wte.weight") || ends_with(e->name, "wpe.weight");
     if (e->dims == 1) {
         bool norm_weight = strstr(e->name, "norm_") && ends_with(e->name, ".weight");
-        norm_weight |= ends_with(e->name, "_ln.weight");
-        return (init_rule){CONSTANT, norm_weight ? 1 : 0, 0, 1};
+        bool qk_norm = ends_with(e->name, "_ln.weight");
+        return (init_rule){CONSTANT, norm_weight ? 1 - c->norm_offset : qk_norm, 0, 1};
     }
     if (embedding) {
         if (c->emb_init_std >= 0) return (init_rule){NORMAL, c->emb_init_std, 0, 1};

@@ -29,8 +29,8 @@ static double llama3_scaled(const clt_mpt_config *c, double inv_freq) {
 }
 
 void clt_rope_table(const clt_mpt_config *c, int64_t seq, float *cos_sin) {
-    int64_t half = c->head_dim / 2;
-    double dim = (double)c->head_dim, theta = c->rope_theta;
+    int64_t half = c->rope_dims / 2;
+    double dim = (double)c->rope_dims, theta = c->rope_theta;
     /* "dynamic" stretches the base once the sequence is longer than the model was made for. */
     if (c->rope == CLT_ROPE_DYNAMIC && seq > c->max_seq_len)
         theta *= clt_dpow(c->rope_factor * (double)seq / (double)c->max_seq_len - (c->rope_factor - 1),
