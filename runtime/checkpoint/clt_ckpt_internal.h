@@ -123,6 +123,9 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
 clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt);
 
+/* "[2, 3]"; the caller frees it. */
+char *clt_shape_text(int dims, const int64_t *shape);
+
 /* --- parts (clt_ckpt_load.c, clt_ckpt_hash.c) --- */
 
 /* Adds all tensors of a whole part to a hash, as clt_state_hash describes. */

@@ -93,7 +93,7 @@ static void warn_unused(const clt_tensor_set *set, const clt_slab_table *table, 
     }
 }
 
-static char *shape_text(int dims, const int64_t *shape) {
+char *clt_shape_text(int dims, const int64_t *shape) {
     clt_str s = {0};
     clt_str_add(&s, "[");
     for (int d = 0; d < dims; d++) clt_str_addf(&s, "%s%lld", d ? ", " : "", (long long)shape[d]);
@@ -104,7 +104,7 @@ static char *shape_text(int dims, const int64_t *shape) {
 /* Compares the shapes of the set's tensor and the entry; prints the difference. */
 static clt_status check_shape(const clt_tensor_set *set, const clt_slab_entry *e, const clt_ckpt_tensor *t) {
     if (e->dims == t->dims && !memcmp(e->shape, t->shape, (size_t)e->dims * sizeof *e->shape)) return CLT_OK;
-    char *want = shape_text(e->dims, e->shape), *have = shape_text(t->dims, t->shape);
+    char *want = clt_shape_text(e->dims, e->shape), *have = clt_shape_text(t->dims, t->shape);
     clt_status st = clt_error(
         CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) has shape %s, this model needs %s",
         set->path, t->name, t->role, have, want);

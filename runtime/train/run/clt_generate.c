@@ -71,7 +71,9 @@ static clt_status load_model(clt_generator *g, const char *device) {
     CLT_TRY(clt_model_table(g->cfg, &g->table));
     CLT_TRY(clt_slab_create(g->dev, &g->table, 0, "weights", &g->weights));
     const clt_ckpt_part part = {.role = "weight", .slab = g->weights};
-    clt_weight_source_use_names(g->src, &g->table, clt_model_hf_name, g->cfg);
+    clt_weight_map *map;
+    CLT_TRY(clt_model_weight_map(g->cfg, &g->table, &map));
+    CLT_TRY(clt_weight_source_use_map(g->src, &g->table, map, NULL));
     CLT_TRY(clt_weight_source_load(g->src, &g->table, &part, 1, NULL));
     const clt_model_shape shape = {.microbatch = 1, .seq = g->facts.max_seq_len, .cache = g->cache};
     return clt_model_create(g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
