@@ -24,7 +24,8 @@ typedef struct {
     int act;                /* index of clt_hf_acts */
     double initializer_range, norm_eps, rope_theta;
     double attention_dropout, hidden_dropout, embedding_dropout;
-    bool attention_bias, mlp_bias, tied, scale_weights;
+    double rotary_fraction, query_scalar, attention_softcap, final_softcap;
+    bool attention_bias, mlp_bias, tied, scale_weights, parallel_residual;
     clt_hf_rope_scaling rope;
 } clt_hf_raw;
 
@@ -105,9 +106,8 @@ typedef struct {
     const char *head;
 } clt_hf_family;
 
-/* All families, ended by NULL (clt_hf_model.c). */
-extern const clt_hf_family *const clt_hf_families[];
-extern const clt_hf_family clt_hf_gpt2, clt_hf_llama, clt_hf_mistral, clt_hf_qwen2;
+extern const clt_hf_family clt_hf_gpt2, clt_hf_llama, clt_hf_mistral, clt_hf_qwen2, clt_hf_neox,
+    clt_hf_gemma2;
 
 /* Reads config.json's object: keys, ranges, the decoder's configuration (without out->base). */
 clt_status clt_hf_decode(const clt_hf_family *f, clt_schema_reader *r, json_t *o, clt_mpt_config *out);

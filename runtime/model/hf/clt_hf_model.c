@@ -12,8 +12,9 @@ enum { CONFIG_LIMIT = 1 << 20, MAX_DEPTH = 32 };
 
 /* --- families --- */
 
-static const clt_hf_family *const families[] = {&clt_hf_llama, &clt_hf_mistral, &clt_hf_qwen2, &clt_hf_gpt2};
-static const char *const model_types[] = {"llama", "mistral", "qwen2", "gpt2", NULL};
+static const clt_hf_family *const families[] = {&clt_hf_llama, &clt_hf_mistral, &clt_hf_qwen2,
+                                                &clt_hf_gpt2,  &clt_hf_neox,    &clt_hf_gemma2};
+static const char *const model_types[] = {"llama", "mistral", "qwen2", "gpt2", "gpt_neox", "gemma2", NULL};
 
 static const clt_hf_family *find(const char *model_type) {
     for (size_t i = 0; i < CLT_COUNT_OF(families); i++)
