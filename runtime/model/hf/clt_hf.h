@@ -27,19 +27,26 @@ typedef struct {
     double rotary_fraction, query_scalar, attention_softcap, final_softcap;
     bool attention_bias, mlp_bias, tied, scale_weights, parallel_residual;
     clt_hf_rope_scaling rope;
+    json_t *layer_types; /* borrowed; NULL: not given */
 } clt_hf_raw;
 
 extern const char *const clt_hf_acts[]; /* values of hidden_act; ended by NULL */
 extern const char *const clt_hf_rope_types[];
 extern const clt_refusal clt_hf_refused_rope_types[];
-extern const clt_schema clt_hf_rope_schema; /* the keys of rope_scaling */
+extern const clt_schema clt_hf_rope_schema, clt_hf_rope_parameters_schema;
 
 /* Rows of the families' tables of keys. */
 #define CLT_HF_KEY(name, field, def, help, ...) CLT_KEY(clt_hf_raw, name, field, def, help, __VA_ARGS__)
 #define CLT_HF_IGNORED(name, why) CLT_KEY_IGNORED(&clt_kind_any, name, NULL, NULL, why)
 #define CLT_HF_ACT(name, def) CLT_HF_KEY(name, act, def, "activation of the MLP", .choices = clt_hf_acts)
 #define CLT_HF_ROPE_SCALING                                                                                  \
-    CLT_KEY_SECTION("rope_scaling", "null", "scaling of rotary frequencies", 0, &clt_hf_rope_schema)
+    CLT_KEY_SECTION("rope_scaling", "null", "scaling of rotary frequencies", 0, &clt_hf_rope_schema),        \
+        CLT_KEY_SECTION("rope_parameters", "null", "its newer name, with rope_theta", 0,                     \
+                        &clt_hf_rope_parameters_schema)
+/* The newer form of a window. */
+#define CLT_HF_LAYER_TYPES                                                                                   \
+    CLT_KEY_OF(&clt_kind_list, clt_hf_raw, "layer_types", layer_types, "null",                               \
+               "full_attention or sliding_attention for each block; wins over other keys", .nullable = true)
 
 #define CLT_HF_GENERATION "a setting of text generation"
 #define CLT_HF_TRAINING "it does not change what the model computes"
@@ -116,5 +123,8 @@ clt_status clt_hf_decode_rope(clt_schema_reader *r, const clt_hf_raw *raw, clt_m
 /* For decode: blocks `first`, first + step, ... see sliding_window keys, their own included (0: all); the
  * others see all keys. */
 void clt_hf_set_window(clt_mpt_config *out, int64_t sliding_window, int64_t first, int64_t step);
+/* For decode: the windows of layer_types, where it is given. */
+clt_status clt_hf_decode_layer_types(clt_schema_reader *r, const clt_hf_raw *raw, int64_t sliding_window,
+                                     clt_mpt_config *out);
 
 #endif

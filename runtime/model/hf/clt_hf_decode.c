@@ -18,17 +18,22 @@ const clt_refusal clt_hf_refused_rope_types[] = {
 
 #define ROPE_KEY(name, field, def, help, ...)                                                                \
     CLT_HF_KEY(name, rope.field, def, help, .nullable = true, __VA_ARGS__)
-static const clt_key rope_keys[] = {
-    ROPE_KEY("rope_type", type, NULL, "scaling of rotary frequencies", .choices = clt_hf_rope_types,
-             .refused = clt_hf_refused_rope_types),
-    ROPE_KEY("type", old_type, NULL, "the older name of rope_type", .choices = clt_hf_rope_types,
-             .refused = clt_hf_refused_rope_types),
-    ROPE_KEY("factor", factor, "0.0", "linear, dynamic, llama3: the factor; must be given"),
-    ROPE_KEY("low_freq_factor", low_freq_factor, "0.0", "llama3: must be given"),
-    ROPE_KEY("high_freq_factor", high_freq_factor, "0.0", "llama3: must be given"),
-    ROPE_KEY("original_max_position_embeddings", original, "0", "llama3: must be given"),
+#define ROPE_KEYS                                                                                            \
+    ROPE_KEY("rope_type", type, NULL, "scaling of rotary frequencies", .choices = clt_hf_rope_types,         \
+             .refused = clt_hf_refused_rope_types),                                                          \
+        ROPE_KEY("type", old_type, NULL, "the older name of rope_type", .choices = clt_hf_rope_types,        \
+                 .refused = clt_hf_refused_rope_types),                                                      \
+        ROPE_KEY("factor", factor, "0.0", "linear, dynamic, llama3: the factor; must be given"),             \
+        ROPE_KEY("low_freq_factor", low_freq_factor, "0.0", "llama3: must be given"),                        \
+        ROPE_KEY("high_freq_factor", high_freq_factor, "0.0", "llama3: must be given"),                      \
+        ROPE_KEY("original_max_position_embeddings", original, "0", "llama3: must be given")
+static const clt_key rope_keys[] = {ROPE_KEYS};
+static const clt_key rope_parameter_keys[] = {
+    ROPE_KEYS,
+    CLT_HF_KEY("rope_theta", rope_theta, NULL, "base of the rotary frequencies"),
 };
-const clt_schema clt_hf_rope_schema = CLT_SCHEMA(rope_keys);
+const clt_schema clt_hf_rope_schema = CLT_SCHEMA(rope_keys),
+                 clt_hf_rope_parameters_schema = CLT_SCHEMA(rope_parameter_keys);
 
 /* --- checks --- */
 
@@ -149,11 +154,35 @@ void clt_hf_set_window(clt_mpt_config *c, int64_t sliding_window, int64_t first,
     }
 }
 
-/* A rope_scaling without its type would be read as none at all. */
+clt_status clt_hf_decode_layer_types(clt_schema_reader *r, const clt_hf_raw *raw, int64_t sliding_window,
+                                     clt_mpt_config *c) {
+    if (!raw->layer_types) return CLT_OK;
+    if ((int64_t)json_array_size(raw->layer_types) != c->n_layers)
+        return clt_schema_fail(r, "layer_types", "has %zu entries for %lld blocks",
+                               json_array_size(raw->layer_types), (long long)c->n_layers);
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(raw->layer_types, (size_t)i));
+        const bool sliding = type && strcmp(type, "sliding_attention") == 0;
+        if (!sliding && !(type && strcmp(type, "full_attention") == 0))
+            return clt_schema_fail(r, "layer_types",
+                                   "has an entry that is neither full_attention nor "
+                                   "sliding_attention: '%.40s'",
+                                   type ? type : "");
+        if (sliding && sliding_window < 1)
+            return clt_schema_fail(r, "sliding_window", "is missing, and layer_types needs it");
+        c->layer[i].window = sliding ? sliding_window - 1 : -1;
+    }
+    return CLT_OK;
+}
+
+/* Scaling without its type would be read as none at all. */
 static clt_status check_rope_type(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o) {
-    const json_t *scaling = json_object_get(o, "rope_scaling");
-    if (!json_is_object(scaling) || raw->rope.type >= 0 || raw->rope.old_type >= 0) return CLT_OK;
-    return clt_schema_fail(r, "rope_scaling.rope_type", "is missing: it must be given");
+    static const char *const sections[] = {"rope_scaling", "rope_parameters"};
+    if (raw->rope.type >= 0 || raw->rope.old_type >= 0) return CLT_OK;
+    for (size_t i = 0; i < CLT_COUNT_OF(sections); i++)
+        if (json_is_object(json_object_get(o, sections[i])))
+            return clt_schema_fail(r, sections[i], "has no rope_type: it must be given");
+    return CLT_OK;
 }
 
 clt_status clt_hf_decode(const clt_hf_family *f, clt_schema_reader *r, json_t *o, clt_mpt_config *out) {

@@ -25,6 +25,8 @@ static const clt_key keys[] = {
                "keys that a query sees in blocks 0, 2, ..., its own included; null: all; default: 4096",
                .nullable = true),
     CLT_HF_KEY("tie_word_embeddings", tied, "true", "the head is the embedding"),
+    CLT_HF_LAYER_TYPES,
+    CLT_HF_ROPE_SCALING,
     CLT_HF_IGNORED("hidden_act", "hidden_activation says it"),
 };
 
@@ -48,7 +50,9 @@ static clt_status decode(clt_schema_reader *r, const clt_hf_raw *raw, const json
     c->softmax_scale = 1 / clt_dsqrt(raw->query_scalar);
     c->attn_logit_softcapping = or_default(o, "attn_logit_softcapping", raw->attention_softcap, 50);
     c->final_logit_softcapping = or_default(o, "final_logit_softcapping", raw->final_softcap, 30);
-    clt_hf_set_window(c, json_object_get(o, "sliding_window") ? raw->sliding_window : 4096, 0, 2);
+    const int64_t window = json_object_get(o, "sliding_window") ? raw->sliding_window : 4096;
+    clt_hf_set_window(c, window, 0, 2);
+    CLT_TRY(clt_hf_decode_layer_types(r, raw, window, c));
     return clt_hf_decode_rope(r, raw, c);
 }
 

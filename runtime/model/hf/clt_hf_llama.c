@@ -47,6 +47,7 @@ static const clt_key qwen2_keys[] = {
     WINDOW_KEY,
     CLT_HF_IGNORED("use_sliding_window", ALL_BLOCKS),
     CLT_HF_IGNORED("max_window_layers", ALL_BLOCKS),
+    CLT_HF_LAYER_TYPES,
 };
 
 /* --- the decoder --- */
@@ -82,6 +83,7 @@ static clt_status qwen2(clt_schema_reader *r, const clt_hf_raw *raw, const json_
     llama_block(c);
     c->attention_bias = true;
     CLT_TRY(set_window(r, raw, o, c));
+    CLT_TRY(clt_hf_decode_layer_types(r, raw, raw->sliding_window, c));
     return clt_hf_decode_rope(r, raw, c);
 }
 
