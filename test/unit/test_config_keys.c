@@ -121,6 +121,7 @@ static const struct {
     {"model.config_overrides", "{rms_norm_eps: 0.01}", {NULL}},
     {"model.ffn_config.ffn_act_fn", "{name: silu}", {NULL}},
     {"model.norm_type", "rmsnorm", {NULL}},
+    {"model.norm_offset", "1.0", {NULL}},
     {"model.init_config.name", "small_init_", {NULL}},
     {"model.init_config.init_div_is_residual", "3", {NULL}},
     {"model.init_config.emb_init_uniform_lim", "[-1, 2]", {NULL}},
