@@ -117,7 +117,7 @@ static const struct {
      "7",
      {"model.attn_config.rope=true", "model.attn_config.rope_impl=hf",
       "model.attn_config.rope_hf_config.type=llama3"}},
-    {"model.pretrained_model_name_or_path", "test/golden/families/gpt2/hf", {NULL}},
+    {"model.pretrained_model_name_or_path", "test/golden/families/llama-tied/hf", {NULL}},
     {"model.config_overrides", "{rms_norm_eps: 0.01}", {NULL}},
     {"model.ffn_config.ffn_act_fn", "{name: silu}", {NULL}},
     {"model.norm_type", "rmsnorm", {NULL}},

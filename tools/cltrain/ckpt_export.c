@@ -183,17 +183,29 @@ static clt_status copy_files(const job *j, const char *folder) {
     return CLT_OK;
 }
 
+/* A run keeps the tokenizer that it trained with in its folder, beside the checkpoints. */
+static clt_status copy_from_run(const job *j, bool *found) {
+    char *run = clt_path_dir(clt_weight_source_path(j->w.source)), *kept = clt_path_join(run, "tokenizer");
+    *found = clt_weight_source_checkpoint(j->w.source) && clt_io_is_dir(kept);
+    clt_status st = *found ? copy_files(j, kept) : CLT_OK;
+    clt_free(kept);
+    clt_free(run);
+    return st;
+}
+
 static clt_status write_other_files(const job *j, const char *given) {
     const clt_weight_source *s = j->w.source;
     const char *noted = clt_weight_source_kind(s) == CLT_SOURCE_HF ? clt_weight_source_path(s)
                                                                    : clt_model_source_folder(j->w.config);
-    const char *folder = given ? given : noted;
+    bool found;
     if (given && !clt_io_is_dir(given)) return clt_error(CLT_IO, "--files: %s is not a folder", given);
-    if (folder && clt_io_is_dir(folder)) return copy_files(j, folder);
-    if (folder)
+    if (given) return copy_files(j, given);
+    if (noted && clt_io_is_dir(noted)) CLT_TRY(copy_files(j, noted));
+    CLT_TRY(copy_from_run(j, &found));
+    if (noted && !found && !clt_io_is_dir(noted))
         clt_warn("the folder %s with the tokenizer of this model no longer exists: the export has none; give "
                  "a folder that has the files with --files",
-                 folder);
+                 noted);
     return CLT_OK;
 }
 
