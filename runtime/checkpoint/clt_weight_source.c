@@ -422,5 +422,6 @@ clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *ta
 clt_status clt_weight_source_check(clt_weight_source *s, const clt_slab_table *table, const char *role,
                                    const clt_load_options *opt) {
     clt_tensor_set set = set_of(s);
-    return clt_tensor_set_check(&set, table, role, opt);
+    CLT_TRY(clt_tensor_set_check(&set, table, role, opt));
+    return clt_tensor_set_check_head(&set, table, opt);
 }

@@ -48,7 +48,8 @@ clt_status clt_weight_source_verify(clt_weight_source *s, int *hashed);
  * ignored. */
 clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
                                   const clt_ckpt_part *parts, int n, const clt_load_options *opt);
-/* The comparison with which a load begins: whether the source has this table's tensors of that role. */
+/* The comparison with which a load begins: whether the source has this table's tensors of that role, and no
+ * head of its own beside a tied one. */
 clt_status clt_weight_source_check(clt_weight_source *s, const clt_slab_table *table, const char *role,
                                    const clt_load_options *opt);
 
