@@ -56,12 +56,22 @@ static clt_status finish_open(clt_generator *g, clt_status st, clt_generator **o
     return st;
 }
 
-clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out) {
+/* once: for the prompt of p alone. A model of a long context takes memory for as many tokens as the text can
+ * have, not for its longest text. */
+static clt_status open_generator(const clt_generate_params *p, bool once, clt_generator **out) {
     clt_generator *g = clt_calloc(1, sizeof *g);
     g->cache = !p->no_cache;
     clt_status st = open_source(g, p);
+    if (st == CLT_OK && once) {
+        const int64_t most = (int64_t)clt_tokenizer_max_ids(g->tok, strlen(p->prompt)) + 1;
+        g->facts.max_seq_len = CLT_MIN(g->facts.max_seq_len, most + p->max_new_tokens);
+    }
     if (st == CLT_OK) st = load_model(g, p->device);
     return finish_open(g, st, out);
+}
+
+clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out) {
+    return open_generator(p, false, out);
 }
 
 clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out) {
@@ -244,7 +254,7 @@ clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt
 
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx) {
     clt_generator *g;
-    CLT_TRY(clt_generator_open(p, &g));
+    CLT_TRY(open_generator(p, true, &g));
     clt_status st = clt_generator_run(g, p, out, ctx);
     clt_generator_close(g);
     return st;
