@@ -51,7 +51,7 @@ typedef struct {
     double loss;           /* of the last finished step; NaN: unknown */
     const char *optimizer; /* "decoupled_adamw" */
     const char *run_name;
-    const char *model;  /* JSON object with MPTConfig's keys, from which the model can be built */
+    const char *model;  /* JSON object of clt_model_config_to_json, from which the model can be built */
     const char *config; /* the merged configuration, as text */
     /* what wrote it */
     int64_t ranks;

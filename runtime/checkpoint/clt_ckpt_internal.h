@@ -120,8 +120,14 @@ typedef struct {
 /* Names the first difference between the set's tensors of one role and the table. */
 clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table *table, const char *role,
                                 const clt_load_options *opt);
+/* With tied_head: whether that extra head, if there is one, is a copy of the embedding. */
+clt_status clt_tensor_set_check_head(const clt_tensor_set *set, const clt_slab_table *table,
+                                     const clt_load_options *opt);
 clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *table,
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt);
+
+/* "[2, 3]"; the caller frees it. */
+char *clt_shape_text(int dims, const int64_t *shape);
 
 /* --- parts (clt_ckpt_load.c, clt_ckpt_hash.c) --- */
 

@@ -93,7 +93,7 @@ static void warn_unused(const clt_tensor_set *set, const clt_slab_table *table, 
     }
 }
 
-static char *shape_text(int dims, const int64_t *shape) {
+char *clt_shape_text(int dims, const int64_t *shape) {
     clt_str s = {0};
     clt_str_add(&s, "[");
     for (int d = 0; d < dims; d++) clt_str_addf(&s, "%s%lld", d ? ", " : "", (long long)shape[d]);
@@ -104,7 +104,7 @@ static char *shape_text(int dims, const int64_t *shape) {
 /* Compares the shapes of the set's tensor and the entry; prints the difference. */
 static clt_status check_shape(const clt_tensor_set *set, const clt_slab_entry *e, const clt_ckpt_tensor *t) {
     if (e->dims == t->dims && !memcmp(e->shape, t->shape, (size_t)e->dims * sizeof *e->shape)) return CLT_OK;
-    char *want = shape_text(e->dims, e->shape), *have = shape_text(t->dims, t->shape);
+    char *want = clt_shape_text(e->dims, e->shape), *have = clt_shape_text(t->dims, t->shape);
     clt_status st = clt_error(
         CLT_BAD_DATA, "%s belongs to another model: tensor '%s' (%s) has shape %s, this model needs %s",
         set->path, t->name, t->role, have, want);
@@ -150,8 +150,8 @@ clt_status clt_tensor_set_check(const clt_tensor_set *set, const clt_slab_table 
 
 /* An lm_head.weight beside the embedding, which this model uses as its head, is a copy of it; otherwise the
  * weights belong to a model with a separate head. */
-static clt_status check_tied_head(const clt_tensor_set *set, const clt_slab_table *table,
-                                  const clt_load_options *opt) {
+clt_status clt_tensor_set_check_head(const clt_tensor_set *set, const clt_slab_table *table,
+                                     const clt_load_options *opt) {
     static const char head[] = "lm_head.weight", embedding[] = "transformer.wte.weight";
     const int h = set->find(set->ctx, "weight", head), w = set->find(set->ctx, "weight", embedding);
     clt_ckpt_tensor t, u;
@@ -204,7 +204,7 @@ clt_status clt_tensor_set_load(const clt_tensor_set *set, const clt_slab_table *
                                const clt_ckpt_part *parts, int n, const clt_load_options *opt) {
     for (int p = 0; p < n; p++) CLT_TRY(clt_tensor_set_check(set, table, parts[p].role, opt));
     warn_unused(set, table, parts, n, opt);
-    CLT_TRY(check_tied_head(set, table, opt));
+    CLT_TRY(clt_tensor_set_check_head(set, table, opt));
     float *block = clt_try_malloc(CLT_CKPT_CHUNK * sizeof *block);
     if (!block) return clt_no_memory("a chunk of a state", CLT_CKPT_CHUNK * sizeof *block);
     clt_status st = CLT_OK;

@@ -198,11 +198,12 @@ static bool is_hf_folder(const char *path) {
            (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"));
 }
 
+enum { HINT_LIMIT = 4096 };
+
 /* A hint file names a checkpoint in its folder. */
 static clt_status follow_hint(const char *path, char **resolved) {
-    enum { LIMIT = 4096 };
     char *text;
-    CLT_TRY(clt_io_read_all(path, LIMIT, &text, NULL));
+    CLT_TRY(clt_io_read_all(path, HINT_LIMIT, &text, NULL));
     text[strcspn(text, "\r\n")] = 0;
     char *dir = clt_path_dir(path), *target = clt_path_join(dir, text);
     bool usable = clt_path_is_safe(text) && has_file(target, CLT_MANIFEST);
@@ -223,6 +224,36 @@ static clt_status follow_hint(const char *path, char **resolved) {
     return st;
 }
 
+/* PyTorch's own files are pickles: programs that run when they are read. */
+static clt_status refuse_pickle(const char *path) {
+    return clt_error(CLT_BAD_DATA,
+                     "%s is a file of PyTorch, which is not read; convert it: python3 -c \"from transformers "
+                     "import AutoModelForCausalLM as M; M.from_pretrained('FOLDER').save_pretrained('NEW')\"",
+                     path);
+}
+
+/* Hint files may end with .pt, and are small. */
+static bool is_pickle(const char *path, uint64_t bytes) {
+    static const char *const endings[] = {".bin", ".pt", ".pth"};
+    const size_t n = strlen(path);
+    for (size_t i = 0; i < CLT_COUNT_OF(endings); i++) {
+        const size_t k = strlen(endings[i]);
+        if (n > k && !strcmp(path + n - k, endings[i])) return bytes > HINT_LIMIT || i == 0;
+    }
+    return false;
+}
+
+static clt_status check_no_pickle(const char *folder) {
+    static const char *const files[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    for (size_t i = 0; i < CLT_COUNT_OF(files); i++) {
+        char *path = clt_path_join(folder, files[i]);
+        clt_status st = clt_io_is_file(path) ? refuse_pickle(path) : CLT_OK;
+        clt_free(path);
+        CLT_TRY(st);
+    }
+    return CLT_OK;
+}
+
 static clt_status resolve(const char *path, char **resolved) {
     size_t n = strlen(path);
     int seen = 0;
@@ -232,11 +263,13 @@ static clt_status resolve(const char *path, char **resolved) {
     if (info.kind == CLT_IO_FOLDER && !has_file(path, CLT_MANIFEST) && !is_hf_folder(path)) {
         CLT_TRY(newest(path, resolved, &seen));
         if (*resolved) return CLT_OK;
+        CLT_TRY(check_no_pickle(path));
         return clt_error(
             CLT_BAD_DATA, "%s has no usable checkpoint%s", path,
             seen ? "; run cltrain ckpt verify to see why"
                  : "; it is neither a checkpoint nor a Hugging Face folder (config.json, model.safetensors)");
     }
+    if (info.kind == CLT_IO_FILE && is_pickle(path, info.bytes)) return refuse_pickle(path);
     if (info.kind == CLT_IO_FILE && (n < 12 || strcmp(path + n - 12, ".safetensors")))
         return follow_hint(path, resolved);
     *resolved = clt_strdup(path);

@@ -88,8 +88,8 @@ clt_status clt_safetensors_read_f32(clt_safetensors *s, int i, uint64_t first, f
  * differs. *checked: how many tensors have one. */
 clt_status clt_safetensors_verify(clt_safetensors *s, int *checked);
 
-/* One tensor to write: F32 or BF16 (rounded to nearest even), filled by calls of read(ctx, index, first, dst,
- * count). */
+/* One tensor to write: F32, BF16 or F16 (rounded to nearest even), filled by calls of read(ctx, index, first,
+ * dst, count). */
 typedef struct {
     const char *name;
     clt_st_dtype dtype;

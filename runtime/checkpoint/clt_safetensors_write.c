@@ -25,8 +25,8 @@ static clt_status plan(const char *path, const clt_st_spec *tensors, int n, item
     uint64_t at = 0;
     for (int i = 0; i < n; i++) {
         const clt_st_spec *t = &tensors[i];
-        if (t->dtype != CLT_ST_F32 && t->dtype != CLT_ST_BF16)
-            return clt_error(CLT_FAIL, "%s: tensor '%s': only F32 and BF16 can be written, not %s", path,
+        if (t->dtype != CLT_ST_F32 && t->dtype != CLT_ST_BF16 && t->dtype != CLT_ST_F16)
+            return clt_error(CLT_FAIL, "%s: tensor '%s': only F32, BF16 and F16 can be written, not %s", path,
                              t->name, clt_st_dtype_name(t->dtype));
         items[i] = (item){.spec = t, .index = i, .count = 1};
         for (int d = 0; d < t->dims; d++) items[i].count *= t->shape[d];
@@ -89,6 +89,20 @@ static uint16_t f32_to_bf16(float f) {
     return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1)) >> 16);
 }
 
+static uint16_t f32_to_f16(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    const uint32_t sign = u >> 16 & 0x8000, x = u & 0x7FFFFFFF;
+    if (x > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (x >> 13 & 0x3FF)); /* NaN, kept quiet */
+    if (x >= 0x477FF000) return (uint16_t)(sign | 0x7C00);                    /* rounds above 65504 */
+    if (x < 0x33000000) return (uint16_t)sign;                                /* below half of 2^-24 */
+    /* The bits of the result are those of `mantissa` without the last `drop`, rounded to nearest even. */
+    const uint32_t exponent = x >> 23, drop = exponent < 113 ? 126 - exponent : 13;
+    const uint32_t mantissa = exponent < 113 ? (x & 0x7FFFFF) | 0x800000 : x - (112u << 23);
+    const uint32_t half = (1u << (drop - 1)) - 1 + (mantissa >> drop & 1);
+    return (uint16_t)(sign | (mantissa + half) >> drop);
+}
+
 static clt_status write_tensor(clt_file *f, uint64_t data_start, item *it, float *block,
                                size_t block_elements, clt_st_fill fill, void *ctx) {
     clt_hash_state *h = clt_hash_begin();
@@ -98,9 +112,10 @@ static clt_status write_tensor(clt_file *f, uint64_t data_start, item *it, float
         size_t n = (size_t)CLT_MIN((uint64_t)block_elements, it->count - at);
         st = fill(ctx, it->index, at, block, n);
         if (st != CLT_OK) break;
-        if (it->spec->dtype == CLT_ST_BF16)
+        if (size == sizeof(uint16_t))
             for (size_t i = 0; i < n; i++) { /* in place: value i is written after values up to i are read */
-                uint16_t b = f32_to_bf16(block[i]);
+                const uint16_t b =
+                    it->spec->dtype == CLT_ST_BF16 ? f32_to_bf16(block[i]) : f32_to_f16(block[i]);
                 memcpy((char *)block + 2 * i, &b, sizeof b);
             }
         clt_hash_add(h, block, n * size);

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/clt_weight_source.h"
 
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,11 +9,12 @@
 
 enum { CONFIG_LIMIT = 1 << 20, INDEX_LIMIT = 256 << 20, MAX_DEPTH = 32, MAX_SHARDS = 4096 };
 
-/* A tensor of a safetensors file, under the name by which it is found. */
+/* A tensor of a safetensors file, or of a model that a map makes of some. */
 typedef struct {
-    const char *name;      /* belongs to the shard or to `names` */
-    const char *next_name; /* while names are replaced */
-    int shard, tensor;
+    const char *name;  /* under which it is found; belongs to the shard, to `names` or is static */
+    int shard, tensor; /* shard -1: tensor is an index of the map's model, with this shape: */
+    int dims;
+    int64_t shape[CLT_MAX_DIMS];
 } view;
 
 struct clt_weight_source {
@@ -23,7 +25,10 @@ struct clt_weight_source {
     int shards;
     view *view; /* sorted by name */
     int views;
-    clt_strv names; /* of clt_weight_source_use_names */
+    view *file; /* with a map: the files' tensors, [mapper.map->files], in the order of the map */
+    clt_weight_map *map;
+    clt_weight_mapper mapper;
+    clt_strv names; /* of the map's model */
 };
 
 /* Composer writes "model." in front of every name. */
@@ -57,9 +62,12 @@ static clt_status add_shard(clt_weight_source *s, const char *path) {
         return clt_no_memory(path, (size_t)(s->views + n) * sizeof *views);
     }
     s->view = views;
-    for (int i = 0; i < n; i++)
-        s->view[s->views++] =
-            (view){.name = plain_name(clt_safetensors_at(f, i)->name), .shard = s->shards, .tensor = i};
+    for (int i = 0; i < n; i++) {
+        const clt_st_tensor *t = clt_safetensors_at(f, i);
+        view *v = &s->view[s->views++];
+        *v = (view){.name = plain_name(t->name), .shard = s->shards, .tensor = i, .dims = t->dims};
+        for (int d = 0; d < t->dims; d++) v->shape[d] = (int64_t)t->shape[d];
+    }
     s->shard[s->shards++] = f;
     return CLT_OK;
 }
@@ -188,6 +196,9 @@ void clt_weight_source_close(clt_weight_source *s) {
     for (int i = 0; i < s->shards; i++) clt_safetensors_close(s->shard[i]);
     clt_free(s->shard);
     clt_free(s->view);
+    clt_free(s->file);
+    clt_weight_mapper_free(&s->mapper);
+    clt_weight_map_free(s->map);
     clt_strv_free(&s->names);
     clt_free(s->path);
     clt_free(s->model);
@@ -217,9 +228,9 @@ void clt_weight_source_at(const clt_weight_source *s, int i, clt_ckpt_tensor *ou
         clt_ckpt_at(s->ckpt, i, out);
         return;
     }
-    const clt_st_tensor *t = clt_safetensors_at(s->shard[s->view[i].shard], s->view[i].tensor);
-    *out = (clt_ckpt_tensor){.name = s->view[i].name, .role = "weight", .dims = t->dims, .count = t->count};
-    for (int d = 0; d < t->dims; d++) out->shape[d] = (int64_t)t->shape[d];
+    const view *v = &s->view[i];
+    *out = (clt_ckpt_tensor){.name = v->name, .role = "weight", .dims = v->dims, .count = 1};
+    for (int d = 0; d < v->dims; d++) out->count *= (uint64_t)(out->shape[d] = v->shape[d]);
 }
 
 int clt_weight_source_find(const clt_weight_source *s, const char *role, const char *name) {
@@ -230,26 +241,144 @@ int clt_weight_source_find(const clt_weight_source *s, const char *role, const c
     return v ? (int)(v - s->view) : -1;
 }
 
-void clt_weight_source_use_names(clt_weight_source *s, const clt_slab_table *table,
-                                 clt_file_name_fn file_name, const void *ctx) {
-    if (s->ckpt) return;
-    for (int i = 0; i < table->n; i++) {
-        int at = clt_weight_source_find(s, "weight", file_name(ctx, table->entry[i].name));
-        if (at < 0) continue;
-        clt_strv_add(&s->names, table->entry[i].name);
-        s->view[at].next_name = s->names.v[s->names.n - 1];
-    }
-    for (int i = 0; i < s->views; i++) {
-        if (s->view[i].next_name) s->view[i].name = s->view[i].next_name;
-        s->view[i].next_name = NULL;
-    }
-    if (s->views > 1) qsort(s->view, (size_t)s->views, sizeof *s->view, by_name);
+static clt_status read_file(clt_weight_source *s, const view *v, uint64_t first, float *dst, uint64_t count) {
+    return clt_safetensors_read_f32(s->shard[v->shard], v->tensor, first, dst, count);
 }
 
 clt_status clt_weight_source_read(clt_weight_source *s, int i, uint64_t first, float *dst, uint64_t count) {
     if (s->ckpt) return clt_ckpt_read(s->ckpt, i, first, dst, count);
-    return clt_safetensors_read_f32(s->shard[s->view[i].shard], s->view[i].tensor, first, dst, count);
+    const view *v = &s->view[i];
+    if (v->shard >= 0) return read_file(s, v, first, dst, count);
+    return clt_weight_mapper_read(&s->mapper, v->tensor, first, dst, count);
 }
+
+/* --- a model of another layout --- */
+
+/* Whether a name of a file is this one; names in files may lack the map's prefix. */
+static int find_file(const clt_weight_source *s, const clt_weight_map *m, const char *name) {
+    const size_t prefix = strlen(m->prefix);
+    int i = clt_weight_source_find(s, "weight", name);
+    if (i < 0 && prefix && !strncmp(name, m->prefix, prefix))
+        i = clt_weight_source_find(s, "weight", name + prefix);
+    return i;
+}
+
+static bool is_ignored(const clt_weight_map *m, const char *name) {
+    for (int i = 0; m->ignored && m->ignored[i]; i++)
+        if (fnmatch(m->ignored[i], name, 0) == 0) return true;
+    return false;
+}
+
+/* Whether every tensor of the model that needs this one keeps its value. */
+static bool is_unneeded(const clt_weight_map *m, const clt_slab_table *t, int file,
+                        const clt_load_options *opt) {
+    for (int i = 0; i < m->parts; i++)
+        if (m->part[i].file == file && !clt_load_ignores(opt, "weight", t->entry[m->part[i].tensor].name))
+            return false;
+    return true;
+}
+
+static clt_status check_file(const clt_weight_source *s, const clt_map_file *f, const view *v) {
+    if (v->dims == f->dims && !memcmp(v->shape, f->shape, (size_t)f->dims * sizeof *f->shape)) return CLT_OK;
+    char *have = clt_shape_text(v->dims, v->shape), *want = clt_shape_text(f->dims, f->shape);
+    clt_status st =
+        clt_error(CLT_BAD_DATA, "%s: tensor '%s' has shape %s, the model of its config.json needs %s",
+                  s->path, v->name, have, want);
+    clt_free(have);
+    clt_free(want);
+    return st;
+}
+
+/* Finds the files' tensors; used[i]: view i is one of them. s->file[i].name is NULL where one is missing. */
+static clt_status find_files(clt_weight_source *s, const clt_weight_map *m, const clt_slab_table *t,
+                             const clt_load_options *opt, bool *used) {
+    for (int i = 0; i < m->files; i++) {
+        const int at = find_file(s, m, m->file[i].name);
+        if (at < 0) {
+            if (is_unneeded(m, t, i, opt)) continue;
+            if (opt && opt->loose) continue; /* the load names the model's tensor */
+            return clt_error(CLT_BAD_DATA,
+                             "%s: tensor '%s' is missing, which the model of its config.json has", s->path,
+                             m->file[i].name);
+        }
+        CLT_TRY(check_file(s, &m->file[i], &s->view[at]));
+        s->file[i] = s->view[at];
+        used[at] = true;
+    }
+    return CLT_OK;
+}
+
+/* Whether all files of this tensor of the model were found. */
+static bool is_complete(const clt_weight_source *s, const clt_weight_map *m, int tensor) {
+    bool any = false;
+    for (int i = 0; i < m->parts; i++) {
+        if (m->part[i].tensor != tensor) continue;
+        if (!s->file[m->part[i].file].name) return false;
+        any = true;
+    }
+    return any;
+}
+
+/* The model's tensors, and those of the files that are none of them, under their own names; the head of a
+ * tied model under the name that a load compares with the embedding. */
+static clt_status replace_views(clt_weight_source *s, const clt_weight_map *m, const clt_slab_table *t,
+                                const bool *used) {
+    view *views = clt_try_calloc((size_t)(s->views + t->n), sizeof *views);
+    int n = 0;
+    if (!views) return clt_no_memory(s->path, (size_t)(s->views + t->n) * sizeof *views);
+    for (int e = 0; e < t->n; e++) {
+        const clt_slab_entry *x = &t->entry[e];
+        if (!is_complete(s, m, e)) continue;
+        clt_strv_add(&s->names, x->name);
+        view v = {.name = s->names.v[s->names.n - 1], .shard = -1, .tensor = e, .dims = x->dims};
+        memcpy(v.shape, x->shape, (size_t)x->dims * sizeof *x->shape);
+        views[n++] = v;
+    }
+    for (int i = 0; i < s->views; i++) {
+        if (used[i] || is_ignored(m, s->view[i].name)) continue;
+        views[n] = s->view[i];
+        if (!strcmp(s->view[i].name, m->head)) views[n].name = "lm_head.weight";
+        n++;
+    }
+    clt_free(s->view);
+    s->view = views;
+    s->views = n;
+    return finish_views(s);
+}
+
+static clt_status read_mapped(void *ctx, int file, uint64_t first, float *dst, uint64_t count) {
+    clt_weight_source *s = ctx;
+    return read_file(s, &s->file[file], first, dst, count);
+}
+
+clt_status clt_weight_source_use_map(clt_weight_source *s, const clt_slab_table *table, clt_weight_map *map,
+                                     const clt_load_options *opt) {
+    if (s->ckpt || !map) {
+        clt_weight_map_free(map);
+        return CLT_OK;
+    }
+    s->map = map;
+    s->file = clt_calloc((size_t)map->files, sizeof *s->file);
+    bool *used = clt_calloc((size_t)s->views + 1, sizeof *used);
+    clt_status st = find_files(s, map, table, opt, used);
+    if (st == CLT_OK) st = replace_views(s, map, table, used);
+    clt_free(used);
+    s->mapper = (clt_weight_mapper){.map = map, .read = read_mapped, .ctx = s};
+    return st;
+}
+
+const char *clt_weight_source_dtype(const clt_weight_source *s) {
+    int bf16 = 0, f16 = 0, all = 0;
+    for (int f = 0; f < s->shards; f++)
+        for (int i = 0, n = clt_safetensors_count(s->shard[f]); i < n; i++, all++) {
+            bf16 += clt_safetensors_at(s->shard[f], i)->dtype == CLT_ST_BF16;
+            f16 += clt_safetensors_at(s->shard[f], i)->dtype == CLT_ST_F16;
+        }
+    if (all && bf16 == all) return "bfloat16";
+    return all && f16 == all ? "float16" : "float32";
+}
+
+/* --- loading --- */
 
 clt_status clt_weight_source_verify(clt_weight_source *s, int *hashed) {
     int sum = 0;
@@ -293,5 +422,6 @@ clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *ta
 clt_status clt_weight_source_check(clt_weight_source *s, const clt_slab_table *table, const char *role,
                                    const clt_load_options *opt) {
     clt_tensor_set set = set_of(s);
-    return clt_tensor_set_check(&set, table, role, opt);
+    CLT_TRY(clt_tensor_set_check(&set, table, role, opt));
+    return clt_tensor_set_check_head(&set, table, opt);
 }

@@ -4,6 +4,7 @@
 #ifndef CLT_WEIGHT_SOURCE_H
 #define CLT_WEIGHT_SOURCE_H
 
+#include "runtime/base/clt_weight_map.h"
 #include "runtime/checkpoint/clt_checkpoint.h"
 
 typedef struct clt_weight_source clt_weight_source;
@@ -21,11 +22,17 @@ clt_weight_source_model(const clt_weight_source *s); /* the model's configuratio
 /* The checkpoint, NULL for other sources. */
 clt_ckpt_reader *clt_weight_source_checkpoint(const clt_weight_source *s);
 
-/* Renames the tensors of other programs' files to the table's names: what the model calls `tensor` is
- * file_name(ctx, tensor) in the file. No effect on checkpoints. Call it before a load. */
-typedef const char *(*clt_file_name_fn)(const void *ctx, const char *tensor);
-void clt_weight_source_use_names(clt_weight_source *s, const clt_slab_table *table,
-                                 clt_file_name_fn file_name, const void *ctx);
+/* From then on the tensors of other programs' files are those of `table`, which the map makes of them; one of
+ * which a part is missing in the files is missing too. Takes over the map; NULL: names and layouts are equal.
+ * No effect on checkpoints. Call it at most once, before a load. opt (NULL: strict) is that of the load.
+ * CLT_BAD_DATA names the first tensor of the files that is missing or has another shape than the model needs,
+ * or else the first that no model of the family has. */
+clt_status clt_weight_source_use_map(clt_weight_source *s, const clt_slab_table *table, clt_weight_map *map,
+                                     const clt_load_options *opt);
+
+/* The type of the files' weights, as config.json calls it: "float32", "bfloat16" or "float16"; "float32"
+ * where types are mixed, and for checkpoints. */
+const char *clt_weight_source_dtype(const clt_weight_source *s);
 
 /* Tensors of every role; those of HF files have the role "weight", and a prefix "model." (Composer's) is
  * removed from their names. `stored` and `chunks` are 0 for HF files. */
@@ -41,7 +48,8 @@ clt_status clt_weight_source_verify(clt_weight_source *s, int *hashed);
  * ignored. */
 clt_status clt_weight_source_load(clt_weight_source *s, const clt_slab_table *table,
                                   const clt_ckpt_part *parts, int n, const clt_load_options *opt);
-/* The comparison with which a load begins: whether the source has this table's tensors of that role. */
+/* The comparison with which a load begins: whether the source has this table's tensors of that role, and no
+ * head of its own beside a tied one. */
 clt_status clt_weight_source_check(clt_weight_source *s, const clt_slab_table *table, const char *role,
                                    const clt_load_options *opt);
 

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/clt_json.h"
@@ -10,12 +11,9 @@
 /* --- families --- */
 
 /* The first one is the default of configurations that name no family. */
-static const clt_model_family *const families[] = {&clt_mpt_family};
+static const clt_model_family *const families[] = {&clt_mpt_family, &clt_hf_model_family};
 
-const clt_refusal clt_model_refused[] = {
-    {"hf_causal_lm", "Hugging Face models are not supported yet: only MPT is"},
-    {"hf_t5", "encoder-decoder models are not supported"},
-    {NULL, NULL}};
+const clt_refusal clt_model_refused[] = {{"hf_t5", "encoder-decoder models are not supported"}, {NULL, NULL}};
 
 static bool is_among(const char *name, const char *const *list) {
     for (; *list; list++)
@@ -147,10 +145,16 @@ json_t *clt_model_config_to_json(const clt_model_config *c) {
 }
 
 clt_model_config *clt_model_config_copy(const clt_model_config *c) {
-    return clt_memdup(c, c->family->config_bytes);
+    clt_model_config *copy = clt_memdup(c, c->family->config_bytes);
+    json_incref(copy->hf);
+    json_incref(copy->pretrained);
+    return copy;
 }
 
 void clt_model_config_free(clt_model_config *c) {
+    if (!c) return;
+    json_decref(c->hf);
+    json_decref(c->pretrained);
     clt_free(c);
 }
 
@@ -194,9 +198,35 @@ void clt_model_init_range(const clt_model_config *c, const clt_slab_table *table
     c->family->init_range(c, table, entry, seed, first, count, out);
 }
 
-const char *clt_model_hf_name(const void *config, const char *tensor) {
-    const clt_model_config *c = config;
-    return c->family->hf_name ? c->family->hf_name(c, tensor) : tensor;
+clt_status clt_model_weight_map(const clt_model_config *c, const clt_slab_table *table,
+                                clt_weight_map **out) {
+    *out = NULL;
+    return c->family->weight_map ? c->family->weight_map(c, table, out) : CLT_OK;
+}
+
+const char *clt_model_pretrained(const clt_model_config *c) {
+    return json_string_value(c->pretrained);
+}
+
+void clt_model_config_note_source(clt_model_config *c, const char *folder, const char *torch_dtype) {
+    if (!c->hf) return;
+    char *whole = realpath(folder, NULL);
+    json_t *source = json_pack("{s:s}", "folder", whole ? whole : folder);
+    if (torch_dtype) json_object_set_new(source, "torch_dtype", json_string(torch_dtype));
+    json_object_set_new(c->hf, CLT_MODEL_SOURCE_KEY, source);
+    clt_free(whole);
+}
+
+static const char *noted(const clt_model_config *c, const char *key) {
+    return json_string_value(json_object_get(json_object_get(c->hf, CLT_MODEL_SOURCE_KEY), key));
+}
+
+const char *clt_model_source_folder(const clt_model_config *c) {
+    return noted(c, "folder");
+}
+
+const char *clt_model_source_dtype(const clt_model_config *c) {
+    return noted(c, "torch_dtype");
 }
 
 json_t *clt_model_hf_config(const clt_model_config *c, const char *torch_dtype) {

@@ -12,6 +12,7 @@
 
 #include "runtime/base/clt_batch.h"
 #include "runtime/base/clt_schema.h"
+#include "runtime/base/clt_weight_map.h"
 #include "runtime/device/clt_slab.h"
 #include "runtime/ops/clt_ops.h"
 
@@ -93,11 +94,20 @@ int clt_model_order(const clt_model_config *c, clt_model_order_kind kind, int **
 
 /* --- files of other programs --- */
 
-/* The name of table entry `tensor` in Hugging Face files of this family; borrowed from `tensor` or static.
- * `config` is a clt_model_config, so that the function can be a clt_file_name_fn (clt_weight_source.h). */
-const char *clt_model_hf_name(const void *config, const char *tensor);
+/* How the tensors of Hugging Face folders make those of `table`; *out is NULL if names and layouts are equal.
+ * Free *out with clt_weight_map_free. */
+clt_status clt_model_weight_map(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);
+/* The Hugging Face folder whose weights a new run starts from (pretrained: true); NULL: none. */
+const char *clt_model_pretrained(const clt_model_config *c);
+/* Notes the folder that has the model's other files (tokenizer, generation_config.json), and the torch_dtype
+ * of weights that nothing has trained since (NULL: not noted). Checkpoints store both. No effect on families
+ * whose checkpoints have no config.json (MPT). */
+void clt_model_config_note_source(clt_model_config *c, const char *folder, const char *torch_dtype);
+/* The noted folder and torch_dtype; NULL: not noted. */
+const char *clt_model_source_folder(const clt_model_config *c);
+const char *clt_model_source_dtype(const clt_model_config *c);
 /* config.json in the format of the transformers package, for safetensors of type torch_dtype ("float32",
- * "bfloat16"). */
+ * "bfloat16", "float16"). A model that was read from a config.json keeps all of its keys. */
 json_t *clt_model_hf_config(const clt_model_config *c, const char *torch_dtype);
 /* Why the transformers package computes something else from an exported folder, as a clause for a message
  * ("its class lacks biases"); NULL: it computes the same. */

@@ -13,7 +13,7 @@ typedef struct {
     const char *const *yaml_names; /* values of model.name, ends with NULL */
     const char *const *hf_types;   /* values of model_type in config.json, ends with NULL */
     size_t config_bytes; /* size of its configuration struct, which begins with clt_model_config and owns no
-                            pointers */
+                            pointers outside it */
     const clt_schema *schema;
 
     /* Fills a zeroed configuration. r->ignore_unknown is set for a config.json. */
@@ -33,7 +33,8 @@ typedef struct {
     bool (*reads_wide)(const clt_model_config *c, const clt_model_shape *shape, const clt_slab_table *table,
                        int entry);
 
-    const char *(*hf_name)(const clt_model_config *c, const char *tensor); /* NULL: names are equal */
+    /* NULL: names and layouts are equal. */
+    clt_status (*weight_map)(const clt_model_config *c, const clt_slab_table *table, clt_weight_map **out);
     json_t *(*hf_config)(
         const clt_model_config *c); /* without model_type and torch_dtype, which clt_model.c adds */
     const char *(*hf_differs)(const clt_model_config *c);
@@ -63,6 +64,8 @@ typedef struct {
  * before `read`, and a model's after `create`, which leaves this member zero. */
 struct clt_model_config {
     const clt_model_family *family;
+    json_t *hf;         /* owned: the config.json that it was read from, overrides applied; NULL: none */
+    json_t *pretrained; /* owned: clt_model_pretrained as a string; NULL: none */
 };
 
 struct clt_model {
@@ -75,7 +78,10 @@ struct clt_model {
     void *need_ctx, *done_ctx, *grads_need_ctx;
 };
 
-extern const clt_model_family clt_mpt_family;
+extern const clt_model_family clt_mpt_family, clt_hf_model_family;
+
+/* The key of clt_model_config.hf that says where the files come from (clt_model_config_note_source). */
+#define CLT_MODEL_SOURCE_KEY "_cltrain"
 
 /* Values of model.name that LLM Foundry knows and cltrain refuses, for a family's table of keys. Ends with
  * {NULL, NULL}. */

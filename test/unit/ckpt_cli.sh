@@ -123,7 +123,7 @@ expect 0 '28 tensors' export "$run" "$tmp/hf32"
 expect 0 'bit-identical' diff "$tmp/hf32" "$hf"
 expect 0 '28 tensors' export "$run" "$tmp/hf16" --dtype bf16
 expect 0 'within the tolerance' diff "$tmp/hf16" "$hf" --tolerance 0.004
-expect 2 'f32 or bf16' export "$run" "$tmp/hf8" --dtype fp8
+expect 2 'f32, bf16 or f16' export "$run" "$tmp/hf8" --dtype fp8
 
 [ $failed = 0 ] && echo "all as expected"
 exit $failed

@@ -122,8 +122,11 @@ static const struct {
      "7",
      {"model.attn_config.rope=true", "model.attn_config.rope_impl=hf",
       "model.attn_config.rope_hf_config.type=llama3"}},
+    {"model.pretrained_model_name_or_path", "test/golden/families/llama-tied/hf", {NULL}},
+    {"model.config_overrides", "{rms_norm_eps: 0.01}", {NULL}},
     {"model.ffn_config.ffn_act_fn", "{name: silu}", {NULL}},
     {"model.norm_type", "rmsnorm", {NULL}},
+    {"model.norm_offset", "1.0", {NULL}},
     {"model.init_config.name", "small_init_", {NULL}},
     {"model.init_config.init_div_is_residual", "3", {NULL}},
     {"model.init_config.emb_init_uniform_lim", "[-1, 2]", {NULL}},
@@ -144,8 +147,10 @@ static const char *const *with_of(const char *path, const char **value) {
     return nothing;
 }
 
-/* "model.name=NAME" while the keys of another family than the first are walked; else NULL. */
-static char *family;
+/* The section of another family than the first while its keys are walked; else NULL. */
+static const char *family;
+static const char *const families[] = {
+    NULL, "model={name: hf_causal_lm, pretrained_model_name_or_path: test/golden/families/llama3/hf}"};
 
 /* The base with the section that `path` belongs to, with what its value needs around it (`with`, may be
  * NULL), and with `value` there, if one is given. */
@@ -233,7 +238,7 @@ static void add_loader(clt_str *b, clt_loader_config l) {
 static void add_model(clt_str *b, const clt_model_config *model) {
     json_t *o = clt_model_config_to_json(model);
     char *text = json_dumps(o, JSON_SORT_KEYS | JSON_COMPACT);
-    clt_str_addf(b, "%s|", text);
+    clt_str_addf(b, "%s|%s|", text, clt_model_pretrained(model) ? clt_model_pretrained(model) : "-");
     free(text);
     json_decref(o);
 }
@@ -297,9 +302,9 @@ static void walk_all(visit_fn visit, void *ctx) {
     walk(&clt_config_top_schema, "", visit, ctx);
     for (int i = 0; clt_model_schema_at(i); i++) {
         const clt_schema *keys = clt_model_schema_at(i);
-        if (i > 0) family = clt_format("model.name=%s", keys->keys[0].choices[0]);
+        assert_in_range(i, 0, CLT_COUNT_OF(families) - 1);
+        family = families[i];
         walk(keys, "model", visit, ctx);
-        clt_free(family);
         family = NULL;
     }
 }

@@ -72,32 +72,94 @@ static clt_status load(const clt_load_options *opt) {
     return st;
 }
 
-/* The names of another program: reversed, so that they sort differently. */
-static const char *other_name(const void *ctx, const char *tensor) {
-    (void)ctx;
-    return strcmp(tensor, "transformer.wte.weight") ? "a.norm" : "z.embedding";
+/* A map of the two tensors: the norm under another name, and the embedding transposed. */
+static clt_weight_map *other_layout(const clt_slab_table *t) {
+    static const char *const ignored[] = {"*.mask", NULL};
+    clt_weight_map *m = clt_calloc(1, sizeof *m);
+    m->prefix = "body.";
+    m->ignored = ignored;
+    m->head = "head.weight";
+    clt_weight_map_add_part(
+        m, &(clt_map_part){.file = clt_weight_map_add_file(m, "body.z", 2, (int64_t[]){4, 5}),
+                           .tensor = clt_slab_table_find(t, "transformer.wte.weight"),
+                           .rows = 5,
+                           .cols = 4,
+                           .block = 5,
+                           .transposed = true});
+    clt_weight_map_add_part(m,
+                            &(clt_map_part){.file = clt_weight_map_add_file(m, "body.a", 1, (int64_t[]){4}),
+                                            .tensor = clt_slab_table_find(t, "transformer.norm_f.weight"),
+                                            .rows = 4,
+                                            .cols = 1,
+                                            .block = 4});
+    return m;
 }
 
-static void test_other_names(void **state) {
-    (void)state;
-    clt_st_spec spec[] = {{"z.embedding", CLT_ST_F32, 2, {5, 4}}, {"a.norm", CLT_ST_F32, 1, {4}}};
-    clt_weight_source *s;
+static clt_status load_mapped(const clt_load_options *opt, float *host) {
+    clt_weight_source *s = NULL;
     clt_slab_table t;
-    write_text("config.json", "{\"d_model\": 4}");
-    write_weights("model.safetensors", spec, 2);
+    CLT_TRY(clt_weight_source_open(dir, &s));
     make_table(&t);
-    assert_int_equal(clt_weight_source_open(dir, &s), CLT_OK);
-    assert_int_equal(clt_weight_source_find(s, "weight", "transformer.wte.weight"), -1);
-    clt_weight_source_use_names(s, &t, other_name, NULL);
-    float *host = clt_calloc(t.total, sizeof *host);
     const clt_ckpt_part part = {.role = "weight", .host = host};
-    assert_int_equal(clt_weight_source_load(s, &t, &part, 1, NULL), CLT_OK);
-    for (int e = 0; e < t.n; e++)
-        for (uint64_t i = 0; i < t.entry[e].count; i++)
-            assert_true(host[t.entry[e].offset + i] == value(t.entry[e].shape[0], i));
-    clt_free(host);
+    clt_status st = clt_weight_source_use_map(s, &t, other_layout(&t), opt);
+    if (st == CLT_OK) st = clt_weight_source_load(s, &t, &part, 1, opt);
     clt_slab_table_free(&t);
     clt_weight_source_close(s);
+    return st;
+}
+
+static void check_mapped(const float *host) {
+    for (uint64_t r = 0; r < 5; r++)
+        for (uint64_t c = 0; c < 4; c++) assert_true(host[r * 4 + c] == value(4, c * 5 + r));
+    for (uint64_t i = 0; i < 4; i++) assert_true(host[64 + i] == value(4, i));
+}
+
+static void test_other_layout(void **state) {
+    (void)state;
+    clt_st_spec spec[] = {{"body.z", CLT_ST_F32, 2, {4, 5}},
+                          {"body.a", CLT_ST_F32, 1, {4}},
+                          {"x.mask", CLT_ST_F32, 4, {1, 1, 2, 2}}};
+    float *host = clt_calloc(2 * CLT_CHUNK, sizeof *host);
+    write_text("config.json", "{\"d_model\": 4}");
+    write_weights("model.safetensors", spec, 3);
+    assert_int_equal(load_mapped(NULL, host), CLT_OK);
+    check_mapped(host);
+    spec[0].name = "z", spec[1].name = "a"; /* without the prefix */
+    memset(host, 0, 2 * CLT_CHUNK * sizeof *host);
+    write_weights("model.safetensors", spec, 3);
+    assert_int_equal(load_mapped(NULL, host), CLT_OK);
+    check_mapped(host);
+    clt_error_quiet(true);
+    spec[0].shape[0] = 5, spec[0].shape[1] = 4;
+    write_weights("model.safetensors", spec, 3);
+    assert_int_equal(load_mapped(NULL, host), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "tensor 'z' has shape [5, 4]"));
+    assert_non_null(strstr(clt_last_error(), "needs [4, 5]"));
+    spec[0].shape[0] = 4, spec[0].shape[1] = 5;
+    spec[2].name = "body.other";
+    write_weights("model.safetensors", spec, 3);
+    assert_int_equal(load_mapped(NULL, host), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "body.other"));
+    write_weights("model.safetensors", spec + 1, 1);
+    assert_int_equal(load_mapped(NULL, host), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "tensor 'body.z' is missing"));
+    const clt_load_options loose = {.loose = true}, without = {(const char *const[]){"*wte*"}, 1, false};
+    assert_int_equal(load_mapped(&loose, host), CLT_OK);
+    assert_int_equal(load_mapped(&without, host), CLT_OK);
+    clt_error_quiet(false);
+    clt_free(host);
+}
+
+/* Files of PyTorch are programs: the message says how to convert them. */
+static void test_pickles(void **state) {
+    (void)state;
+    clt_weight_source *s = NULL;
+    write_text("config.json", "{}");
+    write_text("pytorch_model.bin", "x");
+    clt_error_quiet(true);
+    assert_int_equal(clt_weight_source_open(dir, &s), CLT_BAD_DATA);
+    assert_non_null(strstr(clt_last_error(), "save_pretrained"));
+    clt_error_quiet(false);
 }
 
 static void test_one_file(void **state) {
@@ -184,7 +246,8 @@ static void test_shards(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_one_file, set_up, tear_down),
-                                       cmocka_unit_test_setup_teardown(test_other_names, set_up, tear_down),
+                                       cmocka_unit_test_setup_teardown(test_other_layout, set_up, tear_down),
+                                       cmocka_unit_test_setup_teardown(test_pickles, set_up, tear_down),
                                        cmocka_unit_test_setup_teardown(test_shards, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

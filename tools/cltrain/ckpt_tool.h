@@ -28,10 +28,13 @@ typedef struct {
     clt_weight_source *source; /* borrowed */
     clt_slab_table table;
     clt_ckpt_part part;
+    clt_weight_map *map;      /* how files make the table's tensors; NULL: names and layouts are equal */
     clt_model_config *config; /* NULL: the source has no model configuration */
     char *model;              /* the same as JSON text, as checkpoints carry it */
 } ckpt_weights;
 clt_status ckpt_weights_open(clt_weight_source *source, ckpt_weights *out);
+/* Elements [first, first + count) of tensor `entry` of the table; `ctx` is a ckpt_weights. */
+clt_status ckpt_weights_read(void *ctx, int entry, uint64_t first, float *dst, uint64_t count);
 void ckpt_weights_close(ckpt_weights *w);
 
 #endif

@@ -192,6 +192,7 @@ static void resolve_plain(const clt_mpt_config_raw *raw, clt_mpt_config *c) {
     c->learned_pos_emb = raw->learned_pos_emb && !raw->alibi && !raw->rope;
     c->no_bias = raw->no_bias;
     c->attention_bias = raw->attention_bias < 0 ? !raw->no_bias : raw->attention_bias;
+    c->out_bias = c->mlp_bias = c->norm_bias = !raw->no_bias;
     c->tie_word_embeddings = raw->tie_word_embeddings;
     c->fused_qkv = raw->fused_qkv;
     c->rms_norm = raw->norm >= 2;

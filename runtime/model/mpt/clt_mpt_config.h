@@ -38,7 +38,10 @@ typedef struct {
     clt_model_config base;
     int64_t d_model, n_heads, kv_n_heads, head_dim, n_layers, ffn_hidden, max_seq_len, vocab_size;
     double resid_pdrop, emb_pdrop, attn_pdrop;
-    bool learned_pos_emb, no_bias, attention_bias, tie_word_embeddings, fused_qkv;
+    bool learned_pos_emb, tie_word_embeddings, fused_qkv;
+    bool no_bias; /* MPTConfig's key, which sets these: biases of q, k and v; of out_proj; of the MLP; of
+                     layer norms */
+    bool attention_bias, out_bias, mlp_bias, norm_bias;
     bool rms_norm; /* norm_type is an rmsnorm */
     double norm_eps;
     double norm_offset;        /* norms multiply by weight + this: 0 or 1; the qk norms always by weight */

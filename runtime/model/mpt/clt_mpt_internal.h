@@ -2,7 +2,7 @@
  * model is LLM Foundry's MPT; formulas and the orders of sums are in docs/numerics.md.
  *
  * Rows are tokens, sample after sample; C d_model, H query heads, KV key/value heads, D head size, F hidden
- * width of the MLP, V vocabulary, T sequence. Not for other folders. */
+ * width of the MLP, V vocabulary, T sequence. Only for this folder and runtime/model/hf. */
 #ifndef CLT_MPT_INTERNAL_H
 #define CLT_MPT_INTERNAL_H
 

@@ -51,16 +51,16 @@ static void add_attention(const clt_mpt_config *c, int layer, clt_slab_table *t,
     /* The qk norms are always layer norms, whatever norm_type says. */
     if (c->qk_ln || c->qk_gn) {
         snprintf(p, sizeof p, "%s.attn.q_ln", block);
-        add_norm(t, p, c->qk_gn ? c->head_dim : q, !c->no_bias);
+        add_norm(t, p, c->qk_gn ? c->head_dim : q, c->norm_bias);
         snprintf(p, sizeof p, "%s.attn.k_ln", block);
-        if (own_kv) add_norm(t, p, c->qk_gn ? c->head_dim : kv, !c->no_bias);
+        if (own_kv) add_norm(t, p, c->qk_gn ? c->head_dim : kv, c->norm_bias);
     }
     snprintf(p, sizeof p, "%s.attn.out_proj", block);
-    add_linear(t, p, c->d_model, q, !c->no_bias);
+    add_linear(t, p, c->d_model, q, c->out_bias);
 }
 
 static void add_block(const clt_mpt_config *c, int layer, clt_slab_table *t) {
-    bool norm_bias = !c->no_bias && !c->rms_norm;
+    bool norm_bias = c->norm_bias && !c->rms_norm;
     char block[64], p[128];
     snprintf(block, sizeof block, "transformer.blocks.%d", layer);
     snprintf(p, sizeof p, "%s.norm_1", block);
@@ -71,11 +71,11 @@ static void add_block(const clt_mpt_config *c, int layer, clt_slab_table *t) {
     snprintf(p, sizeof p, "%s.norm_2", block);
     add_norm(t, p, c->d_model, norm_bias);
     snprintf(p, sizeof p, "%s.ffn.up_proj", block);
-    add_linear(t, p, c->ffn_hidden, c->d_model, !c->no_bias);
+    add_linear(t, p, c->ffn_hidden, c->d_model, c->mlp_bias);
     snprintf(p, sizeof p, "%s.ffn.down_proj", block);
-    add_linear(t, p, c->d_model, c->ffn_hidden, !c->no_bias);
+    add_linear(t, p, c->d_model, c->ffn_hidden, c->mlp_bias);
     snprintf(p, sizeof p, "%s.ffn.gate_proj", block);
-    if (c->glu) add_linear(t, p, c->ffn_hidden, c->d_model, !c->no_bias);
+    if (c->glu) add_linear(t, p, c->ffn_hidden, c->d_model, c->mlp_bias);
     snprintf(p, sizeof p, "%s.post_norm_2", block);
     if (c->post_norms) add_norm(t, p, c->d_model, norm_bias);
 }
@@ -85,7 +85,7 @@ clt_status clt_mpt_table(const clt_model_config *config, clt_slab_table *t) {
     add(t, c->vocab_size, c->d_model, "transformer.wte.weight");
     if (c->learned_pos_emb) add(t, c->max_seq_len, c->d_model, "transformer.wpe.weight");
     for (int i = 0; i < c->n_layers; i++) add_block(c, i, t);
-    add_norm(t, "transformer.norm_f", c->d_model, !c->no_bias && !c->rms_norm);
+    add_norm(t, "transformer.norm_f", c->d_model, c->norm_bias && !c->rms_norm);
     if (!c->tie_word_embeddings) add(t, c->vocab_size, c->d_model, "lm_head.weight");
     clt_slab_table_finish(t);
     return CLT_OK;

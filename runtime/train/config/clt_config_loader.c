@@ -145,7 +145,9 @@ static clt_status check_length(clt_schema_reader *r, const clt_config *c, const 
     const clt_model_facts model = clt_model_get_facts(c->model);
     if (length > model.max_seq_len)
         return clt_schema_fail(
-            r, key, "is %lld, more than model.max_seq_len %lld: make the model's larger or this smaller",
+            r, key,
+            "is %lld, more than model.max_seq_len %lld (of a Hugging Face folder: the positions of its "
+            "config.json): make the model's larger or this smaller",
             (long long)length, (long long)model.max_seq_len);
     if (length != c->max_seq_len) /* the engine has one length for all loaders */
         return clt_schema_fail(r, key, "is %lld, and max_seq_len is %lld: give both the same value",

@@ -79,14 +79,18 @@ static clt_status note_batch(clt_run *r, const char *path) {
     return CLT_OK;
 }
 
-/* Opens what evaluation needs: data, an engine without training, the weights of load_path. */
+static const char *evaluated_path(const clt_config *c) {
+    return c->load_path ? c->load_path : clt_model_pretrained(c->model);
+}
+
+/* Opens what evaluation needs: data, an engine without training, the weights. */
 static clt_status open_evaluation(clt_run *r) {
     const clt_config *c = r->cfg;
     const int64_t B = c->device_eval_batch_size;
     r->evals = clt_calloc((size_t)c->n_evals, sizeof *r->evals);
     for (int i = 0; i < c->n_evals; i++)
         CLT_TRY(clt_run_open_loader(r, &c->evals[i], true, B * clt_group_size(r->group), &r->evals[i]));
-    CLT_TRY(clt_ckpt_resolve(r->group, c->load_path, &r->origin.path));
+    CLT_TRY(clt_ckpt_resolve(r->group, evaluated_path(c), &r->origin.path));
     clt_plan_divide_evenly(&r->plan); /* the result does not depend on which rank evaluates a sample */
     r->plan.microbatch = CLT_MIN(B, 4);
     const clt_engine_params p = {.cfg = c, .group = r->group, .ops = r->ops, .plan = &r->plan};
@@ -100,7 +104,7 @@ static clt_status open_evaluation(clt_run *r) {
 
 static clt_status check_evaluation(const clt_config *c) {
     if (c->n_evals == 0) return clt_error(CLT_BAD_CONFIG, "%s has no eval_loader", c->path);
-    if (!c->load_path)
+    if (!evaluated_path(c))
         return clt_error(CLT_BAD_CONFIG,
                          "nothing to evaluate: set load_path to a checkpoint or a Hugging Face folder");
     return CLT_OK;

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/checkpoint/clt_weight_source.h"
-#include "runtime/model/clt_model.h"
+#include "runtime/train/run/clt_inference.h"
 #include "runtime/train/run/clt_run_tokenizer.h"
 
 clt_generate_params clt_generate_params_default(void) {
@@ -17,26 +16,12 @@ clt_generate_params clt_generate_params_default(void) {
 /* --- a model and its tokenizer --- */
 
 struct clt_generator {
-    clt_device *dev;
-    clt_ops *ops;
-    clt_weight_source *src;
-    clt_slab_table table;
-    clt_slab *weights;
-    clt_model *model;
-    clt_model_config *cfg;
+    clt_inference own; /* of clt_generator_open */
+    clt_model *model;  /* its model, or one that the engine's weights have */
     clt_model_facts facts;
     clt_tokenizer *tok;
     bool cache; /* the model keeps keys and values */
 };
-
-static clt_status read_config(clt_generator *g) {
-    const char *text = clt_weight_source_model(g->src), *path = clt_weight_source_path(g->src);
-    if (!text)
-        return clt_error(CLT_BAD_DATA, "%s has no description of its model (config.json is missing)", path);
-    CLT_TRY(clt_model_config_parse(text, true, path, &g->cfg));
-    g->facts = clt_model_get_facts(g->cfg);
-    return CLT_OK;
-}
 
 /* More ids than the model has logits cannot be read; fewer are usual, because vocabularies are padded. */
 static clt_status check_vocabulary(const clt_generator *g) {
@@ -50,31 +35,17 @@ static clt_status check_vocabulary(const clt_generator *g) {
 }
 
 static clt_status open_source(clt_generator *g, const clt_generate_params *p) {
-    char *path = NULL;
-    CLT_TRY(clt_ckpt_resolve(NULL, p->source, &path));
-    clt_status st = clt_weight_source_open(path, &g->src);
-    clt_free(path);
-    CLT_TRY(st);
-    CLT_TRY(read_config(g));
+    CLT_TRY(clt_inference_open(&g->own, p->source));
+    g->facts = g->own.facts;
     CLT_TRY(p->tokenizer ? clt_tokenizer_open(p->tokenizer, &g->tok)
-                         : clt_run_tokenizer_open(g->src, &g->tok));
+                         : clt_run_tokenizer_open(g->own.src, &g->tok));
     return check_vocabulary(g);
 }
 
 static clt_status load_model(clt_generator *g, const char *device) {
-    clt_device_params d = clt_device_params_default();
-    d.pattern = device;
-    d.need_exact = true;
-    CLT_TRY(clt_device_open(&d, &g->dev));
-    clt_ops_params o = clt_ops_params_default();
-    CLT_TRY(clt_ops_create(g->dev, &o, &g->ops));
-    CLT_TRY(clt_model_table(g->cfg, &g->table));
-    CLT_TRY(clt_slab_create(g->dev, &g->table, 0, "weights", &g->weights));
-    const clt_ckpt_part part = {.role = "weight", .slab = g->weights};
-    clt_weight_source_use_names(g->src, &g->table, clt_model_hf_name, g->cfg);
-    CLT_TRY(clt_weight_source_load(g->src, &g->table, &part, 1, NULL));
-    const clt_model_shape shape = {.microbatch = 1, .seq = g->facts.max_seq_len, .cache = g->cache};
-    return clt_model_create(g->cfg, &shape, g->ops, g->weights, NULL, &g->model);
+    CLT_TRY(clt_inference_load(&g->own, device, g->facts.max_seq_len, g->cache));
+    g->model = g->own.model;
+    return CLT_OK;
 }
 
 static clt_status finish_open(clt_generator *g, clt_status st, clt_generator **out) {
@@ -85,12 +56,22 @@ static clt_status finish_open(clt_generator *g, clt_status st, clt_generator **o
     return st;
 }
 
-clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out) {
+/* once: for the prompt of p alone. A model of a long context takes memory for as many tokens as the text can
+ * have, not for its longest text. */
+static clt_status open_generator(const clt_generate_params *p, bool once, clt_generator **out) {
     clt_generator *g = clt_calloc(1, sizeof *g);
     g->cache = !p->no_cache;
     clt_status st = open_source(g, p);
+    if (st == CLT_OK && once) {
+        const int64_t most = (int64_t)clt_tokenizer_max_ids(g->tok, strlen(p->prompt)) + 1;
+        g->facts.max_seq_len = CLT_MIN(g->facts.max_seq_len, most + p->max_new_tokens);
+    }
     if (st == CLT_OK) st = load_model(g, p->device);
     return finish_open(g, st, out);
+}
+
+clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out) {
+    return open_generator(p, false, out);
 }
 
 clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out) {
@@ -105,13 +86,8 @@ clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_gen
 
 void clt_generator_close(clt_generator *g) {
     if (!g) return;
-    clt_model_destroy(g->model);
-    clt_slab_destroy(g->weights);
-    clt_slab_table_free(&g->table);
-    clt_model_config_free(g->cfg);
-    clt_ops_destroy(g->ops);
-    clt_device_close(g->dev);
-    clt_weight_source_close(g->src);
+    if (g->model != g->own.model) clt_model_destroy(g->model);
+    clt_inference_close(&g->own);
     clt_tokenizer_close(g->tok);
     clt_free(g);
 }
@@ -230,8 +206,8 @@ static void report_speed(const clt_generator *g, int64_t tokens, double seconds)
     if (tokens < 2 || !(seconds > 0)) return;
     const double rate = (double)(tokens - 1) / seconds;
     double weights = 0;
-    for (int i = 0; i < g->table.n; i++) weights += (double)g->table.entry[i].count;
-    if (g->weights) /* else the table is the engine's */
+    for (int i = 0; i < g->own.table.n; i++) weights += (double)g->own.table.entry[i].count;
+    if (g->own.weights) /* else the table is the engine's */
         clt_debug(
             "%lld tokens, after the first one %.1f per second; reading all weights for each is %.1f GB/s",
             (long long)tokens, rate, rate * weights * sizeof(float) * 1e-9);
@@ -278,7 +254,7 @@ clt_status clt_generator_run(clt_generator *g, const clt_generate_params *p, clt
 
 clt_status clt_generate(const clt_generate_params *p, clt_text_fn out, void *ctx) {
     clt_generator *g;
-    CLT_TRY(clt_generator_open(p, &g));
+    CLT_TRY(open_generator(p, true, &g));
     clt_status st = clt_generator_run(g, p, out, ctx);
     clt_generator_close(g);
     return st;

@@ -103,6 +103,8 @@ clt_status clt_run_find_start(clt_run *r) {
         char *manifest = clt_path_join(o->path, "manifest.json");
         o->resumed = clt_io_is_file(manifest) && !c->load_weights_only;
         clt_free(manifest);
+    } else if (clt_model_pretrained(c->model)) {
+        CLT_TRY(clt_ckpt_resolve(r->group, clt_model_pretrained(c->model), &o->path));
     }
     return o->resumed ? adopt(r, o->path) : CLT_OK;
 }
@@ -129,9 +131,10 @@ clt_status clt_run_load(clt_run *r, const char *path, bool resume, bool own) {
                               .ignore_count = (int)c->load_ignore_keys.n,
                               .loose = !c->load_strict_model_weights};
     const clt_load_options *opt = own ? NULL : &given;
+    clt_weight_map *map = NULL;
     clt_status st = clt_weight_source_open(path, &src);
-    if (st == CLT_OK)
-        clt_weight_source_use_names(src, clt_engine_table(r->engine), clt_model_hf_name, c->model);
+    if (st == CLT_OK) st = clt_model_weight_map(c->model, clt_engine_table(r->engine), &map);
+    if (st == CLT_OK) st = clt_weight_source_use_map(src, clt_engine_table(r->engine), map, opt);
     if (st == CLT_OK && resume) st = check_complete(r, src, opt);
     if (st == CLT_OK)
         st = clt_weight_source_load(src, clt_engine_table(r->engine), parts, resume ? n : 1, opt);

@@ -1,0 +1,115 @@
+/* Llama 2 and 3, and the families that differ from it by a window (Mistral) or biases (Qwen2). */
+#include "runtime/model/hf/clt_hf.h"
+
+/* --- keys --- */
+
+#define LLAMA_KEYS                                                                                           \
+    CLT_HF_KEY("hidden_size", hidden_size, CLT_KEY_REQUIRED, "width"),                                       \
+        CLT_HF_KEY("intermediate_size", intermediate_size, CLT_KEY_REQUIRED, "width of the MLP"),            \
+        CLT_HF_KEY("num_hidden_layers", layers, CLT_KEY_REQUIRED, "blocks"),                                 \
+        CLT_HF_KEY("num_attention_heads", heads, CLT_KEY_REQUIRED, "query heads"),                           \
+        CLT_HF_KEY("num_key_value_heads", kv_heads, "null",                                                  \
+                   "heads of keys and values; default: num_attention_heads", .nullable = true),              \
+        CLT_HF_KEY("head_dim", head_dim, "null",                                                             \
+                   "width of a head; default: hidden_size / num_attention_heads", .nullable = true),         \
+        CLT_HF_KEY("max_position_embeddings", positions, CLT_KEY_REQUIRED, "longest sample"),                \
+        CLT_HF_ACT("hidden_act", "\"silu\""),                                                                \
+        CLT_HF_KEY("rms_norm_eps", norm_eps, "1e-06", "inside the norm's square root"),                      \
+        CLT_HF_KEY("rope_theta", rope_theta, "10000.0", "base of the rotary frequencies"),                   \
+        CLT_HF_ROPE_SCALING,                                                                                 \
+        CLT_HF_KEY("attention_dropout", attention_dropout, "0.0", "dropout of attention weights"),           \
+        CLT_HF_KEY("tie_word_embeddings", tied, "false", "the head is the embedding")
+
+static const clt_key llama_keys[] = {
+    CLT_HF_COMMON_KEYS,
+    LLAMA_KEYS,
+    CLT_HF_KEY("attention_bias", attention_bias, "false", "biases of q, k, v and o"),
+    CLT_HF_KEY("mlp_bias", mlp_bias, "false", "biases of the MLP"),
+    CLT_HF_IGNORED("pretraining_tp", "it splits matrix products of a former training"),
+};
+
+#define WINDOW_KEY                                                                                           \
+    CLT_HF_KEY("sliding_window", sliding_window, "null",                                                     \
+               "keys that a query sees, its own included; null: all; default: 4096", .nullable = true)
+
+static const clt_key mistral_keys[] = {
+    CLT_HF_COMMON_KEYS,
+    LLAMA_KEYS,
+    WINDOW_KEY,
+};
+
+/* transformers 4.51 limits every block to sliding_window whatever these two say, unless attention is that of
+ * the package flash-attn. */
+#define ALL_BLOCKS "sliding_window alone decides, for all blocks; null: none"
+static const clt_key qwen2_keys[] = {
+    CLT_HF_COMMON_KEYS,
+    LLAMA_KEYS,
+    WINDOW_KEY,
+    CLT_HF_IGNORED("use_sliding_window", ALL_BLOCKS),
+    CLT_HF_IGNORED("max_window_layers", ALL_BLOCKS),
+    CLT_HF_LAYER_TYPES,
+};
+
+/* --- the decoder --- */
+
+static void llama_block(clt_mpt_config *c) {
+    c->rms_norm = true;
+    c->glu = true;
+}
+
+static clt_status llama(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
+    (void)o;
+    llama_block(c);
+    c->attention_bias = c->out_bias = raw->attention_bias;
+    c->mlp_bias = raw->mlp_bias;
+    return clt_hf_decode_rope(r, raw, c);
+}
+
+/* null and an absent key differ. */
+static clt_status set_window(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o,
+                             clt_mpt_config *c) {
+    if (raw->sliding_window < 0) return clt_schema_fail(r, "sliding_window", "must be null or above 0");
+    clt_hf_set_window(c, json_object_get(o, "sliding_window") ? raw->sliding_window : 4096, 0, 1);
+    return CLT_OK;
+}
+
+static clt_status mistral(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
+    llama_block(c);
+    CLT_TRY(set_window(r, raw, o, c));
+    return clt_hf_decode_rope(r, raw, c);
+}
+
+static clt_status qwen2(clt_schema_reader *r, const clt_hf_raw *raw, const json_t *o, clt_mpt_config *c) {
+    llama_block(c);
+    c->attention_bias = true;
+    CLT_TRY(set_window(r, raw, o, c));
+    CLT_TRY(clt_hf_decode_layer_types(r, raw, raw->sliding_window, c));
+    return clt_hf_decode_rope(r, raw, c);
+}
+
+/* --- tensors --- */
+
+static const clt_hf_tensor tensors[] = {
+    {"transformer.wte", "model.embed_tokens", CLT_HF_SAME},
+    {"transformer.blocks.*.norm_1", "model.layers.*.input_layernorm", CLT_HF_SAME},
+    {"transformer.blocks.*.attn.Wqkv", "model.layers.*.self_attn.q_proj", CLT_HF_QUERIES},
+    {"transformer.blocks.*.attn.Wqkv", "model.layers.*.self_attn.k_proj", CLT_HF_KEYS},
+    {"transformer.blocks.*.attn.Wqkv", "model.layers.*.self_attn.v_proj", CLT_HF_VALUES},
+    {"transformer.blocks.*.attn.out_proj", "model.layers.*.self_attn.o_proj", CLT_HF_SAME},
+    {"transformer.blocks.*.norm_2", "model.layers.*.post_attention_layernorm", CLT_HF_SAME},
+    {"transformer.blocks.*.ffn.gate_proj", "model.layers.*.mlp.gate_proj", CLT_HF_SAME},
+    {"transformer.blocks.*.ffn.up_proj", "model.layers.*.mlp.up_proj", CLT_HF_SAME},
+    {"transformer.blocks.*.ffn.down_proj", "model.layers.*.mlp.down_proj", CLT_HF_SAME},
+    {"transformer.norm_f", "model.norm", CLT_HF_SAME},
+    {"lm_head", "lm_head", CLT_HF_SAME},
+};
+static const char *const ignored[] = {"*.rotary_emb.inv_freq", NULL};
+
+#define FAMILY(type, keys_, decode_)                                                                         \
+    {                                                                                                        \
+        .model_type = type, .keys = CLT_SCHEMA(keys_), .decode = decode_, .tensors = tensors,                \
+        .n_tensors = CLT_COUNT_OF(tensors), .prefix = "model.", .ignored = ignored, .head = "lm_head.weight" \
+    }
+const clt_hf_family clt_hf_llama = FAMILY("llama", llama_keys, llama),
+                    clt_hf_mistral = FAMILY("mistral", mistral_keys, mistral),
+                    clt_hf_qwen2 = FAMILY("qwen2", qwen2_keys, qwen2);
