@@ -82,7 +82,8 @@ static void read_config(golden *g, const char *folder) {
     g->V = clt_model_get_facts(g->cfg).vocab_size;
 }
 
-static void open_golden(golden *g, const char *hf) {
+/* shape: microbatch and what differs from a plain pass; seq is set here. */
+static void open_golden(golden *g, const char *hf, clt_model_shape shape) {
     char *folder = in_set(g, hf), *forward = in_set(g, "forward.json");
     read_config(g, folder);
     g->want = golden_load(forward);
@@ -93,7 +94,7 @@ static void open_golden(golden *g, const char *hf) {
     tu_fill_nan(g->grads);
     load_weights(g, folder);
     load_tokens(g);
-    clt_model_shape shape = {.microbatch = SAMPLES, .seq = g->T, .training = true};
+    shape.seq = g->T;
     tu_assert_ok(clt_model_create(g->cfg, &shape, tu_ops(0), g->weights, NULL, &g->model), "model");
     g->tensors = open_tensors(g, "forward.safetensors");
     assert_int_equal(clt_model_param_count(g->cfg), golden_int(g->want, "n_params"));
@@ -218,25 +219,51 @@ static void check_gradients(golden *g) {
     assert_true(worst_norm < NORM_BOUND);
 }
 
-static void check_set(const char *set, const char *hf) {
+static void check_set(const char *set, const char *hf, clt_recompute recompute) {
     golden g = {.set = set};
-    open_golden(&g, hf);
+    open_golden(&g, hf, (clt_model_shape){.microbatch = SAMPLES, .training = true, .recompute = recompute});
     check_loss(&g);
     check_gradients(&g);
     check_logits(&g);
     close_golden(&g);
 }
 
+static const char *const sets[] = {"gpt2",       "llama3",   "llama-tied", "mistral",
+                                   "qwen2-bf16", "gpt-neox", "gemma2"};
+
 static void every_family_agrees(void **state) {
-    static const char *const sets[] = {"gpt2",       "llama3",   "llama-tied", "mistral",
-                                       "qwen2-bf16", "gpt-neox", "gemma2"};
     (void)state;
-    for (size_t i = 0; i < CLT_COUNT_OF(sets); i++) check_set(sets[i], "hf");
-    check_set("gpt2", "hf-hub-names");
+    for (size_t i = 0; i < CLT_COUNT_OF(sets); i++)
+        for (clt_recompute again = CLT_RECOMPUTE_NONE; again <= CLT_RECOMPUTE_BLOCKS; again++)
+            check_set(sets[i], "hf", again);
+    check_set("gpt2", "hf-hub-names", CLT_RECOMPUTE_NONE);
+}
+
+/* A text that grows token by token, with kept keys and values, has the logits of one pass. */
+static void cached_logits_agree(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLT_COUNT_OF(sets); i++) {
+        golden g = {.set = sets[i]};
+        open_golden(&g, "hf", (clt_model_shape){.microbatch = 1, .cache = true});
+        const size_t V = (size_t)g.V;
+        size_t n;
+        double worst = 0;
+        float *want = tensor(g.tensors, "logits", &n), *got = clt_malloc(V * sizeof *got);
+        for (int64_t t = 0; t < g.T; t++) {
+            tu_assert_ok(clt_model_logits(g.model, g.tokens, t + 1, t, 1, got), "logits");
+            if (t % EVERY == 0) worst = fmax(worst, relative(got, want + (size_t)(t / EVERY) * V, V));
+        }
+        printf("  %-10s logits token by token %.2g\n", g.set, worst);
+        assert_true(worst < LOGIT_BOUND);
+        clt_free(want);
+        clt_free(got);
+        close_golden(&g);
+    }
 }
 
 int main(int argc, char **argv) {
     tu_init(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_family_agrees)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_family_agrees),
+                                       cmocka_unit_test(cached_logits_agree)};
     return tu_run(tests, CLT_COUNT_OF(tests));
 }
