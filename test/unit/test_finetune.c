@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "runtime/base/clt_io.h"
+#include "runtime/data/clt_jsonl.h"
 #include "runtime/data/clt_loader.h"
 #include "runtime/data/clt_tokenizer.h"
 #include "runtime/data/finetune/clt_finetune.h"
@@ -245,9 +246,9 @@ static void test_batches(void **state) {
     json_t *all = golden_load(FOLDER "/batches.json"), *c;
     size_t i, checked = 0;
     (void)state;
+    clt_log_set_level(CLT_LOG_WARN);
     json_array_foreach(json_object_get(all, "cases"), i, c) {
         if (strcmp(golden_str(c, "name"), "encoder-decoder format") == 0) continue; /* refused: test_config */
-        print_message("%s\n", golden_str(c, "name"));
         check_case(c, true);
         check_case(c, false);
         checked++;
@@ -256,11 +257,169 @@ static void test_batches(void **state) {
     json_decref(all);
 }
 
+/* --- single lines --- */
+
+/* Line `number` (from 0) of a file of samples. */
+static json_t *read_line(const char *data, int64_t number) {
+    char *path = clt_format(FOLDER "/data/%s/train.jsonl", data);
+    clt_jsonl *file;
+    clt_jsonl_line line;
+    json_t *o = NULL;
+    assert_int_equal(clt_jsonl_open(path, 0, &file), CLT_OK);
+    for (int64_t i = 0; i <= number; i++) {
+        json_decref(o);
+        assert_int_equal(clt_jsonl_next(file, &line, &o), CLT_OK);
+        assert_non_null(o);
+    }
+    clt_jsonl_close(file);
+    clt_free(path);
+    return o;
+}
+
+static clt_finetune_text open_text(const char *name, clt_tokenizer **tokenizer, clt_chat **chat) {
+    char *folder = clt_format(FOLDER "/tokenizers/%s", name);
+    assert_int_equal(clt_tokenizer_open(folder, tokenizer), CLT_OK);
+    assert_int_equal(clt_chat_open(folder, NULL, chat), CLT_OK);
+    clt_free(folder);
+    return (clt_finetune_text){.tokenizer = *tokenizer, .chat = *chat};
+}
+
+static void check_ids(json_t *want, const int32_t *ids, int32_t n) {
+    assert_int_equal(json_array_size(want), n);
+    for (int32_t i = 0; i < n; i++)
+        assert_int_equal(ids[i], json_integer_value(json_array_get(want, (size_t)i)));
+}
+
+static void test_turns(void **state) {
+    json_t *all = golden_load(FOLDER "/examples.json"), *one, *turn;
+    clt_finetune_turns t = {0};
+    size_t i, k;
+    (void)state;
+    json_array_foreach(json_object_get(all, "turns"), i, one) {
+        clt_tokenizer *tokenizer;
+        clt_chat *chat;
+        const clt_finetune_text text = open_text(golden_str(one, "tokenizer"), &tokenizer, &chat);
+        json_t *line = read_line(golden_str(one, "data"), golden_int(one, "line")),
+               *turns = json_object_get(one, "turns");
+        const int32_t *at;
+        assert_int_equal(clt_finetune_encode(&text, line, "line", &t), CLT_OK);
+        assert_int_equal(t.turns, json_array_size(turns));
+        at = t.ids;
+        json_array_foreach(turns, k, turn) {
+            check_ids(json_object_get(turn, "input_ids"), at, t.turn[k].prompt);
+            at += t.turn[k].prompt;
+            check_ids(json_object_get(turn, "labels"), at, t.turn[k].response);
+            at += t.turn[k].response;
+        }
+        assert_int_equal(at - t.ids, t.n);
+        json_decref(line);
+        clt_chat_close(chat);
+        clt_tokenizer_close(tokenizer);
+    }
+    assert_true(i > 15);
+    clt_finetune_turns_free(&t);
+    json_decref(all);
+}
+
+/* A message names the line and says what Foundry's exception is about. */
+static void test_malformed(void **state) {
+    static const struct {
+        const char *error, *text;
+    } words[] = {{"InvalidResponseTypeError", "response must be a string"},
+                 {"InvalidPromptTypeError", "prompt must be a string"},
+                 {"UnknownExampleTypeError", "key"},
+                 {"NotEnoughChatDataError", "at least two messages"},
+                 {"InvalidLastChatMessageRoleError", "must be assistant's"},
+                 {"ConsecutiveRepeatedChatRolesError", "alternate"},
+                 {"InvalidRoleError", "has the role"},
+                 {"IncorrectMessageKeyQuantityError", "no other one"},
+                 {"InvalidContentTypeError", "content must be a string"},
+                 {"InvalidMessageTypeError", "must be a list"},
+                 {"ChatTemplateError", "first message"}};
+    json_t *all = golden_load(FOLDER "/examples.json"), *one;
+    clt_finetune_turns t = {0};
+    clt_tokenizer *tokenizer;
+    clt_chat *chat;
+    size_t i;
+    (void)state;
+    const clt_finetune_text text = open_text("plain", &tokenizer, &chat);
+    clt_error_quiet(true);
+    json_array_foreach(json_object_get(all, "cases"), i, one) {
+        const char *error = golden_str(one, "error"), *want = NULL;
+        const bool accepted = json_is_true(json_object_get(one, "accepted"));
+        const clt_status st = clt_finetune_encode(&text, json_object_get(one, "example"), "a.jsonl:7", &t);
+        assert_int_equal(st, accepted ? CLT_OK : CLT_BAD_DATA);
+        if (accepted) continue;
+        for (size_t k = 0; k < CLT_COUNT_OF(words); k++)
+            if (strcmp(words[k].error, error) == 0) want = words[k].text;
+        assert_non_null(want);
+        /* Two assistants: the first message is reported. */
+        if (!strstr(clt_last_error(), want)) assert_non_null(strstr(clt_last_error(), "first message"));
+        assert_non_null(strstr(clt_last_error(), "a.jsonl:7"));
+    }
+    clt_error_quiet(false);
+    assert_true(i > 15);
+    clt_finetune_turns_free(&t);
+    clt_chat_close(chat);
+    clt_tokenizer_close(tokenizer);
+    json_decref(all);
+}
+
+/* --- chat templates --- */
+
+static void check_chat(const char *template_text, const char *name, const char *want) {
+    static const clt_chat_message m[] = {{"user", " hi\xc2\xa0", 5}, {"assistant", "yes", 3}};
+    clt_chat *c;
+    clt_str text = {0};
+    assert_int_equal(clt_chat_open(FOLDER "/tokenizers/bos", template_text, &c), CLT_OK);
+    assert_string_equal(clt_chat_name(c), name);
+    clt_chat_render(c, m, 1, true, &text);
+    assert_string_equal(text.s, want);
+    clt_str_free(&text);
+    clt_chat_close(c);
+}
+
+static void test_templates(void **state) {
+    clt_chat *c;
+    (void)state;
+    check_chat("chatml", "chatml", "<|im_start|>user\n hi\xc2\xa0<|im_end|>\n<|im_start|>assistant\n");
+    check_chat("chatml-trim", "chatml-trim", "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    check_chat("llama3", "llama3",
+               "<|bos|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
+               "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    check_chat("qwen2", "qwen2",
+               "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n "
+               "hi\xc2\xa0<|im_end|>\n<|im_start|>assistant\n");
+    check_chat(NULL, "inst", "[INST]  hi\xc2\xa0 [/INST]");
+    /* The same program in another layout. */
+    check_chat("{%- for message in messages -%}\n  {{ \"<|im_start|>\"+message[\"role\"] + '\\n' +\n"
+               "message['content'] + '<|im_end|>' + '\n' }}\n{%- endfor %}\n"
+               "{%if add_generation_prompt%}{{'<|im_start|>assistant\\n'}}{%endif%}",
+               "chatml", "<|im_start|>user\n hi\xc2\xa0<|im_end|>\n<|im_start|>assistant\n");
+    clt_error_quiet(true);
+    /* One more space in the text that it writes is another template. */
+    assert_int_equal(
+        clt_chat_open("bytes",
+                      "{% for message in messages %}{{ '<|im_start|> ' + message['role'] + '\\n' + "
+                      "message['content'] + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+                      "'<|im_start|>assistant\\n' }}{% endif %}",
+                      &c),
+        CLT_BAD_CONFIG);
+    assert_non_null(strstr(clt_last_error(), "not executed"));
+    assert_int_equal(clt_chat_open("bytes", "{{ open", &c), CLT_BAD_CONFIG);
+    assert_int_equal(clt_chat_open("bytes", "llama3", &c), CLT_BAD_CONFIG); /* it writes bos */
+    assert_non_null(strstr(clt_last_error(), "bos_token"));
+    clt_error_quiet(false);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_randperm),
         cmocka_unit_test(test_sampler),
         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

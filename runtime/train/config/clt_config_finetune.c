@@ -1,0 +1,124 @@
+/* The keys of fine-tuning data. */
+#include "runtime/train/config/clt_config_finetune.h"
+
+#include <string.h>
+
+#include "runtime/data/finetune/clt_finetune.h"
+
+const char *const clt_config_responses[] = {"last", "all", "none", NULL};
+
+static const clt_key hf_keys[] = {
+    CLT_KEY(clt_loader_config, "data_dir", finetune.data_dir, "null", "a folder of JSONL files",
+            .nullable = true),
+    CLT_KEY_OF(&clt_kind_strings, clt_loader_config, "data_files", finetune.data_files, "null",
+               "a JSONL file or a list of them", .nullable = true),
+};
+const clt_schema clt_config_hf_schema = CLT_SCHEMA(hf_keys);
+
+/* --- kinds --- */
+
+static bool is_word(const json_t *v, const char *word) {
+    return json_is_string(v) && strcmp(json_string_value(v), word) == 0;
+}
+
+static clt_status check_ratio(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
+    const double most = 1e6;
+    (void)k;
+    if (is_word(v, "auto")) return CLT_OK;
+    if (json_is_number(v) && json_number_value(v) >= 1 && json_number_value(v) <= most) return CLT_OK;
+    return clt_schema_fail(r, path, "must be a number of samples per row, at least 1, or auto");
+}
+
+static void store_ratio(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
+    (void)r;
+    (void)k;
+    *(double *)field = is_word(v, "auto") ? 0 : json_number_value(v);
+}
+const clt_kind clt_kind_packing_ratio = {"a number or auto", sizeof(double), check_ratio, store_ratio};
+
+static bool read_prompts(const json_t *v, int64_t *least) {
+    static const char length[] = "length>=";
+    *least = is_word(v, "none") ? -1 : 0;
+    if (is_word(v, "none") || is_word(v, "all")) return true;
+    const char *s = json_string_value(v);
+    return s && strncmp(s, length, strlen(length)) == 0 && clt_parse_i64(s + strlen(length), least) &&
+           *least >= 0;
+}
+
+static clt_status check_prompts(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
+    int64_t least;
+    (void)k;
+    return read_prompts(v, &least) ? CLT_OK
+                                   : clt_schema_fail(r, path, "must be none, all, or length>=N with N tokens");
+}
+
+static void store_prompts(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
+    (void)r;
+    (void)k;
+    read_prompts(v, field);
+}
+const clt_kind clt_kind_target_prompts = {"none, all or length>=N", sizeof(int64_t), check_prompts,
+                                          store_prompts};
+
+/* --- checks --- */
+
+/* The first of the keys of dataset that is given, as a path to be freed; NULL: none is. */
+static char *first_given(const clt_config *c, const char *path, const char *const *keys, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        char *key = clt_format("%s.dataset.%s", path, keys[i]);
+        if (clt_config_given(c, key)) return key;
+        clt_free(key);
+    }
+    return NULL;
+}
+
+static clt_status refuse_keys(clt_schema_reader *r, const clt_config *c, const char *path,
+                              const char *const *keys, size_t n, const char *of) {
+    char *key = first_given(c, path, keys, n);
+    if (!key) return CLT_OK;
+    clt_status st = clt_schema_fail(r, key, "is a key of the loader %s: set %s.name to it, or remove the key",
+                                    of, path);
+    clt_free(key);
+    return st;
+}
+
+static clt_status check_place(clt_schema_reader *r, const clt_config *c, const char *path,
+                              const clt_loader_config *l) {
+    static const char *const places[] = {"local", "remote", "streams"};
+    char *name = clt_format("%s.dataset.hf_name", path), *other = NULL;
+    clt_status st = CLT_OK;
+    if (l->finetune.hf_name) other = first_given(c, path, places, CLT_COUNT_OF(places));
+    if (other) st = clt_config_fail_both(r, name, other, "the data are either JSONL files or MDS shards");
+    clt_free(name);
+    clt_free(other);
+    return st;
+}
+
+static clt_status check_values(clt_schema_reader *r, const char *path, const clt_loader_config *l) {
+    char *key = clt_format("%s.dataset.max_leftover_bins_to_keep", path),
+         *responses = clt_format("%s.dataset.target_responses", path);
+    clt_status st = CLT_OK;
+    if (l->finetune.max_leftover < -1)
+        st = clt_schema_fail(r, key, "is %lld: it must not be negative", (long long)l->finetune.max_leftover);
+    else if (l->finetune.target_responses == CLT_TARGET_NONE && l->finetune.target_prompts < 0)
+        st = clt_schema_fail(r, responses, "is none, as are target_prompts: then nothing is trained on");
+    clt_free(key);
+    clt_free(responses);
+    return st;
+}
+
+clt_status clt_config_check_finetune(clt_schema_reader *r, const clt_config *c, const char *path, bool eval,
+                                     clt_loader_config *l) {
+    static const char *const own[] = {"hf_name",          "hf_kwargs",      "preprocessing_fn",
+                                      "packing_ratio",    "target_prompts", "target_responses",
+                                      "max_leftover_bins_to_keep"},
+                             *const text[] = {"eos_token_id", "bos_token_id", "streams", "epoch_size", "replication"};
+    if (l->kind == CLT_LOADER_TEXT) return refuse_keys(r, c, path, own, CLT_COUNT_OF(own), "finetuning");
+    CLT_TRY(refuse_keys(r, c, path, text, CLT_COUNT_OF(text), "text"));
+    CLT_TRY(check_place(r, c, path, l));
+    CLT_TRY(check_values(r, path, l));
+    char *seed = clt_format("%s.dataset.shuffle_seed", path);
+    if (!eval && l->finetune.hf_name && !clt_config_given(c, seed)) l->shuffle_seed = 0; /* as torch's sampler */
+    clt_free(seed);
+    return CLT_OK;
+}
