@@ -175,7 +175,8 @@ clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t c
     settle(l, false);
     l->state = IDLE;
     pthread_mutex_unlock(&l->lock);
-    return clt_sequence_batch(l->sequence, epoch, first, count, ids_out);
+    if (l->sequence) return clt_sequence_batch(l->sequence, epoch, first, count, ids_out);
+    return l->reader->ops->ids(l->reader, epoch, first, count, ids_out);
 }
 
 /* --- opening --- */
@@ -209,7 +210,7 @@ static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
     if (p->max_rows < 1)
         return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     l->max_rows = p->max_rows;
-    CLT_TRY(p->finetune        ? clt_finetune_reader_open(p, &l->reader)
+    CLT_TRY(p->finetuning      ? clt_finetune_reader_open(p, &l->reader)
             : p->n_streams > 0 ? clt_streams_reader_open(p, &l->reader)
                                : clt_text_reader_open(p, &l->reader));
     const clt_reader *r = l->reader;

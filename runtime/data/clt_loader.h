@@ -10,6 +10,7 @@
 
 #include "runtime/base/clt_base.h"
 #include "runtime/base/clt_batch.h"
+#include "runtime/data/finetune/clt_finetune.h"
 
 /* One of several data sets; NULL: as the loader's. */
 typedef struct {
@@ -47,8 +48,8 @@ typedef struct {
     const char *validate_hash;          /* clt_mds_params */
     int64_t max_rows;                   /* largest `count` of a request */
     size_t cache_bytes;                 /* for decompressed shards; 0: 1 GiB (one shard at least) */
-    /* Fine-tuning data (runtime/data/finetune/clt_finetune.h), borrowed while opening; NULL: text. */
-    const struct clt_finetune_params *finetune;
+    bool finetuning; /* prompts and responses instead of text, as the next member says */
+    clt_finetune_params finetune;
 } clt_loader_params;
 
 typedef struct clt_loader clt_loader;
@@ -91,7 +92,7 @@ void clt_loader_prefetch_rows(clt_loader *l, int64_t epoch, const clt_loader_row
 clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out);
 void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);
 /* Only the ids of the samples at these positions; reads nothing and drops what was announced. CLT_BAD_CONFIG:
- * past the end. */
+ * past the end, or a row has several samples. */
 clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out);
 
 /* --- for people and tests --- */

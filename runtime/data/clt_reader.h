@@ -29,6 +29,8 @@ typedef struct {
     /* Readers with rows of their own (packing): the rows of an epoch. Then `sample` above is the position of a
      * row in its epoch, and clt_order is not used. Called by any thread. NULL: each sample is a row. */
     clt_status (*rows)(clt_reader *r, int64_t epoch, int64_t *rows);
+    /* The samples of rows [first, first + count) of such readers. CLT_BAD_CONFIG: a row has several. */
+    clt_status (*ids)(clt_reader *r, int64_t epoch, int64_t first, int64_t count, int64_t *ids);
     void (*close)(clt_reader *r);
 } clt_reader_ops;
 

@@ -103,7 +103,8 @@ static void take_settings(json_t *c, settings *s) {
         .packing_ratio = json_is_string(ratio) ? 0 : ratio ? json_number_value(ratio) : 1,
         .most_leftover = golden_int_or(d, "max_leftover_bins_to_keep", -1)};
     clt_loader_params_default(&s->p);
-    s->p.finetune = &s->f;
+    s->p.finetuning = true;
+    s->p.finetune = s->f;
     s->p.local = name ? NULL : s->folder;
     s->p.split = golden_str(d, "split");
     s->p.max_seq_len = golden_int(d, "max_seq_len");

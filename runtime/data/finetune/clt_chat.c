@@ -105,7 +105,7 @@ clt_status clt_chat_open(const char *tokenizer, const char *text, clt_chat **out
     char *path = file_beside(tokenizer, "tokenizer_config.json");
     json_t *config = NULL;
     clt_chat *c = clt_calloc(1, sizeof *c);
-    clt_status st = path ? clt_json_load(path, MOST_BYTES, MOST_DEPTH, &config) : CLT_OK;
+    clt_status st = path ? clt_json_load_reals(path, MOST_BYTES, MOST_DEPTH, &config) : CLT_OK;
     if (st == CLT_OK) {
         c->bos = token_text(config, "bos_token");
         c->eos = token_text(config, "eos_token");

@@ -8,8 +8,8 @@
 
 typedef enum { CLT_TARGET_LAST, CLT_TARGET_ALL, CLT_TARGET_NONE } clt_target_responses;
 
-typedef struct clt_finetune_params {
-    /* Where the samples are: JSONL files (hf_name), or an MDS data set (hf_name NULL: clt_loader_params.local). */
+typedef struct {
+    /* Where the samples are: JSONL files (hf_name), or an MDS data set (hf_name NULL: the loader's `local`). */
     const char *hf_name;    /* a folder, a file, or "json" with one of the next two */
     const char *data_dir;   /* hf_kwargs.data_dir; NULL: not given */
     const clt_strv *data_files; /* hf_kwargs.data_files; NULL or empty: not given */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct clt_packer {
+struct clt_bin_packer {
     int64_t rows, row_size, most_left;
     clt_pack_bin *bin; /* [n]; between two calls: those that wait, after the `given` ones of the last batch */
     size_t n, cap, given;
@@ -24,21 +24,21 @@ static int longest_first(const void *a, const void *b) {
     return x->place < y->place ? -1 : 1;
 }
 
-clt_packer *clt_packer_create(int64_t rows, int64_t row_size, int64_t most_left) {
-    clt_packer *p = clt_calloc(1, sizeof *p);
+clt_bin_packer *clt_bin_packer_create(int64_t rows, int64_t row_size, int64_t most_left) {
+    clt_bin_packer *p = clt_calloc(1, sizeof *p);
     p->rows = rows;
     p->row_size = row_size;
     p->most_left = most_left;
     return p;
 }
 
-static void drop_bins(clt_packer *p, size_t first, size_t end) {
+static void drop_bins(clt_bin_packer *p, size_t first, size_t end) {
     for (size_t i = first; i < end; i++) clt_free(p->bin[i].sample);
     memmove(p->bin + first, p->bin + end, (p->n - end) * sizeof *p->bin);
     p->n -= end - first;
 }
 
-void clt_packer_destroy(clt_packer *p) {
+void clt_bin_packer_destroy(clt_bin_packer *p) {
     if (!p) return;
     drop_bins(p, 0, p->n);
     clt_free(p->bin);
@@ -46,13 +46,13 @@ void clt_packer_destroy(clt_packer *p) {
     clt_free(p);
 }
 
-size_t clt_packer_left(const clt_packer *p) {
+size_t clt_bin_packer_left(const clt_bin_packer *p) {
     return p->n - p->given;
 }
 
 /* --- one batch --- */
 
-static clt_status reserve(clt_packer *p, size_t samples) {
+static clt_status reserve(clt_bin_packer *p, size_t samples) {
     const size_t bins = p->n + samples;
     if (bins > p->cap) {
         clt_pack_bin *grown = clt_try_realloc(p->bin, bins * sizeof *grown);
@@ -83,7 +83,7 @@ static clt_status put(clt_pack_bin *b, int64_t sample, int64_t size) {
 }
 
 /* The first bin with room; it moves to the end of the list. A new bin if there is none. */
-static clt_status put_first_fit(clt_packer *p, int64_t sample, int64_t size, bool own) {
+static clt_status put_first_fit(clt_bin_packer *p, int64_t sample, int64_t size, bool own) {
     size_t i = own ? p->n : 0;
     while (i < p->n && p->bin[i].size + size > p->row_size) i++;
     clt_pack_bin b = {0};
@@ -97,7 +97,7 @@ static clt_status put_first_fit(clt_packer *p, int64_t sample, int64_t size, boo
     return st;
 }
 
-static clt_status sort_bins(clt_packer *p) {
+static clt_status sort_bins(clt_bin_packer *p) {
     clt_pack_bin *old = clt_try_malloc(CLT_MAX(p->n, 1) * sizeof *old);
     if (!old) return clt_no_memory("the bins of a packed batch", p->n * sizeof *old);
     if (p->n) memcpy(old, p->bin, p->n * sizeof *old);
@@ -108,7 +108,7 @@ static clt_status sort_bins(clt_packer *p) {
     return CLT_OK;
 }
 
-clt_status clt_packer_add(clt_packer *p, const int64_t *samples, const int32_t *sizes, size_t n,
+clt_status clt_bin_packer_add(clt_bin_packer *p, const int64_t *samples, const int32_t *sizes, size_t n,
                           const clt_pack_bin **bins, size_t *n_bins) {
     const size_t rows = (size_t)p->rows;
     drop_bins(p, 0, p->given);
@@ -161,7 +161,7 @@ int64_t clt_pack_profile_samples(int64_t rows, int64_t row_size) {
 }
 
 /* Packs all samples in batches of `raw`; a batch of fewer than `rows` is skipped. false: all were. */
-static clt_status try_ratio(clt_packer *p, int64_t raw, const int32_t *sizes, const int64_t *ids, size_t n,
+static clt_status try_ratio(clt_bin_packer *p, int64_t raw, const int32_t *sizes, const int64_t *ids, size_t n,
                             clt_pack_trial *out, bool *packed) {
     int64_t in_rows = 0, of_samples = 0, rows = 0;
     for (size_t at = 0; at < n; at += (size_t)raw) {
@@ -169,7 +169,7 @@ static clt_status try_ratio(clt_packer *p, int64_t raw, const int32_t *sizes, co
         const clt_pack_bin *bins;
         size_t n_bins;
         if (count < (size_t)p->rows) continue;
-        CLT_TRY(clt_packer_add(p, ids + at, sizes + at, count, &bins, &n_bins));
+        CLT_TRY(clt_bin_packer_add(p, ids + at, sizes + at, count, &bins, &n_bins));
         for (size_t i = 0; i < n_bins; i++) in_rows += bins[i].size;
         for (size_t i = 0; i < count; i++) of_samples += sizes[at + i];
         rows += p->rows;
@@ -195,9 +195,9 @@ clt_status clt_pack_profile(int64_t rows, int64_t row_size, const int32_t *sizes
     const size_t count = list_ratios(rows, row_size, ratios, raw);
     for (size_t i = 0; i < count && good && st == CLT_OK; i++) {
         clt_pack_trial t = {.ratio = ratios[i]};
-        clt_packer *p = clt_packer_create(rows, row_size, -1);
+        clt_bin_packer *p = clt_bin_packer_create(rows, row_size, -1);
         st = try_ratio(p, raw[i], sizes, ids, n, &t, &good);
-        clt_packer_destroy(p);
+        clt_bin_packer_destroy(p);
         if (st == CLT_OK && good && tried) tried[(*n_tried)++] = t;
         good = good && !(t.waste > 0);
         if (good) *ratio = ratios[i];

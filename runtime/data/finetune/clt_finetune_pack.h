@@ -17,19 +17,19 @@ typedef struct {
     int64_t size; /* tokens */
 } clt_pack_bin;
 
-typedef struct clt_packer clt_packer;
+typedef struct clt_bin_packer clt_bin_packer;
 
 /* rows: of a batch. row_size: most tokens of a row; longer samples must not be added. most_left: bins that
  * wait for the next batch at most; -1: all. */
-clt_packer *clt_packer_create(int64_t rows, int64_t row_size, int64_t most_left);
-void clt_packer_destroy(clt_packer *p); /* NULL is allowed */
+clt_bin_packer *clt_bin_packer_create(int64_t rows, int64_t row_size, int64_t most_left);
+void clt_bin_packer_destroy(clt_bin_packer *p); /* NULL is allowed */
 
 /* Packs the n samples of one batch; sizes[i] is the tokens of samples[i], 1 to row_size. *bins is the rows of
  * the batch, *n_bins <= rows, valid until the next call. CLT_NO_MEMORY. */
-clt_status clt_packer_add(clt_packer *p, const int64_t *samples, const int32_t *sizes, size_t n,
+clt_status clt_bin_packer_add(clt_bin_packer *p, const int64_t *samples, const int32_t *sizes, size_t n,
                           const clt_pack_bin **bins, size_t *n_bins);
 /* Bins that wait. */
-size_t clt_packer_left(const clt_packer *p);
+size_t clt_bin_packer_left(const clt_bin_packer *p);
 
 /* packing_ratio: auto. Tries ratios on the first samples of the order: sizes[n], of which n is at most
  * clt_pack_profile_samples. Returns the largest ratio below the first one that leaves tokens behind; 1: no

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "runtime/data/clt_order.h"
-#include "runtime/data/finetune/clt_finetune.h"
 #include "runtime/data/finetune/clt_finetune_pack.h"
 #include "runtime/data/finetune/clt_torch_random.h"
 
@@ -19,7 +18,7 @@ typedef struct {
 
 struct clt_finetune_plan {
     const clt_finetune_samples *samples;
-    const clt_finetune_params *f;
+    clt_finetune_params f; /* its strings are not used */
     int64_t n, row_size; /* samples of an epoch */
     bool shuffle;
     uint64_t seed;
@@ -29,7 +28,7 @@ struct clt_finetune_plan {
     bool packs;
 
     pthread_mutex_t lock; /* for all below */
-    clt_packer *packer;   /* after epochs 0 to next - 1 */
+    clt_bin_packer *packer;   /* after epochs 0 to next - 1 */
     int64_t next;
     int64_t *sequence; /* [n] the samples of an epoch in order */
     int32_t *sizes;    /* [n] their lengths */
@@ -95,21 +94,21 @@ static clt_status add_bins(epoch_rows *e, const clt_pack_bin *bins, size_t n) {
 }
 
 static clt_status pack_epoch(clt_finetune_plan *p, epoch_rows *e) {
-    const int64_t most = p->f->most_batches;
-    int64_t batches = p->f->drop_last ? p->n / p->read : CLT_CEIL_DIV(p->n, p->read);
+    const int64_t most = p->f.most_batches;
+    int64_t batches = p->f.drop_last ? p->n / p->read : CLT_CEIL_DIV(p->n, p->read);
     if (most > 0) batches = CLT_MIN(batches, most);
     for (int64_t b = 0; b < batches; b++) {
         const int64_t at = b * p->read, count = CLT_MIN(p->read, p->n - at);
         const clt_pack_bin *bins;
         size_t n;
-        CLT_TRY(clt_packer_add(p->packer, p->sequence + at, p->sizes + at, (size_t)count, &bins, &n));
+        CLT_TRY(clt_bin_packer_add(p->packer, p->sequence + at, p->sizes + at, (size_t)count, &bins, &n));
         CLT_TRY(add_bins(e, bins, n));
     }
     return CLT_OK;
 }
 
 static void forget(clt_finetune_plan *p) {
-    clt_packer_destroy(p->packer);
+    clt_bin_packer_destroy(p->packer);
     p->packer = NULL;
     p->next = 0;
     p->kept[0].epoch = p->kept[1].epoch = -1;
@@ -122,7 +121,7 @@ static clt_status make_epoch(clt_finetune_plan *p, int64_t epoch) {
     e->members = e->rows = 0;
     CLT_TRY(make_sequence(p, epoch));
     if (p->packs) {
-        if (!p->packer) p->packer = clt_packer_create(p->f->batch, p->row_size, p->f->most_leftover);
+        if (!p->packer) p->packer = clt_bin_packer_create(p->f.batch, p->row_size, p->f.most_leftover);
         CLT_TRY(pack_epoch(p, e));
         p->next = epoch + 1;
     } else {
@@ -209,16 +208,16 @@ static clt_status open_order(clt_finetune_plan *p, const clt_loader_params *lp, 
 
 /* packing_ratio: auto, by the first samples of epoch 0. */
 static clt_status find_ratio(clt_finetune_plan *p, double *ratio) {
-    const int64_t most = clt_pack_profile_samples(p->f->batch, p->row_size);
+    const int64_t most = clt_pack_profile_samples(p->f.batch, p->row_size);
     CLT_TRY(make_sequence(p, 0));
-    CLT_TRY(clt_pack_profile(p->f->batch, p->row_size, p->sizes, (size_t)CLT_MIN(most, p->n), ratio, NULL,
+    CLT_TRY(clt_pack_profile(p->f.batch, p->row_size, p->sizes, (size_t)CLT_MIN(most, p->n), ratio, NULL,
                              NULL));
     clt_info("packing_ratio: auto is %g", *ratio);
     return CLT_OK;
 }
 
 static clt_status open_plan(clt_finetune_plan *p, const clt_loader_params *lp, const clt_mds *mds) {
-    double ratio = p->f->packing_ratio;
+    double ratio = p->f.packing_ratio;
     p->n = clt_finetune_samples_count(p->samples);
     p->row_size = lp->max_seq_len;
     p->shuffle = lp->shuffle && !lp->eval;
@@ -230,7 +229,7 @@ static clt_status open_plan(clt_finetune_plan *p, const clt_loader_params *lp, c
     if (mds) CLT_TRY(open_order(p, lp, mds));
     if (ratio <= 0) CLT_TRY(find_ratio(p, &ratio));
     p->packs = ratio > 1;
-    p->read = p->packs ? (int64_t)((double)p->f->batch * ratio) : p->f->batch;
+    p->read = p->packs ? (int64_t)((double)p->f.batch * ratio) : p->f.batch;
     return CLT_OK;
 }
 

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "runtime/data/clt_reader.h"
-#include "runtime/data/finetune/clt_finetune.h"
 #include "runtime/data/finetune/clt_finetune_plan.h"
 
 typedef struct {
@@ -11,7 +10,6 @@ typedef struct {
     int64_t T;
     int32_t pad;
     bool pads_left;
-    clt_finetune_params settings; /* a copy without the strings, which are needed only while opening */
     clt_finetune_samples *samples;
     clt_finetune_plan *plan;
     int64_t *member; /* of the row that is being read */
@@ -95,11 +93,22 @@ static clt_status epoch_rows(clt_reader *base, int64_t epoch, int64_t *rows) {
     return clt_finetune_plan_rows(((finetune_reader *)base)->plan, epoch, rows);
 }
 
+static clt_status row_ids(clt_reader *base, int64_t epoch, int64_t first, int64_t count, int64_t *ids) {
+    finetune_reader *r = (finetune_reader *)base;
+    if (clt_finetune_plan_packs(r->plan))
+        return clt_error(CLT_BAD_CONFIG, "packed rows have several samples: use cltrain data batches");
+    for (int64_t i = 0; i < count; i++) {
+        CLT_TRY(clt_finetune_plan_row(r->plan, epoch, first + i, &r->member, &r->member_cap, &r->members));
+        ids[i] = r->member[0];
+    }
+    return CLT_OK;
+}
+
 /* --- opening --- */
 
 static clt_status check_params(const clt_loader_params *p) {
-    if (p->finetune->batch < 1)
-        return clt_error(CLT_BAD_CONFIG, "cannot make batches of %lld samples", (long long)p->finetune->batch);
+    if (p->finetune.batch < 1)
+        return clt_error(CLT_BAD_CONFIG, "cannot make batches of %lld samples", (long long)p->finetune.batch);
     if (p->max_seq_len < 1 || p->max_rows > ((int64_t)1 << 40) / p->max_seq_len)
         return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples of %lld tokens at once",
                          (long long)p->max_rows, (long long)p->max_seq_len);
@@ -110,15 +119,12 @@ static clt_status open_finetune(finetune_reader *r, const clt_loader_params *p) 
     clt_mds *mds = NULL;
     CLT_TRY(check_params(p));
     r->T = p->max_seq_len;
-    r->settings = *p->finetune;
     r->base.layout = clt_text_layout(r->T, true);
-    clt_loader_params own = *p;
-    clt_status st = clt_finetune_samples_load(&own, &r->samples, &mds);
-    own.finetune = &r->settings;
+    clt_status st = clt_finetune_samples_load(p, &r->samples, &mds);
     if (st == CLT_OK) {
         r->pad = clt_finetune_samples_pad(r->samples, &r->pads_left);
         r->base.samples = clt_finetune_samples_count(r->samples);
-        st = clt_finetune_plan_create(&own, r->samples, mds, &r->plan);
+        st = clt_finetune_plan_create(p, r->samples, mds, &r->plan);
     }
     if (st == CLT_OK) r->base.canonical_nodes = clt_finetune_plan_canonical_nodes(r->plan);
     clt_mds_close(mds);
@@ -138,6 +144,7 @@ clt_status clt_finetune_reader_open(const clt_loader_params *p, clt_reader **out
                                               .read = read_row,
                                               .show = show_row,
                                               .rows = epoch_rows,
+                                              .ids = row_ids,
                                               .close = close_finetune};
     finetune_reader *r = clt_calloc(1, sizeof *r);
     r->base.ops = &finetuning;

@@ -6,7 +6,6 @@
 #include "runtime/base/clt_thread.h"
 #include "runtime/data/clt_jsonl.h"
 #include "runtime/data/clt_reader.h"
-#include "runtime/data/finetune/clt_finetune.h"
 #include "runtime/data/finetune/clt_finetune_example.h"
 #include "runtime/data/finetune/clt_finetune_files.h"
 
@@ -309,7 +308,7 @@ static void free_loading(loading *l) {
 clt_status clt_finetune_samples_load(const clt_loader_params *p, clt_finetune_samples **out, clt_mds **mds) {
     loading *l = clt_calloc(1, sizeof *l);
     l->p = p;
-    l->f = p->finetune;
+    l->f = &p->finetune;
     l->s = *out = clt_calloc(1, sizeof **out);
     *mds = NULL;
     clt_status st = load(l, mds);

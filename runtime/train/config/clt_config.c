@@ -254,10 +254,14 @@ clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int 
     return CLT_OK;
 }
 
+bool clt_loader_config_has_data(const clt_loader_config *l) {
+    return l->local || l->n_streams > 0 || l->finetune.hf_name;
+}
+
 clt_status clt_config_check_run(const clt_config *c, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
     CLT_TRY(clt_config_check_ranks(c, c->exact_lanes, ranks));
-    if (!c->train.local && c->train.n_streams == 0 && !c->train.finetune.hf_name)
+    if (!clt_loader_config_has_data(&c->train))
         return clt_schema_fail(&r, "train_loader.dataset.local",
                                "is not given: name the folder of the MDS shards, or several as "
                                "train_loader.dataset.streams");

@@ -240,6 +240,8 @@ void clt_config_free(clt_config *c);
 void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, int ranks,
                               clt_loader_params *out);
 
+/* Whether the loader names data: the configuration may leave that out. */
+bool clt_loader_config_has_data(const clt_loader_config *l);
 /* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
  * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
 clt_status clt_config_check_run(const clt_config *c, int ranks);

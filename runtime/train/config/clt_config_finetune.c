@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "runtime/data/finetune/clt_finetune.h"
 
 const char *const clt_config_responses[] = {"last", "all", "none", NULL};
 
@@ -121,4 +120,23 @@ clt_status clt_config_check_finetune(clt_schema_reader *r, const clt_config *c, 
     if (!eval && l->finetune.hf_name && !clt_config_given(c, seed)) l->shuffle_seed = 0; /* as torch's sampler */
     clt_free(seed);
     return CLT_OK;
+}
+
+clt_finetune_params clt_config_finetune_params(const clt_config *c, const clt_loader_config *l) {
+    const clt_finetune_config *f = &l->finetune;
+    const bool eval = l != &c->train;
+    return (clt_finetune_params){
+        .hf_name = f->hf_name,
+        .data_dir = f->data_dir,
+        .data_files = &f->data_files,
+        .target_prompts = f->target_prompts,
+        .target_responses = (clt_target_responses)f->target_responses,
+        .padding_side = c->padding_side,
+        .chat_template = c->chat_template,
+        /* Packed rows depend on the batch, which must not depend on the ranks. */
+        .batch = eval ? c->device_eval_batch_size : c->global_train_batch_size,
+        .drop_last = l->drop_last,
+        .most_batches = eval ? 0 : CLT_MAX(c->train_subset_num_batches, 0),
+        .packing_ratio = f->packing_ratio,
+        .most_leftover = f->max_leftover};
 }

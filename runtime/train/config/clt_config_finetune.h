@@ -41,4 +41,7 @@ extern const char *const clt_config_responses[]; /* in the order of clt_target_r
 clt_status clt_config_check_finetune(clt_schema_reader *r, const clt_config *c, const char *path, bool eval,
                                      clt_loader_config *l);
 
+/* The part of clt_config_loader_params that is about this loader. */
+clt_finetune_params clt_config_finetune_params(const clt_config *c, const clt_loader_config *l);
+
 #endif
