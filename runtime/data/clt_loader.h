@@ -101,8 +101,9 @@ clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t c
 typedef struct {
     int32_t *input_ids, *labels, *attention_mask, *sequence_id; /* [seq] of the caller; sequence_id -1: padding */
     int64_t tokens;                                             /* without padding */
-    const int64_t *samples;                                     /* those of the row; until the next call */
+    const int64_t *samples;                                     /* those of the row; until the next such call */
     size_t num_samples;
+    bool pads_left, packed; /* rows of fine-tuning data: padding comes first; several samples share a row */
 } clt_loader_view;
 /* The row at a position of an epoch. v->sequence_id is written only if the layout has sequence ids. */
 clt_status clt_loader_show(clt_loader *l, int64_t epoch, int64_t position, clt_loader_view *v);

@@ -44,6 +44,8 @@ static clt_status show_row(clt_reader *base, int64_t epoch, int64_t row, clt_loa
     v->tokens = row_tokens(r);
     v->samples = r->member;
     v->num_samples = r->members;
+    v->pads_left = r->pads_left;
+    v->packed = clt_finetune_plan_packs(r->plan);
     for (int64_t i = 0; i < r->T; i++) {
         v->input_ids[i] = r->pad;
         v->labels[i] = CLT_LABEL_IGNORE;
