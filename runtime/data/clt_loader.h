@@ -48,7 +48,7 @@ typedef struct {
     const char *validate_hash;          /* clt_mds_params */
     int64_t max_rows;                   /* largest `count` of a request */
     size_t cache_bytes;                 /* for decompressed shards; 0: 1 GiB (one shard at least) */
-    bool finetuning; /* prompts and responses instead of text, as the next member says */
+    bool finetuning;                    /* prompts and responses instead of text, as the next member says */
     clt_finetune_params finetune;
 } clt_loader_params;
 
@@ -99,9 +99,10 @@ clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t c
 
 /* A row as the reference's collator writes it: a label is the id at its own position, or CLT_LABEL_IGNORE. */
 typedef struct {
-    int32_t *input_ids, *labels, *attention_mask, *sequence_id; /* [seq] of the caller; sequence_id -1: padding */
-    int64_t tokens;                                             /* without padding */
-    const int64_t *samples;                                     /* those of the row; until the next such call */
+    int32_t *input_ids, *labels, *attention_mask,
+        *sequence_id;       /* [seq] of the caller; sequence_id -1: padding */
+    int64_t tokens;         /* without padding */
+    const int64_t *samples; /* those of the row; until the next such call */
     size_t num_samples;
     bool pads_left, packed; /* rows of fine-tuning data: padding comes first; several samples share a row */
 } clt_loader_view;

@@ -390,7 +390,8 @@ clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
 clt_status clt_mds_get_pair(clt_mds *m, int64_t sample, clt_str *prompt, clt_str *response) {
     place p;
     if (!clt_mds_has_pairs(m))
-        return clt_error(CLT_BAD_CONFIG, "%s has no text columns prompt and response (or completion)", m->dir);
+        return clt_error(CLT_BAD_CONFIG, "%s has no text columns prompt and response (or completion)",
+                         m->dir);
     CLT_TRY(find_sample(m, sample, &p));
     const mds_schema *sc = m->s.x.shards[p.shard].schema;
     CLT_TRY(get_column(m, &p, sc->main, prompt));

@@ -26,8 +26,8 @@ typedef struct {
                        clt_sample_counts *out);
     /* The same row as the reference's collator writes it; v's arrays exist. */
     clt_status (*show)(clt_reader *r, int64_t epoch, int64_t sample, clt_loader_view *v);
-    /* Readers with rows of their own (packing): the rows of an epoch. Then `sample` above is the position of a
-     * row in its epoch, and clt_order is not used. Called by any thread. NULL: each sample is a row. */
+    /* Readers with rows of their own (packing): the rows of an epoch. Then `sample` above is the position of
+     * a row in its epoch, and clt_order is not used. Called by any thread. NULL: each sample is a row. */
     clt_status (*rows)(clt_reader *r, int64_t epoch, int64_t *rows);
     /* The samples of rows [first, first + count) of such readers. CLT_BAD_CONFIG: a row has several. */
     clt_status (*ids)(clt_reader *r, int64_t epoch, int64_t first, int64_t count, int64_t *ids);
@@ -40,7 +40,7 @@ struct clt_reader {
     clt_batch_layout layout;
     int64_t *shard_samples; /* [shards] owned by the reader; the sample order is made from them */
     size_t shards;
-    size_t *stream_shards; /* shards of each of the loader's streams, owned; NULL: one data set */
+    size_t *stream_shards;            /* shards of each of the loader's streams, owned; NULL: one data set */
     int64_t samples, canonical_nodes; /* of readers with rows of their own */
 };
 

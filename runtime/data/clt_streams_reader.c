@@ -80,7 +80,8 @@ static clt_status open_all(streams_reader *t, const clt_loader_params *p) {
 }
 
 clt_status clt_streams_reader_open(const clt_loader_params *p, clt_reader **out) {
-    static const clt_reader_ops ops = {.name = "streams", .read = read_sample, .show = show_sample, .close = close_streams};
+    static const clt_reader_ops ops = {
+        .name = "streams", .read = read_sample, .show = show_sample, .close = close_streams};
     streams_reader *t = clt_calloc(1, sizeof *t);
     const size_t n = (size_t)p->n_streams;
     t->base.ops = &ops;

@@ -164,7 +164,8 @@ static void close_text(clt_reader *r) {
 }
 
 clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out) {
-    static const clt_reader_ops text = {.name = "text", .read = read_sample, .show = show_sample, .close = close_text};
+    static const clt_reader_ops text = {
+        .name = "text", .read = read_sample, .show = show_sample, .close = close_text};
     text_reader *t = clt_calloc(1, sizeof *t);
     t->base.ops = &text;
     clt_status st = open_text(t, p);

@@ -93,15 +93,17 @@ static void take_settings(json_t *c, settings *s) {
     s->batch = golden_int(c, "batch_size");
     s->folder = clt_path_join(FOLDER, name ? name : golden_str(d, "local"));
     s->tokenizer = clt_format(FOLDER "/tokenizers/%s", golden_str(c, "tokenizer"));
-    s->f = (clt_finetune_params){
-        .hf_name = name ? s->folder : NULL,
-        .target_prompts = prompts_of(d),
-        .target_responses = responses_of(d),
-        .padding_side = golden_str(json_object_get(c, "tokenizer_kwargs"), "padding_side"),
-        .batch = s->batch,
-        .drop_last = json_is_true(json_object_get(c, "drop_last")),
-        .packing_ratio = json_is_string(ratio) ? 0 : ratio ? json_number_value(ratio) : 1,
-        .most_leftover = golden_int_or(d, "max_leftover_bins_to_keep", -1)};
+    s->f = (clt_finetune_params){.hf_name = name ? s->folder : NULL,
+                                 .target_prompts = prompts_of(d),
+                                 .target_responses = responses_of(d),
+                                 .padding_side =
+                                     golden_str(json_object_get(c, "tokenizer_kwargs"), "padding_side"),
+                                 .batch = s->batch,
+                                 .drop_last = json_is_true(json_object_get(c, "drop_last")),
+                                 .packing_ratio = json_is_string(ratio) ? 0
+                                                  : ratio               ? json_number_value(ratio)
+                                                                        : 1,
+                                 .most_leftover = golden_int_or(d, "max_leftover_bins_to_keep", -1)};
     clt_loader_params_default(&s->p);
     s->p.finetuning = true;
     s->p.finetune = s->f;
@@ -125,9 +127,11 @@ static void free_settings(settings *s) {
 }
 
 /* A row of a view between columns [from, from + width), in the form of the file. */
-static void check_view(json_t *want, size_t row, const clt_loader_view *v, int64_t T, int64_t width, bool left) {
+static void check_view(json_t *want, size_t row, const clt_loader_view *v, int64_t T, int64_t width,
+                       bool left) {
     const int64_t from = left ? T - width : 0;
-    int32_t *mask = clt_calloc((size_t)width, sizeof *mask), *sequence = clt_calloc((size_t)width, sizeof *mask);
+    int32_t *mask = clt_calloc((size_t)width, sizeof *mask),
+            *sequence = clt_calloc((size_t)width, sizeof *mask);
     bool *target = clt_calloc((size_t)width, sizeof *target);
     const struct {
         const char *key;
@@ -235,8 +239,10 @@ static void check_case(json_t *c, bool forward) {
     const size_t n = json_array_size(batches);
     assert_int_equal(clt_loader_open(&s.p, &l), CLT_OK);
     assert_int_equal(clt_loader_num_samples(l), golden_int(c, "samples_after_filter"));
-    assert_int_equal(clt_loader_batches(l, s.batch, s.f.drop_last), json_integer_value(json_array_get(counts, 0)));
-    for (size_t i = 0; i < n; i++) check_batch(l, &s, json_array_get(batches, forward ? i : n - 1 - i), &v, left);
+    assert_int_equal(clt_loader_batches(l, s.batch, s.f.drop_last),
+                     json_integer_value(json_array_get(counts, 0)));
+    for (size_t i = 0; i < n; i++)
+        check_batch(l, &s, json_array_get(batches, forward ? i : n - 1 - i), &v, left);
     check_order(l, c, &v);
     clt_loader_close(l);
     clt_free(arrays);
@@ -415,12 +421,8 @@ static void test_templates(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_randperm),
-        cmocka_unit_test(test_sampler),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_randperm), cmocka_unit_test(test_sampler),   cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_turns),    cmocka_unit_test(test_malformed), cmocka_unit_test(test_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

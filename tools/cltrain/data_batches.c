@@ -1,5 +1,5 @@
-/* cltrain data batches CONFIG.yaml: what training with the configuration sees, batch by batch and rank by rank,
- * as JSON. */
+/* cltrain data batches CONFIG.yaml: what training with the configuration sees, batch by batch and rank by
+ * rank, as JSON. */
 #include "collectives/clt_lanes.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/data/clt_loader.h"
@@ -61,7 +61,8 @@ static void print_rank(const printer *p, int rank, int64_t rows, int64_t width, 
     print_array("input_ids", p, offsetof(clt_loader_view, input_ids), begin, end, width, out);
     print_array("labels", p, offsetof(clt_loader_view, labels), begin, end, width, out);
     print_array("attention_mask", p, offsetof(clt_loader_view, attention_mask), begin, end, width, out);
-    if (p->seq_ids) print_array("sequence_id", p, offsetof(clt_loader_view, sequence_id), begin, end, width, out);
+    if (p->seq_ids)
+        print_array("sequence_id", p, offsetof(clt_loader_view, sequence_id), begin, end, width, out);
     clt_str_add(out, "}");
     puts(out->s);
 }
@@ -115,7 +116,8 @@ static clt_status allocate(printer *p) {
     p->arrays = clt_try_calloc(rows, 4 * T * sizeof *p->arrays);
     p->row = clt_try_calloc(rows, sizeof *p->row);
     p->ids = clt_try_calloc(rows, sizeof *p->ids);
-    if (!p->arrays || !p->row || !p->ids) return clt_no_memory("the rows of a batch", rows * 4 * T * sizeof *p->arrays);
+    if (!p->arrays || !p->row || !p->ids)
+        return clt_no_memory("the rows of a batch", rows * 4 * T * sizeof *p->arrays);
     for (size_t i = 0; i < rows; i++) {
         int32_t *at = p->arrays + i * 4 * T;
         p->row[i] = (clt_loader_view){
@@ -157,7 +159,8 @@ int data_batches(int argc, char **argv) {
     const int64_t most_ranks = 1 << 20;
     batch_options opt = {.ranks = 1};
     const clt_option options[] = {
-        {"batches", 'n', CLT_OPT_INT, &opt.batches, "N", "batches to print, into the next epochs (default: an epoch)"},
+        {"batches", 'n', CLT_OPT_INT, &opt.batches, "N",
+         "batches to print, into the next epochs (default: an epoch)"},
         {"ranks", 0, CLT_OPT_INT, &opt.ranks, "R", "ranks of the run (default 1)"},
         {"epoch", 0, CLT_OPT_INT, &opt.epoch, "E", "first epoch, from 0"},
     };

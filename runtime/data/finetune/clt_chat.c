@@ -57,7 +57,8 @@ static clt_status unknown_template(const char *where) {
     clt_status st = clt_error(
         CLT_BAD_CONFIG,
         "%s is none of the chat templates that are built in (%s). A template is a program, and it is not "
-        "executed. Set tokenizer.kwargs.chat_template to the name of one that writes the same text, or convert "
+        "executed. Set tokenizer.kwargs.chat_template to the name of one that writes the same text, or "
+        "convert "
         "the conversations to lines with prompt and response",
         where, names.s);
     clt_str_free(&names);

@@ -1,6 +1,6 @@
-/* clt_chat: the text of a conversation as a chat model reads it. Tokenizers carry a template for it, a program
- * in the language Jinja. Such programs are never executed: the templates known here are written in C, and a
- * tokenizer's template is compared with theirs after white space and quotes that make no difference are
+/* clt_chat: the text of a conversation as a chat model reads it. Tokenizers carry a template for it, a
+ * program in the language Jinja. Such programs are never executed: the templates known here are written in C,
+ * and a tokenizer's template is compared with theirs after white space and quotes that make no difference are
  * removed. Any other template is refused. */
 #ifndef CLT_CHAT_H
 #define CLT_CHAT_H

@@ -134,8 +134,8 @@ static const clt_chat_template templates[] = {
      false,
      render_qwen2,
      {EACH "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a "
-           "helpful assistant.<|im_end|>\\n' }}{% endif %}" OPEN " + '<|im_end|>' + '\\n' }}{% endfor %}"
-           ANSWER,
+           "helpful assistant.<|im_end|>\\n' }}{% endif %}" OPEN
+           " + '<|im_end|>' + '\\n' }}{% endfor %}" ANSWER,
       NULL}},
     {"llama3",
      true,

@@ -9,9 +9,10 @@
 typedef enum { CLT_TARGET_LAST, CLT_TARGET_ALL, CLT_TARGET_NONE } clt_target_responses;
 
 typedef struct {
-    /* Where the samples are: JSONL files (hf_name), or an MDS data set (hf_name NULL: the loader's `local`). */
-    const char *hf_name;    /* a folder, a file, or "json" with one of the next two */
-    const char *data_dir;   /* hf_kwargs.data_dir; NULL: not given */
+    /* Where the samples are: JSONL files (hf_name), or an MDS data set (hf_name NULL: the loader's `local`).
+     */
+    const char *hf_name;        /* a folder, a file, or "json" with one of the next two */
+    const char *data_dir;       /* hf_kwargs.data_dir; NULL: not given */
     const clt_strv *data_files; /* hf_kwargs.data_files; NULL or empty: not given */
 
     int64_t target_prompts; /* prompts of at least so many tokens are targets; -1: none, 0: all */

@@ -68,11 +68,13 @@ static clt_status unknown_keys(const char *where, const json_t *example) {
     clt_str names = {0};
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)example, key, v) clt_str_addf(&names, "%s%.60s", names.len ? ", " : "", key);
-    clt_status st = clt_error(CLT_BAD_DATA,
-                              "%s: the keys are %s; a line has either prompt and response (or completion) and "
-                              "nothing else, or messages",
-                              where, names.len ? names.s : "none");
+    json_object_foreach((json_t *)example, key, v)
+        clt_str_addf(&names, "%s%.60s", names.len ? ", " : "", key);
+    clt_status st =
+        clt_error(CLT_BAD_DATA,
+                  "%s: the keys are %s; a line has either prompt and response (or completion) and "
+                  "nothing else, or messages",
+                  where, names.len ? names.s : "none");
     clt_str_free(&names);
     return st;
 }
@@ -105,8 +107,8 @@ static clt_status read_message(const json_t *v, const char *where, size_t i, clt
     for (size_t k = 0; k < CLT_COUNT_OF(roles); k++)
         if (strcmp(m->role, roles[k]) == 0) return CLT_OK;
     return clt_error(CLT_BAD_DATA,
-                     "%s: message %zu has the role '%.40s'; roles are user, assistant, system and tool", where,
-                     i + 1, m->role);
+                     "%s: message %zu has the role '%.40s'; roles are user, assistant, system and tool",
+                     where, i + 1, m->role);
 }
 
 static clt_status check_roles(const clt_chat_message *m, size_t n, const char *where) {
@@ -136,13 +138,15 @@ static clt_status encode_turn(const clt_finetune_text *text, const clt_chat_mess
     clt_chat_render(text->chat, m, last + 1, false, &whole);
     clt_status st = CLT_OK;
     if (!begins_with(&question, before) || !begins_with(&whole, &question)) {
-        st = clt_error(CLT_BAD_DATA,
-                       "%s: with the chat template '%s' the text of this chat does not begin with the text of "
-                       "its first messages",
-                       where, clt_chat_name(text->chat));
+        st =
+            clt_error(CLT_BAD_DATA,
+                      "%s: with the chat template '%s' the text of this chat does not begin with the text of "
+                      "its first messages",
+                      where, clt_chat_name(text->chat));
     } else {
         clt_finetune_turn t;
-        st = add_text(text, question.s + before->len, question.len - before->len, flags, where, out, &t.prompt);
+        st = add_text(text, question.s + before->len, question.len - before->len, flags, where, out,
+                      &t.prompt);
         if (st == CLT_OK)
             st = add_text(text, whole.s + question.len, whole.len - question.len, flags, where, out,
                           &t.response);

@@ -78,7 +78,8 @@ static clt_status find_in_folder(const char *folder, const char *split, clt_strv
 static clt_status take_files(const clt_strv *files, clt_strv *paths) {
     for (size_t i = 0; i < files->n; i++) {
         if (!clt_io_is_file(files->v[i]))
-            return clt_error(CLT_BAD_CONFIG, "dataset.hf_kwargs.data_files: there is no file %s", files->v[i]);
+            return clt_error(CLT_BAD_CONFIG, "dataset.hf_kwargs.data_files: there is no file %s",
+                             files->v[i]);
         clt_strv_add(paths, files->v[i]);
     }
     return CLT_OK;
@@ -87,8 +88,9 @@ static clt_status take_files(const clt_strv *files, clt_strv *paths) {
 static clt_status find_json(const clt_finetune_params *p, const char *split, clt_strv *paths) {
     if (p->data_files && p->data_files->n) return take_files(p->data_files, paths);
     if (p->data_dir) return find_in_folder(p->data_dir, split, paths);
-    return clt_error(CLT_BAD_CONFIG, "dataset.hf_name is json: name the files in dataset.hf_kwargs.data_dir or "
-                                     "dataset.hf_kwargs.data_files");
+    return clt_error(CLT_BAD_CONFIG,
+                     "dataset.hf_name is json: name the files in dataset.hf_kwargs.data_dir or "
+                     "dataset.hf_kwargs.data_files");
 }
 
 clt_status clt_finetune_find_files(const clt_finetune_params *p, const char *split, clt_strv *paths) {
@@ -104,9 +106,10 @@ clt_status clt_finetune_find_files(const clt_finetune_params *p, const char *spl
         return CLT_OK;
     }
     if (strcmp(p->hf_name, "json") == 0) return find_json(p, split, paths);
-    return clt_error(CLT_BAD_CONFIG,
-                     "dataset.hf_name '%s' is no folder or file here, and data sets of a hub are not "
-                     "downloaded: save it as JSONL (one object with prompt and response, or with messages, on "
-                     "each line) and name the file or its folder",
-                     p->hf_name);
+    return clt_error(
+        CLT_BAD_CONFIG,
+        "dataset.hf_name '%s' is no folder or file here, and data sets of a hub are not "
+        "downloaded: save it as JSONL (one object with prompt and response, or with messages, on "
+        "each line) and name the file or its folder",
+        p->hf_name);
 }

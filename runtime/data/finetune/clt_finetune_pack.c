@@ -109,7 +109,7 @@ static clt_status sort_bins(clt_bin_packer *p) {
 }
 
 clt_status clt_bin_packer_add(clt_bin_packer *p, const int64_t *samples, const int32_t *sizes, size_t n,
-                          const clt_pack_bin **bins, size_t *n_bins) {
+                              const clt_pack_bin **bins, size_t *n_bins) {
     const size_t rows = (size_t)p->rows;
     drop_bins(p, 0, p->given);
     p->given = 0;
@@ -161,8 +161,8 @@ int64_t clt_pack_profile_samples(int64_t rows, int64_t row_size) {
 }
 
 /* Packs all samples in batches of `raw`; a batch of fewer than `rows` is skipped. false: all were. */
-static clt_status try_ratio(clt_bin_packer *p, int64_t raw, const int32_t *sizes, const int64_t *ids, size_t n,
-                            clt_pack_trial *out, bool *packed) {
+static clt_status try_ratio(clt_bin_packer *p, int64_t raw, const int32_t *sizes, const int64_t *ids,
+                            size_t n, clt_pack_trial *out, bool *packed) {
     int64_t in_rows = 0, of_samples = 0, rows = 0;
     for (size_t at = 0; at < n; at += (size_t)raw) {
         const size_t count = CLT_MIN((size_t)raw, n - at);

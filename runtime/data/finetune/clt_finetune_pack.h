@@ -27,7 +27,7 @@ void clt_bin_packer_destroy(clt_bin_packer *p); /* NULL is allowed */
 /* Packs the n samples of one batch; sizes[i] is the tokens of samples[i], 1 to row_size. *bins is the rows of
  * the batch, *n_bins <= rows, valid until the next call. CLT_NO_MEMORY. */
 clt_status clt_bin_packer_add(clt_bin_packer *p, const int64_t *samples, const int32_t *sizes, size_t n,
-                          const clt_pack_bin **bins, size_t *n_bins);
+                              const clt_pack_bin **bins, size_t *n_bins);
 /* Bins that wait. */
 size_t clt_bin_packer_left(const clt_bin_packer *p);
 

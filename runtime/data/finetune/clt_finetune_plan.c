@@ -19,7 +19,7 @@ typedef struct {
 struct clt_finetune_plan {
     const clt_finetune_samples *samples;
     clt_finetune_params f; /* its strings are not used */
-    int64_t n, row_size; /* samples of an epoch */
+    int64_t n, row_size;   /* samples of an epoch */
     bool shuffle;
     uint64_t seed;
     int64_t *shard_samples;
@@ -27,8 +27,8 @@ struct clt_finetune_plan {
     int64_t read;     /* samples of a batch */
     bool packs;
 
-    pthread_mutex_t lock; /* for all below */
-    clt_bin_packer *packer;   /* after epochs 0 to next - 1 */
+    pthread_mutex_t lock;   /* for all below */
+    clt_bin_packer *packer; /* after epochs 0 to next - 1 */
     int64_t next;
     int64_t *sequence; /* [n] the samples of an epoch in order */
     int32_t *sizes;    /* [n] their lengths */
@@ -55,8 +55,7 @@ static clt_status make_sequence(clt_finetune_plan *p, int64_t epoch) {
     } else {
         for (int64_t i = 0; i < p->n; i++) p->sequence[i] = i;
     }
-    for (int64_t i = 0; i < p->n; i++)
-        p->sizes[i] = clt_finetune_samples_get(p->samples, p->sequence[i]).n;
+    for (int64_t i = 0; i < p->n; i++) p->sizes[i] = clt_finetune_samples_get(p->samples, p->sequence[i]).n;
     return CLT_OK;
 }
 
@@ -210,8 +209,8 @@ static clt_status open_order(clt_finetune_plan *p, const clt_loader_params *lp, 
 static clt_status find_ratio(clt_finetune_plan *p, double *ratio) {
     const int64_t most = clt_pack_profile_samples(p->f.batch, p->row_size);
     CLT_TRY(make_sequence(p, 0));
-    CLT_TRY(clt_pack_profile(p->f.batch, p->row_size, p->sizes, (size_t)CLT_MIN(most, p->n), ratio, NULL,
-                             NULL));
+    CLT_TRY(
+        clt_pack_profile(p->f.batch, p->row_size, p->sizes, (size_t)CLT_MIN(most, p->n), ratio, NULL, NULL));
     clt_info("packing_ratio: auto is %g", *ratio);
     return CLT_OK;
 }
@@ -225,7 +224,8 @@ static clt_status open_plan(clt_finetune_plan *p, const clt_loader_params *lp, c
     p->sequence = clt_try_calloc((size_t)p->n, sizeof *p->sequence);
     p->sizes = clt_try_calloc((size_t)p->n, sizeof *p->sizes);
     if (!p->sequence || !p->sizes)
-        return clt_no_memory("the order of the samples", (uint64_t)p->n * (sizeof *p->sequence + sizeof *p->sizes));
+        return clt_no_memory("the order of the samples",
+                             (uint64_t)p->n * (sizeof *p->sequence + sizeof *p->sizes));
     if (mds) CLT_TRY(open_order(p, lp, mds));
     if (ratio <= 0) CLT_TRY(find_ratio(p, &ratio));
     p->packs = ratio > 1;

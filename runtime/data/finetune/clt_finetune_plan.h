@@ -1,10 +1,11 @@
 /* clt_finetune_plan: which samples make each row of an epoch. Without packing a row is a sample, in the order
- * of torch's DistributedSampler (JSONL) or of StreamingDataset (MDS), each with one rank. With packing the rows
- * follow from that order and from the bins that the batch before left behind, from the first batch of the run
- * on, across epochs.
+ * of torch's DistributedSampler (JSONL) or of StreamingDataset (MDS), each with one rank. With packing the
+ * rows follow from that order and from the bins that the batch before left behind, from the first batch of
+ * the run on, across epochs.
  *
  * A plan is a pure function of data and settings: any position of any epoch can be asked for, at the price of
- * packing all epochs before it again, by lengths alone. The rows of two epochs are kept. Any thread may ask. */
+ * packing all epochs before it again, by lengths alone. The rows of two epochs are kept. Any thread may ask.
+ */
 #ifndef CLT_FINETUNE_PLAN_H
 #define CLT_FINETUNE_PLAN_H
 

@@ -61,10 +61,10 @@ static clt_status show_row(clt_reader *base, int64_t epoch, int64_t row, clt_loa
     return CLT_OK;
 }
 
-/* The row as a model takes it: the label of a position is the next one's, and padding is a sequence of its own
- * behind the others, because sequence ids do not decrease. */
-static clt_status read_row(clt_reader *base, int64_t row, int64_t epoch, void *const out[CLT_BATCH_MAX_FIELDS],
-                           clt_sample_counts *counts) {
+/* The row as a model takes it: the label of a position is the next one's, and padding is a sequence of its
+ * own behind the others, because sequence ids do not decrease. */
+static clt_status read_row(clt_reader *base, int64_t row, int64_t epoch,
+                           void *const out[CLT_BATCH_MAX_FIELDS], clt_sample_counts *counts) {
     finetune_reader *r = (finetune_reader *)base;
     int32_t *targets = out[CLT_TEXT_TARGETS], *ids = out[CLT_TEXT_SEQ_IDS];
     CLT_TRY(clt_finetune_plan_row(r->plan, epoch, row, &r->member, &r->member_cap, &r->members));

@@ -29,8 +29,8 @@ struct clt_finetune_samples {
 
 /* A line that is being tokenized. */
 typedef struct {
-    clt_str text;       /* JSONL: the line; MDS: the prompt */
-    clt_str response;   /* MDS */
+    clt_str text;        /* JSONL: the line; MDS: the prompt */
+    clt_str response;    /* MDS */
     clt_jsonl_line line; /* JSONL */
     char *where;
     clt_finetune_turns turns;
@@ -119,18 +119,20 @@ static clt_status check_ids(const loading *l, const slot *q) {
     const size_t n = CLT_MIN(q->turns.n, (size_t)l->p->max_seq_len);
     for (size_t i = 0; i < n; i++)
         if (q->turns.ids[i] >= most)
-            return clt_error(CLT_BAD_CONFIG,
-                             "%s: the tokenizer gives id %d, outside model.vocab_size %lld: is this the model's "
-                             "tokenizer?",
-                             q->where, q->turns.ids[i], (long long)most);
+            return clt_error(
+                CLT_BAD_CONFIG,
+                "%s: the tokenizer gives id %d, outside model.vocab_size %lld: is this the model's "
+                "tokenizer?",
+                q->where, q->turns.ids[i], (long long)most);
     return CLT_OK;
 }
 
 static clt_status no_target(const loading *l, const slot *q, size_t length) {
-    return clt_error(CLT_BAD_DATA,
-                     "%s has %zu tokens, and none of the first %lld is a target: raise max_seq_len, or shorten "
-                     "the prompt",
-                     q->where, length, (long long)l->p->max_seq_len);
+    return clt_error(
+        CLT_BAD_DATA,
+        "%s has %zu tokens, and none of the first %lld is a target: raise max_seq_len, or shorten "
+        "the prompt",
+        q->where, length, (long long)l->p->max_seq_len);
 }
 
 /* Appends the sample of a slot, or drops it. */
@@ -234,10 +236,11 @@ static clt_status read_jsonl(loading *l) {
     for (size_t i = 0; i < paths.n && st == CLT_OK; i++) st = read_file(l, paths.v[i]);
     clt_progress_end();
     if (st == CLT_OK && l->s->n == 0)
-        st = clt_error(CLT_BAD_DATA,
-                       "%s: none of its %lld samples can be used: prompt or response is empty, or the first "
-                       "%lld tokens (max_seq_len) have no target",
-                       paths.n ? paths.v[0] : l->f->hf_name, (long long)l->read, (long long)l->p->max_seq_len);
+        st =
+            clt_error(CLT_BAD_DATA,
+                      "%s: none of its %lld samples can be used: prompt or response is empty, or the first "
+                      "%lld tokens (max_seq_len) have no target",
+                      paths.n ? paths.v[0] : l->f->hf_name, (long long)l->read, (long long)l->p->max_seq_len);
     if (st == CLT_OK && l->dropped)
         clt_info("%s: dropped %lld of %lld samples: an empty prompt or response, or no target in the first "
                  "%lld tokens",
@@ -269,8 +272,8 @@ static clt_status open_tokenizer(loading *l) {
     l->eos = clt_tokenizer_eos_id(l->tokenizer);
     const int64_t pad = clt_tokenizer_pad_id(l->tokenizer);
     l->s->pad = (int32_t)(pad >= 0 ? pad : CLT_MAX(l->eos, 0));
-    l->s->pads_left = l->f->padding_side ? strcmp(l->f->padding_side, "left") == 0
-                                         : clt_tokenizer_pads_left(l->tokenizer);
+    l->s->pads_left =
+        l->f->padding_side ? strcmp(l->f->padding_side, "left") == 0 : clt_tokenizer_pads_left(l->tokenizer);
     if (l->p->vocab_size > 0 && CLT_MAX(l->eos, l->s->pad) >= l->p->vocab_size)
         return clt_error(CLT_BAD_CONFIG,
                          "tokenizer '%s' ends texts with id %lld and pads with %d, outside model.vocab_size "

@@ -1,5 +1,5 @@
-/* clt_finetune_samples: all samples of a fine-tuning data set as token ids in memory, each cut to the length of
- * a row, with the positions whose label counts. Texts are tokenized once, on all cores, when the data are
+/* clt_finetune_samples: all samples of a fine-tuning data set as token ids in memory, each cut to the length
+ * of a row, with the positions whose label counts. Texts are tokenized once, on all cores, when the data are
  * opened; memory is that of the ids. */
 #ifndef CLT_FINETUNE_SAMPLES_H
 #define CLT_FINETUNE_SAMPLES_H

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "runtime/data/clt_tokenizer.h"
-#include "runtime/train/config/clt_config_internal.h"
+#include "runtime/train/config/clt_config_finetune.h"
 
 static char *place_of(void *ctx, const char *path) {
     const clt_config *c = ctx;
@@ -78,6 +78,7 @@ static void preset(clt_config_builder *b) {
     b->c.check_batches = -1;
     b->c.check_limit = NAN;
     b->c.train.eos_token_id = b->c.train.bos_token_id = b->c.train.finetune.max_leftover = -1;
+    b->c.train.shuffle_seed = CLT_SEED_NOT_GIVEN;
 }
 
 static void resolve_batches(clt_config_builder *b) {

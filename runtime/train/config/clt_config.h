@@ -14,7 +14,7 @@
 
 typedef enum { CLT_LOADER_TEXT, CLT_LOADER_FINETUNING } clt_loader_kind;
 
-typedef struct { /* keys of the loader finetuning (runtime/data/finetune/clt_finetune.h) */
+typedef struct {                    /* keys of the loader finetuning (runtime/data/finetune/clt_finetune.h) */
     const char *hf_name, *data_dir; /* NULL: not given */
     clt_strv data_files;
     int64_t target_prompts;

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-
 const char *const clt_config_responses[] = {"last", "all", "none", NULL};
 
 static const clt_key hf_keys[] = {
@@ -47,8 +46,9 @@ static bool read_prompts(const json_t *v, int64_t *least) {
 static clt_status check_prompts(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
     int64_t least;
     (void)k;
-    return read_prompts(v, &least) ? CLT_OK
-                                   : clt_schema_fail(r, path, "must be none, all, or length>=N with N tokens");
+    return read_prompts(v, &least)
+               ? CLT_OK
+               : clt_schema_fail(r, path, "must be none, all, or length>=N with N tokens");
 }
 
 static void store_prompts(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
@@ -61,35 +61,39 @@ const clt_kind clt_kind_target_prompts = {"none, all or length>=N", sizeof(int64
 
 /* --- checks --- */
 
-/* The first of the keys of dataset that is given, as a path to be freed; NULL: none is. */
-static char *first_given(const clt_config *c, const char *path, const char *const *keys, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        char *key = clt_format("%s.dataset.%s", path, keys[i]);
-        if (clt_config_given(c, key)) return key;
-        clt_free(key);
-    }
-    return NULL;
+/* What is given and belongs to the other kind of loader has no effect; one line says so. */
+static void remark_keys(clt_config *c, const char *path, const char *names, const char *of) {
+    clt_strv_add_owned(
+        &c->remarks,
+        clt_format("%s.dataset has keys of the loader %s, which have no effect (%s)", path, of, names));
 }
 
-static clt_status refuse_keys(clt_schema_reader *r, const clt_config *c, const char *path,
-                              const char *const *keys, size_t n, const char *of) {
-    char *key = first_given(c, path, keys, n);
-    if (!key) return CLT_OK;
-    clt_status st = clt_schema_fail(r, key, "is a key of the loader %s: set %s.name to it, or remove the key",
-                                    of, path);
-    clt_free(key);
-    return st;
+static bool has_finetune_keys(const clt_finetune_config *f) {
+    return f->hf_name || f->data_dir || f->data_files.n || f->packing_ratio != 1 || f->max_leftover >= 0 ||
+           f->target_prompts >= 0 || f->target_responses != CLT_TARGET_LAST;
 }
 
-static clt_status check_place(clt_schema_reader *r, const clt_config *c, const char *path,
-                              const clt_loader_config *l) {
-    static const char *const places[] = {"local", "remote", "streams"};
-    char *name = clt_format("%s.dataset.hf_name", path), *other = NULL;
+/* A single stream is a data set like any other; drawing from it, or from several, is not supported. */
+static bool mixes_streams(const json_t *streams) {
+    const char *name;
+    json_t *one;
+    json_object_foreach((json_t *)streams, name, one) if (json_object_get(one, "repeat") ||
+                                                          json_object_get(one, "choose")) return true;
+    return json_object_size(streams) > 1;
+}
+
+static clt_status check_place(clt_schema_reader *r, const char *path, const clt_loader_config *l) {
     clt_status st = CLT_OK;
-    if (l->finetune.hf_name) other = first_given(c, path, places, CLT_COUNT_OF(places));
-    if (other) st = clt_config_fail_both(r, name, other, "the data are either JSONL files or MDS shards");
+    char *name = clt_format("%s.dataset.hf_name", path), *local = clt_format("%s.dataset.local", path),
+         *streams = clt_format("%s.dataset.streams", path);
+    if (l->finetune.hf_name && (l->local || l->remote || l->streams_map))
+        st = clt_config_fail_both(r, name, local, "the data are either JSONL files or MDS shards");
+    else if (mixes_streams(l->streams_map))
+        st = clt_schema_fail(r, streams,
+                             "cannot mix or repeat fine-tuning data: write them to one MDS data set");
     clt_free(name);
-    clt_free(other);
+    clt_free(local);
+    clt_free(streams);
     return st;
 }
 
@@ -106,37 +110,36 @@ static clt_status check_values(clt_schema_reader *r, const char *path, const clt
     return st;
 }
 
-clt_status clt_config_check_finetune(clt_schema_reader *r, const clt_config *c, const char *path, bool eval,
+clt_status clt_config_check_finetune(clt_schema_reader *r, clt_config *c, const char *path, bool eval,
                                      clt_loader_config *l) {
-    static const char *const own[] = {"hf_name",          "hf_kwargs",      "preprocessing_fn",
-                                      "packing_ratio",    "target_prompts", "target_responses",
-                                      "max_leftover_bins_to_keep"},
-                             *const text[] = {"eos_token_id", "bos_token_id", "streams", "epoch_size", "replication"};
-    if (l->kind == CLT_LOADER_TEXT) return refuse_keys(r, c, path, own, CLT_COUNT_OF(own), "finetuning");
-    CLT_TRY(refuse_keys(r, c, path, text, CLT_COUNT_OF(text), "text"));
-    CLT_TRY(check_place(r, c, path, l));
-    CLT_TRY(check_values(r, path, l));
-    char *seed = clt_format("%s.dataset.shuffle_seed", path);
-    if (!eval && l->finetune.hf_name && !clt_config_given(c, seed)) l->shuffle_seed = 0; /* as torch's sampler */
-    clt_free(seed);
-    return CLT_OK;
+    const bool files = l->kind == CLT_LOADER_FINETUNING && l->finetune.hf_name;
+    if (!eval && l->shuffle_seed == CLT_SEED_NOT_GIVEN)
+        l->shuffle_seed = files ? 0 : 9176; /* those of torch's sampler and of StreamingDataset */
+    if (l->kind == CLT_LOADER_TEXT) {
+        if (has_finetune_keys(&l->finetune))
+            remark_keys(c, path, "hf_name, packing_ratio, target_prompts and others", "finetuning");
+        return CLT_OK;
+    }
+    if (l->eos_token_id >= 0 || l->bos_token_id >= 0 || l->epoch_size || l->replication > 1)
+        remark_keys(c, path, "eos_token_id, bos_token_id, epoch_size, replication", "text");
+    CLT_TRY(check_place(r, path, l));
+    return check_values(r, path, l);
 }
 
 clt_finetune_params clt_config_finetune_params(const clt_config *c, const clt_loader_config *l) {
     const clt_finetune_config *f = &l->finetune;
     const bool eval = l != &c->train;
-    return (clt_finetune_params){
-        .hf_name = f->hf_name,
-        .data_dir = f->data_dir,
-        .data_files = &f->data_files,
-        .target_prompts = f->target_prompts,
-        .target_responses = (clt_target_responses)f->target_responses,
-        .padding_side = c->padding_side,
-        .chat_template = c->chat_template,
-        /* Packed rows depend on the batch, which must not depend on the ranks. */
-        .batch = eval ? c->device_eval_batch_size : c->global_train_batch_size,
-        .drop_last = l->drop_last,
-        .most_batches = eval ? 0 : CLT_MAX(c->train_subset_num_batches, 0),
-        .packing_ratio = f->packing_ratio,
-        .most_leftover = f->max_leftover};
+    return (clt_finetune_params){.hf_name = f->hf_name,
+                                 .data_dir = f->data_dir,
+                                 .data_files = &f->data_files,
+                                 .target_prompts = f->target_prompts,
+                                 .target_responses = (clt_target_responses)f->target_responses,
+                                 .padding_side = c->padding_side,
+                                 .chat_template = c->chat_template,
+                                 /* Packed rows depend on the batch, which must not depend on the ranks. */
+                                 .batch = eval ? c->device_eval_batch_size : c->global_train_batch_size,
+                                 .drop_last = l->drop_last,
+                                 .most_batches = eval ? 0 : CLT_MAX(c->train_subset_num_batches, 0),
+                                 .packing_ratio = f->packing_ratio,
+                                 .most_leftover = f->max_leftover};
 }

@@ -9,9 +9,8 @@
 #define REFUSE(name, def, why) CLT_KEY_REFUSE(name, def, why)
 
 static const char *const loader_names[] = {"text", "finetuning", NULL}; /* in the order of clt_loader_kind */
-static const clt_refusal refused_loaders[] = {
-    {"contrastive_pairs", "contrastive training is not supported"},
-    {NULL, NULL}};
+static const clt_refusal refused_loaders[] = {{"contrastive_pairs", "contrastive training is not supported"},
+                                              {NULL, NULL}};
 static const char *const shuffle_algos[] = {"naive", "py1s", "py1br", "py1e", "py2s", NULL};
 static const clt_refusal refused_shuffles[] = {
     {"py1b", "its order is not reproduced here: use py1br or py1e"}, {NULL, NULL}};
@@ -63,7 +62,8 @@ static const clt_key train_dataset_keys[] = {
     CLT_KEY_OF(&clt_kind_name, clt_loader_config, "shuffle_algo", shuffle_algo, "\"py1e\"",
                "order of a shuffle, as Streaming computes it", .choices = shuffle_algos,
                .refused = refused_shuffles),
-    KEY("shuffle_seed", shuffle_seed, "9176", "seed of the sample order"),
+    KEY("shuffle_seed", shuffle_seed, "null", "seed of the sample order; default: 9176, or 0 with hf_name",
+        .nullable = true),
     KEY("shuffle_block_size", shuffle_block_size, "null", "samples of a block that py1br and py1e shuffle",
         .nullable = true),
     KEY("num_canonical_nodes", num_canonical_nodes, "null", "groups that the sample order is made of",
@@ -164,13 +164,14 @@ static clt_status check_sequences(clt_schema_reader *r, const char *path, const 
     return st;
 }
 
-static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path, bool eval,
+static clt_status check_loader(clt_schema_reader *r, clt_config *c, const char *path, bool eval,
                                clt_loader_config *l) {
     const clt_model_facts model = clt_model_get_facts(c->model);
     if (l->max_seq_len == 0) l->max_seq_len = c->max_seq_len;
     char *key = clt_format("%s.dataset.max_seq_len", path);
     clt_status st = check_length(r, c, key, l->max_seq_len);
     clt_free(key);
+    if (st == CLT_OK) st = clt_config_check_finetune(r, c, path, eval, l);
     const struct {
         const char *name;
         int64_t v, least, most;
@@ -191,7 +192,6 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
         clt_free(key);
     }
     if (st == CLT_OK) st = check_sequences(r, path, l);
-    if (st == CLT_OK) st = clt_config_check_finetune(r, c, path, eval, l);
     return st == CLT_OK ? clt_config_resolve_streams(r, path, eval, l->streams_map, l) : st;
 }
 

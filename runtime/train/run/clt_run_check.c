@@ -107,8 +107,8 @@ static clt_status evaluate_next(clt_run *r, int n, double *loss) {
     int64_t epoch = r->progress.now.epoch, place = r->progress.now.sample_in_epoch,
             batch = r->progress.now.batch_in_epoch;
     for (int i = 0; i < n; i++) {
-        int64_t samples = CLT_MIN(r->cfg->global_train_batch_size,
-                                       clt_loader_rows_of(r->train, epoch) - place);
+        int64_t samples =
+            CLT_MIN(r->cfg->global_train_batch_size, clt_loader_rows_of(r->train, epoch) - place);
         clt_engine_sums sums = {0};
         CLT_TRY(clt_run_eval_batch(r, r->train, epoch, place, samples, true, &sums));
         loss[i] = sums.loss / (double)CLT_MAX(sums.targets, (int64_t)1);

@@ -200,9 +200,9 @@ static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
     q->lr = c->optimizer.groups[0].lr * alpha;
     q->tokens = tokens;
     q->step = s;
-    bool last = clt_run_epoch_over(r, r->progress.now.epoch,
-                                   r->progress.now.sample_in_epoch + b->global_samples,
-                                   r->progress.now.batch_in_epoch + 1);
+    bool last =
+        clt_run_epoch_over(r, r->progress.now.epoch, r->progress.now.sample_in_epoch + b->global_samples,
+                           r->progress.now.batch_in_epoch + 1);
     r->progress.last_samples = b->global_samples;
     r->progress.last_tokens = tokens;
     clt_timestamp_next_batch(&r->progress.now, b->global_samples, tokens, last);
