@@ -1,5 +1,6 @@
 /* Fine-tuning data: the batches that LLM Foundry made of the same files (test/golden/finetune/batches.json),
  * the turns of single lines, torch's random order, packing, and what is refused. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -372,57 +373,59 @@ static void test_malformed(void **state) {
     json_decref(all);
 }
 
-/* --- chat templates --- */
+/* --- packing_ratio: auto --- */
 
-static void check_chat(const char *template_text, const char *name, const char *want) {
-    static const clt_chat_message m[] = {{"user", " hi\xc2\xa0", 5}, {"assistant", "yes", 3}};
-    clt_chat *c;
-    clt_str text = {0};
-    assert_int_equal(clt_chat_open(FOLDER "/tokenizers/bos", template_text, &c), CLT_OK);
-    assert_string_equal(clt_chat_name(c), name);
-    clt_chat_render(c, m, 1, true, &text);
-    assert_string_equal(text.s, want);
-    clt_str_free(&text);
-    clt_chat_close(c);
+/* Padding and waste of every ratio that was tried. */
+static void check_profile(json_t *c) {
+    clt_pack_trial tried[CLT_PACK_RATIOS];
+    json_t *want = json_object_get(c, "profile");
+    settings s;
+    clt_loader *l;
+    double ratio;
+    size_t n;
+    take_settings(c, &s);
+    s.p.finetune.packing_ratio = 1; /* the rows are samples */
+    const int64_t T = s.p.max_seq_len;
+    int32_t *arrays = clt_calloc((size_t)T, sizeof *arrays);
+    clt_loader_view v = {arrays, arrays, arrays, arrays};
+    assert_int_equal(clt_loader_open(&s.p, &l), CLT_OK);
+    const size_t count = (size_t)CLT_MIN(clt_pack_profile_samples(s.batch, T), clt_loader_rows_of(l, 0));
+    int32_t *sizes = clt_calloc(count + 1, sizeof *sizes);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(clt_loader_show(l, 0, (int64_t)i, &v), CLT_OK);
+        sizes[i] = (int32_t)v.tokens;
+    }
+    assert_int_equal(clt_pack_profile(s.batch, T, sizes, count, &ratio, tried, &n), CLT_OK);
+    assert_int_equal(n, json_array_size(want));
+    for (size_t i = 0; i < n; i++) {
+        const double got[] = {tried[i].ratio, tried[i].padding, tried[i].waste};
+        for (size_t k = 0; k < CLT_COUNT_OF(got); k++)
+            assert_true(fabs(got[k] - json_number_value(json_array_get(json_array_get(want, i), k))) < 1e-9);
+    }
+    assert_int_equal((int64_t)((double)s.batch * ratio), golden_int(c, "rows_read_per_batch"));
+    clt_loader_close(l);
+    clt_free(sizes);
+    clt_free(arrays);
+    free_settings(&s);
 }
 
-static void test_templates(void **state) {
-    clt_chat *c;
+static void test_profiles(void **state) {
+    json_t *all = golden_load(FOLDER "/batches.json"), *c;
+    size_t i, checked = 0;
     (void)state;
-    check_chat("chatml", "chatml", "<|im_start|>user\n hi\xc2\xa0<|im_end|>\n<|im_start|>assistant\n");
-    check_chat("chatml-trim", "chatml-trim", "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
-    check_chat("llama3", "llama3",
-               "<|bos|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
-               "<|start_header_id|>assistant<|end_header_id|>\n\n");
-    check_chat("qwen2", "qwen2",
-               "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n "
-               "hi\xc2\xa0<|im_end|>\n<|im_start|>assistant\n");
-    check_chat(NULL, "inst", "[INST]  hi\xc2\xa0 [/INST]");
-    /* The same program in another layout. */
-    check_chat("{%- for message in messages -%}\n  {{ \"<|im_start|>\"+message[\"role\"] + '\\n' +\n"
-               "message['content'] + '<|im_end|>' + '\n' }}\n{%- endfor %}\n"
-               "{%if add_generation_prompt%}{{'<|im_start|>assistant\\n'}}{%endif%}",
-               "chatml", "<|im_start|>user\n hi\xc2\xa0<|im_end|>\n<|im_start|>assistant\n");
-    clt_error_quiet(true);
-    /* One more space in the text that it writes is another template. */
-    assert_int_equal(
-        clt_chat_open("bytes",
-                      "{% for message in messages %}{{ '<|im_start|> ' + message['role'] + '\\n' + "
-                      "message['content'] + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
-                      "'<|im_start|>assistant\\n' }}{% endif %}",
-                      &c),
-        CLT_BAD_CONFIG);
-    assert_non_null(strstr(clt_last_error(), "not executed"));
-    assert_int_equal(clt_chat_open("bytes", "{{ open", &c), CLT_BAD_CONFIG);
-    assert_int_equal(clt_chat_open("bytes", "llama3", &c), CLT_BAD_CONFIG); /* it writes bos */
-    assert_non_null(strstr(clt_last_error(), "bos_token"));
-    clt_error_quiet(false);
+    json_array_foreach(json_object_get(all, "cases"), i, c) {
+        if (!json_object_get(c, "profile")) continue;
+        check_profile(c);
+        checked++;
+    }
+    assert_int_equal(checked, 2);
+    json_decref(all);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_randperm), cmocka_unit_test(test_sampler),   cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_turns),    cmocka_unit_test(test_malformed), cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_turns),    cmocka_unit_test(test_malformed), cmocka_unit_test(test_profiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
