@@ -278,6 +278,15 @@ int64_t clt_loader_batches(clt_loader *l, int64_t global_batch, bool drop_last) 
     return rows / global_batch + (!drop_last && rows % global_batch > 0);
 }
 
+bool clt_loader_shares_rows(const clt_loader *l) {
+    return l->reader->ops->members != NULL;
+}
+
+clt_status clt_loader_row_samples(clt_loader *l, int64_t epoch, int64_t position, int64_t **ids, size_t *cap,
+                                  size_t *n) {
+    return l->reader->ops->members(l->reader, epoch, position, ids, cap, n);
+}
+
 clt_status clt_loader_show(clt_loader *l, int64_t epoch, int64_t position, clt_loader_view *v) {
     pthread_mutex_lock(&l->lock);
     settle(l, false);

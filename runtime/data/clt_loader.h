@@ -97,6 +97,13 @@ clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t c
 
 /* --- for people and tests --- */
 
+/* Whether several samples may share a row: clt_batch.sample_ids has the first one of each row. */
+bool clt_loader_shares_rows(const clt_loader *l);
+/* Then: all samples of the row at a position of an epoch, in order, into *ids [*n], an array of *cap entries
+ * that grows as needed (clt_free). Changes nothing about announced rows. */
+clt_status clt_loader_row_samples(clt_loader *l, int64_t epoch, int64_t position, int64_t **ids, size_t *cap,
+                                  size_t *n);
+
 /* A row as the reference's collator writes it: a label is the id at its own position, or CLT_LABEL_IGNORE. */
 typedef struct {
     int32_t *input_ids, *labels, *attention_mask,

@@ -29,6 +29,8 @@ typedef struct {
     /* Readers with rows of their own (packing): the rows of an epoch. Then `sample` above is the position of
      * a row in its epoch, and clt_order is not used. Called by any thread. NULL: each sample is a row. */
     clt_status (*rows)(clt_reader *r, int64_t epoch, int64_t *rows);
+    /* All samples of a row of such a reader, as clt_loader_row_samples. Called by any thread. */
+    clt_status (*members)(clt_reader *r, int64_t epoch, int64_t row, int64_t **ids, size_t *cap, size_t *n);
     /* The samples of rows [first, first + count) of such readers. CLT_BAD_CONFIG: a row has several. */
     clt_status (*ids)(clt_reader *r, int64_t epoch, int64_t first, int64_t count, int64_t *ids);
     void (*close)(clt_reader *r);

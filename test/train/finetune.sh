@@ -5,14 +5,17 @@ cd "$(dirname "$0")/../.." && . test/lib.sh || exit 1
 data=train_loader.dataset
 set=$golden/finetune
 
-# run FOLDER RANKS [key=value ...]: packed rows, eight batches in three epochs with a short last batch each
+# Packed rows, eight batches in three epochs with a short last batch each.
+conf=(train.yaml model.n_layers=1 eval_loader=null load_path=hf load_weights_only=true
+    load_strict_model_weights=false global_train_batch_size=8 train_loader.drop_last=false
+    max_seq_len=160 model.max_seq_len=160 $data.max_seq_len=160 $data.packing_ratio=2.7 $data.max_leftover_bins_to_keep=3 max_duration=8ba)
+
+# run FOLDER RANKS [key=value ...]
 run() {
     local folder=$tmp/$1 ranks=$2
     shift 2
-    (cd "$set/train-packed" && on_ranks "$ranks" train -q --device pocl train.yaml model.n_layers=1 \
-        eval_loader=null load_path=hf load_weights_only=true load_strict_model_weights=false \
-        global_train_batch_size=8 train_loader.drop_last=false $data.packing_ratio=2.7 \
-        $data.max_leftover_bins_to_keep=3 max_duration=8ba save_folder="$folder" "$@") >"$folder.log" 2>&1
+    (cd "$set/train-packed" && on_ranks "$ranks" train -q --device pocl "${conf[@]}" save_folder="$folder" "$@") \
+        >"$folder.log" 2>&1
 }
 
 want=
@@ -37,10 +40,19 @@ one_hash "2 ranks" two
 run four 4 device_train_microbatch_size=1 || ended four
 one_hash "4 ranks, microbatch 1" four
 # A run that --stop-after ends has its own exit code.
-run stop 1 --stop-after 3ba
-run stop 4 --stop-after 2ba
-run stop 2 || ended stop
+run stop 1 --stop-after 3ba --log-samples "$tmp/ids"
+run stop 4 --stop-after 2ba --log-samples "$tmp/ids"
+run stop 2 --log-samples "$tmp/ids" || ended stop
 one_hash "stopped after 3 and 5 batches, resumed on 4 and 2 ranks" stop
+# What the three legs logged is what data batches prints.
+(cd "$set/train-packed" && "$cltrain" data batches "${conf[@]}" -n 8) >"$tmp/batches.jsonl" || fail "data batches"
+python3 - "$tmp/batches.jsonl" "$tmp"/ids/rank*.jsonl <<'END' || fail "the samples that the run logged"
+import json, sys
+want = [[i for row in json.loads(line)["sample_ids"] for i in row] for line in open(sys.argv[1])]
+seen = {(x["batch"], x["place"]): x["samples"] for p in sys.argv[2:] for x in map(json.loads, open(p))}
+got = [[i for key in sorted(seen) if key[0] == b + 1 for i in seen[key]] for b in range(8)]
+assert got == want and all(len(b) >= 12 for b in want[:2]), (got, want)
+END
 run other 1 $data.packing_ratio=2.4 || ended other
 [ "$("$cltrain" ckpt hash "$tmp/other")" != "$want" ] || fail "another packing ratio has the same hash"
 

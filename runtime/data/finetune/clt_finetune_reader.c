@@ -95,6 +95,11 @@ static clt_status epoch_rows(clt_reader *base, int64_t epoch, int64_t *rows) {
     return clt_finetune_plan_rows(((finetune_reader *)base)->plan, epoch, rows);
 }
 
+static clt_status row_members(clt_reader *base, int64_t epoch, int64_t row, int64_t **ids, size_t *cap,
+                              size_t *n) {
+    return clt_finetune_plan_row(((finetune_reader *)base)->plan, epoch, row, ids, cap, n);
+}
+
 static clt_status row_ids(clt_reader *base, int64_t epoch, int64_t first, int64_t count, int64_t *ids) {
     finetune_reader *r = (finetune_reader *)base;
     if (clt_finetune_plan_packs(r->plan))
@@ -146,6 +151,7 @@ clt_status clt_finetune_reader_open(const clt_loader_params *p, clt_reader **out
                                               .read = read_row,
                                               .show = show_row,
                                               .rows = epoch_rows,
+                                              .members = row_members,
                                               .ids = row_ids,
                                               .close = close_finetune};
     finetune_reader *r = clt_calloc(1, sizeof *r);
