@@ -175,7 +175,8 @@ static void encode_slot(void *ctx, size_t index) {
     }
     q->line.text = q->text.s;
     q->st = clt_jsonl_parse(&q->line, &o);
-    if (q->st == CLT_OK) q->st = clt_finetune_encode(&l->text, o, q->where, &q->turns);
+    if (q->st != CLT_OK) return;
+    q->st = clt_finetune_encode(&l->text, o, q->where, &q->turns);
     json_decref(o);
 }
 
