@@ -8,7 +8,8 @@ set=$golden/finetune
 # Packed rows, eight batches in three epochs with a short last batch each.
 conf=(train.yaml model.n_layers=1 eval_loader=null load_path=hf load_weights_only=true
     load_strict_model_weights=false global_train_batch_size=8 train_loader.drop_last=false
-    max_seq_len=160 model.max_seq_len=160 $data.max_seq_len=160 $data.packing_ratio=2.7 $data.max_leftover_bins_to_keep=3 max_duration=8ba)
+    max_seq_len=160 model.max_seq_len=160 "$data.max_seq_len=160" "$data.packing_ratio=2.7"
+    "$data.max_leftover_bins_to_keep=3" max_duration=8ba)
 
 # run FOLDER RANKS [key=value ...]
 run() {
