@@ -37,6 +37,7 @@ struct clt_loader {
     pthread_cond_t changed;
     thread_state state;
     bool quit, thread_runs;
+    int64_t shown; /* the sample of clt_loader_show */
 };
 
 void clt_loader_params_default(clt_loader_params *p) {
@@ -44,18 +45,25 @@ void clt_loader_params_default(clt_loader_params *p) {
         .shuffle_seed = 9176, .eos_token_id = -1, .bos_token_id = -1, .pad_token_id = -1, .max_rows = 1};
 }
 
+/* The samples at some positions; readers with rows of their own take the positions themselves. */
+static clt_status find_samples(clt_loader *l, int64_t epoch, clt_loader_rows part, int64_t *ids) {
+    if (l->sequence) return clt_sequence_batch(l->sequence, epoch, part.first, part.count, ids);
+    for (int64_t i = 0; i < part.count; i++) ids[i] = part.first + i;
+    return CLT_OK;
+}
+
 static clt_status fill(clt_loader *l, buffer *b) {
     const clt_batch_layout *layout = &l->reader->layout;
     b->all = (clt_sample_counts){0};
     for (int64_t k = 0, at = 0; k < b->key.n; at += b->key.part[k++].count)
-        CLT_TRY(clt_sequence_batch(l->sequence, b->key.epoch, b->key.part[k].first, b->key.part[k].count,
-                                   b->samples + at));
+        CLT_TRY(find_samples(l, b->key.epoch, b->key.part[k], b->samples + at));
     for (int64_t i = 0; i < b->key.count; i++) {
         void *row[CLT_BATCH_MAX_FIELDS] = {NULL};
         clt_sample_counts one = {0};
         for (int f = 0; f < layout->n; f++)
             if (b->field[f]) row[f] = (char *)b->field[f] + (size_t)i * layout->field[f].bytes;
         CLT_TRY(l->reader->ops->read(l->reader, b->samples[i], b->key.epoch, row, &one));
+        if (!l->sequence) b->samples[i] = one.sample;
         b->targets[i] = (int32_t)one.targets;
         b->all.targets += one.targets;
         b->all.tokens += one.tokens;
@@ -167,7 +175,8 @@ clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t c
     settle(l, false);
     l->state = IDLE;
     pthread_mutex_unlock(&l->lock);
-    return clt_sequence_batch(l->sequence, epoch, first, count, ids_out);
+    if (l->sequence) return clt_sequence_batch(l->sequence, epoch, first, count, ids_out);
+    return l->reader->ops->ids(l->reader, epoch, first, count, ids_out);
 }
 
 /* --- opening --- */
@@ -201,10 +210,13 @@ static clt_status open_all(clt_loader *l, const clt_loader_params *p) {
     if (p->max_rows < 1)
         return clt_error(CLT_BAD_CONFIG, "cannot read %lld samples at once", (long long)p->max_rows);
     l->max_rows = p->max_rows;
-    CLT_TRY(p->n_streams > 0 ? clt_streams_reader_open(p, &l->reader) : clt_text_reader_open(p, &l->reader));
+    CLT_TRY(p->finetuning      ? clt_finetune_reader_open(p, &l->reader)
+            : p->n_streams > 0 ? clt_streams_reader_open(p, &l->reader)
+                               : clt_text_reader_open(p, &l->reader));
     const clt_reader *r = l->reader;
-    CLT_TRY(clt_sequence_open(p, r->shard_samples, r->stream_shards ? r->stream_shards : &r->shards,
-                              &l->sequence));
+    if (!r->ops->rows)
+        CLT_TRY(clt_sequence_open(p, r->shard_samples, r->stream_shards ? r->stream_shards : &r->shards,
+                                  &l->sequence));
     for (int i = 0; i < 2; i++) CLT_TRY(allocate(l, &l->buffers[i]));
     return start_thread(l);
 }
@@ -242,15 +254,46 @@ void clt_loader_close(clt_loader *l) {
 }
 
 int64_t clt_loader_num_samples(const clt_loader *l) {
-    return clt_sequence_num_samples(l->sequence);
+    return l->sequence ? clt_sequence_num_samples(l->sequence) : l->reader->samples;
 }
 int64_t clt_loader_canonical_nodes(const clt_loader *l) {
-    return clt_sequence_canonical_nodes(l->sequence);
+    return l->sequence ? clt_sequence_canonical_nodes(l->sequence) : l->reader->canonical_nodes;
 }
 const clt_batch_layout *clt_loader_layout(const clt_loader *l) {
     return &l->reader->layout;
 }
 
-int64_t clt_loader_batches(const clt_loader *l, int64_t global_batch, bool drop_last) {
-    return clt_sequence_batches(l->sequence, global_batch, drop_last);
+int64_t clt_loader_rows_of(clt_loader *l, int64_t epoch) {
+    int64_t rows;
+    if (l->sequence) return clt_sequence_num_samples(l->sequence);
+    clt_error_quiet(true); /* reading the rows fails in the same way, and reports */
+    if (l->reader->ops->rows(l->reader, epoch, &rows) != CLT_OK) rows = INT64_MAX;
+    clt_error_quiet(false);
+    return rows;
+}
+
+int64_t clt_loader_batches(clt_loader *l, int64_t global_batch, bool drop_last) {
+    if (l->sequence) return clt_sequence_batches(l->sequence, global_batch, drop_last);
+    const int64_t rows = clt_loader_rows_of(l, 0);
+    return rows / global_batch + (!drop_last && rows % global_batch > 0);
+}
+
+bool clt_loader_shares_rows(const clt_loader *l) {
+    return l->reader->ops->members != NULL;
+}
+
+clt_status clt_loader_row_samples(clt_loader *l, int64_t epoch, int64_t position, int64_t **ids, size_t *cap,
+                                  size_t *n) {
+    return l->reader->ops->members(l->reader, epoch, position, ids, cap, n);
+}
+
+clt_status clt_loader_show(clt_loader *l, int64_t epoch, int64_t position, clt_loader_view *v) {
+    pthread_mutex_lock(&l->lock);
+    settle(l, false);
+    l->state = IDLE;
+    pthread_mutex_unlock(&l->lock);
+    CLT_TRY(find_samples(l, epoch, (clt_loader_rows){position, 1}, &l->shown));
+    v->samples = &l->shown;
+    v->num_samples = 1;
+    return l->reader->ops->show(l->reader, epoch, l->shown, v);
 }

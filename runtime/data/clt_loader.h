@@ -10,6 +10,7 @@
 
 #include "runtime/base/clt_base.h"
 #include "runtime/base/clt_batch.h"
+#include "runtime/data/finetune/clt_finetune.h"
 
 /* One of several data sets; NULL: as the loader's. */
 typedef struct {
@@ -47,6 +48,8 @@ typedef struct {
     const char *validate_hash;          /* clt_mds_params */
     int64_t max_rows;                   /* largest `count` of a request */
     size_t cache_bytes;                 /* for decompressed shards; 0: 1 GiB (one shard at least) */
+    bool finetuning;                    /* prompts and responses instead of text, as the next member says */
+    clt_finetune_params finetune;
 } clt_loader_params;
 
 typedef struct clt_loader clt_loader;
@@ -59,8 +62,11 @@ clt_status clt_loader_open(const clt_loader_params *p, clt_loader **out);
 void clt_loader_close(clt_loader *l);
 
 int64_t clt_loader_num_samples(const clt_loader *l);
-/* floor(N / B), or ceil(N / B) when the short last batch is kept. */
-int64_t clt_loader_batches(const clt_loader *l, int64_t global_batch, bool drop_last);
+/* Positions of an epoch that training uses: the samples, or, if several samples share a row, its rows.
+ * INT64_MAX if they cannot be computed; reading then fails with the reason. */
+int64_t clt_loader_rows_of(clt_loader *l, int64_t epoch);
+/* floor(N / B), or ceil(N / B) when the short last batch is kept; N rows of an epoch. */
+int64_t clt_loader_batches(clt_loader *l, int64_t global_batch, bool drop_last);
 /* Canonical nodes in effect, for the checkpoint. */
 int64_t clt_loader_canonical_nodes(const clt_loader *l);
 /* The arrays of its batches. Text: tokens, padded on the right (with pad_token_id, or 0 without one);
@@ -86,7 +92,28 @@ void clt_loader_prefetch_rows(clt_loader *l, int64_t epoch, const clt_loader_row
 clt_status clt_loader_get(clt_loader *l, int64_t epoch, int64_t first, int64_t count, clt_batch *out);
 void clt_loader_prefetch(clt_loader *l, int64_t epoch, int64_t first, int64_t count);
 /* Only the ids of the samples at these positions; reads nothing and drops what was announced. CLT_BAD_CONFIG:
- * past the end. */
+ * past the end, or a row has several samples. */
 clt_status clt_loader_ids(clt_loader *l, int64_t epoch, int64_t first, int64_t count, int64_t *ids_out);
+
+/* --- for people and tests --- */
+
+/* Whether several samples may share a row: clt_batch.sample_ids has the first one of each row. */
+bool clt_loader_shares_rows(const clt_loader *l);
+/* Then: all samples of the row at a position of an epoch, in order, into *ids [*n], an array of *cap entries
+ * that grows as needed (clt_free). Changes nothing about announced rows. */
+clt_status clt_loader_row_samples(clt_loader *l, int64_t epoch, int64_t position, int64_t **ids, size_t *cap,
+                                  size_t *n);
+
+/* A row as the reference's collator writes it: a label is the id at its own position, or CLT_LABEL_IGNORE. */
+typedef struct {
+    int32_t *input_ids, *labels, *attention_mask,
+        *sequence_id;       /* [seq] of the caller; sequence_id -1: padding */
+    int64_t tokens;         /* without padding */
+    const int64_t *samples; /* those of the row; until the next such call */
+    size_t num_samples;
+    bool pads_left, packed; /* rows of fine-tuning data: padding comes first; several samples share a row */
+} clt_loader_view;
+/* The row at a position of an epoch. v->sequence_id is written only if the layout has sequence ids. */
+clt_status clt_loader_show(clt_loader *l, int64_t epoch, int64_t position, clt_loader_view *v);
 
 #endif

@@ -105,6 +105,10 @@ bool clt_mds_has_tokens(const clt_mds *m) {
     return m->s.x.shards[0].schema->has_tokens;
 }
 
+bool clt_mds_has_pairs(const clt_mds *m) {
+    return m->s.x.shards[0].schema->has_pairs;
+}
+
 void clt_mds_shard_info(const clt_mds *m, size_t shard, clt_mds_shard *out) {
     const mds_shard *s = &m->s.x.shards[shard];
     const mds_file *f = s->use_zip ? &s->zip : &s->raw;
@@ -325,12 +329,17 @@ static clt_status find_tokens(clt_mds *m, const place *p, range *r, int *dtype, 
     return CLT_OK;
 }
 
+static clt_status refuse_pairs(const clt_mds *m) {
+    return clt_error(CLT_BAD_CONFIG, "%s holds prompts and responses: use the loader finetuning", m->dir);
+}
+
 clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, int64_t vocab_size,
                               int32_t *tokens, int64_t *num_tokens, int64_t *full_length) {
     place p;
     range r;
     int dtype;
     int64_t n;
+    if (clt_mds_has_pairs(m)) return refuse_pairs(m);
     if (!clt_mds_has_tokens(m))
         return clt_error(
             CLT_BAD_CONFIG,
@@ -361,16 +370,32 @@ static clt_status read_text(clt_mds *m, const place *p, range r, clt_str *out) {
     return CLT_OK;
 }
 
+static clt_status get_column(clt_mds *m, const place *p, size_t column, clt_str *out) {
+    range r;
+    CLT_TRY(find_column(m, p, column, &r));
+    out->len = 0;
+    if (!clt_str_try_reserve(out, r.end - r.begin)) return clt_no_memory(p->text, r.end - r.begin);
+    clt_str_addn(out, "", 0);
+    return read_text(m, p, r, out);
+}
+
 clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out) {
     place p;
-    range r;
     if (clt_mds_has_tokens(m)) return clt_error(CLT_BAD_CONFIG, "%s holds tokens, not text", m->dir);
+    if (clt_mds_has_pairs(m)) return refuse_pairs(m);
     CLT_TRY(find_sample(m, sample, &p));
-    CLT_TRY(find_column(m, &p, m->s.x.shards[p.shard].schema->main, &r));
-    out->len = 0;
-    if (!clt_str_try_reserve(out, r.end - r.begin)) return clt_no_memory(p.text, r.end - r.begin);
-    clt_str_addn(out, "", 0);
-    return read_text(m, &p, r, out);
+    return get_column(m, &p, m->s.x.shards[p.shard].schema->main, out);
+}
+
+clt_status clt_mds_get_pair(clt_mds *m, int64_t sample, clt_str *prompt, clt_str *response) {
+    place p;
+    if (!clt_mds_has_pairs(m))
+        return clt_error(CLT_BAD_CONFIG, "%s has no text columns prompt and response (or completion)",
+                         m->dir);
+    CLT_TRY(find_sample(m, sample, &p));
+    const mds_schema *sc = m->s.x.shards[p.shard].schema;
+    CLT_TRY(get_column(m, &p, sc->main, prompt));
+    return get_column(m, &p, sc->response, response);
 }
 
 /* --- verification --- */

@@ -47,8 +47,10 @@ void clt_mds_column_info(const clt_mds *m, size_t shard, size_t column, const ch
 /* Names of the checksums that index.json has for the shard, at most `max`; returns their number. */
 size_t clt_mds_hash_names(const clt_mds *m, size_t shard, const char **names, size_t max);
 
-/* True if samples hold tokens, false if they hold text. */
+/* True if samples hold tokens, false if they hold text or pairs of texts. */
 bool clt_mds_has_tokens(const clt_mds *m);
+/* True if samples hold the text columns prompt and response (or completion), and neither tokens nor text. */
+bool clt_mds_has_pairs(const clt_mds *m);
 
 /* Tokens of a sample (0 <= sample < N), at most max_tokens, into tokens; *num_tokens = how many were written.
  * *full_length (may be NULL) = how many the sample has. With vocab_size > 0 every id must be in [0,
@@ -56,8 +58,11 @@ bool clt_mds_has_tokens(const clt_mds *m);
  * the sample's shard is open. CLT_BAD_CONFIG: the samples hold text. */
 clt_status clt_mds_get_tokens(clt_mds *m, int64_t sample, int64_t max_tokens, int64_t vocab_size,
                               int32_t *tokens, int64_t *num_tokens, int64_t *full_length);
-/* Text of a sample, verified to be UTF-8; replaces *out. CLT_BAD_CONFIG: the samples hold tokens. */
+/* Text of a sample, verified to be UTF-8; replaces *out. CLT_BAD_CONFIG: the samples hold something else. */
 clt_status clt_mds_get_text(clt_mds *m, int64_t sample, clt_str *out);
+/* Prompt and response of a sample, verified to be UTF-8; replaces both. CLT_BAD_CONFIG: the samples hold no
+ * such columns. */
+clt_status clt_mds_get_pair(clt_mds *m, int64_t sample, clt_str *prompt, clt_str *response);
 
 /* Called at intervals with the number of shards and samples that are done. */
 typedef void clt_mds_progress(void *user, size_t shards_done, int64_t samples_done);

@@ -131,12 +131,19 @@ static clt_status read_column(json_t *name, json_t *encoding, json_t *size, cons
     return CLT_OK;
 }
 
+/* The text column of one of two names; s->n: there is none. */
+static size_t find_text(const mds_schema *s, const char *name, const char *other) {
+    for (size_t i = 0; i < s->n; i++) {
+        const mds_column *c = &s->columns[i];
+        if (c->kind == MDS_STR && (strcmp(c->name, name) == 0 || strcmp(c->name, other) == 0)) return i;
+    }
+    return s->n;
+}
+
 /* Which column a run reads, and whether it can. */
 static clt_status choose_column(mds_schema *s, const char *what) {
-    size_t text = s->n;
     for (size_t i = 0; i < s->n; i++) {
         mds_column *c = &s->columns[i];
-        if (strcmp(c->name, "text") == 0 && c->kind == MDS_STR) text = i;
         if (strcmp(c->name, "tokens") != 0) continue;
         bool array = c->kind == MDS_NDARRAY && (!c->dtype || mds_dtype_is_integer(c->dtype)) && c->ndim <= 1;
         if (!array && c->kind != MDS_BYTES)
@@ -147,13 +154,16 @@ static clt_status choose_column(mds_schema *s, const char *what) {
         s->has_tokens = true;
         return CLT_OK;
     }
-    if (text == s->n)
-        return clt_error(
-            CLT_BAD_DATA,
-            "%s: no column tokens or text; a run needs one of them (`cltrain data convert` writes tokens)",
-            what);
-    s->main = text;
-    return CLT_OK;
+    s->main = find_text(s, "text", "text");
+    if (s->main < s->n) return CLT_OK;
+    s->main = find_text(s, "prompt", "prompt");
+    s->response = find_text(s, "response", "completion");
+    s->has_pairs = s->main < s->n && s->response < s->n;
+    if (s->has_pairs) return CLT_OK;
+    return clt_error(CLT_BAD_DATA,
+                     "%s: no column tokens or text, and not both of prompt and response; a run needs one of "
+                     "them (`cltrain data convert` writes tokens)",
+                     what);
 }
 
 static void schema_free(mds_schema *s) {
@@ -343,6 +353,10 @@ static clt_status read_shard(json_t *shard, const char *what, mds_shard *s) {
     return read_samples(shard, what, s);
 }
 
+static bool same_use(const mds_schema *a, const mds_schema *b) {
+    return a->has_tokens == b->has_tokens && a->has_pairs == b->has_pairs;
+}
+
 /* Consecutive shards with the same columns share one schema. */
 static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_index *x) {
     static const char *const keys[] = {"column_names", "column_encodings", "column_sizes"};
@@ -355,8 +369,8 @@ static clt_status share_schema(json_t *shards, size_t i, const char *what, mds_i
         x->shards[i].schema = x->shards[i - 1].schema;
     else
         CLT_TRY(schema_read(now, what, &x->shards[i].schema));
-    if (i && x->shards[i].schema->has_tokens != x->shards[0].schema->has_tokens)
-        return clt_error(CLT_BAD_DATA, "%s: some shards hold tokens and some text", what);
+    if (i && !same_use(x->shards[i].schema, x->shards[0].schema))
+        return clt_error(CLT_BAD_DATA, "%s: some shards hold tokens, others text or pairs of texts", what);
     return CLT_OK;
 }
 

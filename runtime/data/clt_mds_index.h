@@ -35,8 +35,10 @@ typedef struct {
     mds_column *columns;
     size_t n;
     size_t num_variable;
-    size_t main; /* the column that a run reads: tokens, or text */
+    size_t main; /* the column that a run reads: tokens, or text, or prompt */
     bool has_tokens;
+    bool has_pairs; /* `main` is prompt, and `response` the column that belongs to it */
+    size_t response;
 } mds_schema;
 
 typedef struct {

@@ -7,13 +7,15 @@
 #define CLT_READER_H
 
 #include "runtime/data/clt_loader.h"
+#include "runtime/data/clt_mds.h"
 
 typedef struct clt_reader clt_reader;
 
-/* What one sample counts. */
+/* What one row counts. */
 typedef struct {
     int64_t targets; /* in the loss */
     int64_t tokens;  /* without padding */
+    int64_t sample;  /* readers with rows of their own: the first sample of the row */
 } clt_sample_counts;
 
 typedef struct {
@@ -22,6 +24,15 @@ typedef struct {
      */
     clt_status (*read)(clt_reader *r, int64_t sample, int64_t epoch, void *const row[CLT_BATCH_MAX_FIELDS],
                        clt_sample_counts *out);
+    /* The same row as the reference's collator writes it; v's arrays exist. */
+    clt_status (*show)(clt_reader *r, int64_t epoch, int64_t sample, clt_loader_view *v);
+    /* Readers with rows of their own (packing): the rows of an epoch. Then `sample` above is the position of
+     * a row in its epoch, and clt_order is not used. Called by any thread. NULL: each sample is a row. */
+    clt_status (*rows)(clt_reader *r, int64_t epoch, int64_t *rows);
+    /* All samples of a row of such a reader, as clt_loader_row_samples. Called by any thread. */
+    clt_status (*members)(clt_reader *r, int64_t epoch, int64_t row, int64_t **ids, size_t *cap, size_t *n);
+    /* The samples of rows [first, first + count) of such readers. CLT_BAD_CONFIG: a row has several. */
+    clt_status (*ids)(clt_reader *r, int64_t epoch, int64_t first, int64_t count, int64_t *ids);
     void (*close)(clt_reader *r);
 } clt_reader_ops;
 
@@ -31,7 +42,8 @@ struct clt_reader {
     clt_batch_layout layout;
     int64_t *shard_samples; /* [shards] owned by the reader; the sample order is made from them */
     size_t shards;
-    size_t *stream_shards; /* shards of each of the loader's streams, owned; NULL: one data set */
+    size_t *stream_shards;            /* shards of each of the loader's streams, owned; NULL: one data set */
+    int64_t samples, canonical_nodes; /* of readers with rows of their own */
 };
 
 /* Opens p->local as text for sequences of p->max_seq_len tokens. CLT_BAD_DATA or CLT_BAD_CONFIG with the
@@ -39,5 +51,10 @@ struct clt_reader {
 clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out);
 /* The same for the folders of p->streams, p->n_streams >= 1; a failure names the stream. */
 clt_status clt_streams_reader_open(const clt_loader_params *p, clt_reader **out);
+/* Opens the samples of p->finetune. The same failures. */
+clt_status clt_finetune_reader_open(const clt_loader_params *p, clt_reader **out);
+
+/* The MDS data set of p->local and p->split. */
+clt_status clt_reader_open_mds(const clt_loader_params *p, clt_mds **out);
 
 #endif

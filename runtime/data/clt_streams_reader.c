@@ -10,12 +10,23 @@ typedef struct {
     int64_t *first; /* id of each stream's first sample; first[n]: all samples */
 } streams_reader;
 
+/* The stream of a sample; *sample becomes its id there. */
+static clt_reader *find_stream(const streams_reader *t, int64_t *sample) {
+    int i = 0;
+    while (i + 1 < t->n && *sample >= t->first[i + 1]) i++;
+    *sample -= t->first[i];
+    return t->streams[i];
+}
+
 static clt_status read_sample(clt_reader *r, int64_t sample, int64_t epoch,
                               void *const row[CLT_BATCH_MAX_FIELDS], clt_sample_counts *out) {
-    const streams_reader *t = (const streams_reader *)r;
-    int i = 0;
-    while (i + 1 < t->n && sample >= t->first[i + 1]) i++;
-    return t->streams[i]->ops->read(t->streams[i], sample - t->first[i], epoch, row, out);
+    clt_reader *stream = find_stream((const streams_reader *)r, &sample);
+    return stream->ops->read(stream, sample, epoch, row, out);
+}
+
+static clt_status show_sample(clt_reader *r, int64_t epoch, int64_t sample, clt_loader_view *v) {
+    clt_reader *stream = find_stream((const streams_reader *)r, &sample);
+    return stream->ops->show(stream, epoch, sample, v);
 }
 
 static void close_streams(clt_reader *r) {
@@ -69,7 +80,8 @@ static clt_status open_all(streams_reader *t, const clt_loader_params *p) {
 }
 
 clt_status clt_streams_reader_open(const clt_loader_params *p, clt_reader **out) {
-    static const clt_reader_ops ops = {.name = "streams", .read = read_sample, .close = close_streams};
+    static const clt_reader_ops ops = {
+        .name = "streams", .read = read_sample, .show = show_sample, .close = close_streams};
     streams_reader *t = clt_calloc(1, sizeof *t);
     const size_t n = (size_t)p->n_streams;
     t->base.ops = &ops;

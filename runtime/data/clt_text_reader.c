@@ -61,11 +61,25 @@ static clt_status read_sample(clt_reader *r, int64_t sample, int64_t epoch,
     return CLT_OK;
 }
 
+/* In Foundry's collator a label is the id at its own position. */
+static clt_status show_sample(clt_reader *r, int64_t epoch, int64_t sample, clt_loader_view *v) {
+    text_reader *t = (text_reader *)r;
+    clt_sample_counts counts = {0};
+    void *row[CLT_BATCH_MAX_FIELDS] = {[CLT_TEXT_TOKENS] = v->input_ids, [CLT_TEXT_TARGETS] = v->labels};
+    if (r->layout.field[CLT_TEXT_SEQ_IDS].bytes) row[CLT_TEXT_SEQ_IDS] = v->sequence_id;
+    CLT_TRY(read_sample(r, sample, epoch, row, &counts));
+    v->tokens = counts.tokens;
+    for (int64_t i = 0; i < t->T; i++) {
+        const bool ignored = i >= counts.tokens || (t->pad >= 0 && v->input_ids[i] == t->pad);
+        v->labels[i] = ignored ? CLT_LABEL_IGNORE : v->input_ids[i];
+        v->attention_mask[i] = i < counts.tokens;
+    }
+    return CLT_OK;
+}
+
 /* --- opening --- */
 
 static clt_status check_params(const clt_loader_params *p) {
-    if (!p->local || !*p->local)
-        return clt_error(CLT_BAD_CONFIG, "local is missing; name the folder that holds the dataset");
     if (p->max_seq_len < 1 || p->max_seq_len > INT32_MAX)
         return clt_error(CLT_BAD_CONFIG, "dataset.max_seq_len %lld must be at least 1",
                          (long long)p->max_seq_len);
@@ -94,7 +108,9 @@ static clt_status open_tokenizer(text_reader *t, const char *name) {
     return CLT_OK;
 }
 
-static clt_status open_files(text_reader *t, const clt_loader_params *p) {
+clt_status clt_reader_open_mds(const clt_loader_params *p, clt_mds **out) {
+    if (!p->local || !*p->local)
+        return clt_error(CLT_BAD_CONFIG, "local is missing; name the folder that holds the dataset");
     char *dir = p->split && *p->split ? clt_path_join(p->local, p->split) : clt_strdup(p->local);
     char *index = clt_path_join(dir, "index.json");
     clt_mds_params mp = {p->validate_hash, p->token_encoding_type, p->cache_bytes};
@@ -105,7 +121,7 @@ static clt_status open_files(text_reader *t, const clt_loader_params *p) {
                       "remote %s cannot be fetched, and %s does not exist; copy the dataset to `local` first",
                       p->remote, index);
     else
-        st = clt_mds_open(dir, &mp, &t->mds);
+        st = clt_mds_open(dir, &mp, out);
     clt_free(index);
     clt_free(dir);
     return st;
@@ -132,7 +148,7 @@ static clt_status open_text(text_reader *t, const clt_loader_params *p) {
     t->bos = (int32_t)p->bos_token_id;
     t->pad = (int32_t)p->pad_token_id;
     t->base.layout = clt_text_layout(t->T, t->eos >= 0 || t->bos >= 0);
-    CLT_TRY(open_files(t, p));
+    CLT_TRY(clt_reader_open_mds(p, &t->mds));
     if (!clt_mds_has_tokens(t->mds)) CLT_TRY(open_tokenizer(t, p->tokenizer));
     CLT_TRY(list_shards(t));
     return clt_mds_preload(t->mds);
@@ -148,7 +164,8 @@ static void close_text(clt_reader *r) {
 }
 
 clt_status clt_text_reader_open(const clt_loader_params *p, clt_reader **out) {
-    static const clt_reader_ops text = {.name = "text", .read = read_sample, .close = close_text};
+    static const clt_reader_ops text = {
+        .name = "text", .read = read_sample, .show = show_sample, .close = close_text};
     text_reader *t = clt_calloc(1, sizeof *t);
     t->base.ops = &text;
     clt_status st = open_text(t, p);

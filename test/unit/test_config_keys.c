@@ -61,6 +61,19 @@ static const struct {
     {"eval_loaders.0.dataset.shuffle_algo", "naive", {"eval_loaders.0.dataset.shuffle=true"}},
     {"eval_loaders.0.dataset.shuffle_seed", "3", {"eval_loaders.0.dataset.shuffle=true"}},
     {"eval_loaders.0.dataset.shuffle_block_size", "3", {"eval_loaders.0.dataset.shuffle=true"}},
+    {"train_loader.name", "finetuning", {NULL}},
+    {"train_loader.dataset.target_prompts", "length>=3", {NULL}},
+    {"train_loader.dataset.packing_ratio", "auto", {NULL}},
+    {"train_loader.dataset.hf_kwargs.data_files", "[a.jsonl]", {NULL}},
+    {"eval_loader.name", "finetuning", {NULL}},
+    {"eval_loader.dataset.target_prompts", "length>=3", {NULL}},
+    {"eval_loader.dataset.packing_ratio", "auto", {NULL}},
+    {"eval_loader.dataset.hf_kwargs.data_files", "[a.jsonl]", {NULL}},
+    {"eval_loaders.0.name", "finetuning", {NULL}},
+    {"eval_loaders.0.dataset.target_prompts", "length>=3", {NULL}},
+    {"eval_loaders.0.dataset.packing_ratio", "auto", {NULL}},
+    {"eval_loaders.0.dataset.hf_kwargs.data_files", "[a.jsonl]", {NULL}},
+    {"tokenizer.kwargs.padding_side", "left", {NULL}},
     {"eval_loader", "{name: text, dataset: {local: other}}", {NULL}},
     {"eval_loaders", "[{name: text, label: a, dataset: {local: a}}]", {NULL}},
     {"eval_subset_num_batches", "3", {NULL}},
@@ -232,6 +245,12 @@ static void add_loader(clt_str *b, clt_loader_config l) {
                                l.shuffle_seed, l.shuffle_block_size,   l.num_canonical_nodes,
                                l.max_seq_len,  l.eos_token_id,         l.bos_token_id};
     add_bytes(b, numbers, sizeof numbers);
+    clt_finetune_config *f = &l.finetune;
+    add_string(b, &f->hf_name);
+    add_string(b, &f->data_dir);
+    add_strings(b, &f->data_files);
+    clt_str_addf(b, "%d %lld %d %g %lld %d %d|", l.kind, (long long)f->target_prompts, f->target_responses,
+                 f->packing_ratio, (long long)f->max_leftover, f->allow_pad_trimming, f->pad_to_longest);
 }
 
 /* Strings by their text, everything else by its bytes; without `merged` and the notices. */
@@ -252,6 +271,8 @@ static char *digest(const clt_config *given) {
                               &c->save_filename,
                               &c->load_path,
                               &c->save_latest_filename,
+                              &c->padding_side,
+                              &c->chat_template,
                               &c->loggers.csv,
                               &c->loggers.prometheus,
                               &c->loggers.tensorboard.log_dir,

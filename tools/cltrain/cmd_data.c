@@ -292,6 +292,7 @@ static const struct {
     {"show", "the contents of a dataset or a sample", data_show},
     {"verify", "verify every shard, offset, checksum and sample", data_verify},
     {"order", "which rank gets which samples", data_order},
+    {"batches", "what training sees: tokens, labels, masks", data_batches},
     {"tokenize", "strings to token ids and back", data_tokenize},
     {"train-tokenizer", "make a byte-level BPE tokenizer from texts", data_train_tokenizer},
 };

@@ -5,6 +5,7 @@
 
 #include "runtime/base/clt_base.h"
 
+int data_batches(int argc, char **argv);
 int data_convert(int argc, char **argv);
 int data_order(int argc, char **argv);
 /* `data order --spec FILE`: prints the answer to the case in a JSON file, or {"error": TEXT}. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "runtime/data/clt_tokenizer.h"
-#include "runtime/train/config/clt_config_internal.h"
+#include "runtime/train/config/clt_config_finetune.h"
 
 static char *place_of(void *ctx, const char *path) {
     const clt_config *c = ctx;
@@ -77,7 +77,8 @@ static void preset(clt_config_builder *b) {
     s->t_scale.value = s->t_cooldown.value = -1;
     b->c.check_batches = -1;
     b->c.check_limit = NAN;
-    b->c.train.eos_token_id = b->c.train.bos_token_id = -1;
+    b->c.train.eos_token_id = b->c.train.bos_token_id = b->c.train.finetune.max_leftover = -1;
+    b->c.train.shuffle_seed = CLT_SEED_NOT_GIVEN;
 }
 
 static void resolve_batches(clt_config_builder *b) {
@@ -192,7 +193,11 @@ clt_status clt_config_parse(const char *text, size_t bytes, const char *what, co
 void clt_config_free(clt_config *c) {
     if (!c) return;
     clt_model_config_free(c->model);
-    for (int i = 0; i < c->n_evals; i++) clt_free(c->evals[i].streams);
+    for (int i = 0; i < c->n_evals; i++) {
+        clt_free(c->evals[i].streams);
+        clt_strv_free(&c->evals[i].finetune.data_files);
+    }
+    clt_strv_free(&c->train.finetune.data_files);
     clt_free(c->evals);
     clt_free(c->train.streams);
     clt_strv_free(&c->optimizer.disable_grad);
@@ -250,10 +255,14 @@ clt_status clt_config_check_ranks(const clt_config *c, int64_t exact_lanes, int 
     return CLT_OK;
 }
 
+bool clt_loader_config_has_data(const clt_loader_config *l) {
+    return l->local || l->n_streams > 0 || l->finetune.hf_name;
+}
+
 clt_status clt_config_check_run(const clt_config *c, int ranks) {
     clt_schema_reader r = {.what = c->path, .place = place_of, .ctx = (void *)c, .status = CLT_BAD_CONFIG};
     CLT_TRY(clt_config_check_ranks(c, c->exact_lanes, ranks));
-    if (!c->train.local && c->train.n_streams == 0)
+    if (!clt_loader_config_has_data(&c->train))
         return clt_schema_fail(&r, "train_loader.dataset.local",
                                "is not given: name the folder of the MDS shards, or several as "
                                "train_loader.dataset.streams");

@@ -12,7 +12,21 @@
 #include "runtime/train/config/clt_schedule.h"
 #include "runtime/train/config/clt_yaml.h"
 
+typedef enum { CLT_LOADER_TEXT, CLT_LOADER_FINETUNING } clt_loader_kind;
+
+typedef struct {                    /* keys of the loader finetuning (runtime/data/finetune/clt_finetune.h) */
+    const char *hf_name, *data_dir; /* NULL: not given */
+    clt_strv data_files;
+    int64_t target_prompts;
+    int target_responses;
+    double packing_ratio; /* 0: auto */
+    int64_t max_leftover; /* -1: all */
+    bool allow_pad_trimming, pad_to_longest;
+} clt_finetune_config;
+
 typedef struct {
+    int kind; /* clt_loader_kind */
+    clt_finetune_config finetune;
     const char *label;          /* eval loaders: "eval" unless several are listed with their labels */
     const char *local, *remote; /* NULL: not given */
     const char *split;          /* NULL: the shards lie in `local` itself */
@@ -142,7 +156,9 @@ struct clt_config {
     int64_t max_seq_len;
     double dist_timeout;
     clt_model_config *model;
-    const char *tokenizer; /* tokenizer.name */
+    const char *tokenizer;     /* tokenizer.name */
+    const char *padding_side;  /* tokenizer.kwargs: "left", "right"; NULL: the tokenizer's */
+    const char *chat_template; /* tokenizer.kwargs: a name or a text; NULL: the tokenizer's */
 
     /* data and batches */
     clt_loader_config train;
@@ -224,6 +240,8 @@ void clt_config_free(clt_config *c);
 void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, int ranks,
                               clt_loader_params *out);
 
+/* Whether the loader names data: the configuration may leave that out. */
+bool clt_loader_config_has_data(const clt_loader_config *l);
 /* What a run of `ranks` ranks needs beyond that: in the exact mode ranks <= exact_lanes (ranks own whole
  * lanes), in the fast mode ranks divide global_train_batch_size; the loader names a folder. */
 clt_status clt_config_check_run(const clt_config *c, int ranks);

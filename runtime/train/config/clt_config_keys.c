@@ -11,8 +11,18 @@
 
 /* --- tokenizer --- */
 
-#define NO_TOKENIZER "no tokenizer takes arguments"
+#define NO_TOKENIZER "no tokenizer takes this argument"
+static const char *const padding_sides[] = {"right", "left", NULL};
 static const clt_key tokenizer_kwargs_keys[] = {
+    KEY_OF(
+        name, "padding_side", c.padding_side, "null",
+        "where rows of fine-tuning data are padded; default: the tokenizer's; models are trained with right "
+        "alone",
+        .choices = padding_sides, .nullable = true),
+    KEY("chat_template", c.chat_template, "null",
+        "text of a conversation: the name of a built-in template, or the text of one of them; default: the "
+        "tokenizer's, or chatml",
+        .nullable = true),
     IGNORED(int, "model_max_length", "null", NULL, "max_seq_len says how long samples are"),
     IGNORED(any, "*", NULL, NULL, NO_TOKENIZER),
 };

@@ -1,18 +1,16 @@
 /* train_loader, eval_loader, eval_loaders. */
 #include <string.h>
 
-#include "runtime/train/config/clt_config_internal.h"
+#include "runtime/train/config/clt_config_finetune.h"
 
 #define KEY(name, field, def, help, ...) CLT_KEY(clt_loader_config, name, field, def, help, __VA_ARGS__)
 #define IGNORED(kind, name, def, same, why, ...)                                                             \
     CLT_KEY_IGNORED(&clt_kind_##kind, name, def, same, why, __VA_ARGS__)
 #define REFUSE(name, def, why) CLT_KEY_REFUSE(name, def, why)
 
-static const char *const loader_names[] = {"text", NULL};
-static const clt_refusal refused_loaders[] = {
-    {"finetuning", "fine-tuning data is not supported yet: convert the texts to token samples and use text"},
-    {"contrastive_pairs", "contrastive training is not supported"},
-    {NULL, NULL}};
+static const char *const loader_names[] = {"text", "finetuning", NULL}; /* in the order of clt_loader_kind */
+static const clt_refusal refused_loaders[] = {{"contrastive_pairs", "contrastive training is not supported"},
+                                              {NULL, NULL}};
 static const char *const shuffle_algos[] = {"naive", "py1s", "py1br", "py1e", "py2s", NULL};
 static const clt_refusal refused_shuffles[] = {
     {"py1b", "its order is not reproduced here: use py1br or py1e"}, {NULL, NULL}};
@@ -64,7 +62,8 @@ static const clt_key train_dataset_keys[] = {
     CLT_KEY_OF(&clt_kind_name, clt_loader_config, "shuffle_algo", shuffle_algo, "\"py1e\"",
                "order of a shuffle, as Streaming computes it", .choices = shuffle_algos,
                .refused = refused_shuffles),
-    KEY("shuffle_seed", shuffle_seed, "9176", "seed of the sample order"),
+    KEY("shuffle_seed", shuffle_seed, "null", "seed of the sample order; default: 9176, or 0 with hf_name",
+        .nullable = true),
     KEY("shuffle_block_size", shuffle_block_size, "null", "samples of a block that py1br and py1e shuffle",
         .nullable = true),
     KEY("num_canonical_nodes", num_canonical_nodes, "null", "groups that the sample order is made of",
@@ -84,6 +83,7 @@ static const clt_key train_dataset_keys[] = {
             batching_methods),
     KEY("replication", replication, "1", "neighbouring ranks that get the same samples", .nullable = true),
     SHARD_ROWS,
+    CLT_CONFIG_FINETUNE_ROWS,
 };
 static const clt_key eval_dataset_keys[] = {
     PLACE_ROWS,
@@ -102,6 +102,7 @@ static const clt_key eval_dataset_keys[] = {
     IGNORED(name, "batching_method", "\"random\"", NULL, IN_ORDER, .choices = batching_methods),
     REFUSE("replication", "null", "an evaluation takes every sample once"),
     SHARD_ROWS,
+    CLT_CONFIG_FINETUNE_ROWS,
 };
 static const clt_schema train_dataset_schema = CLT_SCHEMA(train_dataset_keys),
                         eval_dataset_schema = CLT_SCHEMA(eval_dataset_keys);
@@ -109,8 +110,8 @@ static const clt_schema train_dataset_schema = CLT_SCHEMA(train_dataset_keys),
 /* --- loaders --- */
 
 #define NAME_ROW                                                                                             \
-    CLT_KEY_CHECKED(&clt_kind_choice, "name", CLT_KEY_REQUIRED, "samples of token ids or text",              \
-                    .choices = loader_names, .refused = refused_loaders)
+    KEY("name", kind, CLT_KEY_REQUIRED, "text: token ids or text; finetuning: prompts and responses",        \
+        .choices = loader_names, .refused = refused_loaders)
 
 #define READS_AHEAD                                                                                          \
     "each rank reads ahead in one thread of its own, and the sample order does not depend on workers"
@@ -165,13 +166,14 @@ static clt_status check_sequences(clt_schema_reader *r, const char *path, const 
     return st;
 }
 
-static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const char *path, bool eval,
+static clt_status check_loader(clt_schema_reader *r, clt_config *c, const char *path, bool eval,
                                clt_loader_config *l) {
     const clt_model_facts model = clt_model_get_facts(c->model);
     if (l->max_seq_len == 0) l->max_seq_len = c->max_seq_len;
     char *key = clt_format("%s.dataset.max_seq_len", path);
     clt_status st = check_length(r, c, key, l->max_seq_len);
     clt_free(key);
+    if (st == CLT_OK) st = clt_config_check_finetune(r, c, path, eval, l);
     const struct {
         const char *name;
         int64_t v, least, most;
@@ -197,7 +199,7 @@ static clt_status check_loader(clt_schema_reader *r, const clt_config *c, const 
 
 static clt_status read_eval(clt_schema_reader *r, clt_config_builder *b, const char *path, json_t *v, int i) {
     clt_loader_config *l = &b->c.evals[i];
-    *l = (clt_loader_config){.eos_token_id = -1, .bos_token_id = -1};
+    *l = (clt_loader_config){.eos_token_id = -1, .bos_token_id = -1, .finetune.max_leftover = -1};
     if (!json_is_object(v)) return clt_schema_fail(r, path, "must be a map, not %s", clt_json_type_name(v));
     CLT_TRY(clt_schema_read(r, &clt_config_eval_schema, path, v, l));
     return check_loader(r, &b->c, path, true, l);

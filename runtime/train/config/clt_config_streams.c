@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "runtime/data/clt_streams.h"
-#include "runtime/train/config/clt_config_internal.h"
+#include "runtime/train/config/clt_config_finetune.h"
 
 #define KEY(name, field, def, help, ...) CLT_KEY(clt_loader_stream, name, field, def, help, __VA_ARGS__)
 #define IGNORED(kind, name, why) CLT_KEY_IGNORED(&clt_kind_##kind, name, NULL, NULL, why)
@@ -163,4 +163,14 @@ void clt_config_loader_params(const clt_config *c, const clt_loader_config *l, i
     out->shuffle_block_size = l->shuffle_block_size;
     out->eos_token_id = l->eos_token_id;
     out->bos_token_id = l->bos_token_id;
+    out->finetuning = l->kind == CLT_LOADER_FINETUNING;
+    out->finetune = clt_config_finetune_params(c, l);
+    if (out->finetuning && l->n_streams == 1) {
+        const clt_loader_stream *only = l->streams;
+        out->local = only->local;
+        out->remote = only->remote;
+        if (only->split) out->split = only->split;
+        if (only->validate_hash) out->validate_hash = only->validate_hash;
+        out->n_streams = 0;
+    }
 }

@@ -22,7 +22,7 @@ clt_status clt_run_eval_batch(clt_run *r, clt_loader *l, int64_t epoch, int64_t 
 clt_status clt_run_eval_loader(clt_run *r, int index, clt_eval_row *row) {
     const clt_loader_config *lc = &r->cfg->evals[index];
     clt_loader *l = r->evals[index];
-    int64_t B = r->cfg->device_eval_batch_size * clt_group_size(r->group), N = clt_loader_num_samples(l);
+    int64_t B = r->cfg->device_eval_batch_size * clt_group_size(r->group), N = clt_loader_rows_of(l, 0);
     int64_t batches = clt_loader_batches(l, B, lc->drop_last), limit = r->cfg->eval_subset_num_batches;
     if (limit >= 0) batches = CLT_MIN(batches, limit);
     clt_engine_sums sums = {0};

@@ -58,7 +58,7 @@ static clt_status check_ranks(const clt_run *r, const char *path, int64_t saved)
 static void keep_for_life(const clt_config *c, const clt_checkpoint_state *s, clt_plan *p) {
     keep("seed", s->seed, &p->seed);
     keep("cltrain.exact_lanes", s->lanes, &p->exact_lanes);
-    if (!c->train.local && c->train.n_streams == 0) return;
+    if (!clt_loader_config_has_data(&c->train)) return;
     if (c->train.shuffle) keep("train_loader.dataset.shuffle_seed", s->shuffle_seed, &p->shuffle_seed);
     p->canonical_nodes = s->num_canonical_nodes;
 }

@@ -116,11 +116,18 @@ void clt_run_close(clt_run *r) {
     clt_free(r->origin.path);
 }
 
-bool clt_run_epoch_over(const clt_run *r, int64_t sample_in_epoch, int64_t batch_in_epoch) {
+bool clt_run_epoch_over(const clt_run *r, int64_t epoch, int64_t sample_in_epoch, int64_t batch_in_epoch) {
     int64_t least = r->cfg->train.drop_last ? r->cfg->global_train_batch_size : 1;
     int64_t subset = r->cfg->train_subset_num_batches;
-    return clt_loader_num_samples(r->train) - sample_in_epoch < least ||
+    return clt_loader_rows_of(r->train, epoch) - sample_in_epoch < least ||
            (subset > 0 && batch_in_epoch >= subset);
+}
+
+static clt_status check_padding(const clt_config *c, const clt_loader_config *l) {
+    if (l->kind != CLT_LOADER_FINETUNING || !c->padding_side || strcmp(c->padding_side, "left") != 0)
+        return CLT_OK;
+    return clt_error(CLT_BAD_CONFIG, "tokenizer.kwargs.padding_side is left, and models are trained with "
+                                     "padding on the right alone: set it to right");
 }
 
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
@@ -133,7 +140,9 @@ clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval
         p.num_canonical_nodes = r->plan.canonical_nodes;
     }
     p.max_rows = max_rows;
-    clt_status st = clt_group_agree(r->group, clt_loader_open(&p, out));
+    clt_status st = check_padding(r->cfg, l);
+    if (st == CLT_OK) st = clt_loader_open(&p, out);
+    st = clt_group_agree(r->group, st);
     if (st == CLT_OK && eval && clt_loader_batches(*out, max_rows, l->drop_last) == 0)
         return clt_error(CLT_BAD_CONFIG,
                          "the evaluation data '%s' has %lld samples, less than a batch of %lld, and "

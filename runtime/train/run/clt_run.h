@@ -200,7 +200,7 @@ void clt_run_close(clt_run *r);
 
 /* Whether the epoch has no batch left after this position. Samples decide, not batches: the batch size may
  * have changed within the epoch. */
-bool clt_run_epoch_over(const clt_run *r, int64_t sample_in_epoch, int64_t batch_in_epoch);
+bool clt_run_epoch_over(const clt_run *r, int64_t epoch, int64_t sample_in_epoch, int64_t batch_in_epoch);
 
 clt_status clt_run_open_loader(clt_run *r, const clt_loader_config *l, bool eval, int64_t max_rows,
                                clt_loader **out);

@@ -106,14 +106,14 @@ int clt_run_checks(const clt_config *c) {
 static clt_status evaluate_next(clt_run *r, int n, double *loss) {
     int64_t epoch = r->progress.now.epoch, place = r->progress.now.sample_in_epoch,
             batch = r->progress.now.batch_in_epoch;
-    const int64_t N = clt_loader_num_samples(r->train);
     for (int i = 0; i < n; i++) {
-        int64_t samples = CLT_MIN(r->cfg->global_train_batch_size, N - place);
+        int64_t samples =
+            CLT_MIN(r->cfg->global_train_batch_size, clt_loader_rows_of(r->train, epoch) - place);
         clt_engine_sums sums = {0};
         CLT_TRY(clt_run_eval_batch(r, r->train, epoch, place, samples, true, &sums));
         loss[i] = sums.loss / (double)CLT_MAX(sums.targets, (int64_t)1);
         place += samples;
-        if (!clt_run_epoch_over(r, place, ++batch)) continue;
+        if (!clt_run_epoch_over(r, epoch, place, ++batch)) continue;
         epoch++;
         place = batch = 0;
     }

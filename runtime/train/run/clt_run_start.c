@@ -57,9 +57,12 @@ static clt_status open_data(clt_run *r) {
             CLT_BAD_DATA,
             "%s has %lld samples in an epoch, less than one batch (global_train_batch_size %lld): use more "
             "data or a smaller batch",
-            c->train.local ? c->train.local : "train_loader.dataset.streams",
+            c->train.local              ? c->train.local
+            : c->train.finetune.hf_name ? c->train.finetune.hf_name
+                                        : "train_loader.dataset.streams",
             (long long)clt_loader_num_samples(r->train), (long long)G);
-    if (clt_run_epoch_over(r, r->progress.now.sample_in_epoch, r->progress.now.batch_in_epoch))
+    if (clt_run_epoch_over(r, r->progress.now.epoch, r->progress.now.sample_in_epoch,
+                           r->progress.now.batch_in_epoch))
         clt_timestamp_end_epoch(&r->progress.now);
     clt_time length = {0};
     CLT_TRY(clt_time_resolve(r->opt->stop_after, c->max_duration, r->progress.batches_per_epoch,

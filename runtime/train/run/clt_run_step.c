@@ -9,7 +9,7 @@
 
 /* Samples of the next global batch; without drop_last the last batch of an epoch may be smaller. */
 static int64_t next_samples(const clt_run *r) {
-    int64_t left = clt_loader_num_samples(r->train) - r->progress.now.sample_in_epoch;
+    int64_t left = clt_loader_rows_of(r->train, r->progress.now.epoch) - r->progress.now.sample_in_epoch;
     return CLT_MIN(r->cfg->global_train_batch_size, left);
 }
 
@@ -22,7 +22,7 @@ static int parts_at(clt_run *r, int64_t at, int64_t samples) {
 }
 
 void clt_run_prefetch(clt_run *r, int64_t epoch, int64_t at) {
-    const int64_t left = clt_loader_num_samples(r->train) - at;
+    const int64_t left = clt_loader_rows_of(r->train, epoch) - at;
     const int n = parts_at(r, at, CLT_MIN(r->cfg->global_train_batch_size, left));
     clt_loader_prefetch_rows(r->train, epoch, r->parts, n);
 }
@@ -30,7 +30,7 @@ void clt_run_prefetch(clt_run *r, int64_t epoch, int64_t at) {
 /* Of the batch after this one. */
 static void prefetch(clt_run *r, int64_t samples) {
     int64_t epoch = r->progress.now.epoch, next = r->progress.now.sample_in_epoch + samples;
-    if (clt_run_epoch_over(r, next, r->progress.now.batch_in_epoch + 1)) {
+    if (clt_run_epoch_over(r, epoch, next, r->progress.now.batch_in_epoch + 1)) {
         epoch++;
         next = 0;
     }
@@ -200,8 +200,9 @@ static clt_status queue_step(clt_run *r, const clt_batch *b, int64_t tokens) {
     q->lr = c->optimizer.groups[0].lr * alpha;
     q->tokens = tokens;
     q->step = s;
-    bool last = clt_run_epoch_over(r, r->progress.now.sample_in_epoch + b->global_samples,
-                                   r->progress.now.batch_in_epoch + 1);
+    bool last =
+        clt_run_epoch_over(r, r->progress.now.epoch, r->progress.now.sample_in_epoch + b->global_samples,
+                           r->progress.now.batch_in_epoch + 1);
     r->progress.last_samples = b->global_samples;
     r->progress.last_tokens = tokens;
     clt_timestamp_next_batch(&r->progress.now, b->global_samples, tokens, last);

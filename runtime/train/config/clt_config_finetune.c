@@ -1,0 +1,145 @@
+/* The keys of fine-tuning data. */
+#include "runtime/train/config/clt_config_finetune.h"
+
+#include <string.h>
+
+const char *const clt_config_responses[] = {"last", "all", "none", NULL};
+
+static const clt_key hf_keys[] = {
+    CLT_KEY(clt_loader_config, "data_dir", finetune.data_dir, "null", "a folder of JSONL files",
+            .nullable = true),
+    CLT_KEY_OF(&clt_kind_strings, clt_loader_config, "data_files", finetune.data_files, "null",
+               "a JSONL file or a list of them", .nullable = true),
+};
+const clt_schema clt_config_hf_schema = CLT_SCHEMA(hf_keys);
+
+/* --- kinds --- */
+
+static bool is_word(const json_t *v, const char *word) {
+    return json_is_string(v) && strcmp(json_string_value(v), word) == 0;
+}
+
+static clt_status check_ratio(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
+    const double most = 1e6;
+    (void)k;
+    if (is_word(v, "auto")) return CLT_OK;
+    if (json_is_number(v) && json_number_value(v) >= 1 && json_number_value(v) <= most) return CLT_OK;
+    return clt_schema_fail(r, path, "must be a number of samples per row, at least 1, or auto");
+}
+
+static void store_ratio(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
+    (void)r;
+    (void)k;
+    *(double *)field = is_word(v, "auto") ? 0 : json_number_value(v);
+}
+const clt_kind clt_kind_packing_ratio = {"a number or auto", sizeof(double), check_ratio, store_ratio};
+
+static bool read_prompts(const json_t *v, int64_t *least) {
+    static const char length[] = "length>=";
+    *least = is_word(v, "none") ? -1 : 0;
+    if (is_word(v, "none") || is_word(v, "all")) return true;
+    const char *s = json_string_value(v);
+    return s && strncmp(s, length, strlen(length)) == 0 && clt_parse_i64(s + strlen(length), least) &&
+           *least >= 0;
+}
+
+static clt_status check_prompts(clt_schema_reader *r, const clt_key *k, const char *path, json_t *v) {
+    int64_t least;
+    (void)k;
+    return read_prompts(v, &least)
+               ? CLT_OK
+               : clt_schema_fail(r, path, "must be none, all, or length>=N with N tokens");
+}
+
+static void store_prompts(clt_schema_reader *r, const clt_key *k, json_t *v, void *field) {
+    (void)r;
+    (void)k;
+    read_prompts(v, field);
+}
+const clt_kind clt_kind_target_prompts = {"none, all or length>=N", sizeof(int64_t), check_prompts,
+                                          store_prompts};
+
+/* --- checks --- */
+
+/* What is given and belongs to the other kind of loader has no effect; one line says so. */
+static void remark_keys(clt_config *c, const char *path, const char *names, const char *of) {
+    clt_strv_add_owned(
+        &c->remarks,
+        clt_format("%s.dataset has keys of the loader %s, which have no effect (%s)", path, of, names));
+}
+
+static bool has_finetune_keys(const clt_finetune_config *f) {
+    return f->hf_name || f->data_dir || f->data_files.n || f->packing_ratio != 1 || f->max_leftover >= 0 ||
+           f->target_prompts >= 0 || f->target_responses != CLT_TARGET_LAST;
+}
+
+/* A single stream is a data set like any other; drawing from it, or from several, is not supported. */
+static bool mixes_streams(const json_t *streams) {
+    const char *name;
+    json_t *one;
+    json_object_foreach((json_t *)streams, name, one) if (json_object_get(one, "repeat") ||
+                                                          json_object_get(one, "choose")) return true;
+    return json_object_size(streams) > 1;
+}
+
+static clt_status check_place(clt_schema_reader *r, const char *path, const clt_loader_config *l) {
+    clt_status st = CLT_OK;
+    char *name = clt_format("%s.dataset.hf_name", path), *local = clt_format("%s.dataset.local", path),
+         *streams = clt_format("%s.dataset.streams", path);
+    if (l->finetune.hf_name && (l->local || l->remote || l->streams_map))
+        st = clt_config_fail_both(r, name, local, "the data are either JSONL files or MDS shards");
+    else if (mixes_streams(l->streams_map))
+        st = clt_schema_fail(r, streams,
+                             "cannot mix or repeat fine-tuning data: write them to one MDS data set");
+    clt_free(name);
+    clt_free(local);
+    clt_free(streams);
+    return st;
+}
+
+static clt_status check_values(clt_schema_reader *r, const char *path, const clt_loader_config *l) {
+    char *key = clt_format("%s.dataset.max_leftover_bins_to_keep", path),
+         *responses = clt_format("%s.dataset.target_responses", path);
+    clt_status st = CLT_OK;
+    if (l->finetune.max_leftover < -1)
+        st = clt_schema_fail(r, key, "is %lld: it must not be negative", (long long)l->finetune.max_leftover);
+    else if (l->finetune.target_responses == CLT_TARGET_NONE && l->finetune.target_prompts < 0)
+        st = clt_schema_fail(r, responses, "is none, as are target_prompts: then nothing is trained on");
+    clt_free(key);
+    clt_free(responses);
+    return st;
+}
+
+clt_status clt_config_check_finetune(clt_schema_reader *r, clt_config *c, const char *path, bool eval,
+                                     clt_loader_config *l) {
+    const bool files = l->kind == CLT_LOADER_FINETUNING && l->finetune.hf_name;
+    if (!eval && l->shuffle_seed == CLT_SEED_NOT_GIVEN)
+        l->shuffle_seed = files ? 0 : 9176; /* those of torch's sampler and of StreamingDataset */
+    if (l->kind == CLT_LOADER_TEXT) {
+        if (has_finetune_keys(&l->finetune))
+            remark_keys(c, path, "hf_name, packing_ratio, target_prompts and others", "finetuning");
+        return CLT_OK;
+    }
+    if (l->eos_token_id >= 0 || l->bos_token_id >= 0 || l->epoch_size || l->replication > 1)
+        remark_keys(c, path, "eos_token_id, bos_token_id, epoch_size, replication", "text");
+    CLT_TRY(check_place(r, path, l));
+    return check_values(r, path, l);
+}
+
+clt_finetune_params clt_config_finetune_params(const clt_config *c, const clt_loader_config *l) {
+    const clt_finetune_config *f = &l->finetune;
+    const bool eval = l != &c->train;
+    return (clt_finetune_params){.hf_name = f->hf_name,
+                                 .data_dir = f->data_dir,
+                                 .data_files = &f->data_files,
+                                 .target_prompts = f->target_prompts,
+                                 .target_responses = (clt_target_responses)f->target_responses,
+                                 .padding_side = c->padding_side,
+                                 .chat_template = c->chat_template,
+                                 /* Packed rows depend on the batch, which must not depend on the ranks. */
+                                 .batch = eval ? c->device_eval_batch_size : c->global_train_batch_size,
+                                 .drop_last = l->drop_last,
+                                 .most_batches = eval ? 0 : CLT_MAX(c->train_subset_num_batches, 0),
+                                 .packing_ratio = f->packing_ratio,
+                                 .most_leftover = f->max_leftover};
+}
