@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 program=$1
 page=docs/configuration.md
 
-# One row for each of LLM Foundry's files: verdict, what is not supported yet, what is refused or wrong in it.
+# One row for each of LLM Foundry's files: verdict, what replaces names on a hub, what is missing, refused or wrong in it.
 foundry_rows() {
     awk '
     function add(list, what) { return list (list == "" ? "" : ", ") what }
@@ -20,15 +20,16 @@ foundry_rows() {
     }
     $1 == "file" { name = $2 }
     $1 == "needs" {
-        verdict = "accepted"
-        later = never = ""
+        verdict = "runs"
+        here = never = ""
         for (i = 2; i <= NF; i++) {
-            if (class[$i] == "not yet") later = add(later, text[$i])
-            if (class[$i] == "not yet" && error[$i] && verdict == "accepted") verdict = "not yet"
+            if (class[$i] == "local") here = add(here, text[$i])
+            if (class[$i] == "not yet" && error[$i] && verdict == "runs") verdict = "not yet"
             if (class[$i] == "refused") verdict = "refused"
-            if (class[$i] == "refused" || class[$i] == "faulty") never = add(never, text[$i])
+            if (class[$i] == "faulty" && verdict == "runs") verdict = "faulty"
+            if (class[$i] != "local" && class[$i] != "accepted") never = add(never, text[$i])
         }
-        printf "| `%s` | %s | %s | %s |\n", name, verdict, later, never
+        printf "| `%s` | %s | %s | %s |\n", name, verdict, here, never
     }' test/golden/foundry-yaml/facts.txt
 }
 
@@ -131,11 +132,12 @@ rules() {
   `eval_loaders`.
 
 ## LLM Foundry's own files
-The verdict of `cltrain train FILE --dry-run` on the training files of LLM Foundry, in
-`scripts/train/yamls` and `scripts/train`, and what each of them needs that is missing. An accepted
-file runs without what is not supported yet, and one line says so.
+The training files of LLM Foundry, in `scripts/train/yamls` and `scripts/train`. Most of them name a
+tokenizer and a model on the Hugging Face hub, which cltrain does not download: a file that runs
+does so with the folders of the third column in their place. A faulty file is an error in LLM
+Foundry, too; the last column says what to change.
 
-| file | verdict | not supported yet | refused, or wrong in the file |
+| file | verdict | in place of names on a hub | refused, or wrong in the file |
 |---|---|---|---|
 TEXT
 }
