@@ -1,7 +1,7 @@
 /* cltrain generate: continues a text with a trained model. */
 #include "tools/cltrain/commands.h"
+#include "tools/cltrain/generate_chat.h"
 #include "runtime/base/clt_options.h"
-#include "runtime/train/run/clt_generate.h"
 
 enum { MAX_NEW = 1 << 28 };
 
@@ -12,6 +12,14 @@ static void print_text(void *ctx, const char *text, size_t bytes) {
     *prompt = NULL;
     fwrite(text, 1, bytes, stdout);
     fflush(stdout);
+}
+
+static clt_status continue_text(const clt_generate_params *p) {
+    const char *prompt = p->prompt;
+    CLT_TRY(clt_generate(p, print_text, &prompt));
+    print_text(&prompt, "", 0);
+    putchar('\n');
+    return CLT_OK;
 }
 
 /* -1, or the exit code for a value that is out of range. */
@@ -33,6 +41,8 @@ static int check(const clt_command *command, const clt_generate_params *p) {
 int cmd_generate(int argc, char **argv) {
     clt_generate_params p = clt_generate_params_default();
     int64_t seed = (int64_t)p.sample.seed;
+    const char *chat_template = NULL, *system = NULL;
+    bool chat = false;
     const clt_option options[] = {
         {"prompt", 'p', CLT_OPT_STR, &p.prompt, "TEXT", "text to continue (default: start a new document)"},
         {"max-new-tokens", 'n', CLT_OPT_INT, &p.max_new_tokens, "N",
@@ -50,6 +60,11 @@ int cmd_generate(int argc, char **argv) {
         {"stop", 0, CLT_OPT_LIST, &p.stop, "TEXT", "end before this text; may be repeated"},
         {"tokenizer", 0, CLT_OPT_STR, &p.tokenizer, "SOURCE",
          "a tokenizer.json, its folder, or bytes (default: the model's own)"},
+        {"chat", 0, CLT_OPT_FLAG, &chat, NULL,
+         "answer the prompt, or, without one, every line of stdin, with a chat model"},
+        {"chat-template", 0, CLT_OPT_STR, &chat_template, "NAME",
+         "chatml, llama3, ... (default: the tokenizer's, else chatml)"},
+        {"system", 0, CLT_OPT_STR, &system, "TEXT", "system message of --chat"},
         {"stop-at-eos", 0, CLT_OPT_FLAG, &p.stop_at_eos, NULL, "stop at the end of a document"},
         {"no-cache", 0, CLT_OPT_FLAG, &p.no_cache, NULL,
          "do not cache keys and values: the same text, slower, with less memory"},
@@ -62,21 +77,20 @@ int cmd_generate(int argc, char **argv) {
                    "newest valid one), or a Hugging Face folder.",
         .examples = "  cltrain generate runs/a --prompt \"The licence\"\n"
                     "  cltrain generate runs/a/ep0-ba100 -p \"Once\" -n 200 --temperature 0\n"
-                    "  cltrain generate runs/a -p \"Once\" --top-k 0 --top-p 0.9 --stop \"The end\"\n",
+                    "  cltrain generate runs/a -p \"Once\" --top-k 0 --top-p 0.9 --stop \"The end\"\n"
+                    "  cltrain generate runs/sft --chat\n",
         .options = options,
         .n_options = CLT_COUNT_OF(options)};
     clt_strv rest = {0};
     int code = clt_options_parse(&command, argc, argv, &rest);
     if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "exactly one SOURCE is required");
     if (code < 0) code = check(&command, &p);
+    if (code < 0 && (chat_template || system) && !chat)
+        code = clt_options_fail(&command, "--chat-template and --system need --chat");
     if (code < 0) {
         p.source = rest.v[0];
         p.sample.seed = (uint64_t)seed;
-        const char *prompt = p.prompt;
-        clt_status st = clt_generate(&p, print_text, &prompt);
-        if (st == CLT_OK) print_text(&prompt, "", 0);
-        if (st == CLT_OK) putchar('\n');
-        code = clt_status_exit_code(st);
+        code = clt_status_exit_code(chat ? generate_chat(&p, chat_template, system) : continue_text(&p));
     }
     clt_strv_free(&rest);
     clt_strv_free(&p.stop);

@@ -20,7 +20,8 @@ struct clt_generator {
     clt_model *model;  /* its model, or one that the engine's weights have */
     clt_model_facts facts;
     clt_tokenizer *tok;
-    bool cache; /* the model keeps keys and values */
+    char *tok_source; /* what it was opened from */
+    bool cache;       /* the model keeps keys and values */
 };
 
 /* More ids than the model has logits cannot be read; fewer are usual, because vocabularies are padded. */
@@ -37,8 +38,8 @@ static clt_status check_vocabulary(const clt_generator *g) {
 static clt_status open_source(clt_generator *g, const clt_generate_params *p) {
     CLT_TRY(clt_inference_open(&g->own, p->source));
     g->facts = g->own.facts;
-    CLT_TRY(p->tokenizer ? clt_tokenizer_open(p->tokenizer, &g->tok)
-                         : clt_run_tokenizer_open(g->own.src, &g->tok));
+    g->tok_source = p->tokenizer ? clt_strdup(p->tokenizer) : clt_run_tokenizer_of(g->own.src);
+    CLT_TRY(clt_run_tokenizer_open(g->tok_source, &g->tok));
     return check_vocabulary(g);
 }
 
@@ -74,11 +75,16 @@ clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out)
     return open_generator(p, false, out);
 }
 
+const char *clt_generator_tokenizer(const clt_generator *g) {
+    return g->tok_source;
+}
+
 clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out) {
     clt_generator *g = clt_calloc(1, sizeof *g);
     g->cache = true;
     g->facts = clt_model_get_facts(cfg->model);
-    clt_status st = clt_run_tokenizer_named(cfg->tokenizer, &g->tok);
+    g->tok_source = clt_strdup(cfg->tokenizer);
+    clt_status st = clt_run_tokenizer_open(g->tok_source, &g->tok);
     if (st == CLT_OK) st = check_vocabulary(g);
     if (st == CLT_OK) st = clt_engine_text_model(e, &g->model);
     return finish_open(g, st, out);
@@ -89,6 +95,7 @@ void clt_generator_close(clt_generator *g) {
     if (g->model != g->own.model) clt_model_destroy(g->model);
     clt_inference_close(&g->own);
     clt_tokenizer_close(g->tok);
+    clt_free(g->tok_source);
     clt_free(g);
 }
 
@@ -180,11 +187,11 @@ static clt_status create_text(clt_generator *g, const clt_generate_params *p, te
                       clt_try_calloc(V, sizeof *t->seen)};
     if (!t->ids || !t->logits || !t->seen)
         return clt_no_memory("generating text", room * sizeof *t->ids + V * (sizeof *t->logits + 1));
-    size_t after;
-    CLT_TRY(clt_tokenizer_encode(g->tok, p->prompt, bytes, clt_tokenizer_default_flags(g->tok), t->ids, most,
-                                 &t->n));
+    const unsigned flags = p->prompt_is_chat ? CLT_TOKEN_SPECIAL : clt_tokenizer_default_flags(g->tok);
+    size_t after = 0;
+    CLT_TRY(clt_tokenizer_encode(g->tok, p->prompt, bytes, flags, t->ids, most, &t->n));
     /* A template may end every text with eos; this one goes on. */
-    (void)clt_tokenizer_template(g->tok, true, &after);
+    if (flags & CLT_TOKEN_TEMPLATE) (void)clt_tokenizer_template(g->tok, true, &after);
     t->n -= CLT_MIN(after, t->n);
     if (t->n) return CLT_OK;
     /* An empty prompt starts a new document. */

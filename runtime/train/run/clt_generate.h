@@ -12,6 +12,7 @@ typedef struct {
     const char
         *tokenizer; /* as clt_tokenizer_open takes it; NULL: the one of the source (clt_generator_open) */
     const char *prompt;
+    bool prompt_is_chat; /* it has special tokens already: those in its text count, and none are added */
     int64_t max_new_tokens;
     clt_sample_params sample;
     clt_strv stop; /* texts that end the output and are not part of it */
@@ -33,6 +34,8 @@ clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out)
 /* Uses the current weights of an engine, which is borrowed. */
 clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out);
 void clt_generator_close(clt_generator *g); /* NULL is allowed */
+/* What clt_tokenizer_open got. Borrowed. */
+const char *clt_generator_tokenizer(const clt_generator *g);
 /* Continues p->prompt; the prompt is not part of the output. What the tokenizer's template puts before a text
  * is added to the prompt. p->source, device, tokenizer and no_cache are ignored. Only the last max_seq_len
  * tokens are the context. Once the text is longer, every position moves with each token, and the cached keys

@@ -83,7 +83,16 @@ static char *configured(const clt_weight_source *src) {
     return name;
 }
 
-clt_status clt_run_tokenizer_named(const char *name, clt_tokenizer **out) {
+char *clt_run_tokenizer_of(const clt_weight_source *src) {
+    char *source = beside_weights(src);
+    if (!source) source = configured(src);
+    if (source) return source;
+    clt_warn("%s comes without a tokenizer: text is read as bytes (--tokenizer names another one)",
+             clt_weight_source_path(src));
+    return clt_strdup("bytes");
+}
+
+clt_status clt_run_tokenizer_open(const char *name, clt_tokenizer **out) {
     if (!clt_tokenizer_known(name))
         return clt_error(
             CLT_BAD_CONFIG,
@@ -91,15 +100,4 @@ clt_status clt_run_tokenizer_named(const char *name, clt_tokenizer **out) {
             "folder of its tokenizer.json (--tokenizer)",
             name);
     return clt_tokenizer_open(name, out);
-}
-
-clt_status clt_run_tokenizer_open(const clt_weight_source *src, clt_tokenizer **out) {
-    char *source = beside_weights(src);
-    if (!source) source = configured(src);
-    if (!source)
-        clt_warn("%s comes without a tokenizer: text is read as bytes (--tokenizer names another one)",
-                 clt_weight_source_path(src));
-    const clt_status st = clt_run_tokenizer_named(source ? source : "bytes", out);
-    clt_free(source);
-    return st;
 }

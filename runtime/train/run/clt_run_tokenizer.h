@@ -10,11 +10,11 @@
  * and names of a hub. CLT_IO. */
 clt_status clt_run_tokenizer_keep(const char *source, const char *folder);
 
-/* Opens the tokenizer of a model: that of the Hugging Face folder; else the one in the folder `tokenizer` of
- * the checkpoint or of its run; else tokenizer.name of the checkpoint's configuration. A source without any
- * is read as bytes, with a warning. CLT_BAD_CONFIG: it is on a hub, or errors of clt_tokenizer_open. */
-clt_status clt_run_tokenizer_open(const clt_weight_source *src, clt_tokenizer **out);
-/* The same for a run whose configuration names the tokenizer `name`. */
-clt_status clt_run_tokenizer_named(const char *name, clt_tokenizer **out);
+/* The tokenizer of a model, as clt_tokenizer_open takes it (clt_free): that of the Hugging Face folder; else
+ * the one in the folder `tokenizer` of the checkpoint or of its run; else tokenizer.name of the checkpoint's
+ * configuration. A source without any is read as bytes, with a warning. */
+char *clt_run_tokenizer_of(const clt_weight_source *src);
+/* Opens it. CLT_BAD_CONFIG: it is the name of one on a hub; errors of clt_tokenizer_open. */
+clt_status clt_run_tokenizer_open(const char *name, clt_tokenizer **out);
 
 #endif
