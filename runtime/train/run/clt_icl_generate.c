@@ -43,14 +43,28 @@ static clt_status measure_stop(batch *b, const char *stop, size_t *window) {
     return st;
 }
 
+/* Appends the text of n ids. A model's vocabulary may be larger than its tokenizer's; such ids have no
+ * text. */
+static clt_status decode(const batch *b, const int32_t *ids, size_t n, bool skip_special, clt_str *out) {
+    const int64_t known = clt_tokenizer_vocab_size(b->s->tok);
+    int32_t *kept = clt_malloc((n + 1) * sizeof *kept);
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < known) kept[k++] = ids[i];
+    clt_str_add(out, "");
+    clt_status st = clt_tokenizer_decode(b->s->tok, kept, k, skip_special, out);
+    clt_free(kept);
+    return st;
+}
+
 static clt_status look_for_stops(const batch *b, text_row *t) {
     const size_t n = t->context + t->made;
     for (size_t k = 0; k < b->s->task->n_stop; k++) {
         if (t->stopped[k] >= 0) continue;
         const size_t last = CLT_MIN(b->window[k], n);
         clt_str text = {0};
-        CLT_TRY(clt_tokenizer_decode(b->s->tok, t->ids + n - last, last, false, &text));
-        if (text.s && strstr(text.s, b->s->task->stop[k])) t->stopped[k] = (int64_t)t->made;
+        CLT_TRY(decode(b, t->ids + n - last, last, false, &text));
+        if (strstr(text.s, b->s->task->stop[k])) t->stopped[k] = (int64_t)t->made;
         clt_str_free(&text);
     }
     return CLT_OK;
@@ -106,9 +120,7 @@ static clt_status generate(batch *b, clt_str *output) {
     for (size_t i = 0; i < b->n; i++) {
         text_row *t = &b->row[i];
         CLT_TRY(extend(b, t, end, false));
-        clt_str_add(&output[i], "");
-        CLT_TRY(clt_tokenizer_decode(b->s->tok, t->ids + t->context, CLT_MIN(t->made, (size_t)end), true,
-                                     &output[i]));
+        CLT_TRY(decode(b, t->ids + t->context, CLT_MIN(t->made, (size_t)end), true, &output[i]));
     }
     return CLT_OK;
 }
