@@ -92,6 +92,18 @@ void clt_generator_close(clt_generator *g) {
     clt_free(g);
 }
 
+clt_model *clt_generator_model(const clt_generator *g) {
+    return g->model;
+}
+
+const clt_tokenizer *clt_generator_tokenizer(const clt_generator *g) {
+    return g->tok;
+}
+
+clt_model_facts clt_generator_facts(const clt_generator *g) {
+    return g->facts;
+}
+
 /* --- the output --- */
 
 /* Where decoded text goes. Text that may be the beginning of a stop text is held back. */

@@ -76,6 +76,8 @@ static bool all_stops_seen(const batch *b, const text_row *t) {
     return seen > 0 && seen == b->s->task->n_stop;
 }
 
+static const clt_sample_params greedy = {.top_p = 1, .repetition_penalty = 1};
+
 /* Continues a row up to `until` tokens, its end of text, or, with `stops`, all stop strings. */
 static clt_status extend(batch *b, text_row *t, int64_t until, bool stops) {
     const int64_t T = b->r->facts.max_seq_len, V = b->r->facts.vocab_size,
@@ -83,7 +85,7 @@ static clt_status extend(batch *b, text_row *t, int64_t until, bool stops) {
     while (!t->ended && (int64_t)t->made < until && !(stops && all_stops_seen(b, t))) {
         const int64_t n = (int64_t)(t->context + t->made), len = CLT_MIN(n, T);
         CLT_TRY(clt_model_logits(b->r->text, t->ids + (n - len), len, len - 1, 1, b->logits));
-        const int32_t id = clt_sample_token(b->logits, V, 0, 0, 0, 0);
+        const int32_t id = clt_sample_token(b->logits, V, &greedy, 0);
         if (id == eos) {
             t->ended = true;
             break;
