@@ -169,6 +169,12 @@ static unsigned code_of(clt_status st) {
                                 : MHD_HTTP_INTERNAL_SERVER_ERROR;
 }
 
+/* Seconds after which a connection that neither sends nor receives is closed. */
+static unsigned idle_seconds(const server *s) {
+    enum { MOST = 30 };
+    return s->o->seconds < MOST ? (unsigned)CLT_MAX(s->o->seconds, 1) : MOST;
+}
+
 /* MHD_AccessHandlerCallback. MHD_NO closes the connection without an answer: for a body that is larger than
  * announced or comes too slowly. */
 static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *url, const char *method,
@@ -186,7 +192,9 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *u
         return MHD_YES;
     }
     job j = {.body = u->body.s ? u->body.s : "", .bytes = u->body.len};
+    MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, 0U); /* nothing is sent meanwhile */
     wait_for(s, &j);
+    MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, idle_seconds(s));
     return respond(c, code_of(j.status), NULL, j.answer);
 }
 
@@ -222,8 +230,8 @@ static clt_status start(server *s) {
     errno = 0;
     s->daemon = MHD_start_daemon(flags, (uint16_t)s->o->port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR,
                                  at->ai_addr, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o->connections,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CLT_MAX(s->o->seconds, 1),
-                                 MHD_OPTION_NOTIFY_COMPLETED, end_request, NULL, MHD_OPTION_END);
+                                 MHD_OPTION_CONNECTION_TIMEOUT, idle_seconds(s), MHD_OPTION_NOTIFY_COMPLETED,
+                                 end_request, NULL, MHD_OPTION_END);
     freeaddrinfo(at);
     return s->daemon ? CLT_OK
                      : clt_error(CLT_IO, "cannot listen on %s port %lld: %s", s->o->host,
