@@ -13,7 +13,6 @@ static const clt_key benchmark_keys[] = {
     KEY(clt_gauntlet_benchmark, "name", name, CLT_KEY_REQUIRED, "label of a task"),
     KEY(clt_gauntlet_benchmark, "num_fewshot", num_fewshot, CLT_KEY_REQUIRED, "its number of examples"),
     KEY(clt_gauntlet_benchmark, "random_baseline", random_baseline, CLT_KEY_REQUIRED, "accuracy of guessing"),
-    CLT_KEY_CHECKED(&clt_kind_str, "scorecard", "null", "a note", .nullable = true),
 };
 static const clt_schema benchmark_schema = CLT_SCHEMA(benchmark_keys);
 
