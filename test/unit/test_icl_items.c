@@ -214,7 +214,8 @@ static void test_cut(void **state) {
     suite s;
     clt_icl_item item;
     assert_int_equal(read_tasks(&s, NULL), CLT_OK);
-    s.tasks.n = 1;
+    const size_t tasks = s.tasks.n;
+    s.tasks.n = 1; /* the others are not opened */
     s.tasks.task[0].max_seq_len = 6; /* "grey" takes 4 bytes */
     assert_int_equal(open_sets(&s, "bytes"), CLT_OK);
     assert_int_equal(clt_icl_set_item(&s.sets.set[0], 0, &item), CLT_OK);
@@ -229,6 +230,7 @@ static void test_cut(void **state) {
     s.sets.set[0].width = 3;
     assert_int_equal(clt_icl_set_item(&s.sets.set[0], 0, &item), CLT_BAD_DATA);
     clt_icl_item_free(&item);
+    s.tasks.n = tasks;
     close_suite(&s);
 }
 
