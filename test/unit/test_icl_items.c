@@ -215,7 +215,7 @@ static void test_cut(void **state) {
     clt_icl_item item;
     assert_int_equal(read_tasks(&s, NULL), CLT_OK);
     const size_t tasks = s.tasks.n;
-    s.tasks.n = 1; /* the others are not opened */
+    s.tasks.n = 1;                   /* the others are not opened */
     s.tasks.task[0].max_seq_len = 6; /* "grey" takes 4 bytes */
     assert_int_equal(open_sets(&s, "bytes"), CLT_OK);
     assert_int_equal(clt_icl_set_item(&s.sets.set[0], 0, &item), CLT_OK);
