@@ -1,5 +1,5 @@
-/* cltrain eval: load_path's weights on the eval loaders and in-context-learning tasks of a YAML, or the logits
- * of given token ids. */
+/* cltrain eval: load_path's weights on the eval loaders and in-context-learning tasks of a YAML, or the
+ * logits of given token ids. */
 #include "tools/cltrain/commands.h"
 #include "runtime/base/clt_options.h"
 #include "runtime/train/run/clt_inference.h"

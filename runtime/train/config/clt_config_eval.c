@@ -63,15 +63,6 @@ static clt_status check_model(const clt_config *c, json_t *entry, size_t i) {
     return st;
 }
 
-/* A Hugging Face model whose weights are where its configuration is. */
-static void point_to_weights(json_t *document) {
-    json_t *model = json_object_get(document, "model"),
-           *folder = json_object_get(model, "pretrained_model_name_or_path");
-    const char *name = json_string_value(json_object_get(model, "name"));
-    if (!json_object_get(document, "load_path") && folder && name && strcmp(name, "hf_causal_lm") == 0)
-        json_object_set(document, "load_path", folder);
-}
-
 static void take_name(clt_config *c, json_t *document, json_t *entry) {
     json_t *name = json_object_get(entry, "model_name");
     const char *kind = json_string_value(json_object_get(json_object_get(document, "model"), "name"));
@@ -95,7 +86,6 @@ clt_status clt_config_eval_document(clt_config *c, size_t model) {
         if (entry && json_object_get(entry, model_keys[i]))
             json_object_set(document, model_keys[i], json_object_get(entry, model_keys[i]));
     take_name(c, document, entry);
-    point_to_weights(document);
     json_object_foreach(defaults, key, v) if (!json_object_get(document, key))
         json_object_set(document, key, v);
     clt_str text = {0};
