@@ -330,6 +330,13 @@ clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, in
     return m->family->logits(m, tokens, len, first, rows, logits);
 }
 
+clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
+                                 const clt_model_span *span, clt_model_logits_fn fn, void *ctx) {
+    if (!m->family->span_logits)
+        return clt_error(CLT_BAD_CONFIG, "models of the family '%s' do not score text", m->family->name);
+    return m->family->span_logits(m, tokens, samples, len, span, fn, ctx);
+}
+
 clt_status clt_model_activation(clt_model *m, const char *name, float *out, size_t count) {
     if (!m->family->activation)
         return clt_error(CLT_BAD_CONFIG, "activations of the family '%s' have no names", m->family->name);

@@ -203,6 +203,22 @@ clt_status clt_model_eval(clt_model *m, const clt_model_pass *p, int64_t *correc
 clt_status clt_model_logits(clt_model *m, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                             float *logits);
 
+/* Positions first ... end - 1 of a text. */
+typedef struct {
+    int64_t first, end;
+} clt_model_span;
+
+/* Receives the logits [rows, V] of rows `first` ... first + rows - 1, valid during the call. A status other
+ * than CLT_OK ends the pass. */
+typedef clt_status (*clt_model_logits_fn)(void *ctx, int64_t first, int64_t rows, const float *logits);
+
+/* Forward over `samples` <= microbatch texts of `len` <= seq tokens each, tokens [samples, len]; passes the
+ * logits of each text's span, one behind the other and some rows at a time, to fn. No position depends on
+ * later ones, so that a shorter text may be filled up with any token. In exact numerics the logits of a text
+ * do not depend on the other texts or on len. Not with shape.cache. */
+clt_status clt_model_span_logits(clt_model *m, const int32_t *tokens, int64_t samples, int64_t len,
+                                 const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
+
 /* Activations of the last training pass, for tests: "emb", "block<i>", "norm_f", [samples * seq, C]. */
 clt_status clt_model_activation(clt_model *m, const char *name, float *out, size_t count);
 

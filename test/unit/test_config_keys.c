@@ -24,6 +24,9 @@ static const char base[] = "model: {}\n"
                            "algorithms: {gradient_clipping: {clipping_type: norm, clipping_threshold: 1.0}}\n"
                            "callbacks: {speed_monitor: {}, memory_monitor: {}, runtime_estimator: {}}\n";
 
+#define TASK "{label: a, dataset_uri: x, icl_task_type: language_modeling, num_fewshot: [0]}"
+#define GAUNTLET "{categories: [{name: a, benchmarks: [{name: a, num_fewshot: 0, random_baseline: 0.5}]}]}"
+
 /* Values and surroundings where a kind alone does not make a valid one. `with`: further overrides. */
 static const struct {
     const char *path, *value, *with[3];
@@ -77,6 +80,15 @@ static const struct {
     {"eval_loader", "{name: text, dataset: {local: other}}", {NULL}},
     {"eval_loaders", "[{name: text, label: a, dataset: {local: a}}]", {NULL}},
     {"eval_subset_num_batches", "3", {NULL}},
+    {"icl_tasks", "[" TASK "]", {NULL}},
+    {"icl_tasks_str", "test/golden/icl/eval.yaml", {NULL}},
+    {"icl_tasks.0.icl_task_type", "schema", {NULL}},
+    {"icl_tasks.0.generation_kwargs", "{max_new_tokens: 7}", {NULL}},
+    {"icl_seq_len", "32", {"icl_tasks=[" TASK "]"}},
+    {"eval_gauntlet", GAUNTLET, {"icl_tasks=[" TASK "]"}},
+    {"eval_gauntlet_str", "test/golden/icl/gauntlet.yaml", {"icl_tasks=[" TASK "]"}},
+    {"eval_gauntlet.subtract_random_baseline", "false", {"eval_gauntlet.rescale_accuracy=false"}},
+    {"eval_gauntlet.averages", "{all: [a]}", {NULL}},
     {"save_filename", "x{batch}", {NULL}},
     {"load_ignore_keys", "[wte]", {NULL}},
     {"autoresume", "false", {"save_folder=out"}},
@@ -191,6 +203,9 @@ static clt_status load_with(const char *path, const char *const *with, const cha
         {"loggers.tensorboard.", "loggers.tensorboard={}"},
         {"loggers.mlflow.", "loggers.mlflow={}"},
         {"loggers.file_logger.", "loggers.file_logger={}"},
+        {"icl_tasks.", "icl_tasks=[" TASK "]"},
+        {"eval_gauntlet.", "icl_tasks=[" TASK "]"},
+        {"eval_gauntlet.", "eval_gauntlet=" GAUNTLET},
         {"fsdp_config.", "fsdp_config={}"}};
     const char *over[9];
     size_t n = 0;
@@ -253,6 +268,38 @@ static void add_loader(clt_str *b, clt_loader_config l) {
                  f->packing_ratio, (long long)f->max_leftover, f->allow_pad_trimming, f->pad_to_longest);
 }
 
+/* The entries as the document has them are not compared, but what was read from them. */
+static void add_task(clt_str *b, clt_icl_task t) {
+    const char **strings[] = {&t.label,
+                              &t.dataset_uri,
+                              &t.prompt_string,
+                              &t.prelimiter,
+                              &t.question_prelimiter,
+                              &t.example_delimiter,
+                              &t.cot_delimiter,
+                              &t.continuation_delimiter,
+                              &t.context_key,
+                              &t.answer_key,
+                              &t.choices_key};
+    for (size_t i = 0; i < CLT_COUNT_OF(strings); i++) add_string(b, strings[i]);
+    t.num_fewshot = t.metric_names = t.early_stopping_criteria = t.generation_kwargs = NULL;
+    t.stop = NULL;
+    add_bytes(b, &t, sizeof t);
+}
+
+static void add_gauntlet(clt_str *b, const clt_gauntlet *g) {
+    if (!g) return;
+    clt_str_addf(b, "%d %d %d %zu|", g->weighting, g->subtract_random_baseline, g->rescale_accuracy,
+                 json_object_size(g->averages));
+    for (size_t i = 0; i < g->n; i++) {
+        clt_str_addf(b, "%s|", g->category[i].name);
+        for (size_t k = 0; k < g->category[i].n; k++)
+            clt_str_addf(b, "%s %lld %g|", g->category[i].benchmark[k].name,
+                         (long long)g->category[i].benchmark[k].num_fewshot,
+                         g->category[i].benchmark[k].random_baseline);
+    }
+}
+
 /* Strings by their text, everything else by its bytes; without `merged` and the notices. */
 static void add_model(clt_str *b, const clt_model_config *model) {
     json_t *o = clt_model_config_to_json(model);
@@ -292,6 +339,11 @@ static char *digest(const clt_config *given) {
     add_loader(&b, c->train);
     for (int i = 0; i < c->n_evals; i++) add_loader(&b, c->evals[i]);
     add_bytes(&b, c->lanes_per_rank, (size_t)c->n_lanes_per_rank * sizeof *c->lanes_per_rank);
+    for (size_t i = 0; i < c->icl.n; i++) add_task(&b, c->icl.task[i]);
+    add_gauntlet(&b, c->gauntlet);
+    memset(&c->icl, 0, sizeof c->icl);
+    c->gauntlet = NULL;
+    c->icl_documents = NULL;
     memset(&c->train, 0, sizeof c->train);
     c->evals = NULL;
     c->lanes_per_rank = NULL;
@@ -311,7 +363,11 @@ static void walk(const clt_schema *s, const char *prefix, visit_fn visit, void *
         const clt_key *k = &s->keys[i];
         char *path = *prefix ? clt_format("%s.%s", prefix, k->name) : clt_strdup(k->name);
         visit(path, k, ctx);
-        bool list = strcmp(path, "eval_loaders") == 0 || strcmp(path, "optimizer.param_groups") == 0;
+        static const char *const lists[] = {"eval_loaders", "optimizer.param_groups", "icl_tasks",
+                                            "eval_gauntlet.categories",
+                                            "eval_gauntlet.categories.0.benchmarks"};
+        bool list = false;
+        for (size_t j = 0; j < CLT_COUNT_OF(lists); j++) list = list || strcmp(path, lists[j]) == 0;
         char *below = clt_format("%s%s", path, list ? ".0" : "");
         if (k->section) walk(k->section, below, visit, ctx);
         clt_free(below);

@@ -89,7 +89,7 @@ clt_status generate_chat(clt_generate_params *p, const char *template_text, cons
     const char *question = p->prompt;
     p->prompt_is_chat = p->stop_at_eos = true;
     clt_status st = clt_generator_open(p, &s.generator);
-    if (st == CLT_OK) st = clt_chat_open(clt_generator_tokenizer(s.generator), template_text, &s.chat);
+    if (st == CLT_OK) st = clt_chat_open(clt_generator_tokenizer_source(s.generator), template_text, &s.chat);
     if (st == CLT_OK) stop_at_turn_end(&s);
     if (st == CLT_OK && system) add_message(&s, "system", system, strlen(system));
     if (st == CLT_OK) st = *question ? answer(&s, question, strlen(question)) : converse(&s);

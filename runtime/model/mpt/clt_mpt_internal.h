@@ -203,6 +203,8 @@ clt_status clt_mpt_train(clt_model *model, const clt_model_pass *p);
 clt_status clt_mpt_eval(clt_model *model, const clt_model_pass *p, int64_t *correct);
 clt_status clt_mpt_logits(clt_model *model, const int32_t *tokens, int64_t len, int64_t first, int64_t rows,
                           float *logits);
+clt_status clt_mpt_span_logits(clt_model *model, const int32_t *tokens, int64_t samples, int64_t len,
+                               const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
 clt_status clt_mpt_activation(clt_model *model, const char *name, float *out, size_t count);
 /* A layer's attention over whole samples. */
 clt_attention_params clt_mpt_attention(const clt_mpt *m, const clt_model_pass *b, int layer);

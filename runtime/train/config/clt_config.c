@@ -8,18 +8,18 @@
 
 static char *place_of(void *ctx, const char *path) {
     const clt_config *c = ctx;
-    return clt_yaml_place(c->yaml, path);
+    return c->eval_yaml ? clt_config_eval_place(c, path, false) : clt_yaml_place(c->yaml, path);
 }
 
 static char *key_place_of(void *ctx, const char *path) {
     const clt_config *c = ctx;
-    return clt_yaml_key_place(c->yaml, path);
+    return c->eval_yaml ? clt_config_eval_place(c, path, true) : clt_yaml_key_place(c->yaml, path);
 }
 
 /* A top-level key that is only there to be referred to. */
 static const char *harmless(void *ctx, const char *path) {
     const clt_config *c = ctx;
-    return !strchr(path, '.') && clt_yaml_is_used(c->yaml, path)
+    return !strchr(path, '.') && clt_yaml_is_used(c->eval_yaml ? c->eval_yaml : c->yaml, path)
                ? "only other values refer to it; the place for such values is variables"
                : NULL;
 }
@@ -75,7 +75,7 @@ static void preset(clt_config_builder *b) {
     clt_config_scheduler_raw *s = &b->scheduler;
     s->alpha = s->alpha_i = s->alpha_f = s->alpha_f_decay = s->alpha_f_cooldown = NAN;
     s->t_scale.value = s->t_cooldown.value = -1;
-    b->c.check_batches = -1;
+    b->c.check_batches = b->c.icl_subset_num_batches = -1;
     b->c.check_limit = NAN;
     b->c.train.eos_token_id = b->c.train.bos_token_id = b->c.train.finetune.max_leftover = -1;
     b->c.train.shuffle_seed = CLT_SEED_NOT_GIVEN;
@@ -135,6 +135,7 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     CLT_TRY(clt_config_resolve_sharding(r, b));
     CLT_TRY(clt_config_check_ranges(r, c));
     CLT_TRY(clt_config_resolve_loaders(r, b));
+    CLT_TRY(clt_config_resolve_icl(r, b));
     CLT_TRY(clt_config_resolve_optimizer(r, b));
     CLT_TRY(clt_config_resolve_scheduler(r, b));
     CLT_TRY(clt_config_resolve_loggers(r, b));
@@ -142,9 +143,19 @@ static clt_status resolve(clt_schema_reader *r, clt_config_builder *b) {
     return clt_config_resolve_names(r, b);
 }
 
-static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const *overrides, size_t n) {
+enum { TRAINING = -1 };
+
+/* model: of an evaluation YAML's `models`; TRAINING: the document is read as it is. */
+static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const *overrides, size_t n,
+                           int64_t model) {
     clt_config *c = &b->c;
     CLT_TRY(read_document(b, y, overrides, n));
+    if (model != TRAINING && clt_config_is_eval(c->merged)) {
+        c->n_models = clt_config_eval_models(c->merged);
+        if ((size_t)model >= c->n_models)
+            return clt_error(CLT_BAD_CONFIG, "%s: key 'models' has no entries", c->path);
+        CLT_TRY(clt_config_eval_document(c, (size_t)model));
+    }
     preset(b);
     fill_empty_children(json_object_get(c->merged, "callbacks"));
     fill_empty_children(json_object_get(c->merged, "loggers"));
@@ -165,11 +176,11 @@ static clt_status read_all(clt_config_builder *b, clt_yaml *y, const char *const
 
 /* Takes over y. */
 static clt_status from_document(const char *what, clt_yaml *y, const char *const *overrides, size_t n,
-                                clt_config **out) {
+                                int64_t model, clt_config **out) {
     clt_config_builder *b = clt_calloc(1, sizeof *b);
     clt_strv_add(&b->c.strings, what);
     b->c.path = b->c.strings.v[0];
-    clt_status st = read_all(b, y, overrides, n);
+    clt_status st = read_all(b, y, overrides, n, model);
     if (st == CLT_OK)
         *out = &b->c; /* the first member: freeing the configuration frees the builder */
     else
@@ -180,14 +191,35 @@ static clt_status from_document(const char *what, clt_yaml *y, const char *const
 clt_status clt_config_load(const char *path, const char *const *overrides, size_t n, clt_config **out) {
     clt_yaml *y;
     CLT_TRY(clt_yaml_load(path, &y));
-    return from_document(path, y, overrides, n, out);
+    return from_document(path, y, overrides, n, TRAINING, out);
+}
+
+clt_status clt_config_load_eval(const char *path, const char *const *overrides, size_t n_overrides,
+                                clt_config ***out, size_t *n) {
+    clt_status st = CLT_OK;
+    size_t models = 1;
+    *out = NULL;
+    for (*n = 0; *n < models && st == CLT_OK;) {
+        clt_yaml *y;
+        clt_config *c = NULL;
+        st = clt_yaml_load(path, &y);
+        if (st == CLT_OK) st = from_document(path, y, overrides, n_overrides, (int64_t)*n, &c);
+        if (st != CLT_OK) break;
+        models = CLT_MAX(c->n_models, (size_t)1);
+        *out = clt_realloc(*out, (*n + 1) * sizeof(clt_config *));
+        (*out)[(*n)++] = c;
+    }
+    if (st == CLT_OK) return CLT_OK;
+    while (*n > 0) clt_config_free((*out)[--*n]);
+    clt_free(*out);
+    return st;
 }
 
 clt_status clt_config_parse(const char *text, size_t bytes, const char *what, const char *const *overrides,
                             size_t n, clt_config **out) {
     clt_yaml *y;
     CLT_TRY(clt_yaml_parse(text, bytes, what, &y));
-    return from_document(what, y, overrides, n, out);
+    return from_document(what, y, overrides, n, TRAINING, out);
 }
 
 void clt_config_free(clt_config *c) {
@@ -200,6 +232,7 @@ void clt_config_free(clt_config *c) {
     clt_strv_free(&c->train.finetune.data_files);
     clt_free(c->evals);
     clt_free(c->train.streams);
+    clt_config_free_icl(c);
     clt_strv_free(&c->optimizer.disable_grad);
     clt_strv_free(&c->load_ignore_keys);
     clt_strv_free(&c->devices);
@@ -209,6 +242,7 @@ void clt_config_free(clt_config *c) {
     clt_strv_free(&c->remarks);
     clt_strv_free(&c->warnings);
     clt_yaml_free(c->yaml);
+    clt_yaml_free(c->eval_yaml);
     json_decref(c->merged);
     clt_free(c);
 }

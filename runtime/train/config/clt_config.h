@@ -8,7 +8,9 @@
 #define CLT_CONFIG_H
 
 #include "runtime/data/clt_loader.h"
+#include "runtime/data/icl/clt_icl_task.h"
 #include "runtime/model/clt_model.h"
+#include "runtime/train/config/clt_gauntlet.h"
 #include "runtime/train/config/clt_schedule.h"
 #include "runtime/train/config/clt_yaml.h"
 
@@ -179,6 +181,14 @@ struct clt_config {
     /* evaluation and logging */
     clt_time eval_interval;
     bool eval_first;
+    clt_icl_tasks icl;              /* icl_tasks */
+    clt_gauntlet *gauntlet;         /* eval_gauntlet; NULL: none */
+    json_t *icl_documents;          /* owned: files that icl_tasks and eval_gauntlet name */
+    int64_t icl_subset_num_batches; /* -1: all */
+    int64_t icl_seq_len;
+    const char *model_name;       /* of an evaluation YAML's model; NULL: a training configuration */
+    clt_yaml *eval_yaml;          /* the evaluation YAML as it was written; NULL: a training configuration */
+    size_t model_index, n_models; /* in its `models`; how many it has */
     bool log_to_console, log_config, progress_bar;
     clt_time console_log_interval; /* epochs or batches */
     clt_callbacks_config callbacks;
@@ -233,6 +243,11 @@ clt_status clt_config_load(const char *path, const char *const *overrides, size_
 /* The same of a text in memory; `what` names it in messages. */
 clt_status clt_config_parse(const char *text, size_t bytes, const char *what, const char *const *overrides,
                             size_t n, clt_config **out);
+/* Reads a YAML to evaluate with: a training configuration, or LLM Foundry's evaluation YAML with `models` (or
+ * one model), each of which becomes a configuration with a model_name. *n receives their number; free each
+ * with clt_config_free and the list with clt_free. */
+clt_status clt_config_load_eval(const char *path, const char *const *overrides, size_t n_overrides,
+                                clt_config ***out, size_t *n);
 void clt_config_free(clt_config *c);
 
 /* What clt_loader_open takes for the training data of `ranks` ranks, or, if l is not &c->train, for

@@ -58,6 +58,8 @@ typedef struct {
     clt_config_load_raw load;
     clt_config_optimizer_raw optimizer;
     clt_config_scheduler_raw scheduler;
+    json_t *icl_tasks, *eval_gauntlet; /* borrowed */
+    const char *icl_tasks_str, *eval_gauntlet_str;
     json_t *model, *eval_loader, *eval_loaders, *lanes_per_rank, *mixed_precision; /* borrowed */
 } clt_config_builder;
 
@@ -102,12 +104,24 @@ clt_status clt_config_resolve_loggers(clt_schema_reader *r, clt_config_builder *
 /* Adds the tensors of callbacks.layer_freezing to optimizer.disable_grad. */
 void clt_config_freeze_layers(clt_config_builder *b);
 clt_status clt_config_resolve_callbacks(clt_schema_reader *r, clt_config_builder *b);
+clt_status clt_config_resolve_icl(clt_schema_reader *r, clt_config_builder *b);
+void clt_config_free_icl(clt_config *c);
 clt_status clt_config_resolve_names(clt_schema_reader *r, clt_config_builder *b);
 /* clt_config_shard_groups with the caller's reader. */
 clt_status clt_config_divide_ranks(clt_schema_reader *r, const clt_config *c, int ranks, int *degree,
                                    int *replicas);
 /* Ranges of numbers and times. */
 clt_status clt_config_check_ranges(clt_schema_reader *r, const clt_config *c);
+
+/* --- evaluation YAML (clt_config_eval.c) --- */
+
+/* Whether the document is an evaluation's: it has `models`, or a model and nothing to train with. */
+bool clt_config_is_eval(const json_t *document);
+size_t clt_config_eval_models(const json_t *document);
+/* Replaces the document by that of one of its models, with defaults for what only training needs. */
+clt_status clt_config_eval_document(clt_config *c, size_t model);
+/* Where the value, or the key, was written in the evaluation YAML. */
+char *clt_config_eval_place(const clt_config *c, const char *path, bool key);
 
 /* The value at a dotted path (a number picks a list element) of the document with its overrides; NULL: none.
  */

@@ -143,8 +143,6 @@ static const char *const precisions[] = {"fp32", "amp_fp16", "amp_bf16", NULL};
 static const clt_refusal refused_precisions[] = {
     {"amp_fp8", "8-bit floating point is not supported: use amp_bf16, amp_fp16 or fp32"}, {NULL, NULL}};
 
-#define NO_ICL "in-context learning tasks are not supported yet: remove the key"
-#define NO_ICL_TASKS "there are no in-context learning tasks yet"
 #define ONE_FORM CLT_CONFIG_ONE_FORM
 #define PYTORCH CLT_KEY_OF_PYTORCH
 #define REFUSE(name, def, why) CLT_KEY_REFUSE(name, def, why)
@@ -186,12 +184,17 @@ static const clt_key top_keys[] = {
            .section = &clt_config_eval_schema, .nullable = true),
     KEY("eval_first", c.eval_first, "false", "evaluate before the first step"),
     KEY("eval_subset_num_batches", c.eval_subset_num_batches, "-1", "batches of an evaluation; -1: all"),
-    REFUSE("icl_tasks", "null", NO_ICL),
-    REFUSE("icl_tasks_str", "null", NO_ICL),
-    REFUSE("eval_gauntlet", "null", NO_ICL),
-    REFUSE("eval_gauntlet_str", "null", NO_ICL),
-    IGNORED(int, "icl_subset_num_batches", "null", NULL, NO_ICL_TASKS),
-    IGNORED(int, "icl_seq_len", "null", NULL, NO_ICL_TASKS),
+    KEY_OF(any, "icl_tasks", icl_tasks, "null",
+           "in-context-learning tasks to evaluate (docs/evaluation.md): a list, or a YAML file with one",
+           .section = &clt_icl_task_schema, .nullable = true),
+    KEY("icl_tasks_str", icl_tasks_str, "null", "a YAML file with icl_tasks", .nullable = true),
+    KEY_OF(any, "eval_gauntlet", eval_gauntlet, "null",
+           "averages of the tasks' accuracies: a map, or a YAML file with one",
+           .section = &clt_gauntlet_schema, .nullable = true),
+    KEY("eval_gauntlet_str", eval_gauntlet_str, "null", "a YAML file with eval_gauntlet", .nullable = true),
+    KEY("icl_subset_num_batches", c.icl_subset_num_batches, "null",
+        "batches of a task at most; null or -1: all", .nullable = true),
+    KEY("icl_seq_len", c.icl_seq_len, "null", "tokens of a task's row; null: max_seq_len", .nullable = true),
 
     SECTION("loggers", "null", "where metrics go", 0, clt_config_logger_schema),
     SECTION("callbacks", "null", "what is measured and watched", 0, clt_config_callback_schema),

@@ -410,6 +410,22 @@ static clt_status go_along_eval(clt_engine *e, const clt_batch *b) {
     return CLT_OK;
 }
 
+int64_t clt_engine_most_texts(const clt_engine *e) {
+    return e->plan->microbatch;
+}
+
+bool clt_engine_shards_weights(const clt_engine *e) {
+    return e->sharded_weights;
+}
+
+clt_status clt_engine_span_logits(clt_engine *e, const int32_t *tokens, int64_t samples, int64_t len,
+                                  const clt_model_span *span, clt_model_logits_fn fn, void *ctx) {
+    CLT_TRY(clt_engine_settle(e));
+    if (samples == 0) return e->sharded_weights ? clt_engine_go_along(e, false, false) : CLT_OK;
+    clt_engine_begin_pass(e, false);
+    return clt_model_span_logits(e->model, tokens, samples, len, span, fn, ctx);
+}
+
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums) {
     int64_t correct = 0;
     CLT_TRY(clt_engine_settle(e));

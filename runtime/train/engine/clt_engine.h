@@ -123,6 +123,14 @@ void clt_engine_rehearse(clt_engine *e, bool evaluates);
  * steps compiles nothing. Not collective. */
 clt_status clt_engine_prepare_eval(clt_engine *e);
 
+/* The most texts of clt_engine_span_logits. */
+int64_t clt_engine_most_texts(const clt_engine *e);
+/* clt_model_span_logits with the current weights. With sharded weights every rank makes the same number of
+ * calls; one that has no texts gives samples 0. */
+clt_status clt_engine_span_logits(clt_engine *e, const int32_t *tokens, int64_t samples, int64_t len,
+                                  const clt_model_span *span, clt_model_logits_fn fn, void *ctx);
+bool clt_engine_shards_weights(const clt_engine *e);
+
 /* Forward only over this rank's samples of a global batch. Adds the results of the whole global batch to
  * *sums. Collective. */
 clt_status clt_engine_eval(clt_engine *e, const clt_batch *b, clt_engine_sums *sums);

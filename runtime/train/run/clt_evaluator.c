@@ -55,6 +55,10 @@ static void print_json(const clt_eval_row *row) {
     clt_str_free(&b);
 }
 
+bool clt_run_evaluates(const clt_config *c) {
+    return c->n_evals > 0 || c->icl.n > 0;
+}
+
 clt_status clt_run_eval(clt_run *r, bool json) {
     double start = clt_now();
     clt_group_note(r->group, r->progress.now.batch, "evaluation");
@@ -65,6 +69,9 @@ clt_status clt_run_eval(clt_run *r, bool json) {
         CLT_TRY(st);
         if (json && clt_group_rank(r->group) == 0) print_json(&row);
     }
+    const bool stopped = clt_group_stop(r->group);
+    clt_status st = stopped ? CLT_OK : clt_run_icl_eval(r, json && (!r->opt->eval || r->opt->eval->json));
+    if (st != CLT_STOPPED) CLT_TRY(st);
     r->pace.eval_seconds += clt_now() - start;
     return CLT_OK;
 }
@@ -92,18 +99,23 @@ static clt_status open_evaluation(clt_run *r) {
         CLT_TRY(clt_run_open_loader(r, &c->evals[i], true, B * clt_group_size(r->group), &r->evals[i]));
     CLT_TRY(clt_ckpt_resolve(r->group, evaluated_path(c), &r->origin.path));
     clt_plan_divide_evenly(&r->plan); /* the result does not depend on which rank evaluates a sample */
-    r->plan.microbatch = CLT_MIN(B, 4);
+    r->plan.microbatch = c->icl.n ? B : CLT_MIN(B, 4);
     const clt_engine_params p = {.cfg = c, .group = r->group, .ops = r->ops, .plan = &r->plan};
     CLT_TRY(clt_group_agree(r->group, clt_engine_create(&p, &r->engine)));
     CLT_TRY(clt_run_load(r, r->origin.path, false, false));
     CLT_TRY(note_batch(r, r->origin.path));
     CLT_TRY(clt_engine_weights_changed(r->engine));
+    CLT_TRY(clt_group_agree(r->group, clt_run_icl_open(r)));
     const clt_sinks_params s = {.cfg = c, .main_rank = clt_group_rank(r->group) == 0};
     return clt_sinks_create(&s, &r->sinks);
 }
 
-static clt_status check_evaluation(const clt_config *c) {
-    if (c->n_evals == 0) return clt_error(CLT_BAD_CONFIG, "%s has no eval_loader", c->path);
+static clt_status check_evaluation(const clt_run *r) {
+    const clt_config *c = r->cfg;
+    if (!clt_run_evaluates(c))
+        return clt_error(CLT_BAD_CONFIG, "%s has no eval_loader and no icl_tasks", c->path);
+    if (r->opt->eval && r->opt->eval->items && clt_group_size(r->group) > 1)
+        return clt_error(CLT_BAD_CONFIG, "--items needs a single rank");
     if (!evaluated_path(c))
         return clt_error(CLT_BAD_CONFIG,
                          "nothing to evaluate: set load_path to a checkpoint or a Hugging Face folder");
@@ -114,7 +126,7 @@ static clt_status evaluate(clt_run *r) {
     CLT_TRY(clt_run_join(r, "eval"));
     CLT_TRY(clt_run_open_device(r));
     CLT_TRY(clt_run_open_ops(r));
-    CLT_TRY(clt_group_agree(r->group, check_evaluation(r->cfg)));
+    CLT_TRY(clt_group_agree(r->group, check_evaluation(r)));
     CLT_TRY(clt_group_agree(r->group, open_evaluation(r)));
     return clt_run_eval(r, true);
 }

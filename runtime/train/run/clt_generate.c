@@ -75,7 +75,7 @@ clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out)
     return open_generator(p, false, out);
 }
 
-const char *clt_generator_tokenizer(const clt_generator *g) {
+const char *clt_generator_tokenizer_source(const clt_generator *g) {
     return g->tok_source;
 }
 
@@ -97,6 +97,18 @@ void clt_generator_close(clt_generator *g) {
     clt_tokenizer_close(g->tok);
     clt_free(g->tok_source);
     clt_free(g);
+}
+
+clt_model *clt_generator_model(const clt_generator *g) {
+    return g->model;
+}
+
+const clt_tokenizer *clt_generator_tokenizer(const clt_generator *g) {
+    return g->tok;
+}
+
+clt_model_facts clt_generator_facts(const clt_generator *g) {
+    return g->facts;
 }
 
 /* --- the output --- */

@@ -3,6 +3,7 @@
 #ifndef CLT_GENERATE_H
 #define CLT_GENERATE_H
 
+#include "runtime/data/clt_tokenizer.h"
 #include "runtime/train/engine/clt_engine.h"
 #include "runtime/train/run/clt_sample.h"
 
@@ -35,7 +36,11 @@ clt_status clt_generator_open(const clt_generate_params *p, clt_generator **out)
 clt_status clt_generator_of_engine(clt_engine *e, const clt_config *cfg, clt_generator **out);
 void clt_generator_close(clt_generator *g); /* NULL is allowed */
 /* What clt_tokenizer_open got. Borrowed. */
-const char *clt_generator_tokenizer(const clt_generator *g);
+const char *clt_generator_tokenizer_source(const clt_generator *g);
+/* What it was made of, borrowed; the model has the shape.cache of clt_generator_open. */
+clt_model *clt_generator_model(const clt_generator *g);
+const clt_tokenizer *clt_generator_tokenizer(const clt_generator *g);
+clt_model_facts clt_generator_facts(const clt_generator *g);
 /* Continues p->prompt; the prompt is not part of the output. What the tokenizer's template puts before a text
  * is added to the prompt. p->source, device, tokenizer and no_cache are ignored. Only the last max_seq_len
  * tokens are the context. Once the text is longer, every position moves with each token, and the cached keys

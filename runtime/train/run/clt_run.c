@@ -96,6 +96,7 @@ void clt_run_close(clt_run *r) {
     clt_trace_destroy(r->tracing.trace);
     clt_run_guard_destroy(r);
     clt_sinks_destroy(r->sinks);
+    clt_run_icl_close(r);
     clt_engine_destroy(r->engine);
     clt_loader_close(r->train);
     clt_free(r->parts);

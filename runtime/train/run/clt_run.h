@@ -7,6 +7,7 @@
 #define CLT_RUN_H
 
 #include "runtime/data/clt_loader.h"
+#include "runtime/train/run/clt_icl_run.h"
 #include "runtime/train/engine/clt_engine.h"
 #include "runtime/train/run/clt_guard.h"
 #include "runtime/train/run/clt_run_leg.h"
@@ -160,6 +161,13 @@ typedef struct {
     int64_t epoch, batch;
 } clt_run_early;
 
+/* icl_tasks. */
+typedef struct {
+    clt_tokenizer *tok;
+    clt_icl_sets sets;
+    clt_model *text; /* for generation; NULL: no task generates */
+} clt_run_icl;
+
 struct clt_run {
     const clt_config *cfg; /* borrowed, as opt is */
     const clt_run_options *opt;
@@ -170,6 +178,7 @@ struct clt_run {
     clt_loader *train;
     clt_loader_rows *parts; /* this rank's part of a batch; NULL: not asked for yet */
     clt_loader **evals;
+    clt_run_icl icl;
     clt_engine *engine;
     clt_sinks *sinks;
 
@@ -365,10 +374,22 @@ void clt_run_early_look(clt_run *r, const clt_eval_row *row);
 /* Whether the run has ended early, checked before each step. */
 bool clt_run_early_over(clt_run *r);
 
+/* --- clt_run_icl.c: icl_tasks --- */
+
+/* Opens tokenizer, tasks and, if one generates text, a model for that; needs the engine. close: before the
+ * engine is destroyed. */
+clt_status clt_run_icl_open(clt_run *r);
+void clt_run_icl_close(clt_run *r);
+/* Evaluates all tasks and eval_gauntlet. json: prints a document per set of items. CLT_STOPPED: a stop is
+ * requested. Collective. */
+clt_status clt_run_icl_eval(clt_run *r, bool json);
+
 /* --- clt_evaluator.c --- */
 
-/* Evaluates all eval loaders at r->progress.now. json: also prints one JSON line per loader to stdout. If a
- * stop is requested, returns CLT_OK early; the caller checks clt_group_stop. */
+/* Whether the configuration has anything to evaluate. */
+bool clt_run_evaluates(const clt_config *c);
+/* Evaluates all eval loaders and tasks at r->progress.now. json: also prints JSON lines to stdout. If a stop
+ * is requested, returns CLT_OK early; the caller checks clt_group_stop. */
 clt_status clt_run_eval(clt_run *r, bool json);
 
 /* Evaluates one of them. CLT_STOPPED, without a result: a stop is requested. */

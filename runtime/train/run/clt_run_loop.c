@@ -56,7 +56,7 @@ static clt_status begin(clt_run *r) {
 static clt_status between_steps(clt_run *r, const clt_timestamp *before) {
     const clt_timestamp *now = &r->progress.now;
     const bool first = before->batch == r->progress.start_batch;
-    bool eval = r->cfg->n_evals && clt_timestamp_crossed(before, now, r->progress.eval_every);
+    bool eval = clt_run_evaluates(r->cfg) && clt_timestamp_crossed(before, now, r->progress.eval_every);
     bool save = r->saves.writer && clt_timestamp_crossed(before, now, r->progress.save_every);
     bool compare = save || clt_run_replicas_due(r);
     if (eval || compare || first) {
@@ -98,7 +98,7 @@ clt_status clt_run_loop(clt_run *r, int64_t steps, bool *done) {
 }
 
 clt_status clt_run_finish(clt_run *r) {
-    if (r->cfg->n_evals && r->progress.eval_every.value > 0 &&
+    if (clt_run_evaluates(r->cfg) && r->progress.eval_every.value > 0 &&
         r->progress.evaluated != r->progress.now.batch) {
         CLT_TRY(clt_run_eval(r, false));
         if (clt_group_stop(r->group)) return clt_run_stop(r);

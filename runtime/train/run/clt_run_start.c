@@ -110,7 +110,7 @@ static clt_status make_plan(clt_run *r) {
 }
 
 static bool run_evaluates(const clt_run *r) {
-    return r->cfg->n_evals > 0 || clt_run_checks(r->cfg) > 0;
+    return clt_run_evaluates(r->cfg) || clt_run_checks(r->cfg) > 0;
 }
 
 /* No queueing ahead on a CPU device, which computes on the cores that would prepare the next step, and with
@@ -209,6 +209,7 @@ static clt_status load_weights(clt_run *r) {
 }
 
 static clt_status prepare_eval(clt_run *r) {
+    CLT_TRY(clt_run_icl_open(r));
     return run_evaluates(r) ? clt_engine_prepare_eval(r->engine) : CLT_OK;
 }
 

@@ -152,7 +152,7 @@ static double noted_start(const clt_run *r) {
 }
 
 static void count_eval(void *found, json_t *row) {
-    *(int *)found += json_object_get(row, "eval_loss") != NULL;
+    *(int *)found += json_object_get(row, "eval_loss") != NULL || json_object_get(row, "metrics") != NULL;
 }
 
 /* Number of evaluation rows for this batch in metrics.jsonl; INT_MAX: the file cannot be read. */
@@ -176,9 +176,9 @@ static bool eval_is_due(const clt_run *r, clt_time every) {
 
 clt_status clt_run_owes_eval(clt_run *r, clt_time every, bool *owes) {
     int64_t yes = 0;
-    if (r->origin.autoresumed && r->cfg->n_evals > 0 && eval_is_due(r, every) &&
+    if (r->origin.autoresumed && clt_run_evaluates(r->cfg) && eval_is_due(r, every) &&
         clt_group_rank(r->group) == 0)
-        yes = noted_evals(r) < r->cfg->n_evals;
+        yes = noted_evals(r) < r->cfg->n_evals + (int)r->icl.sets.n;
     CLT_TRY(clt_group_max_i64(r->group, &yes, 1));
     *owes = yes != 0;
     return CLT_OK;

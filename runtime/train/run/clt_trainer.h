@@ -9,9 +9,29 @@
 #include "runtime/train/config/clt_config.h"
 #include "runtime/train/sink/clt_sink.h"
 
+/* The accuracy of an in-context-learning task in an evaluation. */
 typedef struct {
-    const char *device; /* --device; overrides the configuration's. NULL: not given */
-    bool profile;       /* print the device time of each kernel at the end */
+    const char *model, *benchmark;
+    const char *category; /* of eval_gauntlet; "": none */
+    const char *subtask;  /* the items' category; NULL: the task has none */
+    int64_t shots;
+    double accuracy;
+} clt_eval_accuracy;
+
+/* What `cltrain eval` makes of results beside the lines of eval loaders. */
+typedef struct {
+    bool json;  /* print a JSON document per set of items to stdout */
+    bool items; /* with the items; one rank only */
+    /* Called on rank 0; may be NULL. score: of eval_gauntlet. */
+    void (*accuracy)(void *ctx, const clt_eval_accuracy *row);
+    void (*score)(void *ctx, const char *model, const char *name, double value);
+    void *ctx;
+} clt_eval_report;
+
+typedef struct {
+    const clt_eval_report *eval; /* clt_evaluate; NULL: JSON without items */
+    const char *device;          /* --device; overrides the configuration's. NULL: not given */
+    bool profile;                /* print the device time of each kernel at the end */
     /* Folder for the launches of steps record_first to record_last (clt_record.h); NULL: none. Steps count
      * from 1; 0, 0: the first step of this process. */
     const char *record;
@@ -35,7 +55,8 @@ typedef struct clt_run clt_run; /* clt_run.h */
  * CLT_INTERRUPTED or CLT_TERMINATED: stopped without a save. CLT_IO: trained, but the last save failed. */
 clt_status clt_train(const clt_config *cfg, const clt_run_options *opt);
 
-/* Loads load_path and evaluates every eval loader; prints one JSON line per loader to stdout. */
+/* Loads load_path and evaluates every eval loader and task; prints one JSON line per loader and, if asked to,
+ * per task to stdout. */
 clt_status clt_evaluate(const clt_config *cfg, const clt_run_options *opt);
 
 #endif

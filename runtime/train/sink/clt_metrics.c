@@ -108,3 +108,9 @@ void clt_metrics_of_eval(const clt_eval_row *r, clt_metrics *out) {
     clt_metrics_add(out, "%.4f", r->perplexity, "metrics/eval%s%s/LanguagePerplexity", slash, label);
     clt_metrics_add(out, "%.4f", r->accuracy, "metrics/eval%s%s/TokenAccuracy", slash, label);
 }
+
+void clt_metrics_of_row(const clt_metrics_row *r, clt_metrics *out) {
+    for (int i = 0; i < r->n; i++)
+        clt_metrics_add(out, "%.4f", r->value[i], "%smetrics/%s/%s", r->prefix ? r->prefix : "", r->label,
+                        r->name[i]);
+}

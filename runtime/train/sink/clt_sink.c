@@ -109,6 +109,19 @@ void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r) {
     clt_metrics_free(&metrics);
 }
 
+void clt_sinks_metrics(clt_sinks *s, const clt_metrics_row *r) {
+    clt_metrics metrics = {0};
+    if (!s->p.main_rank) return;
+    clt_metrics_of_row(r, &metrics);
+    const clt_sink_named named = {.row = r, .metrics = &metrics};
+    for (int i = 0; i < KINDS; i++) {
+        if (!s->state[i] || !kinds[i]->named) continue;
+        enter(s, i);
+        leave(s, i, kinds[i]->named(s->state[i], &named));
+    }
+    clt_metrics_free(&metrics);
+}
+
 void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char *fields) {
     const clt_sink_event e = {.name = event, .fields = fields, .batch = batch};
     for (int i = 0; i < KINDS; i++) {

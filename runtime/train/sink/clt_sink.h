@@ -35,6 +35,18 @@ typedef struct {
     double seconds;
 } clt_eval_row;
 
+/* Named metrics of one label, such as those of an in-context-learning task. */
+typedef struct {
+    int64_t batch;
+    const char *label;  /* "lm/0-shot" */
+    const char *prefix; /* of the console's names "PREFIXmetrics/LABEL/NAME"; NULL: none */
+    int n;
+    const char *const *name; /* [n] */
+    const double *value;     /* [n] */
+    int64_t samples;         /* 0: the values are no result of samples */
+    double seconds;
+} clt_metrics_row;
+
 typedef struct {
     const clt_config *cfg;     /* borrowed */
     const char *folder;        /* the run's existing folder; NULL: write no files */
@@ -52,6 +64,7 @@ void clt_sinks_step(clt_sinks *s, const clt_step_row *r);
 /* Reports progress within an evaluation: batch `i` of `n`. */
 void clt_sinks_eval_progress(clt_sinks *s, const char *label, int64_t i, int64_t n);
 void clt_sinks_eval(clt_sinks *s, const clt_eval_row *r);
+void clt_sinks_metrics(clt_sinks *s, const clt_metrics_row *r);
 /* Something that happened at a batch, written as {"event":"name","batch":N, ...} to metrics.jsonl; `fields`
  * is JSON text like "\"from\":3", or NULL. */
 void clt_sinks_event(clt_sinks *s, const char *event, int64_t batch, const char *fields);

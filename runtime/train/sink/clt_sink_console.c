@@ -74,9 +74,21 @@ static clt_status console_eval(void *state, const clt_sink_eval *e) {
     return CLT_OK;
 }
 
+static clt_status console_named(void *state, const clt_sink_named *n) {
+    clt_str b = {0};
+    (void)state;
+    if (n->row->samples)
+        clt_str_addf(&b, "[Eval on %s, %lld samples]:", n->row->label, (long long)n->row->samples);
+    else
+        clt_str_addf(&b, "[%s]:", n->row->label);
+    print("Eval", n->metrics, &b);
+    return CLT_OK;
+}
+
 const clt_sink_kind clt_sink_console = {.name = "the console",
                                         .open = console_open,
                                         .step = console_step,
                                         .eval = console_eval,
+                                        .named = console_named,
                                         .progress = console_progress,
                                         .close = console_close};

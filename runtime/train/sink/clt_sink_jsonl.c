@@ -85,6 +85,23 @@ static clt_status jsonl_eval(void *state, const clt_sink_eval *e) {
     return write_row(state, &b);
 }
 
+static clt_status jsonl_named(void *state, const clt_sink_named *n) {
+    const clt_metrics_row *r = n->row;
+    clt_str b = {0};
+    clt_str_addf(&b, "{\"batch\":%lld,\"label\":", (long long)r->batch);
+    clt_json_escape(&b, r->label);
+    clt_str_add(&b, ",\"metrics\":{");
+    for (int i = 0; i < r->n; i++) {
+        if (i) clt_str_add(&b, ",");
+        clt_json_escape(&b, r->name[i]);
+        clt_str_addf(&b, ":%.9g", r->value[i]);
+    }
+    clt_str_add(&b, "}");
+    if (r->samples) clt_str_addf(&b, ",\"samples\":%lld", (long long)r->samples);
+    if (r->samples) number(&b, "eval_seconds", r->seconds, "%.3f");
+    return write_row(state, &b);
+}
+
 static clt_status jsonl_event(void *state, const clt_sink_event *e) {
     clt_str b = {0};
     clt_str_addf(&b, "{\"event\":\"%s\",\"batch\":%lld%s%s", e->name, (long long)e->batch,
@@ -97,5 +114,6 @@ const clt_sink_kind clt_sink_jsonl = {.name = "metrics.jsonl",
                                       .open = jsonl_open,
                                       .step = jsonl_step,
                                       .eval = jsonl_eval,
+                                      .named = jsonl_named,
                                       .event = jsonl_event,
                                       .close = jsonl_close};

@@ -24,6 +24,11 @@ typedef struct {
 } clt_sink_eval;
 
 typedef struct {
+    const clt_metrics_row *row;
+    const clt_metrics *metrics;
+} clt_sink_named;
+
+typedef struct {
     const char *name, *fields; /* as clt_sinks_event has them */
     int64_t batch;
 } clt_sink_event;
@@ -35,6 +40,7 @@ typedef struct {
     clt_status (*open)(const clt_sinks_params *p, void **state);
     clt_status (*step)(void *state, const clt_sink_step *s);
     clt_status (*eval)(void *state, const clt_sink_eval *e);
+    clt_status (*named)(void *state, const clt_sink_named *n);
     clt_status (*event)(void *state, const clt_sink_event *e);
     void (*progress)(void *state, const char *label, int64_t i, int64_t n); /* within an evaluation */
     clt_status (*close)(void *state); /* frees the state also when it fails */

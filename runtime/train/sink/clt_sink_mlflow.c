@@ -323,6 +323,11 @@ static clt_status mlflow_eval(void *state, const clt_sink_eval *e) {
     return flush(state);
 }
 
+static clt_status mlflow_named(void *state, const clt_sink_named *n) {
+    add(state, n->row->batch, n->metrics);
+    return flush(state);
+}
+
 static clt_status mlflow_event(void *state, const clt_sink_event *e) {
     mlflow *m = state;
     if (strcmp(e->name, "end") == 0)
@@ -344,5 +349,6 @@ const clt_sink_kind clt_sink_mlflow = {.name = "loggers.mlflow",
                                        .open = mlflow_open,
                                        .step = mlflow_step,
                                        .eval = mlflow_eval,
+                                       .named = mlflow_named,
                                        .event = mlflow_event,
                                        .close = mlflow_close};

@@ -76,6 +76,12 @@ static clt_status board_eval(void *state, const clt_sink_eval *e) {
     return flush(b);
 }
 
+static clt_status board_named(void *state, const clt_sink_named *n) {
+    board *b = state;
+    clt_event_add_scalars(&b->pending, clt_wall(), n->row->batch, n->metrics);
+    return flush(b);
+}
+
 static clt_status board_close(void *state) {
     board *b = state;
     clt_status st = flush(b), closed = clt_file_close(b->file);
@@ -88,4 +94,5 @@ const clt_sink_kind clt_sink_tensorboard = {.name = "loggers.tensorboard",
                                             .open = board_open,
                                             .step = board_step,
                                             .eval = board_eval,
+                                            .named = board_named,
                                             .close = board_close};

@@ -46,6 +46,11 @@ static clt_status text_eval(void *state, const clt_sink_eval *e) {
     return flush(state);
 }
 
+static clt_status text_named(void *state, const clt_sink_named *n) {
+    add(state, n->row->batch, n->metrics);
+    return flush(state);
+}
+
 static clt_status text_close(void *state) {
     text *t = state;
     clt_status st = flush(t), closed = clt_sink_lines_close(t->file);
@@ -57,4 +62,5 @@ const clt_sink_kind clt_sink_text = {.name = "the file of loggers.file_logger",
                                      .open = text_open,
                                      .step = text_step,
                                      .eval = text_eval,
+                                     .named = text_named,
                                      .close = text_close};

@@ -1,0 +1,86 @@
+/* cltrain serve: answers OpenAI-style requests for completions over HTTP. */
+#include "runtime/base/clt_options.h"
+#include "runtime/base/clt_signal.h"
+#include "runtime/train/run/clt_completion.h"
+#include "tools/cltrain/commands.h"
+#include "tools/cltrain/serve_http.h"
+
+static bool is_asked_to_stop(void *ctx) {
+    (void)ctx;
+    return clt_signal_received() != 0;
+}
+
+/* serve_answer_fn */
+static clt_status answer(void *ctx, const char *body, size_t bytes, double deadline, char **out) {
+    clt_completion_server *s = ctx;
+    clt_completion_request r;
+    s->number++;
+    s->deadline = deadline;
+    clt_status st = clt_completion_parse(body, bytes, &r);
+    if (st == CLT_OK) st = clt_completion_answer(s, &r, out);
+    clt_completion_free(&r);
+    return st;
+}
+
+static clt_status serve(const clt_generate_params *p, const serve_http_options *o) {
+    clt_completion_server s = {.name = o->name, .stop = is_asked_to_stop};
+    CLT_TRY(clt_generator_open(p, &s.g));
+    clt_status st = serve_http_run(o, answer, &s);
+    clt_generator_close(s.g);
+    return st;
+}
+
+static int check(const clt_command *command, const serve_http_options *o) {
+    enum { MOST_PORT = 65535, MOST_CONNECTIONS = 1024 };
+    if (o->port < 0 || o->port > MOST_PORT)
+        return clt_options_fail(command, "--port must be from 0 to %d", MOST_PORT);
+    if (o->connections < 1 || o->connections > MOST_CONNECTIONS)
+        return clt_options_fail(command, "--connections must be from 1 to %d", MOST_CONNECTIONS);
+    if (o->max_bytes < 1 || !(o->seconds > 0))
+        return clt_options_fail(command, "--max-bytes and --timeout must be above 0");
+    return -1;
+}
+
+int cmd_serve(int argc, char **argv) {
+    clt_generate_params p = clt_generate_params_default();
+    serve_http_options o = {
+        .host = "127.0.0.1", .port = 8000, .max_bytes = 4 << 20, .connections = 64, .seconds = 300};
+    const clt_option options[] = {
+        {"port", 'p', CLT_OPT_INT, &o.port, "N", "port to listen on; 0: any free one (default 8000)"},
+        {"host", 0, CLT_OPT_STR, &o.host, "ADDRESS",
+         "address to listen on (default 127.0.0.1: only this computer; 0.0.0.0: every network)"},
+        {"name", 0, CLT_OPT_STR, &o.name, "NAME", "the model's name in responses (default: SOURCE)"},
+        {"tokenizer", 0, CLT_OPT_STR, &p.tokenizer, "PATH",
+         "tokenizer.json, its folder, or bytes (default: the model's)"},
+        {"timeout", 0, CLT_OPT_FLOAT, &o.seconds, "S",
+         "seconds to read a request, and again to answer it (default 300)"},
+        {"max-bytes", 0, CLT_OPT_INT, &o.max_bytes, "N", "bytes of a request at most (default 4 MiB)"},
+        {"connections", 0, CLT_OPT_INT, &o.connections, "N", "open connections at most (default 64)"},
+        {"device", 'd', CLT_OPT_STR, &p.device, "PATTERN", "part of a platform's or device's name, or P:D"},
+    };
+    const clt_command command = {
+        .name = "cltrain serve",
+        .usage = "SOURCE [--port N]",
+        .summary =
+            "Answers POST /v1/completions (OpenAI's format, with logprobs and echo), GET /v1/models and "
+            "GET /health with the model in SOURCE: a checkpoint, a folder of checkpoints, or a Hugging "
+            "Face folder. There is no encryption and no password.",
+        .examples =
+            "  cltrain serve runs/a\n"
+            "  cltrain serve model --port 8080\n"
+            "  curl -s localhost:8000/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 20}'\n",
+        .options = options,
+        .n_options = CLT_COUNT_OF(options)};
+    clt_strv rest = {0};
+    int code = clt_options_parse(&command, argc, argv, &rest);
+    if (code < 0 && rest.n != 1) code = clt_options_fail(&command, "exactly one SOURCE is required");
+    if (code < 0) code = check(&command, &o);
+    if (code < 0) {
+        clt_signal_install(true);
+        p.source = rest.v[0];
+        if (!o.name) o.name = p.source;
+        code = clt_status_exit_code(serve(&p, &o));
+    }
+    clt_strv_free(&rest);
+    return code;
+}
