@@ -94,3 +94,17 @@ for i, g in enumerate(got):
         assert two[2 * i][key] + two[2 * i + 1][key] == g[key], (i, key)
 END
 done
+
+# From a Llama folder and conversations to an answering model, with the preset.
+preset=(tools/presets/finetune.yaml variables.model="$golden/families/llama3/hf" variables.data="$set/data/chat")
+preset+=(variables.max_seq_len=256 precision=fp32 global_train_batch_size=8 save_folder="$tmp/tuned")
+"$cltrain" train "${preset[@]}" >"$log" 2>&1 || { fail "the preset does not train"; tail "$log"; }
+[ "$(grep -c '"loss":' "$tmp/tuned/metrics.jsonl")" = 2 ] || fail "16 conversations are not 2 batches of 8"
+"$cltrain" ckpt export -q "$tmp/tuned" "$tmp/exported" >"$log" 2>&1 || { fail "ckpt export"; tail "$log"; }
+cmp -s "$golden/families/llama3/hf/tokenizer.json" "$tmp/exported/tokenizer.json" || fail "the exported folder has another tokenizer"
+for model in "$tmp/tuned" "$tmp/exported"; do
+    "$cltrain" generate -q "$model" --chat -p "they release you from" -n 8 -t 0.9 >"$tmp/$(basename "$model").txt" 2>"$log" ||
+        { fail "$model does not chat"; tail "$log"; }
+done
+cmp -s "$tmp/tuned.txt" "$tmp/exported.txt" || fail "checkpoint and exported folder answer differently"
+exit $failed
