@@ -275,6 +275,11 @@ static clt_status open_tokenizer(loading *l) {
     l->s->pad = (int32_t)(pad >= 0 ? pad : CLT_MAX(l->eos, 0));
     l->s->pads_left =
         l->f->padding_side ? strcmp(l->f->padding_side, "left") == 0 : clt_tokenizer_pads_left(l->tokenizer);
+    if (l->s->pads_left && !l->f->padding_side)
+        clt_info(
+            "tokenizer '%s' pads on the left; training pads on the right, and cltrain data batches shows "
+            "the left",
+            name);
     if (l->p->vocab_size > 0 && CLT_MAX(l->eos, l->s->pad) >= l->p->vocab_size)
         return clt_error(CLT_BAD_CONFIG,
                          "tokenizer '%s' ends texts with id %lld and pads with %d, outside model.vocab_size "
