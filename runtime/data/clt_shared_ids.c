@@ -105,8 +105,8 @@ bool clt_shared_ids_open(clt_hash128 key, size_t bytes, clt_shared_ids *out, boo
             close(out->fd);
         }
         *out = (clt_shared_ids){.fd = -1};
-        clt_warn("every rank computes the sample order of its own: cannot share %s in " FOLDER
-                 ": %s (in a container: --shm-size)",
+        clt_warn("cannot share the sample order, %s, in " FOLDER
+                 ": %s; every rank computes its own (in a container, --shm-size gives more room)",
                  clt_human_bytes((double)bytes, size), strerror(e));
         return false;
     }

@@ -202,7 +202,7 @@ static clt_status create_text(clt_generator *g, const clt_generate_params *p, te
     const unsigned flags = p->prompt_is_chat ? CLT_TOKEN_SPECIAL : clt_tokenizer_default_flags(g->tok);
     size_t after = 0;
     CLT_TRY(clt_tokenizer_encode(g->tok, p->prompt, bytes, flags, t->ids, most, &t->n));
-    /* A template may end every text with eos; this one goes on. */
+    /* A template may end every text with eos, behind which nothing can be continued. */
     if (flags & CLT_TOKEN_TEMPLATE) (void)clt_tokenizer_template(g->tok, true, &after);
     t->n -= CLT_MIN(after, t->n);
     if (t->n) return CLT_OK;
