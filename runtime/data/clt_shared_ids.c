@@ -17,7 +17,7 @@
 
 #define FOLDER "/dev/shm"
 static const char prefix[] = "cltrain-order.";
-enum { HEADER = 4096 }; /* one page in front of the ids */
+enum { HEADER = 4096 /* one page in front of the ids */, WAIT_SECONDS = 600 };
 static const uint64_t complete_mark = 0x6f72646572303176u;
 
 static int lock(int fd, int how) {
@@ -58,12 +58,13 @@ static void sweep(const char *own) {
 
 /* Opens the file with a lock: shared if it is complete, else exclusive. -1 with errno. */
 static int open_locked(const char *path, size_t bytes, bool *complete) {
+    const double deadline = clt_now() + WAIT_SECONDS;
     for (;;) {
         struct stat s;
         uint64_t mark = 0;
         int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd < 0) return -1;
-        const bool shared = lock(fd, LOCK_SH) == 0 && is_ours(fd, path);
+        const bool shared = lock(fd, LOCK_SH | LOCK_NB) == 0 && is_ours(fd, path);
         *complete = shared && fstat(fd, &s) == 0 && s.st_size == (off_t)(HEADER + bytes) &&
                     pread(fd, &mark, sizeof mark, 0) == sizeof mark && mark == complete_mark;
         if (*complete || (shared && lock(fd, LOCK_EX | LOCK_NB) == 0 && is_ours(fd, path))) return fd;
@@ -72,7 +73,11 @@ static int open_locked(const char *path, size_t bytes, bool *complete) {
             errno = EACCES;
             return -1;
         }
-        close(fd); /* another process was faster, or removed the file */
+        close(fd); /* another process computes the ids, was faster, or removed the file */
+        if (clt_now() > deadline) {
+            errno = ETIMEDOUT;
+            return -1;
+        }
         clt_sleep(1e-3);
     }
 }

@@ -232,6 +232,8 @@ const char *clt_model_source_dtype(const clt_model_config *c) {
 json_t *clt_model_hf_config(const clt_model_config *c, const char *torch_dtype) {
     json_t *o = with_type(c, c->family->hf_config(c));
     json_object_set_new(o, "torch_dtype", json_string(torch_dtype));
+    /* Newer versions write this name, and prefer it when both are there. */
+    if (json_object_get(o, "dtype")) json_object_set_new(o, "dtype", json_string(torch_dtype));
     return o;
 }
 

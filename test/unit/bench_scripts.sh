@@ -26,7 +26,7 @@ PYTHONPYCACHEPREFIX=$tmp/cache python3 -m py_compile tools/anchors/*.py >"$log" 
 
 # The tables of several devices, with tiny models.
 table() { tools/throughput_table.sh --out "$tmp/table" "$@" >"$log" 2>&1; }
-table --tiny --models 125m --ranks 1,2 --stages 0 --steps 5
+table --tiny --models 125m --ranks 1,2 --stages 0 --steps 20
 report "throughput_table.sh" $?
 awk -F '\t' '$3 == "cltrain" && $9 > 0 && $12 > 0 && $13 > 0 && $14 > $15 && $15 > 9 && $16 == "-" { n++ } END { exit n != 2 }' "$tmp/table/records.tsv" ||
     report "throughput_table.sh: two rows with speed, memory and a loss that falls" 1

@@ -267,7 +267,7 @@ static void test_share(void **state) {
         if ((child[i] = fork()) == 0) {
             for (int64_t k = 0; k < 50; k++)
                 if (!shares(want, N, 5)) _exit(1);
-            for (; i == 0;) clt_shuffle_epoch(held, 6); /* until it is killed */
+            while (i == 0) clt_shuffle_epoch(held, 6); /* until it is killed */
             _exit(0);
         }
     clt_shuffle_epoch(held, 5);

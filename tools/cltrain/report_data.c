@@ -71,6 +71,7 @@ static void take_row(metrics *m, json_t *o) {
         add_event(m, o, event);
         return;
     }
+    if (json_object_get(o, "metrics")) return; /* of in-context-learning tasks */
     bool eval = json_object_get(o, "eval_loss") != NULL;
     columns *c = eval ? eval_rows(m, o) : &m->train;
     for (int i = 0; i < FIELDS; i++) row[i + 1] = number(o, eval && i == LOSS ? "eval_loss" : field_name[i]);

@@ -20,7 +20,8 @@ typedef struct job {
     const char *body;
     size_t bytes;
     clt_status status;
-    char *answer; /* JSON text, also of an error */
+    char *answer;    /* JSON text, also of an error */
+    double deadline; /* clt_now; waiting for other requests counts */
     bool done;
 } job;
 
@@ -74,7 +75,7 @@ static void finish_job(server *s, job *j) {
 
 static void run_job(server *s, job *j) {
     clt_error_quiet(true);
-    j->status = s->answer(s->ctx, j->body, j->bytes, clt_now() + s->o->seconds, &j->answer);
+    j->status = s->answer(s->ctx, j->body, j->bytes, j->deadline, &j->answer);
     clt_error_quiet(false);
     if (j->status == CLT_BAD_DATA)
         j->answer = clt_completion_error(clt_last_error(), "invalid_request_error");
@@ -191,7 +192,7 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *u
         *bytes = 0;
         return MHD_YES;
     }
-    job j = {.body = u->body.s ? u->body.s : "", .bytes = u->body.len};
+    job j = {.body = u->body.s ? u->body.s : "", .bytes = u->body.len, .deadline = clt_now() + s->o->seconds};
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, 0U); /* nothing is sent meanwhile */
     wait_for(s, &j);
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, idle_seconds(s));

@@ -124,6 +124,16 @@ static clt_status check_roles(const clt_chat_message *m, size_t n, const char *w
     return CLT_OK;
 }
 
+/* Every turn repeats the text before it, so the work grows with turns times text. */
+static clt_status check_length(const clt_chat_message *m, size_t n, const char *where) {
+    const uint64_t most = (uint64_t)1 << 34;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++) bytes += m[i].bytes + 32;
+    if (bytes <= most / n) return CLT_OK;
+    return clt_error(CLT_BAD_DATA, "%s: a chat of %zu messages with %llu bytes is too long: divide it", where,
+                     n, (unsigned long long)bytes);
+}
+
 static bool begins_with(const clt_str *s, const clt_str *begin) {
     return begin->len == 0 || (s->len >= begin->len && memcmp(s->s, begin->s, begin->len) == 0);
 }
@@ -182,6 +192,7 @@ static clt_status encode_chat(const clt_finetune_text *text, const json_t *messa
     for (size_t i = 0; i < n && st == CLT_OK; i++)
         st = read_message(json_array_get(messages, i), where, i, &m[i]);
     if (st == CLT_OK) st = check_roles(m, n, where);
+    if (st == CLT_OK) st = check_length(m, n, where);
     if (st == CLT_OK) st = encode_messages(text, m, n, where, out);
     clt_free(m);
     return st;

@@ -37,7 +37,7 @@ typedef struct {
     clt_status st;
 } slot;
 
-enum { SLOTS = 256 };
+enum { SLOTS = 256, MOST_BYTES = 32 << 20 /* of lines that are tokenized together */ };
 
 typedef struct {
     const clt_loader_params *p;
@@ -186,6 +186,14 @@ static void encode_quietly(void *ctx, size_t index) {
     clt_error_quiet(false);
 }
 
+/* Gives back what an unusually long sample needed. */
+static void trim(slot *q) {
+    enum { KEPT_BYTES = 1 << 20 };
+    if (q->text.cap > KEPT_BYTES) clt_str_free(&q->text);
+    if (q->response.cap > KEPT_BYTES) clt_str_free(&q->response);
+    if (q->turns.cap > KEPT_BYTES / sizeof *q->turns.ids) clt_finetune_turns_free(&q->turns);
+}
+
 /* Tokenizes the first n slots and appends their samples in order. */
 static clt_status take_slots(loading *l, size_t n) {
     clt_parallel_for(n, 0, encode_quietly, l);
@@ -193,6 +201,7 @@ static clt_status take_slots(loading *l, size_t n) {
         if (l->slots[i].st != CLT_OK) encode_slot(l, i);
         CLT_TRY(l->slots[i].st);
         CLT_TRY(add_sample(l, &l->slots[i]));
+        trim(&l->slots[i]);
     }
     return CLT_OK;
 }
@@ -214,14 +223,15 @@ static clt_status copy_line(slot *q, const clt_jsonl_line *line) {
 static clt_status read_file(loading *l, const char *path) {
     clt_jsonl *file;
     clt_jsonl_line line;
-    size_t n = 0;
+    size_t n = 0, bytes = 0;
     CLT_TRY(clt_jsonl_open(path, 0, &file));
     clt_status st;
     while ((st = clt_jsonl_next_line(file, &line)) == CLT_OK && line.text) {
         st = copy_line(&l->slots[n], &line);
-        if (st == CLT_OK && ++n == SLOTS) {
+        bytes += line.bytes;
+        if (st == CLT_OK && (++n == SLOTS || bytes >= MOST_BYTES)) {
             st = take_slots(l, n);
-            n = 0;
+            n = bytes = 0;
             clt_progress(false, "%s: line %lld", path, (long long)line.number);
         }
         if (st != CLT_OK) break;

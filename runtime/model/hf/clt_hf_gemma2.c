@@ -4,6 +4,7 @@
 
 static const clt_key keys[] = {
     CLT_HF_COMMON_KEYS,
+    CLT_HF_IGNORED("sliding_window_size", "sliding_window is what counts"),
     CLT_HF_KEY("hidden_size", hidden_size, "2304", "width"),
     CLT_HF_KEY("intermediate_size", intermediate_size, "9216", "width of the MLP"),
     CLT_HF_KEY("num_hidden_layers", layers, "26", "blocks"),

@@ -6,6 +6,9 @@
 
 static const clt_key keys[] = {
     CLT_HF_COMMON_KEYS,
+    CLT_HF_IGNORED("n_special", CLT_HF_TRAINING),
+    CLT_HF_IGNORED("predict_special_tokens", CLT_HF_TRAINING),
+    CLT_HF_IGNORED("output_past", CLT_HF_GENERATION),
     CLT_HF_KEY("n_embd", hidden_size, "768", "width"),
     CLT_HF_KEY("n_inner", intermediate_size, "null", "width of the MLP; default: 4 n_embd", .nullable = true),
     CLT_HF_KEY("n_layer", layers, "12", "blocks"),

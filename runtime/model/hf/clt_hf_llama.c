@@ -24,6 +24,8 @@ static const clt_key llama_keys[] = {
     CLT_HF_COMMON_KEYS,
     LLAMA_KEYS,
     CLT_HF_KEY("attention_bias", attention_bias, "false", "biases of q, k, v and o"),
+    CLT_HF_IGNORED("is_llama_config", CLT_HF_TRAINING),
+    CLT_KEY_REFUSE("rope_interleaved", "false", "interleaved rotary positions are not supported"),
     CLT_HF_KEY("mlp_bias", mlp_bias, "false", "biases of the MLP"),
     CLT_HF_IGNORED("pretraining_tp", "it splits matrix products of a former training"),
 };
@@ -46,6 +48,7 @@ static const clt_key qwen2_keys[] = {
     LLAMA_KEYS,
     WINDOW_KEY,
     CLT_HF_IGNORED("use_sliding_window", ALL_BLOCKS),
+    CLT_KEY_REFUSE("use_mrope", "false", "rotary positions of images are not supported"),
     CLT_HF_IGNORED("max_window_layers", ALL_BLOCKS),
     CLT_HF_LAYER_TYPES,
 };

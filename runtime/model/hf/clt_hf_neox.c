@@ -5,6 +5,8 @@
 
 static const clt_key keys[] = {
     CLT_HF_COMMON_KEYS,
+    CLT_HF_IGNORED("attention_probs_dropout_prob", "attention_dropout is what counts"),
+    CLT_HF_IGNORED("hidden_dropout_prob", "hidden_dropout is what counts"),
     CLT_HF_KEY("hidden_size", hidden_size, "6144", "width"),
     CLT_HF_KEY("intermediate_size", intermediate_size, "24576", "width of the MLP"),
     CLT_HF_KEY("num_hidden_layers", layers, "44", "blocks"),

@@ -231,12 +231,12 @@ clt_status clt_config_resolve_loaders(clt_schema_reader *r, clt_config_builder *
     c->evals = clt_calloc(n, sizeof *c->evals);
     for (size_t i = 0; i < n; i++) {
         char *path = list ? clt_format("%s.%zu", key, i) : clt_strdup(key);
+        c->n_evals = (int)i + 1; /* what it owns is freed after an error, too */
         clt_status st = read_eval(r, b, path, list ? json_array_get(v, i) : v, (int)i);
         if (st == CLT_OK) st = check_label(r, c, path, (int)i, n > 1);
         clt_free(path);
         CLT_TRY(st);
         if (!c->evals[i].label) c->evals[i].label = "eval";
-        c->n_evals = (int)i + 1;
     }
     return CLT_OK;
 }

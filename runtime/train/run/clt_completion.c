@@ -1,5 +1,6 @@
 #include "runtime/train/run/clt_completion.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -75,6 +76,11 @@ static void find_best(const float *x, int64_t n, int64_t k, int32_t *best) {
 }
 
 /* Adds a token to the lists; logits NULL: nothing stands before it, so it has no probability. */
+/* JSON has no NaN, which a model with damaged weights gives. */
+static json_t *number_or_null(double v) {
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
 static void note_token(completion *c, int32_t id, const float *logits) {
     if (!c->tokens) return;
     char *text = token_text(c, id);
@@ -86,11 +92,11 @@ static void note_token(completion *c, int32_t id, const float *logits) {
         const int64_t k = CLT_MIN(c->r->logprobs, c->vocab);
         json_t *top = json_object();
         find_best(logits, c->vocab, k, c->best);
-        json_array_append_new(c->values, json_real((double)logits[id] - sum));
+        json_array_append_new(c->values, number_or_null((double)logits[id] - sum));
         for (int64_t i = 0; i < k; i++) {
             char *name = token_text(c, c->best[i]);
             if (!json_object_get(top, name)) /* the more likely one of two tokens with one text */
-                json_object_set_new(top, name, json_real((double)logits[c->best[i]] - sum));
+                json_object_set_new(top, name, number_or_null((double)logits[c->best[i]] - sum));
             clt_free(name);
         }
         json_array_append_new(c->tops, top);

@@ -127,7 +127,8 @@ typedef struct {
 
 /* Passes the first n bytes of the text on. */
 static void pass(output *o, size_t n) {
-    if (n) o->out(o->ctx, o->text.s, n);
+    if (n == 0) return;
+    o->out(o->ctx, o->text.s, n);
     memmove(o->text.s, o->text.s + n, o->text.len - n);
     o->text.len -= n;
 }

@@ -4,7 +4,8 @@
 #include "runtime/train/run/clt_icl_run.h"
 
 static void count_confidence(clt_icl_sums *x, double confidence, bool right) {
-    const int b = CLT_MIN((int)(confidence * CLT_ICL_BUCKETS), CLT_ICL_BUCKETS - 1);
+    /* NaN, from weights that are no numbers, counts as no confidence. */
+    const int b = confidence > 0 ? (int)CLT_MIN(confidence * CLT_ICL_BUCKETS, CLT_ICL_BUCKETS - 1) : 0;
     x->in_bucket[b]++;
     x->right_in_bucket[b] += right;
 }

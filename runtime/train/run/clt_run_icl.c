@@ -239,6 +239,19 @@ static clt_status run_gauntlet(clt_run *r, const clt_icl_result *result, bool js
     return st;
 }
 
+/* The text model keeps keys and values of its last text, which other weights may have made: a text of one
+ * token replaces them. */
+static clt_status forget_last_text(const clt_run *r, int64_t vocab) {
+    const int32_t id = 0;
+    if (!r->icl.text) return CLT_OK;
+    float *logits = clt_try_malloc((size_t)vocab * sizeof *logits);
+    if (!logits) return clt_no_memory("logits", (uint64_t)vocab * sizeof *logits);
+    clt_status st = clt_engine_settle(r->engine);
+    if (st == CLT_OK) st = clt_model_logits(r->icl.text, &id, 1, 0, 1, logits);
+    clt_free(logits);
+    return st;
+}
+
 clt_status clt_run_icl_eval(clt_run *r, bool json) {
     clt_icl_run run = {.engine = r->engine,
                        .group = r->group,
@@ -247,7 +260,7 @@ clt_status clt_run_icl_eval(clt_run *r, bool json) {
                        .subset = r->cfg->icl_subset_num_batches};
     const size_t n = r->icl.sets.n;
     clt_icl_result *result = clt_calloc(n + 1, sizeof *result);
-    clt_status st = CLT_OK;
+    clt_status st = clt_group_agree(r->group, forget_last_text(r, run.facts.vocab_size));
     for (size_t i = 0; i < n && st == CLT_OK; i++) {
         st = run_set(r, &run, &r->icl.sets.set[i], json, &result[i]);
         if (st == CLT_OK && clt_group_stop(r->group)) st = CLT_STOPPED;

@@ -82,6 +82,7 @@ clt_loss_scale clt_run_scale_of(const clt_checkpoint_state *s) {
 }
 
 static void take_early(clt_run_early *e, const clt_checkpoint_state *s) {
+    *e = (clt_run_early){0}; /* a checkpoint from before the first evaluation has none */
     for (int i = 0; i < s->number_count; i++) {
         const char *name = s->numbers[i].name;
         const double v = s->numbers[i].value;

@@ -73,6 +73,7 @@ static void add_histogram(const prometheus *m, clt_str *b) {
 static void add_evals(const prometheus *m, clt_str *b) {
     if (m->evals > 0) head(b, "cltrain_eval_loss", "gauge", "Loss of the newest evaluation.");
     for (size_t i = 0; i < m->evals; i++) {
+        if (!isfinite(m->eval[i].loss)) continue; /* readers refuse a file with "-nan" */
         clt_str_addf(b, "cltrain_eval_loss{%s,data=", m->run);
         clt_json_escape(b, m->eval[i].label);
         clt_str_addf(b, "} %.9g\n", m->eval[i].loss);
