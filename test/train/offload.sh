@@ -103,7 +103,7 @@ same "the state after a roll-back" bad-host
 (cd "$set" && "$cltrain" plan --device pocl "${settings[@]}" "fsdp_config={cpu_offload: true}") >"$log" 2>&1
 grep -q "host memory" "$log"
 report "fsdp_config.cpu_offload" $?
-(cd "$set" && "$cltrain" plan --device pocl "${settings[@]}" "fsdp_config={activation_cpu_offload: true}") >"$log" 2>&1
+(cd "$set" && "$cltrain" train --dry-run "${settings[@]}" "fsdp_config={activation_cpu_offload: true}") >"$log" 2>&1
 [ $? = 0 ] && grep -q "activation_cpu_offload.*activations stay on the device" "$log"
 report "fsdp_config.activation_cpu_offload has no effect, and a line says so" $?
 finish
