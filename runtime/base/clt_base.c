@@ -35,6 +35,7 @@ bool clt_str_try_reserve(clt_str *b, size_t n) {
     if (!s) return false;
     b->s = s;
     b->cap = cap;
+    b->s[b->len] = 0;
     return true;
 }
 
