@@ -28,14 +28,14 @@ char *clt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 char *clt_vformat(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
 
 /* A growing string. Start from {0}; free with clt_str_free, after which it is {0} again. `s` is owned by the
- * string, moves when it grows, and is NULL until the first clt_str_add*. After that it ends with a 0 that
- * `len` does not count. */
+ * string, moves when it grows, and is NULL until the first clt_str_add* or clt_str_try_reserve. After that it
+ * ends with a 0 that `len` does not count. */
 typedef struct {
     char *s;
     size_t len, cap;
 } clt_str;
-/* Reserves room so that clt_str_add and clt_str_addn allocate nothing for the next n bytes. Before the first
- * add, `s` may then point to memory without a terminating 0. false: not enough memory, b is unchanged. */
+/* Reserves room so that clt_str_add and clt_str_addn allocate nothing for the next n bytes. false: not enough
+ * memory, b is unchanged. */
 bool clt_str_try_reserve(clt_str *b, size_t n);
 void clt_str_add(clt_str *b, const char *text);
 void clt_str_addn(clt_str *b, const char *text, size_t n); /* text may contain NUL bytes */
