@@ -34,9 +34,11 @@
 #define CLT_OPS_H
 
 #include "runtime/ops/clt_op_attention.h"
+#include "runtime/ops/clt_op_attention_step.h"
 #include "runtime/ops/clt_op_elementwise.h"
 #include "runtime/ops/clt_op_embedding.h"
 #include "runtime/ops/clt_op_gemm.h"
+#include "runtime/ops/clt_op_linear.h"
 #include "runtime/ops/clt_op_loss.h"
 #include "runtime/ops/clt_op_norm.h"
 #include "runtime/ops/clt_op_slab.h"

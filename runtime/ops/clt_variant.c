@@ -186,6 +186,17 @@ clt_status clt_variant_pick_for(clt_ops *ops, const clt_variant_question *q, con
     return cannot_do(ops, q, t, reason);
 }
 
+clt_status clt_variant_pick_optional(clt_ops *ops, const clt_variant_question *q, const clt_variant **out) {
+    clt_variant_table *t = find_table(ops, q->op);
+    const char *reason;
+    *out = NULL;
+    if (!t) return unknown_op(ops, q->op);
+    if (t->forced < 0 && clt_device_get_facts(ops->dev)->type == CLT_DEVICE_CPU) return CLT_OK;
+    for (int i = 0; i < t->usable && !*out; i++)
+        if (t->forced < 0 || t->forced == i) CLT_TRY(try_row(ops, q, &t->row[i], out, &reason));
+    return CLT_OK;
+}
+
 /* Adds an id unless the comma list has it already. */
 static void add_used(clt_str *b, const clt_variant *v) {
     size_t n = strlen(v->id);

@@ -72,6 +72,10 @@ clt_status clt_variant_verify(clt_ops *ops, clt_variant *v, clt_variant_check ch
 /* Whether this status of a check gives no verdict on its row: the device hangs or is full, or a signal. */
 bool clt_variant_says_nothing(clt_status st);
 
+/* For operations that a caller can replace by others: the first usable row that supports the call and passes
+ * its check; *out NULL if there is none. CPUs take such rows only if they are forced, for tests. */
+clt_status clt_variant_pick_optional(clt_ops *ops, const clt_variant_question *q, const clt_variant **out);
+
 /* A key over what a row's results and times depend on, as 32 hex digits: device, driver, options, text of all
  * its kernels, version of its library, numerics. */
 void clt_variant_key(clt_ops *ops, const clt_variant *v, char key[33]);

@@ -1,0 +1,110 @@
+/* The operations of a growing text's next token: rows of linear.vt and attention_step.vt pass their checks,
+ * which compare with formulas in double, for every type and feature; calls that they cannot compute are
+ * declined. */
+#include "runtime/ops/clt_ops.h"
+#include "runtime/ops/clt_variant.h"
+#include "test/test_util.h"
+
+static clt_linear_params linear_call(clt_dtype type) {
+    return (clt_linear_params){
+        .rows = 1, .n = 64, .k = 64, .x = {.ld = 64}, .w = {.ld = 64, .type = type}, .y = {.ld = 64}};
+}
+
+static clt_attention_step_params attention_call(clt_dtype type, int64_t head) {
+    return (clt_attention_step_params){.rows = 1,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .head_dim = head,
+                                       .longest = 1,
+                                       .room = 8,
+                                       .cache = {.ld = 4 * head, .type = type},
+                                       .window = -1};
+}
+
+static clt_ops *fast_ops(int device) {
+    clt_ops_params p = clt_ops_params_default();
+    clt_ops *ops;
+    p.numerics = CLT_FAST;
+    tu_assert_ok(clt_ops_create(tu_device(device), &p, &ops), "clt_ops_create");
+    return ops;
+}
+
+/* The rows of an operation that this device has are forced in turn: the reason of a failure is printed. */
+static void each_row(int device, const char *op, void (*use)(clt_ops *, const char *)) {
+    clt_ops *ops = fast_ops(device);
+    int n = 0;
+    clt_variant *row = clt_ops_variants(ops, op, &n);
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++) {
+        tu_assert_ok(clt_variant_force(ops, op, row[i].id), row[i].id);
+        use(ops, row[i].id);
+    }
+    clt_ops_destroy(ops);
+}
+
+static void use_linear(clt_ops *ops, const char *row) {
+    for (int type = 0; type < CLT_DTYPE_COUNT; type++) {
+        bool takes = false;
+        const clt_linear_params p = linear_call((clt_dtype)type);
+        tu_assert_ok(clt_op_linear_takes(ops, &p, &takes), row);
+        if (!takes) fail_msg("linear=%s with weights in %s fails its check", row, clt_dtype_name(p.w.type));
+    }
+}
+
+static void linear_is_right(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) each_row(d, "linear", use_linear);
+}
+
+static void use_attention(clt_ops *ops, const char *row) {
+    clt_buffer *some;
+    tu_assert_ok(clt_buffer_create(clt_ops_device(ops), 64, "present", &some), "buffer");
+    const clt_ref present = {some, 0};
+    clt_attention_step_params call[5];
+    for (int i = 0; i < 5; i++) call[i] = attention_call((clt_dtype)(i % CLT_DTYPE_COUNT), i == 3 ? 80 : 64);
+    call[0].rotated = 64;
+    call[1].slopes = present;
+    call[2].rotated = 16, call[2].temperature = present;
+    call[3].window = 5, call[3].softcap = 30;
+    call[4].shared = true, call[4].rotated = 32;
+    for (int i = 0; i < 5; i++) {
+        bool takes = false;
+        tu_assert_ok(clt_op_attention_step_takes(ops, &call[i], &takes), row);
+        if (!takes) fail_msg("attention_step=%s fails its check of call %d", row, i);
+    }
+    clt_buffer_destroy(some);
+}
+
+static void attention_is_right(void **state) {
+    (void)state;
+    for (int d = 0; d < tu_device_count(); d++) each_row(d, "attention_step", use_attention);
+}
+
+static void others_are_declined(void **state) {
+    (void)state;
+    bool takes = true;
+    clt_ops *fast = fast_ops(0);
+    clt_linear_params l = linear_call(CLT_BF16);
+    tu_assert_ok(clt_op_linear_takes(tu_ops(0), &l, &takes), "exact numerics");
+    assert_false(takes);
+    assert_int_equal(clt_op_linear(tu_ops(0), &l), CLT_FAIL);
+    tu_assert_ok(clt_variant_force(fast, "linear", "rows"), "force");
+    l.k = 60;
+    tu_assert_ok(clt_op_linear_takes(fast, &l, &takes), "60 columns");
+    assert_false(takes);
+    l.k = 64, l.rows = CLT_LINEAR_ROWS + 1;
+    tu_assert_ok(clt_op_linear_takes(fast, &l, &takes), "nine rows");
+    assert_false(takes);
+    l.rows = 1;
+    assert_int_equal(clt_op_linear(fast, &l), CLT_FAIL); /* no x */
+    clt_ops_destroy(fast);
+    tu_release();
+}
+
+int main(int argc, char **argv) {
+    tu_init(argc, argv);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_is_right),
+                                       cmocka_unit_test(attention_is_right),
+                                       cmocka_unit_test(others_are_declined)};
+    return tu_run(tests, CLT_COUNT_OF(tests));
+}
